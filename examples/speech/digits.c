@@ -293,7 +293,7 @@ static fl_tensor *emissions(fl_nn_module *net, const fl_speech_features *f, cons
     return fl_select(fl_log_softmax(fv_value(fl_nn_forward(net, fv_const(x))), -1), 0, 0);
 }
 
-/* Letters of the best path, equal neighbours merged, blanks left out. */
+/* Letters of the best path, equal neighbours merged, blanks left out, spaces between words. */
 static void greedy(const fl_tensor *logp, char *text, size_t size) {
     const float *p = fl_data(logp);
     int last = BLANK;
@@ -302,7 +302,7 @@ static void greedy(const fl_tensor *logp, char *text, size_t size) {
         int best = 0;
         for (int k = 1; k < CLASSES; k++)
             if (p[t * CLASSES + k] > p[t * CLASSES + best]) best = k;
-        if (best != last && best != BLANK && n + 1 < size) text[n++] = letters[best];
+        if (best != last && best != BLANK && n + 1 < size) text[n++] = best ? letters[best] : ' ';
         last = best;
     }
     text[n] = 0;
@@ -416,44 +416,18 @@ static bool hear(listener *l, fl_speech_decoder *d, const utterance *u, fl_rng *
     return ok;
 }
 
-/* A word's number: a digit, or one that stands for no digit. */
-static int64_t word_number(const char *text, size_t n) {
-    int d = 0;
-    while (d < DIGITS && (strncmp(words[d], text, n) || words[d][n])) d++;
-    return d;
+/* The words of n digits, apart by a space each. */
+static const char *text_of(const int64_t *word, int64_t n, char *text, size_t size) {
+    size_t at = 0;
+    *text = 0;
+    for (int64_t i = 0; i < n && at < size; i++)
+        at += (size_t)snprintf(text + at, size - at, "%s%s", i ? " " : "", words[word[i]]);
+    return text;
 }
 
 typedef struct scores {
-    fl_data_edits word[MAX_SPEAKERS], letter[MAX_SPEAKERS], lexicon;
+    fl_speech_scores *greedy, *lexicon;
 } scores;
-
-static void score_text(scores *s, const utterance *u, const char *text) {
-    int64_t guess[256], target[MAX_STRING], letter[256], n = 0, k = 0;
-    for (const char *p = text; *p; p += strspn(p, "|")) {
-        const size_t w = strcspn(p, "|");
-        if (w) guess[n++] = word_number(p, w);
-        p += w;
-    }
-    for (int i = 0; i < u->digits; i++) target[i] = u->digit[i];
-    for (const char *p = text; *p; p++) letter[k++] = *p == '|' ? 0 : strchr(letters, *p) - letters;
-    fl_data_edits_add(&s->word[u->speaker], guess, n, target, u->digits);
-    fl_data_edits_add(&s->letter[u->speaker], letter, k, u->letter, u->letter_count);
-}
-
-static double print_scores(const char *title, const scores *s) {
-    fl_data_edits word = {0}, letter = {0};
-    printf("\n%-24s %8s %8s %8s\n", title, "words", "WER %", "LER %");
-    for (int k = 0; k < MAX_SPEAKERS; k++) {
-        if (!s->word[k].tokens) continue;
-        printf("%-24s %8lld %8.2f %8.2f\n", speakers[k], (long long)s->word[k].tokens,
-               fl_data_edits_percent(&s->word[k]), fl_data_edits_percent(&s->letter[k]));
-        fl_data_edits_merge(&word, &s->word[k]);
-        fl_data_edits_merge(&letter, &s->letter[k]);
-    }
-    printf("%-24s %8lld %8.2f %8.2f\n", "all", (long long)word.tokens, fl_data_edits_percent(&word),
-           fl_data_edits_percent(&letter));
-    return fl_data_edits_percent(&word);
-}
 
 /* Test i: a recording with silence around; or a string of three to seven, the same ones always. */
 static bool test_utterance(const corpus *c, int64_t i, bool string, utterance *u) {
@@ -505,19 +479,22 @@ typedef struct examination {
 } examination;
 
 /* Test i, scored; *same counts those whose words are the same in pieces. */
-static bool examine(examination *x, const corpus *c, int64_t i, bool string, scores *s, int64_t *same) {
+static bool examine(examination *x, const corpus *c, int64_t i, bool string, const scores *s, int64_t *same) {
     utterance u;
     char text[256];
     int64_t word[MOST_WORDS], target[MAX_STRING], n = 1;
     bool ok = test_utterance(c, i, string, &u);
     fl_tensor *logp = ok ? fl_contiguous(emissions(x->net, x->features, u.sound, u.n)) : NULL;
     if ((ok = logp != NULL)) {
+        char said[1024], guess[MOST_WORDS * 6];
+        const char *const name = speakers[u.speaker];
         greedy(logp, text, sizeof text);
-        score_text(s, &u, text);
         for (int k = 0; k < u.digits; k++) target[k] = u.digit[k];
+        text_of(target, u.digits, said, sizeof said);
         *word = string ? 0 : likeliest(logp);
         ok = (!string || (n = decode(x->decoder, logp, word)) >= 0) &&
-             fl_data_edits_add(&s->lexicon, word, n, target, u.digits);
+             fl_speech_scores_add(s->greedy, name, text, said) &&
+             fl_speech_scores_add(s->lexicon, name, text_of(word, n, guess, sizeof guess), said);
     }
     if (ok && x->page) ok = show(x->page, x->features, &u, logp, text, word, n);
     if (ok && x->stream) {
@@ -530,27 +507,31 @@ static bool examine(examination *x, const corpus *c, int64_t i, bool string, sco
 }
 
 static bool test(examination *x, const corpus *c, bool string, double *wer) {
-    scores *s = fl_heap_alloc(sizeof *s);
-    if (!s) return false;
-    memset(s, 0, sizeof *s);
-    bool ok = true;
+    const scores s = {fl_speech_scores_new(), fl_speech_scores_new()};
+    fl_data_text table = {0};
+    fl_data_edits e;
+    bool ok = s.greedy && s.lexicon;
     int64_t same = 0;
     const int64_t n = string ? FIXED_STRINGS : c->n;
     for (int64_t i = 0; ok && i < n; i++) {
         fl_scope scope = fl_scope_begin();
         fl_no_grad(true);
-        ok = examine(x, c, i, string, s, &same);
+        ok = examine(x, c, i, string, &s, &same);
         fl_scope_end(&scope);
     }
-    if (ok) {
-        *wer = print_scores(string ? "strings, greedy" : "single digits, greedy", s);
-        printf("with the lexicon         %8lld %8.2f\n", (long long)s->lexicon.tokens,
-               *wer = fl_data_edits_percent(&s->lexicon));
+    const char *what = string ? "strings" : "single digits";
+    for (int k = 0; ok && k < 2; k++) {
+        table.n = 0;
+        ok = fl_speech_scores_table(k ? s.lexicon : s.greedy, &table);
+        if (ok) printf("\n%s, %s\n%s", what, k ? "with the lexicon" : "greedy", table.p);
     }
+    if (ok) fl_speech_scores_of(s.lexicon, NULL, &e, NULL), *wer = fl_data_edits_percent(&e);
     if (ok && x->stream)
         printf("in pieces of 10 to 400 ms: the same words in %lld of %lld, %.2f s late\n", (long long)same,
                (long long)n, (REACH + 2) * 0.01);
-    fl_heap_free(s);
+    fl_heap_free(table.p);
+    fl_speech_scores_free(s.greedy);
+    fl_speech_scores_free(s.lexicon);
     return ok && (!x->stream || same == n || fl_fail("digits: pieces gave other words"));
 }
 
