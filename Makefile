@@ -447,9 +447,10 @@ $(BUILD)/libfl.so: $(OBJECTS) $(CUDA_OBJECTS) $(GLOO_OBJECT)
 PROGRAMS = $(EXAMPLES:%=$(BUILD)/%) $(SPEECH:%=$(BUILD)/%) $(BENCHES:%=$(BUILD)/%) $(patsubst %.c,$(BUILD)/%,$(wildcard tests/*.c) tests/cuda/plans.c)
 $(PROGRAMS): $(BUILD)/%: $(PLAIN)/%.o $(BUILD)/libfl.a
 	@mkdir -p $(@D)
-	@$(CC) $(ALL_CFLAGS) -o $@ $(filter %.o,$^) $(BUILD)/libfl.a $(CUDA_LIBS) $(LIBS)
+	@$(CC) $(ALL_CFLAGS) $(WRAP) -o $@ $(filter %.o,$^) $(BUILD)/libfl.a $(CUDA_LIBS) $(LIBS)
 	@echo LD $@
-$(BUILD)/bench/model $(BUILD)/bench/dist $(BUILD)/bench/checkpoint $(BUILD)/tests/test_models $(BUILD)/tests/test_precision: $(MODEL_UNITS:%=$(PLAIN)/%.o)
+$(BUILD)/bench/scale: WRAP = -Wl,--wrap=fl_parallel
+$(BUILD)/bench/model $(BUILD)/bench/scale $(BUILD)/bench/dist $(BUILD)/bench/checkpoint $(BUILD)/tests/test_models $(BUILD)/tests/test_precision: $(MODEL_UNITS:%=$(PLAIN)/%.o)
 
 # The benchmark's peer, where Gloo is.
 $(PLAIN)/bench/peers/gloo.o: bench/peers/gloo.cc
