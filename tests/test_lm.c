@@ -578,6 +578,11 @@ TEST(low_rank_additions_learn_and_merge) {
         if (!i) first = loss;
     }
     if (!CHECK(loss < 0.8 * first)) printf("%g from %g\n", loss, first);
+    const char *file = temporary("lora"); /* a checkpoint has what was added */
+    CHECK(fl_text_training_save(&r, file));
+    fl_tensor *a = fl_clone(fv_value(fl_text_lora_parameters(l).v[3]));
+    CHECK(fl_text_training_step(&r, NULL) && farthest(a, fv_value(fl_text_lora_parameters(l).v[3])) > 0);
+    CHECK(fl_text_training_load(&r, file) && farthest(a, fv_value(fl_text_lora_parameters(l).v[3])) == 0);
     CHECK(farthest(before, fv_value(fl_nn_get_param(all.model, "layers.1.linear1.weight"))) == 0);
     fl_nn_train(all.model, false);
     int64_t ids[12];

@@ -76,6 +76,7 @@ FL_API bool fl_text_training_load(fl_text_training *t, const char *path);
 #include "../ops/reduce.h"
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- measuring ---- */
@@ -241,14 +242,21 @@ static bool fl__lm_training_file(fl_text_training *t, const char *path, bool sav
         return fl_fail("fl_text_training_%s: model, optim, set or path is NULL", save ? "save" : "load");
     fl_optim_checkpoint c = {.at = &t->at};
     fl_nn_state *s = &c.state;
-    const bool ok = fl_nn_state_add_module(s, "model.", t->model) &&
-                    fl_optim_checkpoint_add(&c, "optim.", t->optim) &&
-                    (!t->schedule || fl_optim_schedule_state(t->schedule, "lr.", s)) &&
-                    (!t->scaler || fl_optim_scaler_state(t->scaler, "scaler.", s)) &&
-                    fl_nn_state_add_number(s, "", "best", &t->best) &&
-                    fl_nn_state_add_integer(s, "", "tokens", &t->tokens) &&
-                    fl_nn_state_add_fixed(s, "", "batches", fl_data_size(t->set)) &&
-                    (save ? fl_optim_checkpoint_save(&c, path) : fl_optim_checkpoint_load(&c, path));
+    const fv_list added = t->lora ? fl_text_lora_parameters(t->lora) : FV_NONE;
+    bool ok = true;
+    for (int i = 0; ok && i < added.n; i++) {
+        char name[20];
+        snprintf(name, sizeof name, "%d", i);
+        ok = fl_nn_state_add(s, "lora.", name, fv_value(added.v[i]));
+    }
+    ok = ok && fl_nn_state_add_module(s, "model.", t->model) &&
+         fl_optim_checkpoint_add(&c, "optim.", t->optim) &&
+         (!t->schedule || fl_optim_schedule_state(t->schedule, "lr.", s)) &&
+         (!t->scaler || fl_optim_scaler_state(t->scaler, "scaler.", s)) &&
+         fl_nn_state_add_number(s, "", "best", &t->best) &&
+         fl_nn_state_add_integer(s, "", "tokens", &t->tokens) &&
+         fl_nn_state_add_fixed(s, "", "batches", fl_data_size(t->set)) &&
+         (save ? fl_optim_checkpoint_save(&c, path) : fl_optim_checkpoint_load(&c, path));
     fl_optim_checkpoint_free(&c);
     return ok;
 }
