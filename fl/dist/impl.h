@@ -25,7 +25,6 @@ typedef enum fl_dist_kind {
     FL_DIST_SEND,
     FL_DIST_RECV,
     FL_DIST_BARRIER,
-    FL_DIST_CLOSE, /* how a rank that leaves says so; no call */
     FL_DIST_KINDS
 } fl_dist_kind;
 /* AVG is of floats; AND and OR are of b8, the others of numbers. NaN propagates through MIN and MAX. */
@@ -138,7 +137,7 @@ FL_API double fl_dist_now(void) {
 FL_API const char *fl_dist_kind_name(fl_dist_kind kind) {
     static const char *const names[] = {
         "nothing", "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather",
-        "scatter", "all_to_all", "send",       "recv",           "barrier",   "close"};
+        "scatter", "all_to_all", "send",       "recv",           "barrier"};
     return kind >= 0 && kind < FL_DIST_KINDS ? names[kind] : "?";
 }
 
