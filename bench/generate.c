@@ -132,10 +132,10 @@ static void loader(void) {
     const char *path = "bench.tokens";
     fl_scope s = fl_scope_begin();
     fl_tensor *ids = fl_randint(FL_SHAPE(N), 0, 65, NULL);
-    fl_text_tokens *t = fl_text_tokens_save(path, ids, NULL, NULL) ? fl_text_tokens_open(path, .vocabulary = 65)
-                                                                  : NULL;
-    fl_data_set *set = t ? fl_data_batch(fl_text_blocks(t, 64, .random = true, .size = 12 * BATCHES), 12, true)
-                         : NULL;
+    fl_text_tokens *t =
+        fl_text_tokens_save(path, ids, NULL, NULL) ? fl_text_tokens_open(path, .vocabulary = 65) : NULL;
+    fl_data_set *set =
+        t ? fl_data_batch(fl_text_blocks(t, 64, .random = true, .size = 12 * BATCHES), 12, true) : NULL;
     const double start = now();
     for (int i = 0; set && i < BATCHES; i++) {
         fl_scope one = fl_scope_begin();
@@ -143,7 +143,8 @@ static void loader(void) {
         if (!fl_data_get(set, i, &b)) break;
         fl_scope_end(&one);
     }
-    bench_line("loader", 12.0 * 64 * BATCHES / (now() - start), "tokens/s", "random blocks, batches of 12 x 64");
+    bench_line("loader", 12.0 * 64 * BATCHES / (now() - start), "tokens/s",
+               "random blocks, batches of 12 x 64");
     fl_data_free(set);
     fl_text_tokens_free(t);
     fl_data_remove(path);

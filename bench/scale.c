@@ -1,4 +1,6 @@
-/* scale.c - what more threads would bring, by replaying the pool's chunks (make bench-scale ARGS="vit resnet50")
+/* scale.c - what more threads would bring, by replaying the pool's chunks
+
+   usage: make bench-scale ARGS="vit resnet50"
 
    A training step of each model runs in one thread, which takes each chunk's time. Then the same chunks are
    given to 2 to 64 threads as the pool gives them: in order, each to the thread that is free first. A region

@@ -3,8 +3,8 @@
 
    CPU seconds of one thread, ours and theirs in turn, medians of ROUNDS; a ratio is the median of the rounds'
    ratios, theirs / ours. The decoders hear letters of unseen lines of War and Peace, made so unclear that
-   about every third word is wrong if each frame's best letter is taken; a 3-gram of the other lines, a lexicon of
-   their words. ../shared/data/text lacks: no decoders. */
+   about every third word is wrong if each frame's best letter is taken; a 3-gram of the other lines, a
+   lexicon of their words. ../shared/data/text lacks: no decoders. */
 #define _GNU_SOURCE
 #include "bench.h"
 #include "peer.h"

@@ -5,8 +5,8 @@
    ./lm --data F --preset nano           nanoGPT's small recipe: 4 layers of 128, context 64, batch 12
    ./lm --data F --tokens bpe:1024       byte pairs learnt from the training part; word: words, most frequent
                                          first, beside a 5-gram
-   ./lm --data F --model gcnn            gated convolutions; lstm; masked: words that are hidden, both sides seen;
-                                         adaptive: Flashlight's transformer, adaptive embedding and softmax
+   ./lm --data F --model gcnn            gated convolutions; lstm; masked: words that are hidden, both
+                                         sides seen; adaptive: Flashlight's transformer, adaptive embedding and softmax
    ./lm --load lm.safetensors --eval     the loss of a saved model, and a sample
 
    The last line is "Validation loss: x.xxxx nats per character". */
@@ -290,7 +290,8 @@ static double unigram_entropy(const corpus *c) {
 static void print_5gram(const text *t) {
     static const char path[] = "lm.5gram.arpa";
     fl_text_ngram_sum sum = {0};
-    fl_text_ngram *m = fl_text_ngram_train(t->p, t->train, path, .order = 5) ? fl_text_ngram_load(path) : NULL;
+    fl_text_ngram *m =
+        fl_text_ngram_train(t->p, t->train, path, .order = 5) ? fl_text_ngram_load(path) : NULL;
     if (m) fl_text_ngram_text(m, t->p + t->train, t->n - t->train, &sum);
     if (m)
         printf("a 5-gram of the same text: %.4f nats per word or line end, of %lld that it knows %.4f\n",

@@ -279,7 +279,8 @@ static void linear_act_group(int unused) {
 static void linear_stored_case(fl_dtype d, layout l, int64_t rows, bool blocks, bool grad) {
     const int64_t in = blocks ? 96 : 70, out = 9;
     const fl_dtype packed = !blocks ? d : d == FL_F16 ? fl_q8() : fl_q4();
-    if (!case_begin("linear_stored", d, l, "%d rows, %s%s", (int)rows, fl_dtype_name(packed), grad ? " dx" : ""))
+    if (!case_begin("linear_stored", d, l, "%d rows, %s%s", (int)rows, fl_dtype_name(packed),
+                    grad ? " dx" : ""))
         return;
     operand x = make_operand(FL_SHAPE(rows, in), FL_F32, l, TAME);
     fl_tensor *stored = fl_cast(make_operand(FL_SHAPE(out, in), FL_F32, DENSE, TAME).t, packed);

@@ -1,5 +1,5 @@
-/* fuzz_dist.c - what ranks tell each other, and what tells where rank 0 is: messages of ranks and strangers in
-   any pieces, cut, oversized and without sense, to rank 0 and to others; the text of a store; environments
+/* fuzz_dist.c - what ranks tell each other, and what tells where rank 0 is: messages of ranks and strangers
+   in any pieces, cut, oversized and without sense, to rank 0 and to others; the text of a store; environments
 
    The link is here without its thread: sockets are pairs whose other end is the fuzzer's. */
 #include "fuzz.h"

@@ -95,7 +95,8 @@ TEST(q4_is_the_nearest_of_sixteen_steps) {
     CHECK(same(fl_cast(fl_cast(y, fl_q4()), FL_F32), y));
     const float ends[32] = {-8, 7, 6.6f, 0.4f, -0.6f, -8.0f};
     float back[32];
-    CHECK(fl_to_host(fl_cast(fl_cast(fl_from_host(ends, FL_SHAPE(32), FL_F32), fl_q4()), FL_F32), back, sizeof back));
+    CHECK(fl_to_host(fl_cast(fl_cast(fl_from_host(ends, FL_SHAPE(32), FL_F32), fl_q4()), FL_F32), back,
+                     sizeof back));
     CHECK(back[0] == -8 && back[1] == 7 && back[2] == 7 && back[3] == 0 && back[4] == -1 && back[31] == 0);
     fl_scope_end(&s);
 }
@@ -103,8 +104,8 @@ TEST(q4_is_the_nearest_of_sixteen_steps) {
 static void signs_pack(const float *x, void *blocks, int64_t n);
 static void signs_unpack(const void *blocks, float *x, int64_t n);
 
-/* Of all dtypes, of sizes around those of strips and of groups of rows: what the product of the converted weight
-   is. */
+/* Of all dtypes, of sizes around those of strips and of groups of rows: what the product of the converted
+   weight is. */
 TEST(stored_weights_are_read_as_they_lie) {
     static const int64_t rows[] = {1, 2, 3, 7, 8, 9}, outs[] = {1, 4, 37}, ins[] = {32, 1024, 1056, 2080};
     const fl_dtype dtypes[] = {FL_F16, FL_BF16, fl_q8(), fl_q4(),

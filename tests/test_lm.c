@@ -553,7 +553,8 @@ static double farthest(fl_tensor *a, fl_tensor *b) {
                   : INFINITY;
 }
 
-/* Only what was added learns; merged, the model computes the same; files go there and back with peft's names. */
+/* Only what was added learns; merged, the model computes the same; files go there and back with peft's
+   names. */
 TEST(low_rank_additions_learn_and_merge) {
     fl_text_tokens *t = tokens_of(2000);
     fl_optim_schedule s;

@@ -468,8 +468,8 @@ static void check_tokenizer(fl_text_tokenizer *t, const char *who, const char *t
             continue;
         }
         int64_t *offsets = malloc((size_t)(2 * e.n + 1) * sizeof *offsets);
-        /* every text's offsets are asked of the one it came from; of roberta's pairs, whose texts both have type
-           0, they are not compared */
+        /* every text's offsets are asked of the one it came from; of roberta's pairs, whose texts both have
+           type 0, they are not compared */
         char_offsets(&e, string[a], string_n[a], o.pair, o.n_pair, offsets);
         /* sentencepiece's ranges tile the text: of a character that is several pieces the last has it all */
         for (int64_t m = 0; !strncmp(who, "sp_", 3) && m + 1 < e.n; m++)
@@ -575,7 +575,8 @@ static bool opens(const char *kind, char *body) {
         for (int i = 0; i < 8; i++) file[i] = (char)(n >> 8 * i);
         memcpy(file + 8, body, (size_t)n);
         fl_data_replace("test", "t.tokens", file, (size_t)(8 + n + strtol(body + n + 1, NULL, 10)));
-        fl_text_tokens *t = fl_text_tokens_open("t.tokens", .tokenizer = strstr(body, "other") ? "mine" : NULL);
+        fl_text_tokens *t =
+            fl_text_tokens_open("t.tokens", .tokenizer = strstr(body, "other") ? "mine" : NULL);
         ok = t != NULL;
         fl_text_tokens_free(t);
         return ok;
@@ -591,10 +592,11 @@ static bool opens(const char *kind, char *body) {
     fl_heap_free(owned);
     fl_data_file *f = gguf ? fl_text_open_gguf(path) : NULL;
     fl_text_ngram *m = kenlm ? fl_text_ngram_load(path) : NULL;
-    fl_text_tokenizer *t = gguf || kenlm                 ? NULL
-                           : !strcmp(path, "v.json")     ? fl_text_gpt2_load(path, "m.txt")
-                           : !strcmp(path, "t.tiktoken") ? fl_text_tiktoken_load(path, FL_TEXT_SPLIT_CL100K, NULL, 0)
-                                                         : fl_text_tokenizer_open(path);
+    fl_text_tokenizer *t = gguf || kenlm             ? NULL
+                           : !strcmp(path, "v.json") ? fl_text_gpt2_load(path, "m.txt")
+                           : !strcmp(path, "t.tiktoken")
+                               ? fl_text_tiktoken_load(path, FL_TEXT_SPLIT_CL100K, NULL, 0)
+                               : fl_text_tokenizer_open(path);
     ok = f || m || t;
     fl_data_close(f), fl_text_ngram_free(m), fl_text_tokenizer_free(t);
     return ok;

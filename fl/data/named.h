@@ -67,9 +67,10 @@ FL_API void fl_data_file_clear(fl_data_file *f);
 FL_API bool fl_data_entry_fits(const fl_data_entry *e);
 /* A new tensor, filled by f->fill. */
 FL_API fl_tensor *fl_data_entry_read(fl_data_file *f, const fl_data_entry *e);
-/* From now on tensors of f, whose entries lie in the file as they are from `begin` on and which uses neither
-   read, close nor user, are views of the mapped file, as fl_data_map_safetensors has them; verify, unless NULL,
-   looks at the bytes of each that is read. Nothing changes where the table of file operations does not map. */
+/* From now on tensors of f, whose entries lie in the file as they are from `begin` on and which uses
+   neither read, close nor user, are views of the mapped file, as fl_data_map_safetensors has them; verify,
+   unless NULL, looks at the bytes of each that is read. Nothing changes where the table of file operations
+   does not map. */
 FL_API bool fl_data_file_map(fl_data_file *f, bool (*verify)(const fl_data_file *f, const fl_data_entry *e,
                                                              const char *bytes));
 

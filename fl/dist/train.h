@@ -642,14 +642,14 @@ static bool fl__dist_agree(fl_dist_model *m, bool ok) {
 }
 
 /* Rank 0 writes; of shards, whose states it gathers, all ranks are needed. */
-static bool fl__dist_write(fl_dist_model *m, const char *path, fl_optim *o, fl_optim *whole,
+static bool fl__dist_write_checkpoint(fl_dist_model *m, const char *path, fl_optim *o, fl_optim *whole,
                            const fl_optim_progress *at) {
     if (m->shard && !fl__dist_move_states(m, o, whole, true)) return false;
     return fl_dist_rank(m->d) || fl_optim_save_checkpoint(path, m->net, whole, at);
 }
 
 /* Every rank reads, and takes its shards. */
-static bool fl__dist_read(fl_dist_model *m, const char *path, fl_optim *o, fl_optim *whole,
+static bool fl__dist_read_checkpoint(fl_dist_model *m, const char *path, fl_optim *o, fl_optim *whole,
                           fl_optim_progress *at) {
     bool ok = fl_optim_load_checkpoint(path, m->net, whole, at);
     if (ok && m->shard) {
@@ -675,8 +675,8 @@ static bool fl__dist_checkpoint(const char *fn, bool reads, fl_dist_model *m, co
     fl_scope s = fl_scope_begin();
     fl_no_grad(true);
     fl_optim *whole = m->shard ? fl__dist_whole(m, o) : o;
-    bool ok = whole && (reads ? fl__dist_read(m, path, o, whole, read)
-                              : fl__dist_write(m, path, o, whole, at));
+    bool ok = whole && (reads ? fl__dist_read_checkpoint(m, path, o, whole, read)
+                              : fl__dist_write_checkpoint(m, path, o, whole, at));
     if (m->shard) fl_optim_free(whole);
     ok = fl__dist_agree(m, ok);
     fl_scope_end(&s);

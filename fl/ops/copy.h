@@ -23,9 +23,8 @@ FL_API fl_var *fv_stack(fl_var *const *xs, int n, int axis);
 FL_API fl_tensor *fl_cast(fl_tensor *t, fl_dtype dtype);
 FL_API fl_var *fv_cast(fl_var *x, fl_dtype dtype);
 /* "q8": 32 numbers as 8-bit integers and an f16 scale, 34 bytes (ggml's Q8_0): scale = max |x| / 127.
-   Registered at the first call.
-   "q4": 32 numbers as an f16 scale and 16 bytes, whose low halves are numbers 0 to 15 and whose high ones 16 to
-   31, each (n - 8) scale (ggml's Q4_0). */
+   Registered at the first call. "q4": 32 numbers as an f16 scale and 16 bytes, whose low halves are numbers
+   0 to 15 and whose high ones 16 to 31, each (n - 8) scale (ggml's Q4_0). */
 FL_API fl_dtype fl_q8(void);
 FL_API fl_dtype fl_q4(void);
 /* Row-major without gaps; the same tensor if it is. */

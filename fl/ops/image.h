@@ -20,9 +20,9 @@ typedef struct fl_resample_args {
     int64_t size; /* elements of the axis of the result */
     bool adjoint;
 } fl_resample_args;
-/* Sums along an axis of x: element o of the result is the sum over j of weight[o, j] times element at[o, j] of
-   x. weight [size, k] of x's dtype, f32 or f64; at i64 [size k]; inside b8 [size, k], those that count, or
-   NULL: all. adjoint: the gradient of that for x, given that of the result, which is x here. */
+/* Sums along an axis of x: element o of the result is the sum over j of weight[o, j] times element at[o, j]
+   of x. weight [size, k] of x's dtype, f32 or f64; at i64 [size k]; inside b8 [size, k], those that count,
+   or NULL: all. adjoint: the gradient of that for x, given that of the result, which is x here. */
 FL_API fl_tensor *fl_resample(fl_tensor *x, fl_tensor *at, fl_tensor *weight, fl_tensor *inside,
                               fl_resample_args a);
 FL_API fl_var *fv_resample(fl_var *x, fl_tensor *at, fl_tensor *weight, fl_tensor *inside,

@@ -296,8 +296,8 @@ static bool fv__reads_stored(const fl_var *x, const fl_var *w) {
 }
 
 static fl_tensor *fl__linear_stored_node(fl_tensor *x, fl_tensor *w) {
-    return fl_call_into(fl_op_linear_stored, fl_out_on(x->family, FL_SHAPE(x->shape[0], w->shape[0]), FL_F32), x,
-                        w, NULL);
+    return fl_call_into(fl_op_linear_stored, fl_out_on(x->family, FL_SHAPE(x->shape[0], w->shape[0]), FL_F32),
+                        x, w, NULL);
 }
 
 /* dx = dz w; w is no parameter */

@@ -86,7 +86,8 @@ FL_API fl_var *fv_relative_scores(fl_var *q, fl_var *table, int64_t m, int64_t o
 
 /* The number of a pair, whole or not, that turns so often within the length trained for. */
 static double fl__rotary_pair(const fl_rotary_opts *o, double turns) {
-    return (double)o->dim * log((double)o->trained / (turns * 2 * acos(-1))) / (2 * log(fl_option(o->base, 10000)));
+    return (double)o->dim * log((double)o->trained / (turns * 2 * acos(-1))) /
+           (2 * log(fl_option(o->base, 10000)));
 }
 
 /* How much of the scale pair j takes, 0 to 1. */
@@ -128,8 +129,8 @@ static bool fl__rotary_settings(const fl_tensor *x, fl_rotary_opts *o) {
     const bool plain = o->kind == FL_ROTARY_LINEAR;
     return (o->base > 0 && o->base <= DBL_MAX && fabs(o->scale) <= DBL_MAX && o->offset >= 0 &&
             (unsigned)o->kind <= FL_ROTARY_YARN && (plain || (o->trained > 0 && o->scale > 0))) ||
-           fl_refuse("fl_rotary: base %g, scale %g, offset %" PRId64 ", kind %d, trained for %" PRId64, o->base,
-                     o->scale, o->offset, (int)o->kind, o->trained);
+           fl_refuse("fl_rotary: base %g, scale %g, offset %" PRId64 ", kind %d, trained for %" PRId64,
+                     o->base, o->scale, o->offset, (int)o->kind, o->trained);
 }
 
 /* Cosines, or sines, of the angles [t, dim / 2], beside x. They are made in f64: a place times a

@@ -35,8 +35,9 @@ FL_API int64_t fl_text_tokens_documents(const fl_text_tokens *t); /* 0 for NULL 
    thread; false after fl_fail. */
 FL_API bool fl_text_tokens_read(const fl_text_tokens *t, int64_t begin, int64_t n, int64_t *out);
 FL_API bool fl_text_tokens_span(const fl_text_tokens *t, int64_t i, int64_t *begin, int64_t *end);
-/* The part of one of so many ranks, for .begin and .end below: whole documents (of a file with a start for each
-   line: lines), the parts as even as these allow, none overlapping, all tokens in one. It may be empty. */
+/* The part of one of so many ranks, for .begin and .end below: whole documents (of a file with a start for
+   each line: lines), the parts as even as these allow, none overlapping, all tokens in one. It may be
+   empty. */
 FL_API bool fl_text_tokens_share(const fl_text_tokens *t, int64_t rank, int64_t ranks, int64_t *begin,
                                  int64_t *end);
 
@@ -264,7 +265,8 @@ static int64_t fl__tokens_from(const fl_text_tokens *t, int64_t at) {
 FL_API bool fl_text_tokens_share(const fl_text_tokens *t, int64_t rank, int64_t ranks, int64_t *begin,
                                  int64_t *end) {
     if (!t || !begin || !end || rank < 0 || rank >= ranks || ranks > INT32_MAX)
-        return fl_fail("fl_text_tokens_share: rank %" PRId64 " of %" PRId64 ", or an argument is NULL", rank, ranks);
+        return fl_fail("fl_text_tokens_share: rank %" PRId64 " of %" PRId64 ", or an argument is NULL", rank,
+                       ranks);
     const int64_t each = t->n / ranks, more = t->n % ranks;
     for (int k = 0; k < 2; k++) {
         const int64_t r = rank + k, at = r * each + (r < more ? r : more);

@@ -8,10 +8,10 @@ extern "C" {
 #endif
 
 /* The tensors by name, of types f32, f16, bf16, q8_0 (fl_q8), q4_0 (fl_q4), others with an error that names
-   them; shapes have the dims of weights [out, in], in blocks for the last two. Tensors are views of the mapped
-   file, as those of fl_data_map_safetensors. fl_data_meta gives keys whose values are
-   numbers, texts of less than 4,096 bytes and truth values ("1", "0") as text; arrays by the function below.
-   Sizes are compared with the file's bytes before anything is allocated. NULL after fl_fail. */
+   them; shapes have the dims of weights [out, in], in blocks for the last two. Tensors are views of the
+   mapped file, as those of fl_data_map_safetensors. fl_data_meta gives keys whose values are numbers, texts
+   of less than 4,096 bytes and truth values ("1", "0") as text; arrays by the function below. Sizes are
+   compared with the file's bytes before anything is allocated. NULL after fl_fail. */
 FL_API fl_data_file *fl_text_open_gguf(const char *path);
 /* Calls each for every element of the array of that key: a text of n bytes, or (text NULL) a number. -1 after
    fl_fail, or how many there were; 0 also where there is no such key. */

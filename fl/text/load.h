@@ -788,9 +788,10 @@ static bool fl__lm_save_config(const fl__lm_saver *s, int64_t vocabulary, const 
         const fl_rotary_opts *r = &o->rope;
         int n = snprintf(rope, sizeof rope, ",\n  \"rope_theta\": %.17g", fl_option(r->base, 10000));
         if (r->scale > 0 && r->scale != 1)
-            n += snprintf(rope + n, sizeof rope - (size_t)n,
-                          ",\n  \"rope_scaling\": {\"rope_type\": \"%s\", \"type\": \"%s\", \"factor\": %.17g",
-                          kinds[r->kind], kinds[r->kind], 1 / r->scale);
+            n +=
+                snprintf(rope + n, sizeof rope - (size_t)n,
+                         ",\n  \"rope_scaling\": {\"rope_type\": \"%s\", \"type\": \"%s\", \"factor\": %.17g",
+                         kinds[r->kind], kinds[r->kind], 1 / r->scale);
         if (r->kind)
             n += snprintf(rope + n, sizeof rope - (size_t)n,
                           r->kind == FL_ROTARY_YARN

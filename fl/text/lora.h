@@ -12,14 +12,15 @@ typedef struct fl_text_lora_opts {
     fl_named _positional;
     int64_t rank;        /* 0 -> 8 */
     double alpha;        /* 0 -> 16 */
-    const char *targets; /* of q_proj k_proj v_proj o_proj gate_proj up_proj down_proj; NULL: "q_proj v_proj" */
+    const char
+        *targets; /* of q_proj k_proj v_proj o_proj gate_proj up_proj down_proj; NULL: "q_proj v_proj" */
     fl_rng *rng;
     char _end;
 } fl_text_lora_opts;
-/* For a transformer of fl_text_lm, borrowed: of each layer the named weights W [out, in] become
-   W + alpha / rank B A, A [rank, in] as nn.Linear's weights are at first, B [out, rank] 0. All of the model's own
-   parameters become constants. fl_text_training has a place for it, which computes with the sums; outside of
-   that the model is what it was, until they are merged. NULL after an error. */
+/* For a transformer of fl_text_lm, borrowed: of each layer the named weights W [out, in] become W + alpha /
+   rank B A, A [rank, in] as nn.Linear's weights are at first, B [out, rank] 0. All of the model's own
+   parameters become constants. fl_text_training has a place for it, which computes with the sums; outside
+   of that the model is what it was, until they are merged. NULL after an error. */
 #define fl_text_lora_new(...) FL_TEXT__LORA_NEW(__VA_ARGS__, ._end = 0)
 #define FL_TEXT__LORA_NEW(m, ...) fl_text_lora_new_opt(m, (fl_text_lora_opts){__VA_ARGS__})
 FL_API fl_text_lora *fl_text_lora_new_opt(fl_nn_module *m, fl_text_lora_opts o);
@@ -31,8 +32,8 @@ FL_API bool fl_text_lora_begin(fl_text_lora *l);
 FL_API void fl_text_lora_end(fl_text_lora *l);
 /* Adds them to the weights for good, and B becomes 0. */
 FL_API bool fl_text_lora_merge(fl_text_lora *l);
-/* adapter_model.safetensors and adapter_config.json as peft has them for Llama, Mistral and Qwen2, in a folder that
-   exists;  and back, of the same rank and targets. False after fl_fail. */
+/* adapter_model.safetensors and adapter_config.json as peft has them for Llama, Mistral and Qwen2, in a
+   folder that exists; and back, of the same rank and targets. False after fl_fail. */
 FL_API bool fl_text_lora_save(const fl_text_lora *l, const char *folder);
 FL_API bool fl_text_lora_load(fl_text_lora *l, const char *folder);
 
@@ -147,12 +148,15 @@ FL_API fl_text_lora *fl_text_lora_new_opt(fl_nn_module *m, fl_text_lora_opts o) 
     int rows = 0;
     size_t known = 0; /* characters of names that the table has */
     for (int i = 0; i < FL__LORA_ROWS; i++)
-        if (fl__lora_wants(o.targets, fl__lora_rows[i].name)) rows++, known += strlen(fl__lora_rows[i].name) + 1;
+        if (fl__lora_wants(o.targets, fl__lora_rows[i].name))
+            rows++, known += strlen(fl__lora_rows[i].name) + 1;
     bool ok = l != NULL;
     if (ok && (info->kind != FL_LM_TRANSFORMER || o.rank < 1 || o.rank > 1 << 16 || !(o.alpha > 0) || !rows ||
                known != strlen(o.targets) + 1 || known > sizeof l->targets))
-        ok = fl_fail("fl_text_lora_new: rank %" PRId64 ", alpha %g, targets '%.100s' of a %s: names of the list, "
-                     "apart by a space", o.rank, o.alpha, o.targets,
+        ok = fl_fail("fl_text_lora_new: rank %" PRId64
+                     ", alpha %g, targets '%.100s' of a %s: names of the list, "
+                     "apart by a space",
+                     o.rank, o.alpha, o.targets,
                      info->kind == FL_LM_TRANSFORMER ? "transformer" : "model of another kind");
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
@@ -166,7 +170,8 @@ FL_API fl_text_lora *fl_text_lora_new_opt(fl_nn_module *m, fl_text_lora_opts o) 
     fl_nn_module *layers = fl_nn_find(m, "layers");
     for (int64_t i = 0; ok && i < info->layers; i++)
         for (int k = 0; ok && k < FL__LORA_ROWS; k++)
-            if (fl__lora_wants(o.targets, fl__lora_rows[k].name)) ok = fl__lora_add(l, layers->child[i], i, k, info);
+            if (fl__lora_wants(o.targets, fl__lora_rows[k].name))
+                ok = fl__lora_add(l, layers->child[i], i, k, info);
     ok = ok && fl_nn_each(m, fl__lora_freeze, NULL);
     fl_scope_end(&s);
     fl_quiet(-1);
@@ -196,7 +201,8 @@ FL_API bool fl_text_lora_begin(fl_text_lora *l) {
         fl__lora_part *p = &l->part[i];
         fl_var *w = p->of->var, *sum = fl__lora_sum(l, p, fv_cast(w, FL_F32));
         if (!sum) return fl_text_lora_end(l), false;
-        p->base = w, p->of->var = sum; /* of several parts of one weight each has the one before as its base */
+        p->base = w,
+        p->of->var = sum; /* of several parts of one weight each has the one before as its base */
     }
     return true;
 }
@@ -256,7 +262,8 @@ FL_API bool fl_text_lora_save(const fl_text_lora *l, const char *folder) {
     bool ok = list && fl_data_save_safetensors(path, list, (int)(2 * l->n), &meta, 1);
     for (int i = 0, n = 0; i < FL__LORA_ROWS; i++)
         if (fl__lora_wants(l->targets, fl__lora_rows[i].name))
-            n += snprintf(names + n, sizeof names - (size_t)n, "%s\"%s\"", n ? ", " : "", fl__lora_rows[i].name);
+            n += snprintf(names + n, sizeof names - (size_t)n, "%s\"%s\"", n ? ", " : "",
+                          fl__lora_rows[i].name);
     const int n = snprintf(text, sizeof text,
                            "{\n  \"peft_type\": \"LORA\",\n  \"task_type\": \"CAUSAL_LM\",\n  \"r\": %" PRId64
                            ",\n  \"lora_alpha\": %.17g,\n  \"lora_dropout\": 0.0,\n  \"bias\": \"none\",\n"

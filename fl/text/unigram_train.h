@@ -18,8 +18,9 @@ typedef struct fl_text_unigram_opts {
     char _end;
 } fl_text_unigram_opts;
 /* The pieces of n bytes of text, words apart by white space, that make it most probable (Kudo 2018, with
-   sentencepiece's settings): from all stretches of up to 16 characters that come twice, expectation maximisation
-   and the removal of a quarter of them, those whose loss costs the text least, in turn. NULL after fl_fail. */
+   sentencepiece's settings): from all stretches of up to 16 characters that come twice, expectation
+   maximisation and the removal of a quarter of them, those whose loss costs the text least, in turn. NULL
+   after fl_fail. */
 #define fl_text_unigram_train(...) FL__TEXT_UNIGRAM_TRAIN(__VA_ARGS__, ._end = 0)
 #define FL__TEXT_UNIGRAM_TRAIN(text, n, ...) \
     fl_text_unigram_train_opt(text, n, (fl_text_unigram_opts){__VA_ARGS__})
@@ -42,7 +43,10 @@ FL_API fl_text_tokenizer *fl_text_unigram_train_opt(const char *text, int64_t n,
 #include <stdlib.h>
 #include <string.h>
 
-enum { FL__LEARN_LONGEST = 16, FL__LEARN_WORD = 4000 }; /* characters of a piece, bytes of a word that count */
+enum {
+    FL__LEARN_LONGEST = 16,
+    FL__LEARN_WORD = 4000
+}; /* characters of a piece, bytes of a word that count */
 
 /* Where a piece may stand in a word; those of a word lie together, by where they begin. */
 typedef struct fl__uni_arc {
@@ -89,7 +93,8 @@ static double fl__uni_digamma(double x) {
 
 /* ---- words and where pieces stand in them ---- */
 
-static bool fl__uni_add_arc(fl__uni_learn *l, const char *s, int32_t begin, int32_t end, int chars, int64_t first) {
+static bool fl__uni_add_arc(fl__uni_learn *l, const char *s, int32_t begin, int32_t end, int chars,
+                            int64_t first) {
     const int64_t known = fl_text_dictionary_size(l->text);
     const int64_t id = fl_text_dictionary_count(l->text, s + begin, end - begin, l->word[l->n_words].times);
     if (id < 0 || !fl_heap_grow(&l->arc, &l->arc_cap, l->n_arcs + 1, sizeof *l->arc) ||
@@ -240,8 +245,8 @@ static double fl__uni_way(fl__uni_learn *l, const fl__uni_word *w, int64_t k, in
     return l->up[end];
 }
 
-/* What the text loses by piece i, of which there are `expected` (now: in the best ways): it would be the parts
-   of its next best way. INFINITY: it stays; -INFINITY: it goes. */
+/* What the text loses by piece i, of which there are `expected` (now: in the best ways): it would be the
+   parts of its next best way. INFINITY: it stays; -INFINITY: it goes. */
 static double fl__uni_loss(fl__uni_learn *l, int64_t i, double sum, double words) {
     const fl__uni_piece *p = &l->piece[i];
     const double other = fl__uni_way(l, &l->word[p->word], p->arc, p->begin, p->end, i);
@@ -313,8 +318,10 @@ static fl_text_tokenizer *fl__uni_finish(fl__uni_learn *l, int64_t size, bool by
     bool ok = vocab != NULL;
     for (int64_t k = 0; k < all && rank; k++) letters += l->piece[rank[k].piece].chars == 1;
     if (ok && size < reserved + letters)
-        ok = fl_fail("fl_text_unigram_train: a vocabulary of %lld: %lld characters and %lld other pieces must be "
-                     "in it", (long long)size, (long long)letters, (long long)reserved);
+        ok = fl_fail(
+            "fl_text_unigram_train: a vocabulary of %lld: %lld characters and %lld other pieces must be "
+            "in it",
+            (long long)size, (long long)letters, (long long)reserved);
     for (; ok && n < 3; n++) ok = fl_text_dictionary_add(vocab, special[n], (int64_t)strlen(special[n])) >= 0;
     for (; ok && n < reserved; n++) {
         snprintf(name, sizeof name, "<0x%02X>", (unsigned)(n - 3));

@@ -672,7 +672,8 @@ FL_API fl_nn_module *fl_vision_model_opt(const char *name, fl_vision_model_opts 
                       name ? name : "NULL");
     const int64_t size = o.size ? o.size : 224;
     const int64_t patch = e->family != FL__ZOO_VIT ? 1 : o.patch ? o.patch : e->a[3];
-    if (o.classes < 0 || o.channels < 0 || patch < 1 || size < patch || size % patch || o.divide < 0 || o.blocks < 0)
+    if (o.classes < 0 || o.channels < 0 || patch < 1 || size < patch || size % patch || o.divide < 0 ||
+        o.blocks < 0)
         return fl_bad("fl_vision_model: %s of %" PRId64 " classes, %" PRId64 " channels, size %" PRId64,
                       name, o.classes, o.channels, size);
     if (e->family == FL__ZOO_DETR)

@@ -60,7 +60,8 @@ typedef struct fl__stored {
 static void fl__stored_columns(const fl__stored *s, int64_t j, int64_t n) {
     _Alignas(64) float part[FL__STORED_ROWS * FL__STORED_STRIP];
     fl__segment segment = {NULL, part};
-    fl__tile tile = {.segments = 1, .segment = &segment, .rsa = s->ldx, .csa = 1, .ldb = s->strip, .ldc = s->n};
+    fl__tile tile = {
+        .segments = 1, .segment = &segment, .rsa = s->ldx, .csa = 1, .ldb = s->strip, .ldc = s->n};
     for (int64_t k0 = 0; k0 < s->k; k0 += tile.k) {
         tile.k = fl__min(s->k - k0, s->strip), tile.add = k0 > 0;
         for (int64_t i = 0; i < n; i++) {
