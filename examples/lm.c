@@ -6,7 +6,8 @@
    ./lm --data F --tokens bpe:1024       byte pairs learnt from the training part; word: words, most frequent
                                          first, beside a 5-gram
    ./lm --data F --model gcnn            gated convolutions; lstm; masked: words that are hidden, both
-                                         sides seen; adaptive: Flashlight's transformer, adaptive embedding and softmax
+                                         sides seen; adaptive: Flashlight's transformer, adaptive
+                                         embedding and softmax
    ./lm --load lm.safetensors --eval     the loss of a saved model, and a sample
 
    The last line is "Validation loss: x.xxxx nats per character". */
