@@ -244,29 +244,35 @@ FL_API fl_tensor *fl_vision_mask_boxes(fl_tensor *masks) {
 
 /* ---- assignment ---- */
 
-/* Rows are added one after the other along a shortest augmenting path (Kuhn and Munkres, by potentials u and
-   v); n <= m. Rows and columns count from 1; cost(i, j) is at cost[i * dn + j * dm]. */
+/* Rows are added one after the other along a shortest augmenting path (Jonker and Volgenant 1987, by
+   potentials u and v, which change when a path is found); n <= m. Rows and columns count from 1; cost(i, j) is
+   at cost[i * dn + j * dm]. open: the columns that no path has reached yet, then those that one has. */
 static void fl__assign(const double *cost, int64_t n, int64_t m, int64_t dn, int64_t dm, double *u,
-                       double *v, double *least, int64_t *owner, int64_t *way, bool *used) {
+                       double *v, double *least, int64_t *owner, int64_t *way, int64_t *open) {
     for (int64_t row = 1; row <= n; row++) {
-        int64_t at = 0;
-        for (int64_t j = 0; j <= m; j++) least[j] = INFINITY, used[j] = false;
+        int64_t at = 0, n_open = m;
+        double low = 0;
+        for (int64_t j = 1; j <= m; j++) least[j] = INFINITY, open[j - 1] = j;
         owner[0] = row;
         while (owner[at]) {
             const int64_t i = owner[at];
+            const double *p = cost + (i - 1) * dn - dm, base = low - u[i];
             int64_t next = 0;
-            double step = INFINITY;
-            used[at] = true;
-            for (int64_t j = 1; j <= m; j++) {
-                if (used[j]) continue;
-                const double d = cost[(i - 1) * dn + (j - 1) * dm] - u[i] - v[j];
+            double best = INFINITY;
+            for (int64_t k = 0; k < n_open; k++) {
+                const int64_t j = open[k];
+                const double d = base + p[j * dm] - v[j];
                 if (d < least[j]) least[j] = d, way[j] = at;
-                if (least[j] < step) step = least[j], next = j;
+                if (least[j] < best || (least[j] == best && !owner[j])) best = least[j], next = k;
             }
-            for (int64_t j = 0; j <= m; j++)
-                if (used[j]) u[owner[j]] += step, v[j] -= step;
-                else least[j] -= step;
-            at = next;
+            low = best, at = open[next];
+            open[next] = open[--n_open], open[n_open] = at;
+        }
+        u[row] += low;
+        for (int64_t k = n_open; k < m; k++) {
+            const int64_t j = open[k];
+            if (owner[j]) u[owner[j]] += low - least[j];
+            v[j] -= low - least[j];
         }
         for (; at; at = way[at]) owner[at] = owner[way[at]];
     }
@@ -285,12 +291,12 @@ FL_API bool fl_vision_assign(const double *cost, int64_t rows, int64_t columns, 
     const int64_t n = turned ? columns : rows, m = turned ? rows : columns;
     if (!n) return true;
     double *u = fl_heap_alloc((size_t)(n + 1 + 2 * (m + 1)) * sizeof *u);
-    int64_t *owner = fl_heap_alloc((size_t)(m + 1) * (2 * sizeof *owner + sizeof(bool)));
+    int64_t *owner = fl_heap_alloc((size_t)(m + 1) * 3 * sizeof *owner);
     const bool ok = u && owner;
     if (ok) {
         int64_t *way = owner + m + 1;
         fl__assign(cost, n, m, turned ? 1 : columns, turned ? columns : 1, u, u + n + 1, u + n + 1 + m + 1,
-                   owner, way, (bool *)(way + m + 1));
+                   owner, way, way + m + 1);
         for (int64_t j = 1; j <= m; j++)
             if (owner[j]) column[turned ? j - 1 : owner[j] - 1] = turned ? owner[j] - 1 : j - 1;
     }
