@@ -1750,6 +1750,7 @@ static bool fl__takes_narrow(const fl_backend *be, fl_op op) {
 }
 
 static bool fl__run_by(const fl_backend *be, const fl_call *c);
+static bool fl__run_composed(const fl_call *c);
 
 /* What out[i] of c becomes in the wide record d: the input that it is written over, or a handle. */
 static fl_tensor *fl__wide_out(const fl_call *c, const fl_call *d, int i) {
@@ -1805,7 +1806,7 @@ static FL__COLD bool fl__run_blocks(const fl_backend *be, const fl_call *c) {
     const fl_tensor *x = c->in[0];
     if (be->op[c->op] && be->flags[c->op] & FL_SLOT_BLOCKS)
         return fl__run_slot(be, c, be->op[c->op], fl__traits_of(c).paged);
-    if (fl__ops[c->op]->compose) return fl_call_compose(c);
+    if (fl__ops[c->op]->compose) return fl__run_composed(c);
     if (c->op != FL_OP_copy || x->weak || x->dtype != y->dtype)
         return fl_fail("fl_%s: takes no blocks of numbers: cast them", fl__ops[c->op]->name);
     if (y->ndim == FL_MAX_DIMS) return fl_fail("fl_copy: %d dims of blocks", y->ndim);
@@ -1822,7 +1823,7 @@ static FL__HOT bool fl__run_as(const fl_backend *be, const fl_call *c, fl__trait
     if (is.dtypes & FL__NARROW_DTYPES && !fl__takes_narrow(be, c->op)) return fl__run_wide(be, c);
     if (be->any) return be->any(be, c);
     if (!slot && fl__falls_back(c->op)) return fl__run_fallback(be, c);
-    if (!slot || fl__replaced_gradient(be, c)) return fl_call_compose(c);
+    if (!slot || fl__replaced_gradient(be, c)) return fl__run_composed(c);
     if (be->flags[c->op] & FL_SLOT_CONTIGUOUS) return fl__run_contiguous(be, c, slot);
     return fl__run_slot(be, c, slot, is.paged);
 }
@@ -2194,7 +2195,7 @@ static bool fl__compose_formula(const fl_call *c, fl_tensor **value) {
 }
 
 /* Compositions are of wide floats: from a slot that takes halves the record comes back wide. */
-bool fl_call_compose(const fl_call *c) {
+static bool fl__run_composed(const fl_call *c) {
     const fl_op_info *info = fl_op_get_info(c->op);
     fl_tensor *value[4] = {NULL};
     for (int i = 0; i < c->n_in; i++)
@@ -2209,6 +2210,20 @@ bool fl_call_compose(const fl_call *c) {
     for (int i = 0; ok && i < c->n_out; i++)
         if (c->out[i]) ok = fl__composed_out(c->out[i], value[i]);
     fl_scope_end(&s);
+    return ok;
+}
+
+/* New outputs are left pinned, as fl_out_make leaves them: what runs the slot unpins them. */
+bool fl_call_compose(const fl_call *c) {
+    const uint32_t written = fl__traits_of(c).written;
+    bool ok = fl__run_composed(c);
+    for (int i = 0; i < c->n_out; i++) {
+        fl_tensor *y = c->out[i];
+        if (!y || written >> i & 1 || fl__pin_tensor(y)) continue;
+        fl_buffer_drop(y->buffer);
+        y->buffer = NULL;
+        ok = false;
+    }
     return ok;
 }
 

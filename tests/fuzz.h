@@ -14,6 +14,7 @@
 
 #include "../fl.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -134,6 +135,38 @@ FUZZ_FN fl_shape fuzz_shape(void) {
     for (int i = 0; i < s.ndim && i < FL_MAX_DIMS; i++) s.dim[i] = fuzz_size();
     return s;
 }
+
+/* ---- a disk of one file, in memory ---- */
+
+enum { FUZZ_MEM_ROOM = 1 << 15 };
+__attribute__((unused)) static struct {
+    const char *path; /* the others are not there; NULL: all are this file */
+    size_t size;
+    char bytes[FUZZ_MEM_ROOM];
+} fuzz_mem;
+
+FUZZ_FN void *fuzz_mem_open(void *user, const char *path, fl_data_mode mode) {
+    (void)user;
+    if (mode == FL_DATA_READ && (!fuzz_mem.path || !strcmp(path, fuzz_mem.path))) return &fuzz_mem;
+    errno = ENOENT;
+    return NULL;
+}
+FUZZ_FN int64_t fuzz_mem_read(void *user, void *handle, void *dst, size_t n, int64_t at) {
+    (void)user, (void)handle;
+    if (at < 0) fuzz_bug("a read at %" PRId64, at);
+    if ((uint64_t)at >= fuzz_mem.size) return 0;
+    if (n > fuzz_mem.size - (size_t)at) n = fuzz_mem.size - (size_t)at;
+    memcpy(dst, fuzz_mem.bytes + at, n);
+    return (int64_t)n;
+}
+FUZZ_FN int64_t fuzz_mem_size(void *user, void *handle) {
+    return (void)user, (void)handle, (int64_t)fuzz_mem.size;
+}
+FUZZ_FN int fuzz_mem_close(void *user, void *handle) {
+    return (void)user, (void)handle, 0;
+}
+static const fl_data_io fuzz_disk = {
+    .open = fuzz_mem_open, .read = fuzz_mem_read, .size = fuzz_mem_size, .close = fuzz_mem_close};
 
 /* ---- options ---- */
 

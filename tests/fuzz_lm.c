@@ -4,36 +4,11 @@
    whole GGUF file of which the input changes some. What opens is read: ids are in range, tensors have the
    bytes that they say, and memory stays within 16 times the file plus 64 KiB. */
 #include "fuzz.h"
-#include <errno.h>
-
-enum { ROOM = 1 << 14 };
-static struct {
-    const char *path;
-    size_t size;
-    unsigned char bytes[ROOM];
-} disk;
-
-static void *disk_open(void *user, const char *path, fl_data_mode mode) {
-    (void)user;
-    if (mode == FL_DATA_READ && !strcmp(path, disk.path)) return &disk;
-    errno = ENOENT;
-    return NULL;
-}
-static int64_t disk_read(void *user, void *file, void *dst, size_t n, int64_t at) {
-    (void)user, (void)file;
-    const size_t left = at < (int64_t)disk.size ? disk.size - (size_t)at : 0;
-    if (n > left) n = left;
-    if (n) memcpy(dst, disk.bytes + at, n);
-    return (int64_t)n;
-}
-static int64_t disk_size(void *user, void *file) { return (void)user, (void)file, (int64_t)disk.size; }
-static int disk_close(void *user, void *file) { return (void)user, (void)file, 0; }
-static const fl_data_io io = {.open = disk_open, .read = disk_read, .size = disk_size, .close = disk_close};
 
 static void put(const void *p, size_t n) {
-    if (n > ROOM - disk.size) n = ROOM - disk.size;
-    memcpy(disk.bytes + disk.size, p, n);
-    disk.size += n;
+    if (n > FUZZ_MEM_ROOM - fuzz_mem.size) n = FUZZ_MEM_ROOM - fuzz_mem.size;
+    memcpy(fuzz_mem.bytes + fuzz_mem.size, p, n);
+    fuzz_mem.size += n;
 }
 static void put_int(uint64_t v, size_t n) { put(&v, n); }
 static void put_text(const char *s) { put_int(strlen(s), 8), put(s, strlen(s)); }
@@ -64,7 +39,7 @@ static void put_gguf(void) {
         at += (type == 8 ? numbers / 32 * 34 : type == 2 ? numbers / 32 * 18 : numbers * 4) + 31;
         at -= at % 32;
     }
-    while (disk.size % 32) put_int(0, 1);
+    while (fuzz_mem.size % 32) put_int(0, 1);
     for (uint64_t i = 0; i < at; i++) put_int(i % 7, 1);
 }
 
@@ -89,38 +64,38 @@ static bool count_element(const char *text, int64_t n, double number, void *user
 static void fuzz_one(void) {
     static const char *const paths[] = {"a.gguf", "a.gguf", "a.bin", "x/config.json", "tokens"};
     const unsigned kind = fuzz_byte() % 5;
-    fl_data_io_use(&io);
-    disk.path = paths[kind], disk.size = 0;
+    fl_data_io_use(&fuzz_disk);
+    fuzz_mem.path = paths[kind], fuzz_mem.size = 0;
     if (kind == 1) {
         put_gguf();
         for (unsigned k = fuzz_byte() % 6; k > 0; k--) {
-            const size_t at = (size_t)fuzz_word(2) % (fuzz_byte() % 4 ? 900 : disk.size);
-            disk.bytes[at] = (unsigned char)fuzz_byte();
+            const size_t at = (size_t)fuzz_word(2) % (fuzz_byte() % 4 ? 900 : fuzz_mem.size);
+            fuzz_mem.bytes[at] = (char)fuzz_byte();
         }
-        if (fuzz_rarely(4)) disk.size = (size_t)fuzz_word(2) % disk.size;
+        if (fuzz_rarely(4)) fuzz_mem.size = (size_t)fuzz_word(2) % fuzz_mem.size;
     } else
-        while (fuzz_input.left && disk.size < ROOM) put_int(fuzz_byte(), 1);
+        while (fuzz_input.left && fuzz_mem.size < FUZZ_MEM_ROOM) put_int(fuzz_byte(), 1);
     fuzz_doing = paths[kind];
     fl_scope s = fl_scope_begin();
     const int64_t before = fuzz_memory.in_use + fuzz_memory.heap;
     fuzz_memory.peak = before;
     if (kind < 2) {
-        fl_data_file *f = fl_text_open_gguf(disk.path);
-        const int64_t limit = 16 * (int64_t)disk.size + 65536;
+        fl_data_file *f = fl_text_open_gguf(fuzz_mem.path);
+        const int64_t limit = 16 * (int64_t)fuzz_mem.size + 65536;
         if (fuzz_memory.peak - before > limit)
-            fuzz_bug("%" PRId64 " bytes of memory for %zu of file", fuzz_memory.peak - before, disk.size);
+            fuzz_bug("%" PRId64 " bytes of memory for %zu of file", fuzz_memory.peak - before, fuzz_mem.size);
         int64_t n = 0;
-        if (f && fl_text_gguf_array(f, "tokens", count_element, &n) > (int64_t)disk.size)
+        if (f && fl_text_gguf_array(f, "tokens", count_element, &n) > (int64_t)fuzz_mem.size)
             fuzz_bug("too many elements");
         read_all(f);
         fl_error_clear();
     }
     if (kind < 4) {
-        fl_nn_module *m = fl_text_load(kind == 3 ? "x" : disk.path);
+        fl_nn_module *m = fl_text_load(kind == 3 ? "x" : fuzz_mem.path);
         if (!m && !fl_error() && !fuzz_memory.failed) fuzz_bug("no model and no error");
         fl_nn_free(m);
     } else {
-        fl_text_tokens *t = fl_text_tokens_open(disk.path, .raw = true, .vocabulary = 300);
+        fl_text_tokens *t = fl_text_tokens_open(fuzz_mem.path, .raw = true, .vocabulary = 300);
         int64_t id[8];
         for (int64_t i = 0; t && i + 8 <= fl_text_tokens_count(t); i += 8)
             if (fl_text_tokens_read(t, i, 8, id))

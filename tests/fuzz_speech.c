@@ -4,49 +4,27 @@
    kind with bytes changed. The first byte switches between the kinds. What is read is used; readers take no
    more memory than 16 times the file plus 64 KiB, and never call the error handler. */
 #include "fuzz.h"
-#include <errno.h>
 
-enum { ROOM = 1 << 14, KINDS = 8 };
-static struct {
-    size_t size;
-    unsigned char bytes[ROOM];
-} disk;
-
-static void *disk_open(void *user, const char *path, fl_data_mode mode) {
-    (void)user;
-    if (mode == FL_DATA_READ && *path == 'x') return &disk;
-    errno = ENOENT;
-    return NULL;
-}
-static int64_t disk_read(void *user, void *file, void *dst, size_t n, int64_t at) {
-    (void)user, (void)file;
-    const size_t left = at < (int64_t)disk.size ? disk.size - (size_t)at : 0;
-    if (n > left) n = left;
-    if (n) memcpy(dst, disk.bytes + at, n);
-    return (int64_t)n;
-}
-static int64_t disk_size(void *user, void *file) { return (void)user, (void)file, (int64_t)disk.size; }
-static int disk_close(void *user, void *file) { return (void)user, (void)file, 0; }
-static const fl_data_io io = {.open = disk_open, .read = disk_read, .size = disk_size, .close = disk_close};
+enum { KINDS = 8 };
 
 /* A whole file of a kind, in little-endian. */
 static void put_wav(int tag) {
     static const unsigned char head[] = "RIFF\0\0\0\0WAVEfmt \x14\0\0\0\1\0\1\0\x40\x1f\0\0"
                                         "\0\0\0\0\2\0\x10\0\2\0\x09\0data\x10\0\0\0";
-    memcpy(disk.bytes, head, disk.size = sizeof head - 1);
-    disk.bytes[20] = (unsigned char)tag;
-    if (tag == 0x11) disk.bytes[32] = 8, disk.bytes[34] = 4;
-    if (tag == 3) disk.bytes[34] = 32, disk.bytes[32] = 4;
-    memset(disk.bytes + disk.size, 0, 16);
-    disk.size += 16;
+    memcpy(fuzz_mem.bytes, head, fuzz_mem.size = sizeof head - 1);
+    fuzz_mem.bytes[20] = (char)tag;
+    if (tag == 0x11) fuzz_mem.bytes[32] = 8, fuzz_mem.bytes[34] = 4;
+    if (tag == 3) fuzz_mem.bytes[34] = 32, fuzz_mem.bytes[32] = 4;
+    memset(fuzz_mem.bytes + fuzz_mem.size, 0, 16);
+    fuzz_mem.size += 16;
 }
 
 static void put_sphere(void) {
     static const char head[] = "NIST_1A\n   1024\nsample_count -i 20\nsample_n_bytes -i 2\n"
                                "channel_count -i 1\nsample_byte_format -s2 01\nsample_rate -i 8000\n"
                                "sample_coding -s3 pcm\nend_head\n";
-    memset(disk.bytes, ' ', disk.size = 1064);
-    memcpy(disk.bytes, head, sizeof head - 1);
+    memset(fuzz_mem.bytes, ' ', fuzz_mem.size = 1064);
+    memcpy(fuzz_mem.bytes, head, sizeof head - 1);
 }
 
 static const char *const texts[KINDS] = {
@@ -60,18 +38,18 @@ static const char *const texts[KINDS] = {
     "--window-type=hamming\nWINDOWSIZE = 250000\nCEPLIFTER=22\n--snip-edges=false\n--dither=0.5\n"};
 
 static void fill(int kind) {
-    disk.size = 0;
+    fuzz_mem.size = 0;
     if (fuzz_rarely(8))
-        while (fuzz_input.left && disk.size < ROOM) disk.bytes[disk.size++] = (unsigned char)fuzz_byte();
+        while (fuzz_input.left && fuzz_mem.size < FUZZ_MEM_ROOM) fuzz_mem.bytes[fuzz_mem.size++] = (char)fuzz_byte();
     else if (kind == 0) put_wav("\1\3\6\7\2\x11"[fuzz_below(6)]);
     else if (kind == 1) put_sphere();
-    else memcpy(disk.bytes, texts[kind], disk.size = strlen(texts[kind]));
-    for (int changes = fuzz_below(8); disk.size && changes > 0; changes--) {
-        const size_t at = fuzz_word(2) % disk.size;
+    else memcpy(fuzz_mem.bytes, texts[kind], fuzz_mem.size = strlen(texts[kind]));
+    for (int changes = fuzz_below(8); fuzz_mem.size && changes > 0; changes--) {
+        const size_t at = fuzz_word(2) % fuzz_mem.size;
         const char likely = "0123456789{}[]\",: \n\t-.=#"[fuzz_below(24)];
-        disk.bytes[at] = fuzz_rarely(3) ? (unsigned char)likely : (unsigned char)fuzz_byte();
+        fuzz_mem.bytes[at] = fuzz_rarely(3) ? (char)likely : (char)fuzz_byte();
     }
-    if (disk.size && fuzz_rarely(4)) disk.size = fuzz_word(2) % disk.size;
+    if (fuzz_mem.size && fuzz_rarely(4)) fuzz_mem.size = fuzz_word(2) % fuzz_mem.size;
 }
 
 /* The rate of what was read; 0: nothing was. */
@@ -93,7 +71,7 @@ static void use_list(void) {
     if (!l && !fl_error()) fuzz_bug("no list and no error");
     for (int64_t i = 0; l && i < fl_speech_list_size(l); i++) {
         const fl_speech_listed *e = fl_speech_list_get(l, i);
-        const bool ok = *e->id && *e->path && e->ms >= 0 && strlen(e->transcript) <= disk.size;
+        const bool ok = *e->id && *e->path && e->ms >= 0 && strlen(e->transcript) <= fuzz_mem.size;
         if (!ok) fuzz_bug("a bad line");
     }
     fl_speech_list_free(l);
@@ -159,7 +137,8 @@ static void fuzz_one(void) {
                                             "lexicon", "chain",  "conf", "conf"};
     const int kind = fuzz_below(KINDS);
     fuzz_doing = name[kind];
-    fl_data_io_use(&io);
+    fuzz_mem.path = "x";
+    fl_data_io_use(&fuzz_disk);
     fill(kind);
     fl_error_clear();
     fl_scope s = fl_scope_begin();
@@ -169,10 +148,10 @@ static void fuzz_one(void) {
     if (kind == 2) use_list();
     if (kind == 3) use_tokens(fl_text_dictionary_load("x"));
     if (kind == 4) use_lexicon();
-    const bool other = kind < 2 && disk.size > 4 && !strstr("RIFF RF64 NIST", (char[]){(char)disk.bytes[0],
-                       (char)disk.bytes[1], (char)disk.bytes[2], (char)disk.bytes[3], 0}); /* libsndfile's */
-    if (kind < 5 && !other && fuzz_memory.peak - before > 16 * (int64_t)disk.size + 65536)
-        fuzz_bug("%" PRId64 " bytes of memory for %zu of file", fuzz_memory.peak - before, disk.size);
+    const bool other = kind < 2 && fuzz_mem.size > 4 && !strstr("RIFF RF64 NIST", (char[]){(char)fuzz_mem.bytes[0],
+                       (char)fuzz_mem.bytes[1], (char)fuzz_mem.bytes[2], (char)fuzz_mem.bytes[3], 0}); /* libsndfile's */
+    if (kind < 5 && !other && fuzz_memory.peak - before > 16 * (int64_t)fuzz_mem.size + 65536)
+        fuzz_bug("%" PRId64 " bytes of memory for %zu of file", fuzz_memory.peak - before, fuzz_mem.size);
     if (rate) fl_speech_resampler_free(fl_speech_resampler_new(rate, 11025));
     if (kind == 5) use_chain();
     if (kind > 5) use_conf();

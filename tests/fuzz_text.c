@@ -5,40 +5,6 @@
    no more memory than 16 times the file's size plus 64 KiB; nothing calls the error handler. */
 #include "fuzz.h"
 
-#include <errno.h>
-
-enum { ROOM = 1 << 15 };
-
-static struct {
-    size_t size;
-    char bytes[ROOM];
-} file;
-
-static void *file_open(void *user, const char *path, fl_data_mode mode) {
-    (void)user, (void)path;
-    errno = ENOENT;
-    return mode == FL_DATA_READ ? &file : NULL;
-}
-
-static int64_t file_read(void *user, void *handle, void *dst, size_t n, int64_t at) {
-    (void)user, (void)handle;
-    if (at < 0) fuzz_bug("a read at %" PRId64, at);
-    if ((uint64_t)at >= file.size) return 0;
-    if (n > file.size - (size_t)at) n = file.size - (size_t)at;
-    memcpy(dst, file.bytes + at, n);
-    return (int64_t)n;
-}
-
-static int64_t file_size(void *user, void *handle) {
-    (void)user, (void)handle;
-    return (int64_t)file.size;
-}
-
-static int file_close(void *user, void *handle) {
-    (void)user, (void)handle;
-    return 0;
-}
-
 static const char arpa[] =
     "\\data\\\nngram 1=4\nngram "
     "2=3\n\n\\1-grams:\n-1\t<unk>\n-99\t<s>\t-0.3\n-0.5\t</s>\n-0.4\ta\t-0.2\n\n"
@@ -48,17 +14,17 @@ static const char sample[] = "low lower lowest: the low lows of the new lowlands
 /* What a file starts from; then some bytes are changed, or it is cut. */
 static void file_fill(fl_text_tokenizer *t, int kind) {
     fl_data_text json = {0};
-    file.size = 0;
-    if (kind == 0 && fl_text_tokenizer_json(t, &json) && json.n < ROOM)
-        memcpy(file.bytes, json.p, file.size = (size_t)json.n);
-    if (kind == 1) memcpy(file.bytes, arpa, file.size = sizeof arpa - 1);
+    fuzz_mem.size = 0;
+    if (kind == 0 && fl_text_tokenizer_json(t, &json) && json.n < FUZZ_MEM_ROOM)
+        memcpy(fuzz_mem.bytes, json.p, fuzz_mem.size = (size_t)json.n);
+    if (kind == 1) memcpy(fuzz_mem.bytes, arpa, fuzz_mem.size = sizeof arpa - 1);
     fl_heap_free(json.p);
     if (kind >= 2)
-        while (fuzz_input.left && file.size < ROOM) file.bytes[file.size++] = (char)fuzz_byte();
-    for (int changes = fuzz_below(6); file.size && changes > 0; changes--)
-        file.bytes[fuzz_word(2) % file.size] =
+        while (fuzz_input.left && fuzz_mem.size < FUZZ_MEM_ROOM) fuzz_mem.bytes[fuzz_mem.size++] = (char)fuzz_byte();
+    for (int changes = fuzz_below(6); fuzz_mem.size && changes > 0; changes--)
+        fuzz_mem.bytes[fuzz_word(2) % fuzz_mem.size] =
             fuzz_rarely(2) ? (char)fuzz_byte() : "0123456789{}[]\",: \\\n\t-.eE"[fuzz_below(26)];
-    if (file.size && fuzz_rarely(4)) file.size = fuzz_word(2) % file.size;
+    if (fuzz_mem.size && fuzz_rarely(4)) fuzz_mem.size = fuzz_word(2) % fuzz_mem.size;
 }
 
 static void use_tokenizer(fl_text_tokenizer *t) {
@@ -131,8 +97,7 @@ static void fuzz_one(void) {
     static const char *const split[] = {FL_TEXT_SPLIT_GPT2, FL_TEXT_SPLIT_LLAMA3,
                                         FL_TEXT_SPLIT_CL100K, FL_TEXT_SPLIT_QWEN2,
                                         FL_TEXT_SPLIT_O200K};
-    const fl_data_io io = {.open = file_open, .read = file_read, .size = file_size, .close = file_close};
-    fl_data_io_use(&io);
+    fl_data_io_use(&fuzz_disk);
     fuzz_doing = "training";
     fl_text_tokenizer *t =
         fl_text_bpe_train(sample, sizeof sample - 1, .size = 270, .split = split[fuzz_below(5)]);

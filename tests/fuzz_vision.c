@@ -7,40 +7,6 @@
    calls the error handler. */
 #include "fuzz.h"
 
-#include <errno.h>
-
-enum { ROOM = 1 << 14 };
-
-static struct {
-    size_t size;
-    char bytes[ROOM];
-} file;
-
-static void *file_open(void *user, const char *path, fl_data_mode mode) {
-    (void)user, (void)path;
-    errno = ENOENT;
-    return mode == FL_DATA_READ ? &file : NULL;
-}
-
-static int64_t file_read(void *user, void *handle, void *dst, size_t n, int64_t at) {
-    (void)user, (void)handle;
-    if (at < 0) fuzz_bug("a read at %" PRId64, at);
-    if ((uint64_t)at >= file.size) return 0;
-    if (n > file.size - (size_t)at) n = file.size - (size_t)at;
-    memcpy(dst, file.bytes + at, n);
-    return (int64_t)n;
-}
-
-static int64_t file_size(void *user, void *handle) {
-    (void)user, (void)handle;
-    return (int64_t)file.size;
-}
-
-static int file_close(void *user, void *handle) {
-    (void)user, (void)handle;
-    return 0;
-}
-
 static int file_list(void *user, const char *path, fl_data_name_fn each, void *arg) {
     (void)user, (void)path;
     each(arg, "train.bin", false);
@@ -72,8 +38,8 @@ enum { JPEG, PNG, PPM, CIFAR, COCO, RLE, TAR, NAMES, FORMATS };
 static const char *const format_name[] = {"jpeg", "png", "ppm", "cifar", "coco", "rle", "tar", "names"};
 
 static void put(const void *bytes, size_t n) {
-    if (file.size + n > ROOM) fuzz_bug("a sound file of more than %d bytes", ROOM);
-    memcpy(file.bytes + file.size, bytes, n), file.size += n;
+    if (fuzz_mem.size + n > FUZZ_MEM_ROOM) fuzz_bug("a sound file of more than %d bytes", FUZZ_MEM_ROOM);
+    memcpy(fuzz_mem.bytes + fuzz_mem.size, bytes, n), fuzz_mem.size += n;
 }
 
 /* A header of a tar file, its sum made right whatever else is in it. */
@@ -93,18 +59,18 @@ static void put_tar(const char *name, const char *bytes, size_t n) {
 
 static void put_sound(int format) {
     fl_data_text png = {0};
-    char *ppm = file.bytes;
-    file.size = 0;
+    char *ppm = fuzz_mem.bytes;
+    fuzz_mem.size = 0;
     if (format == JPEG) put(jpeg, sizeof jpeg);
     if (format == PNG && fl_vision_encode_png(&png, fl_zeros(FL_SHAPE(1 + fuzz_below(4), 5, 6),
                                                              fuzz_below(2) ? FL_U8 : FL_U16)))
         put(png.p, (size_t)png.n);
     fl_heap_free(png.p);
     if (format == PPM)
-        file.size =
+        fuzz_mem.size =
             (size_t)snprintf(ppm, 100, "P%d # x\n3 2\n%d\n1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18",
                              fuzz_below(8), fuzz_rarely(4) ? 65535 : 255);
-    if (format == CIFAR) memset(file.bytes, fuzz_below(12), file.size = 3073u * (1 + fuzz_below(3)));
+    if (format == CIFAR) memset(fuzz_mem.bytes, fuzz_below(12), fuzz_mem.size = 3073u * (1 + fuzz_below(3)));
     if (format == COCO) put(coco, sizeof coco - 1);
     if (format == RLE) put(":d0b0", 5);
     if (format == NAMES) {
@@ -116,17 +82,17 @@ static void put_sound(int format) {
 }
 
 static void fill(int format) {
-    file.size = 0;
+    fuzz_mem.size = 0;
     if (fuzz_rarely(4))
-        while (fuzz_input.left && file.size < ROOM) file.bytes[file.size++] = (char)fuzz_byte();
+        while (fuzz_input.left && fuzz_mem.size < FUZZ_MEM_ROOM) fuzz_mem.bytes[fuzz_mem.size++] = (char)fuzz_byte();
     else put_sound(format);
-    for (int changes = fuzz_below(6); file.size && changes > 0; changes--) {
-        const size_t at = fuzz_word(2) % file.size;
-        if (fuzz_rarely(4) && file.size < ROOM)
-            memmove(file.bytes + at + 1, file.bytes + at, file.size++ - at);
-        file.bytes[at] = fuzz_below(2) ? (char)fuzz_byte() : "0123456789{}[]\",: \\\n\t-.eE"[fuzz_below(26)];
+    for (int changes = fuzz_below(6); fuzz_mem.size && changes > 0; changes--) {
+        const size_t at = fuzz_word(2) % fuzz_mem.size;
+        if (fuzz_rarely(4) && fuzz_mem.size < FUZZ_MEM_ROOM)
+            memmove(fuzz_mem.bytes + at + 1, fuzz_mem.bytes + at, fuzz_mem.size++ - at);
+        fuzz_mem.bytes[at] = fuzz_below(2) ? (char)fuzz_byte() : "0123456789{}[]\",: \\\n\t-.eE"[fuzz_below(26)];
     }
-    if (file.size && fuzz_rarely(4)) file.size = fuzz_word(2) % file.size;
+    if (fuzz_mem.size && fuzz_rarely(4)) fuzz_mem.size = fuzz_word(2) % fuzz_mem.size;
 }
 
 static void refused_or(bool read) {
@@ -144,20 +110,20 @@ static void image(void) {
                              .eighths = fuzz_rarely(3) ? fuzz_below(10) : 0,
                              .max_pixels = 1 << 16};
     if (fuzz_rarely(3)) o.y = fuzz_below(6), o.x = fuzz_below(6), o.h = fuzz_below(9), o.w = fuzz_below(9);
-    fl_tensor *t = fl_vision_decode_opt(file.bytes, file.size, o);
+    fl_tensor *t = fl_vision_decode_opt(fuzz_mem.bytes, fuzz_mem.size, o);
     refused_or(t != NULL);
     if (t && (t->ndim != 3 || t->shape[0] < 1 || t->shape[0] > 4 ||
               (o.h && (t->shape[1] != o.h || t->shape[2] != o.w))))
         fuzz_bug("an image of %s", FL_SHAPE_TEXT(t));
     if (t) fl_sum(t, FL_ALL_AXES);
-    refused_or(fl_vision_inspect(file.bytes, file.size, false, &info));
+    refused_or(fl_vision_inspect(fuzz_mem.bytes, fuzz_mem.size, false, &info));
 }
 
 static void runs(void) {
     fl_vision_rle r;
     static unsigned char mask[64 * 64];
     const int64_t h = fuzz_below(65), w = fuzz_below(65);
-    const bool ok = fl_vision_rle_parse(file.bytes, file.size, h, w, &r);
+    const bool ok = fl_vision_rle_parse(fuzz_mem.bytes, fuzz_mem.size, h, w, &r);
     refused_or(ok);
     if (!ok) return;
     double box[4];
@@ -243,9 +209,9 @@ static void sound_ones(void) {
     if (done) return;
     done = true, fuzz_input.left = 0;
     put_sound(JPEG);
-    if (!fl_vision_decode(file.bytes, file.size) && !strstr(fl_error(), "without libjpeg")) fuzz_bug("jpeg");
+    if (!fl_vision_decode(fuzz_mem.bytes, fuzz_mem.size) && !strstr(fl_error(), "without libjpeg")) fuzz_bug("jpeg");
     fl_error_clear(), put_sound(PNG);
-    if (!fl_vision_decode(file.bytes, file.size) && !strstr(fl_error(), "without libpng")) fuzz_bug("png");
+    if (!fl_vision_decode(fuzz_mem.bytes, fuzz_mem.size) && !strstr(fl_error(), "without libpng")) fuzz_bug("png");
     fl_error_clear(), put_sound(COCO);
     if (!fl_vision_coco_load("c", &c)) fuzz_bug("coco");
     for (int64_t i = 0; i < c.n_object; i++)
@@ -255,14 +221,14 @@ static void sound_ones(void) {
     fl_data_set *set = fl_vision_shards((const char *const[]){"a.tar"}, 1);
     if (!set || fl_data_size(set) != 2) fuzz_bug("tar");
     fl_data_free(set), put_sound(RLE);
-    if (!fl_vision_rle_parse(file.bytes, file.size, 6, 8, &r)) fuzz_bug("rle");
+    if (!fl_vision_rle_parse(fuzz_mem.bytes, fuzz_mem.size, 6, 8, &r)) fuzz_bug("rle");
     fl_heap_free(r.run);
     fuzz_input.left = left;
 }
 
 static void fuzz_one(void) {
-    const fl_data_io io = {
-        .open = file_open, .read = file_read, .size = file_size, .close = file_close, .list = file_list};
+    fl_data_io io = fuzz_disk;
+    io.list = file_list;
     const char *only = getenv("FUZZ_FORMAT"); /* one format alone */
     int format = fuzz_below(FORMATS);
     for (int k = 0; only && k < FORMATS; k++)

@@ -7,6 +7,7 @@
 #include "align.h"
 #include "attend.h"
 #include "lattice.h"
+#include "targets.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -115,12 +116,11 @@ static const float *fl__criterion_scores(fl_tensor *x) {
     return x ? fl_data(x) : NULL;
 }
 
-/* Equal neighbours become one, and `blank` none. */
-static int64_t fl__criterion_collapse(const int64_t *path, int64_t t, int64_t blank, int64_t *out,
-                                      int64_t most) {
-    int64_t n = 0;
-    for (int64_t i = 0; i < t && n < most; i++)
-        if (path[i] != blank && !(i && path[i] == path[i - 1])) out[n++] = path[i];
+/* What `path` of t classes says, of which `most` tokens at most go into out; path is changed. */
+static int64_t fl__criterion_said(int64_t *path, int64_t t, int64_t blank, int64_t *out, int64_t most) {
+    int64_t n = fl_speech_collapse(path, t, blank, path);
+    if (n > most) n = most;
+    if (n > 0) memcpy(out, path, (size_t)n * sizeof *out);
     return n;
 }
 
@@ -144,7 +144,7 @@ static fl_var *fl__criterion_loss_ctc(fl_nn_module *m, const fl__criterion_batch
 
 static int64_t fl__criterion_best_of_frames(fl_tensor *x, int64_t blank, int64_t *out, int64_t most) {
     fl_tensor *best = x ? fl_contiguous(fl_argmax(x, 1, false)) : NULL;
-    return best ? fl__criterion_collapse(fl_data(best), best->shape[0], blank, out, most) : -1;
+    return best ? fl__criterion_said(fl_data(best), best->shape[0], blank, out, most) : -1;
 }
 
 static int64_t fl__criterion_best_ctc(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most) {
@@ -225,7 +225,7 @@ static int64_t fl__criterion_best_asg(fl_nn_module *m, fl_tensor *x, int64_t *ou
     const int64_t t = x->shape[0], c = fl__criterion_of(m)->classes;
     const float *e = fl__criterion_scores(x), *w = fl__criterion_scores(fv_value(fl_nn_param_at(m, 0)));
     int64_t *path = e && w ? fl_heap_alloc((size_t)t * sizeof *path) : NULL, n = -1;
-    if (path && fl__criterion_asg_path(e, w, t, c, path)) n = fl__criterion_collapse(path, t, -1, out, most);
+    if (path && fl__criterion_asg_path(e, w, t, c, path)) n = fl__criterion_said(path, t, -1, out, most);
     fl_heap_free(path);
     return n;
 }
