@@ -203,7 +203,7 @@ TEST(group_norm) {
     for (size_t i = 0; i < sizeof shape / sizeof *shape; i++)
         for (int k = 0; k < 6; k++) {
             fl_dtype d = k & 1 ? FL_F64 : FL_F32;
-            check_fused(&(fused){"group_norm", group_norm, shape[i], 1, k / 2, {GROUP_NORM}, d});
+            check_fused(&(fused){"group_norm plain", group_norm, shape[i], 1, k / 2, {GROUP_NORM}, d});
             check_fused(&(fused){"group_norm affine", group_norm, shape[i], 3, k / 2, {GROUP_NORM}, d});
             if (shape[i].dim[2] > 1)
                 check_fused(&(fused){"group_norm instance", group_norm, shape[i], 3, k / 2, {GROUP_NORM}, d});
