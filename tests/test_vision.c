@@ -563,6 +563,9 @@ TEST(masks_as_run_lengths) {
     CHECK_EQ_INT(fl_vision_rle_area(&r), 6);
     CHECK(box[0] == 1 && box[1] == 1 && box[2] == 2 && box[3] == 3);
     fl_heap_free(r.run);
+    uint32_t none[2] = {0};
+    fl_vision_rle_box(&(fl_vision_rle){.h = 0, .w = 3, .n = 2, .run = none}, box);
+    CHECK(box[0] == 0 && box[1] == 0 && box[2] == 0 && box[3] == 0);
     end(&s);
 }
 

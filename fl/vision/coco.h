@@ -320,7 +320,7 @@ FL_API void fl_vision_rle_box(const fl_vision_rle *r, double box[4]) {
     const int64_t n = r->n / 2 * 2;
     int64_t xs = r->w, ys = r->h, xe = 0, ye = 0, at = 0, start = 0;
     memset(box, 0, 4 * sizeof *box);
-    if (!n) return;
+    if (!n || !r->h) return;
     for (int64_t i = 0; i < n; i++) {
         at += r->run[i];
         const int64_t t = at - i % 2, y = t % r->h, x = (t - y) / r->h;
