@@ -15,6 +15,7 @@
 #define _GNU_SOURCE
 #endif
 #include "backends.h"
+#include "groups.h"
 #include "conformance.h"
 #include "conformance_elementwise.h"
 #include "conformance_move.h"
@@ -32,16 +33,8 @@
 #include "conformance_factor.h"
 #include "conformance_fft.h"
 #include "conformance_backend.h"
-#include <signal.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-typedef struct group {
-    const char *name; /* of an op, if it has an optional slot */
-    void (*run)(int);
-    int arg;
-} group;
-
 static void run_unary(int i) { unary_group(i); }
 static void run_unary_grad(int i) { unary_grad_group(i); }
 static void run_binary(int i) { binary_group(i); }
@@ -156,12 +149,6 @@ static void make_groups(void) {
     for (int i = 0; i < SINGLES; i++) add_group(singles[i].name, run_single, i);
 }
 
-static bool wanted(const char *name, int argc, char **argv) {
-    for (int i = 2; i < argc; i++)
-        if (!strcmp(argv[i], name)) return true;
-    return argc <= 2;
-}
-
 /* The same cases on the composition, and through replaced parts. */
 static void run_without_slot(const group *g) {
     fl_op op = fl_op_named(g->name);
@@ -180,31 +167,15 @@ static void run_without_slot(const group *g) {
     composed_run = false;
 }
 
-/* TEST_TIMEOUT in the environment, as for the other tests. */
-static unsigned seconds_per_group(void) {
-    const char *limit = getenv("TEST_TIMEOUT");
-    return limit ? (unsigned)atoi(limit) : 300;
+static void run_group(const group *g) {
+    g->run(g->arg);
+    run_without_slot(g);
 }
 
 static void run_forked(const group *g) {
-    fflush(stdout);
     shared->shown = 0;
     snprintf(shared->now, sizeof shared->now, "(start)");
-    pid_t pid = fork();
-    if (pid == 0) {
-        alarm(seconds_per_group());
-        g->run(g->arg);
-        run_without_slot(g);
-        fflush(stdout);
-        _exit(0);
-    }
-    int status = 0;
-    if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status) || WEXITSTATUS(status)) {
-        shared->checks.total++;
-        printf("  group %s ended early (%s %d) in: %s\n", g->name,
-               WIFSIGNALED(status) ? "signal" : "status",
-               WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), shared->now);
-    }
+    if (!group_forked(g, run_group, shared->now)) shared->checks.total++;
 }
 
 /* >>the matrix */
@@ -294,7 +265,7 @@ int main(int argc, char **argv) {
     int ran = 0, absent = find_references(); /* first: what follows is of the ops that have one */
     make_groups();
     for (int i = 0; i < n_groups; i++)
-        if (wanted(groups[i].name, argc, argv)) run_forked(&groups[i]), ran++;
+        if (group_wanted(groups[i].name, argc, argv)) run_forked(&groups[i]), ran++;
     bool all = argc <= 2;
     if (all) check_tables();
     int holes = print_matrix();

@@ -1,8 +1,8 @@
-/* disk.h - a disk in memory and a heap, which fail when a test says so, and sweeps over all their failures */
+/* disk.h - a disk in memory that fails when a test says so, and sweeps over all its failures */
 #ifndef TESTS_DISK_H
 #define TESTS_DISK_H
 #include "../fl_data.h"
-#include "test.h"
+#include "heap.h"
 #include <errno.h>
 
 /* ---- a disk in memory ----
@@ -242,28 +242,9 @@ static inline void disk_unmap(void *user, void *p, int64_t n) {
     free(p);
 }
 
-static const fl_data_io disk_io = {NULL, disk_open, disk_read, disk_pwrite, disk_size, disk_sync, disk_close,
-                                   disk_rename, disk_remove, disk_sync_dir, NULL, disk_map, disk_unmap};
-
-/* ---- a heap that counts and fails ---- */
-
-static struct {
-    int64_t calls, fail_at, bytes;
-    bool for_ever;
-} heap;
-
-static inline void *heap_fn(void *user, void *p, size_t bytes) {
-    (void)user;
-    if (!bytes) {
-        free(p);
-        return NULL;
-    }
-    const int64_t call = __atomic_add_fetch(&heap.calls, 1, __ATOMIC_RELAXED); /* of any thread */
-    /* all that was ever asked for: at least what is in use */
-    __atomic_fetch_add(&heap.bytes, (int64_t)bytes, __ATOMIC_RELAXED);
-    const bool fails = heap.fail_at && (heap.for_ever ? call >= heap.fail_at : call == heap.fail_at);
-    return fails ? NULL : realloc(p, bytes);
-}
+static const fl_data_io disk_io = {NULL,      disk_open,  disk_read,   disk_pwrite, disk_size,
+                                   disk_sync, disk_close, disk_rename, disk_remove, disk_sync_dir,
+                                   NULL,      disk_map,   disk_unmap};
 
 static inline void begin(void) {
     test_errors_return();
@@ -328,31 +309,7 @@ static inline void sweep_reader(bool (*reader)(void)) {
         }
 }
 
-/* Fails the n-th request for n = 1, 2, ... until the action succeeds without a failure: each
-   failure is an error, nothing stays behind, and doing it again works. Returns the number of
-   points. */
-static inline int64_t sweep_heap(bool (*action)(void), bool for_ever) {
-    int64_t handles = fl_live(), buffers = fl_mem_live(), n = 0;
-    for (bool done = false; !done && n < 1000;) {
-        fl_scope s = fl_scope_begin();
-        heap.calls = 0, heap.fail_at = ++n, heap.for_ever = for_ever;
-        bool ok = action();
-        done = heap.calls < n;
-        heap.fail_at = 0;
-        CHECK(ok ? !fl_error() || !done : fl_error() != NULL);
-        if (done) CHECK(ok);
-        fl_error_clear();
-        fl_scope_end(&s);
-        s = fl_scope_begin();
-        CHECK(action());
-        CHECK_NO_ERROR();
-        fl_scope_end(&s);
-        CHECK(fl_live() == handles && fl_mem_live() == buffers);
-    }
-    return n - 1;
-}
-
-/* The same for buffers. */
+/* sweep_heap, for buffers. */
 static inline int64_t sweep_buffers(bool (*action)(void), bool for_ever) {
     int64_t handles = fl_live(), buffers = fl_mem_live(), n = 0;
     for (bool done = false; !done && n < 1000;) {

@@ -17,12 +17,12 @@
 #include "../fl_nn.h"
 #include "arrays.h"
 #include "backends.h"
+#include "groups.h"
 #include "sample.h"
 #include <ctype.h>
 #include <glob.h>
 #include <stdarg.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { MAX_IN = 3, MAX_OPS = 512 };
@@ -739,10 +739,10 @@ static void reduction_cases(int which) {
                                .zeros = which == PROD && variant};
                 for (int d = 0; d < sizes[s].ndim; d++)
                     if (mask >> d & 1) c.axes.axis[c.axes.n++] = d - (variant ? sizes[s].ndim : 0);
-                int64_t group = 1;
+                int64_t reduced = 1;
                 for (int d = 0; d < sizes[s].ndim; d++)
-                    group *= mask >> d & 1 || !mask ? sizes[s].dim[d] : 1;
-                if (which == VARIANCE && group <= c.k[0]) c.k[0] = 0;
+                    reduced *= mask >> d & 1 || !mask ? sizes[s].dim[d] : 1;
+                if (which == VARIANCE && reduced <= c.k[0]) c.k[0] = 0;
                 run_case(reduction_names[which], c);
             }
 }
@@ -1076,11 +1076,6 @@ static void constant_cases(int unused) {
 
 /* >>running */
 
-typedef struct group {
-    const char *name;
-    void (*run)(int);
-    int arg;
-} group;
 static group groups[MAX_OPS];
 static int n_groups;
 
@@ -1118,36 +1113,14 @@ static void make_groups(void) {
     add_group("constants", constant_cases, 0);
 }
 
-/* TEST_TIMEOUT in the environment, as for the other tests. */
-static unsigned seconds_per_group(void) {
-    const char *limit = getenv("TEST_TIMEOUT");
-    return limit ? (unsigned)atoi(limit) : 300;
+static void run_group(const group *g) {
+    g->run(g->arg);
 }
 
 static void run_forked(const group *g) {
-    fflush(stdout);
     shared->shown = 0;
     snprintf(shared->now, sizeof shared->now, "(start)");
-    pid_t pid = fork();
-    if (pid == 0) {
-        alarm(seconds_per_group());
-        g->run(g->arg);
-        fflush(stdout);
-        _exit(0);
-    }
-    int status = 0;
-    if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status) || WEXITSTATUS(status)) {
-        shared->checks++;
-        printf("  group %s ended early (%s %d) in: %s\n", g->name,
-               WIFSIGNALED(status) ? "signal" : "status",
-               WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), shared->now);
-    }
-}
-
-static bool wanted(const char *name, int argc, char **argv) {
-    for (int i = 2; i < argc; i++)
-        if (!strcmp(argv[i], name)) return true;
-    return argc <= 2;
+    if (!group_forked(g, run_group, shared->now)) shared->checks++;
 }
 
 /* Every formula that gives floats has cases. */
@@ -1255,7 +1228,7 @@ int main(int argc, char **argv) {
     const bool all = argc <= 2 && each <= 1;
     int ran = 0, passed[ORDERS] = {0}, total[ORDERS] = {0}, sum = 0, of = 0;
     for (int i = 0; i < n_groups; i++)
-        if (wanted(groups[i].name, argc, argv) && (each <= 1 || in_sample(groups[i].name, each)))
+        if (group_wanted(groups[i].name, argc, argv) && (each <= 1 || in_sample(groups[i].name, each)))
             run_forked(&groups[i]), ran++;
     if (all) check_tables();
     if (all) check_functions();

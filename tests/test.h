@@ -84,6 +84,19 @@ static bool test__skipped;
 #define CHECK_NO_ERROR() \
     (fl_error() ? (test__fail(__FILE__, __LINE__, "no error", fl_error()), fl_error_clear(), false) : true)
 
+/* Nothing is pending, nothing lives: for the end of a test. */
+#define CHECK_NOTHING_LIVES() \
+    (CHECK_NO_ERROR(), CHECK_EQ_INT(fl_live(), 0), CHECK_EQ_INT(fl_mem_live(), 0))
+
+/* Defined where the address or the thread sanitizer watches: freed memory is kept, all is slow. */
+#ifdef __has_feature
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define TEST_SANITIZED
+#endif
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TEST_SANITIZED
+#endif
+
 TEST__FN void test__ignore_error(const char *text, void *user) {
     (void)text, (void)user;
 }
@@ -136,6 +149,45 @@ TEST__FN const char *test_data_dir(void) {
     const char *dir = getenv("DATA");
     return dir && *dir ? dir : "../shared/data";
 }
+
+/* Bytes of this process in memory; 0 where they say nothing. */
+TEST__FN int64_t test_resident_bytes(void) {
+    long long pages = 0, resident = 0;
+#if !defined(TEST_SANITIZED) && !defined(_WIN32)
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f && fscanf(f, "%lld %lld", &pages, &resident) != 2) resident = 0;
+    if (f) fclose(f);
+    resident *= sysconf(_SC_PAGESIZE);
+#endif
+    (void)pages;
+    return resident;
+}
+
+#ifndef _WIN32
+static char test__folder[64];
+static pid_t test__folder_owner;
+TEST__FN void test__remove_folder(void) {
+    char command[80];
+    if (getpid() != test__folder_owner) return;
+    snprintf(command, sizeof command, "rm -rf %s", test__folder);
+    if (system(command)) perror(test__folder);
+}
+
+/* A path in a folder of this process's own, which ends with the process; the last four stay valid. */
+TEST__FN const char *test_file(const char *name) {
+    static char path[4][128];
+    static int turn;
+    if (getpid() != test__folder_owner) {
+        snprintf(test__folder, sizeof test__folder, "%s/fl-test-XXXXXX", P_tmpdir);
+        if (!mkdtemp(test__folder)) perror(test__folder), exit(1);
+        test__folder_owner = getpid();
+        atexit(test__remove_folder);
+    }
+    turn = (turn + 1) % 4;
+    snprintf(path[turn], sizeof path[turn], "%s/%s", test__folder, name);
+    return path[turn];
+}
+#endif
 
 enum { TEST__PASSED, TEST__FAILED, TEST__SKIPPED, TEST__STATUS = 100 };
 

@@ -2,12 +2,6 @@
 #include "../fl.h"
 #include "test.h"
 
-static void check_clean(void) {
-    CHECK_NO_ERROR();
-    CHECK_EQ_INT(fl_live(), 0);
-    CHECK_EQ_INT(fl_mem_live(), 0);
-}
-
 static fl_nn_module *arch(const char *text, int64_t features, int64_t labels, fl_rng *rng) {
     return fl_speech_arch_of("a.arch", text, (int64_t)strlen(text), features, labels,
                              (fl_speech_arch_opts){.rng = rng});
@@ -93,7 +87,7 @@ TEST(every_token_runs) {
     CHECK(m != NULL);
     fl_nn_free(m);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(errors_name_file_line_and_token) {
@@ -133,7 +127,7 @@ TEST(errors_name_file_line_and_token) {
     CHECK_ERROR("the network gives [2, 1, 3, 5], not [1, 2, t, labels]");
     fl_nn_free(m);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* What is padded changes nothing of what counts, where the layers look at single frames and attention. */
@@ -158,7 +152,7 @@ TEST(attention_sees_no_padding) {
         fl_nn_free(m);
     }
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* The files of the examples, run on a second of features. */
@@ -187,7 +181,7 @@ TEST(arch_files_run) {
         fl_no_grad(false);
     }
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- in pieces ---- */
@@ -258,7 +252,7 @@ TEST(pieces_give_the_whole) {
         fl_nn_free(m);
     }
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- ten steps beside PyTorch's (tests/speech_models.py) ---- */
@@ -331,7 +325,7 @@ TEST(ten_steps_are_those_of_pytorch) {
                 ten_steps(line, table[i].name, table[i].text, table[i].kind), found++;
     if (f) fclose(f);
     CHECK_EQ_INT((int64_t)found, 5);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 int main(int argc, char **argv) {

@@ -42,8 +42,6 @@ static bool has_values(fl_tensor *t, int64_t n, const double *want, double tol, 
                __FILE__, __LINE__)
 
 /* Nothing of this process is alive. */
-#define CHECK_NOTHING_LIVES() (CHECK_EQ_INT(fl_live(), 0), CHECK_EQ_INT(fl_mem_live(), 0))
-
 static fl_var *total(fl_var *x) { return fv_sum(x, FL_ALL_AXES); }
 
 static int raised;

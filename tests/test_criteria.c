@@ -2,12 +2,6 @@
 #include "../fl.h"
 #include "test.h"
 
-static void check_clean(void) {
-    CHECK_NO_ERROR();
-    CHECK_EQ_INT(fl_live(), 0);
-    CHECK_EQ_INT(fl_mem_live(), 0);
-}
-
 static uint64_t seed = 88172645463325252ull;
 static double noise(void) {
     seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
@@ -142,7 +136,7 @@ TEST(asg_is_the_sum_over_all_paths) {
         }
         if (!kernel) kernels(true);
     }
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- transducers ---- */
@@ -223,7 +217,7 @@ TEST(transducer_is_the_sum_over_all_paths) {
         }
         if (!kernel) kernels(true);
     }
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- gradients ---- */
@@ -256,7 +250,7 @@ TEST(gradients_are_those_of_differences) {
            *bias = fv_param(numbers(FL_SHAPE(4), FL_F64, 1));
     CHECK(fl_gradcheck(joint_of, FV_LIST(a, b, weight, bias), .user = &(int64_t){1}));
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* The joint is the loss of the scores that it does not make, whatever its pieces. */
@@ -281,7 +275,7 @@ TEST(the_fused_joint_is_the_plain_one) {
                   1e-5);
     }
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(long_and_odd_sequences) {
@@ -312,7 +306,7 @@ TEST(long_and_odd_sequences) {
                               four));
     CHECK_ERROR("sequence 0 has 0 frames");
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- criteria ---- */
@@ -361,7 +355,7 @@ TEST(best_paths_and_alignments_are_those_of_all_paths) {
         }
     }
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 enum { TOKENS = 5, WIDE = 16, SAYINGS = 3, LONGEST = 4 };
@@ -453,7 +447,7 @@ TEST(every_criterion_learns_and_aligns) {
         CHECK_EQ_INT(right, SAYINGS - (k == 1)); /* asg cannot say a token twice in a row */
         CHECK(misplaced <= (free ? 4 : 0)); /* others may wait, or look elsewhere */
     }
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* What is said token by token, as a beam, is what is scored at once. */
@@ -496,7 +490,7 @@ TEST(steps_are_the_whole) {
         fl_nn_free(m);
     }
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(targets_that_do_not_fit) {
@@ -538,7 +532,7 @@ TEST(targets_that_do_not_fit) {
     CHECK_ERROR("asg: frames [2, 3, 5]");
     fl_nn_free(m);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 int main(int argc, char **argv) {

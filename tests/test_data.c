@@ -22,12 +22,6 @@ static int64_t label(fl_data_set *set, int64_t i) {
     return y;
 }
 
-static void check_clean(void) {
-    CHECK_NO_ERROR();
-    CHECK_EQ_INT(fl_live(), 0);
-    CHECK_EQ_INT(fl_mem_live(), 0);
-}
-
 TEST(tensors_are_sliced) {
     test_errors_return();
     fl_data_set *set = numbers(5);
@@ -43,7 +37,7 @@ TEST(tensors_are_sliced) {
     CHECK_EQ_INT(b.n, 77);
     fl_scope_end(&s);
     fl_data_free(set);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* A sample belongs to the scope around the call, even below several wrappers. */
@@ -57,7 +51,7 @@ TEST(samples_belong_to_the_callers_scope) {
     fl_data_free(set);
     CHECK_EQ_INT(fl_numel(b.t[0]), 4);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(index_sets) {
@@ -83,7 +77,7 @@ TEST(index_sets) {
     CHECK_EQ_INT(fl_data_size(set), 5);
     for (int i = 0; i < 5; i++) CHECK_EQ_INT(label(set, i), i < 2 ? i : i - 2);
     fl_data_free(set);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(zip_joins_fields) {
@@ -103,7 +97,7 @@ TEST(zip_joins_fields) {
     CHECK_ERROR("more than 8 fields");
     fl_data_free(set);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(batches) {
@@ -130,7 +124,7 @@ TEST(batches) {
     CHECK_EQ_INT(fl_data_size(set), 0);
     fl_data_free(set);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- shuffles ---- */
@@ -168,7 +162,7 @@ TEST(shuffle_is_a_function_of_seed_and_epoch) {
     fl_data_free(set);
     fl_data_free(again);
     fl_data_free(seed);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* Over many seeds, every sample comes to every place about equally often. */
@@ -189,7 +183,7 @@ TEST(shuffle_is_fair) {
     CHECK(chi2 < 40); /* 16 degrees of freedom: beyond 39.3 once in a thousand */
     CHECK(chi2 > 3);
     fl_data_free(set);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- sets of your own ---- */
@@ -226,7 +220,7 @@ TEST(transforms) {
     CHECK_ERROR("fl_data_transform: sample 3 was refused");
     fl_data_free(set);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* Sample i has i + 1 elements; sample 6 has two fields, 7 no tensor, 8 too many fields, 9 fails. */
@@ -279,7 +273,7 @@ TEST(a_set_of_ones_own) {
     CHECK_ERROR("inner set 1 is NULL");
     CHECK_EQ_INT(closed, 2);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(wrong_arguments) {
@@ -326,7 +320,7 @@ TEST(wrong_arguments) {
     CHECK_EQ_INT(fl_data_size(NULL), 0);
     fl_data_free(NULL);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(batches_of_unlike_samples) {
@@ -341,7 +335,7 @@ TEST(batches_of_unlike_samples) {
     CHECK(fl_data_get(set, 1, &b) && b.n == 2 && b.t[1]->shape[0] == 2 && b.t[1]->shape[1] == 7);
     fl_data_free(set);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- prefetch ---- */
@@ -376,7 +370,7 @@ TEST(prefetch_delivers_in_order) {
             fl_data_free(set);
         }
     fl_data_free(plain);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(prefetch_jumps) {
@@ -389,7 +383,7 @@ TEST(prefetch_jumps) {
         for (int64_t i = from; i < from + 1 + k % 3; i++) CHECK_EQ_INT(label(set, i), i);
     }
     fl_data_free(set);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* Ends in the middle, at any moment, also before anything was asked for. */
@@ -402,7 +396,7 @@ TEST(prefetch_stops_midway) {
         if (k % 3 == 0) CHECK(fl_data_set_epoch(set, k));
         fl_data_free(set);
     }
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 static int fail_times; /* how often sample 3 still fails */
@@ -427,23 +421,7 @@ TEST(prefetch_carries_errors) {
     __atomic_store_n(&fail_times, 0, __ATOMIC_RELAXED);
     for (int i = 3; i < 10; i++) CHECK_EQ_INT(label(set, i), i);
     fl_data_free(set);
-    check_clean();
-}
-
-/* 0 where it is unknown, or a sanitizer keeps freed memory. */
-static int64_t resident_bytes(void) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    return 0;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-    return 0;
-#endif
-#endif
-    long pages = 0, resident = 0;
-    FILE *f = fopen("/proc/self/statm", "r");
-    if (f && fscanf(f, "%ld %ld", &pages, &resident) != 2) resident = 0;
-    if (f) fclose(f);
-    return resident * (int64_t)4096;
+    CHECK_NOTHING_LIVES();
 }
 
 /* 10,000 batches through worker threads: handles, buffers and the process stay as they were after
@@ -464,16 +442,16 @@ TEST(prefetch_memory_is_flat) {
             fl_scope_end(&s);
         }
         if (e == epochs / 10) {
-            resident = resident_bytes();
+            resident = test_resident_bytes();
             reserved = fl_mem_stats_of(NULL).reserved;
         }
     }
     CHECK(batches >= 10000);
     CHECK(fl_live() <= 2 + 2 * (2 * 4 + 2 * 8)); /* the set's own, and what is on its way */
     CHECK_EQ_INT(fl_mem_stats_of(NULL).reserved, reserved);
-    if (resident) CHECK(resident_bytes() - resident < resident / 50 + (1 << 20));
+    if (resident) CHECK(test_resident_bytes() - resident < resident / 50 + (1 << 20));
     fl_data_free(set);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- failing memory ---- */
@@ -561,7 +539,7 @@ TEST(sets_without_memory) {
         points += sweep(use_sets, 500, for_ever) + sweep(use_prefetch, 60, for_ever);
     }
     CHECK(points >= 40);
-    check_clean();
+    CHECK_NOTHING_LIVES();
     fl_heap_use(NULL, NULL);
 }
 
@@ -594,7 +572,7 @@ TEST(average) {
     CHECK(!fl_data_average_add_tensor(&t, NULL));
     CHECK_ERROR("is NULL");
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(frame_error) {
@@ -627,7 +605,7 @@ TEST(frame_error) {
     CHECK_ERROR("is NULL");
     CHECK(m.wrong == 4 && m.total == 10);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(timer) {

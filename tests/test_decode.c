@@ -1,13 +1,7 @@
 /* test_decode.c - lexicons and beam search: against all paths, in pieces, with bad input */
 #include "../fl.h"
-#include "test.h"
+#include "heap.h"
 #include <pthread.h>
-
-static void check_clean(void) {
-    CHECK_NO_ERROR();
-    CHECK_EQ_INT(fl_live(), 0);
-    CHECK_EQ_INT(fl_mem_live(), 0);
-}
 
 enum { CLASSES = 4, SEP = 2, BLANK = 3, WORDS = 4, MOST = 6 };
 /* Tokens a b | #; words of them. */
@@ -127,7 +121,7 @@ TEST(the_search_finds_the_best_of_all_paths) {
     }
     printf("%lld of 120 cases with a path\n", (long long)count);
     CHECK(count > 110);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- pieces ---- */
@@ -173,7 +167,7 @@ TEST(pieces_give_what_the_whole_gives) {
     }
     printf("%lld words were final early\n", (long long)final_words);
     CHECK(final_words > 20);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(times_and_confidences) {
@@ -199,7 +193,7 @@ TEST(times_and_confidences) {
     for (int i = 0; i < 9; i++) CHECK_EQ_INT(token[i], path[i]);
     fl_speech_decoder_free(d);
     fl_speech_lexicon_free(l);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- alignment ---- */
@@ -271,19 +265,10 @@ TEST(alignments_are_the_best_of_all_paths) {
     e[5] = NAN;
     CHECK(isnan(fl_speech_align(e, 2, CLASSES, ((int64_t[]){0}), 1, span, NULL)));
     CHECK_ERROR("frame 1: NaN");
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- memory ---- */
-
-static int64_t allocations;
-static void *counting(void *user, void *p, size_t bytes) {
-    (void)user;
-    allocations += bytes != 0;
-    if (bytes) return realloc(p, bytes);
-    free(p);
-    return NULL;
-}
 
 TEST(a_warm_decoder_allocates_nothing) {
     enum { FRAMES = 200 };
@@ -293,11 +278,11 @@ TEST(a_warm_decoder_allocates_nothing) {
     fl_speech_decoder *d =
         fl_speech_decoder_new(CLASSES, l, .beam = 40, .lm_weight = 1, .lm = &pairs, .separator = SEP);
     for (int round = 0; round < 2; round++) {
-        if (round) fl_heap_use(counting, NULL);
+        if (round) fl_heap_use(heap_fn, NULL);
         CHECK(fl_speech_decoder_begin(d) && fl_speech_decoder_step(d, e, FRAMES) && fl_speech_decoder_end(d));
     }
     fl_heap_use(NULL, NULL);
-    CHECK_EQ_INT(allocations, 0);
+    CHECK_EQ_INT(heap.calls, 0);
     fl_speech_decoder_free(d);
     fl_speech_lexicon_free(l);
 }
@@ -341,10 +326,10 @@ TEST(an_hour_takes_the_memory_of_a_minute) {
     int64_t said = 0, last = 0;
     const bool full = getenv("FULL") && *getenv("FULL");
     const int parts = full ? PARTS : PARTS / 6;
-    allocations = 0;
+    heap_fail_at(0);
     for (int i = 0; i < parts; i++) {
         noisy(e, PART, (uint64_t)i % 7 + 1);
-        if (i == parts / 3) fl_heap_use(counting, NULL);
+        if (i == parts / 3) fl_heap_use(heap_fn, NULL);
         for (int at = 0; at < PART; at += 25) {
             const fl_speech_word *w;
             CHECK(fl_speech_decoder_step(d, e + at * CLASSES, 25));
@@ -361,15 +346,15 @@ TEST(an_hour_takes_the_memory_of_a_minute) {
     printf("%lld frames, %lld words, %lld batches of up to %lld states, %lld allocations behind the first "
            "third\n",
            (long long)fl_speech_decoder_frames(d), (long long)said, (long long)batches,
-           (long long)most_states, (long long)allocations);
-    CHECK(allocations <= 3); /* a longer stretch without a common word may come late */
+           (long long)most_states, (long long)heap.calls);
+    CHECK(heap.calls <= 3); /* a longer stretch without a common word may come late */
     CHECK_EQ_INT(asked_untold, 0);
     CHECK_EQ_INT(batches, (int64_t)parts * PART);
     CHECK(said > parts * 20);
     CHECK(fl_speech_decoder_end(d));
     fl_speech_decoder_free(d);
     fl_speech_lexicon_free(l);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 typedef struct listener {
@@ -409,7 +394,7 @@ TEST(threads_share_lexicon_and_model) {
         CHECK(beside[i].score == alone[i].score && beside[i].words == alone[i].words && alone[i].words > 5);
     }
     fl_speech_lexicon_free(l);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(hot_words_and_endpoints) {
@@ -448,7 +433,7 @@ TEST(hot_words_and_endpoints) {
     }
     CHECK(!fl_speech_hot_words(NULL, bad, bonus, 1));
     CHECK_ERROR("word -1, bonus 2");
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* The history that stays is the best one's by its own score: of three that are joined the first two must not
@@ -465,7 +450,7 @@ TEST(a_sum_does_not_choose_the_history) {
     CHECK_EQ_INT(r.word[0].begin, 0);
     CHECK_NEAR(r.score, log(exp(-2) + exp(-2.2)), 1e-5);
     fl_speech_decoder_free(d);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- errors ---- */
@@ -521,7 +506,7 @@ TEST(errors_say_what_is_wrong) {
     fl_speech_lexicon_free(l);
     fl_text_dictionary_free(tokens);
     remove(path);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 int main(int argc, char **argv) { return test_main(argc, argv); }

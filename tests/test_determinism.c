@@ -9,15 +9,7 @@
 #include <unistd.h>
 #include "steps.h"
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#endif
-#ifdef SANITIZED
+#ifdef TEST_SANITIZED
 enum { STEPS = 3, ROWS = 41, SHORT = 1, SKIP_THREADS = 2 }; /* processes are slow to start */
 #else
 enum { STEPS = 100, ROWS = 137, SHORT = 8, SKIP_THREADS = 1 };

@@ -5,12 +5,6 @@
 
 enum { RATE = 16000 };
 
-static void check_clean(void) {
-    CHECK_NO_ERROR();
-    CHECK_EQ_INT(fl_live(), 0);
-    CHECK_EQ_INT(fl_mem_live(), 0);
-}
-
 static const char *file(const char *name) {
     static char path[3][64];
     static int which;
@@ -68,7 +62,7 @@ TEST(noise_has_the_ratio_that_was_asked_for) {
     CHECK(!fl_speech_add_noise(x, fl_zeros(FL_SHAPE(101), FL_F32), 0, 3));
     CHECK_ERROR("noise of 101 samples from 0 of 100 on");
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(a_convolution_is_its_sum) {
@@ -94,7 +88,7 @@ TEST(a_convolution_is_its_sum) {
     ((float *)fl_data(late))[150] = -4;
     CHECK(power(fl_add(fl_speech_reverb(x, late), x)) < 1e-10);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(echoes_fall_as_the_room_says) {
@@ -122,7 +116,7 @@ TEST(echoes_fall_as_the_room_says) {
     CHECK(!fl_speech_echo(x, RATE, &rng, wild));
     CHECK_ERROR("3 trains from 0.5 on, rt60 0 s");
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(speed_moves_the_pitch_and_tempo_does_not) {
@@ -144,7 +138,7 @@ TEST(speed_moves_the_pitch_and_tempo_does_not) {
     CHECK(!fl_speech_speed(x, 1e9));
     CHECK_ERROR("a factor of 1e+09");
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(a_telephone_has_few_levels_and_no_highs) {
@@ -160,7 +154,7 @@ TEST(a_telephone_has_few_levels_and_no_highs) {
     CHECK(!fl_speech_telephone(low, RATE, FL_SPEECH_S16));
     CHECK_ERROR("coding 0");
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* Of white noise a band is missing, and whole stretches; widths and places are drawn evenly. */
@@ -187,7 +181,7 @@ TEST(masks_of_the_wave) {
     CHECK(removed / 300 > 0.12 && removed / 300 < 0.3); /* 5 of 20 bins, fewer hertz than that low down */
     CHECK(silent / 300 > 450 && silent / 300 < 550);
     CHECK(first < 5 && last < 5);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 static const char chain[] =
@@ -273,7 +267,7 @@ TEST(chains_are_functions_of_seed_epoch_and_index) {
     CHECK(clipped > 250 && clipped < 350);
     fl_speech_chain_free(c);
     remove_files();
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(bad_chains_say_what_is_wrong) {
@@ -322,7 +316,7 @@ TEST(bad_chains_say_what_is_wrong) {
         fl_scope_end(&s);
     }
     remove_files();
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* Every prefix and every flipped bit of a chain is read or refused, and what is read can be used. */
@@ -350,7 +344,7 @@ TEST(prefixes_and_flips_of_a_chain) {
     printf("%lld read, %lld refused\n", (long long)read, (long long)refused);
     CHECK(refused > 700 && read > 4);
     remove_files();
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* The n-th request for memory fails, for every n: a named error, nothing lost, and the same bits later. */
@@ -392,7 +386,7 @@ TEST(any_request_for_memory_may_fail) {
     CHECK(n > 30 && n < 5000);
     CHECK(load_and_apply(&got) && got == want);
     remove_files();
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* The n-th operation on files fails, for every n: an error, nothing lost, the same bits later. */
@@ -446,7 +440,7 @@ TEST(any_operation_on_files_may_fail) {
     CHECK(read_all(&got) && got == want);
     remove_files();
     remove(file("lst"));
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 int main(int argc, char **argv) {

@@ -13,15 +13,7 @@
 #include <setjmp.h>
 #include <sys/resource.h>
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#endif
-#ifdef SANITIZED
+#ifdef TEST_SANITIZED
 enum { EVERY = 9, EVERY_LARGE = 33 };
 #else
 enum { EVERY = 1, EVERY_LARGE = 5 };
@@ -439,7 +431,7 @@ TEST(memory_fails_every_kind_of_job) {
 
 /* ---- a process that may have so many bytes only ---- */
 
-#ifndef SANITIZED /* they map terabytes */
+#ifndef TEST_SANITIZED /* they map terabytes */
 /* Lets this process have `more` bytes of address space than it has now. */
 static bool limit_process(int64_t more) {
     long long pages = 0;

@@ -15,12 +15,6 @@ static fl_var *reals(fl_shape s, uint64_t key) {
     return fv_param(fl_normal(s, 0, 1, FL_F64, &rng));
 }
 
-static void check_nothing_live(void) {
-    CHECK_NO_ERROR();
-    CHECK_EQ_INT(fl_live(), 0);
-    CHECK_EQ_INT(fl_mem_live(), 0);
-}
-
 static void ignore(const char *text, void *user) {
     (void)text, (void)user;
 }
@@ -48,7 +42,7 @@ TEST(layer_drop_leaves_out_children) {
     fl_scope_end(&s);
     fl_nn_free(m);
     fl_nn_free(all);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(drop_path_leaves_out_samples) {
@@ -68,7 +62,7 @@ TEST(drop_path_leaves_out_samples) {
     CHECK(fl_nn_forward(m, x) == x);
     fl_scope_end(&s);
     fl_nn_free(m);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(embedding_starts_and_stays_zero_at_the_padding) {
@@ -85,7 +79,7 @@ TEST(embedding_starts_and_stays_zero_at_the_padding) {
     CHECK_NEAR(item(fl_sum(fl_select(g, 0, 3), FL_ALL_AXES)), 2 * 50, 0);
     fl_nn_free(m);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(masks_pass_through_a_stack_of_transformers) {
@@ -114,7 +108,7 @@ TEST(masks_pass_through_a_stack_of_transformers) {
     fl_scope_end(&s);
     fl_nn_free(plain);
     fl_nn_free(causal);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(dropout_of_attention_is_for_training) {
@@ -128,7 +122,7 @@ TEST(dropout_of_attention_is_for_training) {
     CHECK_NEAR(apart(fv_value(one), fv_value(two)), 0, 0);
     fl_scope_end(&s);
     fl_nn_free(m);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(adaptive_softmax_shares_add_up) {
@@ -142,7 +136,7 @@ TEST(adaptive_softmax_shares_add_up) {
     CHECK_NEAR(item(fl_sum(fl_exp(fv_value(logp)), FL_ALL_AXES)), 1, 1e-14);
     fl_scope_end(&s);
     fl_nn_free(m);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(squash_of_nothing) {
@@ -151,7 +145,7 @@ TEST(squash_of_nothing) {
     CHECK(fl_backward(fv_sum(fl_nn_squash(x), FL_ALL_AXES)));
     CHECK_NEAR(item(fl_amax(fl_abs(fv_grad(x)), FL_ALL_AXES)), 0, 0);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(batch_norm_with_relu) {
@@ -168,7 +162,7 @@ TEST(batch_norm_with_relu) {
     fl_scope_end(&s);
     fl_nn_free(plain);
     fl_nn_free(both);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- channels-last ---- */
@@ -206,7 +200,7 @@ TEST(channels_last_network) {
     fl_optim_free(optim);
     fl_nn_free(first);
     fl_nn_free(last);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* Bit for bit, and stored as x is. */
@@ -242,7 +236,7 @@ TEST(max_pool_channels_last) {
             check_pooling(x, (fl_pool_opts){.kernel = {3, 2}, .stride = {1}});
             fl_scope_end(&s);
         }
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(channels_last_files_are_alike) {
@@ -265,7 +259,7 @@ TEST(channels_last_files_are_alike) {
     fl_scope_end(&s);
     fl_nn_free(first);
     fl_nn_free(last);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(recurrent_layers) {
@@ -304,7 +298,7 @@ TEST(recurrent_layers) {
     CHECK_NEAR(item(fl_amax(fl_abs(behind), FL_ALL_AXES)), 0, 0);
     fl_scope_end(&s);
     fl_nn_free(m);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(printing) {
@@ -341,7 +335,7 @@ TEST(printing) {
     CHECK(fl_nn_format(m, text, sizeof text) < (int64_t)sizeof text);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) CHECK_STR(text, parts[i]);
     fl_nn_free(m);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 static fl_var *twice_plus(fl_var *x, double factor, double shift) {
@@ -405,7 +399,7 @@ TEST(printing_as_pytorch_does) {
     CHECK_STR(text, want);
     CHECK_EQ_INT(strlen(text), strlen(want));
     fl_nn_free(list);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* Uniform within bound of 0, and really as far as that. */
@@ -462,7 +456,7 @@ TEST(initial_values_are_pytorchs) {
     CHECK_EQ_INT(plain->n_param, 0);
     fl_nn_module *others[] = {frozen, p, q, affine, plain};
     for (int i = 0; i < 5; i++) fl_nn_free(others[i]);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(weight_norm_starts_where_the_layer_was) {
@@ -485,7 +479,7 @@ TEST(weight_norm_starts_where_the_layer_was) {
     CHECK_NEAR(apart(fv_value(fl_nn_forward(net, x)), fl_mul(fv_value(before), fl_num(2))), 0, 1e-13);
     fl_scope_end(&s);
     fl_nn_free(net);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(rrelu_draws_a_slope_for_each_number) {
@@ -504,7 +498,7 @@ TEST(rrelu_draws_a_slope_for_each_number) {
     check_constant(fv_value(fl_nn_forward(m, x)), -(0.2 + 0.4) / 2);
     fl_scope_end(&s);
     fl_nn_free(m);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(layers_that_move_numbers) {
@@ -523,7 +517,7 @@ TEST(layers_that_move_numbers) {
     fl_nn_module *all[] = {flat, order, same, narrow};
     for (int i = 0; i < 4; i++) fl_nn_free(all[i]);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* hardtanh's gradient is 0 at its bounds, as PyTorch's. */
@@ -542,7 +536,7 @@ TEST(hardtanh_at_its_bounds) {
     }
     fl_scope_end(&s);
     fl_nn_free(m);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- the summary ---- */
@@ -619,7 +613,7 @@ TEST(summary_says_what_runs_and_leaves_no_trace) {
     }
     fl_scope_end(&s);
     fl_nn_free(net);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* A failed run puts everything back too. */
@@ -632,7 +626,7 @@ TEST(summary_of_what_does_not_fit) {
     fl_on_error(NULL, NULL);
     CHECK(net->train && net->child[0]->train && fl_grad_enabled());
     fl_nn_free(net);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- large values that are computed again in backward ---- */

@@ -6,36 +6,13 @@
 #include <setjmp.h>
 #include <unistd.h>
 
-#ifdef __has_feature
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#endif
-#ifdef SANITIZED
+#ifdef TEST_SANITIZED
 enum { STEPS = 3000, HANDED = 40000 }; /* they keep freed memory: only counts are compared */
 #else
 enum { STEPS = 10000, HANDED = 1000000 };
 #endif
 
 /* ---- helpers ---- */
-
-#define CHECK_NOTHING_LIVES() (CHECK_EQ_INT(fl_live(), 0), CHECK_EQ_INT(fl_mem_live(), 0))
-
-/* Bytes of this process in memory; 0 where they say nothing. */
-static int64_t resident_bytes(void) {
-#ifdef SANITIZED
-    return 0;
-#else
-    long long pages = 0, resident = 0;
-    FILE *f = fopen("/proc/self/statm", "r");
-    if (f && fscanf(f, "%lld %lld", &pages, &resident) != 2) resident = 0;
-    if (f) fclose(f);
-    return resident * (int64_t)sysconf(_SC_PAGESIZE);
-#endif
-}
 
 /* Blocks that the library has from the heap. */
 static int64_t heap_blocks;
@@ -65,8 +42,8 @@ typedef struct state {
 
 static state state_now(void) {
     const fl_mem_stats m = fl_mem_stats_of(NULL);
-    resident_bytes(); /* its own first call takes memory */
-    return (state){fl_live(), fl_mem_live(), m.in_use, heap_blocks, m.reserved, resident_bytes()};
+    test_resident_bytes(); /* its own first call takes memory */
+    return (state){fl_live(), fl_mem_live(), m.in_use, heap_blocks, m.reserved, test_resident_bytes()};
 }
 
 static void check_flat(state was, int64_t spare_blocks) {

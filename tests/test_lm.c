@@ -1,6 +1,6 @@
 /* test_lm.c - token files and sets over them, language models, their training, reading and writing */
 #include "../fl.h"
-#include "test.h"
+#include "heap.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,12 +10,6 @@
 #endif
 
 enum { V = 17 }; /* words of the models here */
-
-static void check_clean(void) {
-    CHECK_NO_ERROR();
-    CHECK_EQ_INT(fl_live(), 0);
-    CHECK_EQ_INT(fl_mem_live(), 0);
-}
 
 static const char *temporary(const char *name) {
     static char path[300];
@@ -90,7 +84,7 @@ TEST(token_files_come_back) {
         remove(path);
         fl_scope_end(&s);
     }
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(raw_and_bad_token_files) {
@@ -123,7 +117,7 @@ TEST(raw_and_bad_token_files) {
         fl_scope_end(&s);
     }
     remove(path);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- sets ---- */
@@ -152,7 +146,7 @@ TEST(shares_are_whole_documents) {
         fl_text_tokens_free(t);
     }
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(blocks_have_each_token_once) {
@@ -174,7 +168,7 @@ TEST(blocks_have_each_token_once) {
         fl_data_free(set);
     }
     fl_text_tokens_free(t);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(random_blocks_are_a_function_of_seed_and_epoch) {
@@ -194,7 +188,7 @@ TEST(random_blocks_are_a_function_of_seed_and_epoch) {
     fl_data_free(a);
     fl_data_free(b);
     fl_text_tokens_free(t);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(documents_in_batches_by_a_budget) {
@@ -217,7 +211,7 @@ TEST(documents_in_batches_by_a_budget) {
     fl_data_free(set);
     fl_text_tokens_free(t);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(masks_hide_what_they_should) {
@@ -256,7 +250,7 @@ TEST(masks_hide_what_they_should) {
     }
     fl_data_free(set);
     fl_text_tokens_free(t);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- models ---- */
@@ -370,7 +364,7 @@ TEST(what_is_read_step_by_step_is_what_the_model_computes) {
             fl_scope_end(&s);
         }
     printf("%d steps compared\n", compared);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* The same by the modules' own cache. */
@@ -423,7 +417,7 @@ TEST(the_cache_of_modules_agrees) {
         fl_nn_free(m);
         fl_scope_end(&s);
     }
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(a_mask_hides_padding) {
@@ -445,7 +439,7 @@ TEST(a_mask_hides_padding) {
     CHECK(fl_item(fl_amax(fl_abs(fl_sub(y[0], y[2])), FL_ALL_AXES)) > 1e-5);
     fl_nn_free(m);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- measuring and training ---- */
@@ -477,7 +471,7 @@ TEST(evaluation_predicts_each_token_once) {
     CHECK(m->train);
     fl_nn_free(m);
     fl_text_tokens_free(t);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 static fl_text_training training_of(fl_text_tokens *t, fl_optim_schedule *schedule) {
@@ -524,7 +518,7 @@ TEST(training_learns_and_resumes_with_the_same_bits) {
     training_free(&part);
     fl_text_tokens_free(t);
     remove(path);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- choosing ---- */
@@ -628,7 +622,7 @@ TEST(low_rank_additions_learn_and_merge) {
     fl_nn_free(all.model);
     fl_data_free(all.set);
     fl_text_tokens_free(t);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(samplers_draw_as_they_say) {
@@ -663,7 +657,7 @@ TEST(samplers_draw_as_they_say) {
     CHECK_ERROR("the score of id 1 is NaN");
     CHECK_EQ_INT(fl_text_sample(x, 8, &(fl_text_sampler){.top_p = 2}, NULL, 0, &rng, c), -1);
     CHECK_ERROR("top_p 2");
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* Texts that a model makes of prompts. */
@@ -701,7 +695,7 @@ TEST(texts_do_not_depend_on_others_or_threads) {
         CHECK(lengths > N * 3);
         fl_nn_free(m);
     }
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 static double text_score(fl_text_reader *r, const int64_t *id, int64_t n) {
@@ -749,16 +743,7 @@ TEST(beams_find_the_best_text) {
     fl_text_reader_free(r);
     fl_text_reader_free(one);
     fl_nn_free(m);
-    check_clean();
-}
-
-static int64_t requests;
-static void *count_request(void *user, void *p, size_t bytes) {
-    (void)user;
-    requests += bytes > 0;
-    if (bytes) return realloc(p, bytes);
-    free(p);
-    return NULL;
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(no_memory_is_asked_for_per_token) {
@@ -767,14 +752,14 @@ TEST(no_memory_is_asked_for_per_token) {
     const int64_t of[] = {0, 1}, id[] = {3, 4};
     for (int i = 0; i < 6; i++) CHECK(fl_text_reader_read(r, 2, of, id));
     const int64_t reserved = fl_mem_stats_of(NULL).reserved;
-    fl_heap_use(count_request, NULL);
+    fl_heap_use(heap_fn, NULL);
     for (int i = 0; i < 20; i++) CHECK(fl_text_reader_read(r, 2, of, id));
     fl_heap_use(NULL, NULL);
-    CHECK_EQ_INT(requests, 0);
+    CHECK_EQ_INT(heap.calls, 0);
     CHECK_EQ_INT(fl_mem_stats_of(NULL).reserved, reserved);
     fl_text_reader_free(r);
     fl_nn_free(m);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- models of others ---- */
@@ -903,7 +888,7 @@ TEST(models_of_transformers_load_compute_train_and_save) {
         fl_nn_free(m);
         fl_scope_end(&s);
     }
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(gguf_files_hold_what_they_should) {
@@ -945,7 +930,7 @@ TEST(gguf_files_hold_what_they_should) {
     fl_nn_free(stored);
     fl_data_close(e);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- as a scorer ---- */
@@ -990,7 +975,7 @@ TEST(scorers_know_histories_that_branch) {
     fl_text_reader_free(r);
     fl_text_reader_free(one);
     fl_nn_free(m);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- mistakes ---- */
@@ -1056,7 +1041,7 @@ TEST(mistakes_are_named) {
     fl_text_tokens_free(t);
     fl_nn_free(m), fl_nn_free(both), fl_nn_free(other);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* Each prefix, and each byte of the header changed: an error that names the file, or a file. */
@@ -1086,17 +1071,10 @@ TEST(gguf_files_that_are_none) {
     printf("%d changed bytes refused, %d in names and values\n", refused, opened);
     CHECK(refused > 100);
     remove(path);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- memory ---- */
-
-static int64_t fail_at; /* requests until the one that fails; 0: none does */
-static void *failing_request(void *user, void *p, size_t bytes) {
-    (void)user;
-    if (bytes && fail_at && !--fail_at) return NULL;
-    return count_request(NULL, p, bytes);
-}
 
 /* Loads, reads, continues a text, searches, and takes a sample: false after an error. */
 static bool use_all(void) {
@@ -1132,14 +1110,14 @@ TEST(every_request_for_memory_may_fail) {
     fl_set_threads(1);
     CHECK(use_all()); /* what is made once is there */
     int64_t points = 0, total;
-    requests = 0;
-    fl_heap_use(failing_request, NULL);
+    heap_fail_at(0);
+    fl_heap_use(heap_fn, NULL);
     CHECK(use_all());
-    total = requests;
+    total = heap.calls;
     for (int64_t n = 1; n <= total; n += 1 + n / 150, points++) {
-        fail_at = n;
+        heap_fail_at(n);
         const bool ok = use_all();
-        fail_at = 0;
+        heap_fail_at(0);
         if (!ok && !CHECK_ERROR("out of memory")) printf("  request %d\n", (int)n);
         CHECK_NO_ERROR();
         if (fl_live() || fl_mem_live()) {
@@ -1151,7 +1129,7 @@ TEST(every_request_for_memory_may_fail) {
     CHECK(use_all());
     fl_heap_use(NULL, NULL);
     printf("%d of %d requests failed\n", (int)points, (int)total);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 #ifdef __linux__
@@ -1178,16 +1156,13 @@ TEST(a_large_token_file_stays_on_the_disk) {
     fl_data_set *set = fl_text_blocks(t, 1024, .random = true, .size = 300);
     int64_t x[1024];
     for (int64_t i = 0; set && i < 300; i++) CHECK(field(set, i, 0, x) == 1024 && x[7] == 0);
-    long pages = 0, skip;
-    f = fopen("/proc/self/statm", "r");
-    CHECK(f && fscanf(f, "%ld %ld", &skip, &pages) == 2);
-    if (f) fclose(f);
-    printf("%.1f MB resident\n", (double)pages * (double)sysconf(_SC_PAGESIZE) / 1e6);
-    CHECK(pages * sysconf(_SC_PAGESIZE) < 64e6);
+    const int64_t resident = test_resident_bytes();
+    printf("%.1f MB resident\n", (double)resident / 1e6);
+    CHECK(resident < 64e6);
     fl_data_free(set);
     fl_text_tokens_free(t);
     remove(path);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 #endif
 

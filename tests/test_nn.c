@@ -1,6 +1,6 @@
 /* test_nn.c - modules, layers, losses, initialisation, saving; references are loops in double */
 #include "../fl.h"
-#include "test.h"
+#include "heap.h"
 
 #include <pthread.h>
 #include <unistd.h>
@@ -64,30 +64,6 @@ static void backward_with(fl_var *y, const double *c) {
     CHECK(fl_backward(y, .grad = f64(c, fl_shape_of(fv_value(y)))));
 }
 
-static void check_nothing_live(void) {
-    CHECK_NO_ERROR();
-    CHECK_EQ_INT(fl_live(), 0);
-    CHECK_EQ_INT(fl_mem_live(), 0);
-}
-
-/* A file in a folder of this process's own. */
-static const char *temp_file(const char *name) {
-    static char dir[64], path[128];
-    if (!*dir) snprintf(dir, sizeof dir, "%s/fl_nn_XXXXXX", P_tmpdir);
-    if (strstr(dir, "XXXXXX") && !mkdtemp(dir)) perror("mkdtemp");
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    return path;
-}
-
-static void remove_temp(void) {
-    char dir[128];
-    static const char *const names[] = {"a", "b", "a.tmp", "b.tmp"};
-    for (int i = 0; i < 4; i++) remove(temp_file(names[i]));
-    snprintf(dir, sizeof dir, "%s", temp_file("."));
-    dir[strlen(dir) - 2] = '\0';
-    remove(dir);
-}
-
 /* layers against references */
 
 TEST(linear_values_and_gradients) {
@@ -130,7 +106,7 @@ TEST(linear_values_and_gradients) {
     fl_nn_free(plain);
     fl_nn_free(m);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* Cross-correlation and its gradients as sums over everything. */
@@ -194,7 +170,7 @@ TEST(conv2d_values_and_gradients) {
         fl_nn_free(m);
         fl_scope_end(&s);
     }
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(conv2d_same_keeps_the_image) {
@@ -212,7 +188,7 @@ TEST(conv2d_same_keeps_the_image) {
     CHECK_EQ_INT(fl_nn_count(m), 32);
     fl_nn_free(m);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(pool2d_values_and_gradients) {
@@ -245,7 +221,7 @@ TEST(pool2d_values_and_gradients) {
     CHECK(has_shape(fv_value(y), FL_SHAPE(2, 3, 5, 3)));
     fl_nn_free(max);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(view_keeps_the_batch) {
@@ -271,7 +247,7 @@ TEST(view_keeps_the_batch) {
     fl_nn_free(flat);
     fl_nn_free(fixed);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(activations) {
@@ -298,7 +274,7 @@ TEST(activations) {
         fl_nn_free(m[k]);
     }
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(log_softmax_values_and_gradients) {
@@ -321,7 +297,7 @@ TEST(log_softmax_values_and_gradients) {
     CHECK_VALUES(fv_grad(v), dx, N * C, 1e-14);
     fl_nn_free(m);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(dropout_in_both_modes) {
@@ -355,7 +331,7 @@ TEST(dropout_in_both_modes) {
     CHECK_NEAR(fl_item(fl_sum(fl_abs(fv_value(fl_nn_forward(m, x))), FL_ALL_AXES)), 0, 0);
     fl_nn_free(m);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* Normalisation of `groups` groups of n numbers, group and place of element i given by functions:
@@ -428,7 +404,7 @@ TEST(batch_norm_values_and_gradients) {
     CHECK_EQ_INT(fl_item_int(fl_nn_get_buffer(m, "num_batches_tracked")), 1);
     fl_nn_free(m);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* The running mean and variance after two batches, blended by factor (<= 0: 1 / batches). */
@@ -478,7 +454,7 @@ TEST(batch_norm_running_statistics) {
         values(fv_value(fl_nn_forward(m, fv_const(fl_ones(FL_SHAPE(2, 1, 1, 1), FL_F64)))))[0]));
     fl_nn_free(m);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(batch_norm_wants_two_values) {
@@ -493,7 +469,7 @@ TEST(batch_norm_wants_two_values) {
     CHECK(fl_nn_forward(m, one));
     fl_nn_free(m);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 enum { LN_ROWS = 4, LN_W = 6, LN_ALL = LN_ROWS * LN_W };
@@ -531,7 +507,7 @@ TEST(layer_norm_values_and_gradients) {
     CHECK_EQ_INT(fl_nn_count(m), LN_W);
     fl_nn_free(m);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* initialisation */
@@ -591,7 +567,7 @@ TEST(layers_are_initialised_as_in_pytorch) {
     }
     CHECK(!memcmp(w[0], w[1], sizeof w[0]) && !memcmp(w[0], w[2], sizeof w[0]));
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(init_functions) {
@@ -628,7 +604,7 @@ TEST(init_functions) {
     CHECK_ERROR("fl_nn_init_constant: the parameter is NULL");
     CHECK_VALUES(fv_value(v), ((double[]){7, 7, 7}), 3, 0);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* trees */
@@ -665,7 +641,7 @@ TEST(the_mnist_net_learns_one_batch) {
     fl_optim_free(optim);
     fl_nn_free(net);
     fl_scope_end(&all);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(forward_lets_only_results_out) {
@@ -681,7 +657,7 @@ TEST(forward_lets_only_results_out) {
     fl_no_grad(was);
     fl_nn_free(m);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 static bool collect_name(const char *path, fl_var *param, fl_tensor *buffer, void *user) {
@@ -725,7 +701,7 @@ TEST(names_are_paths) {
     fl_nn_free(net);
     fl_nn_free(NULL);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(shared_parameters_count_once) {
@@ -737,7 +713,7 @@ TEST(shared_parameters_count_once) {
     CHECK_EQ_INT(fl_nn_count(net), 9);
     fl_nn_free(net);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(prints_as_pytorch) {
@@ -808,7 +784,7 @@ TEST(modules_made_of_functions) {
     fl_nn_free(two);
     CHECK_EQ_INT(released, 3);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* losses */
@@ -872,7 +848,7 @@ TEST(cross_entropy_values_and_gradients) {
                        sum / count, 1e-14);
         fl_scope_end(&s);
     }
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(losses_over_images_and_edges) {
@@ -907,7 +883,7 @@ TEST(losses_over_images_and_edges) {
     CHECK(isnan(fl_item(fv_value(
         fv_nll_loss(fv_const(fl_zeros(FL_SHAPE(5, 2), FL_F64)), zero, .ignore = FL_I0)))));
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(mse_values_and_gradients) {
@@ -922,7 +898,7 @@ TEST(mse_values_and_gradients) {
     CHECK_NEAR(fl_item(fv_value(fv_mse_loss(x, y, FL_SUM))), 5.25, 1e-15);
     CHECK_VALUES(fv_value(fv_mse_loss(x, y, FL_NONE)), ((double[]){1, 4, .25}), 3, 0);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* saving */
@@ -987,24 +963,24 @@ TEST(save_and_load_round_trip) {
                         fl_nn_forward(fl_nn_find(a, "0"), x))); /* statistics of its own */
     const dump before = dump_of(a), other = dump_of(b);
     CHECK(!same_dump(&before, &other));
-    CHECK(fl_nn_save(a, temp_file("a")));
+    CHECK(fl_nn_save(a, test_file("a")));
     fl_tensor *weight = fv_value(fl_nn_get_param(b, "0.weight"));
     const uint32_t version = fl_version_of(weight);
-    CHECK(fl_nn_load(b, temp_file("a")));
+    CHECK(fl_nn_load(b, test_file("a")));
     const dump after = dump_of(b);
     CHECK(same_dump(&before, &after));
     CHECK(fv_value(fl_nn_get_param(b, "0.weight")) == weight); /* in place: optimizers stay valid */
     CHECK(fl_version_of(weight) > version);
-    const char *index = temp_file("a.safetensors.index.json"); /* shards, where a file is taken */
+    const char *index = test_file("a.safetensors.index.json"); /* shards, where a file is taken */
     fl_nn_module *c = saved_net(3, 3);
     CHECK(fl_nn_save(a, index) && fl_nn_load(c, index));
     const dump sharded = dump_of(c);
     CHECK(same_dump(&before, &sharded));
     fl_nn_free(c);
     remove(index);
-    remove(temp_file("a-v1-00001-of-00001.safetensors"));
+    remove(test_file("a-v1-00001-of-00001.safetensors"));
     /* The file is plain safetensors, with Hugging Face's mark. */
-    fl_data_file *f = fl_data_open_safetensors(temp_file("a"));
+    fl_data_file *f = fl_data_open_safetensors(test_file("a"));
     CHECK_EQ_INT(fl_data_count(f), 10);
     CHECK(fl_data_find(f, "head.weight") >= 0 && fl_data_find(f, "1.num_batches_tracked") >= 0);
     CHECK(fl_data_find(f, "2._extra_state") >= 0);
@@ -1012,9 +988,8 @@ TEST(save_and_load_round_trip) {
     fl_data_close(f);
     fl_nn_free(a);
     fl_nn_free(b);
-    remove_temp();
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* Loading path into m must fail with that text and leave m as it is. */
@@ -1030,32 +1005,31 @@ static void check_load_fails(fl_nn_module *m, const char *path, const char *text
 TEST(load_checks_before_it_touches) {
     fl_nn_module *a = saved_net(1, 3), *wide = saved_net(2, 4), *b = saved_net(3, 3);
     /* No handler is set here: loading never stops. */
-    CHECK(fl_nn_save(a, temp_file("a")));
-    CHECK_LOAD_FAILS(wide, temp_file("a"),
+    CHECK(fl_nn_save(a, test_file("a")));
+    CHECK_LOAD_FAILS(wide, test_file("a"),
                      "'0.weight' is f32 [4, 1, 3, 3], the file has f32 [3, 1, 3, 3]");
     fl_nn_free(fl_nn_find(b, "head"));
-    CHECK_LOAD_FAILS(b, temp_file("a"), "0 names missing; 2 unexpected: head.");
+    CHECK_LOAD_FAILS(b, test_file("a"), "0 names missing; 2 unexpected: head.");
     fl_nn_add(b, "tail", fl_nn_linear(4, 2, .dtype = FL_F64));
-    CHECK_LOAD_FAILS(b, temp_file("a"),
+    CHECK_LOAD_FAILS(b, test_file("a"),
                      "2 names missing: tail.weight, tail.bias; 2 unexpected: head.");
     fl_nn_free(fl_nn_find(b, "tail"));
     fl_nn_add(b, "head", fl_nn_linear(4, 2));
-    CHECK_LOAD_FAILS(b, temp_file("a"), "'head.weight' is f32 [2, 4], the file has f64 [2, 4]");
-    CHECK_LOAD_FAILS(a, temp_file("b"), "b");
+    CHECK_LOAD_FAILS(b, test_file("a"), "'head.weight' is f32 [2, 4], the file has f64 [2, 4]");
+    CHECK_LOAD_FAILS(a, test_file("b"), "b");
     CHECK_LOAD_FAILS(a, NULL, "NULL");
-    CHECK(!fl_nn_save(a, temp_file("none/a")));
+    CHECK(!fl_nn_save(a, test_file("none/a")));
     CHECK_ERROR("none/a");
     CHECK(!fl_nn_save(a, NULL));
     CHECK_ERROR("NULL");
-    CHECK(!fl_nn_save(NULL, temp_file("b")));
+    CHECK(!fl_nn_save(NULL, test_file("b")));
     CHECK_ERROR("the module is NULL");
-    CHECK(!fl_nn_load(NULL, temp_file("a")));
+    CHECK(!fl_nn_load(NULL, test_file("a")));
     CHECK_ERROR("the module is NULL");
     fl_nn_free(a);
     fl_nn_free(b);
     fl_nn_free(wide);
-    remove_temp();
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(load_partial_and_prefix) {
@@ -1063,23 +1037,22 @@ TEST(load_partial_and_prefix) {
     fl_nn_free(fl_nn_find(b, "head"));
     fl_nn_add(b, "tail", fl_nn_linear(4, 2));
     const dump tail = dump_of(fl_nn_find(b, "tail"));
-    CHECK(fl_nn_save(a, temp_file("a")));
-    CHECK(fl_nn_load(b, temp_file("a"), .partial = true));
+    CHECK(fl_nn_save(a, test_file("a")));
+    CHECK(fl_nn_load(b, test_file("a"), .partial = true));
     const dump from = dump_of(fl_nn_find(a, "0")), to = dump_of(fl_nn_find(b, "0")),
                kept = dump_of(fl_nn_find(b, "tail"));
     CHECK(same_dump(&from, &to) && same_dump(&tail, &kept));
     /* One layer's names are those below its prefix. */
     fl_nn_module *head = fl_nn_linear(4, 2, .dtype = FL_F64);
-    CHECK(fl_nn_load(head, temp_file("a"), .prefix = "head."));
+    CHECK(fl_nn_load(head, test_file("a"), .prefix = "head."));
     const dump theirs = dump_of(fl_nn_find(a, "head")), mine = dump_of(head);
     CHECK(same_dump(&theirs, &mine));
-    CHECK(!fl_nn_load(head, temp_file("a"), .prefix = "1."));
+    CHECK(!fl_nn_load(head, test_file("a"), .prefix = "1."));
     CHECK_ERROR("3 unexpected: 1.");
     fl_nn_free(a);
     fl_nn_free(b);
     fl_nn_free(head);
-    remove_temp();
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 static int64_t read_file(const char *path, char *buf, int64_t size) {
@@ -1099,20 +1072,19 @@ static void write_file(const char *path, const char *buf, int64_t n) {
 TEST(damaged_files_leave_the_model) {
     static char file[1 << 16];
     fl_nn_module *a = saved_net(1, 3), *b = saved_net(2, 3);
-    CHECK(fl_nn_save(a, temp_file("a")));
-    const int64_t n = read_file(temp_file("a"), file, sizeof file);
+    CHECK(fl_nn_save(a, test_file("a")));
+    const int64_t n = read_file(test_file("a"), file, sizeof file);
     CHECK(n > 1000);
     for (int64_t cut = 0; cut < n; cut += cut < 64 ? 1 : 37) { /* truncated */
-        write_file(temp_file("b"), file, cut);
-        CHECK_LOAD_FAILS(b, temp_file("b"), "b");
+        write_file(test_file("b"), file, cut);
+        CHECK_LOAD_FAILS(b, test_file("b"), "b");
     }
     file[n - 1] ^= 1; /* one bit of the last tensor: its checksum tells */
-    write_file(temp_file("b"), file, n);
-    CHECK_LOAD_FAILS(b, temp_file("b"), "b");
+    write_file(test_file("b"), file, n);
+    CHECK_LOAD_FAILS(b, test_file("b"), "b");
     fl_nn_free(a);
     fl_nn_free(b);
-    remove_temp();
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* errors */
@@ -1162,7 +1134,7 @@ TEST(wrong_makers) {
     CHECK_ERROR("fl_nn_linear: in 0, out 2");
     CHECK(!fl_nn_sequential(NULL, fl_nn_relu()));
     CHECK_ERROR("fl_nn_add: the child is NULL");
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(wrong_trees) {
@@ -1207,7 +1179,7 @@ TEST(wrong_trees) {
     fl_nn_free(net);
     fl_nn_free(other);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(wrong_inputs_name_the_module) {
@@ -1254,7 +1226,7 @@ TEST(wrong_inputs_name_the_module) {
     fl_nn_free(none);
     fl_nn_free(net);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(wrong_losses) {
@@ -1284,19 +1256,7 @@ TEST(wrong_losses) {
     CHECK(!fv_mse_loss(NULL, x, FL_MEAN) && !fv_mse_loss(x, NULL, FL_MEAN));
     CHECK_ERROR("fl_mse_loss: an operand is NULL");
     fl_scope_end(&s);
-    check_nothing_live();
-}
-
-/* Fails the n-th request for heap memory, n counted down. */
-static int64_t heap_countdown;
-static void *failing_heap(void *user, void *p, size_t bytes) {
-    (void)user;
-    if (!bytes) {
-        free(p);
-        return NULL;
-    }
-    if (heap_countdown > 0 && --heap_countdown == 0) return NULL;
-    return realloc(p, bytes);
+    CHECK_NOTHING_LIVES();
 }
 
 static fl_nn_module *small_net(void) {
@@ -1312,19 +1272,19 @@ static fl_nn_module *small_net(void) {
 TEST(memory_runs_out_anywhere) {
     test_errors_return();
     fl_nn_free(small_net()); /* gives the thread its scopes: without one values stay in the root */
-    fl_heap_use(failing_heap, NULL);
+    fl_heap_use(heap_fn, NULL);
     int64_t n = 0;
     bool done = false;
     for (n = 1; !done && n < 2000; n++) {
-        heap_countdown = n;
+        heap_fail_at(n);
         fl_scope s = fl_scope_begin();
         fl_nn_module *net = small_net();
         fl_var *x = fv_const(fl_ones(FL_SHAPE(2, 1, 3, 3), FL_F32));
         fl_var *loss = net ? fv_sum(fl_nn_forward(net, x), FL_ALL_AXES) : NULL;
-        done = loss && fl_backward(loss) && fl_nn_save(net, temp_file("a")) &&
-               fl_nn_load(net, temp_file("a")) && heap_countdown > 0;
-        const bool failed = heap_countdown <= 0;
-        heap_countdown = 0;
+        done = loss && fl_backward(loss) && fl_nn_save(net, test_file("a")) &&
+               fl_nn_load(net, test_file("a")) && heap.calls < n;
+        const bool failed = heap.calls >= n;
+        heap_fail_at(0);
         if (!CHECK(done || fl_error() || failed)) break;
         fl_nn_free(net);
         fl_scope_end(&s);
@@ -1333,9 +1293,8 @@ TEST(memory_runs_out_anywhere) {
     }
     CHECK(done);
     CHECK(n > 20);
-    remove_temp();
     fl_heap_use(NULL, NULL);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- threads ---- */

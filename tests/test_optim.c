@@ -1,7 +1,7 @@
 /* test_optim.c - optimizers against loops in double, clipping, schedules, resuming bit by bit */
 #include "../fl.h"
 #include "../examples/extend/recorder.h"
-#include "test.h"
+#include "heap.h"
 
 /* helpers */
 
@@ -24,29 +24,6 @@ static void check_values(fl_tensor *t, const double *want, int64_t n, double tol
     if (!ok) printf("  called from line %d\n", line);
 }
 #define CHECK_VALUES(t, want, n, tol) check_values((t), (want), (n), (tol), __LINE__)
-
-static void check_nothing_live(void) {
-    CHECK_NO_ERROR();
-    CHECK_EQ_INT(fl_live(), 0);
-    CHECK_EQ_INT(fl_mem_live(), 0);
-}
-
-static const char *temp_file(const char *name) {
-    static char dir[64], path[128];
-    if (!*dir) snprintf(dir, sizeof dir, "%s/fl_optim_XXXXXX", P_tmpdir);
-    if (strstr(dir, "XXXXXX") && !mkdtemp(dir)) perror("mkdtemp");
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    return path;
-}
-
-static void remove_temp(void) {
-    char dir[128];
-    static const char *const names[] = {"a", "b", "a.tmp", "b.tmp"};
-    for (int i = 0; i < 4; i++) remove(temp_file(names[i]));
-    snprintf(dir, sizeof dir, "%s", temp_file("."));
-    dir[strlen(dir) - 2] = '\0';
-    remove(dir);
-}
 
 static const double start[WIDTH] = {1, -0.5, 0.25, 2, -3};
 
@@ -100,7 +77,7 @@ TEST(sgd_is_pytorchs) {
         fl_optim_free(optim);
         fl_scope_end(&s);
     }
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(adam_is_pytorchs) {
@@ -144,7 +121,7 @@ TEST(adam_is_pytorchs) {
         fl_optim_free(optim);
         fl_scope_end(&s);
     }
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(parameters_without_gradient_stand_still) {
@@ -166,7 +143,7 @@ TEST(parameters_without_gradient_stand_still) {
     CHECK_VALUES(fv_value(b), ((double[]){.9}), 1, 1e-7);
     fl_optim_free(optim);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(steps_write_in_place_in_f32_and_take_broadcast_gradients) {
@@ -181,7 +158,7 @@ TEST(steps_write_in_place_in_f32_and_take_broadcast_gradients) {
     CHECK_VALUES(value, ((double[]){.5, .5, .5, .5, .5, .5}), 6, 0);
     fl_optim_free(optim);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* An optimizer of one's own: p -= lr sign(beta m + (1 - beta) g), m = beta m + (1 - beta) g. */
@@ -218,7 +195,7 @@ TEST(an_optimizer_of_ones_own) {
     fl_nn_state_free(&state);
     fl_optim_free(optim);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* clipping and schedules */
@@ -247,7 +224,7 @@ TEST(clip_scales_all_gradients) {
     CHECK_NO_ERROR();
     CHECK(isnan(fl_item(fv_grad(b))));
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(schedules) {
@@ -330,7 +307,7 @@ TEST(factors_scale_and_skip) {
             fl_optim_free(two);
             fl_scope_end(&s);
         }
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* The formulas as compositions give the kernel's values: on a backend without the slot. */
@@ -359,7 +336,7 @@ TEST(rules_compose) {
                 printf("kind %d\n", kind);
             fl_scope_end(&s);
         }
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* A recorded step, replayed with another rate and other gradients, does what an eager one does. */
@@ -402,7 +379,7 @@ TEST(recorded_steps_follow_their_numbers) {
         fl_optim_free(two);
         fl_scope_end(&s);
     }
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(groups_have_numbers_of_their_own) {
@@ -431,7 +408,7 @@ TEST(groups_have_numbers_of_their_own) {
     fl_nn_free(net);
     fl_optim_free(optim);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* k parts of a batch, each by loss / k, give the gradient and so the step of the whole. */
@@ -459,7 +436,7 @@ TEST(gradients_of_parts_add_up) {
     }
     CHECK_NEAR(fl_item(fl_amax(fl_abs(fl_sub(fv_value(p[0]), fv_value(p[1]))), FL_ALL_AXES)), 0, 1e-12);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* fl_optim_clip scales in the step what fl_optim_clip_grad_norm scales in memory. */
@@ -479,7 +456,7 @@ TEST(clip_by_factor_and_by_value) {
     CHECK_VALUES(fv_grad(p), ((double[]){3, -3.5}), 2, 0);
     fl_optim_free(optim);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(averages_follow_and_swap) {
@@ -499,7 +476,7 @@ TEST(averages_follow_and_swap) {
     CHECK_VALUES(e->average[0], ((double[]){2, 3}), 2, 0);
     fl_optim_ema_free(e);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* Two optimizers with groups and masters, a schedule, an average, a number and a tensor in one file; training
@@ -561,9 +538,9 @@ TEST(checkpoints_of_everything) {
         whole_state w = whole_new(kind, 1), v = whole_new(kind, 2);
         fl_optim_checkpoint c = {.at = NULL}, d = {.at = NULL};
         whole_train(&w, 0, 4);
-        CHECK(whole_list(&w, &c) && fl_optim_checkpoint_save(&c, temp_file("a")));
+        CHECK(whole_list(&w, &c) && fl_optim_checkpoint_save(&c, test_file("a")));
         whole_train(&w, 4, 9);
-        CHECK(whole_list(&v, &d) && fl_optim_checkpoint_load(&d, temp_file("a")));
+        CHECK(whole_list(&v, &d) && fl_optim_checkpoint_load(&d, test_file("a")));
         CHECK(v.best == 1 && fl_item(fl_select(v.history, 0, 1)) == 1 && v.schedule.t == 4);
         whole_train(&v, 4, 9);
         if (!CHECK(same_values(fv_value(w.a), fv_value(v.a)) && same_values(fv_value(w.b), fv_value(v.b)) &&
@@ -576,8 +553,7 @@ TEST(checkpoints_of_everything) {
         whole_free(&v);
         fl_scope_end(&s);
     }
-    remove_temp();
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* resuming */
@@ -662,7 +638,7 @@ TEST(resumed_training_gives_the_same_bits) {
         trainer whole = trainer_new(1, kind);
         train(&whole, 5);
         whole.at.epoch = 3;
-        CHECK(fl_optim_save_checkpoint(temp_file("a"), whole.net, whole.optim, &whole.at));
+        CHECK(fl_optim_save_checkpoint(test_file("a"), whole.net, whole.optim, &whole.at));
         train(&whole, 7);
         const dump want = dump_of(&whole);
         /* Another process, as it were: other weights, other random numbers, other hyperparameters.
@@ -670,7 +646,7 @@ TEST(resumed_training_gives_the_same_bits) {
         trainer resumed = trainer_new(99, kind);
         fl_optim_set_lr(resumed.optim, 123);
         resumed.optim->group[0].hyper[0] = .123;
-        CHECK(fl_optim_load_checkpoint(temp_file("a"), resumed.net, resumed.optim, &resumed.at));
+        CHECK(fl_optim_load_checkpoint(test_file("a"), resumed.net, resumed.optim, &resumed.at));
         CHECK_EQ_INT(resumed.at.step, 5);
         CHECK_EQ_INT(resumed.at.epoch, 3);
         CHECK_EQ_INT(resumed.at.position, 5);
@@ -680,13 +656,12 @@ TEST(resumed_training_gives_the_same_bits) {
         CHECK(same_dump(&want, &have));
         /* Weights alone come out of the same file. */
         trainer third = trainer_new(5, kind);
-        CHECK(fl_nn_load(third.net, temp_file("a"), .prefix = "model."));
+        CHECK(fl_nn_load(third.net, test_file("a"), .prefix = "model."));
         trainer_free(&whole);
         trainer_free(&resumed);
         trainer_free(&third);
     }
-    remove_temp();
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* Loading must fail with that text and leave model, optimizer, progress and generator alone. */
@@ -720,8 +695,8 @@ static int64_t copy_part(const char *from, const char *to, int64_t n, int64_t fl
 
 TEST(checkpoints_are_checked_before_they_are_loaded) {
     char a[128], b[128];
-    snprintf(a, sizeof a, "%s", temp_file("a"));
-    snprintf(b, sizeof b, "%s", temp_file("b"));
+    snprintf(a, sizeof a, "%s", test_file("a"));
+    snprintf(b, sizeof b, "%s", test_file("b"));
     trainer sgd = trainer_new(1, 0), adam = trainer_new(2, 1), adamw = trainer_new(3, 2);
     train(&sgd, 2);
     train(&adam, 2);
@@ -732,7 +707,7 @@ TEST(checkpoints_are_checked_before_they_are_loaded) {
     CHECK_LOAD_FAILS(&adamw, a, "of optimizer 'adam', this one is 'adamw'");
     CHECK(fl_nn_save(adam.net, b));
     CHECK_LOAD_FAILS(&adam, b, "no checkpoint: it has no version; fl_nn_load reads weights");
-    CHECK_LOAD_FAILS(&adam, temp_file("none"), "none");
+    CHECK_LOAD_FAILS(&adam, test_file("none"), "none");
     CHECK_LOAD_FAILS(&adam, NULL, "NULL");
     /* Other groups; and a rate that is no number. */
     trainer grouped = trainer_new(4, 1);
@@ -774,8 +749,7 @@ TEST(checkpoints_are_checked_before_they_are_loaded) {
     trainer_free(&sgd);
     trainer_free(&adam);
     trainer_free(&adamw);
-    remove_temp();
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* errors */
@@ -824,7 +798,7 @@ TEST(wrong_arguments) {
     fl_optim_free(optim);
     CHECK_VALUES(fv_value(p), start, WIDTH, 0);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(nothing_is_written_while_an_error_is_pending) {
@@ -843,42 +817,31 @@ TEST(nothing_is_written_while_an_error_is_pending) {
     CHECK(fl_optim_step(optim));
     fl_optim_free(optim);
     fl_scope_end(&s);
-    check_nothing_live();
-}
-
-static int64_t heap_countdown;
-static void *failing_heap(void *user, void *p, size_t bytes) {
-    (void)user;
-    if (!bytes) {
-        free(p);
-        return NULL;
-    }
-    if (heap_countdown > 0 && --heap_countdown == 0) return NULL;
-    return realloc(p, bytes);
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(memory_runs_out_anywhere) {
     test_errors_return();
-    fl_heap_use(failing_heap, NULL);
+    fl_heap_use(heap_fn, NULL);
     bool made = false, saved = false;
     int64_t n;
     for (n = 1; !(made && saved) && n < 2000; n++) {
         trainer t = trainer_new(1, 1);
         fl_optim_free(t.optim);
         const fv_list params = fl_nn_parameters(t.net);
-        heap_countdown = n;
+        heap_fail_at(n);
         t.optim = fl_optim_adam(params);
-        made = t.optim && heap_countdown > 0;
-        heap_countdown = 0;
+        made = t.optim && heap.calls < n;
+        heap_fail_at(0);
         if (!t.optim) t.optim = CHECK_ERROR("memory") ? fl_optim_adam(params) : NULL;
         if (!t.optim) break;
         train(&t, 1);
         const dump before = dump_of(&t);
-        heap_countdown = n;
-        saved = fl_optim_save_checkpoint(temp_file("a"), t.net, t.optim, NULL) &&
-                fl_optim_load_checkpoint(temp_file("a"), t.net, t.optim, NULL) &&
-                heap_countdown > 0;
-        heap_countdown = 0;
+        heap_fail_at(n);
+        saved = fl_optim_save_checkpoint(test_file("a"), t.net, t.optim, NULL) &&
+                fl_optim_load_checkpoint(test_file("a"), t.net, t.optim, NULL) &&
+                heap.calls < n;
+        heap_fail_at(0);
         fl_error_clear();
         const dump after = dump_of(&t);
         CHECK(same_dump(&before, &after));
@@ -888,8 +851,7 @@ TEST(memory_runs_out_anywhere) {
     CHECK(made && saved);
     CHECK(n > 20);
     fl_heap_use(NULL, NULL);
-    remove_temp();
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* Every request of a step may fail: then no parameter has moved, and the step that follows gives
@@ -930,7 +892,7 @@ TEST(a_step_that_fails_moves_nothing) {
     }
     CHECK(done);
     CHECK(failures > 0);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 static void count_copies(const fl_call *c, void *user) {
@@ -967,7 +929,7 @@ TEST(layouts_are_kept) {
     fl_optim_free(one);
     fl_optim_free(two);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* memory */
@@ -1011,7 +973,7 @@ TEST(training_takes_its_memory_in_the_first_step) {
     fl_optim_free(optim);
     fl_nn_free(net);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 int main(int argc, char **argv) { return test_main(argc, argv); }

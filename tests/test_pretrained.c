@@ -3,12 +3,6 @@
 #include "test.h"
 #include <sys/stat.h>
 
-static void check_clean(void) {
-    CHECK_NO_ERROR();
-    CHECK_EQ_INT(fl_live(), 0);
-    CHECK_EQ_INT(fl_mem_live(), 0);
-}
-
 static const char *folder(const char *config) {
     static char path[100], file[140];
     snprintf(path, sizeof path, "/tmp/test_pretrained.%d", (int)getpid());
@@ -62,7 +56,7 @@ TEST(folders_that_are_wrong) {
         else CHECK(fl_error() != NULL), fl_error_clear();
     }
     clear();
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* Beside transformers: the folder has input.safetensors, whose `scores` and `tokens` are to be met. */
@@ -110,7 +104,7 @@ TEST(transformers_agree) {
     fl_data_close(f);
     fl_nn_free(m);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 int main(int argc, char **argv) {

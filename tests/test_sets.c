@@ -11,12 +11,6 @@
 #include <unistd.h>
 #endif
 
-static void check_clean(void) {
-    CHECK_NO_ERROR();
-    CHECK_EQ_INT(fl_live(), 0);
-    CHECK_EQ_INT(fl_mem_live(), 0);
-}
-
 /* Field k of sample i as integers, up to 64 of them; their number, -1 on failure. */
 static int64_t values(fl_data_set *set, int64_t i, int k, int64_t *out) {
     fl_scope s = fl_scope_begin();
@@ -114,7 +108,7 @@ TEST(a_sample_has_the_same_numbers_everywhere) {
                 if (!CHECK(!memcmp(want[epoch], got, sizeof got)))
                     printf("  kind %d, %d ranks, epoch %d\n", kind, ranks, epoch);
             }
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* Whole batches get numbers too: those of their first sample. Repetitions and parts differ. */
@@ -142,7 +136,7 @@ TEST(ids) {
     set = fl_data_zip((fl_data_set *[]){fl_data_shard(numbers(9), 1, 2), numbers(4)}, 2);
     CHECK_EQ_INT(fl_data_id(set, 2), 5);
     fl_data_free(set);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- lengths and orders ---- */
@@ -194,7 +188,7 @@ TEST(lengths_are_asked_without_reading) {
     CHECK_EQ_INT(fl_data_length(NULL, 0), -1);
     CHECK_ERROR("the set");
     fl_data_free(set);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(sorted_within_windows) {
@@ -238,7 +232,7 @@ TEST(sorted_within_windows) {
     }
     CHECK(other > 0);
     fl_data_free(set);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 static bool even_fn(const fl_data_sample *s, void *user) {
@@ -264,7 +258,7 @@ TEST(filter_and_repeat) {
     CHECK(!fl_data_filter(fl_data_callback(100, counted_get, &reads), even_fn, NULL));
     CHECK_ERROR("fl_item_int: shape [1, 2]");
     CHECK_EQ_INT(reads, 1); /* the first failure ends it */
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- joins ---- */
@@ -307,7 +301,7 @@ TEST(padding_lengths_and_masks) {
     }
     fl_data_free(set);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* Images of any size, and numbers without dims. */
@@ -339,7 +333,7 @@ TEST(padding_along_every_dim) {
     CHECK_ERROR("field 1 of sample 0 has no length");
     fl_data_free(set);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* What comes out is what attention, CTC and recurrence take: each sequence of a padded batch gives what
@@ -394,7 +388,7 @@ TEST(joined_batches_fit_attention_ctc_and_recurrence) {
     fl_data_free(set);
     fl_data_free(samples);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 static bool join_fn(const fl_data_sample *s, int64_t n, fl_data_sample *out, void *user) {
@@ -417,7 +411,7 @@ TEST(a_join_of_ones_own) {
     bad = -1;
     CHECK(values(set, 0, 0, v) == 4 && v[0] == 6);
     fl_data_free(set);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- which samples ---- */
@@ -463,7 +457,7 @@ TEST(budgets) {
                           .budget = INT64_MAX, .sum = true);
     CHECK_EQ_INT(fl_data_size(set), 3); /* no overflow */
     fl_data_free(set);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(explicit_sizes) {
@@ -486,7 +480,7 @@ TEST(explicit_sizes) {
     sizes[1] = 0;
     CHECK(!fl_data_batches(numbers(6), .sizes = sizes, .n_sizes = 3));
     CHECK_ERROR("batch 1 of 0 samples");
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* One gather and 64 views with a stack give the same bits, whatever order is asked for. */
@@ -528,7 +522,7 @@ TEST(gathers_are_stacks) {
     CHECK(fl_data_get(set, 0, &b) && fl_assign(b.t[0], fl_num(9)) && fl_item(fl_select(x, 0, 1)) == 1);
     fl_data_free(set);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(wrong_arguments) {
@@ -568,7 +562,7 @@ TEST(wrong_arguments) {
     REFUSES(fl_data_get_many(set, NULL, 1, &b), "index is NULL");
     fl_data_free(set);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* Sample 3 has another number of fields, 4 another dtype, 5 another rank. */
@@ -596,7 +590,7 @@ TEST(joins_of_unlike_samples) {
         fl_data_free(set);
     }
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- families ---- */
@@ -650,7 +644,7 @@ static void check_family(const char *name) {
     fl_data_free(set);
     remove(path);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(host_tensors_beside_naive) {
@@ -685,7 +679,7 @@ TEST(prefetch_starts_in_the_middle) {
         CHECK(__atomic_load_n(&made, __ATOMIC_RELAXED) == ((uint64_t)1 << 60) - ((uint64_t)1 << 28));
     }
     fl_data_free(set);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 static bool noisy_first(fl_data_sample *s, fl_rng *rng, void *user) {
@@ -737,7 +731,7 @@ TEST(epochs_go_on_where_they_stopped) {
         }
         fl_data_free(set);
     }
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 #ifndef _WIN32
@@ -834,7 +828,7 @@ TEST(lists) {
     CHECK_ERROR("text_read: id2");
     fl_data_free(set);
     remove_folder();
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(bad_lists) {
@@ -871,7 +865,7 @@ TEST(bad_lists) {
     CHECK(!fl_data_list("x", text_read, .columns = 2, .length = 3));
     CHECK_ERROR("length in 2, of 2");
     remove_folder();
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(folders) {
@@ -939,7 +933,7 @@ TEST(folders) {
     CHECK_ERROR("the file operations in use list no folders");
     fl_data_io_use(NULL);
     remove_folder();
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 static bool idx_read(const fl_data_listed *e, fl_data_sample *out, void *user) {
@@ -969,7 +963,7 @@ TEST(folders_that_vanish) {
     CHECK(values(set, 0, 0, v) == -1);
     CHECK_ERROR("0.idx: cannot open");
     fl_data_free(set);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- blobs ---- */
@@ -1063,7 +1057,7 @@ TEST(blobs) {
     fl_data_free(near);
     fl_data_free(empty);
     remove_folder();
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* Opens and reads all of it: what is not refused is sound. */
@@ -1142,7 +1136,7 @@ TEST(hostile_blobs) {
     CHECK(!fl_data_blob_of(bytes, 31));
     CHECK_ERROR("31 bytes are no blob");
     remove_folder();
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* A truth value that is none comes out at its sample. */
@@ -1164,7 +1158,7 @@ TEST(blobs_with_wrong_truths) {
     fl_data_free(set);
     fl_scope_end(&s);
     remove_folder();
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- failing files ---- */
@@ -1252,7 +1246,7 @@ TEST(files_fail_at_every_operation) {
     fl_data_io_use(NULL);
     fl_data_free(set);
     remove_folder();
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- real data ---- */
@@ -1301,7 +1295,7 @@ TEST(spoken_digits) {
     CHECK_EQ_INT(samples, 2700);
     CHECK((double)sounds > 0.9 * (double)padded); /* like lengths are together */
     fl_data_free(set);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(folders_of_images) {
@@ -1322,7 +1316,7 @@ TEST(folders_of_images) {
     CHECK(fl_item_int(fl_select(b.t[0], 0, 1)) == 'P');
     fl_scope_end(&s);
     fl_data_free(set);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 #endif

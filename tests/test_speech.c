@@ -2,12 +2,6 @@
 #include "../fl.h"
 #include "test.h"
 
-static void check_clean(void) {
-    CHECK_NO_ERROR();
-    CHECK_EQ_INT(fl_live(), 0);
-    CHECK_EQ_INT(fl_mem_live(), 0);
-}
-
 static const char *file(void) {
     static char path[64];
     snprintf(path, sizeof path, "/tmp/test_speech.%d.wav", (int)getpid());
@@ -64,7 +58,7 @@ TEST(every_coding_comes_back) {
     }
     fl_scope_end(&s);
     remove(file());
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(telephone_codes_are_their_own_inverse) {
@@ -105,7 +99,7 @@ TEST(files_of_others) {
     if (!flac) CHECK_ERROR("libsndfile"); /* this build has none */
     else CHECK(distance(x, flac) == 0);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 static unsigned char tiny[4096];
@@ -145,7 +139,7 @@ TEST(adpcm_by_hand) {
     CHECK(!fl_speech_read_audio("ima", tiny, n, (fl_speech_audio_opts){0}));
     CHECK_ERROR("ima: offset 48: an ADPCM block that cannot be");
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(bad_files_say_what_is_wrong) {
@@ -176,7 +170,7 @@ TEST(bad_files_say_what_is_wrong) {
     CHECK(!fl_speech_save_audio(file(), sound(4, 1), 0, FL_SPEECH_S16));
     CHECK_ERROR("0 samples a second");
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* Streams do not know their size: 0 and the largest stand for what is there. */
@@ -190,7 +184,7 @@ TEST(sizes_that_streams_leave) {
         CHECK_EQ_INT(x ? x->shape[1] : 0, 5);
         fl_scope_end(&s);
     }
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(prefixes_and_flips) {
@@ -211,7 +205,7 @@ TEST(prefixes_and_flips) {
     }
     printf("%lld read, %lld refused\n", (long long)read, (long long)refused);
     CHECK(read > 100 && refused > 300);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- resampling ---- */
@@ -261,7 +255,7 @@ TEST(resampling_is_the_sum_and_pieces_are_the_whole) {
     CHECK(!fl_speech_resampler_new(0, 5));
     CHECK_ERROR("from 0 to 5");
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- features ---- */
@@ -393,7 +387,7 @@ TEST(features_are_what_they_are_defined_to_be) {
     }
     printf("%lld numbers, worst %g\n", (long long)count, worst);
     CHECK(worst < 1e-3 && count > 3000);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(pieces_give_the_bits_of_the_whole) {
@@ -429,7 +423,7 @@ TEST(pieces_give_the_bits_of_the_whole) {
     }
     printf("%lld frames\n", (long long)frames);
     CHECK(frames > 1000);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(the_kernel_and_the_composition_agree) {
@@ -448,7 +442,7 @@ TEST(the_kernel_and_the_composition_agree) {
     }
     printf("worst %g\n", worst);
     CHECK(worst < 2e-3);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 static fl_var *spectrum_of(fl_var *const *x, void *user) {
@@ -474,7 +468,7 @@ TEST(features_have_a_gradient) {
     fl_var *x = fv_param(fl_cast(sound(40, 9), FL_F64));
     CHECK(fl_gradcheck(spectrum_of, FV_LIST(x)));
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(short_sounds_and_bad_options) {
@@ -512,7 +506,7 @@ TEST(short_sounds_and_bad_options) {
     CHECK_ERROR("range looks ahead");
     fl_speech_features_free(f);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(configurations_of_kaldi_and_htk) {
@@ -552,7 +546,7 @@ TEST(deltas_and_normalisations) {
     CHECK_NEAR(((double *)fl_data(n))[4], 4 - (2 + 4 + 8) / 3., 1e-12);
     CHECK_NEAR(((double *)fl_data(n))[0], 1 - (1 + 2) / 2., 1e-12);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- masks ---- */
@@ -578,7 +572,7 @@ TEST(spec_augment_masks_what_it_says) {
     }
     for (int k = 0; k < 6; k++) CHECK(seen[k] > 400 && seen[k] < 600); /* 500 each */
     CHECK_EQ_INT(widest, 4);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- hours ---- */
@@ -622,7 +616,7 @@ TEST(an_hour_of_stream_takes_no_more_memory_than_a_minute) {
     fl_speech_features_free(f);
     fl_heap_use(NULL, NULL);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 int main(int argc, char **argv) {

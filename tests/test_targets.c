@@ -2,12 +2,6 @@
 #include "../fl.h"
 #include "test.h"
 
-static void check_clean(void) {
-    CHECK_NO_ERROR();
-    CHECK_EQ_INT(fl_live(), 0);
-    CHECK_EQ_INT(fl_mem_live(), 0);
-}
-
 static bool same(const char *a, const char *b) {
     if (a && !strcmp(a, b)) return true;
     printf("'%s', not '%s'\n", a ? a : "NULL", b);
@@ -79,7 +73,7 @@ TEST(a_list_is_read_as_it_stands) {
     CHECK(!fl_speech_list_load(file(), NULL));
     CHECK_ERROR(":1: a zero byte");
     remove(file());
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* Batches hold at most so many milliseconds; the samples are the sounds'. */
@@ -114,7 +108,7 @@ TEST(batches_by_duration) {
     fl_speech_list_free(l);
     remove(path);
     remove(file());
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- targets ---- */
@@ -174,7 +168,7 @@ TEST(transcripts_become_tokens_and_come_back) {
     fl_text_dictionary_free(d);
     fl_heap_free(t);
     fl_heap_free(back.p);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* Random transcripts come back under every trick. */
@@ -206,7 +200,7 @@ TEST(every_trick_can_be_undone) {
     fl_text_dictionary_free(d);
     fl_heap_free(t);
     fl_heap_free(back.p);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- error rates ---- */
@@ -242,7 +236,7 @@ TEST(errors_are_counted_by_speaker) {
     CHECK(!fl_speech_save_trn(file(), id, odd, 2));
     CHECK_ERROR("line 1 would not be 'a (b (a-1)'");
     remove(file());
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- files of any bytes ---- */
@@ -298,7 +292,7 @@ TEST(prefixes_and_flips) {
     printf("%lld read, %lld refused\n", (long long)read, (long long)refused);
     CHECK(read > 150 && refused > 150);
     remove(file());
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 /* ---- memory ---- */
@@ -346,7 +340,7 @@ TEST(any_request_for_memory_may_fail) {
     CHECK(n > 15 && n < 1000);
     CHECK(all_of_it());
     remove(file());
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 int main(int argc, char **argv) {

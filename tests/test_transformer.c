@@ -15,12 +15,6 @@ static fl_var *reals(fl_shape s, fl_dtype d, uint64_t key) {
     return fv_const(fl_cast(fl_normal(s, 0, 1, FL_F64, &rng), d));
 }
 
-static void check_nothing_live(void) {
-    CHECK_NO_ERROR();
-    CHECK_EQ_INT(fl_live(), 0);
-    CHECK_EQ_INT(fl_mem_live(), 0);
-}
-
 static const fl_nn_attention_opts kinds[] = {
     {.causal = true},
     {.n_kv_heads = 2},
@@ -82,7 +76,7 @@ static void check_cached(int kind, bool decoder, fl_dtype d, double tolerance) {
     fl_nn_cache_free(c);
     fl_nn_free(net);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(cached_steps_are_the_whole) {
@@ -108,7 +102,7 @@ TEST(options_are_masks) {
     fl_nn_free(a);
     fl_nn_free(b);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 
@@ -149,7 +143,7 @@ TEST(a_full_cache_stays_as_it_is) {
     fl_nn_free(net);
     fl_nn_free(other);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(beams_are_reordered) {
@@ -170,7 +164,7 @@ TEST(beams_are_reordered) {
     fl_nn_cache_free(c);
     fl_nn_free(net);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* Two caches of one tree do not know of each other; nothing is recorded, and no parameter is touched. */
@@ -189,7 +183,7 @@ TEST(caches_are_apart) {
     for (int i = 0; i < 2; i++) fl_nn_cache_free(c[i]);
     fl_nn_free(net);
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 /* The record of half floats keeps them, and one f32 per query. */
@@ -218,7 +212,7 @@ TEST(half_floats_stay_narrow) {
         }
         fl_scope_end(&s);
     }
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(lengths_become_masks) {
@@ -238,7 +232,7 @@ TEST(lengths_become_masks) {
     CHECK(!fl_length_mask(fl_ones(FL_SHAPE(2), FL_F32), 3));
     CHECK_ERROR("f32 [2]");
     fl_scope_end(&s);
-    check_nothing_live();
+    CHECK_NOTHING_LIVES();
 }
 
 int main(int argc, char **argv) {

@@ -5,12 +5,6 @@
 #define WEIGHTS "../shared/data/weights/silero_vad/silero_vad_16k.safetensors"
 #define SPEECH "../shared/data/speech/jfk/jfk_16k.wav"
 
-static void check_clean(void) {
-    CHECK_NO_ERROR();
-    CHECK_EQ_INT(fl_live(), 0);
-    CHECK_EQ_INT(fl_mem_live(), 0);
-}
-
 TEST(speech_is_where_it_is) {
     fl_speech_vad *v = fl_speech_vad_load(WEIGHTS);
     if (!v) {
@@ -45,7 +39,7 @@ TEST(speech_is_where_it_is) {
     for (int i = 2; i < 10; i++) CHECK(p[i] < 0.3);
     fl_speech_vad_free(v);
     fl_scope_end(&s);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(stretches_by_hand) {
@@ -80,7 +74,7 @@ TEST(weights_that_are_others) {
     }
     fl_scope_end(&s);
     remove(path);
-    check_clean();
+    CHECK_NOTHING_LIVES();
 }
 
 int main(int argc, char **argv) {
