@@ -38,6 +38,7 @@
      list.h         sets of files: a list with a line for each sample, a folder, a folder for each class
      blob.h         a data set in one file, or in memory
      json.h         JSON as a stream of events, and written
+     settings.h     what a small JSON object says, by name
      meter.h        averages, counts, timers, a line of progress
      score.h        how good a classifier is: errors, top k, confusion, ROC, calibration
      edit.h         edit distance and alignment
@@ -73,6 +74,7 @@
 #include "fl/data/file.h"
 #include "fl/data/checksum.h"
 #include "fl/data/json.h"
+#include "fl/data/settings.h"
 #include "fl/data/pack.h"
 #include "fl/data/idx.h"
 #include "fl/data/named.h"

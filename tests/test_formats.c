@@ -348,6 +348,49 @@ TEST(json_on_a_failing_disk_and_without_memory) {
 }
 
 /* The real files: GPT-2's vocabulary and COCO's annotations. */
+static bool read_settings(void) {
+    fl_data_settings c = {0};
+    const bool ok = fl_data_settings_read(&c, "s", "test") && c.n == 5;
+    fl_data_settings_free(&c);
+    return ok;
+}
+
+TEST(settings) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    static const char text[] = "{\"type\": \"x\", \"heads\": 4, \"rope\": {\"base\": 1e4, \"on\": true},"
+                               " \"none\": null, \"sizes\": [3, []]}";
+    disk_write("s", text, sizeof text - 1);
+    fl_data_settings c = {0};
+    REQUIRE(fl_data_settings_read(&c, "s", "test") && fl_data_settings_add(&c, "more", "2.5"));
+    CHECK(!strcmp(fl_data_settings_text(&c, "type"), "x") && !strcmp(c.path, "s"));
+    CHECK(!fl_data_settings_text(&c, "none") && !fl_data_settings_text(&c, "rope"));
+    CHECK(fl_data_settings_size(&c, "heads", 7) == 4 && fl_data_settings_size(&c, "absent", 7) == 7);
+    CHECK(fl_data_settings_size(&c, "more", 7) == -1 && fl_data_settings_number(&c, "more", 7) == 2.5);
+    CHECK(fl_data_settings_number(&c, "rope.base", 0) == 1e4 && fl_data_settings_number(&c, "rope.on", 0) == 1);
+    CHECK(fl_data_settings_size(&c, "sizes.0", 0) == 3 && fl_data_settings_number(&c, "type", -2) == -2);
+    fl_data_settings_free(&c);
+    static const struct { const char *json, *error; } bad[] = {
+        {"[1]", "expected an object, not an array"},
+        {"{\"a\": {\"b\": ", "test: s: offset"},
+        {"{\"a\": 1} 2", "line 1"},
+        {"{\"a\": {\"%0150d\": {\"%0150d\": 1}}}", "the value '000000"},
+        {"{\"a\": \"\\u0000\"}", "a NUL in a string"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char json[400];
+        snprintf(json, sizeof json, bad[i].json, 0, 0);
+        disk_write("s", json, strlen(json));
+        if (!CHECK(!fl_data_settings_read(&c, "s", "test"))) printf("  %s\n", bad[i].json);
+        CHECK_ERROR(bad[i].error);
+        fl_data_settings_free(&c);
+    }
+    disk_write("s", text, sizeof text - 1);
+    sweep_reader(read_settings);
+    for (int for_ever = 0; for_ever < 2; for_ever++) CHECK(sweep_heap(read_settings, for_ever) >= 3);
+    end(&s);
+}
+
 TEST(json_of_the_data_folder) {
     test_errors_return();
     const char *path = data_path("text/gpt2/encoder.json");

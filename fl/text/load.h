@@ -163,64 +163,6 @@ static const char *const fl__lm_prefixes[] = {"transformer.", "model.", "bert.",
 
 /* ---- what a config says ---- */
 
-typedef struct fl__lm_keys {
-    fl_data_pair *v;
-    int64_t n, cap;
-    fl_data_arena texts;
-    const char *path; /* for messages */
-} fl__lm_keys;
-
-static bool fl__lm_key_add(fl__lm_keys *k, const char *key, const char *value) {
-    if (!fl_heap_grow(&k->v, &k->cap, k->n + 1, sizeof *k->v)) return false;
-    fl_data_pair p = {fl_data_arena_add(&k->texts, key, strlen(key)),
-                      fl_data_arena_add(&k->texts, value, strlen(value))};
-    if (!p.key || !p.value) return false;
-    k->v[k->n++] = p;
-    return true;
-}
-
-static const char *fl__lm_key(const fl__lm_keys *k, const char *key) {
-    for (int64_t i = 0; i < k->n; i++)
-        if (!strcmp(k->v[i].key, key)) return k->v[i].value;
-    return NULL;
-}
-
-static double fl__lm_number(const fl__lm_keys *k, const char *key, double otherwise) {
-    const char *text = fl__lm_key(k, key);
-    double x;
-    return text && fl_data_parse_double(text, strlen(text), &x) ? x : otherwise;
-}
-
-/* A whole number of a size that sizes have; -1 if it is none. */
-static int64_t fl__lm_size(const fl__lm_keys *k, const char *key, int64_t otherwise) {
-    const double x = fl__lm_number(k, key, (double)otherwise);
-    return x >= 0 && x <= INT32_MAX && x == (double)(int64_t)x ? (int64_t)x : -1;
-}
-
-/* Numbers, texts and truth values of an object; those of objects in it as "outer.inner". */
-static bool fl__lm_read_keys(fl__lm_keys *k, fl_data_json *j, const char *outer) {
-    while (fl_data_json_more(j)) {
-        char key[FL__LM_NAME];
-        snprintf(key, sizeof key, "%s%s", outer, j->text);
-        const int depth = j->depth;
-        bool ok = true;
-        switch (fl_data_json_next(j)) {
-        case FL_DATA_JSON_STRING:
-        case FL_DATA_JSON_NUMBER: ok = fl__lm_key_add(k, key, j->text); break;
-        case FL_DATA_JSON_TRUE: ok = fl__lm_key_add(k, key, "1"); break;
-        case FL_DATA_JSON_FALSE: ok = fl__lm_key_add(k, key, "0"); break;
-        case FL_DATA_JSON_OBJECT:
-            strncat(key, ".", sizeof key - strlen(key) - 1);
-            ok = fl__lm_read_keys(k, j, key);
-            break;
-        default:
-            while (j->event && j->depth > depth) fl_data_json_next(j);
-        }
-        if (!ok) return false;
-    }
-    return j->event != FL_DATA_JSON_ERROR;
-}
-
 /* The family's names of what all of them have. */
 typedef struct fl__lm_family {
     const char *type, *layers, *dim, *heads, *kv, *hidden, *context, *eps, *vocabulary;
@@ -247,8 +189,8 @@ static const struct fl__lm_act {
 } fl__lm_acts[] = {{"gelu_new", fv_gelu_tanh}, {"gelu_pytorch_tanh", fv_gelu_tanh}, {"gelu", fv_gelu},
                    {"relu", fv_relu}, {"silu", fv_silu}, {"swish", fv_silu}};
 
-static bool fl__lm_read_act(const fl__lm_keys *k, const char *key, fl_text_lm_opts *o) {
-    const char *name = fl__lm_key(k, key);
+static bool fl__lm_read_act(const fl_data_settings *k, const char *key, fl_text_lm_opts *o) {
+    const char *name = fl_data_settings_text(k, key);
     if (!name) return true;
     for (size_t i = 0; i < sizeof fl__lm_acts / sizeof *fl__lm_acts; i++)
         if (!strcmp(name, fl__lm_acts[i].name)) return o->activation = fl__lm_acts[i].fn, true;
@@ -256,7 +198,7 @@ static bool fl__lm_read_act(const fl__lm_keys *k, const char *key, fl_text_lm_op
 }
 
 /* Rotary settings: of old files in rope_scaling, of new ones in rope_parameters. */
-static bool fl__lm_read_rope(const fl__lm_keys *k, fl_text_lm_opts *o) {
+static bool fl__lm_read_rope(const fl_data_settings *k, fl_text_lm_opts *o) {
     static const char *const outer[] = {"rope_parameters", "rope_scaling"};
     double of[5] = {0}; /* factor, low and high of both kinds, length; those that are absent: 0 */
     static const char *const names[] = {"factor", "low_freq_factor", "high_freq_factor",
@@ -265,20 +207,20 @@ static bool fl__lm_read_rope(const fl__lm_keys *k, fl_text_lm_opts *o) {
     char key[FL__LM_NAME];
     for (int i = 0; !type && i < 2; i++) {
         snprintf(key, sizeof key, "%s.rope_type", outer[i]);
-        type = fl__lm_key(k, key);
+        type = fl_data_settings_text(k, key);
         snprintf(key, sizeof key, "%s.type", outer[i]);
-        if (!type) type = fl__lm_key(k, key);
+        if (!type) type = fl_data_settings_text(k, key);
         slow = outer[i];
     }
     o->place = FL_LM_ROTARY;
-    o->rope.base = fl__lm_number(k, "rope_theta", fl__lm_number(k, "rope_parameters.rope_theta", 10000));
+    o->rope.base = fl_data_settings_number(k, "rope_theta", fl_data_settings_number(k, "rope_parameters.rope_theta", 10000));
     /* dynamic: nothing changes within the file's context */
     if (!type || !strcmp(type, "default") || !strcmp(type, "dynamic")) return true;
     const bool yarn = !strcmp(type, "yarn"), llama3 = !strcmp(type, "llama3");
     for (int i = 0; i < 5; i++) {
         const char *name = yarn && i == 1 ? "beta_slow" : yarn && i == 2 ? "beta_fast" : names[i];
         snprintf(key, sizeof key, "%s.%s", slow, name);
-        of[i] = fl__lm_number(k, key, 0);
+        of[i] = fl_data_settings_number(k, key, 0);
     }
     if (!(yarn || llama3 || !strcmp(type, "linear")))
         return fl_fail("fl_text_load: %s: rotary scaling '%.80s': linear, dynamic, llama3 and yarn are known",
@@ -292,38 +234,38 @@ static bool fl__lm_read_rope(const fl__lm_keys *k, fl_text_lm_opts *o) {
 }
 
 /* What the model is made of: *o and *vocabulary. */
-static bool fl__lm_read_config(const fl__lm_keys *k, const fl__lm_family *f, fl_text_lm_opts *o,
+static bool fl__lm_read_config(const fl_data_settings *k, const fl__lm_family *f, fl_text_lm_opts *o,
                                int64_t *vocabulary) {
-    o->layers = fl__lm_size(k, f->layers, -1), o->dim = fl__lm_size(k, f->dim, -1);
-    o->heads = fl__lm_size(k, f->heads, -1), o->kv_heads = fl__lm_size(k, f->kv, o->heads);
-    o->hidden = fl__lm_size(k, f->hidden, 4 * o->dim), o->context = fl__lm_size(k, f->context, 2048);
-    o->eps = fl__lm_number(k, f->eps, 1e-5), *vocabulary = fl__lm_size(k, f->vocabulary, -1);
+    o->layers = fl_data_settings_size(k, f->layers, -1), o->dim = fl_data_settings_size(k, f->dim, -1);
+    o->heads = fl_data_settings_size(k, f->heads, -1), o->kv_heads = fl_data_settings_size(k, f->kv, o->heads);
+    o->hidden = fl_data_settings_size(k, f->hidden, 4 * o->dim), o->context = fl_data_settings_size(k, f->context, 2048);
+    o->eps = fl_data_settings_number(k, f->eps, 1e-5), *vocabulary = fl_data_settings_size(k, f->vocabulary, -1);
     if (o->layers < 1 || o->dim < 1 || o->heads < 1 || o->kv_heads < 1 || o->hidden < 1 || o->context < 1 ||
         *vocabulary < 1 || o->dim % o->heads)
         return fl_fail(
             "fl_text_load: %s: %s layers of %s with %s heads, hidden %s, a vocabulary of %s: not all "
             "whole numbers above 0 that fit",
             k->path, f->layers, f->dim, f->heads, f->hidden, f->vocabulary);
-    if (fl__lm_size(k, "head_dim", o->dim / o->heads) != o->dim / o->heads)
+    if (fl_data_settings_size(k, "head_dim", o->dim / o->heads) != o->dim / o->heads)
         return fl_fail("fl_text_load: %s: head_dim %s is not %" PRId64 " / %" PRId64, k->path,
-                       fl__lm_key(k, "head_dim"), o->dim, o->heads);
+                       fl_data_settings_text(k, "head_dim"), o->dim, o->heads);
     if (o->kv_heads == o->heads) o->kv_heads = 0;
     const bool bert = f->rows == fl__lm_bert, gpt2 = f->rows == fl__lm_gpt2;
     if (!fl__lm_read_act(k, gpt2 ? "activation_function" : "hidden_act", o)) return false;
-    o->untied = fl__lm_number(k, "tie_word_embeddings", gpt2 || bert) == 0;
+    o->untied = fl_data_settings_number(k, "tie_word_embeddings", gpt2 || bert) == 0;
     if (gpt2) return true;
     if (bert) {
-        const char *place = fl__lm_key(k, "position_embedding_type");
+        const char *place = fl_data_settings_text(k, "position_embedding_type");
         o->post_norm = o->bidirectional = o->embedding_norm = o->masked_head = true;
-        o->types = fl__lm_size(k, "type_vocab_size", 2);
+        o->types = fl_data_settings_size(k, "type_vocab_size", 2);
         return !place || !strcmp(place, "absolute") ||
                fl_fail("fl_text_load: %s: positions '%.80s': only absolute is known", k->path, place);
     }
     o->rms = o->gated = o->no_bias = true;
     o->qkv_bias = !strcmp(f->type, "qwen2");
-    if (!o->qkv_bias || fl__lm_number(k, "use_sliding_window", 0) > 0)
-        o->window = fl__lm_size(k, "sliding_window", 0);
-    if (fl__lm_number(k, "attention_bias", 0) > 0 || fl__lm_number(k, "mlp_bias", 0) > 0)
+    if (!o->qkv_bias || fl_data_settings_number(k, "use_sliding_window", 0) > 0)
+        o->window = fl_data_settings_size(k, "sliding_window", 0);
+    if (fl_data_settings_number(k, "attention_bias", 0) > 0 || fl_data_settings_number(k, "mlp_bias", 0) > 0)
         return fl_fail("fl_text_load: %s: attention_bias or mlp_bias is not known", k->path);
     return fl__lm_read_rope(k, o);
 }
@@ -510,12 +452,9 @@ static fl_nn_module *fl__lm_load(fl_data_file *f, const fl__lm_row *rows, int64_
 
 static fl_nn_module *fl__lm_load_folder(const char *path, const char *config, const fl_text_load_opts *how) {
     char name[4096];
-    fl__lm_keys k = {.path = config};
-    fl_data_json *j = fl_data_json_open(config, .who = "fl_text_load", .c_strings = true);
-    bool ok = j && fl_data_json_expect(j, FL_DATA_JSON_OBJECT) && fl__lm_read_keys(&k, j, "") &&
-              fl_data_json_next(j) == FL_DATA_JSON_END;
-    fl_data_json_close(j);
-    const char *type = ok ? fl__lm_key(&k, "model_type") : NULL;
+    fl_data_settings k = {0};
+    bool ok = fl_data_settings_read(&k, config, "fl_text_load");
+    const char *type = ok ? fl_data_settings_text(&k, "model_type") : NULL;
     const fl__lm_family *f = NULL;
     for (int i = 0; type && i < FL__LM_FAMILIES; i++)
         if (!strcmp(type, fl__lm_families[i].type)) f = &fl__lm_families[i];
@@ -531,8 +470,7 @@ static fl_nn_module *fl__lm_load_folder(const char *path, const char *config, co
     fl_data_file *file = sharded >= 0 ? fl_data_map_safetensors(name, false) : NULL;
     fl_nn_module *m = file ? fl__lm_load(file, f->rows, vocabulary, o, how) : NULL;
     fl_data_close(file);
-    fl_heap_free(k.v);
-    fl_data_arena_free(&k.texts);
+    fl_data_settings_free(&k);
     return m;
 }
 
@@ -561,30 +499,29 @@ static fl_nn_module *fl__lm_load_gguf(const char *path, const fl_text_load_opts 
                                           {"rope.scaling.original_context_length",
                                            "rope_scaling.original_max_position_embeddings"},
                                           {"attention.sliding_window", "sliding_window"}};
-    fl__lm_keys k = {.path = path};
+    fl_data_settings k = {.path = path};
     bool ok = which >= 0;
     for (size_t i = 0; ok && i < sizeof keys / sizeof *keys; i++) {
         char key[FL__LM_NAME];
         snprintf(key, sizeof key, "%s.%s", arch, keys[i][0]);
         const char *value = fl_data_meta(f, key);
-        if (value && strcmp(value, "none")) ok = fl__lm_key_add(&k, keys[i][1], value);
+        if (value && strcmp(value, "none")) ok = fl_data_settings_add(&k, keys[i][1], value);
     }
     const int64_t table = ok ? fl_data_find(f, "token_embd.weight") : -1;
     if (ok && table < 0) ok = fl_fail("fl_text_load: %s: there is no tensor 'token_embd.weight'", path);
     char size[32];
     snprintf(size, sizeof size, "%" PRId64, ok ? fl_data_shape(f, table).dim[0] : 0);
-    ok = ok && fl__lm_key_add(&k, "vocab_size", size) &&
-         (fl_data_find(f, "output.weight") >= 0 || fl__lm_key_add(&k, "tie_word_embeddings", "1"));
+    ok = ok && fl_data_settings_add(&k, "vocab_size", size) &&
+         (fl_data_find(f, "output.weight") >= 0 || fl_data_settings_add(&k, "tie_word_embeddings", "1"));
     fl_text_lm_opts o = {0};
     int64_t vocabulary = 0;
     static const fl__lm_family gpt2 = FL__LM_HF("gpt2", "rms_norm_eps", fl__lm_gpt2);
     ok = ok && fl__lm_read_config(&k, which == 2 ? &gpt2 : &fl__lm_families[which ? 3 : 1], &o, &vocabulary);
-    if (which == 2) o.untied = fl__lm_number(&k, "tie_word_embeddings", 0) == 0;
+    if (which == 2) o.untied = fl_data_settings_number(&k, "tie_word_embeddings", 0) == 0;
     o.rope.interleaved = which == 0;
     fl_nn_module *m = ok ? fl__lm_load(f, fl__lm_gguf, vocabulary, o, how) : NULL;
     fl_data_close(f);
-    fl_heap_free(k.v);
-    fl_data_arena_free(&k.texts);
+    fl_data_settings_free(&k);
     return m;
 }
 

@@ -1,0 +1,133 @@
+/* settings.h - what a small JSON object says, as names and texts: config.json and its like */
+#ifndef FL_DATA_SETTINGS_H
+#define FL_DATA_SETTINGS_H
+#include "json.h"
+#include "named.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* An object, flat: what is in an object or an array in it is named "outer.inner" or "array.0"; true is "1",
+   false "0", null is left out. Starts zeroed.
+
+    fl_data_settings s = {0};
+    bool ok = fl_data_settings_read(&s, "config.json", "my_load");
+    const char *type = fl_data_settings_text(&s, "model_type"); // NULL: not there
+    int64_t heads = fl_data_settings_size(&s, "num_attention_heads", 12);
+    fl_data_settings_free(&s); */
+typedef struct fl_data_settings {
+    fl_data_pair *v;
+    int64_t n, cap;
+    fl_data_arena texts;
+    const char *path; /* of the file that was read: borrowed, for messages */
+} fl_data_settings;
+
+/* Adds what the file says; false after fl_fail, which names who asks: no JSON, names above 200 bytes, arrays
+   above 10,000 values. */
+FL_API bool fl_data_settings_read(fl_data_settings *s, const char *path, const char *who);
+FL_API bool fl_data_settings_add(fl_data_settings *s, const char *name, const char *text);
+/* The first of that name: its text (NULL: not there); its number (otherwise: not there, or no number); a whole
+   number from 0 to INT32_MAX (-1: it is none). */
+FL_API const char *fl_data_settings_text(const fl_data_settings *s, const char *name);
+FL_API double fl_data_settings_number(const fl_data_settings *s, const char *name,
+                                      double otherwise);
+FL_API int64_t fl_data_settings_size(const fl_data_settings *s, const char *name,
+                                     int64_t otherwise);
+FL_API void fl_data_settings_free(fl_data_settings *s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_DATA_SETTINGS_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_DATA_SETTINGS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_DATA_SETTINGS_IMPL
+#define FL_DATA_SETTINGS_IMPL
+#include <stdio.h>
+#include <string.h>
+
+enum { FL__SETTING_NAME = 200, FL__SETTING_ARRAY = 10000 };
+
+FL_API bool fl_data_settings_add(fl_data_settings *s, const char *name, const char *text) {
+    if (!fl_heap_grow(&s->v, &s->cap, s->n + 1, sizeof *s->v)) return false;
+    const fl_data_pair p = {fl_data_arena_add(&s->texts, name, strlen(name)),
+                            fl_data_arena_add(&s->texts, text, strlen(text))};
+    s->v[s->n] = p;
+    s->n += p.key && p.value;
+    return p.key && p.value;
+}
+
+/* The value that the reader stands at; names of what is in it are put behind its own, and taken off again. */
+static bool fl__settings_value(fl_data_settings *s, fl_data_json *j, char *name) {
+    const size_t end = strlen(name), room = FL__SETTING_NAME - end;
+    const bool array = j->event == FL_DATA_JSON_ARRAY;
+    switch (j->event) {
+    case FL_DATA_JSON_STRING:
+    case FL_DATA_JSON_NUMBER:
+        return fl_data_settings_add(s, name, j->text);
+    case FL_DATA_JSON_TRUE:
+        return fl_data_settings_add(s, name, "1");
+    case FL_DATA_JSON_FALSE:
+        return fl_data_settings_add(s, name, "0");
+    case FL_DATA_JSON_NULL:
+        return true;
+    case FL_DATA_JSON_OBJECT:
+    case FL_DATA_JSON_ARRAY:
+        break;
+    default:
+        return false; /* the reader has said why */
+    }
+    for (int i = 0; fl_data_json_more(j); i++) {
+        char number[16];
+        snprintf(number, sizeof number, "%d", i);
+        const int n = snprintf(name + end, room, "%s%s", end ? "." : "", array ? number : j->text);
+        if (n >= (int)room || (array && i >= FL__SETTING_ARRAY))
+            return fl_data_json_fail(j, "the value '%.60s' in '%.60s'", array ? number : j->text,
+                                     name);
+        fl_data_json_next(j);
+        if (!fl__settings_value(s, j, name)) return false;
+        name[end] = 0;
+    }
+    return j->event != FL_DATA_JSON_ERROR;
+}
+
+FL_API bool fl_data_settings_read(fl_data_settings *s, const char *path, const char *who) {
+    char name[FL__SETTING_NAME] = "";
+    s->path = path;
+    fl_data_json *j = fl_data_json_open(path, .who = who, .c_strings = true);
+    const bool ok = j && fl_data_json_expect(j, FL_DATA_JSON_OBJECT) &&
+                    fl__settings_value(s, j, name) && fl_data_json_next(j) == FL_DATA_JSON_END;
+    fl_data_json_close(j);
+    return ok;
+}
+
+FL_API const char *fl_data_settings_text(const fl_data_settings *s, const char *name) {
+    for (int64_t i = 0; i < s->n; i++)
+        if (!strcmp(s->v[i].key, name)) return s->v[i].value;
+    return NULL;
+}
+
+FL_API double fl_data_settings_number(const fl_data_settings *s, const char *name,
+                                      double otherwise) {
+    const char *text = fl_data_settings_text(s, name);
+    double x;
+    return text && fl_data_parse_double(text, strlen(text), &x) ? x : otherwise;
+}
+
+FL_API int64_t fl_data_settings_size(const fl_data_settings *s, const char *name,
+                                     int64_t otherwise) {
+    const double x = fl_data_settings_number(s, name, (double)otherwise);
+    return x >= 0 && x <= INT32_MAX && x == (double)(int64_t)x ? (int64_t)x : -1;
+}
+
+FL_API void fl_data_settings_free(fl_data_settings *s) {
+    fl_heap_free(s->v);
+    fl_data_arena_free(&s->texts);
+    *s = (fl_data_settings){0};
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */
