@@ -139,6 +139,7 @@ static bool fl__cast(fl_tensor *y, const fl_tensor *x) {
         p.arg = casts;
         p.blocked = true;
     }
+    fl__pass_follow(&p, y);
     fl__pass_add(&p, y, FL_WRITE, y->dtype);
     fl__pass_add(&p, x, FL_READ, y->dtype);
     fl__pass_run(&p, fl_numel(y));
