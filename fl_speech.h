@@ -32,6 +32,7 @@
      pretrained.h wav2vec 2.0 and Whisper of Hugging Face's folders
      models.h    acoustic models from arch files
      lexicon.h   words as strings of tokens, and their tree
+     search.h    beam search token after token: transducers, attention
      targets.h   lists, transcripts as tokens and back, WER and LER by speaker, sclite's files
      decode.h    beam search with a lexicon and a language model, for CTC and ASG
 
@@ -60,6 +61,7 @@
 #include "fl/speech/pretrained.h"
 #include "fl/speech/lexicon.h"
 #include "fl/speech/targets.h"
+#include "fl/speech/search.h"
 #include "fl/speech/decode.h"
 
 /* MIT licence: see LICENSE. */

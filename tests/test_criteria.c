@@ -493,6 +493,59 @@ TEST(steps_are_the_whole) {
     CHECK_NOTHING_LIVES();
 }
 
+/* What a search finds has the score that training gives it; a wide beam finds no worse than a narrow one. */
+TEST(searches_are_what_was_trained) {
+    static const char *const kinds[] = {"transducer", "seq2seq", "transformer", "joint"};
+    enum { FRAMES = 5, MOST = 6 };
+    for (int kind = 0; kind < 4; kind++) {
+        fl_scope s = fl_scope_begin();
+        fl_rng rng = fl_data_rng(7, 0, kind);
+        fl_nn_module *m = fl_speech_criterion(kinds[kind], 6, 5, .attend = {.heads = 2}, .rng = &rng);
+        fl_tensor *x = fl_normal(FL_SHAPE(FRAMES, 6), 0, 2, FL_F32, &rng);
+        fl_nn_train(m, false);
+        double narrow = -INFINITY;
+        for (int64_t beam = 1; beam <= 20; beam += 19) {
+            fl_speech_predictor *p = fl_speech_criterion_predictor(m, x, beam, MOST);
+            fl_speech_search *d = fl_speech_search_new(p, NULL, .beam = beam, .most = MOST, .log_add = true,
+                                                       .threshold = 1e3);
+            fl_speech_result r;
+            CHECK(d && fl_speech_search_step(d, kind ? MOST + 1 : FRAMES) && fl_speech_search_end(d));
+            CHECK_EQ_INT(fl_speech_search_best(d, 1, &r), 1);
+            int64_t token[MOST * FRAMES], best[MOST + 1];
+            const int64_t n = fl_speech_search_tokens(d, 0, token, MOST * FRAMES);
+            CHECK_EQ_INT(n, r.words);
+            fl_tensor *target = fl_from_host(token, FL_SHAPE(1, n), FL_I64);
+            fl_nn_module *decoder = fl_speech_criterion_decoder(m);
+            fl_var *batch = fv_const(fl_unsqueeze(x, 0));
+            const int64_t t = FRAMES;
+            fl_var *loss = decoder ? fl_speech_attend_loss(decoder, batch, integers(&t, 1), target,
+                                                           integers(&n, 1))
+                                   : fl_speech_criterion_loss(m, batch, integers(&t, 1), target,
+                                                              integers(&n, 1));
+            const double score = -fl_item(fv_value(loss));
+            if (kind || beam > 1)
+                CHECK_NEAR(r.score, score, 1e-4); /* a narrow beam does not see all the ways */
+            if (kind && beam == 1 && n < MOST) {
+                CHECK_EQ_INT(fl_speech_criterion_best(m, x, best, MOST), n);
+                CHECK(!memcmp(best, token, (size_t)n * sizeof *token));
+            }
+            CHECK(r.score >= narrow - 1e-6);
+            narrow = r.score;
+            fl_speech_search_free(d);
+            fl_speech_predictor_free(p);
+        }
+        fl_nn_free(m);
+        fl_scope_end(&s);
+    }
+    fl_scope s = fl_scope_begin();
+    fl_nn_module *m = fl_speech_criterion("ctc", 5, 5);
+    CHECK(!fl_speech_criterion_predictor(m, fl_ones(FL_SHAPE(4, 5), FL_F32), 1, 1));
+    CHECK_ERROR("ctc says nothing token after token");
+    fl_nn_free(m);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
 TEST(targets_that_do_not_fit) {
     fl_scope s = fl_scope_begin();
     fl_tensor *x = numbers(FL_SHAPE(2, 3, 4), FL_F32, 1), *steps = integers((int64_t[]){3, 3}, 2);

@@ -3,7 +3,7 @@
 #include "heap.h"
 #include <pthread.h>
 
-enum { CLASSES = 4, SEP = 2, BLANK = 3, WORDS = 4, MOST = 6 };
+enum { CLASSES = 4, SEP = 2, BLANK = 3, WORDS = 4, UNKNOWN = 7, MOST = 6 };
 /* Tokens a b | #; words of them. */
 static const struct { const char *name; int32_t token[4]; int n; } spelling[WORDS] = {
     {"a", {0}, 1}, {"ab", {0, 1}, 2}, {"ba", {1, 0}, 2}, {"aab", {0, 0, 1}, 3}};
@@ -37,22 +37,28 @@ static bool pairs_finish(const fl_text_scorer *s, const fl_text_state *from, dou
 }
 static const fl_text_scorer pairs = {.start = pairs_start, .score = pairs_score, .finish = pairs_finish};
 
-static fl_speech_lexicon *words(fl_speech_smear how) {
+static fl_speech_lexicon *words_ending(fl_speech_smear how, bool separator) {
     fl_speech_lexicon *l = fl_speech_lexicon_new();
-    for (int k = 0; k < WORDS; k++)
-        CHECK_EQ_INT(fl_speech_lexicon_add(l, spelling[k].name, spelling[k].token, spelling[k].n), k);
+    for (int k = 0; k < WORDS; k++) {
+        int32_t token[5] = {0};
+        memcpy(token, spelling[k].token, sizeof spelling[k].token);
+        token[spelling[k].n] = SEP;
+        CHECK_EQ_INT(fl_speech_lexicon_add(l, spelling[k].name, token, spelling[k].n + separator), k);
+    }
     CHECK(fl_speech_lexicon_finish(l, how, &pairs, false));
     return l;
 }
+
+static fl_speech_lexicon *words(fl_speech_smear how) { return words_ending(how, false); }
 
 /* ---- all paths ---- */
 
 typedef struct search {
     const float *e;
     int64_t frames;
-    bool asg, lexical;
+    bool asg, lexical, open;
     const float *transitions;
-    double lm_weight, word_score, sil_score, best;
+    double lm_weight, word_score, unknown_score, sil_score, best;
 } search;
 
 /* The best way to cut tokens from i on into words, given the word before; separators may stand between
@@ -60,8 +66,21 @@ typedef struct search {
 static double cut(const search *s, const int *token, int n, int i, int64_t before) {
     if (i == n) return s->lm_weight * pair_score(before, 5);
     if (!s->lexical) return s->lm_weight * pair_score(before, token[i]) + cut(s, token, n, i + 1, token[i]);
+    if (s->open && token[i] != SEP) { /* a word or none of them, and the separator behind it */
+        int end = i, w = 0;
+        while (end < n && token[end] != SEP) end++;
+        if (end == n) return -INFINITY;
+        for (; w < WORDS; w++) {
+            int k = 0;
+            while (k < spelling[w].n && i + k < end && token[i + k] == spelling[w].token[k]) k++;
+            if (k == spelling[w].n && i + k == end) break;
+        }
+        if (w == WORDS) w = UNKNOWN;
+        return s->lm_weight * pair_score(before, w) + (w < WORDS ? s->word_score : s->unknown_score) +
+               cut(s, token, n, end + 1, w);
+    }
     double best = token[i] == SEP ? cut(s, token, n, i + 1, before) : -INFINITY;
-    for (int w = 0; w < WORDS; w++) {
+    for (int w = 0; w < WORDS && !s->open; w++) {
         int k = 0;
         while (k < spelling[w].n && i + k < n && token[i + k] == spelling[w].token[k]) k++;
         if (k == spelling[w].n)
@@ -89,7 +108,7 @@ static void all_paths(search *s, int *path, int t, double score) {
 TEST(the_search_finds_the_best_of_all_paths) {
     uint64_t seed = 5;
     int64_t count = 0;
-    for (int round = 0; round < 120; round++) {
+    for (int round = 0; round < 180; round++) {
         float e[MOST * CLASSES], transitions[CLASSES * CLASSES];
         for (int i = 0; i < MOST * CLASSES; i++) e[i] = (float)(3 * uniform(&seed));
         for (int i = 0; i < CLASSES * CLASSES; i++) transitions[i] = (float)uniform(&seed);
@@ -97,21 +116,24 @@ TEST(the_search_finds_the_best_of_all_paths) {
                     .frames = 1 + round % (round < 20 ? 6 : 5),
                     .asg = round % 2,
                     .lexical = round % 3,
+                    .open = round >= 120 && round % 3,
                     .transitions = transitions,
                     .lm_weight = uniform(&seed) * 2,
                     .sil_score = uniform(&seed) - 0.5,
                     .best = -INFINITY};
         s.word_score = s.lexical ? uniform(&seed) - 0.5 : 0;
+        s.unknown_score = -uniform(&seed);
         int path[MOST];
         if (s.asg)
             for (int t = 0; t < MOST; t++)
                 e[t * CLASSES + BLANK] = -100; /* ASG has none: a class that never comes */
         all_paths(&s, path, 0, 0);
-        fl_speech_lexicon *l = s.lexical ? words((fl_speech_smear)(round / 3 % 3)) : NULL;
+        fl_speech_lexicon *l = s.lexical ? words_ending((fl_speech_smear)(round / 3 % 3), s.open) : NULL;
         fl_speech_decoder *d =
             fl_speech_decoder_new(CLASSES, l, .beam = 100000, .threshold = 1e6, .lm_weight = s.lm_weight,
                                   .word_score = s.word_score, .sil_score = s.sil_score, .lm = &pairs,
-                                  .asg = s.asg, .transitions = transitions, .separator = SEP);
+                                  .asg = s.asg, .transitions = transitions, .separator = SEP,
+                                  .open = s.open, .unknown = UNKNOWN, .unknown_score = s.unknown_score);
         fl_speech_result r;
         CHECK(d && fl_speech_decoder_step(d, e, s.frames) && fl_speech_decoder_end(d));
         CHECK_EQ_INT(fl_speech_decoder_best(d, 1, &r), 1);
@@ -119,8 +141,136 @@ TEST(the_search_finds_the_best_of_all_paths) {
         fl_speech_decoder_free(d);
         fl_speech_lexicon_free(l);
     }
-    printf("%lld of 120 cases with a path\n", (long long)count);
-    CHECK(count > 110);
+    printf("%lld of 180 cases with a path\n", (long long)count);
+    CHECK(count > 165);
+    CHECK_NOTHING_LIVES();
+}
+
+/* ---- token after token ---- */
+
+/* A model of hashes: what comes next hangs on all that was said, and on the frame. */
+enum { END = 3, PLACES = 200000, STEPS = 3, BESIDE = 2, LONGEST = STEPS * BESIDE };
+static uint64_t said_at[PLACES];
+
+static uint64_t say(uint64_t before, int token) {
+    uint64_t h = (before ^ (uint64_t)(token + 2)) * 0x9e3779b97f4a7c15u;
+    return h ^ h >> 29;
+}
+
+static void guess(uint64_t said, int64_t frame, float *p) {
+    double e[CLASSES], sum = 0;
+    uint64_t h = say(said, 77 + (int)frame) | 1;
+    for (int k = 0; k < CLASSES; k++) sum += e[k] = exp(3 * uniform(&h));
+    for (int k = 0; k < CLASSES; k++) p[k] = (float)log(e[k] / sum);
+}
+
+static bool hashes_extend(const fl_speech_predictor *p, int64_t n, const int32_t *from, const int32_t *token,
+                          const int32_t *to) {
+    static uint64_t made[PLACES];
+    const uint64_t start = *(const uint64_t *)p->self;
+    for (int64_t i = 0; i < n; i++) made[i] = from[i] < 0 ? start : say(said_at[from[i]], token[i]);
+    for (int64_t i = 0; i < n; i++) {
+        CHECK(to[i] >= 0 && to[i] < PLACES && (p->transducer || to[i] == i));
+        said_at[to[i]] = made[i];
+    }
+    return true;
+}
+
+static bool hashes_scores(const fl_speech_predictor *p, int64_t frame, int64_t n, const int32_t *at,
+                          float *out) {
+    for (int64_t i = 0; i < n; i++) guess(said_at[at[i]], p->transducer ? frame : 0, out + i * CLASSES);
+    return true;
+}
+
+static double log_sum(double a, double b, bool add) {
+    const double most = fmax(a, b), least = fmin(a, b);
+    return add && most > -INFINITY ? most + log1p(exp(least - most)) : most;
+}
+
+/* Log probability of n tokens: of a sequence, or all ways of a transducer through its frames. */
+static double model_score(const fl_speech_predictor *p, const int *token, int n, bool add) {
+    uint64_t said = *(const uint64_t *)p->self;
+    float e[CLASSES];
+    double way[LONGEST + 1], next[LONGEST + 1], sum = 0;
+    for (int k = 0; k <= n; k++) way[k] = k ? -INFINITY : 0;
+    for (int t = 0; t < STEPS && p->transducer; t++) {
+        uint64_t at = *(const uint64_t *)p->self;
+        for (int k = 0; k <= n; k++) next[k] = -INFINITY;
+        for (int k = 0; k <= n; k++) { /* from k tokens to k + m in this frame */
+            double score = way[k];
+            uint64_t h = at;
+            for (int m = 0; m <= BESIDE && k + m <= n; m++) {
+                guess(h, t, e);
+                next[k + m] = log_sum(next[k + m], score + e[END], add);
+                if (k + m < n) score += e[token[k + m]], h = say(h, token[k + m]);
+            }
+            if (k < n) at = say(at, token[k]);
+        }
+        memcpy(way, next, sizeof way);
+    }
+    for (int k = 0; k <= n && !p->transducer; k++) {
+        guess(said, 0, e);
+        sum += e[k < n ? token[k] : END];
+        if (k < n) said = say(said, token[k]);
+    }
+    return p->transducer ? way[n] : sum;
+}
+
+TEST(searches_find_the_best_of_all_sequences) {
+    uint64_t seed = 99;
+    int64_t joined = 0, counted = 0;
+    for (int round = 0; round < 120; round++) {
+        uint64_t start = seed = seed * 6364136223846793005u + 1;
+        const fl_speech_predictor p = {.self = &start, .classes = CLASSES, .end = END,
+                                       .transducer = round % 2, .extend = hashes_extend,
+                                       .scores = hashes_scores};
+        const search s = {
+            .lexical = round % 3, .lm_weight = 2 * uniform(&seed), .word_score = uniform(&seed)};
+        const double end_score = uniform(&seed);
+        const bool add = p.transducer && round / 2 % 2;
+        double best[5] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY};
+        const int longest = p.transducer ? LONGEST : 5;
+        for (int n = 0; n <= longest; n++) {
+            int token[LONGEST] = {0}, i = 0;
+            while (i < n || n == 0) {
+                bool can = true;
+                for (int k = 0; k < n && s.lexical; k++) can &= token[k] != SEP;
+                double x =
+                    can ? model_score(&p, token, n, add) + end_score + cut(&s, token, n, 0, 9)
+                        : -INFINITY;
+                for (int k = 0; k < 5; k++)
+                    if (x > best[k]) {
+                        const double t = best[k];
+                        best[k] = x, x = t;
+                    }
+                for (i = 0; i < n && ++token[i] == END; i++) token[i] = 0;
+                if (n == 0) break;
+            }
+        }
+        fl_speech_lexicon *l = s.lexical ? words((fl_speech_smear)(round / 3 % 3)) : NULL;
+        fl_speech_search *d = fl_speech_search_new(
+            &p, l, .beam = 100000, .threshold = 1e6, .most = p.transducer ? BESIDE : 5, .log_add = add,
+            .lm = &pairs, .lm_weight = s.lm_weight, .word_score = s.word_score, .end_score = end_score);
+        fl_speech_result r[5];
+        for (int twice = 0; twice < 2; twice++) { /* in one piece, and step by step */
+            CHECK(d && fl_speech_search_begin(d));
+            for (int k = 0; k < (twice ? 6 : 1); k++)
+                CHECK(fl_speech_search_step(d, twice          ? !p.transducer || k < STEPS
+                                               : p.transducer ? STEPS
+                                                              : 6));
+            CHECK(fl_speech_search_end(d));
+            const int64_t n = fl_speech_search_best(d, 5, r);
+            CHECK_EQ_INT(n, 5);
+            for (int k = 0; k < (s.lexical ? 1 : 5) && k < n; k++) CHECK_NEAR(r[k].score, best[k], 1e-5);
+            counted += n;
+            joined += add && r[0].score > r[0].acoustic + s.lm_weight * r[0].lm + end_score + 0.1 +
+                                              (s.lexical ? s.word_score * (double)r[0].words : 0);
+        }
+        fl_speech_search_free(d);
+        fl_speech_lexicon_free(l);
+    }
+    printf("%lld hypotheses; sums of ways in %lld\n", (long long)counted, (long long)joined);
+    CHECK(joined > 20);
     CHECK_NOTHING_LIVES();
 }
 
@@ -270,7 +420,26 @@ TEST(alignments_are_the_best_of_all_paths) {
 
 /* ---- memory ---- */
 
+TEST(a_warm_search_allocates_nothing) {
+    for (int transducer = 0; transducer < 2; transducer++) {
+        uint64_t start = 12;
+        const fl_speech_predictor p = {&start, CLASSES, END, transducer, hashes_extend, hashes_scores, NULL};
+        fl_speech_lexicon *l = words(FL_SPEECH_SMEAR_MAX);
+        fl_speech_search *d = fl_speech_search_new(&p, l, .lm = &pairs, .lm_weight = 1, .most = 30);
+        heap_fail_at(0);
+        for (int round = 0; round < 2; round++) {
+            if (round) fl_heap_use(heap_fn, NULL);
+            CHECK(fl_speech_search_begin(d) && fl_speech_search_step(d, 30) && fl_speech_search_end(d));
+        }
+        fl_heap_use(NULL, NULL);
+        CHECK_EQ_INT(heap.calls, 0);
+        fl_speech_search_free(d);
+        fl_speech_lexicon_free(l);
+    }
+}
+
 TEST(a_warm_decoder_allocates_nothing) {
+    heap_fail_at(0);
     enum { FRAMES = 200 };
     static float e[FRAMES * CLASSES];
     noisy(e, FRAMES, 3);
@@ -454,6 +623,54 @@ TEST(a_sum_does_not_choose_the_history) {
 }
 
 /* ---- errors ---- */
+
+static bool broken(const fl_speech_predictor *p, int64_t frame, int64_t n, const int32_t *at, float *out) {
+    for (int64_t i = 0; i < n * CLASSES; i++) out[i] = *(const uint64_t *)p->self == 1 ? NAN : -INFINITY;
+    return *(const uint64_t *)p->self != 2 || (at && fl_fail("the model broke at %d", (int)frame));
+}
+
+TEST(searches_say_what_is_wrong) {
+    uint64_t how = 0;
+    const fl_speech_predictor bad = {&how, CLASSES, 9, false, hashes_extend, broken, NULL};
+    fl_speech_predictor p = {&how, CLASSES, END, false, hashes_extend, broken, NULL};
+    fl_speech_lexicon *l = words(FL_SPEECH_NO_SMEARING);
+    CHECK(!fl_speech_search_new(&bad, l));
+    CHECK_ERROR("4 classes, end 9");
+    CHECK(!fl_speech_search_new(&p, l, .beam = -1));
+    CHECK_ERROR("beam -1");
+    CHECK(!fl_speech_search_new(&p, l, .threshold = NAN));
+    CHECK_ERROR("threshold nan");
+    for (int transducer = 0; transducer < 2; transducer++) {
+        p.transducer = transducer;
+        fl_speech_search *d = fl_speech_search_new(&p, NULL);
+        fl_speech_result r;
+        CHECK(d && fl_speech_search_end(d)); /* nothing was heard */
+        CHECK_EQ_INT(fl_speech_search_best(d, 1, &r), 1);
+        CHECK_EQ_INT(r.words, 0);
+        for (how = 0; how < 3; how++) {
+            CHECK(fl_speech_search_begin(d));
+            CHECK(fl_speech_search_step(d, 3) == (how == 0));
+            if (how) CHECK_ERROR(how == 1 ? "step 0, class 0: NaN" : "the model broke at 0");
+            CHECK(fl_speech_search_end(d) && fl_speech_search_best(d, 1, &r) >= 0);
+        }
+        fl_speech_search_free(d);
+    }
+    fl_speech_lexicon_free(l);
+    CHECK_NOTHING_LIVES();
+}
+
+/* Another model turns the order round. */
+TEST(another_model_scores_again) {
+    const fl_speech_word w[] = {{1, 0, 1, 1}, {0, 0, 1, 1}};
+    fl_speech_result r[] = {{-1, -1, -0.5, 1, &w[0]}, {-1.5, -1.4, -0.1, 1, &w[1]}};
+    const double a = pair_score(9, 1) + pair_score(1, 5), b = pair_score(9, 0) + pair_score(0, 5);
+    CHECK(fl_speech_rescore(r, 2, &pairs, 5, 1));
+    const double want[] = {-0.5 + 5 * a, -1.4 + 5 * b};
+    CHECK(want[1] > want[0]);
+    for (int i = 0; i < 2; i++) CHECK_NEAR(r[i].score, want[1 - i], 1e-12);
+    CHECK_NEAR(r[0].lm, b, 1e-12);
+    CHECK_NOTHING_LIVES();
+}
 
 TEST(errors_say_what_is_wrong) {
     char path[64];

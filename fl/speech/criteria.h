@@ -7,6 +7,7 @@
 #include "align.h"
 #include "attend.h"
 #include "lattice.h"
+#include "search.h"
 #include "targets.h"
 
 #ifdef __cplusplus
@@ -58,6 +59,11 @@ FL_API int64_t fl_speech_criterion_best(fl_nn_module *m, fl_tensor *x, int64_t *
    the best monotone path through their logarithms. The score, NaN after an error. */
 FL_API double fl_speech_criterion_align(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n,
                                         fl_speech_span *out);
+/* For a beam search (fl_speech_search) through frames x [t, dim]: of transducer, seq2seq, transformer and
+   joint (its attention); those that attend for at most `beam` hypotheses of `most` tokens. m is borrowed.
+   NULL after an error. */
+FL_API fl_speech_predictor *fl_speech_criterion_predictor(fl_nn_module *m, fl_tensor *x, int64_t beam,
+                                                          int64_t most);
 /* The name it was made by; of asg the transitions [to, from]; of joint and attention the decoder. */
 FL_API const char *fl_speech_criterion_name(const fl_nn_module *m);
 FL_API fl_var *fl_speech_criterion_transitions(const fl_nn_module *m);
@@ -576,6 +582,137 @@ FL_API double fl_speech_criterion_align(fl_nn_module *m, fl_tensor *x, const int
     fl_no_grad(recorded);
     fl_scope_end(&s);
     return score;
+}
+
+/* ---- predictors ---- */
+
+/* What places hold: of a transducer the predictor's state and output, of attention the scores. */
+typedef struct fl__criterion_predictor {
+    fl_speech_predictor p;
+    fl_nn_module *m;
+    fl_tensor *x; /* frames; of a transducer what its encoder makes of them */
+    fl_speech_speaker *speaker;
+    float *state, *said; /* [places][h] */
+    int64_t beam, most, h, state_cap, said_cap;
+} fl__criterion_predictor;
+
+/* Rows of a table as a tensor. */
+static fl_tensor *fl__criterion_rows(const float *rows, int64_t h, int64_t n, const int32_t *at) {
+    fl_tensor *t = fl_data_host_tensor(FL_SHAPE(n, h), FL_F32);
+    for (int64_t i = 0; t && i < n; i++)
+        memcpy((float *)fl_data(t) + i * h, rows + at[i] * h, (size_t)h * sizeof *rows);
+    return t;
+}
+
+static bool fl__criterion_put_rows(float **rows, int64_t *cap, int64_t h, fl_tensor *t, int64_t n,
+                                   const int32_t *at) {
+    const float *from = fl__criterion_scores(t);
+    int32_t last = 0;
+    for (int64_t i = 0; i < n; i++) last = at[i] > last ? at[i] : last;
+    if (!from || !fl_heap_grow(rows, cap, (last + 1) * h, sizeof **rows)) return false;
+    for (int64_t i = 0; i < n; i++) memcpy(*rows + at[i] * h, from + i * h, (size_t)h * sizeof *from);
+    return true;
+}
+
+static bool fl__criterion_extend_transducer(fl__criterion_predictor *c, int64_t n, const int32_t *from,
+                                            const int32_t *token, const int32_t *to) {
+    fl_tensor *tokens = fl_data_host_tensor(FL_SHAPE(n, 1), FL_I64);
+    fl_tensor *state = from[0] < 0 ? NULL : fl__criterion_rows(c->state, c->h, n, from);
+    fl_var *s = state ? fv_const(fl_unsqueeze(state, 0)) : NULL;
+    for (int64_t i = 0; tokens && i < n; i++)
+        ((int64_t *)fl_data(tokens))[i] = token[i] < 0 ? c->p.end : token[i];
+    if (!tokens || (from[0] >= 0 && !s)) return false;
+    fl_var *y = fl__criterion_transducer_predict(c->m, tokens, &s);
+    return y && s && fl__criterion_put_rows(&c->said, &c->said_cap, c->h, fv_value(y), n, to) &&
+           fl__criterion_put_rows(&c->state, &c->state_cap, c->h, fv_value(s), n, to);
+}
+
+/* Hypotheses besides the n go on as the first one does. */
+static bool fl__criterion_extend_attend(fl__criterion_predictor *c, int64_t n, const int32_t *from,
+                                        const int32_t *token, const int32_t *to) {
+    fl_tensor *order = fl_data_host_tensor(FL_SHAPE(c->beam), FL_I64);
+    fl_tensor *tokens = fl_data_host_tensor(FL_SHAPE(c->beam), FL_I64);
+    if (!order || !tokens) return false;
+    if (n > c->beam)
+        return fl_bad("fl_speech_criterion_predictor: %lld hypotheses, made for %lld", (long long)n,
+                      (long long)c->beam);
+    for (int64_t i = 0; i < c->beam; i++) {
+        ((int64_t *)fl_data(order))[i] = from[i < n ? i : 0];
+        ((int64_t *)fl_data(tokens))[i] = token[i < n ? i : 0];
+    }
+    if (from[0] < 0) {
+        fl_speech_speaker_free(c->speaker);
+        c->speaker = fl_speech_speaker_new(fl_nn_find(c->m, "decoder"), c->x, c->beam, c->most + 1);
+        tokens = NULL;
+    }
+    if (!c->speaker || (tokens && !fl_speech_speaker_reorder(c->speaker, order))) return false;
+    fl_tensor *p = fl_speech_speaker_next(c->speaker, tokens);
+    return p && fl__criterion_put_rows(&c->said, &c->said_cap, c->h, p, n, to);
+}
+
+static bool fl__criterion_extend(const fl_speech_predictor *p, int64_t n, const int32_t *from,
+                                 const int32_t *token, const int32_t *to) {
+    fl_scope s = fl_scope_begin();
+    const bool recorded = fl_no_grad(true);
+    const bool ok = (p->transducer ? fl__criterion_extend_transducer : fl__criterion_extend_attend)(
+        p->self, n, from, token, to);
+    fl_no_grad(recorded);
+    fl_scope_end(&s);
+    return ok;
+}
+
+static bool fl__criterion_next(const fl_speech_predictor *p, int64_t frame, int64_t n, const int32_t *at,
+                               float *out) {
+    const fl__criterion_predictor *c = p->self;
+    fl_scope s = fl_scope_begin();
+    const bool recorded = fl_no_grad(true);
+    fl_tensor *y = fl__criterion_rows(c->said, c->h, n, at);
+    if (p->transducer) {
+        if (frame >= c->x->shape[0])
+            y = fl_bad("fl_speech_criterion_predictor: frame %lld of %lld", (long long)frame,
+                       (long long)c->x->shape[0]);
+        fl_var *sum = y ? fv_const(fl_add(y, fl_select(c->x, 0, frame))) : NULL;
+        fl_var *e = sum ? fl_nn_forward(fl_nn_find(c->m, "out"), fv_tanh(sum)) : NULL;
+        y = e ? fl_log_softmax(fv_value(e), 1) : NULL;
+    }
+    const float *scores = fl__criterion_scores(y);
+    if (scores) memcpy(out, scores, (size_t)(n * p->classes) * sizeof *out);
+    fl_no_grad(recorded);
+    fl_scope_end(&s);
+    return scores != NULL;
+}
+
+static void fl__criterion_predictor_free(fl_speech_predictor *p) {
+    fl__criterion_predictor *c = p->self;
+    fl_speech_speaker_free(c->speaker);
+    fl_drop(c->x);
+    fl_heap_free(c->state), fl_heap_free(c->said), fl_heap_free(c);
+}
+
+FL_API fl_speech_predictor *fl_speech_criterion_predictor(fl_nn_module *m, fl_tensor *x, int64_t beam,
+                                                          int64_t most) {
+    if (!fl__criterion_utterance(m, x)) return NULL;
+    const fl__criterion *k = m->data;
+    const bool transducer = k->kind->make == fl__criterion_make_transducer;
+    const int64_t eos = k->o.attend.eos;
+    if (!transducer && !fl_nn_find(m, "decoder"))
+        return fl_bad("fl_speech_criterion_predictor: %s says nothing token after token", k->kind->name);
+    fl__criterion_predictor *c = fl_heap_alloc(sizeof *c);
+    if (!c) return fl_raise();
+    *c = (fl__criterion_predictor){.m = m, .beam = beam, .most = most};
+    c->p = (fl_speech_predictor){c, k->classes, !transducer && eos ? fl_option_int(eos, 0) : k->classes - 1,
+                                 transducer, fl__criterion_extend, fl__criterion_next,
+                                 fl__criterion_predictor_free};
+    c->h = transducer ? fl_option_int(k->o.hidden, k->dim) : k->classes;
+    fl_scope s = fl_scope_begin();
+    const bool recorded = fl_no_grad(true);
+    fl_var *a = transducer ? fl_nn_forward(fl_nn_find(m, "encoder"), fv_const(x)) : NULL;
+    c->x = fl_keep(transducer ? (a ? fv_value(a) : NULL) : x);
+    fl_no_grad(recorded);
+    fl_scope_end(&s);
+    if (c->x) return &c->p;
+    fl__criterion_predictor_free(&c->p);
+    return NULL;
 }
 
 #endif

@@ -1,7 +1,7 @@
 /* decode.h - beam search: from scores of tokens by the frame to words, with a lexicon and a language model */
 #ifndef FL_SPEECH_DECODE_H
 #define FL_SPEECH_DECODE_H
-#include "lexicon.h"
+#include "search.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -18,6 +18,7 @@ typedef struct fl_speech_decoder_opts {
     double lm_weight, word_score, sil_score;
     double unknown_score;       /* of a string of tokens that is a node but no word, as word `unknown`; */
     bool unknown_words;         /* only if this is set */
+    bool open;                  /* also of strings that no spelling begins with: all end with the separator */
     int64_t unknown;            /* the language model's number of it */
     const fl_text_scorer *lm;   /* of words, or without a lexicon of tokens; NULL: none. Borrowed */
     bool token_lm;              /* it scores tokens, with a lexicon too */
@@ -50,16 +51,6 @@ FL_API bool fl_speech_decoder_begin(fl_speech_decoder *d);
 FL_API bool fl_speech_decoder_step(fl_speech_decoder *d, const float *scores, int64_t frames);
 FL_API bool fl_speech_decoder_end(fl_speech_decoder *d);
 
-typedef struct fl_speech_word {
-    int64_t word;       /* its number; without a lexicon the token's */
-    int64_t begin, end; /* its frames, from the utterance's first */
-    double confidence;  /* share of the n best that have it there, by their scores */
-} fl_speech_word;
-typedef struct fl_speech_result {
-    double score, acoustic, lm; /* lm without its weight */
-    int64_t words;
-    const fl_speech_word *word; /* valid until the decoder is used again */
-} fl_speech_result;
 /* The n best of the moment (of the utterance, after its end), the best first; how many there are, -1 after
    fl_fail. */
 FL_API int64_t fl_speech_decoder_best(fl_speech_decoder *d, int64_t n, fl_speech_result *out);
@@ -445,23 +436,35 @@ static bool fl__speech_descend(fl_speech_decoder *d, int64_t at, const float *e,
            fl__speech_add_word(d, h, d->o.unknown, base, d->o.unknown_score);
 }
 
-/* The child of a node with a token; -1: none. */
-static int32_t fl__speech_child(const fl_speech_decoder *d, const fl_speech_node *n, int32_t token) {
-    int32_t low = n->child, high = n->child + n->children;
-    while (low < high) {
-        const int32_t middle = low + (high - low) / 2;
-        if (d->node[middle].token < token) low = middle + 1;
-        else high = middle;
-    }
-    return low < n->child + n->children && d->node[low].token == token ? low : -1;
+enum { FL__SPEECH_OUTSIDE = -1 }; /* the node of a string that no spelling begins with */
+
+/* Token n leads out of the lexicon; behind what is no word a separator leads back, as behind an unknown
+   one. */
+static bool fl__speech_outside(fl_speech_decoder *d, int64_t at, const float *e, int32_t n) {
+    const fl__speech_hyp *from = &d->hyp[at];
+    if ((!d->o.asg && n == d->blank) || (n == d->sil && !from->node) || !fl__speech_is_new(d, from, n) ||
+        (from->node >= 0 && fl_speech_node_child(d->node, from->node, n) >= 0)) return true;
+    const double base = d->o.token_lm || from->node <= 0 ? 0 : d->node[from->node].smeared;
+    fl__speech_hyp h = fl__speech_next(d, at, e, n, true);
+    double lm = 0;
+    if (d->o.token_lm && (h.state = fl__speech_lm(d, h.state, n, &lm)) < 0) return false;
+    h.lm += lm, h.score += d->o.lm_weight * lm;
+    if (n == d->sil) return fl__speech_add_word(d, h, d->o.unknown, base, d->o.unknown_score);
+    h.lm -= base, h.score -= d->o.lm_weight * base, h.node = FL__SPEECH_OUTSIDE;
+    fl__speech_add(d, h);
+    return true;
 }
 
 static bool fl__speech_lexical(fl_speech_decoder *d, int64_t at, const float *e, int64_t top) {
     const fl__speech_hyp from = d->hyp[at];
-    const fl_speech_node *node = &d->node[from.node];
+    static const fl_speech_node nothing = {.children = 0};
+    const fl_speech_node *node = from.node < 0 ? &nothing : &d->node[from.node];
     const bool all = top == d->classes;
-    for (int32_t i = 0; i < (all ? node->children : (int32_t)top); i++) {
-        const int32_t child = all ? node->child + i : fl__speech_child(d, node, d->order[i]);
+    for (int64_t i = 0; d->o.open && i < top; i++)
+        if (!fl__speech_outside(d, at, e, d->order[i])) return false;
+    for (int32_t i = 0; i < (all || from.node < 0 ? node->children : (int32_t)top); i++) {
+        const int32_t child =
+            all ? node->child + i : fl_speech_node_child(d->node, from.node, d->order[i]);
         if (child >= 0 && !fl__speech_descend(d, at, e, child)) return false;
     }
     const bool root = from.node == 0, last = from.token >= 0 && !from.blank && d->frames;
@@ -501,10 +504,10 @@ static bool fl__speech_frame(fl_speech_decoder *d, const float *e) {
     const int64_t top = fl__speech_top(d, e);
     bool ok = true;
     for (int64_t i = 0; ok && i < n; i++) {
-        int64_t most = top + 3;
-        if (d->node) {
-            const fl_speech_node *node = &d->node[d->hyp[first + i].node];
-            most = 3 + (int64_t)(top < node->children ? top : node->children) * 8;
+        int64_t most = top + 3, node = d->hyp[first + i].node;
+        if (d->node && node >= 0) {
+            const int64_t children = d->node[node].children;
+            most = 3 + (top < children ? top : children) * 8 + (d->o.open ? top : 0);
         }
         ok = fl_heap_grow(&d->candidate, &d->candidate_cap, d->candidates + most, sizeof *d->candidate);
         ok = ok && (d->node ? fl__speech_lexical : fl__speech_free)(d, first + i, e, top);
@@ -530,12 +533,9 @@ FL_API fl_speech_decoder *fl_speech_decoder_new_opt(int64_t classes, const fl_sp
                        fn, (long long)classes, (long long)o.beam, (long long)o.tokens, o.threshold,
                        (long long)blank, (long long)sil),
                NULL;
-    if (lexicon && !nodes) return fl_fail("%s: the lexicon was not finished", fn), NULL;
-    for (int64_t k = 1; k < nodes; k++)
-        if (node[k].token >= classes)
-            return fl_fail("%s: the lexicon has token %d, of %lld classes", fn, (int)node[k].token,
-                           (long long)classes),
-                   NULL;
+    if (o.open && (!lexicon || sil < 0))
+        return fl_fail("%s: .open needs a lexicon and a separator", fn), NULL;
+    if (lexicon && !fl_speech_lexicon_fits(fn, lexicon, classes)) return NULL;
     fl_speech_decoder *d = fl_heap_alloc(sizeof *d);
     if (!d) return NULL;
     o.beam = o.beam ? o.beam : 500, o.threshold = fl_option(o.threshold, 25);
@@ -632,26 +632,6 @@ static int64_t fl__speech_words_of(fl_speech_decoder *d, int64_t h, int64_t at) 
     return n;
 }
 
-/* A word's confidence: the share of those of the n best that have it at the same time. */
-static void fl__speech_confide(fl_speech_result *r, int64_t n, fl_speech_word *word) {
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += exp(r[i].score - r[0].score);
-    for (int64_t i = 0, at = 0; i < n; at += r[i++].words)
-        for (int64_t k = 0; k < r[i].words; k++) {
-            fl_speech_word *w = &word[at + k];
-            double share = 0;
-            for (int64_t j = 0; j < n; j++) {
-                bool has = false;
-                for (int64_t m = 0; m < r[j].words && !has; m++) {
-                    const fl_speech_word *v = &r[j].word[m];
-                    has = v->word == w->word && v->begin < w->end && w->begin < v->end;
-                }
-                if (has) share += exp(r[j].score - r[0].score);
-            }
-            w->confidence = share / sum;
-        }
-}
-
 FL_API int64_t fl_speech_decoder_best(fl_speech_decoder *d, int64_t n, fl_speech_result *out) {
     const int64_t there = d->hyps - d->first;
     if (!fl_heap_grow(&d->order, &d->order_cap, there + 1, sizeof *d->order)) return -1;
@@ -668,7 +648,7 @@ FL_API int64_t fl_speech_decoder_best(fl_speech_decoder *d, int64_t n, fl_speech
         at += words;
     }
     for (int64_t i = 0, k = 0; i < n; k += out[i++].words) out[i].word = d->word + k;
-    fl__speech_confide(out, n, d->word);
+    if (n > 0) fl_speech_confidences(out, n, d->word);
     return n;
 }
 

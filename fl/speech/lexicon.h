@@ -55,6 +55,10 @@ typedef struct fl_speech_node {
 } fl_speech_node;
 FL_API const fl_speech_node *fl_speech_lexicon_nodes(const fl_speech_lexicon *l, int64_t *n);
 FL_API const int32_t *fl_speech_lexicon_list(const fl_speech_lexicon *l); /* the words at such places */
+/* The child of a node with a token; -1: none. */
+FL_API int32_t fl_speech_node_child(const fl_speech_node *nodes, int32_t node, int32_t token);
+/* Is it finished, and are its tokens classes? fn's error says what is wrong. */
+FL_API bool fl_speech_lexicon_fits(const char *fn, const fl_speech_lexicon *l, int64_t classes);
 
 #ifdef __cplusplus
 }
@@ -184,6 +188,26 @@ FL_API const int32_t *fl_speech_lexicon_list(const fl_speech_lexicon *l) { retur
 FL_API const fl_speech_node *fl_speech_lexicon_nodes(const fl_speech_lexicon *l, int64_t *n) {
     *n = l->nodes;
     return l->node;
+}
+
+FL_API int32_t fl_speech_node_child(const fl_speech_node *nodes, int32_t node, int32_t token) {
+    const int32_t first = nodes[node].child, end = first + nodes[node].children;
+    int32_t low = first, high = end;
+    while (low < high) {
+        const int32_t middle = low + (high - low) / 2;
+        if (nodes[middle].token < token) low = middle + 1;
+        else high = middle;
+    }
+    return low < end && nodes[low].token == token ? low : -1;
+}
+
+FL_API bool fl_speech_lexicon_fits(const char *fn, const fl_speech_lexicon *l, int64_t classes) {
+    if (!l->nodes) return fl_fail("%s: the lexicon was not finished", fn);
+    for (int64_t k = 1; k < l->nodes; k++)
+        if (l->node[k].token >= classes)
+            return fl_fail("%s: the lexicon has token %d, of %lld classes", fn, (int)l->node[k].token,
+                           (long long)classes);
+    return true;
 }
 
 /* By tokens, then as they were added. */
