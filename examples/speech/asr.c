@@ -16,9 +16,9 @@ typedef struct flags {
     const char *train, *valid, *test, *datadir, *tokens, *arch, *criterion, *am, *rundir, *netoptim,
         *attention, *attnWindow, *ctm, *audacity, *file, *flagsfile, *onorm;
     int64_t iter, batchsize, warmup, seed, filterbanks, samplerate, replabel, encoderdim, decoder_layers,
-        hidden, heads, linseg, pretrainWindow, maxdecoderoutputlen, reportiters, evalevery;
-    double lr, maxgradnorm, weightdecay, momentum, transdiag, labelsmooth, pctteacherforcing, dropout,
-        stopwer, width;
+        hidden, context, heads, linseg, pretrainWindow, maxdecoderoutputlen, reportiters, evalevery;
+    double ctc_weight, lr, maxgradnorm, weightdecay, momentum, transdiag, labelsmooth, pctteacherforcing,
+        dropout, stopwer, width;
     bool show, lrcosine, sqnorm;
 } flags;
 
@@ -71,6 +71,8 @@ static const argument table[] = {
     {"encoderdim", .whole = &f.encoderdim, .low = 1, .high = 1e5},
     {"am_decoder_tr_layers", .whole = &f.decoder_layers, .low = 1, .high = 16},
     {"transducer_hidden", .whole = &f.hidden, .low = 0, .high = 1e5},
+    {"ctc_weight", .number = &f.ctc_weight, .low = 0, .high = 1},
+    {"transducer_context", .whole = &f.context, .low = 0, .high = 16},
     {"numattnhead", .whole = &f.heads, .low = 1, .high = 100},
     {"linseg", .whole = &f.linseg, .low = 0, .high = 1e9},
     {"pretrainWindow", .whole = &f.pretrainWindow, .low = 0, .high = 1e9},
@@ -228,7 +230,8 @@ static bool make_recogniser(recogniser *r) {
     r->net = fl_speech_arch(f.arch, f.filterbanks, dim);
     r->criterion =
         r->net ? fl_speech_criterion(f.criterion, dim, classes, .scale = mode, .too_long = FL_SPEECH_CUT,
-                                     .diagonal = f.transdiag, .hidden = f.hidden,
+                                     .diagonal = f.transdiag, .hidden = f.hidden, .context = f.context,
+                                     .ctc_weight = f.ctc_weight,
                                      .attend = {.attention = f.attention,
                                                 .window = f.attnWindow,
                                                 .width = f.width,
@@ -313,8 +316,8 @@ static bool train_step(recogniser *r, fl_optim *o, const fl_data_sample *b, cons
     fl_tensor *steps;
     const double warm = f.warmup ? fmin(1, (double)(at->step + 1) / (double)f.warmup) : 1;
     const double lr = f.lrcosine ? fl_optim_lr_cosine(f.lr, 0, at->step, total) : f.lr;
-    const bool asg = !strcmp(f.criterion, "asg"), warming = at->epoch < (asg ? f.linseg : f.pretrainWindow);
-    fl_speech_criterion_warm(r->criterion, warming);
+    const double warming = (double)(!strcmp(f.criterion, "asg") ? f.linseg : f.pretrainWindow);
+    fl_speech_criterion_warm(r->criterion, warming > 0 ? fmax(0, 1 - (double)at->epoch / warming) : 0);
     fl_optim_zero_grad(o);
     fl_var *x = fl_speech_arch_forward(r->net, fv_const(b->t[0]), b->t[2], &steps);
     fl_var *loss = x ? fl_speech_criterion_loss(r->criterion, x, steps, b->t[1], b->t[3]) : NULL;

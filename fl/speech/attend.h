@@ -26,11 +26,11 @@ typedef struct fl_speech_attend_opts {
     int64_t layers;        /* of the GRU of a round; 0 -> 1 */
     int64_t distances;     /* of transformers: relative places up to so many; 0 -> 512 */
     double dropout;
-    bool input_feeding;    /* GRU: the last summary is added to the embedded token */
-    int64_t eos;           /* the token that ends a sequence; 0 -> the last, FL_I0 -> 0 */
-    double smoothing;      /* of labels */
-    const char *window;    /* "soft", "soft_pretrain", "step", "median"; NULL: none */
-    bool window_always;    /* also after fl_speech_attend_warm(m, false) */
+    bool input_feeding;         /* GRU: the last summary is added to the embedded token */
+    int64_t eos;                /* the token that ends a sequence; 0 -> the last, FL_I0 -> 0 */
+    double smoothing;           /* of labels */
+    const char *window;         /* "soft", "soft_pretrain", "step", "median"; NULL: none */
+    bool window_always;         /* also after fl_speech_attend_warm(m, 0) */
     double width, rate, offset; /* soft: deviation 5, rate 5, offset 10 */
     double min_frames, max_frames, min_rate, max_rate; /* step: 0, 50, 3, 10 */
     int64_t left, right;   /* median: 50, 50 frames around the middle of the last weights */
@@ -53,10 +53,11 @@ FL_API fl_var *fl_speech_attend_scores(fl_nn_module *m, fl_var *x, fl_tensor *st
                                        fl_var **weights);
 /* Cross-entropies of the targets and eos, summed over each sequence: [n]. lengths [n]. Label smoothing s:
    (1 - s) nll - s / classes sum of log p. */
-FL_API fl_var *fl_speech_attend_loss(fl_nn_module *m, fl_var *x, fl_tensor *steps, fl_tensor *target,
-                                     fl_tensor *lengths);
-/* The warm start, in which windows hold: on at first. False if m is no such decoder. */
-FL_API bool fl_speech_attend_warm(fl_nn_module *m, bool on);
+FL_API fl_var *fl_speech_attend_loss(fl_nn_module *m, fl_var *x, fl_tensor *steps,
+                                     fl_tensor *target, fl_tensor *lengths);
+/* The warm start, in which windows hold: their logarithms count so much, 1 at first, 0 when it is over. False
+   if m is no such decoder. */
+FL_API bool fl_speech_attend_warm(fl_nn_module *m, double share);
 
 /* Token by token, for n hypotheses about one utterance's frames x [t, d]: a beam is a batch. */
 typedef struct fl_speech_speaker fl_speech_speaker;
@@ -274,7 +275,7 @@ typedef struct fl__speech_attend {
     const fl__attention_kind *kind;
     int64_t hidden, classes, eos, rounds, heads;
     int window; /* -1: none */
-    bool warm;
+    double warm;
 } fl__speech_attend;
 
 /* What goes from token to token, of each round: the GRU's state, the last weights and summary. */
@@ -287,16 +288,18 @@ enum { FL__ATTEND_ROUNDS = 16 };
 /* [n, 1 or u, t]: 0, or the logarithm of the window, for tokens from `first`; hidden behind a sequence's
    frames. */
 static fl_tensor *fl__attend_bias(const fl__speech_attend *a, const fl_tensor *steps, int64_t t,
-                                  int64_t first, int64_t u, int64_t of, bool windowed) {
-    const int64_t n = steps->shape[0], tokens = windowed ? u : 1;
+                                  int64_t first, int64_t u, int64_t of, double windowed) {
+    const int64_t n = steps->shape[0], tokens = windowed > 0 ? u : 1;
     const int64_t *count = fl_data(steps);
     fl_tensor *y = fl_empty(FL_SHAPE(n, tokens, t), FL_F32);
     float *p = y ? fl_data(y) : NULL;
     for (int64_t i = 0; y && i < n * tokens * t; i++) {
         const int64_t at = i % t, k = i / t % tokens, frames = count[i / t / tokens];
         p[i] = at >= frames ? FL__ATTEND_HIDDEN
-               : windowed   ? (float)fl__attend_windows[a->window].at(&a->o, first + k, of, at, frames)
-                            : 0;
+               : windowed > 0
+                   ? (float)(windowed *
+                             fl__attend_windows[a->window].at(&a->o, first + k, of, at, frames))
+                   : 0;
     }
     return y;
 }
@@ -344,11 +347,12 @@ static fl_var *fl__attend_step(fl_nn_module *m, fl_var *h, fl_var *x, const fl_t
                                int64_t of, fl__attend_state *s) {
     const fl__speech_attend *a = m->data;
     const int64_t d = a->hidden, t = fv_value(x)->shape[1];
-    const bool windowed =
-        a->window >= 0 && (m->train ? a->warm || a->o.window_always : fl__attend_windows[a->window].decodes);
+    const bool windowed = a->window >= 0 && (m->train ? a->warm > 0 || a->o.window_always
+                                                      : fl__attend_windows[a->window].decodes);
     const bool median = windowed && !fl__attend_windows[a->window].at;
+    const double share = !windowed || median ? 0 : m->train && !a->o.window_always ? a->warm : 1;
     fl_tensor *bias =
-        h ? fl__attend_bias(a, steps, t, first, fv_value(h)->shape[1], of, windowed && !median) : NULL;
+        h ? fl__attend_bias(a, steps, t, first, fv_value(h)->shape[1], of, share) : NULL;
     if (bias && median && s->weights) bias = fl__attend_median(a, bias, s->weights, steps);
     fl__attending c = {.bias = bias ? fv_const(bias) : NULL, .a = s->weights, .k = x, .v = x};
     if (!c.bias) return NULL;
@@ -598,9 +602,9 @@ static bool fl__attend_is(const fl_nn_module *m) {
     return (m && m->type == &fl__attend_type) || fl_refuse("fl_speech_attend: no decoder that attends");
 }
 
-FL_API bool fl_speech_attend_warm(fl_nn_module *m, bool on) {
+FL_API bool fl_speech_attend_warm(fl_nn_module *m, double share) {
     if (!fl__attend_is(m)) return false;
-    ((fl__speech_attend *)m->data)->warm = on;
+    ((fl__speech_attend *)m->data)->warm = share;
     return true;
 }
 
@@ -666,8 +670,9 @@ static bool fl__attend_resolve(fl__speech_attend *a) {
     return true;
 }
 
-FL_API fl_nn_module *fl_speech_attend_opt(int64_t hidden, int64_t classes, fl_speech_attend_opts o) {
-    fl__speech_attend a = {.o = o, .hidden = hidden, .classes = classes, .window = -1, .warm = true};
+FL_API fl_nn_module *fl_speech_attend_opt(int64_t hidden, int64_t classes,
+                                          fl_speech_attend_opts o) {
+    fl__speech_attend a = {.o = o, .hidden = hidden, .classes = classes, .window = -1, .warm = 1};
     a.eos = o.eos ? fl_option_int(o.eos, 0) : classes - 1;
     a.rounds = fl_option_int(o.rounds, 1), a.heads = fl_option_int(o.heads, 8);
     if (!fl__attend_resolve(&a)) return fl_raise();

@@ -30,10 +30,16 @@ typedef struct fl_speech_criterion_opts {
     fl_named _positional;
     fl_speech_scale_mode scale;
     fl_speech_too_long too_long;
-    double diagonal;     /* asg: transitions are so many times the identity at first */
-    int64_t hidden;      /* transducer: of the predictor and the joint; 0 -> dim */
-    double ctc_weight;   /* joint: of the CTC loss, the attention's has the rest; 0 -> 0.3 */
-    fl_speech_attend_opts attend; /* seq2seq, transformer and joint (which is a transformer if it says so) */
+    double diagonal; /* asg: transitions are so many times the identity at first */
+    int64_t hidden;  /* transducer: of the predictor and the joint; 0 -> dim */
+    int64_t
+        context; /* transducer: tokens that the predictor knows, its last ones (Ghodsi et al., ICASSP
+                            2020), 16 at most; 0: all, by a GRU */
+    double
+        ctc_weight; /* of a CTC loss of the frames beside any that is not one of scores, which has the
+                            rest; 0 -> none, joint 0.3 */
+    fl_speech_attend_opts
+        attend; /* seq2seq, transformer and joint (which is a transformer if it says so) */
     fl_rng *rng;
     char _end;
 } fl_speech_criterion_opts;
@@ -48,11 +54,11 @@ FL_API fl_nn_module *fl_speech_criterion_opt(const char *kind, int64_t dim, int6
                                              fl_speech_criterion_opts o);
 /* The mean over the batch of the scaled losses of frames x [n, t, dim], of which steps i64 [n] count, and
    targets i64 [n, l] of which lengths i64 [n] do. */
-FL_API fl_var *fl_speech_criterion_loss(fl_nn_module *m, fl_var *x, fl_tensor *steps, fl_tensor *target,
-                                        fl_tensor *lengths);
-/* The warm start: targets of asg are spread evenly over the frames (LinSeg), windows of attention hold. Off
-   at first for asg, on for attention. */
-FL_API bool fl_speech_criterion_warm(fl_nn_module *m, bool on);
+FL_API fl_var *fl_speech_criterion_loss(fl_nn_module *m, fl_var *x, fl_tensor *steps,
+                                        fl_tensor *target, fl_tensor *lengths);
+/* The warm start: above 0 targets of asg are spread evenly over the frames (LinSeg), and windows of attention
+   count so much (fl_speech_attend_warm). 0 at first for asg, 1 for attention. */
+FL_API bool fl_speech_criterion_warm(fl_nn_module *m, double share);
 /* The tokens of the best path through x [t, dim], `most` at most, into out; how many, -1 after an error. */
 FL_API int64_t fl_speech_criterion_best(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most);
 /* When n tokens were said in x [t, dim]: see fl_speech_align. Of attention, whose weights are not monotone,
@@ -248,24 +254,52 @@ static double fl__criterion_align_asg(fl_nn_module *m, fl_tensor *x, const int64
 
 /* ---- transducer ---- */
 
-/* embed -> GRU -> predictor, + encoder of the frames -> tanh -> out. The first token is the blank. */
+enum { FL__TRANSDUCER_CONTEXT = 16 };
+
+/* embed -> GRU, or the last tokens side by side -> predictor, + encoder of the frames -> tanh -> out. The
+   first token is the blank. */
 static bool fl__criterion_make_transducer(fl_nn_module *m) {
     const fl__criterion *c = m->data;
-    const int64_t h = fl_option_int(c->o.hidden, c->dim);
+    const int64_t h = fl_option_int(c->o.hidden, c->dim), context = c->o.context;
     fl_rng *rng = c->o.rng;
+    if (context < 0 || context > FL__TRANSDUCER_CONTEXT)
+        return fl_fail("fl_speech_criterion: transducer: a context of %lld tokens",
+                       (long long)context);
     return fl_nn_add(m, "embed", fl_nn_embedding(c->classes, h, .rng = rng)) &&
-           fl_nn_add(m, "state", fl_nn_gru(h, h, .rng = rng)) &&
-           fl_nn_add(m, "predictor", fl_nn_linear(h, h, .no_bias = true, .rng = rng)) &&
+           (context || fl_nn_add(m, "state", fl_nn_gru(h, h, .rng = rng))) &&
+           fl_nn_add(m, "predictor",
+                     fl_nn_linear(h * (context ? context : 1), h, .no_bias = true, .rng = rng)) &&
            fl_nn_add(m, "encoder", fl_nn_linear(c->dim, h, .rng = rng)) &&
            fl_nn_add(m, "out", fl_nn_linear(h, c->classes, .rng = rng));
 }
 
+/* The last tokens, embedded, side by side: [n, u, context h]; *state: those before, zeros at first. */
+static fl_var *fl__criterion_transducer_last(fl_var *h, int64_t context, fl_var **state) {
+    const int64_t *s = fv_value(h)->shape, u = s[1];
+    fl_var *part[FL__TRANSDUCER_CONTEXT];
+    if (context == 1) return h;
+    fl_var *both[] = {
+        *state ? *state : fv_const(fl_zeros(FL_SHAPE(s[0], context - 1, s[2]), FL_F32)), h};
+    fl_var *all = both[0] ? fv_concat(both, 2, 1) : NULL;
+    *state = fv_slice(all, 1, u, u + context - 1, 1);
+    for (int64_t k = 0; k < context; k++)
+        if (!all || !(part[k] = fv_slice(all, 1, k, k + u, 1))) return NULL;
+    return fv_concat(part, (int)context, 2);
+}
+
 /* What the predictor says after tokens i64 [n, u]: [n, u, h]; *state goes on. */
-static fl_var *fl__criterion_transducer_predict(fl_nn_module *m, fl_tensor *tokens, fl_var **state) {
+static fl_var *fl__criterion_transducer_predict(fl_nn_module *m, fl_tensor *tokens,
+                                                fl_var **state) {
+    const int64_t context = fl__criterion_of(m)->o.context;
     fl_var *h = tokens ? fl_nn_forward(fl_nn_find(m, "embed"), fv_const(tokens)) : NULL;
-    fl_vars y = fl_nn_forward_vars(fl_nn_find(m, "state"), (fl_vars){*state ? 2 : 1, {h, *state}});
-    *state = y.n > 1 ? y.v[1] : NULL;
-    return y.n ? fl_nn_forward(fl_nn_find(m, "predictor"), y.v[0]) : NULL;
+    if (h && context)
+        h = fl__criterion_transducer_last(h, context, state);
+    else if (h) {
+        fl_vars y =
+            fl_nn_forward_vars(fl_nn_find(m, "state"), (fl_vars){*state ? 2 : 1, {h, *state}});
+        *state = y.n > 1 ? y.v[1] : NULL, h = y.n ? y.v[0] : NULL;
+    }
+    return h ? fl_nn_forward(fl_nn_find(m, "predictor"), h) : NULL;
 }
 
 /* Log probabilities of blank and next label, [n, t, u + 1, 2]. */
@@ -361,26 +395,12 @@ static bool fl__criterion_make_attend(fl_nn_module *m) {
     return fl_nn_add(m, "decoder", fl_speech_attend_opt(c->dim / twice, c->classes, o)) != NULL;
 }
 
-static bool fl__criterion_make_joint(fl_nn_module *m) {
-    const fl__criterion *c = m->data;
-    return fl__criterion_make_attend(m) &&
-           fl_nn_add(m, "ctc", fl_nn_linear(c->dim, c->classes + 1, .rng = c->o.rng));
-}
-
 static fl_var *fl__criterion_loss_attend(fl_nn_module *m, const fl__criterion_batch *b) {
     return fl_speech_attend_loss(fl_nn_find(m, "decoder"), b->x, b->steps, b->target, b->lengths);
 }
 
-static fl_var *fl__criterion_loss_joint(fl_nn_module *m, const fl__criterion_batch *b) {
-    const fl__criterion *c = m->data;
-    const double part = fl_option(c->o.ctc_weight, 0.3);
-    fl_var *scores = fl_nn_forward(fl_nn_find(m, "ctc"), b->x);
-    fl_var *ctc = scores ? fl__criterion_ctc_of(scores, b, c->classes + 1) : NULL,
-           *attend = fl__criterion_loss_attend(m, b);
-    return fv_add(fv_mul(ctc, fv_num(part)), fv_mul(attend, fv_num(1 - part)));
-}
-
-static int64_t fl__criterion_best_attend(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most) {
+static int64_t fl__criterion_best_attend(fl_nn_module *m, fl_tensor *x, int64_t *out,
+                                         int64_t most) {
     return fl_speech_attend_best(fl_nn_find(m, "decoder"), x, out, most);
 }
 
@@ -423,7 +443,7 @@ static const fl__criterion_kind fl__criteria[] = {
      fl__criterion_align_attend, NULL},
     {"transformer", fl__criterion_make_attend, fl__criterion_loss_attend, fl__criterion_best_attend,
      fl__criterion_align_attend, NULL},
-    {"joint", fl__criterion_make_joint, fl__criterion_loss_joint, fl__criterion_best_attend,
+    {"joint", fl__criterion_make_attend, fl__criterion_loss_attend, fl__criterion_best_attend,
      fl__criterion_align_joint, fl__criterion_need_ctc}};
 enum { FL__CRITERIA = sizeof fl__criteria / sizeof *fl__criteria };
 
@@ -457,12 +477,16 @@ FL_API fl_nn_module *fl_speech_criterion_opt(const char *kind, int64_t dim, int6
         return fl_bad("fl_speech_criterion: there is no '%s': ctc asg transducer seq2seq transformer joint",
                       kind ? kind : "NULL");
     const bool scores = !strcmp(kind, "ctc") || !strcmp(kind, "asg");
+    if (scores) c.o.ctc_weight = 0;
+    if (!strcmp(kind, "joint")) c.o.ctc_weight = fl_option(o.ctc_weight, 0.3);
     if (classes < 2 || c.dim < 1 || (scores && c.dim != classes))
         return fl_bad("fl_speech_criterion: %s of %lld numbers and %lld classes", kind, (long long)c.dim,
                       (long long)classes);
     fl_quiet(+1);
     fl_nn_module *m = fl_nn_new(&fl__criterion_type, &c, sizeof c);
-    return fl_nn_made(m, m && (!c.kind->make || c.kind->make(m)));
+    return fl_nn_made(m, m && (!c.kind->make || c.kind->make(m)) &&
+                             (!(c.o.ctc_weight > 0) ||
+                              fl_nn_add(m, "ctc", fl_nn_linear(c.dim, classes + 1, .rng = o.rng))));
 }
 
 FL_API const char *fl_speech_criterion_name(const fl_nn_module *m) {
@@ -477,11 +501,11 @@ FL_API fl_nn_module *fl_speech_criterion_decoder(const fl_nn_module *m) {
     return fl__is_criterion(m) ? fl_nn_find((fl_nn_module *)m, "decoder") : NULL;
 }
 
-FL_API bool fl_speech_criterion_warm(fl_nn_module *m, bool on) {
+FL_API bool fl_speech_criterion_warm(fl_nn_module *m, double share) {
     if (!fl__is_criterion(m)) return false;
     fl_nn_module *decoder = fl_nn_find(m, "decoder");
-    ((fl__criterion *)m->data)->linseg = on;
-    return !decoder || fl_speech_attend_warm(decoder, on);
+    ((fl__criterion *)m->data)->linseg = share > 0;
+    return !decoder || fl_speech_attend_warm(decoder, share);
 }
 
 /* lengths, cut to what the frames can hold; counts [n] is 0 where a loss does not count. NULL raises. */
@@ -523,18 +547,28 @@ static bool fl__criterion_fits(const fl__criterion *c, const fl_tensor *x, const
                                const fl_tensor *target, const fl_tensor *lengths) {
     const int64_t n = x->shape[0];
     const bool ok = x->ndim == 3 && x->shape[1] > 0 && x->shape[2] == c->dim && target->ndim == 2 &&
-                    target->shape[0] == n && steps->ndim == 1 && lengths->ndim == 1 && steps->shape[0] == n &&
-                    lengths->shape[0] == n && target->dtype == FL_I64 && steps->dtype == FL_I64 &&
-                    lengths->dtype == FL_I64;
-    return ok ||
-           fl_refuse("fl_speech_criterion: %s: frames %s, targets %s, steps %s, lengths %s; want [n, t > 0, "
-                     "%lld], i64 [n, l], [n], [n]",
-                     c->kind->name, FL_SHAPE_TEXT(x), FL_SHAPE_TEXT(target), FL_SHAPE_TEXT(steps),
-                     FL_SHAPE_TEXT(lengths), (long long)c->dim);
+                    target->shape[0] == n && steps->ndim == 1 && lengths->ndim == 1 &&
+                    steps->shape[0] == n && lengths->shape[0] == n && target->dtype == FL_I64 &&
+                    steps->dtype == FL_I64 && lengths->dtype == FL_I64;
+    return ok || fl_refuse("fl_speech_criterion: %s: frames %s, targets %s, steps %s, lengths %s; "
+                           "want [n, t > 0, "
+                           "%lld], i64 [n, l], [n], [n]",
+                           c->kind->name, FL_SHAPE_TEXT(x), FL_SHAPE_TEXT(target),
+                           FL_SHAPE_TEXT(steps), FL_SHAPE_TEXT(lengths), (long long)c->dim);
 }
 
-FL_API fl_var *fl_speech_criterion_loss(fl_nn_module *m, fl_var *x, fl_tensor *steps, fl_tensor *target,
-                                        fl_tensor *lengths) {
+/* [n], with a CTC loss mixed in where there is one. */
+static fl_var *fl__criterion_loss_of(fl_nn_module *m, const fl__criterion_batch *b) {
+    const fl__criterion *c = m->data;
+    fl_nn_module *head = fl_nn_find(m, "ctc");
+    fl_var *own = c->kind->loss(m, b), *scores = own && head ? fl_nn_forward(head, b->x) : NULL;
+    fl_var *ctc = scores ? fl__criterion_ctc_of(scores, b, c->classes + 1) : NULL;
+    if (!head || !ctc) return head ? NULL : own;
+    return fv_add(fv_mul(ctc, fv_num(c->o.ctc_weight)), fv_mul(own, fv_num(1 - c->o.ctc_weight)));
+}
+
+FL_API fl_var *fl_speech_criterion_loss(fl_nn_module *m, fl_var *x, fl_tensor *steps,
+                                        fl_tensor *target, fl_tensor *lengths) {
     const char *fn = "fl_speech_criterion_loss";
     if (!fl__is_criterion(m) || fl_absent(fn, x) || fl_absent(fn, steps) || fl_absent(fn, target) ||
         fl_absent(fn, lengths)) return NULL;
@@ -550,7 +584,7 @@ FL_API fl_var *fl_speech_criterion_loss(fl_nn_module *m, fl_var *x, fl_tensor *s
     for (int64_t i = 0; i < n; i++)
         f[i] *= (float)fl__criterion_factor(c->o.scale, (double)frames,
                                             (double)((int64_t *)fl_data(b.lengths))[i]);
-    fl_var *loss = c->kind->loss(m, &b);
+    fl_var *loss = fl__criterion_loss_of(m, &b);
     return fv_scope_return(&s, loss ? fv_mean(fv_mul(loss, fv_const(factor)), FL_ALL_AXES) : NULL);
 }
 

@@ -29,8 +29,7 @@ FL_API fl_var *fl_speech_whisper_scores(fl_nn_module *m, fl_var *memory, fl_tens
 
 typedef struct fl_speech_whisper_opts {
     fl_named _positional;
-    const int64_t
-        *prompt; /* start of transcript, language, task, ...; n_prompt of them; NULL: the config's start */
+    const int64_t *prompt; /* start of transcript, language, task, ...; NULL: the config's start */
     int64_t n_prompt;
     int64_t most;          /* new tokens at most; 0 -> what the positions hold */
     bool times;            /* time stamps are wanted: their rules hold (pairs, never falling) */
@@ -38,14 +37,25 @@ typedef struct fl_speech_whisper_opts {
     double latest;         /* first time stamp at most, seconds; 0 -> 1 */
     const int64_t *suppressed, *suppressed_first; /* tokens that are never said, or not at first */
     int64_t n_suppressed, n_suppressed_first;
-    double
-        least; /* mean log probability below which a higher temperature is tried; 0 -> -1; FL_ZERO: never */
+    /* A higher temperature is tried where the mean log probability is below `least` (0 -> -1) or zlib makes
+       less than 1 / `repeated` of the tokens, 2 or 3 bytes each (0 -> 1.35, transformers'; without zlib
+       never). FL_ZERO: not by that. */
+    double least, repeated;
+    /* Below `least` and no speech likelier than `silent` (0 -> 0.6, FL_ZERO: never): silence. */
+    double silent;
+    int64_t no_speech; /* its token; 0 -> first_time - 2 */
+    int64_t
+        previous; /* the token before text of earlier windows; 0 -> first_time - 3, FL_I0: windows know
+                          nothing of each other */
     uint64_t seed;
     char _end;
 } fl_speech_whisper_opts;
 typedef struct fl_speech_whisper_result {
     double mean;        /* log probability of a token */
     double temperature; /* at which it was said: 0 to 1 in steps of 0.2 */
+    double repeated;    /* bytes of the tokens / bytes that zlib makes of them; 0 without zlib */
+    double no_speech;   /* probability */
+    bool silence;
 } fl_speech_whisper_result;
 /* What is said in log-mel bands x [bands, frames], token by token with keys and values kept, into out (`room`
    tokens): how many, without the prompt and the end; -1 after an error. */
@@ -54,6 +64,24 @@ typedef struct fl_speech_whisper_result {
     fl_speech_whisper_opt(m, x, out, room, result, (fl_speech_whisper_opts){__VA_ARGS__})
 FL_API int64_t fl_speech_whisper_opt(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t room,
                                      fl_speech_whisper_result *result, fl_speech_whisper_opts o);
+
+/* What was said from begin to end, seconds; tokens, time stamps among them, and how its window went. */
+typedef struct fl_speech_whisper_segment {
+    double begin, end;
+    const int64_t *token;
+    int64_t n;
+    fl_speech_whisper_result window;
+} fl_speech_whisper_segment;
+/* Bands of any length x [bands, frames], window by window of as many frames as the model takes (30 s): the
+   next one begins at the last pair of time stamps, or behind this one; what was said before is its prompt,
+   unless that was at a temperature above 0.5 (Radford et al., arXiv 2212.04356, 4.5). each gets every segment
+   that has text, in order; if it says no, or something fails, the result is false. */
+typedef bool (*fl_speech_whisper_each)(const fl_speech_whisper_segment *s, void *user);
+#define fl_speech_whisper_long(...) FL__SPEECH_WHISPER_LONG(__VA_ARGS__, ._end = 0)
+#define FL__SPEECH_WHISPER_LONG(m, x, each, user, ...) \
+    fl_speech_whisper_long_opt(m, x, each, user, (fl_speech_whisper_opts){__VA_ARGS__})
+FL_API bool fl_speech_whisper_long_opt(fl_nn_module *m, fl_tensor *x, fl_speech_whisper_each each,
+                                       void *user, fl_speech_whisper_opts o);
 
 #ifdef __cplusplus
 }
@@ -84,6 +112,9 @@ FL_API int64_t fl_speech_whisper_opt(fl_nn_module *m, fl_tensor *x, int64_t *out
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#ifdef FL_USE_ZLIB
+#include <zlib.h>
+#endif
 
 /* ---- what config.json says ---- */
 
@@ -514,7 +545,9 @@ typedef struct fl__whisper_talk {
     const fl_speech_whisper_opts *o;
     fl_var *memory;
     int64_t times, *out, room; /* times: the token of 0.00 s */
+    int64_t *prompt, n_prompt;
     double temperature;
+    fl_speech_whisper_result result;
     fl_rng rng;
 } fl__whisper_talk;
 
@@ -579,9 +612,19 @@ static int64_t fl__whisper_choose(fl__whisper_talk *w, float *p, int64_t n, doub
     return best;
 }
 
+/* The probability of no speech, by the scores [u, vocabulary] after the start of the transcript. */
+static double fl__whisper_no_speech(const fl__whisper_talk *w, const float *p) {
+    const int64_t v = w->h->vocabulary, token = w->o->no_speech ? w->o->no_speech : w->times - 2;
+    int64_t start = w->n_prompt - 1;
+    double top;
+    while (start > 0 && w->prompt[start] != w->h->start) start--;
+    p += start * v;
+    return token >= 0 && token < v ? exp(p[token] - fl__whisper_log_sum(p, 0, v, &top)) : 0;
+}
+
 /* Says it once at a temperature: how many tokens, -1 after an error. */
-static int64_t fl__whisper_say(fl__whisper_talk *w, const int64_t *prompt, int64_t n_prompt, double *mean) {
-    const int64_t places = w->h->positions - n_prompt, limit = w->o->most ? w->o->most : places;
+static int64_t fl__whisper_say(fl__whisper_talk *w) {
+    const int64_t places = w->h->positions - w->n_prompt, limit = w->o->most ? w->o->most : places;
     const int64_t most = limit < places ? limit : places;
     fl__hf_kv *kv = fl_heap_alloc((size_t)(2 * w->h->decoder_layers) * sizeof *kv);
     int64_t n = 0, at = 0, token = -1;
@@ -590,55 +633,190 @@ static int64_t fl__whisper_say(fl__whisper_talk *w, const int64_t *prompt, int64
     if (kv) memset(kv, 0, (size_t)(2 * w->h->decoder_layers) * sizeof *kv);
     while (ok && n < most && n < w->room) {
         fl_scope s = fl_scope_begin();
-        fl_tensor *in = at ? fl_from_host(&token, FL_SHAPE(1, 1), FL_I64)
-                           : fl_from_host(prompt, FL_SHAPE(1, n_prompt), FL_I64);
-        const int64_t steps = at ? 1 : n_prompt;
+        const int64_t steps = at ? 1 : w->n_prompt;
+        fl_tensor *in = fl_from_host(at ? &token : w->prompt, FL_SHAPE(1, steps), FL_I64);
         fl_var *y = in ? fl__whisper_decode(w->m, w->memory, in, at, kv) : NULL;
-        fl_tensor *last = y ? fl_clone(fl_select(fl_select(fv_value(y), 0, 0), 0, (int)steps - 1)) : NULL;
+        fl_tensor *all = y ? fl_clone(fl_select(fv_value(y), 0, 0)) : NULL;
+        if ((ok = all != NULL)) {
+            if (!at) w->result.no_speech = fl__whisper_no_speech(w, fl_data(all));
+            token = fl__whisper_choose(w, (float *)fl_data(all) + (steps - 1) * w->h->vocabulary, n,
+                                       &score);
+            sum += score;
+        }
         at += steps;
-        if ((ok = last != NULL)) token = fl__whisper_choose(w, fl_data(last), n, &score);
         fl_scope_end(&s);
-        sum += ok ? score : 0;
         if (!ok || token == w->h->eos) break;
         w->out[n++] = token;
     }
     for (int64_t i = 0; kv && i < 2 * w->h->decoder_layers; i++) fv_drop(kv[i].k), fv_drop(kv[i].v);
     fl_heap_free(kv);
-    *mean = sum / (double)(n + 1);
+    w->result.mean = sum / (double)(n + 1);
     return ok ? n : -1;
+}
+
+/* Bytes of n tokens, 2 or 3 each, to those of zlib. */
+static double fl__whisper_repeated(const fl__whisper_talk *w, int64_t n) {
+    double ratio = 0;
+#ifdef FL_USE_ZLIB
+    const int size = w->h->vocabulary < 1 << 16 ? 2 : 3;
+    uLongf packed = compressBound((uLong)(n * size));
+    unsigned char *p = n ? fl_heap_alloc((size_t)packed + (size_t)(n * size)) : NULL,
+                  *raw = p ? p + packed : NULL;
+    for (int64_t i = 0; p && i < n * size; i++)
+        raw[i] = (unsigned char)(w->out[i / size] >> 8 * (i % size));
+    if (p && compress(p, &packed, raw, (uLong)(n * size)) == Z_OK)
+        ratio = (double)(n * size) / (double)packed;
+    fl_heap_free(p);
+#else
+    (void)w, (void)n;
+#endif
+    return ratio;
+}
+
+/* What is said in bands x [bands, frames], by rising temperatures until it will do. */
+static int64_t fl__whisper_window(fl__whisper_talk *w, fl_tensor *x) {
+    const double least = fl_option(w->o->least, -1), most = fl_option(w->o->repeated, 1.35),
+                 silent = fl_option(w->o->silent, 0.6);
+    fl_scope s = fl_scope_begin();
+    int64_t n = -1;
+    w->memory = x ? fl_speech_whisper_encode(w->m, fv_const(fl_unsqueeze(x, 0))) : NULL;
+    for (int k = 0; w->memory && k <= 5; k++) {
+        w->result.temperature = w->temperature = 0.2 * k;
+        if ((n = fl__whisper_say(w)) < 0) break;
+        w->result.repeated = fl__whisper_repeated(w, n);
+        const bool unlikely = least != 0 && w->result.mean < least;
+        w->result.silence = unlikely && silent != 0 && w->result.no_speech > silent;
+        if (w->result.silence || (!unlikely && !(most != 0 && w->result.repeated > most))) break;
+    }
+    fl_scope_end(&s);
+    return n;
+}
+
+/* again: up to half of the places are for what was said before */
+static bool fl__whisper_begin(fl__whisper_talk *w, fl_nn_module *m, const fl_tensor *x,
+                              const fl_speech_whisper_opts *o, bool again) {
+    if (!fl__hf_is(m, &fl__hf_whisper_type) || fl_absent("fl_speech_whisper", x)) return false;
+    const fl__hf_model *h = m->data;
+    *w = (fl__whisper_talk){.m = m, .h = h, .o = o, .rng = fl_data_rng(o->seed, 0, 0)};
+    w->times = o->first_time ? o->first_time : h->vocabulary - 1501;
+    w->n_prompt = o->prompt ? o->n_prompt : 1;
+    if (x->ndim != 2 || x->shape[1] < 1)
+        return fl_refuse("fl_speech_whisper: bands %s, not [bands, frames]", FL_SHAPE_TEXT(x));
+    if (w->n_prompt < 1 || w->n_prompt >= h->positions - again * (h->positions / 2) ||
+        (o->times && (w->times < 1 || w->times >= h->vocabulary)))
+        return fl_refuse(
+            "fl_speech_whisper: a prompt of %lld tokens in %lld places, times from token %lld on",
+            (long long)w->n_prompt, (long long)h->positions, (long long)w->times);
+    if (!(w->prompt = fl_heap_alloc((size_t)h->positions * sizeof *w->prompt)))
+        return fl_raise() != NULL;
+    memcpy(w->prompt, o->prompt ? o->prompt : &h->start, (size_t)w->n_prompt * sizeof *w->prompt);
+    return true;
 }
 
 FL_API int64_t fl_speech_whisper_opt(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t room,
                                      fl_speech_whisper_result *result, fl_speech_whisper_opts o) {
-    if (!fl__hf_is(m, &fl__hf_whisper_type) || fl_absent("fl_speech_whisper", x)) return -1;
-    const fl__hf_model *h = m->data;
-    const int64_t n_prompt = o.prompt ? o.n_prompt : 1, *prompt = o.prompt ? o.prompt : &h->start;
-    fl__whisper_talk w = {
-        .m = m, .h = h, .o = &o, .out = out, .room = room, .rng = fl_data_rng(o.seed, 0, 0)};
-    w.times = o.first_time ? o.first_time : h->vocabulary - 1501;
-    if (n_prompt < 1 || n_prompt >= h->positions || room < 1 ||
-        (o.times && (w.times < 1 || w.times >= h->vocabulary)))
-        return fl_refuse(
-                   "fl_speech_whisper: a prompt of %lld tokens, room for %lld, times from token %lld on",
-                   (long long)n_prompt, (long long)room, (long long)w.times),
-               -1;
-    fl_scope s = fl_scope_begin();
+    fl__whisper_talk w;
+    if (room < 1) return fl_refuse("fl_speech_whisper: room for %lld tokens", (long long)room), -1;
+    if (!fl__whisper_begin(&w, m, x, &o, false)) return -1;
     const bool recorded = fl_no_grad(true);
-    const double least = fl_option(o.least, -1);
-    w.memory = x->ndim == 2
-                   ? fl_speech_whisper_encode(m, fv_const(fl_unsqueeze(x, 0)))
-                   : (fl_refuse("fl_speech_whisper: bands %s, not [bands, frames]", FL_SHAPE_TEXT(x)), NULL);
-    int64_t n = -1;
-    double mean = 0;
-    for (int k = 0; w.memory && k <= 5; k++) {
-        w.temperature = 0.2 * k;
-        n = fl__whisper_say(&w, prompt, n_prompt, &mean);
-        if (n < 0 || least == 0 || mean >= least) break;
-    }
-    if (result) *result = (fl_speech_whisper_result){mean, fmin(w.temperature, 1)};
+    w.out = out, w.room = room;
+    const int64_t n = fl__whisper_window(&w, x);
+    if (result) *result = w.result;
     fl_no_grad(recorded);
-    fl_scope_end(&s);
+    fl_heap_free(w.prompt);
     return n;
+}
+
+/* ---- window by window ---- */
+
+typedef struct fl__whisper_long {
+    fl__whisper_talk w;
+    fl_speech_whisper_each each;
+    void *user;
+    int64_t *told, n, cap; /* what was said so far */
+    int64_t from;          /* the window's first frame */
+} fl__whisper_long;
+
+/* Before the prompt goes the last half of what was said. */
+static void fl__whisper_prompt(fl__whisper_long *l) {
+    fl__whisper_talk *w = &l->w;
+    const int64_t previous = w->o->previous ? fl_option_int(w->o->previous, 0) : w->times - 3;
+    const int64_t most = w->h->positions / 2 - 1, n = l->n < most ? l->n : most;
+    const int64_t own = w->o->prompt ? w->o->n_prompt : 1;
+    const int64_t before = n && previous > 0 ? n + 1 : 0;
+    w->n_prompt = before + own;
+    if (before) {
+        w->prompt[0] = previous;
+        memcpy(w->prompt + 1, l->told + l->n - n, (size_t)n * sizeof *l->told);
+    }
+    memcpy(w->prompt + before, w->o->prompt ? w->o->prompt : &w->h->start,
+           (size_t)own * sizeof *w->prompt);
+}
+
+/* Tokens from `first` to `end` of a window, from and to so many frames of it. */
+static bool fl__whisper_tell(fl__whisper_long *l, int64_t first, int64_t end, int64_t from,
+                             int64_t to) {
+    const int64_t *token = l->w.out + first;
+    fl_speech_whisper_segment s = {(double)(l->from + from) / 100, (double)(l->from + to) / 100,
+                                   token, end - first, l->w.result};
+    bool text = false;
+    for (int64_t i = 0; i < s.n; i++) text |= token[i] < l->w.h->eos;
+    if (!text || to <= from) return true;
+    if (!fl_heap_grow(&l->told, &l->cap, l->n + s.n, sizeof *l->told)) return fl_raise() != NULL;
+    memcpy(l->told + l->n, token, (size_t)s.n * sizeof *token);
+    l->n += s.n;
+    return !l->each || l->each(&s, l->user);
+}
+
+/* The n tokens of a window of so many frames as segments; how many frames the next one is behind it, -1 where
+   one was refused. What stands behind the last pair of time stamps is heard again. */
+static int64_t fl__whisper_split(fl__whisper_long *l, int64_t n, int64_t frames) {
+    const int64_t *out = l->w.out, begin = l->w.o->times ? l->w.times : INT64_MAX;
+    const bool single = n > 1 && out[n - 1] >= begin && out[n - 2] < begin;
+    int64_t first = 0;
+    for (int64_t i = 0; i + 1 < n; i++) {
+        if (out[i] < begin || out[i + 1] < begin) continue;
+        if (!fl__whisper_tell(l, first, i + 1, 2 * (out[first] - begin), 2 * (out[i] - begin)))
+            return -1;
+        first = i + 1;
+    }
+    if (first && !single) {
+        const int64_t by = 2 * (out[first - 1] - begin);
+        return by > 0 ? by : frames;
+    }
+    const int64_t last = n && out[n - 1] >= begin ? 2 * (out[n - 1] - begin) : 0;
+    const int64_t from = first ? 2 * (out[first] - begin) : 0;
+    return fl__whisper_tell(l, first, n, from, last > from ? last : frames) ? frames : -1;
+}
+
+FL_API bool fl_speech_whisper_long_opt(fl_nn_module *m, fl_tensor *x, fl_speech_whisper_each each,
+                                       void *user, fl_speech_whisper_opts o) {
+    fl__whisper_long l = {.each = each, .user = user};
+    if (!fl__whisper_begin(&l.w, m, x, &o, true)) return false;
+    const fl_var *places =
+        fl_nn_get_param(fl_nn_find(m, "model.encoder"), "embed_positions.weight");
+    const int64_t window = 2 * fv_value(places)->shape[0], all = x->shape[1];
+    const bool recorded = fl_no_grad(true);
+    l.w.room = l.w.h->positions;
+    bool ok = (l.w.out = fl_heap_alloc((size_t)l.w.room * sizeof *l.w.out)) != NULL || fl_raise();
+    while (ok && l.from < all) {
+        const int64_t frames = all - l.from < window ? all - l.from : window;
+        fl_scope s = fl_scope_begin();
+        fl_tensor *part = fl_slice(x, 1, l.from, l.from + frames, 1);
+        if (part && frames < window) part = fl_pad(part, .high = {0, window - frames});
+        fl__whisper_prompt(&l);
+        const int64_t n = fl__whisper_window(&l.w, part);
+        const int64_t by = n < 0                ? -1
+                           : l.w.result.silence ? frames
+                                                : fl__whisper_split(&l, n, frames);
+        if (l.w.result.temperature > 0.5) l.n = 0;
+        l.from += by;
+        ok = by > 0;
+        fl_scope_end(&s);
+    }
+    fl_no_grad(recorded);
+    fl_heap_free(l.w.prompt), fl_heap_free(l.w.out), fl_heap_free(l.told);
+    return ok;
 }
 
 /* ---- folders ---- */
