@@ -2,10 +2,11 @@
 #ifndef BENCH_PEER_H
 #define BENCH_PEER_H
 
+#include "bench.h"
+
 #include <math.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 /* to is NULL where there is no peer. */
@@ -52,6 +53,38 @@ static inline double bench_peer_ask(const bench_peer *p, const char *format, ...
     fputc('\n', p->to);
     fflush(p->to);
     return fgets(line, sizeof line, p->from) ? atof(line) : (double)NAN;
+}
+
+/* A job of ours and of some of theirs in turn, CPU seconds, medians of up to 9 rounds: lines `figure`,
+   `figure:job` and `figure:job:ratio`, the median of the rounds' theirs / ours. scale: what a run gets done,
+   or 0 for milliseconds. The first job's ratio, NAN without an answer. */
+static inline double bench_beside(const bench_peer *peer, int rounds, const char *figure, void (*ours)(void),
+                                  const char *const *theirs, double scale, const char *unit) {
+    enum { MOST = 9, JOBS = 6 };
+    double mine[MOST], other[JOBS][MOST], ratio[JOBS][MOST], first = (double)NAN;
+    char name[100];
+    if (rounds > 1) ours();
+    for (int r = 0; r < rounds; r++) {
+        const clock_t start = clock();
+        ours();
+        mine[r] = (double)(clock() - start) / CLOCKS_PER_SEC;
+        for (int k = 0; theirs[k]; k++) {
+            other[k][r] = bench_peer_ask(peer, "%s", theirs[k]);
+            ratio[k][r] = other[k][r] / mine[r];
+        }
+    }
+    const double median = bench_median(mine, rounds);
+    bench_line(figure, scale > 0 ? scale / median : median * 1e3, unit, "ours");
+    for (int k = 0; theirs[k]; k++) {
+        const double value = bench_median(other[k], rounds), times = bench_median(ratio[k], rounds);
+        if (!k) first = times;
+        snprintf(name, sizeof name, "%s:%s", figure, theirs[k]);
+        if (value != value) continue;
+        bench_line(name, scale > 0 ? scale / value : value * 1e3, unit, "theirs");
+        snprintf(name, sizeof name, "%s:%s:ratio", figure, theirs[k]);
+        bench_line(name, times, "x", "theirs / ours");
+    }
+    return first;
 }
 
 #endif

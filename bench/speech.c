@@ -17,33 +17,10 @@ static const char letters[] = "|abcdefghijklmnopqrstuvwxyz'#";
 static const char *folder = "build/bench-speech";
 static bench_peer peer;
 
-static double cpu_now(void) { return (double)clock() / CLOCKS_PER_SEC; }
-
-/* A job of ours and of some of theirs: seconds, and how many times ours each takes. */
+/* A job of ours and of some of theirs (bench/peer.h). */
 static void compare(const char *figure, void (*ours)(void), const char *const *theirs, double scale,
                     const char *unit) {
-    double mine[ROUNDS], other[4][ROUNDS], ratio[4][ROUNDS];
-    char name[100];
-    ours();
-    for (int r = 0; r < ROUNDS; r++) {
-        const double start = cpu_now();
-        ours();
-        mine[r] = cpu_now() - start;
-        for (int k = 0; theirs[k]; k++) {
-            other[k][r] = bench_peer_ask(&peer, "%s", theirs[k]);
-            ratio[k][r] = other[k][r] / mine[r];
-        }
-    }
-    const double median = bench_median(mine, ROUNDS);
-    bench_line(figure, scale > 0 ? scale / median : median * 1e3, unit, "ours");
-    for (int k = 0; theirs[k]; k++) {
-        const double value = bench_median(other[k], ROUNDS);
-        snprintf(name, sizeof name, "%s:%s", figure, theirs[k]);
-        if (value != value) continue;
-        bench_line(name, scale > 0 ? scale / value : value * 1e3, unit, "theirs");
-        snprintf(name, sizeof name, "%s:%s:ratio", figure, theirs[k]);
-        bench_line(name, bench_median(ratio[k], ROUNDS), "x", "theirs / ours");
-    }
+    bench_beside(&peer, ROUNDS, figure, ours, theirs, scale, unit);
 }
 
 /* ---- features, resampling, CTC ---- */

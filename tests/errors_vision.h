@@ -24,7 +24,7 @@ static void rows_of_vision(void) {
     NO_FILE(fl_vision_encode_png, (NULL, o.f23), NULLS);
     NO_FILE(fl_vision_pixels_of, (&none, &pixels), NULLS);
     NO_FILE(fl_vision_pixels_of, (&floats, &pixels), "f32 [2, 3] on cpu is no image");
-    NO_FILE_AS(fl_vision_image, "fl_out_on", (-1, 2, 3, NULL), "not valid");
+    NO_FILE(fl_vision_image, (-1, 2, 3, NULL), "-1 channels, 2 x 3 pixels");
     NO_FILE_AS(fl_vision_cifar_opt, "fl_vision_cifar",
                (NULL, "train", &arrays, (fl_vision_cifar_opts){.coarse = false}), NULLS);
     NO_FILE_AS(fl_vision_cifar_opt, "fl_vision_cifar",

@@ -978,6 +978,101 @@ TEST(classes_of_a_table) {
     fl_scope_end(&s);
 }
 
+/* ---- degenerate sizes and numbers: a result or an error, whatever is asked ---- */
+
+static const double odd[] = {0, 1, -1, 0.5, 3, 1e5, 1e300, -1e300, INFINITY, -INFINITY, NAN};
+static const int64_t odd_whole[] = {0, 1, -1, 2, 500, 65501, INT64_MAX, INT64_MIN};
+enum { ODD = sizeof odd / sizeof *odd, ODD_WHOLE = sizeof odd_whole / sizeof *odd_whole };
+
+static int apply_odd(fl_vision_step step, fl_vision_item item) {
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = fl_data_rng(1, 0, 0);
+    const bool ok = fl_vision_apply(&step, 1, &item, &rng);
+    CHECK_EQ_INT(ok, !fl_error());
+    if (ok) CHECK(item.image && item.image->dtype == FL_U8 && fl_numel(item.image) > 0);
+    fl_error_clear();
+    fl_scope_end(&s);
+    return ok;
+}
+
+TEST(odd_sizes_and_numbers) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    static const int64_t size[][3] = {{3, 0, 5},  {3, 5, 0},  {0, 5, 5}, {3, 1, 1},
+                                      {1, 1, 40}, {4, 40, 1}, {3, 9, 7}};
+    int done = 0, tried = 0;
+    for (size_t k = 0; k < sizeof size / sizeof *size; k++) {
+        const int64_t h = size[k][1], w = size[k][2];
+        const float box[] = {0, 0, 1, 1, NAN, 0, INFINITY, 1e30f};
+        const fl_vision_item item = {
+            fl_permute(fl_zeros(FL_SHAPE(h, w, size[k][0]), FL_U8), 3, (int[]){2, 0, 1}),
+            fl_from_host(box, FL_SHAPE(2, 4), FL_F32), fl_zeros(FL_SHAPE(2), FL_I64),
+            fl_zeros(FL_SHAPE(2, h, w), FL_U8), fl_zeros(FL_SHAPE(2), FL_F32)};
+        for (int i = 0; i < ODD; i++) {
+            const double v = odd[i];
+            const fl_vision_step steps[] = {
+                fl_vision_random_resized_crop(4, v, 1, FL_VISION_BICUBIC), fl_vision_pad(1, 0, 2, 0, v),
+                fl_vision_random_resized_crop(4, 0, v, FL_VISION_BOX), fl_vision_color_jitter(v, v, v, v),
+                fl_vision_random_affine(v, 0.1, 0.1, 0, 0), fl_vision_random_affine(10, v, v, v, v),
+                fl_vision_random_erasing(1, v), fl_vision_cutout(2, v), fl_vision_random_horizontal_flip(v)};
+            for (size_t j = 0; j < sizeof steps / sizeof *steps; j++, tried++)
+                done += apply_odd(steps[j], item);
+            for (int how = FL_VISION_IDENTITY; how <= FL_VISION_BLUR; how++, tried++)
+                done += apply_odd(fl_vision_change_step((fl_vision_change)how, v, v, 1), item);
+        }
+        for (int i = 0; i < ODD_WHOLE; i++) {
+            const int64_t v = odd_whole[i];
+            const fl_vision_step steps[] = {fl_vision_resize(v, 0, FL_VISION_BILINEAR),
+                                            fl_vision_resize(3, v, FL_VISION_LANCZOS),
+                                            fl_vision_resize_to(v, 3, FL_VISION_BOX),
+                                            fl_vision_center_crop(v),
+                                            fl_vision_random_crop(v, 0),
+                                            fl_vision_random_crop(2, v),
+                                            fl_vision_cutout(v, 0),
+                                            fl_vision_random_resized_crop(v, 0, 0, FL_VISION_BILINEAR),
+                                            fl_vision_pad(v, 1, 1, 1, 7),
+                                            fl_vision_pad(v, v, v, v, 7),
+                                            fl_vision_random_size_crop(v, 9),
+                                            fl_vision_random_size_crop(1, v),
+                                            fl_vision_rand_augment(3, v),
+                                            fl_vision_auto_augment(),
+                                            fl_vision_trivial_augment_wide(),
+                                            fl_vision_deit_augment(),
+                                            fl_vision_random_choice(NULL, (int)v % 2)};
+            for (size_t j = 0; j < sizeof steps / sizeof *steps; j++, tried++)
+                done += apply_odd(steps[j], item);
+        }
+    }
+    CHECK(done > tried / 4 && done < tried);
+    fl_tensor *image = fl_zeros(FL_SHAPE(3, 5, 4), FL_U8);
+    for (int i = 0; i < ODD; i++)
+        for (int j = 0; j < ODD; j++) {
+            const float v = (float)odd[i], u = (float)odd[j], box[] = {v, u, u, v, u, v, v, u};
+            fl_tensor *b = fl_from_host(box, FL_SHAPE(2, 4), FL_F32);
+            CHECK(fl_vision_draw_boxes(image, b, .width = 1 + i) != NULL && fl_vision_box_iou(b, b, true));
+            fl_tensor *kept = fl_vision_nms(b, fl_from_host(box, FL_SHAPE(2), FL_F32), NULL, odd[j]);
+            CHECK(!kept == (isnan(v) || isnan(u))); /* a score is NaN */
+            fl_error_clear();
+            fl_vision_resize_opts o = {.box = {odd[i], 0, odd[j], 4}};
+            CHECK(!fl_vision_resized_opt(image, 3, 3, o) == !!fl_error());
+            fl_error_clear();
+            fl_vision_rle r;
+            const double xy[] = {odd[i], odd[j], 1e5, odd[i], odd[j], -1e5};
+            const bool ok = fl_vision_rle_polygon(xy, 3, 5 * (i % 2), 4 * (j % 2), &r);
+            CHECK_EQ_INT(ok, !fl_error());
+            fl_error_clear();
+            if (!ok) continue;
+            double around[4];
+            unsigned char mask[20];
+            fl_vision_rle all[] = {r, r}, both;
+            fl_vision_rle_box(&r, around), fl_vision_rle_mask(&r, mask);
+            CHECK(fl_vision_rle_merge(all, 2, j % 2, &both));
+            CHECK(fl_vision_rle_area(&both) == fl_vision_rle_area(&r));
+            fl_heap_free(r.run), fl_heap_free(both.run);
+        }
+    end(&s);
+}
+
 /* ---- objects and what is drawn ---- */
 
 static const char objects_json[] =

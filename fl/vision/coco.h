@@ -672,8 +672,12 @@ static int fl__ap_order(const void *a, const void *b) {
     return (x->at > y->at) - (x->at < y->at);
 }
 
-static bool fl__ap_sort(const fl_vision_coco *truth, const fl_vision_coco *c, bool by_score,
+/* Those of known classes and images. found_by: results of that function, by their scores; NULL: the truth. */
+static bool fl__ap_sort(const fl_vision_coco *truth, const fl_vision_coco *c, const char *found_by,
                         fl__ap_entry **out, int64_t *n) {
+    for (int64_t i = 0; found_by && i < c->n_object; i++)
+        if (isnan(c->object[i].score))
+            return fl_fail("%s: the score of result %" PRId64 " is NaN", found_by, i);
     fl__ap_entry *e = fl_heap_alloc((size_t)(c->n_object + 1) * sizeof *e);
     if (!e) return false;
     *n = 0;
@@ -681,8 +685,8 @@ static bool fl__ap_sort(const fl_vision_coco *truth, const fl_vision_coco *c, bo
         const fl_vision_object *o = &c->object[i];
         const int64_t k =
             fl__coco_search(truth->category, truth->n_category, sizeof *truth->category, o->category);
-        if (k >= 0)
-            e[(*n)++] = (fl__ap_entry){k, fl_vision_coco_find(truth, o->image), i, by_score ? o->score : 0};
+        const int64_t image = fl_vision_coco_find(truth, o->image);
+        if (k >= 0 && image >= 0) e[(*n)++] = (fl__ap_entry){k, image, i, found_by ? o->score : 0};
     }
     if (*n) qsort(e, (size_t)*n, sizeof *e, fl__ap_order);
     *out = e;
@@ -897,16 +901,13 @@ static void fl__ap_drop_masks(fl_vision_rle *r, int64_t n) {
 FL_API bool fl_vision_evaluate(const fl_vision_coco *truth, const fl_vision_coco *found, bool masks,
                                fl_vision_ap *out) {
     if (!truth || !found || !out) return fl_fail("fl_vision_evaluate: an argument is NULL");
-    for (int64_t i = 0; i < found->n_object; i++)
-        if (!(found->object[i].score == found->object[i].score))
-            return fl_fail("fl_vision_evaluate: the score of result %" PRId64 " is NaN", i);
     const int64_t K = truth->n_category, cells = K * FL_VISION_AREAS * FL_VISION_LIMITS * FL_VISION_IOUS;
     fl_vision_ap made = {.n_category = K};
     fl__ap p = {.truth = truth, .found = found, .masks = masks, .out = &made};
     made.precision = fl_heap_alloc((size_t)(cells * (2 * FL_VISION_RECALLS + 1) + 1) * sizeof(double));
     double *list = fl_heap_alloc((size_t)(K * FL_VISION_IOUS * FL_VISION_RECALLS + 1) * sizeof *list);
-    bool ok = list && made.precision && fl__ap_sort(truth, truth, false, &p.gt, &p.n_gt) &&
-              fl__ap_sort(truth, found, true, &p.dt, &p.n_dt);
+    bool ok = list && made.precision && fl__ap_sort(truth, truth, NULL, &p.gt, &p.n_gt) &&
+              fl__ap_sort(truth, found, "fl_vision_evaluate", &p.dt, &p.n_dt);
     ok = ok && (!masks || (fl__ap_masks(truth, truth, p.gt, p.n_gt, &p.gt_mask) &&
                            fl__ap_masks(found, truth, p.dt, p.n_dt, &p.dt_mask)));
     if (ok) {
@@ -1017,8 +1018,8 @@ FL_API double fl_vision_voc(const fl_vision_coco *truth, const fl_vision_coco *f
         fl_fail("fl_vision_voc: class %" PRId64 ", %d points (0 or 11), or NULL", k, points);
         return NAN;
     }
-    const bool ok = fl__ap_sort(truth, truth, false, &p.gt, &p.n_gt) &&
-                    fl__ap_sort(truth, found, true, &p.dt, &p.n_dt) &&
+    const bool ok = fl__ap_sort(truth, truth, NULL, &p.gt, &p.n_gt) &&
+                    fl__ap_sort(truth, found, "fl_vision_voc", &p.dt, &p.n_dt) &&
                     fl__voc_curve(&p, k, iou, &curve, &n, &objects);
     for (int r = 0; ok && points && r < 11; r++, high = 0) {
         for (int64_t i = 0; i < n; i++)

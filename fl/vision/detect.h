@@ -195,7 +195,10 @@ FL_API fl_tensor *fl_vision_nms(fl_tensor *boxes, fl_tensor *scores, fl_tensor *
     ok = fl_data_host_begin(&s, scores, FL_F64) && ok && e && kept;
     const bool grouped = group && ok;
     if (grouped) ok = fl_data_host_begin(&g, group, FL_I64);
-    for (int64_t i = 0; ok && i < n; i++) e[i] = (fl__nms_entry){s.f[i], i};
+    for (int64_t i = 0; ok && i < n; i++) {
+        e[i] = (fl__nms_entry){s.f[i], i};
+        ok = !isnan(s.f[i]) || fl_fail("fl_vision_nms: the score of box %" PRId64 " is NaN", i);
+    }
     if (ok && n) qsort(e, (size_t)n, sizeof *e, fl__nms_order);
     for (int64_t i = 0; ok && i < n; i++) {
         bool stays = true;
@@ -312,7 +315,9 @@ static bool fl__targets_ok(const char *who, const fl_tensor *logits, const fl_te
     if (!t || !t->labels || !t->boxes || !t->count)
         return fl_fail("%s: the targets or a part of them is NULL", who);
     int64_t sum = 0;
-    for (int64_t i = 0; i < t->n; i++) sum += t->count[i];
+    for (int64_t i = 0; i < t->n; sum += t->count[i++])
+        if (t->count[i] < 0 || t->count[i] > INT32_MAX)
+            return fl_fail("%s: %" PRId64 " objects in image %" PRId64, who, t->count[i], i);
     return (logits->ndim == 3 && boxes->ndim == 3 && logits->shape[0] == t->n && boxes->shape[0] == t->n &&
             boxes->shape[1] == logits->shape[1] && boxes->shape[2] == 4 && t->labels->ndim == 1 &&
             t->labels->shape[0] == sum && t->boxes->ndim == 2 && t->boxes->shape[0] == sum &&

@@ -130,7 +130,7 @@ FL_API fl_tensor *fl_vision_draw_boxes_opt(fl_tensor *image, fl_tensor *boxes, f
     fl_vision_pixels p;
     uint8_t made[3];
     if (!boxes || boxes->dtype != FL_F32 || boxes->ndim != 2 || boxes->shape[1] != 4 || o.width < 0 ||
-        o.scale < 0) {
+        o.scale < 0 || o.width > FL_VISION_SIDE || o.scale > FL_VISION_SIDE) {
         fl_fail("fl_vision_draw_boxes: %s %s are no boxes, f32 [n, 4], or width %lld, scale %lld",
                 boxes ? fl_dtype_name(boxes->dtype) : "NULL", boxes ? FL_SHAPE_TEXT(boxes) : "",
                 (long long)o.width, (long long)o.scale);

@@ -65,7 +65,7 @@ typedef struct fl_vision_pixels {
     uint8_t *p;        /* pixel (y, x), channel k: p[y * row + x * c + k] */
     int64_t c, h, w, row;    /* row: bytes from one row to the next */
 } fl_vision_pixels;
-/* False after fl_fail if t is no u8 [c, h, w] on the host; *t becomes a copy, of the innermost scope, where
+/* False after fl_fail if t is no u8 [c, h, w] on the host, or has no pixels; *t becomes a copy, of the innermost scope, where
    its pixels are not stored one behind the other. Valid while the tensor is. */
 FL_API bool fl_vision_pixels_of(fl_tensor **t, fl_vision_pixels *out);
 /* An uninitialised image, and its pixels. */
@@ -664,6 +664,11 @@ FL_API fl_tensor *fl_vision_read_opt(const char *path, fl_vision_read_opts o) {
 
 FL_API fl_tensor *fl_vision_image(int64_t c, int64_t h, int64_t w, fl_vision_pixels *out) {
     static const int planes[] = {2, 0, 1};
+    if (c < 1 || h < 1 || w < 1 || h > FL_VISION_SIDE || w > FL_VISION_SIDE) {
+        fl_fail("fl_vision_image: %lld channels, %lld x %lld pixels, sides of 1 to %d", (long long)c,
+                (long long)h, (long long)w, FL_VISION_SIDE);
+        return NULL;
+    }
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(h, w, c), FL_U8);
     t = t ? fl_permute(t, 3, planes) : NULL;
     if (t && out) *out = (fl_vision_pixels){fl_data(t), c, h, w, w * c};
@@ -674,7 +679,7 @@ FL_API bool fl_vision_pixels_of(fl_tensor **t, fl_vision_pixels *out) {
     static const int planes[] = {2, 0, 1}, pixels[] = {1, 2, 0};
     fl_tensor *x = *t;
     if (!x) return fl_fail("fl_vision_pixels_of: the image is NULL");
-    if (x->dtype != FL_U8 || x->ndim != 3 || !x->buffer || strcmp(fl_backend_name(x), "cpu"))
+    if (x->dtype != FL_U8 || x->ndim != 3 || !fl_numel(x) || !x->buffer || strcmp(fl_backend_name(x), "cpu"))
         return fl_fail("fl_vision_pixels_of: %s %s on %s is no image, u8 [c, h, w] on the cpu",
                        fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x), fl_backend_name(x));
     const int64_t c = x->shape[0], h = x->shape[1], w = x->shape[2];

@@ -229,6 +229,8 @@ FL_API fl_data_set *fl_vision_repeated(fl_data_set *set, int64_t times, uint64_t
 FL_API bool fl_vision_apply(const fl_vision_step *steps, int n, fl_vision_item *item, fl_rng *rng) {
     if (!item || !item->image || (n && !steps))
         return fl_fail("fl_vision_apply: item, image or steps is NULL");
+    fl_vision_pixels p;
+    if (!fl_vision_pixels_of(&item->image, &p)) return false;
     for (int i = 0; i < n; i++) {
         if (!steps[i].apply) return fl_fail("fl_vision_apply: step %d has no function", i);
         if (steps[i].p < 1 && !(fl_rng_uniform(rng) < steps[i].p)) continue;
@@ -250,6 +252,17 @@ static double fl__vision_uniform(fl_rng *rng, double low, double high) {
 static double fl__vision_normal(fl_rng *rng) { /* Box and Muller */
     const double u = 1 - fl_rng_uniform(rng), v = fl_rng_uniform(rng);
     return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
+}
+
+/* A number of pixels that sums and differences of fit; as a side fl_vision_image refuses it. */
+static int64_t fl__vision_side(int64_t v) {
+    const int64_t most = (int64_t)1 << 30;
+    return v < -most ? -most : v > most ? most : v;
+}
+
+/* A value of pixels, or low. */
+static double fl__vision_level(double v, double low) {
+    return v > low ? fmin(v, 255) : low;
 }
 
 static fl_vision_step fl__vision_step_of(const char *name, fl_vision_step_fn apply, double p) {
@@ -464,11 +477,13 @@ static bool fl__vision_resize(const fl_vision_step *s, fl_vision_item *item, fl_
 }
 
 FL_API fl_vision_step fl_vision_resize(int64_t size, int64_t most, fl_vision_filter filter) {
-    return (fl_vision_step){.name = "resize", .apply = fl__vision_resize, .p = 1, .n = {size, most, filter}};
+    return (fl_vision_step){.name = "resize", .apply = fl__vision_resize, .p = 1,
+                            .n = {fl__vision_side(size), fl__vision_side(most), filter}};
 }
 
 FL_API fl_vision_step fl_vision_resize_to(int64_t h, int64_t w, fl_vision_filter filter) {
-    return (fl_vision_step){.name = "resize", .apply = fl__vision_resize, .p = 1, .n = {0, 0, filter, h, w}};
+    return (fl_vision_step){.name = "resize", .apply = fl__vision_resize, .p = 1,
+                            .n = {0, 0, filter, fl__vision_side(h), fl__vision_side(w)}};
 }
 
 /* ---- crops, flips, borders ---- */
@@ -507,7 +522,8 @@ static bool fl__vision_random_crop(const fl_vision_step *s, fl_vision_item *item
 }
 
 FL_API fl_vision_step fl_vision_random_crop(int64_t size, int64_t pad) {
-    return (fl_vision_step){.name = "random_crop", .apply = fl__vision_random_crop, .p = 1, .n = {size, pad}};
+    return (fl_vision_step){.name = "random_crop", .apply = fl__vision_random_crop, .p = 1,
+                            .n = {fl__vision_side(size), fl__vision_side(pad)}};
 }
 
 static bool fl__vision_center_crop(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
@@ -521,7 +537,8 @@ static bool fl__vision_center_crop(const fl_vision_step *s, fl_vision_item *item
 }
 
 FL_API fl_vision_step fl_vision_center_crop(int64_t size) {
-    return (fl_vision_step){.name = "center_crop", .apply = fl__vision_center_crop, .p = 1, .n = {size}};
+    return (fl_vision_step){.name = "center_crop", .apply = fl__vision_center_crop, .p = 1,
+                            .n = {fl__vision_side(size)}};
 }
 
 /* The part that a random resized crop takes of h x w: y, x, h, w. */
@@ -531,8 +548,9 @@ static void fl__vision_choose_part(const fl_vision_step *s, fl_rng *rng, int64_t
     for (int t = 0; t < 10; t++) {
         const double part = area * fl__vision_uniform(rng, s->a[0], s->a[1]);
         const double ratio = exp(fl__vision_uniform(rng, low, high));
-        out[2] = (int64_t)nearbyint(sqrt(part / ratio)), out[3] = (int64_t)nearbyint(sqrt(part * ratio));
-        if (out[2] < 1 || out[3] < 1 || out[2] > h || out[3] > w) continue;
+        const double down = nearbyint(sqrt(part / ratio)), across = nearbyint(sqrt(part * ratio));
+        if (!(down >= 1 && across >= 1 && down <= (double)h && across <= (double)w)) continue;
+        out[2] = (int64_t)down, out[3] = (int64_t)across;
         out[0] = fl__vision_between(rng, 0, h - out[2]), out[1] = fl__vision_between(rng, 0, w - out[3]);
         return;
     }
@@ -552,8 +570,11 @@ static bool fl__vision_random_resized_crop(const fl_vision_step *s, fl_vision_it
 
 FL_API fl_vision_step fl_vision_random_resized_crop(int64_t size, double low, double high,
                                                     fl_vision_filter filter) {
-    return (fl_vision_step){.name = "random_resized_crop", .apply = fl__vision_random_resized_crop, .p = 1,
-                            .n = {size, 0, filter}, .a = {low ? low : 0.08, high ? high : 1}};
+    return (fl_vision_step){.name = "random_resized_crop",
+                            .apply = fl__vision_random_resized_crop,
+                            .p = 1,
+                            .n = {fl__vision_side(size), 0, filter},
+                            .a = {low ? low : 0.08, high ? high : 1}};
 }
 
 static bool fl__vision_flip(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
@@ -602,7 +623,8 @@ static bool fl__vision_size_crop(const fl_vision_step *s, fl_vision_item *item, 
 
 FL_API fl_vision_step fl_vision_random_size_crop(int64_t low, int64_t high) {
     return (fl_vision_step){
-        .name = "random_size_crop", .apply = fl__vision_size_crop, .p = 1, .n = {low, high}};
+        .name = "random_size_crop", .apply = fl__vision_size_crop, .p = 1,
+        .n = {fl__vision_side(low), fl__vision_side(high)}};
 }
 
 static bool fl__vision_detr_augment(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
@@ -630,8 +652,9 @@ static bool fl__vision_pad(const fl_vision_step *s, fl_vision_item *item, fl_rng
 }
 
 FL_API fl_vision_step fl_vision_pad(int64_t top, int64_t left, int64_t bottom, int64_t right, double value) {
-    return (fl_vision_step){.name = "pad", .apply = fl__vision_pad, .p = 1, .n = {top, left, bottom, right},
-                            .a = {value}};
+    return (fl_vision_step){.name = "pad", .apply = fl__vision_pad, .p = 1, .a = {fl__vision_level(value, 0)},
+                            .n = {fl__vision_side(top), fl__vision_side(left), fl__vision_side(bottom),
+                                  fl__vision_side(right)}};
 }
 
 static bool fl__vision_choice(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
@@ -656,7 +679,7 @@ FL_API fl_vision_step fl_vision_random_apply(const fl_vision_step *steps, int n,
 /* ---- colours ---- */
 
 static uint8_t fl__vision_cut(float v) {
-    return (uint8_t)(v < 0 ? 0 : v > 255 ? 255 : v);
+    return (uint8_t)(v > 0 ? v < 255 ? v : 255 : 0); /* NaN: 0 */
 }
 
 static float fl__vision_grey(const uint8_t *p) {
@@ -713,7 +736,7 @@ static void fl__vision_by_value(const fl_vision_pixels *x, fl_vision_change how,
             if (how == FL_VISION_BRIGHTNESS) y = fl__vision_cut((float)i * (float)v);
             else if (how == FL_VISION_POSTERIZE) y = v >= 8 ? i : v <= 0 ? 0 : i & -(1 << (8 - (int)v));
             else if (how == FL_VISION_SOLARIZE) y = i >= v ? 255 - i : i;
-            else if (how == FL_VISION_SOLARIZE_ADD) y = i < 128 ? (int)fmin(255, i + v) : i;
+            else if (how == FL_VISION_SOLARIZE_ADD) y = i < 128 ? fl__vision_cut((float)(i + v)) : i;
             else if (how == FL_VISION_INVERT) y = 255 - i;
             table[k][i] = (uint8_t)y;
         }
@@ -808,7 +831,7 @@ FL_API fl_tensor *fl_vision_affine(fl_tensor *image, const double m[6], fl_visio
                 const double nu = nearbyint(u), nv = nearbyint(v);
                 const bool in = nu >= 0 && nv >= 0 && nu < (double)from.w && nv < (double)from.h;
                 const uint8_t *p = in ? from.p + (int64_t)nv * from.row + (int64_t)nu * from.c : NULL;
-                for (int64_t k = 0; k < to.c; k++) q[k] = in ? p[k] : (uint8_t)o.fill[k & 3];
+                for (int64_t k = 0; k < to.c; k++) q[k] = in ? p[k] : fl__vision_cut((float)o.fill[k & 3]);
                 continue;
             }
             const double fu = floor(u), fv = floor(v);
@@ -855,7 +878,7 @@ FL_API fl_tensor *fl_vision_changed_opt(fl_tensor *image, fl_vision_change how, 
                                         fl_vision_change_opts o) {
     fl_vision_item item = {.image = image};
     fl_vision_pixels from, x;
-    if (how > FL_VISION_BLUR || !isfinite(v) || o.size < 0 || (o.size && o.size % 2 == 0)) {
+    if (how > FL_VISION_BLUR || !(fabs(v) <= 1e6) || o.size < 0 || (o.size && o.size % 2 == 0)) {
         fl_fail("fl_vision_changed: change %d by %g, size %d", (int)how, v, o.size);
         return NULL;
     }
@@ -880,8 +903,11 @@ FL_API fl_tensor *fl_vision_changed_opt(fl_tensor *image, fl_vision_change how, 
     case FL_VISION_AUTOCONTRAST: fl__vision_by_histogram(&x, false); break;
     case FL_VISION_EQUALIZE: fl__vision_by_histogram(&x, true); break;
     case FL_VISION_BLUR:
-        if (!(v > 0) || !fl__vision_blur(&from, &x, v, o.size ? o.size : 2 * (int64_t)ceil(3 * v) + 1))
+        if (!(v > 0 && v <= 1e3 && o.size < 1 << 14)) {
+            fl_fail("fl_vision_changed: a blur of sigma %g, size %d", v, o.size);
             return NULL;
+        }
+        if (!fl__vision_blur(&from, &x, v, o.size ? o.size : 2 * (int64_t)ceil(3 * v) + 1)) return NULL;
         break;
     default: fl__vision_by_value(&x, how, v);
     }
@@ -976,7 +1002,8 @@ static bool fl__vision_erase(const fl_vision_step *s, fl_vision_item *item, fl_r
 }
 
 FL_API fl_vision_step fl_vision_random_erasing(double p, double value) {
-    return (fl_vision_step){.name = "random_erasing", .apply = fl__vision_erase, .p = p, .a = {value}};
+    return (fl_vision_step){.name = "random_erasing", .apply = fl__vision_erase, .p = p,
+                            .a = {fl__vision_level(value, -1)}};
 }
 
 static bool fl__vision_cutout(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
@@ -989,7 +1016,8 @@ static bool fl__vision_cutout(const fl_vision_step *s, fl_vision_item *item, fl_
 }
 
 FL_API fl_vision_step fl_vision_cutout(int64_t side, double value) {
-    return (fl_vision_step){.name = "cutout", .apply = fl__vision_cutout, .p = 1, .n = {side}, .a = {value}};
+    return (fl_vision_step){.name = "cutout", .apply = fl__vision_cutout, .p = 1,
+                            .n = {fl__vision_side(side)}, .a = {fl__vision_level(value, 0)}};
 }
 
 /* ---- policies: a change by a magnitude m in [0, 1] ---- */
@@ -1114,7 +1142,7 @@ FL_API fl_vision_step fl_vision_rand_augment(int64_t changes, int64_t magnitude)
                             .apply = fl__vision_augment,
                             .p = 1,
                             .n = {FL__RAND, changes ? changes : 2},
-                            .a = {(double)(magnitude ? magnitude : 9) / 30}};
+                            .a = {(double)fl__vision_side(magnitude ? magnitude : 9) / 30}};
 }
 
 FL_API fl_vision_step fl_vision_trivial_augment_wide(void) {
@@ -1544,7 +1572,8 @@ FL_API fl_data_set *fl_vision_mixup_opt(fl_data_set *set, int64_t classes, fl_vi
     o.smoothing = fl_option(o.smoothing, 0.1);
     o.p = fl_option(o.p, 1), o.cut = fl_option(o.cut, 0.5);
     bool ok = set || fl_fail("fl_vision_mixup: the set is NULL");
-    if (ok && !(classes > 0 && o.mixup >= 0 && o.cutmix >= 0 && o.smoothing >= 0 && o.smoothing < 1))
+    if (ok && !(classes > 0 && o.mixup >= 0 && o.mixup < 1e6 && o.cutmix >= 0 && o.cutmix < 1e6 &&
+                o.smoothing >= 0 && o.smoothing < 1))
         ok = fl_fail("fl_vision_mixup: %lld classes, mixup %g, cutmix %g, smoothing %g", (long long)classes,
                      o.mixup, o.cutmix, o.smoothing);
     fl__vision_mix *m = ok ? fl_heap_alloc(sizeof *m) : NULL;
