@@ -62,7 +62,7 @@ static inline double bench_beside(const bench_peer *peer, int rounds, const char
                                   const char *const *theirs, double scale, const char *unit) {
     enum { MOST = 9, JOBS = 6 };
     double mine[MOST], other[JOBS][MOST], ratio[JOBS][MOST], first = (double)NAN;
-    char name[100];
+    char name[200];
     if (rounds > 1) ours();
     for (int r = 0; r < rounds; r++) {
         const clock_t start = clock();

@@ -248,8 +248,8 @@ FL_API fl_tensor *fl_vision_mask_boxes(fl_tensor *masks) {
 /* ---- assignment ---- */
 
 /* Rows are added one after the other along a shortest augmenting path (Jonker and Volgenant 1987, by
-   potentials u and v, which change when a path is found); n <= m. Rows and columns count from 1; cost(i, j) is
-   at cost[i * dn + j * dm]. open: the columns that no path has reached yet, then those that one has. */
+   potentials u and v, which change when a path is found); n <= m. Rows and columns count from 1; cost(i, j)
+   is at cost[i * dn + j * dm]. open: the columns that no path has reached yet, then those that one has. */
 static void fl__assign(const double *cost, int64_t n, int64_t m, int64_t dn, int64_t dm, double *u,
                        double *v, double *least, int64_t *owner, int64_t *way, int64_t *open) {
     for (int64_t row = 1; row <= n; row++) {

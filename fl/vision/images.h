@@ -65,8 +65,8 @@ typedef struct fl_vision_pixels {
     uint8_t *p;        /* pixel (y, x), channel k: p[y * row + x * c + k] */
     int64_t c, h, w, row;    /* row: bytes from one row to the next */
 } fl_vision_pixels;
-/* False after fl_fail if t is no u8 [c, h, w] on the host, or has no pixels; *t becomes a copy, of the innermost scope, where
-   its pixels are not stored one behind the other. Valid while the tensor is. */
+/* False after fl_fail if t is no u8 [c, h, w] of some pixels on the host; *t becomes a copy, of the innermost
+   scope, where its pixels are not stored one behind the other. Valid while the tensor is. */
 FL_API bool fl_vision_pixels_of(fl_tensor **t, fl_vision_pixels *out);
 /* An uninitialised image, and its pixels. */
 FL_API fl_tensor *fl_vision_image(int64_t c, int64_t h, int64_t w, fl_vision_pixels *out);
