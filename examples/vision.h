@@ -107,4 +107,48 @@ static inline bool vision_put_image(fl_data_text *t, fl_tensor *image, const cha
     return ok && vision_puts(t, "\">");
 }
 
+/* ---- what a detector finds ---- */
+
+/* In all batches of a set with objects, `queries` an image, in heap memory at found->object. */
+static inline bool vision_find_all(fl_nn_module *net, fl_data_set *test, int64_t images, int64_t queries,
+                                   fl_vision_coco *found) {
+    bool ok = true;
+    const bool before = fl_no_grad(true);
+    fl_nn_train(net, false);
+    *found =
+        (fl_vision_coco){.object = fl_heap_alloc((size_t)(images * queries + 1) * sizeof *found->object)};
+    ok = found->object != NULL;
+    for (int64_t i = 0; ok && i < fl_data_size(test); i++) {
+        fl_scope s = fl_scope_begin();
+        fl_data_sample b;
+        fl_vision_detections d;
+        ok = fl_data_get(test, i, &b);
+        const fl_vars y =
+            ok ? fl_nn_forward_vars(net, FL_VARS(fv_const(b.t[0]), fv_const(b.t[1]))) : (fl_vars){0};
+        ok = y.n && fl_vision_detected(fv_value(y.v[0]), fv_value(y.v[1]), fl_slice(b.t[5], 1, 1, 3, 1), &d);
+        for (int64_t k = 0; ok && k < fl_numel(d.scores); k++) {
+            const float *box = (float *)fl_data(d.boxes) + 4 * k;
+            found->object[found->n_object] = (fl_vision_object){
+                .id = found->n_object + 1,
+                .image = ((int64_t *)fl_data(b.t[5]))[k / queries * 3],
+                .category = ((int64_t *)fl_data(d.labels))[k],
+                .score = (double)((float *)fl_data(d.scores))[k],
+                .box = {(double)box[0], (double)box[1], (double)(box[2] - box[0]), (double)(box[3] - box[1])},
+                .area = (double)((box[2] - box[0]) * (box[3] - box[1]))};
+            found->n_object++;
+        }
+        fl_scope_end(&s);
+    }
+    fl_no_grad(before);
+    return ok;
+}
+
+/* The losses of a batch with objects. */
+static inline bool vision_losses(fl_nn_module *net, const fl_data_sample *b, double objects,
+                                 fl_vision_losses *l) {
+    const fl_vision_targets target = {b->t[3], b->t[2], fl_data(b->t[4]), fl_numel(b->t[4])};
+    const fl_vars y = fl_nn_forward_vars(net, FL_VARS(fv_const(b->t[0]), fv_const(b->t[1])));
+    return y.n && fl_vision_criterion(y, &target, l, .objects = objects);
+}
+
 #endif /* MIT licence: see LICENSE. */

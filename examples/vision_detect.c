@@ -153,10 +153,8 @@ static void close_task(task *t) {
 /* ---- training ---- */
 
 static bool step(fl_nn_module *net, fl_optim *optim, const fl_data_sample *b, fl_vision_losses *l) {
-    const fl_vision_targets target = {b->t[3], b->t[2], fl_data(b->t[4]), fl_numel(b->t[4])};
-    const fl_vars y = fl_nn_forward_vars(net, FL_VARS(fv_const(b->t[0]), fv_const(b->t[1])));
     fl_optim_zero_grad(optim);
-    return y.n && fl_vision_criterion(y, &target, l) && fl_backward(l->total) &&
+    return vision_losses(net, b, 0, l) && fl_backward(l->total) &&
            fl_optim_clip_grad_norm(fl_nn_parameters(net), 0.1) && fl_optim_step(optim);
 }
 
@@ -199,39 +197,6 @@ static bool train(fl_nn_module *net, const options *o, task *t) {
 }
 
 /* ---- what is found ---- */
-
-/* All detections of the test set, to be compared with the truth. */
-static bool find_all(fl_nn_module *net, task *t, fl_vision_coco *found) {
-    bool ok = true;
-    fl_nn_train(net, false);
-    *found = (fl_vision_coco){
-        .object = fl_heap_alloc((size_t)(t->truth.n_image * t->queries + 1) * sizeof *found->object)};
-    ok = found->object != NULL;
-    for (int64_t i = 0; ok && i < fl_data_size(t->test); i++) {
-        fl_scope s = fl_scope_begin();
-        fl_no_grad(true);
-        fl_data_sample b;
-        fl_vision_detections d;
-        ok = fl_data_get(t->test, i, &b);
-        const fl_vars y =
-            ok ? fl_nn_forward_vars(net, FL_VARS(fv_const(b.t[0]), fv_const(b.t[1]))) : (fl_vars){0};
-        ok = y.n && fl_vision_detected(fv_value(y.v[0]), fv_value(y.v[1]), fl_slice(b.t[5], 1, 1, 3, 1), &d);
-        for (int64_t k = 0; ok && k < fl_numel(d.scores); k++) {
-            const float *box = (float *)fl_data(d.boxes) + 4 * k;
-            found->object[found->n_object] = (fl_vision_object){
-                .id = found->n_object + 1,
-                .image = ((int64_t *)fl_data(b.t[5]))[k / t->queries * 3],
-                .category = ((int64_t *)fl_data(d.labels))[k],
-                .score = (double)((float *)fl_data(d.scores))[k],
-                .box = {(double)box[0], (double)box[1], (double)(box[2] - box[0]), (double)(box[3] - box[1])},
-                .area = (double)((box[2] - box[0]) * (box[3] - box[1]))};
-            found->n_object++;
-        }
-        fl_no_grad(false);
-        fl_scope_end(&s);
-    }
-    return ok;
-}
 
 static const char *category_name(const fl_vision_coco *c, int64_t id) {
     for (int64_t k = 0; k < c->n_category; k++)
@@ -303,7 +268,8 @@ static bool evaluate(fl_nn_module *net, const options *o, task *t) {
     fl_vision_coco found = {0};
     fl_vision_ap ap = {.n_category = 0};
     fl_data_text text = {0};
-    const bool ok = find_all(net, t, &found) && fl_vision_evaluate(&t->truth, &found, false, &ap) &&
+    const bool ok = vision_find_all(net, t->test, t->truth.n_image, t->queries, &found) &&
+                    fl_vision_evaluate(&t->truth, &found, false, &ap) &&
                     fl_vision_ap_put(&text, &ap, &t->truth) && write_pictures(o, t, &found, text.p);
     if (ok) printf("%sAP %.4f, AP50 %.4f\n", text.p, ap.figure[0], ap.figure[1]);
     fl_heap_free(text.p), fl_heap_free(found.object);

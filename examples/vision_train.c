@@ -1,46 +1,69 @@
-/* vision_train.c - the recipes of ImageNet's classifiers: torchvision's ResNet-50, DeiT's transformers
+/* vision_train.c - the recipes of torchvision's ResNet-50, of DeiT's transformers, and of DETR
 
    cc -O2 -I.. vision_train.c ../fl.c -o vision_train -lm -lpthread -DFL_USE_JPEG -ljpeg
    ./vision_train --recipe resnet50 --train imagenet/train --val imagenet/val
    ./vision_train --recipe deit_s --train imagenet/train --val imagenet/val --accumulate 4 --bf16
+   ./vision_train --recipe detr_resnet50 --train coco/train2017 --val coco/val2017 --backbone r50.safetensors
    ./vision_train ... --resume vision_train.checkpoint     goes on where that was written, bit for bit
    examples/launch 4 ./vision_train ...                    four ranks, each with a part of every batch
 
-   Folders have one for each class. After each epoch the average of the weights, where the recipe has one, is
-   tested at --test-size; the best so far goes to vision_train.safetensors. The last line is
-   "Best accuracy: NN.NN %". */
+   Folders have one for each class; beside DETR's stands annotations/instances_NAME.json. After each epoch the
+   average of the weights, where the recipe has one, is tested at --test-size; the best so far goes to
+   vision_train.safetensors. The last line is "Best accuracy: NN.NN %", for DETR "Best AP: NN.NN %". */
 #include "vision.h"
+
+typedef enum kind {
+    CLASSIC, /* SGD, a tenth every third of the epochs */
+    DEIT,    /* AdamW, a cosine, DeiT's augmentation, mixup */
+    DETR     /* AdamW, a tenth after two thirds, the backbone a tenth of the rate, sets of objects */
+} kind;
 
 typedef struct recipe {
     const char *name, *model;
-    bool deit;  /* AdamW, a cosine, DeiT's augmentation, mixup; else SGD, a tenth every third of the epochs */
+    kind kind;
     double lr, of, decay, clip, ema, drop_path; /* lr for batches of `of` samples; clip, ema 0: none */
     int64_t batch, epochs, warmup, size, test_size;
 } recipe;
 
 static const recipe recipes[] = {
-    {"resnet50", "resnet50", false, 0.1, 256, 1e-4, 0, 0, 0, 256, 90, 0, 224, 224},
-    {"resnet50-320", "resnet50", false, 0.1, 256, 1e-4, 0, 0, 0, 256, 90, 0, 224,
+    {"resnet50", "resnet50", CLASSIC, 0.1, 256, 1e-4, 0, 0, 0, 256, 90, 0, 224, 224},
+    {"resnet50-320", "resnet50", CLASSIC, 0.1, 256, 1e-4, 0, 0, 0, 256, 90, 0, 224,
      320}, /* tested at another size */
-    {"resnet18", "resnet18", false, 0.1, 256, 1e-4, 0, 0, 0, 256, 90, 0, 224, 224},
-    {"deit_ti", "deit_ti", true, 5e-4, 512, 0.05, 0, 0.99996, 0.1, 1024, 300, 5, 224, 224},
-    {"deit_s", "deit_s", true, 5e-4, 512, 0.05, 0, 0.99996, 0.1, 1024, 300, 5, 224, 224},
-    {"deit_b", "deit_b", true, 5e-4, 512, 0.05, 0, 0.99996, 0.1, 1024, 300, 5, 224, 224},
+    {"resnet18", "resnet18", CLASSIC, 0.1, 256, 1e-4, 0, 0, 0, 256, 90, 0, 224, 224},
+    {"deit_ti", "deit_ti", DEIT, 5e-4, 512, 0.05, 0, 0.99996, 0.1, 1024, 300, 5, 224, 224},
+    {"deit_s", "deit_s", DEIT, 5e-4, 512, 0.05, 0, 0.99996, 0.1, 1024, 300, 5, 224, 224},
+    {"deit_b", "deit_b", DEIT, 5e-4, 512, 0.05, 0, 0.99996, 0.1, 1024, 300, 5, 224, 224},
+    {"detr_resnet50", "detr_resnet50", DETR, 1e-4, 16, 1e-4, 0.1, 0, 0, 16, 300, 0, 800, 800},
+    {"detr_resnet101", "detr_resnet101", DETR, 1e-4, 16, 1e-4, 0.1, 0, 0, 16, 300, 0, 800, 800},
 };
 
 typedef struct options {
-    const char *recipe, *train, *val, *resume, *load;
+    const char *recipe, *train, *val, *resume, *load, *backbone;
     int64_t batch, epochs, accumulate, steps, seed, threads, size, test_size, divide;
     double lr, clip;
     bool bf16;
     recipe r;
+    fl_vision_coco coco[2]; /* DETR's objects to learn and to be tested with */
     fl_dist_group *d;
 } options;
 
 /* ---- data ---- */
 
+/* Of DETR: the objects beside folder/../annotations. */
+static bool read_objects(const char *folder, fl_vision_coco *out) {
+    char path[1200];
+    const char *slash = strrchr(folder, '/');
+    snprintf(path, sizeof path, "%.*sannotations/instances_%s.json", slash ? (int)(slash - folder + 1) : 0,
+             folder, slash ? slash + 1 : folder);
+    return fl_vision_coco_load(path, out);
+}
+
 static fl_data_set *training_set(const options *o, int64_t classes) {
     const recipe *r = &o->r;
+    const bool small = r->size != 800; /* DETR's sizes, or one square for trials */
+    const fl_vision_step detr[] = {fl_vision_random_horizontal_flip(0.5),
+                                   fl_vision_resize_to(r->size, r->size, FL_VISION_BILINEAR)},
+                         full = fl_vision_detr_augment();
     const int rank = fl_dist_rank(o->d), ranks = fl_dist_size(o->d);
     const int64_t batch = r->batch / ranks / o->accumulate;
     const fl_vision_step plain[] = {fl_vision_random_resized_crop(r->size, 0, 0, FL_VISION_BILINEAR),
@@ -48,23 +71,34 @@ static fl_data_set *training_set(const options *o, int64_t classes) {
     const fl_vision_step deit[] = {fl_vision_random_resized_crop(r->size, 0, 0, FL_VISION_BICUBIC),
                                    fl_vision_random_horizontal_flip(0.5), fl_vision_deit_augment(),
                                    fl_vision_random_erasing(0.25, -1)};
-    fl_data_set *set = fl_vision_folder(o->train);
-    set = r->deit ? fl_vision_repeated(set, 3, (uint64_t)o->seed, rank, ranks)
+    const fl_vision_step *steps = r->kind == DEIT ? deit : r->kind == CLASSIC ? plain : small ? detr : &full;
+    fl_data_set *set =
+        r->kind == DETR ? fl_vision_objects(&o->coco[0], o->train) : fl_vision_folder(o->train);
+    set = r->kind == DEIT ? fl_vision_repeated(set, 3, (uint64_t)o->seed, rank, ranks)
                   : fl_data_shard(fl_data_shuffle(set, (uint64_t)o->seed), rank, ranks);
-    set = fl_vision_batch(set, batch > 0 ? batch : 1, .steps = r->deit ? deit : plain,
-                          .n_steps = r->deit ? 4 : 2, .seed = (uint64_t)o->seed, .drop_last = true,
-                          .region = true, .skip_bad = true, .mean = FL_VISION_IMAGENET_MEAN,
-                          .std = FL_VISION_IMAGENET_STD);
-    if (r->deit) set = fl_vision_mixup(set, classes, .seed = (uint64_t)o->seed + 1);
+    set = fl_vision_batch(set, batch > 0 ? batch : 1, .steps = steps, .objects = r->kind == DETR,
+                          .n_steps = r->kind == DEIT             ? 4
+                                     : r->kind == DETR && !small ? 1
+                                                                 : 2,
+                          .seed = (uint64_t)o->seed, .drop_last = true, .region = true, .skip_bad = true,
+                          .mean = FL_VISION_IMAGENET_MEAN, .std = FL_VISION_IMAGENET_STD);
+    if (r->kind == DEIT) set = fl_vision_mixup(set, classes, .seed = (uint64_t)o->seed + 1);
     return fl_data_prefetch(set, (int)o->threads, 2 * (int)o->threads);
 }
 
-/* The middle of the image, of 224 / 256 of its shorter side. */
+/* The middle of the image, of 224 / 256 of its shorter side; of DETR all of it, and all of the set. */
 static fl_data_set *test_set(const options *o) {
     const int64_t size = o->r.test_size;
-    const fl_vision_filter filter = o->r.deit ? FL_VISION_BICUBIC : FL_VISION_BILINEAR;
+    const fl_vision_filter filter = o->r.kind == DEIT ? FL_VISION_BICUBIC : FL_VISION_BILINEAR;
     const fl_vision_step steps[] = {fl_vision_resize(size * 256 / 224, 0, filter),
                                     fl_vision_center_crop(size)};
+    const fl_vision_step whole =
+        size == 800 ? fl_vision_resize(800, 1333, filter) : fl_vision_resize_to(size, size, filter);
+    if (o->r.kind == DETR)
+        return fl_data_prefetch(
+            fl_vision_batch(fl_vision_objects(&o->coco[1], o->val), 2, .steps = &whole, .n_steps = 1,
+                            .objects = true, .mean = FL_VISION_IMAGENET_MEAN, .std = FL_VISION_IMAGENET_STD),
+            (int)o->threads, 2 * (int)o->threads);
     fl_data_set *set = fl_data_shard(fl_vision_folder(o->val), fl_dist_rank(o->d), fl_dist_size(o->d));
     set = fl_vision_batch(set, 32, .steps = steps, .n_steps = 2, .mean = FL_VISION_IMAGENET_MEAN,
                           .std = FL_VISION_IMAGENET_STD, .skip_bad = true);
@@ -98,6 +132,18 @@ static double accuracy(fl_nn_module *net, fl_data_set *set, fl_dist_group *d) {
     return ok && count[1] > 0 ? 100 * count[0] / count[1] : (double)NAN;
 }
 
+/* AP of boxes in percent; every rank tests all, so that all know it. */
+static double precision(fl_nn_module *net, fl_data_set *set, const fl_vision_coco *truth) {
+    enum { QUERIES = 100 };
+    fl_vision_coco found = {0};
+    fl_vision_ap ap = {.n_category = 0};
+    const bool ok = vision_find_all(net, set, truth->n_image, QUERIES, &found) &&
+                    fl_vision_evaluate(truth, &found, false, &ap);
+    fl_nn_train(net, true);
+    fl_heap_free(found.object), fl_vision_ap_free(&ap);
+    return ok ? 100 * ap.figure[0] : (double)NAN;
+}
+
 /* ---- training ---- */
 
 typedef struct run {
@@ -125,10 +171,27 @@ static bool checkpoint(run *t, const char *path, bool save) {
 static double rate(const options *o, int64_t step, int64_t per_epoch) {
     const recipe *r = &o->r;
     const double lr = o->lr ? o->lr : r->lr * (double)r->batch / r->of;
-    if (!r->deit) return fl_optim_lr_step(lr, step, per_epoch * (r->epochs > 2 ? r->epochs / 3 : 1), 0.1);
+    const int64_t third = r->epochs > 2 ? r->epochs / 3 : 1;
+    if (r->kind != DEIT)
+        return fl_optim_lr_step(lr, step, per_epoch * (r->kind == DETR ? 2 : 1) * third, 0.1);
     const int64_t warm = r->warmup * per_epoch;
     return step < warm ? lr * (double)(step + 1) / (double)warm
                        : fl_optim_lr_cosine(lr, 1e-5, step - warm, r->epochs * per_epoch - warm);
+}
+
+/* What is to become smaller; DETR's over the mean number of objects of the ranks. */
+static fl_var *loss_of(run *t, const options *o, const fl_data_sample *b) {
+    if (o->r.kind != DETR) {
+        fl_var *y = fl_nn_forward(t->net, fv_const(b->t[0]));
+        return y ? fv_cross_entropy(y, b->t[1]) : NULL;
+    }
+    fl_vision_losses l;
+    double objects = (double)fl_numel(b->t[3]);
+    fl_tensor *mean = fl_from_host(&objects, FL_SHAPE(1), FL_F64);
+    const bool ok = mean && fl_dist_all_reduce(o->d, mean, .op = FL_DIST_AVG) &&
+                    fl_to_host(mean, &objects, sizeof objects) &&
+                    vision_losses(t->net, b, objects > 1 ? objects : 1, &l);
+    return ok ? l.total : NULL;
 }
 
 /* One step of several micro-batches, whose gradients add up; their mean loss. */
@@ -141,8 +204,8 @@ static bool step(run *t, const options *o, double *loss) {
         fl_dist_no_sync(t->model, k + 1 < o->accumulate);
         bool ok = fl_data_next(t->train, &t->at.epoch, &t->at.position, &b);
         if (o->bf16) fl_autocast(FL_BF16);
-        fl_var *y = ok ? fl_nn_forward(t->net, fv_const(b.t[0])) : NULL;
-        fl_var *part = y ? fv_div(fv_cross_entropy(y, b.t[1]), fv_num((double)o->accumulate)) : NULL;
+        fl_var *whole = ok ? loss_of(t, o, &b) : NULL;
+        fl_var *part = whole ? fv_div(whole, fv_num((double)o->accumulate)) : NULL;
         fl_autocast(FL_F32);
         ok = part && fl_backward(part);
         if (ok) *loss += fl_item(fv_value(part));
@@ -153,14 +216,18 @@ static bool step(run *t, const options *o, double *loss) {
            (!t->ema || fl_optim_ema_update(t->ema));
 }
 
+static const char *measure(const options *o) { return o->r.kind == DETR ? "AP" : "accuracy"; }
+
 /* Tests the averaged weights, keeps the best, and writes where training stands. */
 static bool end_of_epoch(run *t, const options *o) {
     const bool first = fl_dist_rank(o->d) == 0;
     bool ok = !t->ema || fl_optim_ema_swap(t->ema);
-    const double percent = ok ? accuracy(t->net, t->test, o->d) : (double)NAN;
+    const double percent = !ok                    ? (double)NAN
+                           : o->r.kind == DETR ? precision(t->net, t->test, &o->coco[1])
+                                               : accuracy(t->net, t->test, o->d);
     const bool better = percent > t->best;
     if (better) t->best = percent;
-    if (first) printf("Epoch %lld: accuracy %.2f %%, %lld bad files\n", (long long)t->at.epoch, percent,
+    if (first) printf("Epoch %lld: %s %.2f %%, %lld bad files\n", (long long)t->at.epoch, measure(o), percent,
                       (long long)fl_vision_bad(t->train));
     if (better && first) ok = ok && fl_nn_save(t->net, "vision_train.safetensors");
     ok = ok && percent == percent && (!t->ema || fl_optim_ema_swap(t->ema));
@@ -180,7 +247,7 @@ static bool train(run *t, const options *o) {
             printf("Step %lld: loss %.4f\n", (long long)t->at.step, loss), fflush(stdout);
         if (ok && (t->at.epoch > epoch || t->at.step == o->steps)) ok = end_of_epoch(t, o);
     }
-    if (ok && first) printf("Best accuracy: %.2f %%\n", t->best);
+    if (ok && first) printf("Best %s: %.2f %%\n", measure(o), t->best);
     return ok;
 }
 
@@ -192,22 +259,40 @@ static int64_t count_classes(const char *folder) {
     return n;
 }
 
-static bool set_up(run *t, const options *o) {
+/* DETR's labels are the categories' ids, as in its files. */
+static fl_nn_module *new_net(const options *o, int64_t *classes) {
     const recipe *r = &o->r;
-    const int64_t classes = count_classes(o->train);
-    t->net = classes ? fl_vision_model(r->model, .classes = classes, .size = r->size,
-                                       .drop_path = r->drop_path, .divide = o->divide)
-                     : NULL;
+    const fl_vision_coco *c = &o->coco[0];
+    *classes = r->kind != DETR ? count_classes(o->train)
+               : c->n_category ? c->category[c->n_category - 1].id + 1
+                               : 0;
+    if (!*classes) return NULL;
+    if (r->kind != DETR)
+        return fl_vision_model(r->model, .classes = *classes, .size = r->size, .drop_path = r->drop_path,
+                               .divide = o->divide);
+    return fl_vision_detr(strstr(r->model, "101") ? 101 : 50, .classes = *classes, .divide = o->divide,
+                          .live = !o->backbone && !o->load);
+}
+
+static bool set_up(run *t, options *o) {
+    const recipe *r = &o->r;
+    int64_t classes = 0;
+    const bool read =
+        r->kind != DETR || (read_objects(o->train, &o->coco[0]) && read_objects(o->val, &o->coco[1]));
+    t->net = read ? new_net(o, &classes) : NULL;
     if (!t->net || !fl_nn_channels_last(t->net) ||
-        (o->load && !fl_vision_load(t->net, o->load, FL_VISION_TORCHVISION)))
+        (o->load && !fl_vision_load(t->net, o->load, FL_VISION_TORCHVISION)) ||
+        (o->backbone &&
+         !fl_vision_load(fl_nn_find(t->net, "backbone.0.body"), o->backbone, FL_VISION_TORCHVISION)))
         return false;
     t->model = fl_dist_data_parallel(o->d, t->net);
     const fv_list p = fl_dist_parameters(t->model);
-    t->optim = r->deit ? fl_optim_adamw(p, .lr = 1e-3, .weight_decay = r->decay)
+    t->optim = r->kind != CLASSIC ? fl_optim_adamw(p, .lr = 1e-3, .weight_decay = r->decay)
                        : fl_optim_sgd(p, .lr = 0.1, .momentum = 0.9, .weight_decay = r->decay);
     /* vectors and positions do not decay in DeiT */
     bool ok = t->model && t->optim;
-    if (ok && r->deit)
+    if (ok && r->kind == DETR) ok = fl_optim_group_of(t->optim, t->net, "backbone.*", .lr = 1e-4) >= 0;
+    if (ok && r->kind == DEIT)
         ok = fl_optim_group_of(t->optim, t->net, "*bias", .weight_decay = FL_ZERO) >= 0 &&
              fl_optim_group_of(t->optim, t->net, "*ln*weight", .weight_decay = FL_ZERO) >= 0 &&
              fl_optim_group_of(t->optim, t->net, "*pos_embedding", .weight_decay = FL_ZERO) >= 0;
@@ -223,6 +308,7 @@ int main(int argc, char **argv) {
                              {"val", .text = &o.val},
                              {"resume", .text = &o.resume},
                              {"load", .text = &o.load},
+                             {"backbone", .text = &o.backbone},
                              {"batch", .whole = &o.batch, .low = 1, .high = 1e6},
                              {"epochs", .whole = &o.epochs, .low = 1, .high = 1e6},
                              {"accumulate", .whole = &o.accumulate, .low = 1, .high = 1e4},
@@ -255,6 +341,7 @@ int main(int argc, char **argv) {
     const bool ok = o.d && set_up(&t, &o) && train(&t, &o);
     if (!ok) fprintf(stderr, "vision_train: %s\n", fl_error() ? fl_error() : "failed");
     fl_data_free(t.train), fl_data_free(t.test);
+    for (int i = 0; i < 2; i++) fl_vision_coco_free(&o.coco[i]);
     fl_optim_ema_free(t.ema);
     fl_optim_free(t.optim);
     fl_dist_model_free(t.model);
