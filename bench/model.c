@@ -2,10 +2,11 @@
    of figures, in the order of `columns` (make bench-model ARGS="vit --threads 2 --iterations 5")
 
    model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N] [--iterations N]
-         [--dtype f32] [--device cpu] [--nchw] [--plain] [--profile]
+         [--dtype f32] [--device cpu] [--nchw] [--plain] [--pure] [--profile]
      --list   names and presets, --columns  the names of the figures
      --dtype  bf16: products may round their operands (fl_set_matmul_precision), all else stays f32;
               the peak stays that of f32
+     --pure   with bf16: parameters, activations and gradients are bf16 too, with f32 masters in the optimizer
      --device cuda: parameters, batch and steps on that family; every clock waits for it. There f32 is strict,
               tf32 lets products round, and bf16 means parameters and activations of bf16, with f32 masters
               in the optimizer; percent_of_fma is empty, memory is the device's
@@ -34,7 +35,7 @@ typedef struct settings {
     int threads, warmup, iterations;
     fl_dtype dtype; /* of products */
     const char *device, *dtype_name, *loading; /* loading: a folder of classes, or NULL */
-    bool nchw, profile;
+    bool nchw, profile, pure; /* pure: tensors are of dtype too */
 } settings;
 
 static const char columns[] =
@@ -247,7 +248,7 @@ static void profile(const settings *s, fl_nn_module *net, fl_optim *optim, const
 static void train(const settings *s, fl_nn_module *net, const model_batch *batch, figures *f) {
     double part[4];
     fl_optim *optim = fl_optim_sgd(fl_nn_parameters(net), .lr = 1e-4, .momentum = 0.9);
-    if (on_device(s) && s->dtype == FL_BF16 && !fl_optim_use_masters(optim)) exit(1);
+    if (s->pure && !fl_optim_use_masters(optim)) exit(1);
     for (int i = 0; i < s->warmup; i++) step(s, net, optim, batch, part);
     conversions = 0;
     for (int i = 0; i < s->iterations; i++) {
@@ -291,15 +292,14 @@ static int run(const settings *s) {
     static figures f;
     fl_set_threads(s->threads);
     if (!fl_backend_set_default(s->device)) return fprintf(stderr, "skipped: %s\n", fl_error()), 1;
-    const bool narrow = on_device(s) && s->dtype == FL_BF16;
     fl_set_matmul_precision(!strcmp(s->dtype_name, "f32") ? FL_F32 : FL_BF16);
     fl_scope scope = fl_scope_begin();
     const double peak_before = on_device(s) ? 0 : peak_fma(s->threads);
     fl_seed(1);
     fl_nn_module *net = s->m->build(&s->preset);
     model_batch batch = s->m->batch(&s->preset);
-    if (narrow && !fl_nn_cast(net, FL_BF16)) return 1;
-    for (int i = 0; narrow && i < MODEL_TENSORS; i++)
+    if (s->pure && !fl_nn_cast(net, FL_BF16)) return 1;
+    for (int i = 0; s->pure && i < MODEL_TENSORS; i++)
         if (batch.t[i] && fl_dtype_is_float(batch.t[i]->dtype)) batch.t[i] = fl_cast(batch.t[i], FL_BF16);
     if (!s->preset.tiny && fl_nn_count(net) != s->m->parameters) {
         fprintf(stderr, "%s: %lld parameters instead of %lld\n", s->m->name,
@@ -357,6 +357,8 @@ static bool read_arguments(settings *s, int argc, char **argv) {
             s->nchw = true;
         else if (!strcmp(argv[i], "--plain"))
             plain = true;
+        else if (!strcmp(argv[i], "--pure"))
+            s->pure = true;
         else if (!strcmp(argv[i], "--profile"))
             s->profile = true;
         else if (!number_option(argv, &i, "--batch", &batch) &&
@@ -372,6 +374,7 @@ static bool read_arguments(settings *s, int argc, char **argv) {
     s->dtype = !strcmp(dtype, "tf32") ? FL_F32 : fl_dtype_named(dtype);
     if (!p || iterations < 1 || iterations > 100) return false;
     if (s->dtype != FL_F32 && s->dtype != FL_BF16) return false;
+    s->pure = s->dtype == FL_BF16 && (s->pure || on_device(s));
     if (s->loading && s->m->batch != model_images) return false;
     s->preset = *p;
     s->preset.plain = plain;
@@ -389,7 +392,7 @@ int main(int argc, char **argv) {
     if (argc == 2 && !strcmp(argv[1], "--columns")) return puts(columns) < 0;
     if (read_arguments(&s, argc, argv)) return run(&s);
     fprintf(stderr, "usage: model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N]"
-                    " [--iterations N] [--dtype f32] [--device cpu] [--nchw] [--plain] [--profile] "
+                    " [--iterations N] [--dtype f32] [--device cpu] [--nchw] [--plain] [--pure] [--profile] "
                     "[--loading DIR] | --list "
                     "| --columns\n");
     return 2;

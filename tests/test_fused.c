@@ -129,6 +129,39 @@ static void check_fused(const fused *f) {
     fl_set_threads(0);
 }
 
+/* Halves: a slot that reads them gives the bits that it gives where the core casts all of them. */
+static void check_halves(fused f) {
+    const fl_backend *cpu = fl_backend_cpu();
+    fl_backend wide = *cpu, old;
+    for (int i = 0; i < 2; i++) {
+        CHECK(cpu->flags[f.slot[i]] & FL_SLOT_NARROW);
+        fl_backend_set(&wide, f.slot[i], cpu->op[f.slot[i]], cpu->flags[f.slot[i]] & ~FL_SLOT_NARROW);
+    }
+    const int top = fl__level_cap(FL__AVX512);
+    for (int odd = -1; odd < 3; odd++)
+        for (int level = 0; level <= top; level++) {
+            fl_scope s = fl_scope_begin();
+            fl_tensor *want[RESULTS] = {NULL};
+            fl__level_cap(level);
+            fl_set_threads(1);
+            f.dtype = odd == 0 ? FL_F16 : FL_BF16;
+            CHECK(fl_backend_use(&wide, &old));
+            results(&f, odd, want);
+            CHECK(fl_backend_use(&old, NULL));
+            for (int threads = 1; threads < 4; threads++) {
+                fl_tensor *got[RESULTS] = {NULL};
+                fl_set_threads(threads);
+                results(&f, odd, got);
+                for (int i = 0; i <= f.n; i++)
+                    if (!CHECK(same_bits(got[i], want[i])))
+                        printf("    %s, %d threads, level %d: result %d\n", f.name, threads, level, i);
+            }
+            fl_scope_end(&s);
+        }
+    fl__level_cap(FL__AVX512);
+    fl_set_threads(0);
+}
+
 /* >>norms */
 
 static fl_var *layer_norm(const fused *f, fl_var *const *x) {
@@ -156,6 +189,9 @@ TEST(layer_norm) {
             check_fused(&(fused){"layer_norm", layer_norm, s, 3, layout, {LAYER_NORM}, d});
             check_fused(&(fused){"layer_norm 2", plain_layer_norm, s, 1, layout, {LAYER_NORM}, d});
             check_fused(&(fused){"rms_norm", rms_norm, s, 2, layout, {LAYER_NORM}, d});
+            if (k & 1) continue;
+            check_halves((fused){"layer_norm", layer_norm, s, 3, layout, {LAYER_NORM}, d});
+            check_halves((fused){"rms_norm", rms_norm, s, 2, layout, {LAYER_NORM}, d});
         }
 }
 
@@ -187,6 +223,9 @@ TEST(batch_norm) {
             check_fused(&(fused){"batch_norm relu", batch_norm, s, 3, k / 2, {BATCH_NORM}, d});
             check_fused(&(fused){"batch_norm plain", batch_norm, s, 4, k / 2, {BATCH_NORM}, d});
             check_fused(&(fused){"batch_norm relu", batch_norm, s, 4, k / 2, {BATCH_NORM}, d});
+            if (k & 1) continue;
+            check_halves((fused){"batch_norm plain", batch_norm, s, 3, k / 2, {BATCH_NORM}, d});
+            check_halves((fused){"batch_norm relu", batch_norm, s, 4, k / 2, {BATCH_NORM}, d});
         }
 }
 
@@ -205,6 +244,8 @@ TEST(group_norm) {
             fl_dtype d = k & 1 ? FL_F64 : FL_F32;
             check_fused(&(fused){"group_norm plain", group_norm, shape[i], 1, k / 2, {GROUP_NORM}, d});
             check_fused(&(fused){"group_norm affine", group_norm, shape[i], 3, k / 2, {GROUP_NORM}, d});
+            if (!(k & 1))
+                check_halves((fused){"group_norm affine", group_norm, shape[i], 3, k / 2, {GROUP_NORM}, d});
             if (shape[i].dim[2] > 1)
                 check_fused(&(fused){"group_norm instance", group_norm, shape[i], 3, k / 2, {GROUP_NORM}, d});
         }

@@ -5,11 +5,12 @@
    taken of units of fixed size, in parallel, then over a channel's units in their order.
 
    A column is what has a mean and a scale of its own: a channel, or with groups a channel of one image. Group
-   norm takes the sums of columns, then those of a group's columns, which get one mean and one variance. */
+   norm takes the sums of columns, then those of a group's columns, which get one mean and one variance.
+   Images of halves are widened and rounded unit by unit; all else is f32 then. */
 #ifndef FL_CPU_BATCH_NORM_H
 #define FL_CPU_BATCH_NORM_H
 #include "common.h"
-#include "gemm.h"
+#include "scratch.h"
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_batch_norm_slots(fl_backend *cpu);
 #endif
@@ -23,7 +24,8 @@ FL__LOOPS_BEGIN
 enum {
     FL__BNORM_UNIT = 8192, /* elements of a block of rows, unless the rows are long */
     FL__BNORM_ROWS = 512,  /* most and least rows of it */
-    FL__BNORM_FEW = 64
+    FL__BNORM_FEW = 64,
+    FL__BNORM_IMAGES = 5   /* most that a step over units reads and writes */
 };
 
 typedef struct fl__bnorm {
@@ -41,6 +43,9 @@ typedef struct fl__bnorm {
     int64_t of_image, groups;          /* channels and groups of an image; 0 groups: batch norm */
     double eps;
     bool last, relu;                   /* last: channels are innermost */
+    int64_t origin;                    /* the element at which the images begin */
+    fl__loop widen, narrow;            /* of halves, or NULL */
+    fl__scratch scratch;
     const struct fl__bnorm_kernels *kernels;
 } fl__bnorm;
 
@@ -60,8 +65,9 @@ typedef struct fl__bnorm_kernels {
 
 /* The first element of a unit; its rows, with channels innermost; its first column. */
 static inline int64_t fl__bnorm_at(const fl__bnorm *s, int64_t unit) {
-    if (!s->last) return unit * s->width;
-    return (unit / s->units_of_image * s->rows + unit % s->units_of_image * s->rows_of_unit) * s->channels;
+    const int64_t n = s->units_of_image;
+    return (s->last ? (unit / n * s->rows + unit % n * s->rows_of_unit) * s->channels : unit * s->width) -
+           s->origin;
 }
 
 static inline int64_t fl__bnorm_rows(const fl__bnorm *s, int64_t unit) {
@@ -108,19 +114,20 @@ static bool fl__bnorm_alike(const fl_tensor *t, const fl_tensor *x) {
     return ok;
 }
 
-/* A number per channel, of x's dtype, dense. */
+/* A number per channel, of the dtype that computes, dense. */
 static bool fl__bnorm_per_channel(const fl_tensor *w, const fl_tensor *x) {
-    return w->weak || (w->dtype == x->dtype && fl_is_contiguous(w));
+    return w->weak || (w->dtype == fl_dtype_wide(x->dtype) && fl_is_contiguous(w));
 }
 
 /* Whether the kernels take images like x; then *s has its sizes. */
 static bool fl__bnorm_begin(fl__bnorm *s, const fl_call *c) {
     const fl_batch_norm_args *a = c->args;
     const fl_tensor *x = c->in[0];
+    const fl_dtype wide = fl_dtype_wide(x->dtype);
     int64_t numel = fl_numel(x);
     *s = (fl__bnorm){.eps = a->eps, .relu = a->relu, .groups = a->groups, .of_image = x->shape[1],
                      .width = 1};
-    s->kernels = fl__bnorm_kernels_of[fl__variant(x->dtype)];
+    s->kernels = fl__bnorm_kernels_of[fl__variant(wide)];
     if (numel == 0 || !s->kernels || (a->groups && a->relu)) return false;
     for (int i = 2; i < x->ndim; i++) s->width *= x->shape[i];
     s->last = fl_is_channels_last(x);
@@ -133,17 +140,26 @@ static bool fl__bnorm_begin(fl__bnorm *s, const fl_call *c) {
     s->units_of_image = fl__ceil_div(s->rows, s->rows_of_unit);
     s->units = s->last ? s->units_of_image * (s->columns / s->channels) : numel / s->width;
     s->x = fl_data(x);
+    if (wide != x->dtype) {
+        s->widen = fl__cast_loop(x->dtype, wide);
+        s->narrow = fl__cast_loop(wide, x->dtype);
+    }
     return true;
 }
 
-/* Shares out `room`: n rows of a number per column, then the parts. */
-static void fl__bnorm_share(fl__bnorm *s, char *room, int64_t size, void **row[], int n) {
-    for (int i = 0; i < n; i++) *row[i] = room + i * s->columns * size;
-    s->part = room + n * s->columns * size;
+static int64_t fl__bnorm_unit(const fl__bnorm *s) {
+    return s->last ? s->rows_of_unit * s->channels : s->width;
 }
 
-static int64_t fl__bnorm_room(const fl__bnorm *s, int rows) {
-    return rows * s->columns + 2 * s->units * (s->last ? s->channels : 1);
+/* Opens scratch for n rows of a number per column, the parts, and units of the images if they are halves. */
+static bool fl__bnorm_open(fl__bnorm *s, int64_t size, void **row[], int n, const char *op) {
+    const int64_t room = n * s->columns + 2 * s->units * (s->last ? s->channels : 1);
+    if (!fl__scratch_open(&s->scratch, s->units, s->widen ? FL__BNORM_IMAGES * fl__bnorm_unit(s) * size : 0,
+                          room * size, op))
+        return false;
+    for (int i = 0; i < n; i++) *row[i] = s->scratch.shared + i * s->columns * size;
+    s->part = s->scratch.shared + n * s->columns * size;
+    return true;
 }
 
 /* A tensor's numbers, or `row` filled with the number it is; for each image of groups. */
@@ -161,6 +177,7 @@ static const void *fl__bnorm_row(const fl__bnorm *s, const fl_tensor *w, fl_dtyp
 typedef struct fl__bnorm_step {
     const fl__bnorm *s;
     void (*run)(const fl__bnorm *s, int64_t i);
+    bool gives;
 } fl__bnorm_step;
 
 static void fl__bnorm_task(void *arg, int64_t begin, int64_t end) {
@@ -168,15 +185,53 @@ static void fl__bnorm_task(void *arg, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) step->run(step->s, i);
 }
 
-static void fl__bnorm_units(const fl__bnorm *s, void (*run)(const fl__bnorm *s, int64_t unit)) {
-    int64_t size = s->last ? s->rows_of_unit * s->channels : s->width;
-    fl_parallel(s->units, fl__ceil_div(FL__GRAIN, size), fl__bnorm_task, &(fl__bnorm_step){s, run});
+/* The image at p of halves: the workspace behind `room`, with the unit's elements if they are read. */
+static float *fl__bnorm_widened(const fl__bnorm *s, const void *p, float **room, int64_t at, int64_t n, bool read) {
+    float *to = *room;
+    if (!p) return NULL;
+    *room += fl__bnorm_unit(s);
+    if (read) s->widen((void *[]){to, (uint16_t *)(uintptr_t)p + at}, n, NULL);
+    return to;
+}
+
+/* Units of halves. Steps that give no image read x alone, or dy too. */
+static void fl__bnorm_halves(const fl__bnorm_step *step, int64_t unit) {
+    const fl__bnorm *s = step->s;
+    const int64_t at = fl__bnorm_at(s, unit), n = s->last ? fl__bnorm_rows(s, unit) * s->channels : s->width;
+    const bool back = s->dy != NULL;
+    char *workspace = fl__scratch_take(&s->scratch);
+    float *room = (float *)(void *)workspace;
+    fl__bnorm w = *s;
+    w.origin = at;
+    w.x = fl__bnorm_widened(s, s->x, &room, at, n, true);
+    w.dy = fl__bnorm_widened(s, s->dy, &room, at, n, true);
+    w.y = fl__bnorm_widened(s, s->y, &room, at, n, back);
+    if (step->gives) {
+        w.add = fl__bnorm_widened(s, s->add, &room, at, n, true);
+        w.dx = fl__bnorm_widened(s, s->dx, &room, at, n, false);
+        w.dadd = fl__bnorm_widened(s, s->dadd, &room, at, n, false);
+    }
+    step->run(&w, unit);
+    void *const from[] = {w.y, w.dx, w.dadd}, *const to[] = {s->y, s->dx, s->dadd};
+    for (int i = back; step->gives && i < (back ? 3 : 1); i++)
+        if (to[i]) s->narrow((void *[]){(uint16_t *)to[i] + at, from[i]}, n, NULL);
+    fl__scratch_give_back(&s->scratch, workspace);
+}
+
+static void fl__bnorm_halves_task(void *arg, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i++) fl__bnorm_halves(arg, i);
+}
+
+/* gives: it writes images. */
+static void fl__bnorm_units(const fl__bnorm *s, void (*run)(const fl__bnorm *s, int64_t unit), bool gives) {
+    fl_parallel(s->units, fl__ceil_div(FL__GRAIN, fl__bnorm_unit(s)),
+                s->widen ? fl__bnorm_halves_task : fl__bnorm_task, &(fl__bnorm_step){s, run, gives});
 }
 
 /* n of them, each of `values`. */
 static void fl__bnorm_each(const fl__bnorm *s, int64_t n, int64_t values,
                            void (*run)(const fl__bnorm *s, int64_t i)) {
-    fl_parallel(n, fl__ceil_div(FL__GRAIN / 4, values), fl__bnorm_task, &(fl__bnorm_step){s, run});
+    fl_parallel(n, fl__ceil_div(FL__GRAIN / 4, values), fl__bnorm_task, &(fl__bnorm_step){s, run, false});
 }
 
 static void fl__bnorm_columns(const fl__bnorm *s, void (*run)(const fl__bnorm *s, int64_t i)) {
@@ -194,29 +249,25 @@ static void fl__bnorm_statistics(fl__bnorm *s, void *mean, void *var) {
 }
 
 static bool fl__bnorm_forward(fl__bnorm *s, const fl_call *c) {
-    fl_dtype d = c->in[0]->dtype;
-    int64_t size = (int64_t)fl_dtype_size(d);
-    fl_buffer *scratch = fl__gemm_scratch(fl__bnorm_room(s, 6), (size_t)size, "batch_norm");
-    char *room = scratch ? fl_buffer_map(scratch) : NULL;
-    if (room) {
-        void *w, *b;
-        fl__bnorm_share(s, room, size, (void **[]){&w, &b, &s->scale, &s->rstd, &s->mean, &s->var}, 6);
-        fl__bnorm_statistics(s, fl_data(c->n_in == 4 ? c->out[1] : c->in[4]),
-                             fl_data(c->n_in == 4 ? c->out[2] : c->in[5]));
-        s->w = fl__bnorm_row(s, c->in[1], d, w);
-        s->b = fl__bnorm_row(s, c->in[2], d, b);
-        if (c->n_in == 4) {
-            fl__bnorm_units(s, s->kernels->moments);
-            fl__bnorm_columns(s, s->kernels->statistics);
-            if (s->groups) fl__bnorm_groups(s, s->kernels->join);
-        }
-        if (s->groups) fl__bnorm_groups(s, s->kernels->spread);
-        s->kernels->scales(s);
-        fl__bnorm_units(s, s->kernels->apply);
-        fl_buffer_unmap(scratch);
+    const fl_dtype d = fl_dtype_wide(c->in[0]->dtype);
+    void *w, *b;
+    if (!fl__bnorm_open(s, (int64_t)fl_dtype_size(d),
+                        (void **[]){&w, &b, &s->scale, &s->rstd, &s->mean, &s->var}, 6, "batch_norm"))
+        return false;
+    fl__bnorm_statistics(s, fl_data(c->n_in == 4 ? c->out[1] : c->in[4]),
+                         fl_data(c->n_in == 4 ? c->out[2] : c->in[5]));
+    s->w = fl__bnorm_row(s, c->in[1], d, w);
+    s->b = fl__bnorm_row(s, c->in[2], d, b);
+    if (c->n_in == 4) {
+        fl__bnorm_units(s, s->kernels->moments, false);
+        fl__bnorm_columns(s, s->kernels->statistics);
+        if (s->groups) fl__bnorm_groups(s, s->kernels->join);
     }
-    fl_buffer_drop(scratch);
-    return room != NULL;
+    if (s->groups) fl__bnorm_groups(s, s->kernels->spread);
+    s->kernels->scales(s);
+    fl__bnorm_units(s, s->kernels->apply, true);
+    fl__scratch_close(&s->scratch);
+    return true;
 }
 
 static bool fl__cpu_batch_norm(const fl_backend *self, const fl_call *c) {
@@ -235,30 +286,25 @@ static bool fl__cpu_batch_norm(const fl_backend *self, const fl_call *c) {
 }
 
 static bool fl__bnorm_backward(fl__bnorm *s, const fl_call *c) {
-    fl_dtype d = c->in[0]->dtype;
-    int64_t size = (int64_t)fl_dtype_size(d);
-    fl_buffer *scratch = fl__gemm_scratch(fl__bnorm_room(s, 7), (size_t)size, "batch_norm_grad");
-    char *room = scratch ? fl_buffer_map(scratch) : NULL;
-    if (room) {
-        void *w;
-        fl__bnorm_share(s, room, size,
+    const fl_dtype d = fl_dtype_wide(c->in[0]->dtype);
+    void *w;
+    if (!fl__bnorm_open(s, (int64_t)fl_dtype_size(d),
                         (void **[]){&w, &s->scale, &s->rstd, &s->mean_of[0], &s->mean_of[1], &s->mean,
-                                    &s->var}, 7);
-        fl__bnorm_statistics(s, fl_data(c->in[2]), fl_data(c->in[3]));
-        s->w = fl__bnorm_row(s, c->in[1], d, w);
-        if (s->groups) fl__bnorm_groups(s, s->kernels->spread);
-        s->kernels->scales(s);
-        fl__bnorm_units(s, s->kernels->grad_sums);
-        fl__bnorm_columns(s, s->kernels->grad_statistics);
-        if (s->groups) {
-            fl__bnorm_each(s, s->of_image, s->columns / s->of_image, s->kernels->grad_weights);
-            fl__bnorm_groups(s, s->kernels->grad_join);
-        }
-        if (s->dx || s->dadd) fl__bnorm_units(s, s->kernels->grad_apply);
-        fl_buffer_unmap(scratch);
+                                    &s->var}, 7, "batch_norm_grad"))
+        return false;
+    fl__bnorm_statistics(s, fl_data(c->in[2]), fl_data(c->in[3]));
+    s->w = fl__bnorm_row(s, c->in[1], d, w);
+    if (s->groups) fl__bnorm_groups(s, s->kernels->spread);
+    s->kernels->scales(s);
+    fl__bnorm_units(s, s->kernels->grad_sums, false);
+    fl__bnorm_columns(s, s->kernels->grad_statistics);
+    if (s->groups) {
+        fl__bnorm_each(s, s->of_image, s->columns / s->of_image, s->kernels->grad_weights);
+        fl__bnorm_groups(s, s->kernels->grad_join);
     }
-    fl_buffer_drop(scratch);
-    return room != NULL;
+    if (s->dx || s->dadd) fl__bnorm_units(s, s->kernels->grad_apply, true);
+    fl__scratch_close(&s->scratch);
+    return true;
 }
 
 static bool fl__cpu_batch_norm_grad(const fl_backend *self, const fl_call *c) {
@@ -282,10 +328,10 @@ static bool fl__cpu_batch_norm_grad(const fl_backend *self, const fl_call *c) {
 }
 
 FL_PRIVATE void fl__cpu_batch_norm_slots(fl_backend *cpu) {
-    fl_backend_set(cpu, fl_op_batch_norm, fl__cpu_batch_norm, 0);
-    fl_backend_set(cpu, fl_op_batch_norm_grad, fl__cpu_batch_norm_grad, 0);
-    fl_backend_set(cpu, fl_op_group_norm, fl__cpu_batch_norm, 0);
-    fl_backend_set(cpu, fl_op_group_norm_grad, fl__cpu_batch_norm_grad, 0);
+    fl_backend_set(cpu, fl_op_batch_norm, fl__cpu_batch_norm, FL_SLOT_NARROW);
+    fl_backend_set(cpu, fl_op_batch_norm_grad, fl__cpu_batch_norm_grad, FL_SLOT_NARROW);
+    fl_backend_set(cpu, fl_op_group_norm, fl__cpu_batch_norm, FL_SLOT_NARROW);
+    fl_backend_set(cpu, fl_op_group_norm_grad, fl__cpu_batch_norm_grad, FL_SLOT_NARROW);
 }
 
 FL__LOOPS_END

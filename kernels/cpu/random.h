@@ -137,16 +137,17 @@ static bool fl__cpu_dropout(const fl_backend *self, const fl_call *c) {
         if (!row[k]->weak && fl_is_contiguous(row[k])) drop.row[k] = fl_data(row[k]);
     drop.size = (int)fl_dtype_size(y->dtype);
     fl__pass p;
-    fl__pass_begin(&p, fl__dropout_loops[fl__variant(y->dtype)], &drop);
-    fl__pass_add(&p, y, FL_WRITE, y->dtype);
-    fl__pass_add(&p, c->in[0], FL_READ, y->dtype);
+    const fl_dtype wide = fl_dtype_wide(y->dtype);
+    fl__pass_begin(&p, fl__dropout_loops[fl__variant(wide)], &drop);
+    fl__pass_add_wide(&p, y, FL_WRITE, wide);
+    fl__pass_add_wide(&p, c->in[0], FL_READ, wide);
     fl__pass_add_sequence(&p, fl__dropout_words, &drop);
     fl__pass_run(&p, fl_numel(y));
     return true;
 }
 
 FL_PRIVATE void fl__cpu_random_slots(fl_backend *cpu) {
-    fl_backend_set(cpu, fl_op_dropout, fl__cpu_dropout, 0);
+    fl_backend_set(cpu, fl_op_dropout, fl__cpu_dropout, FL_SLOT_NARROW);
 }
 
 FL__LOOPS_END
