@@ -216,6 +216,7 @@ FL_API fl_data_set *fl_vision_repeated(fl_data_set *set, int64_t times, uint64_t
 #if defined(FL_IMPL_ONLY_VISION_TRANSFORMS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_VISION_TRANSFORMS_IMPL
 #define FL_VISION_TRANSFORMS_IMPL
+#include "../../kernels/vision/colour.h"
 #include "../../kernels/vision/resize.h"
 #include "../ops/copy.h"
 #include "../ops/random.h"
@@ -588,12 +589,7 @@ static bool fl__vision_flip(const fl_vision_step *s, fl_vision_item *item, fl_rn
         const uint8_t *p = from.p + (rows ? from.h - 1 - y : y) * from.row;
         uint8_t *q = to.p + y * to.row;
         if (rows) memcpy(q, p, (size_t)to.row);
-        else if (to.c == 3)
-            for (int64_t x = 0, u = 3 * (to.w - 1); u >= 0; x += 3, u -= 3)
-                q[x] = p[u], q[x + 1] = p[u + 1], q[x + 2] = p[u + 2];
-        else
-            for (int64_t x = 0; x < to.w; x++)
-                for (int64_t k = 0; k < to.c; k++) q[x * to.c + k] = p[(to.w - 1 - x) * to.c + k];
+        else fl__colour_mirror(p, to.w, to.c, q);
     }
     item->image = t;
     const double one[] = {1, 1}, none[2] = {0}, mirror[] = {rows ? 0 : (double)to.w, rows ? (double)to.h : 0};
@@ -682,10 +678,6 @@ static uint8_t fl__vision_cut(float v) {
     return (uint8_t)(v > 0 ? v < 255 ? v : 255 : 0); /* NaN: 0 */
 }
 
-static float fl__vision_grey(const uint8_t *p) {
-    return floorf(0.2989f * (float)p[0] + 0.587f * (float)p[1] + 0.114f * (float)p[2]);
-}
-
 /* h, s, v of r, g, b in [0, 1], turned by `turn`, and back. */
 static void fl__vision_turn_hue(uint8_t *p, double turn) {
     const float r = (float)p[0] / 255, g = (float)p[1] / 255, b = (float)p[2] / 255;
@@ -703,22 +695,31 @@ static void fl__vision_turn_hue(uint8_t *p, double turn) {
     for (int k = 0; k < 3; k++) p[k] = fl__vision_cut(fminf(fmaxf(rgb[k], 0), 1) * (256.0f - 1e-3f));
 }
 
-/* v x + (1 - v) other, where other is a number or the pixel's grey. */
+enum { FL__VISION_CHUNK = 512 }; /* pixels at once, whose greys fit the stack */
+
+/* v x + (1 - v) other, where other is a number or, NULL, the pixel's grey. */
 static void fl__vision_blend(const fl_vision_pixels *x, double v, const float *other) {
-    const float a = (float)v, rest = (float)(1 - v);
     const int64_t n = x->h * x->w;
-    for (int64_t i = 0; i < n; i++) {
-        uint8_t *p = x->p + i * x->c;
-        const float with = rest * (other ? *other : x->c >= 3 ? fl__vision_grey(p) : (float)p[0]);
-        for (int64_t k = 0; k < x->c; k++) p[k] = fl__vision_cut((float)p[k] * a + with);
+    float grey[FL__VISION_CHUNK];
+    for (int64_t i = 0; i < n; i += FL__VISION_CHUNK) {
+        const int64_t m = n - i < FL__VISION_CHUNK ? n - i : FL__VISION_CHUNK;
+        if (!other) fl__colour_grey(x->p + i * x->c, m, x->c, grey);
+        fl__colour_blend(x->p + i * x->c, m, x->c, (float)v, (float)(1 - v), other ? other : grey, !other);
     }
 }
 
 static void fl__vision_contrast(const fl_vision_pixels *x, double v) {
-    double sum = 0;
-    for (int64_t i = 0; i < x->h * x->w; i++)
-        sum += (double)(x->c >= 3 ? fl__vision_grey(x->p + i * x->c) : (float)x->p[i * x->c]);
-    const float mean = (float)(sum / (double)(x->h * x->w));
+    const int64_t n = x->h * x->w;
+    float grey[FL__VISION_CHUNK];
+    int64_t sum = 0;
+    for (int64_t i = 0; i < n; i += FL__VISION_CHUNK) {
+        const int64_t m = n - i < FL__VISION_CHUNK ? n - i : FL__VISION_CHUNK;
+        int32_t part = 0;
+        if (x->c >= 3) fl__colour_grey(x->p + i * x->c, m, x->c, grey);
+        for (int64_t k = 0; k < m; k++) part += x->c >= 3 ? (int32_t)grey[k] : x->p[(i + k) * x->c];
+        sum += part;
+    }
+    const float mean = (float)((double)sum / (double)n);
     fl__vision_blend(x, v, &mean);
 }
 
@@ -729,18 +730,20 @@ static void fl__vision_look_up(const fl_vision_pixels *x, uint8_t table[4][256])
 }
 
 static void fl__vision_by_value(const fl_vision_pixels *x, fl_vision_change how, double v) {
-    uint8_t table[4][256];
-    for (int k = 0; k < 4; k++)
-        for (int i = 0; i < 256; i++) {
-            int y = i;
-            if (how == FL_VISION_BRIGHTNESS) y = fl__vision_cut((float)i * (float)v);
-            else if (how == FL_VISION_POSTERIZE) y = v >= 8 ? i : v <= 0 ? 0 : i & -(1 << (8 - (int)v));
-            else if (how == FL_VISION_SOLARIZE) y = i >= v ? 255 - i : i;
-            else if (how == FL_VISION_SOLARIZE_ADD) y = i < 128 ? fl__vision_cut((float)(i + v)) : i;
-            else if (how == FL_VISION_INVERT) y = 255 - i;
-            table[k][i] = (uint8_t)y;
-        }
-    fl__vision_look_up(x, table);
+    static const float none = 0;
+    uint8_t table[4][256], mask = 255, flip = 0, from = 0;
+    if (how == FL_VISION_BRIGHTNESS) fl__colour_blend(x->p, x->h * x->w, x->c, (float)v, 0, &none, 0);
+    else if (how == FL_VISION_SOLARIZE_ADD) {
+        for (int i = 0; i < 4 * 256; i++)
+            table[i / 256][i % 256] =
+                (uint8_t)(i % 256 < 128 ? fl__vision_cut((float)(i % 256 + v)) : i % 256);
+        fl__vision_look_up(x, table);
+    } else {
+        if (how == FL_VISION_POSTERIZE) mask = (uint8_t)(v >= 8 ? 255 : v <= 0 ? 0 : -(1 << (8 - (int)v)));
+        if (how == FL_VISION_INVERT || (how == FL_VISION_SOLARIZE && v <= 255)) flip = 255;
+        if (how == FL_VISION_SOLARIZE) from = fl__vision_cut((float)ceil(v));
+        fl__colour_bits(x->p, x->h * x->w * x->c, mask, flip, from);
+    }
 }
 
 /* Autocontrast and equalize: tables from the histogram of each channel. */
@@ -785,31 +788,30 @@ static int64_t fl__vision_reflect(int64_t i, int64_t n) {
 
 static bool fl__vision_blur(const fl_vision_pixels *from, const fl_vision_pixels *x, double sigma,
                             int64_t size) {
-    const int64_t half = size / 2, line = x->w * x->c;
-    float *weight = fl_heap_alloc((size_t)(size + line * x->h) * sizeof *weight), *middle = weight + size,
-          sum = 0;
+    const int64_t half = size / 2, line = x->w * x->c, wide = line + 2 * half * x->c;
+    float *weight = fl_heap_alloc((size_t)(size + wide + line * (x->h + 1)) * sizeof *weight), sum = 0;
     if (!weight) return false;
+    float *row = weight + size, *total = row + wide, *middle = total + line;
     for (int64_t k = 0; k < size; k++) {
         const float d = (float)(k - half) / (float)sigma;
         sum += weight[k] = expf(-0.5f * d * d);
     }
     for (int64_t k = 0; k < size; k++) weight[k] /= sum;
-    for (int64_t y = 0; y < x->h; y++)
-        for (int64_t u = 0; u < x->w; u++)
-            for (int64_t c = 0; c < x->c; c++) {
-                float v = 0;
-                for (int64_t k = 0; k < size; k++)
-                    v += weight[k] *
-                         (float)from->p[y * from->row + fl__vision_reflect(u + k - half, x->w) * x->c + c];
-                middle[y * line + u * x->c + c] = v;
-            }
-    for (int64_t y = 0; y < x->h; y++)
-        for (int64_t i = 0; i < line; i++) {
-            float v = 0;
-            for (int64_t k = 0; k < size; k++)
-                v += weight[k] * middle[fl__vision_reflect(y + k - half, x->h) * line + i];
-            x->p[y * x->row + i] = fl__vision_cut(nearbyintf(v));
-        }
+    for (int64_t y = 0; y < x->h; y++) {
+        for (int64_t u = 0; u < x->w + 2 * half; u++)
+            for (int64_t c = 0; c < x->c; c++)
+                row[u * x->c + c] =
+                    (float)from->p[y * from->row + fl__vision_reflect(u - half, x->w) * x->c + c];
+        memset(middle + y * line, 0, (size_t)line * sizeof *middle);
+        for (int64_t k = 0; k < size; k++)
+            fl__colour_add(middle + y * line, row + k * x->c, weight[k], line);
+    }
+    for (int64_t y = 0; y < x->h; y++) {
+        memset(total, 0, (size_t)line * sizeof *total);
+        for (int64_t k = 0; k < size; k++)
+            fl__colour_add(total, middle + fl__vision_reflect(y + k - half, x->h) * line, weight[k], line);
+        fl__colour_round(total, line, x->p + y * x->row);
+    }
     fl_heap_free(weight);
     return true;
 }
@@ -891,11 +893,10 @@ FL_API fl_tensor *fl_vision_changed_opt(fl_tensor *image, fl_vision_change how, 
     if (!fl__vision_crop(&item, 0, 0, from.h, from.w, 0) || !fl_vision_pixels_of(&item.image, &x))
         return NULL;
     const bool rgb = x.c >= 3;
-    const float none = 0;
     switch (how) {
     case FL_VISION_CONTRAST: fl__vision_contrast(&x, v); break;
     case FL_VISION_SATURATION: if (rgb) fl__vision_blend(&x, v, NULL); break;
-    case FL_VISION_GRAYSCALE: if (rgb) fl__vision_blend(&x, none, NULL); break;
+    case FL_VISION_GRAYSCALE: if (rgb) fl__vision_blend(&x, 0, NULL); break;
     case FL_VISION_HUE:
         for (int64_t i = 0; rgb && i < x.h * x.w; i++) fl__vision_turn_hue(x.p + i * x.c, v);
         break;
