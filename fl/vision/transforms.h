@@ -368,7 +368,7 @@ static bool fl__vision_taps(fl__resize_taps *t, int64_t in, double low, double h
     static const double reach[] = {1, 2, 0.5, 3};
     const double scale = (double)((float)high - (float)low) / (double)out, stretch = scale > 1 ? scale : 1,
                  support = reach[f] * stretch;
-    t->out = out, t->most = (int64_t)ceil(support) * 2 + 1;
+    t->out = out, t->most = ((int64_t)ceil(support) * 2 + 4) / 4 * 4;
     t->at = fl_heap_alloc((size_t)out * sizeof *t->at * (size_t)(2 + t->most) +
                           (size_t)t->most * sizeof(double) + 8);
     if (!t->at) return false;
@@ -430,7 +430,8 @@ static bool fl__vision_resize_pixels(const fl_vision_pixels *x, const fl_vision_
     const fl_vision_pixels *to = columns && !columns_first ? &middle : y;
     for (int64_t i = 0; ok && rows && i < to->h; i += FL__RESIZE_ROWS)
         fl__resize_rows(from.p + i * from.row, from.row, to->p + i * to->row, to->row,
-                        to->h - i < FL__RESIZE_ROWS ? to->h - i : FL__RESIZE_ROWS, x->c, &across);
+                        to->h - i < FL__RESIZE_ROWS ? to->h - i : FL__RESIZE_ROWS, x->c,
+                        from.w * from.c, &across);
     if (ok && columns && !columns_first) fl__vision_resize_columns(rows ? &middle : &from, y, &down, sums);
     for (int64_t i = 0; ok && !rows && !columns && i < y->h; i++)
         memcpy(y->p + i * y->row, x->p + i * x->row, (size_t)(y->w * y->c));
