@@ -228,12 +228,12 @@ TEST(resampling_is_the_sum_and_pieces_are_the_whole) {
                                       {7, 3},        {100, 1},      {9, 10}};
     fl_scope s = fl_scope_begin();
     for (int r = 0; r < 7; r++) {
-        const int64_t from = rate[r][0], to = rate[r][1], n = 700;
+        const int64_t from = rate[r][0], to = rate[r][1], n = r == 2 ? 16000 : 700; /* long ones go in groups */
         fl_tensor *x = sound(n, 5), *y = fl_speech_resample(x, from, to);
         if (!CHECK(y != NULL)) continue;
         CHECK_EQ_INT(y->shape[0], (n * to + from - 1) / from);
         double worst = 0;
-        for (int64_t i = 0; i < y->shape[0]; i++)
+        for (int64_t i = 0; i < y->shape[0]; i += n / 200)
             worst = fmax(worst, fabs(resampled(fl_data(x), n, i, (double)from, (double)to) -
                                      ((float *)fl_data(y))[i]));
         CHECK(worst < 2e-6);

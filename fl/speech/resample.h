@@ -43,6 +43,8 @@ FL_API int64_t fl_speech_resampler_push(fl_speech_resampler *r, const float *x, 
 #if defined(FL_IMPL_ONLY_SPEECH_RESAMPLE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_SPEECH_RESAMPLE_IMPL
 #define FL_SPEECH_RESAMPLE_IMPL
+#include "../../kernels/cpu/common.h"
+#include "../../kernels/cpu/levels.h"
 #include "../ops/copy.h"
 #include "../ops/view.h"
 #include <math.h>
@@ -51,12 +53,14 @@ FL_API int64_t fl_speech_resampler_push(fl_speech_resampler *r, const float *x, 
 /* Output i = j to + p is the product of phase p's taps with x from j from + first[p] on. */
 struct fl_speech_resampler {
     int64_t from, to; /* over their greatest common divisor */
-    int64_t taps;     /* of a phase, a multiple of 16: zeros fill up */
+    int64_t taps;     /* of a phase */
     int64_t *first;   /* [to] */
     float *tap;       /* [to][taps] */
     int64_t seen, done; /* samples that came, and were given */
     int64_t start, n, cap, out_cap; /* x holds samples start, ..., start + n - 1; before 0 there are zeros */
     float *x, *out;
+    float *split; /* [from][split_row]: of x each from-th sample in a row */
+    int64_t split_row, split_cap;
 };
 
 enum { FL__SPEECH_MOST_TAPS = 1 << 23 }; /* 32 MiB: rates without a common divisor want many */
@@ -83,7 +87,7 @@ static double fl__speech_filter(double t, const fl_speech_resample_opts *o) {
 static bool fl__speech_taps(fl_speech_resampler *r, const fl_speech_resample_opts *o) {
     const double base = (double)(r->from < r->to ? r->from : r->to) * o->rolloff;
     const double reach = (double)o->crossings * (double)r->from / base; /* in samples of x */
-    r->taps = ((int64_t)(2 * reach) + 2 + 15) / 16 * 16;
+    r->taps = (int64_t)(2 * reach) + 2;
     if (!(reach < 1e6) || r->taps > FL__SPEECH_MOST_TAPS / r->to)
         return fl_fail("fl_speech_resample: from %lld to %lld: a filter of %lld taps", (long long)r->from,
                        (long long)r->to, (long long)(r->taps * r->to));
@@ -123,31 +127,85 @@ FL_API void fl_speech_resampler_free(fl_speech_resampler *r) {
     fl_heap_free(r->first);
     fl_heap_free(r->tap);
     fl_heap_free(r->x);
+    fl_heap_free(r->split);
     fl_heap_free(r->out);
     fl_heap_free(r);
 }
 
-/* Sixteen sums beside each other, which a compiler keeps in registers, then a tree. */
-static float fl__speech_dot(const float *a, const float *b, int64_t n) {
-    float s[16] = {0};
-    for (int64_t k = 0; k < n; k += 16)
-        for (int i = 0; i < 16; i++) s[i] += a[k + i] * b[k + i];
-    for (int w = 8; w; w /= 2)
-        for (int i = 0; i < w; i++) s[i] += s[i + w];
-    return s[0];
-}
-
-/* The samples that output i begins and ends before. */
+/* The sample that output i begins to read at. */
 static int64_t fl__speech_reads(const fl_speech_resampler *r, int64_t i) {
     return i / r->to * r->from + r->first[i % r->to];
 }
 
-/* Outputs up to `end`, of a window of x that holds all they read. */
-static void fl__speech_filter_to(fl_speech_resampler *r, int64_t end, float *y) {
-    for (; r->done < end; r->done++) {
-        const float *tap = r->tap + r->done % r->to * r->taps;
-        *y++ = fl__speech_dot(r->x + (fl__speech_reads(r, r->done) - r->start), tap, r->taps);
+enum { FL__SPEECH_BESIDE = 32 };
+
+FL__LOOPS_BEGIN
+/* The next n outputs one by one, of a window of x that holds all they read. */
+FL__INLINE void fl__speech_filter_each(const fl_speech_resampler *r, int64_t n, float *y) {
+    for (int64_t i = 0; i < n; i++) {
+        const float *x = r->x + (fl__speech_reads(r, r->done + i) - r->start);
+        const float *tap = r->tap + (r->done + i) % r->to * r->taps;
+        float sum = 0;
+        for (int64_t k = 0; k < r->taps; k++) sum += x[k] * tap[k];
+        y[i] = sum;
     }
+}
+
+/* The same of many, which begin at phase 0: outputs of a phase stand beside each other, in registers. Sample
+   q from + m is split[m][q], counted from what the first one reads. */
+FL__INLINE void fl__speech_filter_split(const fl_speech_resampler *r, int64_t groups, float *y) {
+    for (int64_t p = 0; p < r->to; p++)
+        for (int64_t j = 0; j < groups; j += FL__SPEECH_BESIDE) {
+            float sum[FL__SPEECH_BESIDE] = {0};
+            int64_t m = (r->first[p] - r->first[0]) % r->from, q = (r->first[p] - r->first[0]) / r->from;
+            for (int64_t k = 0; k < r->taps; k++) {
+                const float *x = r->split + m * r->split_row + q + j, tap = r->tap[p * r->taps + k];
+                for (int i = 0; i < FL__SPEECH_BESIDE; i++) sum[i] += x[i] * tap;
+                if (++m == r->from) m = 0, q++;
+            }
+            for (int64_t i = 0; i < FL__SPEECH_BESIDE && j + i < groups; i++) y[(j + i) * r->to + p] = sum[i];
+        }
+}
+
+#define FL__SPEECH_FILTER(level)                                                                            \
+    FL__TARGET_##level static void fl__speech_filter_##level(const fl_speech_resampler *r, int64_t groups, \
+                                                             int64_t n, float *y) {                        \
+        if (groups) fl__speech_filter_split(r, groups, y);                                                 \
+        else fl__speech_filter_each(r, n, y);                                                              \
+    }
+FL__EACH_LEVEL(FL__SPEECH_FILTER)
+#undef FL__SPEECH_FILTER
+FL__LOOPS_END
+
+typedef void (*fl__speech_filter_fn)(const fl_speech_resampler *r, int64_t groups, int64_t n, float *y);
+static const fl__speech_filter_fn fl__speech_filters[FL__LEVEL_COUNT] = {FL__AT_LEVELS(fl__speech_filter)};
+
+/* Samples of `groups` outputs of each phase, put in rows of each from-th. False: there is no memory. */
+static bool fl__speech_split(fl_speech_resampler *r, int64_t groups) {
+    const int64_t all = r->first[r->to - 1] - r->first[0] + r->taps; /* that a group reads */
+    r->split_row = (groups + FL__SPEECH_BESIDE) / FL__SPEECH_BESIDE * FL__SPEECH_BESIDE + all / r->from + 1;
+    if (!fl_heap_grow(&r->split, &r->split_cap, r->split_row * r->from, sizeof *r->split)) return false;
+    const float *x = r->x + (fl__speech_reads(r, r->done) - r->start);
+    const int64_t n = (groups - 1) * r->from + all;
+    memset(r->split, 0, (size_t)(r->split_row * r->from) * sizeof *r->split);
+    for (int64_t q = 0, k = 0; k < n; q++)
+        for (int64_t m = 0; m < r->from && k < n; m++) r->split[m * r->split_row + q] = x[k++];
+    return true;
+}
+
+/* Outputs up to `end`: in groups of all phases where there are enough of them. */
+static bool fl__speech_filter_to(fl_speech_resampler *r, int64_t end, float *y) {
+    const fl__speech_filter_fn filter = fl__speech_filters[fl__level()];
+    while (r->done < end) {
+        const int64_t odd = (r->to - r->done % r->to) % r->to, groups = (end - r->done) / r->to;
+        int64_t n = odd && odd < end - r->done ? odd : end - r->done;
+        const bool many = !odd && groups >= FL__SPEECH_BESIDE / 2;
+        if (many && !fl__speech_split(r, groups)) return false;
+        if (many) n = groups * r->to;
+        filter(r, many ? groups : 0, n, y);
+        y += n, r->done += n;
+    }
+    return true;
 }
 
 static void fl__speech_resampler_reset(fl_speech_resampler *r) { r->seen = r->done = r->n = r->start = 0; }
@@ -171,7 +229,7 @@ FL_API int64_t fl_speech_resampler_push(fl_speech_resampler *r, const float *x, 
     if (n) memcpy(r->x + r->n, x, (size_t)n * sizeof *x);
     memset(r->x + r->n + n, 0, (size_t)(silence + 16) * sizeof *x);
     r->n += n, r->seen = seen;
-    fl__speech_filter_to(r, ready, r->out);
+    if (!fl__speech_filter_to(r, ready, r->out)) return -1;
     *y = r->out;
     if (end) {
         fl__speech_resampler_reset(r);
@@ -191,6 +249,7 @@ FL_API fl_tensor *fl_speech_resample_opt(fl_tensor *x, int64_t from, int64_t to,
         return fl_bad("fl_speech_resample: %s of shape %s, not floats [..., t]", fl_dtype_name(x->dtype),
                       FL_SHAPE_TEXT(x));
     if (from == to) return x;
+    enum { PIECE = 32768 }; /* stays in a cache */
     fl_speech_resampler *r = fl_speech_resampler_new_opt(from, to, o);
     if (!r) return fl_raise();
     fl_scope s = fl_scope_begin();
@@ -200,10 +259,15 @@ FL_API fl_tensor *fl_speech_resample_opt(fl_tensor *x, int64_t from, int64_t to,
     const int64_t n = shape.dim[shape.ndim - 1] = (t * r->to + r->from - 1) / r->from;
     if (in) y = fl_data_host_tensor(shape, FL_F32);
     for (int64_t i = 0; y && i < lines; i++) {
-        const float *out;
-        if (fl_speech_resampler_push(r, (const float *)fl_data(in) + i * t, t, true, &out) < 0)
-            y = fl_raise();
-        else memcpy((float *)fl_data(y) + i * n, out, (size_t)n * sizeof *out);
+        float *to_line = (float *)fl_data(y) + i * n;
+        for (int64_t at = 0; y && at < t; at += PIECE) {
+            const float *out;
+            const int64_t more = t - at < PIECE ? t - at : PIECE;
+            const int64_t made = fl_speech_resampler_push(r, (const float *)fl_data(in) + i * t + at, more,
+                                                          at + more == t, &out);
+            if (made < 0) y = fl_raise();
+            else memcpy(to_line, out, (size_t)made * sizeof *out), to_line += made;
+        }
     }
     fl_speech_resampler_free(r);
     return fl_scope_return(&s, y);
