@@ -147,7 +147,7 @@ speech-decode: $(BUILD)/examples/speech/decode ## words from scores: make speech
 	@$< --emissions "$(EMISSIONS)" --tokens "$(TOKENS)" $(if $(LEXICON),--lexicon "$(LEXICON)") $(if $(LM),--lm "$(LM)") \
 	    $(if $(TRANSITIONS),--transitions "$(TRANSITIONS)") $(if $(NBEST),--nbest $(NBEST)) $(ARGS)
 
-speech-asr: $(BUILD)/examples/speech/asr ## recognisers by flags of Flashlight: make speech-asr ARGS="train --flagsfile=f ...", continue, fork, test, align, transcribe
+speech-asr: $(BUILD)/examples/speech/asr ## recognisers by flags of Flashlight: make speech-asr ARGS="train --flagsfile=f ...", continue, fork, test, decode, align, transcribe
 	@$< $(ARGS)
 
 speech-align: $(BUILD)/examples/speech/asr ## when words of a list were said: make speech-align AM=best.safetensors [LIST=l] [OUT=a.ctm] [ARGS="--audacity=f ..."]

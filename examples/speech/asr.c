@@ -1,25 +1,32 @@
-/* asr.c - one program for recognisers: train, continue, fork, test, align, transcribe
+/* asr.c - one program for recognisers: train, continue, fork, test, decode, align, transcribe
 
    make speech-asr ARGS="train --train=list --arch=file --criterion=ctc --rundir=dir ..."
 
    Flags have the names of Flashlight's, as --name=value or in a file of such lines (--flagsfile). Lists are
    lines "id path milliseconds transcript", paths below --datadir. train leaves in --rundir: flags,
    last.checkpoint after each epoch, best.safetensors of the valid list (or train's); continue goes on from
-   there with the same bits, fork starts from --am. test prints word and letter error rates by speaker; align
-   writes a CTM file and Audacity's labels; transcribe the words of a file. */
+   there with the same bits, fork starts from --am. test prints word and letter error rates by speaker, of
+   the best tokens; decode those of a beam search, with --lexicon, --lm and --lmweight, or the best weight of
+   a grid (--lmweight_low ..._high ..._step), which train takes for its valid list if there is an --lm.
+   --sclite and --labels write what was heard: for NIST's tool, and as a list to train on. align writes a CTM file and
+   Audacity's labels; transcribe the words of a file. Several ranks (examples/launch) share each epoch. */
 #include "../arguments.h"
 #include "fl.h"
 #include <math.h>
+#include <stdarg.h>
 #include <sys/stat.h>
 
 typedef struct flags {
     const char *train, *valid, *test, *datadir, *tokens, *arch, *criterion, *am, *rundir, *netoptim,
-        *attention, *attnWindow, *ctm, *audacity, *file, *flagsfile, *onorm;
+        *attention, *attnWindow, *ctm, *audacity, *file, *flagsfile, *onorm, *lexicon, *lm, *smearing,
+        *decodertype, *sclite, *labels;
     int64_t iter, batchsize, warmup, seed, filterbanks, samplerate, replabel, encoderdim, decoder_layers,
-        hidden, context, heads, linseg, pretrainWindow, maxdecoderoutputlen, reportiters, evalevery;
+        beamsize, beamsizetoken, hidden, context, heads, linseg, pretrainWindow, maxdecoderoutputlen, reportiters,
+        evalevery;
     double ctc_weight, lr, maxgradnorm, weightdecay, momentum, transdiag, labelsmooth, pctteacherforcing,
-        dropout, stopwer, width;
-    bool show, lrcosine, sqnorm;
+        dropout, stopwer, width, lmweight, lmweight_low, lmweight_high, lmweight_step, wordscore, silscore,
+        eosscore, unkscore, beamthreshold;
+    bool logadd, show, lrcosine, sqnorm;
 } flags;
 
 static flags f = {.criterion = "ctc",
@@ -39,7 +46,12 @@ static flags f = {.criterion = "ctc",
                   .pctteacherforcing = 100,
                   .stopwer = -1,
                   .pretrainWindow = 20,
-                  .onorm = "none"};
+                  .onorm = "none",
+                  .smearing = "max",
+                  .decodertype = "wrd",
+                  .beamsize = 100,
+                  .beamthreshold = 25,
+                  .unkscore = -INFINITY};
 
 static const argument table[] = {
     {"train", .text = &f.train},
@@ -89,6 +101,24 @@ static const argument table[] = {
     {"pctteacherforcing", .number = &f.pctteacherforcing, .low = 0, .high = 100},
     {"am_decoder_tr_dropout", .number = &f.dropout, .low = 0, .high = 1},
     {"stopwer", .number = &f.stopwer, .low = -1, .high = 100}, /* ends training */
+    {"lexicon", .text = &f.lexicon},
+    {"lm", .text = &f.lm},
+    {"smearing", .text = &f.smearing},
+    {"decodertype", .text = &f.decodertype}, /* of the model's units: wrd or tkn */
+    {"sclite", .text = &f.sclite},
+    {"labels", .text = &f.labels},
+    {"beamsize", .whole = &f.beamsize, .low = 1, .high = 1e6},
+    {"beamsizetoken", .whole = &f.beamsizetoken, .low = 0, .high = 1e9},
+    {"beamthreshold", .number = &f.beamthreshold, .low = 0, .high = 1e9},
+    {"lmweight", .number = &f.lmweight, .low = -1e3, .high = 1e3},
+    {"lmweight_low", .number = &f.lmweight_low, .low = -1e3, .high = 1e3},
+    {"lmweight_high", .number = &f.lmweight_high, .low = -1e3, .high = 1e3},
+    {"lmweight_step", .number = &f.lmweight_step, .low = 0, .high = 1e3},
+    {"wordscore", .number = &f.wordscore, .low = -1e3, .high = 1e3},
+    {"silscore", .number = &f.silscore, .low = -1e3, .high = 1e3},
+    {"eosscore", .number = &f.eosscore, .low = -1e3, .high = 1e3},
+    {"unkscore", .number = &f.unkscore},
+    {"logadd", .on = &f.logadd},
     {"show", .on = &f.show},
     {NULL, .low = 0}};
 
@@ -182,7 +212,13 @@ typedef struct recogniser {
     fl_text_dictionary *tokens;
     fl_speech_features *features;
     fl_nn_module *net, *criterion, *both;
+    fl_speech_lexicon *lexicon; /* of the search, as the model */
+    fl_text_ngram *ngram;
+    fl_text_scorer *lm;
+    fl_dist_group *ranks;
 } recogniser;
+
+static bool first_rank(const recogniser *r) { return !r->ranks || fl_dist_rank(r->ranks) == 0; }
 
 static fl_speech_target_opts target_opts(void) {
     return (fl_speech_target_opts){.separator = "|", .replabels = f.replabel, .skip = false};
@@ -245,7 +281,25 @@ static bool make_recogniser(recogniser *r) {
     return r->features && r->both && (!f.am || fl_nn_load(r->both, f.am));
 }
 
+/* What a beam search reads. */
+static bool get_models(recogniser *r) {
+    static const char *const names[] = {"none", "max", "logadd"};
+    int smear = 0;
+    while (smear < 3 && strcmp(f.smearing, names[smear])) smear++;
+    if (smear == 3) return fl_fail("asr: --smearing=%s: none max logadd", f.smearing);
+    const bool of_words = f.lexicon && strcmp(f.decodertype, "tkn");
+    if (f.lexicon && !(r->lexicon = fl_speech_lexicon_load(f.lexicon, r->tokens))) return false;
+    const fl_text_dictionary *units = of_words ? fl_speech_lexicon_words(r->lexicon) : r->tokens;
+    if (f.lm && (!(r->ngram = fl_text_ngram_load(f.lm)) || !(r->lm = fl_text_ngram_scorer(r->ngram, units))))
+        return false;
+    return !r->lexicon ||
+           fl_speech_lexicon_finish(r->lexicon, (fl_speech_smear)smear, of_words ? r->lm : NULL, false);
+}
+
 static void free_recogniser(recogniser *r) {
+    fl_text_scorer_free(r->lm);
+    fl_text_ngram_free(r->ngram);
+    fl_speech_lexicon_free(r->lexicon);
     if (r->both) fl_nn_free(r->both);
     else fl_nn_free(r->net), fl_nn_free(r->criterion);
     fl_speech_features_free(r->features);
@@ -289,13 +343,15 @@ static bool make_sample(fl_data_sample *s, fl_rng *rng, void *user) {
 }
 
 static fl_data_set *batches(corpus *c) {
-    fl_data_set *set = fl_data_transform(fl_data_shuffle(c->sounds, (uint64_t)f.seed), make_sample, c);
+    fl_data_set *set = fl_data_shuffle(c->sounds, (uint64_t)f.seed);
+    if (c->r->ranks) set = fl_data_shard(set, fl_dist_rank(c->r->ranks), fl_dist_size(c->r->ranks));
+    set = fl_data_transform(set, make_sample, c);
     c->sounds = NULL;
     return fl_data_prefetch(fl_data_batches(set, .size = f.batchsize, .pad = true, .lengths = 3), 2, 4);
 }
 
-static fl_optim *make_optim(recogniser *r) {
-    fv_list all = fl_nn_parameters(r->both);
+static fl_optim *make_optim(fl_dist_model *m) {
+    fv_list all = fl_dist_parameters(m);
     if (!strcmp(f.netoptim, "sgd"))
         return fl_optim_sgd(all, .lr = f.lr, .momentum = f.momentum, .weight_decay = f.weightdecay);
     if (!strcmp(f.netoptim, "adam")) return fl_optim_adam(all, .lr = f.lr, .weight_decay = f.weightdecay);
@@ -303,16 +359,15 @@ static fl_optim *make_optim(recogniser *r) {
     return NULL;
 }
 
-static bool checkpoint(recogniser *r, fl_optim *o, fl_optim_progress *at, bool save) {
+static bool checkpoint(fl_dist_model *m, fl_optim *o, fl_optim_progress *at, bool save) {
     char path[1000];
     if (!f.rundir) return true;
     snprintf(path, sizeof path, "%s/last.checkpoint", f.rundir);
-    return save ? fl_optim_save_checkpoint(path, r->both, o, at)
-                : fl_optim_load_checkpoint(path, r->both, o, at);
+    return save ? fl_dist_save_checkpoint(m, path, o, at) : fl_dist_load_checkpoint(m, path, o, at);
 }
 
-static bool train_step(recogniser *r, fl_optim *o, const fl_data_sample *b, const fl_optim_progress *at,
-                       int64_t total, double *sum) {
+static bool train_step(recogniser *r, fl_dist_model *m, fl_optim *o, const fl_data_sample *b,
+                       const fl_optim_progress *at, int64_t total, double *sum) {
     fl_tensor *steps;
     const double warm = f.warmup ? fmin(1, (double)(at->step + 1) / (double)f.warmup) : 1;
     const double lr = f.lrcosine ? fl_optim_lr_cosine(f.lr, 0, at->step, total) : f.lr;
@@ -322,20 +377,20 @@ static bool train_step(recogniser *r, fl_optim *o, const fl_data_sample *b, cons
     fl_var *x = fl_speech_arch_forward(r->net, fv_const(b->t[0]), b->t[2], &steps);
     fl_var *loss = x ? fl_speech_criterion_loss(r->criterion, x, steps, b->t[1], b->t[3]) : NULL;
     const bool ok = loss && fl_optim_set_lr(o, warm * lr) && fl_backward(loss) &&
-                    (f.maxgradnorm == 0 || fl_optim_clip(o, f.maxgradnorm)) && fl_optim_step(o);
+                    fl_dist_step(m, o, f.maxgradnorm);
     if (ok) *sum += fl_item(fv_value(loss));
     return ok;
 }
 
-static bool evaluate(recogniser *r, const char *path, bool show, double *wer);
+static bool evaluate(recogniser *r, const char *path, bool search, bool show, double *wer);
 
 /* Every so many epochs: the valid list's errors; the best model is kept. */
 static bool look(recogniser *r, double *best, bool *done) {
     double wer;
     char path[1000], flags_path[1010];
-    if (!evaluate(r, f.valid ? f.valid : f.train, false, &wer)) return false;
+    if (!evaluate(r, f.valid ? f.valid : f.train, f.lm != NULL, false, &wer)) return false;
     *done = wer <= f.stopwer;
-    if (wer >= *best || !f.rundir) return true;
+    if (wer >= *best || !f.rundir || !first_rank(r)) return true;
     *best = wer;
     snprintf(path, sizeof path, "%s/best.safetensors", f.rundir);
     snprintf(flags_path, sizeof flags_path, "%s.flags", path);
@@ -346,7 +401,8 @@ static bool train(recogniser *r, bool go_on) {
     corpus c = {NULL, NULL, NULL};
     fl_optim_progress at = {.step = 0};
     fl_data_set *set = open_corpus(&c, f.train, r) ? batches(&c) : NULL;
-    fl_optim *o = set ? make_optim(r) : NULL;
+    fl_dist_model *model = set ? fl_dist_data_parallel(r->ranks, r->both) : NULL;
+    fl_optim *o = model ? make_optim(model) : NULL;
     const int64_t size = set ? fl_data_size(set) : 0;
     double sum = 0, began = fl_data_now(), best = INFINITY;
     bool ok = o != NULL, done = false;
@@ -354,9 +410,9 @@ static bool train(recogniser *r, bool go_on) {
         char path[1000];
         mkdir(f.rundir, 0777);
         snprintf(path, sizeof path, "%s/flags", f.rundir);
-        ok = go_on ? checkpoint(r, o, &at, false) : write_flags(path);
+        ok = go_on ? checkpoint(model, o, &at, false) : !first_rank(r) || write_flags(path);
     }
-    if (ok)
+    if (ok && first_rank(r))
         printf("%s: %lld parameters, %lld batches an epoch\n", f.criterion, (long long)fl_nn_count(r->both),
                (long long)size);
     while (ok && !done && at.epoch < f.iter) {
@@ -365,17 +421,19 @@ static bool train(recogniser *r, bool go_on) {
         const int64_t epoch = at.epoch;
         ok = fl_data_next(set, &at.epoch, &at.position, &b);
         const fl_optim_progress now = {.step = at.step, .epoch = epoch};
-        ok = ok && train_step(r, o, &b, &now, size * f.iter, &sum);
+        ok = ok && train_step(r, model, o, &b, &now, size * f.iter, &sum);
         fl_scope_end(&s);
         at.step++;
         if (!ok || at.epoch == epoch) continue;
-        printf("epoch %lld  loss %.4f  %.0f s\n", (long long)at.epoch, sum / (double)size,
-               fl_data_now() - began);
+        if (first_rank(r))
+            printf("epoch %lld  loss %.4f  %.0f s\n", (long long)at.epoch, sum / (double)size,
+                   fl_data_now() - began);
         sum = 0;
-        ok = checkpoint(r, o, &at, true) && (at.epoch % f.evalevery || look(r, &best, &done));
+        ok = checkpoint(model, o, &at, true) && (at.epoch % f.evalevery || look(r, &best, &done));
         fflush(stdout);
     }
     fl_optim_free(o);
+    fl_dist_model_free(model);
     fl_data_free(set);
     close_corpus(&c);
     return ok;
@@ -392,14 +450,75 @@ static fl_tensor *frames_of(recogniser *r, fl_tensor *sound, int64_t *features) 
     return y ? fl_select(fv_value(y), 0, 0) : NULL;
 }
 
-static bool say(recogniser *r, fl_tensor *sound, fl_data_text *text) {
-    int64_t features, *best = fl_heap_alloc((size_t)f.maxdecoderoutputlen * sizeof *best);
-    fl_tensor *x = best ? frames_of(r, sound, &features) : NULL;
-    const int64_t n = x ? fl_speech_criterion_best(r->criterion, x, best, f.maxdecoderoutputlen) : -1;
+/* The best tokens of frames x. */
+static bool say(recogniser *r, fl_tensor *x, fl_data_text *text) {
+    int64_t *best = fl_heap_alloc((size_t)f.maxdecoderoutputlen * sizeof *best);
+    const int64_t n =
+        x && best ? fl_speech_criterion_best(r->criterion, x, best, f.maxdecoderoutputlen) : -1;
     text->n = 0;
     const bool ok = n >= 0 && fl_data_text_put(text, "", 0) &&
                     fl_speech_text_of_opt(r->tokens, best, n, text, target_opts());
     fl_heap_free(best);
+    return ok;
+}
+
+static bool put_words(const recogniser *r, const fl_speech_result *best, fl_data_text *text) {
+    bool ok = fl_data_text_put(text, "", 0);
+    for (int64_t k = 0; ok && r->lexicon && k < best->words; k++) {
+        const fl_text_dictionary *words = fl_speech_lexicon_words(r->lexicon);
+        const char *w = fl_text_dictionary_entry(words, best->word[k].word, NULL);
+        w = w ? w : "<unk>";
+        ok = (!k || fl_data_text_put(text, " ", 1)) && fl_data_text_put(text, w, strlen(w));
+    }
+    int64_t *token = r->lexicon || !ok ? NULL : fl_heap_alloc((size_t)(best->words + 1) * sizeof *token);
+    for (int64_t k = 0; token && k < best->words; k++) token[k] = best->word[k].word;
+    if (!r->lexicon) {
+        int64_t n = 0; /* without what is no token: a blank */
+        for (int64_t k = 0; token && k < best->words; k++)
+            if (token[k] < fl_text_dictionary_size(r->tokens)) token[n++] = token[k];
+        ok = token && fl_speech_text_of_opt(r->tokens, token, n, text, target_opts());
+    }
+    fl_heap_free(token);
+    return ok;
+}
+
+/* The best words of a beam search through frames x, with a weight of the language model. */
+static bool search(recogniser *r, fl_tensor *x, double weight, fl_data_text *text) {
+    fl_speech_result best;
+    const char *kind = fl_speech_criterion_name(r->criterion);
+    const bool asg = !strcmp(kind, "asg"), frames = asg || !strcmp(kind, "ctc");
+    const bool token_lm = !strcmp(f.decodertype, "tkn");
+    const int64_t space = fl_text_dictionary_find(r->tokens, "|", 1), steps = x->shape[0];
+    bool ok;
+    text->n = 0;
+    if (frames) {
+        fl_var *w = asg ? fl_speech_criterion_transitions(r->criterion) : NULL;
+        x = fl_contiguous(asg ? x : fl_log_softmax(x, 1));
+        fl_speech_decoder *d = fl_speech_decoder_new(
+            x->shape[1], r->lexicon, .beam = f.beamsize, .tokens = f.beamsizetoken,
+            .threshold = f.beamthreshold, .log_add = f.logadd, .lm_weight = weight, .word_score = f.wordscore,
+            .sil_score = f.silscore, .unknown_words = f.unkscore > -INFINITY, .unknown_score = f.unkscore,
+            .unknown = -1, .lm = r->lm, .token_lm = token_lm, .asg = asg,
+            .transitions = w ? fl_data(fv_value(w)) : NULL,
+            .separator = space > 0 ? space : space < 0 ? 0 : FL_I0);
+        ok = d && fl_speech_decoder_step(d, fl_data(x), steps) && fl_speech_decoder_end(d) &&
+             fl_speech_decoder_best(d, 1, &best) == 1 && put_words(r, &best, text);
+        fl_speech_decoder_free(d);
+        return ok;
+    }
+    fl_speech_predictor *p =
+        fl_speech_criterion_predictor(r->criterion, x, f.beamsize, f.maxdecoderoutputlen);
+    const bool transducer = p && p->transducer;
+    fl_speech_search *d =
+        p ? fl_speech_search_new(p, r->lexicon, .beam = f.beamsize, .tokens = f.beamsizetoken,
+                                 .most = transducer ? 0 : f.maxdecoderoutputlen, .threshold = f.beamthreshold,
+                                 .log_add = f.logadd, .lm_weight = weight, .word_score = f.wordscore,
+                                 .end_score = f.eosscore, .lm = r->lm, .token_lm = token_lm)
+          : NULL;
+    ok = d && fl_speech_search_step(d, transducer ? steps : f.maxdecoderoutputlen + 1) &&
+         fl_speech_search_end(d) && fl_speech_search_best(d, 1, &best) == 1 && put_words(r, &best, text);
+    fl_speech_search_free(d);
+    fl_speech_predictor_free(p);
     return ok;
 }
 
@@ -422,32 +541,81 @@ static bool each(recogniser *r, const char *path,
     return ok;
 }
 
+enum { WEIGHTS = 64 };
 typedef struct tested {
-    fl_speech_scores *scores;
-    fl_data_text text;
+    fl_speech_scores *scores[WEIGHTS]; /* of each weight of the grid */
+    fl_data_text text, trn[2], list;   /* trn: what was heard, and said */
+    double weight[WEIGHTS];
+    int weights; /* 0: no search */
     bool show;
 } tested;
+
+static bool put(fl_data_text *to, const char *format, ...) {
+    char line[8192];
+    va_list list;
+    va_start(list, format);
+    const int n = vsnprintf(line, sizeof line, format, list);
+    va_end(list);
+    return fl_data_text_put(to, line, n < 0 ? 0 : n < (int)sizeof line ? (size_t)n : sizeof line - 1);
+}
 
 static bool test_one(recogniser *r, const fl_speech_listed *e, fl_tensor *sound, void *user) {
     tested *t = user;
     char speaker[64];
+    int64_t features;
+    fl_tensor *x = frames_of(r, sound, &features);
+    bool ok = x != NULL;
     snprintf(speaker, sizeof speaker, "%.*s", (int)strcspn(e->id, "-_"), e->id);
-    if (!say(r, sound, &t->text)) return false;
-    if (t->show) printf("%s\n|T|: %s\n|P|: %s\n", e->id, e->transcript, t->text.p);
-    return fl_speech_scores_add(t->scores, speaker, t->text.p, e->transcript);
+    for (int k = 0; ok && k < (t->weights ? t->weights : 1); k++) {
+        ok = t->weights ? search(r, x, t->weight[k], &t->text) : say(r, x, &t->text);
+        ok = ok && fl_speech_scores_add(t->scores[k], speaker, t->text.p, e->transcript);
+    }
+    if (ok && t->show) printf("%s\n|T|: %s\n|P|: %s\n", e->id, e->transcript, t->text.p);
+    return ok && put(&t->trn[0], "%s (%s)\n", t->text.p, e->id) &&
+           put(&t->trn[1], "%s (%s)\n", e->transcript, e->id) &&
+           put(&t->list, "%s %s %g %s\n", e->id, e->path, e->ms, t->text.p);
 }
 
-static bool evaluate(recogniser *r, const char *path, bool show, double *wer) {
-    tested t = {.scores = fl_speech_scores_new(), .show = show};
-    fl_data_edits word, letter;
-    const bool ok =
-        t.scores && each(r, path, test_one, &t) && fl_speech_scores_of(t.scores, NULL, &word, &letter);
-    if (ok) *wer = fl_data_edits_percent(&word);
+static bool save_tested(const tested *t) {
+    char path[1000];
+    for (int k = 0; f.sclite && k < 2; k++) {
+        snprintf(path, sizeof path, "%s.%s", f.sclite, k ? "ref" : "hyp");
+        if (!fl_data_replace("asr", path, t->trn[k].p, (size_t)t->trn[k].n)) return false;
+    }
+    return !f.labels || fl_data_replace("asr", f.labels, t->list.p, (size_t)t->list.n);
+}
+
+/* Errors on a list; of several weights those of the best one, which is --lmweight from then on. */
+static bool evaluate(recogniser *r, const char *path, bool by_search, bool show, double *wer) {
+    tested t = {.weights = by_search, .weight = {f.lmweight}, .show = show && first_rank(r)};
+    bool ok = true;
+    if (by_search && f.lmweight_step > 0)
+        for (t.weights = 0; t.weights < WEIGHTS; t.weights++) {
+            t.weight[t.weights] = f.lmweight_low + t.weights * f.lmweight_step;
+            if (t.weight[t.weights] > f.lmweight_high + 1e-9) break;
+        }
+    for (int k = 0; ok && k <= t.weights && k < WEIGHTS; k++)
+        ok = (t.scores[k] = fl_speech_scores_new()) != NULL;
+    fl_data_edits word, letter, best_word = {0}, best_letter = {0};
+    int best = 0;
+    ok = ok && each(r, path, test_one, &t);
+    for (int k = 0; ok && k < (t.weights ? t.weights : 1); k++) {
+        ok = fl_speech_scores_of(t.scores[k], NULL, &word, &letter);
+        if (ok && t.weights > 1 && first_rank(r))
+            printf("lmweight %g: WER %.2f %%\n", t.weight[k], fl_data_edits_percent(&word));
+        if (k && fl_data_edits_percent(&word) >= fl_data_edits_percent(&best_word)) continue;
+        best = k, best_word = word, best_letter = letter;
+    }
+    if (ok && t.weights) f.lmweight = t.weight[best];
+    if (ok) *wer = fl_data_edits_percent(&best_word);
     t.text.n = 0;
-    if (ok && show && fl_speech_scores_table(t.scores, &t.text)) fputs(t.text.p, stdout);
-    if (ok) printf("%s: WER %.2f %%, LER %.2f %%\n", path, *wer, fl_data_edits_percent(&letter));
-    fl_heap_free(t.text.p);
-    fl_speech_scores_free(t.scores);
+    if (ok && t.show && fl_speech_scores_table(t.scores[best], &t.text)) fputs(t.text.p, stdout);
+    if (ok && first_rank(r))
+        printf("%s: WER %.2f %%, LER %.2f %%\n", path, *wer, fl_data_edits_percent(&best_letter));
+    ok = ok && (!first_rank(r) || save_tested(&t));
+    fl_data_text *const all[] = {&t.text, &t.trn[0], &t.trn[1], &t.list};
+    for (int k = 0; k < 4; k++) fl_heap_free(all[k]->p);
+    for (int k = 0; k < WEIGHTS; k++) fl_speech_scores_free(t.scores[k]);
     return ok;
 }
 
@@ -509,7 +677,9 @@ static bool transcribe(recogniser *r) {
     fl_nn_train(r->both, false);
     fl_tensor *x = f.file ? fl_speech_load_audio(f.file, .rate = f.samplerate, .channel = -1)
                           : (fl_fail("asr: --file=SOUND is needed"), NULL);
-    const bool ok = x && say(r, fl_select(x, 0, 0), &text);
+    int64_t features;
+    x = x ? frames_of(r, fl_select(x, 0, 0), &features) : NULL;
+    const bool ok = x && (f.lexicon || f.lm ? search(r, x, f.lmweight, &text) : say(r, x, &text));
     if (ok) puts(text.p);
     fl_heap_free(text.p);
     fl_scope_end(&s);
@@ -517,25 +687,29 @@ static bool transcribe(recogniser *r) {
 }
 
 int main(int argc, char **argv) {
-    static const char *const commands[] = {"train", "continue", "fork", "test", "align", "transcribe"};
+    static const char *const commands[] = {"train",  "continue", "fork",      "test",
+                                           "decode", "align",    "transcribe"};
+    enum { TRAIN, CONTINUE, FORK, TEST, DECODE, ALIGN, TRANSCRIBE, COMMANDS };
     int command = 0;
-    while (command < 6 && (argc < 2 || strcmp(argv[1], commands[command]))) command++;
-    if (command == 6) {
-        fprintf(stderr, "usage: asr train|continue|fork|test|align|transcribe --name=value ...\n");
+    while (command < COMMANDS && (argc < 2 || strcmp(argv[1], commands[command]))) command++;
+    if (command == COMMANDS) {
+        fprintf(stderr, "usage: asr train|continue|fork|test|decode|align|transcribe --name=value ...\n");
         return 2;
     }
-    recogniser r = {NULL, NULL, NULL, NULL, NULL};
+    recogniser r = {.tokens = NULL};
     bool ok = read_flags(argc, argv);
     double wer = 0;
     fl_seed((uint64_t)f.seed);
     fl_scope s = fl_scope_begin();
-    ok = ok && make_recogniser(&r);
-    if (ok && command < 3) ok = train(&r, command == 1);
-    if (ok && (command == 3 || (command < 3 && f.test))) ok = evaluate(&r, f.test, f.show, &wer);
-    if (ok && command == 4) ok = align(&r);
-    if (ok && command == 5) ok = transcribe(&r);
+    ok = ok && (command > FORK || (r.ranks = fl_dist_init())) && make_recogniser(&r) && get_models(&r);
+    if (ok && command <= FORK) ok = train(&r, command == CONTINUE);
+    if (ok && (command == TEST || command == DECODE || (command <= FORK && f.test)))
+        ok = evaluate(&r, f.test, command == DECODE, f.show, &wer);
+    if (ok && command == ALIGN) ok = align(&r);
+    if (ok && command == TRANSCRIBE) ok = transcribe(&r);
     if (!ok) fprintf(stderr, "asr: %s\n", fl_error() ? fl_error() : "failed");
     free_recogniser(&r);
+    fl_dist_close(r.ranks);
     fl_scope_end(&s);
     fl_data_arena_free(&texts);
     return ok ? 0 : 1;
