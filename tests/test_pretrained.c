@@ -41,8 +41,8 @@ TEST(folders_that_are_wrong) {
         {"{\"model_type\": \"wav2vec2\", \"hidden_size\": -1}", "hidden_size is -1"},
         {"{\"model_type\": \"wav2vec2\", \"conv_dim\": []}", "no conv_dim"},
         {"{\"model_type\": \"wav2vec2\", \"hidden_act\": \"relu\"}", "hidden_act relu"},
-        {"{\"model_type\": \"wav2vec2\", \"conv_dim\": [4], \"conv_kernel\": [3]}", "conv_stride.0 is not there"},
-        {"{\"model_type\": \"whisper\", \"d_model\": 1e30}", "d_model is 1e30"},
+        {"{\"model_type\": \"wav2vec2\", \"conv_dim\": [4], \"conv_kernel\": [3]}", "conv_stride.0 is 0"},
+        {"{\"model_type\": \"whisper\", \"d_model\": 1e30}", "d_model is 1e+30"},
         {"{\"model_type\": \"whisper\", \"d_model\": 16, \"vocab_size\": 9, \"encoder_layers\": 1, "
          "\"decoder_layers\": 1}",
          "'x'"}};

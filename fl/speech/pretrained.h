@@ -31,10 +31,10 @@ typedef struct fl_speech_whisper_opts {
     fl_named _positional;
     const int64_t *prompt; /* start of transcript, language, task, ...; NULL: the config's start */
     int64_t n_prompt;
-    int64_t most;       /* new tokens at most; 0 -> what the positions hold */
-    bool times;         /* time stamps are wanted: their rules hold (pairs, never falling) */
-    int64_t first_time; /* the token of 0.00 s; 0 -> the vocabulary's last 1501 tokens are times */
-    double latest;      /* first time stamp at most, seconds; 0 -> 1 */
+    int64_t most;          /* new tokens at most; 0 -> what the positions hold */
+    bool times;            /* time stamps are wanted: their rules hold (pairs, never falling) */
+    int64_t first_time;    /* the token of 0.00 s; 0 -> the vocabulary's last 1501 tokens are times */
+    double latest;         /* first time stamp at most, seconds; 0 -> 1 */
     const int64_t *suppressed, *suppressed_first; /* tokens that are never said, or not at first */
     int64_t n_suppressed, n_suppressed_first;
     /* A higher temperature is tried where the mean log probability is below `least` (0 -> -1) or zlib makes
@@ -88,12 +88,11 @@ FL_API bool fl_speech_whisper_long_opt(fl_nn_module *m, fl_tensor *x, fl_speech_
 #endif
 #endif /* FL_SPEECH_PRETRAINED_H: stop here if you only want the API */
 
-#if defined(FL_IMPL_ONLY_SPEECH_PRETRAINED) || \
-    (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#if defined(FL_IMPL_ONLY_SPEECH_PRETRAINED) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_SPEECH_PRETRAINED_IMPL
 #define FL_SPEECH_PRETRAINED_IMPL
 #include "../../fl_text.h"
-#include "../data/settings.h"
+#include "../data/json.h"
 #include "../data/safetensors.h"
 #include "../ops/activation.h"
 #include "../ops/attention.h"
@@ -119,36 +118,99 @@ FL_API bool fl_speech_whisper_long_opt(fl_nn_module *m, fl_tensor *x, fl_speech_
 
 /* ---- what config.json says ---- */
 
+typedef struct fl__hf_config {
+    fl_data_pair *v; /* values as text; number i of an array as "key.i" */
+    int64_t n, cap;
+    fl_data_arena texts;
+} fl__hf_config;
+
+static void fl__hf_config_free(fl__hf_config *c) {
+    fl_heap_free(c->v);
+    fl_data_arena_free(&c->texts);
+}
+
+static bool fl__hf_add(fl__hf_config *c, const char *key, const char *value) {
+    if (!fl_heap_grow(&c->v, &c->cap, c->n + 1, sizeof *c->v)) return false;
+    fl_data_pair p = {fl_data_arena_add(&c->texts, key, strlen(key)),
+                      fl_data_arena_add(&c->texts, value, strlen(value))};
+    c->v[c->n] = p;
+    c->n += p.key && p.value;
+    return p.key && p.value;
+}
+
+static bool fl__hf_value(fl__hf_config *c, fl_data_json *j, const char *key) {
+    char name[200];
+    switch (fl_data_json_next(j)) {
+    case FL_DATA_JSON_STRING:
+    case FL_DATA_JSON_NUMBER: return fl__hf_add(c, key, j->text);
+    case FL_DATA_JSON_TRUE: return fl__hf_add(c, key, "1");
+    case FL_DATA_JSON_FALSE: return fl__hf_add(c, key, "0");
+    case FL_DATA_JSON_NULL: return true;
+    case FL_DATA_JSON_OBJECT:
+        while (fl_data_json_more(j))
+            if (!fl_data_json_skip(j)) return false;
+        return j->event != FL_DATA_JSON_ERROR;
+    case FL_DATA_JSON_ARRAY:
+        for (int64_t i = 0; fl_data_json_more(j); i++) {
+            snprintf(name, sizeof name, "%.150s.%" PRId64, key, i);
+            if (strlen(key) > 150 || i > 10000) return fl_data_json_fail(j, "the array '%.40s'", key);
+            if (!fl__hf_value(c, j, name)) return false;
+        }
+        return j->event != FL_DATA_JSON_ERROR;
+    default: return j->event != FL_DATA_JSON_ERROR && fl_data_json_fail(j, "a value is due");
+    }
+}
+
+static bool fl__hf_read(fl__hf_config *c, const char *path) {
+    fl_data_json *j =
+        fl_data_json_open(path, .who = "fl_speech_pretrained", .c_strings = true, .max_depth = 16);
+    bool ok = j && fl_data_json_expect(j, FL_DATA_JSON_OBJECT);
+    while (ok && fl_data_json_more(j)) {
+        char key[200];
+        snprintf(key, sizeof key, "%.190s", j->text);
+        ok = fl__hf_value(c, j, key);
+    }
+    ok = ok && fl_data_json_next(j) == FL_DATA_JSON_END;
+    fl_data_json_close(j);
+    return ok;
+}
+
+static const char *fl__hf_text(const fl__hf_config *c, const char *key) {
+    for (int64_t i = 0; i < c->n; i++)
+        if (!strcmp(c->v[i].key, key)) return c->v[i].value;
+    return NULL;
+}
+
+static double fl__hf_number(const fl__hf_config *c, const char *key, double otherwise) {
+    const char *t = fl__hf_text(c, key);
+    double v;
+    return t && fl_data_parse_double(t, strlen(t), &v) ? v : otherwise;
+}
+
 /* A size from 1 to 2^24; 0 after fl_fail. */
-static int64_t fl__hf_size(const fl_data_settings *c, const char *key, int64_t otherwise) {
-    const int64_t n = fl_data_settings_size(c, key, otherwise);
-    if (n >= 1 && n <= 1 << 24) return n;
-    const char *text = fl_data_settings_text(c, key);
-    return fl_fail("fl_speech_pretrained: %s: %s is %s", c->path, key, text ? text : "not there"), 0;
+static int64_t fl__hf_size(const fl__hf_config *c, const char *key, int64_t otherwise) {
+    const double v = fl__hf_number(c, key, (double)otherwise);
+    if (v >= 1 && v <= 1 << 24 && v == floor(v)) return (int64_t)v;
+    return fl_fail("fl_speech_pretrained: config.json: %s is %g", key, v), 0;
 }
 
 /* ---- parts that both have ---- */
 
 typedef struct fl__hf_model {
-    bool whisper, stable,
-        group_norm; /* wav2vec 2.0: norms first; the first convolution alone has a norm */
-    int64_t dim, layers, decoder_layers, heads, decoder_heads, vocabulary, convs, positions, start,
-        eos;
+    bool whisper, stable, group_norm; /* wav2vec 2.0: norms first; the first convolution alone has a norm */
+    int64_t dim, layers, decoder_layers, heads, decoder_heads, vocabulary, convs, positions, start, eos;
     double eps, scale; /* scale: of embedded tokens */
     char *config;      /* its text */
     int64_t config_bytes;
 } fl__hf_model;
 
-static void fl__hf_release(void *data) {
-    fl_heap_free(((fl__hf_model *)data)->config);
-}
+static void fl__hf_release(void *data) { fl_heap_free(((fl__hf_model *)data)->config); }
 
 static fl_nn_module *fl__hf_list(fl_nn_module *parent, const char *name) {
     return parent ? fl_nn_add(parent, name, fl_nn_module_list_of(0, NULL)) : NULL;
 }
 
-static bool fl__hf_linear(fl_nn_module *m, const char *name, int64_t in, int64_t out,
-                          bool no_bias) {
+static bool fl__hf_linear(fl_nn_module *m, const char *name, int64_t in, int64_t out, bool no_bias) {
     return fl_nn_add(m, name, fl_nn_linear(in, out, .no_bias = no_bias)) != NULL;
 }
 static bool fl__hf_norm(fl_nn_module *m, const char *name, int64_t dim, double eps) {
@@ -157,9 +219,8 @@ static bool fl__hf_norm(fl_nn_module *m, const char *name, int64_t dim, double e
 
 static bool fl__hf_attention(fl_nn_module *m, const char *name, int64_t d, bool key_bias) {
     fl_nn_module *a = fl__hf_list(m, name);
-    return a && fl__hf_linear(a, "k_proj", d, d, !key_bias) &&
-           fl__hf_linear(a, "v_proj", d, d, false) && fl__hf_linear(a, "q_proj", d, d, false) &&
-           fl__hf_linear(a, "out_proj", d, d, false);
+    return a && fl__hf_linear(a, "k_proj", d, d, !key_bias) && fl__hf_linear(a, "v_proj", d, d, false) &&
+           fl__hf_linear(a, "q_proj", d, d, false) && fl__hf_linear(a, "out_proj", d, d, false);
 }
 
 static fl_var *fl__hf_run(fl_nn_module *m, const char *path, fl_var *x) {
@@ -206,34 +267,30 @@ static fl_var *fl__hf_attend(fl_nn_module *m, fl_var *x, fl_var *memory, int64_t
 static fl_vars fl__hf_forward(fl_nn_module *m, fl_vars in) {
     const fl__hf_model *h = m->data;
     if (in.n != 1 + h->whisper) return fl_nn_fail(m, "%d inputs", in.n);
-    fl_var *y = h->whisper ? fl_speech_whisper_scores(m, fl_speech_whisper_encode(m, in.v[0]),
-                                                      fv_value(in.v[1]))
-                           : fl_speech_wav2vec2(m, in.v[0], false);
+    fl_var *y = h->whisper
+                    ? fl_speech_whisper_scores(m, fl_speech_whisper_encode(m, in.v[0]), fv_value(in.v[1]))
+                    : fl_speech_wav2vec2(m, in.v[0], false);
     return (fl_vars){y != NULL, {y}};
 }
 
-static const fl_nn_type fl__hf_wav2vec2_type = {.name = "Wav2Vec2ForCTC",
-                                                .maker = "fl_speech_pretrained",
-                                                .forward = fl__hf_forward,
-                                                .release = fl__hf_release};
+static const fl_nn_type fl__hf_wav2vec2_type = {.name = "Wav2Vec2ForCTC", .maker = "fl_speech_pretrained",
+                                                .forward = fl__hf_forward, .release = fl__hf_release};
 static const fl_nn_type fl__hf_whisper_type = {.name = "WhisperForConditionalGeneration",
-                                               .maker = "fl_speech_pretrained",
-                                               .forward = fl__hf_forward,
+                                               .maker = "fl_speech_pretrained", .forward = fl__hf_forward,
                                                .release = fl__hf_release};
 
 static bool fl__hf_is(const fl_nn_module *m, const fl_nn_type *type) {
-    return (m && m->type == type) ||
-           fl_refuse("fl_speech_pretrained: the module is no %s", type->name);
+    return (m && m->type == type) || fl_refuse("fl_speech_pretrained: the module is no %s", type->name);
 }
 
 /* ---- wav2vec 2.0 ---- */
 
 /* The convolution of places, its weight normed over the last axis: names of before and after PyTorch 2. */
-static bool fl__w2v_places(fl_nn_module *encoder, const fl_data_settings *c, int64_t d, bool old) {
+static bool fl__w2v_places(fl_nn_module *encoder, const fl__hf_config *c, int64_t d, bool old) {
     const int64_t kernel = fl__hf_size(c, "num_conv_pos_embeddings", 128);
     const int64_t groups = fl__hf_size(c, "num_conv_pos_embedding_groups", 16);
-    fl_nn_module *embed = fl__hf_list(encoder, "pos_conv_embed"),
-                 *conv = fl__hf_list(embed, "conv"), *at = conv;
+    fl_nn_module *embed = fl__hf_list(encoder, "pos_conv_embed"), *conv = fl__hf_list(embed, "conv"),
+                 *at = conv;
     if (!kernel || !groups || !conv || d % groups)
         return !fl_error() && fl_fail("fl_speech_pretrained: groups");
     if (!fl_nn_add_param(conv, "bias", fv_param(fl_zeros(FL_SHAPE(d), FL_F32)))) return false;
@@ -248,8 +305,7 @@ static bool fl__w2v_places(fl_nn_module *encoder, const fl_data_settings *c, int
 static fl_var *fl__w2v_place(fl_nn_module *m, fl_var *x) {
     fl_nn_module *conv = fl_nn_find(m, "wav2vec2.encoder.pos_conv_embed.conv");
     fl_nn_module *at = fl_nn_find(conv, "parametrizations.weight");
-    fl_var *g = fl_nn_param_at(at ? at : conv, at ? 0 : 1),
-           *v = fl_nn_param_at(at ? at : conv, at ? 1 : 2);
+    fl_var *g = fl_nn_param_at(at ? at : conv, at ? 0 : 1), *v = fl_nn_param_at(at ? at : conv, at ? 1 : 2);
     const int64_t *s = fv_value(v)->shape, kernel = s[2], t = fv_value(x)->shape[1];
     fl_var *w = fv_weight_norm(v, g, 2);
     fl_var *y = fv_conv(fv_transpose(x, 1, 2), w, fl_nn_param_at(conv, 0),
@@ -263,69 +319,61 @@ static bool fl__w2v_layer(fl_nn_module *list, int64_t d, int64_t hidden, double 
     return l && fl__hf_attention(l, "attention", d, true) && fl__hf_norm(l, "layer_norm", d, eps) &&
            (ff = fl__hf_list(l, "feed_forward")) &&
            fl__hf_linear(ff, "intermediate_dense", d, hidden, false) &&
-           fl__hf_linear(ff, "output_dense", hidden, d, false) &&
-           fl__hf_norm(l, "final_layer_norm", d, eps);
+           fl__hf_linear(ff, "output_dense", hidden, d, false) && fl__hf_norm(l, "final_layer_norm", d, eps);
 }
 
-static bool fl__w2v_convs(fl_nn_module *list, const fl_data_settings *c, fl__hf_model *h,
-                          int64_t *last) {
-    const bool bias = fl_data_settings_number(c, "conv_bias", 0) != 0;
+static bool fl__w2v_convs(fl_nn_module *list, const fl__hf_config *c, fl__hf_model *h, int64_t *last) {
+    const bool bias = fl__hf_number(c, "conv_bias", 0) != 0;
     char key[3][32];
     int64_t in = 1;
     for (h->convs = 0;; h->convs++, in = *last) {
         snprintf(key[0], 32, "conv_dim.%d", (int)h->convs),
             snprintf(key[1], 32, "conv_kernel.%d", (int)h->convs);
         snprintf(key[2], 32, "conv_stride.%d", (int)h->convs);
-        if (!fl_data_settings_text(c, key[0]))
+        if (!fl__hf_text(c, key[0]))
             return h->convs > 0 || fl_fail("fl_speech_pretrained: config.json: no conv_dim");
         const int64_t out = fl__hf_size(c, key[0], 0), kernel = fl__hf_size(c, key[1], 0),
                       stride = fl__hf_size(c, key[2], 0);
         fl_nn_module *layer = out && kernel && stride ? fl__hf_list(list, NULL) : NULL;
-        if (!layer || !fl_nn_add(layer, "conv",
-                                 fl_nn_conv1d(in, out, kernel, .stride = stride, .no_bias = !bias)))
+        if (!layer ||
+            !fl_nn_add(layer, "conv", fl_nn_conv1d(in, out, kernel, .stride = stride, .no_bias = !bias)))
             return false;
-        if (h->group_norm && !h->convs &&
-            !fl_nn_add(layer, "layer_norm", fl_nn_group_norm(out, out)))
+        if (h->group_norm && !h->convs && !fl_nn_add(layer, "layer_norm", fl_nn_group_norm(out, out)))
             return false;
         if (!h->group_norm && !fl__hf_norm(layer, "layer_norm", out, 1e-5)) return false;
         *last = out;
     }
 }
 
-static bool fl__w2v_fill(fl_nn_module *m, const fl_data_settings *c, const fl_data_file *f) {
+static bool fl__w2v_fill(fl_nn_module *m, const fl__hf_config *c, const fl_data_file *f) {
     fl__hf_model *h = m->data;
-    const char *norm = fl_data_settings_text(c, "feat_extract_norm"),
-               *act = fl_data_settings_text(c, "hidden_act");
+    const char *norm = fl__hf_text(c, "feat_extract_norm"), *act = fl__hf_text(c, "hidden_act");
     const int64_t hidden = fl__hf_size(c, "intermediate_size", 3072);
     int64_t last = 0;
-    h->stable = fl_data_settings_number(c, "do_stable_layer_norm", 0) != 0;
+    h->stable = fl__hf_number(c, "do_stable_layer_norm", 0) != 0;
     h->group_norm = !norm || !strcmp(norm, "group");
-    h->dim = fl__hf_size(c, "hidden_size", 768),
-    h->layers = fl__hf_size(c, "num_hidden_layers", 12);
-    h->heads = fl__hf_size(c, "num_attention_heads", 12),
-    h->vocabulary = fl__hf_size(c, "vocab_size", 32);
-    h->eps = fl_data_settings_number(c, "layer_norm_eps", 1e-5);
+    h->dim = fl__hf_size(c, "hidden_size", 768), h->layers = fl__hf_size(c, "num_hidden_layers", 12);
+    h->heads = fl__hf_size(c, "num_attention_heads", 12), h->vocabulary = fl__hf_size(c, "vocab_size", 32);
+    h->eps = fl__hf_number(c, "layer_norm_eps", 1e-5);
     if (!hidden || !h->dim || !h->layers || !h->heads || !h->vocabulary) return false;
     if (act && strcmp(act, "gelu") != 0)
         return fl_fail("fl_speech_pretrained: config.json: hidden_act %s", act);
-    if (fl_data_settings_number(c, "add_adapter", 0) != 0)
+    if (fl__hf_number(c, "add_adapter", 0) != 0)
         return fl_fail("fl_speech_pretrained: config.json: add_adapter");
     fl_nn_module *w = fl__hf_list(m, "wav2vec2"),
                  *convs = fl__hf_list(fl__hf_list(w, "feature_extractor"), "conv_layers");
     const bool old = fl_data_find(f, "wav2vec2.encoder.pos_conv_embed.conv.weight_g") >= 0;
     const bool masked = fl_data_find(f, "wav2vec2.masked_spec_embed") >= 0;
     if (!convs || !fl__w2v_convs(convs, c, h, &last)) return false;
-    fl_nn_module *projection = fl__hf_list(w, "feature_projection"),
-                 *encoder = fl__hf_list(w, "encoder"), *layers = NULL;
-    bool ok = projection && fl__hf_norm(projection, "layer_norm", last, h->eps) &&
-              fl__hf_linear(projection, "projection", last, h->dim, false) && encoder &&
-              fl__w2v_places(encoder, c, h->dim, old) &&
-              fl__hf_norm(encoder, "layer_norm", h->dim, h->eps) &&
-              (layers = fl__hf_list(encoder, "layers")) &&
-              (!masked || fl_nn_add_param(w, "masked_spec_embed",
-                                          fv_param(fl_zeros(FL_SHAPE(h->dim), FL_F32))));
-    for (int64_t i = 0; ok && i < h->layers; i++)
-        ok = fl__w2v_layer(layers, h->dim, hidden, h->eps);
+    fl_nn_module *projection = fl__hf_list(w, "feature_projection"), *encoder = fl__hf_list(w, "encoder"),
+                 *layers = NULL;
+    bool ok =
+        projection && fl__hf_norm(projection, "layer_norm", last, h->eps) &&
+        fl__hf_linear(projection, "projection", last, h->dim, false) && encoder &&
+        fl__w2v_places(encoder, c, h->dim, old) && fl__hf_norm(encoder, "layer_norm", h->dim, h->eps) &&
+        (layers = fl__hf_list(encoder, "layers")) &&
+        (!masked || fl_nn_add_param(w, "masked_spec_embed", fv_param(fl_zeros(FL_SHAPE(h->dim), FL_F32))));
+    for (int64_t i = 0; ok && i < h->layers; i++) ok = fl__w2v_layer(layers, h->dim, hidden, h->eps);
     return ok && fl__hf_linear(m, "lm_head", h->dim, h->vocabulary, false);
 }
 
@@ -336,8 +384,7 @@ static fl_var *fl__w2v_features(fl_nn_module *m, fl_var *x) {
         x = fl__hf_run(layers->child[i], "conv", x);
         if (h->group_norm && !i) x = fl__hf_run(layers->child[i], "layer_norm", x);
         if (!h->group_norm)
-            x = fv_transpose(fl__hf_run(layers->child[i], "layer_norm", fv_transpose(x, 1, 2)), 1,
-                             2);
+            x = fv_transpose(fl__hf_run(layers->child[i], "layer_norm", fv_transpose(x, 1, 2)), 1, 2);
         x = fv_gelu(x);
     }
     return fv_transpose(x, 1, 2);
@@ -396,17 +443,16 @@ static bool fl__whisper_layer(fl_nn_module *list, int64_t d, int64_t hidden, boo
            fl__hf_norm(l, "final_layer_norm", d, 1e-5);
 }
 
-static bool fl__whisper_half(fl_nn_module *half, int64_t d, int64_t positions, int64_t layers,
-                             int64_t hidden, bool cross) {
+static bool fl__whisper_half(fl_nn_module *half, int64_t d, int64_t positions, int64_t layers, int64_t hidden,
+                             bool cross) {
     fl_nn_module *at = fl__hf_list(half, "embed_positions"), *list = NULL;
-    bool ok = at &&
-              fl_nn_add_param(at, "weight", fv_param(fl_zeros(FL_SHAPE(positions, d), FL_F32))) &&
+    bool ok = at && fl_nn_add_param(at, "weight", fv_param(fl_zeros(FL_SHAPE(positions, d), FL_F32))) &&
               (list = fl__hf_list(half, "layers"));
     for (int64_t i = 0; ok && i < layers; i++) ok = fl__whisper_layer(list, d, hidden, cross);
     return ok && fl__hf_norm(half, "layer_norm", d, 1e-5);
 }
 
-static bool fl__whisper_fill(fl_nn_module *m, const fl_data_settings *c) {
+static bool fl__whisper_fill(fl_nn_module *m, const fl__hf_config *c) {
     fl__hf_model *h = m->data;
     const int64_t bands = fl__hf_size(c, "num_mel_bins", 80),
                   frames = fl__hf_size(c, "max_source_positions", 1500);
@@ -419,47 +465,44 @@ static bool fl__whisper_fill(fl_nn_module *m, const fl_data_settings *c) {
     h->decoder_heads = fl__hf_size(c, "decoder_attention_heads", 6),
     h->vocabulary = fl__hf_size(c, "vocab_size", 51865);
     h->positions = fl__hf_size(c, "max_target_positions", 448);
-    h->start = (int64_t)fl_data_settings_number(c, "decoder_start_token_id", 50257),
-    h->eos = (int64_t)fl_data_settings_number(c, "eos_token_id", 50256);
-    h->scale = fl_data_settings_number(c, "scale_embedding", 0) != 0 ? sqrt((double)h->dim) : 1;
-    if (!bands || !frames || !hidden[0] || !hidden[1] || !h->dim || !h->layers ||
-        !h->decoder_layers || !h->heads || !h->decoder_heads || !h->vocabulary || !h->positions)
+    h->start = (int64_t)fl__hf_number(c, "decoder_start_token_id", 50257),
+    h->eos = (int64_t)fl__hf_number(c, "eos_token_id", 50256);
+    h->scale = fl__hf_number(c, "scale_embedding", 0) != 0 ? sqrt((double)h->dim) : 1;
+    if (!bands || !frames || !hidden[0] || !hidden[1] || !h->dim || !h->layers || !h->decoder_layers ||
+        !h->heads || !h->decoder_heads || !h->vocabulary || !h->positions)
         return false;
-    const char *act = fl_data_settings_text(c, "activation_function");
+    const char *act = fl__hf_text(c, "activation_function");
     if (act && strcmp(act, "gelu") != 0)
         return fl_fail("fl_speech_pretrained: config.json: activation_function %s", act);
     fl_nn_module *model = fl__hf_list(m, "model"), *encoder = fl__hf_list(model, "encoder"),
                  *decoder = fl__hf_list(model, "decoder");
-    return encoder && decoder &&
-           fl_nn_add(encoder, "conv1", fl_nn_conv1d(bands, h->dim, 3, .pad = 1)) &&
+    return encoder && decoder && fl_nn_add(encoder, "conv1", fl_nn_conv1d(bands, h->dim, 3, .pad = 1)) &&
            fl_nn_add(encoder, "conv2", fl_nn_conv1d(h->dim, h->dim, 3, .stride = 2, .pad = 1)) &&
            fl__whisper_half(encoder, h->dim, frames, h->layers, hidden[0], false) &&
            fl_nn_add(decoder, "embed_tokens", fl_nn_embedding(h->vocabulary, h->dim)) &&
            fl__whisper_half(decoder, h->dim, h->positions, h->decoder_layers, hidden[1], true);
 }
 
-static fl_var *fl__whisper_block(fl_nn_module *l, fl_var *x, fl_var *memory, int64_t heads,
-                                 fl__hf_kv *kv) {
+static fl_var *fl__whisper_block(fl_nn_module *l, fl_var *x, fl_var *memory, int64_t heads, fl__hf_kv *kv) {
     fl_var *y = fl__hf_run(l, "self_attn_layer_norm", x);
     x = fv_add(x, fl__hf_attend(fl_nn_find(l, "self_attn"), y, NULL, heads, memory != NULL, kv));
     if (memory) {
         y = fl__hf_run(l, "encoder_attn_layer_norm", x);
-        x = fv_add(x, fl__hf_attend(fl_nn_find(l, "encoder_attn"), y, memory, heads, false,
-                                    kv ? kv + 1 : NULL));
+        x = fv_add(x,
+                   fl__hf_attend(fl_nn_find(l, "encoder_attn"), y, memory, heads, false, kv ? kv + 1 : NULL));
     }
     y = fv_gelu(fl__hf_run(l, "fc1", fl__hf_run(l, "final_layer_norm", x)));
     return fv_add(x, fl__hf_run(l, "fc2", y));
 }
 
 /* x [n, t, d] with places from `first` on, through the layers of a half. kv: two a layer, or NULL. */
-static fl_var *fl__whisper_stack(fl_nn_module *half, fl_var *x, int64_t first, fl_var *memory,
-                                 int64_t heads, fl__hf_kv *kv) {
+static fl_var *fl__whisper_stack(fl_nn_module *half, fl_var *x, int64_t first, fl_var *memory, int64_t heads,
+                                 fl__hf_kv *kv) {
     fl_var *places = fl_nn_get_param(half, "embed_positions.weight");
     const int64_t t = x ? fv_value(x)->shape[1] : 0, most = fv_value(places)->shape[0];
     if (!x) return NULL;
     if (first + t > most)
-        return fl_refuse("fl_speech_whisper: %lld places, of %lld", (long long)(first + t),
-                         (long long)most),
+        return fl_refuse("fl_speech_whisper: %lld places, of %lld", (long long)(first + t), (long long)most),
                NULL;
     x = fv_add(x, fv_slice(places, 0, first, first + t, 1));
     fl_nn_module *layers = fl_nn_find(half, "layers");
@@ -469,8 +512,7 @@ static fl_var *fl__whisper_stack(fl_nn_module *half, fl_var *x, int64_t first, f
 }
 
 FL_API fl_var *fl_speech_whisper_encode(fl_nn_module *m, fl_var *x) {
-    if (!fl__hf_is(m, &fl__hf_whisper_type) || fl_absent("fl_speech_whisper_encode", x))
-        return NULL;
+    if (!fl__hf_is(m, &fl__hf_whisper_type) || fl_absent("fl_speech_whisper_encode", x)) return NULL;
     const fl__hf_model *h = m->data;
     fl_scope s = fl_scope_begin();
     fl_nn_module *encoder = fl_nn_find(m, "model.encoder");
@@ -490,8 +532,7 @@ static fl_var *fl__whisper_decode(fl_nn_module *m, fl_var *memory, fl_tensor *to
 }
 
 FL_API fl_var *fl_speech_whisper_scores(fl_nn_module *m, fl_var *memory, fl_tensor *tokens) {
-    if (!fl__hf_is(m, &fl__hf_whisper_type) || fl_absent("fl_speech_whisper_scores", memory))
-        return NULL;
+    if (!fl__hf_is(m, &fl__hf_whisper_type) || fl_absent("fl_speech_whisper_scores", memory)) return NULL;
     fl_scope s = fl_scope_begin();
     return fv_scope_return(&s, fl__whisper_decode(m, memory, tokens, 0, NULL));
 }
@@ -519,7 +560,7 @@ static double fl__whisper_log_sum(const float *p, int64_t from, int64_t to, doub
     *top = -INFINITY;
     for (int64_t i = from; i < to; i++)
         if (p[i] > *top) *top = p[i];
-    for (int64_t i = from; i<to && * top> - INFINITY; i++) sum += exp(p[i] - *top);
+    for (int64_t i = from; i < to && *top > -INFINITY; i++) sum += exp(p[i] - *top);
     return *top + log(sum);
 }
 
@@ -533,10 +574,8 @@ static void fl__whisper_time_rules(const fl__whisper_talk *w, float *p, int64_t 
     for (int64_t i = 0; i < n; i++)
         if (w->out[i] >= begin) newest = w->out[i];
     fl__whisper_hide(p, begin - 1, begin); /* no time stamps */
-    if (last && before)
-        fl__whisper_hide(p, begin, v);
-    else if (last)
-        fl__whisper_hide(p, 0, eos);
+    if (last && before) fl__whisper_hide(p, begin, v);
+    else if (last) fl__whisper_hide(p, 0, eos);
     if (newest >= 0) fl__whisper_hide(p, begin, last && !before ? newest : newest + 1);
     if (n == 0) {
         const int64_t latest = begin + (int64_t)lround(fl_option(w->o->latest, 1) / 0.02);
@@ -556,8 +595,7 @@ static int64_t fl__whisper_choose(fl__whisper_talk *w, float *p, int64_t n, doub
     for (int64_t i = 0; i < o->n_suppressed; i++)
         if (o->suppressed[i] >= 0 && o->suppressed[i] < v) p[o->suppressed[i]] = -INFINITY;
     for (int64_t i = 0; !n && i < o->n_suppressed_first; i++)
-        if (o->suppressed_first[i] >= 0 && o->suppressed_first[i] < v)
-            p[o->suppressed_first[i]] = -INFINITY;
+        if (o->suppressed_first[i] >= 0 && o->suppressed_first[i] < v) p[o->suppressed_first[i]] = -INFINITY;
     if (o->times) fl__whisper_time_rules(w, p, n);
     const double norm = fl__whisper_log_sum(p, 0, v, &top);
     int64_t best = 0;
@@ -783,9 +821,9 @@ FL_API bool fl_speech_whisper_long_opt(fl_nn_module *m, fl_tensor *x, fl_speech_
 
 /* ---- folders ---- */
 
-static fl_nn_module *fl__hf_make(const char *path, const fl_data_settings *c, const fl_data_file *f,
-                                 char *text, int64_t n) {
-    const char *type = fl_data_settings_text(c, "model_type");
+static fl_nn_module *fl__hf_make(const char *path, const fl__hf_config *c, const fl_data_file *f, char *text,
+                                 int64_t n) {
+    const char *type = fl__hf_text(c, "model_type");
     fl__hf_model h = {.config = text, .config_bytes = n};
     if (!type || (strcmp(type, "wav2vec2") != 0 && strcmp(type, "whisper") != 0)) {
         fl_fail("fl_speech_pretrained: %s: model_type %s: wav2vec2 whisper", path,
@@ -794,8 +832,7 @@ static fl_nn_module *fl__hf_make(const char *path, const fl_data_settings *c, co
         return NULL;
     }
     const bool whisper = *type == 'w' && type[1] == 'h';
-    fl_nn_module *m =
-        fl_nn_new(whisper ? &fl__hf_whisper_type : &fl__hf_wav2vec2_type, &h, sizeof h);
+    fl_nn_module *m = fl_nn_new(whisper ? &fl__hf_whisper_type : &fl__hf_wav2vec2_type, &h, sizeof h);
     if (m && (whisper ? fl__whisper_fill(m, c) : fl__w2v_fill(m, c, f))) return m;
     fl_nn_free(m);
     return NULL;
@@ -803,27 +840,22 @@ static fl_nn_module *fl__hf_make(const char *path, const fl_data_settings *c, co
 
 FL_API fl_nn_module *fl_speech_pretrained(const char *folder) {
     char path[2][4096];
-    fl_data_settings c = {0};
+    fl__hf_config c = {NULL, 0, 0, {0}};
     int64_t n = 0;
-    if (!folder || strlen(folder) > 4000)
-        return fl_fail("fl_speech_pretrained: the folder's path"), NULL;
+    if (!folder || strlen(folder) > 4000) return fl_fail("fl_speech_pretrained: the folder's path"), NULL;
     snprintf(path[0], sizeof path[0], "%s/config.json", folder);
     snprintf(path[1], sizeof path[1], "%s/model.safetensors", folder);
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
-    char *text = fl_data_settings_read(&c, path[0], "fl_speech_pretrained")
-                     ? fl_text_read_file("fl_speech_pretrained", path[0], &n)
-                     : NULL;
+    char *text = fl__hf_read(&c, path[0]) ? fl_text_read_file("fl_speech_pretrained", path[0], &n) : NULL;
     fl_data_file *f = text ? fl_data_open_safetensors(path[1]) : NULL;
     fl_nn_module *m = f ? fl__hf_make(path[0], &c, f, text, n) : NULL;
     if (!f) fl_heap_free(text);
     fl_data_close(f);
     const bool ok = m && fl_nn_load(m, path[1], .cast = true, .ignore = "proj_out.weight");
-    fl_data_settings_free(&c);
-    if (!ok)
-        fl_nn_free(m);
-    else
-        fl_nn_train(m, false);
+    fl__hf_config_free(&c);
+    if (!ok) fl_nn_free(m);
+    else fl_nn_train(m, false);
     fl_scope_end(&s);
     fl_quiet(-1);
     return ok ? m : NULL;
