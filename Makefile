@@ -164,6 +164,9 @@ mnist-dist: $(BUILD)/examples/mnist ## mnist on N ranks: make mnist-dist N=2 [DA
 # The plain loop that bench/generate.c compares with is compiled as whoever wants speed would.
 $(BUILD)/bench/peers/llama_loop.o: CFLAGS += -O3 -march=native -ffast-math
 $(BUILD)/bench/generate: $(BUILD)/bench/peers/llama_loop.o
+$(BUILD)/bench/peers/mel_loop.o: CFLAGS += -O3 -march=native -ffast-math $(FFTW_FLAGS)
+$(BUILD)/bench/speech: $(BUILD)/bench/peers/mel_loop.o
+$(BUILD)/bench/speech: LIBS += $(FFTW_LIBS)
 generate: $(BUILD)/examples/generate ## texts of a model: make generate ARGS="--weights ../shared/data/weights/stories260K --prompt '...'"
 	$< $(ARGS)
 .PHONY: generate
@@ -502,6 +505,7 @@ $(PLAIN)/config.mk: Makefile
 	@$(call probe,SNDFILE,sndfile.h,sf_version_string()[0],-lsndfile,libsndfile1-dev,reads FLAC Ogg Opus and MP3)
 	@$(call probe,PCRE2,stdio.h>\n#define PCRE2_CODE_UNIT_WIDTH 8\n#include <pcre2.h,pcre2_config_8(0$(comma) NULL),-lpcre2-8,libpcre2-dev,other regular expressions of tokenizers)
 	@$(call probe,OPENBLAS,cblas.h,cblas_ddot(0$(comma) NULL$(comma) 1$(comma) NULL$(comma) 1),-lopenblas,libopenblas-dev,faster matrix products)
+	@$(call probe,FFTW,fftw3.h,fftwf_malloc(1),-lfftw3f,libfftw3-dev,beside which bench-speech measures)
 	@$(call probe_gloo)
 	@$(call probe,LAPACK,stddef.h,dgesdd_(),-lopenblas,libopenblas-dev,factorisations of matrices,int dgesdd_(void);)
 	@mv $@.new $@

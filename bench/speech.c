@@ -1,5 +1,6 @@
 /* speech.c - log-mel features, resampling, CTC, decoding, beside torchaudio, kaldi-native-fbank, librosa,
-   flashlight-text and pyctcdecode where PEER_PYTHON has them (make bench-speech ARGS="folder of texts")
+   flashlight-text and pyctcdecode where PEER_PYTHON has them (make bench-speech ARGS="folder of texts"), and a
+   plain loop over FFTW where that is
 
    CPU seconds of one thread, ours and theirs in turn, medians of ROUNDS; a ratio is the median of the rounds'
    ratios, theirs / ours. The decoders hear letters of unseen lines of War and Peace, made so unclear that
@@ -8,7 +9,10 @@
 #define _GNU_SOURCE
 #include "bench.h"
 #include "peer.h"
+#include "peers/mel_loop.h"
 #include <ctype.h>
+#include <malloc.h>
+#include <pthread.h>
 #include <string.h>
 #include <time.h>
 
@@ -32,6 +36,43 @@ static int preset;
 static void log_mel(void) {
     fl_scope s = fl_scope_begin();
     if (!fl_speech_features_of(features[preset], sound)) fprintf(stderr, "%s\n", fl_error());
+    fl_scope_end(&s);
+}
+
+/* Our frames of a sound without padding, and those of the loop over FFTW, in turn. */
+static void beside_fftw(int64_t n_fft) {
+    fl_scope s = fl_scope_begin();
+    fl_speech_conf c;
+    fl_speech_preset(&c, "torchaudio", RATE);
+    c.bands = 80, c.log = FL_SPEECH_LN, c.n_fft = c.window_length = n_fft, c.hop = RATE / 100;
+    c.edges = FL_SPEECH_SNIP;
+    features[2] = fl_speech_features_new(&c), preset = 2;
+    fl_tensor *window = fl_speech_window_of(c.window, n_fft), *weight = fl_speech_bands_of(&c);
+    fl_tensor *x = fl_speech_features_of(features[2], sound);
+    fl_tensor *y = x ? fl_full_like(x, 0) : NULL;
+    double ours[ROUNDS], theirs[ROUNDS], ratio[ROUNDS];
+    char name[64];
+    bool ok = window && weight && y;
+    if (ok) window = fl_contiguous(fl_cast(window, FL_F32)), weight = fl_contiguous(fl_cast(weight, FL_F32));
+    const mel_loop m = {(int)n_fft, RATE / 100, 80, ok ? fl_data(window) : NULL, ok ? fl_data(weight) : NULL};
+    ok = ok && mel_loop_run(&m, fl_data(sound), RATE * SECONDS, fl_data(y)) == x->shape[0];
+    for (int r = 0; ok && r < ROUNDS; r++) {
+        double start = cpu_now();
+        log_mel();
+        ours[r] = cpu_now() - start, start = cpu_now();
+        mel_loop_run(&m, fl_data(sound), RATE * SECONDS, fl_data(y));
+        theirs[r] = cpu_now() - start, ratio[r] = theirs[r] / ours[r];
+    }
+    snprintf(name, sizeof name, "log-mel 80, %lld points", (long long)n_fft);
+    if (!ok) {
+        printf("absent: FFTW, for %s\n", name);
+    } else {
+        bench_line(name, SECONDS / bench_median(ours, ROUNDS), "x real time", "ours");
+        bench_line(name, SECONDS / bench_median(theirs, ROUNDS), "x real time", "FFTW");
+        bench_line(name, bench_median(ratio, ROUNDS), "x", "FFTW / ours");
+        bench_line(name, fl_item(fl_amax(fl_abs(fl_sub(x, y)), FL_ALL_AXES)), "", "largest difference");
+    }
+    fl_speech_features_free(features[2]);
     fl_scope_end(&s);
 }
 
@@ -148,6 +189,58 @@ static void decode(void) {
     if (!decode_some(decoder, 0, 1)) fprintf(stderr, "%s\n", fl_error());
 }
 
+/* Bytes of the heap in use. */
+static int64_t in_use;
+static void *counted(void *user, void *p, size_t bytes) {
+    (void)user;
+    in_use -= p ? (int64_t)malloc_usable_size(p) : 0;
+    if (!bytes) return free(p), NULL;
+    p = realloc(p, bytes);
+    in_use += p ? (int64_t)malloc_usable_size(p) : 0;
+    return p;
+}
+
+static fl_speech_decoder *new_decoder(bool flashlight) {
+    /* Flashlight's model scores are log10: its weight is ln 10 times ours. */
+    return fl_speech_decoder_new(LETTERS, lexicon, .beam = 500, .threshold = 25, .lm = lm,
+                                 .lm_weight = flashlight ? 2.3 : 1, .separator = FL_I0,
+                                 .flashlight = flashlight);
+}
+
+static void *decode_half(void *d) {
+    static int half;
+    const int first = __atomic_fetch_add(&half, 1, __ATOMIC_RELAXED) % 2;
+    if (!decode_some(d, first, 2)) fprintf(stderr, "%s\n", fl_error());
+    return NULL;
+}
+
+/* Two threads beside one, in turn: by the clock, and by what each costs in CPU seconds, which is what the clock
+   would say if both had a core of their own. */
+static void two_threads(void) {
+    fl_speech_decoder *d[] = {new_decoder(false), new_decoder(false)};
+    double clock_ratio[ROUNDS], cpu_ratio[ROUNDS];
+    for (int r = -1; r < ROUNDS; r++) {
+        pthread_t thread[2];
+        double wall = fl_data_now(), cpu = cpu_now();
+        decode_half(d[0]), decode_half(d[1]);
+        wall = fl_data_now() - wall, cpu = cpu_now() - cpu;
+        double wall2 = fl_data_now(), cpu2 = cpu_now();
+        for (int i = 0; i < 2; i++) pthread_create(&thread[i], NULL, decode_half, d[i]);
+        for (int i = 0; i < 2; i++) pthread_join(thread[i], NULL);
+        wall2 = fl_data_now() - wall2, cpu2 = cpu_now() - cpu2;
+        if (r >= 0) clock_ratio[r] = wall / wall2, cpu_ratio[r] = 2 * cpu / cpu2;
+    }
+    bench_line("decode: two threads", bench_median(clock_ratio, ROUNDS), "x", "by the clock");
+    bench_line("decode: two threads", bench_median(cpu_ratio, ROUNDS), "x", "by CPU seconds");
+    for (int i = 0; i < 2; i++) fl_speech_decoder_free(d[i]);
+    fl_heap_use(counted, NULL);
+    d[0] = new_decoder(false);
+    if (!decode_some(d[0], 0, 1)) fprintf(stderr, "%s\n", fl_error());
+    bench_line("decode: a stream", (double)in_use / 1024, "KiB", "decoder, beam 500");
+    fl_speech_decoder_free(d[0]);
+    fl_heap_use(NULL, NULL);
+}
+
 /* Cuts the book into what is learnt and what is heard, and writes what the peers need. */
 static bool make_texts(const char *book) {
     int64_t size, used = 0;
@@ -216,16 +309,14 @@ static void decoders(void) {
     bench_line("decode:greedy", error_rate(simple), "WER %", "each frame's best letter");
     for (int flashlight = 0; flashlight < 2; flashlight++) {
         static const char *const theirs[] = {"flashlight", "pyctcdecode", NULL}, *const none[] = {NULL};
-        /* Flashlight's model scores are log10: its weight is ln 10 times ours. */
         if (!fl_speech_lexicon_finish(lexicon, FL_SPEECH_SMEAR_MAX, lm, flashlight) ||
-            !(decoder = fl_speech_decoder_new(LETTERS, lexicon, .beam = 500, .threshold = 25, .lm = lm,
-                                              .lm_weight = flashlight ? 2.3 : 1, .separator = FL_I0,
-                                              .flashlight = flashlight)))
+            !(decoder = new_decoder(flashlight)))
             fprintf(stderr, "%s\n", fl_error());
         compare(flashlight ? "decode:flashlight's way" : "decode", decode, flashlight ? theirs : none, frames,
                 "frames/s");
         bench_line(flashlight ? "decode:flashlight's way" : "decode", error_rate(said), "WER %", "ours");
         fl_speech_decoder_free(decoder);
+        if (!flashlight) two_threads();
     }
     bench_line("decode:flashlight", bench_peer_ask(&peer, "wer flashlight"), "WER %", "theirs");
     bench_line("decode:pyctcdecode", bench_peer_ask(&peer, "wer pyctcdecode"), "WER %", "theirs");
@@ -255,6 +346,7 @@ int main(int argc, char **argv) {
         const char *const figure = preset ? "log-mel 80, kaldi" : "log-mel 80";
         if (ok) compare(figure, log_mel, mel[preset], SECONDS, "x real time");
     }
+    if (ok) beside_fftw(400), beside_fftw(512);
     static const int64_t rates[][2] = {{16000, 8000}, {44100, 16000}, {8000, 16000}};
     for (int k = 0; ok && k < 3; k++) {
         char name[64];
