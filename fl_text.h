@@ -39,6 +39,7 @@
      kenlm.h           KenLM's binary files
      ngram_train.h     n-gram models estimated from text
      data.h            token files, sets of samples over them, masking
+     lines.h           sets of samples of a text file that is encoded when it is read
      models.h          language models: a transformer with options, gated convolutions, LSTM
      train.h           training and measuring them
      lora.h            fine-tuning by low-rank additions to weights
@@ -90,6 +91,7 @@
 #include "fl/text/kenlm.h"
 #include "fl/text/ngram_train.h"
 #include "fl/text/data.h"
+#include "fl/text/lines.h"
 #include "fl/text/models.h"
 #include "fl/text/lora.h"
 #include "fl/text/train.h"

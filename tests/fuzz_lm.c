@@ -62,8 +62,8 @@ static bool count_element(const char *text, int64_t n, double number, void *user
 }
 
 static void fuzz_one(void) {
-    static const char *const paths[] = {"a.gguf", "a.gguf", "a.bin", "x/config.json", "tokens"};
-    const unsigned kind = fuzz_byte() % 5;
+    static const char *const paths[] = {"a.gguf", "a.gguf", "a.bin", "x/config.json", "tokens", "lines"};
+    const unsigned kind = fuzz_byte() % 6;
     fl_data_io_use(&fuzz_disk);
     fuzz_mem.path = paths[kind], fuzz_mem.size = 0;
     if (kind == 1) {
@@ -94,6 +94,14 @@ static void fuzz_one(void) {
         fl_nn_module *m = fl_text_load(kind == 3 ? "x" : fuzz_mem.path);
         if (!m && !fl_error() && !fuzz_memory.failed) fuzz_bug("no model and no error");
         fl_nn_free(m);
+    } else if (kind == 5) {
+        fl_text_tokenizer *t = fl_text_char_tokenizer("abcdefgh 0123", 13);
+        fl_data_set *set = t ? fl_text_lines(fuzz_mem.path, t, (int64_t)fuzz_mem.size % 14 - 1) : NULL;
+        fl_data_sample b;
+        for (int64_t i = 0; i < fl_data_size(set); i++, fl_error_clear())
+            if (fl_data_get(set, i, &b)) fuzz_check_tensor(b.t[0]), fuzz_check_tensor(b.t[1]);
+        fl_data_free(set);
+        fl_text_tokenizer_free(t);
     } else {
         fl_text_tokens *t = fl_text_tokens_open(fuzz_mem.path, .raw = true, .vocabulary = 300);
         int64_t id[8];

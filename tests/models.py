@@ -238,10 +238,11 @@ class Causal(nn.Module):
 
 
 def lm():
-    body = named(embedding=Embedding(), position=Fn(lambda x: sinusoid(x, math.sqrt(32))))
-    body.add_module("layers", Causal().layers)
-    body.layers.forward = lambda x, m=body.layers: Causal.forward(type("", (), dict(layers=m)), x)
-    return nn.ModuleDict(dict(body=body, softmax=nn.AdaptiveLogSoftmaxWithLoss(32, 60, [10, 30])))
+    net = named(embedding=Embedding(), position=Fn(lambda x: sinusoid(x, math.sqrt(32))))
+    net.add_module("layers", Causal().layers)
+    net.layers.forward = lambda x, m=net.layers: Causal.forward(type("", (), dict(layers=m)), x)
+    net.add_module("head", nn.AdaptiveLogSoftmaxWithLoss(32, 60, [10, 30]))
+    return net
 
 
 def squash(x):
@@ -482,7 +483,7 @@ MODELS = {
     "resnet50": (lambda: resnet(True), classes(64)), "resnet34": (lambda: resnet(False), classes(64)),
     "bert": (bert, words(50, word_loss)),
     "asr": (asr, asr_loss()), "vit": (Vit, classes(48)),
-    "lm": (lm, words(60, lambda net, x, y: net["softmax"](net["body"](x).flatten(0, 1), y.flatten()).loss)),
+    "lm": (lm, words(60, lambda net, x, y: net.head(net[:-1](x).flatten(0, 1), y.flatten()).loss)),
     "detr": (Detr, detr_loss()), "capsule": (capsule, capsule_loss()),
     "gpt_small": (Gpt, words(20, word_loss)), "lstm_lm": (LstmLm, words(40, word_loss)),
     "unet": (UNet, unet_loss()), "dcgan": (lambda: gan(True), gan_loss(False)),

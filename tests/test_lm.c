@@ -625,6 +625,60 @@ TEST(low_rank_additions_learn_and_merge) {
     CHECK_NOTHING_LIVES();
 }
 
+/* Names and shapes as peft has them for the other families; merged, the sums stay. */
+TEST(low_rank_additions_of_other_families) {
+    static const struct {
+        fl_text_lm_opts o;
+        const char *targets, *config, *name;
+        int64_t rows, parameters;
+    } of[] = {{{.dim = 24, .heads = 4}, "attn.c_proj c_fc", "[\"attn.c_proj\", \"c_fc\"]",
+               "transformer.h.1.mlp.c_fc.lora_B.weight", 96, 8},
+              {{.dim = 24, .heads = 4}, NULL, "[\"c_attn\"]",
+               "transformer.h.0.attn.c_attn.lora_B.weight", 72, 4},
+              {{.dim = 24, .heads = 4, .bidirectional = true, .post_norm = true}, "query dense", "\"dense\"]",
+               "bert.encoder.layer.1.attention.self.query.lora_B.weight", 24, 16}};
+    test_errors_return();
+    char folder[300], path[400], name[200];
+    snprintf(folder, sizeof folder, "%s", temporary("adapters"));
+    mkdir(folder, 0700);
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_text_lm_opts o = of[i].o;
+        o.layers = 2, o.context = 16;
+        fl_nn_module *m = fl_text_lm_opt(V, o);
+        fl_text_lora *l = fl_text_lora_new(m, .targets = of[i].targets);
+        const fv_list all = fl_text_lora_parameters(l);
+        CHECK_EQ_INT(all.n, of[i].parameters);
+        for (int k = 1; k < all.n; k += 2) fl_nn_init_normal(all.v[k], 0, 0.1, NULL);
+        CHECK(fl_text_lora_save(l, folder) && fl_text_lora_load(l, folder));
+        snprintf(path, sizeof path, "%s/adapter_model.safetensors", folder);
+        snprintf(name, sizeof name, "base_model.model.%s", of[i].name);
+        fl_data_file *f = fl_data_open_safetensors(path);
+        const int64_t at = fl_data_find(f, name);
+        CHECK(at >= 0 && fl_data_shape(f, at).dim[0] == of[i].rows && fl_data_shape(f, at).dim[1] == 8);
+        fl_data_close(f);
+        snprintf(path, sizeof path, "%s/adapter_config.json", folder);
+        int64_t n = 0;
+        char *config = fl_text_read_file("test", path, &n);
+        CHECK(config && strstr(config, of[i].config));
+        CHECK(config && (strstr(config, "\"fan_in_fan_out\": true") != NULL) == (i < 2));
+        fl_heap_free(config);
+        fl_nn_train(m, false);
+        fl_var *x = fv_const(fl_cast(fl_reshape(ids(12, FL_I32), FL_SHAPE(1, 12)), FL_I64));
+        CHECK(fl_text_lora_begin(l));
+        fl_tensor *with = fv_value(fl_nn_forward(m, x));
+        fl_text_lora_end(l);
+        CHECK(farthest(with, fv_value(fl_nn_forward(m, x))) > 1e-4);
+        CHECK(fl_text_lora_merge(l) && farthest(with, fv_value(fl_nn_forward(m, x))) < 1e-5);
+        fl_text_lora_free(l);
+        CHECK(!fl_text_lora_new(m, .targets = "q_proj"));
+        CHECK_ERROR("targets 'q_proj'");
+        fl_nn_free(m);
+        fl_scope_end(&s);
+    }
+    CHECK_NOTHING_LIVES();
+}
+
 TEST(samplers_draw_as_they_say) {
     const int64_t draws = 1000000;
     const float x[] = {1, 3, 3, -1, 2, 2.5f, 3, -9};
@@ -1074,6 +1128,40 @@ TEST(gguf_files_that_are_none) {
     CHECK_NOTHING_LIVES();
 }
 
+/* Lines as they are asked for, from any thread; the same as of a token file made of them. */
+TEST(lines_of_a_text_file) {
+    static const char text[] = "ab\n\nabc\r\nb\n\r\nca cb";
+    static const char *const want[] = {"ab", "abc", "b", "ca cb"};
+    test_errors_return();
+    const char *path = temporary("lines");
+    REQUIRE(fl_data_replace("test", path, text, sizeof text - 1));
+    fl_text_tokenizer *t = fl_text_char_tokenizer("abc ", 4);
+    fl_data_set *set = fl_data_prefetch(fl_text_lines(path, t, 3), 2, 2);
+    CHECK_EQ_INT(fl_data_size(set), 4);
+    for (int64_t i = 0; i < fl_data_size(set); i++) {
+        int64_t x[16], y[16], n = (int64_t)strlen(want[i]);
+        CHECK(field(set, i, 0, x) == n + 1 && field(set, i, 1, y) == n + 1 && x[0] == 3 && y[n] == 3);
+        for (int64_t k = 0; k < n; k++) {
+            int64_t bytes;
+            const char *token = fl_text_token_of(t, (int32_t)y[k], &bytes);
+            CHECK(token && *token == want[i][k] && x[k + 1] == y[k]);
+        }
+    }
+    fl_data_free(set);
+    fl_text_tokenizer_free(t);
+    t = fl_text_char_tokenizer("ab ", 3);
+    set = fl_text_lines(path, t, -1);
+    int64_t x[8];
+    CHECK(field(set, 0, 0, x) == 1);
+    CHECK(field(set, 1, 0, x) < 0);
+    CHECK_ERROR("the line at byte 4: ");
+    fl_data_free(set);
+    NAMED(fl_text_lines(path, t, 3), "eos is 3");
+    fl_text_tokenizer_free(t);
+    remove(path);
+    CHECK_NOTHING_LIVES();
+}
+
 /* ---- memory ---- */
 
 /* Loads, reads, continues a text, searches, and takes a sample: false after an error. */
@@ -1094,6 +1182,11 @@ static bool use_all(void) {
     fl_data_sample sample;
     fl_data_file *g = set ? fl_text_open_gguf(golden("llama.gguf")) : NULL;
     ok = ok && g && fl_data_get(set, 1, &sample) && fl_data_read(g, "token_embd.weight");
+    fl_text_tokenizer *letters = ok ? fl_text_char_tokenizer("abc\n", 4) : NULL;
+    fl_data_set *lines = letters ? fl_text_lines(temporary("lines"), letters, 3) : NULL;
+    ok = lines && fl_data_get(lines, 1, &sample);
+    fl_data_free(lines);
+    fl_text_tokenizer_free(letters);
     fl_data_close(g);
     fl_data_free(set);
     fl_text_tokens_free(t);
@@ -1108,6 +1201,7 @@ static bool use_all(void) {
 TEST(every_request_for_memory_may_fail) {
     test_errors_return();
     fl_set_threads(1);
+    REQUIRE(fl_data_replace("test", temporary("lines"), "ab\nc", 4));
     CHECK(use_all()); /* what is made once is there */
     int64_t points = 0, total;
     heap_fail_at(0);
@@ -1129,6 +1223,7 @@ TEST(every_request_for_memory_may_fail) {
     CHECK(use_all());
     fl_heap_use(NULL, NULL);
     printf("%d of %d requests failed\n", (int)points, (int)total);
+    remove(temporary("lines"));
     CHECK_NOTHING_LIVES();
 }
 

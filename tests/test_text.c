@@ -922,6 +922,32 @@ TEST(ngram_faults) {
     end(&scope);
 }
 
+static bool first_line(void) {
+    fl_text_tokenizer *t = fl_text_char_tokenizer("\\dat", 4);
+    fl_data_set *set = t ? fl_text_lines("m", t, 2) : NULL;
+    fl_data_sample b;
+    fl_scope s = fl_scope_begin();
+    const bool ok = set && fl_data_get(set, 0, &b) && fl_numel(b.t[1]) == 7;
+    fl_scope_end(&s);
+    fl_data_free(set);
+    fl_text_tokenizer_free(t);
+    return ok;
+}
+
+TEST(lines_faults) {
+    begin();
+    fl_scope scope = fl_scope_begin();
+    REQUIRE(golden_to_disk("nounk.arpa", "m"));
+    CHECK(sweep_heap(first_line, false) + sweep_heap(first_line, true) > 4);
+    const int calls = count_calls(first_line);
+    for (int at = 1; at < calls; at++) {
+        disk_fault_at(at, FAULT_ERROR);
+        if (!first_line()) CHECK_ERROR("cannot ");
+    }
+    disk_fault_at(0, FAULT_ERROR);
+    end(&scope);
+}
+
 int main(int argc, char **argv) {
     return test_main(argc, argv);
 }

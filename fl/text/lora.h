@@ -12,12 +12,18 @@ typedef struct fl_text_lora_opts {
     fl_named _positional;
     int64_t rank;        /* 0 -> 8 */
     double alpha;        /* 0 -> 16 */
-    const char
-        *targets; /* of q_proj k_proj v_proj o_proj gate_proj up_proj down_proj; NULL: "q_proj v_proj" */
+    const char *targets; /* apart by spaces; NULL: as peft: "q_proj v_proj", "c_attn", "query value" */
     fl_rng *rng;
     char _end;
 } fl_text_lora_opts;
-/* For a transformer of fl_text_lm, borrowed: of each layer the named weights W [out, in] become W + alpha /
+/* For a transformer of fl_text_lm, borrowed. Weights have the names of transformers' modules, or ends of
+   these:
+     BERT (bidirectional, norms behind)  attention.self.query, .key, .value, attention.output.dense,
+                                         intermediate.dense, output.dense
+     GPT-2 (learned places, no gate)     attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj
+     all others, as Llama                self_attn.q_proj, k_proj, v_proj, o_proj,
+                                         mlp.gate_proj, up_proj, down_proj
+   Of each layer the named weights W [out, in] become W + alpha /
    rank B A, A [rank, in] as nn.Linear's weights are at first, B [out, rank] 0. All of the model's own
    parameters become constants. fl_text_training has a place for it, which computes with the sums; outside
    of that the model is what it was, until they are merged. NULL after an error. */
@@ -32,7 +38,7 @@ FL_API bool fl_text_lora_begin(fl_text_lora *l);
 FL_API void fl_text_lora_end(fl_text_lora *l);
 /* Adds them to the weights for good, and B becomes 0. */
 FL_API bool fl_text_lora_merge(fl_text_lora *l);
-/* adapter_model.safetensors and adapter_config.json as peft has them for Llama, Mistral and Qwen2, in a
+/* adapter_model.safetensors and adapter_config.json as peft has them, in a
    folder that exists; and back, of the same rank and targets. False after fl_fail. */
 FL_API bool fl_text_lora_save(const fl_text_lora *l, const char *folder);
 FL_API bool fl_text_lora_load(fl_text_lora *l, const char *folder);
@@ -56,16 +62,35 @@ FL_API bool fl_text_lora_load(fl_text_lora *l, const char *folder);
 #include <stdio.h>
 #include <string.h>
 
-/* peft's names, and the rows of our weights that they are; rows of in_proj follow each other. */
+/* peft's names: what stands in front of a layer's number, and the rows of our weights that each part is (of
+   in_proj the first, second or third; 0: all). */
+enum { FL__LORA_LLAMA, FL__LORA_GPT2, FL__LORA_BERT };
+static const struct fl__lora_family {
+    const char *layers, *targets; /* where nothing is said */
+} fl__lora_families[] = {
+    {"model.layers", "q_proj v_proj"}, {"transformer.h", "c_attn"}, {"bert.encoder.layer", "query value"}};
+
 static const struct fl__lora_row {
-    const char *name, *under, *module, *param;
-} fl__lora_rows[] = {{"q_proj", "self_attn", "self_attn", "in_proj_weight"},
-                     {"k_proj", "self_attn", "self_attn", "in_proj_weight"},
-                     {"v_proj", "self_attn", "self_attn", "in_proj_weight"},
-                     {"o_proj", "self_attn", "self_attn.out_proj", "weight"},
-                     {"gate_proj", "mlp", "gate", "weight"},
-                     {"up_proj", "mlp", "linear1", "weight"},
-                     {"down_proj", "mlp", "linear2", "weight"}};
+    int family;
+    const char *path, *module, *param;
+    int part;
+} fl__lora_rows[] = {{FL__LORA_LLAMA, "self_attn.q_proj", "self_attn", "in_proj_weight", 1},
+                     {FL__LORA_LLAMA, "self_attn.k_proj", "self_attn", "in_proj_weight", 2},
+                     {FL__LORA_LLAMA, "self_attn.v_proj", "self_attn", "in_proj_weight", 3},
+                     {FL__LORA_LLAMA, "self_attn.o_proj", "self_attn.out_proj", "weight", 0},
+                     {FL__LORA_LLAMA, "mlp.gate_proj", "gate", "weight", 0},
+                     {FL__LORA_LLAMA, "mlp.up_proj", "linear1", "weight", 0},
+                     {FL__LORA_LLAMA, "mlp.down_proj", "linear2", "weight", 0},
+                     {FL__LORA_GPT2, "attn.c_attn", "self_attn", "in_proj_weight", 0},
+                     {FL__LORA_GPT2, "attn.c_proj", "self_attn.out_proj", "weight", 0},
+                     {FL__LORA_GPT2, "mlp.c_fc", "linear1", "weight", 0},
+                     {FL__LORA_GPT2, "mlp.c_proj", "linear2", "weight", 0},
+                     {FL__LORA_BERT, "attention.self.query", "self_attn", "in_proj_weight", 1},
+                     {FL__LORA_BERT, "attention.self.key", "self_attn", "in_proj_weight", 2},
+                     {FL__LORA_BERT, "attention.self.value", "self_attn", "in_proj_weight", 3},
+                     {FL__LORA_BERT, "attention.output.dense", "self_attn.out_proj", "weight", 0},
+                     {FL__LORA_BERT, "intermediate.dense", "linear1", "weight", 0},
+                     {FL__LORA_BERT, "output.dense", "linear2", "weight", 0}};
 enum { FL__LORA_ROWS = sizeof fl__lora_rows / sizeof *fl__lora_rows };
 
 /* One addition: to rows `first` to first + rows - 1 of a parameter. */
@@ -76,10 +101,12 @@ typedef struct fl__lora_part {
     fl_var *a, *b, *base; /* base: the constant, while another stands in its place */
 } fl__lora_part;
 
+enum { FL__LORA_TARGETS = 256 };
 struct fl_text_lora {
     fl_nn_module *m;
     fl_text_lora_opts o;
-    char targets[128];
+    int family;
+    char targets[FL__LORA_TARGETS];
     fl__lora_part *part;
     fl_var **list; /* a and b of all parts */
     int64_t n;
@@ -93,12 +120,39 @@ FL_API void fl_text_lora_free(fl_text_lora *l) {
     fl_heap_free(l);
 }
 
-/* Is the name among words apart by spaces? */
-static bool fl__lora_wants(const char *words, const char *name) {
-    const size_t n = strlen(name);
-    for (const char *p = words; (p = strstr(p, name)) != NULL; p += n)
-        if ((p == words || p[-1] == ' ') && (p[n] == ' ' || !p[n])) return true;
+static int fl__lora_family_of(const fl_text_lm_opts *o) {
+    return o->bidirectional && o->post_norm ? FL__LORA_BERT
+           : o->place == FL_LM_LEARNED && !o->gated ? FL__LORA_GPT2 : FL__LORA_LLAMA;
+}
+
+/* Does one of the words, apart by spaces, end the row's path, as peft matches? */
+static bool fl__lora_wants(const char *words, const struct fl__lora_row *r) {
+    const size_t all = strlen(r->path);
+    for (size_t n; *words; words += n + (words[n] == ' ')) {
+        n = strcspn(words, " ");
+        if (n && n <= all && !memcmp(r->path + all - n, words, n) &&
+            (n == all || r->path[all - n - 1] == '.'))
+            return true;
+    }
     return false;
+}
+
+/* How many rows of a family the words name; 0 if one of them names none. */
+static int fl__lora_count(const char *words, int family) {
+    int rows = 0;
+    bool known = true;
+    for (const char *w = words; known; w += strcspn(w, " ") + 1) {
+        char word[FL__LORA_TARGETS] = "";
+        const size_t n = strcspn(w, " ");
+        if (n >= sizeof word) return 0;
+        memcpy(word, w, n), known = false;
+        for (int i = 0; i < FL__LORA_ROWS; i++)
+            known |= fl__lora_rows[i].family == family && fl__lora_wants(word, &fl__lora_rows[i]);
+        if (!w[n]) break;
+    }
+    for (int i = 0; known && i < FL__LORA_ROWS; i++)
+        rows += fl__lora_rows[i].family == family && fl__lora_wants(words, &fl__lora_rows[i]);
+    return rows;
 }
 
 static bool fl__lora_freeze(fl_nn_module *m, const char *prefix, void *user) {
@@ -120,14 +174,14 @@ static bool fl__lora_add(fl_text_lora *l, fl_nn_module *layer, int64_t number, i
     int64_t at = 0;
     while (m && at < m->n_param && strcmp(m->param[at].name, r->param)) at++;
     if (!m || at == m->n_param)
-        return fl_fail("fl_text_lora_new: layer %" PRId64 " has no '%s'", number, r->name);
+        return fl_fail("fl_text_lora_new: layer %" PRId64 " has no '%s'", number, r->path);
     fl__lora_part *p = &l->part[l->n];
     const fl_tensor *w = fv_value(m->param[at].var);
     const int64_t columns = info->dim / info->heads, kv = info->kv_heads ? info->kv_heads : info->heads;
     *p = (fl__lora_part){.of = &m->param[at], .layer = number, .row = row, .rows = w->shape[0]};
-    if (row < 3) {
-        p->first = row == 0 ? 0 : (info->heads + (row - 1) * kv) * columns;
-        p->rows = (row == 0 ? info->heads : kv) * columns;
+    if (r->part) {
+        p->first = r->part == 1 ? 0 : (info->heads + (r->part - 2) * kv) * columns;
+        p->rows = (r->part == 1 ? info->heads : kv) * columns;
     }
     const fl_dtype_info *blocks = fl_dtype_registered(w->dtype);
     const int64_t in = w->shape[1] * (blocks ? blocks->block : 1);
@@ -143,16 +197,13 @@ FL_API fl_text_lora *fl_text_lora_new_opt(fl_nn_module *m, fl_text_lora_opts o) 
     if (!info) return m ? NULL : fl_bad("fl_text_lora_new: the model is NULL");
     if (!o.rank) o.rank = 8;
     if (o.alpha == 0) o.alpha = 16;
-    if (!o.targets) o.targets = "q_proj v_proj";
+    const int family = fl__lora_family_of(info);
+    if (!o.targets) o.targets = fl__lora_families[family].targets;
     fl_text_lora *l = fl_heap_alloc(sizeof *l);
-    int rows = 0;
-    size_t known = 0; /* characters of names that the table has */
-    for (int i = 0; i < FL__LORA_ROWS; i++)
-        if (fl__lora_wants(o.targets, fl__lora_rows[i].name))
-            rows++, known += strlen(fl__lora_rows[i].name) + 1;
+    const int rows = fl__lora_count(o.targets, family);
     bool ok = l != NULL;
     if (ok && (info->kind != FL_LM_TRANSFORMER || o.rank < 1 || o.rank > 1 << 16 || !(o.alpha > 0) || !rows ||
-               known != strlen(o.targets) + 1 || known > sizeof l->targets))
+               strlen(o.targets) >= sizeof l->targets))
         ok = fl_fail("fl_text_lora_new: rank %" PRId64
                      ", alpha %g, targets '%.100s' of a %s: names of the list, "
                      "apart by a space",
@@ -161,8 +212,8 @@ FL_API fl_text_lora *fl_text_lora_new_opt(fl_nn_module *m, fl_text_lora_opts o) 
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
     if (ok) {
-        l->m = m, l->o = o;
-        memcpy(l->targets, o.targets, known);
+        l->m = m, l->o = o, l->family = family;
+        memcpy(l->targets, o.targets, strlen(o.targets) + 1);
         l->part = fl_heap_alloc((size_t)(rows * info->layers) * sizeof *l->part);
         l->list = fl_heap_alloc((size_t)(2 * rows * info->layers) * sizeof(fl_var *));
         ok = l->part && l->list;
@@ -170,7 +221,7 @@ FL_API fl_text_lora *fl_text_lora_new_opt(fl_nn_module *m, fl_text_lora_opts o) 
     fl_nn_module *layers = fl_nn_find(m, "layers");
     for (int64_t i = 0; ok && i < info->layers; i++)
         for (int k = 0; ok && k < FL__LORA_ROWS; k++)
-            if (fl__lora_wants(o.targets, fl__lora_rows[k].name))
+            if (fl__lora_rows[k].family == family && fl__lora_wants(o.targets, &fl__lora_rows[k]))
                 ok = fl__lora_add(l, layers->child[i], i, k, info);
     ok = ok && fl_nn_each(m, fl__lora_freeze, NULL);
     fl_scope_end(&s);
@@ -235,8 +286,8 @@ FL_API bool fl_text_lora_merge(fl_text_lora *l) {
 
 static void fl__lora_name(const fl__lora_part *p, int b, char name[200]) {
     const struct fl__lora_row *r = &fl__lora_rows[p->row];
-    snprintf(name, 200, "base_model.model.model.layers.%" PRId64 ".%s.%s.lora_%c.weight", p->layer, r->under,
-             r->name, b ? 'B' : 'A');
+    snprintf(name, 200, "base_model.model.%s.%" PRId64 ".%s.lora_%c.weight",
+             fl__lora_families[r->family].layers, p->layer, r->path, b ? 'B' : 'A');
 }
 
 static bool fl__lora_ok(const fl_text_lora *l, const char *folder, const char *who, char path[4096],
@@ -244,13 +295,13 @@ static bool fl__lora_ok(const fl_text_lora *l, const char *folder, const char *w
     const fl_text_lm_opts *o = l ? fl_text_lm_info(l->m, NULL) : NULL;
     if (!l || !folder || snprintf(path, 4096, "%s/%s", folder, file) >= 4096)
         return fl_fail("%s: it is NULL, or the folder's path NULL or too long", who);
-    return (o->place == FL_LM_ROTARY && o->gated && !o->rope.interleaved) ||
-           fl_fail("%s: peft's names are those of Llama, Mistral and Qwen2", who);
+    return l->family != FL__LORA_LLAMA || (o->place == FL_LM_ROTARY && o->gated && !o->rope.interleaved) ||
+           fl_fail("%s: peft's names are those of GPT-2, BERT, Llama, Mistral and Qwen2", who);
 }
 
 FL_API bool fl_text_lora_save(const fl_text_lora *l, const char *folder) {
     static const char who[] = "fl_text_lora_save";
-    char path[4096], text[1000], names[200] = "";
+    char path[4096], text[2000], names[4 * FL__LORA_TARGETS] = "";
     if (!fl__lora_ok(l, folder, who, path, "adapter_model.safetensors")) return false;
     char(*name)[200] = fl_heap_alloc((size_t)(2 * l->n) * sizeof *name);
     fl_data_named *list = name ? fl_heap_alloc((size_t)(2 * l->n) * sizeof *list) : NULL;
@@ -260,15 +311,16 @@ FL_API bool fl_text_lora_save(const fl_text_lora *l, const char *folder) {
     }
     const fl_data_pair meta = {"format", "pt"};
     bool ok = list && fl_data_save_safetensors(path, list, (int)(2 * l->n), &meta, 1);
-    for (int i = 0, n = 0; i < FL__LORA_ROWS; i++)
-        if (fl__lora_wants(l->targets, fl__lora_rows[i].name))
-            n += snprintf(names + n, sizeof names - (size_t)n, "%s\"%s\"", n ? ", " : "",
-                          fl__lora_rows[i].name);
+    int used = 0;
+    for (const char *p = l->targets; *p; p++) /* a", "b of: a b */
+        used += *p == ' ' ? snprintf(names + used, sizeof names - (size_t)used, "\", \"")
+                          : snprintf(names + used, sizeof names - (size_t)used, "%c", *p);
     const int n = snprintf(text, sizeof text,
                            "{\n  \"peft_type\": \"LORA\",\n  \"task_type\": \"CAUSAL_LM\",\n  \"r\": %" PRId64
                            ",\n  \"lora_alpha\": %.17g,\n  \"lora_dropout\": 0.0,\n  \"bias\": \"none\",\n"
-                           "  \"fan_in_fan_out\": false,\n  \"base_model_name_or_path\": null,\n"
-                           "  \"target_modules\": [%s]\n}\n", l->o.rank, l->o.alpha, names);
+                           "  \"fan_in_fan_out\": %s,\n  \"base_model_name_or_path\": null,\n"
+                           "  \"target_modules\": [\"%s\"]\n}\n", l->o.rank, l->o.alpha,
+                           l->family == FL__LORA_GPT2 ? "true" : "false", names);
     snprintf(path, sizeof path, "%s/adapter_config.json", folder);
     ok = ok && fl_data_replace(who, path, text, (size_t)n);
     fl_heap_free(name);

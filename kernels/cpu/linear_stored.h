@@ -2,7 +2,8 @@
 
    As in generation, a token at a time: reading the weight is all that counts, so it is read once, as it lies.
    A few of its rows become f32 in the first-level cache, a strip at a time, and meet all rows of x there.
-   More rows of x are left to the composition, whose one conversion they share. */
+   One row of x and blocks of q8 become sums without that strip. More rows of x are left to the composition,
+   whose one conversion they share. */
 #ifndef FL_CPU_LINEAR_STORED_H
 #define FL_CPU_LINEAR_STORED_H
 #include "gemm.h"
@@ -47,7 +48,7 @@ enum { FL__STORED_STRIP = 2048, FL__STORED_ROWS = 4 }; /* numbers of a row of w,
 
 typedef struct fl__stored {
     const fl__kernels *ks;
-    fl__loop unpack;
+    fl__loop unpack, dot; /* dot NULL: there is none */
     const fl_dtype_info *info; /* NULL: f16 or bf16 */
     int64_t m, n, k, ldx, strip, block;
     const float *x;
@@ -78,6 +79,9 @@ static void fl__stored_columns(const fl__stored *s, int64_t j, int64_t n) {
 
 static void fl__stored_task(void *arg, int64_t begin, int64_t end) {
     const fl__stored *s = arg;
+    for (; s->dot && begin < end; begin++)
+        s->dot((void *[]){s->y + begin, (char *)(uintptr_t)s->w + begin * s->row, (float *)(uintptr_t)s->x},
+               s->k, NULL);
     for (int64_t j = begin; j < end; j += FL__STORED_ROWS)
         fl__stored_columns(s, j, fl__min(FL__STORED_ROWS, end - j));
 }
@@ -92,6 +96,8 @@ static bool fl__cpu_linear_stored(const fl_backend *self, const fl_call *c) {
         s.block > FL__STORED_STRIP || w->dtype == FL_F32)
         return fl_call_compose(c);
     if (!fl_out_make(c->out[0])) return false;
+    static const fl__loop dots[FL__VARIANTS] = {FL__AT_LEVELS(fl__unpack_dot_q8_f32)};
+    s.dot = s.m == 1 && w->dtype == fl_q8() ? dots[fl__level()] : NULL;
     s.ks = fl__gemm_kernels(FL_F32), s.unpack = fl__unpack_loop(w->dtype);
     s.strip = fl__min(s.k, FL__STORED_STRIP / s.block * s.block), s.row = w->stride[0] * s.size;
     s.x = fl_data(x), s.w = fl_data(w), s.y = fl_data(c->out[0]);
