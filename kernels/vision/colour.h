@@ -7,7 +7,7 @@
 
 /* grey[i] = floor(.2989 R + .587 G + .114 B) of n pixels of c >= 3 channels. */
 FL_PRIVATE void fl__colour_grey(const uint8_t *p, int64_t n, int64_t c, float *grey);
-/* p = cut(a p + rest other) of n pixels: other[i] of each pixel, or the one number `other` where step is 0. */
+/* p = cut(a p + rest other) of n pixels: other[i] of each pixel, or, where step is 0, the one number. */
 FL_PRIVATE void fl__colour_blend(uint8_t *p, int64_t n, int64_t c, float a, float rest, const float *other,
                                  int step);
 /* Each byte x becomes (x & mask) ^ flip where x >= from, else x & mask. */
