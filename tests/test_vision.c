@@ -1044,6 +1044,11 @@ TEST(odd_sizes_and_numbers) {
         }
     }
     CHECK(done > tried / 4 && done < tried);
+    fl_vision_coco bare = {0}; /* a mask as text, in a file without a number */
+    fl_vision_rle of_text;
+    REQUIRE(fl_vision_coco_mask(&bare, &(fl_vision_object){.rle = "4", .h = 2, .w = 2}, &of_text));
+    CHECK_EQ_INT(fl_vision_rle_area(&of_text), 0);
+    fl_heap_free(of_text.run);
     fl_tensor *image = fl_zeros(FL_SHAPE(3, 5, 4), FL_U8);
     for (int i = 0; i < ODD; i++)
         for (int j = 0; j < ODD; j++) {

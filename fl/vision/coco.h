@@ -570,7 +570,7 @@ FL_API bool fl_vision_coco_load(const char *path, fl_vision_coco *out) {
 
 FL_API bool fl_vision_coco_mask(const fl_vision_coco *c, const fl_vision_object *o, fl_vision_rle *out) {
     if (!c || !o || !out) return fl_fail("fl_vision_coco_mask: an argument is NULL");
-    const double *p = c->number + o->seg;
+    const double *p = o->n_seg ? c->number + o->seg : NULL;
     if (o->rle) return fl_vision_rle_parse(o->rle, strlen(o->rle), o->h, o->w, out);
     if (o->n_seg && p[0] < 0) { /* a list of runs */
         int64_t sum = 0;
