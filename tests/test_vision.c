@@ -824,6 +824,30 @@ TEST(a_tiny_detector_learns) {
     fl_scope_end(&s);
 }
 
+static bool criterion_it(void) {
+    fl_scope s = fl_scope_begin();
+    const int64_t labels[] = {1, 0, 1}, count[] = {2, 1};
+    const float box[] = {0.3f, 0.4f, 0.2f, 0.4f, 0.7f, 0.5f, 0.3f, 0.2f, 0.5f, 0.5f, 0.5f, 0.5f};
+    const fl_vision_targets t = {fl_from_host(labels, FL_SHAPE(3), FL_I64),
+                                 fl_from_host(box, FL_SHAPE(3, 4), FL_F32), count, 2};
+    fl_tensor *kinds = fl_ones(FL_SHAPE(2, 2, 4, 3), FL_F32), *boxes = fl_ones(FL_SHAPE(2, 2, 4, 4), FL_F32);
+    fl_var *k = fv_const(kinds), *b = fv_const(boxes);
+    fl_vision_losses l;
+    const bool ok = t.labels && t.boxes &&
+                    fl_vision_criterion(FL_VARS(fv_select(k, 0, 1), fv_select(b, 0, 1), k, b), &t, &l);
+    if (ok) CHECK(l.giou > 0 && l.ce > 0 && fl_item(fv_value(l.total)) > l.ce);
+    fl_scope_end(&s);
+    return ok;
+}
+
+TEST(a_criterion_without_memory) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    CHECK(criterion_it());
+    CHECK(sweep_heap(criterion_it, false) > 10), CHECK(sweep_buffers(criterion_it, false) > 3);
+    end(&s);
+}
+
 /* ---- lists, synsets, shards, bad files ---- */
 
 static char said[4000];
