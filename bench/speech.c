@@ -1,6 +1,6 @@
 /* speech.c - log-mel features, resampling, CTC, decoding, beside torchaudio, kaldi-native-fbank, librosa,
-   flashlight-text and pyctcdecode where PEER_PYTHON has them (make bench-speech ARGS="folder of texts"), and a
-   plain loop over FFTW where that is
+   flashlight-text and pyctcdecode where PEER_PYTHON has them (make bench-speech ARGS="folder of texts"), and
+   a plain loop over FFTW where that is
 
    CPU seconds of one thread, ours and theirs in turn, medians of ROUNDS; a ratio is the median of the rounds'
    ratios, theirs / ours. The decoders hear letters of unseen lines of War and Peace, made so unclear that
@@ -214,8 +214,8 @@ static void *decode_half(void *d) {
     return NULL;
 }
 
-/* Two threads beside one, in turn: by the clock, and by what each costs in CPU seconds, which is what the clock
-   would say if both had a core of their own. */
+/* Two threads beside one, in turn: by the clock, and by what each costs in CPU seconds, which is what the
+   clock would say if both had a core of their own. */
 static void two_threads(void) {
     fl_speech_decoder *d[] = {new_decoder(false), new_decoder(false)};
     double clock_ratio[ROUNDS], cpu_ratio[ROUNDS];

@@ -9,7 +9,12 @@ int64_t mel_loop_run(const mel_loop *m, const float *x, int64_t samples, float *
 #include <math.h>
 
 enum { MOST_BANDS = 256 };
-static struct { int n, begin[MOST_BANDS], end[MOST_BANDS]; float *in, *power; fftwf_complex *out; fftwf_plan plan; } made;
+static struct {
+    int n, begin[MOST_BANDS], end[MOST_BANDS];
+    float *in, *power;
+    fftwf_complex *out;
+    fftwf_plan plan;
+} made;
 
 static void make(const mel_loop *m) {
     const int bins = m->n_fft / 2 + 1;

@@ -8,8 +8,9 @@
    there with the same bits, fork starts from --am. test prints word and letter error rates by speaker, of
    the best tokens; decode those of a beam search, with --lexicon, --lm and --lmweight, or the best weight of
    a grid (--lmweight_low ..._high ..._step), which train takes for its valid list if there is an --lm.
-   --sclite and --labels write what was heard: for NIST's tool, and as a list to train on. align writes a CTM file and
-   Audacity's labels; transcribe the words of a file. Several ranks (examples/launch) share each epoch. */
+   --sclite and --labels write what was heard: for NIST's tool, and as a list to train on. align writes a CTM
+   file and Audacity's labels; transcribe the words of a file. Several ranks (examples/launch) share each
+   epoch. */
 #include "../arguments.h"
 #include "fl.h"
 #include <math.h>
@@ -21,8 +22,8 @@ typedef struct flags {
         *attention, *attnWindow, *ctm, *audacity, *file, *flagsfile, *onorm, *lexicon, *lm, *smearing,
         *decodertype, *sclite, *labels;
     int64_t iter, batchsize, warmup, seed, filterbanks, samplerate, replabel, encoderdim, decoder_layers,
-        beamsize, beamsizetoken, hidden, context, heads, linseg, pretrainWindow, maxdecoderoutputlen, reportiters,
-        evalevery;
+        beamsize, beamsizetoken, hidden, context, heads, linseg, pretrainWindow, maxdecoderoutputlen,
+        reportiters, evalevery;
     double ctc_weight, lr, maxgradnorm, weightdecay, momentum, transdiag, labelsmooth, pctteacherforcing,
         dropout, stopwer, width, lmweight, lmweight_low, lmweight_high, lmweight_step, wordscore, silscore,
         eosscore, unkscore, beamthreshold;
