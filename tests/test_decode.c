@@ -438,6 +438,47 @@ TEST(a_warm_search_allocates_nothing) {
     }
 }
 
+static const fl_speech_lexicon *of_words, *of_letters;
+
+static bool search_something(void) {
+    bool ok = true;
+    for (int transducer = 0; ok && transducer < 2; transducer++) {
+        uint64_t start = 12;
+        const fl_speech_predictor p = {&start, CLASSES, END, transducer, hashes_extend, hashes_scores, NULL};
+        fl_speech_search *d = fl_speech_search_new(&p, of_words, .lm = &pairs, .lm_weight = 1, .most = 9);
+        fl_speech_result r[3];
+        ok = d && fl_speech_search_step(d, 9) && fl_speech_search_end(d) &&
+             fl_speech_search_best(d, 3, r) > 0;
+        fl_speech_search_free(d);
+    }
+    return ok;
+}
+
+static bool decode_openly(void) {
+    float e[30 * CLASSES];
+    fl_speech_result r[3];
+    noisy(e, 30, 5);
+    fl_speech_decoder *d =
+        fl_speech_decoder_new(CLASSES, of_letters, .beam = 40, .lm_weight = 1, .lm = &pairs, .separator = SEP,
+                              .open = true, .unknown = UNKNOWN, .log_add = true);
+    const bool ok = d && fl_speech_decoder_step(d, e, 30) && fl_speech_decoder_end(d) &&
+                    fl_speech_decoder_best(d, 3, r) == 3;
+    fl_speech_decoder_free(d);
+    return ok;
+}
+
+TEST(searches_survive_a_heap_that_fails) {
+    fl_speech_lexicon *l[] = {words(FL_SPEECH_SMEAR_MAX), words_ending(FL_SPEECH_SMEAR_MAX, true)};
+    of_words = l[0], of_letters = l[1];
+    fl_heap_use(heap_fn, NULL);
+    const int64_t n = sweep_heap(search_something, false), m = sweep_heap(decode_openly, false);
+    fl_heap_use(NULL, NULL);
+    printf("%lld and %lld points of failure\n", (long long)n, (long long)m);
+    CHECK(n > 20 && m > 8);
+    for (int k = 0; k < 2; k++) fl_speech_lexicon_free(l[k]);
+    CHECK_NOTHING_LIVES();
+}
+
 TEST(a_warm_decoder_allocates_nothing) {
     heap_fail_at(0);
     enum { FRAMES = 200 };

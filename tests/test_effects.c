@@ -1,6 +1,6 @@
 /* test_effects.c - what is done to sounds: measured, repeatable, and refused where it cannot be */
 #include "../fl.h"
-#include "test.h"
+#include "heap.h"
 #include <errno.h>
 
 enum { RATE = 16000 };
@@ -348,15 +348,6 @@ TEST(prefixes_and_flips_of_a_chain) {
 }
 
 /* The n-th request for memory fails, for every n: a named error, nothing lost, and the same bits later. */
-static int64_t left;
-static void *failing(void *user, void *p, size_t bytes) {
-    (void)user;
-    if (bytes && left-- == 0) return NULL;
-    if (bytes) return realloc(p, bytes);
-    free(p);
-    return NULL;
-}
-
 static bool load_and_apply(uint64_t *hash) {
     fl_scope s = fl_scope_begin();
     fl_rng rng = fl_data_rng(5, 0, 3);
@@ -374,11 +365,11 @@ TEST(any_request_for_memory_may_fail) {
     CHECK(load_and_apply(&want));
     int64_t n = 0;
     for (bool done = false; !done && n < 5000; n++) {
-        left = n;
-        fl_heap_use(failing, NULL);
+        heap_fail_at(n + 1);
+        fl_heap_use(heap_fn, NULL);
         const bool ok = load_and_apply(&got);
         fl_heap_use(NULL, NULL);
-        done = left >= 0;
+        done = heap.calls <= n;
         CHECK(ok ? got == want : fl_error() != NULL);
         fl_error_clear();
     }
