@@ -1778,6 +1778,13 @@ static void rows_of_json(void) {
     NO_JSON(fl_data_json_as_double, "true", json_as_double, "expected a number");
     NO_JSON(fl_data_json_skip, "]", fl_data_json_skip, "expected a value");
     ROW_OF(QUIET, "fl_data_json_fail", "fl_data_json_of", json_refuses("1", json_fail), "this is 7");
+    fl_data_settings nothing = {0};
+    ROW_OF(QUIET, "fl_data_settings_read", "fl_data_mine",
+           !fl_data_settings_read(&nothing, "/no/such/file", "fl_data_mine"), "/no/such/file");
+    FINE(fl_data_settings_free, (fl_data_settings_free(&nothing), true));
+    FINE(fl_data_settings_text, !fl_data_settings_text(&nothing, "x"));
+    FINE(fl_data_settings_number, fl_data_settings_number(&nothing, "x", 2) == 2);
+    FINE(fl_data_settings_size, fl_data_settings_size(&nothing, "x", 2) == 2);
     FINE(fl_data_utf8, !fl_data_utf8("\xff", 1) && !fl_data_utf8("", 0));
     FINE(fl_data_parse_double, !fl_data_parse_double("1 ", 2, &(double){0}));
 }
@@ -2170,6 +2177,7 @@ static const char *const cannot_fail[] = {
     "fl_data_arena_free",
     "fl_data_json_put_string",
     "fl_data_json_put_double",
+    "fl_data_settings_add",
     "fl_data_csv_put",
     "fl_data_crc32c",
     "fl_host_reads",
