@@ -20,7 +20,7 @@
 typedef struct flags {
     const char *train, *valid, *test, *datadir, *tokens, *arch, *criterion, *am, *rundir, *netoptim,
         *attention, *attnWindow, *ctm, *audacity, *file, *flagsfile, *onorm, *lexicon, *lm, *smearing,
-        *decodertype, *sclite, *labels;
+        *decodertype, *sclite, *labels, *whisper, *language;
     int64_t iter, batchsize, warmup, seed, filterbanks, samplerate, replabel, encoderdim, decoder_layers,
         beamsize, beamsizetoken, hidden, context, heads, linseg, pretrainWindow, maxdecoderoutputlen,
         reportiters, evalevery;
@@ -52,7 +52,8 @@ static flags f = {.criterion = "ctc",
                   .decodertype = "wrd",
                   .beamsize = 100,
                   .beamthreshold = 25,
-                  .unkscore = -INFINITY};
+                  .unkscore = -INFINITY,
+                  .language = "en"};
 
 static const argument table[] = {
     {"train", .text = &f.train},
@@ -73,6 +74,8 @@ static const argument table[] = {
     {"file", .text = &f.file},
     {"flagsfile", .text = &f.flagsfile},
     {"onorm", .text = &f.onorm},
+    {"whisper", .text = &f.whisper}, /* transcribe: a folder of Hugging Face instead of --am */
+    {"language", .text = &f.language},
     {"sqnorm", .on = &f.sqnorm},
     {"iter", .whole = &f.iter, .low = 0, .high = 1e9},
     {"batchsize", .whole = &f.batchsize, .low = 1, .high = 1e6},
@@ -687,6 +690,58 @@ static bool transcribe(recogniser *r) {
     return ok;
 }
 
+/* ---- Whisper ---- */
+
+static int32_t special(const fl_text_tokenizer *t, const char *name) {
+    char text[64];
+    snprintf(text, sizeof text, "<|%s|>", name);
+    return fl_text_id_of(t, text, (int64_t)strlen(text));
+}
+
+/* A line: begin, end, text. */
+static bool put_segment(const fl_speech_whisper_segment *s, void *user) {
+    const fl_text_tokenizer *t = user;
+    const int32_t end = special(t, "endoftext");
+    int32_t *id = fl_heap_alloc((size_t)s->n * sizeof *id);
+    fl_data_text text = {NULL, 0, 0};
+    int64_t n = 0;
+    for (int64_t i = 0; id && i < s->n; i++)
+        if (s->token[i] < end) id[n++] = (int32_t)s->token[i];
+    const bool ok = id && fl_text_decode(t, id, n, false, &text) && fl_data_text_put(&text, "", 1);
+    if (ok) printf("%.2f\t%.2f\t%s\n", s->begin, s->end, text.p + strspn(text.p, " "));
+    fl_heap_free(id);
+    fl_heap_free(text.p);
+    return ok;
+}
+
+static bool transcribe_whisper(void) {
+    fl_speech_conf c;
+    fl_text_tokenizer *t = fl_text_tokenizer_open(f.whisper);
+    fl_nn_module *m = t ? fl_speech_pretrained(f.whisper) : NULL;
+    bool ok = m && f.file && fl_speech_preset(&c, "whisper", 16000);
+    if (m && !f.file) fl_fail("asr: --file=SOUND is needed");
+    fl_scope s = fl_scope_begin();
+    fl_nn_module *conv = ok ? fl_nn_find(m, "model.encoder.conv1") : NULL;
+    if (conv) c.bands = fv_value(fl_nn_get_param(conv, "weight"))->shape[1], c.pad_to = 0;
+    fl_speech_features *features = conv ? fl_speech_features_new(&c) : NULL;
+    fl_tensor *x = features ? fl_speech_load_audio(f.file, .rate = 16000, .channel = -1) : NULL;
+    x = x ? fl_speech_features_of(features, fl_select(x, 0, 0)) : NULL;
+    int64_t prompt[3], n = 0; /* models of English alone have no languages and tasks */
+    const char *const names[] = {"startoftranscript", f.language, "transcribe"};
+    for (int k = 0; x && k < 3; k++)
+        if ((prompt[n] = special(t, names[k])) >= 0) n++;
+    const int64_t none = x ? special(t, "notimestamps") : -1;
+    ok = x && (x = fl_contiguous(fl_transpose(x, 0, 1))) &&
+         fl_speech_whisper_long(m, x, put_segment, t, .prompt = n ? prompt : NULL, .n_prompt = n,
+                                .times = none >= 0, .first_time = none >= 0 ? none + 1 : 0,
+                                .seed = (uint64_t)f.seed);
+    fl_scope_end(&s);
+    fl_speech_features_free(features);
+    fl_nn_free(m);
+    fl_text_tokenizer_free(t);
+    return ok;
+}
+
 int main(int argc, char **argv) {
     static const char *const commands[] = {"train",  "continue", "fork",      "test",
                                            "decode", "align",    "transcribe"};
@@ -702,12 +757,14 @@ int main(int argc, char **argv) {
     double wer = 0;
     fl_seed((uint64_t)f.seed);
     fl_scope s = fl_scope_begin();
-    ok = ok && (command > FORK || (r.ranks = fl_dist_init())) && make_recogniser(&r) && get_models(&r);
+    const bool whisper = command == TRANSCRIBE && f.whisper;
+    if (ok && whisper) ok = transcribe_whisper();
+    ok = ok && (whisper || make_recogniser(&r));
     if (ok && command <= FORK) ok = train(&r, command == CONTINUE);
     if (ok && (command == TEST || command == DECODE || (command <= FORK && f.test)))
         ok = evaluate(&r, f.test, command == DECODE, f.show, &wer);
     if (ok && command == ALIGN) ok = align(&r);
-    if (ok && command == TRANSCRIBE) ok = transcribe(&r);
+    if (ok && command == TRANSCRIBE && !whisper) ok = transcribe(&r);
     if (!ok) fprintf(stderr, "asr: %s\n", fl_error() ? fl_error() : "failed");
     free_recogniser(&r);
     fl_dist_close(r.ranks);
