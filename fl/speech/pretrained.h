@@ -92,8 +92,8 @@ FL_API bool fl_speech_whisper_long_opt(fl_nn_module *m, fl_tensor *x, fl_speech_
 #ifndef FL_SPEECH_PRETRAINED_IMPL
 #define FL_SPEECH_PRETRAINED_IMPL
 #include "../../fl_text.h"
-#include "../data/json.h"
 #include "../data/safetensors.h"
+#include "../data/settings.h"
 #include "../ops/activation.h"
 #include "../ops/attention.h"
 #include "../ops/conv.h"
@@ -118,78 +118,9 @@ FL_API bool fl_speech_whisper_long_opt(fl_nn_module *m, fl_tensor *x, fl_speech_
 
 /* ---- what config.json says ---- */
 
-typedef struct fl__hf_config {
-    fl_data_pair *v; /* values as text; number i of an array as "key.i" */
-    int64_t n, cap;
-    fl_data_arena texts;
-} fl__hf_config;
-
-static void fl__hf_config_free(fl__hf_config *c) {
-    fl_heap_free(c->v);
-    fl_data_arena_free(&c->texts);
-}
-
-static bool fl__hf_add(fl__hf_config *c, const char *key, const char *value) {
-    if (!fl_heap_grow(&c->v, &c->cap, c->n + 1, sizeof *c->v)) return false;
-    fl_data_pair p = {fl_data_arena_add(&c->texts, key, strlen(key)),
-                      fl_data_arena_add(&c->texts, value, strlen(value))};
-    c->v[c->n] = p;
-    c->n += p.key && p.value;
-    return p.key && p.value;
-}
-
-static bool fl__hf_value(fl__hf_config *c, fl_data_json *j, const char *key) {
-    char name[200];
-    switch (fl_data_json_next(j)) {
-    case FL_DATA_JSON_STRING:
-    case FL_DATA_JSON_NUMBER: return fl__hf_add(c, key, j->text);
-    case FL_DATA_JSON_TRUE: return fl__hf_add(c, key, "1");
-    case FL_DATA_JSON_FALSE: return fl__hf_add(c, key, "0");
-    case FL_DATA_JSON_NULL: return true;
-    case FL_DATA_JSON_OBJECT:
-        while (fl_data_json_more(j))
-            if (!fl_data_json_skip(j)) return false;
-        return j->event != FL_DATA_JSON_ERROR;
-    case FL_DATA_JSON_ARRAY:
-        for (int64_t i = 0; fl_data_json_more(j); i++) {
-            snprintf(name, sizeof name, "%.150s.%" PRId64, key, i);
-            if (strlen(key) > 150 || i > 10000) return fl_data_json_fail(j, "the array '%.40s'", key);
-            if (!fl__hf_value(c, j, name)) return false;
-        }
-        return j->event != FL_DATA_JSON_ERROR;
-    default: return j->event != FL_DATA_JSON_ERROR && fl_data_json_fail(j, "a value is due");
-    }
-}
-
-static bool fl__hf_read(fl__hf_config *c, const char *path) {
-    fl_data_json *j =
-        fl_data_json_open(path, .who = "fl_speech_pretrained", .c_strings = true, .max_depth = 16);
-    bool ok = j && fl_data_json_expect(j, FL_DATA_JSON_OBJECT);
-    while (ok && fl_data_json_more(j)) {
-        char key[200];
-        snprintf(key, sizeof key, "%.190s", j->text);
-        ok = fl__hf_value(c, j, key);
-    }
-    ok = ok && fl_data_json_next(j) == FL_DATA_JSON_END;
-    fl_data_json_close(j);
-    return ok;
-}
-
-static const char *fl__hf_text(const fl__hf_config *c, const char *key) {
-    for (int64_t i = 0; i < c->n; i++)
-        if (!strcmp(c->v[i].key, key)) return c->v[i].value;
-    return NULL;
-}
-
-static double fl__hf_number(const fl__hf_config *c, const char *key, double otherwise) {
-    const char *t = fl__hf_text(c, key);
-    double v;
-    return t && fl_data_parse_double(t, strlen(t), &v) ? v : otherwise;
-}
-
 /* A size from 1 to 2^24; 0 after fl_fail. */
-static int64_t fl__hf_size(const fl__hf_config *c, const char *key, int64_t otherwise) {
-    const double v = fl__hf_number(c, key, (double)otherwise);
+static int64_t fl__hf_size(const fl_data_settings *c, const char *key, int64_t otherwise) {
+    const double v = fl_data_settings_number(c, key, (double)otherwise);
     if (v >= 1 && v <= 1 << 24 && v == floor(v)) return (int64_t)v;
     return fl_fail("fl_speech_pretrained: config.json: %s is %g", key, v), 0;
 }
@@ -286,7 +217,7 @@ static bool fl__hf_is(const fl_nn_module *m, const fl_nn_type *type) {
 /* ---- wav2vec 2.0 ---- */
 
 /* The convolution of places, its weight normed over the last axis: names of before and after PyTorch 2. */
-static bool fl__w2v_places(fl_nn_module *encoder, const fl__hf_config *c, int64_t d, bool old) {
+static bool fl__w2v_places(fl_nn_module *encoder, const fl_data_settings *c, int64_t d, bool old) {
     const int64_t kernel = fl__hf_size(c, "num_conv_pos_embeddings", 128);
     const int64_t groups = fl__hf_size(c, "num_conv_pos_embedding_groups", 16);
     fl_nn_module *embed = fl__hf_list(encoder, "pos_conv_embed"), *conv = fl__hf_list(embed, "conv"),
@@ -322,15 +253,15 @@ static bool fl__w2v_layer(fl_nn_module *list, int64_t d, int64_t hidden, double 
            fl__hf_linear(ff, "output_dense", hidden, d, false) && fl__hf_norm(l, "final_layer_norm", d, eps);
 }
 
-static bool fl__w2v_convs(fl_nn_module *list, const fl__hf_config *c, fl__hf_model *h, int64_t *last) {
-    const bool bias = fl__hf_number(c, "conv_bias", 0) != 0;
+static bool fl__w2v_convs(fl_nn_module *list, const fl_data_settings *c, fl__hf_model *h, int64_t *last) {
+    const bool bias = fl_data_settings_number(c, "conv_bias", 0) != 0;
     char key[3][32];
     int64_t in = 1;
     for (h->convs = 0;; h->convs++, in = *last) {
         snprintf(key[0], 32, "conv_dim.%d", (int)h->convs),
             snprintf(key[1], 32, "conv_kernel.%d", (int)h->convs);
         snprintf(key[2], 32, "conv_stride.%d", (int)h->convs);
-        if (!fl__hf_text(c, key[0]))
+        if (!fl_data_settings_text(c, key[0]))
             return h->convs > 0 || fl_fail("fl_speech_pretrained: config.json: no conv_dim");
         const int64_t out = fl__hf_size(c, key[0], 0), kernel = fl__hf_size(c, key[1], 0),
                       stride = fl__hf_size(c, key[2], 0);
@@ -345,20 +276,21 @@ static bool fl__w2v_convs(fl_nn_module *list, const fl__hf_config *c, fl__hf_mod
     }
 }
 
-static bool fl__w2v_fill(fl_nn_module *m, const fl__hf_config *c, const fl_data_file *f) {
+static bool fl__w2v_fill(fl_nn_module *m, const fl_data_settings *c, const fl_data_file *f) {
     fl__hf_model *h = m->data;
-    const char *norm = fl__hf_text(c, "feat_extract_norm"), *act = fl__hf_text(c, "hidden_act");
+    const char *norm = fl_data_settings_text(c, "feat_extract_norm");
+    const char *act = fl_data_settings_text(c, "hidden_act");
     const int64_t hidden = fl__hf_size(c, "intermediate_size", 3072);
     int64_t last = 0;
-    h->stable = fl__hf_number(c, "do_stable_layer_norm", 0) != 0;
+    h->stable = fl_data_settings_number(c, "do_stable_layer_norm", 0) != 0;
     h->group_norm = !norm || !strcmp(norm, "group");
     h->dim = fl__hf_size(c, "hidden_size", 768), h->layers = fl__hf_size(c, "num_hidden_layers", 12);
     h->heads = fl__hf_size(c, "num_attention_heads", 12), h->vocabulary = fl__hf_size(c, "vocab_size", 32);
-    h->eps = fl__hf_number(c, "layer_norm_eps", 1e-5);
+    h->eps = fl_data_settings_number(c, "layer_norm_eps", 1e-5);
     if (!hidden || !h->dim || !h->layers || !h->heads || !h->vocabulary) return false;
     if (act && strcmp(act, "gelu") != 0)
         return fl_fail("fl_speech_pretrained: config.json: hidden_act %s", act);
-    if (fl__hf_number(c, "add_adapter", 0) != 0)
+    if (fl_data_settings_number(c, "add_adapter", 0) != 0)
         return fl_fail("fl_speech_pretrained: config.json: add_adapter");
     fl_nn_module *w = fl__hf_list(m, "wav2vec2"),
                  *convs = fl__hf_list(fl__hf_list(w, "feature_extractor"), "conv_layers");
@@ -452,7 +384,7 @@ static bool fl__whisper_half(fl_nn_module *half, int64_t d, int64_t positions, i
     return ok && fl__hf_norm(half, "layer_norm", d, 1e-5);
 }
 
-static bool fl__whisper_fill(fl_nn_module *m, const fl__hf_config *c) {
+static bool fl__whisper_fill(fl_nn_module *m, const fl_data_settings *c) {
     fl__hf_model *h = m->data;
     const int64_t bands = fl__hf_size(c, "num_mel_bins", 80),
                   frames = fl__hf_size(c, "max_source_positions", 1500);
@@ -465,13 +397,13 @@ static bool fl__whisper_fill(fl_nn_module *m, const fl__hf_config *c) {
     h->decoder_heads = fl__hf_size(c, "decoder_attention_heads", 6),
     h->vocabulary = fl__hf_size(c, "vocab_size", 51865);
     h->positions = fl__hf_size(c, "max_target_positions", 448);
-    h->start = (int64_t)fl__hf_number(c, "decoder_start_token_id", 50257),
-    h->eos = (int64_t)fl__hf_number(c, "eos_token_id", 50256);
-    h->scale = fl__hf_number(c, "scale_embedding", 0) != 0 ? sqrt((double)h->dim) : 1;
+    h->start = (int64_t)fl_data_settings_number(c, "decoder_start_token_id", 50257),
+    h->eos = (int64_t)fl_data_settings_number(c, "eos_token_id", 50256);
+    h->scale = fl_data_settings_number(c, "scale_embedding", 0) != 0 ? sqrt((double)h->dim) : 1;
     if (!bands || !frames || !hidden[0] || !hidden[1] || !h->dim || !h->layers || !h->decoder_layers ||
         !h->heads || !h->decoder_heads || !h->vocabulary || !h->positions)
         return false;
-    const char *act = fl__hf_text(c, "activation_function");
+    const char *act = fl_data_settings_text(c, "activation_function");
     if (act && strcmp(act, "gelu") != 0)
         return fl_fail("fl_speech_pretrained: config.json: activation_function %s", act);
     fl_nn_module *model = fl__hf_list(m, "model"), *encoder = fl__hf_list(model, "encoder"),
@@ -821,9 +753,9 @@ FL_API bool fl_speech_whisper_long_opt(fl_nn_module *m, fl_tensor *x, fl_speech_
 
 /* ---- folders ---- */
 
-static fl_nn_module *fl__hf_make(const char *path, const fl__hf_config *c, const fl_data_file *f, char *text,
-                                 int64_t n) {
-    const char *type = fl__hf_text(c, "model_type");
+static fl_nn_module *fl__hf_make(const char *path, const fl_data_settings *c, const fl_data_file *f,
+                                 char *text, int64_t n) {
+    const char *type = fl_data_settings_text(c, "model_type");
     fl__hf_model h = {.config = text, .config_bytes = n};
     if (!type || (strcmp(type, "wav2vec2") != 0 && strcmp(type, "whisper") != 0)) {
         fl_fail("fl_speech_pretrained: %s: model_type %s: wav2vec2 whisper", path,
@@ -840,20 +772,21 @@ static fl_nn_module *fl__hf_make(const char *path, const fl__hf_config *c, const
 
 FL_API fl_nn_module *fl_speech_pretrained(const char *folder) {
     char path[2][4096];
-    fl__hf_config c = {NULL, 0, 0, {0}};
+    fl_data_settings c = {0};
     int64_t n = 0;
     if (!folder || strlen(folder) > 4000) return fl_fail("fl_speech_pretrained: the folder's path"), NULL;
     snprintf(path[0], sizeof path[0], "%s/config.json", folder);
     snprintf(path[1], sizeof path[1], "%s/model.safetensors", folder);
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
-    char *text = fl__hf_read(&c, path[0]) ? fl_text_read_file("fl_speech_pretrained", path[0], &n) : NULL;
+    const char *fn = "fl_speech_pretrained";
+    char *text = fl_data_settings_read(&c, path[0], fn) ? fl_text_read_file(fn, path[0], &n) : NULL;
     fl_data_file *f = text ? fl_data_open_safetensors(path[1]) : NULL;
     fl_nn_module *m = f ? fl__hf_make(path[0], &c, f, text, n) : NULL;
     if (!f) fl_heap_free(text);
     fl_data_close(f);
     const bool ok = m && fl_nn_load(m, path[1], .cast = true, .ignore = "proj_out.weight");
-    fl__hf_config_free(&c);
+    fl_data_settings_free(&c);
     if (!ok) fl_nn_free(m);
     else fl_nn_train(m, false);
     fl_scope_end(&s);
