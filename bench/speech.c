@@ -1,6 +1,6 @@
-/* speech.c - log-mel features, resampling, CTC, decoding, beside torchaudio, kaldi-native-fbank, librosa,
-   flashlight-text and pyctcdecode where PEER_PYTHON has them (make bench-speech ARGS="folder of texts"), and
-   a plain loop over FFTW where that is
+/* speech.c - log-mel features, resampling, CTC, transducers, training, Whisper, decoding, beside torchaudio,
+   kaldi-native-fbank, librosa, PyTorch, transformers, flashlight-text, pyctcdecode where PEER_PYTHON has them
+   (make bench-speech ARGS="folder of texts"), and a plain loop over FFTW where that is; a network that listens
 
    CPU seconds of one thread, ours and theirs in turn, medians of ROUNDS; a ratio is the median of the rounds'
    ratios, theirs / ours. The decoders hear letters of unseen lines of War and Peace, made so unclear that
@@ -20,6 +20,16 @@ enum { ROUNDS = 3, RATE = 16000, SECONDS = 60, LETTERS = 29, BLANK = LETTERS - 1
 static const char letters[] = "|abcdefghijklmnopqrstuvwxyz'#";
 static const char *folder = "build/bench-speech";
 static bench_peer peer;
+
+static const char *path_of(const char *name) {
+    static char path[3][300];
+    static int k;
+    k = (k + 1) % 3;
+    snprintf(path[k], sizeof path[k], "%s/%s", folder, name);
+    return path[k];
+}
+
+static double cpu_now(void) { return (double)clock() / CLOCKS_PER_SEC; }
 
 /* A job of ours and of some of theirs (bench/peer.h). */
 static void compare(const char *figure, void (*ours)(void), const char *const *theirs, double scale,
@@ -100,6 +110,143 @@ static void make_ctc(void) {
     lengths = fl_full(FL_SHAPE(N), L, FL_I64);
 }
 
+/* ---- transducers ---- */
+
+enum { TN = 4, TT = 200, TU = 60, TC = 64, TH = 128 };
+static fl_tensor *cells, *labels, *frames_of, *labels_of, *part[4];
+static void transducer(void) {
+    fl_scope s = fl_scope_begin();
+    fl_var *x = fv_param(cells), *loss = fv_transducer_loss(x, labels, frames_of, labels_of);
+    if (!loss || !fl_backward(loss)) fprintf(stderr, "%s\n", fl_error());
+    fl_scope_end(&s);
+}
+
+/* The joint with it: tanh(a + b) weight^T + bias. */
+static void joint(void) {
+    fl_scope s = fl_scope_begin();
+    fl_var *v[4];
+    for (int i = 0; i < 4; i++) v[i] = fv_param(part[i]);
+    fl_var *p = fv_transducer_joint(v[0], v[1], v[2], v[3], labels);
+    const fl_lattice_opts o = {.reduction = FL_MEAN};
+    fl_var *loss = p ? fv_transducer_joint_loss(p, frames_of, labels_of, o) : NULL;
+    if (!loss || !fl_backward(loss)) fprintf(stderr, "%s\n", fl_error());
+    fl_scope_end(&s);
+}
+
+static void transducers(void) {
+    static const char *const loss[] = {"transducer", NULL}, *const both[] = {"joint", NULL};
+    const fl_shape shape[] = {FL_SHAPE(TN, TT, TH), FL_SHAPE(TN, TU + 1, TH), FL_SHAPE(TC, TH), FL_SHAPE(TC)};
+    cells = fl_normal(FL_SHAPE(TN, TT, TU + 1, TC), 0, 1, FL_F32, NULL);
+    labels = fl_randint(FL_SHAPE(TN, TU), 0, TC - 1, NULL);
+    frames_of = fl_full(FL_SHAPE(TN), TT, FL_I64), labels_of = fl_full(FL_SHAPE(TN), TU, FL_I64);
+    for (int i = 0; i < 4; i++) part[i] = fl_normal(shape[i], 0, 0.1, FL_F32, NULL);
+    compare("transducer 4 x 200 x 61 x 64, both ways", transducer, loss, 0, "ms");
+    compare("joint 128 and transducer, both ways", joint, both, 0, "ms");
+    fl_mem_stats_reset_peak(NULL);
+    const double before = (double)fl_mem_stats_of(NULL).in_use;
+    joint();
+    const double ours = ((double)fl_mem_stats_of(NULL).peak_in_use - before) / 1e6,
+                 theirs = bench_peer_ask(&peer, "joint memory");
+    bench_line("joint and transducer, memory", ours, "MB", "ours");
+    if (theirs != theirs) return;
+    bench_line("joint and transducer, memory:joint", theirs, "MB", "theirs");
+    bench_line("joint and transducer, memory:ratio", ours / theirs, "x", "ours / theirs");
+}
+
+/* ---- Whisper of the smallest size at random, 30 s, 100 tokens ---- */
+
+static fl_nn_module *whisper;
+static fl_tensor *bands;
+static void transcribe(void) {
+    int64_t out[100];
+    if (fl_speech_whisper(whisper, bands, out, 100, NULL, .least = FL_ZERO, .repeated = FL_ZERO,
+                          .suppressed = (int64_t[]){50257}, .n_suppressed = 1) != 100)
+        fprintf(stderr, "whisper: %s\n", fl_error());
+}
+
+static void whispers(void) {
+    static const char *const theirs[] = {"whisper", NULL};
+    const double made = bench_peer_ask(&peer, "whisper");
+    whisper = made == made ? fl_speech_pretrained(path_of("whisper")) : NULL;
+    bands = fl_normal(FL_SHAPE(80, 3000), 0, 1, FL_F32, NULL);
+    if (whisper) compare("whisper tiny, 30 s, 100 tokens", transcribe, theirs, 0, "ms");
+    else fprintf(stderr, "skipped: Whisper (%s)\n", fl_error() ? fl_error() : "no transformers");
+    fl_error_clear();
+    fl_nn_free(whisper);
+}
+
+/* ---- steps of training: features of 4 sounds of 4 s, CTC, SGD ---- */
+
+static fl_nn_module *net;
+static fl_optim *optim;
+static fl_tensor *spelled_as;
+static void train_step(void) {
+    enum { N = 4, SAMPLES = 4 * RATE };
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x[N], *all, *some = fl_full(FL_SHAPE(N), 20, FL_I64);
+    for (int i = 0; i < N; i++)
+        x[i] = fl_speech_normalize(
+            fl_speech_features_of(features[0], fl_slice(sound, 0, i * SAMPLES, (i + 1) * SAMPLES, 1)));
+    all = fl_stack(x, N, 0);
+    fl_var *y = all ? fl_speech_arch_forward(net, fv_const(all), NULL, NULL) : NULL;
+    fl_tensor *counts = y ? fl_full(FL_SHAPE(N), (double)fv_value(y)->shape[1], FL_I64) : NULL;
+    fl_var *p = counts ? fv_transpose(fv_log_softmax(y, 2), 0, 1) : NULL;
+    fl_optim_zero_grad(optim);
+    if (!p || !fl_backward(fv_ctc_loss(p, spelled_as, counts, some, .blank = 29)) || !fl_optim_step(optim))
+        fprintf(stderr, "%s\n", fl_error());
+    fl_scope_end(&s);
+}
+
+static void trainings(void) {
+    static const char *const names[] = {"conv_glu", "tds", "conformer"};
+    spelled_as = fl_randint(FL_SHAPE(4, 20), 0, 29, NULL);
+    for (int k = 0; k < 3; k++) {
+        char path[100], job[110], figure[60];
+        const char *const theirs[] = {job, NULL};
+        snprintf(path, sizeof path, "examples/speech/arch/%s.arch", names[k]);
+        snprintf(job, sizeof job, "train %s", path), snprintf(figure, sizeof figure, "train %s", names[k]);
+        net = fl_speech_arch(path, 80, 30);
+        optim = net ? fl_optim_sgd(fl_nn_parameters(net), .lr = 1e-4) : NULL;
+        if (optim) compare(figure, train_step, theirs, 0, "ms");
+        else fprintf(stderr, "%s\n", fl_error());
+        fl_optim_free(optim), fl_nn_free(net);
+    }
+}
+
+/* ---- a streaming TDS, 80 ms at a time ---- */
+
+static void listen(void) {
+    enum { CHUNK = RATE * 8 / 100, CHUNKS = 200 };
+    fl_set_threads(2); /* its weights are read once for a frame: memory is what it waits for */
+    double took[CHUNKS], cpu[CHUNKS];
+    fl_speech_conf c;
+    fl_speech_preset(&c, "kaldi", RATE);
+    c.bands = 80;
+    net = fl_speech_arch("examples/speech/arch/tds_streaming.arch", 80, 30);
+    if (net) fl_nn_train(net, false);
+    fl_speech_features *f = fl_speech_features_new(&c);
+    fl_speech_stream *ear = f ? fl_speech_stream_new(f) : NULL;
+    fl_speech_arch_stream *head = net ? fl_speech_arch_stream_new(net) : NULL;
+    for (int k = 0; ear && head && k < CHUNKS; k++) {
+        fl_scope s = fl_scope_begin();
+        const double start = fl_data_now(), used = cpu_now();
+        const float *samples = (const float *)fl_data(sound) + k * CHUNK;
+        fl_tensor *x = fl_speech_stream_push(ear, samples, CHUNK, false), *y = NULL;
+        if (!x || !fl_speech_arch_stream_push(head, x, false, &y)) fprintf(stderr, "%s\n", fl_error());
+        fl_tensor *best = y ? fl_argmax(y, 1, false) : NULL;
+        if (best) fl_speech_collapse(fl_data(best), best->shape[0], 29, fl_data(best));
+        took[k] = fl_data_now() - start, cpu[k] = cpu_now() - used;
+        fl_scope_end(&s);
+    }
+    if (head) {
+        bench_line("streaming TDS, 80 ms", bench_median(took, CHUNKS) * 1e3, "ms", "median of 200 chunks");
+        bench_line("streaming TDS, 80 ms:CPU", bench_median(cpu, CHUNKS) * 1e3, "ms", "both threads");
+    } else fprintf(stderr, "%s\n", fl_error());
+    fl_set_threads(1);
+    fl_speech_arch_stream_free(head), fl_speech_stream_free(ear), fl_speech_features_free(f);
+    fl_nn_free(net);
+}
+
 /* ---- decoders ---- */
 
 static fl_tensor *scores[UTTERANCES];
@@ -108,14 +255,6 @@ static fl_speech_lexicon *lexicon;
 static fl_text_ngram *ngram;
 static fl_text_scorer *lm;
 static fl_speech_decoder *decoder;
-
-static const char *path_of(const char *name) {
-    static char path[3][300];
-    static int k;
-    k = (k + 1) % 3;
-    snprintf(path[k], sizeof path[k], "%s/%s", folder, name);
-    return path[k];
-}
 
 /* A line in small letters, its words apart by a space each, put behind t. */
 static void put_line(fl_data_text *t, const char *p, const char *end) {
@@ -358,6 +497,10 @@ int main(int argc, char **argv) {
     static const char *const torch[] = {"ctc", NULL};
     make_ctc();
     compare("ctc 500 x 16 x 32, 60 labels, both ways", ctc, torch, 0, "ms");
+    transducers();
+    trainings();
+    whispers();
+    listen();
     if (has_book) decoders();
     bench_peer_end(&peer);
     fl_scope_end(&s);
