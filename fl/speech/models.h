@@ -88,6 +88,7 @@ FL_API bool fl_speech_arch_stream_push(fl_speech_arch_stream *s, fl_tensor *x, b
 #include "../ops/softmax.h"
 #include "../ops/special.h"
 #include "../ops/view.h"
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -611,15 +612,28 @@ static bool fl__arch_counted(const fl__arch *a, const fl__arch_layer *l, int lea
     return fl__arch_fail(a, l->field[0], text);
 }
 
-/* Axes lie within 0 to 3, and a V has one -1 at most. */
-static bool fl__arch_axes_ok(const fl__arch *a, const fl__arch_layer *l) {
-    static const struct { const char *token; int from, to;
-    } axes[] = {{"RO", 1, 5}, {"LN", 1, 4}, {"BN", 2, 5}, {"GLU", 1, 2}, {"LSM", 1, 2}};
+/* Axes lie within 0 to 3, kernels and strides are 1 or more, and a V has one -1 at most. */
+static bool fl__arch_sizes_ok(const fl__arch *a, const fl__arch_layer *l) {
+    static const char axes[] = "axes are 0 to 3", sizes[] = "kernels, strides and the like are 1 or more",
+                      pads[] = "a padding is -1 (as many frames) or more";
+    static const struct { const char *token; int from, to, least, most; const char *what;
+    } table[] = {{"RO", 1, 5, 0, 3, axes},          {"LN", 1, 4, 0, 3, axes},
+                 {"BN", 2, 5, 0, 3, axes},          {"GLU", 1, 2, 0, 3, axes},
+                 {"LSM", 1, 2, 0, 3, axes},         {"C", 3, 5, 1, INT_MAX, sizes},
+                 {"C", 5, 6, -1, INT_MAX, pads},    {"C", 6, 7, 1, INT_MAX, sizes},
+                 {"C1", 3, 5, 1, INT_MAX, sizes},   {"C1", 5, 6, -1, INT_MAX, pads},
+                 {"C1", 6, 7, 1, INT_MAX, sizes},   {"C2", 3, 7, 1, INT_MAX, sizes},
+                 {"C2", 7, 9, -1, INT_MAX, pads},   {"C2", 9, 11, 1, INT_MAX, sizes},
+                 {"AC", 3, 5, 1, INT_MAX, sizes},   {"AC", 7, 8, 1, INT_MAX, sizes},
+                 {"M", 1, 5, 1, INT_MAX, sizes},    {"M", 5, 7, -1, INT_MAX, pads},
+                 {"A", 1, 5, 1, INT_MAX, sizes},    {"A", 5, 7, -1, INT_MAX, pads},
+                 {"RNN", 1, 4, 1, INT_MAX, sizes},  {"GRU", 1, 4, 1, INT_MAX, sizes},
+                 {"LSTM", 1, 4, 1, INT_MAX, sizes}, {"TDS", 1, 4, 1, INT_MAX, sizes}};
     int left = 0;
-    for (size_t k = 0; k < sizeof axes / sizeof *axes; k++)
-        for (int i = axes[k].from; !strcmp(l->field[0], axes[k].token) && i < axes[k].to && i < l->n; i++)
-            if (l->a[i] < 0 || l->a[i] > 3 || l->a[i] != floor(l->a[i]))
-                return fl__arch_fail(a, l->field[0], "axes are 0 to 3");
+    for (size_t k = 0; k < sizeof table / sizeof *table; k++)
+        for (int i = table[k].from; !strcmp(l->field[0], table[k].token) && i < table[k].to && i < l->n; i++)
+            if (l->a[i] < table[k].least || l->a[i] > table[k].most || l->a[i] != floor(l->a[i]))
+                return fl__arch_fail(a, l->field[0], table[k].what);
     for (int i = 1; *l->field[0] == 'V' && i < 5; i++) left += l->a[i] == -1;
     if (left > 1) return fl__arch_fail(a, l->field[0], "more than one size is -1");
     if (!strcmp(l->field[0], "PD") && l->n % 2) return fl__arch_fail(a, l->field[0], "pads come in pairs");
@@ -761,7 +775,7 @@ static fl_nn_module *fl__arch_layer_of(fl__arch *a, fl__arch_layer *l) {
         const fl__arch_token *t = &fl__arch_tokens[i];
         if (strcmp(l->field[0], t->name) != 0) continue;
         if (!fl__arch_counted(a, l, t->least, t->most) || !fl__arch_numbers(a, l, 1) ||
-            !fl__arch_axes_ok(a, l))
+            !fl__arch_sizes_ok(a, l))
             return NULL;
         fl_nn_module *m = fl__arch_module(l, t);
         if (m && (!t->make || t->make(m, l))) return m;
