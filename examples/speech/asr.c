@@ -759,7 +759,8 @@ int main(int argc, char **argv) {
     fl_scope s = fl_scope_begin();
     const bool whisper = command == TRANSCRIBE && f.whisper;
     if (ok && whisper) ok = transcribe_whisper();
-    ok = ok && (whisper || ((command > FORK || (r.ranks = fl_dist_init())) && make_recogniser(&r) && get_models(&r)));
+    ok = ok && (whisper || ((command > FORK || (r.ranks = fl_dist_init())) && make_recogniser(&r) &&
+                            get_models(&r)));
     if (ok && command <= FORK) ok = train(&r, command == CONTINUE);
     if (ok && (command == TEST || command == DECODE || (command <= FORK && f.test)))
         ok = evaluate(&r, f.test, command == DECODE, f.show, &wer);
