@@ -2,11 +2,12 @@
 
    usage: make bench-scale ARGS="vit resnet50"
 
-   A training step of each model runs in one thread, which takes each chunk's time. Then the same chunks are
-   given to 2 to 64 threads as the pool gives them: in order, each to the thread that is free first. A region
-   takes as long as its last thread, plus the measured cost of starting and ending one; what lies between
-   regions stays serial. Lines: seconds of a step and the speed-up for each number of threads; of 64 the
-   shares of what keeps it from 64 times; and for 2 threads the speed-up that was measured, if there are two.
+   A training step of each model, cut for 2 to 64 threads, runs in one, which times each chunk. Then the
+   same chunks are given to the threads as the pool gives them: in order, each to the one that is free. A
+   region takes as long as its last thread, plus the measured cost of starting and ending one; what lies
+   between regions stays serial. Lines: seconds and speed-up of a step for each number of threads; of 64
+   the shares of what keeps it from 64 times; and for 2 threads the speed-up that was measured, if there
+   are two.
 
    The replay lets every thread have the whole bandwidth and cache of the one that was measured: it says what
    the cut into chunks allows, an upper bound. The word replay among ARGS leaves out what is measured with 2
@@ -109,19 +110,25 @@ static void line(const char *name, const char *what, int threads, double value, 
     bench_line(figure, value, unit, note);
 }
 
-static void figures(const trainer *t, double fork_join) {
-    const char *name = t->m->name;
-    fl_set_threads(1);
+/* Processor seconds of a step in one thread, which finds `threads` of them and cuts its loops for so many. */
+static double record(const trainer *t, int threads) {
+    fl_set_threads(threads);
+    recording = true;
     step(t, now);
     n_chunks = n_regions = 0;
     in_regions = 0;
-    recording = true;
-    const double whole = step(t, now);
+    const double seconds = step(t, now);
     recording = false;
-    const double serial = whole - in_regions;
-    double taken[MOST + 1] = {[1] = whole};
+    return seconds;
+}
+
+static void figures(const trainer *t, double fork_join) {
+    const char *name = t->m->name;
+    const double whole = record(t, 1);
+    double serial = 0, taken[MOST + 1] = {[1] = whole};
     for (int threads = 2; threads <= MOST; threads *= 2) {
         char note[96];
+        serial = record(t, threads) - in_regions;
         taken[threads] = serial + (double)n_regions * fork_join;
         for (int64_t i = 0; i < n_regions; i++) taken[threads] += replay(&regions[i], threads);
         snprintf(note, sizeof note, "%.2f times as fast as one thread", whole / taken[threads]);

@@ -117,7 +117,7 @@ static void matmul_blocks(void) {
         {9, 129, 641},  {201, 33, 65},   {415, 47, 97},  {97, 530, 80},  {3, 5, 20000},
         {31, 33, 8197}, {129, 257, 385}, {50, 400, 200}, {1, 1000, 300}, {1000, 1, 300},
         {7, 1030, 40},  {5, 41, 2100},   {8, 18, 1025},  {1, 3000, 17},  {2, 1025, 33},
-        {20, 90, 2100}, {129, 70, 1025}, {1100, 40, 50}, {40, 10, 2049}};
+        {20, 90, 2100}, {129, 70, 1025}, {1100, 40, 50}, {40, 10, 2049}, {300, 150, 140}};
     for (size_t i = 0; i < sizeof size / sizeof *size; i++)
         for (int layout = 0; layout < 4; layout++) {
             check_matmul(size[i][0], size[i][1], size[i][2], layout, FL_F32);
@@ -125,7 +125,17 @@ static void matmul_blocks(void) {
         }
 }
 
+/* Products of up to 70 rows, columns and terms: every edge of a tile. */
+static void matmul_edges(void) {
+    fl_rng rng = {70, 0};
+    double *size = values(fl_uniform(FL_SHAPE(200, 3), 1, 71, FL_F32, &rng));
+    for (int i = 0; i < 200; i++)
+        check_matmul((int64_t)size[3 * i], (int64_t)size[3 * i + 1], (int64_t)size[3 * i + 2], i % 4, FL_F32);
+    free(size);
+}
+
 TEST(matmul_sizes) { matmul_sizes(); }
+TEST(matmul_edges) { matmul_edges(); }
 TEST(matmul_blocks) { matmul_blocks(); }
 
 /* Linear layers whose products are packed, swapped, in one chunk and in several: the bias and the

@@ -20,6 +20,10 @@ typedef struct fl__tile {
     void *c;
     int64_t ldc;
     bool add;
+    /* What tall tiles ask for at each step along k, as the next panel is packed from it: this and what is
+       ask_other bytes further, then both ask_step on. NULL: nothing. */
+    const char *ask;
+    int64_t ask_step, ask_other;
 } fl__tile;
 /* What gemm.inc makes for an element type and a level. */
 typedef void (*fl__tile_fn)(const fl__tile *t);

@@ -84,7 +84,7 @@ enum {
 #else
 #define FL__ON_avx512(...)
 #endif
-#define FL__TARGET_avx512 __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")))
+#define FL__TARGET_avx512 __attribute__((target("avx2,fma,prfchw,avx512f,avx512bw,avx512dq,avx512vl")))
 #define FL__REGISTERS_avx512 32
 #define FL__LANES_f32_avx512 16
 #define FL__LANES_f64_avx512 8
@@ -101,7 +101,7 @@ enum {
 #elif defined(__clang__) || __GNUC__ >= 10
 #define FL__HAS_PAIRS_avx512 1
 #define FL__PAIRS_avx512 \
-    __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
+    __attribute__((target("avx2,fma,prfchw,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
 #endif
 #endif
 
@@ -109,7 +109,7 @@ enum {
 #if FL__LEVELS_ON & 4 && defined(__linux__) && !defined(FL_EMULATE_BF16) && \
     ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
 #define FL__TARGET_amx \
-    __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,amx-tile,amx-bf16")))
+    __attribute__((target("avx2,fma,prfchw,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,amx-tile,amx-bf16")))
 #endif
 
 /* >>pick */

@@ -1,14 +1,15 @@
 /* kernels/cpu/matmul.h - matrix products on the CPU: packed, blocked, in the register tiles of gemm.h
 
    C = A B goes along k in chunks so long that C is seldom read from memory again. For each chunk the
-   threads pack A; then blocks of rows and columns of C, cut by its size alone, run on the thread pool. A
-   block packs a few panels of B after the other (each as many columns as a tile has) into the second-level
-   cache and runs the tiles of its rows over them.
+   threads pack A; then blocks of rows and columns of C run on the thread pool. A block packs a panel of B
+   after the other (each as many columns as a tile has) and runs the tiles of its rows over it, which ask
+   for C shortly before they write it, and for the next panel.
 
    Rows are cut into tiles of equal height, so that no tile computes rows that do not exist. Operands for
-   which packing does not pay are read in place: those of small products, and B transposed under few rows
-   (then C^T = B^T A^T is computed, whose left operand streams through once). Skinny products, of up to 8
-   rows, are bound by the reading of B and have loops of their own, for B as it is and transposed.
+   which packing does not pay are read in place: those of small products; rows of A where all of B stays in
+   the second-level cache; and B transposed under few rows (then C^T = B^T A^T is computed, whose left
+   operand streams through once). Skinny products, of up to 8 rows, are bound by the reading of B and have
+   loops of their own, for B as it is and transposed.
 
    Where operands may be rounded to bf16, gemm_amx.h takes what its tiles are faster for. Pairs
    (fl__gemm_pairs) are made by packing, and everything that is read in place, bound by memory as it is, stays
@@ -39,8 +40,9 @@ enum {
     FL__MATMUL_GROUP = 8,         /* panels of B that are packed together */
     FL__MATMUL_SLAB = 16,         /* of k, at a time */
     FL__MATMUL_SHORT = 128,       /* k, for which C is written row by row */
+    FL__MATMUL_NEAR = 3 << 16,    /* elements of B that stay in the second-level cache beside all else */
     FL__MATMUL_BLOCK_ROWS = 1024, /* that use a panel of B */
-    FL__MATMUL_TASKS = 6,         /* least number to aim at */
+    FL__MATMUL_TASKS = 6,         /* of blocks, below which a long k is split */
     FL__MATMUL_SHORT_PAIRS = 32   /* rows up to which packing B as pairs of bf16 does not pay */
 };
 
@@ -57,6 +59,8 @@ typedef struct fl__gemm {
     bool add;         /* C starts from what it holds, not from 0 */
     bool tight;       /* nothing behind the end of B is read */
     int rows, width;  /* of a tile */
+    int64_t group;    /* columns of B that are packed together */
+    bool asks;        /* tiles ask for the next ones */
     int64_t tiles, height, taller; /* of rows: of height each, the first `taller` one more */
     const char *packed; /* A, the panel of a tile at row(t) * depth; NULL: read in place */
     const fl__finish *finish; /* NULL: none */
@@ -91,9 +95,13 @@ static int64_t fl__gemm_row(const fl__gemm *g, int64_t t) {
     return t * g->height + fl__min(t, g->taller);
 }
 
-/* Columns of B that are packed together: one panel for a few tiles, else several. */
-static int64_t fl__gemm_group(const fl__gemm *g) {
-    return g->width * (g->packed ? FL__MATMUL_GROUP : 1);
+/* How many columns of B are packed together, of chunks of up to k rows. A panel alone, just before it is used,
+   if its columns are dense: the tiles of the one before ask for it. Where k is short the time goes into writing
+   C, row by row for several panels. Rows of A that are read in place go over as many as stay near. */
+static void fl__gemm_set_group(fl__gemm *g, int64_t k) {
+    g->asks = g->packed && g->rsb == 1 && g->csb != 1 && k > FL__MATMUL_SHORT * g->ks->pairs;
+    const int64_t near = fl__max(1, FL__MATMUL_NEAR / (g->width * k));
+    g->group = g->width * (g->asks ? 1 : g->packed ? FL__MATMUL_GROUP : near);
 }
 
 /* How much of k is packed at a time: where panels lie side by side in memory, a few rows of all of
@@ -132,15 +140,25 @@ static void fl__gemm_pack_b(const fl__gemm *g, int64_t j0, int64_t j1, char *pan
 
 /* Whether n columns of B are read in place: if the rows are dense, few tiles use them and a tile
    reads less than a register past column n, as a buffer's slack allows, or nothing (there is no tile
-   three registers wide). */
+   three registers wide, and no tall one of one). */
 static bool fl__gemm_in_place(const fl__gemm *g, int64_t n) {
     const int64_t registers = fl__ceil_div(n, g->ks->lanes);
-    return !g->packed && g->csb == 1 && registers != 3 && (!g->tight || n == registers * g->ks->lanes);
+    const bool tile = registers != 3 && (registers != 1 || g->rows <= g->ks->short_rows);
+    return !g->packed && g->csb == 1 && tile && (!g->tight || n == registers * g->ks->lanes);
 }
 
-/* Row tiles t0 .. t1 of columns j .. j + n of C, one panel of B, which is at b. */
+/* Has a tile ask for two columns of a panel of B whose columns are dense. */
+static void fl__gemm_ask(const fl__gemm *g, fl__tile *tile, int64_t index, const char *panel) {
+    const int64_t size = (int64_t)g->ks->size;
+    tile->ask = index < g->width / 2 ? panel + 2 * index * g->csb * size : NULL;
+    tile->ask_step = 2 * g->ks->pairs * size;
+    tile->ask_other = tile->ask ? g->csb * size : 0;
+}
+
+/* Row tiles t0 .. t1 of columns j .. j + n of C, one panel of B, which is at b; `next` is what will be packed
+   for the one after it, or NULL. */
 static void fl__gemm_column(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j, int64_t n,
-                            const char *b, int64_t ldb) {
+                            const char *b, int64_t ldb, const char *next) {
     const int64_t size = (int64_t)g->ks->size, depth = fl__gemm_depth(g->ks, g->k);
     fl__segment segment = {.b = b};
     fl__tile tile = {.segments = 1, .segment = &segment, .k = depth, .rsa = g->rsa, .csa = g->csa,
@@ -154,35 +172,37 @@ static void fl__gemm_column(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j
             tile.csa = m;
         }
         tile.c = g->c + (i * g->ldc + j) * size;
+        if (next) fl__gemm_ask(g, &tile, t - t0, next);
         fl__gemm_tile(g->ks, (int)m, (int)n, &tile);
         if (g->finish) fl__gemm_finish(g->finish, tile.c, g->ldc, i, m, j, n);
     }
 }
 
 /* Row tiles t0 .. t1, columns j0 .. j1 of C. A column of B is `step` elements behind the one before,
-   from panel to panel. Where k is short the time goes into writing C: there a tile's rows are
-   written along, panel by panel. */
+   from panel to panel. Where k is short the time goes into writing C, and where A is read in place into
+   reading it: there a tile's rows go along, panel by panel. */
 static void fl__gemm_panels(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0, int64_t j1,
-                            const char *b, int64_t step, int64_t ldb) {
+                            const char *b, int64_t step, int64_t ldb, const char *next) {
     const int64_t size = (int64_t)g->ks->size, depth = fl__gemm_depth(g->ks, g->k);
-    const int64_t tiles = depth <= FL__MATMUL_SHORT ? 1 : t1 - t0;
+    const int64_t tiles = depth <= FL__MATMUL_SHORT || !g->packed ? 1 : t1 - t0;
     for (int64_t t = t0; t < t1; t += tiles)
         for (int64_t j = j0; j < j1; j += g->width)
             fl__gemm_column(g, t, t + tiles, j, fl__min(g->width, j1 - j),
-                            b + (j - j0) * step * size, ldb);
+                            b + (j - j0) * step * size, ldb, next);
 }
 
 /* The same, with space for a group of panels of B. */
 static void fl__gemm_block(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0, int64_t j1,
                            char *panels) {
-    const int64_t size = (int64_t)g->ks->size, group = fl__gemm_group(g);
+    const int64_t size = (int64_t)g->ks->size;
     for (int64_t j = j0, end; j < j1; j = end) {
-        end = fl__min(j + group, j1);
-        if (fl__gemm_in_place(g, end - j)) {
-            fl__gemm_panels(g, t0, t1, j, end, g->b + j * size, 1, g->rsb);
+        end = fl__min(j + g->group, j1);
+        if (fl__gemm_in_place(g, (end - j) % g->width)) {
+            fl__gemm_panels(g, t0, t1, j, end, g->b + j * size, 1, g->rsb, NULL);
         } else {
             fl__gemm_pack_b(g, j, end, panels);
-            fl__gemm_panels(g, t0, t1, j, end, panels, fl__gemm_depth(g->ks, g->k), g->width);
+            fl__gemm_panels(g, t0, t1, j, end, panels, fl__gemm_depth(g->ks, g->k), g->width,
+                            g->asks && end < j1 ? g->b + end * g->csb * size : NULL);
         }
     }
 }
@@ -203,22 +223,31 @@ static int64_t fl__gemm_area(const fl__gemm *g, int64_t rows, int64_t columns) {
     return rows * (fl__ceil_div(columns, width) * width);
 }
 
+/* Whether neither packing nor threads pay. */
+static bool fl__gemm_small(const fl__gemm *g) {
+    return g->m * g->n <= FL__SMALL_PRODUCT && g->m * g->n * g->k <= FL__SMALL_PRODUCT;
+}
+
 /* Decides orientation, packing, and whether what is packed is rounded. */
 static void fl__matmul_plan(fl__matmul *p) {
     fl__gemm *g = &p->g;
     const fl__kernels *pairs = fl__gemm_pairs(g->ks);
-    bool small = g->m * g->n <= FL__SMALL_PRODUCT && g->m * g->n * g->k <= FL__SMALL_PRODUCT;
+    bool small = fl__gemm_small(g);
     bool stream = g->csb != 1 && g->m <= (pairs ? FL__MATMUL_SHORT_PAIRS : 128) &&
                   g->n >= 2 * g->m; /* packing B would cost as much as the product */
     bool waste = 3 * fl__gemm_area(g, g->n, g->m) < 2 * fl__gemm_area(g, g->m, g->n);
     p->swapped = !small && (stream || waste);
     if (p->swapped) fl__gemm_swap(g);
-    bool in_place = small || stream;
+    bool tall = g->rsa == 1 && g->csa != 1;
+    bool near = !pairs && (tall ? fl__max(g->m, g->n) <= 256 : g->n * g->k <= FL__MATMUL_NEAR);
+    bool in_place = small || stream || near;
     if (pairs && !in_place && g->m > FL__SKINNY_ROWS) g->ks = pairs;
-    fl__gemm_set_tiles(g, in_place ? g->ks->short_rows : g->ks->rows);
-    g->width = (in_place && g->n > 2 * g->ks->lanes ? g->ks->widest : 2) * g->ks->lanes;
+    bool low = in_place && !tall;
+    fl__gemm_set_tiles(g, low ? g->ks->short_rows : g->ks->rows);
+    g->width = (low && g->n > 2 * g->ks->lanes ? g->ks->widest : 2) * g->ks->lanes;
     g->packed = in_place ? NULL : ""; /* set for each task */
     g->ldc = g->n;
+    fl__gemm_set_group(g, g->k);
 }
 
 static int64_t fl__matmul_tasks(const fl__matmul *p) {
@@ -232,24 +261,32 @@ static void fl__matmul_blocks(fl__matmul *p, int64_t tiles, int64_t columns) {
     p->column_blocks = fl__ceil_div(p->g.n, columns);
 }
 
-/* Cuts the products into blocks of rows, for which a panel of B is packed once, by 512 columns,
-   smaller where that gives few tasks; then along k, into splits and chunks. */
+/* Blocks of rows, for which a panel of B is packed once, by 512 columns, smaller where that gives fewer tasks
+   than wanted. */
+static void fl__matmul_aim(fl__matmul *p, int64_t wanted) {
+    const fl__gemm *g = &p->g;
+    const int64_t rows = p->swapped ? 256 : FL__MATMUL_BLOCK_ROWS;
+    fl__matmul_blocks(p, fl__min(g->tiles, fl__ceil_div(rows, g->rows)), 512);
+    if (fl__gemm_small(g)) return;
+    while (p->block_columns > 64 && fl__matmul_tasks(p) < wanted)
+        fl__matmul_blocks(p, p->block_tiles, p->block_columns / 2);
+    while (p->block_tiles > 4 && fl__matmul_tasks(p) < wanted)
+        fl__matmul_blocks(p, (p->block_tiles + 1) / 2, p->block_columns);
+}
+
+/* Cuts the products into blocks, and along k into splits and chunks. These order the sums, so they depend on
+   the shape alone. */
 static void fl__matmul_cut(fl__matmul *p) {
     fl__gemm *g = &p->g;
-    const int64_t rows = p->swapped ? 256 : FL__MATMUL_BLOCK_ROWS;
     p->splits = 1;
-    fl__matmul_blocks(p, fl__min(g->tiles, fl__ceil_div(rows, g->rows)), 512);
-    if (g->m * g->n * g->k > FL__SMALL_PRODUCT) {
-        while (p->block_columns > 64 && fl__matmul_tasks(p) < FL__MATMUL_TASKS)
-            fl__matmul_blocks(p, p->block_tiles, p->block_columns / 2);
-        while (p->block_tiles > 4 && fl__matmul_tasks(p) < FL__MATMUL_TASKS)
-            fl__matmul_blocks(p, (p->block_tiles + 1) / 2, p->block_columns);
-    }
+    fl__matmul_aim(p, FL__MATMUL_TASKS);
     if (fl__matmul_tasks(p) < FL__MATMUL_TASKS && g->k >= 4096 && !p->swapped)
         p->splits = fl__min(FL__MATMUL_TASKS, g->k / 2048);
     p->split_k = fl__ceil_div(g->k, p->splits);
     p->splits = fl__ceil_div(g->k, p->split_k);
     p->chunk = fl__ceil_div(p->split_k, fl__ceil_div(p->split_k, FL__MATMUL_CHUNK * g->ks->pairs));
+    fl__matmul_aim(p, fl_threads() > 1 ? 3 * fl_threads() : 1);
+    fl__gemm_set_group(g, p->chunk);
 }
 
 /* The chunk at work of one split of one item; k < 1 if that split has ended. */
@@ -406,7 +443,7 @@ static bool fl__matmul_float(fl__matmul *p) {
     }
     fl__matmul_plan(p);
     const bool in_place = fl__gemm_in_place(g, g->n % g->width);
-    if (p->of.items == 1 && !p->swapped && in_place) { /* a small product: nothing to cut */
+    if (p->of.items == 1 && !p->swapped && in_place && fl__gemm_small(g)) { /* nothing to cut */
         g->c = p->of.out;
         g->finish = p->of.finishes ? &p->of.finish : NULL;
         fl__gemm_block(g, 0, g->tiles, 0, g->n, NULL);
@@ -417,7 +454,7 @@ static bool fl__matmul_float(fl__matmul *p) {
     int64_t pack = g->packed ? p->of.items * p->splits * g->m * depth : 0;
     int64_t parts = p->swapped || p->splits > 1 ? p->of.items * p->splits * g->m * g->n : 0;
     if (pack + parts > 0 || !in_place) {
-        int64_t columns = fl__min(fl__gemm_group(g), fl__ceil_div(g->n, g->width) * g->width);
+        int64_t columns = fl__min(g->group, fl__ceil_div(g->n, g->width) * g->width);
         int64_t panels = in_place ? 0 : fl__min(columns, p->block_columns) * depth * size;
         if (!fl__scratch_open(&p->scratch, fl__matmul_tasks(p), panels, (pack + parts) * size, "matmul"))
             return false;
