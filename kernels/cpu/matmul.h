@@ -95,9 +95,10 @@ static int64_t fl__gemm_row(const fl__gemm *g, int64_t t) {
     return t * g->height + fl__min(t, g->taller);
 }
 
-/* How many columns of B are packed together, of chunks of up to k rows. A panel alone, just before it is used,
-   if its columns are dense: the tiles of the one before ask for it. Where k is short the time goes into writing
-   C, row by row for several panels. Rows of A that are read in place go over as many as stay near. */
+/* How many columns of B are packed together, of chunks of up to k rows. A panel alone, just before it is
+   used, if its columns are dense: the tiles of the one before ask for it. Where k is short the time goes
+   into writing C, row by row for several panels. Rows of A that are read in place go over as many as stay
+   near. */
 static void fl__gemm_set_group(fl__gemm *g, int64_t k) {
     g->asks = g->packed && g->rsb == 1 && g->csb != 1 && k > FL__MATMUL_SHORT * g->ks->pairs;
     const int64_t near = fl__max(1, FL__MATMUL_NEAR / (g->width * k));
