@@ -528,7 +528,7 @@ static bool fl__vision_pnm(fl__vision_job *j, bool pixels) {
             const int64_t i = y * line + x;
             int64_t v = 0;
             if (text) {
-                if (!fl__pnm_number(j, 65535, &v)) {
+                if (!fl__pnm_number(j, maximum, &v)) {
                     if (!j->o.partial) return false;
                     fl_error_clear();
                     return true;
