@@ -274,8 +274,9 @@ static bool fl__speech_sphere(const fl__speech_bytes *b, fl__speech_layout *l) {
                                                       : FL_SPEECH_S16;
     l->s.rate = fl__speech_sphere_int(head, "sample_rate", 0);
     l->s.channels = fl__speech_sphere_int(head, "channel_count", 1);
-    l->at = strtol(head + 8, NULL, 10), l->bytes = b->n - l->at;
-    if (l->at < 1024 || l->bytes < 0) return fl__speech_bad(b, 8, "a header of that size cannot be") != NULL;
+    l->at = strtol(head + 8, NULL, 10);
+    if (l->at < 1024 || l->at > b->n) return fl__speech_bad(b, 8, "a header of that size cannot be") != NULL;
+    l->bytes = b->n - l->at;
     if (!fl__speech_count(b, l)) return false;
     const int64_t promised = fl__speech_sphere_int(head, "sample_count", l->s.frames);
     if (promised < 0 || promised > l->s.frames)
