@@ -415,7 +415,7 @@ static bool settle(options *o) {
         int64_t layers, dim, heads, context, batch, steps;
         double lr, dropout;
     } presets[] = {{"grammar", 2, 128, 4, 64, 32, 400, 3e-3, 0},
-                   {"small", 6, 192, 6, 128, 16, 2200, 2e-3, 0},
+                   {"small", 6, 192, 6, 128, 16, 1900, 2e-3, 0},
                    {"nano", 4, 128, 4, 64, 12, 2000, 1e-3, 0},
                    {"baby", 6, 384, 6, 256, 64, 5000, 1e-3, 0.2}};
     if (!o->preset) o->preset = o->data ? "small" : "grammar";

@@ -422,6 +422,28 @@ static int learn(const learner *l, int64_t *misplaced) {
     return (int)right;
 }
 
+/* Attention may have more tokens than frames: several are at one, in their order. */
+TEST(more_tokens_than_frames) {
+    enum { FRAMES = 3, MANY = 7 };
+    static const char *const kind[] = {"seq2seq", "transformer"};
+    const int64_t tokens[MANY] = {0, 1, 1, 2, 0, 2, 3};
+    fl_scope s = fl_scope_begin();
+    for (int i = 0; i < 2; i++) {
+        fl_nn_module *m = fl_speech_criterion(kind[i], WIDE, TOKENS);
+        fl_tensor *x = numbers(FL_SHAPE(FRAMES, WIDE), FL_F32, 1);
+        fl_speech_span span[MANY];
+        fl_nn_train(m, false);
+        CHECK(!isnan(fl_speech_criterion_align(m, x, tokens, MANY, span)));
+        for (int k = 0; k < MANY; k++)
+            CHECK(span[k].token == tokens[k] && span[k].begin >= (k ? span[k - 1].end - 1 : 0) &&
+                  span[k].end > span[k].begin && span[k].end <= FRAMES);
+        CHECK(span[0].begin == 0 && span[MANY - 1].end == FRAMES);
+        fl_nn_free(m);
+    }
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
 TEST(every_criterion_learns_and_aligns) {
     static const learner table[] = {
         {"ctc", {.scale = FL_SPEECH_SCALE_TARGET}, 400},

@@ -62,7 +62,8 @@ FL_API bool fl_speech_criterion_warm(fl_nn_module *m, double share);
 /* The tokens of the best path through x [t, dim], `most` at most, into out; how many, -1 after an error. */
 FL_API int64_t fl_speech_criterion_best(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most);
 /* When n tokens were said in x [t, dim]: see fl_speech_align. Of attention, whose weights are not monotone,
-   the best monotone path through their logarithms. The score, NaN after an error. */
+   the best monotone path through their logarithms, where there are more tokens than frames with several of
+   them at a frame. The score, NaN after an error. */
 FL_API double fl_speech_criterion_align(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n,
                                         fl_speech_span *out);
 /* For a beam search (fl_speech_search) through frames x [t, dim]: of transducer, seq2seq, transformer and
@@ -413,12 +414,17 @@ static double fl__criterion_align_attend(fl_nn_module *m, fl_tensor *x, const in
     if (!target || !steps ||
         !fl_speech_attend_scores(fl_nn_find(m, "decoder"), fv_const(fl_unsqueeze(x, 0)), steps, target, &w))
         return NAN;
+    const int64_t t = x->shape[0], times = (n + t - 1) / t; /* tokens that one frame may be the place of */
     fl_tensor *each = fl_transpose(fl_select(fl_slice(fv_value(w), 1, 0, n, 1), 0, 0), 0, 1);
-    const float *p = fl__criterion_scores(fl_log(fl_add(each, fl_num(1e-10))));
+    each = fl_expand(fl_unsqueeze(fl_log(fl_add(each, fl_num(1e-10))), 1), FL_SHAPE(t, times, n));
+    const float *p = fl__criterion_scores(fl_reshape(each, FL_SHAPE(t * times, n)));
     int64_t *place = p ? fl_heap_alloc((size_t)n * sizeof *place) : NULL;
     for (int64_t k = 0; place && k < n; k++) place[k] = k;
-    const double score = place ? fl_speech_align(p, x->shape[0], n, place, n, out, NULL, .asg = true) : NAN;
-    for (int64_t k = 0; !isnan(score) && k < n; k++) out[k].token = tokens[k];
+    const double score = place ? fl_speech_align(p, t * times, n, place, n, out, NULL, .asg = true) : NAN;
+    for (int64_t k = 0; !isnan(score) && k < n; k++) {
+        out[k].token = tokens[k];
+        out[k].begin /= times, out[k].end = (out[k].end - 1) / times + 1;
+    }
     fl_heap_free(place);
     return score;
 }
