@@ -1,15 +1,12 @@
-/* dist.c - ranks on one host: collectives beside Gloo alone, steps, and how much communication hides (make
-   bench-dist)
+/* dist.c - ranks on one host: collectives beside Gloo alone, steps, and how much communication hides
+   (make bench-dist)
 
-   all_reduce, all_gather, broadcast   GB/s of one rank's tensor, 2 ranks, medians of pairs that run in
-   turn: ours
-                                       over Gloo, over sockets (ring), and bench/peers/gloo.cc; below 256
-                                       KB us
-   hidden                              of communication that takes half of backward (a wrapper that
-   sleeps), the
-                                       part that costs no time: 1 - (both - compute) / communication
-   one_rank                            a step of the MNIST net through fl_dist on one rank beside one
-   without
+   all_reduce, all_gather, broadcast   GB/s of one rank's tensor, 2 ranks, medians of pairs that run in turn:
+                                       ours over Gloo, over sockets (ring), and bench/peers/gloo.cc; below
+                                       256 KB us
+   hidden                              of communication that takes half of backward (a wrapper that sleeps),
+                                       the part that costs no time: 1 - (both - compute) / communication
+   one_rank                            a step of the MNIST net through fl_dist on one rank beside one without
 
    BENCH_DIST_BYTES: sizes up to that; BENCH_DIST_TRACE: a file for the timeline of a step that overlaps. With
    arguments it is a rank of bench/dist_steps or bench/hosts. */

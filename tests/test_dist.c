@@ -896,6 +896,96 @@ static void *sim_work(void *arg) {
     return NULL;
 }
 
+/* What element j of rank `rank`'s result is, of n ranks and `count` elements; roots are 0 and n - 1. */
+static double sim_wants(fl_dist_kind kind, int rank, int n, int64_t count, int64_t j, bool truth) {
+    switch ((int)kind) {
+    case FL_DIST_REDUCE_SCATTER: j += rank * count; /* fall through */
+    case FL_DIST_ALL_REDUCE:
+    case FL_DIST_REDUCE: return reference(truth ? FL_DIST_OR : FL_DIST_SUM, n, j, truth);
+    case FL_DIST_BROADCAST: return brings(n - 1, j);
+    case FL_DIST_SCATTER: return brings(0, rank * count + j);
+    case FL_DIST_ALL_TO_ALL: return brings((int)(j / count), rank * count + j % count);
+    default: return brings((int)(j / count), j % count); /* all_gather, gather */
+    }
+}
+
+/* One call of a rank, checked; send and recv are the two halves of a pair. */
+static bool sim_calls(const sim_job *j, fl_dist_kind kind, fl_dtype d) {
+    const int64_t n = j->n, of_in = kind == FL_DIST_REDUCE_SCATTER || kind == FL_DIST_SCATTER ||
+                                            kind == FL_DIST_ALL_TO_ALL ? n : 1,
+                  of_out = kind == FL_DIST_ALL_GATHER || kind == FL_DIST_GATHER ||
+                                   kind == FL_DIST_ALL_TO_ALL ? n : 1;
+    const bool in_place = kind == FL_DIST_ALL_REDUCE || kind == FL_DIST_REDUCE || kind == FL_DIST_BROADCAST,
+               pair = kind == FL_DIST_SEND, receives = pair && j->rank % 2;
+    if (pair && j->rank == (j->n & ~1)) return true; /* the last of an odd number */
+    const size_t size = fl_dtype_size(d);
+    char *in = fl_heap_alloc((size_t)(j->count * of_in + 1) * size),
+         *out = fl_heap_alloc((size_t)(j->count * of_out + 1) * size), *filled = in_place ? out : in;
+    for (int64_t i = 0; i < j->count * of_in; i++) {
+        const double x = brings(j->rank, i);
+        fl_number_store(d, filled + (size_t)i * size, (fl_number){.real = true, .f = x});
+    }
+    const int root = pair ? j->rank ^ 1 : kind == FL_DIST_REDUCE || kind == FL_DIST_BROADCAST ? j->n - 1 : 0;
+    const fl_dist_call c = {.kind = receives ? FL_DIST_RECV : kind,
+                            .reduction = d == FL_B8 ? FL_DIST_OR : FL_DIST_SUM,
+                            .dtype = d,
+                            .count = j->count,
+                            .scale = 1,
+                            .root = root,
+                            .tag = 10 + kind,
+                            .in = in,
+                            .out = out,
+                            .deadline = fl_dist_now() + 60};
+    bool ok = fl_dist_run(&fl_dist_sim, sim_rank(j->w, j->rank), j->rank, j->n, &c);
+    const bool has = kind == FL_DIST_REDUCE || kind == FL_DIST_GATHER ? j->rank == root : !pair || receives;
+    for (int64_t i = 0; ok && has && kind != FL_DIST_BARRIER && i < j->count * of_out; i++) {
+        const double want = pair ? brings(root, i) : sim_wants(kind, j->rank, j->n, j->count, i, d == FL_B8),
+                     got = fl_number_load(d, out + (size_t)i * size).f;
+        ok = got == (d == FL_B8 ? want != 0 : want);
+        if (!ok)
+            printf("%s of %s, rank %d of %d, element %lld of %lld: %g, expected %g\n",
+                   fl_dist_kind_name(kind), fl_dtype_name(d), j->rank, j->n, (long long)i,
+                   (long long)(j->count * of_out), got, want);
+    }
+    fl_heap_free(in);
+    fl_heap_free(out);
+    return ok;
+}
+
+static void *sim_every_call(void *arg) {
+    static const int64_t counts[] = {0, 1, 7, 3001, 1000003};
+    const char *only = getenv("DIST_IMPL");
+    const size_t n = sizeof counts / sizeof *counts - !(only && !strcmp(only, "sim"));
+    sim_job *j = arg;
+    fl_quiet(+1);
+    j->ok = true;
+    for (size_t c = 0; c < n; c++)
+        for (int d = FL_B8; d <= FL_F64; d++)
+            for (int kind = FL_DIST_ALL_REDUCE; kind <= FL_DIST_BARRIER; kind++) {
+                j->count = counts[c];
+                if (kind != FL_DIST_RECV) j->ok = j->ok && sim_calls(j, (fl_dist_kind)kind, (fl_dtype)d);
+            }
+    return NULL;
+}
+
+TEST(simulated_collectives_of_all_dtypes) {
+    for (int n = 1; n <= 8; n++) {
+        sim_world *w = sim_open(n, 5e-5, 1e9);
+        pthread_t thread[SIM_MOST];
+        sim_job job[SIM_MOST];
+        REQUIRE(w);
+        for (int i = 0; i < n; i++) {
+            job[i] = (sim_job){.w = w, .rank = i, .n = n};
+            REQUIRE(!pthread_create(&thread[i], NULL, sim_every_call, &job[i]));
+        }
+        for (int i = 0; i < n; i++) {
+            pthread_join(thread[i], NULL);
+            CHECK(job[i].ok);
+        }
+        sim_close(w);
+    }
+}
+
 TEST(simulated_time_is_the_formula) {
     static const int sizes[] = {2, 3, 8, 16, 64};
     for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
@@ -1314,7 +1404,7 @@ TEST(programs_that_start_ranks) {
     starts("mpirun", "mpirun --allow-run-as-root --oversubscribe -n 2 %s --as-rank");
     if (!everything() || !getenv("PEER_PYTHON")) return;
     starts("torchrun",
-           "$PEER_PYTHON -m torch.distributed.run --no-python --nproc-per-node 2 %s --as-rank");
+           "$PEER_PYTHON -m torch.distributed.run --standalone --no-python --nproc-per-node 2 %s --as-rank");
 }
 
 int main(int argc, char **argv) {

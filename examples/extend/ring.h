@@ -1,9 +1,8 @@
 /* ring.h - an implementation of one's own for fl_dist.h: a socket between any two ranks
 
    What it shows: the least that carries data between ranks. `exchange` sends to one rank while it receives
-   from another; fl composes all collectives of that. Each message says its tag and length before its
-   bytes, so
-   that calls which differ never take each other's data.
+   from another; fl composes all collectives of that. Each message says its tag and length before its bytes,
+   so that calls which differ never take each other's data.
 
      cc -I. -DFL_DIST_IMPL=ring -DFL_DIST_IMPL_H='"examples/extend/ring.h"' examples/mnist.c fl.c -lm
      -lpthread

@@ -2,8 +2,7 @@
 
    Each rank has one connection to rank 0, and one thread that looks after it, beside the one that carries
    data. It sends beats with the latest calls; rank 0 compares these. The end of a connection is a rank's
-   death,
-   no beat its standstill; whoever finds a failure says so to rank 0, which tells all. */
+   death, no beat its standstill; whoever finds a failure says so to rank 0, which tells all. */
 #ifndef FL_DIST_MEET_H
 #include "meet.h"
 #endif

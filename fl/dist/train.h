@@ -8,10 +8,9 @@
     fl_dist_close(d);
 
    Losses are means over a rank's batch, so gradients are means over the ranks'. A data set that is
-   shuffled, then
-   sharded (fl_data_shard(set, fl_dist_rank(d), fl_dist_size(d))), then cut into batches of n gives the
-   samples
-   that one rank has in a batch of size n; what is random in transforms stands before the shard. */
+   shuffled, then sharded (fl_data_shard(set, fl_dist_rank(d), fl_dist_size(d))), then cut into batches of n
+   gives the samples that one rank has in a batch of size n; what is random in transforms stands before the
+   shard. */
 #ifndef FL_DIST_TRAIN_H
 #define FL_DIST_TRAIN_H
 #include "../../fl_dist.h"

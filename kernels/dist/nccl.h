@@ -1,10 +1,9 @@
 /* nccl.h - NCCL as an implementation for fl_dist.h: loaded when it is asked for, never linked
 
    Calls take pointers of the device; `stream` is a cudaStream_t. All of NCCL runs non-blocking: what is
-   under way is
-   polled, so that a failure elsewhere, or the deadline, ends a call. ncclCommAbort may hang: it runs in a
-   thread of
-   its own, for which closing waits a while. Prototypes are by hand, of NCCL 2.14 and later. */
+   under way is polled, so that a failure elsewhere, or the deadline, ends a call. ncclCommAbort may hang:
+   it runs in a thread of its own, for which closing waits a while. Prototypes are by hand, of NCCL 2.14 and
+   later. */
 #ifndef NCCL_FL_H
 #define NCCL_FL_H
 #include "../../fl_dist.h"

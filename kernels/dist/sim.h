@@ -1,14 +1,10 @@
 /* sim.h - ranks as threads of one process, with real data and a clock of their own
 
    Each rank has a virtual time. A message of n bytes from a rank leaves when its sender has finished the
-   one
-   before, and is there alpha + n / beta later (of the link between the two, which a topology gives); an
-   exchange
-   ends when both of its messages have. So a program's collectives run as they are, and sim_seconds says
-   what they
-   would have taken. Ranks are threads: each passes a generator of its own where it draws, the default one
-   is the
-   process's.
+   one before, and is there alpha + n / beta later (of the link between the two, which a topology gives); an
+   exchange ends when both of its messages have. So a program's collectives run as they are, and sim_seconds
+   says what they would have taken. Ranks are threads: each passes a generator of its own where it draws,
+   the default one is the process's.
 
     sim_world *w = sim_open(8, 50e-6, 1e9);
     ... in thread r: fl_dist_run(&fl_dist_sim, sim_rank(w, r), r, 8, &call); ... sim_seconds(w, r) ...
