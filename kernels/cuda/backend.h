@@ -18,7 +18,7 @@
 
    Plain by intent, and slow where it says so: no 16-byte loads; one block reduces each output, one thread
    scans or scatters each line, but for sums at places that all lines share; convolutions are direct.
-   layers.h has the slots of registered ops, step.h those that leave in bundles. Products, convolutions and
+   layers.h and sequence.h have the slots of registered ops, step.h those that leave in bundles. Products, convolutions and
    attention go to cuBLASLt (lt.h) and cuDNN (dnn.h) where they are there. Left for later: graphs, streams,
    more devices than the first. A writing map of a view with gaps brings back the elements between too:
    nobody else may write them meanwhile. */
@@ -49,6 +49,7 @@ FL_PRIVATE void fl__cuda_lines(flk_lines *l, fl_op op, int n, fl_tensor *const t
 /* Memory of the device for the kernels of one slot, until it is dropped: what runs then has it still. */
 FL_PRIVATE fl_buffer *fl__cuda_scratch(const fl_call *c, size_t bytes);
 #include "layers.h"
+#include "sequence.h"
 #include "step.h"
 #endif
 
@@ -530,6 +531,7 @@ FL_API const fl_backend *fl_backend_cuda(void) {
     if (complete) return &table;
     complete = true;
     fl__cuda_layers_slots(&table);
+    fl__cuda_sequence_slots(&table);
     fl__cuda_step_slots(&table);
     fl__cuda_lt_slots(&table); /* these two stand before our own */
     fl__cuda_dnn_slots(&table);

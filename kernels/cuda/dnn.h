@@ -683,11 +683,13 @@ static int fl__dnn_slot_of(fl_op op) {
 }
 
 static bool fl__dnn_slot(const fl_backend *self, const fl_call *c) {
-    const fl_slot own = fl__dnn_own[fl__dnn_slot_of(c->op)];
+    const int at = fl__dnn_slot_of(c->op);
+    const fl_slot own = fl__dnn_own[at];
     bool done;
     if (!fl__dnn_run(c, &done)) return false;
     if (done) return true;
-    return own ? fl__cuda_widely(own, self, c) : fl_call_compose(c);
+    if (!own) return fl_call_compose(c);
+    return at < 4 ? fl__cuda_widely(own, self, c) : own(self, c); /* our attention takes half floats */
 }
 
 FL_PRIVATE void fl__cuda_dnn_slots(fl_backend *cuda) {

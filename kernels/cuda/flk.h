@@ -196,6 +196,22 @@ const char *flk_pool2d(const flk_pool *a, int which, int dtype);
 const char *flk_dropout(const flk_pass *p, double drop, uint64_t key, uint64_t counter, int dtype); /* y, x */
 const char *flk_glu(const flk_pass *p, int grad, int dtype); /* y, a, g;  da, dg, a, g, dy */
 
+/* fl_attention_args, by rows of the scores q k^T without gaps: n queries of m keys a batch. Mask: b8, of the
+   scores' dtype, or a number, which is none. lse, scores and dweights (the gradient by the dropped weights)
+   have the dtype; weights and dscores may lie where what they are made of does. */
+typedef struct flk_attention {
+    flk_pass batch; /* the mask */
+    int64_t mask_row, mask_column, rows, n, m, offset, window;
+    const void *scores, *dweights;
+    flk_operand weights, dscores;
+    void *lse;
+    double scale, softcap, drop;
+    uint64_t key, counter;
+    int causal;
+} flk_attention;
+const char *flk_attention_weights(const flk_attention *a, int dtype);   /* and lse */
+const char *flk_attention_dscores(const flk_attention *a, int dtype); /* and the weights, by lse */
+
 /* ---- steps ---- */
 
 enum { FLK_STEP_PLACES = 23, FLK_STEP_CELLS = 100, FLK_STEP_WORDS = 64, FLK_MANY = 192 };

@@ -1,0 +1,115 @@
+/* kernels/cuda/attention.cu - what stands between the products of attention: masks, softmax, dropout
+
+   A team of threads has a query's scores, q k^T. They are read again, from a cache, for their largest, their
+   sum and the weights; the gradient computes the weights again from lse. Threads take four neighbours at a
+   time, which share a draw of dropout's numbers. */
+#include "common.cuh"
+
+static __device__ __forceinline__ float flk_tanh(float x) { return flm_tanh_f32(x); }
+static __device__ __forceinline__ double flk_tanh(double x) { return flm_tanh_f64(x); }
+
+/* A query: its first score, its place among a batch's queries and its row of the mask. */
+struct flk_query {
+    int64_t first, place, mask;
+};
+static __device__ __forceinline__ flk_query flk_query_of(const flk_attention &a, int64_t row) {
+    flk_query q = {row * a.m, 0, 0};
+    const int64_t batch = flk_divide(&row, a.n);
+    flk_place<1>(a.batch, batch, &q.mask);
+    q.mask += row * a.mask_row;
+    q.place = row + a.offset;
+    return q;
+}
+
+/* The score of key j as the masks leave it, -inf if they hide it. *slope: how it follows q k^T. */
+template <class T>
+static __device__ __forceinline__ T flk_score(const flk_attention &a, const flk_query &q, int64_t j, T *slope) {
+    const flk_operand &mask = a.batch.t[0];
+    const int64_t ahead = j - q.place, at = q.mask + j * a.mask_column;
+    *slope = (T)a.scale;
+    if ((a.causal && ahead > 0) || (a.window && (ahead >= a.window || ahead <= -a.window))) return -(T)INFINITY;
+    if (mask.p && mask.dtype == FLK_B8 && !((const uint8_t *)mask.p)[at]) return -(T)INFINITY;
+    T s = ((const T *)a.scores)[q.first + j] * (T)a.scale;
+    if (a.softcap != 0) {
+        const T t = flk_tanh(s / (T)a.softcap);
+        s = (T)a.softcap * t;
+        *slope *= 1 - t * t;
+    }
+    return mask.p && mask.dtype != FLK_B8 ? s + ((const T *)mask.p)[at] : s;
+}
+
+/* What dropout leaves of 1 for the elements 4 quad ... */
+template <class T>
+static __device__ __forceinline__ void flk_kept(const flk_attention &a, int64_t quad, T *kept) {
+    uint32_t w[4];
+    if (a.drop > 0) flm_philox(a.key, a.counter + (uint64_t)quad, w);
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        kept[k] = a.drop <= 0 ? (T)1 : flm_uniform_f32(w[k]) >= (float)a.drop ? (T)(1 / (1 - a.drop)) : (T)0;
+}
+
+template <class T, int TEAM> __global__ void flk_attention_kernel(flk_attention a) {
+    int lane;
+    const int64_t row = flk_team_row<TEAM>(&lane);
+    if (row >= a.rows) return;
+    const flk_query q = flk_query_of(a, row);
+    T m = -(T)INFINITY, sum = 0, slope, kept[4];
+    for (int64_t j = lane; j < a.m; j += TEAM) m = flk_max_of()(m, flk_score<T>(a, q, j, &slope));
+    m = flk_team<TEAM>(m, flk_max_of());
+    const bool blind = m == -(T)INFINITY;
+    if (blind || m == (T)INFINITY) m = 0;
+    for (int64_t j = lane; j < a.m; j += TEAM) sum += flk_exp(flk_score<T>(a, q, j, &slope) - m);
+    sum = flk_team<TEAM>(sum, flk_sum_of());
+    if (!lane) ((T *)a.lse)[row] = blind ? (T)INFINITY : m + flk_log(sum);
+    for (int64_t quad = q.first / 4 + lane; quad * 4 < q.first + a.m; quad += TEAM) {
+        flk_kept<T>(a, quad, kept);
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const int64_t j = quad * 4 + k - q.first;
+            if (j < 0 || j >= a.m) continue;
+            const T p = blind ? (T)0 : flk_exp(flk_score<T>(a, q, j, &slope) - m) / sum;
+            flk_store(a.weights, q.first + j, p * kept[k]);
+        }
+    }
+}
+
+/* weights p, dscores p (dp - sum p dp) slope, of which dp is the gradient by the weights, dropped like them. */
+template <class T, int TEAM> __global__ void flk_attention_grad_kernel(flk_attention a) {
+    int lane;
+    const int64_t row = flk_team_row<TEAM>(&lane);
+    if (row >= a.rows) return;
+    const flk_query q = flk_query_of(a, row);
+    const T lse = ((const T *)a.lse)[row], *dweights = (const T *)a.dweights + q.first;
+    T sum = 0, slope, kept[4];
+    for (int pass = 0; pass < 2; pass++) {
+        for (int64_t quad = q.first / 4 + lane; quad * 4 < q.first + a.m; quad += TEAM) {
+            flk_kept<T>(a, quad, kept);
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const int64_t j = quad * 4 + k - q.first;
+                if (j < 0 || j >= a.m) continue;
+                const T score = flk_score<T>(a, q, j, &slope), p = flk_exp(score - lse), dp = dweights[j] * kept[k];
+                if (!pass) {
+                    sum += p * dp;
+                    continue;
+                }
+                flk_store(a.dscores, q.first + j, p * (dp - sum) * slope);
+                flk_store(a.weights, q.first + j, p * kept[k]);
+            }
+        }
+        if (!pass) sum = flk_team<TEAM>(sum, flk_sum_of());
+    }
+}
+
+const char *flk_attention_weights(const flk_attention *a, int dtype) {
+    if (!a->rows) return NULL;
+    return dtype == FLK_F64 ? FLK_BY_ROW(flk_attention_kernel, double, a->rows, a->m, *a)
+                            : FLK_BY_ROW(flk_attention_kernel, float, a->rows, a->m, *a);
+}
+
+const char *flk_attention_dscores(const flk_attention *a, int dtype) {
+    if (!a->rows || !a->m) return NULL;
+    return dtype == FLK_F64 ? FLK_BY_ROW(flk_attention_grad_kernel, double, a->rows, a->m, *a)
+                            : FLK_BY_ROW(flk_attention_grad_kernel, float, a->rows, a->m, *a);
+}
+/* MIT licence: see LICENSE. */
