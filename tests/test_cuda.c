@@ -104,6 +104,15 @@ TEST(what_only_the_data_shows_is_an_error_of_the_next_read) {
     CHECK(!fl_to_host(r, got, 16));
     CHECK_STR(fl_error(), "fl_remainder: integer division by zero");
     fl_error_clear();
+    fl_tensor *one = fl_full(FL_SHAPE(1), 1, FL_I64), *target = fl_full(FL_SHAPE(1, 1), 3, FL_I64);
+    fl_tensor *logp = fl_zeros(FL_SHAPE(2, 1, 3), FL_F32);
+    CHECK(!fl_to_host(fl_ctc_loss(logp, target, one, one), got, 4));
+    CHECK_STR(fl_error(), "fl_gather: index 3 is out of range for axis 2 of size 3");
+    fl_error_clear();
+    fl_tensor *two = fl_full(FL_SHAPE(1), 2, FL_I64);
+    CHECK(!fl_to_host(fl_ctc_loss(logp, fl_sub(target, two), one, two), got, 4));
+    CHECK_STR(fl_error(), "fl_gather: index 2 is out of range for axis 1 of size 2");
+    fl_error_clear();
     CHECK_EQ_INT(small_work(), 72);
 }
 
@@ -179,7 +188,17 @@ TEST(nothing_is_computed_again_unless_asked) {
 
 /* Lines, channels and windows too many for conformance: those that a block of threads shares, and sums that
    are taken in parts. Each gives a few numbers, which are the cpu's. */
-enum { LARGE_KINDS = 11 };
+enum { LARGE_KINDS = 12 };
+/* More places than a block has threads. */
+static fl_var *large_ctc(fl_var *x) {
+    const int64_t steps[2] = {300, 290}, lengths[2] = {140, 131};
+    fl_tensor *label = fl_remainder(fl_mul(fl_arange(0, 280, 1, FL_I64), fl_int(7)), fl_int(29));
+    fl_var *logp = fv_log_softmax(fv_reshape(fv_slice(x, 1, 0, 2000, 1), FL_SHAPE(300, 2, 30)), -1);
+    return fv_ctc_loss(logp, fl_reshape(fl_add(label, fl_int(1)), FL_SHAPE(2, 140)),
+                       fl_from_host(steps, FL_SHAPE(2), FL_I64),
+                       fl_from_host(lengths, FL_SHAPE(2), FL_I64), .reduction = FL_NONE);
+}
+
 static fl_var *large_value(int kind, fl_var *x, fl_var *w) {
     fl_tensor *target = fl_full(FL_SHAPE(9), 3, FL_I64);
     fl_tensor *rows = fl_remainder(fl_mul(fl_arange(0, 300, 1, FL_I64), fl_int(7)), fl_int(9));
@@ -205,6 +224,7 @@ static fl_var *large_value(int kind, fl_var *x, fl_var *w) {
         x = fv_reshape(fv_slice(x, 1, 0, 2120, 1), FL_SHAPE(3, 530, 12));
         return fv_attention_packed(x, .causal = true, .window = 523, .softcap = 3, .scale = 0.02,
                                    .dropout = 0.3, .rng = &(fl_rng){5, 1});
+    case 11: return large_ctc(x);
     case 7:
         return fv_max_pool(fv_reshape(x, FL_SHAPE(3, 3, 151, 151)), NULL, .kernel = {3},
                            .stride = {2}, .pad = {1});

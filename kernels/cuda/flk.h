@@ -212,6 +212,17 @@ typedef struct flk_attention {
 const char *flk_attention_weights(const flk_attention *a, int dtype);   /* and lse */
 const char *flk_attention_dscores(const flk_attention *a, int dtype); /* and the weights, by lse */
 
+/* fl_ctc_args, by strides: x and dx [t, n, c], of any floats, target [n, longest]; with dx the gradient. work:
+   flk_ctc_work numbers. A length or label out of range is a fault of fault_op, and its sequence impossible. */
+typedef struct flk_ctc {
+    flk_operand x, target, steps, lengths, total, dy, dx;
+    void *work;
+    int64_t t, n, classes, longest, places, blank; /* places: 2 longest + 1 */
+    int fault_op;
+} flk_ctc;
+int64_t flk_ctc_work(const flk_ctc *c);
+const char *flk_ctc_run(const flk_ctc *c, int dtype);
+
 /* ---- steps ---- */
 
 enum { FLK_STEP_PLACES = 23, FLK_STEP_CELLS = 100, FLK_STEP_WORDS = 64, FLK_MANY = 192 };

@@ -1,4 +1,4 @@
-/* kernels/cuda/sequence.h - slots of registered ops on family cuda: attention
+/* kernels/cuda/sequence.h - slots of registered ops on family cuda: attention, CTC
 
    Attention without cuDNN, with masks or with dropout: its products are records of their own, with the scores
    of all queries between them in memory, and one kernel does the rest. The products are of the operands' dtype,
@@ -14,7 +14,9 @@ FL_PRIVATE void fl__cuda_sequence_slots(fl_backend *cuda);
 #ifndef FL_CUDA_SEQUENCE_IMPL
 #define FL_CUDA_SEQUENCE_IMPL
 #include "../../fl/ops/attention.h"
+#include "../../fl/ops/ctc.h"
 #include "../../fl/ops/view.h"
+#include <string.h>
 
 /* ---- attention ---- */
 
@@ -106,7 +108,45 @@ FL__CUDA_SLOT(fl__cuda_attention_grad) {
     return ok;
 }
 
+/* ---- CTC ---- */
+
+static void fl__cuda_strided(flk_operand *o, const fl_tensor *t) {
+    fl__cuda_operand(o, t);
+    memcpy(o->stride, t->stride, sizeof t->stride);
+}
+
+/* logp, target, steps, lengths -> total;  the same, total, dy -> dlogp. Faults are gather's, as in the
+   composition. */
+FL__CUDA_SLOT(fl__cuda_ctc) {
+    const fl_tensor *x = c->in[0], *target = c->in[1];
+    const bool grad = c->op == fl_op_ctc_grad;
+    flk_ctc a = {.t = x->shape[0],
+                 .n = x->shape[1],
+                 .classes = x->shape[2],
+                 .longest = target->shape[1],
+                 .places = 2 * target->shape[1] + 1,
+                 .blank = ((const fl_ctc_args *)c->args)->blank,
+                 .fault_op = FL_OP_gather};
+    if (!fl_out_make(c->out[0])) return false;
+    fl__cuda_strided(&a.x, x);
+    fl__cuda_strided(&a.target, target);
+    fl__cuda_strided(&a.steps, c->in[2]);
+    fl__cuda_strided(&a.lengths, c->in[3]);
+    fl__cuda_strided(&a.total, grad ? c->in[4] : c->out[0]);
+    if (grad) fl__cuda_strided(&a.dy, c->in[5]);
+    if (grad) fl__cuda_strided(&a.dx, c->out[0]);
+    const fl_dtype wide = fl_dtype_wide(x->dtype);
+    fl_buffer *work = fl__cuda_scratch(c, (size_t)flk_ctc_work(&a) * fl_dtype_size(wide));
+    if (!work) return false;
+    a.work = work->ptr;
+    const bool ok = fl__cuda_started(c, flk_ctc_run(&a, (int)wide));
+    fl_buffer_drop(work);
+    return ok;
+}
+
 FL_PRIVATE void fl__cuda_sequence_slots(fl_backend *cuda) {
+    fl_backend_set(cuda, fl_op_ctc, fl__cuda_ctc, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_ctc_grad, fl__cuda_ctc, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_attention, fl__cuda_attention, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_attention_grad, fl__cuda_attention_grad, FL_SLOT_NARROW);
 }

@@ -1,0 +1,136 @@
+/* kernels/cuda/ctc.cu - the likelihood of CTC and its gradient, alpha and beta in log space
+
+   The formulas are those of kernels/cpu/ctc.h. A block has a sequence, its threads have the places, step after
+   step. The gradient leaves alpha + beta of all steps and places; then a block for each step of a sequence sums
+   them by class, each class by one thread, blanks by the block in one order: no order of threads shows. */
+#include "common.cuh"
+
+#define FLK_NEVER (-1e30f) /* stands for log 0; its sums are finite */
+
+struct flk_ctc_line {
+    int64_t n, steps, places; /* no places: the target's length is out of range */
+};
+
+/* Of a sequence; thread 0 notes a length that is none (fault NULL: it has been noted). */
+static __device__ __forceinline__ flk_ctc_line flk_ctc_line_of(const flk_ctc &c, int64_t n, flk_fault *fault) {
+    const int64_t length = ((const int64_t *)c.lengths.p)[n * c.lengths.stride[0]];
+    const int64_t steps = ((const int64_t *)c.steps.p)[n * c.steps.stride[0]];
+    const bool fits = length >= 0 && length <= c.longest;
+    if (!fits && fault && !threadIdx.x) flk_note(fault, c.fault_op, 0, length, c.longest + 1, 1);
+    return {n, steps < c.t ? steps : c.t, fits ? 2 * length + 1 : 0};
+}
+
+static __device__ __forceinline__ int64_t flk_ctc_label(const flk_ctc &c, int64_t n, int64_t s) {
+    if (s % 2 == 0) return c.blank;
+    return ((const int64_t *)c.target.p)[n * c.target.stride[0] + s / 2 * c.target.stride[1]];
+}
+
+/* log p of a place's class; of what is no class never, and a fault */
+template <class T>
+static __device__ __forceinline__ T flk_ctc_emitted(const flk_ctc &c, int64_t n, int64_t t, int64_t s,
+                                                    flk_fault *fault) {
+    const int64_t label = flk_ctc_label(c, n, s);
+    if (label < 0 || label >= c.classes) {
+        if (fault) flk_note(fault, c.fault_op, 0, label, c.classes, 2);
+        return FLK_NEVER;
+    }
+    const T v = flk_load<T>(c.x, t * c.x.stride[0] + n * c.x.stride[1] + label * c.x.stride[2]);
+    return v < FLK_NEVER ? (T)FLK_NEVER : v;
+}
+
+/* Place s of a row, by - 1 or 1, and what is two from it, which is met over a blank between other labels only. */
+template <class T, class F>
+static __device__ __forceinline__ T flk_ctc_step(const flk_ctc &c, const flk_ctc_line &l, int64_t s, int by, F row) {
+    const int64_t next = s + by, over = next + by;
+    const bool skips = over >= 0 && over < l.places && flk_ctc_label(c, l.n, s) != flk_ctc_label(c, l.n, over);
+    const T a = row(s), b = next >= 0 && next < l.places ? row(next) : (T)FLK_NEVER;
+    const T d = skips ? row(over) : (T)FLK_NEVER, ab = a > b ? a : b, top = ab > d ? ab : d;
+    return top + flk_log(flk_exp(a - top) + flk_exp(b - top) + flk_exp(d - top));
+}
+
+/* alpha after all steps, of rows in turn, or (keep) with a row for each behind the first. */
+template <class T>
+static __device__ __forceinline__ const T *flk_ctc_alpha(const flk_ctc &c, const flk_ctc_line &l, T *rows, bool keep,
+                                                         flk_fault *fault) {
+    const T *from = rows;
+    for (int64_t s = threadIdx.x; s < l.places; s += FLK_BLOCK) rows[s] = s ? (T)FLK_NEVER : (T)0;
+    __syncthreads();
+    for (int64_t t = 0; t < l.steps; t++) {
+        T *to = rows + (keep ? t + 1 : (t + 1) % 2) * c.places;
+        for (int64_t s = threadIdx.x; s < l.places; s += FLK_BLOCK)
+            to[s] = flk_ctc_step<T>(c, l, s, -1, [=](int64_t i) { return from[i]; }) +
+                    flk_ctc_emitted<T>(c, l.n, t, s, fault);
+        __syncthreads();
+        from = to;
+    }
+    return from;
+}
+
+template <class T> __global__ void flk_ctc_kernel(flk_ctc c, flk_fault *fault) {
+    const flk_ctc_line l = flk_ctc_line_of(c, blockIdx.x, fault);
+    const T *alpha = flk_ctc_alpha<T>(c, l, (T *)c.work + l.n * 2 * c.places, false, fault);
+    if (threadIdx.x) return;
+    const T a = l.places ? alpha[l.places - 1] : (T)FLK_NEVER, b = l.places > 1 ? alpha[l.places - 2] : (T)FLK_NEVER;
+    const T top = a > b ? a : b;
+    ((T *)c.total.p)[l.n * c.total.stride[0]] = top + flk_log(flk_exp(a - top) + flk_exp(b - top));
+}
+
+/* Rows of a sequence: alpha at the start and behind each step, where beta is added to it, then two for beta. */
+template <class T> __global__ void flk_ctc_both_kernel(flk_ctc c) {
+    const flk_ctc_line l = flk_ctc_line_of(c, blockIdx.x, NULL);
+    T *rows = (T *)c.work + l.n * (c.t + 3) * c.places, *beta = rows + (c.t + 1) * c.places;
+    flk_ctc_alpha<T>(c, l, rows, true, NULL);
+    for (int64_t s = threadIdx.x; s < l.places; s += FLK_BLOCK)
+        beta[l.steps % 2 * c.places + s] = s < l.places - 2 ? (T)FLK_NEVER : (T)0;
+    __syncthreads();
+    for (int64_t t = l.steps - 1; t >= 0; t--) {
+        const T *from = beta + (t + 1) % 2 * c.places;
+        T *to = beta + t % 2 * c.places;
+        for (int64_t s = threadIdx.x; s < l.places; s += FLK_BLOCK) {
+            rows[(t + 1) * c.places + s] += from[s];
+            to[s] = flk_ctc_step<T>(
+                c, l, s, 1, [&](int64_t i) { return from[i] + flk_ctc_emitted<T>(c, l.n, t, i, NULL); });
+        }
+        __syncthreads();
+    }
+}
+
+/* Step t of sequence n of dlogp: dy sum exp(alpha + beta - total) of the places of each class. */
+template <class T> __global__ void flk_ctc_grad_kernel(flk_ctc c) {
+    int64_t n = blockIdx.x;
+    const int64_t t = flk_divide(&n, c.n), to = t * c.dx.stride[0] + n * c.dx.stride[1];
+    const flk_ctc_line l = flk_ctc_line_of(c, n, NULL);
+    const T total = ((const T *)c.total.p)[n * c.total.stride[0]], dy = ((const T *)c.dy.p)[n * c.dy.stride[0]];
+    const T *both = (const T *)c.work + (n * (c.t + 3) + t + 1) * c.places;
+    for (int64_t k = threadIdx.x; k < c.classes; k += FLK_BLOCK) flk_store(c.dx, to + k * c.dx.stride[2], (T)0);
+    if (t >= l.steps || total < FLK_NEVER / 2) return;
+    T sum = 0;
+    for (int64_t s = threadIdx.x; s < l.places; s += FLK_BLOCK)
+        if (flk_ctc_label(c, n, s) == c.blank) sum += flk_exp(both[s] - total);
+    sum = flk_team<FLK_BLOCK>(sum, flk_sum_of()); /* also a barrier behind the zeros */
+    if (!threadIdx.x) flk_store(c.dx, to + c.blank * c.dx.stride[2], dy * sum);
+    for (int64_t s = 2 * threadIdx.x + 1; s < l.places; s += 2 * FLK_BLOCK) {
+        const int64_t label = flk_ctc_label(c, n, s);
+        bool first = label != c.blank && label >= 0 && label < c.classes;
+        for (int64_t i = 1; i < s && first; i += 2) first = flk_ctc_label(c, n, i) != label;
+        if (!first) continue;
+        T all = 0;
+        for (int64_t i = s; i < l.places; i += 2)
+            if (flk_ctc_label(c, n, i) == label) all += flk_exp(both[i] - total);
+        flk_store(c.dx, to + label * c.dx.stride[2], dy * all);
+    }
+}
+
+int64_t flk_ctc_work(const flk_ctc *c) { return c->n * c->places * (c->dx.p ? c->t + 3 : 2); }
+
+template <class T> static const char *flk_ctc_of(const flk_ctc *c) {
+    if (!c->dx.p) return FLK_LAUNCH(flk_ctc_kernel<T>, (unsigned)c->n, FLK_BLOCK, *c, flk_faults());
+    const char *why = FLK_LAUNCH(flk_ctc_both_kernel<T>, (unsigned)c->n, FLK_BLOCK, *c);
+    return why ? why : FLK_LAUNCH(flk_ctc_grad_kernel<T>, (unsigned)(c->t * c->n), FLK_BLOCK, *c);
+}
+
+const char *flk_ctc_run(const flk_ctc *c, int dtype) {
+    if (!c->n) return NULL;
+    return dtype == FLK_F64 ? flk_ctc_of<double>(c) : flk_ctc_of<float>(c);
+}
+/* MIT licence: see LICENSE. */
