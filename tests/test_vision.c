@@ -1,58 +1,5 @@
 /* test_vision.c - images read and written, CIFAR, steps and batches */
-#include "../fl_vision.h"
-#include "disk.h"
-#include <sys/stat.h>
-
-/* 27 x 21 pixels, (9 x, 12 y, 5 (x + y)), with chroma of half the size. */
-static const unsigned char jpeg[] = {
-    255, 216, 255, 224, 0,   16,  74,  70,  73, 70,  0,   1,   1,   0,   0,   1,   0,   1,   0,  0,   255,
-    219, 0,   67,  0,   13,  9,   10,  11,  10, 8,   13,  11,  10,  11,  14,  14,  13,  15,  19, 32,  21,
-    19,  18,  18,  19,  39,  28,  30,  23,  32, 46,  41,  49,  48,  46,  41,  45,  44,  51,  58, 74,  62,
-    51,  54,  70,  55,  44,  45,  64,  87,  65, 70,  76,  78,  82,  83,  82,  50,  62,  90,  97, 90,  80,
-    96,  74,  81,  82,  79,  255, 219, 0,   67, 1,   14,  14,  14,  19,  17,  19,  38,  21,  21, 38,  79,
-    53,  45,  53,  79,  79,  79,  79,  79,  79, 79,  79,  79,  79,  79,  79,  79,  79,  79,  79, 79,  79,
-    79,  79,  79,  79,  79,  79,  79,  79,  79, 79,  79,  79,  79,  79,  79,  79,  79,  79,  79, 79,  79,
-    79,  79,  79,  79,  79,  79,  79,  79,  79, 79,  79,  255, 192, 0,   17,  8,   0,   21,  0,  27,  3,
-    1,   34,  0,   2,   17,  1,   3,   17,  1,  255, 196, 0,   23,  0,   1,   1,   1,   1,   0,  0,   0,
-    0,   0,   0,   0,   0,   0,   0,   0,   0,  5,   0,   4,   6,   255, 196, 0,   27,  16,  0,  2,   3,
-    1,   1,   1,   0,   0,   0,   0,   0,   0,  0,   0,   0,   0,   0,   4,   1,   3,   97,  2,  33,  17,
-    255, 196, 0,   25,  1,   0,   2,   3,   1,  0,   0,   0,   0,   0,   0,   0,   0,   0,   0,  0,   0,
-    4,   6,   2,   3,   5,   7,   255, 196, 0,  29,  17,  0,   2,   1,   4,   3,   0,   0,   0,  0,   0,
-    0,   0,   0,   0,   0,   0,   0,   2,   4,  1,   3,   18,  49,  33,  81,  97,  255, 218, 0,  12,  3,
-    1,   0,   2,   17,  3,   17,  0,   63,  0,  226, 40,  71,  4,   40,  71,  5,   104, 71,  4,  40,  71,
-    8,   165, 194, 152, 147, 189, 10,  161, 28, 54,  66,  62,  71,  131, 52,  35,  134, 216, 71, 200, 240,
-    33,  110, 12,  145, 231, 113, 179, 37,  11, 240, 33,  66,  252, 17,  25,  169, 83,  155, 68, 118, 236,
-    66,  133, 248, 54,  194, 252, 124, 130, 32, 133, 168, 201, 29,  219, 29,  159, 255, 217};
-
-static fl_tensor *patterned(int64_t c, int64_t h, int64_t w, fl_dtype dtype) {
-    fl_tensor *t = fl_data_host_tensor(FL_SHAPE(h, w, c), dtype);
-    for (int64_t i = 0; i < h * w * c; i++)
-        if (dtype == FL_U16) ((uint16_t *)fl_data(t))[i] = (uint16_t)(i * 7919);
-        else ((unsigned char *)fl_data(t))[i] = (unsigned char)(i * 79 + i / 256);
-    return fl_permute(t, 3, (int[]){2, 0, 1});
-}
-
-static int at(fl_tensor *t, int64_t k, int64_t y, int64_t x) {
-    return (int)fl_item(fl_select(fl_select(fl_select(t, 0, k), 0, y), 0, x));
-}
-
-/* Has the build a reader for these bytes? */
-static bool reads(const void *bytes, size_t n) {
-    fl_scope s = fl_scope_begin();
-    const bool ok = fl_vision_decode(bytes, n) || !strstr(fl_error(), "was built without");
-    fl_error_clear();
-    fl_scope_end(&s);
-    return ok;
-}
-
-static bool reads_png(void) {
-    fl_scope s = fl_scope_begin();
-    fl_data_text png = {0};
-    const bool ok = fl_vision_encode_png(&png, patterned(1, 1, 1, FL_U8)) && reads(png.p, (size_t)png.n);
-    fl_heap_free(png.p);
-    fl_scope_end(&s);
-    return ok;
-}
+#include "pictures.h"
 
 TEST(png_that_is_written_is_read) {
     if (!reads_png()) SKIP("no libpng");
@@ -266,14 +213,6 @@ static bool write_it(void) {
     return ok;
 }
 
-static bool cifar_it(void) {
-    fl_scope s = fl_scope_begin();
-    fl_vision_arrays a = {0};
-    const bool ok = fl_vision_cifar(".", "train", &a);
-    fl_scope_end(&s);
-    return ok;
-}
-
 TEST(readers_survive_failures) {
     begin();
     fl_scope s = fl_scope_begin();
@@ -299,60 +238,7 @@ TEST(readers_survive_failures) {
     end(&s);
 }
 
-/* ---- CIFAR and batches ---- */
-
-enum { RECORD = 3073 };
-static char folder[] = "/tmp/fl_vision_XXXXXX";
-
-/* n records: pixel p of image i is i + p % 251. */
-static void write_cifar(const char *file, int n, int extra) {
-    char path[100];
-    snprintf(path, sizeof path, "%s/%s", folder, file);
-    FILE *f = fopen(path, "wb");
-    for (int i = 0; f && i < n; i++) {
-        fputc(i % 10, f);
-        for (int p = 0; p < RECORD - 1; p++) fputc((i + p % 251) & 255, f);
-    }
-    for (int i = 0; f && i < extra; i++) fputc(200, f);
-    if (f) fclose(f);
-}
-
-TEST(cifar_files) {
-    begin();
-    REQUIRE(mkdtemp(folder));
-    fl_data_io_use(NULL);
-    fl_scope s = fl_scope_begin();
-    fl_vision_arrays a;
-    CHECK(!fl_vision_cifar(folder, "train", &a));
-    CHECK_ERROR("no file of part 'train'");
-    fl_error_clear();
-    write_cifar("data_batch_2.bin", 2, 0);
-    write_cifar("data_batch_1.bin", 3, 0);
-    write_cifar("test_batch.bin", 1, 0);
-    REQUIRE(fl_vision_cifar(folder, "train", &a));
-    CHECK(a.image->shape[0] == 5 && a.image->shape[1] == 3 && a.image->stride[1] == 1);
-    CHECK_EQ_INT(fl_item(fl_select(a.label, 0, 2)), 2);
-    CHECK_EQ_INT(fl_item(fl_select(a.label, 0, 3)), 0);
-    CHECK_EQ_INT(at(fl_select(a.image, 0, 1), 2, 3, 4), 1 + (2048 + 3 * 32 + 4) % 251);
-    write_cifar("test_batch.bin", 1, 5);
-    CHECK(!fl_vision_cifar(folder, "test", &a));
-    CHECK_ERROR("3078 bytes are no whole records of 3073");
-    fl_error_clear();
-    write_cifar("test_batch.bin", 1, RECORD);
-    CHECK(!fl_vision_cifar(folder, "test", &a));
-    CHECK_ERROR("test_batch.bin: offset 3073: class 200 of 10");
-    fl_error_clear();
-    CHECK(cifar_it() || fl_error()); /* of the current folder */
-    fl_error_clear();
-    for (int k = 0; k < 3; k++) {
-        char path[100];
-        snprintf(path, sizeof path, "%s/%s", folder,
-                 (const char *[]){"data_batch_1.bin", "data_batch_2.bin", "test_batch.bin"}[k]);
-        remove(path);
-    }
-    remove(folder);
-    end(&s);
-}
+/* ---- batches ---- */
 
 /* A set of images with labels, in shuffled batches with every step. */
 static fl_data_set *batches(int threads) {
@@ -409,47 +295,6 @@ TEST(batches_are_a_function_of_seed_epoch_and_index) {
         CHECK(((float *)fl_data(b.t[0]))[v] == ((float)v / 255.0f - 0.4914f) / 0.247f);
     fl_data_free(set);
     end(&s);
-}
-
-/* Classes in folders; a part that is decoded alone is nearly that of the whole. */
-TEST(folders_of_classes) {
-    char root[] = "/tmp/fl_vision_XXXXXX", path[100];
-    const bool jpegs = reads(jpeg, sizeof jpeg);
-    test_errors_return();
-    REQUIRE(mkdtemp(root));
-    for (int k = 0; k < 4; k++) {
-        snprintf(path, sizeof path, "%s/%s", root, k % 2 ? "dog" : "cat");
-        if (k < 2) mkdir(path, 0700);
-        snprintf(path, sizeof path, "%s/%s/%d.%s", root, k % 2 ? "dog" : "cat", k, jpegs ? "JPEG" : "ppm");
-        FILE *f = fopen(path, "wb");
-        REQUIRE(f);
-        if (jpegs) fwrite(jpeg, 1, sizeof jpeg, f);
-        else fputs("P3 2 1 255 1 2 3 4 5 6", f);
-        fclose(f);
-    }
-    fl_scope s = fl_scope_begin();
-    const fl_vision_step steps[] = {fl_vision_random_resized_crop(8, 0, 0, FL_VISION_BILINEAR)};
-    fl_data_set *set[2];
-    fl_data_sample b[2];
-    for (int k = 0; k < 2; k++) {
-        set[k] = fl_vision_batch(fl_vision_folder(root), 4, .steps = steps, .n_steps = 1, .region = k,
-                                 .u8 = true, .seed = 3);
-        REQUIRE(set[k] && fl_data_get(set[k], 0, &b[k]));
-        CHECK(b[k].n == 2 && b[k].t[0]->shape[0] == 4 && b[k].t[0]->shape[2] == 8);
-        for (int i = 0; i < 4; i++) CHECK_EQ_INT(((int64_t *)fl_data(b[k].t[1]))[i], i / 2);
-    }
-    fl_tensor *far =
-        fl_amax(fl_abs(fl_sub(fl_cast(b[0].t[0], FL_F32), fl_cast(b[1].t[0], FL_F32))), FL_ALL_AXES);
-    CHECK(fl_item(far) <= 1);
-    fl_data_free(set[0]), fl_data_free(set[1]);
-    fl_scope_end(&s);
-    for (int k = 0; k < 4; k++) {
-        snprintf(path, sizeof path, "%s/%s/%d.%s", root, k % 2 ? "dog" : "cat", k, jpegs ? "JPEG" : "ppm");
-        remove(path);
-    }
-    snprintf(path, sizeof path, "%s/cat", root), remove(path);
-    snprintf(path, sizeof path, "%s/dog", root), remove(path);
-    remove(root);
 }
 
 /* Boxes, masks and area go along; every step keeps the image's kind, and random ones are in their range. */
@@ -916,160 +761,6 @@ TEST(a_criterion_without_memory) {
     CHECK(criterion_it());
     CHECK(sweep_heap(criterion_it, false) > 10), CHECK(sweep_buffers(criterion_it, false) > 3);
     end(&s);
-}
-
-/* ---- lists, synsets, shards, bad files ---- */
-
-static char said[4000];
-static int n_said;
-static void hear(fl_level level, const char *text, void *user) {
-    (void)level, (void)user;
-    snprintf(said, sizeof said, "%s", text);
-    n_said++;
-}
-
-static bool shards_it(void) {
-    static const char *const paths[] = {"t-000000.tar"};
-    fl_data_set *set = fl_vision_shards(paths, 1);
-    fl_scope s = fl_scope_begin();
-    fl_data_sample b;
-    const bool ok = set && fl_data_get(set, 0, &b);
-    fl_scope_end(&s);
-    fl_data_free(set);
-    return ok;
-}
-
-static bool pack_it(void) {
-    fl_scope s = fl_scope_begin();
-    fl_data_set *set = fl_vision_list("l.tsv", NULL);
-    const bool ok = set && fl_vision_pack(set, "u", 2) == 2;
-    fl_data_free(set);
-    fl_scope_end(&s);
-    return ok;
-}
-
-TEST(lists_shards_and_bad_files) {
-    begin();
-    fl_scope s = fl_scope_begin();
-    char ppm[] = "P5 2 2 255\nabcd";
-    for (int i = 0; i < 3; i++) {
-        const char file[] = {(char)('a' + i), 0};
-        ppm[11] = (char)('a' + i);
-        disk_write(file, ppm, 15 - 9 * (i == 1)); /* the second is damaged */
-    }
-    disk_write("l.tsv", "a\t5\nb\t6\nc\t7\n", 12);
-    disk_write("bad.tsv", "a\tx\n", 4);
-    fl_data_sample b;
-    fl_data_set *set = fl_vision_list("bad.tsv", NULL);
-    CHECK(set && !fl_data_get(set, 0, &b));
-    CHECK_ERROR("line 1: the class 'x' is no number");
-    fl_error_clear(), fl_data_free(set);
-    for (int skip = 0; skip < 2; skip++) {
-        set = fl_data_prefetch(
-            fl_vision_batch(fl_vision_list("l.tsv", NULL), 3, .u8 = true, .skip_bad = skip), 1, 2);
-        fl_message_use(hear, NULL, FL_LOG_WARN);
-        n_said = 0;
-        for (int64_t e = 0; e < 2; e++) {
-            CHECK(set && fl_data_set_epoch(set, e) && fl_data_get(set, 0, &b) == skip);
-            if (!skip) CHECK_ERROR("fl_vision_read: b: offset 6: the image is truncated");
-            fl_error_clear();
-        }
-        fl_message_use(NULL, NULL, FL_LOG_WARN);
-        CHECK_EQ_INT(fl_vision_bad(set), skip);
-        CHECK_EQ_INT(n_said, skip);
-        if (skip) {
-            const int64_t labels[] = {5, 7, 7};
-            CHECK(strstr(said, "b is left out: fl_vision_read: b: ") == said &&
-                  !memcmp(fl_data(b.t[1]), labels, sizeof labels));
-            CHECK(at(fl_select(b.t[0], 0, 0), 0, 0, 0) == 'a' && at(fl_select(b.t[0], 0, 1), 0, 0, 0) == 'c');
-        }
-        fl_data_free(set);
-    }
-    disk_write("b", ppm, 15);
-    set = fl_vision_list("l.tsv", NULL);
-    CHECK_EQ_INT(fl_vision_pack(set, "t", 2), 2);
-    fl_data_free(set);
-    static const char *const paths[] = {"t-000000.tar", "t-000001.tar"};
-    set = fl_data_shuffle(fl_vision_shards(paths, 2), 4);
-    REQUIRE(set && fl_data_size(set) == 3);
-    int64_t labels = 0;
-    for (int64_t i = 0; i < 3; i++) {
-        REQUIRE(fl_data_get(set, i, &b));
-        const int64_t label = *(int64_t *)fl_data(b.t[1]);
-        CHECK(fl_numel(b.t[0]) == 15 && ((char *)fl_data(b.t[0]))[11] == (label == 5 ? 'a' : 'c'));
-        labels += label;
-    }
-    CHECK_EQ_INT(labels, 18);
-    fl_data_free(set);
-    size_t size = 0;
-    unsigned char *whole = disk_copy("t-000000.tar", &size);
-    REQUIRE(whole && size == 10 * 512);
-    static const struct {
-        int64_t at;
-        char byte;
-        int64_t n;
-        const char *want;
-    } cases[] = {{0, 'x', 5120, "offset 0: no tar header, its sum is wrong"},
-                 {1024 + 130, '9', 5120, "offset 1024: no tar header"},
-                 {1024 + 512, 'x', 5120, "offset 1536: no class"},
-                 {0, '0', 300, "offset 0: the archive is truncated"},
-                 {0, '0', 520, "a file of 15 bytes, 8 are left"},
-                 {0, '0', 0, "there is no sample"}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char *copy = malloc(5120);
-        memcpy(copy, whole, 5120);
-        copy[cases[i].at] = cases[i].byte;
-        disk_write("t-000000.tar", copy, (size_t)cases[i].n);
-        free(copy);
-        CHECK(!shards_it());
-        CHECK_ERROR(cases[i].want);
-        fl_error_clear();
-    }
-    for (size_t n = 0; n < 2048; n += 7) { /* prefixes: an error, or a sample without its class */
-        disk_write("t-000000.tar", whole, n);
-        CHECK(shards_it() == !fl_error());
-        fl_error_clear();
-    }
-    disk_write("t-000000.tar", whole, 5120);
-    free(whole);
-    sweep_reader(shards_it);
-    CHECK(sweep_heap(shards_it, false) > 3), CHECK(sweep_heap(pack_it, false) > 3);
-    end(&s);
-}
-
-TEST(classes_of_a_table) {
-    test_errors_return();
-    fl_data_io_use(NULL);
-    char root[] = "/tmp/fl_synsets_XXXXXX", path[100];
-    REQUIRE(mkdtemp(root));
-    static const char *const file[] = {"n3/a.ppm", "n1/b.ppm", "table", "short"}, *const text[] = {
-        "P5 1 1 255\na", "P5 1 1 255\nb", "n9\tnine\nn3\tthree\nn1\r\n", "n3\n"};
-    for (int i = 0; i < 4; i++) {
-        snprintf(path, sizeof path, "%s/%.2s", root, file[i]);
-        if (i < 2) mkdir(path, 0755);
-        snprintf(path, sizeof path, "%s/%s", root, file[i]);
-        FILE *f = fopen(path, "wb");
-        if (f) fputs(text[i], f), fclose(f);
-    }
-    fl_scope s = fl_scope_begin();
-    fl_data_sample b;
-    snprintf(path, sizeof path, "%s/table", root);
-    fl_data_set *set = fl_vision_imagenet(root, path);
-    REQUIRE(set && fl_data_size(set) == 2);
-    for (int64_t i = 0; i < 2; i++)
-        CHECK(fl_data_get(set, i, &b) && *(int64_t *)fl_data(b.t[1]) == 2 - i);
-    CHECK_STR(fl_vision_synset(set, 1), "three"), CHECK_STR(fl_vision_synset(set, 2), "n1");
-    CHECK(!fl_vision_synset(set, 3));
-    fl_data_free(set);
-    snprintf(path, sizeof path, "%s/short", root);
-    CHECK(!fl_vision_imagenet(root, path));
-    CHECK_ERROR("has no line for the folder 'n1'");
-    fl_error_clear();
-    for (int i = 0; i < 4; i++) snprintf(path, sizeof path, "%s/%s", root, file[i]), remove(path);
-    snprintf(path, sizeof path, "%s/n1", root), remove(path), snprintf(path, sizeof path, "%s/n3", root),
-        remove(path);
-    remove(root);
-    fl_scope_end(&s);
 }
 
 /* ---- degenerate sizes and numbers: a result or an error, whatever is asked ---- */

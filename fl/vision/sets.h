@@ -70,6 +70,7 @@ FL_API fl_data_set *fl_vision_objects_opt(const fl_vision_coco *coco, const char
 #ifndef FL_VISION_SETS_IMPL
 #define FL_VISION_SETS_IMPL
 #include "../ops/view.h"
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -162,8 +163,9 @@ FL_API const char *fl_vision_synset(const fl_data_set *imagenet, int64_t k) {
 static bool fl__vision_line(const fl_data_listed *e, fl_data_sample *out, void *user) {
     char *end = NULL;
     (void)user;
+    errno = 0;
     const long long label = strtoll(e->field[1], &end, 10);
-    if (end == e->field[1] || *end)
+    if (end == e->field[1] || *end || errno)
         return fl_fail("fl_vision_list: line %lld: the class '%s' is no number", (long long)e->line,
                        e->field[1]);
     const int64_t value = label;

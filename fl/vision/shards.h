@@ -119,7 +119,9 @@ static bool fl__shard_label(const fl_data_stream *f, int64_t at, int64_t size, i
     if (size < (int64_t)sizeof text && !fl_data_stream_read(f, text, (size_t)size, at)) return false;
     for (; text[i] >= '0' && text[i] <= '9'; i++) v = 10 * v + text[i] - '0';
     *out = (int32_t)v;
-    const bool ended = !text[i] || ((text[i] == '\n' || text[i] == '\r') && i + 2 >= size);
+    const char *rest = text + i;
+    const bool ended = i + (int64_t)strlen(rest) == size &&
+                       (!*rest || !strcmp(rest, "\n") || !strcmp(rest, "\r\n"));
     return (i > 0 && ended && v <= INT32_MAX) ||
            fl_fail("fl_vision_shards: %s: offset %" PRId64 ": no class, decimal digits", f->path, at);
 }
