@@ -223,6 +223,25 @@ typedef struct flk_ctc {
 int64_t flk_ctc_work(const flk_ctc *c);
 const char *flk_ctc_run(const flk_ctc *c, int dtype);
 
+/* fl_rnn_args, without gaps: step `step` of all sequences, of the second direction from the end. Rows are x's.
+   What is [rows, ways, ...] is gate (gates hidden numbers), extra (`more`), y, dy, old (the states before) and
+   projected (out), dx and dh (the gradients of the gates by x and by h, which differ in a GRU). What is
+   [ways, n, ...] is h, c and the step's own:
+     FORWARD  sums: h by W_hh; makes gate, extra (may be NULL) and the next h, c and y; projected: work instead
+     PUT      sums: work by W_hr; makes h and y
+     MEET     h and sums (NULL at the end): what is left of dh; makes old, work and projected: dy of this step
+     BACK     the same where nothing is projected, else work: dy by W_hr; makes old, dx, dh, moment (dh of this
+              step), h; c is dc */
+typedef struct flk_rnn {
+    void *gate, *extra, *y, *h, *c, *work, *projected, *dx, *dh, *moment, *old;
+    const void *sums, *bias_x, *bias_h, *dy, *h0, *c0; /* biases, h0 and c0 may be NULL */
+    const int64_t *lengths;                            /* NULL: steps */
+    int64_t step, steps, n, hidden, out, more;
+    int mode, gates, ways, batch_first;
+} flk_rnn;
+enum { FLK_RNN_FORWARD, FLK_RNN_PUT, FLK_RNN_MEET, FLK_RNN_BACK };
+const char *flk_rnn_step(const flk_rnn *r, int what, int dtype);
+
 /* ---- steps ---- */
 
 enum { FLK_STEP_PLACES = 23, FLK_STEP_CELLS = 100, FLK_STEP_WORDS = 64, FLK_MANY = 192 };

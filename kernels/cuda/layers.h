@@ -4,6 +4,8 @@
 #ifndef FL_CUDA_LAYERS_H
 #define FL_CUDA_LAYERS_H
 #include "backend.h"
+/* Makes the outputs of c that are wanted. */
+FL_PRIVATE bool fl__cuda_outputs(const fl_call *c);
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cuda_layers_slots(fl_backend *cuda);
 #endif
@@ -19,8 +21,7 @@ FL_PRIVATE void fl__cuda_layers_slots(fl_backend *cuda);
 #include "../../fl/ops/softmax.h"
 #include <string.h>
 
-/* Makes the outputs of c that are wanted. */
-static bool fl__cuda_outputs(const fl_call *c) {
+FL_PRIVATE bool fl__cuda_outputs(const fl_call *c) {
     bool ok = true;
     for (int i = 0; ok && i < c->n_out; i++) ok = !c->out[i] || fl_out_make(c->out[i]);
     return ok;
