@@ -242,6 +242,18 @@ typedef struct flk_rnn {
 enum { FLK_RNN_FORWARD, FLK_RNN_PUT, FLK_RNN_MEET, FLK_RNN_BACK };
 const char *flk_rnn_step(const flk_rnn *r, int what, int dtype);
 
+/* fl_fft_args: lines of n pairs, `inner` apart, x and y without gaps. flk_fft_plan wants n, lines and inverse,
+   sets the rest and returns the bytes of work. */
+typedef struct flk_fft {
+    const void *x;
+    void *y, *work;
+    int64_t n, inner, lines, m, blocks;
+    int inverse, passes;
+    uint8_t radix[64];
+} flk_fft;
+size_t flk_fft_plan(flk_fft *f);
+const char *flk_fft_run(const flk_fft *f, int dtype);
+
 /* ---- steps ---- */
 
 enum { FLK_STEP_PLACES = 23, FLK_STEP_CELLS = 100, FLK_STEP_WORDS = 64, FLK_MANY = 192 };

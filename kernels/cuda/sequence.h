@@ -1,4 +1,4 @@
-/* kernels/cuda/sequence.h - slots of registered ops on family cuda: attention, CTC, recurrent layers
+/* kernels/cuda/sequence.h - slots of registered ops on family cuda: attention, CTC, recurrent layers, transforms
 
    Attention without cuDNN, with masks or with dropout: its products are records of their own, with the scores
    of all queries between them in memory, and one kernel does the rest. The products are of the operands' dtype,
@@ -16,6 +16,7 @@ FL_PRIVATE void fl__cuda_sequence_slots(fl_backend *cuda);
 #define FL_CUDA_SEQUENCE_IMPL
 #include "../../fl/ops/attention.h"
 #include "../../fl/ops/ctc.h"
+#include "../../fl/ops/fft.h"
 #include "../../fl/ops/recurrent.h"
 #include "../../fl/ops/view.h"
 #include <string.h>
@@ -394,7 +395,29 @@ FL__CUDA_SLOT(fl__cuda_rnn_grad) {
     return ok;
 }
 
+/* ---- Fourier transforms ---- */
+
+FL__CUDA_SLOT(fl__cuda_fft) {
+    const fl_fft_args *a = c->args;
+    const fl_tensor *x = c->in[0];
+    if (!fl_out_make(c->out[0])) return false;
+    if (!fl_numel(x)) return true;
+    flk_fft f = {.n = x->shape[a->axis], .inner = 1, .inverse = a->inverse};
+    for (int d = a->axis + 1; d < x->ndim - 1; d++) f.inner *= x->shape[d];
+    f.lines = fl_numel(x) / (2 * f.n);
+    if (f.n > (int64_t)1 << 31) return fl_fail("fl_fft: %lld elements", (long long)f.n);
+    fl_buffer *work = fl__cuda_scratch(c, flk_fft_plan(&f));
+    if (!work) return false;
+    f.x = fl_data(x);
+    f.y = fl_data(c->out[0]);
+    f.work = work->ptr;
+    const bool ok = fl__cuda_started(c, flk_fft_run(&f, (int)x->dtype));
+    fl_buffer_drop(work);
+    return ok;
+}
+
 FL_PRIVATE void fl__cuda_sequence_slots(fl_backend *cuda) {
+    fl_backend_set(cuda, fl_op_fft, fl__cuda_fft, FL_SLOT_CONTIGUOUS);
     fl_backend_set(cuda, fl_op_rnn, fl__cuda_rnn, FL_SLOT_CONTIGUOUS);
     fl_backend_set(cuda, fl_op_rnn_grad, fl__cuda_rnn_grad, FL_SLOT_CONTIGUOUS);
     fl_backend_set(cuda, fl_op_ctc, fl__cuda_ctc, FL_SLOT_NARROW);
