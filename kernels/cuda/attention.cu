@@ -5,9 +5,6 @@
    time, which share a draw of dropout's numbers. */
 #include "common.cuh"
 
-static __device__ __forceinline__ float flk_tanh(float x) { return flm_tanh_f32(x); }
-static __device__ __forceinline__ double flk_tanh(double x) { return flm_tanh_f64(x); }
-
 /* A query: its first score, its place among a batch's queries and its row of the mask. */
 struct flk_query {
     int64_t first, place, mask;

@@ -97,6 +97,8 @@ static __device__ __forceinline__ float flk_exp(float x) { return flm_exp_f32(x)
 static __device__ __forceinline__ double flk_exp(double x) { return flm_exp_f64(x); }
 static __device__ __forceinline__ float flk_log(float x) { return flm_log_f32(x); }
 static __device__ __forceinline__ double flk_log(double x) { return flm_log_f64(x); }
+static __device__ __forceinline__ float flk_tanh(float x) { return flm_tanh_f32(x); }
+static __device__ __forceinline__ double flk_tanh(double x) { return flm_tanh_f64(x); }
 static __device__ __forceinline__ float flk_sqrt(float x) { return flm_sqrt_f32(x); }
 static __device__ __forceinline__ double flk_sqrt(double x) { return flm_sqrt_f64(x); }
 

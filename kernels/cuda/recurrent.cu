@@ -7,8 +7,6 @@
 
 enum { FLK_RNN_TANH, FLK_RNN_RELU, FLK_GRU, FLK_LSTM }; /* as fl_rnn_mode */
 
-static __device__ __forceinline__ float flk_tanh(float x) { return flm_tanh_f32(x); }
-static __device__ __forceinline__ double flk_tanh(double x) { return flm_tanh_f64(x); }
 template <class T> static __device__ __forceinline__ T flk_sigmoid(T x) { return 1 / (1 + flk_exp(-x)); }
 
 /* Number j of sequence i in a direction, at its step. `at`: among [ways, n, width]; row, way and the row of the
