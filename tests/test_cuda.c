@@ -188,7 +188,7 @@ TEST(nothing_is_computed_again_unless_asked) {
 
 /* Lines, channels and windows too many for conformance: those that a block of threads shares, and sums that
    are taken in parts. Each gives a few numbers, which are the cpu's. */
-enum { LARGE_KINDS = 14 };
+enum { LARGE_KINDS = 16 };
 /* More places than a block has threads. */
 static fl_var *large_ctc(fl_var *x) {
     const int64_t steps[2] = {300, 290}, lengths[2] = {140, 131};
@@ -226,6 +226,13 @@ static fl_var *large_value(int kind, fl_var *x, fl_var *w) {
                                    .dropout = 0.3, .rng = &(fl_rng){5, 1});
     case 11: return large_ctc(x);
     case 12: return fv_fft(fv_reshape(fv_slice(x, 1, 0, 6600, 1), FL_SHAPE(9, 1100, 3, 2)), 1);
+    case 14: /* planes, then channels innermost */
+    case 15:
+        x = fv_reshape(fv_slice(x, 1, 0, 7200, 1), FL_SHAPE(9, 30, 40, 6));
+        x = kind == 14 ? fv_reshape(x, FL_SHAPE(9, 6, 30, 40))
+                       : fv_permute(x, 4, FL_ARRAY(int, 0, 3, 1, 2));
+        w = fv_slice(w, 0, 0, 6, 1);
+        return fv_group_norm(x, 3, w, w, 1e-5);
     case 13: return fv_ifft(fv_reshape(fv_slice(x, 1, 0, 2402, 1), FL_SHAPE(9, 1201, 2)), 1);
     case 7:
         return fv_max_pool(fv_reshape(x, FL_SHAPE(3, 3, 151, 151)), NULL, .kernel = {3},

@@ -183,6 +183,32 @@ void flk_batch_norm_parts(flk_batch_norm *a); /* sets size and parts */
 const char *flk_batch_norm_run(const flk_batch_norm *a, int known, int dtype);
 const char *flk_batch_norm_grad(const flk_batch_norm *a, int dtype);
 
+/* fl_batch_norm_args with groups, of images without gaps: `images` of channels of `width`, which are innermost
+   with last. known: mean and var [images, groups] are given. In the gradient y is dx; part: 2 images channels
+   values. */
+typedef struct flk_group_norm {
+    flk_operand x, y, dy, w, b;
+    void *mean, *var, *dw, *db, *part;
+    int64_t images, channels, groups, width;
+    double eps;
+    int last, known;
+} flk_group_norm;
+const char *flk_group_norm_run(const flk_group_norm *a, int dtype);
+const char *flk_group_norm_grad(const flk_group_norm *a, int dtype);
+
+/* fl_resample_args: lines y, x along the axis, of `size` and n elements; k taps for each element of y, or of x in
+   the adjoint, `taps` in all, without gaps. inside may be NULL. work: 2 size numbers of the adjoint. */
+typedef struct flk_resampling {
+    flk_lines lines;
+    const int64_t *at;
+    const void *weight;
+    const uint8_t *inside;
+    int64_t *work;
+    int64_t n, size, k, taps;
+    int adjoint;
+} flk_resampling;
+const char *flk_resample(const flk_resampling *s, int dtype);
+
 /* fl_pool2d_args, by strides. in -> out: x -> y, or dy -> dx. index: u8 (places in windows) or, forward,
    i64. */
 typedef struct flk_pool {

@@ -1,4 +1,5 @@
-/* kernels/cuda/layers.h - slots of registered ops on family cuda: softmax, losses, norms, pooling, dropout
+/* kernels/cuda/layers.h - slots of registered ops on family cuda: softmax, losses, norms, resampling, pooling,
+   dropout
 
    Where a record has what no kernel takes (images that lie in no usual order), its composition runs. */
 #ifndef FL_CUDA_LAYERS_H
@@ -14,6 +15,8 @@ FL_PRIVATE void fl__cuda_layers_slots(fl_backend *cuda);
 #ifndef FL_CUDA_LAYERS_IMPL
 #define FL_CUDA_LAYERS_IMPL
 #include "../../fl/ops/activation.h"
+#include "../../fl/ops/copy.h"
+#include "../../fl/ops/image.h"
 #include "../../fl/ops/loss.h"
 #include "../../fl/ops/norm.h"
 #include "../../fl/ops/pool.h"
@@ -209,6 +212,90 @@ FL__CUDA_SLOT(fl__cuda_batch_norm_grad) {
     return ok;
 }
 
+/* ---- group norm ---- */
+
+/* Whether the kernels take the record, whose images are x and other. */
+static bool fl__cuda_group(flk_group_norm *a, const fl_call *c, const fl_tensor *other) {
+    const fl_batch_norm_args *args = c->args;
+    const fl_tensor *x = c->in[0];
+    *a = (flk_group_norm){.images = x->shape[0],
+                          .channels = x->shape[1],
+                          .groups = args->groups,
+                          .width = 1,
+                          .eps = args->eps,
+                          .last = !fl_is_contiguous(x)};
+    for (int i = 2; i < x->ndim; i++) a->width *= x->shape[i];
+    bool ok = fl_numel(x) > 0 && !args->relu && fl__cuda_lies_as(other, x);
+    for (int i = 1; i < c->n_in; i++)
+        ok &= c->in[i]->weak || c->in[i]->ndim == x->ndim || fl_is_contiguous(c->in[i]);
+    if (!ok || (a->last && !fl_is_channels_last(x))) return false;
+    fl__cuda_operand(&a->x, x);
+    fl__cuda_operand(&a->w, c->in[1]);
+    return true;
+}
+
+FL__CUDA_SLOT(fl__cuda_group_norm) {
+    flk_group_norm a;
+    const bool known = c->n_in == 6;
+    if (!fl__cuda_group(&a, c, c->out[0]) || !c->in[3]->weak) return fl_call_compose(c);
+    if (!fl__cuda_outputs(c)) return false;
+    fl__cuda_operand(&a.y, c->out[0]);
+    fl__cuda_operand(&a.b, c->in[2]);
+    a.known = known;
+    a.mean = fl_data(known ? c->in[4] : c->out[1]);
+    a.var = fl_data(known ? c->in[5] : c->out[2]);
+    return fl__cuda_started(c, flk_group_norm_run(&a, fl__cuda_wide(c->in[0])));
+}
+
+FL__CUDA_SLOT(fl__cuda_group_norm_grad) {
+    flk_group_norm a;
+    if (!fl__cuda_group(&a, c, c->in[5]) || c->out[3] || (c->out[0] && !fl__cuda_lies_as(c->out[0], c->in[0])))
+        return fl_call_compose(c);
+    if (!fl__cuda_outputs(c)) return false;
+    const size_t size = fl_dtype_size(fl_dtype_wide(c->in[0]->dtype));
+    fl_buffer *work = fl__cuda_scratch(c, (size_t)(2 * a.images * a.channels) * size);
+    if (!work) return false;
+    fl__cuda_operand(&a.dy, c->in[5]);
+    if (c->out[0]) fl__cuda_operand(&a.y, c->out[0]);
+    a.mean = fl_data(c->in[2]);
+    a.var = fl_data(c->in[3]);
+    a.dw = fl__cuda_wanted(c->out[1]);
+    a.db = fl__cuda_wanted(c->out[2]);
+    a.part = work->ptr;
+    const bool ok = fl__cuda_started(c, flk_group_norm_grad(&a, fl__cuda_wide(c->in[0])));
+    fl_buffer_drop(work);
+    return ok;
+}
+
+/* ---- resampling ---- */
+
+FL__CUDA_SLOT(fl__cuda_resample) {
+    const fl_resample_args *args = c->args;
+    fl_tensor *x = c->in[0], *y = c->out[0];
+    const fl_tensor *w = c->in[2];
+    flk_resampling s = {
+        .n = x->shape[args->axis], .size = args->size, .k = w->shape[1], .taps = fl_numel(w), .adjoint = args->adjoint};
+    if (!fl_numel(y) || !s.taps) return fl_call_compose(c);
+    if (!fl_out_make(y)) return false;
+    fl__cuda_lines(&s.lines, c->op, 2, (fl_tensor *[]){y, x}, 0, args->axis);
+    fl_buffer *work = args->adjoint ? fl__cuda_scratch(c, (size_t)(2 * s.size) * sizeof *s.work) : NULL;
+    if (args->adjoint && !work) return false;
+    fl_scope scope = fl_scope_begin(); /* tables are small */
+    fl_tensor *at = fl_contiguous(c->in[1]), *dense = fl_contiguous(c->in[2]);
+    fl_tensor *inside = c->in[3]->weak ? NULL : fl_contiguous(c->in[3]);
+    bool ok = at && dense && (inside || c->in[3]->weak);
+    if (ok) {
+        s.at = fl_data(at);
+        s.weight = fl_data(dense);
+        s.inside = inside ? fl_data(inside) : NULL;
+        s.work = work ? work->ptr : NULL;
+        ok = fl__cuda_started(c, flk_resample(&s, (int)x->dtype));
+    }
+    fl_scope_end(&scope);
+    if (work) fl_buffer_drop(work);
+    return ok;
+}
+
 /* ---- pooling ---- */
 
 static void fl__cuda_image(flk_operand *o, const fl_tensor *t) {
@@ -305,6 +392,9 @@ FL_PRIVATE void fl__cuda_layers_slots(fl_backend *cuda) {
     fl_backend_set(cuda, fl_op_layer_norm_grad, fl__cuda_layer_norm_grad, ROWS);
     fl_backend_set(cuda, fl_op_batch_norm, fl__cuda_batch_norm, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_batch_norm_grad, fl__cuda_batch_norm_grad, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_group_norm, fl__cuda_group_norm, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_group_norm_grad, fl__cuda_group_norm_grad, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_resample, fl__cuda_resample, 0);
     fl_backend_set(cuda, fl_op_max_pool2d, fl__cuda_max_pool2d, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_max_pool2d_grad, fl__cuda_max_pool2d_grad, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_avg_pool2d, fl__cuda_avg_pool2d, FL_SLOT_NARROW);
