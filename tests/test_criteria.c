@@ -1,6 +1,6 @@
 /* test_criteria.c - ASG and transducers beside sums over every path, their gradients, criteria of speech */
 #include "../fl.h"
-#include "test.h"
+#include "heap.h"
 
 static uint64_t seed = 88172645463325252ull;
 static double noise(void) {
@@ -22,13 +22,23 @@ static double log_add(double a, double b) {
     return top == -INFINITY ? top : top + log(exp(a - top) + exp(b - top));
 }
 
-/* ---- ASG by every path of up to 6 frames ---- */
+/* ---- ASG, CTC and LinSeg by every path of up to 6 frames ---- */
 
 enum { T = 6, C = 3, N = 4, L = 3 };
+/* CTC's blank is the last class; LinSeg is ASG of a target as long as the path. */
+enum { ASG, CTC, LINSEG, TRANSDUCER };
 
-/* The number of ways in which a path spells a target: more than one where letters are doubled. */
-static double ways(const int *path, int t, const int64_t *target, int64_t length) {
-    double count[L + 1] = {0};
+/* The number of ways in which a path spells a target: of ASG more than one where letters are doubled. */
+static double ways(const int *path, int t, const int64_t *target, int64_t length, int kind) {
+    double count[T + 1] = {0};
+    if (kind == CTC) {
+        int64_t n = 0;
+        for (int k = 0; k < t; k++) {
+            if (path[k] == C - 1 || (k && path[k] == path[k - 1])) continue;
+            if (n == length || path[k] != target[n++]) return 0;
+        }
+        return n == length;
+    }
     if (!length || path[0] != target[0]) return 0;
     count[0] = 1;
     for (int k = 1; k < t; k++)
@@ -39,12 +49,12 @@ static double ways(const int *path, int t, const int64_t *target, int64_t length
 
 /* Sums over paths of sequence n; gradients by their shares are added to de and dw. */
 static double by_force(const double *e, const double *w, int n, int t, const int64_t *target, int64_t length,
-                       bool full, double sign, double *de, double *dw) {
+                       int kind, bool full, double sign, double *de, double *dw) {
     double total = -INFINITY;
     for (int pass = 0; pass < 2; pass++) {
         int path[T] = {0}, i = 0;
         while (i < t) {
-            double p = full ? 0 : log(ways(path, t, target, length));
+            double p = full ? 0 : log(ways(path, t, target, length, kind));
             for (int k = 0; k < t; k++)
                 p += e[(k * N + n) * C + path[k]] + (k ? w[path[k] * C + path[k - 1]] : 0);
             if (!pass) total = log_add(total, p);
@@ -76,61 +86,85 @@ static bool kernels(bool on) {
     if (!on) {
         whole = *fl_backend_at(fl_backend_index("cpu"));
         fl_backend b = whole;
-        b.op[fl_op_asg] = b.op[fl_op_asg_grad] = b.op[fl_op_transducer] = b.op[fl_op_transducer_grad] = NULL;
+        const fl_op off[] = {fl_op_asg, fl_op_asg_grad, fl_op_ctc, fl_op_ctc_grad, fl_op_transducer, fl_op_transducer_grad};
+        for (size_t i = 0; i < sizeof off / sizeof *off; i++) b.op[off[i]] = NULL;
         return fl_backend_use(&b, NULL);
     }
     return fl_backend_use(&whole, NULL);
 }
 
-static double asg_round(fl_dtype d, double scale, bool never) {
+/* A batch: the worst difference of losses and gradients. */
+static double path_round(int kind, fl_dtype d, double scale, bool never) {
     fl_scope s = fl_scope_begin();
     int64_t target[N * L], steps[N], lengths[N];
     fl_tensor *e = numbers(FL_SHAPE(T, N, C), FL_F64, scale), *w = numbers(FL_SHAPE(C, C), FL_F64, scale);
-    for (int i = 0; i < N * L; i++) target[i] = below(C);
-    for (int i = 0; i < N; i++) steps[i] = 1 + below(T), lengths[i] = 1 + below(L);
     if (never) ((double *)fl_data(e))[4] = ((double *)fl_data(w))[1] = -INFINITY;
+    if (kind == CTC) w = fl_zeros(FL_SHAPE(C, C), FL_F64);
+    for (int i = 0; i < N * L; i++) target[i] = below(C - (kind == CTC));
+    for (int i = 0; i < N; i++) {
+        steps[i] = 1 + below(T);
+        lengths[i] = kind == CTC ? below(L + 1) : 1 + below(kind == LINSEG && steps[i] < L ? steps[i] : L);
+    }
     fl_tensor *rounded_e = fl_cast(e, d), *rounded_w = fl_cast(w, d);
     e = fl_contiguous(fl_cast(rounded_e, FL_F64)), w = fl_contiguous(fl_cast(rounded_w, FL_F64));
     double want[N], de[T * N * C] = {0}, dw[C * C] = {0}, one[N];
     for (int n = 0; n < N; n++) {
-        const int64_t *y = target + n * L;
+        const int64_t *y = target + n * L, t = steps[n];
+        int64_t length = lengths[n], spread[T];
+        for (int k = 0; kind == LINSEG && k < t; k++) spread[k] = y[k * length / t];
+        if (kind == LINSEG) y = spread, length = t;
         const double forced =
-            by_force(fl_data(e), fl_data(w), n, (int)steps[n], y, lengths[n], false, -1, de, dw);
+            by_force(fl_data(e), fl_data(w), n, (int)t, y, length, kind, false, -1, de, dw);
         want[n] = INFINITY, one[n] = forced > -INFINITY;
-        if (one[n])
-            want[n] =
-                by_force(fl_data(e), fl_data(w), n, (int)steps[n], y, lengths[n], true, 1, de, dw) - forced;
+        if (!one[n]) continue;
+        want[n] = -forced;
+        if (kind != CTC)
+            want[n] += by_force(fl_data(e), fl_data(w), n, (int)t, y, length, kind, true, 1, de, dw);
     }
-    fl_var *x = fv_param(rounded_e), *v = fv_param(rounded_w);
+    fl_nn_module *m = kind == LINSEG ? fl_speech_criterion("asg", 0, C) : NULL;
+    fl_var *x = fv_param(rounded_e), *v = m ? fl_speech_criterion_transitions(m) : fv_param(rounded_w), *loss;
     fl_tensor *of[] = {fl_from_host(target, FL_SHAPE(N, L), FL_I64), integers(steps, N),
                        integers(lengths, N)};
-    fl_var *loss = fv_asg_loss(x, v, of[0], of[1], of[2], .reduction = FL_NONE);
-    double worst = loss ? distance(fv_value(loss), want) : INFINITY;
-    /* only losses that are finite count, also in the gradient */
-    fl_tensor *weight = fl_cast(fl_from_host(one, FL_SHAPE(N), FL_F64), d);
-    fl_var *root =
-        loss ? fv_sum(fv_where(fv_const(fl_gt(weight, fl_num(0))), loss, fv_num(0)), FL_ALL_AXES) : NULL;
-    CHECK(fl_backward(root));
+    double worst = 0;
+    if (m) {
+        double mean = 0;
+        fl_assign(fv_value(v), rounded_w), fl_speech_criterion_warm(m, 1);
+        loss = fl_speech_criterion_loss(m, fv_transpose(x, 0, 1), of[1], of[0], of[2]);
+        for (int n = 0; n < N; n++) mean += want[n] / N;
+        worst = loss ? fabs(fl_item(fv_value(loss)) - mean) : INFINITY;
+        loss = loss ? fv_mul(loss, fv_num(N)) : NULL;
+    } else {
+        loss = kind == CTC ? fv_ctc_loss(x, of[0], of[1], of[2], .blank = C - 1, .reduction = FL_NONE)
+                           : fv_asg_loss(x, v, of[0], of[1], of[2], .reduction = FL_NONE);
+        worst = loss ? distance(fv_value(loss), want) : INFINITY;
+        /* only losses that are finite count, also in the gradient */
+        fl_tensor *weight = fl_cast(fl_from_host(one, FL_SHAPE(N), FL_F64), d);
+        loss = loss ? fv_sum(fv_where(fv_const(fl_gt(weight, fl_num(0))), loss, fv_num(0)), FL_ALL_AXES)
+                    : NULL;
+    }
+    CHECK(fl_backward(loss));
     worst = fmax(worst, distance(fv_grad(x), de));
-    worst = fmax(worst, distance(fv_grad(v), dw));
+    if (kind != CTC) worst = fmax(worst, distance(fv_grad(v), dw));
+    fl_nn_free(m);
     fl_scope_end(&s);
     return worst;
 }
 
-TEST(asg_is_the_sum_over_all_paths) {
-    static const struct { fl_dtype d; double scale, tolerance; bool never;
-    } table[] = {{FL_F64, 1, 1e-12, false},
-                 {FL_F32, 1, 1e-5, false},
-                 {FL_F64, 60, 1e-11, false},
-                 {FL_F64, 400, 1e-10, false},
-                 {FL_F64, 1, 1e-12, true}};
+TEST(losses_of_frames_are_the_sums_over_all_paths) {
+    static const struct { int kind; fl_dtype d; double scale, tolerance; bool never;
+    } table[] = {{ASG, FL_F64, 1, 1e-12, false},   {ASG, FL_F32, 1, 1e-5, false},
+                 {ASG, FL_F64, 60, 1e-11, false},  {ASG, FL_F64, 400, 1e-10, false},
+                 {ASG, FL_F64, 1, 1e-12, true},    {CTC, FL_F64, 1, 1e-12, false},
+                 {CTC, FL_F32, 1, 1e-5, false},    {CTC, FL_F64, 60, 1e-11, false},
+                 {CTC, FL_F64, 400, 1e-10, false}, {CTC, FL_F64, 1, 1e-12, true},
+                 {LINSEG, FL_F32, 1, 1e-5, false}, {LINSEG, FL_F32, 20, 1e-4, false}};
     for (int kernel = 1; kernel >= 0; kernel--) {
         fl_lattice_register();
         if (!kernel) kernels(false);
         for (size_t k = 0; k < sizeof table / sizeof *table; k++) {
             double worst = 0;
             for (int round = 0; round < 12; round++)
-                worst = fmax(worst, asg_round(table[k].d, table[k].scale, table[k].never));
+                worst = fmax(worst, path_round(table[k].kind, table[k].d, table[k].scale, table[k].never));
             if (!CHECK(worst <= table[k].tolerance))
                 printf("kernel %d, case %d: worst %g\n", kernel, (int)k, worst);
         }
@@ -278,16 +312,62 @@ TEST(the_fused_joint_is_the_plain_one) {
     CHECK_NOTHING_LIVES();
 }
 
-TEST(long_and_odd_sequences) {
+/* The loss of four labels in t frames, of a batch of one, the gradient of the scores in *dx. */
+static double long_loss(int kind, int64_t t, fl_tensor **dx, fl_tensor **scores) {
+    const int64_t labels = 4;
+    fl_tensor *steps = integers(&t, 1), *length = integers(&labels, 1);
+    fl_tensor *target = fl_from_host((int64_t[]){1, 2, 1, 1}, FL_SHAPE(1, 4), FL_I64);
+    const fl_shape shape = kind == TRANSDUCER ? FL_SHAPE(1, t, 5, 5) : FL_SHAPE(t, 1, 5);
+    *scores = fl_mul(fl_uniform(shape, -1, 1, FL_F32, NULL), fl_num(30));
+    fl_var *x = fv_param(*scores), *w = fv_const(fl_zeros(FL_SHAPE(5, 5), FL_F32)), *loss;
+    if (kind == TRANSDUCER) loss = fv_transducer_loss(x, target, steps, length, .reduction = FL_SUM);
+    else if (kind == CTC) loss = fv_ctc_loss(fv_log_softmax(x, 2), target, steps, length, .blank = 4,
+                                             .reduction = FL_SUM);
+    else loss = fv_asg_loss(x, w, target, steps, length, .reduction = FL_SUM);
+    const bool ok = loss && fl_backward(loss);
+    *dx = ok ? fv_grad(x) : NULL;
+    return ok ? fl_item(fv_value(loss)) : NAN;
+}
+
+/* Ten thousand frames: finite, gradients of each row of scores sum to 0 as those of normalised scores do, and
+   twice the frames take twice the memory. */
+TEST(long_sequences) {
+    enum { LONG = 10000 };
+    for (int kind = ASG; kind <= TRANSDUCER; kind++) {
+        int64_t peak[2];
+        if (kind == LINSEG) continue;
+        for (int round = 0; round < 3; round++) { /* the first one meets what is made once */
+            const int twice = round == 2;
+            fl_scope s = fl_scope_begin();
+            fl_tensor *dx, *x;
+            fl_mem_stats_reset_peak(NULL);
+            heap.bytes = 0;
+            fl_heap_use(heap_fn, NULL);
+            const int64_t before = fl_mem_stats_of(NULL).in_use, t = twice ? LONG : LONG / 2;
+            const double loss = long_loss(kind, t, &dx, &x);
+            fl_heap_use(NULL, NULL);
+            peak[twice] = fl_mem_stats_of(NULL).peak_in_use - before + heap.bytes;
+            if (!CHECK(isfinite(loss) && loss > 0 && dx)) puts(fl_error());
+            fl_tensor *row = fl_sum(dx, FL_AXES(-1));
+            CHECK(fl_item(fl_amax(fl_abs(row), FL_ALL_AXES)) < 1e-4);
+            const double all = fl_item(fl_sum(fl_abs(dx), FL_ALL_AXES));
+            CHECK(isfinite(all) && all > 1);
+            fl_scope_end(&s);
+        }
+        printf("%d: %.1f MB\n", kind, (double)peak[1] / 1e6);
+        CHECK_NEAR((double)peak[1] / (double)peak[0], 2, 0.2);
+    }
+    CHECK_NOTHING_LIVES();
+}
+
+TEST(odd_sequences) {
     fl_scope s = fl_scope_begin();
     fl_tensor *e = fl_mul(fl_uniform(FL_SHAPE(10000, 1, 5), -1, 1, FL_F32, NULL), fl_num(30));
     fl_tensor *w = fl_zeros(FL_SHAPE(5, 5), FL_F32), *one = integers((int64_t[]){10000}, 1);
     fl_tensor *target = fl_from_host((int64_t[]){1, 2, 1, 1}, FL_SHAPE(1, 4), FL_I64);
     const double full = fl_item(fl_asg_full(e, w, one));
     CHECK(fabs(full - fl_item(fl_sum(fl_logsumexp(e, FL_AXES(2)), FL_ALL_AXES))) < 0.02 * fabs(full) / 1000);
-    fl_var *p = fv_param(e), *loss = fv_asg_loss(p, fv_const(w), target, one, integers((int64_t[]){4}, 1));
-    CHECK(loss && fl_item(fv_value(loss)) > 0 && fl_backward(loss));
-    CHECK(isfinite(fl_item(fl_sum(fv_grad(p), FL_ALL_AXES))));
+    fl_var *loss;
     /* a target that does not fit: infinite, or 0, with a gradient of 0 */
     fl_var *few = fv_param(fl_zeros(FL_SHAPE(2, 1, 5), FL_F32));
     fl_tensor *two = integers((int64_t[]){2}, 1), *four = integers((int64_t[]){4}, 1);

@@ -666,7 +666,8 @@ TEST(a_sum_does_not_choose_the_history) {
 /* ---- errors ---- */
 
 static bool broken(const fl_speech_predictor *p, int64_t frame, int64_t n, const int32_t *at, float *out) {
-    for (int64_t i = 0; i < n * CLASSES; i++) out[i] = *(const uint64_t *)p->self == 1 ? NAN : -INFINITY;
+    static const float what[] = {-INFINITY, NAN, -INFINITY, INFINITY};
+    for (int64_t i = 0; i < n * CLASSES; i++) out[i] = what[*(const uint64_t *)p->self];
     return *(const uint64_t *)p->self != 2 || (at && fl_fail("the model broke at %d", (int)frame));
 }
 
@@ -688,14 +689,89 @@ TEST(searches_say_what_is_wrong) {
         CHECK(d && fl_speech_search_end(d)); /* nothing was heard */
         CHECK_EQ_INT(fl_speech_search_best(d, 1, &r), 1);
         CHECK_EQ_INT(r.words, 0);
-        for (how = 0; how < 3; how++) {
+        for (how = 0; how < 4; how++) {
             CHECK(fl_speech_search_begin(d));
             CHECK(fl_speech_search_step(d, 3) == (how == 0));
-            if (how) CHECK_ERROR(how == 1 ? "step 0, class 0: NaN" : "the model broke at 0");
+            if (how)
+                CHECK_ERROR(how == 1   ? "step 0, class 0: NaN"
+                            : how == 2 ? "the model broke at 0"
+                                       : "step 0, class 0: inf");
             CHECK(fl_speech_search_end(d) && fl_speech_search_best(d, 1, &r) >= 0);
         }
         fl_speech_search_free(d);
     }
+    fl_speech_lexicon_free(l);
+    CHECK_NOTHING_LIVES();
+}
+
+/* Input of no sense: the words that are heard by their numbers, without a lexicon, with one, and with a beam of
+   1; "none": no hypothesis. Frames are lines of "a b | #": of each the token named is sure; - is a line of
+   -inf, 0 one where only the token before is possible, ? NaN, + inf. */
+TEST(decoders_of_odd_input) {
+    static const struct { const char *frames, *heard[3], *asg[3]; } table[] = {
+        {"", {"", "", ""}, {"", "", ""}},
+        {"a", {"0", "0", ""}, {"0", "0", ""}},
+        {"#", {"", "", ""}, {"3", "0", ""}},
+        {"######", {"", "", ""}, {"3"}}, /* words of one score each */
+        {"||||||", {"2", "", ""}, {"2", "", ""}},
+        {"aaaaaa", {"0", "0", ""}, {"0", "0", ""}},
+        {"a#b|ba", {"0 1 2 1 0", "1 2", "1 2"}, {"0 3 1 2 1 0", "1 2", "1 2"}},
+        {"-", {"none", "none", "none"}, {"none", "none", "none"}},
+        {"a-b", {"none", "none", "none"}, {"none", "none", "none"}},
+        {"ab-", {"none", "none", "none"}, {"none", "none", "none"}},
+        {"b0", {"1", "", ""}, {"1", "", ""}},
+        {"#0", {"", "", ""}, {"3", "none", "none"}}, /* no word begins with it */
+        {"a?b", {"frame 1, class 0: NaN"}, {"frame 1, class 0: NaN"}},
+        {"ab+", {"frame 2, class 0: inf"}, {"frame 2, class 0: inf"}}};
+    static const char tokens[] = "ab|#";
+    for (size_t k = 0; k < sizeof table / sizeof *table; k++)
+        for (int how = 0; how < 12; how++) {
+            const int kind = how % 3, asg = how / 3 % 2;
+            const char *frames = table[k].frames, *want = asg ? table[k].asg[kind] : table[k].heard[kind];
+            const int64_t n = (int64_t)strlen(frames);
+            float e[8 * CLASSES];
+            for (int64_t i = 0; i < n * CLASSES; i++) {
+                const char f = frames[i / CLASSES], token = tokens[i % CLASSES];
+                e[i] = f == token ? 0 : -9;
+                if (f == '0') e[i] = frames[i / CLASSES - 1] == token ? 0 : -INFINITY;
+                if (f == '-') e[i] = -INFINITY;
+                if (f == '?' || f == '+') e[i] = f == '?' ? NAN : INFINITY;
+                if (frames[i / CLASSES + 1] == '0' && e[i] < 0) e[i] = -INFINITY;
+            }
+            fl_speech_lexicon *l = kind ? words(FL_SPEECH_NO_SMEARING) : NULL;
+            fl_speech_decoder *d = fl_speech_decoder_new(CLASSES, l, .beam = kind == 2, .asg = asg,
+                                                         .log_add = how >= 6, .separator = SEP);
+            char text[64] = "none";
+            fl_speech_result r;
+            const fl_speech_word *w;
+            const bool bad = strpbrk(frames, "?+") != NULL;
+            CHECK(fl_speech_decoder_step(d, e, n) == !bad);
+            if (bad) {
+                CHECK_ERROR(table[k].heard[0]);
+                CHECK_EQ_INT(fl_speech_decoder_frames(d), 0);
+            } else {
+                CHECK_EQ_INT(fl_speech_decoder_endpoint(d, .frame = 1, .nothing = 9, .longest = 1), n > 0 ? 3 : 0);
+                CHECK(fl_speech_decoder_prune(d, &w) >= 0);
+                CHECK(fl_speech_decoder_begin(d) && fl_speech_decoder_step(d, e, n));
+                CHECK(fl_speech_decoder_end(d));
+                if (fl_speech_decoder_best(d, 1, &r) == 1) {
+                    *text = 0;
+                    CHECK(isfinite(r.score));
+                    for (int64_t i = 0; i < r.words; i++) {
+                        sprintf(text + strlen(text), i ? " %d" : "%d", (int)r.word[i].word);
+                        CHECK(r.word[i].confidence > 0 && r.word[i].confidence <= 1 + 1e-9);
+                    }
+                }
+                if (want && !CHECK(!strcmp(text, want))) printf("'%s' %d: %s, not %s\n", frames, how, text, want);
+            }
+            fl_speech_decoder_free(d);
+            fl_speech_lexicon_free(l);
+        }
+    fl_speech_lexicon *l = fl_speech_lexicon_new();
+    CHECK_EQ_INT(fl_speech_lexicon_add(l, "x", (int32_t[]){0, CLASSES}, 2), 0);
+    CHECK(fl_speech_lexicon_finish(l, FL_SPEECH_NO_SMEARING, NULL, false));
+    CHECK(!fl_speech_decoder_new(CLASSES, l));
+    CHECK_ERROR("the lexicon has token 4, of 4 classes");
     fl_speech_lexicon_free(l);
     CHECK_NOTHING_LIVES();
 }

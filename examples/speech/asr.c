@@ -488,7 +488,7 @@ static bool put_words(const recogniser *r, const fl_speech_result *best, fl_data
 
 /* The best words of a beam search through frames x, with a weight of the language model. */
 static bool search(recogniser *r, fl_tensor *x, double weight, fl_data_text *text) {
-    fl_speech_result best;
+    fl_speech_result best = {.words = 0}; /* nothing is said where nothing is possible */
     const char *kind = fl_speech_criterion_name(r->criterion);
     const bool asg = !strcmp(kind, "asg"), frames = asg || !strcmp(kind, "ctc");
     const bool token_lm = !strcmp(f.decodertype, "tkn");
@@ -506,7 +506,7 @@ static bool search(recogniser *r, fl_tensor *x, double weight, fl_data_text *tex
             .transitions = w ? fl_data(fv_value(w)) : NULL,
             .separator = space > 0 ? space : space < 0 ? 0 : FL_I0);
         ok = d && fl_speech_decoder_step(d, fl_data(x), steps) && fl_speech_decoder_end(d) &&
-             fl_speech_decoder_best(d, 1, &best) == 1 && put_words(r, &best, text);
+             fl_speech_decoder_best(d, 1, &best) >= 0 && put_words(r, &best, text);
         fl_speech_decoder_free(d);
         return ok;
     }
@@ -520,7 +520,7 @@ static bool search(recogniser *r, fl_tensor *x, double weight, fl_data_text *tex
                                  .end_score = f.eosscore, .lm = r->lm, .token_lm = token_lm)
           : NULL;
     ok = d && fl_speech_search_step(d, transducer ? steps : f.maxdecoderoutputlen + 1) &&
-         fl_speech_search_end(d) && fl_speech_search_best(d, 1, &best) == 1 && put_words(r, &best, text);
+         fl_speech_search_end(d) && fl_speech_search_best(d, 1, &best) >= 0 && put_words(r, &best, text);
     fl_speech_search_free(d);
     fl_speech_predictor_free(p);
     return ok;

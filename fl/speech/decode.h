@@ -45,14 +45,14 @@ FL_API fl_speech_decoder *fl_speech_decoder_new_opt(int64_t classes, const fl_sp
                                                     fl_speech_decoder_opts o);
 FL_API void fl_speech_decoder_free(fl_speech_decoder *d); /* NULL is fine */
 
-/* Starts an utterance; takes scores [frames, classes], any number of times; ends it. A NaN is an error that
-   names its frame; then the decoder is as it was. */
+/* Starts an utterance; takes scores [frames, classes], any number of times; ends it. NaN or inf is an error
+   that names its frame; then the decoder is as it was. */
 FL_API bool fl_speech_decoder_begin(fl_speech_decoder *d);
 FL_API bool fl_speech_decoder_step(fl_speech_decoder *d, const float *scores, int64_t frames);
 FL_API bool fl_speech_decoder_end(fl_speech_decoder *d);
 
-/* The n best of the moment (of the utterance, after its end), the best first; how many there are, -1 after
-   fl_fail. */
+/* The n best of the moment (of the utterance, after its end), the best first; how many there are: 0 where all
+   that the lexicon and the beam leave has a score of -inf; -1 after fl_fail. */
 FL_API int64_t fl_speech_decoder_best(fl_speech_decoder *d, int64_t n, fl_speech_result *out);
 /* The tokens of the best one, one for each frame so far. */
 FL_API bool fl_speech_decoder_tokens(fl_speech_decoder *d, int32_t *token);
@@ -87,6 +87,7 @@ FL_API fl_text_scorer *fl_speech_hot_words(const fl_text_scorer *lm, const int64
 #if defined(FL_IMPL_ONLY_SPEECH_DECODE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_SPEECH_DECODE_IMPL
 #define FL_SPEECH_DECODE_IMPL
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -342,9 +343,10 @@ static bool fl__speech_keep(fl_speech_decoder *d) {
     return true;
 }
 
+/* A score of -inf is no hypothesis: it is below any threshold. */
 static void fl__speech_clear(fl_speech_decoder *d) {
     d->candidates = 0;
-    d->best = -INFINITY;
+    d->best = -DBL_MAX;
 }
 
 /* ---- a frame ---- */
@@ -564,16 +566,17 @@ FL_API bool fl_speech_decoder_begin(fl_speech_decoder *d) {
     if (state < 0) return false;
     d->hyp[0] = (fl__speech_hyp){.parent = -1, .state = state, .token = (int32_t)d->sil, .word = -1};
     d->hyps = 1, d->first = d->frames = d->forgotten = 0, d->ended = false;
-    d->best = -INFINITY;
+    fl__speech_clear(d);
     return true;
 }
 
 FL_API bool fl_speech_decoder_step(fl_speech_decoder *d, const float *scores, int64_t frames) {
     if (d->ended) return fl_fail("fl_speech_decoder_step: the utterance has ended");
     for (int64_t i = 0; i < frames * d->classes; i++)
-        if (isnan(scores[i]))
-            return fl_fail("fl_speech_decoder_step: frame %lld, class %lld: NaN",
-                           (long long)(d->frames + i / d->classes), (long long)(i % d->classes));
+        if (!(scores[i] < INFINITY))
+            return fl_fail("fl_speech_decoder_step: frame %lld, class %lld: %s",
+                           (long long)(d->frames + i / d->classes), (long long)(i % d->classes),
+                           isnan(scores[i]) ? "NaN" : "inf");
     for (int64_t t = 0; t < frames; t++)
         if (!fl__speech_frame(d, scores + t * d->classes)) return false;
     return true;
@@ -701,10 +704,12 @@ FL_API int fl_speech_decoder_endpoint_opt(const fl_speech_decoder *d, fl_speech_
     int64_t at = d->first, silent = 0;
     for (int64_t i = d->first; i < d->hyps; i++)
         if (d->hyp[i].score > d->hyp[at].score) at = i;
-    if (d->ended) at = d->hyp[at].parent; /* the end itself stands for no frame */
-    for (; d->hyp[at].parent >= 0 && (d->hyp[at].blank || d->hyp[at].token == d->sil); silent++)
+    const bool none = d->first == d->hyps; /* nothing is possible any more */
+    if (none) at = 0, silent = d->frames;
+    else if (d->ended) at = d->hyp[at].parent; /* the end itself stands for no frame */
+    for (; !none && d->hyp[at].parent >= 0 && (d->hyp[at].blank || d->hyp[at].token == d->sil); silent++)
         at = d->hyp[at].parent;
-    const bool spoken = d->forgotten || d->hyp[at].parent >= 0;
+    const bool spoken = d->forgotten || (!none && d->hyp[at].parent >= 0);
     if (!spoken && (double)silent * frame >= fl_option(o.nothing, 2.4)) return 1;
     if (spoken && (double)silent * frame >= fl_option(o.trailing, 1.2)) return 2;
     return (double)d->frames * frame >= fl_option(o.longest, 20) ? 3 : 0;

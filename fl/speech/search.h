@@ -50,8 +50,8 @@ FL_API fl_speech_search *fl_speech_search_new_opt(const fl_speech_predictor *p,
 FL_API void fl_speech_search_free(fl_speech_search *s); /* NULL is fine */
 /* Starts again, for the predictor's next utterance. */
 FL_API bool fl_speech_search_begin(fl_speech_search *s);
-/* So many more steps: frames of a transducer; tokens of a sequence, fewer if all hypotheses have ended. A NaN
-   is an error that names the step. False after fl_fail. */
+/* So many more steps: frames of a transducer; tokens of a sequence, fewer if all hypotheses have ended. NaN
+   or inf is an error that names the step. False after fl_fail. */
 FL_API bool fl_speech_search_step(fl_speech_search *s, int64_t steps);
 /* The end: words that are unfinished, and sequences that did not end, go if there are others. */
 FL_API bool fl_speech_search_end(fl_speech_search *s);
@@ -252,9 +252,9 @@ static bool fl__search_ask(fl_speech_search *s, const fl__search_list *l) {
         if (!l->at[i].ended) s->asked[n] = l->at[i].state, s->from[n++] = l->at[i].place;
     if (n && !s->p->scores(s->p, s->steps, n, s->from, s->scores)) return false;
     for (int64_t i = 0; i < n * c; i++)
-        if (isnan(s->scores[i]))
-            return fl_fail("fl_speech_search_step: step %lld, class %lld: NaN", (long long)s->steps,
-                           (long long)(i % c));
+        if (!(s->scores[i] < INFINITY))
+            return fl_fail("fl_speech_search_step: step %lld, class %lld: %s", (long long)s->steps,
+                           (long long)(i % c), isnan(s->scores[i]) ? "NaN" : "inf");
     return !n || !s->o.lm || !s->o.lm->batch || s->o.lm->batch(s->o.lm, s->asked, n);
 }
 
