@@ -2,8 +2,10 @@
 
    parity_vision                 runs the script by PEER_PYTHON (Pillow, torchvision); skips without
    parity_vision CASES OUT       for the script: a line is "resize h w c seed oh ow filter y0 x0 y1 x1",
-                                 "change h w c seed how v bilinear size" or "crop h w c seed size"; OUT gets
-                                 the numbers h, w, c (i32) and the pixels of each */
+                                 "change h w c seed how v bilinear size", "crop h w c seed size" or
+                                 "policy h w c seed which magnitude" (0 RandAugment's, 1 TrivialAugmentWide's, 2
+                                 AutoAugment's), by the random numbers that "draws 1 n 1 seed" tells, 8 bytes
+                                 each; OUT gets the numbers h, w, c (i32) and the pixels of each */
 #include "../fl_vision.h"
 #include "test.h"
 
@@ -35,6 +37,22 @@ static fl_tensor *result(const char *kind, const char *line) {
         fl_vision_item item = {.image = t};
         const fl_vision_step step = fl_vision_center_crop(a);
         return fl_vision_apply(&step, 1, &item, NULL) ? item.image : NULL;
+    }
+    fl_rng rng = fl_data_rng((uint64_t)seed, 0, 0);
+    if (!strcmp(kind, "draws")) {
+        fl_vision_pixels x;
+        t = fl_vision_image(1, 1, 8 * w, &x);
+        for (int64_t i = 0; t && i < w; i++) {
+            const double u = fl_rng_uniform(&rng);
+            memcpy(x.p + 8 * i, &u, 8);
+        }
+        return t;
+    }
+    if (!strcmp(kind, "policy") && sscanf(line, "%lld %lld", &a, &b) == 2) {
+        fl_vision_item item = {.image = t};
+        const fl_vision_step step[] = {fl_vision_rand_augment(1, b), fl_vision_trivial_augment_wide(),
+                                       fl_vision_auto_augment()};
+        return fl_vision_apply(&step[a], 1, &item, &rng) ? item.image : NULL;
     }
     return NULL;
 }

@@ -355,6 +355,44 @@ TEST(what_belongs_to_an_image_goes_along) {
     end(&s);
 }
 
+/* What the random steps make of 24 images by seed 7, as a sum of all bytes: a change that is not meant shows
+   here. make parity-vision compares each with torchvision's. */
+TEST(random_steps_stay_as_they_are) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    const fl_vision_step inner[] = {fl_vision_change_step(FL_VISION_INVERT, 0, 0, 1),
+                                    fl_vision_change_step(FL_VISION_BLUR, 0.3, 2, 1)};
+    const struct {
+        fl_vision_step step;
+        uint32_t sum;
+    } golden[] = {{fl_vision_rand_augment(0, 0), 0x26e150be},
+                  {fl_vision_rand_augment(3, 25), 0xfc1cd356},
+                  {fl_vision_trivial_augment_wide(), 0xc7415854},
+                  {fl_vision_auto_augment(), 0x3953a93b},
+                  {fl_vision_deit_augment(), 0x565e4fb5},
+                  {fl_vision_color_jitter(0.4, 0.4, 0.4, 0.1), 0xc7b5ee8e},
+                  {fl_vision_random_affine(20, 0.1, 0.1, 0.8, 1.2), 0xe81cb75e},
+                  {fl_vision_random_erasing(0.5, -1), 0x95d168e8},
+                  {fl_vision_cutout(8, 7), 0x64202ba7},
+                  {fl_vision_random_resized_crop(9, 0, 0, FL_VISION_BICUBIC), 0xa7a41a66},
+                  {fl_vision_random_crop(12, 3), 0x0bfdd198},
+                  {fl_vision_random_size_crop(3, 20), 0xcb306979},
+                  {fl_vision_random_choice(inner, 2), 0x976561f9},
+                  {fl_vision_random_apply(inner, 2, 0.5), 0xe63fbfae}};
+    for (size_t k = 0; k < sizeof golden / sizeof *golden; k++) {
+        uint32_t sum = 0;
+        for (int64_t i = 0; i < 24; i++) {
+            fl_rng rng = fl_data_rng(7, 0, i);
+            fl_vision_item x = {.image = patterned(i % 8 == 7 ? 1 : 3, 23, 19, FL_U8)};
+            fl_vision_pixels p;
+            REQUIRE(fl_vision_apply(&golden[k].step, 1, &x, &rng) && fl_vision_pixels_of(&x.image, &p));
+            for (int64_t y = 0; y < p.h; y++) sum = fl_data_crc32c(sum, p.p + y * p.row, (size_t)(p.w * p.c));
+        }
+        if (!CHECK_EQ_INT(sum, golden[k].sum)) printf("  %s: 0x%08x\n", golden[k].step.name, sum);
+    }
+    end(&s);
+}
+
 /* ---- masks and average precision ---- */
 
 TEST(masks_as_run_lengths) {
@@ -939,6 +977,7 @@ TEST(mixed_batches_and_repeated_samples) {
         set = fl_vision_mixup(set, K, .mixup = cut ? FL_ZERO : 0.8, .cutmix = cut ? 1 : FL_ZERO, .seed = 3);
         REQUIRE(set);
         int64_t n = 0;
+        uint32_t sum = 0; /* of the first epoch, in thousandths */
         for (int64_t e = 0; e < 50; e++) {
             CHECK(fl_data_set_epoch(set, e));
             for (int64_t i = 0; i < fl_data_size(set); i++, n++) {
@@ -947,6 +986,10 @@ TEST(mixed_batches_and_repeated_samples) {
                 REQUIRE(fl_data_get(set, i, &b) && fl_data_get(set, i, &again) &&
                         same_bits(b.t[0], again.t[0]));
                 const float *t = fl_data(b.t[1]);
+                for (int k = 0; !e && k < 2; k++) {
+                    fl_tensor *whole = fl_cast(fl_mul(fl_contiguous(b.t[k]), fl_num(1000.3)), FL_I32);
+                    sum = fl_data_crc32c(sum, fl_data(whole), (size_t)fl_numel(whole) * sizeof(int32_t));
+                }
                 /* image 0 is of class 0 and white, its partner of class 3 and black */
                 const double v = ((double)t[0] - 0.025) / 0.9,
                              white = fl_item(fl_mean(fl_select(b.t[0], 0, 0), FL_ALL_AXES));
@@ -956,6 +999,7 @@ TEST(mixed_batches_and_repeated_samples) {
                 fl_scope_end(&step);
             }
         }
+        CHECK_EQ_INT(sum, cut ? 165100973 : 2541710892);
         mean[cut] /= (double)n, square[cut] /= (double)n;
         fl_data_free(set);
     }

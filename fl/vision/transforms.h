@@ -742,7 +742,7 @@ static void fl__vision_by_value(const fl_vision_pixels *x, fl_vision_change how,
     } else {
         if (how == FL_VISION_POSTERIZE) mask = (uint8_t)(v >= 8 ? 255 : v <= 0 ? 0 : -(1 << (8 - (int)v)));
         if (how == FL_VISION_INVERT || (how == FL_VISION_SOLARIZE && v <= 255)) flip = 255;
-        if (how == FL_VISION_SOLARIZE) from = fl__vision_cut((float)ceil(v));
+        if (how == FL_VISION_SOLARIZE) from = fl__vision_cut(ceilf((float)v)); /* f32, as torchvision compares */
         fl__colour_bits(x->p, x->h * x->w * x->c, mask, flip, from);
     }
 }
@@ -1052,12 +1052,20 @@ static const fl__vision_policy fl__vision_policies[] = {
 };
 enum { FL__POLICIES = sizeof fl__vision_policies / sizeof *fl__vision_policies };
 
-/* Changes the image as p says by the magnitude m. */
+/* Number i of n from first to last, as torch.linspace rounds it. */
+static double fl__vision_linspace(double first, double last, double i, int n) {
+    const float step = ((float)last - (float)first) / (float)(n - 1);
+    return i < n / 2 ? (float)first + step * (float)i : (float)last - step * (float)(n - 1 - i);
+}
+
+/* Changes the image as p says by magnitude m of n from 0 on; n 0: by m in [0, 1]. */
 static bool fl__vision_change_by(fl_vision_item *item, fl_rng *rng, int family, const fl__vision_policy *p,
-                                 double m) {
-    double v = p->most[family] * m;
-    if (p->part && family != FL__TRIVIAL)
-        v *= (double)item->image->shape[p->how == FL_VISION_TRANSLATE_X ? 2 : 1];
+                                 double m, int n) {
+    const bool of_size = p->part && family != FL__TRIVIAL;
+    const double most =
+        p->most[family] * (of_size ? (double)item->image->shape[p->how == FL_VISION_TRANSLATE_X ? 2 : 1] : 1);
+    double v = n ? fl__vision_linspace(0, most, m, n) : most * m;
+    if (p->how == FL_VISION_SOLARIZE && n) v = 255 * fl__vision_linspace(1, 0, m, n) - 255;
     if (p->part && family != FL__DEIT) v = trunc(v);
     if (p->how == FL_VISION_POSTERIZE) v = family == FL__DEIT ? -4 - trunc(4 * m) : nearbyint(v);
     if (p->how == FL_VISION_SOLARIZE && family == FL__DEIT) v = 1 - trunc(256 * m);
@@ -1077,13 +1085,13 @@ static bool fl__vision_augment(const fl_vision_step *s, fl_vision_item *item, fl
     bool ok = true;
     for (int64_t i = 0; ok && i < s->n[1]; i++) {
         double m = s->a[0];
-        if (family == FL__TRIVIAL) m = (double)fl__vision_between(rng, 0, 30) / 30;
+        if (family == FL__TRIVIAL) m = (double)fl__vision_between(rng, 0, 30);
         if (deit) {
             if (fl_rng_uniform(rng) >= 0.5) continue;
             m = fmin(fmax(9 + 0.5 * fl__vision_normal(rng), 0), 10) / 10;
         }
         const int64_t k = fl__vision_between(rng, deit, deit ? FL__POLICIES - 1 : FL__POLICIES - 3);
-        ok = fl__vision_change_by(item, rng, family, &fl__vision_policies[k], m);
+        ok = fl__vision_change_by(item, rng, family, &fl__vision_policies[k], m, deit ? 0 : 31);
     }
     return ok;
 }
@@ -1129,7 +1137,7 @@ static bool fl__vision_auto_augment(const fl_vision_step *s, fl_vision_item *ite
         const bool skip = fl_rng_uniform(rng) >= pair[i].p;
         int64_t k = 0;
         while (fl__vision_policies[k].how != pair[i].how) k++;
-        if (!skip && !fl__vision_change_by(item, rng, FL__RAND, &fl__vision_policies[k], pair[i].m / 9.0))
+        if (!skip && !fl__vision_change_by(item, rng, FL__RAND, &fl__vision_policies[k], pair[i].m, 10))
             return false;
     }
     return true;
@@ -1144,7 +1152,7 @@ FL_API fl_vision_step fl_vision_rand_augment(int64_t changes, int64_t magnitude)
                             .apply = fl__vision_augment,
                             .p = 1,
                             .n = {FL__RAND, changes ? changes : 2},
-                            .a = {(double)fl__vision_side(magnitude ? magnitude : 9) / 30}};
+                            .a = {(double)fl__vision_side(magnitude ? magnitude : 9)}};
 }
 
 FL_API fl_vision_step fl_vision_trivial_augment_wide(void) {
