@@ -374,6 +374,9 @@ $(PLAIN)/%.o: %.c $(PLAIN)/flags | $(API_PARTS)
 	@$(CC) -std=gnu11 $(ALL_CFLAGS) -I. $(DEPFLAGS) -c -o $@ $<
 	@$(use_api_deps)
 
+# The library alone, beside ours.
+$(PLAIN)/bench/vision.o: private ALL_CFLAGS += $(filter -DFL_USE_JPEG,$(OPTIONS))
+
 # Kernels: the host's compiler reads them with emu/ in place of the toolkit's headers. No contraction in either, so that
 # one formula is one sequence of operations everywhere.
 CUDA_ARCH ?= 90

@@ -217,6 +217,7 @@ FL_API fl_data_set *fl_vision_repeated(fl_data_set *set, int64_t times, uint64_t
 #ifndef FL_VISION_TRANSFORMS_IMPL
 #define FL_VISION_TRANSFORMS_IMPL
 #include "../../kernels/vision/colour.h"
+#include "../../kernels/vision/move.h"
 #include "../../kernels/vision/resize.h"
 #include "../ops/copy.h"
 #include "../ops/random.h"
@@ -490,12 +491,24 @@ FL_API fl_vision_step fl_vision_resize_to(int64_t h, int64_t w, fl_vision_filter
 
 /* ---- crops, flips, borders ---- */
 
-/* The pixels at (y, x) to (y + h, x + w), `value` where the image has none. */
-static bool fl__vision_crop(fl_vision_item *item, int64_t y, int64_t x, int64_t h, int64_t w, int value) {
-    fl_vision_pixels from, to;
+/* A copy of the image that may be written. */
+static bool fl__vision_own(fl_vision_item *item, fl_vision_pixels *to) {
+    fl_vision_pixels from;
     if (!fl_vision_pixels_of(&item->image, &from)) return false;
+    fl_tensor *t = fl_vision_image(from.c, from.h, from.w, to);
+    for (int64_t y = 0; t && y < to->h; y++)
+        memcpy(to->p + y * to->row, from.p + y * from.row, (size_t)to->row);
+    if (t) item->image = t;
+    return t != NULL;
+}
+
+/* h x w pixels from (y, x) on of an image that may be smaller, a new one, `value` where there are none. */
+static fl_tensor *fl__vision_border(const fl_vision_pixels *image, int64_t y, int64_t x, int64_t h, int64_t w,
+                                    int value) {
+    const fl_vision_pixels from = *image;
+    fl_vision_pixels to;
     fl_tensor *t = fl_vision_image(from.c, h, w, &to);
-    if (!t) return false;
+    if (!t) return NULL;
     const int64_t x0 = x > 0 ? x : 0, x1 = x + w < from.w ? x + w : from.w;
     for (int64_t i = 0; i < h; i++) {
         uint8_t *row = to.p + i * to.row;
@@ -508,6 +521,17 @@ static bool fl__vision_crop(fl_vision_item *item, int64_t y, int64_t x, int64_t 
         memcpy(row + (x0 - x) * from.c, p, (size_t)((x1 - x0) * from.c));
         memset(row + (x1 - x) * from.c, value, (size_t)((x + w - x1) * from.c));
     }
+    return t;
+}
+
+/* The pixels at (y, x) to (y + h, x + w): a view of the image if it has them all. */
+static bool fl__vision_crop(fl_vision_item *item, int64_t y, int64_t x, int64_t h, int64_t w, int value) {
+    fl_vision_pixels from;
+    if (!fl_vision_pixels_of(&item->image, &from)) return false;
+    const bool inside = y >= 0 && x >= 0 && h > 0 && w > 0 && y + h <= from.h && x + w <= from.w;
+    fl_tensor *t = inside ? fl_slice(fl_slice(item->image, 1, y, y + h, 1), 2, x, x + w, 1)
+                          : fl__vision_border(&from, y, x, h, w, value);
+    if (!t) return false;
     item->image = t;
     const double one[] = {1, 1}, shift[] = {(double)-x, (double)-y}, none[2] = {0};
     return fl__vision_move_masks(item, h, w, (double)y, 1, (double)x, 1) &&
@@ -679,61 +703,26 @@ static uint8_t fl__vision_cut(float v) {
     return (uint8_t)(v > 0 ? v < 255 ? v : 255 : 0); /* NaN: 0 */
 }
 
-/* h, s, v of r, g, b in [0, 1], turned by `turn`, and back. */
-static void fl__vision_turn_hue(uint8_t *p, double turn) {
-    const float r = (float)p[0] / 255, g = (float)p[1] / 255, b = (float)p[2] / 255;
-    const float most = fmaxf(r, fmaxf(g, b)), range = most - fminf(r, fminf(g, b));
-    const float s = range / (range == 0 ? 1 : most), by = range == 0 ? 1 : range;
-    const float rc = (most - r) / by, gc = (most - g) / by, bc = (most - b) / by;
-    float h = most == r ? bc - gc : most == g ? rc + 2 - bc : gc + 4 - rc;
-    h = fmodf(h * (1.0f / 6.0f) + 1, 1) + (float)turn;
-    h -= floorf(h);
-    const float six = h * 6, f = six - floorf(six);
-    const float q = (1 - s * f) * most, t = (s * f + (1 - s)) * most, low = (1 - s) * most;
-    const float table[6][3] = {{most, t, low}, {q, most, low}, {low, most, t},
-                               {low, q, most}, {t, low, most}, {most, low, q}};
-    const float *rgb = table[(int)floorf(six) % 6];
-    for (int k = 0; k < 3; k++) p[k] = fl__vision_cut(fminf(fmaxf(rgb[k], 0), 1) * (256.0f - 1e-3f));
-}
-
-enum { FL__VISION_CHUNK = 512 }; /* pixels at once, whose greys fit the stack */
-
-/* v x + (1 - v) other, where other is a number or, NULL, the pixel's grey. */
-static void fl__vision_blend(const fl_vision_pixels *x, double v, const float *other) {
-    const int64_t n = x->h * x->w;
-    float grey[FL__VISION_CHUNK];
-    for (int64_t i = 0; i < n; i += FL__VISION_CHUNK) {
-        const int64_t m = n - i < FL__VISION_CHUNK ? n - i : FL__VISION_CHUNK;
-        if (!other) fl__colour_grey(x->p + i * x->c, m, x->c, grey);
-        fl__colour_blend(x->p + i * x->c, m, x->c, (float)v, (float)(1 - v), other ? other : grey, !other);
-    }
-}
-
 static void fl__vision_contrast(const fl_vision_pixels *x, double v) {
     const int64_t n = x->h * x->w;
-    float grey[FL__VISION_CHUNK];
     int64_t sum = 0;
-    for (int64_t i = 0; i < n; i += FL__VISION_CHUNK) {
-        const int64_t m = n - i < FL__VISION_CHUNK ? n - i : FL__VISION_CHUNK;
-        int32_t part = 0;
-        if (x->c >= 3) fl__colour_grey(x->p + i * x->c, m, x->c, grey);
-        for (int64_t k = 0; k < m; k++) part += x->c >= 3 ? (int32_t)grey[k] : x->p[(i + k) * x->c];
-        sum += part;
-    }
-    const float mean = (float)((double)sum / (double)n);
-    fl__vision_blend(x, v, &mean);
+    if (x->c >= 3) fl__colour_grey(x->p, n, x->c, &sum);
+    for (int64_t i = 0; x->c < 3 && i < n; i++) sum += x->p[i * x->c];
+    const float mean = (float)((double)sum / (double)n), rest = (float)(1 - v);
+    fl__colour_scale(x->p, n * x->c, (float)v, rest * mean);
 }
 
 /* Each channel by a table. */
 static void fl__vision_look_up(const fl_vision_pixels *x, uint8_t table[4][256]) {
-    for (int64_t i = 0; i < x->h * x->w; i++)
-        for (int64_t k = 0; k < x->c; k++) x->p[i * x->c + k] = table[k][x->p[i * x->c + k]];
+    uint8_t *p = x->p, *const end = p + x->h * x->w * x->c;
+    for (; x->c == 3 && p < end; p += 3) p[0] = table[0][p[0]], p[1] = table[1][p[1]], p[2] = table[2][p[2]];
+    for (; p < end; p += x->c)
+        for (int64_t k = 0; k < x->c; k++) p[k] = table[k][p[k]];
 }
 
 static void fl__vision_by_value(const fl_vision_pixels *x, fl_vision_change how, double v) {
-    static const float none = 0;
     uint8_t table[4][256], mask = 255, flip = 0, from = 0;
-    if (how == FL_VISION_BRIGHTNESS) fl__colour_blend(x->p, x->h * x->w, x->c, (float)v, 0, &none, 0);
+    if (how == FL_VISION_BRIGHTNESS) fl__colour_scale(x->p, x->h * x->w * x->c, (float)v, 0);
     else if (how == FL_VISION_SOLARIZE_ADD) {
         for (int i = 0; i < 4 * 256; i++)
             table[i / 256][i % 256] =
@@ -742,43 +731,50 @@ static void fl__vision_by_value(const fl_vision_pixels *x, fl_vision_change how,
     } else {
         if (how == FL_VISION_POSTERIZE) mask = (uint8_t)(v >= 8 ? 255 : v <= 0 ? 0 : -(1 << (8 - (int)v)));
         if (how == FL_VISION_INVERT || (how == FL_VISION_SOLARIZE && v <= 255)) flip = 255;
-        if (how == FL_VISION_SOLARIZE) from = fl__vision_cut(ceilf((float)v)); /* f32, as torchvision compares */
+        if (how == FL_VISION_SOLARIZE) from = fl__vision_cut(ceilf((float)v)); /* torchvision's f32 */
         fl__colour_bits(x->p, x->h * x->w * x->c, mask, flip, from);
     }
 }
 
-/* Autocontrast and equalize: tables from the histogram of each channel. */
-static void fl__vision_by_histogram(const fl_vision_pixels *x, bool equalize) {
-    uint8_t table[4][256];
+static void fl__vision_autocontrast(const fl_vision_pixels *x) {
+    uint8_t table[4][256], low[4], high[4];
+    fl__colour_range(x->p, x->h * x->w * x->c, x->c, low, high);
     for (int64_t k = 0; k < x->c; k++) {
-        int64_t count[256] = {0}, below = 0;
-        int low = 255, high = 0;
-        for (int64_t i = 0; i < x->h * x->w; i++) count[x->p[i * x->c + k]]++;
+        const float scale = (float)(high[k] - low[k]) * (1.0f / 255.0f);
         for (int i = 0; i < 256; i++)
-            if (count[i]) low = low < i ? low : i, high = i;
-        const int64_t step = (x->h * x->w - count[high]) / 255;
-        const float scale = (float)(high - low) * (1.0f / 255.0f);
-        for (int i = 0; i < 256; below += count[i++])
-            if (equalize) {
-                const int64_t y = step ? (step / 2 + below) / step : i;
-                table[k][i] = (uint8_t)(y > 255 ? 255 : y);
-            } else table[k][i] = high > low ? fl__vision_cut((float)(i - low) / scale) : (uint8_t)i;
+            table[k][i] = high[k] > low[k] ? fl__vision_cut((float)(i - low[k]) / scale) : (uint8_t)i;
+    }
+    fl__vision_look_up(x, table);
+}
+
+/* Pixels are counted by turns in two tables: the next one need not wait for the last one's count. */
+static void fl__vision_equalize(const fl_vision_pixels *x) {
+    const int64_t n = x->h * x->w, c = x->c;
+    int32_t count[2][4][256] = {0};
+    uint8_t table[4][256];
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t k = 0; k < c; k++) count[i & 1][k][x->p[i * c + k]]++;
+    for (int64_t k = 0; k < c; k++) {
+        int64_t below = 0, last = 0;
+        for (int i = 0; i < 256; i++) {
+            count[0][k][i] += count[1][k][i];
+            if (count[0][k][i]) last = count[0][k][i];
+        }
+        const int64_t step = (n - last) / 255;
+        for (int i = 0; i < 256; below += count[0][k][i++]) {
+            const int64_t y = step ? (step / 2 + below) / step : i;
+            table[k][i] = (uint8_t)(y > 255 ? 255 : y);
+        }
     }
     fl__vision_look_up(x, table);
 }
 
 /* x: a copy of `from`, blended inside with its smoothed self. */
 static void fl__vision_sharpen(const fl_vision_pixels *from, const fl_vision_pixels *x, double v) {
-    const float rest = (float)(1 - v);
-    for (int64_t y = 1; y + 1 < x->h; y++)
-        for (int64_t i = x->c; i < (x->w - 1) * x->c; i++) {
-            const uint8_t *p = from->p + y * from->row + i;
-            int sum = 4 * p[0];
-            for (int64_t dy = -1; dy <= 1; dy++)
-                sum += p[dy * from->row - x->c] + p[dy * from->row] + p[dy * from->row + x->c];
-            const float smooth = nearbyintf((float)sum / 13.0f), old = (float)p[0];
-            x->p[y * x->row + i] = fl__vision_cut(old + rest * (smooth - old));
-        }
+    for (int64_t y = 1; y + 1 < x->h; y++) {
+        const uint8_t *p = from->p + y * from->row, *const row[] = {p - from->row, p, p + from->row};
+        fl__colour_sharpen(row, x->w * x->c, x->c, (float)(1 - v), x->p + y * x->row);
+    }
 }
 
 static int64_t fl__vision_reflect(int64_t i, int64_t n) {
@@ -819,37 +815,54 @@ static bool fl__vision_blur(const fl_vision_pixels *from, const fl_vision_pixels
 
 /* ---- places ---- */
 
+/* Row y by the nearest pixels; u and v: as many numbers as the row has. */
+static void fl__vision_nearest_row(const fl_vision_pixels *from, const fl_vision_pixels *to, int64_t y,
+                                   const double m[6], const uint8_t fill[4], int32_t *u, int32_t *v) {
+    const double cx = (double)(from->w - 1) / 2, cy = (double)(from->h - 1) / 2;
+    uint8_t *q = to->p + y * to->row;
+    fl__move_row(m, cx, cy, (double)y - cy, from->h, from->w, to->w, u, v);
+    for (int64_t x = 0; x < to->w; x++, q += to->c) {
+        const uint8_t *p = u[x] < 0 ? fill : from->p + v[x] * from->row + u[x] * from->c;
+        if (to->c == 3) memcpy(q, p, 3);
+        else for (int64_t k = 0; k < to->c; k++) q[k] = p[k & (u[x] < 0 ? 3 : -1)];
+    }
+}
+
+/* Row y between pixels. */
+static void fl__vision_bilinear_row(const fl_vision_pixels *from, const fl_vision_pixels *to, int64_t y,
+                                    const double m[6], const double fill[4]) {
+    const double cx = (double)(from->w - 1) / 2, cy = (double)(from->h - 1) / 2, dy = (double)y - cy;
+    for (int64_t x = 0; x < to->w; x++) {
+        const double dx = (double)x - cx;
+        const double u = m[0] * dx + m[1] * dy + m[2] + cx, v = m[3] * dx + m[4] * dy + m[5] + cy;
+        const double fu = floor(u), fv = floor(v);
+        for (int64_t k = 0; k < to->c; k++) {
+            double sum = 0, inside = 0;
+            for (int d = 0; d < 4; d++) {
+                const double pu = fu + (d & 1), pv = fv + (d >> 1);
+                const double w = (d & 1 ? u - fu : 1 - (u - fu)) * (d >> 1 ? v - fv : 1 - (v - fv));
+                if (!(pu >= 0 && pv >= 0 && pu < (double)from->w && pv < (double)from->h)) continue;
+                sum += w * from->p[(int64_t)pv * from->row + (int64_t)pu * from->c + k], inside += w;
+            }
+            /* torchvision weighs what is inside twice */
+            to->p[y * to->row + x * to->c + k] =
+                fl__vision_cut((float)nearbyint(inside * (sum - fill[k & 3]) + fill[k & 3]));
+        }
+    }
+}
+
 FL_API fl_tensor *fl_vision_affine(fl_tensor *image, const double m[6], fl_vision_change_opts o) {
     fl_vision_pixels from, to;
     if (!fl_vision_pixels_of(&image, &from)) return NULL;
     fl_tensor *t = fl_vision_image(from.c, from.h, from.w, &to);
-    if (!t) return NULL;
-    const double cx = (double)(from.w - 1) / 2, cy = (double)(from.h - 1) / 2;
+    int32_t *places = t ? fl_heap_alloc((size_t)(2 * to.w) * sizeof *places) : NULL;
+    if (!places) return NULL;
+    uint8_t fill[4];
+    for (int k = 0; k < 4; k++) fill[k] = fl__vision_cut((float)o.fill[k]);
     for (int64_t y = 0; y < to.h; y++)
-        for (int64_t x = 0; x < to.w; x++) {
-            const double dx = (double)x - cx, dy = (double)y - cy;
-            const double u = m[0] * dx + m[1] * dy + m[2] + cx, v = m[3] * dx + m[4] * dy + m[5] + cy;
-            uint8_t *q = to.p + y * to.row + x * to.c;
-            if (!o.bilinear) {
-                const double nu = nearbyint(u), nv = nearbyint(v);
-                const bool in = nu >= 0 && nv >= 0 && nu < (double)from.w && nv < (double)from.h;
-                const uint8_t *p = in ? from.p + (int64_t)nv * from.row + (int64_t)nu * from.c : NULL;
-                for (int64_t k = 0; k < to.c; k++) q[k] = in ? p[k] : fl__vision_cut((float)o.fill[k & 3]);
-                continue;
-            }
-            const double fu = floor(u), fv = floor(v);
-            for (int64_t k = 0; k < to.c; k++) {
-                double sum = 0, inside = 0;
-                for (int d = 0; d < 4; d++) {
-                    const double pu = fu + (d & 1), pv = fv + (d >> 1);
-                    const double w = (d & 1 ? u - fu : 1 - (u - fu)) * (d >> 1 ? v - fv : 1 - (v - fv));
-                    if (!(pu >= 0 && pv >= 0 && pu < (double)from.w && pv < (double)from.h)) continue;
-                    sum += w * from.p[(int64_t)pv * from.row + (int64_t)pu * from.c + k], inside += w;
-                }
-                /* torchvision weighs what is inside twice */
-                q[k] = fl__vision_cut((float)nearbyint(inside * (sum - o.fill[k & 3]) + o.fill[k & 3]));
-            }
-        }
+        if (o.bilinear) fl__vision_bilinear_row(&from, &to, y, m, o.fill);
+        else fl__vision_nearest_row(&from, &to, y, m, fill, places, places + to.w);
+    fl_heap_free(places);
     return t;
 }
 
@@ -891,19 +904,17 @@ FL_API fl_tensor *fl_vision_changed_opt(fl_tensor *image, fl_vision_change how, 
         return NULL;
     }
     if (how >= FL_VISION_ROTATE && how <= FL_VISION_TRANSLATE_Y) return fl__vision_moved(image, how, v, o);
-    if (!fl__vision_crop(&item, 0, 0, from.h, from.w, 0) || !fl_vision_pixels_of(&item.image, &x))
-        return NULL;
+    if (!fl__vision_own(&item, &x)) return NULL;
     const bool rgb = x.c >= 3;
+    const int64_t n = x.h * x.w;
     switch (how) {
     case FL_VISION_CONTRAST: fl__vision_contrast(&x, v); break;
-    case FL_VISION_SATURATION: if (rgb) fl__vision_blend(&x, v, NULL); break;
-    case FL_VISION_GRAYSCALE: if (rgb) fl__vision_blend(&x, 0, NULL); break;
-    case FL_VISION_HUE:
-        for (int64_t i = 0; rgb && i < x.h * x.w; i++) fl__vision_turn_hue(x.p + i * x.c, v);
-        break;
+    case FL_VISION_SATURATION: if (rgb) fl__colour_saturate(x.p, n, x.c, (float)v, (float)(1 - v)); break;
+    case FL_VISION_GRAYSCALE: if (rgb) fl__colour_saturate(x.p, n, x.c, 0, 1); break;
+    case FL_VISION_HUE: if (rgb) fl__colour_turn(x.p, n, x.c, (float)v); break;
     case FL_VISION_SHARPNESS: fl__vision_sharpen(&from, &x, v); break;
-    case FL_VISION_AUTOCONTRAST: fl__vision_by_histogram(&x, false); break;
-    case FL_VISION_EQUALIZE: fl__vision_by_histogram(&x, true); break;
+    case FL_VISION_AUTOCONTRAST: fl__vision_autocontrast(&x); break;
+    case FL_VISION_EQUALIZE: fl__vision_equalize(&x); break;
     case FL_VISION_BLUR:
         if (!(v > 0 && v <= 1e3 && o.size < 1 << 14)) {
             fl_fail("fl_vision_changed: a blur of sigma %g, size %d", v, o.size);
@@ -967,14 +978,6 @@ FL_API fl_vision_step fl_vision_random_affine(double degrees, double translate_x
                                               double low, double high) {
     return (fl_vision_step){.name = "random_affine", .apply = fl__vision_affine_some, .p = 1,
                             .a = {degrees, translate_x, translate_y, low ? low : 1, high ? high : 1}};
-}
-
-/* A copy of the image that may be written. */
-static bool fl__vision_own(fl_vision_item *item, fl_vision_pixels *out) {
-    fl_vision_item alone = {.image = item->image};
-    const bool ok = fl__vision_crop(&alone, 0, 0, item->image->shape[1], item->image->shape[2], 0);
-    item->image = alone.image;
-    return ok && fl_vision_pixels_of(&item->image, out);
 }
 
 static void fl__vision_fill(const fl_vision_pixels *x, int64_t y0, int64_t x0, int64_t h, int64_t w,
