@@ -269,6 +269,11 @@ parity-speech: $(addprefix $(BUILD)/examples/speech/,features decode vad) ## bes
 parity-pretrained: $(BUILD)/tests/test_pretrained ## wav2vec 2.0 and Whisper beside transformers, both ways, where PEER_PYTHON is set
 	@if [ -n "$(PEER_PYTHON)" ]; then $(PEER_PYTHON) tests/parity_pretrained.py $(BUILD); else echo 'skipped: parity-pretrained (PEER_PYTHON is not set)'; fi
 
+parity-text: $(BUILD)/tests/test_lm ## what transformers makes of the language models that we save, where PEER_PYTHON is set
+	@if [ -z "$(PEER_PYTHON)" ]; then echo 'skipped: parity-text (PEER_PYTHON is not set)'; \
+	else rm -rf $(BUILD)/saved && mkdir -p $(BUILD)/saved && LM_SAVED=$(BUILD)/saved $< models_of_transformers && \
+	    $(PEER_PYTHON) tests/lm_models.py $(BUILD)/saved; fi
+
 parity-vision: $(BUILD)/tests/parity_vision $(BUILD)/examples/vision_eval $(BUILD)/examples/vision_predict ## beside Pillow, torchvision and pycocotools, where PEER_PYTHON is set
 	@FULL=1 $<
 	@$(if $(PEER_PYTHON),$(PEER_PYTHON) tests/parity_coco.py $(BUILD)/examples/vision_eval)

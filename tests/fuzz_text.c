@@ -11,6 +11,15 @@ static const char arpa[] =
     "\\2-grams:\n-0.3\t<s> a\n-0.2\ta a\n-0.9\ta </s>\n\n\\end\\\n";
 static const char sample[] = "low lower lowest: the low lows of the new lowlands, wide and low; a b c d";
 
+static const char *const kenlm[] = {"tests/golden/text/ngram.probing", "tests/golden/text/ngram.trie",
+                                    "tests/golden/text/ngram.both", ""};
+
+/* Appends a golden file's beginning; where there is none the input is the file. */
+static void file_of(const char *golden) {
+    FILE *f = fopen(golden, "rb");
+    if (f) fuzz_mem.size = fread(fuzz_mem.bytes, 1, FUZZ_MEM_ROOM, f), fclose(f);
+}
+
 /* What a file starts from; then some bytes are changed, or it is cut. */
 static void file_fill(fl_text_tokenizer *t, int kind) {
     fl_data_text json = {0};
@@ -19,7 +28,9 @@ static void file_fill(fl_text_tokenizer *t, int kind) {
         memcpy(fuzz_mem.bytes, json.p, fuzz_mem.size = (size_t)json.n);
     if (kind == 1) memcpy(fuzz_mem.bytes, arpa, fuzz_mem.size = sizeof arpa - 1);
     fl_heap_free(json.p);
-    if (kind >= 2)
+    if (kind == 2 && fuzz_below(2)) file_of("tests/golden/text/sp_bpe.model");
+    if (kind == 7) file_of(kenlm[fuzz_below(4)]);
+    if (!fuzz_mem.size)
         while (fuzz_input.left && fuzz_mem.size < FUZZ_MEM_ROOM) fuzz_mem.bytes[fuzz_mem.size++] = (char)fuzz_byte();
     for (int changes = fuzz_below(6); fuzz_mem.size && changes > 0; changes--)
         fuzz_mem.bytes[fuzz_word(2) % fuzz_mem.size] =

@@ -3,14 +3,19 @@
 file
 
     python3 tests/lm_models.py          needs torch, transformers, safetensors, gguf; no network
+    python3 tests/lm_models.py FOLDER   what transformers makes of the models that test_lm saved there (make
+                                        parity-text): the same logits
 
 Each folder has config.json and model.safetensors as save_pretrained writes them, and expect.safetensors: ids
 [2, 12], logits [2, 12, V] of them (of bert with a mask and types), greedy [20] and beam [3, 20] of ids[0, :5]
 (padded with -1), losses [10] of AdamW on ids. llama.gguf has llama's weights in all types;
 llama_gguf.safetensors
-what gguf's own dequantisation makes of them."""
-import os, shutil
+what gguf's own dequantisation makes of them. adaptive, gcnn and lstm are written here in PyTorch, with our
+names of parameters."""
+import os, shutil, sys
 import numpy as np, torch, gguf
+from torch import nn
+torch.version.cuda = "13.0"  # torchaudio refuses a torch of another CUDA release, which does not matter here
 from safetensors.numpy import save_file
 from transformers import (BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, LlamaConfig,
                           LlamaForCausalLM,
@@ -45,6 +50,22 @@ def padded(rows, n):
     return out
 
 
+def losses(m, scores, inputs, target, masked):
+    """Of ten steps of AdamW."""
+    optim = torch.optim.AdamW(m.parameters(), lr=1e-3, weight_decay=0.01)
+    out = []
+    for _ in range(10):
+        y, t = scores(*inputs), target
+        if not masked:
+            y, t = y[:, :-1], t[:, 1:]
+        loss = nn.functional.cross_entropy(y.reshape(-1, y.shape[-1]), t.reshape(-1))
+        optim.zero_grad()
+        loss.backward()
+        optim.step()
+        out.append(loss.item())
+    return out
+
+
 def write(name, make):
     torch.manual_seed(5)
     folder = os.path.join(HERE, name)
@@ -76,24 +97,85 @@ def write(name, make):
     out["target"] = target.numpy()
     with torch.no_grad():
         out["logits"] = m(**call).logits.numpy()
-    optim = torch.optim.AdamW(m.parameters(), lr=1e-3, weight_decay=0.01)
-    losses = []
-    for _ in range(10):
-        logits = m(**call).logits
-        if name != "bert":
-            logits, y = logits[:, :-1], target[:, 1:]
-        else:
-            y = target
-        loss = torch.nn.functional.cross_entropy(logits.reshape(-1, V), y.reshape(-1))
-        optim.zero_grad()
-        loss.backward()
-        optim.step()
-        losses.append(loss.item())
-    out["losses"] = np.array(losses)
+    out["losses"] = np.array(losses(m, lambda: m(**call).logits, (), target, name == "bert"))
     save_file(out, os.path.join(folder, "expect.safetensors"))
     for f in os.listdir(folder):
         if f not in ("config.json", "model.safetensors", "expect.safetensors"):
             os.remove(os.path.join(folder, f))
+
+
+# --- models that transformers lacks: with the names that ours have --------------------------------------
+
+class Adaptive(nn.Module):  # Flashlight's: sinusoids, post-norm, ReLU, embedding and softmax in two parts
+    def __init__(self, d=16, heads=2, cut=9, v=17):
+        super().__init__()
+        self.d, self.heads, self.cut = d, heads, cut
+        table = lambda n, k: nn.ModuleList([nn.Embedding(n, k), nn.Linear(k, d, bias=False)])
+        self.embedding = nn.Module()
+        self.embedding.embeddings = nn.ModuleList([table(cut, d), table(v - cut, d // 4)])
+        layer = nn.TransformerEncoderLayer(d, heads, 4 * d, 0, batch_first=True)
+        self.layers = nn.ModuleList([layer])
+        self.head = nn.AdaptiveLogSoftmaxWithLoss(d, v, [cut], 4)
+
+    def features(self, ids):
+        low, (a, b) = ids < self.cut, self.embedding.embeddings
+        x = torch.where(low[..., None], a[1](a[0](ids * low)), b[1](b[0]((ids - self.cut) * ~low))) * 4
+        t, i = torch.arange(ids.shape[1]).double()[:, None], torch.arange(0, self.d, 2).double()
+        at = t * 10000 ** (-i / self.d)
+        x = x + torch.stack([at.sin(), at.cos()], -1).flatten(1).float()
+        n = ids.shape[1]
+        for layer in self.layers:
+            x = layer(x, torch.ones(n, n).triu(1).bool())
+        return x
+
+    def forward(self, ids):
+        x = self.features(ids)
+        return self.head.log_prob(x.flatten(0, 1)).unflatten(0, ids.shape)
+
+
+class GatedConv(nn.Module):  # arXiv 1612.08083, a residual around each layer
+    def __init__(self, d=16, layers=2, kernel=4, v=17):
+        super().__init__()
+        self.embedding = nn.Embedding(v, d)
+        self.layers = nn.ModuleList()
+        for _ in range(layers):
+            self.layers.append(nn.Module())
+            self.layers[-1].conv = nn.utils.weight_norm(nn.Conv1d(d, 2 * d, kernel))
+        self.norm, self.head, self.kernel = nn.LayerNorm(d), nn.Linear(d, v, bias=False), kernel
+
+    def forward(self, ids):
+        x = self.embedding(ids).mT
+        for layer in self.layers:
+            x = x + nn.functional.glu(layer.conv(nn.functional.pad(x, (self.kernel - 1, 0))), 1)
+        return self.head(self.norm(x.mT))
+
+
+class Lstm(nn.Module):
+    def __init__(self, d=16, v=17):
+        super().__init__()
+        self.embedding, self.layers = nn.Embedding(v, d), nn.LSTM(d, d, 2, batch_first=True)
+        self.norm, self.head = nn.LayerNorm(d), nn.Linear(d, v, bias=False)
+
+    def forward(self, ids):
+        return self.head(self.norm(self.layers(self.embedding(ids))[0]))
+
+
+OWN = {"adaptive": Adaptive, "gcnn": GatedConv, "lstm": Lstm}
+
+
+def write_own(name, make):
+    torch.manual_seed(5)
+    m, folder = make(), os.path.join(HERE, name)
+    with torch.no_grad():
+        for p in m.parameters():
+            p.add_(torch.randn_like(p) * (0.3 if p.ndim == 1 else 0.2))
+    os.makedirs(folder, exist_ok=True)
+    save_file({k: v.numpy() for k, v in m.state_dict().items()}, os.path.join(folder, "model.safetensors"))
+    ids = torch.randint(3, 17, (2, 12))
+    with torch.no_grad():
+        out = {"ids": ids.numpy(), "target": ids.numpy(), "logits": m(ids).numpy()}
+    out["losses"] = np.array(losses(m, m, (ids,), ids, False))
+    save_file(out, os.path.join(folder, "expect.safetensors"))
 
 
 def rotated(w, heads):  # halves to pairs, as llama.cpp's converter does
@@ -140,8 +222,34 @@ def write_gguf():
     save_file(want, os.path.join(HERE, "llama_gguf.safetensors"))
 
 
+def check_saved(folder):
+    from safetensors.numpy import load_file
+    import transformers
+    bad = 0
+    for name, make in MODELS.items():
+        want, kind = load_file(os.path.join(HERE, name, "expect.safetensors")), type(make())
+        m, said = kind.from_pretrained(os.path.join(folder, name), output_loading_info=True,
+                                       attn_implementation="eager")
+        t = {k: torch.from_numpy(v) for k, v in want.items()}
+        call = dict(input_ids=t["ids"])
+        if name == "bert":
+            call |= dict(attention_mask=t["mask"], token_type_ids=t["types"])
+        with torch.no_grad():
+            off = (m.eval()(**call).logits - t["logits"]).abs().max().item()
+        wrong = [k for k in said if said[k]]
+        bad += off > 1e-4 or bool(wrong)
+        print(f"{name}: transformers {transformers.__version__} reads ours, logits {off:.1e} apart",
+              *(f"{k}: {said[k]}" for k in wrong))
+    print(f"{len(MODELS) - bad} passed, {bad} failed")
+    return bad > 0
+
+
 if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        sys.exit(check_saved(sys.argv[1]))
     os.makedirs(HERE, exist_ok=True)
     for name, make in MODELS.items():
         write(name, make)
     write_gguf()
+    for name, make in OWN.items():
+        write_own(name, make)

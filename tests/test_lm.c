@@ -1,5 +1,6 @@
 /* test_lm.c - token files and sets over them, language models, their training, reading and writing */
 #include "../fl.h"
+#include "../bench/peers/llama_loop.c"
 #include "heap.h"
 #include <math.h>
 #include <stdio.h>
@@ -911,7 +912,9 @@ TEST(models_of_transformers_load_compute_train_and_save) {
         CHECK(off < 1e-4);
         if (i < 4) check_generation(m, f);
         /* what is saved gives the same numbers, names and shapes back */
-        snprintf(folder, sizeof folder, "%s", temporary("folder"));
+        const char *kept = getenv("LM_SAVED"); /* where transformers reads them: make parity-text */
+        if (kept) snprintf(folder, sizeof folder, "%.200s/%s", kept, names[i]);
+        else snprintf(folder, sizeof folder, "%s", temporary("folder"));
         CHECK(mkdir(folder, 0700) == 0 && fl_text_save(m, folder));
         snprintf(path, sizeof path, "%s/model.safetensors", golden(names[i]));
         fl_data_file *theirs = fl_data_open_safetensors(path);
@@ -930,10 +933,9 @@ TEST(models_of_transformers_load_compute_train_and_save) {
         CHECK(again);
         if (again) fl_nn_train(again, false);
         CHECK(again && farthest(fv_value(fl_nn_forward_vars(again, inputs_of(f)).v[0]), got) == 0);
-        remove(path);
+        if (!kept) remove(path);
         snprintf(path, sizeof path, "%s/config.json", folder);
-        remove(path);
-        rmdir(folder);
+        if (!kept) remove(path), rmdir(folder);
         const double apart = train_apart(m, f);
         CHECK(apart < 1e-4);
         printf("%s: logits %.1e apart, losses %.1e\n", names[i], off, apart);
@@ -942,6 +944,69 @@ TEST(models_of_transformers_load_compute_train_and_save) {
         fl_nn_free(m);
         fl_scope_end(&s);
     }
+    CHECK_NOTHING_LIVES();
+}
+
+/* Written in PyTorch with our names: tests/lm_models.py. */
+TEST(models_of_our_own_compute_and_train_as_pytorch) {
+    static const struct kind own[] = {
+        {"adaptive", {.layers = 1, .dim = 16, .heads = 2, .context = 16, .place = FL_LM_SINUSOID, .post_norm = true,
+                      .embedding_scale = 4, .activation = fv_relu, .cutoffs = {2, {9, V}}}},
+        {"gcnn", {.kind = FL_LM_GCNN, .layers = 2, .dim = 16, .context = 16, .untied = true}},
+        {"lstm", {.kind = FL_LM_LSTM, .layers = 2, .dim = 16, .context = 16, .untied = true}}};
+    for (int i = 0; i < 3; i++) {
+        fl_scope s = fl_scope_begin();
+        char path[400];
+        fl_nn_module *m = fl_text_lm_opt(V, own[i].o);
+        snprintf(path, sizeof path, "%s/model.safetensors", golden(own[i].name));
+        REQUIRE(fl_nn_load(m, path));
+        fl_nn_train(m, false);
+        snprintf(path, sizeof path, "%s/expect.safetensors", golden(own[i].name));
+        fl_data_file *f = fl_data_open_safetensors(path);
+        REQUIRE(f);
+        const double off =
+            farthest(fl_data_read(f, "logits"), fv_value(fl_nn_forward_vars(m, inputs_of(f)).v[0]));
+        fl_nn_train(m, true); /* there is no dropout */
+        const double apart = train_apart(m, f);
+        CHECK(off < 1e-4 && apart < 1e-4);
+        printf("%s: logits %.1e apart, losses %.1e\n", own[i].name, off, apart);
+        fl_data_close(f);
+        fl_nn_free(m);
+        fl_scope_end(&s);
+    }
+    CHECK_NOTHING_LIVES();
+}
+
+/* llama2.c's file through the reader, beside a plain loop over it; and without a cache. */
+TEST(stories_as_a_plain_loop_has_them) {
+    char path[600];
+    snprintf(path, sizeof path, "%s/weights/stories260K", test_data_dir());
+    fl_nn_module *m = fl_text_load(path);
+    if (!m) {
+        fl_error_clear();
+        SKIP("no stories260K");
+    }
+    fl_nn_train(m, false);
+    snprintf(path, sizeof path, "%s/weights/stories260K/stories260K.bin", test_data_dir());
+    llama_loop *loop = llama_loop_open(path);
+    fl_text_reader *r = fl_text_reader_new(m, 1), *whole = fl_text_reader_new(m, 1, .uncached = true);
+    REQUIRE(loop && r && whole);
+    double off = 0, apart = 0;
+    for (int i = 0; i < 200; i++) {
+        const int64_t of = 0, id = i ? (i * 37 + 11) % 512 : 1;
+        const float *want = llama_loop_step(loop, (int)id, i);
+        const bool both = i % 40 == 39 || i < 3;
+        CHECK(fl_text_reader_read(r, 1, &of, &id));
+        for (int k = 0; k < 512; k++) off = fmax(off, fabs(want[k] - fl_text_reader_scores(r, 0)[k]));
+        CHECK(fl_text_reader_read(whole, 1, &of, &id) || !both);
+        for (int k = 0; both && k < 512; k++)
+            apart = fmax(apart, fabs(want[k] - fl_text_reader_scores(whole, 0)[k]));
+    }
+    CHECK(off < 1e-4 && apart < 1e-4);
+    printf("cached %.1e, uncached %.1e from the loop's scores\n", off, apart);
+    llama_loop_close(loop);
+    fl_text_reader_free(r), fl_text_reader_free(whole);
+    fl_nn_free(m);
     CHECK_NOTHING_LIVES();
 }
 

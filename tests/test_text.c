@@ -1,11 +1,7 @@
 /* test_text.c - characters, dictionaries, tokenizers: what goes in comes out, files, failing disks and
    memory */
 #include "../fl.h"
-#include "disk.h"
-
-static bool same(const char *a, int64_t n, const char *b) {
-    return a && n == (int64_t)strlen(b) && !memcmp(a, b, (size_t)n);
-}
+#include "text.h"
 
 /* ---- characters ---- */
 
@@ -154,17 +150,6 @@ static bool decodes(const fl_text_tokenizer *t, const char *text) {
     return ok;
 }
 
-/* The same tokenizer from its file. */
-static fl_text_tokenizer *reloaded(fl_text_tokenizer *t) {
-    const uint64_t hash = fl_text_tokenizer_hash(t);
-    CHECK(fl_text_tokenizer_save(t, "t.json"));
-    fl_text_tokenizer_free(t);
-    t = fl_text_tokenizer_load("t.json");
-    CHECK_NO_ERROR();
-    CHECK(t && fl_text_tokenizer_hash(t) == hash);
-    return t;
-}
-
 TEST(char_tokenizer) {
     begin();
     fl_scope s = fl_scope_begin();
@@ -278,16 +263,6 @@ static bool train_save_load(void) {
     return ok;
 }
 
-static char *golden(const char *file, int64_t *n) {
-    char path[300];
-    snprintf(path, sizeof path, "tests/golden/text/%s", file);
-    fl_data_io_use(NULL);
-    char *text = fl_text_read_file("golden", path, n);
-    fl_data_io_use(&disk_io);
-    if (!text) printf("%s: %s\n", path, fl_error());
-    return text;
-}
-
 /* The score of each id in a tokenizer.json of unigram pieces, a line each. */
 static int read_scores(const char *json, double *score, int most) {
     int n = 0;
@@ -355,182 +330,6 @@ TEST(tokenizer_faults) {
     }
     disk_fault_at(0, FAULT_ERROR);
     end(&s);
-}
-
-static bool golden_to_disk(const char *file, const char *as) {
-    int64_t n;
-    char *bytes = golden(file, &n);
-    if (!CHECK(bytes)) return false;
-    disk_write(as, bytes, (size_t)n);
-    fl_heap_free(bytes);
-    return true;
-}
-
-/* ---- other people's tokenizers ---- */
-
-static uint32_t crc_of_numbers(const int64_t *v, int64_t n) {
-    fl_data_text t = {0};
-    char number[32];
-    fl_data_text_put(&t, "", 0);
-    for (int64_t i = 0; i < n; i++) {
-        snprintf(number, sizeof number, i ? " %lld" : "%lld", (long long)v[i]);
-        fl_data_text_put(&t, number, strlen(number));
-    }
-    const uint32_t crc = fl_data_crc32(0, t.p, (size_t)t.n);
-    fl_heap_free(t.p);
-    return crc;
-}
-
-enum { STRINGS = 1000 };
-static char *string[STRINGS];
-static int64_t string_n[STRINGS];
-
-static int read_strings(void) {
-    int64_t n;
-    char *text = golden("strings.json", &n);
-    fl_data_json *j = text ? fl_data_json_of(text, (size_t)n) : NULL;
-    int count = 0;
-    if (j && fl_data_json_expect(j, FL_DATA_JSON_ARRAY))
-        while (count < STRINGS && fl_data_json_more(j) && fl_data_json_string(j)) {
-            string[count] = malloc((size_t)j->n + 1);
-            memcpy(string[count], j->text, (size_t)j->n + 1);
-            string_n[count++] = j->n;
-        }
-    fl_data_json_close(j);
-    fl_heap_free(text);
-    return count;
-}
-
-/* Offsets in characters, as the wheels count: all that a byte lies in. */
-static void char_offsets(const fl_text_encoding *e, const char *a, int64_t n_a, const char *b, int64_t n_b,
-                         int64_t *out) {
-    int len;
-    for (int64_t i = 0; i < e->n; i++) {
-        const bool second = e->type[i] && b;
-        const char *text = second ? b : a;
-        const int64_t n = second ? n_b : n_a;
-        int64_t chars = 0, begin = 0, end = 0;
-        const bool empty = e->begin[i] == e->end[i];
-        for (int64_t at = 0; at < n && (at < e->end[i] || (empty && at < e->begin[i])); at += len, chars++) {
-            fl_text_char(text + at, n - at, &len);
-            if (at + len <= e->begin[i]) begin = chars + 1;
-            end = chars + 1;
-        }
-        out[2 * i] = begin, out[2 * i + 1] = empty ? begin : end;
-    }
-}
-
-static uint32_t crc_of_bytes(const uint8_t *v, int64_t n) {
-    int64_t *wide = malloc((size_t)(n + 1) * sizeof *wide);
-    for (int64_t i = 0; i < n; i++) wide[i] = v[i];
-    const uint32_t crc = crc_of_numbers(wide, n);
-    free(wide);
-    return crc;
-}
-
-static uint32_t crc_of_ids(const int32_t *v, int64_t n) {
-    int64_t *wide = malloc((size_t)(n + 1) * sizeof *wide);
-    for (int64_t i = 0; i < n; i++) wide[i] = v[i];
-    const uint32_t crc = crc_of_numbers(wide, n);
-    free(wide);
-    return crc;
-}
-
-static int show_differences; /* that are printed */
-
-static void explain(const char *what, const char *file, const char *text, const fl_text_encoding *e,
-                    const int64_t *offsets, const char *decoded) {
-    if (show_differences-- <= 0) return;
-    printf("  %s of %s: \"%.100s\" ->", what, file, text);
-    for (int64_t i = 0; i < e->n && i < 40; i++)
-        printf(" %d:%d-%d", (int)e->id[i], (int)offsets[2 * i], (int)offsets[2 * i + 1]);
-    printf(" -> \"%.100s\"\n", decoded);
-}
-
-/* Lines of tokenizers.tsv: what it is of, which string or pair, sums of ids, offsets and decoded text (of
-   pairs: types and mask). Differences that are allowed by name are counted. */
-static void check_tokenizer(fl_text_tokenizer *t, const char *who, const char *tsv, int *lines, int *differ) {
-    const size_t n_name = strlen(who);
-    for (const char *p = tsv; *p; p = strchr(p, '\n') + 1) {
-        if (strncmp(p, who, n_name) || p[n_name] != '\t') continue;
-        const char *k = p + n_name + 1;
-        const bool pair = *k == 'p';
-        const int i = atoi(k + pair), a = pair ? i * 9 % 600 : i, b = (i + 1) * 9 % 600;
-        unsigned want[5] = {0};
-        sscanf(strchr(k, '\t'), "%x %x %x %x %x", &want[0], &want[1], &want[2], &want[3], &want[4]);
-        fl_text_encoding e = {0};
-        fl_data_text out = {0};
-        ++*lines;
-        fl_text_encode_opts o = {.pair = pair ? string[b] : NULL, .n_pair = pair ? string_n[b] : 0};
-        if (!CHECK(fl_text_encode_opt(t, string[a], string_n[a], &e, o))) {
-            printf("  %s: %s\n", who, fl_error());
-            fl_error_clear();
-            continue;
-        }
-        int64_t *offsets = malloc((size_t)(2 * e.n + 1) * sizeof *offsets);
-        /* every text's offsets are asked of the one it came from; of roberta's pairs, whose texts both have
-           type 0, they are not compared */
-        char_offsets(&e, string[a], string_n[a], o.pair, o.n_pair, offsets);
-        /* sentencepiece's ranges tile the text: of a character that is several pieces the last has it all */
-        for (int64_t m = 0; !strncmp(who, "sp_", 3) && m + 1 < e.n; m++)
-            offsets[2 * m + 1] = offsets[2 * m + 2];
-        CHECK(fl_text_decode(t, e.id, e.n, true, &out));
-        fl_data_text valid = {0};
-        int64_t replaced = 0;
-        fl_text_put_replaced(&valid, out.p, out.n, &replaced);
-        bool same_all = crc_of_ids(e.id, e.n) == want[0];
-        if (!same_all) explain("ids", who, string[a], &e, offsets, out.p);
-        else if (!(pair && !strcmp(who, "roberta")) && crc_of_numbers(offsets, 2 * e.n) != want[1])
-            explain("offsets", who, string[a], &e, offsets, out.p), same_all = false;
-        else if (!pair && fl_data_crc32(0, valid.p, (size_t)valid.n) != want[2])
-            explain("text", who, string[a], &e, offsets, out.p), same_all = false;
-        else if (pair && (crc_of_bytes(e.type, e.n) != want[3] || crc_of_bytes(e.special, e.n) != want[4]))
-            explain("pair", who, string[a], &e, offsets, ""), same_all = false;
-        *differ += !same_all;
-        free(offsets);
-        fl_text_encoding_free(&e);
-        fl_heap_free(out.p);
-        fl_heap_free(valid.p);
-    }
-}
-
-TEST(tokenizers_of_others) {
-    static const char *const who[] = {"gpt2",    "llama3",        "qwen2",  "o200k",
-                                      "cl100k",  "roberta",       "bert",   "bert_cased",
-                                      "unigram", "unigram_bytes", "llama",  "suffix",
-                                      "words",   "sp_unigram",    "sp_bpe", "sp_raw"};
-    int64_t n;
-    begin();
-    fl_scope scope = fl_scope_begin();
-    REQUIRE(read_strings() >= 600);
-    char *tsv = golden("tokenizers.tsv", &n);
-    REQUIRE(tsv);
-    for (size_t i = 0; i < sizeof who / sizeof who[0]; i++) {
-        char file[60], as[20];
-        const bool model = !strncmp(who[i], "sp_", 3);
-        snprintf(file, sizeof file, "%s.%s", who[i], model ? "model" : "json");
-        snprintf(as, sizeof as, "t.%s", model ? "model" : "json");
-        if (!golden_to_disk(file, as)) continue;
-        /* Known: of texts that end in U+2581, or begin with it, the library drops some; one string of format
-           characters, which tables of another age class otherwise. */
-        const int known = !strcmp(who[i], "sp_bpe")
-                              ? 4
-                              : !strcmp(who[i], "sp_unigram") || !strcmp(who[i], "words");
-        fl_text_tokenizer *t = fl_text_tokenizer_open(as);
-        for (int again = 0; again < 2; again++) {
-            int lines = 0, differ = 0;
-            show_differences = again || known ? 0 : 4;
-            CHECK_NO_ERROR();
-            if (!CHECK(t)) continue;
-            check_tokenizer(t, who[i], tsv, &lines, &differ);
-            if (!CHECK(lines >= 600 && differ <= known))
-                printf("%s: %d of %d lines differ\n", who[i], differ, lines);
-            if (!again) t = reloaded(t);
-        }
-        fl_text_tokenizer_free(t);
-    }
-    fl_heap_free(tsv);
-    end(&scope);
 }
 
 /* ---- malformed files ---- */
@@ -853,31 +652,128 @@ TEST(ngram_training) {
     end(&scope);
 }
 
-/* Each prefix and each byte changed, of small files: an error, or a model that can be asked. */
-TEST(ngram_files_damaged) {
+/* ---- damaged files ---- */
+
+/* Opens the file "m", of that kind, in the memory that one of that size may take, and uses it; whether it is
+   one. */
+static bool use_file(char kind, int64_t size) {
+    static const char text[] = "low the cat \xc3\xa9\xff 12";
+    fl_text_encoding e = {0};
+    fl_data_text back = {0};
+    fl_text_tokenizer *t = NULL;
+    bool ok = false;
+    memory_mark();
+    if (kind == 'n') {
+        fl_text_ngram *m = fl_text_ngram_load("m");
+        memory_bounded((size_t)size, 16);
+        fl_text_ngram_sum sum = {0};
+        if (m) fl_text_ngram_text(m, "the cat sees a red dog and\nquiet", 31, &sum);
+        if ((ok = m != NULL)) CHECK(sum.words == 8);
+        fl_text_ngram_free(m);
+        return ok;
+    }
+    if (kind == 't') {
+        fl_text_tokens *tokens = fl_text_tokens_open("m", .vocabulary = 300);
+        memory_bounded((size_t)size, 16);
+        int64_t id[4], begin, end;
+        if ((ok = tokens != NULL)) {
+            const int64_t n = fl_text_tokens_count(tokens);
+            for (int64_t i = 0; i + 4 <= n; i += 4)
+                if (fl_text_tokens_read(tokens, i, 4, id)) CHECK(id[0] >= 0 && id[0] < 300 && id[3] < 300);
+            for (int64_t i = 0; i < fl_text_tokens_documents(tokens); i++)
+                if (fl_text_tokens_span(tokens, i, &begin, &end)) CHECK(begin >= 0 && begin <= end && end <= n);
+            fl_error_clear();
+        }
+        fl_text_tokens_free(tokens);
+        return ok;
+    }
+    t = kind == 'j'   ? fl_text_tokenizer_load("m")
+        : kind == 's' ? fl_text_sentencepiece_load("m")
+        : kind == 'w' ? fl_text_wordpiece_load("m", false)
+        : kind == 'l' ? fl_text_llama2c_load("m", 260)
+                      : fl_text_tiktoken_load("m", FL_TEXT_SPLIT_CL100K, NULL, 0);
+    ok = t != NULL;
+    memory_bounded((size_t)size, 16);
+    if (t && fl_text_encode(t, text, sizeof text - 1, &e)) {
+        for (int64_t i = 0; i < e.n; i++)
+            CHECK(e.id[i] >= 0 && e.id[i] < fl_text_vocab_size(t) && e.end[i] < (int64_t)sizeof text);
+        fl_text_decode(t, e.id, e.n, true, &back);
+    }
+    if (t) fl_error_clear();
+    fl_text_encoding_free(&e);
+    fl_heap_free(back.p);
+    fl_text_tokenizer_free(t);
+    return ok;
+}
+
+/* A file of llama2.c, of ranks, of token ids: into "m". */
+static void write_small(char kind) {
+    fl_data_text t = {0};
+    if (kind == 'l') {
+        const int32_t longest = 4;
+        CHECK(fl_data_text_put(&t, (const char *)&longest, 4));
+        for (int32_t i = 0; i < 260; i++) {
+            char text[8];
+            const float score = (float)-i;
+            const int32_t n = i < 3 || i == 259 ? snprintf(text, sizeof text, "<%d>", (int)i % 256)
+                                                : snprintf(text, sizeof text, "%c", i - 3 ? i - 3 : ' ');
+            CHECK(fl_data_text_put(&t, (const char *)&score, 4) && fl_data_text_put(&t, (const char *)&n, 4) &&
+                  fl_data_text_put(&t, text, (size_t)n));
+        }
+    } else if (kind == 'k') {
+        char line[100];
+        for (int i = 0; i < 256; i++) {
+            static const char d[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+            snprintf(line, sizeof line, "%c%c== %d\n", d[i >> 2], d[(i & 3) << 4], i);
+            CHECK(fl_data_text_put(&t, line, strlen(line)));
+        }
+        CHECK(fl_data_text_put(&t, "bG93 256\n", 9));
+    } else {
+        int64_t ids[200], starts[] = {0, 20, 20, 150};
+        for (int i = 0; i < 200; i++) ids[i] = i * 7 % 300;
+        CHECK(fl_text_tokens_save("m", fl_from_host(ids, FL_SHAPE(200), FL_I64),
+                                  fl_from_host(starts, FL_SHAPE(4), FL_I64), "a tokenizer"));
+        return;
+    }
+    disk_write("m", t.p, (size_t)t.n);
+    fl_heap_free(t.p);
+}
+
+/* Prefixes and changed bytes of a file of each kind: an error that names it, or something that can be used. Of
+   small files all, of others each 61st and, where a file takes long to read, fewer. */
+TEST(damaged_files) {
+    static const struct { const char *file; char kind; int step;
+    } of[] = {{"nounk.arpa", 'n', 1},    {"ngram.probing", 'n', 61}, {"ngram.trie", 'n', 61},
+              {"ngram.both", 'n', 61},   {"bert.json", 'j', 41},     {"unigram_bytes.json", 'j', 97},
+              {"words.json", 'j', 61},   {"llama.json", 'j', 97},    {"sp_bpe.model", 's', 61},
+              {"sp_raw.model", 's', 61}, {"sp_unigram.model", 's', 1973}, {"nounk.arpa", 'w', 31},
+              {NULL, 'l', 3},            {NULL, 'k', 3},             {NULL, 't', 1}};
     begin();
     fl_scope scope = fl_scope_begin();
-    static const char *const file[] = {"nounk.arpa", "ngram.probing", "ngram.trie", "ngram.both"};
-    for (int k = 0; k < 4; k++) {
-        int64_t n;
-        char *bytes = golden(file[k], &n);
-        if (!CHECK(bytes)) continue;
-        for (int64_t i = 0; i < n; i += k || i > 2000 ? 61 : 1)
+    for (size_t k = 0; k < sizeof of / sizeof *of; k++) {
+        int64_t n = 0, opened = 0, refused = 0;
+        size_t size;
+        if (of[k].file && !golden_to_disk(of[k].file, "m")) continue;
+        if (!of[k].file) write_small(of[k].kind);
+        char *bytes = (char *)disk_copy("m", &size);
+        n = (int64_t)size;
+        if (of[k].kind != 'w' && !CHECK(use_file(of[k].kind, n))) printf("  %s: %s\n", of[k].file, fl_error());
+        fl_error_clear();
+        for (int64_t i = 0; i < n; i += i > 2000 && of[k].step < 61 ? 61 : of[k].step)
             for (int flip = 0; flip < 2; flip++) {
                 const char before = bytes[i];
                 if (flip) bytes[i] = (char)(before ^ (1 << i % 8));
                 disk_write("m", bytes, (size_t)(flip ? n : i));
                 bytes[i] = before;
-                memory_mark();
-                fl_text_ngram *m = fl_text_ngram_load("m");
-                memory_bounded((size_t)(flip ? n : i), 16);
-                fl_text_ngram_sum sum = {0};
-                if (m) fl_text_ngram_text(m, "the cat sees a red dog and\nquiet", 31, &sum);
-                CHECK(m ? !fl_error() && sum.words == 8 : fl_error() != NULL);
+                const bool ok = use_file(of[k].kind, flip ? n : i);
+                opened += ok, refused += !ok;
+                if (!CHECK(ok ? !fl_error() : fl_error() != NULL))
+                    printf("  %s of kind %c, %s %d\n", of[k].file, of[k].kind, flip ? "bit" : "prefix", (int)i);
                 fl_error_clear();
-                fl_text_ngram_free(m);
             }
-        fl_heap_free(bytes);
+        if (!CHECK(opened + refused > 50 && (refused || of[k].kind == 'w')))
+            printf("  %s: %d refused, %d not\n", of[k].file, (int)refused, (int)opened);
+        free(bytes);
     }
     end(&scope);
 }

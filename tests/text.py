@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """text.py - writes tests/golden/text: what other people's tokenizers and language models make of text of ours
 
-usage: tests/text.py [part ...]      parts: ngram, tokenizers, unigram_training (default: all)
+usage: tests/text.py [part ...]      parts: ngram, tokenizers, unigram_training, unicode, peers (default: all)
 
-Offline. Needs PyPI's tokenizers and sentencepiece, kenlm, and in KENLM_BUILD its build_binary (compiled from the sources in the same package).
+Offline. Needs PyPI's tokenizers, tiktoken and sentencepiece, Debian's unicode-data, ../shared/data/text for the part peers, kenlm, and in KENLM_BUILD its build_binary (compiled from the sources in the same package).
 Everything comes from the seed below, so that a run without changes changes nothing.
 """
 import math
@@ -327,6 +327,122 @@ def unigram_training():
     write('unigram_train.tsv', f'{sum(best_way(chr(0x2581) + w, scores) for w in words):.3f}\t{sum(len(sp.encode(w)) for w in words)}\n')
 
 
+def digest(values):
+    """Of integers, 32 bits each."""
+    import array
+    import zlib
+    return f'{zlib.crc32(array.array("i", list(values)).tobytes()):08x}'
+
+
+def unicode_():
+    """What the Unicode database says of each code point, in its own words: nothing of tests/unicode.py is used."""
+    def rows(name):
+        for line in open('/usr/share/unicode/' + name, encoding='utf-8'):
+            fields = [f.strip() for f in line.split('#')[0].split(';')]
+            if len(fields) > 1:
+                ends = fields[0].split('..')
+                yield int(ends[0], 16), int(ends[-1], 16) + 1, fields
+    names = 'Cn Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Cs Co'.split()
+    n = 0x110000
+    category, combining, lower, part, first = [0] * n, [0] * n, list(range(n)), {}, 0
+    for c, _, f in rows('UnicodeData.txt'):
+        first = c if not f[1].endswith('Last>') else first
+        category[first:c + 1] = [names.index(f[2])] * (c + 1 - first)
+        combining[c] = int(f[3])
+        if f[13]:
+            lower[c] = int(f[13], 16)
+        if f[5]:
+            part[c] = (f[5][0] != '<', [int(x, 16) for x in f[5].split() if x[0] != '<'])
+    white = {c for a, b, f in rows('PropList.txt') if f[1] == 'White_Space' for c in range(a, b)}
+    excluded = {c for a, b, f in rows('DerivedNormalizationProps.txt') if f[1] == 'Full_Composition_Exclusion' for c in range(a, b)}
+    script = ['Unknown'] * n
+    for a, b, f in rows('Scripts.txt'):
+        script[a:b] = [f[1]] * (b - a)
+
+    def whole(c, compatible):
+        if 0xac00 <= c < 0xd7a4:
+            s = c - 0xac00
+            return [0x1100 + s // 588, 0x1161 + s % 588 // 28] + ([0x11a7 + s % 28] if s % 28 else [])
+        if c in part and (part[c][0] or compatible):
+            return [x for y in part[c][1] for x in whole(y, compatible)]
+        return [c]
+    out = [('category', digest(category)), ('white', digest(sorted(white))), ('combining', digest(combining))]
+    out += [('lower', digest([lower[c] if c != 0x130 else 0x69 for c in range(n)]))]
+    for name, compatible in ('canonical', False), ('compatible', True):
+        out.append((name, digest([x for c in range(n) for w in [whole(c, compatible)] for x in [len(w)] + w])))
+    pairs = [(p[1][0], p[1][1], c) for c, p in sorted(part.items()) if p[0] and len(p[1]) == 2]
+    out.append(('compose', digest([0 if c in excluded else c for a, b, c in pairs])))
+    out.append(('pairs', ' '.join(f'{a:x} {b:x}' for a, b, c in pairs)))
+    out.append(('script', digest([x for c in range(n) for x in script[c].encode()])))
+    write('unicode.tsv', ''.join(f'{a}\t{b}\n' for a, b in out))
+
+
+def peers():
+    """Merges learnt; what truncation cuts off; tiktoken; whole files of ../shared, by vocabularies that are there."""
+    import json
+    import sentencepiece as spm
+    import tiktoken
+    from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, Tokenizer, models, pre_tokenizers, trainers
+    lines, texts = [], strings()
+    made_up = open(os.path.join(golden, 'unigram_train.txt'), encoding='utf-8').read()
+    for name, text in [('words', made_up), ('strings', '\n'.join(texts))]:
+        t = Tokenizer(models.BPE())
+        t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        t.train_from_iterator([text], trainers.BpeTrainer(vocab_size=1500, show_progress=False, special_tokens=['<|end|>'], min_frequency=2,
+                                                          initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+        tokens = '\n'.join(t.id_to_token(i) for i in range(t.get_vocab_size()))
+        lines.append(f'merges\t{name}\t{t.get_vocab_size()}\t{digest(tokens.encode())}')
+    r = random.Random(13)
+    for name in ['bert', 'roberta', 'llama', 'unigram', 'gpt2']:
+        t = Tokenizer.from_file(os.path.join(golden, name + '.json'))
+        while sum(line.startswith('cut\t' + name) for line in lines) < 40:
+            a, b, pair, left, pad_left = r.randrange(600), r.randrange(600), r.random() < .6, r.random() < .3, r.random() < .3
+            most, strategy, length = r.randint(8, 40), r.randrange(3), r.choice([0, 8, 30])
+            stride = r.randint(0, 2)
+            t.enable_truncation(most, stride=stride, strategy=['longest_first', 'only_first', 'only_second'][strategy], direction='left' if left else 'right')
+            t.enable_padding(direction='left' if pad_left else 'right', pad_id=3, pad_type_id=1, pad_token='?', length=length or None)
+            try:
+                e = t.encode(texts[a], texts[b] if pair else None)
+                parts = [e] + e.overflowing
+            except BaseException:  # no room for the first text, no second one, a panic
+                continue
+            said = digest([x for p in parts for q in (p.ids, p.type_ids, p.special_tokens_mask, p.attention_mask) for x in q])
+            lines.append(f'cut\t{name}\t{a} {b if pair else -1} {most} {stride} {strategy} {int(left)} {int(pad_left)} {length}\t{len(parts)}\t{said}')
+    for name in sorted(f[:-5] for f in os.listdir(golden) if f.endswith('.json') and f != 'strings.json'):
+        t = Tokenizer.from_file(os.path.join(golden, name + '.json'))
+        t.no_truncation(), t.no_padding()
+        ids = t.encode('abcdefg' * 1430).ids
+        lines.append(f'long\t{name}\t{len(ids)}\t{digest(ids)}')
+    for name, split in [('cl100k', CL100K), ('o200k', O200K)]:
+        vocab = json.load(open(os.path.join(golden, name + '.json'), encoding='utf-8'))['model']['vocab']
+        byte_of = {c: b for b, c in zip(BYTES, CHARS)}
+        ranks = {bytes(byte_of[c] for c in k): v - 1 for k, v in vocab.items() if v}
+        t = tiktoken.Encoding(name, pat_str=split, mergeable_ranks=ranks, special_tokens={})
+        lines.append(f'tiktoken\t{name}\t{len(texts)}\t{digest([x for s in texts for x in t.encode_ordinary(s) + [-1]])}')
+    text = os.path.join(here, '..', '..', 'shared', 'data', 'text')
+    files = ['gutenberg/war_and_peace_2600-0.txt', 'sentencepiece/botchan.txt', 'sentencepiece/wagahaiwa_nekodearu.txt', 'tinyshakespeare/input.txt',
+             'wikitext-2/test.txt', 'lexicon/cmudict-en-us.dict']
+    gpt2 = [text + '/gpt2/' + f for f in ('encoder.json', 'vocab.bpe')]
+    gpt2 = ByteLevelBPETokenizer(*gpt2)
+    bert = BertWordPieceTokenizer(text + '/bert/bert-base-uncased-vocab.txt')
+    for f in files:
+        s = open(os.path.join(text, f), encoding='utf-8', newline='').read()
+        for name, e in [('gpt2', gpt2.encode(s)), ('bert', bert.encode(s, add_special_tokens=False))]:
+            lines.append(f'file\t{name}\t{f}\t{len(e.ids)}\t{digest(e.ids)}\t{digest([x for o in e.offsets for x in o])}')
+        for name in ['test_model', 'test_ja_model', 'librispeech_unigram5000']:
+            sp = spm.SentencePieceProcessor(model_file=f'{text}/sentencepiece/{name}.model')
+            out = TIES.get((name, f), [])
+            ids = [x for i, line in enumerate(s.split('\n')) if i not in out for x in sp.encode(line) + [-1]]
+            lines.append(f'file\t{name}\t{f}\t{len(ids)}\t{digest(ids)}\t0\t{" ".join(map(str, out))}')
+    write('peers.tsv', '\n'.join(lines) + '\n')
+
+
+# Lines with two ways of equal score, "..." "." and "." "...": sentencepiece takes the one that rounding of its f32
+# sum over the whole line prefers; ours, as tokenizers', sum each word by itself.
+TIES = {('test_ja_model', 'gutenberg/war_and_peace_2600-0.txt'): [21668, 29001, 29486, 30728, 36567, 38275, 44399]}
+BYTES = [b for b in range(256) if 33 <= b < 127 or 161 <= b < 173 or b >= 174]
+BYTES += [b for b in range(256) if b not in BYTES]
+CHARS = [chr(b) if i < 188 else chr(256 + i - 188) for i, b in enumerate(BYTES)]
 LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN2 = LLAMA3.replace('{1,3}', '')
 CL100K = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
@@ -334,7 +450,7 @@ O200K = '|'.join([r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{
                   r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
                   r'\p{N}{1,3}', r' ?[^\s\p{L}\p{N}]+[\r\n/]*', r'\s*[\r\n]+', r'\s+(?!\S)', r'\s+'])
 
-PARTS = {'ngram': ngrams, 'tokenizers': tokenizers_, 'unigram_training': unigram_training}
+PARTS = {'ngram': ngrams, 'tokenizers': tokenizers_, 'unigram_training': unigram_training, 'unicode': unicode_, 'peers': peers}
 os.environ['TOKENIZERS_PARALLELISM'] = 'false'
 for part in sys.argv[1:] or PARTS:
     PARTS[part]()

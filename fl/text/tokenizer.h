@@ -374,16 +374,20 @@ static bool fl__tok_finish(const fl_text_tokenizer *t, const fl_text_work *w, in
     e->n_overflow = 0;
     int64_t parts = 0;
     bool ok = true;
-    for (int64_t i = 0; ok && (la || !i) && fl__tok_part(a, la, c, i, &pa); i++)
-        for (int64_t k = 0; ok && (lb || !k) && fl__tok_part(b, lb, c, k, &pb); k++, parts++) {
-            const int64_t before = e->overflow_cap_;
-            if (!la) pa.end = pa.begin;
-            if (!lb) pb.end = pb.begin;
-            ok = !parts || fl_heap_grow(&e->overflow, &e->overflow_cap_, parts, sizeof *e);
-            for (int64_t m = before; ok && m < e->overflow_cap_; m++) e->overflow[m] = (fl_text_encoding){0};
-            ok = ok && fl__tok_assemble(t, w, pa, pb, pair, o.plain, parts ? &e->overflow[parts - 1] : e);
-            if (ok) e->n_overflow = parts;
-        }
+    /* as Hugging Face's: the first parts; the others of the first text, each with all of the second's; then
+       the first text's first part with those */
+    for (int turn = 0; turn < 2; turn++)
+        for (int64_t i = 0; ok && !(turn ? i : i && !la) && fl__tok_part(a, la, c, i, &pa); i++)
+            for (int64_t k = turn; ok && (lb || !k) && (turn || i || !k) && fl__tok_part(b, lb, c, k, &pb);
+                 k++, parts++) {
+                const int64_t before = e->overflow_cap_;
+                if (!la) pa.end = pa.begin;
+                if (!lb) pb.end = pb.begin;
+                ok = !parts || fl_heap_grow(&e->overflow, &e->overflow_cap_, parts, sizeof *e);
+                for (int64_t m = before; ok && m < e->overflow_cap_; m++) e->overflow[m] = (fl_text_encoding){0};
+                ok = ok && fl__tok_assemble(t, w, pa, pb, pair, o.plain, parts ? &e->overflow[parts - 1] : e);
+                if (ok) e->n_overflow = parts;
+            }
     return ok;
 }
 
