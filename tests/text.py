@@ -420,8 +420,7 @@ def peers():
         t = tiktoken.Encoding(name, pat_str=split, mergeable_ranks=ranks, special_tokens={})
         lines.append(f'tiktoken\t{name}\t{len(texts)}\t{digest([x for s in texts for x in t.encode_ordinary(s) + [-1]])}')
     text = os.path.join(here, '..', '..', 'shared', 'data', 'text')
-    files = ['gutenberg/war_and_peace_2600-0.txt', 'sentencepiece/botchan.txt', 'sentencepiece/wagahaiwa_nekodearu.txt', 'tinyshakespeare/input.txt',
-             'wikitext-2/test.txt', 'lexicon/cmudict-en-us.dict']
+    files = ['gutenberg/war_and_peace_2600-0.txt', 'sentencepiece/botchan.txt', 'sentencepiece/wagahaiwa_nekodearu.txt', 'tinyshakespeare/input.txt', 'wikitext-2/test.txt']
     gpt2 = [text + '/gpt2/' + f for f in ('encoder.json', 'vocab.bpe')]
     gpt2 = ByteLevelBPETokenizer(*gpt2)
     bert = BertWordPieceTokenizer(text + '/bert/bert-base-uncased-vocab.txt')
