@@ -634,6 +634,8 @@ FL_API fl_tensor *fl_call_result(const fl_call *c);
 FL_API fl_tensor *fl_call_into(fl_op op, fl_tensor *y, fl_tensor *a, fl_tensor *b, const void *args);
 /* The outputs of c by the composition of its op: for slots that leave a case to it. */
 FL_API bool fl_call_compose(const fl_call *c);
+/* The same in the wide dtypes, for NARROW slots that leave a case to those without. */
+FL_PRIVATE bool fl__call_widen(const fl_call *c);
 
 /* y = op(x), op(a, b) of a line of the tables: checks, promotes, broadcasts, and runs the record. */
 FL_API fl_tensor *fl_unary_op(fl_op op, fl_tensor *x);
@@ -2213,10 +2215,9 @@ static bool fl__run_composed(const fl_call *c) {
     return ok;
 }
 
-/* New outputs are left pinned, as fl_out_make leaves them: what runs the slot unpins them. */
-bool fl_call_compose(const fl_call *c) {
-    const uint32_t written = fl__traits_of(c).written;
-    bool ok = fl__run_composed(c);
+/* New outputs of a slot that did not make them itself are left pinned, as fl_out_make leaves them: what runs
+   the slot unpins them. */
+static bool fl__leave_pinned(const fl_call *c, uint32_t written, bool ok) {
     for (int i = 0; i < c->n_out; i++) {
         fl_tensor *y = c->out[i];
         if (!y || written >> i & 1 || fl__pin_tensor(y)) continue;
@@ -2225,6 +2226,16 @@ bool fl_call_compose(const fl_call *c) {
         ok = false;
     }
     return ok;
+}
+
+bool fl_call_compose(const fl_call *c) {
+    const uint32_t written = fl__traits_of(c).written;
+    return fl__leave_pinned(c, written, fl__run_composed(c));
+}
+
+FL_PRIVATE bool fl__call_widen(const fl_call *c) {
+    const uint32_t written = fl__traits_of(c).written;
+    return fl__leave_pinned(c, written, fl__run_wide(&fl__families[fl__call_family(c)], c));
 }
 
 /* ---- options, creation and reading ---- */

@@ -285,7 +285,7 @@ static uint64_t bf16_bits(fl_tensor *y) {
     fl_tensor *rows = fl_contiguous(y);
     const unsigned char *p = fl_map(rows, FL_READ);
     uint64_t h = 14695981039346656037u;
-    for (int64_t k = 0; k < 4 * fl_numel(rows); k++) h = (h ^ p[k]) * 1099511628211u;
+    for (int64_t k = 0; k < fl_numel(rows) * (int64_t)fl_dtype_size(y->dtype); k++) h = (h ^ p[k]) * 1099511628211u;
     fl_unmap(rows, FL_READ);
     return h;
 }
@@ -445,6 +445,71 @@ TEST(amx_products_of_bf16_tensors) {
         fl_matmul(fl_uniform(FL_SHAPE(70, 90), -1, 1, FL_F32, &(fl_rng){1, 0}), fl_cast(b, FL_F32));
     CHECK(fl_item(fl_all(fl_eq(f32, same), FL_ALL_AXES)) == 1); /* f32 itself does need it */
     fl_scope_end(&s);
+    bf16_end();
+}
+
+static fl_tensor *bf16_of_shape(fl_shape s, uint64_t seed) {
+    return fl_uniform(s, -1, 1, FL_BF16, &(fl_rng){seed, 0});
+}
+
+/* Hashes of what kernels compute of bf16: a part in a workspace and several passes along k, groups of either
+   operand, batches, a layer whose bias, z and activation come last; convolutions; attention in several blocks
+   and parts, of queries that see no key too. */
+static int bf16_tensors(uint64_t *hash, bool fast) {
+    static const int64_t size[][3] = {{70, 90, 80}, {130, 40, 1100}, {40, 130, 2060}, {9, 33, 900}};
+    int n = 0;
+    for (int i = 0; i < 4; i++)
+        for (int layout = 0; layout < 4; layout++) {
+            fl_tensor *a = fl_cast(bf16_operand(FL_SHAPE(size[i][0], size[i][2]), layout & 1, 1), FL_BF16);
+            fl_tensor *b = fl_cast(bf16_operand(FL_SHAPE(size[i][2], size[i][1]), layout & 2, 2), FL_BF16);
+            hash[n++] = bf16_bits(fl_matmul(a, b));
+        }
+    hash[n++] = bf16_bits(fl_matmul(bf16_of_shape(FL_SHAPE(3, 40, 70), 3), bf16_of_shape(FL_SHAPE(3, 70, 90), 4)));
+    fl_var *x = fv_param(bf16_of_shape(FL_SHAPE(130, 70), 5)), *w = fv_param(bf16_of_shape(FL_SHAPE(45, 70), 6)),
+           *b = fv_param(bf16_of_shape(FL_SHAPE(45), 7)), *y = fv_linear_act(x, w, b, FL_OP_gelu);
+    fl_backward(fv_sum(fv_mul(y, y), FL_ALL_AXES));
+    hash[n++] = bf16_bits(fv_value(y)), hash[n++] = bf16_bits(fv_grad(x)), hash[n++] = bf16_bits(fv_grad(w));
+    const fl_conv2d_args a = {{2, 2}, {1, 1}, {1, 1}, {1, 1}, 1};
+    const fl_shape xs = FL_SHAPE(2, 40, 9, 8), ws = FL_SHAPE(24, 40, 3, 3);
+    fl_tensor *image = fl_channels_last(bf16_of_shape(xs, 8)), *kernel = fl_channels_last(bf16_of_shape(ws, 9));
+    fl_tensor *conv = fl_conv2d_run(image, kernel, bf16_of_shape(FL_SHAPE(24), 10), a);
+    hash[n++] = bf16_bits(conv);
+    hash[n++] = bf16_bits(fl_conv2d_grad_input(conv, kernel, xs, a));
+    hash[n++] = bf16_bits(fl_conv2d_grad_weight(image, conv, ws, a));
+    hash[n++] = bf16_bits(amx_attend((int64_t[]){40, 70, 20, 50}, FL_BF16, false, 0));
+    hash[n++] = bf16_bits(amx_attend((int64_t[]){33, 40, 16, 16}, FL_BF16, true, 0.25));
+    if (fast) hash[n++] = bf16_bits(amx_attend((int64_t[]){1100, 300, 24, 16}, FL_BF16, false, 0));
+    fl_tensor *q = bf16_of_shape(FL_SHAPE(2, 300, 16), 11), *k = bf16_of_shape(FL_SHAPE(2, 20, 16), 12);
+    hash[n++] = bf16_bits(fl_attention(q, k, k, .window = 8, .offset = 4));
+    return n;
+}
+
+/* Tiles read and write bf16 as it is: the bits are those of operands that the core casts to f32 and results
+   that it rounds, with any number of threads. */
+TEST(amx_reads_bf16_as_it_is) {
+    static const char *const ways[] = {"emulated", "amx"};
+    const fl_op ops[] = {FL_OP_matmul, FL_OP_conv2d, FL_OP_conv2d_grad_input, FL_OP_conv2d_grad_weight,
+                         fl_op_linear, fl_op_conv2d_bias, fl_op_attention, fl_op_attention_grad};
+    fl_backend wide = *fl_backend_cpu(), old;
+    for (int i = 0; i < 8; i++) {
+        CHECK(wide.flags[ops[i]] & FL_SLOT_NARROW);
+        fl_backend_set(&wide, ops[i], wide.op[ops[i]], wide.flags[ops[i]] & ~FL_SLOT_NARROW);
+    }
+    uint64_t want[40], got[40];
+    for (int way = 0; way < 2 && bf16_begin(ways[way]); way++) {
+        CHECK(fl_set_matmul_precision(FL_F32)); /* bf16 needs no permission */
+        for (int threads = 0; threads < 5; threads++) { /* 0: cast */
+            fl_scope s = fl_scope_begin();
+            fl_set_threads(threads == 4 ? 8 : threads ? threads : 1);
+            if (threads == 0) CHECK(fl_backend_use(&wide, &old));
+            const int n = bf16_tensors(threads ? got : want, way == 1);
+            if (threads == 0) CHECK(fl_backend_use(&old, NULL));
+            for (int i = 0; threads && i < n; i++)
+                if (!CHECK(got[i] == want[i])) printf("    %s: result %d, case %d of threads\n", ways[way], i, threads);
+            fl_scope_end(&s);
+        }
+    }
+    fl_set_threads(0);
     bf16_end();
 }
 

@@ -16,7 +16,8 @@
    window hide from all queries of a block are not looked at.
 
    Where operands may be rounded to bf16 and the processor has tiles for them, the products are those of
-   gemm_amx.h, over up to 256 keys; all else is the same, in f32.
+   gemm_amx.h, over up to 256 keys; all else is the same, in f32. They read bf16 as it is: then y, dq, dk and
+   dv are summed in the workspace, and rounded once.
 
    A single query (a step of decoding) has a way of its own, which reads each key and value once, where it
    lies, for all heads that share it: see >>one query. */
@@ -86,7 +87,8 @@ typedef struct fl__attention {
     const fl__amx_kernels *tiles; /* NULL: none */
     const fl__att_loops *loops;
     const fl_tensor *q, *k, *v, *mask, *y, *lse, *dy, *dq, *dk, *dv; /* mask NULL: none */
-    int64_t items, n, m, d, e, size; /* size of an element */
+    int64_t items, n, m, d, e, size; /* size of an element of all that is computed */
+    fl__loop widen, narrow;          /* of operands and results that are bf16, or NULL */
     int64_t wide;                    /* columns of a panel: two registers */
     int64_t keys;                    /* most in a block */
     int64_t query_blocks, splits;    /* splits: tasks of an item in the gradient */
@@ -99,7 +101,8 @@ typedef struct fl__attention {
    columns, `wide` at a time, [columns / wide][rows][wide]; `down` is the same of the transposed matrix. */
 typedef struct fl__att_block {
     char *s, *dp, *keep, *slope;      /* [keys][FL__ATT_ROW]; slope: the cap's */
-    char *scaled;                     /* [queries][d], with tiles */
+    char *scaled;                     /* [queries][d or e], with tiles */
+    char *rows, *sums[2]; /* where y or dq, and dk and dv, are summed before they are rounded */
     char *q_down, *dy_down;           /* of the queries and their dy */
     char *q_across, *dy_across;       /* the same with panels of four registers */
     char *keys, *values; /* a tile of rows, and a panel of columns; with tiles all of A, and of B */
@@ -145,7 +148,11 @@ static int64_t fl__att_layout(const fl__attention *a, fl__att_block *b, char *ba
     b->dp = fl__att_carve(base, &at, gradient ? block : none);
     b->keep = fl__att_carve(base, &at, a->args->p > 0 ? block : none);
     b->slope = gradient && a->args->softcap > 0 ? fl__att_carve(base, &at, block) : NULL;
-    b->scaled = fl__att_carve(base, &at, a->tiles ? a->d * queries : none);
+    b->scaled = fl__att_carve(base, &at, a->tiles ? rows * queries : none);
+    b->rows = fl__att_carve(base, &at, a->narrow ? rows * queries : none);
+    for (int i = 0; i < 2; i++)
+        b->sums[i] = fl__att_carve(base, &at, gradient && a->narrow && a->splits == 1
+                                                  ? a->m * (i ? a->e : a->d) * a->size : none);
     b->q_down = fl__att_carve(base, &at, down);
     b->dy_down = fl__att_carve(base, &at, gradient ? dy_down : none);
     b->q_across = fl__att_carve(base, &at, gradient ? across : none);
@@ -158,26 +165,55 @@ static int64_t fl__att_layout(const fl__attention *a, fl__att_block *b, char *ba
     return at;
 }
 
-/* Packs `outer` x k values for tiles. */
-static void fl__att_pack_tiles(const fl__attention *a, bool of_b, const char *from, int64_t outer, int64_t k,
-                               int64_t outer_step, int64_t k_step, char *to) {
-    const fl__amx_operand x = fl__amx_matrix(from, a->size, outer, k, outer_step, k_step);
+/* Packs `outer` x k values of `size` bytes for tiles. */
+static void fl__att_pack_tiles(const fl__attention *a, bool of_b, const char *from, int64_t size,
+                               int64_t outer, int64_t k, int64_t outer_step, int64_t k_step, char *to) {
+    const fl__amx_operand x = fl__amx_matrix(from, size, outer, k, outer_step, k_step);
     fl__amx_pack_all(a->tiles, &x, of_b, to);
+}
+
+/* The same of rows [first, first + n) of an operand: outer are its rows, or its columns. */
+static void fl__att_pack_operand(const fl__attention *a, bool of_b, const fl_tensor *t, int64_t item,
+                                 int64_t first, int64_t n, bool by_rows, char *to) {
+    const int64_t columns = t->shape[t->ndim - 1], *step = fl__att_step(t);
+    fl__att_pack_tiles(a, of_b, fl__att_at(t, item, first, 0), (int64_t)fl_dtype_size(t->dtype),
+                       by_rows ? n : columns, by_rows ? columns : n, step[!by_rows], step[by_rows], to);
+}
+
+/* A row of an operand, dense and wide. */
+static void fl__att_row(const fl__attention *a, const fl_tensor *t, int64_t item, int64_t row, char *to) {
+    const int64_t columns = t->shape[t->ndim - 1];
+    char *from = fl__att_at(t, item, row, 0);
+    if (a->widen) a->widen((void *[]){to, from}, columns, NULL);
+    else fl__copy_row(to, a->size, from, fl__att_step(t)[1] * a->size, columns, (int)a->size);
+}
+
+/* Rounds n dense rows into those of a result. */
+static void fl__att_round(const fl__attention *a, const fl_tensor *t, int64_t item, int64_t first, int64_t n,
+                          char *rows) {
+    const int64_t columns = t->shape[t->ndim - 1];
+    for (int64_t i = 0; i < n; i++)
+        a->narrow((void *[]){fl__att_at(t, item, first + i, 0), rows + i * columns * a->size}, columns, NULL);
+}
+
+/* Where the block's rows of a result are summed, and how far they are apart. */
+static char *fl__att_result(const fl__attention *a, const fl__att_block *b, const fl_tensor *t, int64_t *row) {
+    *row = a->narrow ? t->shape[t->ndim - 1] : fl__att_step(t)[0];
+    return a->narrow ? b->rows : fl__att_at(t, b->item, b->q0, 0);
 }
 
 /* fl__att_pack_down for tiles. */
 static void fl__att_pack_queries(const fl__attention *a, const fl__att_block *b, const fl_tensor *t,
                                  double by, char *to) {
-    const int64_t columns = t->shape[t->ndim - 1], size = a->size, *step = fl__att_step(t);
+    const int64_t columns = t->shape[t->ndim - 1];
     if (by == 1) {
-        fl__att_pack_tiles(a, true, fl__att_at(t, b->item, b->q0, 0), b->nq, columns, step[0], step[1], to);
+        fl__att_pack_operand(a, true, t, b->item, b->q0, b->nq, true, to);
         return;
     }
     for (int64_t i = 0; i < b->nq; i++)
-        fl__copy_row(b->scaled + i * columns * size, size, fl__att_at(t, b->item, b->q0 + i, 0),
-                     step[1] * size, columns, (int)size);
+        fl__att_row(a, t, b->item, b->q0 + i, b->scaled + i * columns * a->size);
     a->loops->scale(b->scaled, b->nq * columns, by);
-    fl__att_pack_tiles(a, true, b->scaled, b->nq, columns, columns, 1, to);
+    fl__att_pack_tiles(a, true, b->scaled, a->size, b->nq, columns, columns, 1, to);
 }
 
 /* The block's rows of t, transposed and times `by`; zeros behind the last query. */
@@ -202,7 +238,7 @@ static void fl__att_pack_across(const fl__attention *a, const fl__att_block *b, 
     const int64_t columns = t->shape[t->ndim - 1], wide = a->ks->widest * a->ks->lanes;
     const int64_t *step = fl__att_step(t);
     if (a->tiles) {
-        fl__att_pack_tiles(a, true, fl__att_at(t, b->item, b->q0, 0), columns, b->nq, step[1], step[0], to);
+        fl__att_pack_operand(a, true, t, b->item, b->q0, b->nq, false, to);
         return;
     }
     for (int64_t j = 0; j < columns; j += wide, to += wide * FL__ATT_QUERIES * a->size)
@@ -223,8 +259,7 @@ static void fl__att_scores(const fl__attention *a, const fl__att_block *b, const
     fl__tile tile = {.segments = 1, .segment = &s, .k = columns, .rsa = 1, .ldb = a->wide,
                      .ldc = FL__ATT_ROW};
     if (a->tiles) {
-        const char *from = fl__att_at(t, b->item, b->j0, 0);
-        fl__att_pack_tiles(a, false, from, b->nj, columns, step[0], step[1], b->keys);
+        fl__att_pack_operand(a, false, t, b->item, b->j0, b->nj, true, b->keys);
         fl__amx_multiply(a->tiles, b->keys, queries, b->nj, b->width, columns, (float *)(void *)out,
                          FL__ATT_ROW, false);
         return;
@@ -241,24 +276,22 @@ static void fl__att_scores(const fl__attention *a, const fl__att_block *b, const
     }
 }
 
-/* The block's rows of y (+)= p^T times its keys, rows of t. */
+/* y (+)= p^T times the block's keys, rows of t; the rows of y `row` apart. */
 static void fl__att_apply(const fl__attention *a, const fl__att_block *b, const char *p,
-                          const fl_tensor *t, const fl_tensor *y) {
+                          const fl_tensor *t, char *y, int64_t row) {
     const int64_t columns = t->shape[t->ndim - 1], *step = fl__att_step(t);
     fl__segment s = {.b = b->values};
     fl__tile tile = {.segments = 1, .segment = &s, .k = b->nj, .rsa = 1, .csa = FL__ATT_ROW,
-                     .ldb = a->wide, .ldc = fl__att_step(y)[0], .add = b->j0 > b->start};
+                     .ldb = a->wide, .ldc = row, .add = b->j0 > b->start};
     if (a->tiles) {
-        const char *from = fl__att_at(t, b->item, b->j0, 0);
-        fl__att_pack_tiles(a, false, p, b->nq, b->nj, 1, FL__ATT_ROW, b->keys);
-        fl__att_pack_tiles(a, true, from, columns, b->nj, step[1], step[0], b->values);
-        fl__amx_multiply(a->tiles, b->keys, b->values, b->nq, columns, b->nj,
-                         (float *)(void *)fl__att_at(y, b->item, b->q0, 0), tile.ldc, tile.add);
+        fl__att_pack_tiles(a, false, p, a->size, b->nq, b->nj, 1, FL__ATT_ROW, b->keys);
+        fl__att_pack_operand(a, true, t, b->item, b->j0, b->nj, false, b->values);
+        fl__amx_multiply(a->tiles, b->keys, b->values, b->nq, columns, b->nj, (float *)(void *)y, row, tile.add);
         return;
     }
     for (int64_t j = 0; j < columns; j += a->wide) {
         const int64_t n = fl__min(a->wide, columns - j);
-        char *to = fl__att_at(y, b->item, b->q0, j);
+        char *to = y + j * a->size;
         a->ks->pack(b->values, a->wide, n, b->nj, fl__att_at(t, b->item, b->j0, j), step[1],
                     step[0]);
         for (int64_t i = 0, rows; i < b->nq; i += rows) {
@@ -279,7 +312,7 @@ static void fl__att_gather(const fl__attention *a, const fl__att_block *b, const
     fl__tile tile = {.segments = 1, .segment = &s, .rsa = FL__ATT_ROW, .csa = 1, .ldb = wide,
                      .ldc = row, .add = true};
     if (a->tiles) {
-        fl__att_pack_tiles(a, false, p, b->nj, b->nq, FL__ATT_ROW, 1, b->keys);
+        fl__att_pack_tiles(a, false, p, a->size, b->nj, b->nq, FL__ATT_ROW, 1, b->keys);
         fl__amx_multiply(a->tiles, b->keys, queries, b->nj, columns, b->nq,
                          (float *)(void *)(sum + b->j0 * row * a->size), row, true);
         return;
@@ -351,8 +384,9 @@ static bool fl__att_next(const fl__attention *a, fl__att_block *b) {
 /* >>forward */
 
 static void fl__att_forward(const fl__attention *a, fl__att_block *b) {
-    const int64_t row = fl__att_step(a->y)[0];
-    char *y = fl__att_at(a->y, b->item, b->q0, 0);
+    int64_t row;
+    char *y = fl__att_result(a, b, a->y, &row);
+    if (a->narrow && b->start >= b->end) a->loops->fill(y, b->nq * row, 0);
     a->loops->fill(b->top, FL__ATT_QUERIES, -INFINITY);
     a->loops->fill(b->sum, FL__ATT_QUERIES, 0);
     fl__att_pack_down(a, b, a->q, a->args->scale, b->q_down);
@@ -365,11 +399,12 @@ static void fl__att_forward(const fl__attention *a, fl__att_block *b) {
             a->loops->mul(b->s, b->keep, b->nj, b->width);
         }
         if (b->j0 > b->start) a->loops->scale_rows(y, row, b->nq, a->e, b->fix);
-        fl__att_apply(a, b, b->s, a->v, a->y);
+        fl__att_apply(a, b, b->s, a->v, y, row);
     }
     a->loops->close(b->top, b->sum, b->nq, fl__att_at(a->lse, b->item, b->q0, 0),
                     fl__att_step(a->lse)[0]);
     a->loops->scale_rows(y, row, b->nq, a->e, b->sum);
+    if (a->narrow) fl__att_round(a, a->y, b->item, b->q0, b->nq, y);
 }
 
 static void fl__att_forward_task(void *arg, int64_t begin, int64_t end) {
@@ -492,18 +527,35 @@ static bool fl__att_one(const fl__attention *given) {
 /* >>gradient */
 
 /* Where the task of a split adds up dk (0) or dv (1) of its item, and how far its rows are apart. */
-static char *fl__att_sum(const fl__attention *a, int which, int64_t item, int64_t split,
-                         int64_t *row) {
+static char *fl__att_sum(const fl__attention *a, const fl__att_block *b, int which, int64_t item,
+                         int64_t split, int64_t *row) {
     const fl_tensor *t = which ? a->dv : a->dk;
-    *row = a->splits > 1 ? t->shape[t->ndim - 1] : fl__att_step(t)[0];
-    if (a->splits == 1) return fl__att_at(t, item, 0, 0);
+    *row = a->splits > 1 || a->narrow ? t->shape[t->ndim - 1] : fl__att_step(t)[0];
+    if (a->splits == 1) return a->narrow ? b->sums[which] : fl__att_at(t, item, 0, 0);
     return a->parts[which] + (item * a->splits + split) * a->m * *row * a->size;
+}
+
+/* fix = dy . y of each query */
+static void fl__att_delta(const fl__attention *a, const fl__att_block *b) {
+    const int64_t dense[] = {a->e, 1};
+    char *row = b->scaled;
+    if (!a->widen)
+        a->loops->dots(fl__att_at(a->y, b->item, b->q0, 0), fl__att_step(a->y),
+                       fl__att_at(a->dy, b->item, b->q0, 0), fl__att_step(a->dy), b->nq, a->e, b->fix);
+    for (int64_t i = 0; i < b->nq && a->widen; i++) {
+        fl__att_row(a, a->y, b->item, b->q0 + i, row);
+        fl__att_row(a, a->dy, b->item, b->q0 + i, row + a->e * a->size);
+        a->loops->dots(row, dense, row + a->e * a->size, dense, 1, a->e, b->fix + i * a->size);
+    }
 }
 
 /* One block of queries: its dq, and what it adds to dk and dv. Here top is lse, and fix is dy . y. */
 static void fl__att_backward(const fl__attention *a, fl__att_block *b, char *const sum[2],
                              const int64_t row[2]) {
     const bool drops = a->args->p > 0;
+    int64_t dq_row;
+    char *dq = fl__att_result(a, b, a->dq, &dq_row);
+    if (a->narrow && b->start >= b->end) a->loops->fill(dq, b->nq * dq_row, 0);
     fl__att_pack_down(a, b, a->q, a->args->scale, b->q_down);
     fl__att_pack_down(a, b, a->dy, 1, b->dy_down);
     fl__att_pack_across(a, b, a->q, b->q_across);
@@ -512,8 +564,7 @@ static void fl__att_backward(const fl__attention *a, fl__att_block *b, char *con
     a->loops->fill(b->fix, FL__ATT_QUERIES, 0);
     fl__copy_row(b->top, a->size, fl__att_at(a->lse, b->item, b->q0, 0), fl__att_step(a->lse)[0] * a->size,
                  b->nq, (int)a->size);
-    a->loops->dots(fl__att_at(a->y, b->item, b->q0, 0), fl__att_step(a->y),
-                   fl__att_at(a->dy, b->item, b->q0, 0), fl__att_step(a->dy), b->nq, a->e, b->fix);
+    fl__att_delta(a, b);
     while (fl__att_next(a, b)) {
         fl__att_scores(a, b, a->k, b->q_down, b->s);
         fl__att_mask(a, b);
@@ -527,8 +578,9 @@ static void fl__att_backward(const fl__attention *a, fl__att_block *b, char *con
         if (a->args->softcap > 0) a->loops->mul(b->dp, b->slope, b->nj, b->width);
         fl__att_gather(a, b, b->dp, b->q_across, a->d, sum[0], row[0]);
         fl__att_gather(a, b, b->s, b->dy_across, a->e, sum[1], row[1]);
-        fl__att_apply(a, b, b->dp, a->k, a->dq);
+        fl__att_apply(a, b, b->dp, a->k, dq, dq_row);
     }
+    if (a->narrow) fl__att_round(a, a->dq, b->item, b->q0, b->nq, dq);
 }
 
 static void fl__att_zero(const fl__attention *a, char *at, int64_t row, int64_t columns) {
@@ -544,14 +596,16 @@ static void fl__att_backward_task(void *arg, int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; task++) {
         const int64_t item = task / a->splits, split = task % a->splits;
         int64_t row[2], first = split * a->split_blocks;
-        char *sum[2] = {fl__att_sum(a, 0, item, split, &row[0]),
-                        fl__att_sum(a, 1, item, split, &row[1])};
+        char *sum[2] = {fl__att_sum(a, &b, 0, item, split, &row[0]),
+                        fl__att_sum(a, &b, 1, item, split, &row[1])};
         fl__att_zero(a, sum[0], row[0], a->d);
         fl__att_zero(a, sum[1], row[1], a->e);
         for (int64_t i = first; i < fl__min(first + a->split_blocks, a->query_blocks); i++) {
             fl__att_begin(a, &b, item, i);
             fl__att_backward(a, &b, sum, row);
         }
+        for (int i = 0; i < 2 && a->narrow && a->splits == 1; i++)
+            fl__att_round(a, i ? a->dv : a->dk, item, 0, a->m, sum[i]);
     }
     fl__scratch_give_back(&a->scratch, workspace);
 }
@@ -564,10 +618,11 @@ static void fl__att_join_task(void *arg, int64_t begin, int64_t end) {
             const fl_tensor *t = which ? a->dv : a->dk;
             const int64_t item = i / a->m, j = i % a->m, columns = t->shape[t->ndim - 1];
             const int64_t bytes = columns * a->size, step = bytes * a->m;
-            const char *part = a->parts[which] + item * a->splits * step + j * bytes;
-            char *to = fl__att_at(t, item, j, 0);
-            memcpy(to, part, (size_t)bytes);
+            char *part = a->parts[which] + item * a->splits * step + j * bytes;
+            char *to = a->narrow ? part : fl__att_at(t, item, j, 0);
+            if (to != part) memcpy(to, part, (size_t)bytes);
             for (int64_t s = 1; s < a->splits; s++) a->ks->add(to, part + s * step, columns);
+            if (a->narrow) fl__att_round(a, t, item, j, 1, part);
         }
 }
 
@@ -576,10 +631,10 @@ static void fl__att_join_task(void *arg, int64_t begin, int64_t end) {
 /* Tiles of 16 and 32 pay where they are filled, and read rows or columns that are dense. */
 static const fl__amx_kernels *fl__att_tiles(const fl__attention *a) {
     const fl_tensor *all[] = {a->q, a->k, a->v, a->dy ? a->dy : a->q};
-    if (a->size != 4 || fl__min(a->n, a->m) < 16 || fl__min(a->d, a->e) < 16) return NULL;
+    if (fl__min(a->n, a->m) < 16 || fl__min(a->d, a->e) < 16) return NULL;
     for (int i = 0; i < 4; i++)
-        if (fl__att_step(all[i])[0] != 1 && fl__att_step(all[i])[1] != 1) return NULL;
-    return fl__bf16_tiles();
+        if ((a->widen || fl__att_step(all[i])[0] != 1) && fl__att_step(all[i])[1] != 1) return NULL;
+    return fl__bf16_tiles(a->q->dtype);
 }
 
 static fl__attention fl__att_of(const fl_call *c) {
@@ -590,8 +645,10 @@ static fl__attention fl__att_of(const fl_call *c) {
     fl__attention a = {.args = c->args, .q = q, .k = c->in[1], .v = v, .splits = 1, .items = 1,
                        .mask = mask->weak ? NULL : mask, .n = q->shape[nd - 2],
                        .m = v->shape[nd - 2], .d = q->shape[nd - 1], .e = v->shape[nd - 1]};
-    a.ks = fl__gemm_kernels(q->dtype);
-    a.loops = loops[fl__variant(q->dtype)];
+    const fl_dtype wide = fl_dtype_wide(q->dtype);
+    a.ks = fl__gemm_kernels(wide);
+    a.loops = loops[fl__variant(wide)];
+    if (wide != q->dtype) a.widen = fl__cast_loop(q->dtype, wide), a.narrow = fl__cast_loop(wide, q->dtype);
     a.size = (int64_t)a.ks->size;
     a.wide = 2 * a.ks->lanes;
     for (int i = 0; i < nd - 2; i++) a.items *= q->shape[i];
@@ -636,15 +693,16 @@ static bool fl__att_run(fl__attention *a, int64_t tasks, int64_t grain, fl_task 
 
 static bool fl__cpu_attention(const fl_backend *self, const fl_call *c) {
     (void)self;
-    const fl_dtype d = c->in[0]->dtype;
+    const fl_dtype d = fl_dtype_wide(c->in[0]->dtype);
     if (d != FL_F32 && d != FL_F64) return fl__no_kernel(c, d);
     fl__attention a = fl__att_of(c);
-    a.keys = FL__ATT_KEYS;
+    a.tiles = fl__att_tiles(&a);
+    a.keys = a.tiles ? FL__ATT_TILED_KEYS : FL__ATT_KEYS;
+    if (a.narrow && !a.tiles) return fl__call_widen(c);
     if (!fl__att_make(c, a.m == 0 || a.args->window > 0)) return false;
     a.y = c->out[0];
     a.lse = c->out[1];
     if (fl__att_one_fits(&a)) return fl__att_one(&a);
-    if ((a.tiles = fl__att_tiles(&a))) a.keys = FL__ATT_TILED_KEYS;
     return a.items * a.n == 0 ||
            fl__att_run(&a, a.items * a.query_blocks, fl__att_grain(&a, FL__ATT_QUERIES),
                        fl__att_forward_task);
@@ -652,16 +710,17 @@ static bool fl__cpu_attention(const fl_backend *self, const fl_call *c) {
 
 static bool fl__cpu_attention_grad(const fl_backend *self, const fl_call *c) {
     (void)self;
-    const fl_dtype d = c->in[0]->dtype;
+    const fl_dtype d = fl_dtype_wide(c->in[0]->dtype);
     if (d != FL_F32 && d != FL_F64) return fl__no_kernel(c, d);
     fl__attention a = fl__att_of(c);
     const bool nothing = a.items * a.n * a.m == 0;
-    a.keys = FL__ATT_GRAD_KEYS;
+    a.y = c->in[4], a.lse = c->in[5], a.dy = c->in[6];
+    a.tiles = fl__att_tiles(&a);
+    a.keys = a.tiles ? FL__ATT_TILED_KEYS : FL__ATT_GRAD_KEYS;
+    if (a.narrow && !a.tiles) return fl__call_widen(c);
     if (!fl__att_make(c, nothing || a.args->window > 0)) return false;
     if (nothing) return true;
-    a.y = c->in[4], a.lse = c->in[5], a.dy = c->in[6];
     a.dq = c->out[0], a.dk = c->out[1], a.dv = c->out[2];
-    if ((a.tiles = fl__att_tiles(&a))) a.keys = FL__ATT_TILED_KEYS;
     /* with few heads about 8 tasks together, if there are as many blocks */
     a.split_blocks = fl__ceil_div(a.query_blocks, fl__ceil_div(8, a.items));
     a.splits = fl__ceil_div(a.query_blocks, a.split_blocks);
@@ -670,8 +729,8 @@ static bool fl__cpu_attention_grad(const fl_backend *self, const fl_call *c) {
 }
 
 FL_PRIVATE void fl__cpu_attention_slots(fl_backend *cpu) {
-    fl_backend_set(cpu, fl_op_attention, fl__cpu_attention, 0);
-    fl_backend_set(cpu, fl_op_attention_grad, fl__cpu_attention_grad, 0);
+    fl_backend_set(cpu, fl_op_attention, fl__cpu_attention, FL_SLOT_NARROW);
+    fl_backend_set(cpu, fl_op_attention_grad, fl__cpu_attention_grad, FL_SLOT_NARROW);
 }
 
 #endif

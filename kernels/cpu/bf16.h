@@ -27,8 +27,9 @@ FL_API const char *fl_cpu_bf16(void);
 }
 #endif
 
-/* What products may use now; NULL or false: they are not allowed to, or that is not their way. */
-FL_PRIVATE const struct fl__amx_kernels *fl__bf16_tiles(void);
+/* What products of operands of dtype d may use now; NULL or false: they are not allowed to, or that is not
+   their way. */
+FL_PRIVATE const struct fl__amx_kernels *fl__bf16_tiles(fl_dtype d);
 FL_PRIVATE bool fl__bf16_pairs(void);
 /* Seconds, of which only differences count. */
 FL_PRIVATE double fl__bf16_now(void);
@@ -131,13 +132,13 @@ FL_API bool fl_cpu_set_bf16(const char *way) {
 
 FL_API const char *fl_cpu_bf16(void) { return fl__bf16_names[fl__bf16_way()]; }
 
-/* Tensors of bf16 need no permission: they become f32, and lose nothing when they are rounded again. */
+/* Tensors of bf16 need no permission: where they become f32, they lose nothing when they are rounded again. */
 static bool fl__bf16_allowed(void) {
     return fl_matmul_precision() == FL_BF16 || fl__of_bf16();
 }
 
-FL_PRIVATE const struct fl__amx_kernels *fl__bf16_tiles(void) {
-    if (!fl__bf16_allowed()) return NULL;
+FL_PRIVATE const struct fl__amx_kernels *fl__bf16_tiles(fl_dtype d) {
+    if (d != FL_BF16 && (d != FL_F32 || !fl__bf16_allowed())) return NULL;
     const int way = fl__bf16_way();
     return way == FL__WAY_EMULATED ? fl__amx_emulated() : way == FL__WAY_AMX ? fl__amx_real() : NULL;
 }

@@ -28,9 +28,13 @@ FL_PRIVATE void fl__cpu_conv_slots(fl_backend *cpu);
 #define FL_CPU_CONV_IMPL
 #include <string.h>
 
+static bool fl__conv_by_size(void) {
+    return fl__cpu_forced() == FL__BY_SIZE || fl__cpu_forced() == FL__TILES;
+}
+
 static bool fl__conv_run(const fl__conv *v) {
     const fl__algorithm forced = fl__cpu_forced();
-    const bool by_size = forced == FL__BY_SIZE || forced == FL__TILES;
+    const bool by_size = fl__conv_by_size();
     if (by_size && fl__conv_amx_takes(v)) return fl__conv_amx_run(v);
     if ((forced == FL__WINOGRAD || by_size) && fl__winograd_can(v) && (!by_size || fl__winograd_pays(v)))
         return fl__winograd_run(v);
@@ -40,44 +44,50 @@ static bool fl__conv_run(const fl__conv *v) {
     return v->direction == FL__CONV_WEIGHT ? fl__weight_run(v) : fl__direct_run(v);
 }
 
-/* conv2d and conv2d_bias: x [n, c, h, w], w [o, c / groups, kh, kw], [bias o] -> [n, o, oh, ow]; any
-   strides; f32, f64. */
-FL_PRIVATE bool fl__cpu_conv2d(const fl_backend *self, const fl_call *c) {
-    (void)self;
-    if (!fl_out_make(c->out[0])) return false;
-    if (fl_numel(c->out[0]) == 0) return true;
-    const fl__conv v = fl__conv_of(c, FL__CONV_FORWARD, c->in[0], c->in[1], c->out[0]);
-    return fl__conv_run(&v);
-}
-
-/* True if a gradient has no elements, or is a sum of none: then it is 0. */
-static bool fl__conv_nothing(const fl_call *c) {
+/* True if the output has no elements, or is the gradient of a sum of none: then it is 0. */
+static bool fl__conv_nothing(const fl_call *c, fl__conv_direction direction) {
     const int64_t n = fl_numel(c->out[0]);
+    if (direction == FL__CONV_FORWARD) return n == 0;
     if (n > 0 && fl_numel(c->in[0]) > 0 && fl_numel(c->in[1]) > 0) return false;
     if (n > 0) memset(fl_data(c->out[0]), 0, (size_t)n * fl_dtype_size(c->out[0]->dtype));
     return true;
 }
 
+/* Makes the output of c, and runs it. Of halves there is one way, all others take f32. */
+static bool fl__conv_call(const fl_call *c, fl__conv_direction direction, const fl_tensor *x,
+                          const fl_tensor *w, const fl_tensor *y) {
+    fl__conv v;
+    if (fl_is_narrow(x)) {
+        v = fl__conv_of(c, direction, x, w, y);
+        if (!fl__conv_by_size() || !fl__conv_amx_takes(&v)) return fl__call_widen(c);
+    }
+    if (!fl_out_make(c->out[0])) return false;
+    if (fl__conv_nothing(c, direction)) return true;
+    v = fl__conv_of(c, direction, x, w, y);
+    return fl__conv_run(&v);
+}
+
+/* conv2d and conv2d_bias: x [n, c, h, w], w [o, c / groups, kh, kw], [bias o] -> [n, o, oh, ow]; any
+   strides; f32, f64. */
+FL_PRIVATE bool fl__cpu_conv2d(const fl_backend *self, const fl_call *c) {
+    (void)self;
+    return fl__conv_call(c, FL__CONV_FORWARD, c->in[0], c->in[1], c->out[0]);
+}
+
 /* dy, w -> dx */
 FL_PRIVATE bool fl__cpu_conv2d_grad_input(const fl_backend *self, const fl_call *c) {
     (void)self;
-    if (!fl_out_make(c->out[0])) return false;
-    if (fl__conv_nothing(c)) return true;
-    const fl__conv v = fl__conv_of(c, FL__CONV_DATA, c->out[0], c->in[1], c->in[0]);
-    return fl__conv_run(&v);
+    return fl__conv_call(c, FL__CONV_DATA, c->out[0], c->in[1], c->in[0]);
 }
 
 /* x, dy -> dw */
 FL_PRIVATE bool fl__cpu_conv2d_grad_weight(const fl_backend *self, const fl_call *c) {
     (void)self;
-    if (!fl_out_make(c->out[0])) return false;
-    if (fl__conv_nothing(c)) return true;
-    const fl__conv v = fl__conv_of(c, FL__CONV_WEIGHT, c->in[0], c->out[0], c->in[1]);
-    return fl__conv_run(&v);
+    return fl__conv_call(c, FL__CONV_WEIGHT, c->in[0], c->out[0], c->in[1]);
 }
 
 FL_PRIVATE void fl__cpu_conv_slots(fl_backend *cpu) {
-    fl_backend_set(cpu, fl_op_conv2d_bias, fl__cpu_conv2d, 0);
+    fl_backend_set(cpu, fl_op_conv2d_bias, fl__cpu_conv2d, FL_SLOT_NARROW);
 }
 
 #endif

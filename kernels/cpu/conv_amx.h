@@ -26,12 +26,12 @@ enum { FL__CONV_AMX_CHANNELS = 16 }; /* fewer leave more than half of a step of 
 
 FL_PRIVATE bool fl__conv_amx_takes(const fl__conv *v) {
     const int64_t least = fl__min(v->c, v->o), most = fl__max(v->c, v->o);
-    return v->ks->size == 4 && v->groups == 1 && least >= FL__CONV_AMX_CHANNELS &&
+    return v->groups == 1 && least >= FL__CONV_AMX_CHANNELS &&
            most <= FL__AMX_ZEROS / (int64_t)sizeof(float) && (!v->bias || v->bias->stride[0] == 1) &&
            (v->direction == FL__CONV_DATA ? fl__conv_dense(&v->x, v->images, v->c, v->h, v->w)
                                           : v->x.c == 1) &&
            fl__conv_dense(&v->y, v->images, v->o, v->oh, v->ow) &&
-           fl__conv_dense(&v->k, v->o, v->c, v->kh, v->kw) && fl__bf16_tiles();
+           fl__conv_dense(&v->k, v->o, v->c, v->kh, v->kw) && fl__bf16_tiles(v->dtype);
 }
 
 /* Of pixels first .. first + n of a grid of `rows` x `columns` pixels an image: where pixel (row, column) *
@@ -117,19 +117,19 @@ FL_PRIVATE bool fl__conv_amx_run(const fl__conv *v) {
                                 .step = v->o * v->size};
     const fl__finish bias = {.size = sizeof(float), .n = v->o, .bias = v->bias ? fl_data(v->bias) : NULL,
                              .add = fl__formula_loop(FL_OP_add, FL_F32)};
-    fl__amx_product p = {.ks = fl__bf16_tiles(), .a = dy, .b = x, .c = (float *)(void *)v->k.data, .m = v->o,
-                         .n = taps * v->c, .k = pixels};
+    fl__amx_product p = {.ks = fl__bf16_tiles(v->dtype), .dtype = v->dtype, .a = dy, .b = x, .c = v->k.data,
+                         .m = v->o, .n = taps * v->c, .k = pixels};
     if (v->direction == FL__CONV_FORWARD) {
         p.a = p.b = x;
         p.a.along = p.b.along = true;
         p.b.lines = v->o, p.b.find = fl__conv_amx_w;
-        p.c = (float *)(void *)v->y.data, p.m = pixels, p.n = v->o, p.k = taps * c32;
+        p.c = v->y.data, p.m = pixels, p.n = v->o, p.k = taps * c32;
         if (v->bias) p.finish = &bias;
     } else if (v->direction == FL__CONV_DATA) {
         p.a.along = true;
         p.a.lines = all, p.a.segments = taps, p.a.find = fl__conv_amx_dy, p.a.arg = v;
         p.b.lines = taps * o32, p.b.segments = 1, p.b.find = fl__conv_amx_taps;
-        p.c = (float *)(void *)v->x.data, p.m = all, p.n = v->c, p.k = taps * o32;
+        p.c = v->x.data, p.m = all, p.n = v->c, p.k = taps * o32;
     }
     return fl__amx_run(&p, v->op);
 }

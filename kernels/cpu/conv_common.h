@@ -48,6 +48,7 @@ typedef struct fl__conv {
     const char *op; /* its name */
     const fl__kernels *ks;
     const fl__conv_kernels *ck;
+    fl_dtype dtype;
     int64_t size;                 /* bytes of an element */
     int64_t images, groups, c, o; /* c, o: channels per group */
     int64_t h, w, oh, ow, kh, kw;
@@ -119,7 +120,7 @@ FL__TILES_BEGIN
 FL__TILES_END
 
 static fl__image fl__image_of(const fl_tensor *t) {
-    return (fl__image){fl_data(t), t->stride[0], t->stride[1], t->stride[2], t->stride[3]};
+    return (fl__image){t->buffer ? fl_data(t) : NULL, t->stride[0], t->stride[1], t->stride[2], t->stride[3]};
 }
 
 FL_PRIVATE fl__conv fl__conv_of(const fl_call *c, fl__conv_direction direction, const fl_tensor *x,
@@ -130,7 +131,7 @@ FL_PRIVATE fl__conv fl__conv_of(const fl_call *c, fl__conv_direction direction, 
     return (fl__conv){
         .direction = direction, .call = c, .op = fl_op_get_info(c->op)->name,
         .ks = fl__gemm_kernels(x->dtype), .ck = (x->dtype == FL_F64 ? f64 : f32)[fl__level()],
-        .size = (int64_t)fl_dtype_size(x->dtype),
+        .dtype = x->dtype, .size = (int64_t)fl_dtype_size(x->dtype),
         .images = x->shape[0], .groups = a->groups, .c = w->shape[1], .o = w->shape[0] / a->groups,
         .h = x->shape[2], .w = x->shape[3], .oh = y->shape[2], .ow = y->shape[3],
         .kh = w->shape[2], .kw = w->shape[3],

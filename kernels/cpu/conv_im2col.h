@@ -56,7 +56,7 @@ FL_PRIVATE bool fl__im2col_can(const fl__conv *v) {
    1 x 1 kernels take it earlier. */
 FL_PRIVATE bool fl__im2col_pays(const fl__conv *v) {
     const int64_t weights = v->kh * v->kw * v->c * v->o;
-    const bool rounds = v->kh * v->kw == 1 && (fl__gemm_pairs(v->ks) || (v->size == 4 && fl__bf16_tiles()));
+    const bool rounds = v->kh * v->kw == 1 && (fl__gemm_pairs(v->ks) || fl__bf16_tiles(v->dtype));
     if (v->direction == FL__CONV_WEIGHT) return (v->c >= 256 || rounds) && weights >= 1 << 16;
     return weights >= (v->kh * v->kw > 1 ? 1 << 20 : rounds ? 1 << 15 : 1 << 18);
 }

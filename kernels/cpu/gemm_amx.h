@@ -46,10 +46,11 @@ struct fl__amx_operand {
 typedef struct fl__amx_product {
     const fl__amx_kernels *ks;
     fl__amx_operand a, b; /* A: lines along k are its rows; B: lines across k are its rows */
-    float *c;             /* dense rows of n */
+    fl_dtype dtype;       /* of C: FL_F32 or FL_BF16, which the sums are rounded to once */
+    char *c;              /* dense rows of n */
     int64_t m, n, k;      /* k: with the zeros that fill each segment */
     const fl__product *of; /* NULL: one item */
-    const fl__finish *finish;
+    const fl__finish *finish; /* its bias of C's dtype */
 } fl__amx_product;
 /* Runs it. False after fl_fail. */
 FL_PRIVATE bool fl__amx_run(const fl__amx_product *product, const char *op);
@@ -463,8 +464,19 @@ typedef struct fl__amx_plan {
     bool groups_of_b; /* which operand is packed in groups, by tasks; the other one by all */
     int64_t items, steps, shared, own, group, groups; /* panels of one item */
     int64_t s0, s1;   /* the pass at work */
+    /* Of results that are rounded: by what; all items' sums, or NULL where one pass sums a task's part of C in
+       its workspace; and how they are finished. */
+    fl__loop narrow;
+    float *sums;
+    fl__finish finish;
     fl__scratch scratch;
 } fl__amx_plan;
+
+/* Where a task sums: rows of `ld`, of which the first one's first column is that of C's (i, j). */
+typedef struct fl__amx_sums {
+    float *at;
+    int64_t ld, i, j;
+} fl__amx_sums;
 
 /* The operand of an item. */
 static fl__amx_operand fl__amx_item(const fl__amx_plan *p, bool b, int64_t item) {
@@ -489,7 +501,7 @@ static void fl__amx_pack_task(void *arg, int64_t begin, int64_t end) {
 
 /* Panel y of the shared operand meets panels x0 .. x1 of the other one, packed at `group`. */
 static void fl__amx_meet(const fl__amx_plan *p, const char *shared, int64_t y, char *group, int64_t x0,
-                         int64_t x1, float *c) {
+                         int64_t x1, const fl__amx_sums *c) {
     const fl__amx_product *of = p->of;
     const int64_t deep = p->s1 - p->s0, near = fl__ceil_div(deep, fl__ceil_div(deep, FL__AMX_NEAR));
     float *acc = (float *)(void *)(group + p->group * deep * 2 * FL__AMX_TILE);
@@ -505,8 +517,8 @@ static void fl__amx_meet(const fl__amx_plan *p, const char *shared, int64_t y, c
             float *part = acc + (x - x0) * 32 * 32;
             block.from = opens && p->s0 == 0 ? NULL : part, block.ldf = 32;
             block.to = part, block.ldt = 32;
-            fl__amx_edge(of->ks, &block, p->groups_of_b, c + i * of->n + j, of->n, rows, columns, part,
-                         opens && p->s0 > 0, closes);
+            fl__amx_edge(of->ks, &block, p->groups_of_b, c->at + (i - c->i) * c->ld + j - c->j, c->ld, rows,
+                         columns, part, opens && p->s0 > 0, closes);
         }
 }
 
@@ -517,12 +529,37 @@ static int64_t fl__amx_span(const fl__amx_operand *x, int64_t p0, int64_t p1, in
     return first;
 }
 
-/* Finishes the panels x0 .. x1 of A and y0 .. y1 of B. */
-static void fl__amx_finish(const fl__amx_product *of, int64_t x0, int64_t x1, int64_t y0, int64_t y1,
-                           float *c) {
-    int64_t rows, columns, i = fl__amx_span(&of->a, x0, x1, &rows),
-                           j = fl__amx_span(&of->b, y0, y1, &columns);
-    fl__gemm_finish(of->finish, (char *)(c + i * of->n + j), of->n, i, rows, j, columns);
+/* A block of C: panels a0 .. a1 of A meet b0 .. b1 of B. */
+typedef struct fl__amx_part {
+    int64_t i, rows, j, columns;
+} fl__amx_part;
+
+static fl__amx_part fl__amx_part_of(const fl__amx_product *of, int64_t a0, int64_t a1, int64_t b0, int64_t b1) {
+    fl__amx_part at;
+    at.i = fl__amx_span(&of->a, a0, a1, &at.rows);
+    at.j = fl__amx_span(&of->b, b0, b1, &at.columns);
+    return at;
+}
+
+/* Where the part's sums go: into C, or else into what will be rounded. */
+static fl__amx_sums fl__amx_sums_of(const fl__amx_plan *p, int64_t item, const fl__amx_part *at, char *group) {
+    const fl__amx_product *of = p->of;
+    const int64_t first = item * of->m * of->n;
+    if (!p->narrow) return (fl__amx_sums){(float *)(void *)of->c + first, of->n, 0, 0};
+    if (p->sums) return (fl__amx_sums){p->sums + first, of->n, 0, 0};
+    float *acc = (float *)(void *)(group + p->group * (p->s1 - p->s0) * 2 * FL__AMX_TILE);
+    return (fl__amx_sums){acc + p->group * 32 * 32, at->columns, at->i, at->j};
+}
+
+/* Finishes a part that is summed. */
+static void fl__amx_finish(const fl__amx_plan *p, int64_t item, const fl__amx_part *at, const fl__amx_sums *c) {
+    const fl__amx_product *of = p->of;
+    float *sum = c->at + (at->i - c->i) * c->ld + at->j - c->j;
+    if (p->narrow)
+        fl__gemm_round(&p->finish, p->narrow, sum, c->ld, (uint16_t *)(void *)of->c + item * of->m * of->n,
+                       at->i, at->rows, at->j, at->columns);
+    else if (of->finish)
+        fl__gemm_finish(of->finish, (char *)sum, c->ld, at->i, at->rows, at->j, at->columns);
 }
 
 /* Task = item * groups + group. */
@@ -530,7 +567,8 @@ static void fl__amx_task(void *arg, int64_t begin, int64_t end) {
     const fl__amx_plan *p = arg;
     const fl__amx_product *of = p->of;
     const int64_t bytes = (p->s1 - p->s0) * 2 * FL__AMX_TILE;
-    const bool finish = of->finish && p->s1 == p->steps;
+    /* rows of a group of B are long, and what a workspace holds must leave it; else whole rows are finished */
+    const bool last = p->s1 == p->steps, at_once = p->groups_of_b || (p->narrow && !p->sums);
     char *group = fl__scratch_take(&p->scratch);
     of->ks->begin();
     for (int64_t task = begin; task < end; task++) {
@@ -538,13 +576,18 @@ static void fl__amx_task(void *arg, int64_t begin, int64_t end) {
         const int64_t x1 = fl__min(x0 + p->group, p->own);
         const char *shared = p->scratch.shared + item * p->shared * bytes;
         const fl__amx_operand own = fl__amx_item(p, p->groups_of_b, item);
-        float *c = of->c + item * of->m * of->n;
         fl__amx_pack(of->ks, &own, p->groups_of_b, x0, x1, p->s0, p->s1, group);
         for (int64_t y = 0; y < p->shared; y++) {
-            fl__amx_meet(p, shared, y, group, x0, x1, c);
-            if (finish && p->groups_of_b) fl__amx_finish(of, y, y + 1, x0, x1, c);
+            const fl__amx_part at = p->groups_of_b ? fl__amx_part_of(of, y, y + 1, x0, x1)
+                                                   : fl__amx_part_of(of, x0, x1, y, y + 1);
+            const fl__amx_sums c = fl__amx_sums_of(p, item, &at, group);
+            fl__amx_meet(p, shared, y, group, x0, x1, &c);
+            if (last && at_once) fl__amx_finish(p, item, &at, &c);
         }
-        if (finish && !p->groups_of_b) fl__amx_finish(of, x0, x1, 0, p->shared, c);
+        if (!last || at_once) continue;
+        const fl__amx_part at = fl__amx_part_of(of, x0, x1, 0, p->shared);
+        const fl__amx_sums c = fl__amx_sums_of(p, item, &at, group);
+        fl__amx_finish(p, item, &at, &c);
     }
     of->ks->end();
     fl__scratch_give_back(&p->scratch, group);
@@ -561,9 +604,21 @@ FL_PRIVATE bool fl__amx_run(const fl__amx_product *of, const char *op) {
     p.group = fl__ceil_div(p.own, fl__ceil_div(p.own, p.group));
     p.groups = fl__ceil_div(p.own, p.group);
     const int64_t panel = pass * 2 * FL__AMX_TILE, acc = 32 * 32 * (int64_t)sizeof(float);
-    if (!fl__scratch_open(&p.scratch, p.items * p.groups, p.group * (panel + acc), p.items * p.shared * panel,
-                          op))
+    const int64_t packed = p.items * p.shared * panel, all = p.items * of->m * of->n;
+    if (of->dtype != FL_F32) p.narrow = fl__cast_loop(FL_F32, of->dtype);
+    const bool parts = p.narrow && pass >= p.steps; /* sums of a part stay in a workspace */
+    const int64_t sums = p.narrow && !parts ? all * (int64_t)sizeof(float) : 0;
+    const int64_t bias = p.narrow && of->finish && of->finish->add ? of->n * (int64_t)sizeof(float) : 0;
+    if (!fl__scratch_open(&p.scratch, p.items * p.groups, p.group * (panel + (parts ? 2 : 1) * acc),
+                          packed + sums + bias, op))
         return false;
+    if (sums) p.sums = (float *)(void *)(p.scratch.shared + packed);
+    if (p.narrow) p.finish = of->finish ? *of->finish : (fl__finish){.n = of->n};
+    if (bias) {
+        char *wide = p.scratch.shared + packed + sums;
+        fl__cast_loop(of->dtype, FL_F32)((void *[]){wide, (void *)(uintptr_t)p.finish.bias}, of->n, NULL);
+        p.finish.bias = wide;
+    }
     const int64_t work = p.group * p.shared * pass * 32 * 32 * 32, packing = pass * 32 * 32;
     for (p.s0 = 0; p.s0 < p.steps; p.s0 = p.s1) {
         p.s1 = fl__min(p.s0 + pass, p.steps);
@@ -587,15 +642,16 @@ FL_PRIVATE fl__amx_operand fl__amx_matrix(const char *data, int64_t size, int64_
 FL_PRIVATE bool fl__amx_takes(const fl__product *p) {
     const bool small = p->m * p->n * p->k <= FL__SMALL_PRODUCT || p->k < 16;
     const bool few = p->m <= FL__SKINNY_ROWS || p->n <= FL__SKINNY_ROWS;
-    return p->dtype == FL_F32 && !small && !few && (p->rsa == 1 || p->csa == 1) &&
-           (p->rsb == 1 || p->csb == 1) && fl__bf16_tiles();
+    return !small && !few && (p->rsa == 1 || p->csa == 1) && (p->rsb == 1 || p->csb == 1) &&
+           fl__bf16_tiles(p->dtype);
 }
 
 FL_PRIVATE bool fl__amx_matmul(const fl__product *p) {
+    const int64_t size = (int64_t)fl_dtype_size(p->dtype);
     const fl__amx_product product = {
-        .ks = fl__bf16_tiles(), .c = (float *)(void *)p->out, .m = p->m, .n = p->n, .k = p->k, .of = p,
-        .a = fl__amx_matrix(p->a, 4, p->m, p->k, p->rsa, p->csa),
-        .b = fl__amx_matrix(p->b, 4, p->n, p->k, p->csb, p->rsb),
+        .ks = fl__bf16_tiles(p->dtype), .dtype = p->dtype, .c = p->out, .m = p->m, .n = p->n, .k = p->k, .of = p,
+        .a = fl__amx_matrix(p->a, size, p->m, p->k, p->rsa, p->csa),
+        .b = fl__amx_matrix(p->b, size, p->n, p->k, p->csb, p->rsb),
         .finish = p->finishes ? &p->finish : NULL};
     return fl__amx_run(&product, "matmul");
 }

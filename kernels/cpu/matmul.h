@@ -487,11 +487,12 @@ static void fl__matmul_i64(void *arg, int64_t begin, int64_t end) {
 
 /* >>slots */
 
-/* a [..., m, k], b [..., k, n] -> [..., m, n]; f32, f64, i64. */
+/* a [..., m, k], b [..., k, n] -> [..., m, n]; f32, f64, i64, and bf16 by tiles. */
 FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c) {
     fl__matmul p = {.of = fl__product_of(c)};
     fl__product *of = &p.of;
     (void)self;
+    if (fl_is_narrow(c->out[0]) && !fl__amx_takes(of)) return fl__call_widen(c);
     if (!fl__product_make(of, c)) return false;
     if (of->m * of->n * of->items == 0) return true;
     if (of->k == 0) {
@@ -519,7 +520,7 @@ FL_PRIVATE bool fl__cpu_linear(const fl_backend *self, const fl_call *c) {
 }
 
 FL_PRIVATE void fl__cpu_matmul_slots(fl_backend *cpu) {
-    fl_backend_set(cpu, fl_op_linear, fl__cpu_linear, 0);
+    fl_backend_set(cpu, fl_op_linear, fl__cpu_linear, FL_SLOT_NARROW);
 }
 
 #endif /* FL_CPU_MATMUL_IMPL */

@@ -41,6 +41,9 @@ FL_PRIVATE void fl__product_finish(fl__product *p, int64_t rows);
 /* Finishes rows i .. i + m, columns j .. j + n of C, the first of which is at c. */
 FL_PRIVATE void fl__gemm_finish(const fl__finish *f, char *c, int64_t ldc, int64_t i, int64_t m, int64_t j,
                                 int64_t n);
+/* The same of f32 sums that are to be rounded to halves: of C, whose first row is at y, and z. */
+FL_PRIVATE void fl__gemm_round(const fl__finish *f, fl__loop narrow, float *c, int64_t ldc, uint16_t *y,
+                               int64_t i, int64_t m, int64_t j, int64_t n);
 
 #define FL__SMALL_PRODUCT (64 * 64 * 64) /* m n k up to which packing and threads do not pay */
 enum { FL__SKINNY_ROWS = 8 };            /* rows up to which the reading of B is all that counts */
@@ -73,6 +76,18 @@ FL_PRIVATE int64_t fl__product_offset(const fl__product *p, const int64_t *strid
     return at;
 }
 
+FL_PRIVATE void fl__gemm_round(const fl__finish *f, fl__loop narrow, float *c, int64_t ldc, uint16_t *y,
+                               int64_t i, int64_t m, int64_t j, int64_t n) {
+    uint16_t *z = (uint16_t *)(void *)f->z;
+    for (int64_t end = i + m; i < end; i++, c += ldc) {
+        const int64_t at = i * f->n + j;
+        if (f->add) f->add((void *[]){c, c, (char *)(uintptr_t)f->bias + j * (int64_t)sizeof *c}, n, NULL);
+        if (z) narrow((void *[]){z + at, c}, n, NULL);
+        if (f->act) f->act((void *[]){c, c}, n, NULL);
+        narrow((void *[]){y + at, c}, n, NULL);
+    }
+}
+
 static void fl__product_finish_task(void *arg, int64_t begin, int64_t end) {
     const fl__product *p = arg;
     const fl__finish *f = &p->finish;
@@ -86,6 +101,7 @@ FL_PRIVATE void fl__product_finish(fl__product *p, int64_t rows) {
 FL_PRIVATE fl__product fl__product_of(const fl_call *c) {
     const fl_tensor *y = c->out[0], *a = c->in[0], *b = c->in[1], *bias = c->n_in > 2 ? c->in[2] : NULL;
     const int nd = y->ndim;
+    const fl_dtype wide = fl_dtype_wide(y->dtype);
     fl__product p = {.dtype = y->dtype, .m = y->shape[nd - 2], .n = y->shape[nd - 1], .items = 1,
                      .ndim = nd - 2, .shape = y->shape, .a_stride = a->stride, .b_stride = b->stride,
                      .a = fl_data(a), .rsa = a->stride[nd - 2], .csa = a->stride[nd - 1],
@@ -95,9 +111,9 @@ FL_PRIVATE fl__product fl__product_of(const fl_call *c) {
     if (c->op == FL_OP_matmul) return p;
     const fl_op act = ((const fl_linear_args *)c->args)->act;
     p.rsb = b->stride[1], p.csb = b->stride[0]; /* w is [n][k] */
-    p.finish = (fl__finish){.size = fl_dtype_size(y->dtype), .n = p.n, .bias = bias ? fl_data(bias) : NULL};
-    if (bias) p.finish.add = fl__formula_loop(FL_OP_add, y->dtype);
-    if (act != FL_OP_NONE) p.finish.act = fl__formula_loop(act, y->dtype);
+    p.finish = (fl__finish){.size = fl_dtype_size(wide), .n = p.n, .bias = bias ? fl_data(bias) : NULL};
+    if (bias) p.finish.add = fl__formula_loop(FL_OP_add, wide);
+    if (act != FL_OP_NONE) p.finish.act = fl__formula_loop(act, wide);
     p.finishes = p.finish.add || p.finish.act || c->n_out > 1;
     return p;
 }
