@@ -197,9 +197,14 @@ FL_API fl_note *fl_note_here(void);
    Memory managers are told (fl_mem_info.lifetime). Returns the setting before. */
 FL_API bool fl_lasting(bool on);
 /* A word of this thread that scopes save and restore, for the layers above. Starts 0; bit 0 is no-grad,
-   bits 8 to 15 are FL_AUTOCAST_FLAGS, bit 40 a cache's (fl_nn_forward_cached), the three highest fl's own. */
+   bits 8 to 15 are FL_AUTOCAST_FLAGS, 16 to 23 fl_stream's number, bit 40 a cache's (fl_nn_forward_cached), the three highest fl's own. */
 FL_API uint64_t fl_flags(void);
 FL_API void fl_set_flags(uint64_t flags);
+/* What this thread computes goes into stream n of its device from now on, 0 to 255 (0 at the start), until it
+   is told otherwise or the scope ends. Streams run beside each other; a tensor that one uses after another
+   is waited for (fl_buffer_use). Families without streams, as cpu, run on. Returns the number before, -1
+   after an error. */
+FL_API int fl_stream(int n);
 /* The f32 operands of the call at work on this thread were bf16: products may round them without a loss. */
 FL_PRIVATE bool fl__of_bf16(void);
 
@@ -978,6 +983,13 @@ uint64_t fl_flags(void) {
 }
 void fl_set_flags(uint64_t flags) {
     fl__here.flags = (fl__here.flags & FL__OWN_FLAGS) | (flags & ~FL__OWN_FLAGS);
+}
+
+int fl_stream(int n) {
+    const uint64_t flags = fl__here.flags;
+    if (n < 0 || n > 255) return fl_refuse("fl_stream: %d is not of 0 to 255", n), -1;
+    fl__here.flags = (flags & ~((uint64_t)255 << 16)) | (uint64_t)n << 16;
+    return (int)(flags >> 16 & 255);
 }
 
 FL_PRIVATE bool fl__of_bf16(void) { return fl__here.flags & FL__OF_BF16; }

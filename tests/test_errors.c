@@ -385,6 +385,7 @@ static void rows_of_handles(void) {
     ROW(QUIET, "fl_backend_index", fl_backend_index(NULL) == -1, "no backend family");
     FINE(fl_backend_at, !fl_backend_at(-1) && !fl_backend_at(99));
     ROW(RAISES, "fl_backend_set_default", !fl_backend_set_default("none"), "'none'");
+    ROW(RAISES, "fl_stream", fl_stream(256) == -1, "fl_stream: 256 is not of 0 to 255");
     FINE(fl_cpu_level, fl_cpu_level() != NULL);
     FINE(fl_cpu_bf16, fl_cpu_bf16() != NULL);
     NO(fl_cpu_set_bf16, ("tf32"), "no way 'tf32' here");

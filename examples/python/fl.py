@@ -2198,6 +2198,7 @@ _FUNCTIONS = {  # result and arguments
     "fl_lasting": "bool (bool on)",
     "fl_flags": "uint64_t ()",
     "fl_set_flags": "void (uint64_t flags)",
+    "fl_stream": "int (int n)",
     "fl_op_register": "fl_op (fl_op_info* info)",
     "fl_op_count": "int ()",
     "fl_op_get_info": "fl_op_info* (fl_op op)",

@@ -106,8 +106,9 @@ FL_API fl_data_set *fl_data_lengths(fl_data_set *set, const int64_t *length, int
    fl_data_id): mix your seed into rng->key. Called from several threads below fl_data_prefetch. */
 typedef bool (*fl_data_fn)(fl_data_sample *sample, fl_rng *rng, void *user);
 FL_API fl_data_set *fl_data_transform(fl_data_set *set, fl_data_fn fn, void *user);
-/* The same values on another backend family (fl_to). Below fl_data_prefetch, above batches, whole
-   batches move in its threads, while others are worked on. */
+/* The same values on another backend family (fl_to), where they are moved on stream 255 (fl_stream): beside
+   what is computed on others, which wait for them when they use them. Above batches whole batches move; below
+   fl_data_prefetch in its threads, while others are worked on. */
 FL_API fl_data_set *fl_data_to(fl_data_set *set, const char *family);
 
 #ifdef __cplusplus
@@ -746,10 +747,11 @@ FL_API fl_data_set *fl_data_lengths(fl_data_set *set, const int64_t *length, int
 
 static bool fl__data_to_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
     const char *family = fl_backend_at(*(int *)self->user)->name;
-    if (!fl_data_get(self->inner_[0], i, out)) return false;
-    for (int k = 0; k < out->n; k++)
-        if (!(out->t[k] = fl_to(out->t[k], family))) return false;
-    return true;
+    bool ok = fl_data_get(self->inner_[0], i, out);
+    const int stream = fl_stream(255);
+    for (int k = 0; ok && k < out->n; k++) ok = (out->t[k] = fl_to(out->t[k], family)) != NULL;
+    fl_stream(stream);
+    return ok;
 }
 
 FL_API fl_data_set *fl_data_to(fl_data_set *set, const char *family) {

@@ -39,7 +39,7 @@ static __device__ __forceinline__ T flk_score(const flk_attention &a, const flk_
 template <class T>
 static __device__ __forceinline__ void flk_kept(const flk_attention &a, int64_t quad, T *kept) {
     uint32_t w[4];
-    if (a.drop > 0) flm_philox(a.key, a.counter + (uint64_t)quad, w);
+    if (a.drop > 0) flm_philox(a.key, flk_counter(a.counter, a.word) + (uint64_t)quad, w);
 #pragma unroll
     for (int k = 0; k < 4; k++)
         kept[k] = a.drop <= 0 ? (T)1 : flm_uniform_f32(w[k]) >= (float)a.drop ? (T)(1 / (1 - a.drop)) : (T)0;

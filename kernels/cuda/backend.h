@@ -1,7 +1,7 @@
 /* kernels/cuda/backend.h - the family cuda: its table, its slots, what it makes, maps and waits for
 
-   A slot turns a record into the plain structs of flk.h, which start kernels on the family's one stream and
-   return; fl_sync and fl_map wait. Ops without a slot here are composed of those with one; those without a
+   A slot turns a record into the plain structs of flk.h, which start kernels on the stream in use (fl_stream)
+   and return; fl_sync and fl_map wait. Ops without a slot here are composed of those with one; those without a
    composition (factorisations) run on the cpu, with a warning. What only the data shows, an index out of
    range or x % 0, is an error of the next sync or map.
 
@@ -18,9 +18,10 @@
 
    Plain by intent, and slow where it says so: no 16-byte loads; one block reduces each output, one thread
    scans or scatters each line, but for sums at places that all lines share; convolutions are direct.
-   layers.h and sequence.h have the slots of registered ops, step.h those that leave in bundles. Products, convolutions and
-   attention go to cuBLASLt (lt.h) and cuDNN (dnn.h) where they are there. Left for later: graphs, streams,
-   more devices than the first. A writing map of a view with gaps brings back the elements between too:
+   layers.h and sequence.h have the slots of registered ops, step.h those that leave in bundles, graph.h steps
+   that are replayed. Products, convolutions and attention go to cuBLASLt (lt.h) and cuDNN (dnn.h) where they
+   are there. Left for later: more devices than the first. A writing map of a view with gaps brings back the
+   elements between too:
    nobody else may write them meanwhile. */
 #ifndef FL_CUDA_BACKEND_H
 #define FL_CUDA_BACKEND_H
@@ -34,7 +35,14 @@ FL_API const fl_backend *fl_backend_cuda(void);
 
 /* private: what the files of slots share */
 #define FL__CUDA_SLOT(name) \
-    static bool name(const fl_backend *self __attribute__((unused)), const fl_call *c)
+    static bool name##_body(const fl_backend *self, const fl_call *c); \
+    static bool name(const fl_backend *self, const fl_call *c) { return fl__cuda_slot(self, c, name##_body); } \
+    static bool name##_body(const fl_backend *self __attribute__((unused)), const fl_call *c)
+/* Runs it for the stream in use: what other streams did with the operands is waited for. */
+FL_PRIVATE bool fl__cuda_slot(const fl_backend *self, const fl_call *c, fl_slot run);
+/* The stream that this thread computes on, NULL after fl_fail. Until the end no other thread starts work. */
+FL_PRIVATE void *fl__cuda_begin(void);
+FL_PRIVATE void fl__cuda_end(void);
 /* True, or an error of the record's op that says why. */
 FL_PRIVATE bool fl__cuda_started(const fl_call *c, const char *why);
 FL_PRIVATE bool fl__cuda_refuses(const fl_call *c, fl_dtype d);
@@ -48,16 +56,22 @@ FL_PRIVATE void fl__cuda_pass(flk_pass *p, fl_op op, int n, fl_tensor *const t[]
 FL_PRIVATE void fl__cuda_lines(flk_lines *l, fl_op op, int n, fl_tensor *const t[], int shaped, int axis);
 /* Memory of the device for the kernels of one slot, until it is dropped: what runs then has it still. */
 FL_PRIVATE fl_buffer *fl__cuda_scratch(const fl_call *c, size_t bytes);
-#include "layers.h"
-#include "sequence.h"
-#include "step.h"
+/* While this thread captures (graph.h): b is used; c may be captured, on that stream. */
+FL_PRIVATE bool fl__cuda_graph_use(fl_buffer *b, bool writes);
+FL_PRIVATE bool fl__cuda_graph_takes(const fl_call *c, const void *stream);
+/* The step cannot be captured; false. */
+FL_PRIVATE bool fl__cuda_graph_spoil(void);
 #endif
 
 #if defined(FL_IMPL_ONLY_CUDA_BACKEND) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CUDA_BACKEND_IMPL
 #define FL_CUDA_BACKEND_IMPL
 #include "dnn.h"
+#include "graph.h"
+#include "layers.h"
 #include "lt.h"
+#include "sequence.h"
+#include "step.h"
 #include <pthread.h>
 #include <string.h>
 
@@ -87,11 +101,53 @@ FL_PRIVATE bool fl__cuda_refuses(const fl_call *c, fl_dtype d) {
     return fl_fail("fl_%s: cuda has no kernel for %s", fl_op_get_info(c->op)->name, fl_dtype_name(d));
 }
 
+/* Held from a tensor's use on until its kernels are started, so that an event of its stream stands behind
+   them. Compositions run slots in slots. */
+static pthread_mutex_t fl__cuda_starting;
+static pthread_once_t fl__cuda_once = PTHREAD_ONCE_INIT;
+static void fl__cuda_starting_init(void) {
+    pthread_mutexattr_t a;
+    pthread_mutexattr_init(&a);
+    pthread_mutexattr_settype(&a, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&fl__cuda_starting, &a);
+    pthread_mutexattr_destroy(&a);
+}
+
+FL_PRIVATE void *fl__cuda_begin(void) {
+    void *stream = NULL;
+    const char *why = flk_use_stream((int)(fl_flags() >> 16 & 255), &stream);
+    if (why) return fl_fail("cuda: %s", why), NULL;
+    pthread_once(&fl__cuda_once, fl__cuda_starting_init);
+    pthread_mutex_lock(&fl__cuda_starting);
+    return stream;
+}
+
+FL_PRIVATE void fl__cuda_end(void) {
+    pthread_mutex_unlock(&fl__cuda_starting);
+}
+
+static bool fl__cuda_use(const fl_tensor *t, void *stream, bool writes) {
+    if (!t || !t->buffer) return true;
+    if (fl__cuda_captures() && !fl__cuda_graph_use(t->buffer, writes)) return false;
+    return fl_buffer_use(t->buffer, stream);
+}
+
+FL_PRIVATE bool fl__cuda_slot(const fl_backend *self, const fl_call *c, fl_slot run) {
+    void *stream = fl__cuda_begin();
+    if (!stream) return false;
+    bool ok = !fl__cuda_captures() || fl__cuda_graph_takes(c, stream);
+    for (int i = 0; ok && i < c->n_out; i++) ok = fl__cuda_use(c->out[i], stream, true);
+    for (int i = 0; ok && i < c->n_in; i++) ok = fl__cuda_use(c->in[i], stream, false);
+    ok = ok && run(self, c);
+    fl__cuda_end();
+    return ok || fl__cuda_graph_spoil();
+}
+
 static bool fl__cuda_make(const fl_backend *self, fl_tensor *out, const fl_mem_info *info) {
     (void)self;
     fl_mem_info mine = *info;
     size_t bytes;
-    const char *why = flk_start();
+    const char *why = flk_use_stream((int)(fl_flags() >> 16 & 255), &mine.stream);
     if (why) return fl_fail("cuda: %s", why);
     mine.device = fl__cuda_device();
     if (__builtin_mul_overflow((size_t)fl_numel(out), fl_dtype_size(out->dtype), &bytes))
@@ -100,9 +156,15 @@ static bool fl__cuda_make(const fl_backend *self, fl_tensor *out, const fl_mem_i
     return out->buffer != NULL;
 }
 
+static bool fl__cuda_no_host(const char *fn) {
+    fl__cuda_graph_spoil();
+    return fl_fail("%s: cuda: the host waits, reads or writes while a graph is captured", fn);
+}
+
 /* Waits, and reports what the data of the work so far showed. */
 static bool fl__cuda_sync(const fl_backend *self) {
     (void)self;
+    if (fl__cuda_captures()) return fl__cuda_no_host("fl_sync");
     const char *why = flk_sync();
     if (why) return fl_fail("cuda: %s", why);
     const flk_fault f = flk_take_fault();
@@ -113,12 +175,30 @@ static bool fl__cuda_sync(const fl_backend *self) {
                    (int)f.axis, (long long)f.size);
 }
 
+/* A copy behind all that uses the buffer and another one, of the device or pinned; NULL: of other memory. */
+static bool fl__cuda_copy_behind(const char *fn, fl_buffer *b, fl_buffer *also, void *dst, const void *src,
+                                 size_t bytes, bool waits) {
+    if (fl__cuda_captures()) return fl__cuda_no_host(fn);
+    void *stream = fl__cuda_begin();
+    if (!stream) return false;
+    const bool ok = fl_buffer_use(b, stream) && (!also || fl_buffer_use(also, stream));
+    const char *why = ok ? flk_copy_later(dst, src, bytes) : NULL;
+    fl__cuda_end();
+    if (ok && !why && waits) why = flk_sync_stream();
+    return ok && (!why || fl_fail("%s: cuda: %s", fn, why));
+}
+
+static fl_buffer *fl__cuda_stage(const char *fn, size_t bytes) {
+    const fl_mem_info info = {.device = fl__cuda_pinned(), .op = fn, .lifetime = 1};
+    return fl_buffer_new(bytes, &info);
+}
+
 /* A mapping: a copy of the bytes from the first to the last element of a tensor. */
 typedef struct fl__cuda_map {
     struct fl__cuda_map *next;
     const fl_tensor *of;
     char *device;
-    void *host;
+    fl_buffer *host; /* pinned */
     size_t bytes;
 } fl__cuda_map;
 static fl__cuda_map *fl__cuda_maps;
@@ -139,6 +219,7 @@ static void fl__cuda_extent(const fl_tensor *t, int64_t *before, int64_t *all) {
 static void *fl__cuda_map_tensor(const fl_backend *self, fl_tensor *t, int access) {
     int64_t before, all;
     const int64_t size = (int64_t)fl_dtype_size(t->dtype);
+    if (fl__cuda_captures()) return fl__cuda_no_host("fl_map"), NULL;
     fl__cuda_extent(t, &before, &all);
     if ((access & FL_READ || all > fl_numel(t)) && !fl__cuda_sync(self)) return NULL;
     fl__cuda_map *m = fl_heap_alloc(sizeof *m);
@@ -146,19 +227,16 @@ static void *fl__cuda_map_tensor(const fl_backend *self, fl_tensor *t, int acces
     m->of = t;
     m->bytes = (size_t)(all * size);
     m->device = (char *)fl_data(t) - before * size;
-    const char *why = flk_host_get(&m->host, m->bytes);
-    if (!why && (access & FL_READ || all > fl_numel(t)) && (why = flk_copy(m->host, m->device, m->bytes)))
-        flk_host_put(m->host);
-    if (why) {
-        fl_heap_free(m);
-        fl_fail("fl_map: cuda: %s", why);
-        return NULL;
-    }
+    m->host = fl__cuda_stage("map", m->bytes);
+    bool ok = m->host != NULL;
+    if (ok && (access & FL_READ || all > fl_numel(t)))
+        ok = fl__cuda_copy_behind("fl_map", t->buffer, m->host, m->host->ptr, m->device, m->bytes, true);
+    if (!ok) return fl_buffer_drop(m->host), fl_heap_free(m), NULL;
     pthread_mutex_lock(&fl__cuda_maps_lock);
     m->next = fl__cuda_maps;
     fl__cuda_maps = m;
     pthread_mutex_unlock(&fl__cuda_maps_lock);
-    return (char *)m->host + before * size;
+    return (char *)m->host->ptr + before * size;
 }
 
 /* The last mapping of t goes first. */
@@ -170,13 +248,15 @@ static void fl__cuda_unmap_tensor(const fl_backend *self, fl_tensor *t, int acce
     if ((m = *at)) *at = m->next;
     pthread_mutex_unlock(&fl__cuda_maps_lock);
     if (!m) return;
-    const char *why = access & FL_WRITE ? flk_copy(m->device, m->host, m->bytes) : NULL;
-    if (why) fl_fail("fl_unmap: cuda: %s", why);
-    flk_host_put(m->host);
+    if (access & FL_WRITE)
+        fl__cuda_copy_behind("fl_unmap", t->buffer, m->host, m->device, m->host->ptr, m->bytes, false);
+    fl_buffer_drop(m->host);
     fl_heap_free(m);
 }
 
-/* Between the host's memory and the device's, or within the device, in one copy. */
+/* Between the host's memory and the device's, or within the device, in one copy. To the device through
+   pinned memory, as far as that is little, so that nobody waits. */
+enum { FL__CUDA_STAGED = 64 << 20 };
 static bool fl__cuda_move(const fl_backend *self, fl_tensor *dst, fl_tensor *src) {
     (void)self;
     const fl_device *device = fl__cuda_device();
@@ -185,9 +265,20 @@ static bool fl__cuda_move(const fl_backend *self, fl_tensor *dst, fl_tensor *src
         if (!t->buffer || t->buffer->pageable || !t->buffer->ptr || !fl_is_contiguous(t)) return false;
         if (t->buffer->device != device && !t->buffer->device->host) return false;
     }
-    if (src->buffer->device == device && !fl__cuda_sync(self)) return false;
-    const char *why = flk_copy(fl_data(dst), fl_data(src), (size_t)fl_numel(src) * fl_dtype_size(src->dtype));
-    return !why || fl_fail("fl_to: cuda: %s", why);
+    if (fl__cuda_captures() && dst->buffer->device != src->buffer->device) return fl__cuda_no_host("fl_to");
+    if (dst->buffer->device != device && !fl__cuda_sync(self)) return false;
+    const size_t bytes = (size_t)fl_numel(src) * fl_dtype_size(src->dtype);
+    fl_buffer *to = dst->buffer, *from = src->buffer, *stage = NULL;
+    if (from->device == device)
+        return fl__cuda_copy_behind("fl_to", from, to->device == device ? to : NULL, fl_data(dst),
+                                    fl_data(src), bytes, to->device != device);
+    if (bytes > FL__CUDA_STAGED)
+        return fl__cuda_copy_behind("fl_to", to, NULL, fl_data(dst), fl_data(src), bytes, true);
+    if (!(stage = fl__cuda_stage("to", bytes))) return false;
+    memcpy(stage->ptr, fl_data(src), bytes);
+    const bool ok = fl__cuda_copy_behind("fl_to", to, stage, fl_data(dst), stage->ptr, bytes, false);
+    fl_buffer_drop(stage);
+    return ok;
 }
 
 /* ---- passes ---- */
@@ -319,7 +410,7 @@ FL__CUDA_SLOT(fl__cuda_random) {
     const flk_random_args r = {.y = fl_data(to), .n = fl_numel(to), .dtype = (int)to->dtype,
                                .dist = a->dist == FL_UNIFORM ? 0 : a->dist == FL_NORMAL ? 1 : 2,
                                .a = a->a, .b = a->b, .ia = a->ia, .ib = a->ib, .key = a->rng.key,
-                               .counter = a->rng.counter};
+                               .counter = a->rng.counter, .word = flk_rng_word()};
     if (!fl__cuda_started(c, flk_random(&r)) || dense) return !fl_error();
     flk_pass p;
     fl__cuda_pass(&p, c->op, 2, (fl_tensor *[]){y, to}, 0, -1, false);
@@ -368,7 +459,7 @@ FL__CUDA_SLOT(fl__cuda_gather) {
 
 FL_PRIVATE fl_buffer *fl__cuda_scratch(const fl_call *c, size_t bytes) {
     const fl_mem_info info = {.device = fl__cuda_device(), .op = fl_op_get_info(c->op)->name, .lifetime = 1,
-                              .step = fl_mem_step_now()};
+                              .step = fl_mem_step_now(), .stream = flk_stream_in_use()};
     return fl_buffer_new(bytes, &info);
 }
 

@@ -17,6 +17,9 @@
     (kernel<<<dim3(grid), dim3(block), 0, flk_stream()>>>(__VA_ARGS__), flk_started(#kernel))
 #endif
 cudaStream_t flk_stream(void);
+static __device__ __forceinline__ uint64_t flk_counter(uint64_t counter, const uint64_t *word) {
+    return word ? counter + *word : counter;
+}
 flk_fault *flk_faults(void); /* of the device; the first one stays */
 const char *flk_started(const char *kernel);
 const char *flk_error(cudaError_t e, const char *call);

@@ -156,7 +156,7 @@ __global__ void flk_random_kernel(flk_random_args a) {
     const int64_t block = flk_thread();
     uint32_t w[4];
     if (block * per >= a.n) return;
-    flm_philox(a.key, a.counter + (uint64_t)block, w);
+    flm_philox(a.key, flk_counter(a.counter, a.word) + (uint64_t)block, w);
     if (a.dtype == FLK_F32) {
         float v[4], *y = (float *)a.y + block * 4;
         for (int k = 0; k < 4; k += 2) {

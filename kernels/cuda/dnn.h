@@ -682,7 +682,7 @@ static int fl__dnn_slot_of(fl_op op) {
                                             : 5;
 }
 
-static bool fl__dnn_slot(const fl_backend *self, const fl_call *c) {
+FL__CUDA_SLOT(fl__dnn_slot) {
     const int at = fl__dnn_slot_of(c->op);
     const fl_slot own = fl__dnn_own[at];
     bool done;

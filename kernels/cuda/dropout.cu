@@ -4,11 +4,11 @@
 /* y, x; element i, row-major, stays where the uniform number i is not below p. Four of them a thread. */
 template <class T>
 __global__ void flk_dropout_kernel(flk_pass p, float drop, double scale, uint64_t key,
-                                   uint64_t counter) {
+                                   uint64_t counter, const uint64_t *word) {
     const int64_t block = flk_thread();
     uint32_t w[4];
     if (block * 4 >= p.n) return;
-    flm_philox(key, counter + (uint64_t)block, w);
+    flm_philox(key, flk_counter(counter, word) + (uint64_t)block, w);
     for (int k = 0; k < 4 && block * 4 + k < p.n; k++) {
         int64_t at[2];
         flk_place<2>(p, block * 4 + k, at);
@@ -23,9 +23,9 @@ const char *flk_dropout(const flk_pass *p, double drop, uint64_t key, uint64_t c
     if (!p->n) return NULL;
     if (dtype == FLK_F64)
         return FLK_LAUNCH(flk_dropout_kernel<double>, blocks, FLK_BLOCK, *p, (float)drop, scale,
-                          key, counter);
+                          key, counter, flk_rng_word());
     return FLK_LAUNCH(flk_dropout_kernel<float>, blocks, FLK_BLOCK, *p, (float)drop, scale, key,
-                      counter);
+                      counter, flk_rng_word());
 }
 
 /* y, a, g: y = a / (1 + exp(-g)) */

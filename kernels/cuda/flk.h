@@ -1,6 +1,6 @@
 /* kernels/cuda/flk.h - what backend.h (C) asks of the kernels (CUDA): plain structs and flk_ functions
 
-   A function starts its kernels on the family's stream and returns: NULL, or the text of what failed, which
+   A function starts its kernels on the stream that this thread uses and returns: NULL, or the text of what failed, which
    stays valid. Sizes are in elements, pointers are of the device and at element [0, ...]. Shapes and dtypes
    were checked by the caller; what only the data shows (an index out of range, x % 0) is kept, the first of
    it, for flk_take_fault. */
@@ -59,12 +59,34 @@ const char *flk_host_get(void **p, size_t bytes); /* pinned */
 const char *flk_host_put(void *p);
 /* Between host and device, either way, or within the device. Waits, unless both are the device's. */
 const char *flk_copy(void *dst, const void *src, size_t bytes);
+const char *flk_copy_later(void *dst, const void *src, size_t bytes); /* never waits for pinned memory */
 const char *flk_zero(void *p, size_t bytes);
-const char *flk_sync(void);
+const char *flk_sync(void);        /* waits for all streams */
+const char *flk_sync_stream(void); /* for the one in use */
 size_t flk_limit(void);
 /* Called once, before any other work is started, waited for or copied: for what waits in a queue. */
 void flk_before_next(const char *(*work)(void));
-void *flk_stream_now(void); /* the cudaStream_t that work of this thread goes into */
+
+/* Streams by number, and as the cudaStream_t that they are to others. */
+enum { FLK_STREAMS = 256 };
+const char *flk_use_stream(int n, void **stream); /* work of this thread goes there from now on */
+void *flk_stream_now(void);    /* starts what waits in the queue */
+void *flk_stream_in_use(void); /* starts nothing */
+void *flk_swap_stream(void *stream); /* the same for a while: returns what it was */
+/* What `stream` has been given so far, as an event: a new one where *event is NULL. flk_wait: all that comes
+   into `stream` waits for it, or, with NULL, the host. */
+const char *flk_mark(void **event, void *stream);
+const char *flk_wait(void *stream, void *event);
+void flk_unmark(void *event);
+
+/* From flk_capture to flk_captured the stream's work is kept instead of run, and this thread may neither wait
+   nor allocate. Random numbers start at counter + *word, which flk_replay sets. */
+const char *flk_capture(void *stream, const uint64_t *word);
+const char *flk_captured(void *stream, void **graph);
+const char *flk_replay(void *graph, uint64_t *word, uint64_t value);
+void flk_graph_put(void *graph);
+const uint64_t *flk_rng_word(void); /* of the graph that is captured, in the device's memory; or NULL */
+
 /* The first fault since it was last asked, after a flk_sync: the op that met it, 0 if there was none. */
 typedef struct flk_fault {
     int op, zero; /* zero: an integer was divided by 0; else an index was out of range */
@@ -89,6 +111,7 @@ typedef struct flk_random_args {
     double a, b;
     int64_t ia, ib;
     uint64_t key, counter;
+    const uint64_t *word; /* flk_rng_word */
 } flk_random_args;
 const char *flk_random(const flk_random_args *a);
 
@@ -233,6 +256,7 @@ typedef struct flk_attention {
     void *lse;
     double scale, softcap, drop;
     uint64_t key, counter;
+    const uint64_t *word; /* flk_rng_word */
     int causal;
 } flk_attention;
 const char *flk_attention_weights(const flk_attention *a, int dtype);   /* and lse */

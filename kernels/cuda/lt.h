@@ -339,7 +339,7 @@ FL_PRIVATE bool fl__cuda_widely(fl_slot own, const fl_backend *self, const fl_ca
     return ok;
 }
 
-static bool fl__lt_matmul(const fl_backend *self, const fl_call *c) {
+FL__CUDA_SLOT(fl__lt_matmul) {
     bool done;
     if (!fl__lt_run(c, c->out[0], FL__LT_NO_EPILOGUE, NULL, &done)) return false;
     return done || fl__cuda_widely(fl__lt_own_matmul, self, c);
@@ -355,14 +355,13 @@ static int32_t fl__lt_epilogue_of(fl_op act) {
 
 /* x [m, k], w [n, k], bias [n] -> act(z), z = x w^T + bias. Activations that are no epilogue run over z: the
    one that is wanted, or one of the wide dtype, so that nothing is rounded twice. */
-static bool fl__lt_linear(const fl_backend *self, const fl_call *c) {
+FL__CUDA_SLOT(fl__lt_linear) {
     const fl_op act = ((const fl_linear_args *)c->args)->act;
     fl_tensor *bias = c->n_in > 2 ? c->in[2] : NULL, *y = c->out[0], *z = c->n_out > 1 ? c->out[1] : NULL;
     const bool fused = !z && fl__lt_epilogue_of(act);
     fl_scope s = fl_scope_begin();
     int32_t epilogue = fused ? fl__lt_epilogue_of(act) : FL__LT_NO_EPILOGUE;
     bool done = false, ok = true;
-    (void)self;
     if (!z && !fused) {
         z = fl_out_on(y->family, fl_shape_of(y), fl_dtype_wide(y->dtype));
         if (bias) bias = fl_cast(bias, fl_dtype_wide(y->dtype));

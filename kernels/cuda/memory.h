@@ -1,15 +1,32 @@
 /* kernels/cuda/memory.h - the device of family cuda and the manager that caches its memory
 
-   A request is rounded up to an eighth of its power of two, 512 bytes at least, and takes the smallest free
-   block that is no more than a quarter larger; else the device is asked. All work is in one stream, so a
-   block that comes back may go out again at once: what uses it next runs behind what used it last.
-   Nothing is split and nothing merged: fl_mem_trim, which waits, gives the free blocks back. */
+   A request is rounded up to an eighth of its power of two, 512 bytes at least, and takes a free block that
+   is no more than a quarter larger; else the device is asked. A block goes back to the stream, or the graph,
+   that it was got for: what that one puts into it next runs behind what it put last. Where another stream
+   used it last, an event says when that ends, and the next use waits for it. Nothing is split and nothing
+   merged: fl_mem_trim, which waits, gives the free blocks back, but for those of graphs. Pinned memory of the
+   host, through which bytes come and go, is cached likewise. */
 #ifndef FL_CUDA_MEMORY_H
 #define FL_CUDA_MEMORY_H
 #include "../../fl_mem.h"
 
-/* Of the one device that there is. Its get fails, saying why, where driver or device are missing. */
+/* Of the one device that there is. Its get fails, saying why, where driver or device are missing; its wait
+   makes a stream wait for what another was given so far. */
 FL_PRIVATE const fl_device *fl__cuda_device(void);
+/* Pinned memory of the host. A block that a stream uses (fl_buffer_use) comes again when that has ended. */
+FL_PRIVATE const fl_device *fl__cuda_pinned(void);
+
+/* For graph.h. What this thread gets from now on is for `home` (NULL: the stream in use), and while it is
+   captured only from what home has. */
+FL_PRIVATE void fl__cuda_memory_for(const void *home, bool captured);
+FL_PRIVATE bool fl__cuda_captures(void); /* this thread does */
+/* Calls fn with each buffer that was got for home while this was captured, and is still held; then they are
+   as any others. */
+FL_PRIVATE void fl__cuda_memory_born(const void *home, void (*fn)(fl_buffer *b, void *user), void *user);
+/* Was this one got so? */
+FL_PRIVATE bool fl__cuda_is_born(const fl_buffer *b);
+/* home ends, and all its work has: what is free is given back, what is in use belongs to that stream. */
+FL_PRIVATE void fl__cuda_memory_end(const void *home, void *stream);
 #endif
 
 #if defined(FL_IMPL_ONLY_CUDA_MEMORY) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
@@ -19,17 +36,40 @@ FL_PRIVATE const fl_device *fl__cuda_device(void);
 #include <pthread.h>
 #include <string.h>
 
-typedef struct fl__cuda_block {
+typedef struct fl__cuda_block fl__cuda_block;
+struct fl__cuda_block {
+    fl__cuda_block *next;          /* in its bin */
+    fl__cuda_block *older, *newer; /* of all there are */
+    const fl_device *device;
     void *p;
     size_t bytes;
-} fl__cuda_block;
+    const void *home;  /* the stream, or the graph, that it is for */
+    void *stream;      /* that it was got on last */
+    void *event;       /* what another stream did last with it; NULL: none did */
+    fl_buffer *holder; /* NULL: it is free */
+    bool pooled, born; /* home is a graph; that was captured when the block was got */
+};
 
+enum { FL__CUDA_BINS = 400, FL__CUDA_EVENTS = 64 };
 static struct {
     pthread_mutex_t lock;
-    fl__cuda_block *spare; /* by size */
-    int64_t n, cap;
+    fl__cuda_block *bin[FL__CUDA_BINS], *newest;
+    void *event[FL__CUDA_EVENTS]; /* spare ones */
+    int n_events;
     fl_mem_stats stats;
 } fl__cuda_cache = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static _Thread_local const void *fl__cuda_home;
+static _Thread_local bool fl__cuda_captured;
+
+FL_PRIVATE void fl__cuda_memory_for(const void *home, bool captured) {
+    fl__cuda_home = home;
+    fl__cuda_captured = captured;
+}
+
+FL_PRIVATE bool fl__cuda_captures(void) {
+    return fl__cuda_captured;
+}
 
 /* ---- the device ---- */
 
@@ -49,6 +89,17 @@ static void fl__cuda_put(const fl_device *self, void *p, size_t bytes) {
     flk_put(p);
 }
 
+static void *fl__cuda_pinned_get(const fl_device *self, size_t bytes, size_t align) {
+    (void)self, (void)align; /* on pages */
+    void *p = NULL;
+    return fl__cuda_ok(flk_start()) && fl__cuda_ok(flk_host_get(&p, bytes)) ? p : NULL;
+}
+
+static void fl__cuda_pinned_put(const fl_device *self, void *p, size_t bytes) {
+    (void)self, (void)bytes;
+    flk_host_put(p);
+}
+
 static bool fl__cuda_copy(const fl_device *self, void *dst, const void *src, size_t bytes) {
     (void)self;
     return fl__cuda_ok(flk_copy(dst, src, bytes));
@@ -59,90 +110,179 @@ static size_t fl__cuda_limit(const fl_device *self) {
     return flk_start() ? 0 : flk_limit();
 }
 
+static void *fl__cuda_event_take(void) {
+    pthread_mutex_lock(&fl__cuda_cache.lock);
+    void *event = fl__cuda_cache.n_events ? fl__cuda_cache.event[--fl__cuda_cache.n_events] : NULL;
+    pthread_mutex_unlock(&fl__cuda_cache.lock);
+    return event;
+}
+
+static void fl__cuda_event_put(void *event) {
+    pthread_mutex_lock(&fl__cuda_cache.lock);
+    const bool room = event && fl__cuda_cache.n_events < FL__CUDA_EVENTS;
+    if (room) fl__cuda_cache.event[fl__cuda_cache.n_events++] = event;
+    pthread_mutex_unlock(&fl__cuda_cache.lock);
+    if (!room) flk_unmark(event);
+}
+
+/* A capture began when all work had ended: it has nothing to wait for. */
+static bool fl__cuda_wait(const fl_device *self, void *stream, void *before) {
+    (void)self;
+    if (!before || fl__cuda_captured) return true;
+    void *event = fl__cuda_event_take();
+    const char *why = flk_mark(&event, before);
+    if (!why) why = flk_wait(stream, event);
+    fl__cuda_event_put(event);
+    return fl__cuda_ok(why);
+}
+
 /* ---- the manager ---- */
 
-static size_t fl__cuda_rounded(size_t bytes) {
+/* Rounds *bytes, and tells its bin: those that follow hold larger ones. */
+static int fl__cuda_bin(size_t *bytes) {
     size_t unit = 512;
-    while (unit * 16 <= bytes) unit *= 2;
-    return (bytes + unit - 1) / unit * unit;
+    int doubled = 0;
+    for (; unit * 16 <= *bytes; unit *= 2) doubled++;
+    *bytes = (*bytes + unit - 1) / unit * unit;
+    return doubled * 8 + (int)(*bytes / unit);
 }
 
-/* The first spare block of so many bytes or more. */
-static int64_t fl__cuda_spare_from(size_t bytes) {
-    int64_t low = 0, high = fl__cuda_cache.n;
-    while (low < high) {
-        const int64_t half = (low + high) / 2;
-        if (fl__cuda_cache.spare[half].bytes < bytes) low = half + 1;
-        else high = half;
-    }
-    return low;
-}
-
-static void fl__cuda_count(int64_t in_use, int64_t reserved) {
+/* Figures are of the device's memory. */
+static void fl__cuda_count(const fl__cuda_block *k, int64_t in_use, int64_t reserved) {
     fl_mem_stats *s = &fl__cuda_cache.stats;
+    if (k->device != fl__cuda_device()) return;
     s->in_use += in_use;
     s->reserved += reserved;
     if (s->in_use > s->peak_in_use) s->peak_in_use = s->in_use;
     if (s->reserved > s->peak_reserved) s->peak_reserved = s->reserved;
 }
 
-/* The tag of a buffer is its block's size. */
-static bool fl__cuda_cache_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
-    (void)self, (void)info;
-    size_t bytes = fl__cuda_rounded(b->bytes + FL_ALIGN);
-    pthread_mutex_lock(&fl__cuda_cache.lock);
-    const int64_t at = fl__cuda_spare_from(bytes);
-    const bool fits = at < fl__cuda_cache.n && fl__cuda_cache.spare[at].bytes <= bytes + bytes / 4;
-    if (fits) {
-        fl__cuda_block *block = &fl__cuda_cache.spare[at];
-        b->ptr = block->p;
-        bytes = block->bytes;
-        memmove(block, block + 1, (size_t)(--fl__cuda_cache.n - at) * sizeof *block);
-        fl__cuda_cache.stats.reuses++;
-    } else {
-        b->ptr = b->device->get(b->device, bytes, FL_ALIGN);
-        fl__cuda_cache.stats.device_gets += b->ptr != NULL;
-    }
-    fl__cuda_cache.stats.gets += b->ptr != NULL;
-    if (b->ptr) fl__cuda_count((int64_t)bytes, fits ? 0 : (int64_t)bytes);
-    pthread_mutex_unlock(&fl__cuda_cache.lock);
-    b->tag = (void *)(uintptr_t)bytes;
-    return b->ptr != NULL;
+/* A free block of home's, which leaves its bin. The lock is held. */
+static fl__cuda_block *fl__cuda_find(size_t bytes, int bin, const void *home) {
+    for (int i = bin; i < bin + 3 && i < FL__CUDA_BINS; i++)
+        for (fl__cuda_block **at = &fl__cuda_cache.bin[i]; *at; at = &(*at)->next) {
+            fl__cuda_block *k = *at;
+            if (k->bytes > bytes + bytes / 4) break;
+            if (k->home != home) continue;
+            *at = k->next;
+            return k;
+        }
+    return NULL;
 }
 
+/* Another one, from the device. */
+static fl__cuda_block *fl__cuda_block_new(const fl_buffer *b, size_t bytes) {
+    fl__cuda_block *k = fl_heap_alloc(sizeof *k);
+    if (!k) return NULL;
+    memset(k, 0, sizeof *k);
+    k->device = b->device;
+    k->bytes = bytes;
+    k->p = b->device->get(b->device, bytes, FL_ALIGN);
+    if (!k->p) return fl_heap_free(k), NULL;
+    pthread_mutex_lock(&fl__cuda_cache.lock);
+    k->older = fl__cuda_cache.newest;
+    if (k->older) k->older->newer = k;
+    fl__cuda_cache.newest = k;
+    fl__cuda_cache.stats.device_gets++;
+    fl__cuda_count(k, 0, (int64_t)bytes);
+    pthread_mutex_unlock(&fl__cuda_cache.lock);
+    return k;
+}
+
+/* To the device again. The lock is held, and it is in no bin. */
+static void fl__cuda_block_end(fl__cuda_block *k) {
+    if (k->newer) k->newer->older = k->older;
+    else fl__cuda_cache.newest = k->older;
+    if (k->older) k->older->newer = k->newer;
+    fl__cuda_count(k, 0, -(int64_t)k->bytes);
+    flk_unmark(k->event);
+    k->device->put(k->device, k->p, k->bytes);
+    fl_heap_free(k);
+}
+
+/* The tag of a buffer is its block. A stream that another one's use holds up waits; without a stream, so
+   does the host. */
+static bool fl__cuda_cache_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
+    (void)self;
+    size_t bytes = b->bytes + FL_ALIGN;
+    const int bin = fl__cuda_bin(&bytes);
+    const bool pooled = fl__cuda_home && b->device == fl__cuda_device();
+    const void *home = b->device == fl__cuda_pinned() ? (const void *)b->device
+                       : pooled                       ? fl__cuda_home
+                                                      : info->stream;
+    pthread_mutex_lock(&fl__cuda_cache.lock);
+    fl__cuda_block *k = fl__cuda_find(bytes, bin, home);
+    if (k) fl__cuda_cache.stats.reuses++;
+    pthread_mutex_unlock(&fl__cuda_cache.lock);
+    if (!k && fl__cuda_captured)
+        return fl_fail("fl_%s: cuda: the graph that is captured has no %zu bytes more: its warm-up steps had no "
+                       "such tensor", info->op ? info->op : "buffer_new", b->bytes);
+    if (!k && !(k = fl__cuda_block_new(b, bytes))) return false;
+    k->home = home;
+    k->pooled = pooled;
+    k->born = fl__cuda_captured;
+    const bool moves = k->stream != info->stream; /* of a graph */
+    const char *why = k->event && !fl__cuda_captured ? flk_wait(info->stream, k->event) : NULL;
+    if (!why) fl__cuda_event_put(k->event), k->event = NULL;
+    if (!why && moves && !fl__cuda_wait(b->device, info->stream, k->stream)) why = "a stream cannot wait";
+    k->stream = why ? k->stream : info->stream;
+    pthread_mutex_lock(&fl__cuda_cache.lock);
+    if (why) {
+        k->next = fl__cuda_cache.bin[fl__cuda_bin(&k->bytes)];
+        fl__cuda_cache.bin[fl__cuda_bin(&k->bytes)] = k;
+    } else {
+        k->holder = b;
+        fl__cuda_cache.stats.gets++;
+        fl__cuda_count(k, (int64_t)k->bytes, 0);
+    }
+    pthread_mutex_unlock(&fl__cuda_cache.lock);
+    if (why) return fl__cuda_ok(why);
+    b->ptr = k->p;
+    b->tag = k;
+    b->stream = info->stream;
+    return true;
+}
+
+/* Should the event fail, all work is waited for. */
 static void fl__cuda_cache_put(fl_mem_manager *self, fl_buffer *b) {
     (void)self;
-    const size_t bytes = (size_t)(uintptr_t)b->tag;
+    fl__cuda_block *k = b->tag;
+    void *event = NULL;
+    const bool elsewhere = b->stream && b->stream != k->stream && !fl__cuda_captured;
+    if (elsewhere && flk_mark(&event, b->stream)) flk_sync();
     pthread_mutex_lock(&fl__cuda_cache.lock);
-    const bool room = fl__grow_raw(&fl__cuda_cache.spare, &fl__cuda_cache.cap, fl__cuda_cache.n + 1,
-                                   sizeof *fl__cuda_cache.spare);
-    if (room) {
-        fl__cuda_block *block = &fl__cuda_cache.spare[fl__cuda_spare_from(bytes)];
-        memmove(block + 1, block,
-                (size_t)(fl__cuda_cache.spare + fl__cuda_cache.n++ - block) * sizeof *block);
-        *block = (fl__cuda_block){b->ptr, bytes};
-    } else {
-        flk_put(b->ptr);
-    }
-    fl__cuda_count(-(int64_t)bytes, room ? 0 : -(int64_t)bytes);
+    k->event = event;
+    k->holder = NULL;
+    fl__cuda_block **bin = &fl__cuda_cache.bin[fl__cuda_bin(&k->bytes)];
+    k->next = *bin;
+    *bin = k;
+    fl__cuda_count(k, -(int64_t)k->bytes, 0);
     fl__cuda_cache.stats.puts++;
     pthread_mutex_unlock(&fl__cuda_cache.lock);
 }
 
+/* Gives back the free blocks of home's, or (NULL) all that are not of graphs. The lock is held. */
+static size_t fl__cuda_give_back(const void *home) {
+    size_t bytes = 0;
+    for (int i = 0; i < FL__CUDA_BINS; i++)
+        for (fl__cuda_block **at = &fl__cuda_cache.bin[i], *k; (k = *at);) {
+            if (home ? k->home != home : k->pooled) {
+                at = &k->next;
+                continue;
+            }
+            *at = k->next;
+            bytes += k->bytes;
+            fl__cuda_block_end(k);
+        }
+    return bytes;
+}
+
 static size_t fl__cuda_cache_trim(fl_mem_manager *self) {
     (void)self;
-    size_t bytes = 0;
+    if (fl__cuda_captured || !fl__cuda_cache.newest) return 0;
+    flk_sync();
     pthread_mutex_lock(&fl__cuda_cache.lock);
-    if (fl__cuda_cache.n) flk_sync();
-    while (fl__cuda_cache.n > 0) {
-        const fl__cuda_block *block = &fl__cuda_cache.spare[--fl__cuda_cache.n];
-        bytes += block->bytes;
-        flk_put(block->p);
-    }
-    fl_heap_free(fl__cuda_cache.spare);
-    fl__cuda_cache.spare = NULL;
-    fl__cuda_cache.cap = 0;
-    fl__cuda_count(0, -(int64_t)bytes);
+    const size_t bytes = fl__cuda_give_back(NULL);
     pthread_mutex_unlock(&fl__cuda_cache.lock);
     return bytes;
 }
@@ -151,8 +291,11 @@ static void fl__cuda_cache_stats(fl_mem_manager *self, fl_mem_stats *out) {
     (void)self;
     pthread_mutex_lock(&fl__cuda_cache.lock);
     *out = fl__cuda_cache.stats;
-    out->free_blocks = fl__cuda_cache.n;
-    out->largest_free = fl__cuda_cache.n ? (int64_t)fl__cuda_cache.spare[fl__cuda_cache.n - 1].bytes : 0;
+    for (const fl__cuda_block *k = fl__cuda_cache.newest; k; k = k->older) {
+        if (k->holder || k->device != fl__cuda_device()) continue;
+        out->free_blocks++;
+        if ((int64_t)k->bytes > out->largest_free) out->largest_free = (int64_t)k->bytes;
+    }
     pthread_mutex_unlock(&fl__cuda_cache.lock);
 }
 
@@ -164,20 +307,56 @@ static void fl__cuda_cache_reset(fl_mem_manager *self) {
     pthread_mutex_unlock(&fl__cuda_cache.lock);
 }
 
+/* ---- graphs ---- */
+
+FL_PRIVATE bool fl__cuda_is_born(const fl_buffer *b) {
+    return b->manager == fl__cuda_device()->manager && b->tag && ((const fl__cuda_block *)b->tag)->born;
+}
+
+FL_PRIVATE void fl__cuda_memory_born(const void *home, void (*fn)(fl_buffer *b, void *user), void *user) {
+    pthread_mutex_lock(&fl__cuda_cache.lock);
+    for (fl__cuda_block *k = fl__cuda_cache.newest; k; k = k->older) {
+        if (k->home != home) continue;
+        if (k->born && k->holder) fn(k->holder, user);
+        k->born = false;
+    }
+    pthread_mutex_unlock(&fl__cuda_cache.lock);
+}
+
+FL_PRIVATE void fl__cuda_memory_end(const void *home, void *stream) {
+    pthread_mutex_lock(&fl__cuda_cache.lock);
+    fl__cuda_give_back(home);
+    for (fl__cuda_block *k = fl__cuda_cache.newest; k; k = k->older)
+        if (k->home == home) k->home = k->stream = stream, k->pooled = false;
+    pthread_mutex_unlock(&fl__cuda_cache.lock);
+}
+
+static fl_mem_manager fl__cuda_manager = {.name = "cuda",
+                                          .get = fl__cuda_cache_get,
+                                          .put = fl__cuda_cache_put,
+                                          .trim = fl__cuda_cache_trim,
+                                          .stats = fl__cuda_cache_stats,
+                                          .reset_peak = fl__cuda_cache_reset};
+
 FL_PRIVATE const fl_device *fl__cuda_device(void) {
-    static fl_mem_manager manager = {.name = "cuda",
-                                     .get = fl__cuda_cache_get,
-                                     .put = fl__cuda_cache_put,
-                                     .trim = fl__cuda_cache_trim,
-                                     .stats = fl__cuda_cache_stats,
-                                     .reset_peak = fl__cuda_cache_reset};
     static const fl_device device = {.name = "cuda",
                                      .get = fl__cuda_get,
                                      .put = fl__cuda_put,
                                      .copy = fl__cuda_copy,
                                      .limit = fl__cuda_limit,
-                                     .manager = &manager};
+                                     .wait = fl__cuda_wait,
+                                     .manager = &fl__cuda_manager};
     return &device;
+}
+
+FL_PRIVATE const fl_device *fl__cuda_pinned(void) {
+    static const fl_device pinned = {.name = "cuda-pinned",
+                                     .get = fl__cuda_pinned_get,
+                                     .put = fl__cuda_pinned_put,
+                                     .wait = fl__cuda_wait,
+                                     .manager = &fl__cuda_manager,
+                                     .host = true};
+    return &pinned;
 }
 
 #endif

@@ -1,4 +1,5 @@
-/* kernels/cuda/runtime.cu - device, memory, copies and faults: all that touches the CUDA runtime by hand
+/* kernels/cuda/runtime.cu - device, memory, streams, copies, graphs and faults: all that touches the CUDA
+   runtime by hand
 
    Nothing is called before flk_start. An error text lives in its thread's buffer. */
 #include "common.cuh"
@@ -8,7 +9,9 @@
 #include <unistd.h>
 
 static pthread_mutex_t flk_lock = PTHREAD_MUTEX_INITIALIZER;
-static cudaStream_t flk_the_stream;
+static cudaStream_t flk_streams[FLK_STREAMS]; /* made when they are first used */
+static thread_local cudaStream_t flk_current; /* of this thread; NULL: number 0 */
+static thread_local const uint64_t *flk_captured_word; /* of the graph that is captured here; NULL: none is */
 static flk_fault *flk_fault_host, *flk_fault_device; /* mapped: one memory, two addresses */
 static pid_t flk_pid;                                /* that started; 0: nobody yet */
 static thread_local char flk_text[300];
@@ -42,14 +45,23 @@ static const char *flk_run_waiting(void) {
 cudaStream_t flk_stream(void) {
     const char *why = flk_run_waiting();
     if (why) flk_work_why = why;
-    return flk_the_stream;
+    return flk_current ? flk_current : flk_streams[0];
 }
 void *flk_stream_now(void) { return flk_stream(); }
+void *flk_stream_in_use(void) { return flk_current ? flk_current : flk_streams[0]; }
+const uint64_t *flk_rng_word(void) { return flk_captured_word; }
 flk_fault *flk_faults(void) { return flk_fault_device; }
 const char *flk_started(const char *kernel) {
     const char *why = flk_error(cudaGetLastError(), kernel), *before = flk_work_why;
     flk_work_why = NULL;
     return before ? before : why;
+}
+
+static const char *flk_make_stream(int n) {
+    cudaStream_t s = NULL;
+    const char *why = flk_error(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    if (!why) __atomic_store_n(&flk_streams[n], s, __ATOMIC_RELEASE);
+    return why;
 }
 
 static const char *flk_find_device(void) {
@@ -77,8 +89,7 @@ static const char *flk_find_device(void) {
     if ((why = flk_error(cudaHostGetDevicePointer((void **)&flk_fault_device, flk_fault_host, 0),
                          "cudaHostGetDevicePointer")))
         return why;
-    return flk_error(cudaStreamCreateWithFlags(&flk_the_stream, cudaStreamNonBlocking),
-                     "cudaStreamCreateWithFlags");
+    return flk_make_stream(0);
 }
 
 const char *flk_start(void) {
@@ -98,29 +109,88 @@ const char *flk_start(void) {
     return why;
 }
 
-const char *flk_get(void **p, size_t bytes) { return flk_error(cudaMalloc(p, bytes), "cudaMalloc"); }
+/* ---- streams ---- */
+
+const char *flk_use_stream(int n, void **stream) {
+    const char *why = flk_start();
+    if (why) return why;
+    if (n && !__atomic_load_n(&flk_streams[n], __ATOMIC_ACQUIRE)) {
+        pthread_mutex_lock(&flk_lock);
+        if (!flk_streams[n]) why = flk_make_stream(n);
+        pthread_mutex_unlock(&flk_lock);
+    }
+    if (!why) *stream = flk_current = __atomic_load_n(&flk_streams[n], __ATOMIC_ACQUIRE);
+    return why;
+}
+void *flk_swap_stream(void *stream) {
+    void *was = flk_current;
+    flk_current = (cudaStream_t)stream;
+    return was;
+}
+
+const char *flk_mark(void **event, void *stream) {
+    const char *why = flk_run_waiting();
+    if (!why && !*event)
+        why = flk_error(cudaEventCreateWithFlags((cudaEvent_t *)event, cudaEventDisableTiming),
+                        "cudaEventCreateWithFlags");
+    return why ? why : flk_error(cudaEventRecord((cudaEvent_t)*event, (cudaStream_t)stream), "cudaEventRecord");
+}
+const char *flk_wait(void *stream, void *event) {
+    if (!stream) return flk_error(cudaEventSynchronize((cudaEvent_t)event), "cudaEventSynchronize");
+    return flk_error(cudaStreamWaitEvent((cudaStream_t)stream, (cudaEvent_t)event, 0), "cudaStreamWaitEvent");
+}
+void flk_unmark(void *event) {
+    if (event) cudaEventDestroy((cudaEvent_t)event);
+}
+
+/* ---- memory ---- */
+
+/* What the host may not do while this thread captures a graph: the driver would refuse it, and the capture. */
+static const char *flk_refuse_capture(const char *what) {
+    if (!flk_captured_word) return NULL;
+    snprintf(flk_text, sizeof flk_text, "%s while a graph is captured", what);
+    return flk_text;
+}
+
+const char *flk_get(void **p, size_t bytes) {
+    const char *why = flk_refuse_capture("memory of the device is asked for");
+    return why ? why : flk_error(cudaMalloc(p, bytes), "cudaMalloc");
+}
 const char *flk_put(void *p) {
     const char *why = flk_run_waiting(), *mine = flk_error(cudaFree(p), "cudaFree");
     return why ? why : mine;
 }
 const char *flk_host_get(void **p, size_t bytes) {
-    return flk_error(cudaHostAlloc(p, bytes, cudaHostAllocDefault), "cudaHostAlloc");
+    const char *why = flk_refuse_capture("the host reads or writes");
+    return why ? why : flk_error(cudaHostAlloc(p, bytes, cudaHostAllocDefault), "cudaHostAlloc");
 }
 const char *flk_host_put(void *p) { return flk_error(cudaFreeHost(p), "cudaFreeHost"); }
 
-/* cudaMemcpyDefault tells by the addresses which side is whose. Pageable memory is read before it returns,
-   pinned memory later: so it waits, but for a copy within the device. */
-const char *flk_copy(void *dst, const void *src, size_t bytes) {
+/* cudaMemcpyDefault tells by the addresses which side is whose. */
+const char *flk_copy_later(void *dst, const void *src, size_t bytes) {
     if (!bytes) return NULL;
+    const cudaStream_t s = flk_stream();
+    const char *why = flk_work_why;
+    flk_work_why = NULL;
+    return why ? why : flk_error(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s), "cudaMemcpyAsync");
+}
+
+/* Pageable memory is read before it returns, pinned memory later: so it waits, but for a copy within the
+   device. */
+const char *flk_copy(void *dst, const void *src, size_t bytes) {
     cudaPointerAttributes a, b;
+    const bool within = !bytes || (cudaPointerGetAttributes(&a, dst) == cudaSuccess &&
+                                   a.type == cudaMemoryTypeDevice &&
+                                   cudaPointerGetAttributes(&b, src) == cudaSuccess &&
+                                   b.type == cudaMemoryTypeDevice);
+    const char *why = within ? NULL : flk_refuse_capture("the host reads or writes");
+    if (!why) why = flk_copy_later(dst, src, bytes);
+    return why || within ? why : flk_sync_stream();
+}
+
+const char *flk_sync_stream(void) {
     const char *why = flk_run_waiting();
-    if (why) return why;
-    why = flk_error(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, flk_the_stream),
-                                "cudaMemcpyAsync");
-    if (why) return why;
-    const bool within = cudaPointerGetAttributes(&a, dst) == cudaSuccess && a.type == cudaMemoryTypeDevice &&
-                        cudaPointerGetAttributes(&b, src) == cudaSuccess && b.type == cudaMemoryTypeDevice;
-    return within ? NULL : flk_sync();
+    return why ? why : flk_error(cudaStreamSynchronize(flk_stream()), "cudaStreamSynchronize");
 }
 
 const char *flk_zero(void *p, size_t bytes) {
@@ -129,8 +199,45 @@ const char *flk_zero(void *p, size_t bytes) {
 
 const char *flk_sync(void) {
     const char *why = flk_run_waiting();
-    if (why) return why;
-    return flk_error(cudaStreamSynchronize(flk_the_stream), "cudaStreamSynchronize");
+    if (!why) why = flk_refuse_capture("the host waits");
+    for (int i = 0; i < FLK_STREAMS && !why; i++) {
+        const cudaStream_t s = __atomic_load_n(&flk_streams[i], __ATOMIC_ACQUIRE);
+        if (s) why = flk_error(cudaStreamSynchronize(s), "cudaStreamSynchronize");
+    }
+    return why;
+}
+
+/* ---- graphs ---- */
+
+__global__ void flk_set_word(uint64_t *word, uint64_t value) { *word = value; }
+
+const char *flk_capture(void *stream, const uint64_t *word) {
+    const char *why = flk_run_waiting();
+    if (!why)
+        why = flk_error(cudaStreamBeginCapture((cudaStream_t)stream, cudaStreamCaptureModeThreadLocal),
+                        "cudaStreamBeginCapture");
+    if (!why) flk_captured_word = word;
+    return why;
+}
+
+/* Ends the capture, whatever it returns. */
+const char *flk_captured(void *stream, void **graph) {
+    cudaGraph_t g = NULL;
+    const char *before = flk_run_waiting();
+    flk_captured_word = NULL;
+    const char *why = flk_error(cudaStreamEndCapture((cudaStream_t)stream, &g), "cudaStreamEndCapture");
+    if (!why && !before)
+        why = flk_error(cudaGraphInstantiate((cudaGraphExec_t *)graph, g, 0), "cudaGraphInstantiate");
+    if (g) cudaGraphDestroy(g);
+    return before ? before : why;
+}
+
+const char *flk_replay(void *graph, uint64_t *word, uint64_t value) {
+    const char *why = FLK_LAUNCH(flk_set_word, 1, 1, word, value);
+    return why ? why : flk_error(cudaGraphLaunch((cudaGraphExec_t)graph, flk_stream()), "cudaGraphLaunch");
+}
+void flk_graph_put(void *graph) {
+    if (graph) cudaGraphExecDestroy((cudaGraphExec_t)graph);
 }
 
 size_t flk_limit(void) {

@@ -6,7 +6,7 @@
    product and a kernel, as on the cpu. */
 #ifndef FL_CUDA_SEQUENCE_H
 #define FL_CUDA_SEQUENCE_H
-#include "backend.h"
+#include "layers.h"
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cuda_sequence_slots(fl_backend *cuda);
 #endif
@@ -54,6 +54,7 @@ static flk_attention fl__cuda_attends(const fl_call *c, fl_tensor *scores, fl_te
                        .drop = args->p,
                        .key = args->rng.key,
                        .counter = args->rng.counter,
+                       .word = flk_rng_word(),
                        .causal = args->causal};
     fl_tensor first = *mask; /* of each batch */
     if (!mask->weak) {

@@ -26,6 +26,7 @@ static struct {
     flk_squares_list squares;
     int dtype;       /* of the squares */
     fl_buffer *work; /* of the squares */
+    void *stream;    /* of all that waits */
     /* Buffers in use, found by their address; `written` says which are written. */
     fl_buffer *held[FL__CUDA_HELD];
     bool written[FL__CUDA_HELD];
@@ -36,6 +37,7 @@ static struct {
 /* Starts what waits; the lock is held. */
 static const char *fl__cuda_leave(void) {
     const char *why = NULL;
+    void *const now = flk_swap_stream(fl__cuda_queue.stream);
     flk_before_next(NULL);
     if (fl__cuda_queue.steps.n) why = flk_step(&fl__cuda_queue.rule, &fl__cuda_queue.steps);
     if (fl__cuda_queue.squares.n) {
@@ -50,6 +52,15 @@ static const char *fl__cuda_leave(void) {
     fl__cuda_queue.n_held = 0;
     fl_buffer_drop(fl__cuda_queue.work);
     fl__cuda_queue.work = NULL;
+    flk_swap_stream(now);
+    return why;
+}
+
+/* What was put in by another stream leaves before the first of this one's comes. */
+static const char *fl__cuda_enter(bool leaves) {
+    void *stream = flk_stream_in_use();
+    const char *why = leaves || stream != fl__cuda_queue.stream ? fl__cuda_leave() : NULL;
+    fl__cuda_queue.stream = stream;
     return why;
 }
 
@@ -199,7 +210,7 @@ FL__CUDA_SLOT(fl__cuda_step) {
     for (int i = 0; i < n; i++) leaves |= fl__cuda_disturbs(t[i]->buffer, i >= r.n_reads);
     for (int i = n - r.narrow; i < c->n_in; i++)
         leaves |= !c->in[i]->weak && fl__cuda_disturbs(c->in[i]->buffer, false);
-    if (leaves) why = fl__cuda_leave();
+    why = fl__cuda_enter(leaves);
     memcpy(&fl__cuda_queue.rule, &r, sizeof r);
     fl__cuda_queue.steps.entry[fl__cuda_queue.steps.n++] = e;
     for (int i = 0; i < n; i++) fl__cuda_hold(t[i]->buffer, i >= r.n_reads);
@@ -227,10 +238,8 @@ FL__CUDA_SLOT(fl__cuda_sum_squares) {
                   (int)x->dtype != fl__cuda_queue.dtype || fl__cuda_disturbs(x->buffer, false) ||
                   fl__cuda_disturbs(y->buffer, true);
     if (!sum->weak && !e.follows) leaves |= fl__cuda_disturbs(sum->buffer, false);
-    if (leaves) {
-        why = fl__cuda_leave();
-        e.follows = false;
-    }
+    why = fl__cuda_enter(leaves);
+    if (!l->n) e.follows = false;
     fl__cuda_queue.dtype = (int)x->dtype;
     const bool room = fl__cuda_queue.work || (fl__cuda_queue.work = fl__cuda_scratch(c, BYTES));
     if (room) {

@@ -126,9 +126,8 @@ static void compute_one(const work *w, int64_t batch) {
 }
 
 static void compute(void *arg) {
-    work *w = arg;
+    const work *w = arg;
     for (int32_t i = 0; i < w->d.batch; i++) compute_one(w, i);
-    free(w);
 }
 
 /* ---- the functions ---- */
@@ -261,7 +260,7 @@ fl__lt_status cublasLtMatmul(fl__lt_handle h, fl__lt_desc op, const void *alpha,
                              fl__lt_layout a, const void *pb, fl__lt_layout b, const void *beta,
                              const void *pc, fl__lt_layout c, void *pd, fl__lt_layout d,
                              const fl__lt_algo *algo, void *room, size_t bytes, fl__lt_stream stream) {
-    int (*start)(void (*)(void *), void *, void *);
+    int (*start)(void (*)(void *), void *, void *, void (*)(void *));
     const uintptr_t address[4] = {(uintptr_t)pa, (uintptr_t)pb, (uintptr_t)pc, (uintptr_t)pd};
     uint32_t align[4];
     void *symbol = dlsym(RTLD_DEFAULT, "cuda_emu_start");
@@ -283,7 +282,7 @@ fl__lt_status cublasLtMatmul(fl__lt_handle h, fl__lt_desc op, const void *alpha,
     if (!w) return 3;
     *w = (work){*op, *a, *b, *d, pa, pb, pd};
     mock_products++;
-    if (start(compute, w, stream)) return 0;
+    if (start(compute, w, stream, free)) return 0;
     free(w);
     return FAILED;
 }

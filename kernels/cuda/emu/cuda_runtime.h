@@ -1,13 +1,18 @@
 /* kernels/cuda/emu/cuda_runtime.h - CUDA for g++: as much of it as kernels/cuda uses, on the processor
 
    What it checks that a GPU would not tell:
-     - Work runs late: launches and copies within the device wait in a queue until somebody must wait for
-       them, or for some others, drawn from a seed. So the host may not count on them.
+     - Work runs late: launches, and copies between device and pinned memory, wait in their stream's queue
+       until somebody must wait for them, or for some others. Which stream goes on is drawn from a seed, so
+       the host and other streams may count on nothing that no event or wait promises.
+     - While a stream is captured no call that waits, allocates or frees is allowed, nor a wait for what was
+       not captured: it fails, and so does the capture, as on a device.
      - Device memory cannot be read or written by the host but in kernels and copies: it crashes.
      - The threads of a block run in a drawn order, each until it ends or meets a barrier. A barrier that
        some threads never reach, and one of a warp that meets one of the block, end the program.
      - Any runtime call can be made to fail: cuda_emu_fail_in(n), the n-th from now; cuda_emu_break(): with an
-       error that no later call survives. cuda_emu_launches() counts.
+       error that no later call survives. cuda_emu_launches() counts, those of a graph as one;
+       cuda_emu_waiting(): pieces of work that have not run. cuda_emu_drop_waits(true): streams do not wait for
+       events, which a test of the tests wants.
    Environment: CUDA_EMU_SEED=n; CUDA_EMU_DEVICES=0: no device, -1: no driver.
 
    Blocks and grids have one dimension. Blocks run one after the other, so races between them do not show;
@@ -23,6 +28,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <sys/mman.h>
 #include <ucontext.h>
@@ -54,15 +60,37 @@ enum cudaError_t {
     cudaErrorIllegalInstruction = 715,
     cudaErrorMisalignedAddress = 716,
     cudaErrorLaunchFailure = 719,
+    cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureInvalidated = 901,
+    cudaErrorStreamCaptureIsolation = 905,
     cudaErrorUnknown = 999
 };
 enum cudaMemcpyKind { cudaMemcpyDefault };
 enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice };
-enum { cudaHostAllocDefault, cudaHostAllocMapped = 2, cudaStreamNonBlocking = 1 };
+enum { cudaHostAllocDefault, cudaHostAllocMapped = 2, cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 struct cudaPointerAttributes {
     cudaMemoryType type;
 };
 typedef struct emu_stream *cudaStream_t;
+typedef struct emu_event *cudaEvent_t;
+typedef struct emu_graph *cudaGraph_t, *cudaGraphExec_t;
+
+struct emu_graph {
+    std::vector<std::function<void()>> work;
+};
+struct emu_event {
+    std::shared_ptr<bool> done; /* what it was recorded behind last; none: never recorded */
+    emu_graph *captured;        /* in which it was */
+};
+struct emu_stream {
+    struct item {
+        std::function<void()> run;
+        std::shared_ptr<bool> until; /* not before this */
+    };
+    std::deque<item> queue;
+    emu_graph *capture; /* NULL: what comes is run */
+};
 
 namespace emu {
 
@@ -72,8 +100,9 @@ constexpr size_t RANGE = (size_t)1 << 36, UNIT = 512;
 inline char *memory;
 inline size_t used; /* from the range's start, ever */
 inline size_t limit = RANGE, in_use; /* what there is, and what is taken */
-inline std::map<size_t, size_t> taken, spare; /* offset -> bytes */
+inline auto &taken = *new std::map<size_t, size_t>, &spare = *new std::map<size_t, size_t>; /* offset -> bytes */
 inline std::recursive_mutex lock;
+inline auto &pinned = *new std::map<char *, size_t>; /* of the host */
 inline int64_t fail_in, launches;
 inline cudaError_t last_error, broken; /* broken: sticky, as on a device; every later call gives it */
 inline uint64_t seed;
@@ -93,6 +122,10 @@ inline void stop(const char *why) {
 }
 inline bool is_device(const void *p) {
     return memory && (const char *)p >= memory && (const char *)p < memory + RANGE;
+}
+inline bool is_pinned(const void *p) {
+    const auto next = pinned.upper_bound((char *)p);
+    return next != pinned.begin() && (size_t)((const char *)p - std::prev(next)->first) < std::prev(next)->second;
 }
 inline void protect(int how) {
     if (used && mprotect(memory, (used + 4095) / 4096 * 4096, how)) stop("device memory cannot be protected");
@@ -231,21 +264,59 @@ inline void run_grid(dim3 grid, dim3 block) {
     for (block_index.x = 0; block_index.x < grid.x && !broken; block_index.x++) run_block();
 }
 
-/* ---- the stream ---- */
+/* ---- streams ---- */
 
-inline std::deque<std::function<void()>> queue;
-inline void run_all() {
-    if (queue.empty()) return;
+/* They outlive the process's end, where the last tensors go. */
+inline emu_stream &first = *new emu_stream(); /* NULL */
+inline auto &streams = *new std::vector<emu_stream *>{&first};
+inline thread_local emu_stream *capturing; /* this thread; NULL: none */
+inline bool capture_failed, drops_waits;
+
+inline emu_stream *of(cudaStream_t s) { return s ? s : &first; }
+inline bool ready(const emu_stream *s) {
+    return !s->queue.empty() && (!s->queue.front().until || *s->queue.front().until);
+}
+inline size_t waiting(const emu_stream *of) {
+    size_t n = 0;
+    for (const auto *s : streams) n += !of || of == s ? s->queue.size() : 0;
+    return n;
+}
+/* Until nothing waits in that stream (NULL: in all): a few pieces of one that can go on, then of another. */
+inline void run_until(const emu_stream *wanted) {
+    if (!waiting(wanted)) return;
     protect(PROT_READ | PROT_WRITE);
-    for (; !queue.empty(); queue.pop_front())
-        if (!broken) queue.front()();
+    while (waiting(wanted)) {
+        std::vector<emu_stream *> able;
+        for (auto *s : streams)
+            if (ready(s)) able.push_back(s);
+        if (able.empty()) {
+            stop("all streams wait for each other");
+            break;
+        }
+        emu_stream *s = able[draw(able.size())];
+        for (uint64_t n = 1 + draw(16); n && ready(s) && waiting(wanted); n--) {
+            if (!broken) s->queue.front().run();
+            s->queue.pop_front();
+        }
+    }
     protect(PROT_NONE);
 }
-inline void put(std::function<void()> f) {
-    queue.push_back(std::move(f));
-    if (draw(32) == 0) run_all();
+inline void put(cudaStream_t stream, std::function<void()> f, std::shared_ptr<bool> until = nullptr) {
+    emu_stream *s = of(stream);
+    if (s->capture) {
+        s->capture->work.push_back(std::move(f));
+        return;
+    }
+    s->queue.push_back({std::move(f), std::move(until)});
+    if (draw(32) == 0) run_until(streams[draw(streams.size())]);
 }
-template <class K, class... A> void launch(K kernel, dim3 grid, dim3 block, cudaStream_t, A... args) {
+/* What no thread may do that captures. */
+inline cudaError_t forbidden() {
+    if (!capturing) return cudaSuccess;
+    capture_failed = true;
+    return last_error = cudaErrorStreamCaptureUnsupported;
+}
+template <class K, class... A> void launch(K kernel, dim3 grid, dim3 block, cudaStream_t stream, A... args) {
     std::lock_guard<std::recursive_mutex> hold(lock);
     if (fails(cudaErrorUnknown)) return;
     launches++;
@@ -253,7 +324,7 @@ template <class K, class... A> void launch(K kernel, dim3 grid, dim3 block, cuda
         last_error = cudaErrorInvalidValue;
         return;
     }
-    put([=] {
+    put(stream, [=] {
         body = [=] { kernel(args...); };
         run_grid(grid, block);
     });
@@ -293,6 +364,10 @@ inline int atomicCAS(int *p, int was, int now) {
 #define EMU_CALL(e) \
     std::lock_guard<std::recursive_mutex> hold(emu::lock); \
     if (const cudaError_t failed = emu::fails(e)) return failed;
+/* The same of a call that waits, allocates or frees. */
+#define EMU_WAITING_CALL(e) \
+    EMU_CALL(e) \
+    if (const cudaError_t failed = emu::forbidden()) return failed;
 
 inline cudaError_t cudaGetLastError() {
     const cudaError_t e = emu::last_error;
@@ -300,14 +375,19 @@ inline cudaError_t cudaGetLastError() {
     return e;
 }
 inline const char *cudaGetErrorName(cudaError_t e) {
-    return e == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation"
-           : e == cudaErrorLaunchFailure  ? "cudaErrorLaunchFailure"
+    return e == cudaErrorMemoryAllocation           ? "cudaErrorMemoryAllocation"
+           : e == cudaErrorLaunchFailure            ? "cudaErrorLaunchFailure"
+           : e == cudaErrorStreamCaptureUnsupported ? "cudaErrorStreamCaptureUnsupported"
+           : e == cudaErrorStreamCaptureInvalidated ? "cudaErrorStreamCaptureInvalidated"
+           : e == cudaErrorStreamCaptureIsolation   ? "cudaErrorStreamCaptureIsolation"
                                           : "cudaErrorUnknown";
 }
 inline const char *cudaGetErrorString(cudaError_t e) {
     return e == cudaErrorMemoryAllocation ? "out of memory"
            : e == cudaErrorLaunchFailure  ? "unspecified launch failure"
-                                          : "unknown error";
+           : e >= cudaErrorStreamCaptureUnsupported && e <= cudaErrorStreamCaptureIsolation
+               ? "operation not permitted when stream is capturing"
+               : "unknown error";
 }
 inline cudaError_t cudaGetDeviceCount(int *n) {
     EMU_CALL(cudaErrorUnknown)
@@ -325,16 +405,18 @@ inline cudaError_t cudaSetDevice(int) {
 }
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, int) {
     EMU_CALL(cudaErrorUnknown)
-    return *s = NULL, cudaSuccess;
+    emu::streams.push_back(*s = new emu_stream());
+    return cudaSuccess;
 }
 inline cudaError_t cudaMalloc(void **p, size_t bytes) {
-    EMU_CALL(cudaErrorMemoryAllocation)
+    EMU_WAITING_CALL(cudaErrorMemoryAllocation)
     *p = emu::get(bytes ? bytes : 1);
     return *p ? cudaSuccess : emu::last_error = cudaErrorMemoryAllocation;
 }
 inline cudaError_t cudaFree(void *p) {
     std::lock_guard<std::recursive_mutex> hold(emu::lock);
-    emu::run_all();
+    if (const cudaError_t failed = emu::forbidden()) return failed;
+    emu::run_until(NULL);
     const auto at = emu::taken.find((size_t)((char *)p - emu::memory));
     if (at == emu::taken.end()) return emu::last_error = cudaErrorInvalidValue;
     emu::spare[at->first] = at->second;
@@ -343,34 +425,118 @@ inline cudaError_t cudaFree(void *p) {
     return cudaSuccess;
 }
 inline cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned) {
-    EMU_CALL(cudaErrorMemoryAllocation)
+    EMU_WAITING_CALL(cudaErrorMemoryAllocation)
     *p = malloc(bytes ? bytes : 1);
+    if (*p) emu::pinned[(char *)*p] = bytes;
     return *p ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 inline cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned) {
     EMU_CALL(cudaErrorUnknown)
     return *device = host, cudaSuccess;
 }
-inline cudaError_t cudaFreeHost(void *p) { return free(p), cudaSuccess; }
+inline cudaError_t cudaFreeHost(void *p) {
+    std::lock_guard<std::recursive_mutex> hold(emu::lock);
+    if (const cudaError_t failed = emu::forbidden()) return failed;
+    emu::run_until(NULL);
+    emu::pinned.erase((char *)p);
+    free(p);
+    return cudaSuccess;
+}
 inline cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *a, const void *p) {
-    a->type = emu::is_device(p) ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
+    std::lock_guard<std::recursive_mutex> hold(emu::lock);
+    a->type = emu::is_device(p)   ? cudaMemoryTypeDevice
+              : emu::is_pinned(p) ? cudaMemoryTypeHost
+                                  : cudaMemoryTypeUnregistered;
     return cudaSuccess;
 }
-inline cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKind, cudaStream_t) {
+/* Of memory that is neither the device's nor pinned it is done when it returns. */
+inline cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKind, cudaStream_t s) {
     EMU_CALL(cudaErrorUnknown)
-    emu::queue.push_back([=] { memcpy(dst, src, bytes); });
-    if (!emu::is_device(dst) || !emu::is_device(src)) emu::run_all();
+    const bool late = (emu::is_device(dst) || emu::is_pinned(dst)) && (emu::is_device(src) || emu::is_pinned(src));
+    if (const cudaError_t failed = late ? cudaSuccess : emu::forbidden()) return failed;
+    emu::put(s, [=] { memcpy(dst, src, bytes); });
+    if (!late) emu::run_until(emu::of(s));
     return cudaSuccess;
 }
-inline cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t) {
+inline cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s) {
     EMU_CALL(cudaErrorUnknown)
-    emu::queue.push_back([=] { memset(p, value, bytes); });
+    emu::put(s, [=] { memset(p, value, bytes); });
     return cudaSuccess;
 }
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
-    EMU_CALL(cudaErrorUnknown)
-    emu::run_all();
+inline cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+    EMU_WAITING_CALL(cudaErrorUnknown)
+    emu::run_until(emu::of(s));
     return emu::broken;
+}
+
+/* ---- events and graphs ---- */
+
+inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) {
+    EMU_CALL(cudaErrorUnknown)
+    *e = new emu_event();
+    return cudaSuccess;
+}
+inline cudaError_t cudaEventDestroy(cudaEvent_t e) { return delete e, cudaSuccess; }
+inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+    EMU_CALL(cudaErrorUnknown)
+    auto done = e->done = std::make_shared<bool>(false);
+    e->captured = emu::of(s)->capture;
+    if (!e->captured) emu::put(s, [=] { *done = true; });
+    return cudaSuccess;
+}
+inline cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
+    EMU_CALL(cudaErrorUnknown)
+    if (e->captured != emu::of(s)->capture) { /* a stream that joins a capture: not here */
+        emu::capture_failed = true;
+        return emu::last_error = cudaErrorStreamCaptureIsolation;
+    }
+    if (e->done && !e->captured && !emu::drops_waits) emu::put(s, [] {}, e->done);
+    return cudaSuccess;
+}
+inline cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+    EMU_WAITING_CALL(cudaErrorUnknown)
+    if (e->done && !*e->done) {
+        emu_stream until;
+        until.queue.push_back({[] {}, e->done});
+        emu::streams.push_back(&until);
+        emu::run_until(&until);
+        emu::streams.pop_back();
+    }
+    return emu::broken;
+}
+inline cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
+    EMU_CALL(cudaErrorUnknown)
+    if (emu::capturing || emu::of(s)->capture) return emu::last_error = cudaErrorInvalidValue;
+    emu::capturing = emu::of(s);
+    emu::capturing->capture = new emu_graph();
+    emu::capture_failed = false;
+    return cudaSuccess;
+}
+/* Ends the capture whatever it returns. */
+inline cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g) {
+    std::lock_guard<std::recursive_mutex> hold(emu::lock);
+    if (emu::capturing != emu::of(s)) return emu::last_error = cudaErrorInvalidValue;
+    *g = emu::of(s)->capture;
+    emu::of(s)->capture = NULL;
+    emu::capturing = NULL;
+    const cudaError_t failed = emu::fails(cudaErrorUnknown);
+    if (*g && !failed && !emu::capture_failed) return cudaSuccess;
+    delete *g;
+    *g = NULL;
+    return failed ? failed : emu::last_error = cudaErrorStreamCaptureInvalidated;
+}
+inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t *to, cudaGraph_t g, unsigned long long) {
+    EMU_WAITING_CALL(cudaErrorMemoryAllocation)
+    *to = new emu_graph(*g);
+    return cudaSuccess;
+}
+inline cudaError_t cudaGraphDestroy(cudaGraph_t g) { return delete g, cudaSuccess; }
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t g) { return delete g, cudaSuccess; }
+inline cudaError_t cudaGraphLaunch(cudaGraphExec_t g, cudaStream_t s) {
+    EMU_CALL(cudaErrorUnknown)
+    emu::launches++;
+    for (const auto &f : g->work) emu::put(s, f);
+    return cudaSuccess;
 }
 inline cudaError_t cudaMemGetInfo(size_t *left, size_t *all) {
     *all = emu::RANGE;
@@ -378,19 +544,28 @@ inline cudaError_t cudaMemGetInfo(size_t *left, size_t *all) {
     return cudaSuccess;
 }
 #undef EMU_CALL
+#undef EMU_WAITING_CALL
 
 #define EMU_HOOK extern "C" __attribute__((weak, used))
 EMU_HOOK void cuda_emu_fail_in(int64_t n) { emu::fail_in = n; }
 EMU_HOOK void cuda_emu_break(void) { emu::broken = cudaErrorLaunchFailure; }
 EMU_HOOK int64_t cuda_emu_launches(void) { return emu::launches; }
 EMU_HOOK void cuda_emu_limit(int64_t bytes) { emu::limit = bytes ? (size_t)bytes : emu::RANGE; }
-/* What the mock libraries of emu/ start: work of the stream, as a kernel. False: the call fails. */
-EMU_HOOK int cuda_emu_start(void (*work)(void *), void *arg, void *) {
+EMU_HOOK void cuda_emu_seed(uint64_t seed) { emu::seed = seed; }
+EMU_HOOK int64_t cuda_emu_waiting(void) { return (int64_t)emu::waiting(NULL); }
+EMU_HOOK void cuda_emu_drop_waits(int drop) { emu::drops_waits = drop; }
+/* What the mock libraries of emu/ start: work of the stream, as a kernel, once or, of a graph, often; then done(arg).
+   False: the call fails. */
+EMU_HOOK int cuda_emu_start(void (*work)(void *), void *arg, void *stream, void (*done)(void *)) {
     std::lock_guard<std::recursive_mutex> hold(emu::lock);
     const bool failed = emu::fails(cudaErrorUnknown);
-    if (failed) emu::last_error = cudaSuccess; /* a library's failure is not the runtime's */
-    else emu::put([=] { work(arg); });
-    return !failed;
+    if (failed) {
+        emu::last_error = cudaSuccess; /* a library's failure is not the runtime's */
+        return false;
+    }
+    const std::shared_ptr<void> kept(arg, done);
+    emu::put((cudaStream_t)stream, [=] { work(kept.get()); });
+    return true;
 }
 
 #endif
