@@ -197,7 +197,8 @@ FL_API fl_note *fl_note_here(void);
    Memory managers are told (fl_mem_info.lifetime). Returns the setting before. */
 FL_API bool fl_lasting(bool on);
 /* A word of this thread that scopes save and restore, for the layers above. Starts 0; bit 0 is no-grad,
-   bits 8 to 15 are FL_AUTOCAST_FLAGS, 16 to 23 fl_stream's number, bit 40 a cache's (fl_nn_forward_cached), the three highest fl's own. */
+   bits 8 to 15 are FL_AUTOCAST_FLAGS, 16 to 23 fl_stream's number, bit 40 a cache's (fl_nn_forward_cached),
+   the three highest fl's own. */
 FL_API uint64_t fl_flags(void);
 FL_API void fl_set_flags(uint64_t flags);
 /* What this thread computes goes into stream n of its device from now on, 0 to 255 (0 at the start), until it

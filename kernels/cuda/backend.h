@@ -21,8 +21,7 @@
    layers.h and sequence.h have the slots of registered ops, step.h those that leave in bundles, graph.h steps
    that are replayed. Products, convolutions and attention go to cuBLASLt (lt.h) and cuDNN (dnn.h) where they
    are there. Left for later: more devices than the first. A writing map of a view with gaps brings back the
-   elements between too:
-   nobody else may write them meanwhile. */
+   elements between too: nobody else may write them meanwhile. */
 #ifndef FL_CUDA_BACKEND_H
 #define FL_CUDA_BACKEND_H
 #ifdef FL_STATIC

@@ -1,9 +1,9 @@
 /* kernels/cuda/flk.h - what backend.h (C) asks of the kernels (CUDA): plain structs and flk_ functions
 
-   A function starts its kernels on the stream that this thread uses and returns: NULL, or the text of what failed, which
-   stays valid. Sizes are in elements, pointers are of the device and at element [0, ...]. Shapes and dtypes
-   were checked by the caller; what only the data shows (an index out of range, x % 0) is kept, the first of
-   it, for flk_take_fault. */
+   A function starts its kernels on the stream that this thread uses and returns: NULL, or the text of what
+   failed, which stays valid. Sizes are in elements, pointers are of the device and at element [0, ...].
+   Shapes and dtypes were checked by the caller; what only the data shows (an index out of range, x % 0) is
+   kept, the first of it, for flk_take_fault. */
 #ifndef FLK_H
 #define FLK_H
 
