@@ -357,7 +357,7 @@ $(FUZZ)/fuzz_%: tests/fuzz_%.c tests/fuzz.h tests/fuzz_composed.h $(FUZZ)/libfl.
 # fl_mem.h is MEM, fl/nn/norm.h is NN_NORM and kernels/cpu/gemm.h is CPU_GEMM. The first include brings all that is
 # declared, the second one the implementation. It is a file, so that ccache can know it.
 unit_name = $(shell echo $(1) | sed 's,^fl[_/],,; s,^kernels/,,; s,/,_,g' | tr a-z A-Z)
-CUDA_UNITS = $(if $(CUDA),fl_tensor.h $(filter kernels/cuda/%,$(UNITS)))
+CUDA_UNITS = $(if $(CUDA),fl_tensor.h fl/speech/lattice.h $(filter kernels/cuda/%,$(UNITS)))
 CUDA_UNIT_OBJECTS = $(CUDA_UNITS:%.h=$(BUILD)/%.o)
 PLAIN_OBJECTS = $(patsubst %.h,$(PLAIN)/%.o,$(filter-out $(CUDA_UNITS),$(UNITS)))
 OBJECTS = $(PLAIN_OBJECTS) $(CUDA_UNIT_OBJECTS)

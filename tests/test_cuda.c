@@ -201,7 +201,7 @@ TEST(nothing_is_computed_again_unless_asked) {
 
 /* Lines, channels and windows too many for conformance: those that a block of threads shares, and sums that
    are taken in parts. Each gives a few numbers, which are the cpu's. */
-enum { LARGE_KINDS = 16 };
+enum { LARGE_KINDS = 19 };
 /* More places than a block has threads. */
 static fl_var *large_ctc(fl_var *x) {
     const int64_t steps[2] = {300, 290}, lengths[2] = {140, 131};
@@ -210,6 +210,19 @@ static fl_var *large_ctc(fl_var *x) {
     return fv_ctc_loss(logp, fl_reshape(fl_add(label, fl_int(1)), FL_SHAPE(2, 140)),
                        fl_from_host(steps, FL_SHAPE(2), FL_I64),
                        fl_from_host(lengths, FL_SHAPE(2), FL_I64), .reduction = FL_NONE);
+}
+
+/* A transducer's lattice; ASG's of all paths, and of a target with its repeats. */
+static fl_var *large_lattice(int which, fl_var *x) {
+    const int64_t steps[3] = {20, 17, 1}, lengths[3] = {6, 5, 0};
+    fl_tensor *t = fl_from_host(steps, FL_SHAPE(3), FL_I64), *l = fl_from_host(lengths, FL_SHAPE(3), FL_I64);
+    fl_tensor *target = fl_remainder(fl_mul(fl_arange(0, 18, 1, FL_I64), fl_int(3)), fl_int(4));
+    fl_var *score = fv_reshape(fv_slice(x, 1, 0, 280, 1), FL_SHAPE(3, 20, 7, 6));
+    target = fl_reshape(target, FL_SHAPE(3, 6));
+    if (!which) return fv_transducer_loss(score, target, t, l, .reduction = FL_NONE);
+    score = fv_reshape(fv_slice(x, 1, 0, 100, 1), FL_SHAPE(20, 3, 15));
+    fl_var *w = fv_reshape(fv_slice(x, 1, 100, 125, 1), FL_SHAPE(15, 15));
+    return which == 1 ? fv_asg_full(score, w, t) : fv_asg_forced(score, w, target, t, l);
 }
 
 static fl_var *large_value(int kind, fl_var *x, fl_var *w) {
@@ -246,6 +259,9 @@ static fl_var *large_value(int kind, fl_var *x, fl_var *w) {
                        : fv_permute(x, 4, FL_ARRAY(int, 0, 3, 1, 2));
         w = fv_slice(w, 0, 0, 6, 1);
         return fv_group_norm(x, 3, w, w, 1e-5);
+    case 16:
+    case 17:
+    case 18: return large_lattice(kind - 16, x);
     case 13: return fv_ifft(fv_reshape(fv_slice(x, 1, 0, 2402, 1), FL_SHAPE(9, 1201, 2)), 1);
     case 7:
         return fv_max_pool(fv_reshape(x, FL_SHAPE(3, 3, 151, 151)), NULL, .kernel = {3},
@@ -284,6 +300,23 @@ TEST(large_operands_give_what_the_cpu_gives) {
         for (int i = 0; i < 3; i++)
             if (!CHECK(fabs(got[kind][i] - want[kind][i]) <= 1e-3 * (0.01 + fabs(want[kind][i]))))
                 printf("  kind %d, number %d: %g, not %g\n", kind, i, got[kind][i], want[kind][i]);
+}
+
+/* bench/README.md has this list. Only what has no composition is copied to the cpu. */
+TEST(what_the_cpu_alone_has_a_kernel_for_is_known) {
+    static const char *const known[] = {"lu_factor", "solve", "solve_triangular", "cholesky", "qr",
+                                        "svd", "eigh"};
+    NEEDS_CUDA;
+    const int cuda = fl_backend_default();
+    CHECK(fl_lattice_register());
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        CHECK(!fl_backend_has(cuda, fl_op_named(known[i])));
+    for (fl_op op = 1; op < fl_op_count(); op++) {
+        bool listed = !fl_backend_has(0, op) || fl_backend_has(cuda, op);
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+            listed |= !strcmp(fl_op_get_info(op)->name, known[i]);
+        if (!CHECK(listed)) printf("  %s\n", fl_op_get_info(op)->name);
+    }
 }
 
 /* A few steps of eight parameters with their gradients clipped: the last

@@ -86,6 +86,9 @@ FL_API bool fl_lattice_register(void);
 #define FL_SPEECH_LATTICE_IMPL
 #include "../../kernels/cpu/asg.h"
 #include "../../kernels/cpu/transducer.h"
+#ifdef FL_USE_CUDA
+#include "../../kernels/cuda/lattice.h"
+#endif
 #include "../ops/copy.h"
 #include "../ops/create.h"
 #include "../ops/elementwise.h"
@@ -194,6 +197,11 @@ static void fl__lattice_register_all(void) {
     fl__cpu_asg_slots(&cpu);
     fl__cpu_transducer_slots(&cpu);
     fl__lattice_known = fl_backend_use(&cpu, NULL);
+#ifdef FL_USE_CUDA
+    fl_backend cuda = *fl_backend_at(fl_backend_index("cuda"));
+    fl__cuda_lattice_slots(&cuda);
+    fl__lattice_known = fl__lattice_known && fl_backend_use(&cuda, NULL);
+#endif
 }
 
 FL_API bool fl_lattice_register(void) {

@@ -153,6 +153,14 @@ typedef struct flk_product {
 } flk_product;
 const char *flk_matmul(const flk_product *p, int dtype);
 
+/* y [m, n], f32 without gaps, = x [m, k] w [n, k]^T of f32 and of halves: for few rows. */
+typedef struct flk_stored {
+    flk_operand x, w;
+    float *y;
+    int64_t m, n, k;
+} flk_stored;
+const char *flk_linear_stored(const flk_stored *s);
+
 /* Strides of y [n, o, oh, ow], x [n, c, h, w], w [o, c / groups, kh, kw]. f32, f64. */
 typedef struct flk_conv {
     void *y, *x, *w;
@@ -272,6 +280,20 @@ typedef struct flk_ctc {
 } flk_ctc;
 int64_t flk_ctc_work(const flk_ctc *c);
 const char *flk_ctc_run(const flk_ctc *c, int dtype);
+
+/* fl_lattice_args, without gaps: first and second are the two operands of floats and total, with d_first the
+   gradient by both. Transducer: [n, t, l + 1] and [n, t, l]; asg: [t, n, c] and [c, c], target [n, l]. work:
+   flk_lattice_work numbers. Counts and labels out of range are faults of fault_op, and their sequences impossible. */
+typedef struct flk_lattice {
+    const void *first, *second, *dy;
+    void *total, *d_first, *d_second;
+    const int64_t *target, *steps, *lengths;
+    double *work;
+    int64_t n, t, c, l;
+    int asg, full, fault_op;
+} flk_lattice;
+int64_t flk_lattice_work(const flk_lattice *x);
+const char *flk_lattice_run(const flk_lattice *x, int dtype);
 
 /* fl_rnn_args, without gaps: step `step` of all sequences, of the second direction from the end. Rows are x's.
    What is [rows, ways, ...] is gate (gates hidden numbers), extra (`more`), y, dy, old (the states before) and

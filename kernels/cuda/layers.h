@@ -17,6 +17,7 @@ FL_PRIVATE void fl__cuda_layers_slots(fl_backend *cuda);
 #include "../../fl/ops/activation.h"
 #include "../../fl/ops/copy.h"
 #include "../../fl/ops/image.h"
+#include "../../fl/ops/linear.h"
 #include "../../fl/ops/loss.h"
 #include "../../fl/ops/norm.h"
 #include "../../fl/ops/pool.h"
@@ -341,6 +342,25 @@ FL__CUDA_SLOT(fl__cuda_avg_pool2d_grad) {
     return fl__cuda_pool(c, FLK_AVG_POOL_GRAD, NULL);
 }
 
+/* ---- a linear layer whose weight is stored in halves ---- */
+
+/* More rows than these share one conversion of the weight: the composition. */
+FL__CUDA_SLOT(fl__cuda_linear_stored) {
+    enum { FEW = 16 };
+    const fl_tensor *x = c->in[0], *w = c->in[1];
+    flk_stored s = {.m = x->shape[0], .n = w->shape[0], .k = x->shape[1]};
+    if (s.m > FEW || (w->dtype != FL_F16 && w->dtype != FL_BF16)) return fl_call_compose(c);
+    if (!fl__cuda_outputs(c)) return false;
+    fl__cuda_operand(&s.x, x);
+    fl__cuda_operand(&s.w, w);
+    for (int d = 0; d < 2; d++) {
+        s.x.stride[d] = x->stride[d];
+        s.w.stride[d] = w->stride[d];
+    }
+    s.y = fl_data(c->out[0]);
+    return fl__cuda_started(c, flk_linear_stored(&s));
+}
+
 /* ---- dropout, gated linear units ---- */
 
 FL__CUDA_SLOT(fl__cuda_dropout) {
@@ -399,6 +419,7 @@ FL_PRIVATE void fl__cuda_layers_slots(fl_backend *cuda) {
     fl_backend_set(cuda, fl_op_max_pool2d_grad, fl__cuda_max_pool2d_grad, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_avg_pool2d, fl__cuda_avg_pool2d, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_avg_pool2d_grad, fl__cuda_avg_pool2d_grad, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_linear_stored, fl__cuda_linear_stored, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_dropout, fl__cuda_dropout, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_glu, fl__cuda_glu, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_glu_grad, fl__cuda_glu_grad, FL_SLOT_NARROW);

@@ -59,6 +59,34 @@ template <class T> __global__ void __launch_bounds__(FLK_SIDE *FLK_SIDE) flk_mat
         }
 }
 
+/* A warp has a column of y, which is a row of w, and reads it once for a few rows of x at a time. */
+__global__ void flk_stored_kernel(flk_stored s) {
+    enum { ROWS = 4 };
+    int lane;
+    const int64_t j = flk_team_row<FLK_WARP>(&lane);
+    if (j >= s.n) return;
+    for (int64_t i = 0; i < s.m; i += ROWS) {
+        float sum[ROWS] = {0, 0, 0, 0};
+        for (int64_t l = lane; l < s.k; l += FLK_WARP) {
+            const float w = flk_load_at<float>(s.w.p, s.w.dtype, j * s.w.stride[0] + l * s.w.stride[1]);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+                if (i + r < s.m)
+                    sum[r] = fmaf(((const float *)s.x.p)[(i + r) * s.x.stride[0] + l * s.x.stride[1]], w, sum[r]);
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const float all = flk_team<FLK_WARP>(sum[r], flk_sum_of());
+            if (!lane && i + r < s.m) s.y[(i + r) * s.n + j] = all;
+        }
+    }
+}
+
+const char *flk_linear_stored(const flk_stored *s) {
+    if (!s->m || !s->n) return NULL;
+    return FLK_LAUNCH(flk_stored_kernel, flk_blocks(s->n, FLK_BLOCK / FLK_WARP), FLK_BLOCK, *s);
+}
+
 const char *flk_matmul(const flk_product *p, int dtype) {
     const int64_t blocks =
         p->batch.n * ((p->m + FLK_TILE - 1) / FLK_TILE) * ((p->n + FLK_TILE - 1) / FLK_TILE);
