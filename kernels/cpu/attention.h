@@ -322,7 +322,7 @@ static void fl__att_gather(const fl__attention *a, const fl__att_block *b, const
             tile.k = fl__min(64, b->nq - k);
             s.b = queries + k * wide * a->size;
             for (int64_t i = 0, rows; i < b->nj; i += rows) {
-                rows = fl__att_height(b->nj, i, a->ks->short_rows);
+                rows = fl__att_height(b->nj, i, a->ks->low[a->ks->widest]);
                 s.a = p + (i * FL__ATT_ROW + k) * a->size;
                 tile.c = sum + ((b->j0 + i) * row + j) * a->size;
                 fl__gemm_tile(a->ks, (int)rows, (int)fl__min(wide, columns - j), &tile);

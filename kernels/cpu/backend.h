@@ -20,6 +20,7 @@
 #include "step.h"
 #include "gemm.h"
 #include "gemm_f64.h"
+#include "gemm_skinny.h"
 #include "gemm_bf16.h"
 #include "scratch.h"
 #include "force.h"

@@ -33,9 +33,9 @@ typedef struct fl__kernels {
     int lanes;               /* elements per register */
     int pairs;               /* values along k in an element of a packed operand: 1, or 2 of bf16 */
     int rows;                /* most rows of a tile two registers wide, if rsa is 1 */
-    int short_rows, widest;  /* most rows and most registers across of a tile with any rsa */
+    int low[5], widest;      /* most rows of a tile with any rsa, by registers across, and most of these */
     fl__tile_fn tall[15];    /* [rows], two registers wide, rsa 1; of pairs there is nothing else */
-    fl__tile_fn tile[3][7];  /* [registers across / 2][rows] */
+    fl__tile_fn tile[5][9];  /* [registers across][rows] */
     fl__skinny_fn dots[5];      /* [1, 2, 4]: rows x n of C, where csa is 1 and b is [n][k] */
     fl__skinny_fn axpys[5];     /* the same where b is [k][n] */
     /* dst[p * ldd + i] = src[i * rs + p * cs], i < n, p < k; reads up to a register past a row.
@@ -95,9 +95,11 @@ static void fl__tile_corner(const fl__kernels *ks, int m, int n, const fl__tile 
 }
 
 FL_PRIVATE void fl__gemm_tile(const fl__kernels *ks, int m, int n, const fl__tile *t) {
-    bool tall = m > ks->short_rows;
-    int across = n > 2 * ks->lanes ? 4 : n > ks->lanes || tall ? 2 : 1;
-    fl__tile_fn run = tall ? ks->tall[m] : ks->tile[across / 2][m];
+    int across = 1;
+    while (across * ks->lanes < n) across++;
+    const bool tall = m > ks->low[across] || (across == 2 && t->rsa == 1 && ks->tall[m]);
+    if (tall) across = 2;
+    fl__tile_fn run = tall ? ks->tall[m] : ks->tile[across][m];
     if (n == across * ks->lanes) {
         run(t);
         return;

@@ -1,5 +1,5 @@
-/* kernels/cpu/gemm_f64.h - the register tiles of gemm.h for f64: an object of its own, as it takes long to
-   compile */
+/* kernels/cpu/gemm_f64.h - the register tiles of gemm.h for f64, and their skinny loops: an object of its own,
+   as it takes long to compile */
 #ifndef FL_CPU_GEMM_F64_H
 #define FL_CPU_GEMM_F64_H
 #include "gemm.h"
@@ -11,6 +11,11 @@
 FL__TILES_BEGIN
 #define FL__LEVEL_TEXT "gemm.inc"
 #define FL__UNIT gemm
+#define FL__WITH_F32 0
+#define FL__WITH_F64 FL__PER_LEVEL
+#include "levels.inc"
+#define FL__LEVEL_TEXT "gemm_skinny.inc"
+#define FL__UNIT skinny
 #define FL__WITH_F32 0
 #define FL__WITH_F64 FL__PER_LEVEL
 #include "levels.inc"

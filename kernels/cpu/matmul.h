@@ -23,7 +23,8 @@
 #include "product.h"
 #include "scratch.h"
 
-FL_PRIVATE bool fl__cpu_linear(const fl_backend *self, const fl_call *c);
+/* Makes the outputs of a call and computes them. */
+FL_PRIVATE bool fl__cpu_product(fl__product *of, const fl_call *c);
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_matmul_slots(fl_backend *cpu);
 
@@ -39,6 +40,8 @@ enum {
     FL__MATMUL_CHUNK = 1024,      /* of k: a panel of B stays in the second-level cache */
     FL__MATMUL_GROUP = 8,         /* panels of B that are packed together */
     FL__MATMUL_SLAB = 16,         /* of k, at a time */
+    FL__MATMUL_PANEL = 4096,      /* elements of B, in the first-level cache, for which nothing is planned */
+    FL__MATMUL_ONCE = 128,        /* rows up to which it is so */
     FL__MATMUL_SHORT = 128,       /* k, for which C is written row by row */
     FL__MATMUL_NEAR = 3 << 16,    /* elements of B that stay in the second-level cache beside all else */
     FL__MATMUL_BLOCK_ROWS = 1024, /* that use a panel of B */
@@ -70,7 +73,7 @@ typedef struct fl__gemm {
    column_blocks + column block. With splits > 1 each computes its part of k into `parts`, which are then
    added in order. */
 typedef struct fl__matmul {
-    fl__product of;
+    fl__product *of;
     fl__gemm g; /* of the first item */
     int64_t splits, split_k, row_blocks, block_tiles, column_blocks, block_columns;
     int64_t at, chunk; /* the chunk of each split that is at work: from where, how long */
@@ -140,11 +143,11 @@ static void fl__gemm_pack_b(const fl__gemm *g, int64_t j0, int64_t j1, char *pan
 }
 
 /* Whether n columns of B are read in place: if the rows are dense, few tiles use them and a tile
-   reads less than a register past column n, as a buffer's slack allows, or nothing (there is no tile
-   three registers wide, and no tall one of one). */
+   reads less than a register past column n, as a buffer's slack allows, or nothing (there is no tall tile
+   but of two registers). */
 static bool fl__gemm_in_place(const fl__gemm *g, int64_t n) {
     const int64_t registers = fl__ceil_div(n, g->ks->lanes);
-    const bool tile = registers != 3 && (registers != 1 || g->rows <= g->ks->short_rows);
+    const bool tile = registers == 0 || registers == 2 || g->rows <= g->ks->low[registers];
     return !g->packed && g->csb == 1 && tile && (!g->tight || n == registers * g->ks->lanes);
 }
 
@@ -229,6 +232,28 @@ static bool fl__gemm_small(const fl__gemm *g) {
     return g->m * g->n <= FL__SMALL_PRODUCT && g->m * g->n * g->k <= FL__SMALL_PRODUCT;
 }
 
+/* Registers across of the tiles that read A in place: those that leave no rest, else as many as there are. */
+static int fl__gemm_across(const fl__gemm *g) {
+    const int64_t registers = fl__ceil_div(g->n, g->ks->lanes);
+    int across = g->ks->widest;
+    while (across > 2 && registers % across) across--;
+    return registers % across && registers > 2 ? g->ks->widest : across;
+}
+
+/* Whether the values of a column of A stand side by side. */
+static bool fl__gemm_tall(const fl__gemm *g) { return g->rsa == 1 && g->csa != 1; }
+
+/* Chooses the tiles, for an A that is read in place or packed. Of one or three registers across there are only
+   those that need no columns of A. */
+static void fl__gemm_set_place(fl__gemm *g, bool in_place) {
+    const int64_t odd = g->n <= g->ks->lanes || (g->n > 2 * g->ks->lanes && g->n <= 3 * g->ks->lanes);
+    const bool low = in_place && (odd || !fl__gemm_tall(g));
+    const int across = low ? fl__gemm_across(g) : 2;
+    fl__gemm_set_tiles(g, low ? g->ks->low[across] : g->ks->rows);
+    g->width = across * g->ks->lanes;
+    g->packed = in_place ? NULL : ""; /* set for each task */
+}
+
 /* Decides orientation, packing, and whether what is packed is rounded. */
 static void fl__matmul_plan(fl__matmul *p) {
     fl__gemm *g = &p->g;
@@ -239,20 +264,17 @@ static void fl__matmul_plan(fl__matmul *p) {
     bool waste = 3 * fl__gemm_area(g, g->n, g->m) < 2 * fl__gemm_area(g, g->m, g->n);
     p->swapped = !small && (stream || waste);
     if (p->swapped) fl__gemm_swap(g);
-    bool tall = g->rsa == 1 && g->csa != 1;
+    bool tall = fl__gemm_tall(g);
     bool near = !pairs && (tall ? fl__max(g->m, g->n) <= 256 : g->n * g->k <= FL__MATMUL_NEAR);
     bool in_place = small || stream || near;
     if (pairs && !in_place && g->m > FL__SKINNY_ROWS) g->ks = pairs;
-    bool low = in_place && !tall;
-    fl__gemm_set_tiles(g, low ? g->ks->short_rows : g->ks->rows);
-    g->width = (low && g->n > 2 * g->ks->lanes ? g->ks->widest : 2) * g->ks->lanes;
-    g->packed = in_place ? NULL : ""; /* set for each task */
+    fl__gemm_set_place(g, in_place);
     g->ldc = g->n;
     fl__gemm_set_group(g, g->k);
 }
 
 static int64_t fl__matmul_tasks(const fl__matmul *p) {
-    return p->of.items * p->splits * p->row_blocks * p->column_blocks;
+    return p->of->items * p->splits * p->row_blocks * p->column_blocks;
 }
 
 static void fl__matmul_blocks(fl__matmul *p, int64_t tiles, int64_t columns) {
@@ -296,16 +318,16 @@ static fl__gemm fl__matmul_part(const fl__matmul *p, int64_t index) {
     const int64_t size = (int64_t)g.ks->size, item = fl__quotient(index, p->splits);
     const int64_t begin = (index - item * p->splits) * p->split_k, k0 = begin + p->at;
     const int64_t end = fl__min(begin + p->split_k, g.k);
-    const int64_t *sa = p->swapped ? p->of.b_stride : p->of.a_stride;
-    const int64_t *sb = p->swapped ? p->of.a_stride : p->of.b_stride;
-    g.a += (fl__product_offset(&p->of, sa, item) + k0 * g.csa) * size;
-    g.b += (fl__product_offset(&p->of, sb, item) + k0 * g.rsb) * size;
+    const int64_t *sa = p->swapped ? p->of->b_stride : p->of->a_stride;
+    const int64_t *sb = p->swapped ? p->of->a_stride : p->of->b_stride;
+    g.a += (fl__product_offset(p->of, sa, item) + k0 * g.csa) * size;
+    g.b += (fl__product_offset(p->of, sb, item) + k0 * g.rsb) * size;
     g.k = fl__min(p->chunk, end - k0);
     g.add = p->at > 0;
     if (g.packed) g.packed = p->packed + index * g.m * fl__gemm_depth(g.ks, p->chunk) * size;
-    g.c = (p->parts ? p->parts : p->of.out) + index * g.m * g.n * size;
+    g.c = (p->parts ? p->parts : p->of->out) + index * g.m * g.n * size;
     bool last = k0 + g.k == end;
-    if (last && !p->swapped && p->splits == 1 && p->of.finishes) g.finish = &p->of.finish;
+    if (last && !p->swapped && p->splits == 1 && p->of->finishes) g.finish = &p->of->finish;
     return g;
 }
 
@@ -324,9 +346,9 @@ static void fl__matmul_pack(void *arg, int64_t begin, int64_t end) {
 static void fl__matmul_transpose(const fl__matmul *p, const fl__gemm *g, int64_t item, int64_t i0,
                             int64_t i1, int64_t j0, int64_t j1) {
     const int64_t size = (int64_t)g->ks->size;
-    char *out = p->of.out + ((item * g->n + j0) * g->m + i0) * size; /* out[j][i] = C^T[i][j] */
+    char *out = p->of->out + ((item * g->n + j0) * g->m + i0) * size; /* out[j][i] = C^T[i][j] */
     g->ks->transpose(out, g->m, i1 - i0, j1 - j0, g->c + (i0 * g->ldc + j0) * size, g->ldc, 1);
-    if (p->of.finishes) fl__gemm_finish(&p->of.finish, out, g->m, j0, j1 - j0, i0, i1 - i0);
+    if (p->of->finishes) fl__gemm_finish(&p->of->finish, out, g->m, j0, j1 - j0, i0, i1 - i0);
 }
 
 static void fl__matmul_task(void *arg, int64_t begin, int64_t end) {
@@ -353,7 +375,7 @@ static void fl__matmul_sum(void *arg, int64_t begin, int64_t end) {
     const int64_t size = (int64_t)p->g.ks->size, mn = p->g.m * p->g.n;
     while (begin < end) {
         int64_t item = begin / mn, at = begin % mn, n = fl__min(end - begin, mn - at);
-        char *dst = p->of.out + begin * size;
+        char *dst = p->of->out + begin * size;
         const char *src = p->parts + (item * p->splits * mn + at) * size;
         memcpy(dst, src, (size_t)(n * size));
         for (int64_t s = 1; s < p->splits; s++) p->g.ks->add(dst, src + s * mn * size, n);
@@ -363,7 +385,7 @@ static void fl__matmul_sum(void *arg, int64_t begin, int64_t end) {
 
 /* >>skinny: at most 8 rows, for each of which B would be read: it is read once, in memory's order */
 
-enum { FL__SKINNY_DOTS = 1024, FL__SKINNY_AXPYS = 16 };
+enum { FL__SKINNY_DOTS = 1024, FL__SKINNY_AXPYS = 16, FL__SKINNY_ONCE = 2 };
 
 /* One block of columns: a chunk of k at a time over all rows. */
 static void fl__skinny_block(const fl__gemm *g, int64_t j, int64_t n) {
@@ -406,7 +428,7 @@ static bool fl__matmul_skinny(fl__matmul *p) {
     p->swapped = g->n == 1 && g->m > FL__SKINNY_ROWS;
     if (p->swapped) fl__gemm_swap(g);
     bool takes = g->m <= FL__SKINNY_ROWS && (g->csb == 1 || (g->rsb == 1 && g->csa == 1));
-    if (!takes || g->m * g->n * g->k < 4096) {
+    if (!takes || (p->of->items > 1 && g->m * g->n * g->k < 4096)) {
         if (p->swapped) fl__gemm_swap(g);
         return false;
     }
@@ -416,17 +438,42 @@ static bool fl__matmul_skinny(fl__matmul *p) {
     p->block_columns = g->csb == 1 ? 1024 : 16;
     p->column_blocks = fl__ceil_div(g->n, p->block_columns);
     int64_t work = g->m * g->k * p->block_columns;
-    fl_parallel(p->of.items * p->column_blocks, fl__ceil_div(FL__SMALL_PRODUCT, work), fl__skinny_task,
+    fl_parallel(p->of->items * p->column_blocks, fl__ceil_div(FL__SMALL_PRODUCT, work), fl__skinny_task,
                 p);
     return true;
 }
 
 /* >>run */
 
+/* The whole of a product as it stands. */
+static fl__gemm fl__gemm_of(const fl__product *of) {
+    return (fl__gemm){.ks = fl__gemm_kernels(of->dtype), .m = of->m, .n = of->n, .k = of->k,
+                      .a = of->a, .rsa = of->rsa, .csa = of->csa,
+                      .b = of->b, .rsb = of->rsb, .csb = of->csb, .tight = of->tight};
+}
+
+/* Computes a small product without cutting it; a panel of B that is not read in place stays on the stack. */
+static bool fl__matmul_at_once(const fl__product *of) {
+    const int64_t skinny = of->csb == 1 ? 0 : FL__SKINNY_ONCE;
+    if (of->items > 1 || of->m <= skinny || of->m > FL__MATMUL_ONCE || of->n * of->k > FL__MATMUL_PANEL)
+        return false;
+    if (of->n == 1 && of->m > FL__SKINNY_ROWS) return false; /* rows of A are dense: dots */
+    fl__gemm g = fl__gemm_of(of);
+    _Alignas(64) char panel[FL__MATMUL_PANEL * sizeof(double) + FL__PANEL_SLACK];
+    fl__gemm_set_place(&g, true);
+    if (g.width * g.k > FL__MATMUL_PANEL) return false;
+    g.ldc = g.n;
+    g.group = g.width;
+    g.c = of->out;
+    g.finish = of->finishes ? &of->finish : NULL;
+    fl__gemm_block(&g, 0, g.tiles, 0, g.n, panel);
+    return true;
+}
+
 /* All chunks of a product that is cut. */
 static void fl__matmul_run(fl__matmul *p) {
     const fl__gemm *g = &p->g;
-    const int64_t tasks = fl__matmul_tasks(p), tiles = p->of.items * p->splits * g->tiles;
+    const int64_t tasks = fl__matmul_tasks(p), tiles = p->of->items * p->splits * g->tiles;
     const int64_t work = g->m * g->n * p->chunk / (p->row_blocks * p->column_blocks);
     const int64_t grain = fl__ceil_div(FL__SMALL_PRODUCT, work + 1);
     for (p->at = 0; p->at < p->split_k; p->at += p->chunk) {
@@ -435,28 +482,23 @@ static void fl__matmul_run(fl__matmul *p) {
     }
 }
 
-static bool fl__matmul_float(fl__matmul *p) {
+static bool fl__matmul_float(fl__product *of) {
+    fl__matmul whole = {.of = of, .g = fl__gemm_of(of)}, *p = &whole;
     fl__gemm *g = &p->g;
     const int64_t size = (int64_t)g->ks->size;
     if (fl__matmul_skinny(p)) {
-        if (p->swapped) fl__product_finish(&p->of, g->n);
+        if (p->swapped) fl__product_finish(of, g->n);
         return true;
     }
     fl__matmul_plan(p);
     const bool in_place = fl__gemm_in_place(g, g->n % g->width);
-    if (p->of.items == 1 && !p->swapped && in_place && fl__gemm_small(g)) { /* nothing to cut */
-        g->c = p->of.out;
-        g->finish = p->of.finishes ? &p->of.finish : NULL;
-        fl__gemm_block(g, 0, g->tiles, 0, g->n, NULL);
-        return true;
-    }
     fl__matmul_cut(p);
     const int64_t depth = fl__gemm_depth(g->ks, p->chunk);
-    int64_t pack = g->packed ? p->of.items * p->splits * g->m * depth : 0;
-    int64_t parts = p->swapped || p->splits > 1 ? p->of.items * p->splits * g->m * g->n : 0;
+    int64_t pack = g->packed ? p->of->items * p->splits * g->m * depth : 0;
+    int64_t parts = p->swapped || p->splits > 1 ? p->of->items * p->splits * g->m * g->n : 0;
     if (pack + parts > 0 || !in_place) {
-        int64_t columns = fl__min(g->group, fl__ceil_div(g->n, g->width) * g->width);
-        int64_t panels = in_place ? 0 : fl__min(columns, p->block_columns) * depth * size;
+        const int64_t most = fl__ceil_div(fl__min(g->n, p->block_columns), g->width) * g->width;
+        const int64_t panels = in_place ? 0 : fl__min(g->group, most) * depth * size;
         if (!fl__scratch_open(&p->scratch, fl__matmul_tasks(p), panels, (pack + parts) * size, "matmul"))
             return false;
         p->packed = p->scratch.shared;
@@ -464,8 +506,8 @@ static bool fl__matmul_float(fl__matmul *p) {
     }
     fl__matmul_run(p);
     if (p->splits > 1) {
-        fl_parallel(p->of.items * g->m * g->n, 1 << 14, fl__matmul_sum, p);
-        fl__product_finish(&p->of, g->m);
+        fl_parallel(p->of->items * g->m * g->n, 1 << 14, fl__matmul_sum, p);
+        fl__product_finish(p->of, g->m);
     }
     if (p->scratch.buffer) fl__scratch_close(&p->scratch);
     return true;
@@ -487,11 +529,7 @@ static void fl__matmul_i64(void *arg, int64_t begin, int64_t end) {
 
 /* >>slots */
 
-/* a [..., m, k], b [..., k, n] -> [..., m, n]; f32, f64, i64, and bf16 by tiles. */
-FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c) {
-    fl__matmul p = {.of = fl__product_of(c)};
-    fl__product *of = &p.of;
-    (void)self;
+FL_PRIVATE bool fl__cpu_product(fl__product *of, const fl_call *c) {
     if (fl_is_narrow(c->out[0]) && !fl__amx_takes(of)) return fl__call_widen(c);
     if (!fl__product_make(of, c)) return false;
     if (of->m * of->n * of->items == 0) return true;
@@ -506,21 +544,19 @@ FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c) {
     }
     if (!fl_dtype_is_float(of->dtype)) return fl_fail("fl_matmul: dtype %s", fl_dtype_name(of->dtype));
     if (fl__amx_takes(of)) return fl__amx_matmul(of);
-    p.g = (fl__gemm){.ks = fl__gemm_kernels(of->dtype), .m = of->m, .n = of->n, .k = of->k,
-                     .a = of->a, .rsa = of->rsa, .csa = of->csa,
-                     .b = of->b, .rsb = of->rsb, .csb = of->csb, .tight = of->tight};
-    return fl__matmul_float(&p);
+    return fl__matmul_at_once(of) || fl__matmul_float(of);
 }
 
-/* x [m, k], w [n, k], bias [n] -> act(x w^T + bias) */
-FL_PRIVATE bool fl__cpu_linear(const fl_backend *self, const fl_call *c) {
-    const fl_tensor *bias = c->n_in > 2 ? c->in[2] : NULL;
-    if (bias && bias->shape[0] > 1 && bias->stride[0] != 1) return fl_call_compose(c);
-    return fl__cpu_matmul(self, c);
+/* a [..., m, k], b [..., k, n] -> [..., m, n]; f32, f64, i64, and bf16 by tiles. Linear: x [m, k], w [n, k],
+   bias [n] -> act(x w^T + bias). */
+FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c) {
+    fl__product of;
+    (void)self;
+    return fl__product_of(&of, c) ? fl__cpu_product(&of, c) : fl_call_compose(c);
 }
 
 FL_PRIVATE void fl__cpu_matmul_slots(fl_backend *cpu) {
-    fl_backend_set(cpu, fl_op_linear, fl__cpu_linear, FL_SLOT_NARROW);
+    fl_backend_set(cpu, fl_op_linear, fl__cpu_matmul, FL_SLOT_NARROW);
 }
 
 #endif /* FL_CPU_MATMUL_IMPL */

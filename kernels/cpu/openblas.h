@@ -85,11 +85,11 @@ static void fl__openblas_task(void *arg, int64_t begin, int64_t end) {
 
 static bool fl__openblas_matmul(const fl_backend *self, const fl_call *c) {
     static bool single;
-    const fl_tensor *bias = c->n_in > 2 ? c->in[2] : NULL;
-    fl__openblas p = {.of = fl__product_of(c)};
+    fl__openblas p;
+    (void)self;
+    if (!fl__product_of(&p.of, c)) return fl_call_compose(c);
     const int64_t tasks = fl__openblas_takes(&p.of) ? fl__openblas_cut(&p) : 0;
-    if (tasks == 0 || (tasks < FL__OPENBLAS_TASKS && p.of.k >= 4096) || (bias && bias->stride[0] != 1))
-        return c->op == fl_op_linear ? fl__cpu_linear(self, c) : fl__cpu_matmul(self, c);
+    if (tasks == 0 || (tasks < FL__OPENBLAS_TASKS && p.of.k >= 4096)) return fl__cpu_product(&p.of, c);
     if (!__atomic_exchange_n(&single, true, __ATOMIC_RELAXED)) openblas_set_num_threads(1);
     if (!fl__product_make(&p.of, c)) return false;
     fl_parallel(tasks, 1, fl__openblas_task, &p);

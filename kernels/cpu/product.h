@@ -31,8 +31,9 @@ typedef struct fl__product {
     bool finishes;
     fl__finish finish; /* if `finishes`; of one item */
 } fl__product;
-/* The product of a call, without `out` and `z`, which fl__product_make adds: false after fl_fail. */
-FL_PRIVATE fl__product fl__product_of(const fl_call *c);
+/* The product of a call, without `out` and `z`, which fl__product_make adds: false after fl_fail.
+   fl__product_of is false where the bias is not dense: such calls are composed. */
+FL_PRIVATE bool fl__product_of(fl__product *p, const fl_call *c);
 FL_PRIVATE bool fl__product_make(fl__product *p, const fl_call *c);
 /* Where batch item `item` of an operand starts, in elements. */
 FL_PRIVATE int64_t fl__product_offset(const fl__product *p, const int64_t *stride, int64_t item);
@@ -98,24 +99,24 @@ FL_PRIVATE void fl__product_finish(fl__product *p, int64_t rows) {
     if (p->finishes) fl_parallel(rows, fl__ceil_div(1 << 14, p->n), fl__product_finish_task, p);
 }
 
-FL_PRIVATE fl__product fl__product_of(const fl_call *c) {
+/* Field by field: clearing a struct of this size first takes longer than all of a small product's rest. */
+FL_PRIVATE bool fl__product_of(fl__product *p, const fl_call *c) {
     const fl_tensor *y = c->out[0], *a = c->in[0], *b = c->in[1], *bias = c->n_in > 2 ? c->in[2] : NULL;
-    const int nd = y->ndim;
+    const int nd = y->ndim, linear = c->op == fl_op_linear; /* its w is [n][k] */
     const fl_dtype wide = fl_dtype_wide(y->dtype);
-    fl__product p = {.dtype = y->dtype, .m = y->shape[nd - 2], .n = y->shape[nd - 1], .items = 1,
-                     .ndim = nd - 2, .shape = y->shape, .a_stride = a->stride, .b_stride = b->stride,
-                     .a = fl_data(a), .rsa = a->stride[nd - 2], .csa = a->stride[nd - 1],
-                     .b = fl_data(b), .rsb = b->stride[nd - 2], .csb = b->stride[nd - 1],
-                     .k = a->shape[nd - 1], .tight = a->buffer->tight || b->buffer->tight};
-    for (int i = 0; i < nd - 2; i++) p.items *= y->shape[i];
-    if (c->op == FL_OP_matmul) return p;
-    const fl_op act = ((const fl_linear_args *)c->args)->act;
-    p.rsb = b->stride[1], p.csb = b->stride[0]; /* w is [n][k] */
-    p.finish = (fl__finish){.size = fl_dtype_size(wide), .n = p.n, .bias = bias ? fl_data(bias) : NULL};
-    if (bias) p.finish.add = fl__formula_loop(FL_OP_add, wide);
-    if (act != FL_OP_NONE) p.finish.act = fl__formula_loop(act, wide);
-    p.finishes = p.finish.add || p.finish.act || c->n_out > 1;
-    return p;
+    const fl_op act = linear ? ((const fl_linear_args *)c->args)->act : FL_OP_NONE;
+    p->dtype = y->dtype, p->ndim = nd - 2;
+    p->m = y->shape[nd - 2], p->n = y->shape[nd - 1], p->k = a->shape[nd - 1], p->items = 1;
+    for (int i = 0; i < nd - 2; i++) p->items *= y->shape[i];
+    p->a = fl_data(a), p->rsa = a->stride[nd - 2], p->csa = a->stride[nd - 1];
+    p->b = fl_data(b), p->rsb = b->stride[nd - 2 + linear], p->csb = b->stride[nd - 1 - linear];
+    p->shape = y->shape, p->a_stride = a->stride, p->b_stride = b->stride;
+    p->tight = a->buffer->tight || b->buffer->tight;
+    p->finish = (fl__finish){.size = fl_dtype_size(wide), .n = p->n, .bias = bias ? fl_data(bias) : NULL};
+    if (bias) p->finish.add = fl__formula_loop(FL_OP_add, wide);
+    if (act != FL_OP_NONE) p->finish.act = fl__formula_loop(act, wide);
+    p->finishes = bias || act != FL_OP_NONE || c->n_out > 1;
+    return !bias || bias->shape[0] == 1 || bias->stride[0] == 1;
 }
 
 FL_PRIVATE bool fl__product_make(fl__product *p, const fl_call *c) {
