@@ -1,7 +1,7 @@
 /* kernels/cuda/backend.h - the family cuda: its table, its slots, what it makes, maps and waits for
 
-   A slot turns a record into the plain structs of flk.h, which start kernels on the stream in use (fl_stream)
-   and return; fl_sync and fl_map wait. Ops without a slot here are composed of those with one; those without a
+   A slot turns a record into the plain structs of flk.h, which start kernels on the stream in use
+   (fl_stream) and return; fl_sync and fl_map wait. Ops without a slot here are composed of those with one; those without a
    composition (factorisations) run on the cpu, with a warning. What only the data shows, an index out of
    range or x % 0, is an error of the next sync or map.
 
@@ -35,7 +35,9 @@ FL_API const fl_backend *fl_backend_cuda(void);
 /* private: what the files of slots share */
 #define FL__CUDA_SLOT(name) \
     static bool name##_body(const fl_backend *self, const fl_call *c); \
-    static bool name(const fl_backend *self, const fl_call *c) { return fl__cuda_slot(self, c, name##_body); } \
+    static bool name(const fl_backend *self, const fl_call *c) { \
+        return fl__cuda_slot(self, c, name##_body); \
+    } \
     static bool name##_body(const fl_backend *self __attribute__((unused)), const fl_call *c)
 /* Runs it for the stream in use: what other streams did with the operands is waited for. */
 FL_PRIVATE bool fl__cuda_slot(const fl_backend *self, const fl_call *c, fl_slot run);

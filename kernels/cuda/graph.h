@@ -91,13 +91,16 @@ FL_PRIVATE bool fl__cuda_graph_use(fl_buffer *b, bool writes) {
 FL_PRIVATE bool fl__cuda_graph_takes(const fl_call *c, const void *stream) {
     const fl_cuda_graph *g = fl__cuda_graph;
     const char *name = fl_op_get_info(c->op)->name;
-    if (stream != g->stream) return fl_fail("fl_%s: cuda: another stream than the graph's, which is captured", name);
+    if (stream != g->stream)
+        return fl_fail("fl_%s: cuda: another stream than the graph's, which is captured", name);
     const bool attends = c->op == fl_op_attention || c->op == fl_op_attention_grad;
-    if (attends ? ((const fl_attention_args *)c->args)->p <= 0 : c->op != FL_OP_random && c->op != fl_op_dropout)
+    if (attends ? ((const fl_attention_args *)c->args)->p <= 0
+                : c->op != FL_OP_random && c->op != fl_op_dropout)
         return true;
     const fl_rng now = fl_rng_state(), *at = fl_op_rng(c->op, (void *)(uintptr_t)c->args);
     return (at->key == now.key && at->counter - g->first.counter < now.counter - g->first.counter) ||
-           fl_fail("fl_%s: cuda: a graph is captured, and replays draw from the process's generator alone", name);
+           fl_fail("fl_%s: cuda: a graph is captured, and replays draw from the process's generator alone",
+                   name);
 }
 
 /* It is as it was before the first begin. */
@@ -171,7 +174,8 @@ static bool fl__cuda_graph_finish(fl_cuda_graph *g) {
 
 FL_API bool fl_cuda_graph_end(fl_cuda_graph *g) {
     if (!g || fl__cuda_graph != g)
-        return fl_refuse("fl_cuda_graph_end: %s", g ? "it has not begun on this thread" : "the graph is NULL");
+        return fl_refuse("fl_cuda_graph_end: %s",
+                         g ? "it has not begun on this thread" : "the graph is NULL");
     const bool captures = fl__cuda_captures();
     fl__cuda_graph = NULL;
     if (captures) return fl__cuda_graph_finish(g) || fl_raise();

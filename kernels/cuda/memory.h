@@ -215,8 +215,8 @@ static bool fl__cuda_cache_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_
     if (k) fl__cuda_cache.stats.reuses++;
     pthread_mutex_unlock(&fl__cuda_cache.lock);
     if (!k && fl__cuda_captured)
-        return fl_fail("fl_%s: cuda: the graph that is captured has no %zu bytes more: its warm-up steps had no "
-                       "such tensor", info->op ? info->op : "buffer_new", b->bytes);
+        return fl_fail("fl_%s: cuda: the graph that is captured has no %zu bytes more: its warm-up steps had "
+                       "no such tensor", info->op ? info->op : "buffer_new", b->bytes);
     if (!k && !(k = fl__cuda_block_new(b, bytes))) return false;
     k->home = home;
     k->pooled = pooled;

@@ -11,8 +11,8 @@
        some threads never reach, and one of a warp that meets one of the block, end the program.
      - Any runtime call can be made to fail: cuda_emu_fail_in(n), the n-th from now; cuda_emu_break(): with an
        error that no later call survives. cuda_emu_launches() counts, those of a graph as one;
-       cuda_emu_waiting(): pieces of work that have not run. cuda_emu_drop_waits(true): streams do not wait for
-       events, which a test of the tests wants.
+       cuda_emu_waiting(): pieces of work that have not run. cuda_emu_drop_waits(true): streams do not wait
+       for events, which a test of the tests wants.
    Environment: CUDA_EMU_SEED=n; CUDA_EMU_DEVICES=0: no device, -1: no driver.
 
    Blocks and grids have one dimension. Blocks run one after the other, so races between them do not show;
@@ -100,7 +100,8 @@ constexpr size_t RANGE = (size_t)1 << 36, UNIT = 512;
 inline char *memory;
 inline size_t used; /* from the range's start, ever */
 inline size_t limit = RANGE, in_use; /* what there is, and what is taken */
-inline auto &taken = *new std::map<size_t, size_t>, &spare = *new std::map<size_t, size_t>; /* offset -> bytes */
+inline auto &taken = *new std::map<size_t, size_t>; /* offset -> bytes */
+inline auto &spare = *new std::map<size_t, size_t>;
 inline std::recursive_mutex lock;
 inline auto &pinned = *new std::map<char *, size_t>; /* of the host */
 inline int64_t fail_in, launches;
@@ -125,7 +126,8 @@ inline bool is_device(const void *p) {
 }
 inline bool is_pinned(const void *p) {
     const auto next = pinned.upper_bound((char *)p);
-    return next != pinned.begin() && (size_t)((const char *)p - std::prev(next)->first) < std::prev(next)->second;
+    if (next == pinned.begin()) return false;
+    return (size_t)((const char *)p - std::prev(next)->first) < std::prev(next)->second;
 }
 inline void protect(int how) {
     if (used && mprotect(memory, (used + 4095) / 4096 * 4096, how)) stop("device memory cannot be protected");
@@ -452,7 +454,8 @@ inline cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *a, const void
 /* Of memory that is neither the device's nor pinned it is done when it returns. */
 inline cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKind, cudaStream_t s) {
     EMU_CALL(cudaErrorUnknown)
-    const bool late = (emu::is_device(dst) || emu::is_pinned(dst)) && (emu::is_device(src) || emu::is_pinned(src));
+    const bool late = (emu::is_device(dst) || emu::is_pinned(dst)) &&
+                      (emu::is_device(src) || emu::is_pinned(src));
     if (const cudaError_t failed = late ? cudaSuccess : emu::forbidden()) return failed;
     emu::put(s, [=] { memcpy(dst, src, bytes); });
     if (!late) emu::run_until(emu::of(s));
@@ -554,8 +557,8 @@ EMU_HOOK void cuda_emu_limit(int64_t bytes) { emu::limit = bytes ? (size_t)bytes
 EMU_HOOK void cuda_emu_seed(uint64_t seed) { emu::seed = seed; }
 EMU_HOOK int64_t cuda_emu_waiting(void) { return (int64_t)emu::waiting(NULL); }
 EMU_HOOK void cuda_emu_drop_waits(int drop) { emu::drops_waits = drop; }
-/* What the mock libraries of emu/ start: work of the stream, as a kernel, once or, of a graph, often; then done(arg).
-   False: the call fails. */
+/* What the mock libraries of emu/ start: work of the stream, as a kernel, once or, of a graph, often; then
+   done(arg). False: the call fails. */
 EMU_HOOK int cuda_emu_start(void (*work)(void *), void *arg, void *stream, void (*done)(void *)) {
     std::lock_guard<std::recursive_mutex> hold(emu::lock);
     const bool failed = emu::fails(cudaErrorUnknown);
