@@ -1,5 +1,5 @@
-/* kernels/cpu/gemm_f64.h - the register tiles of gemm.h for f64, and their skinny loops: an object of its own,
-   as it takes long to compile */
+/* kernels/cpu/gemm_f64.h - the register tiles of gemm.h for f64, and their skinny loops: an object of its
+   own, as it takes long to compile */
 #ifndef FL_CPU_GEMM_F64_H
 #define FL_CPU_GEMM_F64_H
 #include "gemm.h"

@@ -1,5 +1,5 @@
-/* kernels/cpu/gemm_skinny.h - the loops of skinny products, of few rows, for the table of gemm.h: an object of
-   their own, as they take long to compile; those for f64 are in gemm_f64.h */
+/* kernels/cpu/gemm_skinny.h - the loops of skinny products, of few rows, for the table of gemm.h: an object
+   of their own, as they take long to compile; those for f64 are in gemm_f64.h */
 #ifndef FL_CPU_GEMM_SKINNY_H
 #define FL_CPU_GEMM_SKINNY_H
 #include "gemm.h"

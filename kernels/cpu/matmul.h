@@ -243,8 +243,8 @@ static int fl__gemm_across(const fl__gemm *g) {
 /* Whether the values of a column of A stand side by side. */
 static bool fl__gemm_tall(const fl__gemm *g) { return g->rsa == 1 && g->csa != 1; }
 
-/* Chooses the tiles, for an A that is read in place or packed. Of one or three registers across there are only
-   those that need no columns of A. */
+/* Chooses the tiles, for an A that is read in place or packed. Of one or three registers across there are
+   only those that need no columns of A. */
 static void fl__gemm_set_place(fl__gemm *g, bool in_place) {
     const int64_t odd = g->n <= g->ks->lanes || (g->n > 2 * g->ks->lanes && g->n <= 3 * g->ks->lanes);
     const bool low = in_place && (odd || !fl__gemm_tall(g));
