@@ -162,6 +162,33 @@ static void check_halves(fused f) {
     fl_set_threads(0);
 }
 
+/* >>softmax */
+
+static fl_var *softmax(const fused *f, fl_var *const *x) {
+    (void)f;
+    return fv_softmax(x[0], -1);
+}
+static fl_var *log_softmax(const fused *f, fl_var *const *x) {
+    (void)f;
+    return fv_log_softmax(x[0], -1);
+}
+static fl_var *softmax_of_columns(const fused *f, fl_var *const *x) {
+    (void)f;
+    return fv_softmax(x[0], 0);
+}
+
+#define SOFTMAX fl_op_softmax, fl_op_softmax_grad
+TEST(softmax_of_halves) {
+    for (int k = 0; k < 4; k++) {
+        const fl_shape s = k < 2 ? FL_SHAPE(37, 300) : FL_SHAPE(3, 1);
+        const int layout = k & 1 ? TRANSPOSED : PLAIN;
+        check_halves((fused){"softmax", softmax, s, 1, layout, {SOFTMAX}, FL_F32});
+        check_halves((fused){"softmax of columns", softmax_of_columns, s, 1, layout, {SOFTMAX}, FL_F32});
+        check_halves((fused){"log_softmax", log_softmax, s, 1, layout,
+                             {fl_op_log_softmax, fl_op_log_softmax_grad}, FL_F32});
+    }
+}
+
 /* >>norms */
 
 static fl_var *layer_norm(const fused *f, fl_var *const *x) {

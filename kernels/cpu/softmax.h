@@ -4,12 +4,13 @@
    softmax.inc. Other lines are cut into pieces that stay in the first-level cache: of a row
    FL__PIECE elements each, with the row's maximum and sum repeated beside them; of columns one
    piece per element, as wide as the tile of columns, with a maximum and sum each. The pieces go through
-   the loops of the op table and of the reductions. */
+   the loops of the op table and of the reductions. Rows of halves are widened and rounded one at a time. */
 #ifndef FL_CPU_SOFTMAX_H
 #define FL_CPU_SOFTMAX_H
 #include "../../fl/ops/softmax.h"
 #include "common.h"
 #include "reduce.h"
+#include "scratch.h"
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_softmax_slots(fl_backend *cpu);
 #endif
@@ -41,6 +42,8 @@ struct fl__lines {
     int size;
     fl__fold largest, sum;
     fl__loop sub, mul, div, exp, log;
+    fl__loop widen, narrow; /* of halves, which have `row` */
+    fl__scratch scratch;
 };
 
 /* One element per column. */
@@ -168,11 +171,28 @@ static void fl__lines_task(void *arg, int64_t begin, int64_t end) {
     }
 }
 
+/* Rows of halves. */
+static void fl__lines_halves(void *arg, int64_t begin, int64_t end) {
+    const fl__lines *s = arg;
+    float *x[3] = {(float *)(void *)fl__scratch_take(&s->scratch)};
+    x[1] = x[0] + s->n, x[2] = x[1] + s->n;
+    for (int64_t unit = begin; unit < end; unit++) {
+        const int64_t first = unit * s->n * (int64_t)sizeof(uint16_t);
+        s->widen((void *[]){x[1], (void *)(uintptr_t)(s->a + first)}, s->n, NULL);
+        if (s->b) s->widen((void *[]){x[2], (void *)(uintptr_t)(s->b + first)}, s->n, NULL);
+        s->row(x[0], x[1], s->b ? x[2] : NULL, s->n);
+        s->narrow((void *[]){s->out + first, x[0]}, s->n, NULL);
+    }
+    fl__scratch_give_back(&s->scratch, (char *)x[0]);
+}
+
 static bool fl__lines_run(const fl_call *c, const fl__line_op *op) {
     int axis = ((const fl_axis_args *)c->args)->axis;
     fl_tensor *out = c->out[0];
-    fl_dtype d = out->dtype;
-    int64_t numel = fl_numel(out), width;
+    const fl_dtype d = fl_dtype_wide(out->dtype);
+    int64_t numel = fl_numel(out), width, inner = 1;
+    for (int i = axis + 1; i < out->ndim; i++) inner *= out->shape[i];
+    if (d != out->dtype && (d != FL_F32 || inner > 1)) return fl__call_widen(c);
     if (!fl_dtype_is_float(d)) return fl__no_kernel(c, d);
     if (!fl_is_contiguous(out))
         return fl_fail("fl_%s: the output must be contiguous", fl_op_get_info(c->op)->name);
@@ -182,7 +202,7 @@ static bool fl__lines_run(const fl_call *c, const fl__line_op *op) {
     s.b = c->n_in > 1 ? fl_data(c->in[1]) : NULL;
     s.size = (int)fl_dtype_size(d);
     if (out->ndim > 0) s.n = out->shape[axis];
-    for (int i = axis + 1; i < out->ndim; i++) s.inner *= out->shape[i];
+    s.inner = inner;
     if (d == FL_F32 && s.inner == 1) s.row = op->row[fl__level()];
     s.largest = fl__fold_of(FL__FOLD_AMAX, d);
     s.sum = fl__fold_of(FL__FOLD_SUM, d);
@@ -192,8 +212,18 @@ static bool fl__lines_run(const fl_call *c, const fl__line_op *op) {
     s.exp = fl__formula_loop(FL_OP_exp, d);
     s.log = fl__formula_loop(FL_OP_log, d);
     width = fl__min(s.inner, FL__PIECE);
-    fl_parallel(numel / (s.n * s.inner) * fl__ceil_div(s.inner, FL__PIECE),
-                fl__ceil_div(FL__GRAIN / 4, s.n * width), fl__lines_task, &s);
+    const int64_t units = numel / (s.n * s.inner) * fl__ceil_div(s.inner, FL__PIECE);
+    const int64_t grain = fl__ceil_div(FL__GRAIN / 4, s.n * width);
+    if (d == out->dtype) {
+        fl_parallel(units, grain, fl__lines_task, &s);
+        return true;
+    }
+    s.widen = fl__cast_loop(out->dtype, d);
+    s.narrow = fl__cast_loop(d, out->dtype);
+    if (!fl__scratch_open(&s.scratch, fl__ceil_div(units, grain), 3 * s.n * (int64_t)sizeof(float), 0, "softmax"))
+        return false;
+    fl_parallel(units, grain, fl__lines_halves, &s);
+    fl__scratch_close(&s.scratch);
     return true;
 }
 
@@ -222,10 +252,11 @@ static bool fl__cpu_log_softmax_grad(const fl_backend *self, const fl_call *c) {
 }
 
 FL_PRIVATE void fl__cpu_softmax_slots(fl_backend *cpu) {
-    fl_backend_set(cpu, fl_op_softmax, fl__cpu_softmax, FL_SLOT_CONTIGUOUS);
-    fl_backend_set(cpu, fl_op_softmax_grad, fl__cpu_softmax_grad, FL_SLOT_CONTIGUOUS);
-    fl_backend_set(cpu, fl_op_log_softmax, fl__cpu_log_softmax, FL_SLOT_CONTIGUOUS);
-    fl_backend_set(cpu, fl_op_log_softmax_grad, fl__cpu_log_softmax_grad, FL_SLOT_CONTIGUOUS);
+    enum { flags = FL_SLOT_CONTIGUOUS | FL_SLOT_NARROW };
+    fl_backend_set(cpu, fl_op_softmax, fl__cpu_softmax, flags);
+    fl_backend_set(cpu, fl_op_softmax_grad, fl__cpu_softmax_grad, flags);
+    fl_backend_set(cpu, fl_op_log_softmax, fl__cpu_log_softmax, flags);
+    fl_backend_set(cpu, fl_op_log_softmax_grad, fl__cpu_log_softmax_grad, flags);
 }
 
 FL__LOOPS_END
