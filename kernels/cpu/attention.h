@@ -110,6 +110,8 @@ typedef struct fl__att_block {
     int64_t item, q0, nq, width;      /* queries, and columns computed */
     int64_t place;                    /* of the first query among the keys */
     int64_t j0, nj, start, end;       /* keys, and where they start and end */
+    const fl_tensor *ask[2];          /* whose rows tiles ask for, of this item or one behind it; or NULL */
+    int64_t ask_item;
 } fl__att_block;
 
 /* Element [item][row][column]. */
@@ -186,6 +188,27 @@ static void fl__att_row(const fl__attention *a, const fl_tensor *t, int64_t item
     char *from = fl__att_at(t, item, row, 0);
     if (a->widen) a->widen((void *[]){to, from}, columns, NULL);
     else fl__copy_row(to, a->size, from, fl__att_step(t)[1] * a->size, columns, (int)a->size);
+}
+
+/* Rows of heads lie a page apart, where no processor fetches ahead: has the tiles of n rows from `first` on ask
+   for as many of the operands that are packed next. */
+static void fl__att_ask(const fl__attention *a, const fl__att_block *b, int64_t first, int64_t n) {
+    for (int i = 0; i < 2; i++) {
+        const fl_tensor *t = b->ask[i];
+        if (!t || b->ask_item >= a->items || fl__att_step(t)[1] != 1) continue;
+        const int64_t end = fl__min(first + n, t->shape[t->ndim - 2]);
+        const int64_t bytes = t->shape[t->ndim - 1] * (int64_t)fl_dtype_size(t->dtype);
+        const int64_t row = fl__att_step(t)[0] * (int64_t)fl_dtype_size(t->dtype);
+        if (first >= end) continue;
+        const char *at = fl__att_at(t, b->ask_item, first, 0);
+        for (int64_t r = first; r < end; r++, at += row)
+            for (int64_t k = 0; k < bytes; k += 64) __builtin_prefetch(at + k, 0, 2);
+    }
+}
+
+/* What comes next: up to two operands of an item. */
+static void fl__att_next_is(fl__att_block *b, int64_t item, const fl_tensor *first, const fl_tensor *second) {
+    b->ask[0] = first, b->ask[1] = second, b->ask_item = item;
 }
 
 /* Rounds n dense rows into those of a result. */
@@ -268,6 +291,7 @@ static void fl__att_scores(const fl__attention *a, const fl__att_block *b, const
         tile.csa = rows = fl__att_height(b->nj, j, a->ks->rows);
         a->ks->pack(b->keys, rows, rows, columns, fl__att_at(t, b->item, b->j0 + j, 0), step[0],
                     step[1]);
+        fl__att_ask(a, b, b->j0 + j, rows);
         for (int64_t i = 0; i < b->width; i += a->wide) {
             s.b = queries + i * columns * a->size;
             tile.c = out + (j * FL__ATT_ROW + i) * a->size;
@@ -296,6 +320,7 @@ static void fl__att_apply(const fl__attention *a, const fl__att_block *b, const 
                     step[0]);
         for (int64_t i = 0, rows; i < b->nq; i += rows) {
             rows = fl__att_height(b->nq, i, a->ks->rows);
+            if (j == 0 && b->j0 == b->start) fl__att_ask(a, b, i, rows);
             s.a = p + i * a->size;
             tile.c = to + i * tile.ldc * a->size;
             fl__gemm_tile(a->ks, (int)rows, (int)n, &tile);
@@ -391,7 +416,9 @@ static void fl__att_forward(const fl__attention *a, fl__att_block *b) {
     a->loops->fill(b->sum, FL__ATT_QUERIES, 0);
     fl__att_pack_down(a, b, a->q, a->args->scale, b->q_down);
     while (fl__att_next(a, b)) {
+        fl__att_next_is(b, b->item, a->v, NULL);
         fl__att_scores(a, b, a->k, b->q_down, b->s);
+        fl__att_next_is(b, b->item + 1, a->q, a->k);
         fl__att_mask(a, b);
         a->loops->softmax(b->s, b->nj, b->width, b->top, b->sum, b->fix);
         if (a->args->p > 0) {
@@ -566,9 +593,12 @@ static void fl__att_backward(const fl__attention *a, fl__att_block *b, char *con
                  b->nq, (int)a->size);
     fl__att_delta(a, b);
     while (fl__att_next(a, b)) {
+        fl__att_next_is(b, b->item, a->v, NULL);
         fl__att_scores(a, b, a->k, b->q_down, b->s);
         fl__att_mask(a, b);
+        fl__att_next_is(b, b->item + 1, a->q, a->dy);
         fl__att_scores(a, b, a->v, b->dy_down, b->dp);
+        fl__att_next_is(b, b->item + 1, a->k, a->y);
         if (drops) {
             fl__att_keep(a, b);
             a->loops->mul(b->dp, b->keep, b->nj, b->width);
