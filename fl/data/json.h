@@ -37,7 +37,8 @@ typedef enum fl_data_json_event {
 
 typedef struct fl_data_json {
     fl_data_json_event event; /* the last one */
-    const char *text;         /* of a key, string (unescaped) or number (as written), until the next event */
+    const char *text;         /* of a key, string (unescaped) or number (as written), until the next event;
+                                 "" of one that fl_data_json_int or _double gave */
     int64_t n;                /* its bytes; a NUL is behind them, and \u0000 is one among them */
     int depth;                /* objects and arrays that are open */
     int64_t at, line;         /* where the event begins: offset in the file, line from 1 */
@@ -319,11 +320,13 @@ static bool fl__json_read_number(fl_data_json *j) {
     return fl__json_is_number(j->text_.p) || fl_data_json_fail(j, "'%.40s' is no number", j->text_.p);
 }
 
+static const double fl__json_ten[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
+                                      1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+
 /* The digits without their point, which a locale may write in another way: "-12.5e3" is "-125e2". Few
    digits and a small exponent need no more than one exact operation. */
 FL_API bool fl_data_parse_double(const char *s, size_t n, double *out) {
-    static const double ten[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
-                                 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+    const double *const ten = fl__json_ten;
     const char *end = s + n;
     const bool negative = s < end && *s == '-';
     if (s < end && (*s == '-' || *s == '+')) s++;
@@ -516,11 +519,39 @@ FL_API const char *fl_data_json_string(fl_data_json *j) {
     return fl_data_json_expect(j, FL_DATA_JSON_STRING) ? j->text : NULL;
 }
 
+/* A number of at most 15 digits that stands plainly in the window, as digits / 10^places (NULL: 0); false, and
+   nothing has happened, if something else comes. */
+static bool fl__json_plain_number(fl_data_json *j, int64_t *digits, int *places) {
+    if (!j || j->event == FL_DATA_JSON_ERROR || j->broken_ || fl__json_ready(j) < 0 ||
+        j->expects_ != FL__JSON_VALUE) return false;
+    const bool negative = *j->p_ == '-';
+    const char *first = j->p_ + negative, *s = first, *point = NULL;
+    const char *last = j->end_ - s > 16 ? s + 16 : j->end_ - 1; /* the byte behind the number is there too */
+    int64_t v = 0;
+    for (; s < last; s++) {
+        if (*s >= '0' && *s <= '9') v = v * 10 + (*s - '0');
+        else if (*s == '.' && !point && s > first) point = s;
+        else break;
+    }
+    const int64_t whole = (point ? point : s) - first;
+    if (s >= last || fl__json_in_number(*s) || !whole || s == point + 1 || (*first == '0' && whole > 1) ||
+        (point && !places) || (negative && !v)) return false;
+    j->at = fl__json_position(j), j->line = j->line_;
+    j->p_ = s, j->expects_ = FL__JSON_AFTER, j->event = FL_DATA_JSON_NUMBER, j->text = "", j->n = 0;
+    *digits = negative ? -v : v;
+    if (places) *places = point ? (int)(s - point - 1) : 0;
+    return true;
+}
+
 FL_API bool fl_data_json_int(fl_data_json *j, int64_t *out) {
+    if (fl__json_plain_number(j, out, NULL)) return true;
     return fl_data_json_expect(j, FL_DATA_JSON_NUMBER) && fl_data_json_as_int(j, out);
 }
 
 FL_API bool fl_data_json_double(fl_data_json *j, double *out) {
+    int64_t v;
+    int places;
+    if (fl__json_plain_number(j, &v, &places)) return *out = (double)v / fl__json_ten[places], true;
     return fl_data_json_expect(j, FL_DATA_JSON_NUMBER) && fl_data_json_as_double(j, out);
 }
 

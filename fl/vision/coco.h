@@ -358,7 +358,8 @@ FL_API void fl_vision_coco_free(fl_vision_coco *c) {
 }
 
 static bool fl__coco_number(fl_vision_coco *c, double v) {
-    if (!fl_heap_grow(&c->number, &c->cap_[3], c->n_number + 1, sizeof *c->number)) return false;
+    if (c->n_number == c->cap_[3] &&
+        !fl_heap_grow(&c->number, &c->cap_[3], c->n_number + 1, sizeof *c->number)) return false;
     c->number[c->n_number++] = v;
     return true;
 }
