@@ -60,7 +60,7 @@ static inline double bench_peer_ask(const bench_peer *p, const char *format, ...
    or 0 for milliseconds. The first job's ratio, NAN without an answer. */
 static inline double bench_beside(const bench_peer *peer, int rounds, const char *figure, void (*ours)(void),
                                   const char *const *theirs, double scale, const char *unit) {
-    enum { MOST = 9, JOBS = 6 };
+    enum { MOST = 9, JOBS = 8 };
     double mine[MOST], other[JOBS][MOST], ratio[JOBS][MOST], first = (double)NAN;
     char name[200];
     if (rounds > 1) ours();

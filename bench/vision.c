@@ -34,6 +34,13 @@ static void check(bool ok) {
     exit(1);
 }
 
+/* CPU seconds, of all threads. */
+static double cpu(void (*f)(void)) {
+    const clock_t start = clock();
+    f();
+    return (double)(clock() - start) / CLOCKS_PER_SEC;
+}
+
 /* ---- decoding, resizing ---- */
 
 static void decode(void) {
@@ -64,12 +71,6 @@ static void decode_bare(void) {
         jpeg_finish_decompress(&c), jpeg_destroy_decompress(&c);
         fl_heap_free(p);
     }
-}
-
-static double cpu(void (*f)(void)) {
-    const clock_t start = clock();
-    f();
-    return (double)(clock() - start) / CLOCKS_PER_SEC;
 }
 
 static void beside_bare(void) {
@@ -148,14 +149,25 @@ static void transforms(void) {
 
 static bool region;
 
-/* Random resized crop 224, flip, normalise. */
+static fl_vision_step train[2]; /* random resized crop 224, flip */
+static int threads;
+
+static void samples(void) {
+    for (int64_t i = 0; i < n_files; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_rng rng = fl_data_rng(1, 0, i);
+        fl_vision_item item = {.image = fl_vision_decode(fl_data(bytes[i]), (size_t)fl_numel(bytes[i]))};
+        check(item.image && fl_vision_apply(train, 2, &item, &rng));
+        fl_scope_end(&s);
+    }
+}
+
+/* Decoded, transformed, normalised. */
 static void batches(void) {
-    const fl_vision_step steps[] = {fl_vision_random_resized_crop(224, 0, 0, FL_VISION_BILINEAR),
-                                    fl_vision_random_horizontal_flip(0.5)};
     fl_data_set *set =
-        fl_vision_batch(fl_vision_folder(folder), 16, .steps = steps, .n_steps = 2, .region = region,
+        fl_vision_batch(fl_vision_folder(folder), 16, .steps = train, .n_steps = 2, .region = region,
                         .mean = FL_VISION_IMAGENET_MEAN, .std = FL_VISION_IMAGENET_STD);
-    set = fl_data_prefetch(set, 2, 4);
+    set = fl_data_prefetch(set, threads, 4);
     for (int64_t i = 0; i < fl_data_size(set); i++) {
         fl_scope s = fl_scope_begin();
         fl_data_sample b;
@@ -348,12 +360,24 @@ int main(int argc, char **argv) {
         bench_beside(&peer, ROUNDS, "resize 224", resize, THEIRS("resize Pillow", "resize torch"), n_files,
                      "images/s");
     if (set && part("transforms")) transforms();
-    if (set && part("batches"))
+    train[0] = fl_vision_random_resized_crop(224, 0, 0, FL_VISION_BILINEAR);
+    train[1] = fl_vision_random_horizontal_flip(0.5);
+    if (set && part("batches")) {
+        double ratio[ROUNDS];
+        threads = 1;
+        for (int r = 0; r < ROUNDS; r++) ratio[r] = cpu(samples), ratio[r] /= cpu(batches);
+        bench_line("batches:decoded and transformed alone:ratio", bench_median(ratio, ROUNDS), "x",
+                   "alone / batches");
+        threads = 2;
         for (int k = 0; k < 2; k++) {
             region = k;
             bench_beside(&peer, 3, k ? "batches, region" : "batches", batches,
-                         THEIRS("loader Pillow 2", "loader torchvision 2"), n_files, "images/s");
+                         THEIRS("loader Pillow 1", "loader Pillow 2", "loader Pillow 3",
+                                "loader torchvision 1", "loader torchvision 2", "loader torchvision 3",
+                                "tfdata"),
+                         n_files, "images/s");
         }
+    }
     if (part("cifar"))
         bench_beside(&peer, 3, "cifar batches", cifar, THEIRS("loader cifar"), 8192, "images/s");
     if (part("assign"))

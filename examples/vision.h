@@ -109,6 +109,30 @@ static inline bool vision_put_image(fl_data_text *t, fl_tensor *image, const cha
 
 /* ---- what a detector finds ---- */
 
+/* Frames with names and perhaps scores, to be drawn into an image. */
+enum { VISION_FRAMES = 100 };
+typedef struct vision_frames {
+    int64_t n;
+    char text[VISION_FRAMES][40];
+    uint8_t colour[VISION_FRAMES][3];
+    float box[VISION_FRAMES][4];
+} vision_frames;
+
+/* score 1: not shown. */
+static inline void vision_frame(vision_frames *f, const char *name, int64_t kind, double score,
+                                const float box[4]) {
+    if (f->n == VISION_FRAMES) return;
+    snprintf(f->text[f->n], sizeof *f->text, score < 1 ? "%.30s %.2f" : "%.30s", name, score);
+    fl_vision_colour(kind, f->colour[f->n]), memcpy(f->box[f->n++], box, sizeof *f->box);
+}
+
+static inline fl_tensor *vision_draw_frames(fl_tensor *image, const vision_frames *f) {
+    const char *labels[VISION_FRAMES];
+    for (int64_t i = 0; i < f->n; i++) labels[i] = f->text[i];
+    return fl_vision_draw_boxes(image, fl_from_host(f->box, FL_SHAPE(f->n, 4), FL_F32), .labels = labels,
+                                .colours = f->colour[0], .width = 2);
+}
+
 /* In all batches of a set with objects, `queries` an image, in heap memory at found->object. */
 static inline bool vision_find_all(fl_nn_module *net, fl_data_set *test, int64_t images, int64_t queries,
                                    fl_vision_coco *found) {

@@ -102,14 +102,10 @@ static fl_tensor *predict(fl_nn_module *net, fl_data_set *set) {
     return ok ? fl_concat(part, n, 0) : NULL;
 }
 
-static double accuracy(fl_nn_module *net, fl_data_set *set, fl_vision_arrays a) {
-    fl_scope s = fl_scope_begin();
+/* Of probabilities, in percent; NaN if they are NULL. */
+static double accuracy(fl_tensor *p, fl_vision_arrays a) {
     fl_data_frame_error wrong = {0};
-    fl_tensor *p = predict(net, set);
-    const double percent =
-        p && fl_data_frame_error_add(&wrong, p, a.label) ? fl_data_accuracy_percent(&wrong) : (double)NAN;
-    fl_scope_end(&s);
-    return percent;
+    return p && fl_data_frame_error_add(&wrong, p, a.label) ? fl_data_accuracy_percent(&wrong) : (double)NAN;
 }
 
 static bool train(fl_nn_module *net, const options *o, fl_vision_arrays images, fl_vision_arrays test) {
@@ -139,10 +135,14 @@ static bool train(fl_nn_module *net, const options *o, fl_vision_arrays images, 
         }
         if (!ok) break;
         const bool look = (e + 1) % 5 == 0 || e + 1 == (int64_t)o->epochs;
-        const double percent = look ? accuracy(net, held_out, test) : 0;
-        if (look) fl_data_curve_add(&test_curve, (double)t, percent);
         printf("Epoch %lld: loss %.4f", (long long)e, mean.mean);
-        if (look) printf(", test accuracy %.2f %%", percent);
+        if (look) {
+            fl_scope s = fl_scope_begin();
+            const double percent = accuracy(predict(net, held_out), test);
+            fl_scope_end(&s);
+            fl_data_curve_add(&test_curve, (double)t, percent);
+            printf(", test accuracy %.2f %%", percent);
+        }
         printf(", %.0f s\n", fl_data_now() - begin);
         fflush(stdout);
         if (o->minutes && fl_data_now() - begin > 60 * o->minutes) {
@@ -275,12 +275,11 @@ int main(int argc, char **argv) {
     }
     fl_data_set *set = ok ? batches(test, &o, false) : NULL;
     fl_tensor *p = set ? predict(net, set) : NULL;
-    fl_data_frame_error wrong = {0};
-    ok = p && fl_data_frame_error_add(&wrong, p, test.label) &&
-         write_page(o.page, p, test, fl_data_accuracy_percent(&wrong));
+    const double percent = accuracy(p, test);
+    ok = percent == percent && write_page(o.page, p, test, percent);
     fl_data_free(set);
     if (ok && !o.eval) printf("Weights: %s, curve: cifar.svg\n", o.save);
-    if (ok) printf("Pictures: %s\nTest accuracy: %.2f %%\n", o.page, fl_data_accuracy_percent(&wrong));
+    if (ok) printf("Pictures: %s\nTest accuracy: %.2f %%\n", o.page, percent);
     else fprintf(stderr, "vision_cifar: %s\n", fl_error() ? fl_error() : "failed");
     fl_nn_free(net);
     fl_scope_end(&s);

@@ -206,12 +206,7 @@ static const char *category_name(const fl_vision_coco *c, int64_t id) {
 
 /* Image i with the frames of what was found there with a score of at least one half, or of what is there. */
 static fl_tensor *drawn_image(const options *o, const task *t, int64_t i, const fl_vision_coco *from) {
-    enum { FRAMES = 64 };
-    static char text[FRAMES][40];
-    const char *labels[FRAMES];
-    uint8_t colours[FRAMES][3];
-    float box[FRAMES][4];
-    int64_t n = 0;
+    vision_frames frames = {.n = 0};
     char path[1024];
     uint64_t fresh_seed = 2;
     fl_data_sample one = {0};
@@ -222,21 +217,17 @@ static fl_tensor *drawn_image(const options *o, const task *t, int64_t i, const 
     }
     if (!one.t[0]) return NULL;
     const int64_t large = t->drawn ? 2 : 1;
-    for (int64_t k = 0; k < from->n_object && n < FRAMES; k++) {
+    for (int64_t k = 0; k < from->n_object; k++) {
         const fl_vision_object *f = &from->object[k];
+        float box[4];
         if (f->image != t->truth.image[i].id || !(f->score >= 0.5) || f->crowd) continue;
         for (int d = 0; d < 4; d++)
-            box[n][d] = (float)((double)large * (f->box[d % 2] + (d < 2 ? 0 : f->box[d] - 1)));
-        snprintf(text[n], sizeof text[n], f->score < 1 ? "%.30s %.2f" : "%.30s",
-                 category_name(&t->truth, f->category), f->score);
-        labels[n] = text[n];
-        fl_vision_colour(f->category + 1, colours[n++]);
+            box[d] = (float)((double)large * (f->box[d % 2] + (d < 2 ? 0 : f->box[d] - 1)));
+        vision_frame(&frames, category_name(&t->truth, f->category), f->category + 1, f->score, box);
     }
-    fl_tensor *image = large == 1
-                           ? one.t[0]
-                           : fl_vision_resized(one.t[0], large * SIDE, large * SIDE, .filter = FL_VISION_BOX);
-    return fl_vision_draw_boxes(image, fl_from_host(box, FL_SHAPE(n, 4), FL_F32), .labels = labels,
-                                .colours = colours[0], .width = 2);
+    if (t->drawn)
+        one.t[0] = fl_vision_resized(one.t[0], large * SIDE, large * SIDE, .filter = FL_VISION_BOX);
+    return vision_draw_frames(one.t[0], &frames);
 }
 
 static bool write_pictures(const options *o, const task *t, const fl_vision_coco *found, const char *lines) {

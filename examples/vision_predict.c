@@ -28,48 +28,35 @@ static bool from_tensor(fl_nn_module *net, const options *o, bool boxes) {
 
 /* Five classes with their probabilities. */
 static bool print_best(fl_tensor *logits) {
-    fl_tensor *p = fl_softmax(logits, -1);
-    const int64_t n = p ? fl_numel(p) : 0;
-    const float *v = p ? fl_map(p, FL_READ) : NULL;
-    int64_t best[5] = {-1, -1, -1, -1, -1};
-    for (int k = 0; v && k < 5 && k < n; k++) {
-        for (int64_t i = 0; i < n; i++) {
-            bool taken = false;
-            for (int j = 0; j < k; j++) taken |= best[j] == i;
-            if (!taken && (best[k] < 0 || v[i] > v[best[k]])) best[k] = i;
-        }
-        printf("%lld\t%.6f\n", (long long)best[k], (double)v[best[k]]);
-    }
-    if (v) fl_unmap(p, FL_READ);
-    return v != NULL;
+    fl_tensor *class = NULL, *p = fl_softmax(logits, -1);
+    const int64_t n = p && fl_numel(p) < 5 ? fl_numel(p) : 5;
+    fl_tensor *best = p ? fl_topk(p, n, -1, false, &class) : NULL;
+    for (int64_t i = 0; best && i < n; i++)
+        printf("%lld\t%.6f\n", (long long)((int64_t *)fl_data(class))[i],
+               (double)((float *)fl_data(best))[i]);
+    return best != NULL;
 }
 
 /* What has a probability of more than one half, in pixels of the image, also drawn into it. */
 static bool print_boxes(fl_tensor *image, fl_tensor *logits, fl_tensor *boxes) {
-    enum { MOST = 100 };
-    static char text[MOST][24];
-    const char *labels[MOST];
-    uint8_t colours[MOST][3];
-    float box[MOST][4];
-    int64_t n = 0;
+    static vision_frames frames;
     const int64_t size[] = {image->shape[1], image->shape[2]};
     fl_vision_detections d;
     if (!fl_vision_detected(logits, boxes, fl_from_host(size, FL_SHAPE(1, 2), FL_I64), &d)) return false;
     fl_tensor *score = fl_contiguous(d.scores), *label = fl_contiguous(d.labels),
               *where = fl_contiguous(d.boxes);
     if (!score || !label || !where) return false;
-    for (int64_t i = 0; i < fl_numel(score) && n < MOST; i++) {
+    for (int64_t i = 0; i < fl_numel(score); i++) {
         const float p = ((float *)fl_data(score))[i], *b = (float *)fl_data(where) + 4 * i;
         const int64_t k = ((int64_t *)fl_data(label))[i];
+        char name[24];
         if (!(p > 0.5f)) continue;
         printf("%lld\t%.6f\t%.2f\t%.2f\t%.2f\t%.2f\n", (long long)k, (double)p, (double)b[0], (double)b[1],
                (double)b[2], (double)b[3]);
-        snprintf(text[n], sizeof *text, "%lld %.2f", (long long)k, (double)p);
-        memcpy(box[n], b, sizeof *box), fl_vision_colour(k, colours[n]);
-        labels[n] = text[n], n++;
+        snprintf(name, sizeof name, "%lld", (long long)k);
+        vision_frame(&frames, name, k, (double)p, b);
     }
-    fl_tensor *drawn = fl_vision_draw_boxes(image, fl_from_host(box, FL_SHAPE(n, 4), FL_F32),
-                                            .labels = labels, .colours = colours[0], .width = 2);
+    fl_tensor *drawn = vision_draw_frames(image, &frames);
     return drawn && fl_vision_write_png("predict.png", drawn);
 }
 
@@ -103,14 +90,12 @@ int main(int argc, char **argv) {
                                     {"size", .number = &o.size, .low = 1, .high = 10000},
                                     {NULL, .low = 0}};
     if (!arguments_read(argc, argv, list)) return 2;
-    const int kind = !strcmp(o.names, "torchvision") ? 0
-                     : !strcmp(o.names, "timm")      ? 1
-                     : !strcmp(o.names, "hf")        ? 2
-                                                     : -1;
-    if (!o.model || !o.weights || kind < 0 || (!o.image && !(o.input && o.out))) {
+    static const char *const kinds[] = {"torchvision", "timm", "hf"};
+    int kind = 0;
+    while (kind < 3 && strcmp(o.names, kinds[kind])) kind++;
+    if (!o.model || !o.weights || kind == 3 || (!o.image && !(o.input && o.out))) {
         fprintf(stderr, "vision_predict: --model NAME --weights FILE --names torchvision|timm|hf, then "
-                        "--image FILE or --input "
-                        "FILE --out FILE; the models are:");
+                        "--image FILE or --input FILE --out FILE; the models are:");
         for (int i = 0; fl_vision_model_name(i); i++) fprintf(stderr, " %s", fl_vision_model_name(i));
         return fputc('\n', stderr), 2;
     }

@@ -88,6 +88,29 @@ def loader(kind, workers="2"):
     return run
 
 
+def tfdata():
+    """tf.data with as many calls at once as it likes, in one process: its seconds are those of all threads."""
+    import tensorflow as tf
+    tf.config.threading.set_intra_op_parallelism_threads(2)
+    mean, std = tf.constant([.485, .456, .406]), tf.constant([.229, .224, .225])
+
+    def sample(path):
+        data = tf.io.read_file(path)
+        shape = tf.io.extract_jpeg_shape(data)
+        begin, size, _ = tf.image.sample_distorted_bounding_box(
+            shape, tf.zeros([1, 0, 4]), aspect_ratio_range=(3 / 4, 4 / 3), area_range=(.08, 1.), max_attempts=10,
+            use_image_if_no_bounding_boxes=True)
+        window = tf.concat([begin[:2], size[:2]], 0)
+        image = tf.image.decode_and_crop_jpeg(data, window, channels=3, dct_method="INTEGER_ACCURATE")
+        image = tf.image.random_flip_left_right(tf.image.resize(image, [224, 224], antialias=True))
+        return (image / 255 - mean) / std
+    paths = [p for p, _ in torchvision.datasets.ImageFolder(sys.argv[1]).samples]
+
+    def run():
+        for _ in tf.data.Dataset.from_tensor_slices(paths).shuffle(len(paths)).map(sample, 2).batch(16).prefetch(2): pass
+    return run
+
+
 def assign():
     from scipy.optimize import linear_sum_assignment
     costs = [np.random.default_rng(k).integers(0, 1 << 31, (100, 100)).astype(float) for k in range(100)]
@@ -137,7 +160,7 @@ def detr():
     return run
 
 
-JOBS = {"decode": decode, "resize": resize, "loader": loader, "assign": assign, "ap": ap, "load": load, "detr": detr}
+JOBS = {"decode": decode, "resize": resize, "loader": loader, "tfdata": tfdata, "assign": assign, "ap": ap, "load": load, "detr": detr}
 print("torch", torch.__version__, "torchvision", torchvision.__version__, flush=True)
 for line in sys.stdin:
     name, *rest = line.split()

@@ -534,8 +534,8 @@ static bool fl__json_plain_number(fl_data_json *j, int64_t *digits, int *places)
         else break;
     }
     const int64_t whole = (point ? point : s) - first;
-    if (s >= last || fl__json_in_number(*s) || !whole || s == point + 1 || (*first == '0' && whole > 1) ||
-        (point && !places) || (negative && !v)) return false;
+    if (s >= last || fl__json_in_number(*s) || !whole || (*first == '0' && whole > 1) || (negative && !v) ||
+        (point && (!places || s == point + 1))) return false;
     j->at = fl__json_position(j), j->line = j->line_;
     j->p_ = s, j->expects_ = FL__JSON_AFTER, j->event = FL_DATA_JSON_NUMBER, j->text = "", j->n = 0;
     *digits = negative ? -v : v;
