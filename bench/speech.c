@@ -215,7 +215,7 @@ static void trainings(void) {
 
 /* ---- a streaming TDS, 80 ms at a time ---- */
 
-static void listen(void) {
+static void listen(fl_dtype dtype) {
     enum { CHUNK = RATE * 8 / 100, CHUNKS = 200 };
     fl_set_threads(2); /* its weights are read once for a frame: memory is what it waits for */
     double took[CHUNKS], cpu[CHUNKS];
@@ -224,6 +224,9 @@ static void listen(void) {
     c.bands = 80;
     net = fl_speech_arch("examples/speech/arch/tds_streaming.arch", 80, 30);
     if (net) fl_nn_train(net, false);
+    if (net && dtype != FL_F32) fl_nn_store(net, dtype);
+    char figure[60];
+    snprintf(figure, sizeof figure, "streaming TDS, 80 ms, %s", fl_dtype_name(dtype));
     fl_speech_features *f = fl_speech_features_new(&c);
     fl_speech_stream *ear = f ? fl_speech_stream_new(f) : NULL;
     fl_speech_arch_stream *head = net ? fl_speech_arch_stream_new(net) : NULL;
@@ -239,8 +242,9 @@ static void listen(void) {
         fl_scope_end(&s);
     }
     if (head) {
-        bench_line("streaming TDS, 80 ms", bench_median(took, CHUNKS) * 1e3, "ms", "median of 200 chunks");
-        bench_line("streaming TDS, 80 ms:CPU", bench_median(cpu, CHUNKS) * 1e3, "ms", "both threads");
+        bench_line(figure, bench_median(took, CHUNKS) * 1e3, "ms", "median of 200 chunks");
+        snprintf(figure, sizeof figure, "streaming TDS, 80 ms, %s:CPU", fl_dtype_name(dtype));
+        bench_line(figure, bench_median(cpu, CHUNKS) * 1e3, "ms", "both threads");
     } else fprintf(stderr, "%s\n", fl_error());
     fl_set_threads(1);
     fl_speech_arch_stream_free(head), fl_speech_stream_free(ear), fl_speech_features_free(f);
@@ -500,7 +504,7 @@ int main(int argc, char **argv) {
     transducers();
     trainings();
     whispers();
-    listen();
+    listen(FL_F32), listen(FL_BF16);
     if (has_book) decoders();
     bench_peer_end(&peer);
     fl_scope_end(&s);

@@ -264,6 +264,16 @@ TEST(pieces_give_the_whole) {
                 printf("case %d, pieces of %d: off by %g\n", (int)i, (int)piece, off);
             worst = fmax(worst, off);
         }
+        /* weights of linear layers as bf16: near what f32 gives, and pieces are the whole */
+        fl_nn_train(m, false);
+        fl_tensor *x = fl_sin(fl_mul(fl_arange(0, 33 * 6, 1, FL_F32), fl_num(0.7)));
+        fl_var *in = fv_const(fl_reshape(x, FL_SHAPE(1, 33, 6)));
+        fl_tensor *want = fv_value(fl_speech_arch_forward(m, in, NULL, NULL));
+        CHECK(fl_nn_store(m, FL_BF16));
+        fl_tensor *got = fv_value(fl_speech_arch_forward(m, in, NULL, NULL));
+        const double narrow = fl_item(fl_amax(fl_abs(fl_sub(got, want)), FL_ALL_AXES));
+        CHECK(narrow > 0 && narrow < 0.03 * fl_item(fl_amax(fl_abs(want), FL_ALL_AXES)));
+        CHECK(in_pieces(m, 33, 6, 3, &(int64_t){0}) <= 1e-5);
         fl_nn_free(m);
     }
     printf("off by %.2g\n", worst);

@@ -1270,6 +1270,8 @@ static void rows_of_layers(void) {
     NO(fl_nn_batch_norm_reduce, (NULL, NULL, NULL), NULLS);
     NO(fl_nn_cast, (NULL, FL_F32), NULLS);
     NO(fl_nn_cast, (o.net, FL_I64), "dtype i64");
+    NO(fl_nn_store, (NULL, FL_BF16), NULLS);
+    NO(fl_nn_store, (o.net, FL_F32), "dtype f32, not f16 or bf16");
     NO(fl_nn_to, (NULL, "cpu"), NULLS);
     NO(fl_nn_to, (o.net, NULL), NULLS);
     NO(fl_nn_to, (o.net, "moon"), "'moon'");

@@ -2569,6 +2569,7 @@ _FUNCTIONS = {  # result and arguments
     "fl_nn_channels_last": "bool (fl_nn_module* m)",
     "fl_nn_cast": "bool (fl_nn_module* m, fl_dtype dtype)",
     "fl_nn_to": "bool (fl_nn_module* m, char* family)",
+    "fl_nn_store": "bool (fl_nn_module* m, fl_dtype dtype)",
     "fl_nn_dropout_opt": "fl_nn_module* (double p, fl_nn_dropout_opts o)",
     "fl_nn_layer_drop_opt": "fl_nn_module* (double p, fl_nn_dropout_opts o)",
     "fl_nn_drop_path_opt": "fl_nn_module* (double p, fl_nn_dropout_opts o)",

@@ -15,6 +15,10 @@ extern "C" {
    afterwards: their state has the parameters' dtype and family. False after an error: nothing is changed. */
 FL_API bool fl_nn_cast(fl_nn_module *m, fl_dtype dtype);
 FL_API bool fl_nn_to(fl_nn_module *m, const char *family);
+/* Stores the weights of the tree's linear layers as f16 or bf16, for inference, where reading them is what
+   few rows of inputs wait for (fl_op_linear_stored); inputs, sums and all else stay as they are. They
+   require no gradient any more. False after an error: nothing is changed. */
+FL_API bool fl_nn_store(fl_nn_module *m, fl_dtype dtype);
 
 #ifdef __cplusplus
 }
@@ -37,6 +41,7 @@ typedef struct fl__nn_changes {
     int64_t n, cap;
     fl_dtype dtype;
     const char *family; /* or this is NULL */
+    bool stored;        /* weights of linear layers alone, which are no parameters any more */
 } fl__nn_changes;
 
 static fl_tensor *fl__nn_converted(const fl__nn_changes *c, const fl_nn_module *m, fl_tensor *t) {
@@ -60,7 +65,9 @@ static bool fl__nn_change_to(fl__nn_changes *c, const fl_nn_module *m, fl_tensor
 static bool fl__nn_convert_each(fl_nn_module *m, const char *prefix, void *user) {
     bool ok = true;
     (void)prefix;
-    for (int64_t i = 0; ok && i < m->n_param; i++)
+    const fl__nn_changes *c = user;
+    if (c->stored && strcmp(m->type->name, "Linear") != 0) return true;
+    for (int64_t i = 0; ok && i < (c->stored ? 1 : m->n_param); i++)
         ok = fl__nn_change_to(user, m, &m->param[i].var->value, m->param[i].var);
     for (int64_t i = 0; ok && i < m->n_buffer; i++)
         ok = fl__nn_change_to(user, m, &m->buffer[i].tensor, NULL);
@@ -77,6 +84,7 @@ static bool fl__nn_convert(fl_nn_module *m, fl__nn_changes c) {
             *change->place = change->to;
             change->to = old;
             fv_zero_grad(change->param);
+            if (c.stored) change->param->requires_grad = false;
         }
         fl_drop(change->to);
     }
@@ -90,6 +98,13 @@ FL_API bool fl_nn_cast(fl_nn_module *m, fl_dtype dtype) {
     if (!fl_dtype_is_float(dtype))
         return fl_refuse("fl_nn_cast: dtype %s, parameters are float", fl_dtype_name(dtype));
     return fl__nn_convert(m, (fl__nn_changes){.dtype = dtype});
+}
+
+FL_API bool fl_nn_store(fl_nn_module *m, fl_dtype dtype) {
+    if (!fl_nn_given(m, "fl_nn_store", "the module")) return fl_raise();
+    if (dtype != FL_F16 && dtype != FL_BF16)
+        return fl_refuse("fl_nn_store: dtype %s, not f16 or bf16", fl_dtype_name(dtype));
+    return fl__nn_convert(m, (fl__nn_changes){.dtype = dtype, .stored = true});
 }
 
 FL_API bool fl_nn_to(fl_nn_module *m, const char *family) {
