@@ -187,9 +187,12 @@ static bool fl__speech_split(fl_speech_resampler *r, int64_t groups) {
     if (!fl_heap_grow(&r->split, &r->split_cap, r->split_row * r->from, sizeof *r->split)) return false;
     const float *x = r->x + (fl__speech_reads(r, r->done) - r->start);
     const int64_t n = (groups - 1) * r->from + all;
-    memset(r->split, 0, (size_t)(r->split_row * r->from) * sizeof *r->split);
-    for (int64_t q = 0, k = 0; k < n; q++)
-        for (int64_t m = 0; m < r->from && k < n; m++) r->split[m * r->split_row + q] = x[k++];
+    for (int64_t m = 0; m < r->from; m++) {
+        float *row = r->split + m * r->split_row;
+        int64_t q = 0;
+        for (int64_t k = m; k < n; k += r->from) row[q++] = x[k];
+        memset(row + q, 0, (size_t)(r->split_row - q) * sizeof *row);
+    }
     return true;
 }
 
@@ -223,7 +226,11 @@ FL_API int64_t fl_speech_resampler_push(fl_speech_resampler *r, const float *x, 
     const int64_t seen = r->seen + n;
     int64_t ready = r->done;
     if (end) ready = (seen * r->to + r->from - 1) / r->from;
-    else while (fl__speech_reads(r, ready) + r->taps <= seen) ready++;
+    else {
+        const int64_t left = seen - r->taps - fl__speech_reads(r, ready);
+        if (left > 0) ready += left / r->from * r->to; /* whole rounds of the phases, then one by one */
+        while (fl__speech_reads(r, ready) + r->taps <= seen) ready++;
+    }
     const int64_t made = ready - r->done;
     if (!fl_heap_grow(&r->out, &r->out_cap, made + 1, sizeof *r->out)) return -1;
     if (n) memcpy(r->x + r->n, x, (size_t)n * sizeof *x);
@@ -257,12 +264,16 @@ FL_API fl_tensor *fl_speech_resample_opt(fl_tensor *x, int64_t from, int64_t to,
     const int64_t t = x->shape[x->ndim - 1], lines = t ? fl_numel(x) / t : 0;
     fl_shape shape = fl_shape_of(x);
     const int64_t n = shape.dim[shape.ndim - 1] = (t * r->to + r->from - 1) / r->from;
+    /* Each piece completes full registers of outputs of all phases; the first has what filters overlap. */
+    const int64_t group = FL__SPEECH_BESIDE * r->from, overlap = r->first[0] + r->taps - 1,
+                  piece = PIECE > group ? PIECE / group * group : group;
     if (in) y = fl_data_host_tensor(shape, FL_F32);
     for (int64_t i = 0; y && i < lines; i++) {
         float *to_line = (float *)fl_data(y) + i * n;
-        for (int64_t at = 0; y && at < t; at += PIECE) {
+        for (int64_t at = 0, more; y && at < t; at += more) {
             const float *out;
-            const int64_t more = t - at < PIECE ? t - at : PIECE;
+            more = at ? piece : piece + overlap;
+            if (more > t - at) more = t - at;
             const int64_t made = fl_speech_resampler_push(r, (const float *)fl_data(in) + i * t + at, more,
                                                           at + more == t, &out);
             if (made < 0) y = fl_raise();
