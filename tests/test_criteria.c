@@ -86,7 +86,8 @@ static bool kernels(bool on) {
     if (!on) {
         whole = *fl_backend_at(fl_backend_index("cpu"));
         fl_backend b = whole;
-        const fl_op off[] = {fl_op_asg, fl_op_asg_grad, fl_op_ctc, fl_op_ctc_grad, fl_op_transducer, fl_op_transducer_grad};
+        const fl_op off[] = {fl_op_asg,      fl_op_asg_grad,   fl_op_ctc,
+                             fl_op_ctc_grad, fl_op_transducer, fl_op_transducer_grad};
         for (size_t i = 0; i < sizeof off / sizeof *off; i++) b.op[off[i]] = NULL;
         return fl_backend_use(&b, NULL);
     }

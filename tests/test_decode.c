@@ -704,8 +704,8 @@ TEST(searches_say_what_is_wrong) {
     CHECK_NOTHING_LIVES();
 }
 
-/* Input of no sense: the words that are heard by their numbers, without a lexicon, with one, and with a beam of
-   1; "none": no hypothesis. Frames are lines of "a b | #": of each the token named is sure; - is a line of
+/* Input of no sense: the words that are heard by their numbers, without a lexicon, with one, and with a beam
+   of 1; "none": no hypothesis. Frames are lines of "a b | #": of each the token named is sure; - is a line of
    -inf, 0 one where only the token before is possible, ? NaN, + inf. */
 TEST(decoders_of_odd_input) {
     static const struct { const char *frames, *heard[3], *asg[3]; } table[] = {
@@ -750,7 +750,8 @@ TEST(decoders_of_odd_input) {
                 CHECK_ERROR(table[k].heard[0]);
                 CHECK_EQ_INT(fl_speech_decoder_frames(d), 0);
             } else {
-                CHECK_EQ_INT(fl_speech_decoder_endpoint(d, .frame = 1, .nothing = 9, .longest = 1), n > 0 ? 3 : 0);
+                const int end = fl_speech_decoder_endpoint(d, .frame = 1, .nothing = 9, .longest = 1);
+                CHECK_EQ_INT(end, n > 0 ? 3 : 0);
                 CHECK(fl_speech_decoder_prune(d, &w) >= 0);
                 CHECK(fl_speech_decoder_begin(d) && fl_speech_decoder_step(d, e, n));
                 CHECK(fl_speech_decoder_end(d));
@@ -762,7 +763,8 @@ TEST(decoders_of_odd_input) {
                         CHECK(r.word[i].confidence > 0 && r.word[i].confidence <= 1 + 1e-9);
                     }
                 }
-                if (want && !CHECK(!strcmp(text, want))) printf("'%s' %d: %s, not %s\n", frames, how, text, want);
+                if (want && !CHECK(!strcmp(text, want)))
+                    printf("'%s' %d: %s, not %s\n", frames, how, text, want);
             }
             fl_speech_decoder_free(d);
             fl_speech_lexicon_free(l);
