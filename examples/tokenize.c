@@ -65,10 +65,9 @@ static bool train(const options *o, const char *text, int64_t n) {
 static bool encode(const fl_text_tokenizer *t, const char *text, int64_t n) {
     fl_text_encoding e = {0};
     bool ok = true;
-    for (const char *p = text, *stop; ok && p < text + n; p = stop + 1) {
-        stop = memchr(p, '\n', (size_t)(text + n - p));
-        if (!stop) stop = text + n;
-        ok = fl_text_encode(t, p, stop - p, &e);
+    int64_t len;
+    for (const char *p = text, *line; ok && (line = fl_text_line(&p, text + n, &len));) {
+        ok = fl_text_encode(t, line, len, &e);
         for (int64_t i = 0; ok && i < e.n; i++) printf("%s%d", i ? " " : "", (int)e.id[i]);
         if (ok) putchar('\n');
     }
@@ -81,11 +80,11 @@ static bool decode(const fl_text_tokenizer *t, const char *text, int64_t n) {
     int32_t *id = NULL;
     int64_t cap = 0;
     bool ok = true;
-    for (const char *p = text, *stop; ok && p < text + n; p = stop + 1) {
-        int64_t ids = 0, len;
-        stop = memchr(p, '\n', (size_t)(text + n - p));
-        if (!stop) stop = text + n;
-        for (const char *word; ok && (word = fl_text_field(&p, stop, &len));) {
+    int64_t size, len;
+    for (const char *p = text, *line; ok && (line = fl_text_line(&p, text + n, &size));) {
+        int64_t ids = 0;
+        const char *stop = line + size;
+        for (const char *word; ok && (word = fl_text_field(&line, stop, &len));) {
             ok = fl_heap_grow(&id, &cap, ids + 1, sizeof *id);
             if (ok) id[ids++] = (int32_t)strtol(word, NULL, 10);
         }
@@ -134,7 +133,7 @@ int main(int argc, char **argv) {
     int64_t n = 0;
     bool ok = false;
     if (argc < 2) return !show();
-    if ( !parse(argc, argv, &o)) return usage();
+    if (!parse(argc, argv, &o)) return usage();
     const bool training = !strcmp(o.command, "train");
     if (training ? !o.save || !o.text : !o.load) return usage();
     char *text = text_of(o.text, &n);

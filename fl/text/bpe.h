@@ -427,24 +427,20 @@ static bool fl__bpe_put_token(const fl_text_dictionary *d, int64_t id, bool byte
 }
 
 static bool fl__bpe_put_text(fl_data_text *out, const char *key, const char *text) {
-    char start[60];
-    snprintf(start, sizeof start, ",\"%s\":", key);
-    if (!fl_data_text_put(out, start, strlen(start))) return false;
+    if (!fl_text_print(out, ",\"%s\":", key)) return false;
     return text ? fl_data_json_put_string(out, text, strlen(text)) : fl_data_text_put(out, "null", 4);
 }
 
 static bool fl__bpe_save(const fl_text_model *m, bool bytes, fl_data_text *out) {
     const fl__bpe *b = (const fl__bpe *)m;
-    char flags[160];
-    snprintf(flags, sizeof flags, ",\"fuse_unk\":%s,\"byte_fallback\":%s,\"ignore_merges\":%s",
-             b->o.fuse_unk ? "true" : "false", b->o.byte_fallback ? "true" : "false",
-             b->o.ignore_merges ? "true" : "false");
     fl__bpe_pair *order = fl_heap_alloc((size_t)(b->n_pairs + 1) * sizeof *order);
     bool ok = order && fl__bpe_put_text(out, "dropout", NULL) &&
               fl__bpe_put_text(out, "unk_token", b->o.unk) &&
               fl__bpe_put_text(out, "continuing_subword_prefix", b->o.prefix) &&
               fl__bpe_put_text(out, "end_of_word_suffix", b->o.suffix) &&
-              fl_data_text_put(out, flags, strlen(flags)) &&
+              fl_text_print(out, ",\"fuse_unk\":%s,\"byte_fallback\":%s,\"ignore_merges\":%s",
+                            b->o.fuse_unk ? "true" : "false", b->o.byte_fallback ? "true" : "false",
+                            b->o.ignore_merges ? "true" : "false") &&
               fl_text_put_vocab(m->vocab, bytes, out) &&
               fl_data_text_put(out, ",\n\"merges\":[", 12);
     int64_t n = 0;
@@ -529,7 +525,7 @@ FL_API fl_text_tokenizer *fl_text_byte_tokenizer(void) {
                     "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
                     "\"trim_offsets\":false,\"use_regex\":false},\"decoder\":{\"type\":"
                     "\"ByteLevel\"}}",
-                    "fl_text_byte_tokenizer")
+                    NULL, 0, "fl_text_byte_tokenizer")
               : NULL;
 }
 

@@ -283,8 +283,7 @@ FL_API fl_text_tokenizer *fl_text_bpe_train_opt(const char *text, int64_t n, fl_
     int64_t n_merges = 0;
     fl_text_dictionary *vocab = fl_text_dictionary_new(), *pieces = vocab ? fl_text_dictionary_new() : NULL;
     bool ok = pieces && fl_text_bytes_pipeline(&pipeline, o.split ? o.split : FL_TEXT_SPLIT_GPT2);
-    for (int i = 0; ok && i < o.n_special; i++)
-        ok = fl_text_dictionary_add(vocab, o.special[i], (int64_t)strlen(o.special[i])) >= 0;
+    ok = ok && fl_text_dictionary_add_all(vocab, o.special, o.n_special);
     for (int i = 0; i < 256; i++) byte[i] = (uint8_t)i;
     qsort(byte, 256, 1, fl__learn_by_char);
     for (int i = 0; ok && i < 256; i++)
@@ -295,18 +294,18 @@ FL_API fl_text_tokenizer *fl_text_bpe_train_opt(const char *text, int64_t n, fl_
     fl_text_model *m = ok ? fl_text_bpe(vocab, .merge = merge, .n_merges = n_merges, .bytes = true,
                                         .where = "fl_text_bpe_train")
                           : NULL;
-    fl_text_tokenizer *t = m ? fl_text_tokenizer_new(m, pipeline.p, "fl_text_bpe_train") : NULL;
+    fl_text_added *special = m ? fl_heap_alloc((size_t)(o.n_special + 1) * sizeof *special) : NULL;
+    for (int i = 0; special && i < o.n_special; i++)
+        special[i] = (fl_text_added){.text = o.special[i], .n = (int64_t)strlen(o.special[i]), .id = -1,
+                                     .special = true};
+    if (!special) fl_text_model_free(m);
+    fl_text_tokenizer *t =
+        special ? fl_text_tokenizer_new(m, pipeline.p, special, o.n_special, "fl_text_bpe_train") : NULL;
+    fl_heap_free(special);
     if (!ok) fl_text_dictionary_free(vocab);
     fl_text_dictionary_free(pieces);
     fl_heap_free(merge);
     fl_heap_free(pipeline.p);
-    for (int i = 0; t && i < o.n_special; i++) {
-        const fl_text_added a = {
-            .text = o.special[i], .n = (int64_t)strlen(o.special[i]), .id = -1, .special = true};
-        if (fl_text_tokenizer_add(t, &a, 1)) continue;
-        fl_text_tokenizer_free(t);
-        t = NULL;
-    }
     return t;
 }
 

@@ -22,6 +22,8 @@ FL_API void fl_text_dictionary_free(fl_text_dictionary *d); /* NULL is fine */
 FL_API int64_t fl_text_dictionary_add(fl_text_dictionary *d, const char *entry, int64_t n);
 /* The same with an index of yours, from 0; the first spelling of an index is the one that stands for it. */
 FL_API bool fl_text_dictionary_add_at(fl_text_dictionary *d, const char *entry, int64_t n, int64_t index);
+/* Adds those of n texts that are not there. */
+FL_API bool fl_text_dictionary_add_all(fl_text_dictionary *d, const char *const *entry, int64_t n);
 /* Makes room for so many entries at once. */
 FL_API bool fl_text_dictionary_reserve(fl_text_dictionary *d, int64_t entries);
 /* Counts an entry so many times more, and adds it if it is not there; its index, -1 after fl_fail. */
@@ -70,6 +72,10 @@ FL_API bool fl_text_dictionary_save(const fl_text_dictionary *d, const char *pat
 /* For readers of text: the next field of [*p, end) that is apart by ASCII white space, and its bytes in *n;
    NULL at the end. */
 FL_API const char *fl_text_field(const char **p, const char *end, int64_t *n);
+/* The next line of [*p, end), and its bytes without LF or CR LF; NULL at the end. */
+FL_API const char *fl_text_line(const char **p, const char *end, int64_t *n);
+/* What printf would print behind t, up to 1,000 bytes at a time. */
+FL_API bool fl_text_print(fl_data_text *t, const char *format, ...) FL_PRINTF(2, 3);
 /* A 64-bit number of n bytes, the same on every machine. */
 FL_API uint64_t fl_text_hash(const char *s, int64_t n);
 /* A whole file, with a NUL behind it; fl_heap_free it. NULL after fl_fail. */
@@ -136,6 +142,24 @@ FL_API const char *fl_text_field(const char **p, const char *end, int64_t *n) {
     *p = stop;
     *n = stop - s;
     return *n ? s : NULL;
+}
+
+FL_API const char *fl_text_line(const char **p, const char *end, int64_t *n) {
+    const char *s = *p, *stop = s < end ? memchr(s, '\n', (size_t)(end - s)) : NULL;
+    if (s >= end) return NULL;
+    if (!stop) stop = end;
+    *p = stop + 1;
+    *n = stop - s - (stop > s && stop[-1] == '\r');
+    return s;
+}
+
+FL_API bool fl_text_print(fl_data_text *t, const char *format, ...) {
+    char text[1001];
+    va_list args;
+    va_start(args, format);
+    const int n = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return n >= 0 && fl_data_text_put(t, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
 }
 
 FL_API char *fl_text_read_file(const char *who, const char *path, int64_t *n) {
@@ -228,6 +252,14 @@ FL_API bool fl_text_dictionary_add_at(fl_text_dictionary *d, const char *entry, 
 FL_API int64_t fl_text_dictionary_add(fl_text_dictionary *d, const char *entry, int64_t n) {
     const int64_t index = d->size;
     return fl_text_dictionary_add_at(d, entry, n, index) ? index : -1;
+}
+
+FL_API bool fl_text_dictionary_add_all(fl_text_dictionary *d, const char *const *entry, int64_t n) {
+    bool ok = true;
+    for (int64_t i = 0, len; ok && i < n; i++)
+        len = (int64_t)strlen(entry[i]), ok = fl_text_dictionary_find(d, entry[i], len) >= 0 ||
+                                              fl_text_dictionary_add(d, entry[i], len) >= 0;
+    return ok;
 }
 
 FL_API int64_t fl_text_dictionary_count(fl_text_dictionary *d, const char *entry, int64_t n, int64_t times) {
@@ -367,12 +399,10 @@ FL_API fl_text_dictionary *fl_text_dictionary_load_opt(const char *path, fl_text
     char *text = fl_text_read_file("fl_text_dictionary_load", path, &n);
     fl_text_dictionary *d = text ? fl_text_dictionary_new() : NULL;
     bool ok = d != NULL;
-    for (const char *p = text, *end = text + n; ok && p < end && (!o.max_size || d->size < o.max_size);) {
-        const char *stop = memchr(p, '\n', (size_t)(end - p));
-        if (!stop) stop = end;
-        ok = fl__text_take_line(d, p, stop, path, ++line, &o);
-        p = stop + 1;
-    }
+    int64_t len;
+    for (const char *p = text, *s; ok && (!o.max_size || d->size < o.max_size) &&
+                                   (s = fl_text_line(&p, text + n, &len));)
+        ok = fl__text_take_line(d, s, s + len, path, ++line, &o);
     fl_heap_free(text);
     if (ok) return d;
     fl_text_dictionary_free(d);
@@ -380,7 +410,6 @@ FL_API fl_text_dictionary *fl_text_dictionary_load_opt(const char *path, fl_text
 }
 
 static bool fl__text_put_index(const fl_text_dictionary *d, int64_t i, bool counts, fl_data_text *out) {
-    char number[32];
     int64_t n, index, end;
     const char *text = fl_text_dictionary_entry(d, i, &n);
     if (!text) return fl_fail("fl_text_dictionary_save: index %lld has no entry", (long long)i);
@@ -398,8 +427,8 @@ static bool fl__text_put_index(const fl_text_dictionary *d, int64_t i, bool coun
              fl_data_text_put(out, text, (size_t)n);
         if (counts || fl_text_dictionary_entries(d) == d->size) break;
     }
-    snprintf(number, sizeof number, " %lld", (long long)fl_text_dictionary_counted(d, i));
-    return ok && (!counts || fl_data_text_put(out, number, strlen(number))) && fl_data_text_put(out, "\n", 1);
+    return ok && (!counts || fl_text_print(out, " %lld", (long long)fl_text_dictionary_counted(d, i))) &&
+           fl_data_text_put(out, "\n", 1);
 }
 
 FL_API bool fl_text_dictionary_save(const fl_text_dictionary *d, const char *path, bool counts) {

@@ -37,23 +37,15 @@ FL_API bool fl_text_bytes_pipeline(fl_data_text *out, const char *split);
 #include <string.h>
 
 FL_API bool fl_text_bytes_pipeline(fl_data_text *out, const char *split) {
-    static const char head
-        [] = "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\","
-             "\"pattern\":{\"Regex\":",
-    middle[] = "},\"behavior\":\"Isolated\",\"invert\":false},",
-    bytes[] =
-        "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":",
-    tail[] = ",\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,"
-             "\"use_regex\":true}}";
-    if (!strcmp(split, FL_TEXT_SPLIT_GPT2))
-        return fl_data_text_put(out, "{\"pre_tokenizer\":", 17) &&
-               fl_data_text_put(out, bytes, sizeof bytes - 1) &&
-               fl_data_text_put(out, "true}", 5) && fl_data_text_put(out, tail, sizeof tail - 1);
-    return fl_data_text_put(out, head, sizeof head - 1) &&
-           fl_data_json_put_string(out, split, strlen(split)) &&
-           fl_data_text_put(out, middle, sizeof middle - 1) &&
-           fl_data_text_put(out, bytes, sizeof bytes - 1) && fl_data_text_put(out, "false}]}", 8) &&
-           fl_data_text_put(out, tail, sizeof tail - 1);
+    const bool known = !strcmp(split, FL_TEXT_SPLIT_GPT2); /* by ByteLevel itself */
+    return (known ? fl_text_print(out, "{\"pre_tokenizer\":")
+                  : fl_text_print(out, "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":["
+                                       "{\"type\":\"Split\",\"pattern\":{\"Regex\":") &&
+                        fl_data_json_put_string(out, split, strlen(split)) &&
+                        fl_text_print(out, "},\"behavior\":\"Isolated\",\"invert\":false},")) &&
+           fl_text_print(out, "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,"
+                              "\"use_regex\":%s,\"decoder\":{\"type\":\"ByteLevel\","
+                              "\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":true}}", known ? "true}" : "false}]}");
 }
 
 /* A line "left right" of two tokens. */
@@ -82,17 +74,14 @@ static bool fl__gpt2_merge(const fl_text_dictionary *d, const char *p, const cha
 
 static bool fl__gpt2_merges(const fl_text_dictionary *d, const char *path, fl_text_merge **merge,
                             int64_t *n) {
-    int64_t size, lines = 1, line = 0;
+    int64_t size, len, cap = 0, line = 0;
     char *text = fl_text_read_file("fl_text_gpt2_load", path, &size);
-    for (const char *p = text; p && (p = memchr(p, '\n', (size_t)(text + size - p))); p++) lines++;
-    *merge = text ? fl_heap_alloc((size_t)lines * sizeof **merge) : NULL;
-    bool ok = *merge != NULL;
-    *n = 0;
-    for (const char *p = text, *stop; ok && p < text + size; p = stop + 1) {
-        stop = memchr(p, '\n', (size_t)(text + size - p));
-        if (!stop) stop = text + size;
-        const bool comment = !line++ && stop - p >= 8 && !memcmp(p, "#version", 8);
-        if (stop > p && !comment) ok = fl__gpt2_merge(d, p, stop, path, line, &(*merge)[*n]) && ++*n;
+    bool ok = text != NULL;
+    for (const char *p = text, *s; ok && (s = fl_text_line(&p, text + size, &len));) {
+        const bool comment = !line++ && len >= 8 && !memcmp(s, "#version", 8);
+        if (!len || comment) continue;
+        ok = fl_heap_grow(merge, &cap, *n + 1, sizeof **merge) &&
+             fl__gpt2_merge(d, s, s + len, path, line, &(*merge)[*n]) && ++*n;
     }
     fl_heap_free(text);
     return ok;
@@ -112,14 +101,13 @@ FL_API fl_text_tokenizer *fl_text_gpt2_load(const char *vocab, const char *merge
     fl_text_model *m = ok ? fl_text_bpe(d, .merge = merge, .n_merges = n, .bytes = true,
                                         .where = "fl_text_gpt2_load")
                           : NULL;
-    fl_text_tokenizer *t = m ? fl_text_tokenizer_new(m, json.p, "fl_text_gpt2_load") : NULL;
+    const fl_text_added end = {.text = "<|endoftext|>", .n = 13, .id = -1, .special = true};
+    const bool ends = m && fl_text_dictionary_find(d, end.text, end.n) >= 0;
+    fl_text_tokenizer *t = m ? fl_text_tokenizer_new(m, json.p, &end, ends, "fl_text_gpt2_load") : NULL;
     if (!ok) fl_text_dictionary_free(d);
     fl_heap_free(merge);
     fl_heap_free(json.p);
-    const fl_text_added end = {.text = "<|endoftext|>", .n = 13, .id = -1, .special = true};
-    if (!t || fl_text_id_of(t, end.text, end.n) < 0 || fl_text_tokenizer_add(t, &end, 1)) return t;
-    fl_text_tokenizer_free(t);
-    return NULL;
+    return t;
 }
 
 static bool fl__gpt2_rank(fl_text_dictionary *d, const char *p, const char *end, const char *path,
@@ -148,26 +136,22 @@ static bool fl__gpt2_rank(fl_text_dictionary *d, const char *p, const char *end,
 
 FL_API fl_text_tokenizer *fl_text_tiktoken_load(const char *path, const char *split,
                                                 const fl_text_added *special, int64_t n) {
-    int64_t size, line = 0;
+    int64_t size, len, line = 0;
     fl_data_text json = {0};
     char *text = fl_text_read_file("fl_text_tiktoken_load", path, &size);
     fl_text_dictionary *d = text ? fl_text_dictionary_new() : NULL;
     bool ok = d && fl_text_bytes_pipeline(&json, split);
-    for (const char *p = text, *stop; ok && p < text + size; p = stop + 1) {
-        stop = memchr(p, '\n', (size_t)(text + size - p));
-        if (!stop) stop = text + size;
-        ok = fl__gpt2_rank(d, p, stop, path, ++line, size);
-    }
+    for (const char *p = text, *s; ok && (s = fl_text_line(&p, text + size, &len));)
+        ok = fl__gpt2_rank(d, s, s + len, path, ++line, size);
     fl_heap_free(text);
     fl_text_model *m = ok ? fl_text_bpe(d, .by_id = true, .bytes = true, .ignore_merges = true,
                                         .where = "fl_text_tiktoken_load")
                           : NULL;
-    fl_text_tokenizer *t = m ? fl_text_tokenizer_new(m, json.p, "fl_text_tiktoken_load") : NULL;
+    fl_text_tokenizer *t =
+        m ? fl_text_tokenizer_new(m, json.p, special, n, "fl_text_tiktoken_load") : NULL;
     if (!ok) fl_text_dictionary_free(d);
     fl_heap_free(json.p);
-    if (!t || !n || fl_text_tokenizer_add(t, special, n)) return t;
-    fl_text_tokenizer_free(t);
-    return NULL;
+    return t;
 }
 
 #endif

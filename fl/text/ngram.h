@@ -169,12 +169,11 @@ FL_API int32_t fl_text_ngram_word(const fl_text_ngram *m, const char *word, int6
 }
 
 FL_API void fl_text_ngram_text(const fl_text_ngram *m, const char *text, int64_t n, fl_text_ngram_sum *sum) {
-    for (const char *p = text, *end = text + n, *stop, *word; p < end; p = stop + 1) {
+    int64_t size, len;
+    for (const char *p = text, *line, *word; (line = fl_text_line(&p, text + n, &size));) {
         fl_text_state s;
-        int64_t len;
-        stop = memchr(p, '\n', (size_t)(end - p));
-        if (!stop) stop = end;
-        for (fl_text_ngram_start(m, true, &s); (word = fl_text_field(&p, stop, &len)); sum->words++) {
+        const char *stop = line + size;
+        for (fl_text_ngram_start(m, true, &s); (word = fl_text_field(&line, stop, &len)); sum->words++) {
             const int32_t id = m->find(m, word, len);
             const double prob = fl_text_ngram_score(m, &s, id, &s);
             sum->log10 += prob;
@@ -362,11 +361,11 @@ static bool fl__ngram_bad(const fl__ngram_text *t, const char *what) {
 
 /* The next line without its end; false at the end of the text. */
 static bool fl__ngram_line(fl__ngram_text *t, const char **begin, const char **end) {
-    if (t->p >= t->end) return false;
-    const char *stop = memchr(t->p, '\n', (size_t)(t->end - t->p));
-    *begin = t->p, *end = stop ? stop : t->end;
-    t->p = *end + 1, t->line++;
-    while (*end > *begin && ((*end)[-1] == '\r' || (*end)[-1] == ' ' || (*end)[-1] == '\t')) --*end;
+    int64_t n;
+    const char *s = fl_text_line(&t->p, t->end, &n);
+    if (!s) return false;
+    *begin = s, *end = s + n, t->line++;
+    while (*end > *begin && ((*end)[-1] == ' ' || (*end)[-1] == '\t')) --*end;
     return true;
 }
 

@@ -106,14 +106,13 @@ static bool fl__kn_count(fl__kn *k, int32_t word, int32_t *last, int length) {
 
 static bool fl__kn_read(fl__kn *k, const char *text, int64_t n, const fl_text_dictionary *known) {
     bool ok = true;
-    for (const char *p = text, *end = text + n, *stop, *s; ok && p < end; p = stop + 1) {
+    int64_t size, len;
+    for (const char *p = text, *line, *s; ok && (line = fl_text_line(&p, text + n, &size));) {
         int32_t last[FL_TEXT_NGRAM_MOST] = {0};
-        int64_t len;
         int length = 0;
-        stop = memchr(p, '\n', (size_t)(end - p));
-        if (!stop) stop = end;
+        const char *stop = line + size;
         ok = fl__kn_count(k, FL__KN_BEGIN, last, length++);
-        while (ok && (s = fl_text_field(&p, stop, &len))) {
+        while (ok && (s = fl_text_field(&line, stop, &len))) {
             int64_t id = known && fl_text_dictionary_find(known, s, len) < 0
                              ? FL__KN_UNK
                              : fl_text_dictionary_find(k->words, s, len);
@@ -212,31 +211,25 @@ static bool fl__kn_put_words(const fl__kn *k, int n, int64_t i, fl_data_text *ou
 }
 
 static bool fl__kn_put(const fl__kn *k, fl_data_text *out) {
-    char line[80];
-    bool ok = fl_data_text_put(out, "\\data\\\n", 7);
+    bool ok = fl_text_print(out, "\\data\\\n");
     for (int n = 0; ok && n < k->order; n++) {
         int64_t kept = 0;
         for (int64_t i = 0; i < k->level[n].n; i++) kept += k->level[n].v[i].kept;
-        snprintf(line, sizeof line, "ngram %d=%lld\n", n + 1, (long long)kept);
-        ok = fl_data_text_put(out, line, strlen(line));
+        ok = fl_text_print(out, "ngram %d=%lld\n", n + 1, (long long)kept);
     }
     for (int n = 0; ok && n < k->order; n++) {
-        snprintf(line, sizeof line, "\n\\%d-grams:\n", n + 1);
-        ok = fl_data_text_put(out, line, strlen(line));
+        ok = fl_text_print(out, "\n\\%d-grams:\n", n + 1);
         for (int64_t i = 0; ok && i < k->level[n].n; i++) {
             const fl__kn_gram *g = &k->level[n].v[i];
             if (!g->kept) continue;
             const bool begin = !n && g->word == FL__KN_BEGIN;
-            snprintf(line, sizeof line, "%.7g", begin ? -99.0 : log10(g->prob));
-            ok = fl_data_text_put(out, line, strlen(line)) && fl__kn_put_words(k, n, i, out);
-            if (ok && n + 1 < k->order && g->sum > 0 && g->left > 0) {
-                snprintf(line, sizeof line, "\t%.7g", log10(g->left / g->sum));
-                ok = fl_data_text_put(out, line, strlen(line));
-            }
-            ok = ok && fl_data_text_put(out, "\n", 1);
+            ok = fl_text_print(out, "%.7g", begin ? -99.0 : log10(g->prob)) && fl__kn_put_words(k, n, i, out);
+            if (ok && n + 1 < k->order && g->sum > 0 && g->left > 0)
+                ok = fl_text_print(out, "\t%.7g", log10(g->left / g->sum));
+            ok = ok && fl_text_print(out, "\n");
         }
     }
-    return ok && fl_data_text_put(out, "\n\\end\\\n", 7);
+    return ok && fl_text_print(out, "\n\\end\\\n");
 }
 
 FL_API bool fl_text_ngram_train_opt(const char *text, int64_t n, const char *path, fl_text_ngram_opts o) {
@@ -247,10 +240,8 @@ FL_API bool fl_text_ngram_train_opt(const char *text, int64_t n, const char *pat
         return fl_fail("fl_text_ngram_train: order %d, of 1 to %d", k.order, FL_TEXT_NGRAM_MOST);
     if (n <= 0 || !text) return fl_fail("fl_text_ngram_train: a text of %lld bytes", (long long)n);
     k.words = fl_text_dictionary_new();
-    bool ok = k.words != NULL;
-    for (int i = 0; ok && i < 3; i++)
-        ok = fl_text_dictionary_add(k.words, special[i], (int64_t)strlen(special[i])) == i;
-    ok = ok && fl__kn_at(&k.level[0], -1, FL__KN_UNK, -1) == 0 && fl__kn_read(&k, text, n, o.words);
+    bool ok = k.words && fl_text_dictionary_add_all(k.words, special, 3) &&
+              fl__kn_at(&k.level[0], -1, FL__KN_UNK, -1) == 0 && fl__kn_read(&k, text, n, o.words);
     if (ok) fl__kn_adjust(&k, o.prune);
     if (ok) fl__kn_estimate(&k);
     ok = ok && fl__kn_put(&k, &out) && fl_data_replace("fl_text_ngram_train", path, out.p, (size_t)out.n);

@@ -88,10 +88,6 @@ static bool fl__sp_cuts(const fl_text_dictionary *d, const int32_t *kind) {
     return true;
 }
 
-static bool fl__sp_put(fl_data_text *t, const char *text) {
-    return fl_data_text_put(t, text, strlen(text));
-}
-
 static bool fl__sp_base64(fl_data_text *t, const char *p, int64_t n) {
     static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     bool ok = true;
@@ -105,69 +101,64 @@ static bool fl__sp_base64(fl_data_text *t, const char *p, int64_t n) {
     return ok;
 }
 
-static bool fl__sp_ids(fl_data_text *t, int64_t id, const fl_text_dictionary *d, bool first) {
-    char text[80];
+/* Piece `id` as JSON, with text in front. */
+static bool fl__sp_name(fl_data_text *t, const char *front, const fl_text_dictionary *d, int64_t id) {
     int64_t n;
     const char *name = fl_text_dictionary_entry(d, id, &n);
-    snprintf(text, sizeof text, ",\"ids\":[%lld],\"tokens\":[", (long long)id);
-    return (first || fl__sp_put(t, ",")) && fl_data_json_put_string(t, name, (size_t)n) &&
-           fl__sp_put(t, ":{\"id\":") && fl_data_json_put_string(t, name, (size_t)n) &&
-           fl__sp_put(t, text) && fl_data_json_put_string(t, name, (size_t)n) &&
-           fl__sp_put(t, "]}");
+    return fl_text_print(t, "%s", front) && fl_data_json_put_string(t, name, (size_t)n);
+}
+
+static bool fl__sp_ids(fl_data_text *t, const char *front, const fl_text_dictionary *d, int64_t id) {
+    return !id || (fl__sp_name(t, front, d, id) && fl__sp_name(t, ":{\"id\":", d, id) &&
+                   fl_text_print(t, ",\"ids\":[%lld]", (long long)id) &&
+                   fl__sp_name(t, ",\"tokens\":[", d, id) && fl_text_print(t, "]}"));
 }
 
 static bool fl__sp_item(fl_data_text *t, const fl_text_dictionary *d, int64_t id, int type) {
-    char tail[40];
-    int64_t n;
-    const char *name = fl_text_dictionary_entry(d, id, &n);
-    if (!id) return true;
-    snprintf(tail, sizeof tail, ",\"type_id\":%d}},", type);
-    return fl__sp_put(t, "{\"SpecialToken\":{\"id\":") &&
-           fl_data_json_put_string(t, name, (size_t)n) && fl__sp_put(t, tail);
+    return !id || (fl__sp_name(t, "{\"SpecialToken\":{\"id\":", d, id) &&
+                   fl_text_print(t, ",\"type_id\":%d}},", type));
 }
 
 /* <s> and </s> around each text. */
 static bool fl__sp_template(fl_data_text *t, const fl_text_dictionary *d, const fl_text_pieces_opts *o) {
-    bool ok = fl__sp_put(t, ",\"post_processor\":{\"type\":\"TemplateProcessing\"");
+    bool ok = fl_text_print(t, ",\"post_processor\":{\"type\":\"TemplateProcessing\"");
     for (int pair = 0; ok && pair < 2; pair++) {
-        ok = fl__sp_put(t, pair ? ",\"pair\":[" : ",\"single\":[");
-        for (int k = 0; ok && k <= pair; k++) {
+        ok = fl_text_print(t, ",\"%s\":[", pair ? "pair" : "single");
+        for (int k = 0; ok && k <= pair; k++)
             ok = fl__sp_item(t, d, o->bos, k) &&
-                 fl__sp_put(t, k ? "{\"Sequence\":{\"id\":\"B\",\"type_id\":1}},"
-                                 : "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},") &&
+                 fl_text_print(t, "{\"Sequence\":{\"id\":\"%c\",\"type_id\":%d}},", 'A' + k, k) &&
                  fl__sp_item(t, d, o->eos, k);
-        }
         if (ok) t->n--; /* the last comma */
-        ok = ok && fl__sp_put(t, "]");
+        ok = ok && fl_text_print(t, "]");
     }
-    ok = ok && fl__sp_put(t, ",\"special_tokens\":{") && (!o->bos || fl__sp_ids(t, o->bos, d, true)) &&
-         (!o->eos || fl__sp_ids(t, o->eos, d, !o->bos));
-    return ok && fl__sp_put(t, "}}");
+    return ok && fl_text_print(t, ",\"special_tokens\":{") && fl__sp_ids(t, "", d, o->bos) &&
+           fl__sp_ids(t, o->bos ? "," : "", d, o->eos) && fl_text_print(t, "}}");
+}
+
+static const char *fl__sp_bool(bool yes) {
+    return yes ? "true" : "false";
 }
 
 static bool fl__sp_pipeline(fl_data_text *t, const fl_text_dictionary *d, const int32_t *kind,
                             const char *unk, int64_t n_unk, const fl_text_pieces_opts *o) {
-    char flags[200];
-    snprintf(flags, sizeof flags,
-             "\",\"add_dummy_prefix\":%s,\"remove_extra_whitespaces\":%s,\"escape_whitespaces\":%s,"
-             "\"treat_whitespace_as_suffix\":%s}",
-             o->no_prefix ? "false" : "true", o->keep_spaces ? "false" : "true",
-             o->plain_spaces ? "false" : "true", o->suffix ? "true" : "false");
-    bool ok = fl__sp_put(t, "{\"normalizer\":{\"type\":\"SentencePiece\",\"precompiled_charsmap\":\"") &&
-              fl__sp_base64(t, o->charsmap, o->charsmap ? o->n_charsmap : 0) && fl__sp_put(t, flags);
+    bool ok = fl_text_print(t, "{\"normalizer\":{\"type\":\"SentencePiece\",\"precompiled_charsmap\":\"") &&
+              fl__sp_base64(t, o->charsmap, o->charsmap ? o->n_charsmap : 0) &&
+              fl_text_print(t, "\",\"add_dummy_prefix\":%s,\"remove_extra_whitespaces\":%s,"
+                               "\"escape_whitespaces\":%s,\"treat_whitespace_as_suffix\":%s}",
+                            fl__sp_bool(!o->no_prefix), fl__sp_bool(!o->keep_spaces),
+                            fl__sp_bool(!o->plain_spaces), fl__sp_bool(o->suffix));
     if (ok && !o->plain_spaces && !o->suffix && fl__sp_cuts(d, kind))
-        ok = fl__sp_put(t, ",\"pre_tokenizer\":{\"type\":\"SentencePiece\"}");
-    ok = ok &&
-         fl__sp_put(t, ",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Metaspace\","
-                       "\"replacement\":\"\xe2\x96\x81\",\"prepend_scheme\":") &&
-         fl__sp_put(t, o->no_prefix ? "\"never\"}" : "\"always\"}");
+        ok = fl_text_print(t, ",\"pre_tokenizer\":{\"type\":\"SentencePiece\"}");
+    ok = ok && fl_text_print(t, ",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Metaspace\","
+                                "\"replacement\":\"%s\",\"prepend_scheme\":\"%s\"}",
+                             fl__sp_mark, o->no_prefix ? "never" : "always");
     if (ok && unk)
-        ok = fl__sp_put(t, ",{\"type\":\"Replace\",\"pattern\":{\"String\":") &&
+        ok = fl_text_print(t, ",{\"type\":\"Replace\",\"pattern\":{\"String\":") &&
              fl_data_json_put_string(t, unk, (size_t)n_unk) &&
-             fl__sp_put(t, "},\"content\":\" \xe2\x81\x87 \"}");
-    ok = ok && fl__sp_put(t, ",{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}]}");
+             fl_text_print(t, "},\"content\":\" \xe2\x81\x87 \"}");
+    ok = ok && fl_text_print(t, ",{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}]}");
     if (ok && (o->bos || o->eos)) ok = fl__sp_template(t, d, o);
-    return ok && fl__sp_put(t, "}");
+    return ok && fl_text_print(t, "}");
 }
 
 FL_API fl_text_tokenizer *fl_text_pieces(fl_text_dictionary *d, const float *score,
@@ -198,17 +189,20 @@ FL_API fl_text_tokenizer *fl_text_pieces(fl_text_dictionary *d, const float *sco
                         .unk = unk, .where = where);
     else if (ok) m = fl_text_unigram(d, high, unk_id, o.byte_fallback, where);
     else fl_text_dictionary_free(d);
-    fl_text_tokenizer *t = m ? fl_text_tokenizer_new(m, json.p, where) : NULL;
-    for (int64_t i = 0; t && i < n; i++) {
-        const fl_text_piece_kind k = fl__sp_kind(d, kind, i);
-        fl_text_added a = {
-            .id = (int32_t)i, .special = k == FL_TEXT_CONTROL, .unreachable = k == FL_TEXT_CONTROL};
-        if (k != FL_TEXT_CONTROL && k != FL_TEXT_USER) continue;
+    fl_text_added *added = NULL;
+    int64_t n_added = 0, cap = 0;
+    ok = m != NULL;
+    for (int64_t i = 0; ok && i < n; i++) {
+        const bool control = fl__sp_kind(d, kind, i) == FL_TEXT_CONTROL;
+        fl_text_added a = {.id = (int32_t)i, .special = control, .unreachable = control};
+        if (!control && fl__sp_kind(d, kind, i) != FL_TEXT_USER) continue;
         a.text = fl_text_dictionary_entry(d, i, &a.n);
-        if (fl_text_tokenizer_add(t, &a, 1)) continue;
-        fl_text_tokenizer_free(t);
-        t = NULL;
+        ok = fl_heap_grow(&added, &cap, n_added + 1, sizeof *added);
+        if (ok) added[n_added++] = a;
     }
+    fl_text_tokenizer *t = ok ? fl_text_tokenizer_new(m, json.p, added, n_added, where) : NULL;
+    if (!ok) fl_text_model_free(m);
+    fl_heap_free(added);
     fl_heap_free(high);
     fl_heap_free(low);
     fl_heap_free(json.p);
@@ -379,9 +373,7 @@ FL_API fl_text_tokenizer *fl_text_llama2c_load(const char *path, int64_t most) {
         if (ok && n == 2) text.n = 0, ok = fl_data_text_put(&text, "</s>", 4);
         if (ok && fl_text_dictionary_find(d, text.p ? text.p : "", text.n) >=
                       0) { /* texts that differ only in their kind of space */
-            char name[40];
-            snprintf(name, sizeof name, "<piece %lld>", (long long)n);
-            text.n = 0, ok = fl_data_text_put(&text, name, strlen(name));
+            text.n = 0, ok = fl_text_print(&text, "<piece %lld>", (long long)n);
         }
         ok = ok && fl_text_dictionary_add(d, text.p ? text.p : "", text.n) >= 0;
     }

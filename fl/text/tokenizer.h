@@ -142,9 +142,11 @@ struct fl_text_model {
 FL_API void fl_text_model_free(fl_text_model *m); /* NULL is fine */
 /* A tokenizer of a model, which it takes (also when it fails), and of an object of tokenizer.json with the
    keys "normalizer", "pre_tokenizer", "post_processor", "decoder", "added_tokens", "truncation", "padding":
-   each may be absent. where: what errors begin with. */
-FL_API fl_text_tokenizer *fl_text_tokenizer_new(fl_text_model *m, const char *json, const char *where);
-/* The same of a tree of that object, which it takes; added: more tokens. */
+   each may be absent. added: more of these tokens; where: what errors begin with. */
+FL_API fl_text_tokenizer *fl_text_tokenizer_new(fl_text_model *m, const char *json,
+                                                const fl_text_added *added, int64_t n_added,
+                                                const char *where);
+/* The same of a tree of that object, which it takes. */
 FL_API fl_text_tokenizer *fl_text_tokenizer_of(fl_text_model *m, fl_text_tree *pipeline,
                                                const fl_text_added *added, int64_t n_added,
                                                const char *where);
@@ -384,7 +386,8 @@ static bool fl__tok_finish(const fl_text_tokenizer *t, const fl_text_work *w, in
                 if (!la) pa.end = pa.begin;
                 if (!lb) pb.end = pb.begin;
                 ok = !parts || fl_heap_grow(&e->overflow, &e->overflow_cap_, parts, sizeof *e);
-                for (int64_t m = before; ok && m < e->overflow_cap_; m++) e->overflow[m] = (fl_text_encoding){0};
+                for (int64_t m = before; ok && m < e->overflow_cap_; m++)
+                    e->overflow[m] = (fl_text_encoding){0};
                 ok = ok && fl__tok_assemble(t, w, pa, pb, pair, o.plain, parts ? &e->overflow[parts - 1] : e);
                 if (ok) e->n_overflow = parts;
             }
@@ -991,11 +994,13 @@ FL_API fl_text_tokenizer *fl_text_tokenizer_of(fl_text_model *m, fl_text_tree *p
     return NULL;
 }
 
-FL_API fl_text_tokenizer *fl_text_tokenizer_new(fl_text_model *m, const char *json, const char *where) {
+FL_API fl_text_tokenizer *fl_text_tokenizer_new(fl_text_model *m, const char *json,
+                                                const fl_text_added *added, int64_t n_added,
+                                                const char *where) {
     fl_data_json *j = m ? fl_data_json_of(json, strlen(json), .who = where, .name = "the pipeline") : NULL;
     fl_text_tree *tree = j ? fl_text_tree_read(j) : NULL;
     fl_data_json_close(j);
-    if (tree) return fl_text_tokenizer_of(m, tree, NULL, 0, where);
+    if (tree) return fl_text_tokenizer_of(m, tree, added, n_added, where);
     fl_text_model_free(m);
     return NULL;
 }
@@ -1024,16 +1029,6 @@ FL_API const fl_text_model *fl_text_tokenizer_model(const fl_text_tokenizer *t) 
 
 /* ---- to tokenizer.json ---- */
 
-static bool fl__tok_print(fl_data_text *out, const char *format, ...) FL_PRINTF(2, 3);
-static bool fl__tok_print(fl_data_text *out, const char *format, ...) {
-    char text[500];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    return fl_data_text_put(out, text, strlen(text));
-}
-
 static const char *fl__tok_bool(bool b) {
     return b ? "true" : "false";
 }
@@ -1042,51 +1037,43 @@ static bool fl__tok_put_lengths(const fl_text_tokenizer *t, fl_data_text *out) {
     static const char *const strategy[] = {"LongestFirst", "OnlyFirst", "OnlySecond"};
     const fl_text_truncation *c = &t->truncation;
     const fl_text_padding *p = &t->padding;
-    bool ok = fl__tok_print(out, "{\"version\":\"1.0\",\n\"truncation\":");
-    if (!c->max_length) ok = ok && fl__tok_print(out, "null");
+    bool ok = fl_text_print(out, "{\"version\":\"1.0\",\n\"truncation\":");
+    if (!c->max_length) ok = ok && fl_text_print(out, "null");
     else
-        ok = ok &&
-             fl__tok_print(
-                 out,
-                 "{\"direction\":\"%s\",\"max_length\":%lld,\"strategy\":\"%s\",\"stride\":%lld}",
-                 c->left ? "Left" : "Right", (long long)c->max_length, strategy[c->strategy],
-                 (long long)c->stride);
-    if (!p->on) return ok && fl__tok_print(out, ",\n\"padding\":null");
-    ok = ok && fl__tok_print(out, ",\n\"padding\":{\"strategy\":");
-    ok = ok && (p->length ? fl__tok_print(out, "{\"Fixed\":%lld}", (long long)p->length)
-                          : fl__tok_print(out, "\"BatchLongest\""));
-    ok = ok &&
-         fl__tok_print(out,
-                       ",\"direction\":\"%s\",\"pad_to_multiple_of\":", p->left ? "Left" : "Right");
-    ok = ok && (p->multiple ? fl__tok_print(out, "%lld", (long long)p->multiple)
-                            : fl__tok_print(out, "null"));
+        ok = ok && fl_text_print(out, "{\"direction\":\"%s\",\"max_length\":%lld,\"strategy\":\"%s\","
+                                 "\"stride\":%lld}",
+                                 c->left ? "Left" : "Right", (long long)c->max_length, strategy[c->strategy],
+                                 (long long)c->stride);
+    if (!p->on) return ok && fl_text_print(out, ",\n\"padding\":null");
+    ok = ok && fl_text_print(out, ",\n\"padding\":{\"strategy\":") &&
+         (p->length ? fl_text_print(out, "{\"Fixed\":%lld}", (long long)p->length)
+                    : fl_text_print(out, "\"BatchLongest\"")) &&
+         fl_text_print(out, ",\"direction\":\"%s\",\"pad_to_multiple_of\":", p->left ? "Left" : "Right") &&
+         (p->multiple ? fl_text_print(out, "%lld", (long long)p->multiple) : fl_text_print(out, "null"));
     return ok &&
-           fl__tok_print(out, ",\"pad_id\":%d,\"pad_type_id\":%d,\"pad_token\":", (int)p->id,
-                         p->type) &&
-           fl_data_json_put_string(out, p->token, strlen(p->token)) && fl__tok_print(out, "}");
+           fl_text_print(out, ",\"pad_id\":%d,\"pad_type_id\":%d,\"pad_token\":", (int)p->id, p->type) &&
+           fl_data_json_put_string(out, p->token, strlen(p->token)) && fl_text_print(out, "}");
 }
 
 FL_API bool fl_text_tokenizer_json(const fl_text_tokenizer *t, fl_data_text *out) {
     static const char *const part[] = {"normalizer", "pre_tokenizer", "post_processor", "decoder"};
-    bool ok = fl__tok_put_lengths(t, out) && fl__tok_print(out, ",\n\"added_tokens\":[");
+    bool ok = fl__tok_put_lengths(t, out) && fl_text_print(out, ",\n\"added_tokens\":[");
     for (int64_t i = 0; ok && i < t->n_added; i++) {
         const fl_text_added *a = &t->added[i];
-        ok =
-            fl__tok_print(out, "%s{\"id\":%d,\"content\":", i ? ",\n" : "", (int)a->id) &&
-            fl_data_json_put_string(out, a->text, (size_t)a->n) &&
-            fl__tok_print(
-                out,
-                ",\"single_word\":%s,\"lstrip\":%s,\"rstrip\":%s,\"normalized\":%s,\"special\":%s%s}",
-                fl__tok_bool(a->single_word), fl__tok_bool(a->lstrip), fl__tok_bool(a->rstrip),
-                fl__tok_bool(a->normalized), fl__tok_bool(a->special),
+        ok = fl_text_print(out, "%s{\"id\":%d,\"content\":", i ? ",\n" : "", (int)a->id) &&
+             fl_data_json_put_string(out, a->text, (size_t)a->n) &&
+             fl_text_print(out, ",\"single_word\":%s,\"lstrip\":%s,\"rstrip\":%s,\"normalized\":%s,"
+                                "\"special\":%s%s}",
+                           fl__tok_bool(a->single_word), fl__tok_bool(a->lstrip), fl__tok_bool(a->rstrip),
+                           fl__tok_bool(a->normalized), fl__tok_bool(a->special),
                            a->unreachable ? ",\"unreachable\":true" : "");
     }
-    ok = ok && fl__tok_print(out, "]");
+    ok = ok && fl_text_print(out, "]");
     for (int i = 0; ok && i < 4; i++)
-        ok = fl__tok_print(out, ",\n\"%s\":", part[i]) &&
+        ok = fl_text_print(out, ",\n\"%s\":", part[i]) &&
              fl_text_tree_put(out, fl_text_tree_at(t->pipeline, part[i]));
-    return ok && fl__tok_print(out, ",\n\"model\":{\"type\":\"%s\"", t->model->type) &&
-           t->model->put(t->model, t->bytes, out) && fl__tok_print(out, "}}\n");
+    return ok && fl_text_print(out, ",\n\"model\":{\"type\":\"%s\"", t->model->type) &&
+           t->model->put(t->model, t->bytes, out) && fl_text_print(out, "}}\n");
 }
 
 FL_API bool fl_text_tokenizer_save(const fl_text_tokenizer *t, const char *path) {

@@ -322,7 +322,7 @@ static fl_text_tokenizer *fl__uni_finish(fl__uni_learn *l, int64_t size, bool by
             "fl_text_unigram_train: a vocabulary of %lld: %lld characters and %lld other pieces must be "
             "in it",
             (long long)size, (long long)letters, (long long)reserved);
-    for (; ok && n < 3; n++) ok = fl_text_dictionary_add(vocab, special[n], (int64_t)strlen(special[n])) >= 0;
+    ok = ok && fl_text_dictionary_add_all(vocab, special, n = 3);
     for (; ok && n < reserved; n++) {
         snprintf(name, sizeof name, "<0x%02X>", (unsigned)(n - 3));
         ok = fl_text_dictionary_add(vocab, name, 6) >= 0;

@@ -68,15 +68,14 @@ static bool fl__wp_encode(const fl_text_model *m, fl_text_work *w, uint32_t begi
 
 static bool fl__wp_put(const fl_text_model *m, bool bytes, fl_data_text *out) {
     const fl__wp *p = (const fl__wp *)m;
-    char most[80];
     int64_t n;
     const char *unk = fl_text_dictionary_entry(m->vocab, p->unk, &n);
-    snprintf(most, sizeof most, ",\"max_input_chars_per_word\":%lld", (long long)p->most);
-    return fl_data_text_put(out, ",\"unk_token\":", 13) &&
+    return fl_text_print(out, ",\"unk_token\":") &&
            fl_data_json_put_string(out, unk ? unk : "[UNK]", unk ? (size_t)n : 5) &&
-           fl_data_text_put(out, ",\"continuing_subword_prefix\":", 29) &&
+           fl_text_print(out, ",\"continuing_subword_prefix\":") &&
            fl_data_json_put_string(out, p->prefix, strlen(p->prefix)) &&
-           fl_data_text_put(out, most, strlen(most)) && fl_text_put_vocab(m->vocab, bytes, out);
+           fl_text_print(out, ",\"max_input_chars_per_word\":%lld", (long long)p->most) &&
+           fl_text_put_vocab(m->vocab, bytes, out);
 }
 
 static void fl__wp_free(fl_text_model *m) {
@@ -126,59 +125,59 @@ FL_API fl_text_model *fl_text_wordpiece(fl_text_dictionary *vocab, const char *u
 
 /* ---- BERT ---- */
 
+enum { FL__WP_SPECIAL = 5 };
+static const char *const fl__wp_special[FL__WP_SPECIAL] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
+
+/* Its pipeline, all but the end of the object. */
+static bool fl__wp_pipeline(fl_data_text *out, bool cased) {
+    return fl_text_print(out, "{\"normalizer\":{\"type\":\"BertNormalizer\",\"clean_text\":true,"
+                              "\"handle_chinese_chars\":true,\"strip_accents\":null,\"lowercase\":%s},"
+                              "\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},"
+                              "\"decoder\":{\"type\":\"WordPiece\",\"prefix\":\"##\",\"cleanup\":true}",
+                         cased ? "false" : "true");
+}
+
 /* The tokenizer of BERT over that vocabulary, with the special tokens that are in it. */
 static fl_text_tokenizer *fl__wp_bert(fl_text_dictionary *vocab, bool cased, const char *where) {
-    static const char *const special[] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
-    char json[700];
-    int32_t id[5];
-    for (int i = 0; i < 5; i++)
-        id[i] = (int32_t)fl_text_dictionary_find(vocab, special[i], (int64_t)strlen(special[i]));
-    int n = snprintf(json, sizeof json,
-                     "{\"normalizer\":{\"type\":\"BertNormalizer\",\"clean_text\":true,\"handle_"
-                     "chinese_chars\":true,"
-                     "\"strip_accents\":null,\"lowercase\":%s},\"pre_tokenizer\":{\"type\":"
-                     "\"BertPreTokenizer\"},"
-                     "\"decoder\":{\"type\":\"WordPiece\",\"prefix\":\"##\",\"cleanup\":true}",
-                     cased ? "false" : "true");
-    if (id[2] >= 0 && id[3] >= 0)
-        n += snprintf(json + n, sizeof json - (size_t)n,
-                      ",\"post_processor\":{\"type\":\"BertProcessing\",\"sep\":[\"[SEP]\",%d],"
-                      "\"cls\":[\"[CLS]\",%d]}",
-                      (int)id[3], (int)id[2]);
-    snprintf(json + n, sizeof json - (size_t)n, "}");
-    fl_text_model *m = fl_text_wordpiece(vocab, "[UNK]", "##", 100, where);
-    fl_text_tokenizer *t = m ? fl_text_tokenizer_new(m, json, where) : NULL;
-    for (int i = 0; t && i < 5; i++) {
-        const fl_text_added a = {
-            .text = special[i], .n = (int64_t)strlen(special[i]), .id = id[i], .special = true};
-        if (id[i] < 0 || fl_text_tokenizer_add(t, &a, 1)) continue;
-        fl_text_tokenizer_free(t);
-        t = NULL;
+    fl_text_added added[FL__WP_SPECIAL];
+    fl_data_text json = {0};
+    int32_t id[FL__WP_SPECIAL];
+    int64_t n = 0;
+    for (int i = 0; i < FL__WP_SPECIAL; i++) {
+        const char *text = fl__wp_special[i];
+        id[i] = (int32_t)fl_text_dictionary_find(vocab, text, (int64_t)strlen(text));
+        if (id[i] >= 0)
+            added[n++] = (fl_text_added){
+                .text = text, .n = (int64_t)strlen(text), .id = id[i], .special = true};
     }
+    const bool framed = id[2] >= 0 && id[3] >= 0;
+    const bool ok = fl__wp_pipeline(&json, cased) &&
+                    (!framed || fl_text_print(&json, ",\"post_processor\":{\"type\":\"BertProcessing\","
+                                                     "\"sep\":[\"[SEP]\",%d],\"cls\":[\"[CLS]\",%d]}",
+                                              (int)id[3], (int)id[2])) &&
+                    fl_text_print(&json, "}");
+    fl_text_model *m = ok ? fl_text_wordpiece(vocab, "[UNK]", "##", 100, where) : NULL;
+    fl_text_tokenizer *t = m ? fl_text_tokenizer_new(m, json.p, added, n, where) : NULL;
+    if (!ok) fl_text_dictionary_free(vocab);
+    fl_heap_free(json.p);
     return t;
 }
 
 FL_API fl_text_tokenizer *fl_text_wordpiece_load(const char *path, bool cased) {
-    int64_t n, line = 0, lines = 1;
+    int64_t n, len, line = 0;
     char *text = fl_text_read_file("fl_text_wordpiece_load", path, &n);
     fl_text_dictionary *d = text ? fl_text_dictionary_new() : NULL;
-    for (const char *p = text; p && (p = memchr(p, '\n', (size_t)(text + n - p))); p++) lines++;
-    bool ok = d && fl_text_dictionary_reserve(d, lines);
-    for (const char *p = text, *stop; ok && p < text + n; p = stop + 1) {
-        stop = memchr(p, '\n', (size_t)(text + n - p));
-        if (!stop) stop = text + n;
-        const char *end = stop > p && stop[-1] == '\r' ? stop - 1 : stop;
-        ok = fl_text_dictionary_find(d, p, end - p) < 0 ||
-             fl_fail("fl_text_wordpiece_load: %s: line %lld: '%.*s' is there twice", path,
-                     (long long)line + 1, (int)(end - p < 60 ? end - p : 60), p);
-        ok = ok && fl_text_dictionary_add_at(d, p, end - p, line++);
-    }
+    bool ok = d != NULL;
+    for (const char *p = text, *s; ok && (s = fl_text_line(&p, text + n, &len));)
+        ok = (fl_text_dictionary_find(d, s, len) < 0 ||
+              fl_fail("fl_text_wordpiece_load: %s: line %lld: '%.*s' is there twice", path,
+                      (long long)line + 1, (int)(len < 60 ? len : 60), s)) &&
+             fl_text_dictionary_add_at(d, s, len, line++);
     fl_heap_free(text);
     if (ok) return fl__wp_bert(d, cased, "fl_text_wordpiece_load");
     fl_text_dictionary_free(d);
     return NULL;
 }
-
 
 /* The characters of all words, by code point, and behind them those that are seen within words, prefixed. */
 static bool fl__wp_alphabet(fl_text_dictionary *vocab, const fl_text_dictionary *pieces) {
@@ -207,26 +206,19 @@ static bool fl__wp_alphabet(fl_text_dictionary *vocab, const fl_text_dictionary 
 }
 
 FL_API fl_text_tokenizer *fl_text_wordpiece_train_opt(const char *text, int64_t n, fl_text_train_opts o) {
-    static const char *const usual[] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
-    char pipeline[300];
+    fl_data_text json = {0};
     fl_text_merge *merge = NULL;
     int64_t n_merges = 0;
-    snprintf(pipeline, sizeof pipeline,
-             "{\"normalizer\":{\"type\":\"BertNormalizer\",\"clean_text\":true,\"handle_chinese_"
-             "chars\":true,"
-             "\"strip_accents\":null,\"lowercase\":%s},\"pre_tokenizer\":{\"type\":"
-             "\"BertPreTokenizer\"}}",
-             o.cased ? "false" : "true");
-    if (!o.n_special) o.special = usual, o.n_special = 5;
+    if (!o.n_special) o.special = fl__wp_special, o.n_special = FL__WP_SPECIAL;
     fl_text_dictionary *vocab = fl_text_dictionary_new(), *pieces = vocab ? fl_text_dictionary_new() : NULL;
-    bool ok = pieces != NULL;
-    for (int i = 0; ok && i < o.n_special; i++)
-        ok = fl_text_dictionary_add(vocab, o.special[i], (int64_t)strlen(o.special[i])) >= 0;
-    ok = ok && fl_text_count_pieces(pieces, pipeline, text, n, "fl_text_wordpiece_train") &&
-         fl__wp_alphabet(vocab, pieces) &&
-         fl_text_learn_merges(vocab, pieces, "##", o.size ? o.size : 8192, o.min_count, &merge,
-                              &n_merges);
+    const bool ok = pieces && fl_text_dictionary_add_all(vocab, o.special, o.n_special) &&
+                    fl__wp_pipeline(&json, o.cased) && fl_text_print(&json, "}") &&
+                    fl_text_count_pieces(pieces, json.p, text, n, "fl_text_wordpiece_train") &&
+                    fl__wp_alphabet(vocab, pieces) &&
+                    fl_text_learn_merges(vocab, pieces, "##", o.size ? o.size : 8192, o.min_count, &merge,
+                                         &n_merges);
     fl_heap_free(merge);
+    fl_heap_free(json.p);
     fl_text_dictionary_free(pieces);
     if (ok) return fl__wp_bert(vocab, o.cased, "fl_text_wordpiece_train");
     fl_text_dictionary_free(vocab);

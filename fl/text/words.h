@@ -76,7 +76,7 @@ FL_API fl_text_model *fl_text_word_model(fl_text_dictionary *vocab, int64_t unk)
 FL_API fl_text_tokenizer *fl_text_word_tokenizer(fl_text_dictionary *vocab) {
     if (!vocab) return NULL;
     return fl_text_tokenizer_new(fl_text_word_model(vocab, fl_text_dictionary_default(vocab)),
-                                 "{\"pre_tokenizer\":{\"type\":\"WhitespaceSplit\"}}",
+                                 "{\"pre_tokenizer\":{\"type\":\"WhitespaceSplit\"}}", NULL, 0,
                                  "fl_text_word_tokenizer");
 }
 
@@ -96,7 +96,8 @@ FL_API fl_text_tokenizer *fl_text_char_tokenizer(const char *text, int64_t n) {
     fl_heap_free(seen);
     if (ok) return fl_text_tokenizer_new(fl_text_word_model(d, -1),
                                          "{\"pre_tokenizer\":{\"type\":\"FixedLength\",\"length\":1},"
-                                         "\"decoder\":{\"type\":\"Fuse\"}}", "fl_text_char_tokenizer");
+                                         "\"decoder\":{\"type\":\"Fuse\"}}", NULL, 0,
+                                         "fl_text_char_tokenizer");
     fl_text_dictionary_free(d);
     return NULL;
 }
