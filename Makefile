@@ -279,8 +279,13 @@ parity-vision: $(BUILD)/tests/parity_vision $(BUILD)/examples/vision_eval $(BUIL
 	@$(if $(PEER_PYTHON),$(PEER_PYTHON) tests/parity_coco.py $(BUILD)/examples/vision_eval)
 	@$(if $(PEER_PYTHON),$(PEER_PYTHON) tests/parity_zoo.py $(BUILD)/examples/vision_predict)
 
-bench-text: bench-tokenizers bench-generate ## text: encoding, learning tokenizers, loader, generation; then steps of a character model and an LSTM
-	@$(MAKE) --no-print-directory bench MODELS="gpt_small lstm_lm"
+TEXT_PARTS = $(addprefix tokenizers-,gpt2 threads wordpiece unigram train load) \
+             $(addprefix generate-,stories loader f32 f16 q8 torch) $(addprefix text_steps-,nano lstm gpt2)
+bench-text: $(addprefix $(BUILD)/bench/,tokenizers generate text_steps) ## text beside other people's, a file for each part, which is not measured twice: make bench-text [PARTS="tokenizers-gpt2 ..."] [FRESH=1]
+	@mkdir -p $(BUILD)/bench-text; $(if $(FRESH),rm -f $(BUILD)/bench-text/*)
+	@for p in $(or $(PARTS),$(TEXT_PARTS)); do f=$(BUILD)/bench-text/$$p.tsv; \
+	    [ -s $$f ] || { BENCH_PART=$${p#*-} $(BUILD)/bench/$${p%-*} > $$f.new && mv $$f.new $$f; } || exit; cat $$f; done
+	@"$${PEER_PYTHON:-python3}" -c 'import llama_cpp' 2> /dev/null || echo 'absent: llama-cpp-python (no wheel for it at PyPI)'
 
 bench-%: $(BUILD)/bench/% ## one program of bench/ as TSV: bench-overhead, bench-ops, bench-gemm, bench-peaks ...
 	@env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $< $(ARGS)

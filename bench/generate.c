@@ -153,16 +153,22 @@ static void loader(void) {
 
 int main(int argc, char **argv) {
     const char *folder = argc > 1 ? argv[1] : "../shared/data", *python = getenv("PEER_PYTHON");
-    const bool small = argc > 2; /* stories260K alone */
+    const char *only = getenv("BENCH_PART"); /* one of stories, loader, f32, f16, q8, torch */
+    const bool all = !only || !*only, small = argc > 2; /* small: stories260K alone */
+#define ASKED(part) (all || !strcmp(only, part))
     char path[4096];
     snprintf(path, sizeof path, "%s/weights/stories260K", folder);
-    fl_nn_module *m = fl_text_load(path);
-    if (!m) printf("stories260K\t0\ttokens/s\tskipped: %s\n", fl_error()), fl_error_clear();
-    else fl_nn_train(m, false), stories(folder, m);
-    fl_nn_free(m);
-    loader();
-    if (!small) llama(FL_F32, "f32"), llama(FL_F16, "f16"), llama(fl_q8(), "q8");
-    if (!python || !*python) return 0;
+    if (ASKED("stories")) {
+        fl_nn_module *m = fl_text_load(path);
+        if (!m) printf("stories260K\t0\ttokens/s\tskipped: %s\n", fl_error()), fl_error_clear();
+        else fl_nn_train(m, false), stories(folder, m);
+        fl_nn_free(m);
+    }
+    if (ASKED("loader")) loader();
+    if (!small && ASKED("f32")) llama(FL_F32, "f32");
+    if (!small && ASKED("f16")) llama(FL_F16, "f16");
+    if (!small && ASKED("q8")) llama(fl_q8(), "q8");
+    if (!python || !*python || !ASKED("torch")) return 0;
     snprintf(path, sizeof path, "%s bench/peers/torch_generate.py %s%s", python, folder,
              small ? " small" : "");
     fflush(stdout);

@@ -1,7 +1,8 @@
 /* tokenizers.c - encoding War and Peace, training, loading, in CPU seconds of one thread, and, where
    PEER_PYTHON names a Python with tokenizers, tiktoken and sentencepiece, theirs in turn with ours (make
    bench-tokenizers). ARGS: the folder of texts (../shared/data/text). Every figure is the median of ROUNDS;
-   ratios are medians of each round's, theirs / ours. Ours always give offsets too. */
+   ratios are medians of each round's, theirs / ours. Ours always give offsets too. BENCH_PART: one of gpt2,
+   threads, wordpiece, unigram, train, load. */
 #define _GNU_SOURCE
 #include "bench.h"
 #include "peer.h"
@@ -40,28 +41,41 @@ static void load(void) {
     fl_text_tokenizer_free(fl_text_gpt2_load(path_of("gpt2/encoder.json"), path_of("gpt2/vocab.bpe")));
 }
 
-/* A job of ours, and the same of up to two others, in turn. */
+/* Lines of the text by all threads: wall seconds. */
+static double encode_lines(int threads, const char *const *line, const int64_t *n, int64_t count,
+                           fl_text_encoding *e) {
+    fl_set_threads(threads);
+    const double start = fl_data_now();
+    if (!fl_text_encode_batch(tokenizer, line, n, count, e, (fl_text_encode_opts){0})) return NAN;
+    return fl_data_now() - start;
+}
+
+/* Two threads beside one, in turn: the least of each. */
+static void threads(void) {
+    enum { PARTS = 256 };
+    static const char *part[PARTS];
+    static int64_t n[PARTS];
+    static fl_text_encoding e[PARTS];
+    double one = INFINITY, two = INFINITY;
+    for (int64_t i = 0; i < PARTS; i++) part[i] = text + i * n_text / PARTS, n[i] = n_text / PARTS;
+    for (int i = 0; i < 4 * ROUNDS; i++) {
+        one = fmin(one, encode_lines(1, part, n, PARTS, e));
+        two = fmin(two, encode_lines(2, part, n, PARTS, e));
+    }
+    fl_set_threads(1);
+    bench_line("threads", one / two, "x", "two beside one, wall seconds, the least of each");
+    for (int i = 0; i < PARTS; i++) fl_text_encoding_free(&e[i]);
+}
+
+/* Is the figure asked for? BENCH_PART names one; without it all are. */
+static bool asked(const char *figure) {
+    const char *only = getenv("BENCH_PART");
+    return !only || !*only || !strcmp(only, figure);
+}
+
 static void compare(const char *figure, void (*ours)(void), const char *first, const char *second) {
-    const char *const other[2] = {first, second};
-    double mine[ROUNDS], theirs[2][ROUNDS], ratio[2][ROUNDS];
-    char name[100];
-    ours(); /* warm */
-    for (int i = 0; i < ROUNDS; i++) {
-        const clock_t start = clock();
-        ours();
-        mine[i] = (double)(clock() - start) / CLOCKS_PER_SEC;
-        for (int k = 0; k < 2 && other[k]; k++) {
-            snprintf(name, sizeof name, "%s:%s", figure, other[k]);
-            theirs[k][i] = bench_peer_ask(&peer, "%s", name);
-            ratio[k][i] = theirs[k][i] / mine[i];
-        }
-    }
-    bench_line(figure, 1e3 * bench_median(mine, ROUNDS), "ms", "ours");
-    for (int k = 0; k < 2 && other[k] && peer.to; k++) {
-        snprintf(name, sizeof name, "%s:%s", figure, other[k]);
-        bench_line(name, 1e3 * bench_median(theirs[k], ROUNDS), "ms", "theirs");
-        bench_line(name, bench_median(ratio[k], ROUNDS), "ratio", "theirs / ours");
-    }
+    const char *const theirs[] = {first, second, NULL};
+    if (asked(figure)) bench_beside(&peer, ROUNDS, figure, ours, theirs, 0, "ms");
 }
 
 int main(int argc, char **argv) {
@@ -74,16 +88,17 @@ int main(int argc, char **argv) {
     }
     peer = bench_peer_begin("tokenizers_text.py", folder, NULL);
     tokenizer = fl_text_gpt2_load(path_of("gpt2/encoder.json"), path_of("gpt2/vocab.bpe"));
-    compare("gpt2", encode, "tokenizers", "tiktoken");
+    compare("gpt2", encode, "gpt2:tokenizers", "gpt2:tiktoken");
+    if (asked("threads")) threads();
     fl_text_tokenizer_free(tokenizer);
     tokenizer = fl_text_wordpiece_load(path_of("bert/bert-base-uncased-vocab.txt"), false);
-    compare("wordpiece", encode, "tokenizers", NULL);
+    compare("wordpiece", encode, "wordpiece:tokenizers", NULL);
     fl_text_tokenizer_free(tokenizer);
     tokenizer = fl_text_sentencepiece_load(path_of("sentencepiece/test_model.model"));
-    compare("unigram", encode, "sentencepiece", NULL);
+    compare("unigram", encode, "unigram:sentencepiece", NULL);
     fl_text_tokenizer_free(tokenizer);
-    compare("train", train, "tokenizers", NULL);
-    compare("load", load, "tokenizers", NULL);
+    compare("train", train, "train:tokenizers", NULL);
+    compare("load", load, "load:tokenizers", NULL);
     fl_text_encoding_free(&encoding);
     fl_heap_free(text);
     bench_peer_end(&peer);
