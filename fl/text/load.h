@@ -52,8 +52,8 @@ enum { FL__LM_NAME = 256 };
 
 /* ---- what a name of ours is called by others ----
 
-   Patterns: * is the number of a layer. A weight of ours is one of theirs, transposed perhaps (T), or three,
-   one below the other (J: "a|b|c"). */
+   Patterns: * is the number of a layer, ? at the end is weight or bias. A weight of ours is one of theirs,
+   transposed perhaps (T), or three, one below the other (J: "a|b|c"). */
 
 typedef struct fl__lm_row {
     const char *ours, *theirs;
@@ -63,38 +63,28 @@ typedef struct fl__lm_row {
 static const fl__lm_row fl__lm_gpt2[] = {
     {"embedding.weight", "transformer.wte.weight", 0},
     {"position.weight", "transformer.wpe.weight", 0},
-    {"layers.*.norm1.weight", "transformer.h.*.ln_1.weight", 0},
-    {"layers.*.norm1.bias", "transformer.h.*.ln_1.bias", 0},
-    {"layers.*.self_attn.in_proj_weight", "transformer.h.*.attn.c_attn.weight", 'T'},
-    {"layers.*.self_attn.in_proj_bias", "transformer.h.*.attn.c_attn.bias", 0},
-    {"layers.*.self_attn.out_proj.weight", "transformer.h.*.attn.c_proj.weight", 'T'},
-    {"layers.*.self_attn.out_proj.bias", "transformer.h.*.attn.c_proj.bias", 0},
-    {"layers.*.norm2.weight", "transformer.h.*.ln_2.weight", 0},
-    {"layers.*.norm2.bias", "transformer.h.*.ln_2.bias", 0},
-    {"layers.*.linear1.weight", "transformer.h.*.mlp.c_fc.weight", 'T'},
-    {"layers.*.linear1.bias", "transformer.h.*.mlp.c_fc.bias", 0},
-    {"layers.*.linear2.weight", "transformer.h.*.mlp.c_proj.weight", 'T'},
-    {"layers.*.linear2.bias", "transformer.h.*.mlp.c_proj.bias", 0},
-    {"norm.weight", "transformer.ln_f.weight", 0},
-    {"norm.bias", "transformer.ln_f.bias", 0},
+    {"layers.*.norm1.?", "transformer.h.*.ln_1.?", 0},
+    {"layers.*.self_attn.in_proj_?", "transformer.h.*.attn.c_attn.?", 'T'},
+    {"layers.*.self_attn.out_proj.?", "transformer.h.*.attn.c_proj.?", 'T'},
+    {"layers.*.norm2.?", "transformer.h.*.ln_2.?", 0},
+    {"layers.*.linear1.?", "transformer.h.*.mlp.c_fc.?", 'T'},
+    {"layers.*.linear2.?", "transformer.h.*.mlp.c_proj.?", 'T'},
+    {"norm.?", "transformer.ln_f.?", 0},
     {"head.weight", "lm_head.weight", 0},
     {0}};
 
+#define FL__LM_LLAMA "model.layers.*."
 static const fl__lm_row fl__lm_llama[] = {
     {"embedding.weight", "model.embed_tokens.weight", 0},
-    {"layers.*.norm1.weight", "model.layers.*.input_layernorm.weight", 0},
-    {"layers.*.self_attn.in_proj_weight",
-     "model.layers.*.self_attn.q_proj.weight|model.layers.*.self_attn.k_proj.weight|"
-     "model.layers.*.self_attn.v_proj.weight", 'J'},
-    {"layers.*.self_attn.in_proj_bias",
-     "model.layers.*.self_attn.q_proj.bias|model.layers.*.self_attn.k_proj.bias|"
-     "model.layers.*.self_attn.v_proj.bias", 'J'},
-    {"layers.*.self_attn.out_proj.weight", "model.layers.*.self_attn.o_proj.weight", 0},
-    {"layers.*.norm2.weight", "model.layers.*.post_attention_layernorm.weight", 0},
-    {"layers.*.gate.weight", "model.layers.*.mlp.gate_proj.weight", 0},
-    {"layers.*.linear1.weight", "model.layers.*.mlp.up_proj.weight", 0},
-    {"layers.*.linear2.weight", "model.layers.*.mlp.down_proj.weight", 0},
-    {"norm.weight", "model.norm.weight", 0},
+    {"layers.*.norm1.?", FL__LM_LLAMA "input_layernorm.?", 0},
+    {"layers.*.self_attn.in_proj_?",
+     FL__LM_LLAMA "self_attn.q_proj.?|" FL__LM_LLAMA "self_attn.k_proj.?|" FL__LM_LLAMA "self_attn.v_proj.?", 'J'},
+    {"layers.*.self_attn.out_proj.?", FL__LM_LLAMA "self_attn.o_proj.?", 0},
+    {"layers.*.norm2.?", FL__LM_LLAMA "post_attention_layernorm.?", 0},
+    {"layers.*.gate.?", FL__LM_LLAMA "mlp.gate_proj.?", 0},
+    {"layers.*.linear1.?", FL__LM_LLAMA "mlp.up_proj.?", 0},
+    {"layers.*.linear2.?", FL__LM_LLAMA "mlp.down_proj.?", 0},
+    {"norm.?", "model.norm.?", 0},
     {"head.weight", "lm_head.weight", 0},
     {0}};
 
@@ -103,28 +93,17 @@ static const fl__lm_row fl__lm_bert[] = {
     {"embedding.weight", "bert.embeddings.word_embeddings.weight", 0},
     {"position.weight", "bert.embeddings.position_embeddings.weight", 0},
     {"types.weight", "bert.embeddings.token_type_embeddings.weight", 0},
-    {"norm_in.weight", "bert.embeddings.LayerNorm.weight", 0},
-    {"norm_in.bias", "bert.embeddings.LayerNorm.bias", 0},
-    {"layers.*.self_attn.in_proj_weight",
-     FL__LM_BERT "attention.self.query.weight|" FL__LM_BERT "attention.self.key.weight|" FL__LM_BERT
-                 "attention.self.value.weight", 'J'},
-    {"layers.*.self_attn.in_proj_bias",
-     FL__LM_BERT "attention.self.query.bias|" FL__LM_BERT "attention.self.key.bias|" FL__LM_BERT
-                 "attention.self.value.bias", 'J'},
-    {"layers.*.self_attn.out_proj.weight", FL__LM_BERT "attention.output.dense.weight", 0},
-    {"layers.*.self_attn.out_proj.bias", FL__LM_BERT "attention.output.dense.bias", 0},
-    {"layers.*.norm1.weight", FL__LM_BERT "attention.output.LayerNorm.weight", 0},
-    {"layers.*.norm1.bias", FL__LM_BERT "attention.output.LayerNorm.bias", 0},
-    {"layers.*.linear1.weight", FL__LM_BERT "intermediate.dense.weight", 0},
-    {"layers.*.linear1.bias", FL__LM_BERT "intermediate.dense.bias", 0},
-    {"layers.*.linear2.weight", FL__LM_BERT "output.dense.weight", 0},
-    {"layers.*.linear2.bias", FL__LM_BERT "output.dense.bias", 0},
-    {"layers.*.norm2.weight", FL__LM_BERT "output.LayerNorm.weight", 0},
-    {"layers.*.norm2.bias", FL__LM_BERT "output.LayerNorm.bias", 0},
-    {"transform.0.weight", "cls.predictions.transform.dense.weight", 0},
-    {"transform.0.bias", "cls.predictions.transform.dense.bias", 0},
-    {"transform.1.weight", "cls.predictions.transform.LayerNorm.weight", 0},
-    {"transform.1.bias", "cls.predictions.transform.LayerNorm.bias", 0},
+    {"norm_in.?", "bert.embeddings.LayerNorm.?", 0},
+    {"layers.*.self_attn.in_proj_?",
+     FL__LM_BERT "attention.self.query.?|" FL__LM_BERT "attention.self.key.?|" FL__LM_BERT
+                 "attention.self.value.?", 'J'},
+    {"layers.*.self_attn.out_proj.?", FL__LM_BERT "attention.output.dense.?", 0},
+    {"layers.*.norm1.?", FL__LM_BERT "attention.output.LayerNorm.?", 0},
+    {"layers.*.linear1.?", FL__LM_BERT "intermediate.dense.?", 0},
+    {"layers.*.linear2.?", FL__LM_BERT "output.dense.?", 0},
+    {"layers.*.norm2.?", FL__LM_BERT "output.LayerNorm.?", 0},
+    {"transform.0.?", "cls.predictions.transform.dense.?", 0},
+    {"transform.1.?", "cls.predictions.transform.LayerNorm.?", 0},
     {"head.bias", "cls.predictions.bias", 0},
     {"head.weight", "cls.predictions.decoder.weight", 0},
     {0}};
@@ -133,23 +112,15 @@ static const fl__lm_row fl__lm_bert[] = {
 static const fl__lm_row fl__lm_gguf[] = {
     {"embedding.weight", "token_embd.weight", 0},
     {"position.weight", "position_embd.weight", 0},
-    {"layers.*.norm1.weight", "blk.*.attn_norm.weight", 0},
-    {"layers.*.norm1.bias", "blk.*.attn_norm.bias", 0},
-    {"layers.*.self_attn.in_proj_weight", "blk.*.attn_qkv.weight", 0},
-    {"layers.*.self_attn.in_proj_bias", "blk.*.attn_qkv.bias", 0},
-    {"layers.*.self_attn.in_proj_weight", "blk.*.attn_q.weight|blk.*.attn_k.weight|blk.*.attn_v.weight", 'J'},
-    {"layers.*.self_attn.in_proj_bias", "blk.*.attn_q.bias|blk.*.attn_k.bias|blk.*.attn_v.bias", 'J'},
-    {"layers.*.self_attn.out_proj.weight", "blk.*.attn_output.weight", 0},
-    {"layers.*.self_attn.out_proj.bias", "blk.*.attn_output.bias", 0},
-    {"layers.*.norm2.weight", "blk.*.ffn_norm.weight", 0},
-    {"layers.*.norm2.bias", "blk.*.ffn_norm.bias", 0},
-    {"layers.*.gate.weight", "blk.*.ffn_gate.weight", 0},
-    {"layers.*.linear1.weight", "blk.*.ffn_up.weight", 0},
-    {"layers.*.linear1.bias", "blk.*.ffn_up.bias", 0},
-    {"layers.*.linear2.weight", "blk.*.ffn_down.weight", 0},
-    {"layers.*.linear2.bias", "blk.*.ffn_down.bias", 0},
-    {"norm.weight", "output_norm.weight", 0},
-    {"norm.bias", "output_norm.bias", 0},
+    {"layers.*.norm1.?", "blk.*.attn_norm.?", 0},
+    {"layers.*.self_attn.in_proj_?", "blk.*.attn_qkv.?", 0},
+    {"layers.*.self_attn.in_proj_?", "blk.*.attn_q.?|blk.*.attn_k.?|blk.*.attn_v.?", 'J'},
+    {"layers.*.self_attn.out_proj.?", "blk.*.attn_output.?", 0},
+    {"layers.*.norm2.?", "blk.*.ffn_norm.?", 0},
+    {"layers.*.gate.?", "blk.*.ffn_gate.?", 0},
+    {"layers.*.linear1.?", "blk.*.ffn_up.?", 0},
+    {"layers.*.linear2.?", "blk.*.ffn_down.?", 0},
+    {"norm.?", "output_norm.?", 0},
     {"head.weight", "output.weight", 0},
     {0}};
 
@@ -272,25 +243,37 @@ static bool fl__lm_read_config(const fl_data_settings *k, const fl__lm_family *f
 
 /* ---- weights ---- */
 
-/* Writes pattern with the number in place of *; parts end at |. Returns what is behind. */
-static const char *fl__lm_put_name(const char *pattern, int64_t number, char *out) {
+/* What a name has in place of * and ?. */
+typedef struct fl__lm_place {
+    int64_t number;
+    const char *kind; /* "weight", "bias" */
+} fl__lm_place;
+
+/* Writes the pattern with that in place; parts end at |. Returns what is behind. */
+static const char *fl__lm_put_name(const char *pattern, fl__lm_place of, char *out) {
     size_t n = 0;
     for (; *pattern && *pattern != '|'; pattern++) {
-        if (*pattern == '*') n += (size_t)snprintf(out + n, FL__LM_NAME - n, "%" PRId64, number);
+        if (*pattern == '*') n += (size_t)snprintf(out + n, FL__LM_NAME - n, "%" PRId64, of.number);
+        else if (*pattern == '?') n += (size_t)snprintf(out + n, FL__LM_NAME - n, "%s", of.kind);
         else out[n++] = *pattern;
     }
     out[n] = 0;
     return *pattern ? pattern + 1 : pattern;
 }
 
-static bool fl__lm_matches(const char *pattern, const char *name, int64_t *number) {
-    const char *star = strchr(pattern, '*');
-    if (!star) return !strcmp(pattern, name);
-    const size_t n = (size_t)(star - pattern);
-    char *end;
-    if (strncmp(pattern, name, n)) return false;
-    *number = strtoll(name + n, &end, 10);
-    return end > name + n && !strcmp(star + 1, end);
+static bool fl__lm_matches(const char *pattern, const char *name, fl__lm_place *of) {
+    const char *star = strchr(pattern, '*'), *tail = star ? star + 1 : pattern;
+    char *end = (char *)(uintptr_t)name;
+    if (star) {
+        const size_t n = (size_t)(star - pattern);
+        if (strncmp(pattern, name, n)) return false;
+        of->number = strtoll(name + n, &end, 10);
+        if (end == name + n) return false;
+    }
+    const size_t n = strcspn(tail, "?");
+    if (strncmp(tail, end, n) || !tail[n]) return !strcmp(tail, end);
+    of->kind = !strcmp(end + n, "weight") ? "weight" : !strcmp(end + n, "bias") ? "bias" : NULL;
+    return of->kind != NULL;
 }
 
 typedef struct fl__lm_loader {
@@ -320,13 +303,13 @@ static int64_t fl__lm_find(const fl_data_file *f, const char *name) {
 }
 
 /* The parameter's value as the file has it; NULL after fl_fail, or if the row's names are not in the file. */
-static fl_tensor *fl__lm_value(fl__lm_loader *l, const fl__lm_row *row, int64_t number,
+static fl_tensor *fl__lm_value(fl__lm_loader *l, const fl__lm_row *row, fl__lm_place of,
                                const char **missing) {
     static _Thread_local char name[FL__LM_NAME];
     fl_tensor *part[3];
     int n = 0;
     for (const char *at = row->theirs; *at; n++) {
-        at = fl__lm_put_name(at, number, name);
+        at = fl__lm_put_name(at, of, name);
         const int64_t i = fl__lm_find(l->f, name);
         if (i < 0) return *missing = name, NULL;
         part[n] = fl_data_read(l->f, fl_data_name(l->f, i));
@@ -356,9 +339,9 @@ static bool fl__lm_load_param(fl__lm_loader *l, fl_nn_module *m, int64_t i, cons
     fl_nn_param *p = &m->param[i];
     const char *missing = NULL;
     fl_tensor *t = NULL;
-    int64_t number = 0;
+    fl__lm_place of = {0, ""};
     for (const fl__lm_row *row = l->rows; !t && row->ours && !fl_error(); row++)
-        if (fl__lm_matches(row->ours, path, &number)) t = fl__lm_value(l, row, number, &missing);
+        if (fl__lm_matches(row->ours, path, &of)) t = fl__lm_value(l, row, of, &missing);
     if (!t && fl_error()) return false;
     if (!t)
         return fl_fail("fl_text_load: %s: there is no tensor '%s'", l->f->f.path, missing ? missing : path);
@@ -419,16 +402,17 @@ static bool fl__lm_load_all(fl__lm_loader *l) {
 /* A model of that description with the file's weights. Frees nothing. */
 static fl_nn_module *fl__lm_load(fl_data_file *f, const fl__lm_row *rows, int64_t vocabulary,
                                  fl_text_lm_opts o, const fl_text_load_opts *how) {
-    int64_t layers = 0, number; /* counted before memory is spent on them */
+    int64_t layers = 0; /* counted before memory is spent on them */
+    fl__lm_place of;
     for (int64_t i = 0; i < fl_data_count(f); i++)
         for (const fl__lm_row *row = rows; row->ours; row++) {
-            if (strcmp(row->ours, "layers.*.linear2.weight")) continue;
+            if (strcmp(row->ours, "layers.*.linear2.?")) continue;
             char name[FL__LM_NAME + 16];
             snprintf(name, sizeof name, "%.*s", FL__LM_NAME, fl_data_name(f, i));
             for (int k = -1; k < 0 || fl__lm_prefixes[k]; k++) {
                 const size_t n = k < 0 ? 0 : strlen(fl__lm_prefixes[k]);
                 if (!strncmp(row->theirs, k < 0 ? "" : fl__lm_prefixes[k], n) &&
-                    fl__lm_matches(row->theirs + n, name, &number)) {
+                    fl__lm_matches(row->theirs + n, name, &of) && *of.kind == 'w') {
                     layers++;
                     break;
                 }
@@ -533,7 +517,7 @@ static bool fl__lm_llama2c_fill(const fl_data_file *f, const fl_data_entry *e, v
 static bool fl__lm_llama2c_add(fl_data_file *f, const char *pattern, int64_t number, fl_shape shape,
                                int64_t *at) {
     char name[FL__LM_NAME];
-    fl__lm_put_name(pattern, number, name);
+    fl__lm_put_name(pattern, (fl__lm_place){number, ""}, name);
     fl_data_entry *e = fl_data_file_add(f, name, (int64_t)strlen(name));
     if (!e) return false;
     e->dtype = FL_F32, e->shape = shape, e->begin = *at;
@@ -685,23 +669,24 @@ static fl_tensor *fl__lm_halves(fl_tensor *t, int64_t heads) {
 static bool fl__lm_save_param(const char *path, fl_var *param, fl_tensor *buffer, void *user) {
     fl__lm_saver *s = user;
     const fl_text_lm_opts *o = s->o;
-    int64_t number = 0;
+    fl__lm_place of = {0, ""};
     (void)buffer;
     if (!param || (!strcmp(path, "head.weight") && !o->untied)) return true;
     const fl__lm_row *row = s->f->rows;
-    while (row->ours && !fl__lm_matches(row->ours, path, &number)) row++;
+    while (row->ours && !fl__lm_matches(row->ours, path, &of)) row++;
     if (!row->ours) return fl_fail("fl_text_save: %s has no '%s'", s->f->type, path);
     char name[FL__LM_NAME];
     fl_tensor *t = fv_value(param);
     const int64_t kv = o->kv_heads ? o->kv_heads : o->heads, columns = o->dim / o->heads;
     if (row->how != 'J') {
-        fl__lm_put_name(row->theirs, number, name);
-        return fl__lm_save_add(s, name, row->how == 'T' ? fl_contiguous(fl_transpose(t, 0, 1)) : t);
+        fl__lm_put_name(row->theirs, of, name);
+        const bool turn = row->how == 'T' && t->ndim == 2;
+        return fl__lm_save_add(s, name, turn ? fl_contiguous(fl_transpose(t, 0, 1)) : t);
     }
     const char *at = row->theirs;
     for (int64_t i = 0, begin = 0; i < 3; i++) {
         const int64_t heads = i ? kv : o->heads;
-        at = fl__lm_put_name(at, number, name);
+        at = fl__lm_put_name(at, of, name);
         fl_tensor *part = fl_contiguous(fl_slice(t, 0, begin, begin + heads * columns, 1));
         if (part && i < 2 && o->rope.interleaved) part = fl__lm_halves(part, heads);
         begin += heads * columns;
