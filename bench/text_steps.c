@@ -1,8 +1,8 @@
-/* text_steps.c - steps of training language models, in turn with PyTorch where PEER_PYTHON has it: CPU seconds of
-   all threads, medians (make bench-text PARTS=steps-nano)
+/* text_steps.c - steps of training language models, in turn with PyTorch where PEER_PYTHON has it: CPU
+   seconds of all threads, medians (make bench-text PARTS=text_steps-nano)
 
-   nano      4 layers of 128, batches of 12 x 64 characters: nanoGPT's small preset; and what making its batches
-             costs
+   nano      4 layers of 128, batches of 12 x 64 characters: nanoGPT's small preset; and what making its
+             batches costs
    lstm      2 layers of 256 over 10,000 words, 20 x 35
    gpt2      GPT-2's 124 M parameters, 1 x 512; memory beside it: what the process has while it trains
 

@@ -45,7 +45,8 @@ FL_API bool fl_text_bytes_pipeline(fl_data_text *out, const char *split) {
                         fl_text_print(out, "},\"behavior\":\"Isolated\",\"invert\":false},")) &&
            fl_text_print(out, "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,"
                               "\"use_regex\":%s,\"decoder\":{\"type\":\"ByteLevel\","
-                              "\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":true}}", known ? "true}" : "false}]}");
+                              "\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":true}}",
+                         known ? "true}" : "false}]}");
 }
 
 /* A line "left right" of two tokens. */

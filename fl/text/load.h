@@ -78,7 +78,8 @@ static const fl__lm_row fl__lm_llama[] = {
     {"embedding.weight", "model.embed_tokens.weight", 0},
     {"layers.*.norm1.?", FL__LM_LLAMA "input_layernorm.?", 0},
     {"layers.*.self_attn.in_proj_?",
-     FL__LM_LLAMA "self_attn.q_proj.?|" FL__LM_LLAMA "self_attn.k_proj.?|" FL__LM_LLAMA "self_attn.v_proj.?", 'J'},
+     FL__LM_LLAMA "self_attn.q_proj.?|" FL__LM_LLAMA "self_attn.k_proj.?|" FL__LM_LLAMA
+                  "self_attn.v_proj.?", 'J'},
     {"layers.*.self_attn.out_proj.?", FL__LM_LLAMA "self_attn.o_proj.?", 0},
     {"layers.*.norm2.?", FL__LM_LLAMA "post_attention_layernorm.?", 0},
     {"layers.*.gate.?", FL__LM_LLAMA "mlp.gate_proj.?", 0},
