@@ -285,7 +285,8 @@ static uint64_t bf16_bits(fl_tensor *y) {
     fl_tensor *rows = fl_contiguous(y);
     const unsigned char *p = fl_map(rows, FL_READ);
     uint64_t h = 14695981039346656037u;
-    for (int64_t k = 0; k < fl_numel(rows) * (int64_t)fl_dtype_size(y->dtype); k++) h = (h ^ p[k]) * 1099511628211u;
+    const int64_t bytes = fl_numel(rows) * (int64_t)fl_dtype_size(y->dtype);
+    for (int64_t k = 0; k < bytes; k++) h = (h ^ p[k]) * 1099511628211u;
     fl_unmap(rows, FL_READ);
     return h;
 }
@@ -464,14 +465,17 @@ static int bf16_tensors(uint64_t *hash, bool fast) {
             fl_tensor *b = fl_cast(bf16_operand(FL_SHAPE(size[i][2], size[i][1]), layout & 2, 2), FL_BF16);
             hash[n++] = bf16_bits(fl_matmul(a, b));
         }
-    hash[n++] = bf16_bits(fl_matmul(bf16_of_shape(FL_SHAPE(3, 40, 70), 3), bf16_of_shape(FL_SHAPE(3, 70, 90), 4)));
-    fl_var *x = fv_param(bf16_of_shape(FL_SHAPE(130, 70), 5)), *w = fv_param(bf16_of_shape(FL_SHAPE(45, 70), 6)),
+    hash[n++] = bf16_bits(fl_matmul(bf16_of_shape(FL_SHAPE(3, 40, 70), 3), bf16_of_shape(FL_SHAPE(3, 70,
+            90), 4)));
+    fl_var *x = fv_param(bf16_of_shape(FL_SHAPE(130, 70), 5)), *w = fv_param(bf16_of_shape(FL_SHAPE(45,
+            70), 6)),
            *b = fv_param(bf16_of_shape(FL_SHAPE(45), 7)), *y = fv_linear_act(x, w, b, FL_OP_gelu);
     fl_backward(fv_sum(fv_mul(y, y), FL_ALL_AXES));
     hash[n++] = bf16_bits(fv_value(y)), hash[n++] = bf16_bits(fv_grad(x)), hash[n++] = bf16_bits(fv_grad(w));
     const fl_conv2d_args a = {{2, 2}, {1, 1}, {1, 1}, {1, 1}, 1};
     const fl_shape xs = FL_SHAPE(2, 40, 9, 8), ws = FL_SHAPE(24, 40, 3, 3);
-    fl_tensor *image = fl_channels_last(bf16_of_shape(xs, 8)), *kernel = fl_channels_last(bf16_of_shape(ws, 9));
+    fl_tensor *image = fl_channels_last(bf16_of_shape(xs, 8)), *kernel = fl_channels_last(bf16_of_shape(ws,
+            9));
     fl_tensor *conv = fl_conv2d_run(image, kernel, bf16_of_shape(FL_SHAPE(24), 10), a);
     hash[n++] = bf16_bits(conv);
     hash[n++] = bf16_bits(fl_conv2d_grad_input(conv, kernel, xs, a));
@@ -505,7 +509,8 @@ TEST(amx_reads_bf16_as_it_is) {
             const int n = bf16_tensors(threads ? got : want, way == 1);
             if (threads == 0) CHECK(fl_backend_use(&old, NULL));
             for (int i = 0; threads && i < n; i++)
-                if (!CHECK(got[i] == want[i])) printf("    %s: result %d, case %d of threads\n", ways[way], i, threads);
+                if (!CHECK(got[i] == want[i])) printf("    %s: result %d, case %d of threads\n", ways[way],
+                        i, threads);
             fl_scope_end(&s);
         }
     }

@@ -190,8 +190,8 @@ static void fl__att_row(const fl__attention *a, const fl_tensor *t, int64_t item
     else fl__copy_row(to, a->size, from, fl__att_step(t)[1] * a->size, columns, (int)a->size);
 }
 
-/* Rows of heads lie a page apart, where no processor fetches ahead: has the tiles of n rows from `first` on ask
-   for as many of the operands that are packed next. */
+/* Rows of heads lie a page apart, where no processor fetches ahead: has the tiles of n rows from `first` on
+   ask for as many of the operands that are packed next. */
 static void fl__att_ask(const fl__attention *a, const fl__att_block *b, int64_t first, int64_t n) {
     for (int i = 0; i < 2; i++) {
         const fl_tensor *t = b->ask[i];
@@ -220,7 +220,8 @@ static void fl__att_round(const fl__attention *a, const fl_tensor *t, int64_t it
 }
 
 /* Where the block's rows of a result are summed, and how far they are apart. */
-static char *fl__att_result(const fl__attention *a, const fl__att_block *b, const fl_tensor *t, int64_t *row) {
+static char *fl__att_result(const fl__attention *a, const fl__att_block *b, const fl_tensor *t,
+        int64_t *row) {
     *row = a->narrow ? t->shape[t->ndim - 1] : fl__att_step(t)[0];
     return a->narrow ? b->rows : fl__att_at(t, b->item, b->q0, 0);
 }
@@ -310,7 +311,8 @@ static void fl__att_apply(const fl__attention *a, const fl__att_block *b, const 
     if (a->tiles) {
         fl__att_pack_tiles(a, false, p, a->size, b->nq, b->nj, 1, FL__ATT_ROW, b->keys);
         fl__att_pack_operand(a, true, t, b->item, b->j0, b->nj, false, b->values);
-        fl__amx_multiply(a->tiles, b->keys, b->values, b->nq, columns, b->nj, (float *)(void *)y, row, tile.add);
+        fl__amx_multiply(a->tiles, b->keys, b->values, b->nq, columns, b->nj, (float *)(void *)y, row,
+                tile.add);
         return;
     }
     for (int64_t j = 0; j < columns; j += a->wide) {

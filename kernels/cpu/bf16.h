@@ -132,7 +132,8 @@ FL_API bool fl_cpu_set_bf16(const char *way) {
 
 FL_API const char *fl_cpu_bf16(void) { return fl__bf16_names[fl__bf16_way()]; }
 
-/* Tensors of bf16 need no permission: where they become f32, they lose nothing when they are rounded again. */
+/* Tensors of bf16 need no permission: where they become f32, they lose nothing when they are rounded
+   again. */
 static bool fl__bf16_allowed(void) {
     return fl_matmul_precision() == FL_BF16 || fl__of_bf16();
 }

@@ -464,7 +464,8 @@ typedef struct fl__amx_plan {
     bool groups_of_b; /* which operand is packed in groups, by tasks; the other one by all */
     int64_t items, steps, shared, own, group, groups; /* panels of one item */
     int64_t s0, s1;   /* the pass at work */
-    /* Of results that are rounded: by what; all items' sums, or NULL where one pass sums a task's part of C in
+    /* Of results that are rounded: by what; all items' sums, or NULL where one pass sums a task's part of
+       C in
        its workspace; and how they are finished. */
     fl__loop narrow;
     float *sums;
@@ -534,7 +535,8 @@ typedef struct fl__amx_part {
     int64_t i, rows, j, columns;
 } fl__amx_part;
 
-static fl__amx_part fl__amx_part_of(const fl__amx_product *of, int64_t a0, int64_t a1, int64_t b0, int64_t b1) {
+static fl__amx_part fl__amx_part_of(const fl__amx_product *of, int64_t a0, int64_t a1, int64_t b0,
+        int64_t b1) {
     fl__amx_part at;
     at.i = fl__amx_span(&of->a, a0, a1, &at.rows);
     at.j = fl__amx_span(&of->b, b0, b1, &at.columns);
@@ -542,7 +544,8 @@ static fl__amx_part fl__amx_part_of(const fl__amx_product *of, int64_t a0, int64
 }
 
 /* Where the part's sums go: into C, or else into what will be rounded. */
-static fl__amx_sums fl__amx_sums_of(const fl__amx_plan *p, int64_t item, const fl__amx_part *at, char *group) {
+static fl__amx_sums fl__amx_sums_of(const fl__amx_plan *p, int64_t item, const fl__amx_part *at,
+        char *group) {
     const fl__amx_product *of = p->of;
     const int64_t first = item * of->m * of->n;
     if (!p->narrow) return (fl__amx_sums){(float *)(void *)of->c + first, of->n, 0, 0};
@@ -552,7 +555,8 @@ static fl__amx_sums fl__amx_sums_of(const fl__amx_plan *p, int64_t item, const f
 }
 
 /* Finishes a part that is summed. */
-static void fl__amx_finish(const fl__amx_plan *p, int64_t item, const fl__amx_part *at, const fl__amx_sums *c) {
+static void fl__amx_finish(const fl__amx_plan *p, int64_t item, const fl__amx_part *at,
+        const fl__amx_sums *c) {
     const fl__amx_product *of = p->of;
     float *sum = c->at + (at->i - c->i) * c->ld + at->j - c->j;
     if (p->narrow)
@@ -567,7 +571,8 @@ static void fl__amx_task(void *arg, int64_t begin, int64_t end) {
     const fl__amx_plan *p = arg;
     const fl__amx_product *of = p->of;
     const int64_t bytes = (p->s1 - p->s0) * 2 * FL__AMX_TILE;
-    /* rows of a group of B are long, and what a workspace holds must leave it; else whole rows are finished */
+    /* rows of a group of B are long, and what a workspace holds must leave it; else whole rows are
+       finished */
     const bool last = p->s1 == p->steps, at_once = p->groups_of_b || (p->narrow && !p->sums);
     char *group = fl__scratch_take(&p->scratch);
     of->ks->begin();
@@ -649,7 +654,8 @@ FL_PRIVATE bool fl__amx_takes(const fl__product *p) {
 FL_PRIVATE bool fl__amx_matmul(const fl__product *p) {
     const int64_t size = (int64_t)fl_dtype_size(p->dtype);
     const fl__amx_product product = {
-        .ks = fl__bf16_tiles(p->dtype), .dtype = p->dtype, .c = p->out, .m = p->m, .n = p->n, .k = p->k, .of = p,
+        .ks = fl__bf16_tiles(p->dtype), .dtype = p->dtype, .c = p->out, .m = p->m, .n = p->n, .k = p->k,
+                .of = p,
         .a = fl__amx_matrix(p->a, size, p->m, p->k, p->rsa, p->csa),
         .b = fl__amx_matrix(p->b, size, p->n, p->k, p->csb, p->rsb),
         .finish = p->finishes ? &p->finish : NULL};

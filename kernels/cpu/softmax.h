@@ -220,7 +220,8 @@ static bool fl__lines_run(const fl_call *c, const fl__line_op *op) {
     }
     s.widen = fl__cast_loop(out->dtype, d);
     s.narrow = fl__cast_loop(d, out->dtype);
-    if (!fl__scratch_open(&s.scratch, fl__ceil_div(units, grain), 3 * s.n * (int64_t)sizeof(float), 0, "softmax"))
+    if (!fl__scratch_open(&s.scratch, fl__ceil_div(units, grain), 3 * s.n * (int64_t)sizeof(float), 0,
+            "softmax"))
         return false;
     fl_parallel(units, grain, fl__lines_halves, &s);
     fl__scratch_close(&s.scratch);
