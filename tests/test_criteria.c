@@ -472,7 +472,8 @@ static int learn(const learner *l, int64_t *misplaced) {
     fl_nn_module *net = fl_nn_linear(TOKENS, dim, .rng = &rng),
                  *m = fl_speech_criterion_opt(l->kind, dim, TOKENS + 1, o);
     fl_nn_module *both = fl_nn_module_list(net, m);
-    fl_optim *optim = fl_optim_adam(fl_nn_parameters(both), .lr = 0.02);
+    /* at twice the rate the loss of attention leaps now and then */
+    fl_optim *optim = fl_optim_adam(fl_nn_parameters(both), .lr = frames ? 0.02 : 0.01);
     int64_t steps[SAYINGS], right = 0;
     fl_tensor *x = spoken(steps), *of = integers(steps, SAYINGS), *lengths = integers(said, SAYINGS);
     fl_tensor *target = fl_from_host(sayings, FL_SHAPE(SAYINGS, LONGEST), FL_I64);
