@@ -10,6 +10,7 @@ FL_PRIVATE void fl__cuda_lattice_slots(fl_backend *cuda);
 #ifndef FL_CUDA_LATTICE_IMPL
 #define FL_CUDA_LATTICE_IMPL
 #include "../../fl/speech/lattice.h"
+#include "layers.h"
 
 /* asg: e, w, target, steps, lengths -> total;  transducer: blanks, labels, steps, lengths -> total;  gradients:
    the same, total, dy -> those of the first two. Counts that do not fit are an error of the next sync. */
