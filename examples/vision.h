@@ -78,22 +78,12 @@ static inline bool vision_draw_all(int64_t n, uint64_t seed, fl_vision_arrays *o
 
 /* ---- pages ---- */
 
-static inline bool vision_puts(fl_data_text *t, const char *format, ...) FL_PRINTF(2, 3);
-static inline bool vision_puts(fl_data_text *t, const char *format, ...) {
-    char text[2048];
-    va_list args;
-    va_start(args, format);
-    const int n = vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    return n >= 0 && fl_data_text_put(t, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
-}
-
 /* An image as part of the page itself. */
 static inline bool vision_put_image(fl_data_text *t, fl_tensor *image, const char *attributes) {
     static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     fl_data_text png = {0};
     bool ok = fl_vision_encode_png(&png, image) &&
-              vision_puts(t, "<img %s src=\"data:image/png;base64,", attributes);
+              fl_data_text_print(t, "<img %s src=\"data:image/png;base64,", attributes);
     for (int64_t i = 0; ok && i < png.n; i += 3) {
         const unsigned char *p = (const unsigned char *)png.p + i;
         const int64_t left = png.n - i;
@@ -104,7 +94,7 @@ static inline bool vision_put_image(fl_data_text *t, fl_tensor *image, const cha
         ok = fl_data_text_put(t, four, 4);
     }
     fl_heap_free(png.p);
-    return ok && vision_puts(t, "\">");
+    return ok && fl_data_text_print(t, "\">");
 }
 
 /* ---- what a detector finds ---- */

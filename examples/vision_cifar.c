@@ -181,14 +181,15 @@ static int worst_first(const void *a, const void *b) {
 static bool put_confusion(fl_data_text *t, int64_t n) {
     int64_t count[CLASSES][CLASSES] = {{0}};
     for (int64_t i = 0; i < n; i++) count[targets[i]][guess_of(i)]++;
-    bool ok = vision_puts(t, "<table><tr><th>true \\ taken for</th>");
-    for (int k = 0; ok && k < CLASSES; k++) ok = vision_puts(t, "<th>%s</th>", class_name[k]);
+    bool ok = fl_data_text_print(t, "<table><tr><th>true \\ taken for</th>");
+    for (int k = 0; ok && k < CLASSES; k++) ok = fl_data_text_print(t, "<th>%s</th>", class_name[k]);
     for (int i = 0; ok && i < CLASSES; i++) {
-        ok = vision_puts(t, "</tr>\n<tr><th>%s</th>", class_name[i]);
+        ok = fl_data_text_print(t, "</tr>\n<tr><th>%s</th>", class_name[i]);
         for (int k = 0; ok && k < CLASSES; k++)
-            ok = vision_puts(t, "<td%s>%lld</td>", i == k ? " class=right" : "", (long long)count[i][k]);
+            ok = fl_data_text_print(t, "<td%s>%lld</td>", i == k ? " class=right" : "",
+                                    (long long)count[i][k]);
     }
-    return ok && vision_puts(t, "</tr></table>\n");
+    return ok && fl_data_text_print(t, "</tr></table>\n");
 }
 
 static bool put_pictures(fl_data_text *t, fl_tensor *image, const int64_t *order, int64_t n) {
@@ -197,17 +198,17 @@ static bool put_pictures(fl_data_text *t, fl_tensor *image, const int64_t *order
         fl_scope s = fl_scope_begin();
         const int64_t i = order[r];
         const int guess = guess_of(i);
-        ok = vision_puts(t, "<figure class=%s>", guess == targets[i] ? "right" : "wrong") &&
+        ok = fl_data_text_print(t, "<figure class=%s>", guess == targets[i] ? "right" : "wrong") &&
              vision_put_image(t, fl_select(image, 0, i), "width=96") &&
-             vision_puts(t, "<figcaption>%s%s%s", class_name[targets[i]],
-                         guess == targets[i] ? "" : " &rarr; ",
-                         guess == targets[i] ? "" : class_name[guess]);
+             fl_data_text_print(t, "<figcaption>%s%s%s", class_name[targets[i]],
+                                guess == targets[i] ? "" : " &rarr; ",
+                                guess == targets[i] ? "" : class_name[guess]);
         for (int k = 0; ok && k < CLASSES; k++)
             if (probabilities[i * CLASSES + k] >= 0.05f)
-                ok = vision_puts(t, "<br><i style=\"width:%.0fpx\"></i> %.2f %s",
-                                 40 * (double)probabilities[i * CLASSES + k],
-                                 (double)probabilities[i * CLASSES + k], class_name[k]);
-        ok = ok && vision_puts(t, "</figcaption></figure>\n");
+                ok = fl_data_text_print(t, "<br><i style=\"width:%.0fpx\"></i> %.2f %s",
+                                        40 * (double)probabilities[i * CLASSES + k],
+                                        (double)probabilities[i * CLASSES + k], class_name[k]);
+        ok = ok && fl_data_text_print(t, "</figcaption></figure>\n");
         fl_scope_end(&s);
     }
     return ok;
@@ -225,7 +226,7 @@ static bool write_page(const char *path, fl_tensor *p, fl_vision_arrays a, doubl
     if (ok) qsort(order, (size_t)n, sizeof *order, worst_first);
     ok =
         ok &&
-        vision_puts(
+        fl_data_text_print(
             &t,
             "<!doctype html><meta charset=utf-8><title>predictions</title><style>body{font:14px sans-serif}"
             "figure{display:inline-block;width:130px;margin:4px;vertical-align:top;font-size:11px}"
@@ -234,8 +235,8 @@ static bool write_page(const char *path, fl_tensor *p, fl_vision_arrays a, doubl
             "<h1>Test accuracy: %.2f %%</h1>\n",
             percent) &&
         put_confusion(&t, n) &&
-        vision_puts(&t, "<h2>The worst errors first, %lld of %lld pictures</h2>\n",
-                    (long long)(n < SHOWN ? n : SHOWN), (long long)n) &&
+        fl_data_text_print(&t, "<h2>The worst errors first, %lld of %lld pictures</h2>\n",
+                           (long long)(n < SHOWN ? n : SHOWN), (long long)n) &&
         put_pictures(&t, a.image, order, n < SHOWN ? n : SHOWN) &&
         fl_data_replace("vision_cifar", path, t.p, (size_t)t.n);
     if (probabilities) fl_unmap(dense, FL_READ);

@@ -233,20 +233,20 @@ static fl_tensor *drawn_image(const options *o, const task *t, int64_t i, const 
 static bool write_pictures(const options *o, const task *t, const fl_vision_coco *found, const char *lines) {
     fl_data_text page = {0};
     bool ok =
-        vision_puts(&page,
-                    "<!doctype html><meta charset=utf-8><title>Detections</title><style>body{font:14px "
-                    "sans-serif}figure{display:inline-block;margin:4px}</style><h1>What was found, beside "
-                    "what is there</h1><pre>%s</pre>\n",
-                    lines);
+        fl_data_text_print(&page,
+                           "<!doctype html><meta charset=utf-8><title>Detections</title><style>body{font:14px "
+                           "sans-serif}figure{display:inline-block;margin:4px}</style><h1>What was found, beside "
+                           "what is there</h1><pre>%s</pre>\n",
+                           lines);
     for (int64_t i = 0; ok && i < t->truth.n_image && i < SHOWN; i++) {
         fl_scope s = fl_scope_begin();
         char name[40];
         fl_tensor *guess = drawn_image(o, t, i, found), *is = drawn_image(o, t, i, &t->truth);
         snprintf(name, sizeof name, "detect_%d.png", (int)i);
-        ok = guess && is && vision_puts(&page, "<figure>") && vision_put_image(&page, guess, "") &&
-             vision_puts(&page, " ") && vision_put_image(&page, is, "") &&
-             vision_puts(&page, "<figcaption>image %lld</figcaption></figure>\n",
-                         (long long)t->truth.image[i].id) &&
+        ok = guess && is && fl_data_text_print(&page, "<figure>") && vision_put_image(&page, guess, "") &&
+             fl_data_text_print(&page, " ") && vision_put_image(&page, is, "") &&
+             fl_data_text_print(&page, "<figcaption>image %lld</figcaption></figure>\n",
+                                (long long)t->truth.image[i].id) &&
              (i >= PICTURES || fl_vision_write_png(name, guess));
         fl_scope_end(&s);
     }

@@ -2175,6 +2175,7 @@ static const char *const cannot_fail[] = {
     "fl_data_stream_write",
     "fl_data_stream_fail",
     "fl_data_swap_bytes",
+    "fl_data_text_print",
     "fl_data_text_put",
     "fl_data_arena_add",
     "fl_data_arena_free",

@@ -1202,6 +1202,16 @@ static bool save_to_target(int version, int64_t n) {
     return ok;
 }
 
+/* Printed text is as long as it is, and what was there stays. */
+TEST(text_is_printed_whole) {
+    fl_data_text t = {0};
+    CHECK(fl_data_text_print(&t, "%s", "") && t.n == 0 && t.p && !*t.p);
+    CHECK(fl_data_text_print(&t, "%d:", 7) && fl_data_text_print(&t, "%5000d", 1));
+    CHECK_EQ_INT(t.n, 5002);
+    CHECK(!strncmp(t.p, "7:  ", 4) && !strcmp(t.p + 5000, " 1"));
+    fl_heap_free(t.p);
+}
+
 TEST(system_files) {
     test_errors_return();
     make_folder();

@@ -14,7 +14,6 @@
 #include "../arguments.h"
 #include "fl.h"
 #include <math.h>
-#include <stdarg.h>
 #include <sys/stat.h>
 
 typedef struct flags {
@@ -554,15 +553,6 @@ typedef struct tested {
     bool show;
 } tested;
 
-static bool put(fl_data_text *to, const char *format, ...) {
-    char line[8192];
-    va_list list;
-    va_start(list, format);
-    const int n = vsnprintf(line, sizeof line, format, list);
-    va_end(list);
-    return fl_data_text_put(to, line, n < 0 ? 0 : n < (int)sizeof line ? (size_t)n : sizeof line - 1);
-}
-
 static bool test_one(recogniser *r, const fl_speech_listed *e, fl_tensor *sound, void *user) {
     tested *t = user;
     char speaker[64];
@@ -575,9 +565,9 @@ static bool test_one(recogniser *r, const fl_speech_listed *e, fl_tensor *sound,
         ok = ok && fl_speech_scores_add(t->scores[k], speaker, t->text.p, e->transcript);
     }
     if (ok && t->show) printf("%s\n|T|: %s\n|P|: %s\n", e->id, e->transcript, t->text.p);
-    return ok && put(&t->trn[0], "%s (%s)\n", t->text.p, e->id) &&
-           put(&t->trn[1], "%s (%s)\n", e->transcript, e->id) &&
-           put(&t->list, "%s %s %g %s\n", e->id, e->path, e->ms, t->text.p);
+    return ok && fl_data_text_print(&t->trn[0], "%s (%s)\n", t->text.p, e->id) &&
+           fl_data_text_print(&t->trn[1], "%s (%s)\n", e->transcript, e->id) &&
+           fl_data_text_print(&t->list, "%s %s %g %s\n", e->id, e->path, e->ms, t->text.p);
 }
 
 static bool save_tested(const tested *t) {

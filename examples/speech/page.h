@@ -4,7 +4,6 @@
 #ifndef PAGE_H
 #define PAGE_H
 #include "fl.h"
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,14 +18,7 @@ typedef struct page {
     bool full; /* memory ran out */
 } page;
 
-static inline void page_put(page *p, const char *format, ...) {
-    char text[1024];
-    va_list args;
-    va_start(args, format);
-    const int n = vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    p->full |= !fl_data_text_put(&p->part[p->n], text, n < (int)sizeof text ? (size_t)n : sizeof text - 1);
-}
+#define page_put(p, ...) ((p)->full |= !fl_data_text_print(&(p)->part[(p)->n], __VA_ARGS__))
 
 static inline bool page_begin(page *p, double rank) {
     if (!fl_heap_grow(&p->part, &p->cap, p->n + 1, sizeof *p->part) ||

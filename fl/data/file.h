@@ -94,6 +94,8 @@ typedef struct fl_data_text {
     int64_t n, cap_;
 } fl_data_text;
 FL_API bool fl_data_text_put(fl_data_text *t, const void *bytes, size_t n);
+/* What printf would print, as long as it is. */
+FL_API bool fl_data_text_print(fl_data_text *t, const char *format, ...) FL_PRINTF(2, 3);
 
 /* Strings that stay where they are until all go together. Starts zeroed. */
 typedef struct fl_data_arena {
@@ -113,6 +115,7 @@ FL_API void fl_data_arena_free(fl_data_arena *a);
 #ifndef FL_DATA_FILE_IMPL
 #define FL_DATA_FILE_IMPL
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -581,6 +584,20 @@ FL_API bool fl_data_text_put(fl_data_text *t, const void *bytes, size_t n) {
     if (n) memcpy(t->p + t->n, bytes, n);
     t->n += (int64_t)n;
     t->p[t->n] = 0;
+    return true;
+}
+
+FL_API bool fl_data_text_print(fl_data_text *t, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    const int n = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    if (n < 0) return fl_fail("fl_data_text_print: '%s' cannot be printed", format);
+    if (!fl_heap_grow(&t->p, &t->cap_, t->n + n + 1, 1)) return false;
+    va_start(args, format);
+    vsnprintf(t->p + t->n, (size_t)n + 1, format, args);
+    va_end(args);
+    t->n += n;
     return true;
 }
 

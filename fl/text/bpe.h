@@ -427,7 +427,7 @@ static bool fl__bpe_put_token(const fl_text_dictionary *d, int64_t id, bool byte
 }
 
 static bool fl__bpe_put_text(fl_data_text *out, const char *key, const char *text) {
-    if (!fl_text_print(out, ",\"%s\":", key)) return false;
+    if (!fl_data_text_print(out, ",\"%s\":", key)) return false;
     return text ? fl_data_json_put_string(out, text, strlen(text)) : fl_data_text_put(out, "null", 4);
 }
 
@@ -438,9 +438,9 @@ static bool fl__bpe_save(const fl_text_model *m, bool bytes, fl_data_text *out) 
               fl__bpe_put_text(out, "unk_token", b->o.unk) &&
               fl__bpe_put_text(out, "continuing_subword_prefix", b->o.prefix) &&
               fl__bpe_put_text(out, "end_of_word_suffix", b->o.suffix) &&
-              fl_text_print(out, ",\"fuse_unk\":%s,\"byte_fallback\":%s,\"ignore_merges\":%s",
-                            b->o.fuse_unk ? "true" : "false", b->o.byte_fallback ? "true" : "false",
-                            b->o.ignore_merges ? "true" : "false") &&
+              fl_data_text_print(out, ",\"fuse_unk\":%s,\"byte_fallback\":%s,\"ignore_merges\":%s",
+                                 b->o.fuse_unk ? "true" : "false", b->o.byte_fallback ? "true" : "false",
+                                 b->o.ignore_merges ? "true" : "false") &&
               fl_text_put_vocab(m->vocab, bytes, out) &&
               fl_data_text_put(out, ",\n\"merges\":[", 12);
     int64_t n = 0;

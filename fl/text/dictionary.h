@@ -74,8 +74,6 @@ FL_API bool fl_text_dictionary_save(const fl_text_dictionary *d, const char *pat
 FL_API const char *fl_text_field(const char **p, const char *end, int64_t *n);
 /* The next line of [*p, end), and its bytes without LF or CR LF; NULL at the end. */
 FL_API const char *fl_text_line(const char **p, const char *end, int64_t *n);
-/* What printf would print behind t, up to 1,000 bytes at a time. */
-FL_API bool fl_text_print(fl_data_text *t, const char *format, ...) FL_PRINTF(2, 3);
 /* A 64-bit number of n bytes, the same on every machine. */
 FL_API uint64_t fl_text_hash(const char *s, int64_t n);
 /* A whole file, with a NUL behind it; fl_heap_free it. NULL after fl_fail. */
@@ -91,7 +89,6 @@ FL_API char *fl_text_read_file(const char *who, const char *path, int64_t *n);
 #define FL_TEXT_DICTIONARY_IMPL
 #include <stdlib.h>
 #include <string.h>
-#include <stdio.h>
 
 typedef struct fl__text_entry {
     const char *text;
@@ -151,15 +148,6 @@ FL_API const char *fl_text_line(const char **p, const char *end, int64_t *n) {
     *p = stop + 1;
     *n = stop - s - (stop > s && stop[-1] == '\r');
     return s;
-}
-
-FL_API bool fl_text_print(fl_data_text *t, const char *format, ...) {
-    char text[1001];
-    va_list args;
-    va_start(args, format);
-    const int n = vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    return n >= 0 && fl_data_text_put(t, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
 }
 
 FL_API char *fl_text_read_file(const char *who, const char *path, int64_t *n) {
@@ -427,7 +415,7 @@ static bool fl__text_put_index(const fl_text_dictionary *d, int64_t i, bool coun
              fl_data_text_put(out, text, (size_t)n);
         if (counts || fl_text_dictionary_entries(d) == d->size) break;
     }
-    return ok && (!counts || fl_text_print(out, " %lld", (long long)fl_text_dictionary_counted(d, i))) &&
+    return ok && (!counts || fl_data_text_print(out, " %lld", (long long)fl_text_dictionary_counted(d, i))) &&
            fl_data_text_put(out, "\n", 1);
 }
 

@@ -38,15 +38,15 @@ FL_API bool fl_text_bytes_pipeline(fl_data_text *out, const char *split);
 
 FL_API bool fl_text_bytes_pipeline(fl_data_text *out, const char *split) {
     const bool known = !strcmp(split, FL_TEXT_SPLIT_GPT2); /* by ByteLevel itself */
-    return (known ? fl_text_print(out, "{\"pre_tokenizer\":")
-                  : fl_text_print(out, "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":["
+    return (known ? fl_data_text_print(out, "{\"pre_tokenizer\":")
+                  : fl_data_text_print(out, "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":["
                                        "{\"type\":\"Split\",\"pattern\":{\"Regex\":") &&
                         fl_data_json_put_string(out, split, strlen(split)) &&
-                        fl_text_print(out, "},\"behavior\":\"Isolated\",\"invert\":false},")) &&
-           fl_text_print(out, "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,"
+                        fl_data_text_print(out, "},\"behavior\":\"Isolated\",\"invert\":false},")) &&
+           fl_data_text_print(out, "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,"
                               "\"use_regex\":%s,\"decoder\":{\"type\":\"ByteLevel\","
                               "\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":true}}",
-                         known ? "true}" : "false}]}");
+                              known ? "true}" : "false}]}");
 }
 
 /* A line "left right" of two tokens. */

@@ -211,25 +211,26 @@ static bool fl__kn_put_words(const fl__kn *k, int n, int64_t i, fl_data_text *ou
 }
 
 static bool fl__kn_put(const fl__kn *k, fl_data_text *out) {
-    bool ok = fl_text_print(out, "\\data\\\n");
+    bool ok = fl_data_text_print(out, "\\data\\\n");
     for (int n = 0; ok && n < k->order; n++) {
         int64_t kept = 0;
         for (int64_t i = 0; i < k->level[n].n; i++) kept += k->level[n].v[i].kept;
-        ok = fl_text_print(out, "ngram %d=%lld\n", n + 1, (long long)kept);
+        ok = fl_data_text_print(out, "ngram %d=%lld\n", n + 1, (long long)kept);
     }
     for (int n = 0; ok && n < k->order; n++) {
-        ok = fl_text_print(out, "\n\\%d-grams:\n", n + 1);
+        ok = fl_data_text_print(out, "\n\\%d-grams:\n", n + 1);
         for (int64_t i = 0; ok && i < k->level[n].n; i++) {
             const fl__kn_gram *g = &k->level[n].v[i];
             if (!g->kept) continue;
             const bool begin = !n && g->word == FL__KN_BEGIN;
-            ok = fl_text_print(out, "%.7g", begin ? -99.0 : log10(g->prob)) && fl__kn_put_words(k, n, i, out);
+            ok = fl_data_text_print(out, "%.7g", begin ? -99.0 : log10(g->prob)) &&
+                 fl__kn_put_words(k, n, i, out);
             if (ok && n + 1 < k->order && g->sum > 0 && g->left > 0)
-                ok = fl_text_print(out, "\t%.7g", log10(g->left / g->sum));
-            ok = ok && fl_text_print(out, "\n");
+                ok = fl_data_text_print(out, "\t%.7g", log10(g->left / g->sum));
+            ok = ok && fl_data_text_print(out, "\n");
         }
     }
-    return ok && fl_text_print(out, "\n\\end\\\n");
+    return ok && fl_data_text_print(out, "\n\\end\\\n");
 }
 
 FL_API bool fl_text_ngram_train_opt(const char *text, int64_t n, const char *path, fl_text_ngram_opts o) {

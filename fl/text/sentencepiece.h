@@ -105,34 +105,34 @@ static bool fl__sp_base64(fl_data_text *t, const char *p, int64_t n) {
 static bool fl__sp_name(fl_data_text *t, const char *front, const fl_text_dictionary *d, int64_t id) {
     int64_t n;
     const char *name = fl_text_dictionary_entry(d, id, &n);
-    return fl_text_print(t, "%s", front) && fl_data_json_put_string(t, name, (size_t)n);
+    return fl_data_text_print(t, "%s", front) && fl_data_json_put_string(t, name, (size_t)n);
 }
 
 static bool fl__sp_ids(fl_data_text *t, const char *front, const fl_text_dictionary *d, int64_t id) {
     return !id || (fl__sp_name(t, front, d, id) && fl__sp_name(t, ":{\"id\":", d, id) &&
-                   fl_text_print(t, ",\"ids\":[%lld]", (long long)id) &&
-                   fl__sp_name(t, ",\"tokens\":[", d, id) && fl_text_print(t, "]}"));
+                   fl_data_text_print(t, ",\"ids\":[%lld]", (long long)id) &&
+                   fl__sp_name(t, ",\"tokens\":[", d, id) && fl_data_text_print(t, "]}"));
 }
 
 static bool fl__sp_item(fl_data_text *t, const fl_text_dictionary *d, int64_t id, int type) {
     return !id || (fl__sp_name(t, "{\"SpecialToken\":{\"id\":", d, id) &&
-                   fl_text_print(t, ",\"type_id\":%d}},", type));
+                   fl_data_text_print(t, ",\"type_id\":%d}},", type));
 }
 
 /* <s> and </s> around each text. */
 static bool fl__sp_template(fl_data_text *t, const fl_text_dictionary *d, const fl_text_pieces_opts *o) {
-    bool ok = fl_text_print(t, ",\"post_processor\":{\"type\":\"TemplateProcessing\"");
+    bool ok = fl_data_text_print(t, ",\"post_processor\":{\"type\":\"TemplateProcessing\"");
     for (int pair = 0; ok && pair < 2; pair++) {
-        ok = fl_text_print(t, ",\"%s\":[", pair ? "pair" : "single");
+        ok = fl_data_text_print(t, ",\"%s\":[", pair ? "pair" : "single");
         for (int k = 0; ok && k <= pair; k++)
             ok = fl__sp_item(t, d, o->bos, k) &&
-                 fl_text_print(t, "{\"Sequence\":{\"id\":\"%c\",\"type_id\":%d}},", 'A' + k, k) &&
+                 fl_data_text_print(t, "{\"Sequence\":{\"id\":\"%c\",\"type_id\":%d}},", 'A' + k, k) &&
                  fl__sp_item(t, d, o->eos, k);
         if (ok) t->n--; /* the last comma */
-        ok = ok && fl_text_print(t, "]");
+        ok = ok && fl_data_text_print(t, "]");
     }
-    return ok && fl_text_print(t, ",\"special_tokens\":{") && fl__sp_ids(t, "", d, o->bos) &&
-           fl__sp_ids(t, o->bos ? "," : "", d, o->eos) && fl_text_print(t, "}}");
+    return ok && fl_data_text_print(t, ",\"special_tokens\":{") && fl__sp_ids(t, "", d, o->bos) &&
+           fl__sp_ids(t, o->bos ? "," : "", d, o->eos) && fl_data_text_print(t, "}}");
 }
 
 static const char *fl__sp_bool(bool yes) {
@@ -141,24 +141,24 @@ static const char *fl__sp_bool(bool yes) {
 
 static bool fl__sp_pipeline(fl_data_text *t, const fl_text_dictionary *d, const int32_t *kind,
                             const char *unk, int64_t n_unk, const fl_text_pieces_opts *o) {
-    bool ok = fl_text_print(t, "{\"normalizer\":{\"type\":\"SentencePiece\",\"precompiled_charsmap\":\"") &&
+    bool ok = fl_data_text_print(t, "{\"normalizer\":{\"type\":\"SentencePiece\",\"precompiled_charsmap\":\"") &&
               fl__sp_base64(t, o->charsmap, o->charsmap ? o->n_charsmap : 0) &&
-              fl_text_print(t, "\",\"add_dummy_prefix\":%s,\"remove_extra_whitespaces\":%s,"
+              fl_data_text_print(t, "\",\"add_dummy_prefix\":%s,\"remove_extra_whitespaces\":%s,"
                                "\"escape_whitespaces\":%s,\"treat_whitespace_as_suffix\":%s}",
-                            fl__sp_bool(!o->no_prefix), fl__sp_bool(!o->keep_spaces),
-                            fl__sp_bool(!o->plain_spaces), fl__sp_bool(o->suffix));
+                                 fl__sp_bool(!o->no_prefix), fl__sp_bool(!o->keep_spaces),
+                                 fl__sp_bool(!o->plain_spaces), fl__sp_bool(o->suffix));
     if (ok && !o->plain_spaces && !o->suffix && fl__sp_cuts(d, kind))
-        ok = fl_text_print(t, ",\"pre_tokenizer\":{\"type\":\"SentencePiece\"}");
-    ok = ok && fl_text_print(t, ",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Metaspace\","
+        ok = fl_data_text_print(t, ",\"pre_tokenizer\":{\"type\":\"SentencePiece\"}");
+    ok = ok && fl_data_text_print(t, ",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Metaspace\","
                                 "\"replacement\":\"%s\",\"prepend_scheme\":\"%s\"}",
-                             fl__sp_mark, o->no_prefix ? "never" : "always");
+                                  fl__sp_mark, o->no_prefix ? "never" : "always");
     if (ok && unk)
-        ok = fl_text_print(t, ",{\"type\":\"Replace\",\"pattern\":{\"String\":") &&
+        ok = fl_data_text_print(t, ",{\"type\":\"Replace\",\"pattern\":{\"String\":") &&
              fl_data_json_put_string(t, unk, (size_t)n_unk) &&
-             fl_text_print(t, "},\"content\":\" \xe2\x81\x87 \"}");
-    ok = ok && fl_text_print(t, ",{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}]}");
+             fl_data_text_print(t, "},\"content\":\" \xe2\x81\x87 \"}");
+    ok = ok && fl_data_text_print(t, ",{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}]}");
     if (ok && (o->bos || o->eos)) ok = fl__sp_template(t, d, o);
-    return ok && fl_text_print(t, "}");
+    return ok && fl_data_text_print(t, "}");
 }
 
 FL_API fl_text_tokenizer *fl_text_pieces(fl_text_dictionary *d, const float *score,
@@ -373,7 +373,7 @@ FL_API fl_text_tokenizer *fl_text_llama2c_load(const char *path, int64_t most) {
         if (ok && n == 2) text.n = 0, ok = fl_data_text_put(&text, "</s>", 4);
         if (ok && fl_text_dictionary_find(d, text.p ? text.p : "", text.n) >=
                       0) { /* texts that differ only in their kind of space */
-            text.n = 0, ok = fl_text_print(&text, "<piece %lld>", (long long)n);
+            text.n = 0, ok = fl_data_text_print(&text, "<piece %lld>", (long long)n);
         }
         ok = ok && fl_text_dictionary_add(d, text.p ? text.p : "", text.n) >= 0;
     }

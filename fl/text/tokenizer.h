@@ -1037,43 +1037,45 @@ static bool fl__tok_put_lengths(const fl_text_tokenizer *t, fl_data_text *out) {
     static const char *const strategy[] = {"LongestFirst", "OnlyFirst", "OnlySecond"};
     const fl_text_truncation *c = &t->truncation;
     const fl_text_padding *p = &t->padding;
-    bool ok = fl_text_print(out, "{\"version\":\"1.0\",\n\"truncation\":");
-    if (!c->max_length) ok = ok && fl_text_print(out, "null");
+    bool ok = fl_data_text_print(out, "{\"version\":\"1.0\",\n\"truncation\":");
+    if (!c->max_length) ok = ok && fl_data_text_print(out, "null");
     else
-        ok = ok && fl_text_print(out, "{\"direction\":\"%s\",\"max_length\":%lld,\"strategy\":\"%s\","
-                                 "\"stride\":%lld}",
-                                 c->left ? "Left" : "Right", (long long)c->max_length, strategy[c->strategy],
-                                 (long long)c->stride);
-    if (!p->on) return ok && fl_text_print(out, ",\n\"padding\":null");
-    ok = ok && fl_text_print(out, ",\n\"padding\":{\"strategy\":") &&
-         (p->length ? fl_text_print(out, "{\"Fixed\":%lld}", (long long)p->length)
-                    : fl_text_print(out, "\"BatchLongest\"")) &&
-         fl_text_print(out, ",\"direction\":\"%s\",\"pad_to_multiple_of\":", p->left ? "Left" : "Right") &&
-         (p->multiple ? fl_text_print(out, "%lld", (long long)p->multiple) : fl_text_print(out, "null"));
+        ok = ok && fl_data_text_print(out, "{\"direction\":\"%s\",\"max_length\":%lld,\"strategy\":\"%s\","
+                                      "\"stride\":%lld}",
+                                      c->left ? "Left" : "Right", (long long)c->max_length, strategy[c->strategy],
+                                      (long long)c->stride);
+    if (!p->on) return ok && fl_data_text_print(out, ",\n\"padding\":null");
+    ok = ok && fl_data_text_print(out, ",\n\"padding\":{\"strategy\":") &&
+         (p->length ? fl_data_text_print(out, "{\"Fixed\":%lld}", (long long)p->length)
+                    : fl_data_text_print(out, "\"BatchLongest\"")) &&
+         fl_data_text_print(out, ",\"direction\":\"%s\",\"pad_to_multiple_of\":",
+                            p->left ? "Left" : "Right") &&
+         (p->multiple ? fl_data_text_print(out, "%lld", (long long)p->multiple)
+                      : fl_data_text_print(out, "null"));
     return ok &&
-           fl_text_print(out, ",\"pad_id\":%d,\"pad_type_id\":%d,\"pad_token\":", (int)p->id, p->type) &&
-           fl_data_json_put_string(out, p->token, strlen(p->token)) && fl_text_print(out, "}");
+           fl_data_text_print(out, ",\"pad_id\":%d,\"pad_type_id\":%d,\"pad_token\":", (int)p->id, p->type) &&
+           fl_data_json_put_string(out, p->token, strlen(p->token)) && fl_data_text_print(out, "}");
 }
 
 FL_API bool fl_text_tokenizer_json(const fl_text_tokenizer *t, fl_data_text *out) {
     static const char *const part[] = {"normalizer", "pre_tokenizer", "post_processor", "decoder"};
-    bool ok = fl__tok_put_lengths(t, out) && fl_text_print(out, ",\n\"added_tokens\":[");
+    bool ok = fl__tok_put_lengths(t, out) && fl_data_text_print(out, ",\n\"added_tokens\":[");
     for (int64_t i = 0; ok && i < t->n_added; i++) {
         const fl_text_added *a = &t->added[i];
-        ok = fl_text_print(out, "%s{\"id\":%d,\"content\":", i ? ",\n" : "", (int)a->id) &&
+        ok = fl_data_text_print(out, "%s{\"id\":%d,\"content\":", i ? ",\n" : "", (int)a->id) &&
              fl_data_json_put_string(out, a->text, (size_t)a->n) &&
-             fl_text_print(out, ",\"single_word\":%s,\"lstrip\":%s,\"rstrip\":%s,\"normalized\":%s,"
+             fl_data_text_print(out, ",\"single_word\":%s,\"lstrip\":%s,\"rstrip\":%s,\"normalized\":%s,"
                                 "\"special\":%s%s}",
-                           fl__tok_bool(a->single_word), fl__tok_bool(a->lstrip), fl__tok_bool(a->rstrip),
-                           fl__tok_bool(a->normalized), fl__tok_bool(a->special),
-                           a->unreachable ? ",\"unreachable\":true" : "");
+                                fl__tok_bool(a->single_word), fl__tok_bool(a->lstrip), fl__tok_bool(a->rstrip),
+                                fl__tok_bool(a->normalized), fl__tok_bool(a->special),
+                                a->unreachable ? ",\"unreachable\":true" : "");
     }
-    ok = ok && fl_text_print(out, "]");
+    ok = ok && fl_data_text_print(out, "]");
     for (int i = 0; ok && i < 4; i++)
-        ok = fl_text_print(out, ",\n\"%s\":", part[i]) &&
+        ok = fl_data_text_print(out, ",\n\"%s\":", part[i]) &&
              fl_text_tree_put(out, fl_text_tree_at(t->pipeline, part[i]));
-    return ok && fl_text_print(out, ",\n\"model\":{\"type\":\"%s\"", t->model->type) &&
-           t->model->put(t->model, t->bytes, out) && fl_text_print(out, "}}\n");
+    return ok && fl_data_text_print(out, ",\n\"model\":{\"type\":\"%s\"", t->model->type) &&
+           t->model->put(t->model, t->bytes, out) && fl_data_text_print(out, "}}\n");
 }
 
 FL_API bool fl_text_tokenizer_save(const fl_text_tokenizer *t, const char *path) {

@@ -158,18 +158,18 @@ static void fl__uni_memo_free(void *memo) {
 static bool fl__uni_put(const fl_text_model *m, bool bytes, fl_data_text *out) {
     const fl__uni *u = (const fl__uni *)m;
     (void)bytes;
-    bool ok = u->unk < 0 ? fl_text_print(out, ",\"unk_id\":null,\"byte_fallback\":false,\n\"vocab\":[")
-                         : fl_text_print(out, ",\"unk_id\":%lld,\"byte_fallback\":%s,\n\"vocab\":[",
-                                         (long long)u->unk, u->byte_fallback ? "true" : "false");
+    bool ok = u->unk < 0 ? fl_data_text_print(out, ",\"unk_id\":null,\"byte_fallback\":false,\n\"vocab\":[")
+                         : fl_data_text_print(out, ",\"unk_id\":%lld,\"byte_fallback\":%s,\n\"vocab\":[",
+                                              (long long)u->unk, u->byte_fallback ? "true" : "false");
     for (int64_t i = 0, n; ok && i < fl_text_dictionary_size(m->vocab); i++) {
         const char *piece = fl_text_dictionary_entry(m->vocab, i, &n);
-        ok = fl_text_print(out, "%s", i ? ",\n[" : "[") &&
+        ok = fl_data_text_print(out, "%s", i ? ",\n[" : "[") &&
              fl_data_json_put_string(out, piece ? piece : "", piece ? (size_t)n : 0) &&
-             fl_text_print(out, ",") &&
+             fl_data_text_print(out, ",") &&
              fl_data_json_put_double(out, u->score[i] > FL__UNI_NEVER ? u->score[i] : FL__UNI_NEVER) &&
-             fl_text_print(out, "]");
+             fl_data_text_print(out, "]");
     }
-    return ok && fl_text_print(out, "]");
+    return ok && fl_data_text_print(out, "]");
 }
 
 static void fl__uni_free(fl_text_model *m) {

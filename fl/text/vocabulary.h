@@ -34,17 +34,17 @@ FL_API const char *fl_text_token_bytes(const char *text, int64_t *n, bool bytes,
 FL_API bool fl_text_put_vocab(const fl_text_dictionary *d, bool bytes, fl_data_text *out) {
     fl_data_text chars = {0};
     int64_t n, index;
-    bool ok = fl_text_print(out, ",\n\"vocab\":{");
+    bool ok = fl_data_text_print(out, ",\n\"vocab\":{");
     const char *text;
     for (int64_t k = 0; ok && (text = fl_text_dictionary_spelling(d, k, &n, &index)); k++) {
         chars.n = 0;
         if (bytes) ok = fl_text_bytes_put(&chars, text, n), text = chars.p, n = chars.n;
-        ok = ok && fl_text_print(out, "%s", k ? ",\n" : "") &&
+        ok = ok && fl_data_text_print(out, "%s", k ? ",\n" : "") &&
              fl_data_json_put_string(out, text, (size_t)n) &&
-             fl_text_print(out, ":%lld", (long long)index);
+             fl_data_text_print(out, ":%lld", (long long)index);
     }
     fl_heap_free(chars.p);
-    return ok && fl_text_print(out, "}");
+    return ok && fl_data_text_print(out, "}");
 }
 
 FL_API const char *fl_text_token_bytes(const char *text, int64_t *n, bool bytes, char *raw) {

@@ -70,11 +70,11 @@ static bool fl__wp_put(const fl_text_model *m, bool bytes, fl_data_text *out) {
     const fl__wp *p = (const fl__wp *)m;
     int64_t n;
     const char *unk = fl_text_dictionary_entry(m->vocab, p->unk, &n);
-    return fl_text_print(out, ",\"unk_token\":") &&
+    return fl_data_text_print(out, ",\"unk_token\":") &&
            fl_data_json_put_string(out, unk ? unk : "[UNK]", unk ? (size_t)n : 5) &&
-           fl_text_print(out, ",\"continuing_subword_prefix\":") &&
+           fl_data_text_print(out, ",\"continuing_subword_prefix\":") &&
            fl_data_json_put_string(out, p->prefix, strlen(p->prefix)) &&
-           fl_text_print(out, ",\"max_input_chars_per_word\":%lld", (long long)p->most) &&
+           fl_data_text_print(out, ",\"max_input_chars_per_word\":%lld", (long long)p->most) &&
            fl_text_put_vocab(m->vocab, bytes, out);
 }
 
@@ -130,11 +130,11 @@ static const char *const fl__wp_special[FL__WP_SPECIAL] = {"[PAD]", "[UNK]", "[C
 
 /* Its pipeline, all but the end of the object. */
 static bool fl__wp_pipeline(fl_data_text *out, bool cased) {
-    return fl_text_print(out, "{\"normalizer\":{\"type\":\"BertNormalizer\",\"clean_text\":true,"
+    return fl_data_text_print(out, "{\"normalizer\":{\"type\":\"BertNormalizer\",\"clean_text\":true,"
                               "\"handle_chinese_chars\":true,\"strip_accents\":null,\"lowercase\":%s},"
                               "\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},"
                               "\"decoder\":{\"type\":\"WordPiece\",\"prefix\":\"##\",\"cleanup\":true}",
-                         cased ? "false" : "true");
+                              cased ? "false" : "true");
 }
 
 /* The tokenizer of BERT over that vocabulary, with the special tokens that are in it. */
@@ -152,10 +152,10 @@ static fl_text_tokenizer *fl__wp_bert(fl_text_dictionary *vocab, bool cased, con
     }
     const bool framed = id[2] >= 0 && id[3] >= 0;
     const bool ok = fl__wp_pipeline(&json, cased) &&
-                    (!framed || fl_text_print(&json, ",\"post_processor\":{\"type\":\"BertProcessing\","
+                    (!framed || fl_data_text_print(&json, ",\"post_processor\":{\"type\":\"BertProcessing\","
                                                      "\"sep\":[\"[SEP]\",%d],\"cls\":[\"[CLS]\",%d]}",
-                                              (int)id[3], (int)id[2])) &&
-                    fl_text_print(&json, "}");
+                                                   (int)id[3], (int)id[2])) &&
+                    fl_data_text_print(&json, "}");
     fl_text_model *m = ok ? fl_text_wordpiece(vocab, "[UNK]", "##", 100, where) : NULL;
     fl_text_tokenizer *t = m ? fl_text_tokenizer_new(m, json.p, added, n, where) : NULL;
     if (!ok) fl_text_dictionary_free(vocab);
@@ -212,7 +212,7 @@ FL_API fl_text_tokenizer *fl_text_wordpiece_train_opt(const char *text, int64_t 
     if (!o.n_special) o.special = fl__wp_special, o.n_special = FL__WP_SPECIAL;
     fl_text_dictionary *vocab = fl_text_dictionary_new(), *pieces = vocab ? fl_text_dictionary_new() : NULL;
     const bool ok = pieces && fl_text_dictionary_add_all(vocab, o.special, o.n_special) &&
-                    fl__wp_pipeline(&json, o.cased) && fl_text_print(&json, "}") &&
+                    fl__wp_pipeline(&json, o.cased) && fl_data_text_print(&json, "}") &&
                     fl_text_count_pieces(pieces, json.p, text, n, "fl_text_wordpiece_train") &&
                     fl__wp_alphabet(vocab, pieces) &&
                     fl_text_learn_merges(vocab, pieces, "##", o.size ? o.size : 8192, o.min_count, &merge,
