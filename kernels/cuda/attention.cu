@@ -45,12 +45,26 @@ static __device__ __forceinline__ void flk_kept(const flk_attention &a, int64_t 
         kept[k] = a.drop <= 0 ? (T)1 : flm_uniform_f32(w[k]) >= (float)a.drop ? (T)(1 / (1 - a.drop)) : (T)0;
 }
 
+/* f(j, what dropout leaves of 1 there) for the keys j of a team's thread. */
+template <class T, int TEAM, class F>
+static __device__ __forceinline__ void flk_each_key(const flk_attention &a, const flk_query &q, int lane, F f) {
+    T kept[4];
+    for (int64_t quad = q.first / 4 + lane; quad * 4 < q.first + a.m; quad += TEAM) {
+        flk_kept<T>(a, quad, kept);
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const int64_t j = quad * 4 + k - q.first;
+            if (j >= 0 && j < a.m) f(j, kept[k]);
+        }
+    }
+}
+
 template <class T, int TEAM> __global__ void flk_attention_kernel(flk_attention a) {
     int lane;
     const int64_t row = flk_team_row<TEAM>(&lane);
     if (row >= a.rows) return;
     const flk_query q = flk_query_of(a, row);
-    T m = -(T)INFINITY, sum = 0, slope, kept[4];
+    T m = -(T)INFINITY, sum = 0, slope;
     for (int64_t j = lane; j < a.m; j += TEAM) m = flk_max_of()(m, flk_score<T>(a, q, j, &slope));
     m = flk_team<TEAM>(m, flk_max_of());
     const bool blind = m == -(T)INFINITY;
@@ -58,44 +72,29 @@ template <class T, int TEAM> __global__ void flk_attention_kernel(flk_attention 
     for (int64_t j = lane; j < a.m; j += TEAM) sum += flk_exp(flk_score<T>(a, q, j, &slope) - m);
     sum = flk_team<TEAM>(sum, flk_sum_of());
     if (!lane) ((T *)a.lse)[row] = blind ? (T)INFINITY : m + flk_log(sum);
-    for (int64_t quad = q.first / 4 + lane; quad * 4 < q.first + a.m; quad += TEAM) {
-        flk_kept<T>(a, quad, kept);
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            const int64_t j = quad * 4 + k - q.first;
-            if (j < 0 || j >= a.m) continue;
-            const T p = blind ? (T)0 : flk_exp(flk_score<T>(a, q, j, &slope) - m) / sum;
-            flk_store(a.weights, q.first + j, p * kept[k]);
-        }
-    }
+    flk_each_key<T, TEAM>(a, q, lane, [&](int64_t j, T kept) {
+        const T p = blind ? (T)0 : flk_exp(flk_score<T>(a, q, j, &slope) - m) / sum;
+        flk_store(a.weights, q.first + j, p * kept);
+    });
 }
 
-/* weights p, dscores p (dp - sum p dp) slope, of which dp is the gradient by the weights, dropped like them. */
+/* weights p, dscores p (dp - sum p dp) slope; dp is the gradient by the weights, dropped as they are. */
 template <class T, int TEAM> __global__ void flk_attention_grad_kernel(flk_attention a) {
     int lane;
     const int64_t row = flk_team_row<TEAM>(&lane);
     if (row >= a.rows) return;
     const flk_query q = flk_query_of(a, row);
     const T lse = ((const T *)a.lse)[row], *dweights = (const T *)a.dweights + q.first;
-    T sum = 0, slope, kept[4];
-    for (int pass = 0; pass < 2; pass++) {
-        for (int64_t quad = q.first / 4 + lane; quad * 4 < q.first + a.m; quad += TEAM) {
-            flk_kept<T>(a, quad, kept);
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                const int64_t j = quad * 4 + k - q.first;
-                if (j < 0 || j >= a.m) continue;
-                const T score = flk_score<T>(a, q, j, &slope), p = flk_exp(score - lse), dp = dweights[j] * kept[k];
-                if (!pass) {
-                    sum += p * dp;
-                    continue;
-                }
-                flk_store(a.dscores, q.first + j, p * (dp - sum) * slope);
-                flk_store(a.weights, q.first + j, p * kept[k]);
-            }
-        }
-        if (!pass) sum = flk_team<TEAM>(sum, flk_sum_of());
-    }
+    T sum = 0, slope;
+    flk_each_key<T, TEAM>(a, q, lane, [&](int64_t j, T kept) {
+        sum += flk_exp(flk_score<T>(a, q, j, &slope) - lse) * (dweights[j] * kept);
+    });
+    sum = flk_team<TEAM>(sum, flk_sum_of());
+    flk_each_key<T, TEAM>(a, q, lane, [&](int64_t j, T kept) {
+        const T p = flk_exp(flk_score<T>(a, q, j, &slope) - lse), dp = dweights[j] * kept;
+        flk_store(a.dscores, q.first + j, p * (dp - sum) * slope);
+        flk_store(a.weights, q.first + j, p * kept);
+    });
 }
 
 const char *flk_attention_weights(const flk_attention *a, int dtype) {
