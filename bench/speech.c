@@ -1,6 +1,6 @@
 /* speech.c - log-mel features, resampling, CTC, transducers, training, Whisper, decoding, beside torchaudio,
    kaldi-native-fbank, librosa, PyTorch, transformers, flashlight-text, pyctcdecode where PEER_PYTHON has them
-   (make bench-speech ARGS="folder of texts"), and a plain loop over FFTW where that is; a network that listens
+   (make bench-speech ARGS="folder of texts"), a plain loop over FFTW where that is, a network that listens
 
    CPU seconds of one thread, ours and theirs in turn, medians of ROUNDS; a ratio is the median of the rounds'
    ratios, theirs / ours. The decoders hear letters of unseen lines of War and Peace, made so unclear that

@@ -43,19 +43,21 @@ static void loader(fl_data_set *set, double rate) {
     bench_line("loader:ratio", made / rate, "x", "tokens of a step");
 }
 
-static void part(const char *name, int64_t vocabulary, int64_t batch, int64_t length, int64_t each, int rounds,
-                 fl_text_lm_opts o) {
+static void part(const char *name, int64_t vocabulary, int64_t batch, int64_t length, int64_t each,
+                 int rounds, fl_text_lm_opts o) {
     const char *only = getenv("BENCH_PART");
     if (only && *only && strcmp(only, name)) return;
     fl_rng rng = {1, 0};
     o.rng = &rng, steps = each;
     fl_nn_module *m = fl_text_lm_opt(vocabulary, o);
     fl_scope s = fl_scope_begin();
-    fl_text_tokens *t = fl_text_tokens_of(fl_randint(FL_SHAPE(200000), 0, vocabulary, NULL), NULL, vocabulary);
+    fl_text_tokens *t =
+        fl_text_tokens_of(fl_randint(FL_SHAPE(200000), 0, vocabulary, NULL), NULL, vocabulary);
     fl_scope_end(&s);
-    fl_data_set *set = fl_data_batch(fl_text_blocks(t, length, .random = true, .size = batch * 1000), batch, true);
-    training = (fl_text_training){.model = m, .optim = fl_optim_adamw(fl_nn_parameters(m), .lr = 1e-4), .set = set,
-                                  .clip = 1};
+    fl_data_set *set =
+        fl_data_batch(fl_text_blocks(t, length, .random = true, .size = batch * 1000), batch, true);
+    training = (fl_text_training){
+        .model = m, .optim = fl_optim_adamw(fl_nn_parameters(m), .lr = 1e-4), .set = set, .clip = 1};
     char figure[60], jobs[2][60];
     snprintf(figure, sizeof figure, "step_%s", name);
     snprintf(jobs[0], sizeof jobs[0], "%s", name);
@@ -83,9 +85,12 @@ int main(void) {
     snprintf(threads, sizeof threads, "%d", fl_threads());
     peer = bench_peer_begin("torch_text_steps.py", threads, NULL);
     part("nano", 65, 12, 64, 5, 7,
-         (fl_text_lm_opts){.layers = 4, .dim = 128, .heads = 4, .context = 64, .no_bias = true, .activation = fv_gelu});
-    part("lstm", 10000, 20, 35, 2, 5, (fl_text_lm_opts){.kind = FL_LM_LSTM, .layers = 2, .dim = 256, .untied = true});
-    part("gpt2", 50257, 1, 512, 1, 3, (fl_text_lm_opts){.layers = 12, .dim = 768, .heads = 12, .context = 1024});
+         (fl_text_lm_opts){
+             .layers = 4, .dim = 128, .heads = 4, .context = 64, .no_bias = true, .activation = fv_gelu});
+    part("lstm", 10000, 20, 35, 2, 5,
+         (fl_text_lm_opts){.kind = FL_LM_LSTM, .layers = 2, .dim = 256, .untied = true});
+    part("gpt2", 50257, 1, 512, 1, 3,
+         (fl_text_lm_opts){.layers = 12, .dim = 768, .heads = 12, .context = 1024});
     bench_peer_end(&peer);
     return 0;
 }

@@ -232,12 +232,12 @@ static fl_tensor *drawn_image(const options *o, const task *t, int64_t i, const 
 
 static bool write_pictures(const options *o, const task *t, const fl_vision_coco *found, const char *lines) {
     fl_data_text page = {0};
-    bool ok =
-        fl_data_text_print(&page,
-                           "<!doctype html><meta charset=utf-8><title>Detections</title><style>body{font:14px "
-                           "sans-serif}figure{display:inline-block;margin:4px}</style><h1>What was found, beside "
-                           "what is there</h1><pre>%s</pre>\n",
-                           lines);
+    bool ok = fl_data_text_print(
+        &page,
+        "<!doctype html><meta charset=utf-8><title>Detections</title><style>body{font:14px "
+        "sans-serif}figure{display:inline-block;margin:4px}</style><h1>What was found, beside "
+        "what is there</h1><pre>%s</pre>\n",
+        lines);
     for (int64_t i = 0; ok && i < t->truth.n_image && i < SHOWN; i++) {
         fl_scope s = fl_scope_begin();
         char name[40];

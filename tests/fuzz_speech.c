@@ -40,7 +40,8 @@ static const char *const texts[KINDS] = {
 static void fill(int kind) {
     fuzz_mem.size = 0;
     if (fuzz_rarely(8))
-        while (fuzz_input.left && fuzz_mem.size < FUZZ_MEM_ROOM) fuzz_mem.bytes[fuzz_mem.size++] = (char)fuzz_byte();
+        while (fuzz_input.left && fuzz_mem.size < FUZZ_MEM_ROOM)
+            fuzz_mem.bytes[fuzz_mem.size++] = (char)fuzz_byte();
     else if (kind == 0) put_wav("\1\3\6\7\2\x11"[fuzz_below(6)]);
     else if (kind == 1) put_sphere();
     else memcpy(fuzz_mem.bytes, texts[kind], fuzz_mem.size = strlen(texts[kind]));
@@ -148,8 +149,10 @@ static void fuzz_one(void) {
     if (kind == 2) use_list();
     if (kind == 3) use_tokens(fl_text_dictionary_load("x"));
     if (kind == 4) use_lexicon();
-    const bool other = kind < 2 && fuzz_mem.size > 4 && !strstr("RIFF RF64 NIST", (char[]){(char)fuzz_mem.bytes[0],
-                       (char)fuzz_mem.bytes[1], (char)fuzz_mem.bytes[2], (char)fuzz_mem.bytes[3], 0}); /* libsndfile's */
+    const bool other = kind < 2 && fuzz_mem.size > 4 &&
+                       !strstr("RIFF RF64 NIST", (char[]){(char)fuzz_mem.bytes[0], (char)fuzz_mem.bytes[1],
+                                                          (char)fuzz_mem.bytes[2], (char)fuzz_mem.bytes[3],
+                                                          0}); /* libsndfile's */
     if (kind < 5 && !other && fuzz_memory.peak - before > 16 * (int64_t)fuzz_mem.size + 65536)
         fuzz_bug("%" PRId64 " bytes of memory for %zu of file", fuzz_memory.peak - before, fuzz_mem.size);
     if (rate) fl_speech_resampler_free(fl_speech_resampler_new(rate, 11025));

@@ -31,7 +31,8 @@ static void file_fill(fl_text_tokenizer *t, int kind) {
     if (kind == 2 && fuzz_below(2)) file_of("tests/golden/text/sp_bpe.model");
     if (kind == 7) file_of(kenlm[fuzz_below(4)]);
     if (!fuzz_mem.size)
-        while (fuzz_input.left && fuzz_mem.size < FUZZ_MEM_ROOM) fuzz_mem.bytes[fuzz_mem.size++] = (char)fuzz_byte();
+        while (fuzz_input.left && fuzz_mem.size < FUZZ_MEM_ROOM)
+            fuzz_mem.bytes[fuzz_mem.size++] = (char)fuzz_byte();
     for (int changes = fuzz_below(6); fuzz_mem.size && changes > 0; changes--)
         fuzz_mem.bytes[fuzz_word(2) % fuzz_mem.size] =
             fuzz_rarely(2) ? (char)fuzz_byte() : "0123456789{}[]\",: \\\n\t-.eE"[fuzz_below(26)];

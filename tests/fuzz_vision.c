@@ -84,13 +84,15 @@ static void put_sound(int format) {
 static void fill(int format) {
     fuzz_mem.size = 0;
     if (fuzz_rarely(4))
-        while (fuzz_input.left && fuzz_mem.size < FUZZ_MEM_ROOM) fuzz_mem.bytes[fuzz_mem.size++] = (char)fuzz_byte();
+        while (fuzz_input.left && fuzz_mem.size < FUZZ_MEM_ROOM)
+            fuzz_mem.bytes[fuzz_mem.size++] = (char)fuzz_byte();
     else put_sound(format);
     for (int changes = fuzz_below(6); fuzz_mem.size && changes > 0; changes--) {
         const size_t at = fuzz_word(2) % fuzz_mem.size;
         if (fuzz_rarely(4) && fuzz_mem.size < FUZZ_MEM_ROOM)
             memmove(fuzz_mem.bytes + at + 1, fuzz_mem.bytes + at, fuzz_mem.size++ - at);
-        fuzz_mem.bytes[at] = fuzz_below(2) ? (char)fuzz_byte() : "0123456789{}[]\",: \\\n\t-.eE"[fuzz_below(26)];
+        fuzz_mem.bytes[at] =
+            fuzz_below(2) ? (char)fuzz_byte() : "0123456789{}[]\",: \\\n\t-.eE"[fuzz_below(26)];
     }
     if (fuzz_mem.size && fuzz_rarely(4)) fuzz_mem.size = fuzz_word(2) % fuzz_mem.size;
 }
@@ -209,9 +211,11 @@ static void sound_ones(void) {
     if (done) return;
     done = true, fuzz_input.left = 0;
     put_sound(JPEG);
-    if (!fl_vision_decode(fuzz_mem.bytes, fuzz_mem.size) && !strstr(fl_error(), "without libjpeg")) fuzz_bug("jpeg");
+    if (!fl_vision_decode(fuzz_mem.bytes, fuzz_mem.size) && !strstr(fl_error(), "without libjpeg"))
+        fuzz_bug("jpeg");
     fl_error_clear(), put_sound(PNG);
-    if (!fl_vision_decode(fuzz_mem.bytes, fuzz_mem.size) && !strstr(fl_error(), "without libpng")) fuzz_bug("png");
+    if (!fl_vision_decode(fuzz_mem.bytes, fuzz_mem.size) && !strstr(fl_error(), "without libpng"))
+        fuzz_bug("png");
     fl_error_clear(), put_sound(COCO);
     if (!fl_vision_coco_load("c", &c)) fuzz_bug("coco");
     for (int64_t i = 0; i < c.n_object; i++)

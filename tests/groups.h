@@ -22,8 +22,8 @@ static inline bool group_wanted(const char *name, int argc, char **argv) {
     return argc <= 2;
 }
 
-/* run(g) in a forked process, for at most TEST_TIMEOUT seconds, as for the other tests. If it ends early: false,
-   and a line with `now`, which both processes share and run keeps up to date. */
+/* run(g) in a forked process, for at most TEST_TIMEOUT seconds, as for the other tests. If it ends early:
+   false, and a line with `now`, which both processes share and run keeps up to date. */
 static inline bool group_forked(const group *g, void (*run)(const group *), const char *now) {
     const char *limit = getenv("TEST_TIMEOUT");
     fflush(stdout);

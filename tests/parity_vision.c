@@ -3,9 +3,9 @@
    parity_vision                 runs the script by PEER_PYTHON (Pillow, torchvision); skips without
    parity_vision CASES OUT       for the script: a line is "resize h w c seed oh ow filter y0 x0 y1 x1",
                                  "change h w c seed how v bilinear size", "crop h w c seed size" or
-                                 "policy h w c seed which magnitude" (0 RandAugment's, 1 TrivialAugmentWide's, 2
-                                 AutoAugment's), by the random numbers that "draws 1 n 1 seed" tells, 8 bytes
-                                 each; OUT gets the numbers h, w, c (i32) and the pixels of each */
+                                 "policy h w c seed which magnitude" (0 RandAugment's, 1 TrivialAugmentWide's,
+                                 2 AutoAugment's), by the random numbers that "draws 1 n 1 seed" tells, 8
+                                 bytes each; OUT gets the numbers h, w, c (i32) and the pixels of each */
 #include "../fl_vision.h"
 #include "test.h"
 

@@ -469,7 +469,8 @@ TEST(streams_wait_for_what_others_did_with_their_tensors) {
 /* Steps of two streams that wait in the queue leave each on its own. */
 TEST(what_waits_leaves_on_its_stream) {
     NEEDS_EMULATION;
-    static fl_step_rule rule = {.reads = "g", .writes = "p", .numbers = "lr", .formula = "SUB(p, MUL(lr, g))"};
+    static fl_step_rule rule = {
+        .reads = "g", .writes = "p", .numbers = "lr", .formula = "SUB(p, MUL(lr, g))"};
     for (uint64_t seed = 0; seed < 20; seed++) {
         fl_scope s = fl_scope_begin();
         fl_tensor *p[2], *g[2], *lr[2];

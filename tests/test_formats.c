@@ -367,7 +367,8 @@ TEST(settings) {
     CHECK(!fl_data_settings_text(&c, "none") && !fl_data_settings_text(&c, "rope"));
     CHECK(fl_data_settings_size(&c, "heads", 7) == 4 && fl_data_settings_size(&c, "absent", 7) == 7);
     CHECK(fl_data_settings_size(&c, "more", 7) == -1 && fl_data_settings_number(&c, "more", 7) == 2.5);
-    CHECK(fl_data_settings_number(&c, "rope.base", 0) == 1e4 && fl_data_settings_number(&c, "rope.on", 0) == 1);
+    CHECK(fl_data_settings_number(&c, "rope.base", 0) == 1e4 &&
+          fl_data_settings_number(&c, "rope.on", 0) == 1);
     CHECK(fl_data_settings_size(&c, "sizes.0", 0) == 3 && fl_data_settings_number(&c, "type", -2) == -2);
     fl_data_settings_free(&c);
     static const struct { const char *json, *error; } bad[] = {

@@ -950,8 +950,9 @@ TEST(models_of_transformers_load_compute_train_and_save) {
 /* Written in PyTorch with our names: tests/lm_models.py. */
 TEST(models_of_our_own_compute_and_train_as_pytorch) {
     static const struct kind own[] = {
-        {"adaptive", {.layers = 1, .dim = 16, .heads = 2, .context = 16, .place = FL_LM_SINUSOID, .post_norm = true,
-                      .embedding_scale = 4, .activation = fv_relu, .cutoffs = {2, {9, V}}}},
+        {"adaptive", {.layers = 1, .dim = 16, .heads = 2, .context = 16, .place = FL_LM_SINUSOID,
+                      .post_norm = true, .embedding_scale = 4, .activation = fv_relu,
+                      .cutoffs = {2, {9, V}}}},
         {"gcnn", {.kind = FL_LM_GCNN, .layers = 2, .dim = 16, .context = 16, .untied = true}},
         {"lstm", {.kind = FL_LM_LSTM, .layers = 2, .dim = 16, .context = 16, .untied = true}}};
     for (int i = 0; i < 3; i++) {

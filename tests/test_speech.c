@@ -289,7 +289,8 @@ TEST(resampling_is_the_sum_and_pieces_are_the_whole) {
                                       {7, 3},        {100, 1},      {9, 10}};
     fl_scope s = fl_scope_begin();
     for (int r = 0; r < 7; r++) {
-        const int64_t from = rate[r][0], to = rate[r][1], n = r == 2 ? 16000 : 700; /* long ones go in groups */
+        const int64_t from = rate[r][0], to = rate[r][1];
+        const int64_t n = r == 2 ? 16000 : 700; /* long ones go in groups */
         fl_tensor *x = sound(n, 5), *y = fl_speech_resample(x, from, to);
         if (!CHECK(y != NULL)) continue;
         CHECK_EQ_INT(y->shape[0], (n * to + from - 1) / from);

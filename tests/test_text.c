@@ -581,8 +581,7 @@ TEST(arpa_malformed) {
         {"\\data\\\nngram 1=1\n\\1-grams:\n-1 a x\n\\end\\\n",
          "line 4: a back-off weight that is no number"},
         {"\\data\\\nngram 1=1\n\\1-grams:\n-1 a -1 -1\n\\end\\\n", "line 4: something behind"},
-        {"\\data\\\nngram 1=2\n\\1-grams:\n-1 a\n-1 a\n\\end\\\n",
-         "line 5: an n-gram that was there"},
+        {"\\data\\\nngram 1=2\n\\1-grams:\n-1 a\n-1 a\n\\end\\\n", "line 5: an n-gram that was there"},
         {"\\data\\\nngram 1=2\n\\1-grams:\n-1 <unk>\n-1 <unk>\n\\end\\\n",
          "line 5: an n-gram that was there"},
         {"\\data\\\nngram 1=2\n\\1-grams:\n-1 a\n\\end\\\n", "line 5: fewer n-grams"},
@@ -600,7 +599,8 @@ TEST(arpa_malformed) {
         {"\\data\\\nngram x=1\n", "line 2: not the count of the next order"},
         {"\\data\\\nngram 0=1\n", "line 2: not the count of the next order"},
         {"\\data\\\nngram 1=0\nngram 2=0\nngram 3=0\nngram 4=0\nngram 5=0\nngram 6=0\nngram 7=0\nngram 8=0\n"
-         "ngram 9=0\n", "line 10: not the count of the next order, of at most 8"},
+         "ngram 9=0\n",
+         "line 10: not the count of the next order, of at most 8"},
         {"\\data\\\nngram 1=1.5\n                ", "line 2: a count that"},
         {"\\data\\\nngram 1=\xff\n", "line 2: a count that"},
         {"\\data\\\nngram 1=0\n", "line 2: expected the section"},
@@ -608,7 +608,8 @@ TEST(arpa_malformed) {
         {"\\data\\\nngram 1=1\n\\1-grams:\n\\end\\\n", "line 4: fewer n-grams"},
         {"\\data\\\nngram 1=0\n\\1-grams:\n\\end\\\n", "there is no <s>"},
         {"\\data\\\nngram 1=1\n\\1-grams:\n-1 a\n\\2-grams:\n", "line 5: expected \\end\\"},
-        {"\\data\\\nngram 1=1\n\\1-grams:\n-1 a 1e99\n\\end\\\n", "line 4: a back-off weight that is no number"},
+        {"\\data\\\nngram 1=1\n\\1-grams:\n-1 a 1e99\n\\end\\\n",
+         "line 4: a back-off weight that is no number"},
         {"\\data\\\nngram 1=3\nngram 2=1\n\\1-grams:\n-1 a\n-1 <s>\n-1 </s>\n\\end\\\n",
          "line 8: expected the section"},
         {"\\data\\\nngram 1=1\nngram 2=1\n\\1-grams:\n-1 a\n\\2-grams:\n-1 a\n", "line 7: too few words"},
@@ -699,7 +700,8 @@ static bool use_file(char kind, int64_t size) {
             for (int64_t i = 0; i + 4 <= n; i += 4)
                 if (fl_text_tokens_read(tokens, i, 4, id)) CHECK(id[0] >= 0 && id[0] < 300 && id[3] < 300);
             for (int64_t i = 0; i < fl_text_tokens_documents(tokens); i++)
-                if (fl_text_tokens_span(tokens, i, &begin, &end)) CHECK(begin >= 0 && begin <= end && end <= n);
+                if (fl_text_tokens_span(tokens, i, &begin, &end))
+                    CHECK(begin >= 0 && begin <= end && end <= n);
             fl_error_clear();
         }
         fl_text_tokens_free(tokens);
@@ -735,8 +737,8 @@ static void write_small(char kind) {
             const float score = (float)-i;
             const int32_t n = i < 3 || i == 259 ? snprintf(text, sizeof text, "<%d>", (int)i % 256)
                                                 : snprintf(text, sizeof text, "%c", i - 3 ? i - 3 : ' ');
-            CHECK(fl_data_text_put(&t, (const char *)&score, 4) && fl_data_text_put(&t, (const char *)&n, 4) &&
-                  fl_data_text_put(&t, text, (size_t)n));
+            CHECK(fl_data_text_put(&t, (const char *)&score, 4) &&
+                  fl_data_text_put(&t, (const char *)&n, 4) && fl_data_text_put(&t, text, (size_t)n));
         }
     } else if (kind == 'k') {
         char line[100];
@@ -757,8 +759,8 @@ static void write_small(char kind) {
     fl_heap_free(t.p);
 }
 
-/* Prefixes and changed bytes of a file of each kind: an error that names it, or something that can be used. Of
-   small files all, of others each 61st and, where a file takes long to read, fewer. */
+/* Prefixes and changed bytes of a file of each kind: an error that names it, or something that can be used.
+   Of small files all, of others each 61st and, where a file takes long to read, fewer. */
 TEST(damaged_files) {
     static const struct { const char *file; char kind; int step;
     } of[] = {{"nounk.arpa", 'n', 1},    {"ngram.probing", 'n', 61}, {"ngram.trie", 'n', 61},
@@ -775,7 +777,8 @@ TEST(damaged_files) {
         if (!of[k].file) write_small(of[k].kind);
         char *bytes = (char *)disk_copy("m", &size);
         n = (int64_t)size;
-        if (of[k].kind != 'w' && !CHECK(use_file(of[k].kind, n))) printf("  %s: %s\n", of[k].file, fl_error());
+        if (of[k].kind != 'w' && !CHECK(use_file(of[k].kind, n)))
+            printf("  %s: %s\n", of[k].file, fl_error());
         fl_error_clear();
         for (int64_t i = 0; i < n; i += i > 2000 && of[k].step < 61 ? 61 : of[k].step)
             for (int flip = 0; flip < 2; flip++) {
@@ -786,7 +789,8 @@ TEST(damaged_files) {
                 const bool ok = use_file(of[k].kind, flip ? n : i);
                 opened += ok, refused += !ok;
                 if (!CHECK(ok ? !fl_error() : fl_error() != NULL))
-                    printf("  %s of kind %c, %s %d\n", of[k].file, of[k].kind, flip ? "bit" : "prefix", (int)i);
+                    printf("  %s of kind %c, %s %d\n", of[k].file, of[k].kind, flip ? "bit" : "prefix",
+                           (int)i);
                 fl_error_clear();
             }
         if (!CHECK(opened + refused > 50 && (refused || of[k].kind == 'w')))

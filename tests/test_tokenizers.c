@@ -268,17 +268,19 @@ static void check_cut(const char *row) {
     char who[20], file[40];
     int a, b, most, stride, strategy, left, pad_left, length, parts;
     unsigned want;
-    if (!CHECK(sscanf(row, "%19s %d %d %d %d %d %d %d %d %d %x", who, &a, &b, &most, &stride, &strategy, &left,
-                      &pad_left, &length, &parts, &want) == 11))
+    if (!CHECK(sscanf(row, "%19s %d %d %d %d %d %d %d %d %d %x", who, &a, &b, &most, &stride, &strategy,
+                      &left, &pad_left, &length, &parts, &want) == 11))
         return;
     snprintf(file, sizeof file, "%s.json", who);
     if (!golden_to_disk(file, "t.json")) return;
     fl_text_tokenizer *t = fl_text_tokenizer_load("t.json");
     fl_text_encoding e = {0};
     fl_text_encode_opts o = {.pair = b < 0 ? NULL : string[b], .n_pair = b < 0 ? 0 : string_n[b]};
-    CHECK(t && fl_text_tokenizer_truncate(t, (fl_text_truncation){most, stride, (fl_text_truncate)strategy, left}));
-    CHECK(t && fl_text_tokenizer_pad(t, (fl_text_padding){.on = true, .length = length, .left = pad_left, .id = 3,
-                                                          .type = 1, .token = "?"}));
+    CHECK(t && fl_text_tokenizer_truncate(
+                   t, (fl_text_truncation){most, stride, (fl_text_truncate)strategy, left}));
+    CHECK(t && fl_text_tokenizer_pad(
+                   t, (fl_text_padding){
+                          .on = true, .length = length, .left = pad_left, .id = 3, .type = 1, .token = "?"}));
     uint32_t crc = 0;
     if (t && CHECK(fl_text_encode_opt(t, string[a], string_n[a], &e, o)))
         for (int64_t k = 0; k <= e.n_overflow; k++) {
@@ -349,7 +351,8 @@ static void check_tiktoken(const char *row, int strings) {
     }
     fl_text_tokenizer_free(t);
     disk_write("t.tiktoken", ranks.p, (size_t)ranks.n);
-    t = fl_text_tiktoken_load("t.tiktoken", *who == 'c' ? FL_TEXT_SPLIT_CL100K : FL_TEXT_SPLIT_O200K, NULL, 0);
+    t = fl_text_tiktoken_load("t.tiktoken", *who == 'c' ? FL_TEXT_SPLIT_CL100K : FL_TEXT_SPLIT_O200K, NULL,
+                              0);
     CHECK_NO_ERROR();
     for (int i = 0; t && i < strings; i++, digest(&crc, -1)) {
         CHECK(fl_text_encode(t, string[i], string_n[i], &e));
@@ -372,7 +375,8 @@ static fl_text_tokenizer *real_tokenizer(const char *who) {
     char file[100];
     if (!strcmp(who, "gpt2"))
         return fl_text_gpt2_load(text_path("gpt2/encoder.json"), text_path("gpt2/vocab.bpe"));
-    if (!strcmp(who, "bert")) return fl_text_wordpiece_load(text_path("bert/bert-base-uncased-vocab.txt"), false);
+    if (!strcmp(who, "bert"))
+        return fl_text_wordpiece_load(text_path("bert/bert-base-uncased-vocab.txt"), false);
     snprintf(file, sizeof file, "sentencepiece/%s.model", who);
     return fl_text_sentencepiece_load(text_path(file));
 }
@@ -386,7 +390,8 @@ static void check_file(const char *row) {
     int64_t n, ids = 0;
     uint32_t crc[2] = {0};
     int tail = 0;
-    if (!CHECK(sscanf(row, "%39s %99s %lld %x %x%n", who, file, &count, &want[0], &want[1], &tail) == 5)) return;
+    if (!CHECK(sscanf(row, "%39s %99s %lld %x %x%n", who, file, &count, &want[0], &want[1], &tail) == 5))
+        return;
     fl_data_io_use(NULL);
     fl_text_tokenizer *t = real_tokenizer(who);
     char *text = t ? fl_text_read_file("test", text_path(file), &n) : NULL;

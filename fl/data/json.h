@@ -519,8 +519,8 @@ FL_API const char *fl_data_json_string(fl_data_json *j) {
     return fl_data_json_expect(j, FL_DATA_JSON_STRING) ? j->text : NULL;
 }
 
-/* A number of at most 15 digits that stands plainly in the window, as digits / 10^places (NULL: 0); false, and
-   nothing has happened, if something else comes. */
+/* A number of at most 15 digits that stands plainly in the window, as digits / 10^places (NULL: 0); false,
+   and nothing has happened, if something else comes. */
 static bool fl__json_plain_number(fl_data_json *j, int64_t *digits, int *places) {
     if (!j || j->event == FL_DATA_JSON_ERROR || j->broken_ || fl__json_ready(j) < 0 ||
         j->expects_ != FL__JSON_VALUE) return false;

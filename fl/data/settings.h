@@ -27,8 +27,8 @@ typedef struct fl_data_settings {
    above 10,000 values. */
 FL_API bool fl_data_settings_read(fl_data_settings *s, const char *path, const char *who);
 FL_API bool fl_data_settings_add(fl_data_settings *s, const char *name, const char *text);
-/* The first of that name: its text (NULL: not there); its number (otherwise: not there, or no number); a whole
-   number from 0 to INT32_MAX (-1: it is none). */
+/* The first of that name: its text (NULL: not there); its number (otherwise: not there, or no number); a
+   whole number from 0 to INT32_MAX (-1: it is none). */
 FL_API const char *fl_data_settings_text(const fl_data_settings *s, const char *name);
 FL_API double fl_data_settings_number(const fl_data_settings *s, const char *name,
                                       double otherwise);

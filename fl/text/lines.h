@@ -10,9 +10,9 @@ extern "C" {
 
 /* A set of the lines of a text file: sample i is line i in order, x i64 [length] and y, what follows each
    token of x, with the id eos in front and behind; eos -1: without, and a line of no token is an error. Line
-   ends are no part of lines, empty lines are none. Where lines begin is found at first, by one pass, and kept (8
-   bytes each); the text is read and encoded (without special tokens) by fl_data_get, from any thread, so that
-   the set goes with all others:
+   ends are no part of lines, empty lines are none. Where lines begin is found at first, by one pass, and kept
+   (8 bytes each); the text is read and encoded (without special tokens) by fl_data_get, from any thread, so
+   that the set goes with all others:
      fl_data_prefetch(fl_data_batches(fl_data_shuffle(fl_data_shard(set, rank, ranks), seed), ...), 2, 4)
    A line that cannot be encoded is an error that names it. t is borrowed. NULL after fl_fail. */
 FL_API fl_data_set *fl_text_lines(const char *path, const fl_text_tokenizer *t, int64_t eos);

@@ -185,7 +185,8 @@ static bool fl__lm_read_rope(const fl_data_settings *k, fl_text_lm_opts *o) {
         slow = outer[i];
     }
     o->place = FL_LM_ROTARY;
-    o->rope.base = fl_data_settings_number(k, "rope_theta", fl_data_settings_number(k, "rope_parameters.rope_theta", 10000));
+    o->rope.base = fl_data_settings_number(k, "rope_theta",
+                                           fl_data_settings_number(k, "rope_parameters.rope_theta", 10000));
     /* dynamic: nothing changes within the file's context */
     if (!type || !strcmp(type, "default") || !strcmp(type, "dynamic")) return true;
     const bool yarn = !strcmp(type, "yarn"), llama3 = !strcmp(type, "llama3");
@@ -209,9 +210,12 @@ static bool fl__lm_read_rope(const fl_data_settings *k, fl_text_lm_opts *o) {
 static bool fl__lm_read_config(const fl_data_settings *k, const fl__lm_family *f, fl_text_lm_opts *o,
                                int64_t *vocabulary) {
     o->layers = fl_data_settings_size(k, f->layers, -1), o->dim = fl_data_settings_size(k, f->dim, -1);
-    o->heads = fl_data_settings_size(k, f->heads, -1), o->kv_heads = fl_data_settings_size(k, f->kv, o->heads);
-    o->hidden = fl_data_settings_size(k, f->hidden, 4 * o->dim), o->context = fl_data_settings_size(k, f->context, 2048);
-    o->eps = fl_data_settings_number(k, f->eps, 1e-5), *vocabulary = fl_data_settings_size(k, f->vocabulary, -1);
+    o->heads = fl_data_settings_size(k, f->heads, -1);
+    o->kv_heads = fl_data_settings_size(k, f->kv, o->heads);
+    o->hidden = fl_data_settings_size(k, f->hidden, 4 * o->dim);
+    o->context = fl_data_settings_size(k, f->context, 2048);
+    o->eps = fl_data_settings_number(k, f->eps, 1e-5);
+    *vocabulary = fl_data_settings_size(k, f->vocabulary, -1);
     if (o->layers < 1 || o->dim < 1 || o->heads < 1 || o->kv_heads < 1 || o->hidden < 1 || o->context < 1 ||
         *vocabulary < 1 || o->dim % o->heads)
         return fl_fail(

@@ -141,16 +141,19 @@ static const char *fl__sp_bool(bool yes) {
 
 static bool fl__sp_pipeline(fl_data_text *t, const fl_text_dictionary *d, const int32_t *kind,
                             const char *unk, int64_t n_unk, const fl_text_pieces_opts *o) {
-    bool ok = fl_data_text_print(t, "{\"normalizer\":{\"type\":\"SentencePiece\",\"precompiled_charsmap\":\"") &&
-              fl__sp_base64(t, o->charsmap, o->charsmap ? o->n_charsmap : 0) &&
-              fl_data_text_print(t, "\",\"add_dummy_prefix\":%s,\"remove_extra_whitespaces\":%s,"
-                               "\"escape_whitespaces\":%s,\"treat_whitespace_as_suffix\":%s}",
-                                 fl__sp_bool(!o->no_prefix), fl__sp_bool(!o->keep_spaces),
-                                 fl__sp_bool(!o->plain_spaces), fl__sp_bool(o->suffix));
+    bool ok =
+        fl_data_text_print(t, "{\"normalizer\":{\"type\":\"SentencePiece\",\"precompiled_charsmap\":\"") &&
+        fl__sp_base64(t, o->charsmap, o->charsmap ? o->n_charsmap : 0) &&
+        fl_data_text_print(t,
+                           "\",\"add_dummy_prefix\":%s,\"remove_extra_whitespaces\":%s,"
+                           "\"escape_whitespaces\":%s,\"treat_whitespace_as_suffix\":%s}",
+                           fl__sp_bool(!o->no_prefix), fl__sp_bool(!o->keep_spaces),
+                           fl__sp_bool(!o->plain_spaces), fl__sp_bool(o->suffix));
     if (ok && !o->plain_spaces && !o->suffix && fl__sp_cuts(d, kind))
         ok = fl_data_text_print(t, ",\"pre_tokenizer\":{\"type\":\"SentencePiece\"}");
-    ok = ok && fl_data_text_print(t, ",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Metaspace\","
-                                "\"replacement\":\"%s\",\"prepend_scheme\":\"%s\"}",
+    ok = ok && fl_data_text_print(t,
+                                  ",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Metaspace\","
+                                  "\"replacement\":\"%s\",\"prepend_scheme\":\"%s\"}",
                                   fl__sp_mark, o->no_prefix ? "never" : "always");
     if (ok && unk)
         ok = fl_data_text_print(t, ",{\"type\":\"Replace\",\"pattern\":{\"String\":") &&

@@ -1040,10 +1040,11 @@ static bool fl__tok_put_lengths(const fl_text_tokenizer *t, fl_data_text *out) {
     bool ok = fl_data_text_print(out, "{\"version\":\"1.0\",\n\"truncation\":");
     if (!c->max_length) ok = ok && fl_data_text_print(out, "null");
     else
-        ok = ok && fl_data_text_print(out, "{\"direction\":\"%s\",\"max_length\":%lld,\"strategy\":\"%s\","
+        ok = ok && fl_data_text_print(out,
+                                      "{\"direction\":\"%s\",\"max_length\":%lld,\"strategy\":\"%s\","
                                       "\"stride\":%lld}",
-                                      c->left ? "Left" : "Right", (long long)c->max_length, strategy[c->strategy],
-                                      (long long)c->stride);
+                                      c->left ? "Left" : "Right", (long long)c->max_length,
+                                      strategy[c->strategy], (long long)c->stride);
     if (!p->on) return ok && fl_data_text_print(out, ",\n\"padding\":null");
     ok = ok && fl_data_text_print(out, ",\n\"padding\":{\"strategy\":") &&
          (p->length ? fl_data_text_print(out, "{\"Fixed\":%lld}", (long long)p->length)
@@ -1064,11 +1065,12 @@ FL_API bool fl_text_tokenizer_json(const fl_text_tokenizer *t, fl_data_text *out
         const fl_text_added *a = &t->added[i];
         ok = fl_data_text_print(out, "%s{\"id\":%d,\"content\":", i ? ",\n" : "", (int)a->id) &&
              fl_data_json_put_string(out, a->text, (size_t)a->n) &&
-             fl_data_text_print(out, ",\"single_word\":%s,\"lstrip\":%s,\"rstrip\":%s,\"normalized\":%s,"
+             fl_data_text_print(out,
+                                ",\"single_word\":%s,\"lstrip\":%s,\"rstrip\":%s,\"normalized\":%s,"
                                 "\"special\":%s%s}",
-                                fl__tok_bool(a->single_word), fl__tok_bool(a->lstrip), fl__tok_bool(a->rstrip),
-                                fl__tok_bool(a->normalized), fl__tok_bool(a->special),
-                                a->unreachable ? ",\"unreachable\":true" : "");
+                                fl__tok_bool(a->single_word), fl__tok_bool(a->lstrip),
+                                fl__tok_bool(a->rstrip), fl__tok_bool(a->normalized),
+                                fl__tok_bool(a->special), a->unreachable ? ",\"unreachable\":true" : "");
     }
     ok = ok && fl_data_text_print(out, "]");
     for (int i = 0; ok && i < 4; i++)

@@ -186,7 +186,8 @@ static void fl__bnorm_task(void *arg, int64_t begin, int64_t end) {
 }
 
 /* The image at p of halves: the workspace behind `room`, with the unit's elements if they are read. */
-static float *fl__bnorm_widened(const fl__bnorm *s, const void *p, float **room, int64_t at, int64_t n, bool read) {
+static float *fl__bnorm_widened(const fl__bnorm *s, const void *p, float **room, int64_t at, int64_t n,
+                                bool read) {
     float *to = *room;
     if (!p) return NULL;
     *room += fl__bnorm_unit(s);

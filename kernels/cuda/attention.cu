@@ -20,11 +20,13 @@ static __device__ __forceinline__ flk_query flk_query_of(const flk_attention &a,
 
 /* The score of key j as the masks leave it, -inf if they hide it. *slope: how it follows q k^T. */
 template <class T>
-static __device__ __forceinline__ T flk_score(const flk_attention &a, const flk_query &q, int64_t j, T *slope) {
+static __device__ __forceinline__ T flk_score(const flk_attention &a, const flk_query &q, int64_t j,
+                                              T *slope) {
     const flk_operand &mask = a.batch.t[0];
     const int64_t ahead = j - q.place, at = q.mask + j * a.mask_column;
     *slope = (T)a.scale;
-    if ((a.causal && ahead > 0) || (a.window && (ahead >= a.window || ahead <= -a.window))) return -(T)INFINITY;
+    if ((a.causal && ahead > 0) || (a.window && (ahead >= a.window || ahead <= -a.window)))
+        return -(T)INFINITY;
     if (mask.p && mask.dtype == FLK_B8 && !((const uint8_t *)mask.p)[at]) return -(T)INFINITY;
     T s = ((const T *)a.scores)[q.first + j] * (T)a.scale;
     if (a.softcap != 0) {
@@ -47,7 +49,8 @@ static __device__ __forceinline__ void flk_kept(const flk_attention &a, int64_t 
 
 /* f(j, what dropout leaves of 1 there) for the keys j of a team's thread. */
 template <class T, int TEAM, class F>
-static __device__ __forceinline__ void flk_each_key(const flk_attention &a, const flk_query &q, int lane, F f) {
+static __device__ __forceinline__ void flk_each_key(const flk_attention &a, const flk_query &q, int lane,
+                                                    F f) {
     T kept[4];
     for (int64_t quad = q.first / 4 + lane; quad * 4 < q.first + a.m; quad += TEAM) {
         flk_kept<T>(a, quad, kept);

@@ -1,9 +1,9 @@
 /* kernels/cuda/backend.h - the family cuda: its table, its slots, what it makes, maps and waits for
 
    A slot turns a record into the plain structs of flk.h, which start kernels on the stream in use
-   (fl_stream) and return; fl_sync and fl_map wait. Ops without a slot here are composed of those with one; those without a
-   composition (factorisations) run on the cpu, with a warning. What only the data shows, an index out of
-   range or x % 0, is an error of the next sync or map.
+   (fl_stream) and return; fl_sync and fl_map wait. Ops without a slot here are composed of those with one;
+   those without a composition (factorisations) run on the cpu, with a warning. What only the data shows, an
+   index out of range or x % 0, is an error of the next sync or map.
 
    -DFL_USE_CUDA includes this file and registers the family; -DFL_TENSOR_BACKEND=cuda makes new tensors live
    on it, and FL_DEVICE=cpu in the environment does not. Device and driver are looked for when the first

@@ -1,8 +1,9 @@
 /* kernels/cuda/ctc.cu - the likelihood of CTC and its gradient, alpha and beta in log space
 
-   The formulas are those of kernels/cpu/ctc.h. A block has a sequence, its threads have the places, step after
-   step. The gradient leaves alpha + beta of all steps and places; then a block for each step of a sequence sums
-   them by class, each class by one thread, blanks by the block in one order: no order of threads shows. */
+   The formulas are those of kernels/cpu/ctc.h. A block has a sequence, its threads have the places, step
+   after step. The gradient leaves alpha + beta of all steps and places; then a block for each step of a
+   sequence sums them by class, each class by one thread, blanks by the block in one order: no order of
+   threads shows. */
 #include "common.cuh"
 
 #define FLK_NEVER (-1e30f) /* stands for log 0; its sums are finite */
@@ -12,7 +13,8 @@ struct flk_ctc_line {
 };
 
 /* Of a sequence; thread 0 notes a length that is none (fault NULL: it has been noted). */
-static __device__ __forceinline__ flk_ctc_line flk_ctc_line_of(const flk_ctc &c, int64_t n, flk_fault *fault) {
+static __device__ __forceinline__ flk_ctc_line flk_ctc_line_of(const flk_ctc &c, int64_t n,
+                                                               flk_fault *fault) {
     const int64_t length = ((const int64_t *)c.lengths.p)[n * c.lengths.stride[0]];
     const int64_t steps = ((const int64_t *)c.steps.p)[n * c.steps.stride[0]];
     const bool fits = length >= 0 && length <= c.longest;
@@ -38,11 +40,13 @@ static __device__ __forceinline__ T flk_ctc_emitted(const flk_ctc &c, int64_t n,
     return v < FLK_NEVER ? (T)FLK_NEVER : v;
 }
 
-/* Place s of a row, by - 1 or 1, and what is two from it, which is met over a blank between other labels only. */
+/* Place s of a row, by - 1 or 1, and the one two away, met over a blank between other labels only. */
 template <class T, class F>
-static __device__ __forceinline__ T flk_ctc_step(const flk_ctc &c, const flk_ctc_line &l, int64_t s, int by, F row) {
+static __device__ __forceinline__ T flk_ctc_step(const flk_ctc &c, const flk_ctc_line &l, int64_t s, int by,
+                                                 F row) {
     const int64_t next = s + by, over = next + by;
-    const bool skips = over >= 0 && over < l.places && flk_ctc_label(c, l.n, s) != flk_ctc_label(c, l.n, over);
+    const bool skips =
+        over >= 0 && over < l.places && flk_ctc_label(c, l.n, s) != flk_ctc_label(c, l.n, over);
     const T a = row(s), b = next >= 0 && next < l.places ? row(next) : (T)FLK_NEVER;
     const T d = skips ? row(over) : (T)FLK_NEVER, ab = a > b ? a : b, top = ab > d ? ab : d;
     return top + flk_log(flk_exp(a - top) + flk_exp(b - top) + flk_exp(d - top));
@@ -50,8 +54,8 @@ static __device__ __forceinline__ T flk_ctc_step(const flk_ctc &c, const flk_ctc
 
 /* alpha after all steps, of rows in turn, or (keep) with a row for each behind the first. */
 template <class T>
-static __device__ __forceinline__ const T *flk_ctc_alpha(const flk_ctc &c, const flk_ctc_line &l, T *rows, bool keep,
-                                                         flk_fault *fault) {
+static __device__ __forceinline__ const T *flk_ctc_alpha(const flk_ctc &c, const flk_ctc_line &l, T *rows,
+                                                         bool keep, flk_fault *fault) {
     const T *from = rows;
     for (int64_t s = threadIdx.x; s < l.places; s += FLK_BLOCK) rows[s] = s ? (T)FLK_NEVER : (T)0;
     __syncthreads();
@@ -70,12 +74,13 @@ template <class T> __global__ void flk_ctc_kernel(flk_ctc c, flk_fault *fault) {
     const flk_ctc_line l = flk_ctc_line_of(c, blockIdx.x, fault);
     const T *alpha = flk_ctc_alpha<T>(c, l, (T *)c.work + l.n * 2 * c.places, false, fault);
     if (threadIdx.x) return;
-    const T a = l.places ? alpha[l.places - 1] : (T)FLK_NEVER, b = l.places > 1 ? alpha[l.places - 2] : (T)FLK_NEVER;
+    const T a = l.places ? alpha[l.places - 1] : (T)FLK_NEVER,
+            b = l.places > 1 ? alpha[l.places - 2] : (T)FLK_NEVER;
     const T top = a > b ? a : b;
     ((T *)c.total.p)[l.n * c.total.stride[0]] = top + flk_log(flk_exp(a - top) + flk_exp(b - top));
 }
 
-/* Rows of a sequence: alpha at the start and behind each step, where beta is added to it, then two for beta. */
+/* Rows of a sequence: alpha at the start and behind each step, where beta is added, then two for beta. */
 template <class T> __global__ void flk_ctc_both_kernel(flk_ctc c) {
     const flk_ctc_line l = flk_ctc_line_of(c, blockIdx.x, NULL);
     T *rows = (T *)c.work + l.n * (c.t + 3) * c.places, *beta = rows + (c.t + 1) * c.places;
@@ -100,9 +105,11 @@ template <class T> __global__ void flk_ctc_grad_kernel(flk_ctc c) {
     int64_t n = blockIdx.x;
     const int64_t t = flk_divide(&n, c.n), to = t * c.dx.stride[0] + n * c.dx.stride[1];
     const flk_ctc_line l = flk_ctc_line_of(c, n, NULL);
-    const T total = ((const T *)c.total.p)[n * c.total.stride[0]], dy = ((const T *)c.dy.p)[n * c.dy.stride[0]];
+    const T total = ((const T *)c.total.p)[n * c.total.stride[0]],
+            dy = ((const T *)c.dy.p)[n * c.dy.stride[0]];
     const T *both = (const T *)c.work + (n * (c.t + 3) + t + 1) * c.places;
-    for (int64_t k = threadIdx.x; k < c.classes; k += FLK_BLOCK) flk_store(c.dx, to + k * c.dx.stride[2], (T)0);
+    for (int64_t k = threadIdx.x; k < c.classes; k += FLK_BLOCK)
+        flk_store(c.dx, to + k * c.dx.stride[2], (T)0);
     if (t >= l.steps || total < FLK_NEVER / 2) return;
     T sum = 0;
     for (int64_t s = threadIdx.x; s < l.places; s += FLK_BLOCK)

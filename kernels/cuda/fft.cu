@@ -12,15 +12,21 @@ struct flk_complex {
 static __device__ __forceinline__ flk_complex flk_times(flk_complex a, flk_complex b) {
     return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
 }
-static __device__ __forceinline__ flk_complex flk_plus(flk_complex a, flk_complex b) { return {a.re + b.re, a.im + b.im}; }
-static __device__ __forceinline__ flk_complex flk_minus(flk_complex a, flk_complex b) { return {a.re - b.re, a.im - b.im}; }
+static __device__ __forceinline__ flk_complex flk_plus(flk_complex a, flk_complex b) {
+    return {a.re + b.re, a.im + b.im};
+}
+static __device__ __forceinline__ flk_complex flk_minus(flk_complex a, flk_complex b) {
+    return {a.re - b.re, a.im - b.im};
+}
 static __device__ __forceinline__ flk_complex flk_conjugate(flk_complex a) { return {a.re, -a.im}; }
 static __device__ __forceinline__ flk_complex flk_turned(double part) {
     return {cos(6.283185307179586 * part), sin(6.283185307179586 * part)};
 }
 
 /* In work: root [m], chirp [n] and kernel [m] if m is not n, then two lines of m for each block. */
-static __host__ __device__ __forceinline__ flk_complex *flk_fft_root(const flk_fft &f) { return (flk_complex *)f.work; }
+static __host__ __device__ __forceinline__ flk_complex *flk_fft_root(const flk_fft &f) {
+    return (flk_complex *)f.work;
+}
 static __host__ __device__ __forceinline__ flk_complex *flk_fft_chirp(const flk_fft &f) {
     return f.m == f.n ? NULL : flk_fft_root(f) + f.m;
 }
@@ -43,7 +49,8 @@ static __device__ void flk_fft_pass(const flk_fft &f, const flk_complex *x, flk_
 }
 
 /* The same for p = 4, whose roots are 1, -i, -1, i. */
-static __device__ void flk_fft_pass4(const flk_fft &f, const flk_complex *x, flk_complex *y, int64_t s, int64_t left) {
+static __device__ void flk_fft_pass4(const flk_fft &f, const flk_complex *x, flk_complex *y, int64_t s,
+                                     int64_t left) {
     const flk_complex *root = flk_fft_root(f);
     for (int64_t i = threadIdx.x; i < f.m / 4; i += FLK_BLOCK) {
         int64_t q = i;
@@ -82,7 +89,8 @@ __global__ void flk_fft_roots_kernel(flk_fft f) {
     if (k >= f.m) return;
     flk_fft_root(f)[k] = flk_turned(-(double)near / (double)f.m);
     if (f.m != f.n && k < f.n)
-        flk_fft_chirp(f)[k] = flk_turned((f.inverse ? 1. : -1.) * (double)(k * k % (2 * f.n)) / (double)(2 * f.n));
+        flk_fft_chirp(f)[k] =
+            flk_turned((f.inverse ? 1. : -1.) * (double)(k * k % (2 * f.n)) / (double)(2 * f.n));
 }
 
 /* The transform of the chirp's conjugate: jk = (j^2 + k^2 - (k - j)^2) / 2. */

@@ -214,9 +214,9 @@ void flk_batch_norm_parts(flk_batch_norm *a); /* sets size and parts */
 const char *flk_batch_norm_run(const flk_batch_norm *a, int known, int dtype);
 const char *flk_batch_norm_grad(const flk_batch_norm *a, int dtype);
 
-/* fl_batch_norm_args with groups, of images without gaps: `images` of channels of `width`, which are innermost
-   with last. known: mean and var [images, groups] are given. In the gradient y is dx; part: 2 images channels
-   values. */
+/* fl_batch_norm_args with groups, of images without gaps: `images` of channels of `width`, which are
+   innermost with last. known: mean and var [images, groups] are given. In the gradient y is dx; part: 2
+   images channels values. */
 typedef struct flk_group_norm {
     flk_operand x, y, dy, w, b;
     void *mean, *var, *dw, *db, *part;
@@ -227,8 +227,8 @@ typedef struct flk_group_norm {
 const char *flk_group_norm_run(const flk_group_norm *a, int dtype);
 const char *flk_group_norm_grad(const flk_group_norm *a, int dtype);
 
-/* fl_resample_args: lines y, x along the axis, of `size` and n elements; k taps for each element of y, or of x in
-   the adjoint, `taps` in all, without gaps. inside may be NULL. work: 2 size numbers of the adjoint. */
+/* fl_resample_args: lines y, x along the axis, of `size` and n elements; k taps for each element of y, or of
+   x in the adjoint, `taps` in all, without gaps. inside may be NULL. work: 2 size numbers of the adjoint. */
 typedef struct flk_resampling {
     flk_lines lines;
     const int64_t *at;
@@ -270,8 +270,9 @@ typedef struct flk_attention {
 const char *flk_attention_weights(const flk_attention *a, int dtype);   /* and lse */
 const char *flk_attention_dscores(const flk_attention *a, int dtype); /* and the weights, by lse */
 
-/* fl_ctc_args, by strides: x and dx [t, n, c], of any floats, target [n, longest]; with dx the gradient. work:
-   flk_ctc_work numbers. A length or label out of range is a fault of fault_op, and its sequence impossible. */
+/* fl_ctc_args, by strides: x and dx [t, n, c], of any floats, target [n, longest]; with dx the gradient.
+   work: flk_ctc_work numbers. A length or label out of range is a fault of fault_op, and its sequence
+   impossible. */
 typedef struct flk_ctc {
     flk_operand x, target, steps, lengths, total, dy, dx;
     void *work;
@@ -283,7 +284,8 @@ const char *flk_ctc_run(const flk_ctc *c, int dtype);
 
 /* fl_lattice_args, without gaps: first and second are the two operands of floats and total, with d_first the
    gradient by both. Transducer: [n, t, l + 1] and [n, t, l]; asg: [t, n, c] and [c, c], target [n, l]. work:
-   flk_lattice_work numbers. Counts and labels out of range are faults of fault_op, and their sequences impossible. */
+   flk_lattice_work numbers. Counts and labels out of range are faults of fault_op, and their sequences
+   impossible. */
 typedef struct flk_lattice {
     const void *first, *second, *dy;
     void *total, *d_first, *d_second;
@@ -295,15 +297,15 @@ typedef struct flk_lattice {
 int64_t flk_lattice_work(const flk_lattice *x);
 const char *flk_lattice_run(const flk_lattice *x, int dtype);
 
-/* fl_rnn_args, without gaps: step `step` of all sequences, of the second direction from the end. Rows are x's.
-   What is [rows, ways, ...] is gate (gates hidden numbers), extra (`more`), y, dy, old (the states before) and
-   projected (out), dx and dh (the gradients of the gates by x and by h, which differ in a GRU). What is
-   [ways, n, ...] is h, c and the step's own:
-     FORWARD  sums: h by W_hh; makes gate, extra (may be NULL) and the next h, c and y; projected: work instead
+/* fl_rnn_args, without gaps: step `step` of all sequences, of the second direction from the end. Rows are
+   x's. What is [rows, ways, ...] is gate (gates hidden numbers), extra (`more`), y, dy, old (the states
+   before) and projected (out), dx and dh (the gradients of the gates by x and by h, which differ in a GRU).
+   What is [ways, n, ...] is h, c and the step's own:
+     FORWARD  sums: h by W_hh; makes gate, extra (may be NULL), the next h, c and y; projected: work instead
      PUT      sums: work by W_hr; makes h and y
-     MEET     h and sums (NULL at the end): what is left of dh; makes old, work and projected: dy of this step
-     BACK     the same where nothing is projected, else work: dy by W_hr; makes old, dx, dh, moment (dh of this
-              step), h; c is dc */
+     MEET     h and sums (NULL at the end): what is left of dh; makes old, work, projected: dy of this step
+     BACK     the same where nothing is projected, else work: dy by W_hr; makes old, dx, dh, moment (dh of
+              this step), h; c is dc */
 typedef struct flk_rnn {
     void *gate, *extra, *y, *h, *c, *work, *projected, *dx, *dh, *moment, *old;
     const void *sums, *bias_x, *bias_h, *dy, *h0, *c0; /* biases, h0 and c0 may be NULL */
@@ -314,8 +316,8 @@ typedef struct flk_rnn {
 enum { FLK_RNN_FORWARD, FLK_RNN_PUT, FLK_RNN_MEET, FLK_RNN_BACK };
 const char *flk_rnn_step(const flk_rnn *r, int what, int dtype);
 
-/* fl_fft_args: lines of n pairs, `inner` apart, x and y without gaps. flk_fft_plan wants n, lines and inverse,
-   sets the rest and returns the bytes of work. */
+/* fl_fft_args: lines of n pairs, `inner` apart, x and y without gaps. flk_fft_plan wants n, lines and
+   inverse, sets the rest and returns the bytes of work. */
 typedef struct flk_fft {
     const void *x;
     void *y, *work;

@@ -1,7 +1,7 @@
 /* kernels/cuda/group_norm.cu - group norm and its gradients
 
    A team of threads has a group of channels of an image, in memory one behind the other or innermost. In the
-   gradient sums are per channel of an image first, of which both a group's and a weight's are made in order. */
+   gradient sums are per channel of an image first, of which a group's and a weight's are made in order. */
 #include "common.cuh"
 
 struct flk_place_of {

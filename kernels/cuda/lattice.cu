@@ -32,8 +32,8 @@ static __device__ __forceinline__ int64_t flk_transducer_steps(const flk_lattice
 
 /* The two ways into a cell, by a blank and by a label. */
 template <class T>
-static __device__ __forceinline__ void flk_ways(const flk_lattice &x, int64_t n, const double *a, int64_t t, int64_t u,
-                                                double way[2]) {
+static __device__ __forceinline__ void flk_ways(const flk_lattice &x, int64_t n, const double *a, int64_t t,
+                                                int64_t u, double way[2]) {
     const int64_t s = x.l + 1;
     way[0] = way[1] = -4e30;
     if (t) way[0] = a[(t - 1) * s + u] + flk_score<T>(x.first, (n * x.t + t - 1) * s + u);
@@ -41,7 +41,8 @@ static __device__ __forceinline__ void flk_ways(const flk_lattice &x, int64_t n,
 }
 
 template <class T>
-static __device__ void flk_transducer_fill(const flk_lattice &x, int64_t n, double *a, int64_t steps, int64_t last) {
+static __device__ void flk_transducer_fill(const flk_lattice &x, int64_t n, double *a, int64_t steps,
+                                           int64_t last) {
     for (int64_t d = 0; d < steps + last; d++) {
         for (int64_t u = threadIdx.x; u <= last; u += FLK_BLOCK) {
             const int64_t t = d - u;
@@ -105,13 +106,19 @@ template <class T> __global__ void flk_transducer_grad_kernel(flk_lattice x) {
 struct flk_asg {
     int64_t n, steps, places;
     const int64_t *label;
-    double *row, *g, *to, *stayed, *moved; /* row: log sums of all frames, or of two in turn, before e is added */
+    double *row; /* log sums of all frames, or of two in turn, before e is added */
+    double *g, *to, *stayed, *moved;
 };
 
-static __device__ __forceinline__ flk_asg flk_asg_of(const flk_lattice &x, int64_t n, bool keep, flk_fault *fault) {
+static __device__ __forceinline__ flk_asg flk_asg_of(const flk_lattice &x, int64_t n, bool keep,
+                                                     flk_fault *fault) {
     const int64_t width = x.full ? x.c : x.l, rows = (keep ? x.t : 2) + 4;
-    flk_asg a = {n, x.steps[n] < x.t ? x.steps[n] : x.t, x.full ? x.c : x.lengths[n], x.full ? NULL : x.target + n * x.l,
-                 x.work + n * rows * width, NULL, NULL, NULL, NULL};
+    flk_asg a;
+    a.n = n;
+    a.steps = x.steps[n] < x.t ? x.steps[n] : x.t;
+    a.places = x.full ? x.c : x.lengths[n];
+    a.label = x.full ? NULL : x.target + n * x.l;
+    a.row = x.work + n * rows * width;
     a.g = a.row + (rows - 4) * width;
     a.to = a.g + width;
     a.stayed = a.to + width;
@@ -130,14 +137,15 @@ static __device__ __forceinline__ flk_asg flk_asg_of(const flk_lattice &x, int64
 
 /* The score of a place at frame t. */
 template <class T>
-static __device__ __forceinline__ double flk_emission(const flk_lattice &x, const flk_asg &a, int64_t t, int64_t s) {
+static __device__ __forceinline__ double flk_emission(const flk_lattice &x, const flk_asg &a, int64_t t,
+                                                      int64_t s) {
     return flk_score<T>(x.first, (t * x.n + a.n) * x.c + (a.label ? a.label[s] : s));
 }
 
 /* The way to place i from place j: full, or stay or the place before. */
 template <class T>
-static __device__ __forceinline__ double flk_way(const flk_lattice &x, const flk_asg &a, const double *before, int64_t t,
-                                                 int64_t i, int64_t j) {
+static __device__ __forceinline__ double flk_way(const flk_lattice &x, const flk_asg &a, const double *before,
+                                                 int64_t t, int64_t i, int64_t j) {
     if (a.label && j < 0) return -4e30;
     const int64_t to = a.label ? a.label[i] : i, from = a.label ? a.label[j] : j;
     return before[j] + flk_emission<T>(x, a, t - 1, j) + flk_score<T>(x.second, to * x.c + from);
@@ -207,7 +215,8 @@ template <class T> __global__ void flk_asg_grad_kernel(flk_lattice x) {
     const double *end = flk_asg_rows<T>(x, a, true), dy = flk_score<T>(x.dy, a.n);
     const double total = flk_asg_total<T>(x, a, end);
     for (int64_t s = threadIdx.x; s < a.places; s += FLK_BLOCK) {
-        a.g[s] = a.label ? (s == a.places - 1 ? dy : 0) : dy * exp(end[s] + flk_emission<T>(x, a, a.steps - 1, s) - total);
+        a.g[s] = a.label ? (s == a.places - 1 ? dy : 0)
+                         : dy * exp(end[s] + flk_emission<T>(x, a, a.steps - 1, s) - total);
         a.stayed[s] = a.moved[s] = 0;
     }
     __syncthreads();
@@ -215,11 +224,13 @@ template <class T> __global__ void flk_asg_grad_kernel(flk_lattice x) {
         const double *now = a.row + t * width, *before = now - width;
         flk_asg_emit<T>(x, a, t);
         if (!t) break;
-        for (int64_t j = threadIdx.x; j < a.places; j += FLK_BLOCK) { /* what place j gets of those it leads to */
+        /* what place j gets of those it leads to */
+        for (int64_t j = threadIdx.x; j < a.places; j += FLK_BLOCK) {
             const int64_t i0 = a.label ? j : 0, i1 = !a.label || j + 2 > a.places ? a.places : j + 2;
             double sum = 0;
             for (int64_t i = i0; i < i1; i++) {
-                const double share = a.g[i] == 0 ? 0 : a.g[i] * exp(flk_way<T>(x, a, before, t, i, j) - now[i]);
+                const double share =
+                    a.g[i] == 0 ? 0 : a.g[i] * exp(flk_way<T>(x, a, before, t, i, j) - now[i]);
                 sum += share;
                 if (!a.label) dw[i * x.c + j] += share;
                 else if (i == j) a.stayed[j] += share;

@@ -12,8 +12,9 @@ FL_PRIVATE void fl__cuda_lattice_slots(fl_backend *cuda);
 #include "../../fl/speech/lattice.h"
 #include "layers.h"
 
-/* asg: e, w, target, steps, lengths -> total;  transducer: blanks, labels, steps, lengths -> total;  gradients:
-   the same, total, dy -> those of the first two. Counts that do not fit are an error of the next sync. */
+/* asg: e, w, target, steps, lengths -> total;  transducer: blanks, labels, steps, lengths -> total;
+   gradients: the same, total, dy -> those of the first two. Counts that do not fit are an error of the next
+   sync. */
 FL__CUDA_SLOT(fl__cuda_lattice) {
     const bool asg = c->op == fl_op_asg || c->op == fl_op_asg_grad, grad = c->n_out > 1;
     const fl_tensor *x = c->in[0], *const *in = (const fl_tensor *const *)c->in + 2 + asg;

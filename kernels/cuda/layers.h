@@ -1,5 +1,4 @@
-/* kernels/cuda/layers.h - slots of registered ops on family cuda: softmax, losses, norms, resampling, pooling,
-   dropout
+/* kernels/cuda/layers.h - slots of registered ops on family cuda: softmax, losses, norms, pools, dropout
 
    Where a record has what no kernel takes (images that lie in no usual order), its composition runs. */
 #ifndef FL_CUDA_LAYERS_H
@@ -250,7 +249,8 @@ FL__CUDA_SLOT(fl__cuda_group_norm) {
 
 FL__CUDA_SLOT(fl__cuda_group_norm_grad) {
     flk_group_norm a;
-    if (!fl__cuda_group(&a, c, c->in[5]) || c->out[3] || (c->out[0] && !fl__cuda_lies_as(c->out[0], c->in[0])))
+    if (!fl__cuda_group(&a, c, c->in[5]) || c->out[3] ||
+        (c->out[0] && !fl__cuda_lies_as(c->out[0], c->in[0])))
         return fl_call_compose(c);
     if (!fl__cuda_outputs(c)) return false;
     const size_t size = fl_dtype_size(fl_dtype_wide(c->in[0]->dtype));
@@ -274,8 +274,11 @@ FL__CUDA_SLOT(fl__cuda_resample) {
     const fl_resample_args *args = c->args;
     fl_tensor *x = c->in[0], *y = c->out[0];
     const fl_tensor *w = c->in[2];
-    flk_resampling s = {
-        .n = x->shape[args->axis], .size = args->size, .k = w->shape[1], .taps = fl_numel(w), .adjoint = args->adjoint};
+    flk_resampling s = {.n = x->shape[args->axis],
+                        .size = args->size,
+                        .k = w->shape[1],
+                        .taps = fl_numel(w),
+                        .adjoint = args->adjoint};
     if (!fl_numel(y) || !s.taps) return fl_call_compose(c);
     if (!fl_out_make(y)) return false;
     fl__cuda_lines(&s.lines, c->op, 2, (fl_tensor *[]){y, x}, 0, args->axis);

@@ -72,7 +72,8 @@ __global__ void flk_stored_kernel(flk_stored s) {
 #pragma unroll
             for (int r = 0; r < ROWS; r++)
                 if (i + r < s.m)
-                    sum[r] = fmaf(((const float *)s.x.p)[(i + r) * s.x.stride[0] + l * s.x.stride[1]], w, sum[r]);
+                    sum[r] =
+                        fmaf(((const float *)s.x.p)[(i + r) * s.x.stride[0] + l * s.x.stride[1]], w, sum[r]);
         }
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {

@@ -1,16 +1,16 @@
 /* kernels/cuda/recurrent.cu - what a step of a recurrent layer does beside its products: gates and states
 
    The formulas are those of kernels/cpu/recurrent.inc. A thread has one number of one sequence in one
-   direction; the directions take their steps together, each its own. A sequence that is over, or has not begun,
-   lets its state pass by. */
+   direction; the directions take their steps together, each its own. A sequence that is over, or has not
+   begun, lets its state pass by. */
 #include "common.cuh"
 
 enum { FLK_RNN_TANH, FLK_RNN_RELU, FLK_GRU, FLK_LSTM }; /* as fl_rnn_mode */
 
 template <class T> static __device__ __forceinline__ T flk_sigmoid(T x) { return 1 / (1 + flk_exp(-x)); }
 
-/* Number j of sequence i in a direction, at its step. `at`: among [ways, n, width]; row, way and the row of the
-   step before (-1: there is none): among [rows, ways, ...]. */
+/* Number j of sequence i in a direction, at its step. `at`: among [ways, n, width]; row, way and the row of
+   the step before (-1: there is none): among [rows, ways, ...]. */
 struct flk_moment {
     int64_t at, way, j, row, before, sequence; /* sequence: way n + i */
     bool there, active;
@@ -39,7 +39,8 @@ template <class T> __global__ void flk_rnn_forward_kernel(flk_rnn r) {
     const int64_t gap = r.hidden, columns = r.gates * gap, place = m.row * r.ways + m.way;
     T *g = (T *)r.gate + place * columns + m.j, *extra = (T *)r.extra + place * r.more + m.j, h, c = 0;
     const T *w = (const T *)r.sums + m.sequence * columns + m.j;
-    const T *bx = (const T *)r.bias_x + m.way * columns + m.j, *bh = (const T *)r.bias_h + m.way * columns + m.j;
+    const T *bx = (const T *)r.bias_x + m.way * columns + m.j,
+            *bh = (const T *)r.bias_h + m.way * columns + m.j;
     const bool biased = r.bias_x != NULL;
     T *y = (T *)r.y + place * r.out + m.j, *state = (T *)r.h + m.at, *cell = (T *)r.c + m.at;
     if (!m.active) {
@@ -111,10 +112,12 @@ template <class T> __global__ void flk_rnn_back_kernel(flk_rnn r) {
     const flk_moment m = flk_moment_of(r, r.hidden);
     if (!m.there) return;
     const int64_t gap = r.hidden, columns = r.gates * gap, place = m.row * r.ways + m.way;
-    const T *g = (const T *)r.gate + place * columns + m.j, *extra = (const T *)r.extra + place * r.more + m.j;
+    const T *g = (const T *)r.gate + place * columns + m.j,
+            *extra = (const T *)r.extra + place * r.more + m.j;
     T *dc = (T *)r.c + m.at, dx[4] = {0, 0, 0, 0}, last = 0, keep = 0;
     const bool projected = r.work != NULL;
-    const T left = projected ? (T)0 : flk_rnn_left<T>(r, m.at), before = projected ? (T)0 : flk_rnn_old<T>(r, m);
+    const T left = projected ? (T)0 : flk_rnn_left<T>(r, m.at),
+            before = projected ? (T)0 : flk_rnn_old<T>(r, m);
     if (m.active) {
         const T d = projected ? ((const T *)r.work)[m.at] : ((const T *)r.dy)[place * r.out + m.j] + left;
         if (r.mode == FLK_RNN_TANH) dx[0] = d * (1 - g[0] * g[0]);

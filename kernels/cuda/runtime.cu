@@ -59,7 +59,8 @@ const char *flk_started(const char *kernel) {
 
 static const char *flk_make_stream(int n) {
     cudaStream_t s = NULL;
-    const char *why = flk_error(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    const char *why =
+        flk_error(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
     if (!why) __atomic_store_n(&flk_streams[n], s, __ATOMIC_RELEASE);
     return why;
 }
@@ -133,7 +134,8 @@ const char *flk_mark(void **event, void *stream) {
     if (!why && !*event)
         why = flk_error(cudaEventCreateWithFlags((cudaEvent_t *)event, cudaEventDisableTiming),
                         "cudaEventCreateWithFlags");
-    return why ? why : flk_error(cudaEventRecord((cudaEvent_t)*event, (cudaStream_t)stream), "cudaEventRecord");
+    return why ? why
+               : flk_error(cudaEventRecord((cudaEvent_t)*event, (cudaStream_t)stream), "cudaEventRecord");
 }
 const char *flk_wait(void *stream, void *event) {
     if (!stream) return flk_error(cudaEventSynchronize((cudaEvent_t)event), "cudaEventSynchronize");
@@ -145,7 +147,7 @@ void flk_unmark(void *event) {
 
 /* ---- memory ---- */
 
-/* What the host may not do while this thread captures a graph: the driver would refuse it, and the capture. */
+/* What the host may not do while this thread captures a graph: the driver would refuse both. */
 static const char *flk_refuse_capture(const char *what) {
     if (!flk_captured_word) return NULL;
     snprintf(flk_text, sizeof flk_text, "%s while a graph is captured", what);

@@ -1,9 +1,9 @@
-/* kernels/cuda/sequence.h - slots of registered ops on family cuda: attention, CTC, recurrent layers, transforms
+/* kernels/cuda/sequence.h - slots of registered ops on family cuda: attention, CTC, recurrent layers, fft
 
    Attention without cuDNN, with masks or with dropout: its products are records of their own, with the scores
-   of all queries between them in memory, and one kernel does the rest. The products are of the operands' dtype,
-   the scores and sums between them wide. A recurrent layer is a product of all its rows, then of each step a
-   product and a kernel, as on the cpu. */
+   of all queries between them in memory, and one kernel does the rest. The products are of the operands'
+   dtype, the scores and sums between them wide. A recurrent layer is a product of all its rows, then of each
+   step a product and a kernel, as on the cpu. */
 #ifndef FL_CUDA_SEQUENCE_H
 #define FL_CUDA_SEQUENCE_H
 #include "layers.h"
@@ -149,7 +149,7 @@ FL__CUDA_SLOT(fl__cuda_ctc) {
 
 /* ---- recurrent layers ---- */
 
-/* A record: its tensors that the kernels and the products share. Those of [rows, ...] in x's order of rows. */
+/* A record: its tensors that kernels and products share. Those of [rows, ...] in x's order of rows. */
 typedef struct fl__cuda_rnn_run {
     const fl_rnn_args *a;
     const fl_call *call;
@@ -171,7 +171,8 @@ static fl_tensor fl__cuda_cut(const fl_tensor *t, int64_t at, int64_t batch, int
 }
 
 /* The numbers of all rows for one direction as matrices [ways, rows, width], of t [rows, ways, of]. */
-static fl_tensor fl__cuda_ways(const fl__cuda_rnn_run *r, const fl_tensor *t, int64_t at, int64_t width, int64_t of) {
+static fl_tensor fl__cuda_ways(const fl__cuda_rnn_run *r, const fl_tensor *t, int64_t at, int64_t width,
+                               int64_t of) {
     fl_tensor y = fl__cuda_cut(t, at, r->a->ways, r->rows, width);
     y.stride[0] = of;
     y.stride[1] = r->a->ways * of;
@@ -269,9 +270,10 @@ FL__CUDA_SLOT(fl__cuda_rnn) {
         r.k.h = fl_data(&h);
         r.k.c = fl_data(&cell);
         r.k.work = projected ? fl_data(work) : NULL;
-        ok = fl__cuda_becomes(h, c->in[1]) && (!lstm || fl__cuda_becomes(cell, c->in[2])) &&
-             fl__cuda_times(fl__cuda_cut(gates, 0, 0, r.rows, all), fl__cuda_cut(c->in[0], 0, 0, r.rows, r.in),
-                            fl__cuda_turned(fl__cuda_cut(&w, 0, 0, all, r.in)));
+        ok =
+            fl__cuda_becomes(h, c->in[1]) && (!lstm || fl__cuda_becomes(cell, c->in[2])) &&
+            fl__cuda_times(fl__cuda_cut(gates, 0, 0, r.rows, all), fl__cuda_cut(c->in[0], 0, 0, r.rows, r.in),
+                           fl__cuda_turned(fl__cuda_cut(&w, 0, 0, all, r.in)));
         for (r.k.step = 0; ok && r.k.step < r.k.steps; r.k.step++) {
             r.k.sums = fl_data(sums);
             ok = fl__cuda_times(*sums, h, fl__cuda_turned(fl__cuda_weights(&r, &w, 1))) &&
@@ -349,7 +351,8 @@ static bool fl__cuda_rnn_weights_back(const fl__cuda_rnn_run *r, const fl__cuda_
                              fl__cuda_turned(fl__cuda_ways(r, m->dh, 0, r->columns, r->columns)),
                              fl__cuda_ways(r, m->old, 0, out, out));
     if (ok && out != hidden)
-        ok = fl__cuda_times(fl__cuda_weights(r, dw, 4), fl__cuda_turned(fl__cuda_ways(r, m->projected, 0, out, out)),
+        ok = fl__cuda_times(fl__cuda_weights(r, dw, 4),
+                            fl__cuda_turned(fl__cuda_ways(r, m->projected, 0, out, out)),
                             fl__cuda_ways(r, r->call->in[6], r->rows * all + hidden, hidden, r->k.more));
     for (int part = 2; ok && r->a->biased && part < 4; part++) {
         fl_tensor b = fl__cuda_weights(r, dw, part), *of = part == 2 ? m->dx : m->dh;
@@ -388,7 +391,8 @@ FL__CUDA_SLOT(fl__cuda_rnn_grad) {
              fl__cuda_rnn_steps_back(&r, &m, w);
     }
     if (ok && c->out[0])
-        ok = fl__cuda_times(fl__cuda_cut(c->out[0], 0, 0, r.rows, r.in), *m.dx, fl__cuda_cut(w, 0, 0, all, r.in));
+        ok = fl__cuda_times(fl__cuda_cut(c->out[0], 0, 0, r.rows, r.in), *m.dx,
+                            fl__cuda_cut(w, 0, 0, all, r.in));
     if (ok && c->out[1]) ok = fl_call_into(FL_OP_add, c->out[1], m.keep, m.back, NULL) != NULL;
     if (ok && c->out[2]) ok = fl__cuda_becomes(fl__cuda_cut(c->out[2], 0, ways, n, hidden), m.cell);
     if (ok && c->out[3]) ok = fl__cuda_rnn_weights_back(&r, &m, c->out[3]);
