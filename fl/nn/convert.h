@@ -67,8 +67,9 @@ static bool fl__nn_convert_each(fl_nn_module *m, const char *prefix, void *user)
     (void)prefix;
     const fl__nn_changes *c = user;
     if (c->stored && strcmp(m->type->name, "Linear") != 0) return true;
-    for (int64_t i = 0; ok && i < (c->stored ? 1 : m->n_param); i++)
-        ok = fl__nn_change_to(user, m, &m->param[i].var->value, m->param[i].var);
+    for (int64_t i = 0; ok && i < m->n_param; i++)
+        if (!c->stored || !strcmp(m->param[i].name, "weight"))
+            ok = fl__nn_change_to(user, m, &m->param[i].var->value, m->param[i].var);
     for (int64_t i = 0; ok && i < m->n_buffer; i++)
         ok = fl__nn_change_to(user, m, &m->buffer[i].tensor, NULL);
     return ok;
