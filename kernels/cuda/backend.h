@@ -18,10 +18,10 @@
 
    Plain by intent, and slow where it says so: no 16-byte loads; one block reduces each output, one thread
    scans or scatters each line, but for sums at places that all lines share; convolutions are direct.
-   layers.h and sequence.h have the slots of registered ops, step.h those that leave in bundles, graph.h steps
-   that are replayed. Products, convolutions and attention go to cuBLASLt (lt.h) and cuDNN (dnn.h) where they
-   are there. Left for later: more devices than the first. A writing map of a view with gaps brings back the
-   elements between too: nobody else may write them meanwhile. */
+   layers.h, attention.h, ctc.h, fft.h and recurrent.h have the slots of registered ops, step.h those that
+   leave in bundles, graph.h steps that are replayed. Products, convolutions and attention go to cuBLASLt
+   (lt.h) and cuDNN (dnn.h) where they are there. Left for later: more devices than the first. A writing map
+   of a view with gaps brings back the elements between too: nobody else may write them meanwhile. */
 #ifndef FL_CUDA_BACKEND_H
 #define FL_CUDA_BACKEND_H
 #ifdef FL_STATIC
@@ -67,11 +67,14 @@ FL_PRIVATE bool fl__cuda_graph_spoil(void);
 #if defined(FL_IMPL_ONLY_CUDA_BACKEND) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CUDA_BACKEND_IMPL
 #define FL_CUDA_BACKEND_IMPL
+#include "attention.h"
+#include "ctc.h"
 #include "dnn.h"
+#include "fft.h"
 #include "graph.h"
 #include "layers.h"
 #include "lt.h"
-#include "sequence.h"
+#include "recurrent.h"
 #include "step.h"
 #include <pthread.h>
 #include <string.h>
@@ -623,7 +626,10 @@ FL_API const fl_backend *fl_backend_cuda(void) {
     if (complete) return &table;
     complete = true;
     fl__cuda_layers_slots(&table);
-    fl__cuda_sequence_slots(&table);
+    fl__cuda_attention_slots(&table);
+    fl__cuda_ctc_slots(&table);
+    fl__cuda_fft_slots(&table);
+    fl__cuda_recurrent_slots(&table);
     fl__cuda_step_slots(&table);
     fl__cuda_lt_slots(&table); /* these two stand before our own */
     fl__cuda_dnn_slots(&table);

@@ -1,153 +1,17 @@
-/* kernels/cuda/sequence.h - slots of registered ops on family cuda: attention, CTC, recurrent layers, fft
+/* kernels/cuda/recurrent.h - slots of recurrent layers and their gradient on family cuda
 
-   Attention without cuDNN, with masks or with dropout: its products are records of their own, with the scores
-   of all queries between them in memory, and one kernel does the rest. The products are of the operands'
-   dtype, the scores and sums between them wide. A recurrent layer is a product of all its rows, then of each
-   step a product and a kernel, as on the cpu. */
-#ifndef FL_CUDA_SEQUENCE_H
-#define FL_CUDA_SEQUENCE_H
+   A product of all rows, then of each step a product and a kernel, as on the cpu. */
+#ifndef FL_CUDA_RECURRENT_H
+#define FL_CUDA_RECURRENT_H
 #include "layers.h"
 /* Puts the slots of this file into the table. */
-FL_PRIVATE void fl__cuda_sequence_slots(fl_backend *cuda);
+FL_PRIVATE void fl__cuda_recurrent_slots(fl_backend *cuda);
 #endif
 
-#if defined(FL_IMPL_ONLY_CUDA_SEQUENCE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
-#ifndef FL_CUDA_SEQUENCE_IMPL
-#define FL_CUDA_SEQUENCE_IMPL
-#include "../../fl/ops/attention.h"
-#include "../../fl/ops/ctc.h"
-#include "../../fl/ops/fft.h"
+#if defined(FL_IMPL_ONLY_CUDA_RECURRENT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CUDA_RECURRENT_IMPL
+#define FL_CUDA_RECURRENT_IMPL
 #include "../../fl/ops/recurrent.h"
-#include "../../fl/ops/view.h"
-#include <string.h>
-
-/* ---- attention ---- */
-
-/* y = a b, or a b^T, as a record; y NULL: a new one of the wide dtype */
-static fl_tensor *fl__cuda_product(fl_tensor *y, fl_tensor *a, fl_tensor *b, bool transposed) {
-    if (transposed) b = fl_transpose(b, -1, -2);
-    if (!a || !b) return NULL;
-    fl_shape s = fl_shape_of(a);
-    s.dim[s.ndim - 1] = b->shape[b->ndim - 1];
-    if (!y) y = fl_out_on(a->family, s, fl_dtype_wide(a->dtype));
-    return fl_call_into(FL_OP_matmul, y, a, b, NULL);
-}
-
-/* Where the kernel writes what has been computed from x, wide: over it, or of a narrower dtype. */
-static fl_tensor *fl__cuda_narrower(fl_tensor *x, fl_dtype d) {
-    if (!x || x->dtype == d) return x;
-    fl_tensor *y = fl_out_on(x->family, fl_shape_of(x), d);
-    return y && fl_out_allocate(y) ? y : NULL;
-}
-
-static flk_attention fl__cuda_attends(const fl_call *c, fl_tensor *scores, fl_tensor *weights) {
-    const fl_attention_args *args = c->args;
-    fl_tensor *mask = c->in[3];
-    const int nd = scores->ndim;
-    flk_attention a = {.n = scores->shape[nd - 2],
-                       .m = scores->shape[nd - 1],
-                       .offset = args->offset,
-                       .window = args->window,
-                       .scores = fl_data(scores),
-                       .scale = args->scale,
-                       .softcap = args->softcap,
-                       .drop = args->p,
-                       .key = args->rng.key,
-                       .counter = args->rng.counter,
-                       .word = flk_rng_word(),
-                       .causal = args->causal};
-    fl_tensor first = *mask; /* of each batch */
-    if (!mask->weak) {
-        a.mask_row = mask->stride[nd - 2];
-        a.mask_column = mask->stride[nd - 1];
-    }
-    first.ndim = nd - 2;
-    for (int i = 0; i < nd - 2; i++) first.shape[i] = scores->shape[i];
-    fl__cuda_pass(&a.batch, c->op, 1, (fl_tensor *[]){&first}, 0, -1, true);
-    fl__cuda_operand(&a.weights, weights);
-    a.rows = a.batch.n * a.n;
-    return a;
-}
-
-/* q, k, v, mask -> y, lse */
-FL__CUDA_SLOT(fl__cuda_attention) {
-    fl_tensor *q = c->in[0], *y = c->out[0];
-    if (!fl__cuda_outputs(c)) return false;
-    fl_scope s = fl_scope_begin();
-    fl_tensor *scores = fl__cuda_product(NULL, q, c->in[1], true);
-    fl_tensor *weights = fl__cuda_narrower(scores, q->dtype);
-    bool ok = weights != NULL;
-    if (ok) {
-        flk_attention a = fl__cuda_attends(c, scores, weights);
-        a.lse = fl_data(c->out[1]);
-        ok = fl__cuda_started(c, flk_attention_weights(&a, (int)scores->dtype)) &&
-             fl__cuda_product(y, weights, c->in[2], false);
-    }
-    fl_scope_end(&s);
-    return ok;
-}
-
-/* q, k, v, mask, y, lse, dy -> dq, dk, dv */
-FL__CUDA_SLOT(fl__cuda_attention_grad) {
-    fl_tensor *q = c->in[0], *dy = c->in[6];
-    if (!fl__cuda_outputs(c)) return false;
-    fl_scope s = fl_scope_begin();
-    fl_tensor *scores = fl__cuda_product(NULL, q, c->in[1], true);
-    fl_tensor *dweights = fl__cuda_product(NULL, dy, c->in[2], true);
-    fl_tensor *weights = fl__cuda_narrower(scores, q->dtype);
-    fl_tensor *dscores = fl__cuda_narrower(dweights, q->dtype);
-    bool ok = weights && dscores;
-    if (ok) {
-        flk_attention a = fl__cuda_attends(c, scores, weights);
-        a.lse = fl_data(c->in[5]);
-        a.dweights = fl_data(dweights);
-        fl__cuda_operand(&a.dscores, dscores);
-        ok = fl__cuda_started(c, flk_attention_dscores(&a, (int)scores->dtype)) &&
-             fl__cuda_product(c->out[0], dscores, c->in[1], false) &&
-             fl__cuda_product(c->out[1], fl_transpose(dscores, -1, -2), q, false) &&
-             fl__cuda_product(c->out[2], fl_transpose(weights, -1, -2), dy, false);
-    }
-    fl_scope_end(&s);
-    return ok;
-}
-
-/* ---- CTC ---- */
-
-static void fl__cuda_strided(flk_operand *o, const fl_tensor *t) {
-    fl__cuda_operand(o, t);
-    memcpy(o->stride, t->stride, sizeof t->stride);
-}
-
-/* logp, target, steps, lengths -> total;  the same, total, dy -> dlogp. Faults are gather's, as in the
-   composition. */
-FL__CUDA_SLOT(fl__cuda_ctc) {
-    const fl_tensor *x = c->in[0], *target = c->in[1];
-    const bool grad = c->op == fl_op_ctc_grad;
-    flk_ctc a = {.t = x->shape[0],
-                 .n = x->shape[1],
-                 .classes = x->shape[2],
-                 .longest = target->shape[1],
-                 .places = 2 * target->shape[1] + 1,
-                 .blank = ((const fl_ctc_args *)c->args)->blank,
-                 .fault_op = FL_OP_gather};
-    if (!fl_out_make(c->out[0])) return false;
-    fl__cuda_strided(&a.x, x);
-    fl__cuda_strided(&a.target, target);
-    fl__cuda_strided(&a.steps, c->in[2]);
-    fl__cuda_strided(&a.lengths, c->in[3]);
-    fl__cuda_strided(&a.total, grad ? c->in[4] : c->out[0]);
-    if (grad) fl__cuda_strided(&a.dy, c->in[5]);
-    if (grad) fl__cuda_strided(&a.dx, c->out[0]);
-    const fl_dtype wide = fl_dtype_wide(x->dtype);
-    fl_buffer *work = fl__cuda_scratch(c, (size_t)flk_ctc_work(&a) * fl_dtype_size(wide));
-    if (!work) return false;
-    a.work = work->ptr;
-    const bool ok = fl__cuda_started(c, flk_ctc_run(&a, (int)wide));
-    fl_buffer_drop(work);
-    return ok;
-}
-
-/* ---- recurrent layers ---- */
 
 /* A record: its tensors that kernels and products share. Those of [rows, ...] in x's order of rows. */
 typedef struct fl__cuda_rnn_run {
@@ -400,35 +264,9 @@ FL__CUDA_SLOT(fl__cuda_rnn_grad) {
     return ok;
 }
 
-/* ---- Fourier transforms ---- */
-
-FL__CUDA_SLOT(fl__cuda_fft) {
-    const fl_fft_args *a = c->args;
-    const fl_tensor *x = c->in[0];
-    if (!fl_out_make(c->out[0])) return false;
-    if (!fl_numel(x)) return true;
-    flk_fft f = {.n = x->shape[a->axis], .inner = 1, .inverse = a->inverse};
-    for (int d = a->axis + 1; d < x->ndim - 1; d++) f.inner *= x->shape[d];
-    f.lines = fl_numel(x) / (2 * f.n);
-    if (f.n > (int64_t)1 << 31) return fl_fail("fl_fft: %lld elements", (long long)f.n);
-    fl_buffer *work = fl__cuda_scratch(c, flk_fft_plan(&f));
-    if (!work) return false;
-    f.x = fl_data(x);
-    f.y = fl_data(c->out[0]);
-    f.work = work->ptr;
-    const bool ok = fl__cuda_started(c, flk_fft_run(&f, (int)x->dtype));
-    fl_buffer_drop(work);
-    return ok;
-}
-
-FL_PRIVATE void fl__cuda_sequence_slots(fl_backend *cuda) {
-    fl_backend_set(cuda, fl_op_fft, fl__cuda_fft, FL_SLOT_CONTIGUOUS);
+FL_PRIVATE void fl__cuda_recurrent_slots(fl_backend *cuda) {
     fl_backend_set(cuda, fl_op_rnn, fl__cuda_rnn, FL_SLOT_CONTIGUOUS);
     fl_backend_set(cuda, fl_op_rnn_grad, fl__cuda_rnn_grad, FL_SLOT_CONTIGUOUS);
-    fl_backend_set(cuda, fl_op_ctc, fl__cuda_ctc, FL_SLOT_NARROW);
-    fl_backend_set(cuda, fl_op_ctc_grad, fl__cuda_ctc, FL_SLOT_NARROW);
-    fl_backend_set(cuda, fl_op_attention, fl__cuda_attention, FL_SLOT_NARROW);
-    fl_backend_set(cuda, fl_op_attention_grad, fl__cuda_attention_grad, FL_SLOT_NARROW);
 }
 
 #endif

@@ -1,0 +1,56 @@
+/* kernels/cuda/ctc.h - slots of CTC and its gradient on family cuda */
+#ifndef FL_CUDA_CTC_H
+#define FL_CUDA_CTC_H
+#include "layers.h"
+/* Puts the slots of this file into the table. */
+FL_PRIVATE void fl__cuda_ctc_slots(fl_backend *cuda);
+#endif
+
+#if defined(FL_IMPL_ONLY_CUDA_CTC) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CUDA_CTC_IMPL
+#define FL_CUDA_CTC_IMPL
+#include "../../fl/ops/ctc.h"
+#include <string.h>
+
+static void fl__cuda_strided(flk_operand *o, const fl_tensor *t) {
+    fl__cuda_operand(o, t);
+    memcpy(o->stride, t->stride, sizeof t->stride);
+}
+
+/* logp, target, steps, lengths -> total;  the same, total, dy -> dlogp. Faults are gather's, as in the
+   composition. */
+FL__CUDA_SLOT(fl__cuda_ctc) {
+    const fl_tensor *x = c->in[0], *target = c->in[1];
+    const bool grad = c->op == fl_op_ctc_grad;
+    flk_ctc a = {.t = x->shape[0],
+                 .n = x->shape[1],
+                 .classes = x->shape[2],
+                 .longest = target->shape[1],
+                 .places = 2 * target->shape[1] + 1,
+                 .blank = ((const fl_ctc_args *)c->args)->blank,
+                 .fault_op = FL_OP_gather};
+    if (!fl_out_make(c->out[0])) return false;
+    fl__cuda_strided(&a.x, x);
+    fl__cuda_strided(&a.target, target);
+    fl__cuda_strided(&a.steps, c->in[2]);
+    fl__cuda_strided(&a.lengths, c->in[3]);
+    fl__cuda_strided(&a.total, grad ? c->in[4] : c->out[0]);
+    if (grad) fl__cuda_strided(&a.dy, c->in[5]);
+    if (grad) fl__cuda_strided(&a.dx, c->out[0]);
+    const fl_dtype wide = fl_dtype_wide(x->dtype);
+    fl_buffer *work = fl__cuda_scratch(c, (size_t)flk_ctc_work(&a) * fl_dtype_size(wide));
+    if (!work) return false;
+    a.work = work->ptr;
+    const bool ok = fl__cuda_started(c, flk_ctc_run(&a, (int)wide));
+    fl_buffer_drop(work);
+    return ok;
+}
+
+FL_PRIVATE void fl__cuda_ctc_slots(fl_backend *cuda) {
+    fl_backend_set(cuda, fl_op_ctc, fl__cuda_ctc, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_ctc_grad, fl__cuda_ctc, FL_SLOT_NARROW);
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */
