@@ -99,7 +99,7 @@ static struct {
     int64_t n_row[FL__TRACKS], row_cap[FL__TRACKS];
     fl__slice *slice;
     int64_t n, cap, most, lost;
-    int64_t start, looked;     /* at the memory in use */
+    int64_t start, looked;     /* at the memory in use; atomic */
     int begun, threads;
 } fl__profile = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -213,6 +213,11 @@ static void fl__profile_count(fl__track track, const fl__slice *s, int row, int6
 
 /* ---- what the calls tell ---- */
 
+/* Whether profile `number` still runs. Under the lock: what it keeps stays until that is given back. */
+static bool fl__profile_runs(int number) {
+    return number && __atomic_load_n(&fl__profile.number, __ATOMIC_ACQUIRE) == number;
+}
+
 static void fl__profile_before(const fl_call *c, void *user) {
     const int number = __atomic_load_n(&fl__profile.number, __ATOMIC_ACQUIRE);
     const int64_t depth = fl_scope_depth();
@@ -221,6 +226,10 @@ static void fl__profile_before(const fl_call *c, void *user) {
     while (fl__profiled.n && fl__profiled.frame[fl__profiled.n - 1].depth >= depth) fl__profiled.n--;
     if (fl__profiled.profile != number || !fl__profiled.n) {
         pthread_mutex_lock(&fl__profile.lock);
+        if (!fl__profile_runs(number)) {
+            pthread_mutex_unlock(&fl__profile.lock);
+            return;
+        }
         if (fl__profiled.profile != number) {
             fl__profiled.profile = number;
             fl__profiled.o = fl__profile.o;
@@ -247,7 +256,7 @@ static void fl__profile_after(const fl_call *c, void *user) {
     const int i = fl__profiled.n - 1;
     if (i < 0 || fl__profiled.frame[i].depth != depth) return; /* it began before the profile */
     fl__profiled.n--;
-    if (__atomic_load_n(&fl__profile.number, __ATOMIC_ACQUIRE) != fl__profiled.profile) return;
+    if (!fl__profile_runs(fl__profiled.profile)) return;
     const int64_t begin = fl__profiled.frame[i].begin, own = now - begin - fl__profiled.frame[i].inner;
     fl__slice s = {.begin = begin, .ns = now - begin, .thread = fl__profiled.thread,
                    .backward = fl__profiled.backward, .site = fl_site_now()};
@@ -259,6 +268,10 @@ static void fl__profile_after(const fl_call *c, void *user) {
     const bool look = now - __atomic_load_n(&fl__profile.looked, __ATOMIC_RELAXED) >= FL__LOOK_NS;
     const int64_t in_use = look ? fl_mem_stats_of(NULL).in_use : 0;
     pthread_mutex_lock(&fl__profile.lock);
+    if (!fl__profile_runs(fl__profiled.profile)) { /* it has ended since: so have its rows and slices */
+        pthread_mutex_unlock(&fl__profile.lock);
+        return;
+    }
     s.row = fl__profile_op_row(c);
     fl__profile_count(FL__OPS, &s, s.row, own);
     if (fl__profiled.n_open)
@@ -315,7 +328,7 @@ FL_API bool fl_profile_begin_opt(int64_t max_events, fl_profile_opts o) {
     fl__profile.o = o;
     fl__profile.most = max_events > 0 ? max_events : 1000000;
     fl__profile.start = fl__profile_now(&o);
-    fl__profile.looked = fl__profile.start - FL__LOOK_NS;
+    __atomic_store_n(&fl__profile.looked, fl__profile.start - FL__LOOK_NS, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&fl__profile.lock);
     __atomic_store_n(&fl__profile.number, fl__profile.begun, __ATOMIC_RELEASE);
     fl_notes(1);
