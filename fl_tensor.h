@@ -1416,7 +1416,7 @@ uint32_t fl_version_of(const fl_tensor *t) {
 #define FL__STRING(x) FL__STRING_(x)
 FL_API const fl_backend *FL__PASTE(fl_backend_, FL_TENSOR_BACKEND)(void);
 #ifdef FL_USE_CUDA
-const fl_backend *fl_backend_cuda(void); /* kernels/cuda/backend.h */
+const fl_backend *fl_backend_cuda_of(int device); /* kernels/cuda/backend.h */
 #endif
 
 static int fl__family_of(const char *fn, const char *name) {
@@ -1442,11 +1442,11 @@ __attribute__((constructor)) static void fl__families_init(void) {
     fl__register_ops();
     fl_backend_use(fl_backend_cpu(), NULL);
 #ifdef FL_USE_CUDA
-    fl_backend_use(fl_backend_cuda(), NULL);
+    for (int i = 0; fl_backend_cuda_of(i); i++) fl_backend_use(fl_backend_cuda_of(i), NULL);
 #endif
-    if (strcmp(FL__STRING(FL_TENSOR_BACKEND), "cpu") &&
-        fl_backend_use(FL__PASTE(fl_backend_, FL_TENSOR_BACKEND)(), NULL))
-        fl__default_family = fl__n_families - 1; /* the last one, if it was there already too */
+    const fl_backend *chosen = FL__PASTE(fl_backend_, FL_TENSOR_BACKEND)();
+    if (strcmp(FL__STRING(FL_TENSOR_BACKEND), "cpu") && fl_backend_use(chosen, NULL))
+        fl__default_family = fl__family_of("FL_TENSOR_BACKEND", chosen->name);
     fl__default_from_environment();
 }
 

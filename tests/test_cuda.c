@@ -4,6 +4,7 @@
 #include "../fl.h"
 #include "../kernels/cuda/graph.h"
 #include "test.h"
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -405,28 +406,33 @@ TEST(out_of_memory_says_so_and_the_same_call_succeeds_later) {
 
 /* ---- streams ---- */
 
-/* A drawn walk over eight tensors on four streams: differences, which take the place of a tensor that another
-   stream may still read, steps in place, which wait in a queue, copies, moves. True if each holds what the
-   same walk gives on the host. */
-static bool walk_streams(uint64_t seed) {
+/* A drawn walk over eight tensors on four streams of one device or two: differences, which take the place of
+   a tensor that another stream may still read, steps in place, which wait in a queue, copies, moves. True if
+   each holds what the same walk gives on the host. */
+static bool walk_streams(uint64_t seed, int devices) {
     enum { TENSORS = 8, N = 33, STEPS = 120 };
+    static const char *const on[2] = {"cuda", "cuda:1"};
     static fl_step_rule rule = {
         .reads = "g", .writes = "p", .numbers = "lr", .formula = "SUB(p, MUL(lr, g))"};
-    fl_tensor *t[TENSORS], *half[4];
+    fl_tensor *t[TENSORS], *half[2][4];
     float want[TENSORS], got[N];
     bool same = true;
     fl_rng rng = {seed, 0};
     cuda_emu_seed(seed);
-    for (int i = 0; i < 4; i++) half[i] = fl_keep(fl_full(FL_SCALAR_SHAPE, 0.5, FL_F64));
-    for (int i = 0; i < TENSORS; i++) t[i] = fl_keep(fl_full(FL_SHAPE(N), want[i] = (float)i, FL_F32));
+    for (int i = 0; i < 4 * devices; i++)
+        half[i / 4][i % 4] = fl_keep(fl_to(fl_full(FL_SCALAR_SHAPE, 0.5, FL_F64), on[i / 4]));
+    for (int i = 0; i < TENSORS; i++)
+        t[i] = fl_keep(fl_to(fl_full(FL_SHAPE(N), want[i] = (float)i, FL_F32), on[i % devices]));
     for (int step = 0; step < STEPS; step++) {
         fl_scope s = fl_scope_begin();
         const int a = (int)(8 * fl_rng_uniform(&rng)), b = (int)(8 * fl_rng_uniform(&rng));
         const int c = (int)(8 * fl_rng_uniform(&rng)), kind = (int)(9 * fl_rng_uniform(&rng));
         const int stream = (int)(4 * fl_rng_uniform(&rng));
         fl_stream(stream);
-        fl_tensor *now = kind < 3    ? fl_sub(t[b], t[c])
-                         : kind == 3 ? fl_to(fl_to(t[b], "cpu"), "cuda")
+        const char *home = on[a % devices];
+        fl_tensor *x = fl_to(t[b], home);
+        fl_tensor *now = kind < 3    ? fl_sub(x, fl_to(t[c], home))
+                         : kind == 3 ? fl_to(fl_to(t[b], "cpu"), home)
                                      : NULL;
         if (now) {
             want[a] = kind < 3 ? want[b] - want[c] : want[b];
@@ -437,10 +443,10 @@ static bool walk_streams(uint64_t seed) {
             CHECK(fl_set_host(t[a], got, sizeof got));
             want[a] = (float)step;
         } else if (kind < 6 && a != b) {
-            CHECK(fl_step(&rule, (fl_tensor *[]){t[b], t[a]}, 1, &half[stream], NULL));
+            CHECK(fl_step(&rule, (fl_tensor *[]){x, t[a]}, 1, &half[a % devices][stream], NULL));
             want[a] -= 0.5f * want[b];
         } else if (a != b) {
-            CHECK(fl_assign(t[a], t[b]));
+            CHECK(fl_assign(t[a], x));
             want[a] = want[b];
         }
         fl_scope_end(&s);
@@ -450,18 +456,20 @@ static bool walk_streams(uint64_t seed) {
         for (int k = 0; k < N; k++) same &= got[k] == want[i];
         fl_drop(t[i]);
     }
-    for (int i = 0; i < 4; i++) fl_drop(half[i]);
+    for (int i = 0; i < 4 * devices; i++) fl_drop(half[i / 4][i % 4]);
     return same;
 }
 
 TEST(streams_wait_for_what_others_did_with_their_tensors) {
     NEEDS_EMULATION;
-    int wrong = 0;
-    for (uint64_t seed = 1; seed <= 20; seed++) CHECK(walk_streams(seed));
-    cuda_emu_drop_waits(true); /* the walk would notice */
-    for (uint64_t seed = 1; seed <= 20; seed++) wrong += !walk_streams(seed);
-    cuda_emu_drop_waits(false);
-    CHECK(wrong > 10);
+    for (int devices = 1; devices <= 2; devices++) {
+        int wrong = 0;
+        for (uint64_t seed = 1; seed <= 20; seed++) CHECK(walk_streams(seed, devices));
+        cuda_emu_drop_waits(true); /* the walk would notice */
+        for (uint64_t seed = 1; seed <= 20; seed++) wrong += !walk_streams(seed, devices);
+        cuda_emu_drop_waits(false);
+        CHECK(wrong > 10);
+    }
     CHECK_EQ_INT(fl_stream(3), 0);
     CHECK_EQ_INT(fl_stream(0), 3);
 }
@@ -761,6 +769,203 @@ TEST(any_call_may_fail_around_a_graph) {
         failures += failed;
     }
     CHECK(!failed && failures > 10);
+}
+
+/* ---- two devices ---- */
+
+static bool has_two(void) {
+    fl_scope s = fl_scope_begin();
+    const bool there = fl_to(fl_zeros(FL_SCALAR_SHAPE, FL_F32), "cuda:1");
+    if (!there) CHECK_ERROR("there is no CUDA device 1");
+    fl_scope_end(&s);
+    return there;
+}
+#define NEEDS_TWO \
+    NEEDS_CUDA;   \
+    if (!has_two()) SKIP("family cuda:1: one device")
+
+TEST(each_device_works_by_itself) {
+    NEEDS_TWO;
+    float drawn[2][1001];
+    graph_run run[2];
+    for (int i = 0; i < 2; i++) {
+        CHECK(fl_backend_set_default(i ? "cuda:1" : "cuda"));
+        CHECK_EQ_INT(small_work(), 72);
+        fl_scope s = fl_scope_begin();
+        fl_seed(5);
+        fl_tensor *x = fl_uniform(FL_SHAPE(1001), 0, 1, FL_F32, NULL);
+        CHECK_STR(fl_backend_name(x), i ? "cuda:1" : "cuda");
+        CHECK(fl_to_host(x, drawn[i], sizeof drawn[i]));
+        fl_scope_end(&s);
+        fl_cuda_graph *g = fl_cuda_graph_new();
+        train_graph(&run[i], g);
+        CHECK(fl_cuda_graph_ready(g));
+        fl_cuda_graph_free(g);
+    }
+    CHECK(!memcmp(drawn[0], drawn[1], sizeof drawn[0]));
+    CHECK(!memcmp(&run[0], &run[1], sizeof run[0]));
+}
+
+TEST(each_device_has_its_own_memory_and_figures) {
+    NEEDS_TWO;
+    fl_tensor *x = fl_zeros(FL_SHAPE(1000), FL_F32), *y = fl_to(x, "cuda:1");
+    fl_mem_manager *m[2] = {x->buffer->device->manager, y->buffer->device->manager};
+    CHECK(m[0] != m[1] && !strcmp(m[1]->name, "cuda:1"));
+    fl_mem_stats before[2] = {fl_mem_stats_of(m[0]), fl_mem_stats_of(m[1])};
+    fl_tensor *z = fl_to(fl_zeros(FL_SHAPE(300, 1000), FL_F32), "cpu"), *w = fl_to(z, "cuda:1");
+    const int64_t gained = fl_mem_stats_of(m[1]).in_use - before[1].in_use;
+    CHECK(w && gained >= 1200000 && gained < 1400000);
+    CHECK_EQ_INT(fl_mem_stats_of(m[0]).in_use - before[0].in_use, gained); /* the zeros */
+    fl_mem_stats_reset_peak(m[0]);
+    CHECK(fl_to(z, "cuda:1") && fl_to(w, "cuda:1") == w);
+    CHECK_EQ_INT(fl_mem_stats_of(m[0]).peak_in_use, fl_mem_stats_of(m[0]).in_use);
+    CHECK_EQ_INT(fl_mem_stats_of(m[1]).in_use - before[1].in_use, 2 * gained);
+    if (cuda_emu_limit) { /* one is full, the other is not touched */
+        fl_tensor *large = fl_to(fl_zeros(FL_SHAPE(1 << 20), FL_F32), "cpu");
+        const int64_t kept = fl_mem_stats_of(m[0]).reserved;
+        cuda_emu_limit(8 << 20);
+        CHECK(fl_to(large, "cuda:1") && !fl_to(large, "cuda:1"));
+        CHECK_ERROR("(manager cuda:1)");
+        CHECK_EQ_INT(fl_mem_stats_of(m[0]).reserved, kept);
+        cuda_emu_limit(0);
+        CHECK(fl_to(large, "cuda:1"));
+    }
+}
+
+/* No host in between: nothing is read, nobody waits. */
+TEST(devices_move_to_each_other) {
+    NEEDS_TWO;
+    int waiting = 0;
+    for (int i = 0; i < 10; i++) {
+        fl_scope s = fl_scope_begin();
+        double got[6];
+        fl_tensor *x = fl_reshape(fl_arange(i, i + 6, 1, FL_F64), FL_SHAPE(2, 3));
+        fl_tensor *y = fl_to(fl_transpose(x, 0, 1), "cuda:1");
+        fl_tensor *z = fl_to(fl_add(y, fl_num(10)), "cuda");
+        if (cuda_emu_waiting) waiting += cuda_emu_waiting() > 0;
+        CHECK(fl_to_host(z, got, sizeof got));
+        CHECK_EQ_INT(got[1], i + 13);
+        CHECK_EQ_INT(got[5], i + 15);
+        fl_scope_end(&s);
+    }
+    CHECK(!cuda_emu_waiting || waiting > 5);
+    CHECK_EQ_INT(fl_mem_live(), 0);
+}
+
+TEST(operands_of_two_devices_are_an_error_that_names_both) {
+    NEEDS_TWO;
+    fl_tensor *x = fl_ones(FL_SHAPE(2, 3), FL_F32), *y = fl_to(x, "cuda:1");
+    fl_tensor *label = fl_to(fl_zeros(FL_SHAPE(2), FL_I64), "cuda:1");
+    for (int kind = 0; kind < 6; kind++) {
+        CHECK(!(kind == 0   ? fl_add(x, y)
+                : kind == 1 ? fl_layer_norm(x, 1, fl_select(y, 0, 0), NULL, 1e-5)
+                : kind == 2 ? fl_cross_entropy(x, label)
+                : kind == 3 ? fl_matmul(y, fl_transpose(x, 0, 1))
+                : kind == 4 ? fl_where(fl_gt(x, x), y, y)
+                            : fl_linear(x, y, NULL)));
+        if (!CHECK(fl_error() && strstr(fl_error(), "'cuda'") && strstr(fl_error(), "'cuda:1'")))
+            printf("  kind %d: %s\n", kind, fl_error() ? fl_error() : "no error");
+        fl_error_clear();
+    }
+    CHECK(!fl_to(x, "cuda:8"));
+    CHECK_STR(fl_error(), "no backend family 'cuda:8'");
+    fl_error_clear();
+    if (cuda_emu_limit) {
+        CHECK(!fl_to(x, "cuda:2"));
+        CHECK_STR(fl_error(), "there is no CUDA device 2: they are 2, counted from 0; FL_DEVICE=cpu");
+        fl_error_clear();
+    }
+    CHECK_EQ_INT(fl_item(fl_sum(fl_add(y, y), FL_ALL_AXES)), 12);
+}
+
+TEST(what_the_data_of_one_device_shows_is_not_the_others) {
+    NEEDS_TWO;
+    const int64_t at[2] = {1, 7};
+    fl_tensor *i = fl_from_host(at, FL_SHAPE(2), FL_I64), *x = fl_arange(0, 3, 1, FL_F32);
+    fl_tensor *y = fl_gather(fl_to(x, "cuda:1"), 0, fl_to(i, "cuda:1"));
+    CHECK(y && fl_sync(x));
+    CHECK(!fl_sync(y));
+    CHECK_STR(fl_error(), "fl_gather: index 7 is out of range for axis 0 of size 3");
+    fl_error_clear();
+    CHECK(fl_sync(y));
+}
+
+/* The graph's memory, streams and work are of its device; what is done on another one beside it stays. */
+TEST(a_graph_of_one_device_does_not_meet_the_other) {
+    NEEDS_TWO;
+    fl_tensor *x = fl_ones(FL_SHAPE(12), FL_F32), *y = fl_to(x, "cuda:1");
+    fl_cuda_graph *g = fl_cuda_graph_new();
+    CHECK(odd_round(g, 0, x) && odd_round(g, 0, x));
+    for (int kind = 0; kind < 2; kind++) {
+        fl_scope s = fl_scope_begin();
+        CHECK(fl_cuda_graph_begin(g));
+        CHECK(!(kind ? fl_to(x, "cuda:1") : fl_exp(y)));
+        CHECK(!fl_cuda_graph_end(g));
+        CHECK_STR(fl_error(), kind ? "cuda: memory of 'cuda:1' while a graph of 'cuda' is captured"
+                                   : "fl_exp: cuda: another stream than the graph's");
+        fl_error_clear();
+        fl_scope_end(&s);
+        for (int i = 0; i < 2; i++) { /* it warms up again, beside other work */
+            CHECK(odd_round(g, 0, x));
+            CHECK_EQ_INT(fl_item(fl_sum(fl_exp(fl_zeros(FL_SHAPE(5), FL_F32)), FL_ALL_AXES)), 5);
+        }
+    }
+    CHECK(odd_round(g, 0, x) && fl_cuda_graph_ready(g));
+    CHECK(fl_assign(x, fl_to(fl_add(y, y), "cuda"))); /* a replay waits for the other device's work */
+    CHECK(fl_cuda_graph_replay(g));
+    CHECK_EQ_INT(fl_item(fl_sum(fl_to(x, "cuda:1"), FL_ALL_AXES)), 24);
+    fl_cuda_graph_free(g);
+}
+
+TEST(any_call_may_fail_between_two_devices) {
+    NEEDS_TWO;
+    if (!cuda_emu_fail_in) SKIP("the emulation's failing calls");
+    bool failed = true;
+    int failures = 0;
+    for (int64_t n = 1; n < 90; n++)
+        for (int again = 0; again < 2; again++) {
+            fl_scope s = fl_scope_begin();
+            cuda_emu_fail_in(again ? 0 : n);
+            fl_tensor *x = fl_full(FL_SHAPE(50), 2, FL_F32), *y = fl_to(x, "cuda:1");
+            fl_stream(1);
+            fl_tensor *z = fl_to(fl_mul(y, y), "cuda");
+            fl_stream(0);
+            const double got = fl_item(fl_sum(fl_add(z, x), FL_ALL_AXES));
+            const bool bad = fl_error() != NULL;
+            cuda_emu_fail_in(0);
+            fl_error_clear();
+            CHECK(bad ? !again : got == 300);
+            if (!again) failures += failed = bad;
+            fl_scope_end(&s);
+            CHECK_EQ_INT(fl_mem_live(), 0);
+        }
+    CHECK(!failed && failures > 10);
+}
+
+static void *work_on(void *family) {
+    test_errors_return();
+    bool ok = true;
+    for (int i = 0; i < 30 && ok; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_tensor *x = fl_to(fl_full(FL_SHAPE(50), i, FL_F32), family);
+        fl_tensor *y = fl_to(fl_add(x, x), i % 2 ? "cuda" : "cuda:1");
+        fl_tensor *sum = fl_sum_squares(fl_to(y, family));
+        ok = fl_item(sum) == 50.0 * 4 * i * i && !fl_error();
+        fl_scope_end(&s);
+    }
+    return ok ? family : NULL;
+}
+
+TEST(threads_work_on_two_devices) {
+    NEEDS_TWO;
+    static char name[2][8] = {"cuda", "cuda:1"};
+    pthread_t thread[4];
+    for (int i = 0; i < 4; i++) REQUIRE(!pthread_create(&thread[i], NULL, work_on, name[i % 2]));
+    for (int i = 0; i < 4; i++) {
+        void *ok = NULL;
+        CHECK(!pthread_join(thread[i], &ok) && ok == name[i % 2]);
+    }
+    CHECK_EQ_INT(fl_mem_live(), 0);
 }
 
 /* In a process of its own, as every test: the device stays broken. */

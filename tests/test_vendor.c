@@ -164,6 +164,25 @@ TEST(attention_of_halves_without_dropout_is_the_librarys) {
     CHECK_EQ_INT(counted("mock_faults"), 0);
 }
 
+/* A plan and a handle of one are none of the other's: the mocks would say so. */
+TEST(each_device_has_handles_and_plans_of_its_own) {
+    NEEDS_MOCK;
+    fl_tensor *a = whole(FL_SHAPE(5, 8), 2), *b = whole(FL_SHAPE(8, 6), 3);
+    fl_tensor *x = whole(FL_SHAPE(2, 3, 5, 5), 1), *w = whole(FL_SHAPE(4, 3, 3, 3), 2);
+    fl_tensor *want = fl_conv(fl_to(x, "cpu"), fl_to(w, "cpu"), NULL);
+    static const char *const on[] = {"cuda", "cuda:1", "cuda", "cuda:1"};
+    for (int i = 0; i < 4; i++) {
+        fl_tensor *y = fl_to(fl_conv(fl_to(x, on[i]), fl_to(w, on[i]), NULL), "cpu");
+        CHECK(same_as_cpu(fl_matmul(fl_to(a, on[i]), fl_to(b, on[i])), a, b));
+        CHECK(y && fl_item(fl_all(fl_eq(y, want), FL_ALL_AXES)) == 1);
+    }
+    CHECK_EQ_INT(counted("mock_choices"), 2);
+    CHECK_EQ_INT(counted("mock_products"), 4);
+    CHECK_EQ_INT(counted("mock_plans"), 2);
+    CHECK_EQ_INT(counted("mock_runs"), 4);
+    CHECK_EQ_INT(counted("mock_mistakes") + counted("mock_faults"), 0);
+}
+
 /* Tests run in processes of their own, so that this one finds nothing. */
 TEST(without_the_library_there_is_one_warning_and_our_own_kernel) {
     NEEDS_MOCK;

@@ -198,9 +198,11 @@ static void fl__lattice_register_all(void) {
     fl__cpu_transducer_slots(&cpu);
     fl__lattice_known = fl_backend_use(&cpu, NULL);
 #ifdef FL_USE_CUDA
-    fl_backend cuda = *fl_backend_at(fl_backend_index("cuda"));
-    fl__cuda_lattice_slots(&cuda);
-    fl__lattice_known = fl__lattice_known && fl_backend_use(&cuda, NULL);
+    for (int i = 0; fl__lattice_known && fl_backend_cuda_of(i); i++) {
+        fl_backend cuda = *fl_backend_at(fl_backend_index(fl_backend_cuda_of(i)->name));
+        fl__cuda_lattice_slots(&cuda);
+        fl__lattice_known = fl_backend_use(&cuda, NULL);
+    }
 #endif
 }
 

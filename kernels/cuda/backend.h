@@ -1,13 +1,14 @@
-/* kernels/cuda/backend.h - the family cuda: its table, its slots, what it makes, maps and waits for
+/* kernels/cuda/backend.h - the families cuda, cuda:1 ...: their table and slots; what they make, map, sync
 
    A slot turns a record into the plain structs of flk.h, which start kernels on the stream in use
    (fl_stream) and return; fl_sync and fl_map wait. Ops without a slot here are composed of those with one;
    those without a composition (factorisations) run on the cpu, with a warning. What only the data shows, an
    index out of range or x % 0, is an error of the next sync or map.
 
-   -DFL_USE_CUDA includes this file and registers the family; -DFL_TENSOR_BACKEND=cuda makes new tensors live
-   on it, and FL_DEVICE=cpu in the environment does not. Device and driver are looked for when the first
-   tensor is made: without them that is an error, never a silent run on the cpu.
+   -DFL_USE_CUDA includes this file and registers the families: cuda is device 0, cuda:1 to cuda:7 are others.
+   -DFL_TENSOR_BACKEND=cuda makes new tensors live on the first, and FL_DEVICE=cpu in the environment does
+   not. Device and driver are looked for when the first tensor is made: without them that is an error, never
+   a silent run on the cpu. Operands of one op are of one device; fl_to moves between two without the host.
 
    Shown without a GPU, by make cuda-check: what the kernels compute (conformance, gradcheck, random, and the
    cpu beside them on large operands), that the host relies on no unfinished work and reads no device memory,
@@ -20,8 +21,8 @@
    scans or scatters each line, but for sums at places that all lines share; convolutions are direct.
    layers.h, attention.h, ctc.h, fft.h and recurrent.h have the slots of registered ops, step.h those that
    leave in bundles, graph.h steps that are replayed. Products, convolutions and attention go to cuBLASLt
-   (lt.h) and cuDNN (dnn.h) where they are there. Left for later: more devices than the first. A writing map
-   of a view with gaps brings back the elements between too: nobody else may write them meanwhile. */
+   (lt.h) and cuDNN (dnn.h) where they are there. A writing map of a view with gaps brings back the elements
+   between too: nobody else may write them meanwhile. */
 #ifndef FL_CUDA_BACKEND_H
 #define FL_CUDA_BACKEND_H
 #ifdef FL_STATIC
@@ -31,6 +32,8 @@
 #include "flk.h"
 #include "memory.h"
 FL_API const fl_backend *fl_backend_cuda(void);
+/* Of the device with that number, which may be absent; NULL: of a number too large. */
+FL_API const fl_backend *fl_backend_cuda_of(int device);
 
 /* private: what the files of slots share */
 #define FL__CUDA_SLOT(name) \
@@ -42,7 +45,7 @@ FL_API const fl_backend *fl_backend_cuda(void);
 /* Runs it for the stream in use: what other streams did with the operands is waited for. */
 FL_PRIVATE bool fl__cuda_slot(const fl_backend *self, const fl_call *c, fl_slot run);
 /* The stream that this thread computes on, NULL after fl_fail. Until the end no other thread starts work. */
-FL_PRIVATE void *fl__cuda_begin(void);
+FL_PRIVATE void *fl__cuda_begin(int device);
 FL_PRIVATE void fl__cuda_end(void);
 /* True, or an error of the record's op that says why. */
 FL_PRIVATE bool fl__cuda_started(const fl_call *c, const char *why);
@@ -55,7 +58,7 @@ FL_PRIVATE void fl__cuda_pass(flk_pass *p, fl_op op, int n, fl_tensor *const t[]
                               bool as_is);
 /* The same over all but t[shaped]'s axis, which the lines go along. */
 FL_PRIVATE void fl__cuda_lines(flk_lines *l, fl_op op, int n, fl_tensor *const t[], int shaped, int axis);
-/* Memory of the device for the kernels of one slot, until it is dropped: what runs then has it still. */
+/* Memory of the device in use, for the kernels of one slot, until it is dropped: what runs has it still. */
 FL_PRIVATE fl_buffer *fl__cuda_scratch(const fl_call *c, size_t bytes);
 /* While this thread captures (graph.h): b is used; c may be captured, on that stream. */
 FL_PRIVATE bool fl__cuda_graph_use(fl_buffer *b, bool writes);
@@ -108,7 +111,6 @@ FL_PRIVATE bool fl__cuda_refuses(const fl_call *c, fl_dtype d) {
 /* Held from a tensor's use on until its kernels are started, so that an event of its stream stands behind
    them. Compositions run slots in slots. */
 static pthread_mutex_t fl__cuda_starting;
-static pthread_once_t fl__cuda_once = PTHREAD_ONCE_INIT;
 static void fl__cuda_starting_init(void) {
     pthread_mutexattr_t a;
     pthread_mutexattr_init(&a);
@@ -117,12 +119,19 @@ static void fl__cuda_starting_init(void) {
     pthread_mutexattr_destroy(&a);
 }
 
-FL_PRIVATE void *fl__cuda_begin(void) {
+static int fl__cuda_ordinal(const fl_backend *self) {
+    return (int)(intptr_t)self->user;
+}
+
+static void *fl__cuda_stream(int device) {
     void *stream = NULL;
-    const char *why = flk_use_stream((int)(fl_flags() >> 16 & 255), &stream);
-    if (why) return fl_fail("cuda: %s", why), NULL;
-    pthread_once(&fl__cuda_once, fl__cuda_starting_init);
-    pthread_mutex_lock(&fl__cuda_starting);
+    const char *why = flk_use_stream(device, (int)(fl_flags() >> 16 & 255), &stream);
+    return why ? fl_fail("cuda: %s", why), NULL : stream;
+}
+
+FL_PRIVATE void *fl__cuda_begin(int device) {
+    void *stream = fl__cuda_stream(device);
+    if (stream) pthread_mutex_lock(&fl__cuda_starting);
     return stream;
 }
 
@@ -130,30 +139,32 @@ FL_PRIVATE void fl__cuda_end(void) {
     pthread_mutex_unlock(&fl__cuda_starting);
 }
 
-static bool fl__cuda_use(const fl_tensor *t, void *stream, bool writes) {
+static bool fl__cuda_use(const fl_call *c, const fl_tensor *t, void *stream, bool writes) {
     if (!t || !t->buffer) return true;
+    if (t->buffer->device != fl__cuda_device(flk_device()))
+        return fl_fail("fl_%s: an operand lives on '%s', others on '%s'; move one with fl_to",
+                       fl_op_get_info(c->op)->name, t->buffer->device->name,
+                       fl__cuda_device(flk_device())->name);
     if (fl__cuda_captures() && !fl__cuda_graph_use(t->buffer, writes)) return false;
     return fl_buffer_use(t->buffer, stream);
 }
 
 FL_PRIVATE bool fl__cuda_slot(const fl_backend *self, const fl_call *c, fl_slot run) {
-    void *stream = fl__cuda_begin();
+    void *stream = fl__cuda_begin(fl__cuda_ordinal(self));
     if (!stream) return false;
     bool ok = !fl__cuda_captures() || fl__cuda_graph_takes(c, stream);
-    for (int i = 0; ok && i < c->n_out; i++) ok = fl__cuda_use(c->out[i], stream, true);
-    for (int i = 0; ok && i < c->n_in; i++) ok = fl__cuda_use(c->in[i], stream, false);
+    for (int i = 0; ok && i < c->n_out; i++) ok = fl__cuda_use(c, c->out[i], stream, true);
+    for (int i = 0; ok && i < c->n_in; i++) ok = fl__cuda_use(c, c->in[i], stream, false);
     ok = ok && run(self, c);
     fl__cuda_end();
     return ok || fl__cuda_graph_spoil();
 }
 
 static bool fl__cuda_make(const fl_backend *self, fl_tensor *out, const fl_mem_info *info) {
-    (void)self;
     fl_mem_info mine = *info;
     size_t bytes;
-    const char *why = flk_use_stream((int)(fl_flags() >> 16 & 255), &mine.stream);
-    if (why) return fl_fail("cuda: %s", why);
-    mine.device = fl__cuda_device();
+    mine.device = fl__cuda_device(fl__cuda_ordinal(self));
+    if (!(mine.stream = fl__cuda_stream(fl__cuda_ordinal(self)))) return false;
     if (__builtin_mul_overflow((size_t)fl_numel(out), fl_dtype_size(out->dtype), &bytes))
         return fl_fail("fl_out_make: %s of %s is too large", FL_SHAPE_TEXT(out), fl_dtype_name(out->dtype));
     out->buffer = fl_buffer_new(bytes, &mine);
@@ -167,11 +178,10 @@ static bool fl__cuda_no_host(const char *fn) {
 
 /* Waits, and reports what the data of the work so far showed. */
 static bool fl__cuda_sync(const fl_backend *self) {
-    (void)self;
     if (fl__cuda_captures()) return fl__cuda_no_host("fl_sync");
-    const char *why = flk_sync();
+    const char *why = flk_sync(fl__cuda_ordinal(self));
     if (why) return fl_fail("cuda: %s", why);
-    const flk_fault f = flk_take_fault();
+    const flk_fault f = flk_take_fault(fl__cuda_ordinal(self));
     if (!f.op) return true;
     const char *name = fl_op_get_info(f.op)->name;
     if (f.zero) return fl_fail("fl_%s: integer division by zero", name);
@@ -179,11 +189,11 @@ static bool fl__cuda_sync(const fl_backend *self) {
                    (int)f.axis, (long long)f.size);
 }
 
-/* A copy behind all that uses the buffer and another one, of the device or pinned; NULL: of other memory. */
-static bool fl__cuda_copy_behind(const char *fn, fl_buffer *b, fl_buffer *also, void *dst, const void *src,
-                                 size_t bytes, bool waits) {
+/* A copy behind all that uses the buffer and another one, of a device or pinned; NULL: of other memory. */
+static bool fl__cuda_copy_behind(const fl_backend *self, const char *fn, fl_buffer *b, fl_buffer *also,
+                                 void *dst, const void *src, size_t bytes, bool waits) {
     if (fl__cuda_captures()) return fl__cuda_no_host(fn);
-    void *stream = fl__cuda_begin();
+    void *stream = fl__cuda_begin(fl__cuda_ordinal(self));
     if (!stream) return false;
     const bool ok = fl_buffer_use(b, stream) && (!also || fl_buffer_use(also, stream));
     const char *why = ok ? flk_copy_later(dst, src, bytes) : NULL;
@@ -192,7 +202,8 @@ static bool fl__cuda_copy_behind(const char *fn, fl_buffer *b, fl_buffer *also, 
     return ok && (!why || fl_fail("%s: cuda: %s", fn, why));
 }
 
-static fl_buffer *fl__cuda_stage(const char *fn, size_t bytes) {
+static fl_buffer *fl__cuda_stage(const fl_backend *self, const char *fn, size_t bytes) {
+    if (!fl__cuda_stream(fl__cuda_ordinal(self))) return NULL; /* pinned by a device in use */
     const fl_mem_info info = {.device = fl__cuda_pinned(), .op = fn, .lifetime = 1};
     return fl_buffer_new(bytes, &info);
 }
@@ -231,10 +242,11 @@ static void *fl__cuda_map_tensor(const fl_backend *self, fl_tensor *t, int acces
     m->of = t;
     m->bytes = (size_t)(all * size);
     m->device = (char *)fl_data(t) - before * size;
-    m->host = fl__cuda_stage("map", m->bytes);
+    m->host = fl__cuda_stage(self, "map", m->bytes);
     bool ok = m->host != NULL;
     if (ok && (access & FL_READ || all > fl_numel(t)))
-        ok = fl__cuda_copy_behind("fl_map", t->buffer, m->host, m->host->ptr, m->device, m->bytes, true);
+        ok = fl__cuda_copy_behind(self, "fl_map", t->buffer, m->host, m->host->ptr, m->device, m->bytes,
+                                  true);
     if (!ok) return fl_buffer_drop(m->host), fl_heap_free(m), NULL;
     pthread_mutex_lock(&fl__cuda_maps_lock);
     m->next = fl__cuda_maps;
@@ -245,7 +257,6 @@ static void *fl__cuda_map_tensor(const fl_backend *self, fl_tensor *t, int acces
 
 /* The last mapping of t goes first. */
 static void fl__cuda_unmap_tensor(const fl_backend *self, fl_tensor *t, int access) {
-    (void)self;
     pthread_mutex_lock(&fl__cuda_maps_lock);
     fl__cuda_map **at = &fl__cuda_maps, *m;
     while (*at && (*at)->of != t) at = &(*at)->next;
@@ -253,34 +264,33 @@ static void fl__cuda_unmap_tensor(const fl_backend *self, fl_tensor *t, int acce
     pthread_mutex_unlock(&fl__cuda_maps_lock);
     if (!m) return;
     if (access & FL_WRITE)
-        fl__cuda_copy_behind("fl_unmap", t->buffer, m->host, m->device, m->host->ptr, m->bytes, false);
+        fl__cuda_copy_behind(self, "fl_unmap", t->buffer, m->host, m->device, m->host->ptr, m->bytes, false);
     fl_buffer_drop(m->host);
     fl_heap_free(m);
 }
 
-/* Between the host's memory and the device's, or within the device, in one copy. To the device through
-   pinned memory, as far as that is little, so that nobody waits. */
+/* Between the host's memory and the device's, another device's, or within the device, in one copy by self's
+   stream. To the device through pinned memory, as far as that is little, so that nobody waits. */
 enum { FL__CUDA_STAGED = 64 << 20 };
 static bool fl__cuda_move(const fl_backend *self, fl_tensor *dst, fl_tensor *src) {
-    (void)self;
-    const fl_device *device = fl__cuda_device();
     for (int i = 0; i < 2; i++) {
         const fl_tensor *t = i ? src : dst;
         if (!t->buffer || t->buffer->pageable || !t->buffer->ptr || !fl_is_contiguous(t)) return false;
-        if (t->buffer->device != device && !t->buffer->device->host) return false;
+        if (!fl__cuda_has(t->buffer) && !t->buffer->device->host) return false;
     }
-    if (fl__cuda_captures() && dst->buffer->device != src->buffer->device) return fl__cuda_no_host("fl_to");
-    if (dst->buffer->device != device && !fl__cuda_sync(self)) return false;
-    const size_t bytes = (size_t)fl_numel(src) * fl_dtype_size(src->dtype);
     fl_buffer *to = dst->buffer, *from = src->buffer, *stage = NULL;
-    if (from->device == device)
-        return fl__cuda_copy_behind("fl_to", from, to->device == device ? to : NULL, fl_data(dst),
-                                    fl_data(src), bytes, to->device != device);
+    const bool there = fl__cuda_has(to);
+    if (fl__cuda_captures() && to->device != from->device) return fl__cuda_no_host("fl_to");
+    if (!there && !fl__cuda_sync(self)) return false;
+    const size_t bytes = (size_t)fl_numel(src) * fl_dtype_size(src->dtype);
+    if (fl__cuda_has(from))
+        return fl__cuda_copy_behind(self, "fl_to", from, there ? to : NULL, fl_data(dst), fl_data(src), bytes,
+                                    !there);
     if (bytes > FL__CUDA_STAGED)
-        return fl__cuda_copy_behind("fl_to", to, NULL, fl_data(dst), fl_data(src), bytes, true);
-    if (!(stage = fl__cuda_stage("to", bytes))) return false;
+        return fl__cuda_copy_behind(self, "fl_to", to, NULL, fl_data(dst), fl_data(src), bytes, true);
+    if (!(stage = fl__cuda_stage(self, "to", bytes))) return false;
     memcpy(stage->ptr, fl_data(src), bytes);
-    const bool ok = fl__cuda_copy_behind("fl_to", to, stage, fl_data(dst), stage->ptr, bytes, false);
+    const bool ok = fl__cuda_copy_behind(self, "fl_to", to, stage, fl_data(dst), stage->ptr, bytes, false);
     fl_buffer_drop(stage);
     return ok;
 }
@@ -462,8 +472,8 @@ FL__CUDA_SLOT(fl__cuda_gather) {
 }
 
 FL_PRIVATE fl_buffer *fl__cuda_scratch(const fl_call *c, size_t bytes) {
-    const fl_mem_info info = {.device = fl__cuda_device(), .op = fl_op_get_info(c->op)->name, .lifetime = 1,
-                              .step = fl_mem_step_now(), .stream = flk_stream_in_use()};
+    const fl_mem_info info = {.device = fl__cuda_device(flk_device()), .op = fl_op_get_info(c->op)->name,
+                              .lifetime = 1, .step = fl_mem_step_now(), .stream = flk_stream_in_use()};
     return fl_buffer_new(bytes, &info);
 }
 
@@ -578,10 +588,8 @@ FL__CUDA_SLOT(fl__cuda_conv2d) {
 
 #define FL__FORMULA_SLOT(line, ...) [FL_OP_##line] = fl__cuda_formula,
 #define FL__NARROW(line, ...) [FL_OP_##line] = FL_SLOT_NARROW,
-FL_API const fl_backend *fl_backend_cuda(void) {
-    static bool complete;
+static fl_backend *fl__cuda_table(void) {
     static fl_backend table = {
-        .name = "cuda",
         .make = fl__cuda_make,
         .map = fl__cuda_map_tensor,
         .unmap = fl__cuda_unmap_tensor,
@@ -623,8 +631,6 @@ FL_API const fl_backend *fl_backend_cuda(void) {
                   [FL_OP_gather] = FL_SLOT_NARROW,
                   [FL_OP_scatter] = FL_SLOT_NARROW,
                   [FL_OP_nonzero] = FL_SLOT_CONTIGUOUS}};
-    if (complete) return &table;
-    complete = true;
     fl__cuda_layers_slots(&table);
     fl__cuda_attention_slots(&table);
     fl__cuda_ctc_slots(&table);
@@ -637,6 +643,27 @@ FL_API const fl_backend *fl_backend_cuda(void) {
 }
 #undef FL__FORMULA_SLOT
 #undef FL__NARROW
+
+/* First called before main. */
+FL_API const fl_backend *fl_backend_cuda_of(int device) {
+    static fl_backend family[FLK_DEVICES];
+    if (device < 0 || device >= FLK_DEVICES) return NULL;
+    if (!family[0].name) {
+        fl__cuda_memory_init();
+        fl__cuda_starting_init();
+        const fl_backend *table = fl__cuda_table();
+        for (int i = 0; i < FLK_DEVICES; i++) {
+            family[i] = *table;
+            family[i].name = fl__cuda_device(i)->name;
+            family[i].user = (void *)(intptr_t)i;
+        }
+    }
+    return &family[device];
+}
+
+FL_API const fl_backend *fl_backend_cuda(void) {
+    return fl_backend_cuda_of(0);
+}
 
 #endif
 #endif

@@ -48,7 +48,7 @@ typedef struct fl__dnn_tensor {
 
 /* All that decides a plan; compared by its bytes. */
 typedef struct fl__dnn_shape {
-    int64_t op, n, align, exact, pad_lo[2], pad_hi[2], stride[2], dilation[2];
+    int64_t op, ordinal, n, align, exact, pad_lo[2], pad_hi[2], stride[2], dilation[2];
     fl__dnn_tensor t[FL__DNN_TENSORS];
 } fl__dnn_shape;
 
@@ -62,8 +62,8 @@ typedef struct fl__dnn_plan {
 static struct {
     pthread_mutex_t lock;
     int state; /* 0: not looked for, 1: there, 2: there, for plans alone; -1: absent */
-    fl__dnn_handle handle;
-    fl__dnn_desc device; /* of the JSON; NULL: the handle's */
+    fl__dnn_handle handle[FLK_DEVICES]; /* NULL: not made yet */
+    fl__dnn_desc device;                /* of the JSON; NULL: the handle's */
     struct {
 #define FL__DNN_FIELD(result, name, args) result(*name) args;
         FL__DNN_CALLS(FL__DNN_FIELD)
@@ -347,7 +347,8 @@ static bool fl__dnn_build(fl__dnn_plan *p, fl__dnn_desc config) {
     bool ok = fl__dnn.device
                   ? !fl__dnn.call.cudnnBackendSetAttribute(plan, who, FL__TYPE_BACKEND_DESCRIPTOR, 1,
                                                            &fl__dnn.device)
-                  : !fl__dnn.call.cudnnBackendSetAttribute(plan, who, FL__TYPE_HANDLE, 1, &fl__dnn.handle);
+                  : !fl__dnn.call.cudnnBackendSetAttribute(plan, who, FL__TYPE_HANDLE, 1,
+                                                           &fl__dnn.handle[p->of.ordinal]);
     ok = ok && !fl__dnn.call.cudnnBackendSetAttribute(plan, FL__ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
                                                       FL__TYPE_BACKEND_DESCRIPTOR, 1, &config);
     const fl__dnn_status s = ok ? fl__dnn.call.cudnnBackendFinalize(plan) : -1;
@@ -394,7 +395,8 @@ static bool fl__dnn_make(fl__dnn_plan *p) {
     const fl__dnn_desc graph = fl__dnn_new(&g, FL__BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     fl__dnn_set(&g, graph, FL__ATTR_OPERATIONGRAPH_OPS, FL__TYPE_BACKEND_DESCRIPTOR, g.ops, g.op);
     if (!fl__dnn.device)
-        fl__dnn_set(&g, graph, FL__ATTR_OPERATIONGRAPH_HANDLE, FL__TYPE_HANDLE, 1, &fl__dnn.handle);
+        fl__dnn_set(&g, graph, FL__ATTR_OPERATIONGRAPH_HANDLE, FL__TYPE_HANDLE, 1,
+                    &fl__dnn.handle[p->of.ordinal]);
     fl__dnn_done(&g, graph);
     bool ok = !g.failed && fl__dnn_choose(&g, p, graph, FL__HEUR_MODE_A);
     if (!ok && !g.failed) ok = fl__dnn_choose(&g, p, graph, FL__HEUR_MODE_FALLBACK);
@@ -428,37 +430,41 @@ static bool fl__dnn_read_device(const char *path) {
     return !g.failed;
 }
 
-static void fl__dnn_look(void) {
+static const char *const fl__dnn_instead =
+    "convolutions run on our own kernels, which are slower, and attention in parts";
+
+static int fl__dnn_look(void) {
 #define FL__DNN_NAME(result, name, args) #name,
     static const char *const names[] = {FL__DNN_CALLS(FL__DNN_NAME)};
 #undef FL__DNN_NAME
-    const char *instead = "convolutions run on our own kernels, which are slower, and attention in parts";
     const char *json = getenv("FL_CUDA_DEVICE_JSON");
-    fl__dnn.state = -1;
     fl__cuda_library_open("libcublasLt.so.13"); /* which it wants, as */
     fl__cuda_library_open("libnvrtc.so.13");
-    if (!fl__cuda_library("libcudnn.so.9", instead, names, &fl__dnn.call,
+    if (!fl__cuda_library("libcudnn.so.9", fl__dnn_instead, names, &fl__dnn.call,
                           (int)(sizeof names / sizeof *names)))
-        return;
-    if (json) {
-        if (fl__dnn_read_device(json))
-            fl__dnn.state = 2;
-        else
-            fl_message(FL_LOG_WARN, "cuda: cuDNN takes no device from %s", json);
-        return;
-    }
-    const fl__dnn_status s = fl__dnn.call.cudnnCreate(&fl__dnn.handle);
-    if (!s)
-        fl__dnn.state = 1;
-    else
-        fl_message(FL_LOG_WARN, "cuda: cudnnCreate: %s: %s", fl__dnn.call.cudnnGetErrorString(s), instead);
+        return -1;
+    if (!json) return 1;
+    if (fl__dnn_read_device(json)) return 2;
+    fl_message(FL_LOG_WARN, "cuda: cuDNN takes no device from %s", json);
+    return -1;
 }
 
-static bool fl__dnn_there(void) {
+static int fl__dnn_make_handle(void) {
+    const fl__dnn_status s = fl__dnn.call.cudnnCreate(&fl__dnn.handle[flk_device()]);
+    if (s)
+        fl_message(FL_LOG_WARN, "cuda: cudnnCreate: %s: %s", fl__dnn.call.cudnnGetErrorString(s),
+                   fl__dnn_instead);
+    return s ? -1 : 1;
+}
+
+/* The state for the device in use. */
+static int fl__dnn_there(void) {
     pthread_mutex_lock(&fl__dnn.lock);
-    if (!fl__dnn.state) fl__dnn_look();
+    if (!fl__dnn.state) fl__dnn.state = fl__dnn_look();
+    if (fl__dnn.state == 1 && !fl__dnn.handle[flk_device()]) fl__dnn.state = fl__dnn_make_handle();
+    const int state = fl__dnn.state;
     pthread_mutex_unlock(&fl__dnn.lock);
-    return fl__dnn.state > 0;
+    return state;
 }
 
 /* ---- from records to shapes ---- */
@@ -591,6 +597,7 @@ static bool fl__dnn_use_of(const fl_call *c, fl__dnn_use *u) {
     if (!(attends ? fl__dnn_attention_of(c, u) : fl__dnn_conv_of(c, u))) return false;
     u->shape.exact = c->in[0]->dtype == FL_F32 && fl_matmul_precision() == FL_F32;
     u->shape.align = 16;
+    u->shape.ordinal = flk_device();
     return true;
 }
 
@@ -605,6 +612,7 @@ static bool fl__dnn_failed(const fl_call *c, fl__dnn_status s) {
 static bool fl__dnn_start(const fl_call *c, const fl__dnn_plan *p, void *const *pointer, int n, void *work) {
     int64_t id[FL__DNN_TENSORS + 1];
     fl__dnn_graph g = {.failed = false};
+    const fl__dnn_handle handle = fl__dnn.handle[p->of.ordinal];
     for (int i = 0; i < n; i++) id[i] = i + 1;
     const fl__dnn_desc pack = fl__dnn_new(&g, FL__BACKEND_VARIANT_PACK_DESCRIPTOR);
     fl__dnn_set(&g, pack, FL__ATTR_VARIANT_PACK_DATA_POINTERS, FL__TYPE_VOID_PTR, n, pointer);
@@ -612,8 +620,8 @@ static bool fl__dnn_start(const fl_call *c, const fl__dnn_plan *p, void *const *
     fl__dnn_set(&g, pack, FL__ATTR_VARIANT_PACK_WORKSPACE, FL__TYPE_VOID_PTR, 1, &work);
     fl__dnn_done(&g, pack);
     fl__dnn_status s =
-        g.failed ? 2000 : fl__dnn.call.cudnnSetStream(fl__dnn.handle, (fl__dnn_stream)flk_stream_now());
-    if (!s) s = fl__dnn.call.cudnnBackendExecute(fl__dnn.handle, p->plan, pack);
+        g.failed ? 2000 : fl__dnn.call.cudnnSetStream(handle, (fl__dnn_stream)flk_stream_now());
+    if (!s) s = fl__dnn.call.cudnnBackendExecute(handle, p->plan, pack);
     fl__dnn_drop(&g);
     return !s || fl__dnn_failed(c, s);
 }
@@ -635,7 +643,7 @@ static bool fl__dnn_run(const fl_call *c, bool *done) {
     uintptr_t all = 0;
     int64_t sums[2];
     *done = false;
-    if (!fl__dnn_use_of(c, &u) || !fl__dnn_there() || fl__dnn.state != 1) return true;
+    if (!fl__dnn_use_of(c, &u) || fl__dnn_there() != 1) return true;
     for (int i = 0; i < c->n_out; i++)
         if (!fl_out_make(c->out[i])) return false;
     for (int i = 0; i < u.shape.n; i++)
@@ -666,7 +674,7 @@ static bool fl__dnn_run(const fl_call *c, bool *done) {
 FL_PRIVATE int fl__cuda_dnn_plans(const fl_call *c) {
     fl__dnn_use u;
     if (!fl__dnn_use_of(c, &u)) return 0;
-    if (!fl__dnn_there()) return -1;
+    if (fl__dnn_there() < 0) return -1;
     pthread_mutex_lock(&fl__dnn.lock);
     const bool can = fl__dnn_plan_of(&u.shape)->can;
     pthread_mutex_unlock(&fl__dnn.lock);

@@ -52,7 +52,10 @@ typedef struct flk_pass {
 
 /* ---- runtime ---- */
 
-const char *flk_start(void); /* looks for driver and device; cheap once it has found them */
+/* Looks for driver and device, which this thread uses from now on; cheap once it has found them. */
+enum { FLK_DEVICES = 8 };
+const char *flk_start(int device);
+int flk_device(void); /* that this thread uses; 0 at first */
 const char *flk_get(void **p, size_t bytes);
 const char *flk_put(void *p);
 const char *flk_host_get(void **p, size_t bytes); /* pinned */
@@ -61,7 +64,8 @@ const char *flk_host_put(void *p);
 const char *flk_copy(void *dst, const void *src, size_t bytes);
 const char *flk_copy_later(void *dst, const void *src, size_t bytes); /* never waits for pinned memory */
 const char *flk_zero(void *p, size_t bytes);
-const char *flk_sync(void);        /* waits for all streams */
+const char *flk_sync(int device);  /* waits for all streams of it */
+const char *flk_sync_all(void);    /* of all devices */
 const char *flk_sync_stream(void); /* for the one in use */
 size_t flk_limit(void);
 /* Called once, before any other work is started, waited for or copied: for what waits in a queue. */
@@ -69,12 +73,12 @@ void flk_before_next(const char *(*work)(void));
 
 /* Streams by number, and as the cudaStream_t that they are to others. */
 enum { FLK_STREAMS = 256 };
-const char *flk_use_stream(int n, void **stream); /* work of this thread goes there from now on */
+const char *flk_use_stream(int device, int n, void **stream); /* work of this thread goes there from now on */
 void *flk_stream_now(void);    /* starts what waits in the queue */
 void *flk_stream_in_use(void); /* starts nothing */
-void *flk_swap_stream(void *stream); /* the same for a while: returns what it was */
-/* What `stream` has been given so far, as an event: a new one where *event is NULL. flk_wait: all that comes
-   into `stream` waits for it, or, with NULL, the host. */
+void *flk_swap_stream(void *stream); /* the same for a while: returns what it was; NULL changes nothing */
+/* What `stream` has been given so far, as an event. flk_wait: all that comes into `stream`, of any device,
+   waits for it, or, with NULL, the host. */
 const char *flk_mark(void **event, void *stream);
 const char *flk_wait(void *stream, void *event);
 void flk_unmark(void *event);
@@ -87,12 +91,13 @@ const char *flk_replay(void *graph, uint64_t *word, uint64_t value);
 void flk_graph_put(void *graph);
 const uint64_t *flk_rng_word(void); /* of the graph that is captured, in the device's memory; or NULL */
 
-/* The first fault since it was last asked, after a flk_sync: the op that met it, 0 if there was none. */
+/* The first fault of the device since it was last asked, after a flk_sync: the op that met it, 0 if there was
+   none. */
 typedef struct flk_fault {
     int op, zero; /* zero: an integer was divided by 0; else an index was out of range */
     int64_t index, size, axis;
 } flk_fault;
-flk_fault flk_take_fault(void);
+flk_fault flk_take_fault(int device);
 
 /* ---- element-wise: operands are y, x or y, a, b; of gradients dx, x, y, dy or da, a, b, y, dy (also db;
    da, db, a, b, y, dy). The dtype is the wide one that is computed in. ---- */

@@ -23,6 +23,7 @@
 #include "backend.h"
 
 typedef struct fl_cuda_graph fl_cuda_graph;
+/* Of steps on the device of the default family, of cuda if that is none of these families: not on two. */
 FL_API fl_cuda_graph *fl_cuda_graph_new(void);
 /* What this thread computes from begin to end is the step. While it is captured an op that makes the host
    wait, read or write, draws from a generator of the user's, changes the stream, or needs more memory than
@@ -42,6 +43,7 @@ FL_API void fl_cuda_graph_free(fl_cuda_graph *g); /* waits; NULL is fine */
 #define FL_CUDA_GRAPH_IMPL
 #include "../../fl/ops/attention.h"
 #include "../../fl/ops/random.h"
+#include <string.h>
 
 typedef struct fl__cuda_used {
     fl_buffer *buffer; /* kept */
@@ -49,6 +51,7 @@ typedef struct fl__cuda_used {
 } fl__cuda_used;
 
 struct fl_cuda_graph {
+    int device;
     void *graph, *stream; /* graph: NULL until it is ready */
     fl_buffer *word;      /* of the device: what a replay adds to the counters of draws */
     fl_rng first;         /* the generator when the capture began */
@@ -61,9 +64,13 @@ struct fl_cuda_graph {
 static _Thread_local fl_cuda_graph *fl__cuda_graph; /* between begin and end */
 
 FL_API fl_cuda_graph *fl_cuda_graph_new(void) {
+    const fl_backend *family = fl_backend_at(fl_backend_default());
     fl_cuda_graph *g = fl_heap_alloc(sizeof *g);
-    if (g) *g = (fl_cuda_graph){.graph = NULL};
-    return g ? g : fl_raise();
+    if (!g) return fl_raise();
+    *g = (fl_cuda_graph){.graph = NULL};
+    for (int i = 0; i < FLK_DEVICES; i++)
+        if (!strcmp(family->name, fl__cuda_device(i)->name)) g->device = i;
+    return g;
 }
 
 FL_PRIVATE bool fl__cuda_graph_spoil(void) {
@@ -109,15 +116,15 @@ static void fl__cuda_graph_reset(fl_cuda_graph *g) {
     flk_graph_put(g->graph);
     fl_buffer_drop(g->word);
     fl_heap_free(g->used);
-    *g = (fl_cuda_graph){.stream = g->stream};
+    *g = (fl_cuda_graph){.device = g->device, .stream = g->stream};
 }
 
 static bool fl__cuda_graph_capture(fl_cuda_graph *g) {
-    const char *why = flk_sync();
+    const char *why = flk_sync_all();
     if (!why) why = flk_capture(g->stream, g->word->ptr);
     if (why) return fl_fail("fl_cuda_graph_begin: cuda: %s", why);
     g->first = fl_rng_state();
-    fl__cuda_memory_for(g, true);
+    fl__cuda_memory_for(fl__cuda_device(g->device), g, true);
     return true;
 }
 
@@ -127,14 +134,14 @@ FL_API bool fl_cuda_graph_begin(fl_cuda_graph *g) {
         return fl_refuse("fl_cuda_graph_begin: %s", !g               ? "the graph is NULL"
                                                     : fl__cuda_graph ? "a graph has begun on this thread"
                                                                      : "its step is captured: replay it");
-    if (!(g->stream = fl__cuda_begin())) return fl_refuse("fl_cuda_graph_begin: no stream");
+    if (!(g->stream = fl__cuda_begin(g->device))) return fl_refuse("fl_cuda_graph_begin: no stream");
     fl__cuda_end();
-    const fl_mem_info info = {
-        .device = fl__cuda_device(), .stream = g->stream, .op = "cuda_graph_begin", .lifetime = 3};
+    const fl_mem_info info = {.device = fl__cuda_device(g->device), .stream = g->stream,
+                              .op = "cuda_graph_begin", .lifetime = 3};
     if (!g->word && !(g->word = fl_buffer_new(sizeof(uint64_t), &info))) return fl_raise();
-    fl__cuda_memory_for(g, false);
+    fl__cuda_memory_for(info.device, g, false);
     if (g->warm == 2 && !fl__cuda_graph_capture(g)) {
-        fl__cuda_memory_for(NULL, false);
+        fl__cuda_memory_for(NULL, NULL, false);
         return fl_refuse("fl_cuda_graph_begin: no capture");
     }
     g->spoilt = false;
@@ -147,7 +154,7 @@ static void fl__cuda_graph_add_born(fl_buffer *b, void *g) {
 }
 
 static bool fl__cuda_graph_launch(fl_cuda_graph *g, uint64_t drawn) {
-    if (!fl__cuda_begin()) return false;
+    if (!fl__cuda_begin(g->device)) return false;
     bool ok = true;
     void *const was = flk_swap_stream(g->stream);
     for (int64_t i = 0; ok && i < g->n; i++) ok = fl_buffer_use(g->used[i].buffer, g->stream);
@@ -161,8 +168,8 @@ static bool fl__cuda_graph_launch(fl_cuda_graph *g, uint64_t drawn) {
 static bool fl__cuda_graph_finish(fl_cuda_graph *g) {
     const bool before = !fl_error();
     const char *why = flk_captured(g->stream, &g->graph);
-    fl__cuda_memory_for(NULL, false);
-    fl__cuda_memory_born(g, fl__cuda_graph_add_born, g);
+    fl__cuda_memory_for(NULL, NULL, false);
+    fl__cuda_memory_born(fl__cuda_device(g->device), g, fl__cuda_graph_add_born, g);
     g->draws = fl_rng_state().counter - g->first.counter;
     const bool ok = before && !g->spoilt && !why && fl__cuda_graph_launch(g, 0);
     if (ok) return true;
@@ -179,7 +186,7 @@ FL_API bool fl_cuda_graph_end(fl_cuda_graph *g) {
     const bool captures = fl__cuda_captures();
     fl__cuda_graph = NULL;
     if (captures) return fl__cuda_graph_finish(g) || fl_raise();
-    fl__cuda_memory_for(NULL, false);
+    fl__cuda_memory_for(NULL, NULL, false);
     if (fl_error()) return false;
     g->warm++;
     return true;
@@ -206,9 +213,9 @@ FL_API void fl_cuda_graph_free(fl_cuda_graph *g) {
     if (!g) return;
     if (fl__cuda_graph == g && fl__cuda_captures()) fl__cuda_graph_spoil(), fl_cuda_graph_end(g);
     if (fl__cuda_graph == g) fl_cuda_graph_end(g);
-    if (g->stream) flk_sync();
+    if (g->stream) flk_sync(g->device);
     fl__cuda_graph_reset(g);
-    fl__cuda_memory_end(g, g->stream);
+    fl__cuda_memory_end(fl__cuda_device(g->device), g, g->stream);
     fl_heap_free(g);
 }
 

@@ -34,7 +34,7 @@ static const size_t fl__lt_workspace = (size_t)32 << 20; /* what NVIDIA advises 
 typedef struct fl__lt_shape {
     int64_t m, n, k, lda, ldb, ldd, batch, step_a, step_b, step_d;
     int32_t type, type_d, compute, epilogue, align, transpose_a, transpose_b;
-    int32_t unused; /* shapes are compared by their bytes */
+    int32_t device; /* no gap: shapes are compared by their bytes */
 } fl__lt_shape;
 
 typedef struct fl__lt_plan {
@@ -49,7 +49,7 @@ typedef struct fl__lt_plan {
 static struct {
     pthread_mutex_t lock;
     int state; /* 0: not looked for, 1: there, -1: absent */
-    fl__lt_handle handle;
+    fl__lt_handle handle[FLK_DEVICES]; /* NULL: not made yet */
     struct {
 #define FL__LT_FIELD(result, name, args) result(*name) args;
         FL__LT_CALLS(FL__LT_FIELD)
@@ -66,21 +66,19 @@ static void fl__lt_look(void) {
     static const char *const names[] = {FL__LT_CALLS(FL__LT_NAME)};
 #undef FL__LT_NAME
     const char *instead = "matrix products run on our own kernels, which are slower";
+    if (!fl__lt.state)
+        fl__lt.state = fl__cuda_library("libcublasLt.so.13", instead, names, &fl__lt.call,
+                                        (int)(sizeof names / sizeof *names)) ? 1 : -1;
+    if (fl__lt.state < 0) return;
+    const fl__lt_status s = fl__lt.call.cublasLtCreate(&fl__lt.handle[flk_device()]);
+    if (!s) return;
     fl__lt.state = -1;
-    if (!fl__cuda_library("libcublasLt.so.13", instead, names, &fl__lt.call,
-                          (int)(sizeof names / sizeof *names)))
-        return;
-    const fl__lt_status s = fl__lt.call.cublasLtCreate(&fl__lt.handle);
-    if (!s)
-        fl__lt.state = 1;
-    else
-        fl_message(FL_LOG_WARN, "cuda: cublasLtCreate: %s: %s", fl__lt.call.cublasLtGetStatusString(s),
-                   instead);
+    fl_message(FL_LOG_WARN, "cuda: cublasLtCreate: %s: %s", fl__lt.call.cublasLtGetStatusString(s), instead);
 }
 
-/* Under the lock. */
+/* For the device in use. Under the lock. */
 static bool fl__lt_there(void) {
-    if (!fl__lt.state) fl__lt_look();
+    if (fl__lt.state >= 0 && !fl__lt.handle[flk_device()]) fl__lt_look();
     return fl__lt.state > 0;
 }
 
@@ -137,8 +135,8 @@ static bool fl__lt_choose(fl__lt_plan *p) {
                                                                  sizeof reduction);
     for (unsigned a = FL__LT_PREF_ALIGN_A; a <= FL__LT_PREF_ALIGN_D && ok; a++)
         ok = !fl__lt.call.cublasLtMatmulPreferenceSetAttribute(want, a, &align, sizeof align);
-    ok = ok && !fl__lt.call.cublasLtMatmulAlgoGetHeuristic(fl__lt.handle, p->op, p->a, p->b, p->d, p->d, want,
-                                                           1, &choice, &n);
+    ok = ok && !fl__lt.call.cublasLtMatmulAlgoGetHeuristic(fl__lt.handle[p->of.device], p->op, p->a,
+                                                           p->b, p->d, p->d, want, 1, &choice, &n);
     ok = ok && n > 0 && !choice.state;
     if (want) fl__lt.call.cublasLtMatmulPreferenceDestroy(want);
     if (!ok) return false;
@@ -249,6 +247,7 @@ static bool fl__lt_product_of(const fl_call *c, const fl_tensor *y, fl__lt_produ
               b_column = c->op == FL_OP_matmul ? nd - 1 : 0;
     fl__lt_shape *s = &p->shape;
     memset(p, 0, sizeof *p);
+    s->device = flk_device();
     s->m = y->shape[nd - 1], s->n = y->shape[nd - 2], s->k = a->shape[nd - 1];
     if (!fl_dtype_is_float(y->dtype) || y->dtype >= FL_DTYPE_COUNT || !fl_numel(y) || !s->k) return false;
     if ((y->stride[nd - 1] != 1 && s->m > 1) || (s->n > 1 && y->stride[nd - 2] < s->m)) return false;
@@ -288,9 +287,9 @@ static bool fl__lt_start(const fl_call *c, const fl__lt_plan *plan, const fl__lt
     for (int64_t i = 0, at[3]; i < fl__lt_loop(p); i++) {
         fl__lt_place(p, i, at);
         const fl__lt_status s = fl__lt.call.cublasLtMatmul(
-            fl__lt.handle, plan->op, f64 ? (const void *)&one_f64 : &one, p->a + at[0], plan->a, p->b + at[1],
-            plan->b, f64 ? (const void *)&zero_f64 : &zero, p->d + at[2], plan->d, p->d + at[2], plan->d,
-            &plan->algo, work, plan->workspace, (fl__lt_stream)flk_stream_now());
+            fl__lt.handle[plan->of.device], plan->op, f64 ? (const void *)&one_f64 : &one, p->a + at[0],
+            plan->a, p->b + at[1], plan->b, f64 ? (const void *)&zero_f64 : &zero, p->d + at[2], plan->d,
+            p->d + at[2], plan->d, &plan->algo, work, plan->workspace, (fl__lt_stream)flk_stream_now());
         if (s) return fl__lt_failed(c, s);
     }
     return true;

@@ -1,21 +1,33 @@
-/* kernels/cuda/runtime.cu - device, memory, streams, copies, graphs and faults: all that touches the CUDA
+/* kernels/cuda/runtime.cu - devices, memory, streams, copies, graphs and faults: all that touches the CUDA
    runtime by hand
 
-   Nothing is called before flk_start. An error text lives in its thread's buffer. */
+   Nothing is called before flk_start. Memory, streams and events are made on the device that the thread uses;
+   what is said of a stream later is said on its own device. An error text lives in its thread's buffer. */
 #include "common.cuh"
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+struct flk_event {
+    cudaEvent_t event;
+    int device;
+    flk_event *next; /* of the spare ones */
+};
+static struct {
+    bool started;                      /* atomic */
+    cudaStream_t stream[FLK_STREAMS];  /* made when they are first used; atomic */
+    flk_fault *fault_host, *fault;     /* mapped: one memory, two addresses */
+    flk_event *spare;                  /* under the lock, as n_spare */
+    int n_spare;
+} flk_devices[FLK_DEVICES];
 static pthread_mutex_t flk_lock = PTHREAD_MUTEX_INITIALIZER;
-static cudaStream_t flk_streams[FLK_STREAMS]; /* made when they are first used */
-static thread_local cudaStream_t flk_current; /* of this thread; NULL: number 0 */
+static thread_local int flk_used = -1; /* the device that this thread uses */
+static thread_local cudaStream_t flk_current; /* of that one; NULL: number 0 */
 static thread_local const uint64_t *flk_captured_word; /* of the graph that is captured here; NULL: none is */
-static flk_fault *flk_fault_host, *flk_fault_device; /* mapped: one memory, two addresses */
 static pid_t flk_pid;                                /* that started; 0: nobody yet */
 static thread_local char flk_text[300];
-static char flk_broken[300]; /* the first error that no later call survives */
+static const char *flk_broken; /* atomic: the first error that no later call survives */
 
 static bool flk_is_sticky(cudaError_t e) {
     return e == cudaErrorIllegalAddress || e == cudaErrorLaunchFailure || e == cudaErrorLaunchTimeout ||
@@ -27,8 +39,14 @@ const char *flk_error(cudaError_t e, const char *call) {
     if (e == cudaSuccess) return NULL;
     snprintf(flk_text, sizeof flk_text, "%s: %s (%s)", call, cudaGetErrorString(e), cudaGetErrorName(e));
     cudaGetLastError(); /* else the next launch reports it again */
-    if (flk_is_sticky(e) && !*flk_broken) snprintf(flk_broken, sizeof flk_broken, "%s", flk_text);
-    return *flk_broken ? flk_broken : flk_text;
+    static char first[sizeof flk_text];
+    static bool broke;
+    if (flk_is_sticky(e) && !__atomic_exchange_n(&broke, true, __ATOMIC_ACQ_REL)) {
+        memcpy(first, flk_text, sizeof first);
+        __atomic_store_n(&flk_broken, (const char *)first, __ATOMIC_RELEASE);
+    }
+    const char *broken = __atomic_load_n(&flk_broken, __ATOMIC_ACQUIRE);
+    return broken ? broken : flk_text;
 }
 
 static const char *(*flk_waiting)(void);     /* atomic */
@@ -42,32 +60,41 @@ static const char *flk_run_waiting(void) {
     return work ? work() : NULL;
 }
 
+int flk_device(void) { return flk_used < 0 ? 0 : flk_used; }
+void *flk_stream_in_use(void) { return flk_current ? flk_current : flk_devices[flk_device()].stream[0]; }
 cudaStream_t flk_stream(void) {
     const char *why = flk_run_waiting();
     if (why) flk_work_why = why;
-    return flk_current ? flk_current : flk_streams[0];
+    return (cudaStream_t)flk_stream_in_use();
 }
 void *flk_stream_now(void) { return flk_stream(); }
-void *flk_stream_in_use(void) { return flk_current ? flk_current : flk_streams[0]; }
 const uint64_t *flk_rng_word(void) { return flk_captured_word; }
-flk_fault *flk_faults(void) { return flk_fault_device; }
+flk_fault *flk_faults(void) { return flk_devices[flk_device()].fault; }
 const char *flk_started(const char *kernel) {
     const char *why = flk_error(cudaGetLastError(), kernel), *before = flk_work_why;
     flk_work_why = NULL;
     return before ? before : why;
 }
 
+/* ---- devices ---- */
+
+static const char *flk_use(int device) {
+    if (device == flk_used) return NULL;
+    const char *why = flk_error(cudaSetDevice(device), "cudaSetDevice");
+    if (!why) flk_used = device, flk_current = NULL;
+    return why;
+}
+
 static const char *flk_make_stream(int n) {
     cudaStream_t s = NULL;
     const char *why =
         flk_error(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-    if (!why) __atomic_store_n(&flk_streams[n], s, __ATOMIC_RELEASE);
+    if (!why) __atomic_store_n(&flk_devices[flk_used].stream[n], s, __ATOMIC_RELEASE);
     return why;
 }
 
-static const char *flk_find_device(void) {
+static const char *flk_find_driver(int device) {
     int n = 0, driver = 0;
-    const char *why;
     cudaError_t e = cudaGetDeviceCount(&n);
     if (e == cudaErrorInsufficientDriver) {
         cudaDriverGetVersion(&driver);
@@ -79,21 +106,29 @@ static const char *flk_find_device(void) {
     }
     if (e == cudaErrorNoDevice || (e == cudaSuccess && !n))
         return "there is no CUDA device; FL_DEVICE=cpu runs without one";
-    if ((why = flk_error(e, "cudaGetDeviceCount")) || (why = flk_error(cudaSetDevice(0), "cudaSetDevice")))
-        return why;
-    if (!flk_fault_host) {
-        if ((why = flk_error(cudaHostAlloc((void **)&flk_fault_host, sizeof *flk_fault_host,
+    if (e != cudaSuccess || device < n) return flk_error(e, "cudaGetDeviceCount");
+    snprintf(flk_text, sizeof flk_text, "there is no CUDA device %d: they are %d, counted from 0; "
+             "FL_DEVICE=cpu runs without one", device, n);
+    return flk_text;
+}
+
+static const char *flk_find_device(int device) {
+    auto *d = &flk_devices[device];
+    const char *why = flk_find_driver(device);
+    if (why || (why = flk_use(device))) return why;
+    if (!d->fault_host) {
+        if ((why = flk_error(cudaHostAlloc((void **)&d->fault_host, sizeof *d->fault_host,
                                            cudaHostAllocMapped), "cudaHostAlloc")))
-            return flk_fault_host = NULL, why;
-        memset(flk_fault_host, 0, sizeof *flk_fault_host);
+            return d->fault_host = NULL, why;
+        memset(d->fault_host, 0, sizeof *d->fault_host);
     }
-    if ((why = flk_error(cudaHostGetDevicePointer((void **)&flk_fault_device, flk_fault_host, 0),
+    if ((why = flk_error(cudaHostGetDevicePointer((void **)&d->fault, d->fault_host, 0),
                          "cudaHostGetDevicePointer")))
         return why;
     return flk_make_stream(0);
 }
 
-const char *flk_start(void) {
+const char *flk_start(int device) {
     const pid_t by = __atomic_load_n(&flk_pid, __ATOMIC_ACQUIRE);
 #ifdef FL_CUDA_EMU /* whose memory a child has too, which test programs use */
     const bool forked = by && by != getpid() && getenv("CUDA_EMU_FORK");
@@ -101,48 +136,96 @@ const char *flk_start(void) {
     const bool forked = by && by != getpid();
 #endif
     if (forked) return "this process was forked after its parent used the device; use exec";
-    if (*flk_broken) return flk_broken;
-    if (by) return NULL;
+    const char *why = __atomic_load_n(&flk_broken, __ATOMIC_ACQUIRE);
+    bool *started = &flk_devices[device].started;
+    if (why) return why;
+    if (__atomic_load_n(started, __ATOMIC_ACQUIRE)) return flk_use(device);
     pthread_mutex_lock(&flk_lock);
-    const char *why = flk_pid ? NULL : flk_find_device();
-    if (!why) __atomic_store_n(&flk_pid, getpid(), __ATOMIC_RELEASE);
+    if (!*started && !(why = flk_find_device(device))) {
+        __atomic_store_n(&flk_pid, getpid(), __ATOMIC_RELEASE);
+        __atomic_store_n(started, true, __ATOMIC_RELEASE);
+    }
     pthread_mutex_unlock(&flk_lock);
-    return why;
+    return why ? why : flk_use(device);
 }
 
 /* ---- streams ---- */
 
-const char *flk_use_stream(int n, void **stream) {
-    const char *why = flk_start();
+const char *flk_use_stream(int device, int n, void **stream) {
+    const char *why = flk_start(device);
     if (why) return why;
-    if (n && !__atomic_load_n(&flk_streams[n], __ATOMIC_ACQUIRE)) {
+    cudaStream_t *s = &flk_devices[device].stream[n];
+    if (n && !__atomic_load_n(s, __ATOMIC_ACQUIRE)) {
         pthread_mutex_lock(&flk_lock);
-        if (!flk_streams[n]) why = flk_make_stream(n);
+        if (!*s) why = flk_make_stream(n);
         pthread_mutex_unlock(&flk_lock);
     }
-    if (!why) *stream = flk_current = __atomic_load_n(&flk_streams[n], __ATOMIC_ACQUIRE);
+    if (!why) *stream = flk_current = __atomic_load_n(s, __ATOMIC_ACQUIRE);
     return why;
 }
+
+static int flk_device_of(void *stream) {
+    for (int d = 0; d < FLK_DEVICES; d++)
+        for (int i = 0; i < FLK_STREAMS && __atomic_load_n(&flk_devices[d].started, __ATOMIC_ACQUIRE); i++)
+            if (__atomic_load_n(&flk_devices[d].stream[i], __ATOMIC_ACQUIRE) == stream) return d;
+    return flk_device();
+}
+
+/* Of another device: what cannot be used is said of the work that comes next. */
 void *flk_swap_stream(void *stream) {
-    void *was = flk_current;
-    flk_current = (cudaStream_t)stream;
+    void *was = flk_stream_in_use();
+    if (stream == was || !stream) return was;
+    const char *why = flk_use(flk_device_of(stream));
+    if (why) flk_work_why = why;
+    else flk_current = (cudaStream_t)stream;
     return was;
 }
 
-const char *flk_mark(void **event, void *stream) {
-    const char *why = flk_run_waiting();
-    if (!why && !*event)
-        why = flk_error(cudaEventCreateWithFlags((cudaEvent_t *)event, cudaEventDisableTiming),
+static const char *flk_event_take(flk_event **event, int device) {
+    flk_event *e;
+    pthread_mutex_lock(&flk_lock);
+    if ((e = flk_devices[device].spare)) flk_devices[device].spare = e->next, flk_devices[device].n_spare--;
+    pthread_mutex_unlock(&flk_lock);
+    if ((*event = e)) return NULL;
+    if (!(e = (flk_event *)calloc(1, sizeof *e))) return "out of memory for an event";
+    void *const now = flk_stream_in_use();
+    const int was = flk_used;
+    const char *why = flk_use(e->device = device);
+    if (!why)
+        why = flk_error(cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming),
                         "cudaEventCreateWithFlags");
-    return why ? why
-               : flk_error(cudaEventRecord((cudaEvent_t)*event, (cudaStream_t)stream), "cudaEventRecord");
+    if (was >= 0 && !flk_use(was)) flk_current = (cudaStream_t)now;
+    if (why) return free(e), why;
+    *event = e;
+    return NULL;
+}
+
+const char *flk_mark(void **event, void *stream) {
+    flk_event *e = NULL;
+    const char *why = flk_run_waiting();
+    if (!why) why = flk_event_take(&e, flk_device_of(stream));
+    if (!why) why = flk_error(cudaEventRecord(e->event, (cudaStream_t)stream), "cudaEventRecord");
+    if (why) flk_unmark(e);
+    else *event = e;
+    return why;
 }
 const char *flk_wait(void *stream, void *event) {
-    if (!stream) return flk_error(cudaEventSynchronize((cudaEvent_t)event), "cudaEventSynchronize");
-    return flk_error(cudaStreamWaitEvent((cudaStream_t)stream, (cudaEvent_t)event, 0), "cudaStreamWaitEvent");
+    const cudaEvent_t e = ((flk_event *)event)->event;
+    if (!stream) return flk_error(cudaEventSynchronize(e), "cudaEventSynchronize");
+    return flk_error(cudaStreamWaitEvent((cudaStream_t)stream, e, 0), "cudaStreamWaitEvent");
 }
 void flk_unmark(void *event) {
-    if (event) cudaEventDestroy((cudaEvent_t)event);
+    enum { SPARE = 64 };
+    flk_event *e = (flk_event *)event;
+    if (!e) return;
+    pthread_mutex_lock(&flk_lock);
+    auto *d = &flk_devices[e->device];
+    const bool room = d->n_spare < SPARE;
+    if (room) e->next = d->spare, d->spare = e, d->n_spare++;
+    pthread_mutex_unlock(&flk_lock);
+    if (room) return;
+    cudaEventDestroy(e->event);
+    free(e);
 }
 
 /* ---- memory ---- */
@@ -164,11 +247,11 @@ const char *flk_put(void *p) {
 }
 const char *flk_host_get(void **p, size_t bytes) {
     const char *why = flk_refuse_capture("the host reads or writes");
-    return why ? why : flk_error(cudaHostAlloc(p, bytes, cudaHostAllocDefault), "cudaHostAlloc");
+    return why ? why : flk_error(cudaHostAlloc(p, bytes, cudaHostAllocPortable), "cudaHostAlloc");
 }
 const char *flk_host_put(void *p) { return flk_error(cudaFreeHost(p), "cudaFreeHost"); }
 
-/* cudaMemcpyDefault tells by the addresses which side is whose. */
+/* cudaMemcpyDefault tells by the addresses which side is whose, also of two devices. */
 const char *flk_copy_later(void *dst, const void *src, size_t bytes) {
     if (!bytes) return NULL;
     const cudaStream_t s = flk_stream();
@@ -199,13 +282,19 @@ const char *flk_zero(void *p, size_t bytes) {
     return flk_error(cudaMemsetAsync(p, 0, bytes, flk_stream()), "cudaMemsetAsync");
 }
 
-const char *flk_sync(void) {
+const char *flk_sync(int device) {
     const char *why = flk_run_waiting();
     if (!why) why = flk_refuse_capture("the host waits");
     for (int i = 0; i < FLK_STREAMS && !why; i++) {
-        const cudaStream_t s = __atomic_load_n(&flk_streams[i], __ATOMIC_ACQUIRE);
+        const cudaStream_t s = __atomic_load_n(&flk_devices[device].stream[i], __ATOMIC_ACQUIRE);
         if (s) why = flk_error(cudaStreamSynchronize(s), "cudaStreamSynchronize");
     }
+    return why;
+}
+const char *flk_sync_all(void) {
+    const char *why = NULL;
+    for (int d = 0; d < FLK_DEVICES && !why; d++)
+        if (__atomic_load_n(&flk_devices[d].started, __ATOMIC_ACQUIRE)) why = flk_sync(d);
     return why;
 }
 
@@ -247,11 +336,15 @@ size_t flk_limit(void) {
     return cudaMemGetInfo(&left, &all) == cudaSuccess ? all : 0;
 }
 
-flk_fault flk_take_fault(void) {
-    flk_fault f = {};
-    if (!flk_fault_host || !flk_fault_host->op) return f;
-    f = *flk_fault_host;
-    flk_fault_host->op = 0;
+flk_fault flk_take_fault(int device) {
+    flk_fault f = {}, *at = flk_devices[device].fault_host;
+    if (!__atomic_load_n(&flk_devices[device].started, __ATOMIC_ACQUIRE)) return f;
+    pthread_mutex_lock(&flk_lock);
+    if (__atomic_load_n(&at->op, __ATOMIC_ACQUIRE)) {
+        f = *at;
+        __atomic_store_n(&at->op, 0, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&flk_lock);
     return f;
 }
 /* MIT licence: see LICENSE. */

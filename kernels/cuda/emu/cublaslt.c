@@ -14,6 +14,10 @@
 
 enum { BAD_VALUE = 7, UNSUPPORTED = 15, FAILED = 13 };
 
+extern int cuda_emu_device(void) __attribute__((weak)); /* the program's */
+struct fl__lt_library {
+    int device;
+};
 struct fl__lt_desc_data {
     unsigned compute, scale, ta, tb, epilogue;
     const void *bias;
@@ -140,7 +144,8 @@ static int made(void *p) {
 }
 
 fl__lt_status cublasLtCreate(fl__lt_handle *h) {
-    return *h = malloc(1), made(h);
+    if (!(*h = malloc(sizeof **h)) || !cuda_emu_device) return free(*h), 3;
+    return (*h)->device = cuda_emu_device(), 0;
 }
 size_t cublasLtGetVersion(void) {
     return 130000;
@@ -265,7 +270,7 @@ fl__lt_status cublasLtMatmul(fl__lt_handle h, fl__lt_desc op, const void *alpha,
     uint32_t align[4];
     void *symbol = dlsym(RTLD_DEFAULT, "cuda_emu_start");
     const bool f64 = d->type == FL__LT_F64;
-    (void)h;
+    if (h->device != cuda_emu_device()) return bad("a handle of another device");
     memcpy(&start, &symbol, sizeof start);
     memcpy(align, &algo->data[1], sizeof align);
     if (!start) return bad("the program is not of the emulation");

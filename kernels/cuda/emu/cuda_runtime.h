@@ -6,14 +6,16 @@
        the host and other streams may count on nothing that no event or wait promises.
      - While a stream is captured no call that waits, allocates or frees is allowed, nor a wait for what was
        not captured: it fails, and so does the capture, as on a device.
-     - Device memory cannot be read or written by the host but in kernels and copies: it crashes.
+     - Device memory cannot be read or written by the host but in kernels and copies: it crashes. So does a
+       kernel that reads or writes another device's.
+     - A kernel starts, and an event is recorded, on streams of their own device alone.
      - The threads of a block run in a drawn order, each until it ends or meets a barrier. A barrier that
        some threads never reach, and one of a warp that meets one of the block, end the program.
      - Any runtime call can be made to fail: cuda_emu_fail_in(n), the n-th from now; cuda_emu_break(): with an
        error that no later call survives. cuda_emu_launches() counts, those of a graph as one;
        cuda_emu_waiting(): pieces of work that have not run. cuda_emu_drop_waits(true): streams do not wait
        for events, which a test of the tests wants.
-   Environment: CUDA_EMU_SEED=n; CUDA_EMU_DEVICES=0: no device, -1: no driver.
+   Environment: CUDA_EMU_SEED=n; CUDA_EMU_DEVICES: 2 if it is not set; 0: no device, -1: no driver.
 
    Blocks and grids have one dimension. Blocks run one after the other, so races between them do not show;
    nor do times, registers, memory that is not coalesced, and what the compilers do differently. */
@@ -53,7 +55,9 @@ enum cudaError_t {
     cudaErrorMemoryAllocation = 2,
     cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
+    cudaErrorInvalidDevice = 101,
     cudaErrorECCUncorrectable = 214,
+    cudaErrorInvalidResourceHandle = 400,
     cudaErrorIllegalAddress = 700,
     cudaErrorLaunchTimeout = 702,
     cudaErrorAssert = 710,
@@ -67,7 +71,8 @@ enum cudaError_t {
 };
 enum cudaMemcpyKind { cudaMemcpyDefault };
 enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice };
-enum { cudaHostAllocDefault, cudaHostAllocMapped = 2, cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
+enum { cudaHostAllocPortable = 1, cudaHostAllocMapped = 2 };
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 struct cudaPointerAttributes {
     cudaMemoryType type;
@@ -82,30 +87,39 @@ struct emu_graph {
 struct emu_event {
     std::shared_ptr<bool> done; /* what it was recorded behind last; none: never recorded */
     emu_graph *captured;        /* in which it was */
+    int device;
 };
 struct emu_stream {
     struct item {
         std::function<void()> run;
         std::shared_ptr<bool> until; /* not before this */
+        unsigned reach;              /* devices whose memory it may use, as bits */
     };
     std::deque<item> queue;
     emu_graph *capture; /* NULL: what comes is run */
+    int device;
 };
 
 namespace emu {
 
-/* ---- device memory: one range of addresses, first fit ---- */
+/* ---- device memory: one range of addresses for each, first fit ---- */
 
 constexpr size_t RANGE = (size_t)1 << 36, UNIT = 512;
-inline char *memory;
-inline size_t used; /* from the range's start, ever */
-inline size_t limit = RANGE, in_use; /* what there is, and what is taken */
-inline auto &taken = *new std::map<size_t, size_t>; /* offset -> bytes */
-inline auto &spare = *new std::map<size_t, size_t>;
+constexpr int DEVICES = 8;
+struct device {
+    char *memory;
+    size_t used, in_use; /* from the range's start, ever; now */
+    bool open;
+    std::map<size_t, size_t> taken, spare; /* offset -> bytes */
+};
+inline auto *const devices = new device[DEVICES]();
+inline thread_local int current; /* this thread's */
+inline size_t limit = RANGE;     /* what each has */
 inline std::recursive_mutex lock;
 inline auto &pinned = *new std::map<char *, size_t>; /* of the host */
 inline int64_t fail_in, launches;
-inline cudaError_t last_error, broken; /* broken: sticky, as on a device; every later call gives it */
+inline cudaError_t broken; /* sticky, as on a device; every later call gives it */
+inline thread_local cudaError_t last_error;
 inline uint64_t seed;
 
 inline uint64_t draw(uint64_t n) {
@@ -121,38 +135,50 @@ inline void stop(const char *why) {
     fprintf(stderr, "cuda emulation: %s\n", why);
     if (!broken) broken = cudaErrorLaunchFailure;
 }
-inline bool is_device(const void *p) {
-    return memory && (const char *)p >= memory && (const char *)p < memory + RANGE;
+/* Whose memory that is; -1: no device's. */
+inline int device_of(const void *p) {
+    for (int i = 0; i < DEVICES; i++)
+        if (devices[i].memory && (size_t)((const char *)p - devices[i].memory) < RANGE) return i;
+    return -1;
 }
 inline bool is_pinned(const void *p) {
     const auto next = pinned.upper_bound((char *)p);
     if (next == pinned.begin()) return false;
     return (size_t)((const char *)p - std::prev(next)->first) < std::prev(next)->second;
 }
-inline void protect(int how) {
-    if (used && mprotect(memory, (used + 4095) / 4096 * 4096, how)) stop("device memory cannot be protected");
+/* The memory of those devices, as bits, and of no other can be used. */
+inline void open(unsigned reach) {
+    for (int i = 0; i < DEVICES; i++) {
+        device &d = devices[i];
+        const bool opens = reach >> i & 1;
+        if (opens == d.open || !d.used) continue;
+        d.open = opens;
+        if (mprotect(d.memory, (d.used + 4095) / 4096 * 4096, opens ? PROT_READ | PROT_WRITE : PROT_NONE))
+            stop("device memory cannot be protected");
+    }
 }
 inline void *get(size_t bytes) {
     const size_t n = (bytes + UNIT - 1) / UNIT * UNIT;
-    if (!memory) {
+    device &d = devices[current];
+    if (!d.memory) {
         void *p = mmap(NULL, RANGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (p == MAP_FAILED) return NULL;
-        memory = (char *)p;
+        d.memory = (char *)p;
     }
-    if (n > limit || in_use > limit - n) return NULL;
-    in_use += n;
-    for (auto s = spare.begin(); s != spare.end(); ++s)
+    if (n > limit || d.in_use > limit - n) return NULL;
+    d.in_use += n;
+    for (auto s = d.spare.begin(); s != d.spare.end(); ++s)
         if (s->second >= n) {
             const size_t at = s->first, left = s->second - n;
-            spare.erase(s);
-            if (left) spare[at + n] = left;
-            taken[at] = n;
-            return memory + at;
+            d.spare.erase(s);
+            if (left) d.spare[at + n] = left;
+            d.taken[at] = n;
+            return d.memory + at;
         }
-    if (n > RANGE - used) return NULL;
-    taken[used] = n;
-    used += n;
-    return memory + used - n;
+    if (n > RANGE - d.used) return NULL;
+    d.taken[d.used] = n;
+    d.used += n;
+    return d.memory + d.used - n;
 }
 
 /* ---- threads of a block: fibers. One runs thread after thread until a barrier holds it. ---- */
@@ -286,7 +312,6 @@ inline size_t waiting(const emu_stream *of) {
 /* Until nothing waits in that stream (NULL: in all): a few pieces of one that can go on, then of another. */
 inline void run_until(const emu_stream *wanted) {
     if (!waiting(wanted)) return;
-    protect(PROT_READ | PROT_WRITE);
     while (waiting(wanted)) {
         std::vector<emu_stream *> able;
         for (auto *s : streams)
@@ -297,19 +322,22 @@ inline void run_until(const emu_stream *wanted) {
         }
         emu_stream *s = able[draw(able.size())];
         for (uint64_t n = 1 + draw(16); n && ready(s) && waiting(wanted); n--) {
+            open(s->queue.front().reach);
             if (!broken) s->queue.front().run();
             s->queue.pop_front();
         }
     }
-    protect(PROT_NONE);
+    open(0);
 }
-inline void put(cudaStream_t stream, std::function<void()> f, std::shared_ptr<bool> until = nullptr) {
+/* reach: of others than the stream's own device. */
+inline void put(cudaStream_t stream, std::function<void()> f, std::shared_ptr<bool> until = nullptr,
+                unsigned reach = 0) {
     emu_stream *s = of(stream);
     if (s->capture) {
         s->capture->work.push_back(std::move(f));
         return;
     }
-    s->queue.push_back({std::move(f), std::move(until)});
+    s->queue.push_back({std::move(f), std::move(until), reach | 1u << s->device});
     if (draw(32) == 0) run_until(streams[draw(streams.size())]);
 }
 /* What no thread may do that captures. */
@@ -324,6 +352,10 @@ template <class K, class... A> void launch(K kernel, dim3 grid, dim3 block, cuda
     launches++;
     if (!grid.x || !block.x || block.x > 1024 || grid.y * grid.z * block.y * block.z != 1) {
         last_error = cudaErrorInvalidValue;
+        return;
+    }
+    if (of(stream)->device != current) {
+        last_error = cudaErrorInvalidResourceHandle;
         return;
     }
     put(stream, [=] {
@@ -356,9 +388,8 @@ template <class T> T __shfl_xor_sync(unsigned, T v, int mask) {
 inline void __threadfence() {}
 inline int atomicAdd(int *p, int more) { return *p += more, *p - more; }
 inline int atomicCAS(int *p, int was, int now) {
-    const int old = *p;
-    if (old == was) *p = now;
-    return old;
+    __atomic_compare_exchange_n(p, &was, now, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    return was; /* the host looks at it meanwhile */
 }
 
 /* ---- the runtime ---- */
@@ -379,6 +410,7 @@ inline cudaError_t cudaGetLastError() {
 inline const char *cudaGetErrorName(cudaError_t e) {
     return e == cudaErrorMemoryAllocation           ? "cudaErrorMemoryAllocation"
            : e == cudaErrorLaunchFailure            ? "cudaErrorLaunchFailure"
+           : e == cudaErrorInvalidResourceHandle    ? "cudaErrorInvalidResourceHandle"
            : e == cudaErrorStreamCaptureUnsupported ? "cudaErrorStreamCaptureUnsupported"
            : e == cudaErrorStreamCaptureInvalidated ? "cudaErrorStreamCaptureInvalidated"
            : e == cudaErrorStreamCaptureIsolation   ? "cudaErrorStreamCaptureIsolation"
@@ -394,20 +426,23 @@ inline const char *cudaGetErrorString(cudaError_t e) {
 inline cudaError_t cudaGetDeviceCount(int *n) {
     EMU_CALL(cudaErrorUnknown)
     const char *text = getenv("CUDA_EMU_DEVICES"), *seed = getenv("CUDA_EMU_SEED");
-    const int devices = text ? atoi(text) : 1;
+    const int devices = text ? atoi(text) : 2;
     if (seed) emu::seed = strtoull(seed, NULL, 10);
     if (devices < 0) return cudaErrorInsufficientDriver;
     *n = devices;
     return devices ? cudaSuccess : cudaErrorNoDevice;
 }
 inline cudaError_t cudaDriverGetVersion(int *v) { return *v = 0, cudaSuccess; }
-inline cudaError_t cudaSetDevice(int) {
+inline cudaError_t cudaSetDevice(int device) {
     EMU_CALL(cudaErrorUnknown)
+    if (device < 0 || device >= emu::DEVICES) return emu::last_error = cudaErrorInvalidDevice;
+    emu::current = device;
     return cudaSuccess;
 }
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, int) {
     EMU_CALL(cudaErrorUnknown)
     emu::streams.push_back(*s = new emu_stream());
+    (*s)->device = emu::current;
     return cudaSuccess;
 }
 inline cudaError_t cudaMalloc(void **p, size_t bytes) {
@@ -419,11 +454,14 @@ inline cudaError_t cudaFree(void *p) {
     std::lock_guard<std::recursive_mutex> hold(emu::lock);
     if (const cudaError_t failed = emu::forbidden()) return failed;
     emu::run_until(NULL);
-    const auto at = emu::taken.find((size_t)((char *)p - emu::memory));
-    if (at == emu::taken.end()) return emu::last_error = cudaErrorInvalidValue;
-    emu::spare[at->first] = at->second;
-    emu::in_use -= at->second;
-    emu::taken.erase(at);
+    const int device = emu::device_of(p);
+    if (device < 0) return emu::last_error = cudaErrorInvalidValue;
+    emu::device &d = emu::devices[device];
+    const auto at = d.taken.find((size_t)((char *)p - d.memory));
+    if (at == d.taken.end()) return emu::last_error = cudaErrorInvalidValue;
+    d.spare[at->first] = at->second;
+    d.in_use -= at->second;
+    d.taken.erase(at);
     return cudaSuccess;
 }
 inline cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned) {
@@ -446,18 +484,19 @@ inline cudaError_t cudaFreeHost(void *p) {
 }
 inline cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *a, const void *p) {
     std::lock_guard<std::recursive_mutex> hold(emu::lock);
-    a->type = emu::is_device(p)   ? cudaMemoryTypeDevice
-              : emu::is_pinned(p) ? cudaMemoryTypeHost
-                                  : cudaMemoryTypeUnregistered;
+    a->type = emu::device_of(p) >= 0 ? cudaMemoryTypeDevice
+              : emu::is_pinned(p)    ? cudaMemoryTypeHost
+                                     : cudaMemoryTypeUnregistered;
     return cudaSuccess;
 }
 /* Of memory that is neither the device's nor pinned it is done when it returns. */
 inline cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKind, cudaStream_t s) {
     EMU_CALL(cudaErrorUnknown)
-    const bool late = (emu::is_device(dst) || emu::is_pinned(dst)) &&
-                      (emu::is_device(src) || emu::is_pinned(src));
+    const int to = emu::device_of(dst), from = emu::device_of(src);
+    const bool late = (to >= 0 || emu::is_pinned(dst)) && (from >= 0 || emu::is_pinned(src));
+    const unsigned reach = (to < 0 ? 0 : 1u << to) | (from < 0 ? 0 : 1u << from);
     if (const cudaError_t failed = late ? cudaSuccess : emu::forbidden()) return failed;
-    emu::put(s, [=] { memcpy(dst, src, bytes); });
+    emu::put(s, [=] { memcpy(dst, src, bytes); }, nullptr, reach);
     if (!late) emu::run_until(emu::of(s));
     return cudaSuccess;
 }
@@ -477,11 +516,13 @@ inline cudaError_t cudaStreamSynchronize(cudaStream_t s) {
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) {
     EMU_CALL(cudaErrorUnknown)
     *e = new emu_event();
+    (*e)->device = emu::current;
     return cudaSuccess;
 }
 inline cudaError_t cudaEventDestroy(cudaEvent_t e) { return delete e, cudaSuccess; }
 inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
     EMU_CALL(cudaErrorUnknown)
+    if (e->device != emu::of(s)->device) return emu::last_error = cudaErrorInvalidResourceHandle;
     auto done = e->done = std::make_shared<bool>(false);
     e->captured = emu::of(s)->capture;
     if (!e->captured) emu::put(s, [=] { *done = true; });
@@ -500,7 +541,7 @@ inline cudaError_t cudaEventSynchronize(cudaEvent_t e) {
     EMU_WAITING_CALL(cudaErrorUnknown)
     if (e->done && !*e->done) {
         emu_stream until;
-        until.queue.push_back({[] {}, e->done});
+        until.queue.push_back({[] {}, e->done, 0});
         emu::streams.push_back(&until);
         emu::run_until(&until);
         emu::streams.pop_back();
@@ -543,7 +584,7 @@ inline cudaError_t cudaGraphLaunch(cudaGraphExec_t g, cudaStream_t s) {
 }
 inline cudaError_t cudaMemGetInfo(size_t *left, size_t *all) {
     *all = emu::RANGE;
-    *left = emu::RANGE - emu::used;
+    *left = emu::RANGE - emu::devices[emu::current].in_use;
     return cudaSuccess;
 }
 #undef EMU_CALL
@@ -555,6 +596,7 @@ EMU_HOOK void cuda_emu_break(void) { emu::broken = cudaErrorLaunchFailure; }
 EMU_HOOK int64_t cuda_emu_launches(void) { return emu::launches; }
 EMU_HOOK void cuda_emu_limit(int64_t bytes) { emu::limit = bytes ? (size_t)bytes : emu::RANGE; }
 EMU_HOOK void cuda_emu_seed(uint64_t seed) { emu::seed = seed; }
+EMU_HOOK int cuda_emu_device(void) { return emu::current; } /* this thread's */
 EMU_HOOK int64_t cuda_emu_waiting(void) { return (int64_t)emu::waiting(NULL); }
 EMU_HOOK void cuda_emu_drop_waits(int drop) { emu::drops_waits = drop; }
 /* What the mock libraries of emu/ start: work of the stream, as a kernel, once or, of a graph, often; then
@@ -562,7 +604,7 @@ EMU_HOOK void cuda_emu_drop_waits(int drop) { emu::drops_waits = drop; }
 EMU_HOOK int cuda_emu_start(void (*work)(void *), void *arg, void *stream, void (*done)(void *)) {
     std::lock_guard<std::recursive_mutex> hold(emu::lock);
     const bool failed = emu::fails(cudaErrorUnknown);
-    if (failed) {
+    if (failed || emu::of((cudaStream_t)stream)->device != emu::current) {
         emu::last_error = cudaSuccess; /* a library's failure is not the runtime's */
         return false;
     }

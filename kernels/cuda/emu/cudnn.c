@@ -17,6 +17,12 @@ enum { BAD_PARAM = 2000, UNSUPPORTED = 3000, FAILED = 5000, MOST_OPS = 32, MOST_
 enum { WORKSPACE = 1000 };
 __extension__ typedef _Float16 f16;
 
+extern int cuda_emu_device(void) __attribute__((weak)); /* the program's */
+struct fl__dnn_library {
+    fl__dnn_stream stream; /* in use */
+    int device;
+};
+
 /* Any descriptor: what it is told. */
 typedef struct desc {
     unsigned kind;
@@ -240,10 +246,11 @@ const char *cudnnGetErrorString(fl__dnn_status s) {
     return s == FAILED ? "execution failed" : "mock error";
 }
 fl__dnn_status cudnnCreate(fl__dnn_handle *h) {
-    return *h = calloc(1, sizeof(void *)), *h ? 0 : FAILED; /* the stream in use */
+    if (!(*h = calloc(1, sizeof **h)) || !cuda_emu_device) return free(*h), FAILED;
+    return (*h)->device = cuda_emu_device(), 0;
 }
 fl__dnn_status cudnnSetStream(fl__dnn_handle h, fl__dnn_stream s) {
-    return *(fl__dnn_stream *)h = s, 0;
+    return h->stream = s, 0;
 }
 fl__dnn_status cudnnBackendCreateDescriptor(fl__dnn_kind kind, fl__dnn_desc *d) {
     desc *new = calloc(1, sizeof *new);
@@ -460,7 +467,8 @@ fl__dnn_status cudnnBackendExecute(fl__dnn_handle h, fl__dnn_desc given, fl__dnn
         }
     if (!pack->room) return free(r), bad("no workspace", 0);
     mock_runs++;
-    if (start(run_all, r, *(void **)h, free)) return 0;
+    if (h->device != cuda_emu_device()) return free(r), bad("a handle of another device", h->device);
+    if (start(run_all, r, h->stream, free)) return 0;
     free(r);
     return FAILED;
 }
