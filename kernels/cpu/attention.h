@@ -2,9 +2,10 @@
 
    A block of up to 256 queries walks over the keys, up to 140 at a time. Scores are computed
    transposed, keys by queries: what belongs to a query is a lane of a register, and the probabilities
-   are the packed operand of the next product as they stand. All else that the tiles of gemm.h read is
-   packed into panels that stay in the first-level cache, from any strides: heads are views whose rows
-   lie a power of two apart, so that they fall into few sets of a cache.
+   are the packed operand of the next product as they stand. Rows of keys and values are the left operand
+   of scores where they lie; what is read as rows of registers is packed into panels that stay in the
+   first-level cache, from any strides: heads are views whose rows lie a power of two apart, so that they
+   fall into few sets of a cache.
 
      forward    s = k q^T scale, p = exp(s - top so far), y = y exp(top before - top) + p^T v;
                 at the end y /= sum, and lse = top + log sum is saved for
@@ -13,7 +14,8 @@
 
    Forward, one task is one block of queries. In the gradient it is all queries of one head; with
    few heads the queries are cut into parts, whose dk and dv are added in order. Keys that causal or
-   window hide from all queries of a block are not looked at.
+   window hide from all queries of a block are not looked at, and of a causal block's hidden half there are
+   only tiles that hold something seen.
 
    Where operands may be rounded to bf16 and the processor has tiles for them, the products are those of
    gemm_amx.h, over up to 256 keys; all else is the same, in f32. They read bf16 as it is: then y, dq, dk and
@@ -44,6 +46,11 @@ enum {
     FL__ATT_GRAD_KEYS = 70,
     FL__ATT_ROW = 272
 };
+#define FL__ATT_ALL (INT64_MIN / 2)
+/* Of a key that is hidden from the queries before seen + j scores are computed from here on: products read
+   these in tiles of up to 8 rows. The rest of a block's hidden half has none. */
+static inline int64_t fl__att_from(int64_t seen, int64_t j) { return fl__max(0, seen + j - 8) / 16 * 16; }
+
 /* Of a single query: keys in a part and in a block */
 enum { FL__ATT_PART = 512, FL__ATT_ONE_KEYS = 64 };
 
@@ -54,16 +61,17 @@ typedef struct fl__att_loops {
     void (*mul)(void *scores, const void *by, int64_t keys, int64_t width);
     void (*scale_rows)(void *y, int64_t row, int64_t n, int64_t columns, const void *by);
     void (*cap)(void *scores, void *slope, int64_t keys, int64_t width, double most);
-    void (*hide)(void *scores, int64_t keys, int64_t width, int64_t first, int64_t count);
+    void (*hide)(void *scores, int64_t keys, int64_t width, int64_t seen, int64_t first, int64_t count);
     void (*choose)(void *scores, int64_t keys, int64_t queries, const void *mask, int64_t row,
                    int64_t column);
     void (*add)(void *scores, int64_t keys, int64_t queries, const void *mask, int64_t row,
                 int64_t column);
-    void (*softmax)(void *scores, int64_t keys, int64_t width, void *top, void *sum, void *fix);
+    void (*softmax)(void *scores, int64_t keys, int64_t width, int64_t seen, void *top, void *sum,
+                    void *fix);
     void (*close)(const void *top, void *sum, int64_t queries, void *lse, int64_t step);
     void (*dots)(const void *y, const int64_t *y_step, const void *dy, const int64_t *dy_step,
                  int64_t queries, int64_t columns, void *delta);
-    void (*grads)(void *s, void *dp, int64_t keys, int64_t width, const void *lse,
+    void (*grads)(void *s, void *dp, int64_t keys, int64_t width, int64_t seen, const void *lse,
                   const void *delta, double scale);
     void (*keep)(void *keep, int64_t keys, int64_t queries, uint64_t first, uint64_t row,
                  const fl_attention_args *a);
@@ -89,7 +97,7 @@ typedef struct fl__attention {
     const fl_tensor *q, *k, *v, *mask, *y, *lse, *dy, *dq, *dk, *dv; /* mask NULL: none */
     int64_t items, n, m, d, e, size; /* size of an element of all that is computed */
     fl__loop widen, narrow;          /* of operands and results that are bf16, or NULL */
-    int64_t wide;                    /* columns of a panel: two registers */
+    int64_t wide;                    /* columns of a panel: as many registers as a tile has across */
     int64_t keys;                    /* most in a block */
     int64_t query_blocks, splits;    /* splits: tasks of an item in the gradient */
     int64_t split_blocks;            /* query blocks of each of these */
@@ -104,12 +112,14 @@ typedef struct fl__att_block {
     char *scaled;                     /* [queries][d or e], with tiles */
     char *rows, *sums[2]; /* where y or dq, and dk and dv, are summed before they are rounded */
     char *q_down, *dy_down;           /* of the queries and their dy */
-    char *q_across, *dy_across;       /* the same with panels of four registers */
-    char *keys, *values; /* a tile of rows, and a panel of columns; with tiles all of A, and of B */
+    char *q_across, *dy_across;       /* the same, not transposed */
+    char *keys, *values; /* a panel of columns of values; with tiles all of A, and of B */
     char *top, *sum, *fix;            /* [queries] */
     int64_t item, q0, nq, width;      /* queries, and columns computed */
     int64_t place;                    /* of the first query among the keys */
     int64_t j0, nj, start, end;       /* keys, and where they start and end */
+    int64_t seen; /* key j of these is hidden from the queries before seen + j; FL__ATT_ALL: from none */
+    bool adds;    /* dk and dv hold what earlier blocks left */
     const fl_tensor *ask[2];          /* whose rows tiles ask for, of this item or one behind it; or NULL */
     int64_t ask_item;
 } fl__att_block;
@@ -137,9 +147,9 @@ static char *fl__att_carve(char *base, int64_t *at, int64_t bytes) {
 /* Lays out a workspace at base, or nowhere if that is NULL; returns its size. */
 static int64_t fl__att_layout(const fl__attention *a, fl__att_block *b, char *base, bool gradient) {
     const int64_t queries = FL__ATT_QUERIES * a->size, block = a->keys * FL__ATT_ROW * a->size;
-    const int64_t rows = a->d > a->e ? a->d : a->e, none = 0, four = 2 * a->wide * queries;
-    int64_t across = fl__ceil_div(rows, 2 * a->wide) * four, down = a->d * queries, dy_down = a->e * queries;
-    int64_t keys = rows * a->ks->rows * a->size, values = a->keys * a->wide * a->size, at = 0;
+    const int64_t rows = a->d > a->e ? a->d : a->e, none = 0;
+    int64_t across = fl__ceil_div(rows, a->wide) * a->wide * queries, down = a->d * queries;
+    int64_t dy_down = a->e * queries, keys = 0, values = a->keys * a->wide * a->size, at = 0;
     if (a->tiles) {
         across = fl__amx_bytes(rows, FL__ATT_QUERIES);
         down = fl__amx_bytes(FL__ATT_QUERIES, a->d), dy_down = fl__amx_bytes(FL__ATT_QUERIES, a->e);
@@ -243,30 +253,30 @@ static void fl__att_pack_queries(const fl__attention *a, const fl__att_block *b,
 /* The block's rows of t, transposed and times `by`; zeros behind the last query. */
 static void fl__att_pack_down(const fl__attention *a, const fl__att_block *b, const fl_tensor *t,
                               double by, char *to) {
-    const int64_t columns = t->shape[t->ndim - 1], panel = columns * a->wide, *step = fl__att_step(t);
+    const int64_t columns = t->shape[t->ndim - 1], *step = fl__att_step(t);
     if (a->tiles) {
         fl__att_pack_queries(a, b, t, by, to);
         return;
     }
-    for (int64_t i = 0; i < b->nq; i += a->wide, to += panel * a->size) {
+    for (int64_t i = 0, wide; i < b->nq; i += wide, to += wide * columns * a->size) {
         const int64_t n = fl__min(a->wide, b->nq - i);
-        if (n < a->wide) memset(to, 0, (size_t)(panel * a->size));
-        a->ks->pack(to, a->wide, n, columns, fl__att_at(t, b->item, b->q0 + i, 0), step[0], step[1]);
-        if (by != 1) a->loops->scale(to, panel, by);
+        wide = fl__min(a->wide, b->width - i);
+        if (n < wide) memset(to, 0, (size_t)(wide * columns * a->size));
+        a->ks->pack(to, wide, n, columns, fl__att_at(t, b->item, b->q0 + i, 0), step[0], step[1]);
+        if (by != 1) a->loops->scale(to, wide * columns, by);
     }
 }
 
-/* The block's rows of t in panels of up to four registers. */
+/* The block's rows of t. */
 static void fl__att_pack_across(const fl__attention *a, const fl__att_block *b, const fl_tensor *t,
                                 char *to) {
-    const int64_t columns = t->shape[t->ndim - 1], wide = a->ks->widest * a->ks->lanes;
-    const int64_t *step = fl__att_step(t);
+    const int64_t columns = t->shape[t->ndim - 1], *step = fl__att_step(t);
     if (a->tiles) {
         fl__att_pack_operand(a, true, t, b->item, b->q0, b->nq, false, to);
         return;
     }
-    for (int64_t j = 0; j < columns; j += wide, to += wide * FL__ATT_QUERIES * a->size)
-        a->ks->pack(to, wide, fl__min(wide, columns - j), b->nq,
+    for (int64_t j = 0; j < columns; j += a->wide, to += a->wide * FL__ATT_QUERIES * a->size)
+        a->ks->pack(to, a->wide, fl__min(a->wide, columns - j), b->nq,
                     fl__att_at(t, b->item, b->q0, j), step[1], step[0]);
 }
 
@@ -275,12 +285,18 @@ static int64_t fl__att_height(int64_t rows, int64_t i, int64_t most) {
     return fl__ceil_div(rows - i, fl__ceil_div(rows - i, most));
 }
 
+/* The most rows of a tile of n columns. */
+static int64_t fl__att_most(const fl__attention *a, int64_t n) {
+    return a->ks->low[fl__ceil_div(n, a->ks->lanes)];
+}
+
 /* out [nj][queries] = the block's keys, rows of t, times the packed queries. */
 static void fl__att_scores(const fl__attention *a, const fl__att_block *b, const fl_tensor *t,
                            const char *queries, char *out) {
     const int64_t columns = t->shape[t->ndim - 1], *step = fl__att_step(t);
-    fl__segment s = {.a = b->keys};
-    fl__tile tile = {.segments = 1, .segment = &s, .k = columns, .rsa = 1, .ldb = a->wide,
+    const char *keys = fl__att_at(t, b->item, b->j0, 0);
+    fl__segment s;
+    fl__tile tile = {.segments = 1, .segment = &s, .k = columns, .rsa = step[0], .csa = step[1],
                      .ldc = FL__ATT_ROW};
     if (a->tiles) {
         fl__att_pack_operand(a, false, t, b->item, b->j0, b->nj, true, b->keys);
@@ -288,15 +304,17 @@ static void fl__att_scores(const fl__attention *a, const fl__att_block *b, const
                          FL__ATT_ROW, false);
         return;
     }
-    for (int64_t j = 0, rows; j < b->nj; j += rows) {
-        tile.csa = rows = fl__att_height(b->nj, j, a->ks->rows);
-        a->ks->pack(b->keys, rows, rows, columns, fl__att_at(t, b->item, b->j0 + j, 0), step[0],
-                    step[1]);
-        fl__att_ask(a, b, b->j0 + j, rows);
-        for (int64_t i = 0; i < b->width; i += a->wide) {
-            s.b = queries + i * columns * a->size;
-            tile.c = out + (j * FL__ATT_ROW + i) * a->size;
-            fl__gemm_tile(a->ks, (int)rows, (int)a->wide, &tile);
+    for (int64_t i = 0; i < b->width; i += tile.ldb) {
+        tile.ldb = fl__min(a->wide, b->width - i);
+        for (int64_t j = 0, rows; j < b->nj; j += rows) {
+            const int64_t from = fl__max(i, fl__att_from(b->seen, j)), n = i + tile.ldb - from;
+            if (n <= 0) break;
+            rows = fl__att_height(b->nj, j, fl__att_most(a, n));
+            if (i == 0) fl__att_ask(a, b, b->j0 + j, rows);
+            s.a = keys + j * step[0] * a->size;
+            s.b = queries + (i * columns + from - i) * a->size;
+            tile.c = out + (j * FL__ATT_ROW + from) * a->size;
+            fl__gemm_tile(a->ks, (int)rows, (int)n, &tile);
         }
     }
 }
@@ -306,7 +324,7 @@ static void fl__att_apply(const fl__attention *a, const fl__att_block *b, const 
                           const fl_tensor *t, char *y, int64_t row) {
     const int64_t columns = t->shape[t->ndim - 1], *step = fl__att_step(t);
     fl__segment s = {.b = b->values};
-    fl__tile tile = {.segments = 1, .segment = &s, .k = b->nj, .rsa = 1, .csa = FL__ATT_ROW,
+    fl__tile tile = {.segments = 1, .segment = &s, .rsa = 1, .csa = FL__ATT_ROW,
                      .ldb = a->wide, .ldc = row, .add = b->j0 > b->start};
     if (a->tiles) {
         fl__att_pack_tiles(a, false, p, a->size, b->nq, b->nj, 1, FL__ATT_ROW, b->keys);
@@ -316,45 +334,51 @@ static void fl__att_apply(const fl__attention *a, const fl__att_block *b, const 
         return;
     }
     for (int64_t j = 0; j < columns; j += a->wide) {
-        const int64_t n = fl__min(a->wide, columns - j);
+        const int64_t n = fl__min(a->wide, columns - j), most = fl__att_most(a, n);
         char *to = y + j * a->size;
         a->ks->pack(b->values, a->wide, n, b->nj, fl__att_at(t, b->item, b->j0, j), step[1],
                     step[0]);
         for (int64_t i = 0, rows; i < b->nq; i += rows) {
-            rows = fl__att_height(b->nq, i, a->ks->rows);
+            rows = fl__att_height(b->nq, i, most);
             if (j == 0 && b->j0 == b->start) fl__att_ask(a, b, i, rows);
             s.a = p + i * a->size;
             tile.c = to + i * tile.ldc * a->size;
+            tile.k = fl__max(0, fl__min(b->nj, i + rows - b->seen));
             fl__gemm_tile(a->ks, (int)rows, (int)n, &tile);
         }
     }
 }
 
-/* sum [nj][columns], its rows `row` apart, += p times the block's queries, packed across. 64
+/* sum [nj][columns], its rows `row` apart, (+)= p times the block's queries, packed across. 64
    queries at a time, whose panel stays in the first-level cache. */
 static void fl__att_gather(const fl__attention *a, const fl__att_block *b, const char *p,
                            const char *queries, int64_t columns, char *sum, int64_t row) {
-    const int64_t wide = a->ks->widest * a->ks->lanes;
     fl__segment s;
-    fl__tile tile = {.segments = 1, .segment = &s, .rsa = FL__ATT_ROW, .csa = 1, .ldb = wide,
-                     .ldc = row, .add = true};
+    fl__tile tile = {.segments = 1, .segment = &s, .rsa = FL__ATT_ROW, .csa = 1, .ldb = a->wide,
+                     .ldc = row};
     if (a->tiles) {
         fl__att_pack_tiles(a, false, p, a->size, b->nj, b->nq, FL__ATT_ROW, 1, b->keys);
         fl__amx_multiply(a->tiles, b->keys, queries, b->nj, columns, b->nq,
-                         (float *)(void *)(sum + b->j0 * row * a->size), row, true);
+                         (float *)(void *)(sum + b->j0 * row * a->size), row, b->adds);
         return;
     }
-    for (int64_t j = 0; j < columns; j += wide, queries += wide * FL__ATT_QUERIES * a->size)
-        for (int64_t k = 0; k < b->nq; k += tile.k) {
-            tile.k = fl__min(64, b->nq - k);
-            s.b = queries + k * wide * a->size;
+    for (int64_t j = 0; j < columns; j += a->wide, queries += a->wide * FL__ATT_QUERIES * a->size) {
+        const int64_t n = fl__min(a->wide, columns - j), most = fl__att_most(a, n);
+        for (int64_t k = 0, end; k < b->nq; k = end) {
+            end = fl__min(k + 64, b->nq);
             for (int64_t i = 0, rows; i < b->nj; i += rows) {
-                rows = fl__att_height(b->nj, i, a->ks->low[a->ks->widest]);
-                s.a = p + (i * FL__ATT_ROW + k) * a->size;
+                rows = fl__att_height(b->nj, i, most);
+                const int64_t first = fl__max(0, b->seen + i), from = fl__max(k, first);
+                if (from >= end) break;
+                s.a = p + (i * FL__ATT_ROW + from) * a->size;
+                s.b = queries + from * a->wide * a->size;
+                tile.k = end - from;
+                tile.add = b->adds || from > first;
                 tile.c = sum + ((b->j0 + i) * row + j) * a->size;
-                fl__gemm_tile(a->ks, (int)rows, (int)fl__min(wide, columns - j), &tile);
+                fl__gemm_tile(a->ks, (int)rows, (int)n, &tile);
             }
         }
+    }
 }
 
 /* Caps the scores, and takes away what the masks hide. */
@@ -363,10 +387,10 @@ static void fl__att_mask(const fl__attention *a, const fl__att_block *b) {
     if (a->args->softcap > 0) a->loops->cap(b->s, b->slope, b->nj, b->width, a->args->softcap);
     /* key j0 counts for the queries from `first` on (causal), or from window - 1 places before */
     if (window)
-        a->loops->hide(b->s, b->nj, b->width, a->args->causal ? first : first - window + 1,
+        a->loops->hide(b->s, b->nj, b->width, b->seen, a->args->causal ? first : first - window + 1,
                        a->args->causal ? window : 2 * window - 1);
     else if (a->args->causal && first + b->nj - 1 > 0)
-        a->loops->hide(b->s, b->nj, b->width, first, INT64_MAX / 4);
+        a->loops->hide(b->s, b->nj, b->width, b->seen, first, INT64_MAX / 4);
     if (!a->mask) return;
     const int64_t *step = fl__att_step(a->mask);
     const char *at = fl__att_at(a->mask, b->item, b->q0, b->j0);
@@ -392,7 +416,7 @@ static void fl__att_begin(const fl__attention *a, fl__att_block *b, int64_t item
     b->item = item;
     b->q0 = block * FL__ATT_QUERIES;
     b->nq = fl__min(FL__ATT_QUERIES, a->n - b->q0);
-    b->width = fl__ceil_div(b->nq, a->wide) * a->wide;
+    b->width = fl__ceil_div(b->nq, a->ks->lanes) * a->ks->lanes;
     b->place = a->args->offset + b->q0;
     fl__att_range(a, b->place, b->nq, &b->start, &b->end);
     b->j0 = b->start;
@@ -405,6 +429,7 @@ static bool fl__att_next(const fl__attention *a, fl__att_block *b) {
     b->nj = b->j0 >= b->end ? 0
             : a->tiles      ? fl__min(b->end - b->j0, a->keys)
                             : fl__att_height(b->end, b->j0, a->keys);
+    b->seen = a->args->causal && !a->tiles ? b->j0 - b->place : FL__ATT_ALL;
     return b->nj > 0;
 }
 
@@ -422,7 +447,7 @@ static void fl__att_forward(const fl__attention *a, fl__att_block *b) {
         fl__att_scores(a, b, a->k, b->q_down, b->s);
         fl__att_next_is(b, b->item + 1, a->q, a->k);
         fl__att_mask(a, b);
-        a->loops->softmax(b->s, b->nj, b->width, b->top, b->sum, b->fix);
+        a->loops->softmax(b->s, b->nj, b->width, b->seen, b->top, b->sum, b->fix);
         if (a->args->p > 0) {
             fl__att_keep(a, b);
             a->loops->mul(b->s, b->keep, b->nj, b->width);
@@ -605,7 +630,7 @@ static void fl__att_backward(const fl__attention *a, fl__att_block *b, char *con
             fl__att_keep(a, b);
             a->loops->mul(b->dp, b->keep, b->nj, b->width);
         }
-        a->loops->grads(b->s, b->dp, b->nj, b->width, b->top, b->fix, a->args->scale);
+        a->loops->grads(b->s, b->dp, b->nj, b->width, b->seen, b->top, b->fix, a->args->scale);
         if (drops) a->loops->mul(b->s, b->keep, b->nj, b->width);
         if (a->args->softcap > 0) a->loops->mul(b->dp, b->slope, b->nj, b->width);
         fl__att_gather(a, b, b->dp, b->q_across, a->d, sum[0], row[0]);
@@ -615,8 +640,10 @@ static void fl__att_backward(const fl__attention *a, fl__att_block *b, char *con
     if (a->narrow) fl__att_round(a, a->dq, b->item, b->q0, b->nq, dq);
 }
 
-static void fl__att_zero(const fl__attention *a, char *at, int64_t row, int64_t columns) {
-    for (int64_t i = 0; i < a->m; i++)
+/* Keys that the first block does not see. */
+static void fl__att_zero(const fl__attention *a, const fl__att_block *b, char *at, int64_t row,
+                         int64_t columns) {
+    for (int64_t i = b->start > 0 ? 0 : b->end; i < a->m; i = i + 1 == b->start ? b->end : i + 1)
         memset(at + i * row * a->size, 0, (size_t)(columns * a->size));
 }
 
@@ -630,10 +657,10 @@ static void fl__att_backward_task(void *arg, int64_t begin, int64_t end) {
         int64_t row[2], first = split * a->split_blocks;
         char *sum[2] = {fl__att_sum(a, &b, 0, item, split, &row[0]),
                         fl__att_sum(a, &b, 1, item, split, &row[1])};
-        fl__att_zero(a, sum[0], row[0], a->d);
-        fl__att_zero(a, sum[1], row[1], a->e);
         for (int64_t i = first; i < fl__min(first + a->split_blocks, a->query_blocks); i++) {
             fl__att_begin(a, &b, item, i);
+            b.adds = i > first;
+            if (!b.adds) fl__att_zero(a, &b, sum[0], row[0], a->d), fl__att_zero(a, &b, sum[1], row[1], a->e);
             fl__att_backward(a, &b, sum, row);
         }
         for (int i = 0; i < 2 && a->narrow && a->splits == 1; i++)
@@ -682,7 +709,7 @@ static fl__attention fl__att_of(const fl_call *c) {
     a.loops = loops[fl__variant(wide)];
     if (wide != q->dtype) a.widen = fl__cast_loop(q->dtype, wide), a.narrow = fl__cast_loop(wide, q->dtype);
     a.size = (int64_t)a.ks->size;
-    a.wide = 2 * a.ks->lanes;
+    a.wide = a.ks->widest * a.ks->lanes;
     for (int i = 0; i < nd - 2; i++) a.items *= q->shape[i];
     a.query_blocks = fl__ceil_div(a.n, FL__ATT_QUERIES);
     return a;
