@@ -44,6 +44,7 @@ enum {
     FL__MATMUL_ONCE = 128,        /* rows up to which it is so */
     FL__MATMUL_SHORT = 128,       /* k, for which C is written row by row */
     FL__MATMUL_NEAR = 3 << 16,    /* elements of B that stay in the second-level cache beside all else */
+    FL__MATMUL_FAR = 1 << 18,     /* elements of A that leave it before the next panel of B uses them */
     FL__MATMUL_BLOCK_ROWS = 1024, /* that use a panel of B */
     FL__MATMUL_TASKS = 6,         /* of blocks, below which a long k is split */
     FL__MATMUL_SHORT_PAIRS = 32   /* rows up to which packing B as pairs of bf16 does not pay */
@@ -183,12 +184,13 @@ static void fl__gemm_column(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j
 }
 
 /* Row tiles t0 .. t1, columns j0 .. j1 of C. A column of B is `step` elements behind the one before,
-   from panel to panel. Where k is short the time goes into writing C, and where A is read in place into
-   reading it: there a tile's rows go along, panel by panel. */
+   from panel to panel. Where k is short the time goes into writing C, and where A is read in place, or is too
+   large for the second-level cache, into reading it: there a tile's rows go along, panel by panel. */
 static void fl__gemm_panels(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0, int64_t j1,
                             const char *b, int64_t step, int64_t ldb, const char *next) {
     const int64_t size = (int64_t)g->ks->size, depth = fl__gemm_depth(g->ks, g->k);
-    const int64_t tiles = depth <= FL__MATMUL_SHORT || !g->packed ? 1 : t1 - t0;
+    const bool far = (t1 - t0) * g->rows * depth > FL__MATMUL_FAR && !g->asks;
+    const int64_t tiles = depth <= FL__MATMUL_SHORT || !g->packed || far ? 1 : t1 - t0;
     for (int64_t t = t0; t < t1; t += tiles)
         for (int64_t j = j0; j < j1; j += g->width)
             fl__gemm_column(g, t, t + tiles, j, fl__min(g->width, j1 - j),
