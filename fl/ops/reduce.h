@@ -469,13 +469,17 @@ FL_T *FL_W(std)(FL_T *x, fl_axes axes, int64_t correction) {
     return FL_GIVE(&s, y ? FL_W(cast)(SQRT(y), d) : NULL);
 }
 
-/* (sum |x|^p)^(1/p) of sizes a = |x|. 0 is kept out of the powers: they have no derivative there. */
-static FL_T *FL_W(_power_norm)(FL_T *a, double p, fl_axes axes) {
-    FL_T *zero = EQ(a, CONST(0)), *size = SELECT(zero, CONST(1), a);
-    FL_T *power = p == 1 ? a : p == 2 ? MUL(a, a) : POW(size, CONST(p));
-    if (p != 1 && p != 2) power = SELECT(zero, CONST(p < 0 ? (double)INFINITY : 0), power);
+/* (sum |x|^p)^(1/p). 0 is kept out of the powers and of the root: they have no derivative there. */
+static FL_T *FL_W(_power_norm)(FL_T *x, double p, fl_axes axes) {
+    FL_T *power;
+    if (p == 1) return FL_W(sum)(ABS(x), axes);
+    if (p == 2) power = MUL(x, x);
+    else {
+        FL_T *a = ABS(x), *zero = EQ(a, CONST(0));
+        power = POW(SELECT(zero, CONST(1), a), CONST(p));
+        power = SELECT(zero, CONST(p < 0 ? (double)INFINITY : 0), power);
+    }
     FL_T *sum = FL_W(sum)(power, axes);
-    if (p == 1) return sum;
     FL_T *none = EQ(sum, CONST(0)), *some = SELECT(none, CONST(1), sum);
     FL_T *root = p == 2 ? SQRT(some) : POW(some, CONST(1 / p));
     return SELECT(none, CONST(p < 0 ? (double)INFINITY : 0), root);
@@ -488,10 +492,9 @@ FL_T *FL_W(norm)(FL_T *x, double p, fl_axes axes) {
     FL_T *given = x, *y;
     if (!(x = FL_W(_widened)(x))) return FL_GIVE(&s, NULL);
     fl_dtype d = FL_VALUE(x)->dtype;
-    FL_T *a = ABS(x);
-    if (isinf(p)) y = p > 0 ? FL_W(amax)(a, axes) : FL_W(amin)(a, axes);
+    if (isinf(p)) y = p > 0 ? FL_W(amax)(ABS(x), axes) : FL_W(amin)(ABS(x), axes);
     else if (p == 0) y = FL_W(sum)(FL_W(cast)(NOT(EQ(x, CONST(0))), d), axes);
-    else y = FL_W(_power_norm)(a, p, axes);
+    else y = FL_W(_power_norm)(x, p, axes);
     y = y ? FL_W(cast)(y, d) : NULL;
     return FL_GIVE(&s, FL_W(_narrowed)(y, given));
 }
