@@ -244,16 +244,22 @@ FL_T *FL_W(relative_scores)(FL_T *q, FL_T *table, int64_t m, int64_t offset) {
         return fl_bad("fl_relative_scores: q %s, table %s; want [..., n, d], [2 c - 1, d]",
                       FL_SHAPE_TEXT(t), FL_SHAPE_TEXT(w));
     const int64_t n = t->shape[t->ndim - 2], most = w->shape[0] / 2;
+    const int last = t->ndim - 1;
     if (!fl__lengths_ok("fl_relative_scores", n, m, offset)) return NULL;
     fl_scope s = fl_scope_begin();
-    fl_tensor *d = fl__distances(n, m, offset);
+    /* A row for each of n + m distances, the least first. Row i of the products begins n - 1 - i further on:
+       read as rows that are shorter by one, all begin at the same column. */
+    fl_tensor *d = fl_arange(-(double)(offset + n - 1), (double)(m + 1 - offset), 1, FL_I64);
     d = fl_add(fl_minimum(fl_maximum(d, fl_int(-most)), fl_int(most)), fl_int(most));
-    FL_T *each = FL_W(matmul)(q, FL_W(transpose)(table, 0, 1));
-    d = d && each ? fl_to(d, fl_backend_name(FL_VALUE(each))) : NULL;
-    if (!d) return FL_GIVE(&s, NULL);
-    fl_shape shape = fl_shape_of(FL_VALUE(each));
-    shape.dim[shape.ndim - 1] = m;
-    return FL_GIVE(&s, FL_W(gather)(each, -1, fl_expand(d, shape)));
+    d = d ? fl_to(d, fl_backend_name(w)) : NULL;
+    FL_T *rows = d ? FL_W(index_select)(table, 0, d) : NULL;
+    FL_T *each = rows ? FL_W(matmul)(q, FL_W(transpose)(rows, 0, 1)) : NULL;
+    if (!each || n == 0) return FL_GIVE(&s, each ? FL_W(slice)(each, last, 0, m, 1) : NULL);
+    fl_shape flat = fl_shape_of(FL_VALUE(each)), skewed = flat;
+    flat.dim[--flat.ndim - 1] = n * (n + m);
+    skewed.dim[last] = n + m - 1;
+    each = FL_W(slice)(FL_W(reshape)(each, flat), -1, n - 1, n - 1 + n * (n + m - 1), 1);
+    return FL_GIVE(&s, FL_W(slice)(FL_W(reshape)(each, skewed), -1, 0, m, 1));
 }
 
 #endif
