@@ -39,8 +39,9 @@ static void fl__unpack_own(void *const p[], int64_t n, const void *arg) {
 static fl__loop fl__unpack_loop(fl_dtype d) {
     static const fl__loop q8[FL__VARIANTS] = {FL__AT_LEVELS(fl__unpack_q8_f32)},
                           q4[FL__VARIANTS] = {FL__AT_LEVELS(fl__unpack_q4_f32)},
-                          f16[FL__VARIANTS] = {FL__AT_LEVELS(fl__unpack_f16_f32)};
-    if (d < FL_DTYPE_COUNT) return d == FL_F16 ? f16[fl__level()] : fl__cast_loop(d, FL_F32);
+                          f16[FL__VARIANTS] = {FL__AT_LEVELS(fl__unpack_f16_f32)},
+                          bf16[FL__VARIANTS] = {FL__AT_LEVELS(fl__unpack_bf16_f32)};
+    if (d < FL_DTYPE_COUNT) return d == FL_F16 ? f16[fl__level()] : bf16[fl__level()];
     return d == fl_q8() ? q8[fl__level()] : d == fl_q4() ? q4[fl__level()] : fl__unpack_own;
 }
 

@@ -387,7 +387,8 @@ static void fl__matmul_sum(void *arg, int64_t begin, int64_t end) {
 
 /* >>skinny: at most 8 rows, for each of which B would be read: it is read once, in memory's order */
 
-enum { FL__SKINNY_DOTS = 1024, FL__SKINNY_AXPYS = 16, FL__SKINNY_ONCE = 2 };
+enum { FL__SKINNY_DOTS = 2048, FL__SKINNY_AXPYS = 16, FL__SKINNY_ONCE = 2 };
+enum { FL__SKINNY_FAR = 1 << 20 }; /* bytes of B that no second-level cache keeps from call to call */
 
 /* One block of columns: a chunk of k at a time over all rows. */
 static void fl__skinny_block(const fl__gemm *g, int64_t j, int64_t n) {
@@ -395,7 +396,8 @@ static void fl__skinny_block(const fl__gemm *g, int64_t j, int64_t n) {
     const bool dots = g->csb != 1;
     fl__segment segment;
     fl__tile tile = {.segments = 1, .segment = &segment, .rsa = g->rsa, .csa = g->csa,
-                     .ldb = dots ? g->csb : g->rsb, .ldc = g->ldc};
+                     .ldb = dots ? g->csb : g->rsb, .ldc = g->ldc,
+                     .ask = g->n * g->k * size > FL__SKINNY_FAR ? g->b : NULL};
     for (int64_t k0 = 0; k0 < g->k; k0 += tile.k) {
         tile.k = fl__min(g->k - k0, dots ? FL__SKINNY_DOTS : FL__SKINNY_AXPYS);
         tile.add = k0 > 0;
