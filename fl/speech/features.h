@@ -672,20 +672,27 @@ FL_API fl_tensor *fl_speech_features_of(const fl_speech_features *f, fl_tensor *
     fl_shape shape = fl_shape_of(x);
     shape.dim[shape.ndim - 1] = need;
     fl_tensor *wide = in ? fl_data_host_tensor(shape, FL_F32) : NULL;
-    float *line = wide ? fl_heap_alloc((size_t)n * sizeof *line + 1) : NULL;
-    if (wide && !line) wide = fl_raise();
+    float *noisy = wide && c->dither > 0 ? fl_heap_alloc((size_t)n * sizeof *noisy + 1) : NULL;
+    if (wide && c->dither > 0 && !noisy) wide = fl_raise();
     for (int64_t k = 0; wide && k < lines; k++) {
         const float *from = (const float *)fl_data(in) + k * given;
-        float *to = (float *)fl_data(wide) + k * need;
-        for (int64_t i = 0; i < n; i++) line[i] = i < given ? from[i] * (float)c->gain : 0;
-        if (!fl__speech_dither(f, line, 0, n)) wide = NULL;
+        float *to = (float *)fl_data(wide) + k * need, gain = (float)c->gain;
+        int64_t have = given < n ? given : n; /* zeros up to n */
+        if (noisy) {
+            for (int64_t i = 0; i < n; i++) noisy[i] = i < have ? from[i] * gain : 0;
+            if (!fl__speech_dither(f, noisy, 0, n)) wide = NULL;
+            from = noisy, gain = 1, have = n;
+        }
         for (int64_t i = 0; i < need && wide; i++) {
-            const int64_t at = i - f->before;
-            const int64_t place = at >= 0 && at < n ? at : fl__speech_place(f, at, n);
-            to[i] = place < 0 ? 0 : line[place];
+            const int64_t place = fl__speech_place(f, i - f->before, n);
+            to[i] = place < 0 || place >= have ? 0 : from[place] * gain;
+            if (i != f->before) continue;
+            const int64_t whole = have < need - i ? have : need - i; /* in a row */
+            for (int64_t j = 1; j < whole; j++) to[i + j] = from[j] * gain;
+            if (whole) i += whole - 1;
         }
     }
-    fl_heap_free(line);
+    fl_heap_free(noisy);
     if (wide) y = fl_spectrum(wide, f->window, f->bands, f->first, f->cosine, f->a);
     return fl_scope_return(&s, y ? fl__speech_finish(f, y) : NULL);
 }

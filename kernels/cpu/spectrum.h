@@ -6,6 +6,7 @@
 #define FL_CPU_SPECTRUM_H
 #include "../../fl/speech/spectrum.h"
 #include "common.h"
+#include "gemm.h"
 #include "scratch.h"
 /* Puts the slot of this file into the table. */
 FL_PRIVATE void fl__cpu_spectrum_slots(fl_backend *cpu);
@@ -26,6 +27,7 @@ typedef void (*fl__spectrum_fn)(const fl__spectrum *s, const float *x, int64_t f
 struct fl__spectrum {
     const fl_spectrum_args *a;
     fl__spectrum_fn run;
+    const fl__kernels *ks; /* whose transposing frames need */
     const float *x, *window, *bands, *cosine; /* bands [n_bands, width], cosine [n_bands, dims]; or NULL */
     const int64_t *first;
     float *y;
@@ -90,6 +92,7 @@ static bool fl__cpu_spectrum(const fl_backend *self, const fl_call *c) {
     if (!fl_out_make(c->out[0])) return false;
     fl__spectrum s = {
         .a = a, .run = fl__spectrum_runs[fl__level()], .x = fl_data(x), .window = fl_data(window)};
+    s.ks = fl__gemm_kernels(FL_F32);
     s.y = fl_data(c->out[0]);
     s.samples = x->shape[1], s.hop = a->hop, s.win = window->shape[0], s.frames = c->out[0]->shape[1];
     s.odd = a->n_fft % 2, s.m = s.odd ? a->n_fft : a->n_fft / 2, s.bins = a->n_fft / 2 + 1;
