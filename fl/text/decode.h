@@ -34,7 +34,6 @@ static bool fl__dec_put(fl_text_work *w, const char *text, int64_t n) {
 /* A token that is text becomes bytes if all its characters stand for some. */
 static bool fl__dec_bytes_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
     (void)s;
-    const int64_t at = fl_text_work_next(w);
     int len;
     bool all = true, ok = true;
     for (int64_t i = p.begin; all && i < p.end; i += len)
@@ -44,11 +43,7 @@ static bool fl__dec_bytes_one(const fl_text_step *s, fl_text_work *w, fl_text_pi
         const char b = (char)fl_text_char_byte(c);
         ok = all ? fl__dec_put(w, &b, 1) : fl_text_work_copy(w, i, i + len);
     }
-    return ok && fl_text_work_cut(w, at, fl_text_work_next(w), -1);
-}
-
-static bool fl__dec_bytes(const fl_text_step *s, fl_text_work *w) {
-    return s->value || fl_text_work_each(s, w, true, fl__dec_bytes_one);
+    return ok;
 }
 
 static bool fl__dec_fuse(const fl_text_step *s, fl_text_work *w) {
@@ -61,22 +56,27 @@ static bool fl__dec_fuse(const fl_text_step *s, fl_text_work *w) {
     return ok;
 }
 
-/* What stands for what; *n bytes of the text at s, of which `left` are left, are one of them. */
+/* What stands for what. */
 typedef struct fl__dec_swap {
     const char *from, *to;
 } fl__dec_swap;
 
-static bool fl__dec_swapped(fl_text_work *w, const char *s, int64_t n, const fl__dec_swap *swap) {
+/* Piece p with those replaced, up to one without `from`. */
+static bool fl__dec_swapped(fl_text_work *w, fl_text_piece p, const fl__dec_swap *swap) {
+    const char *s = w->p + p.begin;
     bool ok = true;
-    for (int64_t i = 0, len; ok && i < n; i += len) {
+    for (int64_t n = p.end - p.begin, len; ok && n > 0; s += len, n -= len) {
         const fl__dec_swap *k = swap;
-        while (k->from && (!*k->from || (int64_t)strlen(k->from) > n - i ||
-                           memcmp(s + i, k->from, strlen(k->from))))
+        while (k->from && (!*k->from || (int64_t)strlen(k->from) > n || memcmp(s, k->from, strlen(k->from))))
             k++;
         len = k->from ? (int64_t)strlen(k->from) : 1;
-        ok = fl__dec_put(w, k->from ? k->to : s + i, k->from ? (int64_t)strlen(k->to) : 1);
+        ok = fl__dec_put(w, k->from ? k->to : s, k->from ? (int64_t)strlen(k->to) : 1);
     }
     return ok;
+}
+
+static bool fl__dec_swap_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
+    return fl__dec_swapped(w, p, s->data);
 }
 
 /* transformers' clean_up_tokenization: one replacement after the other, over a whole token. */
@@ -85,113 +85,75 @@ static const fl__dec_swap fl__dec_cleanup[] = {
     {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}, {NULL, NULL},
 };
 
-static bool fl__dec_clean(fl_text_work *w) {
+static bool fl__dec_clean(const fl_text_step *s, fl_text_work *w) {
     bool ok = true;
+    if (!fl_text_tree_true(s->options, "cleanup", true)) return true;
     for (const fl__dec_swap *k = fl__dec_cleanup; ok && k->from; k++) {
-        const fl__dec_swap one[2] = {*k, {NULL, NULL}};
-        for (int64_t i = 0; ok && i < w->n_pieces; i++) {
-            const int64_t at = fl_text_work_next(w);
-            ok = fl__dec_swapped(w, w->p + w->piece[i].begin, w->piece[i].end - w->piece[i].begin, one) &&
-                 fl_text_work_cut(w, at, fl_text_work_next(w), -1);
-        }
-        fl_text_work_turn(w);
-        fl_text_work_turn_pieces(w);
+        fl__dec_swap one[2] = {*k, {NULL, NULL}};
+        ok = fl_text_work_each(&(fl_text_step){.data = one}, w, true, fl__dec_swap_one);
     }
     return ok;
 }
 
+/* Is `text`, n bytes, what the piece begins with? */
+static bool fl__dec_begins(const fl_text_work *w, fl_text_piece p, const char *text, int64_t n) {
+    return p.end - p.begin >= n && !memcmp(w->p + p.begin, text, (size_t)n);
+}
+
 /* Pieces of a word lose their "##"; others get a space in front, but for the first one. */
-static bool fl__dec_wordpiece(const fl_text_step *s, fl_text_work *w) {
+static bool fl__dec_wordpiece_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
     int64_t n;
     const char *prefix = fl_text_tree_string(s->options, "prefix", &n, "##");
-    bool ok = true;
-    for (int64_t i = 0; ok && i < w->n_pieces; i++) {
-        const fl_text_piece p = w->piece[i];
-        const int64_t at = fl_text_work_next(w);
-        const bool inner = i && p.end - p.begin >= n && !memcmp(w->p + p.begin, prefix, (size_t)n);
-        ok = (!i || inner || fl__dec_put(w, " ", 1)) &&
-             fl_text_work_copy(w, p.begin + (inner ? n : 0), p.end) &&
-             fl_text_work_cut(w, at, fl_text_work_next(w), -1);
-    }
-    fl_text_work_turn(w);
-    fl_text_work_turn_pieces(w);
-    return ok && (!fl_text_tree_true(s->options, "cleanup", true) || fl__dec_clean(w));
+    const bool inner = w->at && fl__dec_begins(w, p, prefix, n);
+    return (!w->at || inner || fl__dec_put(w, " ", 1)) &&
+           fl_text_work_copy(w, p.begin + (inner ? n : 0), p.end);
+}
+
+static bool fl__dec_wordpiece(const fl_text_step *s, fl_text_work *w) {
+    return fl_text_work_each(s, w, true, fl__dec_wordpiece_one) && fl__dec_clean(s, w);
 }
 
 /* The mark becomes a space; the first token has none in front, unless nothing was prepended. */
-static bool fl__dec_metaspace(const fl_text_step *s, fl_text_work *w) {
+static bool fl__dec_metaspace_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
     int64_t n;
     const char *mark = fl_text_tree_string(s->options, "replacement", &n, "\xe2\x96\x81");
     const bool prepends = fl_text_tree_true(s->options, "add_prefix_space", true) &&
                           strcmp(fl_text_tree_string(s->options, "prepend_scheme", NULL, "always"), "never");
-    const fl__dec_swap swap[2] = {{mark, " "}, {NULL, NULL}};
-    bool ok = true;
-    for (int64_t i = 0; ok && i < w->n_pieces; i++) {
-        const fl_text_piece p = w->piece[i];
-        const int64_t at = fl_text_work_next(w);
-        const bool bare = !i && prepends && p.end - p.begin >= n && !memcmp(w->p + p.begin, mark, (size_t)n);
-        ok = fl__dec_swapped(w, w->p + p.begin + (bare ? n : 0), p.end - p.begin - (bare ? n : 0), swap) &&
-             fl_text_work_cut(w, at, fl_text_work_next(w), -1);
-    }
-    fl_text_work_turn(w);
-    fl_text_work_turn_pieces(w);
-    return ok;
+    if (!w->at && prepends && fl__dec_begins(w, p, mark, n)) p.begin += (uint32_t)n;
+    return fl__dec_swapped(w, p, (fl__dec_swap[]){{mark, " "}, {NULL, NULL}});
 }
 
 /* The end of a word becomes a space, nothing behind the last one. */
-static bool fl__dec_bpe(const fl_text_step *s, fl_text_work *w) {
-    bool ok = true;
-    for (int64_t i = 0; ok && i < w->n_pieces; i++) {
-        const fl_text_piece p = w->piece[i];
-        const int64_t at = fl_text_work_next(w);
-        const char *end = i + 1 < w->n_pieces ? " " : "";
-        const fl__dec_swap swap[2] = {
-            {fl_text_tree_string(s->options, "suffix", NULL, "</w>"), end}, {NULL, NULL}};
-        ok = fl__dec_swapped(w, w->p + p.begin, p.end - p.begin, swap) &&
-             fl_text_work_cut(w, at, fl_text_work_next(w), -1);
-    }
-    fl_text_work_turn(w);
-    fl_text_work_turn_pieces(w);
-    return ok;
+static bool fl__dec_bpe_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
+    const char *suffix = fl_text_tree_string(s->options, "suffix", NULL, "</w>");
+    return fl__dec_swapped(w, p, (fl__dec_swap[]){{suffix, w->at + 1 < w->n_pieces ? " " : ""}, {NULL, NULL}});
 }
 
 /* Of equal tokens in a row one is left, and the blank is none. */
 static bool fl__dec_ctc(const fl_text_step *s, fl_text_work *w) {
-    const char *blank = fl_text_tree_string(s->options, "pad_token", NULL, "<pad>");
-    const fl__dec_swap swap[3] = {
-        {blank, ""},
-        {fl_text_tree_string(s->options, "word_delimiter_token", NULL, "|"), " "},
-        {NULL, NULL}};
     const bool clean = fl_text_tree_true(s->options, "cleanup", true);
+    const char *bar = fl_text_tree_string(s->options, "word_delimiter_token", NULL, "|");
+    const fl__dec_swap swap[3] = {
+        {fl_text_tree_string(s->options, "pad_token", NULL, "<pad>"), ""}, {clean ? bar : NULL, " "}, {NULL, NULL}};
     bool ok = true;
-    for (int64_t i = 0, last = -1; ok && i < w->n_pieces; i++) {
-        const fl_text_piece p = w->piece[i], q = last < 0 ? p : w->piece[last];
+    for (const fl_text_piece *p = w->piece; ok && p < w->piece + w->n_pieces; p++) {
         const int64_t at = fl_text_work_next(w);
-        const bool same = last >= 0 && p.end - p.begin == q.end - q.begin &&
-                          !memcmp(w->p + p.begin, w->p + q.begin, p.end - p.begin);
-        last = i;
-        if (same) continue;
-        const fl__dec_swap one[2] = {swap[0], swap[2]};
-        ok = fl__dec_swapped(w, w->p + p.begin, p.end - p.begin, clean ? swap : one);
+        if (p > w->piece && p->end - p->begin == p[-1].end - p[-1].begin &&
+            fl__dec_begins(w, *p, w->p + p[-1].begin, p->end - p->begin))
+            continue;
+        ok = fl__dec_swapped(w, *p, swap);
         ok = ok && (at == fl_text_work_next(w) || fl_text_work_cut(w, at, fl_text_work_next(w), -1));
     }
     fl_text_work_turn(w);
     fl_text_work_turn_pieces(w);
-    return ok && (!clean || fl__dec_clean(w));
+    return ok && fl__dec_clean(s, w);
 }
 
 static bool fl__dec_replace_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
     const fl_text_tree *pattern = fl_text_tree_at(s->options, "pattern");
-    const fl__dec_swap swap[2] = {{fl_text_tree_string(pattern, "String", NULL, ""),
-                                   fl_text_tree_string(s->options, "content", NULL, "")},
-                                  {NULL, NULL}};
-    const int64_t at = fl_text_work_next(w);
-    return fl__dec_swapped(w, w->p + p.begin, p.end - p.begin, swap) &&
-           fl_text_work_cut(w, at, fl_text_work_next(w), -1);
-}
-
-static bool fl__dec_replace(const fl_text_step *s, fl_text_work *w) {
-    return fl_text_work_each(s, w, true, fl__dec_replace_one);
+    return fl__dec_swapped(w, p, (fl__dec_swap[]){{fl_text_tree_string(pattern, "String", NULL, ""),
+                                                   fl_text_tree_string(s->options, "content", NULL, "")},
+                                                  {NULL, NULL}});
 }
 
 static bool fl__dec_make_replace(fl_text_step *s, const char *where) {
@@ -204,15 +166,10 @@ static bool fl__dec_strip_one(const fl_text_step *s, fl_text_work *w, fl_text_pi
     int64_t n, start = fl_text_tree_int(s->options, "start", 0),
                stop = fl_text_tree_int(s->options, "stop", 0);
     const char *c = fl_text_tree_string(s->options, "content", &n, " ");
-    for (; n && start-- > 0 && p.end - p.begin >= n && !memcmp(w->p + p.begin, c, (size_t)n);)
-        p.begin += (uint32_t)n;
+    for (; n && start-- > 0 && fl__dec_begins(w, p, c, n);) p.begin += (uint32_t)n;
     for (; n && stop-- > 0 && p.end - p.begin >= n && !memcmp(w->p + p.end - n, c, (size_t)n);)
         p.end -= (uint32_t)n;
     return fl_text_work_cut(w, p.begin, p.end, -1);
-}
-
-static bool fl__dec_strip(const fl_text_step *s, fl_text_work *w) {
-    return fl_text_work_each(s, w, false, fl__dec_strip_one);
 }
 
 static int fl__dec_hex(char c) {
@@ -259,26 +216,22 @@ static bool fl__dec_fallback(const fl_text_step *s, fl_text_work *w) {
     return ok;
 }
 
-static bool fl__dec_make_done(fl_text_step *s, const char *where) {
-    (void)where;
-    s->value = 1;
-    return true;
-}
+static const fl_text_kind fl__dec_kinds[] = {
+    {.type = "ByteLevel"}, /* where tokens are bytes */
+    {"ByteLevel", .write = fl__dec_bytes_one},
+    {"WordPiece", .run = fl__dec_wordpiece},
+    {"Metaspace", .write = fl__dec_metaspace_one},
+    {"BPEDecoder", .write = fl__dec_bpe_one},
+    {"CTC", .run = fl__dec_ctc},
+    {"Replace", .write = fl__dec_replace_one, .make = fl__dec_make_replace},
+    {"Fuse", .run = fl__dec_fuse},
+    {"Strip", .cut = fl__dec_strip_one},
+    {"ByteFallback", .run = fl__dec_fallback},
+    {0},
+};
 
 FL_API bool fl_text_decoders_of(fl_text_steps *out, const fl_text_tree *t, bool bytes, const char *where) {
-    const fl_text_kind kinds[] = {
-        {"ByteLevel", fl__dec_bytes, bytes ? fl__dec_make_done : NULL},
-        {"WordPiece", fl__dec_wordpiece, NULL},
-        {"Metaspace", fl__dec_metaspace, NULL},
-        {"BPEDecoder", fl__dec_bpe, NULL},
-        {"CTC", fl__dec_ctc, NULL},
-        {"Replace", fl__dec_replace, fl__dec_make_replace},
-        {"Fuse", fl__dec_fuse, NULL},
-        {"Strip", fl__dec_strip, NULL},
-        {"ByteFallback", fl__dec_fallback, NULL},
-        {NULL, NULL, NULL},
-    };
-    return fl_text_steps_of(out, t, "decoders", kinds, where);
+    return fl_text_steps_of(out, t, "decoders", fl__dec_kinds + !bytes, where);
 }
 
 #endif

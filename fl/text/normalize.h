@@ -33,56 +33,24 @@ FL_API bool fl_text_normalizers_of(fl_text_steps *out, const fl_text_tree *t, co
 /* ---- character by character ---- */
 
 /* What a character becomes: characters in out, their number; -1: it stays. */
-typedef int (*fl__norm_map)(const fl_text_step *s, int32_t c, unsigned cls, int32_t *out);
+typedef int (*fl__norm_map)(int64_t flags, int32_t c, unsigned cls, int32_t *out);
 
-enum { FL__NORM_ROOM = 2 * FL_TEXT_PARTS + 2 };
-
-static bool fl__norm_chars(const fl_text_step *s, fl_text_work *w, fl__norm_map map) {
-    const uint8_t *cls = fl_text_classes();
-    int32_t out[FL__NORM_ROOM];
-    int64_t same = 0;
-    int len;
-    bool ok = true;
-    for (int64_t i = 0; ok && i < w->n; i += len) {
-        char bytes[4 * FL__NORM_ROOM];
-        const int32_t c = fl_text_char(w->p + i, w->n - i, &len);
-        const int n = c < 0 ? -1 : map(s, c, cls[c], out);
-        if (n < 0 || (n == 1 && out[0] == c)) continue;
-        int size = 0;
-        for (int k = 0; k < n; k++) size += fl_text_char_put(bytes + size, out[k]);
-        ok = fl_text_work_copy(w, same, i) &&
-             fl_text_work_put(w, bytes, size, fl_text_work_from(w, i), fl_text_work_to(w, i + len - 1));
-        same = i + len;
-    }
-    ok = ok && fl_text_work_copy(w, same, w->n);
-    fl_text_work_turn(w);
-    return ok;
-}
-
-static int fl__norm_lower_one(const fl_text_step *s, int32_t c, unsigned cls, int32_t *out) {
-    (void)s, (void)cls;
+static int fl__norm_lower_one(int64_t flags, int32_t c, unsigned cls, int32_t *out) {
+    (void)flags, (void)cls;
     return fl_text_lower(c, out);
 }
 
-static bool fl__norm_lowercase(const fl_text_step *s, fl_text_work *w) {
-    return fl__norm_chars(s, w, fl__norm_lower_one);
-}
-
-static int fl__norm_unaccented_one(const fl_text_step *s, int32_t c, unsigned cls, int32_t *out) {
-    (void)s, (void)c, (void)out;
+static int fl__norm_unaccented_one(int64_t flags, int32_t c, unsigned cls, int32_t *out) {
+    (void)flags, (void)c, (void)out;
     return FL_TEXT_IS(cls, FL_TEXT_MARKS) ? 0 : -1;
-}
-
-static bool fl__norm_strip_accents(const fl_text_step *s, fl_text_work *w) {
-    return fl__norm_chars(s, w, fl__norm_unaccented_one);
 }
 
 static bool fl__norm_in(int32_t c, int32_t low, int32_t high) {
     return c >= low && c <= high;
 }
 
-static int fl__norm_nmt_one(const fl_text_step *s, int32_t c, unsigned cls, int32_t *out) {
-    (void)s, (void)cls;
+static int fl__norm_nmt_one(int64_t flags, int32_t c, unsigned cls, int32_t *out) {
+    (void)flags, (void)cls;
     out[0] = ' ';
     if (fl__norm_in(c, 1, 8) || c == 0xb || fl__norm_in(c, 0xe, 0x1f) || c == 0x7f || c == 0x8f ||
         c == 0x9f)
@@ -94,12 +62,7 @@ static int fl__norm_nmt_one(const fl_text_step *s, int32_t c, unsigned cls, int3
                : -1;
 }
 
-static bool fl__norm_nmt(const fl_text_step *s, fl_text_work *w) {
-    return fl__norm_chars(s, w, fl__norm_nmt_one);
-}
-
-/* ---- BERT ---- */
-
+/* BERT's */
 enum { FL__NORM_CLEAN = 1, FL__NORM_CJK = 2, FL__NORM_ACCENTS = 4, FL__NORM_LOWER = 8 };
 
 static bool fl__norm_is_cjk(int32_t c) {
@@ -109,31 +72,27 @@ static bool fl__norm_is_cjk(int32_t c) {
            fl__norm_in(c, 0xf900, 0xfaff) || fl__norm_in(c, 0x2f800, 0x2fa1f);
 }
 
-static int fl__norm_bert_one(const fl_text_step *s, int32_t c, unsigned cls, int32_t *out) {
+static int fl__norm_bert_one(int64_t flags, int32_t c, unsigned cls, int32_t *out) {
     const bool space = c == '\t' || c == '\n' || c == '\r' || (cls & FL_TEXT_WHITE_SPACE);
     const unsigned control = 1u << FL_TEXT_CC | 1u << FL_TEXT_CF | 1u << FL_TEXT_CO;
     int32_t part[FL_TEXT_PARTS] = {c};
     int n = 0, parts = 1;
-    if (s->value & FL__NORM_CLEAN) {
+    if (flags & FL__NORM_CLEAN) {
         if (c == 0 || c == 0xfffd ||
             (c != '\t' && c != '\n' && c != '\r' && FL_TEXT_IS(cls, control)))
             return 0;
         if (space) return out[0] = ' ', 1;
     }
-    const bool apart = s->value & FL__NORM_CJK && fl__norm_is_cjk(c);
-    if (s->value & FL__NORM_ACCENTS) parts = fl_text_decompose(c, false, part);
+    const bool apart = flags & FL__NORM_CJK && fl__norm_is_cjk(c);
+    if (flags & FL__NORM_ACCENTS) parts = fl_text_decompose(c, false, part);
     if (apart) out[n++] = ' ';
     for (int i = 0; i < parts; i++) {
-        if (s->value & FL__NORM_ACCENTS && FL_TEXT_IS(fl_text_classes()[part[i]], 1u << FL_TEXT_MN)) continue;
-        if (s->value & FL__NORM_LOWER) n += fl_text_lower(part[i], out + n);
+        if (flags & FL__NORM_ACCENTS && FL_TEXT_IS(fl_text_classes()[part[i]], 1u << FL_TEXT_MN)) continue;
+        if (flags & FL__NORM_LOWER) n += fl_text_lower(part[i], out + n);
         else out[n++] = part[i];
     }
     if (apart) out[n++] = ' ';
     return n;
-}
-
-static bool fl__norm_bert(const fl_text_step *s, fl_text_work *w) {
-    return fl__norm_chars(s, w, fl__norm_bert_one);
 }
 
 static bool fl__norm_make_bert(fl_text_step *s, const char *where) {
@@ -144,6 +103,35 @@ static bool fl__norm_make_bert(fl_text_step *s, const char *where) {
                (fl_text_tree_true(s->options, "strip_accents", lower) ? FL__NORM_ACCENTS : 0) |
                (lower ? FL__NORM_LOWER : 0);
     return true;
+}
+
+static const fl__norm_map fl__norm_maps[] = {fl__norm_lower_one, fl__norm_unaccented_one, fl__norm_nmt_one,
+                                             fl__norm_bert_one}; /* by the value of the kind */
+enum { FL__NORM_LOWERCASE, FL__NORM_UNACCENTED, FL__NORM_NMT, FL__NORM_BERT };
+
+enum { FL__NORM_ROOM = 2 * FL_TEXT_PARTS + 2 };
+
+static bool fl__norm_chars(const fl_text_step *s, fl_text_work *w) {
+    const uint8_t *cls = fl_text_classes();
+    const fl__norm_map map = fl__norm_maps[s->kind->value];
+    int32_t out[FL__NORM_ROOM];
+    int64_t same = 0;
+    int len;
+    bool ok = true;
+    for (int64_t i = 0; ok && i < w->n; i += len) {
+        char bytes[4 * FL__NORM_ROOM];
+        const int32_t c = fl_text_char(w->p + i, w->n - i, &len);
+        const int n = c < 0 ? -1 : map(s->value, c, cls[c], out);
+        if (n < 0 || (n == 1 && out[0] == c)) continue;
+        int size = 0;
+        for (int k = 0; k < n; k++) size += fl_text_char_put(bytes + size, out[k]);
+        ok = fl_text_work_copy(w, same, i) &&
+             fl_text_work_put(w, bytes, size, fl_text_work_from(w, i), fl_text_work_to(w, i + len - 1));
+        same = i + len;
+    }
+    ok = ok && fl_text_work_copy(w, same, w->n);
+    fl_text_work_turn(w);
+    return ok;
 }
 
 /* ---- normal forms ---- */
@@ -204,8 +192,11 @@ static bool fl__norm_write(fl_text_work *w, const fl__norm_chain *k, const fl_te
     return ok;
 }
 
+enum { FL__NORM_COMPATIBLE = 1, FL__NORM_COMPOSE = 2 };
+
 /* ASCII stays, and nothing goes over it: what lies between is done in one go, with the character in front. */
-static bool fl__norm_form(fl_text_work *w, bool compatible, bool compose) {
+static bool fl__norm_form(const fl_text_step *s, fl_text_work *w) {
+    const bool compatible = s->value & FL__NORM_COMPATIBLE, compose = s->value & FL__NORM_COMPOSE;
     fl__norm_chain k = {0};
     fl_text_piece *source = NULL; /* the text's characters of that stretch */
     int64_t cap = 0;
@@ -237,26 +228,6 @@ static bool fl__norm_form(fl_text_work *w, bool compatible, bool compose) {
     fl_heap_free(source);
     fl_text_work_turn(w);
     return ok;
-}
-
-static bool fl__norm_nfc(const fl_text_step *s, fl_text_work *w) {
-    (void)s;
-    return fl__norm_form(w, false, true);
-}
-
-static bool fl__norm_nfd(const fl_text_step *s, fl_text_work *w) {
-    (void)s;
-    return fl__norm_form(w, false, false);
-}
-
-static bool fl__norm_nfkc(const fl_text_step *s, fl_text_work *w) {
-    (void)s;
-    return fl__norm_form(w, true, true);
-}
-
-static bool fl__norm_nfkd(const fl_text_step *s, fl_text_work *w) {
-    (void)s;
-    return fl__norm_form(w, true, false);
 }
 
 /* ---- strings ---- */
@@ -297,7 +268,7 @@ static bool fl__norm_replace(const fl_text_step *s, fl_text_work *w) {
     const char *text = fl_text_tree_string(s->options, "content", &n, "");
     int found = 0;
     bool ok = true;
-    while (ok && (found = fl_text_pattern_find(s->data, w->p, w->n, at, &begin, &end)) > 0) {
+    while (ok && (found = fl_text_pattern_find(s->pattern, w->p, w->n, at, &begin, &end)) > 0) {
         for (last = end - 1; last > begin && ((uint8_t)w->p[last] & 0xc0) == 0x80;) last--;
         ok = fl_text_work_copy(w, at, begin) &&
              fl_text_work_put(w, text, n, fl_text_work_from(w, last), fl_text_work_to(w, end - 1));
@@ -308,14 +279,8 @@ static bool fl__norm_replace(const fl_text_step *s, fl_text_work *w) {
     return ok;
 }
 
-static void fl__norm_free_pattern(void *pattern) {
-    fl_text_pattern_free(pattern);
-}
-
 static bool fl__norm_make_replace(fl_text_step *s, const char *where) {
-    s->free = fl__norm_free_pattern;
-    s->data = fl_text_pattern_of(fl_text_tree_at(s->options, "pattern"), where);
-    return s->data != NULL;
+    return (s->pattern = fl_text_pattern_of(fl_text_tree_at(s->options, "pattern"), where)) != NULL;
 }
 
 /* Each byte stands for its whole character. */
@@ -340,18 +305,12 @@ static bool fl__norm_bytes(const fl_text_step *s, fl_text_work *w) {
 /* A u32 of bytes, a double array of u32 (Darts), replacements with a NUL behind each. Every index in it is
    checked when it is used. */
 typedef struct fl__norm_charsmap {
-    char *bytes;
     const char *text; /* the replacements */
     int64_t units, n; /* u32 of the array, bytes of the replacements */
     bool prefix, extra, escape,
         suffix; /* of "SentencePiece": a dummy prefix, extra spaces go, spaces become U+2581 */
+    char bytes[];
 } fl__norm_charsmap;
-
-static void fl__norm_free_charsmap(void *data) {
-    fl__norm_charsmap *m = data;
-    if (m) fl_heap_free(m->bytes);
-    fl_heap_free(m);
-}
 
 static uint32_t fl__norm_unit(const fl__norm_charsmap *m, uint64_t i) {
     uint32_t u = 0;
@@ -383,9 +342,8 @@ static const char *fl__norm_mapped(const fl__norm_charsmap *m, const char *s, in
 static bool fl__norm_make_charsmap(fl_text_step *s, const char *where) {
     int64_t n;
     const char *text = fl_text_tree_string(s->options, "precompiled_charsmap", &n, "");
-    fl__norm_charsmap *m = s->data = fl_heap_alloc(sizeof *m);
-    s->free = fl__norm_free_charsmap;
-    if (!m || !(m->bytes = fl_heap_alloc((size_t)n + 8))) return false;
+    fl__norm_charsmap *m = s->data = fl_heap_alloc(sizeof *m + (size_t)n);
+    if (!m) return false;
     m->prefix = fl_text_tree_true(s->options, "add_dummy_prefix", true);
     m->extra = fl_text_tree_true(s->options, "remove_extra_whitespaces", true);
     m->escape = fl_text_tree_true(s->options, "escape_whitespaces", true);
@@ -482,21 +440,21 @@ static bool fl__norm_sentencepiece(const fl_text_step *s, fl_text_work *w) {
 }
 
 static const fl_text_kind fl__norm_kinds[] = {
-    {"BertNormalizer", fl__norm_bert, fl__norm_make_bert},
-    {"ByteLevel", fl__norm_bytes, NULL},
-    {"Lowercase", fl__norm_lowercase, NULL},
-    {"NFC", fl__norm_nfc, NULL},
-    {"NFD", fl__norm_nfd, NULL},
-    {"NFKC", fl__norm_nfkc, NULL},
-    {"NFKD", fl__norm_nfkd, NULL},
-    {"Nmt", fl__norm_nmt, NULL},
-    {"Precompiled", fl__norm_precompiled, fl__norm_make_charsmap},
-    {"Prepend", fl__norm_prepend, NULL},
-    {"Replace", fl__norm_replace, fl__norm_make_replace},
-    {"SentencePiece", fl__norm_sentencepiece, fl__norm_make_charsmap},
-    {"Strip", fl__norm_strip, NULL},
-    {"StripAccents", fl__norm_strip_accents, NULL},
-    {NULL, NULL, NULL},
+    {"BertNormalizer", .run = fl__norm_chars, .make = fl__norm_make_bert, .value = FL__NORM_BERT},
+    {"ByteLevel", .run = fl__norm_bytes},
+    {"Lowercase", .run = fl__norm_chars, .value = FL__NORM_LOWERCASE},
+    {"NFC", .run = fl__norm_form, .value = FL__NORM_COMPOSE},
+    {"NFD", .run = fl__norm_form},
+    {"NFKC", .run = fl__norm_form, .value = FL__NORM_COMPATIBLE | FL__NORM_COMPOSE},
+    {"NFKD", .run = fl__norm_form, .value = FL__NORM_COMPATIBLE},
+    {"Nmt", .run = fl__norm_chars, .value = FL__NORM_NMT},
+    {"Precompiled", .run = fl__norm_precompiled, .make = fl__norm_make_charsmap},
+    {"Prepend", .run = fl__norm_prepend},
+    {"Replace", .run = fl__norm_replace, .make = fl__norm_make_replace},
+    {"SentencePiece", .run = fl__norm_sentencepiece, .make = fl__norm_make_charsmap},
+    {"Strip", .run = fl__norm_strip},
+    {"StripAccents", .run = fl__norm_chars, .value = FL__NORM_UNACCENTED},
+    {0},
 };
 
 FL_API bool fl_text_normalizers_of(fl_text_steps *out, const fl_text_tree *t, const char *where) {

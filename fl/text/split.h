@@ -109,10 +109,6 @@ static bool fl__split_space_one(const fl_text_step *s, fl_text_work *w, fl_text_
     return fl__split_chars(w, p, fl__split_is_space, FL__SPLIT_REMOVED);
 }
 
-static bool fl__split_space(const fl_text_step *s, fl_text_work *w) {
-    return fl_text_work_each(s, w, false, fl__split_space_one);
-}
-
 static bool fl__split_digits_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
     return fl__split_chars(w, p, fl__split_is_digit,
                            fl_text_tree_true(s->options, "individual_digits", false)
@@ -120,16 +116,8 @@ static bool fl__split_digits_one(const fl_text_step *s, fl_text_work *w, fl_text
                                : FL__SPLIT_CONTIGUOUS);
 }
 
-static bool fl__split_digits(const fl_text_step *s, fl_text_work *w) {
-    return fl_text_work_each(s, w, false, fl__split_digits_one);
-}
-
 static bool fl__split_punctuation_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
     return fl__split_chars(w, p, fl__split_is_punctuation, (fl__split_behaviour)s->value);
-}
-
-static bool fl__split_punctuation(const fl_text_step *s, fl_text_work *w) {
-    return fl_text_work_each(s, w, false, fl__split_punctuation_one);
 }
 
 /* Words at white space, punctuation characters alone. */
@@ -168,10 +156,6 @@ static bool fl__split_scripts_one(const fl_text_step *s, fl_text_work *w, fl_tex
     return ok && (begin == p.end || fl_text_work_cut(w, begin, p.end, -1));
 }
 
-static bool fl__split_scripts(const fl_text_step *s, fl_text_work *w) {
-    return fl_text_work_each(s, w, false, fl__split_scripts_one);
-}
-
 /* ---- lengths ---- */
 
 static bool fl__split_length_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
@@ -187,10 +171,6 @@ static bool fl__split_length_one(const fl_text_step *s, fl_text_work *w, fl_text
     return ok && (begin == p.end || fl_text_work_cut(w, begin, p.end, -1));
 }
 
-static bool fl__split_length(const fl_text_step *s, fl_text_work *w) {
-    return fl_text_work_each(s, w, false, fl__split_length_one);
-}
-
 static bool fl__split_make_length(fl_text_step *s, const char *where) {
     s->value = fl_text_tree_int(s->options, "length", 5);
     return s->value > 0 || fl_fail("%s: FixedLength of length %lld", where, (long long)s->value);
@@ -198,34 +178,21 @@ static bool fl__split_make_length(fl_text_step *s, const char *where) {
 
 /* ---- patterns ---- */
 
-static void fl__split_free_pattern(void *pattern) {
-    fl_text_pattern_free(pattern);
-}
-
-/* Each match of s->data, which is looked for within the piece alone. */
-static bool fl__split_matches(const fl_text_step *s, fl_text_work *w, fl_text_piece piece,
-                              fl__split_behaviour b, bool invert) {
-    fl__split_parts p = {.w = w, .behaviour = b, .invert = invert};
+/* Each match of the pattern, which is looked for within the piece alone. */
+static bool fl__split_pattern_one(const fl_text_step *s, fl_text_work *w, fl_text_piece piece) {
+    fl__split_parts p = {.w = w, .behaviour = (fl__split_behaviour)s->value,
+                         .invert = fl_text_tree_true(s->options, "invert", false)};
     const char *text = w->p + piece.begin;
     const int64_t n = piece.end - piece.begin;
     int64_t at = 0, begin, end;
     int found = 0;
     bool ok = true;
-    while (ok && (found = fl_text_pattern_find(s->data, text, n, at, &begin, &end)) > 0) {
+    while (ok && (found = fl_text_pattern_find(s->pattern, text, n, at, &begin, &end)) > 0) {
         ok = fl__split_part(&p, piece.begin + at, piece.begin + begin, false) &&
              fl__split_part(&p, piece.begin + begin, piece.begin + end, true);
         at = end;
     }
     return ok && found == 0 && fl__split_part(&p, piece.begin + at, piece.end, false) && fl__split_flush(&p);
-}
-
-static bool fl__split_pattern_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
-    return fl__split_matches(s, w, p, (fl__split_behaviour)s->value,
-                             fl_text_tree_true(s->options, "invert", false));
-}
-
-static bool fl__split_pattern(const fl_text_step *s, fl_text_work *w) {
-    return fl_text_work_each(s, w, false, fl__split_pattern_one);
 }
 
 static bool fl__split_make_behaviour(fl_text_step *s, const char *where) {
@@ -239,23 +206,14 @@ static bool fl__split_make_behaviour(fl_text_step *s, const char *where) {
 
 static bool fl__split_make_pattern(fl_text_step *s, const char *where) {
     if (!fl__split_make_behaviour(s, where)) return false;
-    s->free = fl__split_free_pattern;
-    s->data = fl_text_pattern_of(fl_text_tree_at(s->options, "pattern"), where);
-    return s->data != NULL;
+    return (s->pattern = fl_text_pattern_of(fl_text_tree_at(s->options, "pattern"), where)) != NULL;
 }
 
 static bool fl__split_make_delimiter(fl_text_step *s, const char *where) {
     int64_t n;
     const char *text = fl_text_tree_string(s->options, "delimiter", &n, NULL);
-    s->free = fl__split_free_pattern;
-    s->data = text ? fl_text_pattern_new(text, n, true, where) : NULL;
-    return s->data || fl_fail("%s: a CharDelimiterSplit without \"delimiter\"", where);
-}
-
-static bool fl__split_make_bert(fl_text_step *s, const char *where) {
-    (void)where;
-    s->value = FL__SPLIT_ISOLATED;
-    return true;
+    s->pattern = text ? fl_text_pattern_new(text, n, true, where) : NULL;
+    return s->pattern || fl_fail("%s: a CharDelimiterSplit without \"delimiter\"", where);
 }
 
 /* ---- bytes ---- */
@@ -271,24 +229,20 @@ static bool fl__split_prepend(fl_text_work *w, fl_text_piece p, const char *mark
 
 static bool fl__split_spaced_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
     (void)s;
-    const int64_t at = fl_text_work_next(w);
     return (w->p[p.begin] == ' ' || fl__split_prepend(w, p, " ", 1)) &&
-           fl_text_work_copy(w, p.begin, p.end) &&
-           fl_text_work_cut(w, at, fl_text_work_next(w), -1);
+           fl_text_work_copy(w, p.begin, p.end);
 }
 
 static bool fl__split_bytes(const fl_text_step *s, fl_text_work *w) {
-    const fl_text_step inner = {.data = s->data, .value = FL__SPLIT_ISOLATED};
-    return (!s->value || fl_text_work_each(s, w, true, fl__split_spaced_one)) &&
-           (!s->data || fl_text_work_each(&inner, w, false, fl__split_pattern_one));
+    const bool spaced = fl_text_tree_true(s->options, "add_prefix_space", true);
+    return (!spaced || fl_text_work_each(s, w, true, fl__split_spaced_one)) &&
+           (!s->pattern || fl_text_work_each(s, w, false, fl__split_pattern_one));
 }
 
 static bool fl__split_make_bytes(fl_text_step *s, const char *where) {
-    s->value = fl_text_tree_true(s->options, "add_prefix_space", true);
     if (!fl_text_tree_true(s->options, "use_regex", true)) return true;
-    s->free = fl__split_free_pattern;
-    s->data = fl_text_pattern_new(FL_TEXT_SPLIT_GPT2, sizeof FL_TEXT_SPLIT_GPT2 - 1, false, where);
-    return s->data != NULL;
+    s->pattern = fl_text_pattern_new(FL_TEXT_SPLIT_GPT2, sizeof FL_TEXT_SPLIT_GPT2 - 1, false, where);
+    return s->pattern != NULL;
 }
 
 /* ---- SentencePiece's spaces ---- */
@@ -297,18 +251,10 @@ typedef struct fl__split_mark {
     const char *text; /* borrowed */
     int64_t n;
     int scheme; /* 0 never, 1 first, 2 always */
-    fl_text_pattern *pattern;
 } fl__split_mark;
-
-static void fl__split_free_mark(void *data) {
-    fl__split_mark *m = data;
-    fl_text_pattern_free(m->pattern);
-    fl_heap_free(m);
-}
 
 static bool fl__split_metaspace_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
     const fl__split_mark *m = s->data;
-    const int64_t at = fl_text_work_next(w);
     const bool has = w->p[p.begin] == ' ' ||
                      (p.end - p.begin >= m->n && !memcmp(w->p + p.begin, m->text, (size_t)m->n));
     bool ok = has || !(m->scheme == 2 || (m->scheme == 1 && fl_text_work_from(w, p.begin) == 0)) ||
@@ -322,14 +268,12 @@ static bool fl__split_metaspace_one(const fl_text_step *s, fl_text_work *w, fl_t
                                   fl_text_work_to(w, end)),
             end++;
     }
-    return ok && fl_text_work_cut(w, at, fl_text_work_next(w), -1);
+    return ok;
 }
 
 static bool fl__split_metaspace(const fl_text_step *s, fl_text_work *w) {
-    const fl__split_mark *m = s->data;
-    const fl_text_step inner = {.options = NULL, .data = m->pattern, .value = FL__SPLIT_NEXT};
     return fl_text_work_each(s, w, true, fl__split_metaspace_one) &&
-           (!m->pattern || fl_text_work_each(&inner, w, false, fl__split_pattern_one));
+           (!s->pattern || fl_text_work_each(s, w, false, fl__split_pattern_one));
 }
 
 /* Older files have "add_prefix_space" in place of "prepend_scheme". */
@@ -337,15 +281,13 @@ static bool fl__split_make_metaspace(fl_text_step *s, const char *where) {
     fl__split_mark *m = s->data = fl_heap_alloc(sizeof *m);
     const bool prefix = fl_text_tree_true(s->options, "add_prefix_space", true);
     const char *scheme = fl_text_tree_string(s->options, "prepend_scheme", NULL, prefix ? "always" : "never");
-    s->free = fl__split_free_mark;
     if (!m) return false;
     m->text = fl_text_tree_string(s->options, "replacement", &m->n, "\xe2\x96\x81");
     m->scheme = !strcmp(scheme, "always") ? 2 : !strcmp(scheme, "first") ? 1 : 0;
     if (!m->scheme && strcmp(scheme, "never"))
         return fl_fail("%s: a Metaspace with the prepend_scheme \"%.40s\"", where, scheme);
-    if (fl_text_tree_true(s->options, "split", true))
-        m->pattern = fl_text_pattern_new(m->text, m->n, true, where);
-    return m->pattern || !fl_text_tree_true(s->options, "split", true);
+    if (!fl_text_tree_true(s->options, "split", true)) return true;
+    return (s->pattern = fl_text_pattern_new(m->text, m->n, true, where)) != NULL;
 }
 
 /* Ours: in front of a mark that does not follow one. For vocabularies whose pieces have marks in front
@@ -363,30 +305,26 @@ static bool fl__split_marks_one(const fl_text_step *s, fl_text_work *w, fl_text_
     return ok && (begin == p.end || fl_text_work_cut(w, begin, p.end, -1));
 }
 
-static bool fl__split_marks(const fl_text_step *s, fl_text_work *w) {
-    return fl_text_work_each(s, w, false, fl__split_marks_one);
-}
-
 static const fl_text_kind fl__split_kinds[] = {
-    {"BertPreTokenizer", fl__split_bert, fl__split_make_bert},
-    {"ByteLevel", fl__split_bytes, fl__split_make_bytes},
-    {"CharDelimiterSplit", fl__split_pattern, fl__split_make_delimiter},
-    {"Digits", fl__split_digits, NULL},
-    {"FixedLength", fl__split_length, fl__split_make_length},
-    {"Metaspace", fl__split_metaspace, fl__split_make_metaspace},
-    {"Punctuation", fl__split_punctuation, fl__split_make_behaviour},
-    {"SentencePiece", fl__split_marks, NULL},
-    {"Split", fl__split_pattern, fl__split_make_pattern},
-    {"UnicodeScripts", fl__split_scripts, NULL},
-    {"Whitespace", fl__split_words, NULL},
-    {"WhitespaceSplit", fl__split_space, NULL},
-    {NULL, NULL, NULL},
+    {"BertPreTokenizer", .run = fl__split_bert, .value = FL__SPLIT_ISOLATED},
+    {"ByteLevel", .run = fl__split_bytes, .make = fl__split_make_bytes, .value = FL__SPLIT_ISOLATED},
+    {"CharDelimiterSplit", .cut = fl__split_pattern_one, .make = fl__split_make_delimiter},
+    {"Digits", .cut = fl__split_digits_one},
+    {"FixedLength", .cut = fl__split_length_one, .make = fl__split_make_length},
+    {"Metaspace", .run = fl__split_metaspace, .make = fl__split_make_metaspace, .value = FL__SPLIT_NEXT},
+    {"Punctuation", .cut = fl__split_punctuation_one, .make = fl__split_make_behaviour},
+    {"SentencePiece", .cut = fl__split_marks_one},
+    {"Split", .cut = fl__split_pattern_one, .make = fl__split_make_pattern},
+    {"UnicodeScripts", .cut = fl__split_scripts_one},
+    {"Whitespace", .run = fl__split_words},
+    {"WhitespaceSplit", .cut = fl__split_space_one},
+    {0},
 };
 
 FL_API bool fl_text_splits_of(fl_text_steps *out, const fl_text_tree *t, const char *where) {
     bool ok = fl_text_steps_of(out, t, "pretokenizers", fl__split_kinds, where);
     for (int64_t i = 0; ok && i + 1 < out->n; i++)
-        if (out->v[i].run == fl__split_bytes)
+        if (out->v[i].kind->run == fl__split_bytes)
             ok = fl_fail("%s: a ByteLevel in front of another pre-tokenizer", where);
     return ok;
 }

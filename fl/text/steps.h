@@ -5,6 +5,7 @@
 #ifndef FL_TEXT_STEPS_H
 #define FL_TEXT_STEPS_H
 #include "../data/file.h"
+#include "pattern.h"
 #include "tree.h"
 
 #ifdef __cplusplus
@@ -40,7 +41,7 @@ typedef struct fl_text_work {
     bool mapped; /* somebody wants to know ranges */
     bool first, last; /* this is the first, the last section of the whole text */
     fl_text_piece *piece;
-    int64_t n_pieces;
+    int64_t n_pieces, at; /* at: the piece that fl_text_work_each is at */
     fl_text_token *token; /* what models made of the pieces */
     int64_t n_tokens;
     void *memo; /* the model's own */
@@ -62,10 +63,10 @@ FL_API int64_t fl_text_work_next(const fl_text_work *w); /* bytes of the next te
 FL_API bool fl_text_work_cut(fl_text_work *w, int64_t begin, int64_t end, int32_t id);
 FL_API void fl_text_work_turn_pieces(fl_text_work *w);
 FL_API bool fl_text_work_token(fl_text_work *w, int32_t id, int64_t begin, int64_t end);
-/* Calls one for each piece that is text, hands on the others, and turns: the pieces, and, if the step writes
-   text too, that. */
-FL_API bool fl_text_work_each(const fl_text_step *s, fl_text_work *w, bool writes,
-                              bool (*one)(const fl_text_step *s, fl_text_work *w, fl_text_piece p));
+/* Calls one for each piece that is text, hands on the others, and turns the pieces. one cuts the piece; or, if
+   it writes, puts the text that is the piece then, which turns too. */
+typedef bool (*fl_text_piece_fn)(const fl_text_step *s, fl_text_work *w, fl_text_piece p);
+FL_API bool fl_text_work_each(const fl_text_step *s, fl_text_work *w, bool writes, fl_text_piece_fn one);
 /* The range of the original that byte i stands for. */
 static inline uint32_t fl_text_work_from(const fl_text_work *w, int64_t i) {
     return w->from ? w->from[i] : w->base + (uint32_t)i;
@@ -77,24 +78,27 @@ static inline uint32_t fl_text_work_to(const fl_text_work *w, int64_t i) {
 FL_API bool fl_text_work_unknown(const fl_text_work *w, uint32_t at);
 FL_API void fl_text_work_free(fl_text_work *w);
 
-struct fl_text_step {
+/* What a "type" of such objects means: one of run, for the whole text, cut and write, for each piece; or none,
+   and nothing is done. make (NULL: nothing to do) looks at s->options, and is false after fl_fail, which begins
+   with `where`. */
+typedef struct fl_text_kind {
+    const char *type;
     bool (*run)(const fl_text_step *s, fl_text_work *w);
-    void (*free)(void *data);
+    fl_text_piece_fn cut, write;
+    bool (*make)(fl_text_step *s, const char *where);
+    int64_t value; /* that of its steps, unless make has another one */
+} fl_text_kind;
+struct fl_text_step {
+    const fl_text_kind *kind;
     const fl_text_tree *options; /* the object with its settings, borrowed */
-    void *data;
+    fl_text_pattern *pattern;    /* the kind's own, and freed with the step: a pattern, */
+    void *data;                  /* a block of fl_heap_alloc */
     int64_t value;
 };
 typedef struct fl_text_steps {
     fl_text_step *v;
     int64_t n, cap_;
 } fl_text_steps;
-/* What a "type" of such objects means. make (NULL: nothing to do) looks at s->options, and is false after
-   fl_fail, which begins with `where`. */
-typedef struct fl_text_kind {
-    const char *type;
-    bool (*run)(const fl_text_step *s, fl_text_work *w);
-    bool (*make)(fl_text_step *s, const char *where);
-} fl_text_kind;
 /* The steps of an object {"type": ...}, of a "Sequence" of those in the list `list`, or of NULL: none. */
 FL_API bool fl_text_steps_of(fl_text_steps *out, const fl_text_tree *t, const char *list,
                              const fl_text_kind *kind, const char *where);
@@ -165,15 +169,14 @@ FL_API void fl_text_work_turn_pieces(fl_text_work *w) {
     w->piece_at_ ^= 1, w->n_next_ = 0;
 }
 
-FL_API bool fl_text_work_each(const fl_text_step *s, fl_text_work *w, bool writes,
-                              bool (*one)(const fl_text_step *s, fl_text_work *w, fl_text_piece p)) {
+FL_API bool fl_text_work_each(const fl_text_step *s, fl_text_work *w, bool writes, fl_text_piece_fn one) {
     bool ok = true;
-    for (int64_t i = 0; ok && i < w->n_pieces; i++) {
-        const fl_text_piece p = w->piece[i];
-        const int64_t at = fl_text_work_next(w);
+    for (w->at = 0; ok && w->at < w->n_pieces; w->at++) {
+        const fl_text_piece p = w->piece[w->at];
+        const int64_t from = fl_text_work_next(w);
         if (p.id < 0) ok = one(s, w, p);
-        else if (!writes) ok = fl_text_work_cut(w, p.begin, p.end, p.id);
-        else ok = fl_text_work_copy(w, p.begin, p.end) && fl_text_work_cut(w, at, fl_text_work_next(w), p.id);
+        else ok = writes ? fl_text_work_copy(w, p.begin, p.end) : fl_text_work_cut(w, p.begin, p.end, p.id);
+        ok = ok && (!writes || fl_text_work_cut(w, from, fl_text_work_next(w), p.id));
     }
     if (writes) fl_text_work_turn(w);
     fl_text_work_turn_pieces(w);
@@ -228,19 +231,23 @@ FL_API bool fl_text_steps_of(fl_text_steps *out, const fl_text_tree *t, const ch
     if (!kind->type) return fl_fail("%s: \"%s\" of type \"%.60s\" is unknown", where, list, type);
     if (!fl_heap_grow(&out->v, &out->cap_, out->n + 1, sizeof *out->v)) return false;
     fl_text_step *s = &out->v[out->n++];
-    *s = (fl_text_step){.run = kind->run, .options = t};
+    *s = (fl_text_step){.kind = kind, .options = t, .value = kind->value};
     return !kind->make || kind->make(s, where);
 }
 
 FL_API bool fl_text_steps_run(const fl_text_steps *s, fl_text_work *w) {
     bool ok = true;
-    for (int64_t i = 0; ok && i < s->n; i++) ok = s->v[i].run(&s->v[i], w);
+    for (int64_t i = 0; ok && i < s->n; i++) {
+        const fl_text_kind *k = s->v[i].kind;
+        if (k->run) ok = k->run(&s->v[i], w);
+        else if (k->cut) ok = fl_text_work_each(&s->v[i], w, false, k->cut);
+        else if (k->write) ok = fl_text_work_each(&s->v[i], w, true, k->write);
+    }
     return ok;
 }
 
 FL_API void fl_text_steps_free(fl_text_steps *s) {
-    for (int64_t i = 0; i < s->n; i++)
-        if (s->v[i].free) s->v[i].free(s->v[i].data);
+    for (int64_t i = 0; i < s->n; i++) fl_text_pattern_free(s->v[i].pattern), fl_heap_free(s->v[i].data);
     fl_heap_free(s->v);
     *s = (fl_text_steps){0};
 }
