@@ -55,6 +55,7 @@
      pattern.h         strings, known splits, regular expressions
      decode.h          decoders
      vocabulary.h      vocabularies in tokenizer.json
+     pairs.h           pairs of numbers
      tree.h            small JSON texts as trees
      trie.h            which keys begin at a place of a text
      bytes.h           bytes written as characters; base64
@@ -70,6 +71,7 @@
 #include "fl/text/dictionary.h"
 #include "fl/text/tree.h"
 #include "fl/text/trie.h"
+#include "fl/text/pairs.h"
 #include "fl/text/bytes.h"
 #include "fl/text/steps.h"
 #include "fl/text/normalize.h"

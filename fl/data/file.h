@@ -61,6 +61,7 @@ FL_API bool fl_data_stream_read(const fl_data_stream *f, void *dst, size_t n, in
 FL_API bool fl_data_stream_write(const fl_data_stream *f, const void *src, size_t n, int64_t at);
 /* 1: there is a file of that name, 0: there is none, -1: after fl_fail. */
 FL_API int fl_data_exists(const char *who, const char *path);
+FL_API bool fl_data_ends(const char *name, const char *end); /* does a name end so? */
 /* Removes a file if that can be done. */
 FL_API void fl_data_remove(const char *path);
 /* Records the failure that errno tells; false. */
@@ -481,6 +482,11 @@ FL_API bool fl_data_stream_open(fl_data_stream *f, const char *who, const char *
     f->io.close(f->io.user, f->file);
     f->file = NULL;
     return false;
+}
+
+FL_API bool fl_data_ends(const char *name, const char *end) {
+    const size_t n = strlen(name), k = strlen(end);
+    return n >= k && !strcmp(name + n - k, end);
 }
 
 FL_API int fl_data_exists(const char *who, const char *path) {

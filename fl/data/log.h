@@ -266,15 +266,10 @@ static bool fl__log_cut(fl_data_log *log, int64_t end) {
     return ok;
 }
 
-static bool fl__log_ends_with(const char *path, const char *end) {
-    const size_t n = strlen(path), m = strlen(end);
-    return n >= m && !strcmp(path + n - m, end);
-}
-
 static bool fl__log_prepare(fl_data_log *log, const char *path) {
     const char *who = "fl_data_log_open", *slash = strrchr(path, '/');
-    if (fl__log_ends_with(path, ".csv")) log->kind = FL__LOG_CSV;
-    else if (fl__log_ends_with(path, ".jsonl")) log->kind = FL__LOG_JSONL;
+    if (fl_data_ends(path, ".csv")) log->kind = FL__LOG_CSV;
+    else if (fl_data_ends(path, ".jsonl")) log->kind = FL__LOG_JSONL;
     else if (strstr(slash ? slash : path, "tfevents")) log->kind = FL__LOG_EVENTS;
     else return fl_fail("%s: %s: the name must end with .csv or .jsonl, or contain tfevents", who, path);
     log->path = fl_heap_alloc(strlen(path) + 1);

@@ -45,11 +45,6 @@ typedef struct fl__shards {
     bool map, verify;
 } fl__shards;
 
-static bool fl__shards_has_end(const char *text, const char *end) {
-    const size_t n = strlen(text), k = strlen(end);
-    return n > k && !strcmp(text + n - k, end);
-}
-
 /* The path of a file beside the index; heap memory. */
 static char *fl__shards_path(const char *index, const char *name) {
     const char *slash = strrchr(index, '/');
@@ -63,7 +58,7 @@ static char *fl__shards_path(const char *index, const char *name) {
 static int64_t fl__shards_find(fl__shards *s, fl_data_json *j) {
     for (int64_t i = s->n; i-- > 0;)
         if (!strcmp(s->shard[i].name, j->text)) return i;
-    if (*j->text == '.' || strpbrk(j->text, "/\\:") || !fl__shards_has_end(j->text, ".safetensors"))
+    if (*j->text == '.' || strpbrk(j->text, "/\\:") || !fl_data_ends(j->text, ".safetensors"))
         return fl_data_json_fail(j, "'%.100s' is no name of a .safetensors file in the same folder",
                                  j->text) -
                1;
@@ -257,7 +252,7 @@ FL_API bool fl_data_save_sharded(const char *path, const fl_data_named *tensors,
     static const char who[] = "fl_data_save_sharded";
     if (!path || n < 0 || n_meta < 0 || (n && !tensors) || (n_meta && !meta) || max_shard < 0)
         return fl_fail("%s: path, tensors or meta is NULL, or a count negative", who);
-    if (!fl__shards_has_end(path, FL__SHARDS_END))
+    if (!fl_data_ends(path, FL__SHARDS_END))
         return fl_fail("%s: %s does not end with " FL__SHARDS_END, who, path);
     for (int i = 0; i < n_meta; i++)
         if (!meta[i].key || !meta[i].value || !strcmp(meta[i].key, "total_size"))

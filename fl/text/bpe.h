@@ -1,7 +1,4 @@
 /* bpe.h - byte-pair encoding: neighbours are joined as long as the vocabulary has a word for it */
-#ifndef FL_TENSOR_H
-#include "../../fl_tensor.h"
-#endif
 #ifndef FL_TEXT_BPE_H
 #define FL_TEXT_BPE_H
 #include "dictionary.h"
@@ -52,26 +49,17 @@ FL_API fl_text_tokenizer *fl_text_byte_tokenizer(void);
 #define FL_TEXT_BPE_IMPL
 #include "../data/json.h"
 #include "bytes.h"
+#include "pairs.h"
 #include "utf8.h"
 #include "vocabulary.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What a pair is joined to: a slot of a hash table, free if rank is FL__BPE_NONE. */
-typedef struct fl__bpe_pair {
-    int32_t left, right;
-    uint32_t rank;
-    int32_t id;
-} fl__bpe_pair;
-
-#define FL__BPE_NONE UINT32_MAX
-
 typedef struct fl__bpe {
     fl_text_model m;
     fl_text_bpe_opts o; /* its texts are copies; merge and score are gone */
-    fl__bpe_pair *pair;
-    int64_t n_pairs, mask;
+    fl_text_pairs pairs; /* what each is joined to */
     uint8_t *whole; /* of each token: 0 not looked at, 1 its own bytes are joined to it, 2 they are not */
     int32_t unk, byte[256]; /* ids of bytes, or of their fallbacks; -1: none */
     fl_data_arena text;
@@ -84,15 +72,7 @@ typedef struct fl__bpe_symbol {
     int32_t joined;
 } fl__bpe_symbol;
 
-enum { FL__BPE_SHORT = 48, FL__BPE_CACHE = 8192, FL__BPE_WORD = 18, FL__BPE_TOKENS = 8 };
-
-/* What a piece became, when it was short. */
-typedef struct fl__bpe_cached {
-    uint32_t hash;
-    uint8_t len, n, end[FL__BPE_TOKENS];
-    char word[FL__BPE_WORD];
-    int32_t id[FL__BPE_TOKENS];
-} fl__bpe_cached;
+enum { FL__BPE_SHORT = 48 };
 
 typedef struct fl__bpe_heap {
     uint32_t rank;
@@ -100,7 +80,6 @@ typedef struct fl__bpe_heap {
 } fl__bpe_heap;
 
 typedef struct fl__bpe_memo {
-    fl__bpe_cached cache[FL__BPE_CACHE];
     fl__bpe_symbol *symbol, few[FL__BPE_SHORT];
     fl__bpe_heap *heap;
     int64_t cap, heap_cap, n_heap;
@@ -108,49 +87,18 @@ typedef struct fl__bpe_memo {
 
 /* ---- pairs ---- */
 
-static inline uint64_t fl__bpe_place(int32_t left, int32_t right) {
-    const uint64_t h = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9e3779b97f4a7c15u;
-    return h ^ h >> 29;
-}
-
-static inline const fl__bpe_pair *fl__bpe_find(const fl__bpe *b, int32_t left, int32_t right) {
-    for (uint64_t at = fl__bpe_place(left, right) & (uint64_t)b->mask;; at = (at + 1) & (uint64_t)b->mask) {
-        const fl__bpe_pair *p = &b->pair[at];
-        if ((p->left == left && p->right == right) || p->rank == FL__BPE_NONE) return p;
-    }
-}
-
-static bool fl__bpe_reserve(fl__bpe *b, int64_t pairs) {
-    int64_t slots = b->mask + 1;
-    fl__bpe_pair *old = b->pair;
-    while (slots < pairs + pairs / 2 + 8) slots = slots < 16 ? 16 : slots * 2;
-    if (slots == b->mask + 1) return true;
-    fl__bpe_pair *table = fl_heap_alloc((size_t)slots * sizeof *table);
-    if (!table) return false;
-    for (int64_t i = 0; i < slots; i++) table[i].rank = FL__BPE_NONE, table[i].left = -1;
-    const int64_t n = b->pair ? b->mask + 1 : 0;
-    b->pair = table, b->mask = slots - 1;
-    for (int64_t i = 0; i < n; i++)
-        if (old[i].rank != FL__BPE_NONE)
-            *(fl__bpe_pair *)(uintptr_t)fl__bpe_find(b, old[i].left, old[i].right) = old[i];
-    fl_heap_free(old);
-    return true;
-}
-
 /* Of pairs that come twice the lower rank counts. */
 static bool fl__bpe_add(fl__bpe *b, int32_t left, int32_t right, uint32_t rank, int32_t id) {
-    if (3 * b->n_pairs > 2 * b->mask && !fl__bpe_reserve(b, 2 * b->n_pairs + 16)) return false;
-    fl__bpe_pair *p = (fl__bpe_pair *)(uintptr_t)fl__bpe_find(b, left, right);
-    if (p->rank == FL__BPE_NONE) b->n_pairs++;
-    if (p->rank > rank) *p = (fl__bpe_pair){left, right, rank, id};
-    return true;
+    fl_text_pair *p = fl_text_pairs_add(&b->pairs, left, right);
+    if (p && rank < p->rank) p->rank = rank, p->id = id;
+    return p != NULL;
 }
 
 /* Rank k joins two tokens: their texts one behind the other, without the second one's prefix. */
 static bool fl__bpe_take_merges(fl__bpe *b, const fl_text_merge *merge, int64_t n) {
     char small[256];
     const int64_t prefix = b->o.prefix ? (int64_t)strlen(b->o.prefix) : 0;
-    bool ok = fl__bpe_reserve(b, n);
+    bool ok = fl_text_pairs_reserve(&b->pairs, n);
     for (int64_t i = 0; ok && i < n; i++) {
         int64_t left, right;
         const char *l = fl_text_dictionary_entry(b->m.vocab, merge[i].left, &left);
@@ -186,7 +134,7 @@ static int fl__bpe_by_score(const void *x, const void *y) {
 static bool fl__bpe_take_splits(fl__bpe *b) {
     const int64_t n = fl_text_dictionary_size(b->m.vocab);
     fl__bpe_scored *order = fl_heap_alloc((size_t)(n + 1) * sizeof *order);
-    bool ok = order != NULL && fl__bpe_reserve(b, n);
+    bool ok = order != NULL && fl_text_pairs_reserve(&b->pairs, n);
     uint32_t rank = 0;
     for (int64_t i = 0; ok && i < n; i++)
         order[i] = (fl__bpe_scored){b->o.score ? b->o.score[i] : 0, (int32_t)i};
@@ -209,7 +157,7 @@ static bool fl__bpe_take_splits(fl__bpe *b) {
 /* ---- symbols ---- */
 
 static inline void fl__bpe_put(fl__bpe_symbol *s, int32_t *n, int32_t id, uint32_t begin, uint32_t end) {
-    s[*n] = (fl__bpe_symbol){id, *n + 1, *n - 1, begin, end, FL__BPE_NONE, 0};
+    s[*n] = (fl__bpe_symbol){id, *n + 1, *n - 1, begin, end, FL_TEXT_NO_RANK, 0};
     ++*n;
 }
 
@@ -260,8 +208,8 @@ static bool fl__bpe_symbols(const fl__bpe *b, const fl_text_work *w, fl__bpe_sym
 
 static inline void fl__bpe_look(const fl__bpe *b, fl__bpe_symbol *s, int32_t i) {
     if (i < 0) return;
-    const fl__bpe_pair *p = s[i].next < 0 ? NULL : fl__bpe_find(b, s[i].id, s[s[i].next].id);
-    s[i].rank = p ? p->rank : FL__BPE_NONE;
+    const fl_text_pair *p = s[i].next < 0 ? NULL : fl_text_pairs_find(&b->pairs, s[i].id, s[s[i].next].id);
+    s[i].rank = p ? p->rank : FL_TEXT_NO_RANK;
     s[i].joined = p ? p->id : 0;
 }
 
@@ -277,7 +225,7 @@ static inline void fl__bpe_join(const fl__bpe *b, fl__bpe_symbol *s, int32_t i) 
 /* Few symbols: all are looked at for each join. */
 static void fl__bpe_join_few(const fl__bpe *b, fl__bpe_symbol *s) {
     for (;;) {
-        uint32_t rank = FL__BPE_NONE;
+        uint32_t rank = FL_TEXT_NO_RANK;
         int32_t best = -1;
         for (int32_t i = 0; i >= 0; i = s[i].next)
             if (s[i].rank < rank) rank = s[i].rank, best = i;
@@ -291,7 +239,7 @@ static inline bool fl__bpe_less(fl__bpe_heap a, fl__bpe_heap b) {
 }
 
 static bool fl__bpe_push(fl__bpe_memo *m, const fl__bpe_symbol *s, int32_t i) {
-    if (i < 0 || s[i].rank == FL__BPE_NONE) return true;
+    if (i < 0 || s[i].rank == FL_TEXT_NO_RANK) return true;
     if (!fl_heap_grow(&m->heap, &m->heap_cap, m->n_heap + 1, sizeof *m->heap)) return false;
     const fl__bpe_heap e = {s[i].rank, i, s[i].id, s[s[i].next].id};
     int64_t at = m->n_heap++;
@@ -365,39 +313,14 @@ static int32_t fl__bpe_whole(const fl__bpe *b, const fl_text_work *w, uint32_t b
 
 static bool fl__bpe_encode(const fl_text_model *model, fl_text_work *w, uint32_t begin, uint32_t end) {
     const fl__bpe *b = (const fl__bpe *)model;
-    const uint32_t len = end - begin;
     if (!w->memo && !(w->memo = fl_heap_alloc(sizeof(fl__bpe_memo)))) return false;
-    fl__bpe_memo *m = w->memo;
-    fl__bpe_cached *c = NULL;
-    uint32_t hash = 0;
-    if (len <= FL__BPE_WORD) {
-        const uint64_t h = fl_text_hash(w->p + begin, len);
-        hash = (uint32_t)(h >> 32), c = &m->cache[h % FL__BPE_CACHE];
-        if (c->hash == hash && c->len == len && !memcmp(c->word, w->p + begin, len)) {
-            uint32_t at = begin;
-            bool ok = true;
-            for (int i = 0; ok && i < c->n; at = begin + c->end[i++])
-                ok = fl_text_work_token(w, c->id[i], at, begin + c->end[i]);
-            return ok;
-        }
-    }
-    const int64_t first = w->n_tokens;
     const int32_t id = fl__bpe_whole(b, w, begin, end);
-    bool ok = true;
-    if (id >= 0) ok = fl_text_work_token(w, id, begin, end);
-    else {
-        const fl__bpe_symbol *s = fl__bpe_joined(b, w, begin, end);
-        if (!s) return false;
-        for (int32_t i = 0; ok && i >= 0; i = s[i].next)
-            ok = fl_text_work_token(w, s[i].id, s[i].begin, s[i].end);
-    }
-    const int64_t n = w->n_tokens - first;
-    if (!ok || !c || n > FL__BPE_TOKENS) return ok;
-    c->hash = hash, c->len = (uint8_t)len, c->n = (uint8_t)n;
-    memcpy(c->word, w->p + begin, len);
-    for (int64_t i = 0; i < n; i++)
-        c->id[i] = w->token[first + i].id, c->end[i] = (uint8_t)(w->token[first + i].end - begin);
-    return true;
+    if (id >= 0) return fl_text_work_token(w, id, begin, end);
+    const fl__bpe_symbol *s = fl__bpe_joined(b, w, begin, end);
+    bool ok = s != NULL;
+    for (int32_t i = 0; ok && i >= 0; i = s[i].next)
+        ok = fl_text_work_token(w, s[i].id, s[i].begin, s[i].end);
+    return ok;
 }
 
 static void fl__bpe_memo_free(void *memo) {
@@ -410,7 +333,7 @@ static void fl__bpe_memo_free(void *memo) {
 /* ---- the model ---- */
 
 static int fl__bpe_by_rank(const void *x, const void *y) {
-    const fl__bpe_pair *a = x, *b = y;
+    const fl_text_pair *a = x, *b = y;
     if (a->rank != b->rank) return (a->rank > b->rank) - (a->rank < b->rank);
     return a->left != b->left ? (a->left > b->left) - (a->left < b->left)
                               : (a->right > b->right) - (a->right < b->right);
@@ -433,7 +356,7 @@ static bool fl__bpe_put_text(fl_data_text *out, const char *key, const char *tex
 
 static bool fl__bpe_save(const fl_text_model *m, bool bytes, fl_data_text *out) {
     const fl__bpe *b = (const fl__bpe *)m;
-    fl__bpe_pair *order = fl_heap_alloc((size_t)(b->n_pairs + 1) * sizeof *order);
+    fl_text_pair *order = fl_heap_alloc((size_t)(b->pairs.n + 1) * sizeof *order);
     bool ok = order && fl__bpe_put_text(out, "dropout", NULL) &&
               fl__bpe_put_text(out, "unk_token", b->o.unk) &&
               fl__bpe_put_text(out, "continuing_subword_prefix", b->o.prefix) &&
@@ -444,8 +367,8 @@ static bool fl__bpe_save(const fl_text_model *m, bool bytes, fl_data_text *out) 
               fl_text_put_vocab(m->vocab, bytes, out) &&
               fl_data_text_put(out, ",\n\"merges\":[", 12);
     int64_t n = 0;
-    for (int64_t i = 0; ok && i <= b->mask; i++)
-        if (b->pair[i].rank != FL__BPE_NONE) order[n++] = b->pair[i];
+    for (int64_t i = 0; ok && i <= b->pairs.mask; i++)
+        if (b->pairs.slot[i].rank != FL_TEXT_NO_RANK) order[n++] = b->pairs.slot[i];
     if (ok && n) qsort(order, (size_t)n, sizeof *order, fl__bpe_by_rank);
     for (int64_t i = 0; ok && i < n; i++)
         ok = fl_data_text_put(out, i ? ",\n[" : "[", i ? 3 : 1) &&
@@ -459,7 +382,7 @@ static bool fl__bpe_save(const fl_text_model *m, bool bytes, fl_data_text *out) 
 
 static void fl__bpe_free(fl_text_model *m) {
     fl__bpe *b = (fl__bpe *)m;
-    fl_heap_free(b->pair);
+    fl_heap_free(b->pairs.slot);
     fl_heap_free(b->whole);
     fl_data_arena_free(&b->text);
     fl_heap_free(b);
@@ -489,22 +412,17 @@ static bool fl__bpe_bytes(fl__bpe *b) {
 }
 
 FL_API fl_text_model *fl_text_bpe_opt(fl_text_dictionary *vocab, fl_text_bpe_opts o) {
-    fl__bpe *b = vocab ? fl_heap_alloc(sizeof *b) : NULL;
-    if (!b) {
-        fl_text_dictionary_free(vocab);
-        return NULL;
-    }
+    fl__bpe *b = fl_text_model_new(sizeof *b, (fl_text_model){"BPE", vocab, true, fl__bpe_encode, fl__bpe_save,
+                                                              fl__bpe_free, fl__bpe_memo_free});
+    if (!b) return NULL;
     if (!o.where) o.where = "fl_text_bpe";
-    *b = (fl__bpe){
-        .m = {"BPE", vocab, fl__bpe_encode, fl__bpe_save, fl__bpe_free, fl__bpe_memo_free},
-        .o = o,
-        .mask = -1};
+    b->o = o;
     b->whole = fl_heap_alloc((size_t)fl_text_dictionary_size(vocab) + 1);
     bool ok = b->whole && fl__bpe_copy(b, &b->o.unk) && fl__bpe_copy(b, &b->o.prefix) &&
               fl__bpe_copy(b, &b->o.suffix);
     if (ok && ((o.prefix && strlen(o.prefix) > 100) || (o.suffix && strlen(o.suffix) > 100)))
         ok = fl_fail("%s: a prefix or suffix of more than 100 bytes", o.where);
-    ok = ok && fl__bpe_reserve(b, 8) && fl__bpe_bytes(b) &&
+    ok = ok && fl_text_pairs_reserve(&b->pairs, 8) && fl__bpe_bytes(b) &&
          (o.score || o.by_id ? fl__bpe_take_splits(b) : fl__bpe_take_merges(b, o.merge, o.n_merges));
     b->o.merge = NULL, b->o.score = NULL, b->o.where = NULL;
     if (ok) return &b->m;
@@ -519,14 +437,11 @@ FL_API fl_text_tokenizer *fl_text_byte_tokenizer(void) {
         const char one = (char)i;
         ok = fl_text_dictionary_add(d, &one, 1) >= 0;
     }
-    if (!ok) fl_text_dictionary_free(d);
-    return ok ? fl_text_tokenizer_new(
-                    fl_text_bpe(d, .bytes = true),
-                    "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
-                    "\"trim_offsets\":false,\"use_regex\":false},\"decoder\":{\"type\":"
-                    "\"ByteLevel\"}}",
-                    NULL, 0, "fl_text_byte_tokenizer")
-              : NULL;
+    return fl_text_tokenizer_new(
+        fl_text_bpe(fl_text_dictionary_made(d, ok), .bytes = true),
+        "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":false,"
+        "\"use_regex\":false},\"decoder\":{\"type\":\"ByteLevel\"}}",
+        NULL, 0, "fl_text_byte_tokenizer");
 }
 
 #endif

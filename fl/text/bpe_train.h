@@ -1,7 +1,4 @@
 /* bpe_train.h - byte-pair encoding learnt from text, for bytes and for WordPiece */
-#ifndef FL_TENSOR_H
-#include "../../fl_tensor.h"
-#endif
 #ifndef FL_TEXT_BPE_TRAIN_H
 #define FL_TEXT_BPE_TRAIN_H
 #include "bpe.h"
@@ -48,6 +45,7 @@ FL_API bool fl_text_learn_merges(fl_text_dictionary *vocab, const fl_text_dictio
 #include "bytes.h"
 #include "gpt2.h"
 #include "normalize.h"
+#include "pairs.h"
 #include "pattern.h"
 #include "split.h"
 #include "utf8.h"
@@ -90,38 +88,19 @@ typedef struct fl__learn {
     int32_t *len;
     int64_t words;
     fl__learn_pair *pair;
-    int32_t *slot; /* a pair and 1; 0: free */
-    int64_t n_pairs, pair_cap, mask;
+    fl_text_pairs place; /* of each pair: its rank */
+    int64_t n_pairs, pair_cap;
     struct fl__learn_top { int64_t count; int32_t pair; } *heap;
     int64_t n_heap, heap_cap;
 } fl__learn;
 
-static int32_t *fl__learn_slot(const fl__learn *l, int32_t left, int32_t right) {
-    uint64_t h = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9e3779b97f4a7c15u;
-    for (uint64_t at = (h ^ h >> 29) & (uint64_t)l->mask;; at = (at + 1) & (uint64_t)l->mask) {
-        const int32_t k = l->slot[at];
-        if (!k || (l->pair[k - 1].left == left && l->pair[k - 1].right == right)) return &l->slot[at];
-    }
-}
-
 /* The pair, made if it is not there; NULL after fl_fail. */
 static fl__learn_pair *fl__learn_pair_of(fl__learn *l, int32_t left, int32_t right) {
-    if (2 * l->n_pairs >= l->mask) {
-        const int64_t slots = l->mask < 16 ? 1024 : 2 * (l->mask + 1);
-        int32_t *old = l->slot;
-        l->slot = fl_heap_alloc((size_t)slots * sizeof *l->slot);
-        if (!l->slot) return l->slot = old, NULL;
-        fl_heap_free(old);
-        l->mask = slots - 1;
-        for (int64_t i = 0; i < l->n_pairs; i++)
-            *fl__learn_slot(l, l->pair[i].left, l->pair[i].right) = (int32_t)i + 1;
-    }
-    int32_t *slot = fl__learn_slot(l, left, right);
-    if (*slot) return &l->pair[*slot - 1];
+    fl_text_pair *p = fl_text_pairs_add(&l->place, left, right);
+    if (!p || p->rank != FL_TEXT_NO_RANK) return p ? &l->pair[p->rank] : NULL;
     if (!fl_heap_grow(&l->pair, &l->pair_cap, l->n_pairs + 1, sizeof *l->pair)) return NULL;
-    l->pair[l->n_pairs] = (fl__learn_pair){.left = left, .right = right};
-    *slot = (int32_t)++l->n_pairs;
-    return &l->pair[l->n_pairs - 1];
+    l->pair[p->rank = (uint32_t)l->n_pairs] = (fl__learn_pair){.left = left, .right = right};
+    return &l->pair[l->n_pairs++];
 }
 
 static bool fl__learn_count(fl__learn *l, int32_t left, int32_t right, int64_t word, int64_t times) {
@@ -235,7 +214,7 @@ static int64_t fl__learn_token(fl_text_dictionary *vocab, int32_t left, int32_t 
 FL_API bool fl_text_learn_merges(fl_text_dictionary *vocab, const fl_text_dictionary *pieces,
                                  const char *prefix, int64_t size, int64_t min_count,
                                  fl_text_merge **merge, int64_t *n_merges) {
-    fl__learn l = {.mask = 0};
+    fl__learn l = {.words = 0};
     int64_t cap = 0;
     *merge = NULL, *n_merges = 0;
     bool ok = fl__learn_words(&l, vocab, pieces, prefix);
@@ -266,7 +245,7 @@ FL_API bool fl_text_learn_merges(fl_text_dictionary *vocab, const fl_text_dictio
                  fl__learn_push(&l, (int32_t)i);
     }
     for (int64_t i = 0; i < l.n_pairs; i++) fl_heap_free(l.pair[i].word);
-    void *const part[] = {l.symbol, l.begin, l.times, l.len, l.pair, l.slot, l.heap};
+    void *const part[] = {l.symbol, l.begin, l.times, l.len, l.pair, l.place.slot, l.heap};
     for (int i = 0; i < 7; i++) fl_heap_free(part[i]);
     return ok;
 }
@@ -291,9 +270,8 @@ FL_API fl_text_tokenizer *fl_text_bpe_train_opt(const char *text, int64_t n, fl_
              fl_text_dictionary_add(vocab, (const char *)&byte[i], 1) >= 0;
     ok = ok && fl_text_count_pieces(pieces, pipeline.p, text, n, "fl_text_bpe_train") &&
          fl_text_learn_merges(vocab, pieces, NULL, o.size ? o.size : 8192, o.min_count, &merge, &n_merges);
-    fl_text_model *m = ok ? fl_text_bpe(vocab, .merge = merge, .n_merges = n_merges, .bytes = true,
-                                        .where = "fl_text_bpe_train")
-                          : NULL;
+    fl_text_model *m = fl_text_bpe(fl_text_dictionary_made(vocab, ok), .merge = merge, .n_merges = n_merges,
+                                   .bytes = true, .where = "fl_text_bpe_train");
     fl_text_added *special = m ? fl_heap_alloc((size_t)(o.n_special + 1) * sizeof *special) : NULL;
     for (int i = 0; special && i < o.n_special; i++)
         special[i] = (fl_text_added){.text = o.special[i], .n = (int64_t)strlen(o.special[i]), .id = -1,
@@ -302,7 +280,6 @@ FL_API fl_text_tokenizer *fl_text_bpe_train_opt(const char *text, int64_t n, fl_
     fl_text_tokenizer *t =
         special ? fl_text_tokenizer_new(m, pipeline.p, special, o.n_special, "fl_text_bpe_train") : NULL;
     fl_heap_free(special);
-    if (!ok) fl_text_dictionary_free(vocab);
     fl_text_dictionary_free(pieces);
     fl_heap_free(merge);
     fl_heap_free(pipeline.p);

@@ -1,7 +1,4 @@
 /* bytes.h - bytes written as characters, as byte-level vocabularies do; base64 */
-#ifndef FL_TENSOR_H
-#include "../../fl_tensor.h"
-#endif
 #ifndef FL_TEXT_BYTES_H
 #define FL_TEXT_BYTES_H
 #include "../data/file.h"

@@ -1,7 +1,4 @@
 /* decode.h - decoders: how tokens become text again */
-#ifndef FL_TENSOR_H
-#include "../../fl_tensor.h"
-#endif
 #ifndef FL_TEXT_DECODE_H
 #define FL_TEXT_DECODE_H
 #include "steps.h"

@@ -1,8 +1,5 @@
 /* dictionary.h - words and their numbers: Flashlight's dictionary, which is every tokenizer's vocabulary
    too */
-#ifndef FL_TENSOR_H
-#include "../../fl_tensor.h"
-#endif
 #ifndef FL_TEXT_DICTIONARY_H
 #define FL_TEXT_DICTIONARY_H
 #include "../data/file.h"
@@ -16,6 +13,8 @@ extern "C" {
 typedef struct fl_text_dictionary fl_text_dictionary;
 FL_API fl_text_dictionary *fl_text_dictionary_new(void);
 FL_API void fl_text_dictionary_free(fl_text_dictionary *d); /* NULL is fine */
+/* For makers: d, or where something failed NULL, and d is gone. */
+FL_API fl_text_dictionary *fl_text_dictionary_made(fl_text_dictionary *d, bool ok);
 
 /* Adds n bytes with the next index, the highest one and 1, which it returns; -1 after fl_fail, as when the
    entry is there. */
@@ -178,6 +177,11 @@ FL_API void fl_text_dictionary_free(fl_text_dictionary *d) {
     fl_heap_free(d->count);
     fl_heap_free(d->slot);
     fl_heap_free(d);
+}
+
+FL_API fl_text_dictionary *fl_text_dictionary_made(fl_text_dictionary *d, bool ok) {
+    if (!ok) fl_text_dictionary_free(d);
+    return ok ? d : NULL;
 }
 
 static void fl__text_place(fl__text_slot *slot, int64_t mask, uint64_t hash, int64_t entry) {
@@ -345,9 +349,7 @@ FL_API fl_text_dictionary *fl_text_dictionary_pruned(const fl_text_dictionary *d
         ok = fl_text_dictionary_count(out, list[i].text, list[i].n, times) >= 0;
     }
     fl_heap_free(list);
-    if (ok) return out;
-    fl_text_dictionary_free(out);
-    return NULL;
+    return fl_text_dictionary_made(out, ok);
 }
 
 /* ---- files ---- */
@@ -392,9 +394,7 @@ FL_API fl_text_dictionary *fl_text_dictionary_load_opt(const char *path, fl_text
                                    (s = fl_text_line(&p, text + n, &len));)
         ok = fl__text_take_line(d, s, s + len, path, ++line, &o);
     fl_heap_free(text);
-    if (ok) return d;
-    fl_text_dictionary_free(d);
-    return NULL;
+    return fl_text_dictionary_made(d, ok);
 }
 
 static bool fl__text_put_index(const fl_text_dictionary *d, int64_t i, bool counts, fl_data_text *out) {

@@ -1,7 +1,4 @@
 /* gpt2.h - byte-level BPE in the files of GPT-2 and of tiktoken */
-#ifndef FL_TENSOR_H
-#include "../../fl_tensor.h"
-#endif
 #ifndef FL_TEXT_GPT2_H
 #define FL_TEXT_GPT2_H
 #include "tokenizer.h"
@@ -99,13 +96,11 @@ FL_API fl_text_tokenizer *fl_text_gpt2_load(const char *vocab, const char *merge
               fl_data_json_next(j) == FL_DATA_JSON_END && fl__gpt2_merges(d, merges, &merge, &n);
     fl_data_json_close(j);
     ok = ok && fl_text_bytes_pipeline(&json, FL_TEXT_SPLIT_GPT2);
-    fl_text_model *m = ok ? fl_text_bpe(d, .merge = merge, .n_merges = n, .bytes = true,
-                                        .where = "fl_text_gpt2_load")
-                          : NULL;
+    fl_text_model *m = fl_text_bpe(fl_text_dictionary_made(d, ok), .merge = merge, .n_merges = n, .bytes = true,
+                                   .where = "fl_text_gpt2_load");
     const fl_text_added end = {.text = "<|endoftext|>", .n = 13, .id = -1, .special = true};
-    const bool ends = m && fl_text_dictionary_find(d, end.text, end.n) >= 0;
-    fl_text_tokenizer *t = m ? fl_text_tokenizer_new(m, json.p, &end, ends, "fl_text_gpt2_load") : NULL;
-    if (!ok) fl_text_dictionary_free(d);
+    const bool ends = m && fl_text_dictionary_find(m->vocab, end.text, end.n) >= 0;
+    fl_text_tokenizer *t = fl_text_tokenizer_new(m, json.p, &end, ends, "fl_text_gpt2_load");
     fl_heap_free(merge);
     fl_heap_free(json.p);
     return t;
@@ -145,12 +140,9 @@ FL_API fl_text_tokenizer *fl_text_tiktoken_load(const char *path, const char *sp
     for (const char *p = text, *s; ok && (s = fl_text_line(&p, text + size, &len));)
         ok = fl__gpt2_rank(d, s, s + len, path, ++line, size);
     fl_heap_free(text);
-    fl_text_model *m = ok ? fl_text_bpe(d, .by_id = true, .bytes = true, .ignore_merges = true,
-                                        .where = "fl_text_tiktoken_load")
-                          : NULL;
-    fl_text_tokenizer *t =
-        m ? fl_text_tokenizer_new(m, json.p, special, n, "fl_text_tiktoken_load") : NULL;
-    if (!ok) fl_text_dictionary_free(d);
+    fl_text_model *m = fl_text_bpe(fl_text_dictionary_made(d, ok), .by_id = true, .bytes = true,
+                                   .ignore_merges = true, .where = "fl_text_tiktoken_load");
+    fl_text_tokenizer *t = fl_text_tokenizer_new(m, json.p, special, n, "fl_text_tiktoken_load");
     fl_heap_free(json.p);
     return t;
 }

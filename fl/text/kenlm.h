@@ -1,7 +1,4 @@
 /* kenlm.h - KenLM's binary files, version 5, mapped */
-#ifndef FL_TENSOR_H
-#include "../../fl_tensor.h"
-#endif
 #ifndef FL_TEXT_KENLM_H
 #define FL_TEXT_KENLM_H
 #include "ngram.h"

@@ -383,11 +383,8 @@ static bool fl__lm_load_module(fl_nn_module *m, const char *prefix, void *user) 
 }
 
 static bool fl__lm_ignorable(const char *name, bool untied) {
-    const size_t n = strlen(name);
-    for (int i = 0; fl__lm_ignored[i]; i++) {
-        const size_t k = strlen(fl__lm_ignored[i]);
-        if (n >= k && !strcmp(name + n - k, fl__lm_ignored[i])) return true;
-    }
+    for (int i = 0; fl__lm_ignored[i]; i++)
+        if (fl_data_ends(name, fl__lm_ignored[i])) return true;
     return !untied && (!strcmp(name, "lm_head.weight") || !strcmp(name, "cls.predictions.decoder.weight") ||
                        !strcmp(name, "output.weight"));
 }
@@ -408,21 +405,11 @@ static bool fl__lm_load_all(fl__lm_loader *l) {
 static fl_nn_module *fl__lm_load(fl_data_file *f, const fl__lm_row *rows, int64_t vocabulary,
                                  fl_text_lm_opts o, const fl_text_load_opts *how) {
     int64_t layers = 0; /* counted before memory is spent on them */
-    fl__lm_place of;
-    for (int64_t i = 0; i < fl_data_count(f); i++)
-        for (const fl__lm_row *row = rows; row->ours; row++) {
-            if (strcmp(row->ours, "layers.*.linear2.?")) continue;
-            char name[FL__LM_NAME + 16];
-            snprintf(name, sizeof name, "%.*s", FL__LM_NAME, fl_data_name(f, i));
-            for (int k = -1; k < 0 || fl__lm_prefixes[k]; k++) {
-                const size_t n = k < 0 ? 0 : strlen(fl__lm_prefixes[k]);
-                if (!strncmp(row->theirs, k < 0 ? "" : fl__lm_prefixes[k], n) &&
-                    fl__lm_matches(row->theirs + n, name, &of) && *of.kind == 'w') {
-                    layers++;
-                    break;
-                }
-            }
-        }
+    const fl__lm_row *last = rows;
+    char name[FL__LM_NAME];
+    while (strcmp(last->ours, "layers.*.linear2.?")) last++;
+    while (fl__lm_put_name(last->theirs, (fl__lm_place){layers, "weight"}, name), fl__lm_find(f, name) >= 0)
+        layers++;
     if (layers != o.layers) {
         fl_fail("fl_text_load: %s: has %" PRId64 " layers, its description says %" PRId64, f->f.path, layers,
                 o.layers);
@@ -590,15 +577,10 @@ static fl_nn_module *fl__lm_load_llama2c(const char *path, const fl_text_load_op
     return m;
 }
 
-static bool fl__lm_ends(const char *text, const char *end) {
-    const size_t n = strlen(text), k = strlen(end);
-    return n > k && !strcmp(text + n - k, end);
-}
-
 /* The first .bin file of a folder that is no tokenizer. */
 static bool fl__lm_bin_name(void *arg, const char *name, bool folder) {
     char *found = arg;
-    if (folder || !fl__lm_ends(name, ".bin") || !strncmp(name, "tok", 3)) return true;
+    if (folder || !fl_data_ends(name, ".bin") || !strncmp(name, "tok", 3)) return true;
     snprintf(found, FL__LM_NAME, "%s", name);
     return false;
 }
@@ -613,8 +595,8 @@ FL_API fl_nn_module *fl_text_load_opt(const char *path, fl_text_load_opts o) {
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
     snprintf(name, sizeof name, "%s/config.json", path);
-    if (fl__lm_ends(path, ".gguf")) m = fl__lm_load_gguf(path, &o);
-    else if (fl__lm_ends(path, ".bin")) m = fl__lm_load_llama2c(path, &o);
+    if (fl_data_ends(path, ".gguf")) m = fl__lm_load_gguf(path, &o);
+    else if (fl_data_ends(path, ".bin")) m = fl__lm_load_llama2c(path, &o);
     else {
         const int config = fl_data_exists("fl_text_load", name);
         if (config > 0) m = fl__lm_load_folder(path, name, &o);
@@ -709,44 +691,39 @@ static bool fl__lm_save_config(const fl__lm_saver *s, int64_t vocabulary, const 
     if (!act) return fl_fail("fl_text_save: %s: the activation has no name", path);
     static const char *const classes[] = {"GPT2LMHeadModel", "LlamaForCausalLM", "MistralForCausalLM",
                                           "Qwen2ForCausalLM", "BertForMaskedLM"};
-    char text[2000], rope[600] = "";
-    if (o->place == FL_LM_ROTARY) {
-        static const char *const kinds[] = {"linear", "llama3", "yarn"};
-        const fl_rotary_opts *r = &o->rope;
-        int n = snprintf(rope, sizeof rope, ",\n  \"rope_theta\": %.17g", fl_option(r->base, 10000));
-        if (r->scale > 0 && r->scale != 1)
-            n +=
-                snprintf(rope + n, sizeof rope - (size_t)n,
-                         ",\n  \"rope_scaling\": {\"rope_type\": \"%s\", \"type\": \"%s\", \"factor\": %.17g",
-                         kinds[r->kind], kinds[r->kind], 1 / r->scale);
-        if (r->kind)
-            n += snprintf(rope + n, sizeof rope - (size_t)n,
-                          r->kind == FL_ROTARY_YARN
-                              ? ", \"beta_slow\": %.17g, \"beta_fast\": %.17g"
-                              : ", \"low_freq_factor\": %.17g, \"high_freq_factor\": %.17g",
-                          fl_option(r->low, 1), fl_option(r->high, r->kind == FL_ROTARY_YARN ? 32 : 4));
-        if (r->kind)
-            n += snprintf(rope + n, sizeof rope - (size_t)n,
-                          ", \"original_max_position_embeddings\": %" PRId64, r->trained);
-        if (r->scale > 0 && r->scale != 1) snprintf(rope + n, sizeof rope - (size_t)n, "}");
-        if (o->window)
-            snprintf(rope + strlen(rope), sizeof rope - strlen(rope),
-                     ",\n  \"sliding_window\": %" PRId64 "%s", o->window,
-                     o->qkv_bias ? ",\n  \"use_sliding_window\": true, \"max_window_layers\": 0" : "");
-        else if (f == &fl__lm_families[2]) snprintf(rope, sizeof rope, ",\n  \"sliding_window\": null");
-    }
-    const int n = snprintf(
-        text, sizeof text,
-        "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n  \"%s\": %" PRId64
+    static const char *const kinds[] = {"linear", "llama3", "yarn"};
+    static const char *const limits[][2] = {
+        {0}, {"low_freq_factor", "high_freq_factor"}, {"beta_slow", "beta_fast"}};
+    const fl_rotary_opts *r = &o->rope;
+    fl_data_text t = {0};
+    bool ok = fl_data_text_print(
+        &t, "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n  \"%s\": %" PRId64
         ",\n  \"%s\": %" PRId64 ",\n  \"%s\": %" PRId64 ",\n  \"%s\": %" PRId64 ",\n  \"%s\": %" PRId64
         ",\n  \"%s\": %" PRId64 ",\n  \"%s\": %.17g,\n  \"%s\": %" PRId64
         ",\n  \"%s\": \"%s\",\n  \"type_vocab_size\": %" PRId64
-        ",\n  \"tie_word_embeddings\": %s,\n  \"attn_pdrop\": %g,\n  \"torch_dtype\": \"float32\"%s\n}\n",
+        ",\n  \"tie_word_embeddings\": %s,\n  \"attn_pdrop\": %g,\n  \"torch_dtype\": \"float32\"",
         classes[f - fl__lm_families], f->type, f->layers, o->layers, f->dim, o->dim, f->heads, o->heads,
         f->kv, o->kv_heads ? o->kv_heads : o->heads, f->hidden, o->hidden, f->context, o->context, f->eps,
         o->eps, f->vocabulary, vocabulary, f == fl__lm_families ? "activation_function" : "hidden_act", act,
-        o->types > 1 ? o->types : 1, o->untied ? "false" : "true", o->dropout, rope);
-    return fl_data_replace("fl_text_save", path, text, (size_t)n);
+        o->types > 1 ? o->types : 1, o->untied ? "false" : "true", o->dropout);
+    const bool rotary = o->place == FL_LM_ROTARY, scaled = rotary && r->scale > 0 && r->scale != 1;
+    if (rotary) ok = ok && fl_data_text_print(&t, ",\n  \"rope_theta\": %.17g", fl_option(r->base, 10000));
+    if (scaled)
+        ok = ok && fl_data_text_print(&t, ",\n  \"rope_scaling\": {\"rope_type\": \"%s\", \"type\": \"%s\", "
+                                      "\"factor\": %.17g", kinds[r->kind], kinds[r->kind], 1 / r->scale);
+    if (scaled && r->kind)
+        ok = ok && fl_data_text_print(&t, ", \"%s\": %.17g, \"%s\": %.17g, "
+                                      "\"original_max_position_embeddings\": %" PRId64,
+                                      limits[r->kind][0], fl_option(r->low, 1), limits[r->kind][1],
+                                      fl_option(r->high, r->kind == FL_ROTARY_YARN ? 32 : 4), r->trained);
+    if (scaled) ok = ok && fl_data_text_print(&t, "}");
+    if (rotary && o->window)
+        ok = ok && fl_data_text_print(&t, ",\n  \"sliding_window\": %" PRId64 "%s", o->window, o->qkv_bias
+                                      ? ",\n  \"use_sliding_window\": true, \"max_window_layers\": 0" : "");
+    else if (f == &fl__lm_families[2]) ok = ok && fl_data_text_print(&t, ",\n  \"sliding_window\": null");
+    ok = ok && fl_data_text_print(&t, "\n}\n") && fl_data_replace("fl_text_save", path, t.p, (size_t)t.n);
+    fl_heap_free(t.p);
+    return ok;
 }
 
 FL_API bool fl_text_save(fl_nn_module *m, const char *folder) {

@@ -301,7 +301,7 @@ static bool fl__lora_ok(const fl_text_lora *l, const char *folder, const char *w
 
 FL_API bool fl_text_lora_save(const fl_text_lora *l, const char *folder) {
     static const char who[] = "fl_text_lora_save";
-    char path[4096], text[2000], names[4 * FL__LORA_TARGETS] = "";
+    char path[4096];
     if (!fl__lora_ok(l, folder, who, path, "adapter_model.safetensors")) return false;
     char(*name)[200] = fl_heap_alloc((size_t)(2 * l->n) * sizeof *name);
     fl_data_named *list = name ? fl_heap_alloc((size_t)(2 * l->n) * sizeof *list) : NULL;
@@ -311,18 +311,17 @@ FL_API bool fl_text_lora_save(const fl_text_lora *l, const char *folder) {
     }
     const fl_data_pair meta = {"format", "pt"};
     bool ok = list && fl_data_save_safetensors(path, list, (int)(2 * l->n), &meta, 1);
-    int used = 0;
-    for (const char *p = l->targets; *p; p++) /* a", "b of: a b */
-        used += *p == ' ' ? snprintf(names + used, sizeof names - (size_t)used, "\", \"")
-                          : snprintf(names + used, sizeof names - (size_t)used, "%c", *p);
-    const int n = snprintf(text, sizeof text,
-                           "{\n  \"peft_type\": \"LORA\",\n  \"task_type\": \"CAUSAL_LM\",\n  \"r\": %" PRId64
-                           ",\n  \"lora_alpha\": %.17g,\n  \"lora_dropout\": 0.0,\n  \"bias\": \"none\",\n"
-                           "  \"fan_in_fan_out\": %s,\n  \"base_model_name_or_path\": null,\n"
-                           "  \"target_modules\": [\"%s\"]\n}\n", l->o.rank, l->o.alpha,
-                           l->family == FL__LORA_GPT2 ? "true" : "false", names);
+    fl_data_text t = {0};
+    ok = ok && fl_data_text_print(&t, "{\n  \"peft_type\": \"LORA\",\n  \"task_type\": \"CAUSAL_LM\",\n  \"r\": %"
+                                  PRId64 ",\n  \"lora_alpha\": %.17g,\n  \"lora_dropout\": 0.0,\n"
+                                  "  \"bias\": \"none\",\n  \"fan_in_fan_out\": %s,\n"
+                                  "  \"base_model_name_or_path\": null,\n  \"target_modules\": [\"",
+                                  l->o.rank, l->o.alpha, l->family == FL__LORA_GPT2 ? "true" : "false");
+    for (const char *p = l->targets; ok && *p; p++) /* a", "b of: a b */
+        ok = *p == ' ' ? fl_data_text_print(&t, "\", \"") : fl_data_text_put(&t, p, 1);
     snprintf(path, sizeof path, "%s/adapter_config.json", folder);
-    ok = ok && fl_data_replace(who, path, text, (size_t)n);
+    ok = ok && fl_data_text_print(&t, "\"]\n}\n") && fl_data_replace(who, path, t.p, (size_t)t.n);
+    fl_heap_free(t.p);
     fl_heap_free(name);
     fl_heap_free(list);
     return ok;

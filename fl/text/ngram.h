@@ -1,7 +1,4 @@
 /* ngram.h - n-gram language models, and what decoders ask of any language model */
-#ifndef FL_TENSOR_H
-#include "../../fl_tensor.h"
-#endif
 #ifndef FL_TEXT_NGRAM_H
 #define FL_TEXT_NGRAM_H
 #include "../data/file.h"
@@ -48,8 +45,6 @@ typedef struct fl_text_ngram fl_text_ngram;
 FL_API fl_text_ngram *fl_text_ngram_load(const char *path);
 FL_API void fl_text_ngram_free(fl_text_ngram *m); /* NULL is fine */
 FL_API int fl_text_ngram_order(const fl_text_ngram *m);
-/* n-grams of that order, as the file says. */
-FL_API int64_t fl_text_ngram_count(const fl_text_ngram *m, int order);
 /* A word's number; 0: unknown. */
 FL_API int32_t fl_text_ngram_word(const fl_text_ngram *m, const char *word, int64_t n);
 /* The state behind <s>, or behind nothing. */
@@ -158,10 +153,6 @@ FL_API void fl_text_ngram_start(const fl_text_ngram *m, bool sentence, fl_text_s
 
 FL_API int fl_text_ngram_order(const fl_text_ngram *m) {
     return m->order;
-}
-
-FL_API int64_t fl_text_ngram_count(const fl_text_ngram *m, int order) {
-    return order >= 1 && order <= m->order ? m->count[order - 1] : 0;
 }
 
 FL_API int32_t fl_text_ngram_word(const fl_text_ngram *m, const char *word, int64_t n) {

@@ -1,7 +1,4 @@
 /* ngram_train.h - n-gram models estimated from text: modified Kneser-Ney smoothing */
-#ifndef FL_TENSOR_H
-#include "../../fl_tensor.h"
-#endif
 #ifndef FL_TEXT_NGRAM_TRAIN_H
 #define FL_TEXT_NGRAM_TRAIN_H
 #include "ngram.h"
@@ -36,6 +33,7 @@ FL_API bool fl_text_ngram_train_opt(const char *text, int64_t n, const char *pat
 #if defined(FL_IMPL_ONLY_TEXT_NGRAM_TRAIN) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_TEXT_NGRAM_TRAIN_IMPL
 #define FL_TEXT_NGRAM_TRAIN_IMPL
+#include "pairs.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -53,8 +51,8 @@ typedef struct fl__kn_gram {
 
 typedef struct fl__kn_level {
     fl__kn_gram *v;
-    int32_t *slot;
-    int64_t n, cap, mask;
+    fl_text_pairs place; /* of a context and a word: the n-gram's number as its rank */
+    int64_t n, cap;
     double discount[4];
 } fl__kn_level;
 
@@ -64,32 +62,14 @@ typedef struct fl__kn {
     fl__kn_level level[FL_TEXT_NGRAM_MOST];
 } fl__kn;
 
-static int32_t *fl__kn_slot(const fl__kn_level *l, int32_t context, int32_t word) {
-    const uint64_t h = ((uint64_t)(uint32_t)context << 32 | (uint32_t)word) * 0x9e3779b97f4a7c15u;
-    for (uint64_t at = (h ^ h >> 29) & (uint64_t)l->mask;; at = (at + 1) & (uint64_t)l->mask) {
-        const int32_t k = l->slot[at];
-        if (!k || (l->v[k - 1].context == context && l->v[k - 1].word == word)) return &l->slot[at];
-    }
-}
-
 /* The n-gram, made if it is not there; -1 after fl_fail. */
 static int32_t fl__kn_at(fl__kn_level *l, int32_t context, int32_t word, int32_t tail) {
     if (l->n >= INT32_MAX - 1) return (int32_t)fl_fail("fl_text_ngram_train: too many n-grams") - 1;
-    if (3 * l->n >= 2 * l->mask) {
-        const int64_t slots = l->mask < 16 ? 1024 : 2 * (l->mask + 1);
-        int32_t *old = l->slot;
-        l->slot = fl_heap_alloc((size_t)slots * sizeof *l->slot);
-        if (!l->slot) return l->slot = old, -1;
-        fl_heap_free(old);
-        l->mask = slots - 1;
-        for (int64_t i = 0; i < l->n; i++) *fl__kn_slot(l, l->v[i].context, l->v[i].word) = (int32_t)i + 1;
-    }
-    int32_t *slot = fl__kn_slot(l, context, word);
-    if (*slot) return *slot - 1;
+    fl_text_pair *p = fl_text_pairs_add(&l->place, context, word);
+    if (!p || p->rank != FL_TEXT_NO_RANK) return p ? (int32_t)p->rank : -1;
     if (!fl_heap_grow(&l->v, &l->cap, l->n + 1, sizeof *l->v)) return -1;
-    l->v[l->n] = (fl__kn_gram){.context = context, .word = word, .tail = tail};
-    *slot = (int32_t)++l->n;
-    return (int32_t)l->n - 1;
+    l->v[p->rank = (uint32_t)l->n] = (fl__kn_gram){.context = context, .word = word, .tail = tail};
+    return (int32_t)l->n++;
 }
 
 /* Counts all n-grams of a sentence that end with its word i; last: those of one word less, for each order. */
@@ -248,7 +228,7 @@ FL_API bool fl_text_ngram_train_opt(const char *text, int64_t n, const char *pat
     ok = ok && fl__kn_put(&k, &out) && fl_data_replace("fl_text_ngram_train", path, out.p, (size_t)out.n);
     for (int i = 0; i < FL_TEXT_NGRAM_MOST; i++) {
         fl_heap_free(k.level[i].v);
-        fl_heap_free(k.level[i].slot);
+        fl_heap_free(k.level[i].place.slot);
     }
     fl_text_dictionary_free(k.words);
     fl_heap_free(out.p);

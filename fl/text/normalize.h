@@ -1,7 +1,4 @@
 /* normalize.h - normalizers: what is done to text before it is cut */
-#ifndef FL_TENSOR_H
-#include "../../fl_tensor.h"
-#endif
 #ifndef FL_TEXT_NORMALIZE_H
 #define FL_TEXT_NORMALIZE_H
 #include "steps.h"

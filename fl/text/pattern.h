@@ -1,8 +1,5 @@
 /* pattern.h - where text is cut: literal strings, the known splits of byte-level tokenizers, regular
    expressions */
-#ifndef FL_TENSOR_H
-#include "../../fl_tensor.h"
-#endif
 #ifndef FL_TEXT_PATTERN_H
 #define FL_TEXT_PATTERN_H
 #include "tree.h"
@@ -42,8 +39,6 @@ FL_API void fl_text_pattern_free(fl_text_pattern *p); /* NULL is fine */
    matches are passed over. */
 FL_API int fl_text_pattern_find(const fl_text_pattern *p, const char *s, int64_t n, int64_t at,
                                 int64_t *begin, int64_t *end);
-/* Does it match at every place of every text? (All the splits above do.) */
-FL_API bool fl_text_pattern_tiles(const fl_text_pattern *p);
 
 #ifdef __cplusplus
 }
@@ -330,10 +325,6 @@ FL_API void fl_text_pattern_free(fl_text_pattern *p) {
 #endif
     fl_heap_free(p->text);
     fl_heap_free(p);
-}
-
-FL_API bool fl_text_pattern_tiles(const fl_text_pattern *p) {
-    return p->split != NULL;
 }
 
 FL_API int fl_text_pattern_find(const fl_text_pattern *p, const char *s, int64_t n, int64_t at,

@@ -1,7 +1,4 @@
 /* sentencepiece.h - SentencePiece's .model files, and vocabularies of pieces with scores and kinds */
-#ifndef FL_TENSOR_H
-#include "../../fl_tensor.h"
-#endif
 #ifndef FL_TEXT_SENTENCEPIECE_H
 #define FL_TEXT_SENTENCEPIECE_H
 #include "tokenizer.h"
@@ -342,8 +339,7 @@ FL_API fl_text_tokenizer *fl_text_sentencepiece_load(const char *path) {
                       .d = bytes ? fl_text_dictionary_new() : NULL};
     const bool ok = m.d && fl__sp_read(&m, (fl__sp_pb){m.start, m.start + n});
     m.o.bpe = m.type == 2, m.o.where = where;
-    fl_text_tokenizer *t = ok ? fl_text_pieces(m.d, m.score, m.kind, m.o) : NULL;
-    if (!ok) fl_text_dictionary_free(m.d);
+    fl_text_tokenizer *t = fl_text_pieces(fl_text_dictionary_made(m.d, ok), m.score, m.kind, m.o);
     fl_heap_free(m.score);
     fl_heap_free(m.kind);
     fl_heap_free(bytes);
@@ -382,15 +378,9 @@ FL_API fl_text_tokenizer *fl_text_llama2c_load(const char *path, int64_t most) {
     }
     if (ok && (n < 259 || (most && n < most)))
         ok = fl_fail("fl_text_llama2c_load: %s: %lld pieces", path, (long long)n);
-    fl_text_tokenizer *t = NULL;
-    if (ok)
-        t = fl_text_pieces(d, score, NULL,
-                           (fl_text_pieces_opts){.bpe = true,
-                                                 .byte_fallback = true,
-                                                 .keep_spaces = true,
-                                                 .bos = 1,
-                                                 .where = "fl_text_llama2c_load"});
-    else fl_text_dictionary_free(d);
+    const fl_text_pieces_opts o = {.bpe = true, .byte_fallback = true, .keep_spaces = true, .bos = 1,
+                                   .where = "fl_text_llama2c_load"};
+    fl_text_tokenizer *t = fl_text_pieces(fl_text_dictionary_made(d, ok), score, NULL, o);
     fl_heap_free(text.p);
     fl_heap_free(score);
     fl_heap_free(bytes);

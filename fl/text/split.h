@@ -1,7 +1,4 @@
 /* split.h - pre-tokenizers: where text may be cut, and where models may not join */
-#ifndef FL_TENSOR_H
-#include "../../fl_tensor.h"
-#endif
 #ifndef FL_TEXT_SPLIT_H
 #define FL_TEXT_SPLIT_H
 #include "steps.h"

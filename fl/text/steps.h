@@ -1,7 +1,4 @@
 /* steps.h - text on its way through normalizers, pre-tokenizers and decoders: a list of steps */
-#ifndef FL_TENSOR_H
-#include "../../fl_tensor.h"
-#endif
 #ifndef FL_TEXT_STEPS_H
 #define FL_TEXT_STEPS_H
 #include "../data/file.h"
@@ -44,7 +41,7 @@ typedef struct fl_text_work {
     int64_t n_pieces, at; /* at: the piece that fl_text_work_each is at */
     fl_text_token *token; /* what models made of the pieces */
     int64_t n_tokens;
-    void *memo; /* the model's own */
+    void *memo, *cache; /* the model's own, and the tokenizer's, a block of fl_heap_alloc */
     const char *original; /* the whole text */
     /* private */
     fl_text_changed text_[2];
@@ -211,6 +208,7 @@ FL_API void fl_text_work_free(fl_text_work *w) {
         fl_heap_free(w->pieces_[k]);
     }
     fl_heap_free(w->token);
+    fl_heap_free(w->cache);
     *w = (fl_text_work){0};
 }
 

@@ -1,7 +1,4 @@
 /* tokenizer.h - text to numbers and back: one interface for all tokenizers */
-#ifndef FL_TENSOR_H
-#include "../../fl_tensor.h"
-#endif
 #ifndef FL_TEXT_TOKENIZER_H
 #define FL_TEXT_TOKENIZER_H
 #include "../data/file.h"
@@ -131,6 +128,7 @@ typedef struct fl_text_model fl_text_model;
 struct fl_text_model {
     const char *type;          /* "BPE" */
     fl_text_dictionary *vocab; /* owned */
+    bool cached;               /* what short pieces become is kept */
     /* Tokens of [begin, end) of w->p, by fl_text_work_token. */
     bool (*encode)(const fl_text_model *m, fl_text_work *w, uint32_t begin, uint32_t end);
     /* The settings behind "type", each with a comma in front, and the vocabulary. bytes: tokens are bytes
@@ -139,6 +137,9 @@ struct fl_text_model {
     void (*free)(fl_text_model *m); /* m itself too, but for its vocab; NULL: fl_heap_free(m) */
     void (*memo_free)(void *memo);  /* of what encode keeps in w->memo; NULL: nothing */
 };
+/* For makers of models: `size` bytes that begin with m, the others 0; takes its vocabulary also when it fails,
+   as where that is NULL. */
+FL_API void *fl_text_model_new(size_t size, fl_text_model m);
 FL_API void fl_text_model_free(fl_text_model *m); /* NULL is fine */
 /* A tokenizer of a model, which it takes (also when it fails), and of an object of tokenizer.json with the
    keys "normalizer", "pre_tokenizer", "post_processor", "decoder", "added_tokens", "truncation", "padding":
@@ -151,7 +152,6 @@ FL_API fl_text_tokenizer *fl_text_tokenizer_of(fl_text_model *m, fl_text_tree *p
                                                const fl_text_added *added, int64_t n_added,
                                                const char *where);
 FL_API void fl_text_tokenizer_free(fl_text_tokenizer *t); /* NULL is fine */
-FL_API const fl_text_model *fl_text_tokenizer_model(const fl_text_tokenizer *t);
 /* Does the pipeline take bytes as they are ("ByteLevel")? */
 FL_API bool fl_text_pipeline_bytes(const fl_text_tree *pipeline);
 /* The whole as tokenizer.json. */
@@ -212,6 +212,13 @@ struct fl_text_tokenizer {
     pthread_mutex_t lock;
     fl__tok_work *idle;
 };
+
+FL_API void *fl_text_model_new(size_t size, fl_text_model m) {
+    fl_text_model *out = m.vocab ? fl_heap_alloc(size) : NULL;
+    if (out) *out = m;
+    else fl_text_dictionary_free(m.vocab);
+    return out;
+}
 
 FL_API void fl_text_model_free(fl_text_model *m) {
     if (!m) return;
@@ -454,6 +461,42 @@ static void fl__tok_trim(const fl_text_tokenizer *t, const char *p, uint32_t n, 
     token->end = all || token->end - token->begin < trail ? token->begin : token->end - trail;
 }
 
+enum { FL__TOK_CACHE = 8192, FL__TOK_WORD = 18, FL__TOK_TOKENS = 8 };
+
+/* What a short piece became. */
+typedef struct fl__tok_cached {
+    uint32_t hash;
+    uint8_t len, n, end[FL__TOK_TOKENS];
+    char word[FL__TOK_WORD];
+    int32_t id[FL__TOK_TOKENS];
+} fl__tok_cached;
+
+/* A piece by the model, or as it was the last time. */
+static bool fl__tok_piece(const fl_text_model *m, fl_text_work *w, uint32_t begin, uint32_t end) {
+    const uint32_t len = end - begin;
+    if (!m->cached || len > FL__TOK_WORD) return m->encode(m, w, begin, end);
+    if (!w->cache && !(w->cache = fl_heap_alloc(FL__TOK_CACHE * sizeof(fl__tok_cached)))) return false;
+    const uint64_t h = fl_text_hash(w->p + begin, len);
+    fl__tok_cached *c = (fl__tok_cached *)w->cache + h % FL__TOK_CACHE;
+    const int64_t first = w->n_tokens;
+    uint32_t at = begin;
+    bool ok = true;
+    if (c->hash == (uint32_t)(h >> 32) && c->len == len && !memcmp(c->word, w->p + begin, len)) {
+        for (int i = 0; ok && i < c->n; at = begin + c->end[i++])
+            ok = fl_text_work_token(w, c->id[i], at, begin + c->end[i]);
+        return ok;
+    }
+    if (!m->encode(m, w, begin, end)) return false;
+    const int64_t n = w->n_tokens - first;
+    for (int64_t i = first; i < w->n_tokens; at = w->token[i++].end)
+        if (w->token[i].begin != at || n > FL__TOK_TOKENS) return true; /* those of bytes overlap */
+    c->hash = (uint32_t)(h >> 32), c->len = (uint8_t)len, c->n = (uint8_t)n;
+    memcpy(c->word, w->p + begin, len);
+    for (int64_t i = 0; i < n; i++)
+        c->id[i] = w->token[first + i].id, c->end[i] = (uint8_t)(w->token[first + i].end - begin);
+    return true;
+}
+
 /* Section [begin, end) of the text, which has no token that is cut out raw. */
 static bool fl__tok_section(const fl_text_tokenizer *t, fl_text_work *w, const char *text,
                             int64_t n, int64_t begin, int64_t end) {
@@ -471,7 +514,7 @@ static bool fl__tok_section(const fl_text_tokenizer *t, fl_text_work *w, const c
     for (int64_t i = 0; ok && i < w->n_pieces; i++) {
         const fl_text_piece p = w->piece[i];
         if (p.id >= 0) ok = fl_text_work_token(w, p.id, p.begin, p.end);
-        else if (p.begin < p.end) ok = t->model->encode(t->model, w, p.begin, p.end);
+        else if (p.begin < p.end) ok = fl__tok_piece(t->model, w, p.begin, p.end);
     }
     for (int64_t i = first; ok && w->mapped && i < w->n_tokens; i++) {
         fl_text_token *token = &w->token[i];
@@ -834,6 +877,13 @@ static bool fl__tok_item_add(fl__tok_template *f, int32_t id, int64_t type) {
     return true;
 }
 
+/* The id that the file says; -1: it says none. */
+static int32_t fl__tok_id(const fl_text_tree *e) {
+    double x;
+    return e && e->event == FL_DATA_JSON_NUMBER && fl_data_parse_double(e->text, (size_t)e->n, &x) && x >= 0 &&
+           x < 0x1p31 - 1 ? (int32_t)x : -1;
+}
+
 /* TemplateProcessing: a special token's name stands for one or more ids. */
 static bool fl__tok_template_of(fl__tok_template *f, const fl_text_tree *list, const fl_text_tree *names,
                                 const char *where) {
@@ -849,13 +899,9 @@ static bool fl__tok_template_of(fl__tok_template *f, const fl_text_tree *list, c
         if (text && (!strcmp(name, "A") || !strcmp(name, "B")))
             ok = fl__tok_item_add(f, *name == 'A' ? FL__TOK_A : FL__TOK_B, type);
         else if (!ids) ok = fl_fail("%s: a template with '%.60s', which is unknown", where, name);
-        for (const fl_text_tree *id = ids ? ids->first : NULL; ok && id; id = id->next) {
-            double x = -1;
-            ok = (id->event == FL_DATA_JSON_NUMBER &&
-                  fl_data_parse_double(id->text, (size_t)id->n, &x) && x >= 0 && x < 0x1p31 - 1) ||
-                 fl_fail("%s: a template's '%.60s' has no id", where, name);
-            ok = ok && fl__tok_item_add(f, (int32_t)x, type);
-        }
+        for (const fl_text_tree *id = ids ? ids->first : NULL; ok && id; id = id->next)
+            ok = fl__tok_id(id) < 0 ? fl_fail("%s: a template's '%.60s' has no id", where, name)
+                                    : fl__tok_item_add(f, fl__tok_id(id), type);
     }
     return ok;
 }
@@ -864,26 +910,18 @@ static bool fl__tok_template_of(fl__tok_template *f, const fl_text_tree *list, c
 static bool fl__tok_fixed_template(fl_text_tokenizer *t, const fl_text_tree *p, bool roberta,
                                    const char *where) {
     int32_t id[2];
-    const char *const key[2] = {"cls", "sep"};
+    static const char *const key[2] = {"cls", "sep"};
     for (int i = 0; i < 2; i++) {
-        const fl_text_tree *pair = fl_text_tree_at(p, key[i]), *name = pair ? pair->first : NULL;
-        double x = -1;
-        if (!name || !name->next || name->next->event != FL_DATA_JSON_NUMBER ||
-            !fl_data_parse_double(name->next->text, (size_t)name->next->n, &x) || x < 0 || x >= 0x1p31 - 1)
-            return fl_fail("%s: a post-processor without [\"%s\" token, id]", where, key[i]);
-        id[i] = (int32_t)x;
+        const fl_text_tree *pair = fl_text_tree_at(p, key[i]);
+        id[i] = fl__tok_id(pair && pair->first ? pair->first->next : NULL);
+        if (id[i] < 0) return fl_fail("%s: a post-processor without [\"%s\" token, id]", where, key[i]);
     }
-    const uint8_t second = !roberta;
-    bool ok = true;
-    for (int pair = 0; ok && pair < 2; pair++) {
-        fl__tok_template *f = pair ? &t->pair : &t->single;
-        ok = fl__tok_item_add(f, id[0], 0) && fl__tok_item_add(f, FL__TOK_A, 0) &&
-             fl__tok_item_add(f, id[1], 0);
-        if (ok && pair)
-            ok = (!roberta || fl__tok_item_add(f, id[1], 0)) &&
-                 fl__tok_item_add(f, FL__TOK_B, second) && fl__tok_item_add(f, id[1], second);
-    }
-    t->templated = true;
+    const fl__tok_item item[] = {{id[0], 0}, {FL__TOK_A, 0}, {id[1], 0}, {id[1], 0}, {FL__TOK_B, !roberta},
+                                 {id[1], !roberta}};
+    bool ok = t->templated = true;
+    for (int i = 0; ok && i < 6; i++)
+        ok = (i > 2 || fl__tok_item_add(&t->single, item[i].id, item[i].type)) &&
+             ((i == 3 && !roberta) || fl__tok_item_add(&t->pair, item[i].id, item[i].type));
     return ok;
 }
 
@@ -1021,10 +1059,6 @@ FL_API void fl_text_tokenizer_free(fl_text_tokenizer *t) {
     fl_heap_free(t->pair.v);
     pthread_mutex_destroy(&t->lock);
     fl_heap_free(t);
-}
-
-FL_API const fl_text_model *fl_text_tokenizer_model(const fl_text_tokenizer *t) {
-    return t->model;
 }
 
 /* ---- to tokenizer.json ---- */

@@ -1,7 +1,4 @@
 /* tokenizer_file.h - tokenizer.json, read */
-#ifndef FL_TENSOR_H
-#include "../../fl_tensor.h"
-#endif
 #ifndef FL_TEXT_TOKENIZER_FILE_H
 #define FL_TEXT_TOKENIZER_FILE_H
 #include "tokenizer.h"
@@ -240,14 +237,9 @@ FL_API fl_text_tokenizer *fl_text_tokenizer_load(const char *path) {
     return out;
 }
 
-static bool fl__tokf_ends(const char *path, const char *end) {
-    const size_t n = strlen(path), m = strlen(end);
-    return n >= m && !strcmp(path + n - m, end);
-}
-
 static fl_text_tokenizer *fl__tokf_one(const char *path) {
-    if (fl__tokf_ends(path, ".txt")) return fl_text_wordpiece_load(path, false);
-    return fl__tokf_ends(path, ".model") ? fl_text_sentencepiece_load(path) : fl_text_tokenizer_load(path);
+    if (fl_data_ends(path, ".txt")) return fl_text_wordpiece_load(path, false);
+    return fl_data_ends(path, ".model") ? fl_text_sentencepiece_load(path) : fl_text_tokenizer_load(path);
 }
 
 FL_API fl_text_tokenizer *fl_text_tokenizer_open(const char *path) {
@@ -256,8 +248,7 @@ FL_API fl_text_tokenizer *fl_text_tokenizer_open(const char *path) {
         {"vocab.txt", NULL},      {"tokenizer.model", NULL},    {"spiece.model", NULL}};
     char name[2][1024];
     if (!path) return fl_fail("fl_text_tokenizer_open: path is NULL"), NULL;
-    if (fl__tokf_ends(path, ".json") || fl__tokf_ends(path, ".txt") ||
-        fl__tokf_ends(path, ".model"))
+    if (fl_data_ends(path, ".json") || fl_data_ends(path, ".txt") || fl_data_ends(path, ".model"))
         return fl__tokf_one(path);
     for (size_t i = 0; i < sizeof pair / sizeof pair[0]; i++) {
         int there = 1;

@@ -1,7 +1,4 @@
 /* tree.h - small JSON texts as trees: what tokenizer.json says about everything but the vocabulary */
-#ifndef FL_TENSOR_H
-#include "../../fl_tensor.h"
-#endif
 #ifndef FL_TEXT_TREE_H
 #define FL_TEXT_TREE_H
 #include "../data/json.h"

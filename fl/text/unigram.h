@@ -1,7 +1,4 @@
 /* unigram.h - SentencePiece's unigram model: the most probable pieces */
-#ifndef FL_TENSOR_H
-#include "../../fl_tensor.h"
-#endif
 #ifndef FL_TEXT_UNIGRAM_H
 #define FL_TEXT_UNIGRAM_H
 #include "tokenizer.h"
@@ -50,18 +47,9 @@ typedef struct fl__uni_place {
         next; /* where its last token begins and which that is, -1: an unknown character; the way on */
 } fl__uni_place;
 
-enum { FL__UNI_CACHE = 8192, FL__UNI_WORD = 18, FL__UNI_TOKENS = 8 };
-
 typedef struct fl__uni_memo {
     fl__uni_place *place;
     int64_t cap;
-    bool fell_back; /* bytes' tokens overlap: they are not for the cache */
-    struct fl__uni_cached {
-        uint32_t hash;
-        uint8_t len, n, end[FL__UNI_TOKENS];
-        char word[FL__UNI_WORD];
-        int32_t id[FL__UNI_TOKENS];
-    } cache[FL__UNI_CACHE];
 } fl__uni_memo;
 
 /* The best paths to all places of n bytes. */
@@ -95,14 +83,16 @@ static void fl__uni_forward(const fl__uni *u, const char *s, int32_t n, fl__uni_
 static bool fl__uni_unknown(const fl__uni *u, fl_text_work *w, uint32_t begin, uint32_t end) {
     bool all = u->byte_fallback, ok = true;
     for (uint32_t i = begin; all && i < end; i++) all = u->byte[(uint8_t)w->p[i]] >= 0;
-    ((fl__uni_memo *)w->memo)->fell_back |= all;
     for (uint32_t i = begin; all && ok && i < end; i++)
         ok = fl_text_work_token(w, u->byte[(uint8_t)w->p[i]], begin, end);
     if (all) return ok;
     return u->unk < 0 ? fl_text_work_unknown(w, begin) : fl_text_work_token(w, (int32_t)u->unk, begin, end);
 }
 
-static bool fl__uni_best(const fl__uni *u, fl__uni_memo *m, fl_text_work *w, uint32_t begin, uint32_t end) {
+static bool fl__uni_encode(const fl_text_model *model, fl_text_work *w, uint32_t begin, uint32_t end) {
+    const fl__uni *u = (const fl__uni *)model;
+    if (!w->memo && !(w->memo = fl_heap_alloc(sizeof(fl__uni_memo)))) return false;
+    fl__uni_memo *m = w->memo;
     const int32_t n = (int32_t)(end - begin);
     if (!fl_heap_grow(&m->place, &m->cap, (int64_t)n + 1, sizeof *m->place)) return false;
     fl__uni_place *place = m->place;
@@ -117,36 +107,6 @@ static bool fl__uni_best(const fl__uni *u, fl__uni_memo *m, fl_text_work *w, uin
                      : fl__uni_unknown(u, w, begin + (uint32_t)at, begin + (uint32_t)to);
     }
     return ok;
-}
-
-static bool fl__uni_encode(const fl_text_model *model, fl_text_work *w, uint32_t begin, uint32_t end) {
-    const fl__uni *u = (const fl__uni *)model;
-    const uint32_t len = end - begin;
-    if (!w->memo && !(w->memo = fl_heap_alloc(sizeof(fl__uni_memo)))) return false;
-    fl__uni_memo *m = w->memo;
-    struct fl__uni_cached *c = NULL;
-    uint32_t hash = 0;
-    bool ok = true;
-    if (len <= FL__UNI_WORD) {
-        const uint64_t h = fl_text_hash(w->p + begin, len);
-        hash = (uint32_t)(h >> 32), c = &m->cache[h % FL__UNI_CACHE];
-        if (c->hash == hash && c->len == len && !memcmp(c->word, w->p + begin, len)) {
-            uint32_t at = begin;
-            for (int i = 0; ok && i < c->n; at = begin + c->end[i++])
-                ok = fl_text_work_token(w, c->id[i], at, begin + c->end[i]);
-            return ok;
-        }
-    }
-    const int64_t first = w->n_tokens;
-    m->fell_back = false;
-    if (!fl__uni_best(u, m, w, begin, end)) return false;
-    const int64_t n = w->n_tokens - first;
-    if (!c || m->fell_back || n > FL__UNI_TOKENS) return true;
-    c->hash = hash, c->len = (uint8_t)len, c->n = (uint8_t)n;
-    memcpy(c->word, w->p + begin, len);
-    for (int64_t i = 0; i < n; i++)
-        c->id[i] = w->token[first + i].id, c->end[i] = (uint8_t)(w->token[first + i].end - begin);
-    return true;
 }
 
 static void fl__uni_memo_free(void *memo) {
@@ -206,15 +166,10 @@ static bool fl__uni_build(fl__uni *u, const double *score) {
 
 FL_API fl_text_model *fl_text_unigram(fl_text_dictionary *vocab, const double *score, int64_t unk,
                                       bool byte_fallback, const char *where) {
-    fl__uni *u = vocab ? fl_heap_alloc(sizeof *u) : NULL;
-    if (!u) {
-        fl_text_dictionary_free(vocab);
-        return NULL;
-    }
-    *u = (fl__uni){
-        .m = {"Unigram", vocab, fl__uni_encode, fl__uni_put, fl__uni_free, fl__uni_memo_free},
-        .unk = unk,
-        .byte_fallback = byte_fallback};
+    fl__uni *u = fl_text_model_new(sizeof *u, (fl_text_model){"Unigram", vocab, true, fl__uni_encode, fl__uni_put,
+                                                              fl__uni_free, fl__uni_memo_free});
+    if (!u) return NULL;
+    u->unk = unk, u->byte_fallback = byte_fallback;
     if (unk >= fl_text_dictionary_size(vocab))
         fl_fail("%s: the unknown token is %lld, of %lld", where, (long long)unk,
                 (long long)fl_text_dictionary_size(vocab));

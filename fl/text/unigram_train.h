@@ -1,7 +1,4 @@
 /* unigram_train.h - SentencePiece's unigram model learnt from text */
-#ifndef FL_TENSOR_H
-#include "../../fl_tensor.h"
-#endif
 #ifndef FL_TEXT_UNIGRAM_TRAIN_H
 #define FL_TEXT_UNIGRAM_TRAIN_H
 #include "tokenizer.h"
@@ -335,11 +332,9 @@ static fl_text_tokenizer *fl__uni_finish(fl__uni_learn *l, int64_t size, bool by
         ok = fl_text_dictionary_add(vocab, s, len) >= 0;
         score[n++] = (float)p->score;
     }
-    fl_text_tokenizer *t = NULL;
-    if (ok)
-        t = fl_text_pieces(vocab, score, NULL,
-                           (fl_text_pieces_opts){.byte_fallback = bytes, .where = "fl_text_unigram_train"});
-    else fl_text_dictionary_free(vocab);
+    fl_text_tokenizer *t =
+        fl_text_pieces(fl_text_dictionary_made(vocab, ok), score, NULL,
+                       (fl_text_pieces_opts){.byte_fallback = bytes, .where = "fl_text_unigram_train"});
     fl_heap_free(rank);
     fl_heap_free(score);
     return t;

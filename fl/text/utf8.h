@@ -1,7 +1,4 @@
 /* utf8.h - characters of text, and what becomes of bytes that are none */
-#ifndef FL_TENSOR_H
-#include "../../fl_tensor.h"
-#endif
 #ifndef FL_TEXT_UTF8_H
 #define FL_TEXT_UTF8_H
 #include "../data/file.h"

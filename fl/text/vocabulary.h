@@ -1,7 +1,4 @@
 /* vocabulary.h - vocabularies in tokenizer.json */
-#ifndef FL_TENSOR_H
-#include "../../fl_tensor.h"
-#endif
 #ifndef FL_TEXT_VOCABULARY_H
 #define FL_TEXT_VOCABULARY_H
 #include "../data/json.h"

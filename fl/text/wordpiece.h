@@ -1,7 +1,4 @@
 /* wordpiece.h - BERT's tokenizer: the longest piece from the left */
-#ifndef FL_TENSOR_H
-#include "../../fl_tensor.h"
-#endif
 #ifndef FL_TEXT_WORDPIECE_H
 #define FL_TEXT_WORDPIECE_H
 #include "bpe_train.h"
@@ -107,12 +104,9 @@ static bool fl__wp_tries(fl__wp *p) {
 
 FL_API fl_text_model *fl_text_wordpiece(fl_text_dictionary *vocab, const char *unk,
                                         const char *prefix, int64_t most, const char *where) {
-    fl__wp *p = vocab ? fl_heap_alloc(sizeof *p) : NULL;
-    if (!p) {
-        fl_text_dictionary_free(vocab);
-        return NULL;
-    }
-    p->m = (fl_text_model){"WordPiece", vocab, fl__wp_encode, fl__wp_put, fl__wp_free, NULL};
+    fl__wp *p = fl_text_model_new(sizeof *p, (fl_text_model){"WordPiece", vocab, false, fl__wp_encode, fl__wp_put,
+                                                             fl__wp_free, NULL});
+    if (!p) return NULL;
     p->most = most, p->unk = (int32_t)fl_text_dictionary_find(vocab, unk, (int64_t)strlen(unk));
     p->prefix = fl_heap_alloc(strlen(prefix) + 1);
     if (p->prefix) strcpy(p->prefix, prefix);
@@ -143,22 +137,21 @@ static fl_text_tokenizer *fl__wp_bert(fl_text_dictionary *vocab, bool cased, con
     fl_data_text json = {0};
     int32_t id[FL__WP_SPECIAL];
     int64_t n = 0;
-    for (int i = 0; i < FL__WP_SPECIAL; i++) {
+    for (int i = 0; vocab && i < FL__WP_SPECIAL; i++) {
         const char *text = fl__wp_special[i];
         id[i] = (int32_t)fl_text_dictionary_find(vocab, text, (int64_t)strlen(text));
         if (id[i] >= 0)
             added[n++] = (fl_text_added){
                 .text = text, .n = (int64_t)strlen(text), .id = id[i], .special = true};
     }
-    const bool framed = id[2] >= 0 && id[3] >= 0;
-    const bool ok = fl__wp_pipeline(&json, cased) &&
+    const bool framed = vocab && id[2] >= 0 && id[3] >= 0;
+    const bool ok = vocab && fl__wp_pipeline(&json, cased) &&
                     (!framed || fl_data_text_print(&json, ",\"post_processor\":{\"type\":\"BertProcessing\","
                                                      "\"sep\":[\"[SEP]\",%d],\"cls\":[\"[CLS]\",%d]}",
                                                    (int)id[3], (int)id[2])) &&
                     fl_data_text_print(&json, "}");
-    fl_text_model *m = ok ? fl_text_wordpiece(vocab, "[UNK]", "##", 100, where) : NULL;
-    fl_text_tokenizer *t = m ? fl_text_tokenizer_new(m, json.p, added, n, where) : NULL;
-    if (!ok) fl_text_dictionary_free(vocab);
+    fl_text_model *m = fl_text_wordpiece(fl_text_dictionary_made(vocab, ok), "[UNK]", "##", 100, where);
+    fl_text_tokenizer *t = fl_text_tokenizer_new(m, json.p, added, n, where);
     fl_heap_free(json.p);
     return t;
 }
@@ -174,9 +167,7 @@ FL_API fl_text_tokenizer *fl_text_wordpiece_load(const char *path, bool cased) {
                       (long long)line + 1, (int)(len < 60 ? len : 60), s)) &&
              fl_text_dictionary_add_at(d, s, len, line++);
     fl_heap_free(text);
-    if (ok) return fl__wp_bert(d, cased, "fl_text_wordpiece_load");
-    fl_text_dictionary_free(d);
-    return NULL;
+    return fl__wp_bert(fl_text_dictionary_made(d, ok), cased, "fl_text_wordpiece_load");
 }
 
 /* The characters of all words, by code point, and behind them those that are seen within words, prefixed. */
@@ -220,9 +211,7 @@ FL_API fl_text_tokenizer *fl_text_wordpiece_train_opt(const char *text, int64_t 
     fl_heap_free(merge);
     fl_heap_free(json.p);
     fl_text_dictionary_free(pieces);
-    if (ok) return fl__wp_bert(vocab, o.cased, "fl_text_wordpiece_train");
-    fl_text_dictionary_free(vocab);
-    return NULL;
+    return fl__wp_bert(fl_text_dictionary_made(vocab, ok), o.cased, "fl_text_wordpiece_train");
 }
 
 #endif

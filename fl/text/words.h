@@ -1,7 +1,4 @@
 /* words.h - tokenizers whose vocabulary has whole pieces only: words, characters */
-#ifndef FL_TENSOR_H
-#include "../../fl_tensor.h"
-#endif
 #ifndef FL_TEXT_WORDS_H
 #define FL_TEXT_WORDS_H
 #include "dictionary.h"
@@ -64,13 +61,10 @@ static bool fl__words_put(const fl_text_model *m, bool bytes, fl_data_text *out)
 }
 
 FL_API fl_text_model *fl_text_word_model(fl_text_dictionary *vocab, int64_t unk) {
-    fl__words *w = vocab ? fl_heap_alloc(sizeof *w) : NULL;
-    if (!w) {
-        fl_text_dictionary_free(vocab);
-        return NULL;
-    }
-    *w = (fl__words){{"WordLevel", vocab, fl__words_encode, fl__words_put, NULL, NULL}, unk};
-    return &w->m;
+    fl__words *w = fl_text_model_new(sizeof *w, (fl_text_model){"WordLevel", vocab, false, fl__words_encode,
+                                                                fl__words_put, NULL, NULL});
+    if (w) w->unk = unk;
+    return (fl_text_model *)w;
 }
 
 FL_API fl_text_tokenizer *fl_text_word_tokenizer(fl_text_dictionary *vocab) {
@@ -94,12 +88,9 @@ FL_API fl_text_tokenizer *fl_text_char_tokenizer(const char *text, int64_t n) {
         if (seen[c / 8] >> c % 8 & 1) ok = fl_text_dictionary_add(d, bytes, fl_text_char_put(bytes, c)) >= 0;
     }
     fl_heap_free(seen);
-    if (ok) return fl_text_tokenizer_new(fl_text_word_model(d, -1),
-                                         "{\"pre_tokenizer\":{\"type\":\"FixedLength\",\"length\":1},"
-                                         "\"decoder\":{\"type\":\"Fuse\"}}", NULL, 0,
-                                         "fl_text_char_tokenizer");
-    fl_text_dictionary_free(d);
-    return NULL;
+    return fl_text_tokenizer_new(fl_text_word_model(fl_text_dictionary_made(d, ok), -1),
+                                 "{\"pre_tokenizer\":{\"type\":\"FixedLength\",\"length\":1},"
+                                 "\"decoder\":{\"type\":\"Fuse\"}}", NULL, 0, "fl_text_char_tokenizer");
 }
 
 FL_API bool fl_text_count_words(fl_text_dictionary *d, const char *text, int64_t n) {

@@ -1,0 +1,71 @@
+/* pairs.h - a hash table of pairs of numbers, each with a rank and an id */
+#ifndef FL_TENSOR_H
+#include "../../fl_tensor.h"
+#endif
+#ifndef FL_TEXT_PAIRS_H
+#define FL_TEXT_PAIRS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FL_TEXT_NO_RANK UINT32_MAX /* of a slot that is free */
+typedef struct fl_text_pair {
+    int32_t left, right;
+    uint32_t rank;
+    int32_t id;
+} fl_text_pair;
+/* Starts zeroed; fl_heap_free(slot) ends it. Slots are mask + 1, a power of two, when there are any. */
+typedef struct fl_text_pairs {
+    fl_text_pair *slot;
+    int64_t n, mask;
+} fl_text_pairs;
+/* Makes room for so many pairs at once. */
+FL_API bool fl_text_pairs_reserve(fl_text_pairs *t, int64_t pairs);
+/* The slot of a pair, its own, or a free one that the caller gives a rank. NULL after fl_fail. */
+FL_API fl_text_pair *fl_text_pairs_add(fl_text_pairs *t, int32_t left, int32_t right);
+/* The slot that has the pair, or else would have it: its rank says which. There must be slots. */
+static inline fl_text_pair *fl_text_pairs_find(const fl_text_pairs *t, int32_t left, int32_t right) {
+    const uint64_t h = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9e3779b97f4a7c15u;
+    for (uint64_t at = h ^ h >> 29;; at++) {
+        fl_text_pair *p = &t->slot[at & (uint64_t)t->mask];
+        if ((p->left == left && p->right == right) || p->rank == FL_TEXT_NO_RANK) return p;
+    }
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_TEXT_PAIRS_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_TEXT_PAIRS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_TEXT_PAIRS_IMPL
+#define FL_TEXT_PAIRS_IMPL
+
+FL_API bool fl_text_pairs_reserve(fl_text_pairs *t, int64_t pairs) {
+    const fl_text_pairs old = *t;
+    int64_t slots = old.slot ? old.mask + 1 : 16;
+    while (slots < pairs + pairs / 2 + 8) slots *= 2;
+    if (old.slot && slots == old.mask + 1) return true;
+    t->slot = fl_heap_alloc((size_t)slots * sizeof *t->slot);
+    if (!t->slot) return t->slot = old.slot, false;
+    t->mask = slots - 1;
+    for (int64_t i = 0; i < slots; i++) t->slot[i].rank = FL_TEXT_NO_RANK, t->slot[i].left = -1;
+    for (int64_t i = 0; old.slot && i <= old.mask; i++)
+        if (old.slot[i].rank != FL_TEXT_NO_RANK)
+            *fl_text_pairs_find(t, old.slot[i].left, old.slot[i].right) = old.slot[i];
+    fl_heap_free(old.slot);
+    return true;
+}
+
+FL_API fl_text_pair *fl_text_pairs_add(fl_text_pairs *t, int32_t left, int32_t right) {
+    if (3 * t->n >= 2 * t->mask && !fl_text_pairs_reserve(t, 2 * t->n + 8)) return NULL;
+    fl_text_pair *p = fl_text_pairs_find(t, left, right);
+    if (p->rank == FL_TEXT_NO_RANK) p->left = left, p->right = right, t->n++;
+    return p;
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */
