@@ -349,7 +349,10 @@ FL_API fl_text_tokenizer *fl_text_sentencepiece_load(const char *path) {
 /* ---- llama2.c ---- */
 
 FL_API fl_text_tokenizer *fl_text_llama2c_load(const char *path, int64_t most) {
+    static const char *const control[] = {NULL, "<s>", "</s>"};
     int64_t size, n = 0, at = 4;
+    char where[300];
+    snprintf(where, sizeof where, "fl_text_llama2c_load: %.240s", path ? path : "NULL");
     char *bytes = fl_text_read_file("fl_text_llama2c_load", path, &size);
     fl_text_dictionary *d = bytes ? fl_text_dictionary_new() : NULL;
     float *score = d ? fl_heap_alloc((size_t)(size / 8 + 1) * sizeof *score) : NULL;
@@ -360,26 +363,23 @@ FL_API fl_text_tokenizer *fl_text_llama2c_load(const char *path, int64_t most) {
         memcpy(&score[n], bytes + at, 4);
         memcpy(&len, bytes + at + 4, 4);
         if (len < 0 || len > size - at - 8)
-            ok = fl_fail("fl_text_llama2c_load: %s: offset %lld: a piece of %d bytes", path,
-                         (long long)at + 4, (int)len);
+            ok = fl_fail("%s: offset %lld: a piece of %d bytes", where, (long long)at + 4, (int)len);
         text.n = 0;
         for (int32_t i = 0; ok && i < len; i++) { /* the export wrote spaces for marks */
             const char *c = bytes + at + 8 + i;
             ok = *c == ' ' ? fl_data_text_put(&text, fl__sp_mark, 3) : fl_data_text_put(&text, c, 1);
         }
         at += 8 + (ok ? len : 0);
-        if (ok && n == 1) text.n = 0, ok = fl_data_text_put(&text, "<s>", 3);
-        if (ok && n == 2) text.n = 0, ok = fl_data_text_put(&text, "</s>", 4);
-        if (ok && fl_text_dictionary_find(d, text.p ? text.p : "", text.n) >=
-                      0) { /* texts that differ only in their kind of space */
+        if (n == 1 || n == 2) text.n = 0, ok = ok && fl_data_text_print(&text, "%s", control[n]);
+        if (ok && fl_text_dictionary_find(d, text.p ? text.p : "", text.n) >= 0) /* but for its kind of space */
             text.n = 0, ok = fl_data_text_print(&text, "<piece %lld>", (long long)n);
-        }
         ok = ok && fl_text_dictionary_add(d, text.p ? text.p : "", text.n) >= 0;
     }
-    if (ok && (n < 259 || (most && n < most)))
-        ok = fl_fail("fl_text_llama2c_load: %s: %lld pieces", path, (long long)n);
+    if (ok && (n < 259 || (most ? n < most : at != size)))
+        ok = fl_fail("%s: offset %lld: ends within a piece, or behind %lld of them", where, (long long)at,
+                     (long long)n);
     const fl_text_pieces_opts o = {.bpe = true, .byte_fallback = true, .keep_spaces = true, .bos = 1,
-                                   .where = "fl_text_llama2c_load"};
+                                   .where = where};
     fl_text_tokenizer *t = fl_text_pieces(fl_text_dictionary_made(d, ok), score, NULL, o);
     fl_heap_free(text.p);
     fl_heap_free(score);

@@ -158,16 +158,18 @@ static fl_text_tokenizer *fl__wp_bert(fl_text_dictionary *vocab, bool cased, con
 
 FL_API fl_text_tokenizer *fl_text_wordpiece_load(const char *path, bool cased) {
     int64_t n, len, line = 0;
+    char where[300];
+    snprintf(where, sizeof where, "fl_text_wordpiece_load: %.240s", path ? path : "NULL");
     char *text = fl_text_read_file("fl_text_wordpiece_load", path, &n);
     fl_text_dictionary *d = text ? fl_text_dictionary_new() : NULL;
     bool ok = d != NULL;
     for (const char *p = text, *s; ok && (s = fl_text_line(&p, text + n, &len));)
         ok = (fl_text_dictionary_find(d, s, len) < 0 ||
-              fl_fail("fl_text_wordpiece_load: %s: line %lld: '%.*s' is there twice", path,
-                      (long long)line + 1, (int)(len < 60 ? len : 60), s)) &&
+              fl_fail("%s: line %lld: '%.*s' is there twice", where, (long long)line + 1,
+                      (int)(len < 60 ? len : 60), s)) &&
              fl_text_dictionary_add_at(d, s, len, line++);
     fl_heap_free(text);
-    return fl__wp_bert(fl_text_dictionary_made(d, ok), cased, "fl_text_wordpiece_load");
+    return fl__wp_bert(fl_text_dictionary_made(d, ok), cased, where);
 }
 
 /* The characters of all words, by code point, and behind them those that are seen within words, prefixed. */
