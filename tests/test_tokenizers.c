@@ -264,6 +264,34 @@ static void check_merges(const char *row, int strings) {
     fl_text_tokenizer_free(t);
 }
 
+/* The tokens that WordPiece joins, in the order of joining. Words as stems() of tests/text.py has them. */
+static void check_pieces(const char *row) {
+    uint32_t state = 12345, crc = 0;
+    int64_t n, size = 0, joined = 0;
+    unsigned want = 0;
+    fl_data_text words = {0};
+#define DRAW(n) ((int)(((state = (state * 1103515245u + 12345) & 0x7fffffff) >> 16) % (n)))
+    for (int k = 0; k < 40; k++) {
+        char stem[7];
+        for (int i = 0; i < 7; i++) stem[i] = (char)('a' + DRAW(26));
+        for (int length = 2; length < 8; length++)
+            for (int i = 1 + DRAW(40); i > 0; i--) CHECK(fl_data_text_print(&words, "%.*s ", length, stem));
+    }
+#undef DRAW
+    fl_text_tokenizer *t = fl_text_wordpiece_train(words.p, words.n, .size = 280, .min_count = 2, .cased = true);
+    CHECK(t && sscanf(row, "%" SCNd64 " %x", &size, &want) == 2 && fl_text_vocab_size(t) == 280);
+    for (int32_t i = 5; t && i < fl_text_vocab_size(t); i++) {
+        const char *token = fl_text_token_of(t, i, &n);
+        if (n - (*token == '#' ? 2 : 0) < 2) continue;
+        if (joined++) digest(&crc, '\n');
+        for (int64_t k = 0; k < n; k++) digest(&crc, (uint8_t)token[k]);
+    }
+    CHECK_EQ_INT(joined, size);
+    CHECK(crc == want);
+    fl_heap_free(words.p);
+    fl_text_tokenizer_free(t);
+}
+
 static void check_cut(const char *row) {
     char who[20], file[40];
     int a, b, most, stride, strategy, left, pad_left, length, parts;
@@ -438,28 +466,30 @@ static void check_file(const char *row) {
 
 TEST(as_the_wheels_do) {
     int64_t n;
-    int rows[5] = {0};
+    int rows[6] = {0};
     begin();
     fl_scope scope = fl_scope_begin();
     const int strings = read_strings();
     char *tsv = golden("peers.tsv", &n);
     REQUIRE(tsv && strings >= 600);
     for (char *line = tsv, *stop; *line; line = stop) {
-        static const char *const kinds[] = {"merges\t", "cut\t", "tiktoken\t", "file\t", "long\t"};
+        static const char *const kinds[] = {"merges\t", "cut\t", "tiktoken\t", "file\t", "long\t", "pieces\t"};
         stop = strchr(line, '\n');
         *stop++ = 0;
         int k = 0;
-        while (k < 5 && strncmp(line, kinds[k], strlen(kinds[k]))) k++;
-        REQUIRE(k < 5);
+        while (k < 6 && strncmp(line, kinds[k], strlen(kinds[k]))) k++;
+        REQUIRE(k < 6);
         const char *row = line + strlen(kinds[k]);
         rows[k]++;
         if (k == 0) check_merges(row, strings);
         else if (k == 2) check_tiktoken(row, strings);
         else if (k == 4) check_long(row);
+        else if (k == 5) check_pieces(row);
         else if (k == 1 && in_sample(row, SLOW ? 5 : 1)) check_cut(row);
         else if (k == 3 && in_sample(row, SLOW ? 30 : 6)) check_file(row);
     }
-    CHECK(rows[0] == 2 && rows[1] == 200 && rows[2] == 2 && rows[3] == 25 && rows[4] == 13);
+    CHECK(rows[0] == 2 && rows[1] == 200 && rows[2] == 2 && rows[3] == 25 && rows[4] == 13 &&
+          rows[5] == 1);
     fl_heap_free(tsv);
     end(&scope);
 }

@@ -377,6 +377,21 @@ def unicode_():
     write('unicode.tsv', ''.join(f'{a}\t{b}\n' for a, b in out))
 
 
+def stems():
+    """Words that begin alike, so that no two pairs of WordPiece's trainer come equally often: its order would be chance."""
+    state, words = 12345, []
+
+    def draw(n):
+        nonlocal state
+        state = (state * 1103515245 + 12345) % 2 ** 31
+        return (state >> 16) % n
+    for _ in range(40):
+        stem = ''.join(chr(97 + draw(26)) for _ in range(7))
+        for length in range(2, 8):
+            words += [stem[:length]] * (1 + draw(40))
+    return ' '.join(words)
+
+
 def peers():
     """Merges learnt; what truncation cuts off; tiktoken; whole files of ../shared, by vocabularies that are there."""
     import json
@@ -392,6 +407,12 @@ def peers():
                                                           initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
         tokens = '\n'.join(t.id_to_token(i) for i in range(t.get_vocab_size()))
         lines.append(f'merges\t{name}\t{t.get_vocab_size()}\t{digest(tokens.encode())}')
+    t = Tokenizer(models.WordPiece(unk_token='[UNK]'))
+    t.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    t.train_from_iterator([stems()], trainers.WordPieceTrainer(vocab_size=280, show_progress=False, min_frequency=2,
+                                                               special_tokens=['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']))
+    joined = [s for s in map(t.id_to_token, range(5, t.get_vocab_size())) if len(s.removeprefix('##')) > 1]
+    lines.append(f'pieces\t{len(joined)}\t{digest(chr(10).join(joined).encode())}')
     r = random.Random(13)
     for name in ['bert', 'roberta', 'llama', 'unigram', 'gpt2']:
         t = Tokenizer.from_file(os.path.join(golden, name + '.json'))

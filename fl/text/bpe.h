@@ -340,13 +340,9 @@ static int fl__bpe_by_rank(const void *x, const void *y) {
 }
 
 static bool fl__bpe_put_token(const fl_text_dictionary *d, int64_t id, bool bytes, fl_data_text *out) {
-    fl_data_text chars = {0};
     int64_t n;
     const char *text = fl_text_dictionary_entry(d, id, &n);
-    bool ok = !bytes || fl_text_bytes_put(&chars, text, n);
-    ok = ok && fl_data_json_put_string(out, bytes ? chars.p : text, (size_t)(bytes ? chars.n : n));
-    fl_heap_free(chars.p);
-    return ok;
+    return fl_text_put_token(text, n, bytes, out);
 }
 
 static bool fl__bpe_put_text(fl_data_text *out, const char *key, const char *text) {

@@ -158,6 +158,11 @@ static bool fl__tokens_raw(fl_text_tokens *t) {
                    t->f.size);
 }
 
+static fl_text_tokens *fl__tokens_made(fl_text_tokens *t, bool ok) {
+    if (!ok) fl_text_tokens_free(t);
+    return ok ? t : NULL;
+}
+
 FL_API fl_text_tokens *fl_text_tokens_open_opt(const char *path, fl_text_tokens_opts o) {
     if (!path || o.vocabulary < 0) {
         fl_fail("fl_text_tokens_open: path is NULL, or a vocabulary of %" PRId64, o.vocabulary);
@@ -173,9 +178,7 @@ FL_API fl_text_tokens *fl_text_tokens_open_opt(const char *path, fl_text_tokens_
     ok = ok && (o.raw ? fl__tokens_raw(t) : fl__tokens_map(t, &o));
     fl_scope_end(&s);
     fl_quiet(-1);
-    if (ok) return t;
-    fl_text_tokens_free(t);
-    return NULL;
+    return fl__tokens_made(t, ok);
 }
 
 FL_API fl_text_tokens *fl_text_tokens_of(fl_tensor *tokens, fl_tensor *starts, int64_t vocabulary) {
@@ -187,9 +190,7 @@ FL_API fl_text_tokens *fl_text_tokens_of(fl_tensor *tokens, fl_tensor *starts, i
     const bool ok = t && fl__tokens_take(t, tokens, starts);
     fl_scope_end(&s);
     fl_quiet(-1);
-    if (ok) return t;
-    fl_text_tokens_free(t);
-    return NULL;
+    return fl__tokens_made(t, ok);
 }
 
 FL_API bool fl_text_tokens_save(const char *path, fl_tensor *tokens, fl_tensor *starts,

@@ -357,31 +357,23 @@ FL_API fl_text_dictionary *fl_text_dictionary_pruned(const fl_text_dictionary *d
 /* One line; false after fl_fail. */
 static bool fl__text_take_line(fl_text_dictionary *d, const char *p, const char *end, const char *path,
                                int64_t line, const fl_text_dictionary_opts *o) {
-    int64_t n, digits;
+    int64_t n, digits, count = 0;
     const int64_t index = d->size;
-    const char *entry = fl_text_field(&p, end, &n), *number, *stop;
-    if (!entry) return true;
-    if (!o->counts) {
-        bool ok = true;
-        for (; ok && entry; entry = fl_text_field(&p, end, &n)) {
-            ok = fl_text_dictionary_find(d, entry, n) < 0 ||
-                 fl_fail("fl_text_dictionary_load: %s: line %lld: '%.*s' is there twice", path,
-                         (long long)line, n < 100 ? (int)n : 100, entry);
-            ok = ok && fl_text_dictionary_add_at(d, entry, n, index);
-        }
-        return ok;
+    bool ok = true;
+    for (const char *entry; ok && (entry = fl_text_field(&p, end, &n)); p = o->counts ? end : p) {
+        const char *number = o->counts ? fl_text_field(&p, end, &digits) : "", *stop = number;
+        for (; number && o->counts && stop < number + digits && *stop >= '0' && *stop <= '9'; stop++)
+            if (count < INT64_MAX / 16) count = count * 10 + (*stop - '0');
+        if (o->counts && (!number || stop != number + digits || count >= INT64_MAX / 16))
+            return fl_fail("fl_text_dictionary_load: %s: line %lld: no count behind '%.*s'", path,
+                           (long long)line, n < 100 ? (int)n : 100, entry);
+        if (fl_text_dictionary_find(d, entry, n) >= 0)
+            return fl_fail("fl_text_dictionary_load: %s: line %lld: '%.*s' is there twice", path,
+                           (long long)line, n < 100 ? (int)n : 100, entry);
+        if (!o->counts) ok = fl_text_dictionary_add_at(d, entry, n, index);
+        else ok = count < o->min_count || fl_text_dictionary_count(d, entry, n, count) >= 0;
     }
-    number = fl_text_field(&p, end, &digits);
-    int64_t count = 0;
-    for (stop = number; number && stop < number + digits && *stop >= '0' && *stop <= '9'; stop++)
-        if (count < INT64_MAX / 16) count = count * 10 + (*stop - '0');
-    if (!number || stop != number + digits || count >= INT64_MAX / 16)
-        return fl_fail("fl_text_dictionary_load: %s: line %lld: no count behind '%.*s'", path,
-                       (long long)line, n < 100 ? (int)n : 100, entry);
-    if (fl_text_dictionary_find(d, entry, n) >= 0)
-        return fl_fail("fl_text_dictionary_load: %s: line %lld: '%.*s' is there twice", path, (long long)line,
-                       n < 100 ? (int)n : 100, entry);
-    return count < o->min_count || fl_text_dictionary_count(d, entry, n, count) >= 0;
+    return ok;
 }
 
 FL_API fl_text_dictionary *fl_text_dictionary_load_opt(const char *path, fl_text_dictionary_opts o) {

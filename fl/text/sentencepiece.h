@@ -98,38 +98,37 @@ static bool fl__sp_base64(fl_data_text *t, const char *p, int64_t n) {
     return ok;
 }
 
-/* Piece `id` as JSON, with text in front. */
-static bool fl__sp_name(fl_data_text *t, const char *front, const fl_text_dictionary *d, int64_t id) {
+/* A format, in which piece id stands as JSON for each %, and the number for #; nothing for id 0. */
+static bool fl__sp_put(fl_data_text *t, const char *format, const fl_text_dictionary *d, int64_t id) {
     int64_t n;
     const char *name = fl_text_dictionary_entry(d, id, &n);
-    return fl_data_text_print(t, "%s", front) && fl_data_json_put_string(t, name, (size_t)n);
-}
-
-static bool fl__sp_ids(fl_data_text *t, const char *front, const fl_text_dictionary *d, int64_t id) {
-    return !id || (fl__sp_name(t, front, d, id) && fl__sp_name(t, ":{\"id\":", d, id) &&
-                   fl_data_text_print(t, ",\"ids\":[%lld]", (long long)id) &&
-                   fl__sp_name(t, ",\"tokens\":[", d, id) && fl_data_text_print(t, "]}"));
-}
-
-static bool fl__sp_item(fl_data_text *t, const fl_text_dictionary *d, int64_t id, int type) {
-    return !id || (fl__sp_name(t, "{\"SpecialToken\":{\"id\":", d, id) &&
-                   fl_data_text_print(t, ",\"type_id\":%d}},", type));
+    bool ok = true;
+    for (; ok && id && *format; format++)
+        ok = *format == '%'   ? fl_data_json_put_string(t, name, (size_t)n)
+             : *format == '#' ? fl_data_text_print(t, "%lld", (long long)id)
+                              : fl_data_text_put(t, format, 1);
+    return ok;
 }
 
 /* <s> and </s> around each text. */
 static bool fl__sp_template(fl_data_text *t, const fl_text_dictionary *d, const fl_text_pieces_opts *o) {
+    static const char *const item[] = {"{\"SpecialToken\":{\"id\":%,\"type_id\":0}},",
+                                       "{\"SpecialToken\":{\"id\":%,\"type_id\":1}},"};
+    static const char known[] = "%:{\"id\":%,\"ids\":[#],\"tokens\":[%]},";
     bool ok = fl_data_text_print(t, ",\"post_processor\":{\"type\":\"TemplateProcessing\"");
     for (int pair = 0; ok && pair < 2; pair++) {
         ok = fl_data_text_print(t, ",\"%s\":[", pair ? "pair" : "single");
         for (int k = 0; ok && k <= pair; k++)
-            ok = fl__sp_item(t, d, o->bos, k) &&
+            ok = fl__sp_put(t, item[k], d, o->bos) &&
                  fl_data_text_print(t, "{\"Sequence\":{\"id\":\"%c\",\"type_id\":%d}},", 'A' + k, k) &&
-                 fl__sp_item(t, d, o->eos, k);
+                 fl__sp_put(t, item[k], d, o->eos);
         if (ok) t->n--; /* the last comma */
         ok = ok && fl_data_text_print(t, "]");
     }
-    return ok && fl_data_text_print(t, ",\"special_tokens\":{") && fl__sp_ids(t, "", d, o->bos) &&
-           fl__sp_ids(t, o->bos ? "," : "", d, o->eos) && fl_data_text_print(t, "}}");
+    ok = ok && fl_data_text_print(t, ",\"special_tokens\":{") && fl__sp_put(t, known, d, o->bos) &&
+         (o->eos == o->bos || fl__sp_put(t, known, d, o->eos));
+    if (ok) t->n--;
+    return ok && fl_data_text_print(t, "}}");
 }
 
 static const char *fl__sp_bool(bool yes) {

@@ -8,7 +8,9 @@
 extern "C" {
 #endif
 
-/* ,"vocab":{"token":id, ...}; bytes: as characters. */
+/* A token as a JSON string; bytes: as characters. */
+FL_API bool fl_text_put_token(const char *text, int64_t n, bool bytes, fl_data_text *out);
+/* ,"vocab":{"token":id, ...} */
 FL_API bool fl_text_put_vocab(const fl_text_dictionary *d, bool bytes, fl_data_text *out);
 /* The object {"token": id, ...} that has begun, into d. bytes: tokens whose characters all stand for bytes
    are these bytes; others stay text. An id that comes twice, or is above the file's size, is an error. */
@@ -28,19 +30,21 @@ FL_API const char *fl_text_token_bytes(const char *text, int64_t *n, bool bytes,
 #include <stdio.h>
 #include <string.h>
 
-FL_API bool fl_text_put_vocab(const fl_text_dictionary *d, bool bytes, fl_data_text *out) {
+FL_API bool fl_text_put_token(const char *text, int64_t n, bool bytes, fl_data_text *out) {
     fl_data_text chars = {0};
+    bool ok = !bytes || fl_text_bytes_put(&chars, text, n);
+    ok = ok && fl_data_json_put_string(out, bytes ? chars.p : text, (size_t)(bytes ? chars.n : n));
+    fl_heap_free(chars.p);
+    return ok;
+}
+
+FL_API bool fl_text_put_vocab(const fl_text_dictionary *d, bool bytes, fl_data_text *out) {
     int64_t n, index;
     bool ok = fl_data_text_print(out, ",\n\"vocab\":{");
     const char *text;
-    for (int64_t k = 0; ok && (text = fl_text_dictionary_spelling(d, k, &n, &index)); k++) {
-        chars.n = 0;
-        if (bytes) ok = fl_text_bytes_put(&chars, text, n), text = chars.p, n = chars.n;
-        ok = ok && fl_data_text_print(out, "%s", k ? ",\n" : "") &&
-             fl_data_json_put_string(out, text, (size_t)n) &&
+    for (int64_t k = 0; ok && (text = fl_text_dictionary_spelling(d, k, &n, &index)); k++)
+        ok = fl_data_text_print(out, "%s", k ? ",\n" : "") && fl_text_put_token(text, n, bytes, out) &&
              fl_data_text_print(out, ":%lld", (long long)index);
-    }
-    fl_heap_free(chars.p);
     return ok && fl_data_text_print(out, "}");
 }
 
