@@ -56,56 +56,42 @@ typedef struct fl_dist_opts {
 } fl_dist_opts;
 
 /* Tensors of any strides and any backend. After an error outputs are undefined. */
+#define FL_DIST__1(f, d, t, ...) f(d, t, (fl_dist_opts){__VA_ARGS__})
+#define FL_DIST__2(f, d, t, u, ...) f(d, t, u, (fl_dist_opts){__VA_ARGS__})
+#define FL_DIST__3(f, d, t, u, v, ...) f(d, t, u, v, (fl_dist_opts){__VA_ARGS__})
 
 /* t = the reduction of all ranks' t, on each. f16 and bf16 add in f32; the order is fixed by rank. */
-#define fl_dist_all_reduce(...) FL_DIST__ALL_REDUCE(__VA_ARGS__, ._end = 0)
-#define FL_DIST__ALL_REDUCE(d, t, ...) fl_dist_all_reduce_opt(d, t, (fl_dist_opts){__VA_ARGS__})
+#define fl_dist_all_reduce(...) FL_DIST__1(fl_dist_all_reduce_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_dist_all_reduce_opt(fl_dist_group *d, fl_tensor *t, fl_dist_opts o);
 /* The same of n tensors, a call each, without .work. */
-#define fl_dist_all_reduce_multiple(...) FL_DIST__ALL_REDUCE_MULTIPLE(__VA_ARGS__, ._end = 0)
-#define FL_DIST__ALL_REDUCE_MULTIPLE(d, t, n, ...) \
-    fl_dist_all_reduce_multiple_opt(d, t, n, (fl_dist_opts){__VA_ARGS__})
+#define fl_dist_all_reduce_multiple(...) FL_DIST__2(fl_dist_all_reduce_multiple_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_dist_all_reduce_multiple_opt(fl_dist_group *d, fl_tensor *const *t, int n, fl_dist_opts o);
 /* out, of size times as many elements as in: those of rank 0, rank 1, ... */
-#define fl_dist_all_gather(...) FL_DIST__ALL_GATHER(__VA_ARGS__, ._end = 0)
-#define FL_DIST__ALL_GATHER(d, out, in, ...) \
-    fl_dist_all_gather_opt(d, out, in, (fl_dist_opts){__VA_ARGS__})
+#define fl_dist_all_gather(...) FL_DIST__2(fl_dist_all_gather_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_dist_all_gather_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, fl_dist_opts o);
 /* out = part `rank` of the reduction of in, which has size times as many elements. */
-#define fl_dist_reduce_scatter(...) FL_DIST__REDUCE_SCATTER(__VA_ARGS__, ._end = 0)
-#define FL_DIST__REDUCE_SCATTER(d, out, in, ...) \
-    fl_dist_reduce_scatter_opt(d, out, in, (fl_dist_opts){__VA_ARGS__})
+#define fl_dist_reduce_scatter(...) FL_DIST__2(fl_dist_reduce_scatter_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_dist_reduce_scatter_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, fl_dist_opts o);
 /* t = the root's t */
-#define fl_dist_broadcast(...) FL_DIST__BROADCAST(__VA_ARGS__, ._end = 0)
-#define FL_DIST__BROADCAST(d, t, root, ...) fl_dist_broadcast_opt(d, t, root, (fl_dist_opts){__VA_ARGS__})
+#define fl_dist_broadcast(...) FL_DIST__2(fl_dist_broadcast_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_dist_broadcast_opt(fl_dist_group *d, fl_tensor *t, int root, fl_dist_opts o);
 /* The reduction in the root's t; elsewhere t is undefined afterwards. */
-#define fl_dist_reduce(...) FL_DIST__REDUCE(__VA_ARGS__, ._end = 0)
-#define FL_DIST__REDUCE(d, t, root, ...) fl_dist_reduce_opt(d, t, root, (fl_dist_opts){__VA_ARGS__})
+#define fl_dist_reduce(...) FL_DIST__2(fl_dist_reduce_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_dist_reduce_opt(fl_dist_group *d, fl_tensor *t, int root, fl_dist_opts o);
 /* As all_gather at the root; out is NULL elsewhere. */
-#define fl_dist_gather(...) FL_DIST__GATHER(__VA_ARGS__, ._end = 0)
-#define FL_DIST__GATHER(d, out, in, root, ...) \
-    fl_dist_gather_opt(d, out, in, root, (fl_dist_opts){__VA_ARGS__})
+#define fl_dist_gather(...) FL_DIST__3(fl_dist_gather_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_dist_gather_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, int root, fl_dist_opts o);
 /* out = part `rank` of the root's in, which is NULL elsewhere. */
-#define fl_dist_scatter(...) FL_DIST__SCATTER(__VA_ARGS__, ._end = 0)
-#define FL_DIST__SCATTER(d, out, in, root, ...) \
-    fl_dist_scatter_opt(d, out, in, root, (fl_dist_opts){__VA_ARGS__})
+#define fl_dist_scatter(...) FL_DIST__3(fl_dist_scatter_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_dist_scatter_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, int root,
                                 fl_dist_opts o);
 /* Part k of out = part `rank` of rank k's in; both have size parts. */
-#define fl_dist_all_to_all(...) FL_DIST__ALL_TO_ALL(__VA_ARGS__, ._end = 0)
-#define FL_DIST__ALL_TO_ALL(d, out, in, ...) \
-    fl_dist_all_to_all_opt(d, out, in, (fl_dist_opts){__VA_ARGS__})
+#define fl_dist_all_to_all(...) FL_DIST__2(fl_dist_all_to_all_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_dist_all_to_all_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, fl_dist_opts o);
 /* Between two ranks. */
-#define fl_dist_send(...) FL_DIST__SEND(__VA_ARGS__, ._end = 0)
-#define FL_DIST__SEND(d, t, to, ...) fl_dist_send_opt(d, t, to, (fl_dist_opts){__VA_ARGS__})
+#define fl_dist_send(...) FL_DIST__2(fl_dist_send_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_dist_send_opt(fl_dist_group *d, fl_tensor *t, int to, fl_dist_opts o);
-#define fl_dist_recv(...) FL_DIST__RECV(__VA_ARGS__, ._end = 0)
-#define FL_DIST__RECV(d, t, from, ...) fl_dist_recv_opt(d, t, from, (fl_dist_opts){__VA_ARGS__})
+#define fl_dist_recv(...) FL_DIST__2(fl_dist_recv_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_dist_recv_opt(fl_dist_group *d, fl_tensor *t, int from, fl_dist_opts o);
 FL_API bool fl_dist_barrier(fl_dist_group *d); /* until all ranks are here */
 /* Until what was started here is done; of other ranks it knows nothing. */
@@ -126,7 +112,6 @@ FL_API const fl_dist_impl *fl_dist_impl_named(const char *name);
 #define FL_DIST_GROUP_IMPL
 #include <inttypes.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -193,8 +178,6 @@ static const fl_dist_impl *fl__dist_impls[8];
 
 #define FL__DIST_PASTE_(a, b) a##b
 #define FL__DIST_PASTE(a, b) FL__DIST_PASTE_(a, b)
-#define FL__DIST_TEXT_(a) #a
-#define FL__DIST_TEXT(a) FL__DIST_TEXT_(a)
 #ifdef FL_USE_GLOO
 extern __attribute__((visibility("hidden"))) const fl_dist_impl fl_dist_gloo; /* kernels/dist/gloo.cc */
 #ifndef FL_DIST_IMPL
@@ -224,17 +207,23 @@ FL_API bool fl_dist_impl_use(const fl_dist_impl *impl) {
 FL_API const fl_dist_impl *fl_dist_impl_named(const char *name) {
     const int most = sizeof fl__dist_impls / sizeof *fl__dist_impls;
 #ifdef FL_DIST_IMPL
-    if (!name) name = FL__DIST_TEXT(FL_DIST_IMPL);
-    if (!fl__dist_impls[0]) fl_dist_impl_use(&FL__DIST_PASTE(fl_dist_, FL_DIST_IMPL));
+    if (!name) return &FL__DIST_PASTE(fl_dist_, FL_DIST_IMPL);
+#endif
+    static const fl_dist_impl *const built_in[] = {
+#ifdef FL_DIST_IMPL
+        &FL__DIST_PASTE(fl_dist_, FL_DIST_IMPL),
 #endif
 #ifdef FL_USE_GLOO
-    if (name && !strcmp(name, "gloo")) return &fl_dist_gloo;
+        &fl_dist_gloo,
 #endif
 #ifndef _WIN32
-    if (name && !strcmp(name, "nccl")) return &fl_dist_nccl;
+        &fl_dist_nccl,
 #endif
+        NULL};
     for (int i = 0; i < most && fl__dist_impls[i]; i++)
         if (!name || !strcmp(name, fl__dist_impls[i]->name)) return fl__dist_impls[i];
+    for (const fl_dist_impl *const *i = built_in; name && *i; i++)
+        if (!strcmp(name, (*i)->name)) return *i;
     if (!name || !strcmp(name, "gloo"))
         fl_fail(
             "fl_dist_init: this build has no Gloo: apt-get install libgloo-dev, then make, or build with "
@@ -389,17 +378,9 @@ static void fl__dist_await(fl_dist_group *d, fl_dist_work *w) {
     while (w->state != FL__DIST_OVER) {
         const double now = fl_dist_now();
         if (fl__dist_link_failure(d->link)) {
-            if (w->state == FL__DIST_QUEUE) {
-                for (fl_dist_work **at = &d->first; *at; at = &(*at)->next)
-                    if (*at == w) {
-                        *at = w->next;
-                        break;
-                    }
-                d->last = NULL;
-                for (fl_dist_work *k = d->first; k; k = k->next) d->last = k;
-                w->state = FL__DIST_OVER;
-                return;
-            }
+            for (; d->first; d->first = d->first->next) d->first->state = FL__DIST_OVER; /* never runs */
+            d->last = NULL;
+            if (w->state == FL__DIST_OVER) return;
             if (!grace) grace = now + (d->left_behind ? 0 : 0.2);
             if (now > grace) {
                 d->left_behind = true;
@@ -415,6 +396,12 @@ static void fl__dist_await(fl_dist_group *d, fl_dist_work *w) {
             fl__dist_link_wait(d->link, now + 1);
         }
     }
+}
+
+/* Until the queue is empty, or the group over. With the lock. */
+static void fl__dist_drain(fl_dist_group *d) {
+    while ((d->last || d->running) && !fl__dist_link_failure(d->link) && !d->left_behind)
+        fl__dist_await(d, d->last ? d->last : d->running);
 }
 
 /* An error of the data's: the control channel may know better, who died; it is given half a second to say
@@ -541,36 +528,56 @@ static bool fl__dist_reducible(const char *fn, fl_dtype dtype, const fl_dist_opt
     return true;
 }
 
-/* One call: checks, maps, runs. times_in, times_out: how many parts of `count` each side has. */
-static bool fl__dist_call(fl_dist_group *d, const char *fn, fl_dist_kind kind, fl_tensor *out,
-                          fl_tensor *in, int root, int64_t times_out, int64_t times_in, fl_dist_opts o) {
-    const bool rooted = root >= 0, reduces = kind == FL_DIST_ALL_REDUCE || kind == FL_DIST_REDUCE ||
-                                             kind == FL_DIST_REDUCE_SCATTER;
+/* Parts of `count` elements that a side of a call has here; 0: it has none. */
+static int64_t fl__dist_parts(const fl_dist_group *d, char side, int root) {
+    if (side == '-' || (side == 'r' && root != d->rank)) return 0;
+    return side == 'n' || side == 'r' ? d->size : 1;
+}
+
+/* The count of a call on tensors that are there where its form wants them; -1 after fl_fail. */
+static int64_t fl__dist_count(const fl_dist_group *d, const fl__dist_form *f, bool pair,
+                              const fl_tensor *out, const fl_tensor *in, int root, const fl_dist_opts *o) {
+    const int64_t outs = fl__dist_parts(d, f->out, root), ins = fl__dist_parts(d, f->in, root);
+    if (f->rooted && (root < 0 || root >= d->size))
+        return fl_fail("%s: rank %d of %d", f->fn, root, d->size), -1;
+    if (pair && root == d->rank) return fl_fail("%s: rank %d is this one", f->fn, root), -1;
+    if ((outs && !out) || (ins && !in))
+        return fl_fail("%s: the %s is NULL", f->fn, outs && !out && f->in != '-' ? "result" : "tensor"), -1;
+    if ((outs && out->weak) || (ins && in->weak))
+        return fl_fail("%s: a number has no memory: fl_full makes a tensor", f->fn), -1;
+    if (outs && !fl_writable(f->fn, out)) return -1;
+    if (!outs && !ins) return 0;
+    const fl_tensor *one = outs ? out : in;
+    const int64_t parts = outs ? outs : ins, n = fl_numel(one) / parts;
+    if (outs && ins && (out->dtype != in->dtype || fl_numel(out) != n * outs || fl_numel(in) != n * ins))
+        return fl_fail("%s: %s %s from %s %s with %d ranks", f->fn, fl_dtype_name(out->dtype),
+                       FL_SHAPE_TEXT(out), fl_dtype_name(in->dtype), FL_SHAPE_TEXT(in), d->size),
+               -1;
+    if (fl_numel(one) != n * parts)
+        return fl_fail("%s: %s is not divisible by %d ranks", f->fn, FL_SHAPE_TEXT(one), d->size), -1;
+    return !f->reduces || fl__dist_reducible(f->fn, one->dtype, o) ? n : -1;
+}
+
+/* One call: checks, maps, runs. A side that the call does not have here is not looked at. */
+static bool fl__dist_call(fl_dist_group *d, fl_dist_kind kind, fl_tensor *out, fl_tensor *in, int root,
+                          fl_dist_opts o) {
+    const fl__dist_form *f = fl__dist_form_of((int)kind);
+    if (!fl__dist_ready_for(d, f->fn)) return false;
+    const int64_t n = fl__dist_count(d, f, kind == FL_DIST_SEND || kind == FL_DIST_RECV, out, in, root, &o);
+    if (n < 0) return false;
+    if (!fl__dist_parts(d, f->out, root)) out = NULL;
+    if (!fl__dist_parts(d, f->in, root)) in = NULL;
     const fl_tensor *one = out ? out : in;
-    if (!fl__dist_ready_for(d, fn)) return false;
-    if (rooted && root >= d->size) return fl_fail("%s: rank %d of %d", fn, root, d->size);
-    if ((out && out->weak) || (in && in->weak))
-        return fl_fail("%s: a number has no memory: fl_full makes a tensor", fn);
-    if (out && !fl_writable(fn, out)) return false;
-    const int64_t n = one ? fl_numel(one) / (out ? times_out : times_in) : 0;
-    if (out && in &&
-        (out->dtype != in->dtype || fl_numel(out) != n * times_out || fl_numel(in) != n * times_in))
-        return fl_fail("%s: %s %s from %s %s with %d ranks", fn, fl_dtype_name(out->dtype),
-                       FL_SHAPE_TEXT(out), fl_dtype_name(in->dtype), FL_SHAPE_TEXT(in), d->size);
-    if (one && fl_numel(one) != n * (out ? times_out : times_in))
-        return fl_fail("%s: %s is not divisible by %d ranks", fn, FL_SHAPE_TEXT(one), d->size);
-    if (reduces && !fl__dist_reducible(fn, one->dtype, &o)) return false;
     fl_scope s = fl_scope_begin();
     fl_dist_work *w = fl_obj_new(sizeof *w, fl__dist_drop_work);
     void *out_bytes = NULL, *in_bytes = NULL;
-    const bool in_place = in == NULL && kind != FL_DIST_RECV && kind != FL_DIST_SCATTER;
     bool ok = w != NULL;
     if (ok) {
         w->group = w->held = d;
         d->works++;
         w->ended = w->ok = false;
         w->state = FL__DIST_OVER;
-        ok = fl__dist_map(&w->out, out, in_place ? FL_READ | FL_WRITE : FL_WRITE, &out_bytes) &&
+        ok = fl__dist_map(&w->out, out, FL_WRITE | (f->out == '=' ? FL_READ : 0), &out_bytes) &&
              fl__dist_map(&w->in, in, FL_READ, &in_bytes);
         snprintf(w->error, sizeof w->error, "its tensors could not be mapped");
         if (!ok) w->group = NULL;
@@ -601,16 +608,8 @@ static bool fl__dist_call(fl_dist_group *d, const char *fn, fl_dist_kind kind, f
     return ok;
 }
 
-static bool fl__dist_given(const char *fn, const fl_dist_group *d, const fl_tensor *t, const char *what,
-                           int root) {
-    if (root < 0) return fl_fail("%s: rank %d of %d", fn, root, fl_dist_size(d));
-    return t || fl_error() || fl_fail("%s: %s is NULL", fn, what);
-}
-
 FL_API bool fl_dist_all_reduce_opt(fl_dist_group *d, fl_tensor *t, fl_dist_opts o) {
-    static const char fn[] = "fl_dist_all_reduce";
-    return fl__dist_given(fn, d, t, "the tensor", 0) &&
-           fl__dist_call(d, fn, FL_DIST_ALL_REDUCE, t, NULL, -1, 1, 1, o);
+    return fl__dist_call(d, FL_DIST_ALL_REDUCE, t, NULL, -1, o);
 }
 
 FL_API bool fl_dist_all_reduce_multiple_opt(fl_dist_group *d, fl_tensor *const *t, int n,
@@ -627,83 +626,50 @@ FL_API bool fl_dist_all_reduce_multiple_opt(fl_dist_group *d, fl_tensor *const *
 }
 
 FL_API bool fl_dist_all_gather_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, fl_dist_opts o) {
-    static const char fn[] = "fl_dist_all_gather";
-    return fl__dist_given(fn, d, out, "the result", 0) && fl__dist_given(fn, d, in, "the tensor", 0) &&
-           fl__dist_call(d, fn, FL_DIST_ALL_GATHER, out, in, -1, fl_dist_size(d), 1, o);
+    return fl__dist_call(d, FL_DIST_ALL_GATHER, out, in, -1, o);
 }
 
 FL_API bool fl_dist_reduce_scatter_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, fl_dist_opts o) {
-    static const char fn[] = "fl_dist_reduce_scatter";
-    return fl__dist_given(fn, d, out, "the result", 0) && fl__dist_given(fn, d, in, "the tensor", 0) &&
-           fl__dist_call(d, fn, FL_DIST_REDUCE_SCATTER, out, in, -1, 1, fl_dist_size(d), o);
+    return fl__dist_call(d, FL_DIST_REDUCE_SCATTER, out, in, -1, o);
 }
 
 FL_API bool fl_dist_broadcast_opt(fl_dist_group *d, fl_tensor *t, int root, fl_dist_opts o) {
-    static const char fn[] = "fl_dist_broadcast";
-    return fl__dist_given(fn, d, t, "the tensor", root) &&
-           fl__dist_call(d, fn, FL_DIST_BROADCAST, t, NULL, root, 1, 1, o);
+    return fl__dist_call(d, FL_DIST_BROADCAST, t, NULL, root, o);
 }
 
 FL_API bool fl_dist_reduce_opt(fl_dist_group *d, fl_tensor *t, int root, fl_dist_opts o) {
-    static const char fn[] = "fl_dist_reduce";
-    return fl__dist_given(fn, d, t, "the tensor", root) &&
-           fl__dist_call(d, fn, FL_DIST_REDUCE, t, NULL, root, 1, 1, o);
+    return fl__dist_call(d, FL_DIST_REDUCE, t, NULL, root, o);
 }
 
-FL_API bool fl_dist_gather_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, int root,
-                               fl_dist_opts o) {
-    static const char fn[] = "fl_dist_gather";
-    const bool here = root == fl_dist_rank(d);
-    return (!here || fl__dist_given(fn, d, out, "the result", root)) &&
-           fl__dist_given(fn, d, in, "the tensor", root) &&
-           fl__dist_call(d, fn, FL_DIST_GATHER, here ? out : NULL, in, root, fl_dist_size(d), 1, o);
+FL_API bool fl_dist_gather_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, int root, fl_dist_opts o) {
+    return fl__dist_call(d, FL_DIST_GATHER, out, in, root, o);
 }
 
-FL_API bool fl_dist_scatter_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, int root,
-                                fl_dist_opts o) {
-    static const char fn[] = "fl_dist_scatter";
-    const bool here = root == fl_dist_rank(d);
-    return fl__dist_given(fn, d, out, "the result", root) &&
-           (!here || fl__dist_given(fn, d, in, "the tensor", root)) &&
-           fl__dist_call(d, fn, FL_DIST_SCATTER, out, here ? in : NULL, root, 1, fl_dist_size(d), o);
+FL_API bool fl_dist_scatter_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, int root, fl_dist_opts o) {
+    return fl__dist_call(d, FL_DIST_SCATTER, out, in, root, o);
 }
 
 FL_API bool fl_dist_all_to_all_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, fl_dist_opts o) {
-    static const char fn[] = "fl_dist_all_to_all";
-    return fl__dist_given(fn, d, out, "the result", 0) && fl__dist_given(fn, d, in, "the tensor", 0) &&
-           fl__dist_call(d, fn, FL_DIST_ALL_TO_ALL, out, in, -1, fl_dist_size(d), fl_dist_size(d), o);
-}
-
-static bool fl__dist_other(const char *fn, const fl_dist_group *d, int rank) {
-    return rank != fl_dist_rank(d) || fl_fail("%s: rank %d is this one", fn, rank);
+    return fl__dist_call(d, FL_DIST_ALL_TO_ALL, out, in, -1, o);
 }
 
 FL_API bool fl_dist_send_opt(fl_dist_group *d, fl_tensor *t, int to, fl_dist_opts o) {
-    static const char fn[] = "fl_dist_send";
-    return fl__dist_given(fn, d, t, "the tensor", to) && fl__dist_other(fn, d, to) &&
-           fl__dist_call(d, fn, FL_DIST_SEND, NULL, t, to, 1, 1, o);
+    return fl__dist_call(d, FL_DIST_SEND, NULL, t, to, o);
 }
 
 FL_API bool fl_dist_recv_opt(fl_dist_group *d, fl_tensor *t, int from, fl_dist_opts o) {
-    static const char fn[] = "fl_dist_recv";
-    return fl__dist_given(fn, d, t, "the tensor", from) && fl__dist_other(fn, d, from) &&
-           fl__dist_call(d, fn, FL_DIST_RECV, t, NULL, from, 1, 1, o);
+    return fl__dist_call(d, FL_DIST_RECV, t, NULL, from, o);
 }
 
 FL_API bool fl_dist_barrier(fl_dist_group *d) {
-    return fl__dist_call(d, "fl_dist_barrier", FL_DIST_BARRIER, NULL, NULL, -1, 1, 1,
-                         (fl_dist_opts){.scale = 0});
+    return fl__dist_call(d, FL_DIST_BARRIER, NULL, NULL, -1, (fl_dist_opts){.scale = 0});
 }
 
 FL_API bool fl_dist_sync(fl_dist_group *d) {
     if (!fl__dist_ready_for(d, "fl_dist_sync")) return false;
     if (!d->link) return true;
     fl__dist_link_lock(d->link, true);
-    while (d->last || d->running) {
-        fl_dist_work *w = d->last ? d->last : d->running;
-        fl__dist_await(d, w);
-        if (d->left_behind || fl__dist_link_failure(d->link)) break;
-    }
+    fl__dist_drain(d);
     const bool fine = !fl__dist_link_failure(d->link);
     fl__dist_link_lock(d->link, false);
     return fine || fl_fail("fl_dist_sync: %s", fl_dist_failure(d).text);
@@ -739,27 +705,12 @@ static void fl__dist_list(fl_dist_group *d, bool add) {
     pthread_mutex_unlock(&fl__dist_groups_lock);
 }
 
-/* Its thread takes no signals: they are for the program's own; SIGPIPE of libraries is for nobody. */
-static int fl__dist_create(pthread_t *thread, fl_dist_group *d) {
-#ifdef _WIN32
-    return pthread_create(thread, NULL, fl__dist_carry, d);
-#else
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    const int reason = pthread_create(thread, NULL, fl__dist_carry, d);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return reason;
-#endif
-}
-
 /* Starts the group's thread, which opens the implementation. */
 static bool fl__dist_start(fl_dist_group *d, double deadline) {
     d->place = (fl_dist_place){
         d->rank, d->size, fl__dist_link_address(d->link), d->prefix, fl__dist_link_store(d->link),
         deadline};
-    const int reason = fl__dist_create(&d->thread, d);
-    if (reason) return fl_fail("fl_dist_init: a thread: %s", strerror(reason));
+    if (!fl__dist_thread(&d->thread, fl__dist_carry, d)) return false;
     fl__dist_link_lock(d->link, true);
     while (!d->opened && !fl__dist_link_failure(d->link) && fl_dist_now() < deadline + 1)
         fl__dist_link_wait(d->link, deadline + 1);
@@ -863,8 +814,7 @@ FL_API void fl_dist_close(fl_dist_group *d) {
         const fl_dist_failure_info f = fl_dist_failure(d);
         if (fl_error() && !f.kind) fl_dist_abort(d, fl_error());
         fl__dist_link_lock(d->link, true);
-        while ((d->first || d->running) && !fl__dist_link_failure(d->link) && !d->left_behind)
-            fl__dist_await(d, d->last ? d->last : d->running);
+        fl__dist_drain(d);
         fl__dist_link_lock(d->link, false);
         fl__dist_stop(d);
         d->failure = fl_dist_failure(d);

@@ -114,6 +114,14 @@ FL_API void fl_dist_fold(fl_dist_reduction reduction, fl_dtype dtype, void *acc,
 FL_API bool fl_dist_run(const fl_dist_impl *impl, void *self, int rank, int size, const fl_dist_call *c);
 
 /* private */
+/* What a kind of call takes: a side has a part of `count` elements ('1'), one for each rank ('n'), those at
+   the root only ('r'), a part in place ('='), or nothing ('-'). */
+typedef struct fl__dist_form {
+    const char *fn; /* "fl_dist_all_reduce" */
+    char out, in;
+    bool rooted, reduces;
+} fl__dist_form;
+FL_PRIVATE const fl__dist_form *fl__dist_form_of(int kind);
 FL_PRIVATE bool fl__dist_short(const fl_dist_call *c);
 
 #ifdef __cplusplus
@@ -134,11 +142,25 @@ FL_API double fl_dist_now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+FL_PRIVATE const fl__dist_form *fl__dist_form_of(int kind) {
+    static const fl__dist_form forms[FL_DIST_KINDS] = {
+        [FL_DIST_NONE] = {"fl_dist_?", '-', '-', false, false},
+        [FL_DIST_ALL_REDUCE] = {"fl_dist_all_reduce", '=', '-', false, true},
+        [FL_DIST_ALL_GATHER] = {"fl_dist_all_gather", 'n', '1', false, false},
+        [FL_DIST_REDUCE_SCATTER] = {"fl_dist_reduce_scatter", '1', 'n', false, true},
+        [FL_DIST_BROADCAST] = {"fl_dist_broadcast", '=', '-', true, false},
+        [FL_DIST_REDUCE] = {"fl_dist_reduce", '=', '-', true, true},
+        [FL_DIST_GATHER] = {"fl_dist_gather", 'r', '1', true, false},
+        [FL_DIST_SCATTER] = {"fl_dist_scatter", '1', 'r', true, false},
+        [FL_DIST_ALL_TO_ALL] = {"fl_dist_all_to_all", 'n', 'n', false, false},
+        [FL_DIST_SEND] = {"fl_dist_send", '-', '1', true, false},
+        [FL_DIST_RECV] = {"fl_dist_recv", '1', '-', true, false},
+        [FL_DIST_BARRIER] = {"fl_dist_barrier", '-', '-', false, false}};
+    return &forms[kind >= 0 && kind < FL_DIST_KINDS ? kind : FL_DIST_NONE];
+}
+
 FL_API const char *fl_dist_kind_name(fl_dist_kind kind) {
-    static const char *const names[] = {
-        "nothing", "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather",
-        "scatter", "all_to_all", "send",       "recv",           "barrier"};
-    return kind >= 0 && kind < FL_DIST_KINDS ? names[kind] : "?";
+    return fl__dist_form_of((int)kind)->fn + sizeof "fl_dist_" - 1;
 }
 
 /* ---- sums and the like ---- */
@@ -146,7 +168,7 @@ FL_API const char *fl_dist_kind_name(fl_dist_kind kind) {
 #define FL__DIST_ADD(a, b) ((a) + (b))
 #define FL__DIST_LESS(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
 #define FL__DIST_MORE(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
-/* In blocks of a constant length, which compilers turn into vectors. `wide` is unsigned where sums wrap. */
+/* In blocks of a constant length, which compilers turn into vectors. */
 #define FL__DIST_LOOP(T, wide, load, store, f)                                                      \
     for (int64_t i = 0; i < n; i += 16) {                                                           \
         if (n - i >= 16)                                                                            \
@@ -155,30 +177,32 @@ FL_API const char *fl_dist_kind_name(fl_dist_kind kind) {
         else                                                                                        \
             for (int64_t k = i; k < n; k++) a[k] = (T)store(f((wide)load(a[k]), (wide)load(b[k]))); \
     }
-#define FL__DIST_FOLD(name, T, sum, wide, load, store)                                            \
-    static void fl__dist_fold_##name(fl_dist_reduction r, void *acc, const void *in, int64_t n) { \
-        T *restrict a = acc;                                                                      \
-        const T *restrict b = in;                                                                 \
-        if (r == FL_DIST_MIN)                                                                     \
-            FL__DIST_LOOP(T, wide, load, store, FL__DIST_LESS)                                    \
-        else if (r == FL_DIST_MAX)                                                                \
-            FL__DIST_LOOP(T, wide, load, store, FL__DIST_MORE)                                    \
-        else                                                                                      \
-            FL__DIST_LOOP(T, sum, load, store, FL__DIST_ADD)                                      \
+#define FL__DIST_FOLD(D, T, sum, wide, load, store)                                            \
+    static void fl__dist_fold_##D(fl_dist_reduction r, void *acc, const void *in, int64_t n) { \
+        T *restrict a = acc;                                                                   \
+        const T *restrict b = in;                                                              \
+        if (r == FL_DIST_MIN)                                                                  \
+            FL__DIST_LOOP(T, wide, load, store, FL__DIST_LESS)                                 \
+        else if (r == FL_DIST_MAX)                                                             \
+            FL__DIST_LOOP(T, wide, load, store, FL__DIST_MORE)                                 \
+        else                                                                                   \
+            FL__DIST_LOOP(T, sum, load, store, FL__DIST_ADD)                                   \
     }
-#define FL__DIST_AS_IS(x) (x)
-FL__DIST_FOLD(u8, uint8_t, uint8_t, uint8_t, FL__DIST_AS_IS, FL__DIST_AS_IS)
-FL__DIST_FOLD(i8, int8_t, uint8_t, int8_t, FL__DIST_AS_IS, FL__DIST_AS_IS)
-FL__DIST_FOLD(i16, int16_t, uint16_t, int16_t, FL__DIST_AS_IS, FL__DIST_AS_IS)
-FL__DIST_FOLD(u16, uint16_t, uint16_t, uint16_t, FL__DIST_AS_IS, FL__DIST_AS_IS)
-FL__DIST_FOLD(i32, int32_t, uint32_t, int32_t, FL__DIST_AS_IS, FL__DIST_AS_IS)
-FL__DIST_FOLD(u32, uint32_t, uint32_t, uint32_t, FL__DIST_AS_IS, FL__DIST_AS_IS)
-FL__DIST_FOLD(i64, int64_t, uint64_t, int64_t, FL__DIST_AS_IS, FL__DIST_AS_IS)
-FL__DIST_FOLD(u64, uint64_t, uint64_t, uint64_t, FL__DIST_AS_IS, FL__DIST_AS_IS)
-FL__DIST_FOLD(f32, float, float, float, FL__DIST_AS_IS, FL__DIST_AS_IS)
-FL__DIST_FOLD(f64, double, double, double, FL__DIST_AS_IS, FL__DIST_AS_IS)
-FL__DIST_FOLD(f16, uint16_t, float, float, flm_f16_to_f32, flm_f32_to_f16)
-FL__DIST_FOLD(bf16, uint16_t, float, float, flm_bf16_to_f32, flm_f32_to_bf16)
+/* X(dtype, its type, that of sums, which is unsigned where they wrap, that of comparisons, load, store) */
+#define FL__DIST_DTYPES(X)                                         \
+    X(U8, uint8_t, uint8_t, uint8_t, , )                           \
+    X(I8, int8_t, uint8_t, int8_t, , )                             \
+    X(I16, int16_t, uint16_t, int16_t, , )                         \
+    X(U16, uint16_t, uint16_t, uint16_t, , )                       \
+    X(I32, int32_t, uint32_t, int32_t, , )                         \
+    X(U32, uint32_t, uint32_t, uint32_t, , )                       \
+    X(I64, int64_t, uint64_t, int64_t, , )                         \
+    X(U64, uint64_t, uint64_t, uint64_t, , )                       \
+    X(F32, float, float, float, , )                                \
+    X(F64, double, double, double, , )                             \
+    X(F16, uint16_t, float, float, flm_f16_to_f32, flm_f32_to_f16) \
+    X(BF16, uint16_t, float, float, flm_bf16_to_f32, flm_f32_to_bf16)
+FL__DIST_DTYPES(FL__DIST_FOLD)
 
 static void fl__dist_fold_b8(fl_dist_reduction r, void *acc, const void *in, int64_t n) {
     uint8_t *a = acc;
@@ -188,12 +212,9 @@ static void fl__dist_fold_b8(fl_dist_reduction r, void *acc, const void *in, int
 
 FL_API void fl_dist_fold(fl_dist_reduction reduction, fl_dtype dtype, void *acc, const void *in,
                          int64_t n) {
+#define FL__DIST_ENTRY(D, T, sum, wide, load, store) [FL_##D] = fl__dist_fold_##D,
     static void (*const fold[FL_DTYPE_COUNT])(fl_dist_reduction, void *, const void *, int64_t) = {
-        [FL_B8] = fl__dist_fold_b8,   [FL_U8] = fl__dist_fold_u8,     [FL_I8] = fl__dist_fold_i8,
-        [FL_I16] = fl__dist_fold_i16, [FL_I32] = fl__dist_fold_i32,   [FL_I64] = fl__dist_fold_i64,
-        [FL_U16] = fl__dist_fold_u16, [FL_U32] = fl__dist_fold_u32,   [FL_U64] = fl__dist_fold_u64,
-        [FL_F16] = fl__dist_fold_f16, [FL_BF16] = fl__dist_fold_bf16, [FL_F32] = fl__dist_fold_f32,
-        [FL_F64] = fl__dist_fold_f64};
+        FL__DIST_DTYPES(FL__DIST_ENTRY)[FL_B8] = fl__dist_fold_b8};
     if (n > 0) fold[dtype](reduction, acc, in, n);
 }
 
@@ -230,12 +251,28 @@ typedef struct fl__dist_run {
     size_t element; /* bytes */
 } fl__dist_run;
 
-static bool fl__dist_swap(const fl__dist_run *r, int to, const void *out, size_t out_bytes, int from,
-                          void *in, size_t in_bytes) {
-    if (!out_bytes) to = -1;
-    if (!in_bytes) from = -1;
-    return (to < 0 && from < 0) ||
-           r->impl->exchange(r->self, to, out, out_bytes, from, in, in_bytes, r->c->tag, r->c->deadline);
+typedef struct fl__dist_span {
+    char *p;
+    size_t n; /* bytes; 0: nothing is sent or comes */
+} fl__dist_span;
+
+static fl__dist_span fl__dist_bytes(const void *p, size_t n) {
+    return (fl__dist_span){(char *)(uintptr_t)p, n};
+}
+
+/* Sends `out` to rank `to` while `in` comes from rank `from`. */
+static bool fl__dist_swap(const fl__dist_run *r, int to, fl__dist_span out, int from, fl__dist_span in) {
+    return (!out.n && !in.n) ||
+           r->impl->exchange(r->self, out.n ? to : -1, out.p, out.n, in.n ? from : -1, in.p, in.n,
+                             r->c->tag, r->c->deadline);
+}
+
+static bool fl__dist_give(const fl__dist_run *r, int to, fl__dist_span out) {
+    return fl__dist_swap(r, to, out, -1, fl__dist_bytes(NULL, 0));
+}
+
+static bool fl__dist_get(const fl__dist_run *r, int from, fl__dist_span in) {
+    return fl__dist_swap(r, -1, fl__dist_bytes(NULL, 0), from, in);
 }
 
 /* Rank `by` further in the ring. */
@@ -243,26 +280,28 @@ static int fl__dist_next(const fl__dist_run *r, int by) {
     return (r->rank + by % r->size + r->size) % r->size;
 }
 
-/* Where part i of n elements begins. */
-static int64_t fl__dist_begin(const fl__dist_run *r, int i, int64_t n) {
-    return n / r->size * i + (n % r->size < i ? n % r->size : i);
+/* Part i of n elements at p. */
+static fl__dist_span fl__dist_part_of(const fl__dist_run *r, const void *p, int64_t n, int i) {
+    const int64_t least = n / r->size, more = n % r->size, begin = least * i + (more < i ? more : i);
+    return fl__dist_bytes((const char *)p + (size_t)begin * r->element,
+                          (size_t)(least + (i < more)) * r->element);
 }
 
-static size_t fl__dist_least(size_t a, size_t b) {
-    return a < b ? a : b;
+/* Segment k of s; none past its end. */
+static fl__dist_span fl__dist_segment(fl__dist_span s, size_t k) {
+    const size_t at = k * FL__DIST_SEGMENT, left = at < s.n ? s.n - at : 0;
+    return fl__dist_bytes(s.p + (left ? at : 0), left < FL__DIST_SEGMENT ? left : FL__DIST_SEGMENT);
 }
 
 /* Sends `out` to the next rank, and adds what comes from the one before to `acc`, segment by segment. */
-static bool fl__dist_step(const fl__dist_run *r, const char *out, size_t out_bytes, char *acc,
-                          size_t acc_bytes, char *scratch) {
-    for (size_t at = 0; at < out_bytes || at < acc_bytes; at += FL__DIST_SEGMENT) {
-        const size_t o = at < out_bytes ? fl__dist_least(out_bytes - at, FL__DIST_SEGMENT) : 0;
-        const size_t i = at < acc_bytes ? fl__dist_least(acc_bytes - at, FL__DIST_SEGMENT) : 0;
-        if (!fl__dist_swap(r, fl__dist_next(r, 1), out + at, o, fl__dist_next(r, -1), scratch, i))
+static bool fl__dist_step(const fl__dist_run *r, fl__dist_span out, fl__dist_span acc, char *scratch) {
+    for (size_t k = 0;; k++) {
+        const fl__dist_span o = fl__dist_segment(out, k), i = fl__dist_segment(acc, k);
+        if (!o.n && !i.n) return true;
+        if (!fl__dist_swap(r, fl__dist_next(r, 1), o, fl__dist_next(r, -1), fl__dist_bytes(scratch, i.n)))
             return false;
-        fl_dist_fold(r->c->reduction, r->c->dtype, acc + at, scratch, (int64_t)(i / r->element));
+        fl_dist_fold(r->c->reduction, r->c->dtype, i.p, scratch, (int64_t)(i.n / r->element));
     }
-    return true;
 }
 
 /* Of n elements at p, in place: afterwards this rank has the sum of its part. Part k starts at rank k + 1
@@ -270,13 +309,9 @@ static bool fl__dist_step(const fl__dist_run *r, const char *out, size_t out_byt
 static bool fl__dist_ring_reduce(const fl__dist_run *r, char *p, int64_t n) {
     char *scratch = fl_heap_alloc(FL__DIST_SEGMENT);
     bool ok = scratch != NULL;
-    for (int s = 0; ok && s < r->size - 1; s++) {
-        const int o = fl__dist_next(r, -s - 1), i = fl__dist_next(r, -s - 2);
-        const int64_t o0 = fl__dist_begin(r, o, n), o1 = fl__dist_begin(r, o + 1, n);
-        const int64_t i0 = fl__dist_begin(r, i, n), i1 = fl__dist_begin(r, i + 1, n);
-        ok = fl__dist_step(r, p + (size_t)o0 * r->element, (size_t)(o1 - o0) * r->element,
-                           p + (size_t)i0 * r->element, (size_t)(i1 - i0) * r->element, scratch);
-    }
+    for (int s = 1; ok && s < r->size; s++)
+        ok = fl__dist_step(r, fl__dist_part_of(r, p, n, fl__dist_next(r, -s)),
+                           fl__dist_part_of(r, p, n, fl__dist_next(r, -s - 1)), scratch);
     fl_heap_free(scratch);
     return ok;
 }
@@ -284,13 +319,22 @@ static bool fl__dist_ring_reduce(const fl__dist_run *r, char *p, int64_t n) {
 /* Of n elements at p, of which each rank has its part: afterwards all have all. */
 static bool fl__dist_ring_gather(const fl__dist_run *r, char *p, int64_t n) {
     bool ok = true;
-    for (int s = 0; ok && s < r->size - 1; s++) {
-        const int o = fl__dist_next(r, -s), i = fl__dist_next(r, -s - 1);
-        const int64_t o0 = fl__dist_begin(r, o, n), o1 = fl__dist_begin(r, o + 1, n);
-        const int64_t i0 = fl__dist_begin(r, i, n), i1 = fl__dist_begin(r, i + 1, n);
-        ok = fl__dist_swap(r, fl__dist_next(r, 1), p + (size_t)o0 * r->element,
-                           (size_t)(o1 - o0) * r->element, fl__dist_next(r, -1),
-                           p + (size_t)i0 * r->element, (size_t)(i1 - i0) * r->element);
+    for (int s = 0; ok && s < r->size - 1; s++)
+        ok = fl__dist_swap(r, fl__dist_next(r, 1), fl__dist_part_of(r, p, n, fl__dist_next(r, -s)),
+                           fl__dist_next(r, -1), fl__dist_part_of(r, p, n, fl__dist_next(r, -s - 1)));
+    return ok;
+}
+
+/* Part k of out is what rank k has for this one: `bytes` at in + k * apart. */
+static bool fl__dist_pairs(const fl__dist_run *r, char *out, const char *in, size_t bytes, size_t apart) {
+    bool ok = true;
+    for (int s = 0; ok && s < r->size; s++) {
+        const size_t to = (size_t)fl__dist_next(r, s), from = (size_t)fl__dist_next(r, -s);
+        if (s)
+            ok = fl__dist_swap(r, (int)to, fl__dist_bytes(in + to * apart, bytes), (int)from,
+                               fl__dist_bytes(out + from * bytes, bytes));
+        else if (bytes)
+            memcpy(out + from * bytes, in + to * apart, bytes);
     }
     return ok;
 }
@@ -299,11 +343,7 @@ static bool fl__dist_ring_gather(const fl__dist_run *r, char *p, int64_t n) {
    bytes. */
 static bool fl__dist_all_reduce_small(const fl__dist_run *r, char *p, size_t bytes) {
     char *all = fl_heap_alloc((size_t)r->size * bytes);
-    bool ok = all != NULL;
-    if (ok) memcpy(all + (size_t)r->rank * bytes, p, bytes);
-    for (int s = 1; ok && s < r->size; s++)
-        ok = fl__dist_swap(r, fl__dist_next(r, s), p, bytes, fl__dist_next(r, -s),
-                           all + (size_t)fl__dist_next(r, -s) * bytes, bytes);
+    const bool ok = all && fl__dist_pairs(r, all, p, bytes, 0);
     for (int k = 1; ok && k < r->size; k++)
         fl_dist_fold(r->c->reduction, r->c->dtype, all, all + (size_t)k * bytes, r->c->count);
     if (ok) memcpy(p, all, bytes);
@@ -311,17 +351,8 @@ static bool fl__dist_all_reduce_small(const fl__dist_run *r, char *p, size_t byt
     return ok;
 }
 
-static bool fl__dist_all_reduce(const fl__dist_run *r) {
-    const size_t bytes = (size_t)r->c->count * r->element;
-    if (bytes <= FL__DIST_SMALL || (r->size == 2 && bytes <= FL__DIST_SEGMENT))
-        return fl__dist_all_reduce_small(r, r->c->out, bytes);
-    return fl__dist_ring_reduce(r, r->c->out, r->c->count) &&
-           fl__dist_ring_gather(r, r->c->out, r->c->count);
-}
-
 /* The sum of this rank's part travels in two buffers, one of them `out`. */
-static bool fl__dist_reduce_scatter(const fl__dist_run *r) {
-    const size_t bytes = (size_t)r->c->count * r->element;
+static bool fl__dist_reduce_scatter(const fl__dist_run *r, size_t bytes) {
     const char *in = r->c->in, *have = in + (size_t)fl__dist_next(r, -1) * bytes;
     char *sum[2] = {r->c->out, r->size > 2 ? fl_heap_alloc(bytes) : NULL};
     char *scratch = fl_heap_alloc(FL__DIST_SEGMENT);
@@ -329,7 +360,7 @@ static bool fl__dist_reduce_scatter(const fl__dist_run *r) {
     for (int s = 0; ok && s < r->size - 1; s++) {
         char *to = sum[(r->size - 2 - s) % 2];
         memcpy(to, in + (size_t)fl__dist_next(r, -s - 2) * bytes, bytes);
-        ok = fl__dist_step(r, have, bytes, to, bytes, scratch);
+        ok = fl__dist_step(r, fl__dist_bytes(have, bytes), fl__dist_bytes(to, bytes), scratch);
         have = to;
     }
     fl_heap_free(scratch);
@@ -338,90 +369,44 @@ static bool fl__dist_reduce_scatter(const fl__dist_run *r) {
 }
 
 /* Along the ring from the root, a segment behind the other. */
-static bool fl__dist_broadcast_chain(const fl__dist_run *r, char *p, size_t bytes) {
+static bool fl__dist_broadcast_chain(const fl__dist_run *r, fl__dist_span all) {
     const int place = fl__dist_next(r, -r->c->root);
     const bool first = place == 0, last = place == r->size - 1;
-    const size_t segments = (bytes + FL__DIST_SEGMENT - 1) / FL__DIST_SEGMENT;
-    for (size_t k = 0; k < segments + !first; k++) {
-        const size_t o = first ? k : k - 1; /* the segment to send on; none at first */
-        const bool sends = !last && (first || k), takes = !first && k < segments;
-        const size_t o_at = o * FL__DIST_SEGMENT, i_at = k * FL__DIST_SEGMENT;
-        if (!fl__dist_swap(r, fl__dist_next(r, 1), p + (sends ? o_at : 0),
-                           sends ? fl__dist_least(bytes - o_at, FL__DIST_SEGMENT) : 0,
-                           fl__dist_next(r, -1), p + (takes ? i_at : 0),
-                           takes ? fl__dist_least(bytes - i_at, FL__DIST_SEGMENT) : 0))
-            return false;
+    bool ok = true;
+    for (size_t k = 0; ok && k * FL__DIST_SEGMENT < all.n + (first ? 0 : FL__DIST_SEGMENT); k++) {
+        fl__dist_span out = {0}, in = {0};
+        if (!last && (first || k)) out = fl__dist_segment(all, k - !first);
+        if (!first) in = fl__dist_segment(all, k);
+        ok = fl__dist_swap(r, fl__dist_next(r, 1), out, fl__dist_next(r, -1), in);
     }
-    return true;
+    return ok;
 }
 
 /* In each round those who have it send it as far again. */
-static bool fl__dist_broadcast_tree(const fl__dist_run *r, char *p, size_t bytes) {
-    const int place = (r->rank - r->c->root + r->size) % r->size;
+static bool fl__dist_broadcast_tree(const fl__dist_run *r, fl__dist_span all) {
+    const int place = fl__dist_next(r, -r->c->root);
     bool ok = true;
     for (int d = 1; ok && d < r->size; d *= 2) {
         if (place < d && place + d < r->size)
-            ok = fl__dist_swap(r, fl__dist_next(r, d), p, bytes, -1, NULL, 0);
+            ok = fl__dist_give(r, fl__dist_next(r, d), all);
         else if (place >= d && place < 2 * d)
-            ok = fl__dist_swap(r, -1, NULL, 0, fl__dist_next(r, -d), p, bytes);
+            ok = fl__dist_get(r, fl__dist_next(r, -d), all);
     }
     return ok;
 }
 
-static bool fl__dist_broadcast(const fl__dist_run *r) {
-    const size_t bytes = (size_t)r->c->count * r->element;
-    return bytes > FL__DIST_SEGMENT ? fl__dist_broadcast_chain(r, r->c->out, bytes)
-                                    : fl__dist_broadcast_tree(r, r->c->out, bytes);
-}
-
-/* Each rank's part of the result goes to the root. */
-static bool fl__dist_reduce(const fl__dist_run *r) {
-    char *p = r->c->out;
-    const int64_t n = r->c->count;
-    bool ok = fl__dist_ring_reduce(r, p, n);
-    for (int k = 0; ok && k < r->size; k++) {
-        const size_t begin = (size_t)fl__dist_begin(r, k, n) * r->element;
-        const size_t bytes = (size_t)fl__dist_begin(r, k + 1, n) * r->element - begin;
-        if (k == r->c->root) continue;
-        if (r->rank == k)
-            ok = fl__dist_swap(r, r->c->root, p + begin, bytes, -1, NULL, 0);
-        else if (r->rank == r->c->root)
-            ok = fl__dist_swap(r, -1, NULL, 0, k, p + begin, bytes);
-    }
-    return ok;
-}
-
-/* Parts of all ranks to the root, or from it. */
-static bool fl__dist_star(const fl__dist_run *r, bool gather) {
-    const size_t bytes = (size_t)r->c->count * r->element;
-    const char *in = r->c->in;
-    char *out = r->c->out;
+/* The parts of n elements, of which this rank has `own`, to the root's `whole`, or from there. */
+static bool fl__dist_star(const fl__dist_run *r, const void *whole, int64_t n, fl__dist_span own,
+                          bool gather) {
     const int root = r->c->root;
-    if (r->rank != root)
-        return gather ? fl__dist_swap(r, root, in, bytes, -1, NULL, 0)
-                      : fl__dist_swap(r, -1, NULL, 0, root, out, bytes);
+    if (r->rank != root) return gather ? fl__dist_give(r, root, own) : fl__dist_get(r, root, own);
     bool ok = true;
     for (int k = 0; ok && k < r->size; k++) {
-        const size_t at = (size_t)k * bytes;
-        if (k == root && bytes)
-            memcpy(gather ? out + at : out, gather ? in : in + at, bytes);
-        else if (gather)
-            ok = fl__dist_swap(r, -1, NULL, 0, k, out + at, bytes);
-        else
-            ok = fl__dist_swap(r, k, in + at, bytes, -1, NULL, 0);
-    }
-    return ok;
-}
-
-static bool fl__dist_all_to_all(const fl__dist_run *r) {
-    const size_t bytes = (size_t)r->c->count * r->element;
-    const char *in = r->c->in;
-    char *out = r->c->out;
-    bool ok = true;
-    if (bytes) memcpy(out + (size_t)r->rank * bytes, in + (size_t)r->rank * bytes, bytes);
-    for (int s = 1; ok && s < r->size; s++) {
-        const size_t to = (size_t)fl__dist_next(r, s), from = (size_t)fl__dist_next(r, -s);
-        ok = fl__dist_swap(r, (int)to, in + to * bytes, bytes, (int)from, out + from * bytes, bytes);
+        const fl__dist_span part = fl__dist_part_of(r, whole, n, k);
+        if (k != root)
+            ok = gather ? fl__dist_get(r, k, part) : fl__dist_give(r, k, part);
+        else if (part.n && part.p != own.p)
+            memcpy(gather ? part.p : own.p, gather ? own.p : part.p, part.n);
     }
     return ok;
 }
@@ -431,29 +416,39 @@ static bool fl__dist_barrier(const fl__dist_run *r) {
     char out = 0, in;
     bool ok = true;
     for (int d = 1; ok && d < r->size; d *= 2)
-        ok = fl__dist_swap(r, fl__dist_next(r, d), &out, 1, fl__dist_next(r, -d), &in, 1);
+        ok = fl__dist_swap(r, fl__dist_next(r, d), fl__dist_bytes(&out, 1), fl__dist_next(r, -d),
+                           fl__dist_bytes(&in, 1));
     return ok;
 }
 
 static bool fl__dist_compose(const fl__dist_run *r) {
     const fl_dist_call *c = r->c;
+    const int64_t all = c->count * r->size;
     const size_t bytes = (size_t)c->count * r->element;
+    const fl__dist_span in = fl__dist_bytes(c->in, bytes), out = fl__dist_bytes(c->out, bytes);
     const bool alone = r->size == 1;
     switch (c->kind) {
-    case FL_DIST_ALL_REDUCE: return alone || fl__dist_all_reduce(r);
-    case FL_DIST_REDUCE: return alone || fl__dist_reduce(r);
+    case FL_DIST_ALL_REDUCE:
+        if (alone) return true;
+        if (bytes <= FL__DIST_SMALL || (r->size == 2 && bytes <= FL__DIST_SEGMENT))
+            return fl__dist_all_reduce_small(r, out.p, bytes);
+        return fl__dist_ring_reduce(r, out.p, c->count) && fl__dist_ring_gather(r, out.p, c->count);
+    case FL_DIST_REDUCE: /* each rank's part of the result goes to the root */
+        if (alone || !fl__dist_ring_reduce(r, out.p, c->count)) return alone;
+        return fl__dist_star(r, out.p, c->count, fl__dist_part_of(r, out.p, c->count, r->rank), true);
     case FL_DIST_REDUCE_SCATTER:
         if (alone && bytes) memcpy(c->out, c->in, bytes);
-        return alone || fl__dist_reduce_scatter(r);
+        return alone || fl__dist_reduce_scatter(r, bytes);
     case FL_DIST_ALL_GATHER:
-        if (bytes) memcpy((char *)c->out + (size_t)r->rank * bytes, c->in, bytes);
-        return fl__dist_ring_gather(r, c->out, c->count * r->size);
-    case FL_DIST_BROADCAST: return fl__dist_broadcast(r);
-    case FL_DIST_GATHER: return fl__dist_star(r, true);
-    case FL_DIST_SCATTER: return fl__dist_star(r, false);
-    case FL_DIST_ALL_TO_ALL: return fl__dist_all_to_all(r);
-    case FL_DIST_SEND: return fl__dist_swap(r, c->root, c->in, bytes, -1, NULL, 0);
-    case FL_DIST_RECV: return fl__dist_swap(r, -1, NULL, 0, c->root, c->out, bytes);
+        if (bytes) memcpy(out.p + (size_t)r->rank * bytes, in.p, bytes);
+        return fl__dist_ring_gather(r, out.p, all);
+    case FL_DIST_BROADCAST:
+        return bytes > FL__DIST_SEGMENT ? fl__dist_broadcast_chain(r, out) : fl__dist_broadcast_tree(r, out);
+    case FL_DIST_GATHER: return fl__dist_star(r, c->out, all, in, true);
+    case FL_DIST_SCATTER: return fl__dist_star(r, c->in, all, out, false);
+    case FL_DIST_ALL_TO_ALL: return fl__dist_pairs(r, out.p, in.p, bytes, bytes);
+    case FL_DIST_SEND: return fl__dist_give(r, c->root, in);
+    case FL_DIST_RECV: return fl__dist_get(r, c->root, out);
     case FL_DIST_BARRIER: return fl__dist_barrier(r);
     default: return fl_fail("fl_dist_run: call of kind %d", (int)c->kind);
     }
@@ -468,9 +463,8 @@ FL_API bool fl_dist_run(const fl_dist_impl *impl, void *self, int rank, int size
     const bool own = impl && impl->run && size > 1 && !(impl->prompt && fl__dist_short(c));
     const fl_dist_answer answer = own ? impl->run(self, c) : FL_DIST_DECLINED;
     if (answer == FL_DIST_FAILED || (answer == FL_DIST_DECLINED && !fl__dist_compose(&r))) return false;
-    const bool sums = c->kind == FL_DIST_ALL_REDUCE || c->kind == FL_DIST_REDUCE_SCATTER ||
-                      (c->kind == FL_DIST_REDUCE && rank == c->root);
-    if (sums && c->scale != 1 && answer != FL_DIST_SCALED)
+    const bool has = c->kind != FL_DIST_REDUCE || rank == c->root;
+    if (fl__dist_form_of((int)c->kind)->reduces && has && c->scale != 1 && answer != FL_DIST_SCALED)
         fl__dist_scale(c->dtype, c->out, c->count, c->scale);
     return true;
 }

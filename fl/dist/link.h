@@ -44,6 +44,9 @@ typedef struct fl__dist_guard {
     bool aborted;
     struct fl__dist_guard *next;
 } fl__dist_guard;
+/* Starts *thread, a pthread_t, which takes no signals: they are for the program's own threads, and SIGPIPE of
+   libraries is for nobody. */
+FL_PRIVATE bool fl__dist_thread(void *thread, void *(*run)(void *), void *arg);
 /* Returns when all ranks have come; NULL after fl_fail. */
 FL_PRIVATE fl__dist_link *fl__dist_link_open(const fl__dist_world *w, const char *token,
                                              const char *iface, double heartbeat, double deadline);
@@ -133,7 +136,7 @@ typedef struct fl__dist_bye {
 typedef struct fl__dist_peer {
     int fd; /* -1: none */
     bool bye, warned;
-    int wants; /* it waits for the value of `key` */
+    bool wants; /* it waits for the value of `key` */
     double heard;
     char key[FL__DIST_KEY];
     char *in, *out; /* half a message; what is to be sent */
@@ -183,6 +186,15 @@ struct fl__dist_link {
     fl_dist_failure_info failure;
     fl__dist_guard *guards;
 };
+
+FL_PRIVATE bool fl__dist_thread(void *thread, void *(*run)(void *), void *arg) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    const int reason = pthread_create((pthread_t *)thread, NULL, run, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return !reason || fl_fail("fl_dist_init: a thread: %s", strerror(reason));
+}
 
 FL_PRIVATE void fl__dist_link_lock(fl__dist_link *l, bool on) {
     if (on)
@@ -249,6 +261,13 @@ static void fl__dist_say_all(fl__dist_link *l, fl__dist_word word, const void *b
     for (int i = 0; i < ranks; i++) fl__dist_say(l, &l->peer[i], word, bytes, n, NULL, 0);
 }
 
+static void fl__dist_write(fl__dist_peer *p) {
+    const ssize_t k = send(p->fd, p->out, (size_t)p->n_out, MSG_NOSIGNAL);
+    if (k <= 0) return; /* reading tells */
+    memmove(p->out, p->out + k, (size_t)(p->n_out - k));
+    p->n_out -= k;
+}
+
 static void fl__dist_hang_up(fl__dist_peer *p) {
     fl_dist_socket_close(p->fd);
     p->fd = -1;
@@ -282,7 +301,7 @@ static fl__dist_item *fl__dist_find(const fl__dist_link *l, const char *key) {
 static void fl__dist_answer(fl__dist_link *l, fl__dist_peer *p) {
     const fl__dist_item *i = p->wants ? fl__dist_find(l, p->key) : NULL;
     if (!i) return;
-    p->wants = 0;
+    p->wants = false;
     fl__dist_say(l, p, FL__DIST_VALUE, i->key, sizeof i->key, i->value, i->bytes);
 }
 
@@ -351,16 +370,13 @@ static int64_t fl__dist_store_get(const fl_dist_store *self, const char *key, vo
 
 static char *fl__dist_record_text(const fl__dist_record *r, char *buf, size_t size) {
     const char *const reductions[] = {"sum", "avg", "min", "max", "and", "or"};
-    const bool reduces =
-        r->kind == FL_DIST_ALL_REDUCE || r->kind == FL_DIST_REDUCE_SCATTER || r->kind == FL_DIST_REDUCE;
-    const bool rooted = r->root >= 0;
     int n = snprintf(buf, size, "%s", fl_dist_kind_name((fl_dist_kind)r->kind));
     if (r->dtype)
         n += snprintf(buf + n, size - (size_t)n, " of %" PRId64 " %s", r->count,
                       fl_dtype_name((fl_dtype)r->dtype));
-    if (reduces && r->reduction >= 0 && r->reduction < FL_DIST_REDUCTIONS)
+    if (fl__dist_form_of(r->kind)->reduces && r->reduction >= 0 && r->reduction < FL_DIST_REDUCTIONS)
         n += snprintf(buf + n, size - (size_t)n, " (%s)", reductions[r->reduction]);
-    if (rooted) snprintf(buf + n, size - (size_t)n, ", root %d", (int)r->root);
+    if (r->root >= 0) snprintf(buf + n, size - (size_t)n, ", root %d", (int)r->root);
     return buf;
 }
 
@@ -434,37 +450,33 @@ static uint32_t fl__dist_layout(void) {
     return (uint32_t)(first * 0x10000 + sizeof(fl__dist_record) * 0x100 + sizeof(void *));
 }
 
-static bool fl__dist_refuse(fl__dist_link *l, fl__dist_peer *p, const char *why) {
+static bool fl__dist_refuse(fl__dist_link *l, fl__dist_peer *p, const char *format, ...) FL_PRINTF(3, 4);
+static bool fl__dist_refuse(fl__dist_link *l, fl__dist_peer *p, const char *format, ...) {
+    char why[160];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(why, sizeof why, format, args);
+    va_end(args);
     fl_message(FL_LOG_WARN, "fl_dist: a connection was refused: %s", why);
     fl__dist_say(l, p, FL__DIST_REFUSE, why, strlen(why), NULL, 0);
-    if (p->n_out) {
-        const ssize_t n = send(p->fd, p->out, (size_t)p->n_out, MSG_NOSIGNAL);
-        (void)n; /* they find out anyway */
-    }
+    if (p->n_out) fl__dist_write(p); /* if not, they find out anyway */
     return false;
 }
 
 /* On rank 0: a stranger says who it is. False: it has no place here. */
 static bool fl__dist_welcome(fl__dist_link *l, fl__dist_peer *p, const fl__dist_hello *h) {
-    char why[160];
-    if (h->version != FL__DIST_VERSION || h->layout != fl__dist_layout()) {
-        snprintf(why, sizeof why, "it has version %u and layout %#x, here are %d and %#x", h->version,
-                 h->layout, FL__DIST_VERSION, fl__dist_layout());
-        return fl__dist_refuse(l, p, why);
-    }
+    if (h->version != FL__DIST_VERSION || h->layout != fl__dist_layout())
+        return fl__dist_refuse(l, p, "it has version %u and layout %#x, here are %d and %#x", h->version,
+                               h->layout, FL__DIST_VERSION, fl__dist_layout());
     if (memcmp(h->token, l->token, sizeof l->token))
         return fl__dist_refuse(l, p, "its token is another one");
-    if (h->size != l->size || h->rank < 1 || h->rank >= l->size) {
-        snprintf(why, sizeof why, "it is rank %d of %d, here are %d ranks", (int)h->rank, (int)h->size,
-                 l->size);
-        return fl__dist_refuse(l, p, why);
-    }
+    if (h->size != l->size || h->rank < 1 || h->rank >= l->size)
+        return fl__dist_refuse(l, p, "it is rank %d of %d, here are %d ranks", (int)h->rank, (int)h->size,
+                               l->size);
     fl__dist_peer *place = &l->peer[h->rank];
-    if (place->in) {
-        snprintf(why, sizeof why, "rank %d is here already: do two jobs share an address or a folder?",
-                 (int)h->rank);
-        return fl__dist_refuse(l, p, why);
-    }
+    if (place->in)
+        return fl__dist_refuse(l, p, "rank %d is here already: do two jobs share an address or a folder?",
+                               (int)h->rank);
     *place = *p;
     *p = (fl__dist_peer){.fd = -1};
     place->heard = fl_dist_now();
@@ -475,14 +487,6 @@ static bool fl__dist_welcome(fl__dist_link *l, fl__dist_peer *p, const fl__dist_
         fl__dist_link_changed(l);
     }
     return true;
-}
-
-static void fl__dist_take_value(fl__dist_link *l, const char *body, size_t n) {
-    if (memcmp(body, l->answer.key, FL__DIST_KEY)) return; /* of a get that gave up */
-    l->answer.here = true;
-    l->answer.bytes = (int64_t)(n - FL__DIST_KEY);
-    memcpy(l->answer.value, body + FL__DIST_KEY, n - FL__DIST_KEY);
-    fl__dist_link_changed(l);
 }
 
 /* One message of a rank. False: it makes no sense. */
@@ -501,9 +505,16 @@ static bool fl__dist_take(fl__dist_link *l, int rank, fl__dist_peer *p, fl__dist
     case FL__DIST_GET:
         if (!hub || !key) return false;
         memcpy(p->key, body, sizeof p->key);
-        p->wants = 1;
+        p->wants = true;
         return fl__dist_answer(l, p), true;
-    case FL__DIST_VALUE: return !hub && key && (fl__dist_take_value(l, body, n), true);
+    case FL__DIST_VALUE:
+        if (hub || !key) return false;
+        if (memcmp(body, l->answer.key, FL__DIST_KEY)) return true; /* of a get that gave up */
+        l->answer.here = true;
+        l->answer.bytes = (int64_t)(n - FL__DIST_KEY);
+        memcpy(l->answer.value, body + FL__DIST_KEY, n - FL__DIST_KEY);
+        fl__dist_link_changed(l);
+        return true;
     case FL__DIST_BEAT:
         for (; hub && n >= sizeof r; n -= sizeof r, body += sizeof r)
             fl__dist_compare(l, memcpy(&r, body, sizeof r), rank);
@@ -557,13 +568,6 @@ static bool fl__dist_read(fl__dist_link *l, int i) {
     memmove(p->in, p->in + at, p->n_in - at);
     p->n_in -= at;
     return true;
-}
-
-static void fl__dist_write(fl__dist_peer *p) {
-    const ssize_t k = send(p->fd, p->out, (size_t)p->n_out, MSG_NOSIGNAL);
-    if (k <= 0) return; /* reading tells */
-    memmove(p->out, p->out + k, (size_t)(p->n_out - k));
-    p->n_out -= k;
 }
 
 /* The connection of peer i is over. */
@@ -637,42 +641,35 @@ static void fl__dist_abort_groups(fl__dist_link *l) {
     }
 }
 
-/* Waits for something to do, without the lock. *n: the numbers in `of` of those that are polled. */
-static void fl__dist_poll(fl__dist_link *l, struct pollfd *f, int *of) {
-    int n = 0;
+/* Waits for something to do, without the lock: the pipe, the listener, then the peers. poll passes over what
+   is closed (-1). */
+static bool fl__dist_poll(fl__dist_link *l, struct pollfd *f) {
     const double now = fl_dist_now();
     l->asleep_until = l->next_beat;
     if (l->told != l->noted)
         l->asleep_until = fmin(l->next_beat, fmax(now, l->noted_at + FL__DIST_SOON));
     const double left = l->asleep_until - now;
-    f[n] = (struct pollfd){l->wake[0], POLLIN, 0}, of[n++] = -1;
-    if (l->listener >= 0) f[n] = (struct pollfd){l->listener, POLLIN, 0}, of[n++] = -2;
-    for (int i = 0; i < l->n_peers; i++) {
-        const fl__dist_peer *p = &l->peer[i];
-        if (p->fd < 0) continue;
-        f[n] = (struct pollfd){p->fd, (short)(POLLIN | (p->n_out ? POLLOUT : 0)), 0};
-        of[n++] = i;
-    }
-    of[n] = -3;
+    f[0] = (struct pollfd){l->wake[0], POLLIN, 0};
+    f[1] = (struct pollfd){l->listener, POLLIN, 0};
+    for (int i = 0; i < l->n_peers; i++)
+        f[2 + i] = (struct pollfd){l->peer[i].fd, (short)(POLLIN | (l->peer[i].n_out ? POLLOUT : 0)), 0};
     pthread_mutex_unlock(&l->lock);
-    const int ready = poll(f, (nfds_t)n, left <= 0 ? 0 : (int)(1000 * left) + 1);
+    const int ready = poll(f, (nfds_t)l->n_peers + 2, left <= 0 ? 0 : (int)(1000 * left) + 1);
     pthread_mutex_lock(&l->lock);
-    if (ready < 0) of[0] = -3;
+    return ready > 0;
 }
 
-static void fl__dist_turn(fl__dist_link *l, struct pollfd *f, int *of) {
+static void fl__dist_turn(fl__dist_link *l, struct pollfd *f) {
     char drain[256];
-    fl__dist_poll(l, f, of);
-    for (int k = 0; of[k] != -3; k++) {
-        if (!f[k].revents) continue;
-        if (of[k] == -1)
-            while (read(l->wake[0], drain, sizeof drain) > 0) continue;
-        else if (of[k] == -2)
-            fl__dist_admit(l);
-        else if (l->peer[of[k]].fd == f[k].fd) {
-            if (f[k].revents & POLLOUT) fl__dist_write(&l->peer[of[k]]);
+    if (fl__dist_poll(l, f)) {
+        while (f[0].revents && read(l->wake[0], drain, sizeof drain) > 0) continue;
+        if (f[1].revents) fl__dist_admit(l);
+        for (int i = 0; i < l->n_peers; i++) {
+            const short events = f[2 + i].revents;
+            if (!events || l->peer[i].fd != f[2 + i].fd) continue;
+            if (events & POLLOUT) fl__dist_write(&l->peer[i]);
             errno = 0;
-            if ((f[k].revents & ~POLLOUT) && !fl__dist_read(l, of[k])) fl__dist_lost(l, of[k]);
+            if ((events & ~POLLOUT) && !fl__dist_read(l, i)) fl__dist_lost(l, i);
         }
     }
     const double now = fl_dist_now();
@@ -689,13 +686,12 @@ static void fl__dist_turn(fl__dist_link *l, struct pollfd *f, int *of) {
 
 static void *fl__dist_watch(void *arg) {
     fl__dist_link *l = arg;
-    const size_t most = (size_t)l->n_peers + 3;
-    struct pollfd *f = fl_heap_alloc(most * (sizeof *f + sizeof(int)));
+    struct pollfd *f = fl_heap_alloc(((size_t)l->n_peers + 2) * sizeof *f);
     fl_quiet(+1);
     pthread_mutex_lock(&l->lock);
     if (!f) fl__dist_link_fail(l, FL_DIST_ERROR, l->rank, "rank %d: out of memory", l->rank);
     l->turn = fl_dist_now();
-    while (f && !l->stop) fl__dist_turn(l, f, (int *)(f + most));
+    while (f && !l->stop) fl__dist_turn(l, f);
     pthread_mutex_unlock(&l->lock);
     fl_heap_free(f);
     return NULL;
@@ -842,13 +838,8 @@ static void fl__dist_missing(const fl__dist_link *l, char *buf, size_t size) {
 }
 
 static bool fl__dist_link_start(fl__dist_link *l, double deadline) {
-    sigset_t all, before;
     char missing[200];
-    sigfillset(&all); /* signals are for the program's own threads */
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    const int reason = pthread_create(&l->thread, NULL, fl__dist_watch, l);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (reason) return fl_fail("fl_dist_init: a thread: %s", strerror(reason));
+    if (!fl__dist_thread(&l->thread, fl__dist_watch, l)) return false;
     l->started = true;
     const double begin = fl_dist_now();
     pthread_mutex_lock(&l->lock);

@@ -226,8 +226,9 @@ FL_API bool fl_dist_address_of(const char *name, char *out, size_t size) {
            fl_fail("fl_dist: '%s' has no address", name);
 }
 
-static int fl__dist_socket(int family) {
-    const int fd = socket(family, SOCK_STREAM, 0), one = 1;
+/* What socket or accept gave, or -1. */
+static int fl__dist_socket(int fd) {
+    const int one = 1;
     if (fd < 0) return -1;
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
     fcntl(fd, F_SETFD, FD_CLOEXEC);
@@ -244,7 +245,7 @@ FL_API int fl_dist_listen(const char *address, int *port) {
     socklen_t n;
     const int one = 1;
     if (!fl__dist_resolve(address, *port, &at, &n)) return -1;
-    const int fd = fl__dist_socket(at.ss_family);
+    const int fd = fl__dist_socket(socket(at.ss_family, SOCK_STREAM, 0));
     if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (fd < 0 || bind(fd, (struct sockaddr *)&at, n) || listen(fd, 128) ||
         getsockname(fd, (struct sockaddr *)&at, &n)) {
@@ -270,15 +271,11 @@ static bool fl__dist_ready(int fd, short events, double deadline) {
 }
 
 FL_API int fl_dist_accept(int listener, double deadline) {
-    const int one = 1;
     int fd = -1;
     while (fl__dist_ready(listener, POLLIN, deadline) && (fd = accept(listener, NULL, NULL)) < 0)
         if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) break;
     if (fd < 0) return fl_fail("fl_dist: nobody connected: %s", strerror(errno)), -1;
-    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    return fd;
+    return fl__dist_socket(fd);
 }
 
 FL_API int fl_dist_connect(const char *address, int port, double deadline) {
@@ -286,7 +283,7 @@ FL_API int fl_dist_connect(const char *address, int port, double deadline) {
     socklen_t n;
     if (!fl__dist_resolve(address, port, &at, &n)) return -1;
     for (int reason = ETIMEDOUT;;) {
-        const int fd = fl__dist_socket(at.ss_family);
+        const int fd = fl__dist_socket(socket(at.ss_family, SOCK_STREAM, 0));
         socklen_t size = sizeof reason;
         if (fd < 0) return fl__dist_errno("a socket for", address, port), -1;
         if (connect(fd, (struct sockaddr *)&at, n) && errno != EINPROGRESS)

@@ -109,7 +109,7 @@ struct fl_dist_model {
     int n, n_buckets, next;              /* next: bucket to launch */
     bool shard, views, no_sync, reached; /* reached: the pass has come to a parameter */
     fl__dist_part *part;
-    int *by_address; /* parts in the order of their variables' addresses */
+    int sought; /* the parameter that was looked for before */
     fl__dist_bucket *bucket;
     fl_var **slices;
 };
@@ -151,9 +151,8 @@ static fl_tensor *fl__dist_view(const fl_dist_model *m, int i, fl_tensor *flat) 
     return fl_view_of(flat, fl_shape_of(t), like->stride, flat->offset + m->part[i].offset);
 }
 
-static fl_tensor *fl__dist_flat(const fl_dist_model *m, const fl__dist_bucket *b) {
-    fl_tensor *t = m->part[b->first].var->value,
-              *flat = fl_out_on(t->family, FL_SHAPE(b->size), t->dtype);
+static fl_tensor *fl__dist_flat(const fl_dist_model *m, const fl__dist_bucket *b, fl_dtype dtype) {
+    fl_tensor *flat = fl_out_on(m->part[b->first].var->value->family, FL_SHAPE(b->size), dtype);
     return flat && fl_out_allocate(flat) ? flat : NULL;
 }
 
@@ -226,7 +225,7 @@ static void fl__dist_forget(fl_dist_model *m) {
 }
 
 static bool fl__dist_open_bucket(fl_dist_model *m, fl__dist_bucket *b) {
-    if (!b->flat && m->views) b->flat = fl_keep(fl__dist_flat(m, b));
+    if (!b->flat && m->views) b->flat = fl_keep(fl__dist_flat(m, b, m->part[b->first].var->value->dtype));
     return b->flat || !m->views;
 }
 
@@ -268,16 +267,14 @@ static bool fl__dist_take_leaf(fl_dist_model *m, int i) {
     return ok;
 }
 
-static int fl__dist_find_part(const fl_dist_model *m, const fl_var *x) {
-    int low = 0, high = m->n;
-    while (low < high) {
-        const int mid = (low + high) / 2;
-        if ((uintptr_t)m->part[m->by_address[mid]].var < (uintptr_t)x)
-            low = mid + 1;
-        else
-            high = mid;
+/* The number of that parameter, or -1. A pass comes to them from the last to the first: the next one is near
+   the one before. */
+static int fl__dist_find_part(fl_dist_model *m, const fl_var *x) {
+    for (int k = 1; k <= m->n; k++) {
+        const int i = (m->sought + m->n - k) % m->n;
+        if (m->part[i].var == x) return m->sought = i;
     }
-    return low < m->n && m->part[m->by_address[low]].var == x ? m->by_address[low] : -1;
+    return -1;
 }
 
 static void fl__dist_leaf_ready(fv_watcher *w, fl_var *x) {
@@ -377,29 +374,57 @@ static bool fl__dist_send_tensor(const char *path, fl_var *param, fl_tensor *buf
     return fl_dist_broadcast((fl_dist_group *)user, param ? param->value : buffer, 0);
 }
 
-/* The slice of the flat parameters of bucket b that is this rank's. */
-static fl_tensor *fl__dist_slice_of(const fl_dist_model *m, const fl__dist_bucket *b, fl_tensor *flat) {
-    const int64_t n = b->size / fl_dist_size(m->d), at = n * fl_dist_rank(m->d);
-    return fl_slice(flat, 0, at, at + n, 1);
+/* ---- slices ---- */
+
+/* What ranks have slices of: the parameters' values, or a state that the optimizer `own` has of slices and
+   `whole` of parameters. */
+enum { FL__DIST_VALUES = -2, FL__DIST_MASTERS = -1 };
+typedef struct fl__dist_what {
+    int state; /* one of the above, or its number */
+    fl_optim *own, *whole;
+} fl__dist_what;
+
+static fl_tensor *fl__dist_of(fl__dist_what w, const fl_var *value, const fl_optim *o, int i) {
+    if (w.state == FL__DIST_VALUES) return value->value;
+    return w.state == FL__DIST_MASTERS ? o->slot[i].master : o->slot[i].state[w.state];
 }
 
-/* The flat tensor of what each parameter of the bucket has: of(m, i, user). Padding is 0. */
-typedef fl_tensor *(*fl__dist_of)(const fl_dist_model *m, int i, void *user);
-static fl_tensor *fl__dist_pack(const fl_dist_model *m, const fl__dist_bucket *b, fl__dist_of of,
-                                void *user, fl_dtype dtype) {
-    fl_tensor *t = m->part[b->first].var->value, *flat = fl_new_full(t, FL_SHAPE(b->size), 0);
-    if (flat && dtype != flat->dtype) flat = fl_cast(flat, dtype);
-    bool ok = flat != NULL;
+/* Copies between what each parameter of the bucket has and their flat tensor. */
+static bool fl__dist_copy(const fl_dist_model *m, const fl__dist_bucket *b, fl__dist_what w,
+                          fl_tensor *flat, bool pack) {
+    bool ok = true;
     for (int i = b->first; ok && i >= b->last; i--) {
-        fl_tensor *to = fl__dist_view(m, i, flat), *from = to ? of(m, i, user) : NULL;
-        ok = from && fl_assign(to, from);
+        fl_tensor *part = fl__dist_view(m, i, flat), *whole = fl__dist_of(w, m->part[i].var, w.whole, i);
+        ok = part && fl_assign(pack ? part : whole, pack ? whole : part);
     }
-    return ok ? flat : NULL;
+    return ok;
 }
 
-static fl_tensor *fl__dist_value_of(const fl_dist_model *m, int i, void *user) {
-    (void)user;
-    return m->part[i].var->value;
+/* This rank's slice of what the bucket's parameters have, with padding of 0; of the dtype of `like`. */
+static fl_tensor *fl__dist_slice_of(const fl_dist_model *m, const fl__dist_bucket *b, fl__dist_what w,
+                                    fl_tensor *like) {
+    const int64_t n = b->size / fl_dist_size(m->d), at = n * fl_dist_rank(m->d);
+    fl_tensor *flat = fl_new_full(like, FL_SHAPE(b->size), 0);
+    return flat && fl__dist_copy(m, b, w, flat, true) ? fl_slice(flat, 0, at, at + n, 1) : NULL;
+}
+
+/* From all ranks' slices to the wholes, or from these to this rank's slices. */
+static bool fl__dist_move(fl_dist_model *m, fl__dist_what w, bool gather) {
+    bool ok = true;
+    for (int k = 0; ok && k < m->n_buckets; k++) {
+        const fl__dist_bucket *b = &m->bucket[k];
+        fl_tensor *own = fl__dist_of(w, b->slice, w.own, k);
+        fl_scope s = fl_scope_begin();
+        if (gather) {
+            fl_tensor *flat = fl__dist_flat(m, b, own->dtype);
+            ok = flat && fl_dist_all_gather(m->d, flat, own) && fl__dist_copy(m, b, w, flat, false);
+        } else {
+            fl_tensor *slice = fl__dist_slice_of(m, b, w, own);
+            ok = slice && fl_assign(own, slice);
+        }
+        fl_scope_end(&s);
+    }
+    return ok;
 }
 
 static bool fl__dist_make_slices(fl_dist_model *m) {
@@ -408,9 +433,9 @@ static bool fl__dist_make_slices(fl_dist_model *m) {
     bool ok = true;
     for (int k = 0; ok && k < m->n_buckets; k++) {
         fl__dist_bucket *b = &m->bucket[k];
-        fl_tensor *flat =
-            fl__dist_pack(m, b, fl__dist_value_of, NULL, m->part[b->first].var->value->dtype);
-        fl_tensor *own = flat ? fl_clone(fl__dist_slice_of(m, b, flat)) : NULL;
+        fl_tensor *slice = fl__dist_slice_of(m, b, (fl__dist_what){.state = FL__DIST_VALUES},
+                                             m->part[b->first].var->value),
+                  *own = slice ? fl_clone(slice) : NULL;
         ok = own && (m->slices[k] = b->slice = fv_keep(fv_param(own)));
     }
     fl_scope_end(&s);
@@ -430,7 +455,6 @@ FL_API void fl_dist_model_free(fl_dist_model *m) {
     for (int i = 0; i < m->n; i++) fv_drop(m->part[i].var);
     for (int k = 0; k < m->n_buckets; k++) fv_drop(m->bucket[k].slice);
     fl_heap_free(m->part);
-    fl_heap_free(m->by_address);
     fl_heap_free(m->bucket);
     fl_heap_free(m->slices);
     fl_heap_free(m);
@@ -444,18 +468,11 @@ static fl_dist_model *fl__dist_model_new(fl_dist_group *d, fl_nn_module *net) {
     *m = (fl_dist_model){
         .watcher = {.leaf_ready = fl__dist_leaf_ready, .end = fl__dist_pass_end}, .d = d, .net = net};
     m->part = fl_heap_alloc(n * sizeof *m->part);
-    m->by_address = fl_heap_alloc(n * sizeof *m->by_address);
     m->bucket = fl_heap_alloc((n + 1) * sizeof *m->bucket);
     m->slices = (fl_var **)fl_heap_alloc((n + 1) * sizeof *m->slices);
-    if (!m->part || !m->by_address || !m->bucket || !m->slices) return fl_dist_model_free(m), NULL;
+    if (!m->part || !m->bucket || !m->slices) return fl_dist_model_free(m), NULL;
     m->n = params.n;
     for (int i = 0; i < m->n; i++) m->part[i].var = fv_keep(params.v[i]);
-    for (int i = 0; i < m->n; i++) { /* insertion, from the end: addresses mostly rise */
-        int k = i;
-        for (; k > 0 && (uintptr_t)m->part[m->by_address[k - 1]].var > (uintptr_t)params.v[i]; k--)
-            m->by_address[k] = m->by_address[k - 1];
-        m->by_address[k] = i;
-    }
     return m;
 }
 
@@ -479,8 +496,8 @@ FL_API fl_dist_model *fl_dist_data_parallel_opt(fl_dist_group *d, fl_nn_module *
     fl__dist_fill_buckets(m, fl_option_int(o.bucket_bytes, 25 << 20),
                           fl_option_int(o.first_bucket_bytes, 1 << 20));
     fl__dist_forget(m);
-    fl_tensor *flat = fl__dist_flat(m, m->bucket),
-              *view = flat ? fl__dist_view(m, m->bucket[0].first, flat) : NULL;
+    fl_tensor *flat = fl__dist_flat(m, m->bucket, m->part[m->n - 1].var->value->dtype),
+              *view = flat ? fl__dist_view(m, m->n - 1, flat) : NULL;
     m->views = view && !view->copied;
     bool ok = view && (fl_dist_size(d) == 1 ||
                        (fl__dist_compare_nets(m) && fl_nn_named(net, fl__dist_send_tensor, d)));
@@ -531,23 +548,6 @@ static bool fl__dist_clip(fl_dist_model *m, fl_optim *o, double max_norm) {
     return bound && fl_optim_scale(o, fl_where(fl_ge(bound, fl_num(1)), fl_num(1), bound));
 }
 
-/* Parameters from all ranks' slices. */
-static bool fl__dist_gather_slices(fl_dist_model *m) {
-    bool ok = true;
-    for (int k = 0; ok && k < m->n_buckets; k++) {
-        fl__dist_bucket *b = &m->bucket[k];
-        fl_scope s = fl_scope_begin();
-        fl_tensor *flat = fl__dist_flat(m, b);
-        ok = flat && fl_dist_all_gather(m->d, flat, b->slice->value);
-        for (int i = b->first; ok && i >= b->last; i--) {
-            fl_tensor *from = fl__dist_view(m, i, flat);
-            ok = from && fl_assign(m->part[i].var->value, from);
-        }
-        fl_scope_end(&s);
-    }
-    return ok;
-}
-
 static bool fl__dist_optim_fits(const fl_dist_model *m, const fl_optim *o, const char *fn) {
     if (!o) return fl_fail("%s: the optimizer is NULL", fn);
     if (!m->shard) return true;
@@ -569,7 +569,7 @@ FL_API bool fl_dist_step(fl_dist_model *m, fl_optim *o, double max_norm) {
     fl_scope s = fl_scope_begin();
     fl_no_grad(true);
     const bool ok = (max_norm == 0 || fl__dist_clip(m, o, max_norm)) && fl_optim_step(o) &&
-                    (!m->shard || fl__dist_gather_slices(m));
+                    (!m->shard || fl__dist_move(m, (fl__dist_what){.state = FL__DIST_VALUES}, true));
     fl_scope_end(&s);
     fl_quiet(-1);
     if (!ok && fl_error()) fl_dist_abort(m->d, fl_error());
@@ -588,44 +588,11 @@ static fl_optim *fl__dist_whole(const fl_dist_model *m, const fl_optim *o) {
     return NULL;
 }
 
-enum { FL__DIST_MASTER = -1 };
-typedef struct fl__dist_state_of {
-    fl_optim *whole;
-    int state; /* FL__DIST_MASTER, or its number */
-} fl__dist_state_of;
-static fl_tensor *fl__dist_whole_state(const fl_dist_model *m, int i, void *user) {
-    const fl__dist_state_of *w = user;
-    (void)m;
-    return w->state < 0 ? w->whole->slot[i].master : w->whole->slot[i].state[w->state];
-}
-
-/* One state of the optimizer between its slices and the whole. */
-static bool fl__dist_move_state(fl_dist_model *m, fl_optim *o, fl__dist_state_of w, bool gather) {
-    bool ok = true;
-    for (int k = 0; ok && k < m->n_buckets; k++) {
-        const fl__dist_bucket *b = &m->bucket[k];
-        fl_tensor *own = w.state < 0 ? o->slot[k].master : o->slot[k].state[w.state];
-        fl_scope s = fl_scope_begin();
-        fl_tensor *flat = fl__dist_pack(m, b, fl__dist_whole_state, &w, own->dtype);
-        ok = flat != NULL;
-        if (ok && !gather)
-            ok = fl_assign(own, fl__dist_slice_of(m, b, flat)) != NULL;
-        else if (ok)
-            ok = fl_dist_all_gather(m->d, flat, own);
-        for (int i = b->first; ok && gather && i >= b->last; i--) {
-            fl_tensor *from = fl__dist_view(m, i, flat);
-            ok = from && fl_assign(fl__dist_whole_state(m, i, &w), from);
-        }
-        fl_scope_end(&s);
-    }
-    return ok;
-}
-
 static bool fl__dist_move_states(fl_dist_model *m, fl_optim *o, fl_optim *whole, bool gather) {
     bool ok = true;
-    for (int state = o->slot[0].master ? FL__DIST_MASTER : 0;
+    for (int state = o->slot[0].master ? FL__DIST_MASTERS : 0;
          ok && state < FL_OPTIM_STATES && (state < 0 || o->type->state[state]); state++)
-        ok = fl__dist_move_state(m, o, (fl__dist_state_of){whole, state}, gather);
+        ok = fl__dist_move(m, (fl__dist_what){state, o, whole}, gather);
     /* each parameter has its count of steps, all of one bucket the same */
     for (int i = 0; ok && i < m->n; i++) {
         fl_tensor *own = o->slot[m->part[i].bucket].steps, *all = whole->slot[i].steps;
@@ -642,22 +609,18 @@ static bool fl__dist_agree(fl_dist_model *m, bool ok) {
 
 /* Rank 0 writes; of shards, whose states it gathers, all ranks are needed. */
 static bool fl__dist_write_checkpoint(fl_dist_model *m, const char *path, fl_optim *o, fl_optim *whole,
-                           const fl_optim_progress *at) {
+                                      const fl_optim_progress *at) {
     if (m->shard && !fl__dist_move_states(m, o, whole, true)) return false;
     return fl_dist_rank(m->d) || fl_optim_save_checkpoint(path, m->net, whole, at);
 }
 
 /* Every rank reads, and takes its shards. */
 static bool fl__dist_read_checkpoint(fl_dist_model *m, const char *path, fl_optim *o, fl_optim *whole,
-                          fl_optim_progress *at) {
+                                     fl_optim_progress *at) {
     bool ok = fl_optim_load_checkpoint(path, m->net, whole, at);
     if (ok && m->shard) {
-        ok = fl__dist_move_states(m, o, whole, false);
-        for (int k = 0; ok && k < m->n_buckets; k++) {
-            fl__dist_bucket *b = &m->bucket[k];
-            fl_tensor *flat = fl__dist_pack(m, b, fl__dist_value_of, NULL, b->slice->value->dtype);
-            ok = flat && fl_assign(b->slice->value, fl__dist_slice_of(m, b, flat));
-        }
+        ok = fl__dist_move_states(m, o, whole, false) &&
+             fl__dist_move(m, (fl__dist_what){.state = FL__DIST_VALUES}, false);
         o->lr = whole->lr;
         memcpy(o->group[0].hyper, whole->group[0].hyper, sizeof o->group[0].hyper);
     }
