@@ -10,7 +10,9 @@
    a grid (--lmweight_low ..._high ..._step), which train takes for its valid list if there is an --lm.
    --sclite and --labels write what was heard: for NIST's tool, and as a list to train on. align writes a CTM
    file and Audacity's labels; transcribe the words of a file. Several ranks (examples/launch) share each
-   epoch. */
+   epoch. --unlabeled=list, whose transcripts nobody reads: every --relabelevery epochs what the model hears in
+   it then becomes part of what it trains on (rundir/pseudo.<epoch>). --fl_amp_use_mixed_precision multiplies in
+   bf16. */
 #include "../arguments.h"
 #include "fl.h"
 #include <math.h>
@@ -19,14 +21,14 @@
 typedef struct flags {
     const char *train, *valid, *test, *datadir, *tokens, *arch, *criterion, *am, *rundir, *netoptim,
         *attention, *attnWindow, *ctm, *audacity, *file, *flagsfile, *onorm, *lexicon, *lm, *smearing,
-        *decodertype, *sclite, *labels, *whisper, *language;
+        *decodertype, *sclite, *labels, *whisper, *language, *unlabeled;
     int64_t iter, batchsize, warmup, seed, filterbanks, samplerate, replabel, encoderdim, decoder_layers,
         beamsize, beamsizetoken, hidden, context, heads, linseg, pretrainWindow, maxdecoderoutputlen,
-        reportiters, evalevery;
+        reportiters, evalevery, relabelevery;
     double ctc_weight, lr, maxgradnorm, weightdecay, momentum, transdiag, labelsmooth, pctteacherforcing,
         dropout, stopwer, width, lmweight, lmweight_low, lmweight_high, lmweight_step, wordscore, silscore,
         eosscore, unkscore, beamthreshold;
-    bool logadd, show, lrcosine, sqnorm;
+    bool logadd, show, lrcosine, sqnorm, mixed;
 } flags;
 
 static flags f = {.criterion = "ctc",
@@ -41,6 +43,7 @@ static flags f = {.criterion = "ctc",
                   .heads = 4,
                   .maxdecoderoutputlen = 500,
                   .evalevery = 10,
+                  .relabelevery = 10,
                   .lr = 1e-3,
                   .maxgradnorm = 1,
                   .pctteacherforcing = 100,
@@ -94,6 +97,9 @@ static const argument table[] = {
     {"maxdecoderoutputlen", .whole = &f.maxdecoderoutputlen, .low = 1, .high = 1e6},
     {"reportiters", .whole = &f.reportiters, .low = 0, .high = 1e9},
     {"evalevery", .whole = &f.evalevery, .low = 1, .high = 1e9},
+    {"unlabeled", .text = &f.unlabeled},
+    {"relabelevery", .whole = &f.relabelevery, .low = 1, .high = 1e9},
+    {"fl_amp_use_mixed_precision", .on = &f.mixed},
     {"lr", .number = &f.lr, .low = 0, .high = 1e3},
     {"lrcosine", .on = &f.lrcosine},
     {"maxgradnorm", .number = &f.maxgradnorm, .low = 0, .high = 1e9},
@@ -377,6 +383,7 @@ static bool train_step(recogniser *r, fl_dist_model *m, fl_optim *o, const fl_da
     const double warming = (double)(!strcmp(f.criterion, "asg") ? f.linseg : f.pretrainWindow);
     fl_speech_criterion_warm(r->criterion, warming > 0 ? fmax(0, 1 - (double)at->epoch / warming) : 0);
     fl_optim_zero_grad(o);
+    if (f.mixed && !fl_autocast(FL_BF16)) return false;
     fl_var *x = fl_speech_arch_forward(r->net, fv_const(b->t[0]), b->t[2], &steps);
     fl_var *loss = x ? fl_speech_criterion_loss(r->criterion, x, steps, b->t[1], b->t[3]) : NULL;
     const bool ok = loss && fl_optim_set_lr(o, warm * lr) && fl_backward(loss) &&
@@ -386,6 +393,25 @@ static bool train_step(recogniser *r, fl_dist_model *m, fl_optim *o, const fl_da
 }
 
 static bool evaluate(recogniser *r, const char *path, bool search, bool show, double *wer);
+static bool relabel(recogniser *r, const char *path);
+
+/* Batches of what an epoch trains on: --train, and --unlabeled as it was heard last. */
+static fl_data_set *open_epoch(corpus *c, const recogniser *r, int64_t epoch) {
+    char path[1000];
+    snprintf(path, sizeof path, "%s/pseudo.%lld", f.rundir, (long long)(epoch - epoch % f.relabelevery));
+    return open_corpus(c, f.unlabeled && epoch >= f.relabelevery ? path : f.train, r) ? batches(c) : NULL;
+}
+
+/* At the end of an epoch: new transcripts, if it is time. */
+static bool next_epoch(corpus *c, recogniser *r, int64_t epoch, fl_data_set **set) {
+    char path[1000];
+    if (!f.unlabeled || epoch % f.relabelevery) return true;
+    snprintf(path, sizeof path, "%s/pseudo.%lld", f.rundir, (long long)epoch);
+    if (!relabel(r, path)) return false;
+    fl_data_free(*set);
+    close_corpus(c);
+    return (*set = open_epoch(c, r, epoch)) != NULL;
+}
 
 /* Every so many epochs: the valid list's errors; the best model is kept. */
 static bool look(recogniser *r, double *best, bool *done) {
@@ -403,18 +429,20 @@ static bool look(recogniser *r, double *best, bool *done) {
 static bool train(recogniser *r, bool go_on) {
     corpus c = {NULL, NULL, NULL};
     fl_optim_progress at = {.step = 0};
-    fl_data_set *set = open_corpus(&c, f.train, r) ? batches(&c) : NULL;
-    fl_dist_model *model = set ? fl_dist_data_parallel(r->ranks, r->both) : NULL;
+    fl_dist_model *model = fl_dist_data_parallel(r->ranks, r->both);
     fl_optim *o = model ? make_optim(model) : NULL;
-    const int64_t size = set ? fl_data_size(set) : 0;
+    fl_data_set *set = NULL;
     double sum = 0, began = fl_data_now(), best = INFINITY;
     bool ok = o != NULL, done = false;
+    if (f.unlabeled && !f.rundir) ok = fl_fail("asr: --unlabeled wants a --rundir");
     if (ok && f.rundir) {
         char path[1000];
         mkdir(f.rundir, 0777);
         snprintf(path, sizeof path, "%s/flags", f.rundir);
         ok = go_on ? checkpoint(model, o, &at, false) : !first_rank(r) || write_flags(path);
     }
+    ok = ok && (set = open_epoch(&c, r, at.epoch)) != NULL;
+    int64_t size = ok ? fl_data_size(set) : 0;
     if (ok && first_rank(r))
         printf("%s: %lld parameters, %lld batches an epoch\n", f.criterion, (long long)fl_nn_count(r->both),
                (long long)size);
@@ -432,7 +460,9 @@ static bool train(recogniser *r, bool go_on) {
             printf("epoch %lld  loss %.4f  %.0f s\n", (long long)at.epoch, sum / (double)size,
                    fl_data_now() - began);
         sum = 0;
-        ok = checkpoint(model, o, &at, true) && (at.epoch % f.evalevery || look(r, &best, &done));
+        ok = next_epoch(&c, r, at.epoch, &set) && checkpoint(model, o, &at, true) &&
+             (at.epoch % f.evalevery || look(r, &best, &done));
+        size = ok ? fl_data_size(set) : 0;
         fflush(stdout);
     }
     fl_optim_free(o);
@@ -544,6 +574,41 @@ static bool each(recogniser *r, const char *path,
     return ok;
 }
 
+/* A line of a list, whose path is below --datadir again. */
+static bool put_line(fl_data_text *list, const fl_speech_listed *e, const char *text) {
+    const char *path = e->path + (f.datadir ? strlen(f.datadir) + 1 : 0);
+    return fl_data_text_print(list, "%s %s %g %s\n", e->id, path, e->ms, text);
+}
+
+typedef struct relabelled {
+    fl_data_text text, list;
+} relabelled;
+
+static bool hear(recogniser *r, fl_tensor *x, fl_data_text *text) {
+    return x && (f.lexicon || f.lm ? search(r, x, f.lmweight, text) : say(r, x, text));
+}
+
+/* A line of the list; none where nothing is heard. */
+static bool relabel_one(recogniser *r, const fl_speech_listed *e, fl_tensor *sound, void *user) {
+    relabelled *l = user;
+    int64_t features;
+    if (!hear(r, frames_of(r, sound, &features), &l->text)) return false;
+    return !*l->text.p || put_line(&l->list, e, l->text.p);
+}
+
+/* Writes the list to train on: that of --train, and what is heard in --unlabeled. */
+static bool relabel(recogniser *r, const char *path) {
+    relabelled l = {{NULL, 0, 0}, {NULL, 0, 0}};
+    int64_t n;
+    char *known = fl_text_read_file("asr", f.train, &n);
+    bool ok = known && fl_data_text_put(&l.list, known, (size_t)n) && fl_data_text_put(&l.list, "\n", 1);
+    ok = ok && each(r, f.unlabeled, relabel_one, &l);
+    ok = ok && (!first_rank(r) || fl_data_replace("asr", path, l.list.p, (size_t)l.list.n));
+    if (r->ranks) ok = fl_dist_barrier(r->ranks) && ok;
+    fl_heap_free(known), fl_heap_free(l.text.p), fl_heap_free(l.list.p);
+    return ok;
+}
+
 enum { WEIGHTS = 64 };
 typedef struct tested {
     fl_speech_scores *scores[WEIGHTS]; /* of each weight of the grid */
@@ -567,7 +632,7 @@ static bool test_one(recogniser *r, const fl_speech_listed *e, fl_tensor *sound,
     if (ok && t->show) printf("%s\n|T|: %s\n|P|: %s\n", e->id, e->transcript, t->text.p);
     return ok && fl_data_text_print(&t->trn[0], "%s (%s)\n", t->text.p, e->id) &&
            fl_data_text_print(&t->trn[1], "%s (%s)\n", e->transcript, e->id) &&
-           fl_data_text_print(&t->list, "%s %s %g %s\n", e->id, e->path, e->ms, t->text.p);
+           put_line(&t->list, e, t->text.p);
 }
 
 static bool save_tested(const tested *t) {
@@ -673,7 +738,7 @@ static bool transcribe(recogniser *r) {
                           : (fl_fail("asr: --file=SOUND is needed"), NULL);
     int64_t features;
     x = x ? frames_of(r, fl_select(x, 0, 0), &features) : NULL;
-    const bool ok = x && (f.lexicon || f.lm ? search(r, x, f.lmweight, &text) : say(r, x, &text));
+    const bool ok = hear(r, x, &text);
     if (ok) puts(text.p);
     fl_heap_free(text.p);
     fl_scope_end(&s);
