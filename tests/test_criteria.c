@@ -273,6 +273,20 @@ static fl_var *joint_of(fl_var *const *x, void *user) {
                                         (fl_lattice_opts){.reduction = FL_SUM}) : NULL;
 }
 
+/* Scores that a layer rounded are summed in f32, where fl_autocast is on. */
+TEST(asg_of_mixed_precision) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *e = fl_normal(FL_SHAPE(4, 2, 4), 0, 1, FL_F32, NULL), *w = fl_zeros(FL_SHAPE(4, 4), FL_F32);
+    fl_var *wide[] = {fv_const(e), fv_const(w)}, *narrow[] = {fv_const(fl_cast(e, FL_BF16)), wide[1]};
+    fl_var *loss = asg_of(wide, NULL);
+    CHECK(fl_autocast(FL_BF16));
+    fl_var *y = asg_of(narrow, NULL);
+    CHECK(y && fv_value(y)->dtype == FL_F32);
+    CHECK(fl_item(fl_amax(fl_abs(fl_sub(fv_value(y), fv_value(loss))), FL_ALL_AXES)) < 0.1);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
 TEST(gradients_are_those_of_differences) {
     fl_scope s = fl_scope_begin();
     fl_var *e = fv_param(numbers(FL_SHAPE(4, 2, 3), FL_F64, 1)),

@@ -507,8 +507,10 @@ static FL_T *FL_W(_lattice_reduced)(FL_T *total, FL_T *loss, const fl_lattice_op
 FL_T *FL_W(asg_loss_opt)(FL_T *x, FL_T *w, fl_tensor *target, fl_tensor *steps, fl_tensor *lengths,
                          fl_lattice_opts o) {
     fl_scope s = fl_scope_begin();
-    FL_T *forced = FL_W(asg_forced)(x, w, target, steps, lengths);
-    FL_T *full = forced ? FL_W(asg_full)(x, w, steps) : NULL;
+    FL_T *in[] = {x, w};
+    if (!FL_AUTOCAST(fl_op_cross_entropy, in, 2)) return FL_GIVE(&s, NULL);
+    FL_T *forced = FL_W(asg_forced)(in[0], in[1], target, steps, lengths);
+    FL_T *full = forced ? FL_W(asg_full)(in[0], in[1], steps) : NULL;
     FL_T *loss = full ? SUB(full, forced) : NULL;
     return FL_GIVE(&s, loss ? FL_W(_lattice_reduced)(forced, loss, &o) : NULL);
 }
