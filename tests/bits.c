@@ -249,6 +249,27 @@ static void run_dtype(void) {
     fl_scope_end(&s);
 }
 
+/* A small language model goes on with a text, token by token: the ids, and the scores of the last one. */
+static void run_text(void) {
+    fl_scope s = fl_scope_begin();
+    fl_nn_module *m = fl_text_lm(300, .layers = 2, .dim = 64, .heads = 4, .kv_heads = 2, .hidden = 160,
+                                 .context = 40, .rms = true, .gated = true, .no_bias = true,
+                                 .rng = &(fl_rng){16, 0});
+    fl_text_reader *r = fl_text_reader_new(m, 1);
+    fl_text_sequence text = {0};
+    uint64_t h = 0;
+    if (fl_text_sequence_add(&text, (int64_t[]){7, 3, 99, 250, 3}, 5) &&
+        fl_text_generate(r, &text, 1, .most = 30, .sampler = {.temperature = FL_ZERO}))
+        h = hashed(hashed(1, fl_from_host(text.id, FL_SHAPE(text.n), FL_I64)),
+                   fl_from_host(fl_text_reader_scores(r, 0), FL_SHAPE(300), FL_F32));
+    dtype = FL_F32;
+    print_line("text", h);
+    fl_text_sequence_free(&text);
+    fl_text_reader_free(r);
+    fl_nn_free(m);
+    fl_scope_end(&s);
+}
+
 static void quiet(const char *text, void *user) { (void)text, (void)user; }
 
 int main(int argc, char **argv) {
@@ -260,6 +281,7 @@ int main(int argc, char **argv) {
         dtype = dtypes[i];
         run_dtype();
     }
+    run_text();
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }
