@@ -2174,6 +2174,7 @@ static const char *const cannot_fail[] = {
     "fl_data_stream_read",
     "fl_data_stream_write",
     "fl_data_stream_fail",
+    "fl_data_ends",
     "fl_data_swap_bytes",
     "fl_data_text_print",
     "fl_data_text_put",
