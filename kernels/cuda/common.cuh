@@ -57,6 +57,8 @@ template <int N> static __device__ __forceinline__ void flk_place(const flk_pass
     }
 }
 
+#define FLK_NEVER (-1e30) /* stands for log 0; its sums are finite, in f32 too */
+
 /* ---- teams: as many threads as share a row, a warp or a block ---- */
 
 enum { FLK_WARP = 32 };

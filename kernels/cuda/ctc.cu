@@ -6,8 +6,6 @@
    threads shows. */
 #include "common.cuh"
 
-#define FLK_NEVER (-1e30f) /* stands for log 0; its sums are finite */
-
 struct flk_ctc_line {
     int64_t n, steps, places; /* no places: the target's length is out of range */
 };
@@ -34,10 +32,10 @@ static __device__ __forceinline__ T flk_ctc_emitted(const flk_ctc &c, int64_t n,
     const int64_t label = flk_ctc_label(c, n, s);
     if (label < 0 || label >= c.classes) {
         if (fault) flk_note(fault, c.fault_op, 0, label, c.classes, 2);
-        return FLK_NEVER;
+        return (T)FLK_NEVER;
     }
     const T v = flk_load<T>(c.x, t * c.x.stride[0] + n * c.x.stride[1] + label * c.x.stride[2]);
-    return v < FLK_NEVER ? (T)FLK_NEVER : v;
+    return v < (T)FLK_NEVER ? (T)FLK_NEVER : v;
 }
 
 /* Place s of a row, by - 1 or 1, and the one two away, met over a blank between other labels only. */
@@ -110,7 +108,7 @@ template <class T> __global__ void flk_ctc_grad_kernel(flk_ctc c) {
     const T *both = (const T *)c.work + (n * (c.t + 3) + t + 1) * c.places;
     for (int64_t k = threadIdx.x; k < c.classes; k += FLK_BLOCK)
         flk_store(c.dx, to + k * c.dx.stride[2], (T)0);
-    if (t >= l.steps || total < FLK_NEVER / 2) return;
+    if (t >= l.steps || total < (T)FLK_NEVER / 2) return;
     T sum = 0;
     for (int64_t s = threadIdx.x; s < l.places; s += FLK_BLOCK)
         if (flk_ctc_label(c, n, s) == c.blank) sum += flk_exp(both[s] - total);

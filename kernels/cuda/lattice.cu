@@ -5,11 +5,9 @@
    by the share that each way has in its sum, and each number is added up by one thread. */
 #include "common.cuh"
 
-static const double FLK_NEVER = -1e30;
-
 template <class T> static __device__ __forceinline__ double flk_score(const void *p, int64_t at) {
     const double v = (double)((const T *)p)[at];
-    return v < -1e30 ? -1e30 : v;
+    return v < FLK_NEVER ? FLK_NEVER : v;
 }
 
 static __device__ __forceinline__ void flk_note_count(const flk_lattice &x, flk_fault *fault, int64_t count,

@@ -14,7 +14,7 @@
 #include "../../fl/ops/linear.h"
 /* Puts the slots into the table, before those that are there. */
 FL_PRIVATE void fl__cuda_lt_slots(fl_backend *cuda);
-/* Runs a slot of one output that takes wide dtypes only on what may be narrow. */
+/* Runs our own slot, or, as it takes wide dtypes only, the record in those. */
 FL_PRIVATE bool fl__cuda_widely(fl_slot own, const fl_backend *self, const fl_call *c);
 #endif
 
@@ -319,23 +319,8 @@ static bool fl__lt_run(const fl_call *c, fl_tensor *y, int32_t epilogue, const f
     return ok;
 }
 
-/* For NARROW slots whose own kernel computes in wide dtypes only. */
 FL_PRIVATE bool fl__cuda_widely(fl_slot own, const fl_backend *self, const fl_call *c) {
-    fl_call wide = *c;
-    fl_tensor *y = c->out[0];
-    if (!fl_is_narrow(y) && !fl_is_narrow(c->in[0])) return own(self, c);
-    fl_scope s = fl_scope_begin();
-    bool ok = fl_out_make(y);
-    for (int i = 0; i < c->n_in && ok; i++)
-        if (!c->in[i]->weak) ok = (wide.in[i] = fl_cast(c->in[i], fl_dtype_wide(c->in[i]->dtype))) != NULL;
-    if (ok && fl_is_narrow(y))
-        ok = (wide.out[0] = fl_out_on(y->family, fl_shape_of(y), fl_dtype_wide(y->dtype))) != NULL;
-    ok = ok && own(self, &wide);
-    if (ok && fl_is_narrow(y))
-        ok = fl_call_run(
-            &(fl_call){.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {y}, .in = {wide.out[0]}});
-    fl_scope_end(&s);
-    return ok;
+    return fl_is_narrow(c->out[0]) || fl_is_narrow(c->in[0]) ? fl__call_widen(c) : own(self, c);
 }
 
 FL__CUDA_SLOT(fl__lt_matmul) {
