@@ -395,7 +395,7 @@ CUDA_HOME = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 CUDA_KERNELS = $(wildcard kernels/cuda/*.cu)
 CUDA_TESTS = conformance gradcheck random test_cuda test_vendor
 ifeq ($(CUDA),emu)
-CUDA_CC = $(or $(CUDA_CXX),g++) -x c++ -std=c++17 -O2 -g1 -Wall -Wextra -Wno-unknown-pragmas -Wno-clobbered -pthread \
+CUDA_CC = $(or $(CUDA_CXX),g++) -x c++ -std=c++17 $(if $(SAN),-O1 $(SAN_FLAGS),-O2) -g1 -Wall -Wextra -Wno-unknown-pragmas -Wno-clobbered -pthread \
           -ffp-contract=off -fno-math-errno -fno-trapping-math -DFL_CUDA_EMU -DFL_QUICK -Ikernels/cuda/emu
 CUDA_LIBS = -lstdc++ -ldl -Wl,--export-dynamic-symbol=cuda_emu_start,--export-dynamic-symbol=cuda_emu_device
 else ifneq ($(CUDA),)

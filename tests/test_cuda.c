@@ -3,6 +3,7 @@
    test-cuda). */
 #include "../fl.h"
 #include "../kernels/cuda/graph.h"
+#include "heap.h"
 #include "test.h"
 #include <pthread.h>
 #include <sys/wait.h>
@@ -769,6 +770,27 @@ TEST(any_call_may_fail_around_a_graph) {
         failures += failed;
     }
     CHECK(!failed && failures > 10);
+}
+
+/* Work of all kinds, none of whose memory is cached before. */
+static bool all_kinds(void) {
+    fl_tensor *x = fl_ones(FL_SHAPE(12), FL_F32);
+    fl_cuda_graph *g = fl_cuda_graph_new();
+    bool ok = x && g;
+    if (x) x->buffer->device->manager->trim(x->buffer->device->manager);
+    for (int i = 0; i < 3 && ok; i++) ok = odd_round(g, 0, x);
+    ok = ok && fl_cuda_graph_replay(g) && small_work() == 72;
+    fl_tensor *y = ok ? fl_to(fl_sum_squares(fl_to(x, "cuda:1")), "cuda") : NULL;
+    ok = y && fl_item(y) == 12 && !fl_error();
+    fl_cuda_graph_free(g);
+    return ok;
+}
+
+TEST(any_request_of_the_heap_may_fail) {
+    NEEDS_EMULATION;
+    fl_heap_use(heap_fn, NULL);
+    CHECK(sweep_heap(all_kinds, false) > 10);
+    fl_heap_use(NULL, NULL);
 }
 
 /* ---- two devices ---- */

@@ -22,7 +22,6 @@
 #ifndef FL_CUDA_EMU_RUNTIME_H
 #define FL_CUDA_EMU_RUNTIME_H
 
-#include <csetjmp>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -32,6 +31,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#elif defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <vector>
@@ -74,6 +78,10 @@ enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemory
 enum { cudaHostAllocPortable = 1, cudaHostAllocMapped = 2 };
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
+struct cudaDeviceProp {
+    char name[256];
+    int multiProcessorCount;
+};
 struct cudaPointerAttributes {
     cudaMemoryType type;
 };
@@ -185,8 +193,9 @@ inline void *get(size_t bytes) {
 
 struct fiber {
     ucontext_t begin;
-    jmp_buf at;
+    void *at[5];
     bool begun;
+    void *known; /* what a sanitizer knows it by */
 };
 struct thread {
     int wait; /* 1: barrier of the block, 2: of the warp */
@@ -197,16 +206,60 @@ inline dim3 thread_index, block_index, block_size, grid_size;
 inline std::function<void()> body;
 inline std::vector<thread> threads;
 inline std::vector<unsigned> order;
-inline std::vector<fiber *> idle;
+inline auto &idle = *new std::vector<fiber *>; /* they outlive the end */
 inline fiber *running;
 inline unsigned n_threads, n_begun;
-inline jmp_buf scheduler;
 inline uint64_t exchanged[1024];
 
+/* From who runs the fibers to one, and back. Sanitizers are told, as they cannot follow jumps between stacks:
+   these are the compiler's, which they do not know. */
+inline fiber scheduler;
+#ifdef __SANITIZE_ADDRESS__
+constexpr size_t STACK = 256 << 10;
+inline const void *scheduler_stack;
+inline size_t scheduler_size;
+inline void leaving(fiber *from, fiber *to) {
+    const bool back = to == &scheduler;
+    __sanitizer_start_switch_fiber(&from->known, back ? scheduler_stack : to->begin.uc_stack.ss_sp,
+                                   back ? scheduler_size : STACK);
+}
+inline void arrived(fiber *at) {
+    const bool in_fiber = at != &scheduler;
+    __sanitizer_finish_switch_fiber(at->known, in_fiber ? &scheduler_stack : NULL,
+                                    in_fiber ? &scheduler_size : NULL);
+}
+#elif defined(__SANITIZE_THREAD__)
+constexpr size_t STACK = 256 << 10;
+inline void leaving(fiber *from, fiber *to) {
+    if (from == &scheduler) from->known = __tsan_get_current_fiber();
+    if (!to->known) to->known = __tsan_create_fiber(0);
+    __tsan_switch_to_fiber(to->known, 0);
+}
+inline void arrived(fiber *) {}
+#else
+constexpr size_t STACK = 64 << 10;
+inline void leaving(fiber *, fiber *) {}
+inline void arrived(fiber *) {}
+#endif
+__attribute__((noinline, no_sanitize("address", "thread"))) inline void go(fiber *from, fiber *to) {
+    leaving(from, to);
+    if (!__builtin_setjmp(from->at)) {
+        if (to == &scheduler || to->begun) __builtin_longjmp(to->at, 1);
+        to->begun = true;
+        setcontext(&to->begin);
+    }
+}
 inline void leave() {
-    if (!_setjmp(running->at)) _longjmp(scheduler, 1);
+    fiber *me = running;
+    go(me, &scheduler);
+    arrived(me);
+}
+inline void enter(fiber *f) {
+    go(&scheduler, running = f);
+    arrived(&scheduler);
 }
 inline void work() {
+    arrived(running);
     for (;;) {
         while (n_begun < n_threads) {
             const unsigned me = thread_index.x = order[n_begun++];
@@ -218,15 +271,7 @@ inline void work() {
         leave();
     }
 }
-inline void enter(fiber *f) {
-    running = f;
-    if (_setjmp(scheduler)) return;
-    if (f->begun) _longjmp(f->at, 1);
-    f->begun = true;
-    setcontext(&f->begin);
-}
 inline fiber *idle_fiber() {
-    constexpr size_t STACK = 64 << 10;
     if (idle.empty()) {
         fiber *f = (fiber *)calloc(1, sizeof *f);
         getcontext(&f->begin);
@@ -585,6 +630,12 @@ inline cudaError_t cudaGraphLaunch(cudaGraphExec_t g, cudaStream_t s) {
 inline cudaError_t cudaMemGetInfo(size_t *left, size_t *all) {
     *all = emu::RANGE;
     *left = emu::RANGE - emu::devices[emu::current].in_use;
+    return cudaSuccess;
+}
+inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
+    EMU_CALL(cudaErrorUnknown)
+    snprintf(p->name, sizeof p->name, "emulation");
+    p->multiProcessorCount = 1;
     return cudaSuccess;
 }
 #undef EMU_CALL
