@@ -4,6 +4,7 @@
 #include "../fl.h"
 #include "test.h"
 #include <dlfcn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 extern void cuda_emu_fail_in(int64_t n) __attribute__((weak));
@@ -162,6 +163,59 @@ TEST(attention_of_halves_without_dropout_is_the_librarys) {
     CHECK(fl_attention(fl_cast(q, FL_F32), fl_cast(k, FL_F32), fl_cast(k, FL_F32)) != NULL);
     CHECK_EQ_INT(counted("mock_runs"), 1);
     CHECK_EQ_INT(counted("mock_faults"), 0);
+}
+
+/* A convolution in a process of its own, as a library reads the file once, by that engine (0: any). With TF32
+   allowed the mock has two, 2 and 3. */
+static bool tuned_child(const char *path, int engine, int plans, const char *warning) {
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+        setenv("FL_CUDA_TUNE", path, 1);
+        fl_message_use(listen, NULL, FL_LOG_WARN);
+        fl_set_matmul_precision(FL_BF16);
+        fl_tensor *x = whole(FL_SHAPE(1, 4, 3, 3), 1), *w = whole(FL_SHAPE(1, 4, 3, 3), 2);
+        const double a = fl_item(fl_conv(x, w, NULL)), b = fl_item(fl_conv(x, w, NULL));
+        const double want = fl_item(fl_conv(fl_to(x, "cpu"), fl_to(w, "cpu"), NULL));
+        const bool told = warning ? n_said == 1 && strstr(said[0], warning) : !n_said;
+        const int used = counted("mock_engine");
+        _exit(!(a == want && b == want && told && !fl_error() && counted("mock_plans") == plans &&
+                (engine ? used == engine : used == 2 || used == 3) && !counted("mock_faults")));
+    }
+    int status = 1;
+    return waitpid(child, &status, 0) == child && !status;
+}
+
+static bool write_text(const char *path, const char *text) {
+    FILE *f = fopen(path, "w");
+    return f && fputs(text, f) >= 0 && !fclose(f);
+}
+
+TEST(convolutions_are_tuned_once_and_the_file_fixes_the_choice) {
+    NEEDS_MOCK;
+    static const char *const broken[] = {"", "other\n", "fl cuda tune 1\n0123456789abcdef",
+                                         "fl cuda tune 1\nx 1\n", "fl cuda tune 1\n0123456789abcdef -1\n"};
+    char folder[] = "/tmp/fl-tune-XXXXXX", path[64], text[200] = "", again[200] = "";
+    REQUIRE(mkdtemp(folder) != NULL);
+    snprintf(path, sizeof path, "%s/tune", folder);
+    CHECK(tuned_child(path, 0, 2, NULL)); /* both are built and timed */
+    FILE *f = fopen(path, "r");
+    REQUIRE(f && fread(text, 1, sizeof text - 1, f) == 34 && !fclose(f));
+    CHECK(!strncmp(text, "fl cuda tune 1\n", 15));
+    for (int engine = 2; engine <= 3; engine++) {
+        text[32] = (char)('0' + engine);
+        CHECK(write_text(path, text));
+        CHECK(tuned_child(path, engine, 1, NULL));
+    }
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
+        CHECK(write_text(path, broken[i]));
+        CHECK(tuned_child(path, 2, 1, "is no file of FL_CUDA_TUNE"));
+        f = fopen(path, "r");
+        CHECK(f && fread(again, 1, sizeof again, f) == strlen(broken[i]) && !fclose(f)); /* it stays */
+    }
+    CHECK(tuned_child("/tmp/absent/tune", 0, 2, "cannot write to /tmp/absent/tune"));
+    unlink(path);
+    rmdir(folder);
 }
 
 /* A plan and a handle of one are none of the other's: the mocks would say so. */

@@ -5,6 +5,7 @@
    can be built makes the plan, which a table of fixed size keeps. Allowed is what gives the same bits in
    every run, and for f32, unless fl_matmul_precision allows less, what computes in f32 ("compute in float"
    means TF32 to most engines). What has no plan goes on to the slot that was there before.
+   With FL_CUDA_TUNE (tune.h) convolutions take the engine that was the fastest of the allowed ones.
 
    Attention is the composite of products, pointwise operations and reductions that cuDNN knows: f16 and
    bf16, no mask, no dropout (it draws other numbers than ours).
@@ -28,10 +29,12 @@ FL_PRIVATE int fl__cuda_dnn_plans(const fl_call *c);
 #include "dnn_calls.h"
 #include "library.h"
 #include "lt.h"
+#include "tune.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum {
     FL__DNN_PLANS = 1024,
@@ -54,7 +57,8 @@ typedef struct fl__dnn_shape {
 
 typedef struct fl__dnn_plan {
     fl__dnn_shape of;
-    bool there, can;
+    bool there, can, fresh; /* fresh: no engine was chosen by timing yet, and one shall */
+    int at;                 /* of the heuristics' engines */
     fl__dnn_desc plan;
     int64_t workspace;
 } fl__dnn_plan;
@@ -364,7 +368,7 @@ static bool fl__dnn_build(fl__dnn_plan *p, fl__dnn_desc config) {
     return false;
 }
 
-/* The first engine that is allowed and can be built. */
+/* The first engine from p->at on that is allowed and can be built, which p->at is then. */
 static bool fl__dnn_choose(fl__dnn_graph *g, fl__dnn_plan *p, fl__dnn_desc graph, int32_t mode) {
     fl__dnn_desc config[FL__DNN_CONFIGS];
     const fl__dnn_desc heuristics = fl__dnn_new(g, FL__BACKEND_ENGINEHEUR_DESCRIPTOR);
@@ -379,8 +383,10 @@ static bool fl__dnn_choose(fl__dnn_graph *g, fl__dnn_plan *p, fl__dnn_desc graph
         fl__dnn.call.cudnnBackendGetAttribute(heuristics, FL__ATTR_ENGINEHEUR_RESULTS,
                                               FL__TYPE_BACKEND_DESCRIPTOR, FL__DNN_CONFIGS, &n, config))
         return false;
-    for (int64_t i = 0; i < n && i < FL__DNN_CONFIGS && !found; i++)
+    for (int i = p->at; i < n && i < FL__DNN_CONFIGS && !found; i++) {
         found = fl__dnn_allowed(g, config[i], p->of.exact) && fl__dnn_build(p, config[i]);
+        if (found) p->at = i;
+    }
     return found;
 }
 
@@ -399,9 +405,23 @@ static bool fl__dnn_make(fl__dnn_plan *p) {
                     &fl__dnn.handle[p->of.ordinal]);
     fl__dnn_done(&g, graph);
     bool ok = !g.failed && fl__dnn_choose(&g, p, graph, FL__HEUR_MODE_A);
-    if (!ok && !g.failed) ok = fl__dnn_choose(&g, p, graph, FL__HEUR_MODE_FALLBACK);
+    if (!ok && !g.failed && !p->at) ok = fl__dnn_choose(&g, p, graph, FL__HEUR_MODE_FALLBACK);
     fl__dnn_drop(&g);
     return ok;
+}
+
+/* Of the shape on this model of GPU by this version. */
+static uint64_t fl__dnn_key(const fl__dnn_shape *s) {
+    struct {
+        fl__dnn_shape shape;
+        uint64_t model, version;
+    } all;
+    memset(&all, 0, sizeof all);
+    all.shape = *s;
+    all.shape.ordinal = 0;
+    all.model = flk_model();
+    all.version = fl__dnn.call.cudnnGetVersion();
+    return fl__cuda_hash(&all, sizeof all);
 }
 
 static fl__dnn_plan *fl__dnn_plan_of(const fl__dnn_shape *s) {
@@ -411,7 +431,12 @@ static fl__dnn_plan *fl__dnn_plan_of(const fl__dnn_shape *s) {
     memset(p, 0, sizeof *p);
     p->there = true;
     p->of = *s;
+    const bool tunes = s->n <= 4 && !fl__dnn.device && fl__cuda_tunes();
+    const int tuned = tunes ? fl__cuda_tuned(fl__dnn_key(s)) : -1;
+    p->at = tuned < 0 ? 0 : tuned;
     p->can = fl__dnn_make(p);
+    if (!p->can && p->at) p->at = 0, p->can = fl__dnn_make(p);
+    p->fresh = tunes && tuned < 0 && p->can;
     return p;
 }
 
@@ -636,6 +661,41 @@ static fl_buffer *fl__dnn_scratch(const fl_call *c, const fl__dnn_plan *p, int64
     return fl__cuda_scratch(c, (size_t)bytes + 256);
 }
 
+/* Seconds that the plan takes, the least of a few; of one that does not run many. */
+static double fl__dnn_time(const fl_call *c, const fl__dnn_plan *p, void *const *pointer, int n) {
+    int64_t sums[2];
+    double least = 1e9;
+    fl_buffer *work = fl__dnn_scratch(c, p, sums);
+    for (int i = 0; i < 4 && work; i++) {
+        struct timespec a, b;
+        if (flk_sync_stream()) break;
+        clock_gettime(CLOCK_MONOTONIC, &a);
+        if (!fl__dnn_start(c, p, pointer, n, work->ptr) || flk_sync_stream()) break;
+        clock_gettime(CLOCK_MONOTONIC, &b);
+        const double took = (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9;
+        if (i && took < least) least = took; /* the first one loads it */
+    }
+    fl_buffer_drop(work);
+    return least;
+}
+
+/* Takes the fastest engine of those from it on; they only write their output. One that fails is slow. */
+static bool fl__dnn_tune(const fl_call *c, fl__dnn_plan *p, void *const *pointer, int n) {
+    double least = fl__dnn_time(c, p, pointer, n);
+    fl__dnn_plan other = {.of = p->of, .there = true, .can = true, .at = p->at + 1};
+    p->fresh = false;
+    if (fl_error()) return false;
+    for (; fl__dnn_make(&other); other.at++, other.plan = NULL) {
+        const double took = fl__dnn_time(c, &other, pointer, n);
+        const fl__dnn_plan slower = took < least ? *p : other;
+        if (took < least) least = took, *p = other;
+        fl__dnn.call.cudnnBackendDestroyDescriptor(slower.plan);
+        fl_error_clear();
+    }
+    fl__cuda_tune_keep(fl__dnn_key(&p->of), p->at);
+    return true;
+}
+
 /* *done: the library computes it. */
 static bool fl__dnn_run(const fl_call *c, bool *done) {
     fl__dnn_use u;
@@ -653,10 +713,10 @@ static bool fl__dnn_run(const fl_call *c, bool *done) {
                       ? (float)((const fl_attention_args *)c->args)->scale
                       : 0,
           one = 1;
-    bool ok = true;
     pthread_mutex_lock(&fl__dnn.lock);
-    const fl__dnn_plan *p = fl__dnn_plan_of(&u.shape);
-    fl_buffer *work = p->can ? fl__dnn_scratch(c, p, sums) : NULL;
+    fl__dnn_plan *p = fl__dnn_plan_of(&u.shape);
+    bool ok = !p->fresh || fl__cuda_captures() || fl__dnn_tune(c, p, pointer, (int)u.shape.n);
+    fl_buffer *work = ok && p->can ? fl__dnn_scratch(c, p, sums) : NULL;
     if (p->can && work) {
         int n = (int)u.shape.n;
         if (n > FL__SCALE) pointer[FL__SCALE] = &scale;
@@ -664,7 +724,7 @@ static bool fl__dnn_run(const fl_call *c, bool *done) {
         if (n == FL__DNN_BACKWARD) pointer[n++] = &one;
         *done = ok = fl__dnn_start(c, p, pointer, n, work->ptr);
     } else {
-        ok = !p->can;
+        ok = ok && !p->can;
     }
     pthread_mutex_unlock(&fl__dnn.lock);
     fl_buffer_drop(work);

@@ -68,6 +68,7 @@ const char *flk_sync(int device);  /* waits for all streams of it */
 const char *flk_sync_all(void);    /* of all devices */
 const char *flk_sync_stream(void); /* for the one in use */
 size_t flk_limit(void);
+uint64_t flk_model(void); /* a number for the model of the device in use */
 /* Called once, before any other work is started, waited for or copied: for what waits in a queue. */
 void flk_before_next(const char *(*work)(void));
 

@@ -336,6 +336,14 @@ size_t flk_limit(void) {
     return cudaMemGetInfo(&left, &all) == cudaSuccess ? all : 0;
 }
 
+uint64_t flk_model(void) {
+    cudaDeviceProp p;
+    uint64_t model = 1;
+    if (cudaGetDeviceProperties(&p, flk_device()) != cudaSuccess) return 0;
+    for (const char *s = p.name; *s; s++) model = model * 31 + (unsigned char)*s;
+    return model * 1000 + (uint64_t)p.multiProcessorCount;
+}
+
 flk_fault flk_take_fault(int device) {
     flk_fault f = {}, *at = flk_devices[device].fault_host;
     if (!__atomic_load_n(&flk_devices[device].started, __ATOMIC_ACQUIRE)) return f;

@@ -38,8 +38,8 @@ typedef struct desc {
 } desc;
 
 #define MOCK __attribute__((visibility("default")))
-MOCK extern int mock_plans, mock_runs, mock_faults;
-int mock_plans, mock_runs, mock_faults;
+MOCK extern int mock_plans, mock_runs, mock_faults, mock_engine; /* that ran last */
+int mock_plans, mock_runs, mock_faults, mock_engine;
 
 static int bad(const char *what, int64_t which) {
     mock_faults++;
@@ -95,7 +95,7 @@ typedef struct run {
     desc op[MOST_OPS], part[MOST_OPS][5]; /* copies: descriptors may be gone */
     value v[64];
     float number[MOST_IDS];
-    int n_ops, n_values;
+    int n_ops, n_values, engine;
 } run;
 
 static void *bytes_of(run *r, const desc *t) {
@@ -401,6 +401,7 @@ fl__dnn_status cudnnBackendFinalize(fl__dnn_desc given) {
     const desc *graph = config->in[0];
     if (!r) return FAILED;
     r->n_ops = (int)graph->n_ops;
+    r->engine = (int)config->align;
     for (int i = 0; i < r->n_ops; i++) {
         r->op[i] = *graph->op[i];
         for (int k = 0; k < 5; k++)
@@ -467,6 +468,7 @@ fl__dnn_status cudnnBackendExecute(fl__dnn_handle h, fl__dnn_desc given, fl__dnn
         }
     if (!pack->room) return free(r), bad("no workspace", 0);
     mock_runs++;
+    mock_engine = r->engine;
     if (h->device != cuda_emu_device()) return free(r), bad("a handle of another device", h->device);
     if (start(run_all, r, h->stream, free)) return 0;
     free(r);
