@@ -187,6 +187,16 @@ typedef struct fl__step_job {
     fl__loop level; /* that of an addition tells the level in force */
 } fl__step_job;
 
+/* Are the numbers that the program reads those of the job? Steps are counted even if nobody asks. */
+static bool fl__step_fits(const fl__step_job *job, const double *number) {
+    const fl_formula *f = &job->rule->program;
+    const int first = job->rule->n_reads + job->rule->n_writes;
+    for (int i = first; i < f->n_in; i++)
+        if (f->reads >> i & 1 && memcmp(&job->number[i - first], &number[i - first], sizeof *number))
+            return false;
+    return true;
+}
+
 static fl__step_job *fl__step_prepare(const fl_call *c, fl_step_rule *rule, const double *number,
                                       fl_dtype wide) {
     static _Thread_local fl__step_job job;
@@ -195,7 +205,7 @@ static fl__step_job *fl__step_prepare(const fl_call *c, fl_step_rule *rule, cons
     const fl__loop level = fl__primitive_loop(FL_PRIMITIVE_add, wide);
     job.e.far = false;
     if (job.rule == rule && job.wide == wide && job.shift == shift && job.level == level &&
-        !memcmp(job.number, number, bytes))
+        fl__step_fits(&job, number))
         return &job;
     job.rule = NULL;
     if (!fl__fold_rule(&job.w, rule, number, shift)) return NULL;
