@@ -348,11 +348,6 @@ static const char *fv__describe(const fl_tensor *t, fv__text *to) {
     return to->s;
 }
 
-static bool fv__same_shape(const fl_tensor *t, fl_shape s) {
-    return t->ndim == s.ndim &&
-           (!s.ndim || !memcmp(t->shape, s.dim, (size_t)s.ndim * sizeof *s.dim));
-}
-
 /* ---- variables ---- */
 
 static void fv__var_drop(fl_obj *o) {
@@ -445,12 +440,15 @@ FL_API void fv_zero_grad(fl_var *x) {
     fv_drop(old);
 }
 
+static bool fv__alike(const fl_tensor *a, const fl_tensor *b) {
+    return a->dtype == b->dtype && fl_same_shape(a, b);
+}
+
 FL_API bool fv_set_grad(fl_var *x, fl_var *g) {
     fv__text a, b;
     if (!x || !g) {
         if (!fl_error()) fl_fail("fv_set_grad: %s is NULL", x ? "the gradient" : "the variable");
-    } else if (g->value->dtype != x->value->dtype ||
-               !fv__same_shape(g->value, fl_shape_of(x->value))) {
+    } else if (!fv__alike(g->value, x->value)) {
         fl_fail("fv_set_grad: gradient %s of %s", fv__describe(g->value, &a),
                 fv__describe(x->value, &b));
     } else {
@@ -1064,18 +1062,16 @@ FL_API fl_tensor *fv_own_grad(const fl_node *n, const fl_var *dy) {
 
 /* t += g, where t is a tensor of its own. */
 static bool fv__add_into(fl_tensor *t, fl_tensor *g) {
-    fl_call c = {.op = FL_OP_add, .n_out = 1, .n_in = 2, .out = {t}, .in = {t, g}};
-    return fl_call_run(&c);
+    return fl_call_into(FL_OP_add, t, t, g, NULL) != NULL;
 }
 
 /* sum + g, in place where nobody else sees sum. */
 static fl_var *fv__sum_of(fl_var *sum, fl_var *g) {
     fl_tensor *t = sum->value;
-    bool alike = t->dtype == g->value->dtype && t->family == g->value->family && !g->value->weak &&
-                 fv__same_shape(t, fl_shape_of(g->value));
+    const bool alike = t->family == g->value->family && !g->value->weak && fv__alike(t, g->value);
     if (fl_grad_enabled() || !alike || !fv__is_sole(sum, 1) || !fv__is_dense(t))
         return fv_add(sum, g);
-    return fv__add_into(t, g->value) ? sum : fl_raise();
+    return fv__add_into(t, g->value) ? sum : NULL;
 }
 
 static void fv__set_sum(fl_node *to, fl_var *g) {
@@ -1274,7 +1270,12 @@ static void fv__accumulate(fl_node *sink) {
         if (stored != g->value && !(g = fv_const(stored))) return;
     }
     if (g && x->grad && !(g = fv__sum_of(x->grad, g))) return;
-    if (g && !fv_set_grad(x, g)) return;
+    if (g && g == sink->grad && !x->grad && fv__alike(g->value, x->value)) { /* its reference moves */
+        x->grad = g;
+        sink->grad = NULL;
+    } else if (g && !fv_set_grad(x, g)) {
+        return;
+    }
     if (g && x->hooks_) fv__call_hooks(x);
     if (fv__watchers && !fl_error()) fv__say_ready(x);
 }
@@ -1336,7 +1337,7 @@ static fl_var *fv__seed(const fv__pass *p, int k) {
     if (!given && fl_numel(v) != 1)
         fl_fail("%s: the root is %s; reduce it to one element%s", p->who, fv__describe(v, &a),
                 grads ? " or pass .given" : p->targets.n ? "" : " or pass .grad");
-    else if (given && !fv__same_shape(given->value, fl_shape_of(v)))
+    else if (given && !fl_same_shape(given->value, v))
         fl_fail("%s: %s is %s, the root %s", p->who, grads ? ".given" : ".grad",
                 fv__describe(given->value, &a), fv__describe(v, &b));
     else if (!given) return fv_const(fl_full_like(v, 1));
