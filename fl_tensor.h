@@ -401,6 +401,14 @@ struct fl_call {
    tensors to be written in place. Everything the public ops do ends here: hooks, slot, fallback.
    False after fl_fail; does not raise. */
 FL_API bool fl_call_run(const fl_call *c);
+/* Begins a record, of which the caller sets n_out outputs and n_in inputs: nobody reads more. An initialiser
+   would clear all of it by a string instruction, which takes as long as an op on few elements. */
+static inline void fl_call_begin(fl_call *c, fl_op op, int n_out, int n_in, const void *args) {
+    c->op = op;
+    c->n_out = n_out;
+    c->n_in = n_in;
+    c->args = args;
+}
 /* An output handle for a record: contiguous strides, no storage, owned by the innermost scope.
    family: index. */
 FL_API fl_tensor *fl_out_on(int family, fl_shape shape, fl_dtype dtype);
@@ -1895,18 +1903,12 @@ fl_tensor *fl_call_result(const fl_call *c) {
     return fl_call_run(c) ? c->out[0] : fl_raise();
 }
 
-/* The record is filled field by field: compilers make a slow string instruction of a literal, and
-   nobody reads past n_in. */
-fl_tensor *fl_call_into(fl_op op, fl_tensor *y, fl_tensor *a, fl_tensor *b,
-                                 const void *args) {
+fl_tensor *fl_call_into(fl_op op, fl_tensor *y, fl_tensor *a, fl_tensor *b, const void *args) {
     fl_call c;
-    c.op = op;
-    c.n_out = 1;
-    c.n_in = b ? 2 : a ? 1 : 0;
+    fl_call_begin(&c, op, 1, b ? 2 : a ? 1 : 0, args);
     c.out[0] = y;
     c.in[0] = a;
     c.in[1] = b;
-    c.args = args;
     return y && fl_call_run(&c) ? y : fl_raise();
 }
 

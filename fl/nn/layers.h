@@ -245,8 +245,8 @@ typedef struct fl__nn_linear {
 static fl_vars fl__nn_linear_forward(fl_nn_module *m, fl_vars in) {
     const fl__nn_linear *l = m->data;
     fl_var *x = in.v[0], *w = fl_nn_param_at(m, 0), *b = fl_nn_param_at(m, 1);
-    fl_shape shape = fl_shape_of(fv_value(x));
-    if (!shape.ndim || shape.dim[shape.ndim - 1] != l->in) {
+    const fl_tensor *t = fv_value(x);
+    if (!t->ndim || t->shape[t->ndim - 1] != l->in) {
         char a[FL_NN_SHAPE], c[FL_NN_SHAPE];
         return fl_nn_fail(m, "input %s, weight %s", fl_nn_shape_text(x, a), fl_nn_shape_text(w, c));
     }

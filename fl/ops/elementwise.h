@@ -291,7 +291,9 @@ fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy, fl_tens
     if (!fl__grad_operand("fl_grad1", x, dy) || !fl__grad_operand("fl_grad1", y, dy)) return NULL;
     if (!fl__grad_by_slot(dy, FL_OP_grad1, op)) return NULL;
     fl_grad_args a = {op};
-    fl_call c = {.op = FL_OP_grad1, .n_out = 1, .n_in = 3, .in = {x, y, dy}, .args = &a};
+    fl_call c;
+    fl_call_begin(&c, FL_OP_grad1, 1, 3, &a);
+    c.in[0] = x, c.in[1] = y, c.in[2] = dy;
     c.out[0] = out ? out : fl_out_lay_as(fl_out_like(dy, dy->dtype), dy);
     return c.out[0] ? fl_call_result(&c) : fl_raise();
 }
@@ -305,10 +307,13 @@ bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_t
         return false;
     if (!fl__grad_by_slot(dy, FL_OP_grad2, op)) return false;
     fl_grad_args args = {op};
-    fl_call c = {.op = FL_OP_grad2, .n_out = 2, .n_in = 4, .in = {a, b, y, dy}, .args = &args};
-    for (int i = 0; i < 2; i++)
-        if (want >> i & 1 && !(c.out[i] = fl_out_lay_as(fl_out_like(dy, dy->dtype), dy)))
-            return fl_raise() != NULL;
+    fl_call c;
+    fl_call_begin(&c, FL_OP_grad2, 2, 4, &args);
+    c.in[0] = a, c.in[1] = b, c.in[2] = y, c.in[3] = dy;
+    for (int i = 0; i < 2; i++) {
+        c.out[i] = want >> i & 1 ? fl_out_lay_as(fl_out_like(dy, dy->dtype), dy) : NULL;
+        if (want >> i & 1 && !c.out[i]) return fl_raise() != NULL;
+    }
     if (!fl_call_run(&c)) return fl_raise() != NULL;
     if (want & 1) *da = c.out[0];
     if (want & 2) *db = c.out[1];
@@ -353,7 +358,7 @@ static unsigned fv__needs_of(fl_op op) {
 /* For what a formula does not read, the fused slot gets any tensor of the right shape: dy. */
 static fl_tensor *fv__operand(fl_var *x, fl_var *dy) {
     fl_tensor *t = fl_cast(x ? x->value : dy->value, dy->value->dtype);
-    return t ? fl_expand(t, fl_shape_of(dy->value)) : NULL;
+    return !t || fl_same_shape(t, dy->value) ? t : fl_expand(t, fl_shape_of(dy->value));
 }
 
 static fl_var *fv__unary(fl_op op, fl_var *x);

@@ -237,9 +237,10 @@ fl_op fv_linear_act_of(fl_var *(*fn)(fl_var *x)) {
 /* The record of y, and of z if it is not NULL; bias may be. */
 static bool fl__run_linear(fl_tensor *const *in, fl_op act, fl_tensor **y, fl_tensor **z) {
     fl_linear_args a = {act};
-    fl_call c = {.op = fl_op_linear, .n_out = z ? 2 : 1, .n_in = in[2] ? 3 : 2, .args = &a};
+    fl_call c;
+    fl_call_begin(&c, fl_op_linear, z ? 2 : 1, in[2] ? 3 : 2, &a);
     fl_shape shape = FL_SHAPE(in[0]->shape[0], in[1]->shape[0]);
-    for (int i = 0; i < c.n_in; i++) c.in[i] = in[i];
+    c.in[0] = in[0], c.in[1] = in[1], c.in[2] = in[2];
     c.out[0] = *y = fl_out_on(in[0]->family, shape, in[0]->dtype);
     if (z) c.out[1] = *z = fl_out_on(in[0]->family, shape, in[0]->dtype);
     return (*y && (!z || *z) && fl_call_run(&c)) || fl_raise();
@@ -478,16 +479,17 @@ static FL_T *FL_W(_linear_stored)(FL_T *x, FL_T *w, FL_T *bias, fl_op act) {
 
 /* One product of the rows of x, whatever its leading dims. */
 static FL_T *FL_W(_linear_fused)(FL_T **in, fl_op act, fl_dtype d) {
-    fl_shape shape = fl_shape_of(FL_VALUE(in[0]));
-    int64_t rows = 1, columns = shape.dim[shape.ndim - 1];
-    for (int i = 0; i + 1 < shape.ndim; i++) rows *= shape.dim[i];
     FL_T *all[3] = {NULL};
     for (int i = 0; i < 3; i++)
         if (in[i] && !(all[i] = FL_W(cast)(in[i], d))) return NULL;
-    if (shape.ndim != 2 && !(all[0] = FL_W(reshape)(all[0], FL_SHAPE(rows, columns)))) return NULL;
+    if (FL_VALUE(all[0])->ndim == 2) return FL_W(_linear_node)(all, act);
+    fl_shape shape = fl_shape_of(FL_VALUE(all[0]));
+    int64_t rows = 1, columns = shape.dim[shape.ndim - 1];
+    for (int i = 0; i + 1 < shape.ndim; i++) rows *= shape.dim[i];
+    if (!(all[0] = FL_W(reshape)(all[0], FL_SHAPE(rows, columns)))) return NULL;
     FL_T *y = FL_W(_linear_node)(all, act);
     shape.dim[shape.ndim - 1] = FL_VALUE(in[1])->shape[0];
-    return y && shape.ndim != 2 ? FL_W(reshape)(y, shape) : y;
+    return y ? FL_W(reshape)(y, shape) : NULL;
 }
 
 static FL_T *FL_W(_linear_of)(FL_T *x, FL_T *w, FL_T *bias, fl_op act) {

@@ -100,15 +100,22 @@ static bool fl__step_operand(const fl_tensor *t, int i, const fl_tensor *like, b
                      FL_SHAPE_TEXT(like));
 }
 
-static bool fl__step_operands(const fl_step_rule *rule, fl_tensor *const *tensor, fl_tensor *narrow) {
-    const int n = rule->n_reads + rule->n_writes;
+/* Puts the tensors into the record, those that are written as its outputs too. */
+static bool fl__step_operands(fl_call *c, const fl_step_rule *rule, fl_tensor *const *tensor,
+                              fl_tensor *narrow) {
+    const int n = rule->n_reads + rule->n_writes, wide = narrow != NULL;
     const fl_tensor *like = tensor[n - 1];
     if (fl_absent("fl_step", like)) return false;
-    for (int i = 0; i < n; i++)
-        if (!fl__step_operand(tensor[i], i, like, i <= rule->n_reads) ||
-            (i >= rule->n_reads && !fl_writable("fl_step", tensor[i])))
-            return false;
-    return !narrow || (fl__step_operand(narrow, n, like, true) && fl_writable("fl_step", narrow));
+    for (int i = 0; i < n; i++) {
+        const bool written = i >= rule->n_reads;
+        if (!fl__step_operand(tensor[i], i, like, i <= rule->n_reads)) return false;
+        if (written && !fl_writable("fl_step", tensor[i])) return false;
+        c->in[i] = tensor[i];
+        if (written) c->out[wide + i - rule->n_reads] = tensor[i];
+    }
+    if (!narrow) return true;
+    c->out[0] = narrow;
+    return fl__step_operand(narrow, n, like, true) && fl_writable("fl_step", narrow);
 }
 
 bool fl_step(fl_step_rule *rule, fl_tensor *const *tensor, int n_numbers, fl_tensor *const *number,
@@ -116,16 +123,14 @@ bool fl_step(fl_step_rule *rule, fl_tensor *const *tensor, int n_numbers, fl_ten
     if (fl_absent("fl_step", rule) || fl_absent("fl_step", tensor)) return false;
     const fl_formula *f = fl_step_program(rule);
     if (!f) return fl_raise();
-    if (!fl__step_operands(rule, tensor, narrow)) return false;
     const fl_step_args args = {rule};
-    const int n = rule->n_reads + rule->n_writes, wide = narrow != NULL;
-    fl_call c = {.op = fl_op_step, .n_out = wide + rule->n_writes, .n_in = n + n_numbers, .args = &args};
+    const int n = rule->n_reads + rule->n_writes;
+    fl_call c;
     int64_t numbers = 0;
+    fl_call_begin(&c, fl_op_step, rule->n_writes + (narrow != NULL), n + n_numbers, &args);
     if (c.n_out > 4 || c.n_in > 8)
         return fl_refuse("fl_step: %d outputs and %d inputs, at most 4 and 8", c.n_out, c.n_in);
-    c.out[0] = narrow;
-    for (int i = 0; i < rule->n_writes; i++) c.out[wide + i] = tensor[rule->n_reads + i];
-    for (int i = 0; i < n; i++) c.in[i] = tensor[i];
+    if (!fl__step_operands(&c, rule, tensor, narrow)) return false;
     for (int i = 0; i < n_numbers; i++) {
         if (fl_absent("fl_step", c.in[n + i] = number[i])) return false;
         numbers += fl_numel(number[i]);

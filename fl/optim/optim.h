@@ -453,9 +453,8 @@ static bool fl__optim_prepare(fl_optim *o, int64_t *with_grad) {
 
 /* steps += 1, unless the factor is 0. */
 static bool fl__optim_count(fl_tensor *steps, fl_tensor *one) {
-    fl_call c = {.op = FL_OP_add, .n_out = 1, .n_in = 2, .out = {steps}, .in = {steps, one}};
-    if (!one->weak && !(c.in[1] = fl_expand(one, fl_shape_of(steps)))) return false;
-    return fl_call_run(&c);
+    if (!one->weak && !(one = fl_expand(one, fl_shape_of(steps)))) return false;
+    return fl_call_into(FL_OP_add, steps, steps, one, NULL) != NULL;
 }
 
 /* Counts only after all are written: rules see the steps before this one. */

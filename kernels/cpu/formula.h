@@ -12,6 +12,7 @@
 typedef struct fl__executor {
     const fl_formula *formula;
     int size;                               /* bytes of a number */
+    int64_t fits;                           /* numbers of a row: of an output, a register or a constant */
     fl__loop step[FL_FORMULA_STEPS];
     uint64_t number[FL_FORMULA_CONSTANTS];  /* bits of the constants */
     bool *zero;                             /* set where an integer is divided by 0; NULL: no matter */
@@ -40,6 +41,8 @@ enum {
 FL_PRIVATE bool fl__executor_begin(fl__executor *e, const fl_formula *f, fl_dtype d) {
     e->formula = f;
     e->size = (int)fl_dtype_size(d);
+    const int rows = f->n_out + f->n_registers + f->n_constants;
+    e->fits = FL__FORMULA_BYTES / (rows * e->size) / FL_ALIGN * FL_ALIGN;
     e->zero = NULL;
     e->far = false;
     for (int i = 0; i < f->n_steps; i++) {
@@ -86,17 +89,14 @@ FL_PRIVATE void fl__executor_run(void *const p[], int64_t n, const void *arg) {
     const fl__executor *e = arg;
     const fl_formula *f = e->formula;
     _Alignas(FL_ALIGN) char memory[FL__FORMULA_BYTES + FL__FORMULA_ROWS * FL__FORMULA_GAP];
-    char *place[FL_FORMULA_PLACES + FL_FORMULA_OUTPUTS] = {NULL}, *row = memory;
-    const int rows = f->n_out + f->n_registers + f->n_constants;
-    const int64_t fits = FL__FORMULA_BYTES / (rows * e->size) / FL_ALIGN * FL_ALIGN;
+    char *place[FL_FORMULA_PLACES + FL_FORMULA_OUTPUTS], *row = memory;
     const bool single = f->n_steps == 1 && f->n_out == 1 && f->n_constants == 0; /* it needs no blocks */
-    const int64_t block = single ? n : fl__min(fits, e->far ? FL__FORMULA_FAR : FL__FORMULA_BLOCK);
-    const int64_t bytes = fits * e->size + FL__FORMULA_GAP;
-    for (int i = 0; i < f->n_in; i++) place[i] = p[f->n_out + i];
-    for (int i = 0; i < f->n_out; i++, row += bytes) {
-        place[FL_FORMULA_OUTPUT + i] = p[i];
-        place[FL_FORMULA_PLACES + i] = row;
-    }
+    const int64_t block = single ? n : fl__min(e->fits, e->far ? FL__FORMULA_FAR : FL__FORMULA_BLOCK);
+    const int64_t bytes = e->fits * e->size + FL__FORMULA_GAP;
+    place[0] = NULL; /* what a step of fewer operands names, in a formula without inputs */
+    for (int i = 0; i < f->n_in; i++) place[i] = f->reads >> i & 1 ? p[f->n_out + i] : NULL;
+    for (int i = 0; i < FL_FORMULA_OUTPUTS; i++) place[FL_FORMULA_OUTPUT + i] = i < f->n_out ? p[i] : NULL;
+    for (int i = 0; i < f->n_out; i++, row += bytes) place[FL_FORMULA_PLACES + i] = row;
     for (int i = 0; i < f->n_registers; i++, row += bytes) place[FL_FORMULA_REGISTER + i] = row;
     for (int i = 0; i < f->n_constants; i++, row += bytes) {
         place[FL_FORMULA_CONSTANT + i] = row;
@@ -109,7 +109,8 @@ FL_PRIVATE void fl__executor_run(void *const p[], int64_t n, const void *arg) {
                 for (int64_t at = next; f->reads >> i & 1 && at < 2 * next; at += 64)
                     __builtin_prefetch(place[i] + at);
         fl__executor_block(e, place, m);
-        for (int i = 0; i < f->n_in; i++) place[i] += next;
+        for (int i = 0; i < f->n_in; i++)
+            if (place[i]) place[i] += next;
         for (int i = 0; i < f->n_out; i++)
             place[FL_FORMULA_OUTPUT + i] += f->logical >> i & 1 ? m : next;
     }

@@ -449,11 +449,15 @@ static bool fl__matmul_skinny(fl__matmul *p) {
 
 /* >>run */
 
-/* The whole of a product as it stands. */
-static fl__gemm fl__gemm_of(const fl__product *of) {
-    return (fl__gemm){.ks = fl__gemm_kernels(of->dtype), .m = of->m, .n = of->n, .k = of->k,
-                      .a = of->a, .rsa = of->rsa, .csa = of->csa,
-                      .b = of->b, .rsb = of->rsb, .csb = of->csb, .tight = of->tight};
+/* The whole of a product as it stands, on rows n apart; field by field, as in product.h. */
+static void fl__gemm_begin(fl__gemm *g, const fl__product *of) {
+    g->ks = fl__gemm_kernels(of->dtype);
+    g->m = of->m, g->n = of->n, g->k = of->k;
+    g->a = of->a, g->rsa = of->rsa, g->csa = of->csa;
+    g->b = of->b, g->rsb = of->rsb, g->csb = of->csb;
+    g->c = of->out, g->ldc = of->n;
+    g->add = g->asks = false, g->tight = of->tight;
+    g->packed = NULL, g->finish = NULL;
 }
 
 /* Computes a small product without cutting it; a panel of B that is not read in place stays on the stack. */
@@ -462,13 +466,12 @@ static bool fl__matmul_at_once(const fl__product *of) {
     if (of->items > 1 || of->m <= skinny || of->m > FL__MATMUL_ONCE || of->n * of->k > FL__MATMUL_PANEL)
         return false;
     if (of->n == 1 && of->m > FL__SKINNY_ROWS) return false; /* rows of A are dense: dots */
-    fl__gemm g = fl__gemm_of(of);
+    fl__gemm g;
+    fl__gemm_begin(&g, of);
     _Alignas(64) char panel[FL__MATMUL_PANEL * sizeof(double) + FL__PANEL_SLACK];
     fl__gemm_set_place(&g, true);
     if (g.width * g.k > FL__MATMUL_PANEL) return false;
-    g.ldc = g.n;
     g.group = g.width;
-    g.c = of->out;
     g.finish = of->finishes ? &of->finish : NULL;
     fl__gemm_block(&g, 0, g.tiles, 0, g.n, panel);
     return true;
@@ -487,8 +490,9 @@ static void fl__matmul_run(fl__matmul *p) {
 }
 
 static bool fl__matmul_float(fl__product *of) {
-    fl__matmul whole = {.of = of, .g = fl__gemm_of(of)}, *p = &whole;
+    fl__matmul whole = {.of = of}, *p = &whole;
     fl__gemm *g = &p->g;
+    fl__gemm_begin(g, of);
     const int64_t size = (int64_t)g->ks->size;
     if (fl__matmul_skinny(p)) {
         if (p->swapped) fl__product_finish(of, g->n);

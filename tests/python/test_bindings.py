@@ -12,6 +12,7 @@ from check import check, done, load_fl, skip
 
 # Public functions that libfl.so cannot have, and why.
 INLINE = {
+    "fl_call_begin": "for ops in C: fl_call_into",
     "fl_data": "an address: fl_map, or Tensor.numpy()",
     "fl_text_pairs_find": "for tokenizers in C: fl_text_pairs_add",
     "fl_text_trie_step": "for tokenizers in C: fl_text_trie_longest",
