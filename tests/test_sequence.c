@@ -198,6 +198,38 @@ TEST(attention_nan_and_infinity) {
     levels();
 }
 
+/* y, dq, dk, dv of the second of two heads, the first of which is NaN, or of the second alone. */
+static void attend_behind_nan(bool alone, fl_tensor *out[4]) {
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {7, 0};
+    fl_var *x[3];
+    for (int i = 0; i < 3; i++) {
+        fl_tensor *t = fl_uniform(FL_SHAPE(2, 200, 24), -1, 1, FL_F32, &rng);
+        CHECK(fl_assign(fl_select(t, 0, 0), fl_num(NAN)) != NULL);
+        x[i] = fv_param(alone ? fl_contiguous(fl_slice(t, 0, 1, 2, 1)) : t);
+    }
+    fl_var *y = fv_attention(x[0], x[1], x[2], .causal = true, .softcap = 2);
+    CHECK(fl_backward(y, .grad = fl_ones(fl_shape_of(y->value), FL_F32)));
+    fl_tensor *all[] = {y->value, fv_grad(x[0]), fv_grad(x[1]), fv_grad(x[2])};
+    for (int i = 0; i < 4; i++) out[i] = fl_keep(fl_contiguous(fl_select(all[i], 0, alone ? 0 : 1)));
+    fl_scope_end(&s);
+}
+
+/* A thread's workspace keeps what the head before left in it, also where a causal block computes nothing. */
+TEST(attention_of_a_head_sees_nothing_of_the_one_before) {
+    CHECK(fl_set_threads(1));
+    for (int level = 0, top = levels(); level <= top; level++) {
+        fl_tensor *got[4], *want[4];
+        fl__level_cap(level);
+        attend_behind_nan(false, got);
+        attend_behind_nan(true, want);
+        for (int i = 0; i < 4; i++) close_to("behind NaN", got[i], want[i], 1e-6);
+        drop_all(got), drop_all(want);
+    }
+    fl_set_threads(0);
+    levels();
+}
+
 static uint64_t hash_of(fl_tensor *t, uint64_t h) {
     size_t bytes = (size_t)fl_numel(t) * fl_dtype_size(t->dtype);
     unsigned char *data = malloc(bytes + 1);
