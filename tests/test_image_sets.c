@@ -117,7 +117,39 @@ TEST(classes_of_a_table) {
                   {"n1\nn3", "n1", 5, 0},
                   {"n3\rn1\r", "n1", 6, 1},
                   {"\n\nn3\n\nn1\ta\tb\n", "a", 14, 4},
-                  {"n1\t\nn3\n", "", 7, 0}};
+                  {"n1\t\nn3\n", "", 7, 0},
+                  {"\n", "'n1'", 1, 0},
+                  {"\r\n\r\n", "'n1'", 4, 0},
+                  {"\t\n", "'n1'", 2, 0},
+                  {"n\n1\nn3\n", "'n1'", 7, 0},
+                  {"n11\nn3\n", "'n1'", 7, 0},
+                  {"1n\nn3\n", "'n1'", 6, 0},
+                  {"n3\tn1\n", "'n1'", 6, 0},
+                  {"n1,one\nn3\n", "'n1'", 10, 0},
+                  {"\"n1\"\nn3\n", "'n1'", 8, 0},
+                  {"n1/\nn3/\n", "'n1'", 8, 0},
+                  {"./n1\n./n3\n", "'n1'", 10, 0},
+                  {"root/n1\nroot/n3\n", "'n1'", 16, 0},
+                  {"n1\vone\nn3\n", "'n1'", 10, 0},
+                  {"n1\fone\nn3\n", "'n1'", 10, 0},
+                  {"one\tn1\nthree\tn3\n", "'n1'", 16, 0},
+                  {"0\tn1\n2\tn3\n", "'n1'", 10, 0},
+                  {"#n1\nn3\n", "'n1'", 7, 0},
+                  {"n1 \nn3\n", "'n1'", 7, 0},
+                  {"\xef\xbd\x8e" "1\nn3\n", "'n1'", 8, 0},
+                  {"n\0" "1\0\n\0n\0" "3\0", "'n1'", 10, 0}, /* two bytes a letter */
+                  {"\0n1\nn3\n", "'n1'", 7, 0},
+                  {"n1\0\nn3\n", "'n3'", 7, 0},
+                  {"n1\n\0n3\n", "'n3'", 7, 0},
+                  {"n1\nn\0" "3\n", "'n3'", 7, 0},
+                  {"n1\nN3\n", "'n3'", 6, 0},
+                  {"n1\nn3 \n", "'n3'", 7, 0},
+                  {"n1\n n3\n", "'n3'", 7, 0},
+                  {"n1\nn\t3\n", "'n3'", 7, 0},
+                  {"n1\tn3\n", "'n3'", 6, 0},
+                  {"n1\nn3", "'n3'", 4, 0}, /* cut in the middle */
+                  {"n1\n", "'n3'", 3, 0},
+                  {"n1\n3\n", "'n3'", 5, 0}};
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
         disk_write("table", tables[i].text, (size_t)tables[i].n);
         set = fl_vision_imagenet("root", "table");
@@ -215,7 +247,23 @@ TEST(bad_cifar_files) {
                {"train.bin", RECORD + 1, 0, 20, 2, "offset 0: class 20 of 20"},
                {"train.bin", 2 * RECORD + 2, RECORD + 1, 21, 2, "offset 3074: class 21 of 20"},
                {"train.bin", 2 * RECORD + 2, RECORD + 2, 101, 1, "offset 3074: class 101 of 100"},
-               {"train.bin", RECORD + 1, 1, 255, 2, NULL}};
+               {"train.bin", RECORD + 1, 1, 255, 2, NULL},
+               {"train.bin", 2 * RECORD - 2, 0, 0, 0, "6144 bytes are no whole records of 3073"},
+               {"train.bin", 2 * RECORD + 2, 0, 0, 0, "6148 bytes are no whole records of 3073"},
+               {"train.bin", RECORD, 0, 0, 1, "3073 bytes are no whole records of 3074"},
+               {"train.bin", RECORD + 2, 0, 0, 2, "3075 bytes are no whole records of 3074"},
+               {"train.bin", 0, 0, 0, 2, "0 bytes are no whole records of 3074"},
+               {"train.bin", 2, 1, 0, 1, "2 bytes are no whole records of 3074"},
+               {"train.bin", RECORD, 0, 16, 0, "offset 0: class 16 of 10"},
+               {"train.bin", 4 * RECORD, 3 * RECORD, 10, 0, "offset 9219: class 10 of 10"},
+               {"train.bin", RECORD + 1, 1, 127, 1, "offset 0: class 127 of 100"},
+               {"train.bin", RECORD + 1, 1, 255, 1, "offset 0: class 255 of 100"},
+               {"train.bin", RECORD + 1, 0, 255, 2, "offset 0: class 255 of 20"},
+               {"Train.bin", RECORD, 0, 0, 0, "no file of part 'train'"},
+               {"train.bi", RECORD, 0, 0, 0, "no file of part 'train'"},
+               {"train_bin", RECORD, 0, 0, 0, "no file of part 'train'"},
+               {"data-batch-1.bin", RECORD, 0, 0, 0, "no file of part 'train'"},
+               {"data_batch_1.txt", RECORD, 0, 0, 0, "no file of part 'train'"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         char path[64];
         snprintf(path, sizeof path, "c/%s", bad[i].name);
@@ -334,7 +382,32 @@ TEST(bad_lists) {
                                          {"n3/a.ppm\t-99999999999999999999\n", "is no number"},
                                          {"n3/none.ppm\t5\n", "root/n3/none.ppm: cannot open"},
                                          {"n3\t5\n", "root/n3: cannot open"},
-                                         {"/n3/b\t5\n", "root//n3/b: cannot open"}};
+                                         {"/n3/b\t5\n", "root//n3/b: cannot open"},
+                                         {"n3/a.ppm", "line 1: 1 fields, of 2"},
+                                         {"n3/a.ppm,5\n", "line 1: 1 fields, of 2"},
+                                         {"n3/a.ppm\t5\n\nn3/b.ppm\n", "line 3: 1 fields, of 2"},
+                                         {"n3/a.ppm\t5\r\nn3/a.ppm\r\n", "line 2: 1 fields, of 2"},
+                                         {"\t\n", "there is no sample"},
+                                         {"n3/a.ppm\t+\n", "the class '+' is no number"},
+                                         {"n3/a.ppm\t-\n", "the class '-' is no number"},
+                                         {"n3/a.ppm\t--5\n", "the class '--5' is no number"},
+                                         {"n3/a.ppm\t+-5\n", "the class '+-5' is no number"},
+                                         {"n3/a.ppm\t5,\n", "the class '5,' is no number"},
+                                         {"n3/a.ppm\t5.\n", "the class '5.' is no number"},
+                                         {"n3/a.ppm\t5e3\n", "the class '5e3' is no number"},
+                                         {"n3/a.ppm\t1_000\n", "the class '1_000' is no number"},
+                                         {"n3/a.ppm\t1,000\n", "the class '1,000' is no number"},
+                                         {"n3/a.ppm\tfive\n", "the class 'five' is no number"},
+                                         {"n3/a.ppm\tnan\n", "the class 'nan' is no number"},
+                                         {"n3/a.ppm\tinf\n", "the class 'inf' is no number"},
+                                         {"n3/a.ppm\t\"5\"\n", "the class '\"5\"' is no number"},
+                                         {"n3/a.ppm\t\xd9\xa5\n", "is no number"},
+                                         {"n3/a.ppm\t9223372036854775808\n", "is no number"},
+                                         {"n3/a.ppm\t-9223372036854775809\n", "is no number"},
+                                         {"n3/A.PPM\t5\n", "root/n3/A.PPM: cannot open"},
+                                         {"n3/a.ppm \t5\n", "root/n3/a.ppm : cannot open"},
+                                         {"../n3/a.ppm\t5\n", "root/../n3/a.ppm: cannot open"},
+                                         {"n9/a.ppm\t5\n", "root/n9/a.ppm: cannot open"}};
     put_classes();
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         disk_write("list", bad[i][0], strlen(bad[i][0]));

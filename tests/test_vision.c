@@ -467,7 +467,30 @@ TEST(bad_run_lengths) {
                {"A", "run 0 is"},
                {"1A", "run 1 is"},
                {"O", "run 0 is -1, past"},
-               {"00000O", "run 5 is -1, past"}};
+               {"00000O", "run 5 is -1, past"},
+               {"0", "runs of 0 cells"},
+               {"00", "runs of 0 cells"},
+               {"01", "runs of 1 cells"},
+               {"4", "runs of 4 cells"},
+               {"05", "runs of 5 cells"},
+               {"P0", "runs of 0 cells"},
+               {"1111", "runs of 5 cells"}, /* from the fourth on what a run is more than that before the last */
+               {"111O", "runs of 3 cells"},
+               {"61", "run 1 is 1, past"},
+               {"16", "run 1 is 6, past"},
+               {"52", "run 1 is 2, past"},
+               {"223", "run 2 is 3, past"},
+               {"2220", "run 3 is 2, past"},
+               {"11111", "run 4 is 2, past"},
+               {"1234", "run 3 is 6, past"},
+               {"?", "run 0 is 15, past"},
+               {"P1", "run 0 is 32, past"},
+               {"o0", "run 0 is 31, past"},
+               {"N", "run 0 is -2, past"},
+               {"@", "run 0 is -16, past"},
+               {"6~", "offset 2: no run length"},
+               {"6\t", "offset 2: no run length"},
+               {"\x01", "offset 1: no run length"}};
     fl_vision_rle r;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         if (!CHECK(!fl_vision_rle_parse(bad[i].text, strlen(bad[i].text), 2, 3, &r)) ||
