@@ -1,4 +1,4 @@
-/* vision.h - what the programs vision_*.c share: pictures to learn from, pages that show them
+/* vision.h - what the programs vision_*.c share: pictures to learn from, frames drawn into them
 
    Not part of the library. */
 #ifndef EXAMPLES_VISION_H
@@ -74,27 +74,6 @@ static inline bool vision_draw_all(int64_t n, uint64_t seed, fl_vision_arrays *o
     }
     *out = (fl_vision_arrays){fl_permute(image, 4, planes), label};
     return out->image != NULL;
-}
-
-/* ---- pages ---- */
-
-/* An image as part of the page itself. */
-static inline bool vision_put_image(fl_data_text *t, fl_tensor *image, const char *attributes) {
-    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    fl_data_text png = {0};
-    bool ok = fl_vision_encode_png(&png, image) &&
-              fl_data_text_print(t, "<img %s src=\"data:image/png;base64,", attributes);
-    for (int64_t i = 0; ok && i < png.n; i += 3) {
-        const unsigned char *p = (const unsigned char *)png.p + i;
-        const int64_t left = png.n - i;
-        const unsigned v =
-            (unsigned)p[0] << 16 | (left > 1 ? (unsigned)p[1] << 8 : 0) | (left > 2 ? p[2] : 0);
-        const char four[] = {digit[v >> 18], digit[v >> 12 & 63], left > 1 ? digit[v >> 6 & 63] : '=',
-                             left > 2 ? digit[v & 63] : '='};
-        ok = fl_data_text_put(t, four, 4);
-    }
-    fl_heap_free(png.p);
-    return ok && fl_data_text_print(t, "\">");
 }
 
 /* ---- what a detector finds ---- */

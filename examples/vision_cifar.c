@@ -10,6 +10,7 @@
    Flip, crop with a border of 4, cutout; SGD with Nesterov's momentum under one cycle of the rate; smoothing
    0.1. Writes the weights, cifar.svg and predictions.html, which shows what it takes for what. The last line
    is "Test accuracy: NN.NN %". */
+#include "html.h"
 #include "vision.h"
 
 enum { CLASSES = 10, MOST_EPOCHS = 1000, SHOWN = 200 };
@@ -199,7 +200,7 @@ static bool put_pictures(fl_data_text *t, fl_tensor *image, const int64_t *order
         const int64_t i = order[r];
         const int guess = guess_of(i);
         ok = fl_data_text_print(t, "<figure class=%s>", guess == targets[i] ? "right" : "wrong") &&
-             vision_put_image(t, fl_select(image, 0, i), "width=96") &&
+             html_image(t, fl_select(image, 0, i), "width=96") &&
              fl_data_text_print(t, "<figcaption>%s%s%s", class_name[targets[i]],
                                 guess == targets[i] ? "" : " &rarr; ",
                                 guess == targets[i] ? "" : class_name[guess]);
@@ -226,14 +227,12 @@ static bool write_page(const char *path, fl_tensor *p, fl_vision_arrays a, doubl
     if (ok) qsort(order, (size_t)n, sizeof *order, worst_first);
     ok =
         ok &&
-        fl_data_text_print(
-            &t,
-            "<!doctype html><meta charset=utf-8><title>predictions</title><style>body{font:14px sans-serif}"
+        html_begin(
+            &t, "predictions",
             "figure{display:inline-block;width:130px;margin:4px;vertical-align:top;font-size:11px}"
             "img{image-rendering:pixelated}i{display:inline-block;height:7px;background:#47a}"
-            "td,th{padding:2px 6px;text-align:right}.right{color:#070}.wrong{color:#a00}</style>\n"
-            "<h1>Test accuracy: %.2f %%</h1>\n",
-            percent) &&
+            "td,th{padding:2px 6px;text-align:right}.right{color:#070}.wrong{color:#a00}") &&
+        fl_data_text_print(&t, "<h1>Test accuracy: %.2f %%</h1>\n", percent) &&
         put_confusion(&t, n) &&
         fl_data_text_print(&t, "<h2>The worst errors first, %lld of %lld pictures</h2>\n",
                            (long long)(n < SHOWN ? n : SHOWN), (long long)n) &&

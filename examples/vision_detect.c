@@ -8,6 +8,7 @@
 
    Prints COCO's twelve lines and the average precision of each class; writes the weights, detect.svg,
    detect_0.png ... (a frame for each object that was found) and detections.html. */
+#include "html.h"
 #include "vision.h"
 
 enum { QUERIES = 8, SIDE = 96, FRESH = 200, KINDS = 3, MOST = 4, SHOWN = 24, PICTURES = 4 };
@@ -232,19 +233,16 @@ static fl_tensor *drawn_image(const options *o, const task *t, int64_t i, const 
 
 static bool write_pictures(const options *o, const task *t, const fl_vision_coco *found, const char *lines) {
     fl_data_text page = {0};
-    bool ok = fl_data_text_print(
-        &page,
-        "<!doctype html><meta charset=utf-8><title>Detections</title><style>body{font:14px "
-        "sans-serif}figure{display:inline-block;margin:4px}</style><h1>What was found, beside "
-        "what is there</h1><pre>%s</pre>\n",
-        lines);
+    bool ok = html_begin(&page, "Detections", "figure{display:inline-block;margin:4px}") &&
+              fl_data_text_print(&page, "<h1>What was found, beside what is there</h1>"
+                                        "<pre>%s</pre>\n", lines);
     for (int64_t i = 0; ok && i < t->truth.n_image && i < SHOWN; i++) {
         fl_scope s = fl_scope_begin();
         char name[40];
         fl_tensor *guess = drawn_image(o, t, i, found), *is = drawn_image(o, t, i, &t->truth);
         snprintf(name, sizeof name, "detect_%d.png", (int)i);
-        ok = guess && is && fl_data_text_print(&page, "<figure>") && vision_put_image(&page, guess, "") &&
-             fl_data_text_print(&page, " ") && vision_put_image(&page, is, "") &&
+        ok = guess && is && fl_data_text_print(&page, "<figure>") && html_image(&page, guess, "") &&
+             fl_data_text_print(&page, " ") && html_image(&page, is, "") &&
              fl_data_text_print(&page, "<figcaption>image %lld</figcaption></figure>\n",
                                 (long long)t->truth.image[i].id) &&
              (i >= PICTURES || fl_vision_write_png(name, guess));
