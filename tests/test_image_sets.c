@@ -169,6 +169,40 @@ TEST(classes_of_a_table) {
     end(&s);
 }
 
+/* Blocks of the heap in use. */
+static int64_t blocks;
+static void *count_blocks(void *user, void *p, size_t bytes) {
+    (void)user;
+    blocks += !p && bytes ? 1 : p && !bytes ? -1 : 0;
+    return bytes ? realloc(p, bytes) : (free(p), NULL);
+}
+
+TEST(ten_thousand_batches_keep_memory_flat) {
+    enum { BATCHES = 10000 };
+    begin();
+    fl_scope s = fl_scope_begin();
+    const fl_vision_step steps[] = {fl_vision_random_resized_crop(8, 0.08, 1, FL_VISION_BILINEAR),
+                                    fl_vision_random_horizontal_flip(0.5)};
+    int64_t held[2][4] = {{0}};
+    put_classes();
+    fl_heap_use(count_blocks, NULL);
+    fl_data_set *set = fl_data_shuffle(fl_vision_list("list", "root"), 1);
+    set = fl_vision_batch(set, 1, .steps = steps, .n_steps = 2, .mean = {0.5}, .std = {0.5});
+    REQUIRE(set && fl_data_size(set) == 2);
+    for (int64_t i = 0; i < BATCHES; i++) {
+        fl_scope batch = fl_scope_begin();
+        fl_data_sample b;
+        REQUIRE(fl_data_set_epoch(set, i / 2) && fl_data_get(set, i % 2, &b));
+        fl_scope_end(&batch);
+        const int64_t now[] = {blocks, fl_live(), fl_mem_live(), fl_mem_stats_of(NULL).peak_in_use};
+        if (i == 99 || i == BATCHES - 1) memcpy(held[i > 99], now, sizeof now);
+    }
+    for (int k = 0; k < 4; k++) CHECK_EQ_INT(held[1][k], held[0][k]);
+    fl_data_free(set);
+    fl_heap_use(heap_fn, NULL);
+    end(&s);
+}
+
 /* ---- CIFAR ---- */
 
 enum { RECORD = 3073 };
