@@ -373,6 +373,10 @@ define compile_unit
 @$(CC) -std=c11 $(ALL_CFLAGS) $(OPTIONS) $(1) -DFL_IMPL_ONLY -I. $(DEPFLAGS) -c -o $@ $@.c
 @$(use_api_deps)
 endef
+# Rooms whose time goes by in the ops that they call: FL__GLUE_BEGIN of fl_mem.h.
+GLUE = fl/ops/% fl/nn/% fl/optim/% $(addprefix fl/text/,models lora train) $(addprefix fl/speech/,models pretrained) \
+       $(addprefix fl/vision/,models detect draw)
+$(filter $(GLUE:%=$(PLAIN)/%.o),$(PLAIN_OBJECTS)): CFLAGS := $(CFLAGS:-O2=-O1)
 $(PLAIN_OBJECTS): $(PLAIN)/%.o: %.h $(PLAIN)/flags | $(API_PARTS)
 	$(call compile_unit)
 $(CUDA_UNIT_OBJECTS): $(BUILD)/%.o: %.h $(BUILD)/flags-cuda | $(API_PARTS)

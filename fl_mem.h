@@ -117,6 +117,16 @@
 #define FL__PRIVATE_VARIABLE extern __attribute__((visibility("hidden")))
 #endif
 
+/* Around the includes of rooms whose time goes by in the ops that they call: at O1 a program's unit takes a
+   third less for them. The Makefile does the same for their objects. */
+#if defined(FL_IMPLEMENTATION) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__) && !defined(__clang__)
+#define FL__GLUE_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\")")
+#define FL__GLUE_END _Pragma("GCC pop_options")
+#else
+#define FL__GLUE_BEGIN
+#define FL__GLUE_END
+#endif
+
 /* Keeps rare paths out of the hot functions, and hot ones together. */
 #define FL__COLD __attribute__((noinline, cold))
 #define FL__HOT inline __attribute__((always_inline))

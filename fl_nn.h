@@ -74,6 +74,7 @@
               fv_const of i64. */
 #include "fl_autograd.h"
 #include "fl_data.h"
+FL__GLUE_BEGIN
 #include "fl/nn/module.h"
 #include "fl/nn/container.h"
 #include "fl/nn/layers.h"
@@ -93,5 +94,6 @@
 #include "fl/nn/convert.h"
 #include "fl/nn/save.h"
 #include "fl/nn/summary.h"
+FL__GLUE_END
 
 /* MIT licence: see LICENSE. */

@@ -66,6 +66,7 @@
                of yours and where you were. Training that stops at step k and resumes gives the same
                bits as training that did not. */
 #include "fl_nn.h"
+FL__GLUE_BEGIN
 #include "fl/optim/optim.h"
 #include "fl/optim/sgd.h"
 #include "fl/optim/adam.h"
@@ -78,5 +79,6 @@
 #include "fl/optim/schedule.h"
 #include "fl/optim/ema.h"
 #include "fl/optim/checkpoint.h"
+FL__GLUE_END
 
 /* MIT licence: see LICENSE. */

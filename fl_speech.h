@@ -57,8 +57,10 @@
 #include "fl/speech/vad.h"
 #include "fl/speech/align.h"
 #include "fl/speech/criteria.h"
+FL__GLUE_BEGIN
 #include "fl/speech/models.h"
 #include "fl/speech/pretrained.h"
+FL__GLUE_END
 #include "fl/speech/lexicon.h"
 #include "fl/speech/targets.h"
 #include "fl/speech/search.h"

@@ -94,9 +94,11 @@
 #include "fl/text/ngram_train.h"
 #include "fl/text/data.h"
 #include "fl/text/lines.h"
+FL__GLUE_BEGIN
 #include "fl/text/models.h"
 #include "fl/text/lora.h"
 #include "fl/text/train.h"
+FL__GLUE_END
 #include "fl/text/reader.h"
 #include "fl/text/generate.h"
 #include "fl/text/lm_scorer.h"

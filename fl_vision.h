@@ -45,8 +45,10 @@
 #include "fl/vision/shards.h"
 #include "fl/vision/transforms.h"
 #include "fl/vision/coco.h"
+FL__GLUE_BEGIN
 #include "fl/vision/models.h"
 #include "fl/vision/detect.h"
 #include "fl/vision/draw.h"
+FL__GLUE_END
 
 /* MIT licence: see LICENSE. */
