@@ -214,6 +214,30 @@ TEST(byte_tokenizer) {
 static const char sample[] =
     "low lower lowest, newer newest wider: the low lows of the new lowlands, wide and low.\n";
 
+/* Tokens that are put in later are cut out of the text, and shown or not. */
+TEST(added_later) {
+    const fl_text_added more[] = {{.text = "<s>", .n = 3, .id = -1, .special = true},
+                                  {.text = "bc", .n = 2, .id = 900}},
+                        bad[] = {{.text = "<s>", .n = 3, .id = 7}, {.text = "", .n = 0, .id = -1}};
+    begin();
+    fl_scope scope = fl_scope_begin();
+    fl_text_tokenizer *t = fl_text_byte_tokenizer();
+    fl_data_text out = {0};
+    CHECK(t && fl_text_tokenizer_add(t, more, 2) && fl_text_vocab_size(t) == 901);
+    IDS(t, "<s>abcd<s", 256, 'a', 900, 'd', '<', 's');
+    CHECK(fl_text_is_special(t, 256) && !fl_text_is_special(t, 900));
+    CHECK(fl_text_decode(t, (int32_t[]){256, 'a', 900}, 3, false, &out) && same(out.p, out.n, "abc"));
+    static const char *const errors[] = {"the added token '<s>' has id 7", "an added token without text"};
+    for (int i = 0; i < 2; i++) {
+        CHECK(!fl_text_tokenizer_add(t, &bad[i], 1));
+        CHECK_ERROR(errors[i]);
+        fl_error_clear();
+    }
+    fl_heap_free(out.p);
+    fl_text_tokenizer_free(t);
+    end(&scope);
+}
+
 TEST(bpe_training) {
     begin();
     fl_scope s = fl_scope_begin();
@@ -834,6 +858,7 @@ TEST(malformed_llama2c) {
     char what[100];
     size_t size;
     begin();
+    fl_scope scope = fl_scope_begin();
     write_small('l');
     char *bytes = (char *)disk_copy("m", &size);
     for (int64_t k = 0, at = 4; k < 260; k++) {
@@ -871,7 +896,7 @@ TEST(malformed_llama2c) {
     CHECK(!fl_text_llama2c_load("m", 0));
     CHECK_ERROR("fl_text_llama2c_load: m: offset 4: ends within a piece, or behind 0 of them");
     fl_error_clear();
-    end(NULL);
+    end(&scope);
 }
 
 /* Prefixes and changed bytes of a file of each kind: an error that names it, or something that can be used.
