@@ -400,10 +400,12 @@ CUDA_KERNELS = $(wildcard kernels/cuda/*.cu)
 CUDA_TESTS = conformance gradcheck random test_cuda test_vendor
 ifeq ($(CUDA),emu)
 CUDA_CC = $(or $(CUDA_CXX),g++) -x c++ -std=c++17 $(if $(SAN),-O1 $(SAN_FLAGS),-O2) -g1 -Wall -Wextra -Wno-unknown-pragmas -Wno-clobbered -pthread \
-          -ffp-contract=off -fno-math-errno -fno-trapping-math -DFL_CUDA_EMU -DFL_QUICK -Ikernels/cuda/emu
+          -ffp-contract=off -fno-math-errno -fno-trapping-math -DFL_CUDA_EMU -DFL_QUICK -Ikernels/cuda/emu \
+          -DFLK_ARCHS='"$(CUDA_ARCH)"'
 CUDA_LIBS = -lstdc++ -ldl -Wl,--export-dynamic-symbol=cuda_emu_start,--export-dynamic-symbol=cuda_emu_device
 else ifneq ($(CUDA),)
-CUDA_CC = $(NVCC) -std=c++17 -O3 --fmad=false $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a)$(comma)code=sm_$(a))
+CUDA_CC = $(NVCC) -std=c++17 -O3 --fmad=false $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
+          -DFLK_ARCHS='"$(CUDA_ARCH)"'
 CUDA_LIBS = -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt
 endif
 CUDA_OBJECTS = $(if $(CUDA),$(CUDA_KERNELS:%.cu=$(BUILD)/%.cu.o))

@@ -66,7 +66,7 @@ TEST(works_and_leaves_nothing) {
     CHECK_EQ_INT(fl_mem_live(), 0);
 }
 
-TEST(no_device_and_no_driver_are_errors_that_name_the_way_out) {
+TEST(no_device_no_driver_another_architecture_are_errors_that_name_the_way_out) {
     NEEDS_EMULATION;
     setenv("CUDA_EMU_DEVICES", "0", 1);
     CHECK(!fl_zeros(FL_SHAPE(2), FL_F32));
@@ -76,6 +76,13 @@ TEST(no_device_and_no_driver_are_errors_that_name_the_way_out) {
     CHECK(!fl_zeros(FL_SHAPE(2), FL_F32));
     CHECK_STR(fl_error(), "no CUDA driver; FL_DEVICE=cpu");
     fl_error_clear();
+    setenv("CUDA_EMU_DEVICES", "1", 1);
+    setenv("CUDA_EMU_OTHER", "1", 1);
+    CHECK(!fl_zeros(FL_SHAPE(2), FL_F32));
+    CHECK_STR(fl_error(), "the kernels were built for sm_90, device 0 is sm_10 (emulation): make CUDA=1 "
+                          "CUDA_ARCH=10; FL_DEVICE=cpu runs without it");
+    fl_error_clear();
+    unsetenv("CUDA_EMU_OTHER");
     CHECK(fl_backend_set_default("cpu"));
     CHECK_EQ_INT(small_work(), 72);
     setenv("CUDA_EMU_DEVICES", "1", 1); /* plugged in: the next call finds it */

@@ -112,10 +112,29 @@ static const char *flk_find_driver(int device) {
     return flk_text;
 }
 
+#ifndef FLK_ARCHS
+#define FLK_ARCHS "?" /* -DFLK_ARCHS='"80 90"': what the kernels are compiled for, as the Makefile says */
+#endif
+static __global__ void flk_any_kernel() {}
+
+/* Were the kernels compiled for this device? */
+static const char *flk_built_for(int device) {
+    cudaFuncAttributes a;
+    cudaDeviceProp p = {};
+    const cudaError_t e = cudaFuncGetAttributes(&a, flk_any_kernel);
+    if (e != cudaErrorNoKernelImageForDevice) return flk_error(e, "cudaFuncGetAttributes");
+    cudaGetLastError();
+    cudaGetDeviceProperties(&p, device);
+    snprintf(flk_text, sizeof flk_text, "the kernels were built for sm_" FLK_ARCHS ", device %d is sm_%d%d (%.80s): "
+             "make CUDA=1 CUDA_ARCH=%d%d; FL_DEVICE=cpu runs without it", device, p.major, p.minor, p.name,
+             p.major, p.minor);
+    return flk_text;
+}
+
 static const char *flk_find_device(int device) {
     auto *d = &flk_devices[device];
     const char *why = flk_find_driver(device);
-    if (why || (why = flk_use(device))) return why;
+    if (why || (why = flk_use(device)) || (why = flk_built_for(device))) return why;
     if (!d->fault_host) {
         if ((why = flk_error(cudaHostAlloc((void **)&d->fault_host, sizeof *d->fault_host,
                                            cudaHostAllocMapped), "cudaHostAlloc")))

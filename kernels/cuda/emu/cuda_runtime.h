@@ -15,7 +15,8 @@
        error that no later call survives. cuda_emu_launches() counts, those of a graph as one;
        cuda_emu_waiting(): pieces of work that have not run. cuda_emu_drop_waits(true): streams do not wait
        for events, which a test of the tests wants.
-   Environment: CUDA_EMU_SEED=n; CUDA_EMU_DEVICES: 2 if it is not set; 0: no device, -1: no driver.
+   Environment: CUDA_EMU_SEED=n; CUDA_EMU_DEVICES: 2 if it is not set; 0: no device, -1: no driver;
+   CUDA_EMU_OTHER: devices of another architecture than the kernels'.
 
    Blocks and grids have one dimension. Blocks run one after the other, so races between them do not show;
    nor do times, registers, memory that is not coalesced, and what the compilers do differently. */
@@ -60,6 +61,7 @@ enum cudaError_t {
     cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
+    cudaErrorNoKernelImageForDevice = 209,
     cudaErrorECCUncorrectable = 214,
     cudaErrorInvalidResourceHandle = 400,
     cudaErrorIllegalAddress = 700,
@@ -80,7 +82,10 @@ enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 struct cudaDeviceProp {
     char name[256];
-    int multiProcessorCount;
+    int multiProcessorCount, major, minor;
+};
+struct cudaFuncAttributes {
+    int numRegs;
 };
 struct cudaPointerAttributes {
     cudaMemoryType type;
@@ -635,7 +640,13 @@ inline cudaError_t cudaMemGetInfo(size_t *left, size_t *all) {
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
     EMU_CALL(cudaErrorUnknown)
     snprintf(p->name, sizeof p->name, "emulation");
-    p->multiProcessorCount = 1;
+    p->multiProcessorCount = p->major = 1;
+    return cudaSuccess;
+}
+template <class K> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, K) {
+    EMU_CALL(cudaErrorUnknown)
+    if (getenv("CUDA_EMU_OTHER")) return emu::last_error = cudaErrorNoKernelImageForDevice;
+    a->numRegs = 0;
     return cudaSuccess;
 }
 #undef EMU_CALL
