@@ -2552,7 +2552,9 @@ bool fl_writable(const char *fn, const fl_tensor *t) {
 /* The rooms of this header. An object of the Makefile (FL_IMPL_ONLY) includes the families that it uses. */
 #if !defined(FL_IMPL_ONLY) && !defined(FL_TENSOR_ROOMS)
 #define FL_TENSOR_ROOMS
+FL__GLUE_BEGIN
 #include "fl/ops/ops.h"
+FL__GLUE_END
 #include "fl/tensor/print.h"
 #include "fl/tensor/dlpack.h"
 #include "fl/tensor/cost.h"
@@ -2562,7 +2564,9 @@ bool fl_writable(const char *fn, const fl_tensor *t) {
 #endif
 #if defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY) && !defined(FL_TENSOR_ROOMS_IMPL)
 #define FL_TENSOR_ROOMS_IMPL
+FL__GLUE_BEGIN
 #include "fl/ops/ops.h"
+FL__GLUE_END
 #include "fl/tensor/print.h"
 #include "fl/tensor/dlpack.h"
 #include "fl/tensor/cost.h"

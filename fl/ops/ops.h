@@ -3,10 +3,6 @@
    A family is one file: prototypes on tensors (fl_) and on variables (fv_), shape rule, composition,
    gradient, registration, in this order. Its kernel is one file of kernels/cpu. An op added to a
    family touches these two; a new family adds two lines here and two in kernels/cpu/backend.h. */
-#ifndef FL_TENSOR_H
-#include "../../fl_tensor.h"
-#endif
-FL__GLUE_BEGIN
 #include "activation.h"
 #include "attention.h"
 #include "autocast.h"
@@ -36,7 +32,6 @@ FL__GLUE_BEGIN
 #include "special.h"
 #include "step.h"
 #include "view.h"
-FL__GLUE_END
 
 #if defined(FL_IMPL_ONLY_OPS_OPS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_OPS_IMPL
