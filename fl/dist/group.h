@@ -237,7 +237,7 @@ FL_API const fl_dist_impl *fl_dist_impl_named(const char *name) {
 
 static void fl__dist_take_error(char *text, size_t size, const char *otherwise) {
     const char *error = fl_error();
-    snprintf(text, size, "%s", error ? error : otherwise);
+    snprintf(text, size, "%.*s", (int)size - 1, error ? error : otherwise);
     fl_error_clear();
 }
 
@@ -313,7 +313,7 @@ FL_API void fl_dist_abort(fl_dist_group *d, const char *text) {
     char said[400];
     if (!d) return;
     const int rank = fl__dist_world_rank(d);
-    snprintf(said, sizeof said, "rank %d: %s", rank, text ? text : "fl_dist_abort");
+    snprintf(said, sizeof said, "rank %d: %.370s", rank, text ? text : "fl_dist_abort");
     fl__dist_fail(d, FL_DIST_ERROR, rank, said);
 }
 

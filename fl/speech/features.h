@@ -336,7 +336,7 @@ FL_API bool fl_speech_conf_load(fl_speech_conf *c, const char *path) {
             ok = fl_fail("%s: %s: line %d: no name and value", fn, path, line);
         else if (!fl_speech_conf_set(&to, name, value)) {
             char why[256];
-            snprintf(why, sizeof why, "%s", fl_error() ? fl_error() : "");
+            snprintf(why, sizeof why, "%.255s", fl_error() ? fl_error() : "");
             fl_error_clear();
             ok = fl_fail("%s: %s: line %d: %s", fn, path, line, why);
         }

@@ -42,7 +42,7 @@ FL_API int64_t fl_text_dictionary_counted(const fl_text_dictionary *d, int64_t i
 FL_API int64_t fl_text_dictionary_size(const fl_text_dictionary *d);    /* the highest index and 1 */
 FL_API int64_t fl_text_dictionary_entries(const fl_text_dictionary *d); /* spellings */
 FL_API bool fl_text_dictionary_contiguous(const fl_text_dictionary *d); /* every index has an entry */
-/* Spelling k in the order of adding; NULL past the last one. */
+/* Spelling k in the order of adding; past the last one NULL, of length 0 and index -1. */
 FL_API const char *fl_text_dictionary_spelling(const fl_text_dictionary *d, int64_t k, int64_t *n,
                                                int64_t *index);
 
@@ -285,16 +285,15 @@ FL_API int64_t fl_text_dictionary_default(const fl_text_dictionary *d) {
 
 FL_API const char *fl_text_dictionary_spelling(const fl_text_dictionary *d, int64_t k, int64_t *n,
                                                int64_t *index) {
-    if (k < 0 || k >= d->n) return NULL;
-    if (n) *n = d->entry[k].n;
-    if (index) *index = d->entry[k].index;
-    return d->entry[k].text;
+    const bool there = k >= 0 && k < d->n;
+    if (n) *n = there ? d->entry[k].n : 0;
+    if (index) *index = there ? d->entry[k].index : -1;
+    return there ? d->entry[k].text : NULL;
 }
 
 FL_API const char *fl_text_dictionary_entry(const fl_text_dictionary *d, int64_t index, int64_t *n) {
-    return index < 0 || index >= d->size
-               ? NULL
-               : fl_text_dictionary_spelling(d, d->first[index] - 1, n, NULL);
+    const bool there = index >= 0 && index < d->size;
+    return fl_text_dictionary_spelling(d, there ? d->first[index] - 1 : -1, n, NULL);
 }
 
 FL_API int64_t fl_text_dictionary_counted(const fl_text_dictionary *d, int64_t index) {

@@ -74,7 +74,7 @@ static bool fl__text_lines_find(fl__text_lines *l) {
 /* The tokenizer's error, with the place. */
 static bool fl__text_lines_fail(const fl__text_lines *l, int64_t at) {
     char why[400];
-    snprintf(why, sizeof why, "%s", fl_error());
+    snprintf(why, sizeof why, "%.399s", fl_error());
     fl_error_clear();
     return fl_fail("fl_text_lines: %s: the line at byte %" PRId64 ": %s", l->path, at, why);
 }

@@ -628,7 +628,7 @@ static void fl__tok_batch_part(void *arg, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) {
         if (fl__tok_encode(b->t, b->text[i], b->n[i], &b->out[i], b->o)) continue;
         pthread_mutex_lock(&b->lock);
-        if (!b->failed) snprintf(b->error, sizeof b->error, "%s", fl_error());
+        if (!b->failed) snprintf(b->error, sizeof b->error, "%.399s", fl_error());
         b->failed = true;
         pthread_mutex_unlock(&b->lock);
         fl_error_clear();

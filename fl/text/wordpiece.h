@@ -133,7 +133,7 @@ static bool fl__wp_pipeline(fl_data_text *out, bool cased) {
 
 /* The tokenizer of BERT over that vocabulary, with the special tokens that are in it. */
 static fl_text_tokenizer *fl__wp_bert(fl_text_dictionary *vocab, bool cased, const char *where) {
-    fl_text_added added[FL__WP_SPECIAL];
+    fl_text_added added[FL__WP_SPECIAL] = {{0}};
     fl_data_text json = {0};
     int32_t id[FL__WP_SPECIAL];
     int64_t n = 0;
