@@ -70,6 +70,9 @@
               or timing. Random numbers are a function of the seed, the epoch and who the sample is
               (fl_data_id): its index in the set that reads it. So it gets the same ones on one rank
               and on many, and wherever shuffles, shards, spans, batches and threads stand. */
+#ifndef FL_DATA_H
+#define FL_DATA_H /* for rooms, which need no second look at all that follows */
+#endif
 #include "fl_tensor.h"
 #include "fl/data/file.h"
 #include "fl/data/checksum.h"

@@ -72,6 +72,9 @@
      Shapes   An image batch is [n, c, h, w]. A sequence is [n, t, dim]: batch, steps, features; t is
               free unless a layer learns something for each step. Indices come as constants,
               fv_const of i64. */
+#ifndef FL_NN_H
+#define FL_NN_H /* for rooms, which need no second look at all that follows */
+#endif
 #include "fl_autograd.h"
 #include "fl_data.h"
 FL__GLUE_BEGIN

@@ -65,6 +65,9 @@
      Resuming  A checkpoint holds models, optimizers, schedules, scalers, averages, generators, numbers
                of yours and where you were. Training that stops at step k and resumes gives the same
                bits as training that did not. */
+#ifndef FL_OPTIM_H
+#define FL_OPTIM_H /* for rooms, which need no second look at all that follows */
+#endif
 #include "fl_nn.h"
 FL__GLUE_BEGIN
 #include "fl/optim/optim.h"

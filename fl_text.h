@@ -65,6 +65,9 @@
      Errors   Nothing here calls the error handler: functions return NULL or false, with a text that names
               file and offset.
      Threads  Tokenizers and dictionaries are for any number of threads once they are made. */
+#ifndef FL_TEXT_H
+#define FL_TEXT_H /* for rooms, which need no second look at all that follows */
+#endif
 #include "fl_optim.h"
 #include "fl/text/utf8.h"
 #include "fl/text/unicode.h"

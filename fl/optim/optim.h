@@ -5,7 +5,9 @@
    queue, uses those of its moment. */
 #ifndef FL_OPTIM_OPTIM_H
 #define FL_OPTIM_OPTIM_H
+#ifndef FL_NN_H
 #include "../../fl_nn.h"
+#endif
 #include "../ops/step.h"
 
 #ifdef __cplusplus

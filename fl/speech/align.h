@@ -1,7 +1,9 @@
 /* align.h - forced alignment: when the tokens of a known transcript were said */
 #ifndef FL_SPEECH_ALIGN_H
 #define FL_SPEECH_ALIGN_H
+#ifndef FL_DATA_H
 #include "../../fl_data.h"
+#endif
 
 #ifdef __cplusplus
 extern "C" {

@@ -5,7 +5,9 @@
    next round -> scores of the next token. */
 #ifndef FL_SPEECH_ATTEND_H
 #define FL_SPEECH_ATTEND_H
+#ifndef FL_NN_H
 #include "../../fl_nn.h"
+#endif
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,7 +1,9 @@
 /* audio.h - sound in files: WAV, NIST SPHERE and raw samples, read and written; more through libsndfile */
 #ifndef FL_SPEECH_AUDIO_H
 #define FL_SPEECH_AUDIO_H
+#ifndef FL_DATA_H
 #include "../../fl_data.h"
+#endif
 
 #ifdef __cplusplus
 extern "C" {

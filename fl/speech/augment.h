@@ -4,7 +4,9 @@
    index). */
 #ifndef FL_SPEECH_AUGMENT_H
 #define FL_SPEECH_AUGMENT_H
+#ifndef FL_DATA_H
 #include "../../fl_data.h"
+#endif
 
 #ifdef __cplusplus
 extern "C" {

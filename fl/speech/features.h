@@ -3,7 +3,9 @@
 #ifndef FL_SPEECH_FEATURES_H
 #define FL_SPEECH_FEATURES_H
 #include "spectrum.h"
+#ifndef FL_DATA_H
 #include "../../fl_data.h"
+#endif
 
 #ifdef __cplusplus
 extern "C" {

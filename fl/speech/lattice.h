@@ -13,7 +13,9 @@
 #ifndef FL_T
 #ifndef FL_SPEECH_LATTICE_H
 #define FL_SPEECH_LATTICE_H
+#ifndef FL_AUTOGRAD_H
 #include "../../fl_autograd.h"
+#endif
 #include "../ops/loss.h"
 
 #ifdef __cplusplus

@@ -4,7 +4,9 @@
    [batch, channels, features, time], so their axis d is ours 3 - d. */
 #ifndef FL_SPEECH_MODELS_H
 #define FL_SPEECH_MODELS_H
+#ifndef FL_NN_H
 #include "../../fl_nn.h"
+#endif
 
 #ifdef __cplusplus
 extern "C" {

@@ -4,7 +4,9 @@
    map. */
 #ifndef FL_SPEECH_PRETRAINED_H
 #define FL_SPEECH_PRETRAINED_H
+#ifndef FL_NN_H
 #include "../../fl_nn.h"
+#endif
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,7 +1,9 @@
 /* resample.h - another number of samples a second: a polyphase filter, whole or in pieces */
 #ifndef FL_SPEECH_RESAMPLE_H
 #define FL_SPEECH_RESAMPLE_H
+#ifndef FL_DATA_H
 #include "../../fl_data.h"
+#endif
 
 #ifdef __cplusplus
 extern "C" {

@@ -7,7 +7,9 @@
 #ifndef FL_T
 #ifndef FL_SPEECH_SPECTRUM_H
 #define FL_SPEECH_SPECTRUM_H
+#ifndef FL_AUTOGRAD_H
 #include "../../fl_autograd.h"
+#endif
 
 #ifdef __cplusplus
 extern "C" {

@@ -2,7 +2,9 @@
 #ifndef FL_SPEECH_TARGETS_H
 #define FL_SPEECH_TARGETS_H
 #include "lexicon.h"
+#ifndef FL_DATA_H
 #include "../../fl_data.h"
+#endif
 
 #ifdef __cplusplus
 extern "C" {

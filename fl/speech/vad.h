@@ -1,7 +1,9 @@
 /* vad.h - where somebody speaks: Silero's detector, and stretches of speech */
 #ifndef FL_SPEECH_VAD_H
 #define FL_SPEECH_VAD_H
+#ifndef FL_DATA_H
 #include "../../fl_data.h"
+#endif
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,7 +1,9 @@
 /* data.h - token files, and sets of training samples over them */
 #ifndef FL_TEXT_DATA_H
 #define FL_TEXT_DATA_H
+#ifndef FL_DATA_H
 #include "../../fl_data.h"
+#endif
 
 #ifdef __cplusplus
 extern "C" {

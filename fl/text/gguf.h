@@ -1,7 +1,9 @@
 /* gguf.h - files of the GGUF format, version 2 and 3 */
 #ifndef FL_TEXT_GGUF_H
 #define FL_TEXT_GGUF_H
+#ifndef FL_DATA_H
 #include "../../fl_data.h"
+#endif
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,7 +1,9 @@
 /* lines.h - training samples from a text file that is encoded when it is read: no token file */
 #ifndef FL_TEXT_LINES_H
 #define FL_TEXT_LINES_H
+#ifndef FL_DATA_H
 #include "../../fl_data.h"
+#endif
 #include "tokenizer.h"
 
 #ifdef __cplusplus

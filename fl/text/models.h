@@ -1,7 +1,9 @@
 /* models.h - language models: a transformer with options, gated convolutions, LSTM */
 #ifndef FL_TEXT_MODELS_H
 #define FL_TEXT_MODELS_H
+#ifndef FL_NN_H
 #include "../../fl_nn.h"
+#endif
 #include "../ops/loss.h"
 
 #ifdef __cplusplus

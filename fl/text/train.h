@@ -1,7 +1,9 @@
 /* train.h - training language models, and measuring them */
 #ifndef FL_TEXT_TRAIN_H
 #define FL_TEXT_TRAIN_H
+#ifndef FL_OPTIM_H
 #include "../../fl_optim.h"
+#endif
 #include "data.h"
 #include "lora.h"
 #include "models.h"
