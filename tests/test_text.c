@@ -788,20 +788,39 @@ static void write_small(char kind) {
    vocab.txt (v), ranks of tiktoken (k). */
 static const struct { char kind; const char *who, *error, *line[4], *change[12];
 } of_lines[] = {
-    {'c', "fl_text_dictionary_load", "no count behind '%'", {"the 12", "of 7", "to 5", "and 3"},
-     {"0%", "0% x", "0% -1", "0% +1", "0% 1.5", "0% 1e3", "0% 0x10", "0% 12a", "0% 9999999999999999999", "0% '1'",
-      "0% \xd9\xa1 2", "0%\t,5"}},
-    {'c', "fl_text_dictionary_load", "'%' is there twice", {"the 12", "of 7", "to 5", "and 3"},
+    {'c',
+     "fl_text_dictionary_load",
+     "no count behind '%'",
+     {"the 12", "of 7", "to 5", "and 3"},
+     {"0%", "0% x", "0% -1", "0% +1", "0% 1.5", "0% 1e3", "0% 0x10", "0% 12a", "0% 9999999999999999999",
+      "0% '1'", "0% \xd9\xa1 2", "0%\t,5"}},
+    {'c',
+     "fl_text_dictionary_load",
+     "'%' is there twice",
+     {"the 12", "of 7", "to 5", "and 3"},
      {"1% 1\n% 1", "2% 1\n\n%\t2"}},
-    {'s', "fl_text_dictionary_load", "'%' is there twice", {"the The", "of", "to 2", "and & u."},
+    {'s',
+     "fl_text_dictionary_load",
+     "'%' is there twice",
+     {"the The", "of", "to 2", "and & u."},
      {"0% %", "0% x %", "1%\ty  z\n\t% w"}},
-    {'v', "fl_text_wordpiece_load", "'%' is there twice", {"[UNK]", "[CLS]", "##a", "b"},
+    {'v',
+     "fl_text_wordpiece_load",
+     "'%' is there twice",
+     {"[UNK]", "[CLS]", "##a", "b"},
      {"1%\n%", "1%\r\n%", "2%\nx\n%\ny", "3p\nq\n%\n%", "2%\n\xff\n%", "1%\n%\n%", "4r\n%\r\n\r\ns\n%",
       "2%\n \n%", "2%\n%x\n%", "2%\nX%\n%", "3%\r\n%\r\r\n1\n%\r\n", "2\t\n%\n%"}},
-    {'k', "fl_text_tiktoken_load", "no token in base64 with its rank", {"YQ== 0", "Yg== 1", "Yw== 2", "ZA== 3"},
-     {"0%", "0% x", "0% -1", "0% 1.5", "0% 1000", "0% nan", "0= 1", "0!Q== 1", "0Y 1", "0YQ= 1", "0%= 1", "0==== 1"}},
-    {'k', "fl_text_tiktoken_load", "a token or a rank that was there before",
-     {"YQ== 0", "Yg== 1", "Yw== 2", "ZA== 3"}, {"1ZQ== 5\n% 5", "1% 6\n% 7"}},
+    {'k',
+     "fl_text_tiktoken_load",
+     "no token in base64 with its rank",
+     {"YQ== 0", "Yg== 1", "Yw== 2", "ZA== 3"},
+     {"0%", "0% x", "0% -1", "0% 1.5", "0% 1000", "0% nan", "0= 1", "0!Q== 1", "0Y 1", "0YQ= 1", "0%= 1",
+      "0==== 1"}},
+    {'k',
+     "fl_text_tiktoken_load",
+     "a token or a rank that was there before",
+     {"YQ== 0", "Yg== 1", "Yw== 2", "ZA== 3"},
+     {"1ZQ== 5\n% 5", "1% 6\n% 7"}},
 };
 
 static bool lines_open(char kind, const char *path) {
@@ -830,7 +849,8 @@ TEST(malformed_lines) {
                 char body[1000] = "", error[300];
                 const char *change = c < 0 ? "0" : of_lines[k].change[c];
                 for (int i = 0; i < 4; i++) {
-                    put_with(body, c >= 0 && i == line ? change + 1 : of_lines[k].line[i], of_lines[k].line[i]);
+                    put_with(body, c >= 0 && i == line ? change + 1 : of_lines[k].line[i],
+                             of_lines[k].line[i]);
                     strcat(body, "\n");
                 }
                 disk_write("m", body, strlen(body));
@@ -841,7 +861,8 @@ TEST(malformed_lines) {
                     printf("  %c %d, line %d, change %d: %s\n", of_lines[k].kind, (int)k, line, c, error);
                 fl_error_clear();
             }
-    static const char *const unk[] = {"", "[unk]\n", " [UNK]\n", "[UNK] \n", "[UNK\n", "UNK]\n", "[UNK]]\n", "<unk>\n"};
+    static const char *const unk[] = {"",       "[unk]\n", " [UNK]\n", "[UNK] \n",
+                                      "[UNK\n", "UNK]\n",  "[UNK]]\n", "<unk>\n"};
     for (size_t i = 0; i < sizeof unk / sizeof *unk; i++) {
         disk_write("m", unk[i], strlen(unk[i]));
         CHECK(!fl_text_wordpiece_load("m", false));
@@ -851,7 +872,8 @@ TEST(malformed_lines) {
     end(&scope);
 }
 
-/* llama2.c's file of write_small('l') with four bytes changed, or cut off: 48 of them, and each names a place. */
+/* llama2.c's file of write_small('l') with four bytes changed, or cut off: 48 of them, and each names a
+   place. */
 TEST(malformed_llama2c) {
     static const uint32_t lengths[] = {0xffffffff, 0x80000000, 0x7fffffff, 4000}, /* none fits */
         scores[] = {0x7fc00000, 0xffc00000, 0x7f800000, 0xff800000, 0x74000000}; /* NaN, infinite, 4e31 */
@@ -871,7 +893,9 @@ TEST(malformed_llama2c) {
             else memcpy(bytes + at, &scores[change - 4], 4);
             disk_write("m", bytes, size);
             memcpy(bytes + at, before, 8);
-            if (change < 4) snprintf(what, sizeof what, "m: offset %d: a piece of %d bytes", (int)at + 4, (int)lengths[change]);
+            if (change < 4)
+                snprintf(what, sizeof what, "m: offset %d: a piece of %d bytes", (int)at + 4,
+                         (int)lengths[change]);
             else snprintf(what, sizeof what, "m: the score of piece %d", (int)k);
             CHECK(!fl_text_llama2c_load("m", 0));
             if (!CHECK_ERROR(what)) printf("  piece %d, change %d\n", (int)k, change);
@@ -880,7 +904,8 @@ TEST(malformed_llama2c) {
         if (k % 52 == 10) { /* with the byte before its end missing */
             disk_write("m", bytes, (size_t)(at + 7 + len));
             CHECK(!fl_text_llama2c_load("m", 0));
-            snprintf(what, sizeof what, len ? "m: offset %d: a piece of %d bytes" : "m: offset %d: ends within a piece",
+            snprintf(what, sizeof what,
+                     len ? "m: offset %d: a piece of %d bytes" : "m: offset %d: ends within a piece",
                      len ? (int)at + 4 : (int)at, (int)len);
             if (!CHECK_ERROR(what)) printf("  piece %d\n", (int)k);
             fl_error_clear();

@@ -278,7 +278,8 @@ static void check_pieces(const char *row) {
             for (int i = 1 + DRAW(40); i > 0; i--) CHECK(fl_data_text_print(&words, "%.*s ", length, stem));
     }
 #undef DRAW
-    fl_text_tokenizer *t = fl_text_wordpiece_train(words.p, words.n, .size = 280, .min_count = 2, .cased = true);
+    fl_text_tokenizer *t =
+        fl_text_wordpiece_train(words.p, words.n, .size = 280, .min_count = 2, .cased = true);
     CHECK(t && sscanf(row, "%" SCNd64 " %x", &size, &want) == 2 && fl_text_vocab_size(t) == 280);
     for (int32_t i = 5; t && i < fl_text_vocab_size(t); i++) {
         const char *token = fl_text_token_of(t, i, &n);
@@ -473,7 +474,8 @@ TEST(as_the_wheels_do) {
     char *tsv = golden("peers.tsv", &n);
     REQUIRE(tsv && strings >= 600);
     for (char *line = tsv, *stop; *line; line = stop) {
-        static const char *const kinds[] = {"merges\t", "cut\t", "tiktoken\t", "file\t", "long\t", "pieces\t"};
+        static const char *const kinds[] = {"merges\t", "cut\t",  "tiktoken\t",
+                                            "file\t",   "long\t", "pieces\t"};
         stop = strchr(line, '\n');
         *stop++ = 0;
         int k = 0;

@@ -10,9 +10,9 @@
    a grid (--lmweight_low ..._high ..._step), which train takes for its valid list if there is an --lm.
    --sclite and --labels write what was heard: for NIST's tool, and as a list to train on. align writes a CTM
    file and Audacity's labels; transcribe the words of a file. Several ranks (examples/launch) share each
-   epoch. --unlabeled=list, whose transcripts nobody reads: every --relabelevery epochs what the model hears in
-   it then becomes part of what it trains on (rundir/pseudo.<epoch>). --fl_amp_use_mixed_precision multiplies in
-   bf16. */
+   epoch. --unlabeled=list, whose transcripts nobody reads: every --relabelevery epochs what the model hears
+   in it then becomes part of what it trains on (rundir/pseudo.<epoch>). --fl_amp_use_mixed_precision
+   multiplies in bf16. */
 #include "../arguments.h"
 #include "fl.h"
 #include <math.h>

@@ -408,8 +408,8 @@ static bool fl__bpe_bytes(fl__bpe *b) {
 }
 
 FL_API fl_text_model *fl_text_bpe_opt(fl_text_dictionary *vocab, fl_text_bpe_opts o) {
-    fl__bpe *b = fl_text_model_new(sizeof *b, (fl_text_model){"BPE", vocab, true, fl__bpe_encode, fl__bpe_save,
-                                                              fl__bpe_free, fl__bpe_memo_free});
+    fl__bpe *b = fl_text_model_new(sizeof *b, (fl_text_model){"BPE", vocab, true, fl__bpe_encode,
+                                                              fl__bpe_save, fl__bpe_free, fl__bpe_memo_free});
     if (!b) return NULL;
     if (!o.where) o.where = "fl_text_bpe";
     b->o = o;

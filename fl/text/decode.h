@@ -123,15 +123,17 @@ static bool fl__dec_metaspace_one(const fl_text_step *s, fl_text_work *w, fl_tex
 /* The end of a word becomes a space, nothing behind the last one. */
 static bool fl__dec_bpe_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
     const char *suffix = fl_text_tree_string(s->options, "suffix", NULL, "</w>");
-    return fl__dec_swapped(w, p, (fl__dec_swap[]){{suffix, w->at + 1 < w->n_pieces ? " " : ""}, {NULL, NULL}});
+    return fl__dec_swapped(w, p,
+                           (fl__dec_swap[]){{suffix, w->at + 1 < w->n_pieces ? " " : ""}, {NULL, NULL}});
 }
 
 /* Of equal tokens in a row one is left, and the blank is none. */
 static bool fl__dec_ctc(const fl_text_step *s, fl_text_work *w) {
     const bool clean = fl_text_tree_true(s->options, "cleanup", true);
     const char *bar = fl_text_tree_string(s->options, "word_delimiter_token", NULL, "|");
-    const fl__dec_swap swap[3] = {
-        {fl_text_tree_string(s->options, "pad_token", NULL, "<pad>"), ""}, {clean ? bar : NULL, " "}, {NULL, NULL}};
+    const fl__dec_swap swap[3] = {{fl_text_tree_string(s->options, "pad_token", NULL, "<pad>"), ""},
+                                  {clean ? bar : NULL, " "},
+                                  {NULL, NULL}};
     bool ok = true;
     for (const fl_text_piece *p = w->piece; ok && p < w->piece + w->n_pieces; p++) {
         const int64_t at = fl_text_work_next(w);

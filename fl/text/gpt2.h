@@ -96,8 +96,8 @@ FL_API fl_text_tokenizer *fl_text_gpt2_load(const char *vocab, const char *merge
               fl_data_json_next(j) == FL_DATA_JSON_END && fl__gpt2_merges(d, merges, &merge, &n);
     fl_data_json_close(j);
     ok = ok && fl_text_bytes_pipeline(&json, FL_TEXT_SPLIT_GPT2);
-    fl_text_model *m = fl_text_bpe(fl_text_dictionary_made(d, ok), .merge = merge, .n_merges = n, .bytes = true,
-                                   .where = "fl_text_gpt2_load");
+    fl_text_model *m = fl_text_bpe(fl_text_dictionary_made(d, ok), .merge = merge, .n_merges = n,
+                                   .bytes = true, .where = "fl_text_gpt2_load");
     const fl_text_added end = {.text = "<|endoftext|>", .n = 13, .id = -1, .special = true};
     const bool ends = m && fl_text_dictionary_find(m->vocab, end.text, end.n) >= 0;
     fl_text_tokenizer *t = fl_text_tokenizer_new(m, json.p, &end, ends, "fl_text_gpt2_load");

@@ -312,11 +312,13 @@ FL_API bool fl_text_lora_save(const fl_text_lora *l, const char *folder) {
     const fl_data_pair meta = {"format", "pt"};
     bool ok = list && fl_data_save_safetensors(path, list, (int)(2 * l->n), &meta, 1);
     fl_data_text t = {0};
-    ok = ok && fl_data_text_print(&t, "{\n  \"peft_type\": \"LORA\",\n  \"task_type\": \"CAUSAL_LM\",\n  \"r\": %"
-                                  PRId64 ",\n  \"lora_alpha\": %.17g,\n  \"lora_dropout\": 0.0,\n"
-                                  "  \"bias\": \"none\",\n  \"fan_in_fan_out\": %s,\n"
-                                  "  \"base_model_name_or_path\": null,\n  \"target_modules\": [\"",
-                                  l->o.rank, l->o.alpha, l->family == FL__LORA_GPT2 ? "true" : "false");
+    ok = ok && fl_data_text_print(
+                   &t,
+                   "{\n  \"peft_type\": \"LORA\",\n  \"task_type\": \"CAUSAL_LM\",\n  \"r\": %" PRId64
+                   ",\n  \"lora_alpha\": %.17g,\n  \"lora_dropout\": 0.0,\n"
+                   "  \"bias\": \"none\",\n  \"fan_in_fan_out\": %s,\n"
+                   "  \"base_model_name_or_path\": null,\n  \"target_modules\": [\"",
+                   l->o.rank, l->o.alpha, l->family == FL__LORA_GPT2 ? "true" : "false");
     for (const char *p = l->targets; ok && *p; p++) /* a", "b of: a b */
         ok = *p == ' ' ? fl_data_text_print(&t, "\", \"") : fl_data_text_put(&t, p, 1);
     snprintf(path, sizeof path, "%s/adapter_config.json", folder);

@@ -370,7 +370,8 @@ FL_API fl_text_tokenizer *fl_text_llama2c_load(const char *path, int64_t most) {
         }
         at += 8 + (ok ? len : 0);
         if (n == 1 || n == 2) text.n = 0, ok = ok && fl_data_text_print(&text, "%s", control[n]);
-        if (ok && fl_text_dictionary_find(d, text.p ? text.p : "", text.n) >= 0) /* but for its kind of space */
+        /* texts may differ in their kind of space alone */
+        if (ok && fl_text_dictionary_find(d, text.p ? text.p : "", text.n) >= 0)
             text.n = 0, ok = fl_data_text_print(&text, "<piece %lld>", (long long)n);
         ok = ok && fl_text_dictionary_add(d, text.p ? text.p : "", text.n) >= 0;
     }

@@ -60,8 +60,8 @@ FL_API int64_t fl_text_work_next(const fl_text_work *w); /* bytes of the next te
 FL_API bool fl_text_work_cut(fl_text_work *w, int64_t begin, int64_t end, int32_t id);
 FL_API void fl_text_work_turn_pieces(fl_text_work *w);
 FL_API bool fl_text_work_token(fl_text_work *w, int32_t id, int64_t begin, int64_t end);
-/* Calls one for each piece that is text, hands on the others, and turns the pieces. one cuts the piece; or, if
-   it writes, puts the text that is the piece then, which turns too. */
+/* Calls one for each piece that is text, hands on the others, and turns the pieces. one cuts the piece; or,
+   if it writes, puts the text that is the piece then, which turns too. */
 typedef bool (*fl_text_piece_fn)(const fl_text_step *s, fl_text_work *w, fl_text_piece p);
 FL_API bool fl_text_work_each(const fl_text_step *s, fl_text_work *w, bool writes, fl_text_piece_fn one);
 /* The range of the original that byte i stands for. */
@@ -75,9 +75,9 @@ static inline uint32_t fl_text_work_to(const fl_text_work *w, int64_t i) {
 FL_API bool fl_text_work_unknown(const fl_text_work *w, uint32_t at);
 FL_API void fl_text_work_free(fl_text_work *w);
 
-/* What a "type" of such objects means: one of run, for the whole text, cut and write, for each piece; or none,
-   and nothing is done. make (NULL: nothing to do) looks at s->options, and is false after fl_fail, which begins
-   with `where`. */
+/* What a "type" of such objects means: one of run, for the whole text, cut and write, for each piece; or
+   none, and nothing is done. make (NULL: nothing to do) looks at s->options, and is false after fl_fail,
+   which begins with `where`. */
 typedef struct fl_text_kind {
     const char *type;
     bool (*run)(const fl_text_step *s, fl_text_work *w);

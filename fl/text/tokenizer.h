@@ -137,8 +137,8 @@ struct fl_text_model {
     void (*free)(fl_text_model *m); /* m itself too, but for its vocab; NULL: fl_heap_free(m) */
     void (*memo_free)(void *memo);  /* of what encode keeps in w->memo; NULL: nothing */
 };
-/* For makers of models: `size` bytes that begin with m, the others 0; takes its vocabulary also when it fails,
-   as where that is NULL. */
+/* For makers of models: `size` bytes that begin with m, the others 0; takes its vocabulary also when it
+   fails, as where that is NULL. */
 FL_API void *fl_text_model_new(size_t size, fl_text_model m);
 FL_API void fl_text_model_free(fl_text_model *m); /* NULL is fine */
 /* A tokenizer of a model, which it takes (also when it fails), and of an object of tokenizer.json with the
@@ -880,8 +880,10 @@ static bool fl__tok_item_add(fl__tok_template *f, int32_t id, int64_t type) {
 /* The id that the file says; -1: it says none. */
 static int32_t fl__tok_id(const fl_text_tree *e) {
     double x;
-    return e && e->event == FL_DATA_JSON_NUMBER && fl_data_parse_double(e->text, (size_t)e->n, &x) && x >= 0 &&
-           x < 0x1p31 - 1 ? (int32_t)x : -1;
+    return e && e->event == FL_DATA_JSON_NUMBER && fl_data_parse_double(e->text, (size_t)e->n, &x) &&
+                   x >= 0 && x < 0x1p31 - 1
+               ? (int32_t)x
+               : -1;
 }
 
 /* TemplateProcessing: a special token's name stands for one or more ids. */

@@ -166,8 +166,8 @@ static bool fl__uni_build(fl__uni *u, const double *score) {
 
 FL_API fl_text_model *fl_text_unigram(fl_text_dictionary *vocab, const double *score, int64_t unk,
                                       bool byte_fallback, const char *where) {
-    fl__uni *u = fl_text_model_new(sizeof *u, (fl_text_model){"Unigram", vocab, true, fl__uni_encode, fl__uni_put,
-                                                              fl__uni_free, fl__uni_memo_free});
+    fl__uni *u = fl_text_model_new(sizeof *u, (fl_text_model){"Unigram", vocab, true, fl__uni_encode,
+                                                              fl__uni_put, fl__uni_free, fl__uni_memo_free});
     if (!u) return NULL;
     u->unk = unk, u->byte_fallback = byte_fallback;
     if (unk >= fl_text_dictionary_size(vocab))

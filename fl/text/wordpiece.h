@@ -104,8 +104,8 @@ static bool fl__wp_tries(fl__wp *p) {
 
 FL_API fl_text_model *fl_text_wordpiece(fl_text_dictionary *vocab, const char *unk,
                                         const char *prefix, int64_t most, const char *where) {
-    fl__wp *p = fl_text_model_new(sizeof *p, (fl_text_model){"WordPiece", vocab, false, fl__wp_encode, fl__wp_put,
-                                                             fl__wp_free, NULL});
+    fl__wp *p = fl_text_model_new(
+        sizeof *p, (fl_text_model){"WordPiece", vocab, false, fl__wp_encode, fl__wp_put, fl__wp_free, NULL});
     if (!p) return NULL;
     p->most = most, p->unk = (int32_t)fl_text_dictionary_find(vocab, unk, (int64_t)strlen(unk));
     p->prefix = fl_heap_alloc(strlen(prefix) + 1);

@@ -21,7 +21,7 @@ typedef struct fl__tile {
     int64_t ldc;
     bool add;
     /* What tall tiles ask for at each step along k, as the next panel is packed from it: this and what is
-       ask_other bytes further, then both ask_step on. NULL: nothing. Dots: not NULL where B lies in memory. */
+       ask_other bytes further, then both ask_step on. NULL: nothing. Dots: set where B lies in memory. */
     const char *ask;
     int64_t ask_step, ask_other;
 } fl__tile;

@@ -357,7 +357,7 @@ static bool fl__reduction_run_chunks(fl__reduction *r) {
     return r->partial != NULL;
 }
 
-/* A few dense elements of which the first axes go, or all: what a plan would come to, without it. Sets *done. */
+/* A few dense elements of which the first axes go, or all: as a plan would. *done: it was such a case. */
 static bool fl__fold_small(const fl_call *c, fl__fold_op op, bool *done) {
     const fl_tensor *x = c->in[0];
     fl_tensor *y = c->out[0];

@@ -1,7 +1,7 @@
 /* kernels/cuda/attention.h - attention without cuDNN, with masks or with dropout, on family cuda
 
-   Its products are records of their own, with the scores of all queries between them in memory, and one kernel
-   does the rest. The products are of the operands' dtype, the scores and sums between them wide. */
+   Its products are records of their own, with the scores of all queries between them in memory, and one
+   kernel does the rest. The products are of the operands' dtype, the scores and sums between them wide. */
 #ifndef FL_CUDA_ATTENTION_H
 #define FL_CUDA_ATTENTION_H
 #include "layers.h"

@@ -125,9 +125,10 @@ static const char *flk_built_for(int device) {
     if (e != cudaErrorNoKernelImageForDevice) return flk_error(e, "cudaFuncGetAttributes");
     cudaGetLastError();
     cudaGetDeviceProperties(&p, device);
-    snprintf(flk_text, sizeof flk_text, "the kernels were built for sm_" FLK_ARCHS ", device %d is sm_%d%d (%.80s): "
-             "make CUDA=1 CUDA_ARCH=%d%d; FL_DEVICE=cpu runs without it", device, p.major, p.minor, p.name,
-             p.major, p.minor);
+    snprintf(flk_text, sizeof flk_text,
+             "the kernels were built for sm_" FLK_ARCHS ", device %d is sm_%d%d (%.80s): "
+             "make CUDA=1 CUDA_ARCH=%d%d; FL_DEVICE=cpu runs without it",
+             device, p.major, p.minor, p.name, p.major, p.minor);
     return flk_text;
 }
 
