@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import statistics
+import subprocess
 import sys
 import time
 
@@ -42,11 +43,25 @@ LAYER_DROP = 0.4
 HUGE = ("glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=68719476736:"
         "glibc.malloc.top_pad=67108864")
 ONE_POOL = "/usr/lib/x86_64-linux-gnu/openblas-openmp"
+HERE = os.path.dirname(os.path.abspath(__file__))
+MKL512 = os.path.join(HERE, "..", "..", "build", "mkl512.so")
 ENVIRONMENT = {  # by part of a variant
     "huge": {"GLIBC_TUNABLES": HUGE},
     "passive": {"OMP_WAIT_POLICY": "passive"},
     "onepool": {"LD_LIBRARY_PATH": ONE_POOL},
+    "mkl512": {"LD_PRELOAD": MKL512},
 }
+
+
+def has_mkl512():
+    """Whether mkl512.c helps MKL here, which then is compiled: not where Intel made the processor, or has no AVX-512."""
+    with open("/proc/cpuinfo") as f:
+        processor = f.read()
+    if "GenuineIntel" in processor or "avx512f" not in processor:
+        return False
+    os.makedirs(os.path.dirname(MKL512), exist_ok=True)
+    command = ["cc", "-shared", "-fPIC", "-o", MKL512, os.path.join(HERE, "mkl512.c")]
+    return os.path.exists(MKL512) or subprocess.run(command).returncode == 0
 
 
 def arguments(description, models, variant="eager"):
@@ -82,6 +97,8 @@ def use_environment(a):
     wanted.update(TF_CPP_MIN_LOG_LEVEL="3")
     if a.device == "cpu":
         wanted.update(CUDA_VISIBLE_DEVICES="")
+    if "mkl512" in a.parts and not has_mkl512():
+        sys.exit("mkl512 is for AVX-512 processors that are not Intel's, and wants a C compiler")
     for part in a.parts:
         wanted.update(ENVIRONMENT.get(part, {}))
     unwanted = [k for k in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE") if k in os.environ]

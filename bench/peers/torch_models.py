@@ -4,9 +4,10 @@
 Trains one model on a random batch, forward, backward and SGD with momentum, and prints the TSV line of
 bench/README.md. Parts of a variant: eager or compile; channels-last; fused (the optimizer); huge (malloc
 that keeps its memory, on huge pages); passive (OpenMP threads sleep while they wait); onepool (Debian's
-OpenBLAS with OpenMP threads). With --device cuda: eager, or compile in one of PyTorch's modes, max-autotune
-or reduce-overhead; channels-last; fused; f32 is strict, tf32 is TF32 everywhere, bf16 is autocast, as most
-programs have it, or with the part pure bf16 parameters. Anything else is an error."""
+OpenBLAS with OpenMP threads); mkl512 (MKL's AVX-512 on processors that are not Intel's). With --device
+cuda: eager, or compile in one of PyTorch's modes, max-autotune or reduce-overhead; channels-last; fused;
+f32 is strict, tf32 is TF32 everywhere, bf16 is autocast, as most programs have it, or with the part pure
+bf16 parameters. Anything else is an error."""
 import contextlib
 import itertools
 import json
@@ -544,7 +545,8 @@ def variants(a):
     if a.device == "cuda":
         return cuda_variants(a)
     layout = ["channels-last", ""] if a.model in VISION else [""]
-    pools = ["passive"] + (["onepool"] if not NEW and os.path.isdir(common.ONE_POOL) else [])
+    pools = (["passive+mkl512"] if NEW and common.has_mkl512() else []) + ["passive"]
+    pools += (["onepool"] if not NEW and os.path.isdir(common.ONE_POOL) else [])
     # What is compiled has no second derivative, which the WGAN takes.
     runs = ["compile", "eager"] if NEW and a.model not in ("detr", "lm", "wgan") else ["eager"]
     fused = ["fused"] if NEW else []
@@ -554,7 +556,8 @@ def variants(a):
 
 
 def check_variant(a):
-    known = {"eager", "channels-last", "huge", "passive", "onepool", "max-autotune", "reduce-overhead", "pure"} | ({"compile", "fused"} if NEW else set())
+    known = {"eager", "channels-last", "huge", "passive", "onepool", "mkl512", "max-autotune",
+             "reduce-overhead", "pure"} | ({"compile", "fused"} if NEW else set())
     for part in a.parts:
         if part not in known:
             sys.exit(f"torch {torch.__version__}: no variant {part}")
