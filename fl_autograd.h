@@ -587,18 +587,21 @@ static void fv__drop_grad(fl_node *n) {
     }
 }
 
-/* Lets go of edges and saved values. */
-static void fv__node_clear(fl_node *n) {
+static void fv__drop_edges(fl_node *n) {
     fl_node **in = fv__edges(n);
-    fv__saved *saved = fv__saves(n);
-    for (int i = 0; i < n->n_saved; i++) {
-        fv_drop(saved[i].var);
-        saved[i].var = NULL;
-    }
     for (int i = 0; i < n->n_in; i++) {
         fl_node *to = in[i];
         in[i] = NULL;
         if (to) fl_obj_drop(&to->obj);
+    }
+}
+
+/* Lets go of all but the edges. */
+static void fv__node_clear(fl_node *n) {
+    fv__saved *saved = fv__saves(n);
+    for (int i = 0; i < n->n_saved; i++) {
+        fv_drop(saved[i].var);
+        saved[i].var = NULL;
     }
     fl_drop(n->out);
     n->out = NULL;
@@ -630,6 +633,7 @@ static void fv__node_drop(fl_obj *o) {
     while ((n = fv__dying.first)) {
         fv__dying.first = n->next;
         if (!n->spent) fv__node_clear(n);
+        fv__drop_edges(n);
         fl_obj_free(&n->obj);
     }
     fv__dying.busy = false;
@@ -1171,13 +1175,15 @@ static void fv__forget(fv__pass *p) {
     }
 }
 
+static bool fv__is_whole(const fl_node *n) {
+    return !n->spent || fl_fail("fl_backward: the graph behind %s was freed by an earlier backward; "
+                                "pass .retain_graph = true there", n->name);
+}
+
 static bool fv__find(fv__pass *p, fl_node *to) {
     if (!to->back && !fv__claim(p, to)) return false;
     if (!to->seen) {
-        if (to->spent)
-            return fl_fail("fl_backward: the graph behind %s was freed by an earlier backward; "
-                           "pass .retain_graph = true there",
-                           to->name);
+        if (!fv__is_whole(to)) return false;
         if (p->n == p->cap && !fl_heap_grow(&p->node, &p->cap, p->n + 1, sizeof *p->node)) return false;
         to->seen = true;
         p->node[p->n++] = to;
@@ -1211,7 +1217,7 @@ static bool fv__leads_on(const fl_node *n) {
     return wanted;
 }
 
-/* Orders them so that a node comes after all that lead to it, and holds them. */
+/* Orders them so that a node comes after all that lead to it. */
 static void fv__sort(fv__pass *p) {
     p->n = 0;
     for (int i = 0; i < p->roots.n; i++)
@@ -1219,7 +1225,6 @@ static void fv__sort(fv__pass *p) {
     for (int64_t i = 0; i < p->n; i++) {
         fl_node *n = p->node[i], **in = fv__edges(n);
         n->seen = false;
-        fl_obj_keep(&n->obj);
         for (int k = 0; k < n->n_in; k++)
             if (in[k]) fv__put(p, in[k]);
     }
@@ -1301,13 +1306,14 @@ static void fv__visit(const fv__pass *p, fl_node *n, bool on) {
     if (fl_error()) return;
     if (n->twin) fv__call_hooks_of(n);
     fl_var *dy = n->grad, *held = n->target ? fv_keep(dy) : NULL;
-    if (n->back && dy && on) n->back(n, dy);
+    if (n->back && dy && on && fv__is_whole(n)) n->back(n, dy);
     if (!n->back && !p->targets.n) fv__accumulate(n);
     fv_drop(held);
     fl_scope_end(&s);
 }
 
-/* Visits until the first error; drops what the pass held. */
+/* Visits until the first error. Nodes hold each other by edges until all are done; then those of spent ones
+   go, from the leaves on, so that none is looked at that went. A pass within this one leaves all edges. */
 static void fv__run(fv__pass *p) {
     for (int64_t i = 0; i < p->n; i++) {
         fl_node *n = p->node[i];
@@ -1323,8 +1329,9 @@ static void fv__run(fv__pass *p) {
         }
         n->wanted = true; /* for a pass around this one */
         fv__release(p, n);
-        fl_obj_drop(&n->obj);
     }
+    for (int64_t i = p->n; !p->around && i-- > 0;)
+        if (p->node[i]->spent) fv__drop_edges(p->node[i]);
 }
 
 /* The gradient that the pass starts with at root k; NULL after an error. */

@@ -1113,6 +1113,33 @@ TEST(gradients_asked_for_within_a_pass) {
     CHECK_NOTHING_LIVES();
 }
 
+static void freeing_back(fl_node *n, fl_var *dy) {
+    fl_var *h = fv_saved(n, 0);
+    const bool before = fl_no_grad(false);
+    CHECK(fl_backward(total(fv_square(h)), .retain_graph = *(const bool *)fv_args(n)));
+    fl_no_grad(before);
+    fv_add_grad(n, 0, dy);
+}
+
+/* A backward function goes through nodes that the pass around it comes to later: kept, both add to x's
+   gradient; freed, that is an error, and no node is touched that went. */
+TEST(a_graph_freed_within_a_pass) {
+    test_errors_return();
+    for (int retain = 0; retain < 2; retain++) {
+        fl_scope s = fl_scope_begin();
+        const bool keeps = retain;
+        fl_var *x = PARAM(FL_SHAPE(2), 1, -1), *h = fv_exp(fv_mul(x, fv_num(2)));
+        fl_var *y = fv_record_args("freeing", fl_clone(h->value), freeing_back, FV_IN(h), FV_SAVE(h), &keeps,
+                                   sizeof keeps);
+        CHECK(fl_backward(total(fv_mul(y, fv_num(3)))) == keeps);
+        if (!keeps) CHECK_ERROR("fl_backward: the graph behind exp was freed by an earlier backward; pass "
+                                ".retain_graph = true there");
+        else CHECK_VALUES(fv_grad(x), 1e-12, 4 * exp(4) + 6 * exp(2), 4 * exp(-4) + 6 * exp(-2));
+        fl_scope_end(&s);
+        CHECK_NOTHING_LIVES();
+    }
+}
+
 /* f = x^2 w, g = sin w: directions of both at once, by the rules by hand; then Hessian-vector products of
    a net by both ways. */
 TEST(forward_mode_of_lists) {
