@@ -1,7 +1,5 @@
 /* bf16.h - tests of products whose operands may be rounded to bf16, against f64 loops over operands
-   that were, and of the tiles of AMX against plain C
-
-   test_kernels.c runs them as the processor is, test_bf16.c with emulated pairs. */
+   that were, and of vdpbf16ps and the tiles of AMX against plain C */
 #include "../fl.h"
 #include "../kernels/cpu/bf16.h"
 #include "../kernels/cpu/levels.h"
@@ -30,11 +28,12 @@ static bool bf16_begin(const char *way) {
         name(); \
         bf16_end(); \
     }
-#ifdef FL_EMULATE_BF16
-#define TEST_BF16(name) static void name(void); BF16_BY(pairs, name) static void name(void)
-#else
 #define TEST_BF16(name) static void name(void); BF16_BY(pairs, name) BF16_BY(amx, name) static void name(void)
-#endif
+
+/* What the processor has, and its emulation. */
+static const struct {
+    const char *real, *plain;
+} bf16_ways[] = {{"pairs", "emulated_pairs"}, {"amx", "emulated"}};
 
 /* To the nearest bf16, ties to even; NaN stays. */
 static double bf16_of(double x) {
@@ -118,7 +117,7 @@ TEST_BF16(bf16_products_of_many_blocks) {
     for (size_t i = 0; i < sizeof size / sizeof *size; i++)
         for (int layout = 0; layout < 4; layout++)
             check_bf16_product(size[i][0], size[i][1], size[i][2], layout,
-                               size[i][0] > 32 && (size[i][2] >= 16 || !strcmp(fl_cpu_bf16(), "pairs")));
+                               size[i][0] > 32 && size[i][2] >= 16);
 }
 
 /* Products that read their operands in place keep all their bits. */
@@ -277,8 +276,15 @@ TEST_BF16(bf16_threads_give_the_same_bits) {
     fl_set_threads(0);
 }
 
-#ifndef FL_EMULATE_BF16
-/* ---- the tiles of AMX, and what they compute in plain C on any processor ---- */
+TEST(bf16_level_is_capped) {
+    const int top = fl__level_cap(FL__AVX512_BF16);
+    CHECK(fl__level_has_bf16() == (top == FL__AVX512_BF16));
+    CHECK(fl__level() <= FL__AVX512);
+    CHECK(fl__level_cap(FL__AVX512) <= FL__AVX512);
+    CHECK(!fl__level_has_bf16());
+}
+
+/* ---- vdpbf16ps and the tiles of AMX, and what they compute in plain C on any processor ---- */
 
 /* Hash of the bits of y. */
 static uint64_t bf16_bits(fl_tensor *y) {
@@ -310,9 +316,9 @@ static fl_tensor *amx_operand(int64_t rows, int64_t columns, bool turned, uint32
 
 /* Every m, n, k up to 70 at random, operands in all layouts: of plain values against f64, and the same bits
    in plain C as by the processor, of wild ones too. */
-TEST(amx_tiles_of_all_sizes) {
+static void amx_all_sizes(int way) {
     uint32_t state = 1;
-    const bool real = bf16_begin("amx");
+    const bool real = bf16_begin(bf16_ways[way].real);
     const int64_t rounds = getenv("FULL") && *getenv("FULL") ? 400 : 60;
     int64_t compared = 0;
     for (int64_t round = 0; round < rounds; round++) {
@@ -324,7 +330,7 @@ TEST(amx_tiles_of_all_sizes) {
         const bool wild = round % 3 == 2;
         fl_tensor *a = amx_operand(m, k, round & 1, &state, wild),
                   *b = amx_operand(k, n, round & 2, &state, wild);
-        if (!CHECK(bf16_begin("emulated"))) break;
+        if (!CHECK(bf16_begin(bf16_ways[way].plain))) break;
         fl_tensor *y = fl_matmul(a, b);
         if (!wild) {
             double *va = bf16_values(a), *vb = bf16_values(b), *vy = bf16_values(y);
@@ -334,18 +340,21 @@ TEST(amx_tiles_of_all_sizes) {
                        far, most);
             free(va), free(vb), free(vy);
         }
-        if (real && bf16_begin("amx")) compared += CHECK(bf16_bits(fl_matmul(a, b)) == bf16_bits(y));
+        if (real && bf16_begin(bf16_ways[way].real)) compared += CHECK(bf16_bits(fl_matmul(a, b)) == bf16_bits(y));
         fl_scope_end(&s);
     }
     bf16_end();
     if (real) CHECK_EQ_INT(compared, rounds);
-    else SKIP("no tiles of AMX here: plain C alone was tested");
+    else SKIP("not on this processor: plain C alone was tested");
 }
+
+TEST(amx_tiles_of_all_sizes) { amx_all_sizes(1); }
+TEST(pairs_of_all_sizes) { amx_all_sizes(0); }
 
 /* Convolutions and both gradients, channels-last: of rounded values the f64 convolution of them, and the same
    bits in plain C as by the processor. Channels that fill no panel, strides, dilation, padding, and images
    smaller than it. */
-TEST(amx_convolutions) {
+static void amx_all_convolutions(int by) {
     static const struct {
         int64_t n, c, h, w, o, kh, kw, stride, pad, dilation;
     } size[] = {{2, 16, 7, 9, 16, 3, 3, 1, 1, 1},   {1, 40, 9, 8, 24, 3, 2, 2, 1, 1},
@@ -367,8 +376,8 @@ TEST(amx_convolutions) {
             if (way == 0)
                 xi = fl_cast(fl_cast(x, FL_BF16), FL_F64), wi = fl_cast(fl_cast(w, FL_BF16), FL_F64);
             if (way == 0) bi = fl_cast(bias, FL_F64);
-            if (way == 1) CHECK(bf16_begin("emulated"));
-            if (way == 2 && !(real = bf16_begin("amx"))) break;
+            if (way == 1) CHECK(bf16_begin(bf16_ways[by].plain));
+            if (way == 2 && !(real = bf16_begin(bf16_ways[by].real))) break;
             y[way][0] = fl_conv2d_run(xi, wi, bi, a);
             if (!dy)
                 dy = fl_channels_last(fl_uniform(fl_shape_of(y[0][0]), -1, 1, FL_F32, &(fl_rng){i, 9999}));
@@ -385,6 +394,9 @@ TEST(amx_convolutions) {
         bf16_end();
     }
 }
+
+TEST(amx_convolutions) { amx_all_convolutions(1); }
+TEST(pairs_convolutions) { amx_all_convolutions(0); }
 
 /* y, dq, dk and dv of attention in one tensor, of q [b, h, n, d], k and v [b, h, m, ...] as views of [b, n,
  * h, d]. */
@@ -407,7 +419,7 @@ static fl_tensor *amx_attend(const int64_t size[4], fl_dtype d, bool causal, dou
 
 /* Attention, causal or not, with dropout and several blocks of queries and keys: near f64 of what was not
    rounded, and the same bits in plain C as by the processor. */
-TEST(amx_attention) {
+static void amx_all_attention(int way) {
     static const int64_t size[][4] = {
         {17, 33, 16, 16}, {40, 300, 20, 50}, {270, 70, 64, 32}, {64, 64, 33, 48}};
     bool real = true;
@@ -416,18 +428,21 @@ TEST(amx_attention) {
         const bool causal = i >= 4 && size[i % 4][0] <= size[i % 4][1];
         const double p = i == 3 || i == 5 ? 0.25 : 0;
         fl_tensor *exact = amx_attend(size[i % 4], FL_F64, causal, p), *y;
-        CHECK(bf16_begin("emulated"));
+        CHECK(bf16_begin(bf16_ways[way].plain));
         y = amx_attend(size[i % 4], FL_F32, causal, p);
         const double far = fl_item(fl_amax(fl_abs(fl_sub(y, exact)), FL_ALL_AXES));
         const double most = fl_item(fl_amax(fl_abs(exact), FL_ALL_AXES));
         if (!CHECK(far < 0.02 * most) || !CHECK(far > 1e-5 * most))
             printf("    case %d: %g of %g\n", i, far, most);
-        if ((real = real && bf16_begin("amx")))
+        if ((real = real && bf16_begin(bf16_ways[way].real)))
             CHECK(bf16_bits(amx_attend(size[i % 4], FL_F32, causal, p)) == bf16_bits(y));
         fl_scope_end(&s);
         bf16_end();
     }
 }
+
+TEST(amx_attention) { amx_all_attention(1); }
+TEST(pairs_attention) { amx_all_attention(0); }
 
 /* Tensors of bf16 need no permission: their products are those of f32 operands that round, rounded at the
  * end. */
@@ -491,7 +506,7 @@ static int bf16_tensors(uint64_t *hash, bool fast) {
 /* Tiles read and write bf16 as it is: the bits are those of operands that the core casts to f32 and results
    that it rounds, with any number of threads. */
 TEST(amx_reads_bf16_as_it_is) {
-    static const char *const ways[] = {"emulated", "amx"};
+    static const char *const ways[] = {"emulated", "emulated_pairs", "pairs", "amx"};
     const fl_op ops[] = {FL_OP_matmul, FL_OP_conv2d, FL_OP_conv2d_grad_input, FL_OP_conv2d_grad_weight,
                          fl_op_linear, fl_op_conv2d_bias, fl_op_attention, fl_op_attention_grad};
     fl_backend wide = *fl_backend_cpu(), old;
@@ -500,13 +515,13 @@ TEST(amx_reads_bf16_as_it_is) {
         fl_backend_set(&wide, ops[i], wide.op[ops[i]], wide.flags[ops[i]] & ~FL_SLOT_NARROW);
     }
     uint64_t want[40], got[40];
-    for (int way = 0; way < 2 && bf16_begin(ways[way]); way++) {
+    for (int way = 0; way < 4 && bf16_begin(ways[way]); way++) {
         CHECK(fl_set_matmul_precision(FL_F32)); /* bf16 needs no permission */
         for (int threads = 0; threads < 5; threads++) { /* 0: cast */
             fl_scope s = fl_scope_begin();
             fl_set_threads(threads == 4 ? 8 : threads ? threads : 1);
             if (threads == 0) CHECK(fl_backend_use(&wide, &old));
-            const int n = bf16_tensors(threads ? got : want, way == 1);
+            const int n = bf16_tensors(threads ? got : want, way > 1);
             if (threads == 0) CHECK(fl_backend_use(&old, NULL));
             for (int i = 0; threads && i < n; i++)
                 if (!CHECK(got[i] == want[i])) printf("    %s: result %d, case %d of threads\n", ways[way],
@@ -536,4 +551,3 @@ TEST(amx_is_chosen_by_measurement) {
     CHECK_STR(fl_cpu_bf16(), "f32");
     bf16_end();
 }
-#endif

@@ -21,7 +21,6 @@
 #include "gemm.h"
 #include "gemm_f64.h"
 #include "gemm_skinny.h"
-#include "gemm_bf16.h"
 #include "scratch.h"
 #include "force.h"
 #include "product.h"

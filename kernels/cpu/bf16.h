@@ -14,22 +14,24 @@ extern "C" {
 #endif
 /* The way from now on:
      "amx"       tiles of AMX
-     "pairs"     vdpbf16ps, in the tiles of f32 products
+     "pairs"     vdpbf16ps
      "f32"       operands are not rounded
      "emulated"  what "amx" computes, to the bit, in plain C on any processor: for tests, and very slow
+     "emulated_pairs"  the same of "pairs"
      NULL        chosen by measurement again
    FL_CPU_BF16 in the environment names it until the first call. False, and nothing changes, where there is no
    such way, or the processor, the level or the system has it not. Call it while no other thread computes. */
 FL_API bool fl_cpu_set_bf16(const char *way);
-/* The way that products of f32 take once they may round: "amx", "pairs", "f32" or "emulated". */
+/* The way that products of f32 take once they may round: one of these. */
 FL_API const char *fl_cpu_bf16(void);
 #ifdef __cplusplus
 }
 #endif
 
-/* What products of operands of dtype d may use now; NULL or false: they are not allowed to, or that is not
-   their way. */
+/* What products of operands of dtype d may use now; NULL: they are not allowed to, or none is faster than
+   f32. */
 FL_PRIVATE const struct fl__amx_kernels *fl__bf16_tiles(fl_dtype d);
+/* Whether these are vdpbf16ps, which is at most twice as fast as f32. */
 FL_PRIVATE bool fl__bf16_pairs(void);
 /* Seconds, of which only differences count. */
 FL_PRIVATE double fl__bf16_now(void);
@@ -47,8 +49,9 @@ FL_PRIVATE double fl__bf16_now(void);
 #include <string.h>
 #include <time.h>
 
-enum { FL__WAY_F32, FL__WAY_PAIRS, FL__WAY_AMX, FL__WAY_EMULATED, FL__WAYS, FL__WAY_MEASURED };
-static const char *const fl__bf16_names[FL__WAYS] = {"f32", "pairs", "amx", "emulated"};
+enum { FL__WAY_F32, FL__WAY_PAIRS, FL__WAY_AMX, FL__WAY_EMULATED, FL__WAY_EMULATED_PAIRS, FL__WAYS,
+       FL__WAY_MEASURED };
+static const char *const fl__bf16_names[FL__WAYS] = {"f32", "pairs", "amx", "emulated", "emulated_pairs"};
 static int fl__bf16_asked = -1; /* -1: the environment was not read yet; every thread would read the same */
 static int fl__bf16_fastest[FL__TOP_LEVEL + 1]; /* of each level + 1; 0: not measured yet */
 
@@ -58,7 +61,7 @@ FL_PRIVATE double fl__bf16_now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Multiply-adds a second of a register tile on operands in the first-level cache; best of some, so that what
+/* Operations a second of a tile of f32 on operands in the first-level cache; best of some, so that what
    interrupts a few of them does not count. */
 static double fl__bf16_rate(const fl__kernels *ks) {
     enum { ROUNDS = 40, K = FL__AMX_ZEROS / 128 };
@@ -73,24 +76,30 @@ static double fl__bf16_rate(const fl__kernels *ks) {
         for (int j = 0; j < 4; j++) fl__gemm_tile(ks, rows, columns, &tile);
         least = fmin(least, fl__bf16_now() - start);
     }
-    return 4.0 * K * rows * columns * ks->pairs / least;
+    return 4.0 * K * rows * columns / least;
 }
 
 /* A fifth above f32, or it is not worth the rounding; tiles, whose packing weighs more beside them, twice. */
 static int fl__bf16_measure(void) {
-    const fl__amx_kernels *tiles = fl__amx_real();
-    const fl__kernels *pairs = fl__gemm_kernels_pairs();
+    const fl__amx_kernels *tiles = fl__amx_real(), *pairs = fl__pairs_real();
     double best = fl__bf16_rate(fl__gemm_kernels(FL_F32)) * 1.2;
     int way = FL__WAY_F32;
-    if (pairs && fl__bf16_rate(pairs) > best) way = FL__WAY_PAIRS, best = fl__bf16_rate(pairs);
+    if (pairs && fl__amx_rate(pairs) > best) way = FL__WAY_PAIRS, best = fl__amx_rate(pairs);
     if (tiles && fl__amx_rate(tiles) > 2 * best) way = FL__WAY_AMX;
     return way;
 }
 
+/* NULL of f32, and where there is no such way here. */
+static const fl__amx_kernels *fl__bf16_kernels(int way) {
+    return way == FL__WAY_AMX              ? fl__amx_real()
+           : way == FL__WAY_PAIRS          ? fl__pairs_real()
+           : way == FL__WAY_EMULATED       ? fl__amx_emulated()
+           : way == FL__WAY_EMULATED_PAIRS ? fl__pairs_emulated()
+                                           : NULL;
+}
+
 static bool fl__bf16_has(int way) {
-    return way == FL__WAY_AMX     ? fl__amx_real() != NULL
-           : way == FL__WAY_PAIRS ? fl__gemm_kernels_pairs() != NULL
-                                  : true;
+    return way == FL__WAY_F32 || fl__bf16_kernels(way);
 }
 
 static int fl__bf16_named(const char *name) {
@@ -140,12 +149,12 @@ static bool fl__bf16_allowed(void) {
 
 FL_PRIVATE const struct fl__amx_kernels *fl__bf16_tiles(fl_dtype d) {
     if (d != FL_BF16 && (d != FL_F32 || !fl__bf16_allowed())) return NULL;
-    const int way = fl__bf16_way();
-    return way == FL__WAY_EMULATED ? fl__amx_emulated() : way == FL__WAY_AMX ? fl__amx_real() : NULL;
+    return fl__bf16_kernels(fl__bf16_way());
 }
 
 FL_PRIVATE bool fl__bf16_pairs(void) {
-    return fl__bf16_allowed() && fl__bf16_way() == FL__WAY_PAIRS;
+    const int way = fl__bf16_way();
+    return way == FL__WAY_PAIRS || way == FL__WAY_EMULATED_PAIRS;
 }
 
 #endif

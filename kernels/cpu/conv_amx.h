@@ -26,7 +26,9 @@ enum { FL__CONV_AMX_CHANNELS = 16 }; /* fewer leave more than half of a step of 
 
 FL_PRIVATE bool fl__conv_amx_takes(const fl__conv *v) {
     const int64_t least = fl__min(v->c, v->o), most = fl__max(v->c, v->o);
-    return v->groups == 1 && least >= FL__CONV_AMX_CHANNELS &&
+    /* of a gradient of strided pixels most products are of zeros, which cost vdpbf16ps more than it saves */
+    const bool zeros = v->direction == FL__CONV_DATA && v->stride[0] * v->stride[1] > 1 && fl__bf16_pairs();
+    return !zeros && v->groups == 1 && least >= FL__CONV_AMX_CHANNELS &&
            most <= FL__AMX_ZEROS / (int64_t)sizeof(float) && (!v->bias || v->bias->stride[0] == 1) &&
            (v->direction == FL__CONV_DATA ? fl__conv_dense(&v->x, v->images, v->c, v->h, v->w)
                                           : v->x.c == 1) &&

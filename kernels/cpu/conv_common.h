@@ -171,7 +171,7 @@ static void fl__conv_relayout_task(void *arg, int64_t begin, int64_t end) {
     const int64_t taps = dense ? v->kh * v->kw : v->kw, calls = dense ? 1 : v->kh;
     for (int64_t o = begin; o < end; o++)
         for (int64_t i = 0; i < calls; i++)
-            v->ks->transpose(p->to + (o * v->kh * v->kw + i * v->kw) * v->c * v->size, v->c, v->c, taps,
+            v->ks->pack(p->to + (o * v->kh * v->kw + i * v->kw) * v->c * v->size, v->c, v->c, taps,
                              v->k.data + (o * v->k.n + i * v->k.h) * v->size, v->k.c, v->k.w);
 }
 
@@ -199,7 +199,7 @@ FL_PRIVATE void fl__band_row(const fl__band *b, const char *from, int64_t y, cha
     if (hi > lo && b->in.c == 1 && b->in.w == b->depth)
         memcpy(to + lo * pixel, from, (size_t)((hi - lo) * pixel));
     else if (hi > lo)
-        b->ks->transpose(to + lo * pixel, b->depth, b->depth, hi - lo, from, b->in.c, b->in.w);
+        b->ks->pack(to + lo * pixel, b->depth, b->depth, hi - lo, from, b->in.c, b->in.w);
     memset(to + hi * pixel, 0, (size_t)((b->width - hi) * pixel));
 }
 

@@ -322,7 +322,7 @@ static void fl__direct_scatter(const fl__direct *p, const fl__area *a, int64_t p
     for (int64_t i = a->n0; i < a->n1; i++, block += rows * p->cols * width * size) {
         char *to = out->data + (i * out->n + (a->group * p->o + first) * out->c + a->r0 * out->h) * size;
         if (dense) {
-            p->v->ks->transpose(to, out->c, rows * p->cols, n, block, width, 1);
+            p->v->ks->pack(to, out->c, rows * p->cols, n, block, width, 1);
             continue;
         }
         for (int64_t c = 0; c < n; c++)

@@ -53,12 +53,12 @@ FL_PRIVATE bool fl__im2col_can(const fl__conv *v) {
 }
 
 /* Measured: it pays from so many weights on. Only the products of this way may be rounded to bf16: then
-   1 x 1 kernels take it earlier. */
+   those that come here take it earlier. */
 FL_PRIVATE bool fl__im2col_pays(const fl__conv *v) {
     const int64_t weights = v->kh * v->kw * v->c * v->o;
-    const bool rounds = v->kh * v->kw == 1 && (fl__gemm_pairs(v->ks) || fl__bf16_tiles(v->dtype));
-    if (v->direction == FL__CONV_WEIGHT) return (v->c >= 256 || rounds) && weights >= 1 << 16;
-    return weights >= (v->kh * v->kw > 1 ? 1 << 20 : rounds ? 1 << 15 : 1 << 18);
+    const bool pixel = v->kh * v->kw == 1, rounds = fl__bf16_tiles(v->dtype) != NULL;
+    if (v->direction == FL__CONV_WEIGHT) return (v->c >= 256 || (pixel && rounds)) && weights >= 1 << 16;
+    return weights >= (pixel ? 1 << 18 : 1 << 20) >> (rounds ? 3 : 0);
 }
 
 /* Writes the columns of a range of rows of pixels. */

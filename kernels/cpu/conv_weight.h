@@ -234,7 +234,7 @@ static void fl__weight_store_task(void *arg, int64_t begin, int64_t end) {
             memcpy(at, from, (size_t)(v->o * size));
             for (int64_t s = 1; s < p->splits; s++) v->ks->add(at, from + s * part * size, v->o);
         }
-        v->ks->transpose(v->k.data + (group * v->o * v->k.n + r0) * size, v->k.n, n, v->o, sum, v->o, 1);
+        v->ks->pack(v->k.data + (group * v->o * v->k.n + r0) * size, v->k.n, n, v->o, sum, v->o, 1);
     }
     fl__scratch_give_back(&p->scratch, sum);
 }

@@ -23,7 +23,9 @@
 /* Whether y, dx or dw can be computed this way: channels-last f32 in one group, stride 1. */
 FL_PRIVATE bool fl__winograd_can(const fl__conv *v);
 /* Whether that is faster than any other way. */
-FL_PRIVATE bool fl__winograd_pays(const fl__conv *v);
+/* At least so many of its tiles, beside f32 or beside vdpbf16ps. */
+enum { FL__WINO_TILES_F32 = 64, FL__WINO_TILES_PAIRS = 128 };
+FL_PRIVATE bool fl__winograd_pays(const fl__conv *v, int64_t least);
 FL_PRIVATE bool fl__winograd_run(const fl__conv *v);
 
 #endif /* FL_CPU_CONV_WINOGRAD_H: stop here if you only want the declarations */
@@ -93,11 +95,11 @@ FL_PRIVATE bool fl__winograd_can(const fl__conv *v) {
 
 /* Measured: it pays from 32 channels on if the tiles do not stick out too far, and are many beside the
    channels, whose kernels are transformed at each call. */
-FL_PRIVATE bool fl__winograd_pays(const fl__conv *v) {
+FL_PRIVATE bool fl__winograd_pays(const fl__conv *v, int64_t least) {
     const fl__winograd p = fl__winograd_of(v);
     int64_t tiles = v->images * fl__ceil_div(p.rows, p.side) * fl__ceil_div(p.cols, p.side);
     bool waste = 10 * tiles * p.side * p.side > 16 * v->images * p.rows * p.cols;
-    return !waste && p.depth >= 32 && p.o >= 32 && tiles >= 64 && 8 * tiles >= fl__max(p.depth, p.o);
+    return !waste && p.depth >= 32 && p.o >= 32 && tiles >= least && 8 * tiles >= fl__max(p.depth, p.o);
 }
 
 /* >>kernels */
@@ -126,7 +128,7 @@ static void fl__winograd_kernel_task(void *arg, int64_t begin, int64_t end) {
             p->transform[FL__WINO_KERNEL](from, to, p->flipped ? width : lanes, NULL);
         }
         for (int e = 0; e < 36 && !p->flipped; e++)
-            p->v->ks->transpose(kernel + e * step, width, width, lanes, part + e * width * lanes, lanes, 1);
+            p->v->ks->pack(kernel + e * step, width, width, lanes, part + e * width * lanes, lanes, 1);
     }
     fl__scratch_give_back(&p->scratch, workspace);
 }

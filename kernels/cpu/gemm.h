@@ -1,9 +1,7 @@
 /* gemm.h - the register tiles of matrix products, for matmul.h, conv.h and attention.h
 
    A tile is a corner of C, as large as the registers hold, and runs along k. gemm.inc is its text. It is
-   expanded at every level here for f32, in gemm_f64.h for f64 and in gemm_bf16.h for pairs of bf16: where
-   fl_matmul_precision allows it, packed f32 operands may be rounded to bf16, two values along k in the
-   place of one, which vdpbf16ps multiplies and adds to an f32 sum. */
+   expanded at every level here for f32 and in gemm_f64.h for f64. */
 #ifndef FL_CPU_GEMM_H
 #define FL_CPU_GEMM_H
 #include "../../fl/ops/linear.h"
@@ -31,32 +29,20 @@ typedef void (*fl__skinny_fn)(const fl__tile *t, int64_t n);
 typedef struct fl__kernels {
     size_t size;             /* of an element */
     int lanes;               /* elements per register */
-    int pairs;               /* values along k in an element of a packed operand: 1, or 2 of bf16 */
     int rows;                /* most rows of a tile two registers wide, if rsa is 1 */
     int low[5], widest;      /* most rows of a tile with any rsa, by registers across, and most of these */
-    fl__tile_fn tall[15];    /* [rows], two registers wide, rsa 1; of pairs there is nothing else */
+    fl__tile_fn tall[15];    /* [rows], two registers wide, rsa 1 */
     fl__tile_fn tile[5][9];  /* [registers across][rows] */
     fl__skinny_fn dots[5];      /* [1, 2, 4]: rows x n of C, where csa is 1 and b is [n][k] */
     fl__skinny_fn axpys[5];     /* the same where b is [k][n] */
-    /* dst[p * ldd + i] = src[i * rs + p * cs], i < n, p < k; reads up to a register past a row.
-       pack is for operands: of pairs it makes fl__gemm_depth rows. transpose is for all else. */
+    /* dst[p * ldd + i] = src[i * rs + p * cs], i < n, p < k; reads up to a register past a row */
     void (*pack)(void *dst, int64_t ldd, int64_t n, int64_t k, const void *src, int64_t rs,
-                 int64_t cs);
-    void (*transpose)(void *dst, int64_t ldd, int64_t n, int64_t k, const void *src, int64_t rs,
                  int64_t cs);
     void (*add)(void *dst, const void *src, int64_t n); /* dst[i] += src[i] */
 } fl__kernels;
 /* The kernels for f32 or f64 at the level in force. */
 FL_PRIVATE const fl__kernels *fl__gemm_kernels(fl_dtype dtype);
 FL_PRIVATE const fl__kernels *fl__gemm_kernels_f64(void);
-/* The kernels for pairs of bf16, NULL where the level has none; and where products of ks are to be rounded
-   that way, else NULL (see bf16.h). */
-FL_PRIVATE const fl__kernels *fl__gemm_kernels_pairs(void);
-FL_PRIVATE const fl__kernels *fl__gemm_pairs(const fl__kernels *ks);
-/* Elements along k of a packed operand. */
-static inline int64_t fl__gemm_depth(const fl__kernels *ks, int64_t k) {
-    return (k + ks->pairs - 1) / ks->pairs;
-}
 enum { FL__TILE_REGISTERS = 28 }; /* that the sums of a tile fill at most */
 /* Runs t on m x n elements of C, m and n within a tile. */
 FL_PRIVATE void fl__gemm_tile(const fl__kernels *ks, int m, int n, const fl__tile *t);

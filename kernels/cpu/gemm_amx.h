@@ -1,10 +1,10 @@
-/* kernels/cpu/gemm_amx.h - products of matrices rounded to bf16, in the tiles of AMX
+/* kernels/cpu/gemm_amx.h - products of matrices rounded to bf16, in the tiles of AMX or by vdpbf16ps
 
    C[m][n] = A B, sums in f32. An operand is seen as lines of values that stand side by side, f32 or bf16,
    either along k or across it: rows of a matrix, or the channels of a pixel that a tap of a convolution
    finds, so that a convolution is a product whose columns are nowhere written out. Both operands are
    rounded once, into panels of 32 rows of A or 32 columns of B. For each 32 of k a panel has two tiles of
-   1 KiB: of A [16 rows][16 pairs along k], of B [16 pairs][16 columns].
+   1 KiB: of A [16 rows][16 pairs along k], of B [16 pairs][16 columns], for vdpbf16ps of A [16 pairs][16 rows].
 
    The smaller operand is packed by all threads for a pass along k. Then a task packs a group of panels of
    the other one, which stays in its second-level cache, and walks over the first: one panel of that, for as
@@ -12,7 +12,8 @@
 
    tdpbf16ps runs the products of even k and of odd k along two chains of fused multiply-adds from 0, adds
    the chains, and that to C: for every 32 of k anew. So no cut along k, and no number of threads, changes a
-   bit. Denormals count as 0, going in and coming out. fl__amx_emulated computes the same bits in plain C. */
+   bit. vdpbf16ps adds the product of the odd k of a pair to C, then that of the even one. Denormals count as 0,
+   going in and coming out. fl__amx_emulated and fl__pairs_emulated compute the same bits in plain C. */
 #ifndef FL_CPU_GEMM_AMX_H
 #define FL_CPU_GEMM_AMX_H
 #include "product.h"
@@ -22,6 +23,9 @@ typedef struct fl__amx_kernels fl__amx_kernels;
 FL_PRIVATE const fl__amx_kernels *fl__amx_emulated(void);
 /* The processor's; NULL where it has none, the level is capped, or the system permits no tiles. */
 FL_PRIVATE const fl__amx_kernels *fl__amx_real(void);
+/* The same of vdpbf16ps. */
+FL_PRIVATE const fl__amx_kernels *fl__pairs_emulated(void);
+FL_PRIVATE const fl__amx_kernels *fl__pairs_real(void);
 /* Multiply-adds a second on operands in the first-level cache. */
 FL_PRIVATE double fl__amx_rate(const fl__amx_kernels *ks);
 
@@ -77,8 +81,10 @@ FL_PRIVATE bool fl__amx_matmul(const fl__product *p);
 #include "scratch.h"
 #include <math.h>
 #include <string.h>
-#ifdef FL__TARGET_amx
+#ifdef FL__TARGET_pairs
 #include <immintrin.h>
+#endif
+#ifdef FL__TARGET_amx
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -86,9 +92,7 @@ FL_PRIVATE bool fl__amx_matmul(const fl__product *p);
 enum {
     FL__AMX_TILE = 1024,           /* bytes */
     FL__AMX_STEP = 32,             /* of k */
-    FL__AMX_NEAR = 16,             /* steps for which two panels' tiles stay in the first-level cache */
     FL__AMX_PASS = 32,             /* steps of a pass along k */
-    FL__AMX_GROUP = 14,            /* most panels of a group */
     FL__AMX_TASKS = 6              /* least number to aim at */
 };
 
@@ -97,10 +101,10 @@ FL_PRIVATE const char *fl__amx_zeros(void) {
     return zeros;
 }
 
-/* Up to 32 x 32 of C: to = from (or 0) + a b. */
+/* Up to 32 x 32 of C, in tiles of 16 x 16: to = from (or 0) + a b. Behind `rows` anything may be. */
 typedef struct fl__amx_block {
     const char *a, *b;
-    int64_t steps;
+    int64_t steps, rows;
     const float *from;
     int64_t ldf;
     float *to;
@@ -115,6 +119,8 @@ struct fl__amx_kernels {
     void (*across[2][2])(char *to, const char *const *line, int64_t at, int64_t left);
     /* [A, B is what comes from the second-level cache][more than 16 rows][more than 16 columns] */
     void (*block[2][2][2])(const fl__amx_block *x);
+    int64_t near;  /* steps for which two panels' tiles stay in the first-level cache */
+    int64_t group; /* most panels of a group */
 };
 
 /* >>plain C */
@@ -152,15 +158,27 @@ static void fl__amx_plain_tile(float c[16][16], const uint16_t *a, const uint16_
         }
 }
 
-static void fl__amx_plain_block(const fl__amx_block *x, int rows, int columns) {
+/* 32 of k by vdpbf16ps, whose A is as B is. */
+static void fl__pairs_plain_tile(float c[16][16], const uint16_t *a, const uint16_t *b) {
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < 16; j++)
+            for (int p = 0; p < 32; p++) {
+                const int at = p / 2 * 32 + 1 - p % 2; /* the second of a pair first */
+                c[i][j] = fl__amx_fused(flm_bf16_to_f32(a[at + 2 * i]), flm_bf16_to_f32(b[at + 2 * j]), c[i][j]);
+            }
+}
+
+typedef void (*fl__amx_tile_fn)(float c[16][16], const uint16_t *a, const uint16_t *b);
+
+static void fl__amx_plain_block(const fl__amx_block *x, int rows, int columns, fl__amx_tile_fn tile) {
     for (int h = 0; h < rows; h++)
         for (int w = 0; w < columns; w++) {
             float t[16][16] = {{0}};
             for (int i = 0; i < 16 && x->from; i++)
                 memcpy(t[i], x->from + (h * 16 + i) * x->ldf + w * 16, 64);
             for (int64_t s = 0; s < x->steps; s++)
-                fl__amx_plain_tile(t, (const void *)(x->a + (2 * s + h) * FL__AMX_TILE),
-                                   (const void *)(x->b + (2 * s + w) * FL__AMX_TILE));
+                tile(t, (const void *)(x->a + (2 * s + h) * FL__AMX_TILE),
+                     (const void *)(x->b + (2 * s + w) * FL__AMX_TILE));
             for (int i = 0; i < 16; i++) memcpy(x->to + (h * 16 + i) * x->ldt + w * 16, t[i], 64);
         }
 }
@@ -199,40 +217,42 @@ FL__AMX_PLAIN(across_a, false, false, false)
 FL__AMX_PLAIN(across_b, false, false, true)
 FL__AMX_PLAIN(across_half_a, false, true, false)
 FL__AMX_PLAIN(across_half_b, false, true, true)
-#define FL__AMX_PLAIN_BLOCK(rows, columns) \
-    static void fl__amx_plain_##rows##x##columns(const fl__amx_block *x) { \
-        fl__amx_plain_block(x, rows, columns); \
+#define FL__AMX_PLAIN_BLOCK(way, rows, columns) \
+    static void fl__##way##_plain_##rows##x##columns(const fl__amx_block *x) { \
+        fl__amx_plain_block(x, rows, columns, fl__##way##_plain_tile); \
     }
-FL__AMX_PLAIN_BLOCK(1, 1) FL__AMX_PLAIN_BLOCK(1, 2) FL__AMX_PLAIN_BLOCK(2, 1) FL__AMX_PLAIN_BLOCK(2, 2)
+#define FL__AMX_PLAIN_BLOCKS(way) \
+    FL__AMX_PLAIN_BLOCK(way, 1, 1) FL__AMX_PLAIN_BLOCK(way, 1, 2) \
+    FL__AMX_PLAIN_BLOCK(way, 2, 1) FL__AMX_PLAIN_BLOCK(way, 2, 2)
+FL__AMX_PLAIN_BLOCKS(amx) FL__AMX_PLAIN_BLOCKS(pairs)
 
-#define FL__AMX_PACKS(kind, way) \
-    .way = {{kind##_##way##_a, kind##_##way##_b}, {kind##_##way##_half_a, kind##_##way##_half_b}}
+/* a: the suffix of what packs A. */
+#define FL__AMX_PACKS(kind, way, a) \
+    .way = {{kind##_##way##_##a, kind##_##way##_b}, {kind##_##way##_half_##a, kind##_##way##_half_b}}
 #define FL__AMX_BLOCKS(stem) {{stem##1x1, stem##1x2}, {stem##2x1, stem##2x2}}
+/* The sizes of blocks are for 48 KiB of first-level cache and 2 MiB of second, or 1 for pairs. */
+#define FL__AMX_SIZES .near = 16, .group = 14
+#define FL__PAIRS_SIZES .near = 8, .group = 8
 FL_PRIVATE const fl__amx_kernels *fl__amx_emulated(void) {
     static const fl__amx_kernels ks = {
         .begin = fl__amx_nothing, .end = fl__amx_nothing,
-        FL__AMX_PACKS(fl__amx_plain, along), FL__AMX_PACKS(fl__amx_plain, across),
-        .block = {FL__AMX_BLOCKS(fl__amx_plain_), FL__AMX_BLOCKS(fl__amx_plain_)}};
+        FL__AMX_PACKS(fl__amx_plain, along, a), FL__AMX_PACKS(fl__amx_plain, across, a),
+        .block = {FL__AMX_BLOCKS(fl__amx_plain_), FL__AMX_BLOCKS(fl__amx_plain_)}, FL__AMX_SIZES};
     return &ks;
 }
 
-/* >>the processor */
-
-#ifdef FL__TARGET_amx
-#define FL__AMX_INLINE static inline __attribute__((always_inline)) FL__TARGET_amx
-
-/* Eight tiles of 16 x 64 bytes, for this thread. Static: gcc 12's intrinsic tells the compiler of the first 8
-   bytes only, so that it would drop what a local variable is set to. */
-FL__TARGET_amx static void fl__amx_on(void) {
-    static const struct {
-        uint8_t palette, start, zero[14];
-        uint16_t bytes[16];
-        uint8_t rows[16];
-    } c = {1, 0, {0}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
-    _tile_loadconfig(&c);
+FL_PRIVATE const fl__amx_kernels *fl__pairs_emulated(void) {
+    static const fl__amx_kernels ks = {
+        .begin = fl__amx_nothing, .end = fl__amx_nothing,
+        FL__AMX_PACKS(fl__amx_plain, along, b), FL__AMX_PACKS(fl__amx_plain, across, b),
+        .block = {FL__AMX_BLOCKS(fl__pairs_plain_), FL__AMX_BLOCKS(fl__pairs_plain_)}, FL__PAIRS_SIZES};
+    return &ks;
 }
 
-FL__TARGET_amx static void fl__amx_off(void) { _tile_release(); }
+/* >>vdpbf16ps, and the packing of both ways */
+
+#ifdef FL__TARGET_pairs
+#define FL__AMX_INLINE static inline __attribute__((always_inline)) FL__TARGET_pairs
 
 FL__AMX_INLINE uint32_t fl__amx_mask(int64_t n) { return n >= 32 ? ~0u : n > 0 ? (1u << n) - 1 : 0; }
 
@@ -286,7 +306,7 @@ FL__AMX_INLINE void fl__amx_pack_tile(char *to, const char *const *line, int64_t
 }
 
 #define FL__AMX_PACK(name, along, half, of_b) \
-    FL__TARGET_amx static void fl__amx_##name(char *to, const char *const *line, int64_t at, int64_t left) { \
+    FL__TARGET_pairs static void fl__amx_##name(char *to, const char *const *line, int64_t at, int64_t left) { \
         fl__amx_pack_tile(to, line, at, left, along, half, of_b); \
     }
 FL__AMX_PACK(along_a, true, false, false)
@@ -297,6 +317,63 @@ FL__AMX_PACK(across_a, false, false, false)
 FL__AMX_PACK(across_b, false, false, true)
 FL__AMX_PACK(across_half_a, false, true, false)
 FL__AMX_PACK(across_half_b, false, true, true)
+
+/* Eight rows of a block from row `at` on, `across` registers wide, whose sums stay in registers. */
+FL__AMX_INLINE void fl__pairs_rows(const fl__amx_block *x, int64_t at, const int across) {
+    __m512 sum[16];
+    const char *a = x->a + at / 16 * FL__AMX_TILE + at % 16 * 4, *b = x->b;
+    FL__UNROLL for (int i = 0; i < 8 * across; i++)
+        sum[i] = x->from ? _mm512_loadu_ps(x->from + (at + i / across) * x->ldf + i % across * 16)
+                         : _mm512_setzero_ps();
+    for (int64_t s = x->steps; s; s--, a += FL__AMX_TILE, b += FL__AMX_TILE)
+        for (int p = 0; p < 16; p++, a += 64, b += 64) {
+            __m512bh row[2];
+            FL__UNROLL for (int j = 0; j < across; j++)
+                row[j] = (__m512bh)_mm512_load_si512(b + j * FL__AMX_TILE);
+            FL__UNROLL for (int i = 0; i < 8; i++) {
+                const __m512bh pair = (__m512bh)_mm512_set1_epi32(*(const int *)(const void *)(a + 4 * i));
+                FL__UNROLL for (int j = 0; j < across; j++)
+                    sum[i * across + j] = _mm512_dpbf16_ps(sum[i * across + j], pair, row[j]);
+            }
+        }
+    FL__UNROLL for (int i = 0; i < 8 * across; i++)
+        _mm512_storeu_ps(x->to + (at + i / across) * x->ldt + i % across * 16, sum[i]);
+}
+
+#define FL__PAIRS_BLOCK(across) \
+    FL__TARGET_pairs static void fl__pairs_block##across(const fl__amx_block *x) { \
+        for (int64_t at = 0; at < x->rows; at += 8) fl__pairs_rows(x, at, across); \
+    }
+FL__PAIRS_BLOCK(1) FL__PAIRS_BLOCK(2)
+#define FL__PAIRS_BLOCKS {{fl__pairs_block1, fl__pairs_block2}, {fl__pairs_block1, fl__pairs_block2}}
+
+FL_PRIVATE const fl__amx_kernels *fl__pairs_real(void) {
+    static const fl__amx_kernels ks = {
+        .begin = fl__amx_nothing, .end = fl__amx_nothing,
+        FL__AMX_PACKS(fl__amx, along, b), FL__AMX_PACKS(fl__amx, across, b),
+        .block = {FL__PAIRS_BLOCKS, FL__PAIRS_BLOCKS}, FL__PAIRS_SIZES};
+    return fl__level_has_bf16() ? &ks : NULL;
+}
+#else
+FL_PRIVATE const fl__amx_kernels *fl__pairs_real(void) { return NULL; }
+#endif
+
+/* >>tiles */
+
+#ifdef FL__TARGET_amx
+
+/* Eight tiles of 16 x 64 bytes, for this thread. Static: gcc 12's intrinsic tells the compiler of the first 8
+   bytes only, so that it would drop what a local variable is set to. */
+FL__TARGET_amx static void fl__amx_on(void) {
+    static const struct {
+        uint8_t palette, start, zero[14];
+        uint16_t bytes[16];
+        uint8_t rows[16];
+    } c = {1, 0, {0}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
+    _tile_loadconfig(&c);
+}
+
+FL__TARGET_amx static void fl__amx_off(void) { _tile_release(); }
 
 /* Tiles 0 to 3 are C, 4 and 5 of A, 6 and 7 of B. What comes from the second-level cache is loaded with a
    hint that leaves the first level to the other operand. gcc's tile loads name no memory. */
@@ -339,8 +416,9 @@ FL__AMX_ALL_BLOCKS(fl__amx_a_, _tile_stream_loadd, _tile_loadd)
 FL__AMX_ALL_BLOCKS(fl__amx_b_, _tile_loadd, _tile_stream_loadd)
 
 static const fl__amx_kernels fl__amx_tiles = {
-    .begin = fl__amx_on, .end = fl__amx_off, FL__AMX_PACKS(fl__amx, along), FL__AMX_PACKS(fl__amx, across),
-    .block = {FL__AMX_BLOCKS(fl__amx_a_), FL__AMX_BLOCKS(fl__amx_b_)}};
+    .begin = fl__amx_on, .end = fl__amx_off,
+    FL__AMX_PACKS(fl__amx, along, a), FL__AMX_PACKS(fl__amx, across, a),
+    .block = {FL__AMX_BLOCKS(fl__amx_a_), FL__AMX_BLOCKS(fl__amx_b_)}, FL__AMX_SIZES};
 
 /* Linux keeps the 8 KiB of tiles for the threads of processes that asked, and grants that once for all. */
 FL_PRIVATE const fl__amx_kernels *fl__amx_real(void) {
@@ -362,7 +440,7 @@ FL_PRIVATE const fl__amx_kernels *fl__amx_real(void) { return NULL; }
 FL_PRIVATE double fl__amx_rate(const fl__amx_kernels *ks) {
     enum { ROUNDS = 40, STEPS = FL__AMX_ZEROS / 2 / FL__AMX_TILE };
     _Alignas(64) float c[32 * 32];
-    const fl__amx_block x = {fl__amx_zeros(), fl__amx_zeros(), STEPS, NULL, 0, c, 32};
+    const fl__amx_block x = {fl__amx_zeros(), fl__amx_zeros(), STEPS, 32, NULL, 0, c, 32};
     double least = 1;
     ks->begin();
     for (int i = 0; i < ROUNDS; i++) {
@@ -434,6 +512,7 @@ FL_PRIVATE void fl__amx_pack_all(const fl__amx_kernels *ks, const fl__amx_operan
 static void fl__amx_edge(const fl__amx_kernels *ks, fl__amx_block *x, bool group_of_b, float *c, int64_t ldc,
                          int64_t rows, int64_t columns, float *acc, bool reads, bool writes) {
     const bool whole = rows % 16 == 0 && columns % 16 == 0;
+    x->rows = rows;
     if (reads && whole) x->from = c, x->ldf = ldc;
     else if (reads)
         for (int64_t i = 0; i < rows; i++) memcpy(acc + i * 32, c + i * ldc, (size_t)columns * sizeof *c);
@@ -450,7 +529,7 @@ FL_PRIVATE void fl__amx_multiply(const fl__amx_kernels *ks, const char *a, const
     ks->begin();
     for (int64_t j = 0; j < n; j += 32, b += panel)
         for (int64_t i = 0; i < m; i += 32) {
-            fl__amx_block x = {a + i / 32 * panel, b, steps, add ? acc : NULL, 32, acc, 32};
+            fl__amx_block x = {a + i / 32 * panel, b, steps, 0, add ? acc : NULL, 32, acc, 32};
             fl__amx_edge(ks, &x, false, c + i * ldc + j, ldc, fl__min(32, m - i), fl__min(32, n - j), acc,
                          add, true);
         }
@@ -504,7 +583,7 @@ static void fl__amx_pack_task(void *arg, int64_t begin, int64_t end) {
 static void fl__amx_meet(const fl__amx_plan *p, const char *shared, int64_t y, char *group, int64_t x0,
                          int64_t x1, const fl__amx_sums *c) {
     const fl__amx_product *of = p->of;
-    const int64_t deep = p->s1 - p->s0, near = fl__ceil_div(deep, fl__ceil_div(deep, FL__AMX_NEAR));
+    const int64_t deep = p->s1 - p->s0, near = fl__ceil_div(deep, fl__ceil_div(deep, of->ks->near));
     float *acc = (float *)(void *)(group + p->group * deep * 2 * FL__AMX_TILE);
     for (int64_t t = 0; t < deep; t += near)
         for (int64_t x = x0; x < x1; x++) {
@@ -605,7 +684,7 @@ FL_PRIVATE bool fl__amx_run(const fl__amx_product *of, const char *op) {
     p.own = p.groups_of_b ? b : a;
     p.shared = p.groups_of_b ? a : b;
     const int64_t pass = fl__ceil_div(p.steps, fl__ceil_div(p.steps, FL__AMX_PASS));
-    p.group = fl__min(FL__AMX_GROUP, fl__ceil_div(p.own * p.items, FL__AMX_TASKS));
+    p.group = fl__min(of->ks->group, fl__ceil_div(p.own * p.items, FL__AMX_TASKS));
     p.group = fl__ceil_div(p.own, fl__ceil_div(p.own, p.group));
     p.groups = fl__ceil_div(p.own, p.group);
     const int64_t panel = pass * 2 * FL__AMX_TILE, acc = 32 * 32 * (int64_t)sizeof(float);
@@ -664,11 +743,18 @@ FL_PRIVATE bool fl__amx_matmul(const fl__product *p) {
 
 #undef FL__AMX_PLAIN
 #undef FL__AMX_PLAIN_BLOCK
+#undef FL__AMX_PLAIN_BLOCKS
+#undef FL__AMX_SIZES
+#undef FL__PAIRS_SIZES
 #undef FL__AMX_PACKS
 #undef FL__AMX_BLOCKS
-#ifdef FL__TARGET_amx
+#ifdef FL__TARGET_pairs
 #undef FL__AMX_INLINE
 #undef FL__AMX_PACK
+#undef FL__PAIRS_BLOCK
+#undef FL__PAIRS_BLOCKS
+#endif
+#ifdef FL__TARGET_amx
 #undef FL__AMX_BLOCK
 #undef FL__AMX_ALL_BLOCKS
 #endif

@@ -22,8 +22,8 @@ enum {
     FL__AVX2,
     FL__AVX512,
     FL__LEVEL_COUNT,
-    FL__AVX512_BF16 = FL__LEVEL_COUNT, /* FL__AVX512 for all texts but those of bf16 */
-    FL__AMX,                           /* and tiles: see gemm_amx.h */
+    FL__AVX512_BF16 = FL__LEVEL_COUNT, /* FL__AVX512 for all texts: see gemm_amx.h */
+    FL__AMX,                           /* and tiles */
     FL__TOP_LEVEL = FL__AMX
 };
 #define FL__LEVEL_NAMES {"portable", "avx2", "avx512", "avx512_bf16", "amx"}
@@ -90,23 +90,14 @@ enum {
 #define FL__LANES_f64_avx512 8
 #define FL__F32_avx512 f32_fma
 
-/* What a level adds: vdpbf16ps multiplies pairs of bf16 and sums them in f32. Where there is such a
-   type, FL__HAS_PAIRS_<level> is 1 and FL__PAIRS_<level> its target. FL_EMULATE_BF16 computes by
-   AVX-512 what the instruction does, slowly: to test it anywhere. */
-#define FL__LANES_pairs_avx512 16
-#if FL__LEVELS_ON & 4
-#if defined(FL_EMULATE_BF16)
-#define FL__HAS_PAIRS_avx512 1
-#define FL__PAIRS_avx512 FL__TARGET_avx512
-#elif defined(__clang__) || __GNUC__ >= 10
-#define FL__HAS_PAIRS_avx512 1
-#define FL__PAIRS_avx512 \
+/* vdpbf16ps multiplies pairs of bf16 and sums them in f32: see gemm_amx.h. */
+#if FL__LEVELS_ON & 4 && (defined(__clang__) || __GNUC__ >= 10)
+#define FL__TARGET_pairs \
     __attribute__((target("avx2,fma,prfchw,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
-#endif
 #endif
 
 /* Tiles of AMX have this target; the system must permit them: gemm_amx.h asks. */
-#if FL__LEVELS_ON & 4 && defined(__linux__) && !defined(FL_EMULATE_BF16) && \
+#if FL__LEVELS_ON & 4 && defined(__linux__) && \
     ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
 #define FL__TARGET_amx \
     __attribute__((target("avx2,fma,prfchw,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,amx-tile,amx-bf16")))
@@ -135,7 +126,7 @@ enum {
 
 /* The level in force, at most FL__AVX512. */
 FL_PRIVATE int fl__level(void);
-/* Whether it has pairs of bf16, and tiles. */
+/* Whether it has vdpbf16ps, and tiles. */
 FL_PRIVATE bool fl__level_has_bf16(void);
 FL_PRIVATE bool fl__level_has_amx(void);
 /* Caps the level from now on, for tests; returns the level in force, those above FL__AVX512 included. */
@@ -168,7 +159,7 @@ static bool fl__level_is_on(int level) {
     static const bool on[FL__TOP_LEVEL + 1] = {
         FL__ON_portable([FL__PORTABLE] = true, ) FL__ON_avx2([FL__AVX2] = true, )
             FL__ON_avx512([FL__AVX512] = true, )
-#ifdef FL__PAIRS_avx512
+#ifdef FL__TARGET_pairs
                 [FL__AVX512_BF16] = true,
 #endif
 #ifdef FL__TARGET_amx
@@ -188,9 +179,7 @@ static bool fl__processor_has(int level) {
                         __builtin_cpu_supports("avx512vl");
     if (level == FL__AVX2) return avx2;
     if (level == FL__AVX512) return avx512;
-#ifdef FL_EMULATE_BF16
-    return avx512 && level == FL__AVX512_BF16;
-#elif defined(FL__PAIRS_avx512)
+#ifdef FL__TARGET_pairs
     const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
 #ifdef FL__TARGET_amx
     unsigned a, b, c, d; /* edx 22: amx-bf16, 24: amx-tile */

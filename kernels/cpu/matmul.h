@@ -11,9 +11,7 @@
    operand streams through once). Skinny products, of up to 8 rows, are bound by the reading of B and have
    loops of their own, for B as it is and transposed.
 
-   Where operands may be rounded to bf16, gemm_amx.h takes what its tiles are faster for. Pairs
-   (fl__gemm_pairs) are made by packing, and everything that is read in place, bound by memory as it is, stays
-   f32.
+   Where operands may be rounded to bf16, gemm_amx.h takes what it is faster for.
 
    The bits of the result depend on shapes, strides and the instruction set, never on the number of
    threads. */
@@ -46,8 +44,7 @@ enum {
     FL__MATMUL_NEAR = 3 << 16,    /* elements of B that stay in the second-level cache beside all else */
     FL__MATMUL_FAR = 1 << 18,     /* elements of A that leave it before the next panel of B uses them */
     FL__MATMUL_BLOCK_ROWS = 1024, /* that use a panel of B */
-    FL__MATMUL_TASKS = 6,         /* of blocks, below which a long k is split */
-    FL__MATMUL_SHORT_PAIRS = 32   /* rows up to which packing B as pairs of bf16 does not pay */
+    FL__MATMUL_TASKS = 6          /* of blocks, below which a long k is split */
 };
 
 /* A product of m x k by k x n, or a chunk of one. Strides in elements. */
@@ -104,7 +101,7 @@ static int64_t fl__gemm_row(const fl__gemm *g, int64_t t) {
    into writing C, row by row for several panels. Rows of A that are read in place go over as many as stay
    near. */
 static void fl__gemm_set_group(fl__gemm *g, int64_t k) {
-    g->asks = g->packed && g->rsb == 1 && g->csb != 1 && k > FL__MATMUL_SHORT * g->ks->pairs;
+    g->asks = g->packed && g->rsb == 1 && g->csb != 1 && k > FL__MATMUL_SHORT;
     const int64_t near = fl__max(1, FL__MATMUL_NEAR / (g->width * k));
     g->group = g->width * (g->asks ? 1 : g->packed ? FL__MATMUL_GROUP : near);
 }
@@ -112,17 +109,16 @@ static void fl__gemm_set_group(fl__gemm *g, int64_t k) {
 /* How much of k is packed at a time: where panels lie side by side in memory, a few rows of all of
    them, which the processor then fetches in a row. */
 static int64_t fl__gemm_slab(const fl__gemm *g, int64_t stride_across) {
-    return stride_across == 1 ? FL__MATMUL_SLAB * g->ks->pairs : g->k;
+    return stride_across == 1 ? FL__MATMUL_SLAB : g->k;
 }
 
 /* Packs the panels of row tiles t0 .. t1 of A. */
 static void fl__gemm_pack_a(const fl__gemm *g, int64_t t0, int64_t t1) {
     const int64_t size = (int64_t)g->ks->size, slab = fl__gemm_slab(g, g->rsa);
-    const int64_t depth = fl__gemm_depth(g->ks, g->k);
     for (int64_t p = 0; p < g->k; p += slab)
         for (int64_t t = t0; t < t1; t++) {
             int64_t i = fl__gemm_row(g, t), m = fl__gemm_row(g, t + 1) - i;
-            char *dst = (char *)(uintptr_t)g->packed + (i * depth + p / g->ks->pairs * m) * size;
+            char *dst = (char *)(uintptr_t)g->packed + (i * g->k + p * m) * size;
             g->ks->pack(dst, m, m, fl__min(slab, g->k - p), g->a + (i * g->rsa + p * g->csa) * size,
                         g->rsa, g->csa);
         }
@@ -133,11 +129,10 @@ static void fl__gemm_pack_b(const fl__gemm *g, int64_t j0, int64_t j1, char *pan
     const int64_t size = (int64_t)g->ks->size, slab = fl__gemm_slab(g, g->csb);
     /* whole registers where B, or what is behind it, has the rest */
     const int64_t lanes = g->csb == 1 && !g->tight ? g->ks->lanes : 1;
-    const int64_t depth = fl__gemm_depth(g->ks, g->k);
     for (int64_t p = 0; p < g->k; p += slab)
         for (int64_t j = j0; j < j1; j += g->width) {
             int64_t n = fl__ceil_div(fl__min(g->width, j1 - j), lanes) * lanes;
-            char *dst = panels + ((j - j0) * depth + p / g->ks->pairs * g->width) * size;
+            char *dst = panels + ((j - j0) * g->k + p * g->width) * size;
             g->ks->pack(dst, g->width, n, fl__min(slab, g->k - p),
                         g->b + (p * g->rsb + j * g->csb) * size, g->csb, g->rsb);
         }
@@ -156,7 +151,7 @@ static bool fl__gemm_in_place(const fl__gemm *g, int64_t n) {
 static void fl__gemm_ask(const fl__gemm *g, fl__tile *tile, int64_t index, const char *panel) {
     const int64_t size = (int64_t)g->ks->size;
     tile->ask = index < g->width / 2 ? panel + 2 * index * g->csb * size : NULL;
-    tile->ask_step = 2 * g->ks->pairs * size;
+    tile->ask_step = 2 * size;
     tile->ask_other = tile->ask ? g->csb * size : 0;
 }
 
@@ -164,15 +159,15 @@ static void fl__gemm_ask(const fl__gemm *g, fl__tile *tile, int64_t index, const
    for the one after it, or NULL. */
 static void fl__gemm_column(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j, int64_t n,
                             const char *b, int64_t ldb, const char *next) {
-    const int64_t size = (int64_t)g->ks->size, depth = fl__gemm_depth(g->ks, g->k);
+    const int64_t size = (int64_t)g->ks->size;
     fl__segment segment = {.b = b};
-    fl__tile tile = {.segments = 1, .segment = &segment, .k = depth, .rsa = g->rsa, .csa = g->csa,
+    fl__tile tile = {.segments = 1, .segment = &segment, .k = g->k, .rsa = g->rsa, .csa = g->csa,
                      .ldb = ldb, .ldc = g->ldc, .add = g->add};
     for (int64_t t = t0; t < t1; t++) {
         int64_t i = fl__gemm_row(g, t), m = fl__gemm_row(g, t + 1) - i;
         segment.a = g->a + i * g->rsa * size;
         if (g->packed) {
-            segment.a = g->packed + i * depth * size;
+            segment.a = g->packed + i * g->k * size;
             tile.rsa = 1;
             tile.csa = m;
         }
@@ -188,9 +183,9 @@ static void fl__gemm_column(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j
    large for the second-level cache, into reading it: there a tile's rows go along, panel by panel. */
 static void fl__gemm_panels(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0, int64_t j1,
                             const char *b, int64_t step, int64_t ldb, const char *next) {
-    const int64_t size = (int64_t)g->ks->size, depth = fl__gemm_depth(g->ks, g->k);
-    const bool far = (t1 - t0) * g->rows * depth > FL__MATMUL_FAR && !g->asks;
-    const int64_t tiles = depth <= FL__MATMUL_SHORT || !g->packed || far ? 1 : t1 - t0;
+    const int64_t size = (int64_t)g->ks->size;
+    const bool far = (t1 - t0) * g->rows * g->k > FL__MATMUL_FAR && !g->asks;
+    const int64_t tiles = g->k <= FL__MATMUL_SHORT || !g->packed || far ? 1 : t1 - t0;
     for (int64_t t = t0; t < t1; t += tiles)
         for (int64_t j = j0; j < j1; j += g->width)
             fl__gemm_column(g, t, t + tiles, j, fl__min(g->width, j1 - j),
@@ -207,7 +202,7 @@ static void fl__gemm_block(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0
             fl__gemm_panels(g, t0, t1, j, end, g->b + j * size, 1, g->rsb, NULL);
         } else {
             fl__gemm_pack_b(g, j, end, panels);
-            fl__gemm_panels(g, t0, t1, j, end, panels, fl__gemm_depth(g->ks, g->k), g->width,
+            fl__gemm_panels(g, t0, t1, j, end, panels, g->k, g->width,
                             g->asks && end < j1 ? g->b + end * g->csb * size : NULL);
         }
     }
@@ -256,20 +251,17 @@ static void fl__gemm_set_place(fl__gemm *g, bool in_place) {
     g->packed = in_place ? NULL : ""; /* set for each task */
 }
 
-/* Decides orientation, packing, and whether what is packed is rounded. */
+/* Decides orientation and packing. */
 static void fl__matmul_plan(fl__matmul *p) {
     fl__gemm *g = &p->g;
-    const fl__kernels *pairs = fl__gemm_pairs(g->ks);
     bool small = fl__gemm_small(g);
-    bool stream = g->csb != 1 && g->m <= (pairs ? FL__MATMUL_SHORT_PAIRS : 128) &&
-                  g->n >= 2 * g->m; /* packing B would cost as much as the product */
+    bool stream = g->csb != 1 && g->m <= 128 && g->n >= 2 * g->m; /* packing B would cost as much as the product */
     bool waste = 3 * fl__gemm_area(g, g->n, g->m) < 2 * fl__gemm_area(g, g->m, g->n);
     p->swapped = !small && (stream || waste);
     if (p->swapped) fl__gemm_swap(g);
     bool tall = fl__gemm_tall(g);
-    bool near = !pairs && (tall ? fl__max(g->m, g->n) <= 256 : g->n * g->k <= FL__MATMUL_NEAR);
+    bool near = tall ? fl__max(g->m, g->n) <= 256 : g->n * g->k <= FL__MATMUL_NEAR;
     bool in_place = small || stream || near;
-    if (pairs && !in_place && g->m > FL__SKINNY_ROWS) g->ks = pairs;
     fl__gemm_set_place(g, in_place);
     g->ldc = g->n;
     fl__gemm_set_group(g, g->k);
@@ -309,7 +301,7 @@ static void fl__matmul_cut(fl__matmul *p) {
         p->splits = fl__min(FL__MATMUL_TASKS, g->k / 2048);
     p->split_k = fl__ceil_div(g->k, p->splits);
     p->splits = fl__ceil_div(g->k, p->split_k);
-    p->chunk = fl__ceil_div(p->split_k, fl__ceil_div(p->split_k, FL__MATMUL_CHUNK * g->ks->pairs));
+    p->chunk = fl__ceil_div(p->split_k, fl__ceil_div(p->split_k, FL__MATMUL_CHUNK));
     fl__matmul_aim(p, fl_threads() > 1 ? 3 * fl_threads() : 1);
     fl__gemm_set_group(g, p->chunk);
 }
@@ -326,7 +318,7 @@ static fl__gemm fl__matmul_part(const fl__matmul *p, int64_t index) {
     g.b += (fl__product_offset(p->of, sb, item) + k0 * g.rsb) * size;
     g.k = fl__min(p->chunk, end - k0);
     g.add = p->at > 0;
-    if (g.packed) g.packed = p->packed + index * g.m * fl__gemm_depth(g.ks, p->chunk) * size;
+    if (g.packed) g.packed = p->packed + index * g.m * p->chunk * size;
     g.c = (p->parts ? p->parts : p->of->out) + index * g.m * g.n * size;
     bool last = k0 + g.k == end;
     if (last && !p->swapped && p->splits == 1 && p->of->finishes) g.finish = &p->of->finish;
@@ -349,7 +341,7 @@ static void fl__matmul_transpose(const fl__matmul *p, const fl__gemm *g, int64_t
                             int64_t i1, int64_t j0, int64_t j1) {
     const int64_t size = (int64_t)g->ks->size;
     char *out = p->of->out + ((item * g->n + j0) * g->m + i0) * size; /* out[j][i] = C^T[i][j] */
-    g->ks->transpose(out, g->m, i1 - i0, j1 - j0, g->c + (i0 * g->ldc + j0) * size, g->ldc, 1);
+    g->ks->pack(out, g->m, i1 - i0, j1 - j0, g->c + (i0 * g->ldc + j0) * size, g->ldc, 1);
     if (p->of->finishes) fl__gemm_finish(&p->of->finish, out, g->m, j0, j1 - j0, i0, i1 - i0);
 }
 
@@ -501,12 +493,11 @@ static bool fl__matmul_float(fl__product *of) {
     fl__matmul_plan(p);
     const bool in_place = fl__gemm_in_place(g, g->n % g->width);
     fl__matmul_cut(p);
-    const int64_t depth = fl__gemm_depth(g->ks, p->chunk);
-    int64_t pack = g->packed ? p->of->items * p->splits * g->m * depth : 0;
+    int64_t pack = g->packed ? p->of->items * p->splits * g->m * p->chunk : 0;
     int64_t parts = p->swapped || p->splits > 1 ? p->of->items * p->splits * g->m * g->n : 0;
     if (pack + parts > 0 || !in_place) {
         const int64_t most = fl__ceil_div(fl__min(g->n, p->block_columns), g->width) * g->width;
-        const int64_t panels = in_place ? 0 : fl__min(g->group, most) * depth * size;
+        const int64_t panels = in_place ? 0 : fl__min(g->group, most) * p->chunk * size;
         if (!fl__scratch_open(&p->scratch, fl__matmul_tasks(p), panels, (pack + parts) * size, "matmul"))
             return false;
         p->packed = p->scratch.shared;
