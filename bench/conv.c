@@ -1,5 +1,5 @@
-/* conv.c - the convolutions of AlexNet, VGG16, ResNet-50 and the MNIST network, against the FMA peak
-   (make bench-conv)
+/* conv.c - the convolutions of AlexNet, VGG16, ResNet-50, DCGAN and the MNIST network, against the FMA
+   peak (make bench-conv)
 
    One line for each shape, direction (forward, data, weight), layout (last: every operand stored
    channels-last, nchw) and number of threads: GFLOP/s of the direct convolution's operations, and in
@@ -64,6 +64,12 @@ static const shape shapes[] = {
     {"r50_1x1_512_2048_7", 4, 512, 7, 2048, 1, 1, 0, 1},
     {"r50_1x1_2048_512_7", 4, 2048, 7, 512, 1, 1, 0, 1},
     {"r50_3x3_512_512_7", 4, 512, 7, 512, 3, 1, 1, 1},
+    {"gan_4x4s2_3_64_64", 8, 3, 64, 64, 4, 2, 1, 1},
+    {"gan_4x4s2_64_128_32", 8, 64, 32, 128, 4, 2, 1, 1},
+    {"gan_4x4s2_128_256_16", 8, 128, 16, 256, 4, 2, 1, 1},
+    {"gan_4x4s2_256_512_8", 8, 256, 8, 512, 4, 2, 1, 1},
+    {"gan_4x4_512_100_4", 8, 512, 4, 100, 4, 1, 0, 1},
+    {"gan_4x4_512_1_4", 8, 512, 4, 1, 4, 1, 0, 1},
     {"mnist_5x5_1_32_28", 64, 1, 28, 32, 5, 1, 2, 1},
     {"mnist_5x5_32_64_14", 64, 32, 14, 64, 5, 1, 2, 1},
     {"depthwise_3x3_128_56", 4, 128, 56, 128, 3, 1, 1, 128},
