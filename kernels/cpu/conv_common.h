@@ -24,8 +24,8 @@ typedef struct fl__conv_tile {
 
 /* What conv_tile.inc makes for an element and a level. */
 typedef struct fl__conv_kernels {
-    void (*tile)(const fl__conv_tile *t);
-    int strip; /* pixels of a strip */
+    void (*tile[8])(const fl__conv_tile *t); /* [pixels of a strip] */
+    int strip;                               /* most of them */
     /* y[j] = start[j] + sum over i < count of a[i][j] b[i][j], j < n; start NULL: from 0 */
     void (*line)(void *y, const void *start, const void *const *a, const void *const *b, int64_t count,
                  int64_t n);

@@ -49,6 +49,7 @@ typedef struct fl__direct {
     bool merged;                        /* a kernel row is one segment */
     int64_t pieces, k, chunk, segments; /* pieces of a tap; values, segments per call, in all */
     int64_t width, panels;              /* channels of a panel */
+    int64_t strip;                      /* pixels of a strip */
     int64_t line_strips, strips;        /* of a line; most in a band */
     int64_t line_blocks, block_strips;  /* a long line is cut */
     int64_t image_bands, band_rows, band_images, bands, panel_blocks, block_panels;
@@ -86,6 +87,18 @@ static void fl__direct_flatten(fl__direct *p) {
     p->images = p->rows = p->band.h = 1;
 }
 
+/* The pixels of a strip with which a line takes the least time: each step of a tile has 4 multiply-adds for
+   a pixel of a strip, and some work of its own. */
+static int64_t fl__direct_plan_strip(const fl__direct *p) {
+    const fl__conv_kernels *ck = p->v->ck;
+    int64_t best = ck->strip, least = INT64_MAX;
+    for (int64_t n = ck->strip; n > 0; n--) {
+        const int64_t time = fl__ceil_div(p->cols, n) * (4 * n + 1);
+        if (ck->tile[n] && time < least) best = n, least = time;
+    }
+    return best;
+}
+
 /* Segments, and how many of them a call of the tile sums: about 768 values. Taps along w whose pixels
    stand side by side are one segment. */
 static void fl__direct_plan_segments(fl__direct *p) {
@@ -105,7 +118,7 @@ static int64_t fl__direct_band_height(const fl__direct *p, int64_t rows) {
 
 /* Bands: rows of an image, whole images, or parts of one long line. */
 static void fl__direct_plan_bands(fl__direct *p) {
-    const int64_t row = p->band.width * p->depth * p->v->size, strip = p->v->ck->strip;
+    const int64_t row = p->band.width * p->depth * p->v->size, strip = p->strip;
     int64_t most = fl__conv_clamp(FL__BAND_BYTES / (p->depth * p->v->size), 8 * strip, FL__BAND_PIXELS);
     p->line_strips = p->block_strips = fl__ceil_div(p->cols, strip);
     p->line_blocks = 1;
@@ -134,8 +147,9 @@ static void fl__direct_plan_bands(fl__direct *p) {
 static void fl__direct_plan(fl__direct *p) {
     const fl__conv *v = p->v;
     fl__direct_flatten(p);
+    p->strip = fl__direct_plan_strip(p);
     const fl__band *b = &p->band;
-    p->in_place = b->in.c == 1 && p->at_h[0] >= 0 && p->at_w[0] >= 0 && p->cols >= v->ck->strip &&
+    p->in_place = b->in.c == 1 && p->at_h[0] >= 0 && p->at_w[0] >= 0 && p->cols >= p->strip &&
                   (p->rows - 1) * p->step[0] + p->at_h[p->th - 1] < b->h &&
                   (p->cols - 1) * p->step[1] + p->at_w[p->tw - 1] < b->w;
     p->channels_last = p->out.c == 1;
@@ -165,14 +179,14 @@ static int64_t fl__direct_segment(const fl__direct *p, int64_t s) {
 
 /* A task's workspace is a band, a block of results and the strips: elements of the first two. */
 static int64_t fl__direct_band_part(const fl__direct *p) {
-    int64_t slack = p->v->ck->strip * p->step[1] * p->depth; /* read by strips that are not full */
+    int64_t slack = p->strip * p->step[1] * p->depth; /* read by strips that are not full */
     int64_t row = p->band.width * p->depth;
     return p->in_place ? 0 : fl__conv_part(p->band_images * p->image_rows * row + slack);
 }
 
 static int64_t fl__direct_block_part(const fl__direct *p) {
     int64_t pixels = p->band_images * p->band_rows * p->cols;
-    return p->channels_last ? 0 : fl__conv_part((pixels + p->v->ck->strip) * p->width);
+    return p->channels_last ? 0 : fl__conv_part((pixels + p->strip) * p->width);
 }
 
 /* >>weights: [group][panel][tap][depth][width] */
@@ -235,7 +249,7 @@ static void fl__direct_fill(const fl__direct *p, const fl__area *a, char *band) 
 /* Lists the strips of an area; returns their number. */
 static int64_t fl__direct_strips(const fl__direct *p, const fl__area *a, char *band, char *block,
                                  fl__strip *strip) {
-    const int64_t size = p->v->size, length = p->v->ck->strip, depth = p->depth;
+    const int64_t size = p->v->size, length = p->strip, depth = p->depth;
     const fl__image *in = &p->band.in, *out = &p->out;
     const int64_t pixel = p->step[1] * (p->in_place ? in->w : depth) * size;
     const int64_t out_pixel = (p->channels_last ? out->w : p->width) * size;
@@ -277,13 +291,13 @@ static void fl__direct_pair(const fl__direct *p, const fl__strip *pair, fl__conv
     const bool full = n == p->width;
     bool whole[2];
     for (int s = 0; s < 2; s++) {
-        whole[s] = full && pair[s].count == p->v->ck->strip;
+        whole[s] = full && pair[s].count == p->strip;
         t->a[s] = pair[s].in;
         t->c[s] = whole[s] ? pair[s].out + out : corner[s];
         t->ldc[s] = whole[s] && p->channels_last ? p->out.w : p->width;
         if (t->add && !whole[s]) fl__direct_corner(p, &pair[s], pair[s].out + out, corner[s], n, true);
     }
-    p->v->ck->tile(t);
+    p->v->ck->tile[p->strip](t);
     for (int s = 0; s < 2; s++)
         if (!whole[s]) fl__direct_corner(p, &pair[s], pair[s].out + out, corner[s], n, false);
 }
@@ -364,7 +378,7 @@ static bool fl__direct_sum(fl__direct *p) {
     const int64_t panels = p->groups * p->panels, tasks = p->bands * p->groups * p->panel_blocks;
     const int64_t offsets = fl__conv_part(p->segments * 8 / size);
     const int64_t strips = (p->strips + 1) * (int64_t)sizeof(fl__strip) / size;
-    const int64_t work = p->strips * p->v->ck->strip * p->block_panels * fl__direct_panel_size(p);
+    const int64_t work = p->strips * p->strip * p->block_panels * fl__direct_panel_size(p);
     if (!fl__scratch_open(&p->scratch, tasks, (fl__direct_band_part(p) + fl__direct_block_part(p) +
                           fl__conv_part(strips)) * size,
                           (offsets + panels * fl__direct_panel_size(p)) * size, p->v->op))

@@ -206,7 +206,7 @@ static void fl__winograd_product_task(void *arg, int64_t begin, int64_t end) {
                 t.a[s] = image + (i + s * strip) * p->depth;
                 t.c[s] = result + (i + s * strip) * p->o;
             }
-            p->v->ck->tile(&t);
+            p->v->ck->tile[strip](&t);
         }
     }
 }
