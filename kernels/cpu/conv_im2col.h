@@ -69,12 +69,13 @@ static bool fl__im2col_saves(const fl__conv *v) {
     return direct >= 2 * v->oh * v->ow * v->o * v->c;
 }
 
-/* Measured: it pays from so many weights on. Only the products of this way may be rounded to bf16: then
-   those that come here take it earlier. */
+/* Measured: it pays from so many weights on; and for weight gradients whose operands, images as they are, the
+   product reads in place. Only the products of this way may be rounded to bf16: then those that come here take it earlier. */
 FL_PRIVATE bool fl__im2col_pays(const fl__conv *v) {
     const int64_t weights = v->kh * v->kw * v->c * v->o;
     const bool pixel = v->kh * v->kw == 1, rounds = fl__bf16_tiles(v->dtype) != NULL;
     if (fl__im2col_saves(v)) return true;
+    if (v->direction == FL__CONV_WEIGHT && fl__max(v->c, v->o) <= 256 && fl__im2col_is_image(v)) return true;
     if (v->direction == FL__CONV_WEIGHT) return (v->c >= 256 || (pixel && rounds)) && weights >= 1 << 16;
     return weights >= (pixel ? 1 << 18 : 1 << 20) >> (rounds ? 3 : 0);
 }

@@ -2,7 +2,8 @@
 
    dw[(tap, c)][o] = sum over pixels of x[pixel + tap][c] dy[pixel][o], with the tall tiles of gemm.h: a
    task owns all taps of some channels c and columns o for a part of the pixels, and copies what they read
-   of x and dy for some hundred pixels at a time, once for all taps. The parts are added in order. */
+   of x and dy for some hundred pixels at a time, once for all taps. Under few rows dy is read where it is.
+   The parts are added in order. */
 #ifndef FL_CPU_CONV_WEIGHT_H
 #define FL_CPU_CONV_WEIGHT_H
 #include "conv_common.h"
@@ -36,6 +37,7 @@ FL_PRIVATE void fl__weight_parts_store(fl__weight_parts *p);
 #define FL__WEIGHT_PART (1 << 17) /* elements of dw that a task owns, and */
 #define FL__WEIGHT_BAND (80 << 10) /* bytes of a block's rows of x: both stay in the second-level cache */
 #define FL__WEIGHT_PARTS (1 << 22) /* most elements of all parts */
+#define FL__WEIGHT_FEW 512 /* rows of dw, for which packing dy takes longer than what it saves */
 
 /* A task owns rows [run][tap of a run][channel of a chunk] and a chunk of columns o of dw, and sums
    a split of the units: rows of dy's pixels, or parts of long ones. */
@@ -47,6 +49,7 @@ typedef struct fl__weight {
     int64_t extent, next; /* rows of x that a unit reads; of those, the unit before reads not */
     int64_t line;         /* pixels of a copied row of x */
     int64_t split_units, width;
+    bool in_place;        /* dy is read where it is */
 } fl__weight;
 
 /* Rows of x that a block reads, at most: all that a unit does where an image begins. */
@@ -91,6 +94,7 @@ static void fl__weight_plan(fl__weight *p) {
     const fl__conv *v = p->to.v;
     fl__weight_plan_units(p);
     fl__weight_plan_chunks(p);
+    p->in_place = v->kh * v->kw * v->c <= FL__WEIGHT_FEW && v->y.c == 1 && v->o % p->width == 0;
     int64_t tasks = v->groups * p->to.c_chunks * p->o_chunks;
     int64_t weights = v->groups * p->to.runs * p->to.c_chunks * p->to.tw * p->to.c * v->o;
     p->to.splits = fl__min(fl__ceil_div(FL__WEIGHT_TASKS, tasks), fl__ceil_div(p->units, p->block));
@@ -104,6 +108,8 @@ typedef struct fl__weight_block {
     int64_t group, c0, c, o0, o;       /* channels c0 .. c0 + c of the group, o0 .. o0 + o */
     int64_t u0, units, length;         /* a block of units */
     int64_t row[FL__WEIGHT_SEGMENTS];      /* of x, where each unit starts */
+    const char *from[FL__WEIGHT_SEGMENTS]; /* dy of each unit, [pixel][ldb], column o0 */
+    int64_t ldb, panel;                /* panel: bytes of dy from panel to panel */
     char *x, *dy, *part;               /* part: its row 0, column o0 */
 } fl__weight_block;
 
@@ -132,41 +138,52 @@ static void fl__weight_copy_x(const fl__weight *p, fl__weight_block *b) {
     }
 }
 
-/* Packs the task's columns of dy for a block of units: [panel][unit][pixel][width]. */
-static void fl__weight_copy_dy(const fl__weight *p, const fl__weight_block *b) {
+/* Finds the task's columns of dy for a block of units, or packs them: [panel][unit][pixel][width]. */
+static void fl__weight_find_dy(const fl__weight *p, fl__weight_block *b) {
     const fl__conv *v = p->to.v;
-    const int64_t panel = b->units * b->length * p->width * v->size;
+    const int64_t unit = b->length * p->width * v->size;
+    b->ldb = p->in_place ? v->y.w : p->width;
+    b->panel = p->in_place ? p->width * v->size : b->units * unit;
     for (int64_t u = 0; u < b->units; u++) {
         int64_t image, row, pixel;
         fl__weight_unit(p, b->u0 + u, &image, &row, &pixel);
         const char *from = v->y.data + (image * v->y.n + (b->group * v->o + b->o0) * v->y.c +
                                          row * v->y.h + pixel * v->y.w) * v->size;
-        char *to = b->dy + u * b->length * p->width * v->size;
-        for (int64_t o = 0; o < b->o; o += p->width, to += panel)
-            v->ks->pack(to, p->width, fl__min(p->width, b->o - o), b->length,
-                        from + o * v->y.c * v->size, v->y.c, v->y.w);
+        b->from[u] = p->in_place ? from : b->dy + u * unit;
+        for (int64_t o = 0; o < b->o && !p->in_place; o += p->width)
+            v->ks->pack(b->dy + u * unit + o / p->width * b->panel, p->width, fl__min(p->width, b->o - o),
+                        b->length, from + o * v->y.c * v->size, v->y.c, v->y.w);
     }
+}
+
+/* Has a tile ask for the same columns of as many pixels behind the block's. */
+static void fl__weight_ask(const fl__weight *p, const fl__weight_block *b, fl__tile *tile, int64_t dy) {
+    tile->ask_step = b->ldb * p->to.v->size;
+    tile->ask = b->from[0] + dy + b->units * b->length * tile->ask_step;
+    tile->ask_other = 64;
 }
 
 /* Adds a block of units to a run's rows of the task's part, for one panel of dy. */
 static void fl__weight_run_add(const fl__weight *p, const fl__weight_block *b, int64_t run, int64_t o,
                            bool add) {
     const fl__conv *v = p->to.v;
-    const int64_t size = v->size, unit = b->length * p->width * size, rows = p->to.tw * b->c;
+    const int64_t size = v->size, rows = p->to.tw * b->c;
     const int64_t tiles = fl__ceil_div(rows, v->ks->rows), across = v->kw / p->to.tw;
     const int64_t i = run / across * v->dilation[0], j = run % across * v->dilation[1];
-    const bool one = v->kh * v->kw == 1 && v->stride[1] == 1; /* all pixels stand in one line */
-    const char *dy = b->dy + o / p->width * b->units * unit;
+    const bool one = v->kh * v->kw == 1 && v->stride[1] == 1 && !p->in_place; /* pixels stand in one line */
+    const int64_t dy = o / p->width * b->panel;
     char *part = b->part + run * p->to.c_chunks * p->to.tw * p->to.c * v->o * size;
     fl__segment segment[FL__WEIGHT_SEGMENTS];
     fl__tile tile = {.segments = one ? 1 : b->units, .segment = segment, .rsa = 1,
                      .csa = v->stride[1] * b->c, .k = one ? b->units * b->length : b->length,
-                     .ldb = p->width, .ldc = v->o, .add = add};
+                     .ldb = b->ldb, .ldc = v->o, .add = add};
     for (int64_t t = 0, r = 0, m; t < tiles; t++, r += m) {
         m = rows / tiles + (t < rows % tiles);
+        if (p->in_place && run + t == 0) fl__weight_ask(p, b, &tile, dy);
+        else tile.ask = NULL, tile.ask_step = tile.ask_other = 0;
         for (int64_t s = 0; s < tile.segments; s++) {
             segment[s].a = b->x + (((b->row[s] + i) * p->line + j) * b->c + r) * size;
-            segment[s].b = dy + s * unit;
+            segment[s].b = b->from[s] + dy;
         }
         tile.c = part + (r * v->o + o) * size;
         fl__gemm_tile(v->ks, (int)m, (int)fl__min(p->width, b->o - o), &tile);
@@ -196,7 +213,7 @@ static void fl__weight_task(void *arg, int64_t begin, int64_t end) {
             b.units = fl__min(p->block, last - b.u0);
             b.length = fl__min(p->length, v->ow - b.u0 % p->row_units * p->length);
             fl__weight_copy_x(p, &b);
-            fl__weight_copy_dy(p, &b);
+            fl__weight_find_dy(p, &b);
             for (int64_t o = 0; o < b.o; o += p->width)
                 for (int64_t run = 0; run < p->to.runs; run++)
                     fl__weight_run_add(p, &b, run, o, b.u0 > first);
@@ -204,7 +221,6 @@ static void fl__weight_task(void *arg, int64_t begin, int64_t end) {
     }
     fl__scratch_give_back(&p->to.scratch, at);
 }
-
 
 /* Where row (tap, c) of a group is in the parts. */
 static const char *fl__weight_row(const fl__weight_parts *p, int64_t group, int64_t tap, int64_t c) {
