@@ -19,9 +19,10 @@ typedef struct fl__tile {
     int64_t ldc;
     bool add;
     /* What tall tiles ask for at each step along k, as the next panel is packed from it: this and what is
-       ask_other bytes further, then both ask_step on. NULL: nothing. Dots: set where B lies in memory. */
+       ask_other bytes further, then both ask_step on, after each ask_run steps ask_jump more. NULL: nothing.
+       Dots: set where B lies in memory. */
     const char *ask;
-    int64_t ask_step, ask_other;
+    int64_t ask_step, ask_other, ask_run, ask_jump;
 } fl__tile;
 /* What gemm.inc makes for an element type and a level. */
 typedef void (*fl__tile_fn)(const fl__tile *t);

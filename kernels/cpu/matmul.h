@@ -44,7 +44,8 @@ enum {
     FL__MATMUL_NEAR = 3 << 16,    /* elements of B that stay in the second-level cache beside all else */
     FL__MATMUL_FAR = 1 << 18,     /* elements of A that leave it before the next panel of B uses them */
     FL__MATMUL_BLOCK_ROWS = 1024, /* that use a panel of B */
-    FL__MATMUL_TASKS = 6          /* of blocks, below which a long k is split */
+    FL__MATMUL_TASKS = 6,         /* of blocks, below which a long k is split */
+    FL__MATMUL_FEW = 64           /* rows up to which turning B does not pay */
 };
 
 /* A product of m x k by k x n, or a chunk of one. Strides in elements. */
@@ -97,11 +98,11 @@ static int64_t fl__gemm_row(const fl__gemm *g, int64_t t) {
 }
 
 /* How many columns of B are packed together, of chunks of up to k rows. A panel alone, just before it is
-   used, if its columns are dense: the tiles of the one before ask for it. Where k is short the time goes
+   used, if its rows or columns are dense: the tiles of the one before ask for it. Where k is short the time goes
    into writing C, row by row for several panels. Rows of A that are read in place go over as many as stay
    near. */
 static void fl__gemm_set_group(fl__gemm *g, int64_t k) {
-    g->asks = g->packed && g->rsb == 1 && g->csb != 1 && k > FL__MATMUL_SHORT;
+    g->asks = g->packed && (g->rsb == 1 || g->csb == 1) && k > FL__MATMUL_SHORT;
     const int64_t near = fl__max(1, FL__MATMUL_NEAR / (g->width * k));
     g->group = g->width * (g->asks ? 1 : g->packed ? FL__MATMUL_GROUP : near);
 }
@@ -147,12 +148,24 @@ static bool fl__gemm_in_place(const fl__gemm *g, int64_t n) {
     return !g->packed && g->csb == 1 && tile && (!g->tight || n == registers * g->ks->lanes);
 }
 
-/* Has a tile ask for two columns of a panel of B whose columns are dense. */
-static void fl__gemm_ask(const fl__gemm *g, fl__tile *tile, int64_t index, const char *panel) {
-    const int64_t size = (int64_t)g->ks->size;
-    tile->ask = index < g->width / 2 ? panel + 2 * index * g->csb * size : NULL;
-    tile->ask_step = 2 * size;
-    tile->ask_other = tile->ask ? g->csb * size : 0;
+/* Has row tile `index` of `tiles` ask for its share of a panel of B, so that none asks for more than memory
+   brings meanwhile: some rows, one after each `tiles` steps along k, or pairs of columns. */
+static void fl__gemm_ask(const fl__gemm *g, fl__tile *tile, int64_t index, int64_t tiles, const char *panel) {
+    const int64_t size = (int64_t)g->ks->size, row = g->rsb * size, column = g->csb * size;
+    if (g->csb == 1) {
+        tile->ask = panel + index * g->k / tiles * row;
+        tile->ask_other = (g->width - 1) * size;
+        tile->ask_run = tiles;
+        tile->ask_jump = row;
+        return;
+    }
+    const int64_t each = fl__ceil_div(g->width / 2, tiles), first = 2 * index * each;
+    const bool any = first < g->width;
+    tile->ask = any ? panel + first * column : NULL;
+    tile->ask_other = any ? column : 0;
+    tile->ask_step = any ? each * size : 0;
+    tile->ask_run = fl__ceil_div(tile->k, each);
+    tile->ask_jump = any ? 2 * column - tile->ask_run * tile->ask_step : 0;
 }
 
 /* Row tiles t0 .. t1 of columns j .. j + n of C, one panel of B, which is at b; `next` is what will be packed
@@ -172,7 +185,7 @@ static void fl__gemm_column(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j
             tile.csa = m;
         }
         tile.c = g->c + (i * g->ldc + j) * size;
-        if (next) fl__gemm_ask(g, &tile, t - t0, next);
+        if (next) fl__gemm_ask(g, &tile, t - t0, t1 - t0, next);
         fl__gemm_tile(g->ks, (int)m, (int)n, &tile);
         if (g->finish) fl__gemm_finish(g->finish, tile.c, g->ldc, i, m, j, n);
     }
@@ -255,7 +268,8 @@ static void fl__gemm_set_place(fl__gemm *g, bool in_place) {
 static void fl__matmul_plan(fl__matmul *p) {
     fl__gemm *g = &p->g;
     bool small = fl__gemm_small(g);
-    bool stream = g->csb != 1 && g->m <= 128 && g->n >= 2 * g->m; /* packing B would cost as much as the product */
+    bool stream = g->csb != 1 && g->m <= FL__MATMUL_FEW &&
+                  g->n >= 2 * g->m; /* packing B would cost as much as the product */
     bool waste = 3 * fl__gemm_area(g, g->n, g->m) < 2 * fl__gemm_area(g, g->m, g->n);
     p->swapped = !small && (stream || waste);
     if (p->swapped) fl__gemm_swap(g);
