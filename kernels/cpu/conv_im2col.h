@@ -70,7 +70,8 @@ static bool fl__im2col_saves(const fl__conv *v) {
 }
 
 /* Measured: it pays from so many weights on; and for weight gradients whose operands, images as they are, the
-   product reads in place. Only the products of this way may be rounded to bf16: then those that come here take it earlier. */
+   product reads in place. Only the products of this way may be rounded to bf16: then those that come here
+   take it earlier. */
 FL_PRIVATE bool fl__im2col_pays(const fl__conv *v) {
     const int64_t weights = v->kh * v->kw * v->c * v->o;
     const bool pixel = v->kh * v->kw == 1, rounds = fl__bf16_tiles(v->dtype) != NULL;
