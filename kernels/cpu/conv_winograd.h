@@ -58,6 +58,7 @@ typedef struct fl__winograd {
     int64_t side, taps;                 /* results of a tile along a side; of the kernel */
     int64_t across, down, tiles;        /* of an image, in all */
     int64_t group, first, count;        /* tiles of a group; the one at work */
+    int64_t chunk, all;                 /* of depth, that a weight gradient sums at a time; all of it */
     bool few;                           /* channels */
     int64_t image_step, result_step;    /* between the elements of a patch */
     float *kernel, *image, *result, *zero, *part; /* part: of the weight gradient */
@@ -69,6 +70,7 @@ typedef struct fl__winograd {
    through a thread's own caches each, of many through the last one, the threads side by side. */
 #define FL__WINO_BYTES (1 << 20)
 #define FL__WINO_FEW 640 /* channels of both images */
+#define FL__WINO_SUMS (5 << 19) /* elements of a weight gradient's kernels, at a time */
 enum { FL__WINO_FEW_TILES = 28, FL__WINO_FEW_SUMMED = 112, FL__WINO_TILES = 196 };
 
 /* >>choice */
@@ -266,7 +268,7 @@ static void fl__winograd_part_task(void *arg, int64_t begin, int64_t end) {
     float *to[25];
     for (int64_t d = begin; d < end; d++) {
         for (int e = 0; e < 36; e++) from[e] = p->kernel + (e * p->depth + d) * p->o;
-        for (int64_t t = 0; t < p->taps; t++) to[t] = p->part + (t * p->depth + d) * p->o;
+        for (int64_t t = 0; t < p->taps; t++) to[t] = p->part + (t * p->all + d) * p->o;
         p->transform[FL__WINO_KERNEL_GRAD](from, to, p->o, NULL);
     }
 }
@@ -287,7 +289,11 @@ static void fl__winograd_plan(fl__winograd *p) {
     int64_t group = fl__max(least, FL__WINO_BYTES / (36 * p->v->size * (p->depth + p->o)));
     int64_t groups = fl__ceil_div(p->tiles, group), pair = 2 * p->v->ck->strip;
     p->group = fl__ceil_div(fl__ceil_div(p->tiles, groups), pair) * pair;
-    p->image_step = p->group * p->depth + 16; /* not a multiple of a page */
+    const int64_t lanes = p->v->ks->lanes;
+    int64_t chunks = sums ? fl__ceil_div(36 * p->o * p->depth, FL__WINO_SUMS) : 1;
+    p->chunk = fl__ceil_div(fl__ceil_div(p->depth, chunks), lanes) * lanes;
+    p->all = p->depth;
+    p->image_step = p->group * p->chunk + 16; /* not a multiple of a page */
     p->result_step = p->group * p->o + 16;
 }
 
@@ -343,11 +349,28 @@ static bool fl__winograd_forward(fl__winograd *p) {
     return true;
 }
 
+/* Chunk d0 of depth of dw, summed over all tiles. The transforms of dy stay for the next one if they are of
+   one group. */
+static void fl__winograd_chunk(fl__winograd p, int64_t d0) {
+    const int64_t width = 2 * p.v->ks->lanes;
+    const bool image_only = d0 > 0 && p.tiles <= p.group;
+    p.in.data += d0 * p.v->size;
+    p.part += d0 * p.o;
+    p.depth = fl__min(p.chunk, p.all - d0);
+    for (p.first = 0; p.first < p.tiles; p.first += p.group) {
+        p.count = fl__min(p.group, p.tiles - p.first);
+        fl_parallel(p.count, fl__ceil_div(1 << 11, p.depth + p.o),
+                    image_only ? fl__winograd_image_task : fl__winograd_both_task, &p);
+        fl_parallel(36 * p.o / width, fl__ceil_div(1 << 20, p.count * p.depth * width),
+                    fl__winograd_sum_task, &p);
+    }
+    fl_parallel(p.depth, fl__ceil_div(1 << 12, p.o), fl__winograd_part_task, &p);
+}
+
 /* dw: the sums over all tiles are one part of kh runs of kw taps. */
 static bool fl__winograd_weight(fl__winograd *p) {
     const fl__conv *v = p->v;
-    const int64_t width = 2 * v->ks->lanes, channels = fl__max(p->depth, p->o);
-    const int64_t kernel = 36 * p->o * p->depth;
+    const int64_t channels = fl__max(p->depth, p->o), kernel = 36 * p->o * p->chunk;
     const int64_t shared = kernel + 36 * (p->image_step + p->result_step) + channels;
     fl__weight_parts parts = {.v = v, .splits = 1, .runs = v->kh, .tw = v->kw, .c_chunks = 1, .c = v->c};
     if (!fl__scratch_open(&parts.scratch, INT32_MAX, FL__WEIGHT_ROWS * v->o * v->size,
@@ -359,13 +382,7 @@ static bool fl__winograd_weight(fl__winograd *p) {
     p->zero = p->result + 36 * p->result_step;
     p->part = p->kernel + shared;
     memset(p->zero, 0, (size_t)channels * sizeof *p->zero);
-    for (p->first = 0; p->first < p->tiles; p->first += p->group) {
-        p->count = fl__min(p->group, p->tiles - p->first);
-        fl_parallel(p->count, fl__ceil_div(1 << 11, p->depth + p->o), fl__winograd_both_task, p);
-        fl_parallel(36 * p->o / width, fl__ceil_div(1 << 20, p->count * p->depth * width),
-                    fl__winograd_sum_task, p);
-    }
-    fl_parallel(p->depth, fl__ceil_div(1 << 12, p->o), fl__winograd_part_task, p);
+    for (int64_t d = 0; d < p->depth; d += p->chunk) fl__winograd_chunk(*p, d);
     parts.data = (char *)p->part;
     fl__weight_parts_store(&parts);
     fl__scratch_close(&parts.scratch);
