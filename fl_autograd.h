@@ -1184,7 +1184,7 @@ static bool fv__find(fv__pass *p, fl_node *to) {
     if (!to->back && !fv__claim(p, to)) return false;
     if (!to->seen) {
         if (!fv__is_whole(to)) return false;
-        if (p->n == p->cap && !fl_heap_grow(&p->node, &p->cap, p->n + 1, sizeof *p->node)) return false;
+        if (p->n == p->cap && !fl_heap_grow(&p->node, &p->cap, p->n + 64, sizeof *p->node)) return false;
         to->seen = true;
         p->node[p->n++] = to;
     }

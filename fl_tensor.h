@@ -512,7 +512,7 @@ FL_API int fl_backend_default(void);
 FL_API bool fl_out_make(fl_tensor *out);
 /* For slots: bytes of element [0, ...] of a tensor with a buffer. */
 static inline void *fl_data(const fl_tensor *t) {
-    return (char *)t->buffer->ptr + t->offset * (int64_t)fl_dtype_size(t->dtype);
+    return (char *)t->buffer->ptr + (t->offset ? t->offset * (int64_t)fl_dtype_size(t->dtype) : 0);
 }
 /* True if the family runs op by a slot of its own (or an `any`), false if by composition or
    fallback. */
@@ -1984,6 +1984,9 @@ static fl_dtype fl__wider(fl_dtype a, fl_dtype b) {
    category. A weak number of dtype NONE (a formula's constant) never decides anything. */
 fl_dtype fl_result_type(int n, fl_tensor *const *t) {
     fl_dtype rank[3] = {FL_DTYPE_NONE, FL_DTYPE_NONE, FL_DTYPE_NONE};
+    bool alike = n > 0 && t[0]->dtype != FL_DTYPE_NONE;
+    for (int i = 1; i < n; i++) alike &= t[i]->dtype == t[0]->dtype;
+    if (alike) return t[0]->dtype;
     for (int i = 0; i < n; i++) {
         fl_dtype *r = &rank[t[i]->weak ? 2 : t[i]->ndim == 0];
         *r = fl__wider(*r, t[i]->dtype);

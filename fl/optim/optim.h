@@ -71,7 +71,8 @@ struct fl_optim {
     fl_optim_slot *slot;
     int64_t n;
     fl_tensor *steps;  /* i64 [n]: the slots' are its elements */
-    fl_tensor *factor; /* of the gradients in the next step; NULL: 1 */
+    fl_tensor *factor; /* of the gradients in the next step; NULL: 1, */
+    fl_tensor *one;    /* which this is */
 };
 
 /* An optimizer of that type; keeps the parameters. hyper has as many numbers as the type has names. */
@@ -206,7 +207,7 @@ static bool fl__optim_init(fl_optim *o, fv_list params, const double *hyper) {
     o->steps = fl__optim_numbers(o, o->n, FL_I64);
     g->numbers = o->steps ? fl__optim_numbers(o, 1 + n, FL_F64) : NULL;
     o->slot[0].param = NULL;
-    if (!g->numbers) return false;
+    if (!g->numbers || !(o->one = fl_keep(fl_num(1)))) return false;
     g->lr_scale = 1;
     for (int k = 0; k < n; k++) g->hyper[k] = hyper[k];
     for (int64_t i = 0; i < o->n; i++)
@@ -247,6 +248,7 @@ FL_API void fl_optim_free(fl_optim *o) {
     for (int k = 0; k < o->n_groups; k++) fl_drop(o->group[k].numbers);
     fl_drop(o->steps);
     fl_drop(o->factor);
+    fl_drop(o->one);
     fl_heap_free(o->slot);
     fl_heap_free(o);
 }
@@ -410,7 +412,7 @@ FL_API bool fl_optim_scale(fl_optim *o, fl_tensor *factor) {
 }
 
 FL_API fl_tensor *fl_optim_factor(const fl_optim *o) {
-    return o->factor ? o->factor : fl_num(1);
+    return o->factor ? o->factor : o->one;
 }
 
 FL_API bool fl_optim_apply(fl_optim *o, fl_optim_slot *p, fl_step_rule *rule) {
@@ -421,7 +423,7 @@ FL_API bool fl_optim_apply(fl_optim *o, fl_optim_slot *p, fl_step_rule *rule) {
     tensor[n++] = p->master ? p->master : value;
     for (int k = 0; k < FL_OPTIM_STATES && p->state[k]; k++)
         if (!(o->type->scalars >> k & 1)) tensor[n++] = p->state[k];
-    if (!(number[numbers++] = fl_optim_factor(o))) return false;
+    number[numbers++] = fl_optim_factor(o);
     number[numbers++] = p->steps;
     number[numbers++] = p->group->numbers;
     for (int k = 0; k < 2 && p->number[k]; k++) number[numbers++] = p->number[k];

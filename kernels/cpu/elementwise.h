@@ -105,14 +105,49 @@ static inline bool fl__all_dense(fl_tensor *const t[], int n, int64_t *numel) {
     return true;
 }
 
+enum { FL__SPREAD = 256 }; /* elements of a row that a number fills, rather than a pass */
+
+/* One element for all: a number, or a tensor expanded from one. */
+static bool fl__is_one(const fl_tensor *t) {
+    for (int i = 0; i < t->ndim; i++)
+        if (t->shape[i] != 1 && t->stride[i]) return false;
+    return true;
+}
+
+/* A row of n times that element, in dtype d if it is weak. */
+static void *fl__spread(const fl_tensor *t, fl_dtype d, int64_t n, void *row) {
+    const uint64_t bits = t->weak ? fl__weak_bits(t, d) : 0;
+    const char *number = t->weak ? (const char *)&bits : fl__bytes(t);
+    fl__fill_row(row, number, n, (int)fl_dtype_size(t->weak ? d : t->dtype));
+    return row;
+}
+
+/* Runs the loop at once on n operands that are dense or, of the inputs, one element for all, if they are
+   few. */
+static bool fl__run_at_once(fl__loop loop, const void *arg, fl_tensor *const t[], int n, int n_out,
+                            fl_dtype d) {
+    _Alignas(FL_ALIGN) char row[FL__OPERANDS][FL__SPREAD * FL__ELEMENT];
+    fl_tensor *dense[FL__OPERANDS] = {t[0]};
+    void *at[FL__OPERANDS];
+    bool one[FL__OPERANDS];
+    int n_dense = 0;
+    int64_t numel;
+    for (int k = 0; k < n; k++)
+        if (!(one[k] = k >= n_out && fl__is_one(t[k]))) dense[n_dense++] = t[k];
+    if (!fl__all_dense(dense, n_dense, &numel)) return false;
+    if (numel > (n_dense < n ? FL__SPREAD : FL__GRAIN)) return false;
+    for (int k = 0; k < n; k++) at[k] = one[k] ? fl__spread(t[k], d, numel, row[k]) : fl__bytes(t[k]);
+    loop(at, numel, arg);
+    return true;
+}
+
 /* The formula `which` of op, by its loop or, where there is none, by its program. Operands are of dtype d
-   or weak; outputs that are conditions are b8. Small dense ones go straight to the loop. */
+   or weak; outputs that are conditions are b8. */
 static bool fl__run_formula(const fl_call *c, fl_op op, fl_program which, fl_dtype d) {
     const fl_dtype wide = fl_dtype_wide(d);
     fl__loop loop = fl__compiled_loop(op, which, wide);
-    fl_tensor *t[FL__OPERANDS];
-    bool zero = false, direct = wide == d; /* narrow dtypes have no loops of their own */
-    int64_t numel;
+    fl_tensor *t[FL__OPERANDS] = {NULL};
+    bool zero = false;
     fl__executor e;
     int n = 0;
     if (!loop || (op == FL_OP_remainder && wide == FL_I64)) { /* its divisor is checked */
@@ -128,15 +163,9 @@ static bool fl__run_formula(const fl_call *c, fl_op op, fl_program which, fl_dty
         t[n++] = c->out[i];
     }
     const int n_out = n;
-    for (int i = 0; i < c->n_in; i++) {
-        direct &= !c->in[i]->weak;
-        t[n++] = c->in[i];
-    }
-    if (direct && fl__all_dense(t, n, &numel) && numel <= FL__GRAIN) {
-        void *at[FL__OPERANDS];
-        for (int k = 0; k < n; k++) at[k] = fl__bytes(t[k]);
-        loop(at, numel, &e);
-    } else {
+    for (int i = 0; i < c->n_in; i++) t[n++] = c->in[i];
+    /* narrow dtypes have no loops of their own */
+    if (wide != d || !fl__run_at_once(loop, &e, t, n, n_out, d)) {
         fl__pass p;
         e.far = true;
         fl__pass_begin(&p, loop, &e);

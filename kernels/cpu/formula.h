@@ -17,10 +17,19 @@ typedef struct fl__executor {
     uint64_t number[FL_FORMULA_CONSTANTS];  /* bits of the constants */
     bool *zero;                             /* set where an integer is divided by 0; NULL: no matter */
     bool far;                               /* inputs are in memory, not in a cache */
+    const char *rows;                       /* of the constants, once filled; NULL: each run fills its own */
 } fl__executor;
+enum {
+    FL__FORMULA_BYTES = 16 << 10, /* of all rows: half of a first-level cache */
+    FL__FORMULA_GAP = 64,         /* bytes between rows: 4 KiB apart they would wait for each other */
+    FL__FORMULA_ROWS = FL_FORMULA_OUTPUTS + FL_FORMULA_REGISTERS + FL_FORMULA_CONSTANTS,
+    FL__FORMULA_MEMORY = FL__FORMULA_BYTES + FL__FORMULA_ROWS * FL__FORMULA_GAP
+};
 
 /* False, without an error, if a primitive has no loop for d. */
 FL_PRIVATE bool fl__executor_begin(fl__executor *e, const fl_formula *f, fl_dtype d);
+/* Fills the rows of its constants, for many runs; memory: FL__FORMULA_MEMORY bytes, aligned as rows are. */
+FL_PRIVATE void fl__executor_fill(fl__executor *e, char *memory);
 /* A loop whose arg is an executor: p[0 ...] are the outputs, of the dtype or, conditions, of b8,
    then come the inputs, all dense. An output may be the same memory as an input. */
 FL_PRIVATE void fl__executor_run(void *const p[], int64_t n, const void *arg);
@@ -31,11 +40,8 @@ FL_PRIVATE void fl__executor_run(void *const p[], int64_t n, const void *arg);
 #ifndef FL_CPU_FORMULA_IMPL
 #define FL_CPU_FORMULA_IMPL
 enum {
-    FL__FORMULA_BYTES = 16 << 10, /* of all rows: half of a first-level cache */
-    FL__FORMULA_BLOCK = 512,      /* numbers at most */
-    FL__FORMULA_FAR = 256,        /* of inputs that are asked for while the block before is computed */
-    FL__FORMULA_GAP = 64,         /* bytes between rows: 4 KiB apart they would wait for each other */
-    FL__FORMULA_ROWS = FL_FORMULA_OUTPUTS + FL_FORMULA_REGISTERS + FL_FORMULA_CONSTANTS
+    FL__FORMULA_BLOCK = 512, /* numbers at most */
+    FL__FORMULA_FAR = 256    /* of inputs that are asked for while the block before is computed */
 };
 
 FL_PRIVATE bool fl__executor_begin(fl__executor *e, const fl_formula *f, fl_dtype d) {
@@ -45,6 +51,7 @@ FL_PRIVATE bool fl__executor_begin(fl__executor *e, const fl_formula *f, fl_dtyp
     e->fits = FL__FORMULA_BYTES / (rows * e->size) / FL_ALIGN * FL_ALIGN;
     e->zero = NULL;
     e->far = false;
+    e->rows = NULL;
     for (int i = 0; i < f->n_steps; i++) {
         const fl_formula_step *s = &f->step[i];
         e->step[i] = fl__primitive_loop((fl_primitive)s->primitive, s->logical ? FL_B8 : d);
@@ -55,6 +62,19 @@ FL_PRIVATE bool fl__executor_begin(fl__executor *e, const fl_formula *f, fl_dtyp
         fl_number_store(d, &e->number[i], (fl_number){true, f->constant[i], 0});
     }
     return true;
+}
+
+static int64_t fl__executor_row(const fl__executor *e) { return e->fits * e->size + FL__FORMULA_GAP; }
+
+/* The constants' rows of n numbers each. */
+static void fl__executor_constants(const fl__executor *e, char *row, int64_t n) {
+    for (int i = 0; i < e->formula->n_constants; i++, row += fl__executor_row(e))
+        fl__fill_row(row, (const char *)&e->number[i], n, e->size);
+}
+
+FL_PRIVATE void fl__executor_fill(fl__executor *e, char *memory) {
+    fl__executor_constants(e, memory, fl__min(e->fits, FL__FORMULA_BLOCK));
+    e->rows = memory;
 }
 
 static bool fl__has_zero(const int64_t *x, int64_t n) {
@@ -88,20 +108,21 @@ static void fl__executor_block(const fl__executor *e, char *const place[], int64
 FL_PRIVATE void fl__executor_run(void *const p[], int64_t n, const void *arg) {
     const fl__executor *e = arg;
     const fl_formula *f = e->formula;
-    _Alignas(FL_ALIGN) char memory[FL__FORMULA_BYTES + FL__FORMULA_ROWS * FL__FORMULA_GAP];
+    _Alignas(FL_ALIGN) char memory[FL__FORMULA_MEMORY];
     char *place[FL_FORMULA_PLACES + FL_FORMULA_OUTPUTS], *row = memory;
     const bool single = f->n_steps == 1 && f->n_out == 1 && f->n_constants == 0; /* it needs no blocks */
     const int64_t block = single ? n : fl__min(e->fits, e->far ? FL__FORMULA_FAR : FL__FORMULA_BLOCK);
-    const int64_t bytes = e->fits * e->size + FL__FORMULA_GAP;
+    const int64_t bytes = fl__executor_row(e);
     place[0] = NULL; /* what a step of fewer operands names, in a formula without inputs */
     for (int i = 0; i < f->n_in; i++) place[i] = f->reads >> i & 1 ? p[f->n_out + i] : NULL;
-    for (int i = 0; i < FL_FORMULA_OUTPUTS; i++) place[FL_FORMULA_OUTPUT + i] = i < f->n_out ? p[i] : NULL;
-    for (int i = 0; i < f->n_out; i++, row += bytes) place[FL_FORMULA_PLACES + i] = row;
-    for (int i = 0; i < f->n_registers; i++, row += bytes) place[FL_FORMULA_REGISTER + i] = row;
-    for (int i = 0; i < f->n_constants; i++, row += bytes) {
-        place[FL_FORMULA_CONSTANT + i] = row;
-        fl__fill_row(row, (const char *)&e->number[i], fl__min(n, block), e->size);
+    for (int i = 0; i < f->n_out; i++, row += bytes) {
+        place[FL_FORMULA_OUTPUT + i] = p[i];
+        place[FL_FORMULA_PLACES + i] = row;
     }
+    for (int i = 0; i < f->n_registers; i++, row += bytes) place[FL_FORMULA_REGISTER + i] = row;
+    if (!e->rows) fl__executor_constants(e, row, fl__min(n, block));
+    else row = (char *)(uintptr_t)e->rows;
+    for (int i = 0; i < f->n_constants; i++, row += bytes) place[FL_FORMULA_CONSTANT + i] = row;
     for (int64_t left = n; left > 0; left -= block) {
         const int64_t m = fl__min(left, block), next = m * e->size;
         if (e->far && left > block)

@@ -185,15 +185,14 @@ typedef struct fl__step_job {
     double number[FL_FORMULA_INPUTS];
     fl_dtype wide;
     fl__loop level; /* that of an addition tells the level in force */
+    _Alignas(FL_ALIGN) char rows[FL__FORMULA_MEMORY];
 } fl__step_job;
 
 /* Are the numbers that the program reads those of the job? Steps are counted even if nobody asks. */
 static bool fl__step_fits(const fl__step_job *job, const double *number) {
-    const fl_formula *f = &job->rule->program;
-    const int first = job->rule->n_reads + job->rule->n_writes;
-    for (int i = first; i < f->n_in; i++)
-        if (f->reads >> i & 1 && memcmp(&job->number[i - first], &number[i - first], sizeof *number))
-            return false;
+    unsigned reads = job->rule->program.reads >> (job->rule->n_reads + job->rule->n_writes);
+    for (int i = 0; reads >> i; i++)
+        if (reads >> i & 1 && memcmp(&job->number[i], &number[i], sizeof *number)) return false;
     return true;
 }
 
@@ -210,6 +209,7 @@ static fl__step_job *fl__step_prepare(const fl_call *c, fl_step_rule *rule, cons
     job.rule = NULL;
     if (!fl__fold_rule(&job.w, rule, number, shift)) return NULL;
     if (!fl__executor_begin(&job.e, &job.w.f, wide)) return fl__no_kernel(c, wide), NULL;
+    fl__executor_fill(&job.e, job.rows);
     memcpy(job.number, number, bytes);
     job.reads = rule->n_reads;
     job.outputs = c->n_out;
