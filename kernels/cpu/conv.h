@@ -36,7 +36,9 @@ static bool fl__conv_by_size(void) {
 /* Whether v is a product of rounded operands. */
 static bool fl__conv_rounds(const fl__conv *v) {
     if (!fl__conv_by_size() || !fl__conv_amx_takes(v)) return false;
-    return !fl__bf16_pairs() || !fl__winograd_can(v) || !fl__winograd_pays(v, FL__WINO_TILES_PAIRS);
+    fl__conv wide = *v;
+    wide.size = sizeof(float);
+    return !fl__bf16_pairs() || !fl__winograd_can(&wide) || !fl__winograd_pays(v, FL__WINO_TILES_PAIRS);
 }
 
 static bool fl__conv_run(const fl__conv *v) {

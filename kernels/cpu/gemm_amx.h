@@ -92,7 +92,9 @@ FL_PRIVATE bool fl__amx_matmul(const fl__product *p);
 enum {
     FL__AMX_TILE = 1024,           /* bytes */
     FL__AMX_STEP = 32,             /* of k */
+    FL__AMX_NEAR = 16,             /* steps for which two panels' tiles stay in the first-level cache */
     FL__AMX_PASS = 32,             /* steps of a pass along k */
+    FL__AMX_GROUP = 14,            /* most panels of a group */
     FL__AMX_TASKS = 6              /* least number to aim at */
 };
 
@@ -119,8 +121,6 @@ struct fl__amx_kernels {
     void (*across[2][2])(char *to, const char *const *line, int64_t at, int64_t left);
     /* [A, B is what comes from the second-level cache][more than 16 rows][more than 16 columns] */
     void (*block[2][2][2])(const fl__amx_block *x);
-    int64_t near;  /* steps for which two panels' tiles stay in the first-level cache */
-    int64_t group; /* most panels of a group */
 };
 
 /* >>plain C */
@@ -230,14 +230,11 @@ FL__AMX_PLAIN_BLOCKS(amx) FL__AMX_PLAIN_BLOCKS(pairs)
 #define FL__AMX_PACKS(kind, way, a) \
     .way = {{kind##_##way##_##a, kind##_##way##_b}, {kind##_##way##_half_##a, kind##_##way##_half_b}}
 #define FL__AMX_BLOCKS(stem) {{stem##1x1, stem##1x2}, {stem##2x1, stem##2x2}}
-/* The sizes of blocks are for 48 KiB of first-level cache and 2 MiB of second, or 1 for pairs. */
-#define FL__AMX_SIZES .near = 16, .group = 14
-#define FL__PAIRS_SIZES .near = 8, .group = 8
 FL_PRIVATE const fl__amx_kernels *fl__amx_emulated(void) {
     static const fl__amx_kernels ks = {
         .begin = fl__amx_nothing, .end = fl__amx_nothing,
         FL__AMX_PACKS(fl__amx_plain, along, a), FL__AMX_PACKS(fl__amx_plain, across, a),
-        .block = {FL__AMX_BLOCKS(fl__amx_plain_), FL__AMX_BLOCKS(fl__amx_plain_)}, FL__AMX_SIZES};
+        .block = {FL__AMX_BLOCKS(fl__amx_plain_), FL__AMX_BLOCKS(fl__amx_plain_)}};
     return &ks;
 }
 
@@ -245,7 +242,7 @@ FL_PRIVATE const fl__amx_kernels *fl__pairs_emulated(void) {
     static const fl__amx_kernels ks = {
         .begin = fl__amx_nothing, .end = fl__amx_nothing,
         FL__AMX_PACKS(fl__amx_plain, along, b), FL__AMX_PACKS(fl__amx_plain, across, b),
-        .block = {FL__AMX_BLOCKS(fl__pairs_plain_), FL__AMX_BLOCKS(fl__pairs_plain_)}, FL__PAIRS_SIZES};
+        .block = {FL__AMX_BLOCKS(fl__pairs_plain_), FL__AMX_BLOCKS(fl__pairs_plain_)}};
     return &ks;
 }
 
@@ -351,7 +348,7 @@ FL_PRIVATE const fl__amx_kernels *fl__pairs_real(void) {
     static const fl__amx_kernels ks = {
         .begin = fl__amx_nothing, .end = fl__amx_nothing,
         FL__AMX_PACKS(fl__amx, along, b), FL__AMX_PACKS(fl__amx, across, b),
-        .block = {FL__PAIRS_BLOCKS, FL__PAIRS_BLOCKS}, FL__PAIRS_SIZES};
+        .block = {FL__PAIRS_BLOCKS, FL__PAIRS_BLOCKS}};
     return fl__level_has_bf16() ? &ks : NULL;
 }
 #else
@@ -418,7 +415,7 @@ FL__AMX_ALL_BLOCKS(fl__amx_b_, _tile_loadd, _tile_stream_loadd)
 static const fl__amx_kernels fl__amx_tiles = {
     .begin = fl__amx_on, .end = fl__amx_off,
     FL__AMX_PACKS(fl__amx, along, a), FL__AMX_PACKS(fl__amx, across, a),
-    .block = {FL__AMX_BLOCKS(fl__amx_a_), FL__AMX_BLOCKS(fl__amx_b_)}, FL__AMX_SIZES};
+    .block = {FL__AMX_BLOCKS(fl__amx_a_), FL__AMX_BLOCKS(fl__amx_b_)}};
 
 /* Linux keeps the 8 KiB of tiles for the threads of processes that asked, and grants that once for all. */
 FL_PRIVATE const fl__amx_kernels *fl__amx_real(void) {
@@ -583,7 +580,7 @@ static void fl__amx_pack_task(void *arg, int64_t begin, int64_t end) {
 static void fl__amx_meet(const fl__amx_plan *p, const char *shared, int64_t y, char *group, int64_t x0,
                          int64_t x1, const fl__amx_sums *c) {
     const fl__amx_product *of = p->of;
-    const int64_t deep = p->s1 - p->s0, near = fl__ceil_div(deep, fl__ceil_div(deep, of->ks->near));
+    const int64_t deep = p->s1 - p->s0, near = fl__ceil_div(deep, fl__ceil_div(deep, FL__AMX_NEAR));
     float *acc = (float *)(void *)(group + p->group * deep * 2 * FL__AMX_TILE);
     for (int64_t t = 0; t < deep; t += near)
         for (int64_t x = x0; x < x1; x++) {
@@ -684,7 +681,7 @@ FL_PRIVATE bool fl__amx_run(const fl__amx_product *of, const char *op) {
     p.own = p.groups_of_b ? b : a;
     p.shared = p.groups_of_b ? a : b;
     const int64_t pass = fl__ceil_div(p.steps, fl__ceil_div(p.steps, FL__AMX_PASS));
-    p.group = fl__min(of->ks->group, fl__ceil_div(p.own * p.items, FL__AMX_TASKS));
+    p.group = fl__min(FL__AMX_GROUP, fl__ceil_div(p.own * p.items, FL__AMX_TASKS));
     p.group = fl__ceil_div(p.own, fl__ceil_div(p.own, p.group));
     p.groups = fl__ceil_div(p.own, p.group);
     const int64_t panel = pass * 2 * FL__AMX_TILE, acc = 32 * 32 * (int64_t)sizeof(float);
@@ -724,9 +721,9 @@ FL_PRIVATE fl__amx_operand fl__amx_matrix(const char *data, int64_t size, int64_
 }
 
 FL_PRIVATE bool fl__amx_takes(const fl__product *p) {
-    const bool small = p->m * p->n * p->k <= FL__SMALL_PRODUCT || p->k < 16;
-    const bool few = p->m <= FL__SKINNY_ROWS || p->n <= FL__SKINNY_ROWS;
-    return !small && !few && (p->rsa == 1 || p->csa == 1) && (p->rsb == 1 || p->csb == 1) &&
+    const bool small = p->m * p->n * p->k <= FL__SMALL_PRODUCT;
+    const bool few = p->m <= FL__SKINNY_ROWS || p->n <= FL__SKINNY_ROWS || p->k < 16;
+    return !small && (!few || p->dtype == FL_BF16) && (p->rsa == 1 || p->csa == 1) && (p->rsb == 1 || p->csb == 1) &&
            fl__bf16_tiles(p->dtype);
 }
 
@@ -744,8 +741,6 @@ FL_PRIVATE bool fl__amx_matmul(const fl__product *p) {
 #undef FL__AMX_PLAIN
 #undef FL__AMX_PLAIN_BLOCK
 #undef FL__AMX_PLAIN_BLOCKS
-#undef FL__AMX_SIZES
-#undef FL__PAIRS_SIZES
 #undef FL__AMX_PACKS
 #undef FL__AMX_BLOCKS
 #ifdef FL__TARGET_pairs
