@@ -141,6 +141,7 @@ static void make_groups(void) {
     add_group("layer_norm", norm_group, 0);
     add_group("layer_norm_grad", norm_group, 1);
     add_group("linear", linear_act_group, 0);
+    add_group("linear_grad", linear_grad_group, 0);
     add_group("linear_stored", linear_stored_group, 0);
     add_group("rnn", recurrent_group, 0);
     add_group("rnn_grad", recurrent_group, 1);

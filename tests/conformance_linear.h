@@ -274,6 +274,41 @@ static void linear_act_group(int unused) {
                 linear_act_case(all_dtypes[k], (layout)l, acts[i % 7], size[i / 7][0], size[i / 7][1]);
 }
 
+/* The gradients of x [rows, in] by w [out, in] and a bias to those three: which is 0 of x, 1 of w, 2 of the
+   bias. */
+static void linear_grad_case(fl_dtype d, layout l, const int64_t *size, int which) {
+    const int64_t rows = size[0], in = size[1], out = size[2];
+    if (!case_begin("linear_grad", d, l, "%d %d %d d%c", (int)rows, (int)in, (int)out, "xwb"[which])) return;
+    operand x = make_operand(FL_SHAPE(rows, in), d, l, TAME), w = make_operand(FL_SHAPE(out, in), d, l, TAME);
+    operand b = make_operand(FL_SHAPE(out), d, DENSE, TAME);
+    operand dz = make_operand(FL_SHAPE(rows, out), d, l, TAME);
+    fl_var *of[] = {fv_param(x.t), fv_param(w.t), fv_param(b.t)};
+    array want = new_array(fl_shape_of(of[which]->value), d);
+    double *scale = take((size_t)want.n * 8);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < out; j++)
+            for (int64_t k = 0; k < (which == 2 ? 1 : in); k++) {
+                const double by = which == 0 ? w.a.f[j * in + k] : which == 1 ? x.a.f[i * in + k] : 1;
+                const int64_t at = which == 0 ? i * in + k : which == 1 ? j * in + k : j;
+                want.f[at] += dz.a.f[i * out + j] * by;
+                scale[at] += fabs(dz.a.f[i * out + j] * by);
+            }
+    const bool ok = fl_backward(fv_linear(of[0], of[1], of[2]), .grad = dz.t);
+    case_end(ok && product_agrees(fv_grad(of[which]), &want, scale, (which ? rows : out) + 8));
+}
+
+/* The last two are packed, in one chunk and in two. */
+static void linear_grad_group(int unused) {
+    static const int64_t size[][3] = {{6, 5, 4}, {1, 1, 1}, {90, 40, 270}, {1100, 20, 300}};
+    (void)unused;
+    expect_row("linear_grad", FLOATS, UNWEAK & ~(1u << CHANNELS_LAST), 0, 0);
+    snprintf(row_of("linear_grad")->tolerance, 64, "%s", product_tolerance);
+    for (int k = 0; k < DTYPES; k++)
+        for (int l = DENSE; l <= BROADCAST && is_float(all_dtypes[k]); l++)
+            for (int i = 0; i < 4 * 3 && l != CHANNELS_LAST; i++)
+                linear_grad_case(all_dtypes[k], (layout)l, size[i / 3], i % 3);
+}
+
 /* x [rows, in] of f32 and a weight [out, in] of d, f16 and bf16 being also shown as blocks of q8 and q4:
    the product of what is stored, and the gradient to x. */
 static void linear_stored_case(fl_dtype d, layout l, int64_t rows, bool blocks, bool grad) {

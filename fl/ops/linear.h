@@ -5,6 +5,8 @@
    Records: matmul (of the table) a [..., m, k], b [..., k, n] -> [..., m, n];
    linear (args: fl_linear_args) x [n, in], w [out, in], [b out] -> y [n, out] = act(z),
    [z = x w^T + b]: floats of one dtype;
+   linear_grad dz [n, out], x [n, in], w [out, in] -> dx = dz w, dw = dz^T x, db [out], the sum of dz's rows,
+   those that are wanted; x or w may be a number if nothing wants it;
    linear_stored x [n, in] f32, w [out, in] f16 or bf16, or [out, in / block] of a registered dtype -> x w^T
    [n, out] f32: a slot need not make all of w f32, as the composition does. */
 #ifndef FL_T
@@ -79,7 +81,14 @@ FL_API fl_op fv_linear_act_of(fl_var *(*fn)(fl_var *x));
 FL_API fl_tensor *fl_bilinear(fl_tensor *a, fl_tensor *b, fl_tensor *w, fl_tensor *bias);
 FL_API fl_var *fv_bilinear(fl_var *a, fl_var *b, fl_var *w, fl_var *bias);
 
-FL_DATA fl_op fl_op_linear, fl_op_linear_stored;
+FL_DATA fl_op fl_op_linear, fl_op_linear_grad, fl_op_linear_stored;
+/* For slots of linear_grad: the records of which it consists, into its outputs. */
+typedef struct fl__linear_grad {
+    fl_call dx, dw, db;
+    fl_tensor across; /* dz^T */
+    fl_reduce_args rows;
+} fl__linear_grad;
+FL_PRIVATE void fl__linear_grad_parts(fl__linear_grad *p, const fl_call *c);
 FL_PRIVATE void fl__register_linear(void);
 
 #ifdef __cplusplus
@@ -216,7 +225,7 @@ fl_var *fv_matmul(fl_var *a, fl_var *b) {
 
 /* >>linear layers: one record for the product, the bias and the activation */
 
-FL_DATA_DEFINED fl_op fl_op_linear, fl_op_linear_stored;
+FL_DATA_DEFINED fl_op fl_op_linear, fl_op_linear_grad, fl_op_linear_stored;
 
 /* The activations that fl_linear_act takes. */
 #define FL__ACTIVATIONS(X) X(relu) X(gelu) X(gelu_tanh) X(silu) X(sigmoid) X(tanh)
@@ -261,9 +270,39 @@ static fl_tensor *fl__linear_node(fl_tensor *const *in, fl_op act) {
     return fl__run_linear(in, act, &y, NULL) ? y : NULL;
 }
 
+FL_PRIVATE void fl__linear_grad_parts(fl__linear_grad *p, const fl_call *c) {
+    fl_tensor *dz = c->in[0];
+    p->across = *dz;
+    for (int d = 0; d < 2; d++) {
+        p->across.shape[d] = dz->shape[1 - d];
+        p->across.stride[d] = dz->stride[1 - d];
+    }
+    p->rows = (fl_reduce_args){.axes = 1};
+    p->dx = (fl_call){FL_OP_matmul, 1, 2, {c->out[0]}, {dz, c->in[2]}, NULL};
+    p->dw = (fl_call){FL_OP_matmul, 1, 2, {c->out[1]}, {&p->across, c->in[1]}, NULL};
+    p->db = (fl_call){FL_OP_sum, 1, 1, {c->out[2]}, {dz}, &p->rows};
+}
+
+static void fv__run_linear_grad(fl_node *n, fl_tensor *dz, fl_tensor *x, fl_tensor *w) {
+    fl_call c;
+    fl_call_begin(&c, fl_op_linear_grad, 3, 3, NULL);
+    c.in[0] = dz, c.in[1] = x ? x : fl_num(0), c.in[2] = w ? w : fl_num(0);
+    for (int i = 0; i < 3; i++) {
+        c.out[i] = fv_needs(n, i) ? fl_out_on(dz->family, fv_in_shape(n, i), dz->dtype) : NULL;
+        if (fv_needs(n, i) && !c.out[i]) return;
+    }
+    if (fl_error() || !fl_call_run(&c)) return;
+    for (int i = 0; i < 3; i++)
+        if (c.out[i]) fv_add_grad(n, i, fv_const(c.out[i]));
+}
+
 /* dx = dz w, dw = dz^T x, db = the sum of dz's rows */
 static void fv__linear_back(fl_node *n, fl_var *dz) {
     fl_var *x = fv_saved(n, 0), *w = fv_saved(n, 1);
+    if (!fl_grad_enabled()) {
+        fv__run_linear_grad(n, dz->value, fv_value(x), fv_value(w));
+        return;
+    }
     if (fv_needs(n, 0)) fv_add_grad(n, 0, fv_matmul(dz, w));
     if (fv_needs(n, 1)) fv_add_grad(n, 1, fv_matmul(fv_transpose(dz, 0, 1), x));
     if (fv_needs(n, 2)) fv_add_grad(n, 2, fv_sum(dz, FL_AXES(0)));
@@ -324,6 +363,14 @@ static int64_t fl__linear_macs(const fl_call *c) {
     return fl_numel(c->out[0]) * c->in[0]->shape[1];
 }
 
+/* A product for dx, and one for dw. */
+static int64_t fl__linear_grad_macs(const fl_call *c) {
+    int64_t n = 0;
+    for (int i = 0; i < 2; i++)
+        if (c->out[i]) n += fl_numel(c->in[0]) * c->out[i]->shape[1];
+    return n;
+}
+
 FL_PRIVATE void fl__register_linear(void) {
     static const fl_op_info linear = {
         .name = "linear",
@@ -333,6 +380,11 @@ FL_PRIVATE void fl__register_linear(void) {
         .gradient = fv__linear_back,
         .macs = fl__linear_macs};
     fl_op_linear = fl_op_register(&linear);
+    static const fl_op_info grad = {.name = "linear_grad",
+                                    .contains = "matmul sum",
+                                    .compose = fl__compose_linear_grad,
+                                    .macs = fl__linear_grad_macs};
+    fl_op_linear_grad = fl_op_register(&grad);
     static const fl_op_info stored = {.name = "linear_stored",
                                       .contains = "copy matmul linear",
                                       .compose = fl__compose_linear_stored,
@@ -457,6 +509,14 @@ static bool fl__compose_linear(const fl_call *c, fl_tensor **y) {
     y[0] = fl__activated(z, ((const fl_linear_args *)c->args)->act);
     y[1] = z;
     return y[0] != NULL;
+}
+
+static bool fl__compose_linear_grad(const fl_call *c, fl_tensor **y) {
+    fl_tensor *dz = c->in[0];
+    if (c->out[0]) y[0] = fl_matmul(dz, c->in[2]);
+    if (c->out[1]) y[1] = fl_matmul(fl_transpose(dz, 0, 1), c->in[1]);
+    if (c->out[2]) y[2] = fl_sum(dz, FL_AXES(0));
+    return !fl_error();
 }
 
 static bool fl__compose_linear_stored(const fl_call *c, fl_tensor **y) {

@@ -31,6 +31,7 @@ FL_PRIVATE void fl__cpu_matmul_slots(fl_backend *cpu);
 #if defined(FL_IMPL_ONLY_CPU_MATMUL) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_MATMUL_IMPL
 #define FL_CPU_MATMUL_IMPL
+#include "bf16.h"
 #include "gemm_amx.h"
 #include <string.h>
 
@@ -125,6 +126,17 @@ static void fl__gemm_pack_a(const fl__gemm *g, int64_t t0, int64_t t1) {
         }
 }
 
+/* Adds the rows of A that row tile t has packed, each along k, to their sums: first what is FL__MATMUL_SLAB
+   apart, in long vectors that stay near. */
+static void fl__gemm_add_sums(const fl__gemm *g, int64_t t, char *sums) {
+    const int64_t size = (int64_t)g->ks->size, i = fl__gemm_row(g, t), m = fl__gemm_row(g, t + 1) - i;
+    const char *panel = g->packed + i * g->k * size;
+    _Alignas(64) char part[FL__MATMUL_SLAB * FL__TILE_REGISTERS / 2 * sizeof(double)] = {0};
+    for (int64_t p = 0; p < g->k; p += FL__MATMUL_SLAB)
+        g->ks->add(part, panel + p * m * size, fl__min(FL__MATMUL_SLAB, g->k - p) * m);
+    for (int64_t p = 0; p < FL__MATMUL_SLAB; p++) g->ks->add(sums + i * size, part + p * m * size, m);
+}
+
 /* Packs columns j0 .. j1 of B, one panel behind the other. */
 static void fl__gemm_pack_b(const fl__gemm *g, int64_t j0, int64_t j1, char *panels) {
     const int64_t size = (int64_t)g->ks->size, slab = fl__gemm_slab(g, g->csb);
@@ -187,22 +199,27 @@ static void fl__gemm_column(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j
         tile.c = g->c + (i * g->ldc + j) * size;
         if (next) fl__gemm_ask(g, &tile, t - t0, t1 - t0, next);
         fl__gemm_tile(g->ks, (int)m, (int)n, &tile);
-        if (g->finish) fl__gemm_finish(g->finish, tile.c, g->ldc, i, m, j, n);
+        if (g->finish && t1 - t0 > 1) fl__gemm_finish(g->finish, tile.c, g->ldc, i, m, j, n);
     }
 }
 
 /* Row tiles t0 .. t1, columns j0 .. j1 of C. A column of B is `step` elements behind the one before,
    from panel to panel. Where k is short the time goes into writing C, and where A is read in place, or is too
-   large for the second-level cache, into reading it: there a tile's rows go along, panel by panel. */
+   large for the second-level cache, into reading it: there a tile's rows go along, panel by panel, and are
+   finished together, in long loops. */
 static void fl__gemm_panels(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0, int64_t j1,
                             const char *b, int64_t step, int64_t ldb, const char *next) {
     const int64_t size = (int64_t)g->ks->size;
     const bool far = (t1 - t0) * g->rows * g->k > FL__MATMUL_FAR && !g->asks;
     const int64_t tiles = g->k <= FL__MATMUL_SHORT || !g->packed || far ? 1 : t1 - t0;
-    for (int64_t t = t0; t < t1; t += tiles)
+    for (int64_t t = t0; t < t1; t += tiles) {
         for (int64_t j = j0; j < j1; j += g->width)
             fl__gemm_column(g, t, t + tiles, j, fl__min(g->width, j1 - j),
                             b + (j - j0) * step * size, ldb, next);
+        const int64_t i = fl__gemm_row(g, t), m = fl__gemm_row(g, t + 1) - i;
+        if (g->finish && tiles == 1)
+            fl__gemm_finish(g->finish, g->c + (i * g->ldc + j0) * size, g->ldc, i, m, j0, j1 - j0);
+    }
 }
 
 /* The same, with space for a group of panels of B. */
@@ -347,6 +364,7 @@ static void fl__matmul_pack(void *arg, int64_t begin, int64_t end) {
         fl__gemm g = fl__matmul_part(p, task / tiles);
         last = fl__min(end, (task / tiles + 1) * tiles);
         fl__gemm_pack_a(&g, task % tiles, task % tiles + last - task);
+        for (int64_t t = task; p->of->summed && t < last; t++) fl__gemm_add_sums(&g, t % tiles, p->of->sums);
     }
 }
 
@@ -517,6 +535,9 @@ static bool fl__matmul_float(fl__product *of) {
         p->packed = p->scratch.shared;
         p->parts = parts ? p->scratch.shared + pack * size : NULL;
     }
+    const bool once = g->packed && !p->swapped && p->splits == 1 && of->items == 1;
+    of->summed = of->sums && once;
+    if (of->summed) memset(of->sums, 0, (size_t)(g->m * size));
     fl__matmul_run(p);
     if (p->splits > 1) {
         fl_parallel(p->of->items * g->m * g->n, 1 << 14, fl__matmul_sum, p);
@@ -568,7 +589,27 @@ FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c) {
     return fl__product_of(&of, c) ? fl__cpu_product(&of, c) : fl_call_compose(c);
 }
 
+/* The sums of db come with the packing for dw. Halves are widened together, but where tiles take them. */
+static bool fl__cpu_linear_grad(const fl_backend *self, const fl_call *c) {
+    fl_tensor *dw = c->out[1], *db = c->out[2];
+    fl__product p = {.summed = false};
+    fl__linear_grad part;
+    if (fl_is_narrow(c->in[0]) && !fl__bf16_tiles(c->in[0]->dtype)) return fl__call_widen(c);
+    fl__linear_grad_parts(&part, c);
+    if (c->out[0] && !self->op[FL_OP_matmul](self, &part.dx)) return false;
+    if (db && !fl_out_make(db)) return false;
+    if (dw && self->op[FL_OP_matmul] != fl__cpu_matmul) { /* OpenBLAS's */
+        if (!self->op[FL_OP_matmul](self, &part.dw)) return false;
+    } else if (dw) {
+        fl__product_of(&p, &part.dw);
+        p.sums = db && !fl_is_narrow(db) ? fl_data(db) : NULL;
+        if (!fl__cpu_product(&p, &part.dw)) return false;
+    }
+    return !db || p.summed || self->op[FL_OP_sum](self, &part.db);
+}
+
 FL_PRIVATE void fl__cpu_matmul_slots(fl_backend *cpu) {
+    fl_backend_set(cpu, fl_op_linear_grad, fl__cpu_linear_grad, FL_SLOT_NARROW);
     fl_backend_set(cpu, fl_op_linear, fl__cpu_matmul, FL_SLOT_NARROW);
 }
 

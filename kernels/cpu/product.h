@@ -30,6 +30,8 @@ typedef struct fl__product {
     bool tight; /* of an operand: nothing behind its end is read */
     bool finishes;
     fl__finish finish; /* if `finishes`; of one item */
+    char *sums; /* NULL, or where the sums of A's rows go, if the way the product takes has them at hand: */
+    bool summed; /* they are there */
 } fl__product;
 /* The product of a call, without `out` and `z`, which fl__product_make adds: false after fl_fail.
    fl__product_of is false where the bias is not dense: such calls are composed. */
@@ -112,6 +114,7 @@ FL_PRIVATE bool fl__product_of(fl__product *p, const fl_call *c) {
     p->b = fl_data(b), p->rsb = b->stride[nd - 2 + linear], p->csb = b->stride[nd - 1 - linear];
     p->shape = y->shape, p->a_stride = a->stride, p->b_stride = b->stride;
     p->tight = a->buffer->tight || b->buffer->tight;
+    p->sums = NULL, p->summed = false;
     p->finish = (fl__finish){.size = fl_dtype_size(wide), .n = p->n, .bias = bias ? fl_data(bias) : NULL};
     if (bias) p->finish.add = fl__formula_loop(FL_OP_add, wide);
     if (act != FL_OP_NONE) p->finish.act = fl__formula_loop(act, wide);
