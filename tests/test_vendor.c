@@ -4,6 +4,7 @@
 #include "../fl.h"
 #include "test.h"
 #include <dlfcn.h>
+#include <math.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -159,28 +160,103 @@ TEST(attention_of_halves_without_dropout_is_the_librarys) {
     fl_tensor *y = fl_attention(q, k, k);
     CHECK(y && y->dtype == FL_BF16);
     CHECK_EQ_INT(counted("mock_runs"), 1);
-    CHECK(fl_attention(q, k, k, .dropout = 0.5) && fl_attention(q, k, k, .causal = true));
+    CHECK(fl_attention(q, k, k, .dropout = 0.5) && fl_attention(q, k, k, .window = 2));
+    CHECK(fl_attention(q, k, k, .softcap = 3) != NULL);
     CHECK(fl_attention(fl_cast(q, FL_F32), fl_cast(k, FL_F32), fl_cast(k, FL_F32)) != NULL);
     CHECK_EQ_INT(counted("mock_runs"), 1);
     CHECK_EQ_INT(counted("mock_faults"), 0);
 }
 
-/* A convolution in a process of its own, as a library reads the file once, by that engine (0: any). With TF32
-   allowed the mock has two, 2 and 3. */
-static bool tuned_child(const char *path, int engine, int plans, const char *warning) {
+/* Masks of attention, in the ways in which they repeat. */
+enum { MASKS = 7 };
+static fl_tensor *mask_of(int kind) {
+    static const float hides[4] = {0, -2, -INFINITY, 1};
+    fl_tensor *some = fl_lt(whole(FL_SHAPE(2, 1, 1, 6), 4), fl_num(2)); /* keys */
+    fl_tensor *bias = fl_mul(whole(FL_SHAPE(2, 4, 6), 5), fl_num(0.25));
+    fl_tensor *rows = fl_reshape(fl_from_host(hides, FL_SHAPE(4), FL_F32), FL_SHAPE(4, 1));
+    switch (kind) {
+    case 1: return some;
+    case 2: return fl_lt(whole(FL_SHAPE(2, 2, 4, 6), 4), fl_num(1));
+    case 3: return bias;
+    case 4: return fl_add(bias, rows); /* a query that sees nothing */
+    case 5: return fl_zeros(FL_SHAPE(4, 6), FL_B8);
+    case 6: return fl_cast(fl_transpose(fl_reshape(bias, FL_SHAPE(2, 6, 4)), -1, -2), FL_BF16);
+    default: return NULL;
+    }
+}
+
+/* y and the gradients by q, k and v; false where one is missing. */
+static bool attend(const char *family, int kind, bool causal, int64_t offset, fl_tensor *got[4]) {
+    CHECK(fl_backend_set_default(family));
+    fl_tensor *half = fl_num(0.5), *mask = mask_of(kind);
+    fl_var *x[3] = {fv_param(fl_cast(fl_mul(whole(FL_SHAPE(2, 2, 4, 8), 1), half), FL_BF16)),
+                    fv_param(fl_cast(fl_mul(whole(FL_SHAPE(2, 2, 6, 8), 2), half), FL_BF16)),
+                    fv_param(fl_cast(whole(FL_SHAPE(2, 2, 6, 8), 3), FL_BF16))};
+    fl_var *y = fv_attention(x[0], x[1], x[2], .causal = causal, .offset = offset,
+                             .mask = mask ? fv_const(mask) : NULL);
+    if (!y || !fl_backward(y, .grad = fl_cast(whole(FL_SHAPE(2, 2, 4, 8), 6), FL_BF16))) return false;
+    got[0] = fl_to(fl_cast(fv_value(y), FL_F32), "cpu");
+    for (int i = 0; i < 3; i++) got[i + 1] = fl_to(fl_cast(fv_grad(x[i]), FL_F32), "cpu");
+    return got[0] && got[1] && got[2] && got[3];
+}
+
+TEST(attention_with_masks_is_the_librarys_and_the_cpus) {
+    NEEDS_MOCK;
+    for (int kind = 0; kind < MASKS; kind++)
+        for (int causal = 0; causal < 3; causal++) {
+            fl_scope s = fl_scope_begin();
+            const int before = counted("mock_runs") < 0 ? 0 : counted("mock_runs");
+            fl_tensor *got[4], *want[4];
+            REQUIRE(attend("cuda", kind, causal > 0, causal > 1 ? 2 : 0, got));
+            CHECK_EQ_INT(counted("mock_runs") - before, 2);
+            REQUIRE(attend("cpu", kind, causal > 0, causal > 1 ? 2 : 0, want));
+            for (int i = 0; i < 4; i++) {
+                fl_tensor *off = fl_amax(fl_abs(fl_sub(got[i], want[i])), FL_ALL_AXES);
+                fl_tensor *size = fl_amax(fl_abs(want[i]), FL_ALL_AXES);
+                if (!CHECK(fl_item(off) <= 0.02 * (1 + fl_item(size)))) /* NaN is none */
+                    printf("  mask %d, causal %d, result %d: %g of %g\n", kind, causal, i, fl_item(off),
+                           fl_item(size));
+            }
+            fl_scope_end(&s);
+        }
+    CHECK_EQ_INT(counted("mock_faults") + counted("mock_mistakes"), 0);
+}
+
+/* What is tuned: by which counter of the mocks it is made, what ran last, and the ways that they have for it.
+   Tensor cores are allowed. */
+static const struct {
+    const char *made, *ran;
+    int first, ways;
+} tuned[] = {{"mock_plans", "mock_engine", 2, 2},
+             {"mock_choices", "mock_way", 0, 3},
+             {"mock_plans", "mock_engine", 2, 2}};
+
+static fl_tensor *tuned_work(int what) {
+    fl_tensor *x = whole(FL_SHAPE(1, 4, 3, 3), 1), *w = whole(FL_SHAPE(1, 4, 3, 3), 2);
+    if (!what) return fl_conv(x, w, NULL);
+    if (what == 1) return fl_matmul(x, w);
+    x = fl_cast(x, FL_BF16);
+    return fl_attention(x, x, x, .mask = fl_zeros(FL_SHAPE(3, 3), FL_F32));
+}
+
+/* In a process of its own, as it reads the file once, by that way (-1: any), of which so many were made. */
+static bool tuned_child(int what, const char *path, int way, int made, const char *warning) {
     fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {
         setenv("FL_CUDA_TUNE", path, 1);
         fl_message_use(listen, NULL, FL_LOG_WARN);
         fl_set_matmul_precision(FL_BF16);
-        fl_tensor *x = whole(FL_SHAPE(1, 4, 3, 3), 1), *w = whole(FL_SHAPE(1, 4, 3, 3), 2);
-        const double a = fl_item(fl_conv(x, w, NULL)), b = fl_item(fl_conv(x, w, NULL));
-        const double want = fl_item(fl_conv(fl_to(x, "cpu"), fl_to(w, "cpu"), NULL));
+        const double a = fl_item(fl_sum(tuned_work(what), FL_ALL_AXES));
+        const double b = fl_item(fl_sum(tuned_work(what), FL_ALL_AXES));
         const bool told = warning ? n_said == 1 && strstr(said[0], warning) : !n_said;
-        const int used = counted("mock_engine");
-        _exit(!(a == want && b == want && told && !fl_error() && counted("mock_plans") == plans &&
-                (engine ? used == engine : used == 2 || used == 3) && !counted("mock_faults")));
+        const int ran = counted(tuned[what].ran) - tuned[what].first;
+        const bool as_asked = way < 0 ? ran >= 0 && ran < tuned[what].ways : ran == way;
+        fl_backend_set_default("cpu");
+        const double want = fl_item(fl_sum(tuned_work(what), FL_ALL_AXES));
+        _exit(!(fabs(a - want) <= (what == 2) * 0.1 && a == b && told && !fl_error() &&
+                counted(tuned[what].made) == made && as_asked &&
+                counted("mock_faults") <= 0 && counted("mock_mistakes") <= 0));
     }
     int status = 1;
     return waitpid(child, &status, 0) == child && !status;
@@ -191,29 +267,40 @@ static bool write_text(const char *path, const char *text) {
     return f && fputs(text, f) >= 0 && !fclose(f);
 }
 
-TEST(convolutions_are_tuned_once_and_the_file_fixes_the_choice) {
-    NEEDS_MOCK;
+/* The first run makes all ways, times them and makes the fastest again. */
+static void tune_in(const char *path, int what) {
     static const char *const broken[] = {"", "other\n", "fl cuda tune 1\n0123456789abcdef",
                                          "fl cuda tune 1\nx 1\n", "fl cuda tune 1\n0123456789abcdef -1\n"};
-    char folder[] = "/tmp/fl-tune-XXXXXX", path[64], text[200] = "", again[200] = "";
-    REQUIRE(mkdtemp(folder) != NULL);
-    snprintf(path, sizeof path, "%s/tune", folder);
-    CHECK(tuned_child(path, 0, 2, NULL)); /* both are built and timed */
+    char text[200] = "", again[200] = "";
+    const int first = tuned[what].first, ways = tuned[what].ways, asked = what == 1 ? ways + 2 : ways + 1;
+    unlink(path);
+    CHECK(tuned_child(what, path, -1, asked, NULL));
     FILE *f = fopen(path, "r");
     REQUIRE(f && fread(text, 1, sizeof text - 1, f) == 34 && !fclose(f));
     CHECK(!strncmp(text, "fl cuda tune 1\n", 15));
-    for (int engine = 2; engine <= 3; engine++) {
-        text[32] = (char)('0' + engine);
+    for (int way = 0; way < ways; way++) {
+        text[32] = (char)('0' + first + way);
         CHECK(write_text(path, text));
-        CHECK(tuned_child(path, engine, 1, NULL));
+        CHECK(tuned_child(what, path, way, 1, NULL));
     }
+    text[32] = '9'; /* it has none of that number any more: the first */
+    CHECK(write_text(path, text));
+    CHECK(tuned_child(what, path, 0, 1, NULL));
     for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
         CHECK(write_text(path, broken[i]));
-        CHECK(tuned_child(path, 2, 1, "is no file of FL_CUDA_TUNE"));
+        CHECK(tuned_child(what, path, 0, 1, "is no file of FL_CUDA_TUNE"));
         f = fopen(path, "r");
         CHECK(f && fread(again, 1, sizeof again, f) == strlen(broken[i]) && !fclose(f)); /* it stays */
     }
-    CHECK(tuned_child("/tmp/absent/tune", 0, 2, "cannot write to /tmp/absent/tune"));
+    CHECK(tuned_child(what, "/tmp/absent/tune", -1, asked, "cannot write to /tmp/absent/tune"));
+}
+
+TEST(what_libraries_offer_is_tuned_once_and_the_file_fixes_the_choice) {
+    NEEDS_MOCK;
+    char folder[] = "/tmp/fl-tune-XXXXXX", path[64];
+    REQUIRE(mkdtemp(folder) != NULL);
+    snprintf(path, sizeof path, "%s/tune", folder);
+    for (int what = 0; what < 3; what++) tune_in(path, what);
     unlink(path);
     rmdir(folder);
 }

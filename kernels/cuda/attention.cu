@@ -100,6 +100,21 @@ template <class T, int TEAM> __global__ void flk_attention_grad_kernel(flk_atten
     });
 }
 
+static __global__ void flk_attention_blind_kernel(flk_lines l, float least) {
+    const int64_t i = flk_thread();
+    int64_t at[2];
+    if (i >= l.pass.n) return;
+    flk_place<2>(l.pass, i, at);
+    float *lse = (float *)l.pass.t[1].p + at[1];
+    if (!(*lse < least)) return;
+    *lse = INFINITY;
+    for (int64_t k = 0; k < l.length; k++) flk_store(l.pass.t[0], at[0] + k * l.step[0], 0.0f);
+}
+
+const char *flk_attention_blind(const flk_lines *l, double least) {
+    return FLK_LAUNCH(flk_attention_blind_kernel, flk_blocks(l->pass.n), FLK_BLOCK, *l, (float)least);
+}
+
 const char *flk_attention_weights(const flk_attention *a, int dtype) {
     if (!a->rows) return NULL;
     return dtype == FLK_F64 ? FLK_BY_ROW(flk_attention_kernel, double, a->rows, a->m, *a)

@@ -5,10 +5,12 @@
    can be built makes the plan, which a table of fixed size keeps. Allowed is what gives the same bits in
    every run, and for f32, unless fl_matmul_precision allows less, what computes in f32 ("compute in float"
    means TF32 to most engines). What has no plan goes on to the slot that was there before.
-   With FL_CUDA_TUNE (tune.h) convolutions take the engine that was the fastest of the allowed ones.
+   With FL_CUDA_TUNE (tune.h) it is the engine that was the fastest of the allowed ones.
 
    Attention is the composite of products, pointwise operations and reductions that cuDNN knows: f16 and
-   bf16, no mask, no dropout (it draws other numbers than ours).
+   bf16, causal or not, without window, softcap and dropout (it draws other numbers than ours). A mask is a
+   bias to it, finite where it hides: so a query that sees no key gets a tiny lse instead of NaN, and our own
+   kernel puts y and lse right.
 
    FL_CUDA_DEVICE_JSON=file makes plans for a device that is not there, and runs none of them (cuda-plans). */
 #ifndef FL_CUDA_DNN_H
@@ -25,6 +27,7 @@ FL_PRIVATE int fl__cuda_dnn_plans(const fl_call *c);
 #ifndef FL_CUDA_DNN_IMPL
 #define FL_CUDA_DNN_IMPL
 #include "../../fl/ops/linear.h"
+#include "../../fl/ops/view.h"
 #include "backend.h"
 #include "dnn_calls.h"
 #include "library.h"
@@ -34,12 +37,11 @@ FL_PRIVATE int fl__cuda_dnn_plans(const fl_call *c);
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     FL__DNN_PLANS = 1024,
-    FL__DNN_TENSORS = 12, /* of a plan that have memory */
-    FL__DNN_PARTS = 96,   /* descriptors of a graph */
+    FL__DNN_TENSORS = 16, /* of a plan, that are not inside it */
+    FL__DNN_PARTS = 160,  /* descriptors of a graph */
     FL__DNN_CONFIGS = 16  /* engines that are tried */
 };
 static const int64_t fl__dnn_workspace = (int64_t)1 << 30;
@@ -50,9 +52,11 @@ typedef struct fl__dnn_tensor {
 } fl__dnn_tensor;
 
 /* All that decides a plan; compared by its bytes. */
+enum { FL__DNN_CONV, FL__DNN_GRAD_INPUT, FL__DNN_GRAD_WEIGHT, FL__DNN_CONV_BIAS, FL__DNN_ATTENTION,
+       FL__DNN_ATTENTION_GRAD, FL__DNN_OPS };
 typedef struct fl__dnn_shape {
-    int64_t op, ordinal, n, align, exact, pad_lo[2], pad_hi[2], stride[2], dilation[2];
-    fl__dnn_tensor t[FL__DNN_TENSORS];
+    int64_t op, ordinal, align, exact, pad_lo[2], pad_hi[2], stride[2], dilation[2];
+    fl__dnn_tensor t[FL__DNN_TENSORS]; /* without dims: there is none in this place */
 } fl__dnn_shape;
 
 typedef struct fl__dnn_plan {
@@ -75,7 +79,7 @@ static struct {
     } call;
     fl__dnn_plan plan[FL__DNN_PLANS];
 } fl__dnn = {.lock = PTHREAD_MUTEX_INITIALIZER};
-static fl_slot fl__dnn_own[6]; /* conv2d, its gradients, conv2d_bias, attention, its gradient */
+static fl_slot fl__dnn_own[FL__DNN_OPS];
 
 /* ---- descriptors; all below under the lock ---- */
 
@@ -84,7 +88,7 @@ typedef struct fl__dnn_graph {
     const fl__dnn_shape *of;
     bool failed;
     int n, ops;
-    fl__dnn_desc part[FL__DNN_PARTS], op[24];
+    fl__dnn_desc part[FL__DNN_PARTS], op[32], place[FL__DNN_TENSORS];
 } fl__dnn_graph;
 
 static fl__dnn_desc fl__dnn_new(fl__dnn_graph *g, fl__dnn_kind kind) {
@@ -130,9 +134,16 @@ static fl__dnn_desc fl__dnn_tensor_of(fl__dnn_graph *g, int64_t id, const fl__dn
     return fl__dnn_done(g, d);
 }
 
-/* Tensor i of the shape, whose id is i + 1. */
+/* Tensor or number i of the shape, whose id is i + 1: one descriptor each. */
+static fl__dnn_desc fl__dnn_placed(fl__dnn_graph *g, int i, int where) {
+    if (!g->place[i]) g->place[i] = fl__dnn_tensor_of(g, i + 1, &g->of->t[i], where);
+    return g->place[i];
+}
 static fl__dnn_desc fl__dnn_real(fl__dnn_graph *g, int i) {
-    return fl__dnn_tensor_of(g, i + 1, &g->of->t[i], FL__DNN_REAL);
+    return fl__dnn_placed(g, i, FL__DNN_REAL);
+}
+static fl__dnn_desc fl__dnn_number(fl__dnn_graph *g, int i) {
+    return fl__dnn_placed(g, i, FL__DNN_NUMBER);
 }
 
 /* One that lives inside the plan: of t's dims, dense, or with its strides. */
@@ -151,21 +162,28 @@ static void fl__dnn_add_op(fl__dnn_graph *g, fl__dnn_desc d) {
     g->op[g->ops++] = fl__dnn_done(g, d);
 }
 
-/* y = f(x) or f(x, b) */
-static fl__dnn_desc fl__dnn_pointwise(fl__dnn_graph *g, int mode, fl__dnn_desc x, fl__dnn_desc b,
-                                      fl__dnn_desc y) {
-    const int32_t type = FL__DATA_FLOAT;
+/* y = f(x), f(x, b) or f(x, b, t), computed in `type`; an index is that along `axis`. */
+static fl__dnn_desc fl__dnn_compute(fl__dnn_graph *g, int mode, int32_t type, int64_t axis,
+                                    const fl__dnn_desc in[3], fl__dnn_desc y) {
     const fl__dnn_desc f = fl__dnn_new(g, FL__BACKEND_POINTWISE_DESCRIPTOR);
     fl__dnn_set(g, f, FL__ATTR_POINTWISE_MODE, FL__TYPE_POINTWISE_MODE, 1, &mode);
     fl__dnn_set(g, f, FL__ATTR_POINTWISE_MATH_PREC, FL__TYPE_DATA_TYPE, 1, &type);
+    if (mode == FL__POINTWISE_GEN_INDEX)
+        fl__dnn_set(g, f, FL__ATTR_POINTWISE_AXIS, FL__TYPE_INT64, 1, &axis);
     fl__dnn_done(g, f);
     const fl__dnn_desc d = fl__dnn_new(g, FL__BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
     fl__dnn_link(g, d, FL__ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, f);
-    fl__dnn_link(g, d, FL__ATTR_OPERATION_POINTWISE_XDESC, x);
-    if (b) fl__dnn_link(g, d, FL__ATTR_OPERATION_POINTWISE_BDESC, b);
+    fl__dnn_link(g, d, FL__ATTR_OPERATION_POINTWISE_XDESC, in[0]);
+    if (in[1]) fl__dnn_link(g, d, FL__ATTR_OPERATION_POINTWISE_BDESC, in[1]);
+    if (in[2]) fl__dnn_link(g, d, FL__ATTR_OPERATION_POINTWISE_TDESC, in[2]);
     fl__dnn_link(g, d, FL__ATTR_OPERATION_POINTWISE_YDESC, y);
     fl__dnn_add_op(g, d);
     return y;
+}
+
+static fl__dnn_desc fl__dnn_pointwise(fl__dnn_graph *g, int mode, fl__dnn_desc x, fl__dnn_desc b,
+                                      fl__dnn_desc y) {
+    return fl__dnn_compute(g, mode, FL__DATA_FLOAT, 0, (fl__dnn_desc[]){x, b, NULL}, y);
 }
 
 static fl__dnn_desc fl__dnn_product(fl__dnn_graph *g, fl__dnn_desc a, fl__dnn_desc b, fl__dnn_desc c) {
@@ -221,12 +239,12 @@ static void fl__dnn_conv(fl__dnn_graph *g) {
                 FL__ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA, FL__ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
                 FL__ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, FL__ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY}};
     const fl__dnn_shape *s = g->of;
-    const int at = s->op == FL_OP_conv2d_grad_input ? 1 : s->op == FL_OP_conv2d_grad_weight ? 2 : 0;
     const int32_t type = FL__DATA_FLOAT, mode = FL__CROSS_CORRELATION;
     const int64_t dims = 2;
     const float one = 1, zero = 0;
     const fl__dnn_desc x = fl__dnn_real(g, 0), w = fl__dnn_real(g, 1), y = fl__dnn_real(g, 2);
-    const fl__dnn_desc sum = s->n > 3 ? fl__dnn_inner(g, s->t[2].dim, s->t[2].stride, FL__DATA_FLOAT) : y;
+    const bool bias = s->t[3].dim[0];
+    const fl__dnn_desc sum = bias ? fl__dnn_inner(g, s->t[2].dim, s->t[2].stride, FL__DATA_FLOAT) : y;
     const fl__dnn_desc c = fl__dnn_new(g, FL__BACKEND_CONVOLUTION_DESCRIPTOR);
     fl__dnn_set(g, c, FL__ATTR_CONVOLUTION_SPATIAL_DIMS, FL__TYPE_INT64, 1, &dims);
     fl__dnn_set(g, c, FL__ATTR_CONVOLUTION_COMP_TYPE, FL__TYPE_DATA_TYPE, 1, &type);
@@ -236,24 +254,37 @@ static void fl__dnn_conv(fl__dnn_graph *g) {
     fl__dnn_set(g, c, FL__ATTR_CONVOLUTION_DILATIONS, FL__TYPE_INT64, 2, s->dilation);
     fl__dnn_set(g, c, FL__ATTR_CONVOLUTION_FILTER_STRIDES, FL__TYPE_INT64, 2, s->stride);
     fl__dnn_done(g, c);
-    const fl__dnn_desc d = fl__dnn_new(g, ops[at].kind);
-    fl__dnn_set(g, d, ops[at].alpha, FL__TYPE_FLOAT, 1, &one);
-    fl__dnn_set(g, d, ops[at].alpha + 1, FL__TYPE_FLOAT, 1, &zero);
-    fl__dnn_link(g, d, ops[at].alpha + 2, c);
-    fl__dnn_link(g, d, ops[at].x, x);
-    fl__dnn_link(g, d, ops[at].w, w);
-    fl__dnn_link(g, d, ops[at].y, sum);
+    const fl__dnn_desc d = fl__dnn_new(g, ops[s->op].kind);
+    fl__dnn_set(g, d, ops[s->op].alpha, FL__TYPE_FLOAT, 1, &one);
+    fl__dnn_set(g, d, ops[s->op].alpha + 1, FL__TYPE_FLOAT, 1, &zero);
+    fl__dnn_link(g, d, ops[s->op].alpha + 2, c);
+    fl__dnn_link(g, d, ops[s->op].x, x);
+    fl__dnn_link(g, d, ops[s->op].w, w);
+    fl__dnn_link(g, d, ops[s->op].y, sum);
     fl__dnn_add_op(g, d);
-    if (s->n > 3) fl__dnn_pointwise(g, FL__POINTWISE_ADD, sum, fl__dnn_real(g, 3), y);
+    if (bias) fl__dnn_pointwise(g, FL__POINTWISE_ADD, sum, fl__dnn_real(g, 3), y);
 }
 
-/* The places of the tensors of attention and its gradient. K and V come transposed too. */
-enum { FL__Q, FL__KT, FL__V, FL__Y, FL__LSE, FL__SCALE, FL__DNN_FORWARD };
-enum { FL__DY = 6, FL__DQ, FL__DK, FL__DV, FL__DQ_SUM, FL__ROW_SUM, FL__DNN_BACKWARD };
-
-static fl__dnn_desc fl__dnn_scale(fl__dnn_graph *g) {
-    return fl__dnn_tensor_of(g, FL__SCALE + 1, &g->of->t[FL__SCALE], FL__DNN_NUMBER);
-}
+/* The places of the tensors of attention and its gradient, K and V transposed where they are so, and of
+   numbers. */
+enum {
+    FL__Q,
+    FL__KT,
+    FL__V,
+    FL__Y,
+    FL__LSE,
+    FL__BIAS,
+    FL__DY,
+    FL__DQ,
+    FL__DK,
+    FL__DV,
+    FL__DQ_SUM,
+    FL__ROW_SUM,
+    FL__SCALE,
+    FL__HIDDEN, /* what a score is that causal hides */
+    FL__OFFSET,
+    FL__ONE
+};
 
 /* t's last two dims the other way round, without moving anything. */
 static void fl__dnn_swap(int64_t dim[4], int64_t stride[4], const fl__dnn_tensor *t) {
@@ -261,57 +292,85 @@ static void fl__dnn_swap(int64_t dim[4], int64_t stride[4], const fl__dnn_tensor
     for (int i = 0; i < 4; i++) dim[i] = t->dim[order[i]], stride[i] = t->stride[order[i]];
 }
 
-/* y = softmax(scale q k^T) v, lse = max + log sum exp(scale q k^T - max) */
+static void fl__dnn_score_dims(const fl__dnn_graph *g, int64_t all[4]) {
+    for (int i = 0; i < 4; i++) all[i] = g->of->t[i < 3 ? FL__Q : FL__KT].dim[i];
+}
+
+/* Scores that causal hides: those of keys behind the query's place. */
+static fl__dnn_desc fl__dnn_causal(fl__dnn_graph *g, fl__dnn_desc s) {
+    int64_t all[4];
+    fl__dnn_score_dims(g, all);
+#define FL__OF(type) fl__dnn_inner(g, all, NULL, FL__DATA_##type)
+#define FL__STEP(mode, type, axis, y, ...) \
+    fl__dnn_compute(g, FL__POINTWISE_##mode, FL__DATA_##type, axis, (fl__dnn_desc[3]){__VA_ARGS__}, y)
+    fl__dnn_desc row = FL__STEP(GEN_INDEX, FLOAT, 2, FL__OF(INT32), s);
+    const fl__dnn_desc column = FL__STEP(GEN_INDEX, FLOAT, 3, FL__OF(INT32), s);
+    if (g->of->t[FL__OFFSET].dim[0])
+        row = FL__STEP(ADD, INT32, 0, FL__OF(INT32), row, fl__dnn_number(g, FL__OFFSET));
+    const fl__dnn_desc sees = FL__STEP(CMP_GE, BOOLEAN, 0, FL__OF(BOOLEAN), row, column);
+    return FL__STEP(BINARY_SELECT, FLOAT, 0, FL__OF(FLOAT), s, fl__dnn_number(g, FL__HIDDEN), sees);
+#undef FL__STEP
+#undef FL__OF
+}
+
+/* scale q k^T, with what the masks make of it */
+static fl__dnn_desc fl__dnn_scores(fl__dnn_graph *g, fl__dnn_desc q, fl__dnn_desc k) {
+    int64_t all[4];
+    fl__dnn_score_dims(g, all);
+#define FL__ALL fl__dnn_inner(g, all, NULL, FL__DATA_FLOAT)
+    const fl__dnn_desc product = fl__dnn_product(g, q, k, FL__ALL);
+    fl__dnn_desc s = fl__dnn_pointwise(g, FL__POINTWISE_MUL, product, fl__dnn_number(g, FL__SCALE), FL__ALL);
+    if (g->of->t[FL__BIAS].dim[0])
+        s = fl__dnn_pointwise(g, FL__POINTWISE_ADD, s, fl__dnn_real(g, FL__BIAS), FL__ALL);
+    return g->of->t[FL__HIDDEN].dim[0] ? fl__dnn_causal(g, s) : s;
+}
+
+/* y = softmax(s) v, lse = max + log sum exp(s - max) */
 static void fl__dnn_attention(fl__dnn_graph *g) {
-    const fl__dnn_tensor *t = g->of->t;
-    const int64_t all[4] = {t[FL__Q].dim[0], t[FL__Q].dim[1], t[FL__Q].dim[2], t[FL__KT].dim[3]};
+    int64_t all[4];
+    fl__dnn_score_dims(g, all);
     const int64_t row[4] = {all[0], all[1], all[2], 1};
     const fl__dnn_desc q = fl__dnn_real(g, FL__Q), k = fl__dnn_real(g, FL__KT), v = fl__dnn_real(g, FL__V);
-    const fl__dnn_desc y = fl__dnn_real(g, FL__Y), lse = fl__dnn_real(g, FL__LSE), scale = fl__dnn_scale(g);
-#define FL__ALL fl__dnn_inner(g, all, NULL, FL__DATA_FLOAT)
+    const fl__dnn_desc y = fl__dnn_real(g, FL__Y), lse = fl__dnn_real(g, FL__LSE);
 #define FL__ROW fl__dnn_inner(g, row, NULL, FL__DATA_FLOAT)
-    const fl__dnn_desc s =
-        fl__dnn_pointwise(g, FL__POINTWISE_MUL, fl__dnn_product(g, q, k, FL__ALL), scale, FL__ALL);
+    const fl__dnn_desc s = fl__dnn_scores(g, q, k);
     const fl__dnn_desc most = fl__dnn_reduced(g, FL__REDUCE_TENSOR_MAX, s, FL__ROW);
     const fl__dnn_desc e = fl__dnn_pointwise(
         g, FL__POINTWISE_EXP, fl__dnn_pointwise(g, FL__POINTWISE_SUB, s, most, FL__ALL), NULL, FL__ALL);
     const fl__dnn_desc sum = fl__dnn_reduced(g, FL__REDUCE_TENSOR_ADD, e, FL__ROW);
     fl__dnn_pointwise(g, FL__POINTWISE_ADD, most, fl__dnn_pointwise(g, FL__POINTWISE_LOG, sum, NULL, FL__ROW),
                       lse);
-    const fl__dnn_desc p = fl__dnn_inner(g, all, NULL, t[FL__Q].type);
+    const fl__dnn_desc p = fl__dnn_inner(g, all, NULL, g->of->t[FL__Q].type);
     fl__dnn_product(g, fl__dnn_pointwise(g, FL__POINTWISE_DIV, e, sum, p), v, y);
 }
 
-/* p = exp(scale q k^T - lse), dv = p^T dy, ds = p (dy v^T - sum dy y) scale, dq = ds k, dk = ds^T q. V is
-   v^T. */
+/* p = exp(s - lse), dv = p^T dy, ds = p (dy v^T - sum dy y) scale, dq = ds k, dk = ds^T q. V is v^T. */
 static void fl__dnn_attention_grad(fl__dnn_graph *g) {
     const fl__dnn_tensor *t = g->of->t;
-    const int64_t all[4] = {t[FL__Q].dim[0], t[FL__Q].dim[1], t[FL__Q].dim[2], t[FL__KT].dim[3]};
+    int64_t all[4], dim_k[4], stride_k[4];
+    fl__dnn_score_dims(g, all);
     const int64_t row[4] = {all[0], all[1], all[2], 1}, other[4] = {all[0], all[1], all[3], all[2]};
     const int64_t crossed[4] = {all[1] * all[2] * all[3], all[2] * all[3], 1, all[3]};
     const int64_t type = t[FL__Q].type;
-    int64_t dim_k[4], stride_k[4];
     fl__dnn_swap(dim_k, stride_k, &t[FL__KT]);
     const fl__dnn_desc q = fl__dnn_real(g, FL__Q), k = fl__dnn_real(g, FL__KT), v = fl__dnn_real(g, FL__V);
-    const fl__dnn_desc y = fl__dnn_real(g, FL__Y), lse = fl__dnn_real(g, FL__LSE), scale = fl__dnn_scale(g);
+    const fl__dnn_desc y = fl__dnn_real(g, FL__Y), lse = fl__dnn_real(g, FL__LSE);
     const fl__dnn_desc dy = fl__dnn_real(g, FL__DY), dq_sum = fl__dnn_real(g, FL__DQ_SUM);
-    const fl__dnn_tensor one = {{1, 1, 1, 1}, {1, 1, 1, 1}, FL__DATA_FLOAT};
-    const fl__dnn_desc unit = fl__dnn_tensor_of(g, FL__DNN_BACKWARD + 1, &one, FL__DNN_NUMBER);
     const fl__dnn_desc row_sum = fl__dnn_real(g, FL__ROW_SUM);
     const fl__dnn_desc both = fl__dnn_inner(g, t[FL__DY].dim, t[FL__DY].stride, FL__DATA_FLOAT);
     fl__dnn_pointwise(g, FL__POINTWISE_MUL, dy, y, both);
-    fl__dnn_pointwise(g, FL__POINTWISE_MUL, fl__dnn_reduced(g, FL__REDUCE_TENSOR_ADD, both, FL__ROW), unit,
-                      row_sum);
-    const fl__dnn_desc s =
-        fl__dnn_pointwise(g, FL__POINTWISE_MUL, fl__dnn_product(g, q, k, FL__ALL), scale, FL__ALL);
+    fl__dnn_pointwise(g, FL__POINTWISE_MUL, fl__dnn_reduced(g, FL__REDUCE_TENSOR_ADD, both, FL__ROW),
+                      fl__dnn_number(g, FL__ONE), row_sum);
+    const fl__dnn_desc s = fl__dnn_scores(g, q, k);
     const fl__dnn_desc p = fl__dnn_pointwise(
         g, FL__POINTWISE_EXP, fl__dnn_pointwise(g, FL__POINTWISE_SUB, s, lse, FL__ALL), NULL, FL__ALL);
     fl__dnn_product(g, fl__dnn_reshaped(g, p, fl__dnn_inner(g, other, crossed, type)), dy,
                     fl__dnn_real(g, FL__DV));
     const fl__dnn_desc dp =
         fl__dnn_pointwise(g, FL__POINTWISE_SUB, fl__dnn_product(g, dy, v, FL__ALL), row_sum, FL__ALL);
-    const fl__dnn_desc ds = fl__dnn_pointwise(
-        g, FL__POINTWISE_MUL, fl__dnn_pointwise(g, FL__POINTWISE_MUL, dp, p, FL__ALL), scale, FL__ALL);
+    const fl__dnn_desc ds = fl__dnn_pointwise(g, FL__POINTWISE_MUL,
+                                              fl__dnn_pointwise(g, FL__POINTWISE_MUL, dp, p, FL__ALL),
+                                              fl__dnn_number(g, FL__SCALE), FL__ALL);
     fl__dnn_product(g, fl__dnn_reshaped(g, ds, fl__dnn_inner(g, other, crossed, type)), q,
                     fl__dnn_real(g, FL__DK));
     fl__dnn_product(g, ds, fl__dnn_reshaped(g, k, fl__dnn_inner(g, dim_k, stride_k, type)), dq_sum);
@@ -392,9 +451,9 @@ static bool fl__dnn_choose(fl__dnn_graph *g, fl__dnn_plan *p, fl__dnn_desc graph
 
 static bool fl__dnn_make(fl__dnn_plan *p) {
     fl__dnn_graph g = {.of = &p->of};
-    if (p->of.op == fl_op_attention)
+    if (p->of.op == FL__DNN_ATTENTION)
         fl__dnn_attention(&g);
-    else if (p->of.op == fl_op_attention_grad)
+    else if (p->of.op == FL__DNN_ATTENTION_GRAD)
         fl__dnn_attention_grad(&g);
     else
         fl__dnn_conv(&g);
@@ -410,18 +469,10 @@ static bool fl__dnn_make(fl__dnn_plan *p) {
     return ok;
 }
 
-/* Of the shape on this model of GPU by this version. */
 static uint64_t fl__dnn_key(const fl__dnn_shape *s) {
-    struct {
-        fl__dnn_shape shape;
-        uint64_t model, version;
-    } all;
-    memset(&all, 0, sizeof all);
-    all.shape = *s;
-    all.shape.ordinal = 0;
-    all.model = flk_model();
-    all.version = fl__dnn.call.cudnnGetVersion();
-    return fl__cuda_hash(&all, sizeof all);
+    fl__dnn_shape any = *s;
+    any.ordinal = 0;
+    return fl__cuda_tune_key(&any, sizeof any, fl__dnn.call.cudnnGetVersion());
 }
 
 static fl__dnn_plan *fl__dnn_plan_of(const fl__dnn_shape *s) {
@@ -431,7 +482,7 @@ static fl__dnn_plan *fl__dnn_plan_of(const fl__dnn_shape *s) {
     memset(p, 0, sizeof *p);
     p->there = true;
     p->of = *s;
-    const bool tunes = s->n <= 4 && !fl__dnn.device && fl__cuda_tunes();
+    const bool tunes = !fl__dnn.device && fl__cuda_tunes();
     const int tuned = tunes ? fl__cuda_tuned(fl__dnn_key(s)) : -1;
     p->at = tuned < 0 ? 0 : tuned;
     p->can = fl__dnn_make(p);
@@ -530,10 +581,14 @@ static bool fl__dnn_describe(fl__dnn_shape *s, int i, const fl_tensor *t) {
     return true;
 }
 
-/* The tensors of a plan in their order: NULL for numbers and what is made for it. */
+/* A plan's tensors in their places, NULL for numbers and what is made for it, and where all of them are. */
 typedef struct fl__dnn_use {
     fl__dnn_shape shape;
+    const fl_call *call;
     fl_tensor *t[FL__DNN_TENSORS];
+    void *pointer[FL__DNN_TENSORS];
+    float scale, hidden, one;
+    int32_t offset;
 } fl__dnn_use;
 
 static bool fl__dnn_floats(const fl_tensor *t) {
@@ -544,16 +599,15 @@ static bool fl__dnn_conv_of(const fl_call *c, fl__dnn_use *u) {
     const fl_conv2d_args *a = c->args;
     const bool input = c->op == FL_OP_conv2d_grad_input, weight = c->op == FL_OP_conv2d_grad_weight;
     fl_tensor *out = c->out[0];
-    memset(u, 0, sizeof *u);
-    u->shape.op = c->op == fl_op_conv2d_bias ? FL_OP_conv2d : (int64_t)c->op;
-    u->shape.n = c->op == fl_op_conv2d_bias ? 4 : 3;
+    const bool bias = u->shape.op == FL__DNN_CONV_BIAS;
+    if (bias) u->shape.op = FL__DNN_CONV;
     u->t[0] = input ? out : c->in[0];
     u->t[1] = weight ? out : c->in[1];
     u->t[2] = input ? c->in[0] : weight ? c->in[1] : out;
     if (!fl__dnn_floats(out)) return false;
     for (int i = 0; i < 3; i++)
         if (!fl__dnn_describe(&u->shape, i, u->t[i])) return false;
-    if (u->shape.n > 3) {
+    if (bias) {
         const int64_t channels = c->in[2]->shape[0];
         u->t[3] = c->in[2];
         if (channels > 1 && c->in[2]->stride[0] != 1) return false;
@@ -569,54 +623,93 @@ static bool fl__dnn_conv_of(const fl_call *c, fl__dnn_use *u) {
     return true;
 }
 
+static void fl__dnn_number_of(fl__dnn_use *u, int place, int64_t type, void *value) {
+    u->shape.t[place] = (fl__dnn_tensor){{1, 1, 1, 1}, {1, 1, 1, 1}, type};
+    u->pointer[place] = value;
+}
+
+/* f32 without gaps, of so many dims of t and ones */
+static void fl__dnn_dense(fl__dnn_tensor *to, const int64_t dim[4], int dims) {
+    int64_t step = 1;
+    to->type = FL__DATA_FLOAT;
+    for (int i = 3; i >= 0; step *= to->dim[i--]) {
+        to->dim[i] = i < dims ? dim[i] : 1;
+        to->stride[i] = step;
+    }
+}
+
+/* A mask as a bias: of its own elements, so that the dims that it repeats along are 1. */
+static bool fl__dnn_bias_of(fl__dnn_use *u, const fl_tensor *mask) {
+    int64_t dim[4];
+    if (mask->weak) return mask->f64 == 0;
+    if (mask->ndim > 4) return false;
+    for (int i = 0; i < 4; i++) {
+        const int from = mask->ndim - 4 + i;
+        dim[i] = from < 0 || !mask->stride[from] ? 1 : mask->shape[from];
+    }
+    fl__dnn_dense(&u->shape.t[FL__BIAS], dim, 4);
+    return true;
+}
+
+/* What hides a key. Finite, as differences of infinities are NaN. */
+static const double fl__dnn_hides = -1e30;
+
+static void fl__dnn_causal_of(fl__dnn_use *u, int64_t offset) {
+    u->hidden = (float)fl__dnn_hides;
+    u->offset = (int32_t)offset;
+    fl__dnn_number_of(u, FL__HIDDEN, FL__DATA_FLOAT, &u->hidden);
+    if (offset) fl__dnn_number_of(u, FL__OFFSET, FL__DATA_INT32, &u->offset);
+}
+
 /* q, k, v, mask, [y, lse, dy] */
 static bool fl__dnn_attention_of(const fl_call *c, fl__dnn_use *u) {
     const fl_attention_args *a = c->args;
     const bool back = c->op == fl_op_attention_grad;
-    fl_tensor *const all[] = {c->in[0],
-                              c->in[1],
-                              c->in[2],
-                              back ? c->in[4] : c->out[0],
-                              back ? c->in[5] : c->out[1],
-                              NULL,
-                              c->in[6],
-                              c->out[0],
-                              c->out[1],
-                              c->out[2]};
-    const int64_t number[4] = {1, 1, 1, 1};
+    fl_tensor *const all[FL__DQ_SUM] = {[FL__Q] = c->in[0],
+                                        [FL__KT] = c->in[1],
+                                        [FL__V] = c->in[2],
+                                        [FL__Y] = back ? c->in[4] : c->out[0],
+                                        [FL__LSE] = back ? c->in[5] : c->out[1],
+                                        [FL__DY] = back ? c->in[6] : NULL,
+                                        [FL__DQ] = back ? c->out[0] : NULL,
+                                        [FL__DK] = back ? c->out[1] : NULL,
+                                        [FL__DV] = back ? c->out[2] : NULL};
     fl__dnn_shape *s = &u->shape;
-    memset(u, 0, sizeof *u);
-    s->op = c->op;
-    s->n = back ? FL__DNN_BACKWARD : FL__DNN_FORWARD;
-    if (a->p > 0 || a->softcap != 0 || a->causal || a->window || !c->in[3]->weak || c->in[3]->f64 != 0)
+    if (a->p > 0 || a->softcap != 0 || a->window || (a->causal && a->offset > INT32_MAX))
         return false;
     if (c->in[0]->dtype != FL_F16 && c->in[0]->dtype != FL_BF16) return false;
-    for (int i = 0; i < (back ? FL__DQ_SUM : FL__SCALE); i++) {
-        if (i == FL__SCALE) continue;
-        if (!fl__dnn_describe(s, i, u->t[i] = all[i])) return false;
-    }
+    if (!fl__dnn_bias_of(u, c->in[3])) return false;
+    for (int i = 0; i < FL__DQ_SUM; i++)
+        if (all[i] && !fl__dnn_describe(s, i, u->t[i] = all[i])) return false;
     s->t[FL__LSE].type = FL__DATA_FLOAT;
-    s->t[FL__SCALE] = (fl__dnn_tensor){.type = FL__DATA_FLOAT};
-    memcpy(s->t[FL__SCALE].dim, number, sizeof number);
-    memcpy(s->t[FL__SCALE].stride, number, sizeof number);
-    fl__dnn_tensor t = s->t[FL__KT];
-    fl__dnn_swap(s->t[FL__KT].dim, s->t[FL__KT].stride, &t);
-    if (!back) return true;
-    t = s->t[FL__V];
-    fl__dnn_swap(s->t[FL__V].dim, s->t[FL__V].stride, &t);
-    for (int i = FL__DQ_SUM; i <= FL__ROW_SUM; i++) { /* f32, dense, [..., n, d] and [..., n, 1] */
-        int64_t step = 1;
-        s->t[i].type = FL__DATA_FLOAT;
-        for (int k = 3; k >= 0; step *= s->t[i].dim[k--]) {
-            s->t[i].dim[k] = k == 3 && i == FL__ROW_SUM ? 1 : s->t[FL__Q].dim[k];
-            s->t[i].stride[k] = step;
-        }
+    u->scale = (float)a->scale, u->one = 1;
+    fl__dnn_number_of(u, FL__SCALE, FL__DATA_FLOAT, &u->scale);
+    if (a->causal) fl__dnn_causal_of(u, a->offset);
+    for (int i = FL__KT; i <= (back ? FL__V : FL__KT); i++) {
+        const fl__dnn_tensor t = s->t[i];
+        fl__dnn_swap(s->t[i].dim, s->t[i].stride, &t);
     }
+    if (!back) return true;
+    fl__dnn_number_of(u, FL__ONE, FL__DATA_FLOAT, &u->one);
+    fl__dnn_dense(&s->t[FL__DQ_SUM], s->t[FL__Q].dim, 4);
+    fl__dnn_dense(&s->t[FL__ROW_SUM], s->t[FL__Q].dim, 3);
     return true;
 }
 
+static int fl__dnn_slot_of(fl_op op) {
+    return op == FL_OP_conv2d               ? FL__DNN_CONV
+           : op == FL_OP_conv2d_grad_input  ? FL__DNN_GRAD_INPUT
+           : op == FL_OP_conv2d_grad_weight ? FL__DNN_GRAD_WEIGHT
+           : op == fl_op_conv2d_bias        ? FL__DNN_CONV_BIAS
+           : op == fl_op_attention          ? FL__DNN_ATTENTION
+                                            : FL__DNN_ATTENTION_GRAD;
+}
+
 static bool fl__dnn_use_of(const fl_call *c, fl__dnn_use *u) {
-    const bool attends = c->op == fl_op_attention || c->op == fl_op_attention_grad;
+    memset(u, 0, sizeof *u);
+    u->call = c;
+    u->shape.op = fl__dnn_slot_of(c->op);
+    const bool attends = u->shape.op >= FL__DNN_ATTENTION;
     for (int i = 0; i < c->n_out; i++)
         if (!c->out[i] || !fl_numel(c->out[i])) return false;
     if (!(attends ? fl__dnn_attention_of(c, u) : fl__dnn_conv_of(c, u))) return false;
@@ -633,12 +726,14 @@ static bool fl__dnn_failed(const fl_call *c, fl__dnn_status s) {
                    fl__dnn.call.cudnnGetErrorString(s));
 }
 
-/* Starts the plan: the pointers by their ids, 1 ... */
-static bool fl__dnn_start(const fl_call *c, const fl__dnn_plan *p, void *const *pointer, int n, void *work) {
-    int64_t id[FL__DNN_TENSORS + 1];
+/* Starts the plan: the pointers by their ids. */
+static bool fl__dnn_execute(const fl__dnn_plan *p, const fl__dnn_use *u, void *work) {
+    void *pointer[FL__DNN_TENSORS];
+    int64_t id[FL__DNN_TENSORS], n = 0;
     fl__dnn_graph g = {.failed = false};
     const fl__dnn_handle handle = fl__dnn.handle[p->of.ordinal];
-    for (int i = 0; i < n; i++) id[i] = i + 1;
+    for (int i = 0; i < FL__DNN_TENSORS; i++)
+        if (p->of.t[i].dim[0]) pointer[n] = u->pointer[i], id[n++] = i + 1;
     const fl__dnn_desc pack = fl__dnn_new(&g, FL__BACKEND_VARIANT_PACK_DESCRIPTOR);
     fl__dnn_set(&g, pack, FL__ATTR_VARIANT_PACK_DATA_POINTERS, FL__TYPE_VOID_PTR, n, pointer);
     fl__dnn_set(&g, pack, FL__ATTR_VARIANT_PACK_UNIQUE_IDS, FL__TYPE_INT64, n, id);
@@ -648,86 +743,97 @@ static bool fl__dnn_start(const fl_call *c, const fl__dnn_plan *p, void *const *
         g.failed ? 2000 : fl__dnn.call.cudnnSetStream(handle, (fl__dnn_stream)flk_stream_now());
     if (!s) s = fl__dnn.call.cudnnBackendExecute(handle, p->plan, pack);
     fl__dnn_drop(&g);
-    return !s || fl__dnn_failed(c, s);
+    return !s || fl__dnn_failed(u->call, s);
 }
 
-/* Scratch for the plan, and for the two sums of attention's gradient behind it. */
-static fl_buffer *fl__dnn_scratch(const fl_call *c, const fl__dnn_plan *p, int64_t *sums) {
-    int64_t bytes = (p->workspace + 255) / 256 * 256;
-    for (int i = FL__DQ_SUM; i < p->of.n; i++) {
-        sums[i - FL__DQ_SUM] = bytes;
-        bytes += (p->of.t[i].dim[0] * p->of.t[i].stride[0] * 4 + 255) / 256 * 256;
+/* With scratch for the plan, and for the two sums of attention's gradient behind it. */
+static bool fl__dnn_start(const fl__dnn_plan *p, fl__dnn_use *u) {
+    int64_t bytes = (p->workspace + 255) / 256 * 256, sums[2] = {0, 0};
+    const fl__dnn_tensor *sum = &p->of.t[FL__DQ_SUM];
+    for (int i = 0; i < 2 && sum[i].dim[0]; i++) {
+        sums[i] = bytes;
+        bytes += (sum[i].dim[0] * sum[i].stride[0] * 4 + 255) / 256 * 256;
     }
-    return fl__cuda_scratch(c, (size_t)bytes + 256);
-}
-
-/* Seconds that the plan takes, the least of a few; of one that does not run many. */
-static double fl__dnn_time(const fl_call *c, const fl__dnn_plan *p, void *const *pointer, int n) {
-    int64_t sums[2];
-    double least = 1e9;
-    fl_buffer *work = fl__dnn_scratch(c, p, sums);
-    for (int i = 0; i < 4 && work; i++) {
-        struct timespec a, b;
-        if (flk_sync_stream()) break;
-        clock_gettime(CLOCK_MONOTONIC, &a);
-        if (!fl__dnn_start(c, p, pointer, n, work->ptr) || flk_sync_stream()) break;
-        clock_gettime(CLOCK_MONOTONIC, &b);
-        const double took = (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9;
-        if (i && took < least) least = took; /* the first one loads it */
-    }
+    fl_buffer *work = fl__cuda_scratch(u->call, (size_t)bytes + 256);
+    if (!work) return false;
+    for (int i = 0; i < 2; i++) u->pointer[FL__DQ_SUM + i] = (char *)work->ptr + sums[i];
+    const bool ok = fl__dnn_execute(p, u, work->ptr);
     fl_buffer_drop(work);
-    return least;
+    return ok;
 }
 
-/* Takes the fastest engine of those from it on; they only write their output. One that fails is slow. */
-static bool fl__dnn_tune(const fl_call *c, fl__dnn_plan *p, void *const *pointer, int n) {
-    double least = fl__dnn_time(c, p, pointer, n);
-    fl__dnn_plan other = {.of = p->of, .there = true, .can = true, .at = p->at + 1};
-    p->fresh = false;
-    if (fl_error()) return false;
-    for (; fl__dnn_make(&other); other.at++, other.plan = NULL) {
-        const double took = fl__dnn_time(c, &other, pointer, n);
-        const fl__dnn_plan slower = took < least ? *p : other;
-        if (took < least) least = took, *p = other;
-        fl__dnn.call.cudnnBackendDestroyDescriptor(slower.plan);
-        fl_error_clear();
+/* ---- choosing by timing ---- */
+
+typedef struct fl__dnn_trial {
+    fl__dnn_plan *plan;
+    fl__dnn_use *use;
+} fl__dnn_trial;
+
+static int fl__dnn_try(void *trial, int at) {
+    fl__dnn_plan *p = ((fl__dnn_trial *)trial)->plan;
+    fl__dnn.call.cudnnBackendDestroyDescriptor(p->plan);
+    p->plan = NULL;
+    p->at = at;
+    p->can = fl__dnn_make(p);
+    return p->can ? p->at : -1;
+}
+static bool fl__dnn_try_start(void *trial) {
+    const fl__dnn_trial *t = trial;
+    return fl__dnn_start(t->plan, t->use);
+}
+
+/* ---- slots ---- */
+
+/* The mask's own elements, 0 or what they add where a key is seen. */
+static fl_tensor *fl__dnn_bias(fl_tensor *mask) {
+    const fl_shape shape = fl_shape_of(mask);
+    for (int i = 0; mask && i < shape.ndim; i++)
+        if (!mask->stride[i]) mask = fl_slice(mask, i, 0, 1, 1);
+    if (!mask) return NULL;
+    fl_tensor *y = fl_out_on(mask->family, fl_shape_of(mask), FL_F32), *hides = fl_num(fl__dnn_hides);
+    fl_call c = {.op = FL_OP_maximum, .n_out = 1, .n_in = 2, .out = {y}, .in = {mask, hides}};
+    if (mask->dtype == FL_B8)
+        c = (fl_call){.op = FL_OP_where, .n_out = 1, .n_in = 3, .out = {y}, .in = {mask, fl_num(0), hides}};
+    return y && hides && c.in[1] && fl_call_run(&c) ? y : NULL;
+}
+
+/* A query that sees no key. */
+static bool fl__dnn_mend_blind(const fl_call *c) {
+    flk_lines l;
+    fl__cuda_lines(&l, c->op, 2, c->out, 0, c->out[0]->ndim - 1);
+    return fl__cuda_started(c, flk_attention_blind(&l, fl__dnn_hides / 2));
+}
+
+static bool fl__dnn_run_plan(fl__dnn_plan *p, fl__dnn_use *u) {
+    const fl_call *c = u->call;
+    if (u->shape.t[FL__BIAS].dim[0]) {
+        if (!(u->t[FL__BIAS] = fl__dnn_bias(c->in[3]))) return false;
+        u->pointer[FL__BIAS] = fl_data(u->t[FL__BIAS]);
     }
-    fl__cuda_tune_keep(fl__dnn_key(&p->of), p->at);
-    return true;
+    if (p->fresh && !fl__cuda_captures()) {
+        p->fresh = false;
+        fl__cuda_tune(fl__dnn_key(&p->of), p->at, fl__dnn_try, fl__dnn_try_start, &(fl__dnn_trial){p, u});
+    }
+    return fl__dnn_start(p, u) && (!u->t[FL__BIAS] || c->op != fl_op_attention || fl__dnn_mend_blind(c));
 }
 
 /* *done: the library computes it. */
 static bool fl__dnn_run(const fl_call *c, bool *done) {
     fl__dnn_use u;
-    void *pointer[FL__DNN_TENSORS + 1] = {NULL};
     uintptr_t all = 0;
-    int64_t sums[2];
     *done = false;
     if (!fl__dnn_use_of(c, &u) || fl__dnn_there() != 1) return true;
     for (int i = 0; i < c->n_out; i++)
         if (!fl_out_make(c->out[i])) return false;
-    for (int i = 0; i < u.shape.n; i++)
-        if (u.t[i]) all |= (uintptr_t)(pointer[i] = fl_data(u.t[i]));
+    for (int i = 0; i < FL__DNN_TENSORS; i++)
+        if (u.t[i]) all |= (uintptr_t)(u.pointer[i] = fl_data(u.t[i]));
     if (all & 15) u.shape.align = (int64_t)(all & -all);
-    float scale = c->op == fl_op_attention || c->op == fl_op_attention_grad
-                      ? (float)((const fl_attention_args *)c->args)->scale
-                      : 0,
-          one = 1;
+    fl_scope s = fl_scope_begin();
     pthread_mutex_lock(&fl__dnn.lock);
     fl__dnn_plan *p = fl__dnn_plan_of(&u.shape);
-    bool ok = !p->fresh || fl__cuda_captures() || fl__dnn_tune(c, p, pointer, (int)u.shape.n);
-    fl_buffer *work = ok && p->can ? fl__dnn_scratch(c, p, sums) : NULL;
-    if (p->can && work) {
-        int n = (int)u.shape.n;
-        if (n > FL__SCALE) pointer[FL__SCALE] = &scale;
-        for (int i = FL__DQ_SUM; i < u.shape.n; i++) pointer[i] = (char *)work->ptr + sums[i - FL__DQ_SUM];
-        if (n == FL__DNN_BACKWARD) pointer[n++] = &one;
-        *done = ok = fl__dnn_start(c, p, pointer, n, work->ptr);
-    } else {
-        ok = ok && !p->can;
-    }
+    const bool ok = !p->can || (*done = fl__dnn_run_plan(p, &u));
     pthread_mutex_unlock(&fl__dnn.lock);
-    fl_buffer_drop(work);
+    fl_scope_end(&s);
     return ok;
 }
 
@@ -741,15 +847,6 @@ FL_PRIVATE int fl__cuda_dnn_plans(const fl_call *c) {
     return can;
 }
 
-static int fl__dnn_slot_of(fl_op op) {
-    return op == FL_OP_conv2d               ? 0
-           : op == FL_OP_conv2d_grad_input  ? 1
-           : op == FL_OP_conv2d_grad_weight ? 2
-           : op == fl_op_conv2d_bias        ? 3
-           : op == fl_op_attention          ? 4
-                                            : 5;
-}
-
 FL__CUDA_SLOT(fl__dnn_slot) {
     const int at = fl__dnn_slot_of(c->op);
     const fl_slot own = fl__dnn_own[at];
@@ -757,13 +854,14 @@ FL__CUDA_SLOT(fl__dnn_slot) {
     if (!fl__dnn_run(c, &done)) return false;
     if (done) return true;
     if (!own) return fl_call_compose(c);
-    return at < 4 ? fl__cuda_widely(own, self, c) : own(self, c); /* our attention takes half floats */
+    if (at >= FL__DNN_ATTENTION) return own(self, c); /* which takes half floats */
+    return fl__cuda_widely(own, self, c);
 }
 
 FL_PRIVATE void fl__cuda_dnn_slots(fl_backend *cuda) {
-    const fl_op ops[] = {FL_OP_conv2d,      FL_OP_conv2d_grad_input, FL_OP_conv2d_grad_weight,
-                         fl_op_conv2d_bias, fl_op_attention,         fl_op_attention_grad};
-    for (int i = 0; i < 6; i++) {
+    const fl_op ops[FL__DNN_OPS] = {FL_OP_conv2d,      FL_OP_conv2d_grad_input, FL_OP_conv2d_grad_weight,
+                                    fl_op_conv2d_bias, fl_op_attention,         fl_op_attention_grad};
+    for (int i = 0; i < FL__DNN_OPS; i++) {
         fl__dnn_own[i] = cuda->op[ops[i]];
         fl_backend_set(cuda, ops[i], fl__dnn_slot, FL_SLOT_NARROW);
     }

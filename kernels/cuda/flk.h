@@ -275,6 +275,9 @@ typedef struct flk_attention {
 } flk_attention;
 const char *flk_attention_weights(const flk_attention *a, int dtype);   /* and lse */
 const char *flk_attention_dscores(const flk_attention *a, int dtype); /* and the weights, by lse */
+/* Lines of y, and lse in f32: where it is below `least` y becomes 0 and lse inf, as of a query that sees no
+   key. */
+const char *flk_attention_blind(const flk_lines *l, double least);
 
 /* fl_ctc_args, by strides: x and dx [t, n, c], of any floats, target [n, longest]; with dx the gradient.
    work: flk_ctc_work numbers. A length or label out of range is a fault of fault_op, and its sequence

@@ -5,9 +5,9 @@
    our own kernel. The library counts columns first: row-major y = a b is its y^T = b^T a^T, whose bias and
    activation are those of a linear layer. Batches are one dim of strides for it; others are a loop.
 
-   f32 stays f32 unless fl_matmul_precision allows less: then TF32. Its first choice for a shape is kept in
-   a table of fixed size; parts of a long sum are added in f32, in one order: one GPU model gives the same
-   bits in every run. */
+   f32 stays f32 unless fl_matmul_precision allows less: then TF32. Its first choice for a shape, or with
+   FL_CUDA_TUNE (tune.h) the fastest of a few, is kept in a table of fixed size; parts of a long sum are added
+   in f32, in one order: one GPU model gives the same bits in every run. */
 #ifndef FL_CUDA_LT_H
 #define FL_CUDA_LT_H
 #include "../../fl/ops/copy.h"
@@ -24,10 +24,11 @@ FL_PRIVATE bool fl__cuda_widely(fl_slot own, const fl_backend *self, const fl_ca
 #include "backend.h"
 #include "library.h"
 #include "lt_calls.h"
+#include "tune.h"
 #include <pthread.h>
 #include <string.h>
 
-enum { FL__LT_PLANS = 2048, FL__LT_MOST = 64 /* products of one call */ };
+enum { FL__LT_PLANS = 2048, FL__LT_MOST = 64 /* products of one call */, FL__LT_CHOICES = 8 };
 static const size_t fl__lt_workspace = (size_t)32 << 20; /* what NVIDIA advises for Hopper */
 
 /* All that decides how a product runs. Its operands as the library sees them: d = op(a) op(b). */
@@ -39,7 +40,8 @@ typedef struct fl__lt_shape {
 
 typedef struct fl__lt_plan {
     fl__lt_shape of;
-    bool there, can;
+    bool there, can, fresh; /* fresh: as in dnn.h */
+    int at;                 /* of the library's choices */
     fl__lt_desc op;
     fl__lt_layout a, b, d;
     fl__lt_algo algo;
@@ -122,13 +124,13 @@ static bool fl__lt_make_op(fl__lt_plan *p, const void *bias) {
                                                                        sizeof bias));
 }
 
-/* The library's first choice; false: it has none. */
+/* The library's choice p->at; false: it has none. */
 static bool fl__lt_choose(fl__lt_plan *p) {
     const uint32_t reduction = FL__LT_REDUCE_IN_F32, align = (uint32_t)p->of.align;
     fl__lt_pref want = NULL;
-    fl__lt_choice choice;
+    fl__lt_choice choice[FL__LT_CHOICES];
     int n = 0;
-    bool ok = !fl__lt.call.cublasLtMatmulPreferenceCreate(&want);
+    bool ok = p->at < FL__LT_CHOICES && !fl__lt.call.cublasLtMatmulPreferenceCreate(&want);
     ok = ok && !fl__lt.call.cublasLtMatmulPreferenceSetAttribute(want, FL__LT_PREF_WORKSPACE,
                                                                  &fl__lt_workspace, sizeof fl__lt_workspace);
     ok = ok && !fl__lt.call.cublasLtMatmulPreferenceSetAttribute(want, FL__LT_PREF_REDUCTION, &reduction,
@@ -136,13 +138,19 @@ static bool fl__lt_choose(fl__lt_plan *p) {
     for (unsigned a = FL__LT_PREF_ALIGN_A; a <= FL__LT_PREF_ALIGN_D && ok; a++)
         ok = !fl__lt.call.cublasLtMatmulPreferenceSetAttribute(want, a, &align, sizeof align);
     ok = ok && !fl__lt.call.cublasLtMatmulAlgoGetHeuristic(fl__lt.handle[p->of.device], p->op, p->a,
-                                                           p->b, p->d, p->d, want, 1, &choice, &n);
-    ok = ok && n > 0 && !choice.state;
+                                                           p->b, p->d, p->d, want, p->at + 1, choice, &n);
+    ok = ok && n > p->at && !choice[p->at].state;
     if (want) fl__lt.call.cublasLtMatmulPreferenceDestroy(want);
     if (!ok) return false;
-    p->algo = choice.algo;
-    p->workspace = choice.workspaceSize;
+    p->algo = choice[p->at].algo;
+    p->workspace = choice[p->at].workspaceSize;
     return true;
+}
+
+static uint64_t fl__lt_key(const fl__lt_shape *s) {
+    fl__lt_shape any = *s;
+    any.device = 0;
+    return fl__cuda_tune_key(&any, sizeof any, fl__lt.call.cublasLtGetVersion());
 }
 
 /* The plan of a shape, which may be that it cannot be done. It takes the place of another one. */
@@ -152,11 +160,14 @@ static fl__lt_plan *fl__lt_plan_of(const fl__lt_shape *s, const void *bias) {
     fl__lt_forget(p);
     p->there = true;
     p->of = *s;
+    const int tuned = fl__cuda_tunes() ? fl__cuda_tuned(fl__lt_key(s)) : -1;
+    p->at = tuned < 0 ? 0 : tuned;
     p->can = fl__lt_make_op(p, bias) &&
              fl__lt_make_layout(&p->a, s, s->type, s->transpose_a, s->m, s->k, s->lda, s->step_a) &&
              fl__lt_make_layout(&p->b, s, s->type, s->transpose_b, s->k, s->n, s->ldb, s->step_b) &&
              fl__lt_make_layout(&p->d, s, s->type_d, false, s->m, s->n, s->ldd, s->step_d) &&
-             fl__lt_choose(p);
+             (fl__lt_choose(p) || (p->at && (p->at = 0, fl__lt_choose(p))));
+    p->fresh = fl__cuda_tunes() && tuned < 0 && p->can;
     return p;
 }
 
@@ -277,28 +288,58 @@ static bool fl__lt_failed(const fl_call *c, fl__lt_status s) {
                    fl__lt.call.cublasLtGetStatusString(s));
 }
 
-static bool fl__lt_start(const fl_call *c, const fl__lt_plan *plan, const fl__lt_product *p, void *work) {
+static bool fl__lt_start(const fl_call *c, const fl__lt_plan *plan, const fl__lt_product *p) {
     const float one = 1, zero = 0;
     const double one_f64 = 1, zero_f64 = 0;
     const bool f64 = plan->of.type == FL__LT_F64;
+    fl_buffer *work = NULL;
+    fl__lt_status s = 0;
     if (p->bias &&
         fl__lt.call.cublasLtMatmulDescSetAttribute(plan->op, FL__LT_BIAS_POINTER, &p->bias, sizeof p->bias))
         return fl_fail("fl_%s: cuda: cuBLASLt takes no bias", fl_op_get_info(c->op)->name);
-    for (int64_t i = 0, at[3]; i < fl__lt_loop(p); i++) {
+    if (plan->workspace && !(work = fl__cuda_scratch(c, plan->workspace))) return false;
+    for (int64_t i = 0, at[3]; i < fl__lt_loop(p) && !s; i++) {
         fl__lt_place(p, i, at);
-        const fl__lt_status s = fl__lt.call.cublasLtMatmul(
+        s = fl__lt.call.cublasLtMatmul(
             fl__lt.handle[plan->of.device], plan->op, f64 ? (const void *)&one_f64 : &one, p->a + at[0],
             plan->a, p->b + at[1], plan->b, f64 ? (const void *)&zero_f64 : &zero, p->d + at[2], plan->d,
-            p->d + at[2], plan->d, &plan->algo, work, plan->workspace, (fl__lt_stream)flk_stream_now());
-        if (s) return fl__lt_failed(c, s);
+            p->d + at[2], plan->d, &plan->algo, work ? work->ptr : NULL, plan->workspace,
+            (fl__lt_stream)flk_stream_now());
     }
-    return true;
+    fl_buffer_drop(work);
+    return !s || fl__lt_failed(c, s);
+}
+
+/* ---- choosing by timing ---- */
+
+typedef struct fl__lt_trial {
+    const fl_call *call;
+    fl__lt_plan *plan;
+    const fl__lt_product *product;
+} fl__lt_trial;
+
+static int fl__lt_try(void *trial, int at) {
+    fl__lt_plan *p = ((fl__lt_trial *)trial)->plan;
+    p->at = at;
+    return fl__lt_choose(p) ? at : -1;
+}
+static bool fl__lt_try_start(void *trial) {
+    const fl__lt_trial *t = trial;
+    return fl__lt_start(t->call, t->plan, t->product);
+}
+
+static bool fl__lt_run_plan(const fl_call *c, fl__lt_plan *plan, const fl__lt_product *p) {
+    if (plan->fresh && !fl__cuda_captures()) {
+        plan->fresh = false;
+        fl__cuda_tune(fl__lt_key(&plan->of), plan->at, fl__lt_try, fl__lt_try_start,
+                      &(fl__lt_trial){c, plan, p});
+    }
+    return fl__lt_start(c, plan, p);
 }
 
 /* Makes y, which the product goes into, once it is sure that the library computes it. *done: it did. */
 static bool fl__lt_run(const fl_call *c, fl_tensor *y, int32_t epilogue, const fl_tensor *bias, bool *done) {
     fl__lt_product p;
-    fl_buffer *work = NULL;
     *done = false;
     if (!fl__lt_product_of(c, y, &p)) return true;
     pthread_mutex_lock(&fl__lt.lock);
@@ -310,12 +351,9 @@ static bool fl__lt_run(const fl_call *c, fl_tensor *y, int32_t epilogue, const f
     p.shape.epilogue = epilogue;
     p.shape.align = fl__lt_alignment(&p);
     pthread_mutex_lock(&fl__lt.lock);
-    const fl__lt_plan *plan = fl__lt_plan_of(&p.shape, p.bias);
-    bool ok = true;
-    if (plan->can && plan->workspace) ok = (work = fl__cuda_scratch(c, plan->workspace)) != NULL;
-    if (plan->can && ok) ok = *done = fl__lt_start(c, plan, &p, work ? work->ptr : NULL);
+    fl__lt_plan *plan = fl__lt_plan_of(&p.shape, p.bias);
+    const bool ok = !plan->can || (*done = fl__lt_run_plan(c, plan, &p));
     pthread_mutex_unlock(&fl__lt.lock);
-    fl_buffer_drop(work);
     return ok;
 }
 

@@ -1,27 +1,36 @@
 /* kernels/cuda/tune.h - choices that were made by timing, once, and are kept in a file
 
-   FL_CUDA_TUNE=file: where a library offers several ways for a shape (dnn.h), each is timed when the shape is
-   first met, and the fastest stands in the file from then on: the next run takes it, and gives its bits. Of
-   the first line, which is the file's mark, and one for each choice: a key, which is of the shape, the GPU's
-   model and the library's version, and the choice. A file that is none of these is ignored, with a warning,
-   and stays as it is: then the library's first choice is taken, as without it. */
+   FL_CUDA_TUNE=file: where a library offers several ways for a shape (lt.h, dnn.h), each is timed when the
+   shape is first met, and the fastest stands in the file from then on: the next run takes it, and gives its
+   bits. After the first line, which is the file's mark, there is one for each choice: a key, which is of the
+   shape, the GPU's model and the library's version, and the choice. A file that is none of these is ignored,
+   with a warning, and stays as it is: then the library's first choice is taken, as without it. */
 #ifndef FL_CUDA_TUNE_H
 #define FL_CUDA_TUNE_H
 #include "../../fl_mem.h"
-/* The file is there, or will be: time what is not known. Calls are under the caller's lock. */
+/* The file is there, or will be: time what is not known. Calls come from slots, one at a time. */
 FL_PRIVATE bool fl__cuda_tunes(void);
+/* Of a shape on this model of GPU by that version of a library. */
+FL_PRIVATE uint64_t fl__cuda_tune_key(const void *shape, size_t bytes, uint64_t version);
 FL_PRIVATE int fl__cuda_tuned(uint64_t key); /* -1: not known */
-FL_PRIVATE void fl__cuda_tune_keep(uint64_t key, int choice);
+/* Times the ways of doing something and keeps the fastest in the file, which is then the one that is made.
+   `at` is made; make: the first from that one on that can be done, and tells which, -1 for none; start: its
+   work on the stream in use, any number of times. What fails is slow. */
+FL_PRIVATE void fl__cuda_tune(uint64_t key, int at, int (*make)(void *user, int at),
+                              bool (*start)(void *user), void *user);
 #endif
 
 #if defined(FL_IMPL_ONLY_CUDA_TUNE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CUDA_TUNE_IMPL
 #define FL_CUDA_TUNE_IMPL
+#include "flk.h"
+#include "library.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static const char fl__cuda_tune_mark[] = "fl cuda tune 1\n";
 static struct {
@@ -32,14 +41,14 @@ static struct {
         int choice;
     } *entry;
     int64_t n, cap;
-} fl__cuda_tune;
+} fl__cuda_choices;
 
 static bool fl__cuda_tune_add(uint64_t key, int choice) {
-    if (!fl_heap_grow(&fl__cuda_tune.entry, &fl__cuda_tune.cap, fl__cuda_tune.n + 1,
-                      sizeof *fl__cuda_tune.entry))
+    if (!fl_heap_grow(&fl__cuda_choices.entry, &fl__cuda_choices.cap, fl__cuda_choices.n + 1,
+                      sizeof *fl__cuda_choices.entry))
         return false;
-    fl__cuda_tune.entry[fl__cuda_tune.n].key = key;
-    fl__cuda_tune.entry[fl__cuda_tune.n++].choice = choice;
+    fl__cuda_choices.entry[fl__cuda_choices.n].key = key;
+    fl__cuda_choices.entry[fl__cuda_choices.n++].choice = choice;
     return true;
 }
 
@@ -59,33 +68,66 @@ static bool fl__cuda_tune_read(FILE *f) {
 
 FL_PRIVATE bool fl__cuda_tunes(void) {
     const char *path = getenv("FL_CUDA_TUNE");
-    if (fl__cuda_tune.looked) return fl__cuda_tune.path;
-    fl__cuda_tune.looked = true;
+    if (fl__cuda_choices.looked) return fl__cuda_choices.path;
+    fl__cuda_choices.looked = true;
     if (!path || !*path) return false;
     FILE *f = fopen(path, "r");
     const bool ok = f ? fl__cuda_tune_read(f) : errno == ENOENT;
     if (f) fclose(f);
-    if (ok) fl__cuda_tune.path = path;
+    if (ok) fl__cuda_choices.path = path;
     else fl_message(FL_LOG_WARN, "cuda: %s is no file of FL_CUDA_TUNE, or cannot be read: ignored", path);
     return ok;
 }
 
+FL_PRIVATE uint64_t fl__cuda_tune_key(const void *shape, size_t bytes, uint64_t version) {
+    const uint64_t all[3] = {fl__cuda_hash(shape, bytes), flk_model(), version};
+    return fl__cuda_hash(all, sizeof all);
+}
+
 FL_PRIVATE int fl__cuda_tuned(uint64_t key) {
     int choice = -1;
-    for (int64_t i = 0; fl__cuda_tunes() && i < fl__cuda_tune.n; i++)
-        if (fl__cuda_tune.entry[i].key == key) choice = fl__cuda_tune.entry[i].choice;
+    for (int64_t i = 0; fl__cuda_tunes() && i < fl__cuda_choices.n; i++)
+        if (fl__cuda_choices.entry[i].key == key) choice = fl__cuda_choices.entry[i].choice;
     return choice;
 }
 
-FL_PRIVATE void fl__cuda_tune_keep(uint64_t key, int choice) {
-    FILE *f = fopen(fl__cuda_tune.path, "a");
+static void fl__cuda_tune_keep(uint64_t key, int choice) {
+    FILE *f = fopen(fl__cuda_choices.path, "a");
     bool ok = f && fl__cuda_tune_add(key, choice);
     if (ok && ftell(f) == 0) ok = fputs(fl__cuda_tune_mark, f) >= 0;
     ok = ok && fprintf(f, "%016" PRIx64 " %d\n", key, choice) > 0;
     if (f) ok = !fclose(f) && ok;
     if (ok) return;
-    fl_message(FL_LOG_WARN, "cuda: cannot write to %s: nothing more is tuned", fl__cuda_tune.path);
-    fl__cuda_tune.path = NULL;
+    fl_message(FL_LOG_WARN, "cuda: cannot write to %s: nothing more is tuned", fl__cuda_choices.path);
+    fl__cuda_choices.path = NULL;
+}
+
+/* Seconds that it takes, the least of a few; of what does not run many. */
+static double fl__cuda_seconds(bool (*start)(void *user), void *user) {
+    double least = 1e9;
+    for (int i = 0; i < 4; i++) {
+        struct timespec a, b;
+        if (flk_sync_stream()) break;
+        clock_gettime(CLOCK_MONOTONIC, &a);
+        if (!start(user) || flk_sync_stream()) break;
+        clock_gettime(CLOCK_MONOTONIC, &b);
+        const double took = (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9;
+        if (i && took < least) least = took; /* the first one loads it */
+    }
+    return least;
+}
+
+FL_PRIVATE void fl__cuda_tune(uint64_t key, int at, int (*make)(void *user, int at),
+                              bool (*start)(void *user), void *user) {
+    const bool failed = fl_error() != NULL; /* before */
+    int best = at;
+    for (double least = 1e9; at >= 0; at = make(user, at + 1)) {
+        const double took = fl__cuda_seconds(start, user);
+        if (took < least) least = took, best = at;
+        if (!failed) fl_error_clear();
+    }
+    make(user, best);
+    fl__cuda_tune_keep(key, best);
 }
 
 #endif

@@ -1,5 +1,6 @@
-/* plans.c - has cuDNN plans for the convolutions and attentions of the six models on an H200? Needs the
-   library, no GPU: the device comes from tests/cuda/h200.json, and nothing runs (make cuda-plans) */
+/* plans.c - has cuDNN plans for the convolutions and attentions of the six models on an H200, and for
+   masks? Needs the library, no GPU: the device comes from tests/cuda/h200.json, and nothing runs (make
+   cuda-plans) */
 #include "../../fl.h"
 #include "../../kernels/cuda/dnn.h"
 #include <stdio.h>
@@ -54,10 +55,20 @@ static const struct {
 static const struct {
     const char *model;
     int64_t batch, heads, tokens, size;
-} attentions[] = {{"bert", 8, 16, 128, 64},
-                  {"bert", 128, 16, 128, 64},
-                  {"asr", 10, 4, 500, 192},
-                  {"vit", 128, 12, 197, 64}};
+    bool causal;
+    int64_t offset;
+    int mask; /* dims of it that are 1, as bits from the last; -1: there is none */
+} attentions[] = {{"bert", 8, 16, 128, 64, .mask = -1},
+                  {"bert", 128, 16, 128, 64, .mask = -1},
+                  {"bert", 128, 16, 128, 64, .mask = 6}, /* the keys that are padding */
+                  {"asr", 10, 4, 500, 192, .mask = -1},
+                  {"asr", 10, 4, 500, 192, .mask = 6},
+                  {"vit", 128, 12, 197, 64, .mask = -1},
+                  {"lm", 16, 8, 512, 64, .causal = true, .mask = -1},
+                  {"lm", 16, 8, 512, 128, .causal = true, .mask = 6},
+                  {"lm", 16, 8, 512, 64, .causal = true, .offset = 7, .mask = -1},
+                  {"bias", 8, 16, 384, 64, .mask = 8}, /* places to each other, the same in all images */
+                  {"bias", 8, 16, 384, 64, .mask = 0}};
 
 static int plans, holes;
 
@@ -121,9 +132,20 @@ static fl_tensor *heads_of(int i, fl_dtype d, int64_t parts) {
     return t;
 }
 
+/* As the record has it: it repeats by steps of 0. */
+static fl_tensor *mask_of(int i) {
+    const fl_shape s = FL_SHAPE(attentions[i].batch, attentions[i].heads, attentions[i].tokens,
+                                attentions[i].tokens);
+    if (attentions[i].mask < 0) return fl_num(0);
+    fl_tensor *t = handle(s, FL_F32, false);
+    for (int k = 0; t && k < 4; k++)
+        if (attentions[i].mask >> (3 - k) & 1) t->stride[k] = 0;
+    return t;
+}
+
 static void ask_attention(int i, fl_dtype d, const char *how) {
-    fl_attention_args a = {.scale = 0.125};
-    fl_tensor *t[3], *g[3], *y = heads_of(i, d, 1), *dy = heads_of(i, d, 1), *none = fl_num(0);
+    fl_attention_args a = {.scale = 0.125, .causal = attentions[i].causal, .offset = attentions[i].offset};
+    fl_tensor *t[3], *g[3], *y = heads_of(i, d, 1), *dy = heads_of(i, d, 1), *mask = mask_of(i);
     fl_tensor *lse =
         handle(FL_SHAPE(attentions[i].batch, attentions[i].heads, attentions[i].tokens, 1), FL_F32, false);
     for (int k = 0; k < 3; k++) t[k] = heads_of(i, d, 3), g[k] = heads_of(i, d, 3);
@@ -131,14 +153,14 @@ static void ask_attention(int i, fl_dtype d, const char *how) {
                  .n_out = 2,
                  .n_in = 4,
                  .out = {y, lse},
-                 .in = {t[0], t[1], t[2], none},
+                 .in = {t[0], t[1], t[2], mask},
                  .args = &a};
     ask(attentions[i].model, "attention", how, &c, t[0]);
     c = (fl_call){.op = fl_op_attention_grad,
                   .n_out = 3,
                   .n_in = 7,
                   .out = {g[0], g[1], g[2]},
-                  .in = {t[0], t[1], t[2], none, y, lse, dy},
+                  .in = {t[0], t[1], t[2], mask, y, lse, dy},
                   .args = &a};
     ask(attentions[i].model, "attention_grad", how, &c, t[0]);
 }
@@ -164,7 +186,10 @@ int main(int argc, char **argv) {
     }
     for (int i = 0; i < (int)(sizeof attentions / sizeof *attentions); i++) {
         fl_scope s = fl_scope_begin();
-        if (!only || !strcmp(only, attentions[i].model)) ask_attention(i, FL_BF16, "bf16");
+        char how[64];
+        snprintf(how, sizeof how, "bf16%s%s%s", attentions[i].causal ? ", causal" : "",
+                 attentions[i].offset ? " with an offset" : "", attentions[i].mask < 0 ? "" : ", mask");
+        if (!only || !strcmp(only, attentions[i].model)) ask_attention(i, FL_BF16, how);
         fl_scope_end(&s);
     }
     printf("%d passed, %d failed\n", plans, holes);

@@ -43,8 +43,8 @@ typedef struct work {
 
 /* What tests look at. */
 #define MOCK __attribute__((visibility("default")))
-MOCK extern int mock_products, mock_choices, mock_mistakes;
-int mock_products, mock_choices, mock_mistakes;
+MOCK extern int mock_products, mock_choices, mock_mistakes, mock_way; /* that ran last */
+int mock_products, mock_choices, mock_mistakes, mock_way;
 
 static int bad(const char *what) {
     mock_mistakes++;
@@ -252,12 +252,14 @@ fl__lt_status cublasLtMatmulAlgoGetHeuristic(fl__lt_handle h, fl__lt_desc op, fl
         return bad("a type of the sum that does not go with the operands");
     if (a->type == FL__LT_F64 && op->epilogue != FL__LT_NO_EPILOGUE) return UNSUPPORTED;
     if (inner == 13) return UNSUPPORTED; /* so that tests see a shape for which there is nothing */
-    *choice = (fl__lt_choice){.workspaceSize = inner % 2 ? 0 : 1 << 20};
-    if (choice->workspaceSize > p->workspace) return bad("little room");
-    choice->algo.data[0] = mark_of(op, a, b, d);
-    memcpy(&choice->algo.data[1], p->align, sizeof p->align);
-    choice->algo.data[3] = choice->workspaceSize;
-    *n = 1;
+    for (; *n < most && *n < 3; ++*n, choice++) { /* three ways, of which each does the same */
+        *choice = (fl__lt_choice){.workspaceSize = (inner + *n) % 2 ? 0 : 1 << 20};
+        if (choice->workspaceSize > p->workspace) return bad("little room");
+        choice->algo.data[0] = mark_of(op, a, b, d);
+        memcpy(&choice->algo.data[1], p->align, sizeof p->align);
+        choice->algo.data[3] = choice->workspaceSize;
+        choice->algo.data[4] = (uint64_t)*n;
+    }
     return 0;
 }
 
@@ -287,6 +289,7 @@ fl__lt_status cublasLtMatmul(fl__lt_handle h, fl__lt_desc op, const void *alpha,
     if (!w) return 3;
     *w = (work){*op, *a, *b, *d, pa, pb, pd};
     mock_products++;
+    mock_way = (int)algo->data[4];
     if (start(compute, w, stream, free)) return 0;
     free(w);
     return FAILED;

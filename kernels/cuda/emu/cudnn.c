@@ -28,10 +28,10 @@ typedef struct desc {
     unsigned kind;
     bool done;
     int32_t type, mode;
-    int64_t dim[4], stride[4], id, align, n_ops, n_ids, pre[2], post[2], dilation[2], step[2];
+    int64_t dim[4], stride[4], id, align, axis, n_ops, n_ids, pre[2], post[2], dilation[2], step[2];
     bool inner, number;
     float alpha, beta;
-    struct desc *in[5]; /* x, w or b, y; the description of the operation */
+    struct desc *in[5]; /* x, w or b, y; the description of the operation; t */
     struct desc *op[MOST_OPS];
     int64_t ids[MOST_IDS];
     void *pointer[MOST_IDS], *room;
@@ -54,6 +54,8 @@ static double load(int32_t type, const void *p, int64_t i) {
     float f;
     f16 h;
     if (type == FL__DATA_FLOAT) return (double)((const float *)p)[i];
+    if (type == FL__DATA_INT32) return ((const int32_t *)p)[i];
+    if (type == FL__DATA_BOOLEAN) return ((const uint8_t *)p)[i];
     if (type == FL__DATA_HALF) return memcpy(&h, (const uint16_t *)p + i, 2), (double)h;
     w = (uint32_t)((const uint16_t *)p)[i] << 16;
     return memcpy(&f, &w, 4), (double)f;
@@ -65,6 +67,10 @@ static void store(int32_t type, void *p, int64_t i, double v) {
     uint32_t w;
     if (type == FL__DATA_FLOAT) {
         ((float *)p)[i] = f;
+    } else if (type == FL__DATA_INT32) {
+        ((int32_t *)p)[i] = (int32_t)v;
+    } else if (type == FL__DATA_BOOLEAN) {
+        ((uint8_t *)p)[i] = v != 0;
     } else if (type == FL__DATA_HALF) {
         memcpy((uint16_t *)p + i, &h, 2);
     } else {
@@ -115,7 +121,7 @@ static bool next(const desc *t, int64_t at[4]) {
     return false;
 }
 
-static double pointwise(int mode, double x, double b) {
+static double pointwise(int mode, double x, double b, double t) {
     switch (mode) {
     case FL__POINTWISE_ADD:
         return x + b;
@@ -129,19 +135,26 @@ static double pointwise(int mode, double x, double b) {
         return exp(x);
     case FL__POINTWISE_LOG:
         return log(x);
+    case FL__POINTWISE_CMP_GE:
+        return x >= b;
+    case FL__POINTWISE_BINARY_SELECT:
+        return t != 0 ? x : b;
     default:
         return x;
     }
 }
 
-static void run_pointwise(run *r, const desc *op, const desc *x, const desc *b, const desc *y,
-                          const desc *f) {
+static void run_pointwise(run *r, const desc *op, const desc part[5]) {
+    const desc *x = &part[0], *b = &part[1], *y = &part[2], *f = &part[3], *t = &part[4];
     int64_t at[4] = {0};
     const void *px = bytes_of(r, x), *pb = op->in[1] ? bytes_of(r, b) : NULL;
+    const void *pt = op->in[4] ? bytes_of(r, t) : NULL;
     void *py = bytes_of(r, y);
     do {
         const double u = load(x->type, px, place(x, at)), v = pb ? load(b->type, pb, place(b, at)) : 0;
-        store(y->type, py, place(y, at), pointwise(f->mode, u, v));
+        const double w = pt ? load(t->type, pt, place(t, at)) : 0;
+        store(y->type, py, place(y, at),
+              f->mode == FL__POINTWISE_GEN_INDEX ? (double)at[f->axis] : pointwise(f->mode, u, v, w));
     } while (next(y, at));
 }
 
@@ -221,7 +234,7 @@ static void run_all(void *arg) {
     for (int i = 0; i < r->n_ops; i++) {
         const desc *op = &r->op[i], *t = r->part[i];
         if (op->kind == FL__BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
-            run_pointwise(r, op, &t[0], &t[1], &t[2], &t[3]);
+            run_pointwise(r, op, t);
         else if (op->kind == FL__BACKEND_OPERATION_MATMUL_DESCRIPTOR)
             run_matmul(r, &t[0], &t[1], &t[2]);
         else if (op->kind == FL__BACKEND_OPERATION_REDUCTION_DESCRIPTOR)
@@ -279,6 +292,7 @@ static int set(desc *d, unsigned a, int64_t n, const void *v) {
         FIELD(TENSOR_IS_BY_VALUE, number, 1),
         FIELD(POINTWISE_MODE, mode, 1),
         FIELD(POINTWISE_MATH_PREC, type, 1),
+        FIELD(POINTWISE_AXIS, axis, 1),
         FIELD(MATMUL_COMP_TYPE, type, 1),
         FIELD(REDUCTION_OPERATOR, mode, 1),
         FIELD(REDUCTION_COMP_TYPE, type, 1),
@@ -300,6 +314,7 @@ static int set(desc *d, unsigned a, int64_t n, const void *v) {
         FIELD(OPERATION_POINTWISE_XDESC, in[0], 1),
         FIELD(OPERATION_POINTWISE_BDESC, in[1], 1),
         FIELD(OPERATION_POINTWISE_YDESC, in[2], 1),
+        FIELD(OPERATION_POINTWISE_TDESC, in[4], 1),
         FIELD(OPERATION_POINTWISE_PW_DESCRIPTOR, in[3], 1),
         FIELD(OPERATION_MATMUL_ADESC, in[0], 1),
         FIELD(OPERATION_MATMUL_BDESC, in[1], 1),
@@ -361,7 +376,11 @@ static int check(const desc *d) {
             if (d->dim[i] < 1 || d->stride[i] < 1) return bad("dims or strides", d->id);
         return d->align >= 2 || d->inner ? 0 : bad("alignment", d->align);
     case FL__BACKEND_OPERATION_POINTWISE_DESCRIPTOR:
-        return fits(x, y) && (!w || fits(w, y)) ? 0 : bad("a pointwise operation's shapes", c->mode);
+        if ((d->in[4] != NULL) != (c->mode == FL__POINTWISE_BINARY_SELECT))
+            return bad("a choice without a condition, or a condition without one", c->mode);
+        return fits(x, y) && (!w || fits(w, y)) && (!d->in[4] || fits(d->in[4], y))
+                   ? 0
+                   : bad("a pointwise operation's shapes", c->mode);
     case FL__BACKEND_OPERATION_MATMUL_DESCRIPTOR:
         return x->dim[2] == y->dim[2] && w->dim[3] == y->dim[3] && x->dim[3] == w->dim[2]
                    ? 0
@@ -461,7 +480,7 @@ fl__dnn_status cudnnBackendExecute(fl__dnn_handle h, fl__dnn_desc given, fl__dnn
     if (!r || !start) return FAILED;
     *r = *(run *)plan->room;
     for (int i = 0; i < r->n_ops; i++)
-        for (int k = 0; k < 3; k++) {
+        for (int k = 0; k < 5; k++) {
             bool bound = false;
             for (int v = 0; v < r->n_values; v++) bound |= r->v[v].id == r->part[i][k].id;
             if (!bound && bind(r, pack, &r->part[i][k])) return free(r), BAD_PARAM;
