@@ -242,6 +242,11 @@ cuda-vendor: ## the prototypes of NVIDIA's libraries that kernels/cuda has by ha
 	else $(CC) -std=c11 -Wall -Wextra -Werror -isystem $(CUDA_HOME)/include -fsyntax-only tests/cuda/vendor.c && \
 	    echo 'the prototypes are those of $(CUDA_HOME)/include'; fi
 
+cuda-nvrtc: ## what generated kernels are made of compiles while a program runs, by NVRTC for sm_80 and sm_90; no GPU
+	@mkdir -p $(BUILD)/tests/cuda
+	@$(CC) -std=gnu11 $(CFLAGS) $(WARN) -I. -o $(BUILD)/tests/cuda/nvrtc tests/cuda/nvrtc.c -ldl -lm -pthread
+	@$(BUILD)/tests/cuda/nvrtc 80 90
+
 cuda-plans: ## cuDNN's plans for the six models on an H200 that is not there: make CUDA=emu cuda-plans [ARGS=vit]
 	@if [ -z "$(CUDA)" ]; then echo 'skipped: cuda (make CUDA=emu cuda-plans)'; \
 	else $(MAKE) --no-print-directory $(BUILD)/tests/cuda/plans && mkdir -p $(BUILD)/stub && \

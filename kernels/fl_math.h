@@ -28,9 +28,11 @@
 #ifndef FL_MATH_H
 #define FL_MATH_H
 
+#ifndef __CUDACC_RTC__ /* NVRTC: cuda/rtc.h comes first */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#endif
 
 #ifdef __FAST_MATH__
 #error "fl_math.h needs IEEE arithmetic: drop -ffast-math (-Ofast); its safe part is on here anyway"

@@ -1,13 +1,19 @@
 /* kernels/cuda/common.cuh - what all kernels share: launches, loads and stores of any dtype, places, faults
 
-   The same text is compiled by nvcc and, for machines without a GPU, by g++ on emu/. */
+   The same text is compiled by nvcc, by NVRTC (--device-as-default-execution-space) without what starts
+   kernels, and, for machines without a GPU, by g++ on emu/. */
 #ifndef FLK_COMMON_CUH
 #define FLK_COMMON_CUH
 
+#ifdef __CUDACC_RTC__
+#include "rtc.h"
+#else
 #include <cuda_runtime.h>
+#endif
 #include "../fl_math.h"
 #include "flk.h"
 
+#ifndef __CUDACC_RTC__
 /* The only way to start a kernel. Names the error, and is the value of a flk_ function. */
 #ifdef FL_CUDA_EMU
 #define FLK_LAUNCH(kernel, grid, block, ...) \
@@ -17,12 +23,14 @@
     (kernel<<<dim3(grid), dim3(block), 0, flk_stream()>>>(__VA_ARGS__), flk_started(#kernel))
 #endif
 cudaStream_t flk_stream(void);
-static __device__ __forceinline__ uint64_t flk_counter(uint64_t counter, const uint64_t *word) {
-    return word ? counter + *word : counter;
-}
 flk_fault *flk_faults(void); /* of the device; the first one stays */
 const char *flk_started(const char *kernel);
 const char *flk_error(cudaError_t e, const char *call);
+#endif
+
+static __device__ __forceinline__ uint64_t flk_counter(uint64_t counter, const uint64_t *word) {
+    return word ? counter + *word : counter;
+}
 
 enum { FLK_BLOCK = 256 };
 /* Blocks of `block` threads for n elements, one each: n / block <= 2^31 holds on every device there is. */

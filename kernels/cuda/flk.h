@@ -7,8 +7,10 @@
 #ifndef FLK_H
 #define FLK_H
 
+#ifndef __CUDACC_RTC__ /* NVRTC: rtc.h comes first */
 #include <stddef.h>
 #include <stdint.h>
+#endif
 
 #ifdef __cplusplus
 extern "C" {
