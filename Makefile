@@ -225,17 +225,22 @@ test-cuda: ## the suites that take a backend, on family cuda: make CUDA=emu test
 cuda-check: ## what can be shown of kernels/cuda without a GPU: its tests in emulation, nvcc on what was touched, host reads
 	@MAKE="$(MAKE)" FULL="$(FULL)" SEED="$(SEED)" tests/cuda_check $(PLAIN) "$(NVCC)"
 
+# A build/gpu without its objects was brought: it is not made again, which takes longer than a call.
 gpu: ## what a machine with a GPU is for, in calls of 9 minutes that go on where the last one stopped: make gpu [PART=smoke]
-	@if [ -x build/gpu/bin/fl ] || [ -x "$(NVCC)" ]; then \
-	    [ ! -x "$(NVCC)" ] || $(MAKE) --no-print-directory CUDA=1 gpu-build || exit; fi; \
+	@if [ -x "$(NVCC)" ] && { [ ! -x build/gpu/bin/fl ] || [ -d build/gpu-objects ]; }; then \
+	    $(MAKE) --no-print-directory CUDA=1 gpu-build || exit; fi; \
 	    RESULTS="$(RESULTS)" sh $$([ -f build/gpu/gpu.sh ] && echo build/gpu/gpu.sh || echo bench/gpu.sh) $(PART) || [ $$? -eq 3 ]
 
+# CUDA=emu: build/gpu-emu, in which gpu.sh can be rehearsed without a GPU.
+GPU = build/gpu$(if $(filter emu,$(CUDA)),-emu)
 gpu-build: ## build/gpu, all that make gpu runs, for machines without compiler and network: make CUDA=1 gpu-build
-	@if [ ! -x "$(NVCC)" ]; then echo 'skipped: gpu-build (nvcc)'; exit 1; fi
-	@$(MAKE) --no-print-directory CUDA=1 BUILD=build/gpu-objects OPENBLAS=no LAPACK=no GLOO=no build/gpu/bin/fl
-	@cp bench/gpu.sh build/gpu/ && mkdir -p build/gpu/bench/peers && cp bench/peers/common.py bench/peers/torch_models.py build/gpu/bench/peers/
-	@if [ -d ../shared/data/mnist ]; then mkdir -p build/gpu/mnist && cp -u ../shared/data/mnist/*.gz build/gpu/mnist/; fi
-	@du -sm build/gpu | awk '{ print "build/gpu: " $$1 " MiB"; exit $$1 > 60 }'
+	@if [ "$(CUDA)" != emu ] && [ ! -x "$(NVCC)" ]; then echo 'skipped: gpu-build (nvcc)'; exit 1; fi
+	@$(MAKE) --no-print-directory CUDA=$(or $(CUDA),1) BUILD=$(GPU)-objects OPENBLAS=no LAPACK=no GLOO=no JPEG=no PNG=no \
+	    SNDFILE=no PCRE2=no $(GPU)/bin/fl
+	@objdump -p $(GPU)/bin/fl | awk '/NEEDED/ && $$2 !~ /^(libc|libm|libpthread|libdl|librt|ld-linux.*)\.so/ { print "not self-contained: " $$2; bad = 1 } END { exit bad }'
+	@cp bench/gpu.sh $(GPU)/ && mkdir -p $(GPU)/bench/peers && cp bench/peers/common.py bench/peers/torch_models.py $(GPU)/bench/peers/
+	@if [ -d ../shared/data/mnist ]; then mkdir -p $(GPU)/mnist && cp -u ../shared/data/mnist/*.gz $(GPU)/mnist/; fi
+	@du -sm $(GPU) | awk '{ print "$(GPU): " $$1 " MiB"; exit $$1 > 60 }'
 
 cuda-vendor: ## the prototypes of NVIDIA's libraries that kernels/cuda has by hand, beside the installed headers
 	@if [ ! -f $(CUDA_HOME)/include/cublasLt.h ]; then echo 'skipped: headers of cuBLASLt (make cuda-vendor)'; \
@@ -446,7 +451,7 @@ $(BUILD)/mock/%:
 GPU_EXAMPLES = mnist xor perceptron linear_regression classification gan two_heads custom_gradient custom_layer
 GPU_PROGRAMS = bench/gpu bench/model tests/conformance tests/gradcheck tests/random tests/test_cuda $(GPU_EXAMPLES:%=examples/%)
 GPU_OBJECTS = $(GPU_PROGRAMS:%=$(PLAIN)/%.o) $(MODEL_UNITS:%=$(PLAIN)/%.o)
-build/gpu/bin/fl: $(GPU_OBJECTS) $(BUILD)/libfl.a
+$(GPU)/bin/fl: $(GPU_OBJECTS) $(BUILD)/libfl.a
 	@mkdir -p $(@D) $(BUILD)/gpu
 	@for p in $(GPU_PROGRAMS); do n=$$(basename $$p); \
 	    ld -r -o $(BUILD)/gpu/$$n.o $(PLAIN)/$$p.o $$([ $$n != model ] || echo $(MODEL_UNITS:%=$(PLAIN)/%.o)) && \

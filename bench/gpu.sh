@@ -6,6 +6,7 @@
 #   LIMIT=540     seconds of this call; a step that does not fit any more waits for the next call
 #   RESULTS=dir   where lines go, appended at once: lines.tsv (part, step, status, seconds, note), figures.tsv, log.txt,
 #                 device.json. Default: bench/results/<date>-<gpu>; a folder of today or given is gone on with.
+#   AGAIN=1       what failed or was skipped before runs once more, as after a build that mends it
 #   MODELS, DTYPES, VARIANTS, PRESET   of models and peers; PEER_PYTHON   a Python with torch
 # Needs sh, the driver, and for peers a Python with PyTorch. Whatever is absent is a line `skipped:`; the status of the
 # call is 1 if a step failed, 3 if steps are left for another call.
@@ -31,11 +32,16 @@ mkdir -p "$RESULTS" || exit 2
 lines=$RESULTS/lines.tsv figures=$RESULTS/figures.tsv log=$RESULTS/log.txt
 touch "$lines" "$figures" "$log"
 export FL_DEVICE=cuda
+# The libraries of the Python that has torch, if they are not elsewhere: peers run with the same ones.
+if [ -z "$FL_CUDA_LIBS" ]; then
+    export FL_CUDA_LIBS="$("${PEER_PYTHON:-python3}" -c 'import glob, sys
+print(":".join(d for p in sys.path for d in glob.glob(p + "/nvidia/*/lib")))' 2> /dev/null)"
+fi
 left=0 failed=0
 
 spent() { echo $(($(date +%s) - began)); }
 # done_before PART STEP: it has a line that no later call changes; what the probe did not find may come
-done_before() { awk -F '\t' -v p="$1" -v s="$2" '$1 == p && $2 == s && ($3 == "ok" || ($3 != "cut" && p != "probe")) { found = 1 } END { exit !found }' "$lines"; }
+done_before() { awk -F '\t' -v p="$1" -v s="$2" -v again="$AGAIN" '$1 == p && $2 == s && ($3 == "ok" || ($3 != "cut" && p != "probe" && !again)) { found = 1 } END { exit !found }' "$lines"; }
 times_cut() { awk -F '\t' -v p="$1" -v s="$2" '$1 == p && $2 == s && $3 == "cut" { n++ } END { print n + 0 }' "$lines"; }
 say() {
     printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "$4" "$5" >> "$lines"
@@ -43,7 +49,8 @@ say() {
 }
 
 # step PART NAME SECONDS COMMAND...: runs it, unless it was, in SECONDS at most. Figures are what it prints with tabs.
-# A program that prints `skipped:` and nothing else did not run. What is said of a step that died is its last line.
+# A program that prints `skipped:` and nothing else did not run, nor did one that passed nothing. What is said of a
+# step that died is its last line.
 step() {
     part=$1 name=$2 seconds=$3
     shift 3
@@ -64,8 +71,9 @@ step() {
     status=$? took=$(($(date +%s) - start))
     { echo "=== $part $name: $* (status $status, $took s)"; tail -c 20000 "$out"; } >> "$log"
     grep -a '	' "$out" | sed "s/^/$part	$name	/" >> "$figures"
-    note=$(grep -a -v '^ *$' "$out" | tail -n 1 | tr '\t' ' ' | cut -c1-160)
+    note=$(grep -a -v '^ *$\|^Aborted\|^Segmentation fault' "$out" | tail -n 1 | tr '\t' ' ' | cut -c1-160)
     skip=$(grep -a -m 1 -o 'skipped: .*' "$out" | cut -c1-160)
+    case $note in '0 passed, 0 failed'*) skip="skipped: $note" note=$skip ;; esac
     rm -f "$out"
     if [ $status -eq 124 ] || [ $status -eq 137 ]; then
         left=1
@@ -99,9 +107,10 @@ probe() {
 }
 smoke() {
     step smoke test_cuda 60 $FL test_cuda
-    for group in add exp matmul conv sum softmax layer_norm cross_entropy attention order; do
+    for group in add exp matmul conv sum softmax layer_norm cross_entropy nets order; do
         step smoke "$group" 40 $FL conformance cuda $group
     done
+    step smoke attention 40 $FL gradcheck cuda attention
     if [ -f mnist/train-images-idx3-ubyte.gz ]; then
         step smoke mnist 60 $FL mnist --data mnist --steps 20
         step smoke mnist-bf16 60 $FL mnist --data mnist --steps 20 --dtype bf16
@@ -131,15 +140,18 @@ in_tens() {
 conformance() {
     in_tens conformance conformance
     step conformance random 120 $FL random cuda
-    step conformance own-kernels 200 env FL_CUDA_LIBS=no $FL conformance cuda matmul linear conv conv2d conv2d_bias attention
+    step conformance own-kernels 200 env FL_CUDA_LIBS=no $FL conformance cuda matmul linear conv nets
 }
 gradients() { in_tens gradients gradcheck; }
 sanitizer() {
     tool=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2> /dev/null)
     if [ -z "$tool" ]; then skip sanitizer all compute-sanitizer; return; fi
+    # On some virtual machines it refuses every device.
+    check='"$@" > "$0" 2>&1; s=$?; cat "$0"; grep -q "Device not supported" "$0" && echo "skipped: compute-sanitizer: Device not supported" && s=1; rm -f "$0"; exit $s'
     for kind in memcheck racecheck initcheck synccheck; do
-        step sanitizer "$kind-test_cuda" 150 "$tool" --tool $kind --target-processes all --error-exitcode 9 $FL test_cuda
-        step sanitizer "$kind-ops" 200 "$tool" --tool $kind --target-processes all --error-exitcode 9 $FL conformance cuda add matmul sum softmax
+        run="$tool --tool $kind --target-processes all --error-exitcode 9 $FL"
+        step sanitizer "$kind-test_cuda" 150 sh -c "$check" "$RESULTS/said.$$" $run test_cuda
+        step sanitizer "$kind-ops" 200 sh -c "$check" "$RESULTS/said.$$" $run conformance cuda add matmul sum softmax
     done
 }
 examples() {
@@ -152,7 +164,9 @@ ops() { step ops ours 300 $FL gpu ops; }
 models() {
     for d in $DTYPES; do
         for m in $MODELS; do
-            step models "$m-$d" 150 $FL model $m --preset $PRESET --device cuda --dtype $d --warmup 5 --iterations 30
+            run="$FL model $m --preset $PRESET --device cuda --dtype $d --warmup 5 --iterations 30"
+            step models "$m-$d" 150 $run
+            step models "$m-$d-tuned" 200 env FL_CUDA_TUNE="$RESULTS/tune.txt" $run
         done
     done
 }
@@ -171,7 +185,10 @@ peers() {
     done
 }
 
-for part in ${*:-probe smoke conformance gradients sanitizer examples ops models peers}; do
+# Nothing else is begun without a device that works: that would be a line for each step, and none of them final.
+set -- ${*:-smoke conformance gradients sanitizer examples ops models peers}
+[ "$1" = probe ] || set -- probe "$@"
+for part; do
     case $part in
         probe | smoke | conformance | gradients | sanitizer | examples | ops | models | peers) $part ;;
         *) echo "gpu.sh: there is no part $part"; exit 2 ;;

@@ -1351,7 +1351,10 @@ int main(int argc, char **argv) {
     if (argc > 1) backend_name = argv[1];
     if (argc < 3 && strcmp(backend_name, "cpu")) count /= 8;
     fl_on_error(quiet_errors, NULL);
-    if (!choose_backend(backend_name)) {
+    fl_scope s = fl_scope_begin();
+    const bool works = choose_backend(backend_name) && fl_ones(FL_SCALAR_SHAPE, FL_F32); /* a device */
+    fl_scope_end(&s);
+    if (!works) {
         printf("random: no backend '%s': %s\n0 passed, 1 failed\n", backend_name, fl_error());
         return 1;
     }

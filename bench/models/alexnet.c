@@ -11,7 +11,9 @@ const model model_alexnet = {
     .name = "alexnet",
     .parameters = 61100840,
     .conversions = 2, /* the flattened image, the smallest of all, and its gradient */
-    .preset = {{"cpu", 32, 224, false, false}, {"tiny", 2, 95, true, false}},
+    .preset = {{"cpu", 32, 224, false, false},
+               {"paper", 32, 224, false, false},
+               {"tiny", 2, 95, true, false}},
     .build = build,
     .batch = model_images,
     .loss = model_class_loss,

@@ -1,4 +1,4 @@
-/* kernels/cuda/attention.h - attention without cuDNN, with masks or with dropout, on family cuda
+/* kernels/cuda/attention.h - attention of family cuda that is none for cuDNN: f32, windows, softcaps, dropout
 
    Its products are records of their own, with the scores of all queries between them in memory, and one
    kernel does the rest. The products are of the operands' dtype, the scores and sums between them wide. */

@@ -1,6 +1,6 @@
 /* kernels/cuda/lt_calls.h - the functions of cuBLASLt that lt.h calls, as C sees them
 
-   Written by hand, so that nothing of NVIDIA's is needed to build; tests/check_vendor.c compiles them
+   Written by hand, so that nothing of NVIDIA's is needed to build; tests/cuda/vendor.c compiles them
    beside the real headers, where FL_CUDA_CHECK makes the types those. */
 #ifndef FL_CUDA_LT_CALLS_H
 #define FL_CUDA_LT_CALLS_H
