@@ -403,7 +403,12 @@ $(PLAIN)/bench/vision.o: private ALL_CFLAGS += $(filter -DFL_USE_JPEG,$(OPTIONS)
 
 # Kernels: the host's compiler reads them with emu/ in place of the toolkit's headers. No contraction in either, so that
 # one formula is one sequence of operations everywhere.
-CUDA_ARCH ?= 90
+#
+# CUDA_ARCH: that of the GPUs here, or 90.
+ifndef CUDA_ARCH
+CUDA_ARCH := $(or $(if $(filter-out emu,$(CUDA)),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | \
+             sed -n 's/^\([0-9]*\)\.\([0-9]\)$$/\1\2/p' | sort -u)),90)
+endif
 NVCC ?= $(firstword $(shell command -v nvcc) /usr/local/cuda/bin/nvcc)
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 CUDA_KERNELS = $(wildcard kernels/cuda/*.cu)

@@ -132,7 +132,7 @@ FL__CUDA_SLOT(fl__cuda_layer_norm_grad) {
     if (sums && !work) return false;
     const bool ok =
         fl__cuda_started(c, flk_norm_grad(&a, work ? work->ptr : NULL, fl__cuda_wide(c->in[0])));
-    if (work) fl_buffer_drop(work);
+    fl_buffer_drop(work);
     return ok;
 }
 
@@ -187,7 +187,7 @@ FL__CUDA_SLOT(fl__cuda_batch_norm) {
     fl_buffer *work = known ? NULL : fl__cuda_batch_parts(c, &a);
     if (!known && !work) return false;
     const bool ok = fl__cuda_started(c, flk_batch_norm_run(&a, known, fl__cuda_wide(c->in[0])));
-    if (work) fl_buffer_drop(work);
+    fl_buffer_drop(work);
     return ok;
 }
 
@@ -208,7 +208,7 @@ FL__CUDA_SLOT(fl__cuda_batch_norm_grad) {
     fl_buffer *work = sums ? fl__cuda_batch_parts(c, &a) : NULL;
     if (sums && !work) return false;
     const bool ok = fl__cuda_started(c, flk_batch_norm_grad(&a, fl__cuda_wide(c->in[0])));
-    if (work) fl_buffer_drop(work);
+    fl_buffer_drop(work);
     return ok;
 }
 
@@ -296,7 +296,7 @@ FL__CUDA_SLOT(fl__cuda_resample) {
         ok = fl__cuda_started(c, flk_resample(&s, (int)x->dtype));
     }
     fl_scope_end(&scope);
-    if (work) fl_buffer_drop(work);
+    fl_buffer_drop(work);
     return ok;
 }
 
