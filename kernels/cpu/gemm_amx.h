@@ -95,7 +95,8 @@ enum {
     FL__AMX_NEAR = 16,             /* steps for which two panels' tiles stay in the first-level cache */
     FL__AMX_PASS = 32,             /* steps of a pass along k */
     FL__AMX_GROUP = 14,            /* most panels of a group */
-    FL__AMX_TASKS = 6              /* least number to aim at */
+    FL__AMX_TASKS = 6,             /* least number to aim at */
+    FL__AMX_SHORT = 32
 };
 
 FL_PRIVATE const char *fl__amx_zeros(void) {
@@ -723,7 +724,9 @@ FL_PRIVATE fl__amx_operand fl__amx_matrix(const char *data, int64_t size, int64_
 FL_PRIVATE bool fl__amx_takes(const fl__product *p) {
     const bool small = p->m * p->n * p->k <= FL__SMALL_PRODUCT;
     const bool few = p->m <= FL__SKINNY_ROWS || p->n <= FL__SKINNY_ROWS || p->k < 16;
-    return !small && (!few || p->dtype == FL_BF16) && (p->rsa == 1 || p->csa == 1) && (p->rsb == 1 || p->csb == 1) &&
+    /* B is read once, where it lies, by few rows of f32: packing it takes vdpbf16ps as long as it saves */
+    const bool streams = p->m <= FL__AMX_SHORT && p->csb != 1 && fl__bf16_pairs();
+    return !small && ((!few && !streams) || p->dtype == FL_BF16) && (p->rsa == 1 || p->csa == 1) && (p->rsb == 1 || p->csb == 1) &&
            fl__bf16_tiles(p->dtype);
 }
 
