@@ -58,7 +58,8 @@ typedef struct fl__winograd {
     int64_t side, taps;                 /* results of a tile along a side; of the kernel */
     int64_t across, down, tiles;        /* of an image, in all */
     int64_t group, first, count;        /* tiles of a group; the one at work */
-    int64_t chunk, all;                 /* of depth, that a weight gradient sums at a time; all of it */
+    int64_t chunk, at, all;             /* of o, in a weight gradient of depth, whose kernels are there at a
+                                           time; where it begins; all of depth */
     bool few;                           /* channels */
     int64_t image_step, result_step;    /* between the elements of a patch */
     float *kernel, *image, *result, *zero, *part; /* part: of the weight gradient */
@@ -70,7 +71,7 @@ typedef struct fl__winograd {
    through a thread's own caches each, of many through the last one, the threads side by side. */
 #define FL__WINO_BYTES (1 << 20)
 #define FL__WINO_FEW 640 /* channels of both images */
-#define FL__WINO_SUMS (5 << 19) /* elements of a weight gradient's kernels, at a time */
+#define FL__WINO_KERNELS (5 << 19) /* elements of them at a time, where one group holds all tiles */
 enum { FL__WINO_FEW_TILES = 28, FL__WINO_FEW_SUMMED = 112, FL__WINO_TILES = 196 };
 
 /* >>choice */
@@ -170,7 +171,7 @@ static void fl__winograd_image_task(void *arg, int64_t begin, int64_t end) {
 
 /* out of tiles begin .. end of the group, from result[36][tile][o]; results outside go to `none`. */
 static void fl__winograd_results(const fl__winograd *p, float *none, int64_t begin, int64_t end) {
-    const float *bias = p->v->bias ? fl_data(p->v->bias) : NULL;
+    const float *bias = p->v->bias ? (const float *)fl_data(p->v->bias) + p->at : NULL;
     const float *from[36];
     float *to[16];
     for (int64_t t = begin; t < end; t++) {
@@ -233,18 +234,12 @@ static void fl__winograd_grad_task(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* The transforms of x and dy. */
-static void fl__winograd_both_task(void *arg, int64_t begin, int64_t end) {
-    fl__winograd_image_task(arg, begin, end);
-    fl__winograd_grad_task(arg, begin, end);
-}
-
 /* kernel[e][d][o] (+)= sum over tiles of image[e][tile][d] result[e][tile][o], for a range of (e,
    panel). */
 static void fl__winograd_sum_task(void *arg, int64_t begin, int64_t end) {
     const fl__winograd *p = arg;
     const fl__kernels *ks = p->v->ks;
-    const int64_t width = 2 * ks->lanes, panels = p->o / width;
+    const int64_t width = 2 * ks->lanes, panels = p->o / width, line = width * p->v->size;
     const int64_t tiles = fl__ceil_div(p->depth, ks->rows);
     for (int64_t task = begin; task < end; task++) {
         int64_t e = task / panels, o = task % panels * width;
@@ -255,6 +250,9 @@ static void fl__winograd_sum_task(void *arg, int64_t begin, int64_t end) {
         for (int64_t t = 0, i = 0, m; t < tiles; t++, i += m) {
             m = p->depth / tiles + (t < p->depth % tiles);
             segment.a = image + i;
+            tile.ask = t == 0 ? (const char *)segment.b + p->group * line : NULL; /* the next panel */
+            tile.ask_step = t == 0 ? line : 0;
+            tile.ask_other = t == 0 ? 64 : 0;
             tile.c = p->kernel + (e * p->depth + i) * p->o + o;
             fl__gemm_tile(ks, (int)m, (int)width, &tile);
         }
@@ -289,12 +287,12 @@ static void fl__winograd_plan(fl__winograd *p) {
     int64_t group = fl__max(least, FL__WINO_BYTES / (36 * p->v->size * (p->depth + p->o)));
     int64_t groups = fl__ceil_div(p->tiles, group), pair = 2 * p->v->ck->strip;
     p->group = fl__ceil_div(fl__ceil_div(p->tiles, groups), pair) * pair;
-    const int64_t lanes = p->v->ks->lanes;
-    int64_t chunks = sums ? fl__ceil_div(36 * p->o * p->depth, FL__WINO_SUMS) : 1;
-    p->chunk = fl__ceil_div(fl__ceil_div(p->depth, chunks), lanes) * lanes;
+    const int64_t width = 2 * p->v->ks->lanes, cut = sums ? p->depth : p->o;
+    int64_t chunks = groups > 1 ? 1 : fl__ceil_div(36 * p->o * p->depth, FL__WINO_KERNELS);
+    p->chunk = fl__ceil_div(fl__ceil_div(cut, chunks), width) * width;
     p->all = p->depth;
-    p->image_step = p->group * p->chunk + 16; /* not a multiple of a page */
-    p->result_step = p->group * p->o + 16;
+    p->image_step = p->group * (sums ? p->chunk : p->depth) + 16; /* not a multiple of a page */
+    p->result_step = p->group * (sums ? p->o : p->chunk) + 16;
 }
 
 /* A range of groups of tiles from end to end, in a workspace: it holds `none`, image and result. */
@@ -315,22 +313,28 @@ static void fl__winograd_group_task(void *arg, int64_t begin, int64_t end) {
     fl__scratch_give_back(&p.scratch, workspace);
 }
 
-/* The groups one after the other, the threads side by side in each. */
-static void fl__winograd_groups(fl__winograd *p) {
-    const int64_t lanes = p->v->ks->lanes;
-    for (p->first = 0; p->first < p->tiles; p->first += p->group) {
-        p->count = fl__min(p->group, p->tiles - p->first);
-        fl_parallel(p->count, fl__ceil_div(1 << 10, p->depth), fl__winograd_image_task, p);
-        fl_parallel(36 * p->o / (2 * lanes), fl__ceil_div(1 << 20, p->count * p->depth * lanes),
-                    fl__winograd_product_task, p);
-        fl_parallel(p->count, fl__ceil_div(1 << 10, p->o), fl__winograd_result_task, p);
+/* A chunk of o, the groups one after the other, the threads side by side in each. */
+static void fl__winograd_chunk(fl__winograd p, int64_t o) {
+    const int64_t lanes = p.v->ks->lanes;
+    p.at = o;
+    p.o = fl__min(p.chunk, p.o - o);
+    p.out.data += o * p.v->size;
+    p.w.data += o * (p.flipped ? 1 : p.w.n) * p.v->size;
+    fl_parallel(p.o / (2 * lanes) * (p.depth / lanes), 4, fl__winograd_kernel_task, &p);
+    if (p.few) fl_parallel(fl__ceil_div(p.tiles, p.group), 1, fl__winograd_group_task, &p);
+    for (p.first = 0; p.first < p.tiles && !p.few; p.first += p.group) {
+        p.count = fl__min(p.group, p.tiles - p.first);
+        if (o == 0) fl_parallel(p.count, fl__ceil_div(1 << 10, p.depth), fl__winograd_image_task, &p);
+        fl_parallel(36 * p.o / (2 * lanes), fl__ceil_div(1 << 20, p.count * p.depth * lanes),
+                    fl__winograd_product_task, &p);
+        fl_parallel(p.count, fl__ceil_div(1 << 10, p.o), fl__winograd_result_task, &p);
     }
 }
 
 /* y, or dx, which differs only in what fl__winograd_of says. */
 static bool fl__winograd_forward(fl__winograd *p) {
     const int64_t lanes = p->v->ks->lanes, channels = fl__max(p->depth, p->o);
-    const int64_t kernel = 36 * p->o * p->depth, group = 36 * (p->image_step + p->result_step);
+    const int64_t kernel = 36 * p->chunk * p->depth, group = 36 * (p->image_step + p->result_step);
     const int64_t workspace = fl__max(72 * lanes * lanes, p->o + (p->few ? group : 0));
     const int64_t shared = kernel + (p->few ? 0 : group) + channels;
     if (!fl__scratch_open(&p->scratch, INT32_MAX, workspace * p->v->size,
@@ -342,29 +346,22 @@ static bool fl__winograd_forward(fl__winograd *p) {
     p->result = p->image + 36 * p->image_step;
     memset(p->zero, 0, (size_t)channels * sizeof *p->zero);
     p->w = fl__conv_relayout(p->v, (char *)(p->kernel + shared));
-    fl_parallel(p->o / (2 * lanes) * (p->depth / lanes), 4, fl__winograd_kernel_task, p);
-    if (p->few) fl_parallel(fl__ceil_div(p->tiles, p->group), 1, fl__winograd_group_task, p);
-    else fl__winograd_groups(p);
+    for (int64_t o = 0; o < p->o; o += p->chunk) fl__winograd_chunk(*p, o);
     fl__scratch_close(&p->scratch);
     return true;
 }
 
-/* Chunk d0 of depth of dw, summed over all tiles. The transforms of dy stay for the next one if they are of
-   one group. */
-static void fl__winograd_chunk(fl__winograd p, int64_t d0) {
+/* A chunk of depth of dw: a group's tiles are added, and after the last ones come the results. */
+static void fl__winograd_sums(fl__winograd p, int64_t d) {
     const int64_t width = 2 * p.v->ks->lanes;
-    const bool image_only = d0 > 0 && p.tiles <= p.group;
-    p.in.data += d0 * p.v->size;
-    p.part += d0 * p.o;
-    p.depth = fl__min(p.chunk, p.all - d0);
-    for (p.first = 0; p.first < p.tiles; p.first += p.group) {
-        p.count = fl__min(p.group, p.tiles - p.first);
-        fl_parallel(p.count, fl__ceil_div(1 << 11, p.depth + p.o),
-                    image_only ? fl__winograd_image_task : fl__winograd_both_task, &p);
-        fl_parallel(36 * p.o / width, fl__ceil_div(1 << 20, p.count * p.depth * width),
-                    fl__winograd_sum_task, &p);
-    }
-    fl_parallel(p.depth, fl__ceil_div(1 << 12, p.o), fl__winograd_part_task, &p);
+    p.depth = fl__min(p.chunk, p.all - d);
+    p.in.data += d * p.v->size;
+    p.part += d * p.o;
+    fl_parallel(p.count, fl__ceil_div(1 << 11, p.depth), fl__winograd_image_task, &p);
+    fl_parallel(36 * p.o / width, fl__ceil_div(1 << 20, p.count * p.depth * width),
+                fl__winograd_sum_task, &p);
+    if (p.first + p.count == p.tiles)
+        fl_parallel(p.depth, fl__ceil_div(1 << 12, p.o), fl__winograd_part_task, &p);
 }
 
 /* dw: the sums over all tiles are one part of kh runs of kw taps. */
@@ -382,7 +379,11 @@ static bool fl__winograd_weight(fl__winograd *p) {
     p->zero = p->result + 36 * p->result_step;
     p->part = p->kernel + shared;
     memset(p->zero, 0, (size_t)channels * sizeof *p->zero);
-    for (int64_t d = 0; d < p->depth; d += p->chunk) fl__winograd_chunk(*p, d);
+    for (p->first = 0; p->first < p->tiles; p->first += p->group) {
+        p->count = fl__min(p->group, p->tiles - p->first);
+        fl_parallel(p->count, fl__ceil_div(1 << 11, p->o), fl__winograd_grad_task, p);
+        for (int64_t d = 0; d < p->depth; d += p->chunk) fl__winograd_sums(*p, d);
+    }
     parts.data = (char *)p->part;
     fl__weight_parts_store(&parts);
     fl__scratch_close(&parts.scratch);
