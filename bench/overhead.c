@@ -4,7 +4,8 @@
    add_1, add_64        one add of two f32 tensors, its result's allocation and release included
    add_record           the same on variables that require a gradient
    add_record_backward  recorded and run backward, per op, in a chain of 20
-   mlp_step             forward, backward and SGD of three layers of width 32, batch 8 */
+   mlp_step             forward, backward and SGD of three layers of width 32, batch 8
+   mlp_forward          the forward pass alone of one sample, without recording */
 #include "bench.h"
 
 enum { CHAIN = 20, ADDS = 10 };
@@ -41,7 +42,7 @@ static void record_backward(void *arg) {
 typedef struct mlp {
     fl_nn_module *net;
     fl_optim *optim;
-    fl_var *x;
+    fl_var *x, *row;
     fl_tensor *target;
 } mlp;
 
@@ -52,6 +53,14 @@ static void mlp_step(void *arg) {
     fl_optim_zero_grad(m->optim);
     fl_backward(loss);
     fl_optim_step(m->optim);
+    fl_scope_end(&s);
+}
+
+static void mlp_forward(void *arg) {
+    mlp *m = arg;
+    fl_scope s = fl_scope_begin();
+    fl_no_grad(true);
+    fl_nn_forward(m->net, m->row);
     fl_scope_end(&s);
 }
 
@@ -80,9 +89,12 @@ static void bench_mlp(void) {
     fl_nn_module *net = fl_nn_sequential(fl_nn_linear(32, 32), fl_nn_relu(), fl_nn_linear(32, 32),
                                          fl_nn_relu(), fl_nn_linear(32, 32));
     mlp m = {net, fl_optim_sgd(fl_nn_parameters(net), .lr = 1e-3),
-             fv_const(fl_ones(FL_SHAPE(8, 32), FL_F32)), fl_ones(FL_SHAPE(8, 32), FL_F32)};
+             fv_const(fl_ones(FL_SHAPE(8, 32), FL_F32)), fv_const(fl_ones(FL_SHAPE(1, 32), FL_F32)),
+             fl_ones(FL_SHAPE(8, 32), FL_F32)};
     bench_line("mlp_step", bench_time(mlp_step, &m, 51, 2000) * 1e6, "us",
                "3 layers, width 32, batch 8, MSE, SGD; budget 10");
+    bench_line("mlp_forward", bench_time(mlp_forward, &m, 51, 5000) * 1e6, "us",
+               "the same net, one sample, nothing recorded");
     fl_optim_free(m.optim);
     fl_nn_free(net);
     fl_scope_end(&s);

@@ -484,19 +484,23 @@ static void fl__gemm_begin(fl__gemm *g, const fl__product *of) {
     g->packed = NULL, g->finish = NULL;
 }
 
-/* Computes a small product without cutting it; a panel of B that is not read in place stays on the stack. */
+/* Computes a small product without cutting it: one or two rows by a transposed B as dots, else in tiles, where
+   a panel of B that is not read in place stays on the stack. */
 static bool fl__matmul_at_once(const fl__product *of) {
-    const int64_t skinny = of->csb == 1 ? 0 : FL__SKINNY_ONCE;
-    if (of->items > 1 || of->m <= skinny || of->m > FL__MATMUL_ONCE || of->n * of->k > FL__MATMUL_PANEL)
-        return false;
+    if (of->items > 1 || of->m > FL__MATMUL_ONCE || of->n * of->k > FL__MATMUL_PANEL) return false;
     if (of->n == 1 && of->m > FL__SKINNY_ROWS) return false; /* rows of A are dense: dots */
     fl__gemm g;
     fl__gemm_begin(&g, of);
+    g.finish = of->finishes ? &of->finish : NULL;
+    if (of->csb != 1 && of->m <= FL__SKINNY_ONCE) {
+        const bool dots = of->rsb == 1 && of->csa == 1;
+        if (dots) fl__skinny_block(&g, 0, g.n);
+        return dots;
+    }
     _Alignas(64) char panel[FL__MATMUL_PANEL * sizeof(double) + FL__PANEL_SLACK];
     fl__gemm_set_place(&g, true);
     if (g.width * g.k > FL__MATMUL_PANEL) return false;
     g.group = g.width;
-    g.finish = of->finishes ? &of->finish : NULL;
     fl__gemm_block(&g, 0, g.tiles, 0, g.n, panel);
     return true;
 }
