@@ -300,8 +300,8 @@ bench-text: $(addprefix $(BUILD)/bench/,tokenizers generate text_steps) ## text 
 bench-%: $(BUILD)/bench/% ## one program of bench/ as TSV: bench-overhead, bench-ops, bench-gemm, bench-peaks ...
 	@env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $< $(ARGS)
 
-# LOADING (1: ../shared/data/imagenet-sample/val, or a folder of classes), MODELS, THREADS, PEERS (0: none), EXCLUDE, ROUNDS, DTYPE, PRESET, WARMUP, ITERATIONS, VARIANTS, TIMEOUT, RESULTS
-BENCH_SETTINGS = loading models threads peers exclude rounds dtype preset warmup iterations variants timeout results
+# LOADING (1: ../shared/data/imagenet-sample/val, or a folder of classes), MODE (inference), MODELS, THREADS, PEERS (0: none), EXCLUDE, ROUNDS, DTYPE, PRESET, WARMUP, ITERATIONS, VARIANTS, TIMEOUT, RESULTS
+BENCH_SETTINGS = loading mode models threads peers exclude rounds dtype preset warmup iterations variants timeout results
 bench: $(BUILD)/bench/model ## the models beside other frameworks: make bench MODELS="vit bert:8" THREADS=2 PEERS=0 ROUNDS=3
 	@python3 bench/run $< $(foreach s,$(BENCH_SETTINGS),$(call bench_setting,$(s),$(shell echo $(s) | tr a-z A-Z)))
 bench_setting = $(if $(filter command line environment,$(origin $(2))),--$(1) "$($(2))")

@@ -2,7 +2,7 @@
    of figures, in the order of `columns` (make bench-model ARGS="vit --threads 2 --iterations 5")
 
    model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N] [--iterations N]
-         [--dtype f32] [--device cpu] [--nchw] [--plain] [--pure] [--profile]
+         [--dtype f32] [--device cpu] [--nchw] [--plain] [--pure] [--profile] [--mode train] [--save FILE]
      --list   names and presets, --columns  the names of the figures
      --dtype  bf16: products may round their operands (fl_set_matmul_precision), all else stays f32;
               the peak stays that of f32
@@ -14,6 +14,8 @@
               threads while steps run; a step's seconds have the waiting for its batch in them
      --nchw   images as they are; otherwise networks for images work channels-last
      --plain  without dropout and layer drop
+     --mode inference: forward alone, in evaluation mode, nothing recorded; statistics of batch norms by a formula
+     --save FILE  weights, input and result of such a pass (safetensors), for others to compute the same, and ends
      --profile  and the tables of fl_profile_begin, of as many steps more, and what it costs: CPU seconds of a
               step without and with it, in turns
 
@@ -34,14 +36,14 @@ typedef struct settings {
     model_preset preset;
     int threads, warmup, iterations;
     fl_dtype dtype; /* of products */
-    const char *device, *dtype_name, *loading; /* loading: a folder of classes, or NULL */
-    bool nchw, profile, pure; /* pure: tensors are of dtype too */
+    const char *device, *dtype_name, *loading, *save; /* loading: a folder of classes, save: a file, or NULL */
+    bool nchw, profile, pure, inference; /* pure: tensors are of dtype too */
 } settings;
 
 static const char columns[] =
     "model\tframework\tbatch\tdevice\tdtype\tthreads\tmode\tmedian_s\tmin_s\tforward_s\tbackward_"
     "s\t"
-    "step_s\tgflops\tpercent_of_fma\tmemory_bytes\trss_bytes\tcommit\tgflop\tlayout_conversions";
+    "step_s\tgflops\tpercent_of_fma\tmemory_bytes\trss_bytes\tcommit\tgflop\tlayout_conversions\tfirst_s\tdifference";
 
 /* ---- floating-point operations: each type of layer gets a forward that counts ---- */
 
@@ -137,11 +139,11 @@ static void count_conversions(void) {
     fl_backend_use(&b, NULL);
 }
 
-/* ---- training ---- */
+/* ---- training, or inference, which has no optimizer ---- */
 
 typedef struct figures {
     double seconds[4][100]; /* whole steps; forward, backward, optimizer */
-    double flop, memory;
+    double first, flop, memory;
     int64_t conversions; /* in one step */
 } figures;
 
@@ -182,8 +184,20 @@ static bool load_from(const settings *s) {
     return loading.set && fl_data_size(loading.set) > 0;
 }
 
+static void answer(fl_nn_module *net, const model_batch *batch, double seconds[4]) {
+    fl_scope scope = fl_scope_begin();
+    const double start = now();
+    fl_nn_forward(net, fv_const(batch->t[0]));
+    seconds[0] = seconds[1] = now() - start;
+    fl_scope_end(&scope);
+}
+
 static void step(const settings *s, fl_nn_module *net, fl_optim *optim, const model_batch *batch,
                  double seconds[4]) {
+    if (!optim) {
+        answer(net, batch, seconds);
+        return;
+    }
     fl_scope scope = fl_scope_begin();
     fl_optim_zero_grad(optim);
     const double start = now();
@@ -209,12 +223,13 @@ static void step(const settings *s, fl_nn_module *net, fl_optim *optim, const mo
 /* Most bytes of a step that starts without gradients, above parameters, state and batch. */
 static double memory_of(const settings *s, fl_nn_module *net, fl_optim *optim,
                         const model_batch *batch) {
-    fl_optim_zero_grad(optim);
+    if (optim) fl_optim_zero_grad(optim);
     fl_mem_manager *m = manager_of(batch);
     fl_mem_stats_reset_peak(m);
     const int64_t before = fl_mem_stats_of(m).in_use;
     fl_scope scope = fl_scope_begin();
-    fl_backward(loss_of(s, net, batch));
+    if (optim) fl_backward(loss_of(s, net, batch));
+    else fl_nn_forward(net, fv_const(batch->t[0]));
     fl_scope_end(&scope);
     return (double)(fl_mem_stats_of(m).peak_in_use - before);
 }
@@ -245,22 +260,46 @@ static void profile(const settings *s, fl_nn_module *net, fl_optim *optim, const
     bench_line("profile_cost_min", 100 * (on[0] / off[0] - 1), "%", "of minima");
 }
 
-static void train(const settings *s, fl_nn_module *net, const model_batch *batch, figures *f) {
-    double part[4];
-    fl_optim *optim = fl_optim_sgd(fl_nn_parameters(net), .lr = 1e-4, .momentum = 0.9);
-    if (s->pure && !fl_optim_use_masters(optim)) exit(1);
-    for (int i = 0; i < s->warmup; i++) step(s, net, optim, batch, part);
-    conversions = 0;
-    for (int i = 0; i < s->iterations; i++) {
+static void measure(const settings *s, fl_nn_module *net, const model_batch *batch, figures *f) {
+    double part[4] = {0};
+    fl_optim *optim =
+        s->inference ? NULL : fl_optim_sgd(fl_nn_parameters(net), .lr = 1e-4, .momentum = 0.9);
+    if (s->pure && optim && !fl_optim_use_masters(optim)) exit(1);
+    for (int i = -s->warmup; i < s->iterations; i++) {
+        if (i == 0) conversions = 0;
         forward_flop = 0;
         step(s, net, optim, batch, part);
-        for (int k = 0; k < 4; k++) f->seconds[k][i] = part[k];
+        if (i == -s->warmup) f->first = part[0];
+        for (int k = 0; i >= 0 && k < 4; k++) f->seconds[k][i] = part[k];
     }
-    f->flop = 3 * forward_flop;
+    f->flop = (optim ? 3 : 1) * forward_flop;
     f->conversions = conversions / s->iterations;
     f->memory = memory_of(s, net, optim, batch);
     if (s->profile) profile(s, net, optim, batch);
     fl_optim_free(optim);
+}
+
+/* Statistics of batch norms as if they had learnt some. */
+static bool give_statistics(fl_nn_module *m, const char *prefix, void *user) {
+    (void)prefix, (void)user;
+    for (int64_t i = 0; i < m->n_buffer; i++) {
+        fl_tensor *t = m->buffer[i].tensor;
+        const bool var = !strcmp(m->buffer[i].name, "running_var");
+        if (!var && strcmp(m->buffer[i].name, "running_mean")) continue;
+        fl_tensor *numbers = model_numbers(m->buffer[i].name, fl_shape_of(t));
+        if (!fl_assign(t, fl_add(fl_mul(numbers, fl_num(0.1)), fl_num(var)))) return false;
+    }
+    return true;
+}
+
+static bool save(const settings *s, fl_nn_module *net, const model_batch *batch) {
+    fl_nn_state state = {0};
+    fl_tensor *output = fv_value(fl_nn_forward(net, fv_const(batch->t[0])));
+    const bool ok = fl_nn_state_add_module(&state, "", net) &&
+                    fl_nn_state_add(&state, "", "input", batch->t[0]) &&
+                    fl_nn_state_add(&state, "", "output", output) && fl_nn_state_save(&state, s->save, NULL, 0);
+    fl_nn_state_free(&state);
+    return ok;
 }
 
 static void print_line(const settings *s, figures *f, double peak) {
@@ -271,13 +310,13 @@ static void print_line(const settings *s, figures *f, double peak) {
     const double rate = f->flop / median[0] * 1e-9;
     const char *commit = getenv("COMMIT");
     printf(
-        "%s\tfl/%s\t%lld\t%s\t%s\t%d\ttrain\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%.4g\t%.3g\t%.0f\t%lld"
-        "\t%s\t%.5g\t%lld\n",
+        "%s\tfl/%s\t%lld\t%s\t%s\t%d\t%s\t%.6g\t%.6g\t%.6g\t%.6g\t%.6g\t%.4g\t%.3g\t%.0f\t%lld"
+        "\t%s\t%.5g\t%lld\t%.6g\t-\n",
         s->m->name, s->nchw ? "nchw" : "channels-last", (long long)s->preset.batch, s->device,
-        s->dtype_name, s->threads, median[0], f->seconds[0][0], median[1], median[2],
-        median[3], rate, peak > 0 ? 100 * rate / peak : 0.0,
+        s->dtype_name, s->threads, s->inference ? "inference" : "train", median[0], f->seconds[0][0],
+        median[1], median[2], median[3], rate, peak > 0 ? 100 * rate / peak : 0.0,
         f->memory, (long long)usage.ru_maxrss * 1024, commit ? commit : "-", f->flop * 1e-9,
-        (long long)f->conversions);
+        (long long)f->conversions, f->first);
 }
 
 /* What a program that asks for layout conversions gets: an image batch in the network's layout. */
@@ -306,11 +345,15 @@ static int run(const settings *s) {
                 (long long)fl_nn_count(net), (long long)s->m->parameters);
         return 1;
     }
+    if (s->inference && !fl_nn_each(net, give_statistics, NULL)) return 1;
+    fl_nn_train(net, !s->inference);
+    fl_no_grad(s->inference);
     lay_out(s, net, &batch);
+    if (s->save) return !save(s, net, &batch);
     if (s->loading && !load_from(s)) return fprintf(stderr, "skipped: %s\n", fl_error()), 1;
     count_in(net);
     count_conversions();
-    train(s, net, &batch, &f);
+    measure(s, net, &batch, &f);
     print_line(s, &f, on_device(s) ? 0 : fmax(peak_before, peak_fma(s->threads)));
     fl_data_free(loading.set);
     fl_nn_free(net);
@@ -341,7 +384,7 @@ static bool number_option(char **argv, int *i, const char *name, int64_t *value)
 }
 
 static bool read_arguments(settings *s, int argc, char **argv) {
-    const char *preset = "cpu", *dtype = "f32";
+    const char *preset = "cpu", *dtype = "f32", *mode = "train";
     int64_t batch = 0, size = 0, threads = fl_threads(), warmup = 2, iterations = 5;
     bool plain = false;
     for (int i = 2; i < argc; i++) {
@@ -353,6 +396,10 @@ static bool read_arguments(settings *s, int argc, char **argv) {
             s->device = argv[++i];
         else if (!strcmp(argv[i], "--loading") && argv[i + 1])
             s->loading = argv[++i];
+        else if (!strcmp(argv[i], "--mode") && argv[i + 1])
+            mode = argv[++i];
+        else if (!strcmp(argv[i], "--save") && argv[i + 1])
+            s->save = argv[++i];
         else if (!strcmp(argv[i], "--nchw"))
             s->nchw = true;
         else if (!strcmp(argv[i], "--plain"))
@@ -372,7 +419,9 @@ static bool read_arguments(settings *s, int argc, char **argv) {
     const model_preset *p = s->m ? model_preset_find(s->m, preset) : NULL;
     s->dtype_name = dtype;
     s->dtype = !strcmp(dtype, "tf32") ? FL_F32 : fl_dtype_named(dtype);
-    if (!p || iterations < 1 || iterations > 100) return false;
+    s->inference = !strcmp(mode, "inference");
+    if (!p || iterations < 1 || iterations > 100 || (!s->inference && (s->save || strcmp(mode, "train"))))
+        return false;
     if (s->dtype != FL_F32 && s->dtype != FL_BF16) return false;
     s->pure = s->dtype == FL_BF16 && (s->pure || on_device(s));
     if (s->loading && s->m->batch != model_images) return false;
@@ -393,7 +442,7 @@ int main(int argc, char **argv) {
     if (read_arguments(&s, argc, argv)) return run(&s);
     fprintf(stderr, "usage: model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N]"
                     " [--iterations N] [--dtype f32] [--device cpu] [--nchw] [--plain] [--pure] [--profile] "
-                    "[--loading DIR] | --list "
+                    "[--loading DIR] [--mode train|inference] [--save FILE] | --list "
                     "| --columns\n");
     return 2;
 }

@@ -78,7 +78,11 @@ def arguments(description, models, variant="eager"):
     p.add_argument("--loading", default="", help="a folder of classes: its images through a DataLoader of two workers")
     p.add_argument("--warmup", type=int, default=2, help="iterations before the clock starts")
     p.add_argument("--iterations", type=int, default=5)
+    p.add_argument("--mode", default="train", choices=["train", "inference"])
+    p.add_argument("--weights", default="", help="for inference: what our model wrote by --save")
+    p.add_argument("--export", default="", help="write the network in evaluation mode as ONNX here, and stop")
     p.add_argument("--peak", type=float, default=0, help="FMA peak in GFLOP/s, for the column in per cent")
+    p.add_argument("--gflop", type=float, default=0, help="of an iteration, for a framework that cannot tell")
     a = p.parse_args()
     if a.preset not in PRESETS[a.model]:
         sys.exit(f"{a.model} has no preset {a.preset}")
@@ -117,18 +121,17 @@ def max_rss():
 
 
 def measure(a, iteration):
-    """Medians (whole, forward, backward, step) and the minimum of the whole, in seconds.
+    """Seconds: the median and the minimum of the whole, medians of forward, backward and step, and the first.
 
     iteration() does one and returns the seconds of its forward, backward and step."""
-    for _ in range(a.warmup):
-        iteration()
     whole, parts = [], []
-    for _ in range(a.iterations):
+    for _ in range(a.warmup + a.iterations):
         start = time.perf_counter()
         parts.append(iteration())
         whole.append(time.perf_counter() - start)
+    first, whole, parts = whole[0], whole[a.warmup:], parts[a.warmup:]
     median = [statistics.median(p[i] for p in parts) for i in range(3)]
-    return [statistics.median(whole), min(whole)] + median
+    return [statistics.median(whole), min(whole)] + median + [first]
 
 
 def check_parameters(a, count):
@@ -138,11 +141,12 @@ def check_parameters(a, count):
         sys.exit(f"{a.model}: {count} parameters instead of {PARAMETERS[a.model]}")
 
 
-def line(a, framework, seconds, flops, memory, rss):
-    """flops are of one iteration; memory None where nothing can tell."""
+def line(a, framework, seconds, flops, memory, rss, difference=None):
+    """flops are of one iteration; memory, and difference from our result, None where nothing can tell."""
     rate = flops / seconds[0] * 1e-9
-    fields = [a.model, f"{framework}/{a.variant}", a.batch, a.device, a.dtype, a.threads, "train"]
-    fields += [f"{s:.6g}" for s in seconds]
+    fields = [a.model, f"{framework}/{a.variant}", a.batch, a.device, a.dtype, a.threads, a.mode]
+    fields += [f"{s:.6g}" for s in seconds[:5]]
     fields += [f"{rate:.4g}", f"{100 * rate / a.peak:.3g}" if a.peak else "-"]
-    fields += ["-" if memory is None else int(memory), rss, "-", f"{flops * 1e-9:.5g}", "-"]
+    fields += ["-" if memory is None else int(memory), rss, "-", f"{flops * 1e-9:.5g}", "-", f"{seconds[5]:.6g}"]
+    fields.append("-" if difference is None else f"{difference:.3g}")
     print("\t".join(str(f) for f in fields), flush=True)

@@ -111,7 +111,9 @@ def main(a):
     momentum, key = [jnp.zeros_like(v) for v in p], jax.random.key(0)
     dtype = jnp.bfloat16 if a.dtype == "bf16" else jnp.float32
     loss, gradient, step = make_step(model, ctc if a.model == "asr" else cross_entropy, dtype, counted)
+    begin = time.perf_counter()
     whole = step.lower(p, momentum, key, x, y).compile()
+    compiling = time.perf_counter() - begin
     memory = whole.memory_analysis()
 
     def iteration():
@@ -131,7 +133,7 @@ def main(a):
 
     seconds, rss = common.measure(a, iteration), common.max_rss()
     forward, both = timed(loss), timed(gradient)
-    seconds[2:] = [forward, both - forward, max(0.0, seconds[0] - both)]
+    seconds[2:] = [forward, both - forward, max(0.0, seconds[0] - both), compiling + seconds[5]]
     common.line(a, "jax-" + jax.__version__, seconds, 3 * counted[0], memory and memory.temp_size_in_bytes, rss)
 
 

@@ -118,7 +118,7 @@ def main(a):
 
     seconds, rss = common.measure(a, iteration), common.max_rss()
     parts = [statistics.median([timed(fn) for _ in range(1 + a.iterations)][1:]) for fn in (loss, gradient)]
-    seconds[2:] = [parts[0], parts[1] - parts[0], max(0.0, seconds[0] - parts[1])]
+    seconds[2:5] = [parts[0], parts[1] - parts[0], max(0.0, seconds[0] - parts[1])]
     common.line(a, "tensorflow-" + tf.__version__, seconds, 3 * flops[0], None, rss)
 
 

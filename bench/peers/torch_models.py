@@ -18,6 +18,7 @@ import tempfile
 import time
 
 import common
+import weights
 
 ARGS = common.arguments(__doc__.split("\n")[0], list(common.PRESETS))
 
@@ -93,7 +94,7 @@ def conv_norm(cin, cout, k, stride=1):
 
 def sinusoid(steps, dim):
     angle = torch.arange(steps)[:, None] * torch.exp(torch.arange(0, dim, 2) * (-math.log(10000.0) / dim))
-    return torch.cat([angle.sin(), angle.cos()], 1)
+    return torch.stack([angle.sin(), angle.cos()], 2).flatten(1)
 
 
 # --- models ------------------------------------------------------------------------------------------------
@@ -540,10 +541,22 @@ def cuda_variants(a):
     return ["+".join(p for p in (r, layout, "fused", precise) if p) for precise in pure for r in runs] + ["eager"]
 
 
+def inference_variants(a):
+    layout = ["channels-last", ""] if a.model in VISION else [""]
+    runs = ["compile+freeze", "compile+freeze+max-autotune", "eager"] if NEW else ["eager"]
+    pure = ["pure", ""] if a.dtype == "bf16" else [""]
+    join = lambda *parts: "+".join(p for p in parts if p)
+    mkl = ["huge", "mkl512"] if NEW and common.has_mkl512() else []
+    memory = ([mkl] if mkl else []) + [["huge"], ["huge", "passive"], []]
+    return [join(r, c, p, *m) for m in memory for c in layout for p in pure for r in runs]
+
+
 def variants(a):
     """Best bets first; a benchmark may try the first few only."""
     if a.device == "cuda":
         return cuda_variants(a)
+    if a.mode == "inference":
+        return inference_variants(a)
     layout = ["channels-last", ""] if a.model in VISION else [""]
     pools = (["passive+mkl512"] if NEW and common.has_mkl512() else []) + ["passive"]
     pools += (["onepool"] if not NEW and os.path.isdir(common.ONE_POOL) else [])
@@ -557,7 +570,7 @@ def variants(a):
 
 def check_variant(a):
     known = {"eager", "channels-last", "huge", "passive", "onepool", "mkl512", "max-autotune",
-             "reduce-overhead", "pure"} | ({"compile", "fused"} if NEW else set())
+             "reduce-overhead", "pure"} | ({"compile", "fused", "freeze"} if NEW else set())
     for part in a.parts:
         if part not in known:
             sys.exit(f"torch {torch.__version__}: no variant {part}")
@@ -622,6 +635,45 @@ def loaded(a):
         yield from loader
 
 
+def infer(a, model):
+    """Answers in evaluation mode, by our weights and of our input where there is a file of them."""
+    model.eval().requires_grad_(False)
+    if a.weights:
+        weights.load(model, a.weights)
+        saved = weights.ends(a.weights)
+        x = torch.from_numpy(saved["input"])
+    else:
+        x = make_data(a, model)[0]
+    if a.export:
+        torch.onnx.export(model, (x,), a.export, dynamo=True, external_data=True, verbose=False)
+        return
+    if "pure" in a.parts:
+        model.to(torch.bfloat16)
+        x = move(x, a)
+    if "channels-last" in a.parts:
+        model, x = model.to(memory_format=torch.channels_last), channels_last(x)
+    if "freeze" in a.parts:
+        from torch._inductor import config
+        config.freezing = True
+    run = torch.compile(model, mode="max-autotune" if "max-autotune" in a.parts else None) \
+        if "compile" in a.parts else model
+    narrows = a.dtype == "bf16" and "pure" not in a.parts
+    amp = (lambda: torch.autocast(a.device, dtype=torch.bfloat16)) if narrows else contextlib.nullcontext
+    y = None
+
+    def iteration():
+        nonlocal y
+        start = clock(a)
+        with torch.no_grad(), amp():
+            y = run(x)
+        return clock(a) - start, 0, 0
+
+    seconds, rss = common.measure(a, iteration), common.max_rss()
+    difference = weights.difference(y.float().numpy(), saved["output"]) if a.weights else None
+    common.line(a, "torch-" + torch.__version__.split("+")[0], seconds, forward_flops(model, lambda: model(x)),
+                memory_of(a, iteration), rss, difference)
+
+
 def main(a):
     if a.list:
         print("\n".join(variants(a)))
@@ -631,14 +683,16 @@ def main(a):
     torch.manual_seed(0)
     if a.device == "cuda":
         set_up_cuda(a)
-    model = MAKERS[a.model](a.tiny).train()
+    model = MAKERS[a.model](a.tiny)
     common.check_parameters(a, sum(p.numel() for p in model.parameters()))
+    if a.mode == "inference":
+        return infer(a, model)
+    model.train()
     x, y, loss_of = make_data(a, model)
     if a.device == "cuda":
         model, x, y = model.to(a.device, torch.bfloat16 if "pure" in a.parts else None), move(x, a), move(y, a)
     if "channels-last" in a.parts:
         model, x = model.to(memory_format=torch.channels_last), channels_last(x)
-    flops = 3 * forward_flops(model, lambda: loss_of(model(x), y))
     optimizer = make_optimizer(model, "fused" in a.parts)
     mode = next((m for m in ("max-autotune", "reduce-overhead") if m in a.parts), None)
     run = compiled(model, mode) if "compile" in a.parts else model
@@ -664,6 +718,7 @@ def main(a):
 
     seconds, rss = common.measure(a, iteration), common.max_rss()
     memory = memory_of(a, iteration)
+    flops = 3 * forward_flops(model, lambda: loss_of(model(x), y))
     common.line(a, "torch-" + torch.__version__.split("+")[0], seconds, flops, memory, rss)
 
 
