@@ -422,6 +422,8 @@ struct fl_buffer {
     void *tag;                        /* the manager's own word */
     uint64_t last_use;                /* tick of the last map; pageable buffers only */
     /* private */
+    uint64_t frozen_;                 /* the version that was promised to stay, plus 1; 0: none */
+    struct fl__made *made_;           /* what was made of that */
     int refs_, pins_;                 /* pins_: mappings, -1: away, -2: being restored */
     int64_t slot_;                    /* the arena's number of the request */
     fl_buffer *next_;
@@ -457,6 +459,15 @@ FL_API void fl_buffer_drop(fl_buffer *b); /* NULL is fine */
    of the caching manager on the host, or one has several references, of which one may be lent out
    (fl_to_dlpack). Counts as a write into both. */
 FL_API bool fl_buffer_exchange(fl_buffer *a, fl_buffer *b);
+/* A promise that the bytes stay as they are, for pointers into them too: backends may keep what they make of
+   them, as packed weights, until b is freed or `on` is false, when nobody may be using b. A write that counts
+   as one (version) ends it. */
+FL_API bool fl_buffer_freeze(fl_buffer *b, bool on);
+FL_API bool fl_buffer_is_frozen(const fl_buffer *b);
+/* For backends, in any thread: what was made of a frozen b under that key, and stays b's, or NULL;  hands
+   `made` over to b, whether that succeeds or not. */
+FL_API fl_buffer *fl_buffer_made(const fl_buffer *b, const void *key, size_t size);
+FL_API bool fl_buffer_made_add(fl_buffer *b, const void *key, size_t size, fl_buffer *made);
 /* The bytes, resident and pinned until the matching unmap; NULL after fl_fail if they cannot be
    brought back. */
 FL_API void *fl_buffer_map(fl_buffer *b);
@@ -2451,11 +2462,62 @@ FL_API bool fl_buffer_exchange(fl_buffer *a, fl_buffer *b) {
     return true;
 }
 
+/* ---- frozen buffers ---- */
+
+typedef struct fl__made {
+    struct fl__made *next;
+    fl_buffer *buffer;
+    size_t size;
+    char key[];
+} fl__made;
+
+static FL__COLD void fl__made_drop(fl_buffer *b) {
+    for (fl__made *m = b->made_, *next; m; m = next) {
+        next = m->next;
+        fl_buffer_drop(m->buffer);
+        fl_heap_free(m);
+    }
+    b->made_ = NULL;
+}
+
+FL_API bool fl_buffer_is_frozen(const fl_buffer *b) {
+    return b && b->frozen_ == (uint64_t)b->version + 1;
+}
+
+FL_API bool fl_buffer_freeze(fl_buffer *b, bool on) {
+    if (!b) return fl_fail("fl_buffer_freeze: the buffer is NULL");
+    if (on && fl_buffer_is_frozen(b)) return true;
+    fl__made_drop(b);
+    b->frozen_ = on ? (uint64_t)b->version + 1 : 0;
+    return true;
+}
+
+FL_API fl_buffer *fl_buffer_made(const fl_buffer *b, const void *key, size_t size) {
+    if (!fl_buffer_is_frozen(b)) return NULL;
+    for (const fl__made *m = __atomic_load_n(&b->made_, __ATOMIC_ACQUIRE); m; m = m->next)
+        if (m->size == size && !memcmp(m->key, key, size)) return m->buffer;
+    return NULL;
+}
+
+/* Two threads may make the same: the older one is never found again. */
+FL_API bool fl_buffer_made_add(fl_buffer *b, const void *key, size_t size, fl_buffer *made) {
+    fl__made *m = fl_buffer_is_frozen(b) ? fl_heap_alloc(sizeof *m + size) : NULL;
+    if (!m) {
+        fl_buffer_drop(made);
+        return fl_error() ? false : fl_fail("fl_buffer_made_add: the buffer is not frozen");
+    }
+    m->buffer = made, m->size = size, m->next = __atomic_load_n(&b->made_, __ATOMIC_ACQUIRE);
+    memcpy(m->key, key, size);
+    while (!__atomic_compare_exchange_n(&b->made_, &m->next, m, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {}
+    return true;
+}
+
 FL_API void fl_buffer_drop(fl_buffer *b) {
     if (!b) return;
     if (__atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) != 1 &&
         __atomic_sub_fetch(&b->refs_, 1, __ATOMIC_ACQ_REL))
         return;
+    if (b->made_) fl__made_drop(b);
     /* A manager has seen it; it may be taking the bytes of a pageable one away. */
     bool held = b->pageable || b->ptr;
     if (held && fl__tracing()) fl__trace_add(FL__PUT, b, NULL);

@@ -14,8 +14,9 @@
               threads while steps run; a step's seconds have the waiting for its batch in them
      --nchw   images as they are; otherwise networks for images work channels-last
      --plain  without dropout and layer drop
-     --mode inference: forward alone, in evaluation mode, nothing recorded; statistics of batch norms by a formula
-     --save FILE  weights, input and result of such a pass (safetensors), for others to compute the same, and ends
+     --mode inference  forward alone, of frozen weights, nothing recorded; batch norms have statistics by a
+              formula
+     --save FILE  weights, input and result of such a pass (safetensors), for others to compute the same
      --profile  and the tables of fl_profile_begin, of as many steps more, and what it costs: CPU seconds of a
               step without and with it, in turns
 
@@ -36,14 +37,15 @@ typedef struct settings {
     model_preset preset;
     int threads, warmup, iterations;
     fl_dtype dtype; /* of products */
-    const char *device, *dtype_name, *loading, *save; /* loading: a folder of classes, save: a file, or NULL */
+    const char *device, *dtype_name, *loading, *save; /* a folder of classes, a file, or NULL */
     bool nchw, profile, pure, inference; /* pure: tensors are of dtype too */
 } settings;
 
 static const char columns[] =
     "model\tframework\tbatch\tdevice\tdtype\tthreads\tmode\tmedian_s\tmin_s\tforward_s\tbackward_"
     "s\t"
-    "step_s\tgflops\tpercent_of_fma\tmemory_bytes\trss_bytes\tcommit\tgflop\tlayout_conversions\tfirst_s\tdifference";
+    "step_s\tgflops\tpercent_of_fma\tmemory_bytes\trss_bytes\tcommit\tgflop\tlayout_conversions\tfirst_s\t"
+    "difference";
 
 /* ---- floating-point operations: each type of layer gets a forward that counts ---- */
 
@@ -297,7 +299,8 @@ static bool save(const settings *s, fl_nn_module *net, const model_batch *batch)
     fl_tensor *output = fv_value(fl_nn_forward(net, fv_const(batch->t[0])));
     const bool ok = fl_nn_state_add_module(&state, "", net) &&
                     fl_nn_state_add(&state, "", "input", batch->t[0]) &&
-                    fl_nn_state_add(&state, "", "output", output) && fl_nn_state_save(&state, s->save, NULL, 0);
+                    fl_nn_state_add(&state, "", "output", output) &&
+                    fl_nn_state_save(&state, s->save, NULL, 0);
     fl_nn_state_free(&state);
     return ok;
 }
@@ -346,9 +349,9 @@ static int run(const settings *s) {
         return 1;
     }
     if (s->inference && !fl_nn_each(net, give_statistics, NULL)) return 1;
-    fl_nn_train(net, !s->inference);
     fl_no_grad(s->inference);
     lay_out(s, net, &batch);
+    if (s->inference && !fl_nn_freeze(net, true)) return 1;
     if (s->save) return !save(s, net, &batch);
     if (s->loading && !load_from(s)) return fprintf(stderr, "skipped: %s\n", fl_error()), 1;
     count_in(net);

@@ -305,6 +305,10 @@ static void rows_of_memory(void) {
     FINE(fl_buffer_drop, (fl_buffer_drop(NULL), true));
     FINE(fl_buffer_unmap, (fl_buffer_unmap(NULL), true));
     FINE(fl_buffer_exchange, !fl_buffer_exchange(NULL, NULL));
+    NO_FILE(fl_buffer_freeze, (NULL, true), NULLS);
+    FINE(fl_buffer_is_frozen, !fl_buffer_is_frozen(NULL));
+    FINE(fl_buffer_made, !fl_buffer_made(NULL, "", 1));
+    NO_FILE(fl_buffer_made_add, (NULL, "", 1, NULL), "not frozen");
     ROW(QUIET, "fl_mem_arena", arena_in_arena(), "is an arena itself");
     NO_FILE(fl_mem_arena_begin, (fl_mem_native()), "not an arena");
     NO_FILE(fl_mem_arena_begin, (NULL), "not an arena");
@@ -1272,6 +1276,7 @@ static void rows_of_layers(void) {
     NO(fl_nn_cast, (o.net, FL_I64), "dtype i64");
     NO(fl_nn_store, (NULL, FL_BF16), NULLS);
     NO(fl_nn_store, (o.net, FL_F32), "dtype f32, not f16 or bf16");
+    NO(fl_nn_freeze, (NULL, true), NULLS);
     NO(fl_nn_to, (NULL, "cpu"), NULLS);
     NO(fl_nn_to, (o.net, NULL), NULLS);
     NO(fl_nn_to, (o.net, "moon"), "'moon'");

@@ -165,6 +165,63 @@ TEST(batch_norm_with_relu) {
     CHECK_NOTHING_LIVES();
 }
 
+/* In evaluation one pass where nothing is recorded, a composition where something is. */
+TEST(batch_norm_by_running_statistics) {
+    fl_nn_module *m = fl_nn_batch_norm2d(16, .relu = true);
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {4, 0};
+    fl_var *x = fv_const(fl_normal(FL_SHAPE(3, 16, 5, 5), 1, 2, FL_F32, &rng));
+    fl_var *add = fv_const(fl_normal(FL_SHAPE(3, 16, 5, 5), 0, 1, FL_F32, &rng));
+    for (int i = 0; i < 3; i++) fl_nn_forward(m, x); /* learns statistics */
+    fl_nn_train(m, false);
+    for (int last = 0; last < 2; last++) {
+        fl_var *in = last ? fv_channels_last(x) : x, *want[2], *y[2];
+        for (int quiet = 0; quiet < 2; quiet++) {
+            fl_var **to = quiet ? y : want;
+            fl_no_grad(quiet);
+            to[0] = fl_nn_forward(m, in);
+            to[1] = fl_nn_forward_vars(m, FL_VARS(in, add)).v[0];
+        }
+        fl_no_grad(false);
+        for (int i = 0; i < 2; i++) CHECK_NEAR(apart(fv_value(y[i]), fv_value(want[i])), 0, 1e-5);
+    }
+    fl_scope_end(&s);
+    fl_nn_free(m);
+    CHECK_NOTHING_LIVES();
+}
+
+/* Frozen weights are packed and transformed once; what is written to one ends that. */
+TEST(frozen_network) {
+    fl_rng rng = {5, 0};
+    fl_nn_module *net = fl_nn_sequential(
+        fl_nn_conv2d(32, 64, 3, .pad = 1, .rng = &rng), fl_nn_conv2d(64, 32, 5, .pad = 2, .rng = &rng),
+        fl_nn_conv2d(32, 300, 1, .rng = &rng), fl_nn_permute(FL_AXES(0, 2, 3, 1)),
+        fl_nn_linear(300, 1100, .act = FL_OP_relu, .rng = &rng), fl_nn_linear(1100, 70, .rng = &rng));
+    fl_scope s = fl_scope_begin();
+    fl_nn_channels_last(net);
+    fl_var *x = fv_const(fl_channels_last(fl_normal(FL_SHAPE(1, 32, 17, 18), 0, 1, FL_F32, &rng)));
+    fl_tensor *want = fv_value(fl_nn_forward(net, x)), *bound = fl_mul(fl_amax(fl_abs(want), FL_ALL_AXES),
+                                                                      fl_num(1e-4));
+    CHECK(fl_nn_freeze(net, true));
+    for (int i = 0; i < 2; i++) {
+        fl_tensor *y = fv_value(fl_nn_forward(net, x));
+        CHECK(apart(y, want) < item(bound));
+    }
+    fl_tensor *first = fv_value(fl_nn_forward(net, x)), *again = fv_value(fl_nn_forward(net, x));
+    CHECK_NEAR(apart(first, again), 0, 0);
+    for (int64_t i = 0; i < 6; i++) { /* weights of twice the size */
+        fl_var *w = fl_nn_param_at(net->child[i], 0);
+        if (w) CHECK(fl_assign(fv_value(w), fl_mul(fv_value(w), fl_num(2))));
+    }
+    want = fv_value(fl_nn_forward(net, x));
+    CHECK(fl_nn_freeze(net, true));
+    CHECK(apart(fv_value(fl_nn_forward(net, x)), want) < 32 * item(bound));
+    CHECK(fl_nn_freeze(net, false));
+    fl_scope_end(&s);
+    fl_nn_free(net);
+    CHECK_NOTHING_LIVES();
+}
+
 /* ---- channels-last ---- */
 
 static fl_nn_module *image_net(void) {

@@ -696,6 +696,27 @@ TEST(buffers_references) {
     CHECK_ERROR("fl_buffer_map");
 }
 
+TEST(buffers_frozen) {
+    fl_buffer *b = fl_buffer_new(100, NULL), *made = fl_buffer_new(200, NULL);
+    fl_buffer *other = fl_buffer_new(300, NULL);
+    CHECK(!fl_buffer_is_frozen(b) && fl_buffer_made(b, "one", 3) == NULL);
+    CHECK(fl_buffer_freeze(b, true) && fl_buffer_is_frozen(b));
+    CHECK(fl_buffer_made_add(b, "one", 3, made) && fl_buffer_made_add(b, "two", 3, other));
+    CHECK(fl_buffer_made(b, "one", 3) == made && fl_buffer_made(b, "two", 3) == other);
+    CHECK(!fl_buffer_made(b, "on", 2) && !fl_buffer_made(b, "six", 3));
+    CHECK(fl_buffer_freeze(b, true) && fl_buffer_made(b, "one", 3) == made);
+    b->version++; /* a write */
+    CHECK(!fl_buffer_is_frozen(b) && !fl_buffer_made(b, "one", 3));
+    CHECK(fl_buffer_freeze(b, true) && !fl_buffer_made(b, "one", 3)); /* of the values before */
+    CHECK_EQ_INT(fl_mem_live(), 1);
+    CHECK(fl_buffer_made_add(b, "one", 3, fl_buffer_new(10, NULL)));
+    CHECK(fl_buffer_freeze(b, false) && !fl_buffer_is_frozen(b));
+    CHECK_EQ_INT(fl_mem_live(), 1);
+    CHECK(fl_buffer_freeze(b, true) && fl_buffer_made_add(b, "one", 3, fl_buffer_new(10, NULL)));
+    fl_buffer_drop(b); /* and what was made of it */
+    CHECK_EQ_INT(fl_mem_live(), 0);
+}
+
 TEST(buffers_out_of_memory) {
     CHECK(fl_buffer_new(SIZE_MAX - 10, NULL) == NULL);
     CHECK_ERROR("fl_buffer_new: out of memory: asked for 18446744073709551605 bytes");

@@ -1,4 +1,4 @@
-/* convert.h - modules in another dtype, on another family of tensors */
+/* convert.h - modules in another dtype, on another family of tensors, frozen for inference */
 #ifndef FL_NN_CONVERT_H
 #define FL_NN_CONVERT_H
 #include "module.h"
@@ -19,6 +19,12 @@ FL_API bool fl_nn_to(fl_nn_module *m, const char *family);
    few rows of inputs wait for (fl_op_linear_stored); inputs, sums and all else stay as they are. They
    require no gradient any more. False after an error: nothing is changed. */
 FL_API bool fl_nn_store(fl_nn_module *m, fl_dtype dtype);
+/* For inference: evaluation mode, and a promise that the parameters stay as they are (fl_buffer_freeze):
+   what the backend packs or transforms them to is kept from the first call on: on the cpu as much memory
+   again for linear layers, up to four times for 3 x 3 convolutions. What writes to a parameter all the same,
+   as an optimizer or fl_nn_load, ends the promise for that one. Not on: what was kept is freed, the mode
+   stays. */
+FL_API bool fl_nn_freeze(fl_nn_module *m, bool on);
 
 #ifdef __cplusplus
 }
@@ -115,6 +121,21 @@ FL_API bool fl_nn_to(fl_nn_module *m, const char *family) {
     while (fl_backend_at(i) && strcmp(fl_backend_at(i)->name, family)) i++;
     if (!fl_backend_at(i)) return fl_refuse("fl_nn_to: there is no backend family '%s'", family);
     return fl__nn_convert(m, (fl__nn_changes){.family = family});
+}
+
+static bool fl__nn_freeze_own(fl_nn_module *m, const char *prefix, void *user) {
+    (void)prefix;
+    for (int64_t i = 0; i < m->n_param; i++) {
+        fl_buffer *b = fv_value(m->param[i].var)->buffer;
+        if (b && !fl_buffer_freeze(b, *(const bool *)user)) return false;
+    }
+    return true;
+}
+
+FL_API bool fl_nn_freeze(fl_nn_module *m, bool on) {
+    if (!fl_nn_given(m, "fl_nn_freeze", "the module")) return fl_raise();
+    if (on) fl_nn_train(m, false);
+    return fl_nn_each(m, fl__nn_freeze_own, &on);
 }
 
 #endif

@@ -679,16 +679,35 @@ static FL_T *FL_W(_batch_norm_joint)(FL_T *const *in, fl_batch_norm_args a, cons
 #endif
 }
 
-/* By the running statistics. */
-static FL_T *FL_W(_batch_norm_fixed)(FL_T *const *in, const fl_batch_norm_opts *o, double eps) {
-    int ndim = FL_VALUE(in[0])->ndim;
-    FL_T *mean = FL_W(_as_channels)(FL_OF(o->mean), ndim);
-    FL_T *var = FL_W(_as_channels)(FL_OF(o->var), ndim);
-    FL_T *scale = MUL(FL_W(rsqrt)(ADD(var, CONST(eps))), in[1]);
-    FL_T *x = FL_W(_widened)(in[0]), *y = x ? ADD(MUL(SUB(x, mean), scale), in[2]) : NULL;
-    if (!FL_VALUE(in[3])->weak) y = ADD(y, in[3]);
-    return o->relu ? FL_W(relu)(y) : y;
+/* By the running statistics: in one pass where nothing is recorded. */
+#ifdef FL_ON_TENSORS
+static fl_tensor *fl__batch_norm_fixed(fl_tensor *const *in, const fl_batch_norm_opts *o, double eps) {
+    const fl_batch_norm_args a = {.eps = eps, .relu = o->relu};
+    fl_shape shape = {in[0]->ndim, {1, in[0]->shape[1]}};
+    fl_tensor *stats[2] = {o->mean, o->var}, *y;
+    for (int i = 2; i < shape.ndim; i++) shape.dim[i] = 1;
+    for (int i = 0; i < 2; i++) {
+        stats[i] = fl_contiguous(fl_cast(stats[i], fl_dtype_wide(in[0]->dtype)));
+        if (!(stats[i] = fl_reshape(stats[i], shape))) return NULL;
+    }
+    return fl__run_batch_norm(in, a, stats, &y) ? y : NULL;
 }
+#else
+static fl_var *fv__batch_norm_fixed(fl_var *const *in, const fl_batch_norm_opts *o, double eps) {
+    if (!fl_grad_enabled()) {
+        fl_tensor *t[4];
+        for (int i = 0; i < 4; i++) t[i] = fv_value(in[i]);
+        return fv_const(fl__batch_norm_fixed(t, o, eps));
+    }
+    int ndim = fv_value(in[0])->ndim;
+    fl_var *mean = fv__as_channels(fv_const(o->mean), ndim);
+    fl_var *var = fv__as_channels(fv_const(o->var), ndim);
+    fl_var *scale = fv_mul(fv_rsqrt(fv_add(var, fv_num(eps))), in[1]);
+    fl_var *x = fv__widened(in[0]), *y = x ? fv_add(fv_mul(fv_sub(x, mean), scale), in[2]) : NULL;
+    if (!fv_value(in[3])->weak) y = fv_add(y, in[3]);
+    return o->relu ? fv_relu(y) : y;
+}
+#endif
 
 /* add: NULL, or what is added */
 static FL_T *FL_W(_batch_norm)(FL_T *x, FL_T *weight, FL_T *bias, FL_T *add, fl_batch_norm_opts o) {

@@ -21,6 +21,7 @@
 #include "gemm.h"
 #include "gemm_f64.h"
 #include "gemm_skinny.h"
+#include "kept.h"
 #include "scratch.h"
 #include "force.h"
 #include "product.h"

@@ -15,10 +15,12 @@
    seven to twelve times 2.5e-7. A NaN or an infinity reaches all results of its tile and of those
    beside it whose patches hold it, not only those whose windows do.
 
+   The kernels' transforms of frozen weights are kept (kept.h), at 4 times the weights' memory.
    Tiles go through in groups whose transforms stay in a cache. */
 #ifndef FL_CPU_CONV_WINOGRAD_H
 #define FL_CPU_CONV_WINOGRAD_H
 #include "conv_weight.h"
+#include "kept.h"
 
 /* Whether y, dx or dw can be computed this way: channels-last f32 in one group, stride 1. */
 FL_PRIVATE bool fl__winograd_can(const fl__conv *v);
@@ -61,6 +63,7 @@ typedef struct fl__winograd {
     int64_t chunk, at, all;             /* of o, in a weight gradient of depth, whose kernels are there at a
                                            time; where it begins; all of depth */
     bool few;                           /* channels */
+    bool ready;                         /* the kernels' transforms were kept */
     int64_t image_step, result_step;    /* between the elements of a patch */
     float *kernel, *image, *result, *zero, *part; /* part: of the weight gradient */
     fl__scratch scratch;
@@ -96,13 +99,19 @@ FL_PRIVATE bool fl__winograd_can(const fl__conv *v) {
            (!v->bias || v->bias->stride[0] == 1);
 }
 
+/* Whether the kernels are transformed once: of frozen weights, as they lie. */
+static bool fl__winograd_keeps(const fl__conv *v) {
+    return v->direction == FL__CONV_FORWARD && fl__conv_relayout_size(v) == 0 && fl__keeps(v->call->in[1]);
+}
+
 /* Measured: it pays from 32 channels on if the tiles do not stick out too far, and are many beside the
-   channels, whose kernels are transformed at each call. */
+   channels, whose kernels are transformed at each call unless they are kept. */
 FL_PRIVATE bool fl__winograd_pays(const fl__conv *v, int64_t least) {
     const fl__winograd p = fl__winograd_of(v);
     int64_t tiles = v->images * fl__ceil_div(p.rows, p.side) * fl__ceil_div(p.cols, p.side);
     bool waste = 10 * tiles * p.side * p.side > 16 * v->images * p.rows * p.cols;
-    return !waste && p.depth >= 32 && p.o >= 32 && tiles >= least && 8 * tiles >= fl__max(p.depth, p.o);
+    bool many = tiles >= least && 8 * tiles >= fl__max(p.depth, p.o);
+    return !waste && p.depth >= 32 && p.o >= 32 && (many || (fl__winograd_keeps(v) && 4 * tiles >= least));
 }
 
 /* >>kernels */
@@ -282,13 +291,14 @@ static void fl__winograd_plan(fl__winograd *p) {
     p->across = fl__ceil_div(p->cols, p->side);
     p->down = fl__ceil_div(p->rows, p->side);
     p->tiles = p->v->images * p->across * p->down;
-    p->few = p->depth + p->o <= FL__WINO_FEW;
+    p->few = p->depth + p->o <= FL__WINO_FEW && (sums || p->tiles > FL__WINO_FEW_TILES);
     int64_t least = !p->few ? FL__WINO_TILES : sums ? FL__WINO_FEW_SUMMED : FL__WINO_FEW_TILES;
     int64_t group = fl__max(least, FL__WINO_BYTES / (36 * p->v->size * (p->depth + p->o)));
     int64_t groups = fl__ceil_div(p->tiles, group), pair = 2 * p->v->ck->strip;
     p->group = fl__ceil_div(fl__ceil_div(p->tiles, groups), pair) * pair;
     const int64_t width = 2 * p->v->ks->lanes, cut = sums ? p->depth : p->o;
-    int64_t chunks = groups > 1 ? 1 : fl__ceil_div(36 * p->o * p->depth, FL__WINO_KERNELS);
+    const bool whole = groups > 1 || fl__winograd_keeps(p->v);
+    int64_t chunks = whole ? 1 : fl__ceil_div(36 * p->o * p->depth, FL__WINO_KERNELS);
     p->chunk = fl__ceil_div(fl__ceil_div(cut, chunks), width) * width;
     p->all = p->depth;
     p->image_step = p->group * (sums ? p->chunk : p->depth) + 16; /* not a multiple of a page */
@@ -320,7 +330,7 @@ static void fl__winograd_chunk(fl__winograd p, int64_t o) {
     p.o = fl__min(p.chunk, p.o - o);
     p.out.data += o * p.v->size;
     p.w.data += o * (p.flipped ? 1 : p.w.n) * p.v->size;
-    fl_parallel(p.o / (2 * lanes) * (p.depth / lanes), 4, fl__winograd_kernel_task, &p);
+    if (!p.ready) fl_parallel(p.o / (2 * lanes) * (p.depth / lanes), 4, fl__winograd_kernel_task, &p);
     if (p.few) fl_parallel(fl__ceil_div(p.tiles, p.group), 1, fl__winograd_group_task, &p);
     for (p.first = 0; p.first < p.tiles && !p.few; p.first += p.group) {
         p.count = fl__min(p.group, p.tiles - p.first);
@@ -336,17 +346,24 @@ static bool fl__winograd_forward(fl__winograd *p) {
     const int64_t lanes = p->v->ks->lanes, channels = fl__max(p->depth, p->o);
     const int64_t kernel = 36 * p->chunk * p->depth, group = 36 * (p->image_step + p->result_step);
     const int64_t workspace = fl__max(72 * lanes * lanes, p->o + (p->few ? group : 0));
-    const int64_t shared = kernel + (p->few ? 0 : group) + channels;
+    fl__kept kept;
+    const bool keeps = fl__winograd_keeps(p->v) && fl__kept_open(&kept, p->v->call->in[1], FL__KEPT_WINOGRAD,
+                                                                 p->v->ks, kernel * p->v->size);
+    const int64_t shared = (keeps ? 0 : kernel) + (p->few ? 0 : group) + channels;
     if (!fl__scratch_open(&p->scratch, INT32_MAX, workspace * p->v->size,
-                          (shared + fl__conv_relayout_size(p->v)) * p->v->size, p->v->op))
+                          (shared + fl__conv_relayout_size(p->v)) * p->v->size, p->v->op)) {
+        if (keeps) fl__kept_drop(&kept);
         return false;
-    p->kernel = (float *)(void *)p->scratch.shared;
-    p->zero = p->kernel + kernel;
+    }
+    p->zero = (float *)(void *)p->scratch.shared + (keeps ? 0 : kernel);
+    p->kernel = (float *)(void *)(keeps ? kept.data : p->scratch.shared);
+    p->ready = keeps && !kept.fresh;
     p->image = p->zero + channels;
     p->result = p->image + 36 * p->image_step;
     memset(p->zero, 0, (size_t)channels * sizeof *p->zero);
-    p->w = fl__conv_relayout(p->v, (char *)(p->kernel + shared));
+    p->w = fl__conv_relayout(p->v, p->scratch.shared + shared * p->v->size);
     for (int64_t o = 0; o < p->o; o += p->chunk) fl__winograd_chunk(*p, o);
+    if (keeps) fl__kept_close(&kept);
     fl__scratch_close(&p->scratch);
     return true;
 }

@@ -18,6 +18,7 @@
 #ifndef FL_CPU_MATMUL_H
 #define FL_CPU_MATMUL_H
 #include "gemm.h"
+#include "kept.h"
 #include "product.h"
 #include "scratch.h"
 
@@ -66,6 +67,7 @@ typedef struct fl__gemm {
     bool asks;        /* tiles ask for the next ones */
     int64_t tiles, height, taller; /* of rows: of height each, the first `taller` one more */
     const char *packed; /* A, the panel of a tile at row(t) * depth; NULL: read in place */
+    const char *kept;   /* B, packed long ago: the panels of this chunk; NULL: not */
     const fl__finish *finish; /* NULL: none */
 } fl__gemm;
 
@@ -80,6 +82,9 @@ typedef struct fl__matmul {
     bool swapped;      /* g computes C^T */
     fl__scratch scratch; /* panels of B for each task, and besides */
     char *packed;      /* A of the chunk, m * chunk elements per part */
+    bool keeps;        /* B is a frozen weight, whose panels are kept: `kept_chunk` bytes for each chunk */
+    fl__kept kept;
+    int64_t kept_chunk;
     char *parts;       /* C^T of each item, or the parts of C; NULL: straight into out */
 } fl__matmul;
 
@@ -226,6 +231,10 @@ static void fl__gemm_panels(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j
 static void fl__gemm_block(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0, int64_t j1,
                            char *panels) {
     const int64_t size = (int64_t)g->ks->size;
+    if (g->kept) {
+        fl__gemm_panels(g, t0, t1, j0, j1, g->kept + j0 * g->k * size, g->k, g->width, NULL);
+        return;
+    }
     for (int64_t j = j0, end; j < j1; j = end) {
         end = fl__min(j + g->group, j1);
         if (fl__gemm_in_place(g, (end - j) % g->width)) {
@@ -285,14 +294,15 @@ static void fl__gemm_set_place(fl__gemm *g, bool in_place) {
 static void fl__matmul_plan(fl__matmul *p) {
     fl__gemm *g = &p->g;
     bool small = fl__gemm_small(g);
+    p->keeps = !small && p->of->weight && g->csb != 1;
     bool stream = g->csb != 1 && g->m <= FL__MATMUL_FEW &&
                   g->n >= 2 * g->m; /* packing B would cost as much as the product */
     bool waste = 3 * fl__gemm_area(g, g->n, g->m) < 2 * fl__gemm_area(g, g->m, g->n);
-    p->swapped = !small && (stream || waste);
+    p->swapped = !small && !p->keeps && (stream || waste);
     if (p->swapped) fl__gemm_swap(g);
     bool tall = fl__gemm_tall(g);
     bool near = tall ? fl__max(g->m, g->n) <= 256 : g->n * g->k <= FL__MATMUL_NEAR;
-    bool in_place = small || stream || near;
+    bool in_place = small || (!p->keeps && (stream || near));
     fl__gemm_set_place(g, in_place);
     g->ldc = g->n;
     fl__gemm_set_group(g, g->k);
@@ -328,7 +338,7 @@ static void fl__matmul_cut(fl__matmul *p) {
     fl__gemm *g = &p->g;
     p->splits = 1;
     fl__matmul_aim(p, FL__MATMUL_TASKS);
-    if (fl__matmul_tasks(p) < FL__MATMUL_TASKS && g->k >= 4096 && !p->swapped)
+    if (fl__matmul_tasks(p) < FL__MATMUL_TASKS && g->k >= 4096 && !p->swapped && !p->keeps)
         p->splits = fl__min(FL__MATMUL_TASKS, g->k / 2048);
     p->split_k = fl__ceil_div(g->k, p->splits);
     p->splits = fl__ceil_div(g->k, p->split_k);
@@ -349,6 +359,7 @@ static fl__gemm fl__matmul_part(const fl__matmul *p, int64_t index) {
     g.b += (fl__product_offset(p->of, sb, item) + k0 * g.rsb) * size;
     g.k = fl__min(p->chunk, end - k0);
     g.add = p->at > 0;
+    if (p->keeps) g.kept = p->kept.data + p->at / p->chunk * p->kept_chunk;
     if (g.packed) g.packed = p->packed + index * g.m * p->chunk * size;
     g.c = (p->parts ? p->parts : p->of->out) + index * g.m * g.n * size;
     bool last = k0 + g.k == end;
@@ -481,7 +492,7 @@ static void fl__gemm_begin(fl__gemm *g, const fl__product *of) {
     g->b = of->b, g->rsb = of->rsb, g->csb = of->csb;
     g->c = of->out, g->ldc = of->n;
     g->add = g->asks = false, g->tight = of->tight;
-    g->packed = NULL, g->finish = NULL;
+    g->packed = g->kept = NULL, g->finish = NULL;
 }
 
 /* Computes a small product without cutting it: one or two rows by a transposed B as dots, else in tiles, where
@@ -503,6 +514,25 @@ static bool fl__matmul_at_once(const fl__product *of) {
     g.group = g.width;
     fl__gemm_block(&g, 0, g.tiles, 0, g.n, panel);
     return true;
+}
+
+/* Task: some panels of B of the chunk. */
+static void fl__matmul_keep_task(void *arg, int64_t begin, int64_t end) {
+    const fl__gemm g = fl__matmul_part(arg, 0);
+    const int64_t depth = g.k * (int64_t)g.ks->size;
+    for (int64_t j = begin * g.width; j < end * g.width; j += g.width)
+        fl__gemm_pack_b(&g, j, fl__min(j + g.width, g.n), (char *)(uintptr_t)g.kept + j * depth);
+}
+
+/* Finds the panels of a frozen B, or packs all of them. */
+static void fl__matmul_keep(fl__matmul *p) {
+    const fl__gemm *g = &p->g;
+    const int64_t panels = fl__ceil_div(g->n, g->width);
+    p->kept_chunk = panels * g->width * p->chunk * (int64_t)g->ks->size;
+    p->keeps = fl__kept_open(&p->kept, p->of->weight, FL__KEPT_PRODUCT, g->ks,
+                             fl__ceil_div(g->k, p->chunk) * p->kept_chunk);
+    for (p->at = 0; p->keeps && p->kept.fresh && p->at < g->k; p->at += p->chunk)
+        fl_parallel(panels, FL__MATMUL_GROUP, fl__matmul_keep_task, p);
 }
 
 /* All chunks of a product that is cut. */
@@ -527,15 +557,18 @@ static bool fl__matmul_float(fl__product *of) {
         return true;
     }
     fl__matmul_plan(p);
-    const bool in_place = fl__gemm_in_place(g, g->n % g->width);
     fl__matmul_cut(p);
+    if (p->keeps) fl__matmul_keep(p);
+    const bool in_place = p->keeps || fl__gemm_in_place(g, g->n % g->width);
     int64_t pack = g->packed ? p->of->items * p->splits * g->m * p->chunk : 0;
     int64_t parts = p->swapped || p->splits > 1 ? p->of->items * p->splits * g->m * g->n : 0;
     if (pack + parts > 0 || !in_place) {
         const int64_t most = fl__ceil_div(fl__min(g->n, p->block_columns), g->width) * g->width;
         const int64_t panels = in_place ? 0 : fl__min(g->group, most) * p->chunk * size;
-        if (!fl__scratch_open(&p->scratch, fl__matmul_tasks(p), panels, (pack + parts) * size, "matmul"))
+        if (!fl__scratch_open(&p->scratch, fl__matmul_tasks(p), panels, (pack + parts) * size, "matmul")) {
+            if (p->keeps) fl__kept_close(&p->kept);
             return false;
+        }
         p->packed = p->scratch.shared;
         p->parts = parts ? p->scratch.shared + pack * size : NULL;
     }
@@ -543,6 +576,7 @@ static bool fl__matmul_float(fl__product *of) {
     of->summed = of->sums && once;
     if (of->summed) memset(of->sums, 0, (size_t)(g->m * size));
     fl__matmul_run(p);
+    if (p->keeps) fl__kept_close(&p->kept);
     if (p->splits > 1) {
         fl_parallel(p->of->items * g->m * g->n, 1 << 14, fl__matmul_sum, p);
         fl__product_finish(p->of, g->m);

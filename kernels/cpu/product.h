@@ -28,6 +28,7 @@ typedef struct fl__product {
     int ndim;  /* of the batch */
     const int64_t *shape, *a_stride, *b_stride;
     bool tight; /* of an operand: nothing behind its end is read */
+    const fl_tensor *weight; /* B of a linear layer, where it is frozen */
     bool finishes;
     fl__finish finish; /* if `finishes`; of one item */
     char *sums; /* NULL, or where the sums of A's rows go, if the way the product takes has them at hand: */
@@ -115,6 +116,7 @@ FL_PRIVATE bool fl__product_of(fl__product *p, const fl_call *c) {
     p->shape = y->shape, p->a_stride = a->stride, p->b_stride = b->stride;
     p->tight = a->buffer->tight || b->buffer->tight;
     p->sums = NULL, p->summed = false;
+    p->weight = linear && fl_buffer_is_frozen(b->buffer) ? b : NULL;
     p->finish = (fl__finish){.size = fl_dtype_size(wide), .n = p->n, .bias = bias ? fl_data(bias) : NULL};
     if (bias) p->finish.add = fl__formula_loop(FL_OP_add, wide);
     if (act != FL_OP_NONE) p->finish.act = fl__formula_loop(act, wide);
