@@ -190,7 +190,7 @@ TEST(batch_norm_by_running_statistics) {
     CHECK_NOTHING_LIVES();
 }
 
-/* Frozen weights are packed and transformed once; what is written to one ends that. */
+/* Frozen weights are packed and transformed once, for inputs of any size; what is written to one ends that. */
 TEST(frozen_network) {
     fl_rng rng = {5, 0};
     fl_nn_module *net = fl_nn_sequential(
@@ -202,6 +202,8 @@ TEST(frozen_network) {
     fl_var *x = fv_const(fl_channels_last(fl_normal(FL_SHAPE(1, 32, 17, 18), 0, 1, FL_F32, &rng)));
     fl_tensor *want = fv_value(fl_nn_forward(net, x)), *bound = fl_mul(fl_amax(fl_abs(want), FL_ALL_AXES),
                                                                       fl_num(1e-4));
+    fl_var *other = fv_const(fl_channels_last(fl_normal(FL_SHAPE(5, 32, 29, 31), 0, 1, FL_F32, &rng)));
+    fl_tensor *others = fv_value(fl_nn_forward(net, other));
     CHECK(fl_nn_freeze(net, true));
     for (int i = 0; i < 2; i++) {
         fl_tensor *y = fv_value(fl_nn_forward(net, x));
@@ -209,6 +211,7 @@ TEST(frozen_network) {
     }
     fl_tensor *first = fv_value(fl_nn_forward(net, x)), *again = fv_value(fl_nn_forward(net, x));
     CHECK_NEAR(apart(first, again), 0, 0);
+    CHECK(apart(fv_value(fl_nn_forward(net, other)), others) < item(bound));
     for (int64_t i = 0; i < 6; i++) { /* weights of twice the size */
         fl_var *w = fl_nn_param_at(net->child[i], 0);
         if (w) CHECK(fl_assign(fv_value(w), fl_mul(fv_value(w), fl_num(2))));
