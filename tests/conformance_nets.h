@@ -517,6 +517,24 @@ static void embedding_case(fl_dtype d, layout l, bool bag, bool mean) {
     case_end(agrees(y, &want, bag ? (tolerance){1, 2, 0} : EXACT, scale, false));
 }
 
+/* Of 200 rows of a table of 30, most of which are read several times: halves are summed in f32. */
+static void embedding_grad_case(fl_dtype d, layout l, int64_t width) {
+    if (!case_begin("embedding_grad", d, l, "%d", (int)width)) return;
+    operand dy = make_operand(FL_SHAPE(200, width), d, l, TAME);
+    fl_var *w = fv_param(fl_zeros(FL_SHAPE(30, width), d));
+    int64_t at[200];
+    for (int i = 0; i < 200; i++) at[i] = random_below(29);
+    array want = new_array(FL_SHAPE(30, width), d);
+    double *scale = take((size_t)want.n * 8);
+    for (int64_t k = 0; k < 200 * width; k++) {
+        const int64_t to = at[k / width] * width + k % width;
+        want.f[to] += dy.a.f[k], scale[to] += fabs(dy.a.f[k]);
+    }
+    fl_var *y = fv_embedding(fl_from_host(at, FL_SHAPE(200), FL_I64), w, -1);
+    case_end(fl_backward(y, .grad = dy.t) &&
+             agrees(fv_grad(w), &want, (tolerance){1, rounding(l, 200), 0}, scale, false));
+}
+
 /* >>losses of two operands, element by element */
 
 static double r_mse(double x, double y) { return (x - y) * (x - y); }
@@ -627,6 +645,8 @@ static void layers_group(void) {
         expect_row(name, FLOATS, UNWEAK, 0, 0);
         snprintf(row_of(name)->tolerance, 64, "4 ulp + 32 eps of sum |terms|");
     }
+    expect_row("embedding_grad", FLOATS, UNWEAK & ~(1u << CHANNELS_LAST), 0, 0);
+    snprintf(row_of("embedding_grad")->tolerance, 64, "1 ulp + 18 eps of sum |dy|");
     for (int i = 0; i < 6 + LOSSES; i++) {
         const char *name = i < 6 ? names[i] : loss_refs[i - 6].name;
         bool flat = i > 1 && i < 6;
@@ -651,6 +671,7 @@ static void layers_group(void) {
                         loss_case(n, d, (layout)l, of_losses[i]);
             }
             if (l == CHANNELS_LAST) continue;
+            for (int i = 0; i < 3; i++) embedding_grad_case(d, (layout)l, i == 0 ? 9 : i == 1 ? 3 : 70);
             for (int i = 0; i < 4; i++) {
                 cell_case(d, (layout)l, i & 1);
                 embedding_case(d, (layout)l, i & 1, i == 3);

@@ -5,6 +5,7 @@
 #ifndef FL_CPU_INDEX_H
 #define FL_CPU_INDEX_H
 #include "common.h"
+#include "scratch.h"
 #endif
 
 #if defined(FL_IMPL_ONLY_CPU_INDEX) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
@@ -185,40 +186,63 @@ static int64_t fl__scatter_grain(const fl__indexing *s) {
     return enough > line ? enough : line;
 }
 
-/* Whole rows added to whole rows. A task has a range of the rows of y, finds theirs in the index
-   and adds them in order. */
+/* Whole rows added to whole rows, in order: first[to] is the first row of src that goes to row `to` of y,
+   next[i] the one after row i; -1: none. Halves are summed in f32, and rounded once. */
 typedef struct fl__row_adds {
-    fl__loop add;
+    fl__loop add, widen, narrow; /* the last two of halves, else NULL */
     char *y;
-    const char *src, *index;
-    int64_t n, index_step, elements, bytes; /* rows of src; of a row */
+    const char *src;
+    int64_t elements, bytes; /* of a row */
+    int64_t *first, *next;
+    fl__scratch scratch; /* two rows of halves in f32 */
 } fl__row_adds;
 
 static void fl__row_adds_task(void *arg, int64_t begin, int64_t end) {
     const fl__row_adds *r = arg;
-    for (int64_t i = 0; i < r->n; i++) {
-        const int64_t to = fl__index_at(r->index + i * r->index_step);
-        if (to < begin || to >= end) continue;
-        char *y = r->y + to * r->bytes;
-        r->add((void *[]){y, y, (void *)(uintptr_t)(r->src + i * r->bytes)}, r->elements, NULL);
+    char *wide = r->widen ? fl__scratch_take(&r->scratch) : NULL, *other = wide + 4 * r->elements;
+    for (int64_t to = begin; to < end; to++) {
+        char *y = r->y + to * r->bytes, *sum = wide ? wide : y;
+        if (r->first[to] < 0) continue;
+        if (wide) r->widen((void *[]){sum, y}, r->elements, NULL);
+        for (int64_t i = r->first[to]; i >= 0; i = r->next[i]) {
+            void *from = (char *)(uintptr_t)r->src + i * r->bytes;
+            if (wide) r->widen((void *[]){other, from}, r->elements, NULL), from = other;
+            r->add((void *[]){sum, sum, from}, r->elements, NULL);
+        }
+        if (wide) r->narrow((void *[]){y, sum}, r->elements, NULL);
     }
+    if (wide) fl__scratch_give_back(&r->scratch, wide);
 }
 
-/* Tries it; false where it does not apply: one axis, the outermost, of dense tensors with an index
-   that is the same all along a row. */
-static bool fl__add_rows(const fl_tensor *y, const fl_tensor *index, const fl_tensor *src, int axis) {
-    if (axis != 0 || !fl_is_contiguous(y) || !fl_is_contiguous(src)) return false;
+/* Does it apply? One axis, the outermost, of dense tensors with an index that is the same along a row. */
+static bool fl__adds_rows(const fl_call *c, int axis) {
+    const fl_tensor *y = c->out[0], *index = c->in[1], *src = c->in[2];
+    const bool halves = y->dtype == FL_F16 || y->dtype == FL_BF16, dense = fl_is_contiguous(y);
+    if (c->op != FL_OP_scatter_add || axis != 0 || !dense || !fl_is_contiguous(src)) return false;
     for (int i = 1; i < index->ndim; i++)
         if (index->shape[i] != y->shape[i] || (index->shape[i] > 1 && index->stride[i])) return false;
-    const int64_t size = (int64_t)fl_dtype_size(y->dtype), elements = fl_numel(src) / src->shape[0];
-    fl__row_adds r = {.y = fl_data(y), .src = fl_data(src), .index = fl_data(index),
-                      .n = src->shape[0], .index_step = index->stride[0] * 8,
-                      .elements = elements, .bytes = elements * size};
-    if (y->dtype != FL_B8) r.add = fl__formula_loop(FL_OP_add, y->dtype);
-    /* finding rows costs as much as adding one element of each */
-    int64_t tasks = fl__min(fl__min(64, elements / 4), fl__ceil_div(fl_numel(src), 4 * FL__GRAIN));
-    if (!r.add || elements < 8) return false;
-    fl_parallel(y->shape[0], fl__ceil_div(y->shape[0], tasks), fl__row_adds_task, &r);
+    return (halves || (y->dtype != FL_B8 && !fl_is_narrow(y))) && fl_numel(src) >= 8 * src->shape[0];
+}
+
+static bool fl__add_rows(const fl_call *c) {
+    const fl_tensor *y = c->out[0], *index = c->in[1], *src = c->in[2];
+    const int64_t rows = y->shape[0], n = src->shape[0], elements = fl_numel(src) / n;
+    const fl_dtype wide = fl_dtype_wide(y->dtype);
+    fl__row_adds r = {.add = fl__formula_loop(FL_OP_add, wide), .y = fl_data(y), .src = fl_data(src),
+                      .elements = elements, .bytes = elements * (int64_t)fl_dtype_size(y->dtype)};
+    if (wide != y->dtype) r.widen = fl__cast_loop(y->dtype, wide), r.narrow = fl__cast_loop(wide, y->dtype);
+    const int64_t tasks = fl__min(64, fl__ceil_div(fl_numel(src), 4 * FL__GRAIN));
+    if (!fl__scratch_open(&r.scratch, tasks, r.widen ? 8 * elements : 0, (rows + n) * 8, "scatter_add"))
+        return false;
+    r.first = (int64_t *)(void *)r.scratch.shared, r.next = r.first + rows;
+    for (int64_t to = 0; to < rows; to++) r.first[to] = -1;
+    for (int64_t i = n; i-- > 0;) {
+        const int64_t to = fl__index_at((char *)fl_data(index) + i * index->stride[0] * 8);
+        r.next[i] = r.first[to];
+        r.first[to] = i;
+    }
+    fl_parallel(rows, fl__ceil_div(rows, tasks), fl__row_adds_task, &r);
+    fl__scratch_close(&r.scratch);
     return true;
 }
 
@@ -227,12 +251,14 @@ static bool fl__scatter(const fl_backend *self, const fl_call *c, fl__scatter_ro
     int axis = ((const fl_axis_args *)c->args)->axis;
     fl_tensor *y = c->out[0];
     fl__indexing s = {.scatter = row};
-    if (!row) return fl__no_kernel(c, y->dtype);
+    const bool by_rows = fl__adds_rows(c, axis);
+    if (c->op == FL_OP_scatter_add && fl_is_narrow(y) && !by_rows) return fl__call_widen(c);
+    if (!row && !by_rows) return fl__no_kernel(c, y->dtype);
     const fl_call copy = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {y}, .in = {c->in[0]}};
     if (!fl__check_index(c, index, axis, x->shape[axis]) || !fl__cpu_copy(self, &copy))
         return false;
     if (fl_numel(src) == 0) return true;
-    if (c->op == FL_OP_scatter_add && fl__add_rows(y, index, src, axis)) return true;
+    if (by_rows) return fl__add_rows(c);
     fl__indexing_init(&s, y, index, src, axis, true);
     fl_parallel(fl_numel(src) / s.length, fl__scatter_grain(&s), fl__scatter_task, &s);
     return true;
