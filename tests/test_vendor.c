@@ -83,6 +83,21 @@ TEST(products_are_one_call_of_the_library_where_it_can_read_them) {
     CHECK_EQ_INT(counted("mock_mistakes"), 0);
 }
 
+/* The sums for the bias come with the product for the weight. */
+TEST(gradients_of_a_linear_layer_are_two_calls) {
+    NEEDS_MOCK;
+    fl_var *x = fv_param(whole(FL_SHAPE(6, 8), 2)), *w = fv_param(whole(FL_SHAPE(4, 8), 3));
+    fl_var *b = fv_param(whole(FL_SHAPE(4), 1)), *y = fv_linear(x, w, b);
+    fl_tensor *dy = whole(FL_SHAPE(6, 4), 5), *want = fl_sum(fl_to(dy, "cpu"), FL_AXES(0));
+    const int before = counted("mock_products");
+    CHECK(fl_backward(y, .grad = dy));
+    CHECK_EQ_INT(counted("mock_products") - before, 2);
+    CHECK(same_as_cpu(fv_grad(x), dy, fv_value(w)));
+    CHECK(same_as_cpu(fv_grad(w), fl_transpose(dy, 0, 1), fv_value(x)));
+    CHECK(fl_item(fl_all(fl_eq(fl_to(fv_grad(b), "cpu"), want), FL_ALL_AXES)) == 1);
+    CHECK_EQ_INT(counted("mock_mistakes"), 0);
+}
+
 TEST(a_shape_is_asked_for_once) {
     NEEDS_MOCK;
     fl_tensor *a = whole(FL_SHAPE(5, 8), 2), *b = whole(FL_SHAPE(8, 6), 3);

@@ -491,7 +491,7 @@ static bool fl__cuda_shares_index(const fl_call *c, int axis) {
 static bool fl__cuda_scatter_rows(const fl_call *c, const flk_lines *l) {
     fl_buffer *work = fl__cuda_scratch(c, (size_t)l->length * 4 * sizeof(int64_t));
     if (!work) return false;
-    const bool ok = fl__cuda_started(c, flk_scatter_rows(l, (int)c->out[0]->dtype, work->ptr));
+    const bool ok = fl__cuda_started(c, flk_scatter_rows(l, (int)fl_dtype_wide(c->out[0]->dtype), work->ptr));
     fl_buffer_drop(work);
     return ok;
 }
@@ -501,6 +501,8 @@ FL__CUDA_SLOT(fl__cuda_scatter) {
     fl_tensor *y = c->out[0];
     flk_lines l;
     flk_pass p;
+    const bool shares = fl__cuda_shares_index(c, axis);
+    if (c->op == FL_OP_scatter_add && fl_is_narrow(y) && !shares) return fl__call_widen(c);
     if (!fl_out_make(y)) return false;
     fl__cuda_pass(&p, c->op, 2, (fl_tensor *[]){y, c->in[0]}, 0, -1, false);
     if (!(y->buffer == c->in[0]->buffer && y->offset == c->in[0]->offset) &&
@@ -508,7 +510,7 @@ FL__CUDA_SLOT(fl__cuda_scatter) {
         return false;
     fl__cuda_lines(&l, c->op, 3, (fl_tensor *[]){y, c->in[1], c->in[2]}, 1, axis);
     l.size = y->shape[axis];
-    if (fl__cuda_shares_index(c, axis)) return fl__cuda_scatter_rows(c, &l);
+    if (shares) return fl__cuda_scatter_rows(c, &l);
     const int kind = c->op == FL_OP_scatter_add ? FLK_SCATTER_ADD : FLK_SCATTER;
     return fl__cuda_started(c, flk_index(&l, kind, (int)y->dtype));
 }
@@ -630,6 +632,7 @@ static fl_backend *fl__cuda_table(void) {
                   [FL_OP_argmin] = FL_SLOT_NARROW,
                   [FL_OP_gather] = FL_SLOT_NARROW,
                   [FL_OP_scatter] = FL_SLOT_NARROW,
+                  [FL_OP_scatter_add] = FL_SLOT_NARROW,
                   [FL_OP_nonzero] = FL_SLOT_CONTIGUOUS}};
     fl__cuda_layers_slots(&table);
     fl__cuda_attention_slots(&table);

@@ -399,10 +399,25 @@ FL__CUDA_SLOT(fl__lt_linear) {
     return ok;
 }
 
+/* The library sums the rows of dz where it multiplies them for dw: it sees db as a bias. */
+FL__CUDA_SLOT(fl__lt_linear_grad) {
+    fl_tensor *dw = c->out[1], *db = c->out[2];
+    fl__linear_grad part;
+    bool done = false;
+    fl__linear_grad_parts(&part, c);
+    if ((c->out[0] && !fl__lt_matmul(self, &part.dx)) || (db && !fl_out_make(db))) return false;
+    const bool both = dw && db && dw->dtype != FL_F64;
+    if (both && !fl__lt_run(&part.dw, dw, FL__LT_SUMS_OF_B, db, &done)) return false;
+    if (done) return true;
+    return (!dw || fl__lt_matmul(self, &part.dw)) &&
+           (!db || fl__cuda_widely(self->op[FL_OP_sum], self, &part.db));
+}
+
 FL_PRIVATE void fl__cuda_lt_slots(fl_backend *cuda) {
     fl__lt_own_matmul = cuda->op[FL_OP_matmul];
     fl_backend_set(cuda, FL_OP_matmul, fl__lt_matmul, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_linear, fl__lt_linear, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_linear_grad, fl__lt_linear_grad, FL_SLOT_NARROW);
 }
 
 #endif

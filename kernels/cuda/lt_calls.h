@@ -72,6 +72,7 @@ typedef struct fl__lt_choice {
     X(FL__LT_RELU, CUBLASLT_EPILOGUE_RELU, 2)                               \
     X(FL__LT_BIAS, CUBLASLT_EPILOGUE_BIAS, 4)                               \
     X(FL__LT_GELU_TANH, CUBLASLT_EPILOGUE_GELU, 32)                         \
+    X(FL__LT_SUMS_OF_B, CUBLASLT_EPILOGUE_BGRADB, 512)                      \
     X(FL__LT_BATCH_COUNT, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, 5)            \
     X(FL__LT_BATCH_OFFSET, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, 6)  \
     X(FL__LT_PREF_WORKSPACE, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, 1)   \

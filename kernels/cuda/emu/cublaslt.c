@@ -129,9 +129,21 @@ static void compute_one(const work *w, int64_t batch) {
         }
 }
 
+static void sum_columns_of_b(const work *w) {
+    const bool tb = w->op.tb == FL__LT_TRANSPOSE;
+    const int64_t inner = tb ? w->b.columns : w->b.rows;
+    for (int64_t j = 0; j < w->d.columns; j++) {
+        float sum = 0;
+        for (int64_t k = 0; k < inner; k++)
+            sum += (float)load(w->b.type, w->pb, tb ? k * w->b.ld + j : j * w->b.ld + k);
+        store(w->d.type, (char *)(uintptr_t)w->op.bias, j, (double)sum);
+    }
+}
+
 static void compute(void *arg) {
     const work *w = arg;
     for (int32_t i = 0; i < w->d.batch; i++) compute_one(w, i);
+    if (w->op.epilogue & FL__LT_SUMS_OF_B) sum_columns_of_b(w);
 }
 
 /* ---- the functions ---- */
@@ -280,7 +292,8 @@ fl__lt_status cublasLtMatmul(fl__lt_handle h, fl__lt_desc op, const void *alpha,
     for (int i = 0; i < 4; i++)
         if (address[i] % align[i]) return bad("an address is not aligned as promised");
     if (bytes < algo->data[3] || (algo->data[3] && !room)) return bad("too little workspace");
-    if (op->epilogue & FL__LT_BIAS && (!op->bias || (uintptr_t)op->bias % size_of(d->type)))
+    const bool vector = op->epilogue & (FL__LT_BIAS | FL__LT_SUMS_OF_B);
+    if (vector && (!op->bias || (uintptr_t)op->bias % size_of(d->type)))
         return bad("no bias");
     if ((f64 ? *(const double *)alpha : (double)*(const float *)alpha) != 1 ||
         (f64 ? *(const double *)beta : (double)*(const float *)beta) != 0 || pc != pd || c != d)
