@@ -34,6 +34,7 @@ FL_PRIVATE void fl__cpu_matmul_slots(fl_backend *cpu);
 #define FL_CPU_MATMUL_IMPL
 #include "bf16.h"
 #include "gemm_amx.h"
+#include "openblas.h"
 #include <string.h>
 
 enum {
@@ -636,12 +637,11 @@ static bool fl__cpu_linear_grad(const fl_backend *self, const fl_call *c) {
     fl__linear_grad_parts(&part, c);
     if (c->out[0] && !self->op[FL_OP_matmul](self, &part.dx)) return false;
     if (db && !fl_out_make(db)) return false;
-    if (dw && self->op[FL_OP_matmul] != fl__cpu_matmul) { /* OpenBLAS's */
-        if (!self->op[FL_OP_matmul](self, &part.dw)) return false;
-    } else if (dw) {
+    if (dw) {
         fl__product_of(&p, &part.dw);
         p.sums = db && !fl_is_narrow(db) ? fl_data(db) : NULL;
-        if (!fl__cpu_product(&p, &part.dw)) return false;
+        const bool other = fl__openblas_takes(&p);
+        if (!(other ? self->op[FL_OP_matmul](self, &part.dw) : fl__cpu_product(&p, &part.dw))) return false;
     }
     return !db || p.summed || self->op[FL_OP_sum](self, &part.db);
 }

@@ -12,6 +12,8 @@
 
 /* Takes the slots over; nothing without FL_USE_OPENBLAS. */
 FL_PRIVATE void fl__cpu_openblas_slots(fl_backend *cpu);
+/* Is the product one for it? */
+FL_PRIVATE bool fl__openblas_takes(const fl__product *p);
 
 #endif /* FL_CPU_OPENBLAS_H: stop here if you only want the declarations */
 
@@ -53,7 +55,7 @@ static bool fl__openblas_reads(int64_t rows, int64_t columns, int64_t rs, int64_
            columns <= INT32_MAX;
 }
 
-static bool fl__openblas_takes(const fl__product *p) {
+FL_PRIVATE bool fl__openblas_takes(const fl__product *p) {
     const int64_t lanes = fl__gemm_kernels(p->dtype)->lanes;
     const bool type = p->dtype == FL_F64 || (p->dtype == FL_F32 && lanes <= 4);
     const bool small = p->m * p->n <= FL__SMALL_PRODUCT && p->m * p->n * p->k <= FL__SMALL_PRODUCT;
@@ -95,6 +97,10 @@ static bool fl__openblas_matmul(const fl_backend *self, const fl_call *c) {
     fl_parallel(tasks, 1, fl__openblas_task, &p);
     fl__product_finish(&p.of, p.of.m);
     return true;
+}
+#else
+FL_PRIVATE bool fl__openblas_takes(const fl__product *p) {
+    return (void)p, false;
 }
 #endif
 
