@@ -30,6 +30,7 @@ static const fl_shape matmul_shapes[][2] = {
     {{2, {2, 513}}, {2, {513, 7}}},
     {{8, {1, 2, 1, 2, 1, 1, 2, 3}}, {2, {3, 2}}},
     {{2, {257, 3}}, {2, {3, 129}}},
+    {{2, {17, 300}}, {2, {300, 1024}}}, /* two chunks of k, rows of b a page apart */
 };
 enum { MATMULS = sizeof matmul_shapes / sizeof *matmul_shapes };
 

@@ -18,7 +18,7 @@ typedef struct fl__tile {
     void *c;
     int64_t ldc;
     bool add;
-    /* What tall tiles ask for at each step along k, as the next panel is packed from it: this and what is
+    /* What tiles ask for at each step along k, as the next panel is packed from it, or read: this and what is
        ask_other bytes further, then both ask_step on, after each ask_run steps ask_jump more. NULL: nothing.
        Dots: set where B lies in memory. */
     const char *ask;

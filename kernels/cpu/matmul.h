@@ -39,6 +39,8 @@ FL_PRIVATE void fl__cpu_matmul_slots(fl_backend *cpu);
 
 enum {
     FL__MATMUL_CHUNK = 1024,      /* of k: a panel of B stays in the second-level cache */
+    FL__MATMUL_ALIKE = 4096,      /* bytes: rows of B a multiple of it apart share few of its sets, */
+    FL__MATMUL_CHUNK_ALIKE = 256, /* so fewer of them stay */
     FL__MATMUL_GROUP = 8,         /* panels of B that are packed together */
     FL__MATMUL_SLAB = 16,         /* of k, at a time */
     FL__MATMUL_PANEL = 4096,      /* elements of B, in the first-level cache, for which nothing is planned */
@@ -105,9 +107,9 @@ static int64_t fl__gemm_row(const fl__gemm *g, int64_t t) {
 }
 
 /* How many columns of B are packed together, of chunks of up to k rows. A panel alone, just before it is
-   used, if its rows or columns are dense: the tiles of the one before ask for it. Where k is short the time goes
-   into writing C, row by row for several panels. Rows of A that are read in place go over as many as stay
-   near. */
+   used, if its rows or columns are dense: the tiles of the one before ask for it. Where k is short the time
+   goes into writing C, row by row for several panels. Rows of A that are read in place go over as many as
+   stay near. */
 static void fl__gemm_set_group(fl__gemm *g, int64_t k) {
     g->asks = g->packed && (g->rsb == 1 || g->csb == 1) && k > FL__MATMUL_SHORT;
     const int64_t near = fl__max(1, FL__MATMUL_NEAR / (g->width * k));
@@ -166,24 +168,29 @@ static bool fl__gemm_in_place(const fl__gemm *g, int64_t n) {
     return !g->packed && g->csb == 1 && tile && (!g->tight || n == registers * g->ks->lanes);
 }
 
-/* Has row tile `index` of `tiles` ask for its share of a panel of B, so that none asks for more than memory
-   brings meanwhile: some rows, one after each `tiles` steps along k, or pairs of columns. */
+/* Has a tile, number `index` of `tiles`, ask for its share of n lines along k, `step` bytes apart, two at a
+   time: in shares, so that none asks for more than memory brings meanwhile. */
+static void fl__gemm_ask_along(const fl__gemm *g, fl__tile *tile, int64_t index, int64_t tiles,
+                               const char *lines, int64_t n, int64_t step) {
+    const int64_t each = fl__ceil_div(n, 2 * tiles);
+    tile->ask = lines + 2 * index * each % n * step; /* more tiles than pairs: they ask again */
+    tile->ask_other = step;
+    tile->ask_step = each * (int64_t)g->ks->size;
+    tile->ask_run = fl__ceil_div(tile->k, each);
+    tile->ask_jump = 2 * step - tile->ask_run * tile->ask_step;
+}
+
+/* Has row tile `index` of `tiles` ask for its share of a panel of B. */
 static void fl__gemm_ask(const fl__gemm *g, fl__tile *tile, int64_t index, int64_t tiles, const char *panel) {
-    const int64_t size = (int64_t)g->ks->size, row = g->rsb * size, column = g->csb * size;
-    if (g->csb == 1) {
-        tile->ask = panel + index * g->k / tiles * row;
-        tile->ask_other = (g->width - 1) * size;
-        tile->ask_run = tiles;
-        tile->ask_jump = row;
+    const int64_t size = (int64_t)g->ks->size, row = g->rsb * size;
+    if (g->csb != 1) {
+        fl__gemm_ask_along(g, tile, index, tiles, panel, g->width, g->csb * size);
         return;
     }
-    const int64_t each = fl__ceil_div(g->width / 2, tiles), first = 2 * index * each;
-    const bool any = first < g->width;
-    tile->ask = any ? panel + first * column : NULL;
-    tile->ask_other = any ? column : 0;
-    tile->ask_step = any ? each * size : 0;
-    tile->ask_run = fl__ceil_div(tile->k, each);
-    tile->ask_jump = any ? 2 * column - tile->ask_run * tile->ask_step : 0;
+    tile->ask = panel + index * g->k / tiles * row; /* a row after each `tiles` steps along k */
+    tile->ask_other = (g->width - 1) * size;
+    tile->ask_run = tiles;
+    tile->ask_jump = row;
 }
 
 /* Row tiles t0 .. t1 of columns j .. j + n of C, one panel of B, which is at b; `next` is what will be packed
@@ -194,6 +201,7 @@ static void fl__gemm_column(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j
     fl__segment segment = {.b = b};
     fl__tile tile = {.segments = 1, .segment = &segment, .k = g->k, .rsa = g->rsa, .csa = g->csa,
                      .ldb = ldb, .ldc = g->ldc, .add = g->add};
+    const bool far = !g->packed && g->csa == 1 && g->m * g->k > FL__MATMUL_FAR; /* next rows */
     for (int64_t t = t0; t < t1; t++) {
         int64_t i = fl__gemm_row(g, t), m = fl__gemm_row(g, t + 1) - i;
         segment.a = g->a + i * g->rsa * size;
@@ -203,6 +211,8 @@ static void fl__gemm_column(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j
             tile.csa = m;
         }
         tile.c = g->c + (i * g->ldc + j) * size;
+        if (far)
+            fl__gemm_ask_along(g, &tile, 0, 1, (const char *)segment.a + m * g->rsa * size, m, g->rsa * size);
         if (next) fl__gemm_ask(g, &tile, t - t0, t1 - t0, next);
         fl__gemm_tile(g->ks, (int)m, (int)n, &tile);
         if (g->finish && t1 - t0 > 1) fl__gemm_finish(g->finish, tile.c, g->ldc, i, m, j, n);
@@ -343,7 +353,9 @@ static void fl__matmul_cut(fl__matmul *p) {
         p->splits = fl__min(FL__MATMUL_TASKS, g->k / 2048);
     p->split_k = fl__ceil_div(g->k, p->splits);
     p->splits = fl__ceil_div(g->k, p->split_k);
-    p->chunk = fl__ceil_div(p->split_k, fl__ceil_div(p->split_k, FL__MATMUL_CHUNK));
+    const bool alike = g->csb == 1 && g->rsb * (int64_t)g->ks->size % FL__MATMUL_ALIKE == 0;
+    const int64_t most = (alike ? FL__MATMUL_CHUNK_ALIKE : FL__MATMUL_CHUNK);
+    p->chunk = fl__ceil_div(p->split_k, fl__ceil_div(p->split_k, most));
     fl__matmul_aim(p, fl_threads() > 1 ? 3 * fl_threads() : 1);
     fl__gemm_set_group(g, p->chunk);
 }
