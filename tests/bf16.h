@@ -340,7 +340,8 @@ static void amx_all_sizes(int way) {
                        far, most);
             free(va), free(vb), free(vy);
         }
-        if (real && bf16_begin(bf16_ways[way].real)) compared += CHECK(bf16_bits(fl_matmul(a, b)) == bf16_bits(y));
+        if (real && bf16_begin(bf16_ways[way].real))
+            compared += CHECK(bf16_bits(fl_matmul(a, b)) == bf16_bits(y));
         fl_scope_end(&s);
     }
     bf16_end();

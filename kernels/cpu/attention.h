@@ -38,8 +38,8 @@ FL_PRIVATE void fl__cpu_attention_slots(fl_backend *cpu);
 #include "../../fl/ops/attention.h"
 #include "bf16.h"
 #include "gemm_amx.h"
-/* FL__ATT_ROW: elements from key to key in a block of scores, not a power of two; FL__ATT_PAIRS: multiply-adds
-   of a head's scores from which on f32 is rounded for vdpbf16ps */
+/* FL__ATT_ROW: elements from key to key in a block of scores, not a power of two
+   FL__ATT_PAIRS: multiply-adds of a head's scores from which on f32 is rounded for vdpbf16ps */
 enum {
     FL__ATT_QUERIES = 256,
     FL__ATT_TILED_KEYS = 256,
@@ -689,8 +689,8 @@ static void fl__att_join_task(void *arg, int64_t begin, int64_t end) {
 
 /* >>slots */
 
-/* Tiles of 16 and 32 pay where they are filled, and read rows or columns that are dense; vdpbf16ps does for f32
-   in large heads, where it saves more than the packing takes. */
+/* Tiles of 16 and 32 pay where they are filled, and read rows or columns that are dense; vdpbf16ps does for
+   f32 in large heads, where it saves more than the packing takes. */
 static const fl__amx_kernels *fl__att_tiles(const fl__attention *a) {
     const fl_tensor *all[] = {a->q, a->k, a->v, a->dy ? a->dy : a->q};
     const int64_t work = a->n * a->m * fl__min(a->d, a->e) / (a->args->causal ? 2 : 1);

@@ -3,9 +3,9 @@
    conv_winograd.h does 3 x 3 and 5 x 5 kernels with fewer products, conv_im2col.h those whose weights are
    heavier than the images as matrix products, conv_depthwise.h channels that have a kernel each. All else
    goes through conv_direct.h, its weight gradients through conv_weight.h.
-   Where operands may be rounded to bf16 (fl_set_matmul_precision) conv_amx.h comes first, but vdpbf16ps leaves
-   to f32 what Winograd's way does with a quarter of the products. Of the others only the matrix products round
-   theirs: what Winograd's transforms do to rounded values would cost too many bits.
+   Where operands may be rounded to bf16 (fl_set_matmul_precision) conv_amx.h comes first, but vdpbf16ps
+   leaves to f32 what Winograd's way does with a quarter of the products. Of the others only the matrix
+   products round theirs: what Winograd's transforms do to rounded values would cost too many bits.
 
    Work is cut by size only: the bits do not depend on the number of threads; the layout decides which way
    a convolution goes, but not the bits of this one. Tests and benchmarks may force a way: force.h. */
@@ -45,7 +45,8 @@ static bool fl__conv_run(const fl__conv *v) {
     const fl__algorithm forced = fl__cpu_forced();
     const bool by_size = fl__conv_by_size();
     if (fl__conv_rounds(v)) return fl__conv_amx_run(v);
-    if ((forced == FL__WINOGRAD || by_size) && fl__winograd_can(v) && (!by_size || fl__winograd_pays(v, FL__WINO_TILES_F32)))
+    if ((forced == FL__WINOGRAD || by_size) && fl__winograd_can(v) &&
+        (!by_size || fl__winograd_pays(v, FL__WINO_TILES_F32)))
         return fl__winograd_run(v);
     if (forced != FL__DIRECT && fl__depthwise_can(v)) return fl__depthwise_run(v);
     if ((forced == FL__IM2COL || by_size) && fl__im2col_can(v) && (!by_size || fl__im2col_pays(v)))

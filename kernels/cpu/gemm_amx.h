@@ -4,7 +4,7 @@
    either along k or across it: rows of a matrix, or the channels of a pixel that a tap of a convolution
    finds, so that a convolution is a product whose columns are nowhere written out. Both operands are
    rounded once, into panels of 32 rows of A or 32 columns of B. For each 32 of k a panel has two tiles of
-   1 KiB: of A [16 rows][16 pairs along k], of B [16 pairs][16 columns], for vdpbf16ps of A [16 pairs][16 rows].
+   1 KiB: of A [16 rows][16 pairs along k], for vdpbf16ps [16 pairs][16 rows]; of B [16 pairs][16 columns].
 
    The smaller operand is packed by all threads for a pass along k. Then a task packs a group of panels of
    the other one, which stays in its second-level cache, and walks over the first: one panel of that, for as
@@ -12,8 +12,8 @@
 
    tdpbf16ps runs the products of even k and of odd k along two chains of fused multiply-adds from 0, adds
    the chains, and that to C: for every 32 of k anew. So no cut along k, and no number of threads, changes a
-   bit. vdpbf16ps adds the product of the odd k of a pair to C, then that of the even one. Denormals count as 0,
-   going in and coming out. fl__amx_emulated and fl__pairs_emulated compute the same bits in plain C. */
+   bit. vdpbf16ps adds the product of the odd k of a pair to C, then that of the even one. Denormals count as
+   0, going in and coming out. fl__amx_emulated and fl__pairs_emulated compute the same bits in plain C. */
 #ifndef FL_CPU_GEMM_AMX_H
 #define FL_CPU_GEMM_AMX_H
 #include "product.h"
@@ -165,7 +165,8 @@ static void fl__pairs_plain_tile(float c[16][16], const uint16_t *a, const uint1
         for (int j = 0; j < 16; j++)
             for (int p = 0; p < 32; p++) {
                 const int at = p / 2 * 32 + 1 - p % 2; /* the second of a pair first */
-                c[i][j] = fl__amx_fused(flm_bf16_to_f32(a[at + 2 * i]), flm_bf16_to_f32(b[at + 2 * j]), c[i][j]);
+                const float x = flm_bf16_to_f32(a[at + 2 * i]), y = flm_bf16_to_f32(b[at + 2 * j]);
+                c[i][j] = fl__amx_fused(x, y, c[i][j]);
             }
 }
 
@@ -304,7 +305,8 @@ FL__AMX_INLINE void fl__amx_pack_tile(char *to, const char *const *line, int64_t
 }
 
 #define FL__AMX_PACK(name, along, half, of_b) \
-    FL__TARGET_pairs static void fl__amx_##name(char *to, const char *const *line, int64_t at, int64_t left) { \
+    FL__TARGET_pairs static void fl__amx_##name(char *to, const char *const *line, int64_t at, \
+                                                int64_t left) { \
         fl__amx_pack_tile(to, line, at, left, along, half, of_b); \
     }
 FL__AMX_PACK(along_a, true, false, false)
@@ -726,8 +728,8 @@ FL_PRIVATE bool fl__amx_takes(const fl__product *p) {
     const bool few = p->m <= FL__SKINNY_ROWS || p->n <= FL__SKINNY_ROWS || p->k < 16;
     /* B is read once, where it lies, by few rows of f32: packing it takes vdpbf16ps as long as it saves */
     const bool streams = p->m <= FL__AMX_SHORT && p->csb != 1 && fl__bf16_pairs();
-    return !small && ((!few && !streams) || p->dtype == FL_BF16) && (p->rsa == 1 || p->csa == 1) && (p->rsb == 1 || p->csb == 1) &&
-           fl__bf16_tiles(p->dtype);
+    return !small && ((!few && !streams) || p->dtype == FL_BF16) && (p->rsa == 1 || p->csa == 1) &&
+           (p->rsb == 1 || p->csb == 1) && fl__bf16_tiles(p->dtype);
 }
 
 FL_PRIVATE bool fl__amx_matmul(const fl__product *p) {
