@@ -117,75 +117,19 @@ static inline int64_t fl__pooling_count(const fl__pooling *p, int64_t row, int64
 }
 
 FL__LOOPS_BEGIN
-#define FL__LEVEL_TEXT "pool_plane.inc"
-#define FL__UNIT pooling
-#define FL__WITH_F32 FL__ONCE
-#define FL__WITH_F64 FL__ONCE
-#define FL__WITH_I64 FL__ONCE
-#include "levels.inc"
-
 #define FL__LEVEL_TEXT "pool_lanes.inc"
 #define FL__UNIT pooling
 #define FL__WITH_F64 FL__ONCE
 #define FL__WITH_I64 FL__ONCE
 #include "levels.inc"
 
-/* >>pairs: windows of 2 x 2 side by side, f32, four at a time */
-
-typedef float fl__pairs_f32 __attribute__((vector_size(16)));
-typedef float fl__pairs_mem __attribute__((vector_size(16), aligned(4), may_alias));
-typedef int32_t fl__pairs_i32 __attribute__((vector_size(16)));
-
-/* best = the first maximum of best and v, of which NaN is one; at follows. */
-static inline void fl__pairs_take(fl__pairs_f32 *best, fl__pairs_i32 *at, fl__pairs_f32 v,
-                                  int32_t position) {
-    fl__pairs_i32 take = ~(v <= *best) & (*best == *best);
-    *best = (fl__pairs_f32)((take & (fl__pairs_i32)v) | (~take & (fl__pairs_i32)*best));
-    *at = (take & position) | (~take & *at);
-}
-
-/* The maxima of four windows, the first at x; at: where in the window, whose second row begins at
-   `below`. */
-static inline fl__pairs_i32 fl__pairs_four(const float *x, int64_t w, int32_t below, float *y) {
-    fl__pairs_f32 best = {0};
-    fl__pairs_i32 at = {0};
-    for (int i = 0; i < 2; i++) {
-        const fl__pairs_mem *row = (const fl__pairs_mem *)(x + i * w);
-        fl__pairs_f32 even = __builtin_shufflevector(row[0], row[1], 0, 2, 4, 6);
-        fl__pairs_f32 odd = __builtin_shufflevector(row[0], row[1], 1, 3, 5, 7);
-        if (i == 0) best = even;
-        else fl__pairs_take(&best, &at, even, below);
-        fl__pairs_take(&best, &at, odd, i * below + 1);
-    }
-    *(fl__pairs_mem *)y = best;
-    return at;
-}
-
-static void fl__pooling_max_pairs(const fl__pooling *p, int64_t plane) {
-    const float *x = (const float *)p->in + plane * p->h * p->w;
-    int64_t to = plane * p->oh * p->ow;
-    for (int64_t row = 0; row < p->oh; row++, to += p->ow)
-        for (int64_t col = 0; col < p->ow; col += 4) {
-            int64_t o = col + 4 <= p->ow ? col : p->ow - 4, origin = 2 * (row * p->w + o);
-            fl__pairs_i32 at = fl__pairs_four(x + origin, p->w, p->taps ? 2 : (int32_t)p->w,
-                                              (float *)p->out + to + o);
-            for (int k = 0; k < 4; k++) {
-                if (p->taps) p->taps[to + o + k] = (uint8_t)at[k];
-                else p->index[to + o + k] = origin + 2 * k + at[k];
-            }
-        }
-}
+#define FL__LEVEL_TEXT "pool_plane.inc"
+#define FL__UNIT pooling
+#define FL__WITH_F64 FL__ONCE
+#define FL__WITH_I64 FL__ONCE
+#include "levels.inc"
 
 FL__LOOPS_END
-
-/* Whether fl__pooling_max_pairs takes it: no window reaches past an edge. */
-static bool fl__pooling_is_pairs(const fl__pooling *p, const fl_tensor *x, const fl_tensor *y) {
-    for (int d = 0; d < 2; d++)
-        if (p->kernel[d] != 2 || p->stride[d] != 2 || p->pad[d] != 0 ||
-            2 * y->shape[2 + d] > x->shape[2 + d])
-            return false;
-    return y->dtype == FL_F32 && y->shape[3] >= 4;
-}
 
 static void fl__pooling_task(void *arg, int64_t begin, int64_t end) {
     const fl__pooling *p = arg;
@@ -217,25 +161,22 @@ static fl__pooling fl__pooling_of(const fl_pool2d_args *a) {
 
 typedef void (*fl__pooling_plane)(const fl__pooling *p, int64_t plane);
 
-/* NULL: no kernel for that dtype. */
-static fl__pooling_plane fl__pooling_max_of(fl_dtype d, bool last) {
-    static const fl__pooling_plane lines[FL__VARIANTS] = {
-        FL__AT_FLOATS(fl__pooling_max_line), [FL__VARIANT_I64] = fl__pooling_max_line_i64_portable};
-    if (last) return lines[fl__variant(d)];
-    return d == FL_F32   ? fl__pooling_max_f32_portable
-           : d == FL_F64 ? fl__pooling_max_f64_portable
-           : d == FL_I64 ? fl__pooling_max_i64_portable
-                         : NULL;
+/* NULL: no kernel for that dtype. Rows of so few windows that they fill no register of the level go by a
+   lower one. */
+static fl__pooling_plane fl__pooling_max_of(fl_dtype d, bool last, int64_t windows) {
+    static const fl__pooling_plane of[2][FL__VARIANTS] = {
+        {FL__AT_FLOATS(fl__pooling_max), [FL__VARIANT_I64] = fl__pooling_max_i64_portable},
+        {FL__AT_FLOATS(fl__pooling_max_line), [FL__VARIANT_I64] = fl__pooling_max_line_i64_portable}};
+    int at = fl__variant(d);
+    while (!last && at > 0 && at < FL__LEVEL_COUNT && windows < 4 << at && of[0][at - 1]) at--;
+    return of[last][at];
 }
 
 static fl__pooling_plane fl__pooling_max_grad_of(fl_dtype d, bool last, bool taps) {
-    static const fl__pooling_plane lines[FL__VARIANTS] = {FL__AT_FLOATS(fl__pooling_max_grad_line)};
-    static const fl__pooling_plane once[2][2][2] = {
-        {{fl__pooling_max_grad_f32_portable, fl__pooling_max_grad_f64_portable},
-         {fl__pooling_max_grad_block_f32_portable, fl__pooling_max_grad_block_f64_portable}},
-        {{fl__pooling_max_grad_taps_f32_portable, fl__pooling_max_grad_taps_f64_portable}}};
-    if (last && taps) return lines[fl__variant(d)];
-    return d == FL_F32 || d == FL_F64 ? once[taps][last][d == FL_F64] : NULL;
+    static const fl__pooling_plane of[2][2][FL__VARIANTS] = {
+        {{FL__AT_FLOATS(fl__pooling_max_grad)}, {FL__AT_FLOATS(fl__pooling_max_grad_block)}},
+        {{FL__AT_FLOATS(fl__pooling_max_grad_taps)}, {FL__AT_FLOATS(fl__pooling_max_grad_line)}}};
+    return of[taps][last][fl__variant(d)];
 }
 
 /* Narrow floats are pooled as wide ones; indices stay as they are. */
@@ -268,8 +209,7 @@ static bool fl__cpu_max_pool2d(const fl_backend *self, const fl_call *c) {
         p.in = fl_data(x), p.out = fl_data(y);
         if (index->dtype == FL_U8) p.taps = fl_data(index);
         else p.index = fl_data(index);
-        p.plane = fl__pooling_max_of(y->dtype, last);
-        if (!last && fl__pooling_is_pairs(&p, x, y)) p.plane = fl__pooling_max_pairs;
+        p.plane = fl__pooling_max_of(y->dtype, last, (x->shape[3] - p.kernel[1]) / p.stride[1] + 1);
         ok = fl__pooling_run(&p, x, y, last ? y->shape[0] * y->shape[2] : fl__pooling_planes(x));
     }
     fl_scope_end(&s);
@@ -304,12 +244,10 @@ static bool fl__cpu_max_pool2d_grad(const fl_backend *self, const fl_call *c) {
 }
 
 static fl__pooling_plane fl__pooling_avg_of(fl_dtype d, bool last, bool grad) {
-    static const fl__pooling_plane once[2][2][2] = {
-        {{fl__pooling_avg_f32_portable, fl__pooling_avg_f64_portable},
-         {fl__pooling_avg_line_f32_portable, fl__pooling_avg_line_f64_portable}},
-        {{fl__pooling_avg_grad_f32_portable, fl__pooling_avg_grad_f64_portable},
-         {fl__pooling_avg_grad_line_f32_portable, fl__pooling_avg_grad_line_f64_portable}}};
-    return d == FL_F32 || d == FL_F64 ? once[grad][last][d == FL_F64] : NULL;
+    static const fl__pooling_plane of[2][2][FL__VARIANTS] = {
+        {{FL__AT_FLOATS(fl__pooling_avg)}, {FL__AT_FLOATS(fl__pooling_avg_line)}},
+        {{FL__AT_FLOATS(fl__pooling_avg_grad)}, {FL__AT_FLOATS(fl__pooling_avg_grad_line)}}};
+    return of[grad][last][fl__variant(d)];
 }
 
 /* x -> y, or dy -> dx */
