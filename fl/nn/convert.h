@@ -19,11 +19,11 @@ FL_API bool fl_nn_to(fl_nn_module *m, const char *family);
    few rows of inputs wait for (fl_op_linear_stored); inputs, sums and all else stay as they are. They
    require no gradient any more. False after an error: nothing is changed. */
 FL_API bool fl_nn_store(fl_nn_module *m, fl_dtype dtype);
-/* For inference: evaluation mode, and a promise that the parameters stay as they are (fl_buffer_freeze):
-   what the backend packs or transforms them to is kept from the first call on: on the cpu as much memory
-   again for linear layers, up to four times for 3 x 3 convolutions. What writes to a parameter all the same,
-   as an optimizer or fl_nn_load, ends the promise for that one. Not on: what was kept is freed, the mode
-   stays. */
+/* For inference, after all else was done: evaluation mode, and a promise that the parameters stay as they
+   are (fl_buffer_freeze): what the backend packs or transforms them to is kept from the first call on, on the
+   cpu as much memory again for linear layers, up to four times for 3 x 3 convolutions. What writes to a
+   parameter all the same, as an optimizer or fl_nn_load, ends the promise for that one. Not on: what was kept
+   is freed, the mode stays. */
 FL_API bool fl_nn_freeze(fl_nn_module *m, bool on);
 
 #ifdef __cplusplus
