@@ -111,6 +111,18 @@ TEST(any_call_of_the_runtime_may_fail_and_the_next_try_works) {
     CHECK(!failed && failures > 10);
 }
 
+/* They are read as they lie: no copy in f32 comes first. */
+TEST(a_sum_of_halves_is_one_launch) {
+    NEEDS_EMULATION;
+    fl_tensor *x = fl_ones(FL_SHAPE(300, 5), FL_BF16);
+    CHECK(fl_sync(x));
+    const int64_t before = cuda_emu_launches();
+    fl_tensor *y = fl_sum(x, FL_AXES(0));
+    CHECK(y && fl_sync(y) && y->dtype == FL_BF16);
+    CHECK_EQ_INT(cuda_emu_launches() - before, 1);
+    CHECK_EQ_INT(fl_item(fl_select(y, 0, 4)), 300);
+}
+
 TEST(what_only_the_data_shows_is_an_error_of_the_next_read) {
     NEEDS_CUDA;
     const int64_t at[2] = {1, 7};

@@ -626,6 +626,8 @@ static fl_backend *fl__cuda_table(void) {
                   [FL_OP_where] = FL_SLOT_NARROW,
                   [FL_OP_grad1] = FL_SLOT_NARROW,
                   [FL_OP_grad2] = FL_SLOT_NARROW,
+                  [FL_OP_sum] = FL_SLOT_NARROW,
+                  [FL_OP_prod] = FL_SLOT_NARROW,
                   [FL_OP_amax] = FL_SLOT_NARROW,
                   [FL_OP_amin] = FL_SLOT_NARROW,
                   [FL_OP_argmax] = FL_SLOT_NARROW,
