@@ -88,6 +88,7 @@ typedef struct fl__linear_grad {
     fl_tensor across; /* dz^T */
     fl_reduce_args rows;
 } fl__linear_grad;
+/* Field by field: compilers make a slow string instruction of a literal. */
 FL_PRIVATE void fl__linear_grad_parts(fl__linear_grad *p, const fl_call *c);
 FL_PRIVATE void fl__register_linear(void);
 
@@ -278,9 +279,12 @@ FL_PRIVATE void fl__linear_grad_parts(fl__linear_grad *p, const fl_call *c) {
         p->across.stride[d] = dz->stride[1 - d];
     }
     p->rows = (fl_reduce_args){.axes = 1};
-    p->dx = (fl_call){FL_OP_matmul, 1, 2, {c->out[0]}, {dz, c->in[2]}, NULL};
-    p->dw = (fl_call){FL_OP_matmul, 1, 2, {c->out[1]}, {&p->across, c->in[1]}, NULL};
-    p->db = (fl_call){FL_OP_sum, 1, 1, {c->out[2]}, {dz}, &p->rows};
+    fl_call_begin(&p->dx, FL_OP_matmul, 1, 2, NULL);
+    fl_call_begin(&p->dw, FL_OP_matmul, 1, 2, NULL);
+    fl_call_begin(&p->db, FL_OP_sum, 1, 1, &p->rows);
+    p->dx.out[0] = c->out[0], p->dx.in[0] = dz, p->dx.in[1] = c->in[2];
+    p->dw.out[0] = c->out[1], p->dw.in[0] = &p->across, p->dw.in[1] = c->in[1];
+    p->db.out[0] = c->out[2], p->db.in[0] = dz;
 }
 
 static void fv__run_linear_grad(fl_node *n, fl_tensor *dz, fl_tensor *x, fl_tensor *w) {
