@@ -204,7 +204,7 @@ class Asr(nn.Module):
         x = self.drop(F.glu(self.conv(F.layer_norm(x, x.shape[1:])), 1)).transpose(1, 2)
         x = x.float() + sinusoid(x.shape[1], x.shape[2])
         for i, block in enumerate(self.blocks):
-            if i not in self.left_out:
+            if not (self.training and i in self.left_out):
                 x = block(x)
         return self.head(x)
 
