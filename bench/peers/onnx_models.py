@@ -3,8 +3,7 @@
 
 torch_models.py exports the network, in a process of its own, with the weights of --weights, beside which the
 file stays. The first call's seconds have the making of the session in them, which is where graphs are optimised.
-Variants: all, extended (what the graph is optimised to), each with or without +huge. f32 only: on x86 the
-library has no bf16 kernels for products and convolutions."""
+Variants: all, extended (what the graph is optimised to), each with or without +huge. f32 only."""
 import os
 import subprocess
 import sys
