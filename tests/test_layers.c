@@ -2,6 +2,7 @@
    (tests/parity.c) does not see, which is modes, randomness, masks, layouts and printing */
 #include "../fl.h"
 #include "test.h"
+#include <pthread.h>
 
 static double item(fl_tensor *t) { return t ? fl_item(t) : NAN; }
 
@@ -221,6 +222,49 @@ TEST(frozen_network) {
     CHECK(apart(fv_value(fl_nn_forward(net, x)), want) < 32 * item(bound));
     CHECK(fl_nn_freeze(net, false));
     fl_scope_end(&s);
+    fl_nn_free(net);
+    CHECK_NOTHING_LIVES();
+}
+
+typedef struct frozen_job {
+    fl_nn_module *net;
+    const float *x;
+    float y[6 * 300];
+    bool ok;
+} frozen_job;
+
+static void *answer_frozen(void *arg) {
+    frozen_job *j = arg;
+    fl_no_grad(true);
+    for (int i = 0; i < 3; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_var *y = fl_nn_forward(j->net, fv_const(fl_from_host(j->x, FL_SHAPE(6, 400), FL_F32)));
+        j->ok = y && fl_to_host(fv_value(y), j->y, sizeof j->y);
+        fl_scope_end(&s);
+    }
+    return NULL;
+}
+
+/* Four threads ask a frozen net at once, none of which was first by agreement. */
+TEST(frozen_network_of_threads) {
+    fl_rng rng = {6, 0};
+    fl_nn_module *net = fl_nn_linear(400, 300, .rng = &rng);
+    float x[6 * 400];
+    frozen_job job[4], whole = {.net = net, .x = x};
+    pthread_t thread[4];
+    for (int i = 0; i < 6 * 400; i++) x[i] = (float)(i % 37) / 37;
+    answer_frozen(&whole);
+    fl_no_grad(false);
+    CHECK(whole.ok && fl_nn_freeze(net, true));
+    for (int i = 0; i < 4; i++) {
+        job[i] = (frozen_job){.net = net, .x = x};
+        REQUIRE(!pthread_create(&thread[i], NULL, answer_frozen, &job[i]));
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(thread[i], NULL);
+        CHECK(job[i].ok);
+        for (int k = 0; k < 6 * 300; k++) CHECK_NEAR(job[i].y[k], whole.y[k], 1e-4);
+    }
     fl_nn_free(net);
     CHECK_NOTHING_LIVES();
 }

@@ -354,7 +354,7 @@ static void fl__matmul_cut(fl__matmul *p) {
     p->split_k = fl__ceil_div(g->k, p->splits);
     p->splits = fl__ceil_div(g->k, p->split_k);
     const bool alike = g->csb == 1 && g->rsb * (int64_t)g->ks->size % FL__MATMUL_ALIKE == 0;
-    const int64_t most = (alike ? FL__MATMUL_CHUNK_ALIKE : FL__MATMUL_CHUNK);
+    const int64_t most = alike ? FL__MATMUL_CHUNK_ALIKE : FL__MATMUL_CHUNK;
     p->chunk = fl__ceil_div(p->split_k, fl__ceil_div(p->split_k, most));
     fl__matmul_aim(p, fl_threads() > 1 ? 3 * fl_threads() : 1);
     fl__gemm_set_group(g, p->chunk);
