@@ -207,7 +207,7 @@ class Asr:
         self.head = Dense(net, dim, common.PIECES)
 
     def __call__(self, f, x):
-        y = f.conv(f.normalize(x, (1, 2, 3), 1e-5), f.p[self.w], 3, (0, 3)) + f.p[self.b]
+        y = f.conv(f.normalize(x, (1, 2, 3), 1e-5), f.p[self.w], 3, (0, 2)) + f.p[self.b]
         f.flops += 2 * int(np.prod(y.shape)) * 7 * common.MELS
         n, steps = y.shape[0], y.shape[2]
         y = f.reshape(f.dropout(y[..., :self.dim] * f.sigmoid(y[..., self.dim:]), 0.3), (n, steps, self.dim))

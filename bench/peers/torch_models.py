@@ -195,7 +195,7 @@ class Bert(nn.Module):
 class Asr(nn.Module):
     def __init__(self, tiny, dim=768):
         super().__init__()
-        self.conv, self.drop = nn.Conv1d(common.MELS, 2 * dim, 7, stride=3, padding=3), nn.Dropout(0.3)
+        self.conv, self.drop = nn.Conv1d(common.MELS, 2 * dim, 7, stride=3, padding=2), nn.Dropout(0.3)
         self.blocks = nn.ModuleList([Block(dim, 4, 3072, 0.4, pre=False) for _ in range(2 if tiny else 36)])
         self.left_out = common.left_out(len(self.blocks))
         self.head = nn.Linear(dim, common.PIECES)
