@@ -230,6 +230,8 @@ struct fv_watcher {
 };
 FL_API void fv_watch(fv_watcher *w);
 FL_API void fv_unwatch(fv_watcher *w); /* also from within its own functions */
+/* Is there a watcher with another leaf_ready? */
+FL_PRIVATE bool fv__others_watch(const fv_watcher *w);
 
 /* >>modes -------------------------------------------------------------------------------------- */
 
@@ -541,6 +543,12 @@ FL_API void fv_watch(fv_watcher *w) {
     while (*at) at = &(*at)->next_;
     *at = w;
     w->next_ = NULL;
+}
+
+FL_PRIVATE bool fv__others_watch(const fv_watcher *w) {
+    const fv_watcher *other = fv__watchers;
+    while (other && other->leaf_ready == w->leaf_ready) other = other->next_;
+    return other != NULL;
 }
 
 /* x's gradient of this pass is final. */

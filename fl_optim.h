@@ -60,6 +60,8 @@
                parameter itself in f32 too, and rounds.
      Batches   Gradients add up until fl_optim_zero_grad: for a batch in k parts call fl_backward on
                loss / k of each, then step once.
+     Early     fl_optim_step_early has parameters updated within fl_backward, whose gradients then never
+               are in memory together.
      Errors    fl_optim_step refuses while an error is pending. All that can fail of a step on a
                backend with step slots fails before the first parameter is written.
      Resuming  A checkpoint holds models, optimizers, schedules, scalers, averages, generators, numbers

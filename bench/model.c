@@ -2,11 +2,13 @@
    of figures, in the order of `columns` (make bench-model ARGS="vit --threads 2 --iterations 5")
 
    model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N] [--iterations N]
-         [--dtype f32] [--device cpu] [--nchw] [--plain] [--pure] [--profile] [--mode train] [--save FILE]
+         [--dtype f32] [--device cpu] [--nchw] [--plain] [--pure] [--early] [--profile] [--mode train]
+         [--save FILE]
      --list   names and presets, --columns  the names of the figures
      --dtype  bf16: products may round their operands (fl_set_matmul_precision), all else stays f32;
               the peak stays that of f32
      --pure   with bf16: parameters, activations and gradients are bf16 too, with f32 masters in the optimizer
+     --early  parameters are updated within the backward pass (fl_optim_step_early)
      --device cuda: parameters, batch and steps on that family; every clock waits for it. There f32 is strict,
               tf32 lets products round, and bf16 means parameters and activations of bf16, with f32 masters
               in the optimizer; percent_of_fma is empty, memory is the device's
@@ -38,7 +40,7 @@ typedef struct settings {
     int threads, warmup, iterations;
     fl_dtype dtype; /* of products */
     const char *device, *dtype_name, *loading, *save; /* a folder of classes, a file, or NULL */
-    bool nchw, profile, pure, inference; /* pure: tensors are of dtype too */
+    bool nchw, profile, pure, early, inference; /* pure: tensors are of dtype too */
 } settings;
 
 static const char columns[] =
@@ -267,6 +269,7 @@ static void measure(const settings *s, fl_nn_module *net, const model_batch *bat
     fl_optim *optim =
         s->inference ? NULL : fl_optim_sgd(fl_nn_parameters(net), .lr = 1e-4, .momentum = 0.9);
     if (s->pure && optim && !fl_optim_use_masters(optim)) exit(1);
+    if (s->early && optim) fl_optim_step_early(optim, true);
     for (int i = -s->warmup; i < s->iterations; i++) {
         if (i == 0) conversions = 0;
         forward_flop = 0;
@@ -409,6 +412,8 @@ static bool read_arguments(settings *s, int argc, char **argv) {
             plain = true;
         else if (!strcmp(argv[i], "--pure"))
             s->pure = true;
+        else if (!strcmp(argv[i], "--early"))
+            s->early = true;
         else if (!strcmp(argv[i], "--profile"))
             s->profile = true;
         else if (!number_option(argv, &i, "--batch", &batch) &&
@@ -444,7 +449,7 @@ int main(int argc, char **argv) {
     if (argc == 2 && !strcmp(argv[1], "--columns")) return puts(columns) < 0;
     if (read_arguments(&s, argc, argv)) return run(&s);
     fprintf(stderr, "usage: model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N]"
-                    " [--iterations N] [--dtype f32] [--device cpu] [--nchw] [--plain] [--pure] [--profile] "
+                    " [--iterations N] [--dtype f32] [--device cpu] [--nchw] [--plain] [--pure] [--early] [--profile] "
                     "[--loading DIR] [--mode train|inference] [--save FILE] | --list "
                     "| --columns\n");
     return 2;

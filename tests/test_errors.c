@@ -1429,6 +1429,7 @@ static void rows_of_optimizers(fv_list one) {
     NO(fl_optim_novograd_opt, (one, (fl_optim_novograd_opts){.weight_decay = -1}), "weight_decay is -1");
     NO(fl_optim_muon_opt, (vector, (fl_optim_muon_opts){0}), "parameter 0 is [4], must have 2 dims");
     NO(fl_optim_use_masters, (NULL), NULLS);
+    NO(fl_optim_step_early, (NULL, true), NULLS);
     NO(fl_optim_set_lr, (o.optim, inf), "lr is inf");
     NO(fl_optim_set, (NULL, 0, "lr", 1), NULLS);
     NO(fl_optim_set, (o.optim, 0, NULL, 1), NULLS);

@@ -382,6 +382,78 @@ TEST(recorded_steps_follow_their_numbers) {
     CHECK_NOTHING_LIVES();
 }
 
+/* x w0 w1 w1, two parameters that are used, one of them twice, and one that is not; steps 0 to 3, that of 2
+   without a gradient for w0. */
+static void train_three(fl_optim *optim, fl_var **w, const fl_tensor *x, bool early) {
+    CHECK(fl_optim_step_early(optim, early));
+    for (int t = 0; t < 4; t++) {
+        fl_scope s = fl_scope_begin();
+        fl_var *in = fv_const((fl_tensor *)(uintptr_t)x), *first = t == 2 ? fv_detach(w[0]) : w[0];
+        fl_var *y = fv_matmul(fv_matmul(fv_matmul(in, first), w[1]), w[1]);
+        fl_optim_zero_grad(optim);
+        CHECK(fl_backward(fv_mean(fv_mul(y, y), FL_ALL_AXES)));
+        CHECK(early == !fv_grad(w[1]));
+        CHECK(fl_optim_step(optim));
+        fl_scope_end(&s);
+    }
+}
+
+TEST(early_steps_have_the_bits_of_late_ones) {
+    static const int updates[] = {3, 4, 0};
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int d = 0; d < 2; d++) {
+            fl_scope s = fl_scope_begin();
+            fl_rng rng = {7, 0};
+            const fl_dtype dtype = d ? FL_BF16 : FL_F32;
+            fl_tensor *start_at = fl_normal(FL_SHAPE(4, 4), 0, .5, dtype, &rng);
+            fl_tensor *x = fl_normal(FL_SHAPE(3, 4), 0, 1, dtype, &rng);
+            fl_var *w[2][3];
+            fl_optim *optim[2];
+            for (int k = 0; k < 6; k++) w[k / 3][k % 3] = fv_param(fl_clone(start_at));
+            for (int early = 0; early < 2; early++) {
+                optim[early] = optim_of(kind, (fv_list){3, w[early]});
+                CHECK(!d || fl_optim_use_masters(optim[early]));
+                train_three(optim[early], w[early], x, early);
+            }
+            for (int i = 0; i < 3; i++) {
+                if (!CHECK(same_values(fv_value(w[0][i]), fv_value(w[1][i])))) printf("kind %d\n", kind);
+                CHECK_EQ_INT(fl_item(optim[1]->slot[i].steps), updates[i]);
+            }
+            CHECK(!same_values(fv_value(w[1][1]), start_at));
+            fl_optim_free(optim[0]);
+            fl_optim_free(optim[1]);
+            fl_scope_end(&s);
+        }
+    CHECK_NOTHING_LIVES();
+}
+
+static void not_ready(fv_watcher *w, fl_var *x) { (void)w, (void)x; }
+static void no_end(fv_watcher *w, const char *error) { (void)w, (void)error; }
+
+TEST(early_steps_refuse_what_wants_all_gradients) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    fl_var *p = fv_param(f64(start, WIDTH));
+    fl_optim *optim = fl_optim_sgd(FV_LIST(p), .lr = .1);
+    fv_watcher other = {.leaf_ready = not_ready, .end = no_end};
+    CHECK(fl_optim_step_early(optim, true) && fl_backward(fv_sum(p, FL_ALL_AXES)));
+    CHECK(!fl_optim_clip(optim, 1));
+    CHECK_ERROR("fl_optim_scale: fl_optim_step_early is on: gradients were used in the pass");
+    CHECK(!fl_backward(fv_sum(p, FL_ALL_AXES)));
+    CHECK_ERROR("fl_optim_step_early: a second pass before fl_optim_step");
+    fl_optim_zero_grad(optim);
+    fv_watch(&other);
+    CHECK(!fl_backward(fv_sum(p, FL_ALL_AXES)));
+    CHECK_ERROR("fl_optim_step_early: gradients of this pass are not summed over all processes yet");
+    fv_unwatch(&other);
+    fl_optim_zero_grad(optim);
+    CHECK(fl_optim_step_early(optim, false) && fl_backward(fv_sum(p, FL_ALL_AXES)) && fv_grad(p));
+    CHECK(fl_optim_clip(optim, 1) && fl_optim_step(optim));
+    fl_optim_free(optim);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
 TEST(groups_have_numbers_of_their_own) {
     fl_scope s = fl_scope_begin();
     fl_nn_module *net =

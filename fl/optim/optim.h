@@ -38,6 +38,7 @@ typedef struct fl_optim_slot {
     fl_tensor *grad;     /* dense */
     fl_tensor *update;   /* what `prepare` made: a second tensor that the rule reads, */
     fl_tensor *number[2]; /* and 0-d numbers behind its others */
+    bool early;           /* updated within the pass, its gradient is gone: fl_optim_step_early */
 } fl_optim_slot;
 
 /* Parts of rules: g with its factor, and with PyTorch's weight decay, which is no term at all if it is 0;
@@ -73,6 +74,8 @@ struct fl_optim {
     fl_tensor *steps;  /* i64 [n]: the slots' are its elements */
     fl_tensor *factor; /* of the gradients in the next step; NULL: 1, */
     fl_tensor *one;    /* which this is */
+    fv_watcher early;  /* of the passes, while fl_optim_step_early is on; its user is the optimizer */
+    int64_t last_early; /* the slot that it updated last */
 };
 
 /* An optimizer of that type; keeps the parameters. hyper has as many numbers as the type has names. */
@@ -86,6 +89,12 @@ FL_API bool fl_optim_use_masters(fl_optim *o);
 /* Updates every parameter that has a gradient. False after an error, and while one is pending. */
 FL_API bool fl_optim_step(fl_optim *o);
 FL_API void fl_optim_zero_grad(fl_optim *o);
+/* While on, fl_backward on this thread updates each parameter as soon as its gradient is complete, and drops the
+   gradient: memory holds those of a layer or two instead of all, and what the pass wrote is read from a cache.
+   fl_optim_step then updates those that are left and counts. The result has the same bits. One pass a step; no
+   clipping and no scaler, which want all gradients first, and none that other processes are to sum (an error);
+   a pass that fails leaves some parameters updated (LOMO, arXiv 2306.09782). */
+FL_API bool fl_optim_step_early(fl_optim *o, bool on);
 FL_API double fl_optim_lr(const fl_optim *o); /* NaN for NULL */
 /* Of all groups: their ratios stay. Written to the tensor that steps read. */
 FL_API bool fl_optim_set_lr(fl_optim *o, double lr);
@@ -239,6 +248,7 @@ FL_API fl_optim *fl_optim_new(const fl_optim_type *type, fv_list params, double 
 
 FL_API void fl_optim_free(fl_optim *o) {
     if (!o) return;
+    fv_unwatch(&o->early);
     for (int64_t i = 0; i < o->n; i++) {
         fv_drop(o->slot[i].param);
         fl_drop(o->slot[i].master);
@@ -400,6 +410,9 @@ FL_API bool fl_optim_scale(fl_optim *o, fl_tensor *factor) {
     if (factor->ndim || !fl_dtype_is_float(factor->dtype))
         return fl_refuse("fl_optim_scale: the factor is %s %s, must be a 0-d float",
                          fl_dtype_name(factor->dtype), FL_SHAPE_TEXT(factor));
+    for (int64_t i = 0; i < o->n; i++)
+        if (o->slot[i].early)
+            return fl_refuse("fl_optim_scale: fl_optim_step_early is on: gradients were used in the pass");
     fl_scope s = fl_scope_begin();
     fl_tensor *all = factor; /* 0 stays 0, beside NaN too */
     if (o->factor) all = fl_where(fl_eq(o->factor, fl_num(0)), fl_num(0), fl_mul(o->factor, factor));
@@ -442,17 +455,11 @@ FL_PRIVATE bool fl__optim_is_dense(fl_tensor *t) {
     return in_order && fl_is_contiguous(in_order);
 }
 
-/* Dense gradients (of a sum, say, they are broadcast) and what the type prepares. */
-static bool fl__optim_prepare(fl_optim *o, int64_t *with_grad) {
-    for (int64_t i = 0; i < o->n; i++) {
-        fl_optim_slot *p = &o->slot[i];
-        fl_tensor *g = fv_grad(p->param);
-        p->grad = !g || fl__optim_is_dense(g) ? g : fl_contiguous(g);
-        if (!g) continue;
-        if (!p->grad || (o->type->prepare && !o->type->prepare(o, p))) return false;
-        ++*with_grad;
-    }
-    return true;
+/* A dense gradient (of a sum, say, it is broadcast) and what the type prepares; none: nothing. */
+static bool fl__optim_prepare(fl_optim *o, fl_optim_slot *p) {
+    fl_tensor *g = fv_grad(p->param);
+    p->grad = !g || fl__optim_is_dense(g) ? g : fl_contiguous(g);
+    return !g || (p->grad && (!o->type->prepare || o->type->prepare(o, p)));
 }
 
 /* steps += 1, unless the factor is 0. */
@@ -461,15 +468,54 @@ static bool fl__optim_count(fl_tensor *steps, fl_tensor *one) {
     return fl_call_into(FL_OP_add, steps, steps, one, NULL) != NULL;
 }
 
+static bool fl__optim_update(fl_optim *o, fl_optim_slot *p) {
+    return o->type->step ? o->type->step(o, p) : fl_optim_apply(o, p, o->type->rule);
+}
+
+static void fl__optim_forget(fl_optim_slot *p) { p->grad = p->update = p->number[0] = p->number[1] = NULL; }
+
 /* Counts only after all are written: rules see the steps before this one. */
-static bool fl__optim_run(fl_optim *o, int64_t with_grad, fl_tensor *one) {
+static bool fl__optim_run(fl_optim *o, fl_tensor *one) {
+    int64_t updated = 0;
+    for (int64_t i = 0; i < o->n; i++) {
+        fl_optim_slot *p = &o->slot[i];
+        if (p->grad && !fl__optim_update(o, p)) return false;
+        updated += p->grad || p->early;
+    }
+    if (updated == o->n) return fl__optim_count(o->steps, one);
     for (int64_t i = 0; i < o->n; i++)
-        if (o->slot[i].grad && !(o->type->step ? o->type->step(o, &o->slot[i])
-                                               : fl_optim_apply(o, &o->slot[i], o->type->rule)))
-            return false;
-    if (with_grad == o->n) return fl__optim_count(o->steps, one);
-    for (int64_t i = 0; i < o->n; i++)
-        if (o->slot[i].grad && !fl__optim_count(o->slot[i].steps, one)) return false;
+        if ((o->slot[i].grad || o->slot[i].early) && !fl__optim_count(o->slot[i].steps, one)) return false;
+    return true;
+}
+
+/* Parameters get ready in about the reverse of their order: the search goes on where it ended. */
+static fl_optim_slot *fl__optim_slot_of(fl_optim *o, const fl_var *x) {
+    for (int64_t i = 0, at = o->last_early; i < o->n; i++, at = (at > 0 ? at : o->n) - 1)
+        if (o->slot[at].param == x) return &o->slot[o->last_early = at];
+    return NULL;
+}
+
+static void fl__optim_ready(fv_watcher *w, fl_var *x) {
+    fl_optim *o = w->user;
+    fl_optim_slot *p = fv_grad(x) ? fl__optim_slot_of(o, x) : NULL;
+    if (!p) return;
+    if (p->early || fv__others_watch(w)) {
+        fl_fail("fl_optim_step_early: %s", p->early ? "a second pass before fl_optim_step"
+                                                    : "gradients of this pass are not summed over all processes yet");
+        return;
+    }
+    p->early = fl__optim_send(o) && fl__optim_prepare(o, p) && fl__optim_update(o, p);
+    if (p->early) fv_zero_grad(x);
+    fl__optim_forget(p);
+}
+
+static void fl__optim_pass_end(fv_watcher *w, const char *error) { (void)w, (void)error; }
+
+FL_API bool fl_optim_step_early(fl_optim *o, bool on) {
+    if (!fl_nn_given(o, "fl_optim_step_early", "the optimizer")) return fl_raise();
+    fv_unwatch(&o->early);
+    o->early = (fv_watcher){.leaf_ready = fl__optim_ready, .end = fl__optim_pass_end, .user = o};
+    if (on) fv_watch(&o->early);
     return true;
 }
 
@@ -478,15 +524,13 @@ FL_API bool fl_optim_step(fl_optim *o) {
     if (!fl_nn_given(o, "fl_optim_step", "the optimizer")) return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
-    int64_t with_grad = 0;
     fl_tensor *one = o->factor ? fl_cast(fl_ne(o->factor, fl_num(0)), FL_I64) : fl_int(1);
     /* All that takes memory comes before the first parameter is written. */
-    const bool ok = one && fl__optim_send(o) && fl__optim_prepare(o, &with_grad) &&
-                    fl__optim_run(o, with_grad, one);
-    for (int64_t i = 0; i < o->n; i++) {
-        fl_optim_slot *p = &o->slot[i];
-        p->grad = p->update = p->number[0] = p->number[1] = NULL;
-    }
+    bool ok = one && fl__optim_send(o);
+    for (int64_t i = 0; ok && i < o->n; i++) ok = fl__optim_prepare(o, &o->slot[i]);
+    ok = ok && fl__optim_run(o, one);
+    for (int64_t i = 0; i < o->n; i++) fl__optim_forget(&o->slot[i]);
+    for (int64_t i = 0; ok && i < o->n; i++) o->slot[i].early = false;
     fl_scope_end(&s);
     if (ok) {
         fl_drop(o->factor);
@@ -497,7 +541,10 @@ FL_API bool fl_optim_step(fl_optim *o) {
 }
 
 FL_API void fl_optim_zero_grad(fl_optim *o) {
-    for (int64_t i = 0; o && i < o->n; i++) fv_zero_grad(o->slot[i].param);
+    for (int64_t i = 0; o && i < o->n; i++) {
+        fv_zero_grad(o->slot[i].param);
+        o->slot[i].early = false; /* of a pass that failed */
+    }
 }
 
 #endif
