@@ -123,6 +123,22 @@ TEST(a_sum_of_halves_is_one_launch) {
     CHECK_EQ_INT(fl_item(fl_select(y, 0, 4)), 300);
 }
 
+/* Up to eight are one launch. */
+TEST(tensors_side_by_side_are_one_launch) {
+    NEEDS_EMULATION;
+    fl_tensor *t[20], *host[20], *y;
+    for (int i = 0; i < 20; i++) {
+        t[i] = fl_transpose(fl_reshape(fl_arange(i, 3 * i + i, 1, FL_BF16), FL_SHAPE(3, i)), 0, 1);
+        host[i] = fl_to(t[i], "cpu");
+    }
+    for (int n = 2; n <= 20; n++) {
+        const int64_t before = cuda_emu_launches();
+        CHECK((y = fl_concat(t, n, 0)) && fl_sync(y));
+        CHECK_EQ_INT(cuda_emu_launches() - before, (n + 7) / 8);
+        CHECK(fl_item(fl_all(fl_eq(fl_to(y, "cpu"), fl_concat(host, n, 0)), FL_ALL_AXES)) == 1);
+    }
+}
+
 TEST(what_only_the_data_shows_is_an_error_of_the_next_read) {
     NEEDS_CUDA;
     const int64_t at[2] = {1, 7};

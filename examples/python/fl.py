@@ -2017,6 +2017,7 @@ _VARIABLES = {  # public variables
     "fl_op_attention": "fl_op",
     "fl_op_attention_grad": "fl_op",
     "fl_op_conv2d_bias": "fl_op",
+    "fl_op_concat": "fl_op",
     "fl_op_ctc": "fl_op",
     "fl_op_ctc_grad": "fl_op",
     "fl_op_lu_factor": "fl_op",

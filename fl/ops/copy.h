@@ -1,6 +1,7 @@
 /* fl/ops/copy.h - copies: casts, clones, writes into a tensor, tensors end to end, blocks of numbers
 
-   All run the record copy: x -> y, same shape, any strides and dtypes. */
+   All run the record copy: x -> y, same shape, any strides and dtypes; and, where the backend has it, concat
+   (fl_axis_args): up to 8 x -> y, which has them side by side along the axis. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -36,6 +37,9 @@ FL_API fl_tensor *fl_clone(fl_tensor *t);
 FL_API fl_tensor *fl_assign(fl_tensor *dst, fl_tensor *src);
 /* dst += src, likewise. */
 FL_API fl_tensor *fl_accumulate(fl_tensor *dst, fl_tensor *src);
+
+FL_DATA fl_op fl_op_concat;
+FL_PRIVATE void fl__register_copy(void);
 
 #ifdef __cplusplus
 }
@@ -219,13 +223,26 @@ fl_tensor *fl_accumulate(fl_tensor *dst, fl_tensor *src) {
     return fl_scope_return(&s, fl_assign(dst, fl_add(dst, src)));
 }
 
-/* Writes src into elements [start, start + src's dim) of out along axis. */
-static bool fl__write_part(fl_tensor *out, fl_tensor *src, int axis, int64_t start) {
+/* Writes n tensors, side by side along axis, into out from element *at on, which moves on. */
+static bool fl__write_parts(fl_tensor *out, fl_tensor *const *ts, int n, int axis, int64_t *at) {
+    const fl_axis_args args = {axis};
     fl_tensor alias = *out; /* never leaves the call below */
-    alias.shape[axis] = src->shape[axis];
-    alias.offset += start * out->stride[axis];
-    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {&alias}, .in = {src}};
-    return fl_numel(src) == 0 || fl_call_run(&c);
+    fl_call c = {.op = n > 1 ? fl_op_concat : FL_OP_copy, .n_out = 1, .n_in = n, .out = {&alias},
+                 .args = &args};
+    alias.offset += *at * out->stride[axis];
+    alias.shape[axis] = 0;
+    for (int i = 0; i < n; i++) alias.shape[axis] += (c.in[i] = ts[i])->shape[axis];
+    *at += alias.shape[axis];
+    return fl_numel(&alias) == 0 || fl_call_run(&c);
+}
+
+static bool fl__compose_concat(const fl_call *c, fl_tensor **y) {
+    int64_t at = 0;
+    y[0] = fl_out_lay_as(fl_out_like(c->out[0], c->out[0]->dtype), c->out[0]);
+    bool ok = y[0] && fl_out_allocate(y[0]);
+    for (int i = 0; ok && i < c->n_in; i++)
+        ok = fl__write_parts(y[0], &c->in[i], 1, ((const fl_axis_args *)c->args)->axis, &at);
+    return ok;
 }
 
 fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis) {
@@ -254,9 +271,10 @@ fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis) {
     for (int i = 0; last && i < n; i++) last = fl_is_channels_last(ts[i]) && !fl_is_contiguous(ts[i]);
     if (out && last) out = fl_out_order_as(out, ts[0]);
     if (!out || !fl_out_allocate(out)) return fl_raise();
+    const int most = out->buffer && fl_backend_has(out->family, fl_op_concat) ? 8 : 1; /* of a record */
     int64_t at = 0;
-    for (int i = 0; i < n; at += ts[i++]->shape[axis])
-        if (!fl__write_part(out, ts[i], axis, at)) return fl_raise();
+    for (int i = 0; i < n; i += most)
+        if (!fl__write_parts(out, ts + i, n - i < most ? n - i : most, axis, &at)) return fl_raise();
     return out;
 }
 
@@ -355,6 +373,17 @@ FL_API fl_var *fv_concat(fl_var *const *xs, int n, int axis) {
 FL_API fl_var *fv_stack(fl_var *const *xs, int n, int axis) {
     if (xs && n > FV_MAX) return fv__join_groups(fv_stack, xs, n, axis);
     return fv__join("stack", fl_stack, fv__stack_back, xs, n, axis);
+}
+
+FL_DATA_DEFINED fl_op fl_op_concat;
+
+FL_PRIVATE void fl__register_copy(void) {
+    static const fl_op_info concat = {.name = "concat",
+                                      .args_size = sizeof(fl_axis_args),
+                                      .contains = "copy",
+                                      .compose = fl__compose_concat,
+                                      .gradient = fv__concat_back};
+    fl_op_concat = fl_op_register(&concat);
 }
 #endif /* FL_OPS_COPY_IMPL */
 #endif

@@ -41,6 +41,7 @@ FL_PRIVATE void fl__register_ops(void) {
     fl__register_activation();
     fl__register_attention();
     fl__register_conv();
+    fl__register_copy();
     fl__register_ctc();
     fl__register_factor();
     fl__register_fft();

@@ -67,6 +67,16 @@ template <class T> __global__ void flk_move_kernel(flk_pass p) {
     ((T *)p.t[0].p)[at[0]] = ((const T *)p.t[1].p)[at[1]];
 }
 
+template <class T> __global__ void flk_concat_kernel(const __grid_constant__ flk_parts p) {
+    int64_t i = flk_thread(), at[2];
+    int k = 0;
+    while (k + 1 < p.parts && i >= p.first[k + 1]) k++;
+    const flk_pass &part = p.part[k];
+    if ((i -= p.first[k]) >= part.n) return;
+    flk_place<2>(part, i, at);
+    ((T *)part.t[0].p)[at[0]] = ((const T *)part.t[1].p)[at[1]];
+}
+
 template <class T> __global__ void flk_fill_kernel(flk_pass p, uint64_t bits) {
     const int64_t i = flk_thread();
     int64_t at[1];
@@ -108,6 +118,16 @@ const char *flk_convert(const flk_pass *p) {
     case FLK_BF16: return FLK_LAUNCH(flk_cast_kernel<float>, flk_blocks(p->n), FLK_BLOCK, *p);
     default: return FLK_LAUNCH(flk_cast_kernel<int64_t>, flk_blocks(p->n), FLK_BLOCK, *p);
     }
+}
+
+const char *flk_concat(flk_parts *p) {
+    p->n = 0;
+    for (int k = 0; k < p->parts; k++) {
+        p->first[k] = p->n;
+        p->n += (int64_t)flk_blocks(p->part[k].n) * FLK_BLOCK;
+    }
+    if (!p->n) return NULL;
+    FLK_BY_SIZE(flk_concat_kernel, flk_size(p->part[0].t[0].dtype), *p)
 }
 
 const char *flk_fill(const flk_pass *p, uint64_t bits) {

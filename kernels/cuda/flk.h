@@ -109,6 +109,14 @@ enum { FLK_Y, FLK_DA, FLK_DB, FLK_DA_DB };
 const char *flk_formula(const flk_pass *p, int which, int dtype);
 const char *flk_where(const flk_pass *p, int dtype); /* y, condition, a, b */
 const char *flk_convert(const flk_pass *p);          /* y, x of any dtypes: a cast or a strided copy */
+/* Passes of y and x, of one dtype, in one launch. Sets n and first. */
+enum { FLK_PARTS = 8 };
+typedef struct flk_parts {
+    int parts;
+    int64_t n, first[FLK_PARTS]; /* threads; the first of each part, which begins a block */
+    flk_pass part[FLK_PARTS];
+} flk_parts;
+const char *flk_concat(flk_parts *p);
 const char *flk_fill(const flk_pass *p, uint64_t bits);
 const char *flk_iota(const flk_pass *p, double f_start, double f_step, int64_t i_start, int64_t i_step);
 /* fl_random_args: y is dense. dist 0 uniform, 1 normal, 2 integer. */

@@ -1,4 +1,5 @@
-/* kernels/cuda/layers.h - slots of registered ops on family cuda: softmax, losses, norms, pools, dropout
+/* kernels/cuda/layers.h - slots of registered ops on family cuda: concat, softmax, losses, norms, pools,
+   dropout
 
    Where a record has what no kernel takes (images that lie in no usual order), its composition runs. */
 #ifndef FL_CUDA_LAYERS_H
@@ -36,6 +37,24 @@ static void *fl__cuda_wanted(const fl_tensor *t) {
 
 static int fl__cuda_wide(const fl_tensor *t) {
     return (int)fl_dtype_wide(t->dtype);
+}
+
+/* ---- tensors side by side ---- */
+
+FL__CUDA_SLOT(fl__cuda_concat) {
+    const int axis = ((const fl_axis_args *)c->args)->axis;
+    fl_tensor part = *c->out[0];
+    flk_parts p = {.parts = c->n_in};
+    for (int i = 0; i < c->n_in; i++)
+        if (c->in[i]->dtype != part.dtype) return fl_call_compose(c); /* casts */
+    if (!fl_out_make(c->out[0])) return false;
+    part.buffer = c->out[0]->buffer;
+    for (int i = 0; i < c->n_in; i++) {
+        part.shape[axis] = c->in[i]->shape[axis];
+        fl__cuda_pass(&p.part[i], c->op, 2, (fl_tensor *[]){&part, c->in[i]}, 0, -1, false);
+        part.offset += part.shape[axis] * part.stride[axis];
+    }
+    return fl__cuda_started(c, flk_concat(&p));
 }
 
 /* ---- softmax, cross entropy ---- */
@@ -405,6 +424,7 @@ FL__CUDA_SLOT(fl__cuda_glu_grad) {
 
 FL_PRIVATE void fl__cuda_layers_slots(fl_backend *cuda) {
     enum { ROWS = FL_SLOT_CONTIGUOUS | FL_SLOT_NARROW };
+    fl_backend_set(cuda, fl_op_concat, fl__cuda_concat, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_softmax, fl__cuda_softmax, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_softmax_grad, fl__cuda_softmax_grad, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_log_softmax, fl__cuda_softmax, FL_SLOT_NARROW);
