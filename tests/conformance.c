@@ -140,6 +140,7 @@ static void make_groups(void) {
     for (int i = 0; i < 4; i++) add_group(soft[i], softmax_group, i);
     add_group("layer_norm", norm_group, 0);
     add_group("layer_norm_grad", norm_group, 1);
+    add_group("add_layer_norm", add_norm_group, 0);
     add_group("linear", linear_act_group, 0);
     add_group("linear_grad", linear_grad_group, 0);
     add_group("linear_stored", linear_stored_group, 0);

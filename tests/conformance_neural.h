@@ -660,6 +660,40 @@ static void dropout_group(void) {
     fl_scope_end(&s);
 }
 
+/* The record itself, which functions run only where a backend has it: quarters add up exactly in all floats. */
+static void add_norm_case(fl_dtype d, layout l, fl_shape s, double p) {
+    const int64_t n = s.dim[1];
+    if (!case_begin("add_layer_norm", d, l, "[%d, %d] p %g", (int)s.dim[0], (int)n, p)) return;
+    const fl_add_norm_args args = {{1, 0.1, false}, p, {random_bits(), random_bits() >> 20}};
+    array x = random_array(s, d, TAME), add = random_array(s, d, TAME), sum = new_array(s, d);
+    array w = random_array(FL_SHAPE(n), fl_dtype_wide(d), TAME), want = new_array(s, d);
+    double *scale = take((size_t)want.n * sizeof *scale + 8);
+    for (int64_t k = 0; k < want.n; k++) {
+        x.f[k] = rint(4 * x.f[k]) / 4, add.f[k] = rint(4 * add.f[k]) / 4;
+        sum.f[k] = add.f[k] + (uniform_01(args.rng, k, FL_F32) >= p ? x.f[k] / (1 - p) : 0);
+        scale[k] = 1 + fabs(w.f[k % n]);
+    }
+    for (int64_t r = 0; r < s.dim[0]; r++) layer_norm_row(sum.f + r * n, n, true, 0.1, want.f + r * n);
+    for (int64_t k = 0; k < want.n; k++) want.f[k] *= w.f[k % n];
+    fl_call c = {.op = fl_op_add_layer_norm, .n_out = 4, .n_in = 4, .args = &args,
+                 .in = {lay_out(&x, l), dense_tensor(&w), fl_num(0), lay_out(&add, l)}};
+    for (int i = 0; i < 4; i++)
+        c.out[i] = i % 3 ? fl_out_on(c.in[0]->family, FL_SHAPE(s.dim[0], 1), fl_dtype_wide(d))
+                         : fl_out_like(c.in[0], d);
+    case_end(fl_call_run(&c) && equals(c.out[3], &sum) &&
+             agrees(c.out[0], &want, (tolerance){4, 32, 0}, scale, false));
+}
+
+static void add_norm_group(int unused) {
+    static const fl_shape rows[] = {{2, {3, 5}}, {2, {17, 33}}, {2, {1, 7}}, {2, {5, 1}}, {2, {2, 64}}};
+    (void)unused;
+    expect_row("add_layer_norm", FLOATS, STRIDED & ~(1u << CHANNELS_LAST), 0, 0);
+    snprintf(row_of("add_layer_norm")->tolerance, 64, "4 ulp + 32 eps");
+    for (int d = FL_F16; d <= FL_F64; d++)
+        for (int l = DENSE; l < CHANNELS_LAST; l++)
+            for (int i = 0; i < 2 * 5; i++) add_norm_case((fl_dtype)d, (layout)l, rows[i / 2], i % 2 * 0.5);
+}
+
 /* >>optimizer steps: three steps on one parameter, states and all */
 
 static bool steps_agree(fl_tensor *const *t, const array *want, int n, double size) {

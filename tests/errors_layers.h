@@ -35,6 +35,8 @@ static void rows_of_sequences(void) {
     NO(fl_nn_drop_path_opt, ((double)NAN, (fl_nn_dropout_opts){0}), "nan");
     NO(fl_nn_rms_norm_opt, (FL_SCALAR_SHAPE, (fl_nn_layer_norm_opts){0}), "[]");
     NO(fl_nn_rms_norm_opt, (FL_SHAPE(3), (fl_nn_layer_norm_opts){.eps = -1}), "eps -1");
+    NO(fl_nn_add_norm, (NULL, NULL, NULL, NULL, NULL), NULLS);
+    NO(fl_nn_add_norm, (NULL, NULL, NULL, o.v23, &(fl_var *){NULL}), NULLS);
     BAD_CALL(fl_nn_rms_norm_opt, fl_nn_rms_norm(FL_SHAPE(4)), o.v23, "[2, 3]", "[4]");
     NO(fl_nn_group_norm_opt, (2, 3, (fl_nn_layer_norm_opts){0}), "2 groups of 3 channels");
     NO(fl_nn_group_norm_opt, (1, 3, (fl_nn_layer_norm_opts){.dtype = FL_U8}), "u8");

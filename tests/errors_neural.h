@@ -4,8 +4,13 @@
 
 static void rows_of_nets(void) {
     fl_tensor *const w[4] = {o.f34, o.f23}, *const none[4] = {0};
+    const fl_norm_args rows = {1, 1e-5, false};
     const fl_batch_norm_opts norm = {0}, train = {.train = true}, other = {.mean = o.f4};
     NO(fl_layer_norm, (NULL, 1, NULL, NULL, 1e-5), NULLS);
+    NO(fl_add_layer_norm, (o.f23, NULL, NULL, NULL, rows, 0, NULL, NULL), NULLS);
+    NO(fl_add_layer_norm, (o.f23, o.f23, o.f4, NULL, rows, 0, NULL, NULL), "[2, 3]", "[4]");
+    NO_AS(fl_add_layer_norm, "fl_dropout", (o.f23, o.f23, NULL, NULL, rows, 2, NULL, NULL), "p 2");
+    NO(fv_add_layer_norm, (NULL, o.v23, NULL, NULL, rows, 0, NULL, NULL), NULLS);
     NO(fl_layer_norm, (o.f23, 3, NULL, NULL, 1e-5), "last 3 dims", "[2, 3]");
     NO(fl_layer_norm, (o.f23, 1, o.f4, NULL, 1e-5), "[2, 3]", "[4]");
     NO(fl_layer_norm, (o.f23, 1, NULL, o.f4, 1e-5), "[2, 3]", "[4]");

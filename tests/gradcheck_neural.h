@@ -6,6 +6,13 @@
 static fl_var *net_layer_norm(fl_var **x) { return fv_layer_norm(x[0], 1, x[1], x[1], 0.1); }
 static fl_var *net_layer_norm2(fl_var **x) { return fv_layer_norm(x[0], 2, NULL, NULL, 0.1); }
 static fl_var *net_rms_norm(fl_var **x) { return fv_rms_norm(x[0], 1, x[1], 0.1); }
+static fl_var *net_add_norm(fl_var **x) {
+    fl_rng rng = {7, 3};
+    fl_var *sum = NULL;
+    const fl_norm_args a = {1, 0.1, false};
+    fl_var *y = fv_add_layer_norm(x[0], x[1], NULL, NULL, a, 0.4, &rng, &sum);
+    return y ? fv_mul(y, sum) : NULL;
+}
 static fl_var *net_resample(fl_var **x) {
     const int64_t at[] = {0, 1, 1, 0, 1, 1};
     const fl_tensor *t = fv_value(x[0]);
@@ -241,6 +248,7 @@ static const struct {
     int y;
 } net_ops[] = {
     {"layer_norm", net_layer_norm, VECTOR},   {"layer_norm", net_layer_norm2, ALONE},
+    {"add_layer_norm", net_add_norm, ALIKE},
     {"rms_norm", net_rms_norm, VECTOR},       {"group_norm", net_group_norm, VECTOR},
     {"instance_norm", net_instance_norm, VECTOR},
     {"batch_norm", net_batch_norm, VECTOR},   {"batch_norm", net_batch_norm_off, VECTOR},

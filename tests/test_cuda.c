@@ -139,6 +139,40 @@ TEST(tensors_side_by_side_are_one_launch) {
     }
 }
 
+/* A block with dropout whose norms are behind or before its branches: sum, norm and gradients of its input. */
+static int64_t block_bytes(bool first, float *got) {
+    fl_rng rng = {3, 5};
+    fl_scope s = fl_scope_begin();
+    fl_nn_module *m = fl_nn_transformer(16, 2, 24, .dropout = 0.3, .norm_first = first, .rms = first, .rng = &rng);
+    fl_var *x = fv_param(fl_normal(FL_SHAPE(2, 5, 16), 0, 1, FL_F32, &rng));
+    fl_seed(11);
+    CHECK(fl_sync(fv_value(x)));
+    const int64_t before = cuda_emu_launches();
+    fl_var *y = fl_nn_forward(m, x);
+    CHECK(y && fl_sync(fv_value(y)));
+    const int64_t launches = cuda_emu_launches() - before;
+    CHECK(fl_backward(fv_sum(fv_square(y), FL_ALL_AXES)));
+    CHECK(fl_to_host(fv_value(y), got, 640) && fl_to_host(fv_grad(x), got + 160, 640));
+    fl_nn_free(m);
+    fl_scope_end(&s);
+    return launches;
+}
+
+/* Dropout, sum and norm: the same bits as those of three records, in one launch. */
+TEST(a_branch_ends_in_one_launch) {
+    NEEDS_EMULATION;
+    for (int first = 0; first < 2; first++) {
+        float one[320], three[320];
+        const int64_t launches = block_bytes(first, one);
+        fl_backend before, without = *fl_backend_at(fl_backend_default());
+        without.op[fl_op_add_layer_norm] = NULL;
+        CHECK(fl_backend_use(&without, &before));
+        CHECK_EQ_INT(block_bytes(first, three) - launches, first ? 2 : 4); /* its last sum has no norm */
+        CHECK(!memcmp(one, three, sizeof one));
+        CHECK(fl_backend_use(&before, NULL));
+    }
+}
+
 TEST(what_only_the_data_shows_is_an_error_of_the_next_read) {
     NEEDS_CUDA;
     const int64_t at[2] = {1, 7};
@@ -233,6 +267,8 @@ TEST(nothing_is_computed_again_unless_asked) {
     CHECK(!fv_recomputed(fv_layer_norm(x, 1, NULL, NULL, 1e-5)));
     CHECK_EQ_INT(fl_set_recompute(1 << 10), -1);
     CHECK(fv_recomputed(fv_layer_norm(x, 1, NULL, NULL, 1e-5)));
+    const fl_norm_args norm = {1, 1e-5, false};
+    CHECK(fv_recomputed(fv_add_layer_norm(x, x, NULL, NULL, norm, 0.5, NULL, &x)) && !fv_recomputed(x));
     CHECK_EQ_INT(fl_set_recompute(-1), 1 << 10);
 }
 

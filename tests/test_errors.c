@@ -2147,6 +2147,7 @@ static const char *const cannot_fail[] = {
     "fl_alive_print",
     /* they read or set what this thread has */
     "fl_nn_watch_calls",
+    "fl_nn_dropout_of",
     "fl_nn_activation_of",
     "fl_nn_is_sequential",
     /* for types, slots and managers of one's own: they take what the library made, unchecked */

@@ -16,6 +16,8 @@ typedef struct fl_nn_dropout_opts {
 #define fl_nn_dropout(...) FL_NN__DROPOUT(__VA_ARGS__, ._end = 0)
 #define FL_NN__DROPOUT(p, ...) fl_nn_dropout_opt(p, (fl_nn_dropout_opts){__VA_ARGS__})
 FL_API fl_nn_module *fl_nn_dropout_opt(double p, fl_nn_dropout_opts o);
+/* The probability by which it drops now, 0 in evaluation, and *rng its generator; -1: m is none of these. */
+FL_API double fl_nn_dropout_of(const fl_nn_module *m, fl_rng **rng);
 
 /* A sequence of the children that fl_nn_add gives it, each of which maps its inputs to the same
    shapes: in training each is left out, so is the identity, with probability p (arXiv
@@ -73,6 +75,13 @@ static const fl_nn_type fl__nn_dropout_type = {
 
 FL_API fl_nn_module *fl_nn_dropout_opt(double p, fl_nn_dropout_opts o) {
     return fl__nn_dropout_new(&fl__nn_dropout_type, p, o.rng);
+}
+
+FL_API double fl_nn_dropout_of(const fl_nn_module *m, fl_rng **rng) {
+    if (!m || m->type != &fl__nn_dropout_type) return -1;
+    const fl__nn_dropout *d = m->data;
+    *rng = d->rng;
+    return m->train ? d->p : 0;
 }
 
 static fl_vars fl__nn_layer_drop_forward(fl_nn_module *m, fl_vars in) {

@@ -56,6 +56,11 @@ FL_API fl_nn_module *fl_nn_layer_norm_opt(fl_shape shape, fl_nn_layer_norm_opts 
 #define fl_nn_rms_norm(...) FL_NN__RMS_NORM(__VA_ARGS__, ._end = 0)
 #define FL_NN__RMS_NORM(shape, ...) fl_nn_rms_norm_opt(shape, (fl_nn_layer_norm_opts){__VA_ARGS__})
 FL_API fl_nn_module *fl_nn_rms_norm_opt(fl_shape shape, fl_nn_layer_norm_opts o);
+/* How a block's branch ends: *x becomes *x + drop_path(dropout(branch)), and norm of that is the result; norm
+   (then *x is) and drop_path may be NULL. As the modules' forwards, but in one pass forward where the backend
+   has one, they are fl_nn_layer_norm or fl_nn_rms_norm and fl_nn_dropout, and nobody watches. */
+FL_API fl_var *fl_nn_add_norm(fl_nn_module *norm, fl_nn_module *dropout, fl_nn_module *drop_path,
+                              fl_var *branch, fl_var **x);
 /* A layer norm over groups of channels of x [n, channels, ...]; weight and bias [channels]. */
 #define fl_nn_group_norm(...) FL_NN__GROUP_NORM(__VA_ARGS__, ._end = 0)
 #define FL_NN__GROUP_NORM(groups, channels, ...) \
@@ -100,6 +105,7 @@ FL_API fl_nn_module *fl_nn_normalize_opt(fl_axes axes, fl_nn_normalize_opts o);
 #include "../ops/elementwise.h"
 #include "../ops/norm.h"
 #include "../ops/reduce.h"
+#include "dropout.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -319,6 +325,33 @@ FL_API fl_nn_module *fl_nn_rms_norm_opt(fl_shape shape, fl_nn_layer_norm_opts o)
     o.no_bias = true;
     o.eps = o.eps == 0 && !signbit(o.eps) ? HUGE_VAL : o.eps;
     return fl__nn_norm_new(&fl__nn_rms_norm_type, shape, -1, o);
+}
+
+/* Are they what fl_add_layer_norm computes, of the backend's own? */
+static bool fl__nn_adds_norm(const fl_nn_module *norm, const fl_tensor *branch, const fl_tensor *x) {
+    const fl_nn_watch watch = fl_nn_watch_calls((fl_nn_watch){0});
+    fl_nn_watch_calls(watch);
+    return norm && (norm->type == &fl__nn_layer_norm_type || norm->type == &fl__nn_rms_norm_type) &&
+           branch->dtype == x->dtype && fl_backend_has(x->family, fl_op_add_layer_norm) && !watch.fn;
+}
+
+FL_API fl_var *fl_nn_add_norm(fl_nn_module *norm, fl_nn_module *dropout, fl_nn_module *drop_path,
+                              fl_var *branch, fl_var **x) {
+    fl_rng *rng = NULL;
+    const double p = drop_path ? -1 : fl_nn_dropout_of(dropout, &rng);
+    if (fl_absent("fl_nn_add_norm", branch) || fl_absent("fl_nn_add_norm", x) || fl_absent("fl_nn_add_norm", *x))
+        return NULL;
+    if (p < 0 || !fl__nn_adds_norm(norm, fv_value(branch), fv_value(*x))) {
+        branch = fl_nn_forward(dropout, branch);
+        *x = fv_add(*x, drop_path ? fl_nn_forward(drop_path, branch) : branch);
+        return norm ? fl_nn_forward(norm, *x) : *x;
+    }
+    if (!fl__nn_norm_fits(norm, *x)) return NULL;
+    const fl__nn_norm *l = norm->data;
+    const bool rms = norm->type == &fl__nn_rms_norm_type;
+    const double eps = l->eps == HUGE_VAL ? fl__nn_step(fv_value(*x)->dtype) : l->eps;
+    return fv_add_layer_norm(branch, *x, fl_nn_param_at(norm, 0), fl_nn_param_at(norm, 1),
+                             (fl_norm_args){l->shape.ndim, eps, rms}, p, rng, x);
 }
 
 /* x has its channels; else fails. */

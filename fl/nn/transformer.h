@@ -75,28 +75,28 @@ static fl_var *fl__nn_hidden_branch(const fl__nn_transformer *t, fl_var *x) {
     return fl_nn_forward(t->down, fl_nn_forward(t->dropout, hidden));
 }
 
-/* Branch i of x, which is attention to itself, to the memory (in), or the hidden layer: with its norm and
-   its end, where dropout may leave out some of it or all. */
+/* Branch i of x, which is attention to itself, to the memory (in), or the hidden layer. */
 static fl_var *fl__nn_branch(const fl__nn_transformer *t, int i, fl_var *x, const fl_vars *in) {
     const bool cross = t->cross && i == 1;
-    fl_var *at = t->norm_first ? fl_nn_forward(t->norm[i], x) : x, *y;
     fl_var *mask = in->n > (t->cross ? 2 + cross : 1) ? in->v[t->cross ? 2 + cross : 1] : NULL;
     if (cross)
-        y = fl_nn_forward_vars(t->cross, (fl_vars){mask ? 4 : 3, {at, in->v[1], in->v[1], mask}}).v[0];
-    else if (i == 0) y = fl_nn_forward_vars(t->attention, (fl_vars){mask ? 2 : 1, {at, mask}}).v[0];
-    else y = fl__nn_hidden_branch(t, at);
-    y = fl_nn_forward(t->drop[i], y);
-    if (t->drop_path) y = fl_nn_forward(t->drop_path, y);
-    y = fv_add(x, y);
-    return t->norm_first ? y : fl_nn_forward(t->norm[i], y);
+        return fl_nn_forward_vars(t->cross, (fl_vars){mask ? 4 : 3, {x, in->v[1], in->v[1], mask}}).v[0];
+    if (i == 0) return fl_nn_forward_vars(t->attention, (fl_vars){mask ? 2 : 1, {x, mask}}).v[0];
+    return fl__nn_hidden_branch(t, x);
 }
 
 static fl_vars fl__nn_transformer_forward(fl_nn_module *m, fl_vars in) {
     const fl__nn_transformer *t = m->data;
-    const int least = t->cross ? 2 : 1, most = t->cross ? 4 : 2;
+    const int least = t->cross ? 2 : 1, most = t->cross ? 4 : 2, branches = t->cross ? 3 : 2;
     if (in.n < least || in.n > most) return fl_nn_fail(m, "%d inputs, takes %d to %d", in.n, least, most);
     fl_vars out = in;
-    for (int i = 0; i < (t->cross ? 3 : 2); i++) out.v[0] = fl__nn_branch(t, i, out.v[0], &in);
+    fl_var *x = in.v[0], *y = t->norm_first ? fl_nn_forward(t->norm[0], x) : x; /* the sum so far, its norm */
+    for (int i = 0; i < branches; i++) {
+        fl_nn_module *norm = !t->norm_first ? t->norm[i] : i + 1 < branches ? t->norm[i + 1] : NULL;
+        y = fl_nn_add_norm(norm, t->drop[i], t->drop_path, fl__nn_branch(t, i, y, &in), &x);
+        if (!t->norm_first) x = y;
+    }
+    out.v[0] = y;
     return out;
 }
 

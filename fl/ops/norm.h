@@ -10,6 +10,8 @@
      layer_norm       x, w, b -> y, [mean], rstd: w and b have the last args.dims dims of x, or are
                       numbers; mean (absent with rms) and rstd have x's shape with those dims 1
      layer_norm_grad  x, w, mean (a number with rms), rstd, dy -> [dx], [dw], [db]
+     add_layer_norm   (fl_add_norm_args) x, w, b, add -> y, [mean], rstd, sum: the norm of sum = add +
+                      dropout(x), all of x's shape
      batch_norm       x [n, c, ...], w, b, add -> y, mean, var: w and b are [c, 1, ...] or numbers,
                       add is like x or a number, mean and var are [1, c, 1, ...];
                       the same, mean, var -> y
@@ -32,6 +34,11 @@ typedef struct fl_norm_args {
     double eps;
     bool rms; /* 1 / sqrt(mean(x^2) + eps), and nothing is subtracted */
 } fl_norm_args;
+typedef struct fl_add_norm_args {
+    fl_norm_args norm;
+    double p; /* of fl_dropout_args, 0: none */
+    fl_rng rng;
+} fl_add_norm_args;
 typedef struct fl_batch_norm_args {
     double eps;
     bool relu;
@@ -46,6 +53,12 @@ FL_API fl_tensor *fl_layer_norm(fl_tensor *x, int dims, fl_tensor *weight, fl_te
 FL_API fl_var *fv_layer_norm(fl_var *x, int dims, fl_var *weight, fl_var *bias, double eps);
 FL_API fl_tensor *fl_rms_norm(fl_tensor *x, int dims, fl_tensor *weight, double eps);
 FL_API fl_var *fv_rms_norm(fl_var *x, int dims, fl_var *weight, double eps);
+/* The norm of *sum = add + dropout(x), as a transformer's branch ends: where the backend has it, and x and
+   add are alike, in one pass forward, with the same numbers. p 0: no dropout. */
+FL_API fl_tensor *fl_add_layer_norm(fl_tensor *x, fl_tensor *add, fl_tensor *weight, fl_tensor *bias,
+                                    fl_norm_args a, double p, fl_rng *rng, fl_tensor **sum);
+FL_API fl_var *fv_add_layer_norm(fl_var *x, fl_var *add, fl_var *weight, fl_var *bias, fl_norm_args a,
+                                 double p, fl_rng *rng, fl_var **sum);
 /* The same over groups of channels of x [n, c, ...], over single channels; weight, bias: [c] or
    NULL. */
 FL_API fl_tensor *fl_group_norm(fl_tensor *x, int64_t groups, fl_tensor *weight, fl_tensor *bias,
@@ -101,7 +114,7 @@ FL_API fl_tensor *fl_pairwise_distance(fl_tensor *a, fl_tensor *b, double p, dou
 FL_API fl_var *fv_pairwise_distance(fl_var *a, fl_var *b, double p, double eps);
 
 FL_DATA fl_op fl_op_layer_norm, fl_op_layer_norm_grad, fl_op_batch_norm, fl_op_batch_norm_grad;
-FL_DATA fl_op fl_op_group_norm, fl_op_group_norm_grad;
+FL_DATA fl_op fl_op_group_norm, fl_op_group_norm_grad, fl_op_add_layer_norm;
 FL_PRIVATE void fl__register_norm(void);
 
 #ifdef __cplusplus
@@ -115,13 +128,14 @@ FL_PRIVATE void fl__register_norm(void);
 #include "../../fl_autograd.h"
 #include "copy.h"
 #include "elementwise.h"
+#include "random.h"
 #include "reduce.h"
 #include "view.h"
 #define FL_TEXT "norm.h"
 #include "expand.h"
 
 FL_DATA_DEFINED fl_op fl_op_layer_norm, fl_op_layer_norm_grad, fl_op_batch_norm, fl_op_batch_norm_grad;
-FL_DATA_DEFINED fl_op fl_op_group_norm, fl_op_group_norm_grad;
+FL_DATA_DEFINED fl_op fl_op_group_norm, fl_op_group_norm_grad, fl_op_add_layer_norm;
 
 FL_PRIVATE void fl__register_norm(void) {
     static const fl_op_info layer_norm = {.name = "layer_norm",
@@ -133,6 +147,12 @@ FL_PRIVATE void fl__register_norm(void) {
                                                .args_size = sizeof(fl_norm_args),
                                                .contains = "sum add sub mul div",
                                                .compose = fl__compose_layer_norm_grad},
+                            add_layer_norm = {.name = "add_layer_norm",
+                                              .args_size = sizeof(fl_add_norm_args),
+                                              .contains = "dropout layer_norm random le where "
+                                                          "sum add sub mul div sqrt",
+                                              .compose = fl__compose_add_layer_norm,
+                                              .rng_end = sizeof(fl_add_norm_args)},
                             batch_norm = {.name = "batch_norm",
                                           .args_size = sizeof(fl_batch_norm_args),
                                           .contains = "sum add sub mul div sqrt maximum",
@@ -148,6 +168,7 @@ FL_PRIVATE void fl__register_norm(void) {
     group_norm_grad.name = "group_norm_grad";
     fl_op_layer_norm = fl_op_register(&layer_norm);
     fl_op_layer_norm_grad = fl_op_register(&layer_norm_grad);
+    fl_op_add_layer_norm = fl_op_register(&add_layer_norm);
     fl_op_batch_norm = fl_op_register(&batch_norm);
     fl_op_batch_norm_grad = fl_op_register(&batch_norm_grad);
     fl_op_group_norm = fl_op_register(&group_norm);
@@ -202,18 +223,36 @@ static bool fl__compose_layer_norm(const fl_call *c, fl_tensor **y) {
     return y[0] != NULL;
 }
 
-/* y, mean and rstd of x, w, b. */
-static bool fl__run_layer_norm(fl_tensor *const *in, fl_norm_args a, fl_tensor **y) {
+/* y, mean and rstd of x, w, b; with `adds` of x, w, b, add, and their sum. */
+static bool fl__run_layer_norm(fl_tensor *const *in, fl_norm_args a, const fl_add_norm_args *adds,
+                               fl_tensor **y) {
     fl_tensor *x = in[0];
     fl_shape rows = fl_shape_of(x);
     for (int i = x->ndim - a.dims; i < x->ndim; i++) rows.dim[i] = 1;
     y[0] = fl_out_like(x, x->dtype);
     y[1] = a.rms ? NULL : fl_out_on(x->family, rows, fl_dtype_wide(x->dtype));
     y[2] = fl_out_on(x->family, rows, fl_dtype_wide(x->dtype));
-    if (!y[0] || (!y[1] && !a.rms) || !y[2]) return fl_raise();
     fl_call c = {.op = fl_op_layer_norm, .n_out = 3, .n_in = 3, .out = {y[0], y[1], y[2]},
                  .in = {x, in[1], in[2]}, .args = &a};
+    if (adds) {
+        c.op = fl_op_add_layer_norm, c.n_out = 4, c.n_in = 4, c.args = adds;
+        c.in[3] = in[3], c.out[3] = y[3] = fl_out_like(x, x->dtype);
+    }
+    if (!y[0] || (!y[1] && !a.rms) || !y[2] || (adds && !y[3])) return fl_raise();
     return fl_call_run(&c) || fl_raise();
+}
+
+static bool fl__compose_add_layer_norm(const fl_call *c, fl_tensor **y) {
+    const fl_add_norm_args *a = c->args;
+    y[3] = fl_add(c->in[3], a->p > 0 ? fl_dropout_at(c->in[0], a->p, a->rng) : c->in[0]);
+    return y[3] && fl__run_layer_norm((fl_tensor *[]){y[3], c->in[1], c->in[2]}, a->norm, NULL, y);
+}
+
+/* Is there a record for them, if the weights do not make x wider? */
+static bool fl__adds_norm(const fl_tensor *x, const fl_tensor *add, double p) {
+    return fl_backend_has(x->family, fl_op_add_layer_norm) && !(fl_flags() & FL_AUTOCAST_FLAGS) &&
+           p >= 0 && p <= 1 && fl_dtype_is_float(x->dtype) && x->dtype == add->dtype &&
+           !x->weak && !add->weak && x->family == add->family && fl_same_shape(x, add);
 }
 #endif
 
@@ -301,9 +340,35 @@ static fl_tensor *fv__layer_norm_recompute(fl_node *n) {
     fl_tensor *y[3], *t[] = {fv_value(fv_saved(n, 0)), fv_value(fv_saved(n, 1)),
                              fv_value(fv_saved(n, 4))};
     if (!t[0] || !t[1] || !t[2]) return NULL;
-    return fl__run_layer_norm(t, *(const fl_norm_args *)fv_args(n), y) ? y[0] : NULL;
+    return fl__run_layer_norm(t, *(const fl_norm_args *)fv_args(n), NULL, y) ? y[0] : NULL;
+}
+
+/* Of the sum: to x by the mask, to add as it is. */
+static void fv__add_layer_norm_back(fl_node *n, fl_var *dy) {
+    const fl_add_norm_args *a = fv_args(n);
+    const fl_dropout_args mask = {a->p, a->rng};
+    fv_add_grad(n, 1, dy);
+    if (a->p > 0 && fv_needs(n, 0))
+        dy = fv_record_op(fl_op_dropout, fl_dropout_at(dy->value, a->p, a->rng), FV_IN(dy), FV_NONE, &mask);
+    fv_add_grad(n, 0, dy);
 }
 #endif
+
+/* y of y, mean and rstd, which were made of in: x, w, b */
+static FL_T *FL_W(_layer_norm_made)(FL_T *const *in, fl_tensor *const *y, fl_norm_args a) {
+#ifdef FL_ON_TENSORS
+    (void)in, (void)a;
+    return y[0];
+#else
+    fl_var *mean = a.rms ? fv_num(0) : fv_const(y[1]), *rstd = fv_const(y[2]);
+    return fv_record_opt(y[0], &(fv_record_opts){.op = fl_op_layer_norm,
+                                                 .recompute = fv__layer_norm_recompute,
+                                                 .in = FV_IN(in[0], in[1], in[2]),
+                                                 .saved = FV_SAVE(in[0], in[1], mean, rstd, in[2]),
+                                                 .n_recompute_only = 1,
+                                                 .args = &a});
+#endif
+}
 
 static FL_T *FL_W(_layer_norm)(const char *fn, FL_T *x, FL_T *weight, FL_T *bias, fl_norm_args a) {
     fl_scope s = fl_scope_begin();
@@ -312,19 +377,8 @@ static FL_T *FL_W(_layer_norm)(const char *fn, FL_T *x, FL_T *weight, FL_T *bias
     if (!FL_AUTOCAST(fl_op_layer_norm, in, 3) || !FL_W(_norm_operands)(fn, in, a.dims))
         return FL_GIVE(&s, NULL);
     fl_tensor *t[] = {FL_VALUE(in[0]), FL_VALUE(in[1]), FL_VALUE(in[2])};
-    if (!fl__run_layer_norm(t, a, y)) return FL_GIVE(&s, NULL);
-#ifdef FL_ON_TENSORS
-    return fl_scope_return(&s, y[0]);
-#else
-    fl_var *mean = a.rms ? fv_num(0) : fv_const(y[1]), *rstd = fv_const(y[2]);
-    return fv_scope_return(
-        &s, fv_record_opt(y[0], &(fv_record_opts){.op = fl_op_layer_norm,
-                                                  .recompute = fv__layer_norm_recompute,
-                                                  .in = FV_IN(in[0], in[1], in[2]),
-                                                  .saved = FV_SAVE(in[0], in[1], mean, rstd, in[2]),
-                                                  .n_recompute_only = 1,
-                                                  .args = &a}));
-#endif
+    if (!fl__run_layer_norm(t, a, NULL, y)) return FL_GIVE(&s, NULL);
+    return FL_GIVE(&s, FL_W(_layer_norm_made)(in, y, a));
 }
 
 FL_T *FL_W(layer_norm)(FL_T *x, int dims, FL_T *weight, FL_T *bias, double eps) {
@@ -337,6 +391,42 @@ FL_T *FL_W(rms_norm)(FL_T *x, int dims, FL_T *weight, double eps) {
     if (FL_ABSENT("rms_norm", x)) return NULL;
     fl_norm_args a = {.dims = dims, .eps = eps, .rms = true};
     return FL_W(_layer_norm)("fl_rms_norm", x, weight, NULL, a);
+}
+
+/* in: x, w, b, add, as the record takes them. The sum is a node of its own: y, which is made of it, can be
+   computed again. */
+static FL_T *FL_W(_add_layer_norm)(FL_T **in, fl_add_norm_args a, FL_T **sum) {
+    fl_tensor *t[4], *y[4];
+    for (int i = 0; i < 4; i++) t[i] = FL_VALUE(in[i]);
+    if (!fl__run_layer_norm(t, a.norm, &a, y)) return NULL;
+#ifdef FL_ON_TENSORS
+    *sum = y[3];
+#else
+    *sum = fv_record_opt(y[3], &(fv_record_opts){.name = "add_layer_norm",
+                                                 .back = fv__add_layer_norm_back,
+                                                 .in = FV_IN(in[0], in[3]),
+                                                 .args = &a,
+                                                 .bytes = sizeof a});
+#endif
+    in[0] = *sum;
+    return *sum ? FL_W(_layer_norm_made)(in, y, a.norm) : NULL;
+}
+
+FL_T *FL_W(add_layer_norm)(FL_T *x, FL_T *add, FL_T *weight, FL_T *bias, fl_norm_args a, double p,
+                           fl_rng *rng, FL_T **sum) {
+    if (FL_ABSENT("add_layer_norm", x) || FL_ABSENT("add_layer_norm", add)) return NULL;
+    fl_scope s = fl_scope_begin();
+    FL_T *in[] = {x, weight, bias, add}, *y = NULL, *all = NULL;
+    fl_add_norm_args args = {a, p, {0, 0}};
+    if (fl__adds_norm(FL_VALUE(x), FL_VALUE(add), p) &&
+        FL_W(_norm_operands)("fl_add_layer_norm", in, a.dims) && in[0] == x) {
+        if (p > 0) args.rng = fl_rng_take(rng, fl_numel(FL_VALUE(x)));
+        y = FL_W(_add_layer_norm)(in, args, &all);
+    } else if ((all = ADD(add, p != 0 ? FL_W(dropout)(x, p, rng) : x))) {
+        y = FL_W(_layer_norm)("fl_add_layer_norm", all, weight, bias, a);
+    }
+    if (y && sum) *sum = FL_PROMOTE(&s, all);
+    return FL_GIVE(&s, y);
 }
 
 /* weight and bias, NULL or [c], fit x; false after an error. */

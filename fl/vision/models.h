@@ -346,9 +346,8 @@ typedef struct fl__zoo_layer {
 static fl_vars fl__zoo_layer_forward(fl_nn_module *m, fl_vars in) {
     const fl__zoo_layer *l = fl_nn_user(m);
     fl_var *x = in.v[0];
-    fl_var *y = fl_nn_forward(l->dropout, fl_nn_forward(l->attention, fl_nn_forward(l->norm1, x)));
-    x = fv_add(x, l->path ? fl_nn_forward(l->path, y) : y);
-    y = fl_nn_forward(l->mlp, fl_nn_forward(l->norm2, x));
+    fl_var *y = fl_nn_forward(l->attention, fl_nn_forward(l->norm1, x));
+    y = fl_nn_forward(l->mlp, fl_nn_add_norm(l->norm2, l->dropout, l->path, y, &x));
     return FL_VARS(fv_add(x, l->path ? fl_nn_forward(l->path, y) : y));
 }
 
@@ -433,7 +432,7 @@ typedef struct fl__detr_layer {
 } fl__detr_layer;
 
 static fl_var *fl__detr_sum(const fl__detr_layer *l, int i, fl_var *x, fl_var *branch) {
-    return fl_nn_forward(l->norm[i], fv_add(x, fl_nn_forward(l->dropout, branch)));
+    return fl_nn_add_norm(l->norm[i], l->dropout, NULL, branch, &x);
 }
 
 /* x, its positions; in the decoder also the image and the image's positions; perhaps a mask of the image's

@@ -204,16 +204,18 @@ typedef struct flk_cross_entropy_rows {
 const char *flk_cross_entropy(const flk_cross_entropy_rows *e, int dtype);
 
 /* fl_norm_args, by rows of n without gaps. In the gradient y is dx. work: flk_norm_parts(rows) * 2 n values
-   where dw or db are wanted. */
+   where dw or db are wanted. With a branch x becomes add + dropout(branch) first. */
 typedef struct flk_norm {
-    flk_operand x, y, dy, w, b;
+    flk_operand x, y, dy, w, b, branch, add;
     void *mean, *rstd, *dw, *db;
     int64_t rows, n;
-    double eps;
+    double eps, drop, scale; /* flk_norm_run sets scale and word: flk_rng_word */
+    uint64_t key, counter;
+    const uint64_t *word;
     int rms;
 } flk_norm;
 int64_t flk_norm_parts(int64_t rows);
-const char *flk_norm_run(const flk_norm *a, int dtype);
+const char *flk_norm_run(flk_norm *a, int dtype);
 const char *flk_norm_grad(const flk_norm *a, void *work, int dtype);
 
 /* fl_batch_norm_args, of images without gaps: channels are innermost (last), or planes of `width`. count

@@ -124,12 +124,21 @@ static flk_norm fl__cuda_norm(const fl_call *c, const fl_tensor *y) {
 }
 
 FL__CUDA_SLOT(fl__cuda_layer_norm) {
-    if (!fl_is_contiguous(c->out[0]) || !fl_numel(c->in[0])) return fl_call_compose(c);
+    const bool adds = c->op == fl_op_add_layer_norm;
+    if (!fl_is_contiguous(c->out[0]) || !fl_numel(c->in[0]) || (adds && !fl_is_contiguous(c->out[3])))
+        return fl_call_compose(c);
     if (!fl__cuda_outputs(c)) return false;
     flk_norm a = fl__cuda_norm(c, c->out[0]);
     fl__cuda_operand(&a.b, c->in[2]);
     a.mean = fl__cuda_wanted(c->out[1]);
     a.rstd = fl_data(c->out[2]);
+    if (adds) { /* whose arguments begin with layer_norm's */
+        const fl_add_norm_args *args = c->args;
+        fl__cuda_operand(&a.x, c->out[3]);
+        fl__cuda_operand(&a.branch, c->in[0]);
+        fl__cuda_operand(&a.add, c->in[3]);
+        a.drop = args->p, a.key = args->rng.key, a.counter = args->rng.counter;
+    }
     return fl__cuda_started(c, flk_norm_run(&a, fl__cuda_wide(c->in[0])));
 }
 
@@ -432,6 +441,7 @@ FL_PRIVATE void fl__cuda_layers_slots(fl_backend *cuda) {
     fl_backend_set(cuda, fl_op_cross_entropy, fl__cuda_cross_entropy, FL_SLOT_CONTIGUOUS);
     fl_backend_set(cuda, fl_op_cross_entropy_grad, fl__cuda_cross_entropy_grad, FL_SLOT_CONTIGUOUS);
     fl_backend_set(cuda, fl_op_layer_norm, fl__cuda_layer_norm, ROWS);
+    fl_backend_set(cuda, fl_op_add_layer_norm, fl__cuda_layer_norm, ROWS);
     fl_backend_set(cuda, fl_op_layer_norm_grad, fl__cuda_layer_norm_grad, ROWS);
     fl_backend_set(cuda, fl_op_batch_norm, fl__cuda_batch_norm, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_batch_norm_grad, fl__cuda_batch_norm_grad, FL_SLOT_NARROW);

@@ -1,15 +1,15 @@
 /* kernels/cuda/norm.cu - layer and rms norm, and their gradients
 
-   A team of threads has a row. The gradients of weight and bias are sums over rows: of parts of them, whose
-   size depends on the number of rows alone, by columns of threads; then over the parts in order. */
+   A team of threads has a row, which may be a sum first. The gradients of weight and bias are sums over rows:
+   of parts of them, whose size depends on the number of rows alone, by columns of threads; then over the
+   parts in order. */
 #include "common.cuh"
 
 enum { FLK_LANES = FLK_WARP, FLK_DEPTH = FLK_BLOCK / FLK_LANES };
 
-template <class T, int TEAM> __global__ void flk_norm_kernel(flk_norm a) {
-    int lane;
-    const int64_t r = flk_team_row<TEAM>(&lane), n = a.n, at = r * n;
-    if (r >= a.rows) return;
+template <class T, int TEAM>
+static __device__ __forceinline__ void flk_norm_row(const flk_norm &a, int64_t r, int lane) {
+    const int64_t n = a.n, at = r * n;
     T mean = 0, var = 0;
     for (int64_t k = lane; k < n && !a.rms; k += TEAM) mean += flk_load<T>(a.x, at + k);
     if (!a.rms) mean = flk_team<TEAM>(mean, flk_sum_of()) / (T)n;
@@ -26,6 +26,40 @@ template <class T, int TEAM> __global__ void flk_norm_kernel(flk_norm a) {
     if (lane) return;
     if (a.mean) ((T *)a.mean)[r] = mean;
     ((T *)a.rstd)[r] = rstd;
+}
+
+/* x = add + dropout(branch) of the row from element `at` on: element i as flk_dropout_kernel has it, four
+   of a draw a thread, of which the row may have some only. */
+template <class T, int TEAM>
+static __device__ __forceinline__ void flk_norm_add(const flk_norm &a, int64_t at, int lane) {
+    const int64_t end = at + a.n;
+    for (int64_t block = at / 4 + lane; block * 4 < end; block += TEAM) {
+        uint32_t w[4];
+        if (a.drop > 0) flm_philox(a.key, flk_counter(a.counter, a.word) + (uint64_t)block, w);
+        for (int k = 0; k < 4; k++) {
+            const int64_t i = block * 4 + k;
+            if (i < at || i >= end) continue;
+            T v = flk_load<T>(a.branch, i);
+            if (a.drop > 0) v = flm_uniform_f32(w[k]) >= (float)a.drop ? v * (T)a.scale : (T)0;
+            flk_store(a.x, i, flk_load<T>(a.add, i) + v);
+        }
+    }
+    if (TEAM == FLK_WARP) __syncwarp();
+    else __syncthreads();
+}
+
+template <class T, int TEAM> __global__ void flk_norm_kernel(flk_norm a) {
+    int lane;
+    const int64_t r = flk_team_row<TEAM>(&lane);
+    if (r < a.rows) flk_norm_row<T, TEAM>(a, r, lane);
+}
+
+template <class T, int TEAM> __global__ void flk_add_norm_kernel(flk_norm a) {
+    int lane;
+    const int64_t r = flk_team_row<TEAM>(&lane);
+    if (r >= a.rows) return;
+    flk_norm_add<T, TEAM>(a, r * a.n, lane);
+    flk_norm_row<T, TEAM>(a, r, lane);
 }
 
 template <class T>
@@ -104,10 +138,16 @@ template <class T> static const char *flk_norm_grad_of(const flk_norm *a, T *wor
     return why;
 }
 
-const char *flk_norm_run(const flk_norm *a, int dtype) {
+template <class T> static const char *flk_norm_of(const flk_norm *a) {
+    return a->branch.p ? FLK_BY_ROW(flk_add_norm_kernel, T, a->rows, a->n, *a)
+                       : FLK_BY_ROW(flk_norm_kernel, T, a->rows, a->n, *a);
+}
+
+const char *flk_norm_run(flk_norm *a, int dtype) {
     if (!a->rows || !a->n) return NULL;
-    return dtype == FLK_F64 ? FLK_BY_ROW(flk_norm_kernel, double, a->rows, a->n, *a)
-                            : FLK_BY_ROW(flk_norm_kernel, float, a->rows, a->n, *a);
+    a->scale = 1 / (1 - a->drop);
+    a->word = flk_rng_word();
+    return dtype == FLK_F64 ? flk_norm_of<double>(a) : flk_norm_of<float>(a);
 }
 
 const char *flk_norm_grad(const flk_norm *a, void *work, int dtype) {
