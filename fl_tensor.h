@@ -386,6 +386,7 @@ typedef struct fl_sort_args {
 } fl_sort_args;
 typedef struct fl_conv2d_args {
     int64_t stride[2], pad_lo[2], pad_hi[2], dilation[2], groups;
+    bool relu; /* y = max(0, that): of conv2d_bias alone */
 } fl_conv2d_args; /* h, w */
 typedef struct fl_grad_args {
     fl_op op;

@@ -143,7 +143,7 @@ static void measure(const shape *t, const job *j, const char *layout, int thread
 static void run_shape(const shape *t, bool last, int threads) {
     fl_scope s = fl_scope_begin();
     fl_rng rng = {5, 0};
-    job j = {.args = {{t->stride, t->stride}, {t->pad, t->pad}, {t->pad, t->pad}, {1, 1}, t->groups}};
+    job j = {.args = {{t->stride, t->stride}, {t->pad, t->pad}, {t->pad, t->pad}, {1, 1}, t->groups, false}};
     j.x = fl_uniform(FL_SHAPE(t->n, t->c, t->size, t->size), -1, 1, FL_F32, &rng);
     j.w = fl_uniform(FL_SHAPE(t->o, t->c / t->groups, t->kernel, t->kernel), -1, 1, FL_F32, &rng);
     j.dy = fl_conv2d_run(j.x, j.w, NULL, j.args);

@@ -231,7 +231,7 @@ static fl_tensor *bf16_pixels(fl_tensor *t) {
 /* A 1 x 1 convolution and its gradients are the products of matrices. */
 TEST_BF16(bf16_convolutions_of_pixels) {
     enum { N = 2, SIDE = 9, C = 128, O = 512 };
-    const fl_conv2d_args a = {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1};
+    const fl_conv2d_args a = {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1, false};
     fl_scope s = fl_scope_begin();
     fl_tensor *x = bf16_operand(FL_SHAPE(N * SIDE * SIDE, C), false, 1);
     fl_tensor *g = bf16_operand(FL_SHAPE(N * SIDE * SIDE, O), false, 2);
@@ -365,7 +365,7 @@ static void amx_all_convolutions(int by) {
     for (size_t i = 0; i < sizeof size / sizeof *size; i++) {
         fl_scope s = fl_scope_begin();
         const fl_conv2d_args a = {{size[i].stride, size[i].stride}, {size[i].pad, size[i].pad},
-                                  {size[i].pad, size[i].pad}, {size[i].dilation, size[i].dilation}, 1};
+                                  {size[i].pad, size[i].pad}, {size[i].dilation, size[i].dilation}, 1, false};
         const fl_shape xs = FL_SHAPE(size[i].n, size[i].c, size[i].h, size[i].w);
         const fl_shape ws = FL_SHAPE(size[i].o, size[i].c, size[i].kh, size[i].kw);
         fl_tensor *x = fl_channels_last(fl_uniform(xs, -1, 1, FL_F32, &(fl_rng){i, 0}));
@@ -490,7 +490,7 @@ static int bf16_tensors(uint64_t *hash, bool fast) {
            *b = fv_param(bf16_of_shape(FL_SHAPE(45), 7)), *y = fv_linear_act(x, w, b, FL_OP_gelu);
     fl_backward(fv_sum(fv_mul(y, y), FL_ALL_AXES));
     hash[n++] = bf16_bits(fv_value(y)), hash[n++] = bf16_bits(fv_grad(x)), hash[n++] = bf16_bits(fv_grad(w));
-    const fl_conv2d_args a = {{2, 2}, {1, 1}, {1, 1}, {1, 1}, 1};
+    const fl_conv2d_args a = {{2, 2}, {1, 1}, {1, 1}, {1, 1}, 1, false};
     const fl_shape xs = FL_SHAPE(2, 40, 9, 8), ws = FL_SHAPE(24, 40, 3, 3);
     fl_tensor *image = fl_channels_last(bf16_of_shape(xs, 8)), *kernel = fl_channels_last(bf16_of_shape(ws,
             9));

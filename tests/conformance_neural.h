@@ -182,11 +182,12 @@ static void add_triple(void *user, int64_t y_at, int64_t x_at, int64_t w_at) {
     s->scale[out] += fabs(p);
 }
 
-static fl_conv_opts conv_options(const conv_case *c) {
+static fl_conv_opts conv_options(const conv_case *c, bool relu) {
     return (fl_conv_opts){.stride = {c->stride, c->stride_w},
                           .pad = {c->pad ? c->pad : FL_I0, c->pad_w ? c->pad_w : FL_I0},
                           .dilation = {c->dilation, c->dilation_w},
-                          .groups = c->groups};
+                          .groups = c->groups,
+                          .relu = relu};
 }
 
 static fl_conv2d_args conv_args(const conv_case *c) {
@@ -214,11 +215,13 @@ static void conv_case_run(fl_dtype d, layout l, int which, int op) {
         for (int64_t k = 0; k < want.n; k++)
             want.f[k] = bias.f[k / (sy.dim[2] * sy.dim[3]) % c->o], sum.scale[k] = 2;
     each_triple(c, add_triple, &sum);
+    const bool relu = op == CONV_BIAS && which % 2;
+    for (int64_t k = 0; relu && k < want.n; k++) want.f[k] = fmax(want.f[k], 0);
     const fl_conv2d_args args = conv_args(c);
     fl_tensor *more = op == CONV_BIAS ? lay_out(&bias, l == REVERSED ? REVERSED : DENSE) : NULL;
     fl_tensor *t = op == CONV_GRAD_INPUT    ? fl_conv2d_grad_input(a.t, b.t, sx, args)
                    : op == CONV_GRAD_WEIGHT ? fl_conv2d_grad_weight(a.t, b.t, sw, args)
-                                            : fl_conv_opt(a.t, b.t, more, conv_options(c));
+                                            : fl_conv_opt(a.t, b.t, more, conv_options(c, relu));
     int64_t terms = op == CONV_GRAD_WEIGHT ? sy.dim[0] * sy.dim[2] * sy.dim[3] : c->c * c->kh * c->kw;
     case_end(product_agrees(t, &want, sum.scale, terms));
 }
@@ -233,7 +236,7 @@ static void conv_group(void) {
                 for (int n = 0; n < CONVS; n++) conv_case_run(d, (layout)l, n, op);
             if (is_float(d) || !case_begin(conv_names[op], d, REFUSED, "[1, 1, 1, 1]")) continue;
             fl_tensor *t = fl_ones(FL_SHAPE(1, 1, 1, 1), d), *bias = fl_ones(FL_SHAPE(1), d);
-            fl_conv2d_args a = {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1};
+            fl_conv2d_args a = {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1, false};
             case_end(was_refused(
                 op == CONV_GRAD_INPUT    ? fl_conv2d_grad_input(t, t, fl_shape_of(t), a)
                 : op == CONV_GRAD_WEIGHT ? fl_conv2d_grad_weight(t, t, fl_shape_of(t), a)

@@ -3,7 +3,7 @@
 static void rows_of_image_conv(void) {
     const fl_conv_opts plain = {0};
     fl_tensor *line = fl_ones(FL_SHAPE(1, 2, 5), FL_F32), *w = fl_ones(FL_SHAPE(2, 2, 3), FL_F32);
-    const fl_conv2d_args args = {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
+    const fl_conv2d_args args = {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1, false};
     NO(fl_conv_opt, (NULL, w, NULL, plain), NULLS);
     NO(fl_conv_opt, (line, NULL, NULL, plain), NULLS);
     NO(fl_conv_opt, (o.f23, w, NULL, plain), "f32 of shape [2, 3]");

@@ -61,7 +61,7 @@ static T fresh(fl_tensor *t) {
 
 /* Arguments that nobody resolved. */
 static fl_conv2d_args conv_args(void) {
-    fl_conv2d_args a = {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1};
+    fl_conv2d_args a = {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1, false};
     const unsigned set = fuzz_byte();
     int64_t *field[] = {&a.stride[0], &a.stride[1], &a.pad_lo[0],   &a.pad_lo[1],
                         &a.pad_hi[0], &a.pad_hi[1], &a.dilation[0], &a.dilation[1]};

@@ -848,12 +848,13 @@ static void matmul_cases(int unused) {
                                        .high = 2});
 }
 
-/* k: stride h, w; pad h, w; dilation h, w; groups */
+/* k: stride h, w; pad h, w; dilation h, w; groups; relu */
 static fl_var *run_conv(fl_var **x, const grad_case *c) {
     fl_conv_opts o = {.stride = {c->k[0], c->k[1]},
                       .pad = {c->k[2] ? c->k[2] : FL_I0, c->k[3] ? c->k[3] : FL_I0},
                       .dilation = {c->k[4], c->k[5]},
-                      .groups = c->k[6]};
+                      .groups = c->k[6],
+                      .relu = c->k[7]};
     return fv_conv_opt(x[0], x[1], c->n_in == 3 ? x[2] : NULL, o);
 }
 
@@ -880,6 +881,7 @@ static void conv_cases(int unused) {
                            .low = -2,
                            .high = 2};
             memcpy(c.k, cases[i].k, sizeof cases[i].k);
+            c.k[7] = i % 2;
             run_case("conv2d", c);
         }
 }

@@ -389,54 +389,54 @@ typedef struct conv_case {
 } conv_case;
 
 static const conv_case conv_cases[] = {
-    {2, 1, 28, 28, 32, 5, 5, {{1, 1}, {2, 2}, {2, 2}, {1, 1}, 1}},
-    {3, 32, 14, 14, 20, 5, 5, {{1, 1}, {2, 2}, {2, 2}, {1, 1}, 1}},
-    {1, 3, 9, 11, 4, 3, 3, {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1}},
-    {2, 3, 9, 11, 5, 3, 2, {{2, 1}, {1, 0}, {0, 1}, {1, 1}, 1}},
-    {2, 4, 13, 10, 6, 3, 3, {{2, 3}, {1, 2}, {2, 1}, {1, 1}, 2}},
-    {1, 2, 17, 16, 3, 3, 3, {{1, 2}, {2, 2}, {2, 2}, {2, 3}, 1}},
-    {2, 6, 8, 8, 6, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 6}},
-    {2, 3, 10, 10, 9, 5, 3, {{3, 3}, {2, 1}, {2, 1}, {2, 1}, 3}},
-    {3, 8, 7, 7, 16, 1, 1, {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1}},
-    {2, 8, 20, 20, 17, 1, 1, {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1}},
-    {2, 5, 9, 9, 4, 1, 1, {{2, 2}, {0, 0}, {0, 0}, {1, 1}, 1}},
-    {1, 3, 24, 25, 8, 7, 7, {{2, 2}, {3, 3}, {3, 3}, {1, 1}, 1}},
-    {1, 2, 30, 30, 3, 11, 11, {{4, 4}, {2, 2}, {2, 2}, {1, 1}, 1}},
-    {2, 2, 5, 6, 3, 5, 6, {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1}},
-    {1, 1, 3, 3, 1, 3, 3, {{1, 1}, {4, 0}, {0, 4}, {1, 1}, 1}},
-    {1, 1, 40, 1, 2, 3, 1, {{1, 1}, {1, 0}, {1, 0}, {1, 1}, 1}},
-    {1, 3, 1, 300, 40, 1, 9, {{1, 1}, {0, 4}, {0, 4}, {1, 1}, 1}},
-    {1, 40, 6, 6, 70, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1}},
-    {1, 2, 2, 2, 2, 2, 2, {{5, 5}, {0, 0}, {0, 0}, {1, 1}, 1}},
-    {1, 2, 8, 7, 2, 2, 2, {{3, 4}, {0, 0}, {0, 0}, {1, 1}, 1}},
+    {2, 1, 28, 28, 32, 5, 5, {{1, 1}, {2, 2}, {2, 2}, {1, 1}, 1, false}},
+    {3, 32, 14, 14, 20, 5, 5, {{1, 1}, {2, 2}, {2, 2}, {1, 1}, 1, false}},
+    {1, 3, 9, 11, 4, 3, 3, {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1, false}},
+    {2, 3, 9, 11, 5, 3, 2, {{2, 1}, {1, 0}, {0, 1}, {1, 1}, 1, false}},
+    {2, 4, 13, 10, 6, 3, 3, {{2, 3}, {1, 2}, {2, 1}, {1, 1}, 2, false}},
+    {1, 2, 17, 16, 3, 3, 3, {{1, 2}, {2, 2}, {2, 2}, {2, 3}, 1, false}},
+    {2, 6, 8, 8, 6, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 6, false}},
+    {2, 3, 10, 10, 9, 5, 3, {{3, 3}, {2, 1}, {2, 1}, {2, 1}, 3, false}},
+    {3, 8, 7, 7, 16, 1, 1, {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1, false}},
+    {2, 8, 20, 20, 17, 1, 1, {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1, false}},
+    {2, 5, 9, 9, 4, 1, 1, {{2, 2}, {0, 0}, {0, 0}, {1, 1}, 1, false}},
+    {1, 3, 24, 25, 8, 7, 7, {{2, 2}, {3, 3}, {3, 3}, {1, 1}, 1, false}},
+    {1, 2, 30, 30, 3, 11, 11, {{4, 4}, {2, 2}, {2, 2}, {1, 1}, 1, false}},
+    {2, 2, 5, 6, 3, 5, 6, {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1, false}},
+    {1, 1, 3, 3, 1, 3, 3, {{1, 1}, {4, 0}, {0, 4}, {1, 1}, 1, false}},
+    {1, 1, 40, 1, 2, 3, 1, {{1, 1}, {1, 0}, {1, 0}, {1, 1}, 1, false}},
+    {1, 3, 1, 300, 40, 1, 9, {{1, 1}, {0, 4}, {0, 4}, {1, 1}, 1, false}},
+    {1, 40, 6, 6, 70, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1, false}},
+    {1, 2, 2, 2, 2, 2, 2, {{5, 5}, {0, 0}, {0, 0}, {1, 1}, 1, false}},
+    {1, 2, 8, 7, 2, 2, 2, {{3, 4}, {0, 0}, {0, 0}, {1, 1}, 1, false}},
     /* small images, channels that fill tiles: by pixel */
-    {8, 32, 14, 14, 32, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1}},
-    {4, 64, 9, 37, 64, 3, 3, {{2, 3}, {1, 2}, {0, 1}, {1, 2}, 2}},
+    {8, 32, 14, 14, 32, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1, false}},
+    {4, 64, 9, 37, 64, 3, 3, {{2, 3}, {1, 2}, {0, 1}, {1, 2}, 2, false}},
     /* each channel by itself */
-    {3, 83, 9, 8, 83, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 83}},
-    {2, 70, 12, 21, 70, 3, 5, {{2, 3}, {0, 2}, {1, 1}, {2, 1}, 70}},
-    {2, 5, 8, 7, 5, 2, 2, {{3, 4}, {0, 0}, {0, 0}, {1, 1}, 5}},
+    {3, 83, 9, 8, 83, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 83, false}},
+    {2, 70, 12, 21, 70, 3, 5, {{2, 3}, {0, 2}, {1, 1}, {2, 1}, 70, false}},
+    {2, 5, 8, 7, 5, 2, 2, {{3, 4}, {0, 0}, {0, 0}, {1, 1}, 5, false}},
     /* lines that strips of 4, 5 and 6 pixels divide; dy that is read in place, of several rows at a time */
-    {2, 5, 8, 16, 32, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1}},
-    {2, 7, 10, 12, 64, 4, 4, {{2, 2}, {1, 1}, {1, 1}, {1, 1}, 1}},
-    {1, 3, 4, 530, 32, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1}},
+    {2, 5, 8, 16, 32, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1, false}},
+    {2, 7, 10, 12, 64, 4, 4, {{2, 2}, {1, 1}, {1, 1}, {1, 1}, 1, false}},
+    {1, 3, 4, 530, 32, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1, false}},
     /* channels over one register, columns that overlap, leave gaps and are the image */
-    {3, 40, 7, 6, 33, 3, 3, {{2, 2}, {1, 1}, {1, 1}, {1, 1}, 1}},
-    {2, 17, 9, 8, 48, 1, 1, {{2, 3}, {0, 0}, {0, 0}, {1, 1}, 1}},
-    {2, 48, 7, 7, 40, 1, 1, {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1}},
+    {3, 40, 7, 6, 33, 3, 3, {{2, 2}, {1, 1}, {1, 1}, {1, 1}, 1, false}},
+    {2, 17, 9, 8, 48, 1, 1, {{2, 3}, {0, 0}, {0, 0}, {1, 1}, 1, false}},
+    {2, 48, 7, 7, 40, 1, 1, {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1, false}},
     /* what Winograd's way takes, with tiles that stick out */
-    {2, 16, 14, 14, 32, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1}},
-    {3, 32, 9, 11, 32, 3, 3, {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1}},
-    {1, 64, 5, 7, 32, 3, 3, {{1, 1}, {2, 1}, {0, 3}, {1, 1}, 1}},
-    {17, 32, 16, 12, 64, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1}},
-    {2, 16, 9, 8, 32, 5, 5, {{1, 1}, {2, 2}, {2, 2}, {1, 1}, 1}},
-    {3, 32, 9, 6, 32, 5, 5, {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1}},
-    {1, 64, 5, 7, 32, 5, 5, {{1, 1}, {2, 1}, {0, 5}, {1, 1}, 1}},
-    {11, 32, 6, 5, 64, 5, 5, {{1, 1}, {2, 2}, {2, 2}, {1, 1}, 1}},
-    {1, 352, 5, 4, 320, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1}}, /* kernels in two chunks */
+    {2, 16, 14, 14, 32, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1, false}},
+    {3, 32, 9, 11, 32, 3, 3, {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1, false}},
+    {1, 64, 5, 7, 32, 3, 3, {{1, 1}, {2, 1}, {0, 3}, {1, 1}, 1, false}},
+    {17, 32, 16, 12, 64, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1, false}},
+    {2, 16, 9, 8, 32, 5, 5, {{1, 1}, {2, 2}, {2, 2}, {1, 1}, 1, false}},
+    {3, 32, 9, 6, 32, 5, 5, {{1, 1}, {0, 0}, {0, 0}, {1, 1}, 1, false}},
+    {1, 64, 5, 7, 32, 5, 5, {{1, 1}, {2, 1}, {0, 5}, {1, 1}, 1, false}},
+    {11, 32, 6, 5, 64, 5, 5, {{1, 1}, {2, 2}, {2, 2}, {1, 1}, 1, false}},
+    {1, 352, 5, 4, 320, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1, false}}, /* kernels in two chunks */
     /* weights whose rows and images go through in several chunks and blocks */
-    {3, 100, 9, 31, 70, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1}},
-    {2, 3, 23, 527, 20, 5, 4, {{3, 1}, {2, 2}, {1, 1}, {1, 1}, 1}},
+    {3, 100, 9, 31, 70, 3, 3, {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1, false}},
+    {2, 3, 23, 527, 20, 5, 4, {{3, 1}, {2, 2}, {1, 1}, {1, 1}, 1, false}},
 };
 
 /* Operands and results of a convolution and its gradients. */
@@ -491,6 +491,10 @@ static void check_conv(const conv_case *t, fl_dtype d, int which, storing how) {
     double *biased = malloc((size_t)fl_numel(y) * 8);
     for (int64_t i = 0; i < fl_numel(y); i++)
         biased[i] = v.y[i] + vb[i / (y->shape[2] * y->shape[3]) % t->o];
+    double *positive = malloc((size_t)fl_numel(y) * 8);
+    for (int64_t i = 0; i < fl_numel(y); i++) positive[i] = fmax(0, biased[i]);
+    fl_conv2d_args relu = t->a;
+    relu.relu = true;
     const bool last = how == LAST;
     int top = levels();
     for (int level = 0; level <= top; level++)
@@ -508,6 +512,7 @@ static void check_conv(const conv_case *t, fl_dtype d, int which, storing how) {
             snprintf(what + len, sizeof what - (size_t)len, "forward");
             check_values(what, fl_conv2d_run(x, w, NULL, t->a), v.y, few);
             check_values(what, fl_conv2d_run(x, w, bias, t->a), biased, few);
+            check_values(what, fl_conv2d_run(x, w, bias, relu), positive, few);
             snprintf(what + len, sizeof what - (size_t)len, "data gradient");
             check_values(what, fl_conv2d_grad_input(dy, w, fl_shape_of(x), t->a), v.dx, back);
             snprintf(what + len, sizeof what - (size_t)len, "weight gradient");
@@ -516,7 +521,7 @@ static void check_conv(const conv_case *t, fl_dtype d, int which, storing how) {
     fl_cpu_force(NULL);
     levels();
     free((void *)v.x), free((void *)v.w), free((void *)v.dy), free(v.y), free(v.dx), free(v.dw);
-    free(vb), free(biased);
+    free(vb), free(biased), free(positive);
     fl_scope_end(&s);
 }
 
@@ -776,7 +781,7 @@ static uint64_t hash_of_everything(fl_dtype d) {
     }
     for (int way = DIRECT; way <= WINOGRAD; way++) {
         fl_cpu_force(way_name[way]);
-        fl_conv2d_args args = {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
+        fl_conv2d_args args = {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1, false};
         fl_tensor *x = stored(fl_div(random_tensor(FL_SHAPE(9, 32, 17, 19), d), fl_num(3)), LAST);
         fl_tensor *w = fl_div(random_tensor(FL_SHAPE(64, 32, 3, 3), d), fl_num(7));
         fl_tensor *y = fl_conv2d_run(x, w, NULL, args);
@@ -786,7 +791,7 @@ static uint64_t hash_of_everything(fl_dtype d) {
         h = hash_of(h, fl_conv2d_grad_weight(x, y, fl_shape_of(w), args));
     }
     fl_cpu_force(NULL);
-    fl_conv2d_args each = {{1, 2}, {1, 1}, {1, 1}, {1, 1}, 70};
+    fl_conv2d_args each = {{1, 2}, {1, 1}, {1, 1}, {1, 1}, 70, false};
     fl_tensor *x = stored(fl_div(random_tensor(FL_SHAPE(9, 70, 17, 19), d), fl_num(3)), LAST);
     fl_tensor *w = fl_div(random_tensor(FL_SHAPE(70, 1, 3, 3), d), fl_num(7));
     fl_tensor *y = fl_conv2d_run(x, w, NULL, each);
@@ -856,7 +861,7 @@ TEST(scratch_may_fail) {
               *b = random_tensor(FL_SHAPE(100, 100), FL_F32);
     fl_tensor *x = random_tensor(FL_SHAPE(2, 3, 12, 12), FL_F32),
               *w = random_tensor(FL_SHAPE(4, 3, 3, 3), FL_F32);
-    fl_conv2d_args args = {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
+    fl_conv2d_args args = {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1, false};
     fl_tensor *dy = random_tensor(FL_SHAPE(2, 4, 12, 12), FL_F32);
     bool worked = false;
     for (int op = 0; op < 4; op++, worked = false)

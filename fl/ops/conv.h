@@ -4,7 +4,9 @@
    conv_transpose  the gradient of conv's x, as an op
 
    Records (args: fl_conv2d_args). Of the root table: conv2d x, w -> y;  conv2d_grad_input dy, w -> dx;
-   conv2d_grad_weight x, dy -> dw. Registered: conv2d_bias x, w, bias -> y. 1-d is conv2d of one row.
+   conv2d_grad_weight x, dy -> dw. Registered: conv2d_bias x, w, bias -> y, with args.relu max(0, y); the
+   args of others never say that: recorded, or without a bias, a relu is an op of its own. 1-d is conv2d of
+   one row.
    3-d is one conv2d of the planes: the depths under the kernel become channels; transposed, the
    products' depths add up where they overlap. */
 #ifndef FL_T
@@ -25,6 +27,7 @@ typedef struct fl_conv_opts {
     int64_t dilation[3];   /* first 0 -> 1 */
     int64_t output_pad[3]; /* transposed: more elements at the end of just that dim, fewer than its stride */
     int64_t groups;        /* 0 -> 1 */
+    bool relu;             /* y = max(0, that); not transposed */
     char _end;
 } fl_conv_opts;
 /* Cross-correlation, conv1d, conv2d and conv3d in one: x [n, c, spatial...], w [o, c / groups,
@@ -47,7 +50,7 @@ FL_API fl_tensor *fl_conv_transpose_opt(fl_tensor *x, fl_tensor *w, fl_tensor *b
 FL_API fl_var *fv_conv_transpose_opt(fl_var *x, fl_var *w, fl_var *bias, fl_conv_opts o);
 
 /* The records, with resolved args: x [n, c, h, w], w [o, c / groups, kh, kw], bias [o] or NULL; dx has
-   x_shape, dw has w_shape. */
+   x_shape, dw has w_shape. args.relu counts for y alone: it is max(0, y). */
 FL_API fl_tensor *fl_conv2d_run(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv2d_args a);
 FL_API fl_var *fv_conv2d_run(fl_var *x, fl_var *w, fl_var *bias, fl_conv2d_args a);
 FL_API fl_tensor *fl_conv2d_grad_input(fl_tensor *dy, fl_tensor *w, fl_shape x_shape, fl_conv2d_args a);
@@ -98,10 +101,18 @@ static bool fl__conv_floats(const char *fn, const fl_tensor *a, const fl_tensor 
                      fl_dtype_name(b->dtype));
 }
 
+/* The relu as an op of its own. */
+static fl_tensor *fl__conv2d_relu(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv2d_args a) {
+    a.relu = false;
+    fl_scope s = fl_scope_begin();
+    return fl_scope_return(&s, fl_relu(fl_conv2d_run(x, w, bias, a)));
+}
+
 fl_tensor *fl_conv2d_run(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv2d_args a) {
     if (fl_absent("fl_conv2d", x) || fl_absent("fl_conv2d", w) ||
         !fl__conv_floats("fl_conv2d", x, w) || !fl__conv2d_args_ok("fl_conv2d", &a))
         return NULL;
+    if (a.relu && !bias) return fl__conv2d_relu(x, w, NULL, a);
     if (x->ndim != 4 || w->ndim != 4 || x->shape[1] != w->shape[1] * a.groups ||
         w->shape[0] % a.groups || w->shape[1] < 1 || w->shape[2] < 1 || w->shape[3] < 1)
         return fl_bad("fl_conv2d: x %s, w %s, %lld groups: channels do not match", FL_SHAPE_TEXT(x),
@@ -159,7 +170,9 @@ fl_tensor *fl_conv2d_grad_weight(fl_tensor *x, fl_tensor *dy, fl_shape w_shape, 
 /* ---- composition ---- */
 
 static bool fl__compose_conv2d_bias(const fl_call *c, fl_tensor **y) {
-    fl_tensor *product = fl_conv2d_run(c->in[0], c->in[1], NULL, *(const fl_conv2d_args *)c->args);
+    const fl_conv2d_args *a = c->args;
+    if (a->relu) return (y[0] = fl__conv2d_relu(c->in[0], c->in[1], c->in[2], *a)) != NULL;
+    fl_tensor *product = fl_conv2d_run(c->in[0], c->in[1], NULL, *a);
     return (y[0] = fl_add(product, fl_reshape(c->in[2], FL_SHAPE(c->in[2]->shape[0], 1, 1)))) != NULL;
 }
 
@@ -200,6 +213,11 @@ static fl_var *fv__conv2d_record(const char *name, fl_tensor *y, fl_back_fn back
 }
 
 FL_API fl_var *fv_conv2d_run(fl_var *x, fl_var *w, fl_var *bias, fl_conv2d_args a) {
+    if (a.relu && fl_grad_enabled()) {
+        a.relu = false;
+        fl_scope s = fl_scope_begin();
+        return fv_scope_return(&s, fv_relu(fv_conv2d_run(x, w, bias, a)));
+    }
     fl_tensor *y = fl_conv2d_run(fv_value(x), fv_value(w), fv_value(bias), a);
     return fv__conv2d_record(bias ? "conv2d_bias" : "conv2d", y, fv__conv2d_back, x, w, bias, a);
 }
@@ -282,7 +300,7 @@ static bool fl__conv_transpose_maps(fl_tensor *x, fl_tensor *w, fl_conv_opts o, 
 
 /* The last two of nd axes, for conv2d; of one axis: beside a row of height 1. */
 static fl_conv2d_args fl__conv2d_args_of(const fl__axis_map *m, int nd, int64_t groups) {
-    fl_conv2d_args a = {{1, 1}, {0, 0}, {0, 0}, {1, 1}, groups};
+    fl_conv2d_args a = {{1, 1}, {0, 0}, {0, 0}, {1, 1}, groups, false};
     for (int i = nd > 1 ? 0 : 1; i < 2; i++) {
         const fl__axis_map *from = &m[nd - 2 + i];
         a.stride[i] = from->stride;
@@ -326,7 +344,8 @@ FL_T *FL_W(conv_opt)(FL_T *x, FL_T *w, FL_T *bias, fl_conv_opts o) {
     fl_tensor *image = FL_VALUE(x);
     if (!fl__conv_maps(image, FL_VALUE(w), o, m)) return NULL;
     const int nd = image->ndim - 2;
-    const fl_conv2d_args a = fl__conv2d_args_of(m, nd, fl_option_int(o.groups, 1));
+    fl_conv2d_args a = fl__conv2d_args_of(m, nd, fl_option_int(o.groups, 1));
+    a.relu = o.relu;
     if (nd == 2) return FL_W(conv2d_run)(x, w, bias, a);
     fl_scope s = fl_scope_begin();
     if (nd == 1) x = FL_W(_as_2d)(x);
@@ -356,9 +375,9 @@ FL_T *FL_W(conv_transpose_opt)(FL_T *x, FL_T *w, FL_T *bias, fl_conv_opts o) {
     if (!fl__conv_transpose_maps(image, kernel, o, m)) return NULL;
     int nd = image->ndim - 2;
     int64_t groups = fl_option_int(o.groups, 1);
-    if (!fl__in_range(groups, 1) || kernel->shape[1] > INT32_MAX)
-        return fl_bad("fl_conv_transpose: w %s in %lld groups", FL_SHAPE_TEXT(kernel),
-                      (long long)groups);
+    if (!fl__in_range(groups, 1) || kernel->shape[1] > INT32_MAX || o.relu)
+        return fl_bad("fl_conv_transpose: w %s in %lld groups%s", FL_SHAPE_TEXT(kernel),
+                      (long long)groups, o.relu ? ", with a relu" : "");
     int64_t depth = nd == 3 ? kernel->shape[2] : 1, channels = kernel->shape[1] * groups;
     const fl_tensor *b = bias ? FL_VALUE(bias) : NULL;
     if (b && (b->ndim != 1 || b->shape[0] != channels || b->dtype != image->dtype))

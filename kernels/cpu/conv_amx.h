@@ -118,7 +118,8 @@ FL_PRIVATE bool fl__conv_amx_run(const fl__conv *v) {
                                 .segments = 1,
                                 .step = v->o * v->size};
     const fl__finish bias = {.size = sizeof(float), .n = v->o, .bias = v->bias ? fl_data(v->bias) : NULL,
-                             .add = fl__formula_loop(FL_OP_add, FL_F32)};
+                             .add = fl__formula_loop(FL_OP_add, FL_F32),
+                             .act = v->relu ? fl__formula_loop(FL_OP_relu, FL_F32) : NULL};
     fl__amx_product p = {.ks = fl__bf16_tiles(v->dtype), .dtype = v->dtype, .a = dy, .b = x, .c = v->k.data,
                          .m = v->o, .n = taps * v->c, .k = pixels};
     if (v->direction == FL__CONV_FORWARD) {

@@ -5,6 +5,7 @@
 #ifndef FL_CPU_CONV_COMMON_H
 #define FL_CPU_CONV_COMMON_H
 #include "gemm.h"
+#include "kept.h"
 #include "scratch.h"
 
 /* >>tile */
@@ -20,6 +21,7 @@ typedef struct fl__conv_tile {
     void *c[2];             /* the results of each strip, a pixel every ldc elements */
     int64_t ldc[2];
     bool add;               /* c holds a sum already */
+    bool relu;              /* c = max(0, that) */
 } fl__conv_tile;
 
 /* What conv_tile.inc makes for an element and a level. */
@@ -55,6 +57,7 @@ typedef struct fl__conv {
     const int64_t *stride, *pad, *dilation; /* along h, w; pad: the low side */
     fl__image x, k, y;            /* x or dx, the weights or dw, y or dy */
     const fl_tensor *bias;        /* of y, NULL: none */
+    bool relu;                    /* of y */
 } fl__conv;
 
 /* x, w, y: which operands of c these are, or their gradients. */
@@ -92,6 +95,22 @@ FL_PRIVATE void fl__conv_copy(char *to, int64_t to_step, const char *from, int64
 FL_PRIVATE int64_t fl__conv_relayout_size(const fl__conv *v);
 /* The weights with their channels last: copied to `to`, or as they are. */
 FL_PRIVATE fl__image fl__conv_relayout(const fl__conv *v, char *to);
+
+/* Whether what is made of the weights is made once: of frozen ones, as they lie. */
+static inline bool fl__conv_keeps(const fl__conv *v) {
+    return v->direction == FL__CONV_FORWARD && fl__conv_relayout_size(v) == 0 && fl__keeps(v->call->in[1]);
+}
+
+/* The pixels of a strip with which `strips` at a time go over so many pixels in the least time: each step of
+   a tile has 4 multiply-adds for a pixel of a strip, and some work of its own. */
+static inline int64_t fl__conv_strip(const fl__conv_kernels *ck, int64_t pixels, int64_t strips) {
+    int64_t best = ck->strip, least = INT64_MAX;
+    for (int64_t n = ck->strip; n > 0; n--) {
+        const int64_t time = fl__ceil_div(pixels, strips * n) * (4 * n + 1);
+        if (ck->tile[n] && time < least) best = n, least = time;
+    }
+    return best;
+}
 
 /* >>band: rows of an image with their padding, channels last and dense */
 
@@ -138,6 +157,7 @@ FL_PRIVATE fl__conv fl__conv_of(const fl_call *c, fl__conv_direction direction, 
         .stride = a->stride, .pad = a->pad_lo, .dilation = a->dilation,
         .x = fl__image_of(x), .k = fl__image_of(w), .y = fl__image_of(y),
         .bias = direction == FL__CONV_FORWARD && c->n_in > 2 ? c->in[2] : NULL,
+        .relu = direction == FL__CONV_FORWARD && a->relu,
     };
 }
 

@@ -60,12 +60,15 @@ static void fl__depthwise_task(void *arg, int64_t begin, int64_t end) {
     const fl__image *to = forward ? &v->y : &v->x;
     const int64_t rows = forward ? v->oh : v->h, cols = forward ? v->ow : v->w;
     const void *bias = v->bias ? fl_data(v->bias) : NULL;
+    const fl__loop relu = v->relu ? fl__formula_loop(FL_OP_relu, v->dtype) : NULL;
     char *workspace = fl__scratch_take(&p->scratch);
     const void **a = (const void **)(void *)workspace, **b = a + v->kh * v->kw;
     for (int64_t row = begin; row < end; row++)
         for (int64_t q = 0; q < cols; q++) {
             const int64_t n = row / rows, r = row % rows, count = fl__depthwise_pairs(p, n, r, q, a, b);
-            v->ck->line(fl__depthwise_pixel(v, to, n, r, q), bias, a, b, count, v->groups);
+            char *line = fl__depthwise_pixel(v, to, n, r, q);
+            v->ck->line(line, bias, a, b, count, v->groups);
+            if (relu) relu((void *[]){line, line}, v->groups, NULL);
         }
     fl__scratch_give_back(&p->scratch, workspace);
 }

@@ -87,18 +87,6 @@ static void fl__direct_flatten(fl__direct *p) {
     p->images = p->rows = p->band.h = 1;
 }
 
-/* The pixels of a strip with which a line takes the least time: each step of a tile has 4 multiply-adds for
-   a pixel of a strip, and some work of its own. */
-static int64_t fl__direct_plan_strip(const fl__direct *p) {
-    const fl__conv_kernels *ck = p->v->ck;
-    int64_t best = ck->strip, least = INT64_MAX;
-    for (int64_t n = ck->strip; n > 0; n--) {
-        const int64_t time = fl__ceil_div(p->cols, n) * (4 * n + 1);
-        if (ck->tile[n] && time < least) best = n, least = time;
-    }
-    return best;
-}
-
 /* Segments, and how many of them a call of the tile sums: about 768 values. Taps along w whose pixels
    stand side by side are one segment. */
 static void fl__direct_plan_segments(fl__direct *p) {
@@ -147,7 +135,7 @@ static void fl__direct_plan_bands(fl__direct *p) {
 static void fl__direct_plan(fl__direct *p) {
     const fl__conv *v = p->v;
     fl__direct_flatten(p);
-    p->strip = fl__direct_plan_strip(p);
+    p->strip = fl__conv_strip(v->ck, p->cols, 1);
     const fl__band *b = &p->band;
     p->in_place = b->in.c == 1 && p->at_h[0] >= 0 && p->at_w[0] >= 0 && p->cols >= p->strip &&
                   (p->rows - 1) * p->step[0] + p->at_h[p->th - 1] < b->h &&
@@ -320,6 +308,7 @@ static void fl__direct_panel(const fl__direct *p, const fl__strip *strip, int64_
         t.segments = fl__min(p->chunk, p->segments - s);
         t.segment = p->segment + s;
         t.w = w;
+        t.relu = p->v->relu && s + t.segments == p->segments;
         for (int64_t i = 0; i + 1 < strips; i += 2)
             fl__direct_pair(p, strip + i, &t, p->channels_last ? first * size : 0, n);
         w += t.segments * t.k * p->width * size;
@@ -379,15 +368,23 @@ static bool fl__direct_sum(fl__direct *p) {
     const int64_t offsets = fl__conv_part(p->segments * 8 / size);
     const int64_t strips = (p->strips + 1) * (int64_t)sizeof(fl__strip) / size;
     const int64_t work = p->strips * p->strip * p->block_panels * fl__direct_panel_size(p);
+    const int64_t packed = panels * fl__direct_panel_size(p);
+    fl__kept kept; /* of one group: the others' number is no part of its key */
+    const bool keeps = p->groups == 1 && fl__conv_keeps(p->v) &&
+                       fl__kept_open(&kept, p->v->call->in[1], FL__KEPT_DIRECT, p->v->ks, packed * size);
     if (!fl__scratch_open(&p->scratch, tasks, (fl__direct_band_part(p) + fl__direct_block_part(p) +
                           fl__conv_part(strips)) * size,
-                          (offsets + panels * fl__direct_panel_size(p)) * size, p->v->op))
+                          (offsets + (keeps ? 0 : packed)) * size, p->v->op)) {
+        if (keeps) fl__kept_drop(&kept);
         return false;
+    }
     p->segment = (int64_t *)(void *)p->scratch.shared;
-    p->packed = p->scratch.shared + offsets * size;
+    p->packed = keeps ? kept.data : p->scratch.shared + offsets * size;
     for (int64_t s = 0; s < p->segments; s++) p->segment[s] = fl__direct_segment(p, s);
-    fl_parallel(panels * taps, fl__ceil_div(1 << 14, p->depth * p->width), fl__direct_pack_task, p);
+    if (!keeps || kept.fresh)
+        fl_parallel(panels * taps, fl__ceil_div(1 << 14, p->depth * p->width), fl__direct_pack_task, p);
     fl_parallel(tasks, fl__ceil_div(1 << 18, work), fl__direct_task, p);
+    if (keeps) fl__kept_close(&kept);
     fl__scratch_close(&p->scratch);
     return true;
 }

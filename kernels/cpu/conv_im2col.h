@@ -156,19 +156,19 @@ static fl_tensor fl__im2col_matrix(const fl_tensor *t, int64_t rows, int64_t col
     return m;
 }
 
-/* The product of one direction, by the slot that the backend has for it: linear, which adds the bias and
-   reads the weights transposed, or matmul. */
+/* The product of one direction, by the slot that the backend has for it: linear, which adds the bias, takes
+   the relu and reads the weights transposed, or matmul. */
 static bool fl__im2col_product(const fl__conv *v, fl_tensor *columns) {
     const fl_call *c = v->call;
     const int64_t pixels = v->images * v->oh * v->ow, width = v->kh * v->kw * v->c;
-    const fl_linear_args plain = {.act = FL_OP_NONE};
+    const fl_linear_args args = {.act = v->relu ? FL_OP_relu : FL_OP_NONE};
     fl_call product = {.op = FL_OP_matmul, .n_out = 1, .n_in = 2};
     fl_tensor a, b, y;
     if (v->direction == FL__CONV_FORWARD) {
         b = fl__im2col_matrix(c->in[1], v->o, width, false);
         y = fl__im2col_matrix(c->out[0], pixels, v->o, false);
         product = (fl_call){.op = fl_op_linear, .n_out = 1, .n_in = c->n_in, .out = {&y},
-                            .in = {columns, &b, c->in[2]}, .args = &plain};
+                            .in = {columns, &b, c->in[2]}, .args = &args};
     } else if (v->direction == FL__CONV_DATA) {
         a = fl__im2col_matrix(c->in[0], pixels, v->o, false);
         b = fl__im2col_matrix(c->in[1], v->o, width, false);

@@ -20,7 +20,6 @@
 #ifndef FL_CPU_CONV_WINOGRAD_H
 #define FL_CPU_CONV_WINOGRAD_H
 #include "conv_weight.h"
-#include "kept.h"
 
 /* Whether y, dx or dw can be computed this way: channels-last f32 in one group, stride 1. */
 FL_PRIVATE bool fl__winograd_can(const fl__conv *v);
@@ -37,11 +36,12 @@ FL_PRIVATE bool fl__winograd_run(const fl__conv *v);
 #define FL_CPU_CONV_WINOGRAD_IMPL
 #include <string.h>
 
-/* A transform of winograd.inc: a square of lines of n channels gives another. bias: for results. */
+/* A transform of winograd.inc: a square of lines of n channels gives another. bias, relu: for results. */
 typedef enum fl__winograd_kind {
     FL__WINO_IMAGE, FL__WINO_KERNEL, FL__WINO_RESULT, FL__WINO_GRAD, FL__WINO_KERNEL_GRAD
 } fl__winograd_kind;
-typedef void (*fl__winograd_fn)(const float *const *from, float *const *to, int64_t n, const float *bias);
+typedef void (*fl__winograd_fn)(const float *const *from, float *const *to, int64_t n, const float *bias,
+                                bool relu);
 
 FL__TILES_BEGIN
 #define FL__LEVEL_TEXT "winograd.inc"
@@ -60,6 +60,7 @@ typedef struct fl__winograd {
     int64_t side, taps;                 /* results of a tile along a side; of the kernel */
     int64_t across, down, tiles;        /* of an image, in all */
     int64_t group, first, count;        /* tiles of a group; the one at work */
+    int64_t strip;                      /* tiles of a strip of the products, two of which run at a time */
     int64_t chunk, at, all;             /* of o, in a weight gradient of depth, whose kernels are there at a
                                            time; where it begins; all of depth */
     bool few;                           /* channels */
@@ -99,11 +100,6 @@ FL_PRIVATE bool fl__winograd_can(const fl__conv *v) {
            (!v->bias || v->bias->stride[0] == 1);
 }
 
-/* Whether the kernels are transformed once: of frozen weights, as they lie. */
-static bool fl__winograd_keeps(const fl__conv *v) {
-    return v->direction == FL__CONV_FORWARD && fl__conv_relayout_size(v) == 0 && fl__keeps(v->call->in[1]);
-}
-
 /* Measured: it pays from 32 channels on if the tiles do not stick out too far, and are many beside the
    channels, whose kernels are transformed at each call unless they are kept. */
 FL_PRIVATE bool fl__winograd_pays(const fl__conv *v, int64_t least) {
@@ -111,7 +107,7 @@ FL_PRIVATE bool fl__winograd_pays(const fl__conv *v, int64_t least) {
     int64_t tiles = v->images * fl__ceil_div(p.rows, p.side) * fl__ceil_div(p.cols, p.side);
     bool waste = 10 * tiles * p.side * p.side > 16 * v->images * p.rows * p.cols;
     bool many = tiles >= least && 8 * tiles >= fl__max(p.depth, p.o);
-    return !waste && p.depth >= 32 && p.o >= 32 && (many || (fl__winograd_keeps(v) && 4 * tiles >= least));
+    return !waste && p.depth >= 32 && p.o >= 32 && (many || (fl__conv_keeps(v) && 4 * tiles >= least));
 }
 
 /* >>kernels */
@@ -137,7 +133,7 @@ static void fl__winograd_kernel_task(void *arg, int64_t begin, int64_t end) {
             }
             for (int e = 0; e < 36; e++)
                 to[e] = p->flipped ? kernel + e * step + r * width : part + (e * width + r) * lanes;
-            p->transform[FL__WINO_KERNEL](from, to, p->flipped ? width : lanes, NULL);
+            p->transform[FL__WINO_KERNEL](from, to, p->flipped ? width : lanes, NULL, false);
         }
         for (int e = 0; e < 36 && !p->flipped; e++)
             p->v->ks->pack(kernel + e * step, width, width, lanes, part + e * width * lanes, lanes, 1);
@@ -174,7 +170,7 @@ static void fl__winograd_image_task(void *arg, int64_t begin, int64_t end) {
         fl__winograd_tile(p, p->first + t, &n, &r, &q);
         fl__winograd_pixels(&p->in, n, r + p->at_h, q + p->at_w, p->in_h, p->in_w, 6, p->zero, from);
         for (int e = 0; e < 36; e++) to[e] = p->image + e * p->image_step + t * p->depth;
-        p->transform[FL__WINO_IMAGE]((const float *const *)from, to, p->depth, NULL);
+        p->transform[FL__WINO_IMAGE]((const float *const *)from, to, p->depth, NULL, false);
     }
 }
 
@@ -188,7 +184,7 @@ static void fl__winograd_results(const fl__winograd *p, float *none, int64_t beg
         fl__winograd_tile(p, p->first + t, &n, &r, &q);
         fl__winograd_pixels(&p->out, n, r, q, p->rows, p->cols, p->side, none, to);
         for (int e = 0; e < 36; e++) from[e] = p->result + e * p->result_step + t * p->o;
-        p->transform[FL__WINO_RESULT](from, to, p->o, bias);
+        p->transform[FL__WINO_RESULT](from, to, p->o, bias, p->v->relu);
     }
 }
 
@@ -204,7 +200,7 @@ static void fl__winograd_result_task(void *arg, int64_t begin, int64_t end) {
 /* result[e][tile][o] = sum over d of image[e][tile][d] kernel[e][d][o], for a range of (e, panel). */
 static void fl__winograd_product_task(void *arg, int64_t begin, int64_t end) {
     const fl__winograd *p = arg;
-    const int64_t width = 2 * p->v->ks->lanes, panels = p->o / width, strip = p->v->ck->strip;
+    const int64_t width = 2 * p->v->ks->lanes, panels = p->o / width, strip = p->strip;
     const int64_t zero = 0;
     for (int64_t task = begin; task < end; task++) {
         int64_t e = task / panels, panel = task % panels;
@@ -237,7 +233,7 @@ static void fl__winograd_grad_task(void *arg, int64_t begin, int64_t end) {
         for (int64_t o = 0; o < p->o; o += width) {
             for (int e = 0; e < 36; e++)
                 to[e] = p->result + e * p->result_step + o * p->group + t * width;
-            p->transform[FL__WINO_GRAD]((const float *const *)from, to, width, NULL);
+            p->transform[FL__WINO_GRAD]((const float *const *)from, to, width, NULL, false);
             for (int64_t i = 0; i < p->side * p->side; i++) from[i] += width;
         }
     }
@@ -276,7 +272,7 @@ static void fl__winograd_part_task(void *arg, int64_t begin, int64_t end) {
     for (int64_t d = begin; d < end; d++) {
         for (int e = 0; e < 36; e++) from[e] = p->kernel + (e * p->depth + d) * p->o;
         for (int64_t t = 0; t < p->taps; t++) to[t] = p->part + (t * p->all + d) * p->o;
-        p->transform[FL__WINO_KERNEL_GRAD](from, to, p->o, NULL);
+        p->transform[FL__WINO_KERNEL_GRAD](from, to, p->o, NULL, false);
     }
 }
 
@@ -294,10 +290,11 @@ static void fl__winograd_plan(fl__winograd *p) {
     p->few = p->depth + p->o <= FL__WINO_FEW && (sums || p->tiles > FL__WINO_FEW_TILES);
     int64_t least = !p->few ? FL__WINO_TILES : sums ? FL__WINO_FEW_SUMMED : FL__WINO_FEW_TILES;
     int64_t group = fl__max(least, FL__WINO_BYTES / (36 * p->v->size * (p->depth + p->o)));
-    int64_t groups = fl__ceil_div(p->tiles, group), pair = 2 * p->v->ck->strip;
-    p->group = fl__ceil_div(fl__ceil_div(p->tiles, groups), pair) * pair;
+    const int64_t groups = fl__ceil_div(p->tiles, group), most = fl__ceil_div(p->tiles, groups);
+    p->strip = sums ? p->v->ck->strip : fl__conv_strip(p->v->ck, most, 2);
+    p->group = fl__ceil_div(most, 2 * p->strip) * 2 * p->strip;
     const int64_t width = 2 * p->v->ks->lanes, cut = sums ? p->depth : p->o;
-    const bool whole = groups > 1 || fl__winograd_keeps(p->v);
+    const bool whole = groups > 1 || fl__conv_keeps(p->v);
     int64_t chunks = whole ? 1 : fl__ceil_div(36 * p->o * p->depth, FL__WINO_KERNELS);
     p->chunk = fl__ceil_div(fl__ceil_div(cut, chunks), width) * width;
     p->all = p->depth;
@@ -347,7 +344,7 @@ static bool fl__winograd_forward(fl__winograd *p) {
     const int64_t kernel = 36 * p->chunk * p->depth, group = 36 * (p->image_step + p->result_step);
     const int64_t workspace = fl__max(72 * lanes * lanes, p->o + (p->few ? group : 0));
     fl__kept kept;
-    const bool keeps = fl__winograd_keeps(p->v) && fl__kept_open(&kept, p->v->call->in[1], FL__KEPT_WINOGRAD,
+    const bool keeps = fl__conv_keeps(p->v) && fl__kept_open(&kept, p->v->call->in[1], FL__KEPT_WINOGRAD,
                                                                  p->v->ks, kernel * p->v->size);
     const int64_t shared = (keeps ? 0 : kernel) + (p->few ? 0 : group) + channels;
     if (!fl__scratch_open(&p->scratch, INT32_MAX, workspace * p->v->size,

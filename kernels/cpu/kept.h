@@ -4,7 +4,7 @@
 #define FL_CPU_KEPT_H
 #include "gemm.h"
 
-typedef enum fl__kept_kind { FL__KEPT_PRODUCT, FL__KEPT_WINOGRAD } fl__kept_kind;
+typedef enum fl__kept_kind { FL__KEPT_PRODUCT, FL__KEPT_WINOGRAD, FL__KEPT_DIRECT } fl__kept_kind;
 typedef struct fl__kept {
     char *data;
     bool fresh; /* to be filled before it is closed */

@@ -600,6 +600,7 @@ static bool fl__dnn_conv_of(const fl_call *c, fl__dnn_use *u) {
     const bool input = c->op == FL_OP_conv2d_grad_input, weight = c->op == FL_OP_conv2d_grad_weight;
     fl_tensor *out = c->out[0];
     const bool bias = u->shape.op == FL__DNN_CONV_BIAS;
+    if (a->relu) return false; /* composed, of this without it */
     if (bias) u->shape.op = FL__DNN_CONV;
     u->t[0] = input ? out : c->in[0];
     u->t[1] = weight ? out : c->in[1];
