@@ -102,7 +102,8 @@ static fl_vars counting_forward(fl_nn_module *m, fl_vars in) {
     return out;
 }
 
-/* Puts counting_forward in front of the forward of each layer that counts. */
+/* Puts counting_forward in front of the forward of each layer that counts; containers then take them for
+   layers of a program's own, which go one by one. */
 static void count_in(fl_nn_module *m) {
     static const char *const names[COUNTED] = {"Linear", "Conv2d", "Conv1d", "MultiheadAttention",
                                                "Capsules", "ConvTranspose2d", "LSTM"};
@@ -149,6 +150,7 @@ typedef struct figures {
     double seconds[4][100]; /* whole steps; forward, backward, optimizer */
     double first, flop, memory;
     int64_t conversions; /* in one step */
+    long long rss;       /* most bytes of the process */
 } figures;
 
 /* What the clock says once the device is through with all that it was given. */
@@ -272,15 +274,20 @@ static void measure(const settings *s, fl_nn_module *net, const model_batch *bat
     if (s->early && optim) fl_optim_step_early(optim, true);
     for (int i = -s->warmup; i < s->iterations; i++) {
         if (i == 0) conversions = 0;
-        forward_flop = 0;
         step(s, net, optim, batch, part);
         if (i == -s->warmup) f->first = part[0];
         for (int k = 0; i >= 0 && k < 4; k++) f->seconds[k][i] = part[k];
     }
-    f->flop = (optim ? 3 : 1) * forward_flop;
     f->conversions = conversions / s->iterations;
     f->memory = memory_of(s, net, optim, batch);
     if (s->profile) profile(s, net, optim, batch);
+    struct rusage usage = {0};
+    getrusage(RUSAGE_SELF, &usage);
+    f->rss = (long long)usage.ru_maxrss * 1024;
+    count_in(net);
+    forward_flop = 0;
+    step(s, net, optim, batch, part);
+    f->flop = (optim ? 3 : 1) * forward_flop;
     fl_optim_free(optim);
 }
 
@@ -309,8 +316,6 @@ static bool save(const settings *s, fl_nn_module *net, const model_batch *batch)
 }
 
 static void print_line(const settings *s, figures *f, double peak) {
-    struct rusage usage = {0};
-    getrusage(RUSAGE_SELF, &usage);
     double median[4];
     for (int k = 0; k < 4; k++) median[k] = bench_median(f->seconds[k], s->iterations);
     const double rate = f->flop / median[0] * 1e-9;
@@ -321,7 +326,7 @@ static void print_line(const settings *s, figures *f, double peak) {
         s->m->name, s->nchw ? "nchw" : "channels-last", (long long)s->preset.batch, s->device,
         s->dtype_name, s->threads, s->inference ? "inference" : "train", median[0], f->seconds[0][0],
         median[1], median[2], median[3], rate, peak > 0 ? 100 * rate / peak : 0.0,
-        f->memory, (long long)usage.ru_maxrss * 1024, commit ? commit : "-", f->flop * 1e-9,
+        f->memory, f->rss, commit ? commit : "-", f->flop * 1e-9,
         (long long)f->conversions, f->first);
 }
 
@@ -357,7 +362,6 @@ static int run(const settings *s) {
     if (s->inference && !fl_nn_freeze(net, true)) return 1;
     if (s->save) return !save(s, net, &batch);
     if (s->loading && !load_from(s)) return fprintf(stderr, "skipped: %s\n", fl_error()), 1;
-    count_in(net);
     count_conversions();
     measure(s, net, &batch, &f);
     print_line(s, &f, on_device(s) ? 0 : fmax(peak_before, peak_fma(s->threads)));

@@ -817,7 +817,7 @@ static void rows_of_indexing(void) {
 }
 
 static fl_conv2d_args conv_args(int64_t stride, int64_t groups) {
-    return (fl_conv2d_args){{stride, stride}, {1, 1}, {1, 1}, {1, 1}, groups};
+    return (fl_conv2d_args){{stride, stride}, {1, 1}, {1, 1}, {1, 1}, groups, false};
 }
 
 static void rows_of_convolution(void) {
@@ -1226,6 +1226,7 @@ static void rows_of_modules(void) {
            !through(fl_nn_function("F", complaint, NULL, NULL), o.v23), "1 inputs do not please");
     NO_AS(fl_nn_sequential_of, "fl_nn_add", (1, (fl_nn_module *[]){NULL}), NULLS);
     NO_AS(fl_nn_sequential_of, "fl_nn_add", (2, (fl_nn_module *[]){fl_nn_relu(), NULL}), NULLS);
+    ROW(RAISES, "fl_nn_chain", fl_nn_chain(NULL, 1, FL_VARS(o.v23)).n == 0, NULLS);
     ROW(RAISES, "fl_nn_parameters", fl_nn_parameters(NULL).n == 0, NULLS);
     NO_AS(fl_nn_count, "fl_nn_parameters", (NULL), NULLS);
     FINE(fl_nn_train, (fl_nn_train(NULL, true), true));

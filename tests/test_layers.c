@@ -226,6 +226,78 @@ TEST(frozen_network) {
     CHECK_NOTHING_LIVES();
 }
 
+/* The largest difference of a frozen net's answer from want, of the largest number in it. */
+static double apart_frozen(fl_nn_module *net, fl_var *x, fl_tensor *want) {
+    fl_tensor *y = fv_value(fl_nn_forward(net, x));
+    return y ? apart(y, want) / item(fl_amax(fl_abs(want), FL_ALL_AXES)) : INFINITY;
+}
+
+static int calls_seen;
+static void count_call(const fl_call *c, void *user) {
+    (void)c, (void)user;
+    calls_seen++;
+}
+
+static int64_t modules_seen;
+static void see_call(fl_nn_module *m, const fl_vars *out, void *user) {
+    (void)m, (void)user;
+    modules_seen += out != NULL;
+}
+
+static fl_nn_module *norm_net(fl_rng *rng) {
+    return fl_nn_sequential(
+        fl_nn_conv2d(32, 64, 3, .pad = 1, .no_bias = true, .rng = rng), fl_nn_batch_norm2d(64), fl_nn_relu(),
+        fl_nn_conv2d(64, 40, 1, .rng = rng), fl_nn_batch_norm2d(40, .relu = true),
+        fl_nn_conv2d(40, 40, 3, .stride = 2, .pad = 1, .groups = 40, .rng = rng),
+        fl_nn_batch_norm2d(40, .frozen = true), fl_nn_relu(), /* and: */
+        fl_nn_conv2d(40, 64, 1, .rng = rng), fl_nn_relu(), /* and: */
+        fl_nn_conv2d(64, 24, 3, .pad = 1, .rng = rng), fl_nn_batch_norm2d(24, .no_affine = true),
+        fl_nn_relu6());
+}
+
+/* Batch norms and ReLUs go into frozen convolutions, while nobody looks in between. */
+TEST(frozen_norms) {
+    fl_rng rng = {7, 0};
+    fl_nn_module *net = norm_net(&rng);
+    fl_scope s = fl_scope_begin();
+    for (int last = 0; last < 2; last++) {
+        fl_var *x = fv_const(fl_normal(FL_SHAPE(2, 32, 18, 17), 0.3, 1, FL_F32, &rng));
+        if (last) fl_nn_channels_last(net), x = fv_channels_last(x);
+        fl_nn_train(net, true);
+        for (int i = 0; i < 3; i++) fl_nn_forward(net, x); /* norms learn statistics */
+        fl_nn_train(net, false);
+        fl_no_grad(true);
+        fl_tensor *want = fv_value(fl_nn_forward(net, x));
+        CHECK(fl_nn_freeze(net, true));
+        for (int i = 0; i < 2; i++) CHECK(apart_frozen(net, x, want) < 1e-5);
+        fl_call_hook(count_call, NULL, NULL);
+        calls_seen = 0;
+        fl_nn_forward(net, x);
+        fl_call_hook(NULL, NULL, NULL);
+        CHECK_EQ_INT(calls_seen, 6); /* five convolutions and relu6 */
+        fl_nn_watch before = fl_nn_watch_calls((fl_nn_watch){see_call, NULL});
+        modules_seen = 0;
+        CHECK(apart_frozen(net, x, want) < 1e-5);
+        CHECK_EQ_INT(modules_seen, 14);
+        fl_nn_watch_calls(before);
+        fl_tensor *mean = fl_nn_get_buffer(net, "1.running_mean"); /* of which nothing was promised */
+        CHECK(fl_assign(mean, fl_add(mean, fl_num(0.5))));
+        fl_tensor *w = fv_value(fl_nn_get_param(net, "3.weight")); /* nor is this kept any more */
+        CHECK(fl_assign(w, fl_mul(w, fl_num(-1))));
+        fl_nn_watch_calls((fl_nn_watch){see_call, NULL});
+        want = fv_value(fl_nn_forward(net, x));
+        fl_nn_watch_calls(before);
+        CHECK(apart_frozen(net, x, want) < 1e-5);
+        fl_no_grad(false);
+        CHECK(apart_frozen(net, x, want) < 1e-5);
+        CHECK(fl_nn_freeze(net, false) && apart_frozen(net, x, want) < 1e-5);
+    }
+    CHECK(fl_nn_chain(net->child, 0, FL_VARS(NULL)).n == 1);
+    fl_scope_end(&s);
+    fl_nn_free(net);
+    CHECK_NOTHING_LIVES();
+}
+
 typedef struct frozen_job {
     fl_nn_module *net;
     const float *x;
@@ -649,12 +721,6 @@ TEST(hardtanh_at_its_bounds) {
 static fl_vars noisy_forward(fl_nn_module *m, fl_vars in) {
     fl_assign(m->buffer[0].tensor, fl_add(m->buffer[0].tensor, fl_num(1)));
     return FL_VARS(fv_add(in.v[0], fv_const(fl_normal(FL_SHAPE(1), 0, 1, FL_F32, NULL))));
-}
-
-static int calls_seen;
-static void count_call(const fl_call *c, void *user) {
-    (void)c, (void)user;
-    calls_seen++;
 }
 
 TEST(summary_says_what_runs_and_leaves_no_trace) {

@@ -651,6 +651,26 @@ static bool load_it(void) {
     return ok;
 }
 
+/* Frozen, the norms go into the convolutions. */
+TEST(frozen_resnet) {
+    fl_nn_module *m = fl_vision_model("resnet50", .divide = 8, .blocks = 2, .classes = 4);
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {2, 0};
+    fl_nn_channels_last(m);
+    fl_var *x = fv_const(fl_channels_last(fl_normal(FL_SHAPE(2, 3, 64, 64), 0, 1, FL_F32, &rng)));
+    fl_no_grad(true);
+    fl_nn_forward(m, x);
+    fl_nn_train(m, false);
+    fl_tensor *want = fv_value(fl_nn_forward(m, x));
+    CHECK(fl_nn_freeze(m, true));
+    CHECK(fl_item(fl_all(fl_isclose(fv_value(fl_nn_forward(m, x)), want, 1e-4, 1e-5, false), FL_ALL_AXES)) == 1);
+    CHECK(fl_nn_freeze(m, false));
+    CHECK(fl_item(fl_all(fl_eq(fv_value(fl_nn_forward(m, x)), want), FL_ALL_AXES)) == 1);
+    fl_no_grad(false);
+    fl_scope_end(&s);
+    fl_nn_free(m);
+}
+
 TEST(networks_of_every_name) {
     static const struct {
         const char *name;

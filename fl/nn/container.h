@@ -1,7 +1,8 @@
 /* container.h - modules made of modules: sequences, lists, sequences with shortcuts */
 #ifndef FL_NN_CONTAINER_H
 #define FL_NN_CONTAINER_H
-#include "module.h"
+#include "activation.h"
+#include "conv.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -14,6 +15,10 @@ extern "C" {
     fl_nn_sequential_of(FL_COUNT(fl_nn_module *, __VA_ARGS__), FL_ARRAY(fl_nn_module *, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_sequential_of(int n, fl_nn_module *const *children);
 FL_API bool fl_nn_is_sequential(const fl_nn_module *m);
+/* What a sequence does, for a forward of yours: runs n modules, each one's results the next one's inputs. Of
+   frozen ones (fl_nn_freeze), while nothing is recorded and no calls are watched, a 2-d convolution takes the
+   batch norm and the ReLU behind it along: they are one op. */
+FL_API fl_vars fl_nn_chain(fl_nn_module *const *m, int64_t n, fl_vars in);
 
 /* Holds modules for a forward function of yours, which calls m->child[i]; to call the list itself is an
    error (PyTorch's ModuleList). */
@@ -61,20 +66,38 @@ static void fl__nn_held_drop(fl_obj *o) {
     fl_obj_free(o);
 }
 
+/* Runs those of the n modules from m[0] on that go as one op; returns their number, 0: there are none. */
+static int64_t fl__nn_together(fl_nn_module *const *m, int64_t n, fl_vars *in) {
+    if (n < 2 || in->n != 1 || !fl__nn_conv_takes(m[0], NULL)) return 0;
+    const fl_nn_module *norm = fl__nn_conv_takes(m[0], m[1]) ? m[1] : NULL;
+    const int64_t ran = norm ? 2 : 1;
+    const bool relu = ran < n && fl_nn_activation_of(m[ran]) == fv_relu;
+    if (ran + relu == 1) return 0;
+    fl_var *y = fl__nn_conv_with(m[0], norm, relu, in->v[0]);
+    *in = y ? FL_VARS(y) : (fl_vars){0};
+    return ran + relu;
+}
+
 /* What a layer gave dies as soon as the next one has run, unless its backward reads it. */
-static fl_vars fl__nn_sequential_forward(fl_nn_module *m, fl_vars in) {
+FL_API fl_vars fl_nn_chain(fl_nn_module *const *m, int64_t n, fl_vars in) {
+    if (!fl_nn_given(m, "fl_nn_chain", "the list")) return fl_raise(), (fl_vars){0};
     fl__nn_held *held = fl_obj_new(sizeof *held, fl__nn_held_drop);
     if (!held || !fl_obj_own(&held->obj)) return (fl_vars){0};
-    for (int64_t i = 0; i < m->n_child && in.n; i++) {
+    for (int64_t i = 0, ran; i < n && in.n; i += ran) {
         const fl_vars last = held->vars;
         fl_scope s = fl_scope_begin();
-        in = fl_nn_forward_vars(m->child[i], in);
+        ran = fl__nn_together(m + i, n - i, &in);
+        if (!ran) in = fl_nn_forward_vars(m[i], in), ran = 1;
         for (int k = in.n; k-- > 0;) fl_obj_take(&in.v[k]->obj);
         held->vars = in;
         fl_scope_end(&s);
         fl__nn_let_go(last);
     }
     return in;
+}
+
+static fl_vars fl__nn_sequential_forward(fl_nn_module *m, fl_vars in) {
+    return m->n_child ? fl_nn_chain(m->child, m->n_child, in) : in;
 }
 
 static const fl_nn_type fl__nn_sequential_type = {.name = "Sequential", .maker = "fl_nn_sequential",

@@ -1,7 +1,7 @@
 /* conv.h - convolutions and transposed convolutions of 1 to 3 spatial dims */
 #ifndef FL_NN_CONV_H
 #define FL_NN_CONV_H
-#include "module.h"
+#include "norm.h"
 #include "../ops/move.h"
 
 #ifdef __cplusplus
@@ -50,6 +50,14 @@ FL_API fl_nn_module *fl_nn_conv_transpose3d_opt(int64_t in, int64_t out, int64_t
    values and files are what they were. False after an error. */
 FL_API bool fl_nn_channels_last(fl_nn_module *m);
 
+/* For containers: whether m, a frozen 2-d convolution, and the norm behind it (NULL: none) go as one op while
+   nothing is recorded or watched;  that, by weights into which the norm went once, and then a relu if there
+   is one. */
+FL_PRIVATE bool fl__nn_conv_takes(const fl_nn_module *m, const fl_nn_module *norm);
+FL_PRIVATE fl_var *fl__nn_conv_with(fl_nn_module *m, const fl_nn_module *norm, bool relu, fl_var *x);
+/* Lets go of these weights, if m is a convolution. */
+FL_PRIVATE void fl__nn_conv_unfold(fl_nn_module *m);
+
 #ifdef __cplusplus
 }
 #endif
@@ -59,8 +67,19 @@ FL_API bool fl_nn_channels_last(fl_nn_module *m);
 #ifndef FL_NN_CONV_IMPL
 #define FL_NN_CONV_IMPL
 #include "../ops/conv.h"
+#include "../ops/elementwise.h"
+#include "../ops/view.h"
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
+
+/* w and b of a convolution with the batch norm behind it, and the tensors that they were made of: addresses
+   and versions. */
+enum { FL__NN_FOLDS = 8 };
+typedef struct fl__nn_folded {
+    fl_tensor *w, *b;
+    int64_t n, of[FL__NN_FOLDS][2];
+} fl__nn_folded;
 
 /* All six: settings per dim, resolved but for the paddings, which may be FL_SAME. */
 typedef struct fl__nn_conv {
@@ -70,6 +89,7 @@ typedef struct fl__nn_conv {
     fl_pad_mode pad_mode;
     bool transposed, channels_last, padded;
     fl_pad_opts around; /* what is put around x first, if padded; then the op gets no padding */
+    fl__nn_folded *folded; /* NULL: not yet */
 } fl__nn_conv;
 
 /* Options of the op. Resolved numbers keep their meaning: 0 is FL_I0. */
@@ -84,11 +104,10 @@ static fl_conv_opts fl__nn_conv_opts_of(const fl__nn_conv *c) {
     return o;
 }
 
-static fl_vars fl__nn_conv_forward(fl_nn_module *m, fl_vars in) {
+static fl_vars fl__nn_conv_by(const fl_nn_module *m, fl_var *image, fl_var *w, fl_var *b, bool relu) {
     static const char *const dims[] = {"", "t", "h, w", "d, h, w"};
     const fl__nn_conv *c = m->data;
-    const fl_tensor *x = fv_value(in.v[0]);
-    fl_var *image = in.v[0], *w = fl_nn_param_at(m, 0), *b = fl_nn_param_at(m, 1);
+    const fl_tensor *x = fv_value(image);
     if (x->ndim != c->kernel.ndim + 2 || x->shape[1] != c->in) {
         char a[FL_NN_SHAPE], d[FL_NN_SHAPE];
         return fl_nn_fail(m, "input %s, weight %s, wants [n, %" PRId64 ", %s]", fl_nn_shape_text(image, a),
@@ -96,8 +115,24 @@ static fl_vars fl__nn_conv_forward(fl_nn_module *m, fl_vars in) {
     }
     if (c->channels_last && !fl_is_channels_last(x)) image = fv_channels_last(image);
     if (c->padded) image = fv_pad_opt(image, c->around);
-    const fl_conv_opts o = fl__nn_conv_opts_of(c);
+    fl_conv_opts o = fl__nn_conv_opts_of(c);
+    o.relu = relu;
     return FL_VARS(c->transposed ? fv_conv_transpose_opt(image, w, b, o) : fv_conv_opt(image, w, b, o));
+}
+
+static fl_vars fl__nn_conv_forward(fl_nn_module *m, fl_vars in) {
+    return fl__nn_conv_by(m, in.v[0], fl_nn_param_at(m, 0), fl_nn_param_at(m, 1), false);
+}
+
+static void fl__nn_folded_free(fl__nn_folded *f) {
+    if (!f) return;
+    fl_drop(f->w);
+    fl_drop(f->b);
+    fl_heap_free(f);
+}
+
+static void fl__nn_conv_release(void *data) {
+    fl__nn_folded_free(((fl__nn_conv *)data)->folded);
 }
 
 /* A list that is not the number `usual` everywhere. */
@@ -131,7 +166,7 @@ static void fl__nn_conv_describe(const fl_nn_module *m, char *buf, size_t size) 
 
 #define FL__NN_CONV_TYPE(kind, make) \
     {.name = kind, .maker = make, .inputs = 1, .forward = fl__nn_conv_forward, \
-     .describe = fl__nn_conv_describe}
+     .describe = fl__nn_conv_describe, .release = fl__nn_conv_release}
 static const fl_nn_type fl__nn_conv_types[2][3] = {
     {FL__NN_CONV_TYPE("Conv1d", "fl_nn_conv1d"), FL__NN_CONV_TYPE("Conv2d", "fl_nn_conv2d"),
      FL__NN_CONV_TYPE("Conv3d", "fl_nn_conv3d")},
@@ -207,6 +242,79 @@ static fl_nn_module *fl__nn_conv_new(int dims, bool transposed, int64_t in, int6
     fl_nn_module *m = fl_nn_new(type, &c, sizeof c);
     return fl_nn_made(
         m, m && fl_nn_add_uniform(m, w, o.no_bias ? 0 : out, 1 / sqrt(fan_in), o.dtype, o.rng));
+}
+
+/* >>frozen */
+
+FL_PRIVATE bool fl__nn_conv_takes(const fl_nn_module *m, const fl_nn_module *norm) {
+    bool relu;
+    if (m->type != &fl__nn_conv_types[0][1] || fl_grad_enabled() || fl__nn_watched()) return false;
+    const fl_tensor *w = fv_value(fl_nn_param_at(m, 0));
+    if (!fl_buffer_is_frozen(w->buffer)) return false;
+    return !norm || (fl__nn_batch_norm_fixed(norm, &relu) && m->n_param + m->n_buffer <= 2 &&
+                     norm->n_param + norm->n_buffer <= FL__NN_FOLDS - 2 &&
+                     norm->buffer[0].tensor->dtype == w->dtype &&
+                     norm->buffer[0].tensor->shape[0] == w->shape[0]);
+}
+
+static void fl__nn_fold_notes(fl__nn_folded *f, const fl_nn_module *m) {
+    for (int64_t i = 0; i < m->n_param + m->n_buffer; i++) {
+        const fl_tensor *t = i < m->n_param ? fv_value(m->param[i].var) : m->buffer[i - m->n_param].tensor;
+        f->of[f->n][0] = (int64_t)(uintptr_t)t->buffer;
+        f->of[f->n++][1] = (int64_t)t->buffer->version;
+    }
+}
+
+/* Weights of their own, frozen too, so that what backends make of them stays with them. */
+static bool fl__nn_fold(const fl_nn_module *m, const fl_nn_module *norm, fl__nn_folded *f) {
+    fl_tensor *w = fv_value(fl_nn_param_at(m, 0)), *b = fv_value(fl_nn_param_at(m, 1)), *scale, *shift;
+    fl_scope s = fl_scope_begin();
+    if (fl__nn_batch_norm_line(norm, &scale, &shift)) {
+        fl_tensor *scaled = fl_mul(w, fl_reshape(scale, FL_SHAPE(w->shape[0], 1, 1, 1)));
+        f->w = fl_keep(fl_is_channels_last(w) ? fl_channels_last(scaled) : scaled);
+        f->b = fl_keep(b ? fl_add(fl_mul(b, scale), shift) : shift);
+    }
+    fl_scope_end(&s);
+    return f->w && f->b && fl_buffer_freeze(f->w->buffer, true);
+}
+
+/* Threads that ask for the first time make them each, and use those of one. NULL: there is no memory. */
+static fl__nn_folded *fl__nn_folded_of(fl_nn_module *m, const fl_nn_module *norm) {
+    fl__nn_conv *c = m->data;
+    fl__nn_folded now = {.n = 0}, *made, *f = __atomic_load_n(&c->folded, __ATOMIC_ACQUIRE);
+    fl__nn_fold_notes(&now, m);
+    fl__nn_fold_notes(&now, norm);
+    if (f && f->n == now.n && !memcmp(f->of, now.of, sizeof now.of)) return f;
+    if ((made = fl_heap_alloc(sizeof *made))) *made = now;
+    if (!made || !fl__nn_fold(m, norm, made)) {
+        fl__nn_folded_free(made);
+        fl_error_clear();
+        return NULL;
+    }
+    const bool first = __atomic_compare_exchange_n(&c->folded, &f, made, false, __ATOMIC_ACQ_REL,
+                                                   __ATOMIC_ACQUIRE);
+    fl__nn_folded_free(first ? f : made);
+    return first ? made : f;
+}
+
+FL_PRIVATE fl_var *fl__nn_conv_with(fl_nn_module *m, const fl_nn_module *norm, bool relu, fl_var *x) {
+    fl_var *w = fl_nn_param_at(m, 0), *b = fl_nn_param_at(m, 1);
+    bool own = false;
+    if (norm) {
+        const fl__nn_folded *f = fl__nn_folded_of(m, norm);
+        if (!f) return fl_nn_forward((fl_nn_module *)(uintptr_t)norm, fl_nn_forward(m, x));
+        w = fv_const(f->w), b = fv_const(f->b);
+        fl__nn_batch_norm_fixed(norm, &own);
+    }
+    fl_scope s = fl_scope_begin();
+    return fv_scope_return(&s, fl__nn_conv_by(m, x, w, b, relu || own).v[0]);
+}
+
+FL_PRIVATE void fl__nn_conv_unfold(fl_nn_module *m) {
+    if (m->type != &fl__nn_conv_types[0][1]) return;
+    fl__nn_conv *c = m->data;
+    fl__nn_folded_free(c->folded);
+    c->folded = NULL;
 }
 
 #define FL__NN_CONV(name, dims, transposed) \

@@ -1,7 +1,7 @@
 /* convert.h - modules in another dtype, on another family of tensors, frozen for inference */
 #ifndef FL_NN_CONVERT_H
 #define FL_NN_CONVERT_H
-#include "module.h"
+#include "conv.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,9 +21,10 @@ FL_API bool fl_nn_to(fl_nn_module *m, const char *family);
 FL_API bool fl_nn_store(fl_nn_module *m, fl_dtype dtype);
 /* For inference, after all else was done: evaluation mode, and a promise that the parameters stay as they
    are (fl_buffer_freeze): what the backend packs or transforms them to is kept from the first call on, on the
-   cpu as much memory again for linear layers, up to four times for 3 x 3 convolutions. What writes to a
-   parameter all the same, as an optimizer or fl_nn_load, ends the promise for that one. Not on: what was kept
-   is freed, the mode stays. */
+   cpu as much memory again for weights, up to four times for 3 x 3 convolutions. Batch norms go into the
+   weights of the convolutions before them in a container, of copies (fl_nn_chain). What writes to a parameter
+   all the same, as an optimizer or fl_nn_load, ends the promise for that one. Not on: what was kept is freed,
+   the mode stays. */
 FL_API bool fl_nn_freeze(fl_nn_module *m, bool on);
 
 #ifdef __cplusplus
@@ -125,6 +126,7 @@ FL_API bool fl_nn_to(fl_nn_module *m, const char *family) {
 
 static bool fl__nn_freeze_own(fl_nn_module *m, const char *prefix, void *user) {
     (void)prefix;
+    fl__nn_conv_unfold(m);
     for (int64_t i = 0; i < m->n_param; i++) {
         fl_buffer *b = fv_value(m->param[i].var)->buffer;
         if (b && !fl_buffer_freeze(b, *(const bool *)user)) return false;

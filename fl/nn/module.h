@@ -82,6 +82,7 @@ typedef struct fl_nn_watch {
     void *user;
 } fl_nn_watch;
 FL_API fl_nn_watch fl_nn_watch_calls(fl_nn_watch watch);
+FL_PRIVATE bool fl__nn_watched(void);
 
 /* trees */
 
@@ -389,6 +390,8 @@ static bool fl__nn_own(fl_vars *vars) {
 }
 
 static _Thread_local fl_nn_watch fl__nn_watch;
+
+FL_PRIVATE bool fl__nn_watched(void) { return fl__nn_watch.fn != NULL; }
 
 FL_API fl_nn_watch fl_nn_watch_calls(fl_nn_watch watch) {
     const fl_nn_watch before = fl__nn_watch;

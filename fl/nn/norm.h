@@ -34,6 +34,10 @@ FL_API fl_nn_module *fl_nn_batch_norm3d_opt(int64_t channels, fl_nn_batch_norm_o
 /* The batch norms of the tree take statistics of batches that have several parts from now on: fl_batch_norm's
    .reduce (NULL: no longer). fl_dist_sync_batch_norm gives one over ranks. */
 FL_API bool fl_nn_batch_norm_reduce(fl_nn_module *m, bool (*reduce)(fl_tensor *sums, void *user), void *user);
+/* Whether m is one of images that goes by its running statistics now: then it is x scale + shift per channel,
+   and what `relu` says behind it;  these two, [channels], NULL after an error. */
+FL_PRIVATE bool fl__nn_batch_norm_fixed(const fl_nn_module *m, bool *relu);
+FL_PRIVATE bool fl__nn_batch_norm_line(const fl_nn_module *m, fl_tensor **scale, fl_tensor **shift);
 
 typedef struct fl_nn_layer_norm_opts {
     fl_named _positional;
@@ -228,6 +232,24 @@ FL_API fl_nn_module *fl_nn_batch_norm2d_opt(int64_t channels, fl_nn_batch_norm_o
 }
 FL_API fl_nn_module *fl_nn_batch_norm3d_opt(int64_t channels, fl_nn_batch_norm_opts o) {
     return fl__nn_batch_norm_new(3, channels, o);
+}
+
+FL_PRIVATE bool fl__nn_batch_norm_fixed(const fl_nn_module *m, bool *relu) {
+    const fl__nn_batch_norm *b = m->data;
+    if (m->type != &fl__nn_batch_norm_types[1]) return false;
+    *relu = b->relu;
+    return b->track && (!m->train || b->frozen);
+}
+
+FL_PRIVATE bool fl__nn_batch_norm_line(const fl_nn_module *m, fl_tensor **scale, fl_tensor **shift) {
+    const fl__nn_batch_norm *b = m->data;
+    fl_tensor *w = fv_value(fl_nn_param_at(m, 0)), *more = fv_value(fl_nn_param_at(m, 1));
+    if (b->frozen) w = m->buffer[FL__NN_WEIGHT].tensor, more = m->buffer[FL__NN_BIAS].tensor;
+    *scale = fl_rsqrt(fl_add(m->buffer[FL__NN_RUNNING_VAR].tensor, fl_num(b->eps)));
+    if (w) *scale = fl_mul(*scale, w);
+    *shift = fl_neg(fl_mul(m->buffer[FL__NN_RUNNING_MEAN].tensor, *scale));
+    if (more) *shift = fl_add(*shift, more);
+    return *shift != NULL;
 }
 
 FL_API bool fl_nn_batch_norm_reduce(fl_nn_module *m, bool (*reduce)(fl_tensor *sums, void *user),

@@ -185,8 +185,7 @@ typedef struct fl__zoo_block {
 static fl_vars fl__zoo_block_forward(fl_nn_module *m, fl_vars in) {
     const fl__zoo_block *b = fl_nn_user(m);
     const int last = b->n - 1;
-    fl_var *x = in.v[0], *y = x;
-    for (int i = 0; i < last; i++) y = fl_nn_forward(b->norm[i], fl_nn_forward(b->conv[i], y));
+    fl_var *x = in.v[0], *y = fl_nn_chain(m->child, 2 * last, in).v[0];
     if (b->downsample) x = fl_nn_forward(b->downsample, x);
     return fl_nn_forward_vars(b->norm[last], FL_VARS(fl_nn_forward(b->conv[last], y), x));
 }
