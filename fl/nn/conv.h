@@ -306,7 +306,7 @@ FL_PRIVATE fl_var *fl__nn_conv_with(fl_nn_module *m, const fl_nn_module *norm, b
         w = fv_const(f->w), b = fv_const(f->b);
         fl__nn_batch_norm_fixed(norm, &own);
     }
-    fl_scope s = fl_scope_begin();
+    fl_scope s = fl_scope_in(m, fl__nn_describe);
     return fv_scope_return(&s, fl__nn_conv_by(m, x, w, b, relu || own).v[0]);
 }
 

@@ -83,6 +83,8 @@ typedef struct fl_nn_watch {
 } fl_nn_watch;
 FL_API fl_nn_watch fl_nn_watch_calls(fl_nn_watch watch);
 FL_PRIVATE bool fl__nn_watched(void);
+/* The text of a module for fl_scope_in: whose ops a profile and messages then name. */
+FL_PRIVATE void fl__nn_describe(const void *of, char *buf, size_t size);
 
 /* trees */
 
@@ -254,7 +256,7 @@ static int fl__nn_path(const fl_nn_module *m, char *buf, int size) {
 }
 
 /* "fl_nn_linear 'head'" */
-static void fl__nn_describe(const void *of, char *buf, size_t size) {
+FL_PRIVATE void fl__nn_describe(const void *of, char *buf, size_t size) {
     const fl_nn_module *m = of;
     char path[FL_NN_PATH] = "";
     fl__nn_path(m, path, sizeof path);

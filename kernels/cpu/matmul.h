@@ -180,10 +180,10 @@ static void fl__gemm_ask_along(const fl__gemm *g, fl__tile *tile, int64_t index,
     tile->ask_jump = 2 * step - tile->ask_run * tile->ask_step;
 }
 
-/* Has row tile `index` of `tiles` ask for its share of a panel of B. */
+/* Has row tile `index` of `tiles` ask for its share of a panel of B, as it lies or as it was kept. */
 static void fl__gemm_ask(const fl__gemm *g, fl__tile *tile, int64_t index, int64_t tiles, const char *panel) {
-    const int64_t size = (int64_t)g->ks->size, row = g->rsb * size;
-    if (g->csb != 1) {
+    const int64_t size = (int64_t)g->ks->size, row = (g->kept ? g->width : g->rsb) * size;
+    if (!g->kept && g->csb != 1) {
         fl__gemm_ask_along(g, tile, index, tiles, panel, g->width, g->csb * size);
         return;
     }
@@ -229,9 +229,11 @@ static void fl__gemm_panels(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j
     const bool far = (t1 - t0) * g->rows * g->k > FL__MATMUL_FAR && !g->asks;
     const int64_t tiles = g->k <= FL__MATMUL_SHORT || !g->packed || far ? 1 : t1 - t0;
     for (int64_t t = t0; t < t1; t += tiles) {
-        for (int64_t j = j0; j < j1; j += g->width)
-            fl__gemm_column(g, t, t + tiles, j, fl__min(g->width, j1 - j),
-                            b + (j - j0) * step * size, ldb, next);
+        for (int64_t j = j0; j < j1; j += g->width) {
+            const char *panel = b + (j - j0) * step * size;
+            if (g->kept) next = j + g->width < g->n ? panel + g->width * step * size : NULL;
+            fl__gemm_column(g, t, t + tiles, j, fl__min(g->width, j1 - j), panel, ldb, next);
+        }
         const int64_t i = fl__gemm_row(g, t), m = fl__gemm_row(g, t + 1) - i;
         if (g->finish && tiles == 1)
             fl__gemm_finish(g->finish, g->c + (i * g->ldc + j0) * size, g->ldc, i, m, j0, j1 - j0);
@@ -554,8 +556,9 @@ static void fl__matmul_run(fl__matmul *p) {
     const int64_t tasks = fl__matmul_tasks(p), tiles = p->of->items * p->splits * g->tiles;
     const int64_t work = g->m * g->n * p->chunk / (p->row_blocks * p->column_blocks);
     const int64_t grain = fl__ceil_div(FL__SMALL_PRODUCT, work + 1);
+    const int64_t share = fl__min(FL__MATMUL_GROUP, fl__ceil_div(tiles, fl_threads()));
     for (p->at = 0; p->at < p->split_k; p->at += p->chunk) {
-        if (g->packed) fl_parallel(tiles, FL__MATMUL_GROUP, fl__matmul_pack, p);
+        if (g->packed) fl_parallel(tiles, share, fl__matmul_pack, p);
         fl_parallel(tasks, grain, fl__matmul_task, p);
     }
 }
