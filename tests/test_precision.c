@@ -61,6 +61,16 @@ static void narrow_work(fl_tensor **out) {
     }
 }
 
+/* A part of a channels-last image stays one when it is cast, so that what takes it needs no copy. */
+TEST(a_cast_part_of_an_image_keeps_its_layout) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_channels_last(fl_uniform(FL_SHAPE(2, 24, 5, 6), -1, 1, FL_BF16, &(fl_rng){1, 0}));
+    fl_tensor *part = fl_narrow(x, 1, 8, 16), *wide = fl_cast(part, FL_F32);
+    CHECK(fl_is_channels_last(wide) && !fl_is_contiguous(wide));
+    CHECK(fl_item(fl_all(fl_eq(wide, fl_cast(fl_contiguous(part), FL_F32)), FL_ALL_AXES)) == 1);
+    fl_scope_end(&s);
+}
+
 TEST(slots_get_narrow_operands) {
     static const char *const ops[] = {"layer_norm", "layer_norm_grad", "batch_norm",
                                       "batch_norm_grad", "ctc", "ctc_grad"};
