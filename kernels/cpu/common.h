@@ -58,6 +58,7 @@ typedef struct fl__pass {
     const void *arg;
     int n;
     bool blocked; /* pass blocks even if all operands are dense */
+    bool far;     /* ask for the next block of what is converted: there are many bytes, and other streams */
     const int *order; /* of the axes, outermost first; NULL: as they are */
     int axes[FL_MAX_DIMS];
     fl__walk walk[FL__OPERANDS];
@@ -68,7 +69,7 @@ static inline void fl__pass_begin(fl__pass *p, fl__loop loop, const void *arg) {
     p->loop = loop;
     p->arg = arg;
     p->n = 0;
-    p->blocked = false;
+    p->blocked = p->far = false;
     p->order = NULL;
 }
 /* Before operands are added: the order of elements does not matter, so take the one in which y lies
@@ -440,6 +441,18 @@ static void fl__share_read(fl__share *s, const fl__pass *p, int64_t begin, int64
     }
 }
 
+static void fl__share_ask(const fl__share *s, const fl__pass *p, int64_t n) {
+    for (int k = 0; k < p->n; k++) {
+        const fl__walk *w = &p->walk[k];
+        const bool written = w->access & FL_WRITE;
+        const char *at = s->at[k].ptr + (written ? n * w->raw : 0); /* of what is read: the next block already */
+        if (w->layout != FL__STRIDED || !w->load || w->step[0] != w->raw) continue;
+        for (const char *end = at + n * w->raw; at < end; at += 64)
+            if (written) __builtin_prefetch(at, 1);
+            else __builtin_prefetch(at);
+    }
+}
+
 static void fl__share_write(fl__share *s, const fl__pass *p, int64_t n) {
     for (int k = 0; k < p->n; k++) {
         const fl__walk *w = &p->walk[k];
@@ -455,6 +468,7 @@ static void fl__pass_task(void *arg, int64_t begin, int64_t end) {
     for (int64_t i = begin, n; i < end; i += n) {
         n = p->blocked ? fl__min(end - i, FL__BLOCK) : end - i;
         fl__share_read(&s, p, i, n);
+        if (p->far) fl__share_ask(&s, p, n);
         p->loop(s.ptr, n, p->arg);
         fl__share_write(&s, p, n);
     }

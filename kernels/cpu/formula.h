@@ -125,7 +125,7 @@ FL_PRIVATE void fl__executor_run(void *const p[], int64_t n, const void *arg) {
     for (int i = 0; i < f->n_constants; i++, row += bytes) place[FL_FORMULA_CONSTANT + i] = row;
     for (int64_t left = n; left > 0; left -= block) {
         const int64_t m = fl__min(left, block), next = m * e->size;
-        if (e->far && left > block)
+        if (e->far) /* the last block asks for the next run's */
             for (int i = 0; i < f->n_in; i++)
                 for (int64_t at = next; f->reads >> i & 1 && at < 2 * next; at += 64)
                     __builtin_prefetch(place[i] + at);
