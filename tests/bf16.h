@@ -536,6 +536,70 @@ TEST(amx_reads_bf16_as_it_is) {
     bf16_end();
 }
 
+/* Hashes of products of several chunks of k and layouts, a layer with bias and gelu and its gradients, and
+   convolutions of 3 x 3 and 5 x 5 with theirs, of tensors of dtype d. */
+static int halves_on_their_way(fl_dtype d, uint64_t *hash) {
+    static const int64_t size[][3] = {{70, 90, 80}, {130, 40, 1100}, {9, 330, 900}, {1000, 20, 300}};
+    int n = 0;
+    for (int i = 0; i < 4; i++)
+        for (int layout = 0; layout < 4; layout++) {
+            fl_tensor *a = fl_cast(bf16_operand(FL_SHAPE(size[i][0], size[i][2]), layout & 1, 1), d);
+            fl_tensor *b = fl_cast(bf16_operand(FL_SHAPE(size[i][2], size[i][1]), layout & 2, 2), d);
+            hash[n++] = bf16_bits(fl_matmul(a, b));
+        }
+    fl_tensor *sparse = fl_narrow(fl_uniform(FL_SHAPE(90, 80, 2), -1, 1, d, &(fl_rng){3, 0}), 2, 0, 1);
+    hash[n++] = bf16_bits(fl_matmul(fl_uniform(FL_SHAPE(2, 70, 90), -1, 1, d, &(fl_rng){4, 0}),
+                                    fl_squeeze(sparse, 2)));
+    fl_var *x = fv_param(fl_uniform(FL_SHAPE(130, 70), -1, 1, d, &(fl_rng){5, 0}));
+    fl_var *w = fv_param(fl_uniform(FL_SHAPE(45, 70), -1, 1, d, &(fl_rng){6, 0}));
+    fl_var *b = fv_param(fl_uniform(FL_SHAPE(45), -1, 1, d, &(fl_rng){7, 0}));
+    fl_var *y = fv_linear_act(x, w, b, FL_OP_gelu);
+    fl_backward(fv_sum(fv_mul(y, y), FL_ALL_AXES));
+    fl_tensor *each[] = {fv_value(y), fv_grad(x), fv_grad(w), fv_grad(b)};
+    for (int i = 0; i < 4; i++) hash[n++] = bf16_bits(each[i]);
+    for (int k = 3; k <= 5; k += 2) {
+        const fl_conv2d_args a = {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
+        const fl_shape xs = FL_SHAPE(4, 48, 23, 24), ws = FL_SHAPE(96, 48, k, k);
+        fl_tensor *image = fl_channels_last(fl_uniform(xs, -1, 1, d, &(fl_rng){8, 0}));
+        fl_tensor *kernel = fl_channels_last(fl_uniform(ws, -1, 1, d, &(fl_rng){9, 0}));
+        fl_tensor *conv = fl_conv2d_run(image, kernel, fl_uniform(FL_SHAPE(96), -1, 1, d, &(fl_rng){1, 0}), a);
+        hash[n++] = bf16_bits(conv);
+        hash[n++] = bf16_bits(fl_conv2d_grad_input(conv, kernel, xs, a));
+        hash[n++] = bf16_bits(fl_conv2d_grad_weight(image, conv, ws, a));
+    }
+    return n;
+}
+
+/* Where f32 computes, bf16 and f16 become f32 while they are packed or transformed, and sums are rounded once:
+   the bits are those of tensors that the core casts, with any number of threads, at each level. */
+TEST(halves_become_f32_on_their_way) {
+    const fl_op ops[] = {FL_OP_matmul, FL_OP_conv2d, FL_OP_conv2d_grad_input, FL_OP_conv2d_grad_weight,
+                         fl_op_linear, fl_op_linear_grad, fl_op_conv2d_bias};
+    fl_backend wide = *fl_backend_cpu(), old;
+    for (int i = 0; i < 7; i++)
+        fl_backend_set(&wide, ops[i], wide.op[ops[i]], wide.flags[ops[i]] & ~FL_SLOT_NARROW);
+    uint64_t want[40], got[40];
+    for (int at = 0; at < 6; at++) {
+        const fl_dtype d = at & 1 ? FL_F16 : FL_BF16;
+        fl__level_cap(at / 2);
+        CHECK(fl_cpu_set_bf16("f32") && fl_cpu_force("tiles"));
+        for (int threads = 0; threads < 5; threads++) { /* 0: cast */
+            fl_scope s = fl_scope_begin();
+            fl_set_threads(threads == 4 ? 8 : threads ? threads : 1);
+            if (threads == 0) CHECK(fl_backend_use(&wide, &old));
+            const int n = halves_on_their_way(d, threads ? got : want);
+            if (threads == 0) CHECK(fl_backend_use(&old, NULL));
+            for (int i = 0; threads && i < n; i++)
+                if (!CHECK(got[i] == want[i]))
+                    printf("    %s, level %d: result %d, case %d of threads\n", fl_dtype_name(d), at / 2, i, threads);
+            fl_scope_end(&s);
+        }
+    }
+    CHECK(fl_cpu_force(NULL));
+    fl_set_threads(0);
+    bf16_end();
+}
+
 /* Errors of the setting; what is measured is one of the ways, and allowed or not, it is told. */
 TEST(amx_is_chosen_by_measurement) {
     test_errors_return();

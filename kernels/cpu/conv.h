@@ -36,18 +36,20 @@ static bool fl__conv_by_size(void) {
 /* Whether v is a product of rounded operands. */
 static bool fl__conv_rounds(const fl__conv *v) {
     if (!fl__conv_by_size() || !fl__conv_amx_takes(v)) return false;
-    fl__conv wide = *v;
-    wide.size = sizeof(float);
-    return !fl__bf16_pairs() || !fl__winograd_can(&wide) || !fl__winograd_pays(v, FL__WINO_TILES_PAIRS);
+    return !fl__bf16_pairs() || !fl__winograd_can(v) || !fl__winograd_pays(v, FL__WINO_TILES_PAIRS);
+}
+
+static bool fl__conv_by_winograd(const fl__conv *v) {
+    const bool by_size = fl__conv_by_size();
+    return (fl__cpu_forced() == FL__WINOGRAD || by_size) && fl__winograd_can(v) &&
+           (!by_size || fl__winograd_pays(v, FL__WINO_TILES_F32));
 }
 
 static bool fl__conv_run(const fl__conv *v) {
     const fl__algorithm forced = fl__cpu_forced();
     const bool by_size = fl__conv_by_size();
     if (fl__conv_rounds(v)) return fl__conv_amx_run(v);
-    if ((forced == FL__WINOGRAD || by_size) && fl__winograd_can(v) &&
-        (!by_size || fl__winograd_pays(v, FL__WINO_TILES_F32)))
-        return fl__winograd_run(v);
+    if (fl__conv_by_winograd(v)) return fl__winograd_run(v);
     if (forced != FL__DIRECT && fl__depthwise_can(v)) return fl__depthwise_run(v);
     if ((forced == FL__IM2COL || by_size) && fl__im2col_can(v) && (!by_size || fl__im2col_pays(v)))
         return fl__im2col_run(v);
@@ -63,13 +65,13 @@ static bool fl__conv_nothing(const fl_call *c, fl__conv_direction direction) {
     return true;
 }
 
-/* Makes the output of c, and runs it. Of halves there is one way, all others take f32. */
+/* Makes the output of c, and runs it. Two ways take halves as they are, all others f32. */
 static bool fl__conv_call(const fl_call *c, fl__conv_direction direction, const fl_tensor *x,
                           const fl_tensor *w, const fl_tensor *y) {
     fl__conv v;
     if (fl_is_narrow(x)) {
         v = fl__conv_of(c, direction, x, w, y);
-        if (!fl__conv_rounds(&v)) return fl__call_widen(c);
+        if (!fl__conv_rounds(&v) && !fl__conv_by_winograd(&v)) return fl__call_widen(c);
     }
     if (!fl_out_make(c->out[0])) return false;
     if (fl__conv_nothing(c, direction)) return true;

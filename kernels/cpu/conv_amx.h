@@ -42,13 +42,13 @@ static void fl__conv_amx_find(const fl__conv *v, const fl__image *from, int64_t 
                               int64_t columns, const int64_t *stride, int64_t y, int64_t x, int64_t first,
                               int64_t n, const char **at) {
     const char *zeros = fl__amx_zeros();
-    const int64_t step = from->w * v->size;
+    const int64_t step = from->w * v->raw;
     int64_t q = first % columns, r = first / columns % rows, image = first / columns / rows;
     for (int64_t i = 0; i < n; q = 0, r++) {
         if (r == rows) r = 0, image++;
         const int64_t end = i + fl__min(n - i, columns - q), row = r * stride[0] + y,
                       width = row >= 0 && row < h ? w : 0;
-        const char *base = from->data + (image * from->n + row * from->h) * v->size;
+        const char *base = from->data + (image * from->n + row * from->h) * v->raw;
         for (int64_t p = q * stride[1] + x; i < end; i++, p += stride[1])
             at[i] = p >= 0 && p < width ? base + p * step : zeros;
     }
@@ -78,7 +78,7 @@ static void fl__conv_amx_dy(const fl__amx_operand *op, int64_t segment, int64_t 
     int64_t r = fl__conv_reach(v, 0, y, i);
     for (int64_t p = 0; p < n; p++) {
         const int64_t q = r < 0 ? -1 : fl__conv_reach(v, 1, x, j);
-        at[p] = q < 0 ? fl__amx_zeros() : v->y.data + (image * v->y.n + r * v->y.h + q * v->y.w) * v->size;
+        at[p] = q < 0 ? fl__amx_zeros() : v->y.data + (image * v->y.n + r * v->y.h + q * v->y.w) * v->raw;
         if (++x < v->w) continue;
         x = 0;
         if (++y == v->h) y = 0, image++;
@@ -87,7 +87,7 @@ static void fl__conv_amx_dy(const fl__amx_operand *op, int64_t segment, int64_t 
 }
 
 static const char *fl__conv_amx_weight(const fl__conv *v, int64_t o, int64_t tap) {
-    return v->k.data + (o * v->k.n + tap / v->kw * v->k.h + tap % v->kw * v->k.w) * v->size;
+    return v->k.data + (o * v->k.n + tap / v->kw * v->k.h + tap % v->kw * v->k.w) * v->raw;
 }
 
 /* Weights of outputs first .. first + n, of one tap. */
@@ -109,14 +109,14 @@ static void fl__conv_amx_taps(const fl__amx_operand *op, int64_t segment, int64_
 FL_PRIVATE bool fl__conv_amx_run(const fl__conv *v) {
     const int64_t taps = v->kh * v->kw, pixels = v->images * v->oh * v->ow, all = v->images * v->h * v->w;
     const int64_t c32 = fl__ceil_div(v->c, 32) * 32, o32 = fl__ceil_div(v->o, 32) * 32;
-    const fl__amx_operand x = {.size = v->size, .lines = pixels, .near = v->c, .segments = taps,
+    const fl__amx_operand x = {.size = v->raw, .lines = pixels, .near = v->c, .segments = taps,
                                .find = fl__conv_amx_x, .arg = v};
     const fl__amx_operand dy = {.data = v->y.data,
-                                .size = v->size,
+                                .size = v->raw,
                                 .lines = pixels,
                                 .near = v->o,
                                 .segments = 1,
-                                .step = v->o * v->size};
+                                .step = v->o * v->raw};
     const fl__finish bias = {.size = sizeof(float), .n = v->o, .bias = v->bias ? fl_data(v->bias) : NULL,
                              .add = fl__formula_loop(FL_OP_add, FL_F32),
                              .act = v->relu ? fl__formula_loop(FL_OP_relu, FL_F32) : NULL};

@@ -51,7 +51,7 @@ typedef struct fl__conv {
     const fl__kernels *ks;
     const fl__conv_kernels *ck;
     fl_dtype dtype;
-    int64_t size;                 /* bytes of an element */
+    int64_t size, raw;            /* bytes of an element that is summed; in memory, where halves lie */
     int64_t images, groups, c, o; /* c, o: channels per group */
     int64_t h, w, oh, ow, kh, kw;
     const int64_t *stride, *pad, *dilation; /* along h, w; pad: the low side */
@@ -63,6 +63,8 @@ typedef struct fl__conv {
 /* x, w, y: which operands of c these are, or their gradients. */
 FL_PRIVATE fl__conv fl__conv_of(const fl_call *c, fl__conv_direction direction, const fl_tensor *x,
                                 const fl_tensor *w, const fl_tensor *y);
+/* The bias, of stride 1, as it is summed: where it lies, or o of all groups at `to`. */
+FL_PRIVATE const void *fl__conv_bias(const fl__conv *v, void *to);
 
 static inline int64_t fl__conv_floor(int64_t a, int64_t b) {
     return a >= 0 ? a / b : -((b - 1 - a) / b);
@@ -150,7 +152,8 @@ FL_PRIVATE fl__conv fl__conv_of(const fl_call *c, fl__conv_direction direction, 
     return (fl__conv){
         .direction = direction, .call = c, .op = fl_op_get_info(c->op)->name,
         .ks = fl__gemm_kernels(x->dtype), .ck = (x->dtype == FL_F64 ? f64 : f32)[fl__level()],
-        .dtype = x->dtype, .size = (int64_t)fl_dtype_size(x->dtype),
+        .dtype = x->dtype, .size = (int64_t)fl_dtype_size(fl_dtype_wide(x->dtype)),
+        .raw = (int64_t)fl_dtype_size(x->dtype),
         .images = x->shape[0], .groups = a->groups, .c = w->shape[1], .o = w->shape[0] / a->groups,
         .h = x->shape[2], .w = x->shape[3], .oh = y->shape[2], .ow = y->shape[3],
         .kh = w->shape[2], .kw = w->shape[3],
@@ -159,6 +162,12 @@ FL_PRIVATE fl__conv fl__conv_of(const fl_call *c, fl__conv_direction direction, 
         .bias = direction == FL__CONV_FORWARD && c->n_in > 2 ? c->in[2] : NULL,
         .relu = direction == FL__CONV_FORWARD && a->relu,
     };
+}
+
+FL_PRIVATE const void *fl__conv_bias(const fl__conv *v, void *to) {
+    if (v->raw == v->size) return fl_data(v->bias);
+    fl__cast_loop(v->dtype, FL_F32)((void *[]){to, fl_data(v->bias)}, v->groups * v->o, NULL);
+    return to;
 }
 
 FL_PRIVATE bool fl__conv_dense(const fl__image *x, int64_t n, int64_t c, int64_t h, int64_t w) {

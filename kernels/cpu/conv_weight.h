@@ -18,9 +18,12 @@ typedef struct fl__weight_parts {
     int64_t splits, runs, tw; /* tw: taps of a run */
     int64_t c_chunks, c;      /* chunks, channels of one but the last */
     char *data;
-    fl__scratch scratch; /* workspaces of at least FL__WEIGHT_ROWS o elements */
+    fl__scratch scratch; /* workspaces of at least fl__weight_parts_room bytes */
 } fl__weight_parts;
 enum { FL__WEIGHT_ROWS = 64 }; /* rows of dw that are summed and transposed at a time */
+static inline int64_t fl__weight_parts_room(const fl__conv *v) {
+    return FL__WEIGHT_ROWS * v->o * v->size * (v->raw < v->size ? 2 : 1);
+}
 /* Adds the splits in order and stores dw. */
 FL_PRIVATE void fl__weight_parts_store(fl__weight_parts *p);
 
@@ -239,7 +242,8 @@ static void fl__weight_store_task(void *arg, int64_t begin, int64_t end) {
     const int64_t blocks = fl__ceil_div(rows, FL__WEIGHT_ROWS);
     const int64_t part = v->groups * p->runs * p->c_chunks * p->tw * p->c * v->o;
     const bool last = v->k.c == 1;
-    char *sum = fl__scratch_take(&p->scratch);
+    const fl__loop narrow = v->raw < size ? fl__cast_loop(FL_F32, v->dtype) : NULL;
+    char *sum = fl__scratch_take(&p->scratch), *turned = sum + FL__WEIGHT_ROWS * v->o * size;
     for (int64_t i = begin; i < end; i++) {
         int64_t group = i / blocks, r0 = i % blocks * FL__WEIGHT_ROWS;
         int64_t n = fl__min(FL__WEIGHT_ROWS, rows - r0);
@@ -250,7 +254,14 @@ static void fl__weight_store_task(void *arg, int64_t begin, int64_t end) {
             memcpy(at, from, (size_t)(v->o * size));
             for (int64_t s = 1; s < p->splits; s++) v->ks->add(at, from + s * part * size, v->o);
         }
-        v->ks->pack(v->k.data + (group * v->o * v->k.n + r0) * size, v->k.n, n, v->o, sum, v->o, 1);
+        char *to = v->k.data + (group * v->o * v->k.n + r0) * v->raw;
+        if (!narrow) {
+            v->ks->pack(to, v->k.n, n, v->o, sum, v->o, 1);
+            continue;
+        }
+        v->ks->pack(turned, n, n, v->o, sum, v->o, 1);
+        for (int64_t o = 0; o < v->o; o++)
+            narrow((void *[]){to + o * v->k.n * v->raw, turned + o * n * size}, n, NULL);
     }
     fl__scratch_give_back(&p->scratch, sum);
 }
@@ -270,7 +281,7 @@ FL_PRIVATE bool fl__weight_run(const fl__conv *v) {
     const int64_t block = fl__weight_x_part(&p) + fl__conv_part(p.block * p.length * p.o);
     const int64_t work = p.to.runs * p.to.tw * p.to.c * fl__min(p.o, v->o) * p.split_units * p.length;
     if (!fl__scratch_open(&p.to.scratch, fl__max(tasks, blocks),
-                          fl__max(block, FL__WEIGHT_ROWS * v->o) * v->size,
+                          fl__max(block * v->size, fl__weight_parts_room(v)),
                           p.to.splits * v->groups * part * v->size, v->op))
         return false;
     p.to.data = p.to.scratch.shared;

@@ -8,10 +8,10 @@
    With 5 x 5 kernels a patch gives 2 x 2 results, 36 products instead of 100: B is the same, G and A
    are Vandermonde's matrices of the same six points 0, 1, -1, 2, -2 and infinity.
 
-   The transforms are for channels-last images, f32, whole registers of channels. They round more than
-   sums do. Of normal numbers, 28 x 28 pixels: the root mean square of the errors is 1.3e-6 (32
-   channels) to 4.5e-6 (512) of that of the results, four times the direct way's 3e-7 to 1.2e-6, and
-   with 5 x 5 kernels 1.5e-6 to 5.1e-6, beside 5e-7 to 2e-6; 1.5e-6 to 3.2e-6 in the weight gradient,
+   The transforms are for channels-last images, f32 or halves, which they convert on their way, of whole
+   registers of channels. They round more than sums do. Of normal numbers, 28 x 28 pixels: the root mean
+   square of the errors is 1.3e-6 (32 channels) to 4.5e-6 (512) of that of the results, four times the
+   direct way's 3e-7 to 1.2e-6, and with 5 x 5 kernels 1.5e-6 to 5.1e-6, beside 5e-7 to 2e-6; 1.5e-6 to 3.2e-6 in the weight gradient,
    seven to twelve times 2.5e-7. A NaN or an infinity reaches all results of its tile and of those
    beside it whose patches hold it, not only those whose windows do.
 
@@ -21,10 +21,11 @@
 #define FL_CPU_CONV_WINOGRAD_H
 #include "conv_weight.h"
 
-/* Whether y, dx or dw can be computed this way: channels-last f32 in one group, stride 1. */
+/* Whether y, dx or dw can be computed this way: channels-last f32, or halves that are summed as f32, in one
+   group, stride 1. */
 FL_PRIVATE bool fl__winograd_can(const fl__conv *v);
-/* Whether that is faster than any other way. */
-/* At least so many of its tiles, beside f32 or beside vdpbf16ps. */
+/* Whether that is faster than any other way: at least so many of its tiles, beside f32 or beside
+   vdpbf16ps. */
 enum { FL__WINO_TILES_F32 = 64, FL__WINO_TILES_PAIRS = 128 };
 FL_PRIVATE bool fl__winograd_pays(const fl__conv *v, int64_t least);
 FL_PRIVATE bool fl__winograd_run(const fl__conv *v);
@@ -40,8 +41,8 @@ FL_PRIVATE bool fl__winograd_run(const fl__conv *v);
 typedef enum fl__winograd_kind {
     FL__WINO_IMAGE, FL__WINO_KERNEL, FL__WINO_RESULT, FL__WINO_GRAD, FL__WINO_KERNEL_GRAD
 } fl__winograd_kind;
-typedef void (*fl__winograd_fn)(const float *const *from, float *const *to, int64_t n, const float *bias,
-                                bool relu);
+typedef void (*fl__winograd_fn)(const void *const *from, void *const *to, int64_t n, const float *bias,
+                                bool relu, bool f16);
 
 FL__TILES_BEGIN
 #define FL__LEVEL_TEXT "winograd.inc"
@@ -57,6 +58,8 @@ typedef struct fl__winograd {
     int64_t in_h, in_w, rows, cols, depth, o, at_h, at_w;
     bool flipped;               /* w(o, d, i, j) is w[d][k - 1 - i][k - 1 - j][o]: data gradient */
     const fl__winograd_fn *transform;
+    bool f16;                   /* the images, where they are halves */
+    const float *bias;          /* NULL: none */
     int64_t side, taps;                 /* results of a tile along a side; of the kernel */
     int64_t across, down, tiles;        /* of an image, in all */
     int64_t group, first, count;        /* tiles of a group; the one at work */
@@ -94,7 +97,9 @@ static fl__winograd fl__winograd_of(const fl__conv *v) {
 
 FL_PRIVATE bool fl__winograd_can(const fl__conv *v) {
     const fl__winograd p = fl__winograd_of(v);
-    return v->size == 4 && (v->kh == 3 || v->kh == 5) && v->kw == v->kh && v->groups == 1 &&
+    const bool halves = v->raw < 4, weights = v->direction == FL__CONV_WEIGHT || fl__conv_relayout_size(v) == 0;
+    return v->size == 4 && (!halves || weights) && /* which are read as they lie */
+           (v->kh == 3 || v->kh == 5) && v->kw == v->kh && v->groups == 1 &&
            v->stride[0] == 1 && v->stride[1] == 1 && v->dilation[0] == 1 && v->dilation[1] == 1 &&
            v->x.c == 1 && v->y.c == 1 && p.depth % v->ks->lanes == 0 && p.o % (2 * v->ks->lanes) == 0 &&
            (!v->bias || v->bias->stride[0] == 1);
@@ -118,22 +123,22 @@ static void fl__winograd_kernel_task(void *arg, int64_t begin, int64_t end) {
     fl__winograd *p = arg;
     const int64_t lanes = p->v->ks->lanes, width = 2 * lanes, blocks = p->depth / lanes;
     const int64_t step = p->o * p->depth;
-    const float *w = (const float *)p->w.data, *from[25];
-    float *to[36];
+    const void *from[25];
+    void *to[36];
     char *workspace = fl__scratch_take(&p->scratch);
     float *part = (float *)(void *)workspace; /* [36][width][lanes] */
     for (int64_t task = begin; task < end; task++) {
         int64_t o = task / blocks * width, d = task % blocks * lanes;
         float *kernel = p->kernel + (o * p->depth + d * width);
         for (int64_t r = 0; r < (p->flipped ? lanes : width); r++) {
-            const float *at = p->flipped ? w + (d + r) * p->w.n + o : w + (o + r) * p->w.n + d;
+            const int64_t at = p->flipped ? (d + r) * p->w.n + o : (o + r) * p->w.n + d;
             for (int64_t t = 0; t < p->taps; t++) {
                 int64_t tap = p->flipped ? p->taps - 1 - t : t;
-                from[t] = at + tap / p->v->kw * p->w.h + tap % p->v->kw * p->w.w;
+                from[t] = p->w.data + (at + tap / p->v->kw * p->w.h + tap % p->v->kw * p->w.w) * p->v->raw;
             }
             for (int e = 0; e < 36; e++)
                 to[e] = p->flipped ? kernel + e * step + r * width : part + (e * width + r) * lanes;
-            p->transform[FL__WINO_KERNEL](from, to, p->flipped ? width : lanes, NULL, false);
+            p->transform[FL__WINO_KERNEL](from, to, p->flipped ? width : lanes, NULL, false, p->f16);
         }
         for (int e = 0; e < 36 && !p->flipped; e++)
             p->v->ks->pack(kernel + e * step, width, width, lanes, part + e * width * lanes, lanes, 1);
@@ -150,41 +155,42 @@ static void fl__winograd_tile(const fl__winograd *p, int64_t t, int64_t *n, int6
     *q = t % p->across * p->side;
 }
 
-/* Points at the side x side pixels from row r, column q of an image; outside stands `none`. */
-static void fl__winograd_pixels(const fl__image *x, int64_t n, int64_t r, int64_t q, int64_t h,
-                                int64_t w, int64_t side, float *none, float **at) {
-    float *image = (float *)x->data + n * x->n;
+/* Points at the side x side pixels, of `size` bytes a channel, from row r, column q of an image; outside
+   stands `none`. */
+static void fl__winograd_pixels(const fl__image *x, int64_t size, int64_t n, int64_t r, int64_t q, int64_t h,
+                                int64_t w, int64_t side, float *none, void **at) {
+    char *image = x->data + n * x->n * size;
     for (int64_t i = 0; i < side; i++)
         for (int64_t j = 0; j < side; j++) {
             bool inside = r + i >= 0 && r + i < h && q + j >= 0 && q + j < w;
-            at[i * side + j] = inside ? image + (r + i) * x->h + (q + j) * x->w : none;
+            at[i * side + j] = inside ? image + ((r + i) * x->h + (q + j) * x->w) * size : (char *)none;
         }
 }
 
 /* image[36][tile][d] of a range of the group's tiles. */
 static void fl__winograd_image_task(void *arg, int64_t begin, int64_t end) {
     const fl__winograd *p = arg;
-    float *from[36], *to[36];
+    void *from[36], *to[36];
     for (int64_t t = begin; t < end; t++) {
         int64_t n, r, q;
         fl__winograd_tile(p, p->first + t, &n, &r, &q);
-        fl__winograd_pixels(&p->in, n, r + p->at_h, q + p->at_w, p->in_h, p->in_w, 6, p->zero, from);
+        fl__winograd_pixels(&p->in, p->v->raw, n, r + p->at_h, q + p->at_w, p->in_h, p->in_w, 6, p->zero,
+                            from);
         for (int e = 0; e < 36; e++) to[e] = p->image + e * p->image_step + t * p->depth;
-        p->transform[FL__WINO_IMAGE]((const float *const *)from, to, p->depth, NULL, false);
+        p->transform[FL__WINO_IMAGE]((const void *const *)from, to, p->depth, NULL, false, p->f16);
     }
 }
 
 /* out of tiles begin .. end of the group, from result[36][tile][o]; results outside go to `none`. */
 static void fl__winograd_results(const fl__winograd *p, float *none, int64_t begin, int64_t end) {
-    const float *bias = p->v->bias ? (const float *)fl_data(p->v->bias) + p->at : NULL;
-    const float *from[36];
-    float *to[16];
+    const void *from[36];
+    void *to[16];
     for (int64_t t = begin; t < end; t++) {
         int64_t n, r, q;
         fl__winograd_tile(p, p->first + t, &n, &r, &q);
-        fl__winograd_pixels(&p->out, n, r, q, p->rows, p->cols, p->side, none, to);
+        fl__winograd_pixels(&p->out, p->v->raw, n, r, q, p->rows, p->cols, p->side, none, to);
         for (int e = 0; e < 36; e++) from[e] = p->result + e * p->result_step + t * p->o;
-        p->transform[FL__WINO_RESULT](from, to, p->o, bias, p->v->relu);
+        p->transform[FL__WINO_RESULT](from, to, p->o, p->bias ? p->bias + p->at : NULL, false, p->f16);
     }
 }
 
@@ -225,16 +231,16 @@ static void fl__winograd_product_task(void *arg, int64_t begin, int64_t end) {
 static void fl__winograd_grad_task(void *arg, int64_t begin, int64_t end) {
     const fl__winograd *p = arg;
     const int64_t width = 2 * p->v->ks->lanes;
-    float *from[16], *to[36];
+    void *from[16], *to[36];
     for (int64_t t = begin; t < end; t++) {
         int64_t n, r, q;
         fl__winograd_tile(p, p->first + t, &n, &r, &q);
-        fl__winograd_pixels(&p->out, n, r, q, p->rows, p->cols, p->side, p->zero, from);
+        fl__winograd_pixels(&p->out, p->v->raw, n, r, q, p->rows, p->cols, p->side, p->zero, from);
         for (int64_t o = 0; o < p->o; o += width) {
             for (int e = 0; e < 36; e++)
                 to[e] = p->result + e * p->result_step + o * p->group + t * width;
-            p->transform[FL__WINO_GRAD]((const float *const *)from, to, width, NULL, false);
-            for (int64_t i = 0; i < p->side * p->side; i++) from[i] += width;
+            p->transform[FL__WINO_GRAD]((const void *const *)from, to, width, NULL, false, p->f16);
+            for (int64_t i = 0; i < p->side * p->side; i++) from[i] = (char *)from[i] + width * p->v->raw;
         }
     }
 }
@@ -267,12 +273,12 @@ static void fl__winograd_sum_task(void *arg, int64_t begin, int64_t end) {
 /* part[tap][d][o] of a range of d. */
 static void fl__winograd_part_task(void *arg, int64_t begin, int64_t end) {
     const fl__winograd *p = arg;
-    const float *from[36];
-    float *to[25];
+    const void *from[36];
+    void *to[25];
     for (int64_t d = begin; d < end; d++) {
         for (int e = 0; e < 36; e++) from[e] = p->kernel + (e * p->depth + d) * p->o;
         for (int64_t t = 0; t < p->taps; t++) to[t] = p->part + (t * p->all + d) * p->o;
-        p->transform[FL__WINO_KERNEL_GRAD](from, to, p->o, NULL, false);
+        p->transform[FL__WINO_KERNEL_GRAD](from, to, p->o, NULL, false, false);
     }
 }
 
@@ -280,9 +286,10 @@ static void fl__winograd_part_task(void *arg, int64_t begin, int64_t end) {
 
 /* The transforms, and the groups of tiles. */
 static void fl__winograd_plan(fl__winograd *p) {
-    static const fl__winograd_fn (*const transforms[])[5] = {FL__AT_LEVELS(fl__winograd_transforms_f32)};
+    static const fl__winograd_fn (*const transforms[])[2][5] = {FL__AT_LEVELS(fl__winograd_transforms_f32)};
     const bool sums = p->v->direction == FL__CONV_WEIGHT;
-    p->transform = transforms[fl__level()][p->v->kh == 5];
+    p->transform = transforms[fl__level()][p->v->kh == 5][p->v->raw < 4];
+    p->f16 = p->v->dtype == FL_F16;
     p->taps = p->v->kh * p->v->kw;
     p->across = fl__ceil_div(p->cols, p->side);
     p->down = fl__ceil_div(p->rows, p->side);
@@ -325,8 +332,8 @@ static void fl__winograd_chunk(fl__winograd p, int64_t o) {
     const int64_t lanes = p.v->ks->lanes;
     p.at = o;
     p.o = fl__min(p.chunk, p.o - o);
-    p.out.data += o * p.v->size;
-    p.w.data += o * (p.flipped ? 1 : p.w.n) * p.v->size;
+    p.out.data += o * p.v->raw;
+    p.w.data += o * (p.flipped ? 1 : p.w.n) * p.v->raw;
     if (!p.ready) fl_parallel(p.o / (2 * lanes) * (p.depth / lanes), 4, fl__winograd_kernel_task, &p);
     if (p.few) fl_parallel(fl__ceil_div(p.tiles, p.group), 1, fl__winograd_group_task, &p);
     for (p.first = 0; p.first < p.tiles && !p.few; p.first += p.group) {
@@ -346,7 +353,8 @@ static bool fl__winograd_forward(fl__winograd *p) {
     fl__kept kept;
     const bool keeps = fl__conv_keeps(p->v) && fl__kept_open(&kept, p->v->call->in[1], FL__KEPT_WINOGRAD,
                                                                  p->v->ks, kernel * p->v->size);
-    const int64_t shared = (keeps ? 0 : kernel) + (p->few ? 0 : group) + channels;
+    const int64_t bias = p->v->bias ? p->o : 0;
+    const int64_t shared = (keeps ? 0 : kernel) + (p->few ? 0 : group) + channels + bias;
     if (!fl__scratch_open(&p->scratch, INT32_MAX, workspace * p->v->size,
                           (shared + fl__conv_relayout_size(p->v)) * p->v->size, p->v->op)) {
         if (keeps) fl__kept_drop(&kept);
@@ -355,7 +363,8 @@ static bool fl__winograd_forward(fl__winograd *p) {
     p->zero = (float *)(void *)p->scratch.shared + (keeps ? 0 : kernel);
     p->kernel = (float *)(void *)(keeps ? kept.data : p->scratch.shared);
     p->ready = keeps && !kept.fresh;
-    p->image = p->zero + channels;
+    if (bias) p->bias = fl__conv_bias(p->v, p->zero + channels);
+    p->image = p->zero + channels + bias;
     p->result = p->image + 36 * p->image_step;
     memset(p->zero, 0, (size_t)channels * sizeof *p->zero);
     p->w = fl__conv_relayout(p->v, p->scratch.shared + shared * p->v->size);
@@ -369,7 +378,7 @@ static bool fl__winograd_forward(fl__winograd *p) {
 static void fl__winograd_sums(fl__winograd p, int64_t d) {
     const int64_t width = 2 * p.v->ks->lanes;
     p.depth = fl__min(p.chunk, p.all - d);
-    p.in.data += d * p.v->size;
+    p.in.data += d * p.v->raw;
     p.part += d * p.o;
     fl_parallel(p.count, fl__ceil_div(1 << 11, p.depth), fl__winograd_image_task, &p);
     fl_parallel(36 * p.o / width, fl__ceil_div(1 << 20, p.count * p.depth * width),
@@ -384,7 +393,7 @@ static bool fl__winograd_weight(fl__winograd *p) {
     const int64_t channels = fl__max(p->depth, p->o), kernel = 36 * p->o * p->chunk;
     const int64_t shared = kernel + 36 * (p->image_step + p->result_step) + channels;
     fl__weight_parts parts = {.v = v, .splits = 1, .runs = v->kh, .tw = v->kw, .c_chunks = 1, .c = v->c};
-    if (!fl__scratch_open(&parts.scratch, INT32_MAX, FL__WEIGHT_ROWS * v->o * v->size,
+    if (!fl__scratch_open(&parts.scratch, INT32_MAX, fl__weight_parts_room(v),
                           (shared + p->taps * p->o * p->depth) * v->size, v->op))
         return false;
     p->kernel = (float *)(void *)parts.scratch.shared;

@@ -47,6 +47,9 @@ FL_PRIVATE const fl__kernels *fl__gemm_kernels_f64(void);
 enum { FL__TILE_REGISTERS = 28 }; /* that the sums of a tile fill at most */
 /* Runs t on m x n elements of C, m and n within a tile. */
 FL_PRIVATE void fl__gemm_tile(const fl__kernels *ks, int m, int n, const fl__tile *t);
+/* ks->pack; or, from halves, which `widen` makes f32 on the way; NULL: they are none. */
+FL_PRIVATE void fl__gemm_pack(const fl__kernels *ks, fl__loop widen, char *dst, int64_t ldd, int64_t n,
+                              int64_t k, const char *src, int64_t rs, int64_t cs);
 
 #define FL__PANEL_SLACK 128 /* bytes that tiles may read past the end of their operands */
 /* A scratch buffer until the op ends, with space for reads past its end. */
@@ -98,6 +101,31 @@ FL_PRIVATE void fl__gemm_tile(const fl__kernels *ks, int m, int n, const fl__til
     whole.add = false;
     run(&whole);
     fl__tile_corner(ks, m, n, t, part, across * ks->lanes);
+}
+
+/* Dense rows of dst become f32 where they lie; those across, in blocks that stay in the first-level cache. */
+FL_PRIVATE void fl__gemm_pack(const fl__kernels *ks, fl__loop widen, char *dst, int64_t ldd, int64_t n,
+                              int64_t k, const char *src, int64_t rs, int64_t cs) {
+    enum { ROWS = 32, DEEP = 128 };
+    _Alignas(64) float part[ROWS * DEEP + 16];
+    const int64_t size = (int64_t)sizeof *part, raw = (int64_t)sizeof(uint16_t);
+    if (!widen) {
+        ks->pack(dst, ldd, n, k, src, rs, cs);
+        return;
+    }
+    for (int64_t p = 0; p < k && rs == 1; p++)
+        widen((void *[]){dst + p * ldd * size, (char *)(uintptr_t)src + p * cs * raw}, n, NULL);
+    for (int64_t p = 0; p < k && rs != 1; p += DEEP)
+        for (int64_t i = 0; i < n; i += ROWS) {
+            const int64_t deep = fl__min(DEEP, k - p), rows = fl__min(ROWS, n - i);
+            for (int64_t r = 0; r < rows; r++) {
+                char *from = (char *)(uintptr_t)src + ((i + r) * rs + p * cs) * raw;
+                _Alignas(64) uint16_t line[DEEP];
+                if (cs != 1) fl__copy_row((char *)line, raw, from, cs * raw, deep, (int)raw);
+                widen((void *[]){part + r * DEEP, cs == 1 ? (void *)from : line}, deep, NULL);
+            }
+            ks->pack(dst + (p * ldd + i) * size, ldd, rows, deep, part, DEEP, 1);
+        }
 }
 
 FL_PRIVATE fl_buffer *fl__gemm_scratch(int64_t elements, size_t size, const char *op) {

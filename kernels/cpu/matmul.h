@@ -11,7 +11,8 @@
    operand streams through once). Skinny products, of up to 8 rows, are bound by the reading of B and have
    loops of their own, for B as it is and transposed.
 
-   Where operands may be rounded to bf16, gemm_amx.h takes what it is faster for.
+   Where operands may be rounded to bf16, gemm_amx.h takes what it is faster for. Other halves become f32 while
+   they are packed, and sums are rounded once, block by block.
 
    The bits of the result depend on shapes, strides and the instruction set, never on the number of
    threads. */
@@ -57,6 +58,8 @@ enum {
 typedef struct fl__gemm {
     const fl__kernels *ks;
     int64_t m, n, k;
+    int64_t raw;   /* bytes of an element of A and B */
+    fl__loop widen; /* where they are halves; else NULL */
     const char *a;
     int64_t rsa, csa;
     const char *b;
@@ -88,7 +91,8 @@ typedef struct fl__matmul {
     bool keeps;        /* B is a frozen weight, whose panels are kept: `kept_chunk` bytes for each chunk */
     fl__kept kept;
     int64_t kept_chunk;
-    char *parts;       /* C^T of each item, or the parts of C; NULL: straight into out */
+    char *parts;       /* C^T of each item, the parts of C, or what is rounded; NULL: straight into out */
+    fl__loop narrow;   /* rounds; else NULL */
 } fl__matmul;
 
 /* >>blocks: one chunk of k */
@@ -111,7 +115,7 @@ static int64_t fl__gemm_row(const fl__gemm *g, int64_t t) {
    goes into writing C, row by row for several panels. Rows of A that are read in place go over as many as
    stay near. */
 static void fl__gemm_set_group(fl__gemm *g, int64_t k) {
-    g->asks = g->packed && (g->rsb == 1 || g->csb == 1) && k > FL__MATMUL_SHORT;
+    g->asks = g->packed && !g->widen && (g->rsb == 1 || g->csb == 1) && k > FL__MATMUL_SHORT;
     const int64_t near = fl__max(1, FL__MATMUL_NEAR / (g->width * k));
     g->group = g->width * (g->asks ? 1 : g->packed ? FL__MATMUL_GROUP : near);
 }
@@ -129,8 +133,8 @@ static void fl__gemm_pack_a(const fl__gemm *g, int64_t t0, int64_t t1) {
         for (int64_t t = t0; t < t1; t++) {
             int64_t i = fl__gemm_row(g, t), m = fl__gemm_row(g, t + 1) - i;
             char *dst = (char *)(uintptr_t)g->packed + (i * g->k + p * m) * size;
-            g->ks->pack(dst, m, m, fl__min(slab, g->k - p), g->a + (i * g->rsa + p * g->csa) * size,
-                        g->rsa, g->csa);
+            fl__gemm_pack(g->ks, g->widen, dst, m, m, fl__min(slab, g->k - p),
+                          g->a + (i * g->rsa + p * g->csa) * g->raw, g->rsa, g->csa);
         }
 }
 
@@ -154,8 +158,8 @@ static void fl__gemm_pack_b(const fl__gemm *g, int64_t j0, int64_t j1, char *pan
         for (int64_t j = j0; j < j1; j += g->width) {
             int64_t n = fl__ceil_div(fl__min(g->width, j1 - j), lanes) * lanes;
             char *dst = panels + ((j - j0) * g->k + p * g->width) * size;
-            g->ks->pack(dst, g->width, n, fl__min(slab, g->k - p),
-                        g->b + (p * g->rsb + j * g->csb) * size, g->csb, g->rsb);
+            fl__gemm_pack(g->ks, g->widen, dst, g->width, n, fl__min(slab, g->k - p),
+                          g->b + (p * g->rsb + j * g->csb) * g->raw, g->csb, g->rsb);
         }
 }
 
@@ -165,7 +169,7 @@ static void fl__gemm_pack_b(const fl__gemm *g, int64_t j0, int64_t j1, char *pan
 static bool fl__gemm_in_place(const fl__gemm *g, int64_t n) {
     const int64_t registers = fl__ceil_div(n, g->ks->lanes);
     const bool tile = registers == 0 || registers == 2 || g->rows <= g->ks->low[registers];
-    return !g->packed && g->csb == 1 && tile && (!g->tight || n == registers * g->ks->lanes);
+    return !g->packed && !g->widen && g->csb == 1 && tile && (!g->tight || n == registers * g->ks->lanes);
 }
 
 /* Has a tile, number `index` of `tiles`, ask for its share of n lines along k, `step` bytes apart, two at a
@@ -311,11 +315,11 @@ static void fl__matmul_plan(fl__matmul *p) {
     bool stream = g->csb != 1 && g->m <= FL__MATMUL_FEW &&
                   g->n >= 2 * g->m; /* packing B would cost as much as the product */
     bool waste = 3 * fl__gemm_area(g, g->n, g->m) < 2 * fl__gemm_area(g, g->m, g->n);
-    p->swapped = !small && !p->keeps && (stream || waste);
+    p->swapped = !small && !p->keeps && !g->widen && (stream || waste);
     if (p->swapped) fl__gemm_swap(g);
     bool tall = fl__gemm_tall(g);
     bool near = tall ? fl__max(g->m, g->n) <= 256 : g->n * g->k <= FL__MATMUL_NEAR;
-    bool in_place = small || (!p->keeps && (stream || near));
+    bool in_place = !g->widen && (small || (!p->keeps && (stream || near)));
     fl__gemm_set_place(g, in_place);
     g->ldc = g->n;
     fl__gemm_set_group(g, g->k);
@@ -351,7 +355,7 @@ static void fl__matmul_cut(fl__matmul *p) {
     fl__gemm *g = &p->g;
     p->splits = 1;
     fl__matmul_aim(p, FL__MATMUL_TASKS);
-    if (fl__matmul_tasks(p) < FL__MATMUL_TASKS && g->k >= 4096 && !p->swapped && !p->keeps)
+    if (fl__matmul_tasks(p) < FL__MATMUL_TASKS && g->k >= 4096 && !p->swapped && !p->keeps && !p->narrow)
         p->splits = fl__min(FL__MATMUL_TASKS, g->k / 2048);
     p->split_k = fl__ceil_div(g->k, p->splits);
     p->splits = fl__ceil_div(g->k, p->split_k);
@@ -370,15 +374,15 @@ static fl__gemm fl__matmul_part(const fl__matmul *p, int64_t index) {
     const int64_t end = fl__min(begin + p->split_k, g.k);
     const int64_t *sa = p->swapped ? p->of->b_stride : p->of->a_stride;
     const int64_t *sb = p->swapped ? p->of->a_stride : p->of->b_stride;
-    g.a += (fl__product_offset(p->of, sa, item) + k0 * g.csa) * size;
-    g.b += (fl__product_offset(p->of, sb, item) + k0 * g.rsb) * size;
+    g.a += (fl__product_offset(p->of, sa, item) + k0 * g.csa) * g.raw;
+    g.b += (fl__product_offset(p->of, sb, item) + k0 * g.rsb) * g.raw;
     g.k = fl__min(p->chunk, end - k0);
     g.add = p->at > 0;
     if (p->keeps) g.kept = p->kept.data + p->at / p->chunk * p->kept_chunk;
     if (g.packed) g.packed = p->packed + index * g.m * p->chunk * size;
     g.c = (p->parts ? p->parts : p->of->out) + index * g.m * g.n * size;
     bool last = k0 + g.k == end;
-    if (last && !p->swapped && p->splits == 1 && p->of->finishes) g.finish = &p->of->finish;
+    if (last && !p->swapped && !p->narrow && p->splits == 1 && p->of->finishes) g.finish = &p->of->finish;
     return g;
 }
 
@@ -403,6 +407,14 @@ static void fl__matmul_transpose(const fl__matmul *p, const fl__gemm *g, int64_t
     if (p->of->finishes) fl__gemm_finish(&p->of->finish, out, g->m, j0, j1 - j0, i0, i1 - i0);
 }
 
+/* Rounds rows i0 .. i1, columns j0 .. j1 of the sums of an item. */
+static void fl__matmul_round(const fl__matmul *p, const fl__gemm *g, int64_t item, int64_t i0, int64_t i1,
+                             int64_t j0, int64_t j1) {
+    uint16_t *out = (uint16_t *)(void *)p->of->out + item * g->m * g->n;
+    float *sums = (float *)(void *)g->c + i0 * g->ldc + j0;
+    fl__gemm_round(&p->of->finish, p->narrow, sums, g->ldc, out, i0, i1 - i0, j0, j1 - j0);
+}
+
 static void fl__matmul_task(void *arg, int64_t begin, int64_t end) {
     const fl__matmul *p = arg;
     char *panels = p->scratch.buffer ? fl__scratch_take(&p->scratch) : NULL;
@@ -416,7 +428,9 @@ static void fl__matmul_task(void *arg, int64_t begin, int64_t end) {
         int64_t j1 = fl__min(j0 + p->block_columns, g.n);
         int64_t i0 = fl__gemm_row(&g, t0), i1 = fl__gemm_row(&g, t1);
         fl__gemm_block(&g, t0, t1, j0, j1, panels);
-        if (p->swapped && p->at + g.k == p->split_k) fl__matmul_transpose(p, &g, index, i0, i1, j0, j1);
+        if (p->at + g.k < p->split_k) continue;
+        if (p->swapped) fl__matmul_transpose(p, &g, index, i0, i1, j0, j1);
+        if (p->narrow) fl__matmul_round(p, &g, index, i0, i1, j0, j1);
     }
     if (panels) fl__scratch_give_back(&p->scratch, panels);
 }
@@ -503,6 +517,8 @@ static bool fl__matmul_skinny(fl__matmul *p) {
 static void fl__gemm_begin(fl__gemm *g, const fl__product *of) {
     g->ks = fl__gemm_kernels(of->dtype);
     g->m = of->m, g->n = of->n, g->k = of->k;
+    g->raw = (int64_t)fl_dtype_size(of->dtype);
+    g->widen = g->raw < (int64_t)g->ks->size ? fl__cast_loop(of->dtype, FL_F32) : NULL;
     g->a = of->a, g->rsa = of->rsa, g->csa = of->csa;
     g->b = of->b, g->rsb = of->rsb, g->csb = of->csb;
     g->c = of->out, g->ldc = of->n;
@@ -568,7 +584,9 @@ static bool fl__matmul_float(fl__product *of) {
     fl__gemm *g = &p->g;
     fl__gemm_begin(g, of);
     const int64_t size = (int64_t)g->ks->size;
-    if (fl__matmul_skinny(p)) {
+    if (g->widen) {
+        p->narrow = fl__cast_loop(FL_F32, of->dtype);
+    } else if (fl__matmul_skinny(p)) {
         if (p->swapped) fl__product_finish(of, g->n);
         return true;
     }
@@ -577,16 +595,23 @@ static bool fl__matmul_float(fl__product *of) {
     if (p->keeps) fl__matmul_keep(p);
     const bool in_place = p->keeps || fl__gemm_in_place(g, g->n % g->width);
     int64_t pack = g->packed ? p->of->items * p->splits * g->m * p->chunk : 0;
-    int64_t parts = p->swapped || p->splits > 1 ? p->of->items * p->splits * g->m * g->n : 0;
+    int64_t parts = p->swapped || p->narrow || p->splits > 1 ? p->of->items * p->splits * g->m * g->n : 0;
+    const int64_t bias = p->narrow && of->finish.add ? g->n : 0;
     if (pack + parts > 0 || !in_place) {
         const int64_t most = fl__ceil_div(fl__min(g->n, p->block_columns), g->width) * g->width;
         const int64_t panels = in_place ? 0 : fl__min(g->group, most) * p->chunk * size;
-        if (!fl__scratch_open(&p->scratch, fl__matmul_tasks(p), panels, (pack + parts) * size, "matmul")) {
+        if (!fl__scratch_open(&p->scratch, fl__matmul_tasks(p), panels, (pack + parts + bias) * size,
+                              "matmul")) {
             if (p->keeps) fl__kept_close(&p->kept);
             return false;
         }
         p->packed = p->scratch.shared;
         p->parts = parts ? p->scratch.shared + pack * size : NULL;
+    }
+    if (bias) {
+        char *wide = p->parts + parts * size;
+        g->widen((void *[]){wide, (char *)(uintptr_t)of->finish.bias}, bias, NULL);
+        of->finish.bias = wide;
     }
     const bool once = g->packed && !p->swapped && p->splits == 1 && of->items == 1;
     of->summed = of->sums && once;
@@ -618,7 +643,8 @@ static void fl__matmul_i64(void *arg, int64_t begin, int64_t end) {
 /* >>slots */
 
 FL_PRIVATE bool fl__cpu_product(fl__product *of, const fl_call *c) {
-    if (fl_is_narrow(c->out[0]) && !fl__amx_takes(of)) return fl__call_widen(c);
+    const bool narrow = fl_is_narrow(c->out[0]), small = of->m * of->n * of->k <= FL__SMALL_PRODUCT;
+    if (narrow && !fl__amx_takes(of) && (small || !fl_dtype_is_float(of->dtype))) return fl__call_widen(c);
     if (!fl__product_make(of, c)) return false;
     if (of->m * of->n * of->items == 0) return true;
     if (of->k == 0) {
@@ -632,23 +658,22 @@ FL_PRIVATE bool fl__cpu_product(fl__product *of, const fl_call *c) {
     }
     if (!fl_dtype_is_float(of->dtype)) return fl_fail("fl_matmul: dtype %s", fl_dtype_name(of->dtype));
     if (fl__amx_takes(of)) return fl__amx_matmul(of);
-    return fl__matmul_at_once(of) || fl__matmul_float(of);
+    return (!narrow && fl__matmul_at_once(of)) || fl__matmul_float(of);
 }
 
-/* a [..., m, k], b [..., k, n] -> [..., m, n]; f32, f64, i64, and bf16 by tiles. Linear: x [m, k], w [n, k],
-   bias [n] -> act(x w^T + bias). */
+/* a [..., m, k], b [..., k, n] -> [..., m, n]; floats and i64. Linear: x [m, k], w [n, k], bias [n] ->
+   act(x w^T + bias). */
 FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c) {
     fl__product of;
     (void)self;
     return fl__product_of(&of, c) ? fl__cpu_product(&of, c) : fl_call_compose(c);
 }
 
-/* The sums of db come with the packing for dw. Halves are widened together, but where tiles take them. */
+/* The sums of db come with the packing for dw, but for halves. */
 static bool fl__cpu_linear_grad(const fl_backend *self, const fl_call *c) {
     fl_tensor *dw = c->out[1], *db = c->out[2];
     fl__product p = {.summed = false};
     fl__linear_grad part;
-    if (fl_is_narrow(c->in[0]) && !fl__bf16_tiles(c->in[0]->dtype)) return fl__call_widen(c);
     fl__linear_grad_parts(&part, c);
     if (c->out[0] && !self->op[FL_OP_matmul](self, &part.dx)) return false;
     if (db && !fl_out_make(db)) return false;
