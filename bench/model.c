@@ -2,16 +2,15 @@
    of figures, in the order of `columns` (make bench-model ARGS="vit --threads 2 --iterations 5")
 
    model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N] [--iterations N]
-         [--dtype f32] [--device cpu] [--nchw] [--plain] [--pure] [--early] [--profile] [--mode train]
+         [--dtype f32] [--device cpu] [--nchw] [--plain] [--early] [--profile] [--mode train]
          [--save FILE]
      --list   names and presets, --columns  the names of the figures
-     --dtype  bf16: products may round their operands (fl_set_matmul_precision), all else stays f32;
-              the peak stays that of f32
-     --pure   with bf16: parameters, activations and gradients are bf16 too, with f32 masters in the optimizer
+     --dtype  bf16: parameters, activations and gradients are bf16, with f32 masters in the optimizer;
+              rounded: f32, whose products may round their operands to bf16 (fl_set_matmul_precision). The
+              peak stays that of f32
      --early  parameters are updated within the backward pass (fl_optim_step_early)
-     --device cuda: parameters, batch and steps on that family; every clock waits for it. There f32 is strict,
-              tf32 lets products round, and bf16 means parameters and activations of bf16, with f32 masters
-              in the optimizer; percent_of_fma is empty, memory is the device's
+     --device cuda: parameters, batch and steps on that family; every clock waits for it. There f32 is strict
+              and tf32 lets products round; percent_of_fma is empty, memory is the device's
      --loading DIR  images of a folder of classes, read, decoded, cropped, mirrored and normalised by two
               threads while steps run; a step's seconds have the waiting for its batch in them
      --nchw   images as they are; otherwise networks for images work channels-last
@@ -38,9 +37,9 @@ typedef struct settings {
     const model *m;
     model_preset preset;
     int threads, warmup, iterations;
-    fl_dtype dtype; /* of products */
+    fl_dtype dtype; /* of tensors */
     const char *device, *dtype_name, *loading, *save; /* a folder of classes, a file, or NULL */
-    bool nchw, profile, pure, early, inference; /* pure: tensors are of dtype too */
+    bool nchw, profile, early, inference;
 } settings;
 
 static const char columns[] =
@@ -270,7 +269,7 @@ static void measure(const settings *s, fl_nn_module *net, const model_batch *bat
     double part[4] = {0};
     fl_optim *optim =
         s->inference ? NULL : fl_optim_sgd(fl_nn_parameters(net), .lr = 1e-4, .momentum = 0.9);
-    if (s->pure && optim && !fl_optim_use_masters(optim)) exit(1);
+    if (s->dtype == FL_BF16 && optim && !fl_optim_use_masters(optim)) exit(1);
     if (s->early && optim) fl_optim_step_early(optim, true);
     for (int i = -s->warmup; i < s->iterations; i++) {
         if (i == 0) conversions = 0;
@@ -348,9 +347,9 @@ static int run(const settings *s) {
     fl_seed(1);
     fl_nn_module *net = s->m->build(&s->preset);
     model_batch batch = s->m->batch(&s->preset);
-    if (s->pure && !fl_nn_cast(net, FL_BF16)) return 1;
-    for (int i = 0; s->pure && i < MODEL_TENSORS; i++)
-        if (batch.t[i] && fl_dtype_is_float(batch.t[i]->dtype)) batch.t[i] = fl_cast(batch.t[i], FL_BF16);
+    if (s->dtype != FL_F32 && !fl_nn_cast(net, s->dtype)) return 1;
+    for (int i = 0; i < MODEL_TENSORS; i++)
+        if (batch.t[i] && fl_dtype_is_float(batch.t[i]->dtype)) batch.t[i] = fl_cast(batch.t[i], s->dtype);
     if (!s->preset.tiny && fl_nn_count(net) != s->m->parameters) {
         fprintf(stderr, "%s: %lld parameters instead of %lld\n", s->m->name,
                 (long long)fl_nn_count(net), (long long)s->m->parameters);
@@ -414,8 +413,6 @@ static bool read_arguments(settings *s, int argc, char **argv) {
             s->nchw = true;
         else if (!strcmp(argv[i], "--plain"))
             plain = true;
-        else if (!strcmp(argv[i], "--pure"))
-            s->pure = true;
         else if (!strcmp(argv[i], "--early"))
             s->early = true;
         else if (!strcmp(argv[i], "--profile"))
@@ -430,12 +427,11 @@ static bool read_arguments(settings *s, int argc, char **argv) {
     s->m = argc > 1 ? model_find(argv[1]) : NULL;
     const model_preset *p = s->m ? model_preset_find(s->m, preset) : NULL;
     s->dtype_name = dtype;
-    s->dtype = !strcmp(dtype, "tf32") ? FL_F32 : fl_dtype_named(dtype);
+    s->dtype = !strcmp(dtype, "tf32") || !strcmp(dtype, "rounded") ? FL_F32 : fl_dtype_named(dtype);
     s->inference = !strcmp(mode, "inference");
     if (!p || iterations < 1 || iterations > 100 || (!s->inference && (s->save || strcmp(mode, "train"))))
         return false;
     if (s->dtype != FL_F32 && s->dtype != FL_BF16) return false;
-    s->pure = s->dtype == FL_BF16 && (s->pure || on_device(s));
     if (s->loading && s->m->batch != model_images) return false;
     s->preset = *p;
     s->preset.plain = plain;
@@ -453,7 +449,7 @@ int main(int argc, char **argv) {
     if (argc == 2 && !strcmp(argv[1], "--columns")) return puts(columns) < 0;
     if (read_arguments(&s, argc, argv)) return run(&s);
     fprintf(stderr, "usage: model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N]"
-                    " [--iterations N] [--dtype f32] [--device cpu] [--nchw] [--plain] [--pure] [--early] [--profile] "
+                    " [--iterations N] [--dtype f32] [--device cpu] [--nchw] [--plain] [--early] [--profile] "
                     "[--loading DIR] [--mode train|inference] [--save FILE] | --list "
                     "| --columns\n");
     return 2;

@@ -563,8 +563,9 @@ def variants(a):
     # What is compiled has no second derivative, which the WGAN takes.
     runs = ["compile", "eager"] if NEW and a.model not in ("detr", "lm", "wgan") else ["eager"]
     fused = ["fused"] if NEW else []
+    pure = ["pure", ""] if a.dtype == "bf16" else [""]
     join = lambda *parts: "+".join(p for p in parts if p)
-    tuned = [join(r, c, *fused, "huge", p) for p in pools for r in runs for c in layout]
+    tuned = [join(r, c, t, *fused, "huge", p) for p in pools for c in layout for r in runs for t in pure]
     return tuned + [join(r, c, *fused, *m) for r in runs for c in layout for m in (["huge"], ["passive"])] + ["eager"]
 
 
@@ -689,7 +690,7 @@ def main(a):
         return infer(a, model)
     model.train()
     x, y, loss_of = make_data(a, model)
-    if a.device == "cuda":
+    if a.device == "cuda" or "pure" in a.parts:
         model, x, y = model.to(a.device, torch.bfloat16 if "pure" in a.parts else None), move(x, a), move(y, a)
     if "channels-last" in a.parts:
         model, x = model.to(memory_format=torch.channels_last), channels_last(x)

@@ -11,8 +11,8 @@
    The transforms are for channels-last images, f32 or halves, which they convert on their way, of whole
    registers of channels. They round more than sums do. Of normal numbers, 28 x 28 pixels: the root mean
    square of the errors is 1.3e-6 (32 channels) to 4.5e-6 (512) of that of the results, four times the
-   direct way's 3e-7 to 1.2e-6, and with 5 x 5 kernels 1.5e-6 to 5.1e-6, beside 5e-7 to 2e-6; 1.5e-6 to 3.2e-6 in the weight gradient,
-   seven to twelve times 2.5e-7. A NaN or an infinity reaches all results of its tile and of those
+   direct way's 3e-7 to 1.2e-6, and with 5 x 5 kernels 1.5e-6 to 5.1e-6, beside 5e-7 to 2e-6; 1.5e-6 to
+   3.2e-6 in the weight gradient, seven to twelve times 2.5e-7. A NaN or an infinity reaches all results of its tile and of those
    beside it whose patches hold it, not only those whose windows do.
 
    The kernels' transforms of frozen weights are kept (kept.h), at 4 times the weights' memory.
@@ -97,8 +97,8 @@ static fl__winograd fl__winograd_of(const fl__conv *v) {
 
 FL_PRIVATE bool fl__winograd_can(const fl__conv *v) {
     const fl__winograd p = fl__winograd_of(v);
-    const bool halves = v->raw < 4, weights = v->direction == FL__CONV_WEIGHT || fl__conv_relayout_size(v) == 0;
-    return v->size == 4 && (!halves || weights) && /* which are read as they lie */
+    const bool weights = v->direction == FL__CONV_WEIGHT || fl__conv_relayout_size(v) == 0;
+    return v->size == 4 && (v->raw == 4 || weights) && /* halves, that are read as they lie */
            (v->kh == 3 || v->kh == 5) && v->kw == v->kh && v->groups == 1 &&
            v->stride[0] == 1 && v->stride[1] == 1 && v->dilation[0] == 1 && v->dilation[1] == 1 &&
            v->x.c == 1 && v->y.c == 1 && p.depth % v->ks->lanes == 0 && p.o % (2 * v->ks->lanes) == 0 &&
