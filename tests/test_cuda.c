@@ -272,6 +272,51 @@ TEST(nothing_is_computed_again_unless_asked) {
     CHECK_EQ_INT(fl_set_recompute(-1), 1 << 10);
 }
 
+/* What kernels take in vectors of 16 bytes: dense operands, rows and columns that repeat, starts that are
+   aligned and not, ends that fill no vector. */
+enum { VECTOR_KINDS = 12 };
+static fl_tensor *vector_result(int kind, fl_dtype d, int64_t rows, int64_t n, int64_t start) {
+    fl_tensor *x = fl_remainder(fl_mul(fl_arange(0, rows * n + 40, 1, FL_I64), fl_int(37)), fl_int(101));
+    x = fl_cast(fl_sub(x, fl_int(kind == 2 ? -1 : 50)), d);
+    fl_tensor *a = fl_reshape(fl_slice(x, 0, start, start + rows * n, 1), FL_SHAPE(rows, n));
+    fl_tensor *b = fl_reshape(fl_slice(x, 0, 16, 16 + rows * n, 1), FL_SHAPE(rows, n));
+    fl_tensor *row = fl_slice(x, 0, start, start + n, 1), *column = fl_slice(b, 1, 0, 1, 1);
+    fl_tensor *c = fl_lt(a, b);
+    switch (kind) {
+    case 0: return fl_add(a, b);
+    case 1: return fl_mul(a, row);
+    case 2: return fl_remainder(a, b);
+    case 3: return fl_where(c, a, row);
+    case 4: return fl_logical_and(c, fl_lt(row, b));
+    case 5: return fl_concat((fl_tensor *[]){a, b, a}, 3, 1);
+    case 6: return fl_cast(a, d == FL_BF16 ? FL_F16 : FL_BF16);
+    case 7: return fl_cast(a, FL_F32);
+    case 8: return fl_maximum(column, fl_abs(a));
+    case 9: return fl_full(FL_SHAPE(rows, n), 7, d);
+    case 10: return fl_where(c, fl_num(1), a);
+    default: return fl_bitwise_xor(c, fl_lt(column, b));
+    }
+}
+
+TEST(vectors_give_what_single_elements_give) {
+    NEEDS_CUDA;
+    static const fl_dtype dtypes[] = {FL_BF16, FL_F16, FL_F32, FL_F64, FL_I64, FL_I32, FL_U8};
+    for (int i = 0; i < 7 * VECTOR_KINDS * 12; i++) {
+        const int kind = i % VECTOR_KINDS, at = i / VECTOR_KINDS % 12;
+        const int64_t n = at % 3 == 0 ? 48 : at % 3 == 1 ? 61 : 4, start = at / 3 % 2 ? 8 : 3;
+        fl_scope s = fl_scope_begin();
+        CHECK(fl_backend_set_default("cuda"));
+        fl_tensor *y = vector_result(kind, dtypes[i / VECTOR_KINDS / 12], at < 6 ? 1 : 5, n, start);
+        y = y ? fl_to(y, "cpu") : NULL;
+        CHECK(fl_backend_set_default("cpu"));
+        fl_tensor *want = vector_result(kind, dtypes[i / VECTOR_KINDS / 12], at < 6 ? 1 : 5, n, start);
+        if (!CHECK(y && fl_item(fl_all(fl_eq(y, want), FL_ALL_AXES)) == 1))
+            printf("  kind %d, %s, %lld from %lld\n", kind, fl_dtype_name(dtypes[i / VECTOR_KINDS / 12]),
+                   (long long)n, (long long)start);
+        fl_scope_end(&s);
+    }
+}
+
 /* Lines, channels and windows too many for conformance: those that a block of threads shares, and sums that
    are taken in parts. Each gives a few numbers, which are the cpu's. */
 enum { LARGE_KINDS = 19 };

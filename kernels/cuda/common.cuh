@@ -57,6 +57,7 @@ static __device__ __forceinline__ int64_t flk_divide(int64_t *n, int64_t by) {
 template <int N> static __device__ __forceinline__ void flk_place(const flk_pass &p, int64_t i, int64_t *at) {
 #pragma unroll
     for (int k = 0; k < N; k++) at[k] = 0;
+#pragma unroll 1 /* mostly there is one dim */
     for (int d = p.ndim - 1; d >= 0; d--) {
         const int64_t rest = d ? flk_divide(&i, p.shape[d]) : 0;
 #pragma unroll
@@ -117,11 +118,33 @@ static __device__ __forceinline__ double flk_sqrt(double x) { return flm_sqrt_f6
 
 /* ---- elements: storage dtypes of the type that is computed in ---- */
 
+/* Halves by the machine's own casts, which round alike; NaN is one NaN there, elsewhere it keeps its bits. */
+static __device__ __forceinline__ float flk_widen(int dtype, uint16_t h) {
+    if (dtype == FLK_BF16) return flm_bf16_to_f32(h);
+#ifdef __CUDA_ARCH__
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
+    return x;
+#else
+    return flm_f16_to_f32(h);
+#endif
+}
+static __device__ __forceinline__ uint32_t flk_narrow(int dtype, float low, float high) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    uint32_t w;
+    if (dtype == FLK_F16) asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(high), "f"(low));
+    else asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(high), "f"(low));
+    return w;
+#else
+    if (dtype == FLK_F16) return flm_f32_to_f16(low) | (uint32_t)flm_f32_to_f16(high) << 16;
+    return flm_f32_to_bf16(low) | (uint32_t)flm_f32_to_bf16(high) << 16;
+#endif
+}
+
 template <class T> static __device__ __forceinline__ T flk_load_at(const void *p, int dtype, int64_t at);
 template <> __device__ __forceinline__ float flk_load_at<float>(const void *p, int dtype, int64_t at) {
     if (dtype == FLK_F32) return ((const float *)p)[at];
-    const uint16_t h = ((const uint16_t *)p)[at];
-    return dtype == FLK_F16 ? flm_f16_to_f32(h) : flm_bf16_to_f32(h);
+    return flk_widen(dtype, ((const uint16_t *)p)[at]);
 }
 template <> __device__ __forceinline__ double flk_load_at<double>(const void *p, int, int64_t at) {
     return ((const double *)p)[at];
@@ -158,7 +181,7 @@ template <class T> static __device__ __forceinline__ T flk_load(const flk_operan
 
 static __device__ __forceinline__ void flk_store(const flk_operand &t, int64_t at, float v) {
     if (t.dtype == FLK_F32) ((float *)t.p)[at] = v;
-    else ((uint16_t *)t.p)[at] = t.dtype == FLK_F16 ? flm_f32_to_f16(v) : flm_f32_to_bf16(v);
+    else ((uint16_t *)t.p)[at] = (uint16_t)flk_narrow(t.dtype, v, 0);
 }
 static __device__ __forceinline__ void flk_store(const flk_operand &t, int64_t at, double v) {
     ((double *)t.p)[at] = v;
@@ -176,6 +199,132 @@ static __device__ __forceinline__ void flk_store(const flk_operand &t, int64_t a
     case FLK_U16: ((int16_t *)t.p)[at] = (int16_t)v; break;
     default: ((int8_t *)t.p)[at] = (int8_t)v;
     }
+}
+
+/* ---- vectors: as many elements as 16 bytes hold, which one thread takes at once ---- */
+
+/* Of a type, at most. Of f32 4, or 8 where an operand is of halves. */
+template <class T> static constexpr int FLK_VECTOR = sizeof(T) == 4 ? 8 : 16 / (int)sizeof(T);
+struct alignas(16) flk_16 {
+    uint32_t word[4];
+};
+struct alignas(8) flk_8 {
+    uint32_t word[2];
+};
+
+/* 1, 2, 4, 8 or 16 bytes in one load or store; the same for all threads but those of a pass's end. */
+static __device__ __forceinline__ flk_16 flk_take(const void *p, int bytes) {
+    flk_16 a = {};
+    if (bytes == 16) a = *(const flk_16 *)p;
+    else if (bytes == 8) a.word[0] = ((const flk_8 *)p)->word[0], a.word[1] = ((const flk_8 *)p)->word[1];
+    else if (bytes == 4) a.word[0] = *(const uint32_t *)p;
+    else a.word[0] = bytes == 2 ? *(const uint16_t *)p : *(const uint8_t *)p;
+    return a;
+}
+static __device__ __forceinline__ void flk_put(void *p, int bytes, flk_16 a) {
+    if (bytes == 16) *(flk_16 *)p = a;
+    else if (bytes == 8) *(flk_8 *)p = {{a.word[0], a.word[1]}};
+    else if (bytes == 4) *(uint32_t *)p = a.word[0];
+    else if (bytes == 2) *(uint16_t *)p = (uint16_t)a.word[0];
+    else *(uint8_t *)p = (uint8_t)a.word[0];
+}
+
+#ifndef __CUDACC_RTC__
+static inline int flk_size(int dtype) {
+    static const uint8_t size[] = {0, 1, 1, 1, 2, 4, 8, 2, 4, 8, 2, 2, 4, 8};
+    return size[dtype];
+}
+
+/* The pass, computed in a dtype, with the elements that a thread takes: a vector where all operands go along
+   the innermost dim one by one from an aligned place, or not at all; else, or with no dtype, one. */
+static inline flk_pass flk_vectors(const flk_pass *pass, int dtype) {
+    flk_pass p = *pass;
+    const int last = p.ndim - 1;
+    p.each = dtype == FLK_F32 ? 4 : dtype == FLK_B8 ? 16 : dtype ? 2 : 1;
+    for (int k = 0; k < FLK_OPERANDS && dtype == FLK_F32; k++)
+        if (p.t[k].p && flk_size(p.t[k].dtype) == 2) p.each = 8;
+    bool fits = last == 0 || (last > 0 && p.shape[last] % p.each == 0);
+    for (int k = 0; fits && k < FLK_OPERANDS; k++) {
+        const flk_operand &t = p.t[k];
+        if (!t.p || t.stride[last] == 0) continue;
+        const int size = flk_size(t.dtype), bytes = p.each * size < 16 ? p.each * size : 16;
+        uint64_t places = (uint64_t)(uintptr_t)t.p;
+        for (int d = 0; d < last; d++) places |= (uint64_t)(t.stride[d] * size);
+        fits = t.stride[last] == 1 && places % (unsigned)bytes == 0 &&
+               (dtype != FLK_I64 || size == 8 || t.dtype == FLK_B8);
+    }
+    if (!fits) p.each = 1;
+    p.vectors = p.n / p.each;
+    return p;
+}
+static inline unsigned flk_vector_blocks(const flk_pass &p) {
+    return flk_blocks(p.vectors + p.n - p.vectors * p.each);
+}
+#endif
+
+/* The elements of thread i of a pass in vectors: how many, and the first. What is left of all is taken one by
+   one. */
+static __device__ __forceinline__ int flk_elements_of(const flk_pass &p, int64_t i, int64_t *first) {
+    const int64_t left = i - p.vectors;
+    *first = left < 0 ? i * p.each : p.vectors * p.each + left;
+    return left < 0 ? p.each : *first < p.n;
+}
+static __device__ __forceinline__ int flk_elements(const flk_pass &p, int64_t *first) {
+    return flk_elements_of(p, flk_thread(), first);
+}
+
+/* n > 1 elements that follow each other. */
+template <class T>
+static __device__ __forceinline__ void flk_load_vector(const flk_operand &t, int64_t at, int n, T *v) {
+    const flk_16 a = flk_take((const T *)t.p + at, n * (int)sizeof(T));
+    memcpy(v, &a, 16);
+}
+template <>
+__device__ __forceinline__ void flk_load_vector(const flk_operand &t, int64_t at, int n, float *v) {
+    const bool wide = t.dtype == FLK_F32;
+    const flk_16 *p = (const flk_16 *)((const char *)t.p + at * (wide ? 4 : 2)), a = p[0];
+    if (wide) memcpy(v, &a, 16);
+    if (wide && n == 8) {
+        const flk_16 b = p[1];
+        memcpy(v + 4, &b, 16);
+    }
+    for (int j = 0; j < 8 && !wide; j++) v[j] = flk_widen(t.dtype, (uint16_t)(a.word[j / 2] >> j % 2 * 16));
+}
+/* The n elements of operand k; where it does not step, all are one. */
+template <class T>
+static __device__ __forceinline__ void flk_load_each(const flk_pass &p, int k, int64_t at, int n, T *v) {
+    const flk_operand &t = p.t[k];
+    if (n > 1 && t.p && t.stride[p.ndim - 1]) return flk_load_vector(t, at, n, v);
+    const T x = flk_load<T>(t, at);
+    for (int j = 0; j < FLK_VECTOR<T>; j++) v[j] = x;
+}
+
+template <class T>
+static __device__ __forceinline__ void flk_store_vector(const flk_operand &t, int64_t at, int n, const T *v) {
+    flk_16 a;
+    memcpy(&a, v, 16);
+    flk_put((T *)t.p + at, n * (int)sizeof(T), a);
+}
+template <>
+__device__ __forceinline__ void flk_store_vector(const flk_operand &t, int64_t at, int n, const float *v) {
+    flk_16 a;
+    if (t.dtype == FLK_F32) {
+        flk_16 *p = (flk_16 *)((float *)t.p + at);
+        memcpy(&a, v, 16);
+        p[0] = a;
+        if (n == 8) {
+            memcpy(&a, v + 4, 16);
+            p[1] = a;
+        }
+    } else {
+        for (int j = 0; j < 4; j++) a.word[j] = flk_narrow(t.dtype, v[2 * j], v[2 * j + 1]);
+        *(flk_16 *)((uint16_t *)t.p + at) = a;
+    }
+}
+template <class T>
+static __device__ __forceinline__ void flk_store_each(const flk_operand &t, int64_t at, int n, const T *v) {
+    if (n > 1) flk_store_vector(t, at, n, v);
+    else flk_store(t, at, v[0]);
 }
 
 /* The first one stays: its op is written last, by the one thread that found the place free. */

@@ -9,8 +9,9 @@ const char *flk_formulas_b8(const flk_pass *p, int which);
 const char *flk_gradients_f32(const flk_pass *p, int which);
 const char *flk_gradients_f64(const flk_pass *p, int which);
 
-const char *flk_formula(const flk_pass *p, int which, int dtype) {
-    if (!p->n) return NULL;
+const char *flk_formula(const flk_pass *pass, int which, int dtype) {
+    if (!pass->n) return NULL;
+    const flk_pass in_vectors = flk_vectors(pass, dtype), *p = &in_vectors;
     if (which != FLK_Y) return dtype == FLK_F64 ? flk_gradients_f64(p, which) : flk_gradients_f32(p, which);
     return dtype == FLK_F64   ? flk_formulas_f64(p, which)
            : dtype == FLK_F32 ? flk_formulas_f32(p, which)
@@ -52,106 +53,124 @@ static __device__ __forceinline__ void flk_cast_to(const flk_operand &t, int64_t
 }
 
 template <class T> __global__ void flk_cast_kernel(flk_pass p) {
-    const int64_t i = flk_thread();
-    int64_t at[2];
-    if (i >= p.n) return;
+    int64_t i, at[2];
+    T v[FLK_VECTOR<T>];
+    const int n = flk_elements(p, &i);
+    if (!n) return;
     flk_place<2>(p, i, at);
-    flk_cast_to(p.t[0], at[0], flk_load_at<T>(p.t[1].p, p.t[1].dtype, at[1]));
+    if (n == 1) return flk_cast_to(p.t[0], at[0], flk_load_at<T>(p.t[1].p, p.t[1].dtype, at[1]));
+    if constexpr (sizeof(T) == sizeof(float)) { /* vectors are of halves and f32 alone */
+        flk_load_each(p, 1, at[1], n, v);
+        flk_store_each(p.t[0], at[0], n, v);
+    }
 }
 
-template <class T> __global__ void flk_move_kernel(flk_pass p) {
-    const int64_t i = flk_thread();
-    int64_t at[2];
-    if (i >= p.n) return;
+/* Elements of so many bytes. */
+__global__ void flk_move_kernel(flk_pass p, int size) {
+    int64_t i, at[2];
+    const int n = flk_elements(p, &i);
+    if (!n) return;
     flk_place<2>(p, i, at);
-    ((T *)p.t[0].p)[at[0]] = ((const T *)p.t[1].p)[at[1]];
+    flk_put((char *)p.t[0].p + at[0] * size, n * size,
+            flk_take((const char *)p.t[1].p + at[1] * size, n * size));
 }
 
-template <class T> __global__ void flk_concat_kernel(const __grid_constant__ flk_parts p) {
+__global__ void flk_concat_kernel(const __grid_constant__ flk_parts p, int size) {
     int64_t i = flk_thread(), at[2];
     int k = 0;
     while (k + 1 < p.parts && i >= p.first[k + 1]) k++;
     const flk_pass &part = p.part[k];
-    if ((i -= p.first[k]) >= part.n) return;
+    const int n = flk_elements_of(part, i - p.first[k], &i);
+    if (!n) return;
     flk_place<2>(part, i, at);
-    ((T *)part.t[0].p)[at[0]] = ((const T *)part.t[1].p)[at[1]];
+    flk_put((char *)part.t[0].p + at[0] * size, n * size,
+            flk_take((const char *)part.t[1].p + at[1] * size, n * size));
 }
 
-template <class T> __global__ void flk_fill_kernel(flk_pass p, uint64_t bits) {
-    const int64_t i = flk_thread();
-    int64_t at[1];
-    if (i >= p.n) return;
+__global__ void flk_fill_kernel(flk_pass p, int size, flk_16 bits) {
+    int64_t i, at[1];
+    const int n = flk_elements(p, &i);
+    if (!n) return;
     flk_place<1>(p, i, at);
-    ((T *)p.t[0].p)[at[0]] = (T)bits;
-}
-
-static int flk_size(int dtype) {
-    static const uint8_t size[] = {0, 1, 1, 1, 2, 4, 8, 2, 4, 8, 2, 2, 4, 8};
-    return size[dtype];
+    flk_put((char *)p.t[0].p + at[0] * size, n * size, bits);
 }
 
 static bool flk_dense(const flk_pass *p, int k) {
     return p->ndim == 0 || (p->ndim == 1 && (p->t[k].stride[0] == 1 || p->shape[0] == 1));
 }
 
-/* Starts kernel<T>, T being as wide as a dtype. */
-#define FLK_BY_SIZE(kernel, size, ...) \
-    switch (size) { \
-    case 1: return FLK_LAUNCH(kernel<uint8_t>, flk_blocks(p->n), FLK_BLOCK, __VA_ARGS__); \
-    case 2: return FLK_LAUNCH(kernel<uint16_t>, flk_blocks(p->n), FLK_BLOCK, __VA_ARGS__); \
-    case 4: return FLK_LAUNCH(kernel<uint32_t>, flk_blocks(p->n), FLK_BLOCK, __VA_ARGS__); \
-    default: return FLK_LAUNCH(kernel<uint64_t>, flk_blocks(p->n), FLK_BLOCK, __VA_ARGS__); \
-    }
+/* Elements that are only moved, in vectors by their size; those of an x that stays where it is, one by one. */
+static flk_pass flk_moved(const flk_pass *p, int size) {
+    const bool stays = p->t[1].p && p->ndim && p->t[1].stride[p->ndim - 1] == 0;
+    return flk_vectors(p, stays ? 0 : size == 1 ? FLK_B8 : size == 8 ? FLK_F64 : FLK_F32);
+}
 
-const char *flk_convert(const flk_pass *p) {
-    const int from = p->t[1].dtype, size = flk_size(from);
-    if (!p->n) return NULL;
-    if (from == p->t[0].dtype && flk_dense(p, 0) && flk_dense(p, 1) && p->t[0].p != p->t[1].p)
-        return flk_copy(p->t[0].p, p->t[1].p, (size_t)p->n * (size_t)size);
-    if (from == p->t[0].dtype) FLK_BY_SIZE(flk_move_kernel, size, *p)
+const char *flk_convert(const flk_pass *pass) {
+    const int from = pass->t[1].dtype, to = pass->t[0].dtype, size = flk_size(from);
+    if (!pass->n) return NULL;
+    if (from == to && flk_dense(pass, 0) && flk_dense(pass, 1) && pass->t[0].p != pass->t[1].p)
+        return flk_copy(pass->t[0].p, pass->t[1].p, (size_t)pass->n * (size_t)size);
+    if (from == to) {
+        const flk_pass p = flk_moved(pass, size);
+        return FLK_LAUNCH(flk_move_kernel, flk_vector_blocks(p), FLK_BLOCK, p, size);
+    }
+    const bool floats = from >= FLK_F16 && from <= FLK_F32 && to >= FLK_F16 && to <= FLK_F32;
+    const flk_pass p = flk_vectors(pass, floats ? FLK_F32 : 0);
     switch (from) {
-    case FLK_B8: return FLK_LAUNCH(flk_cast_kernel<uint8_t>, flk_blocks(p->n), FLK_BLOCK, *p);
-    case FLK_F64: return FLK_LAUNCH(flk_cast_kernel<double>, flk_blocks(p->n), FLK_BLOCK, *p);
-    case FLK_U64: return FLK_LAUNCH(flk_cast_kernel<uint64_t>, flk_blocks(p->n), FLK_BLOCK, *p);
+    case FLK_B8: return FLK_LAUNCH(flk_cast_kernel<uint8_t>, flk_vector_blocks(p), FLK_BLOCK, p);
+    case FLK_F64: return FLK_LAUNCH(flk_cast_kernel<double>, flk_vector_blocks(p), FLK_BLOCK, p);
+    case FLK_U64: return FLK_LAUNCH(flk_cast_kernel<uint64_t>, flk_vector_blocks(p), FLK_BLOCK, p);
     case FLK_F32:
     case FLK_F16:
-    case FLK_BF16: return FLK_LAUNCH(flk_cast_kernel<float>, flk_blocks(p->n), FLK_BLOCK, *p);
-    default: return FLK_LAUNCH(flk_cast_kernel<int64_t>, flk_blocks(p->n), FLK_BLOCK, *p);
+    case FLK_BF16: return FLK_LAUNCH(flk_cast_kernel<float>, flk_vector_blocks(p), FLK_BLOCK, p);
+    default: return FLK_LAUNCH(flk_cast_kernel<int64_t>, flk_vector_blocks(p), FLK_BLOCK, p);
     }
 }
 
 const char *flk_concat(flk_parts *p) {
+    const int size = flk_size(p->part[0].t[0].dtype);
     p->n = 0;
     for (int k = 0; k < p->parts; k++) {
+        p->part[k] = flk_moved(&p->part[k], size);
         p->first[k] = p->n;
-        p->n += (int64_t)flk_blocks(p->part[k].n) * FLK_BLOCK;
+        p->n += (int64_t)flk_vector_blocks(p->part[k]) * FLK_BLOCK;
     }
-    if (!p->n) return NULL;
-    FLK_BY_SIZE(flk_concat_kernel, flk_size(p->part[0].t[0].dtype), *p)
+    return p->n ? FLK_LAUNCH(flk_concat_kernel, (unsigned)(p->n / FLK_BLOCK), FLK_BLOCK, *p, size) : NULL;
 }
 
-const char *flk_fill(const flk_pass *p, uint64_t bits) {
-    if (!p->n) return NULL;
-    FLK_BY_SIZE(flk_fill_kernel, flk_size(p->t[0].dtype), *p, bits)
+const char *flk_fill(const flk_pass *pass, uint64_t bits) {
+    const int size = flk_size(pass->t[0].dtype);
+    flk_16 all;
+    if (!pass->n) return NULL;
+    const flk_pass p = flk_moved(pass, size);
+    for (int i = 0; i < 16 / size; i++) memcpy((char *)&all + i * size, &bits, (size_t)size);
+    return FLK_LAUNCH(flk_fill_kernel, flk_vector_blocks(p), FLK_BLOCK, p, size, all);
 }
 
 /* ---- choice and sequences ---- */
 
 template <class T> __global__ void flk_where_kernel(flk_pass p) {
-    const int64_t i = flk_thread();
-    int64_t at[4];
-    if (i >= p.n) return;
+    int64_t i, at[4];
+    T a[FLK_VECTOR<T>], b[FLK_VECTOR<T>];
+    uint8_t c[FLK_VECTOR<uint8_t>];
+    const int n = flk_elements(p, &i);
+    if (!n) return;
     flk_place<4>(p, i, at);
-    const bool c = flk_load<uint8_t>(p.t[1], at[1]) != 0;
-    flk_store(p.t[0], at[0], c ? flk_load<T>(p.t[2], at[2]) : flk_load<T>(p.t[3], at[3]));
+    flk_load_each(p, 1, at[1], n, c);
+    flk_load_each(p, 2, at[2], n, a);
+    flk_load_each(p, 3, at[3], n, b);
+    for (int j = 0; j < FLK_VECTOR<T>; j++) a[j] = c[j] ? a[j] : b[j];
+    flk_store_each(p.t[0], at[0], n, a);
 }
 
-const char *flk_where(const flk_pass *p, int dtype) {
-    if (!p->n) return NULL;
-    if (dtype == FLK_F32) return FLK_LAUNCH(flk_where_kernel<float>, flk_blocks(p->n), FLK_BLOCK, *p);
-    if (dtype == FLK_F64) return FLK_LAUNCH(flk_where_kernel<double>, flk_blocks(p->n), FLK_BLOCK, *p);
-    if (dtype == FLK_B8) return FLK_LAUNCH(flk_where_kernel<uint8_t>, flk_blocks(p->n), FLK_BLOCK, *p);
-    return FLK_LAUNCH(flk_where_kernel<int64_t>, flk_blocks(p->n), FLK_BLOCK, *p);
+const char *flk_where(const flk_pass *pass, int dtype) {
+    if (!pass->n) return NULL;
+    const flk_pass p = flk_vectors(pass, dtype);
+    const unsigned blocks = flk_vector_blocks(p);
+    if (dtype == FLK_F32) return FLK_LAUNCH(flk_where_kernel<float>, blocks, FLK_BLOCK, p);
+    if (dtype == FLK_F64) return FLK_LAUNCH(flk_where_kernel<double>, blocks, FLK_BLOCK, p);
+    if (dtype == FLK_B8) return FLK_LAUNCH(flk_where_kernel<uint8_t>, blocks, FLK_BLOCK, p);
+    return FLK_LAUNCH(flk_where_kernel<int64_t>, blocks, FLK_BLOCK, p);
 }
 
 __global__ void flk_iota_kernel(flk_pass p, double f_start, double f_step, int64_t i_start, int64_t i_step) {

@@ -30,34 +30,43 @@ const char *flk_dropout(const flk_pass *p, double drop, uint64_t key, uint64_t c
 
 /* y, a, g: y = a / (1 + exp(-g)) */
 template <class T> __global__ void flk_glu_kernel(flk_pass p) {
-    const int64_t i = flk_thread();
-    int64_t at[3];
-    if (i >= p.n) return;
+    int64_t i, at[3];
+    T a[FLK_VECTOR<T>], g[FLK_VECTOR<T>];
+    const int n = flk_elements(p, &i);
+    if (!n) return;
     flk_place<3>(p, i, at);
-    const T a = flk_load<T>(p.t[1], at[1]), g = flk_load<T>(p.t[2], at[2]);
-    flk_store(p.t[0], at[0], a * (1 / (1 + flk_exp(-g))));
+    flk_load_each(p, 1, at[1], n, a);
+    flk_load_each(p, 2, at[2], n, g);
+    for (int j = 0; j < FLK_VECTOR<T>; j++) a[j] *= 1 / (1 + flk_exp(-g[j]));
+    flk_store_each(p.t[0], at[0], n, a);
 }
 
 /* da, dg, a, g, dy */
 template <class T> __global__ void flk_glu_grad_kernel(flk_pass p) {
-    const int64_t i = flk_thread();
-    int64_t at[5];
-    if (i >= p.n) return;
+    int64_t i, at[5];
+    T a[FLK_VECTOR<T>], g[FLK_VECTOR<T>], dy[FLK_VECTOR<T>];
+    const int n = flk_elements(p, &i);
+    if (!n) return;
     flk_place<5>(p, i, at);
-    const T a = flk_load<T>(p.t[2], at[2]), g = flk_load<T>(p.t[3], at[3]),
-            dy = flk_load<T>(p.t[4], at[4]);
-    const T s = 1 / (1 + flk_exp(-g)), d = dy * s;
-    flk_store(p.t[0], at[0], d);
-    flk_store(p.t[1], at[1], d * a * (1 - s));
+    flk_load_each(p, 2, at[2], n, a);
+    flk_load_each(p, 3, at[3], n, g);
+    flk_load_each(p, 4, at[4], n, dy);
+    for (int j = 0; j < FLK_VECTOR<T>; j++) {
+        const T s = 1 / (1 + flk_exp(-g[j])), d = dy[j] * s;
+        dy[j] = d;
+        g[j] = d * a[j] * (1 - s);
+    }
+    flk_store_each(p.t[0], at[0], n, dy);
+    flk_store_each(p.t[1], at[1], n, g);
 }
 
-const char *flk_glu(const flk_pass *p, int grad, int dtype) {
-    if (!p->n) return NULL;
-    if (grad && dtype == FLK_F64)
-        return FLK_LAUNCH(flk_glu_grad_kernel<double>, flk_blocks(p->n), FLK_BLOCK, *p);
-    if (grad) return FLK_LAUNCH(flk_glu_grad_kernel<float>, flk_blocks(p->n), FLK_BLOCK, *p);
-    if (dtype == FLK_F64)
-        return FLK_LAUNCH(flk_glu_kernel<double>, flk_blocks(p->n), FLK_BLOCK, *p);
-    return FLK_LAUNCH(flk_glu_kernel<float>, flk_blocks(p->n), FLK_BLOCK, *p);
+const char *flk_glu(const flk_pass *pass, int grad, int dtype) {
+    if (!pass->n) return NULL;
+    const flk_pass p = flk_vectors(pass, dtype);
+    const unsigned blocks = flk_vector_blocks(p);
+    if (grad && dtype == FLK_F64) return FLK_LAUNCH(flk_glu_grad_kernel<double>, blocks, FLK_BLOCK, p);
+    if (grad) return FLK_LAUNCH(flk_glu_grad_kernel<float>, blocks, FLK_BLOCK, p);
+    if (dtype == FLK_F64) return FLK_LAUNCH(flk_glu_kernel<double>, blocks, FLK_BLOCK, p);
+    return FLK_LAUNCH(flk_glu_kernel<float>, blocks, FLK_BLOCK, p);
 }
 /* MIT licence: see LICENSE. */

@@ -48,6 +48,8 @@ typedef struct flk_operand {
 typedef struct flk_pass {
     int64_t n; /* elements */
     int ndim, op; /* fl_op, for faults and formulas */
+    int each;        /* set by kernels that take vectors: the elements of one, and how many vectors */
+    int64_t vectors;
     int64_t shape[FLK_DIMS];
     flk_operand t[FLK_OPERANDS];
 } flk_pass;
