@@ -122,7 +122,7 @@ single: build/calls.h ## build/single/fl.h, the family as one file; HEADER=fl_nn
 examples: $(EXAMPLES:%=$(BUILD)/%) ## the programs of examples/
 
 mnist: $(BUILD)/examples/mnist ## train the CNN of the Flashlight paper: make mnist [DATA=dir] [ARGS="--epochs 3 ..."]
-	$(if $(CUDA),FL_DEVICE=$${FL_DEVICE:-cuda}) $< $(if $(DATA),--data "$(DATA)") $(ARGS)
+	$(if $(CUDA),FL_DEVICE=$${FL_DEVICE:-cuda}) $(if $(filter emu,$(CUDA)),FL_CUDA_LIBS=$${FL_CUDA_LIBS:-no}) $< $(if $(DATA),--data "$(DATA)") $(ARGS)
 
 vision-cifar: $(BUILD)/examples/vision_cifar ## a small residual net on CIFAR-10 or drawn pictures: make vision-cifar [DATA=dir] [ARGS="--epochs 40 --seed 1"]
 	@$< $(if $(DATA),--data "$(DATA)") $(ARGS)
@@ -324,6 +324,8 @@ help: ## this list
 RUNS_OF_conformance = $(BACKENDS:%=conformance:%)
 RUNS_OF_gradcheck = $(BACKENDS:%=gradcheck:%)
 RUNS_OF_random = $(patsubst %,random:%,$(filter-out evictor,$(BACKENDS)))
+RUNS_OF_test_faults = $(filter test_faults:cuda,$(BACKENDS:%=test_faults:%))
+RUNS_OF_bits = $(filter cuda_bits,$(BACKENDS:%=%_bits))
 RUNS_OF_examples/resume = examples/resume:--test
 RUNS_OF_examples/mixed_precision = examples/mixed_precision:--test
 TEST_RUNS = $(foreach t,$(TESTS),$(or $(RUNS_OF_$(t)),$(t))) \
@@ -412,7 +414,7 @@ endif
 NVCC ?= $(firstword $(shell command -v nvcc) /usr/local/cuda/bin/nvcc)
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 CUDA_KERNELS = $(wildcard kernels/cuda/*.cu)
-CUDA_TESTS = conformance gradcheck random test_cuda test_vendor
+CUDA_TESTS = conformance gradcheck random bits test_cuda test_faults test_vendor
 ifeq ($(CUDA),emu)
 CUDA_CC = $(or $(CUDA_CXX),g++) -x c++ -std=c++17 $(if $(SAN),-O1 $(SAN_FLAGS),-O2) -g1 -Wall -Wextra -Wno-unknown-pragmas -Wno-clobbered -pthread \
           -ffp-contract=off -fno-math-errno -fno-trapping-math -DFL_CUDA_EMU -DFL_QUICK -Ikernels/cuda/emu \
@@ -444,17 +446,17 @@ $(BUILD)/libfl.a: $(OBJECTS) $(CUDA_OBJECTS) $(GLOO_OBJECT)
 cuda-kernels: $(CUDA_OBJECTS)
 
 # Those libraries: they check what is asked of them, and compute it with plain loops.
-$(BUILD)/mock/libcublasLt.so.13: kernels/cuda/emu/cublaslt.c kernels/cuda/lt_calls.h
-$(BUILD)/mock/libcudnn.so.9: kernels/cuda/emu/cudnn.c kernels/cuda/dnn_calls.h
+$(BUILD)/mock/libcublasLt.so.13: kernels/cuda/emu/cublaslt.c kernels/cuda/lt_calls.h kernels/cuda/emu/mock.h
+$(BUILD)/mock/libcudnn.so.9: kernels/cuda/emu/cudnn.c kernels/cuda/dnn_calls.h kernels/cuda/emu/mock.h
 $(BUILD)/mock/%:
 	@mkdir -p $(@D)
-	@$(CC) -std=gnu11 $(CFLAGS) $(WARN) -fPIC -shared -fvisibility=hidden -o $@ $< -lm -ldl
+	@$(CC) -std=gnu11 $(CFLAGS) $(WARN) -fPIC -shared -fvisibility=hidden -o $@ $< -lm
 	@echo LD $@
 
 # One program that is all of them, `fl NAME ...`: the kernels are there once. Its libraries are static but for the C
 # library's, and NVIDIA's, which are looked for when they are needed.
 GPU_EXAMPLES = mnist xor perceptron linear_regression classification gan two_heads custom_gradient custom_layer
-GPU_PROGRAMS = bench/gpu bench/model tests/conformance tests/gradcheck tests/random tests/test_cuda $(GPU_EXAMPLES:%=examples/%)
+GPU_PROGRAMS = bench/gpu bench/model tests/conformance tests/gradcheck tests/random tests/bits tests/test_cuda $(GPU_EXAMPLES:%=examples/%)
 GPU_OBJECTS = $(GPU_PROGRAMS:%=$(PLAIN)/%.o) $(MODEL_UNITS:%=$(PLAIN)/%.o)
 $(GPU)/bin/fl: $(GPU_OBJECTS) $(BUILD)/libfl.a
 	@mkdir -p $(@D) $(BUILD)/gpu

@@ -2348,12 +2348,15 @@ FL_API size_t fl_mem_trim(void) {
     return fl__trim_all(fl_mem_current(), &fl__host);
 }
 
-/* The second and last try, after a trim. */
-static FL__COLD bool fl__retry_get(fl_mem_manager *m, fl_buffer *b, const fl_mem_info *info) {
+/* The second and last try, after a trim. What the first one said goes with it, unless it was said before. */
+static FL__COLD bool fl__retry_get(fl_mem_manager *m, fl_buffer *b, const fl_mem_info *info, bool failed) {
     if (b->bytes <= SIZE_MAX / 4) {
         fl__trim_all(m, b->device);
         b->manager = m;
-        if (m->get(m, b, info)) return true;
+        if (m->get(m, b, info)) {
+            if (!failed) fl_error_clear();
+            return true;
+        }
     }
     m = b->device == &fl__host ? m : b->manager; /* whose figures tell why */
     fl_mem_stats s = fl_mem_stats_of(m);
@@ -2366,13 +2369,14 @@ static FL__COLD bool fl__retry_get(fl_mem_manager *m, fl_buffer *b, const fl_mem
 /* Asks m for the bytes of b; m may hand the buffer on to another manager. Without info this thread
    has a record, since b came from it. */
 static bool fl__get(fl_mem_manager *m, fl_buffer *b, const fl_mem_info *info) {
+    const bool failed = fl_error() != NULL;
     if (!info) {
         fl__this_thread()->info.step = fl__load(&fl__step);
         info = &fl__this_thread()->info;
     }
     b->manager = m;
     b->device = info->device ? info->device : &fl__host;
-    if ((b->bytes > SIZE_MAX / 4 || !m->get(m, b, info)) && !fl__retry_get(m, b, info))
+    if ((b->bytes > SIZE_MAX / 4 || !m->get(m, b, info)) && !fl__retry_get(m, b, info, failed))
         return false;
     if (fl__tracing()) fl__trace_add(FL__GET, b, info->op);
     return true;

@@ -140,6 +140,8 @@ in_tens() {
 conformance() {
     in_tens conformance conformance
     step conformance random 120 $FL random cuda
+    # The same bits in every run.
+    step conformance bits 200 sh -c '"$0" bits > "$1" && "$0" bits > "$1.again" && cmp "$1" "$1.again" && tail -n 1 "$1"; s=$?; rm -f "$1" "$1.again"; exit $s' $FL "$RESULTS/bits.$$"
     step conformance own-kernels 200 env FL_CUDA_LIBS=no $FL conformance cuda matmul linear conv nets
 }
 gradients() { in_tens gradients gradcheck; }

@@ -1,12 +1,15 @@
 /* bits.c - a checksum of every op's bits, to compare compilers and numbers of threads
 
-   usage: bits [threads]     a line "op dtype checksum" for each; the last is "N passed, N failed"
-          bits --level       the name of the level in force
+   usage: bits [threads [op ...]]   a line "op dtype checksum" for each; the last is "N passed, N failed"
+          bits --level              the name of the level in force
+
+   FL_DEVICE=cuda runs it on that family; GROUPS_ONE_IN=n has about one op in n, drawn by SEED.
 
    Each op runs on all magnitudes and special values in each dtype that it takes, its backward pass
    on ordinary values. NaNs count as one: their sign and payload are the compiler's choice. `make
    bits` builds it with gcc and with clang and compares what they print at each level. */
 #include "arrays.h"
+#include "sample.h"
 #include "steps.h"
 
 enum { ROWS = 61, COLUMNS = 1031, IMAGES = 3, SIDE = 29 };
@@ -14,6 +17,14 @@ enum { ROWS = 61, COLUMNS = 1031, IMAGES = 3, SIDE = 29 };
 static int passed, failed;
 static fl_dtype dtype;                         /* of the operands now */
 static fl_tensor *x_, *y_, *index_, *image, *kernel; /* the same for every op */
+
+static unsigned one_in = 1;
+static char **only; /* names, the last NULL; NULL: all */
+static bool wanted(const char *op) {
+    for (char **name = only; name && *name; name++)
+        if (!strcmp(*name, op)) return true;
+    return !only && in_sample(op, one_in);
+}
 
 static uint64_t mixed(uint64_t h, uint64_t v) { return (h ^ v) * 1099511628211u; }
 
@@ -236,16 +247,17 @@ static void run_dtype(void) {
     y_ = is_float(dtype) ? ordinary(big, 12) : drawn(big, TAME, 12);
     index_ = fl_randint(big, 0, ROWS, &(fl_rng){13, 0});
     for (size_t i = 0; i < sizeof unary / sizeof *unary; i++)
-        if (class_takes(unary[i].cls)) run_unary(i);
+        if (class_takes(unary[i].cls) && wanted(unary[i].name)) run_unary(i);
     for (size_t i = 0; i < sizeof binary / sizeof *binary; i++)
-        if (class_takes(binary[i].cls)) run_binary(i);
+        if (class_takes(binary[i].cls) && wanted(binary[i].name)) run_binary(i);
     if (is_float(dtype)) {
         image = ordinary(FL_SHAPE(IMAGES, 6, SIDE, SIDE + 2), 14);
         kernel = ordinary(FL_SHAPE(8, 6, 3, 5), 15);
-        run_rest();
+        if (wanted("rest")) run_rest();
     }
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (is_float(dtype) || (others[i].of_integers && dtype != FL_B8)) run_other(i);
+        if ((is_float(dtype) || (others[i].of_integers && dtype != FL_B8)) && wanted(others[i].name))
+            run_other(i);
     fl_scope_end(&s);
 }
 
@@ -277,11 +289,13 @@ int main(int argc, char **argv) {
     fl_on_error(quiet, NULL);
     if (argc > 1 && strcmp(argv[1], "--level") == 0) return puts(fl_cpu_level()) < 0;
     if (!fl_set_threads(argc > 1 ? atoi(argv[1]) : 1)) return 2;
+    if (getenv("GROUPS_ONE_IN")) one_in = (unsigned)atoi(getenv("GROUPS_ONE_IN"));
+    only = argc > 2 ? argv + 2 : NULL;
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
         dtype = dtypes[i];
         run_dtype();
     }
-    run_text();
+    if (wanted("text")) run_text();
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }

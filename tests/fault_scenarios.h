@@ -45,7 +45,7 @@ static T views(T x) {
                fl_expand(t, FL_SHAPE(2, 3, 4)));
 }
 static T lent(T x) { /* by DLPack, there and back */
-    fl_dlpack *now = fl_to_dlpack(x);
+    fl_dlpack *now = fl_to_dlpack(x = fl_to(x, "cpu"));
     T a = now ? fl_from_dlpack(now) : NULL;
     if (now && !a) now->deleter(now);
     fl_dlpack_old *old = a ? fl_to_dlpack_old(a) : NULL;
@@ -346,7 +346,7 @@ static T layers(T x) {
 }
 static T converted(T x) {
     fl_nn_module *m = dense(&(fl_rng){2, 0});
-    if (m && fl_nn_cast(m, FL_BF16) && fl_nn_to(m, "cpu")) return through(m, x);
+    if (m && fl_nn_cast(m, FL_BF16) && fl_nn_to(m, fl_backend_name(x))) return through(m, x);
     fl_nn_free(m);
     return NULL;
 }

@@ -2,13 +2,18 @@
    (kernels/cuda/emu): what they compute is for conformance; here: that they are used, how often, what they
    may round, what happens where they refuse or are absent. make CUDA=emu test-cuda */
 #include "../fl.h"
+#include "../kernels/cuda/library.h"
 #include "test.h"
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <math.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 extern void cuda_emu_fail_in(int64_t n) __attribute__((weak));
+#pragma weak fl__cuda_library_open
 
 /* Of the mock; NULL before it was loaded. */
 static int *counter(const char *name) {
@@ -337,6 +342,43 @@ TEST(each_device_has_handles_and_plans_of_its_own) {
     CHECK_EQ_INT(counted("mock_plans"), 2);
     CHECK_EQ_INT(counted("mock_runs"), 4);
     CHECK_EQ_INT(counted("mock_mistakes") + counted("mock_faults"), 0);
+}
+
+/* Under a name that the loader does not know: in the packages of the first Python of PATH, of one that a link
+   leads to, of VIRTUAL_ENV, in the toolkit's folder; a file that is no library is passed over. */
+TEST(libraries_are_looked_for_where_they_may_lie) {
+    NEEDS_MOCK;
+    static const char *const folders[] = {"bin", "other", "lib", "lib/python3.11", "lib/python3.11/site-packages",
+                                          "lib/python3.11/site-packages/nvidia", "lib/python3.11/site-packages/nvidia/x",
+                                          "lib/python3.11/site-packages/nvidia/x/lib", "lib64"};
+    const char *file = "libflmock.so.1";
+    char where[] = "/tmp/fl-python-XXXXXX", path[PATH_MAX], to[PATH_MAX + 32], mock[PATH_MAX];
+    snprintf(path, sizeof path, "%s/libcublasLt.so.13", getenv("FL_CUDA_LIBS"));
+    REQUIRE(realpath(path, mock) && mkdtemp(where));
+    const int n = (int)(sizeof folders / sizeof *folders);
+    for (int i = 0; i < n; i++) snprintf(path, sizeof path, "%s/%s", where, folders[i]), CHECK(!mkdir(path, 0700));
+#define AT(name) (snprintf(path, sizeof path, "%s/%s", where, name), path)
+    unsetenv("FL_CUDA_LIBS"), unsetenv("VIRTUAL_ENV"), setenv("CUDA_HOME", where, 1), setenv("PATH", AT("other"), 1);
+    CHECK(!fl__cuda_library_open(file));
+    snprintf(to, sizeof to, "%s/libflmock.so.1", AT("lib/python3.11/site-packages/nvidia/x/lib"));
+    CHECK(!symlink(mock, to) && close(open(AT("bin/python3"), O_CREAT | O_WRONLY, 0700)) == 0);
+    CHECK(!fl__cuda_library_open(file));
+    setenv("PATH", AT("bin"), 1);
+    CHECK(fl__cuda_library_open(file));
+    CHECK(!symlink("../bin/python3", AT("other/python3")));
+    setenv("PATH", AT("other"), 1);
+    CHECK(fl__cuda_library_open(file));
+    setenv("PATH", "/absent", 1), setenv("VIRTUAL_ENV", where, 1);
+    CHECK(fl__cuda_library_open(file));
+    unsetenv("VIRTUAL_ENV");
+    CHECK(!fl__cuda_library_open(file) && close(open(AT("lib64/libflmock.so.1"), O_CREAT | O_WRONLY, 0700)) == 0);
+    CHECK(!fl__cuda_library_open(file)); /* no library */
+    CHECK(!unlink(AT("lib64/libflmock.so.1")) && !symlink(mock, AT("lib64/libflmock.so.1")));
+    CHECK(fl__cuda_library_open(file));
+    unlink(AT("lib64/libflmock.so.1")), unlink(AT("other/python3")), unlink(AT("bin/python3")), unlink(to);
+    for (int i = n - 1; i >= 0; i--) CHECK(!rmdir(AT(folders[i])));
+    CHECK(!rmdir(where));
+#undef AT
 }
 
 /* Tests run in processes of their own, so that this one finds nothing. */

@@ -56,7 +56,6 @@ template <class T> __global__ void flk_conv_grad_input_kernel(flk_conv c) {
 }
 
 template <class T> __global__ void flk_conv_grad_weight_kernel(flk_conv c) {
-    __shared__ T part[FLK_BLOCK];
     int64_t kx = blockIdx.x;
     int64_t ky = flk_divide(&kx, c.shape_w[3]), i = flk_divide(&ky, c.shape_w[2]);
     const int64_t o = flk_divide(&i, c.shape_w[1]), oh = c.shape_y[2], ow = c.shape_y[3];
@@ -74,12 +73,7 @@ template <class T> __global__ void flk_conv_grad_weight_kernel(flk_conv c) {
                ((const T *)c.x)[n * c.stride_x[0] + channel * c.stride_x[1] + row * c.stride_x[2] +
                                 column * c.stride_x[3]];
     }
-    for (int half = FLK_BLOCK / 2; half > 0; half /= 2) {
-        part[me] = sum;
-        __syncthreads();
-        if (me < half) sum += part[me + half];
-        __syncthreads();
-    }
+    sum = flk_team<FLK_BLOCK>(sum, flk_sum_of());
     if (me == 0)
         ((T *)c.w)[o * c.stride_w[0] + i * c.stride_w[1] + ky * c.stride_w[2] + kx * c.stride_w[3]] = sum;
 }

@@ -380,11 +380,11 @@ static int32_t fl__lt_epilogue_of(fl_op act) {
 FL__CUDA_SLOT(fl__lt_linear) {
     const fl_op act = ((const fl_linear_args *)c->args)->act;
     fl_tensor *bias = c->n_in > 2 ? c->in[2] : NULL, *y = c->out[0], *z = c->n_out > 1 ? c->out[1] : NULL;
-    const bool fused = !z && fl__lt_epilogue_of(act);
+    const bool fused = !z && fl__lt_epilogue_of(act), ours = !z && !fused;
     fl_scope s = fl_scope_begin();
     int32_t epilogue = fused ? fl__lt_epilogue_of(act) : FL__LT_NO_EPILOGUE;
     bool done = false, ok = true;
-    if (!z && !fused) {
+    if (ours) {
         z = fl_out_on(y->family, fl_shape_of(y), fl_dtype_wide(y->dtype));
         if (bias) bias = fl_cast(bias, fl_dtype_wide(y->dtype));
         ok = z && (bias || c->n_in < 3);
@@ -393,8 +393,9 @@ FL__CUDA_SLOT(fl__lt_linear) {
     const bool takes = y->dtype != FL_F64 && (!bias || bias->shape[0] == 1 || bias->stride[0] == 1);
     if (ok && takes) ok = fl__lt_run(c, fused ? y : z, epilogue, bias, &done);
     fl_call rest = {.op = act == FL_OP_NONE ? FL_OP_copy : act, .n_out = 1, .n_in = 1, .out = {y}, .in = {z}};
-    if (ok && done && !fused) ok = fl_call_run(&rest);
+    if (ok && done && !fused) ok = self->op[rest.op](self, &rest); /* y's pin is for who runs this slot */
     if (ok && !done) ok = fl_call_compose(c);
+    if (ours && z && z->buffer) fl_buffer_unmap(z->buffer); /* as fl_out_make mapped it */
     fl_scope_end(&s);
     return ok;
 }

@@ -3,18 +3,11 @@
    It checks what the real library would refuse or read wrongly (layouts too short, promises of alignment
    that addresses break, a choice for another product, too little workspace) and says so on standard error,
    and computes late, in the emulated stream. TF32 and narrow types round as the library's do. */
-#define _GNU_SOURCE
 #include "../lt_calls.h"
-#include <dlfcn.h>
-#include <math.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "mock.h"
 
 enum { BAD_VALUE = 7, UNSUPPORTED = 15, FAILED = 13 };
 
-extern int cuda_emu_device(void) __attribute__((weak)); /* the program's */
 struct fl__lt_library {
     int device;
 };
@@ -32,8 +25,6 @@ struct fl__lt_pref_data {
     uint32_t reduction, align[4];
 };
 
-__extension__ typedef _Float16 f16;
-
 typedef struct work {
     struct fl__lt_desc_data op;
     struct fl__lt_layout_data a, b, d;
@@ -42,7 +33,6 @@ typedef struct work {
 } work;
 
 /* What tests look at. */
-#define MOCK __attribute__((visibility("default")))
 MOCK extern int mock_products, mock_choices, mock_mistakes, mock_way; /* that ran last */
 int mock_products, mock_choices, mock_mistakes, mock_way;
 
@@ -52,53 +42,6 @@ static int bad(const char *what) {
     return BAD_VALUE;
 }
 
-static size_t size_of(unsigned type) {
-    return type == FL__LT_F64 ? 8 : type == FL__LT_F32 ? 4 : 2;
-}
-
-static double load(unsigned type, const char *p, int64_t i) {
-    uint16_t h;
-    uint32_t w;
-    float f;
-    if (type == FL__LT_F64) return ((const double *)(const void *)p)[i];
-    if (type == FL__LT_F32) return ((const float *)(const void *)p)[i];
-    h = ((const uint16_t *)(const void *)p)[i];
-    if (type == FL__LT_F16) {
-        f16 x;
-        memcpy(&x, &h, 2);
-        return (double)x;
-    }
-    w = (uint32_t)h << 16;
-    memcpy(&f, &w, 4);
-    return f;
-}
-
-/* To the nearest with so many bits of an f32's fraction. */
-static float rounded(float x, int bits) {
-    uint32_t w, half = 1u << (22 - bits);
-    if (!isfinite(x)) return x;
-    memcpy(&w, &x, 4);
-    w = (w + half - 1 + (w >> (23 - bits) & 1)) & ~(2 * half - 1);
-    memcpy(&x, &w, 4);
-    return x;
-}
-
-static void store(unsigned type, char *p, int64_t i, double v) {
-    float f = rounded((float)v, 7);
-    uint32_t w;
-    if (type == FL__LT_F64)
-        ((double *)(void *)p)[i] = v;
-    else if (type == FL__LT_F32)
-        ((float *)(void *)p)[i] = (float)v;
-    else if (type == FL__LT_F16) {
-        f16 x = (f16)(float)v;
-        memcpy((uint16_t *)(void *)p + i, &x, 2);
-    } else {
-        memcpy(&w, &f, 4);
-        ((uint16_t *)(void *)p)[i] = (uint16_t)(w >> 16);
-    }
-}
-
 static double activated(const work *w, double v) {
     if (w->op.epilogue & FL__LT_RELU) v = v > 0 || isnan(v) ? v : 0;
     if (w->op.epilogue & FL__LT_GELU_TANH)
@@ -106,27 +49,57 @@ static double activated(const work *w, double v) {
     return v;
 }
 
-static void compute_one(const work *w, int64_t batch) {
+/* A batch's matrix op(m), [across, along] with neighbours across it next to each other, in f32; TF32 rounds. */
+static float *dense(const struct fl__lt_layout_data *m, const char *p, int64_t batch, bool crossed, bool tf32) {
+    const int64_t across = crossed ? m->columns : m->rows, along = crossed ? m->rows : m->columns;
+    float *to = malloc((size_t)(across * along) * sizeof *to);
+    for (int64_t k = 0, at = 0; to && k < along; k++)
+        for (int64_t i = 0; i < across; i++, at++) {
+            const int64_t from = batch * m->step + (crossed ? i * m->ld + k : k * m->ld + i);
+            const float x = (float)load((int)m->type, p, from);
+            to[at] = tf32 ? rounded(x, 10) : x;
+        }
+    return to;
+}
+
+/* sum[i] of column j: one chain over k. */
+FAST static void multiply(float *restrict sum, const float *a, const float *b, int64_t m, int64_t n, int64_t k) {
+    for (int64_t l = 0; l < k; l++)
+        for (int64_t i = 0; i < m; i++) sum[i] = fmaf(a[l * m + i], b[l * n], sum[i]);
+}
+
+static void finish(const work *w, int64_t batch, int64_t j, int64_t i, double sum) {
+    if (w->op.epilogue & FL__LT_BIAS) sum += load((int)w->d.type, w->op.bias, i);
+    store((int)w->d.type, w->pd, batch * w->d.step + j * w->d.ld + i, activated(w, sum));
+}
+
+static void compute_f64(const work *w, int64_t batch, int64_t inner) {
     const bool ta = w->op.ta == FL__LT_TRANSPOSE, tb = w->op.tb == FL__LT_TRANSPOSE;
-    const bool tf32 = w->op.compute == FL__LT_COMPUTE_TF32;
-    const int64_t inner = ta ? w->a.rows : w->a.columns;
     for (int64_t j = 0; j < w->d.columns; j++)
         for (int64_t i = 0; i < w->d.rows; i++) {
             double sum = 0;
-            float sum_f32 = 0;
-            for (int64_t k = 0; k < inner; k++) {
-                double x =
-                    load(w->a.type, w->pa, batch * w->a.step + (ta ? i * w->a.ld + k : k * w->a.ld + i));
-                double y =
-                    load(w->b.type, w->pb, batch * w->b.step + (tb ? k * w->b.ld + j : j * w->b.ld + k));
-                if (tf32) x = rounded((float)x, 10), y = rounded((float)y, 10);
-                sum += x * y;
-                sum_f32 = fmaf((float)x, (float)y, sum_f32);
-            }
-            if (w->d.type != FL__LT_F64) sum = sum_f32;
-            if (w->op.epilogue & FL__LT_BIAS) sum += load(w->d.type, w->op.bias, i);
-            store(w->d.type, w->pd, batch * w->d.step + j * w->d.ld + i, activated(w, sum));
+            for (int64_t k = 0; k < inner; k++)
+                sum += load(F64, w->pa, batch * w->a.step + (ta ? i * w->a.ld + k : k * w->a.ld + i)) *
+                       load(F64, w->pb, batch * w->b.step + (tb ? k * w->b.ld + j : j * w->b.ld + k));
+            finish(w, batch, j, i, sum);
         }
+}
+
+static void compute_one(const work *w, int64_t batch) {
+    const bool ta = w->op.ta == FL__LT_TRANSPOSE, tf32 = w->op.compute == FL__LT_COMPUTE_TF32;
+    const int64_t inner = ta ? w->a.rows : w->a.columns, m = w->d.rows, n = w->d.columns;
+    if (w->d.type == FL__LT_F64) {
+        compute_f64(w, batch, inner);
+        return;
+    }
+    float *a = dense(&w->a, w->pa, batch, ta, tf32), *sum = malloc((size_t)m * sizeof *sum);
+    float *b = dense(&w->b, w->pb, batch, w->op.tb != FL__LT_TRANSPOSE, tf32);
+    for (int64_t j = 0; a && b && sum && j < n; j++) {
+        memset(sum, 0, (size_t)m * sizeof *sum);
+        multiply(sum, a, b + j, m, n, inner);
+        for (int64_t i = 0; i < m; i++) finish(w, batch, j, i, sum[i]);
+    }
+    free(a), free(b), free(sum);
 }
 
 static void sum_columns_of_b(const work *w) {
@@ -135,8 +108,8 @@ static void sum_columns_of_b(const work *w) {
     for (int64_t j = 0; j < w->d.columns; j++) {
         float sum = 0;
         for (int64_t k = 0; k < inner; k++)
-            sum += (float)load(w->b.type, w->pb, tb ? k * w->b.ld + j : j * w->b.ld + k);
-        store(w->d.type, (char *)(uintptr_t)w->op.bias, j, (double)sum);
+            sum += (float)load((int)w->b.type, w->pb, tb ? k * w->b.ld + j : j * w->b.ld + k);
+        store((int)w->d.type, (char *)(uintptr_t)w->op.bias, j, (double)sum);
     }
 }
 
@@ -279,21 +252,17 @@ fl__lt_status cublasLtMatmul(fl__lt_handle h, fl__lt_desc op, const void *alpha,
                              fl__lt_layout a, const void *pb, fl__lt_layout b, const void *beta,
                              const void *pc, fl__lt_layout c, void *pd, fl__lt_layout d,
                              const fl__lt_algo *algo, void *room, size_t bytes, fl__lt_stream stream) {
-    int (*start)(void (*)(void *), void *, void *, void (*)(void *));
     const uintptr_t address[4] = {(uintptr_t)pa, (uintptr_t)pb, (uintptr_t)pc, (uintptr_t)pd};
     uint32_t align[4];
-    void *symbol = dlsym(RTLD_DEFAULT, "cuda_emu_start");
     const bool f64 = d->type == FL__LT_F64;
     if (h->device != cuda_emu_device()) return bad("a handle of another device");
-    memcpy(&start, &symbol, sizeof start);
     memcpy(align, &algo->data[1], sizeof align);
-    if (!start) return bad("the program is not of the emulation");
     if (algo->data[0] != mark_of(op, a, b, d)) return bad("the choice is for another product");
     for (int i = 0; i < 4; i++)
         if (address[i] % align[i]) return bad("an address is not aligned as promised");
     if (bytes < algo->data[3] || (algo->data[3] && !room)) return bad("too little workspace");
     const bool vector = op->epilogue & (FL__LT_BIAS | FL__LT_SUMS_OF_B);
-    if (vector && (!op->bias || (uintptr_t)op->bias % size_of(d->type)))
+    if (vector && (!op->bias || (uintptr_t)op->bias % size_of((int)d->type)))
         return bad("no bias");
     if ((f64 ? *(const double *)alpha : (double)*(const float *)alpha) != 1 ||
         (f64 ? *(const double *)beta : (double)*(const float *)beta) != 0 || pc != pd || c != d)
@@ -303,7 +272,7 @@ fl__lt_status cublasLtMatmul(fl__lt_handle h, fl__lt_desc op, const void *alpha,
     *w = (work){*op, *a, *b, *d, pa, pb, pd};
     mock_products++;
     mock_way = (int)algo->data[4];
-    if (start(compute, w, stream, free)) return 0;
+    if (cuda_emu_start(compute, w, stream, free)) return 0;
     free(w);
     return FAILED;
 }

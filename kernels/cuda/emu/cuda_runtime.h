@@ -9,14 +9,16 @@
      - Device memory cannot be read or written by the host but in kernels and copies: it crashes. So does a
        kernel that reads or writes another device's.
      - A kernel starts, and an event is recorded, on streams of their own device alone.
-     - The threads of a block run in a drawn order, each until it ends or meets a barrier. A barrier that
-       some threads never reach, and one of a warp that meets one of the block, end the program.
+     - The threads of a block run in a drawn order, each until it ends or meets a barrier; the blocks from a
+       drawn one on, back or forth. A barrier that some threads never reach, and one of a warp that meets one
+       of the block, break the device.
      - Any runtime call can be made to fail: cuda_emu_fail_in(n), the n-th from now; cuda_emu_break(): with an
        error that no later call survives. cuda_emu_launches() counts, those of a graph as one;
        cuda_emu_waiting(): pieces of work that have not run. cuda_emu_drop_waits(true): streams do not wait
        for events, which a test of the tests wants.
-   Environment: CUDA_EMU_SEED=n; CUDA_EMU_DEVICES: 2 if it is not set; 0: no device, -1: no driver;
-   CUDA_EMU_OTHER: devices of another architecture than the kernels'.
+   Environment: CUDA_EMU_SEED=n; CUDA_EMU_DEVICES: 2 if it is not set; 0: no device, -1: no driver, or with
+   CUDA_EMU_DRIVER=11040 one that is too old; CUDA_EMU_OTHER: devices of another architecture than the
+   kernels'; CUDA_EMU_NO_BARRIERS: kernels wait for nothing, which a test of the tests wants.
 
    Blocks and grids have one dimension. Blocks run one after the other, so races between them do not show;
    nor do times, registers, memory that is not coalesced, and what the compilers do differently. */
@@ -148,11 +150,15 @@ inline cudaError_t cudaGetDeviceCount(int *n) {
     const char *text = getenv("CUDA_EMU_DEVICES"), *seed = getenv("CUDA_EMU_SEED");
     const int devices = text ? atoi(text) : 2;
     if (seed) emu::seed = strtoull(seed, NULL, 10);
+    emu::drops_barriers = getenv("CUDA_EMU_NO_BARRIERS");
     if (devices < 0) return cudaErrorInsufficientDriver;
     *n = devices;
     return devices ? cudaSuccess : cudaErrorNoDevice;
 }
-inline cudaError_t cudaDriverGetVersion(int *v) { return *v = 0, cudaSuccess; }
+inline cudaError_t cudaDriverGetVersion(int *v) {
+    const char *text = getenv("CUDA_EMU_DRIVER");
+    return *v = text ? atoi(text) : 0, cudaSuccess;
+}
 inline cudaError_t cudaSetDevice(int device) {
     EMU_CALL(cudaErrorUnknown)
     if (device < 0 || device >= emu::DEVICES) return emu::last_error = cudaErrorInvalidDevice;

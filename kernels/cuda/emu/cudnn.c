@@ -4,20 +4,13 @@
    It checks what the real one would refuse: attributes of the wrong size, descriptors used before they are
    finalized, shapes that do not fit, pointers that are missing or less aligned than promised, too little
    workspace. Tensors inside the graph round as their type does. */
-#define _GNU_SOURCE
 #include "../dnn_calls.h"
-#include <dlfcn.h>
-#include <math.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "mock.h"
+#include <stddef.h>
 
 enum { BAD_PARAM = 2000, UNSUPPORTED = 3000, FAILED = 5000, MOST_OPS = 32, MOST_IDS = 16 };
 enum { WORKSPACE = 1000 };
-__extension__ typedef _Float16 f16;
 
-extern int cuda_emu_device(void) __attribute__((weak)); /* the program's */
 struct fl__dnn_library {
     fl__dnn_stream stream; /* in use */
     int device;
@@ -37,7 +30,6 @@ typedef struct desc {
     void *pointer[MOST_IDS], *room;
 } desc;
 
-#define MOCK __attribute__((visibility("default")))
 MOCK extern int mock_plans, mock_runs, mock_faults, mock_engine; /* that ran last */
 int mock_plans, mock_runs, mock_faults, mock_engine;
 
@@ -45,39 +37,6 @@ static int bad(const char *what, int64_t which) {
     mock_faults++;
     fprintf(stderr, "mock cuDNN: %s (%lld)\n", what, (long long)which);
     return BAD_PARAM;
-}
-
-/* ---- numbers ---- */
-
-static double load(int32_t type, const void *p, int64_t i) {
-    uint32_t w;
-    float f;
-    f16 h;
-    if (type == FL__DATA_FLOAT) return (double)((const float *)p)[i];
-    if (type == FL__DATA_INT32) return ((const int32_t *)p)[i];
-    if (type == FL__DATA_BOOLEAN) return ((const uint8_t *)p)[i];
-    if (type == FL__DATA_HALF) return memcpy(&h, (const uint16_t *)p + i, 2), (double)h;
-    w = (uint32_t)((const uint16_t *)p)[i] << 16;
-    return memcpy(&f, &w, 4), (double)f;
-}
-
-static void store(int32_t type, void *p, int64_t i, double v) {
-    const f16 h = (f16)(float)v;
-    float f = (float)v;
-    uint32_t w;
-    if (type == FL__DATA_FLOAT) {
-        ((float *)p)[i] = f;
-    } else if (type == FL__DATA_INT32) {
-        ((int32_t *)p)[i] = (int32_t)v;
-    } else if (type == FL__DATA_BOOLEAN) {
-        ((uint8_t *)p)[i] = v != 0;
-    } else if (type == FL__DATA_HALF) {
-        memcpy((uint16_t *)p + i, &h, 2);
-    } else {
-        memcpy(&w, &f, 4);
-        if (!isnan(f)) w += 0x7fff + (w >> 16 & 1);
-        ((uint16_t *)p)[i] = (uint16_t)(w >> 16);
-    }
 }
 
 static int64_t numel(const desc *t) {
@@ -198,35 +157,58 @@ static void run_reshape(run *r, const desc *x, const desc *y) {
     } while (next(y, at));
 }
 
+/* A tensor's elements, dense, in the order of its dims. */
+static double *dense(const desc *t, const void *p) {
+    double *to = malloc((size_t)numel(t) * sizeof *to);
+    int64_t at[4] = {0}, n = 0;
+    do to[n++] = load(t->type, p, place(t, at));
+    while (next(t, at));
+    return to;
+}
+
+/* One tap of a kernel along a row of the output: sums into y, x or the tap, whichever is wanted. */
+FAST static void run_tap(int which, double *x, double *w, double *y, int64_t n, int64_t step) {
+    double sum = 0;
+    if (which == 2)
+        for (int64_t i = 0; i < n; i++) y[i] += x[i * step] * *w;
+    else if (which == 0)
+        for (int64_t i = 0; i < n; i++) x[i * step] += y[i] * *w;
+    else
+        for (int64_t i = 0; i < n; i++) sum += x[i * step] * y[i];
+    if (which == 1) *w += sum;
+}
+
 /* Sums products over all places that belong together, into y, x or w. */
 static void run_conv(run *r, const desc *op, const desc *x, const desc *w, const desc *y, const desc *c) {
     const int which = op->kind == FL__BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR         ? 2
                       : op->kind == FL__BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR ? 0
                                                                                                : 1;
     const desc *const t[3] = {x, w, y}, *out = t[which];
-    void *const p[3] = {bytes_of(r, x), bytes_of(r, w), bytes_of(r, y)};
-    const int64_t groups = x->dim[1] / w->dim[1], outs = w->dim[0] / groups;
-    int64_t last = 0, to[4] = {0};
-    for (int i = 0; i < 4; i++) last += (out->dim[i] - 1) * out->stride[i];
-    double *sum = calloc((size_t)last + 1, sizeof *sum);
-    for (int64_t n = 0; n < x->dim[0]; n++)
+    const int64_t outs = w->dim[0] / (x->dim[1] / w->dim[1]), taps = w->dim[2] * w->dim[3], step = c->step[1];
+    int64_t to[4] = {0}, n = 0;
+    double *v[3];
+    for (int i = 0; i < 3; i++) v[i] = dense(t[i], bytes_of(r, t[i]));
+    memset(v[which], 0, (size_t)numel(out) * sizeof **v);
+    for (int64_t image = 0; image < x->dim[0]; image++)
         for (int64_t o = 0; o < w->dim[0]; o++)
-            for (int64_t k = 0; k < w->dim[1] * w->dim[2] * w->dim[3]; k++)
-                for (int64_t s = 0; s < y->dim[2] * y->dim[3]; s++) {
-                    const int64_t ic = k / (w->dim[2] * w->dim[3]), kh = k / w->dim[3] % w->dim[2],
-                                  kw = k % w->dim[3];
-                    const int64_t h = s / y->dim[3] * c->step[0] + kh * c->dilation[0] - c->pre[0];
-                    const int64_t v = s % y->dim[3] * c->step[1] + kw * c->dilation[1] - c->pre[1];
-                    if (h < 0 || h >= x->dim[2] || v < 0 || v >= x->dim[3]) continue;
-                    const int64_t at[3] = {place(x, (int64_t[]){n, o / outs * w->dim[1] + ic, h, v}),
-                                           place(w, (int64_t[]){o, ic, kh, kw}),
-                                           place(y, (int64_t[]){n, o, s / y->dim[3], s % y->dim[3]})};
-                    const int a = which == 0 ? 1 : 0, b = which == 2 ? 1 : 2;
-                    sum[at[which]] += load(t[a]->type, p[a], at[a]) * load(t[b]->type, p[b], at[b]);
+            for (int64_t k = 0; k < w->dim[1] * taps; k++) {
+                const int64_t kw = k % w->dim[3] * c->dilation[1] - c->pre[1];
+                const int64_t channel = image * x->dim[1] + o / outs * w->dim[1] + k / taps;
+                int64_t first = 0, end = y->dim[3];
+                while (first < end && first * step + kw < 0) first++;
+                while (end > first && (end - 1) * step + kw >= x->dim[3]) end--;
+                for (int64_t row = 0; row < y->dim[2]; row++) {
+                    const int64_t h = row * c->step[0] + k / w->dim[3] % w->dim[2] * c->dilation[0] - c->pre[0];
+                    if (h < 0 || h >= x->dim[2] || first == end) continue;
+                    run_tap(which, v[0] + (channel * x->dim[2] + h) * x->dim[3] + first * step + kw,
+                            v[1] + o * w->dim[1] * taps + k,
+                            v[2] + ((image * w->dim[0] + o) * y->dim[2] + row) * y->dim[3] + first, end - first,
+                            step);
                 }
-    do store(out->type, p[which], place(out, to), sum[place(out, to)]);
+            }
+    do store(out->type, bytes_of(r, out), place(out, to), v[which][n++]);
     while (next(out, to));
-    free(sum);
+    for (int i = 0; i < 3; i++) free(v[i]);
 }
 
 static void run_all(void *arg) {
@@ -473,11 +455,8 @@ static int bind(run *r, const desc *pack, const desc *t) {
 
 fl__dnn_status cudnnBackendExecute(fl__dnn_handle h, fl__dnn_desc given, fl__dnn_desc given_pack) {
     const desc *plan = given, *pack = given_pack;
-    int (*start)(void (*)(void *), void *, void *, void (*)(void *));
-    void *symbol = dlsym(RTLD_DEFAULT, "cuda_emu_start");
     run *r = malloc(sizeof *r);
-    memcpy(&start, &symbol, sizeof start);
-    if (!r || !start) return FAILED;
+    if (!r) return FAILED;
     *r = *(run *)plan->room;
     for (int i = 0; i < r->n_ops; i++)
         for (int k = 0; k < 5; k++) {
@@ -489,7 +468,7 @@ fl__dnn_status cudnnBackendExecute(fl__dnn_handle h, fl__dnn_desc given, fl__dnn
     mock_runs++;
     mock_engine = r->engine;
     if (h->device != cuda_emu_device()) return free(r), bad("a handle of another device", h->device);
-    if (start(run_all, r, h->stream, free)) return 0;
+    if (cuda_emu_start(run_all, r, h->stream, free)) return 0;
     free(r);
     return FAILED;
 }
