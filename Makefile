@@ -42,6 +42,8 @@ VARIANT := $(PLAIN_VARIANT)$(if $(CUDA),-cuda-$(CUDA))
 BUILD := build/$(VARIANT)
 # Objects that CUDA= does not change are those of the variant without it.
 PLAIN := $(if $(CUDA),$(if $(findstring command,$(origin BUILD)),$(BUILD),build/$(PLAIN_VARIANT)),$(BUILD))
+# NVIDIA's libraries for the emulated device: the tests find them through FL_CUDA_LIBS.
+CUDA_MOCK = $(if $(filter emu,$(CUDA)),$(BUILD)/mock/libcublasLt.so.13 $(BUILD)/mock/libcudnn.so.9)
 API := build/api
 API_PARTS := $(HEADERS:%=$(API)/%)
 
@@ -121,8 +123,8 @@ single: build/calls.h ## build/single/fl.h, the family as one file; HEADER=fl_nn
 
 examples: $(EXAMPLES:%=$(BUILD)/%) ## the programs of examples/
 
-mnist: $(BUILD)/examples/mnist ## train the CNN of the Flashlight paper: make mnist [DATA=dir] [ARGS="--epochs 3 ..."]
-	$(if $(CUDA),FL_DEVICE=$${FL_DEVICE:-cuda}) $(if $(filter emu,$(CUDA)),FL_CUDA_LIBS=$${FL_CUDA_LIBS:-no}) $< $(if $(DATA),--data "$(DATA)") $(ARGS)
+mnist: $(BUILD)/examples/mnist $(CUDA_MOCK) ## train the CNN of the Flashlight paper: make mnist [DATA=dir] [ARGS="--epochs 3 ..."]
+	$(if $(CUDA),FL_DEVICE=$${FL_DEVICE:-cuda}) $(if $(CUDA_MOCK),FL_CUDA_LIBS=$${FL_CUDA_LIBS:-$(BUILD)/mock}) $< $(if $(DATA),--data "$(DATA)") $(ARGS)
 
 vision-cifar: $(BUILD)/examples/vision_cifar ## a small residual net on CIFAR-10 or drawn pictures: make vision-cifar [DATA=dir] [ARGS="--epochs 40 --seed 1"]
 	@$< $(if $(DATA),--data "$(DATA)") $(ARGS)
@@ -330,9 +332,6 @@ RUNS_OF_examples/resume = examples/resume:--test
 RUNS_OF_examples/mixed_precision = examples/mixed_precision:--test
 TEST_RUNS = $(foreach t,$(TESTS),$(or $(RUNS_OF_$(t)),$(t))) \
             $(if $(filter file,$(origin TESTS)),$(foreach e,$(EXTENSIONS),$(or $(RUNS_OF_$(e)),$(e))) $(if $(SAN),,$(if $(wildcard tests/python/test_*.py),python)) $(if $(SAN)$(filter no,$(COMPILE)),,compile))
-
-# NVIDIA's libraries for the emulated device: the tests find them through FL_CUDA_LIBS.
-CUDA_MOCK = $(if $(filter emu,$(CUDA)),$(BUILD)/mock/libcublasLt.so.13 $(BUILD)/mock/libcudnn.so.9)
 
 .PHONY: test-programs
 test-programs: $(CUDA_MOCK) $(TESTS:%=$(BUILD)/tests/%) $(EXTENSIONS:%=$(BUILD)/%) $(if $(filter python,$(TEST_RUNS)),shared)

@@ -31,6 +31,10 @@ case $RESULTS in /*) ;; *) RESULTS=$here/$RESULTS ;; esac # of the folder it was
 mkdir -p "$RESULTS" || exit 2
 lines=$RESULTS/lines.tsv figures=$RESULTS/figures.tsv log=$RESULTS/log.txt
 touch "$lines" "$figures" "$log"
+rm -f "$RESULTS"/step.* "$RESULTS"/groups.* "$RESULTS"/said.* "$RESULTS"/bits.* # of a call that was killed
+# Who ends this ends the step too, which begins anew in the next call.
+child=
+trap 'trap - TERM; [ -z "$child" ] || kill "$child" 2> /dev/null; exit 143' TERM INT HUP
 export FL_DEVICE=cuda
 # The libraries of the Python that has torch, if they are not elsewhere: peers run with the same ones.
 if [ -z "$FL_CUDA_LIBS" ]; then
@@ -67,8 +71,10 @@ step() {
     fi
     [ "$rest" -lt "$seconds" ] && seconds=$rest
     out=$RESULTS/step.$$ start=$(date +%s)
-    timeout -k 5 "$seconds" "$@" > "$out" 2>&1 < /dev/null
-    status=$? took=$(($(date +%s) - start))
+    timeout -k 5 "$seconds" "$@" > "$out" 2>&1 < /dev/null &
+    child=$!
+    wait $child
+    status=$? child= took=$(($(date +%s) - start))
     { echo "=== $part $name: $* (status $status, $took s)"; tail -c 20000 "$out"; } >> "$log"
     grep -a '	' "$out" | sed "s/^/$part	$name	/" >> "$figures"
     note=$(grep -a -v '^ *$\|^Aborted\|^Segmentation fault' "$out" | tail -n 1 | tr '\t' ' ' | cut -c1-160)
