@@ -49,74 +49,51 @@ static double activated(const work *w, double v) {
     return v;
 }
 
-/* A batch's matrix op(m), [across, along] with neighbours across it next to each other, in f32; TF32 rounds. */
-static float *dense(const struct fl__lt_layout_data *m, const char *p, int64_t batch, bool crossed, bool tf32) {
+/* A batch's matrix op(m), [along, across]; TF32 rounds. */
+static double *dense(const struct fl__lt_layout_data *m, const char *p, int64_t batch, bool crossed, bool tf32) {
     const int64_t across = crossed ? m->columns : m->rows, along = crossed ? m->rows : m->columns;
-    float *to = malloc((size_t)(across * along) * sizeof *to);
+    double *to = malloc((size_t)(across * along) * sizeof *to);
     for (int64_t k = 0, at = 0; to && k < along; k++)
         for (int64_t i = 0; i < across; i++, at++) {
-            const int64_t from = batch * m->step + (crossed ? i * m->ld + k : k * m->ld + i);
-            const float x = (float)load((int)m->type, p, from);
-            to[at] = tf32 ? rounded(x, 10) : x;
+            const double x = load((int)m->type, p, batch * m->step + (crossed ? i * m->ld + k : k * m->ld + i));
+            to[at] = tf32 ? rounded((float)x, 10) : x;
         }
     return to;
 }
 
-/* sum[i] of column j: one chain over k. */
-FAST static void multiply(float *restrict sum, const float *a, const float *b, int64_t m, int64_t n, int64_t k) {
+/* A column of the product, each element one chain over k. */
+FAST static void multiply(double *restrict sum, const double *a, const double *b, int64_t m, int64_t n,
+                          int64_t k, bool f64) {
+    memset(sum, 0, (size_t)m * sizeof *sum);
     for (int64_t l = 0; l < k; l++)
-        for (int64_t i = 0; i < m; i++) sum[i] = fmaf(a[l * m + i], b[l * n], sum[i]);
-}
-
-static void finish(const work *w, int64_t batch, int64_t j, int64_t i, double sum) {
-    if (w->op.epilogue & FL__LT_BIAS) sum += load((int)w->d.type, w->op.bias, i);
-    store((int)w->d.type, w->pd, batch * w->d.step + j * w->d.ld + i, activated(w, sum));
-}
-
-static void compute_f64(const work *w, int64_t batch, int64_t inner) {
-    const bool ta = w->op.ta == FL__LT_TRANSPOSE, tb = w->op.tb == FL__LT_TRANSPOSE;
-    for (int64_t j = 0; j < w->d.columns; j++)
-        for (int64_t i = 0; i < w->d.rows; i++) {
-            double sum = 0;
-            for (int64_t k = 0; k < inner; k++)
-                sum += load(F64, w->pa, batch * w->a.step + (ta ? i * w->a.ld + k : k * w->a.ld + i)) *
-                       load(F64, w->pb, batch * w->b.step + (tb ? k * w->b.ld + j : j * w->b.ld + k));
-            finish(w, batch, j, i, sum);
-        }
+        for (int64_t i = 0; i < m; i++)
+            sum[i] = f64 ? sum[i] + a[l * m + i] * b[l * n]
+                         : (double)fmaf((float)a[l * m + i], (float)b[l * n], (float)sum[i]);
 }
 
 static void compute_one(const work *w, int64_t batch) {
     const bool ta = w->op.ta == FL__LT_TRANSPOSE, tf32 = w->op.compute == FL__LT_COMPUTE_TF32;
     const int64_t inner = ta ? w->a.rows : w->a.columns, m = w->d.rows, n = w->d.columns;
-    if (w->d.type == FL__LT_F64) {
-        compute_f64(w, batch, inner);
-        return;
-    }
-    float *a = dense(&w->a, w->pa, batch, ta, tf32), *sum = malloc((size_t)m * sizeof *sum);
-    float *b = dense(&w->b, w->pb, batch, w->op.tb != FL__LT_TRANSPOSE, tf32);
+    const int type = (int)w->d.type;
+    double *a = dense(&w->a, w->pa, batch, ta, tf32), *sum = malloc((size_t)m * sizeof *sum);
+    double *b = dense(&w->b, w->pb, batch, w->op.tb != FL__LT_TRANSPOSE, tf32);
     for (int64_t j = 0; a && b && sum && j < n; j++) {
-        memset(sum, 0, (size_t)m * sizeof *sum);
-        multiply(sum, a, b + j, m, n, inner);
-        for (int64_t i = 0; i < m; i++) finish(w, batch, j, i, sum[i]);
+        float of_b = 0;
+        multiply(sum, a, b + j, m, n, inner, type == F64);
+        for (int64_t i = 0; i < m; i++) {
+            if (w->op.epilogue & FL__LT_BIAS) sum[i] += load(type, w->op.bias, i);
+            store(type, w->pd, batch * w->d.step + j * w->d.ld + i, activated(w, sum[i]));
+        }
+        if (!(w->op.epilogue & FL__LT_SUMS_OF_B)) continue;
+        for (int64_t l = 0; l < inner; l++) of_b += (float)b[l * n + j];
+        store(type, (char *)(uintptr_t)w->op.bias, j, (double)of_b);
     }
     free(a), free(b), free(sum);
-}
-
-static void sum_columns_of_b(const work *w) {
-    const bool tb = w->op.tb == FL__LT_TRANSPOSE;
-    const int64_t inner = tb ? w->b.columns : w->b.rows;
-    for (int64_t j = 0; j < w->d.columns; j++) {
-        float sum = 0;
-        for (int64_t k = 0; k < inner; k++)
-            sum += (float)load((int)w->b.type, w->pb, tb ? k * w->b.ld + j : j * w->b.ld + k);
-        store((int)w->d.type, (char *)(uintptr_t)w->op.bias, j, (double)sum);
-    }
 }
 
 static void compute(void *arg) {
     const work *w = arg;
     for (int32_t i = 0; i < w->d.batch; i++) compute_one(w, i);
-    if (w->op.epilogue & FL__LT_SUMS_OF_B) sum_columns_of_b(w);
 }
 
 /* ---- the functions ---- */

@@ -51,26 +51,16 @@ struct dim3 {
     dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
+#define EMU_ERRORS(X) \
+    X(InvalidValue, 1) X(MemoryAllocation, 2) X(InsufficientDriver, 35) X(NoDevice, 100) \
+    X(InvalidDevice, 101) X(NoKernelImageForDevice, 209) X(ECCUncorrectable, 214) X(InvalidResourceHandle, 400) \
+    X(IllegalAddress, 700) X(LaunchTimeout, 702) X(Assert, 710) X(IllegalInstruction, 715) \
+    X(MisalignedAddress, 716) X(LaunchFailure, 719) X(StreamCaptureUnsupported, 900) \
+    X(StreamCaptureInvalidated, 901) X(StreamCaptureIsolation, 905) X(Unknown, 999)
 enum cudaError_t {
-    cudaSuccess = 0,
-    cudaErrorInvalidValue = 1,
-    cudaErrorMemoryAllocation = 2,
-    cudaErrorInsufficientDriver = 35,
-    cudaErrorNoDevice = 100,
-    cudaErrorInvalidDevice = 101,
-    cudaErrorNoKernelImageForDevice = 209,
-    cudaErrorECCUncorrectable = 214,
-    cudaErrorInvalidResourceHandle = 400,
-    cudaErrorIllegalAddress = 700,
-    cudaErrorLaunchTimeout = 702,
-    cudaErrorAssert = 710,
-    cudaErrorIllegalInstruction = 715,
-    cudaErrorMisalignedAddress = 716,
-    cudaErrorLaunchFailure = 719,
-    cudaErrorStreamCaptureUnsupported = 900,
-    cudaErrorStreamCaptureInvalidated = 901,
-    cudaErrorStreamCaptureIsolation = 905,
-    cudaErrorUnknown = 999
+#define EMU_ERROR(name, number) cudaError##name = number,
+    EMU_ERRORS(EMU_ERROR) cudaSuccess = 0
+#undef EMU_ERROR
 };
 enum cudaMemcpyKind { cudaMemcpyDefault };
 enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice };
@@ -130,13 +120,11 @@ inline cudaError_t cudaGetLastError() {
     return e;
 }
 inline const char *cudaGetErrorName(cudaError_t e) {
-    return e == cudaErrorMemoryAllocation           ? "cudaErrorMemoryAllocation"
-           : e == cudaErrorLaunchFailure            ? "cudaErrorLaunchFailure"
-           : e == cudaErrorInvalidResourceHandle    ? "cudaErrorInvalidResourceHandle"
-           : e == cudaErrorStreamCaptureUnsupported ? "cudaErrorStreamCaptureUnsupported"
-           : e == cudaErrorStreamCaptureInvalidated ? "cudaErrorStreamCaptureInvalidated"
-           : e == cudaErrorStreamCaptureIsolation   ? "cudaErrorStreamCaptureIsolation"
-                                          : "cudaErrorUnknown";
+#define EMU_ERROR(name, number) \
+    if (e == number) return "cudaError" #name;
+    EMU_ERRORS(EMU_ERROR)
+#undef EMU_ERROR
+    return "cudaErrorUnknown";
 }
 inline const char *cudaGetErrorString(cudaError_t e) {
     return e == cudaErrorMemoryAllocation ? "out of memory"

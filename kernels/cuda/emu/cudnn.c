@@ -82,24 +82,15 @@ static bool next(const desc *t, int64_t at[4]) {
 
 static double pointwise(int mode, double x, double b, double t) {
     switch (mode) {
-    case FL__POINTWISE_ADD:
-        return x + b;
-    case FL__POINTWISE_MUL:
-        return x * b;
-    case FL__POINTWISE_DIV:
-        return x / b;
-    case FL__POINTWISE_SUB:
-        return x - b;
-    case FL__POINTWISE_EXP:
-        return exp(x);
-    case FL__POINTWISE_LOG:
-        return log(x);
-    case FL__POINTWISE_CMP_GE:
-        return x >= b;
-    case FL__POINTWISE_BINARY_SELECT:
-        return t != 0 ? x : b;
-    default:
-        return x;
+    case FL__POINTWISE_ADD: return x + b;
+    case FL__POINTWISE_MUL: return x * b;
+    case FL__POINTWISE_DIV: return x / b;
+    case FL__POINTWISE_SUB: return x - b;
+    case FL__POINTWISE_EXP: return exp(x);
+    case FL__POINTWISE_LOG: return log(x);
+    case FL__POINTWISE_CMP_GE: return x >= b;
+    case FL__POINTWISE_BINARY_SELECT: return t != 0 ? x : b;
+    default: return x;
     }
 }
 
