@@ -351,10 +351,8 @@ FL_API fl_nn_module *fl_nn_rms_norm_opt(fl_shape shape, fl_nn_layer_norm_opts o)
 
 /* Are they what fl_add_layer_norm computes, of the backend's own? */
 static bool fl__nn_adds_norm(const fl_nn_module *norm, const fl_tensor *branch, const fl_tensor *x) {
-    const fl_nn_watch watch = fl_nn_watch_calls((fl_nn_watch){0});
-    fl_nn_watch_calls(watch);
     return norm && (norm->type == &fl__nn_layer_norm_type || norm->type == &fl__nn_rms_norm_type) &&
-           branch->dtype == x->dtype && fl_backend_has(x->family, fl_op_add_layer_norm) && !watch.fn;
+           branch->dtype == x->dtype && fl_backend_has(x->family, fl_op_add_layer_norm) && !fl__nn_watched();
 }
 
 FL_API fl_var *fl_nn_add_norm(fl_nn_module *norm, fl_nn_module *dropout, fl_nn_module *drop_path,

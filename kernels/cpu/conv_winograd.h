@@ -12,8 +12,8 @@
    registers of channels. They round more than sums do. Of normal numbers, 28 x 28 pixels: the root mean
    square of the errors is 1.3e-6 (32 channels) to 4.5e-6 (512) of that of the results, four times the
    direct way's 3e-7 to 1.2e-6, and with 5 x 5 kernels 1.5e-6 to 5.1e-6, beside 5e-7 to 2e-6; 1.5e-6 to
-   3.2e-6 in the weight gradient, seven to twelve times 2.5e-7. A NaN or an infinity reaches all results of its tile and of those
-   beside it whose patches hold it, not only those whose windows do.
+   3.2e-6 in the weight gradient, seven to twelve times 2.5e-7. A NaN or an infinity reaches all results of
+   its tile and of those beside it whose patches hold it, not only those whose windows do.
 
    The kernels' transforms of frozen weights are kept (kept.h), at 4 times the weights' memory.
    Tiles go through in groups whose transforms stay in a cache. */
@@ -190,7 +190,7 @@ static void fl__winograd_results(const fl__winograd *p, float *none, int64_t beg
         fl__winograd_tile(p, p->first + t, &n, &r, &q);
         fl__winograd_pixels(&p->out, p->v->raw, n, r, q, p->rows, p->cols, p->side, none, to);
         for (int e = 0; e < 36; e++) from[e] = p->result + e * p->result_step + t * p->o;
-        p->transform[FL__WINO_RESULT](from, to, p->o, p->bias ? p->bias + p->at : NULL, false, p->f16);
+        p->transform[FL__WINO_RESULT](from, to, p->o, p->bias ? p->bias + p->at : NULL, p->v->relu, p->f16);
     }
 }
 

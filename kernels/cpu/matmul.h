@@ -11,8 +11,8 @@
    operand streams through once). Skinny products, of up to 8 rows, are bound by the reading of B and have
    loops of their own, for B as it is and transposed.
 
-   Where operands may be rounded to bf16, gemm_amx.h takes what it is faster for. Other halves become f32 while
-   they are packed, and sums are rounded once, block by block.
+   Where operands may be rounded to bf16, gemm_amx.h takes what it is faster for. Other halves become f32
+   while they are packed, and sums are rounded once, block by block.
 
    The bits of the result depend on shapes, strides and the instruction set, never on the number of
    threads. */
@@ -526,8 +526,8 @@ static void fl__gemm_begin(fl__gemm *g, const fl__product *of) {
     g->packed = g->kept = NULL, g->finish = NULL;
 }
 
-/* Computes a small product without cutting it: one or two rows by a transposed B as dots, else in tiles, where
-   a panel of B that is not read in place stays on the stack. */
+/* Computes a small product without cutting it: one or two rows by a transposed B as dots, else in tiles,
+   where a panel of B that is not read in place stays on the stack. */
 static bool fl__matmul_at_once(const fl__product *of) {
     if (of->items > 1 || of->m > FL__MATMUL_ONCE || of->n * of->k > FL__MATMUL_PANEL) return false;
     if (of->n == 1 && of->m > FL__SKINNY_ROWS) return false; /* rows of A are dense: dots */
