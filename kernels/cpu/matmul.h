@@ -337,11 +337,13 @@ static void fl__matmul_blocks(fl__matmul *p, int64_t tiles, int64_t columns) {
 }
 
 /* Blocks of rows, for which a panel of B is packed once, by 512 columns, smaller where that gives fewer tasks
-   than wanted. */
+   than wanted. Where panels are kept there is nothing to pack: blocks have as many rows of A as stay near. */
 static void fl__matmul_aim(fl__matmul *p, int64_t wanted) {
     const fl__gemm *g = &p->g;
-    const int64_t rows = p->swapped ? 256 : FL__MATMUL_BLOCK_ROWS;
-    fl__matmul_blocks(p, fl__min(g->tiles, fl__ceil_div(rows, g->rows)), 512);
+    const int64_t near = FL__MATMUL_NEAR / fl__min(g->k, FL__MATMUL_CHUNK);
+    const int64_t rows = p->swapped ? 256 : p->keeps ? near : FL__MATMUL_BLOCK_ROWS;
+    const int64_t blocks = fl__ceil_div(g->tiles, fl__ceil_div(rows, g->rows));
+    fl__matmul_blocks(p, fl__ceil_div(g->tiles, blocks), 512);
     if (fl__gemm_small(g)) return;
     while (p->block_columns > 64 && fl__matmul_tasks(p) < wanted)
         fl__matmul_blocks(p, p->block_tiles, p->block_columns / 2);
@@ -362,7 +364,7 @@ static void fl__matmul_cut(fl__matmul *p) {
     const bool alike = g->csb == 1 && g->rsb * (int64_t)g->ks->size % FL__MATMUL_ALIKE == 0;
     const int64_t most = alike ? FL__MATMUL_CHUNK_ALIKE : FL__MATMUL_CHUNK;
     p->chunk = fl__ceil_div(p->split_k, fl__ceil_div(p->split_k, most));
-    fl__matmul_aim(p, fl_threads() > 1 ? 3 * fl_threads() : 1);
+    fl__matmul_aim(p, fl_threads() > 1 ? (p->keeps ? 8 : 3) * fl_threads() : 1);
     fl__gemm_set_group(g, p->chunk);
 }
 
