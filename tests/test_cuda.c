@@ -141,6 +141,11 @@ TEST(tensors_side_by_side_are_one_launch) {
         CHECK_EQ_INT(cuda_emu_launches() - before, (n + 7) / 8);
         CHECK(fl_item(fl_all(fl_eq(fl_to(y, "cpu"), fl_concat(host, n, 0)), FL_ALL_AXES)) == 1);
     }
+    fl_tensor *large[] = {fl_full(FL_SHAPE(1 << 18), 2, FL_F32), fl_full(FL_SHAPE(1 << 19), 3, FL_F32)};
+    const int64_t before = cuda_emu_launches();
+    CHECK((y = fl_concat(large, 2, 0)) && fl_sync(y));
+    CHECK_EQ_INT(cuda_emu_launches() - before, 0); /* copies */
+    CHECK_EQ_INT(fl_item(fl_sum(y, FL_ALL_AXES)), (2 << 18) + (3 << 19));
 }
 
 /* A block with dropout whose norms are behind or before its branches: sum, norm and gradients of its input. */

@@ -127,9 +127,19 @@ const char *flk_convert(const flk_pass *pass) {
     }
 }
 
+/* Large blocks of memory are the device's to copy, one by one: a launch is nothing beside them. */
 const char *flk_concat(flk_parts *p) {
+    enum { LARGE = 1 << 20 };
     const int size = flk_size(p->part[0].t[0].dtype);
+    const char *why = NULL;
+    bool large = true;
     p->n = 0;
+    for (int k = 0; k < p->parts; k++) {
+        const flk_pass *part = &p->part[k];
+        large = large && part->n * size >= LARGE && flk_dense(part, 0) && flk_dense(part, 1);
+    }
+    for (int k = 0; large && !why && k < p->parts; k++) why = flk_convert(&p->part[k]);
+    if (large) return why;
     for (int k = 0; k < p->parts; k++) {
         p->part[k] = flk_moved(&p->part[k], size);
         p->first[k] = p->n;
