@@ -96,11 +96,10 @@ FLM float FLM__F(tanh)(float x) {
     return copysignf(t / (2.0f + t), x);
 }
 
-/* erf |x| = 1 - e^-q, q = |x| + |x| P(|x|) a fit of -log(erfc |x|) up to 4, from where on erf is 1
-   in float. P's even and odd terms side by side. */
-FLM float FLM__F(erf)(float x) {
-    float a = fabsf(x), t = a > 4.0f ? 4.0f : a, z = t * t;
-    float p = 1.18869430e-4f, q = -9.38920402e-6f;
+/* erf |x| = 1 - e^-q, q = t + t P(t) a fit of -log(erfc t) for t = |x| up to 4, from where on erf is 1 in
+   float. P's even and odd terms side by side. */
+FLM float FLM__F(_erf_exponent)(float t) {
+    float z = t * t, p = 1.18869430e-4f, q = -9.38920402e-6f;
     p = FLM__FMA(p, z, 1.67569821e-3f);
     q = FLM__FMA(q, z, -6.37383084e-4f);
     p = FLM__FMA(p, z, -1.91478208e-2f);
@@ -108,7 +107,11 @@ FLM float FLM__F(erf)(float x) {
     p = FLM__FMA(p, z, 6.36619568e-1f);
     q = FLM__FMA(q, z, 1.02776304e-1f);
     p = FLM__FMA(FLM__FMA(q, t, p), t, 1.28379166e-1f);
-    return copysignf(FLM__F(_expm1_scaled)(-FLM__FMA(t, p, t), 1.0f, 127.0f), x);
+    return FLM__FMA(t, p, t);
+}
+FLM float FLM__F(erf)(float x) {
+    float a = fabsf(x), q = FLM__F(_erf_exponent)(a > 4.0f ? 4.0f : a);
+    return copysignf(FLM__F(_expm1_scaled)(-q, 1.0f, 127.0f), x);
 }
 
 /* log(2^e (1 + f)), sqrt(1/2) - 1 <= f <= sqrt(2) - 1: f - f^2/2 + f^3 P(f) + e ln 2 */

@@ -326,6 +326,60 @@ TEST(vectors_give_what_single_elements_give) {
     }
 }
 
+/* How far a bf16 number is from y, in the last place of bf16 at y; 0 where both are NaN or infinite alike. */
+static double bf16_off(double got, double y) {
+    int e;
+    if (isnan(y) || isnan(got)) return isnan(y) && isnan(got) ? 0 : INFINITY;
+    if (fabs(y) >= 0x1.fep127) return got * y > 0 && fabs(got) >= 0x1.fep127 ? 0 : INFINITY;
+    frexp(y, &e);
+    return fabs(got - y) / ldexp(1, (e - 1 < -126 ? -126 : e - 1) - 7);
+}
+
+/* Op k of bf16 in a dtype, or its gradient at the y in bf16 and dy = 1. */
+static bool bf16_values(fl_op op, int grad, fl_tensor *x, fl_tensor *y, fl_dtype d, double *to) {
+    fl_tensor *in = fl_cast(x, d), *f = grad ? fl_grad1(op, in, fl_cast(y, d), fl_ones_like(in), NULL)
+                                             : fl_unary_op(op, in);
+    f = fl_to(d == FL_F64 ? f : fl_cast(f, FL_BF16), "cpu");
+    return fl_to_host(fl_cast(f, FL_F64), to, sizeof(double) << 16);
+}
+
+/* Formulas of the machine's 2^x and 1/x, which results in bf16 may have, of all bf16: off by 1/2 by rounding
+   and by 1/8, or what f32 gives, which may overflow. What sums with 1 lose in f32 is allowed beside that. */
+TEST(formulas_near_bf16_round_all_of_it_well) {
+    NEEDS_CUDA;
+    enum { ALL = 1 << 16 };
+    static const struct {
+        fl_op op;
+        int grad;
+        double beside; /* of 1, or of x where that is more */
+    } of[] = {{FL_OP_exp, 0, 0},           {FL_OP_tanh, 0, 0},         {FL_OP_sigmoid, 0, 0},
+              {FL_OP_silu, 0, 0},          {FL_OP_gelu, 0, 0x1p-22},   {FL_OP_gelu_tanh, 0, 0},
+              {FL_OP_silu, 1, 0x1p-22},    {FL_OP_gelu, 1, 0x1p-22},   {FL_OP_gelu_tanh, 1, 0x1p-22}};
+    static uint16_t bits[ALL];
+    static double x[ALL], got[ALL], want[ALL], plain[ALL];
+    for (int i = 0; i < ALL; i++) bits[i] = (uint16_t)i;
+    for (int k = 0; k < 9; k++) {
+        fl_scope s = fl_scope_begin();
+        fl_tensor *in = fl_from_host(bits, FL_SHAPE(ALL), FL_BF16), *y = fl_unary_op(of[k].op, in);
+        CHECK(bf16_values(of[k].op, of[k].grad, in, y, FL_BF16, got));
+        in = fl_to(in, "cpu");
+        y = fl_to(y, "cpu");
+        CHECK(bf16_values(of[k].op, of[k].grad, in, y, FL_F32, plain));
+        CHECK(bf16_values(of[k].op, of[k].grad, in, y, FL_F64, want));
+        CHECK(fl_to_host(fl_cast(in, FL_F64), x, sizeof x));
+        double worst = 0, at = 0;
+        for (int i = 0; i < ALL; i++) {
+            const double beside = of[k].beside * fmax(1, fabs(x[i])), off = bf16_off(got[i], want[i]);
+            if (off <= worst || fabs(got[i] - want[i]) <= beside || !bf16_off(got[i], plain[i])) continue;
+            worst = off, at = x[i];
+        }
+        if (!CHECK(worst <= 0.625))
+            printf("  %s%s: %g at %g\n", fl_op_get_info(of[k].op)->name, of[k].grad ? "'s gradient" : "",
+                   worst, at);
+        fl_scope_end(&s);
+    }
+}
+
 /* Lines, channels and windows too many for conformance: those that a block of threads shares, and sums that
    are taken in parts. Each gives a few numbers, which are the cpu's. */
 enum { LARGE_KINDS = 19 };

@@ -10,6 +10,7 @@
 #else
 #include <cuda_runtime.h>
 #endif
+#include "../fl_formulas.h"
 #include "../fl_math.h"
 #include "flk.h"
 
@@ -199,6 +200,49 @@ static __device__ __forceinline__ void flk_store(const flk_operand &t, int64_t a
     case FLK_U16: ((int16_t *)t.p)[at] = (int16_t)v; break;
     default: ((int8_t *)t.p)[at] = (int8_t)v;
     }
+}
+
+/* ---- words for results that round to bf16, and for no others: within 1/8 of its last place, by the
+   machine's 2^x and 1/x, whose relative errors are at most 2^-22 and 2^-23. In emulation they are as wrong
+   as that, either way, so that tests see the worst. ---- */
+
+static __device__ __forceinline__ float flk_exp2_near(float x) {
+#ifdef __CUDA_ARCH__
+    float y;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return (float)(exp2((double)x) * (1 + (flm__bits32(x) & 1 ? 0x1p-22 : -0x1p-22)));
+#endif
+}
+static __device__ __forceinline__ float flk_reciprocal_near(float x) {
+#ifdef __CUDA_ARCH__
+    float y;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return (float)(1 / (double)x * (1 + (flm__bits32(x) & 1 ? 0x1p-23 : -0x1p-23)));
+#endif
+}
+
+/* The words of fl_primitives.h, as in f32 but for these. erf's error is 2^-22 of 1, not of erf: for sums with
+   1 alone, as gelu's. */
+#define FLK_WORD(word, op, ...) \
+    template <class... A> static __device__ __forceinline__ auto flk_near_##op(A... a) { \
+        return flm_##op##_f32(a...); \
+    }
+FL_PRIMITIVES(FLK_WORD)
+#undef FLK_WORD
+static __device__ __forceinline__ float flk_near_num(double k) { return (float)k; }
+static __device__ __forceinline__ float flk_near_exp(float x) { return flk_exp2_near(x * 1.44269504f); }
+static __device__ __forceinline__ float flk_near_div(float a, float b) { return a * flk_reciprocal_near(b); }
+static __device__ __forceinline__ float flk_near_tanh(float x) {
+    const float y = 1 - 2 * flk_reciprocal_near(1 + flk_exp2_near(x * 2.88539008f));
+    return fabsf(x) < 0x1p-6f ? x : y;
+}
+static __device__ __forceinline__ float flk_near_erf(float x) {
+    const float a = fabsf(x), t = a > 4 ? 4 : a, q = flm__erf_exponent_f32(t);
+    return copysignf(1 - flk_exp2_near(-1.44269504f * q), x);
 }
 
 /* ---- vectors: as many elements as 16 bytes hold, which one thread takes at once ---- */

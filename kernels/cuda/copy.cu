@@ -99,7 +99,7 @@ static bool flk_dense(const flk_pass *p, int k) {
     return p->ndim == 0 || (p->ndim == 1 && (p->t[k].stride[0] == 1 || p->shape[0] == 1));
 }
 
-/* Elements that are only moved, in vectors by their size; those of an x that stays where it is, one by one. */
+/* Elements that are only moved, in vectors by their size; of an x that stays where it is, one by one. */
 static flk_pass flk_moved(const flk_pass *p, int size) {
     const bool stays = p->t[1].p && p->ndim && p->t[1].stride[p->ndim - 1] == 0;
     return flk_vectors(p, stays ? 0 : size == 1 ? FLK_B8 : size == 8 ? FLK_F64 : FLK_F32);
