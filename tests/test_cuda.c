@@ -380,6 +380,46 @@ TEST(formulas_near_bf16_round_all_of_it_well) {
     }
 }
 
+/* Sums that blocks share: of all elements, of channels innermost and outermost, of few columns, in the middle;
+   integers and places exactly. */
+TEST(reductions_in_parts_give_the_cpus) {
+    NEEDS_CUDA;
+    static const struct {
+        int64_t shape[4];
+        uint32_t kept; /* the dims, as bits */
+        bool last;     /* the second dim is innermost */
+    } of[] = {{{4, 40, 33, 31}, 2, true}, {{4, 40, 33, 31}, 2, false}, {{4, 3, 65, 64}, 2, true},
+              {{5, 20, 43, 41}, 0, false}, {{5, 20, 43, 41}, 0, true}, {{6, 35, 40, 20}, 9, true}};
+    for (int i = 0; i < 6 * 5; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_rng rng = {3, 0};
+        double got = 0;
+        fl_tensor *y[2], *x = NULL;
+        CHECK(fl_backend_set_default("cpu"));
+        const int64_t *n = of[i / 5].shape;
+        fl_tensor *all = fl_normal(FL_SHAPE(n[0], n[1], n[2], n[3]), 2, 70, FL_F32, &rng);
+        all = fl_cast(all, i % 5 == 2 ? FL_I64 : i % 5 == 1 ? FL_BF16 : i % 5 == 3 ? FL_F64 : FL_F32);
+        for (int on = 0; on < 2; on++) {
+            x = fl_to(all, on ? "cuda" : "cpu");
+            if (of[i / 5].last)
+                x = fl_permute(fl_contiguous(fl_permute(x, 4, FL_ARRAY(int, 0, 2, 3, 1))), 4,
+                               FL_ARRAY(int, 0, 3, 1, 2));
+            fl_axes axes = {0};
+            for (int d = 0; d < 4; d++)
+                if (!(of[i / 5].kept >> d & 1)) axes.axis[axes.n++] = d;
+            y[on] = i % 5 == 4 ? fl_argmax(fl_reshape(x, FL_SHAPE(n[0], n[1] * n[2] * n[3])), 1, false)
+                               : fl_sum(x, axes);
+            y[on] = y[on] ? fl_cast(fl_to(y[on], "cpu"), FL_F64) : NULL;
+        }
+        if (y[0] && y[1]) got = fl_item(fl_amax(fl_abs(fl_sub(y[0], y[1])), FL_ALL_AXES));
+        const double size = y[0] ? fl_item(fl_amax(fl_abs(y[0]), FL_ALL_AXES)) : 0;
+        const double allowed[] = {1e-5, 0x1p-8, 0, 1e-12, 0};
+        if (!CHECK(y[0] && y[1] && got <= allowed[i % 5] * size))
+            printf("  case %d, kind %d: off by %g of %g\n", i / 5, i % 5, got, size);
+        fl_scope_end(&s);
+    }
+}
+
 /* Lines, channels and windows too many for conformance: those that a block of threads shares, and sums that
    are taken in parts. Each gives a few numbers, which are the cpu's. */
 enum { LARGE_KINDS = 19 };

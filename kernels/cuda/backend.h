@@ -80,6 +80,7 @@ FL_PRIVATE bool fl__cuda_graph_spoil(void);
 #include "recurrent.h"
 #include "step.h"
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define FL__SAME_DTYPE(d) _Static_assert((int)FL_##d == (int)FLK_##d, "flk.h numbers dtypes as fl_dtype")
@@ -431,27 +432,52 @@ FL__CUDA_SLOT(fl__cuda_random) {
     return fl__cuda_started(c, flk_convert(&p));
 }
 
+/* The dims of x that are kept and those that go, outside in. */
+static void fl__cuda_reduction(flk_reduction *r, fl_tensor *y, fl_tensor *x, uint32_t axes, bool places) {
+    flk_pass gone = {.n = 1};
+    int order[FL_MAX_DIMS], at[FL_MAX_DIMS], kept = 0;
+    fl__cuda_operand(&r->kept.t[0], y);
+    fl__cuda_operand(&r->kept.t[1], x);
+    fl_axes_by_stride(x, order);
+    for (int d = 0; d < x->ndim; d++) {
+        at[d] = y->ndim == x->ndim ? d : kept;
+        kept += !(axes >> d & 1);
+    }
+    for (int i = 0; i < x->ndim; i++) {
+        const int d = order[i];
+        if (axes >> d & 1) continue;
+        fl__cuda_dim(&r->kept, 2, x->shape[d], (int64_t[]){y->stride[at[d]], x->stride[d]});
+    }
+    for (int i = 0; i < x->ndim; i++) {
+        const int d = places ? i : order[i];
+        if (axes >> d & 1) fl__cuda_dim(&gone, 1, x->shape[d], &x->stride[d]);
+    }
+    r->n = gone.n;
+    r->ndim = gone.ndim;
+    memcpy(r->shape, gone.shape, sizeof r->shape);
+    memcpy(r->stride, gone.t[0].stride, sizeof r->stride);
+    const int last = r->kept.ndim - 1;
+    r->inner = last < 0 || (r->ndim && llabs(r->stride[r->ndim - 1]) <= llabs(r->kept.t[1].stride[last]));
+}
+
 FL__CUDA_SLOT(fl__cuda_reduce) {
     static const uint8_t kinds[FL_TABLE_OPS] = {
         [FL_OP_sum] = FLK_SUM,   [FL_OP_prod] = FLK_PROD,     [FL_OP_amax] = FLK_AMAX,
         [FL_OP_amin] = FLK_AMIN, [FL_OP_argmax] = FLK_ARGMAX, [FL_OP_argmin] = FLK_ARGMIN};
     fl_tensor *y = c->out[0], *x = c->in[0];
-    const uint32_t axes = ((const fl_reduce_args *)c->args)->axes;
-    flk_reduction r = {.kept = {.n = 1, .op = c->op}, .n = 1};
+    const fl_dtype wide = fl_dtype_wide(x->dtype);
+    const bool places = c->op == FL_OP_argmax || c->op == FL_OP_argmin;
+    flk_reduction r = {.kept = {.n = 1, .op = c->op}};
+    fl_buffer *work = NULL;
     if (!fl_out_make(y)) return false;
-    fl__cuda_operand(&r.kept.t[0], y);
-    fl__cuda_operand(&r.kept.t[1], x);
-    for (int d = 0, kept = 0; d < x->ndim; d++) {
-        const bool gone = axes >> d & 1;
-        const int at = y->ndim == x->ndim ? d : kept;
-        if (!gone) fl__cuda_dim(&r.kept, 2, x->shape[d], (int64_t[]){y->stride[at], x->stride[d]});
-        kept += !gone;
-        if (!gone) continue;
-        r.shape[r.ndim] = x->shape[d];
-        r.stride[r.ndim++] = x->stride[d];
-        r.n *= x->shape[d];
-    }
-    return fl__cuda_started(c, flk_reduce(&r, kinds[c->op], (int)fl_dtype_wide(x->dtype)));
+    fl__cuda_reduction(&r, y, x, ((const fl_reduce_args *)c->args)->axes, places);
+    const int64_t parts = flk_reduce_parts(&r, kinds[c->op]);
+    if (parts > 1 && !(work = fl__cuda_scratch(c, (size_t)(parts * r.kept.n) * fl_dtype_size(wide))))
+        return false;
+    r.part = work ? work->ptr : NULL;
+    const bool ok = fl__cuda_started(c, flk_reduce(&r, kinds[c->op], (int)wide));
+    fl_buffer_drop(work);
+    return ok;
 }
 
 FL__CUDA_SLOT(fl__cuda_scan) {

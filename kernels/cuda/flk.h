@@ -133,14 +133,19 @@ typedef struct flk_random_args {
 } flk_random_args;
 const char *flk_random(const flk_random_args *a);
 
-/* ---- reductions: t[0] is y by the kept dims, t[1] x; `gone` are the reduced dims of x ---- */
+/* ---- reductions: t[0] is y by the kept dims, t[1] x, whose other dims follow. Both are in the order of x's
+   memory, but for places, which count along the dims as they are. inner: the last one that goes is nearer in
+   memory than the last one kept ---- */
 
 enum { FLK_SUM, FLK_PROD, FLK_AMAX, FLK_AMIN, FLK_ARGMAX, FLK_ARGMIN };
 typedef struct flk_reduction {
     flk_pass kept;
-    int ndim;
+    int ndim, inner;
     int64_t n, shape[FLK_DIMS], stride[FLK_DIMS];
+    int64_t parts, size; /* the n elements in parts of `size`; part: parts kept.n values of the dtype */
+    void *part;
 } flk_reduction;
+int64_t flk_reduce_parts(flk_reduction *r, int kind); /* sets parts and size; of one, part is not wanted */
 const char *flk_reduce(const flk_reduction *r, int kind, int dtype);
 
 /* ---- along one axis: a pass over all other dims, t's strides along the axis apart ---- */

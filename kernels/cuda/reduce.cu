@@ -1,10 +1,10 @@
 /* kernels/cuda/reduce.cu - sums, products and extremes over any axes, and where an extreme is
 
-   Few elements: a thread folds them in order. Many: a block does, each thread every FLK_BLOCK-th of them,
-   and then a tree. Which, is decided by the number of elements alone, so the bits are those of any device. */
+   A row of threads folds the elements of an output, then a tree what they have: neighbours read neighbours,
+   along the elements or along the outputs, whichever lie side by side. Many elements of few outputs are cut
+   into parts, which a second launch folds. All by the numbers of elements and outputs alone, so the bits are
+   those of any device. */
 #include "common.cuh"
-
-enum { FLK_SERIAL = 64 }; /* elements that one thread folds */
 
 template <class T> struct flk_state {
     T v;
@@ -43,12 +43,12 @@ static __device__ __forceinline__ flk_state<T> flk_join(flk_state<T> a, flk_stat
     return a;
 }
 
-/* Elements first, first + step ... of output i. */
+/* Elements first, first + step ... before end, of the output whose x begins there. */
 template <class T, int KIND>
 static __device__ __forceinline__ flk_state<T> flk_fold(const flk_reduction &r, int64_t from, int64_t first,
-                                                        int64_t step) {
+                                                        int64_t end, int step) {
     flk_state<T> s = {(T)(KIND == FLK_PROD), -1};
-    for (int64_t i = first; i < r.n; i += step) {
+    for (int64_t i = first; i < end; i += step) {
         int64_t at = from, left = i;
         for (int d = r.ndim - 1; d >= 0; d--) {
             const int64_t rest = d ? flk_divide(&left, r.shape[d]) : 0;
@@ -66,35 +66,77 @@ static __device__ __forceinline__ void flk_give(const flk_reduction &r, int64_t 
     else flk_store(r.kept.t[0], at, s.v);
 }
 
-template <class T, int KIND> __global__ void flk_reduce_serial(flk_reduction r) {
-    const int64_t i = flk_thread();
-    int64_t at[2];
-    if (i >= r.kept.n) return;
-    flk_place<2>(r.kept, i, at);
-    flk_give<T, KIND>(r, at[0], flk_fold<T, KIND>(r, at[1], 0, 1));
-}
-
-template <class T, int KIND> __global__ void flk_reduce_block(flk_reduction r) {
+/* A block has `lanes` outputs, or parts of them, of as many threads each as there are for that. */
+template <class T, int KIND> __global__ void flk_reduce_kernel(flk_reduction r, int lanes) {
     __shared__ T v[FLK_BLOCK];
     __shared__ int64_t place[FLK_BLOCK];
-    const int me = (int)threadIdx.x;
-    int64_t at[2];
-    flk_place<2>(r.kept, blockIdx.x, at);
-    flk_state<T> s = flk_fold<T, KIND>(r, at[1], me, FLK_BLOCK);
-    for (int half = FLK_BLOCK / 2; half > 0; half /= 2) {
-        v[me] = s.v;
-        place[me] = s.at;
+    const int me = (int)threadIdx.x, depth = FLK_BLOCK / lanes;
+    const int lane = r.inner ? me / depth : me % lanes, row = r.inner ? me % depth : me / lanes;
+    const int64_t i = (int64_t)blockIdx.x * lanes + lane;
+    const bool mine = i < r.kept.n * r.parts;
+    int64_t at[2] = {}, output = i;
+    flk_state<T> s = {(T)0, -1};
+    if (mine) {
+        const int64_t first = r.parts > 1 ? flk_divide(&output, r.kept.n) * r.size : 0;
+        flk_place<2>(r.kept, output, at);
+        s = flk_fold<T, KIND>(r, at[1], first + row, first + r.size < r.n ? first + r.size : r.n, depth);
+    }
+    const int spot = row * lanes + lane;
+    for (int half = FLK_BLOCK / 2; half >= lanes; half /= 2) {
+        v[spot] = s.v;
+        place[spot] = s.at;
         __syncthreads();
-        if (me < half) s = flk_join<T, KIND>(s, {v[me + half], place[me + half]});
+        if (spot < half) s = flk_join<T, KIND>(s, {v[spot + half], place[spot + half]});
         __syncthreads();
     }
-    if (me == 0) flk_give<T, KIND>(r, at[0], s);
+    if (row || !mine) return;
+    if (r.parts > 1) ((T *)r.part)[i] = s.v;
+    else flk_give<T, KIND>(r, at[0], s);
+}
+
+/* Outputs of a block: of one element after the other few threads have enough to do, of neighbours that go a
+   warp or a block has; of neighbours that are kept a warp has as many of them. */
+static int flk_reduce_lanes(const flk_reduction *r) {
+    int lanes = 32;
+    if (r->n <= 8) return FLK_BLOCK;
+    if (r->inner) return r->n <= 1024 ? FLK_BLOCK / 32 : 1;
+    if (r->n <= 64) return FLK_BLOCK;
+    while (lanes / 2 >= r->kept.n) lanes /= 2;
+    return lanes;
+}
+
+/* Blocks enough for any device, of at least 16 elements a thread. */
+int64_t flk_reduce_parts(flk_reduction *r, int kind) {
+    enum { BLOCKS = 1024, EACH = 16 };
+    const int lanes = flk_reduce_lanes(r);
+    const int64_t blocks = (r->kept.n + lanes - 1) / lanes, most = r->n / (FLK_BLOCK / lanes * EACH);
+    r->parts = blocks ? BLOCKS / blocks : 1;
+    if (r->parts > most) r->parts = most;
+    if (r->parts < 1 || kind == FLK_ARGMAX || kind == FLK_ARGMIN) r->parts = 1;
+    r->size = (r->n + r->parts - 1) / r->parts;
+    return r->parts;
 }
 
 template <class T, int KIND> static const char *flk_reduce_as(const flk_reduction *r) {
-    if (r->n <= FLK_SERIAL)
-        return FLK_LAUNCH((flk_reduce_serial<T, KIND>), flk_blocks(r->kept.n), FLK_BLOCK, *r);
-    return FLK_LAUNCH((flk_reduce_block<T, KIND>), (unsigned)r->kept.n, FLK_BLOCK, *r);
+    const int lanes = flk_reduce_lanes(r);
+    const char *why = FLK_LAUNCH((flk_reduce_kernel<T, KIND>), flk_blocks(r->kept.n * r->parts, lanes),
+                                 FLK_BLOCK, *r, lanes);
+    if (why || r->parts == 1) return why;
+    flk_reduction all = *r;
+    int64_t stride = 1;
+    for (int d = r->kept.ndim - 1; d >= 0; d--) {
+        all.kept.t[1].stride[d] = stride;
+        stride *= r->kept.shape[d];
+    }
+    all.kept.t[1].p = r->part;
+    all.kept.t[1].dtype = sizeof(T) == 4 ? FLK_F32 : sizeof(T) == 1 ? FLK_B8 : FLK_I64; /* of f64: as it is */
+    all.ndim = 1;
+    all.n = all.size = all.shape[0] = r->parts;
+    all.stride[0] = stride;
+    all.inner = stride == 1;
+    all.parts = 1;
+    const int rest = flk_reduce_lanes(&all);
+    return FLK_LAUNCH((flk_reduce_kernel<T, KIND>), flk_blocks(r->kept.n, rest), FLK_BLOCK, all, rest);
 }
 
 template <class T> static const char *flk_reduce_of(const flk_reduction *r, int kind) {
