@@ -380,7 +380,7 @@ TEST(formulas_near_bf16_round_all_of_it_well) {
     }
 }
 
-/* Sums that blocks share: of all elements, of channels innermost and outermost, of few columns, in the middle;
+/* Sums that blocks share: of all, of channels innermost and outermost, of few columns, of dims apart;
    integers and places exactly. */
 TEST(reductions_in_parts_give_the_cpus) {
     NEEDS_CUDA;

@@ -107,6 +107,26 @@ enum { FLK_SHORT_ROW = 512 };
          ? FLK_LAUNCH((kernel<T, FLK_WARP>), flk_blocks(rows, FLK_BLOCK / FLK_WARP), FLK_BLOCK, __VA_ARGS__) \
          : FLK_LAUNCH((kernel<T, FLK_BLOCK>), (unsigned)(rows), FLK_BLOCK, __VA_ARGS__))
 
+/* Elements lane, lane + TEAM ... of a team's line of n: use(value, place, whether it is kept). The first
+   FLK_KEPT of a thread stay in registers, where flk_keep puts them; others, of long lines, are loaded again. */
+enum { FLK_KEPT = 16 };
+template <int TEAM, class T, class Load>
+static __device__ __forceinline__ void flk_keep(T *kept, int64_t n, int lane, Load load) {
+#pragma unroll
+    for (int j = 0; j < FLK_KEPT && j * TEAM < n; j++)
+        if (lane + j * TEAM < n) kept[j] = load(lane + j * TEAM);
+}
+template <int TEAM, class T, class Load, class Use>
+static __device__ __forceinline__ void flk_each_kept(T *kept, int64_t n, int lane, Load load, Use use) {
+#pragma unroll
+    for (int j = 0; j < FLK_KEPT && j * TEAM < n; j++)
+        if (lane + j * TEAM < n) use(kept[j], lane + j * TEAM, true);
+    for (int64_t k = lane + FLK_KEPT * TEAM; k < n; k += TEAM) {
+        T v = load(k);
+        use(v, k, false);
+    }
+}
+
 /* Scalar mathematics by type. */
 static __device__ __forceinline__ float flk_exp(float x) { return flm_exp_f32(x); }
 static __device__ __forceinline__ double flk_exp(double x) { return flm_exp_f64(x); }

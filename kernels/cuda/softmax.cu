@@ -1,6 +1,6 @@
 /* kernels/cuda/softmax.cu - softmax, its logarithm, and their gradients along one axis of any strides
 
-   A team of threads has a line, and keeps the sums; the line itself is read again, from a cache. */
+   A team of threads has a line, and keeps it: its exponentials too, which are computed once. */
 #include "common.cuh"
 
 /* y, x */
@@ -8,43 +8,52 @@ template <class T, int TEAM> __global__ void flk_softmax_kernel(flk_lines l, boo
     int lane;
     const int64_t row = flk_team_row<TEAM>(&lane);
     int64_t at[2];
+    T v[FLK_KEPT], m = -(T)INFINITY, sum = 0;
     if (row >= l.pass.n) return;
     flk_place<2>(l.pass, row, at);
-    const flk_operand &x = l.pass.t[1];
-    T m = -(T)INFINITY, sum = 0;
-    for (int64_t k = lane; k < l.length; k += TEAM)
-        m = flk_max_of()(m, flk_load_at<T>(x.p, x.dtype, at[1] + k * l.step[1]));
+    auto load = [&](int64_t k) {
+        return flk_load_at<T>(l.pass.t[1].p, l.pass.t[1].dtype, at[1] + k * l.step[1]);
+    };
+    flk_keep<TEAM>(v, l.length, lane, load);
+    flk_each_kept<TEAM>(v, l.length, lane, load, [&](T x, int64_t, bool) { m = flk_max_of()(m, x); });
     m = flk_team<TEAM>(m, flk_max_of());
     if (m == (T)INFINITY || m == -(T)INFINITY) m = 0;
-    for (int64_t k = lane; k < l.length; k += TEAM)
-        sum += flk_exp(flk_load_at<T>(x.p, x.dtype, at[1] + k * l.step[1]) - m);
+    flk_each_kept<TEAM>(v, l.length, lane, load, [&](T &x, int64_t, bool) {
+        const T e = flk_exp(x - m);
+        sum += e;
+        if (!log) x = e;
+    });
     sum = flk_team<TEAM>(sum, flk_sum_of());
     if (log) sum = flk_log(sum);
-    for (int64_t k = lane; k < l.length; k += TEAM) {
-        const T d = flk_load_at<T>(x.p, x.dtype, at[1] + k * l.step[1]) - m;
-        flk_store(l.pass.t[0], at[0] + k * l.step[0], log ? d - sum : flk_exp(d) / sum);
-    }
+    flk_each_kept<TEAM>(v, l.length, lane, load, [&](T x, int64_t k, bool kept) {
+        const T y = log ? x - m - sum : (kept ? x : flk_exp(x - m)) / sum;
+        flk_store(l.pass.t[0], at[0] + k * l.step[0], y);
+    });
 }
 
 /* dx, y, dy: y (dy - sum y dy);  dy - exp(y) sum dy */
 template <class T, int TEAM> __global__ void flk_softmax_grad_kernel(flk_lines l, bool log) {
+    struct pair {
+        T y, dy;
+    } v[FLK_KEPT];
     int lane;
     const int64_t row = flk_team_row<TEAM>(&lane);
     int64_t at[3];
+    T sum = 0;
     if (row >= l.pass.n) return;
     flk_place<3>(l.pass, row, at);
-    const flk_operand &y = l.pass.t[1], &dy = l.pass.t[2];
-    T sum = 0;
-    for (int64_t k = lane; k < l.length; k += TEAM) {
-        const T d = flk_load_at<T>(dy.p, dy.dtype, at[2] + k * l.step[2]);
-        sum += log ? d : d * flk_load_at<T>(y.p, y.dtype, at[1] + k * l.step[1]);
-    }
+    auto load = [&](int64_t k) {
+        return pair{flk_load_at<T>(l.pass.t[1].p, l.pass.t[1].dtype, at[1] + k * l.step[1]),
+                    flk_load_at<T>(l.pass.t[2].p, l.pass.t[2].dtype, at[2] + k * l.step[2])};
+    };
+    flk_keep<TEAM>(v, l.length, lane, load);
+    flk_each_kept<TEAM>(v, l.length, lane, load,
+                        [&](pair x, int64_t, bool) { sum += log ? x.dy : x.dy * x.y; });
     sum = flk_team<TEAM>(sum, flk_sum_of());
-    for (int64_t k = lane; k < l.length; k += TEAM) {
-        const T d = flk_load_at<T>(dy.p, dy.dtype, at[2] + k * l.step[2]);
-        const T v = flk_load_at<T>(y.p, y.dtype, at[1] + k * l.step[1]);
-        flk_store(l.pass.t[0], at[0] + k * l.step[0], log ? d - flk_exp(v) * sum : v * (d - sum));
-    }
+    flk_each_kept<TEAM>(v, l.length, lane, load, [&](pair x, int64_t k, bool) {
+        const T dx = log ? x.dy - flk_exp(x.y) * sum : x.y * (x.dy - sum);
+        flk_store(l.pass.t[0], at[0] + k * l.step[0], dx);
+    });
 }
 
 const char *flk_softmax(const flk_lines *l, int log, int dtype) {
