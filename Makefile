@@ -240,7 +240,7 @@ gpu-build: ## build/gpu, all that make gpu runs, for machines without compiler a
 	@$(MAKE) --no-print-directory CUDA=$(or $(CUDA),1) BUILD=$(GPU)-objects OPENBLAS=no LAPACK=no GLOO=no JPEG=no PNG=no \
 	    SNDFILE=no PCRE2=no $(GPU)/bin/fl
 	@objdump -p $(GPU)/bin/fl | awk '/NEEDED/ && $$2 !~ /^(libc|libm|libpthread|libdl|librt|ld-linux.*)\.so/ { print "not self-contained: " $$2; bad = 1 } END { exit bad }'
-	@cp bench/gpu.sh $(GPU)/ && mkdir -p $(GPU)/bench/peers && cp bench/peers/common.py bench/peers/torch_models.py $(GPU)/bench/peers/
+	@cp bench/gpu.sh $(GPU)/ && mkdir -p $(GPU)/bench/peers && cp bench/peers/common.py bench/peers/weights.py bench/peers/torch_models.py $(GPU)/bench/peers/
 	@if [ -d ../shared/data/mnist ]; then mkdir -p $(GPU)/mnist && cp -u ../shared/data/mnist/*.gz $(GPU)/mnist/; fi
 	@du -sm $(GPU) | awk '{ print "$(GPU): " $$1 " MiB"; exit $$1 > 60 }'
 

@@ -7,7 +7,7 @@
 #   RESULTS=dir   where lines go, appended at once: lines.tsv (part, step, status, seconds, note), figures.tsv, log.txt,
 #                 device.json. Default: bench/results/<date>-<gpu>; a folder of today or given is gone on with.
 #   AGAIN=1       what failed or was skipped before runs once more, as after a build that mends it
-#   MODELS, DTYPES, VARIANTS, PRESET   of models and peers; PEER_PYTHON   a Python with torch
+#   MODELS, DTYPES, VARIANTS, PRESET   of models and peers; PEER_PYTHON   a Python with torch and numpy
 # Needs sh, the driver, and for peers a Python with PyTorch. Whatever is absent is a line `skipped:`; the status of the
 # call is 1 if a step failed, 3 if steps are left for another call.
 
@@ -98,11 +98,11 @@ skip() { done_before "$1" "$2" || say "$1" "$2" skipped 0 "skipped: $3"; }
 # The Python that has torch: PEER_PYTHON, python3, or a fresh one with the wheels that were brought.
 peer_python() {
     for p in "$PEER_PYTHON" python3; do
-        [ -n "$p" ] && "$p" -c 'import torch' 2> /dev/null && echo "$p" && return
+        [ -n "$p" ] && "$p" -c 'import torch, numpy' 2> /dev/null && echo "$p" && return
     done
     [ -d wheels ] && python3 -m venv .peer > /dev/null 2>&1 &&
-        .peer/bin/python -m pip install -q --no-index --find-links wheels torch > /dev/null 2>&1 &&
-        .peer/bin/python -c 'import torch' 2> /dev/null && echo "$PWD/.peer/bin/python"
+        .peer/bin/python -m pip install -q --no-index --find-links wheels torch numpy > /dev/null 2>&1 &&
+        .peer/bin/python -c 'import torch, numpy' 2> /dev/null && echo "$PWD/.peer/bin/python"
 }
 
 probe() {
@@ -180,11 +180,13 @@ models() {
 }
 peers() {
     python=$(peer_python)
-    if [ -z "$python" ]; then skip peers torch 'torch (PEER_PYTHON, python3, wheels/)'; return; fi
+    if [ -z "$python" ]; then skip peers torch 'torch (and numpy: PEER_PYTHON, python3, wheels/)'; return; fi
     for d in $DTYPES; do
         for m in $MODELS; do
             script="$python bench/peers/torch_models.py $m --preset $PRESET --device cuda --dtype $d --warmup 5 --iterations 30"
-            for v in $($script --list 2> /dev/null | head -n "$VARIANTS"); do
+            variants=$($script --list 2>> "$log" | head -n "$VARIANTS")
+            [ -n "$variants" ] || step peers "$m-$d" 60 $script --list
+            for v in $variants; do
                 step peers "$m-$d-$v" 250 $script --variant "$v"
             done
             # theirs and ours in turn
