@@ -21,8 +21,7 @@
    scans or scatters each line, but for sums at places that all lines share; convolutions are direct.
    layers.h, attention.h, ctc.h, fft.h and recurrent.h have the slots of registered ops, step.h those that
    leave in bundles, graph.h steps that are replayed. Products, convolutions and attention go to cuBLASLt
-   (lt.h) and cuDNN (dnn.h) where they are there. A writing map of a view with gaps brings back the elements
-   between too: nobody else may write them meanwhile. */
+   (lt.h) and cuDNN (dnn.h) where they are there. */
 #ifndef FL_CUDA_BACKEND_H
 #define FL_CUDA_BACKEND_H
 #ifdef FL_STATIC
@@ -237,7 +236,7 @@ static void *fl__cuda_map_tensor(const fl_backend *self, fl_tensor *t, int acces
     const int64_t size = (int64_t)fl_dtype_size(t->dtype);
     if (fl__cuda_captures()) return fl__cuda_no_host("fl_map"), NULL;
     fl__cuda_extent(t, &before, &all);
-    if ((access & FL_READ || all > fl_numel(t)) && !fl__cuda_sync(self)) return NULL;
+    if (access & FL_READ && !fl__cuda_sync(self)) return NULL;
     fl__cuda_map *m = fl_heap_alloc(sizeof *m);
     if (!m) return NULL;
     m->of = t;
@@ -245,7 +244,7 @@ static void *fl__cuda_map_tensor(const fl_backend *self, fl_tensor *t, int acces
     m->device = (char *)fl_data(t) - before * size;
     m->host = fl__cuda_stage(self, "map", m->bytes);
     bool ok = m->host != NULL;
-    if (ok && (access & FL_READ || all > fl_numel(t)))
+    if (ok && access & FL_READ)
         ok = fl__cuda_copy_behind(self, "fl_map", t->buffer, m->host, m->host->ptr, m->device, m->bytes,
                                   true);
     if (!ok) return fl_buffer_drop(m->host), fl_heap_free(m), NULL;
@@ -256,6 +255,25 @@ static void *fl__cuda_map_tensor(const fl_backend *self, fl_tensor *t, int acces
     return (char *)m->host->ptr + before * size;
 }
 
+/* Brings back the elements of a view with gaps, and nothing between them. */
+static bool fl__cuda_bring_elements(const fl_backend *self, fl_tensor *t, const fl__cuda_map *m) {
+    const fl_call c = {.op = FL_OP_copy};
+    flk_pass p;
+    if (!fl__cuda_begin(fl__cuda_ordinal(self))) return false;
+    fl_buffer *stage = fl__cuda_scratch(&c, m->bytes);
+    fl__cuda_end();
+    bool ok = stage && fl__cuda_copy_behind(self, "fl_unmap", t->buffer, m->host, stage->ptr, m->host->ptr,
+                                            m->bytes, false);
+    if (ok && (ok = fl__cuda_begin(fl__cuda_ordinal(self)) != NULL)) {
+        fl__cuda_pass(&p, FL_OP_copy, 2, (fl_tensor *[]){t, t}, 0, -1, false);
+        p.t[1].p = (char *)stage->ptr + ((char *)fl_data(t) - m->device);
+        ok = fl__cuda_started(&c, flk_convert(&p));
+        fl__cuda_end();
+    }
+    fl_buffer_drop(stage);
+    return ok;
+}
+
 /* The last mapping of t goes first. */
 static void fl__cuda_unmap_tensor(const fl_backend *self, fl_tensor *t, int access) {
     pthread_mutex_lock(&fl__cuda_maps_lock);
@@ -264,8 +282,10 @@ static void fl__cuda_unmap_tensor(const fl_backend *self, fl_tensor *t, int acce
     if ((m = *at)) *at = m->next;
     pthread_mutex_unlock(&fl__cuda_maps_lock);
     if (!m) return;
-    if (access & FL_WRITE)
+    if (access & FL_WRITE && m->bytes == (size_t)fl_numel(t) * fl_dtype_size(t->dtype))
         fl__cuda_copy_behind(self, "fl_unmap", t->buffer, m->host, m->device, m->host->ptr, m->bytes, false);
+    else if (access & FL_WRITE)
+        fl__cuda_bring_elements(self, t, m);
     fl_buffer_drop(m->host);
     fl_heap_free(m);
 }
