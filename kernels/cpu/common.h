@@ -58,7 +58,7 @@ typedef struct fl__pass {
     const void *arg;
     int n;
     bool blocked; /* pass blocks even if all operands are dense */
-    bool far;     /* ask for the next block of what is converted: there are many bytes, and other streams */
+    bool far;     /* of many bytes, numbers of 4: blocks are twice as long, and the next one is asked for */
     const int *order; /* of the axes, outermost first; NULL: as they are */
     int axes[FL_MAX_DIMS];
     fl__walk walk[FL__OPERANDS];
@@ -418,6 +418,8 @@ typedef struct fl__share {
     void *ptr[FL__OPERANDS];
 } fl__share;
 
+static int64_t fl__pass_block(const fl__pass *p) { return p->far ? 2 * FL__BLOCK : FL__BLOCK; }
+
 static void fl__share_begin(fl__share *s, const fl__pass *p, int64_t begin, int64_t end) {
     for (int k = 0; k < p->n; k++) {
         const fl__walk *w = &p->walk[k];
@@ -425,7 +427,7 @@ static void fl__share_begin(fl__share *s, const fl__pass *p, int64_t begin, int6
         s->ptr[k] = s->buffer[k];
         if (w->layout == FL__STRIDED) s->at[k] = fl__walk_seek(w, begin);
         if (w->layout == FL__CONSTANT)
-            fl__fill_row(s->buffer[k], number, fl__min(end - begin, FL__BLOCK), w->size);
+            fl__fill_row(s->buffer[k], number, fl__min(end - begin, fl__pass_block(p)), w->size);
     }
 }
 
@@ -466,7 +468,7 @@ static void fl__pass_task(void *arg, int64_t begin, int64_t end) {
     fl__share s;
     fl__share_begin(&s, p, begin, end);
     for (int64_t i = begin, n; i < end; i += n) {
-        n = p->blocked ? fl__min(end - i, FL__BLOCK) : end - i;
+        n = p->blocked ? fl__min(end - i, fl__pass_block(p)) : end - i;
         fl__share_read(&s, p, i, n);
         if (p->far) fl__share_ask(&s, p, n);
         p->loop(s.ptr, n, p->arg);

@@ -273,7 +273,7 @@ static bool fl__cpu_step(const fl_backend *self, const fl_call *c) {
     fl__pass p;
     job->e.far = true;
     fl__pass_begin(&p, fl__step_loop, job);
-    p.far = true;
+    p.far = wide == FL_F32;
     fl__pass_follow(&p, last);
     for (int i = 0; i < n; i++)
         fl__pass_add_wide(&p, t[i], i < reads ? FL_READ : i < first ? FL_WRITE : FL_READ | FL_WRITE, wide);
