@@ -11,7 +11,7 @@
 
    The replay lets every thread have the whole bandwidth and cache of the one that was measured: it says what
    the cut into chunks allows, an upper bound. The word replay among ARGS leaves out what is measured with 2
-   threads, which means nothing on a busy machine. Linked with --wrap=fl_parallel. */
+   threads, which means nothing on a busy machine; the word rounded lets products round to bf16. Linked with --wrap=fl_parallel. */
 #include "models/model.h"
 #include "peaks.h"
 
@@ -153,13 +153,13 @@ int main(int argc, char **argv) {
     processors = fl_threads();
     const double fork_join = processors > 1 ? peak_fork_join(2) : 5e-6;
     for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "replay")) {
-            replay_only = true;
-            continue;
-        }
+        const bool rounded = !strcmp(argv[i], "rounded");
+        if (rounded) fl_set_matmul_precision(FL_BF16);
+        replay_only |= !strcmp(argv[i], "replay");
+        if (rounded || !strcmp(argv[i], "replay")) continue;
         fl_scope s = fl_scope_begin();
         trainer t = {.m = model_find(argv[i])};
-        if (!t.m) return fprintf(stderr, "usage: scale [replay] MODEL...; there is no %s\n", argv[i]), 2;
+        if (!t.m) return fprintf(stderr, "usage: scale [replay] [rounded] MODEL...; there is no %s\n", argv[i]), 2;
         fl_seed(1);
         t.preset = t.m->preset[0];
         t.net = t.m->build(&t.preset);

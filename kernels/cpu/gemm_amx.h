@@ -541,7 +541,7 @@ FL_PRIVATE void fl__amx_multiply(const fl__amx_kernels *ks, const char *a, const
 typedef struct fl__amx_plan {
     const fl__amx_product *of;
     bool groups_of_b; /* which operand is packed in groups, by tasks; the other one by all */
-    int64_t items, steps, shared, own, group, groups; /* panels of one item */
+    int64_t items, steps, shared, own, group, groups; /* panels of one item; of a group, at most */
     int64_t s0, s1;   /* the pass at work */
     /* Of results that are rounded: by what; all items' sums, or NULL where one pass sums a task's part of
        C in
@@ -656,8 +656,8 @@ static void fl__amx_task(void *arg, int64_t begin, int64_t end) {
     char *group = fl__scratch_take(&p->scratch);
     of->ks->begin();
     for (int64_t task = begin; task < end; task++) {
-        const int64_t item = task / p->groups, x0 = task % p->groups * p->group;
-        const int64_t x1 = fl__min(x0 + p->group, p->own);
+        const int64_t item = task / p->groups, at_group = task % p->groups;
+        const int64_t x0 = at_group * p->own / p->groups, x1 = (at_group + 1) * p->own / p->groups;
         const char *shared = p->scratch.shared + item * p->shared * bytes;
         const fl__amx_operand own = fl__amx_item(p, p->groups_of_b, item);
         fl__amx_pack(of->ks, &own, p->groups_of_b, x0, x1, p->s0, p->s1, group);
@@ -677,6 +677,15 @@ static void fl__amx_task(void *arg, int64_t begin, int64_t end) {
     fl__scratch_give_back(&p->scratch, group);
 }
 
+/* Into groups of panels: a few tasks for each thread, and of few tasks as many for each. */
+static void fl__amx_cut(fl__amx_plan *p) {
+    const int64_t threads = fl_threads(), wanted = fl__max(FL__AMX_TASKS, 3 * threads);
+    p->groups = fl__ceil_div(p->own, fl__min(FL__AMX_GROUP, fl__ceil_div(p->own * p->items, wanted)));
+    while (p->groups < p->own && p->items * p->groups < 8 * threads && p->items * p->groups % threads)
+        p->groups++;
+    p->group = fl__ceil_div(p->own, p->groups);
+}
+
 FL_PRIVATE bool fl__amx_run(const fl__amx_product *of, const char *op) {
     fl__amx_plan p = {.of = of, .items = of->of ? of->of->items : 1, .steps = fl__amx_up(of->k)};
     const int64_t a = fl__amx_panels(&of->a), b = fl__amx_panels(&of->b);
@@ -684,9 +693,7 @@ FL_PRIVATE bool fl__amx_run(const fl__amx_product *of, const char *op) {
     p.own = p.groups_of_b ? b : a;
     p.shared = p.groups_of_b ? a : b;
     const int64_t pass = fl__ceil_div(p.steps, fl__ceil_div(p.steps, FL__AMX_PASS));
-    p.group = fl__min(FL__AMX_GROUP, fl__ceil_div(p.own * p.items, FL__AMX_TASKS));
-    p.group = fl__ceil_div(p.own, fl__ceil_div(p.own, p.group));
-    p.groups = fl__ceil_div(p.own, p.group);
+    fl__amx_cut(&p);
     const int64_t panel = pass * 2 * FL__AMX_TILE, acc = 32 * 32 * (int64_t)sizeof(float);
     const int64_t packed = p.items * p.shared * panel, all = p.items * of->m * of->n;
     if (of->dtype != FL_F32) p.narrow = fl__cast_loop(FL_F32, of->dtype);
