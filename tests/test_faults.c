@@ -320,7 +320,8 @@ TEST(memory_fails_the_makers) {
             if (failing) fl_mem_use(before);
             made = optim && !heap.failed;
             if (!CHECK((optim == NULL) == (fl_error() != NULL)))
-                printf("  request %lld of %d: %s\n", (long long)n, source, fl_error() ? fl_error() : "no error");
+                printf("  request %lld of %d: %s\n", (long long)n, source,
+                       fl_error() ? fl_error() : "no error");
             fl_error_clear();
             fl_optim_free(optim);
             fl_nn_free(net);

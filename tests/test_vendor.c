@@ -348,19 +348,20 @@ TEST(each_device_has_handles_and_plans_of_its_own) {
    leads to, of VIRTUAL_ENV, in the toolkit's folder; a file that is no library is passed over. */
 TEST(libraries_are_looked_for_where_they_may_lie) {
     NEEDS_MOCK;
-    static const char *const folders[] = {"bin", "other", "lib", "lib/python3.11", "lib/python3.11/site-packages",
-                                          "lib/python3.11/site-packages/nvidia", "lib/python3.11/site-packages/nvidia/x",
-                                          "lib/python3.11/site-packages/nvidia/x/lib", "lib64"};
+#define PACKAGES "lib/python3.11/site-packages"
+    static const char *const folders[] = {"bin", "other", "lib64", "lib", "lib/python3.11", PACKAGES,
+                                          PACKAGES "/nvidia", PACKAGES "/nvidia/x", PACKAGES "/nvidia/x/lib"};
     const char *file = "libflmock.so.1";
     char where[] = "/tmp/fl-python-XXXXXX", path[PATH_MAX], to[PATH_MAX + 32], mock[PATH_MAX];
     snprintf(path, sizeof path, "%s/libcublasLt.so.13", getenv("FL_CUDA_LIBS"));
     REQUIRE(realpath(path, mock) && mkdtemp(where));
     const int n = (int)(sizeof folders / sizeof *folders);
-    for (int i = 0; i < n; i++) snprintf(path, sizeof path, "%s/%s", where, folders[i]), CHECK(!mkdir(path, 0700));
 #define AT(name) (snprintf(path, sizeof path, "%s/%s", where, name), path)
-    unsetenv("FL_CUDA_LIBS"), unsetenv("VIRTUAL_ENV"), setenv("CUDA_HOME", where, 1), setenv("PATH", AT("other"), 1);
+    for (int i = 0; i < n; i++) CHECK(!mkdir(AT(folders[i]), 0700));
+    unsetenv("FL_CUDA_LIBS"), unsetenv("VIRTUAL_ENV");
+    setenv("CUDA_HOME", where, 1), setenv("PATH", AT("other"), 1);
     CHECK(!fl__cuda_library_open(file));
-    snprintf(to, sizeof to, "%s/libflmock.so.1", AT("lib/python3.11/site-packages/nvidia/x/lib"));
+    snprintf(to, sizeof to, "%s/libflmock.so.1", AT(PACKAGES "/nvidia/x/lib"));
     CHECK(!symlink(mock, to) && close(open(AT("bin/python3"), O_CREAT | O_WRONLY, 0700)) == 0);
     CHECK(!fl__cuda_library_open(file));
     setenv("PATH", AT("bin"), 1);
@@ -371,7 +372,8 @@ TEST(libraries_are_looked_for_where_they_may_lie) {
     setenv("PATH", "/absent", 1), setenv("VIRTUAL_ENV", where, 1);
     CHECK(fl__cuda_library_open(file));
     unsetenv("VIRTUAL_ENV");
-    CHECK(!fl__cuda_library_open(file) && close(open(AT("lib64/libflmock.so.1"), O_CREAT | O_WRONLY, 0700)) == 0);
+    CHECK(!fl__cuda_library_open(file));
+    CHECK(close(open(AT("lib64/libflmock.so.1"), O_CREAT | O_WRONLY, 0700)) == 0);
     CHECK(!fl__cuda_library_open(file)); /* no library */
     CHECK(!unlink(AT("lib64/libflmock.so.1")) && !symlink(mock, AT("lib64/libflmock.so.1")));
     CHECK(fl__cuda_library_open(file));
@@ -379,6 +381,7 @@ TEST(libraries_are_looked_for_where_they_may_lie) {
     for (int i = n - 1; i >= 0; i--) CHECK(!rmdir(AT(folders[i])));
     CHECK(!rmdir(where));
 #undef AT
+#undef PACKAGES
 }
 
 /* Tests run in processes of their own, so that this one finds nothing. */

@@ -50,12 +50,14 @@ static double activated(const work *w, double v) {
 }
 
 /* A batch's matrix op(m), [along, across]; TF32 rounds. */
-static double *dense(const struct fl__lt_layout_data *m, const char *p, int64_t batch, bool crossed, bool tf32) {
+static double *dense(const struct fl__lt_layout_data *m, const char *p, int64_t batch, bool crossed,
+                     bool tf32) {
     const int64_t across = crossed ? m->columns : m->rows, along = crossed ? m->rows : m->columns;
     double *to = malloc((size_t)(across * along) * sizeof *to);
     for (int64_t k = 0, at = 0; to && k < along; k++)
         for (int64_t i = 0; i < across; i++, at++) {
-            const double x = load((int)m->type, p, batch * m->step + (crossed ? i * m->ld + k : k * m->ld + i));
+            const int64_t from = batch * m->step + (crossed ? i * m->ld + k : k * m->ld + i);
+            const double x = load((int)m->type, p, from);
             to[at] = tf32 ? rounded((float)x, 10) : x;
         }
     return to;

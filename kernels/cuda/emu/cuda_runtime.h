@@ -53,10 +53,11 @@ struct dim3 {
 
 #define EMU_ERRORS(X) \
     X(InvalidValue, 1) X(MemoryAllocation, 2) X(InsufficientDriver, 35) X(NoDevice, 100) \
-    X(InvalidDevice, 101) X(NoKernelImageForDevice, 209) X(ECCUncorrectable, 214) X(InvalidResourceHandle, 400) \
-    X(IllegalAddress, 700) X(LaunchTimeout, 702) X(Assert, 710) X(IllegalInstruction, 715) \
-    X(MisalignedAddress, 716) X(LaunchFailure, 719) X(StreamCaptureUnsupported, 900) \
-    X(StreamCaptureInvalidated, 901) X(StreamCaptureIsolation, 905) X(Unknown, 999)
+    X(InvalidDevice, 101) X(NoKernelImageForDevice, 209) X(ECCUncorrectable, 214) \
+    X(InvalidResourceHandle, 400) X(IllegalAddress, 700) X(LaunchTimeout, 702) X(Assert, 710) \
+    X(IllegalInstruction, 715) X(MisalignedAddress, 716) X(LaunchFailure, 719) \
+    X(StreamCaptureUnsupported, 900) X(StreamCaptureInvalidated, 901) X(StreamCaptureIsolation, 905) \
+    X(Unknown, 999)
 enum cudaError_t {
 #define EMU_ERROR(name, number) cudaError##name = number,
     EMU_ERRORS(EMU_ERROR) cudaSuccess = 0

@@ -183,18 +183,19 @@ static void run_conv(run *r, const desc *op, const desc *x, const desc *w, const
     for (int64_t image = 0; image < x->dim[0]; image++)
         for (int64_t o = 0; o < w->dim[0]; o++)
             for (int64_t k = 0; k < w->dim[1] * taps; k++) {
+                const int64_t kh = k / w->dim[3] % w->dim[2] * c->dilation[0] - c->pre[0];
                 const int64_t kw = k % w->dim[3] * c->dilation[1] - c->pre[1];
                 const int64_t channel = image * x->dim[1] + o / outs * w->dim[1] + k / taps;
                 int64_t first = 0, end = y->dim[3];
                 while (first < end && first * step + kw < 0) first++;
                 while (end > first && (end - 1) * step + kw >= x->dim[3]) end--;
                 for (int64_t row = 0; row < y->dim[2]; row++) {
-                    const int64_t h = row * c->step[0] + k / w->dim[3] % w->dim[2] * c->dilation[0] - c->pre[0];
+                    const int64_t h = row * c->step[0] + kh;
                     if (h < 0 || h >= x->dim[2] || first == end) continue;
                     run_tap(which, v[0] + (channel * x->dim[2] + h) * x->dim[3] + first * step + kw,
                             v[1] + o * w->dim[1] * taps + k,
-                            v[2] + ((image * w->dim[0] + o) * y->dim[2] + row) * y->dim[3] + first, end - first,
-                            step);
+                            v[2] + ((image * w->dim[0] + o) * y->dim[2] + row) * y->dim[3] + first,
+                            end - first, step);
                 }
             }
     do store(out->type, bytes_of(r, out), place(out, to), v[which][n++]);

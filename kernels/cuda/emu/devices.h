@@ -1,5 +1,5 @@
-/* kernels/cuda/emu/devices.h - a part of cuda_runtime.h: the memory of emulated devices, one range of addresses
-   for each, first fit, closed to the host; numbers that are drawn, errors that are due */
+/* kernels/cuda/emu/devices.h - a part of cuda_runtime.h: the memory of emulated devices, one range of
+   addresses for each, first fit, closed to the host; numbers that are drawn, errors that are due */
 #ifndef FL_CUDA_EMU_DEVICES_H
 #define FL_CUDA_EMU_DEVICES_H
 namespace emu {

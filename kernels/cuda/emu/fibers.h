@@ -33,8 +33,8 @@ inline unsigned n_threads, n_begun, n_released;
 inline uint64_t exchanged[2][1024];
 inline bool drops_barriers; /* a test of the tests */
 
-/* From one fiber, or who began with them, to another. Sanitizers are told, as they cannot follow jumps between
-   stacks: these are the compiler's, which they do not know. */
+/* From one fiber, or who began with them, to another. Sanitizers are told, as they cannot follow jumps
+   between stacks: these are the compiler's, which they do not know. */
 inline fiber scheduler;
 #ifdef __SANITIZE_ADDRESS__
 constexpr size_t STACK = 256 << 10;

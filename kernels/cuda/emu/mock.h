@@ -1,6 +1,6 @@
 /* kernels/cuda/emu/mock.h - what the mock libraries share: how they start work, and numbers of any type
 
-   Both libraries count types so that one list does for them. Where loops are long they go over dense copies. */
+   Both libraries count types so that one list does for them. Loops that are long go over dense copies. */
 #ifndef FL_CUDA_EMU_MOCK_H
 #define FL_CUDA_EMU_MOCK_H
 #include <math.h>

@@ -1,5 +1,5 @@
-/* kernels/cuda/emu/streams.h - a part of cuda_runtime.h: work waits in its stream until somebody must wait for
-   it; which stream goes on is drawn */
+/* kernels/cuda/emu/streams.h - a part of cuda_runtime.h: work waits in its stream until somebody must wait
+   for it; which stream goes on is drawn */
 #ifndef FL_CUDA_EMU_STREAMS_H
 #define FL_CUDA_EMU_STREAMS_H
 namespace emu {
