@@ -11,7 +11,8 @@
 
    The replay lets every thread have the whole bandwidth and cache of the one that was measured: it says what
    the cut into chunks allows, an upper bound. The word replay among ARGS leaves out what is measured with 2
-   threads, which means nothing on a busy machine; the word rounded lets products round to bf16. Linked with --wrap=fl_parallel. */
+   threads, which means nothing on a busy machine; rounded lets products round to bf16; inference makes a
+   step the answer of one image or text by frozen weights. Linked with --wrap=fl_parallel. */
 #include "models/model.h"
 #include "peaks.h"
 
@@ -31,7 +32,7 @@ static int64_t n_chunks, n_regions;
 static double in_regions; /* seconds */
 static bool recording, inside;
 static int processors;
-static bool replay_only;
+static bool replay_only, answering;
 
 /* Processor seconds of this thread: what else the machine does counts less. */
 static double now(void) {
@@ -87,9 +88,13 @@ typedef struct trainer {
 static double step(const trainer *t, double (*clock)(void)) {
     fl_scope s = fl_scope_begin();
     const double start = clock();
-    fl_optim_zero_grad(t->optim);
-    fl_backward(t->m->loss(t->net, &t->preset, &t->batch));
-    fl_optim_step(t->optim);
+    if (answering) {
+        fl_nn_forward(t->net, fv_const(t->batch.t[0]));
+    } else {
+        fl_optim_zero_grad(t->optim);
+        fl_backward(t->m->loss(t->net, &t->preset, &t->batch));
+        fl_optim_step(t->optim);
+    }
     fl_scope_end(&s);
     return clock() - start;
 }
@@ -153,21 +158,27 @@ int main(int argc, char **argv) {
     processors = fl_threads();
     const double fork_join = processors > 1 ? peak_fork_join(2) : 5e-6;
     for (int i = 1; i < argc; i++) {
-        const bool rounded = !strcmp(argv[i], "rounded");
+        const bool rounded = !strcmp(argv[i], "rounded"), replay = !strcmp(argv[i], "replay");
+        const bool answer = !strcmp(argv[i], "inference");
         if (rounded) fl_set_matmul_precision(FL_BF16);
-        replay_only |= !strcmp(argv[i], "replay");
-        if (rounded || !strcmp(argv[i], "replay")) continue;
+        replay_only |= replay;
+        answering |= answer;
+        if (rounded || replay || answer) continue;
         fl_scope s = fl_scope_begin();
         trainer t = {.m = model_find(argv[i])};
-        if (!t.m) return fprintf(stderr, "usage: scale [replay] [rounded] MODEL...; there is no %s\n", argv[i]), 2;
+        if (!t.m)
+            return fprintf(stderr, "usage: scale [replay] [rounded] [inference] MODEL...; there is no %s\n", argv[i]), 2;
         fl_seed(1);
         t.preset = t.m->preset[0];
+        if (answering) t.preset.batch = 1;
         t.net = t.m->build(&t.preset);
         t.batch = t.m->batch(&t.preset);
         if (t.batch.t[0]->ndim == 4) {
             fl_nn_channels_last(t.net);
             t.batch.t[0] = fl_channels_last(t.batch.t[0]);
         }
+        fl_no_grad(answering);
+        if (answering && !fl_nn_freeze(t.net, true)) break;
         t.optim = fl_optim_sgd(fl_nn_parameters(t.net), .lr = 1e-4, .momentum = 0.9);
         figures(&t, fork_join);
         fl_optim_free(t.optim);
