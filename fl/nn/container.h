@@ -68,7 +68,7 @@ static void fl__nn_held_drop(fl_obj *o) {
 
 /* Runs those of the n modules from m[0] on that go as one op; returns their number, 0: there are none. */
 static int64_t fl__nn_together(fl_nn_module *const *m, int64_t n, fl_vars *in) {
-    if (n < 2 || in->n != 1 || !fl__nn_conv_takes(m[0], NULL)) return 0;
+    if (n < 2 || in->n != 1 || !m[0] || !in->v[0] || !fl__nn_conv_takes(m[0], NULL)) return 0;
     const fl_nn_module *norm = fl__nn_conv_takes(m[0], m[1]) ? m[1] : NULL;
     const int64_t ran = norm ? 2 : 1;
     const bool relu = ran < n && fl_nn_activation_of(m[ran]) == fv_relu;
