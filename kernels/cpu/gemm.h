@@ -113,11 +113,18 @@ FL_PRIVATE void fl__gemm_pack(const fl__kernels *ks, fl__loop widen, char *dst, 
         ks->pack(dst, ldd, n, k, src, rs, cs);
         return;
     }
-    for (int64_t p = 0; p < k && rs == 1; p++)
+    const bool whole = rs == 1 && n % 16 == 0;
+    for (int64_t p = 0; p < k && whole; p++)
         widen((void *[]){dst + p * ldd * size, (char *)(uintptr_t)src + p * cs * raw}, n, NULL);
-    for (int64_t p = 0; p < k && rs != 1; p += DEEP)
+    for (int64_t p = 0; p < k && !whole; p += DEEP)
         for (int64_t i = 0; i < n; i += ROWS) {
             const int64_t deep = fl__min(DEEP, k - p), rows = fl__min(ROWS, n - i);
+            for (int64_t q = 0; q < deep && rs == 1; q++) { /* with what stands behind, but at the end */
+                char *from = (char *)(uintptr_t)src + (i + (p + q) * cs) * raw;
+                widen((void *[]){part + q * ROWS, from}, p + q + 1 < k ? (rows + 15) / 16 * 16 : rows, NULL);
+            }
+            if (rs == 1) ks->pack(dst + (p * ldd + i) * size, ldd, rows, deep, part, 1, ROWS);
+            if (rs == 1) continue;
             for (int64_t r = 0; r < rows; r++) {
                 char *from = (char *)(uintptr_t)src + ((i + r) * rs + p * cs) * raw;
                 _Alignas(64) uint16_t line[DEEP];
