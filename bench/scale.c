@@ -167,7 +167,7 @@ int main(int argc, char **argv) {
         fl_scope s = fl_scope_begin();
         trainer t = {.m = model_find(argv[i])};
         if (!t.m)
-            return fprintf(stderr, "usage: scale [replay] [rounded] [inference] MODEL...; there is no %s\n", argv[i]), 2;
+            return fprintf(stderr, "usage: scale [replay] [rounded] [inference] MODEL..., not %s\n", argv[i]), 2;
         fl_seed(1);
         t.preset = t.m->preset[0];
         if (answering) t.preset.batch = 1;

@@ -562,7 +562,8 @@ static int halves_on_their_way(fl_dtype d, uint64_t *hash) {
         const fl_shape xs = FL_SHAPE(4, 48, 23, 24), ws = FL_SHAPE(96, 48, k, k);
         fl_tensor *image = fl_channels_last(fl_uniform(xs, -1, 1, d, &(fl_rng){8, 0}));
         fl_tensor *kernel = fl_channels_last(fl_uniform(ws, -1, 1, d, &(fl_rng){9, 0}));
-        fl_tensor *conv = fl_conv2d_run(image, kernel, fl_uniform(FL_SHAPE(96), -1, 1, d, &(fl_rng){1, 0}), a);
+        fl_tensor *bias = fl_uniform(FL_SHAPE(96), -1, 1, d, &(fl_rng){1, 0});
+        fl_tensor *conv = fl_conv2d_run(image, kernel, bias, a);
         hash[n++] = bf16_bits(conv);
         hash[n++] = bf16_bits(fl_conv2d_grad_input(conv, kernel, xs, a));
         hash[n++] = bf16_bits(fl_conv2d_grad_weight(image, conv, ws, a));
@@ -570,8 +571,8 @@ static int halves_on_their_way(fl_dtype d, uint64_t *hash) {
     return n;
 }
 
-/* Where f32 computes, bf16 and f16 become f32 while they are packed or transformed, and sums are rounded once:
-   the bits are those of tensors that the core casts, with any number of threads, at each level. */
+/* Where f32 computes, bf16 and f16 become f32 while they are packed or transformed, and sums are rounded
+   once: the bits are those of tensors that the core casts, with any number of threads, at each level. */
 TEST(halves_become_f32_on_their_way) {
     const fl_op ops[] = {FL_OP_matmul, FL_OP_conv2d, FL_OP_conv2d_grad_input, FL_OP_conv2d_grad_weight,
                          fl_op_linear, fl_op_linear_grad, fl_op_conv2d_bias};
@@ -591,7 +592,8 @@ TEST(halves_become_f32_on_their_way) {
             if (threads == 0) CHECK(fl_backend_use(&old, NULL));
             for (int i = 0; threads && i < n; i++)
                 if (!CHECK(got[i] == want[i]))
-                    printf("    %s, level %d: result %d, case %d of threads\n", fl_dtype_name(d), at / 2, i, threads);
+                    printf("    %s, level %d: result %d, case %d of threads\n", fl_dtype_name(d), at / 2, i,
+                           threads);
             fl_scope_end(&s);
         }
     }

@@ -175,7 +175,7 @@ fl_tensor *fl_cast(fl_tensor *t, fl_dtype dtype) {
     if (fl_dtype_size(dtype) == 0) return fl_bad("fl_cast: dtype %d is not known", (int)dtype);
     if (t->dtype == dtype) return t;
     if (t->dtype >= FL_DTYPE_COUNT || dtype >= FL_DTYPE_COUNT) return fl__cast_blocks(t, dtype);
-    const bool part = t->ndim == 4 && t->stride[1] == 1 && !fl_is_contiguous(t); /* of a channels-last image */
+    const bool part = t->ndim == 4 && t->stride[1] == 1 && !fl_is_contiguous(t); /* of an image */
     fl_tensor *y = fl_out_like(t, dtype);
     y = part ? fl_out_order_as(y, t) : fl_out_lay_as(y, t);
     return fl_call_into(FL_OP_copy, y, t, NULL, NULL);

@@ -644,8 +644,8 @@ static void fl__matmul_i64(void *arg, int64_t begin, int64_t end) {
 
 /* >>slots */
 
-/* Whether halves become f32 while they are packed: not where f32 reads A in place, beside a B that stays near,
-   which takes less than packing does (measured: 5 % of a step of gpt_small). */
+/* Whether halves become f32 while they are packed: not where f32 reads A in place, beside a B that stays
+   near, which takes less than packing does (measured: 5 % of a step of gpt_small). */
 static bool fl__matmul_converts(const fl__product *of) {
     return fl_dtype_is_float(of->dtype) && of->m * of->n * of->k > FL__SMALL_PRODUCT &&
            of->n * of->k > FL__MATMUL_NEAR;
@@ -683,7 +683,7 @@ static bool fl__cpu_linear_grad(const fl_backend *self, const fl_call *c) {
     fl_tensor *dw = c->out[1], *db = c->out[2];
     fl__product p = {.summed = false};
     fl__linear_grad part;
-    const bool near = fl_numel(c->in[2]) <= FL__MATMUL_NEAR; /* halves of so few weights are widened together */
+    const bool near = fl_numel(c->in[2]) <= FL__MATMUL_NEAR; /* such halves are widened together */
     if (near && fl_is_narrow(c->in[0]) && !fl__bf16_tiles(c->in[0]->dtype)) return fl__call_widen(c);
     fl__linear_grad_parts(&part, c);
     if (c->out[0] && !self->op[FL_OP_matmul](self, &part.dx)) return false;
