@@ -558,7 +558,7 @@ static int halves_on_their_way(fl_dtype d, uint64_t *hash) {
     fl_tensor *each[] = {fv_value(y), fv_grad(x), fv_grad(w), fv_grad(b)};
     for (int i = 0; i < 4; i++) hash[n++] = bf16_bits(each[i]);
     for (int k = 3; k <= 5; k += 2) {
-        const fl_conv2d_args a = {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
+        const fl_conv2d_args a = {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1, false};
         const fl_shape xs = FL_SHAPE(4, 48, 23, 24), ws = FL_SHAPE(96, 48, k, k);
         fl_tensor *image = fl_channels_last(fl_uniform(xs, -1, 1, d, &(fl_rng){8, 0}));
         fl_tensor *kernel = fl_channels_last(fl_uniform(ws, -1, 1, d, &(fl_rng){9, 0}));
