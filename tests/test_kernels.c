@@ -539,7 +539,7 @@ TEST(conv_f64) {
 
 /* A NaN and an infinity reach exactly the outputs whose windows hold them (not so by Winograd's
    way, which these sizes do not take), directly, by im2col, and each channel by itself. */
-static void check_conv_nan(int way) {
+static void check_conv_nan(int way, bool relu) {
     fl_scope s = fl_scope_begin();
     const bool each = way == AUTO;
     const int64_t o = each ? 3 : 17;
@@ -550,7 +550,9 @@ static void check_conv_nan(int way) {
     v[400 * !each + 2] = INFINITY;
     fl_unmap(x, FL_WRITE);
     fl_cpu_force(way_name[way]);
-    fl_tensor *y = fl_conv(stored(x, LAST), stored(w, LAST), NULL, .pad = {1}, .groups = each ? 3 : 1);
+    fl_tensor *bias = relu ? fl_zeros(FL_SHAPE(o), FL_F32) : NULL;
+    fl_tensor *y = fl_conv(stored(x, LAST), stored(w, LAST), bias, .pad = {1}, .groups = each ? 3 : 1,
+                           .relu = relu);
     double *got = values(y);
     for (int64_t i = 0; i < fl_numel(y); i++) {
         int64_t n = i / (o * 400), row = i / 20 % 20, col = i % 20;
@@ -566,7 +568,7 @@ static void check_conv_nan(int way) {
 TEST(conv_nan_and_infinity) {
     for (int level = 0, top = levels(); level <= top; level++) {
         fl__level_cap(level);
-        for (int way = AUTO; way < WINOGRAD; way++) check_conv_nan(way);
+        for (int way = AUTO; way < WINOGRAD; way++) check_conv_nan(way, false), check_conv_nan(way, true);
     }
     fl_cpu_force(NULL);
     levels();

@@ -359,8 +359,8 @@ FL_API fl_var *fl_nn_add_norm(fl_nn_module *norm, fl_nn_module *dropout, fl_nn_m
                               fl_var *branch, fl_var **x) {
     fl_rng *rng = NULL;
     const double p = drop_path ? -1 : fl_nn_dropout_of(dropout, &rng);
-    if (fl_absent("fl_nn_add_norm", branch) || fl_absent("fl_nn_add_norm", x) || fl_absent("fl_nn_add_norm", *x))
-        return NULL;
+    static const char who[] = "fl_nn_add_norm";
+    if (fl_absent(who, branch) || fl_absent(who, x) || fl_absent(who, *x)) return NULL;
     if (p < 0 || !fl__nn_adds_norm(norm, fv_value(branch), fv_value(*x))) {
         branch = fl_nn_forward(dropout, branch);
         *x = fv_add(*x, drop_path ? fl_nn_forward(drop_path, branch) : branch);

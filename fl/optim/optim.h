@@ -89,11 +89,11 @@ FL_API bool fl_optim_use_masters(fl_optim *o);
 /* Updates every parameter that has a gradient. False after an error, and while one is pending. */
 FL_API bool fl_optim_step(fl_optim *o);
 FL_API void fl_optim_zero_grad(fl_optim *o);
-/* While on, fl_backward on this thread updates each parameter as soon as its gradient is complete, and drops the
-   gradient: memory holds those of a layer or two instead of all, and what the pass wrote is read from a cache.
-   fl_optim_step then updates those that are left and counts. The result has the same bits. One pass a step; no
-   clipping and no scaler, which want all gradients first, and none that other processes are to sum (an error);
-   a pass that fails leaves some parameters updated (LOMO, arXiv 2306.09782). */
+/* While on, fl_backward on this thread updates each parameter as soon as its gradient is complete, and
+   drops the gradient: memory holds those of a layer or two instead of all, and what the pass wrote is read
+   from a cache. fl_optim_step then updates those that are left and counts. The result has the same bits.
+   One pass a step; no clipping and no scaler, which want all gradients first, and none that other processes
+   are to sum (an error); a pass that fails leaves some parameters updated (LOMO, arXiv 2306.09782). */
 FL_API bool fl_optim_step_early(fl_optim *o, bool on);
 FL_API double fl_optim_lr(const fl_optim *o); /* NaN for NULL */
 /* Of all groups: their ratios stay. Written to the tensor that steps read. */
@@ -500,8 +500,9 @@ static void fl__optim_ready(fv_watcher *w, fl_var *x) {
     fl_optim_slot *p = fv_grad(x) ? fl__optim_slot_of(o, x) : NULL;
     if (!p) return;
     if (p->early || fv__others_watch(w)) {
-        fl_fail("fl_optim_step_early: %s", p->early ? "a second pass before fl_optim_step"
-                                                    : "gradients of this pass are not summed over all processes yet");
+        fl_fail("fl_optim_step_early: %s",
+                p->early ? "a second pass before fl_optim_step"
+                         : "gradients of this pass are not summed over all processes yet");
         return;
     }
     p->early = fl__optim_send(o) && fl__optim_prepare(o, p) && fl__optim_update(o, p);

@@ -108,7 +108,7 @@ enum { FLK_SHORT_ROW = 512 };
          : FLK_LAUNCH((kernel<T, FLK_BLOCK>), (unsigned)(rows), FLK_BLOCK, __VA_ARGS__))
 
 /* Elements lane, lane + TEAM ... of a team's line of n: use(value, place, whether it is kept). The first
-   FLK_KEPT of a thread stay in registers, where flk_keep puts them; others, of long lines, are loaded again. */
+   FLK_KEPT of a thread stay in registers, where flk_keep puts them; others of long lines are loaded again. */
 enum { FLK_KEPT = 16 };
 template <int TEAM, class T, class Load>
 static __device__ __forceinline__ void flk_keep(T *kept, int64_t n, int lane, Load load) {
