@@ -446,9 +446,9 @@ static void fl__share_read(fl__share *s, const fl__pass *p, int64_t begin, int64
 static void fl__share_ask(const fl__share *s, const fl__pass *p, int64_t n) {
     for (int k = 0; k < p->n; k++) {
         const fl__walk *w = &p->walk[k];
-        const bool written = w->access & FL_WRITE;
-        const char *at = s->at[k].ptr + (written ? n * w->raw : 0); /* what is read is at the next already */
         if (w->layout != FL__STRIDED || !w->load || w->step[0] != w->raw) continue;
+        const bool written = w->access & FL_WRITE; /* what is only read is at the next already */
+        const char *at = s->at[k].ptr + (written ? n * w->raw : 0);
         for (const char *end = at + n * w->raw; at < end; at += 64)
             if (written) __builtin_prefetch(at, 1);
             else __builtin_prefetch(at);
