@@ -351,6 +351,21 @@ static void fl__matmul_aim(fl__matmul *p, int64_t wanted) {
         fl__matmul_blocks(p, (p->block_tiles + 1) / 2, p->block_columns);
 }
 
+/* Blocks of about as many panels of columns, and of few blocks as many for each thread. */
+static void fl__matmul_even(fl__matmul *p) {
+    const int64_t threads = fl_threads(), panels = fl__ceil_div(p->g.n, p->g.width);
+    p->column_blocks = fl__min(p->column_blocks, panels);
+    while (p->column_blocks < panels && fl__matmul_tasks(p) < 8 * threads && fl__matmul_tasks(p) % threads)
+        p->column_blocks++;
+    p->block_columns = fl__ceil_div(panels, p->column_blocks) * p->g.width;
+}
+
+/* The first column of a block, n behind the last. */
+static int64_t fl__matmul_column(const fl__matmul *p, int64_t block) {
+    const int64_t panels = fl__ceil_div(p->g.n, p->g.width);
+    return fl__min(block * panels / p->column_blocks * p->g.width, p->g.n);
+}
+
 /* Cuts the products into blocks, and along k into splits and chunks. These order the sums, so they depend on
    the shape alone. */
 static void fl__matmul_cut(fl__matmul *p) {
@@ -364,7 +379,8 @@ static void fl__matmul_cut(fl__matmul *p) {
     const bool alike = g->csb == 1 && g->rsb * (int64_t)g->ks->size % FL__MATMUL_ALIKE == 0;
     const int64_t most = alike ? FL__MATMUL_CHUNK_ALIKE : FL__MATMUL_CHUNK;
     p->chunk = fl__ceil_div(p->split_k, fl__ceil_div(p->split_k, most));
-    fl__matmul_aim(p, fl_threads() > 1 ? (p->keeps ? 8 : 3) * fl_threads() : 1);
+    fl__matmul_aim(p, fl_threads() > 1 ? 3 * fl_threads() : 1);
+    fl__matmul_even(p);
     fl__gemm_set_group(g, p->chunk);
 }
 
@@ -426,8 +442,8 @@ static void fl__matmul_task(void *arg, int64_t begin, int64_t end) {
         if (g.k < 1) continue;
         int64_t t0 = block % p->row_blocks * p->block_tiles;
         int64_t t1 = fl__min(t0 + p->block_tiles, g.tiles);
-        int64_t j0 = task % p->column_blocks * p->block_columns;
-        int64_t j1 = fl__min(j0 + p->block_columns, g.n);
+        int64_t j0 = fl__matmul_column(p, task % p->column_blocks);
+        int64_t j1 = fl__matmul_column(p, task % p->column_blocks + 1);
         int64_t i0 = fl__gemm_row(&g, t0), i1 = fl__gemm_row(&g, t1);
         fl__gemm_block(&g, t0, t1, j0, j1, panels);
         if (p->at + g.k < p->split_k) continue;
