@@ -1,2 +1,3 @@
 #define FL_IMPLEMENTATION
-#include "fl.h"
+#include "fl_all.h"
+/* MIT licence: see LICENSE. */

@@ -1,4 +1,4 @@
-/* fl.h - the whole family: tensors, autograd, neural networks, optimizers and data in C11 headers
+/* fl.h - the core: tensors, autograd, neural networks, optimizers and data in C11 headers
 
    >>example
     #define FL_IMPLEMENTATION
@@ -18,19 +18,23 @@
    This header declares nothing: each header below explains itself and can be used alone.
 
      fl_mem.h       errors, log, dtypes, threads, devices, memory managers
-     fl_tensor.h    tensors, scopes, the call record, backends, and all ops (rooms in fl/ops/)
-     fl_data.h      data sets, loaders, meters, tensors in files (rooms in fl/data/)
+     fl_tensor.h    tensors and scopes, and all ops (files in fl/ops/)
+     fl_data.h      data sets, loaders, meters, tensors in files (files in fl/data/)
      fl_autograd.h  variables and the tape
-     fl_nn.h        modules, layers, initialisation, saving (rooms in fl/nn/)
+     fl_nn.h        modules, layers, initialisation, saving (files in fl/nn/)
      fl_optim.h     optimizers, schedules, clipping, checkpoints
-     fl_text.h      tokenizers, dictionaries, language models (rooms in fl/text/)
-     fl_speech.h    sound, its features, recognisers of speech (rooms in fl/speech/)
-     fl_vision.h    images, their data sets, transforms, networks, detection
-     fl_dist.h      several ranks: collectives, failures; data-parallel training (rooms in fl/dist/)
 
-   A header of this list includes the lower ones and its rooms before any guard, so that whoever defines
-   FL_IMPLEMENTATION after a first include still gets all of it. A room includes what it uses inside its
-   guard: it is read once, not once for each file that uses it.
+   Not part of it, each included by a program that wants it, with the core below it; fl_all.h has them all:
+
+     fl_text.h      tokenizers, dictionaries, language models
+     fl_speech.h    sound, its features, speech recognisers
+     fl_vision.h    images, their data sets, transforms, networks, detection
+     fl_dist.h      several ranks: collectives, failures, data-parallel training
+     fl_backend.h   op tables, call records, slots, hooks: for those who replace or extend the inside
+
+   A header of this list includes the lower ones and its files before any guard, so that a program that defines
+   FL_IMPLEMENTATION after a first include still gets all of it. Such a file includes what it uses inside its
+   guard, so that it is read once.
 
    FL_TRACE_CALLS, in files of yours: errors, traces, the first NaN and what is alive tell file and line of
    the call, by a macro for each function in build/calls.h, which `make calls` writes from the prototypes. */
@@ -43,11 +47,6 @@
 #include "fl_autograd.h"
 #include "fl_nn.h"
 #include "fl_optim.h"
-#include "fl_text.h"
-#include "fl_speech.h"
-#include "fl_vision.h"
-#include "fl_dist.h"
-#include "fl/dist/train.h"
 #ifdef FL_TRACE_CALLS
 #include "build/calls.h" /* is it absent? `make calls` in fl's folder writes it */
 #endif

@@ -26,7 +26,7 @@
    Contents: search for the marker.
      >>variables >>recording >>backward >>modes
      >>implementation
-   Its rooms, which come with it: fl/autograd/forward.h has the forward mode, fl/autograd/gradcheck.h
+   Its rooms, which come with it: fl/autograd/forward.h has the forward mode, fl/tools/gradcheck.h
    gradients against finite differences, and Jacobians, fl/autograd/tape.h the tape as a graph to look at.
 
    Concepts
@@ -99,10 +99,10 @@ FL_API fv_list fv_list_of(int n, fl_var *const *v);
 /* False, with an error that is not raised, if the list is empty or has a NULL; `what` names one of it. */
 FL_API bool fv_check_list(const char *who, const char *what, fv_list list);
 #define FV_MAX 8 /* inputs, and saved values, of a record at most */
-#define FV_LIST(...) ((fv_list){FL_COUNT(fl_var *, __VA_ARGS__), FL_ARRAY(fl_var *, __VA_ARGS__)})
+#define FV_LIST(...) FL_LITERAL(fv_list, FL_COUNT(fl_var *, __VA_ARGS__), FL_ARRAY(fl_var *, __VA_ARGS__))
 #define FV_IN(...) FV_LIST(__VA_ARGS__)
 #define FV_SAVE(...) FV_LIST(__VA_ARGS__)
-#define FV_NONE ((fv_list){0, NULL})
+#define FV_NONE FL_LITERAL(fv_list, 0, NULL)
 /* FV_OUT in a save list stands for the output itself, FV_OUT_OF(k) for output k of several. */
 #define FV_OUT FV_OUT_OF(0)
 #define FV_OUT_OF(k) (fv__out(k))
@@ -129,6 +129,10 @@ typedef struct fv_record_opts {
     int n_recompute_only; /* so many of the last of `saved` are read by `recompute` alone */
     const void *args;     /* `bytes` of plain arguments, copied */
     size_t bytes;
+    /* Frees what the arguments own, not `args` itself: called once with their copy when backward has used
+       the record or its graph is dropped, or with `args` if nothing is recorded, after an error too. NULL:
+       they own nothing. */
+    void (*free_args)(void *args);
 } fv_record_opts;
 FL_API fl_var *fv_record_opt(fl_tensor *value, const fv_record_opts *o);
 /* One node of n <= FV_MAX results: y[k] is the variable of value[k]. Its backward runs once, when the
@@ -188,7 +192,7 @@ typedef struct fl_backward_opts {
 /* Adds d root / d leaf to the gradient of every leaf that requires one. Iterative; nodes and saved
    values are freed one by one. False after an error (raised); refuses while one is pending. */
 #define fl_backward(...) FL__BACKWARD(__VA_ARGS__, ._end = 0)
-#define FL__BACKWARD(root, ...) fl_backward_opt(root, (fl_backward_opts){__VA_ARGS__})
+#define FL__BACKWARD(root, ...) fl_backward_opt(root, FL_LITERAL(fl_backward_opts, __VA_ARGS__))
 FL_API bool fl_backward_opt(fl_var *root, fl_backward_opts o);
 /* Gradient of root with respect to one variable (leaf or not), without touching any .grad.
    create_graph as above; the graph is kept. NULL if root does not depend on x (no error). */
@@ -209,7 +213,7 @@ typedef struct fl_grads_opts {
 } fl_grads_opts;
 #define fl_grads(...) FL__GRADS(__VA_ARGS__, ._end = 0)
 #define FL__GRADS(outputs, inputs, grads, ...) \
-    fl_grads_opt(outputs, inputs, grads, (fl_grads_opts){__VA_ARGS__})
+    fl_grads_opt(outputs, inputs, grads, FL_LITERAL(fl_grads_opts, __VA_ARGS__))
 FL_API bool fl_grads_opt(fv_list outputs, fv_list inputs, fl_var **grads, fl_grads_opts o);
 /* What follows the passes of fl_backward on this thread while they run, as a reducer of gradients over
    processes does. A watcher is the caller's, and stays in place until fv_unwatch; several are called in
@@ -253,10 +257,9 @@ FL_API bool fl_grad_enabled(void);
 #if defined(FL_IMPL_ONLY_AUTOGRAD) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_AUTOGRAD_IMPL
 #define FL_AUTOGRAD_IMPL
-#include "fl/ops/autocast.h"
-#include "fl/ops/copy.h"
-#include "fl/ops/elementwise.h"
-#include "fl/ops/reduce.h"
+#include "fl_backend.h"
+#include "fl/autograd/accumulate.h"
+#include "fl/tensor/copy.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -284,6 +287,7 @@ struct fl_node {
     fl_back_fn back;  /* NULL: the sink of a leaf */
     const char *name; /* for messages */
     void *args;
+    void (*free_args)(void *args); /* NULL: they own nothing */
     fl_op op;        /* of the tables' ops */
     uint32_t version; /* of the output when it was made */
     fl_var *grad;    /* sum so far of a running pass */
@@ -617,6 +621,8 @@ static void fv__node_clear(fl_node *n) {
     n->twin = NULL;
     if (n->made) fl_obj_drop(&n->made->obj);
     n->made = NULL;
+    if (n->free_args) n->free_args(n->args);
+    n->free_args = NULL;
     if (n->heap_args) fl_heap_free(n->args);
     n->args = NULL;
     n->heap_args = false;
@@ -675,6 +681,7 @@ static fl_node *fv__node_new(const fv_record_opts *s) {
     n->heap_args = !inside;
     if (n->args) {
         memcpy(n->args, s->args, s->bytes);
+        n->free_args = s->free_args;
         return n;
     }
     fl_obj_drop(&n->obj);
@@ -802,10 +809,16 @@ static const fv_record_opts *fv__of_op(const fv_record_opts *s, fv_record_opts *
     return room;
 }
 
-/* The node of one result, or of several (0: one), with a reference; NULL after fl_fail. */
+/* For a record that is not made. */
+static void fv__free_args(const fv_record_opts *s) {
+    if (s && s->free_args) s->free_args((void *)(uintptr_t)s->args);
+}
+
+/* The node of one result, or of several (0: one), with a reference; NULL after fl_fail. It owns the
+   arguments, which an error frees. */
 static fl_node *fv__record(const fv_record_opts *s, fl_tensor *const *value, int several) {
     fl_node *n = fv__node_new(s);
-    if (!n) return NULL;
+    if (!n) return fv__free_args(s), NULL;
     n->made = fl_note_here();
     if (several) {
         const size_t bytes = (size_t)several * sizeof *n->results;
@@ -823,12 +836,24 @@ static fl_node *fv__record(const fv_record_opts *s, fl_tensor *const *value, int
 
 FL_API fl_var *fv_record_opt(fl_tensor *value, const fv_record_opts *s) {
     fv_record_opts of_op;
-    if (!value || (s->op && !s->back && !(s = fv__of_op(s, &of_op)))) return NULL;
+    const fv_record_opts *given = s;
+    if (!value || (s->op && !s->back && !(s = fv__of_op(s, &of_op)))) return fv__free_args(given), NULL;
     fl_var *y = fv_const(value);
-    if (!y || !fv__tracks(value, s->in)) return y;
+    if (!y || !fv__tracks(value, s->in)) return fv__free_args(s), y;
     if (!(y->node = fv__record(s, &value, 0))) return fl_raise();
     y->requires_grad = true;
     return y;
+}
+
+static void fv__added_back(fl_node *n, fl_var *dy) {
+    for (int i = 0; i < 2; i++)
+        if (fv_needs(n, i)) fv_add_grad(n, i, dy);
+}
+
+/* a + b, of one shape and dtype, as a record of its own: fv_add is above the tape. */
+static fl_var *fv__added(fl_var *a, fl_var *b) {
+    return fv_record_args("add", fl_binary_op(FL_OP_add, a->value, b->value), fv__added_back, FV_IN(a, b), FV_NONE,
+                          NULL, 0);
 }
 
 /* ---- several results ---- */
@@ -837,7 +862,7 @@ FL_API fl_var *fv_record_opt(fl_tensor *value, const fv_record_opts *s) {
 static void fv__port_back(fl_node *port, fl_var *dy) {
     fl_node *n = fv__edges(port)[0];
     fl_var **to = &n->results[*(const int *)port->args], *old = *to;
-    fl_var *g = old ? fv_add(old, dy) : dy;
+    fl_var *g = old ? fv__added(old, dy) : dy;
     if (!g) return;
     *to = fv_keep(g);
     fv_drop(old);
@@ -858,7 +883,11 @@ static bool fv__connect_result(fl_var *y, fl_node *n, int k) {
 }
 
 FL_API bool fv_record_several(int count, fl_tensor *const *value, fl_var **y, const fv_record_opts *s) {
+    if (!fl_given(value, "fv_record_several", "the values") ||
+        !fl_given(y, "fv_record_several", "the results") ||
+        !fl_given(s, "fv_record_several", "the options")) return false;
     fv_record_opts of_op;
+    const fv_record_opts *given = s;
     fl_var *made[FV_MAX] = {0};
     bool tracks = false;
     fl_quiet(1); /* a handler that jumps must not lose the node */
@@ -870,6 +899,7 @@ FL_API bool fv_record_several(int count, fl_tensor *const *value, fl_var **y, co
         tracks |= ok && fv__tracks(value[k], s->in);
     }
     fl_node *n = ok && tracks ? fv__record(s, value, count) : NULL;
+    if (!ok || !tracks) fv__free_args(given);
     if (ok && tracks) {
         ok = n != NULL;
         for (int k = 0; ok && k < count; k++)
@@ -883,6 +913,7 @@ FL_API bool fv_record_several(int count, fl_tensor *const *value, fl_var **y, co
 }
 
 FL_API fl_var *fv_grad_of(fl_node *n, int k) {
+    if (!fl_given(n, "fv_grad_of", "the node")) return NULL;
     return k >= 0 && k < n->n_results ? n->results[k] : NULL;
 }
 
@@ -934,6 +965,7 @@ static fl_var *fv__result_of(fl_node *n, fl_tensor *t, int k) {
 }
 
 FL_API fl_var *fv_saved(fl_node *n, int i) {
+    if (!fl_given(n, "fv_saved", "the node")) return NULL;
     fv__text text;
     char what[40];
     if (i < 0 || i >= n->n_saved) {
@@ -961,44 +993,48 @@ FL_API fl_var *fv_saved(fl_node *n, int i) {
 }
 
 FL_API const void *fv_args(const fl_node *n) {
-    return n->args;
+    return fl_given(n, "fv_args", "the node") ? n->args : NULL;
 }
 
 FL_API int fv_in_count(const fl_node *n) {
-    return n->n_in;
+    return fl_given(n, "fv_in_count", "the node") ? n->n_in : 0;
 }
 
 FL_API int fv_saved_count(const fl_node *n) {
-    return n->n_saved;
+    return fl_given(n, "fv_saved_count", "the node") ? n->n_saved : 0;
 }
 
 FL_API fl_op fv_op(const fl_node *n) {
-    return n->op;
+    return fl_given(n, "fv_op", "the node") ? n->op : (fl_op)0;
 }
 
 FL_API const char *fv_node_name(const fl_node *n) {
-    return n->name;
+    return fl_given(n, "fv_node_name", "the node") ? n->name : NULL;
 }
 
 FL_API fl_node *fv_in_node(const fl_node *n, int i) {
+    if (!fl_given(n, "fv_in_node", "the node")) return NULL;
     return i >= 0 && i < n->n_in ? fv__edges(n)[i] : NULL;
 }
 
 FL_API fl_var *fv_leaf_of(const fl_node *n) {
-    return n->leaf;
+    return fl_given(n, "fv_leaf_of", "the node") ? n->leaf : NULL;
 }
 
 FL_API const char *fv_made_by(const fl_node *n) {
+    if (!fl_given(n, "fv_made_by", "the node")) return NULL;
     return n->made ? n->made->text : "";
 }
 
 FL_API bool fv_needs(const fl_node *n, int i) {
+    if (!fl_given(n, "fv_needs", "the node")) return false;
     if (i < 0 || i >= n->n_in) return false;
     const fl_node *to = fv__edges(n)[i];
     return to && to->wanted;
 }
 
 FL_API fl_shape fv_in_shape(const fl_node *n, int i) {
+    if (!fl_given(n, "fv_in_shape", "the node")) return FL_SCALAR_SHAPE;
     fl_shape s = FL_SCALAR_SHAPE;
     if (i < 0 || i >= n->n_in) return s;
     const int64_t *dim = fv__dims(n);
@@ -1082,7 +1118,7 @@ static fl_var *fv__sum_of(fl_var *sum, fl_var *g) {
     fl_tensor *t = sum->value;
     const bool alike = t->family == g->value->family && !g->value->weak && fv__alike(t, g->value);
     if (fl_grad_enabled() || !alike || !fv__is_sole(sum, 1) || !fv__is_dense(t))
-        return fv_add(sum, g);
+        return fv__added(sum, g);
     return fv__add_into(t, g->value) ? sum : NULL;
 }
 
@@ -1478,7 +1514,8 @@ FL_API bool fl_grads_opt(fv_list outputs, fv_list inputs, fl_var **grads, fl_gra
 
 #endif /* FL_AUTOGRAD_IMPL */
 #endif /* implementation */
+#include "fl/autograd/accumulate.h"
 #include "fl/autograd/forward.h"
-#include "fl/autograd/gradcheck.h"
+#include "fl/tools/gradcheck.h"
 #include "fl/autograd/tape.h"
 /* MIT licence: see LICENSE. */

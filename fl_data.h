@@ -45,9 +45,11 @@
      log.h          logs by step: CSV, JSON lines, TensorBoard's event files
      plot.h         curves in the terminal and as SVG
      file.h         the file operations and how to replace them, reading and writing whole files
+     text.h         text that grows, strings that stay
      zip.h          archives, read and written
      pack.h         compressed bytes, read and written
      checksum.h     sums of bytes
+     dlpack.h       memory shared with NumPy, PyTorch and others
 
    Macros, all optional (besides those of fl_mem.h)
      FL_USE_ZLIB   read .gz files through zlib (link -lz)
@@ -58,7 +60,7 @@
      Files    Every file operation goes through the table fl_data_io, so a test can fail any of them
               and a program can bring its own storage. A size read from a file is compared with the
               bytes that are left before anything is allocated: memory is bounded by 16 times the
-              file's size (1,032 times for gzip and npz, deflate's own limit), plus 64 KiB.
+              file's size plus 64 KiB; of gzip and npz by .max_bytes.
      Tensors  Readers and sets make tensors in the host's memory (family "cpu"), in this thread's
               scope, whatever the default family is; fl_data_to moves whole batches to another one.
      Sets     A data set has a size and gives sample i: up to eight tensors. Wrapping a set takes
@@ -75,6 +77,7 @@
 #endif
 #include "fl_tensor.h"
 #include "fl/data/file.h"
+#include "fl/data/text.h"
 #include "fl/data/checksum.h"
 #include "fl/data/json.h"
 #include "fl/data/settings.h"
@@ -82,6 +85,7 @@
 #include "fl/data/idx.h"
 #include "fl/data/named.h"
 #include "fl/data/safetensors.h"
+#include "fl/data/dlpack.h"
 #include "fl/data/shards.h"
 #include "fl/data/zip.h"
 #include "fl/data/npy.h"

@@ -38,12 +38,14 @@
 
    Contents: one room of fl/optim/ each.
      optim.h       what an optimizer is: groups, masters, steps; one of your own
-     sgd.h         SGD, momentum, Nesterov's
-     adam.h        Adam, AdamW, AMSGrad, Adamax, NAdam
-     adaptive.h    Adadelta, Adagrad, RMSProp
+     sgd.h         SGD, momentum, Nesterov's, averaged SGD
+     adam.h        Adam, AdamW, AMSGrad, Adamax, NAdam, RAdam
+     adaptive.h    Adadelta, Adagrad, RMSProp, Rprop
+     adafactor.h   Adafactor
      lion.h        Lion
      layerwise.h   LAMB, NovoGrad
      muon.h        Muon
+     lbfgs.h       L-BFGS, whose step evaluates the loss itself
      clip.h        norms of gradients, clipping by norm and value
      scaler.h      loss scaling for f16
      schedule.h    learning rates over time, as functions and as objects
@@ -58,6 +60,9 @@
                that was recorded follows fl_optim_set_lr.
      Narrow    What is remembered about an f16 or bf16 parameter is f32; .master = true keeps the
                parameter itself in f32 too, and rounds.
+     Your own  A type is a table (fl_optim_type): its rule, or functions. States may have any shape, such as a
+               factor for each axis, and are in checkpoints all the same; fl_optim.user is freed by `destroy`.
+     Closures  fl_optim_step_closure is for optimizers that evaluate the loss themselves: L-BFGS.
      Batches   Gradients add up until fl_optim_zero_grad: for a batch in k parts call fl_backward on
                loss / k of each, then step once.
      Early     fl_optim_step_early has parameters updated within fl_backward, whose gradients then never
@@ -76,9 +81,11 @@ FL__GLUE_BEGIN
 #include "fl/optim/sgd.h"
 #include "fl/optim/adam.h"
 #include "fl/optim/adaptive.h"
+#include "fl/optim/adafactor.h"
 #include "fl/optim/lion.h"
 #include "fl/optim/layerwise.h"
 #include "fl/optim/muon.h"
+#include "fl/optim/lbfgs.h"
 #include "fl/optim/clip.h"
 #include "fl/optim/scaler.h"
 #include "fl/optim/schedule.h"

@@ -2,7 +2,11 @@
 
    >>example
     #define FL_IMPLEMENTATION
-    #include "fl_speech.h"
+    #if defined(FL_CALLS_H) && !defined(FL_SPEECH_DECLARED)
+#error "fl: with FL_TRACE_CALLS include fl_speech.h before fl.h, or fl_all.h: functions are macros now"
+#endif
+#define FL_SPEECH_DECLARED
+#include "fl_speech.h"
     int main(void) {
         fl_scope s = fl_scope_begin();
         fl_tensor *x = fl_uniform(FL_SHAPE(16000), -1, 1, FL_F32, NULL); // or fl_speech_load_audio("a.wav")

@@ -5,7 +5,11 @@
 
    >>example
     #define FL_IMPLEMENTATION
-    #include "fl_vision.h"
+    #if defined(FL_CALLS_H) && !defined(FL_VISION_DECLARED)
+#error "fl: with FL_TRACE_CALLS include fl_vision.h before fl.h, or fl_all.h: functions are macros now"
+#endif
+#define FL_VISION_DECLARED
+#include "fl_vision.h"
     int main(void) {
         fl_scope s = fl_scope_begin();
         fl_tensor *image = fl_cast(fl_randint(FL_SHAPE(3, 24, 32), 0, 256, NULL), FL_U8);
@@ -28,6 +32,8 @@
      models.h      networks with torchvision's names, and weights under the names of others
      detect.h      boxes, assignment, and the losses of a set of detections
      draw.h        boxes, masks and labels drawn into images
+     regions.h     features of boxes: RoIAlign
+     deform.h      deformable convolution
 
    Macros, all optional (besides those of fl_data.h)
      FL_USE_JPEG   read JPEG through libjpeg-turbo (link -ljpeg)
@@ -45,6 +51,8 @@
 #include "fl/vision/shards.h"
 #include "fl/vision/transforms.h"
 #include "fl/vision/coco.h"
+#include "fl/vision/regions.h"
+#include "fl/vision/deform.h"
 FL__GLUE_BEGIN
 #include "fl/vision/models.h"
 #include "fl/vision/detect.h"

@@ -6,6 +6,7 @@
    thread, by its processor time, for a busy machine. A setting's name: only that.
    GFLOP/s of the products alone, half of them where causal: 4 n m d forward, 10 n m d for the
    gradient. The peak is sampled between them. */
+#include "../fl_backend.h"
 #include "peaks.h"
 
 #include <math.h>

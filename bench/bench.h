@@ -3,7 +3,7 @@
 #ifndef BENCH_H
 #define BENCH_H
 
-#include "fl.h"
+#include "fl_all.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,3 +39,4 @@ static inline void bench_line(const char *figure, double value, const char *unit
 }
 
 #endif
+/* MIT licence: see LICENSE. */

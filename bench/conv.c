@@ -10,6 +10,7 @@
      make bench-conv ARGS="vgg all 1 cpu"    one thread by its processor time: for a busy machine
      make bench-conv ARGS="vgg last 2 wall direct"    or im2col, winograd: that way only
      make bench-conv ARGS="vgg last 1 cpu bf16"       operands may be rounded; in turns with f32 */
+#include "../fl_backend.h"
 #include "peaks.h"
 #include "kernels/cpu/force.h"
 #include "kernels/cpu/levels.h"

@@ -88,3 +88,4 @@ int main(int argc, char **argv) {
     bench_peer_end(&peer);
     return 0;
 }
+/* MIT licence: see LICENSE. */

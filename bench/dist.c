@@ -396,3 +396,4 @@ int main(int argc, char **argv) {
     snprintf(command, sizeof command, "rm -r %s", folder);
     return system(command) || status;
 }
+/* MIT licence: see LICENSE. */

@@ -150,3 +150,4 @@ int main(int argc, char **argv) {
         }
     return 0;
 }
+/* MIT licence: see LICENSE. */

@@ -3,15 +3,20 @@
    stories260K   its file through fl_text_reader, beside a plain C loop over it (peers/llama_loop.c, compiled
                  with -O3 -march=native -ffast-math) in turn; the scores are compared too
    loader        batches for training, from a token file
-   llama110m     random weights, 12 layers of 768, as f32, f16, q8: bytes of weights per second, beside what
-                 the same threads read of plain memory; a prompt of 512 tokens
+   llama110m     random weights, 12 layers of 768, as f32, f16, q8, q4_k, q6_k: bytes of weights per second,
+                 beside what the same threads read of plain memory; a prompt of 512 tokens
+   blocks        f32 that fl_cast makes of blocks of each type, and blocks of f32: GB/s of f32
+   loads         the same shapes from safetensors and from GGUF (f16) files that are in the page cache: milliseconds
+                 beside safetensors, gguf and, where it is installed, transformers
    PEER_PYTHON   names a Python with torch and transformers: eager, with cache, the same shapes */
 #include "bench.h"
 #include "peaks.h"
+#include "peer.h"
 #include "peers/llama_loop.h"
 
 #include <math.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 enum { ROUNDS = 7, TOKENS = 256 };
@@ -96,14 +101,42 @@ static bool convert(fl_nn_module *m, const char *prefix, void *user) {
     return true;
 }
 
+static fl_nn_module *llama_new(void) {
+    return fl_text_lm(32000, .layers = 12, .dim = 768, .heads = 12, .hidden = 2048, .context = 1024,
+                      .place = FL_LM_ROTARY, .rms = true, .gated = true, .no_bias = true);
+}
+
+#define MADE "build/bench-models"
+static const char *loaded; /* what load_made loads */
+static void load_made(void) {
+    fl_nn_module *m = fl_text_load(loaded);
+    if (!m) fprintf(stderr, "%s\n", fl_error());
+    fl_nn_free(m);
+}
+
+static void loads(void) {
+    fl_nn_module *m = llama_new();
+    mkdir("build", 0777), mkdir(MADE, 0777);
+    const bool made = m && fl_text_save(m, MADE);
+    fl_nn_free(m);
+    if (!made) return;
+    bench_peer peer = bench_peer_begin("models_load.py", MADE, NULL); /* makes the GGUF file */
+    loaded = MADE;
+    bench_beside(&peer, ROUNDS, "load_llama110m", load_made,
+                 (const char *[]){"safetensors:transformers", "safetensors:safetensors", NULL}, 0, "ms");
+    loaded = MADE "/model.gguf";
+    if (peer.to)
+        bench_beside(&peer, ROUNDS, "load_llama110m_gguf", load_made, (const char *[]){"gguf:gguf", NULL}, 0, "ms");
+    bench_peer_end(&peer);
+}
+
 static void llama(fl_dtype dtype, const char *name) {
-    fl_nn_module *m =
-        fl_text_lm(32000, .layers = 12, .dim = 768, .heads = 12, .hidden = 2048, .context = 1024,
-                   .place = FL_LM_ROTARY, .rms = true, .gated = true, .no_bias = true);
+    fl_nn_module *m = llama_new();
     if (dtype != FL_F32) fl_nn_each(m, convert, &dtype);
     fl_nn_train(m, false);
     fl_text_reader *r = fl_text_reader_new(m, 1);
-    const double per = dtype == FL_F32 ? 4 : dtype == FL_F16 ? 2 : 34.0 / 32;
+    const fl_dtype_info *blocks = fl_dtype_registered(dtype);
+    const double per = (double)fl_dtype_size(dtype) / (blocks ? blocks->block : 1);
     const int64_t bytes = (int64_t)((12 * (4 * 768 * 768 + 3 * 768 * 2048) + 32000 * 768) * per);
     double token = INFINITY, prompt = INFINITY, read = 0;
     static int64_t of[512], id[512];
@@ -124,6 +157,35 @@ static void llama(fl_dtype dtype, const char *name) {
     bench_line(figure, 512 / prompt, "tokens/s", "512 at once");
     fl_text_reader_free(r);
     fl_nn_free(m);
+}
+
+/* Casts of 4096 x 4096 numbers, the best of some rounds. */
+static void blocks(void) {
+    const fl_dtype dtypes[] = {fl_q8(),   fl_q4(),   fl_q4_1(),   fl_q5_0(),   fl_q5_1(), fl_q2_k(), fl_q3_k(),
+                               fl_q4_k(), fl_q5_k(), fl_q6_k(),   fl_q8_k(),   fl_iq4_nl(), fl_iq4_xs(),
+                               fl_mxfp4()};
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_normal(FL_SHAPE(4096, 4096), 0, 1, FL_F32, NULL);
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
+        const fl_dtype_info *info = fl_dtype_registered(dtypes[i]);
+        fl_tensor *q = fl_full(FL_SHAPE(4096, 4096 / info->block * (int64_t)info->size), 17, FL_U8);
+        q = fl_from_host(fl_map(q, FL_READ), FL_SHAPE(4096, 4096 / info->block), dtypes[i]);
+        double read = INFINITY, write = INFINITY;
+        for (int round = 0; round < ROUNDS; round++) {
+            fl_scope one = fl_scope_begin();
+            double start = now();
+            if (info->pack && round < 2 && fl_cast(x, dtypes[i])) write = fmin(write, now() - start);
+            start = now();
+            if (fl_cast(q, FL_F32)) read = fmin(read, now() - start);
+            fl_scope_end(&one);
+        }
+        char figure[40];
+        snprintf(figure, sizeof figure, "unpack_%s", info->name);
+        bench_line(figure, 4096 * 4096 * 4 / read / 1e9, "GB/s", "of f32");
+        snprintf(figure, sizeof figure, "pack_%s", info->name);
+        if (info->pack) bench_line(figure, 4096 * 4096 * 4 / write / 1e9, "GB/s", "of f32");
+    }
+    fl_scope_end(&s);
 }
 
 /* Batches of 12 random blocks of 64, as the preset nano trains on, of a mapped file of a million tokens. */
@@ -153,7 +215,7 @@ static void loader(void) {
 
 int main(int argc, char **argv) {
     const char *folder = argc > 1 ? argv[1] : "../shared/data", *python = getenv("PEER_PYTHON");
-    const char *only = getenv("BENCH_PART"); /* one of stories, loader, f32, f16, q8, torch */
+    const char *only = getenv("BENCH_PART"); /* what ASKED names below */
     const bool all = !only || !*only, small = argc > 2; /* small: stories260K alone */
 #define ASKED(part) (all || !strcmp(only, part))
     char path[4096];
@@ -165,9 +227,13 @@ int main(int argc, char **argv) {
         fl_nn_free(m);
     }
     if (ASKED("loader")) loader();
+    if (!small && ASKED("loads")) loads();
     if (!small && ASKED("f32")) llama(FL_F32, "f32");
     if (!small && ASKED("f16")) llama(FL_F16, "f16");
     if (!small && ASKED("q8")) llama(fl_q8(), "q8");
+    if (!small && ASKED("q4_k")) llama(fl_q4_k(), "q4_k");
+    if (!small && ASKED("q6_k")) llama(fl_q6_k(), "q6_k");
+    if (!small && ASKED("blocks")) blocks();
     if (!python || !*python || !ASKED("torch")) return 0;
     snprintf(path, sizeof path, "%s bench/peers/torch_generate.py %s%s", python, folder,
              small ? " small" : "");

@@ -3,6 +3,7 @@
    gpu probe   device, vendors' versions; copy in GB/s; products in TFLOP/s; seconds of a small op
    gpu ops     bytes that an op must move / seconds, in GB/s and in per cent of the copy
    gpu json    the device as cuDNN describes it, for plans without one */
+#include "../fl_backend.h"
 #include "bench.h"
 
 #include <dlfcn.h>

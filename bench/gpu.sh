@@ -211,3 +211,4 @@ done
 echo "$(awk -F '\t' '{ n[$3]++ } END { printf "%d ok, %d failed, %d skipped, %d cut", n["ok"], n["failed"], n["skipped"], n["cut"] }' "$lines") in $RESULTS"
 [ $failed -eq 0 ] || exit 1
 [ $left -eq 0 ] || { echo "more to do: run it again"; exit 3; }
+# MIT licence: see LICENSE.

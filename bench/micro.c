@@ -73,3 +73,4 @@ int main(int argc, char **argv) {
     bench_line("peak_memory", (double)fl_mem_stats_of(NULL).peak_in_use / 1e6, "MB", "");
     return 0;
 }
+/* MIT licence: see LICENSE. */

@@ -54,3 +54,4 @@ int main(int argc, char **argv) {
     fl_scope_end(&s);
     return 0;
 }
+/* MIT licence: see LICENSE. */

@@ -26,6 +26,7 @@
    times: the gradients of inputs and of weights cost as much each. Memory is the most that the
    allocator had handed out above parameters, optimizer state and batch: activations, gradients,
    workspace. */
+#include "../fl_backend.h"
 #include "models/model.h"
 #include "peaks.h"
 
@@ -454,3 +455,4 @@ int main(int argc, char **argv) {
                     "| --columns\n");
     return 2;
 }
+/* MIT licence: see LICENSE. */

@@ -9,6 +9,7 @@
    ARGS=nets: these only; bench/peers/torch_ops.py prints the same rows.
    ARGS=formulas: every line of the op tables and its gradients, ns an element of f32 in one thread, at
    16 Ki elements (in the caches) and 1 Mi; the least of many calls. ARGS="formulas mish": that one. */
+#include "../fl_backend.h"
 #include "bench.h"
 #include <math.h>
 #include <string.h>

@@ -108,3 +108,4 @@ int main(void) {
     bench_mlp();
     return 0;
 }
+/* MIT licence: see LICENSE. */

@@ -32,3 +32,4 @@ int main(int argc, char **argv) {
     if (all > 1) threads_line("fork_join", all, peak_fork_join(all) * 1e6, "us", "pool warm");
     return 0;
 }
+/* MIT licence: see LICENSE. */

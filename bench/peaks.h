@@ -298,3 +298,4 @@ static inline double peak_fork_join(int threads) {
 }
 
 #endif
+/* MIT licence: see LICENSE. */

@@ -55,3 +55,4 @@ static const peak_loops PEAK_NAME(peak_loops_of) = {
 #undef PEAK_TARGET
 #undef PEAK_BYTES
 #undef PEAK_STREAM
+/* MIT licence: see LICENSE. */

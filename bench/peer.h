@@ -88,3 +88,4 @@ static inline double bench_beside(const bench_peer *peer, int rounds, const char
 }
 
 #endif
+/* MIT licence: see LICENSE. */

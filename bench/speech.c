@@ -510,3 +510,4 @@ int main(int argc, char **argv) {
     fl_scope_end(&s);
     return !ok;
 }
+/* MIT licence: see LICENSE. */

@@ -4,6 +4,7 @@
    al. 2017) keeps the frequent words in a small head, and reaches the others through clusters of fewer dims.
    Here both kinds learn one language: half of the words are drawn by Zipf's law (word k as often as
    1 / (k + 1)), the others are half of their predecessor. So the best possible loss is known. */
+#include "arguments.h"
 #include "fl.h"
 #include <math.h>
 #include <stdio.h>
@@ -89,7 +90,8 @@ static double test(const model *m, fl_data_set *set) {
     return mean.mean;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (!arguments_read(argc, argv, (argument[]){{NULL, .low = 0}})) return 2;
     static fl_data_curve curve[2] = {{.name = "adaptive"}, {.name = "full"}};
     fl_seed(1);
     double best, found[2];

@@ -5,6 +5,7 @@
    notebook, and a look at what was learned.
 
    ./classification [--log FILE]     FILE.csv, FILE.jsonl, or TensorBoard's *tfevents* */
+#include "arguments.h"
 #include "fl.h"
 #include <stdio.h>
 #include <string.h>
@@ -60,11 +61,12 @@ static void print_map(fl_nn_module *net) {
 }
 
 int main(int argc, char **argv) {
-    fl_data_log *log = argc == 3 && !strcmp(argv[1], "--log") ? fl_data_log_open(argv[2]) : NULL;
-    if (argc > 1 && !log) {
-        fprintf(stderr, "classification [--log FILE]: %s\n", fl_error() ? fl_error() : "what else?");
-        return 2;
-    }
+    const char *path = NULL;
+    const argument list[] = {{"log", .text = &path, .about = ".csv, .jsonl or TensorBoard's *tfevents*"},
+                             {NULL, .low = 0}};
+    if (!arguments_read(argc, argv, list)) return 2;
+    fl_data_log *log = path ? fl_data_log_open(path) : NULL;
+    if (path && !log) return fprintf(stderr, "classification: %s\n", fl_error()), 2;
     fl_seed(1);
     fl_scope all = fl_scope_begin();
     fl_tensor *t[2];

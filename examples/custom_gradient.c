@@ -4,6 +4,7 @@
    becomes of its gradient. Two reasons to want that: the derivative that follows from the formula is right
    but useless as numbers (log(1 + exp(x)) for large x), or there is none, and another shall stand in its
    place (rounding). Both are tried with fl_gradcheck, which accepts the first and names the second. */
+#include "arguments.h"
 #include "fl.h"
 #include <math.h>
 #include <stdio.h>
@@ -86,7 +87,8 @@ static int weights_found(bool through) {
     return right;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (!arguments_read(argc, argv, (argument[]){{NULL, .low = 0}})) return 2;
     fl_seed(1);
     fl_scope all = fl_scope_begin();
     fl_var *x = fv_param(fl_uniform(FL_SHAPE(3, 4), -3, 3, FL_F64, NULL));

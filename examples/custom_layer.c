@@ -5,6 +5,7 @@
    in the net it stands. Here a layer of radial units, y_k = exp(-|x - c_k|^2 / (2 w_k^2)), each with a middle
    c and a width w that are trained, and a buffer with the mean answer of each unit so far. It tells points
    on a ring from those within, is saved, and gives the same in another net that reads it. */
+#include "arguments.h"
 #include "fl.h"
 #include <stdio.h>
 
@@ -50,6 +51,7 @@ static fl_nn_module *radial_layer(int64_t in, int64_t units) {
         return fl_bad("radial_layer: in %lld, units %lld", (long long)in, (long long)units);
     fl_quiet(+1); /* errors are raised at the end, when nothing is left half made */
     fl_scope s = fl_scope_begin();
+    fl_lasting(true);
     fl_nn_module *m = fl_nn_new(&radial_type, &r, sizeof r);
     const bool ok =
         m && fl_nn_add_param(m, "middle", fv_param(fl_normal(FL_SHAPE(units, in), 0, 1, FL_F32, NULL))) &&
@@ -71,7 +73,8 @@ static void draw(fl_tensor **x, fl_tensor **y) {
     *y = fl_cast(ring, FL_F32);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (!arguments_read(argc, argv, (argument[]){{NULL, .low = 0}})) return 2;
     fl_seed(1);
     fl_scope all = fl_scope_begin();
     fl_tensor *x, *y;

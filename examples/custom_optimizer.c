@@ -5,6 +5,7 @@
    is allocated, checkpoints, groups and schedules. Here AdaBelief, whose step is long where the gradient is
    as expected and short where it surprises: Adam with (g - m)^2 in the place of g^2. It is compared with the
    same written as a loop, then with Adam. (Zhuang et al., 2020: AdaBelief Optimizer.) */
+#include "arguments.h"
 #include "fl.h"
 #include <math.h>
 #include <stdio.h>
@@ -88,7 +89,8 @@ static fl_optim *optim_adam(fv_list params, double lr) {
     return fl_optim_adam(params, .lr = lr);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (!arguments_read(argc, argv, (argument[]){{NULL, .low = 0}})) return 2;
     fl_scope all = fl_scope_begin();
     const double apart = apart_from_loop();
     fl_scope_end(&all);

@@ -6,6 +6,7 @@
 #ifndef DIGITS_H
 #define DIGITS_H
 
+#include "fl_backend.h"
 #include "fl.h"
 
 #include <math.h>
@@ -231,3 +232,4 @@ static inline fl_nn_module *digits_net(void) {
 }
 
 #endif
+/* MIT licence: see LICENSE. */

@@ -5,6 +5,7 @@
    then the other; fv_detach is where the discriminator's loss ends. Generators like to settle on a few of
    the heaps: the last lines count how many were found, and how many points lie in one.
    (Goodfellow et al., 2014: Generative Adversarial Nets.) */
+#include "arguments.h"
 #include "fl.h"
 #include <stdio.h>
 
@@ -81,7 +82,8 @@ static void print_points(fl_tensor *points) {
     }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (!arguments_read(argc, argv, (argument[]){{NULL, .low = 0}})) return 2;
     fl_seed(1);
     fl_scope all = fl_scope_begin();
     fl_nn_module *generator = net(NOISE, 2), *discriminator = net(2, 1);

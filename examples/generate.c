@@ -2,11 +2,12 @@
 
    ./generate --weights stories260K --prompt "Once upon a time"     llama2.c's file and its tokenizer
    ./generate --weights folder --tokens tokenizer.json              a folder of Hugging Face, GPT-2 to Qwen2
-   ./generate --weights model.gguf --tokens tokenizer.json          GGUF; weights stay as they are stored
+   ./generate --weights model.gguf      GGUF and its tokenizer, if no other is named; weights stay as stored
 
    --temperature 0 takes the best token each time; --top-k, --top-p, --min-p, --repetition; --beams N the
    best of N texts that are followed at once; --ids "1 403 407": tokens in place of text. */
 #include "arguments.h"
+#include "fl_text.h"
 #include "fl.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -87,11 +88,13 @@ static bool encode(const options *o, fl_text_tokenizer *t, fl_text_sequence *s) 
                   fl_fail("generate: there are no tokens to begin with: --ids, or --prompt with --tokens"));
 }
 
-/* The tokenizer that was named or is in the folder: tokenizer.json, or llama2.c's of this vocabulary. */
+/* The tokenizer that was named or is in the .gguf file or the folder: tokenizer.json, or llama2.c's of this
+   vocabulary. */
 static bool find_tokenizer(options *o, int64_t vocabulary, fl_text_tokenizer **t) {
     char path[4096];
     if (o->ids && !o->tokens) return true;
     snprintf(path, sizeof path, "%s/tokenizer.json", o->weights);
+    if (!o->tokens && fl_data_ends(o->weights, ".gguf")) o->tokens = o->weights;
     FILE *f = o->tokens ? NULL : fopen(path, "rb");
     if (f) fclose(f);
     if (o->tokens || f) return (*t = fl_text_tokenizer_open(o->tokens ? o->tokens : path)) != NULL;

@@ -5,6 +5,7 @@
    forward over reverse takes the derivative of g in the direction v. Both are shown and compared. Power
    iteration with H v then finds H's largest eigenvalue, the sharpness of the loss: plain gradient
    descent is stable with steps below 2 / sharpness only. */
+#include "arguments.h"
 #include "fl.h"
 #include <math.h>
 #include <stdio.h>
@@ -48,7 +49,8 @@ static double largest_difference(fl_var *const *a, fl_var *const *b) {
     return most;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (!arguments_read(argc, argv, (argument[]){{NULL, .low = 0}})) return 2;
     fl_seed(1);
     fl_nn_module *net = fl_nn_sequential(fl_nn_linear(2, 16, .dtype = FL_F64), fl_nn_tanh(),
                                          fl_nn_linear(16, 16, .dtype = FL_F64), fl_nn_tanh(),

@@ -1,7 +1,7 @@
 /* html.h - what pages of the programs begin with, and pictures within the page: one file without scripts */
 #ifndef HTML_H
 #define HTML_H
-#include "fl.h"
+#include "fl_vision.h"
 
 static inline bool html_begin(fl_data_text *t, const char *title, const char *style) {
     return fl_data_text_print(t,

@@ -2,13 +2,15 @@
 
    The smallest complete training: y = x w + b with noise, a data set in shuffled batches, a linear layer,
    SGD. The last line says how far from the truth it came to rest. */
+#include "arguments.h"
 #include "fl.h"
 #include <math.h>
 #include <stdio.h>
 
 enum { SAMPLES = 1000, FEATURES = 3, BATCH = 50, STEPS = 400 };
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (!arguments_read(argc, argv, (argument[]){{NULL, .low = 0}})) return 2;
     fl_seed(1);
     fl_scope all = fl_scope_begin();
     fl_tensor *w = fl_from_host((float[]){2, -3.4f, 0.7f}, FL_SHAPE(FEATURES, 1), FL_F32);

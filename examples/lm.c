@@ -12,6 +12,7 @@
 
    The last line is "Validation loss: x.xxxx nats per character". */
 #include "arguments.h"
+#include "fl_text.h"
 #include "fl.h"
 #include <ctype.h>
 #include <inttypes.h>

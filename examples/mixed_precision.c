@@ -12,6 +12,7 @@
 
    Same weights at the start, same batches. Seconds are fewer only where the processor multiplies halves
    (bf16: AVX-512 BF16). Bytes are the most that was in use above the data: of this net mostly activations. */
+#include "arguments.h"
 #include "digits.h"
 #include <stdlib.h>
 
@@ -115,26 +116,20 @@ static bool train(const mixture *m, fl_data_set *set, int64_t steps, result *r) 
     return ok;
 }
 
-static bool number(int argc, char **argv, int i, int64_t *out) {
-    char *end = NULL;
-    *out = i + 1 < argc ? strtoll(argv[i + 1], &end, 10) : 0;
-    return end && !*end && *out > 0;
-}
-
 int main(int argc, char **argv) {
     const char *data = NULL;
     int64_t steps = 100, batch = 64;
-    for (int i = 1; i < argc; i += 2) {
-        bool ok = true;
-        if (!strcmp(argv[i], "--test")) steps = 20, batch = 16, i--;
-        else if (!strcmp(argv[i], "--data") && i + 1 < argc) data = argv[i + 1];
-        else if (!strcmp(argv[i], "--steps")) ok = number(argc, argv, i, &steps);
-        else if (!strcmp(argv[i], "--batch")) ok = number(argc, argv, i, &batch);
-        else ok = false;
-        if (!ok) return puts("mixed_precision [--data DIR] [--steps N] [--batch N] [--test]"), 2;
-    }
+    bool testing = false;
+    const argument list[] = {
+        {"data", .text = &data, .about = "MNIST's idx files; without: digits drawn here"},
+        {"steps", .whole = &steps, .low = 1, .high = 1e9},
+        {"batch", .whole = &batch, .low = 1, .high = 1e6},
+        {"test", .on = &testing, .about = "20 steps of 16"},
+        {NULL, .low = 0}};
+    if (!arguments_read(argc, argv, list)) return 2;
+    if (testing) steps = 20, batch = 16;
     fl_scope s = fl_scope_begin();
-    digits all;
+    digits all = {0};
     bool ok = data ? digits_load(data, "train", &all) : digits_draw(60 * batch, 1, &all);
     fl_data_set *set = ok ? digits_batches(all, 0, all.image->shape[0], batch, 3) : NULL;
     result r[MIXTURES];

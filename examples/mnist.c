@@ -9,6 +9,7 @@
    launch 2 ./mnist              on two ranks, each with its part of every batch; rank 0 prints and saves
 
    The last line is "Test accuracy: 99.xx %", but of --steps. */
+#include "fl_dist.h"
 #include "arguments.h"
 #include "digits.h"
 
@@ -277,3 +278,4 @@ int main(int argc, char **argv) {
     fl_scope_end(&s);
     return ok ? 0 : 1;
 }
+/* MIT licence: see LICENSE. */

@@ -8,6 +8,7 @@
 
    Without arguments: learns from sentences of its own, and must find the next ones less surprising than a
    model of single words does. */
+#include "../fl_text.h"
 #include "../fl.h"
 #include "arguments.h"
 #include <math.h>
@@ -20,8 +21,10 @@ typedef struct options {
     int64_t order, prune;
 } options;
 
+static const char how[] = "train|score [--text FILE] [--save FILE] [--load FILE] [--order N] [--prune N]";
+
 static int usage(void) {
-    fputs("ngram train|score [--text FILE] [--save FILE] [--load FILE] [--order N] [--prune N]\n", stderr);
+    fprintf(stderr, "ngram %s\n", how);
     return 2;
 }
 
@@ -33,6 +36,7 @@ static bool parse(int argc, char **argv, options *o) {
                              {"prune", .whole = &o->prune, .low = 0, .high = 1e9},
                              {NULL, .low = 0}};
     *o = (options){.command = argc > 1 ? argv[1] : "", .order = 3};
+    arguments_help(argc, argv, how, list);
     return argc < 2 || arguments_read(argc - 1, argv + 1, list);
 }
 
@@ -114,3 +118,4 @@ int main(int argc, char **argv) {
     if (!ok) fprintf(stderr, "%s\n", fl_error() ? fl_error() : "ngram: failed");
     return !ok;
 }
+/* MIT licence: see LICENSE. */

@@ -3,6 +3,7 @@
    One neuron separates two classes by a line. Its rule of 1958, "add y x to the weights for every x on the
    wrong side", is gradient descent on the loss max(0, -y (w x + b)): autograd finds it. If there is a line,
    it is found after finitely many mistakes (Novikoff 1962). */
+#include "arguments.h"
 #include "fl.h"
 #include <stdio.h>
 
@@ -28,7 +29,8 @@ static fl_data_set *points(void) {
     return set;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (!arguments_read(argc, argv, (argument[]){{NULL, .low = 0}})) return 2;
     fl_seed(1);
     fl_data_set *set = points();
     fl_nn_module *neuron = fl_nn_linear(2, 1);

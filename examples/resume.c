@@ -9,6 +9,7 @@
    What training changes stands in one struct, and is listed for the file in one function. Everything else,
    the order of the data and their augmentation by threads that work ahead, is a function of (seed, epoch,
    index). */
+#include "arguments.h"
 #include "digits.h"
 #include <stdlib.h>
 
@@ -175,12 +176,12 @@ static bool test(settings o, digits all) {
 int main(int argc, char **argv) {
     settings o = {.file = "resume.safetensors", .epochs = 5, .samples = 10000, .batch = 64, .every = 20};
     bool testing = false, done;
-    for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--test")) testing = true;
-        else if (!strcmp(argv[i], "--data") && i + 1 < argc) o.data = argv[++i];
-        else if (!strcmp(argv[i], "--file") && i + 1 < argc) o.file = argv[++i];
-        else return puts("resume [--data DIR] [--file FILE] [--test]"), 2;
-    }
+    const argument list[] = {
+        {"data", .text = &o.data, .about = "MNIST's idx files; without: digits drawn here"},
+        {"file", .text = &o.file, .about = "the checkpoint"},
+        {"test", .on = &testing, .about = "trains at once and in pieces, and compares"},
+        {NULL, .low = 0}};
+    if (!arguments_read(argc, argv, list)) return 2;
     if (testing) o = (settings){.data = o.data, .epochs = 2, .samples = 160, .batch = 16, .every = 5};
     fl_scope s = fl_scope_begin();
     digits all;

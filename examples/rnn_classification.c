@@ -6,6 +6,7 @@
    states are classified. Batches are padded; the lengths go with them, so that no padding is read.
 
    ./rnn_classification [NAME ...]     trains for a second, then says what it thinks of these names */
+#include "arguments.h"
 #include "fl.h"
 #include <ctype.h>
 #include <stdio.h>
@@ -112,6 +113,7 @@ static void print_guess(fl_nn_module *net, const char *name) {
 }
 
 int main(int argc, char **argv) {
+    arguments_help(argc, argv, "[NAME ...]", NULL);
     fl_seed(1);
     fl_data_set *train = batches(false), *test = batches(true);
     fl_nn_module *net = fl_nn_module_list(fl_nn_embedding(LETTERS, 16),

@@ -7,6 +7,7 @@
 
    ./rnn_lm                                         learns a sonnet that stands below by heart
    ./rnn_lm --data FILE [--steps N] [--log FILE]    a text file, such as tinyshakespeare's input.txt */
+#include "arguments.h"
 #include "fl.h"
 #include <math.h>
 #include <stdio.h>
@@ -28,17 +29,6 @@ typedef struct options {
     const char *data, *log;
     int64_t steps;
 } options;
-
-static bool parse(int argc, char **argv, options *o) {
-    for (int i = 1; i < argc; i += 2) {
-        if (i + 1 == argc) return false;
-        if (!strcmp(argv[i], "--data")) o->data = argv[i + 1];
-        else if (!strcmp(argv[i], "--log")) o->log = argv[i + 1];
-        else if (!strcmp(argv[i], "--steps")) o->steps = atoll(argv[i + 1]);
-        else return false;
-    }
-    return o->steps > 0;
-}
 
 /* The bytes of a file, or the sonnet a few times, as i64 [BATCH, length]. */
 static fl_tensor *read_text(const char *path) {
@@ -132,7 +122,11 @@ static double train(fl_nn_module *net, fl_tensor *text, const options *o, fl_dat
 
 int main(int argc, char **argv) {
     options o = {.steps = 300};
-    if (!parse(argc, argv, &o)) return puts("rnn_lm [--data FILE] [--steps N] [--log FILE]"), 2;
+    const argument list[] = {{"data", .text = &o.data, .about = "a text file; without: a sonnet"},
+                             {"log", .text = &o.log, .about = ".csv, .jsonl or TensorBoard's *tfevents*"},
+                             {"steps", .whole = &o.steps, .low = 1, .high = 1e9},
+                             {NULL, .low = 0}};
+    if (!arguments_read(argc, argv, list)) return 2;
     fl_seed(1);
     fl_scope all = fl_scope_begin();
     fl_tensor *text = read_text(o.data);

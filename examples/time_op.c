@@ -8,6 +8,7 @@
    one: FL_THREADS=1 ./time_op compares the loops alone.
 
    ./time_op [ROUNDS] */
+#include "arguments.h"
 #include "extend/own_op.h"
 #include <math.h>
 #include <stdio.h>
@@ -103,6 +104,7 @@ static bool compare(const char *name, const side *ours, const side *own, int64_t
 }
 
 int main(int argc, char **argv) {
+    arguments_help(argc, argv, "[ROUNDS]", NULL);
     const int rounds = argc > 1 && atoi(argv[1]) > 0 ? atoi(argv[1]) : 5;
     if (!snake_register()) return 1;
     fl_seed(1);

@@ -7,6 +7,7 @@
 
    PATH is what fl_text_tokenizer_open takes: a file, or a folder with one. Without arguments: it learns
    from a line of its own, and shows the pieces. */
+#include "../fl_text.h"
 #include "../fl.h"
 #include "arguments.h"
 #include <stdio.h>
@@ -19,10 +20,11 @@ typedef struct options {
     int64_t size;
 } options;
 
+static const char how[] = "train|encode|decode|count [--text FILE] [--load PATH] [--save FILE] [--model "
+                          "bpe|wordpiece|unigram|char] [--size N]";
+
 static int usage(void) {
-    fputs("tokenize train|encode|decode|count [--text FILE] [--load PATH] [--save FILE] [--model "
-          "bpe|wordpiece|unigram|char] [--size N]\n",
-          stderr);
+    fprintf(stderr, "tokenize %s\n", how);
     return 2;
 }
 
@@ -34,6 +36,7 @@ static bool parse(int argc, char **argv, options *o) {
                              {"size", .whole = &o->size, .low = 1, .high = 1e9},
                              {NULL, .low = 0}};
     *o = (options){.command = argc > 1 ? argv[1] : "", .model = "bpe", .size = 8192};
+    arguments_help(argc, argv, how, list);
     return argc < 2 || arguments_read(argc - 1, argv + 1, list);
 }
 
@@ -148,3 +151,4 @@ int main(int argc, char **argv) {
     if (!ok) fprintf(stderr, "%s\n", fl_error() ? fl_error() : "tokenize: failed");
     return !ok;
 }
+/* MIT licence: see LICENSE. */

@@ -5,6 +5,7 @@
    apart, and its gradient is reversed on the way to the trunk: the head does its best, the trunk does its
    best against it, and what differs between the domains goes from what the first head sees. One loss, one
    backward pass, one optimizer. (Ganin et al., 2016: Domain-Adversarial Training of Neural Networks.) */
+#include "arguments.h"
 #include "fl.h"
 #include <stdio.h>
 
@@ -93,7 +94,8 @@ static double trained(double strength) {
     return other;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (!arguments_read(argc, argv, (argument[]){{NULL, .low = 0}})) return 2;
     const double alone = trained(0), against = trained(2);
     return !(alone < 75 && against > 90);
 }

@@ -5,6 +5,8 @@
 #define EXAMPLES_VISION_H
 
 #include "arguments.h"
+#include "fl_text.h"
+#include "fl_vision.h"
 #include "fl.h"
 
 #include <math.h>
@@ -76,6 +78,45 @@ static inline bool vision_draw_all(int64_t n, uint64_t seed, fl_vision_arrays *o
     return out->image != NULL;
 }
 
+/* ---- names of classes ---- */
+
+/* Of a text with a line for each class, named after the last tab (ImageNet's synsets.tsv), or of COCO's
+   JSON, whose categories have the classes as ids. Without either "class 7". */
+typedef struct vision_labels {
+    char *text;
+    int64_t n;
+    fl_vision_coco coco;
+} vision_labels;
+
+/* path NULL: none. False after fl_fail. */
+static inline bool vision_labels_read(const char *program, const char *path, vision_labels *l) {
+    const size_t n = path ? strlen(path) : 0;
+    if (n > 5 && !strcmp(path + n - 5, ".json")) return fl_vision_coco_load(path, &l->coco);
+    return !path || (l->text = fl_text_read_file(program, path, &l->n)) != NULL;
+}
+
+static inline void vision_labels_free(vision_labels *l) {
+    fl_heap_free(l->text), fl_vision_coco_free(&l->coco);
+}
+
+static inline void vision_label(const vision_labels *l, int64_t k, char *name, size_t size) {
+    const char *line = l->text, *end = line ? line + l->n : NULL;
+    *name = 0;
+    for (int64_t i = 0; line && line < end && i < k; i++) {
+        line = memchr(line, '\n', (size_t)(end - line));
+        line = line ? line + 1 : end;
+    }
+    if (line && line < end) {
+        size_t n = 0;
+        while (line + n < end && line[n] != '\n' && line[n] != '\r')
+            if (line[n++] == '\t') line += n, n = 0;
+        snprintf(name, size, "%.*s", (int)n, line);
+    }
+    for (int64_t i = 0; i < l->coco.n_category; i++)
+        if (l->coco.category[i].id == k) snprintf(name, size, "%s", l->coco.category[i].name);
+    if (!*name) snprintf(name, size, "class %lld", (long long)k);
+}
+
 /* ---- what a detector finds ---- */
 
 /* Frames with names and perhaps scores, to be drawn into an image. */
@@ -95,11 +136,14 @@ static inline void vision_frame(vision_frames *f, const char *name, int64_t kind
     fl_vision_colour(kind, f->colour[f->n]), memcpy(f->box[f->n++], box, sizeof *f->box);
 }
 
+/* Lines and letters are as thick as they look alike in images of any size. */
 static inline fl_tensor *vision_draw_frames(fl_tensor *image, const vision_frames *f) {
     const char *labels[VISION_FRAMES];
+    const int64_t shorter = image->shape[1] < image->shape[2] ? image->shape[1] : image->shape[2];
+    const int64_t scale = shorter > 400 ? shorter / 200 : 1;
     for (int64_t i = 0; i < f->n; i++) labels[i] = f->text[i];
     return fl_vision_draw_boxes(image, fl_from_host(f->box, FL_SHAPE(f->n, 4), FL_F32), .labels = labels,
-                                .colours = f->colour[0], .width = 2);
+                                .colours = f->colour[0], .width = 1 + scale, .scale = scale);
 }
 
 /* In all batches of a set with objects, `queries` an image, in heap memory at found->object. */

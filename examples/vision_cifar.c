@@ -5,15 +5,15 @@
    ./vision_cifar --data dir     CIFAR-10's binary files in dir (train*.bin or data_batch*.bin, test*.bin)
    ./vision_cifar                without: ten kinds of drawn figures
    ./vision_cifar --load cifar.safetensors --eval
-   ./vision_cifar --minutes 2    ends after the epoch in which they are over
+   ./vision_cifar --minutes 2    ends then at the latest, with a schedule that fits
 
    Flip, crop with a border of 4, cutout; SGD with Nesterov's momentum under one cycle of the rate; smoothing
-   0.1. Writes the weights, cifar.svg and predictions.html, which shows what it takes for what. The last line
-   is "Test accuracy: NN.NN %". */
+   0.1. Writes the weights, the curves cifar.svg (loss) and cifar_accuracy.svg, and predictions.html, which
+   shows what it takes for what. The last line is "Test accuracy: NN.NN %". */
 #include "html.h"
 #include "vision.h"
 
-enum { CLASSES = 10, MOST_EPOCHS = 1000, SHOWN = 200 };
+enum { CLASSES = 10, MOST_EPOCHS = 1000, SHOWN = 200, PARTS = 1 << 20 };
 
 typedef struct options {
     const char *data, *save, *load, *page;
@@ -118,13 +118,14 @@ static bool train(fl_nn_module *net, const options *o, fl_vision_arrays images, 
     const int64_t steps = fl_data_size(set), total = steps * (int64_t)o->epochs;
     const double begin = fl_data_now();
     int64_t t = 0;
-    for (int64_t e = 0; ok && e < (int64_t)o->epochs; e++) {
+    double part = 0; /* of the schedule: of all steps, or of the minutes, whichever is more */
+    for (int64_t e = 0; ok && part < 1; e++) {
         fl_data_average mean = {0};
         ok = fl_data_set_epoch(set, e);
-        for (int64_t i = 0; ok && i < steps; i++, t++) {
+        for (int64_t i = 0; ok && i < steps && part < 1; i++) {
             fl_scope s = fl_scope_begin();
             fl_data_sample b;
-            ok = fl_optim_set_lr(optim, fl_optim_lr_one_cycle(o->lr, t, total, 0.3)) &&
+            ok = fl_optim_set_lr(optim, fl_optim_lr_one_cycle(o->lr, (int64_t)(part * PARTS), PARTS, 0.3)) &&
                  fl_data_get(set, i, &b);
             fl_var *y = ok ? fl_nn_forward(net, fv_const(b.t[0])) : NULL;
             fl_var *loss = y ? fv_cross_entropy(y, b.t[1], .smoothing = 0.1) : NULL;
@@ -133,10 +134,12 @@ static bool train(fl_nn_module *net, const options *o, fl_vision_arrays images, 
             if (ok) fl_data_average_add(&mean, fl_item(fv_value(loss)), 1);
             fl_scope_end(&s);
             if (ok) fl_data_curve_add(&loss_curve, (double)t, mean.mean);
+            part = (double)++t / (double)total;
+            if (o->minutes) part = fmax(part, (fl_data_now() - begin) / (60 * o->minutes));
         }
         if (!ok) break;
-        const bool look = (e + 1) % 5 == 0 || e + 1 == (int64_t)o->epochs;
-        printf("Epoch %lld: loss %.4f", (long long)e, mean.mean);
+        const bool look = (e + 1) % 5 == 0 || part >= 1;
+        printf("Epoch %lld: loss %.4f, rate %.3g", (long long)e, mean.mean, fl_optim_lr(optim));
         if (look) {
             fl_scope s = fl_scope_begin();
             const double percent = accuracy(predict(net, held_out), test);
@@ -146,16 +149,13 @@ static bool train(fl_nn_module *net, const options *o, fl_vision_arrays images, 
         }
         printf(", %.0f s\n", fl_data_now() - begin);
         fflush(stdout);
-        if (o->minutes && fl_data_now() - begin > 60 * o->minutes) {
-            puts("Out of time.");
-            break;
-        }
     }
     fl_optim_free(optim);
     fl_data_free(set);
     fl_data_free(held_out);
     return ok && fl_data_plot_print(stdout, FL_DATA_CURVES(&loss_curve), .x_label = "step") &&
-           fl_data_plot_svg("cifar.svg", FL_DATA_CURVES(&loss_curve, &test_curve), .x_label = "step") &&
+           fl_data_plot_svg("cifar.svg", FL_DATA_CURVES(&loss_curve), .x_label = "step") &&
+           fl_data_plot_svg("cifar_accuracy.svg", FL_DATA_CURVES(&test_curve), .x_label = "step") &&
            fl_nn_save(net, o->save);
 }
 
@@ -247,18 +247,22 @@ static bool write_page(const char *path, fl_tensor *p, fl_vision_arrays a, doubl
 
 int main(int argc, char **argv) {
     options o = {.save = "cifar.safetensors", .page = "predictions.html", .batch = 64, .seed = 1, .lr = 0.1};
-    const argument list[] = {{"data", .text = &o.data},
-                                    {"save", .text = &o.save},
-                                    {"load", .text = &o.load},
-                                    {"page", .text = &o.page},
-                                    {"epochs", .number = &o.epochs, .low = 1, .high = MOST_EPOCHS},
-                                    {"batch", .number = &o.batch, .low = 2, .high = 1000},
-                                    {"seed", .number = &o.seed, .low = 0, .high = 9e15},
-                                    {"lr", .number = &o.lr, .low = 1e-6, .high = 100},
-                                    {"width", .number = &o.width, .low = 1, .high = 256},
-                                    {"minutes", .number = &o.minutes, .low = 0.01, .high = 1e5},
-                                    {"eval", .on = &o.eval},
-                                    {NULL, .low = 0}};
+    const argument list[] = {
+        {"data", .text = &o.data, .about = "folder of CIFAR-10's binary files; without: figures drawn here"},
+        {"save", .text = &o.save, .about = "the weights"},
+        {"load", .text = &o.load, .about = "weights to begin with"},
+        {"page", .text = &o.page, .about = "what it takes for what"},
+        {"epochs", .number = &o.epochs, .low = 1, .high = MOST_EPOCHS,
+         .about = "if not 40 for data, 6 for figures"},
+        {"batch", .number = &o.batch, .low = 2, .high = 1000},
+        {"seed", .number = &o.seed, .low = 0, .high = 9e15},
+        {"lr", .number = &o.lr, .low = 1e-6, .high = 100, .about = "at its peak"},
+        {"width", .number = &o.width, .low = 1, .high = 256,
+         .about = "channels, if not 32 for data, 12 for figures"},
+        {"minutes", .number = &o.minutes, .low = 0.01, .high = 1e5,
+         .about = "of training at most, which the rate fits"},
+        {"eval", .on = &o.eval, .about = "tests only"},
+        {NULL, .low = 0}};
     if (!arguments_read(argc, argv, list)) return 2;
     if (!o.epochs) o.epochs = o.data ? 40 : 6;
     if (!o.width) o.width = o.data ? 32 : 12;
@@ -278,10 +282,11 @@ int main(int argc, char **argv) {
     const double percent = accuracy(p, test);
     ok = percent == percent && write_page(o.page, p, test, percent);
     fl_data_free(set);
-    if (ok && !o.eval) printf("Weights: %s, curve: cifar.svg\n", o.save);
+    if (ok && !o.eval) printf("Weights: %s, curves: cifar.svg, cifar_accuracy.svg\n", o.save);
     if (ok) printf("Pictures: %s\nTest accuracy: %.2f %%\n", o.page, percent);
     else fprintf(stderr, "vision_cifar: %s\n", fl_error() ? fl_error() : "failed");
     fl_nn_free(net);
     fl_scope_end(&s);
     return ok ? 0 : 1;
 }
+/* MIT licence: see LICENSE. */

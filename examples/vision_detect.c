@@ -1,12 +1,14 @@
-/* vision_detect.c - trains a small DETR to find shapes on noise that it draws, or overfits images of COCO
+/* vision_detect.c - trains a small DETR to find shapes on noise that it draws, or on a few images of COCO
 
    make vision-detect [DATA=../shared/data/coco] [ARGS="--steps 2000 --seed 1"]
    cc -O2 -I.. vision_detect.c ../fl.c -o vision_detect -lm -lpthread  (COCO: -DFL_USE_JPEG -ljpeg)
    ./vision_detect               discs, squares and triangles; 200 fresh images decide
-   ./vision_detect --data dir    dir/annotations/instances_train.json and the first 8 (--images) of dir/train
+   ./vision_detect --data dir    trains on the first 8 (--images) of dir/train, with the objects of
+                                 dir/annotations/instances_train.json; dir/val and instances_val.json decide.
+                                 The net overfits so few images: their average precision is told, too
    ./vision_detect --load detect.safetensors --eval
 
-   Prints COCO's twelve lines and the average precision of each class; writes the weights, detect.svg,
+   Prints COCO's lines and the average precision of each class that there is; writes the weights, detect.svg,
    detect_0.png ... (a frame for each object that was found) and detections.html. */
 #include "html.h"
 #include "vision.h"
@@ -100,55 +102,73 @@ static bool truth_of_shapes(int64_t n, uint64_t seed, fl_vision_coco *out) {
 
 /* ---- what is trained, on what ---- */
 
-typedef struct task {
-    fl_data_set *train, *test;
+/* What decides, or what was trained on: images in batches, and what is there. */
+typedef struct image_set {
+    char name[80], folder[1024];
+    fl_data_set *set;
     fl_vision_coco truth;
+} image_set;
+
+typedef struct task {
+    fl_data_set *train;
+    image_set test, seen; /* seen: only of files */
     int64_t classes, queries;
     bool drawn;
 } task;
 
+/* Annotations of dir/name, at most `images` of them, the first ones, and their objects. */
+static bool read_part(const options *o, const char *name, int64_t images, image_set *p) {
+    char path[1100];
+    int64_t n = 0;
+    snprintf(path, sizeof path, "%s/annotations/instances_%s.json", o->data, name);
+    snprintf(p->folder, sizeof p->folder, "%s/%s", o->data, name);
+    if (!fl_vision_coco_load(path, &p->truth)) return false;
+    if (images < p->truth.n_image) p->truth.n_image = images;
+    for (int64_t i = 0; i < p->truth.n_object; i++)
+        if (fl_vision_coco_find(&p->truth, p->truth.object[i].image) >= 0)
+            p->truth.object[n++] = p->truth.object[i];
+    p->truth.n_object = n;
+    snprintf(p->name, sizeof p->name, "%.20s, %lld images", name, (long long)p->truth.n_image);
+    return p->truth.n_image && p->truth.n_category ? true : fl_fail("%s: no images or categories", path);
+}
+
 static bool open_task(const options *o, task *t) {
     static uint64_t train_seed, fresh_seed = 2;
-    char path[2][1024];
-    fl_data_set *train, *test;
-    fl_vision_step shape[2] = {fl_vision_random_horizontal_flip(0.5)};
-    int n_steps = 1;
+    fl_data_set *train, *set[2] = {NULL};
+    image_set *tested[] = {&t->test, &t->seen};
+    fl_vision_step shape = fl_vision_random_horizontal_flip(0.5);
     if (o->data) {
-        snprintf(path[0], sizeof path[0], "%s/annotations/instances_train.json", o->data);
-        snprintf(path[1], sizeof path[1], "%s/train", o->data);
-        if (!fl_vision_coco_load(path[0], &t->truth)) return false;
-        if (o->images < t->truth.n_image) { /* the first ones, and their objects */
-            int64_t n = 0;
-            t->truth.n_image = o->images;
-            for (int64_t i = 0; i < t->truth.n_object; i++)
-                if (fl_vision_coco_find(&t->truth, t->truth.object[i].image) >= 0)
-                    t->truth.object[n++] = t->truth.object[i];
-            t->truth.n_object = n;
-        }
-        shape[0] = fl_vision_resize(o->size, o->size, FL_VISION_BILINEAR);
-        train = fl_vision_objects(&t->truth, path[1]), test = fl_vision_objects(&t->truth, path[1]);
-        t->classes = t->truth.category[t->truth.n_category - 1].id + 1, t->queries = 60;
+        if (!read_part(o, "val", INT64_MAX, &t->test) || !read_part(o, "train", o->images, &t->seen))
+            return false;
+        shape = fl_vision_resize(o->size, o->size, FL_VISION_BILINEAR);
+        train = fl_vision_objects(&t->seen.truth, t->seen.folder);
+        for (int i = 0; i < 2; i++) set[i] = fl_vision_objects(&tested[i]->truth, tested[i]->folder);
+        t->classes = t->seen.truth.category[t->seen.truth.n_category - 1].id + 1, t->queries = 60;
     } else {
         puts("No --data given: training on shapes drawn here.");
         train_seed = 1000 + (uint64_t)o->seed;
         train = fl_data_callback(1 << 20, shapes_get, &train_seed);
-        test = fl_data_callback(FRESH, shapes_get, &fresh_seed);
+        set[0] = fl_data_callback(FRESH, shapes_get, &fresh_seed);
         t->drawn = true, t->classes = KINDS, t->queries = QUERIES;
-        if (!truth_of_shapes(FRESH, fresh_seed, &t->truth)) return false;
+        snprintf(t->test.name, sizeof t->test.name, "%d fresh images", FRESH);
+        if (!truth_of_shapes(FRESH, fresh_seed, &t->test.truth)) return false;
     }
     const int64_t batch = (int64_t)o->batch;
-    train = fl_vision_batch(fl_data_shuffle(train, (uint64_t)o->seed), batch, .objects = true, .steps = shape,
-                            .n_steps = n_steps, .seed = (uint64_t)o->seed, .mean = FL_VISION_IMAGENET_MEAN,
-                            .std = FL_VISION_IMAGENET_STD, .drop_last = t->drawn);
+    train =
+        fl_vision_batch(fl_data_shuffle(train, (uint64_t)o->seed), batch, .objects = true, .steps = &shape,
+                        .n_steps = 1, .seed = (uint64_t)o->seed, .mean = FL_VISION_IMAGENET_MEAN,
+                        .std = FL_VISION_IMAGENET_STD, .drop_last = t->drawn);
     t->train = fl_data_prefetch(train, 1, 4);
-    t->test = fl_vision_batch(test, 8, .objects = true, .steps = shape, .n_steps = t->drawn ? 0 : 1,
-                              .mean = FL_VISION_IMAGENET_MEAN, .std = FL_VISION_IMAGENET_STD);
-    return t->train && t->test;
+    for (int i = 0; i < 2 && set[i]; i++)
+        tested[i]->set =
+            fl_vision_batch(set[i], 8, .objects = true, .steps = &shape, .n_steps = t->drawn ? 0 : 1,
+                            .mean = FL_VISION_IMAGENET_MEAN, .std = FL_VISION_IMAGENET_STD);
+    return t->train && t->test.set && (t->drawn || t->seen.set);
 }
 
 static void close_task(task *t) {
-    fl_data_free(t->train), fl_data_free(t->test);
-    if (!t->drawn) fl_vision_coco_free(&t->truth);
+    fl_data_free(t->train), fl_data_free(t->test.set), fl_data_free(t->seen.set);
+    if (!t->drawn) fl_vision_coco_free(&t->test.truth), fl_vision_coco_free(&t->seen.truth);
 }
 
 /* ---- training ---- */
@@ -206,14 +226,14 @@ static const char *category_name(const fl_vision_coco *c, int64_t id) {
 }
 
 /* Image i with the frames of what was found there with a score of at least one half, or of what is there. */
-static fl_tensor *drawn_image(const options *o, const task *t, int64_t i, const fl_vision_coco *from) {
+static fl_tensor *drawn_image(const task *t, int64_t i, const fl_vision_coco *from) {
     vision_frames frames = {.n = 0};
-    char path[1024];
+    char path[2200];
     uint64_t fresh_seed = 2;
     fl_data_sample one = {0};
     if (t->drawn) shapes_get(i, &one, &fresh_seed);
     else {
-        snprintf(path, sizeof path, "%s/train/%s", o->data, t->truth.image[i].file);
+        snprintf(path, sizeof path, "%s/%s", t->test.folder, t->test.truth.image[i].file);
         one.t[0] = fl_vision_read(path, .depth = 8);
     }
     if (!one.t[0]) return NULL;
@@ -221,30 +241,32 @@ static fl_tensor *drawn_image(const options *o, const task *t, int64_t i, const 
     for (int64_t k = 0; k < from->n_object; k++) {
         const fl_vision_object *f = &from->object[k];
         float box[4];
-        if (f->image != t->truth.image[i].id || !(f->score >= 0.5) || f->crowd) continue;
+        if (f->image != t->test.truth.image[i].id || !(f->score >= 0.5) || f->crowd) continue;
         for (int d = 0; d < 4; d++)
             box[d] = (float)((double)large * (f->box[d % 2] + (d < 2 ? 0 : f->box[d] - 1)));
-        vision_frame(&frames, category_name(&t->truth, f->category), f->category + 1, f->score, box);
+        vision_frame(&frames, category_name(&t->test.truth, f->category), f->category + 1, f->score, box);
     }
     if (t->drawn)
         one.t[0] = fl_vision_resized(one.t[0], large * SIDE, large * SIDE, .filter = FL_VISION_BOX);
     return vision_draw_frames(one.t[0], &frames);
 }
 
-static bool write_pictures(const options *o, const task *t, const fl_vision_coco *found, const char *lines) {
+static bool write_pictures(const task *t, const fl_vision_coco *found, const char *lines) {
     fl_data_text page = {0};
     bool ok = html_begin(&page, "Detections", "figure{display:inline-block;margin:4px}") &&
-              fl_data_text_print(&page, "<h1>What was found, beside what is there</h1>"
-                                        "<pre>%s</pre>\n", lines);
-    for (int64_t i = 0; ok && i < t->truth.n_image && i < SHOWN; i++) {
+              fl_data_text_print(&page,
+                                 "<h1>What was found, beside what is there: %s</h1>"
+                                 "<pre>%s</pre>\n",
+                                 t->test.name, lines);
+    for (int64_t i = 0; ok && i < t->test.truth.n_image && i < SHOWN; i++) {
         fl_scope s = fl_scope_begin();
         char name[40];
-        fl_tensor *guess = drawn_image(o, t, i, found), *is = drawn_image(o, t, i, &t->truth);
+        fl_tensor *guess = drawn_image(t, i, found), *is = drawn_image(t, i, &t->test.truth);
         snprintf(name, sizeof name, "detect_%d.png", (int)i);
         ok = guess && is && fl_data_text_print(&page, "<figure>") && html_image(&page, guess, "") &&
              fl_data_text_print(&page, " ") && html_image(&page, is, "") &&
              fl_data_text_print(&page, "<figcaption>image %lld</figcaption></figure>\n",
-                                (long long)t->truth.image[i].id) &&
+                                (long long)t->test.truth.image[i].id) &&
              (i >= PICTURES || fl_vision_write_png(name, guess));
         fl_scope_end(&s);
     }
@@ -253,14 +275,29 @@ static bool write_pictures(const options *o, const task *t, const fl_vision_coco
     return ok;
 }
 
-static bool evaluate(fl_nn_module *net, const options *o, task *t) {
+/* All lines but those of sizes of objects that there are none of, which say -1. */
+static bool put_lines(fl_data_text *t, const fl_vision_ap *ap, const fl_vision_coco *truth) {
+    fl_data_text all = {0};
+    bool ok = fl_vision_ap_put(&all, ap, truth);
+    for (const char *line = all.p; ok && *line;) {
+        const size_t n = strcspn(line, "\n") + 1;
+        if (n < 7 || strncmp(line + n - 7, "-1.000", 6)) ok = fl_data_text_put(t, line, n);
+        line += n;
+    }
+    fl_heap_free(all.p);
+    return ok;
+}
+
+/* The last lines say on which images. with_pictures: all figures and the page, too. */
+static bool evaluate(fl_nn_module *net, const task *t, const image_set *p, bool with_pictures) {
     fl_vision_coco found = {0};
     fl_vision_ap ap = {.n_category = 0};
     fl_data_text text = {0};
-    const bool ok = vision_find_all(net, t->test, t->truth.n_image, t->queries, &found) &&
-                    fl_vision_evaluate(&t->truth, &found, false, &ap) &&
-                    fl_vision_ap_put(&text, &ap, &t->truth) && write_pictures(o, t, &found, text.p);
-    if (ok) printf("%sAP %.4f, AP50 %.4f\n", text.p, ap.figure[0], ap.figure[1]);
+    const bool ok =
+        vision_find_all(net, p->set, p->truth.n_image, t->queries, &found) &&
+        fl_vision_evaluate(&p->truth, &found, false, &ap) &&
+        (!with_pictures || (put_lines(&text, &ap, &p->truth) && write_pictures(t, &found, text.p)));
+    if (ok) printf("%s%s: AP %.4f, AP50 %.4f\n", text.p ? text.p : "", p->name, ap.figure[0], ap.figure[1]);
     fl_heap_free(text.p), fl_heap_free(found.object);
     fl_vision_ap_free(&ap);
     return ok;
@@ -268,18 +305,22 @@ static bool evaluate(fl_nn_module *net, const options *o, task *t) {
 
 int main(int argc, char **argv) {
     options o = {.save = "detect.safetensors", .steps = 0, .seed = 1, .images = 8, .size = 256};
-    const argument list[] = {{"data", .text = &o.data},
-                             {"save", .text = &o.save},
-                             {"load", .text = &o.load},
-                             {"eval", .on = &o.eval},
-                             {"steps", .number = &o.steps, .low = 1, .high = 1e9},
-                             {"batch", .number = &o.batch, .low = 1, .high = 1024},
-                             {"seed", .number = &o.seed, .low = 0, .high = 1e9},
-                             {"lr", .number = &o.lr, .low = 1e-7, .high = 1},
-                             {"minutes", .number = &o.minutes, .low = 0.1, .high = 1e6},
-                             {"images", .whole = &o.images, .low = 1, .high = 1e6},
-                             {"size", .whole = &o.size, .low = 32, .high = 1333},
-                             {NULL, .low = 0}};
+    const argument list[] = {
+        {"data", .text = &o.data,
+         .about = "folder with train, val and annotations; without: shapes drawn here"},
+        {"save", .text = &o.save, .about = "the weights"},
+        {"load", .text = &o.load, .about = "weights to begin with"},
+        {"eval", .on = &o.eval, .about = "tests only"},
+        {"steps", .number = &o.steps, .low = 1, .high = 1e9,
+         .about = "if not 2500 for data, 4000 for shapes"},
+        {"batch", .number = &o.batch, .low = 1, .high = 1024, .about = "if not 8 for data, 16 for shapes"},
+        {"seed", .number = &o.seed, .low = 0, .high = 1e9},
+        {"lr", .number = &o.lr, .low = 1e-7, .high = 1, .about = "if not 0.001"},
+        {"minutes", .number = &o.minutes, .low = 0.1, .high = 1e6,
+         .about = "at most, if not 14 for data, 9 for shapes"},
+        {"images", .whole = &o.images, .low = 1, .high = 1e6, .about = "of train, the first ones"},
+        {"size", .whole = &o.size, .low = 32, .high = 1333, .about = "of the images' shorter side"},
+        {NULL, .low = 0}};
     if (!arguments_read(argc, argv, list)) return 2;
     o.steps = o.steps ? o.steps : o.data ? 2500 : 4000, o.batch = o.batch ? o.batch : o.data ? 8 : 16;
     o.lr = o.lr ? o.lr : 1e-3, o.minutes = o.minutes ? o.minutes : o.data ? 14 : 9;
@@ -294,10 +335,13 @@ int main(int argc, char **argv) {
                             .blocks = 1, .dilated = true, .live = true)
            : NULL;
     ok = net && fl_nn_channels_last(net) && (!o.load || fl_nn_load(net, o.load));
-    ok = ok && (o.eval || train(net, &o, &t)) && evaluate(net, &o, &t);
+    ok = ok && (o.eval || train(net, &o, &t));
+    if (ok && t.seen.set && t.seen.truth.n_image <= FRESH) ok = evaluate(net, &t, &t.seen, false);
+    ok = ok && evaluate(net, &t, &t.test, true);
     if (!ok) fprintf(stderr, "%s\n", fl_error() ? fl_error() : "vision_detect: failed");
     fl_nn_free(net);
     close_task(&t);
     fl_scope_end(&s);
     return ok ? 0 : 1;
 }
+/* MIT licence: see LICENSE. */

@@ -1,19 +1,22 @@
 /* vision_eval.c - average precision of detections, as pycocotools or PASCAL VOC count it
 
-   make vision-eval GT=instances.json DT=results.json [TYPE=bbox|segm] [METRIC=voc IOU=0.5 POINTS=11|all]
+   make vision-eval GT=instances.json DT=results.json [TYPE=bbox|segm]
+        [METRIC=voc IOU=0.5 POINTS=11|all ARGS=--inclusive]
 
-   Prints COCO's twelve lines, then a line name<tab>value for each figure and class. --arrays FILE: also
+   Prints COCO's twelve lines, then a line name<tab>value for each figure and class that has objects.
+   --inclusive: boxes of VOC's files, whose w and h are the last pixel less the first. --arrays FILE: also
    precision [10, 101, categories, 4, 3], scores of that shape and recall [10, categories, 4, 3], doubles. */
 #include "vision.h"
 
-static bool voc(const fl_vision_coco *gt, const fl_vision_coco *dt, double iou, int points) {
+static bool voc(const fl_vision_coco *gt, const fl_vision_coco *dt, double iou, int points, bool inclusive) {
     double sum = 0;
     int n = 0;
     for (int64_t k = 0; k < gt->n_category; k++) {
-        const double ap = fl_vision_voc(gt, dt, k, iou, points);
+        const double ap = fl_vision_voc(gt, dt, k, iou, points, .inclusive = inclusive);
         if (isnan(ap)) return false;
+        if (ap < 0) continue; /* no objects */
         printf("AP %s\t%.9f\n", gt->category[k].name, ap);
-        if (ap >= 0) sum += ap, n++;
+        sum += ap, n++;
     }
     printf("mAP\t%.9f\n", n ? sum / n : -1);
     return true;
@@ -23,14 +26,17 @@ int main(int argc, char **argv) {
     const char *truth = NULL, *results = NULL, *type = "bbox", *metric = "coco", *points = "all",
                *arrays = NULL;
     double iou = 0.5;
-    const argument list[] = {{"gt", .text = &truth},
-                                    {"dt", .text = &results},
-                                    {"type", .text = &type},
-                                    {"metric", .text = &metric},
-                                    {"points", .text = &points},
-                                    {"arrays", .text = &arrays},
-                                    {"iou", .number = &iou, .low = 0, .high = 1},
-                                    {NULL, .low = 0}};
+    bool inclusive = false;
+    const argument list[] = {
+        {"gt", .text = &truth, .about = "COCO's JSON of what there is"},
+        {"dt", .text = &results, .about = "list of results"},
+        {"type", .text = &type, .about = "bbox or segm"},
+        {"metric", .text = &metric, .about = "coco or voc"},
+        {"points", .text = &points, .about = "of VOC's curve: 11 or all"},
+        {"arrays", .text = &arrays, .about = "file for COCO's precision, scores and recall"},
+        {"iou", .number = &iou, .low = 0, .high = 1, .about = "of VOC: the least that counts"},
+        {"inclusive", .on = &inclusive, .about = "boxes of VOC's files: w is the last pixel less the first"},
+        {NULL, .low = 0}};
     if (!arguments_read(argc, argv, list)) return 2;
     const bool masks = !strcmp(type, "segm"), is_voc = !strcmp(metric, "voc");
     if (!truth || !results || (!masks && strcmp(type, "bbox")) || (!is_voc && strcmp(metric, "coco")) ||
@@ -43,7 +49,8 @@ int main(int argc, char **argv) {
     fl_vision_ap ap = {.n_category = 0};
     fl_data_text text = {0};
     bool ok = fl_vision_coco_load(truth, &gt) && fl_vision_coco_results(results, &gt, &dt);
-    if (ok && is_voc) ok = voc(&gt, &dt, iou, strcmp(points, "all") ? 11 : 0);
+    if (ok && is_voc)
+        ok = voc(&gt, &dt, iou, strcmp(points, "all") ? 11 : 0, inclusive);
     else if ((ok = ok && fl_vision_evaluate(&gt, &dt, masks, &ap) && fl_vision_ap_put(&text, &ap, &gt)))
         fputs(text.p, stdout);
     const size_t cells = (size_t)ap.n_category * FL_VISION_AREAS * FL_VISION_LIMITS * FL_VISION_IOUS;
@@ -56,3 +63,4 @@ int main(int argc, char **argv) {
     fl_vision_coco_free(&gt), fl_vision_coco_free(&dt);
     return ok ? 0 : 1;
 }
+/* MIT licence: see LICENSE. */

@@ -12,9 +12,12 @@ int main(int argc, char **argv) {
     double depth = 0;
     bool stored = false, partial = false;
     const argument list[] = {
-        {"file", .text = &file},   {"out", .text = &out},
-        {"mode", .text = &mode},   {"depth", .number = &depth, .low = 8, .high = 16},
-        {"stored", .on = &stored}, {"partial", .on = &partial},
+        {"file", .text = &file, .about = "JPEG, PNG, PPM ..."},
+        {"out", .text = &out, .about = "for the samples"},
+        {"mode", .text = &mode, .about = "rgb, grey, rgba or asis"},
+        {"depth", .number = &depth, .low = 8, .high = 16, .about = "bits of a sample, if not the file's"},
+        {"stored", .on = &stored, .about = "does not turn the image upright"},
+        {"partial", .on = &partial, .about = "takes what a damaged file has"},
         {NULL, .low = 0}};
     int kind = 0;
     if (!arguments_read(argc, argv, list)) return 2;
@@ -33,3 +36,4 @@ int main(int argc, char **argv) {
     fl_scope_end(&s);
     return ok ? 0 : 1;
 }
+/* MIT licence: see LICENSE. */

@@ -1,17 +1,21 @@
 /* vision_predict.c - what a network of the zoo says about an image, or a tensor
 
    make vision-predict MODEL=resnet50 WEIGHTS=w.safetensors [NAMES=torchvision|timm|hf] IMAGE=photo.jpg
+        [LABELS=synsets.tsv|instances.json]
    make vision-predict MODEL=detr_resnet50 WEIGHTS=w.safetensors INPUT=x.safetensors OUT=y.safetensors
 
    INPUT has x [n, 3, h, w], and for DETR perhaps mask b8 [n, h, w]; OUT gets y, or logits and boxes. Of an
-   image the five best classes are printed, or the boxes, which also are drawn into predict.png. --classes and
-   --size: of the weights. */
+   image the five best classes are printed, or the boxes, which also are drawn into predict.png: number,
+   probability, (corners,) name. LABELS has the names: a line for each class, or COCO's JSON; by default the
+   file .txt beside the weights, as vision_train writes it. The number of classes is the weights'. */
 #include "vision.h"
 
 typedef struct options {
-    const char *model, *weights, *names, *image, *input, *out;
-    double classes, size;
+    const char *model, *weights, *names, *image, *input, *out, *labels;
+    double size;
 } options;
+
+static vision_labels labels;
 
 static bool from_tensor(fl_nn_module *net, const options *o, bool boxes) {
     fl_data_file *f = fl_data_open_safetensors(o->input);
@@ -26,14 +30,17 @@ static bool from_tensor(fl_nn_module *net, const options *o, bool boxes) {
     return first && fl_data_save_safetensors(o->out, named, boxes ? 2 : 1, NULL, 0);
 }
 
-/* Five classes with their probabilities. */
+/* Five classes with their probabilities and names. */
 static bool print_best(fl_tensor *logits) {
     fl_tensor *class = NULL, *p = fl_softmax(logits, -1);
     const int64_t n = p && fl_numel(p) < 5 ? fl_numel(p) : 5;
     fl_tensor *best = p ? fl_topk(p, n, -1, false, &class) : NULL;
-    for (int64_t i = 0; best && i < n; i++)
-        printf("%lld\t%.6f\n", (long long)((int64_t *)fl_data(class))[i],
-               (double)((float *)fl_data(best))[i]);
+    for (int64_t i = 0; best && i < n; i++) {
+        char name[80];
+        const int64_t k = ((int64_t *)fl_data(class))[i];
+        vision_label(&labels, k, name, sizeof name);
+        printf("%lld\t%.6f\t%s\n", (long long)k, (double)((float *)fl_data(best))[i], name);
+    }
     return best != NULL;
 }
 
@@ -49,11 +56,11 @@ static bool print_boxes(fl_tensor *image, fl_tensor *logits, fl_tensor *boxes) {
     for (int64_t i = 0; i < fl_numel(score); i++) {
         const float p = ((float *)fl_data(score))[i], *b = (float *)fl_data(where) + 4 * i;
         const int64_t k = ((int64_t *)fl_data(label))[i];
-        char name[24];
+        char name[80];
         if (!(p > 0.5f)) continue;
-        printf("%lld\t%.6f\t%.2f\t%.2f\t%.2f\t%.2f\n", (long long)k, (double)p, (double)b[0], (double)b[1],
-               (double)b[2], (double)b[3]);
-        snprintf(name, sizeof name, "%lld", (long long)k);
+        vision_label(&labels, k, name, sizeof name);
+        printf("%lld\t%.6f\t%.2f\t%.2f\t%.2f\t%.2f\t%s\n", (long long)k, (double)p, (double)b[0],
+               (double)b[1], (double)b[2], (double)b[3], name);
         vision_frame(&frames, name, k, (double)p, b);
     }
     fl_tensor *drawn = vision_draw_frames(image, &frames);
@@ -78,17 +85,36 @@ static bool from_image(fl_nn_module *net, const options *o, bool boxes) {
     return boxes ? print_boxes(image, fv_value(y.v[0]), fv_value(y.v[1])) : print_best(fv_value(y.v[0]));
 }
 
+/* The network, of as many classes as the weights have. */
+static fl_nn_module *new_net(const options *o, fl_vision_names names) {
+    fl_nn_module *small = fl_vision_model(o->model, .divide = 8, .blocks = 1);
+    const int64_t classes = small ? fl_vision_classes(small, o->weights, names) : -1;
+    fl_nn_free(small);
+    return classes > 0 ? fl_vision_model(o->model, .classes = classes, .size = (int64_t)o->size) : NULL;
+}
+
+/* Those of --labels, else of the file beside the weights, if there is one. */
+static bool read_labels(const options *o) {
+    char beside[1024];
+    const char *end = strrchr(o->weights, '.');
+    snprintf(beside, sizeof beside, "%.*s.txt", end ? (int)(end - o->weights) : 1000, o->weights);
+    FILE *f = o->labels ? NULL : fopen(beside, "r");
+    if (f) fclose(f);
+    return vision_labels_read("vision_predict", f ? beside : o->labels, &labels);
+}
+
 int main(int argc, char **argv) {
     options o = {.names = "torchvision"};
-    const argument list[] = {{"model", .text = &o.model},
-                                    {"weights", .text = &o.weights},
-                                    {"names", .text = &o.names},
-                                    {"image", .text = &o.image},
-                                    {"input", .text = &o.input},
-                                    {"out", .text = &o.out},
-                                    {"classes", .number = &o.classes, .low = 1, .high = 1e6},
-                                    {"size", .number = &o.size, .low = 1, .high = 10000},
-                                    {NULL, .low = 0}};
+    const argument list[] = {
+        {"model", .text = &o.model, .about = "resnet50, vit_b_16, detr_resnet50 ... (without it: the list)"},
+        {"weights", .text = &o.weights, .about = "safetensors, or the index of its shards"},
+        {"names", .text = &o.names, .about = "whose names the weights have: torchvision, timm or hf"},
+        {"image", .text = &o.image, .about = "JPEG, PNG or PPM"},
+        {"input", .text = &o.input, .about = "safetensors with x [n, 3, h, w] instead of an image"},
+        {"out", .text = &o.out, .about = "safetensors for the results of --input"},
+        {"labels", .text = &o.labels, .about = "names: a line for each class, or COCO's JSON"},
+        {"size", .number = &o.size, .low = 1, .high = 10000, .about = "of the image, if not 224"},
+        {NULL, .low = 0}};
     if (!arguments_read(argc, argv, list)) return 2;
     static const char *const kinds[] = {"torchvision", "timm", "hf"};
     int kind = 0;
@@ -104,12 +130,15 @@ int main(int argc, char **argv) {
     fl_scope s = fl_scope_begin();
     fl_quiet(+1);
     fl_no_grad(true);
-    fl_nn_module *net = fl_vision_model(o.model, .classes = (int64_t)o.classes, .size = (int64_t)o.size);
-    bool ok = net && fl_vision_load(net, o.weights, (fl_vision_names)kind) && fl_nn_channels_last(net);
+    fl_nn_module *net = new_net(&o, (fl_vision_names)kind);
+    bool ok = net && read_labels(&o) && fl_vision_load(net, o.weights, (fl_vision_names)kind) &&
+              fl_nn_channels_last(net);
     if (ok) fl_nn_train(net, false);
     ok = ok && (o.image ? from_image(net, &o, boxes) : from_tensor(net, &o, boxes));
     if (!ok) fprintf(stderr, "%s\n", fl_error() ? fl_error() : "vision_predict: failed");
+    vision_labels_free(&labels);
     fl_nn_free(net);
     fl_scope_end(&s);
     return ok ? 0 : 1;
 }
+/* MIT licence: see LICENSE. */

@@ -1,5 +1,6 @@
 /* vision_train.c - the recipes of torchvision's ResNet-50, of DeiT's transformers, and of DETR
 
+   make vision-train TRAIN=imagenet/train VAL=imagenet/val [RECIPE=resnet50] [ARGS="--epochs 90 --bf16"]
    cc -O2 -I.. vision_train.c ../fl.c -o vision_train -lm -lpthread -DFL_USE_JPEG -ljpeg
    ./vision_train --recipe resnet50 --train imagenet/train --val imagenet/val
    ./vision_train --recipe deit_s --train imagenet/train --val imagenet/val --accumulate 4 --bf16
@@ -9,7 +10,9 @@
 
    Folders have one for each class; beside DETR's stands annotations/instances_NAME.json. After each epoch the
    average of the weights, where the recipe has one, is tested at --test-size; the best so far goes to
-   vision_train.safetensors. The last line is "Best accuracy: NN.NN %", for DETR "Best AP: NN.NN %". */
+   vision_train.safetensors, the names of the classes to vision_train.txt. The last line is
+   "Best accuracy: NN.NN %", for DETR "Best AP: NN.NN %". */
+#include "fl_dist.h"
 #include "vision.h"
 
 typedef enum kind {
@@ -274,6 +277,23 @@ static fl_nn_module *new_net(const options *o, int64_t *classes) {
                           .live = !o->backbone && !o->load);
 }
 
+/* vision_train.txt: the names of the classes, a line each, for vision_predict. */
+static bool write_labels(const options *o, int64_t classes) {
+    fl_data_text text = {0};
+    fl_data_set *set = o->r.kind == DETR ? NULL : fl_vision_folder(o->train);
+    const vision_labels objects = {.coco = o->coco[0]};
+    bool ok = true;
+    for (int64_t k = 0; ok && k < classes; k++) {
+        char name[80];
+        if (!set) vision_label(&objects, k, name, sizeof name);
+        ok = fl_data_text_print(&text, "%s\n", set ? fl_data_class_name(set, k) : name);
+    }
+    ok = ok && fl_data_replace("vision_train", "vision_train.txt", text.p, (size_t)text.n);
+    fl_data_free(set);
+    fl_heap_free(text.p);
+    return ok;
+}
+
 static bool set_up(run *t, options *o) {
     const recipe *r = &o->r;
     int64_t classes = 0;
@@ -297,31 +317,35 @@ static bool set_up(run *t, options *o) {
              fl_optim_group_of(t->optim, t->net, "*ln*weight", .weight_decay = FL_ZERO) >= 0 &&
              fl_optim_group_of(t->optim, t->net, "*pos_embedding", .weight_decay = FL_ZERO) >= 0;
     if (ok && r->ema) ok = (t->ema = fl_optim_ema_new(fl_nn_parameters(t->net), r->ema)) != NULL;
+    if (ok && fl_dist_rank(o->d) == 0) ok = write_labels(o, classes);
     return ok && (t->train = training_set(o, classes)) && (t->test = test_set(o)) &&
            (!o->resume || checkpoint(t, o->resume, false));
 }
 
 int main(int argc, char **argv) {
     options o = {.recipe = "resnet50", .accumulate = 1, .seed = 1, .threads = 2, .divide = 1};
-    const argument list[] = {{"recipe", .text = &o.recipe},
-                             {"train", .text = &o.train},
-                             {"val", .text = &o.val},
-                             {"resume", .text = &o.resume},
-                             {"load", .text = &o.load},
-                             {"backbone", .text = &o.backbone},
-                             {"batch", .whole = &o.batch, .low = 1, .high = 1e6},
-                             {"epochs", .whole = &o.epochs, .low = 1, .high = 1e6},
-                             {"accumulate", .whole = &o.accumulate, .low = 1, .high = 1e4},
-                             {"steps", .whole = &o.steps, .low = 1, .high = 1e12},
-                             {"seed", .whole = &o.seed, .low = 0, .high = 1e9},
-                             {"threads", .whole = &o.threads, .low = 1, .high = 64},
-                             {"size", .whole = &o.size, .low = 32, .high = 1024},
-                             {"test-size", .whole = &o.test_size, .low = 32, .high = 1024},
-                             {"divide", .whole = &o.divide, .low = 1, .high = 64},
-                             {"lr", .number = &o.lr, .low = 1e-9, .high = 100},
-                             {"clip", .number = &o.clip, .low = 1e-9, .high = 1e9},
-                             {"bf16", .on = &o.bf16},
-                             {NULL, .low = 0}};
+    const argument list[] = {
+        {"recipe", .text = &o.recipe, .about = "resnet50, resnet18, deit_s, detr_resnet50 ..."},
+        {"train", .text = &o.train, .about = "a folder for each class, or COCO's images"},
+        {"val", .text = &o.val, .about = "likewise"},
+        {"resume", .text = &o.resume, .about = "a checkpoint that goes on"},
+        {"load", .text = &o.load, .about = "weights to begin with, of torchvision's names"},
+        {"backbone", .text = &o.backbone, .about = "weights of DETR's ResNet"},
+        {"batch", .whole = &o.batch, .low = 1, .high = 1e6, .about = "of a step, if not the recipe's"},
+        {"epochs", .whole = &o.epochs, .low = 1, .high = 1e6, .about = "if not the recipe's"},
+        {"accumulate", .whole = &o.accumulate, .low = 1, .high = 1e4,
+         .about = "parts that a batch is computed in"},
+        {"steps", .whole = &o.steps, .low = 1, .high = 1e12, .about = "ends after so many"},
+        {"seed", .whole = &o.seed, .low = 0, .high = 1e9},
+        {"threads", .whole = &o.threads, .low = 1, .high = 64, .about = "that read images"},
+        {"size", .whole = &o.size, .low = 32, .high = 1024, .about = "of images, if not the recipe's"},
+        {"test-size", .whole = &o.test_size, .low = 32, .high = 1024, .about = "likewise"},
+        {"divide", .whole = &o.divide, .low = 1, .high = 64, .about = "widths by this, for trials"},
+        {"lr", .number = &o.lr, .low = 1e-9, .high = 100, .about = "if not the recipe's"},
+        {"clip", .number = &o.clip, .low = 1e-9, .high = 1e9,
+         .about = "norm of the gradient, if not the recipe's"},
+        {"bf16", .on = &o.bf16, .about = "products in bf16"},
+        {NULL, .low = 0}};
     if (!arguments_read(argc, argv, list)) return 2;
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++)
         if (!strcmp(recipes[i].name, o.recipe)) o.r = recipes[i];
@@ -350,3 +374,4 @@ int main(int argc, char **argv) {
     fl_scope_end(&s);
     return ok ? 0 : 1;
 }
+/* MIT licence: see LICENSE. */

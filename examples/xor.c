@@ -2,10 +2,12 @@
 
    What no single linear layer can: two of them with a nonlinearity between. The table has four rows, so every
    step sees all of them. */
+#include "arguments.h"
 #include "fl.h"
 #include <stdio.h>
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (!arguments_read(argc, argv, (argument[]){{NULL, .low = 0}})) return 2;
     fl_seed(1);
     fl_scope all = fl_scope_begin();
     fl_var *x = fv_const(fl_from_host((float[]){0, 0, 0, 1, 1, 0, 1, 1}, FL_SHAPE(4, 2), FL_F32));

@@ -1,5 +1,5 @@
 # calls.awk - a macro for each public function that pushes the line of its call: build/calls.h, for FL_TRACE_CALLS
-# usage: awk -f fl/calls.awk fl_*.h fl/*/*.h    (called by `make calls`)
+# usage: awk -f fl/calls.awk fl_*.h fl/*/*.h ...    (called by `make calls`)
 #
 # The macro of a function has its name, so that programs read as ever, and a function without parentheses, as in a
 # table, is the function. A result passes through a pop, in its type, when the call has returned: then the line of the
@@ -40,3 +40,4 @@ END {
     }
     print "#endif\n/* MIT licence: see LICENSE. */"
 }
+# MIT licence: see LICENSE.

@@ -15,8 +15,9 @@
      #include "fl_primitives.h"
 
    takes them (with FL_W and FL_PRIMITIVE_WORDS_END) away and gives the old meanings back. Pairs follow
-   each other, they do not nest. CONST takes a number; tests/test_formula.c compares the words with
-   the list of primitives. */
+   each other, they do not nest. CONST takes a number. LET(u, value, formula) assigns a variable: the function
+   around the formula declares u and v of the type it computes in. tests/test_formula.c compares the words
+   with the list of primitives. */
 #if !defined(FL_PRIMITIVE_WORDS_END) && !defined(FL_PRIMITIVE_WORDS_DEFINED)
 #define FL_PRIMITIVE_WORDS_DEFINED
 
@@ -53,6 +54,7 @@
 #pragma push_macro("SHR")
 #pragma push_macro("SELECT")
 #pragma push_macro("CONST")
+#pragma push_macro("LET")
 #undef ADD
 #undef SUB
 #undef MUL
@@ -86,6 +88,7 @@
 #undef SHR
 #undef SELECT
 #undef CONST
+#undef LET
 
 #define ADD(a, b) FL_W(add)(a, b)
 #define SUB(a, b) FL_W(sub)(a, b)
@@ -120,6 +123,7 @@
 #define SHR(a, b) FL_W(shift_right)(a, b)
 #define SELECT(c, a, b) FL_W(where)(c, a, b)
 #define CONST(k) FL_W(num)(k)
+#define LET(name, value, formula) ((name) = (value), (formula))
 
 #elif defined(FL_PRIMITIVE_WORDS_END)
 
@@ -157,6 +161,7 @@
 #pragma pop_macro("SHR")
 #pragma pop_macro("SELECT")
 #pragma pop_macro("CONST")
+#pragma pop_macro("LET")
 #undef FL_PRIMITIVE_WORDS_DEFINED
 #undef FL_W
 #endif

@@ -5,7 +5,7 @@
 #ifndef ARRAYS_H
 #define ARRAYS_H
 
-#include "../fl.h"
+#include "../fl_all.h"
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -13,6 +13,31 @@
 #include <string.h>
 
 #define HELPER __attribute__((unused)) static
+
+/* >>operands: on the backend under test, which need not be the default one. An op that makes a constant on
+   the default instead of its operands' backend fails then. The macros change the calls of the tests alone. */
+
+static const char *operands_on; /* NULL: the default */
+
+HELPER fl_tensor *as_operand(fl_tensor *t) {
+    return t && operands_on ? fl_to(t, operands_on) : t;
+}
+#define fl_from_host(...) as_operand(fl_from_host(__VA_ARGS__))
+#define fl_empty(...) as_operand(fl_empty(__VA_ARGS__))
+#define fl_full(...) as_operand(fl_full(__VA_ARGS__))
+#define fl_zeros(...) as_operand(fl_zeros(__VA_ARGS__))
+#define fl_ones(...) as_operand(fl_ones(__VA_ARGS__))
+#define fl_arange(...) as_operand(fl_arange(__VA_ARGS__))
+#define fl_hann_window(...) as_operand(fl_hann_window(__VA_ARGS__))
+#define fl_permutation(...) as_operand(fl_permutation(__VA_ARGS__))
+#define fl_eye(...) as_operand(fl_eye(__VA_ARGS__))
+#define fl_uniform(...) as_operand(fl_uniform(__VA_ARGS__))
+#define fl_normal(...) as_operand(fl_normal(__VA_ARGS__))
+#define fl_randint(...) as_operand(fl_randint(__VA_ARGS__))
+
+HELPER int operand_family(void) {
+    return operands_on ? fl_backend_index(operands_on) : fl_backend_default();
+}
 
 /* >>arrays: row-major values on the host. f has every value as a double, i the integer ones
    exactly. */

@@ -1,8 +1,12 @@
-/* backends.h - a backend by name, for the programs that test any of them */
+/* backends.h - a backend by name, and ops of a user's, for the programs that test any of them
+
+   BACKEND_H: a header of yours with the backend fl_backend_BACKEND_NAME(), as FL_TENSOR_BACKEND_H names one.
+   OPS_H: a header of yours with ops and their table own_ops[], in the place of examples/extend/own_op.h. */
 #ifndef BACKENDS_H
 #define BACKENDS_H
 
-#include "../fl.h"
+#include "../fl_all.h"
+#include "arrays.h"
 #include <stdio.h>
 #include <string.h>
 #if defined(__has_include)
@@ -20,7 +24,32 @@
 #endif
 #endif
 
-#include "../examples/extend/own_op.h"
+#ifdef BACKEND_H
+#include BACKEND_H
+#define BACKEND_MADE(name) BACKEND_MADE_(name)
+#define BACKEND_MADE_(name) fl_backend_##name()
+#define BACKEND_TEXT(name) BACKEND_TEXT_(name)
+#define BACKEND_TEXT_(name) #name
+#endif
+
+/* An op of a user's for the suites: conformance compares its results in each dtype and layout, with its slot and
+   composed, gradcheck its gradients. Operands are floats of one dtype, as the result is. */
+typedef struct own_op {
+    const char *name;                               /* as it is registered */
+    bool (*enroll)(void);                           /* registers it; false after an error */
+    fl_var *(*call)(fl_var **x);                    /* the call that is tested */
+    int n_in;                                       /* 1 to 3 operands ... */
+    fl_shape in[3], out;                            /* of these shapes, and the result's; 64 numbers at most each */
+    void (*expect)(double *const *x, double *y);    /* the result, in f64, of dense operands */
+    double slack;      /* errors may be 4 units in the last place and this many epsilons of 1 + |y| */
+    unsigned dtypes;   /* that it takes, as 1 << FL_F32 | ...; 0: f16, bf16, f32, f64 */
+} own_op;
+#define OWN_OPS
+#ifndef OPS_H
+#define OPS_H "../examples/extend/own_op.h"
+#endif
+#include OPS_H
+enum { N_OWN_OPS = sizeof own_ops / sizeof *own_ops };
 
 static void quiet_errors(const char *text, void *user) {
     (void)text, (void)user;
@@ -35,26 +64,41 @@ static bool choose_evictor(void) {
 }
 #endif
 
-/* Registers the backend by name and makes it the default; strict where it has all required slots.
-   "evictor" is the cpu backend on the memory manager of that name. */
-static bool choose_backend(const char *name) {
+/* Registers the backend by name. "evictor" is the cpu backend on the memory manager of that name. */
+static const fl_backend *add_backend(const char *name) {
 #ifdef HAVE_EVICTOR
     if (!strcmp(name, "evictor")) {
-        if (!choose_evictor()) return false;
+        if (!choose_evictor()) return NULL;
         name = "cpu";
     }
 #endif
 #ifdef HAVE_NAIVE
-    if (!strcmp(name, "naive") && !fl_backend_use(fl_backend_naive(), NULL)) return false;
+    if (!strcmp(name, "naive") && !fl_backend_use(fl_backend_naive(), NULL)) return NULL;
 #endif
 #ifdef HAVE_RECORDER
-    if (!strcmp(name, "recorder") && !fl_backend_use(fl_backend_recorder(), NULL)) return false;
+    if (!strcmp(name, "recorder") && !fl_backend_use(fl_backend_recorder(), NULL)) return NULL;
 #endif
-    if (!op_snake && !snake_register()) return false; /* an op of a user's is tested as ours are */
-    if (fl_backend_index(name) < 0 || !fl_backend_set_default(name)) return false;
+#ifdef BACKEND_H
+    if (!strcmp(name, BACKEND_TEXT(BACKEND_NAME)) && !fl_backend_use(BACKEND_MADE(BACKEND_NAME), NULL)) return NULL;
+#endif
+    const int family = fl_backend_index(name);
+    return family < 0 ? NULL : fl_backend_at(family);
+}
+
+/* The backend that the tests' operands are on: "naive" is the default one too, of "naive@cpu" the default is
+   cpu. Strict where it has all required slots. */
+static bool choose_backend(const char *name) {
+    char operands[32];
+    const char *at = strchr(name, '@');
+    snprintf(operands, sizeof operands, "%.*s", (int)strcspn(name, "@"), name);
+    const fl_backend *b = add_backend(operands), *start = at ? add_backend(at + 1) : b;
+    for (int i = 0; i < N_OWN_OPS; i++) /* they are tested as ours are */
+        if (fl_op_named(own_ops[i].name) == FL_OP_NONE && !own_ops[i].enroll()) return false;
+    if (!b || !start || !fl_backend_set_default(start->name)) return false;
+    if (at) operands_on = b->name;
     bool complete = true;
     for (int i = 1; i < fl_op_count(); i++)
-        if (fl_op_get_info((fl_op)i)->required && !fl_backend_has(fl_backend_default(), (fl_op)i))
+        if (fl_op_get_info((fl_op)i)->required && !fl_backend_has(operand_family(), (fl_op)i))
             complete = false;
     fl_backend_strict(complete);
     printf("backend %s: %s\n", name,

@@ -1,6 +1,6 @@
 /* bf16.h - tests of products whose operands may be rounded to bf16, against f64 loops over operands
    that were, and of vdpbf16ps and the tiles of AMX against plain C */
-#include "../fl.h"
+#include "../fl_all.h"
 #include "../kernels/cpu/bf16.h"
 #include "../kernels/cpu/levels.h"
 #include "test.h"
@@ -620,3 +620,4 @@ TEST(amx_is_chosen_by_measurement) {
     CHECK_STR(fl_cpu_bf16(), "f32");
     bf16_end();
 }
+/* MIT licence: see LICENSE. */

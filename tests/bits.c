@@ -8,6 +8,7 @@
    Each op runs on all magnitudes and special values in each dtype that it takes, its backward pass
    on ordinary values. NaNs count as one: their sign and payload are the compiler's choice. `make
    bits` builds it with gcc and with clang and compares what they print at each level. */
+#include "../fl_backend.h"
 #include "arrays.h"
 #include "sample.h"
 #include "steps.h"

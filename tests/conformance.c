@@ -1,7 +1,7 @@
 /* conformance.c - every public op against reference loops, on any backend
 
-   usage: conformance [backend [group ...]]     backend: cpu (default), naive, recorder, or a family
-   that is linked in
+   usage: conformance [backend[@default] [group ...]]     backend: cpu (default), naive, recorder, or a
+   family that is linked in; @default: operands are on the backend, but new tensors on the default
 
    For each op x dtype x layout it runs shapes from 0-d to 8-d, compares with host loops in f64
    (int64_t for integers) within the tolerance that it prints, and prints the matrix of cases passed
@@ -14,6 +14,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "../fl_backend.h"
 #include "backends.h"
 #include "groups.h"
 #include "conformance.h"
@@ -71,6 +72,7 @@ static void run_create(int i) {
 static void run_steps(int i) {
     (void)i;
     step_words();
+    step_records();
     step_group(false);
     step_group(true);
     squares_group();
@@ -106,8 +108,7 @@ static const struct {
                {"hook", hook_group},
                {"fallback", fallback_group},
                {"text", text_group},
-               {"gradient overrides", gradient_overrides},
-               {"snake", own_op_group}};
+               {"gradient overrides", gradient_overrides}};
 enum { SINGLES = sizeof singles / sizeof *singles };
 static void run_single(int i) { singles[i].run(); }
 
@@ -149,20 +150,62 @@ static void make_groups(void) {
     add_group("fft", fft_group, 0);
     add_group("step", run_steps, 0);
     for (int i = 0; i < SINGLES; i++) add_group(singles[i].name, run_single, i);
+    for (int i = 0; i < N_OWN_OPS; i++) add_group(own_ops[i].name, own_op_group, i);
+}
+
+/* >>contains: the compositions at work, and what they run that their `contains` does not name */
+
+static struct {
+    fl_op running[32];
+    int n;
+    char missing[2000];
+} compositions;
+
+static void part_begins(const fl_call *c, void *user) {
+    const char *name = fl_op_get_info(c->op)->name;
+    /* A backend that copies views scatters where others write through one. */
+    const bool copies_views = backend_in_use()->make && !backend_in_use()->view;
+    const bool scatters = copies_views && (c->op == FL_OP_iota || c->op == FL_OP_scatter_add);
+    const bool moves_bits = c->op == FL_OP_copy || c->op == FL_OP_fill || scatters;
+    char text[100];
+    (void)user;
+    for (int i = 0; i < compositions.n && !moves_bits; i++) {
+        const fl_op whole = compositions.running[i];
+        snprintf(text, sizeof text, " %s of %s;", name, fl_op_get_info(whole)->name);
+        const size_t n = strlen(compositions.missing);
+        if (whole != c->op && !fl_op_holds(whole, c->op) && !strstr(compositions.missing, text))
+            snprintf(compositions.missing + n, sizeof compositions.missing - n, "%s", text);
+    }
+    const bool composed = fl_op_get_info(c->op)->compose != NULL;
+    if (composed && compositions.n < 32) compositions.running[compositions.n++] = c->op;
+}
+
+static void part_ends(const fl_call *c, void *user) {
+    (void)user;
+    compositions.n -= fl_op_get_info(c->op)->compose && compositions.n > 0;
+}
+
+/* Groups of several registered ops. */
+static bool has_compositions(const group *g) {
+    static void (*const of[])(void) = {nets_group, layers_group, conv_group, image_group, resampling_group,
+                                       linear_group};
+    for (size_t i = 0; g->run == run_single && i < sizeof of / sizeof *of; i++)
+        if (singles[g->arg].run == of[i]) return true;
+    return false;
 }
 
 /* The same cases on the composition, and through replaced parts. */
 static void run_without_slot(const group *g) {
     fl_op op = fl_op_named(g->name);
     fl_backend mine = *backend_in_use();
-    if (op == FL_OP_NONE || fl_op_get_info(op)->required || mine.any || g->run == run_unary_grad ||
-        g->run == run_binary_grad)
-        return;
-    for (int part = 1; part < fl_op_count(); part++)
+    const bool gradient = g->run == run_unary_grad || g->run == run_binary_grad;
+    if (mine.any || gradient || (op != FL_OP_NONE && fl_op_get_info(op)->required)) return;
+    for (int part = 1; part < fl_op_count() && op != FL_OP_NONE; part++)
         if (fl_op_holds(op, (fl_op)part) && fl_op_get_info((fl_op)part)->required)
             override_value((fl_op)part, op, g->run, g->arg);
-    if (!mine.op[op]) return;
-    mine.op[op] = NULL;
+    const int first = op != FL_OP_NONE ? op : FL_TABLE_OPS, end = op != FL_OP_NONE ? op + 1 : fl_op_count();
+    if (op != FL_OP_NONE ? !mine.op[op] : !has_compositions(g)) return;
+    for (int i = first; i < end; i++) mine.op[i] = NULL;
     fl_backend_use(&mine, NULL);
     composed_run = true;
     g->run(g->arg);
@@ -170,8 +213,14 @@ static void run_without_slot(const group *g) {
 }
 
 static void run_group(const group *g) {
+    char text[2100];
+    const bool checked = strcmp(g->name, "hook") && strcmp(g->name, "snake");
+    if (checked) fl_call_hook(part_begins, part_ends, NULL);
     g->run(g->arg);
     run_without_slot(g);
+    if (checked) fl_call_hook(NULL, NULL, NULL);
+    snprintf(text, sizeof text, "contains names all that compositions run, but:%s", compositions.missing);
+    check(!compositions.missing[0], text);
 }
 
 static void run_forked(const group *g) {

@@ -245,6 +245,8 @@ static bool agrees(fl_tensor *t, const array *want, tolerance tol, const double 
     char s1[100], s2[100];
     array got;
     if (!t) return say("no result");
+    if (t->family != operand_family() && case_layout != WEAK)
+        return say("result is on backend '%s'", fl_backend_name(t));
     if (t->dtype != want->dtype)
         return say("result is %s, not %s", fl_dtype_name(t->dtype), fl_dtype_name(want->dtype));
     if (!same_shape(fl_shape_of(t), want->shape))

@@ -3,7 +3,7 @@
 #include "../kernels/cpu/levels.h"
 
 static const fl_backend *backend_in_use(void) {
-    return fl_backend_at(fl_backend_default());
+    return fl_backend_at(operand_family());
 }
 
 /* >>overrides: every composition that contains an op passes through the slot that replaces it */
@@ -113,6 +113,7 @@ static void fallback_group(void) {
     part.op[FL_OP_exp] = NULL;
     fl_message_use(NULL, NULL, FL_LOG_OFF);
     check(fl_backend_use(&part, NULL) && fl_backend_set_default("partial"), "a family of one's own");
+    if (operands_on) operands_on = part.name;
     fl_scope s = fl_scope_begin();
     array a, b;
     fl_tensor *x = fl_from_host((float[]){0, 1, -2}, FL_SHAPE(3), FL_F32), *home = fl_to(x, family);
@@ -170,8 +171,9 @@ static void write_formula(FILE *f, const text_type *t, char cls, const char *nam
             t->type, t->suffix, t->suffix, t->suffix, t->suffix);
     fprintf(
         f,
-        "        (void)x, (void)a, (void)b, (void)y, (void)dy;\n        const %s r = (%s)(%s%s;\n",
-        out, out, text, one_bit);
+        "        %s u, v;\n        (void)x, (void)a, (void)b, (void)y, (void)dy, (void)u, (void)v;\n"
+        "        const %s r = (%s)(%s%s;\n",
+        t->type, out, out, text, one_bit);
     fprintf(f, "        uint64_t bits = 0;\n        memcpy(&bits, &r, sizeof r);\n        "
                "printf(\" %%llx\", (unsigned long "
                "long)bits);\n    }\n    printf(\"\\n\");\n}\n");

@@ -540,11 +540,12 @@ static unsigned dtypes_of(char cls) {
     }
 }
 
-/* Of u64 what is the same modulo 2^64, and the larger and the smaller one. */
+/* Of u64 what is the same modulo 2^64, the larger and the smaller one, and remainders. */
 static unsigned dtypes_of_op(const char *op, char cls) {
     static const char *const exact[] = {
         "add",         "sub",        "mul",     "neg",     "bitwise_and", "bitwise_or", "bitwise_xor",
-        "bitwise_not", "shift_left", "maximum", "minimum", "fmax",        "fmin"};
+        "bitwise_not", "shift_left", "maximum", "minimum", "fmax",        "fmin",       "remainder",
+        "fmod"};
     for (size_t i = 0; i < sizeof exact / sizeof *exact; i++)
         if (!strcmp(op, exact[i])) return dtypes_of(cls) | U64;
     return dtypes_of(cls);
@@ -631,6 +632,8 @@ static void binary_value(const binary_ref *r, const array *a, const array *b, ar
     else if (is_float(a->dtype)) put_float(y, k, r->f(a->f[k], b->f[k]));
     else if (a->dtype == FL_U64 && (r->cls == 'C' || is_extreme(r->op))) /* in the order of i64 */
         put_int(y, k, r->i(a->i[k] ^ INT64_MIN, b->i[k] ^ INT64_MIN) ^ (r->cls == 'C' ? 0 : INT64_MIN));
+    else if (a->dtype == FL_U64 && (!strcmp(r->op, "remainder") || !strcmp(r->op, "fmod")))
+        put_int(y, k, (int64_t)((uint64_t)a->i[k] % (uint64_t)b->i[k]));
     else put_int(y, k, r->i(a->i[k], b->i[k]));
 }
 

@@ -152,6 +152,32 @@ static bool powers(const operand *x, fl_dtype d, double eps) {
     return read_as(fl_matrix_power(x->t, 3), d, &y) && near("x^3", &y, &want, eps);
 }
 
+/* By Horner's rule on x / 2^4, then squared */
+static bool exponentials(const operand *x, fl_dtype d, double eps) {
+    const int64_t n = columns_of(&x->a);
+    array y, one = diagonal(&x->a, n, NULL), want = one, part = matrices_like(&x->a, n, n);
+    for (int64_t k = 0; k < part.n; k++) part.f[k] = x->a.f[k] / 16;
+    for (int i = 40; i > 0; i--) {
+        want = times(&part, &want);
+        for (int64_t k = 0; k < want.n; k++) want.f[k] = one.f[k] + want.f[k] / i;
+    }
+    for (int i = 0; i < 4; i++) want = times(&want, &want);
+    want = cast_array(&want, d); /* it may overflow */
+    return read_as(fl_matrix_exp(x->t), d, &y) && near("exp", &y, &want, eps);
+}
+
+static bool lu_parts(const operand *x, fl_dtype d, double eps) {
+    array l, u, p, one = diagonal(&x->a, rows_of(&x->a), NULL);
+    fl_tensor *tu = NULL, *tp = NULL, *tl = fl_lu(x->t, &tu, &tp);
+    if (!read_as(tl, d, &l) || !read_as(tu, d, &u) || !read_as(tp, d, &p)) return false;
+    array pl = times(&p, &l), t = turned(&p);
+    for (int64_t k = 0; k < l.n; k++)
+        if (fabs(l.f[k]) > 1 || (k % columns_of(&l) == k / columns_of(&l) % rows_of(&l) && l.f[k] != 1))
+            return say("l: element %lld is %g", (long long)k, l.f[k]);
+    return is_triangle("l", &l, false) && is_triangle("u", &u, true) &&
+           product_is("p^T p", &t, &p, &one, 0) && product_is("p l u", &pl, &u, &x->a, eps);
+}
+
 static bool lu_factors(const operand *x, fl_dtype d, double eps) {
     int64_t n = columns_of(&x->a);
     fl_tensor *pivot = NULL, *lu = fl_lu_factor(x->t, &pivot);
@@ -220,6 +246,13 @@ static bool cholesky_factors(const operand *x, fl_dtype d, double eps) {
     return product_is("l l^T", &l, &t, &x->a, eps);
 }
 
+static bool cholesky_solves(const operand *x, fl_dtype d, double eps) {
+    operand b = make_operand(x->a.shape, d, DENSE, TAME);
+    array y;
+    return read_as(fl_cholesky_solve(fl_cholesky(x->t), b.t), d, &y) &&
+           product_is("x y", &x->a, &y, &b.a, eps);
+}
+
 static bool qr_factors(const operand *x, fl_dtype d, double eps) {
     array q, r;
     fl_tensor *tr = NULL, *tq = fl_qr(x->t, &tr);
@@ -245,6 +278,32 @@ static bool eigh_factors(const operand *x, fl_dtype d, double eps) {
     return are_orthonormal("v^T v", &v, eps) && in_order(&w, false) &&
            product_is("x v", &x->a, &v, &vw, eps) && read_as(fl_eigh(x->t, NULL), d, &alone) &&
            near("eigenvalues", &alone, &w, eps);
+}
+
+/* x v = v w in parts, columns of v of length 1, conjugate pairs */
+static bool eig_factors(const operand *x, fl_dtype d, double eps) {
+    array w[2], v[2], alone[2];
+    fl_tensor *t[4] = {NULL}, *some = NULL;
+    const int64_t n = columns_of(&x->a);
+    t[0] = fl_eig(x->t, &t[1], &t[2], &t[3]);
+    for (int i = 0; i < 2; i++)
+        if (!read_as(t[i], d, &w[i]) || !read_as(t[2 + i], d, &v[i])) return false;
+    if (!read_as(fl_eigvals(x->t, &some), d, &alone[0]) || !read_as(some, d, &alone[1])) return false;
+    array re = diagonal(&x->a, n, &w[0]), im = diagonal(&x->a, n, &w[1]);
+    array rr = times(&v[0], &re), ii = times(&v[1], &im), ri = times(&v[0], &im), ir = times(&v[1], &re);
+    for (int64_t k = 0; k < rr.n; k++) rr.f[k] -= ii.f[k], ri.f[k] += ir.f[k];
+    for (int64_t k = 0; k < w[0].n; k++) {
+        double length = 0, sum = 0;
+        for (int64_t r = 0; r < n; r++) {
+            const int64_t at = k / n * n * n + r * n + k % n;
+            length += v[0].f[at] * v[0].f[at] + v[1].f[at] * v[1].f[at];
+            sum += w[1].f[k / n * n + r];
+        }
+        if (fabs(length - 1) > eps || fabs(sum) > eps)
+            return say("vector %lld: %g, %g", (long long)k, length, sum);
+    }
+    return product_is("re x v", &x->a, &v[0], &rr, eps) && product_is("im x v", &x->a, &v[1], &ri, eps) &&
+           near("eigenvalues", &alone[0], &w[0], eps) && near("eigenvalues", &alone[1], &w[1], eps);
 }
 
 /* x^T (x y - b) = 0; wide: x y = b, and y = x^T z: no longer than b needs */
@@ -279,11 +338,15 @@ static const struct {
     {"solve_triangular", solves_triangular, POSITIVE, true},
     {"inverse", inverts, GENERAL, true},
     {"matrix_power", powers, GENERAL, true},
+    {"matrix_exp", exponentials, GENERAL, true},
     {"lu_factor", lu_factors, GENERAL, true},
     {"det", has_determinant, POSITIVE, true},
     {"slogdet", has_log_determinant, POSITIVE, true},
     {"cholesky", cholesky_factors, POSITIVE, true},
+    {"cholesky_solve", cholesky_solves, POSITIVE, true},
     {"eigh", eigh_factors, POSITIVE, true},
+    {"eig", eig_factors, GENERAL, true},
+    {"lu", lu_parts, GENERAL, false},
     {"qr", qr_factors, GENERAL, false},
     {"svd", svd_factors, GENERAL, false},
     {"lstsq", least_squares, GENERAL, false},
@@ -330,6 +393,47 @@ static void factor_errors(void) {
     fl_tensor *vector = fl_solve(fl_mul(t[0], fl_num(2)), fl_ones(FL_SHAPE(2), FL_F32));
     check(vector && vector->ndim == 1 && fl_item(fl_select(vector, 0, 1)) == 0.5, "solve: vector");
     check(fl_item(fl_sum(fl_pinv(t[1], 0), FL_ALL_AXES)) == 0, "pinv: 0");
+    fl_tensor *some = fl_from_host((float[]){3, 0, -1, 4, 0, 0}, FL_SHAPE(2, 3), FL_F32);
+    static const double p[] = {1, -1, INFINITY, -INFINITY}, want[] = {7, 0, 4, 4};
+    for (int i = 0; i < 4; i++) check(fl_item(fl_matrix_norm(some, p[i])) == want[i], "matrix_norm: sums");
+    check(fl_item(fl_matrix_norm(fl_mul(t[0], fl_num(3)), 2)) == 3, "matrix_norm: singular value");
+    check(fl_item(fl_nuclear_norm(fl_mul(t[0], fl_num(3)))) == 6, "nuclear_norm");
+    static const double orders[] = {2, -2, 1, -1, INFINITY, -INFINITY}, conds[] = {4, 0.25, 4, 4, 4, 4};
+    fl_tensor *line = fl_from_host((double[]){-2, 1, 4}, FL_SHAPE(3), FL_F64);
+    fl_tensor *rule = fl_mul(fl_eye(3, 3, FL_F64), line), *ranks = NULL;
+    for (int i = 0; i < 6; i++) {
+        const double low = orders[i] < 0 && orders[i] != -2 ? 0.25 : conds[i]; /* least sums: 1 and 1 / 4 */
+        check(fl_item(fl_cond(rule, orders[i])) == low, "cond: diagonal");
+        fl_tensor *each = fl_cond(x, orders[i]); /* of 1 and of 0 */
+        check(fl_item(fl_select(each, 0, 0)) == 1, "cond: 1");
+        const double singular = fl_item(fl_select(each, 0, 1));
+        check(fabs(orders[i]) == 2 ? isnan(singular) : isinf(singular), "cond: 0");
+        check(fl_item(fl_cond(fl_zeros(FL_SHAPE(0, 0), FL_F32), orders[i])) == 0, "cond: empty");
+    }
+    check(fabs(fl_item(fl_cond(rule, 0)) - 21 / 4.0) < 1e-14, "cond: Frobenius");
+    check(isinf(fl_item(fl_cond(none, 1))), "cond: NaN");
+    /* exp(a [0 1; 0 0]) = [1 a; 0 1]; exp(a [0 -1; 1 0]) is a turn by a; matrices of a batch are apart */
+    fl_tensor *pair = fl_from_host((double[]){0, 1e-9, 0, 0, 0, -600, 600, 0}, FL_SHAPE(2, 2, 2), FL_F64);
+    static const double first[] = {1, 1e-9, 0, 1};
+    double e[8];
+    check(fl_to_host(fl_matrix_exp(pair), e, sizeof e) && !memcmp(e, first, sizeof first),
+          "matrix_exp: nilpotent");
+    check(fabs(e[4] - cos(600)) < 1e-12 && fabs(e[6] - sin(600)) < 1e-12, "matrix_exp: turn");
+    /* a turn has the values +-600 i; [0 a; 0 0] has one vector, (1, 0), twice */
+    fl_tensor *im = NULL, *v = NULL, *v_im = NULL, *w = fl_eig(pair, &im, &v, &v_im);
+    double parts[4];
+    check(w && fl_to_host(im, parts, sizeof parts) && parts[0] == 0 && parts[1] == 0 &&
+              fabs(parts[2] - 600) < 1e-12 && parts[3] == -parts[2], "eig: values");
+    check(fl_to_host(v, e, sizeof e) && fabs(e[0]) == 1 && fabs(e[1]) == 1 && e[2] == 0, "eig: defective");
+    check(fails(fl_eig(none, &im, &v, &v_im)) && strstr(fl_error(), "matrix 0 of 1"), "eig: NaN");
+    check(isnan(fl_item(fl_sum(fl_matrix_exp(none), FL_ALL_AXES))), "matrix_exp: NaN");
+    check((ranks = fl_matrix_rank(x, 0, 0)) && ranks->dtype == FL_I64 && ranks->ndim == 1 &&
+              fl_item(fl_select(ranks, 0, 0)) == 2 && fl_item(fl_select(ranks, 0, 1)) == 0, "matrix_rank");
+    check(fl_item(fl_matrix_rank(rule, 1, 0)) == 2 && fl_item(fl_matrix_rank(rule, 0, 0.5)) == 1 &&
+              fl_item(fl_matrix_rank(rule, 1, 0.5)) == 1, "matrix_rank: tolerances");
+    check(fl_item(fl_sum(fl_matrix_rank(fl_zeros(FL_SHAPE(2, 0, 3), FL_F32), 0, 0), FL_ALL_AXES)) == 0,
+          "matrix_rank: empty");
+    check(fails(fl_matrix_rank(none, 0, 0)), "matrix_rank: NaN");
     fl_tensor *bad = fl_zeros(FL_SHAPE(2, 2), FL_I64);
     check(fails(fl_inverse(bad)) && fails(fl_det(bad)) && fails(fl_pinv(bad, 0)), "integers");
 }

@@ -103,7 +103,7 @@ static void fft_case(int op, fl_dtype d, layout l, fl_shape s, int axis) {
 
 /* Products with the DFT's matrix, where there is no slot, are quadratic: fewer lengths then. */
 static bool fft_is_fast(void) {
-    return !composed_run && fl_backend_has(fl_backend_default(), fl_op_fft);
+    return !composed_run && fl_backend_has(operand_family(), fl_op_fft);
 }
 
 static void fft_cases(fl_dtype d, layout l) {
@@ -140,6 +140,12 @@ static void fft_options(void) {
                 x) && alike(fl_ifft(sixth, 1, .norm = FL_NORM_FORWARD), x) &&
               alike(fl_mul(sixth, fl_num(6)), fl_fft(x, 1)),
           "fft's norms");
+    fl_tensor *cube = fl_normal(FL_SHAPE(3, 4, 5), 0, 1, FL_F64, &rng), *half = fl_rfftn(cube);
+    check(alike(half, fl_fft(fl_fft(fl_rfft(cube, 2), 1), 0)), "rfftn by axes");
+    check(alike(fl_fftn(half), fl_fft(fl_fft(fl_fft(half, 2), 1), 0)), "fftn by axes");
+    check(alike(fl_irfftn(half, .s = FL_SHAPE(0, 0, 5)), cube) && alike(fl_ifftn(fl_fftn(half)), half) &&
+              alike(fl_irfft2(fl_rfft2(cube), .s = FL_SHAPE(4, 5)), cube),
+          "fftn, rfftn and rfft2 there and back");
     for (int i = 0; i < 4; i++) {
         fl_tensor *window = fl_hann_window(8, true, FL_F64);
         fl_stft_opts o = {.hop = 2 + i % 2, .window = window, .normalized = i & 1, .two_sided = i & 2};

@@ -212,6 +212,31 @@ static void unique_dim_case(fl_dtype d, layout l, fl_shape s, int axis) {
     case_end(ok && equals(back, &inverse) && equals(times, &sizes));
 }
 
+/* The first slice of each run, the number of its run for each, and the length of each run. */
+static void runs_dim_case(fl_dtype d, layout l, fl_shape s, int axis) {
+    if (!case_begin("unique_consecutive_dim", d, l, "%d dims, axis %d", s.ndim, axis)) return;
+    array x = small_array(s, d, 2), inverse = new_array(FL_SHAPE(s.dim[axis]), FL_I64);
+    fl_shape to = s;
+    int64_t many[8] = {0}, runs = 0;
+    for (int64_t i = 0; i < s.dim[axis]; i++) {
+        runs += i == 0 || slice_order(&x, s, axis, i - 1, i) != 0;
+        put_int(&inverse, i, runs - 1);
+        many[runs - 1]++;
+    }
+    to.dim[axis] = runs;
+    array want = new_array(to, d), sizes = new_array(FL_SHAPE(runs), FL_I64);
+    for (int64_t k = 0; k < x.n; k++) {
+        int64_t c[FL_MAX_DIMS] = {0};
+        coords_of(s, k, c);
+        c[axis] = inverse.i[c[axis]];
+        put_from(&want, index_of(to, c), &x, k);
+    }
+    for (int64_t i = 0; i < runs; i++) put_int(&sizes, i, many[i]);
+    fl_tensor *back = NULL, *times = NULL;
+    bool ok = equals(fl_unique_consecutive_dim(lay_out(&x, l), axis - s.ndim, &back, &times), &want);
+    case_end(ok && equals(back, &inverse) && equals(times, &sizes));
+}
+
 /* In order, in f64 or i64; small numbers, of which nothing rounds but quotients. */
 static void scatter_reduce_case(fl_dtype d, layout l, fl_shape s, int axis, fl_scatter_way way, bool self) {
     if (!case_begin("scatter_reduce", d, l, "%d dims, axis %d, way %d %d", s.ndim, axis, way, self)) return;
@@ -261,8 +286,10 @@ static void search_case(const char *name, fl_dtype d, layout l, fl_shape s) {
         put_int(&want, k, in ? equal > 0 : right ? below + equal : below);
     }
     fl_tensor *t = lay_out(&x, l), *list = dense_tensor(&line);
-    case_end(equals(
-        in ? fl_isin(t, list) : fl_searchsorted(fl_sort(list, 0, false, NULL), t, right), &want));
+    fl_tensor *order = fl_argsort(list, 0, false), *sorted = fl_sort(list, 0, false, NULL);
+    if (in) case_end(equals(fl_isin(t, list), &want));
+    else if (random_below(2)) case_end(equals(fl_searchsorted(sorted, t, right), &want));
+    else case_end(equals(fl_searchsorted(list, t, right, .sorter = order), &want));
 }
 
 static void composed_index_cases(fl_dtype d, layout l, fl_shape s) {
@@ -277,7 +304,7 @@ static void composed_index_cases(fl_dtype d, layout l, fl_shape s) {
     for (int i = 0; computed && i < 6; i++) mask_case(masks[i / 2], d, l, s, i % 2);
     if (!computed) return;
     unique_case(d, l, s);
-    for (int axis = 0; axis < s.ndim; axis++) unique_dim_case(d, l, s, axis);
+    for (int axis = 0; axis < s.ndim; axis++) unique_dim_case(d, l, s, axis), runs_dim_case(d, l, s, axis);
     for (int i = 0; adds && i < 10; i++)
         scatter_reduce_case(d, l, s, i % s.ndim, (fl_scatter_way)(i / 2), i % 2);
     search_case("searchsorted", d, l, s);
@@ -316,8 +343,9 @@ static void count_checks(void) {
 static void composed_index_group(void) {
     static const char *const any[] = {
         "take",          "index",          "index_put", "index_copy",   "index_fill", "masked_fill",
-        "masked_select", "masked_scatter", "unique",    "searchsorted", "isin", "unique_dim"};
-    for (int i = 0; i < 12; i++) expect_row(any[i], i < 5 ? STORED : COMPUTED, UNWEAK, 0, 0);
+        "masked_select", "masked_scatter", "unique",    "searchsorted", "isin", "unique_dim",
+        "unique_consecutive_dim"};
+    for (int i = 0; i < 13; i++) expect_row(any[i], i < 5 ? STORED : COMPUTED, UNWEAK, 0, 0);
     expect_row("index_put_add", NUMBERS, UNWEAK, 0, 0);
     expect_row("index_add", NUMBERS, UNWEAK, 0, 0);
     expect_row("scatter_reduce", NUMBERS, UNWEAK, 0, 0);

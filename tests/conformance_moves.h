@@ -116,16 +116,37 @@ static fl_tensor *interleave_run(fl_tensor *x, const moving_args *a) {
     return fl_repeat_interleave(x, a->n, a->axis);
 }
 
+/* Element i of the axis i mod 3 times. */
+static void each_choose(moving_args *a, fl_shape s, fl_shape *to) {
+    to->dim[a->axis] = 0;
+    for (int64_t i = 0; i < s.dim[a->axis]; i++) to->dim[a->axis] += i % 3;
+}
+static bool each_source(const moving_args *a, fl_shape s, const int64_t *c, int64_t *at) {
+    (void)s;
+    at[a->axis] = 0;
+    for (int64_t left = c[a->axis]; left >= at[a->axis] % 3; at[a->axis]++) left -= at[a->axis] % 3;
+    return true;
+}
+static fl_tensor *each_run(fl_tensor *x, const moving_args *a) {
+    fl_tensor *times = fl_remainder(fl_arange(0, (double)x->shape[a->axis], 1, FL_I32), fl_int(3));
+    return fl_repeat_interleave_each(x, fl_to(times, fl_backend_name(x)), a->axis);
+}
+
 static void pad_choose(moving_args *a, fl_shape s, fl_shape *to) {
     int64_t n = s.dim[a->axis];
     a->n = n ? random_below(5) : FL_PAD_CONSTANT;
     a->low = random_below(9) - (n > 2), a->high = random_below(9) - (n > 2);
     to->dim[a->axis] += a->low + a->high;
 }
-/* Steps back into the axis, one mirror or turn at a time. */
+/* Steps back into the axis, or what a negative side left of a circular one, one mirror or turn at a time. */
 static bool pad_source(const moving_args *a, fl_shape s, const int64_t *c, int64_t *at) {
     int64_t n = s.dim[a->axis], p = c[a->axis] - a->low;
     if (a->n == FL_PAD_CONSTANT && (p < 0 || p >= n)) return false;
+    if (a->n == FL_PAD_CIRCULAR) {
+        const int64_t first = a->low < 0 ? -a->low : 0, last = a->high < 0 ? n + a->high : n;
+        while (p < first) p += last - first;
+        while (p >= last) p -= last - first;
+    }
     while (p < 0 || p >= n) {
         if (a->n == FL_PAD_EDGE || n == 1) p = p < 0 ? 0 : n - 1;
         else if (a->n == FL_PAD_REFLECT) p = p < 0 ? -p : 2 * (n - 1) - p;
@@ -211,6 +232,7 @@ static const moving movings[] = {
     {"narrow", 1, 8, narrow_choose, narrow_source, narrow_run},
     {"tile", 1, 8, tile_choose, tile_source, tile_run},
     {"repeat_interleave", 1, 8, interleave_choose, interleave_source, interleave_run},
+    {"repeat_interleave_each", 1, 8, each_choose, each_source, each_run},
     {"pad", 1, 8, pad_choose, pad_source, pad_run},
     {"sliding_windows", 1, 7, windows_choose, windows_source, windows_run},
     {"diagonal", 2, 8, diagonal_choose, diagonal_source, diagonal_run},
@@ -392,3 +414,4 @@ static void moves_group(void) {
     check_truncated_normal(1, 2, 3, 20);
     check_truncated_normal(-1, 0.5, -INFINITY, -1.5);
 }
+/* MIT licence: see LICENSE. */

@@ -847,4 +847,42 @@ static void step_words(void) {
                 case_end(ok && agrees(p.t, &p.a, (tolerance){8, 400, 0}, NULL, false));
             }
 }
+
+/* Copies the arguments of the step that runs. */
+static void copy_step_args(const fl_call *c, void *user) {
+    if (c->op == fl_op_step) memcpy(user, c->args, sizeof(fl_step_args));
+}
+
+/* A record of `step` is plain values: a copy of it runs when rule and texts are gone, to the same bits. One of
+   a rule that was not parsed, or for other operands, is refused. */
+static void step_records(void) {
+    if (!case_begin("step", FL_F32, DENSE, "copied record")) return;
+    char numbers[] = "factor lr", formula[] = "SUB(p, MUL(lr, MUL(factor, g)))";
+    fl_step_rule rule = {.reads = "g", .writes = "p", .numbers = numbers, .formula = formula};
+    fl_step_args copy = {0};
+    operand p = make_operand(FL_SHAPE(7, 5), FL_F32, DENSE, TAME);
+    operand g = make_operand(FL_SHAPE(7, 5), FL_F32, DENSE, TAME);
+    fl_tensor *first = fl_clone(p.t), *second = fl_clone(p.t), *number[] = {fl_num(2), fl_num(0.1)};
+    const fl_call_hooks before = fl_call_hook(copy_step_args, NULL, &copy);
+    bool ok = fl_step(&rule, (fl_tensor *[]){g.t, first}, 2, number, NULL);
+    fl_call_hook(before.before, before.after, before.user);
+    memset(&rule, 0xA5, sizeof rule);
+    memset(numbers, 'x', sizeof numbers - 1);
+    memset(formula, 'x', sizeof formula - 1);
+    fl_call c = {.op = fl_op_step, .n_out = 1, .n_in = 4, .out = {second},
+                 .in = {g.t, second, number[0], number[1]}, .args = &copy};
+    ok = ok && fl_call_run(&c) && fl_item(fl_sum(fl_cast(fl_ne(first, second), FL_F32), FL_ALL_AXES)) == 0 &&
+         fl_item(fl_sum(fl_cast(fl_ne(first, p.t), FL_F32), FL_ALL_AXES)) > 0;
+    const fl_step_args none = {0};
+    for (int i = 0; i < 3; i++) {
+        c.args = i ? &copy : &none;
+        c.n_in = i == 1 ? 3 : 4;
+        if (i == 2) c.in[3] = fl_ones(FL_SHAPE(100), FL_F64);
+        fl_quiet(+1);
+        ok = !(fl_call_run(&c) && fl_item(second) > -INFINITY) && ok;
+        fl_quiet(-1);
+        ok = was_refused(NULL) && ok;
+    }
+    case_end(ok);
+}
 /* MIT licence: see LICENSE. */

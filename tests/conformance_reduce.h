@@ -318,7 +318,7 @@ static void one_hot_case(layout l, fl_shape s) {
     operand x = make_operand(s, FL_I64, l, TAME); /* -4 .. 4: outside is all zeros */
     fl_shape to = s;
     to.dim[to.ndim++] = 3;
-    array want = new_array(to, FL_F32);
+    array want = new_array(to, FL_I64);
     for (int64_t k = 0; k < x.a.n; k++)
         for (int64_t j = 0; j < 3; j++) put_int(&want, k * 3 + j, x.a.i[k] == j);
     case_end(equals(fl_one_hot(x.t, 3), &want));

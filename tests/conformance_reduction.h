@@ -48,7 +48,7 @@ static double line_value(const char *op, const double *v, int64_t n) {
     if (!strcmp(op, "std")) return sqrt(away / numbers);
     if (!strcmp(op, "quantile")) return line_quantile(v, n, 0.3, false);
     if (!strcmp(op, "nanquantile")) return line_quantile(v, n, 0.6, true);
-    if (!strcmp(op, "trapezoid")) return area;
+    if (!strncmp(op, "trapezoid", 9)) return area;
     if (!strcmp(op, "norm inf")) return most;
     if (!strcmp(op, "norm -inf")) return least;
     if (!strcmp(op, "norm 0")) return powers[0];
@@ -63,6 +63,10 @@ static fl_tensor *line_op(const char *op, fl_tensor *x, int axis) {
     if (!strcmp(op, "quantile")) return fl_quantile(x, 0.3, axis, false, FL_QUANTILE_LINEAR);
     if (!strcmp(op, "nanquantile")) return fl_nanquantile(x, 0.6, axis, false, FL_QUANTILE_MIDPOINT);
     if (!strcmp(op, "trapezoid")) return fl_trapezoid(x, 1.5, axis);
+    if (!strcmp(op, "trapezoid_x")) {
+        fl_tensor *at = fl_to(fl_arange(0, (double)x->shape[axis], 1, FL_I64), fl_backend_name(x));
+        return fl_trapezoid_x(x, fl_mul(fl_cast(at, x->dtype), fl_num(1.5)), axis);
+    }
     return fl_norm(x, op[4] ? strtod(op + 5, NULL) : 2, FL_AXES(axis));
 }
 
@@ -225,7 +229,7 @@ static void extreme_case(bool max, bool scan, fl_dtype d, layout l, fl_shape s, 
 
 static const char *const line_ops[] = {"nansum", "nanmean", "std", "norm", "norm 3", "norm 0",
                                        "norm 1", "norm inf", "norm -inf", "quantile",
-                                       "nanquantile", "trapezoid"};
+                                       "nanquantile", "trapezoid", "trapezoid_x"};
 static const char *const kth_ops[] = {"kthvalue", "median", "nanmedian"};
 enum { LINE_OPS = sizeof line_ops / sizeof *line_ops, KTH_OPS = 3 };
 

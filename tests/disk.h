@@ -23,6 +23,7 @@ typedef enum fault {
 typedef struct node {
     unsigned char *bytes, *synced;
     size_t size, synced_size;
+    int open;
 } node;
 
 typedef struct name {
@@ -53,10 +54,10 @@ static inline name *disk_find(const char *text) {
     return NULL;
 }
 
-/* A node that has no name, nor would get one back by a power loss. While a file is open none is taken. */
+/* A node that is not open and has no name, nor would get one back by a power loss. */
 static inline node *disk_unused(void) {
     for (int i = 0; i < disk.n_nodes; i++) {
-        bool used = disk.open > 0;
+        bool used = disk.nodes[i]->open > 0;
         for (int k = 0; k < FILES; k++)
             used |= disk.names[k].file == disk.nodes[i] || disk.synced[k].file == disk.nodes[i];
         if (!used) return disk.nodes[i];
@@ -134,7 +135,7 @@ static inline void *disk_open(void *user, const char *path, fl_data_mode mode) {
     errno = ENOENT;
     if (mode == FL_DATA_READ && !entry) return NULL;
     node *f = mode == FL_DATA_REPLACE || !entry ? disk_make(path) : entry->file;
-    disk.open++;
+    disk.open++, f->open++;
     return f;
 }
 
@@ -197,8 +198,8 @@ static inline int disk_sync(void *user, void *file) {
 }
 
 static inline int disk_close(void *user, void *file) {
-    (void)user, (void)file;
-    disk.open--;
+    (void)user;
+    disk.open--, ((node *)file)->open--;
     if (!disk_fails()) return 0;
     disk.lost--;
     return -1;
@@ -246,16 +247,18 @@ static inline void disk_unmap(void *user, void *p, int64_t n) {
     free(p);
 }
 
-/* The files and folders that names "path/..." tell, each once. */
+/* The files and folders that names "path/..." tell, each once; of ".", the names without a folder. */
 static inline int disk_list(void *user, const char *path, fl_data_name_fn each, void *arg) {
     (void)user;
     if (disk_fails()) return -1;
-    const size_t n = strlen(path) + 1;
+    const bool here = !strcmp(path, ".");
+    const size_t n = here ? 0 : strlen(path) + 1;
     errno = ENOENT;
     int result = -1;
     for (int i = 0; i < FILES; i++) {
         char *text = disk.names[i].text, part[64];
-        if (!disk.names[i].file || strncmp(text, path, n - 1) || text[n - 1] != '/') continue;
+        if (!disk.names[i].file) continue;
+        if (here ? strchr(text, '/') != NULL : strncmp(text, path, n - 1) || text[n - 1] != '/') continue;
         const size_t size = n + strcspn(text + n, "/");
         bool told = false;
         for (int k = 0; k < i; k++)
@@ -284,10 +287,27 @@ static inline void begin(void) {
     fl_mem_use(fl_mem_native()); /* no caches: the statistics are exact */
 }
 
+static inline void count_error(const char *text, void *user) {
+    (void)text;
+    ++*(int *)user;
+}
+
+/* Every fl_quiet(+1) was taken back, and no other one: an error is heard, and one below fl_quiet(+1) is not. */
+static inline void check_not_quiet(void) {
+    int heard = 0;
+    fl_on_error(count_error, &heard);
+    fl_quiet(+1), fl_bad("a test's error"), fl_error_clear(), fl_quiet(-1);
+    CHECK_EQ_INT(heard, 0);
+    fl_bad("a test's error"), fl_error_clear();
+    CHECK_EQ_INT(heard, 1);
+    test_errors_return();
+}
+
 /* Nothing may be left open or alive. */
 static inline void end(fl_scope *s) {
     fl_scope_end(s);
     CHECK_NO_ERROR();
+    check_not_quiet();
     CHECK_EQ_INT(disk.open, 0);
     CHECK_EQ_INT(fl_mem_live(), 0);
     CHECK_EQ_INT(fl_live(), 0);

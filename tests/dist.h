@@ -1,7 +1,7 @@
 /* dist.h - ranks for tests: processes of this host that meet in a folder */
 #ifndef TESTS_DIST_H
 #define TESTS_DIST_H
-#include "../fl.h"
+#include "../fl_all.h"
 #include "../examples/extend/ring.h"
 #include "test.h"
 #include <fcntl.h>
@@ -26,9 +26,19 @@ static inline fl_dist_group *dist_meet(const dist_ranks *r, int rank) {
                         .heartbeat = r->heartbeat, .timeout = r->timeout ? r->timeout : 60);
 }
 
+/* Warnings are printed; an error message is a mistake of the library. */
+static inline void dist_message(fl_level level, const char *text, void *user) {
+    (void)user;
+    if (level < FL_LOG_ERROR)
+        fprintf(stderr, "fl: %s\n", text);
+    else if (!CHECK(level < FL_LOG_ERROR))
+        printf("%s\n", text);
+}
+
 static inline void dist_rank(const dist_ranks *r, int rank, dist_rank_fn fn, void *user) {
     test__failures = 0; /* not those of ranks before */
     test_errors_return();
+    fl_message_use(dist_message, NULL, FL_LOG_WARN);
     fl_scope s = fl_scope_begin();
     fl_dist_group *d = dist_meet(r, rank);
     if (r->may_fail || CHECK(d))
@@ -91,31 +101,37 @@ static inline void dist_run(const char *impl, int n, dist_rank_fn fn, void *user
     dist_end(&r, -1);
 }
 
-/* Connects to the rank 0 of that folder once it is there, as a stranger, sends n bytes, and hangs up when
-   told so, or after a second. With `hello` it first says that it is rank 1 of 2. */
-static inline void dist_junk(const char *folder, bool hello, const void *bytes, size_t n) {
+/* Connects to the rank 0 of that folder once it is there; its token, if there is one in the folder. -1: not
+   within a minute. */
+static inline int dist_call(const char *folder, char token[64]) {
     char path[128], host[64];
     int port = 0, fd = -1;
     snprintf(path, sizeof path, "%s/rank0", folder);
-    for (int tries = 0; tries < 500 && fd < 0; tries++) {
+    for (const double end = fl_dist_now() + 60; fd < 0 && fl_dist_now() < end;) {
         FILE *f = fopen(path, "r");
-        if (f && fscanf(f, "%63s %d", host, &port) == 2)
+        *token = '\0';
+        if (f && fscanf(f, "%63s %d %63s", host, &port, token) >= 2)
             fd = fl_dist_connect(host, port, fl_dist_now() + 0.05);
         if (f) fclose(f);
         if (fd < 0) usleep(2000);
         fl_error_clear();
     }
-    const struct {
-        uint32_t word, size, version, layout;
-        int32_t rank, ranks;
-        char token[128];
-    } h = {0x4c465d31, 144, 1, 4 * 0x10000 + 40 * 0x100 + 8, 1, 2, ""};
-    char answer[256];
-    if (fd >= 0 && hello) fl_dist_socket_io(fd, true, (void *)(uintptr_t)&h, sizeof h, fl_dist_now() + 1);
-    if (fd >= 0 && n) fl_dist_socket_io(fd, true, (void *)(uintptr_t)bytes, n, fl_dist_now() + 1);
-    if (fd >= 0) fl_dist_socket_io(fd, false, answer, sizeof answer, fl_dist_now() + 0.05);
+    return fd;
+}
+
+/* A rank of somebody's own: proves the token to the rank 0 of that folder, as rank `rank` of `size`. */
+static inline int dist_call_as(const char *folder, int rank, int size, uint8_t secret[FL__DIST_SECRET]) {
+    const fl__dist_claim who = {.rank = rank, .size = size};
+    char token[64];
+    uint8_t key[FL__DIST_SECRET];
+    bool refused;
+    const double end = fl_dist_now() + 60;
+    const int fd = dist_call(folder, token);
+    fl__dist_token_key(token, key);
+    if (fd >= 0 && fl__dist_prove(fd, &who, 0, "the control channel", key, secret, end, end, &refused))
+        return fd;
     fl_dist_socket_close(fd);
-    fl_error_clear();
+    return -1;
 }
 
 /* Of the implementations that this build has. */
@@ -129,3 +145,4 @@ static inline int dist_impls(void) {
     return 1;
 }
 #endif
+/* MIT licence: see LICENSE. */

@@ -12,7 +12,7 @@ static void rows_of_index_writes(void) {
     NO(fl_index, (o.f23, ok, 0), "0 indices");
     NO(fl_index, (o.f23, far, 2), "index 7", "axis 1", "size 3");
     NO(fl_index, (o.f23, two, 2), "index 1 of shape [3]");
-    NO(fl_index, (o.f23, floats, 1), "f32", "not i64");
+    NO(fl_index, (o.f23, floats, 1), "f32", "expected i64 or i32");
     NO(fv_index, (NULL, ok, 2), NULLS);
     NO_AS(fv_index, "fl_index", (o.v23, far, 2), "index 7");
     NO(fl_index_put, (NULL, ok, 2, o.f2, false), NULLS);
@@ -50,7 +50,7 @@ static void rows_of_scatter_reduce(void) {
     NO(fl_scatter_reduce, (o.f23, 0, NULL, o.f23, FL_SCATTER_SUM, true), NULLS);
     NO(fl_scatter_reduce, (o.f23, 0, at, NULL, FL_SCATTER_SUM, true), NULLS);
     NO(fl_scatter_reduce, (o.f23, 2, at, o.f23, FL_SCATTER_PROD, true), "axis 2");
-    NO(fl_scatter_reduce, (o.f23, 0, o.f23, o.f23, FL_SCATTER_PROD, true), "f32, not i64");
+    NO(fl_scatter_reduce, (o.f23, 0, o.f23, o.f23, FL_SCATTER_PROD, true), "f32, expected i64 or i32");
     NO(fl_scatter_reduce, (o.f34, 0, at, o.f34, FL_SCATTER_AMAX, true), "differ in shape");
     NO(fl_scatter_reduce, (o.f23, 0, at, o.i23, FL_SCATTER_AMAX, true), "x is f32, src i64");
     NO(fl_scatter_reduce, (fl_cast(o.f23, FL_B8), 0, at, fl_cast(o.f23, FL_B8), FL_SCATTER_AMIN, true), "b8");
@@ -88,11 +88,12 @@ static void rows_of_quantized(void) {
 static void rows_of_index_reads(void) {
     fl_tensor *seven = fl_full(FL_SHAPE(2), 7, FL_I64), *grid[2], *flat[] = {o.index, seven};
     fl_tensor *far = fl_full(FL_SHAPE(2), -7, FL_I64), *below = fl_full(FL_SHAPE(2), -1, FL_I64);
+    const fl_searchsorted_opts in_order = {0}, sorter = {.sorter = seven};
     NO(fl_take, (NULL, seven), NULLS);
     NO(fl_take, (o.f23, NULL), NULLS);
     NO(fl_take, (o.f23, seven), "index 7", "size 6");
     NO(fl_take, (o.f23, far), "index -7", "size 6");
-    NO(fl_take, (o.f23, o.f2), "f32", "not i64");
+    NO(fl_take, (o.f23, o.f2), "f32", "expected i64 or i32");
     NO(fv_take, (NULL, seven), NULLS);
     NO(fl_take_along, (NULL, o.index, 1), NULLS);
     NO(fl_take_along, (o.f23, NULL, 1), NULLS);
@@ -116,11 +117,16 @@ static void rows_of_index_reads(void) {
     NO(fl_histc, (o.f4, 4, 1, 0), "from 1 to 0");
     NO(fl_histc, (o.f4, 4, 0, INFINITY), "from 0 to inf");
     NO(fl_unique, (NULL, NULL, NULL), NULLS);
-    NO(fl_unique, (o.u23, NULL, NULL), "u64");
     NO(fl_unique_consecutive, (NULL, NULL, NULL), NULLS);
-    NO(fl_searchsorted, (NULL, o.f4, false), NULLS);
-    NO(fl_searchsorted, (o.f4, NULL, false), NULLS);
-    NO(fl_searchsorted, (o.f34, o.f23, false), "[2, 3] in [3, 4]");
+    NO(fl_unique_consecutive_dim, (NULL, 0, NULL, NULL), NULLS);
+    NO(fl_unique_consecutive_dim, (o.f23, 2, NULL, NULL), "axis 2");
+    NO_AS(fl_searchsorted_opt, "fl_searchsorted", (NULL, o.f4, false, in_order), NULLS);
+    NO_AS(fl_searchsorted_opt, "fl_searchsorted", (o.f4, NULL, false, in_order), NULLS);
+    NO_AS(fl_searchsorted_opt, "fl_searchsorted", (o.f34, o.f23, false, in_order), "[2, 3] in [3, 4]");
+    NO_AS(fl_searchsorted_opt, "fl_searchsorted", (o.f4, o.f4, false, sorter),
+          "sorter of shape", "for [4]");
+    NO_AS(fl_searchsorted_opt, "fl_searchsorted", (o.f2, o.f4, false, sorter),
+          "index 7", "size 2");
     NO(fl_isin, (NULL, o.f4), NULLS);
     NO(fl_isin, (o.f4, NULL), NULLS);
 }

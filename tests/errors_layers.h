@@ -69,6 +69,7 @@ static void rows_of_convolutions(void) {
     BAD_CALL(fl_nn_pool1d_opt, fl_nn_pool1d(2), o.v23, "[2, 3]", "[n, c, t]");
     NO(fl_nn_pool3d_opt, (2, (fl_nn_pool_opts){.stride = -2}), "stride -2");
     NO(fl_nn_pool3d_opt, (2, (fl_nn_pool_opts){.norm = 2, .average = true}), "norm 2");
+    NO(fl_nn_pool1d_opt, (2, (fl_nn_pool_opts){.average = true, .return_indices = true}), "only maxima");
     BAD_CALL(fl_nn_pool3d_opt, fl_nn_pool3d(2), o.image_v, "[1, 2, 4, 4]", "[n, c, d, h, w]");
     NO_AS(fl_nn_adaptive_avg_pool, "fl_nn_adaptive_pool", (FL_SCALAR_SHAPE), "size []");
     NO_AS(fl_nn_adaptive_max_pool, "fl_nn_adaptive_pool", (FL_SHAPE(2, 0)), "size [2, 0]");
@@ -108,7 +109,10 @@ static void rows_of_plain_layers(void) {
     NO(fl_nn_batch_norm2d_opt, (2, (fl_nn_batch_norm_opts){.frozen = true, .no_affine = true}), "frozen");
     BAD_CALL(fl_nn_batch_norm3d_opt, fl_nn_batch_norm3d(2), o.image_v, "[1, 2, 4, 4]", "[n, 2, d, h, w]");
     NO(fl_nn_instance_norm_opt, (0, (fl_nn_instance_norm_opts){0}), "[0]");
+    NO(fl_nn_instance_norm_opt, (3, (fl_nn_instance_norm_opts){.track = true, .momentum = 2}), "momentum");
     BAD_CALL(fl_nn_instance_norm_opt, fl_nn_instance_norm(3), o.v23, "[2, 3]", "[n, 3, t, ...]");
+    BAD_CALL(fl_nn_instance_norm_opt, fl_nn_instance_norm(3, .track = true), fv_unsqueeze(o.v23, 2),
+             "1 value per channel");
     NO(fl_nn_normalize_opt, (FL_AXES(1), (fl_nn_normalize_opts){.eps = -1}), "eps -1");
     BAD_CALL(fl_nn_normalize_opt, fl_nn_normalize(FL_AXES(1, 2)), o.v23, "axis 2", "[2, 3]");
     NO(fl_nn_weight_norm, (NULL, "weight", 0), NULLS);
@@ -228,6 +232,10 @@ static void rows_of_attention(void) {
     fl_rng rng = {1, 0};
     NO(fl_nn_attention_opt, (6, 4, plain), "4 heads of dim 6");
     NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.dropout = 2}), "dropout 2");
+    NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.kdim = -4}), "kdim -4");
+    NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.zero_attn = true, .window = 2}), "window");
+    ROW(RAISES, "fl_nn_attention_opt", !through_all(fl_nn_attention(3, 1, .vdim = 2, .rng = &rng), sequences(1)),
+        "1 inputs", "q, k and v");
     NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.dtype = FL_I64}), "i64");
     NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.n_kv_heads = 3}), "2 heads share 3 of keys");
     NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.window = -1}), "window -1");

@@ -93,7 +93,6 @@ static fl_tensor *some_tensor;
 static fl_var *some_var;
 static fl_tensor *power(fl_tensor *x) { return fl_matrix_power(x, 2); }
 static fl_var *power_var(fl_var *x) { return fv_matrix_power(x, 2); }
-static fl_tensor *lu_factor(fl_tensor *x) { return fl_lu_factor(x, &some_tensor); }
 static fl_tensor *slogdet(fl_tensor *x) { return fl_slogdet(x, &some_tensor); }
 static fl_var *slogdet_var(fl_var *x) { return fv_slogdet(x, NULL); }
 static fl_tensor *eigh(fl_tensor *x) { return fl_eigh(x, &some_tensor); }
@@ -104,7 +103,8 @@ static void rows_of_factor(void) {
     SQUARE_ONLY(fv_inverse, fv_inverse, fv_const);
     SQUARE_ONLY(fl_matrix_power, power, ITSELF);
     SQUARE_ONLY(fv_matrix_power, power_var, fv_const);
-    SQUARE_ONLY(fl_lu_factor, lu_factor, ITSELF);
+    SQUARE_ONLY(fl_matrix_exp, fl_matrix_exp, ITSELF);
+    SQUARE_ONLY(fv_matrix_exp, fv_matrix_exp, fv_const);
     SQUARE_ONLY(fl_det, fl_det, ITSELF);
     SQUARE_ONLY(fv_det, fv_det, fv_const);
     SQUARE_ONLY(fl_slogdet, slogdet, ITSELF);
@@ -113,7 +113,17 @@ static void rows_of_factor(void) {
     SQUARE_ONLY(fv_cholesky, fv_cholesky, fv_const);
     SQUARE_ONLY(fl_eigh, eigh, ITSELF);
     SQUARE_ONLY(fv_eigh, eigh_var, fv_const);
+    NO(fl_lu_factor, (NULL, &some_tensor), NULLS);
     NO(fl_lu_factor, (o.f23, NULL), NULLS);
+    NO(fl_lu_factor, (o.f4, &some_tensor), "[4]: no matrices");
+    NO(fl_lu, (NULL, &some_tensor, &some_tensor), NULLS);
+    NO(fl_lu, (o.f23, NULL, &some_tensor), NULLS);
+    NO(fl_lu, (o.f23, &some_tensor, NULL), NULLS);
+    NO(fl_lu, (o.f4, &some_tensor, &some_tensor), "[4]: no matrices");
+    NO(fl_lu, (o.i23, &some_tensor, &some_tensor), "i64 is not a float");
+    NO(fv_lu, (NULL, &some_var, &some_tensor), NULLS);
+    NO(fv_lu, (o.v23, &some_var, NULL), NULLS);
+    NO(fv_lu, (o.v4, &some_var, &some_tensor), "[4]: no matrices");
     NO(fl_qr, (NULL, &some_tensor), NULLS);
     NO(fl_qr, (o.f23, NULL), NULLS);
     NO(fl_qr, (o.f4, &some_tensor), "[4]: no matrices");
@@ -147,6 +157,40 @@ static void rows_of_factor(void) {
     NO(fl_lstsq, (NULL, o.f23), NULLS);
     NO(fl_lstsq, (o.f23, o.f34), "[2, 3] and [3, 4]");
     NO(fv_lstsq, (o.v23, NULL), NULLS);
+    NO(fl_eig, (NULL, &some_tensor, &some_tensor, &some_tensor), NULLS);
+    NO(fl_eig, (o.f23, NULL, &some_tensor, &some_tensor), NULLS);
+    NO(fl_eig, (o.f23, &some_tensor, NULL, &some_tensor), NULLS);
+    NO(fl_eig, (o.f23, &some_tensor, &some_tensor, NULL), NULLS);
+    NO(fl_eig, (o.f23, &some_tensor, &some_tensor, &some_tensor), "[2, 3]: no square");
+    NO(fv_eig, (NULL, &some_var, &some_var, &some_var), NULLS);
+    NO(fv_eig, (o.v23, &some_var, NULL, &some_var), NULLS);
+    NO(fv_eig, (o.v23, &some_var, &some_var, &some_var), "[2, 3]: no square");
+    NO(fl_eigvals, (o.f23, NULL), NULLS);
+    NO(fl_eigvals, (o.f4, &some_tensor), "[4]: no square");
+    NO(fv_eigvals, (NULL, &some_var), NULLS);
+    NO(fv_eigvals, (o.v23, &some_var), "[2, 3]: no square");
+    NO(fl_matrix_norm, (NULL, 1), NULLS);
+    NO(fl_matrix_norm, (o.i23, 1), "i64 is not a float");
+    NO(fl_matrix_norm, (o.f4, 1), "[4]");
+    NO(fl_matrix_norm, (o.f23, 3), "p must be 0, 1, -1, 2, -2, inf or -inf, got 3");
+    NO(fv_matrix_norm, (NULL, 1), NULLS);
+    NO(fl_nuclear_norm, (NULL), NULLS);
+    NO(fl_nuclear_norm, (o.f4), "[4]");
+    NO(fv_nuclear_norm, (NULL), NULLS);
+    NO(fl_cholesky_solve, (NULL, o.f23), NULLS);
+    NO(fl_cholesky_solve, (o.f23, o.f23), "[2, 3]: no square");
+    NO(fl_cholesky_solve, (fl_eye(2, 2, FL_F32), o.f4), "[2, 2] and [4]");
+    NO(fv_cholesky_solve, (o.v23, NULL), NULLS);
+    NO(fl_cond, (NULL, 1), NULLS);
+    NO(fl_cond, (o.i23, 2), "i64 is not a float");
+    NO(fl_cond, (o.f23, 1), "[2, 3]: no square");
+    NO(fl_cond, (o.f23, 2.5), "[2, 3]: no square");
+    NO(fl_cond, (fl_eye(2, 2, FL_F32), 3), "p must be 0, 1, -1, 2, -2, inf or -inf, got 3");
+    NO(fv_cond, (NULL, 1), NULLS);
+    NO(fl_matrix_rank, (NULL, 0, 0), NULLS);
+    NO(fl_matrix_rank, (o.f4, 0, 0), "[4]: no matrices");
+    NO(fl_matrix_rank, (o.f23, -1, 0), "atol and rtol must be 0 or more, got -1 and 0");
+    NO(fl_matrix_rank, (o.f23, 0, NAN), "got 0 and nan");
     NO(fl_pinv, (NULL, 0), NULLS);
     NO(fl_pinv, (o.i23, 0), "i64 is not a float");
     NO(fv_pinv, (NULL, 0), NULLS);
@@ -189,6 +233,25 @@ static void rows_of_fft(void) {
     NO_AS(fv_fft2_opt, "fl_fft2", (o.v23, plain), "[2, 3]: no pairs");
     NO_AS(fl_ifft2_opt, "fl_ifft2", (NULL, plain), NULLS);
     NO_AS(fv_ifft2_opt, "fl_ifft2", (o.v23, plain), "[2, 3]: no pairs");
+    const fl_fftn_opts all = {0}, twice = {.axes = FL_AXES(0, -1)}, three = {.s = FL_SHAPE(1, 2, 3)};
+    NO_AS(fl_fftn_opt, "fl_fftn", (NULL, all), NULLS);
+    NO_AS(fv_fftn_opt, "fl_fftn", (o.v23, all), "[2, 3]: no pairs");
+    NO_AS(fl_fftn_opt, "fl_fftn", (pairs, twice), "axis 0 is there twice");
+    NO_AS(fl_ifftn_opt, "fl_ifftn", (pairs, three), "0 axes and 3 sizes for shape [3, 2]");
+    NO_AS(fl_ifftn_opt, "fl_ifftn", (pairs, (fl_fftn_opts){.norm = (fl_fft_norm)3}), "norm 3");
+    NO_AS(fl_rfftn_opt, "fl_rfftn", (fl_zeros(FL_SCALAR_SHAPE, FL_F32), all), "0 axes and 0 sizes");
+    NO_AS(fl_rfftn_opt, "fl_rfftn", (o.f23, (fl_fftn_opts){.axes = FL_AXES(2)}), "axis 2 of shape [2, 3]");
+    NO_AS(fl_rfftn_opt, "fl_rfftn", (o.f23, (fl_fftn_opts){.s = FL_SHAPE(-1)}), "n is -1");
+    NO_AS(fl_rfft2_opt, "fl_rfft2", (o.f2, all), "axis -2 of shape [2]");
+    NO_AS(fl_rfft2_opt, "fl_rfft2", (o.f23, (fl_fftn_opts){.s = FL_SHAPE(4)}), "2 axes and 1 sizes");
+    NO_AS(fl_irfftn_opt, "fl_irfftn", (o.f23, all), "[2, 3]: no pairs");
+    NO_AS(fl_irfftn_opt, "fl_irfftn", (fl_zeros(FL_SHAPE(1, 2), FL_F32), all), "0 numbers of 1 frequencies");
+    NO_AS(fv_ifftn_opt, "fv_ifftn", (NULL, all), NULLS);
+    NO_AS(fv_rfftn_opt, "fv_rfftn", (NULL, all), NULLS);
+    NO_AS(fv_rfft2_opt, "fv_rfft2", (NULL, all), NULLS);
+    NO_AS(fv_irfftn_opt, "fv_irfftn", (NULL, all), NULLS);
+    NO_AS(fv_irfft2_opt, "fv_irfft2", (NULL, all), NULLS);
+    NO_AS(fl_irfft2_opt, "fl_irfft2", (pairs, all), "axis -2 of shape [3, 2]");
     NO_AS(fl_rfft_opt, "fl_rfft", (NULL, 0, plain), NULLS);
     NO_AS(fl_rfft_opt, "fl_rfft", (o.f23, 2, plain), "axis 2 of shape [2, 3]");
     NO_AS(fl_rfft_opt, "fl_rfft", (o.f03, 0, plain), "axis 0 of shape [0, 3]");

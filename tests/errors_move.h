@@ -22,6 +22,7 @@ static void rows_of_more_movement(void) {
     MOVE_NULL(tile, FL_SHAPE(1));
     MOVE_NULL(repeat, FL_SHAPE(1));
     MOVE_NULL(repeat_interleave, 2, 0);
+    MOVE_NULL(repeat_interleave_each, o.index, 0);
     NO(fl_pad_opt, (NULL, (fl_pad_opts){0}), NULLS);
     NO_AS(fv_pad_opt, "fv_pad", (NULL, (fl_pad_opts){0}), NULLS);
     MOVE_NULL(sliding_windows, 0, 1, 1, 1);
@@ -35,6 +36,7 @@ static void rows_of_more_movement(void) {
     NO(fl_channels_last, (NULL), NULLS);
     NO(fv_channels_last, (NULL), NULLS);
     NO(fv_contiguous, (NULL), NULLS);
+    NO(fv_clone, (NULL), NULLS);
     NO(fl_accumulate, (NULL, o.f23), NULLS);
     NO(fl_accumulate, (o.f23, NULL), NULLS);
     NO(fl_accumulate, (o.f23, o.f34), "[2, 3]", "[3, 4]");
@@ -59,6 +61,11 @@ static void rows_of_more_movement(void) {
     MOVE_BAD(tile, (too_long), "9 numbers");
     MOVE_BAD(repeat, (FL_SHAPE(2)), "1 numbers", "[2, 3]");
     MOVE_BAD(repeat, (FL_SHAPE(2, INT64_MAX)), "times", "[4, 3]");
+    MOVE_BAD(repeat_interleave_each, (NULL, 0), NULLS);
+    MOVE_BAD(repeat_interleave_each, (o.f2, 0), "times is f32 [2], expected integers [2]");
+    MOVE_BAD(repeat_interleave_each, (fl_full(FL_SHAPE(2), -1, FL_I64), 0), "at least 0", "-1");
+    MOVE_BAD(repeat_interleave_each, (fl_full(FL_SHAPE(2), 0x1p62, FL_I64), 0), "their sum fit");
+    MOVE_BAD(repeat_interleave_each, (fl_ones(FL_SHAPE(3), FL_I64), 0), "[3]", "expected integers [2]");
     MOVE_BAD(repeat_interleave, (-1, 0), "-1 times", "[2, 3]");
     MOVE_BAD(repeat_interleave, (INT64_MAX / 2, 0), "times", "[2, 3]");
     MOVE_BAD(repeat_interleave, (2, 2), "axis 2", "[2, 3]");
@@ -166,3 +173,4 @@ static void rows_of_more_creation(void) {
 
 #undef MOVE_NULL
 #undef MOVE_BAD
+/* MIT licence: see LICENSE. */

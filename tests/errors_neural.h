@@ -80,6 +80,11 @@ static void rows_of_nets(void) {
     NO_AS(fl_relative_scores, "fl_relative_scores", (NULL, o.f23, 2, 0), NULLS);
     NO_AS(fl_relative_scores, "fl_relative_scores", (o.f23, NULL, 2, 0), NULLS);
     NO_AS(fl_relative_scores, "fl_relative_scores", (o.f23, o.f23, 2, 0), "table [2, 3]", "[2 c - 1, d]");
+    const fl_kl_div_opts kl = {0};
+    const fl_poisson_nll_loss_opts poisson = {0};
+    const fl_gaussian_nll_loss_opts gauss = {0};
+    const fl_triplet_margin_loss_opts triplet = {0};
+    const fl_multi_margin_loss_opts margins = {0};
     const fl_binary_cross_entropy_opts bce = {0}, weight = {.weight = o.f4}, positive = {.pos_weight = o.f4};
     NO(fl_mse_loss, (NULL, o.f23, FL_MEAN), NULLS);
     NO(fl_mse_loss, (o.f23, NULL, FL_MEAN), NULLS);
@@ -107,28 +112,46 @@ static void rows_of_nets(void) {
           (o.f23, o.f34, FL_SUM, bce), "[2, 3]", "[3, 4]");
     NO_AS(fl_binary_cross_entropy_with_logits_opt, "fl_binary_cross_entropy_with_logits",
           (o.f23, o.f23, FL_SUM, positive), "pos_weight [4]", "[2, 3]");
-    NO(fl_kl_div, (NULL, o.f23, FL_MEAN), NULLS);
-    NO(fl_kl_div, (o.f23, NULL, FL_MEAN), NULLS);
-    NO(fl_kl_div, (o.f23, o.f34, FL_SUM), "[2, 3]", "[3, 4]");
+    NO_AS(fl_kl_div_opt, "fl_kl_div", (NULL, o.f23, FL_MEAN, kl), NULLS);
+    NO_AS(fl_kl_div_opt, "fl_kl_div", (o.f23, NULL, FL_MEAN, kl), NULLS);
+    NO_AS(fl_kl_div_opt, "fl_kl_div", (o.f23, o.f34, FL_SUM, kl), "[2, 3]", "[3, 4]");
     NO(fl_soft_margin_loss, (NULL, o.f23, FL_MEAN), NULLS);
     NO(fl_soft_margin_loss, (o.f23, NULL, FL_MEAN), NULLS);
     NO(fl_soft_margin_loss, (o.f23, o.f34, FL_SUM), "[2, 3]", "[3, 4]");
     NO(fl_hinge_embedding_loss, (NULL, o.f23, 1, FL_MEAN), NULLS);
     NO(fl_hinge_embedding_loss, (o.f23, NULL, 1, FL_MEAN), NULLS);
     NO(fl_hinge_embedding_loss, (o.f23, o.f34, 1, FL_SUM), "[2, 3]", "[3, 4]");
-    NO(fl_poisson_nll_loss, (NULL, o.f23, true, FL_MEAN), NULLS);
-    NO(fl_poisson_nll_loss, (o.f23, o.f34, true, FL_MEAN), "[2, 3]", "[3, 4]");
-    NO(fl_gaussian_nll_loss, (o.f23, o.f23, NULL, FL_MEAN), NULLS);
-    NO(fl_gaussian_nll_loss, (o.f23, o.f23, o.f34, FL_MEAN), "[2, 3]", "[3, 4]");
+    NO_AS(fl_poisson_nll_loss_opt, "fl_poisson_nll_loss", (NULL, o.f23, true, FL_MEAN, poisson), NULLS);
+    NO_AS(fl_poisson_nll_loss_opt, "fl_poisson_nll_loss",
+          (o.f23, o.f34, true, FL_MEAN, poisson), "[2, 3]", "[3, 4]");
+    NO_AS(fl_gaussian_nll_loss_opt, "fl_gaussian_nll_loss", (o.f23, o.f23, NULL, FL_MEAN, gauss), NULLS);
+    NO_AS(fl_gaussian_nll_loss_opt, "fl_gaussian_nll_loss",
+          (o.f23, o.f23, o.f34, FL_MEAN, gauss), "[2, 3]", "[3, 4]");
     NO(fl_margin_ranking_loss, (o.f23, NULL, o.f23, 0, FL_MEAN), NULLS);
     NO(fl_margin_ranking_loss, (o.f23, o.f23, o.f34, 0, FL_MEAN), "[2, 3]", "[3, 4]");
     NO(fl_cosine_embedding_loss, (o.f23, o.f23, NULL, 0, FL_MEAN), NULLS);
     NO(fl_cosine_embedding_loss, (o.f23, o.f34, o.f23, 0, FL_MEAN), "[2, 3]", "[3, 4]");
-    NO(fl_triplet_margin_loss, (NULL, o.f23, o.f23, 0, FL_MEAN), NULLS);
-    NO(fl_triplet_margin_loss, (o.f23, o.f23, o.f34, 0, FL_MEAN), "[2, 3]", "[3, 4]");
-    NO(fl_multi_margin_loss, (NULL, o.index, 1, FL_MEAN), NULLS);
-    NO(fl_multi_margin_loss, (o.f23, NULL, 1, FL_MEAN), NULLS);
-    NO(fl_multi_margin_loss, (o.f23, o.index, 1, FL_MEAN), "[2, 3]", "[2, 1]");
+    NO_AS(fl_triplet_margin_loss_opt, "fl_triplet_margin_loss",
+          (NULL, o.f23, o.f23, 0, FL_MEAN, triplet), NULLS);
+    NO_AS(fl_triplet_margin_loss_opt, "fl_triplet_margin_loss",
+          (o.f23, o.f23, o.f34, 0, FL_MEAN, triplet), "[2, 3]", "[3, 4]");
+    NO_AS(fl_multi_margin_loss_opt, "fl_multi_margin_loss", (NULL, o.index, 1, FL_MEAN, margins), NULLS);
+    NO_AS(fl_multi_margin_loss_opt, "fl_multi_margin_loss", (o.f23, NULL, 1, FL_MEAN, margins), NULLS);
+    NO_AS(fl_kl_div_opt, "fl_kl_div",
+          (o.f23, o.f23, FL_SUM, (fl_kl_div_opts){.batch_mean = true}), "FL_MEAN");
+    NO_AS(fl_poisson_nll_loss_opt, "fl_poisson_nll_loss",
+          (o.f23, o.f23, true, FL_SUM, (fl_poisson_nll_loss_opts){.eps = -1}), "at least 0, got -1");
+    NO_AS(fl_gaussian_nll_loss_opt, "fl_gaussian_nll_loss",
+          (o.f23, o.f23, o.f23, FL_SUM, (fl_gaussian_nll_loss_opts){.eps = FL_ZERO}), "above 0, got -0");
+    NO_AS(fl_multi_margin_loss_opt, "fl_multi_margin_loss",
+          (o.f23, o.index, 1, FL_MEAN, (fl_multi_margin_loss_opts){.p = 3}), "p must be 1 or 2, got 3");
+    NO_AS(fl_multi_margin_loss_opt, "fl_multi_margin_loss",
+          (o.f23, fl_select(o.index, 1, 0), 1, FL_MEAN, (fl_multi_margin_loss_opts){.weight = o.f4}),
+          "want floats [3]");
+    NO_AS(fl_multi_margin_loss_opt, "fl_multi_margin_loss",
+          (o.f23, o.index, 1, FL_MEAN, margins), "[2, 3]", "[2, 1]");
+    NO_AS(fl_multi_margin_loss_opt, "fl_multi_margin_loss",
+          (o.f4, fl_select(o.index, 1, 0), 1, FL_MEAN, margins), "input [4], target [2]");
     NO(fl_rnn_tanh_cell, (NULL, o.f23, w), NULLS);
     NO(fl_rnn_tanh_cell, (o.f23, NULL, w), NULLS);
     NO(fl_rnn_tanh_cell, (o.f23, o.f23, NULL), NULLS);
@@ -252,6 +275,11 @@ static void rows_of_var_nets(void) {
     NO_AS(fv_relative_scores, "fl_relative_scores", (o.v23, o.v23, 2, 0), "table [2, 3]");
     fl_var *packed = fv_const(fl_zeros(FL_SHAPE(3, 2, 2), FL_F32));
     NO_AS(fv_attention_packed_opt, "fl_attention", (packed, lossy), "1.5");
+    const fl_kl_div_opts kl = {0};
+    const fl_poisson_nll_loss_opts poisson = {0};
+    const fl_gaussian_nll_loss_opts gauss = {0};
+    const fl_triplet_margin_loss_opts triplet = {0};
+    const fl_multi_margin_loss_opts margins = {0};
     const fl_binary_cross_entropy_opts bce = {0};
     NO(fv_mse_loss, (NULL, o.v23, FL_MEAN), NULLS);
     NO(fv_mse_loss, (o.v23, NULL, FL_MEAN), NULLS);
@@ -271,28 +299,28 @@ static void rows_of_var_nets(void) {
     NO(fv_binary_cross_entropy_with_logits_opt, (NULL, o.v23, FL_MEAN, bce), NULLS);
     NO(fv_binary_cross_entropy_with_logits_opt, (o.v23, NULL, FL_MEAN, bce), NULLS);
     NO(fv_binary_cross_entropy_with_logits_opt, (o.v23, o.v34, FL_SUM, bce), "[2, 3]", "[3, 4]");
-    NO(fv_kl_div, (NULL, o.v23, FL_MEAN), NULLS);
-    NO(fv_kl_div, (o.v23, NULL, FL_MEAN), NULLS);
-    NO(fv_kl_div, (o.v23, o.v34, FL_SUM), "[2, 3]", "[3, 4]");
+    NO(fv_kl_div_opt, (NULL, o.v23, FL_MEAN, kl), NULLS);
+    NO(fv_kl_div_opt, (o.v23, NULL, FL_MEAN, kl), NULLS);
+    NO(fv_kl_div_opt, (o.v23, o.v34, FL_SUM, kl), "[2, 3]", "[3, 4]");
     NO(fv_soft_margin_loss, (NULL, o.v23, FL_MEAN), NULLS);
     NO(fv_soft_margin_loss, (o.v23, NULL, FL_MEAN), NULLS);
     NO(fv_soft_margin_loss, (o.v23, o.v34, FL_SUM), "[2, 3]", "[3, 4]");
     NO(fv_hinge_embedding_loss, (NULL, o.v23, 1, FL_MEAN), NULLS);
     NO(fv_hinge_embedding_loss, (o.v23, NULL, 1, FL_MEAN), NULLS);
     NO(fv_hinge_embedding_loss, (o.v23, o.v34, 1, FL_SUM), "[2, 3]", "[3, 4]");
-    NO(fv_poisson_nll_loss, (NULL, o.v23, true, FL_MEAN), NULLS);
-    NO(fv_poisson_nll_loss, (o.v23, o.v34, true, FL_MEAN), "[2, 3]", "[3, 4]");
-    NO(fv_gaussian_nll_loss, (o.v23, o.v23, NULL, FL_MEAN), NULLS);
-    NO(fv_gaussian_nll_loss, (o.v23, o.v23, o.v34, FL_MEAN), "[2, 3]", "[3, 4]");
+    NO(fv_poisson_nll_loss_opt, (NULL, o.v23, true, FL_MEAN, poisson), NULLS);
+    NO(fv_poisson_nll_loss_opt, (o.v23, o.v34, true, FL_MEAN, poisson), "[2, 3]", "[3, 4]");
+    NO(fv_gaussian_nll_loss_opt, (o.v23, o.v23, NULL, FL_MEAN, gauss), NULLS);
+    NO(fv_gaussian_nll_loss_opt, (o.v23, o.v23, o.v34, FL_MEAN, gauss), "[2, 3]", "[3, 4]");
     NO(fv_margin_ranking_loss, (o.v23, NULL, o.v23, 0, FL_MEAN), NULLS);
     NO(fv_margin_ranking_loss, (o.v23, o.v23, o.v34, 0, FL_MEAN), "[2, 3]", "[3, 4]");
     NO(fv_cosine_embedding_loss, (o.v23, o.v23, NULL, 0, FL_MEAN), NULLS);
     NO(fv_cosine_embedding_loss, (o.v23, o.v34, o.v23, 0, FL_MEAN), "[2, 3]", "[3, 4]");
-    NO(fv_triplet_margin_loss, (NULL, o.v23, o.v23, 0, FL_MEAN), NULLS);
-    NO(fv_triplet_margin_loss, (o.v23, o.v23, o.v34, 0, FL_MEAN), "[2, 3]", "[3, 4]");
-    NO(fv_multi_margin_loss, (NULL, o.index, 1, FL_MEAN), NULLS);
-    NO(fv_multi_margin_loss, (o.v23, NULL, 1, FL_MEAN), NULLS);
-    NO(fv_multi_margin_loss, (o.v23, o.index, 1, FL_MEAN), "[2, 3]", "[2, 1]");
+    NO(fv_triplet_margin_loss_opt, (NULL, o.v23, o.v23, 0, FL_MEAN, triplet), NULLS);
+    NO(fv_triplet_margin_loss_opt, (o.v23, o.v23, o.v34, 0, FL_MEAN, triplet), "[2, 3]", "[3, 4]");
+    NO(fv_multi_margin_loss_opt, (NULL, o.index, 1, FL_MEAN, margins), NULLS);
+    NO(fv_multi_margin_loss_opt, (o.v23, NULL, 1, FL_MEAN, margins), NULLS);
+    NO(fv_multi_margin_loss_opt, (o.v23, o.index, 1, FL_MEAN, margins), "[2, 3]", "[2, 1]");
     NO(fv_rnn_tanh_cell, (NULL, o.v23, w), NULLS);
     NO(fv_rnn_tanh_cell, (o.v23, NULL, w), NULLS);
     NO(fv_rnn_tanh_cell, (o.v23, o.v23, NULL), NULLS);

@@ -56,6 +56,15 @@ static void rows_of_composed_reductions(void) {
     NO(fl_logcumsumexp, (NULL, 0), NULLS);
     NO(fl_diff, (NULL, 0), NULLS);
     NO(fl_trapezoid, (NULL, 1, 0), NULLS);
+    NO(fl_cumulative_trapezoid, (NULL, 1, 0), NULLS);
+    NO(fv_cumulative_trapezoid, (NULL, 1, 0), NULLS);
+    NO(fl_cumulative_trapezoid_x, (NULL, o.f4, 0), NULLS);
+    NO(fv_cumulative_trapezoid_x, (o.v23, NULL, 0), NULLS);
+    NO(fl_cumulative_trapezoid_x, (o.f23, o.f4, 1), "x [4] for axis 1 of y [2, 3]");
+    NO(fl_trapezoid_x, (NULL, o.f4, 0), NULLS);
+    NO(fl_trapezoid_x, (o.f4, NULL, 0), NULLS);
+    NO(fl_trapezoid_x, (o.f23, o.f4, 1), "x [4] for axis 1 of y [2, 3]");
+    NO(fl_trapezoid_x, (o.f23, o.f2, 2), "axis 2", "[2, 3]");
     NO(fl_kthvalue, (o.f23, 4, 1, false, NULL), "number 4 of the 3");
     NO(fl_median, (o.f23, 2, false, NULL), "axis 2", "[2, 3]");
     NO(fl_quantile, (o.f23, 1.5, 0, false, FL_QUANTILE_LINEAR), "1.5 is not in [0, 1]");
@@ -77,6 +86,8 @@ static void rows_of_composed_reductions(void) {
     NO_AS(fv_logcumsumexp, "fl_logcumsumexp", (NULL, 0), NULLS);
     NO(fv_diff, (NULL, 0), NULLS);
     NO(fv_trapezoid, (NULL, 1, 0), NULLS);
+    NO(fv_trapezoid_x, (NULL, o.v4, 0), NULLS);
+    NO(fv_trapezoid_x, (o.v4, NULL, 0), NULLS);
     NO_AS(fv_kthvalue, "fl_kthvalue", (o.v23, 4, 1, false, NULL), "number 4 of the 3");
     NO_AS(fv_median, "fl_median", (o.v23, 2, false, NULL), "axis 2", "[2, 3]");
     NO_AS(fv_quantile, "fl_quantile", (o.v23, 1.5, 0, false, FL_QUANTILE_LINEAR), "1.5 is not in [0, 1]");
@@ -84,3 +95,4 @@ static void rows_of_composed_reductions(void) {
     NO_AS(fv_logcumsumexp, "fl_logcumsumexp", (o.v23, 2), "axis 2", "[2, 3]");
     NO(fl_nanmedian, (o.f03, 0, false, NULL), "no elements", "[0, 3]");
 }
+/* MIT licence: see LICENSE. */

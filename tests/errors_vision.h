@@ -62,7 +62,8 @@ static void rows_of_vision(void) {
     FINE(fl_vision_ap_free, (fl_vision_ap_free(NULL), true));
     FINE(fl_vision_ap_class, fl_vision_ap_class(&ap, 3) == -1);
     NO_FILE(fl_vision_ap_put, (NULL, &ap, NULL), NULLS);
-    ROW(QUIET, "fl_vision_voc", isnan(fl_vision_voc(&coco, &coco, 3, 0.5, 11)), "class 3");
+    ROW(QUIET, "fl_vision_voc_opt",
+        isnan(fl_vision_voc_opt(&coco, &coco, 3, 0.5, 11, (fl_vision_voc_opts){0})), "class 3");
     FINE(fl_vision_model_name, fl_vision_model_name(-1) == NULL);
     NO_AS(fl_vision_model_opt, "fl_vision_model", ("resnet51", (fl_vision_model_opts){.frozen = false}),
           "no network 'resnet51'");
@@ -70,6 +71,7 @@ static void rows_of_vision(void) {
           "size 100");
     NO_AS(fl_vision_detr_opt, "fl_vision_detr", (50, (fl_vision_detr_opts){.dim = 30}), "dim 30");
     NO_FILE(fl_vision_load, (NULL, "x", FL_VISION_TIMM), NULLS);
+    ROW(QUIET, "fl_vision_classes", fl_vision_classes(NULL, "x", FL_VISION_TIMM) == -1, NULLS);
     const fl_vision_targets nothing = {.n = 0};
     fl_vision_losses losses;
     fl_tensor *four = fl_ones(FL_SHAPE(2, 4), FL_F32);
@@ -83,6 +85,35 @@ static void rows_of_vision(void) {
     NO(fl_vision_nms, (four, o.f23, NULL, 0.5), "boxes [2, 4], scores [2, 3]");
     NO_FILE(fl_vision_assign, ((double[]){1, NAN}, 1, 2, (int64_t[1]){0}), "row 0, column 1 is nan");
     NO_FILE(fl_vision_assign, (NULL, 1, 2, (int64_t[1]){0}), "or NULL");
+    const fl_vision_roi_opts roi = {.scale = 1}, many = {.sampling_ratio = 1 << 20}, below = {.scale = -1};
+    fl_tensor *maps = fl_ones(FL_SHAPE(1, 2, 4, 4), FL_F32), *five = fl_ones(FL_SHAPE(2, 5), FL_F32);
+    NO_AS(fl_vision_roi_align_opt, "fl_vision_roi_align", (NULL, five, 2, 2, roi), NULLS);
+    NO_AS(fv_vision_roi_align_opt, "fv_vision_roi_align", (fv_const(maps), NULL, 2, 2, roi), NULLS);
+    NO_AS(fl_vision_roi_align_opt, "fl_vision_roi_align", (maps, four, 2, 2, roi), "boxes are f32 [2, 4]");
+    NO_AS(fl_vision_roi_align_opt, "fl_vision_roi_align", (maps, five, 0, 2, roi), "0 x 2 bins");
+    NO_AS(fl_vision_roi_align_opt, "fl_vision_roi_align", (maps, five, 2, 2, many), "sampling_ratio 1048576");
+    NO_AS(fl_vision_roi_align_opt, "fl_vision_roi_align", (maps, five, 2, 2, below), "scale -1");
+    NO_AS(fl_vision_roi_align_opt, "fl_vision_roi_align", (maps, five, 2, 2, roi),
+          "box 0 is of image 1, of 1");
+    NO_AS(fl_vision_roi_align_opt, "fl_vision_roi_align",
+          (maps, fl_mul(five, fl_from_host((double[]){0, 0, 0, 1e9, 1e9}, FL_SHAPE(5), FL_F64)), 2, 2, roi),
+          "5e+08 samples along a bin of box 0, 65536 are possible");
+    const fl_vision_deform_opts plain_deform = {.pad = {1}};
+    fl_tensor *w3 = fl_ones(FL_SHAPE(4, 2, 3, 3), FL_F32), *moves = fl_zeros(FL_SHAPE(1, 18, 4, 4), FL_F32);
+    NO_AS(fl_vision_deform_conv2d_opt, "fl_vision_deform_conv2d",
+          (maps, NULL, w3, NULL, NULL, plain_deform), NULLS);
+    NO_AS(fv_vision_deform_conv2d_opt, "fl_vision_deform_conv2d",
+          (fv_const(maps), fv_const(maps), fv_const(o.f23), NULL, NULL, plain_deform), "weight [2, 3]");
+    NO_AS(fl_vision_deform_conv2d_opt, "fl_vision_deform_conv2d",
+          (maps, maps, w3, NULL, NULL, plain_deform), "offset [1, 2, 4, 4]", "for a result of 4 x 4");
+    NO_AS(fl_vision_deform_conv2d_opt, "fl_vision_deform_conv2d",
+          (maps, moves, w3, NULL, moves, plain_deform), "mask [1, 18, 4, 4]");
+    NO_AS(fl_vision_deform_conv2d_opt, "fl_vision_deform_conv2d",
+          (maps, moves, w3, o.f2, NULL, plain_deform), "bias [2]");
+    NO_AS(fl_vision_deform_conv2d_opt, "fl_vision_deform_conv2d",
+          (maps, moves, w3, NULL, NULL, (fl_vision_deform_opts){.stride = {-1}}), "stride -1");
+    NO_AS(fl_vision_deform_conv2d_opt, "fl_vision_deform_conv2d",
+          (maps, fl_cast(moves, FL_F64), w3, NULL, NULL, plain_deform), "must be of one dtype");
     NO(fl_vision_match, (o.f23, o.f23, &nothing), NULLS);
     NO_AS(fl_vision_criterion_opt, "fl_vision_criterion",
           (FL_VARS(o.v23), &nothing, &losses, (fl_vision_criterion_opts){.last_only = true}), "1 results");
@@ -140,3 +171,4 @@ static void rows_of_vision(void) {
     NO_FILE(fl_vision_shards, ((const char *const[]){"/no/such/file"}, 1), "/no/such/file");
     ROW(QUIET, "fl_vision_pack", fl_vision_pack(NULL, "x", 1) == -1, NULLS);
 }
+/* MIT licence: see LICENSE. */

@@ -7,7 +7,7 @@
 #define FAULT_SCENARIOS_H
 
 #include "../examples/digits.h"
-#include "../fl.h"
+#include "../fl_all.h"
 #include <string.h>
 
 typedef fl_tensor *T;
@@ -161,6 +161,20 @@ static T found_more(T x) {
     return ok ? ROW(rows, back, times, part[1], fl_median_axes(x, FL_AXES(0, 1)),
                     fl_trunc_divide(whole(x), fl_int(2))) : NULL;
 }
+static T found_in_order(T x) {
+    T back = NULL, times = NULL, line = fl_reshape(x, FL_SHAPE(-1));
+    T runs = line ? fl_unique_consecutive_dim(x, 1, &back, &times) : NULL;
+    T order = runs ? fl_argsort(line, 0, false) : NULL;
+    T at = order ? fl_searchsorted(line, x, true, .sorter = order) : NULL;
+    return at ? ROW(runs, back, times, at, fl_repeat_interleave_each(x, times, 1), fl_trapezoid_x(x, x, 0),
+                    fl_matrix_norm(x, 1), fl_matrix_norm(x, 0)) : NULL;
+}
+/* What needs no LAPACK */
+static T factored(T x) {
+    T square = fl_slice(x, 1, 0, 4, 1);
+    fl_var *v = square ? fv_param(square) : NULL, *y = v ? fv_cholesky_solve(v, fv_matrix_exp(v)) : NULL;
+    return y && fl_backward(fv_sum(y, FL_ALL_AXES)) ? fv_grad(v) : NULL;
+}
 static T reduced_at_places(T x) {
     T place = index_of_x(x);
     fl_var *v = place ? fv_param(x) : NULL;
@@ -232,7 +246,7 @@ static T softmaxes(T x) {
 
 static T created(T x) {
     return ROW(fl_full(FL_SHAPE(2, 3), 7, FL_I16), fl_arange(0, 9, 2, FL_F32), fl_eye(3, 4, FL_F64),
-               fl_full_like(x, 2), fl_zeros(FL_SHAPE(0, 3), FL_F32));
+               fl_full_like(x, 2), fl_zeros(FL_SHAPE(0, 3), FL_F32), fl_new_arange(x, 0, 3, 1, FL_I64));
 }
 static T drawn(T x) {
     fl_rng r = {4, 0};
@@ -435,6 +449,19 @@ static T weighted_losses(T x) {
                                  fv_add(bits, fv_nll_loss(v, target, .weight = weight))) : NULL;
     return loss && fl_backward(loss) ? ROW(fv_grad(v), fv_value(loss)) : NULL;
 }
+static T losses_with_options(T x) {
+    T target = fl_randint(FL_SHAPE(4), 0, 6, &(fl_rng){3, 0});
+    T weight = target ? fl_arange(1, 7, 1, FL_F32) : NULL;
+    fl_var *v = weight ? fv_param(x) : NULL, *y = fv_const(fl_exp(x));
+    fl_var *part[] = {fv_kl_div(v, y, FL_MEAN, .log_target = true, .batch_mean = true),
+                      fv_poisson_nll_loss(v, y, true, FL_SUM, .full = true),
+                      fv_gaussian_nll_loss(v, y, y, FL_SUM, .full = true),
+                      fv_triplet_margin_loss(v, y, v, 1, FL_SUM, .swap = true),
+                      fv_multi_margin_loss(v, target, 1, FL_SUM, .p = 2, .weight = weight)};
+    fl_var *loss = part[0];
+    for (int i = 1; loss && i < 5; i++) loss = fv_add(loss, part[i]);
+    return v && fl_backward(loss) ? ROW(fv_grad(v), fv_value(loss)) : NULL;
+}
 static T initialised(T x) {
     fl_rng r = {8, 0};
     fl_var *p = fv_param(fl_clone(x));
@@ -478,6 +505,21 @@ static T more_optimizers(T x) { /* prepared, in pieces, on a narrow parameter wi
              q ? optimized(fl_optim_lamb(FV_LIST(q), .lr = 0.1), q) : NULL,
              r ? optimized(fl_optim_muon(FV_LIST(r), .lr = 0.1), r) : NULL};
     return t[0] && t[1] && t[2] ? ROW(t[0], t[1], t[2]) : NULL;
+}
+/* Loss and gradients of the parameter behind user; the gradient of the step before is dropped. */
+static fl_var *summed_exp(void *user) {
+    fl_var *p = user, *loss = fv_sum(fv_exp(p), FL_ALL_AXES);
+    fv_zero_grad(p);
+    return fl_backward(loss) ? loss : NULL;
+}
+static T whole_tensors(T x) { /* states of other shapes; a line search, which remembers */
+    fl_var *p = fv_param(fl_clone(x)), *q = fv_param(fl_clone(x));
+    T first = p ? optimized(fl_optim_adafactor(FV_LIST(p), .lr = 0.1), p) : NULL;
+    fl_optim *o = q ? fl_optim_lbfgs(FV_LIST(q), .max_iter = 3, .history = 2, .strong_wolfe = true) : NULL;
+    const bool ok = o && first && fl_optim_step_closure(o, summed_exp, q, NULL);
+    T second = either(ok, q ? fv_value(q) : NULL);
+    fl_optim_free(o);
+    return first && second ? ROW(first, second) : NULL;
 }
 static T averaged(T x) {
     fl_var *p = fv_param(fl_clone(x));
@@ -701,7 +743,7 @@ static const struct {
     S(nonzeros),
     S(gathers),
     S(scatters),
-    S(found_more),
+    S(found_more), S(found_in_order), S(factored),
     S(reduced_at_places),
     S(quantized),
     S(framed),
@@ -736,12 +778,13 @@ static const struct {
     S(recurrent_states),
     S(formatted),
     S(losses),
-    S(weighted_losses),
+    S(weighted_losses), S(losses_with_options),
     S(initialised),
     S(sgd),
     S(adam),
     S(scaled),
     S(more_optimizers),
+    S(whole_tensors),
     S(averaged),
     S(in_groups),
     S(clipped),

@@ -12,7 +12,8 @@
 #ifndef FUZZ_H
 #define FUZZ_H
 
-#include "../fl.h"
+#include "../fl_all.h"
+#include "cost.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -223,7 +224,7 @@ static struct {
     int64_t budget;       /* bytes that buffers, and that the heap, may take */
     int64_t gets, allocs; /* requests until the first that fails; 0: none does */
     int64_t in_use, heap; /* bytes, now */
-    int64_t peak;         /* of their sum */
+    int64_t peak;         /* of their sum; requests that are refused count */
     bool failed;          /* a request has failed on purpose during this input */
 } fuzz_memory = {.budget = FUZZ_BUDGET};
 
@@ -242,15 +243,16 @@ static bool fuzz_fails(int64_t *count) {
     return fuzz_memory.failed = true;
 }
 
-static void fuzz_count(int64_t *which, int64_t bytes) {
-    *which += bytes;
+static void fuzz_want(size_t bytes) {
     const int64_t sum = fuzz_memory.in_use + fuzz_memory.heap;
-    if (sum > fuzz_memory.peak) fuzz_memory.peak = sum;
+    const int64_t most = bytes < INT64_MAX / 2 ? sum + (int64_t)bytes : INT64_MAX;
+    if (most > fuzz_memory.peak) fuzz_memory.peak = most;
 }
 
 static bool fuzz_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
     (void)self;
     (void)info;
+    fuzz_want(b->bytes);
     if (fuzz_fails(&fuzz_memory.gets)) return false;
     if (b->bytes > (size_t)(fuzz_memory.budget - fuzz_memory.in_use)) return false;
     const size_t whole = (b->bytes + FUZZ_GUARD + FL_ALIGN - 1) / FL_ALIGN * FL_ALIGN;
@@ -260,7 +262,7 @@ static bool fuzz_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info
     memset(p + b->bytes, fuzz_memory.pattern ^ 0xff, FUZZ_GUARD);
     b->ptr = p;
     b->tag = (void *)(uintptr_t)(fuzz_memory.pattern ^ 0xff);
-    fuzz_count(&fuzz_memory.in_use, (int64_t)b->bytes);
+    fuzz_memory.in_use += (int64_t)b->bytes;
     return true;
 }
 
@@ -270,7 +272,7 @@ static void fuzz_put(fl_mem_manager *self, fl_buffer *b) {
     for (int i = 0; i < FUZZ_GUARD; i++)
         if (guard[i] != (unsigned char)(uintptr_t)b->tag)
             fuzz_bug("byte %d behind a buffer of %zu was written", i, b->bytes);
-    fuzz_count(&fuzz_memory.in_use, -(int64_t)b->bytes);
+    fuzz_memory.in_use -= (int64_t)b->bytes;
     free(b->ptr);
 }
 
@@ -281,16 +283,33 @@ static void *fuzz_heap(void *user, void *p, size_t bytes) {
     const int64_t before = block ? *(int64_t *)(void *)block : 0;
     (void)user;
     if (!bytes) {
-        fuzz_count(&fuzz_memory.heap, -before);
+        fuzz_memory.heap -= before;
         free(block);
         return NULL;
     }
+    if (bytes > (size_t)before) fuzz_want(bytes - (size_t)before);
     if (fuzz_fails(&fuzz_memory.allocs) || bytes > (size_t)fuzz_memory.budget) return NULL;
     block = realloc(block, FRONT + bytes);
     if (!block) return NULL;
     *(int64_t *)(void *)block = (int64_t)bytes;
-    fuzz_count(&fuzz_memory.heap, (int64_t)bytes - before);
+    fuzz_memory.heap += (int64_t)bytes - before;
     return block + FRONT;
+}
+
+/* Around the reading of a file of n bytes: a bug if it takes more than tests/cost.h allows. */
+static struct {
+    int64_t memory;
+    double seconds;
+} fuzz_cost;
+FUZZ_FN void fuzz_cost_begin(void) {
+    fuzz_cost.memory = fuzz_memory.peak = fuzz_memory.in_use + fuzz_memory.heap;
+    fuzz_cost.seconds = cost_cpu_seconds();
+}
+FUZZ_FN void fuzz_cost_end(size_t n) {
+    const int64_t memory = fuzz_memory.peak - fuzz_cost.memory;
+    const double seconds = cost_cpu_seconds() - fuzz_cost.seconds;
+    if (memory > cost_memory_limit((int64_t)n)) fuzz_bug("%" PRId64 " bytes of memory for a file of %zu", memory, n);
+    if (seconds > cost_seconds_limit((int64_t)n)) fuzz_bug("%.2f s for a file of %zu bytes", seconds, n);
 }
 
 /* ---- tensors ---- */
@@ -524,3 +543,4 @@ int main(int argc, char **argv) {
 #endif
 
 #endif /* FUZZ_H */
+/* MIT licence: see LICENSE. */

@@ -5,6 +5,7 @@
    overwritten between an op and its backward pass. After each step an error is pending exactly when
    it failed, and gradients have the shape and dtype of their variables. After each program nothing
    is left. A new op is one line of `rows`. */
+#include "../fl_backend.h"
 #include "fuzz.h"
 
 enum { REGISTERS = 8, STEPS = 40, SMALL = 256, LEAVES = 256, MODULES = 3 };
@@ -602,3 +603,4 @@ static void fuzz_one(void) {
     for (int i = 0; i < REGISTERS; i++) keep_in(i, NULL);
     for (int i = 0; i < vm.n_leaves; i++) fv_drop(vm.leaf[i]);
 }
+/* MIT licence: see LICENSE. */

@@ -624,6 +624,18 @@ static T pairs(fn f) {
     return CALL(f, (T, fl_fft_opts), x, fft_opts());
 }
 
+static fl_fftn_opts fftn_opts(void) {
+    fl_fftn_opts o = {.norm = (fl_fft_norm)fuzz_below(4)};
+    if (flip_coin()) o.axes = fuzz_axes();
+    if (flip_coin()) o.s = FL_SHAPE(fuzz_size(), fuzz_size());
+    return o;
+}
+
+static T planes(fn f) {
+    T x = of_shape(FL_SHAPE(fuzz_below(3), fuzz_below(6), fuzz_below(6), 2));
+    return CALL(f, (T, fl_fftn_opts), x, fftn_opts());
+}
+
 static T x_axis_fft(fn f) {
     T x = operand();
     return CALL(f, (T, int, fl_fft_opts), x, axis_of(x), fft_opts());
@@ -760,6 +772,21 @@ static T m_outs(fn f) {
     T u = CALL(f, (T, T *, T *), x, &s, &vt);
     const unsigned b = fuzz_byte() | 2;
     return either(either(u, s, b), vt, b >> 3 | 2);
+}
+
+static T m_out_tensor(fn f) {
+    T x = matrix(), u = NULL;
+    fl_tensor *p = NULL;
+    T l = CALL(f, (T, T *, fl_tensor **), x, &u, &p);
+    const unsigned b = fuzz_byte() | 2;
+    return tensor_or(either(l, u, b), p, b >> 3 | 2);
+}
+
+static T m_3outs(fn f) {
+    T x = matrix(), w_im = NULL, v = NULL, v_im = NULL;
+    T w = CALL(f, (T, T *, T *, T *), x, &w_im, &v, &v_im);
+    const unsigned b = fuzz_byte() | 2;
+    return either(either(w, w_im, b), either(v, v_im, b >> 3 | 2), b >> 5 | 2);
 }
 
 /* ---- images ---- */
@@ -991,10 +1018,17 @@ static T xy_weighted(fn f) {
     return CALL(f, (T, T, fl_reduction, fl_binary_cross_entropy_opts), x, y, reduction(), o);
 }
 
-static T xy_flag_reduced(fn f) {
+static T kl_div(fn f) {
     T x = operand(), y = peer(x);
+    fl_kl_div_opts o = {.log_target = flip_coin(), .batch_mean = flip_coin()};
+    return CALL(f, (T, T, fl_reduction, fl_kl_div_opts), x, y, reduction(), o);
+}
+
+static T poisson(fn f) {
+    T x = operand(), y = peer(x);
+    fl_poisson_nll_loss_opts o = {.full = flip_coin(), .eps = fuzz_double()};
     const bool flag = flip_coin();
-    return CALL(f, (T, T, bool, fl_reduction), x, y, flag, reduction());
+    return CALL(f, (T, T, bool, fl_reduction, fl_poisson_nll_loss_opts), x, y, flag, reduction(), o);
 }
 
 static T xy_number_reduced(fn f) {
@@ -1003,9 +1037,10 @@ static T xy_number_reduced(fn f) {
     return CALL(f, (T, T, double, fl_reduction), x, y, a, reduction());
 }
 
-static T xyz_reduced(fn f) {
+static T gaussian(fn f) {
     T x = operand(), y = peer(x), z = peer(x);
-    return CALL(f, (T, T, T, fl_reduction), x, y, z, reduction());
+    fl_gaussian_nll_loss_opts o = {.full = flip_coin(), .eps = fuzz_double()};
+    return CALL(f, (T, T, T, fl_reduction, fl_gaussian_nll_loss_opts), x, y, z, reduction(), o);
 }
 
 static T xyz_number_reduced(fn f) {
@@ -1014,12 +1049,22 @@ static T xyz_number_reduced(fn f) {
     return CALL(f, (T, T, T, double, fl_reduction), x, y, z, a, reduction());
 }
 
-static T x_target_number_reduced(fn f) {
+static T triplet(fn f) {
+    T x = operand(), y = peer(x), z = peer(x);
+    fl_triplet_margin_loss_opts o = {.p = fuzz_double(), .swap = flip_coin()};
+    const double a = fuzz_double();
+    return CALL(f, (T, T, T, double, fl_reduction, fl_triplet_margin_loss_opts), x, y, z, a, reduction(), o);
+}
+
+static T multi_margin(fn f) {
     const int64_t n = fuzz_below(4);
     T x = of_shape(FL_SHAPE(n, 3));
     fl_tensor *target = indices(FL_SHAPE(n));
+    fl_multi_margin_loss_opts o = {.p = (int)fuzz_below(4)};
+    if (flip_coin()) o.weight = fl_full(FL_SHAPE(3), fuzz_double(), FL_F32);
     const double a = fuzz_double();
-    return CALL(f, (T, fl_tensor *, double, fl_reduction), x, target, a, reduction());
+    return CALL(f, (T, fl_tensor *, double, fl_reduction, fl_multi_margin_loss_opts), x, target, a,
+                reduction(), o);
 }
 
 static T ctc(fn f) {
@@ -1061,10 +1106,12 @@ static T ctc(fn f) {
     OP(x_int_axis_flag_out, kthvalue), OP(x_axis_flag_out, median), \
     OP(x_axis_flag_out, nanmedian), OP(x_quantile, quantile), OP(x_quantile, nanquantile), \
     OP(x_axis_out, cummax), OP(x_axis_out, cummin), OP(x_axis, logcumsumexp), OP(x_axis, diff), \
-    OP(x_number_axis, trapezoid), OP(x_axes, median_axes), \
+    OP(x_number_axis, trapezoid), OP(xy_axis, trapezoid_x), \
+    OP(x_number_axis, cumulative_trapezoid), OP(xy_axis, cumulative_trapezoid_x), OP(x_axes, median_axes), \
     /* index */ \
     OP(x_scatter_reduce, scatter_reduce), OP(x_fake_quantize, fake_quantize), \
     OP(x_index, take), OP(x_index_axis, take_along), OP(x_indices, index), \
+    OP(x_index_axis, repeat_interleave_each), \
     OP(x_indices_src_flag, index_put), OP(x_axis_index_src_number, index_add), \
     OP(x_axis_index_src, index_copy), OP(x_axis_index_number, index_fill), \
     OP(x_mask_number, masked_fill), OP(x_mask, masked_select), OP(x_mask_src, masked_scatter), \
@@ -1075,10 +1122,14 @@ static T ctc(fn f) {
     OP(xyz_numbers, addmm), OP(ab_, cdist), OP(x_weight_bias, linear), \
     OP(x_weight_bias_act, linear_act), \
     OP(ab_weight_bias, bilinear), OP(mb_, solve), OP(mb_flags, solve_triangular), \
-    OP(m_, inverse), OP(m_int, matrix_power), OP(m_, det), OP(m_tensor_out, slogdet), \
-    OP(m_, cholesky), OP(m_out, qr), OP(m_outs, svd), OP(m_, svdvals), OP(m_out, eigh), \
-    OP(mb_, lstsq), OP(m_number, pinv), OP(pairs_axis, fft_opt), OP(pairs_axis, ifft_opt), \
+    OP(m_, inverse), OP(m_int, matrix_power), OP(m_, matrix_exp), OP(m_, det), \
+    OP(m_tensor_out, slogdet), OP(m_, cholesky), OP(mb_, cholesky_solve), OP(m_number, cond), \
+    OP(m_3outs, eig), OP(m_out, eigvals), OP(m_out_tensor, lu), OP(m_out, qr), OP(m_outs, svd), OP(m_, svdvals), OP(m_out, eigh), \
+    OP(mb_, lstsq), OP(m_number, pinv), OP(m_number, matrix_norm), OP(m_, nuclear_norm), \
+    OP(pairs_axis, fft_opt), OP(pairs_axis, ifft_opt), \
     OP(pairs, fft2_opt), OP(pairs, ifft2_opt), OP(x_axis_fft, rfft_opt), \
+    OP(planes, fftn_opt), OP(planes, ifftn_opt), OP(planes, rfftn_opt), OP(planes, rfft2_opt), \
+    OP(planes, irfftn_opt), OP(planes, irfft2_opt), \
     OP(pairs_int_axis, irfft_opt), OP(x_frames, stft_opt), OP(pairs_frames, istft_opt), \
     /* image */ \
     OP(conv_, conv_opt), OP(conv_, conv_transpose_opt), OP(image_out_pool, max_pool_opt), \
@@ -1099,11 +1150,12 @@ static T ctc(fn f) {
     /* losses */ \
     OP(xy_reduced, mse_loss), OP(xy_reduced, l1_loss), OP(xy_number_reduced, huber_loss), \
     OP(xy_number_reduced, smooth_l1_loss), OP(xy_weighted, binary_cross_entropy_opt), \
-    OP(xy_weighted, binary_cross_entropy_with_logits_opt), OP(xy_reduced, kl_div), \
-    OP(xy_flag_reduced, poisson_nll_loss), OP(xyz_reduced, gaussian_nll_loss), \
+    OP(xy_weighted, binary_cross_entropy_with_logits_opt), OP(kl_div, kl_div_opt), \
+    OP(poisson, poisson_nll_loss_opt), OP(gaussian, gaussian_nll_loss_opt), \
     OP(xy_reduced, soft_margin_loss), OP(xy_number_reduced, hinge_embedding_loss), \
     OP(xyz_number_reduced, margin_ranking_loss), OP(xyz_number_reduced, cosine_embedding_loss), \
-    OP(xyz_number_reduced, triplet_margin_loss), \
-    OP(x_target_number_reduced, multi_margin_loss), OP(ctc, ctc_loss_opt),
+    OP(triplet, triplet_margin_loss_opt), \
+    OP(multi_margin, multi_margin_loss_opt), OP(ctc, ctc_loss_opt),
 
 #endif
+/* MIT licence: see LICENSE. */

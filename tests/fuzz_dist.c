@@ -1,17 +1,17 @@
-/* fuzz_dist.c - what ranks tell each other, and what tells where rank 0 is: messages of ranks and strangers
-   in any pieces, cut, oversized and without sense, to rank 0 and to others; the text of a store; environments
+/* fuzz_dist.c - what ranks tell each other, and what tells where rank 0 is: messages of ranks in any pieces,
+   cut, oversized and without sense, to rank 0 and to others; claims of who connects and answers to them; the
+   text of a store; environments
 
    The link is here without its thread: sockets are pairs whose other end is the fuzzer's. */
 #include "fuzz.h"
 #define FL_IMPL_ONLY
-#define FL_IMPL_ONLY_DIST_MEET
-#define FL_IMPL_ONLY_DIST_LINK
-#include "../fl/dist/meet.h"
-#include "../fl/dist/link.h"
+#define FL_IMPL_ONLY_DISTRIBUTED_MEET
+#define FL_IMPL_ONLY_DISTRIBUTED_LINK
+#include "../fl/distributed/meet.h"
+#include "../fl/distributed/link.h"
 
-static const fl__dist_word words[] = {FL__DIST_HELLO, FL__DIST_READY, FL__DIST_REFUSE,
-                                      FL__DIST_SET,   FL__DIST_GET,   FL__DIST_VALUE,
-                                      FL__DIST_BEAT,  FL__DIST_BYE,   FL__DIST_ABORT};
+static const fl__dist_word words[] = {FL__DIST_READY, FL__DIST_SET, FL__DIST_GET,  FL__DIST_VALUE,
+                                      FL__DIST_BEAT,  FL__DIST_BYE, FL__DIST_ABORT};
 
 static size_t put(char *to, const void *from, size_t n) {
     memcpy(to, from, n);
@@ -19,20 +19,12 @@ static size_t put(char *to, const void *from, size_t n) {
 }
 
 /* A message that makes sense but for what the input changes; its bytes. */
-static size_t message(const fl__dist_link *l, char *to) {
-    const fl__dist_word word = words[fuzz_below(9)];
+static size_t message(char *to) {
+    const fl__dist_word word = words[fuzz_below(7)];
     char body[1024] = {0}, key[FL__DIST_KEY] = {0};
     size_t n = 0;
     snprintf(key, sizeof key, "key%d", fuzz_below(3));
     switch (word) {
-    case FL__DIST_HELLO: {
-        fl__dist_hello h = {FL__DIST_VERSION, fl__dist_layout(), 1 + fuzz_below(3), l->size, {0}};
-        if (fuzz_rarely(8)) h.version = (uint32_t)fuzz_int();
-        if (fuzz_rarely(8)) h.rank = (int32_t)fuzz_int();
-        if (fuzz_rarely(8)) h.token[fuzz_below(FL__DIST_KEY)] = (char)fuzz_byte();
-        n = put(body, &h, sizeof h);
-        break;
-    }
     case FL__DIST_SET:
     case FL__DIST_GET:
     case FL__DIST_VALUE:
@@ -97,17 +89,17 @@ static void tell(fl__dist_link *l, int i, int fd, const char *bytes, size_t n) {
 }
 
 static void messages(void) {
-    enum { MOST = 6 };
+    enum { MOST = 3 };
     const fl__dist_world w = {.rank = fuzz_below(2), .size = 3};
     char bytes[2048], drain[4096];
-    int end[MOST] = {-1, -1, -1, -1, -1, -1};
-    fl__dist_link *l = fl__dist_link_new(&w, "", 5);
+    int end[MOST] = {-1, -1, -1};
+    fl__dist_link *l = fl__dist_link_new(&w, 5);
     if (!l) return;
     l->came = 1;
-    const bool met = fuzz_byte() & 1; /* all ranks are there, or strangers only */
+    const bool met = fuzz_byte() & 1; /* all ranks are there, or some */
     for (int i = 0; i < MOST && i < l->n_peers; i++) {
         int pair[2];
-        if (!w.rank && ((!i || i >= 3) ? i < 3 : !met)) continue;
+        if (!w.rank && (!i || (i == 2 && !met))) continue;
         if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair)) continue;
         l->peer[i].fd = pair[0], end[i] = pair[1];
         l->peer[i].in = fl_heap_alloc(sizeof(fl__dist_head) + FL__DIST_BODY);
@@ -122,7 +114,7 @@ static void messages(void) {
             if (fuzz_rarely(4))
                 while (fuzz_input.left && n < 64) bytes[n++] = (char)fuzz_byte();
             else
-                n = message(l, bytes);
+                n = message(bytes);
             tell(l, i, end[i], bytes, n);
         }
         const fl__dist_record r = {1, (uint64_t)step, 1, 0, FL_F32, -1, fuzz_size()};
@@ -139,11 +131,80 @@ static void messages(void) {
     for (int k = 0; k < MOST; k++) fl_dist_socket_close(end[k]);
 }
 
+static fl__dist_claim claim(const fl__dist_door *d, const fl__dist_caller *c, bool *right) {
+    fl__dist_claim h = {FL__DIST_VERSION, fl__dist_layout(), 1 + fuzz_below(3), d->size, {0}, 0};
+    if (fuzz_rarely(4)) h.rank = (int32_t)fuzz_int();
+    if (fuzz_rarely(8)) h.size = (int32_t)fuzz_int();
+    if (fuzz_rarely(8)) h.version = (uint32_t)fuzz_int();
+    h.proof = fl__dist_proof(d->key, d->purpose, d->rank, c->nonce, &h, NULL);
+    const fl__dist_claim before = h;
+    if (fuzz_rarely(2)) ((char *)&h)[fuzz_below((int)sizeof h)] ^= (char)fuzz_byte();
+    *right = !memcmp(&h, &before, sizeof h) && h.version == FL__DIST_VERSION && h.size == d->size &&
+             h.rank > d->rank && h.rank < d->size;
+    return h;
+}
+
+/* What those send who connect to this rank: only a claim that is right opens the door. */
+static void claims(void) {
+    enum { MOST = 4 };
+    fl__dist_door d;
+    int end[MOST];
+    bool right[MOST] = {false};
+    fl__dist_door_open(&d, -1, fuzz_below(3), 4, "fuzz", (const uint8_t *)"0123456789abcdef", 5);
+    for (int i = 0; i < MOST; i++) {
+        int pair[2] = {-1, -1};
+        end[i] = -1;
+        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair)) continue;
+        d.caller[i].fd = pair[0], end[i] = pair[1], d.caller[i].since = fl_dist_now();
+        d.caller[i].nonce[0] = (uint8_t)i;
+        const fl__dist_claim h = claim(&d, &d.caller[i], &right[i]);
+        size_t n = fuzz_rarely(8) ? fuzz_word(1) % sizeof h : sizeof h;
+        right[i] = right[i] && n == sizeof h;
+        for (size_t at = 0; at < n;) {
+            size_t piece = fuzz_rarely(2) ? 1 + fuzz_word(1) % sizeof h : n;
+            if (piece > n - at) piece = n - at;
+            if (send(end[i], (const char *)&h + at, piece, MSG_NOSIGNAL) < 0) break;
+            at += piece;
+            for (fl__dist_caller *c; (c = fl__dist_door_next(&d, fl_dist_now()));) {
+                if (!right[c - d.caller] || at < n) fuzz_bug("a claim that does not hold was taken");
+                const int fd = fl__dist_door_answer(&d, c, fuzz_rarely(4) ? "no" : "");
+                fl_dist_socket_close(fd);
+                right[c - d.caller] = false;
+            }
+        }
+        if (right[i]) fuzz_bug("a claim that holds was not taken");
+    }
+    fl__dist_door_close(&d);
+    for (int i = 0; i < MOST; i++) fl_dist_socket_close(end[i]);
+}
+
+/* What a stranger answers who listens in a rank's place: never the proof of a key that it does not know. */
+static void answers(void) {
+    const fl__dist_claim who = {.rank = 1, .size = 2};
+    fl__dist_greeting g = {FL__DIST_VERSION, fl__dist_layout(), {0}};
+    fl__dist_verdict v = {.proof = (uint64_t)fuzz_size()};
+    int pair[2];
+    bool refused = false;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair)) return;
+    if (fuzz_rarely(2)) memset(v.why, 1 + fuzz_byte() % 127, sizeof v.why);
+    if (send(pair[1], &g, sizeof g, MSG_NOSIGNAL) < 0) fuzz_bug("no room for a greeting");
+    if (send(pair[1], &v, fuzz_rarely(2) ? fuzz_word(1) % sizeof v : sizeof v, MSG_NOSIGNAL) < 0)
+        fuzz_bug("no room for a verdict");
+    shutdown(pair[1], SHUT_WR);
+    const double end = fl_dist_now() + 60;
+    if (fl__dist_prove(pair[0], &who, 0, "fuzz", (const uint8_t *)"0123456789abcdef", NULL, end, end,
+                       &refused) || refused)
+        fuzz_bug("a verdict without a proof was taken");
+    close(pair[0]);
+    close(pair[1]);
+}
+
 /* What a folder's file says, in a folder of its own. */
 static void store_file(void) {
     fl__dist_world w = {.rank = 1, .size = 2};
-    char path[600], host[256];
+    char path[600], host[256], token[64];
     int port = 0;
+    bool final;
     snprintf(w.folder, sizeof w.folder, "/tmp/fl-fuzz-XXXXXX");
     if (!mkdtemp(w.folder)) return;
     fl__dist_folder_file(&w, path, sizeof path);
@@ -151,7 +212,7 @@ static void store_file(void) {
     if (f) {
         fwrite(fuzz_input.p, 1, fuzz_input.left, f);
         fclose(f);
-        if (fl__dist_look_up(&w, host, &port, 0) && !memchr(host, 0, sizeof host))
+        if (fl__dist_look_up(&w, host, &port, token, 0, &final) && !memchr(host, 0, sizeof host))
             fuzz_bug("a host without an end");
     }
     unlink(path);
@@ -194,11 +255,16 @@ static void texts(void) {
 static void fuzz_one(void) {
     fuzz_doing = "the link";
     if (fuzz_rarely(4)) fuzz_faults(0, 1 + fuzz_below(20));
-    const int what = fuzz_below(8);
-    if (what == 6)
+    const int what = fuzz_below(10);
+    if (what == 8)
+        claims();
+    else if (what == 9)
+        answers();
+    else if (what == 6)
         store_file();
     else if (what == 7)
         texts();
     else
         messages();
 }
+/* MIT licence: see LICENSE. */

@@ -151,7 +151,8 @@ static void disk_unmap(void *user, void *p, int64_t n) {
 
 /* Each file read: handles, memory and the error handler as they should be. */
 static struct {
-    int64_t memory, limit;
+    int64_t memory, limit, factor;
+    size_t size;
     int raised;
 } reading;
 
@@ -161,7 +162,8 @@ static void begin_reading(const char *name, const file *f, int64_t factor) {
     reading.raised = fuzz_raised;
     reading.memory = fuzz_memory.in_use + fuzz_memory.heap;
     reading.limit = factor * (int64_t)f->size + (64 << 10);
-    fuzz_memory.peak = reading.memory;
+    reading.size = f->size, reading.factor = factor;
+    fuzz_cost_begin();
     fuzz_memory.budget = reading.memory + 2 * reading.limit;
 }
 
@@ -173,6 +175,7 @@ static void end_reading(bool ok) {
     if (fuzz_raised != reading.raised) fuzz_bug("the error handler was called");
     if (disk.open) fuzz_bug("%d files are left open", disk.open);
     if (took > reading.limit) fuzz_bug("took %" PRId64 " bytes of %" PRId64, took, reading.limit);
+    fuzz_cost_end(reading.size);
     fl_error_clear();
 }
 
@@ -720,3 +723,4 @@ static void fuzz_one(void) {
     else if (reader & 1) read_module(f);
     else read_safetensors(f);
 }
+/* MIT licence: see LICENSE. */

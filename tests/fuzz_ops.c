@@ -8,6 +8,7 @@
 
    A new op is one line of `rows`: its form (how its arguments are drawn) and its name. Lines of
    FL_UNARY_OPS and FL_BINARY_OPS are here already. */
+#include "../fl_backend.h"
 #include "fuzz.h"
 
 enum { REGISTERS = 8, STEPS = 48, SMALL = 512, SCOPES = 4 };
@@ -216,9 +217,10 @@ static T xy_numbers_flag(fn f) {
     return CALL(f, (T, T, double, double, bool), x, y, a, b, flip_coin());
 }
 
-static T xy_flag(fn f) {
+static T searchsorted(fn f) {
     T x = operand(), y = operand();
-    return CALL(f, (T, T, bool), x, y, flip_coin());
+    fl_searchsorted_opts o = {.sorter = flip_coin() ? operand() : NULL};
+    return CALL(f, (T, T, bool, fl_searchsorted_opts), x, y, flip_coin(), o);
 }
 
 static T x_int_numbers(fn f) {
@@ -240,6 +242,13 @@ static T x_outs(fn f) {
     T x = operand(), inverse = NULL, counts = NULL;
     const unsigned b = fuzz_byte();
     T y = CALL(f, (T, T *, T *), x, b & 2 ? &inverse : NULL, b & 8 ? &counts : NULL);
+    return either(either(y, inverse, b), counts, b >> 2);
+}
+
+static T x_axis_outs(fn f) {
+    T x = operand(), inverse = NULL, counts = NULL;
+    const unsigned b = fuzz_byte();
+    T y = CALL(f, (T, int, T *, T *), x, axis_of(x), b & 2 ? &inverse : NULL, b & 8 ? &counts : NULL);
     return either(either(y, inverse, b), counts, b >> 2);
 }
 
@@ -596,7 +605,9 @@ static const row rows[] = {
     OP(x_axis_index, gather), OP(x_axis_index_src, scatter_add), OP(x_axis_index, index_select),
     OP(x_axis_index_src, scatter), OP(x_int, one_hot),
     OP(x_int_numbers, histc), OP(x_outs, unique), OP(x_outs, unique_consecutive),
-    OP(xy_flag, searchsorted), OP(xy_, isin), OP(indices_to_grid, ix), OP(m_out, lu_factor),
+    OP(x_axis_outs, unique_dim), OP(x_axis_outs, unique_consecutive_dim),
+    OP(searchsorted, searchsorted_opt), OP(xy_, isin), OP(indices_to_grid, ix), OP(m_out, lu_factor),
+    OP(x_numbers, matrix_rank),
     /* order */
     OP(x_axis, cumsum), OP(x_axis, cumprod), OP(x_sort, sort), OP(x_axis_keep, argsort),
     OP(x_topk, topk), OP(x_, nonzero),
@@ -672,3 +683,4 @@ static void fuzz_one(void) {
     while (vm.n_scopes) fl_scope_end(&vm.scope[--vm.n_scopes]);
     for (int i = 0; i < REGISTERS; i++) keep_in(i, NULL);
 }
+/* MIT licence: see LICENSE. */

@@ -177,3 +177,4 @@ static void fuzz_one(void) {
         fl_error_clear();
     }
 }
+/* MIT licence: see LICENSE. */

@@ -110,9 +110,11 @@ static void image(void) {
                              .as_stored = fuzz_below(2),
                              .depth = (int[]){0, 8, 16}[fuzz_below(3)],
                              .eighths = fuzz_rarely(3) ? fuzz_below(10) : 0,
-                             .max_pixels = 1 << 16};
+                             .max_pixels = 1 << 15};
     if (fuzz_rarely(3)) o.y = fuzz_below(6), o.x = fuzz_below(6), o.h = fuzz_below(9), o.w = fuzz_below(9);
+    fuzz_cost_begin();
     fl_tensor *t = fl_vision_decode_opt(fuzz_mem.bytes, fuzz_mem.size, o);
+    fuzz_cost_end(fuzz_mem.size);
     refused_or(t != NULL);
     if (t && (t->ndim != 3 || t->shape[0] < 1 || t->shape[0] > 4 ||
               (o.h && (t->shape[1] != o.h || t->shape[2] != o.w))))
@@ -125,7 +127,9 @@ static void runs(void) {
     fl_vision_rle r;
     static unsigned char mask[64 * 64];
     const int64_t h = fuzz_below(65), w = fuzz_below(65);
+    fuzz_cost_begin();
     const bool ok = fl_vision_rle_parse(fuzz_mem.bytes, fuzz_mem.size, h, w, &r);
+    fuzz_cost_end(fuzz_mem.size);
     refused_or(ok);
     if (!ok) return;
     double box[4];
@@ -140,7 +144,9 @@ static void runs(void) {
 static void objects(void) {
     fl_vision_coco c = {0}, found = {0};
     fl_vision_ap ap = {.n_category = 0};
+    fuzz_cost_begin();
     const bool ok = fl_vision_coco_load("c", &c);
+    fuzz_cost_end(fuzz_mem.size);
     refused_or(ok);
     for (int64_t i = 0; ok && i < c.n_object; i++) {
         fl_vision_rle r;
@@ -155,7 +161,9 @@ static void objects(void) {
 }
 
 static void shards(void) {
+    fuzz_cost_begin();
     fl_data_set *set = fl_vision_shards((const char *const[]){"a.tar"}, 1);
+    fuzz_cost_end(fuzz_mem.size);
     refused_or(set != NULL);
     fl_data_sample b;
     for (int64_t i = 0; set && i < fl_data_size(set); i++) refused_or(fl_data_get(set, i, &b));
@@ -197,7 +205,10 @@ static void names(void) {
     }
     fl_nn_add(at, NULL, fl_nn_linear(1, 1));
     fl_error_clear();
-    refused_or(fl_vision_load(m, "w", (fl_vision_names)fuzz_below(3)));
+    fuzz_cost_begin();
+    const bool loaded = fl_vision_load(m, "w", (fl_vision_names)fuzz_below(3));
+    fuzz_cost_end(fuzz_mem.size);
+    refused_or(loaded);
     fl_nn_free(m);
     fl_quiet(-1);
 }
@@ -245,7 +256,11 @@ static void fuzz_one(void) {
     fill(format);
     fl_error_clear();
     switch (format) {
-    case CIFAR: refused_or(fl_vision_cifar(".", "train", &a, .hundred = fuzz_below(2))); break;
+    case CIFAR:
+        fuzz_cost_begin();
+        refused_or(fl_vision_cifar(".", "train", &a, .hundred = fuzz_below(2)));
+        fuzz_cost_end(fuzz_mem.size);
+        break;
     case COCO: objects(); break;
     case RLE: runs(); break;
     case TAR: shards(); break;
@@ -255,3 +270,4 @@ static void fuzz_one(void) {
     fl_scope_end(&s);
     fl_data_io_use(NULL);
 }
+/* MIT licence: see LICENSE. */

@@ -1,7 +1,7 @@
 /* gradcheck.c - every differentiable op against finite differences, first and second order, and its
    forward mode against its backward, on any backend
 
-   usage: gradcheck [backend [op ...]]
+   usage: gradcheck [backend[@default] [op ...]]     as conformance's
 
    First order: fl_gradcheck, the full Jacobian in f64 against central differences; the fused
    gradients must agree with the recorded compositions, and f32 loosely with f64. Second order:
@@ -14,6 +14,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "../fl_backend.h"
 #include "../fl_nn.h"
 #include "arrays.h"
 #include "backends.h"
@@ -983,6 +984,11 @@ static void tie_cases(int unused) {
     check(gradient_is(fv_relu(x), x, (double[]){0, 0, 1, 1}, 4), "relu: 0 at 0");
     check(gradient_is(fv_clamp(x, fv_num(-1), fv_num(1)), x, (double[]){1, 1, 1, 0}, 4),
           "clip: 1 at its bounds");
+    fl_var *low = fv_param(fl_from_host((double[]){2, -2, 0, 3}, FL_SHAPE(4), FL_F64));
+    fl_var *high = fv_param(fl_from_host((double[]){1, 0, 3, 4}, FL_SHAPE(4), FL_F64));
+    check(gradient_is(fv_clamp(x, low, high), x, (double[]){0, 1, 1, 0}, 4), "clamp by tensors: x");
+    check(gradient_is(fv_clamp(x, low, high), low, (double[]){0, 0, 0, 1}, 4), "clamp: low above high has none");
+    check(gradient_is(fv_clamp(x, low, high), high, (double[]){1, 0, 0, 0}, 4), "clamp: high below low has all");
     check(gradient_is(fv_maximum(x, same), x, (double[]){0.5, 0.5, 0, 1}, 4),
           "maximum: equal operands share");
     check(gradient_is(fv_maximum(x, same), same, (double[]){0.5, 0.5, 1, 0}, 4),
@@ -1110,6 +1116,7 @@ static void make_groups(void) {
     add_group("log_softmax", softmax_cases, 1);
     add_group("other", other_cases, 0);
     for (int i = 0; i < NET_OPS; i++) add_group(net_ops[i].name, net_cases, i);
+    for (int i = 0; i < N_OWN_OPS; i++) add_group(own_ops[i].name, own_cases, i);
     add_group("ties", tie_cases, 0);
     add_group("ties", edge_cases, 0);
     add_group("constants", constant_cases, 0);

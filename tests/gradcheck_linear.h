@@ -130,12 +130,24 @@ static fl_var *run_inverse(fl_var **x, const grad_case *c) {
 static fl_var *run_power(fl_var **x, const grad_case *c) {
     return fv_matrix_power(well(x[0]), c->k[0]);
 }
+static fl_var *run_exp(fl_var **x, const grad_case *c) {
+    return fv_matrix_exp(fv_mul(x[0], fv_num((double)c->k[0])));
+}
 static fl_var *run_det(fl_var **x, const grad_case *c) { return (void)c, fv_det(well(x[0])); }
 static fl_var *run_slogdet(fl_var **x, const grad_case *c) {
     return (void)c, fv_slogdet(well(x[0]), NULL);
 }
 static fl_var *run_cholesky(fl_var **x, const grad_case *c) {
     return (void)c, fv_cholesky(positive(x[0]));
+}
+static fl_var *run_cholesky_solve(fl_var **x, const grad_case *c) {
+    return (void)c, fv_cholesky_solve(well(x[0]), x[1]);
+}
+static fl_var *run_lu(fl_var **x, const grad_case *c) {
+    (void)c;
+    fl_tensor *p = NULL;
+    fl_var *u = NULL, *l = fv_lu(well(x[0]), &u, &p);
+    return l ? end_to_end(l, u, NULL) : NULL;
 }
 static fl_var *run_qr(fl_var **x, const grad_case *c) {
     (void)c;
@@ -150,9 +162,28 @@ static fl_var *run_svd(fl_var **x, const grad_case *c) {
 static fl_var *run_svdvals(fl_var **x, const grad_case *c) {
     return (void)c, fv_svdvals(well(x[0]));
 }
+static fl_var *run_matrix_norm(fl_var **x, const grad_case *c) {
+    static const double p[] = {0, 1, -1, 2, -2, INFINITY, -INFINITY};
+    return c->k[0] < 7 ? fv_matrix_norm(well(x[0]), p[c->k[0]]) : fv_nuclear_norm(well(x[0]));
+}
+static fl_var *run_cond(fl_var **x, const grad_case *c) {
+    static const double p[] = {0, 1, -1, 2, -2, INFINITY, -INFINITY};
+    return fv_cond(well(x[0]), p[c->k[0]]);
+}
 static fl_var *run_eigh(fl_var **x, const grad_case *c) {
     fl_var *v = NULL, *w = fv_eigh(positive(x[0]), c->k[0] ? &v : NULL);
     return v ? end_to_end(w, fv_mul(v, v), NULL) : w;
+}
+/* k: values; vectors by their sizes; vectors as they are */
+static fl_var *run_eig(fl_var **x, const grad_case *c) {
+    static const double apart[] = {0, 2, -1, -2, 1, 2, 1, -3, 5};
+    fl_var *im = NULL, *v = NULL, *v_im = NULL, *a = fv_mul(x[0], fv_num(0.25));
+    const int64_t n = x[0]->value->shape[x[0]->value->ndim - 1];
+    a = fv_add(a, fv_const(fl_cast(fl_from_host(apart, FL_SHAPE(n, n), FL_F64), a->value->dtype)));
+    fl_var *w = c->k[0] ? fv_eig(a, &im, &v, &v_im) : fv_eigvals(a, &im);
+    if (!w || !v) return w ? end_to_end(w, im, NULL) : NULL;
+    if (c->k[0] == 1) return end_to_end(w, fv_add(fv_mul(v, v), fv_mul(v_im, v_im)), NULL);
+    return end_to_end(v, v_im, im);
 }
 static fl_var *run_lstsq(fl_var **x, const grad_case *c) {
     return (void)c, fv_lstsq(well(x[0]), x[1]);
@@ -179,12 +210,20 @@ static const struct {
     {"inverse", run_inverse, 1, {{3, {2, 2, 2}}}, 0},
     {"matrix_power", run_power, 1, {{2, {2, 2}}}, 3},
     {"matrix_power", run_power, 1, {{2, {3, 3}}}, -2},
+    {"matrix_exp", run_exp, 1, {{2, {3, 3}}}, 1},
+    {"matrix_exp", run_exp, 1, {{3, {2, 2, 2}}}, 2},
+    {"matrix_exp", run_exp, 1, {{2, {1, 1}}}, 0},
     {"det", run_det, 1, {{2, {3, 3}}}, 0},
     {"det", run_det, 1, {{3, {2, 2, 2}}}, 0},
     {"slogdet", run_slogdet, 1, {{2, {3, 3}}}, 0},
     {"slogdet", run_slogdet, 1, {{3, {2, 1, 1}}}, 0},
     {"cholesky", run_cholesky, 1, {{2, {3, 3}}}, 0},
     {"cholesky", run_cholesky, 1, {{3, {2, 2, 2}}}, 0},
+    {"cholesky_solve", run_cholesky_solve, 2, {{2, {3, 3}}, {2, {3, 2}}}, 0},
+    {"cholesky_solve", run_cholesky_solve, 2, {{3, {2, 2, 2}}, {2, {2, 1}}}, 0},
+    {"lu", run_lu, 1, {{2, {3, 3}}}, 0},
+    {"lu", run_lu, 1, {{3, {2, 4, 2}}}, 0},
+    {"lu", run_lu, 1, {{2, {2, 4}}}, 0},
     {"qr", run_qr, 1, {{2, {3, 3}}}, 0},
     {"qr", run_qr, 1, {{2, {4, 2}}}, 0},
     {"qr", run_qr, 1, {{2, {2, 3}}}, 0},
@@ -194,6 +233,22 @@ static const struct {
     {"svd", run_svd, 1, {{2, {2, 3}}}, 3},
     {"svd", run_svd, 1, {{3, {2, 2, 2}}}, 2},
     {"svdvals", run_svdvals, 1, {{2, {3, 2}}}, 0},
+    {"matrix_norm", run_matrix_norm, 1, {{2, {3, 2}}}, 0},
+    {"matrix_norm", run_matrix_norm, 1, {{2, {3, 2}}}, 1},
+    {"matrix_norm", run_matrix_norm, 1, {{2, {3, 2}}}, 2},
+    {"matrix_norm", run_matrix_norm, 1, {{2, {3, 2}}}, 3},
+    {"matrix_norm", run_matrix_norm, 1, {{2, {3, 2}}}, 4},
+    {"matrix_norm", run_matrix_norm, 1, {{3, {2, 2, 2}}}, 5},
+    {"matrix_norm", run_matrix_norm, 1, {{2, {3, 2}}}, 6},
+    {"nuclear_norm", run_matrix_norm, 1, {{2, {3, 2}}}, 7},
+    {"cond", run_cond, 1, {{3, {2, 2, 2}}}, 0},
+    {"cond", run_cond, 1, {{2, {3, 3}}}, 1},
+    {"cond", run_cond, 1, {{2, {3, 2}}}, 3},
+    {"cond", run_cond, 1, {{2, {2, 3}}}, 4},
+    {"cond", run_cond, 1, {{3, {2, 2, 2}}}, 6},
+    {"eigvals", run_eig, 1, {{2, {3, 3}}}, 0},
+    {"eig", run_eig, 1, {{2, {3, 3}}}, 1},
+    {"eig", run_eig, 1, {{3, {2, 3, 3}}}, 2},
     {"eigh", run_eigh, 1, {{2, {3, 3}}}, 1},
     {"eigh", run_eigh, 1, {{3, {2, 2, 2}}}, 1},
     {"eigh", run_eigh, 1, {{2, {3, 3}}}, 0},
@@ -234,6 +289,12 @@ static fl_var *run_fft(fl_var **x, const grad_case *c) {
                 : c->which == 6 ? fv_fft(x[0], axis, .n = c->k[1], .norm = FL_NORM_ORTHO)
                 : c->which == 7 ? fv_rfft(x[0], axis, .n = c->k[1], .norm = FL_NORM_FORWARD)
                 : c->which == 8 ? fv_stft(x[0], 4, .window = fl_hann_window(4, true, FL_F64))
+                : c->which == 10 ? fv_fftn(x[0], .axes = FL_AXES(0, 2), .s = FL_SHAPE(3, 2))
+                : c->which == 11 ? fv_ifftn(x[0], .norm = FL_NORM_ORTHO)
+                : c->which == 12 ? fv_rfftn(x[0], .norm = FL_NORM_FORWARD)
+                : c->which == 13 ? fv_rfft2(x[0], .s = FL_SHAPE(2, 4))
+                : c->which == 14 ? fv_irfftn(x[0], .axes = FL_AXES(1, 0), .s = FL_SHAPE(2, 3))
+                : c->which == 15 ? fv_irfft2(x[0])
                                 : fv_istft(x[0], 4, .hop = 2, .normalized = true, .length = c->k[1]);
     return y ? fv_mul(y, y) : NULL;
 }
@@ -251,7 +312,10 @@ static void fft_group(int unused) {
                  {"irfft", 5, {2, {3, 2}}, 0, 4},   {"irfft", 5, {3, {2, 3, 2}}, 1, 5},
                  {"irfft", 5, {2, {3, 2}}, -1, 1},  {"fft n", 6, {2, {3, 2}}, 0, 5},
                  {"rfft n", 7, {1, {5}}, 0, 4},     {"stft", 8, {1, {6}}, 0, 0},
-                 {"istft", 9, {3, {3, 3, 2}}, 0, 0}, {"istft", 9, {3, {3, 3, 2}}, 0, 5}};
+                 {"istft", 9, {3, {3, 3, 2}}, 0, 0}, {"istft", 9, {3, {3, 3, 2}}, 0, 5},
+                 {"fftn", 10, {4, {2, 2, 3, 2}}, 0, 0}, {"ifftn", 11, {3, {3, 2, 2}}, 0, 0},
+                 {"rfftn", 12, {3, {2, 2, 3}}, 0, 0}, {"rfft2", 13, {2, {3, 3}}, 0, 0},
+                 {"irfftn", 14, {3, {3, 2, 2}}, 0, 0}, {"irfft2", 15, {3, {2, 3, 2}}, 0, 0}};
     (void)unused;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         run_case(cases[i].name, (grad_case){.fn = run_fft,

@@ -11,6 +11,9 @@ static fl_var *unflattened(fl_var *x) { return fv_unflatten(x, 1, FL_SHAPE(2, -1
 static fl_var *tiled(fl_var *x) { return fv_tile(x, FL_SHAPE(2, 1, 2)); }
 static fl_var *repeated(fl_var *x) { return fv_repeat(x, FL_SHAPE(2, 2)); }
 static fl_var *interleaved(fl_var *x) { return fv_repeat_interleave(x, 2, 1); }
+static fl_var *interleaved_each(fl_var *x) {
+    return fv_repeat_interleave_each(x, fl_from_host((int64_t[]){2, 0, 3}, FL_SHAPE(3), FL_I64), 1);
+}
 static fl_var *pad_number(fl_var *x) {
     return fv_pad(x, .low = {1, -1}, .high = {0, 2}, .value = 0.5);
 }
@@ -35,6 +38,9 @@ static fl_var *unpixels(fl_var *x) {
 }
 static fl_var *last_channels(fl_var *x) { return fv_channels_last(fv_unsqueeze(x, 0)); }
 static fl_var *dense(fl_var *x) { return fv_contiguous(fv_transpose(x, 0, 1)); }
+static fl_var *copied(fl_var *x) {
+    return fv_mul(fv_clone(x), x);
+}
 static fl_var *diagonal(fl_var *x) { return fv_diagonal(x, 1, 0, 1); }
 static fl_var *diagonal_below(fl_var *x) { return fv_diagonal(x, -1, 1, 0); }
 static fl_var *diag_embed(fl_var *x) { return fv_diag_embed(x, -1); }
@@ -93,6 +99,7 @@ static const struct {
     {"tile", tiled, {2, {2, 2}}},
     {"repeat", repeated, {2, {2, 3}}},
     {"repeat_interleave", interleaved, {2, {2, 3}}},
+    {"repeat_interleave_each", interleaved_each, {2, {2, 3}}},
     {"pad_constant", pad_number, {2, {2, 3}}},
     {"pad_edge", pad_edge, {2, {2, 3}}},
     {"pad_reflect", pad_reflect, {2, {2, 3}}},
@@ -105,6 +112,7 @@ static const struct {
     {"pixel_unshuffle", unpixels, {2, {2, 4}}},
     {"channels_last", last_channels, {3, {2, 2, 2}}},
     {"contiguous", dense, {2, {2, 3}}},
+    {"clone", copied, {2, {2, 3}}},
     {"broadcast_tensors", broadcast, {2, {2, 3}}},
     {"meshgrid", grid, {2, {3, 2}}},
     {"diagonal", diagonal, {2, {2, 4}}},
@@ -125,3 +133,4 @@ static void move_fn_cases(int which) {
                                                .shape = {move_fns[which].shape}, .low = -2,
                                                .high = 2});
 }
+/* MIT licence: see LICENSE. */

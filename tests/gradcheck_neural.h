@@ -102,7 +102,6 @@ static fl_var *net_rotary_pairs(fl_var **x) {
     return fv_rotary(x[0], .interleaved = true, .dim = 2, .scale = 0.5);
 }
 static fl_var *net_relative(fl_var **x) { return fv_relative_scores(x[0], x[1], 5, 1); }
-static fl_var *net_snake(fl_var **x) { return snake_var(x[0], 1.5); } /* examples/extend/own_op.h */
 static fl_var *net_attention_packed_added(fl_var **x) {
     fl_var *all[] = {x[0], x[1], x[1]}, *mask = fv_matmul(x[1], fv_transpose(x[1], 0, 1));
     return fv_attention_packed(fv_stack(all, 3, 0), .mask = mask, .scale = 0.5);
@@ -165,9 +164,18 @@ static fl_var *net_bce_logits(fl_var **x) {
     return fv_binary_cross_entropy_with_logits(x[0], x[1], FL_MEAN);
 }
 static fl_var *net_kl_div(fl_var **x) { return fv_kl_div(x[0], fv_sigmoid(x[1]), FL_NONE); }
+static fl_var *net_kl_options(fl_var **x) {
+    return fv_kl_div(x[0], x[1], FL_MEAN, .log_target = true, .batch_mean = true);
+}
 static fl_var *net_poisson(fl_var **x) { return fv_poisson_nll_loss(x[0], x[1], true, FL_SUM); }
 static fl_var *net_gaussian(fl_var **x) {
     return fv_gaussian_nll_loss(x[0], x[1], fv_exp(x[0]), FL_NONE);
+}
+/* Targets on both sides of 1, from which on the approximation counts. */
+static fl_var *net_nll_full(fl_var **x) {
+    fl_var *y = fv_exp(x[1]);
+    fl_var *p = fv_poisson_nll_loss(fv_exp(x[0]), y, false, FL_NONE, .full = true, .eps = 0.5);
+    return fv_add(p, fv_gaussian_nll_loss(x[0], x[1], y, FL_NONE, .full = true, .eps = 1e-3));
 }
 static fl_var *net_soft_margin(fl_var **x) { return fv_soft_margin_loss(x[0], x[1], FL_MEAN); }
 static fl_var *net_hinge(fl_var **x) {
@@ -183,9 +191,20 @@ static fl_var *net_cosine_loss(fl_var **x) {
 static fl_var *net_triplet(fl_var **x) {
     return fv_triplet_margin_loss(x[0], x[1], fv_mul(x[1], x[0]), 9, FL_NONE);
 }
+static fl_var *net_triplet_options(fl_var **x) {
+    fl_var *far = fv_mul(x[1], x[0]);
+    fl_var *swapped = fv_triplet_margin_loss(x[0], x[1], far, 9, FL_NONE, .swap = true);
+    return fv_add(swapped, fv_triplet_margin_loss(x[0], x[1], far, 9, FL_NONE, .p = 3, .eps = 0.1));
+}
 static fl_var *net_multi_margin(fl_var **x) {
     fl_tensor *target = fl_from_host((int64_t[]){3, 0, 1}, FL_SHAPE(3), FL_I64);
     return fv_multi_margin_loss(fv_mul(x[0], x[0]), target, 20, FL_NONE);
+}
+
+static fl_var *net_multi_margin_options(fl_var **x) {
+    fl_tensor *target = fl_from_host((int64_t[]){3, 0, 1}, FL_SHAPE(3), FL_I64);
+    fl_tensor *weight = fl_from_host((double[]){0.5, 1.5, 2, 0.25}, FL_SHAPE(4), FL_F64);
+    return fv_multi_margin_loss(x[0], target, 20, FL_MEAN, .p = 2, .weight = weight);
 }
 
 static fl_var *net_cross_entropy(fl_var **x) {
@@ -267,7 +286,6 @@ static const struct {
     {"attention", net_attention_shared, ALIKE}, {"attention", net_attention_step, ALIKE},
     {"rotary", net_rotary, ALONE}, {"rotary", net_rotary_pairs, ALONE},
     {"relative_scores", net_relative, ALIKE},
-    {"snake", net_snake, ALIKE},
     {"rnn", net_rnn, SQUARE},                 {"rnn_relu_cell", net_rnn_relu_cell, SQUARE},
     {"resample", net_resample, ALONE},
     {"glu", net_glu, ALONE},                  {"prelu_channels", net_prelu_channels, VECTOR},
@@ -283,6 +301,9 @@ static const struct {
     {"soft_margin_loss", net_soft_margin, ALIKE}, {"hinge_embedding_loss", net_hinge, ALIKE},
     {"margin_ranking_loss", net_ranking, ALIKE}, {"cosine_embedding_loss", net_cosine_loss, ALIKE},
     {"triplet_margin_loss", net_triplet, ALIKE}, {"multi_margin_loss", net_multi_margin, ALONE},
+    {"kl_div options", net_kl_options, ALIKE}, {"full nll losses", net_nll_full, ALIKE},
+    {"triplet options", net_triplet_options, ALIKE},
+    {"multi_margin options", net_multi_margin_options, ALONE},
     {"cross_entropy", net_cross_entropy, ALONE},
     {"class weights", net_class_weights, ALONE}, {"soft targets", net_soft_targets, ALONE},
     {"bce weights", net_bce_weights, ALIKE}, {"ctc_loss", net_ctc, SQUARE}};
@@ -302,6 +323,18 @@ static void net_cases(int which) {
                                               .low = 0.55,
                                               .high = 1.95,
                                               .base = {0, y == ALIKE ? -0.9 : 0}});
+}
+
+/* Ops of a user's (backends.h). */
+static fl_var *run_own(fl_var **x, const grad_case *c) {
+    return own_ops[c->which].call(x);
+}
+
+static void own_cases(int which) {
+    const own_op *op = &own_ops[which];
+    grad_case c = {.fn = run_own, .which = which, .n_in = op->n_in, .low = 0.55, .high = 1.95};
+    for (int i = 0; i < op->n_in; i++) c.shape[i] = op->in[i];
+    run_case(op->name, c);
 }
 
 #endif /* MIT licence: see LICENSE. */

@@ -24,6 +24,9 @@ static fl_var *composed_reduction(fl_var **x, const grad_case *c) {
     case 16: return fv_logcumsumexp(v, axis);
     case 17: return fv_diff(square, axis);
     case 18: return fv_median_axes(square, v->value->ndim > 1 ? FL_AXES_KEEP(0, -1) : FL_ALL_AXES);
+    case 19: return fv_trapezoid_x(square, fv_exp(v), axis);
+    case 20: return fv_cumulative_trapezoid_x(square, fv_exp(v), axis);
+    case 21: return fv_cumulative_trapezoid(square, 0.5, axis);
     default: return fv_trapezoid(square, 0.5, axis);
     }
 }
@@ -31,7 +34,8 @@ static fl_var *composed_reduction(fl_var **x, const grad_case *c) {
 static const char *const composed_reductions[] = {
     "std",       "norm",      "norm 3",   "norm 1",      "norm inf", "nansum", "nanmean",
     "max_along", "min_along", "kthvalue", "median",      "nanmedian", "quantile", "nanquantile",
-    "cummax",    "cummin",    "logcumsumexp", "diff", "median_axes", "trapezoid"};
+    "cummax",    "cummin",    "logcumsumexp", "diff", "median_axes", "trapezoid_x",
+    "cumulative_trapezoid_x", "cumulative_trapezoid", "trapezoid"};
 enum { COMPOSED_REDUCTIONS = sizeof composed_reductions / sizeof *composed_reductions };
 
 static void composed_reduction_cases(int which) {
@@ -42,3 +46,4 @@ static void composed_reduction_cases(int which) {
                      (grad_case){.fn = composed_reduction, .which = which, .n_in = 1,
                                  .shape = {shapes[s]}, .low = 0.3, .high = 3, .k = {axis}});
 }
+/* MIT licence: see LICENSE. */

@@ -253,3 +253,4 @@ if __name__ == "__main__":
     write_gguf()
     for name, make in OWN.items():
         write_own(name, make)
+# MIT licence: see LICENSE.

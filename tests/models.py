@@ -526,3 +526,4 @@ def main(args):
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
+# MIT licence: see LICENSE.

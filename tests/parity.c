@@ -12,7 +12,7 @@
    cases, those whose values are PyTorch's own, and the largest errors of outputs, first and second
    gradients in units in the last place, each with the tolerance of that case. The last line is
    "N passed, N failed, N skipped". */
-#include "../fl.h"
+#include "../fl_all.h"
 #include <dirent.h>
 #include <math.h>
 #include <stdio.h>
@@ -421,7 +421,7 @@ static bool is(const parity_case *c, const char *op) {
 
 static fl_optim *optimizer_of(const parity_case *c, fl_var *p) {
     fv_list list = FV_LIST(p);
-    const double lr = NUM("lr"), decay = or_zero(NUM("decay"));
+    const double lr = NUM("lr"), decay = or_zero(number_or(c, "decay", 0));
     if (is(c, "sgd"))
         return fl_optim_sgd(list, .lr = lr, .momentum = NUM("momentum"), .dampening = NUM("dampening"),
                             .weight_decay = decay, .nesterov = INT("nesterov") != 0, .master = true);
@@ -435,6 +435,16 @@ static fl_optim *optimizer_of(const parity_case *c, fl_var *p) {
     if (is(c, "adadelta"))
         return fl_optim_adadelta(list, .lr = lr, .rho = NUM("rho"), .eps = NUM("eps"), .weight_decay = decay,
                                  .master = true);
+    if (is(c, "rprop"))
+        return fl_optim_rprop(list, .lr = lr, .etaminus = NUM("minus"), .etaplus = NUM("plus"),
+                              .step_min = NUM("least"), .step_max = NUM("most"), .master = true,
+                              .maximize = INT("maximize") != 0);
+    if (is(c, "asgd"))
+        return fl_optim_asgd(list, .lr = lr, .lambd = NUM("lambd"), .alpha = NUM("alpha"), .t0 = NUM("t0"),
+                             .weight_decay = decay, .master = true, .maximize = INT("maximize") != 0);
+    if (is(c, "adafactor"))
+        return fl_optim_adafactor(list, .lr = lr, .beta2_decay = NUM("decay2"), .eps1 = NUM("eps1"),
+                                  .eps2 = NUM("eps2"), .d = NUM("d"), .weight_decay = decay, .master = true);
     if (is(c, "muon"))
         return fl_optim_muon(list, .lr = lr, .momentum = NUM("momentum"), .weight_decay = decay,
                              .no_nesterov = !INT("nesterov"), .match_adamw = INT("match") != 0,
@@ -454,6 +464,7 @@ static fl_optim *optimizer_of(const parity_case *c, fl_var *p) {
     return is(c, "adamw")    ? fl_optim_adamw_opt(list, o)
            : is(c, "adamax") ? fl_optim_adamax_opt(list, o)
            : is(c, "nadam")  ? fl_optim_nadam_opt(list, o)
+           : is(c, "radam")  ? fl_optim_radam_opt(list, o)
                              : fl_optim_adam_opt(list, o);
 }
 
@@ -470,6 +481,38 @@ static int trajectory(parity_case *c, fl_var **y) {
     }
     y[0] = o && n <= 16 ? fv_const(fl_stack(steps, n, 0)) : NULL;
     fl_optim_free(o);
+    return 1;
+}
+
+typedef struct valley {
+    fl_optim *optim;
+    fl_var *p;
+} valley;
+static fl_var *rosenbrock(void *user) {
+    const valley *v = user;
+    const int64_t n = fl_numel(fv_value(v->p));
+    fl_optim_zero_grad(v->optim);
+    fl_var *low = fv_slice(v->p, 0, 0, n - 1, 1), *high = fv_slice(v->p, 0, 1, n, 1);
+    fl_var *a = fv_square(fv_sub(high, fv_square(low))), *b = fv_square(fv_sub(fv_num(1), low));
+    fl_var *loss = fv_sum(fv_add(fv_mul(fv_num(100), a), b), FL_ALL_AXES);
+    return fl_backward(loss) ? loss : NULL;
+}
+
+/* Output: the parameter and the first loss of each step. */
+static int lbfgs(parity_case *c, fl_var **y) {
+    valley v = {.p = fv_param(fl_clone(T(0)))};
+    fl_tensor *steps[16];
+    const int n = (int)INT("steps");
+    v.optim = fl_optim_lbfgs(FV_LIST(v.p), .lr = NUM("lr"), .max_iter = INT("iters"),
+                             .max_eval = INT("evals"), .history = INT("history"), .strong_wolfe = INT("wolfe") != 0);
+    for (int i = 0; v.optim && i < n; i++) {
+        double loss = NAN;
+        fl_optim_step_closure(v.optim, rosenbrock, &v, &loss);
+        fl_tensor *pair[] = {fl_clone(fv_value(v.p)), fl_full(FL_SHAPE(1), loss, FL_F64)};
+        steps[i] = fl_concat(pair, 2, 0);
+    }
+    y[0] = v.optim ? fv_const(fl_stack(steps, n, 0)) : NULL;
+    fl_optim_free(v.optim);
     return 1;
 }
 
@@ -691,6 +734,11 @@ static const op_line table[] = {
     {"adam", trajectory, 2},
     {"adamw", trajectory, 2},
     {"nadam", trajectory, 2},
+    {"radam", trajectory, 2},
+    {"rprop", trajectory, 2},
+    {"asgd", trajectory, 2},
+    {"adafactor", trajectory, 2},
+    {"lbfgs", lbfgs, 1},
     {"adamax", trajectory, 2},
     {"amsgrad", trajectory, 2},
     {"rmsprop", trajectory, 2},

@@ -683,6 +683,9 @@ reduction("std", correction_var(torch.std), axes_of=AXES[:6] + AXES[8:], empty=F
 reduction("norm", lambda x, axes, keepdim, p: torch.linalg.vector_norm(x, p, all_axes(x, axes),
     bool(keepdim)), Gen.distinct, empty=False, args=[dict(p=2.0), dict(p=1.0), dict(p=3.0),
     dict(p=INF), dict(p=-INF), dict(p=0.0)], grad=1, **NO_INTS)
+reduction("norm.orders", lambda x, axes, keepdim, p: torch.linalg.vector_norm(x, p, all_axes(x, axes),
+    bool(keepdim)), Gen.distinct, empty=False, args=[dict(p=0.5), dict(p=-1.0), dict(p=-2.0), dict(p=4.0),
+    dict(p=2.5)], grad=1, axes_of=AXES[:5], **NO_INTS)
 reduction("count_nonzero", lambda x, axes, keepdim: (lambda a: (x != 0).sum(a,
     bool(keepdim)))(all_axes(x, axes)), grad=0)
 reduction("nansum", reduced(torch.nansum), **NO_INTS)
@@ -731,6 +734,14 @@ along("diff", lambda x, axis: x.diff(dim=axis), ints="i64")
 along("kthvalue", lambda x, axis, k: tuple(x.kthvalue(k, axis)), Gen.distinct, dtypes="f64",
     args=[dict(k=1)])
 along("trapezoid", lambda x, axis: torch.trapezoid(x, dim=axis), dtypes="f64")
+loose("trapezoid_x", lambda y, x, axis: torch.trapezoid(y, x, dim=axis), lambda g: [(g.f(*s), g.f(*t),
+    dict(axis=a)) for s, t, a in (((5,), (5,), 0), ((3, 4), (4,), 1), ((3, 4), (3,), 0), ((3, 4), (3, 4), -1),
+    ((2, 3, 4), (3, 1), 1), ((2, 3, 4), (2, 3, 4), 0), ((2, 1), (1,), 1), ((3, 0), (0,), 1))] +
+    [(g.f(3, 4, d="f64"), g.f(4, d="f64"), dict(axis=1))])
+along("cumulative_trapezoid", lambda x, axis: torch.cumulative_trapezoid(x, dim=axis), dtypes="f64")
+loose("cumulative_trapezoid_x", lambda y, x, axis: torch.cumulative_trapezoid(y, x, dim=axis), lambda g: [
+    (g.f(*s), g.f(*t), dict(axis=a)) for s, t, a in (((5,), (5,), 0), ((3, 4), (3,), 0),
+    ((2, 3, 4), (3, 1), 1), ((2, 3, 4), (2, 3, 4), -1), ((2, 1), (1,), 1))])
 exact("histogram", lambda x, bins, low, high: torch.histc(x, bins, low, high),
     lambda g: [(g.f(n, lo=-3, hi=3), dict(bins=b, low=l, high=h)) for n in (0, 7, 60)
     for b, l, h in ((4, -2.0, 2.0), (10, 0.0, 1.0), (3, -3.0, 3.0))], grad=0)
@@ -842,6 +853,14 @@ moving("pad_edge", padded("replicate"), PADS, grad=1)
 moving("pad_reflect", padded("reflect"), PADS[:1] + PADS[2:], grad=1)
 moving("pad_circular", padded("circular"), PADS, grad=1)
 moving("pad_symmetric", padded_by("symmetric"), PADS, grad=1)
+moving("pad_circular.negative", lambda x, pads: F.pad(x, pads, mode="circular"), [([(1, 2, 6)],
+    dict(pads=[-1, 2])), ([(1, 2, 6)], dict(pads=[3, -2])), ([(1, 2, 6)], dict(pads=[-2, -1])),
+    ([(1, 1, 4, 3)], dict(pads=[-1, 1, 2, -1]))], dtypes="f64", grad=1)
+exact("repeat_interleave_each", lambda x, times, axis: x.repeat_interleave(times.long(), axis),
+    lambda g: [(g.f(*s), T(n, d), dict(axis=a)) for s, a, n, d in (((3, 2), 0, [1, 0, 2], "i64"),
+    ((2, 3), 1, [0, 0, 3], "i32"), ((2, 3), -1, [2], "u8"), ((2, 2, 2), 1, [3, 1], "i64"), ((4,), 0,
+    [0, 2, 0, 0], "i64"), ((2,), 0, [0, 0], "i64"), ((0, 2), 0, [], "i64"))] +
+    [(g.i(3), T([2, 0, 1], "i64"), dict(axis=0))])
 moving("sliding_windows", lambda x, axis, size, step: x.unfold(axis, size, step),
     [([(7,)], dict(axis=0, size=3, step=1)), ([(2, 6)], dict(axis=1, size=2, step=2)),
     ([(5, 2)], dict(axis=0, size=3, step=2)), ([(2, 6)], dict(axis=-1, size=6, step=1))])
@@ -979,7 +998,7 @@ exact("masked_fill", lambda x, mask, value: x.masked_fill(mask, value),
     (g.f(4, d="bf16"), g.b(4), dict(value=0.0))])
 exact("masked_scatter", torch.masked_scatter, lambda g: [(g.f(*s), g.b(*m), g.f(9))
     for s, m in MASKS] + [(g.i(5), g.b(5), g.i(5))])
-exact("one_hot", lambda x, classes: F.one_hot(x, classes).float(),
+exact("one_hot", lambda x, classes: F.one_hot(x, classes),
     lambda g: [(g.i(*s, lo=0, hi=c - 1), dict(classes=c)) for s, c in (((5,), 4), ((2, 3), 3),
     ((), 2), ((0,), 3), ((2, 1, 2), 6))])
 ORDER = [dict(descending=0), dict(descending=1)]
@@ -1011,6 +1030,10 @@ exact("searchsorted", lambda s, v, right: torch.searchsorted(s, v, right=bool(ri
     for v in ([0.0, 1.0, 2.0, 3.0, 9.0], [[2.0, 5.0], [-1.0, 5.5]])] +
     [(T([1, 3, 3], "i64"), T([3, 0, 4], "i64"), dict(right=0)),
     (T([[1.0, 2.0], [0.0, 3.0]]), T([[1.5], [3.0]]), dict(right=1))], grad=0)
+exact("searchsorted.sorter", lambda s, v, sorter, right: torch.searchsorted(s, v, right=bool(right),
+    sorter=sorter.long()), lambda g: [(T([5.0, 1.0, 2.0, 2.0]), T(v), T([1, 2, 3, 0], d), dict(right=r))
+    for r in (0, 1) for d in ("i64", "i32") for v in ([0.0, 1.0, 2.0, 9.0], [[2.0, 5.0], [-1.0, 5.5]])] +
+    [(T([[2.0, 1.0], [0.0, 3.0]]), T([[1.5], [3.0]]), T([[1, 0], [0, 1]], "i64"), dict(right=1))], grad=0)
 exact("isin", torch.isin, lambda g: [(g.i(6), g.i(4)), (g.i(2, 3), g.i(5)),
     (T([1.0, 2.5, -0.0]), T([0.0, 2.5]))], grad=0)
 
@@ -1050,7 +1073,8 @@ loose("einsum", lambda *x, equation: torch.einsum(equation, *x),
     [(g.f(2, 3), g.f(3, 4), g.f(4, 2), dict(equation="ij,jk,kl->il"))])
 loose("tensordot", lambda a, b, axes: torch.tensordot(a, b, axes),
     lambda g: [(g.f(2, 3, 4), g.f(3, 4, 2), dict(axes=2)), (g.f(2, 3), g.f(3, 2), dict(axes=1)),
-    (g.f(2), g.f(3), dict(axes=0))])
+    (g.f(2), g.f(3), dict(axes=0)), (g.f(2, 1), g.f(3, 2), dict(axes=1)),
+    (g.f(2, 3, 1), g.f(1, 4, 2), dict(axes=2))])
 loose("trace", torch.trace, lambda g: [(g.f(3, 3),), (g.f(2, 4),), (g.i(3, 3),),
     (g.f(4, 4, d="f64"),)])
 loose("matrix_power", lambda x, n: torch.linalg.matrix_power(x, n),
@@ -1073,18 +1097,45 @@ solver("solve", torch.linalg.solve, (Gen.regular, Gen.f), [((3, 3), (3, 2)), ((3
 solver("cholesky", torch.linalg.cholesky, (Gen.positive_definite,), [[s] for s in REGULAR])
 solver("inverse", torch.linalg.inv, (Gen.regular,), [[s] for s in REGULAR])
 solver("det", torch.linalg.det, (Gen.regular,), [[s] for s in REGULAR])
+loose("matrix_exp", torch.linalg.matrix_exp, lambda g:
+    [(g.f(*s),) for s in ((3, 3), (1, 1), (2, 4, 4), (0, 0))] + [(m * g.f(3, 3, d="f64"),) for m in (1e-3, 1, 4)] + [(g.regular(3, 3),)], tol=512)
 solver("slogdet", lambda x: tuple(torch.linalg.slogdet(x)), (Gen.regular,), [[s] for s in REGULAR],
     grad=1)
 solver("solve_triangular", lambda a, b: torch.linalg.solve_triangular(a.tril(), b, upper=False),
     (Gen.regular, Gen.f), [((3, 3), (3, 2)), ((4, 4), (4, 1)), ((2, 2, 2), (2, 2, 3))])
+solver("lu", lambda x: (lambda p, l, u: (l, u, p.detach()))(*torch.linalg.lu(x)), (Gen.f,),
+    [[(3, 3)], [(4, 2)], [(2, 4)], [(2, 3, 3)], [(1, 1)]])
 # up to signs: abs(r) and q r; singular values and u diag(s) vt; eigenvalues and v diag(w) vt
 solver("qr", lambda x: (lambda q, r: (r.abs(), q @ r))(*torch.linalg.qr(x)), (Gen.regular,),
     [[(3, 3)], [(4, 2)], [(2, 3, 3)]], grad=0)
 solver("svd", lambda x: (lambda u, s, vt: (s, (u * s.unsqueeze(-2)) @ vt))(*torch.linalg.svd(x,
     full_matrices=False)), (Gen.regular,), [[(3, 3)], [(4, 2)], [(2, 4)], [(2, 3, 3)]], grad=0)
 solver("svdvals", torch.linalg.svdvals, (Gen.regular,), [[(3, 3)], [(4, 2)]], grad=1)
+loose("matrix_norm", lambda x, p: torch.linalg.matrix_norm(x, "fro" if p == 0 else p), lambda g:
+    [(g.distinct(*s, d=d), dict(p=p)) for s, d in (((3, 4), "f32"), ((2, 4, 3), "f64"))
+    for p in (0.0, 1.0, -1.0, 2.0, -2.0, INF, -INF)], tol=32, grad=1)
+loose("nuclear_norm", lambda x: torch.linalg.matrix_norm(x, "nuc"), lambda g: [(g.regular(3, 3),),
+    (g.regular(4, 2, d="f64"),), (g.regular(2, 3, 3),)], tol=32, grad=1)
+solver("cholesky_solve", lambda l, b: torch.cholesky_solve(b, l.tril()), (Gen.regular, Gen.f),
+    [((3, 3), (3, 2)), ((2, 4, 4), (2, 4, 1))], tol=1024)
+def cond(x, p):
+    """torch.linalg.cond, whose gradient fails but for p = 2 and -2"""
+    if abs(p) == 2:
+        return torch.linalg.cond(x, p)
+    p = "fro" if p == 0 else p
+    return torch.linalg.matrix_norm(x, p) * torch.linalg.matrix_norm(torch.linalg.inv(x), p)
+
+
+loose("cond", cond, lambda g:
+    [(g.regular(*s, d=d), dict(p=p)) for s, d in (((3, 3), "f32"), ((2, 4, 4), "f64"))
+    for p in (0.0, 1.0, -1.0, 2.0, -2.0, INF, -INF)], tol=1024, grad=1)
+exact("matrix_rank", lambda x, atol, rtol: torch.linalg.matrix_rank(x, atol=atol or None, rtol=rtol or None),
+    lambda g: [(x, dict(atol=a, rtol=r)) for a, r in ((0.0, 0.0), (0.5, 0.0), (0.0, 0.1), (2.0, 0.25))
+    for x in (g.f(4, 3), g.f(4, 2) @ g.f(2, 5), g.f(2, 3, 1, d="f64") @ g.f(2, 1, 4, d="f64"))])
 solver("eigh", lambda x: (lambda w, v: (w, (v * w.unsqueeze(-2)) @ v.mT))(*torch.linalg.eigh(x)),
     (Gen.positive_definite,), [[(3, 3)], [(1, 1)], [(2, 4, 4)]], grad=0)
+solver("eig", lambda x: (lambda w, v: (w.real, w.imag, v.real**2 + v.imag**2))(*torch.linalg.eig(x)),
+    (Gen.f,), [[(3, 3)], [(1, 1)], [(2, 4, 4)], [(5, 5)]], grad=1)
 solver("eigvalsh", lambda x: torch.linalg.eigvalsh((x + x.mT) / 2), (Gen.regular,),
     [[(3, 3)], [(4, 4)]], grad=1)
 solver("lstsq", lambda a, b: torch.linalg.lstsq(a, b, driver="gels").solution, (Gen.regular, Gen.f),
@@ -1581,6 +1632,29 @@ loss("triplet_margin", lambda a, p, n, reduction, margin: F.triplet_margin_loss(
 loss("multi_margin", lambda x, y, reduction, margin: F.multi_margin_loss(x, y, 1, margin,
     reduction=reduction), lambda g, s, d: (g.f(*s, d=d), g.i(s[0], lo=0, hi=s[1] - 1)),
     [dict(margin=1.0)], shapes=((2, 3), (4, 5)), dtypes="f64", diff=[0], grad=1)
+loss("kl_div.log_target", lambda x, y, reduction, log_target: F.kl_div(x, y, log_target=True,
+    reduction=reduction), lambda g, s, d: (g.f(*s, lo=-3, hi=-0.1, d=d), g.f(*s, lo=-3, hi=-0.1, d=d)),
+    [dict(log_target=1)])
+loose("kl_div.batch_mean", lambda x, y, reduction, batch_mean, log_target: F.kl_div(x, y,
+    log_target=bool(log_target), reduction="batchmean"), lambda g: [(g.f(*s, lo=-3, hi=-0.1),
+    g.f(*s, lo=0.05, hi=0.95), dict(reduction="mean", batch_mean=1, log_target=t))
+    for s in ((2, 3), (5,), (3, 2, 2), ()) for t in (0, 1)], diff=[0, 1])
+loss("poisson_nll.full", lambda x, y, reduction, log_input, full, eps: F.poisson_nll_loss(x, y,
+    log_input=bool(log_input), full=True, eps=eps, reduction=reduction), lambda g, s, d: (g.f(*s, lo=0.2,
+    d=d), g.f(*s, lo=0.1, hi=4, d=d)), [dict(log_input=1, full=1, eps=1e-8), dict(log_input=0, full=1,
+    eps=0.125)])
+loss("gaussian_nll.full", lambda x, y, v, reduction, full, eps: F.gaussian_nll_loss(x, y, v, full=True,
+    eps=eps, reduction=reduction), lambda g, s, d: two_reals(g, s, d) + (g.f(*s, lo=0.3, d=d),),
+    [dict(full=1, eps=0.25)], diff=[0, 1, 2], dtypes="f64")
+loss("triplet_margin.options", lambda a, p, n, reduction, margin, p_norm, swap, eps:
+    F.triplet_margin_loss(a, p, n, margin, p_norm, eps, bool(swap), reduction=reduction),
+    lambda g, s, d: two_reals(g, s, d) + (g.f(*s, d=d),), [dict(margin=3.0, p_norm=p, swap=w, eps=e)
+    for p, w, e in ((2.0, 1, 1e-6), (1.0, 0, 1e-6), (3.0, 1, 0.125))], shapes=((2, 3), (4, 2)),
+    diff=[0, 1, 2], grad=1, tol=32, dtypes="f64")
+loss("multi_margin.options", lambda x, y, weight, reduction, margin, p: F.multi_margin_loss(x, y, int(p),
+    margin, weight, reduction=reduction), lambda g, s, d: (g.f(*s, d=d), g.i(s[0], lo=0, hi=s[1] - 1),
+    g.f(s[1], lo=0.2, d=d)), [dict(margin=1.0, p=2), dict(margin=0.5, p=1)], shapes=((2, 3), (4, 5)),
+    dtypes="f64", diff=[0], grad=1)
 CLASSES = ((3, 4), (2, 3, 2), (1, 2, 2, 2))
 
 
@@ -1739,7 +1813,7 @@ layer("grid_sample.cubic", lambda x, grid, mode, padding, align: F.grid_sample(x
     for a in GRIDS[:6]], dtypes="f64", tol=256, grad=1)
 layer("affine_grid.volume", lambda theta, size, align: F.affine_grid(theta, size, bool(align)),
     [([(2, 3, 4)], dict(size=[2, 1, 2, 3, 4], align=k)) for k in (0, 1)], dtypes="f64")
-exact("one_hot.ints", lambda x, classes: F.one_hot(x.long(), classes).float(),
+exact("one_hot.ints", lambda x, classes: F.one_hot(x.long(), classes),
     lambda g: [(g.i(2, 3, lo=0, hi=4, d=d), dict(classes=5)) for d in ("u8", "i8", "i16", "i32")])
 
 
@@ -1758,6 +1832,22 @@ loose("fft_options", spectrum, lambda g: [(g.f(2, 6, 2), dict(kind=k, n=n, axis=
     for m in ("backward", "ortho", "forward")] +
     [(g.f(4, 5, 2, d=d), dict(kind="irfft", n=n, axis=-1, norm=m)) for n in (8, 7)
     for m in ("ortho", "forward") for d in ("f32", "f64")], tol=32, grad=1)
+
+
+def spectrum_nd(x, kind, axes, s, norm):
+    if kind[0] != "r":
+        x = torch.view_as_complex(x.contiguous())
+    y = getattr(torch.fft, kind)(x, s=s or None, norm=norm, **(dict(dim=axes) if axes else {}))
+    return torch.view_as_real(y) if y.is_complex() else y
+
+
+loose("fftn_options", spectrum_nd, lambda g: [(g.f(3, 4, 5, 2, d=d), dict(kind=k, axes=a, s=s, norm=m))
+    for k in ("fftn", "ifftn", "irfftn", "irfft2") for a, s, m, d in (([], [], "backward", "f64"),
+    ([0, 2], [], "ortho", "f32"), ([2, 0], [4, 3], "backward", "f64"), ([], [6, 7], "forward", "f32"),
+    ([-1, 1], [3, 8], "forward", "f64"))] + [(g.f(3, 4, 5, d=d), dict(kind=k, axes=a, s=s, norm=m))
+    for k in ("rfftn", "rfft2") for a, s, m, d in (([], [], "backward", "f64"),
+    ([0, 2], [], "ortho", "f32"), ([2, 0], [4, 3], "forward", "f64"), ([], [2, 8], "ortho", "f64"))],
+    tol=32, grad=1)
 
 
 def stft(x, w=None, *, n_fft, hop, win, center, normalized, onesided, length):
@@ -1801,6 +1891,12 @@ exact("unique_dim", lambda x, axis: torch.unique(x, return_inverse=True, return_
     lambda g: [(any_of(g, d, *s, lo=0, hi=1.9), dict(axis=a)) for d in ("i64", "i32", "u8")
     for s, a in (((7, 2), 0), ((2, 7), 1), ((9,), 0), ((5, 2, 2), 0), ((2, 6, 2), -2))] +
     [(T([[2.5, -1.0], [2.5, -2.0], [2.5, -1.0], [0.0, 3.0]]), dict(axis=0))], grad=0)
+
+
+exact("unique_consecutive_dim", lambda x, axis: torch.unique_consecutive(x, return_inverse=True,
+    return_counts=True, dim=axis), lambda g: [(any_of(g, d, *s, lo=0, hi=1.2), dict(axis=a))
+    for d in ("i64", "i32", "u8") for s, a in (((9, 1), 0), ((2, 7), 1), ((9,), 0), ((5, 1, 2), 0), ((2, 6, 1), -2),
+    ((0, 2), 0))] + [(T([[2.5, -1.0], [2.5, -1.0], [0.0, 3.0], [2.5, -1.0]]), dict(axis=0))], grad=0)
 
 
 def middle(x, axes, keepdim):
@@ -1910,6 +2006,28 @@ layer("nn_attention", attention_layer, [([(2, 3, 4)] + PARTS, dict(inputs=1, hea
     ([(2, 3, 4), (2, 5, 4), (2, 5, 4)] + PARTS, dict(inputs=3, heads=2, causal=0)),
     ([(2, 3, 4), (2, 2, 4), (2, 2, 4), (3, 2)] + PARTS, dict(inputs=4, heads=1, causal=0))],
     dtypes="f64", tol=64, grad=1)
+
+
+def attention_more(*x, inputs, heads, causal, kdim, vdim, bias_kv, zero_attn):
+    """Masks are PyTorch's added ones, of all heads alike."""
+    q, k, v = x[:3] if inputs > 2 else x[:1] * 3
+    m = torch.nn.MultiheadAttention(q.shape[2], heads, kdim=kdim, vdim=vdim, add_bias_kv=bool(bias_kv),
+        add_zero_attn=bool(zero_attn), batch_first=True).to(q.dtype)
+    names = ["q_proj_weight", "k_proj_weight", "v_proj_weight"] if kdim != q.shape[2] or vdim != q.shape[2] \
+        else ["in_proj_weight"]
+    names += ["in_proj_bias"] + ["bias_k", "bias_v"] * bias_kv + ["out_proj.weight", "out_proj.bias"]
+    mask = x[3] if inputs == 4 else torch.full((q.shape[1], k.shape[1]), -INF, dtype=q.dtype).triu(1) if causal else None
+    return torch.nn.utils.stateless.functional_call(m, dict(zip(names, x[inputs:])), (q, k, v),
+        dict(attn_mask=mask, need_weights=False))[0]
+
+
+OUT, BIAS_KV = [(4, 4), (4,)], [(1, 1, 4), (1, 1, 4)]
+layer("nn_attention_more", attention_more, [([(2, 3, 4), (2, 5, 6), (2, 5, 3), (4, 4), (4, 6), (4, 3), (12,)] + OUT,
+    dict(inputs=3, heads=2, causal=0, kdim=6, vdim=3, bias_kv=0, zero_attn=0)),
+    ([(2, 3, 4), (12, 4), (12,)] + BIAS_KV + OUT, dict(inputs=1, heads=2, causal=1, kdim=4, vdim=4, bias_kv=1, zero_attn=0)),
+    ([(2, 3, 4), (12, 4), (12,)] + OUT, dict(inputs=1, heads=2, causal=1, kdim=4, vdim=4, bias_kv=0, zero_attn=1)),
+    ([(2, 3, 4), (2, 5, 4), (2, 5, 6), (3, 5), (4, 4), (4, 4), (4, 6), (12,)] + BIAS_KV + OUT,
+    dict(inputs=4, heads=4, causal=0, kdim=4, vdim=6, bias_kv=1, zero_attn=1))], dtypes="f64", tol=128, grad=1)
 
 
 def transformer(x, *p, heads, norm_first, gelu):
@@ -2062,6 +2180,10 @@ layer("nn_pool", any_pool, [pool_case((2, 2, 7), [3], [2], [1]), pool_case((1, 2
     pool_case((1, 2, 6, 7), [2, 2], [2, 2], [0, 0], dilation=[1, 2], ceil_mode=1),
     pool_case((1, 2, 5, 5), [2, 2], [2, 2], [1, 1], 1, ceil_mode=1, divisor=3)],
     dtypes="f64", tol=64)
+layer("nn_pool_indices", lambda x, kernel, stride, pad: getattr(F, f"max_pool{len(kernel)}d")(x, kernel, stride, pad,
+    return_indices=True), [((lambda g, s=s: g.distinct(*s),), dict(kernel=k, stride=t, pad=p)) for s, k, t, p in
+    (((2, 2, 7), [3], [2], [1]), ((1, 2, 6, 5), [3, 2], [2, 1], [1, 0]), ((1, 1, 4, 5, 4), [2, 3, 2], [2, 1, 2],
+    [1, 0, 1]))], dtypes="f64", diff=[0])
 layer("nn_adaptive_pool", lambda x, size, largest: getattr(F, f"adaptive_{'max' if largest else 'avg'}_pool"
     f"{len(size)}d")(x, size), [((lambda g, s=s: g.distinct(*s),), dict(size=n, largest=m)) for s, n in
     (((2, 2, 7), [3]), ((1, 2, 5, 4), [2, 3]), ((1, 2, 3, 4, 5), [2, 2, 3])) for m in (0, 1)], dtypes="f64")
@@ -2078,6 +2200,17 @@ loose("nn_batch_norm.frozen", frozen_or_not, lambda g: [(*c[:-1], dict(c[-1], fr
 layer("nn_instance_norm", lambda x, w=None, b=None, *, eps: F.instance_norm(x, weight=w, bias=b, eps=eps),
     [([(2, 3, 5)], dict(eps=1e-5)), ([(1, 2, 3, 4), (2,), (2,)], dict(eps=0.1)),
     ([(1, 2, 2, 3, 2)], dict(eps=1e-5))], dtypes="f64", tol=64)
+def tracked_instance(x, w, b, mean, var, train, momentum, eps):
+    m = getattr(torch.nn, f"InstanceNorm{x.dim() - 2}d")(x.shape[1], eps, momentum, True, True).to(x.dtype)
+    m.running_mean.copy_(mean), m.running_var.copy_(var)
+    y = torch.nn.utils.stateless.functional_call(m.train(bool(train)), {"weight": w, "bias": b}, (x,))
+    return y, m.running_mean.clone(), m.running_var.clone()
+
+
+loose("nn_instance_norm.tracked", tracked_instance, lambda g: [(g.f(*s, d="f64"), g.f(s[1], d="f64"), g.f(s[1], d="f64"),
+    g.f(s[1], d="f64"), g.f(s[1], lo=0.5, hi=2, d="f64"), dict(train=t, momentum=m, eps=e)) for s, m, e in
+    (((2, 3, 5), 0.1, 1e-5), ((3, 2, 3, 4), 0.25, 0.1), ((1, 2, 2, 3, 2), 1.0, 1e-5)) for t in (0, 1)],
+    diff=[0, 1, 2], tol=64)
 layer("nn_rms_norm_default", lambda x, w: x * (x.square().mean(-1, keepdim=True) +
     torch.finfo(x.dtype).eps).rsqrt() * w, [([(2, 4), (4,)], {})], dtypes="f32", tol=32)
 layer("nn_bilinear", lambda x, y, w, b=None: F.bilinear(x, y, w, b), [([(3, 2), (3, 4), (5, 2, 4), (5,)], {}),
@@ -2301,6 +2434,23 @@ def nadam(lr, beta1, beta2, eps, decay):  # PyTorch's since 2.0: 1.13 takes u_t 
     return update
 
 
+def adafactor(lr, decay2, eps1, eps2, d, decay):
+    def update(p, g, s, t):
+        def mean(name, x):
+            s[name] = zeros(s, name, x) + (t**decay2) * (x - zeros(s, name, x))
+            return s[name]
+        gg = g * g
+        if p.dim() > 1:
+            row, col = mean("row", gg.mean(-1, keepdim=True)), mean("col", gg.mean(-2, keepdim=True))
+            v = row @ col / row.mean(-2, keepdim=True).clamp(min=eps1)
+        else:
+            v = mean("v", gg)
+        u = g / v.clamp(min=eps1 * eps1).sqrt()
+        size, n = max(eps2, float(p.norm()) / math.sqrt(p.numel())), math.sqrt(p.numel())
+        return p * (1 - lr * decay) - min(lr, t**-0.5) * size / max(1.0, float(u.norm()) / (n * d)) * u
+    return update
+
+
 def muon(lr, momentum, decay, nesterov, match):
     def update(p, g, s, t):
         m = s["m"] = zeros(s, "m", p).lerp(g, 1 - momentum)
@@ -2324,7 +2474,7 @@ optimizer("sgd", lambda p, lr, momentum, dampening, decay, nesterov: OPT.SGD(p, 
     (0.9, 0.0, 0.01, 0), (0.9, 0.0, 0.0, 1), (0.8, 0.0, 0.1, 1)]])
 ADAMS = [dict(lr=l, beta1=a, beta2=b, eps=e, decay=w) for l, a, b, e, w in [(0.01, 0.9, 0.999, 1e-8,
     0.0), (0.1, 0.8, 0.99, 1e-4, 0.0), (0.01, 0.9, 0.999, 1e-8, 0.1), (0.001, 0.0, 0.9, 1e-8, 0.0)]]
-for name, kind in (("adam", OPT.Adam), ("adamw", OPT.AdamW), ("adamax", OPT.Adamax)):
+for name, kind in (("adam", OPT.Adam), ("adamw", OPT.AdamW), ("adamax", OPT.Adamax), ("radam", OPT.RAdam)):
     optimizer(name, lambda p, lr, beta1, beta2, eps, decay, kind=kind: kind(p, lr, (beta1, beta2), eps,
         decay), ADAMS, tol=256)
 optimizer("amsgrad", lambda p, lr, beta1, beta2, eps, decay: OPT.Adam(p, lr, (beta1, beta2), eps,
@@ -2339,13 +2489,49 @@ optimizer("adagrad", lambda p, lr, lr_decay, decay, eps: OPT.Adagrad(p, lr, lr_d
 optimizer("adadelta", lambda p, lr, rho, eps, decay: OPT.Adadelta(p, lr, rho, eps, decay),
     [dict(lr=1.0, rho=r, eps=1e-6, decay=w) for r, w in [(0.9, 0.0), (0.5, 0.1)]], tol=256)
 
+optimizer("rprop", lambda p, lr, minus, plus, least, most, maximize: OPT.Rprop(p, lr, (minus, plus),
+    (least, most), maximize=bool(maximize)), [dict(lr=0.01, minus=a, plus=b, least=c, most=d, maximize=m)
+    for a, b, c, d, m in [(0.5, 1.2, 1e-6, 50.0, 0), (0.3, 2.0, 0.004, 0.03, 1)]])
+optimizer("asgd", lambda p, lr, lambd, alpha, t0, decay, maximize: OPT.ASGD(p, lr, lambd, alpha, t0,
+    decay, maximize=bool(maximize)), [dict(lr=0.1, lambd=a, alpha=b, t0=c, decay=w, maximize=m)
+    for a, b, c, w, m in [(1e-4, 0.75, 1e6, 0.0, 0), (0.2, 0.5, 3.0, 0.1, 1)]])
+
 for name, rule, args in (("lion", lion, [dict(lr=0.01, beta1=a, beta2=b, decay=w)
         for a, b, w in [(0.9, 0.99, 0.0), (0.8, 0.9, 0.1)]]),
     ("nadam", nadam, ADAMS), ("lamb", lamb, [dict(a) for a in ADAMS[:3]]), ("novograd", novograd, [dict(a) for a in ADAMS[:3]])):
     optimizer(name, lambda p, rule=rule, **k: Formula(p, rule(**k)), args, tol=256)
+for shape in ((5,), (3, 4), (2, 3, 2)):
+    optimizer(f"adafactor.{len(shape)}", lambda p, **k: Formula(p, adafactor(**k)), [dict(lr=l, decay2=-0.8,
+        eps1=1e-4, eps2=1e-3, d=d, decay=w) for l, d, w in [(0.01, 1.0, 0.0), (0.4, 1.2, 0.1)]], tol=512,
+        shape=shape)
 for shape in ((3, 5), (6, 2)):
     optimizer(f"muon.{shape[0]}", lambda p, **k: Formula(p, muon(**k)), [dict(lr=0.02, momentum=0.95,
         decay=w, nesterov=n, match=k) for w, n, k in [(0.1, 1, 0), (0.0, 0, 1)]], tol=4096, shape=shape)
+
+
+def rosenbrock(p):
+    return (100 * (p[1:] - p[:-1]**2)**2 + (1 - p[:-1])**2).sum()
+
+
+def lbfgs(p, lr, iters, evals, history, wolfe, steps):
+    """The parameter and the first loss of each step."""
+    p, out = torch.nn.Parameter(p.detach().clone()), []
+    optim = OPT.LBFGS([p], lr, iters, evals, history_size=history, line_search_fn="strong_wolfe" if wolfe else None)
+
+    def closure():
+        optim.zero_grad()
+        loss = rosenbrock(p)
+        loss.backward()
+        return loss
+    for _ in range(steps):
+        loss = optim.step(closure)
+        out.append(torch.cat([p.detach(), loss.detach().reshape(1)]))
+    return torch.stack(out)
+
+
+loose("lbfgs", lbfgs, lambda g: [(g.f(n, d="f64"), dict(lr=l, iters=i, evals=e, history=h, wolfe=w, steps=s))
+    for n, l, i, e, h, w, s in [(2, 1.0, 20, 25, 100, 1, 3), (6, 0.5, 5, 40, 3, 1, 8), (4, 2.0, 4, 5, 10, 1, 10),
+    (5, 1e-3, 7, 100, 100, 0, 4), (3, 0.01, 4, 3, 2, 0, 12)]], grad=0, tol=4096)
 
 
 def clipped(*g, max_norm):
@@ -2703,3 +2889,4 @@ def describe(n):
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
+# MIT licence: see LICENSE.

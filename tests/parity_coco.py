@@ -76,6 +76,7 @@ with tempfile.TemporaryDirectory() as d:
                 t = same[int(r.integers(len(same)))] if same and r.random() < .7 else None
                 b = [float(v + r.normal(0, 2)) for v in t["bbox"]] if t else box(r, w, h)
                 b[2:] = [max(v, .5) for v in b[2:]]
+                if r.random() < .05: b[2 + int(r.integers(2))] *= -1  # of a detector without limits
                 e = dict(image_id=m["id"], category_id=t["category_id"] if t and r.random() < .9 else int(r.choice(classes)["id"]),
                          score=float(round(r.random(), int(r.choice([1, 2, 6])))))
                 if masks:
@@ -109,3 +110,4 @@ with tempfile.TemporaryDirectory() as d:
         tables += 1
 print(f"{tables} sets, largest difference {worst:.3g}")
 sys.exit(worst > 1e-9)
+# MIT licence: see LICENSE.

@@ -46,7 +46,9 @@ static int run_unique(parity_case *c, fl_var **y) {
 }
 static int run_unique_dim(parity_case *c, fl_var **y) {
     fl_tensor *inverse = NULL, *counts = NULL;
-    y[0] = CONST_OF(fl_unique_dim(T(0), AXIS("axis"), &inverse, &counts));
+    y[0] = CONST_OF(!strcmp(c->op, "unique_dim")
+                        ? fl_unique_dim(T(0), AXIS("axis"), &inverse, &counts)
+                        : fl_unique_consecutive_dim(T(0), AXIS("axis"), &inverse, &counts));
     y[1] = CONST_OF(inverse);
     y[2] = CONST_OF(counts);
     return 3;
@@ -69,7 +71,7 @@ static int run_fake_quantize(parity_case *c, fl_var **y) {
     return 1;
 }
 static int run_searchsorted(parity_case *c, fl_var **y) {
-    return y[0] = CONST_OF(fl_searchsorted(T(0), T(1), INT("right") != 0)), 1;
+    return y[0] = CONST_OF(fl_searchsorted(T(0), T(1), INT("right") != 0, .sorter = MAYBE(2))), 1;
 }
 static int run_isin(parity_case *c, fl_var **y) {
     return y[0] = CONST_OF(fl_isin(T(0), T(1))), 1;
@@ -82,7 +84,8 @@ static int run_isin(parity_case *c, fl_var **y) {
         {"index_add", run_index_add, 3}, {"index_copy", run_index_copy, 3},                 \
         {"index_fill", run_index_fill, 2}, {"masked_fill", run_masked_fill, 2},             \
         {"masked_select", run_masked_select, 2}, {"masked_scatter", run_masked_scatter, 3}, \
-        {"unique_dim", run_unique_dim, 1}, {"scatter_reduce", run_scatter_reduce, 3},       \
+        {"unique_dim", run_unique_dim, 1}, {"unique_consecutive_dim", run_unique_dim, 1}, \
+        {"scatter_reduce", run_scatter_reduce, 3},       \
         {"quantize", run_quantize, 3}, {"fake_quantize", run_fake_quantize, 3},             \
         {"unique", run_unique, 1}, {"unique_consecutive", run_unique, 1},                   \
         {"searchsorted", run_searchsorted, 2}, {"isin", run_isin, 2},

@@ -72,6 +72,27 @@ static int nn_attention(parity_case *c, fl_var **y) {
     return 1;
 }
 
+static int nn_attention_more(parity_case *c, fl_var **y) {
+    const int n = (int)INT("inputs");
+    const int64_t dim = T(0)->shape[2], kdim = INT("kdim"), vdim = INT("vdim");
+    const bool apart = kdim != dim || vdim != dim, biased = INT("bias_kv") != 0;
+    const char *names[8];
+    int k = 0;
+    if (!apart) names[k++] = "in_proj_weight";
+    else names[k++] = "q_proj_weight", names[k++] = "k_proj_weight", names[k++] = "v_proj_weight";
+    names[k++] = "in_proj_bias";
+    if (biased) names[k++] = "bias_k", names[k++] = "bias_v";
+    names[k++] = "out_proj.weight", names[k++] = "out_proj.bias";
+    fl_nn_module *m = fl_nn_attention(dim, INT("heads"), .causal = INT("causal") != 0, .kdim = kdim, .vdim = vdim,
+                                      .bias_kv = biased, .zero_attn = INT("zero_attn") != 0, .dtype = T(0)->dtype);
+    bind_all(c, m, n, names);
+    fl_vars in = {.n = n};
+    for (int i = 0; i < n; i++) in.v[i] = IN(i);
+    y[0] = m ? fl_nn_forward_vars(m, in).v[0] : NULL;
+    fl_nn_free(m);
+    return 1;
+}
+
 static int nn_transformer(parity_case *c, fl_var **y) {
     static const char *const names[] = {"self_attn.in_proj_weight",
                                         "self_attn.in_proj_bias",
@@ -147,6 +168,7 @@ static int nn_ctc(parity_case *c, fl_var **y) {
         {"nn_glu", nn_glu, 1}, {"nn_rms_norm", nn_rms_norm, 2},                                  \
         {"nn_group_norm", nn_group_norm, 3}, {"nn_embedding", nn_embedding, 2},                  \
         {"nn_sinusoid", nn_sinusoid, 1}, {"nn_attention", nn_attention, 3},                      \
+        {"nn_attention_more", nn_attention_more, 5}, \
         {"nn_transformer", nn_transformer, 13},                                                  \
         {"nn_transformer_decoder", nn_transformer_decoder, 20},                                  \
         {"nn_adaptive_softmax", nn_adaptive_softmax, 3}, \

@@ -13,12 +13,18 @@
     OP(linear, fv_linear(IN(0), IN(1), c->n_in > 2 ? IN(2) : NULL)) \
     OP(bilinear, fv_bilinear(IN(0), IN(1), IN(2), IN(3))) \
     OP(matrix_power, fv_matrix_power(IN(0), INT("n"))) \
+    OP(matrix_exp, fv_matrix_exp(IN(0))) \
     OP(solve, fv_solve(IN(0), IN(1))) \
     OP(solve_triangular, fv_solve_triangular(IN(0), IN(1), false, false)) \
     OP(inverse, fv_inverse(IN(0))) \
     OP(det, fv_det(IN(0))) \
     OP(cholesky, fv_cholesky(IN(0))) \
+    OP(cholesky_solve, fv_cholesky_solve(IN(0), IN(1))) \
+    OP(cond, fv_cond(IN(0), NUM("p"))) \
+    OP(matrix_rank, fv_const(fl_matrix_rank(IN(0)->value, NUM("atol"), NUM("rtol")))) \
     OP(svdvals, fv_svdvals(IN(0))) \
+    OP(matrix_norm, fv_matrix_norm(IN(0), NUM("p"))) \
+    OP(nuclear_norm, fv_nuclear_norm(IN(0))) \
     OP(eigvalsh, fv_eigh(symmetric(IN(0)), NULL)) \
     OP(lstsq, fv_lstsq(IN(0), IN(1))) \
     OP(pinv, fv_pinv(IN(0), 0)) \
@@ -29,14 +35,31 @@
     OP(rfft, fv_rfft(IN(0), -1)) \
     OP(irfft, fv_irfft(IN(0), INT("n"), -1)) \
     OP(fft_options, fft_options(c)) \
+    OP(fftn_options, fftn_options(c)) \
     OP(stft, fv_stft_opt(IN(0), INT("n_fft"), stft_options(c))) \
     OP(istft, fv_istft_opt(IN(0), INT("n_fft"), stft_options(c)))
 
+static fl_fft_norm norm_of(const parity_case *c) {
+    const char *norm = text_of(c, "norm");
+    return norm[0] == 'o' ? FL_NORM_ORTHO : norm[0] == 'f' ? FL_NORM_FORWARD : FL_NORM_BACKWARD;
+}
+
+static fl_var *fftn_options(const parity_case *c) {
+    const char *kind = text_of(c, "kind");
+    const fl_shape axes = shape_of(c, "axes");
+    fl_fftn_opts o = {.axes = {.n = axes.ndim}, .s = shape_of(c, "s"), .norm = norm_of(c)};
+    for (int i = 0; i < axes.ndim; i++) o.axes.axis[i] = (int)axes.dim[i];
+    return !strcmp(kind, "fftn")     ? fv_fftn_opt(IN(0), o)
+           : !strcmp(kind, "ifftn")  ? fv_ifftn_opt(IN(0), o)
+           : !strcmp(kind, "rfftn")  ? fv_rfftn_opt(IN(0), o)
+           : !strcmp(kind, "rfft2")  ? fv_rfft2_opt(IN(0), o)
+           : !strcmp(kind, "irfftn") ? fv_irfftn_opt(IN(0), o)
+                                     : fv_irfft2_opt(IN(0), o);
+}
+
 static fl_var *fft_options(const parity_case *c) {
-    const char *norm = text_of(c, "norm"), *kind = text_of(c, "kind");
-    fl_fft_opts o = {.n = INT("n"), .norm = norm[0] == 'o'   ? FL_NORM_ORTHO
-                                            : norm[0] == 'f' ? FL_NORM_FORWARD
-                                                             : FL_NORM_BACKWARD};
+    const char *kind = text_of(c, "kind");
+    fl_fft_opts o = {.n = INT("n"), .norm = norm_of(c)};
     const int axis = AXIS("axis");
     if (!strcmp(kind, "fft")) return fv_fft_opt(IN(0), axis, o);
     if (!strcmp(kind, "ifft")) return fv_ifft_opt(IN(0), axis, o);
@@ -68,12 +91,26 @@ static int slogdet(parity_case *c, fl_var **y) {
     return 2;
 }
 
-/* The next three are one only up to signs. */
+/* qr, svd and eigh are one only up to signs. */
 static int qr(parity_case *c, fl_var **y) {
     fl_var *r = NULL, *q = fv_qr(IN(0), &r);
     y[0] = fv_abs(r);
     y[1] = fv_matmul(q, r);
     return 2;
+}
+
+static int lu(parity_case *c, fl_var **y) {
+    fl_tensor *p = NULL;
+    y[0] = fv_lu(IN(0), &y[1], &p);
+    y[2] = fv_const(p);
+    return 3;
+}
+
+static int eig(parity_case *c, fl_var **y) {
+    fl_var *v = NULL, *v_im = NULL;
+    y[0] = fv_eig(IN(0), &y[1], &v, &v_im);
+    y[2] = fv_add(fv_square(v), fv_square(v_im));
+    return 3;
 }
 
 static int svd(parity_case *c, fl_var **y) {
@@ -91,5 +128,6 @@ static int eigh(parity_case *c, fl_var **y) {
 LINEAR_OPS(OP_BODY)
 
 #define LINEAR_PARITY \
-    LINEAR_OPS(OP_LINE) {"slogdet", slogdet, 1}, {"qr", qr, 1}, {"svd", svd, 1}, {"eigh", eigh, 1},
+    LINEAR_OPS(OP_LINE) {"slogdet", slogdet, 1}, {"lu", lu, 1}, {"qr", qr, 1}, {"svd", svd, 1}, \
+        {"eigh", eigh, 1}, {"eig", eig, 1},
 /* MIT licence: see LICENSE. */

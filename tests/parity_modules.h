@@ -56,6 +56,23 @@ static int nn_pool(parity_case *c, fl_var **y) {
     return forward(c, makers[last](entry(c, "kernel", 0), o), y);
 }
 
+static int nn_pool_indices(parity_case *c, fl_var **y) {
+    static fl_nn_module *(*const makers[])(int64_t, fl_nn_pool_opts) = {fl_nn_pool1d_opt, fl_nn_pool2d_opt,
+                                                                        fl_nn_pool3d_opt};
+    const int dims = T(0)->ndim - 2, h = dims == 3, last = dims - 1;
+    fl_nn_pool_opts o = {.kernel_h = h ? entry(c, "kernel", 1) : 0,
+                         .kernel_w = last ? entry(c, "kernel", last) : 0, .stride = entry(c, "stride", 0),
+                         .stride_h = h ? entry(c, "stride", 1) : 0,
+                         .stride_w = last ? entry(c, "stride", last) : 0, .pad = or_i0(entry(c, "pad", 0)),
+                         .pad_h = h ? or_i0(entry(c, "pad", 1)) : 0,
+                         .pad_w = last ? or_i0(entry(c, "pad", last)) : 0, .return_indices = true};
+    fl_nn_module *m = makers[last](entry(c, "kernel", 0), o);
+    const fl_vars out = fl_nn_forward_vars(m, FL_VARS(IN(0)));
+    y[0] = out.v[0], y[1] = out.v[1];
+    fl_nn_free(m);
+    return out.n;
+}
+
 static int nn_adaptive_pool(parity_case *c, fl_var **y) {
     const fl_shape size = SHAPE("size");
     return forward(c, INT("largest") ? fl_nn_adaptive_max_pool(size) : fl_nn_adaptive_avg_pool(size), y);
@@ -83,11 +100,21 @@ static int nn_batch_norm(parity_case *c, fl_var **y) {
 }
 
 static int nn_instance_norm(parity_case *c, fl_var **y) {
-    static const char *const names[] = {"weight", "bias"};
-    fl_nn_module *m = fl_nn_instance_norm(T(0)->shape[1], .eps = NUM("eps"), .affine = c->n_in > 1,
-                                          .dtype = T(0)->dtype);
-    bind_all(c, m, 1, names);
-    return forward(c, m, y);
+    static const char *const names[] = {"weight", "bias", "running_mean", "running_var"};
+    const bool track = c->n_in == 5;
+    fl_nn_module *m = fl_nn_instance_norm(T(0)->shape[1], .eps = NUM("eps"), .affine = c->n_in > 1, .track = track,
+                                          .momentum = track ? NUM("momentum") : 0, .dtype = T(0)->dtype);
+    for (int i = 1; m && i < c->n_in; i++) {
+        if (i < 3) bind(c, m, names[i - 1], i);
+        else fl_assign(fl_nn_get_buffer(m, names[i - 1]), T(i));
+    }
+    if (!track) return forward(c, m, y);
+    fl_nn_train(m, INT("train") != 0);
+    y[0] = fl_nn_forward(m, IN(0));
+    y[1] = fv_const(fl_clone(fl_nn_get_buffer(m, "running_mean")));
+    y[2] = fv_const(fl_clone(fl_nn_get_buffer(m, "running_var")));
+    fl_nn_free(m);
+    return 3;
 }
 
 static int nn_rms_norm_default(parity_case *c, fl_var **y) {
@@ -218,7 +245,7 @@ static int train_cnn(parity_case *c, fl_var **y) {
 }
 
 #define MODULES_PARITY \
-    {"nn_conv", nn_conv, 2}, {"nn_pool", nn_pool, 1}, {"nn_adaptive_pool", nn_adaptive_pool, 1}, \
+    {"nn_conv", nn_conv, 2}, {"nn_pool", nn_pool, 1}, {"nn_pool_indices", nn_pool_indices, 1}, {"nn_adaptive_pool", nn_adaptive_pool, 1}, \
         {"nn_batch_norm", nn_batch_norm, 5}, {"nn_instance_norm", nn_instance_norm, 1}, \
         {"nn_rms_norm_default", nn_rms_norm_default, 2}, {"nn_bilinear", nn_bilinear, 3}, \
         {"nn_activation", nn_activation, 1}, {"nn_prelu", nn_prelu, 2}, {"nn_normalize", nn_normalize, 1}, \

@@ -59,6 +59,11 @@ static int repeat(parity_case *c, fl_var **y) {
     return 1;
 }
 
+static int repeat_interleave_each(parity_case *c, fl_var **y) {
+    y[0] = fv_repeat_interleave_each(IN(0), T(1), AXIS("axis"));
+    return 1;
+}
+
 static int repeat_interleave(parity_case *c, fl_var **y) {
     y[0] = fv_repeat_interleave(IN(0), INT("n"), AXIS("axis"));
     return 1;
@@ -72,7 +77,7 @@ static int pad(parity_case *c, fl_var **y) {
     for (int i = 0; i < pads.ndim; i++)
         (i % 2 ? o.high : o.low)[T(0)->ndim - 1 - i / 2] = pads.dim[i];
     for (int i = 0; i < 5; i++)
-        if (!strcmp(c->op + strlen("pad_"), modes[i])) o.mode = (fl_pad_mode)i;
+        if (!strncmp(c->op + strlen("pad_"), modes[i], strlen(modes[i]))) o.mode = (fl_pad_mode)i;
     if (o.mode == FL_PAD_CONSTANT) o.value = NUM("value");
     y[0] = fv_pad_opt(IN(0), o);
     return 1;
@@ -167,7 +172,8 @@ static int truncated_normal(parity_case *c, fl_var **y) {
     {"rot90", rot90, 1}, {"unflatten", unflatten, 1}, {"split", split, 1},               \
     {"split_with_sizes", split_with_sizes, 1},                                           \
     {"chunk", chunk, 1}, {"tile", tile, 1}, {"repeat", repeat, 1},                       \
-    {"repeat_interleave", repeat_interleave, 1}, {"pad_constant", pad, 1},               \
+    {"repeat_interleave", repeat_interleave, 1}, \
+    {"repeat_interleave_each", repeat_interleave_each, 2}, {"pad_constant", pad, 1},               \
     {"pad_edge", pad, 1}, {"pad_reflect", pad, 1}, {"pad_symmetric", pad, 1},            \
     {"pad_circular", pad, 1}, {"sliding_windows", sliding_windows, 1},                   \
     {"pixel_shuffle", pixel_shuffle, 1}, {"pixel_unshuffle", pixel_unshuffle, 1},        \
@@ -180,3 +186,4 @@ static int truncated_normal(parity_case *c, fl_var **y) {
     {"hann_window", window, 0}, {"hamming_window", window, 0},                           \
     {"blackman_window", window, 0}, {"bartlett_window", window, 0},                      \
     {"init_truncated_normal", truncated_normal, 0},
+/* MIT licence: see LICENSE. */

@@ -78,15 +78,21 @@ static int recurrent(parity_case *c, fl_var **y) {
     OP(binary_cross_entropy, fv_binary_cross_entropy(IN(0), IN(1), REDUCTION, .weight = MAYBE(2))) \
     OP(binary_cross_entropy_logits, fv_binary_cross_entropy_with_logits(IN(0), IN(1), REDUCTION, \
        .weight = MAYBE(2), .pos_weight = MAYBE(3))) \
-    OP(kl_div, fv_kl_div(IN(0), IN(1), REDUCTION)) \
-    OP(poisson_nll, fv_poisson_nll_loss(IN(0), IN(1), INT("log_input") != 0, REDUCTION)) \
-    OP(gaussian_nll, fv_gaussian_nll_loss(IN(0), IN(1), IN(2), REDUCTION)) \
+    OP(kl_div, fv_kl_div(IN(0), IN(1), REDUCTION, .log_target = int_or(c, "log_target", 0) != 0, \
+                         .batch_mean = int_or(c, "batch_mean", 0) != 0)) \
+    OP(poisson_nll, fv_poisson_nll_loss(IN(0), IN(1), INT("log_input") != 0, REDUCTION, \
+                                        .full = int_or(c, "full", 0) != 0, .eps = number_or(c, "eps", 0))) \
+    OP(gaussian_nll, fv_gaussian_nll_loss(IN(0), IN(1), IN(2), REDUCTION, \
+                                          .full = int_or(c, "full", 0) != 0, .eps = number_or(c, "eps", 0))) \
     OP(soft_margin, fv_soft_margin_loss(IN(0), IN(1), REDUCTION)) \
     OP(hinge_embedding, fv_hinge_embedding_loss(IN(0), IN(1), NUM("margin"), REDUCTION)) \
     OP(margin_ranking, fv_margin_ranking_loss(IN(0), IN(1), IN(2), NUM("margin"), REDUCTION)) \
     OP(cosine_embedding, fv_cosine_embedding_loss(IN(0), IN(1), IN(2), NUM("margin"), REDUCTION)) \
-    OP(triplet_margin, fv_triplet_margin_loss(IN(0), IN(1), IN(2), NUM("margin"), REDUCTION)) \
-    OP(multi_margin, fv_multi_margin_loss(IN(0), T(1), NUM("margin"), REDUCTION)) \
+    OP(triplet_margin, fv_triplet_margin_loss(IN(0), IN(1), IN(2), NUM("margin"), REDUCTION, \
+                                              .p = number_or(c, "p_norm", 0), .eps = number_or(c, "eps", 0), \
+                                              .swap = int_or(c, "swap", 0) != 0)) \
+    OP(multi_margin, fv_multi_margin_loss(IN(0), T(1), NUM("margin"), REDUCTION, .weight = MAYBE(2), \
+                                          .p = (int)int_or(c, "p", 0))) \
     OP(ctc, fv_ctc_loss(fv_log_softmax(IN(0), 2), T(1), T(2), T(3), .reduction = REDUCTION))
 
 #define NEURAL_PARITY \

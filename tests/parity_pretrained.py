@@ -98,3 +98,4 @@ for name, make in cases.items():
                                    " (" + " ".join(run.stdout.split("\n")[0].split()[1:]) + ")" if same else ""))
 print("%d passed, %d failed" % (3 * len(cases) - bad, bad))
 sys.exit(bad > 0)
+# MIT licence: see LICENSE.

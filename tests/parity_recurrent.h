@@ -60,3 +60,4 @@ static int lstm_curve(parity_case *c, fl_var **y) {
         {"lstm_curve", lstm_curve, 5},
 
 #endif
+/* MIT licence: see LICENSE. */

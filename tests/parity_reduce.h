@@ -43,6 +43,9 @@ WITH_INDEX(kthvalue, fv_kthvalue(IN(0), INT("k"), AXIS("axis"), false, &index))
     OP(logcumsumexp, fv_logcumsumexp(IN(0), AXIS("axis"))) \
     OP(diff, fv_diff(IN(0), AXIS("axis"))) \
     OP(trapezoid, fv_trapezoid(IN(0), 1, AXIS("axis"))) \
+    OP(cumulative_trapezoid, fv_cumulative_trapezoid(IN(0), 1, AXIS("axis"))) \
+    OP(cumulative_trapezoid_x, fv_cumulative_trapezoid_x(IN(0), IN(1), AXIS("axis"))) \
+    OP(trapezoid_x, fv_trapezoid_x(IN(0), IN(1), AXIS("axis"))) \
     OP(prelu_channels, fv_prelu_channels(IN(0), IN(1))) \
     OP(log_sigmoid, fv_logsigmoid(IN(0))) \
     OP(elu, fv_elu(IN(0), NUM("alpha"))) \
@@ -92,3 +95,4 @@ WITH_INDEX(kthvalue, fv_kthvalue(IN(0), INT("k"), AXIS("axis"), false, &index))
     {"cummax", op_cummax, 0}, \
     {"cummin", op_cummin, 0}, \
     {"kthvalue", op_kthvalue, 0},
+/* MIT licence: see LICENSE. */

@@ -45,16 +45,19 @@ def kaldi(count):
     import torchaudio.compliance.kaldi as k
     pick, worst, numbers, near_0 = rng.choice, 0, 0, 0
     for _ in range(count):
-        x = sound(int(rng.integers(600, 6000))) * 32768
-        rate = int(pick([8000, 16000]))
+        x = sound(int(rng.integers(1500, 6000))) * 32768
+        rate = int(pick([8000, 11025, 16000, 44100]))
         o = dict(frame_length=float(pick([20, 25, 32])), frame_shift=float(pick([5, 10, 12.5])), snip_edges=bool(pick([0, 1])),
                  remove_dc_offset=bool(pick([0, 1])), preemphasis_coefficient=float(pick([0, .9, .97])),
                  window_type=str(pick(["povey", "hanning", "hamming", "rectangular", "blackman"])), raw_energy=bool(pick([0, 1])),
-                 energy_floor=float(pick([0, 1])))
+                 blackman_coeff=float(pick([.42, .3])), energy_floor=float(pick([0, 1])))
         kind = str(pick(["spectrogram", "fbank", "mfcc"]))
         more = {} if kind == "spectrogram" else dict(num_mel_bins=int(pick([13, 23, 40])), low_freq=float(pick([0, 20, 100])),
                                                      high_freq=float(pick([0, -200, 3500])), use_energy=bool(pick([0, 1])),
-                                                     htk_compat=bool(pick([0, 1])))
+                                                     htk_compat=bool(pick([0, 1])), vtln_warp=float(pick([1, .85, 1.15])),
+                                                     vtln_low=float(pick([110, 300])), vtln_high=float(pick([-600, 3000])))
+        if more and more["high_freq"] > 0:
+            more["vtln_high"] = 3000.0
         if kind == "mfcc":
             more |= dict(num_ceps=int(pick([5, 13])), cepstral_lifter=float(pick([0, 22])))
         theirs = getattr(k, kind)(torch.from_numpy(x)[None], sample_frequency=rate, dither=0, **o, **more).numpy()
@@ -77,6 +80,104 @@ def kaldi(count):
                 print(kind, o, more, d.max(), y.flat[d.argmax()], theirs.flat[d.argmax()])
             worst = max(worst, d.max())
     check("kaldi", worst < 5e-3, f"{count} option sets, {numbers} numbers, worst {worst:.2g}, {near_0} near power 0 left out")
+
+
+def plp_of(mel, centre, power, order, cepstra, lifter):
+    """PLP cepstra of mel bands [frames, n] with those centres in hertz: the predictor of the autocorrelations by
+    solving their equations, its cepstra by the transform of its log spectrum."""
+    from numpy import linalg, fft
+    q = centre ** 2
+    s = (mel * (q / (q + 1.6e5)) ** 2 * (q + 1.44e6) / (q + 9.61e6)) ** power
+    s = np.concatenate([s[:, :1], s, s[:, -1:]], 1)
+    r = fft.irfft(s, axis=1)[:, :order + 1]
+    y = np.empty((len(s), cepstra))
+    for t, ac in enumerate(r):
+        a = linalg.solve(ac[np.abs(np.subtract.outer(range(order), range(order)))], -ac[1:])
+        spectrum = np.abs(fft.fft(np.concatenate([[1], a]), 1 << 14)) ** 2
+        y[t] = fft.ifft(np.log((ac[0] + a @ ac[1:]) / spectrum)).real[:cepstra]
+    return y * (1 + lifter / 2 * np.sin(np.pi * np.arange(cepstra) / lifter))
+
+
+def plp(count):
+    import torch
+    torch.version.cuda = "13.0"
+    import torchaudio.compliance.kaldi as k
+    worst, numbers = 0, 0
+    for _ in range(count):
+        rate, bands = int(rng.choice([8000, 16000])), int(rng.choice([21, 23, 30]))
+        order, cepstra, lifter = int(rng.choice([8, 12])), int(rng.choice([5, 9])), float(rng.choice([15, 22]))
+        x = sound(int(rng.integers(1500, 6000))) * 32768
+        mel = k.fbank(torch.from_numpy(x)[None], sample_frequency=rate, dither=0, num_mel_bins=bands, use_log_fbank=False)
+        edge = 1127 * np.log1p(np.array([20, rate / 2]) / 700)
+        centre = 700 * np.expm1(np.linspace(*edge, bands + 2)[1:-1] / 1127)
+        theirs = plp_of(mel.numpy().astype("f8"), centre, .33333, order, cepstra, lifter)
+        y = ours(x.astype("f4"), "kaldi", kind="plp", sample_frequency=rate, num_mel_bins=bands, lpc_order=order,
+                 num_ceps=cepstra, cepstral_lifter=lifter)
+        worst = max(worst, np.abs(y - theirs).max()) if y.shape == theirs.shape else np.inf
+        numbers += y.size
+    check("PLP by its formula", worst < 5e-3, f"{count} option sets, {numbers} numbers, worst {worst:.2g}")
+
+
+def htk_of(x, kind, rate, chans, numceps, low, high, escale):
+    """What HCopy computes, written from the HTK book: frames [t, d] of integer-scale samples."""
+    win, hop, n = int(.025 * rate), int(.01 * rate), 1
+    while n < win:
+        n *= 2
+    f = np.stack([x[i:i + win] for i in range(0, len(x) - win + 1, hop)]).astype("f8")
+    f -= f.mean(1, keepdims=True)
+    energy = np.log((f ** 2).sum(1, keepdims=True))
+    f[:, 1:], f[:, 0] = f[:, 1:] - .97 * f[:, :-1], .03 * f[:, 0]
+    f *= .54 - .46 * np.cos(2 * np.pi * np.arange(win) / (win - 1))
+    x = np.abs(np.fft.rfft(f, n, axis=1))
+    mel = 1127 * np.log1p(np.arange(n // 2) * rate / n / 700)
+    lo, hi = 1127 * np.log1p(np.array([low, high]) / 700)
+    centre = lo + (hi - lo) * np.arange(1, chans + 2) / (chans + 1)
+    bank = np.zeros((len(f), chans + 2))
+    for k in range(int(low / rate * n + 1.5), min(int(high / rate * n + .5), n // 2)):
+        c = np.searchsorted(centre, mel[k])
+        below = lo if c == 0 else centre[c - 1]
+        weight = (centre[c] - mel[k]) / (centre[c] - below)
+        bank[:, c] += weight * x[:, k]
+        bank[:, c + 1] += (1 - weight) * x[:, k]
+    bank = bank[:, 1:-1]
+    base, quals = kind.split("_")[0], kind.split("_")[1:]
+    if base == "MFCC":
+        at = np.arange(1, numceps + 1)
+        rows = np.sqrt(2 / chans) * np.cos(np.pi * at[:, None] * (np.arange(chans) + .5) / chans) * (1 + 11 * np.sin(np.pi * at / 22))[:, None]
+        logs = np.log(np.maximum(bank, 1))
+        y = [logs @ rows.T] + [np.sqrt(2 / chans) * logs.sum(1, keepdims=True)] * ("0" in quals)
+    elif base == "PLP":
+        c = plp_of(np.maximum(bank, 1), 700 * np.expm1(centre[:-1] / 1127), .33, 12, numceps + 1, 22)
+        y = [c[:, 1:]] + [c[:, :1]] * ("0" in quals)
+    else:
+        y = [np.log(np.maximum(bank, 1)) if base == "FBANK" else bank]
+    y = np.concatenate(y, 1)
+    if "Z" in quals:
+        y = y - y.mean(0)
+    if "E" in quals:
+        y = np.concatenate([y, 1 - escale * np.minimum(energy.max() - energy, 5 * np.log(10))], 1)
+    d = [y]
+    for _ in range(("D" in quals) + ("A" in quals)):
+        p = np.pad(d[-1], ((2, 2), (0, 0)), "edge")
+        d.append(sum(k * (p[2 + k:len(p) - 2 + k] - p[2 - k:len(p) - 2 - k]) for k in (1, 2)) / 10)
+    return np.concatenate(d, 1)
+
+
+def htk(count):
+    worst, numbers = 0, 0
+    for _ in range(count):
+        rate, chans, numceps = int(rng.choice([8000, 16000])), int(rng.choice([20, 26])), int(rng.choice([10, 12]))
+        low, high, escale = float(rng.choice([0, 110, 300])), float(rng.choice([3400, 3800])), float(rng.choice([.1, 1]))
+        kind = str(rng.choice(["MFCC_0", "MFCC_E_D_A", "MFCC_0_E_D_Z", "MFCC", "PLP_0_D_A", "PLP_E", "FBANK_E_D", "MELSPEC"]))
+        x = np.round(sound(int(rng.integers(1500, 6000))) * 32767 * rng.choice([.01, 1]))
+        with open(f"{folder.name}/htk.conf", "w") as f:
+            f.write(f"WINDOWSIZE = 250000.0\nTARGETRATE = 100000.0\nHPARM: TARGETKIND = {kind}\nNUMCHANS = {chans}\nNUMCEPS = {numceps}\n"
+                    f"SOURCERATE = {1e7 / rate}\nLOFREQ = {low}\nHIFREQ = {high}\nESCALE = {escale}\nZMEANSOURCE = T\nTARGETFORMAT = HTK\n")
+        theirs = htk_of(x, kind, rate, chans, numceps, low, high, escale)
+        y = ours((x / 32768).astype("f4"), "htk", conf=f"{folder.name}/htk.conf")
+        worst = max(worst, (np.abs(y - theirs) / np.maximum(1, np.abs(theirs))).max()) if y.shape == theirs.shape else np.inf
+        numbers += y.size
+    check("HTK by its formulas", worst < 5e-3, f"{count} configurations, {numbers} numbers, worst {worst:.2g}")
 
 
 def mels(count):
@@ -205,10 +306,11 @@ def decoders(sentences):
           f"differ, scores by {worst:.2g} at most; in {unstable} sentences flashlight-text's first answer was another one")
 
 
-for compare, arguments in (kaldi, (300,)), (mels, (100,)), (librosa_mel, ()), (whisper, ()), (silero, ()), (decoders, (200,)):
+for compare, arguments in (kaldi, (300,)), (plp, (30,)), (htk, (60,)), (mels, (100,)), (librosa_mel, ()), (whisper, ()), (silero, ()), (decoders, (200,)):
     try:
         compare(*arguments)
     except ImportError as e:
         print("skipped:", compare.__name__, e)
 print(f"{passed} passed, {failed} failed")
 sys.exit(failed > 0)
+# MIT licence: see LICENSE.

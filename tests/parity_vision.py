@@ -158,3 +158,4 @@ for name, rows in figures.items():
     print(f"{name}\t{len(rows)} cases\t{most} levels\t{wrong / total:.2g} differ{'' if ok else chr(9) + 'FAILED'}")
 for policy, m in zip(POLICIES, met): print(f"{type(policy).__name__}\t{len(m)} operations with magnitude and sign")
 sys.exit(failed > 0)
+# MIT licence: see LICENSE.

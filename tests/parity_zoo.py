@@ -119,3 +119,4 @@ for names, name, size, make, hf in CASES:
             failed += not far <= 1e-4
             print(f"{names}:{name}\t{far:.2g}{'' if far <= 1e-4 else chr(9) + 'FAILED'}", flush=True)
 sys.exit(failed > 0)
+# MIT licence: see LICENSE.

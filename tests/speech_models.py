@@ -174,3 +174,4 @@ if "--verify" in sys.argv:
     bad = [a[0] for a, b in zip(old, new) if any(abs(float(x) - float(y)) > 1e-6 for x, y in zip(a[1:], b[1:]))]
     sys.exit("differ: " + " ".join(bad) if bad or len(old) != len(new) else 0)
 open(PATH, "w").write(text)
+# MIT licence: see LICENSE.

@@ -3,7 +3,7 @@
    A test file is a program: any number of TESTs and one main. Every TEST runs in a forked child, so that
    a crash, a hang or a leak in one does not hide the others.
 
-    #include "../fl.h"
+    #include "../fl_all.h"
     #include "test.h"
     TEST(add_broadcasts) {
         CHECK_EQ_INT(1 + 1, 2);
@@ -84,9 +84,12 @@ static bool test__skipped;
 #define CHECK_NO_ERROR() \
     (fl_error() ? (test__fail(__FILE__, __LINE__, "no error", fl_error()), fl_error_clear(), false) : true)
 
-/* Nothing is pending, nothing lives: for the end of a test. */
+/* Nothing is pending, nothing lives, no function left this thread quiet: for the end of a test, whose errors
+   return from then on. */
 #define CHECK_NOTHING_LIVES() \
-    (CHECK_NO_ERROR(), CHECK_EQ_INT(fl_live(), 0), CHECK_EQ_INT(fl_mem_live(), 0))
+    (CHECK_NO_ERROR(), CHECK_EQ_INT(fl_live(), 0), CHECK_EQ_INT(fl_mem_live(), 0), \
+     fl_on_error(test__hear_error, NULL), test__heard = 0, fl_bad("an error"), fl_error_clear(), \
+     CHECK_EQ_INT(test__heard, 1))
 
 /* Defined where the address or the thread sanitizer watches: freed memory is kept, all is slow. */
 #ifdef __has_feature
@@ -99,6 +102,12 @@ static bool test__skipped;
 
 TEST__FN void test__ignore_error(const char *text, void *user) {
     (void)text, (void)user;
+}
+
+static int test__heard;
+TEST__FN void test__hear_error(const char *text, void *user) {
+    (void)text, (void)user;
+    test__heard++;
 }
 
 TEST__FN void test__fail(const char *file, int line, const char *expr, const char *detail) {

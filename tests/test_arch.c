@@ -1,6 +1,11 @@
 /* test_arch.c - acoustic models from arch files: every token, errors, masks, steps beside PyTorch's */
-#include "../fl.h"
+#include "../fl_all.h"
 #include "test.h"
+
+static fl_nn_module *limited(const char *text, int64_t max_parameters, int64_t max_layers) {
+    const fl_speech_arch_opts o = {.max_parameters = max_parameters, .max_layers = max_layers};
+    return fl_speech_arch_of("a.arch", text, (int64_t)strlen(text), 3, 7, o);
+}
 
 static fl_nn_module *arch(const char *text, int64_t features, int64_t labels, fl_rng *rng) {
     return fl_speech_arch_of("a.arch", text, (int64_t)strlen(text), features, labels,
@@ -13,15 +18,22 @@ TEST(every_token_runs) {
     } table[] = {
         {"V 0 6 1 0", "[1, 1, 6, 4]", 0},
         {"V 12 -1 1 1", "[1, 1, 2, 12]", 0},
+        {"V -1 0", "[1, 1, 3, 8]", 0},
+        {"V 24", "[1, 1, 1, 24]", 0},
+        {"V 2 2 3 2 1\nRO 4 3 2 1 0", "[2, 2, 3, 2, 1]", 0},
         {"RO 2 0 3 1", "[3, 1, 4, 2]", 0},
+        {"RO 0 2 1", "[1, 3, 2, 4]", 0},
         {"PD 0 1 2 0 3", "[1, 2, 6, 7]", 0},
         {"C 2 5 3 1", "[1, 5, 3, 2]", 35},
         {"C1 2 5 3 2 -1", "[1, 5, 3, 2]", 35},
         {"C 2 5 3 1 2 2", "[1, 5, 3, 4]", 35},
         {"C2 2 5 3 2 1 1 1 0", "[1, 5, 2, 4]", 65},
         {"C2 2 5 2 2 1 1 0 -1 2 1", "[1, 5, 3, 2]", 45},
+        {"C2 2 5 3 2 1 1", "[1, 5, 2, 2]", 65},
         {"AC 2 5 3 1 2", "[1, 5, 3, 6]", 35},
         {"AC 2 5 3 1 1 0", "[1, 5, 3, 4]", 35},
+        {"AC 2 5 3 1 -1 0", "[1, 5, 3, 4]", 35},
+        {"AC 2 5 4 3 -1 1 2", "[1, 5, 3, 2]", 45},
         {"TDS 2 3 3", "[1, 2, 3, 4]", 2 * 2 * 3 + 2 + 2 * (36 + 6) + 4},
         {"TDS 2 3 3 0.1 8 0 0", "[1, 2, 3, 4]", 14 + 48 + 8 + 48 + 6 + 4},
         {"TR 4 8 2 5 0.1 0.1 1 1", "[1, 2, 3, 4]", 4 * 16 + 16 + 9 * 2 + 32 + 8 + 32 + 4 + 16},
@@ -47,6 +59,7 @@ TEST(every_token_runs) {
         {"HT", "[1, 2, 3, 4]", 0},
         {"T", "[1, 2, 3, 4]", 0},
         {"SH", "[1, 2, 3, 4]", 0},
+        {"SH 2", "[1, 2, 3, 4]", 0},
         {"GLU 2", "[1, 1, 3, 4]", 0},
         {"LSM 0", "[1, 2, 3, 4]", 0},
         {"RNN 4 5", "[1, 2, 3, 5]", 20 + 25 + 10},
@@ -70,6 +83,14 @@ TEST(every_token_runs) {
         else if (!CHECK(y && !strcmp(FL_SHAPE_TEXT(fv_value(y)), table[i].shape)) ||
                  !CHECK_EQ_INT(fl_nn_count(m), table[i].parameters))
             printf("%s: %s\n", table[i].line, y ? FL_SHAPE_TEXT(fv_value(y)) : fl_error());
+        /* It is made where its parameters are allowed, and one fewer is too few. */
+        fl_nn_module *same = limited(table[i].line, fl_nn_count(m), 0);
+        if (!CHECK(same && !fl_error())) printf("%s: %s\n", table[i].line, fl_error()), fl_error_clear();
+        fl_nn_free(same);
+        if (fl_nn_count(m) > 1) {
+            CHECK(!limited(table[i].line, fl_nn_count(m) - 1, 0));
+            CHECK_ERROR(".max_parameters");
+        }
         fl_nn_free(m);
     }
     fl_nn_module *m = arch("SAUG 0 2 1 3 1 1", 3, 7, NULL);
@@ -83,9 +104,17 @@ TEST(every_token_runs) {
     y = fl_nn_forward(m, fv_const(fl_zeros(FL_SHAPE(2, 3), FL_I64)));
     CHECK(y && fv_value(y)->shape[2] == 6);
     fl_nn_free(m);
-    m = arch("ADAPTIVEE 8 2,5", 3, 7, NULL);
-    CHECK(m != NULL);
-    fl_nn_free(m);
+    for (int k = 0; k < 2; k++) {
+        const char *text = k ? "ADAPTIVEE 8 2,5" : "E 6 5";
+        m = arch(text, 3, 7, NULL);
+        CHECK_EQ_INT(m ? fl_nn_count(m) : 0, k ? 8 * (2 + 8) + 2 * (3 + 8) : 30);
+        CHECK(!limited(text, m ? fl_nn_count(m) - 1 : 0, 0));
+        CHECK_ERROR(".max_parameters");
+        fl_nn_module *same = limited(text, m ? fl_nn_count(m) : 0, 0);
+        CHECK(same != NULL);
+        fl_nn_free(same);
+        fl_nn_free(m);
+    }
     fl_scope_end(&s);
     CHECK_NOTHING_LIVES();
 }
@@ -106,7 +135,12 @@ TEST(errors_name_file_line_and_token) {
                  {"WN 9 L 3 4", "a.arch:1: WN: the weight has no such axis"},
                  {"WN x L 3 4", "a.arch:1: WN: the axis is no number"},
                  {"RO 0 1 2 4", "a.arch:1: RO: axes are 0 to 3"},
+                 {"RO 0 2 2", "a.arch:1: RO: axes are 0 to 2, each once"},
+                 {"RO 0 1 3", "a.arch:1: RO: axes are 0 to 2, each once"},
                  {"V -1 -1 2 4", "a.arch:1: V: more than one size is -1"},
+                 {"V 1 2 1 1 1 -2", "a.arch:1: V: sizes are 1 or more, 0 (as before) or -1"},
+                 {"AC 4 4 3 1 -2", "a.arch:1: AC: a padding is -1 (as many frames) or more"},
+                 {"AC 4 4 3 1 -1 1.5", "AC: the share of the padding behind must be in [0, 1], got 1.5"},
                  {"PD 0 1 2 3", "a.arch:1: PD: pads come in pairs"},
                  {"PC int", "a.arch:1: PC: dtype 'int': f16 bf16 f32 f64"},
                  {"ADAPTIVEE 8 2,x", "a.arch:1: ADAPTIVEE: cutoffs '2,x'"},
@@ -133,6 +167,13 @@ TEST(errors_name_file_line_and_token) {
                  {"RES 1 1\nR\nSKIPL 0 2 0", "a.arch:3: SKIPL: 1 to 100 layers"},
                  {"L 4 1e12", "a.arch:1: L: argument 2, '1e12', is no number"},
                  {"C 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17", "a.arch:1: C: more than 15 arguments"},
+                 {"POSEMB 1 900000000",
+                  "a.arch:1: POSEMB: 900000000 parameters, .max_parameters is 536870912"},
+                 {"R\nE 999999999 999999999", "a.arch:2: E: 999999998000000000 parameters, .max"},
+                 {"ADAPTIVEE 8 2,999999999999", "a.arch:1: ADAPTIVEE: "},
+                 {"RES 1 0 1000\nRES 1 0 999\nL 9 9", "a.arch:3: L: 4097 layers, .max_layers is 4096"},
+                 {"RES 1 0 1000\nL 900 900", "a.arch:2: L: 537626700 parameters, .max_parameters"},
+                 {"RNN 1 1 99999999", "a.arch:1: RNN: 99999999 layers, .max_layers is 4096"},
                  {"L "
                   "NFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEAT"
                   "NFEATNFEATNFEATNFEATNFEATNFEAT 1",
@@ -147,6 +188,99 @@ TEST(errors_name_file_line_and_token) {
     fl_scope s = fl_scope_begin();
     CHECK(!fl_speech_arch_forward(m, fv_const(fl_ones(FL_SHAPE(2, 5, 3), FL_F32)), NULL, NULL));
     CHECK_ERROR("the network gives [2, 1, 3, 5], not [1, 2, t, labels]");
+    fl_nn_free(m);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+/* Arguments of a line that is good, one after the other replaced by one that is not. */
+TEST(every_argument_is_checked) {
+    static const struct { const char *line; int from, to; const char *bad, *why;
+    } table[] = {{"C 2 5 3 1 1 1", 3, 5, "0", "kernels"},   {"C 2 5 3 1 1 1", 3, 5, "1.5", "kernels"},
+                 {"C 2 5 3 1 1 1", 5, 6, "-2", "padding"},  {"C 2 5 3 1 1 1", 6, 7, "0", "kernels"},
+                 {"C1 2 5 3 1 1 1", 3, 5, "0", "kernels"},  {"C1 2 5 3 1 1 1", 5, 6, "-2", "padding"},
+                 {"C1 2 5 3 1 1 1", 6, 7, "0", "kernels"},  {"C2 2 5 2 2 1 1 0 0 1 1", 3, 7, "0", "kernels"},
+                 {"C2 2 5 2 2 1 1 0 0 1 1", 7, 9, "-2", "padding"},
+                 {"C2 2 5 2 2 1 1 0 0 1 1", 9, 11, "0", "kernels"},
+                 {"AC 2 5 3 1 1 0.5 1", 3, 5, "0", "kernels"}, {"AC 2 5 3 1 1 0.5 1", 7, 8, "0", "kernels"},
+                 {"M 2 1 2 1 0 0", 1, 5, "0", "kernels"},   {"M 2 1 2 1 0 0", 5, 7, "-2", "padding"},
+                 {"A 2 1 2 1 0 0", 1, 5, "0", "kernels"},   {"A 2 1 2 1 0 0", 5, 7, "-2", "padding"},
+                 {"RNN 4 5 1", 1, 4, "0", "kernels"},       {"GRU 4 5 1", 1, 4, "0", "kernels"},
+                 {"LSTM 4 5 1", 1, 4, "0.5", "kernels"},    {"TDS 2 3 3", 1, 4, "0", "kernels"},
+                 {"RO 2 0 3 1", 1, 5, "4", "axes"},         {"RO 2 0 3 1", 1, 5, "-1", "axes"},
+                 {"LN 0 1 2", 1, 4, "4", "axes"},           {"BN 2 2 1 0", 2, 5, "4", "axes"},
+                 {"GLU 2", 1, 2, "4", "axes"},              {"LSM 0", 1, 2, "-1", "axes"}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_nn_module *m = arch(table[i].line, 3, 7, NULL);
+        if (!CHECK(m != NULL)) printf("%s: %s\n", table[i].line, fl_error()), fl_error_clear();
+        fl_nn_free(m);
+        for (int k = table[i].from; k < table[i].to; k++) {
+            char text[80] = "";
+            const char *p = table[i].line, *end = p + strlen(p), *f;
+            int64_t n;
+            for (int field = 0; (f = fl_text_field(&p, end, &n)); field++)
+                snprintf(text + strlen(text), sizeof text - strlen(text), " %.*s",
+                         field == k ? (int)strlen(table[i].bad) : (int)n, field == k ? table[i].bad : f);
+            m = arch(text, 3, 7, NULL);
+            if (!CHECK(!m)) printf("%s\n", text);
+            CHECK_ERROR(table[i].why);
+            fl_nn_free(m);
+        }
+        fl_scope_end(&s);
+    }
+    CHECK_NOTHING_LIVES();
+}
+
+/* Too many arguments are refused by their number. */
+TEST(arguments_are_counted) {
+    static const struct { const char *token; int least, most;
+    } table[] = {{"V", 1, 8},    {"RO", 1, 8},  {"PD", 3, 9},        {"C", 4, 6},        {"C1", 4, 6},
+                 {"C2", 6, 10},  {"AC", 4, 7},  {"TDS", 3, 7},       {"TR", 5, 8},       {"CFR", 6, 7},
+                 {"L", 2, 3},    {"E", 2, 2},   {"ADAPTIVEE", 2, 2}, {"SINPOSEMB", 1, 2}, {"BN", 2, 4},
+                 {"LN", 1, 3},   {"DO", 1, 1},  {"POSEMB", 2, 3},    {"M", 4, 6},        {"A", 4, 6},
+                 {"ELU", 0, 0},  {"R", 0, 0},   {"R6", 0, 0},        {"PR", 0, 2},       {"LG", 0, 0},
+                 {"HT", 0, 0},   {"T", 0, 0},   {"SH", 0, 1},        {"GLU", 1, 1},      {"LSM", 1, 1},
+                 {"RNN", 2, 5},  {"GRU", 2, 5}, {"LSTM", 2, 5},      {"SAUG", 6, 6},     {"PC", 1, 1},
+                 {"RES", 2, 3}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        char text[80], why[80];
+        int n = snprintf(text, sizeof text, "%s", table[i].token);
+        for (int k = 0; k < 12; k++) n += snprintf(text + n, sizeof text - (size_t)n, " 1");
+        snprintf(why, sizeof why, "%s: 12 arguments, takes %d to %d", table[i].token, table[i].least,
+                 table[i].most);
+        CHECK(!arch(text, 3, 7, NULL));
+        CHECK_ERROR(why);
+    }
+    CHECK_NOTHING_LIVES();
+}
+
+/* Frames that AC pads with, as Flashlight's: half on each side, of which |1 - 2 future|, rounded down, moves
+   to the other. As many frames where the padding is -1. */
+TEST(asymmetric_padding) {
+    static const struct { const char *end; int64_t low, high;
+    } table[] = {{"-1 0", 4, 0},   {"-1 0.25", 3, 1}, {"-1 0.3", 2, 2},   {"-1 0.5", 2, 2}, {"-1 0.75", 1, 3},
+                 {"-1 1", 0, 4},   {"-1", 0, 4},      {"-1 0 2", 8, 0},   {"3 0.3", 4, 2},  {"3 0.2", 4, 2},
+                 {"3 0.1", 5, 1},  {"2 0", 4, 0},     {"0 0", 0, 0},      {"2 0.8", 1, 3}};
+    fl_scope s = fl_scope_begin();
+    fl_var *x = fv_const(fl_uniform(FL_SHAPE(1, 2, 3, 20), -1, 1, FL_F32, NULL));
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        char text[100];
+        fl_rng rng[] = {fl_data_rng(5, 0, 0), fl_data_rng(5, 0, 0)};
+        snprintf(text, sizeof text, "AC 2 4 5 1 %s", table[i].end);
+        fl_nn_module *m = arch(text, 3, 7, &rng[0]);
+        snprintf(text, sizeof text, "PD 0 %d %d\nC 2 4 5 1 0 %d", (int)table[i].low, (int)table[i].high,
+                 strcmp(table[i].end, "-1 0 2") ? 1 : 2);
+        fl_nn_module *same = arch(text, 3, 7, &rng[1]);
+        fl_var *y = fl_nn_forward(m, x), *z = fl_nn_forward(same, x);
+        if (!CHECK(y && z && fl_same_shape(fv_value(y), fv_value(z)) &&
+                   fl_item(fl_amax(fl_abs(fl_sub(fv_value(y), fv_value(z))), FL_ALL_AXES)) == 0))
+            printf("AC %s\n", table[i].end), fl_error_clear();
+        fl_nn_free(m), fl_nn_free(same);
+    }
+    fl_nn_module *m = arch("RO 0 2 1", 3, 7, NULL);
+    CHECK(!fl_nn_forward(m, fv_const(fl_ones(FL_SHAPE(2, 2, 3, 4), FL_F32))));
+    CHECK_ERROR("RO lists 3 axes, input [2, 2, 3, 4] has 4");
     fl_nn_free(m);
     fl_scope_end(&s);
     CHECK_NOTHING_LIVES();
@@ -202,6 +336,16 @@ TEST(arch_files_run) {
         fl_nn_free(m);
         fl_no_grad(false);
     }
+    /* With blocks, and axes of three as Flashlight's recurrent layers leave them. */
+    static const char text[] =
+        "V -1 1 NFEAT 0\nC NFEAT 32 5 1 -1\nR\nRES 4 2 3\nC 32 16 5 1 -1\nR\nC 16 32 5 1 -1\nR\n"
+        "SKIP 0 4 0.4\nSKIPL 1 5 3\nRO 2 1 0 3\nL 16 32\nRO 2 1 0 3\nRO 2 3 0 1\nGRU 32 25 3 1\n"
+        "RO 0 2 1\nV 50 0 0\nL 50 NLABEL\n";
+    fl_nn_module *m = arch(text, 80, 31, NULL);
+    fl_var *y = m ? fl_speech_arch_forward(m, fv_const(fl_uniform(FL_SHAPE(2, 40, 80), -1, 1, FL_F32, NULL)),
+                                           NULL, NULL) : NULL;
+    if (!CHECK(y && !strcmp(FL_SHAPE_TEXT(fv_value(y)), "[2, 40, 31]"))) puts(fl_error()), fl_error_clear();
+    fl_nn_free(m);
     fl_scope_end(&s);
     CHECK_NOTHING_LIVES();
 }
@@ -235,6 +379,7 @@ TEST(pieces_give_the_whole) {
     } table[] = {
         {"V -1 1 NFEAT 0\nC NFEAT 8 5 1 2\nR\nC 8 8 3 1 -1 2\nRO 2 0 3 1\nL 8 NLABEL\n", 4},
         {"V -1 1 NFEAT 0\nWN 3 C NFEAT 8 4 2 1\nGLU 2\nAC 4 8 5 1 2 0.25\nLN 2\nRO 2 0 3 1\nL 8 NLABEL\n", 4},
+        {"V -1 1 NFEAT\nAC NFEAT 8 5 1 -1 0.25\nR\nRO 2 1 0\nL 8 NLABEL\nRO 0 2 1\n", 1},
         {"PD 0 3 1\nC2 1 2 5 3 2 1 0 1\nR\nLN 1 2\nTDS 2 5 NFEAT 0 0 1 0\nTDS 2 3 NFEAT 0 4 0 0\nV 0 -1 1 "
          "0\nRO 1 0 3 2\nL 12 NLABEL\n",
          3},
@@ -251,6 +396,7 @@ TEST(pieces_give_the_whole) {
                    {"RO 2 3 0 1\nLSTM 3 4 1 1", "line 2: LSTM: it goes both ways"},
                    {"L 4 4", "line 1: L: it joins frames"},
                    {"V 4 3 1 1", "line 1: V: it sets the number of frames"},
+                   {"V 0 3 2 1 1", "line 1: V: more than 4 axes"},
                    {"RES 1 1\nR\nSKIP 0 2", "layer 0, RES: a block with shortcuts"}};
     fl_scope s = fl_scope_begin();
     double worst = 0;

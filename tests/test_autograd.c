@@ -1,5 +1,5 @@
 /* test_autograd.c - the tape: life time, accumulation, hooks, versions, errors, double backward */
-#include "../fl.h"
+#include "../fl_all.h"
 #include "test.h"
 
 #include <pthread.h>
@@ -742,6 +742,63 @@ TEST(several_hooks) {
     }
     fl_scope_end(&s);
     CHECK_NOTHING_LIVES();
+}
+
+/* ---- arguments that own memory ---- */
+
+/* y = x * table[0]; the record owns the table. */
+typedef struct table_args {
+    double *table;
+    char more[2000]; /* too long for a node */
+} table_args;
+static int tables_freed;
+static void table_free(void *args) {
+    double **table = args;
+    tables_freed += *table != NULL;
+    free(*table);
+    *table = NULL;
+}
+static void table_back(fl_node *n, fl_var *dy) {
+    fv_add_grad(n, 0, fv_mul(dy, fv_num(((const table_args *)fv_args(n))->table[0])));
+}
+static fl_var *times_table(fl_var *x, bool large, int results) {
+    table_args a = {.table = malloc(sizeof(double))};
+    if (!CHECK(a.table != NULL)) return NULL;
+    *a.table = 3;
+    const fv_record_opts o = {.name = "table", .back = table_back, .in = FV_IN(x), .args = &a,
+                              .bytes = large ? sizeof a : sizeof a.table, .free_args = table_free};
+    fl_tensor *value = fl_mul(fv_value(x), fl_num(3));
+    fl_var *y = NULL;
+    if (!results) return fv_record_opt(value, &o);
+    return fv_record_several(results, &value, &y, &o) ? y : NULL;
+}
+
+TEST(a_record_frees_what_its_arguments_own) {
+    test_errors_return();
+    for (int results = 0; results < 2; results++)
+        for (int large = 0; large < 2; large++) {
+            fl_scope s = fl_scope_begin();
+            fl_var *x = PARAM(FL_SHAPE(2), 1, 2), *y;
+            tables_freed = 0;
+            y = fv_sum(times_table(x, large, results), FL_ALL_AXES);
+            CHECK(fl_backward(y, .retain_graph = true));
+            CHECK_EQ_INT(tables_freed, 0);
+            CHECK(fl_backward(y)); /* spent */
+            CHECK_EQ_INT(tables_freed, 1);
+            if (!results) CHECK_VALUES(fv_grad(x), 0, 6, 6);
+            fl_scope inner = fl_scope_begin();
+            CHECK(times_table(x, large, results) != NULL); /* a graph that nothing differentiates */
+            fl_scope_end(&inner);
+            CHECK_EQ_INT(tables_freed, 2);
+            CHECK(times_table(fv_const(x->value), large, results) != NULL); /* not recorded */
+            CHECK_EQ_INT(tables_freed, 3);
+            CHECK(!times_table(NULL, large, results)); /* an error before it is */
+            CHECK_EQ_INT(tables_freed, 4);
+            fl_error_clear();
+            fl_scope_end(&s);
+            CHECK_EQ_INT(tables_freed, 4);
+            CHECK_NOTHING_LIVES();
+        }
 }
 
 /* ---- several results ---- */

@@ -79,7 +79,7 @@ static const edit bad_jpeg[] = {
     TWO(165, 0, 166, 0, "offset 160: Empty JPEG image (DNL not supported)"),
     TWO(163, 0xff, 164, 0xff, "offset 303: Maximum supported image dimension is 65500 pixels"),
     TWO(165, 0xff, 166, 0xff, "offset 303: Maximum supported image dimension is 65500 pixels"),
-    TWO(163, 0x40, 165, 0x40, "16411 x 16405 pixels, sides of 1 to 65500 and 1048576 in all"),
+    TWO(163, 0x40, 165, 0x40, "16411 x 16405 pixels, more than max_pixels, 1048576"),
     TWO(163, 1, 165, 1, NULL),
     ONE(167, 0, "offset 160: Empty JPEG image (DNL not supported)"),
     ONE(167, 4, "offset 160: Bogus marker length"),
@@ -132,6 +132,54 @@ TEST(bad_jpeg_files) {
     fl_scope s = fl_scope_begin();
     for (size_t i = 0; i < sizeof bad_jpeg / sizeof *bad_jpeg; i++)
         check_edit(jpeg, sizeof jpeg, &bad_jpeg[i], i);
+    end(&s);
+}
+
+/* A grey progressive file of that many scans, each of 10 bytes; and zeros in front of its end. */
+static size_t put_scans(unsigned char *to, int side, int scans, size_t size) {
+    unsigned char *p = to;
+    memcpy(p, "\xff\xd8\xff\xdb\0\x43\0", 7), memset(p + 7, 1, 64), p += 71;
+    const unsigned char frame[] = {0xff, 0xc2, 0, 11, 8, (unsigned char)(side >> 8), (unsigned char)side,
+                                   (unsigned char)(side >> 8), (unsigned char)side, 1, 1, 0x11, 0};
+    memcpy(p, frame, sizeof frame), p += sizeof frame;
+    for (int ac = 0; ac < 2; ac++) {
+        memset(p, 0, 22), memcpy(p, "\xff\xc4\0\x14", 4), p[4] = (unsigned char)(16 * ac), p[5] = 1;
+        p[21] = ac ? 0xe0 : 0, p += 22;
+    }
+    for (int k = 0; k < scans; k++) {
+        memcpy(p, "\xff\xda\0\10\1\1\0\0\0\0", 10), p += 10;
+        if (k) p[-3] = 1, p[-2] = 63, p[-1] = 0x10; /* bits of coefficients that are 0 */
+    }
+    memset(p, 0, (size_t)(to + size - 2 - p)), memcpy(to + size - 2, "\xff\xd9", 2);
+    return size;
+}
+
+TEST(jpeg_scans) {
+    if (!reads(jpeg, sizeof jpeg)) SKIP("no libjpeg");
+    begin();
+    fl_scope s = fl_scope_begin();
+    static unsigned char file[4096];
+    static const struct {
+        int side, most;
+        size_t size;
+    } cases[] = {{8, 16 + 16, 1024}, {8, 16 + 9, 600}, {250, 16 + 8, 1024}, {256, 16 + 8, 1024},
+                 {250, 16 + 32, 4096}, {512, 16 + 2, 1024}, {1000, 16, 1024}, {1000, 16 + 2, 4096}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int over = 0; over < 2; over++) {
+            const size_t n = put_scans(file, cases[i].side, cases[i].most + over, cases[i].size);
+            if (!CHECK_EQ_INT(fl_vision_decode(file, n) != NULL, !over)) printf("  row %zu %s\n", i, fl_error());
+            char want[80];
+            snprintf(want, sizeof want, "a file of %d bytes has at most %d", (int)n, cases[i].most);
+            if (over) CHECK_ERROR(want);
+        }
+    /* coefficients of four components, each of 32 x 32 pixels for one */
+    size_t n = put_scans(file, 8, 2, 400);
+    memmove(file + 84 + 9, file + 84, n - 84), n += 9;
+    file[74] = 20, file[76] = 0xff, file[77] = 0, file[78] = 0, file[79] = 1, file[80] = 4;
+    for (unsigned k = 0; k < 4; k++)
+        file[81 + 3 * k] = (unsigned char)(k + 1), file[82 + 3 * k] = 0x44, file[83 + 3 * k] = 0;
+    CHECK(!fl_vision_decode(file, n));
+    CHECK_ERROR("out of memory for coefficients: more than 64 bytes a pixel");
     end(&s);
 }
 
@@ -220,9 +268,9 @@ static const struct {
     HEAD(3, 65501, 8, 2, 0, 0, 0, "offset 33: Invalid IHDR data"),
     HEAD(65501, 2, 8, 2, 0, 0, 0, "offset 33: Invalid IHDR data"),
     HEAD(65500, 65500, 8, 2, 0, 0, 0,
-         "65500 x 65500 pixels, sides of 1 to 65500 and 1048576 in all"),
+         "65500 x 65500 pixels, more than max_pixels, 1048576"),
     HEAD(1024, 1024, 8, 2, 0, 0, 0, "1024 x 1024 pixels, more than its 88 bytes can hold"),
-    HEAD(1024, 1025, 8, 2, 0, 0, 0, "1024 x 1025 pixels, sides of 1 to 65500 and 1048576 in all"),
+    HEAD(1024, 1025, 8, 2, 0, 0, 0, "1024 x 1025 pixels, more than max_pixels, 1048576"),
     HEAD(3, 2, 0, 2, 0, 0, 0, "offset 33: Invalid IHDR data"),
     HEAD(3, 2, 3, 0, 0, 0, 0, "offset 33: Invalid IHDR data"),
     HEAD(3, 2, 4, 2, 0, 0, 0, "offset 33: Invalid IHDR data"),
@@ -319,6 +367,82 @@ TEST(bad_png_files) {
         put_chunks(bad_png[i].chunks, bad_png[i].head, bad_png[i].filter, bad_png[i].more);
         check_edit(png, png_size, &e, i);
     }
+    end(&s);
+}
+
+/* The seven passes of an interlaced file: where they begin, and how far their pixels are apart. */
+static const int adam7[7][4] = {{0, 0, 8, 8}, {0, 4, 8, 8}, {4, 0, 8, 4}, {0, 2, 4, 4},
+                                {2, 0, 4, 2}, {0, 1, 2, 2}, {1, 0, 2, 1}};
+
+/* RGB pixels of a patterned image, interlaced. */
+static void put_interlaced(fl_tensor *t) {
+    const int h = (int)t->shape[1], w = (int)t->shape[2];
+    unsigned char pixels[4000], header[13] = {0, 0, 0, (unsigned char)w, 0, 0, 0, (unsigned char)h, 8, 2, 0, 0, 1};
+    size_t left = 0;
+    packed(pixels, 3900, 0);
+    for (int k = 0; k < 7; k++)
+        for (int y = adam7[k][0]; y < h; y += adam7[k][2]) {
+            if (adam7[k][1] < w) pixels[7 + left++] = 0;
+            for (int x = adam7[k][1]; x < w; x += adam7[k][3])
+                for (int c = 0; c < 3; c++)
+                    pixels[7 + left++] = ((unsigned char *)fl_data(t))[3 * (y * w + x) + c];
+        }
+    uint32_t a = 1, b = 0;
+    pixels[3] = (unsigned char)left, pixels[4] = (unsigned char)(left >> 8);
+    pixels[5] = (unsigned char)~pixels[3], pixels[6] = (unsigned char)~pixels[4];
+    for (size_t i = 0; i < left; i++) a = (a + pixels[7 + i]) % 65521, b = (b + a) % 65521;
+    put32(pixels + 7 + left, b << 16 | a);
+    memcpy(png, "\x89PNG\r\n\x1a\n", 8), png_size = 8;
+    put_chunk("IHDR", header, 13), put_chunk("IDAT", pixels, left + 11), put_chunk("IEND", "", 0);
+}
+
+TEST(interlaced_png_files) {
+    put_chunks("HDE", (int[7]){3, 2, 8, 2, 0, 0, 0}, 0, 0);
+    if (!reads(png, png_size)) SKIP("no libpng");
+    begin();
+    fl_scope s = fl_scope_begin();
+    for (int size = 1; size < 35; size++) {
+        const int h = size, w = 1 + size * 7 % 31;
+        fl_tensor *t = patterned(3, h, w, FL_U8);
+        put_interlaced(t);
+        fl_tensor *back = fl_vision_decode(png, png_size);
+        CHECK(back && same_bits(fl_contiguous(back), fl_contiguous(t)));
+        back = fl_vision_decode(png, png_size, .y = h / 3, .x = w / 2, .h = h - h / 3, .w = w - w / 2);
+        fl_tensor *part = fl_slice(fl_slice(t, 1, h / 3, h, 1), 2, w / 2, w, 1);
+        CHECK(back && same_bits(fl_contiguous(back), fl_contiguous(part)));
+        back = fl_vision_decode(png, png_size, .mode = FL_VISION_RGBA, .depth = 16);
+        CHECK(back && at(back, 3, h - 1, w - 1) == 65535);
+        CHECK(back && at(back, 2, h - 1, w - 1) == 257 * at(t, 2, h - 1, w - 1));
+    }
+    CHECK(!fl_vision_decode(png, png_size / 2)), CHECK_ERROR("the image is truncated");
+    CHECK(fl_vision_decode(png, png_size / 2, .partial = true));
+    end(&s);
+}
+
+/* Text, profiles and what nobody knows are passed over; EXIF tells the orientation, and a damaged chunk nothing. */
+TEST(png_chunks_beside_the_pixels) {
+    put_chunks("HDE", (int[7]){3, 2, 8, 2, 0, 0, 0}, 0, 0);
+    if (!reads(png, png_size)) SKIP("no libpng");
+    begin();
+    fl_scope s = fl_scope_begin();
+    unsigned char exif[] = {'M', 'M', 0, '*', 0, 0, 0, 8, 0, 1, 1, 0x12, 0, 3, 0, 0, 0, 1, 0, 6, 0, 0, 0, 0, 0, 0};
+    static const char *const kind[] = {"zTXt", "iTXt", "tEXt", "iCCP", "gAMA", "pHYs", "sPLT", "tIME", "abCd"};
+    fl_tensor *t = patterned(3, 2, 3, FL_U8);
+    fl_data_text file = {0};
+    REQUIRE(fl_vision_encode_png(&file, t));
+    for (int k = 0; k < 9; k++)
+        for (int o = 1; o <= 9; o++) {
+            exif[19] = (unsigned char)o;
+            memcpy(png, file.p, 33), png_size = 33;
+            put_chunk(kind[k], "k\0\0damaged", 10), put_chunk("eXIf", exif, sizeof exif);
+            memcpy(png + png_size, file.p + 33, (size_t)file.n - 33), png_size += (size_t)file.n - 33;
+            fl_tensor *back = fl_vision_decode(png, png_size);
+            REQUIRE(back);
+            CHECK_EQ_INT(back->shape[1], o > 4 && o < 9 ? 3 : 2);
+            const int y = o == 3 || o == 4 || o == 6 || o == 7, x = o == 2 || o == 3 || o == 7 || o == 8 ? 2 : 0;
+            CHECK_EQ_INT(at(back, 0, 0, 0), at(t, 0, y, x));
+        }
+    fl_heap_free(file.p);
     end(&s);
 }
 

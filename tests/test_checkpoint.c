@@ -7,10 +7,12 @@
 
      test_checkpoint golden    writes tests/golden/checkpoint_*.safetensors of the version that this is; the
                                files of older versions stay as they are */
-#include "../fl.h"
+#include "../fl_all.h"
+#include "../kernels/cpu/bf16.h"
 #include "test.h"
 #include <errno.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* ---- files ---- */
 
@@ -358,7 +360,7 @@ TEST(samples_without_end) {
     CHECK(!fl_data_next(set, &epoch, &index, &b) && index == 6 && b.n == 0);
     CHECK_ERROR("fl_data_get: sample 6 of 6");
     CHECK(!fl_data_next(NULL, &epoch, &index, &b));
-    CHECK_ERROR("fl_data_next: the set, epoch or index is NULL");
+    CHECK_ERROR("fl_data_next: the set is NULL");
     fl_data_free(set);
     fl_data_free(again);
     end_test();
@@ -461,6 +463,49 @@ TEST(checkpoints_that_do_not_fit) {
 /* Large parameters get the storage of what was read, where the caching manager gave both and nobody else
    holds theirs; elsewhere the bytes are copied, so that views see them. A graph of before refuses
    backward. */
+static void hear_message(fl_level level, const char *text, void *user) {
+    (void)level;
+    snprintf(user, 600, "%s", text);
+}
+
+/* How the cpu rounds products to bf16 is in the file where one did; loading warns where it is another way. */
+TEST(the_way_of_bf16) {
+    static const char *const was[] = {NULL, "f32", "emulated_pairs"};
+    char said[600] = "";
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    fl_nn_module *net = fl_nn_linear(128, 128);
+    fl_optim *o = fl_optim_sgd(fl_nn_parameters(net), .lr = 0.1);
+    const char *path = test_file("way.safetensors");
+    fl_message_use(hear_message, said, FL_LOG_INFO);
+    for (int i = 0; i < 3; i++) {
+        if (i) {
+            CHECK(fl_set_matmul_precision(FL_BF16) && fl_cpu_set_bf16(was[i]));
+            CHECK(fl_nn_forward(net, fv_const(fl_ones(FL_SHAPE(128, 128), FL_F32))) != NULL);
+            char taken[40];
+            snprintf(taken, sizeof taken, "take the way '%s' (as set)", was[i]);
+            CHECK_STR(said, taken);
+            CHECK_STR(fl_cpu_bf16_taken(), was[i]);
+        } else CHECK(!fl_cpu_bf16_taken());
+        CHECK(fl_optim_save_checkpoint(path, net, o, NULL));
+        fl_data_file *f = fl_data_open_safetensors(path);
+        const char *there = fl_data_meta(f, "cpu.bf16");
+        CHECK(was[i] ? there && !strcmp(there, was[i]) : !there);
+        fl_data_close(f);
+        *said = 0;
+        CHECK(fl_optim_load_checkpoint(path, net, o, NULL) && !*said);
+        CHECK(fl_cpu_set_bf16("emulated"));
+        CHECK(fl_optim_load_checkpoint(path, net, o, NULL));
+        if (was[i]) CHECK_STR(said, "way.safetensors: products of bf16 took the way");
+        else CHECK(!*said);
+    }
+    CHECK_STR(said, "took the way 'emulated_pairs' and take 'emulated' here");
+    fl_optim_free(o);
+    fl_nn_free(net);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
 TEST(loading_large_parameters) {
     test_errors_return();
     for (int k = 0; k < 3; k++) {
@@ -563,6 +608,89 @@ TEST(every_cut_and_every_flipped_byte) {
     end_test();
 }
 
+#define INDEX "c.safetensors.index.json"
+
+/* The checkpoint `from` again in shards: tensors of at most 100 bytes together, or one. Their number. */
+static int shard(const char *from) {
+    static const char *const keys[] = {"checkpoint.version", "step", "epoch", "position",
+                                       "rng.key", "rng.counter", "optim", "optim.groups"};
+    fl_scope s = fl_scope_begin();
+    fl_data_file *f = fl_data_open_safetensors(from), *all = NULL;
+    fl_data_named named[64];
+    fl_data_pair meta[8];
+    const int n = f && fl_data_count(f) <= 64 ? (int)fl_data_count(f) : 0;
+    for (int i = 0; i < n; i++)
+        named[i] = (fl_data_named){fl_data_name(f, i), fl_data_read(f, fl_data_name(f, i))};
+    for (int i = 0; i < 8; i++) meta[i] = (fl_data_pair){keys[i], f ? fl_data_meta(f, keys[i]) : NULL};
+    CHECK(n && fl_data_save_sharded(file_of(INDEX), named, n, meta, 8, 100));
+    fl_data_close(f);
+    all = fl_data_open_safetensors(file_of(INDEX));
+    CHECK(all && fl_data_count(all) == n);
+    fl_data_close(all);
+    fl_scope_end(&s);
+    int shards = 0;
+    while (access(file_of(INDEX), F_OK) == 0 && shards < n) { /* the name says how many there are */
+        char name[80];
+        snprintf(name, sizeof name, "c-v1-00001-of-%05d.safetensors", ++shards);
+        if (access(file_of(name), F_OK) == 0) break;
+    }
+    return shards;
+}
+
+/* A flipped bit of the index or of a shard is an error, or changes nothing. FULL=1: every bit of the index,
+   and 20,000 flips in all. */
+TEST(flipped_bits_of_a_sharded_checkpoint) {
+    const char *full = getenv("FULL"), *a = file_of("a");
+    const bool all = full && *full && strcmp(full, "0");
+    training t;
+    test_errors_return();
+    training_begin(&t, tiny, 1);
+    train(&t, 3);
+    CHECK(training_file(&t, a, true));
+    const int n = shard(a);
+    REQUIRE(n > 2 && training_file(&t, file_of(INDEX), false));
+    const bytes want = bytes_of(&t);
+    uint64_t random = 1;
+    int64_t flips = 0, refused = 0, wrong = 0;
+    for (int i = 0; i <= n; i++) { /* the index, and the shards */
+        char name[80] = INDEX;
+        if (i) snprintf(name, sizeof name, "c-v1-%05d-of-%05d.safetensors", i, n);
+        const bytes file = read_file(file_of(name));
+        const int64_t bits = 8 * (int64_t)file.n, rest = all ? (20000 - flips) / (n + 1 - i) : 40;
+        for (int64_t k = 0; k < (i ? rest : all ? bits : bits / 8); k++) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            const int64_t any = (int64_t)(random >> 1) % bits, bit = i ? any : all ? k : 8 * k + any % 8;
+            file.p[bit / 8] ^= (unsigned char)(1 << bit % 8);
+            write_file(file_of(name), file.p, file.n);
+            const bool ok = training_file(&t, file_of(INDEX), false);
+            const bytes is = bytes_of(&t);
+            CHECK(ok == !fl_error());
+            fl_error_clear();
+            flips++, refused += !ok;
+            if (ok && (is.n != want.n || memcmp(is.p, want.p, is.n))) {
+                wrong++;
+                if (wrong < 4) printf("  %s: bit %lld: another checkpoint\n", name, (long long)bit);
+            }
+            free(is.p);
+            file.p[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        }
+        write_file(file_of(name), file.p, file.n);
+        free(file.p);
+    }
+    printf("  %lld flips of an index and %d shards: %lld refused, %lld read as another checkpoint\n",
+           (long long)flips, n, (long long)refused, (long long)wrong);
+    CHECK(wrong == 0 && refused > flips / 2 && training_file(&t, file_of(INDEX), false));
+    remove(file_of(INDEX));
+    for (int i = 1; i <= n; i++) {
+        char name[80];
+        snprintf(name, sizeof name, "c-v1-%05d-of-%05d.safetensors", i, n);
+        remove(file_of(name));
+    }
+    free(want.p);
+    training_end(&t);
+    end_test();
+}
+
 static struct {
     int64_t calls, fail_at;
     bool for_ever;
@@ -592,6 +720,32 @@ static bool file_with_fault(training *t, const char *path, bool save, fault what
     *reached = what == DISK ? disk.calls >= n : what == HEAP ? heap.calls >= n : !ok;
     disk.fail_at = 0, heap.fail_at = 0;
     return ok;
+}
+
+/* Blocks have their size in front of them, and 16 bytes behind that stay as they are. */
+static void *guarded_heap(void *user, void *p, size_t n) {
+    enum { FRONT = 16, BACK = 16 };
+    (void)user;
+    char *block = p ? (char *)p - FRONT : NULL;
+    for (int i = 0; block && i < BACK; i++)
+        if (!CHECK(block[FRONT + *(size_t *)(void *)block + (size_t)i] == 0x5a)) break;
+    if (!n) return free(block), NULL;
+    if (!(block = realloc(block, FRONT + n + BACK))) return NULL;
+    *(size_t *)(void *)block = n;
+    memset(block + FRONT + n, 0x5a, BACK);
+    return block + FRONT;
+}
+
+TEST(nothing_is_written_behind_a_block) {
+    fl_heap_use(guarded_heap, NULL); /* before the library has any; until the process ends */
+    const char *a = file_of("a");
+    training t;
+    test_errors_return();
+    training_begin(&t, tiny, 1);
+    train(&t, 2);
+    CHECK(training_file(&t, a, true) && training_file(&t, a, false));
+    training_end(&t);
+    end_test();
 }
 
 /* Which of two checkpoints the file is, complete: 1 or 2; 0: neither. */

@@ -1,5 +1,6 @@
 /* test_cpu.c - the slots of the CPU backend against hand-written loops in double, over layouts,
    dtypes, threads and ISA levels */
+#include "../fl_backend.h"
 #include "../fl_tensor.h"
 #include "../kernels/cpu/levels.h"
 #include "test.h"
@@ -1131,3 +1132,4 @@ TEST(dtypes_without_kernel_fail) {
 int main(int argc, char **argv) {
     return test_main(argc, argv);
 }
+/* MIT licence: see LICENSE. */

@@ -1,5 +1,5 @@
 /* test_criteria.c - ASG and transducers beside sums over every path, their gradients, criteria of speech */
-#include "../fl.h"
+#include "../fl_all.h"
 #include "heap.h"
 
 static uint64_t seed = 88172645463325252ull;
@@ -287,6 +287,26 @@ TEST(asg_of_mixed_precision) {
     CHECK_NOTHING_LIVES();
 }
 
+/* The first calls after an override compare the compositions with what the ops' `contains` names. */
+TEST(fused_losses_name_what_they_run) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    fl_var *e = fv_param(numbers(FL_SHAPE(4, 2, 3), FL_F64, 1));
+    fl_var *w = fv_param(numbers(FL_SHAPE(3, 3), FL_F64, 1)), *ew[] = {e, w};
+    CHECK(asg_of(ew, NULL)); /* registers them */
+    fl_tensor *x = numbers(FL_SHAPE(2, 3, 3, 4), FL_F64, 1), *steps = integers((int64_t[]){3, 2}, 2);
+    fl_var *joint = fv_param(x);
+    fl_backend mine = *fl_backend_at(fl_backend_index("cpu"));
+    REQUIRE(fl_backend_override(&mine, FL_OP_erf, mine.op[FL_OP_erf]) && fl_backend_use(&mine, NULL));
+    CHECK(fl_backward(fv_sum(asg_of(ew, NULL), FL_ALL_AXES)));
+    CHECK_NO_ERROR();
+    CHECK(fl_backward(fv_transducer_loss(joint, joint_target(), steps, integers((int64_t[]){2, 1}, 2),
+                                         .reduction = FL_SUM)));
+    CHECK_NO_ERROR();
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
 TEST(gradients_are_those_of_differences) {
     fl_scope s = fl_scope_begin();
     fl_var *e = fv_param(numbers(FL_SHAPE(4, 2, 3), FL_F64, 1)),
@@ -519,6 +539,34 @@ static int learn(const learner *l, int64_t *misplaced) {
 }
 
 /* Attention may have more tokens than frames: several are at one, in their order. */
+/* By padded frames or by tokens, while targets are stretched too, which Flashlight scales by frames. */
+TEST(losses_are_scaled) {
+    fl_scope s = fl_scope_begin();
+    int64_t steps[SAYINGS];
+    fl_var *x = fv_const(fl_slice(spoken(steps), 0, 1, 2, 1));
+    fl_tensor *of[] = {integers(steps + 1, 1), fl_from_host(sayings[1], FL_SHAPE(1, LONGEST), FL_I64),
+                       integers(said + 1, 1)};
+    for (int k = 0; k < 4; k++) {
+        const bool warm = k & 1, by_frames = k & 2;
+        const double t = LONGEST * 4, l = warm && by_frames ? t : 3;
+        const double want[] = {1, 1 / t, sqrt(1 / t), 1 / l, sqrt(1 / l)};
+        double plain = 0;
+        for (int mode = 0; mode < 5; mode++) {
+            fl_nn_module *m = fl_speech_criterion("asg", 0, TOKENS, .scale = (fl_speech_scale_mode)mode,
+                                                  .linseg_by_frames = by_frames);
+            fl_speech_criterion_warm(m, warm);
+            fl_var *loss = fl_speech_criterion_loss(m, x, of[0], of[1], of[2]);
+            const double got = loss ? fl_item(fv_value(loss)) : NAN;
+            if (!mode) plain = got;
+            CHECK_NEAR(got, want[mode] * plain, 1e-5 * plain);
+            fl_nn_free(m);
+        }
+        CHECK(plain > 1);
+    }
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
 TEST(more_tokens_than_frames) {
     enum { FRAMES = 3, MANY = 7 };
     static const char *const kind[] = {"seq2seq", "transformer"};
@@ -610,6 +658,106 @@ TEST(steps_are_the_whole) {
         fl_nn_free(m);
     }
     fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+/* ---- windows ---- */
+
+static double window_of(int kind, int64_t u, int64_t of, double t, double steps) {
+    if (kind == 0) return -pow(t - round(fmin(4 + 1.5 * (double)u, steps - 1.5)), 2) / (2 * 3 * 3);
+    if (kind == 1) return -pow(t - (double)u * steps / (double)of, 2) / (2 * 3 * 3);
+    const double from = round(fmin(steps - 3.2, 1.2 + 0.8 * (double)u)), to = round(6.2 + 3.2 * (double)u);
+    return t >= fmax(0, from) && t < to ? 0 : -10000;
+}
+
+/* Frames of zeros score alike, so that the weights are the window alone, of each sequence over its steps. */
+TEST(weights_of_windows) {
+    static const char *const names[] = {"soft", "soft_pretrain", "step", "median"};
+    enum { FRAMES = 23, U = 6, BATCH = 2 };
+    static const int64_t steps[] = {FRAMES, 17};
+    for (int kind = 0; kind < 4; kind++)
+        for (int share = 0; share < 3; share++) { /* warm 0: no window, 0.5, and 1 */
+            fl_scope s = fl_scope_begin();
+            fl_nn_module *m = fl_speech_attend(4, 5, .window = names[kind], .width = 3, .rate = 1.5,
+                                               .offset = 4, .min_frames = 1.2, .max_frames = 6.2,
+                                               .min_rate = 0.8, .max_rate = 3.2, .left = 2, .right = 4);
+            REQUIRE(m);
+            CHECK(fl_speech_attend_warm(m, share / 2.));
+            fl_tensor *target = fl_zeros(FL_SHAPE(BATCH, U - 1), FL_I64);
+            fl_var *w, *y = fl_speech_attend_scores(m, fv_const(fl_zeros(FL_SHAPE(BATCH, FRAMES, 4), FL_F32)),
+                                                    integers(steps, BATCH), target, &w);
+            REQUIRE(y);
+            const float *got = fl_data(fl_contiguous(fv_value(w)));
+            double last[FRAMES] = {0}, worst = 0;
+            for (int64_t b = 0; b < BATCH; b++)
+                for (int64_t u = 0; u < U; u++) {
+                    double p[FRAMES], sum = 0;
+                    int64_t middle = 0, from;
+                    for (double half = last[0]; u && half < 0.5; half += last[++middle]) {}
+                    from = middle - 2 < steps[b] - 6 ? middle - 2 : steps[b] - 6;
+                    if (from < 0) from = 0;
+                    for (int64_t t = 0; t < FRAMES; t++) {
+                        const double window = window_of(kind, u, U, (double)t, (double)steps[b]);
+                        double at = kind < 3 ? share / 2. * window : 0;
+                        if (kind == 3 && u && share && (t < from || t >= from + 6)) at = -10000;
+                        sum += p[t] = t < steps[b] ? exp(at) : 0;
+                    }
+                    for (int64_t t = 0; t < FRAMES; t++) {
+                        last[t] = p[t] / sum;
+                        worst = fmax(worst, fabs(got[(b * U + u) * FRAMES + t] - last[t]));
+                    }
+                }
+            if (!CHECK(worst < 1e-5)) printf("%s, %d / 2: off by %g\n", names[kind], share, worst);
+            fl_nn_free(m);
+            fl_scope_end(&s);
+        }
+    CHECK_NOTHING_LIVES();
+}
+
+/* ---- memory ---- */
+
+static fl_nn_module *swept;
+static fl_tensor *swept_x;
+
+static bool align_and_best(void) {
+    static const int64_t target[] = {1, 0, 2};
+    fl_speech_span span[3];
+    int64_t out[16];
+    return !isnan(fl_speech_criterion_align(swept, swept_x, target, 3, span)) &&
+           fl_speech_criterion_best(swept, swept_x, out, 16) >= 0;
+}
+
+TEST(any_request_for_memory_may_fail) {
+    static const char *const kinds[] = {"ctc", "asg", "transducer", "seq2seq", "transformer", "joint"};
+    int64_t points = 0;
+    for (int k = 0; k < 6; k++) {
+        fl_scope s = fl_scope_begin();
+        fl_rng rng = fl_data_rng(1, 0, k);
+        swept = fl_speech_criterion(kinds[k], 4, 4, .attend = {.heads = 2}, .rng = &rng);
+        swept_x = fl_normal(FL_SHAPE(6, 4), 0, 1, FL_F32, &rng);
+        REQUIRE(swept);
+        fl_nn_train(swept, false);
+        CHECK(align_and_best());
+        fl_heap_use(heap_fn, NULL);
+        points += sweep_heap(align_and_best, false);
+        fl_heap_use(NULL, NULL);
+        /* and of the memory manager, whose blocks the heap does not see again */
+        for (int64_t n = 1, ok = 0; !ok && n < 2000; n++, points++) {
+            fl_scope inner = fl_scope_begin();
+            fl_mem_manager *failing = fl_mem_failing(NULL, n, true), *before = fl_mem_use(failing);
+            ok = align_and_best();
+            fl_mem_use(before);
+            fl_mem_close(failing);
+            CHECK(ok ? !fl_error() : fl_error() != NULL);
+            fl_error_clear();
+            fl_scope_end(&inner);
+        }
+        CHECK(align_and_best());
+        fl_nn_free(swept);
+        fl_scope_end(&s);
+    }
+    printf("%lld points\n", (long long)points);
+    CHECK(points > 100);
     CHECK_NOTHING_LIVES();
 }
 

@@ -1,7 +1,7 @@
 /* test_cuda.c - family cuda where a program may trip over it: no device, failing calls, late errors,
    mappings, memory. What its ops compute is for conformance, gradcheck and random (make CUDA=emu
    test-cuda). */
-#include "../fl.h"
+#include "../fl_all.h"
 #include "../kernels/cuda/graph.h"
 #include "heap.h"
 #include "test.h"
@@ -527,7 +527,7 @@ TEST(large_operands_give_what_the_cpu_gives) {
 /* bench/README.md has this list. Only what has no composition is copied to the cpu. */
 TEST(what_the_cpu_alone_has_a_kernel_for_is_known) {
     static const char *const known[] = {"lu_factor", "solve", "solve_triangular", "cholesky", "qr",
-                                        "svd", "eigh"};
+                                        "svd", "eigh", "eig"};
     NEEDS_CUDA;
     const int cuda = fl_backend_default();
     CHECK(fl_lattice_register());

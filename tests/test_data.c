@@ -242,6 +242,35 @@ static void count_close(fl_data_set *self) {
     closed++;
 }
 
+static int starts;
+static bool count_start(fl_data_set *self, int64_t epoch) {
+    (void)self, (void)epoch;
+    return ++starts;
+}
+static bool get_one(fl_data_set *self, int64_t i, fl_data_sample *out) {
+    (void)self, (void)i;
+    out->t[out->n++] = fl_ones(FL_SCALAR_SHAPE, FL_F32);
+    return true;
+}
+
+/* A new set is started before its first sample, whatever the table says; epochs start once. */
+TEST(sets_are_started) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    fl_data_sample b;
+    int64_t epoch = 0, index = 0;
+    fl_data_set table = {.size = 2, .get = get_one, .start = count_start, .started_ = true};
+    fl_data_set *set = fl_data_set_new(&table, NULL, 0);
+    for (int i = 0; i < 4; i++) {
+        CHECK(fl_data_next(set, &epoch, &index, &b));
+        CHECK_EQ_INT(starts, 1 + i / 2);
+    }
+    CHECK(epoch == 2 && index == 0);
+    fl_data_free(set);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
 TEST(a_set_of_ones_own) {
     test_errors_return();
     fl_scope s = fl_scope_begin();

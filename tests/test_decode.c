@@ -1,5 +1,5 @@
 /* test_decode.c - lexicons and beam search: against all paths, in pieces, with bad input */
-#include "../fl.h"
+#include "../fl_all.h"
 #include "heap.h"
 #include <pthread.h>
 
@@ -791,9 +791,39 @@ TEST(another_model_scores_again) {
     CHECK_NOTHING_LIVES();
 }
 
+/* The best k tokens of a frame alone are those of a frame that has no others. */
+TEST(only_the_best_tokens_of_a_frame) {
+    enum { FRAMES = 6, ALL = 9 };
+    fl_rng rng = fl_data_rng(5, 0, 0);
+    for (int round = 0; round < 60; round++) {
+        const int64_t k = 1 + round % ALL;
+        float e[FRAMES * ALL], few[FRAMES * ALL];
+        for (int i = 0; i < FRAMES * ALL; i++) e[i] = (float)(-10 * fl_rng_uniform(&rng));
+        for (int i = 0; i < FRAMES * ALL; i++) {
+            int64_t better = 0;
+            for (int j = i / ALL * ALL; j < (i / ALL + 1) * ALL; j++) better += e[j] > e[i];
+            few[i] = better < k ? e[i] : -INFINITY;
+        }
+        fl_speech_result r[2][5];
+        int32_t token[2][FRAMES];
+        int64_t n[2];
+        for (int which = 0; which < 2; which++) {
+            fl_speech_decoder *d = fl_speech_decoder_new(ALL, NULL, .tokens = which ? 0 : k, .beam = 1000,
+                                                         .threshold = 1e3);
+            CHECK(d && fl_speech_decoder_step(d, which ? few : e, FRAMES) && fl_speech_decoder_end(d));
+            n[which] = fl_speech_decoder_best(d, 5, r[which]);
+            CHECK(fl_speech_decoder_tokens(d, token[which]));
+            fl_speech_decoder_free(d);
+        }
+        CHECK(n[0] == n[1] && n[0] > 0 && !memcmp(token[0], token[1], sizeof token[0]));
+        for (int64_t i = 0; i < n[0] && i < n[1]; i++) CHECK_NEAR(r[0][i].score, r[1][i].score, 1e-9);
+    }
+    CHECK_NOTHING_LIVES();
+}
+
 TEST(errors_say_what_is_wrong) {
-    char path[64];
-    snprintf(path, sizeof path, "/tmp/test_decode.%d", (int)getpid());
+    char path[128];
+    snprintf(path, sizeof path, "%s", test_file("lexicon"));
     fl_text_dictionary *tokens = fl_text_dictionary_new();
     fl_text_dictionary_add(tokens, "a", 1);
     static const struct { const char *text, *error; } lexicon[] = {

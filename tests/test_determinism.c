@@ -2,6 +2,7 @@
 
      test_determinism [filter]
      test_determinism --train THREADS   prints the hash of a short training (for FL_CPU_LEVEL's test) */
+#include "../fl_backend.h"
 #include "../examples/digits.h"
 #include "test.h"
 
@@ -406,3 +407,4 @@ int main(int argc, char **argv) {
     }
     return test_main(argc, argv);
 }
+/* MIT licence: see LICENSE. */

@@ -1,12 +1,15 @@
 /* test_dist.c - ranks as processes: collectives against a serial reference, data-parallel training
    against one rank, and what each failure, mismatch and mistake says */
+#include "../fl_backend.h"
 #include "dist.h"
 #include <net/if.h>
 #include <pthread.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include "../examples/extend/naive.h"
+#include "../kernels/cpu/bf16.h"
 #include "../kernels/dist/nccl.h"
 #include "../kernels/dist/sim.h"
 
@@ -98,6 +101,32 @@ static void reduces(fl_dist_group *d, int rank, int n, int64_t count, fl_dtype d
             check_reduced("reduce", t, (fl_dist_reduction)op, n, 0, factor);
         fl_scope_end(&s);
     }
+}
+
+/* A NaN of either side stays, of min and max too, in blocks of 16 and in the rest. */
+TEST(nan_propagates_through_reductions) {
+    enum { N = 37 };
+    static const fl_dtype dtypes[] = {FL_F16, FL_BF16, FL_F32, FL_F64};
+    for (size_t k = 0; k < 4; k++)
+        for (int op = FL_DIST_SUM; op <= FL_DIST_MAX; op++)
+            for (int nan = 0; nan < 3; nan++) { /* of acc, in, both */
+                double acc[N], in[N]; /* room for each dtype */
+                const size_t size = fl_dtype_size(dtypes[k]);
+                for (size_t i = 0; i < N; i++) {
+                    const bool bad = i % 3 == 1;
+                    fl_number_store(dtypes[k], (char *)acc + i * size,
+                                    (fl_number){.real = true, .f = bad && nan != 1 ? NAN : 1});
+                    fl_number_store(dtypes[k], (char *)in + i * size,
+                                    (fl_number){.real = true, .f = bad && nan != 0 ? NAN : 2});
+                }
+                fl_dist_fold((fl_dist_reduction)op, dtypes[k], acc, in, N);
+                const double want = op == FL_DIST_MIN ? 1 : op == FL_DIST_MAX ? 2 : 3;
+                for (size_t i = 0; i < N; i++) {
+                    const double got = fl_number_load(dtypes[k], (char *)acc + i * size).f;
+                    if (!CHECK(i % 3 == 1 ? isnan(got) : got == want))
+                        printf("%s, reduction %d, element %zu: %g\n", fl_dtype_name(dtypes[k]), op, i, got);
+                }
+            }
 }
 
 static void moves(fl_dist_group *d, int rank, int n, int64_t count, fl_dtype dtype) {
@@ -423,6 +452,25 @@ TEST(checkpoints_load_with_any_number_of_ranks) {
     rmdir(folder);
 }
 
+/* What rank 0 could not write, no rank takes for saved. */
+static void unsaved(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
+    (void)r, (void)user;
+    fl_nn_module *net = small_net(FL_F32);
+    fl_dist_model *m = fl_dist_data_parallel(d, net);
+    fl_optim *optim = fl_optim_sgd(fl_dist_parameters(m), .lr = 0.1);
+    CHECK(!fl_dist_save_checkpoint(m, "/nonexistent/folder/checkpoint", optim, NULL));
+    CHECK_ERROR("/nonexistent/folder/checkpoint");
+    const fl_dist_failure_info f = fl_dist_failure(d);
+    if (!CHECK(f.kind == FL_DIST_ERROR && f.rank == 0)) printf("rank %d: %s\n", rank, f.text);
+    fl_optim_free(optim);
+    fl_dist_model_free(m);
+    fl_nn_free(net);
+}
+
+TEST(a_checkpoint_that_fails_fails_everywhere) {
+    dist_run("ring", 3, unsaved, NULL);
+}
+
 /* A parameter that one rank used, one that none did, one used twice, a hook of the user's, two losses. */
 static void odd_nets(fl_dist_group *d, int rank, const dist_ranks *r, void *user);
 static void count_call(fl_var *x, void *user) {
@@ -671,6 +719,29 @@ TEST(errors_reach_all_ranks) {
     dist_run("ring", 2, nets_differ, NULL);
 }
 
+static void hear_warning(fl_level level, const char *text, void *user) {
+    if (level == FL_LOG_WARN) snprintf(user, 300, "%s", text);
+}
+static void ways_of_bf16_differ(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
+    char said[300] = "";
+    (void)r, (void)user;
+    fl_nn_module *net = fl_nn_sequential(fl_nn_linear(3, 4));
+    fl_message_use(hear_warning, said, FL_LOG_WARN);
+    for (int round = 0; round < 3; round++) { /* no products of bf16, other ways, the same way */
+        *said = 0;
+        CHECK(fl_set_matmul_precision(round ? FL_BF16 : FL_F32));
+        CHECK(fl_cpu_set_bf16(round < 2 && rank ? "emulated" : "f32"));
+        fl_dist_model *m = fl_dist_data_parallel(d, net);
+        CHECK(m != NULL);
+        if (round == 1 && rank)
+            CHECK_STR(said, "rank 1 rounds products to bf16 by 'emulated', rank 0 by 'f32'");
+        else CHECK(!*said);
+        fl_dist_model_free(m);
+    }
+    fl_nn_free(net);
+}
+TEST(ranks_that_round_otherwise_are_told) { dist_run("ring", 2, ways_of_bf16_differ, NULL); }
+
 /* ---- mistakes ---- */
 
 static void call_from_thread(void *arg, int64_t begin, int64_t end) {
@@ -751,38 +822,47 @@ TEST(meeting_fails_with_a_reason) {
     rmdir(folder);
 }
 
-/* Strangers that send nonsense are sent away, and the ranks meet. A rank that does is the group's end. */
+/* Strangers that send nonsense are sent away, and the ranks meet. A rank that does ends the group. */
 TEST(messages_that_are_none) {
-    static const uint32_t oversized[] = {0x4c465d31, 1u << 30, 1, 2}, cut[] = {0x4c465d31, 144, 1},
-                          other[] = {0x4c465d31, 8, 7, 7}, beat[] = {0x4c465d37, 24, 1, 2, 3, 4, 5, 6};
+    static const uint32_t other[] = {7, 7, 1, 2, 1, 2, 3, 4, 5, 6},
+                          beat[] = {0x4c465d35, 24, 1, 2, 3, 4, 5, 6};
     const struct {
         const void *bytes;
         size_t n;
-    } junk[] = {{"GET / HTTP/1.1\r\n\r\n", 18}, {oversized, sizeof oversized}, {cut, sizeof cut},
-                {other, sizeof other},          {beat, sizeof beat},           {"", 0}};
+    } junk[] = {{"GET / HTTP/1.1\r\n\r\n", 18}, {other, sizeof other}, {beat, sizeof beat}, {"", 0}};
     const int n = sizeof junk / sizeof *junk;
-    char folder[] = "/tmp/fl-test-XXXXXX";
+    char folder[] = "/tmp/fl-test-XXXXXX", token[64];
+    uint8_t secret[FL__DIST_SECRET];
     test_errors_return();
     fl_message_use(NULL, NULL, FL_LOG_OFF);
     fl_dist_impl_use(&fl_dist_ring);
     REQUIRE(mkdtemp(folder));
-    for (int hello = 0; hello < 2; hello++) {
+    for (int proved = 0; proved < 2; proved++) {
         fflush(stdout);
         const pid_t child = fork();
         if (!child) {
-            for (int i = 0; i < n && !hello; i++) dist_junk(folder, false, junk[i].bytes, junk[i].n);
-            if (hello) dist_junk(folder, true, beat, sizeof beat); /* a record too short */
+            bool ok = true;
+            for (int i = 0; ok && i < n; i++) {
+                const int fd = proved ? dist_call_as(folder, 1, 2, secret) : dist_call(folder, token);
+                ok = fd >= 0 && (!junk[i].n || fl_dist_socket_io(fd, true, (void *)(uintptr_t)junk[i].bytes,
+                                                                 junk[i].n, fl_dist_now() + 60));
+                if (proved && ok) /* until rank 0 hangs up */
+                    while (fl_dist_socket_io(fd, false, token, 1, fl_dist_now() + 60)) continue;
+                fl_dist_socket_close(fd);
+                if (proved) break;
+            }
+            fl_error_clear();
             fl_dist_group *d =
-                hello ? NULL : fl_dist_init(.impl = "ring", .rank = 1, .size = 2, .store = folder);
-            const bool ok = hello || (d && fl_dist_barrier(d));
+                proved ? NULL : fl_dist_init(.impl = "ring", .rank = 1, .size = 2, .store = folder);
+            ok = ok && (proved || (d && fl_dist_barrier(d)));
             fl_dist_close(d);
             _exit(!ok);
         }
         fl_dist_group *d =
-            fl_dist_init(.impl = "ring", .rank = 0, .size = 2, .store = folder, .timeout = 10);
-        CHECK(hello ? !d : d && fl_dist_barrier(d));
-        if (hello)
-            CHECK_ERROR("rank 1 ");
+            fl_dist_init(.impl = "ring", .rank = 0, .size = 2, .store = folder, .timeout = 60);
+        CHECK(proved ? !d : d && fl_dist_barrier(d));
+        if (proved)
+            CHECK_ERROR("rank 1 sent what is no message");
         else if (!d)
             printf("%s\n", fl_error());
         fl_dist_close(d);
@@ -791,6 +871,312 @@ TEST(messages_that_are_none) {
         CHECK_EQ_INT(status, 0);
     }
     rmdir(folder);
+}
+
+/* ---- strangers ---- */
+
+/* A store in a folder, a file for each key. */
+static bool folder_set(const fl_dist_store *self, const char *key, const void *bytes, size_t n) {
+    char path[200], *at = path + snprintf(path, sizeof path, "%s/", (const char *)self->user);
+    snprintf(at, sizeof path - (size_t)(at - path), "%s", key);
+    for (; *at; at++)
+        if (*at == '/') *at = '-';
+    return fl_data_replace("folder_set", path, bytes, n);
+}
+static int64_t folder_get(const fl_dist_store *self, const char *key, void *bytes, size_t size,
+                          double deadline) {
+    char path[200], *at = path + snprintf(path, sizeof path, "%s/", (const char *)self->user);
+    snprintf(at, sizeof path - (size_t)(at - path), "%s", key);
+    for (; *at; at++)
+        if (*at == '/') *at = '-';
+    FILE *f;
+    while (!(f = fopen(path, "r")) && fl_dist_now() < deadline) usleep(1000);
+    const size_t n = f ? fread(bytes, 1, size, f) : 0;
+    if (f) fclose(f);
+    return n ? (int64_t)n : -1;
+}
+
+/* Each with a rank of their own in a process of its own: rank k has token[k]; NULL: the environment's. */
+static void meet_with_tokens(const char *const token[2], const char *store, int timeout,
+                             const char *error[2]) {
+    pid_t pid[2];
+    fflush(stdout);
+    for (int k = 0; k < 2; k++) {
+        if ((pid[k] = fork())) continue;
+        test__failures = 0;
+        test_errors_return();
+        fl_message_use(NULL, NULL, FL_LOG_OFF);
+        fl_dist_group *d = fl_dist_init(.impl = "ring", .rank = k, .size = 2, .store = store,
+                                        .token = token[k], .timeout = timeout);
+        if (!error)
+            CHECK(d && fl_dist_barrier(d));
+        else if (CHECK(!d))
+            CHECK_ERROR(error[k]);
+        fl_dist_close(d);
+        fflush(stdout);
+        _exit(test__failures != 0);
+    }
+    for (int k = 0; k < 2; k++) {
+        int status = 1;
+        waitpid(pid[k], &status, 0);
+        CHECK_EQ_INT(status, 0);
+    }
+}
+
+/* A port that nobody has now. */
+static void free_port(char store[64]) {
+    int port = 0;
+    fl_dist_socket_close(fl_dist_listen("127.0.0.1", &port));
+    snprintf(store, 64, "127.0.0.1:%d", port);
+}
+
+TEST(ranks_meet_if_their_tokens_are_equal) {
+    static const char *refused[] = {
+        "did not come within 2.0 s: 1; a connection was refused: its token is another one",
+        "rank 0 refused this connection: its token is another one"};
+    static const char *const same[] = {"open sesame", "open sesame"}, *const none[] = {"", ""};
+    static const char *const differ[][2] = {{"open sesame", "open barley"}, {"open sesame", ""}, {"", "a"}};
+    char folder[] = "/tmp/fl-test-XXXXXX", store[64], file[64];
+    fl_dist_impl_use(&fl_dist_ring);
+    REQUIRE(mkdtemp(folder));
+    snprintf(file, sizeof file, "%s/rank0", folder);
+    for (int i = 0; i < 2; i++) {
+        if (i) REQUIRE(!access(folder, F_OK) || !mkdir(folder, 0700));
+        meet_with_tokens(i ? none : same, folder, 60, NULL);
+        free_port(store);
+        meet_with_tokens(i ? none : same, store, 60, NULL);
+    }
+    for (int i = 0; i < 3; i++) {
+        free_port(store);
+        meet_with_tokens(differ[i], store, 2, refused);
+    }
+    mkdir(folder, 0700);
+    meet_with_tokens(differ[1], folder, 2, refused); /* a folder's token is there if nobody gave one */
+    unlink(file);
+    rmdir(folder);
+}
+
+/* As many silent connections as rank 0 has places, and more, do not keep a rank out, nor does what listened
+   at rank 0's port before. */
+TEST(strangers_at_the_port_of_rank_0) {
+    enum { STRANGERS = 200 };
+    char folder[] = "/tmp/fl-test-XXXXXX", token[64];
+    uint8_t secret[FL__DIST_SECRET];
+    static int fd[STRANGERS];
+    test_errors_return();
+    fl_message_use(NULL, NULL, FL_LOG_OFF);
+    fl_dist_impl_use(&fl_dist_ring);
+    REQUIRE(mkdtemp(folder));
+    fflush(stdout);
+    const pid_t child = fork();
+    if (!child) {
+        fl_dist_group *d =
+            fl_dist_init(.impl = "ring", .rank = 0, .size = 2, .store = folder, .timeout = 60);
+        const bool ok = d && fl_dist_barrier(d);
+        fl_dist_close(d);
+        _exit(!ok);
+    }
+    for (int i = 0; i < STRANGERS; i++) CHECK((fd[i] = dist_call(folder, token)) >= 0);
+    CHECK(dist_call_as(folder, 2, 3, secret) < 0); /* of another job, by its size */
+    CHECK_ERROR("it is rank 2 of 3, here are 2 ranks");
+    fl_dist_group *d = fl_dist_init(.impl = "ring", .rank = 1, .size = 2, .store = folder, .timeout = 60);
+    if (!CHECK(d && fl_dist_barrier(d))) printf("%s\n", fl_error());
+    fl_dist_close(d);
+    for (int i = 0; i < STRANGERS; i++) fl_dist_socket_close(fd[i]);
+    int status = 1;
+    waitpid(child, &status, 0);
+    CHECK_EQ_INT(status, 0);
+    rmdir(folder);
+}
+
+TEST(a_second_rank_of_one_number_is_refused) {
+    char folder[] = "/tmp/fl-test-XXXXXX", file[64];
+    uint8_t secret[FL__DIST_SECRET];
+    test_errors_return();
+    fl_message_use(NULL, NULL, FL_LOG_OFF);
+    fl_dist_impl_use(&fl_dist_ring);
+    REQUIRE(mkdtemp(folder));
+    fflush(stdout);
+    const pid_t child = fork();
+    if (!child) _exit(fl_dist_init(.impl = "ring", .rank = 0, .size = 3, .store = folder) != NULL);
+    const int fd = dist_call_as(folder, 1, 3, secret);
+    CHECK(fd >= 0);
+    CHECK(!fl_dist_init(.impl = "ring", .rank = 1, .size = 3, .store = folder)); /* and at once */
+    CHECK_ERROR("rank 1 is here already: do two jobs share an address or a folder?");
+    fl_dist_socket_close(fd);
+    int status = 1;
+    waitpid(child, &status, 0);
+    CHECK_EQ_INT(status, 0); /* rank 1 died */
+    snprintf(file, sizeof file, "%s/rank0", folder);
+    unlink(file);
+    rmdir(folder);
+}
+
+static bool meet_over(const fl_dist_store *store, int rank, const char *secret, double seconds, int *fd) {
+    return fl_dist_connect_ranks(&(fl_dist_place){rank, 2, "127.0.0.1", "all", store,
+                                                  fl_dist_now() + seconds, (const uint8_t *)secret},
+                                 fd);
+}
+/* A stranger connects to rank 0 before rank 1 does, and 0 says nothing, 1 says that it is rank 1, 2 claims to
+   be it without the secret, 3 sends claims of another layout. */
+static bool attack_data_port(const fl_dist_store *store, int attack) {
+    fl__dist_claim claim = {.version = 2, .rank = 1, .size = 2};
+    const fl__dist_claim who = {.rank = 1, .size = 2};
+    const int32_t me = 1;
+    char address[64], text[129] = {0};
+    bool refused;
+    int port;
+    const double end = fl_dist_now() + 60;
+    if (store->get(store, "socket/all/0", text, 128, end) < 0 || sscanf(text, "%63s %d", address, &port) != 2)
+        return false;
+    const int fd = fl_dist_connect(address, port, end);
+    if (fd < 0) return false;
+    if (attack == 1) fl_dist_socket_io(fd, true, (void *)(uintptr_t)&me, sizeof me, end);
+    if (attack == 2 && fl__dist_prove(fd, &who, 0, "all", (const uint8_t *)"secret of others", NULL, end, end,
+                                      &refused))
+        return false;
+    for (int i = 0; attack == 3 && i < 100; i++)
+        if (!fl_dist_socket_io(fd, true, &claim, sizeof claim, end)) break;
+    while (attack >= 2 && fl_dist_socket_io(fd, false, text, 1, end)) continue;
+    fl_error_clear();
+    return attack >= 2 ? (fl_dist_socket_close(fd), true) : true; /* others stay connected */
+}
+
+TEST(strangers_at_the_ports_of_data) {
+    static const char secret[] = "0123456789abcdef";
+    for (int attack = 0; attack < 4; attack++) {
+        char folder[] = "/tmp/fl-test-XXXXXX", line[64];
+        const fl_dist_store store = {folder_set, folder_get, folder};
+        test_errors_return();
+        fl_message_use(NULL, NULL, FL_LOG_OFF);
+        REQUIRE(mkdtemp(folder));
+        fflush(stdout);
+        const pid_t child = fork();
+        if (!child) { /* rank 1, when the stranger has come */
+            int fd[2];
+            bool ok = true;
+            for (int i = 0; i < 80; i++) ok = ok && attack_data_port(&store, attack);
+            char word[4] = "two";
+            ok = ok && meet_over(&store, 1, secret, 60, fd) &&
+                 fl_dist_socket_io(fd[0], true, word, sizeof word, fl_dist_now() + 60);
+            _exit(!ok);
+        }
+        int fd[2], status = 1;
+        char word[4] = "";
+        CHECK(meet_over(&store, 0, secret, 60, fd) && fd[0] == -1);
+        CHECK(fl_dist_socket_io(fd[1], false, word, sizeof word, fl_dist_now() + 60));
+        CHECK_STR(word, "two");
+        fl_dist_socket_close(fd[1]);
+        waitpid(child, &status, 0);
+        if (!CHECK_EQ_INT(status, 0)) printf("attack %d\n", attack);
+        for (int k = 0; k < 2; k++) {
+            snprintf(line, sizeof line, "%s/socket-all-%d", folder, k);
+            unlink(line);
+        }
+        rmdir(folder);
+    }
+}
+
+TEST(data_connections_need_the_secret) {
+    char folder[] = "/tmp/fl-test-XXXXXX", file[64];
+    const fl_dist_store store = {folder_set, folder_get, folder};
+    test_errors_return();
+    fl_message_use(NULL, NULL, FL_LOG_OFF);
+    REQUIRE(mkdtemp(folder));
+    fflush(stdout);
+    const pid_t child = fork();
+    int fd[2];
+    if (!child) {
+        const bool met = meet_over(&store, 1, "another secret.", 2, fd);
+        _exit(met || !strstr(fl_error(), "its token is another one"));
+    }
+    CHECK(!meet_over(&store, 0, "0123456789abcdef", 2, fd) && fd[0] == -1 && fd[1] == -1);
+    CHECK_ERROR("1 ranks did not connect in time; a connection was refused: its token is another one");
+    int status = 1;
+    waitpid(child, &status, 0);
+    CHECK_EQ_INT(status, 0);
+    for (int k = 0; k < 2; k++) {
+        snprintf(file, sizeof file, "%s/socket-all-%d", folder, k);
+        unlink(file);
+    }
+    rmdir(folder);
+}
+
+static bool has_socket(pid_t pid, unsigned long inode) {
+    char path[64], text[64], want[64];
+    snprintf(want, sizeof want, "socket:[%lu]", inode);
+    for (int k = 3; k < 64; k++) {
+        snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)pid, k);
+        const ssize_t length = readlink(path, text, sizeof text - 1);
+        if (length == (ssize_t)strlen(want) && !memcmp(text, want, (size_t)length)) return true;
+    }
+    return false;
+}
+/* Connects to each port at which one of n processes listens; how many connections that made. */
+static int call_all_ports(const pid_t *pid, int n, int *fd, int room) {
+    enum { LISTENS = 10 };
+    FILE *f = fopen("/proc/net/tcp", "r");
+    char line[256];
+    int made = 0;
+    while (f && made < room && fgets(line, sizeof line, f)) {
+        unsigned port, state;
+        unsigned long inode;
+        bool theirs = false;
+        if (sscanf(line, " %*d: %*x:%x %*x:%*x %x %*s %*s %*s %*s %*s %lu", &port, &state, &inode) != 3 ||
+            state != LISTENS)
+            continue;
+        for (int i = 0; i < n; i++) theirs = theirs || has_socket(pid[i], inode);
+        if (theirs && (fd[made] = fl_dist_connect("127.0.0.1", (int)port, fl_dist_now() + 0.05)) >= 0) made++;
+        fl_error_clear();
+    }
+    if (f) fclose(f);
+    return made;
+}
+static void meets(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
+    (void)rank, (void)user;
+    fl_tensor *t = fl_ones(FL_SHAPE(1000), FL_F32);
+    CHECK(fl_dist_all_reduce(d, t) && fl_item(fl_select(t, 0, 999)) == r->n);
+}
+
+/* Strangers connect to every port of the ranks as soon as it is there, and say nothing: 70 before the last
+   rank comes. */
+static int start_among_strangers(const char *impl) {
+    enum { LATE = 1, BEFORE = 70, MOST = 4000 };
+    static int fd[MOST];
+    dist_ranks r = {.impl = impl, .n = 3, .heartbeat = 5, .folder = "/tmp/fl-test-XXXXXX"};
+    int n = 0, status;
+    if (!CHECK(mkdtemp(r.folder))) return 0;
+    fflush(stdout);
+    for (int k = 0; k < r.n; k++)
+        if (!(r.pid[k] = fork())) {
+            if (k == LATE) raise(SIGSTOP);
+            dist_rank(&r, k, meets, NULL);
+        }
+    waitpid(r.pid[LATE], &status, WUNTRACED);
+    for (int left = r.n; left;) {
+        left = 0;
+        for (int i = 0; i < r.n; i++) {
+            siginfo_t over = {.si_pid = 0};
+            waitid(P_PID, (id_t)r.pid[i], &over, WEXITED | WNOHANG | WNOWAIT);
+            left += !over.si_pid;
+        }
+        n += call_all_ports(r.pid, r.n, fd + n, MOST - n);
+        if (n >= BEFORE || left == 1) kill(r.pid[LATE], SIGCONT);
+    }
+    dist_end(&r, -1);
+    for (int i = 0; i < n; i++) fl_dist_socket_close(fd[i]);
+    return n;
+}
+
+TEST(strangers_at_every_port) {
+    enum { RUNS = 4 };
+    int n = 0;
+    test_errors_return();
+    if (access("/proc/net/tcp", R_OK)) SKIP("no /proc/net/tcp");
+    for (int k = 0; k < dist_impls() * RUNS; k++)
+        n += start_among_strangers(dist_impl(k % dist_impls()));
+    printf("%d connections of strangers\n", n);
+    CHECK(n >= 70 * dist_impls() * RUNS);
 }
 
 /* ---- memory ---- */
@@ -1091,7 +1477,7 @@ static bool nccl_session(void) {
     float x[8] = {0};
     nccl_use(&table);
     mock.log[0] = '\0', mock.calls = 0, mock.in_progress = 3;
-    void *g = fl_dist_nccl.open(&(fl_dist_place){0, 1, "", "all", &store, fl_dist_now() + 5});
+    void *g = fl_dist_nccl.open(&(fl_dist_place){0, 1, "", "all", &store, fl_dist_now() + 5, NULL});
     fl_dist_call c = {.kind = FL_DIST_ALL_REDUCE,
                       .reduction = FL_DIST_AVG,
                       .dtype = FL_F32,
@@ -1132,7 +1518,7 @@ TEST(nccl_by_a_mock) {
     __atomic_store_n(&mock.abort_hangs, false, __ATOMIC_RELAXED);
     nccl_use(NULL);
     const fl_dist_store store = {.set = mock_set}; /* the library itself: not there, or without a GPU */
-    CHECK(!fl_dist_nccl.open(&(fl_dist_place){0, 1, "", "all", &store, fl_dist_now() + 5}));
+    CHECK(!fl_dist_nccl.open(&(fl_dist_place){0, 1, "", "all", &store, fl_dist_now() + 5, NULL}));
     CHECK_ERROR("nccl");
 }
 
@@ -1149,25 +1535,6 @@ typedef struct stand_in {
     } message[2 * DIST_MOST];
 } stand_in;
 static stand_in *standing; /* one communicator at a time */
-static bool folder_set(const fl_dist_store *self, const char *key, const void *bytes, size_t n) {
-    char path[200], *at = path + snprintf(path, sizeof path, "%s/", (const char *)self->user);
-    snprintf(at, sizeof path - (size_t)(at - path), "%s", key);
-    for (; *at; at++)
-        if (*at == '/') *at = '-';
-    return fl_data_replace("folder_set", path, bytes, n);
-}
-static int64_t folder_get(const fl_dist_store *self, const char *key, void *bytes, size_t size,
-                          double deadline) {
-    char path[200], *at = path + snprintf(path, sizeof path, "%s/", (const char *)self->user);
-    snprintf(at, sizeof path - (size_t)(at - path), "%s", key);
-    for (; *at; at++)
-        if (*at == '/') *at = '-';
-    FILE *f;
-    while (!(f = fopen(path, "r")) && fl_dist_now() < deadline) usleep(1000);
-    const size_t n = f ? fread(bytes, 1, size, f) : 0;
-    if (f) fclose(f);
-    return n ? (int64_t)n : -1;
-}
 static int over_id(nccl_id *id) {
     memset(id, 0, sizeof *id);
     snprintf(id->bytes, sizeof id->bytes, "/tmp/fl-test-XXXXXX");
@@ -1178,11 +1545,11 @@ static int over_init(void **comm, int size, nccl_id id, int rank, nccl_config *c
     stand_in *s = fl_heap_alloc(sizeof *s);
     (void)config;
     *s = (stand_in){.rank = rank, .size = size};
-    s->ring =
-        fl_dist_ring.open(&(fl_dist_place){rank, size, "127.0.0.1", "nccl", &store, fl_dist_now() + 20});
+    s->ring = fl_dist_ring.open(&(fl_dist_place){rank, size, "127.0.0.1", "nccl", &store, fl_dist_now() + 20,
+                                                 (const uint8_t *)id.bytes});
     *comm = standing = s;
     char path[160];
-    snprintf(path, sizeof path, "%s/ring-nccl-%d", id.bytes, rank);
+    snprintf(path, sizeof path, "%s/socket-nccl-%d", id.bytes, rank);
     unlink(path);
     rmdir(id.bytes); /* the last one takes the folder */
     return s->ring ? 0 : 5;
@@ -1406,7 +1773,43 @@ TEST(programs_that_start_ranks) {
            "$PEER_PYTHON -m torch.distributed.run --standalone --no-python --nproc-per-node 2 %s --as-rank");
 }
 
+/* Ranks write a byte each when they run; the pipe ends when none is left. */
+static void launch_and_signal(int signal_number, const char *rank, int status_wanted) {
+    int end[2], status = 0;
+    char byte;
+    REQUIRE(!pipe(end));
+    fflush(stdout);
+    const pid_t child = fork();
+    if (!child) {
+        const char *launch = getenv("LAUNCH");
+        signal(signal_number, SIG_DFL); /* a shell cannot catch what was ignored when it started */
+        dup2(end[1], 1);
+        close(end[0]);
+        close(end[1]);
+        execl(launch ? launch : "examples/launch", "launch", "3", "/bin/sh", "-c", rank, (char *)NULL);
+        _exit(1);
+    }
+    close(end[1]);
+    for (int i = 0; i < 3; i++) CHECK(read(end[0], &byte, 1) == 1);
+    kill(child, signal_number);
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
+    if (WIFEXITED(status)) CHECK_EQ_INT(WEXITSTATUS(status), status_wanted);
+    CHECK(read(end[0], &byte, 1) == 0); /* not before an orphan ends: after 60 s */
+    close(end[0]);
+}
+
+TEST(launch_ends_its_ranks) {
+    static const char plain[] = "printf .; exec sleep 60", stubborn[] = "trap '' TERM; printf .; exec sleep 60";
+    const double begin = fl_dist_now();
+    launch_and_signal(SIGHUP, plain, 129);
+    launch_and_signal(SIGINT, plain, 130);
+    launch_and_signal(SIGTERM, plain, 143);
+    launch_and_signal(SIGTERM, stubborn, 143);
+    CHECK(fl_dist_now() - begin < 50);
+}
+
 int main(int argc, char **argv) {
     if (argc == 2 && !strncmp(argv[1], "--as-rank", 9)) return as_rank(argv[1][9]);
     return test_main(argc, argv);
 }
+/* MIT licence: see LICENSE. */

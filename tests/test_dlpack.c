@@ -1,5 +1,5 @@
 /* test_dlpack.c - memory that is shared by DLPack, both ways: who owns it, what is refused */
-#include "../fl.h"
+#include "../fl_all.h"
 #include "test.h"
 
 /* Somebody else's array, over 16 floats; `deleted` counts. */
@@ -131,3 +131,4 @@ TEST(what_is_lent_is_not_exchanged) {
 int main(int argc, char **argv) {
     return test_main(argc, argv);
 }
+/* MIT licence: see LICENSE. */

@@ -1,5 +1,5 @@
 /* test_edges.c - what ops do at the edges, where PyTorch and NumPy say what is right */
-#include "../fl.h"
+#include "../fl_all.h"
 #include "../examples/extend/naive.h"
 #include "../examples/extend/recorder.h"
 #include "test.h"
@@ -53,6 +53,24 @@ TEST(gradient_of_a_product_of_nothing) {
     fl_var *x = fv_param(fl_zeros(FL_SHAPE(2, 0), FL_F32));
     CHECK(fl_backward(fv_sum(fv_prod(x, FL_AXES(1)), FL_ALL_AXES)));
     CHECK(fv_grad(x) && fl_same_shape(fv_grad(x), fv_value(x)));
+    fl_scope_end(&s);
+}
+
+/* One row without an axis of rows: the loss has the target's shape, as PyTorch's. */
+TEST(multi_margin_of_one_row) {
+    fl_scope s = fl_scope_begin();
+    fl_var *x = fv_param(fl_from_host((double[]){0.5, -1, 0.25}, FL_SHAPE(3), FL_F64));
+    fl_tensor *one = fl_full(FL_SHAPE(1), 2, FL_I64), *none = fl_full(FL_SCALAR_SHAPE, 2, FL_I64);
+    fl_tensor *rows = fl_multi_margin_loss(fl_unsqueeze(fv_value(x), 0), one, 1, FL_NONE, .p = 2);
+    for (int dims = 0; dims < 2; dims++)
+        for (int r = 0; r < 3; r++) {
+            fl_var *y = fv_multi_margin_loss(x, dims ? one : none, 1, (fl_reduction)r, .p = 2);
+            REQUIRE(y);
+            CHECK(fv_value(y)->ndim == (dims && r == FL_NONE));
+            CHECK_NEAR(fl_item(fv_value(y)), fl_item(rows), 0);
+        }
+    CHECK(fl_backward(fv_multi_margin_loss(x, none, 1, FL_SUM)));
+    CHECK_NEAR(fl_item(fl_select(fv_grad(x), 0, 0)), 1.0 / 3, 1e-16);
     fl_scope_end(&s);
 }
 
@@ -280,6 +298,33 @@ TEST(a_fused_record_has_its_composition_from_the_start) {
     fl_scope_end(&s);
 }
 
+/* An operand that broadcasts along the axis counts once for each line of the other. */
+TEST(cosine_similarity_broadcasts_along_its_axis) {
+    fl_scope s = fl_scope_begin();
+    fl_var *x = fv_const(fl_from_host((double[]){1, 2}, FL_SHAPE(1, 1, 2), FL_F64));
+    fl_var *y = fv_const(fl_from_host((double[]){1, 2, 3, -1}, FL_SHAPE(2, 1, 2), FL_F64));
+    const double want[] = {4 / sqrt(2 * 10.0), 2 / sqrt(8 * 5.0)};
+    for (int swap = 0; swap < 2; swap++)
+        for (int axis = -3; axis < 1; axis += 3) {
+            fl_var *z = fv_cosine_similarity(swap ? y : x, swap ? x : y, axis, 1e-8);
+            REQUIRE(z && fl_numel(fv_value(z)) == 2);
+            for (int i = 0; i < 2; i++) CHECK_NEAR(((double *)fl_data(fv_value(z)))[i], want[i], 1e-15);
+        }
+    /* fewer dims: the axis is of the broadcast shape */
+    fl_tensor *row = fl_from_host((double[]){1, 1, 1}, FL_SHAPE(3), FL_F64);
+    fl_tensor *other = fl_from_host((double[]){2, 5, 0, 3, 1, -1}, FL_SHAPE(2, 3), FL_F64);
+    fl_tensor *z = fl_cosine_similarity(row, other, 1, 1e-8);
+    REQUIRE(z && fl_numel(z) == 2);
+    CHECK_NEAR(((double *)fl_data(z))[0], 7 / sqrt(3 * 29.0), 1e-15);
+    z = fl_cosine_similarity(row, other, 0, 1e-8); /* row twice: (1, 1) beside (2, 3), (5, 1), (0, -1) */
+    REQUIRE(z && fl_numel(z) == 3);
+    CHECK_NEAR(((double *)fl_data(z))[1], 6 / sqrt(2 * 26.0), 1e-15);
+    z = fl_cosine_similarity(fl_num(1), fl_from_host((double[]){1, 2, 4, 0}, FL_SHAPE(4), FL_F64), 0, 1e-8);
+    REQUIRE(z);
+    CHECK_NEAR(fl_item(z), 7 / sqrt(4 * 21.0), 1e-15);
+    fl_scope_end(&s);
+}
+
 /* An option that could not be made is no option left out: the loss is not one without weights. */
 TEST(a_weight_that_failed_is_not_left_out) {
     fl_scope s = fl_scope_begin();
@@ -294,6 +339,381 @@ TEST(a_weight_that_failed_is_not_left_out) {
     fl_scope_end(&s);
 }
 
+/* ---- arguments that PyTorch takes, or refuses ---- */
+
+TEST(softmax_modules_take_a_number) {
+    fl_scope s = fl_scope_begin();
+    fl_var *x = fv_const(fl_full(FL_SCALAR_SHAPE, 3, FL_F32));
+    fl_nn_module *m[] = {fl_nn_softmax(0), fl_nn_softmin(-1), fl_nn_log_softmax(-1), fl_nn_softmax(1)};
+    for (int i = 0; i < 3; i++) {
+        fl_var *y = fl_nn_forward(m[i], x);
+        CHECK(y && fv_value(y)->ndim == 0 && fl_item(fv_value(y)) == (i < 2));
+    }
+    test_errors_return();
+    CHECK(!fl_nn_forward(m[3], x));
+    CHECK_ERROR("axis 1, input []");
+    for (int i = 0; i < 4; i++) fl_nn_free(m[i]);
+    fl_scope_end(&s);
+}
+
+/* Indices are i64 or i32; where they count from the end, in both. */
+TEST(indices_of_32_bits) {
+    fl_scope s = fl_scope_begin();
+    fl_var *x = fv_param(fl_reshape(ROW(FL_F32, 1, 2, 3, 4, 5, 6), FL_SHAPE(2, 3)));
+    fl_var *one = fv_const(fl_ones(FL_SHAPE(1, 3), FL_F32));
+    fl_tensor *v = fv_value(x), *ones = fv_value(one), *places = ROW(FL_I32, 1, 0, 1);
+    fl_tensor *at = fl_unsqueeze(places, 0);
+    fl_var *y = fv_gather(x, 0, at);
+    CHECK_ROW(fv_value(y), 4, 2, 6);
+    CHECK(fl_backward(fv_sum(y, FL_ALL_AXES)));
+    CHECK_ROW(fv_grad(x), 0, 1, 0, 1, 0, 1);
+    CHECK_ROW(fl_scatter(v, 0, at, ones), 1, 1, 3, 1, 5, 1);
+    CHECK_ROW(fl_scatter_add(v, 0, at, ones), 1, 3, 3, 5, 5, 7);
+    CHECK_ROW(fl_scatter_reduce(v, 0, at, ones, FL_SCATTER_AMIN, true), 1, 1, 3, 1, 5, 1);
+    CHECK_ROW(fl_index_select(v, 0, ROW(FL_I32, 1)), 4, 5, 6);
+    CHECK_ROW(fl_take(v, ROW(FL_I32, -1, 0)), 6, 1);
+    CHECK_ROW(fl_take_along(v, at, 0), 4, 2, 6);
+    CHECK_ROW(fl_index(v, (fl_tensor *[]){ROW(FL_I32, -1)}, 1), 4, 5, 6);
+    CHECK_ROW(fl_index_add(v, 0, ROW(FL_I32, 0), ones, 2), 3, 4, 5, 4, 5, 6);
+    CHECK_ROW(fl_index_fill(v, 1, ROW(FL_I32, -1), 9), 1, 2, 9, 4, 5, 9);
+    fl_tensor *grid[2];
+    CHECK(fl_ix((fl_tensor *[]){ROW(FL_I32, 1), ROW(FL_I32, 2, 0)}, 2, grid));
+    CHECK_ROW(fl_index(v, grid, 2), 6, 4);
+    test_errors_return();
+    CHECK(!fl_gather(v, 0, fl_cast(at, FL_I16)));
+    CHECK_ERROR("fl_gather: the index is i16, expected i64 or i32");
+    CHECK(!fl_scatter_add(v, 0, fl_sub(at, fl_int(1)), ones));
+    CHECK_ERROR("index -1 is out of range for axis 0 of size 2");
+    fl_scope_end(&s);
+}
+
+/* Those of take_along count from the end below 0, and so do their gradients. */
+TEST(take_along_from_the_end) {
+    fl_scope s = fl_scope_begin();
+    fl_var *x = fv_param(fl_reshape(ROW(FL_F32, 1, 2, 3, 4, 5, 6), FL_SHAPE(2, 3)));
+    fl_tensor *at = fl_reshape(ROW(FL_I64, -1, 0, -3, -3), FL_SHAPE(2, 2));
+    fl_var *y = fv_take_along(x, at, 1);
+    CHECK_ROW(fv_value(y), 3, 1, 4, 4);
+    CHECK(fl_backward(fv_sum(y, FL_ALL_AXES)));
+    CHECK_ROW(fv_grad(x), 1, 0, 1, 2, 0, 0);
+    test_errors_return();
+    CHECK(!fl_take_along(fv_value(x), fl_sub(at, fl_int(1)), 1));
+    CHECK_ERROR("fl_take_along: index -4 is out of range for axis 1 of size 3");
+    fl_scope_end(&s);
+}
+
+/* Elements at the end that no window reaches are those of the bias; fewer than the stride or the dilation. */
+TEST(output_pad_below_the_dilation) {
+    fl_scope s = fl_scope_begin();
+    fl_var *x = fv_param(fl_reshape(ROW(FL_F32, 1, 2), FL_SHAPE(1, 1, 2)));
+    fl_var *w = fv_param(fl_reshape(ROW(FL_F32, 1, 10), FL_SHAPE(1, 1, 2)));
+    fl_var *b = fv_param(ROW(FL_F32, 0.5));
+    fl_var *y = fv_conv_transpose(x, w, b, .dilation = {3}, .output_pad = {2});
+    CHECK_ROW(fv_value(y), 1.5, 2.5, 0.5, 10.5, 20.5, 0.5, 0.5);
+    CHECK(y && fl_backward(fv_sum(fv_mul(y, fv_const(ROW(FL_F32, 1, 2, 3, 4, 5, 6, 7))), FL_ALL_AXES)));
+    CHECK_ROW(fv_grad(x), 41, 52);
+    CHECK_ROW(fv_grad(w), 5, 14);
+    CHECK_ROW(fv_grad(b), 28);
+    fl_tensor *ones = fl_ones(FL_SHAPE(1, 1, 2, 2), FL_F32);
+    fl_tensor *wide =
+        fl_conv_transpose(ones, ones, NULL, .dilation = {3, 1}, .stride = {1, 4}, .output_pad = {2, 3});
+    CHECK(wide && wide->shape[2] == 7 && wide->shape[3] == 9);
+    /* elements that the padding would cut off, and one behind them */
+    fl_tensor *v = fv_value(x), *k = fv_value(w);
+    CHECK_ROW(fl_conv_transpose(v, k, NULL, .dilation = {3}, .pad = {1}, .output_pad = {1}), 2, 0, 10, 20);
+    CHECK_ROW(fl_conv_transpose(v, k, NULL, .dilation = {3}, .pad = {1}, .output_pad = {2}), 2, 0, 10, 20, 0);
+    CHECK_ROW(fl_conv_transpose(v, k, NULL, .dilation = {4}, .pad = {2}, .output_pad = {1}), 0, 0, 10);
+    test_errors_return();
+    CHECK(!fl_conv_transpose(v, k, NULL, .dilation = {3}, .output_pad = {3}));
+    CHECK_ERROR("output_pad 3 (less than the stride or the dilation)");
+    fl_scope_end(&s);
+}
+
+/* An empty batch has no statistics: those that run stay, and the gradients are zeros. */
+TEST(batch_norm_of_an_empty_batch) {
+    fl_scope s = fl_scope_begin();
+    const fl_shape shapes[] = {FL_SHAPE(0, 3, 2, 2), FL_SHAPE(2, 3, 0, 2)};
+    fl_nn_module *m = fl_nn_batch_norm2d(3);
+    for (int i = 0; i < 4; i++) {
+        fl_nn_train(m, i < 2);
+        fl_var *x = fv_param(fl_zeros(shapes[i % 2], FL_F32)), *y = fl_nn_forward(m, x);
+        REQUIRE(y && fl_shape_is(fv_value(y), shapes[i % 2]));
+        CHECK(fl_backward(fv_sum(y, FL_ALL_AXES)) && fv_grad(x) && fl_same_shape(fv_grad(x), fv_value(x)));
+        CHECK_ROW(fv_grad(fl_nn_param_at(m, 0)), 0, 0, 0);
+        CHECK_ROW(fv_grad(fl_nn_param_at(m, 1)), 0, 0, 0);
+    }
+    CHECK_ROW(m->buffer[0].tensor, 0, 0, 0);
+    CHECK_ROW(m->buffer[1].tensor, 1, 1, 1);
+    CHECK_ROW(m->buffer[2].tensor, 2);
+    fl_nn_free(m);
+    fl_tensor *none = fl_zeros(FL_SHAPE(0, 2), FL_F16);
+    CHECK(fl_same_shape(fl_batch_norm(none, NULL, NULL, .train = true, .relu = true), none));
+    fl_scope_end(&s);
+}
+
+/* Adds the sums of another part of the batch, 4 values per channel of mean 3 and mean square 10. */
+static bool other_part(fl_tensor *sums, void *user) {
+    static const double sum[] = {12, 12, 40, 40, 4};
+    ++*(int *)user;
+    for (int i = 0; i < 5; i++) ((double *)fl_data(sums))[i] += sum[i];
+    return true;
+}
+
+TEST(batch_norm_of_an_empty_part) {
+    fl_scope s = fl_scope_begin();
+    int calls = 0;
+    fl_tensor *mean = fl_zeros(FL_SHAPE(2), FL_F32), *var = fl_zeros(FL_SHAPE(2), FL_F32);
+    fl_var *x = fv_param(fl_zeros(FL_SHAPE(0, 2), FL_F32));
+    fl_var *y = fv_batch_norm(x, NULL, NULL, .train = true, .mean = mean, .var = var, .momentum = 1,
+                              .reduce = other_part, .reduce_user = &calls);
+    CHECK(y && fl_numel(fv_value(y)) == 0 && fl_backward(fv_sum(y, FL_ALL_AXES)) && calls == 2);
+    CHECK_ROW(mean, 3, 3);
+    CHECK_NEAR(fl_item(fl_select(var, 0, 1)), 4 / 3.0, 1e-6);
+    fl_scope_end(&s);
+}
+
+/* A weak number does not promote, whatever the operands' dims. */
+TEST(lerp_of_numbers_keeps_the_dtype) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *a = fl_full(FL_SCALAR_SHAPE, 1, FL_BF16), *b = fl_full(FL_SCALAR_SHAPE, 2.5, FL_BF16);
+    for (int i = 0; i < 3; i++) {
+        fl_tensor *y = fl_lerp(i == 1 ? fl_num(1) : a, i == 2 ? fl_num(2.5) : b, fl_num(0.3));
+        CHECK(y && y->dtype == FL_BF16 && fl_item(y) == 1.453125);
+    }
+    fl_var *x = fv_param(a), *y = fv_lerp(x, fv_const(b), fv_num(0.75));
+    CHECK(fv_value(y)->dtype == FL_BF16 && fl_backward(y) && fl_item(fv_grad(x)) == 0.25);
+    fl_tensor *zero = fl_zeros(FL_SCALAR_SHAPE, FL_I32), *four = fl_full(FL_SCALAR_SHAPE, 4, FL_I32);
+    fl_tensor *whole = fl_lerp(zero, four, fl_num(0.25));
+    CHECK(whole && whole->dtype == FL_F32 && fl_item(whole) == 1);
+    fl_scope_end(&s);
+}
+
+/* A negative side crops first, as in PyTorch: what it takes away is not wrapped in. */
+TEST(circular_pad_with_a_negative_side) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = ROW(FL_F32, 0, 1, 2, 3);
+    CHECK_ROW(fl_pad(x, .low = {-1}, .high = {2}, .mode = FL_PAD_CIRCULAR), 1, 2, 3, 1, 2);
+    CHECK_ROW(fl_pad(x, .low = {2}, .high = {-1}, .mode = FL_PAD_CIRCULAR), 1, 2, 0, 1, 2);
+    CHECK_ROW(fl_pad(x, .low = {-3}, .high = {4}, .mode = FL_PAD_CIRCULAR), 3, 3, 3, 3, 3);
+    CHECK_ROW(fl_pad(x, .low = {-1}, .high = {-2}, .mode = FL_PAD_CIRCULAR), 1);
+    CHECK(fl_numel(fl_pad(x, .low = {-1}, .high = {-3}, .mode = FL_PAD_CIRCULAR)) == 0);
+    fl_var *v = fv_param(x);
+    CHECK(fl_backward(fv_sum(fv_pad(v, .low = {-1}, .high = {2}, .mode = FL_PAD_CIRCULAR), FL_ALL_AXES)));
+    CHECK_ROW(fv_grad(v), 0, 2, 2, 1);
+    test_errors_return();
+    CHECK(!fl_pad(x, .low = {-4}, .high = {2}, .mode = FL_PAD_CIRCULAR));
+    CHECK_ERROR("fl_pad: -4 before and 2 after axis 0 of shape [4]");
+    fl_scope_end(&s);
+}
+
+/* An axis of one element is that element at each place of the other operand's. */
+TEST(tensordot_broadcasts_an_axis_of_one) {
+    fl_scope s = fl_scope_begin();
+    fl_var *a = fv_param(fl_reshape(ROW(FL_F32, 1, 2), FL_SHAPE(2, 1)));
+    fl_var *b = fv_param(fl_reshape(ROW(FL_F32, 1, 2, 3, 4, 5, 6), FL_SHAPE(3, 2)));
+    fl_var *y = fv_tensordot(a, b, 1, NULL, NULL);
+    CHECK_ROW(fv_value(y), 9, 12, 18, 24);
+    CHECK(y && fl_backward(fv_sum(y, FL_ALL_AXES)));
+    CHECK_ROW(fv_grad(a), 21, 21);
+    CHECK_ROW(fv_grad(b), 3, 3, 3, 3, 3, 3);
+    CHECK_ROW(fl_tensordot(fv_value(b), fv_value(a), 1, NULL, (int[]){1}), 3, 6, 7, 14, 11, 22);
+    test_errors_return();
+    CHECK(!fl_tensordot(fv_value(b), fv_value(b), 1, NULL, NULL));
+    CHECK_ERROR("shapes [3, 2] and [3, 2]");
+    fl_scope_end(&s);
+}
+
+static fl_tensor *row_u64(int64_t n, const uint64_t *v) {
+    return fl_from_host(v, FL_SHAPE(n), FL_U64);
+}
+static bool is_row_u64(fl_tensor *t, int64_t n, const uint64_t *v) {
+    uint64_t got[8];
+    return t && t->dtype == FL_U64 && fl_numel(t) == n && fl_to_host(t, got, (size_t)n * 8) &&
+           !memcmp(got, v, (size_t)n * 8);
+}
+
+/* Whole numbers of 64 bits, above INT64_MAX too. */
+TEST(u64_remainders_and_order) {
+    fl_scope s = fl_scope_begin();
+    const uint64_t top = UINT64_C(1) << 63, most = UINT64_MAX;
+    const uint64_t x[] = {top + 5, 7, most, most, top, 3, most, top - 1};
+    const uint64_t y[] = {10, 3, top, top - 1, top, top, 1, most};
+    uint64_t want[8];
+    for (int i = 0; i < 8; i++) want[i] = x[i] % y[i];
+    CHECK(is_row_u64(fl_remainder(row_u64(8, x), row_u64(8, y)), 8, want));
+    CHECK(is_row_u64(fl_fmod(row_u64(8, x), row_u64(8, y)), 8, want));
+    for (int i = 0; i < 8; i++) want[i] = x[i] % 10;
+    CHECK(is_row_u64(fl_fmod(row_u64(8, x), fl_int(10)), 8, want));
+    const uint64_t largest[] = {most, most, most}, least[] = {3, 7, top - 1};
+    fl_tensor *at;
+    CHECK(is_row_u64(fl_topk(row_u64(8, x), 3, 0, false, &at), 3, largest));
+    CHECK_ROW(at, 2, 3, 6);
+    CHECK(is_row_u64(fl_topk(row_u64(8, x), 3, 0, true, &at), 3, least));
+    CHECK_ROW(at, 5, 1, 7);
+    CHECK(is_row_u64(fl_sort(row_u64(3, y), 0, false, NULL), 3, (uint64_t[]){3, 10, top}));
+    CHECK_ROW(fl_argsort(row_u64(3, y), -1, true), 2, 0, 1);
+    for (fl_dtype d = FL_U16; d <= FL_U32; d++) {
+        CHECK_ROW(fl_fmod(ROW(d, 65535, 7), ROW(d, 10, 3)), 5, 1);
+        CHECK_ROW(fl_remainder(ROW(d, 65535, 7), ROW(d, 10, 3)), 5, 1);
+        CHECK_ROW(fl_topk(ROW(d, 1, 65535, 7), 2, 0, false, NULL), 65535, 7);
+    }
+    test_errors_return();
+    CHECK(!fl_remainder(row_u64(2, x), row_u64(2, (uint64_t[]){1, 0})));
+    CHECK_ERROR("integer division by zero");
+    CHECK(!fl_floor_divide(row_u64(2, x), row_u64(2, y)));
+    CHECK_ERROR("fl_floor_divide: u64 is not supported");
+    fl_scope_end(&s);
+}
+
+TEST(one_hot_is_of_integers) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *y = fl_one_hot(ROW(FL_U8, 2, 0, 5), 3);
+    CHECK(y && y->dtype == FL_I64);
+    CHECK_ROW(y, 0, 0, 1, 1, 0, 0, 0, 0, 0);
+    fl_scope_end(&s);
+}
+
+TEST(what_may_not_be_negative) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = ROW(FL_F32, 1, 2);
+    test_errors_return();
+    for (int i = 0; i < 2; i++) {
+        const double below = i ? NAN : -1;
+        CHECK(!fl_isclose(x, x, below, 0, false));
+        CHECK_ERROR("fl_isclose: rtol and atol must be at least 0, got");
+        CHECK(!fl_isclose(x, x, 0, below, false));
+        CHECK_ERROR("fl_isclose: rtol and atol must be at least 0, got 0 and");
+        CHECK(!fl_softshrink(x, below));
+        CHECK_ERROR("fl_softshrink: lambda must be at least 0, got");
+        CHECK(!fl_huber_loss(x, x, below, FL_MEAN));
+        CHECK_ERROR("fl_huber_loss: delta must be above 0, got");
+        CHECK(!fl_smooth_l1_loss(x, x, below, FL_MEAN));
+        CHECK_ERROR("fl_smooth_l1_loss: beta must be at least 0, got");
+        CHECK(!fl_triplet_margin_loss(x, x, x, below, FL_MEAN));
+        CHECK_ERROR("fl_triplet_margin_loss: margin must be at least 0, got");
+    }
+    CHECK(!fl_huber_loss(x, x, 0, FL_MEAN));
+    CHECK_ERROR("fl_huber_loss: delta must be above 0, got 0");
+    CHECK(fl_margin_ranking_loss(x, x, x, -1, FL_MEAN)); /* a negative margin that means something */
+    fl_scope_end(&s);
+}
+
+/* Elements written through a view of any strides are those of the storage. */
+TEST(views_of_any_strides) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = ROW(FL_F32, 0, 1, 2, 3, 4, 5, 6, 7);
+    CHECK_ROW(fl_flatten(fl_as_strided(x, FL_SHAPE(2, 3), NULL, 1), 0, -1), 1, 2, 3, 4, 5, 6);
+    const int64_t stride[] = {1, -2};
+    fl_tensor *v = fl_as_strided(fl_slice(x, 0, 0, 2, 1), FL_SHAPE(2, 3), stride, 5); /* beyond the slice */
+    CHECK_ROW(fl_flatten(v, 0, -1), 5, 3, 1, 6, 4, 2);
+    CHECK(fl_assign(fl_as_strided(x, FL_SHAPE(2), stride, 6), fl_num(9)));
+    CHECK_ROW(x, 0, 1, 2, 3, 4, 5, 9, 9);
+    CHECK(fl_numel(fl_as_strided(x, FL_SHAPE(0, 3), NULL, 0)) == 0);
+    CHECK(fl_is_dense(fl_transpose(fl_reshape(x, FL_SHAPE(2, 4)), 0, 1)) && fl_is_dense(x) &&
+          !fl_is_dense(fl_slice(x, 0, 0, 8, 2)) && !fl_is_dense(fl_expand(x, FL_SHAPE(2, 8))));
+    fl_scope_end(&s);
+}
+
+static int guests; /* buffers over bytes of this file that are alive */
+static float guest_bytes[6] = {1, 2, 3, 4, 5, 6};
+static bool guest_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
+    (void)self, (void)info;
+    b->ptr = guest_bytes;
+    b->tight = true;
+    guests++;
+    return true;
+}
+static void guest_put(fl_mem_manager *self, fl_buffer *b) {
+    (void)self;
+    b->ptr = NULL;
+    guests--;
+}
+
+TEST(tensors_over_bytes_of_yours) {
+    fl_scope s = fl_scope_begin();
+    fl_mem_manager guest = {.name = "guest", .get = guest_get, .put = guest_put};
+    const int64_t stride[] = {1, 2};
+    fl_buffer *b = fl_buffer_from(&guest, sizeof guest_bytes, NULL);
+    fl_tensor *t = fl_from_buffer(b, FL_F32, FL_SHAPE(2, 2), stride, 2);
+    CHECK(t && !strcmp(fl_backend_name(t), "cpu") && fl_data(t) == guest_bytes + 2 && guests == 1);
+    CHECK_ROW(fl_flatten(t, 0, -1), 3, 5, 4, 6);
+    CHECK(fl_assign(t, fl_num(7)) && guest_bytes[5] == 7 && guest_bytes[1] == 2);
+    fl_scope_end(&s);
+    CHECK(guests == 0);
+    s = fl_scope_begin();
+    b = fl_buffer_from(&guest, sizeof guest_bytes, NULL);
+    fl_quiet(+1);
+    CHECK(!fl_from_buffer(b, FL_F32, FL_SHAPE(7), NULL, 0) && guests == 1);
+    fl_quiet(-1);
+    CHECK_ERROR("fl_from_buffer: shape [7] from element 0 leaves the storage, which has 6");
+    fl_buffer_drop(b);
+    CHECK(guests == 0);
+    fl_scope_end(&s);
+}
+
+TEST(ops_in_place) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = ROW(FL_F32, 1, 2, 3, 4), *view = fl_slice(x, 0, 1, 3, 1);
+    const uint32_t version = fl_version_of(x);
+    CHECK(fl_assign_op(x, FL_OP_mul, x, fl_num(2)) == x && fl_version_of(x) == version + 1);
+    CHECK_ROW(x, 2, 4, 6, 8);
+    CHECK(fl_assign_op(view, FL_OP_sub, view, ROW(FL_I32, 1, 2))); /* cast */
+    CHECK_ROW(x, 2, 3, 4, 8);
+    CHECK(fl_assign_op(fl_slice(x, 0, 1, 4, 1), FL_OP_add, fl_slice(x, 0, 0, 3, 1), fl_num(0))); /* overlaps */
+    CHECK_ROW(x, 2, 2, 3, 4);
+    CHECK(fl_assign_op(x, FL_OP_div, fl_num(1), fl_num(4)));
+    CHECK_ROW(x, 0.25, 0.25, 0.25, 0.25);
+    fl_tensor *half = ROW(FL_F16, 1, 2), *count = ROW(FL_I64, 1, 2);
+    CHECK(fl_assign_op(half, FL_OP_add, half, ROW(FL_F16, 0.5, 1)));
+    CHECK(fl_assign_op(count, FL_OP_add, count, fl_int(1)));
+    CHECK_ROW(half, 1.5, 3);
+    CHECK_ROW(count, 2, 3);
+    fl_scope_end(&s);
+}
+
+/* Storage moves where both are whole; other values are copied. */
+TEST(values_that_move) {
+    fl_scope s = fl_scope_begin();
+    enum { N = 1 << 16 };
+    fl_tensor *to = fl_zeros(FL_SHAPE(N), FL_F32), *from = fl_full(FL_SHAPE(N), 2, FL_F32);
+    const void *was = fl_data(from);
+    CHECK(fl_move_into(to, from) == to && fl_data(to) == was && fl_item(fl_sum(to, FL_ALL_AXES)) == 2 * N);
+    CHECK(fl_move_into(to, fl_full(FL_SHAPE(N), 3, FL_F64)) && fl_data(to) == was);
+    CHECK(fl_item(fl_sum(to, FL_ALL_AXES)) == 3 * N);
+    CHECK(fl_move_into(fl_slice(to, 0, 0, 1, 1), fl_num(9)) && fl_item(fl_sum(to, FL_ALL_AXES)) == 3 * N + 6);
+    fl_scope_end(&s);
+}
+
+TEST(multiply_adds_of_what_ran) {
+    fl_scope s = fl_scope_begin();
+    fl_cost_counter outer = {0}, inner = {0};
+    fl_tensor *a = fl_ones(FL_SHAPE(2, 3), FL_F32), *b = fl_ones(FL_SHAPE(3, 5), FL_F32);
+    fl_cost_begin(&outer);
+    CHECK(fl_matmul(a, b) && outer.macs == 30);
+    fl_cost_begin(&inner);
+    CHECK(fl_add(a, a) && fl_linear(a, fl_transpose(b, 0, 1), NULL));
+    fl_cost_end(&inner);
+    CHECK(inner.macs == 30 && outer.macs == 30);
+    CHECK(fl_matmul(a, b));
+    fl_cost_end(&outer);
+    CHECK(fl_matmul(a, b) && outer.macs == 60 && inner.macs == 30);
+    fl_scope_end(&s);
+}
+
+TEST(backends_and_ops_by_name) {
+    int n = 0;
+    while (fl_backend_name_of(n)) n++;
+    CHECK(n >= 1 && fl_backend_index(fl_backend_name_of(n - 1)) == n - 1);
+    CHECK_STR(fl_backend_name_of(fl_backend_index("cpu")), "cpu");
+    CHECK(!strcmp(fl_op_name(FL_OP_gelu), "gelu") && !strcmp(fl_op_name(FL_OP_matmul), "matmul"));
+    fl_scope s = fl_scope_begin();
+    fl_tensor *t = fl_empty_on("cpu", FL_SHAPE(2, 3), FL_DTYPE_NONE);
+    CHECK(t && t->dtype == FL_F32 && fl_numel(t) == 6 && !fl_is_async(t) && fl_map(t, FL_WRITE));
+    fl_unmap(t, FL_WRITE);
+    fl_scope_end(&s);
+}
+
 int main(int argc, char **argv) {
     return test_main(argc, argv);
 }
+/* MIT licence: see LICENSE. */

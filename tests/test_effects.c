@@ -1,17 +1,11 @@
 /* test_effects.c - what is done to sounds: measured, repeatable, and refused where it cannot be */
-#include "../fl.h"
+#include "../fl_all.h"
 #include "heap.h"
 #include <errno.h>
 
 enum { RATE = 16000 };
 
-static const char *file(const char *name) {
-    static char path[3][64];
-    static int which;
-    which = (which + 1) % 3;
-    snprintf(path[which], sizeof path[which], "/tmp/test_effects.%d.%s", (int)getpid(), name);
-    return path[which];
-}
+static const char *file(const char *name) { return test_file(name); }
 
 static void write_text(const char *path, const char *text) {
     FILE *f = fopen(path, "wb");
@@ -115,6 +109,9 @@ TEST(echoes_fall_as_the_room_says) {
     wild.rt60 = 0;
     CHECK(!fl_speech_echo(x, RATE, &rng, wild));
     CHECK_ERROR("3 trains from 0.5 on, rt60 0 s");
+    wild.rt60 = 1, wild.first_delay = 0.9e-4; /* 11,111 echoes in a train, a sample from each other */
+    CHECK(!fl_speech_echo(x, RATE, &rng, wild));
+    CHECK_ERROR("rt60 1 s, 9e-05 s between");
     fl_scope_end(&s);
     CHECK_NOTHING_LIVES();
 }
@@ -198,18 +195,26 @@ static const char chain[] =
     " {\"type\": \"Amplify\", \"amplifyConfig\": {\"ratioMin\": 0.5, \"ratioMax\": 3}},\n"
     " {\"type\": \"Normalize\", \"normalizeOnlyIfTooHigh\": true}, {\"type\": \"ClampAmplitude\"}]}\n";
 
+/* Where the files of this test are. */
+static const char *folder(void) {
+    static char path[128];
+    snprintf(path, sizeof path, "%s", file(""));
+    path[strlen(path) - 1] = 0;
+    return path;
+}
+
 static fl_speech_chain *whole_chain(void) {
     char json[2048];
     fl_scope s = fl_scope_begin();
     CHECK(fl_speech_save_audio(file("a.wav"), white(3000, 1), RATE, FL_SPEECH_S16));
     CHECK(fl_speech_save_audio(file("b.wav"), white(900, 2), 8000, FL_SPEECH_S16));
     char list[256];
-    snprintf(list, sizeof list, "%s\n\nb %s 12.5\n", file("a.wav") + 5, file("b.wav") + 5);
+    snprintf(list, sizeof list, "a.wav\n\nb b.wav 12.5\n");
     write_text(file("list"), list);
     snprintf(json, sizeof json, chain, file("list"), file("list"));
     write_text(file("json"), json);
     fl_scope_end(&s);
-    return fl_speech_chain_load(file("json"), .root = "/tmp", .rate = RATE);
+    return fl_speech_chain_load(file("json"), .root = folder(), .rate = RATE);
 }
 
 static void remove_files(void) {
@@ -286,6 +291,12 @@ TEST(bad_chains_say_what_is_wrong) {
         {ONE("{\"type\": \"Clip\", \"clipConfig\": {\"level\": 1}}"), "'level' is not of Clip"},
         {ONE("{\"type\": \"Clip\", \"clipConfig\": {\"proba\": \"1\"}}"), "a number, true or false"},
         {ONE("{\"type\": \"Clip\", \"clipConfig\": {\"proba\": 1e999}}"), "line 1"},
+        {ONE("{\"type\": \"ReverbEcho\", \"reverbEchoConfig\": {\"repeat\": 1001}}"),
+         "repeat of ReverbEcho is 1001, at most 1000"},
+        {ONE("{\"type\": \"AdditiveNoise\", \"additiveNoiseConfig\": {\"ratio\": 1.5}}"),
+         "ratio of AdditiveNoise is 1.5, at most 1"},
+        {ONE("{\"type\": \"Speed\", \"speedConfig\": {\"maxFactor\": -1e300}}"),
+         "maxFactor of Speed is -1e+300, at most 1e+09"},
         {ONE("{\"type\": \"Clip\", \"speedConfig\": {}}"), "Clip with the config of Speed"},
         {ONE("{\"type\": \"Clip\", \"normalizeOnlyIfTooHigh\": 1}"), "Clip with the config of Normalize"},
         {ONE("{\"type\": \"Reverb\", \"reverbConfig\": {\"listFilePath\": \"/nowhere/x\"}}"), "/nowhere/x"},
@@ -315,6 +326,113 @@ TEST(bad_chains_say_what_is_wrong) {
         fl_speech_chain_free(c);
         fl_scope_end(&s);
     }
+    remove_files();
+    CHECK_NOTHING_LIVES();
+}
+
+/* What an effect does by hand, with the draws that the chain makes. */
+static fl_tensor *by_hand(int kind, fl_tensor *x, fl_rng *rng) {
+    if (fl_rng_uniform(rng) >= 1) return NULL; /* proba */
+    if (kind == 0) return fl_mul(x, fl_num((float)fl_speech_between(rng, 0.5, 3)));
+    if (kind == 1) {
+        const float peak = (float)fl_item(fl_amax(fl_abs(x), FL_ALL_AXES)),
+                    top = peak * (float)fl_speech_between(rng, 0.2, 0.4);
+        return fl_maximum(fl_minimum(x, fl_num(top)), fl_num(-top));
+    }
+    if (kind == 2) return fl_mul(x, fl_num((float)(1 / fl_item(fl_amax(fl_abs(x), FL_ALL_AXES)))));
+    if (kind == 3) return x;
+    if (kind == 4) {
+        fl_speech_echo_opts o = {.repeat = 2, .jitter = 0.3};
+        o.initial = fl_speech_between(rng, 0.1, 0.2), o.rt60 = fl_speech_between(rng, 0.3, 0.5);
+        o.first_delay = fl_speech_between(rng, 0.02, 0.04);
+        return fl_speech_echo(x, 8000, rng, o);
+    }
+    if (kind == 5) return fl_speech_tempo(x, 8000, 1 / fl_speech_between(rng, 0.7, 0.8));
+    if (kind == 6) return fl_speech_speed(x, fl_speech_between(rng, 1.2, 1.4));
+    if (kind == 7) return fl_speech_telephone(x, 16000, FL_SPEECH_ALAW);
+    if (kind == 8) return fl_speech_telephone(x, 11025, FL_SPEECH_MULAW);
+    if (kind == 9)
+        return fl_speech_wave_augment(x, rng, .rate = 8000, .band_width = 9, .bands = 3, .width = 200,
+                                      .masks = 4);
+    if (kind == 10) return fl_speech_wave_augment(x, rng, .bands = FL_I0, .masks = FL_I0);
+    if (kind == 11) return fl_maximum(fl_minimum(x, fl_num(1)), fl_num(-1));
+    const char *const name[] = {"a.wav", "b.wav"};
+    if (kind == 12) {
+        fl_tensor *room = fl_speech_load_audio(file(name[fl_speech_draw(rng, 0, 1)]), .rate = RATE);
+        return fl_speech_reverb(x, fl_select(room, 0, 0));
+    }
+    const int64_t t = fl_numel(x), n = (int64_t)((double)t * 0.75);
+    const double snr = fl_speech_between(rng, -5, 5);
+    const int64_t clips = fl_speech_draw(rng, 2, 4), start = fl_speech_draw(rng, 0, t - 1);
+    fl_tensor *sum = fl_zeros(FL_SHAPE(n), FL_F32);
+    for (int64_t k = 0; k < clips; k++) {
+        fl_tensor *clip = fl_speech_load_audio(file(name[fl_speech_draw(rng, 0, 1)]), .rate = RATE);
+        const int64_t m = fl_numel(clip), at = fl_speech_draw(rng, 0, m - 1);
+        for (int64_t i = 0; i < n; i++)
+            ((float *)fl_data(sum))[i] += ((const float *)fl_data(clip))[(at + i) % m];
+    }
+    return fl_speech_add_noise(x, sum, start, snr);
+}
+
+TEST(an_effect_of_a_chain_is_its_function) {
+    static const char *const effect[] = {
+        "{\"type\": \"Amplify\", \"amplifyConfig\": {\"ratioMin\": 0.5, \"ratioMax\": 3}}",
+        "{\"type\": \"Clip\", \"clipConfig\": {\"minLevel\": 0.2, \"maxLevel\": 0.4}}",
+        "{\"type\": \"Normalize\", \"normalizeConfig\": {\"onlyIfTooHigh\": false}}",
+        "{\"type\": \"Normalize\"}",
+        "{\"type\": \"ReverbEcho\", \"reverbEchoConfig\": {\"initialMin\": 0.1, \"initialMax\": 0.2, "
+        "\"rt60Min\": 0.3, \"rt60Max\": 0.5, \"firstDelayMin\": 0.02, \"firstDelayMax\": 0.04, "
+        "\"repeat\": 2, \"jitter\": 0.3, \"sampleRate\": 8000}}",
+        "{\"type\": \"TimeStretch\", \"timeStretchConfig\": {\"minFactor\": 0.7, \"maxFactor\": 0.8, "
+        "\"sampleRate\": 8000}}",
+        "{\"type\": \"Speed\", \"speedConfig\": {\"minFactor\": 1.2, \"maxFactor\": 1.4}}",
+        "{\"type\": \"Telephone\", \"telephoneConfig\": {\"alaw\": true}}",
+        "{\"type\": \"Telephone\", \"telephoneConfig\": {\"sampleRate\": 11025}}",
+        "{\"type\": \"WaveAugment\", \"waveAugmentConfig\": {\"sampleRate\": 8000, \"bandWidth\": 9, "
+        "\"bands\": 3, \"width\": 200, \"masks\": 4}}",
+        "{\"type\": \"WaveAugment\", \"waveAugmentConfig\": {\"bands\": 0, \"masks\": 0}}",
+        "{\"type\": \"ClampAmplitude\"}",
+        "{\"type\": \"Reverb\", \"reverbConfig\": {\"listFilePath\": \"%s\"}}",
+        "{\"type\": \"AdditiveNoise\", \"additiveNoiseConfig\": {\"ratio\": 0.75, \"minSnr\": -5, "
+        "\"maxSnr\": 5, \"nClipsMin\": 2, \"nClipsMax\": 4, \"listFilePath\": \"%s\"}}"};
+    fl_speech_chain_free(whole_chain());
+    for (int kind = 0; kind < (int)(sizeof effect / sizeof *effect); kind++) {
+        fl_scope s = fl_scope_begin();
+        char one[600], json[700];
+        snprintf(one, sizeof one, effect[kind], file("list"));
+        snprintf(json, sizeof json, ONE("%s"), one);
+        write_text(file("json"), json);
+        fl_speech_chain *c = fl_speech_chain_load(file("json"), .root = folder(), .rate = RATE);
+        REQUIRE(c);
+        for (int i = 0; i < 3; i++) {
+            fl_rng rng = fl_data_rng(4, kind, i), same = rng;
+            fl_tensor *x = fl_mul(white(3000, i + 1), fl_num(kind == 11 ? 20 : 2)),
+                      *y = fl_speech_chain_apply(c, x, &rng), *want = by_hand(kind, x, &same);
+            if (!CHECK(y && want && fl_same_shape(y, want) &&
+                       !memcmp(fl_data(y), fl_data(fl_contiguous(want)), (size_t)fl_numel(y) * 4)))
+                printf("%s: %s\n", effect[kind], fl_error() ? fl_error() : "");
+            CHECK(fl_rng_uniform(&rng) == fl_rng_uniform(&same)); /* as many draws */
+        }
+        fl_speech_chain_free(c);
+        fl_scope_end(&s);
+    }
+    remove_files();
+    CHECK_NOTHING_LIVES();
+}
+
+TEST(lists_of_a_chain_are_limited) {
+    write_text(file("list"), "a.wav\nb.wav\n"); /* 12 bytes */
+    char json[600];
+    snprintf(json, sizeof json,
+             ONE("{\"type\": \"Reverb\", \"reverbConfig\": {\"listFilePath\": \"%s\"}}, "
+                 "{\"type\": \"Reverb\", \"reverbConfig\": {\"listFilePath\": \"%s\"}}"),
+             file("list"), file("list"));
+    write_text(file("json"), json);
+    fl_speech_chain *c = fl_speech_chain_load(file("json"), .max_list_bytes = 24);
+    CHECK(c != NULL);
+    fl_speech_chain_free(c);
+    CHECK(!fl_speech_chain_load(file("json"), .max_list_bytes = 23));
+    CHECK_ERROR("24 bytes of lists, .max_list_bytes is 23");
     remove_files();
     CHECK_NOTHING_LIVES();
 }
@@ -351,7 +469,7 @@ TEST(prefixes_and_flips_of_a_chain) {
 static bool load_and_apply(uint64_t *hash) {
     fl_scope s = fl_scope_begin();
     fl_rng rng = fl_data_rng(5, 0, 3);
-    fl_speech_chain *c = fl_speech_chain_load(file("json"), .root = "/tmp", .rate = RATE);
+    fl_speech_chain *c = fl_speech_chain_load(file("json"), .root = folder(), .rate = RATE);
     fl_tensor *x = c ? white(1500, 4) : NULL, *y = x ? fl_speech_chain_apply(c, x, &rng) : NULL;
     if (y) *hash = fl_text_hash(fl_data(y), fl_numel(y) * 4);
     fl_speech_chain_free(c);

@@ -1,5 +1,6 @@
 /* test_extend.c - the three extensions of examples/extend: a naive backend, a recorder, an
    evicting memory manager */
+#include "../fl_backend.h"
 #include "../examples/extend/evictor.h"
 #include "../examples/extend/naive.h"
 #include "../examples/extend/recorder.h"
@@ -636,3 +637,4 @@ TEST(extensions_together) {
 int main(int argc, char **argv) {
     return test_main(argc, argv);
 }
+/* MIT licence: see LICENSE. */

@@ -5,6 +5,7 @@
    leaves by longjmp. Nothing may crash or leak, and the same step, repeated, must give the bits of
    an undisturbed run. The same for the jobs of fault_scenarios.h, each on a thread that has nothing
    cached. */
+#include "../fl_backend.h"
 #include "../examples/digits.h"
 #include "fault_scenarios.h"
 #include "test.h"
@@ -525,3 +526,4 @@ int main(int argc, char **argv) {
     fl_error_clear();
     return test_main(argc, argv);
 }
+/* MIT licence: see LICENSE. */

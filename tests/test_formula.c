@@ -2,7 +2,7 @@
 
    A program runs on tensors (fl_ ops), on variables (fv_ ops) and, by the cpu's executor, on blocks of
    numbers; hot formulas have compiled loops beside it. All give the same bits, at every level. */
-#include "../fl.h"
+#include "../fl_all.h"
 #include "../kernels/cpu/formula.h"
 #include "test.h"
 
@@ -84,6 +84,15 @@ TEST(common_parts_are_computed_once) {
     CHECK_EQ_INT(fl_op_program(FL_OP_mish, FL_PROGRAM_DA)->n_steps, 16);
 }
 
+/* A name gives the program of the formula that repeats what it names. */
+TEST(let) {
+    fl_formula named, repeated;
+    CHECK(fl_formula_parse(&named, "LET(u, EXP(x), LET(v, MUL(u, u), ADD(v, u))), LET(u, NEG(x), u)", "x"));
+    CHECK(fl_formula_parse(&repeated, "ADD(MUL(EXP(x), EXP(x)), EXP(x)), NEG(x)", "x"));
+    CHECK_EQ_INT(memcmp(&named, &repeated, sizeof named), 0);
+    CHECK_EQ_INT(named.n_steps, 4);
+}
+
 TEST(a_program_knows_what_it_reads) {
     fl_formula f;
     CHECK(fl_formula_parse(&f, "SELECT(LT(x, CONST(0)), dy, CONST(0))", "x y dy"));
@@ -124,6 +133,13 @@ TEST(bad_text_is_an_error_with_its_place) {
         {"SELECT(LT(x, y), x, LT(x, y))", "a condition beside a number at character 1"},
         {"AND(x, LT(x, y))", "a condition beside a number at character 1"},
         {"EQ(LT(x, y), LT(y, x))", "a condition where a number must be at character 1"},
+        {"ADD(LET(u, x, u), y)", "a LET that does not begin the formula at character 5"},
+        {"LET(u, LET(v, x, v), u)", "a LET that does not begin the formula at character 8"},
+        {"LET(u, LT(x, y), x)", "a condition where a number must be at character 5"},
+        {"LET(u, x)", "a comma is missing at character 9"},
+        {"LET(, x, x)", "a name is missing at character 5"},
+        {"LET(u, x, u), u", "no such input at character 15"},
+        {"LET(a, x, LET(b, x, LET(c, x, LET(d, x, LET(e, x, e)))))", "one LET too many at character 41"},
     };
     static char text[1 << 20];
     fl_formula f;

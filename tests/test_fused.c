@@ -3,6 +3,7 @@
    Each op runs by its slots at every instruction set this processor has, and by compositions, with
    the slots taken away: result and gradients agree, on odd sizes around the kernels' blocks, with
    NaN and infinities, and the slots give the same bits with any number of threads. */
+#include "../fl_backend.h"
 #include "../fl_nn.h"
 #include "../kernels/cpu/levels.h"
 #include "test.h"
@@ -320,3 +321,4 @@ TEST(cross_entropy) {
 }
 
 int main(int argc, char **argv) { return test_main(argc, argv); }
+/* MIT licence: see LICENSE. */

@@ -2,7 +2,7 @@
 
    Every case runs at every instruction set this processor has. References are loops over f64 values
    written here. */
-#include "../fl.h"
+#include "../fl_all.h"
 #include "../kernels/cpu/force.h"
 #include "../kernels/cpu/levels.h"
 #include "test.h"
@@ -896,3 +896,4 @@ TEST(isa_is_capped) {
 }
 
 int main(int argc, char **argv) { return test_main(argc, argv); }
+/* MIT licence: see LICENSE. */

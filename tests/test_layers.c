@@ -1,6 +1,6 @@
 /* test_layers.c - the layers of fl/nn and channels-last networks: what parity with PyTorch
    (tests/parity.c) does not see, which is modes, randomness, masks, layouts and printing */
-#include "../fl.h"
+#include "../fl_all.h"
 #include "test.h"
 #include <pthread.h>
 
@@ -977,3 +977,4 @@ TEST(max_pooling_keeps_little) {
 }
 
 int main(int argc, char **argv) { return test_main(argc, argv); }
+/* MIT licence: see LICENSE. */

@@ -1,7 +1,8 @@
 /* test_life.c - life time: flat memory, scopes left early, threads, swapped operators, hooks */
-#include "../fl.h"
+#include "../fl_all.h"
 #include "test.h"
 
+#include <glob.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <unistd.h>
@@ -805,6 +806,91 @@ TEST(hooks_see_the_calls_of_compositions) {
     CHECK_NOTHING_LIVES();
 }
 
+/* ---- registered ops beside overrides ---- */
+
+static fl_op op_bump;
+static int64_t bump_calls, other_calls;
+static bool bump_kernel(const fl_backend *self, const fl_call *c) {
+    bump_calls++;
+    return (void)self, fl_call_compose(c);
+}
+
+/* exp(x^2), of which softmax is a part that changes nothing. */
+static bool bump_compose(const fl_call *c, fl_tensor **y) {
+    fl_tensor *x = c->in[0], *one = fl_sum(fl_softmax(x, 0), FL_AXES_KEEP(0));
+    y[0] = fl_mul(fl_exp(fl_square(x)), one);
+    return y[0] != NULL;
+}
+
+static bool bump_register(const char *contains) {
+    static fl_op_info info;
+    info = (fl_op_info){.name = "bump", .contains = contains, .compose = bump_compose};
+    fl_backend cpu = *fl_backend_at(fl_backend_index("cpu"));
+    op_bump = fl_op_register(&info);
+    if (op_bump == FL_OP_NONE || !fl_backend_set(&cpu, op_bump, bump_kernel, 0)) return false;
+    return fl_backend_use(&cpu, NULL);
+}
+
+static fl_tensor *bump(fl_tensor *x) {
+    return fl_call_into(op_bump, fl_out_like(x, x->dtype), x, NULL, NULL);
+}
+
+static fl_backend before_override;
+static bool counted_other(const fl_backend *self, const fl_call *c) {
+    other_calls++;
+    return before_override.op[c->op](self, c);
+}
+
+static bool override_in_use(fl_op op) {
+    fl_backend mine = *fl_backend_at(fl_backend_index("cpu"));
+    return fl_backend_override(&mine, op, counted_other) && fl_backend_use(&mine, &before_override);
+}
+
+/* A part that is not named is found by the first call after an override. */
+TEST(a_registered_op_names_all_that_it_runs) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_full(FL_SHAPE(4), 0.5, FL_F32);
+    test_errors_return();
+    CHECK(!bump_register("exp sinus mul"));
+    CHECK_ERROR("'bump' contains 'sinus', which is no op");
+    REQUIRE(bump_register("exp square mul sum softmax"));
+    CHECK(bump(x) && bump_calls == 1);
+    REQUIRE(override_in_use(FL_OP_erf));
+    CHECK(bump(x) && bump_calls == 2); /* all that it runs is named while softmax has a slot */
+    REQUIRE(override_in_use(FL_OP_amax));
+    CHECK(!bump(x)); /* and now softmax passes through amax, bump does not */
+    CHECK_ERROR("fl_bump: `contains` of its fl_op_info does not name what its composition runs: amax abs eq");
+    CHECK(!bump(fl_cast(x, FL_BF16)));
+    CHECK_ERROR("does not name what its composition runs: amax");
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+TEST(overrides_and_kernels_of_registered_ops_stay) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_full(FL_SHAPE(4), 0.5, FL_F32);
+    test_errors_return();
+    REQUIRE(bump_register("exp square mul sum softmax amax eq abs where sub div"));
+    fl_backend mine = *fl_backend_cpu();
+    CHECK(fl_backend_override(&mine, FL_OP_add, counted_add) && !fl_backend_use(&mine, NULL));
+    CHECK_ERROR("a copy of fl_backend_cpu() lacks the kernel of bump");
+    CHECK(bump(x) && bump_calls == 1);
+    REQUIRE(override_in_use(FL_OP_erf));
+    CHECK(bump(x) && bump_calls == 2 && fl_erf(x) && other_calls == 1);
+    mine = *fl_backend_at(fl_backend_index("cpu"));
+    shipped = mine;
+    CHECK(fl_backend_override(&mine, FL_OP_add, counted_add) && fl_backend_use(&mine, NULL));
+    CHECK(fl_erf(x) && other_calls == 2 && fl_add(x, x) && additions == 1);
+    CHECK(bump(x) && bump_calls == 3);
+    REQUIRE(override_in_use(FL_OP_amax)); /* is seen in bump from now on, which has lost its slot */
+    other_calls = 0;
+    CHECK(bump(x) && bump_calls == 3 && other_calls == 1);
+    CHECK(fl_backend_use(fl_backend_cpu(), NULL)); /* the shipped one as it is may come back */
+    CHECK_NO_ERROR();
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
 /* A handler that jumps leaves the hook in force. */
 TEST(hooks_survive_a_jump) {
     fl_scope s = fl_scope_begin();
@@ -856,10 +942,14 @@ TEST(a_hook_finds_the_first_nan) {
 
 static fl_mem_info told;
 static int64_t told_bytes;
+static struct { const fl_buffer *buffer; int lifetime; } told_of[1 << 15];
+static int n_told;
 
 static bool spy_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
     (void)self;
     told = *info;
+    told_of[n_told].buffer = b, told_of[n_told].lifetime = info->lifetime;
+    n_told += n_told + 1 < (int)(sizeof told_of / sizeof told_of[0]);
     __atomic_add_fetch(&told_bytes, (int64_t)b->bytes, __ATOMIC_RELAXED);
     return (b->ptr = aligned_alloc(FL_ALIGN, (b->bytes + 2 * FL_ALIGN - 1) / FL_ALIGN * FL_ALIGN)) != NULL;
 }
@@ -896,6 +986,80 @@ TEST(managers_are_told_step_and_lifetime) {
     fl_mem_use(before);
 }
 
+static bool is_persistent(const char *path, fl_var *param, fl_tensor *buffer, void *user) {
+    const fl_buffer *b = (buffer ? buffer : fv_value(param))->buffer;
+    int i = n_told - 1;
+    while (i >= 0 && told_of[i].buffer != b) i--;
+    const bool ok = CHECK(i >= 0 && told_of[i].lifetime == 3);
+    if (!ok) printf("  %s of %s: lifetime %d\n", path, (const char *)user, i < 0 ? -1 : told_of[i].lifetime);
+    return true;
+}
+
+/* Modules with parameters or buffers: every maker of fl/nn that makes some, and the packages' models. */
+#define MODULES(X) \
+    X(fl_nn_prelu(4)) X(fl_nn_attention(8, 2, .relative = 4, .buckets = 8)) X(fl_nn_capsules(2, 3, 4, 5)) \
+    X(fl_nn_attention(8, 2, .kdim = 4, .bias_kv = true)) \
+    X(fl_nn_conv1d(2, 3, 3)) X(fl_nn_conv2d(2, 3, 3)) X(fl_nn_conv3d(2, 3, 3)) \
+    X(fl_nn_conv_transpose1d(2, 3, 3)) X(fl_nn_conv_transpose2d(2, 3, 3)) X(fl_nn_conv_transpose3d(2, 3, 3)) \
+    X(fl_nn_embedding(5, 4, .padding = 1)) X(fl_nn_position(5, 4)) X(fl_nn_linear(2, 3)) X(fl_nn_bilinear(2, 3, 4)) \
+    X(fl_nn_batch_norm1d(3)) X(fl_nn_batch_norm2d(3, .frozen = true)) X(fl_nn_batch_norm3d(3)) \
+    X(fl_nn_layer_norm(FL_SHAPE(3))) X(fl_nn_rms_norm(FL_SHAPE(3))) X(fl_nn_group_norm(2, 4)) \
+    X(fl_nn_instance_norm(4, .affine = true, .track = true)) X(fl_nn_rnn(2, 3)) X(fl_nn_lstm(2, 3, .projection = 2)) X(fl_nn_gru(2, 3)) \
+    X(fl_nn_transformer(8, 2, 16)) X(fl_nn_transformer_decoder(8, 2, 16)) \
+    X(fl_nn_adaptive_embedding(8, FL_SHAPE(4, 9))) X(fl_nn_adaptive_softmax(8, FL_SHAPE(4, 9))) \
+    X(fl_nn_weight_norm(fl_nn_linear(2, 3), "weight", 0)) \
+    X(fl_text_lm(10, .kind = FL_LM_TRANSFORMER, .dim = 8, .heads = 2, .layers = 1, .context = 4)) \
+    X(fl_speech_criterion("asg", 4, 4)) X(fl_speech_attend(8, 5)) X(fl_vision_model("resnet18")) \
+    X(fl_vision_model("vit_b_16", .blocks = 1)) X(fl_vision_detr(50, .layers = 1, .blocks = 1))
+/* The makers of the rest, whose modules have none. */
+static const char no_parameters[] =
+    " activation activation_axis activation_1 activation_2 relu relu6 gelu gelu_tanh tanh sigmoid silu mish selu "
+    "softsign logsigmoid tanhshrink hardsigmoid hardswish leaky_relu elu celu swish hardshrink softshrink softplus "
+    "threshold hardtanh softmax softmin log_softmax glu rrelu sequential_of module_list_of residual_of dropout "
+    "layer_drop drop_path sinusoid identity view flatten transpose permute pad precision_cast normalize pool1d "
+    "pool2d pool3d adaptive_avg_pool adaptive_max_pool adaptive_avg_pool2d ";
+
+TEST(parameters_and_buffers_are_persistent) {
+    fl_mem_manager *before = fl_mem_use(&spy);
+    char makers[8000] = " ";
+#define MAKE_MODULE(call) { \
+        n_told = 0; \
+        fl_nn_module *m = call; \
+        CHECK(m && fl_nn_named(m, is_persistent, (void *)#call)); \
+        if (!strcmp("fl_nn_linear", m->type->maker ? m->type->maker : "")) { \
+            CHECK(fl_nn_cast(m, FL_F64) && fl_nn_named(m, is_persistent, (void *)"fl_nn_cast")); \
+        } \
+        fl_nn_free(m); \
+        strncat(makers, #call " ", sizeof makers - strlen(makers) - 1); \
+    }
+    fl_scope s = fl_scope_begin();
+    MODULES(MAKE_MODULE)
+    fl_empty(FL_SHAPE(3), FL_F32);
+    CHECK(told.lifetime == 2);
+    fl_scope_end(&s);
+    fl_mem_use(before);
+    if (access("fl/nn/norm.h", R_OK) != 0) SKIP("the headers are not in .");
+    glob_t headers;
+    int found = 0;
+    CHECK(!glob("fl/nn/*.h", 0, NULL, &headers));
+    for (size_t h = 0; h < headers.gl_pathc; h++) {
+        FILE *f = fopen(headers.gl_pathv[h], "r");
+        char line[300], name[100], with[120];
+        while (f && !strstr(headers.gl_pathv[h], "module.h") && fgets(line, sizeof line, f)) {
+            if (sscanf(line, "FL_API fl_nn_module *fl_nn_%99[a-z0-9_](", name) != 1) continue;
+            if (strlen(name) > 4 && !strcmp(name + strlen(name) - 4, "_opt")) name[strlen(name) - 4] = 0;
+            snprintf(with, sizeof with, " %s ", name);
+            const bool plain = strstr(no_parameters, with);
+            snprintf(with, sizeof with, "fl_nn_%s(", name);
+            if (!CHECK(plain || strstr(makers, with))) printf("  fl_nn_%s is in neither list\n", name);
+            found++;
+        }
+        if (f) fclose(f);
+    }
+    globfree(&headers);
+    CHECK(found > 80);
+}
+
 static char warning[300];
 static void keep_warning(fl_level level, const char *text, void *user) {
     (void)user;
@@ -913,3 +1077,4 @@ TEST(a_root_scope_warns_of_bytes) {
 }
 
 int main(int argc, char **argv) { return test_main(argc, argv); }
+/* MIT licence: see LICENSE. */

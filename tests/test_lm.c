@@ -1,5 +1,5 @@
 /* test_lm.c - token files and sets over them, language models, their training, reading and writing */
-#include "../fl.h"
+#include "../fl_all.h"
 #include "../bench/peers/llama_loop.c"
 #include "heap.h"
 #include <math.h>
@@ -321,6 +321,34 @@ static fl_nn_module *model_of(const struct kind *k) {
     for (int64_t i = 0; i < all.n; i++)
         fl_nn_init_normal(all.v[i], fv_value(all.v[i])->ndim == 1 ? 0.5 : 0, 0.3, &rng);
     return m;
+}
+
+static bool check_outline(const char *path, fl_var *p, fl_tensor *buffer, void *real) {
+    const fl_tensor *want = buffer ? buffer : fv_value(fl_nn_get_param(real, path)), *t = buffer ? buffer : fv_value(p);
+    CHECK(fl_same_shape(t, want) && t->dtype == want->dtype);
+    for (int i = 0; !buffer && i < t->ndim; i++) CHECK(t->stride[i] == 0);
+    return buffer || CHECK(fl_item(fl_amax(fl_abs(fv_value(p)), FL_ALL_AXES)) == 0);
+}
+
+/* Shapes and random numbers that are drawn are those of a model with values; memory is one element each. */
+TEST(outlines_have_shapes_alone) {
+    for (int i = 0; i < KINDS; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_rng rng[2] = {{11, 0}, {11, 0}};
+        fl_text_lm_opts o = kinds[i].o;
+        o.rng = &rng[0];
+        fl_nn_module *real = fl_text_lm_opt(V, o);
+        o.rng = &rng[1];
+        fl_set_flags(fl_flags() | FL_SHAPES_ONLY);
+        fl_nn_module *m = fl_text_lm_opt(V, o);
+        fl_set_flags(fl_flags() & ~FL_SHAPES_ONLY);
+        REQUIRE(real && m);
+        if (o.kind == FL_LM_TRANSFORMER) CHECK(fl_nn_named(m, check_outline, real));
+        CHECK(rng[0].key == rng[1].key && rng[0].counter == rng[1].counter);
+        fl_nn_free(real), fl_nn_free(m);
+        fl_scope_end(&s);
+    }
+    CHECK_NOTHING_LIVES();
 }
 
 TEST(what_is_read_step_by_step_is_what_the_model_computes) {
@@ -978,36 +1006,128 @@ TEST(models_of_our_own_compute_and_train_as_pytorch) {
     CHECK_NOTHING_LIVES();
 }
 
+/* A model in llama2.c's form, of two layers with random weights; the words' embeddings are scores too unless
+   untied. */
+static bool write_llama2c(const char *path, bool untied) {
+    enum { DIM = 64, HIDDEN = 96, LAYERS = 2, HEADS = 8, KV = 4, WORDS = 512, LENGTH = 256 };
+    enum { EACH = DIM / HEADS, SQUARE = LAYERS * DIM * DIM, ROWS = SQUARE * KV / HEADS };
+    enum { WIDE = LAYERS * HIDDEN * DIM };
+    const int32_t head[7] = {DIM, HIDDEN, LAYERS, HEADS, KV, untied ? -WORDS : WORDS, LENGTH};
+    const struct { int n; float mean, scale; } parts[] = {
+        {WORDS * DIM, 0, 0.5f}, {LAYERS * DIM, 1, 0.3f}, {SQUARE, 0, 0.2f}, {ROWS, 0, 0.2f}, {ROWS, 0, 0.2f},
+        {SQUARE, 0, 0.2f}, {LAYERS * DIM, 1, 0.3f}, {WIDE, 0, 0.2f}, {WIDE, 0, 0.2f}, {WIDE, 0, 0.2f},
+        {DIM, 1, 0.3f}, {LENGTH * EACH, 1e9f, 0}, {untied ? WORDS * DIM : 0, 0, 0.3f}};
+    FILE *f = fopen(path, "wb");
+    bool ok = f && fwrite(head, sizeof head, 1, f);
+    uint32_t state = 1;
+    for (size_t i = 0; ok && i < sizeof parts / sizeof *parts; i++)
+        for (int k = 0; ok && k < parts[i].n; k++) {
+            state = state * 1664525 + 1013904223;
+            const float w = parts[i].mean + parts[i].scale * ((float)(state >> 8) / (1 << 23) - 1);
+            ok = fwrite(&w, sizeof w, 1, f);
+        }
+    return f && !fclose(f) && ok;
+}
+
 /* llama2.c's file through the reader, beside a plain loop over it; and without a cache. */
-TEST(stories_as_a_plain_loop_has_them) {
-    char path[600];
-    snprintf(path, sizeof path, "%s/weights/stories260K", test_data_dir());
-    fl_nn_module *m = fl_text_load(path);
-    if (!m) {
-        fl_error_clear();
-        SKIP("no stories260K");
+TEST(llama2c_as_a_plain_loop_has_it) {
+    for (int untied = 0; untied < 2; untied++) {
+        char path[300];
+        snprintf(path, sizeof path, "%s", test_file("words.bin"));
+        REQUIRE(write_llama2c(path, untied));
+        CHECK(write_llama2c(test_file("tok512.bin"), false)); /* a name of a vocabulary, no model */
+        *strrchr(path, '/') = 0;
+        fl_nn_module *m = fl_text_load(path);
+        REQUIRE(m);
+        fl_nn_train(m, false);
+        llama_loop *loop = llama_loop_open(test_file("words.bin"));
+        fl_text_reader *r = fl_text_reader_new(m, 1), *whole = fl_text_reader_new(m, 1, .uncached = true);
+        REQUIRE(loop && r && whole);
+        double off = 0, apart = 0, most = 0;
+        for (int i = 0; i < 200; i++) {
+            const int64_t of = 0, id = i ? (i * 37 + 11) % 512 : 1;
+            const float *want = llama_loop_step(loop, (int)id, i);
+            const bool both = i % 40 == 39 || i < 3;
+            CHECK(fl_text_reader_read(r, 1, &of, &id));
+            for (int k = 0; k < 512; k++) off = fmax(off, fabs(want[k] - fl_text_reader_scores(r, 0)[k]));
+            for (int k = 0; k < 512; k++) most = fmax(most, fabs(want[k]));
+            CHECK(fl_text_reader_read(whole, 1, &of, &id) || !both);
+            for (int k = 0; both && k < 512; k++)
+                apart = fmax(apart, fabs(want[k] - fl_text_reader_scores(whole, 0)[k]));
+        }
+        CHECK(off < 1e-4 && apart < 1e-4 && most > 1);
+        printf("cached %.1e, uncached %.1e from scores up to %.1f\n", off, apart, most);
+        llama_loop_close(loop);
+        fl_text_reader_free(r), fl_text_reader_free(whole);
+        fl_nn_free(m);
     }
-    fl_nn_train(m, false);
-    snprintf(path, sizeof path, "%s/weights/stories260K/stories260K.bin", test_data_dir());
-    llama_loop *loop = llama_loop_open(path);
-    fl_text_reader *r = fl_text_reader_new(m, 1), *whole = fl_text_reader_new(m, 1, .uncached = true);
-    REQUIRE(loop && r && whole);
-    double off = 0, apart = 0;
-    for (int i = 0; i < 200; i++) {
-        const int64_t of = 0, id = i ? (i * 37 + 11) % 512 : 1;
-        const float *want = llama_loop_step(loop, (int)id, i);
-        const bool both = i % 40 == 39 || i < 3;
-        CHECK(fl_text_reader_read(r, 1, &of, &id));
-        for (int k = 0; k < 512; k++) off = fmax(off, fabs(want[k] - fl_text_reader_scores(r, 0)[k]));
-        CHECK(fl_text_reader_read(whole, 1, &of, &id) || !both);
-        for (int k = 0; both && k < 512; k++)
-            apart = fmax(apart, fabs(want[k] - fl_text_reader_scores(whole, 0)[k]));
+    CHECK_NOTHING_LIVES();
+}
+
+#define NAMED(call, part) (CHECK(!(call)), CHECK_ERROR(part))
+
+/* The value of that key in a JSON file of a folder, and how often it is there: "" if it is not. */
+static const char *value_of(const char *folder, const char *file, const char *key, int *times) {
+    static char value[100];
+    char path[400];
+    fl_data_settings k = {0};
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    *value = 0, *times = 0;
+    CHECK(fl_data_settings_read(&k, path, "test"));
+    for (int64_t i = 0; i < k.n; i++)
+        if (!strcmp(k.v[i].key, key)) ++*times, snprintf(value, sizeof value, "%s", k.v[i].value);
+    fl_data_settings_free(&k);
+    return value;
+}
+
+/* config.json says what the one that was read did of first and last tokens, and no key twice; a tokenizer is
+   beside it if one is given. */
+TEST(saved_models_keep_their_tokens) {
+    static const char *const names[] = {"gpt2", "llama", "bert"};
+    static const char *const keys[] = {"bos_token_id", "eos_token_id"};
+    test_errors_return();
+    char folder[300];
+    snprintf(folder, sizeof folder, "%s", temporary("tokens_folder"));
+    fl_text_tokenizer *letters = fl_text_char_tokenizer("abc ", 4), *large = NULL;
+    int times;
+    CHECK(mkdir(folder, 0700) == 0);
+    for (int i = 0; i < 3; i++) {
+        fl_nn_module *m = fl_text_load(golden(names[i]));
+        REQUIRE(m && fl_text_save(m, folder, .tokenizer = letters));
+        for (int k = 0; k < 2; k++) {
+            char want[100];
+            snprintf(want, sizeof want, "%s", value_of(golden(names[i]), "config.json", keys[k], &times));
+            CHECK(!strcmp(want, value_of(folder, "config.json", keys[k], &times)));
+        }
+        CHECK_EQ_INT(fl_text_lm_info(m, NULL)->eos.ndim, i < 2);
+        if (i == 0) value_of(folder, "config.json", "n_head", &times), CHECK_EQ_INT(times, 1);
+        fl_nn_free(m);
     }
-    CHECK(off < 1e-4 && apart < 1e-4);
-    printf("cached %.1e, uncached %.1e from the loop's scores\n", off, apart);
-    llama_loop_close(loop);
-    fl_text_reader_free(r), fl_text_reader_free(whole);
+    fl_rng rng = {1, 0};
+    fl_nn_module *m = fl_text_lm(4, .layers = 1, .dim = 8, .heads = 2, .context = 4, .bos = FL_SHAPE(0),
+                                 .eos = FL_SHAPE(3, 1), .rng = &rng);
+    REQUIRE(m && fl_text_save(m, folder, .tokenizer = letters));
     fl_nn_free(m);
+    REQUIRE(m = fl_text_load(folder));
+    const fl_text_lm_opts *o = fl_text_lm_info(m, NULL);
+    CHECK(o->bos.ndim == 1 && o->bos.dim[0] == 0);
+    CHECK(o->eos.ndim == 2 && o->eos.dim[0] == 3 && o->eos.dim[1] == 1);
+    CHECK(!strcmp(value_of(folder, "tokenizer_config.json", "bos_token", &times), " "));
+    CHECK(!strcmp(value_of(folder, "tokenizer_config.json", "eos_token", &times), "c"));
+    fl_text_tokenizer *read = fl_text_tokenizer_open(folder);
+    CHECK(read && fl_text_tokenizer_hash(read) == fl_text_tokenizer_hash(letters));
+    REQUIRE(large = fl_text_char_tokenizer("abcde", 5));
+    NAMED(fl_text_save(m, folder, .tokenizer = large), "5 tokens, the model a vocabulary of 4");
+    fl_text_tokenizer_free(letters), fl_text_tokenizer_free(large), fl_text_tokenizer_free(read);
+    fl_nn_free(m);
+    static const char *const files[] = {"config.json", "model.safetensors", "tokenizer.json",
+                                        "tokenizer_config.json"};
+    for (int i = 0; i < 4; i++) {
+        char path[400];
+        snprintf(path, sizeof path, "%s/%s", folder, files[i]);
+        CHECK(remove(path) == 0);
+    }
+    CHECK(rmdir(folder) == 0);
     CHECK_NOTHING_LIVES();
 }
 
@@ -1049,6 +1169,260 @@ TEST(gguf_files_hold_what_they_should) {
     fl_nn_free(m);
     fl_nn_free(stored);
     fl_data_close(e);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+/* ---- files that are not what they should be ---- */
+
+/* The golden model of that name, some of its tensors changed and `from` of its config.json replaced by `to`, in a
+   folder of its own; loaded. */
+typedef struct changes {
+    const char *drop;                 /* the tensor of that name is left out */
+    const char *add;                  /* one of three numbers is added */
+    const char *prefix;               /* is taken off names */
+    const char *part, *instead;       /* in names */
+    const char *of;                   /* the tensor that is resized along `axis`, or cast to dtype */
+    int axis;
+    int64_t more;
+    fl_dtype dtype;
+    const char *from, *to;
+} changes;
+static fl_nn_module *load_changed(const char *name, changes c) {
+    fl_scope s = fl_scope_begin();
+    char path[400], folder[300], names[80][100];
+    fl_data_named list[80];
+    int n = 0;
+    snprintf(path, sizeof path, "%s/model.safetensors", golden(name));
+    fl_data_file *f = fl_data_open_safetensors(path);
+    for (int64_t i = 0; i < fl_data_count(f) && n < 79; i++) {
+        const char *was = fl_data_name(f, i), *at = c.part ? strstr(was, c.part) : NULL;
+        const size_t cut = c.prefix && !strncmp(was, c.prefix, strlen(c.prefix)) ? strlen(c.prefix) : 0;
+        if (c.drop && !strcmp(was, c.drop)) continue;
+        if (at) snprintf(names[n], sizeof names[n], "%.*s%s%s", (int)(at - was), was, c.instead,
+                         at + strlen(c.part));
+        else snprintf(names[n], sizeof names[n], "%s", was + cut);
+        list[n] = (fl_data_named){names[n], fl_data_read(f, was)};
+        if (c.of && !strcmp(was, c.of)) {
+            fl_tensor *t = list[n].tensor;
+            if (c.dtype) t = fl_cast(t, c.dtype);
+            else if (c.more < 0) t = fl_contiguous(fl_slice(t, c.axis, 0, t->shape[c.axis] + c.more, 1));
+            else t = fl_concat((fl_tensor *[]){t, fl_slice(t, c.axis, 0, c.more, 1)}, 2, c.axis);
+            list[n].tensor = t;
+        }
+        n++;
+    }
+    if (c.add) list[n++] = (fl_data_named){c.add, fl_zeros(FL_SHAPE(3), FL_F32)};
+    snprintf(folder, sizeof folder, "%s", temporary("changed"));
+    mkdir(folder, 0700);
+    fl_data_close(f);
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    CHECK(fl_data_save_safetensors(path, list, n, NULL, 0));
+    snprintf(path, sizeof path, "%s/config.json", golden(name));
+    int64_t bytes;
+    char *config = fl_text_read_file("test", path, &bytes), *text = fl_heap_alloc((size_t)bytes + 100);
+    const char *at = c.from ? strstr(config, c.from) : NULL;
+    CHECK(at || !c.from);
+    const int whole = at ? snprintf(text, (size_t)bytes + 100, "%.*s%s%s", (int)(at - config), config, c.to,
+                                    at + strlen(c.from))
+                         : snprintf(text, (size_t)bytes + 100, "%s", config);
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    CHECK(fl_data_replace("test", path, text, (size_t)whole));
+    fl_nn_module *m = fl_text_load(folder);
+    remove(path);
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    remove(path), rmdir(folder);
+    fl_heap_free(config), fl_heap_free(text);
+    fl_scope_end(&s);
+    return m;
+}
+
+static bool check_equal_param(const char *path, fl_var *p, fl_tensor *buffer, void *other) {
+    if (buffer) return true;
+    if (!CHECK(farthest(fv_value(p), fv_value(fl_nn_get_param(other, path))) == 0)) printf("  %s\n", path);
+    return true;
+}
+
+/* Names without the family's prefix, of older versions, and tensors that nobody needs: the same model. */
+TEST(tensors_of_other_names_load) {
+    test_errors_return();
+    static const struct { const char *name; changes c; } of[] = {
+        {"gpt2", {.prefix = "transformer."}},
+        {"llama", {.prefix = "model."}},
+        {"bert", {.prefix = "bert."}},
+        {"bert", {.part = "LayerNorm.weight", .instead = "LayerNorm.gamma"}},
+        {"bert", {.part = "LayerNorm.bias", .instead = "LayerNorm.beta"}},
+        {"llama", {.add = "model.layers.0.self_attn.rotary_emb.inv_freq"}},
+        {"gpt2", {.add = "transformer.h.1.attn.bias"}},
+        {"gpt2", {.add = "lm_head.weight"}}, /* tied */
+        {"bert", {.add = "bert.pooler.dense.bias"}},
+        {"llama", {.from = "\"silu\"", .to = "\"swish\""}},
+        {"llama", {.from = "\"head_dim\": 8,", .to = ""}},
+    };
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_nn_module *want = fl_text_load(golden(of[i].name)), *m = load_changed(of[i].name, of[i].c);
+        if (CHECK(want && m)) CHECK(fl_nn_named(m, check_equal_param, want));
+        else printf("  case %d: %s\n", (int)i, fl_error() ? fl_error() : "");
+        fl_error_clear();
+        fl_nn_free(want), fl_nn_free(m);
+        fl_scope_end(&s);
+    }
+    CHECK_NOTHING_LIVES();
+}
+
+TEST(models_that_do_not_fit_their_description) {
+    test_errors_return();
+    static const struct { const char *name; changes c; const char *error; } of[] = {
+        {"llama", {.drop = "model.norm.weight"}, "there is no tensor 'model.norm.weight'"},
+        {"llama", {.drop = "model.norm.weight", .add = "eight"}, "there is no tensor 'model.norm.weight'"},
+        {"llama", {.drop = "lm_head.weight"}, "there is no tensor 'lm_head.weight'"},
+        {"llama", {.drop = "model.layers.1.self_attn.k_proj.weight"},
+         "there is no tensor 'model.layers.1.self_attn.k_proj.weight'"},
+        {"llama", {.drop = "model.layers.1.self_attn.v_proj.weight"},
+         "there is no tensor 'model.layers.1.self_attn.v_proj.weight'"},
+        {"gpt2", {.drop = "transformer.h.0.mlp.c_fc.bias"}, "there is no tensor 'transformer.h.0.mlp.c_fc.bias'"},
+        {"llama", {.add = "model.layers.2.input_layernorm.weight"},
+         "the model has no place for 'model.layers.2.input_layernorm.weight'"},
+        {"qwen2", {.from = "\"num_hidden_layers\": 2", .to = "\"num_hidden_layers\": 3"}, "there is no tensor"},
+        {"llama", {.from = "\"num_hidden_layers\": 2", .to = "\"num_hidden_layers\": 3"},
+         "there is no tensor 'model.layers.2."},
+        {"llama", {.from = "\"num_hidden_layers\": 2", .to = "\"num_hidden_layers\": 1"},
+         "the model has no place for 'model.layers.1."},
+        {"llama", {.of = "model.norm.weight", .more = -1},
+         "'model.norm.weight' is a tensor (norm.weight here): got [31], expected [32]"},
+        {"llama", {.of = "model.embed_tokens.weight", .more = 1}, "got [41, 32], expected [40, 32]"},
+        {"llama", {.of = "model.layers.1.mlp.up_proj.weight", .axis = 1, .more = 1},
+         "'model.layers.1.mlp.up_proj.weight' is a tensor (layers.1.linear1.weight here): got [64, 33], expected "
+         "[64, 32]"},
+        {"llama", {.of = "model.layers.0.self_attn.k_proj.weight", .more = 1}, "got [65, 32], expected [64, 32]"},
+        {"llama", {.of = "model.layers.0.self_attn.v_proj.weight", .axis = 1, .more = -1},
+         "'model.layers.0.self_attn.q_proj.weight' is part of a tensor (layers.0.self_attn.in_proj_weight here): "
+         "got [16, 31], expected [64, 32]"},
+        {"gpt2", {.of = "transformer.h.0.attn.c_attn.weight", .more = 1}, "got [96, 33], expected [96, 32]"},
+        {"gpt2", {.of = "transformer.wpe.weight", .more = 1}, "got [33, 32], expected [32, 32]"},
+        {"llama", {.of = "model.norm.weight", .dtype = FL_I32},
+         "tensor 'model.norm.weight' is i32, expected a float"},
+        {"llama", {.of = "model.layers.0.self_attn.v_proj.weight", .dtype = FL_I64},
+         "tensor 'model.layers.0.self_attn.v_proj.weight' is i64, expected a float"},
+        {"llama", {.from = "\"model_type\": \"llama\"", .to = "\"model_type\": \"llamas\""},
+         "model_type 'llamas': gpt2, llama, mistral, qwen2 and bert are known"},
+        {"llama", {.from = "\"head_dim\": 8", .to = "\"head_dim\": 9"}, "head_dim 9 is not 32 / 4"},
+        {"llama", {.from = "\"num_attention_heads\": 4", .to = "\"num_attention_heads\": 5"}, "that fit"},
+        {"llama", {.from = "\"num_attention_heads\": 4", .to = "\"num_attention_heads\": 0"}, "that fit"},
+        {"llama", {.from = "\"num_hidden_layers\": 2", .to = "\"num_hidden_layers\": 0"}, "that fit"},
+        {"llama", {.from = "\"num_key_value_heads\": 2", .to = "\"num_key_value_heads\": 0"}, "that fit"},
+        {"llama", {.from = "\"intermediate_size\": 64", .to = "\"intermediate_size\": 0"}, "that fit"},
+        {"llama", {.from = "\"vocab_size\": 40", .to = "\"vocab_size\": 0"}, "that fit"},
+        {"llama", {.from = "\"hidden_size\": 32", .to = "\"hidden_size\": 0"}, "that fit"},
+        {"llama", {.from = "\"max_position_embeddings\": 32", .to = "\"max_position_embeddings\": -1"}, "that fit"},
+        {"llama", {.from = "\"silu\"", .to = "\"mish\""}, "the activation 'mish' is not known"},
+        {"llama", {.from = "\"attention_bias\": false", .to = "\"attention_bias\": true"}, "attention_bias or"},
+        {"llama", {.from = "\"mlp_bias\": false", .to = "\"mlp_bias\": true"}, "attention_bias or mlp_bias"},
+        {"llama", {.from = "\"rope_type\": \"default\"", .to = "\"rope_type\": \"longrope\""},
+         "rotary scaling 'longrope'"},
+    };
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        fl_nn_module *m = load_changed(of[i].name, of[i].c);
+        if (!CHECK(!m && fl_error() && strstr(fl_error(), of[i].error)))
+            printf("  case %d: %s, not %s\n", (int)i, fl_error() ? fl_error() : "no error", of[i].error);
+        fl_error_clear();
+        fl_nn_free(m);
+    }
+    CHECK_NOTHING_LIVES();
+}
+
+/* A llama2.c file whose numbers count up: each parameter begins where the format says. */
+TEST(llama2c_tensors_are_in_order) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    enum { NUMBERS = 32 + 2 * (8 + 64 + 32 + 32 + 64 + 8 + 3 * 128) + 8 + 32 };
+    const int32_t head[] = {8, 16, 2, 2, 1, 4, 8};
+    static char bytes[28 + 4 * NUMBERS];
+    memcpy(bytes, head, sizeof head);
+    for (int i = 0; i < NUMBERS; i++) memcpy(bytes + 28 + 4 * i, &(float){(float)i}, 4);
+    CHECK(fl_data_replace("test", temporary("order.bin"), bytes, sizeof bytes));
+    fl_nn_module *m = fl_text_load(temporary("order.bin"));
+    REQUIRE(m);
+    static const struct { const char *path; double first; } of[] = {
+        {"embedding.weight", 0}, {"layers.0.norm1.weight", 32}, {"layers.1.norm1.weight", 40},
+        {"layers.1.self_attn.in_proj_weight", 112}, {"layers.1.self_attn.out_proj.weight", 368},
+        {"layers.1.norm2.weight", 440}, {"layers.1.gate.weight", 576}, {"layers.1.linear2.weight", 832},
+        {"layers.1.linear1.weight", 1088}, {"norm.weight", 1216}};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+        CHECK_NEAR(fl_item(fl_amin(fv_value(fl_nn_get_param(m, of[i].path)), FL_ALL_AXES)), of[i].first, 0);
+    fl_nn_free(m);
+    remove(temporary("order.bin"));
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+/* KenLM's tables end where its texts of words begin: all of a file up to there is needed, and no more. */
+TEST(kenlm_tables_must_fit) {
+    test_errors_return();
+    static const char *const types[] = {"probing", "trie", "quant", "array", "both"};
+    for (int k = 0; k < 5; k++) {
+        char name[40];
+        snprintf(name, sizeof name, "../text/ngram.%s", types[k]);
+        int64_t n;
+        char *bytes = fl_text_read_file("test", golden(name), &n);
+        REQUIRE(bytes);
+        int64_t end = n - 6;
+        while (end > 0 && memcmp(bytes + end, "<unk>", 6)) end--;
+        for (int64_t at = 0; at <= end; at += end - at > 24 && at > 200 ? 41 : 1) {
+            CHECK(fl_data_replace("test", temporary("kenlm"), bytes, (size_t)at));
+            fl_text_ngram *m = fl_text_ngram_load(temporary("kenlm"));
+            if (!CHECK((m != NULL) == (at == end))) printf("  %s: %d of %d\n", types[k], (int)at, (int)end);
+            if (!m && at > 120) CHECK_ERROR(at < 136 + 8 ? "" : "do not fit in");
+            fl_error_clear();
+            fl_text_ngram_free(m);
+        }
+        remove(temporary("kenlm"));
+        fl_heap_free(bytes);
+    }
+    CHECK_NOTHING_LIVES();
+}
+
+/* Batches that training and evaluation take, and those that they name as wrong. */
+TEST(batches_are_checked) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {1, 0};
+    fl_nn_module *m = fl_text_lm(5, .layers = 1, .dim = 8, .heads = 2, .context = 4, .rng = &rng);
+    fl_optim *optim = fl_optim_sgd(fl_nn_parameters(m), .lr = 0.1);
+    fl_tensor *x = fl_ones(FL_SHAPE(1, 2, 4), FL_I64), *mask = fl_ones(FL_SHAPE(1, 2, 4), FL_B8);
+    const struct { fl_tensor *t[4]; int n; bool ok; } of[] = {
+        {{x, x}, 2, true},
+        {{x, x, mask}, 3, true},
+        {{x}, 1, false},
+        {{x, x, mask, mask}, 4, false},
+        {{fl_ones(FL_SHAPE(1, 4), FL_I64), fl_ones(FL_SHAPE(1, 4), FL_I64)}, 2, false},
+        {{fl_ones(FL_SHAPE(1, 1, 2, 4), FL_I64), fl_ones(FL_SHAPE(1, 1, 2, 4), FL_I64)}, 2, false},
+        {{fl_cast(x, FL_I32), x}, 2, false},
+        {{x, fl_cast(x, FL_I32)}, 2, false},
+        {{x, fl_cast(x, FL_F32)}, 2, false},
+        {{x, fl_ones(FL_SHAPE(1, 2, 3), FL_I64)}, 2, false},
+        {{x, fl_ones(FL_SHAPE(1, 4, 2), FL_I64)}, 2, false},
+        {{x, fl_ones(FL_SHAPE(1, 8), FL_I64)}, 2, false},
+    };
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+        for (int evaluate = 0; evaluate < 2; evaluate++) {
+            fl_data_set *set = fl_data_tensors(of[i].t, of[i].n);
+            fl_text_training t = {.model = m, .optim = optim, .set = set};
+            fl_text_measure sum = {7, 7};
+            double loss = 0;
+            const bool ok = evaluate ? fl_text_evaluate_set(m, set, &sum, 0) : fl_text_training_step(&t, &loss);
+            char want[40];
+            snprintf(want, sizeof want, "a batch of %d fields: wants x and y", of[i].n);
+            if (!CHECK(ok == of[i].ok)) printf("  case %d\n", (int)i);
+            if (!of[i].ok) CHECK_ERROR(want);
+            CHECK_NO_ERROR();
+            if (evaluate) CHECK(ok ? sum.tokens == 8 && sum.nats > 0 && sum.nats < 80 : sum.tokens == 7);
+            else CHECK(t.tokens == (ok ? 8 : 0) && t.at.step == ok && ok == (loss > 0));
+            fl_data_free(set);
+        }
+    fl_optim_free(optim);
+    fl_nn_free(m);
     fl_scope_end(&s);
     CHECK_NOTHING_LIVES();
 }
@@ -1100,8 +1474,6 @@ TEST(scorers_know_histories_that_branch) {
 
 /* ---- mistakes ---- */
 
-#define NAMED(call, part) (CHECK(!(call)), CHECK_ERROR(part))
-
 TEST(mistakes_are_named) {
     test_errors_return();
     fl_scope s = fl_scope_begin();
@@ -1139,6 +1511,10 @@ TEST(mistakes_are_named) {
     NAMED(fl_text_load("/nowhere/at/all"), "/nowhere/at/all");
     NAMED(fl_text_save(m, "/nowhere/at/all"), "/nowhere/at/all");
     NAMED(fl_text_save(both, "x"), "have no model like this");
+    NAMED(fl_text_save(NULL, "x"), "the model is NULL");
+    NAMED(fl_text_save_gguf(NULL, NULL, 0, NULL, 0), "path, tensors or meta is NULL");
+    NAMED(fl_text_save_gguf("x", NULL, 1, NULL, 0), "path, tensors or meta is NULL");
+    NAMED(fl_text_save_gguf("x", NULL, 0, NULL, -1), "a count negative");
     NAMED(fl_text_open_gguf("/nowhere/at/all"), "/nowhere/at/all");
     NAMED(fl_text_reader_new(m, 0), "0 texts of 4 tokens");
     NAMED(fl_text_reader_new(m, 1, .length = 9), "1 texts of 9 tokens, of a model of 4");
@@ -1161,6 +1537,277 @@ TEST(mistakes_are_named) {
     fl_text_tokens_free(t);
     fl_nn_free(m), fl_nn_free(both), fl_nn_free(other);
     fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+/* Is the relative error of the saved file's logits at most that? Gives the model that was read. */
+static fl_nn_module *saved_as_gguf(fl_nn_module *m, const char *path, fl_dtype dtype, bool stored,
+                                   double most) {
+    fl_nn_module *again =
+        CHECK(fl_text_save(m, path, .dtype = dtype)) ? fl_text_load(path, .stored = stored) : NULL;
+    if (!CHECK(again)) return printf("  %s\n", fl_error()), NULL;
+    fl_nn_train(m, false), fl_nn_train(again, false);
+    fl_var *x = fv_const(fl_reshape(ids(10, FL_I64), FL_SHAPE(1, 10)));
+    fl_tensor *want = fv_value(fl_nn_forward(m, x)), *off = fl_sub(want, fv_value(fl_nn_forward(again, x)));
+    const double error = sqrt(fl_item(fl_mean(fl_mul(off, off), FL_ALL_AXES)) /
+                              fl_item(fl_mean(fl_mul(want, want), FL_ALL_AXES)));
+    if (!CHECK(error <= most)) printf("  %s: %g off\n", fl_dtype_name(dtype), error);
+    return again;
+}
+
+/* WordPiece of six tokens, without [CLS] and [SEP]. */
+static fl_text_tokenizer *tokenizer_of_pieces(void) {
+    static const char text[] = "[PAD]\n[UNK]\na\n##a\nb\n##b\n";
+    const char *path = temporary("vocab.txt");
+    const bool ok = fl_data_replace("test", path, text, sizeof text - 1);
+    fl_text_tokenizer *t = ok ? fl_text_tokenizer_open(path) : NULL;
+    remove(path);
+    return t;
+}
+
+/* Models of each architecture as one file: what is read is what was written, to the dtype. */
+TEST(models_save_as_gguf) {
+    static const char *const names[] = {"gpt2", "llama", "mistral", "qwen2"};
+    test_errors_return();
+    char path[300];
+    snprintf(path, sizeof path, "%s", temporary("saved.gguf"));
+    for (int i = 0; i < 4; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_nn_module *m = fl_text_load(golden(names[i])), *again = saved_as_gguf(m, path, 0, false, 1e-5);
+        const fl_text_lm_opts *a = fl_text_lm_info(m, NULL), *b = fl_text_lm_info(again, NULL);
+        CHECK(a->eos.ndim == 1 && b->eos.ndim == 1 && a->eos.dim[0] == b->eos.dim[0]);
+        CHECK(a->window == b->window);
+        fl_nn_module *third = saved_as_gguf(again, path, FL_BF16, true, 0.05); /* from pairs, not halves */
+        fl_nn_free(m), fl_nn_free(again), fl_nn_free(third);
+        fl_scope_end(&s);
+    }
+    const fl_dtype dtypes[] = {FL_F16, fl_q8(), fl_q4(), fl_q4_k(), fl_q6_k()};
+    static const double most[] = {2e-3, 0.03, 0.4, 0.25, 0.08};
+    fl_rng rng = {3, 0};
+    fl_scope s = fl_scope_begin();
+    fl_nn_module *m = fl_text_lm(V, .layers = 2, .dim = 256, .heads = 4, .kv_heads = 2, .hidden = 96,
+                                 .std = 0.03, .place = FL_LM_ROTARY, .rms = true, .gated = true, .no_bias = true,
+                                 .untied = true, .rope = {.scale = 0.5}, .rng = &rng);
+    REQUIRE(m);
+    for (int i = 0; i < 5; i++) {
+        fl_nn_free(saved_as_gguf(m, path, dtypes[i], true, most[i]));
+        fl_data_file *f = fl_text_open_gguf(path);
+        REQUIRE(f);
+        CHECK(fl_data_dtype(f, fl_data_find(f, "blk.1.ffn_up.weight")) == dtypes[i]);
+        CHECK(fl_data_dtype(f, fl_data_find(f, "blk.1.attn_norm.weight")) == FL_F32);
+        CHECK(fl_data_dtype(f, fl_data_find(f, "blk.0.ffn_down.weight")) == (i < 3 ? dtypes[i] : fl_q8()));
+        CHECK(!strcmp(fl_data_meta(f, "llama.rope.scaling.factor"), "2"));
+        fl_data_close(f);
+    }
+    fl_text_tokenizer *letters = fl_text_char_tokenizer("abc", 3);
+    NAMED(fl_text_save(m, path, .tokenizer = letters), "GGUF has no tokenizer with a model of words");
+    NAMED(fl_text_save(m, path, .dtype = fl_q2_k()), "dtype q2_k, expected a float or blocks");
+    NAMED(fl_text_save(m, "x", .dtype = FL_F16), "a dtype is for .gguf files");
+    fl_text_tokenizer_free(letters);
+    fl_nn_free(m), m = fl_text_load(golden("llama"));
+    fl_text_tokenizer *pieces = tokenizer_of_pieces(), *read = NULL;
+    REQUIRE(m && pieces && CHECK(fl_text_save(m, path, .tokenizer = pieces)));
+    fl_nn_module *again = fl_text_load(path);
+    read = fl_text_tokenizer_open(path);
+    CHECK(again && read && fl_text_vocab_size(read) == 6 && !strcmp(fl_text_token_of(read, 5, NULL), "##b"));
+    const fl_text_lm_opts *with = fl_text_lm_info(m, NULL), *got = fl_text_lm_info(again, NULL);
+    CHECK(with->eos.dim[0] == got->eos.dim[0] && with->bos.dim[0] == got->bos.dim[0]);
+    fl_text_tokenizer_free(pieces), fl_text_tokenizer_free(read), fl_nn_free(again);
+    fl_nn_free(m), m = fl_text_load(golden("bert"));
+    NAMED(fl_text_save(m, path), "architecture bert");
+    fl_nn_free(m);
+    fl_scope_end(&s);
+    remove(path);
+    CHECK_NOTHING_LIVES();
+}
+
+static void hear_message(fl_level level, const char *text, void *user) {
+    (void)level;
+    snprintf(user, 300, "%s", text);
+}
+
+/* A tensor that the loader passes over is named by a line of the log. */
+TEST(tensors_that_are_not_read_are_named) {
+    char said[300] = "";
+    test_errors_return();
+    fl_message_use(hear_message, said, FL_LOG_INFO);
+    fl_nn_module *m = load_changed("gpt2", (changes){.add = "transformer.h.0.attn.masked_bias"});
+    fl_message_use(NULL, NULL, FL_LOG_WARN);
+    CHECK(m && strstr(said, "tensor 'transformer.h.0.attn.masked_bias' is not read"));
+    fl_nn_free(m);
+    CHECK_NOTHING_LIVES();
+}
+
+/* Rotary scaling llama3, which GGUF has as factors: the same settings are read, and the same scores; and
+   factors that are none are errors. */
+TEST(gguf_has_factors_of_rotary_frequencies) {
+    static const fl_rotary_opts ropes[] = {
+        {.base = 500000, .scale = 0.125, .kind = FL_ROTARY_LLAMA3, .low = 1, .high = 4, .trained = 8192},
+        {.base = 500000, .scale = 1. / 32, .kind = FL_ROTARY_LLAMA3, .low = 1, .high = 4, .trained = 8192},
+        {.base = 500000, .scale = 0.25, .kind = FL_ROTARY_LLAMA3, .low = 1, .high = 6, .trained = 2048}};
+    test_errors_return();
+    char path[300];
+    snprintf(path, sizeof path, "%s", temporary("factors.gguf"));
+    for (int i = 0; i < 3; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_rng rng = {3, 0};
+        fl_nn_module *m = fl_text_lm(V, .layers = 1, .dim = 256, .heads = 2, .hidden = 32, .std = 0.3,
+                                     .context = 64, .place = FL_LM_ROTARY, .rms = true, .gated = true,
+                                     .no_bias = true, .untied = true, .rope = ropes[i], .rng = &rng);
+        REQUIRE(m);
+        fl_nn_module *again = saved_as_gguf(m, path, 0, false, 1e-5);
+        REQUIRE(again);
+        const fl_rotary_opts got = fl_text_lm_info(again, NULL)->rope;
+        CHECK(got.kind == FL_ROTARY_LLAMA3 && got.trained == ropes[i].trained && got.base == ropes[i].base);
+        CHECK_NEAR(got.scale / ropes[i].scale, 1, 1e-6);
+        CHECK_NEAR(got.high / got.low, ropes[i].high, 1e-3);
+        fl_data_file *f = fl_text_open_gguf(path);
+        float factor[64];
+        REQUIRE(f && fl_to_host(fl_data_read(f, "rope_freqs.weight"), factor, sizeof factor));
+        for (int j = 0; j < 64; j++) { /* as Llama's own code scales a frequency */
+            const double w = pow(ropes[i].base, -j / 64.);
+            const double turns = (double)ropes[i].trained * w / 6.283185307179586;
+            const double part = (turns - ropes[i].low) / (ropes[i].high - ropes[i].low);
+            const double want = turns < ropes[i].low ? w * ropes[i].scale : turns > ropes[i].high ? w
+                                : (1 - part) * w * ropes[i].scale + part * w;
+            CHECK_NEAR(w / factor[j] / want, 1, 1e-6);
+        }
+        fl_data_close(f);
+        fl_nn_free(m), fl_nn_free(again);
+        fl_scope_end(&s);
+    }
+    fl_scope s = fl_scope_begin();
+    const fl_text_gguf_pair meta[] = {{"general.architecture", .text = "llama"},
+                                      {"llama.block_count", .number = 1},
+                                      {"llama.embedding_length", .number = 8},
+                                      {"llama.attention.head_count", .number = 1},
+                                      {"llama.rope.scaling.type", .text = "linear"},
+                                      {"llama.rope.scaling.factor", .number = 2}};
+    const float odd[] = {1, 3, 2, 8};
+    const fl_data_named list[] = {{"token_embd.weight", fl_zeros(FL_SHAPE(5, 8), FL_F32)},
+                                  {"rope_freqs.weight", fl_from_host(odd, FL_SHAPE(4), FL_F32)}},
+                        few[] = {list[0], {"rope_freqs.weight", fl_ones(FL_SHAPE(3), FL_F32)}};
+    REQUIRE(fl_text_save_gguf(path, list, 2, meta, 4));
+    NAMED(fl_text_load(path), "'rope_freqs.weight' are not the factors of a scaling llama3");
+    REQUIRE(fl_text_save_gguf(path, list, 2, meta, 6));
+    NAMED(fl_text_load(path), "'rope_freqs.weight' beside another rotary scaling");
+    REQUIRE(fl_text_save_gguf(path, few, 2, meta, 4));
+    NAMED(fl_text_load(path), "'rope_freqs.weight' is f32 [3], expected f32 [4]");
+    fl_scope_end(&s);
+    remove(path);
+    CHECK_NOTHING_LIVES();
+}
+
+/* Keys and tensors of a file that fl_text_save_gguf writes, and what it refuses. */
+TEST(gguf_files_are_written) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    char path[300];
+    snprintf(path, sizeof path, "%s", temporary("made.gguf"));
+    fl_tensor *x = fl_normal(FL_SHAPE(3, 256), 0, 1, FL_F32, &(fl_rng){1, 0}), *q = fl_cast(x, fl_q6_k());
+    const fl_data_named list[] = {{"x", fl_transpose(x, 0, 1)}, {"q", q}, {"i", ids(5, FL_I64)},
+                                  {"none", fl_zeros(FL_SHAPE(0, 3), FL_F32)}};
+    const fl_text_gguf_pair meta[] = {
+        {"text", .text = "a \"b\""}, {"n", .number = 4294967295.0}, {"minus", .number = -128, .dtype = FL_I8},
+        {"real", .number = 0.5, .dtype = FL_F32}, {"yes", .number = 1, .dtype = FL_B8},
+        {"large", .number = 0x1p63, .dtype = FL_U64}, {"double", .number = -1e300, .dtype = FL_F64}};
+    static const char *const values[] = {"a \"b\"", "4294967295", "-128", "0.5", "1", "9223372036854775808",
+                                         "-1.0000000000000001e+300"};
+    CHECK(fl_text_save_gguf(path, list, 4, meta, 7));
+    fl_data_file *f = fl_text_open_gguf(path);
+    REQUIRE(f && fl_data_count(f) == 4);
+    for (int i = 0; i < 7; i++) CHECK(!strcmp(fl_data_meta(f, meta[i].key), values[i]));
+    CHECK(farthest(fl_data_read(f, "x"), list[0].tensor) == 0);
+    CHECK(farthest(fl_cast(fl_data_read(f, "q"), FL_F32), fl_cast(q, FL_F32)) == 0);
+    CHECK(farthest(fl_cast(fl_data_read(f, "i"), FL_F64), fl_cast(list[2].tensor, FL_F64)) == 0);
+    fl_data_close(f);
+    static const fl_text_gguf_pair bad[] = {
+        {"n", .number = -1}, {"n", .number = 0.5}, {"n", .number = NAN}, {"n", .number = 256, .dtype = FL_U8},
+        {"n", .number = 128, .dtype = FL_I8}, {"n", .number = 0x1p64, .dtype = FL_U64},
+        {"n", .dtype = FL_F16}};
+    for (int i = 0; i < 7; i++) NAMED(fl_text_save_gguf(path, NULL, 0, &bad[i], 1), "key 'n': ");
+    const fl_text_gguf_pair twice[] = {meta[1], meta[1]}, alignment = {.key = "general.alignment"};
+    const fl_data_named both[] = {{"x", x}, {"x", x}};
+    NAMED(fl_text_save_gguf(path, NULL, 0, twice, 2), "key 'n' comes twice");
+    NAMED(fl_text_save_gguf(path, NULL, 0, &alignment, 1), "general.alignment");
+    NAMED(fl_text_save_gguf(path, both, 2, NULL, 0), "two tensors are named 'x'");
+    NAMED(fl_text_save_gguf(path, (fl_data_named[]){{"", x}}, 1, NULL, 0), "expected 1 to 63 bytes");
+    const fl_data_named narrow = {"x", fl_cast(x, FL_U16)}, null = {"x", NULL};
+    NAMED(fl_text_save_gguf(path, &narrow, 1, NULL, 0), "tensor 'x' is u16");
+    NAMED(fl_text_save_gguf(path, &null, 1, NULL, 0), "tensor 'x' is NULL");
+    NAMED(fl_text_save_gguf("/nowhere/at/all", NULL, 0, NULL, 0), "/nowhere/at/all");
+    f = fl_text_open_gguf(path); /* what failed changed nothing */
+    CHECK(f && fl_data_count(f) == 4);
+    fl_data_close(f);
+    remove(path);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+/* Blocks of every type beside what the package gguf makes of them, bit for bit (tests/gguf_blocks.py). */
+TEST(gguf_blocks_of_every_type) {
+    fl_scope s = fl_scope_begin();
+    fl_data_file *f = fl_text_open_gguf(golden("blocks.gguf"));
+    REQUIRE(f && fl_data_count(f) == 31);
+    for (int64_t i = 0; i < 28; i += 2) {
+        fl_tensor *t = fl_data_read(f, fl_data_name(f, i)), *got = fl_cast(t, FL_F32),
+                  *want = fl_data_read(f, fl_data_name(f, i + 1));
+        REQUIRE(got && want && fl_dtype_registered(t->dtype) && fl_same_shape(got, want));
+        CHECK(!memcmp(fl_map(got, FL_READ), fl_map(want, FL_READ), (size_t)fl_numel(want) * 4) ||
+              (printf("  %s\n", fl_data_name(f, i)), false));
+        fl_unmap(got, FL_READ), fl_unmap(want, FL_READ);
+    }
+    for (int64_t i = 29; i < 31; i++) { /* f32 that become such blocks */
+        fl_tensor *want = fl_data_read(f, fl_data_name(f, i));
+        fl_tensor *got = fl_cast(fl_data_read(f, "made"), want ? want->dtype : FL_F32);
+        REQUIRE(got && want && fl_same_shape(got, want));
+        CHECK(!memcmp(fl_map(got, FL_READ), fl_map(want, FL_READ),
+                      (size_t)fl_numel(want) * fl_dtype_size(want->dtype)));
+        fl_unmap(got, FL_READ), fl_unmap(want, FL_READ);
+    }
+    fl_data_close(f);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+/* A file with one tensor of that type and dims, and `bytes` bytes of it. */
+static fl_data_file *gguf_of_one(uint32_t type, uint64_t inner, uint64_t outer, size_t bytes) {
+    static char text[1 << 12];
+    size_t n = 0;
+    const uint64_t counts[] = {1, 0, 1}, dims[] = {inner, outer, 0};
+    const uint32_t version = 3, two = 2;
+    memset(text, 0, sizeof text);
+    memcpy(text, "GGUF", 4), memcpy(text + 4, &version, 4), memcpy(text + 8, counts, 24), n = 32;
+    text[n++] = 'w';
+    memcpy(text + n, &two, 4), memcpy(text + n + 4, dims, 16), memcpy(text + n + 20, &type, 4), n += 32;
+    n = (n + 31) / 32 * 32 + bytes;
+    const char *path = temporary("one.gguf");
+    return fl_data_replace("test", path, text, n) ? fl_text_open_gguf(path) : NULL;
+}
+
+/* A number may take less than a byte: dims are compared with the file in bytes. */
+TEST(gguf_dims_beyond_the_bytes) {
+    test_errors_return();
+    static const struct {
+        uint32_t type;
+        uint64_t inner, outer;
+        size_t bytes;
+    } fits[] = {{2, 4096, 1, 2304}, {10, 8192, 1, 2688}, {12, 256, 8, 1152}, {39, 3200, 2, 3400},
+                {0, 0, 1, 0}},
+      beyond[] = {{2, 4096, 1, 2303},          {10, 8192, 1, 2687},        {0, UINT64_C(1) << 62, 4, 64},
+                  {2, UINT64_MAX - 31, 1, 64}, {12, 256, UINT64_MAX, 144}, {0, 0, UINT64_C(1) << 40, 0}};
+    for (size_t i = 0; i < sizeof fits / sizeof *fits; i++) {
+        fl_data_file *f = gguf_of_one(fits[i].type, fits[i].inner, fits[i].outer, fits[i].bytes);
+        CHECK(f);
+        CHECK_NO_ERROR();
+        fl_data_close(f);
+    }
+    for (size_t i = 0; i < sizeof beyond / sizeof *beyond; i++)
+        NAMED(gguf_of_one(beyond[i].type, beyond[i].inner, beyond[i].outer, beyond[i].bytes),
+              "a tensor beyond the end of the file");
+    NAMED(gguf_of_one(12, 255, 1, 1000), "rows of blocks that are not whole");
+    NAMED(gguf_of_one(16, 256, 1, 1000), "tensor 'w' is of type 16: expected a float");
+    remove(temporary("one.gguf"));
     CHECK_NOTHING_LIVES();
 }
 
@@ -1246,7 +1893,8 @@ static bool use_all(void) {
     fl_text_tokens *t = ok ? fl_text_tokens_of(ids(50, FL_I32), NULL, V) : NULL;
     fl_data_set *set = t ? fl_text_mask(fl_text_blocks(t, 9), .vocabulary = V, .mask = 14) : NULL;
     fl_data_sample sample;
-    fl_data_file *g = set ? fl_text_open_gguf(golden("llama.gguf")) : NULL;
+    ok = set && fl_text_save(m, temporary("fault.gguf"), .dtype = fl_q8());
+    fl_data_file *g = ok ? fl_text_open_gguf(golden("llama.gguf")) : NULL;
     ok = ok && g && fl_data_get(set, 1, &sample) && fl_data_read(g, "token_embd.weight");
     fl_text_tokenizer *letters = ok ? fl_text_char_tokenizer("abc\n", 4) : NULL;
     fl_data_set *lines = letters ? fl_text_lines(temporary("lines"), letters, 3) : NULL;
@@ -1290,6 +1938,7 @@ TEST(every_request_for_memory_may_fail) {
     fl_heap_use(NULL, NULL);
     printf("%d of %d requests failed\n", (int)points, (int)total);
     remove(temporary("lines"));
+    CHECK(remove(temporary("fault.gguf")) == 0);
     CHECK_NOTHING_LIVES();
 }
 

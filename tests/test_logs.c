@@ -276,8 +276,7 @@ TEST(other_files_are_refused) {
 #ifndef _WIN32
 /* A writer on the real disk is killed again and again, and a second one refused meanwhile. */
 TEST(killed_writers_and_second_ones) {
-    char path[64];
-    snprintf(path, sizeof path, "/tmp/fl_log_%d.jsonl", (int)getpid());
+    const char *path = test_file("log.jsonl");
     test_errors_return();
     for (int round = 0; round < 10; round++) {
         int ready[2];

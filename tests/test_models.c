@@ -2,6 +2,7 @@
 
    A rate and the losses of ten steps of each tiny preset stand in tests/golden/models.tsv, written
    by tests/models.py, which makes the same weights and batches by the same formulas. */
+#include "../fl_backend.h"
 #include "../bench/models/model.h"
 #include "../kernels/cpu/bf16.h"
 #include "test.h"
@@ -265,3 +266,4 @@ TEST(dropout_and_layer_drop) {
 }
 
 int main(int argc, char **argv) { return test_main(argc, argv); }
+/* MIT licence: see LICENSE. */

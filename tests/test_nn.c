@@ -1,5 +1,5 @@
 /* test_nn.c - modules, layers, losses, initialisation, saving; references are loops in double */
-#include "../fl.h"
+#include "../fl_all.h"
 #include "heap.h"
 
 #include <pthread.h>
@@ -1389,3 +1389,4 @@ TEST(backward_of_one_net_in_two_threads) {
 }
 
 int main(int argc, char **argv) { return test_main(argc, argv); }
+/* MIT licence: see LICENSE. */

@@ -1,7 +1,8 @@
 /* test_optim.c - optimizers against loops in double, clipping, schedules, resuming bit by bit */
-#include "../fl.h"
+#include "../fl_all.h"
 #include "../examples/extend/recorder.h"
 #include "heap.h"
+#include <float.h>
 
 /* helpers */
 
@@ -38,7 +39,9 @@ static void run(fl_optim *optim, fl_var *p) {
         read_f64(fv_value(p), v);
         for (int i = 0; i < WIDTH; i++) g[i] = slope(v[i], i, t);
         CHECK(fv_set_grad(p, fv_const(f64(g, WIDTH))));
+        const int64_t depth = fl_scope_depth();
         CHECK(fl_optim_step(optim));
+        CHECK_EQ_INT(fl_scope_depth(), depth);
         fl_optim_zero_grad(optim);
         CHECK(!fv_grad(p));
         fl_scope_end(&s);
@@ -118,6 +121,146 @@ TEST(adam_is_pytorchs) {
                                              : fl_optim_adam_opt(FV_LIST(x), cases[k].o);
         run(optim, x);
         CHECK_VALUES(fv_value(x), p, WIDTH, 1e-13);
+        fl_optim_free(optim);
+        fl_scope_end(&s);
+    }
+    CHECK_NOTHING_LIVES();
+}
+
+TEST(radam_is_pytorchs) {
+    static const struct {
+        double beta2, decay;
+    } cases[] = {{.999, 0}, {.9, .1}, {.5, 0}}; /* rectified from step 6, from step 7, never */
+    for (int k = 0; k < 3; k++) {
+        const double b1 = .9, b2 = cases[k].beta2, most = 2 / (1 - b2) - 1;
+        double p[WIDTH], m[WIDTH] = {0}, v[WIDTH] = {0};
+        memcpy(p, start, sizeof p);
+        for (int t = 1; t <= STEPS; t++)
+            for (int i = 0; i < WIDTH; i++) {
+                const double g = slope(p[i], i, t - 1) + cases[k].decay * p[i], bias = 1 - pow(b2, t);
+                const double rho = most - 2 * t * pow(b2, t) / bias;
+                m[i] = b1 * m[i] + (1 - b1) * g;
+                v[i] = b2 * v[i] + (1 - b2) * g * g;
+                const double rect = (rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho);
+                const double factor = rho > 5 ? sqrt(rect * bias) / (sqrt(v[i]) + 1e-8) : 1;
+                p[i] -= .05 * m[i] / (1 - pow(b1, t)) * factor;
+            }
+        fl_scope s = fl_scope_begin();
+        fl_var *x = fv_param(f64(start, WIDTH));
+        fl_optim *optim = fl_optim_radam(FV_LIST(x), .lr = .05, .beta2 = b2, .weight_decay = cases[k].decay);
+        run(optim, x);
+        CHECK_VALUES(fv_value(x), p, WIDTH, 1e-13);
+        fl_optim_free(optim);
+        fl_scope_end(&s);
+    }
+    CHECK_NOTHING_LIVES();
+}
+
+TEST(rprop_is_pytorchs) {
+    for (int k = 0; k < 2; k++) {
+        const double minus = k ? .3 : .5, plus = k ? 2 : 1.2, least = k ? .02 : 1e-6, most = k ? .1 : 50;
+        double p[WIDTH], last[WIDTH] = {0}, size[WIDTH];
+        int turned = 0;
+        memcpy(p, start, sizeof p);
+        for (int t = 0; t < STEPS; t++)
+            for (int i = 0; i < WIDTH; i++) {
+                double g = slope(p[i], i, t), turn = g * last[i];
+                size[i] = (t ? size[i] : .05) * (turn > 0 ? plus : turn < 0 ? minus : 1);
+                size[i] = fmin(fmax(size[i], least), most);
+                turned += turn < 0;
+                last[i] = g = turn < 0 ? 0 : g;
+                p[i] -= size[i] * ((g > 0) - (g < 0));
+            }
+        CHECK(turned > 3);
+        fl_scope s = fl_scope_begin();
+        fl_var *x = fv_param(f64(start, WIDTH));
+        fl_optim *optim = k ? fl_optim_rprop(FV_LIST(x), .lr = .05, .etaminus = .3, .etaplus = 2,
+                                             .step_min = .02, .step_max = .1)
+                            : fl_optim_rprop(FV_LIST(x), .lr = .05);
+        run(optim, x);
+        CHECK_VALUES(fv_value(x), p, WIDTH, 1e-14);
+        CHECK_VALUES(optim->slot[0].state[1], size, WIDTH, 1e-14);
+        fl_optim_free(optim);
+        fl_scope_end(&s);
+    }
+    CHECK_NOTHING_LIVES();
+}
+
+TEST(asgd_is_pytorchs) {
+    for (int k = 0; k < 2; k++) {
+        const double lr = .1, lambd = k ? .2 : 1e-4, alpha = k ? .5 : .75, t0 = k ? 5 : 1e6, decay = k * .05;
+        double p[WIDTH], mean[WIDTH] = {0};
+        memcpy(p, start, sizeof p);
+        for (int t = 0; t < STEPS; t++)
+            for (int i = 0; i < WIDTH; i++) {
+                const double g = slope(p[i], i, t) + decay * p[i], eta = lr / pow(1 + lambd * lr * t, alpha);
+                p[i] = p[i] * (1 - lambd * eta) - eta * g;
+                mean[i] += (p[i] - mean[i]) / fmax(1, t - t0);
+            }
+        fl_scope s = fl_scope_begin();
+        fl_var *x = fv_param(f64(start, WIDTH));
+        fl_optim *optim = k ? fl_optim_asgd(FV_LIST(x), .lr = lr, .lambd = lambd, .alpha = alpha, .t0 = t0,
+                                            .weight_decay = decay)
+                            : fl_optim_asgd(FV_LIST(x), .lr = lr);
+        run(optim, x);
+        CHECK_VALUES(fv_value(x), p, WIDTH, 1e-13);
+        CHECK_VALUES(optim->slot[0].state[0], mean, WIDTH, 1e-13);
+        fl_optim_free(optim);
+        fl_scope_end(&s);
+    }
+    CHECK_NOTHING_LIVES();
+}
+
+/* A matrix, a batch of matrices and a vector; the divisor's least is the epsilon of f64. */
+TEST(adafactor_is_pytorchs) {
+    const fl_shape shapes[] = {FL_SHAPE(2, 3), FL_SHAPE(2, 3, 2), FL_SHAPE(6), FL_SHAPE(1, 6)};
+    for (int k = 0; k < 4; k++) {
+        const int dims = shapes[k].ndim, m = dims > 1 ? (int)shapes[k].dim[dims - 1] : 6;
+        const int n = dims > 1 ? (int)shapes[k].dim[dims - 2] : 1, batch = k == 1 ? 2 : 1;
+        const int all = batch * n * m;
+        const double lr = k == 3 ? .01 : .2, decay = k == 2 ? .1 : 0, d = k == 0 ? 1.1 : 1;
+        double p[12], g[12], u[12], row[12] = {0}, col[12] = {0}, v[12] = {0};
+        fl_scope s = fl_scope_begin();
+        for (int i = 0; i < all; i++) p[i] = start[i % WIDTH] * (k == 2 ? 1e-5 : 1);
+        fl_var *x = fv_param(fl_from_host(p, shapes[k], FL_F64));
+        fl_optim *optim = fl_optim_adafactor(FV_LIST(x), .lr = lr, .weight_decay = decay, .d = d);
+        for (int t = 1; t <= 8; t++) {
+            const double w = pow(t, -.8);
+            double pp = 0, uu = 0;
+            fl_scope inner = fl_scope_begin();
+            for (int i = 0; i < all; i++) g[i] = slope(p[i], i, t) * (i == 4 ? 1e-20 : 1);
+            for (int b = 0; b < batch; b++) {
+                double *gb = g + b * n * m, *r = row + b * n, *c = col + b * m, mean = 0;
+                for (int i = 0; i < n; i++) {
+                    double sum = 0;
+                    for (int j = 0; j < m; j++) sum += gb[i * m + j] * gb[i * m + j];
+                    r[i] += w * (sum / m - r[i]);
+                    mean += r[i] / n;
+                }
+                for (int j = 0; j < m; j++) {
+                    double sum = 0;
+                    for (int i = 0; i < n; i++) sum += gb[i * m + j] * gb[i * m + j];
+                    c[j] += w * (sum / n - c[j]);
+                }
+                for (int i = 0; i < n * m; i++)
+                    v[b * n * m + i] = r[i / m] * c[i % m] / fmax(mean, DBL_EPSILON);
+            }
+            for (int i = 0; i < all; i++) {
+                if (dims == 1) v[i] = col[i]; /* of one row: its squares */
+                u[i] = g[i] / fmax(sqrt(v[i]), DBL_EPSILON);
+                pp += p[i] * p[i];
+                uu += u[i] * u[i];
+            }
+            const double rate = fmin(lr, 1 / sqrt(t)) * fmax(1e-3, sqrt(pp / all));
+            const double size = rate / fmax(1, sqrt(uu / all) / d);
+            CHECK(fv_set_grad(x, fv_const(fl_from_host(g, shapes[k], FL_F64))) && fl_optim_step(optim));
+            for (int i = 0; i < all; i++) p[i] = p[i] * (1 - lr * decay) - size * u[i];
+            CHECK_VALUES(fv_value(x), p, all, 1e-13);
+            fl_scope_end(&inner);
+        }
+        fl_tensor **state = optim->slot[0].state;
+        CHECK(!state[0] == (dims == 1) && !state[1] == (dims == 1) && !state[2] == (dims > 1));
+        if (dims > 1) CHECK_EQ_INT(fl_numel(state[0]) + fl_numel(state[1]), batch * (n + m));
         fl_optim_free(optim);
         fl_scope_end(&s);
     }
@@ -237,16 +380,111 @@ TEST(schedules) {
     CHECK_NEAR(fl_optim_lr_cosine(1, .2, 25, 100), .2 + .4 * (1 + sqrt(.5)), 1e-15);
     CHECK_NEAR(fl_optim_lr_cosine(1, .2, 100, 100), .2, 0);
     CHECK_NEAR(fl_optim_lr_cosine(1, .2, 5, 0), .2, 0);
+    for (int t = 0; t < 70; t++) { /* periods of 10, 20 and 40 */
+        const int from = t < 10 ? 0 : t < 30 ? 10 : 30, period = t < 10 ? 10 : t < 30 ? 20 : 40;
+        const double want = fl_optim_lr_cosine(1, .2, t - from, period);
+        CHECK_NEAR(fl_optim_lr_cosine_restarts(1, .2, t, 10, 2), want, 0);
+        CHECK_NEAR(fl_optim_lr_cosine_restarts(1, .2, t, 10, 1), fl_optim_lr_cosine(1, .2, t % 10, 10), 0);
+        CHECK_NEAR(fl_optim_lr_cosine_restarts(1, .2, t, 1, 0), 1, 0);
+        CHECK_NEAR(fl_optim_lr_cosine_restarts(1, .2, t, 0, 2), 1, 0);
+    }
     CHECK_NEAR(fl_optim_lr_warmup(.8, 0, 4), .2, 1e-16);
     CHECK_NEAR(fl_optim_lr_warmup(.8, 3, 4), .8, 0);
     CHECK_NEAR(fl_optim_lr_warmup(.8, 99, 4), .8, 0);
     CHECK_NEAR(fl_optim_lr_warmup(.8, 0, 0), .8, 0);
 }
 
+TEST(schedules_by_their_defaults) {
+    const fl_optim_schedule steps = {.kind = FL_LR_STEP, .lr = 1, .every = 10};
+    const fl_optim_schedule power = {.kind = FL_LR_EXPONENTIAL, .lr = 1};
+    CHECK_NEAR(fl_optim_schedule_at(&steps, 10), .1, 1e-15);
+    CHECK_NEAR(fl_optim_schedule_at(&power, 2), .01, 1e-15);
+    const fl_optim_schedule line = {.kind = FL_LR_POLYNOMIAL, .lr = 1, .total = 4};
+    for (int t = 0; t < 6; t++) CHECK_NEAR(fl_optim_schedule_at(&line, t), t < 4 ? 1 - t / 4. : 0, 1e-15);
+    CHECK_NEAR(fl_optim_lr_polynomial(1, 3, 4, 0), 1, 0);
+    CHECK_NEAR(fl_optim_lr_polynomial(1, 4, 4, 0), 0, 0);
+    fl_optim_schedule again = {.kind = FL_LR_COSINE_RESTARTS, .lr = 1, .every = 4};
+    for (int t = 0; t < 12; t++)
+        CHECK_NEAR(fl_optim_schedule_at(&again, t), fl_optim_lr_cosine(1, 0, t % 4, 4), 0);
+    again.grow = 3;
+    CHECK_NEAR(fl_optim_schedule_at(&again, 10), .5, 1e-15);
+    const fl_optim_schedule cycle = {.kind = FL_LR_ONE_CYCLE, .lr = 1, .total = 11};
+    const double bottom = 1 / 25. / 1e4;
+    for (int t = 0; t < 13; t++)
+        CHECK_NEAR(fl_optim_schedule_at(&cycle, t), fl_optim_lr_one_cycle(1, t, 11, .3), 0);
+    CHECK_NEAR(fl_optim_schedule_at(&cycle, 0), 1 / 25., 1e-15);
+    CHECK_NEAR(fl_optim_lr_one_cycle(1, 4, 10, .5), 1, 1e-15);
+    CHECK_NEAR(fl_optim_lr_one_cycle(1, 2, 10, .5), (1 + 1 / 25.) / 2, 1e-15); /* halfway up, */
+    const double down = bottom + (1 - bottom) * (1 + cos(M_PI * .4)) / 2;
+    CHECK_NEAR(fl_optim_lr_one_cycle(1, 7, 11, 6 / 11.), down, 1e-15);
+    CHECK_NEAR(fl_optim_lr_one_cycle(1, 9, 10, .5), bottom, 1e-18);
+}
+
+/* Momentum falls while the rate rises: Adam's beta1, that of others by its name, in every group. */
+TEST(one_cycle_turns_momentum) {
+    for (int kind = 0; kind < 3; kind++) {
+        fl_scope s = fl_scope_begin();
+        fl_nn_module *m = fl_nn_linear(2, 2);
+        fv_list p = fl_nn_parameters(m);
+        fl_optim *o = kind == 0   ? fl_optim_sgd(p, .momentum = .5)
+                      : kind == 1 ? fl_optim_adamw(p)
+                                  : fl_optim_muon(FV_LIST(fl_nn_get_param(m, "weight")));
+        if (kind < 2) CHECK_EQ_INT(fl_optim_group_of(o, m, "bias"), 1);
+        fl_optim_schedule c = {.kind = FL_LR_ONE_CYCLE, .lr = 1, .total = 20, .momentum_low = .85,
+                               .momentum_high = .95};
+        CHECK(fl_optim_schedule_start(&c, o));
+        for (int t = 0; t < 22; t++) {
+            const double want = fl_optim_momentum_one_cycle(.85, .95, t, 20, .3);
+            for (int g = 0; g < o->n_groups; g++) CHECK_NEAR(o->group[g].hyper[kind == 2], want, 0);
+            CHECK_NEAR(fl_optim_lr(o), fl_optim_lr_one_cycle(1, t, 20, .3), 0);
+            CHECK(fl_optim_schedule_step(&c));
+        }
+        fl_optim_free(o);
+        fl_nn_free(m);
+        fl_scope_end(&s);
+    }
+    CHECK_NOTHING_LIVES();
+}
+
+/* What the headers promise, which are PyTorch's defaults where it has such an optimizer. */
+TEST(defaults) {
+    fl_scope s = fl_scope_begin();
+    fl_var *w = fv_param(fl_zeros(FL_SHAPE(2, 2), FL_F32));
+    const fv_list p = FV_LIST(w);
+    const struct { fl_optim *o; double lr, hyper[6]; } makers[] = {
+        {fl_optim_sgd(p), 1e-3, {0}},
+        {fl_optim_adam(p), 1e-3, {.9, .999, 1e-8, 0}},
+        {fl_optim_adamw(p), 1e-3, {.9, .999, 1e-8, .01}},
+        {fl_optim_adamax(p), 2e-3, {.9, .999, 1e-8, 0}},
+        {fl_optim_nadam(p), 2e-3, {.9, .999, 1e-8, 0}},
+        {fl_optim_adadelta(p), 1, {.9, 1e-6, 0}},
+        {fl_optim_adagrad(p), .01, {0, 1e-10, 0}},
+        {fl_optim_rmsprop(p), .01, {.99, 1e-8, 0}},
+        {fl_optim_lion(p), 1e-4, {.9, .99, 0}},
+        {fl_optim_lamb(p), 1e-3, {.9, .999, 1e-6, 0}},
+        {fl_optim_novograd(p), 1e-3, {.95, .98, 1e-8, 0}},
+        {fl_optim_muon(p), 1e-3, {.1, .95, 1e-7, 5, 1, 0}},
+        {fl_optim_radam(p), 1e-3, {.9, .999, 1e-8, 0}},
+        {fl_optim_rprop(p), .01, {.5, 1.2, 1e-6, 50}},
+        {fl_optim_asgd(p), .01, {1e-4, .75, 1e6, 0}},
+        {fl_optim_adafactor(p), .01, {-.8, 0, 1e-3, 1, 0}},
+    };
+    for (size_t i = 0; i < sizeof makers / sizeof *makers; i++) {
+        if (!CHECK(makers[i].o)) continue;
+        CHECK_NEAR(fl_optim_lr(makers[i].o), makers[i].lr, 0);
+        for (int k = 0; k < 6 && makers[i].o->type->hyper[k]; k++)
+            if (!CHECK_NEAR(makers[i].o->group[0].hyper[k], makers[i].hyper[k], 0))
+                printf("  %s: %s\n", makers[i].o->type->name, makers[i].o->type->hyper[k]);
+        fl_optim_free(makers[i].o);
+    }
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
 /* >>groups, masters, factors, averages */
 
 /* One of each kind, over the parameters of a linear layer without bias. */
-enum { KINDS = 17 };
+enum { KINDS = 22 };
 static fl_optim *optim_of(int kind, fv_list p) {
     switch (kind) {
     case 0: return fl_optim_sgd(p, .lr = .05, .momentum = .9, .nesterov = true, .weight_decay = 1e-3);
@@ -265,6 +503,11 @@ static fl_optim *optim_of(int kind, fv_list p) {
     case 13: return fl_optim_sgd(p, .lr = .05, .momentum = .9, .decoupled = true, .weight_decay = 1e-3);
     case 14: return fl_optim_rmsprop(p, .momentum = .9);
     case 15: return fl_optim_sgd(p, .lr = .05, .master = true);
+    case 16: return fl_optim_radam(p, .beta2 = .5, .weight_decay = .01);
+    case 17: return fl_optim_rprop(p, .step_max = .015);
+    case 18: return fl_optim_asgd(p, .lambd = .1, .t0 = 1, .master = true);
+    case 19: return fl_optim_adafactor(p, .lr = .1, .weight_decay = .1);
+    case 20: return fl_optim_adafactor(p, .lr = .1, .master = true);
     default: return fl_optim_muon(p, .lr = .01);
     }
 }
@@ -299,14 +542,64 @@ TEST(factors_scale_and_skip) {
                 CHECK(fl_optim_scale(two, fl_zeros(FL_SCALAR_SHAPE, FL_F32)) && fl_optim_step(two));
                 if (!CHECK(same_values(fv_value(a), fv_value(b)))) printf("kind %d step %d\n", kind, t);
             }
-            for (int k = 0; k < FL_OPTIM_STATES && one->slot[0].state[k]; k++)
-                CHECK(same_values(one->slot[0].state[k], two->slot[0].state[k]));
+            for (int k = 0; k < FL_OPTIM_STATES; k++)
+                if (one->slot[0].state[k])
+                    CHECK(same_values(one->slot[0].state[k], two->slot[0].state[k]));
             CHECK_NEAR(fl_item(two->slot[0].steps), 4, 0);
             CHECK(!same_values(fv_value(a), start_at));
             fl_optim_free(one);
             fl_optim_free(two);
             fl_scope_end(&s);
         }
+    CHECK_NOTHING_LIVES();
+}
+
+/* To maximize is to minimize with the gradient of the other sign, bit for bit, with a factor too; the clipped
+   norm is not negative. */
+TEST(maximizing_goes_up) {
+    test_errors_return();
+    for (int kind = 0; kind < KINDS; kind++) {
+        fl_scope s = fl_scope_begin();
+        fl_rng rng = {7, 0};
+        fl_tensor *start_at = fl_normal(FL_SHAPE(4, 3), 0, 1, FL_F32, &rng);
+        fl_var *a = fv_param(fl_clone(start_at)), *b = fv_param(fl_clone(start_at));
+        fl_optim *up = optim_of(kind, FV_LIST(a)), *down = optim_of(kind, FV_LIST(b));
+        CHECK(fl_optim_maximize(up, true));
+        for (int t = 0; t < 4; t++) {
+            set_gradient(a, t);
+            fv_set_grad(b, fv_const(fl_neg(fv_grad(a))));
+            if (t > 1) CHECK_NEAR(fl_item(fl_optim_clip(up, .5)), fl_item(fl_optim_clip(down, .5)), 0);
+            if (t > 2) CHECK(fl_optim_scale(up, fl_num(2)) && fl_optim_scale(down, fl_num(2)));
+            if (t > 1) CHECK(!fl_optim_maximize(up, false)), CHECK_ERROR("the factor of a step");
+            CHECK(fl_optim_step(up) && fl_optim_step(down));
+            if (!CHECK(same_values(fv_value(a), fv_value(b)))) printf("kind %d step %d\n", kind, t);
+        }
+        CHECK(!same_values(fv_value(a), start_at));
+        fl_optim_free(up);
+        fl_optim_free(down);
+        fl_scope_end(&s);
+    }
+    fl_scope s = fl_scope_begin();
+    fl_var *w = fv_param(fl_eye(2, 2, FL_F32));
+    const fv_list p = FV_LIST(w);
+    fl_optim *makers[] = {
+        fl_optim_sgd(p, .maximize = true),      fl_optim_adam(p, .maximize = true),
+        fl_optim_adamw(p, .maximize = true),    fl_optim_adamax(p, .maximize = true),
+        fl_optim_nadam(p, .maximize = true),    fl_optim_adadelta(p, .maximize = true),
+        fl_optim_adagrad(p, .maximize = true),  fl_optim_rmsprop(p, .maximize = true),
+        fl_optim_lion(p, .maximize = true),     fl_optim_lamb(p, .maximize = true),
+        fl_optim_novograd(p, .maximize = true), fl_optim_muon(p, .weight_decay = FL_ZERO, .maximize = true),
+        fl_optim_radam(p, .maximize = true),    fl_optim_rprop(p, .maximize = true),
+        fl_optim_asgd(p, .maximize = true),     fl_optim_adafactor(p, .maximize = true),
+    };
+    for (size_t i = 0; i < sizeof makers / sizeof *makers; i++) {
+        fl_assign(fv_value(w), fl_eye(2, 2, FL_F32));
+        fv_set_grad(w, fv_const(fl_eye(2, 2, FL_F32)));
+        CHECK(fl_optim_step(makers[i]));
+        if (!CHECK(fl_item(fl_sum(fv_value(w), FL_ALL_AXES)) > 2)) puts(makers[i]->type->name);
+        fl_optim_free(makers[i]);
+    }
+    fl_scope_end(&s);
     CHECK_NOTHING_LIVES();
 }
 
@@ -477,6 +770,10 @@ TEST(groups_have_numbers_of_their_own) {
         CHECK_NEAR(now, before[i] - lr[i] * (2 + decay[i] * before[i]), 1e-6);
     }
     CHECK(fl_optim_set(optim, 3, "lr", .125) && optim->group[3].lr_scale == .125);
+    test_errors_return();
+    CHECK(fl_optim_set(optim, 0, "weight_decay", .5) && optim->group[0].hyper[2] == .5); /* the first */
+    CHECK(!fl_optim_set(optim, -1, "weight_decay", .5) && CHECK_ERROR("fl_optim_set: group -1 of 4"));
+    CHECK(!fl_optim_set(optim, 4, "weight_decay", .5) && CHECK_ERROR("fl_optim_set: group 4 of 4"));
     fl_nn_free(net);
     fl_optim_free(optim);
     fl_scope_end(&s);
@@ -733,6 +1030,172 @@ TEST(resumed_training_gives_the_same_bits) {
         trainer_free(&resumed);
         trainer_free(&third);
     }
+    CHECK_NOTHING_LIVES();
+}
+
+/* Rosenbrock's valley of parameters of several shapes, whose least is 0 where all are 1. */
+typedef struct valley {
+    fl_optim *optim;
+    fl_var *p[3];
+    int calls;
+} valley;
+static fl_var *valley_loss(void *user) {
+    valley *v = user;
+    fl_var *x[3];
+    v->calls++;
+    fl_optim_zero_grad(v->optim);
+    for (int i = 0; i < 3; i++) x[i] = fv_reshape(fv_cast(v->p[i], FL_F64), FL_SHAPE(-1));
+    fl_var *all = fv_concat(x, 3, 0), *low = fv_slice(all, 0, 0, 6, 1), *high = fv_slice(all, 0, 1, 7, 1);
+    fl_var *a = fv_square(fv_sub(high, fv_square(low))), *b = fv_square(fv_sub(fv_num(1), low));
+    fl_var *loss = fv_sum(fv_add(fv_mul(fv_num(100), a), b), FL_ALL_AXES);
+    if (v->optim->sign->f64 < 0) loss = fv_neg(loss);
+    return fl_backward(loss) ? loss : NULL;
+}
+static valley valley_new(fl_dtype d) {
+    return (valley){.p = {fv_param(fl_full(FL_SHAPE(2, 2), -1.2, d)),
+                          fv_param(fl_full(FL_SHAPE(1, 2), .7, d)), fv_param(fl_full(FL_SCALAR_SHAPE, 2, d))}};
+}
+
+TEST(lbfgs_ends_in_the_valley) {
+    for (int kind = 0; kind < 4; kind++) {
+        const bool wide = kind < 2;
+        double loss = 0, v[4];
+        fl_scope s = fl_scope_begin();
+        valley a = valley_new(wide ? FL_F64 : kind == 2 ? FL_F32 : FL_BF16);
+        a.optim = fl_optim_lbfgs(fv_list_of(3, a.p), .history = 7, .strong_wolfe = true, .master = true,
+                                 .maximize = kind == 1);
+        for (int t = 0; t < (kind == 3 ? 1 : 8); t++) {
+            const int before = a.calls;
+            CHECK(fl_optim_step_closure(a.optim, valley_loss, &a, &loss));
+            CHECK(a.calls - before < 25 + 25);
+        }
+        if (kind == 3) CHECK(fl_optim_step_closure(a.optim, valley_loss, &a, &loss) && loss < 100);
+        else CHECK_NEAR(loss, 0, 1e-9);
+        for (int i = 0; kind < 3 && i < 3; i++) {
+            read_f64(fv_value(a.p[i]), v);
+            for (int64_t k = 0; k < fl_numel(fv_value(a.p[i])); k++) CHECK_NEAR(v[k], 1, wide ? 1e-5 : 1e-3);
+        }
+        fl_optim_free(a.optim);
+        fl_scope_end(&s);
+    }
+    CHECK_NOTHING_LIVES();
+}
+
+/* With more pairs than the history holds; and any optimizer steps by a closure. */
+TEST(lbfgs_goes_on_with_the_same_bits) {
+    fl_scope s = fl_scope_begin();
+    valley a = valley_new(FL_F32), b = valley_new(FL_F32), c = valley_new(FL_F32);
+    double la, lb, lc;
+    a.optim = fl_optim_lbfgs(fv_list_of(3, a.p), .max_iter = 4, .history = 3);
+    b.optim = fl_optim_lbfgs(fv_list_of(3, b.p), .max_iter = 4, .history = 3);
+    fl_optim_set_lr(a.optim, .3);
+    for (int t = 0; t < 6; t++) {
+        if (t == 3) {
+            fl_optim_checkpoint to = {0}, from = {0};
+            CHECK(fl_optim_checkpoint_add(&to, "o.", a.optim) &&
+                  fl_optim_checkpoint_add(&from, "o.", b.optim) &&
+                  fl_optim_checkpoint_save(&to, test_file("lbfgs")) &&
+                  fl_optim_checkpoint_load(&from, test_file("lbfgs")));
+            for (int i = 0; i < 3; i++) fl_assign(fv_value(b.p[i]), fv_value(a.p[i]));
+            fl_optim_checkpoint_free(&to);
+            fl_optim_checkpoint_free(&from);
+        }
+        CHECK(fl_optim_step_closure(a.optim, valley_loss, &a, &la));
+        if (t >= 3) CHECK(fl_optim_step_closure(b.optim, valley_loss, &b, &lb) && la == lb);
+    }
+    for (int i = 0; i < 3; i++) CHECK(same_values(fv_value(a.p[i]), fv_value(b.p[i])));
+    CHECK_EQ_INT(fl_item_int(a.optim->slot[2].steps), 24);
+    c.optim = fl_optim_sgd(fv_list_of(3, c.p), .lr = 1e-4);
+    fl_optim_step_closure(c.optim, valley_loss, &c, &la);
+    fl_optim_step_closure(c.optim, valley_loss, &c, &lc);
+    CHECK(c.calls == 2 && lc < la);
+    fl_optim_free(a.optim);
+    fl_optim_free(b.optim);
+    fl_optim_free(c.optim);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+/* Shampoo (Gupta et al. 2018): a factor for each axis of a matrix, for vectors one alone.
+   left += g g^T;  right += g^T g;  m = 0.9 m + left^-1/4 g right^-1/4;  p -= lr m */
+static int shampoos_destroyed;
+static void shampoo_destroy(fl_optim *o) {
+    shampoos_destroyed++;
+    free(o->user);
+}
+static fl_tensor *shampoo_init(fl_optim *o, fl_tensor *param, int k) {
+    if (k >= param->ndim) return NULL;
+    return fl_mul(fl_eye(param->shape[k], param->shape[k], param->dtype), fl_num(o->group[0].hyper[0]));
+}
+static fl_tensor *root(fl_tensor *x) {
+    fl_tensor *v, *w = fl_eigh(x, &v);
+    return fl_matmul(fl_mul(v, fl_pow(w, fl_num(-.25))), fl_transpose(v, 0, 1));
+}
+static bool shampoo_step(fl_optim *o, fl_optim_slot *p) {
+    fl_tensor *value = fv_value(p->param), *left = p->state[0], *right = p->state[1], *m = p->state[2];
+    fl_tensor *g = fl_reshape(p->grad, FL_SHAPE(value->shape[0], -1)), *gt = fl_transpose(g, 0, 1), *u = g;
+    ++*(int64_t *)o->user;
+    if (!fl_assign(left, fl_add(left, fl_matmul(g, gt)))) return false;
+    u = fl_matmul(root(left), u);
+    if (right && fl_assign(right, fl_add(right, fl_matmul(gt, g)))) u = fl_matmul(u, root(right));
+    return fl_assign(m, fl_add(fl_mul(m, fl_num(.9)), fl_reshape(u, fl_shape_of(m)))) &&
+           fl_assign(value, fl_sub(value, fl_mul(m, fl_num(fl_optim_lr(o)))));
+}
+static const fl_optim_type shampoo_type = {
+    .name = "shampoo", .state = {"left", "right", "momentum"}, .hyper = {"eps"}, .limits = "n", .apart = 3,
+    .init = shampoo_init, .step = shampoo_step, .destroy = shampoo_destroy};
+
+/* Two factors of other shapes for a matrix, one for a vector, are saved and resumed to the same bits; what
+   the optimizer owns is freed once. */
+TEST(states_of_any_shape) {
+    static const char *const names[] = {"o.0.left", "o.0.right", "o.0.momentum", "o.0.step",
+                                        "o.1.left", "o.1.momentum", "o.1.step"};
+    fl_nn_module *net[2];
+    fl_optim *optim[2];
+    shampoos_destroyed = 0;
+    for (int run = 0; run < 2; run++) {
+        fl_seed(5 + (uint64_t)run);
+        net[run] = fl_nn_linear(3, 2);
+        optim[run] = fl_optim_new(&shampoo_type, fl_nn_parameters(net[run]), .1, (double[]){1e-3});
+        optim[run]->user = calloc(1, sizeof(int64_t));
+        if (run) CHECK(fl_optim_load_checkpoint(test_file("shampoo"), net[1], optim[1], NULL));
+        for (int t = run ? 4 : 0; t < 8; t++) {
+            if (t == 4 && !run) CHECK(fl_optim_save_checkpoint(test_file("shampoo"), net[0], optim[0], NULL));
+            fl_scope s = fl_scope_begin();
+            for (int i = 0; i < 2; i++) set_gradient(optim[run]->slot[i].param, t);
+            CHECK(fl_optim_step(optim[run]));
+            fl_scope_end(&s);
+        }
+        CHECK_EQ_INT(*(int64_t *)optim[run]->user, run ? 8 : 16);
+    }
+    fl_scope s = fl_scope_begin();
+    fl_optim_slot *a = optim[0]->slot, *b = optim[1]->slot;
+    CHECK(a[0].state[0]->shape[1] == 2 && a[0].state[1]->shape[1] == 3 && !a[1].state[1]);
+    for (int i = 0; i < 2; i++) {
+        CHECK(same_values(fv_value(a[i].param), fv_value(b[i].param)));
+        for (int k = 0; k < 3; k++) CHECK(!a[i].state[k] || same_values(a[i].state[k], b[i].state[k]));
+    }
+    fl_nn_state state = {0};
+    CHECK(fl_optim_state(optim[0], "o.", &state));
+    if (CHECK_EQ_INT(state.n, 9)) /* lr and eps come first */
+        for (int i = 0; i < 7; i++) CHECK(!strcmp(state.item[i + 2].name, names[i]));
+    fl_nn_state_free(&state);
+    /* The file of a net of other widths does not fit. */
+    fl_nn_module *wide = fl_nn_linear(4, 2);
+    fl_optim *other = fl_optim_new(&shampoo_type, fl_nn_parameters(wide), .1, (double[]){1e-3});
+    fl_optim_checkpoint mine = {0}, theirs = {0};
+    CHECK(fl_optim_checkpoint_add(&mine, "o.", optim[0]) && fl_optim_checkpoint_add(&theirs, "o.", other));
+    CHECK(fl_optim_checkpoint_save(&mine, test_file("shampoo")));
+    CHECK(!fl_optim_checkpoint_load(&theirs, test_file("shampoo")));
+    CHECK_ERROR("o.0.right");
+    fl_optim_checkpoint_free(&mine);
+    fl_optim_checkpoint_free(&theirs);
+    fl_optim_free(other); /* has nothing of its own */
+    CHECK_EQ_INT(shampoos_destroyed, 0);
+    for (int i = 0; i < 2; i++) fl_optim_free(optim[i]), fl_nn_free(net[i]);
+    CHECK_EQ_INT(shampoos_destroyed, 2);
+    fl_nn_free(wide);
+    fl_scope_end(&s);
     CHECK_NOTHING_LIVES();
 }
 
@@ -1048,4 +1511,46 @@ TEST(training_takes_its_memory_in_the_first_step) {
     CHECK_NOTHING_LIVES();
 }
 
+/* A step that the op refuses, here because a state has another shape, is refused. */
+TEST(steps_that_fail) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    fl_var *p = fv_param(fl_ones(FL_SHAPE(4), FL_F32));
+    fl_optim *optim = fl_optim_adam(FV_LIST(p), .lr = .1);
+    fl_tensor *state = optim->slot[0].state[0];
+    CHECK(fv_set_grad(p, fv_const(fl_ones(FL_SHAPE(4), FL_F32))));
+    optim->slot[0].state[0] = fl_zeros(FL_SHAPE(3), FL_F32);
+    CHECK(!fl_optim_step(optim) && fl_error());
+    fl_error_clear();
+    optim->slot[0].state[0] = state;
+    fl_optim_free(optim);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+/* The ends of the ranges of a scaler's numbers. */
+TEST(numbers_of_a_scaler) {
+    static const struct {
+        double init;
+        fl_optim_scaler_opts o;
+        bool fine;
+    } cases[] = {
+        {2, {.least = 2}, true},          {1, {.least = 2}, false},          {2, {.least = FL_ZERO}, false},
+        {2, {.least = -1}, false},        {0x1p126, {.least = 1}, true},     {0x1p127, {.least = 1}, false},
+        {2, {.growth = 1}, true},         {2, {.growth = .999}, false},      {2, {.growth = 0x1p126}, true},
+        {2, {.growth = 0x1p127}, false},  {2, {.backoff = FL_ZERO}, false},  {2, {.backoff = 1e-9}, true},
+        {2, {.backoff = .999}, true},     {2, {.backoff = 1}, false},        {2, {.backoff = -1}, false},
+        {2, {.interval = 1}, true},       {2, {.interval = -1}, false},
+    };
+    test_errors_return();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fl_optim_scaler *scaler = fl_optim_scaler_new_opt(cases[i].init, cases[i].o);
+        if (!CHECK(!scaler == !cases[i].fine)) printf("  case %zu\n", i);
+        if (!cases[i].fine) CHECK_ERROR("fl_optim_scaler_new: init");
+        fl_optim_scaler_free(scaler);
+    }
+    CHECK_NOTHING_LIVES();
+}
+
 int main(int argc, char **argv) { return test_main(argc, argv); }
+/* MIT licence: see LICENSE. */

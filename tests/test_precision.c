@@ -1,5 +1,6 @@
 /* test_precision.c - mixed precision: narrow operands of records, casts of modules, ops by policy, loss
    scaling, and that training comes to the same */
+#include "../fl_backend.h"
 #include "../examples/digits.h"
 #include "../bench/models/model.h"
 #include "test.h"
@@ -172,6 +173,133 @@ TEST(a_module_on_another_family) {
     CHECK_STR(fl_backend_name(fv_value(fl_nn_get_param(net, "0.weight"))), "other");
     fl_nn_free(net);
     fl_scope_end(&s);
+    CHECK_EQ_INT(fl_live(), 0);
+}
+
+/* Sums of a module's output and of its gradients after a step of the optimizer. */
+static bool module_figures(fl_nn_module *m, fl_tensor *x, fl_tensor *second, fl_optim *o, double figure[3]) {
+    fl_seed(7);
+    fl_var *in = fl_dtype_is_float(x->dtype) ? fv_param(x) : fv_const(x);
+    fl_var *y = second ? fl_nn_forward_vars(m, FL_VARS(in, fv_const(second))).v[0] : fl_nn_forward(m, in);
+    fl_var *loss = y ? fv_sum(fv_square(y), FL_ALL_AXES) : NULL;
+    if (!loss || (loss->requires_grad && !fl_backward(loss))) return false;
+    figure[0] = fl_item(loss->value);
+    figure[1] = fv_grad(in) ? fl_item(fl_sum(fl_square(fv_grad(in)), FL_ALL_AXES)) : 0;
+    figure[2] = 0;
+    if (o && (!fl_optim_clip(o, 0.5) || !fl_optim_step(o))) return false;
+    const fv_list p = fl_nn_parameters(m);
+    for (int i = 0; i < p.n; i++) figure[2] += fl_item(fl_sum(fl_square(p.v[i]->value), FL_ALL_AXES));
+    return !fl_error();
+}
+
+/* Layers make their constants on the backend of x, optimizers their state on that of the parameters. */
+TEST(layers_off_the_default_backend) {
+    fl_backend other = *fl_backend_cpu();
+    other.name = "other";
+    REQUIRE(fl_backend_use(&other, NULL));
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    const struct {
+        const char *name;
+        fl_nn_module *m;
+        int x, second; /* of the inputs below; 0: none */
+    } rows[] = {{"dropout", fl_nn_dropout(0.5), 1, 0},
+                {"drop_path", fl_nn_drop_path(0.5), 1, 0},
+                {"rrelu", fl_nn_rrelu(0.1, 0.3, NULL), 1, 0},
+                {"prelu", fl_nn_prelu(3), 1, 0},
+                {"glu", fl_nn_glu(-1), 1, 0},
+                {"position", fl_nn_position(5, 4), 1, 0},
+                {"sinusoid", fl_nn_sinusoid(4, 2), 1, 0},
+                {"attention relative", fl_nn_attention(4, 2, .relative = 4, .dropout = 0.2), 1, 0},
+                {"attention buckets", fl_nn_attention(4, 2, .buckets = 4, .max_distance = 8), 1, 0},
+                {"attention alibi", fl_nn_attention(4, 2, .alibi = true, .causal = true), 1, 0},
+                {"attention rotary", fl_nn_attention(4, 2, .rotary = true, .window = 2, .softcap = 3), 1, 0},
+                {"transformer", fl_nn_transformer(4, 2, 8, .dropout = 0.1, .gated = true), 1, 0},
+                {"capsules", fl_nn_capsules(3, 4, 2, 5), 1, 0},
+                {"batch_norm", fl_nn_batch_norm1d(3), 1, 0},
+                {"group_norm", fl_nn_group_norm(1, 3), 1, 0},
+                {"instance_norm", fl_nn_instance_norm(3), 1, 0},
+                {"normalize", fl_nn_normalize(FL_AXES(-1)), 1, 0},
+                {"rnn", fl_nn_rnn(4, 3, .layers = 2, .dropout = 0.3), 1, 0},
+                {"lstm", fl_nn_lstm(4, 3, .bidirectional = true), 1, 0},
+                {"gru", fl_nn_gru(4, 3), 1, 0},
+                {"conv1d", fl_nn_conv1d(3, 4, 3, .pad = 1), 1, 0},
+                {"conv_transpose1d", fl_nn_conv_transpose1d(3, 4, 3, .stride = 2), 1, 0},
+                {"pad", fl_nn_pad(FL_PAD_REFLECT, .low = {0, 0, 1}, .high = {0, 0, 2}), 1, 0},
+                {"pool1d", fl_nn_pool1d(2), 1, 0},
+                {"adaptive_max_pool", fl_nn_adaptive_max_pool(FL_SHAPE(3)), 1, 0},
+                {"weight_norm", fl_nn_weight_norm(fl_nn_linear(4, 2), "weight", 0), 1, 0},
+                {"bilinear", fl_nn_bilinear(4, 4, 2), 1, 1},
+                {"embedding", fl_nn_embedding(9, 4, .padding = 2), 2, 0},
+                {"adaptive_embedding", fl_nn_adaptive_embedding(8, FL_SHAPE(3, 5, 9), .divide = 2), 2, 0},
+                {"adaptive_softmax", fl_nn_adaptive_softmax(4, FL_SHAPE(2, 4, 9), .divide = 2), 3, 2}};
+    fl_rng rng = {5, 0};
+    fl_tensor *float_x = fl_uniform(FL_SHAPE(2, 3, 4), -1, 1, FL_F32, &rng);
+    fl_tensor *words = fl_arange(0, 9, 1, FL_I64);
+    fl_tensor *lines = fl_uniform(FL_SHAPE(9, 4), -1, 1, FL_F32, &rng);
+    fl_tensor *in[] = {NULL, float_x, words, lines};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        fl_nn_module *m = rows[i].m;
+        fl_tensor *x = in[rows[i].x], *second = rows[i].second == 1 ? x : in[rows[i].second];
+        double here[3], there[3];
+        fl_scope each = fl_scope_begin();
+        bool ok = m && module_figures(m, x, second, NULL, here);
+        ok = ok && fl_nn_to(m, "other") &&
+             module_figures(m, fl_to(x, "other"), second ? fl_to(second, "other") : NULL, NULL, there);
+        for (int k = 0; ok && k < 3; k++) ok = fabs(here[k] - there[k]) <= 1e-4 * (1 + fabs(here[k]));
+        if (!ok) printf("%s: %s\n", rows[i].name, fl_error() ? fl_error() : "other values");
+        CHECK(ok);
+        fl_error_clear();
+        fl_scope_end(&each);
+        fl_nn_free(m);
+    }
+    fl_scope_end(&s);
+    CHECK_EQ_INT(fl_live(), 0);
+}
+
+TEST(optimizers_off_the_default_backend) {
+    static const char *const names[] = {"sgd", "adam", "adamw", "adamax", "nadam", "adadelta", "adagrad",
+                                        "rmsprop", "lamb", "novograd", "lion", "muon"};
+    fl_backend other = *fl_backend_cpu();
+    other.name = "other";
+    REQUIRE(fl_backend_use(&other, NULL));
+    test_errors_return();
+    for (int k = 0; k < 12; k++) {
+        double figure[2][3] = {{0}};
+        fl_scope s = fl_scope_begin();
+        for (int there = 0; there < 2; there++) {
+            fl_seed(3);
+            fl_nn_module *m = k == 11 ? fl_nn_linear(4, 3, .no_bias = true) /* muon is for matrices */
+                                      : fl_nn_sequential(fl_nn_linear(4, 3), fl_nn_layer_norm(FL_SHAPE(3)));
+            fl_tensor *x = fl_uniform(FL_SHAPE(5, 4), -1, 1, FL_F32, NULL);
+            if (there) CHECK(fl_nn_to(m, "other") && (x = fl_to(x, "other")));
+            const fv_list p = fl_nn_parameters(m);
+            fl_optim *o = k == 0   ? fl_optim_sgd(p, .lr = 0.1, .momentum = 0.9)
+                          : k == 1 ? fl_optim_adam(p, .amsgrad = true)
+                          : k == 2 ? fl_optim_adamw(p)
+                          : k == 3 ? fl_optim_adamax(p)
+                          : k == 4 ? fl_optim_nadam(p)
+                          : k == 5 ? fl_optim_adadelta(p)
+                          : k == 6 ? fl_optim_adagrad(p)
+                          : k == 7 ? fl_optim_rmsprop(p, .centered = true)
+                          : k == 8 ? fl_optim_lamb(p)
+                          : k == 9 ? fl_optim_novograd(p)
+                          : k == 10 ? fl_optim_lion(p)
+                                    : fl_optim_muon(p);
+            fl_optim_ema *e = fl_optim_ema_new(p, 0.9);
+            for (int step = 0; step < 2; step++) {
+                const bool ok = o && module_figures(m, x, NULL, o, figure[there]) && fl_optim_ema_update(e);
+                if (!ok) printf("%s: %s\n", names[k], fl_error());
+                CHECK(ok);
+            }
+            fl_error_clear();
+            fl_optim_ema_free(e);
+            fl_optim_free(o);
+            fl_nn_free(m);
+        }
+        for (int i = 0; i < 3; i++) CHECK_NEAR(figure[1][i], figure[0][i], 1e-4);
+        fl_scope_end(&s);
+    }
     CHECK_EQ_INT(fl_live(), 0);
 }
 
@@ -624,6 +752,14 @@ static void check_training(const task *t) {
     }
 }
 
+TEST(numbers_are_assigned_to_f64_in_full) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *t = fl_zeros(FL_SHAPE(3), FL_F64);
+    CHECK(fl_assign(fl_select(t, 0, 1), fl_num(0.1)) && fl_assign(fl_select(t, 0, 2), fl_int(7)));
+    CHECK(fl_item(fl_select(t, 0, 1)) == 0.1 && fl_item(fl_select(t, 0, 2)) == 7);
+    fl_scope_end(&s);
+}
+
 TEST(digits_reach_the_loss_of_f32) {
     digits all;
     fl_scope s = fl_scope_begin();
@@ -639,3 +775,4 @@ TEST(vit_reaches_the_loss_of_f32) { check_training(&vit_task); }
 int main(int argc, char **argv) {
     return test_main(argc, argv);
 }
+/* MIT licence: see LICENSE. */

@@ -1,5 +1,5 @@
 /* test_see.c - seeing what happens: costs, profiles, the first NaN, what is alive */
-#include "../fl.h"
+#include "../fl_all.h"
 #include "test.h"
 #include <pthread.h>
 #include <setjmp.h>
@@ -782,3 +782,4 @@ TEST(traces_on_a_full_disk) {
 int main(int argc, char **argv) {
     return test_main(argc, argv);
 }
+/* MIT licence: see LICENSE. */

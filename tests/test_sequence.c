@@ -1,6 +1,6 @@
 /* test_sequence.c - attention, CTC, recurrence and embeddings: each slot of the cpu against its
    composition, at every instruction set this processor has */
-#include "../fl.h"
+#include "../fl_all.h"
 #include "../kernels/cpu/levels.h"
 #include "test.h"
 
@@ -606,3 +606,4 @@ TEST(embedding_gradient_of_a_bad_index) {
 }
 
 int main(int argc, char **argv) { return test_main(argc, argv); }
+/* MIT licence: see LICENSE. */

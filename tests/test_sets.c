@@ -1,5 +1,5 @@
 /* test_sets.c - data sets: who a sample is, lengths, joins of ragged samples, lists, folders, blobs */
-#include "../fl.h"
+#include "../fl_all.h"
 #include "../examples/extend/naive.h"
 #include "../examples/extend/recorder.h"
 #include "numbers.h"
@@ -1264,18 +1264,9 @@ static bool bytes_read(const fl_data_listed *e, fl_data_sample *out, void *user)
     return ok;
 }
 
-/* 2,700 recordings in batches of up to 4 seconds, whose lengths the list says: in buckets, through
-   threads. */
-TEST(spoken_digits) {
-    test_errors_return();
-    fl_data_set *set =
-        fl_data_list("../shared/data/speech/fsdd/train.lst", bytes_read, .root = "../shared/data",
-                     .separator = ' ', .columns = 4, .path = 1, .length = 3);
-    if (!set) {
-        fl_error_clear();
-        SKIP("../shared/data/speech is absent");
-    }
-    CHECK_EQ_INT(fl_data_size(set), 2700);
+/* Recordings in batches of up to 8 seconds, whose lengths the list says: in buckets, through threads. */
+static void check_recordings(fl_data_set *set, int64_t n) {
+    CHECK_EQ_INT(fl_data_size(set), n);
     set = fl_data_sort_by_length(fl_data_shuffle(set, 1), 300);
     set = fl_data_batches(set, .budget = 8000, .size = 32, .pad = true, .lengths = 1);
     const int64_t batches = fl_data_size(set);
@@ -1292,31 +1283,70 @@ TEST(spoken_digits) {
         }
         fl_scope_end(&s);
     }
-    CHECK_EQ_INT(samples, 2700);
+    CHECK_EQ_INT(samples, n);
     CHECK((double)sounds > 0.9 * (double)padded); /* like lengths are together */
     fl_data_free(set);
     CHECK_NOTHING_LIVES();
 }
 
-TEST(folders_of_images) {
+TEST(recordings_of_a_list) {
+    enum { RECORDINGS = 300, HEADER = 44 };
+    static char bytes[HEADER + 16 * 1000];
     test_errors_return();
-    fl_data_set *set = fl_data_folder("../shared/data/cifar10/png/train", bytes_read, .extensions = "png",
-                                      .classes = true);
-    if (!set) {
-        fl_error_clear();
-        SKIP("../shared/data/cifar10 is absent");
+    REQUIRE(make_folder());
+    fl_data_text list = {0};
+    for (int i = 0; i < RECORDINGS; i++) {
+        char name[40];
+        const int ms = 150 + i * 7919 % 850;
+        snprintf(name, sizeof name, "%d.wav", i);
+        write_file(name, bytes, HEADER + 16 * (size_t)ms);
+        CHECK(fl_data_text_print(&list, "%d %s %d seven\n", i, name, ms));
     }
+    write_file("train.lst", list.p, (size_t)list.n);
+    fl_heap_free(list.p);
+    check_recordings(fl_data_list(in_folder("train.lst"), bytes_read, .root = folder, .separator = ' ',
+                                  .columns = 4, .path = 1, .length = 3), RECORDINGS);
+    remove_folder();
+    fl_data_set *set = fl_data_list("../shared/data/speech/fsdd/train.lst", bytes_read, .root = "../shared/data",
+                                    .separator = ' ', .columns = 4, .path = 1, .length = 3);
+    if (set) check_recordings(set, 2700);
+    fl_error_clear();
+}
+
+/* 16 images in each of ten folders. */
+static void check_folders(const char *path) {
+    fl_data_set *set = fl_data_folder(path, bytes_read, .extensions = "png", .classes = true);
+    REQUIRE(set);
     CHECK_EQ_INT(fl_data_size(set), 160);
     CHECK_STR(fl_data_class_name(set, 0), "airplane");
     CHECK_STR(fl_data_class_name(set, 9), "truck");
     CHECK(!fl_data_class_name(set, 10));
     fl_scope s = fl_scope_begin();
     fl_data_sample b;
-    CHECK(fl_data_get(set, 159, &b) && b.n == 2 && fl_item_int(b.t[1]) == 9);
-    CHECK(fl_item_int(fl_select(b.t[0], 0, 1)) == 'P');
+    for (int64_t i = 0; i < 160; i++) CHECK(fl_data_get(set, i, &b) && fl_item_int(b.t[1]) == i / 16);
+    CHECK(b.n == 2 && fl_item_int(fl_select(b.t[0], 0, 1)) == 'P');
     fl_scope_end(&s);
     fl_data_free(set);
     CHECK_NOTHING_LIVES();
+}
+
+TEST(folders_of_images) {
+    static const char *const name[] = {"airplane", "automobile", "bird", "cat", "deer",
+                                       "dog", "frog", "horse", "ship", "truck"};
+    test_errors_return();
+    REQUIRE(make_folder());
+    for (int k = 0; k < 10; k++) {
+        CHECK(!mkdir(in_folder(name[k]), 0700));
+        for (int i = 0; i < 16; i++) {
+            char file[40];
+            snprintf(file, sizeof file, "%s/%04d.png", name[k], 37 * i % 200);
+            write_file(file, "\x89PNG", 4);
+        }
+    }
+    write_file("ship/notes.txt", "x", 1), write_file("list.png", "x", 1);
+    check_folders(folder);
+    remove_folder();
+    if (!access("../shared/data/cifar10/png/train", F_OK)) check_folders("../shared/data/cifar10/png/train");
 }
 
 #endif

@@ -1,6 +1,7 @@
 /* test_targets.c - lists, transcripts as tokens and back, error rates, and files of any bytes */
-#include "../fl.h"
+#include "../fl_all.h"
 #include "heap.h"
+#include <pthread.h>
 
 static bool same(const char *a, const char *b) {
     if (a && !strcmp(a, b)) return true;
@@ -9,11 +10,7 @@ static bool same(const char *a, const char *b) {
 }
 #define CHECK_SAME(a, b) CHECK(same(a, b))
 
-static const char *file(void) {
-    static char path[64];
-    snprintf(path, sizeof path, "/tmp/test_targets.%d", (int)getpid());
-    return path;
-}
+static const char *file(void) { return test_file("text"); }
 
 static void write_bytes(const char *text, size_t n) {
     FILE *f = fopen(file(), "wb");
@@ -78,8 +75,8 @@ TEST(a_list_is_read_as_it_stands) {
 
 /* Batches hold at most so many milliseconds; the samples are the sounds'. */
 TEST(batches_by_duration) {
-    char text[1024] = "", path[80];
-    snprintf(path, sizeof path, "%s.wav", file());
+    char text[1024] = "", path[128];
+    snprintf(path, sizeof path, "%s", test_file("sound.wav"));
     fl_scope s = fl_scope_begin();
     fl_tensor *x = fl_full(FL_SHAPE(2, 800), 0.5, FL_F32);
     CHECK(fl_speech_save_audio(path, x, 8000, FL_SPEECH_F32));
@@ -163,7 +160,10 @@ TEST(transcripts_become_tokens_and_come_back) {
     int64_t path[] = {0, 0, 9, 0, 1, 1, 9, 9, 1};
     CHECK_EQ_INT(fl_speech_collapse(path, 9, 9, path), 4);
     CHECK(path[0] == 0 && path[1] == 0 && path[2] == 1 && path[3] == 1);
-    CHECK(!fl_speech_lexicon_spelling(lexicon, 0, 2, &n));
+    const int32_t *spelling = fl_speech_lexicon_spelling(lexicon, 0, 1, &n);
+    CHECK(spelling && n == 1 && spelling[0] == 2);
+    CHECK(!fl_speech_lexicon_spelling(lexicon, 0, 2, &n) && n == 2);
+    CHECK(!fl_speech_lexicon_spelling(lexicon, 2, 0, &n) && !fl_speech_lexicon_spelling(lexicon, -1, 0, &n));
     fl_speech_lexicon_free(lexicon);
     fl_text_dictionary_free(d);
     fl_heap_free(t);
@@ -200,6 +200,39 @@ TEST(every_trick_can_be_undone) {
     fl_text_dictionary_free(d);
     fl_heap_free(t);
     fl_heap_free(back.p);
+    CHECK_NOTHING_LIVES();
+}
+
+/* In a thread of a small stack: the tree is as deep as the spelling is long. */
+static void *finish(void *lexicon) {
+    return fl_speech_lexicon_finish(lexicon, FL_SPEECH_NO_SMEARING, NULL, false) ? lexicon : NULL;
+}
+
+TEST(a_tree_of_any_depth) {
+    static int32_t tokens[INT16_MAX + 1];
+    pthread_attr_t small;
+    pthread_t thread;
+    void *done = NULL;
+    int64_t nodes;
+    fl_speech_lexicon *l = fl_speech_lexicon_new();
+    for (int i = 0; i < 3; i++) {
+        tokens[INT16_MAX - 1] = i;
+        CHECK(fl_speech_lexicon_add(l, "long", tokens, INT16_MAX - i % 2) == 0);
+    }
+    CHECK(fl_speech_lexicon_add(l, "longer", tokens, INT16_MAX + 1) < 0);
+    CHECK_ERROR("longer: a spelling of 32768 tokens");
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 256 << 10);
+    REQUIRE(!pthread_create(&thread, &small, finish, l));
+    pthread_join(thread, &done);
+    pthread_attr_destroy(&small);
+    CHECK(done == l);
+    const fl_speech_node *node = fl_speech_lexicon_nodes(l, &nodes);
+    CHECK_EQ_INT(nodes, INT16_MAX + 2); /* the root; the last token is 0 or 2 */
+    CHECK(node[INT16_MAX].token == 0 && node[INT16_MAX].words == 1);
+    CHECK(node[INT16_MAX + 1].token == 2 && node[INT16_MAX + 1].words == 1);
+    CHECK(node[INT16_MAX - 1].words == 1 && node[INT16_MAX - 2].words == 0);
+    fl_speech_lexicon_free(l);
     CHECK_NOTHING_LIVES();
 }
 

@@ -1,6 +1,6 @@
 /* test_transformer.c - attention layers step by step: a cache beside none, whatever the options; what a full
    cache does; positions by their formulas; half floats */
-#include "../fl.h"
+#include "../fl_all.h"
 #include "test.h"
 
 enum { N = 2, T = 9, S = 5, DIM = 12, HEADS = 6 };
@@ -27,6 +27,8 @@ static const fl_nn_attention_opts kinds[] = {
     {.buckets = 6, .max_distance = 7, .n_kv_heads = 3},
     {.alibi = true, .softcap = 2},
     {.relative = 3, .buckets = 4, .alibi = true, .rotary = true},
+    {.bias_kv = true, .zero_attn = true, .n_kv_heads = 2},
+    {.bias_kv = true, .rotary = true, .softcap = 2},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 

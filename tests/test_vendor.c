@@ -1,7 +1,7 @@
 /* test_vendor.c - NVIDIA's libraries behind family cuda, by mocks that compute with plain loops
-   (kernels/cuda/emu): what they compute is for conformance; here: that they are used, how often, what they
+   (tests/cuda/emu): what they compute is for conformance; here: that they are used, how often, what they
    may round, what happens where they refuse or are absent. make CUDA=emu test-cuda */
-#include "../fl.h"
+#include "../fl_all.h"
 #include "../kernels/cuda/library.h"
 #include "test.h"
 #include <dlfcn.h>
@@ -373,6 +373,15 @@ TEST(libraries_are_looked_for_where_they_may_lie) {
     CHECK(fl__cuda_library_open(file));
     unsetenv("VIRTUAL_ENV");
     CHECK(!fl__cuda_library_open(file));
+    /* relative folders are skipped: the current one may be anybody's */
+    char before[PATH_MAX];
+    REQUIRE(getcwd(before, sizeof before) && !chdir(where));
+    setenv("PATH", "bin:./other:.", 1), setenv("VIRTUAL_ENV", ".", 1);
+    CHECK(!symlink(mock, "lib64/libflmock.so.1"));
+    setenv("CUDA_HOME", ".", 1);
+    CHECK(!fl__cuda_library_open(file));
+    CHECK(!unlink("lib64/libflmock.so.1") && !chdir(before));
+    unsetenv("VIRTUAL_ENV"), setenv("CUDA_HOME", where, 1), setenv("PATH", "/absent", 1);
     CHECK(close(open(AT("lib64/libflmock.so.1"), O_CREAT | O_WRONLY, 0700)) == 0);
     CHECK(!fl__cuda_library_open(file)); /* no library */
     CHECK(!unlink(AT("lib64/libflmock.so.1")) && !symlink(mock, AT("lib64/libflmock.so.1")));

@@ -1,6 +1,9 @@
 /* test_vision.c - images read and written, CIFAR, steps and batches */
 #include "pictures.h"
 
+#include <math.h>
+#include <time.h>
+
 TEST(png_that_is_written_is_read) {
     if (!reads_png()) SKIP("no libpng");
     begin();
@@ -51,7 +54,7 @@ static const struct {
     PNM("P5 2 x 255\n\x01", 0, "offset 5: no number"),
     PNM("P5 0 1 255\n", 0, "0 x 1 pixels, sides of 1 to 65500"),
     PNM("P5 65501 1 255\n", 0, "65501 x 1 pixels"),
-    PNM("P5 60000 60000 255\n", 0, "60000 x 60000 pixels, sides of 1 to 65500 and 268435456 in all"),
+    PNM("P5 60000 60000 255\n", 0, "60000 x 60000 pixels, more than max_pixels, 178956970"),
     PNM("P5 6000 6000 255\n", 0, "more than its 17 bytes can hold"),
     PNM("P5 1 1 0\n\x01", 0, "the largest value is 0"),
     PNM("P5 1 1 65536\n\x01", 0, "a number past 65535"),
@@ -103,6 +106,35 @@ TEST(pnm_and_what_is_no_image) {
             snprintf(got + strlen(got), sizeof got - strlen(got), "%s%d", k ? " " : "", at(t, 0, 0, k));
         CHECK_STR(got, pnm[i].want ? pnm[i].want : "an error");
     }
+    end(&s);
+}
+
+/* Every region of 3 x 4 pixels, and those that reach out of it by one. */
+TEST(regions_of_an_image) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    enum { H = 3, W = 4 };
+    static const char *const text[] = {"P2 4 3 15 0 1 2 3 4 5 6 7 8 9 10 11",
+                                       "P6 4 3 255\nabcbcdcdedefefgfghghihijijkjklklmlmn"};
+    for (int kind = 0; kind < 2; kind++)
+        for (int64_t i = 0; i < (H + 3) * (W + 3) * (H + 3) * (W + 3); i++) {
+            fl_scope one = fl_scope_begin();
+            const int64_t y = i % (H + 3) - 1, x = i / (H + 3) % (W + 3) - 1,
+                          h = i / (H + 3) / (W + 3) % (H + 3) - 1, w = i / (H + 3) / (W + 3) / (H + 3) - 1;
+            fl_tensor *t = fl_vision_decode(text[kind], strlen(text[kind]), .mode = FL_VISION_ASIS, .y = y,
+                                            .x = x, .h = h, .w = w);
+            const bool all = h == 0, inside = y >= 0 && x >= 0 && h > 0 && w > 0 && y + h <= H && x + w <= W;
+            CHECK_EQ_INT(t != NULL, all || inside);
+            if (!t) CHECK_ERROR(" of an image of 4 x 3"), fl_error_clear();
+            if (t) CHECK(t->shape[1] == (all ? H : h) && t->shape[2] == (all ? W : w));
+            for (int64_t v = 0; t && v < t->shape[1]; v++)
+                for (int64_t u = 0; u < t->shape[2]; u++) {
+                    const int pixel = (int)((v + (all ? 0 : y)) * W + u + (all ? 0 : x));
+                    CHECK_EQ_INT(at(t, 0, v, u), kind ? 'a' + pixel : 17 * pixel);
+                    if (kind) CHECK_EQ_INT(at(t, 2, v, u), 'c' + pixel);
+                }
+            fl_scope_end(&one);
+        }
     end(&s);
 }
 
@@ -415,6 +447,22 @@ TEST(masks_as_run_lengths) {
         for (int64_t i = 0; i < h * w; i++)
             area += mask[0][i], any += mask[0][i] | mask[1][i], all += mask[0][i] & mask[1][i];
         CHECK_EQ_INT(fl_vision_rle_area(&r[0]), area);
+        int64_t corner[4] = {w, h, -1, -1}; /* the first and the last column and row */
+        double box[4];
+        for (int64_t i = 0; i < h * w; i++)
+            for (int d = 0; d < 2 && mask[0][i]; d++) {
+                const int64_t v = d ? i / w : i % w;
+                corner[d] = v < corner[d] ? v : corner[d], corner[2 + d] = v > corner[2 + d] ? v : corner[2 + d];
+            }
+        fl_vision_rle_box(&r[0], box);
+        for (int d = 0; area && d < 2; d++) {
+            /* pycocotools: of runs that go on in the next column, the whole height */
+            bool on = false;
+            for (int64_t i = 1, at_run = r[0].run[0]; i < r[0].n; at_run += r[0].run[i++])
+                on |= i % 2 && r[0].run[i] && at_run / h != (at_run + r[0].run[i] - 1) / h;
+            CHECK_EQ_INT(box[d], d && on ? 0 : corner[d]);
+            CHECK_EQ_INT(box[2 + d], d && on ? h : corner[2 + d] - corner[d] + 1);
+        }
         CHECK_NEAR(fl_vision_rle_iou(&r[0], &r[1], false), all ? (double)all / (double)any : 0, 1e-15);
         CHECK_NEAR(fl_vision_rle_iou(&r[0], &r[1], true), all ? (double)all / (double)area : 0, 1e-15);
         for (int intersect = 0; intersect < 2; intersect++) {
@@ -439,6 +487,104 @@ TEST(masks_as_run_lengths) {
     uint32_t none[2] = {0};
     fl_vision_rle_box(&(fl_vision_rle){.h = 0, .w = 3, .n = 2, .run = none}, box);
     CHECK(box[0] == 0 && box[1] == 0 && box[2] == 0 && box[3] == 0);
+    end(&s);
+}
+
+/* pycocotools' rleFrPoly as it is written there: every pixel of every edge of the polygon enlarged five times, then
+   a cell changes for each place at which an edge crosses the middle of a column. */
+static void mask_by_pixels(const double *xy, int n, int h, int w, unsigned char *mask) {
+    unsigned char *changes = calloc((size_t)(h * w) + 1, 1);
+    for (int i = 0; i < n; i++) {
+        const double *p = xy + 2 * i, *q = xy + 2 * ((i + 1) % n);
+        int xs = (int)(5 * p[0] + .5), ys = (int)(5 * p[1] + .5), xe = (int)(5 * q[0] + .5),
+            ye = (int)(5 * q[1] + .5), u0 = 0, v0 = 0;
+        const int dx = abs(xe - xs), dy = abs(ye - ys);
+        if ((dx >= dy && xs > xe) || (dx < dy && ys > ye)) {
+            const int x = xs, y = ys;
+            xs = xe, xe = x, ys = ye, ye = y;
+        }
+        const double s = dx >= dy ? dx ? (double)(ye - ys) / dx : 0 : (double)(xe - xs) / dy;
+        for (int t = 0; t <= (dx >= dy ? dx : dy); t++) {
+            const int u = dx >= dy ? t + xs : (int)(xs + s * t + .5),
+                      v = dx >= dy ? (int)(ys + s * t + .5) : t + ys;
+            const double x = ((u < u0 ? u : u - 1) + .5) / 5 - .5;
+            if (t && u != u0 && floor(x) == x && x >= 0 && x <= w - 1) {
+                const double y = ((v < v0 ? v : v0) + .5) / 5 - .5;
+                changes[(int)x * h + (y < 0 ? 0 : y > h ? h : (int)ceil(y))] ^= 1;
+            }
+            u0 = u, v0 = v;
+        }
+    }
+    for (int i = 0, inside = 0; i < h * w; i++) mask[i % h * w + i / h] = inside ^= changes[i];
+    free(changes);
+}
+
+TEST(polygons_are_those_of_coco) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    enum { SIDE = 40, CORNERS = 12 };
+    unsigned char want[SIDE * SIDE], got[SIDE * SIDE];
+    for (uint64_t seed = 0; seed < 4000; seed++) {
+        fl_rng rng = fl_data_rng(seed, 1, 0);
+        static const double beyond[] = {-8, 0, 3, 60, 2000}; /* where corners lie, outside of the mask */
+        const int h = 1 + (int)(fl_rng_uniform(&rng) * SIDE), w = 1 + (int)(fl_rng_uniform(&rng) * SIDE);
+        const int n = 1 + (int)(fl_rng_uniform(&rng) * CORNERS), kind = (int)(seed % 4);
+        const double m = beyond[seed % 5];
+        double xy[2 * CORNERS];
+        for (int i = 0; i < 2 * n; i++) {
+            const double side = i % 2 ? h : w, v = fl_rng_uniform(&rng) * (side + 2 * m) - m;
+            xy[i] = kind == 0 ? floor(v) : kind == 1 ? floor(v) + 0.5 : floor(v * 100) / 100;
+            if (kind == 3 && i > 1 && fl_rng_uniform(&rng) < 0.3) xy[i] = xy[i - 2];
+        }
+        fl_vision_rle r, again;
+        REQUIRE(fl_vision_rle_polygon(xy, n, h, w, &r));
+        fl_vision_rle_mask(&r, got), mask_by_pixels(xy, n, h, w, want);
+        if (!CHECK(!memcmp(got, want, (size_t)(h * w)))) printf("  seed %d\n", (int)seed);
+        REQUIRE(fl_vision_rle_of(want, h, w, &again)); /* no run is empty but the first one */
+        CHECK(r.n == again.n && !memcmp(r.run, again.run, (size_t)r.n * sizeof *r.run));
+        fl_heap_free(r.run), fl_heap_free(again.run);
+    }
+    /* 1e7 pixels an edge: 640 columns */
+    const double far[] = {-1e6, -1e6, 1e6, -1e6, 1e6, 1e6, -1e6, 1e6};
+    fl_vision_rle r;
+    const clock_t start = clock();
+    for (int i = 0; i < 100; i++) {
+        REQUIRE(fl_vision_rle_polygon(far, 4, 480, 640, &r));
+        CHECK_EQ_INT(fl_vision_rle_area(&r), 480 * 640);
+        fl_heap_free(r.run);
+    }
+    CHECK((double)(clock() - start) / CLOCKS_PER_SEC < 1);
+    double *comb = malloc(2 * 4000 * sizeof *comb); /* edges to and fro */
+    for (int i = 0; i < 4000; i++) comb[2 * i] = i % 2 ? 2000 : 0, comb[2 * i + 1] = i % 5;
+    CHECK(!fl_vision_rle_polygon(comb, 4000, 2, 2000, &r));
+    CHECK_ERROR("fl_vision_rle_polygon: edges cross the columns of 2 x 2000 cells more often");
+    fl_error_clear(), free(comb);
+    end(&s);
+}
+
+/* The union of many masks of one cell each, in the order in which they stand. */
+TEST(masks_of_many_parts) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    enum { SIDE = 30, PARTS = 50 };
+    unsigned char cells[SIDE * SIDE] = {0}, one[SIDE * SIDE], got[SIDE * SIDE];
+    fl_vision_rle r[PARTS], all;
+    for (int n = 1; n <= PARTS; n++) {
+        memset(one, 0, sizeof one);
+        one[n * 131 % (SIDE * SIDE)] = 1, cells[n * 131 % (SIDE * SIDE)] = 1;
+        REQUIRE(fl_vision_rle_of(one, SIDE, SIDE, &r[n - 1]) && fl_vision_rle_merge(r, n, false, &all));
+        fl_vision_rle_mask(&all, got);
+        CHECK(!memcmp(got, cells, sizeof cells));
+        fl_heap_free(all.run);
+    }
+    REQUIRE(fl_vision_rle_merge(r, PARTS, true, &all));
+    CHECK_EQ_INT(fl_vision_rle_area(&all), 0);
+    fl_heap_free(all.run), r[PARTS - 1].h++;
+    CHECK(!fl_vision_rle_merge(r, PARTS, false, &all)), CHECK_ERROR("masks of two sizes");
+    fl_error_clear(), r[PARTS - 1].h--, r[0].w++;
+    CHECK(!fl_vision_rle_merge(r, PARTS, false, &all)), CHECK_ERROR("masks of two sizes");
+    fl_error_clear();
+    for (int n = 0; n < PARTS; n++) fl_heap_free(r[n].run);
     end(&s);
 }
 
@@ -549,6 +695,13 @@ TEST(average_precision_of_a_small_set) {
     CHECK_NEAR(ap.figure[2], (51 + 50 * 2.0 / 3) / 101, 1e-12);
     CHECK_NEAR(ap.figure[8], (6 * 1 + 4 * 0.5) / 10, 1e-12);
     CHECK_NEAR(fl_vision_ap_class(&ap, 0), -1, 0);
+    fl_data_text text = {
+        0}; /* no row for the class without objects, nor for their sizes that there are none of */
+    CHECK(fl_vision_ap_put(&text, &ap, &truth) && strstr(text.p, "AP cat\t0.") &&
+          strstr(text.p, "\nAPs\t1.0"));
+    CHECK(strstr(text.p, "area= large | maxDets=100 ] = -1.000") && !strstr(text.p, "dog") &&
+          !strstr(text.p, "\nAPl"));
+    fl_heap_free(text.p);
     CHECK_NEAR(fl_vision_voc(&truth, &found, 1, 0.5, 0), 0.5 + 0.5 * 2 / 3, 1e-12);
     CHECK_NEAR(fl_vision_voc(&truth, &found, 1, 0.5, 11), (6 + 5 * 2.0 / 3) / 11, 1e-12);
     fl_vision_ap_free(&ap);
@@ -558,6 +711,240 @@ TEST(average_precision_of_a_small_set) {
     fl_vision_coco_free(&truth), fl_vision_coco_free(&found);
     sweep_reader(load_truth);
     CHECK(sweep_heap(evaluate_it, false) > 5);
+    end(&s);
+}
+
+/* The devkit's boxes end at the last pixel that they hold: the side of one from 0 to 9 is 10, not 9. */
+TEST(pascal_voc_with_inclusive_corners) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    static const char gt[] =
+        "{\"images\":[{\"id\":1,\"height\":50,\"width\":50}],\"categories\":[{\"id\":1}],"
+        "\"annotations\":[{\"image_id\":1,\"category_id\":1,\"bbox\":[0,0,9,9]},"
+        "{\"image_id\":1,\"category_id\":1,\"bbox\":[20,20,0,0]}]}";
+    static const char dt[] = "[{\"image_id\":1,\"category_id\":1,\"bbox\":[0,0,9,4],\"score\":0.9},"
+                             "{\"image_id\":1,\"category_id\":1,\"bbox\":[20,20,0,0],\"score\":0.8},"
+                             "{\"image_id\":1,\"category_id\":1,\"bbox\":[0,10,9,9],\"score\":0.7}]";
+    disk_write("gt", gt, sizeof gt - 1);
+    disk_write("dt", dt, sizeof dt - 1);
+    fl_vision_coco truth, found;
+    REQUIRE(fl_vision_coco_load("gt", &truth) && fl_vision_coco_results("dt", &truth, &found));
+    CHECK_NEAR(fl_vision_voc(&truth, &found, 0, 0.5, 0), 0, 0); /* 36 of 81, and no area at all */
+    CHECK_NEAR(fl_vision_voc(&truth, &found, 0, 0.5, 0, .inclusive = true), 1, 0); /* 50 of 100, one of one */
+    CHECK_NEAR(fl_vision_voc(&truth, &found, 0, 0.501, 0, .inclusive = true), 0.25, 1e-12);
+    CHECK_NEAR(fl_vision_voc(&truth, &found, 0, 0.501, 11, .inclusive = true), 6 * 0.5 / 11, 1e-12);
+    fl_vision_coco_free(&truth), fl_vision_coco_free(&found);
+    end(&s);
+}
+
+/* ---- VOC as its devkit computes it (VOCevaldet.m, VOCap.m), written again: corners, plain loops ---- */
+
+enum { VOC_IMAGES = 6, VOC_BOXES = 60 };
+typedef struct voc_box {
+    int image, x0, y0, x1, y1; /* corners are pixels of the box */
+    bool difficult, taken;
+    double score;
+} voc_box;
+
+static double voc_overlap(const voc_box *a, const voc_box *b, int pixel) {
+    const int x0 = a->x0 > b->x0 ? a->x0 : b->x0, y0 = a->y0 > b->y0 ? a->y0 : b->y0;
+    const int x1 = a->x1 < b->x1 ? a->x1 : b->x1, y1 = a->y1 < b->y1 ? a->y1 : b->y1;
+    const double w = x1 - x0 + pixel, h = y1 - y0 + pixel;
+    if (w <= 0 || h <= 0) return 0;
+    const double both = (double)(a->x1 - a->x0 + pixel) * (a->y1 - a->y0 + pixel) +
+                        (double)(b->x1 - b->x0 + pixel) * (b->y1 - b->y0 + pixel) - w * h;
+    return w * h / both;
+}
+
+/* The area under the curve with precision made to fall, or (points) the mean at recalls 0, 0.1, ... 1. Scores
+   of found fall. */
+static double voc_devkit(voc_box *truth, int n_truth, const voc_box *found, int n_found, double iou, int pixel,
+                         bool points) {
+    double recall[VOC_BOXES + 2] = {0}, precision[VOC_BOXES + 2] = {0}, ap = 0;
+    int positives = 0, n = 0, tp = 0, fp = 0;
+    for (int g = 0; g < n_truth; g++) positives += !truth[g].difficult, truth[g].taken = false;
+    for (int d = 0; d < n_found; d++) {
+        voc_box *best = NULL;
+        double most = -1;
+        for (int g = 0; g < n_truth; g++) {
+            if (truth[g].image != found[d].image) continue;
+            const double o = voc_overlap(&found[d], &truth[g], pixel);
+            if (o > most) most = o, best = &truth[g];
+        }
+        if (best && most >= iou && best->difficult) continue;
+        if (best && most >= iou && !best->taken) tp++, best->taken = true;
+        else fp++;
+        n++, recall[n] = (double)tp / positives, precision[n] = (double)tp / (tp + fp);
+    }
+    if (points) {
+        for (int r = 0; r <= 10; r++) {
+            double high = 0;
+            for (int i = 1; i <= n; i++)
+                if (recall[i] >= r * 0.1 && precision[i] > high) high = precision[i];
+            ap += high / 11;
+        }
+        return ap;
+    }
+    recall[n + 1] = 1;
+    for (int i = n; i >= 0; i--) precision[i] = fmax(precision[i], precision[i + 1]);
+    for (int i = 1; i <= n + 1; i++) ap += (recall[i] - recall[i - 1]) * precision[i];
+    return ap;
+}
+
+/* Small boxes of whole pixels, so that the pixel more matters, and detections near them. */
+static void voc_boxes(fl_rng *rng, voc_box *truth, int n_truth, voc_box *found, int n_found) {
+    float u[VOC_BOXES * 8];
+    fl_scope s = fl_scope_begin();
+    REQUIRE(fl_to_host(fl_uniform(FL_SHAPE(VOC_BOXES * 8), 0, 1, FL_F32, rng), u, sizeof u));
+    for (int i = 0; i < n_truth; i++) {
+        const float *v = u + 4 * i;
+        const int x = (int)(40 * v[0]), y = (int)(40 * v[1]);
+        truth[i] = (voc_box){.image = (int)(VOC_IMAGES * v[2]), .x0 = x, .y0 = y, .x1 = x + (int)(8 * v[3]),
+                             .y1 = y + (int)(13 * v[3]), .difficult = i % 7 == 0};
+    }
+    for (int i = 0; i < n_found; i++) {
+        const float *v = u + 4 * VOC_BOXES + 4 * i;
+        found[i] = truth[(int)((float)n_truth * v[0])];
+        found[i].x1 += (int)(3 * v[1]), found[i].y0 -= (int)(3 * v[2]), found[i].x0 += v[3] < 0.2f;
+        if (found[i].x1 < found[i].x0) found[i].x1 = found[i].x0;
+        found[i].score = 1 - i / 100.;
+    }
+    fl_scope_end(&s);
+}
+
+static void voc_write(const char *path, const voc_box *box, int n, bool truth) {
+    static char text[1 << 14];
+    char *p = text, *const end = text + sizeof text;
+    if (truth) p += snprintf(p, (size_t)(end - p), "{\"categories\":[{\"id\":1}],\"images\":[");
+    for (int i = 0; truth && i < VOC_IMAGES; i++)
+        p += snprintf(p, (size_t)(end - p), "%s{\"id\":%d,\"height\":60,\"width\":60}", i ? "," : "", i);
+    p += snprintf(p, (size_t)(end - p), truth ? "],\"annotations\":[" : "[");
+    for (int i = 0; i < n; i++)
+        p += snprintf(p, (size_t)(end - p),
+                      "%s{\"image_id\":%d,\"category_id\":1,\"bbox\":[%d,%d,%d,%d],\"%s\":%g}",
+                      i ? "," : "", box[i].image, box[i].x0, box[i].y0, box[i].x1 - box[i].x0, box[i].y1 - box[i].y0,
+                      truth ? "iscrowd" : "score", truth ? (double)box[i].difficult : box[i].score);
+    p += snprintf(p, (size_t)(end - p), truth ? "]}" : "]");
+    disk_write(path, text, (size_t)(p - text));
+}
+
+TEST(pascal_voc_as_the_devkit) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    fl_rng rng = {23, 0};
+    int differ = 0;
+    for (int round = 0; round < 40; round++) {
+        voc_box truth[VOC_BOXES], found[VOC_BOXES];
+        const int n_truth = 5 + round, n_found = 20 + round;
+        fl_vision_coco a, b;
+        voc_boxes(&rng, truth, n_truth, found, n_found);
+        voc_write("gt", truth, n_truth, true), voc_write("dt", found, n_found, false);
+        REQUIRE(fl_vision_coco_load("gt", &a) && fl_vision_coco_results("dt", &a, &b));
+        for (int points = 0; points < 2; points++) {
+            double got[2];
+            for (int pixel = 0; pixel < 2; pixel++) {
+                got[pixel] = fl_vision_voc(&a, &b, 0, 0.5, points ? 11 : 0, .inclusive = pixel);
+                CHECK_NEAR(got[pixel], voc_devkit(truth, n_truth, found, n_found, 0.5, pixel, points), 1e-12);
+            }
+            differ += got[0] != got[1];
+        }
+        fl_vision_coco_free(&a), fl_vision_coco_free(&b);
+    }
+    CHECK(differ > 40); /* the option matters here */
+    end(&s);
+}
+
+/* A detector may give a width or height below 0: such a box meets nothing, and is in no range of areas, so it
+   does not count, but for the number of detections of its image. */
+TEST(detections_of_negative_size) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    static const char dt[] = "[{\"image_id\":5,\"category_id\":3,\"bbox\":[30,10,-20,20],\"score\":0.95},"
+                             "{\"image_id\":5,\"category_id\":3,\"bbox\":[10,10,20,20],\"score\":0.9},"
+                             "{\"image_id\":2,\"category_id\":3,\"bbox\":[40,40,-40,-40],\"score\":0.8},"
+                             "{\"image_id\":2,\"category_id\":3,\"bbox\":[0,0,40,40],\"score\":0.7}]";
+    disk_write("gt", truth_text, sizeof truth_text - 1);
+    disk_write("dt", dt, sizeof dt - 1);
+    fl_vision_coco truth, found;
+    fl_vision_ap ap;
+    REQUIRE(fl_vision_coco_load("gt", &truth) && fl_vision_coco_results("dt", &truth, &found));
+    CHECK(found.object[0].area == -400 && found.object[2].area == 1600);
+    REQUIRE(fl_vision_evaluate(&truth, &found, false, &ap));
+    CHECK_NEAR(ap.figure[1], (51 + 50 * 2.0 / 3) / 101,
+               1e-12); /* the third one, of an area above 0, is false */
+    CHECK_NEAR(ap.figure[6], 0, 0);
+    CHECK_NEAR(ap.figure[8], 1, 0);
+    fl_vision_ap_free(&ap), fl_vision_coco_free(&found);
+    static const char bare[] = "[{\"image_id\":5,\"category_id\":3,\"score\":0.9}]";
+    disk_write("dt", bare, sizeof bare - 1);
+    CHECK(!fl_vision_coco_results("dt", &truth, &found)),
+        CHECK_ERROR("result 0 has neither bbox nor segmentation");
+    fl_vision_coco_free(&truth);
+    end(&s);
+}
+
+/* Of equal scores the detection of the earlier image is the first one, true or false. */
+TEST(detections_of_equal_score) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    static const char gt[] =
+        "{\"images\":[{\"id\":1,\"height\":9,\"width\":9},{\"id\":2,\"height\":9,\"width\":9}],"
+        "\"categories\":[{\"id\":1},{\"id\":2}],\"annotations\":["
+        "{\"image_id\":1,\"category_id\":1,\"bbox\":[1,1,5,5]},"
+        "{\"image_id\":2,\"category_id\":2,\"bbox\":[1,1,5,5]}]}";
+    static const char dt[] = "[{\"image_id\":2,\"category_id\":1,\"bbox\":[1,1,5,5],\"score\":0.5},"
+                             "{\"image_id\":1,\"category_id\":1,\"bbox\":[1,1,5,5],\"score\":0.5},"
+                             "{\"image_id\":2,\"category_id\":2,\"bbox\":[1,1,5,5],\"score\":0.5},"
+                             "{\"image_id\":1,\"category_id\":2,\"bbox\":[1,1,5,5],\"score\":0.5}]";
+    disk_write("gt", gt, sizeof gt - 1), disk_write("dt", dt, sizeof dt - 1);
+    fl_vision_coco truth, found;
+    fl_vision_ap ap;
+    REQUIRE(fl_vision_coco_load("gt", &truth) && fl_vision_coco_results("dt", &truth, &found));
+    REQUIRE(fl_vision_evaluate(&truth, &found, false, &ap));
+    CHECK_NEAR(fl_vision_ap_class(&ap, 0), 1, 1e-12), CHECK_NEAR(fl_vision_ap_class(&ap, 1), 0.5, 1e-12);
+    fl_vision_ap_free(&ap), fl_vision_coco_free(&found), fl_vision_coco_free(&truth);
+    end(&s);
+}
+
+/* Four objects of one shape, a class each: a box, polygons, runs as text and as numbers; what is found has runs. */
+static const char shapes_text[] =
+    "{\"images\":[{\"id\":1,\"height\":6,\"width\":9}],\"categories\":[{\"id\":1},{\"id\":2},{\"id\":3},{\"id\":4}],"
+    "\"annotations\":[{\"image_id\":1,\"category_id\":1,\"bbox\":[2,1,5,3]},"
+    "{\"image_id\":1,\"category_id\":2,\"bbox\":[0,0,1,1],\"segmentation\":[[2,1,2,4,5,4,5,1],[5,1,5,4,7,4,7,1]]},"
+    "{\"image_id\":1,\"category_id\":3,\"bbox\":[0,0,1,1],\"segmentation\":{\"size\":[6,9],\"counts\":\"%s\"}},"
+    "{\"image_id\":1,\"category_id\":4,\"bbox\":[0,0,1,1],"
+    "\"segmentation\":{\"size\":[6,9],\"counts\":[13,3,3,3,3,3,3,3,3,3,14]}}]}";
+
+TEST(masks_of_every_kind_of_object) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    char text[4000], *end_of = text;
+    fl_data_text runs = {0};
+    uint32_t run[] = {13, 3, 3, 3, 3, 3, 3, 3, 3, 3, 14};
+    REQUIRE(fl_vision_rle_put(&runs, &(fl_vision_rle){6, 9, 11, run}));
+    snprintf(text, sizeof text, shapes_text, runs.p);
+    disk_write("gt", text, strlen(text));
+    for (int k = 1; k <= 4; k++) /* the box of what is found does not count */
+        end_of += sprintf(end_of, "%c{\"image_id\":1,\"category_id\":%d,\"bbox\":[0,0,2,2],\"score\":1,"
+                                  "\"segmentation\":{\"size\":[6,9],\"counts\":\"%s\"}}",
+                          k == 1 ? '[' : ',', k, runs.p);
+    strcpy(end_of, "]");
+    disk_write("dt", text, strlen(text));
+    fl_vision_coco truth, found;
+    fl_vision_ap ap;
+    REQUIRE(fl_vision_coco_load("gt", &truth) && fl_vision_coco_results("dt", &truth, &found));
+    REQUIRE(fl_vision_evaluate(&truth, &found, true, &ap));
+    for (int k = 0; k < 4; k++) CHECK_NEAR(fl_vision_ap_class(&ap, k), 1, 1e-12);
+    fl_vision_ap_free(&ap);
+    REQUIRE(fl_vision_evaluate(&truth, &found, false, &ap));
+    for (int k = 0; k < 4; k++) CHECK_NEAR(fl_vision_ap_class(&ap, k), 0, 1e-12);
+    fl_vision_ap_free(&ap), fl_vision_coco_free(&found);
+    const char box[] = "[{\"image_id\":1,\"category_id\":4,\"bbox\":[2,1,5,3],\"score\":1},"
+                       "{\"image_id\":1,\"category_id\":3,\"bbox\":[1,1,5,3],\"score\":1}]";
+    disk_write("dt", box, sizeof box - 1); /* found boxes for masks; the second one is 4 columns of 6 right */
+    REQUIRE(fl_vision_coco_results("dt", &truth, &found) && fl_vision_evaluate(&truth, &found, true, &ap));
+    CHECK_NEAR(fl_vision_ap_class(&ap, 3), 1, 1e-12), CHECK_NEAR(fl_vision_ap_class(&ap, 2), 0.4, 1e-12);
+    fl_vision_ap_free(&ap), fl_vision_coco_free(&found), fl_vision_coco_free(&truth), fl_heap_free(runs.p);
     end(&s);
 }
 
@@ -589,6 +976,11 @@ static const char *const bad_coco[][2] = {
     {"{\"images\":[{\"height\":1e3}]}", "whole number, not '1e3'"},
     {"{\"images\":[{\"file_name\":7}]}", "expected a string, not a number"},
     {"{\"images\":[{\"file_name\":\"a\\u0000b\"}]}", "a NUL in a string"},
+    {"{\"images\":[{\"file_name\":\"../a\"}]}", "offset 24, line 1: file_name '../a' leaves the images' folder"},
+    {"{\"images\":[{\"file_name\":\"a/../../b\"}]}", "file_name 'a/../../b' leaves"},
+    {"{\"images\":[{\"file_name\":\"a/..\"}]}", "file_name 'a/..' leaves"},
+    {"{\"images\":[{\"file_name\":\"\\u002e.\"}]}", "file_name '..' leaves"},
+    {"{\"images\":[{\"file_name\":\"/etc/passwd\"}]}", "file_name '/etc/passwd' leaves"},
     {"{\"images\":[{\"file_name\":\"\\ud800\"}]}", "a bad escape in a string"},
     {"{\"images\":[{\"id\":1},{\"id\":1}]}", "two images or categories of one id"},
     {"{\"categories\":[{\"id\":4},{\"id\":4}]}", "two images or categories of one id"},
@@ -692,6 +1084,17 @@ TEST(networks_of_every_name) {
         REQUIRE(y.n);
         CHECK_EQ_INT(fv_value(y.v[0])->shape[0], 2);
         CHECK_EQ_INT(fv_value(y.v[0])->shape[fv_value(y.v[0])->ndim - 1], strncmp(who, "detr", 4) ? 5 : 6);
+        const bool detr = !strncmp(who, "detr", 4);
+        for (int64_t divide = 16; divide <= 256 && m && fl_nn_count(m) > 400000; divide *= 2) {
+            fl_nn_free(m); /* the disk here is small */
+            m = detr ? fl_vision_detr(18, .divide = divide, .blocks = 1, .classes = 5, .dim = 32, .hidden = 32,
+                                      .layers = 1)
+                     : fl_vision_model(who, .divide = divide, .blocks = 1, .classes = 5);
+        }
+        REQUIRE(m && fl_nn_save(m, "w"));
+        fl_nn_free(m);
+        m = fl_vision_model(who, .divide = 8, .blocks = 1); /* as many classes as it has by itself */
+        CHECK_EQ_INT(fl_vision_classes(m, "w", FL_VISION_TORCHVISION), 5);
         fl_nn_free(m);
         fl_scope_end(&step);
     }
@@ -708,6 +1111,11 @@ TEST(networks_of_every_name) {
     CHECK(!fl_vision_load(m, "w", FL_VISION_HUGGING_FACE));
     CHECK_ERROR("no tensor 'resnet.embedder.embedder.convolution.weight' for conv1.weight");
     fl_error_clear();
+    CHECK_EQ_INT(fl_vision_classes(m, "w", FL_VISION_TIMM), 4); /* the same names */
+    CHECK_EQ_INT(fl_vision_classes(m, "w", FL_VISION_HUGGING_FACE), -1);
+    CHECK_ERROR("w: no tensor 'classifier.1.weight' for fc.weight"), fl_error_clear();
+    CHECK_EQ_INT(fl_vision_classes(fl_nn_find(m, "conv1"), "w", FL_VISION_TORCHVISION), -1);
+    CHECK_ERROR("no head"), fl_error_clear();
     fl_nn_free(m);
     CHECK(load_it());
     end(&s);
@@ -993,6 +1401,20 @@ TEST(batches_with_objects) {
     CHECK(mask[20 * 1 + 15] && !mask[20 * 1 + 18] && mask[200 + 20 * 2 + 6]);
     CHECK_NEAR(fl_item(fl_select(fl_select(fl_select(fl_select(b.t[0], 0, 1), 0, 0), 0, 7), 0, 3)), 0, 0);
     fl_data_free(set);
+    set = fl_vision_objects(&coco, ".", .masks = true, .max_pixels = 10 * 20 - 1);
+    CHECK(set && !fl_data_get(set, 0, &b));
+    CHECK_ERROR("fl_vision_objects: image 7: 1 masks of 10 x 20 are more than max_pixels, 199");
+    fl_error_clear();
+    CHECK(set && fl_data_get(set, 1, &b)); /* 6 x 8 */
+    fl_data_free(set);
+    set = fl_vision_batch(fl_vision_objects(&coco, ".", .masks = true), 1, .objects = true, .max_pixels = 199);
+    coco.image[0].h = 2736, coco.image[0].w = 65432;
+    CHECK(set && !fl_data_get(set, 0, &b));
+    CHECK_ERROR("image 7: 2 masks of 2736 x 65432 are more than max_pixels, 178956970");
+    fl_error_clear(), coco.image[0].h = 10, coco.image[0].w = 20;
+    CHECK(set && !fl_data_get(set, 0, &b));
+    CHECK_ERROR("./a.ppm: offset 12: 20 x 10 pixels, more than max_pixels, 199");
+    fl_error_clear(), fl_data_free(set);
     set = fl_vision_batch(fl_data_tensors((fl_tensor *[]){fl_zeros(FL_SHAPE(2, 3, 4, 4), FL_U8)}, 1), 2,
                           .objects = true);
     CHECK(set && !fl_data_get(set, 0, &b));
@@ -1000,6 +1422,73 @@ TEST(batches_with_objects) {
     fl_error_clear();
     fl_data_free(set);
     fl_vision_coco_free(&coco);
+    end(&s);
+}
+
+/* Where no part of that area fits, the largest one in the middle that is not too wide or high is taken. */
+TEST(random_resized_crops_that_do_not_fit) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    static const int64_t cases[][6] = {{3, 100, 0, 48, 3, 4},  {100, 3, 48, 0, 4, 3}, {6, 8, 0, 0, 6, 8},
+                                       {8, 6, 0, 0, 8, 6},     {6, 9, 0, 0, 6, 8},    {9, 6, 0, 0, 8, 6},
+                                       {10, 31, 0, 9, 10, 13}, {31, 10, 9, 0, 13, 10}, {7, 7, 0, 0, 7, 7}};
+    const fl_vision_step step = fl_vision_random_resized_crop(5, 2, 2, FL_VISION_BICUBIC);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const int64_t *c = cases[i];
+        fl_vision_item item = {patterned(3, c[0], c[1], FL_U8), NULL, NULL, NULL, NULL};
+        fl_tensor *part = fl_slice(fl_slice(item.image, 1, c[2], c[2] + c[4], 1), 2, c[3], c[3] + c[5], 1);
+        fl_tensor *want = fl_vision_resized(part, 5, 5, .filter = FL_VISION_BICUBIC);
+        fl_rng rng = fl_data_rng(i, 0, 0);
+        CHECK(fl_vision_apply(&step, 1, &item, &rng) && want &&
+              same_bits(fl_contiguous(item.image), fl_contiguous(want)));
+    }
+    end(&s);
+}
+
+TEST(wrong_batches) {
+    begin();
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_zeros(FL_SHAPE(3, 3, 2, 2), FL_U8), *set_of[] = {x, fl_arange(-1, 2, 1, FL_I64)};
+    const fl_vision_step step = fl_vision_cutout(1, 0);
+    CHECK(!fl_vision_batch(NULL, 1)), CHECK_ERROR("the set is NULL");
+    static const struct {
+        int64_t size;
+        int n_steps;
+        bool steps;
+        double mean, std;
+        const char *want;
+    } cases[] = {{1, 0, false, 0, 0, NULL},
+                 {INT32_MAX, 1, true, 0, 1, NULL},
+                 {1, 0, true, -5, 0.5, NULL},
+                 {0, 0, false, 0, 0, "batches of 0, 0 steps"},
+                 {-1, 0, false, 0, 0, "batches of -1, 0 steps"},
+                 {(int64_t)INT32_MAX + 1, 0, false, 0, 0, "batches of 2147483648, 0 steps"},
+                 {1, -1, true, 0, 0, "batches of 1, -1 steps"},
+                 {1, 1, false, 0, 0, "batches of 1, 1 steps"},
+                 {1, 0, false, (double)NAN, 0, "mean nan, std 0 of channel 3"},
+                 {1, 0, false, 0, -1, "mean 0, std -1 of channel 3"},
+                 {1, 0, false, 0, (double)NAN, "of channel 3"},
+                 {1, 0, false, 0, (double)INFINITY, "mean 0, std inf of channel 3"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fl_data_set *set = fl_vision_batch(fl_data_tensors(&x, 1), cases[i].size,
+                                           .steps = cases[i].steps ? &step : NULL, .n_steps = cases[i].n_steps,
+                                           .mean = {0, 0, 0, cases[i].mean}, .std = {0, 0, 0, cases[i].std});
+        CHECK_EQ_INT(set != NULL, !cases[i].want);
+        if (cases[i].want) CHECK_ERROR(cases[i].want);
+        fl_data_free(set);
+    }
+    /* classes -1, 0 and 1, in batches of one, of which two are known, or one */
+    for (int classes = 1; classes <= 2; classes++) {
+        fl_data_set *set = fl_vision_mixup(fl_vision_batch(fl_data_tensors(set_of, 2), 1), classes);
+        fl_data_sample b;
+        for (int64_t i = 0; i < 3; i++) {
+            const bool ok = i == 1 || (i == 2 && classes == 2);
+            CHECK_EQ_INT(set && fl_data_get(set, i, &b), ok);
+            if (ok) CHECK_NEAR(((float *)fl_data(b.t[1]))[i - 1], 1 - 0.1 + 0.1 / classes, 1e-6);
+            else CHECK_ERROR(i ? "fl_vision_mixup: class 1 of 1" : "fl_vision_mixup: class -1 of ");
+        }
+        fl_data_free(set);
+    }
     end(&s);
 }
 

@@ -1,7 +1,7 @@
 /* text.h - golden files of text on the disk in memory */
 #ifndef TESTS_TEXT_H
 #define TESTS_TEXT_H
-#include "../fl.h"
+#include "../fl_all.h"
 #include "disk.h"
 
 static inline bool same(const char *a, int64_t n, const char *b) {

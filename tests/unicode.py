@@ -125,7 +125,7 @@ tables = [
     ('compatible', decomposed(compat)),
 ]
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), '../fl/text/unicode.inc'), 'w') as out:
-    out.write(f'/* unicode.inc - classes, scripts, case and normal forms of Unicode {version}: tests/unicode.py writes it */\n')
+    out.write(f'/* fl/text/unicode.inc - classes, scripts, case and normal forms of Unicode {version}: tests/unicode.py writes it */\n')
     total = 0
     for name, data in tables:
         total += len(data)
@@ -151,3 +151,4 @@ with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), '../fl/text/u
         line += item
     out.write(line.rstrip().rstrip(',') + '\n};\n/* MIT licence: see LICENSE. */\n')
     print({name: len(data) for name, data in tables}, total, 'bytes')
+# MIT licence: see LICENSE.

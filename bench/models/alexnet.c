@@ -18,3 +18,4 @@ const model model_alexnet = {
     .batch = model_images,
     .loss = model_class_loss,
 };
+/* MIT licence: see LICENSE. */

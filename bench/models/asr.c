@@ -62,3 +62,4 @@ const model model_asr = {
     .batch = batch,
     .loss = loss,
 };
+/* MIT licence: see LICENSE. */

@@ -38,3 +38,4 @@ const model model_bert = {
     .batch = batch,
     .loss = model_words_loss,
 };
+/* MIT licence: see LICENSE. */

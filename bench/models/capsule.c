@@ -52,3 +52,4 @@ const model model_capsule = {
     .batch = batch,
     .loss = loss,
 };
+/* MIT licence: see LICENSE. */

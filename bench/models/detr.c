@@ -49,3 +49,4 @@ const model model_detr = {
     .batch = batch,
     .loss = loss,
 };
+/* MIT licence: see LICENSE. */

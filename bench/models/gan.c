@@ -124,3 +124,4 @@ const model model_wgan = {
     .batch = batch,
     .loss = wgan_loss,
 };
+/* MIT licence: see LICENSE. */

@@ -29,3 +29,4 @@ const model model_gpt_small = {
     .batch = batch,
     .loss = model_words_loss,
 };
+/* MIT licence: see LICENSE. */

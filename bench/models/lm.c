@@ -34,3 +34,4 @@ const model model_lm = {
     .batch = batch,
     .loss = loss,
 };
+/* MIT licence: see LICENSE. */

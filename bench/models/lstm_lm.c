@@ -22,3 +22,4 @@ const model model_lstm_lm = {
     .batch = batch,
     .loss = model_words_loss,
 };
+/* MIT licence: see LICENSE. */

@@ -14,7 +14,7 @@
 #ifndef BENCH_MODEL_H
 #define BENCH_MODEL_H
 
-#include "../../fl.h"
+#include "../../fl_all.h"
 
 enum { MODEL_PRESETS = 6, MODEL_TENSORS = 4 };
 

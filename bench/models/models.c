@@ -87,3 +87,4 @@ fl_var *model_words_loss(fl_nn_module *net, const model_preset *p, const model_b
 }
 
 double model_drop(const model_preset *p, double rate) { return p->plain ? 0 : rate; }
+/* MIT licence: see LICENSE. */

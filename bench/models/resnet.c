@@ -34,3 +34,4 @@ const model model_resnet34 = {
     .batch = model_images,
     .loss = model_class_loss,
 };
+/* MIT licence: see LICENSE. */

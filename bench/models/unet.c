@@ -66,3 +66,4 @@ const model model_unet = {
     .batch = batch,
     .loss = loss,
 };
+/* MIT licence: see LICENSE. */

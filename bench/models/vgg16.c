@@ -19,3 +19,4 @@ const model model_vgg16 = {
     .batch = model_images,
     .loss = model_class_loss,
 };
+/* MIT licence: see LICENSE. */

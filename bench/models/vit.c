@@ -32,3 +32,4 @@ const model model_vit_tiny = {
     .batch = model_images,
     .loss = model_class_loss,
 };
+/* MIT licence: see LICENSE. */

@@ -150,3 +150,4 @@ def line(a, framework, seconds, flops, memory, rss, difference=None):
     fields += ["-" if memory is None else int(memory), rss, "-", f"{flops * 1e-9:.5g}", "-", f"{seconds[5]:.6g}"]
     fields.append("-" if difference is None else f"{difference:.3g}")
     print("\t".join(str(f) for f in fields), flush=True)
+# MIT licence: see LICENSE.

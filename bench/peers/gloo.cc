@@ -44,3 +44,4 @@ extern "C" void peer_broadcast(float *p, size_t n, unsigned tag) {
     o.setTag(tag);
     gloo::broadcast(o);
 }
+/* MIT licence: see LICENSE. */

@@ -139,3 +139,4 @@ def main(a):
 
 if __name__ == "__main__":
     main(ARGS)
+# MIT licence: see LICENSE.

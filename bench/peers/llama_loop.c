@@ -130,3 +130,4 @@ const float *llama_loop_step(llama_loop *m, int token, int at) {
     product(m->scores, m->head, m->h, m->vocabulary, d);
     return m->scores;
 }
+/* MIT licence: see LICENSE. */

@@ -11,3 +11,4 @@ int llama_loop_vocabulary(const llama_loop *m);
 const float *llama_loop_step(llama_loop *m, int token, int at);
 
 #endif
+/* MIT licence: see LICENSE. */

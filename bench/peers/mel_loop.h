@@ -11,3 +11,4 @@ typedef struct mel_loop {
 int64_t mel_loop_run(const mel_loop *m, const float *x, int64_t samples, float *y);
 
 #endif
+/* MIT licence: see LICENSE. */

@@ -4,3 +4,4 @@ int mkl_serv_intel_cpu_true(void);
 int mkl_serv_intel_cpu_true(void) {
     return 1;
 }
+/* MIT licence: see LICENSE. */

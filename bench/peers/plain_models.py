@@ -238,3 +238,4 @@ def make(a):
         sounds = draw.standard_normal((n, 1, a.size, common.MELS), np.float32)
         return model, net.params, sounds, ints(1, common.PIECES, n, max(1, min(100, a.size // 12)))
     return model, net.params, draw.standard_normal((n, a.size, a.size, 3), np.float32), ints(0, common.CLASSES, n)
+# MIT licence: see LICENSE.

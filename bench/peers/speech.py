@@ -261,3 +261,4 @@ for line in sys.stdin:
     except Exception as e:  # what is absent, or does not fit, is one line
         print(f"{name}: {e}", file=sys.stderr)
         print("nan", flush=True)
+# MIT licence: see LICENSE.

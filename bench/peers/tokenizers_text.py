@@ -48,8 +48,21 @@ sp = sentencepiece.SentencePieceProcessor(model_file=os.path.join(folder, 'sente
 jobs = {'gpt2:tokenizers': lambda: fast.encode(text), 'gpt2:tiktoken': lambda: tik.encode_ordinary(text),
         'wordpiece:tokenizers': lambda: bert.encode(text), 'unigram:sentencepiece': lambda: sp.encode(text), 'train:tokenizers': train,
         'load:tokenizers': hf_gpt2}
+made = 'build/bench-vocabularies/'  # by bench/tokenizers.c
+
+
+def load_ranks():
+    return tiktoken.Encoding('made', pat_str=__import__('tiktoken_ext.openai_public', fromlist=['x']).r50k_pat_str,
+                             mergeable_ranks=tiktoken.load.load_tiktoken_bpe(made + 'ranks.tiktoken'), special_tokens={})
+
+
+for name in ('bpe.json', 'wordpiece.json', 'unigram.json'):
+    jobs[name + ':tokenizers'] = lambda name=name: Tokenizer.from_file(made + name)
+jobs['ranks.tiktoken:tiktoken'] = load_ranks
+jobs['unigram.model:sentencepiece'] = lambda: sentencepiece.SentencePieceProcessor(model_file=made + 'unigram.model')
 print(f'tokenizers {tokenizers.__version__}, tiktoken {tiktoken.__version__}, sentencepiece {sentencepiece.__version__}', flush=True)
 for line in sys.stdin:
     start = time.process_time()
     jobs[line.strip()]()
     print(time.process_time() - start, flush=True)
+# MIT licence: see LICENSE.

@@ -85,3 +85,4 @@ def main():
 
 
 main()
+# MIT licence: see LICENSE.

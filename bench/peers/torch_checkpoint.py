@@ -72,3 +72,4 @@ measure("save_without_sync", lambda: save(False))
 measure("load_cold", load, forget)
 measure("load", load)
 os.remove(path)
+# MIT licence: see LICENSE.

@@ -59,3 +59,4 @@ for line in sys.stdin:
         n += len(y)
     assert n == len(X)
     print(time.perf_counter() - start, flush=True)
+# MIT licence: see LICENSE.

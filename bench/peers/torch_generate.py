@@ -30,3 +30,4 @@ run("stories260K", 64, 0, vocab_size=512, hidden_size=64, num_hidden_layers=5, n
 if len(sys.argv) < 3:
     run("llama110m", 8, 512, vocab_size=32000, hidden_size=768, num_hidden_layers=12, num_attention_heads=12,
         intermediate_size=2048, max_position_embeddings=1024)
+# MIT licence: see LICENSE.

@@ -65,3 +65,4 @@ square, long = torch.ones(1024, 1024), torch.ones(1 << 24)
 scaling("scaling_product", lambda: square @ square)
 scaling("scaling_add", lambda: long + long)
 line("peak_memory", resident() - before, "MB")
+# MIT licence: see LICENSE.

@@ -93,3 +93,4 @@ if what in ("all", "overhead"):
     overhead()
 if what in ("all", "mnist"):
     mnist(int(sys.argv[2]) if len(sys.argv) > 2 else 100)
+# MIT licence: see LICENSE.

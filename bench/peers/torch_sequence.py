@@ -48,3 +48,4 @@ for line in sys.stdin:
     for _ in range(rounds):
         KEPT[key]()
     print((time.perf_counter() - start) / rounds, flush=True)
+# MIT licence: see LICENSE.

@@ -86,3 +86,4 @@ for line in sys.stdin:
     start = time.process_time()
     jobs[name]()
     print(time.process_time() - start, flush=True)
+# MIT licence: see LICENSE.

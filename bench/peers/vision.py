@@ -177,3 +177,4 @@ for line in sys.stdin:
     except Exception as e:  # what is absent, or does not fit, is one line
         print(f"{line.strip()}: {e}", file=sys.stderr)
         print("nan", flush=True)
+# MIT licence: see LICENSE.

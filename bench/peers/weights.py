@@ -60,3 +60,4 @@ def load(model, path):
 def difference(output, ours):
     """The largest difference beside the largest number of ours."""
     return float(np.abs(output - ours).max() / np.abs(ours).max())
+# MIT licence: see LICENSE.

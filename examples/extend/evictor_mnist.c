@@ -58,3 +58,4 @@ int main(int argc, char **argv) {
            100 * (double)half.stats.peak_reserved / (double)all.stats.peak_in_use);
     return !ok;
 }
+/* MIT licence: see LICENSE. */

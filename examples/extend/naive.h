@@ -31,6 +31,7 @@
 #ifndef NAIVE_H
 #define NAIVE_H
 
+#include "../../fl_backend.h"
 #include "../../fl_tensor.h"
 #include "../../kernels/fl_math.h"
 
@@ -85,6 +86,8 @@ FL_KERNEL_BEGIN
 #define FL_W(word) flm_##word##_f64
 static inline double naive_formula_f64(fl_op op, double a, double b) {
     const double x = a;
+    double u, v;
+    (void)u, (void)v;
     switch (op) {
         FL_UNARY_OPS(NAIVE_CASE)
         FL_BINARY_OPS(NAIVE_CASE)
@@ -100,6 +103,8 @@ static inline double naive_formula_f64(fl_op op, double a, double b) {
 #define FL_W(word) flm_##word##_i64
 static inline int64_t naive_formula_i64(fl_op op, int64_t a, int64_t b) {
     const int64_t x = a;
+    int64_t u, v;
+    (void)u, (void)v;
     switch (op) {
         FL_UNARY_OPS(NAIVE_CASE)
         FL_BINARY_OPS(NAIVE_CASE)

@@ -51,3 +51,4 @@ int main(int argc, char **argv) {
            ok ? "same training" : "FAILED", worst, first, last, (long long)fl_backend_fallbacks());
     return !ok;
 }
+/* MIT licence: see LICENSE. */

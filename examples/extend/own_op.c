@@ -3,6 +3,7 @@
    A periodic function, which nets of tanh or relu do not continue: the last line is the error outside of
    what was seen. */
 #include "own_op.h"
+#include "../arguments.h"
 #include <stdio.h>
 
 static fl_var *activation(fl_var *x) {
@@ -14,7 +15,8 @@ static fl_tensor *points(double low, double high, int64_t n) {
     return fl_reshape(fl_linspace(low, high, n, FL_F32), FL_SHAPE(n, 1));
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (!arguments_read(argc, argv, (argument[]){{NULL, .low = 0}})) return 2;
     if (!snake_register()) return 1;
     fl_seed(1);
     fl_nn_module *net =

@@ -4,6 +4,9 @@
    one are compiled again. Every backend has the op from then on: the cpu by the kernel, others by the
    composition, so that an overridden sin is seen here too. (Ziyin et al., 2020: Neural Networks Fail
    to Learn Periodic Functions.) */
+#ifndef OWN_OP_H
+#define OWN_OP_H
+#include "../../fl_backend.h"
 #include "../../fl.h"
 #include <math.h>
 
@@ -66,5 +69,21 @@ static bool snake_register(void) {
     op_snake = fl_op_register(&info);
     return fl_backend_set(&cpu, op_snake, snake_kernel, FL_SLOT_CONTIGUOUS) && fl_backend_use(&cpu, NULL);
 }
+
+/* What the suites try, and what is right: make conformance gradcheck OPS_H=examples/extend/own_op.h
+   (own_op: tests/backends.h) */
+#ifdef OWN_OPS
+static fl_var *snake_call(fl_var **x) { return snake_var(x[0], 1.5); }
+
+static void snake_expect(double *const *x, double *y) {
+    for (int i = 0; i < 24; i++) y[i] = x[0][i] + sin(1.5 * x[0][i]) * sin(1.5 * x[0][i]) / 1.5;
+}
+
+static const own_op own_ops[] = {
+    {"snake", snake_register, snake_call, 1, {{2, {3, 8}}}, {2, {3, 8}}, snake_expect, .slack = 8},
+    {"snake", snake_register, snake_call, 1, {{3, {2, 3, 4}}}, {3, {2, 3, 4}}, snake_expect, .slack = 8},
+};
+#endif
+#endif
 
 /* MIT licence: see LICENSE. */

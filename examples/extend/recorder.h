@@ -49,6 +49,7 @@
 #ifndef RECORDER_H
 #define RECORDER_H
 
+#include "../../fl_backend.h"
 #include "../../fl_tensor.h"
 
 #include <pthread.h>

@@ -89,3 +89,4 @@ int main(int argc, char **argv) {
            (long long)recorder_count().nodes);
     return !ok;
 }
+/* MIT licence: see LICENSE. */

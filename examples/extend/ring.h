@@ -2,7 +2,8 @@
 
    What it shows: the least that carries data between ranks. `exchange` sends to one rank while it receives
    from another; fl composes all collectives of that. Each message says its tag and length before its bytes,
-   so that calls which differ never take each other's data.
+   so that calls which differ never take each other's data. fl_dist_connect_ranks makes the connections, whose
+   ends have proved to each other that they are of this job.
 
      cc -I. -DFL_DIST_IMPL=ring -DFL_DIST_IMPL_H='"examples/extend/ring.h"' examples/mnist.c fl.c -lm
      -lpthread
@@ -15,12 +16,10 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/socket.h>
 
 typedef struct ring {
-    int rank, size;
+    int size;
     bool aborted; /* atomic */
     int fd[];     /* to each rank; -1 to itself */
 } ring;
@@ -51,48 +50,13 @@ static void ring_abort(void *self) {
         if (r->fd[i] >= 0) shutdown(r->fd[i], SHUT_RDWR);
 }
 
-/* This rank calls those before it, and hears from those behind it, which say who they are. */
-static bool ring_connect(ring *r, const fl_dist_place *p, int listener, int port) {
-    char key[128], text[128];
-    int n = snprintf(text, sizeof text, "%s %d", p->address, port);
-    snprintf(key, sizeof key, "ring/%s/%d", p->prefix, p->rank);
-    if (!p->store->set(p->store, key, text, (size_t)n)) return false;
-    for (int k = 0; k < r->rank; k++) {
-        char address[64];
-        int32_t me = r->rank;
-        snprintf(key, sizeof key, "ring/%s/%d", p->prefix, k);
-        const int64_t got = p->store->get(p->store, key, text, sizeof text - 1, p->deadline);
-        if (got < 0) return false;
-        text[got] = '\0';
-        if (sscanf(text, "%63s %d", address, &port) != 2)
-            return fl_fail("ring: '%s' is no address", text);
-        if ((r->fd[k] = fl_dist_connect(address, port, p->deadline)) < 0) return false;
-        if (!fl_dist_socket_io(r->fd[k], true, &me, sizeof me, p->deadline)) return false;
-    }
-    for (int left = r->size - r->rank - 1; left > 0; left--) {
-        int32_t who = -1;
-        const int fd = fl_dist_accept(listener, p->deadline);
-        const bool ok = fd >= 0 && fl_dist_socket_io(fd, false, &who, sizeof who, p->deadline);
-        if (!ok || who <= r->rank || who >= r->size || r->fd[who] >= 0) {
-            fl_dist_socket_close(fd);
-            return ok ? fl_fail("ring: somebody called itself rank %d", (int)who) : false;
-        }
-        r->fd[who] = fd;
-    }
-    return true;
-}
-
 static void *ring_open(const fl_dist_place *p) {
     ring *r = (ring *)fl_heap_alloc(sizeof *r + (size_t)p->size * sizeof *r->fd);
-    int port = 0;
     if (!r) return NULL;
-    r->rank = p->rank, r->size = p->size;
-    for (int i = 0; i < p->size; i++) r->fd[i] = -1;
-    const int listener = fl_dist_listen(p->address, &port);
-    const bool ok = listener >= 0 && ring_connect(r, p, listener, port);
-    fl_dist_socket_close(listener);
-    if (ok) return r;
-    ring_close(r);
+    r->size = p->size;
+    r->aborted = false;
+    if (fl_dist_connect_ranks(p, r->fd)) return r;
+    fl_heap_free(r);
     return NULL;
 }
 
@@ -160,3 +124,4 @@ static const fl_dist_impl fl_dist_ring = {.name = "ring",
                                           .prompt = true};
 
 #endif
+/* MIT licence: see LICENSE. */

@@ -3,6 +3,7 @@
 #ifndef TRAINING_H
 #define TRAINING_H
 
+#include "../arguments.h"
 #include "../digits.h"
 
 #include <stdlib.h>
@@ -16,6 +17,7 @@ typedef struct training_run {
 
 /* Steps from the command line. */
 static inline int64_t training_steps(int argc, char **argv, int64_t otherwise) {
+    arguments_help(argc, argv, "[STEPS]", NULL);
     long long n = argc > 1 ? atoll(argv[1]) : 0;
     return n > 0 ? n : otherwise;
 }

@@ -166,3 +166,4 @@ if __name__ == "__main__":
     for rank, h in enumerate(Decoder(*sys.argv[2:])(numpy.load(sys.argv[1]), 5), 1):
         text = " ".join(w.text for w in h.words)
         print(f"{rank}\t{h.score:.5f}\t{h.acoustic:.5f}\t{h.lm:.5f}\t{text}")
+# MIT licence: see LICENSE.

@@ -58,3 +58,4 @@ for epoch in range(epochs):
     print("held out: loss %.4f, errors %.2f %%" % evaluate(net, valid), flush=True)
 loss, error = evaluate(net, data.tensors(*load(folder, "t10k")).batch(250).transform(normalize))
 print(f"Test loss: {loss:.4f}\nTest accuracy: {100 - error:.2f} %")
+# MIT licence: see LICENSE.

@@ -14,6 +14,8 @@
    in it then becomes part of what it trains on (rundir/pseudo.<epoch>). --fl_amp_use_mixed_precision
    multiplies in bf16. */
 #include "../arguments.h"
+#include "fl_speech.h"
+#include "fl_dist.h"
 #include "fl.h"
 #include <math.h>
 #include <sys/stat.h>
@@ -275,7 +277,8 @@ static bool make_recogniser(recogniser *r) {
     r->net = fl_speech_arch(f.arch, f.filterbanks, dim);
     r->criterion =
         r->net ? fl_speech_criterion(f.criterion, dim, classes, .scale = mode, .too_long = FL_SPEECH_CUT,
-                                     .diagonal = f.transdiag, .hidden = f.hidden, .context = f.context,
+                                     .linseg_by_frames = true, .diagonal = f.transdiag,
+                                     .hidden = f.hidden, .context = f.context,
                                      .ctc_weight = f.ctc_weight,
                                      .attend = {.attention = f.attention,
                                                 .window = f.attnWindow,
@@ -801,10 +804,12 @@ int main(int argc, char **argv) {
     static const char *const commands[] = {"train",  "continue", "fork",      "test",
                                            "decode", "align",    "transcribe"};
     enum { TRAIN, CONTINUE, FORK, TEST, DECODE, ALIGN, TRANSCRIBE, COMMANDS };
+    static const char how[] = "train|continue|fork|test|decode|align|transcribe --name=value ...";
     int command = 0;
+    arguments_help(argc, argv, how, table);
     while (command < COMMANDS && (argc < 2 || strcmp(argv[1], commands[command]))) command++;
     if (command == COMMANDS) {
-        fprintf(stderr, "usage: asr train|continue|fork|test|decode|align|transcribe --name=value ...\n");
+        fprintf(stderr, "usage: asr %s\n", how);
         return 2;
     }
     recogniser r = {.tokens = NULL};

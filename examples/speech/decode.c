@@ -9,6 +9,7 @@
    --lmweight --wordscore --unkscore --silscore (numbers), --criterion ctc|asg, --smearing none|max|logadd,
    --blank --sil (tokens), --logadd --flashlight --times --greedy-lm-tokens. */
 #include "../arguments.h"
+#include "fl_speech.h"
 #include "fl.h"
 #include <math.h>
 #include <stdio.h>

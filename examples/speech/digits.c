@@ -8,6 +8,7 @@
    "Test WER: N.NN %": of single digits, with their ten spellings as the lexicon. --stream hears the tests in
    pieces of 10 to 400 ms too, and compares the words; --page FILE writes what was heard, the worst first. */
 #include "../arguments.h"
+#include "fl_speech.h"
 #include "fl.h"
 #include "page.h"
 #include "voices.h"
@@ -462,7 +463,7 @@ static bool show(page *p, const fl_speech_features *f, const utterance *u, const
     page_put(p, "; heard:");
     for (int64_t i = 0; i < n; i++) page_put(p, " %s", words[word[i]]);
     page_put(p, "; letters: %s; score %.3f a frame", *text ? text : pause, -unlikely);
-    page_picture(p, fl_data(x), x->shape[0], BANDS, -2, 2);
+    page_picture(p, fl_data(x), x->shape[0], BANDS);
     for (int64_t i = 0; i < u->letter_count && !isnan(score); i++)
         page_mark(p, (double)(span[i].begin * SUBSAMPLING), (double)(span[i].end * SUBSAMPLING),
                   letters[u->letter[i]], span[i].confidence);

@@ -1,11 +1,13 @@
 /* features.c - features of a sound as a safetensors file
 
-   make speech-features FILE=a.wav OUT=x.safetensors KIND=spectrogram|fbank|mfcc|mfsc
+   make speech-features FILE=a.wav OUT=x.safetensors KIND=spectrogram|fbank|mfcc|mfsc|plp
         [PRESET=kaldi] [CONF=f] [ARGS="--name=value ..."]
 
    FILE is a sound, a safetensors file whose first tensor has the samples, or a text of numbers (.txt). A
-   sound is taken at the scale of 16-bit integers by the presets htk and kaldi. CONF has lines
-   "--name=value" or "NAME = value". The tensor "features" is [frames, dims]. */
+   sound is taken at the scale of 16-bit integers by the presets htk and kaldi. CONF is Kaldi's or HTK's, with
+   lines "--name=value" or "NAME = value". The tensor "features" is [frames, dims]. */
+#include "../arguments.h"
+#include "fl_speech.h"
 #include "fl.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,17 +48,18 @@ static fl_tensor *read_samples(const char *path, fl_speech_sound *info) {
 
 static bool run(int argc, char **argv) {
     const char *file = NULL, *out = NULL, *preset = "kaldi", *conf = NULL, *kind = "fbank";
+    static const char how[] = "--file=FILE --out=FILE [--preset=NAME] [--conf=FILE] [--kind=KIND] "
+                              "[--name=value ...]";
     fl_speech_sound info = {0};
     fl_speech_conf c;
+    arguments_help(argc, argv, how, NULL);
     const struct { const char *name; const char **to; } known[] = {
         {"--file=", &file}, {"--out=", &out}, {"--preset=", &preset}, {"--conf=", &conf}, {"--kind=", &kind}};
     for (int i = 1; i < argc; i++)
         for (size_t k = 0; k < sizeof known / sizeof *known; k++)
             if (!strncmp(argv[i], known[k].name, strlen(known[k].name)))
                 *known[k].to = argv[i] + strlen(known[k].name);
-    if (!file || !out)
-        return fl_fail("features: --file=FILE --out=FILE [--preset=NAME] [--conf=FILE] [--kind=KIND] "
-                       "[--name=value ...]");
+    if (!file || !out) return fl_fail("features: %s", how);
     fl_tensor *x = read_samples(file, &info);
     if (!x || !fl_speech_preset(&c, preset, (double)info.rate)) return false;
     if (info.rate && (!strcmp(preset, "kaldi") || !strcmp(preset, "htk"))) c.gain = 32768;

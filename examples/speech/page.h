@@ -2,6 +2,7 @@
 #ifndef PAGE_H
 #define PAGE_H
 #include "../html.h"
+#include <math.h>
 #include <stdio.h>
 
 enum { PAGE_ZOOM = 4 }; /* pixels of a frame, and of a band */
@@ -30,17 +31,19 @@ static inline bool page_end(page *p) {
     return !p->full;
 }
 
-/* x [frames, bands], from low (white) to high (black); marks follow, then page_end. */
-static inline void page_picture(page *p, const float *x, int64_t frames, int64_t bands, double low,
-                                double high) {
+/* x [frames, bands], from the lowest (white) to the highest (black); marks follow, then page_end. */
+static inline void page_picture(page *p, const float *x, int64_t frames, int64_t bands) {
     char size[60];
+    double low = INFINITY, high = -INFINITY;
+    for (int64_t i = 0; i < frames * bands; i++)
+        low = fmin(low, (double)x[i]), high = fmax(high, (double)x[i]);
     fl_scope s = fl_scope_begin();
     fl_tensor *image = fl_empty(FL_SHAPE(1, bands, frames), FL_U8);
     uint8_t *b = image ? fl_data(image) : NULL;
     for (int64_t k = 0; b && k < bands; k++)
         for (int64_t t = 0; t < frames; t++) {
-            const double v = (x[t * bands + bands - 1 - k] - low) / (high - low);
-            *b++ = (uint8_t)(255 - 255 * (v < 0 ? 0 : v > 1 ? 1 : v));
+            const double v = ((double)x[t * bands + bands - 1 - k] - low) / (high - low);
+            *b++ = (uint8_t)(v > 0 ? 255 - 255 * v : 255);
         }
     snprintf(size, sizeof size, "width=%lld height=%lld", (long long)(PAGE_ZOOM * frames),
              (long long)(PAGE_ZOOM * bands));
@@ -49,9 +52,9 @@ static inline void page_picture(page *p, const float *x, int64_t frames, int64_t
     fl_scope_end(&s);
 }
 
-/* A letter from frame begin to end; the surer the darker. */
+/* A black letter in a frame, from `begin` to `end`; the surer the bluer. */
 static inline void page_mark(page *p, double begin, double end, char letter, double sure) {
-    page_put(p, "<i style=\"left:%gpx;width:%gpx;background:rgba(40,90,200,%.2f)\">%c</i>",
+    page_put(p, "<i style=\"left:%gpx;width:%gpx;background:rgba(110,165,255,%.2f)\">%c</i>",
              PAGE_ZOOM * begin, PAGE_ZOOM * (end - begin), sure, letter);
 }
 
@@ -60,7 +63,8 @@ static inline bool page_save(page *p, const char *path, const char *title) {
     p->full |= !html_begin(&p->part[p->n], title,
                            "div{position:relative;margin-bottom:2em}img{display:block;"
                            "image-rendering:pixelated}"
-                           "i{position:absolute;top:100%;color:#fff;text-align:center}");
+                           "i{position:absolute;top:100%;color:#000;text-align:center;"
+                           "outline:1px solid #adf;outline-offset:-1px}");
     page_put(p, "<h1>%s</h1>\n", title);
     fl_data_text all = p->part[p->n];
     bool ok = !p->full;

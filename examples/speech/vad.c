@@ -6,6 +6,7 @@
    Prints a probability for every 512 samples at 16,000 a second; with --segments lines "begin end" in
    seconds. FILE: anything fl_speech_load_audio reads, - for the standard input. */
 #include "../arguments.h"
+#include "fl_speech.h"
 #include "fl.h"
 #include <stdio.h>
 

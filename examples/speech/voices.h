@@ -4,6 +4,7 @@
    phone (Klatt, 1980, much reduced). Enough to train a recogniser where there are no recordings. */
 #ifndef VOICES_H
 #define VOICES_H
+#include "fl_speech.h"
 #include "fl.h"
 #include <math.h>
 #include <string.h>

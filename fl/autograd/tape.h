@@ -24,10 +24,11 @@ typedef struct fl_tape_opts {
      dot -Tsvg tape.dot > tape.svg
    and is false after an error, which is not raised. */
 #define fl_tape_format(...) FL__TAPE_FORMAT(__VA_ARGS__, ._end = 0)
-#define FL__TAPE_FORMAT(y, buf, size, ...) fl_tape_format_opt(y, buf, size, (fl_tape_opts){__VA_ARGS__})
+#define FL__TAPE_FORMAT(y, buf, size, ...) \
+    fl_tape_format_opt(y, buf, size, FL_LITERAL(fl_tape_opts, __VA_ARGS__))
 FL_API int64_t fl_tape_format_opt(const fl_var *y, char *buf, size_t size, fl_tape_opts o);
 #define fl_tape_save(...) FL__TAPE_SAVE(__VA_ARGS__, ._end = 0)
-#define FL__TAPE_SAVE(y, path, ...) fl_tape_save_opt(y, path, (fl_tape_opts){__VA_ARGS__})
+#define FL__TAPE_SAVE(y, path, ...) fl_tape_save_opt(y, path, FL_LITERAL(fl_tape_opts, __VA_ARGS__))
 FL_API bool fl_tape_save_opt(const fl_var *y, const char *path, fl_tape_opts o);
 
 #ifdef __cplusplus

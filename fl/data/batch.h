@@ -37,7 +37,7 @@ typedef struct fl_data_batches_opts {
    takes the mask as [n, 1, 1, t] (fl_unsqueeze twice). Where lengths change with the epoch, as over a
    shuffle, so does the number of batches. A sample beyond the budget is an error. */
 #define fl_data_batches(...) FL__DATA_BATCHES(__VA_ARGS__, ._end = 0)
-#define FL__DATA_BATCHES(set, ...) fl_data_batches_opt(set, (fl_data_batches_opts){__VA_ARGS__})
+#define FL__DATA_BATCHES(set, ...) fl_data_batches_opt(set, FL_LITERAL(fl_data_batches_opts, __VA_ARGS__))
 FL_API fl_data_set *fl_data_batches_opt(fl_data_set *set, fl_data_batches_opts o);
 
 #ifdef __cplusplus
@@ -265,8 +265,8 @@ static bool fl__data_check_batches(const fl_data_batches_opts *o) {
 }
 
 FL_API fl_data_set *fl_data_batches_opt(fl_data_set *set, fl_data_batches_opts o) {
-    if (!set) fl_fail("fl_data_batches: the set is NULL");
-    fl__data_batches *p = set && fl__data_check_batches(&o) ? fl__data_batches_new(&o) : NULL;
+    const bool given = fl_given(set, "fl_data_batches", "the set");
+    fl__data_batches *p = given && fl__data_check_batches(&o) ? fl__data_batches_new(&o) : NULL;
     if (p)
         return fl_data_set_new(&(fl_data_set){
             .get = fl__data_batches_get, .id = fl__data_batches_id, .arrange = fl__data_batches_arrange,

@@ -2,6 +2,7 @@
 #ifndef FL_DATA_CSV_H
 #define FL_DATA_CSV_H
 #include "file.h"
+#include "text.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -33,7 +34,7 @@ typedef struct fl_data_csv_opts {
 } fl_data_csv_opts;
 /* Opens it and reads the names. NULL after fl_fail; an empty file has no names and no rows. */
 #define fl_data_csv_open(...) FL__DATA_CSV_OPEN(__VA_ARGS__, ._end = 0)
-#define FL__DATA_CSV_OPEN(path, ...) fl_data_csv_open_opt(path, (fl_data_csv_opts){__VA_ARGS__})
+#define FL__DATA_CSV_OPEN(path, ...) fl_data_csv_open_opt(path, FL_LITERAL(fl_data_csv_opts, __VA_ARGS__))
 FL_API fl_data_csv *fl_data_csv_open_opt(const char *path, fl_data_csv_opts o);
 FL_API void fl_data_csv_close(fl_data_csv *c); /* NULL is fine */
 /* Goes to the next row: false at the end, and after fl_fail, from where no way leads on. */
@@ -310,6 +311,7 @@ FL_API fl_tensor *fl_data_csv_tensor(fl_data_csv *c, const int64_t *column, int 
 /* ---- writing ---- */
 
 FL_API bool fl_data_csv_put(fl_data_text *t, const char *const *field, int64_t n, char delimiter) {
+    if (!fl_given(t, "fl_data_csv_put", "the text")) return false;
     const char stops[] = {'"', '\r', '\n', delimiter, 0};
     bool ok = true;
     for (int64_t i = 0; ok && i < n; i++) {

@@ -136,6 +136,8 @@ FL_API bool fl_data_edits_add_tensor(fl_data_edits *m, fl_tensor *guess, fl_tens
 }
 
 FL_API void fl_data_edits_merge(fl_data_edits *m, const fl_data_edits *other) {
+    if (!fl_given(m, "fl_data_edits_merge", "the meter") ||
+        !fl_given(other, "fl_data_edits_merge", "the other meter")) return;
     m->tokens += other->tokens;
     m->substitutions += other->substitutions;
     m->insertions += other->insertions;
@@ -143,6 +145,7 @@ FL_API void fl_data_edits_merge(fl_data_edits *m, const fl_data_edits *other) {
 }
 
 FL_API double fl_data_edits_percent(const fl_data_edits *m) {
+    if (!fl_given(m, "fl_data_edits_percent", "the meter")) return NAN;
     return m->tokens ? 100.0 * (double)(m->substitutions + m->insertions + m->deletions) / (double)m->tokens
                      : (double)NAN;
 }

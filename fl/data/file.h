@@ -1,4 +1,4 @@
-/* file.h - the file operations, and whole reads and writes */
+/* fl/data/file.h - the file operations, and whole reads and writes */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -10,7 +10,7 @@ extern "C" {
 #endif
 
 typedef enum fl_data_mode {
-    FL_DATA_READ,    /* an existing file */
+    FL_DATA_READ,    /* an existing regular file */
     FL_DATA_REPLACE, /* made, or emptied, for one writer; EWOULDBLOCK while another has it open */
     FL_DATA_APPEND   /* the same with what is there kept: it can be read too */
 } fl_data_mode;
@@ -40,7 +40,9 @@ typedef struct fl_data_io {
     void *(*map)(void *user, void *file, int64_t n);
     void (*unmap)(void *user, void *p, int64_t n);
 } fl_data_io;
-/* The operating system's files. On Windows they are not mapped. */
+/* The operating system's files. On Windows they are not mapped. Only regular files are opened: a pipe (also
+   process substitution and a piped /dev/stdin), a socket or a device is an error at once, as readers need the
+   size, and bytes at any offset; /dev/stdin works where a file is redirected to it. */
 FL_API const fl_data_io *fl_data_io_system(void);
 /* Makes *io (copied; NULL: the system's) the table of the process. Set it before other threads use
    files; files that are open keep the table that opened them. */
@@ -62,6 +64,9 @@ FL_API bool fl_data_stream_write(const fl_data_stream *f, const void *src, size_
 /* 1: there is a file of that name, 0: there is none, -1: after fl_fail. */
 FL_API int fl_data_exists(const char *who, const char *path);
 FL_API bool fl_data_ends(const char *name, const char *end); /* does a name end so? */
+/* True if a path of n bytes, which some file names, stays in the folder that it is relative to: it is not
+   absolute and has no component "..". Links in that folder are followed: who may write there is trusted. */
+FL_API bool fl_data_path_inside(const char *path, size_t n);
 /* Removes a file if that can be done. */
 FL_API void fl_data_remove(const char *path);
 /* Records the failure that errno tells; false. */
@@ -72,7 +77,9 @@ FL_API bool fl_data_folder_names(const char *who, const char *path, fl_data_name
 /* A file that takes path's place in one piece: write to f, then end it. The bytes go to "<path>.tmp",
    reach the disk, and then take path's place: a kill or a power loss at any moment leaves the old file
    or the new one, and a <path>.tmp that a dead writer left is taken over by the next one. A second
-   writer of the same path at the same time gets an error. */
+   writer of the same path at the same time gets an error, and so does one that finds a symbolic or a hard
+   link at <path>.tmp. The new file has the permissions of the one that it replaces; its owner
+   may always read and write it. */
 typedef struct fl_data_replacement {
     fl_data_stream f;
     const char *path; /* borrowed */
@@ -86,26 +93,8 @@ FL_API bool fl_data_replace(const char *who, const char *path, const void *bytes
 /* For readers and sets of your own: a tensor in the host's memory (of family "cpu"), whatever the default
    family is; uninitialised, in this thread's scope. */
 FL_API fl_tensor *fl_data_host_tensor(fl_shape shape, fl_dtype dtype);
-/* Each of n / size numbers backwards: big-endian to little-endian. */
+/* Reverses the bytes of each of n / size numbers: big-endian to little-endian. */
 FL_API void fl_data_swap_bytes(void *bytes, size_t n, size_t size);
-
-/* Text that grows: n bytes at p, and a NUL behind them. Starts zeroed; fl_heap_free(t.p) ends it. */
-typedef struct fl_data_text {
-    char *p;
-    int64_t n, cap_;
-} fl_data_text;
-FL_API bool fl_data_text_put(fl_data_text *t, const void *bytes, size_t n);
-/* What printf would print, as long as it is. */
-FL_API bool fl_data_text_print(fl_data_text *t, const char *format, ...) FL_PRINTF(2, 3);
-
-/* Strings that stay where they are until all go together. Starts zeroed. */
-typedef struct fl_data_arena {
-    void *block_;
-    size_t left_; /* bytes at the end of the newest block */
-} fl_data_arena;
-/* A copy of n bytes with a NUL behind them; NULL after fl_fail. */
-FL_API char *fl_data_arena_add(fl_data_arena *a, const char *text, size_t n);
-FL_API void fl_data_arena_free(fl_data_arena *a);
 
 #ifdef __cplusplus
 }
@@ -116,7 +105,6 @@ FL_API void fl_data_arena_free(fl_data_arena *a);
 #ifndef FL_DATA_FILE_IMPL
 #define FL_DATA_FILE_IMPL
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -137,6 +125,8 @@ FL_API void fl_data_arena_free(fl_data_arena *a);
 #include <unistd.h>
 #endif
 
+#define FL__DATA_TEMP ".tmp" /* behind the path that is being replaced */
+
 /* ---- the system's files ---- */
 
 #ifndef _WIN32
@@ -145,10 +135,27 @@ typedef struct fl__data_fd {
     int fd;
 } fl__data_fd;
 
+/* The permissions of the file that "<file>.tmp" will replace, with those that taking it over needs; -1: there
+   is none. False: out of memory. */
+static bool fl__data_permissions(const char *temp, int *permissions) {
+    struct stat s;
+    *permissions = -1;
+    if (!fl_data_ends(temp, FL__DATA_TEMP)) return true;
+    const size_t n = strlen(temp) - strlen(FL__DATA_TEMP);
+    char *path = fl_heap_alloc(n + 1);
+    if (!path) return false;
+    memcpy(path, temp, n);
+    path[n] = 0;
+    if (stat(path, &s) == 0 && S_ISREG(s.st_mode)) *permissions = (int)(s.st_mode & 0777) | 0600;
+    fl_heap_free(path);
+    return true;
+}
+
 /* The lock makes us the only writer, unless somebody renamed or removed the file between our open
    and our lock: then we hold another file than the one there. 1: ours, 0: try again, -1: errno. */
-static int fl__data_claim(int fd, const char *path, fl_data_mode mode) {
+static int fl__data_claim(int fd, const char *path, fl_data_mode mode, int permissions) {
     struct stat ours, there;
+    const bool replace = mode == FL_DATA_REPLACE;
     bool unsupported;
     if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
         unsupported = errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP;
@@ -156,18 +163,31 @@ static int fl__data_claim(int fd, const char *path, fl_data_mode mode) {
             return errno == EINTR ? 0 : -1; /* some network file systems have no locks */
     }
     if (fstat(fd, &ours) < 0) return -1;
-    if (stat(path, &there) < 0) return errno == ENOENT ? 0 : -1;
+    if ((replace ? lstat : stat)(path, &there) < 0) return errno == ENOENT ? 0 : -1;
     if (ours.st_ino != there.st_ino || ours.st_dev != there.st_dev) return 0;
-    return mode == FL_DATA_REPLACE && ftruncate(fd, 0) < 0 ? -1 : 1;
+    errno = !S_ISREG(ours.st_mode) ? ESPIPE : replace && ours.st_nlink > 1 ? EMLINK : 0;
+    if (errno) return -1;
+    if (permissions >= 0 && fchmod(fd, (mode_t)permissions) < 0 && (int)(ours.st_mode & 0777) & ~permissions)
+        return -1;
+    return replace && ftruncate(fd, 0) < 0 ? -1 : 1;
 }
 
+/* Opening a pipe does not wait for its other end. */
 static int fl__data_open_fd(const char *path, fl_data_mode mode) {
+    const int common = O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+    const int more = mode == FL_DATA_REPLACE ? O_CREAT | O_NOFOLLOW : O_CREAT;
+    int permissions = -1;
+    if (mode == FL_DATA_REPLACE && !fl__data_permissions(path, &permissions)) {
+        errno = ENOMEM;
+        return -1;
+    }
     for (;;) {
-        int fd = mode == FL_DATA_READ ? open(path, O_RDONLY | O_CLOEXEC)
-                                      : open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        int fd = mode == FL_DATA_READ
+                     ? open(path, O_RDONLY | common)
+                     : open(path, O_RDWR | more | common, permissions < 0 ? 0666 : (mode_t)permissions);
         if (fd < 0 && errno == EINTR) continue;
         if (fd < 0 || mode == FL_DATA_READ) return fd;
-        int claimed = fl__data_claim(fd, path, mode), reason = errno;
+        int claimed = fl__data_claim(fd, path, mode, permissions), reason = errno;
         if (claimed > 0) return fd;
         close(fd);
         errno = reason;
@@ -463,28 +483,43 @@ FL_API void fl_data_io_use(const fl_data_io *io) {
 #define FL__DATA_PIECE ((size_t)1 << 28) /* bytes of one call of the table */
 
 FL_API bool fl_data_stream_fail(const fl_data_stream *f, const char *what) {
+    if (!fl_given(f, "fl_data_stream_fail", "the stream")) return false;
     return fl_fail("%s: %s: %s: %s", f->who, f->path, what, strerror(errno));
+}
+
+/* An open socket is ENXIO, a pipe or a device ESPIPE. */
+static bool fl__data_open_fail(const fl_data_stream *f, fl_data_mode mode, const char *what) {
+    if (errno == ESPIPE || errno == ENXIO)
+        return fl_fail("%s: %s: it is a pipe, a socket or a device, expected a regular file", f->who,
+                       f->path);
+    if (mode == FL_DATA_REPLACE && (errno == ELOOP || errno == EMLINK))
+        return fl_fail("%s: %s: it is a link to another file, which would be overwritten: remove it", f->who,
+                       f->path);
+    return fl_data_stream_fail(f, what);
 }
 
 FL_API bool fl_data_stream_open(fl_data_stream *f, const char *who, const char *path,
                           fl_data_mode mode) {
+    if (!fl_given(f, "fl_data_stream_open", "the stream")) return false;
     *f = (fl_data_stream){.io = *fl__data_io, .who = who, .path = path};
     if (!path) return fl_fail("%s: path is NULL", who);
     errno = 0;
     f->file = f->io.open(f->io.user, path, mode);
     if (!f->file && mode != FL_DATA_READ && errno == EWOULDBLOCK)
         return fl_fail("%s: %s: another writer is at it", who, path);
-    if (!f->file) return fl_data_stream_fail(f, "cannot open");
+    if (!f->file) return fl__data_open_fail(f, mode, "cannot open");
     if (mode == FL_DATA_REPLACE) return true;
     f->size = f->io.size(f->io.user, f->file);
     if (f->size >= 0) return true;
-    fl_data_stream_fail(f, "cannot read its size");
+    fl__data_open_fail(f, mode, "cannot read its size");
     f->io.close(f->io.user, f->file);
     f->file = NULL;
     return false;
 }
 
 FL_API bool fl_data_ends(const char *name, const char *end) {
+    if (!fl_given(name, "fl_data_ends", "the name") ||
+        !fl_given(end, "fl_data_ends", "the end")) return false;
     const size_t n = strlen(name), k = strlen(end);
     return n >= k && !strcmp(name + n - k, end);
 }
@@ -495,6 +530,22 @@ FL_API int fl_data_exists(const char *who, const char *path) {
     f.file = f.io.open(f.io.user, path, FL_DATA_READ);
     if (f.file) return f.io.close(f.io.user, f.file), 1;
     return errno == ENOENT ? 0 : fl_data_stream_fail(&f, "cannot open") - 1;
+}
+
+FL_API bool fl_data_path_inside(const char *path, size_t n) {
+#ifdef _WIN32
+    static const char separators[] = "/\\";
+    if (memchr(path, ':', n)) return false; /* a drive */
+#else
+    static const char separators[] = "/";
+#endif
+    size_t begin = 0; /* of a component */
+    for (size_t i = 0; i <= n; i++) {
+        if (i < n && !memchr(separators, path[i], sizeof separators - 1)) continue;
+        if ((i == 0 && n) || (i - begin == 2 && !memcmp(path + begin, "..", 2))) return false;
+        begin = i + 1;
+    }
+    return true;
 }
 
 FL_API void fl_data_remove(const char *path) {
@@ -532,12 +583,13 @@ FL_API bool fl_data_stream_write(const fl_data_stream *f, const void *src, size_
 /* ---- one file in another's place ---- */
 
 FL_API bool fl_data_replace_begin(fl_data_replacement *r, const char *who, const char *path) {
+    if (!fl_given(r, "fl_data_replace_begin", "the replacement")) return false;
     *r = (fl_data_replacement){.path = path};
     if (!path) return fl_fail("%s: path is NULL", who);
-    const size_t size = strlen(path) + sizeof ".tmp";
+    const size_t size = strlen(path) + sizeof FL__DATA_TEMP;
     char *temp = fl_heap_alloc(size);
     if (!temp) return false;
-    snprintf(temp, size, "%s.tmp", path);
+    snprintf(temp, size, "%s" FL__DATA_TEMP, path);
     if (fl_data_stream_open(&r->f, who, temp, FL_DATA_REPLACE)) return true;
     fl_heap_free(temp);
     return false;
@@ -545,6 +597,7 @@ FL_API bool fl_data_replace_begin(fl_data_replacement *r, const char *who, const
 
 /* From the rename on there is nothing to undo. */
 FL_API bool fl_data_replace_end(fl_data_replacement *r, bool written) {
+    if (!fl_given(r, "fl_data_replace_end", "the replacement")) return false;
     const fl_data_io *io = &r->f.io;
     const char *temp = r->f.path;
     bool ok = written, renamed = false;
@@ -569,74 +622,21 @@ FL_API bool fl_data_replace(const char *who, const char *path, const void *bytes
 /* ---- tensors ---- */
 
 FL_API fl_tensor *fl_data_host_tensor(fl_shape shape, fl_dtype dtype) {
-    fl_tensor *t = fl_out_on(fl_backend_index(fl_backend_cpu()->name), shape, dtype);
-    return t && fl_out_allocate(t) ? t : NULL;
+    fl_quiet(+1);
+    fl_tensor *t = fl_empty_on("cpu", shape, dtype);
+    fl_quiet(-1);
+    return t;
 }
 
 FL_API void fl_data_swap_bytes(void *bytes, size_t n, size_t size) {
+    if (n && !fl_given(bytes, "fl_data_swap_bytes", "the memory")) return;
     char *p = bytes;
-    for (size_t i = 0; i + size <= n; i += size)
+    for (; size > 1 && n >= size; n -= size, p += size)
         for (size_t k = 0; k < size / 2; k++) {
-            const char c = p[i + k];
-            p[i + k] = p[i + size - 1 - k];
-            p[i + size - 1 - k] = c;
+            const char c = p[k];
+            p[k] = p[size - 1 - k];
+            p[size - 1 - k] = c;
         }
-}
-
-/* ---- text ---- */
-
-FL_API bool fl_data_text_put(fl_data_text *t, const void *bytes, size_t n) {
-    if (!fl_heap_grow(&t->p, &t->cap_, t->n + (int64_t)n + 1, 1)) return false;
-    if (n) memcpy(t->p + t->n, bytes, n);
-    t->n += (int64_t)n;
-    t->p[t->n] = 0;
-    return true;
-}
-
-FL_API bool fl_data_text_print(fl_data_text *t, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    const int n = vsnprintf(NULL, 0, format, args);
-    va_end(args);
-    if (n < 0) return fl_fail("fl_data_text_print: '%s' cannot be printed", format);
-    if (!fl_heap_grow(&t->p, &t->cap_, t->n + n + 1, 1)) return false;
-    va_start(args, format);
-    vsnprintf(t->p + t->n, (size_t)n + 1, format, args);
-    va_end(args);
-    t->n += n;
-    return true;
-}
-
-#define FL__DATA_BLOCK ((size_t)4000) /* bytes of an arena's block, if a text does not need more */
-
-typedef struct fl__data_block {
-    struct fl__data_block *next;
-    size_t size;
-    char bytes[];
-} fl__data_block;
-
-FL_API char *fl_data_arena_add(fl_data_arena *a, const char *text, size_t n) {
-    fl__data_block *b = a->block_;
-    if (!b || n >= a->left_) {
-        const size_t size = n < FL__DATA_BLOCK ? FL__DATA_BLOCK : n + 1;
-        b = fl_heap_alloc(sizeof *b + size);
-        if (!b) return NULL;
-        *b = (fl__data_block){.next = a->block_, .size = size};
-        a->block_ = b, a->left_ = size;
-    }
-    char *p = b->bytes + b->size - a->left_;
-    if (n) memcpy(p, text, n);
-    p[n] = 0;
-    a->left_ -= n + 1;
-    return p;
-}
-
-FL_API void fl_data_arena_free(fl_data_arena *a) {
-    for (fl__data_block *b = a->block_, *next; b; b = next) {
-        next = b->next;
-        fl_heap_free(b);
-    }
-    *a = (fl_data_arena){0};
 }
 
 FL_API bool fl_data_folder_names(const char *who, const char *path, fl_data_name_fn each, void *arg) {

@@ -11,7 +11,9 @@ extern "C" {
 /* The tensor of an idx file (MNIST's format), gzip-compressed or not (known by its first bytes;
    gzip wants FL_USE_ZLIB). Element types: unsigned byte -> u8, int -> i32, float -> f32, double ->
    f64; 1 to 8 dims. */
-FL_API fl_tensor *fl_data_load_idx(const char *path);
+#define fl_data_load_idx(...) FL__DATA_LOAD_IDX(__VA_ARGS__, ._end = 0)
+#define FL__DATA_LOAD_IDX(path, ...) fl_data_load_idx_opt(path, FL_LITERAL(fl_data_unpack_opts, __VA_ARGS__))
+FL_API fl_tensor *fl_data_load_idx_opt(const char *path, fl_data_unpack_opts o);
 
 #ifdef __cplusplus
 }
@@ -23,11 +25,12 @@ FL_API fl_tensor *fl_data_load_idx(const char *path);
 #define FL_DATA_IDX_IMPL
 /* Compares the bytes that the header declares, `left` of them, with the file before anything is
    allocated. */
-static bool fl__idx_check_size(const fl_data_source *s, size_t left) {
+static bool fl__idx_check_size(const fl_data_source *s, size_t left, const fl_data_unpack_opts *o) {
     if (s->packing == FL_DATA_GZIP)
-        return (int64_t)(left / FL_DATA_DEFLATE_LIMIT) <= s->f->size ||
-               fl_fail("%s: %s: declares %zu bytes, more than its %lld compressed bytes can hold",
-                       s->f->who, s->f->path, left, (long long)s->f->size);
+        return ((int64_t)(left / FL_DATA_DEFLATE_LIMIT) <= s->f->size ||
+                fl_fail("%s: %s: declares %zu bytes, more than its %lld compressed bytes can hold",
+                        s->f->who, s->f->path, left, (long long)s->f->size)) &&
+               fl_data_may_unpack(s->f, (int64_t)left, o);
     return (int64_t)left == s->f->size - s->at ||
            fl_fail("%s: %s: offset %lld: declares %zu bytes of data, the file has %lld", s->f->who,
                    s->f->path, (long long)s->at, left, (long long)(s->f->size - s->at));
@@ -46,7 +49,8 @@ static fl_dtype fl__idx_dtype(int code) {
 }
 
 /* Reads magic number and dims, and checks the size: *bytes of data follow. */
-static bool fl__idx_header(fl_data_source *s, fl_dtype *dtype, fl_shape *shape, size_t *bytes) {
+static bool fl__idx_header(fl_data_source *s, const fl_data_unpack_opts *o, fl_dtype *dtype, fl_shape *shape,
+                           size_t *bytes) {
     unsigned char head[4], dim[4];
     if (!fl_data_source_read(s, head, 4)) return false;
     if (head[0] || head[1])
@@ -68,14 +72,14 @@ static bool fl__idx_header(fl_data_source *s, fl_dtype *dtype, fl_shape *shape, 
     if (numel < 0 || !fl__mul_size((size_t)numel, fl_dtype_size(*dtype), bytes) ||
         *bytes > INT64_MAX)
         return fl_fail("%s: %s: offset 4: the dims multiply past 2^62", s->f->who, s->f->path);
-    return fl__idx_check_size(s, *bytes);
+    return fl__idx_check_size(s, *bytes, o);
 }
 
-static fl_tensor *fl__idx_tensor(fl_data_source *s) {
+static fl_tensor *fl__idx_tensor(fl_data_source *s, const fl_data_unpack_opts *o) {
     fl_dtype dtype = FL_DTYPE_NONE;
     fl_shape shape = FL_SCALAR_SHAPE;
     size_t bytes = 0;
-    if (!fl__idx_header(s, &dtype, &shape, &bytes)) return NULL;
+    if (!fl__idx_header(s, o, &dtype, &shape, &bytes)) return NULL;
     fl_tensor *t = fl_data_host_tensor(shape, dtype);
     bool ok = t != NULL;
     if (ok && bytes) {
@@ -88,7 +92,7 @@ static fl_tensor *fl__idx_tensor(fl_data_source *s) {
     return ok && fl_data_source_finish(s) ? t : NULL;
 }
 
-static fl_tensor *fl__idx_load(const char *path) {
+static fl_tensor *fl__idx_load(const char *path, const fl_data_unpack_opts *o) {
     unsigned char magic[2] = {0};
     fl_data_stream f;
     fl_data_source s;
@@ -97,7 +101,7 @@ static fl_tensor *fl__idx_load(const char *path) {
     if (f.size < 2 || fl_data_stream_read(&f, magic, 2, 0)) {
         const bool gzip = magic[0] == 0x1f && magic[1] == 0x8b;
         if (fl_data_source_begin(&s, &f, 0, f.size, gzip ? FL_DATA_GZIP : FL_DATA_PLAIN)) {
-            t = fl__idx_tensor(&s);
+            t = fl__idx_tensor(&s, o);
             fl_data_source_end(&s);
         }
     }
@@ -105,10 +109,10 @@ static fl_tensor *fl__idx_load(const char *path) {
     return t;
 }
 
-FL_API fl_tensor *fl_data_load_idx(const char *path) {
+FL_API fl_tensor *fl_data_load_idx_opt(const char *path, fl_data_unpack_opts o) {
     fl_quiet(+1);
     fl_scope scope = fl_scope_begin();
-    fl_tensor *t = fl_scope_return(&scope, scope.depth_ > 0 ? fl__idx_load(path) : NULL);
+    fl_tensor *t = fl_scope_return(&scope, scope.depth_ > 0 ? fl__idx_load(path, &o) : NULL);
     fl_quiet(-1);
     return t;
 }

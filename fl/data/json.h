@@ -2,6 +2,7 @@
 #ifndef FL_DATA_JSON_H
 #define FL_DATA_JSON_H
 #include "file.h"
+#include "text.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -66,11 +67,12 @@ typedef struct fl_data_json_opts {
 } fl_data_json_opts;
 /* A reader of a file; NULL after fl_fail, which the functions below take as a reader with an error. */
 #define fl_data_json_open(...) FL__DATA_JSON_OPEN(__VA_ARGS__, ._end = 0)
-#define FL__DATA_JSON_OPEN(path, ...) fl_data_json_open_opt(path, (fl_data_json_opts){__VA_ARGS__})
+#define FL__DATA_JSON_OPEN(path, ...) fl_data_json_open_opt(path, FL_LITERAL(fl_data_json_opts, __VA_ARGS__))
 FL_API fl_data_json *fl_data_json_open_opt(const char *path, fl_data_json_opts o);
 /* Of n bytes in memory, which stay the caller's and must outlive the reader. */
 #define fl_data_json_of(...) FL__DATA_JSON_OF(__VA_ARGS__, ._end = 0)
-#define FL__DATA_JSON_OF(bytes, n, ...) fl_data_json_of_opt(bytes, n, (fl_data_json_opts){__VA_ARGS__})
+#define FL__DATA_JSON_OF(bytes, n, ...) \
+    fl_data_json_of_opt(bytes, n, FL_LITERAL(fl_data_json_opts, __VA_ARGS__))
 FL_API fl_data_json *fl_data_json_of_opt(const void *bytes, size_t n, fl_data_json_opts o);
 /* Of n bytes at offset at of a file that is open and stays so; closing the reader leaves it open. */
 FL_API fl_data_json *fl_data_json_in(const fl_data_stream *f, int64_t at, int64_t n, fl_data_json_opts o);
@@ -152,6 +154,7 @@ static int64_t fl__json_position(const fl_data_json *j) {
 }
 
 FL_API bool fl_data_json_fail(fl_data_json *j, const char *format, ...) {
+    if (!fl_given(j, "fl_data_json_fail", "the reader")) return false;
     char text[400];
     va_list args;
     va_start(args, format);
@@ -326,6 +329,8 @@ static const double fl__json_ten[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  
 /* The digits without their point, which a locale may write in another way: "-12.5e3" is "-125e2". Few
    digits and a small exponent need no more than one exact operation. */
 FL_API bool fl_data_parse_double(const char *s, size_t n, double *out) {
+    if (!fl_given(s, "fl_data_parse_double", "the text") ||
+        !fl_given(out, "fl_data_parse_double", "the result")) return false;
     const double *const ten = fl__json_ten;
     const char *end = s + n;
     const bool negative = s < end && *s == '-';
@@ -366,8 +371,9 @@ static bool fl__json_at_number(fl_data_json *j) {
 }
 
 FL_API bool fl_data_json_as_double(fl_data_json *j, double *out) {
+    if (!fl_given(j, "fl_data_json_as_double", "the reader")) return false;
     double x;
-    if (!j || !fl__json_at_number(j)) return false;
+    if (!fl__json_at_number(j)) return false;
     if (!fl_data_parse_double(j->text, (size_t)j->n, &x)) {
         j->event = FL_DATA_JSON_ERROR; /* out of memory: it is a number */
         return false;
@@ -379,7 +385,8 @@ FL_API bool fl_data_json_as_double(fl_data_json *j, double *out) {
 }
 
 FL_API bool fl_data_json_as_int(fl_data_json *j, int64_t *out) {
-    if (!j || !fl__json_at_number(j)) return false;
+    if (!fl_given(j, "fl_data_json_as_int", "the reader")) return false;
+    if (!fl__json_at_number(j)) return false;
     const bool negative = *j->text == '-';
     const char *s = j->text + negative;
     int64_t v = 0;
@@ -471,7 +478,8 @@ static fl_data_json_event fl__json_value(fl_data_json *j, int c) {
 }
 
 FL_API fl_data_json_event fl_data_json_next(fl_data_json *j) {
-    if (!j || j->event == FL_DATA_JSON_ERROR) return FL_DATA_JSON_ERROR;
+    if (!fl_given(j, "fl_data_json_next", "the reader") || j->event == FL_DATA_JSON_ERROR)
+        return FL_DATA_JSON_ERROR;
     const int c = fl__json_ready(j);
     if (j->event == FL_DATA_JSON_ERROR) return j->event;
     j->at = fl__json_position(j), j->line = j->line_;
@@ -494,7 +502,7 @@ FL_API fl_data_json_event fl_data_json_next(fl_data_json *j) {
 }
 
 FL_API bool fl_data_json_more(fl_data_json *j) {
-    if (!j || j->event == FL_DATA_JSON_ERROR) return false;
+    if (!fl_given(j, "fl_data_json_more", "the reader") || j->event == FL_DATA_JSON_ERROR) return false;
     const int c = fl__json_ready(j);
     if (j->event == FL_DATA_JSON_ERROR || (!j->depth && c < 0)) {
         if (j->broken_) j->event = FL_DATA_JSON_ERROR;
@@ -563,8 +571,8 @@ FL_API bool fl_data_json_bool(fl_data_json *j, bool *out) {
 }
 
 FL_API bool fl_data_json_skip(fl_data_json *j) {
-    const int depth = j ? j->depth : 0;
-    if (!j) return false;
+    if (!fl_given(j, "fl_data_json_skip", "the reader")) return false;
+    const int depth = j->depth;
     do fl_data_json_next(j);
     while (j->event && j->depth > depth);
     if (j->depth == depth && j->event > FL_DATA_JSON_END) return true;
@@ -611,6 +619,7 @@ static bool fl__json_window(fl_data_json *j, int64_t at, int64_t n) {
 }
 
 FL_API fl_data_json *fl_data_json_in(const fl_data_stream *f, int64_t at, int64_t n, fl_data_json_opts o) {
+    if (!fl_given(f, "fl_data_json_in", "the stream")) return NULL;
     fl_data_json *j = fl__json_new(f->who, f->path, o);
     if (!j) return NULL;
     j->f_.io = f->io, j->f_.file = f->file, j->f_.size = -1; /* -1: not ours to close */
@@ -631,11 +640,11 @@ FL_API fl_data_json *fl_data_json_open_opt(const char *path, fl_data_json_opts o
 }
 
 FL_API void fl_data_json_close(fl_data_json *j) {
-    if (!j) return;
+    if (!j || fl_freed(j, "fl_data_json_close", "the reader")) return;
     if (j->f_.file && j->f_.size >= 0) j->f_.io.close(j->f_.io.user, j->f_.file);
     fl_heap_free(j->window_);
     fl_heap_free(j->text_.p);
-    fl_heap_free(j);
+    fl_object_free(j, "JSON reader", "");
 }
 
 /* ---- writing ---- */

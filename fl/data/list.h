@@ -22,7 +22,7 @@ typedef bool (*fl_data_read_fn)(const fl_data_listed *e, fl_data_sample *out, vo
 typedef struct fl_data_list_opts {
     fl_named _positional;
     void *user;       /* read's */
-    const char *root; /* folder that the paths are in; NULL: they stand as they are */
+    const char *root; /* folder that paths must stay in (fl_data_path_inside); NULL: taken as they are */
     char separator;   /* of fields; 0: a tab */
     int columns;      /* fields that a line must have: the last takes what is left; 0: any number */
     int path;         /* column of the path, from 0 */
@@ -32,7 +32,8 @@ typedef struct fl_data_list_opts {
 /* A sample for each line of a text file that is not blank. The text is read at once, the files by
    `read`. A bad line is an error that names file and line. */
 #define fl_data_list(...) FL__DATA_LIST(__VA_ARGS__, ._end = 0)
-#define FL__DATA_LIST(path, read, ...) fl_data_list_opt(path, read, (fl_data_list_opts){__VA_ARGS__})
+#define FL__DATA_LIST(path, read, ...) \
+    fl_data_list_opt(path, read, FL_LITERAL(fl_data_list_opts, __VA_ARGS__))
 FL_API fl_data_set *fl_data_list_opt(const char *path, fl_data_read_fn read, fl_data_list_opts o);
 
 typedef struct fl_data_folder_opts {
@@ -47,7 +48,8 @@ typedef struct fl_data_folder_opts {
 /* A sample for each file in a folder and those below it, up to 64 deep, in the order of the
    bytes of the names along their paths. Names that start with a dot are left out. */
 #define fl_data_folder(...) FL__DATA_FOLDER(__VA_ARGS__, ._end = 0)
-#define FL__DATA_FOLDER(path, read, ...) fl_data_folder_opt(path, read, (fl_data_folder_opts){__VA_ARGS__})
+#define FL__DATA_FOLDER(path, read, ...) \
+    fl_data_folder_opt(path, read, FL_LITERAL(fl_data_folder_opts, __VA_ARGS__))
 FL_API fl_data_set *fl_data_folder_opt(const char *path, fl_data_read_fn read, fl_data_folder_opts o);
 /* The name of class k of such a set itself, NULL past the last one: valid while the set is. */
 FL_API const char *fl_data_class_name(const fl_data_set *folder, int64_t k);
@@ -203,6 +205,10 @@ static bool fl__data_take_line(fl__data_listed *d, const char *path, char *text,
     for (int k = 0; k < o->path; k++) file = strchr(file, o->separator) + 1;
     if (!*file || (*file == o->separator && o->path + 1 != o->columns))
         return fl_fail("fl_data_list: %s: line %lld: no path in field %d", path, (long long)number, o->path);
+    const size_t n_file = o->path + 1 == o->columns ? strlen(file) : strcspn(file, (char[]){o->separator, 0});
+    if (d->root && !fl_data_path_inside(file, n_file))
+        return fl_fail("fl_data_list: %s: line %lld: the path '%.*s' leaves root", path, (long long)number,
+                       n_file > 200 ? 200 : (int)n_file, file);
     double length = -1;
     if (o->length) {
         length = fl__data_field(text, o, o->length - 1, buf, sizeof buf) ? strtod(buf, &end) : -1;

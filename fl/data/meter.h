@@ -122,6 +122,7 @@ FL_API void fl_data_average_add(fl_data_average *m, double value, double weight)
 }
 
 FL_API double fl_data_average_variance(const fl_data_average *m) {
+    if (!fl_given(m, "fl_data_average_variance", "the meter")) return NAN;
     double d = m->weight - m->weight2_ / m->weight;
     return d > 0 ? m->squares_ / d : NAN;
 }
@@ -137,6 +138,7 @@ FL_API void fl_data_average_merge(fl_data_average *m, const fl_data_average *oth
 }
 
 FL_API bool fl_data_host_begin(fl_data_host *h, fl_tensor *t, fl_dtype dtype) {
+    if (!fl_given(h, "fl_data_host_begin", "the handle")) return false;
     static const int64_t nothing;
     fl_quiet(+1);
     *h = (fl_data_host){.scope_ = fl_scope_begin()};
@@ -155,6 +157,7 @@ FL_API bool fl_data_host_begin(fl_data_host *h, fl_tensor *t, fl_dtype dtype) {
 }
 
 FL_API void fl_data_host_end(fl_data_host *h) {
+    if (!fl_given(h, "fl_data_host_end", "the handle")) return;
     if (h->tensor_) fl_unmap(h->tensor_, FL_READ);
     fl_scope_end(&h->scope_);
     fl_quiet(-1);
@@ -193,6 +196,8 @@ FL_API bool fl_data_tally_add(fl_data_tally *m, int index, int64_t n) {
 }
 
 FL_API bool fl_data_tally_merge(fl_data_tally *m, const fl_data_tally *other) {
+    if (!fl_given(m, "fl_data_tally_merge", "the meter") ||
+        !fl_given(other, "fl_data_tally_merge", "the other meter")) return false;
     fl_data_tally sum = *m;
     for (int i = 0; i < FL_DATA_TALLIES; i++)
         if (__builtin_add_overflow(m->count[i], other->count[i], &sum.count[i]))
@@ -208,25 +213,31 @@ FL_API double fl_data_now(void) {
 }
 
 FL_API void fl_data_timer_start(fl_data_timer *m) {
+    if (!fl_given(m, "fl_data_timer_start", "the meter")) return;
     if (m->running_) return;
     m->running_ = true;
     m->since_ = fl_data_now();
 }
 
 FL_API void fl_data_timer_stop(fl_data_timer *m) {
+    if (!fl_given(m, "fl_data_timer_stop", "the meter")) return;
     if (m->running_) m->sum_ += fl_data_now() - m->since_;
     m->running_ = false;
 }
 
 FL_API double fl_data_timer_seconds(const fl_data_timer *m) {
+    if (!fl_given(m, "fl_data_timer_seconds", "the meter")) return NAN;
     return m->sum_ + (m->running_ ? fl_data_now() - m->since_ : 0);
 }
 
 FL_API double fl_data_timer_per_unit(const fl_data_timer *m) {
+    if (!fl_given(m, "fl_data_timer_per_unit", "the meter")) return NAN;
     return m->units ? fl_data_timer_seconds(m) / (double)m->units : NAN;
 }
 
 FL_API void fl_data_timer_merge(fl_data_timer *m, const fl_data_timer *other) {
+    if (!fl_given(m, "fl_data_timer_merge", "the meter") ||
+        !fl_given(other, "fl_data_timer_merge", "the other meter")) return;
     m->sum_ += fl_data_timer_seconds(other);
     m->units += other->units;
 }
@@ -274,6 +285,7 @@ static void fl__data_progress_line(const fl_data_progress *p, double now, const 
 }
 
 FL_API void fl_data_progress_step(fl_data_progress *p, int64_t done, const char *format, ...) {
+    if (!fl_given(p, "fl_data_progress_step", "the progress")) return;
     if (!p->out) return;
     p->done_ = done < 0 ? 0 : done > p->total_ ? p->total_ : done;
     double now = fl_data_now();
@@ -296,6 +308,7 @@ FL_API void fl_data_progress_step(fl_data_progress *p, int64_t done, const char 
 }
 
 FL_API void fl_data_progress_end(fl_data_progress *p) {
+    if (!fl_given(p, "fl_data_progress_end", "the progress")) return;
     if (p->out && p->terminal_ && p->width_) fprintf(p->out, "\n");
     if (p->out) fflush(p->out);
     p->out = NULL;

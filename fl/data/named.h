@@ -2,6 +2,7 @@
 #ifndef FL_DATA_NAMED_H
 #define FL_DATA_NAMED_H
 #include "file.h"
+#include "text.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -82,6 +83,7 @@ FL_API bool fl_data_file_map(fl_data_file *f, bool (*verify)(const fl_data_file 
 #if defined(FL_IMPL_ONLY_DATA_NAMED) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_DATA_NAMED_IMPL
 #define FL_DATA_NAMED_IMPL
+#include "../tensor/view.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,6 +98,8 @@ FL_API fl_data_file *fl_data_file_new(const char *who, const char *path) {
 }
 
 FL_API fl_data_entry *fl_data_file_add(fl_data_file *f, const char *name, int64_t n) {
+    if (!fl_given(f, "fl_data_file_add", "the file") ||
+        !fl_given(name, "fl_data_file_add", "the name")) return NULL;
     if (!fl_heap_grow(&f->entry, &f->cap_, f->n + 1, sizeof *f->entry)) return NULL;
     fl_data_entry *e = &f->entry[f->n];
     *e = (fl_data_entry){.name = fl_data_arena_add(&f->texts, name, (size_t)n)};
@@ -105,6 +109,9 @@ FL_API fl_data_entry *fl_data_file_add(fl_data_file *f, const char *name, int64_
 }
 
 FL_API bool fl_data_file_add_meta(fl_data_file *f, const char *key, const char *value) {
+    if (!fl_given(f, "fl_data_file_add_meta", "the file") ||
+        !fl_given(key, "fl_data_file_add_meta", "the key") ||
+        !fl_given(value, "fl_data_file_add_meta", "the value")) return false;
     if (!fl_heap_grow(&f->meta, &f->meta_cap_, f->n_meta + 1, sizeof *f->meta)) return false;
     fl_data_pair *p = &f->meta[f->n_meta];
     *p = (fl_data_pair){fl_data_arena_add(&f->texts, key, strlen(key)),
@@ -122,6 +129,7 @@ static int fl__named_by_key(const void *a, const void *b) {
 }
 
 FL_API bool fl_data_file_ready(fl_data_file *f) {
+    if (!fl_given(f, "fl_data_file_ready", "the file")) return false;
     if (!f->sorted_) f->sorted_ = fl_heap_alloc((size_t)f->n * sizeof *f->sorted_);
     if (!f->sorted_) return false;
     for (int64_t i = 0; i < f->n; i++) f->sorted_[i] = &f->entry[i];
@@ -138,6 +146,7 @@ FL_API bool fl_data_file_ready(fl_data_file *f) {
 }
 
 FL_API bool fl_data_entry_fits(const fl_data_entry *e) {
+    if (!fl_given(e, "fl_data_entry_fits", "the entry")) return false;
     const int64_t numel = fl_shape_numel(e->shape);
     size_t bytes;
     return numel >= 0 && fl__mul_size((size_t)numel, fl_dtype_size(e->dtype), &bytes) && e->begin <= e->end &&
@@ -145,6 +154,7 @@ FL_API bool fl_data_entry_fits(const fl_data_entry *e) {
 }
 
 FL_API void fl_data_file_clear(fl_data_file *f) {
+    if (!f) return;
     if (f->close) f->close(f);
     if (f->f.file) f->f.io.close(f->f.io.user, f->f.file);
     fl_data_arena_free(&f->texts);
@@ -154,8 +164,9 @@ FL_API void fl_data_file_clear(fl_data_file *f) {
 }
 
 FL_API void fl_data_close(fl_data_file *f) {
-    if (f) fl_data_file_clear(f);
-    fl_heap_free(f);
+    if (!f || fl_freed(f, "fl_data_close", "the file")) return;
+    fl_data_file_clear(f);
+    fl_object_free(f, "file", "");
 }
 
 FL_API int64_t fl_data_count(const fl_data_file *f) {
@@ -198,6 +209,8 @@ FL_API const char *fl_data_meta(const fl_data_file *f, const char *key) {
 }
 
 FL_API fl_tensor *fl_data_entry_read(fl_data_file *f, const fl_data_entry *e) {
+    if (!fl_given(f, "fl_data_entry_read", "the file") ||
+        !fl_given(e, "fl_data_entry_read", "the entry")) return NULL;
     fl_tensor *t = fl_data_host_tensor(e->shape, e->dtype);
     void *p = t ? fl_map(t, FL_WRITE) : NULL;
     if (!p) return NULL;
@@ -247,16 +260,18 @@ static void fl__mapped_put(fl_mem_manager *self, fl_buffer *b) {
 static fl_tensor *fl__mapped_view(fl__mapping *m, const fl_data_entry *e) {
     const int64_t size = (int64_t)fl_dtype_size(e->dtype);
     const int64_t begin = fl_dtype_registered(e->dtype) ? e->begin : e->begin / FL_ALIGN * FL_ALIGN;
-    fl_tensor *t = fl_out_on(fl_backend_index(fl_backend_cpu()->name), e->shape, e->dtype);
-    fl__mapped *v = t ? fl_heap_alloc(sizeof *v) : NULL;
+    fl__mapped *v = fl_heap_alloc(sizeof *v);
     if (!v) return NULL;
     *v = (fl__mapped){{.name = "mapped file", .get = fl__mapped_get, .put = fl__mapped_put, .user = v},
                       m, m->p + begin};
-    t->buffer = fl_buffer_from(&v->manager, (size_t)(e->end - begin), NULL);
-    t->offset = (e->begin - begin) / size;
-    if (t->buffer) __atomic_add_fetch(&m->refs, 1, __ATOMIC_RELAXED);
-    else fl_heap_free(v);
-    return t->buffer ? t : NULL;
+    fl_buffer *b = fl_buffer_from(&v->manager, (size_t)(e->end - begin), NULL);
+    if (!b) return fl_heap_free(v), NULL;
+    __atomic_add_fetch(&m->refs, 1, __ATOMIC_RELAXED);
+    fl_quiet(+1);
+    fl_tensor *t = fl_from_buffer(b, e->dtype, e->shape, NULL, (e->begin - begin) / size);
+    fl_quiet(-1);
+    if (!t) fl_buffer_drop(b);
+    return t;
 }
 
 static fl_tensor *fl__read_mapped(fl_data_file *f, const fl_data_entry *e) {
@@ -278,6 +293,7 @@ static void fl__close_mapped(fl_data_file *f) {
 
 FL_API bool fl_data_file_map(fl_data_file *f, bool (*verify)(const fl_data_file *f, const fl_data_entry *e,
                                                              const char *bytes)) {
+    if (!fl_given(f, "fl_data_file_map", "the file")) return false;
     if (!f->f.io.map) return true;
     fl__mapping *m = fl_heap_alloc(sizeof *m);
     if (m)
@@ -292,6 +308,7 @@ FL_API bool fl_data_file_map(fl_data_file *f, bool (*verify)(const fl_data_file 
 }
 
 FL_API fl_tensor *fl_data_read(fl_data_file *f, const char *name) {
+    if (fl_freed(f, "fl_data_read", "the file")) return NULL;
     const int64_t i = fl_data_find(f, name);
     if (i < 0) {
         fl_fail("fl_data_read: %s: no tensor '%.100s'", f ? f->f.path : "no file", name ? name : "(null)");

@@ -2,6 +2,7 @@
 #ifndef FL_DATA_NPY_H
 #define FL_DATA_NPY_H
 #include "named.h"
+#include "pack.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -16,7 +17,9 @@ FL_API bool fl_data_save_npy(const char *path, fl_tensor *t);
 
 /* The .npy members of an .npz file (a zip archive), by their names without ".npy"; others are left out.
    Deflated ones want FL_USE_ZLIB. */
-FL_API fl_data_file *fl_data_open_npz(const char *path);
+#define fl_data_open_npz(...) FL__DATA_OPEN_NPZ(__VA_ARGS__, ._end = 0)
+#define FL__DATA_OPEN_NPZ(path, ...) fl_data_open_npz_opt(path, FL_LITERAL(fl_data_unpack_opts, __VA_ARGS__))
+FL_API fl_data_file *fl_data_open_npz_opt(const char *path, fl_data_unpack_opts o);
 /* Writes n named tensors as np.savez does; deflate: as np.savez_compressed, through zlib. */
 FL_API bool fl_data_save_npz(const char *path, const fl_data_named *tensors, int n, bool deflate);
 
@@ -229,11 +232,14 @@ static void fl__npz_close(fl_data_file *f) {
     fl_heap_free(f->user);
 }
 
-static bool fl__npz_list(fl_data_file *f, fl_data_archive *z) {
+static bool fl__npz_list(fl_data_file *f, fl_data_archive *z, const fl_data_unpack_opts *o) {
     f->user = z;
     f->read = fl__npz_read;
     f->close = fl__npz_close;
     if (!fl_data_archive_open(z, &f->f)) return false;
+    int64_t unpacked = 0;
+    for (int64_t i = 0; i < z->n; i++) unpacked += z->member[i].deflated ? z->member[i].size : 0;
+    if (!fl_data_may_unpack(&f->f, unpacked, o)) return false;
     for (int64_t i = 0; i < z->n; i++) {
         const size_t n = strlen(z->member[i].name);
         fl__npy a;
@@ -247,10 +253,10 @@ static bool fl__npz_list(fl_data_file *f, fl_data_archive *z) {
     return fl_data_file_ready(f);
 }
 
-FL_API fl_data_file *fl_data_open_npz(const char *path) {
+FL_API fl_data_file *fl_data_open_npz_opt(const char *path, fl_data_unpack_opts o) {
     fl_data_file *f = fl_data_file_new("fl_data_open_npz", path);
     fl_data_archive *z = f ? fl_heap_alloc(sizeof *z) : NULL;
-    if (z && fl__npz_list(f, z)) return f;
+    if (z && fl__npz_list(f, z, &o)) return f;
     fl_data_close(f);
     return NULL;
 }

@@ -30,6 +30,15 @@ FL_API bool fl_data_source_read(fl_data_source *s, void *dst, size_t n);
 FL_API bool fl_data_source_finish(fl_data_source *s);
 FL_API void fl_data_source_end(fl_data_source *s);
 
+/* Options of readers of compressed files. */
+typedef struct fl_data_unpack_opts {
+    fl_named _positional;
+    int64_t max_bytes; /* unpacked bytes of all data, at most; 0 -> 60 for each byte of the file, plus 2^19 */
+    char _end;
+} fl_data_unpack_opts;
+/* Checks that f may unpack to that many bytes; false after fl_fail, which names max_bytes. */
+FL_API bool fl_data_may_unpack(const fl_data_stream *f, int64_t bytes, const fl_data_unpack_opts *o);
+
 /* Deflates n pieces, one behind the other, to f at offset at: bytes written, -1 after fl_fail. */
 typedef struct fl_data_piece {
     const void *bytes;
@@ -49,6 +58,14 @@ FL_API int64_t fl_data_deflate(const fl_data_stream *f, int64_t at, const fl_dat
 #ifdef FL_USE_ZLIB
 #include <zlib.h>
 #endif
+
+FL_API bool fl_data_may_unpack(const fl_data_stream *f, int64_t bytes, const fl_data_unpack_opts *o) {
+    if (!fl_given(f, "fl_data_may_unpack", "the file") || !fl_given(o, "fl_data_may_unpack", "the options"))
+        return false;
+    const int64_t most = o->max_bytes > 0 ? o->max_bytes : 60 * f->size + (1 << 19);
+    return bytes <= most || fl_fail("%s: %s: %lld bytes unpack to %lld, .max_bytes is %lld", f->who, f->path,
+                                    (long long)f->size, (long long)bytes, (long long)most);
+}
 
 #define FL__PACK_PIECE ((size_t)1 << 28) /* bytes that zlib gets at once: its sizes are unsigned int */
 
@@ -148,6 +165,7 @@ static int64_t fl__deflate_piece(const fl_data_stream *f, int64_t at, z_stream *
 
 FL_API int64_t fl_data_deflate(const fl_data_stream *f, int64_t at, const fl_data_piece *piece, int n) {
     enum { SIZE = 1 << 16 };
+    if (!fl_given(f, "fl_data_deflate", "the stream")) return -1;
     unsigned char *buffer = fl_heap_alloc(SIZE);
     z_stream z = {.zalloc = fl__z_alloc, .zfree = fl__z_free};
     const int64_t begin = at;
@@ -193,7 +211,7 @@ static int64_t fl__unpacker_position(const fl_data_source *s) {
 
 FL_API int64_t fl_data_deflate(const fl_data_stream *f, int64_t at, const fl_data_piece *piece, int n) {
     (void)at, (void)piece, (void)n;
-    fl__without_zlib(f);
+    if (fl_given(f, "fl_data_deflate", "the stream")) fl__without_zlib(f);
     return -1;
 }
 
@@ -201,11 +219,14 @@ FL_API int64_t fl_data_deflate(const fl_data_stream *f, int64_t at, const fl_dat
 
 FL_API bool fl_data_source_begin(fl_data_source *s, const fl_data_stream *f, int64_t at, int64_t n,
                                  fl_data_packing packing) {
+    if (!fl_given(s, "fl_data_source_begin", "the source") ||
+        !fl_given(f, "fl_data_source_begin", "the stream")) return false;
     *s = (fl_data_source){.f = f, .packing = packing, .in_at_ = at, .in_end_ = at + n};
     return packing == FL_DATA_PLAIN || fl__unpacker_begin(s);
 }
 
 FL_API bool fl_data_source_read(fl_data_source *s, void *dst, size_t n) {
+    if (!fl_given(s, "fl_data_source_read", "the source")) return false;
     int64_t got = (int64_t)n;
     if (s->packing == FL_DATA_PLAIN) {
         if ((uint64_t)(s->in_end_ - s->in_at_) < n)
@@ -225,6 +246,7 @@ FL_API bool fl_data_source_read(fl_data_source *s, void *dst, size_t n) {
 }
 
 FL_API bool fl_data_source_finish(fl_data_source *s) {
+    if (!fl_given(s, "fl_data_source_finish", "the source")) return false;
     char more;
     if (s->packing != FL_DATA_PLAIN) { /* zlib compares its sum only here */
         const int64_t got = fl__unpack(s, &more, 1);
@@ -239,6 +261,7 @@ FL_API bool fl_data_source_finish(fl_data_source *s) {
 }
 
 FL_API void fl_data_source_end(fl_data_source *s) {
+    if (!fl_given(s, "fl_data_source_end", "the source")) return;
     if (s->packing != FL_DATA_PLAIN) fl__unpacker_end(s);
 }
 

@@ -30,7 +30,8 @@ typedef struct fl_data_curves {
     int n;
     const fl_data_curve *v[FL_DATA_CURVES_MAX];
 } fl_data_curves;
-#define FL_DATA_CURVES(...) ((fl_data_curves){FL_COUNT(const fl_data_curve *, __VA_ARGS__), {__VA_ARGS__}})
+#define FL_DATA_CURVES(...) \
+    FL_LITERAL(fl_data_curves, FL_COUNT(const fl_data_curve *, __VA_ARGS__), {__VA_ARGS__})
 
 typedef struct fl_data_plot_opts {
     fl_named _positional;
@@ -43,12 +44,12 @@ typedef struct fl_data_plot_opts {
 /* The curves, each with a mark of its own, as text. False after fl_fail. */
 #define fl_data_plot_print(...) FL__DATA_PLOT_PRINT(__VA_ARGS__, ._end = 0)
 #define FL__DATA_PLOT_PRINT(out, curves, ...) \
-    fl_data_plot_print_opt(out, curves, (fl_data_plot_opts){__VA_ARGS__})
+    fl_data_plot_print_opt(out, curves, FL_LITERAL(fl_data_plot_opts, __VA_ARGS__))
 FL_API bool fl_data_plot_print_opt(FILE *out, fl_data_curves curves, fl_data_plot_opts o);
 /* The same as one SVG file without scripts; a failure leaves the file that was there. */
 #define fl_data_plot_svg(...) FL__DATA_PLOT_SVG(__VA_ARGS__, ._end = 0)
 #define FL__DATA_PLOT_SVG(path, curves, ...) \
-    fl_data_plot_svg_opt(path, curves, (fl_data_plot_opts){__VA_ARGS__})
+    fl_data_plot_svg_opt(path, curves, FL_LITERAL(fl_data_plot_opts, __VA_ARGS__))
 FL_API bool fl_data_plot_svg_opt(const char *path, fl_data_curves curves, fl_data_plot_opts o);
 
 #ifdef __cplusplus
@@ -68,6 +69,7 @@ FL_API bool fl_data_plot_svg_opt(const char *path, fl_data_curves curves, fl_dat
 /* ---- curves ---- */
 
 FL_API void fl_data_curve_add(fl_data_curve *c, double x, double y) {
+    if (!fl_given(c, "fl_data_curve_add", "the curve")) return;
     if (!(fabs(x) <= 1e300 && fabs(y) <= 1e300)) return;
     if (!c->stride_) c->stride_ = c->have_ = 1;
     if (c->have_ == c->stride_ && c->n == FL_DATA_CURVE) {

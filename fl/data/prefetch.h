@@ -197,7 +197,7 @@ static int64_t fl__data_prefetch_length(fl_data_set *self, int64_t i) {
 }
 
 FL_API fl_data_set *fl_data_prefetch(fl_data_set *set, int threads, int depth) {
-    bool ok = set || fl_fail("fl_data_prefetch: the set is NULL");
+    bool ok = fl_given(set, "fl_data_prefetch", "the set");
     if (threads < 1 || threads > 1024 || depth < 1 || depth > 1 << 20)
         ok = fl_fail("fl_data_prefetch: %d threads (1 to 1024), depth %d (1 to 2^20)", threads, depth);
     fl__data_loader *l = ok ? fl__data_loader_new(set, threads, depth) : NULL;

@@ -10,9 +10,13 @@ extern "C" {
 #define FL_DATA_MAX_HEADER 100000000 /* bytes of a safetensors header, the format's own limit */
 #define FL_DATA_MAX_NAME 4096        /* bytes of a tensor's name */
 
+/* The dtypes F8_E4M3, F8_E5M2 and F8_E8M0 are those that you register by the names f8_e4m3, f8_e5m2 and
+   f8_e8m0 (one byte, blocks of one number: fl_dtype_register) before a file is opened or saved. */
+
 /* Saves n named tensors, in the order given, and n_meta pairs of metadata (UTF-8; keys may not
    start with "crc32c"). The file takes path's place in one piece (fl_data_replacement). CRC32C sums of
-   each tensor and of the header go into __metadata__. A path that ends with .json is an index:
+   each tensor and of the header go into __metadata__, and "format", "pt" unless meta has another: Hugging
+   Face's transformers refuses a file with metadata but without it. A path that ends with .json is an index:
    fl_data_save_sharded, with shards of 5 GB. */
 FL_API bool fl_data_save_safetensors(const char *path, const fl_data_named *tensors, int n,
                                      const fl_data_pair *meta, int n_meta);
@@ -63,17 +67,30 @@ static const struct { const char *name; fl_dtype dtype; } fl__st_dtypes[] = {
     {"I16", FL_I16}, {"I32", FL_I32},   {"I64", FL_I64},
 };
 enum { FL__ST_DTYPES = sizeof fl__st_dtypes / sizeof fl__st_dtypes[0] };
+/* Dtypes of the format that fl lacks: yours, registered by these names. */
+static const struct { const char *name, *registered; } fl__st_own_dtypes[] = {
+    {"F8_E4M3", "f8_e4m3"}, {"F8_E5M2", "f8_e5m2"}, {"F8_E8M0", "f8_e8m0"},
+};
+enum { FL__ST_OWN_DTYPES = sizeof fl__st_own_dtypes / sizeof fl__st_own_dtypes[0] };
 
 static const char *fl__st_dtype_name(fl_dtype d) {
     for (int i = 0; i < FL__ST_DTYPES; i++)
         if (fl__st_dtypes[i].dtype == d) return fl__st_dtypes[i].name;
+    const fl_dtype_info *own = fl_dtype_registered(d);
+    for (int i = 0; own && own->size == 1 && own->block == 1 && i < FL__ST_OWN_DTYPES; i++)
+        if (!strcmp(fl__st_own_dtypes[i].registered, own->name)) return fl__st_own_dtypes[i].name;
     return NULL;
 }
 
-static fl_dtype fl__st_dtype(const char *name) {
+/* *needed: what has to be registered for it, NULL: nothing helps. */
+static fl_dtype fl__st_dtype(const char *name, const char **needed) {
+    *needed = NULL;
     for (int i = 0; i < FL__ST_DTYPES; i++)
         if (!strcmp(fl__st_dtypes[i].name, name)) return fl__st_dtypes[i].dtype;
-    return FL_DTYPE_NONE;
+    for (int i = 0; i < FL__ST_OWN_DTYPES; i++)
+        if (!strcmp(fl__st_own_dtypes[i].name, name)) *needed = fl__st_own_dtypes[i].registered;
+    const fl_dtype own = fl_dtype_named(*needed);
+    return fl__st_dtype_name(own) ? own : FL_DTYPE_NONE;
 }
 
 static bool fl__st_is_utf8(const char *s) {
@@ -199,6 +216,7 @@ static bool fl__st_take_tensor(fl_data_file *f, const fl_data_named *t, int64_t 
 
 static bool fl__st_take(fl_data_file *f, const fl_data_named *tensors, int n, const fl_data_pair *meta,
                         int n_meta) {
+    bool format = false;
     for (int i = 0; i < n; i++)
         if (!fl__st_take_tensor(f, &tensors[i], i ? f->entry[i - 1].end : 0)) return false;
     for (int i = 0; i < n_meta; i++) {
@@ -208,8 +226,9 @@ static bool fl__st_take(fl_data_file *f, const fl_data_named *tensors, int n, co
             return fl_fail("%s: %s: metadata pair %d is not UTF-8, or its key starts with " FL__ST_CRC,
                            f->f.who, f->f.path, i);
         if (!fl_data_file_add_meta(f, meta[i].key, meta[i].value)) return false;
+        format |= !strcmp(meta[i].key, "format");
     }
-    return fl_data_file_ready(f);
+    return (format || fl_data_file_add_meta(f, "format", "pt")) && fl_data_file_ready(f);
 }
 
 /* Tensors are read and written in pieces that a processor's cache holds: the checksum finds them there. */
@@ -308,7 +327,11 @@ static bool fl__st_parse_meta(fl_data_file *s, fl_data_json *j) {
 static bool fl__st_parse_dtype(fl_data_json *j, fl_data_entry *e) {
     const char *name = fl_data_json_string(j);
     if (!name) return false;
-    e->dtype = fl__st_dtype(name);
+    const char *needed;
+    e->dtype = fl__st_dtype(name, &needed);
+    if (needed && e->dtype == FL_DTYPE_NONE)
+        return fl_data_json_fail(j, "tensor '%.100s' has the dtype '%s': register '%s' (fl_dtype_register), "
+                                 "one byte, blocks of one number, first", e->name, name, needed);
     return e->dtype != FL_DTYPE_NONE ||
            fl_data_json_fail(j, "tensor '%.100s' has the dtype '%.20s', which is not supported "
                              "(F64 F32 F16 BF16 I64 I32 I16 I8 U64 U32 U16 U8 BOOL are)", e->name, name);

@@ -160,14 +160,18 @@ FL_API bool fl_data_top_k_add(fl_data_frame_error *m, fl_tensor *scores, fl_tens
 }
 
 FL_API double fl_data_frame_error_percent(const fl_data_frame_error *m) {
+    if (!fl_given(m, "fl_data_frame_error_percent", "the meter")) return NAN;
     return m->total ? 100.0 * (double)m->wrong / (double)m->total : NAN;
 }
 
 FL_API double fl_data_accuracy_percent(const fl_data_frame_error *m) {
+    if (!fl_given(m, "fl_data_accuracy_percent", "the meter")) return NAN;
     return m->total ? 100.0 * (double)(m->total - m->wrong) / (double)m->total : NAN;
 }
 
 FL_API void fl_data_frame_error_merge(fl_data_frame_error *m, const fl_data_frame_error *other) {
+    if (!fl_given(m, "fl_data_frame_error_merge", "the meter") ||
+        !fl_given(other, "fl_data_frame_error_merge", "the other meter")) return;
     m->wrong += other->wrong;
     m->total += other->total;
 }
@@ -200,6 +204,8 @@ FL_API bool fl_data_confusion_add(fl_data_confusion *m, fl_tensor *scores, fl_te
 }
 
 FL_API bool fl_data_confusion_merge(fl_data_confusion *m, const fl_data_confusion *other) {
+    if (!fl_given(m, "fl_data_confusion_merge", "the meter") ||
+        !fl_given(other, "fl_data_confusion_merge", "the other meter")) return false;
     if (!other->count) return true;
     if (!m->classes) m->classes = other->classes;
     if (m->classes != other->classes)
@@ -211,6 +217,7 @@ FL_API bool fl_data_confusion_merge(fl_data_confusion *m, const fl_data_confusio
 }
 
 FL_API void fl_data_confusion_free(fl_data_confusion *m) {
+    if (!m) return;
     fl_heap_free(m->count);
     *m = (fl_data_confusion){0};
 }
@@ -220,6 +227,7 @@ static double fl__score_ratio(int64_t a, int64_t b) {
 }
 
 FL_API fl_data_f1 fl_data_confusion_class(const fl_data_confusion *m, int64_t c) {
+    if (!fl_given(m, "fl_data_confusion_class", "the meter")) return (fl_data_f1){NAN, NAN, NAN, 0};
     int64_t targets = 0, guesses = 0;
     if (!m->count || c < 0 || c >= m->classes) return (fl_data_f1){NAN, NAN, NAN, 0};
     for (int64_t k = 0; k < m->classes; k++) {
@@ -232,6 +240,7 @@ FL_API fl_data_f1 fl_data_confusion_class(const fl_data_confusion *m, int64_t c)
 }
 
 FL_API fl_data_f1 fl_data_confusion_macro(const fl_data_confusion *m) {
+    if (!fl_given(m, "fl_data_confusion_macro", "the meter")) return (fl_data_f1){NAN, NAN, NAN, 0};
     fl_data_f1 sum = {0};
     int64_t n = 0;
     for (int64_t c = 0; m->count && c < m->classes; c++) {
@@ -247,6 +256,7 @@ FL_API fl_data_f1 fl_data_confusion_macro(const fl_data_confusion *m) {
 }
 
 FL_API fl_data_f1 fl_data_confusion_micro(const fl_data_confusion *m) {
+    if (!fl_given(m, "fl_data_confusion_micro", "the meter")) return (fl_data_f1){NAN, NAN, NAN, 0};
     int64_t right = 0, total = 0;
     for (int64_t k = 0; m->count && k < m->classes * m->classes; k++) {
         total += m->count[k];
@@ -283,6 +293,8 @@ FL_API bool fl_data_roc_add(fl_data_roc *m, fl_tensor *scores, fl_tensor *target
 }
 
 FL_API bool fl_data_roc_merge(fl_data_roc *m, const fl_data_roc *other) {
+    if (!fl_given(m, "fl_data_roc_merge", "the meter") ||
+        !fl_given(other, "fl_data_roc_merge", "the other meter")) return false;
     if (!fl_heap_grow(&m->point_, &m->cap_, m->n + other->n, sizeof *m->point_)) return false;
     const int64_t n = other->n; /* m may be other */
     if (n) memcpy(m->point_ + m->n, other->point_, (size_t)n * sizeof *m->point_);
@@ -292,6 +304,7 @@ FL_API bool fl_data_roc_merge(fl_data_roc *m, const fl_data_roc *other) {
 }
 
 FL_API void fl_data_roc_free(fl_data_roc *m) {
+    if (!m) return;
     fl_heap_free(m->point_);
     *m = (fl_data_roc){0};
 }
@@ -321,12 +334,14 @@ static void fl__roc_walk(fl_data_roc *m, double *auc, double *precision) {
 }
 
 FL_API double fl_data_roc_auc(fl_data_roc *m) {
+    if (!fl_given(m, "fl_data_roc_auc", "the meter")) return NAN;
     double auc, precision;
     fl__roc_walk(m, &auc, &precision);
     return auc;
 }
 
 FL_API double fl_data_roc_average_precision(fl_data_roc *m) {
+    if (!fl_given(m, "fl_data_roc_average_precision", "the meter")) return NAN;
     double auc, precision;
     fl__roc_walk(m, &auc, &precision);
     return precision;
@@ -362,6 +377,8 @@ FL_API bool fl_data_calibration_add(fl_data_calibration *m, fl_tensor *probabili
 }
 
 FL_API bool fl_data_calibration_merge(fl_data_calibration *m, const fl_data_calibration *other) {
+    if (!fl_given(m, "fl_data_calibration_merge", "the meter") ||
+        !fl_given(other, "fl_data_calibration_merge", "the other meter")) return false;
     if (!m->total && other->total) m->bins = other->bins;
     if (other->total && m->bins != other->bins)
         return fl_fail("fl_data_calibration_merge: %d and %d bins", m->bins, other->bins);
@@ -375,12 +392,14 @@ FL_API bool fl_data_calibration_merge(fl_data_calibration *m, const fl_data_cali
 }
 
 FL_API double fl_data_calibration_error(const fl_data_calibration *m) {
+    if (!fl_given(m, "fl_data_calibration_error", "the meter")) return NAN;
     double sum = 0;
     for (int b = 0; b < FL_DATA_BINS; b++) sum += fabs((double)m->right[b] - m->confidence[b]);
     return m->total ? sum / (double)m->total : (double)NAN;
 }
 
 FL_API double fl_data_calibration_worst(const fl_data_calibration *m) {
+    if (!fl_given(m, "fl_data_calibration_worst", "the meter")) return NAN;
     double worst = m->total ? 0 : (double)NAN;
     for (int b = 0; b < FL_DATA_BINS; b++)
         if (m->n[b]) worst = fmax(worst, fabs((double)m->right[b] - m->confidence[b]) / (double)m->n[b]);

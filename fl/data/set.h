@@ -39,6 +39,7 @@ struct fl_data_set {
     /* private */
     int64_t epoch_;
     bool started_; /* by fl_data_set_epoch */
+    bool inside_;  /* another set, which frees it */
     int n_inner_;
     fl_data_set **inner_;
 };
@@ -121,21 +122,30 @@ FL_API fl_data_set *fl_data_to(fl_data_set *set, const char *family);
 #define FL_DATA_SET_IMPL
 #include "../ops/copy.h"
 #include "../ops/view.h"
+#include "file.h"
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- sets ---- */
 
+/* Can inner set i go into a new set? */
+static bool fl__data_may_take(const fl_data_set *set, int i) {
+    if (!set) return fl_fail("fl_data_set_new: inner set %d is NULL", i);
+    if (fl_freed(set, "fl_data_set_new", "an inner set")) return false;
+    return !set->inside_ || fl_refuse("fl_data_set_new: inner set %d is inside another one", i);
+}
+
 FL_API fl_data_set *fl_data_set_new(const fl_data_set *table, fl_data_set *const *inner, int n) {
     fl_data_set *s = NULL;
+    int taken = 0;
     bool ok = table && table->get && table->size >= 0 && n >= 0;
     if (!ok) fl_fail("fl_data_set_new: the table is NULL, has no get, or a negative size");
-    for (int i = 0; ok && i < n; i++)
-        ok = inner[i] || fl_fail("fl_data_set_new: inner set %d is NULL", i);
+    for (; ok && taken < n && (ok = fl__data_may_take(inner[taken], taken)); taken++)
+        inner[taken]->inside_ = true;
     if (ok) s = fl_heap_alloc(sizeof *s + (size_t)n * sizeof *inner);
     if (s) {
         *s = *table;
-        s->started_ = false;
+        s->started_ = s->inside_ = false;
         s->n_inner_ = n;
         s->inner_ = (fl_data_set **)(s + 1);
         for (int i = 0; i < n; i++) s->inner_[i] = inner[i];
@@ -146,7 +156,10 @@ FL_API fl_data_set *fl_data_set_new(const fl_data_set *table, fl_data_set *const
     }
     fl_data_set mine = table ? *table : (fl_data_set){0};
     if (mine.close) mine.close(&mine);
-    for (int i = 0; i < n; i++) fl_data_free(inner[i]);
+    for (int i = n; i-- > 0;) { /* those of other sets, and one that is there twice, are not freed */
+        if (i < taken) inner[i]->inside_ = false;
+        fl_data_free(inner[i]);
+    }
     return NULL;
 }
 
@@ -155,14 +168,21 @@ FL_API fl_data_set *fl_data_inner(const fl_data_set *set, int k) {
 }
 
 FL_API void fl_data_free(fl_data_set *set) {
-    if (!set) return;
+    if (!set || fl_freed(set, "fl_data_free", "the set")) return;
+    if (set->inside_) {
+        fl_refuse("fl_data_free: the set is inside another one, which frees it");
+        return;
+    }
     if (set->close) set->close(set);
-    for (int i = 0; i < set->n_inner_; i++) fl_data_free(set->inner_[i]);
-    fl_heap_free(set);
+    for (int i = 0; i < set->n_inner_; i++) {
+        set->inner_[i]->inside_ = false;
+        fl_data_free(set->inner_[i]);
+    }
+    fl_object_free(set, "data set", "");
 }
 
 FL_API int64_t fl_data_size(const fl_data_set *set) {
-    return set ? set->size : 0;
+    return set && !fl_freed(set, "fl_data_size", "the set") ? set->size : 0;
 }
 
 /* Gives one reference of each tensor to the innermost scope. */
@@ -234,7 +254,7 @@ static bool fl__data_get_in_scope(fl_data_set *set, int64_t *index, int64_t n, f
 }
 
 static bool fl__data_has(const fl_data_set *set, int64_t i, const char *who) {
-    if (!set) return fl_fail("%s: the set, or out, is NULL", who);
+    if (!fl_given(set, who, "the set, or out,")) return false;
     return (i >= 0 && i < set->size) ||
            fl_fail("%s: sample %lld of %lld", who, (long long)i, (long long)set->size);
 }
@@ -259,7 +279,7 @@ FL_API bool fl_data_get_many(fl_data_set *set, int64_t *index, int64_t n, fl_dat
 }
 
 FL_API bool fl_data_set_epoch(fl_data_set *set, int64_t epoch) {
-    if (!set) return fl_fail("fl_data_set_epoch: the set is NULL");
+    if (!fl_given(set, "fl_data_set_epoch", "the set")) return false;
     if (set->start && !set->start(set, epoch))
         return fl_fail("fl_data_set_epoch: a set does not start epoch %lld", (long long)epoch);
     set->started_ = false; /* until all below are */
@@ -272,7 +292,8 @@ FL_API bool fl_data_set_epoch(fl_data_set *set, int64_t epoch) {
 }
 
 FL_API bool fl_data_next(fl_data_set *set, int64_t *epoch, int64_t *index, fl_data_sample *out) {
-    if (!set || !epoch || !index) return fl_fail("fl_data_next: the set, epoch or index is NULL");
+    if (!fl_given(set, "fl_data_next", "the set") || !fl_given(epoch, "fl_data_next", "epoch") ||
+        !fl_given(index, "fl_data_next", "index")) return false;
     if ((!set->started_ || set->epoch_ != *epoch) && !fl_data_set_epoch(set, *epoch)) return false;
     if (!fl_data_get(set, *index, out)) return false;
     if (++*index == set->size) *index = 0, ++*epoch;
@@ -280,7 +301,7 @@ FL_API bool fl_data_next(fl_data_set *set, int64_t *epoch, int64_t *index, fl_da
 }
 
 FL_API int64_t fl_data_id(fl_data_set *set, int64_t i) {
-    if (!set || i < 0 || i >= set->size) return i;
+    if (!set || fl_freed(set, "fl_data_id", "the set") || i < 0 || i >= set->size) return i;
     if (set->id) return set->id(set, i);
     return set->n_inner_ == 1 && set->inner_[0]->size == set->size ? fl_data_id(set->inner_[0], i) : i;
 }
@@ -333,9 +354,9 @@ static fl_data_set *fl__data_over(fl_data_set *set, const fl_data_set *table) {
 
 /* A set that a constructor took is freed unless its arguments are right, `ok`; false then. */
 static bool fl__data_take(fl_data_set *set, const char *who, bool ok) {
-    if (!set) fl_fail("%s: the set is NULL", who);
+    const bool given = fl_given(set, who, "the set");
     if (!ok) fl_data_free(set);
-    return set && ok;
+    return given && ok;
 }
 
 typedef struct fl__data_fields {
@@ -361,8 +382,8 @@ static void fl__data_tensors_close(fl_data_set *self) {
 static fl_tensor *fl__data_rows(fl_tensor *t, const int64_t *index, int64_t n) {
     fl_shape shape = fl_shape_of(t);
     shape.dim[0] = n;
-    fl_tensor *y = fl_out_on(t->family, shape, t->dtype);
-    if (!y || !fl_out_allocate(y)) return NULL;
+    fl_tensor *y = fl_data_host_tensor(shape, t->dtype);
+    if (!y) return NULL;
     const size_t row = (size_t)(fl_numel(y) / n) * fl_dtype_size(t->dtype);
     char *from = row ? fl_map(t, FL_READ) : NULL, *to = from ? fl_map(y, FL_WRITE) : NULL;
     for (int64_t i = 0, run = 1; to && i < n; i += run, run = 1) {
@@ -746,7 +767,7 @@ FL_API fl_data_set *fl_data_lengths(fl_data_set *set, const int64_t *length, int
 }
 
 static bool fl__data_to_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
-    const char *family = fl_backend_at(*(int *)self->user)->name;
+    const char *family = fl_backend_name_of(*(int *)self->user);
     bool ok = fl_data_get(self->inner_[0], i, out);
     const int stream = fl_stream(255);
     for (int k = 0; ok && k < out->n; k++) ok = (out->t[k] = fl_to(out->t[k], family)) != NULL;

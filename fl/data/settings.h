@@ -1,4 +1,4 @@
-/* settings.h - what a small JSON object says, as names and texts: config.json and its like */
+/* fl/data/settings.h - a small JSON object as names and texts: config.json and the like */
 #ifndef FL_DATA_SETTINGS_H
 #define FL_DATA_SETTINGS_H
 #include "json.h"
@@ -21,10 +21,12 @@ typedef struct fl_data_settings {
     int64_t n, cap;
     fl_data_arena texts;
     const char *path; /* of the file that was read: borrowed, for messages */
+    /* private */
+    int64_t names_; /* bytes of the names that were read from it */
 } fl_data_settings;
 
 /* Adds what the file says; false after fl_fail, which names who asks: no JSON, names above 200 bytes, arrays
-   above 10,000 values. */
+   above 10,000 values, or names that take, written out, more than 40 times the file. */
 FL_API bool fl_data_settings_read(fl_data_settings *s, const char *path, const char *who);
 FL_API bool fl_data_settings_add(fl_data_settings *s, const char *name, const char *text);
 /* The first of that name: its text (NULL: not there); its number (otherwise: not there, or no number); a
@@ -50,12 +52,23 @@ FL_API void fl_data_settings_free(fl_data_settings *s);
 enum { FL__SETTING_NAME = 200, FL__SETTING_ARRAY = 10000 };
 
 FL_API bool fl_data_settings_add(fl_data_settings *s, const char *name, const char *text) {
+    if (!fl_given(s, "fl_data_settings_add", "the settings") ||
+        !fl_given(name, "fl_data_settings_add", "the name") ||
+        !fl_given(text, "fl_data_settings_add", "the text")) return false;
     if (!fl_heap_grow(&s->v, &s->cap, s->n + 1, sizeof *s->v)) return false;
     const fl_data_pair p = {fl_data_arena_add(&s->texts, name, strlen(name)),
                             fl_data_arena_add(&s->texts, text, strlen(text))};
     s->v[s->n] = p;
     s->n += p.key && p.value;
     return p.key && p.value;
+}
+
+/* Two bytes of a file, an element of an array, may have a name of 200. */
+static bool fl__settings_take(fl_data_settings *s, fl_data_json *j, const char *name, const char *text) {
+    s->names_ += (int64_t)strlen(name);
+    if (s->names_ > 40 * j->at + 65536)
+        return fl_data_json_fail(j, "names that take, written out, more than 40 times the file");
+    return fl_data_settings_add(s, name, text);
 }
 
 /* The value that the reader stands at; names of what is in it are put behind its own, and taken off again. */
@@ -65,11 +78,11 @@ static bool fl__settings_value(fl_data_settings *s, fl_data_json *j, char *name)
     switch (j->event) {
     case FL_DATA_JSON_STRING:
     case FL_DATA_JSON_NUMBER:
-        return fl_data_settings_add(s, name, j->text);
+        return fl__settings_take(s, j, name, j->text);
     case FL_DATA_JSON_TRUE:
-        return fl_data_settings_add(s, name, "1");
+        return fl__settings_take(s, j, name, "1");
     case FL_DATA_JSON_FALSE:
-        return fl_data_settings_add(s, name, "0");
+        return fl__settings_take(s, j, name, "0");
     case FL_DATA_JSON_NULL:
         return true;
     case FL_DATA_JSON_OBJECT:
@@ -93,8 +106,10 @@ static bool fl__settings_value(fl_data_settings *s, fl_data_json *j, char *name)
 }
 
 FL_API bool fl_data_settings_read(fl_data_settings *s, const char *path, const char *who) {
+    if (!fl_given(s, "fl_data_settings_read", "the settings") ||
+        !fl_given(path, "fl_data_settings_read", "the path")) return false;
     char name[FL__SETTING_NAME] = "";
-    s->path = path;
+    s->path = path, s->names_ = 0;
     fl_data_json *j = fl_data_json_open(path, .who = who, .c_strings = true);
     const bool ok = j && fl_data_json_expect(j, FL_DATA_JSON_OBJECT) &&
                     fl__settings_value(s, j, name) && fl_data_json_next(j) == FL_DATA_JSON_END;
@@ -103,6 +118,8 @@ FL_API bool fl_data_settings_read(fl_data_settings *s, const char *path, const c
 }
 
 FL_API const char *fl_data_settings_text(const fl_data_settings *s, const char *name) {
+    if (!fl_given(s, "fl_data_settings_text", "the settings") ||
+        !fl_given(name, "fl_data_settings_text", "the name")) return NULL;
     for (int64_t i = 0; i < s->n; i++)
         if (!strcmp(s->v[i].key, name)) return s->v[i].value;
     return NULL;
@@ -122,6 +139,7 @@ FL_API int64_t fl_data_settings_size(const fl_data_settings *s, const char *name
 }
 
 FL_API void fl_data_settings_free(fl_data_settings *s) {
+    if (!s) return;
     fl_heap_free(s->v);
     fl_data_arena_free(&s->texts);
     *s = (fl_data_settings){0};

@@ -2,6 +2,7 @@
 #ifndef FL_DATA_ZIP_H
 #define FL_DATA_ZIP_H
 #include "pack.h"
+#include "text.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -160,6 +161,8 @@ static int fl__zip_by_offset(const void *a, const void *b) {
 }
 
 FL_API bool fl_data_archive_open(fl_data_archive *z, const fl_data_stream *f) {
+    if (!fl_given(z, "fl_data_archive_open", "the archive") ||
+        !fl_given(f, "fl_data_archive_open", "the stream")) return false;
     int64_t at, end, n;
     if (!fl__zip_find(f, &at, &end, &n)) return false;
     const size_t size = (size_t)(end - at);
@@ -185,6 +188,9 @@ FL_API bool fl_data_archive_open(fl_data_archive *z, const fl_data_stream *f) {
 }
 
 FL_API bool fl_data_archive_source(const fl_data_member *m, const fl_data_stream *f, fl_data_source *s) {
+    if (!fl_given(m, "fl_data_archive_source", "the member") ||
+        !fl_given(f, "fl_data_archive_source", "the stream") ||
+        !fl_given(s, "fl_data_archive_source", "the source")) return false;
     unsigned char r[FL__ZIP_LOCAL];
     const size_t n_name = strlen(m->name);
     if (!fl_data_stream_read(f, r, sizeof r, m->at)) return false;
@@ -218,6 +224,10 @@ enum { FL__ZIP_VERSION = 45, FL__ZIP_UTF8 = 0x800, FL__ZIP_1980 = 0x21 };
 
 FL_API bool fl_data_archive_put(fl_data_archive *z, const fl_data_stream *f, int64_t *at, const char *name,
                             const fl_data_piece *piece, int n, bool deflate) {
+    if (!fl_given(z, "fl_data_archive_put", "the archive") ||
+        !fl_given(f, "fl_data_archive_put", "the stream") ||
+        !fl_given(at, "fl_data_archive_put", "the offset") ||
+        !fl_given(name, "fl_data_archive_put", "the name")) return false;
     const size_t n_name = strlen(name);
     if (n_name > 65535) return fl_fail("%s: %s: a name of %zu bytes", f->who, f->path, n_name);
     if (!fl_heap_grow(&z->member, &z->cap_, z->n + 1, sizeof *z->member)) return false;
@@ -247,6 +257,8 @@ FL_API bool fl_data_archive_put(fl_data_archive *z, const fl_data_stream *f, int
 }
 
 FL_API bool fl_data_archive_finish(const fl_data_archive *z, const fl_data_stream *f, int64_t at) {
+    if (!fl_given(z, "fl_data_archive_finish", "the archive") ||
+        !fl_given(f, "fl_data_archive_finish", "the stream")) return false;
     fl_data_text t = {0};
     bool ok = true;
     for (int64_t i = 0; ok && i < z->n; i++) {
@@ -303,6 +315,7 @@ FL_API bool fl_data_archive_finish(const fl_data_archive *z, const fl_data_strea
 }
 
 FL_API void fl_data_archive_free(fl_data_archive *z) {
+    if (!z) return;
     fl_heap_free(z->member);
     fl_data_arena_free(&z->names_);
     *z = (fl_data_archive){0};

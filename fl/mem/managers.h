@@ -1,27 +1,62 @@
-/* managers.h - memory managers that stand on another one: one that fails, one that plans offsets */
-#ifndef FL_MEM_H
-#include "../../fl_mem.h" /* which includes this room at its end */
-#endif
+/* fl/mem/managers.h - memory managers: which one serves, figures, the native one, one of your own */
 #ifndef FL_MEM_MANAGERS_H
 #define FL_MEM_MANAGERS_H
+#include "buffers.h"
+#include "log.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
+typedef struct fl_mem_stats {
+    /* Bytes handed out, now and at most; blocks below 64 KiB are counted to within the bound of the
+       thread caches. */
+    int64_t in_use, peak_in_use;
+    int64_t reserved, peak_reserved; /* bytes taken from the device */
+    int64_t gets, puts, reuses;      /* requests, returns, requests served without the device */
+    int64_t device_gets;             /* trips to the device */
+    /* Of the cached memory: fragmentation = 1 - largest_free / (reserved - in_use). */
+    int64_t largest_free, free_blocks;
+} fl_mem_stats;
+
+/* A memory manager: about 40 lines for one of your own. All functions are called from any thread.
+   get may leave the bytes for later: sets restore and the state instead of ptr, and claims the
+   buffer if it declares it pageable. */
+struct fl_mem_manager {
+    const char *name;
+    /* Sets b->ptr to b->bytes bytes, aligned to FL_ALIGN with FL_ALIGN spare; false: none left. */
+    bool (*get)(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info);
+    void (*put)(fl_mem_manager *self, fl_buffer *b); /* takes b->ptr back; b may be not resident */
+    size_t (*trim)(fl_mem_manager *self); /* returns cached bytes to the device; NULL: none */
+    void (*stats)(fl_mem_manager *self, fl_mem_stats *out); /* NULL: zeros */
+    void (*reset_peak)(fl_mem_manager *self); /* peaks become what is; NULL: nothing to do */
+    void (*close)(fl_mem_manager *self); /* frees the manager; NULL: nothing to do */
+    void *user;
+};
+
+/* Makes m the manager of all buffers made from now on and returns the one before. NULL: the caching
+   one. A buffer remembers its own manager, so swapping is safe at any time; a manager must outlive
+   its buffers. */
+FL_API fl_mem_manager *fl_mem_use(fl_mem_manager *m);
+FL_API fl_mem_manager *fl_mem_current(void);
+/* Straight to the device, nothing kept. */
+FL_API fl_mem_manager *fl_mem_native(void);
+/* Closes a manager (the shared ones stay). One that is in use is replaced by the default. */
+FL_API void fl_mem_close(fl_mem_manager *m);
+FL_API fl_mem_stats fl_mem_stats_of(fl_mem_manager *m); /* NULL: current */
+FL_API void fl_mem_stats_reset_peak(fl_mem_manager *m);
+/* Several lines of text about m's peak, reuse and fragmentation, through fl_message at level. */
+FL_API void fl_mem_report(fl_mem_manager *m, fl_level level);
+/* Returns all cached memory of the current manager and of the calling thread to the device; bytes
+   returned. */
+FL_API size_t fl_mem_trim(void);
+/* Marks the start of the next training step in infos and traces; returns its number. */
+FL_API int64_t fl_mem_step(void);
+/* That number now. */
+FL_API int64_t fl_mem_step_now(void);
 /* For a get of your own: lets `inner` serve the buffer and take it back by itself. */
 FL_API bool fl_mem_hand_on(fl_mem_manager *self, fl_mem_manager *inner, fl_buffer *b,
                            const fl_mem_info *info);
-/* Fails the n-th get from now (n = 1 the next), and all after it if for_ever; the rest goes to
-   `inner` (NULL: current). */
-FL_API fl_mem_manager *fl_mem_failing(fl_mem_manager *inner, int64_t n, bool for_ever);
-/* Planned offsets for replays. Between arena_begin and the next one is a step; the first step
-   records sizes and lifetimes, then one block is laid out (greedy by size) and each later step gets
-   the planned offsets in order. A request that departs from the plan is served by `inner`. */
-FL_API fl_mem_manager *fl_mem_arena(fl_mem_manager *inner);
-FL_API bool fl_mem_arena_begin(fl_mem_manager *arena);
-/* size of the planned block, 0 before it is planned */
-FL_API size_t fl_mem_arena_bytes(fl_mem_manager *arena);
 
 #ifdef __cplusplus
 }
@@ -29,360 +64,149 @@ FL_API size_t fl_mem_arena_bytes(fl_mem_manager *arena);
 #endif /* FL_MEM_MANAGERS_H: stop here if you only want the API */
 
 #if defined(FL_IMPL_ONLY_MEM_MANAGERS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
-#ifndef FL_MEM_MANAGERS_IMPL
+#if !defined(FL_MEM_MANAGERS_IMPL) && (defined(FL__MEM_DECLARED) || defined(FL_IMPL_ONLY))
 #define FL_MEM_MANAGERS_IMPL
-#include <pthread.h>
-#include <stdlib.h>
+#include "shared.h"
+#include "errors.h"
 
 FL_API bool fl_mem_hand_on(fl_mem_manager *self, fl_mem_manager *inner, fl_buffer *b,
                            const fl_mem_info *info) {
+    if (!fl_given(inner, "fl_mem_hand_on", "the manager") ||
+        !fl_given(b, "fl_mem_hand_on", "the buffer")) return false;
     b->manager = inner;
     if (inner->get(inner, b, info)) return true;
     b->manager = self;
     return false;
 }
 
-/* ---- the failing manager ---- */
+FL_PRIVATE int64_t fl__step; /* atomic */
 
-typedef struct fl__failing {
-    fl_mem_manager table;
-    fl_mem_manager *inner;
-    int64_t n; /* the gets to go until the one that fails; atomic, as is refused */
-    bool for_ever;
-    const fl_buffer *refused; /* its second try, after the trim, must fail too */
-} fl__failing;
-
-static bool fl__failing_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
-    fl__failing *f = self->user;
-    const fl_buffer *second_try = b;
-    if (__atomic_compare_exchange_n(&f->refused, &second_try, NULL, false, __ATOMIC_RELAXED,
-                                    __ATOMIC_RELAXED))
-        return false;
-    int64_t left = __atomic_sub_fetch(&f->n, 1, __ATOMIC_RELAXED);
-    if (left > 0 || (left < 0 && !f->for_ever)) return fl_mem_hand_on(self, f->inner, b, info);
-    __atomic_store_n(&f->refused, b, __ATOMIC_RELAXED);
-    return false;
+FL_API int64_t fl_mem_step(void) {
+    return __atomic_add_fetch(&fl__step, 1, __ATOMIC_RELAXED);
+}
+FL_API int64_t fl_mem_step_now(void) {
+    return fl__load(&fl__step);
 }
 
-/* Only reached if a buffer was absent when it was dropped: the others belong to the inner manager.
-   */
-static void fl__failing_put(fl_mem_manager *self, fl_buffer *b) {
-    fl__failing *f = self->user;
-    f->inner->put(f->inner, b);
+/* ---- the native manager ---- */
+
+static fl_mem_stats fl__native_stats; /* under fl__lock */
+
+/* Under fl__lock is what the shared managers count. */
+void fl__reset_peak(fl_mem_stats *s) {
+    pthread_mutex_lock(&fl__lock);
+    s->peak_in_use = s->in_use;
+    s->peak_reserved = s->reserved;
+    pthread_mutex_unlock(&fl__lock);
 }
 
-static size_t fl__failing_trim(fl_mem_manager *self) {
-    fl__failing *f = self->user;
-    return f->inner->trim ? f->inner->trim(f->inner) : 0;
-}
-
-static void fl__failing_stats(fl_mem_manager *self, fl_mem_stats *out) {
-    fl__failing *f = self->user;
-    *out = fl_mem_stats_of(f->inner);
-}
-
-static void fl__failing_close(fl_mem_manager *self) {
-    fl_heap_free(self->user);
-}
-
-static void fl__failing_reset_peak(fl_mem_manager *self) {
-    fl__failing *f = self->user;
-    fl_mem_stats_reset_peak(f->inner);
-}
-
-FL_API fl_mem_manager *fl_mem_failing(fl_mem_manager *inner, int64_t n, bool for_ever) {
-    fl__failing *f = fl_heap_alloc(sizeof *f);
-    if (!f) return NULL;
-    f->table = (fl_mem_manager){.name = "failing",
-                                .get = fl__failing_get,
-                                .put = fl__failing_put,
-                                .trim = fl__failing_trim,
-                                .stats = fl__failing_stats,
-                                .reset_peak = fl__failing_reset_peak,
-                                .close = fl__failing_close,
-                                .user = f};
-    f->inner = inner ? inner : fl_mem_current();
-    f->n = n;
-    f->for_ever = for_ever;
-    return &f->table;
-}
-
-/* ---- the arena ----
-
-   The first step is served by the inner manager while sizes and lifetimes are written down, on a
-   clock that ticks at every get and put. Requests that outlive the step are left out of the plan.
-   In later steps the k-th request of the plan gets its offset, provided its size agrees (a few
-   planned requests may be skipped, to get back in step) and nothing that still lives is in the way;
-   whatever else comes is handed on to the inner manager. */
-
-typedef struct fl__request {
-    size_t bytes, offset;
-    int64_t born, died; /* died -1: not in the step */
-    fl_mem_manager *owner;
-} fl__request;
-
-typedef enum fl__phase { FL__IDLE, FL__RECORDING, FL__PLANNED } fl__phase;
-
-typedef struct fl__arena {
-    fl_mem_manager table;
-    fl_mem_manager *inner;
-    pthread_mutex_t lock; /* of all that follows */
-    fl__phase phase;
-    fl__request *requests;
-    int64_t n, cap, clock, cursor;
-    int64_t *live; /* planned requests whose buffers exist */
-    int64_t n_live;
-    int64_t held; /* buffers that will come back here */
-    bool closing;
-    fl_buffer *block;
-    char *base;
-    size_t bytes;
-    fl_mem_stats stats;
-} fl__arena;
-
-#define FL__ARENA_SKIP 8
-
-static size_t fl__request_size(const fl__request *r) {
-    return (r->bytes + FL_ALIGN + FL_ALIGN - 1) & ~(size_t)(FL_ALIGN - 1);
-}
-
-static bool fl__arena_holds(const fl__arena *a, const void *p) {
-    return a->base && (uintptr_t)p - (uintptr_t)a->base < a->bytes;
-}
-
-static void fl__arena_free(fl__arena *a) {
-    if (a->base) fl_buffer_unmap(a->block);
-    fl_buffer_drop(a->block);
-    pthread_mutex_destroy(&a->lock);
-    fl_heap_free(a->requests);
-    fl_heap_free(a->live);
-    fl_heap_free(a);
-}
-
-/* Under the arena's lock: the request of the plan that this one is, -1 if it departs from it. */
-static int64_t fl__arena_match(fl__arena *a, size_t bytes) {
-    for (int64_t i = a->cursor; i < a->n && i < a->cursor + FL__ARENA_SKIP; i++)
-        if (a->requests[i].bytes == bytes) {
-            a->cursor = i + 1;
-            return i;
-        }
-    return -1;
-}
-
-static bool fl__arena_clear(const fl__arena *a, const fl__request *r) {
-    for (int64_t i = 0; i < a->n_live; i++) {
-        const fl__request *other = &a->requests[a->live[i]];
-        if (r->offset < other->offset + fl__request_size(other) &&
-            other->offset < r->offset + fl__request_size(r))
-            return false;
-    }
+static bool fl__native_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
+    (void)self;
+    (void)info;
+    void *p = b->device->get(b->device, b->bytes + FL_ALIGN, FL_ALIGN);
+    if (!p) return false;
+    b->ptr = p;
+    pthread_mutex_lock(&fl__lock);
+    fl__native_stats.gets++;
+    fl__stats_took(&fl__native_stats, (int64_t)b->bytes);
+    fl__stats_reserved(&fl__native_stats, (int64_t)(b->bytes + FL_ALIGN));
+    pthread_mutex_unlock(&fl__lock);
     return true;
 }
 
-/* Serves a request of the plan from the block. */
-static bool fl__arena_replay(fl__arena *a, fl_buffer *b) {
-    pthread_mutex_lock(&a->lock);
-    int64_t i = a->phase == FL__PLANNED && a->base ? fl__arena_match(a, b->bytes) : -1;
-    const fl__request *r = i < 0 ? NULL : &a->requests[i];
-    bool planned = r && r->died >= 0 && fl__arena_clear(a, r);
-    if (planned) {
-        b->ptr = a->base + r->offset;
-        b->slot_ = i;
-        a->live[a->n_live++] = i;
-        a->held++;
-        a->stats.gets++;
-        a->stats.reuses++;
-        a->stats.in_use += (int64_t)b->bytes;
-        if (a->stats.in_use > a->stats.peak_in_use) a->stats.peak_in_use = a->stats.in_use;
-    }
-    pthread_mutex_unlock(&a->lock);
-    return planned;
+static void fl__native_put(fl_mem_manager *self, fl_buffer *b) {
+    (void)self;
+    if (!b->ptr) return;
+    b->device->put(b->device, b->ptr, b->bytes + FL_ALIGN);
+    pthread_mutex_lock(&fl__lock);
+    fl__native_stats.puts++;
+    fl__native_stats.in_use -= (int64_t)b->bytes;
+    fl__native_stats.reserved -= (int64_t)(b->bytes + FL_ALIGN);
+    pthread_mutex_unlock(&fl__lock);
 }
 
-/* Writes down a buffer that the inner manager has just served; it then comes back here. */
-static void fl__arena_record(fl__arena *a, fl_buffer *b) {
-    pthread_mutex_lock(&a->lock);
-    if (a->phase == FL__RECORDING &&
-        fl__grow_raw(&a->requests, &a->cap, a->n + 1, sizeof *a->requests)) {
-        b->slot_ = a->n;
-        a->requests[a->n++] =
-            (fl__request){.bytes = b->bytes, .born = a->clock++, .died = -1, .owner = b->manager};
-        b->manager = &a->table;
-        a->held++;
-    }
-    pthread_mutex_unlock(&a->lock);
+static void fl__native_stats_of(fl_mem_manager *self, fl_mem_stats *out) {
+    (void)self;
+    pthread_mutex_lock(&fl__lock);
+    *out = fl__native_stats;
+    pthread_mutex_unlock(&fl__lock);
 }
 
-static bool fl__arena_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
-    fl__arena *a = self->user;
-    if (b->device != fl_device_host()) return fl_mem_hand_on(self, a->inner, b, info);
-    if (fl__arena_replay(a, b)) return true;
-    if (!fl_mem_hand_on(self, a->inner, b, info)) return false;
-    fl__arena_record(a, b);
-    return true;
+static void fl__native_reset_peak(fl_mem_manager *self) {
+    (void)self;
+    fl__reset_peak(&fl__native_stats);
 }
 
-/* Under the arena's lock. */
-static void fl__arena_release(fl__arena *a, const fl_buffer *b) {
-    for (int64_t i = 0; i < a->n_live; i++)
-        if (a->live[i] == b->slot_) {
-            a->live[i] = a->live[--a->n_live];
-            break;
-        }
-    a->stats.puts++;
-    a->stats.in_use -= (int64_t)b->bytes;
+FL_PRIVATE fl_mem_manager fl__native = {.name = "native",
+                                        .get = fl__native_get,
+                                        .put = fl__native_put,
+                                        .stats = fl__native_stats_of,
+                                        .reset_peak = fl__native_reset_peak};
+
+FL_API fl_mem_manager *fl_mem_native(void) {
+    return &fl__native;
 }
 
-static void fl__arena_put(fl_mem_manager *self, fl_buffer *b) {
-    fl__arena *a = self->user;
-    fl_mem_manager *owner = NULL;
-    pthread_mutex_lock(&a->lock);
-    if (fl__arena_holds(a, b->ptr)) {
-        fl__arena_release(a, b);
-    } else {
-        fl__request *r = &a->requests[b->slot_];
-        owner = r->owner;
-        if (a->phase == FL__RECORDING) r->died = a->clock++;
-    }
-    bool last = --a->held == 0 && a->closing;
-    pthread_mutex_unlock(&a->lock);
-    if (owner) owner->put(owner, b);
-    if (last) fl__arena_free(a);
+/* ---- all managers ---- */
+
+FL_PRIVATE fl_mem_manager *fl__current = &fl__caching; /* atomic */
+
+FL_API fl_mem_manager *fl_mem_use(fl_mem_manager *m) {
+    return __atomic_exchange_n(&fl__current, m ? m : &fl__caching, __ATOMIC_ACQ_REL);
 }
 
-static size_t fl__arena_trim(fl_mem_manager *self) {
-    fl__arena *a = self->user;
-    return a->inner->trim ? a->inner->trim(a->inner) : 0;
+FL_API fl_mem_manager *fl_mem_current(void) {
+    return fl__manager_in_use();
 }
 
-static void fl__arena_stats(fl_mem_manager *self, fl_mem_stats *out) {
-    fl__arena *a = self->user;
-    pthread_mutex_lock(&a->lock);
-    *out = a->stats;
-    pthread_mutex_unlock(&a->lock);
+size_t fl__trim_all(fl_mem_manager *m, const fl_device *d) {
+    size_t freed = m->trim && m != &fl__caching ? m->trim(m) : 0;
+    if (d->manager && d->manager != m && d->manager->trim) freed += d->manager->trim(d->manager);
+    return freed + fl__cache_trim(&fl__caching);
 }
 
-static void fl__arena_reset_peak(fl_mem_manager *self) {
-    fl__arena *a = self->user;
-    pthread_mutex_lock(&a->lock);
-    a->stats.peak_in_use = a->stats.in_use;
-    pthread_mutex_unlock(&a->lock);
+FL_API size_t fl_mem_trim(void) {
+    return fl__trim_all(fl_mem_current(), &fl__host);
 }
 
-/* Buffers that live on keep the arena: it is freed with the last of them. */
-static void fl__arena_close(fl_mem_manager *self) {
-    fl__arena *a = self->user;
-    pthread_mutex_lock(&a->lock);
-    a->closing = true;
-    bool idle = a->held == 0;
-    pthread_mutex_unlock(&a->lock);
-    if (idle) fl__arena_free(a);
+FL_API void fl_mem_close(fl_mem_manager *m) {
+    if (!m || !m->close) return;
+    if (fl_mem_current() == m) fl_mem_use(NULL);
+    m->close(m);
 }
 
-FL_API fl_mem_manager *fl_mem_arena(fl_mem_manager *inner) {
-    if (!inner) inner = fl_mem_current();
-    if (inner->get == fl__arena_get) {
-        fl_fail("fl_mem_arena: the inner manager is an arena itself");
-        return NULL;
-    }
-    fl__arena *a = fl_heap_alloc(sizeof *a);
-    if (!a) return NULL;
-    pthread_mutex_init(&a->lock, NULL);
-    a->table = (fl_mem_manager){.name = "arena",
-                                .get = fl__arena_get,
-                                .put = fl__arena_put,
-                                .trim = fl__arena_trim,
-                                .stats = fl__arena_stats,
-                                .reset_peak = fl__arena_reset_peak,
-                                .close = fl__arena_close,
-                                .user = a};
-    a->inner = inner;
-    return &a->table;
+FL_API fl_mem_stats fl_mem_stats_of(fl_mem_manager *m) {
+    fl_mem_stats s = {0};
+    if (!m) m = fl_mem_current();
+    if (m->stats) m->stats(m, &s);
+    return s;
 }
 
-/* Larger first, then in order of time. */
-static int fl__by_size(const void *x, const void *y) {
-    const fl__request *a = *(fl__request *const *)x, *b = *(fl__request *const *)y;
-    if (a->bytes != b->bytes) return a->bytes < b->bytes ? 1 : -1;
-    return a->born < b->born ? -1 : a->born > b->born;
+FL_API void fl_mem_stats_reset_peak(fl_mem_manager *m) {
+    if (!m) m = fl_mem_current();
+    if (m->reset_peak) m->reset_peak(m);
 }
 
-/* The lowest offset where r fits among those placed (sorted by offset) that live at the same time;
-   then inserts it. */
-static void fl__arena_place(fl__request **placed, int64_t n, fl__request *r) {
-    size_t at = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const fl__request *p = placed[i];
-        if (p->died < r->born || r->died < p->born) continue;
-        if (p->offset >= at && p->offset - at >= fl__request_size(r)) break;
-        size_t end = p->offset + fl__request_size(p);
-        at = end > at ? end : at;
-    }
-    r->offset = at;
-    int64_t k = n;
-    for (; k > 0 && placed[k - 1]->offset > at; k--) placed[k] = placed[k - 1];
-    placed[k] = r;
-}
-
-/* Lays out the block. Under the arena's lock. */
-static bool fl__arena_plan(fl__arena *a) {
-    int64_t n = 0;
-    size_t count = (size_t)a->n + 1;
-    fl__request **order = fl_heap_alloc(2 * count * sizeof(fl__request *));
-    a->live = fl_heap_alloc(count * sizeof *a->live);
-    if (!order || !a->live) {
-        fl_heap_free(order);
-        fl_heap_free(a->live);
-        a->live = NULL;
-        return false;
-    }
-    fl__request **placed = order + count;
-    for (int64_t i = 0; i < a->n; i++)
-        if (a->requests[i].died >= 0) order[n++] = &a->requests[i];
-    qsort(order, (size_t)n, sizeof *order, fl__by_size);
-    for (int64_t i = 0; i < n; i++) {
-        fl__arena_place(placed, i, order[i]);
-        size_t end = order[i]->offset + fl__request_size(order[i]);
-        a->bytes = end > a->bytes ? end : a->bytes;
-    }
-    fl_heap_free(order);
-    a->phase = FL__PLANNED;
-    return true;
-}
-
-/* Takes the planned block from the inner manager. */
-static bool fl__arena_take_block(fl__arena *a) {
-    if (!a->block) a->block = fl_buffer_from(a->inner, a->bytes, NULL);
-    a->base = a->block ? fl_buffer_map(a->block) : NULL;
-    if (!a->base) return false;
-    a->stats.reserved = a->stats.peak_reserved = (int64_t)a->bytes;
-    a->stats.device_gets++;
-    return true;
-}
-
-FL_API bool fl_mem_arena_begin(fl_mem_manager *arena) {
-    if (!arena || arena->get != fl__arena_get)
-        return fl_fail("fl_mem_arena_begin: the manager is not an arena");
-    fl__arena *a = arena->user;
-    bool ok = true;
-    pthread_mutex_lock(&a->lock);
-    if (a->phase == FL__IDLE)
-        a->phase = FL__RECORDING;
-    else if (a->phase == FL__RECORDING)
-        ok = fl__arena_plan(a);
-    if (ok && a->bytes && !a->base) ok = fl__arena_take_block(a);
-    a->cursor = 0;
-    pthread_mutex_unlock(&a->lock);
-    return ok;
-}
-
-FL_API size_t fl_mem_arena_bytes(fl_mem_manager *arena) {
-    if (!arena || arena->get != fl__arena_get) return 0;
-    fl__arena *a = arena->user;
-    pthread_mutex_lock(&a->lock);
-    size_t bytes = a->bytes;
-    pthread_mutex_unlock(&a->lock);
-    return bytes;
+FL_API void fl_mem_report(fl_mem_manager *m, fl_level level) {
+    if (!m) m = fl_mem_current();
+    fl_mem_stats s = fl_mem_stats_of(m);
+    int64_t idle = s.reserved - s.in_use;
+    const double mib = 1024 * 1024;
+    fl_message(level, "memory (%s): in use %.2f MiB, peak %.2f; reserved %.2f MiB, peak %.2f",
+               m->name ? m->name : "without a name", (double)s.in_use / mib,
+               (double)s.peak_in_use / mib, (double)s.reserved / mib,
+               (double)s.peak_reserved / mib);
+    fl_message(
+        level,
+        "memory: %lld requests, %lld returned; %.1f %% served without the device (%lld trips)",
+        (long long)s.gets, (long long)s.puts,
+        s.gets ? 100.0 * (double)s.reuses / (double)s.gets : 0.0, (long long)s.device_gets);
+    fl_message(
+        level,
+        "memory: idle %.2f MiB, %lld free blocks, the largest %.2f MiB: fragmentation %.1f %%",
+        (double)idle / mib, (long long)s.free_blocks, (double)s.largest_free / mib,
+        idle > 0 ? 100.0 * (1.0 - (double)s.largest_free / (double)idle) : 0.0);
+    fl_message(level, "memory: %lld buffers alive", (long long)fl_mem_live());
 }
 
 #endif

@@ -61,7 +61,7 @@ typedef struct fl_nn_prelu_opts {
 } fl_nn_prelu_opts;
 /* x > 0 ? x : weight x; weight [n], one number, or one for each place of axis 1 (PyTorch's PReLU). */
 #define fl_nn_prelu(...) FL_NN__PRELU(__VA_ARGS__, ._end = 0)
-#define FL_NN__PRELU(n, ...) fl_nn_prelu_opt(n, (fl_nn_prelu_opts){__VA_ARGS__})
+#define FL_NN__PRELU(n, ...) fl_nn_prelu_opt(n, FL_LITERAL(fl_nn_prelu_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_prelu_opt(int64_t n, fl_nn_prelu_opts o);
 /* x > 0 ? x : a x; in training each a is uniform in [low, high), else it is their mean (PyTorch's RReLU;
    arXiv 1505.00853). 0, 0 -> 1 / 8, 1 / 3. rng NULL: the process's; it must outlive the layer. */
@@ -101,7 +101,7 @@ typedef struct fl__nn_activation {
 static fl_vars fl__nn_activation_forward(fl_nn_module *m, fl_vars in) {
     const fl__nn_activation *f = m->data;
     fl_var *x = in.v[0];
-    const int ndim = fv_value(x)->ndim;
+    const int ndim = fv_value(x)->ndim ? fv_value(x)->ndim : 1; /* a number takes the axes 0 and -1 */
     if (f->form == FL__NN_PLAIN) return FL_VARS(f->fn.plain(x));
     if (f->form == FL__NN_ONE) return FL_VARS(f->fn.one(x, f->a[0]));
     if (f->form == FL__NN_TWO) return FL_VARS(f->fn.two(x, f->a[0], f->a[1]));
@@ -247,6 +247,7 @@ FL_API fl_nn_module *fl_nn_prelu_opt(int64_t n, fl_nn_prelu_opts o) {
     if (!fl_nn_dtype_ok("fl_nn_prelu", o.dtype)) return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
+    fl_lasting(true);
     fl_nn_module *m = fl_nn_new(&fl__nn_prelu_type, NULL, 0);
     fl_tensor *w = m ? fl_full(FL_SHAPE(n), fl_option(o.init, 0.25), o.dtype ? o.dtype : FL_F32) : NULL;
     const bool ok = w && fl_nn_add_param(m, "weight", fv_param(w));

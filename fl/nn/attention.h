@@ -27,6 +27,10 @@ typedef struct fl_nn_attention_opts {
     int64_t buckets;    /* > 0: a learned bias for each head and bucket of distances is added to the scores,
                            as T5's: relative_attention_bias [buckets, heads]; both ways unless causal */
     int64_t max_distance; /* of buckets, 0 -> 128 */
+    int64_t kdim, vdim; /* numbers of k's and v's steps; 0 -> dim. With one q_proj_weight [dim, dim],
+                           k_proj_weight [., kdim] and v_proj_weight [., vdim] replace in_proj_weight */
+    bool bias_kv;       /* one more key and value, bias_k and bias_v [1, 1, dim], which each step sees */
+    bool zero_attn;     /* one more key and value, of zeros, which each step sees */
     bool alibi;         /* distances times the head's slope are taken from the scores: see fl_alibi */
     fl_dtype dtype;
     fl_rng *rng;
@@ -39,12 +43,14 @@ typedef struct fl_nn_attention_opts {
      x [n, t, dim]                          attends to itself
      x, mask                                the same; a mask as fl_attention takes, with the heads'
                                             axis: it broadcasts to [n, heads, t, t]
-     q [n, t, dim], k and v [n, s, dim]     q attends to k
+     q [n, t, dim], k [n, s, kdim],         q attends to k
+     v [n, s, vdim]
      q, k, v, mask
-   A mask that is a number (fv_num(0)) is none. With a cache t keys become those before them and t. */
+   A mask that is a number (fv_num(0)) is ignored. With a cache t keys become those before them and t. A mask
+   says nothing of the keys that bias_kv and zero_attn add. */
 #define fl_nn_attention(...) FL_NN__ATTENTION(__VA_ARGS__, ._end = 0)
 #define FL_NN__ATTENTION(dim, heads, ...) \
-    fl_nn_attention_opt(dim, heads, (fl_nn_attention_opts){__VA_ARGS__})
+    fl_nn_attention_opt(dim, heads, FL_LITERAL(fl_nn_attention_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_attention_opt(int64_t dim, int64_t heads, fl_nn_attention_opts o);
 
 /* A cache holds the keys and values of all attentions in a tree, for sequences that grow: each step is
@@ -64,7 +70,8 @@ typedef struct fl_nn_cache_opts {
 /* Space for n sequences of at most `length` places, in each attention of m: twice [n, kv heads, length,
    dim / heads]. It refers to m, which must live as long. NULL after an error. */
 #define fl_nn_cache_new(...) FL_NN__CACHE_NEW(__VA_ARGS__, ._end = 0)
-#define FL_NN__CACHE_NEW(m, n, length, ...) fl_nn_cache_new_opt(m, n, length, (fl_nn_cache_opts){__VA_ARGS__})
+#define FL_NN__CACHE_NEW(m, n, length, ...) \
+    fl_nn_cache_new_opt(m, n, length, FL_LITERAL(fl_nn_cache_opts, __VA_ARGS__))
 FL_API fl_nn_cache *fl_nn_cache_new_opt(fl_nn_module *m, int64_t n, int64_t length, fl_nn_cache_opts o);
 FL_API void fl_nn_cache_free(fl_nn_cache *c); /* NULL is fine */
 /* Runs m, the cache's tree or a part of it, on inputs whose places follow those before; nothing is recorded
@@ -144,13 +151,23 @@ static bool fl__nn_has_in_bias(const fl_nn_attention_opts *o) {
     return !o->no_bias || o->in_bias;
 }
 
-/* Parameters in their order; NULL if there is none of the kind. */
+/* Weights of q, k and v apart. */
+static bool fl__nn_is_apart(const fl__nn_attention *a) {
+    return a->o.kdim != a->dim || a->o.vdim != a->dim;
+}
+
+/* Parameters in their order, weights, bias of all three, bias_k and bias_v, relative_embedding,
+   relative_attention_bias; NULL if the module has no such parameter. */
 static fl_var *fl__nn_in_bias(const fl_nn_module *m) {
-    return fl__nn_has_in_bias(&((const fl__nn_attention *)m->data)->o) ? fl_nn_param_at(m, 1) : NULL;
+    const fl__nn_attention *a = m->data;
+    return fl__nn_has_in_bias(&a->o) ? fl_nn_param_at(m, fl__nn_is_apart(a) ? 3 : 1) : NULL;
+}
+static int64_t fl__nn_behind_bias(const fl__nn_attention *a) {
+    return (fl__nn_is_apart(a) ? 3 : 1) + fl__nn_has_in_bias(&a->o);
 }
 static fl_var *fl__nn_relative(const fl_nn_module *m) {
-    const fl_nn_attention_opts *o = &((const fl__nn_attention *)m->data)->o;
-    return o->relative ? fl_nn_param_at(m, fl__nn_has_in_bias(o) ? 2 : 1) : NULL;
+    const fl__nn_attention *a = m->data;
+    return a->o.relative ? fl_nn_param_at(m, fl__nn_behind_bias(a) + 2 * a->o.bias_kv) : NULL;
 }
 static fl_var *fl__nn_bucket_bias(const fl_nn_module *m) {
     return ((const fl__nn_attention *)m->data)->o.buckets ? fl_nn_param_at(m, m->n_param - 1) : NULL;
@@ -181,19 +198,26 @@ static fl_var *fl__nn_part_of(fl_nn_module *m, fl_var *x, int which, bool produc
     const int64_t end = begin + a->columns * heads;
     if (product) return fl__nn_split_heads(a, fv_slice(x, 2, begin, end, 1), heads);
     fl_var *b = fl__nn_in_bias(m);
-    fl_var *part = fv_slice(fl_nn_param_at(m, 0), 0, begin, end, 1);
+    fl_var *part = fl__nn_is_apart(a) ? fl_nn_param_at(m, which)
+                                      : fv_slice(fl_nn_param_at(m, 0), 0, begin, end, 1);
     return fl__nn_split_heads(a, fv_linear(x, part, b ? fv_slice(b, 0, begin, end, 1) : NULL), heads);
 }
 
-/* q, k, v are [n, ., dim] of one n, k and v of one length; else fails. */
+/* q, k, v are [n, ., dim, kdim or vdim] of one n, k and v of one length; else fails. */
 static bool fl__nn_attention_ok(const fl_nn_module *m, const fl_vars *in) {
     const fl__nn_attention *a = m->data;
     if (in->n < 1 || in->n > 4) {
         fl_nn_fail(m, "%d inputs, takes 1 to 4", in->n);
         return false;
     }
+    const int64_t dims[] = {a->dim, a->o.kdim, a->o.vdim};
     for (int i = 0; i < (in->n < 3 ? 1 : 3); i++)
-        if (!fl_nn_sequence_ok(m, in->v[i], a->dim, INT64_MAX)) return false;
+        if (!fl_nn_sequence_ok(m, in->v[i], dims[i], INT64_MAX)) return false;
+    if (in->n < 3 && fl__nn_is_apart(a)) {
+        fl_nn_fail(m, "%d inputs, with kdim %" PRId64 " and vdim %" PRId64 " it takes q, k and v", in->n,
+                   a->o.kdim, a->o.vdim);
+        return false;
+    }
     if (in->n < 3) return true;
     const int64_t *q = fv_value(in->v[0])->shape, *k = fv_value(in->v[1])->shape;
     const int64_t *v = fv_value(in->v[2])->shape;
@@ -288,6 +312,38 @@ static bool fl__nn_project(fl_nn_module *m, const fl_vars *in, fl_var *qkv[3], i
     return qkv[1] && qkv[2];
 }
 
+/* Puts the keys and values that each step sees before the others, where causal hides nothing: bias_k and
+   bias_v, and zeros. Returns how many; -1 after an error. */
+static int fl__nn_put_extra(fl_nn_module *m, fl_var *qkv[3], fl_var **mask) {
+    const fl__nn_attention *a = m->data;
+    const int n = a->o.bias_kv + a->o.zero_attn;
+    const fl_tensor *k = fv_value(qkv[1]);
+    const char *family = fl_backend_name(k);
+    const fl_shape one = FL_SHAPE(k->shape[0], a->kv, 1, a->columns);
+    for (int i = 1; n && i < 3; i++) {
+        fl_var *part[3];
+        int parts = 0;
+        if (a->o.zero_attn) part[parts++] = fv_const(fl_to(fl_zeros(one, fv_value(qkv[i])->dtype), family));
+        if (a->o.bias_kv) {
+            fl_var *bias = fl_nn_param_at(m, fl__nn_behind_bias(a) + i - 1);
+            bias = fv_reshape(bias, FL_SHAPE(1, a->kv, 1, a->columns));
+            part[parts++] = fv_cast(fv_expand(bias, one), fv_value(qkv[i])->dtype);
+        }
+        part[parts++] = qkv[i];
+        if (!(qkv[i] = fv_concat(part, parts, 2))) return -1;
+    }
+    if (!n || !*mask) return n;
+    fl_shape s = fl_shape_of(fv_value(*mask));
+    const fl_dtype dtype = fv_value(*mask)->dtype;
+    if (!s.ndim) return fl_nn_fail(m, "the mask has no axis of keys"), -1;
+    s.dim[s.ndim - 1] = k->shape[2];
+    fl_var *all = fv_expand(*mask, s);
+    s.dim[s.ndim - 1] = n;
+    fl_var *seen = fv_const(fl_to(dtype == FL_B8 ? fl_ones(s, dtype) : fl_zeros(s, dtype), family));
+    *mask = fv_concat((fl_var *[]){seen, all}, 2, -1);
+    return *mask ? n : -1;
+}
+
 static fl_vars fl__nn_attention_forward(fl_nn_module *m, fl_vars in) {
     const fl__nn_attention *a = m->data;
     if (!fl__nn_attention_ok(m, &in)) return (fl_vars){0};
@@ -296,14 +352,17 @@ static fl_vars fl__nn_attention_forward(fl_nn_module *m, fl_vars in) {
     fv_attention_opts o = {.mask = mask, .causal = a->o.causal, .window = a->o.window,
                            .softcap = a->o.softcap, .scale = a->o.scale,
                            .dropout = m->train ? a->o.dropout : 0};
-    const bool biased = a->o.relative || a->o.buckets || a->o.alibi;
-    if (in.n < 3 && a->kv == a->heads && !a->o.rotary && !biased && !fl__nn_cache_now()) {
+    const bool biased = a->o.relative || a->o.buckets || a->o.alibi, more = a->o.bias_kv || a->o.zero_attn;
+    if (in.n < 3 && a->kv == a->heads && !a->o.rotary && !biased && !more && !fl__nn_cache_now()) {
         qkv[0] = fl__nn_project_packed(m, in.v[0]);
         y = qkv[0] ? fv_attention_packed_opt(qkv[0], o) : NULL;
     } else {
         if (!fl__nn_project(m, &in, qkv, &o.offset)) return (fl_vars){0};
         if (biased && !(o.mask = fl__nn_bias(m, qkv[0], mask, fv_value(qkv[1])->shape[2], o.offset)))
             return (fl_vars){0};
+        const int extra = fl__nn_put_extra(m, qkv, &o.mask);
+        if (extra < 0) return (fl_vars){0};
+        o.offset += extra;
         y = fv_attention_opt(qkv[0], qkv[1], qkv[2], o);
     }
     y = fv_reshape(fv_transpose(y, 1, 2), fl_shape_of(fv_value(in.v[0])));
@@ -322,6 +381,9 @@ static void fl__nn_attention_describe(const fl_nn_module *m, char *buf, size_t s
     if (a->o.relative) fl_nn_put(&t, ", relative=%" PRId64, a->o.relative);
     if (a->o.buckets) fl_nn_put(&t, ", buckets=%" PRId64, a->o.buckets);
     if (a->o.alibi) fl_nn_put(&t, ", alibi=True");
+    if (fl__nn_is_apart(a)) fl_nn_put(&t, ", kdim=%" PRId64 ", vdim=%" PRId64, a->o.kdim, a->o.vdim);
+    if (a->o.bias_kv) fl_nn_put(&t, ", add_bias_kv=True");
+    if (a->o.zero_attn) fl_nn_put(&t, ", add_zero_attn=True");
 }
 
 static const fl_nn_type fl__nn_attention_type = {
@@ -333,13 +395,23 @@ static const fl_nn_type fl__nn_attention_type = {
 
 static bool fl__nn_attention_fill(fl_nn_module *m, const fl__nn_attention *a) {
     const fl_nn_attention_opts *o = &a->o;
-    const int64_t dim = a->dim, rows = dim + 2 * a->kv * a->columns;
-    const double bound = sqrt(6.0 / (double)(dim + rows)); /* Glorot's, of [rows, dim] */
-    fl_tensor *w = fl_uniform(FL_SHAPE(rows, dim), -bound, bound, o->dtype, o->rng);
-    if (!fl_nn_add_param(m, "in_proj_weight", fv_param(w))) return false;
+    static const char *const apart[] = {"q_proj_weight", "k_proj_weight", "v_proj_weight"};
+    static const char *const bias[] = {"bias_k", "bias_v"};
+    const bool is_apart = fl__nn_is_apart(a);
+    const int64_t dim = a->dim, kv = a->kv * a->columns, rows = dim + 2 * kv;
+    for (int i = 0; i < (is_apart ? 3 : 1); i++) {
+        const int64_t out = !is_apart ? rows : i ? kv : dim, in = i == 1 ? o->kdim : i ? o->vdim : dim;
+        const double bound = sqrt(6.0 / (double)(in + out)); /* Glorot's, of [out, in] */
+        fl_tensor *w = fl_uniform(FL_SHAPE(out, in), -bound, bound, o->dtype, o->rng);
+        if (!fl_nn_add_param(m, is_apart ? apart[i] : "in_proj_weight", fv_param(w))) return false;
+    }
     if (fl__nn_has_in_bias(o) &&
         !fl_nn_add_param(m, "in_proj_bias", fv_param(fl_zeros(FL_SHAPE(rows), o->dtype))))
         return false;
+    for (int i = 0; o->bias_kv && i < 2; i++) {
+        fl_tensor *b = fl_normal(FL_SHAPE(1, 1, kv), 0, 1 / sqrt((double)kv), o->dtype, o->rng);
+        if (!fl_nn_add_param(m, bias[i], fv_param(b))) return false;
+    }
     fl_nn_module *out =
         fl_nn_add(m, "out_proj",
                   fl_nn_linear(dim, dim, .no_bias = o->no_bias, .dtype = o->dtype, .rng = o->rng));
@@ -363,6 +435,13 @@ FL_API fl_nn_module *fl_nn_attention_opt(int64_t dim, int64_t heads, fl_nn_atten
     if (a.kv < 1 || heads % a.kv)
         return fl_bad("fl_nn_attention: %" PRId64 " heads share %" PRId64 " of keys", heads, a.kv);
     if (o.max_distance == 0) a.o.max_distance = 128;
+    if (!o.kdim) a.o.kdim = dim;
+    if (!o.vdim) a.o.vdim = dim;
+    if (a.o.kdim < 1 || a.o.kdim > INT32_MAX || a.o.vdim < 1 || a.o.vdim > INT32_MAX)
+        return fl_bad("fl_nn_attention: kdim %" PRId64 ", vdim %" PRId64 ": must be positive", o.kdim, o.vdim);
+    if ((o.bias_kv || o.zero_attn) && (o.window || o.relative || o.buckets || o.alibi))
+        return fl_bad("fl_nn_attention: bias_kv and zero_attn have no place, which window, relative, buckets "
+                      "and alibi need");
     a.columns = dim / heads;
     if (o.window < 0 || !(o.softcap >= 0) || o.relative < 0 || o.relative > INT32_MAX || o.buckets < 0 ||
         (o.buckets && (o.buckets < 2 * ways || a.o.max_distance <= o.buckets / ways / 2)))
@@ -372,6 +451,7 @@ FL_API fl_nn_module *fl_nn_attention_opt(int64_t dim, int64_t heads, fl_nn_atten
     if (!fl_nn_dtype_ok("fl_nn_attention", o.dtype)) return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
+    fl_lasting(true);
     fl_nn_module *m = fl_nn_new(&fl__nn_attention_type, &a, sizeof a);
     const bool ok = m && fl__nn_attention_fill(m, &a);
     if (m) ((fl__nn_attention *)m->data)->o.rng = NULL; /* the caller's, for now */
@@ -410,7 +490,7 @@ static bool fl__nn_cache_add(fl_nn_module *m, const char *prefix, void *user) {
 }
 
 FL_API fl_nn_cache *fl_nn_cache_new_opt(fl_nn_module *m, int64_t n, int64_t length, fl_nn_cache_opts o) {
-    if (!fl_nn_given(m, "fl_nn_cache_new", "the module")) return fl_raise();
+    if (!fl_given(m, "fl_nn_cache_new", "the module")) return fl_raise();
     if (n < 1 || length < 1)
         return fl_bad("fl_nn_cache_new: %" PRId64 " sequences of %" PRId64 " places", n, length);
     if (!fl_nn_dtype_ok("fl_nn_cache_new", o.dtype)) return fl_raise();
@@ -427,8 +507,8 @@ FL_API fl_nn_cache *fl_nn_cache_new_opt(fl_nn_module *m, int64_t n, int64_t leng
 }
 
 FL_API fl_vars fl_nn_forward_cached(fl_nn_module *m, fl_vars in, fl_nn_cache *c) {
-    if (!fl_nn_given(m, "fl_nn_forward_cached", "the module") ||
-        !fl_nn_given(c, "fl_nn_forward_cached", "the cache")) {
+    if (!fl_given(m, "fl_nn_forward_cached", "the module") ||
+        !fl_given(c, "fl_nn_forward_cached", "the cache")) {
         fl_raise();
         return (fl_vars){0};
     }
@@ -450,7 +530,7 @@ FL_API int64_t fl_nn_cache_position(const fl_nn_cache *c) { return c ? c->positi
 FL_API int64_t fl_nn_cached_place(void) { return fl_nn_cache_position(fl__nn_cache_now()); }
 
 FL_API bool fl_nn_cache_rewind(fl_nn_cache *c, int64_t position) {
-    if (!fl_nn_given(c, "fl_nn_cache_rewind", "the cache")) return fl_raise();
+    if (!fl_given(c, "fl_nn_cache_rewind", "the cache")) return fl_raise();
     if (position < 0 || position > c->position)
         return fl_refuse("fl_nn_cache_rewind: to %" PRId64 " of %" PRId64 " places", position, c->position);
     c->position = position;
@@ -458,13 +538,13 @@ FL_API bool fl_nn_cache_rewind(fl_nn_cache *c, int64_t position) {
 }
 
 FL_API bool fl_nn_cache_reset(fl_nn_cache *c) {
-    if (!fl_nn_given(c, "fl_nn_cache_reset", "the cache")) return fl_raise();
+    if (!fl_given(c, "fl_nn_cache_reset", "the cache")) return fl_raise();
     return fl_nn_cache_rewind(c, 0);
 }
 
 FL_API bool fl_nn_cache_reorder(fl_nn_cache *c, fl_tensor *index) {
-    if (!fl_nn_given(c, "fl_nn_cache_reorder", "the cache") ||
-        !fl_nn_given(index, "fl_nn_cache_reorder", "the index"))
+    if (!fl_given(c, "fl_nn_cache_reorder", "the cache") ||
+        !fl_given(index, "fl_nn_cache_reorder", "the index"))
         return fl_raise();
     if (index->ndim != 1 || index->shape[0] != c->n)
         return fl_refuse("fl_nn_cache_reorder: index %s for %" PRId64 " sequences", FL_SHAPE_TEXT(index),

@@ -22,7 +22,7 @@ typedef struct fl_nn_capsules_opts {
    c_ij u_ij), and adds u_ij . v_j to b_ij. */
 #define fl_nn_capsules(...) FL_NN__CAPSULES(__VA_ARGS__, ._end = 0)
 #define FL_NN__CAPSULES(in, in_dim, out, out_dim, ...) \
-    fl_nn_capsules_opt(in, in_dim, out, out_dim, (fl_nn_capsules_opts){__VA_ARGS__})
+    fl_nn_capsules_opt(in, in_dim, out, out_dim, FL_LITERAL(fl_nn_capsules_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_capsules_opt(int64_t in, int64_t in_dim, int64_t out, int64_t out_dim,
                                         fl_nn_capsules_opts o);
 
@@ -44,7 +44,7 @@ FL_API fl_nn_module *fl_nn_capsules_opt(int64_t in, int64_t in_dim, int64_t out,
 #include <stdio.h>
 
 FL_API fl_var *fl_nn_squash(fl_var *x) {
-    if (!fl_nn_given(x, "fl_nn_squash", "the operand")) return fl_raise();
+    if (!fl_given(x, "fl_nn_squash", "the operand")) return fl_raise();
     fl_scope s = fl_scope_begin();
     fl_var *square = fv_sum(fv_square(x), FL_AXES_KEEP(-1));
     fl_var *length = fv_div(square, fv_add(square, fv_num(1)));
@@ -109,6 +109,7 @@ FL_API fl_nn_module *fl_nn_capsules_opt(int64_t in, int64_t in_dim, int64_t out,
     if (!fl_nn_dtype_ok("fl_nn_capsules", o.dtype)) return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
+    fl_lasting(true);
     fl_nn_module *m = fl_nn_new(&fl__nn_capsules_type, &c, sizeof c);
     fl_tensor *w =
         m ? fl_normal(FL_SHAPE(in, out, out_dim, in_dim), 0, 0.01, o.dtype, o.rng) : NULL;

@@ -80,7 +80,7 @@ static int64_t fl__nn_together(fl_nn_module *const *m, int64_t n, fl_vars *in) {
 
 /* What a layer gave dies as soon as the next one has run, unless its backward reads it. */
 FL_API fl_vars fl_nn_chain(fl_nn_module *const *m, int64_t n, fl_vars in) {
-    if (!fl_nn_given(m, "fl_nn_chain", "the list")) return fl_raise(), (fl_vars){0};
+    if (!fl_given(m, "fl_nn_chain", "the list")) return fl_raise(), (fl_vars){0};
     fl__nn_held *held = fl_obj_new(sizeof *held, fl__nn_held_drop);
     if (!held || !fl_obj_own(&held->obj)) return (fl_vars){0};
     for (int64_t i = 0, ran; i < n && in.n; i += ran) {
@@ -228,7 +228,7 @@ static int64_t fl__nn_stage(const fl_nn_module *m, const char *name, int64_t oth
 
 FL_API bool fl_nn_shortcut(fl_nn_module *m, const char *from, const char *to, const char *name,
                            fl_nn_module *projection) {
-    const bool is = fl_nn_given(m, "fl_nn_shortcut", "the module") && m->type == &fl__nn_residual_type;
+    const bool is = fl_given(m, "fl_nn_shortcut", "the module") && m->type == &fl__nn_residual_type;
     const int64_t a = is ? fl__nn_stage(m, from, -1) : -2, b = is ? fl__nn_stage(m, to, m->n_child) : -2;
     fl__nn_residual *r = is ? m->data : NULL;
     fl__nn_shortcut cut = {{0}, {0}, {0}};

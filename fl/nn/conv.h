@@ -32,7 +32,8 @@ typedef struct fl_nn_conv_opts {
 #define fl_nn_conv1d(...) FL_NN__CONV(fl_nn_conv1d_opt, __VA_ARGS__, ._end = 0)
 #define fl_nn_conv2d(...) FL_NN__CONV(fl_nn_conv2d_opt, __VA_ARGS__, ._end = 0)
 #define fl_nn_conv3d(...) FL_NN__CONV(fl_nn_conv3d_opt, __VA_ARGS__, ._end = 0)
-#define FL_NN__CONV(make, in, out, kernel, ...) make(in, out, kernel, (fl_nn_conv_opts){__VA_ARGS__})
+#define FL_NN__CONV(make, in, out, kernel, ...) \
+    make(in, out, kernel, FL_LITERAL(fl_nn_conv_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_conv1d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv_opts o);
 FL_API fl_nn_module *fl_nn_conv2d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv_opts o);
 FL_API fl_nn_module *fl_nn_conv3d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv_opts o);
@@ -345,7 +346,7 @@ static bool fl__nn_to_channels_last(fl_nn_module *m, const char *prefix, void *u
 }
 
 FL_API bool fl_nn_channels_last(fl_nn_module *m) {
-    if (fl_nn_given(m, "fl_nn_channels_last", "the module") && fl_nn_each(m, fl__nn_to_channels_last, NULL))
+    if (fl_given(m, "fl_nn_channels_last", "the module") && fl_nn_each(m, fl__nn_to_channels_last, NULL))
         return true;
     return fl_raise();
 }

@@ -9,15 +9,17 @@ extern "C" {
 
 /* Converts all floats among the parameters and buffers of the tree to dtype, a float, in place: optimizers
    and other holders of the parameters see the new values. To f16 or bf16, norms (types that say `wide`)
-   stay, or become, f32: their ops take such weights beside narrow inputs. Moves parameters and buffers to
-   the backend family of that name. Layouts stay as they are in a cast, become row-major in a move.
+   stay, or become, f32: their ops take such weights beside narrow inputs. To a registered dtype, for a file or
+   another program: all last axes must be whole blocks, and parameters require no gradient any more. Most layers
+   compute after a cast back only; see fl_nn_store. Moves parameters and buffers to the backend family of that
+   name. Layouts stay as they are in a cast, become row-major in a move.
    Gradients are dropped, graphs that were recorded before do not run backward any more. Make optimizers
    afterwards: their state has the parameters' dtype and family. False after an error: nothing is changed. */
 FL_API bool fl_nn_cast(fl_nn_module *m, fl_dtype dtype);
 FL_API bool fl_nn_to(fl_nn_module *m, const char *family);
-/* Stores the weights of the tree's linear layers as f16 or bf16, for inference, where reading them is what
-   few rows of inputs wait for (fl_op_linear_stored); inputs, sums and all else stay as they are. They
-   require no gradient any more. False after an error: nothing is changed. */
+/* Stores the weights of the tree's linear layers as f16, bf16 or a registered dtype (fl_q8), for inference,
+   where reading them is what few rows of inputs wait for (fl_op_linear_stored); inputs, sums and all else stay
+   as they are. They require no gradient any more. False after an error: nothing is changed. */
 FL_API bool fl_nn_store(fl_nn_module *m, fl_dtype dtype);
 /* For inference, after all else was done: evaluation mode, and a promise that the parameters stay as they
    are (fl_buffer_freeze): what the backend packs or transforms them to is kept from the first call on, on the
@@ -55,8 +57,10 @@ static fl_tensor *fl__nn_converted(const fl__nn_changes *c, const fl_nn_module *
     for (int64_t i = 0; i < c->n; i++)
         if (*c->all[i].place == t) return fl_keep(c->all[i].to);
     fl_scope s = fl_scope_begin();
+    fl_lasting(true);
     const fl_dtype dtype = m->type->wide ? fl_dtype_wide(c->dtype) : c->dtype;
-    fl_tensor *to = c->family ? fl_to(t, c->family) : fl_dtype_is_float(t->dtype) ? fl_cast(t, dtype) : t;
+    const bool casts = fl_dtype_is_float(t->dtype) || fl_dtype_registered(t->dtype);
+    fl_tensor *to = c->family ? fl_to(t, c->family) : casts ? fl_cast(t, dtype) : t;
     fl_keep(to);
     fl_scope_end(&s);
     return to;
@@ -92,7 +96,8 @@ static bool fl__nn_convert(fl_nn_module *m, fl__nn_changes c) {
             *change->place = change->to;
             change->to = old;
             fv_zero_grad(change->param);
-            if (c.stored) change->param->requires_grad = false;
+            if (change->param && (c.stored || fl_dtype_registered((*change->place)->dtype)))
+                change->param->requires_grad = false;
         }
         fl_drop(change->to);
     }
@@ -102,25 +107,25 @@ static bool fl__nn_convert(fl_nn_module *m, fl__nn_changes c) {
 }
 
 FL_API bool fl_nn_cast(fl_nn_module *m, fl_dtype dtype) {
-    if (!fl_nn_given(m, "fl_nn_cast", "the module")) return fl_raise();
-    if (!fl_dtype_is_float(dtype))
+    if (!fl_given(m, "fl_nn_cast", "the module")) return fl_raise();
+    if (!fl_dtype_is_float(dtype) && !fl_dtype_registered(dtype))
         return fl_refuse("fl_nn_cast: dtype %s, parameters are float", fl_dtype_name(dtype));
     return fl__nn_convert(m, (fl__nn_changes){.dtype = dtype});
 }
 
 FL_API bool fl_nn_store(fl_nn_module *m, fl_dtype dtype) {
-    if (!fl_nn_given(m, "fl_nn_store", "the module")) return fl_raise();
-    if (dtype != FL_F16 && dtype != FL_BF16)
-        return fl_refuse("fl_nn_store: dtype %s, not f16 or bf16", fl_dtype_name(dtype));
+    if (!fl_given(m, "fl_nn_store", "the module")) return fl_raise();
+    if (dtype != FL_F16 && dtype != FL_BF16 && !fl_dtype_registered(dtype))
+        return fl_refuse("fl_nn_store: dtype %s, not f16, bf16 or registered", fl_dtype_name(dtype));
     return fl__nn_convert(m, (fl__nn_changes){.dtype = dtype, .stored = true});
 }
 
 FL_API bool fl_nn_to(fl_nn_module *m, const char *family) {
-    if (!fl_nn_given(m, "fl_nn_to", "the module") || !fl_nn_given(family, "fl_nn_to", "the family"))
+    if (!fl_given(m, "fl_nn_to", "the module") || !fl_given(family, "fl_nn_to", "the family"))
         return fl_raise();
     int i = 0;
-    while (fl_backend_at(i) && strcmp(fl_backend_at(i)->name, family)) i++;
-    if (!fl_backend_at(i)) return fl_refuse("fl_nn_to: there is no backend family '%s'", family);
+    while (fl_backend_name_of(i) && strcmp(fl_backend_name_of(i), family)) i++;
+    if (!fl_backend_name_of(i)) return fl_refuse("fl_nn_to: there is no backend family '%s'", family);
     return fl__nn_convert(m, (fl__nn_changes){.family = family});
 }
 
@@ -135,7 +140,7 @@ static bool fl__nn_freeze_own(fl_nn_module *m, const char *prefix, void *user) {
 }
 
 FL_API bool fl_nn_freeze(fl_nn_module *m, bool on) {
-    if (!fl_nn_given(m, "fl_nn_freeze", "the module")) return fl_raise();
+    if (!fl_given(m, "fl_nn_freeze", "the module")) return fl_raise();
     if (on) fl_nn_train(m, false);
     return fl_nn_each(m, fl__nn_freeze_own, &on);
 }

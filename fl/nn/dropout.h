@@ -14,7 +14,7 @@ typedef struct fl_nn_dropout_opts {
 } fl_nn_dropout_opts;
 /* In training x / (1 - p) with probability 1 - p, else 0; otherwise x. */
 #define fl_nn_dropout(...) FL_NN__DROPOUT(__VA_ARGS__, ._end = 0)
-#define FL_NN__DROPOUT(p, ...) fl_nn_dropout_opt(p, (fl_nn_dropout_opts){__VA_ARGS__})
+#define FL_NN__DROPOUT(p, ...) fl_nn_dropout_opt(p, FL_LITERAL(fl_nn_dropout_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_dropout_opt(double p, fl_nn_dropout_opts o);
 /* The probability by which it drops now, 0 in evaluation, and *rng its generator; -1: m is none of these. */
 FL_API double fl_nn_dropout_of(const fl_nn_module *m, fl_rng **rng);
@@ -23,12 +23,12 @@ FL_API double fl_nn_dropout_of(const fl_nn_module *m, fl_rng **rng);
    shapes: in training each is left out, so is the identity, with probability p (arXiv
    1909.11556). */
 #define fl_nn_layer_drop(...) FL_NN__LAYER_DROP(__VA_ARGS__, ._end = 0)
-#define FL_NN__LAYER_DROP(p, ...) fl_nn_layer_drop_opt(p, (fl_nn_dropout_opts){__VA_ARGS__})
+#define FL_NN__LAYER_DROP(p, ...) fl_nn_layer_drop_opt(p, FL_LITERAL(fl_nn_dropout_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_layer_drop_opt(double p, fl_nn_dropout_opts o);
 /* In training each x[i] of x [n, ...] is 0 with probability p, else x[i] / (1 - p): the branch of a
    residual that is left out for a sample at a time (arXiv 1603.09382). */
 #define fl_nn_drop_path(...) FL_NN__DROP_PATH(__VA_ARGS__, ._end = 0)
-#define FL_NN__DROP_PATH(p, ...) fl_nn_drop_path_opt(p, (fl_nn_dropout_opts){__VA_ARGS__})
+#define FL_NN__DROP_PATH(p, ...) fl_nn_drop_path_opt(p, FL_LITERAL(fl_nn_dropout_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_drop_path_opt(double p, fl_nn_dropout_opts o);
 
 #ifdef __cplusplus
@@ -110,7 +110,7 @@ static fl_vars fl__nn_drop_path_forward(fl_nn_module *m, fl_vars in) {
     if (!m->train || d->p == 0 || !x->ndim) return in;
     fl_shape each = fl_shape_of(x);
     for (int i = 1; i < each.ndim; i++) each.dim[i] = 1;
-    fl_tensor *scale = fl_dropout(fl_ones(each, x->dtype), d->p, d->rng);
+    fl_tensor *scale = fl_dropout(fl_new_full(x, each, 1), d->p, d->rng);
     return FL_VARS(fv_mul(in.v[0], fv_const(scale)));
 }
 

@@ -18,7 +18,7 @@ typedef struct fl_nn_embedding_opts {
 /* Indices [...] -> rows [..., dim] of weight [n, dim], normal numbers at first. */
 #define fl_nn_embedding(...) FL_NN__EMBEDDING(__VA_ARGS__, ._end = 0)
 #define FL_NN__EMBEDDING(n, dim, ...) \
-    fl_nn_embedding_opt(n, dim, (fl_nn_embedding_opts){__VA_ARGS__})
+    fl_nn_embedding_opt(n, dim, FL_LITERAL(fl_nn_embedding_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_embedding_opt(int64_t n, int64_t dim, fl_nn_embedding_opts o);
 
 typedef struct fl_nn_position_opts {
@@ -32,7 +32,7 @@ typedef struct fl_nn_position_opts {
    (fl_nn_forward_cached) rows begin at its place; so do the waves below. */
 #define fl_nn_position(...) FL_NN__POSITION(__VA_ARGS__, ._end = 0)
 #define FL_NN__POSITION(steps, dim, ...) \
-    fl_nn_position_opt(steps, dim, (fl_nn_position_opts){__VA_ARGS__})
+    fl_nn_position_opt(steps, dim, FL_LITERAL(fl_nn_position_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_position_opt(int64_t steps, int64_t dim, fl_nn_position_opts o);
 /* y = scale x + p, scale 0 -> 1: p[t, 2 i] = sin(t w), p[t, 2 i + 1] = cos(t w), with
    w = 10000^(-2 i / dim); x [n, t, dim] (arXiv 1706.03762). */
@@ -94,6 +94,7 @@ static fl_nn_module *fl__nn_embedding_new(const fl_nn_type *type, const fl__nn_e
     if (!fl_nn_dtype_ok(type->maker, dtype)) return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
+    fl_lasting(true);
     fl_nn_module *m = fl_nn_new(type, e, sizeof *e);
     fl_tensor *w = m ? fl_normal(FL_SHAPE(e->n, e->dim), 0, std, dtype, rng) : NULL;
     bool ok = w != NULL;

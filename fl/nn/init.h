@@ -36,34 +36,34 @@ FL_API bool fl_nn_init_glorot_normal(fl_var *p, double gain, fl_rng *rng);
 
 /* Overwrites p with t, made on the scope s, and ends the scope. */
 static bool fl__nn_overwrite(fl_scope *s, fl_var *p, fl_tensor *t) {
-    const bool ok = t && fl_assign(fv_value(p), t);
+    const bool ok = t && (fl_flags() & FL_SHAPES_ONLY || fl_assign(fv_value(p), t));
     fl_scope_end(s);
     if (!ok) fl_raise();
     return ok;
 }
 
 FL_API bool fl_nn_init_constant(fl_var *p, double value) {
-    if (!fl_nn_given(p, "fl_nn_init_constant", "the parameter")) return fl_raise();
+    if (!fl_given(p, "fl_nn_init_constant", "the parameter")) return fl_raise();
     fl_scope s = fl_scope_begin();
     return fl__nn_overwrite(&s, p, fl_num(value));
 }
 
 FL_API bool fl_nn_init_uniform(fl_var *p, double low, double high, fl_rng *rng) {
-    if (!fl_nn_given(p, "fl_nn_init_uniform", "the parameter")) return fl_raise();
+    if (!fl_given(p, "fl_nn_init_uniform", "the parameter")) return fl_raise();
     fl_scope s = fl_scope_begin();
     const fl_tensor *t = fv_value(p);
     return fl__nn_overwrite(&s, p, fl_uniform(fl_shape_of(t), low, high, t->dtype, rng));
 }
 
 FL_API bool fl_nn_init_normal(fl_var *p, double mean, double std, fl_rng *rng) {
-    if (!fl_nn_given(p, "fl_nn_init_normal", "the parameter")) return fl_raise();
+    if (!fl_given(p, "fl_nn_init_normal", "the parameter")) return fl_raise();
     fl_scope s = fl_scope_begin();
     const fl_tensor *t = fv_value(p);
     return fl__nn_overwrite(&s, p, fl_normal(fl_shape_of(t), mean, std, t->dtype, rng));
 }
 
 FL_API bool fl_nn_fan(const fl_var *p, int64_t *fan_in, int64_t *fan_out) {
-    if (!fl_nn_given(p, "fl_nn_fan", "the parameter")) return fl_raise();
+    if (!fl_given(p, "fl_nn_fan", "the parameter")) return fl_raise();
     const fl_shape s = fl_shape_of(fv_value(p));
     if (s.ndim < 2) {
         char text[FL_NN_SHAPE];

@@ -24,7 +24,7 @@ FL_API fl_nn_module *fl_nn_permute(fl_axes axes);
    ZeroPad2d(1), with .value ConstantPad2d; FL_PAD_REFLECT and FL_PAD_EDGE are the ReflectionPad and the
    ReplicationPad. */
 #define fl_nn_pad(...) FL_NN__PAD(__VA_ARGS__, ._end = 0)
-#define FL_NN__PAD(mode, ...) fl_nn_pad_opt(mode, (fl_pad_opts){__VA_ARGS__})
+#define FL_NN__PAD(mode, ...) fl_nn_pad_opt(mode, FL_LITERAL(fl_pad_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_pad_opt(fl_pad_mode mode, fl_pad_opts o);
 /* Its inputs in that dtype (Flashlight's PrecisionCast). */
 FL_API fl_nn_module *fl_nn_precision_cast(fl_dtype dtype);
@@ -40,14 +40,14 @@ typedef struct fl_nn_linear_opts {
 /* y = x weight^T + bias; x [..., in] -> [..., out], weight [out, in], bias [out], both U(-1 /
    sqrt(in), 1 / sqrt(in)). */
 #define fl_nn_linear(...) FL_NN__LINEAR(__VA_ARGS__, ._end = 0)
-#define FL_NN__LINEAR(in, out, ...) fl_nn_linear_opt(in, out, (fl_nn_linear_opts){__VA_ARGS__})
+#define FL_NN__LINEAR(in, out, ...) fl_nn_linear_opt(in, out, FL_LITERAL(fl_nn_linear_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_linear_opt(int64_t in, int64_t out, fl_nn_linear_opts o);
 
 /* y[o] = a weight[o] b + bias[o] of two inputs a [..., in1], b [..., in2] -> [..., out]; weight [out, in1,
    in2] and bias [out] U(-1 / sqrt(in1), 1 / sqrt(in1)). No .act. */
 #define fl_nn_bilinear(...) FL_NN__BILINEAR(__VA_ARGS__, ._end = 0)
 #define FL_NN__BILINEAR(in1, in2, out, ...) \
-    fl_nn_bilinear_opt(in1, in2, out, (fl_nn_linear_opts){__VA_ARGS__})
+    fl_nn_bilinear_opt(in1, in2, out, FL_LITERAL(fl_nn_linear_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_bilinear_opt(int64_t in1, int64_t in2, int64_t out, fl_nn_linear_opts o);
 
 #ifdef __cplusplus
@@ -257,7 +257,7 @@ static void fl__nn_linear_describe(const fl_nn_module *m, char *buf, size_t size
     const fl__nn_linear *l = m->data;
     snprintf(buf, size, "in_features=%" PRId64 ", out_features=%" PRId64 ", bias=%s%s%s", l->in,
              l->out, fl_nn_param_at(m, 1) ? "True" : "False", l->act ? ", act=" : "",
-             l->act ? fl_op_get_info(l->act)->name : "");
+             fl_op_name(l->act));
 }
 
 static const fl_nn_type fl__nn_linear_type = {.name = "Linear", .maker = "fl_nn_linear", .inputs = 1,

@@ -18,7 +18,7 @@ typedef struct fl_vars {
     int n;
     fl_var *v[FL_VARS_MAX];
 } fl_vars;
-#define FL_VARS(...) ((fl_vars){FL_COUNT(fl_var *, __VA_ARGS__), {__VA_ARGS__}})
+#define FL_VARS(...) FL_LITERAL(fl_vars, FL_COUNT(fl_var *, __VA_ARGS__), {__VA_ARGS__})
 
 typedef struct fl_nn_module fl_nn_module;
 typedef fl_vars (*fl_nn_forward_fn)(fl_nn_module *m, fl_vars in);
@@ -113,8 +113,6 @@ FL_API bool fl_nn_print(const fl_nn_module *m);
 
 /* For forward functions: fl_fail with "maker 'path': " in front; returns no results. */
 FL_API fl_vars fl_nn_fail(const fl_nn_module *m, const char *format, ...) FL_PRINTF(2, 3);
-/* False for a NULL operand, which is an error unless one is pending. */
-FL_API bool fl_nn_given(const void *p, const char *who, const char *what);
 /* Parameters are floats; 0 is the default dtype. False after fl_fail. */
 FL_API bool fl_nn_dtype_ok(const char *who, fl_dtype dtype);
 /* x is [n, t, dim] with t <= steps (INT64_MAX: any). False after fl_nn_fail. */
@@ -128,7 +126,8 @@ FL_API bool fl_nn_add_uniform(fl_nn_module *m, fl_shape weight, int64_t bias, do
                               fl_rng *rng);
 /* Settings per dim, as options give them: 0 is that of the dim before, the first 0 is `otherwise`. */
 FL_API fl_shape fl_nn_per_dim(const int64_t *list, int dims, int64_t otherwise);
-/* A maker calls fl_quiet(+1) before it makes the module, and ends with one of these two. fl_nn_made
+/* A maker calls fl_quiet(+1) before it makes the module, allocates parameters and buffers in a scope in
+   which fl_lasting(true) tells memory managers that they stay, and ends with one of these two. fl_nn_made
    returns m if ok, else frees m and returns NULL after an error. fl_nn_made_with gives m a weight of
    shape w and a bias [w[0]] first, both uniform within 1 / sqrt(fan in) of 0: PyTorch's
    kaiming_uniform(a = sqrt(5)) comes to the same bound. */
@@ -186,7 +185,7 @@ FL_API fl_nn_module *fl_nn_new(const fl_nn_type *type, const void *data, size_t 
 }
 
 FL_API void fl_nn_free(fl_nn_module *m) {
-    if (!m) return;
+    if (!m || fl_freed(m, "fl_nn_free", "the module")) return;
     fl_nn_module *p = m->parent;
     if (p) {
         int64_t i = 0;
@@ -203,7 +202,7 @@ FL_API void fl_nn_free(fl_nn_module *m) {
     fl_heap_free(m->buffer);
     fl_heap_free(m->list_);
     fl_heap_free(m->data);
-    fl_heap_free(m);
+    fl_object_free(m, m->kind, m->name);
 }
 
 typedef struct fl__nn_function {
@@ -265,6 +264,8 @@ FL_PRIVATE void fl__nn_describe(const void *of, char *buf, size_t size) {
 }
 
 FL_API fl_vars fl_nn_fail(const fl_nn_module *m, const char *format, ...) {
+    if (!fl_given(m, "fl_nn_fail", "the module") ||
+        !fl_given(format, "fl_nn_fail", "the format")) return (fl_vars){0};
     char who[FL_NN_PATH], text[1024];
     va_list args;
     va_start(args, format);
@@ -304,14 +305,9 @@ static bool fl__nn_name_free(const fl_nn_module *m, const char *who, const char 
     return true;
 }
 
-FL_API bool fl_nn_given(const void *p, const char *who, const char *what) {
-    if (!p && !fl_error()) fl_fail("%s: %s is NULL", who, what);
-    return p != NULL;
-}
-
 static bool fl__nn_may_add(fl_nn_module *parent, const char *name, fl_nn_module *child) {
-    if (!fl_nn_given(parent, "fl_nn_add", "the parent") ||
-        !fl_nn_given(child, "fl_nn_add", "the child"))
+    if (!fl_given(parent, "fl_nn_add", "the parent") ||
+        !fl_given(child, "fl_nn_add", "the child"))
         return false;
     for (const fl_nn_module *p = parent; p; p = p->parent)
         if (p == child) return fl_fail("fl_nn_add: '%s' would be inside itself", name ? name : "");
@@ -338,8 +334,8 @@ FL_API fl_nn_module *fl_nn_add(fl_nn_module *parent, const char *name, fl_nn_mod
 }
 
 FL_API fl_var *fl_nn_add_param(fl_nn_module *m, const char *name, fl_var *p) {
-    if (!fl_nn_given(m, "fl_nn_add_param", "the module") ||
-        !fl_nn_given(p, "fl_nn_add_param", "the parameter") ||
+    if (!fl_given(m, "fl_nn_add_param", "the module") ||
+        !fl_given(p, "fl_nn_add_param", "the parameter") ||
         !fl__nn_name_free(m, "fl_nn_add_param", name) ||
         !fl_heap_grow(&m->param, &m->param_cap_, m->n_param + 1, sizeof *m->param))
         return fl_raise();
@@ -349,8 +345,8 @@ FL_API fl_var *fl_nn_add_param(fl_nn_module *m, const char *name, fl_var *p) {
 }
 
 FL_API fl_tensor *fl_nn_add_buffer(fl_nn_module *m, const char *name, fl_tensor *t) {
-    if (!fl_nn_given(m, "fl_nn_add_buffer", "the module") ||
-        !fl_nn_given(t, "fl_nn_add_buffer", "the tensor") ||
+    if (!fl_given(m, "fl_nn_add_buffer", "the module") ||
+        !fl_given(t, "fl_nn_add_buffer", "the tensor") ||
         !fl__nn_name_free(m, "fl_nn_add_buffer", name) ||
         !fl_heap_grow(&m->buffer, &m->buffer_cap_, m->n_buffer + 1, sizeof *m->buffer))
         return fl_raise();
@@ -362,7 +358,7 @@ FL_API fl_tensor *fl_nn_add_buffer(fl_nn_module *m, const char *name, fl_tensor 
 /* modules: calls */
 
 static bool fl__nn_inputs_ok(const fl_nn_module *m, const fl_vars *in) {
-    if (!fl_nn_given(m, "fl_nn_forward", "the module")) return false;
+    if (!fl_given(m, "fl_nn_forward", "the module")) return false;
     const int want = m->type->inputs;
     if (in->n < 0 || in->n > FL_VARS_MAX || (want && in->n != want)) {
         fl_nn_fail(m, "%d inputs, takes %d", in->n, want ? want : FL_VARS_MAX);
@@ -449,7 +445,7 @@ static bool fl__nn_list(fl_nn_module *root, const fl_nn_module *m) {
 }
 
 FL_API fv_list fl_nn_parameters(fl_nn_module *m) {
-    if (fl_nn_given(m, "fl_nn_parameters", "the module")) {
+    if (fl_given(m, "fl_nn_parameters", "the module")) {
         static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
         pthread_mutex_lock(&lock);
         m->list_n_ = 0;
@@ -469,7 +465,7 @@ FL_API int64_t fl_nn_count(fl_nn_module *m) {
 }
 
 FL_API void fl_nn_train(fl_nn_module *m, bool on) {
-    if (!m) return;
+    if (!m || fl_freed(m, "fl_nn_train", "the module")) return;
     m->train = on;
     for (int64_t i = 0; i < m->n_child; i++) fl_nn_train(m->child[i], on);
 }
@@ -495,6 +491,7 @@ static bool fl__nn_is_other(const char *path, fl_var *param, fl_tensor *buffer, 
 }
 
 FL_API void fl_nn_name_of(const fl_var *param, void *m, char *buf, size_t size) {
+    if (!fl_given(buf, "fl_nn_name_of", "the buffer")) return;
     fl__nn_wanted w = {param, buf, size};
     *buf = 0;
     fl_nn_named(m, fl__nn_is_other, &w);
@@ -547,7 +544,7 @@ static bool fl__nn_walk(fl_nn_module *m, char *path, size_t len, fl_nn_each_fn f
 
 FL_API bool fl_nn_each(fl_nn_module *m, fl_nn_each_fn fn, void *user) {
     char path[FL_NN_PATH] = "";
-    return fl_nn_given(m, "fl_nn_each", "the module") && fl__nn_walk(m, path, 0, fn, user);
+    return fl_given(m, "fl_nn_each", "the module") && fl__nn_walk(m, path, 0, fn, user);
 }
 
 typedef struct fl__nn_visitor {
@@ -571,7 +568,7 @@ static bool fl__nn_visit(fl_nn_module *m, const char *prefix, void *user) {
 
 FL_API bool fl_nn_named(fl_nn_module *m, fl_nn_visit_fn fn, void *user) {
     fl__nn_visitor v = {fn, user};
-    return fl_nn_given(m, "fl_nn_named", "the module") &&
+    return fl_given(m, "fl_nn_named", "the module") &&
            (fn || fl_fail("fl_nn_named: the function is NULL")) &&
            fl_nn_each(m, fl__nn_visit, &v);
 }
@@ -579,6 +576,7 @@ FL_API bool fl_nn_named(fl_nn_module *m, fl_nn_visit_fn fn, void *user) {
 /* trees: printing */
 
 FL_API void fl_nn_put(fl_nn_text *t, const char *format, ...) {
+    if (!fl_given(t, "fl_nn_put", "the text") || !fl_given(format, "fl_nn_put", "the format")) return;
     fl_lines lines = {t->buf, t->size, t->n, NULL};
     va_list args;
     va_start(args, format);
@@ -617,22 +615,26 @@ FL_API bool fl_nn_print(const fl_nn_module *m) {
 }
 
 FL_API void fl_nn_put_shape(fl_nn_text *t, const fl_shape *s) {
+    if (!fl_given(t, "fl_nn_put_shape", "the text") || !fl_given(s, "fl_nn_put_shape", "the shape")) return;
     fl_nn_put(t, "(");
     for (int i = 0; i < s->ndim; i++) fl_nn_put(t, "%s%" PRId64, i ? ", " : "", s->dim[i]);
     fl_nn_put(t, s->ndim == 1 ? ",)" : ")");
 }
 
 FL_API void fl_nn_put_pair(fl_nn_text *t, const char *name, int64_t a, int64_t b) {
+    if (!fl_given(t, "fl_nn_put_pair", "the text") || !fl_given(name, "fl_nn_put_pair", "the name")) return;
     fl_nn_put(t, "%s%s=(%" PRId64 ", %" PRId64 ")", t->n ? ", " : "", name, a, b);
 }
 
 /* what layers are written with */
 
 FL_API const char *fl_nn_shape_text(const fl_var *x, char *buf) {
+    if (!fl_given(buf, "fl_nn_shape_text", "the buffer")) return NULL;
     return fl_shape_text(fl_shape_of(fv_value(x)), buf, FL_NN_SHAPE);
 }
 
 FL_API fl_var *fl_nn_param_at(const fl_nn_module *m, int64_t i) {
+    if (!fl_given(m, "fl_nn_param_at", "the module")) return NULL;
     return i < m->n_param ? m->param[i].var : NULL;
 }
 
@@ -642,6 +644,8 @@ FL_API bool fl_nn_dtype_ok(const char *who, fl_dtype dtype) {
 }
 
 FL_API bool fl_nn_sequence_ok(const fl_nn_module *m, const fl_var *x, int64_t dim, int64_t steps) {
+    if (!fl_given(m, "fl_nn_sequence_ok", "the module") ||
+        !fl_given(x, "fl_nn_sequence_ok", "the operand")) return false;
     const fl_tensor *t = fv_value(x);
     if (t->ndim == 3 && t->shape[2] == dim && t->shape[1] <= steps) return true;
     char text[FL_NN_SHAPE], most[40] = "";

@@ -27,7 +27,7 @@ typedef struct fl_nn_batch_norm_opts {
 #define fl_nn_batch_norm1d(...) FL_NN__BATCH_NORM(fl_nn_batch_norm1d_opt, __VA_ARGS__, ._end = 0)
 #define fl_nn_batch_norm2d(...) FL_NN__BATCH_NORM(fl_nn_batch_norm2d_opt, __VA_ARGS__, ._end = 0)
 #define fl_nn_batch_norm3d(...) FL_NN__BATCH_NORM(fl_nn_batch_norm3d_opt, __VA_ARGS__, ._end = 0)
-#define FL_NN__BATCH_NORM(make, channels, ...) make(channels, (fl_nn_batch_norm_opts){__VA_ARGS__})
+#define FL_NN__BATCH_NORM(make, channels, ...) make(channels, FL_LITERAL(fl_nn_batch_norm_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_batch_norm1d_opt(int64_t channels, fl_nn_batch_norm_opts o);
 FL_API fl_nn_module *fl_nn_batch_norm2d_opt(int64_t channels, fl_nn_batch_norm_opts o);
 FL_API fl_nn_module *fl_nn_batch_norm3d_opt(int64_t channels, fl_nn_batch_norm_opts o);
@@ -51,14 +51,14 @@ typedef struct fl_nn_layer_norm_opts {
    which are `shape`, as are weight and bias. */
 #define fl_nn_layer_norm(...) FL_NN__LAYER_NORM(__VA_ARGS__, ._end = 0)
 #define FL_NN__LAYER_NORM(shape, ...) \
-    fl_nn_layer_norm_opt(shape, (fl_nn_layer_norm_opts){__VA_ARGS__})
+    fl_nn_layer_norm_opt(shape, FL_LITERAL(fl_nn_layer_norm_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_layer_norm_opt(fl_shape shape, fl_nn_layer_norm_opts o);
 
 /* y = x / sqrt(mean(x^2) + eps) * weight over the last dims of x, which are `shape`. eps 0 -> 2^-23 for
    f32, and so on: the step from 1 to the next number of x's dtype, as PyTorch has it. no_bias counts for
    nothing. */
 #define fl_nn_rms_norm(...) FL_NN__RMS_NORM(__VA_ARGS__, ._end = 0)
-#define FL_NN__RMS_NORM(shape, ...) fl_nn_rms_norm_opt(shape, (fl_nn_layer_norm_opts){__VA_ARGS__})
+#define FL_NN__RMS_NORM(shape, ...) fl_nn_rms_norm_opt(shape, FL_LITERAL(fl_nn_layer_norm_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_rms_norm_opt(fl_shape shape, fl_nn_layer_norm_opts o);
 /* How a block's branch ends: *x becomes *x + drop_path(dropout(branch)), and norm of that is the result; norm
    (then *x is) and drop_path may be NULL. As the modules' forwards, but in one pass forward where the backend
@@ -68,21 +68,24 @@ FL_API fl_var *fl_nn_add_norm(fl_nn_module *norm, fl_nn_module *dropout, fl_nn_m
 /* A layer norm over groups of channels of x [n, channels, ...]; weight and bias [channels]. */
 #define fl_nn_group_norm(...) FL_NN__GROUP_NORM(__VA_ARGS__, ._end = 0)
 #define FL_NN__GROUP_NORM(groups, channels, ...) \
-    fl_nn_group_norm_opt(groups, channels, (fl_nn_layer_norm_opts){__VA_ARGS__})
+    fl_nn_group_norm_opt(groups, channels, FL_LITERAL(fl_nn_layer_norm_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_group_norm_opt(int64_t groups, int64_t channels,
                                           fl_nn_layer_norm_opts o);
 typedef struct fl_nn_instance_norm_opts {
     fl_named _positional;
-    double eps;  /* 0 -> 1e-5 */
-    bool affine; /* weight and bias */
+    double eps;      /* 0 -> 1e-5 */
+    bool affine;     /* weight and bias */
+    bool track;      /* running statistics, which evaluation uses as batch norm does */
+    double momentum; /* of these, 0 -> 0.1; running = (1 - momentum) running + momentum (mean over the batch) */
     fl_dtype dtype;
     char _end;
 } fl_nn_instance_norm_opts;
 /* A layer norm over each channel of x [n, channels, ...] (PyTorch's InstanceNorm1d to 3d, which have no
-   weight unless they are asked to). */
+   weight unless they are asked to). With .track running_mean, running_var (unbiased) [channels] and
+   num_batches_tracked, which stays 0 as PyTorch's does. */
 #define fl_nn_instance_norm(...) FL_NN__INSTANCE_NORM(__VA_ARGS__, ._end = 0)
 #define FL_NN__INSTANCE_NORM(channels, ...) \
-    fl_nn_instance_norm_opt(channels, (fl_nn_instance_norm_opts){__VA_ARGS__})
+    fl_nn_instance_norm_opt(channels, FL_LITERAL(fl_nn_instance_norm_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_instance_norm_opt(int64_t channels, fl_nn_instance_norm_opts o);
 
 typedef struct fl_nn_normalize_opts {
@@ -94,7 +97,7 @@ typedef struct fl_nn_normalize_opts {
 } fl_nn_normalize_opts;
 /* y = value x / max(|x|_p over axes, eps), as F.normalize: fl_nn_normalize(FL_AXES(1)). */
 #define fl_nn_normalize(...) FL_NN__NORMALIZE(__VA_ARGS__, ._end = 0)
-#define FL_NN__NORMALIZE(axes, ...) fl_nn_normalize_opt(axes, (fl_nn_normalize_opts){__VA_ARGS__})
+#define FL_NN__NORMALIZE(axes, ...) fl_nn_normalize_opt(axes, FL_LITERAL(fl_nn_normalize_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_normalize_opt(fl_axes axes, fl_nn_normalize_opts o);
 
 #ifdef __cplusplus
@@ -109,10 +112,12 @@ FL_API fl_nn_module *fl_nn_normalize_opt(fl_axes axes, fl_nn_normalize_opts o);
 #include "../ops/elementwise.h"
 #include "../ops/norm.h"
 #include "../ops/reduce.h"
+#include "../ops/view.h"
 #include "dropout.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 typedef struct fl__nn_batch_norm {
     int64_t channels;
@@ -141,7 +146,7 @@ static fl_vars fl__nn_batch_norm_forward(fl_nn_module *m, fl_vars in) {
         return fl_nn_fail(m, "input %s, wants [n, %" PRId64 "%s]", fl_nn_shape_text(in.v[0], text),
                           b->channels, dims[b->dims]);
     const int64_t n = fl_numel(x) / b->channels;
-    if (batch && n < 2 && !b->reduce)
+    if (batch && n == 1 && !b->reduce)
         return fl_nn_fail(m, "input %s has %" PRId64 " values per channel, batch statistics want 2",
                           fl_nn_shape_text(in.v[0], text), n);
     fl_batch_norm_opts o = {
@@ -214,6 +219,7 @@ static fl_nn_module *fl__nn_batch_norm_new(int dims, int64_t channels, fl_nn_bat
     if (!fl_nn_dtype_ok(type->maker, o.dtype)) return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
+    fl_lasting(true);
     fl_nn_module *m = fl_nn_new(type, &b, sizeof b);
     bool ok = m != NULL;
     const fl_shape shape = FL_SHAPE(channels);
@@ -254,7 +260,7 @@ FL_PRIVATE bool fl__nn_batch_norm_line(const fl_nn_module *m, fl_tensor **scale,
 
 FL_API bool fl_nn_batch_norm_reduce(fl_nn_module *m, bool (*reduce)(fl_tensor *sums, void *user),
                                     void *user) {
-    if (!fl_nn_given(m, "fl_nn_batch_norm_reduce", "the module")) return fl_raise();
+    if (!fl_given(m, "fl_nn_batch_norm_reduce", "the module")) return fl_raise();
     const size_t kinds = sizeof fl__nn_batch_norm_types / sizeof *fl__nn_batch_norm_types;
     if (m->type >= fl__nn_batch_norm_types && m->type < fl__nn_batch_norm_types + kinds) {
         fl__nn_batch_norm *b = m->data;
@@ -269,12 +275,13 @@ typedef struct fl__nn_norm {
     fl_shape shape; /* of the weight */
     int64_t groups; /* of channels; -1: of the last dims, 0: each channel by itself */
     double eps;
+    double momentum; /* of an instance norm's running statistics */
 } fl__nn_norm;
 
 /* A norm of that type with weight one, and bias zero unless there is none. */
 static fl_nn_module *fl__nn_norm_new(const fl_nn_type *type, fl_shape shape, int64_t groups,
                                      fl_nn_layer_norm_opts o) {
-    const fl__nn_norm l = {shape, groups, fl_option(o.eps, 1e-5)};
+    const fl__nn_norm l = {shape, groups, fl_option(o.eps, 1e-5), 0};
     if (shape.ndim < 1 || shape.ndim > FL_MAX_DIMS || fl_shape_numel(shape) < 1 || !(l.eps >= 0)) {
         char text[FL_NN_SHAPE];
         return fl_bad("%s: shape %s, eps %g", type->maker, fl_shape_text(shape, text, sizeof text), l.eps);
@@ -403,20 +410,60 @@ FL_API fl_nn_module *fl_nn_group_norm_opt(int64_t groups, int64_t channels,
     return fl__nn_norm_new(&fl__nn_group_norm_type, FL_SHAPE(channels), groups, o);
 }
 
+/* (1 - momentum) running + momentum (mean over the batch), of statistics [n, channels] */
+static fl_tensor *fl__nn_follow(fl_tensor *running, fl_tensor *each, double momentum) {
+    return fl_add(fl_mul(running, fl_num(1 - momentum)), fl_mul(fl_mean(each, FL_AXES(0)), fl_num(momentum)));
+}
+
 static fl_vars fl__nn_instance_norm_forward(fl_nn_module *m, fl_vars in) {
     const fl__nn_norm *l = m->data;
     if (!fl__nn_channels_fit(m, in.v[0], 3)) return (fl_vars){0};
-    return FL_VARS(fv_instance_norm(in.v[0], fl_nn_param_at(m, 0), fl_nn_param_at(m, 1), l->eps));
+    fl_var *weight = fl_nn_param_at(m, 0), *bias = fl_nn_param_at(m, 1);
+    if (!m->n_buffer) return FL_VARS(fv_instance_norm(in.v[0], weight, bias, l->eps));
+    fl_tensor *mean = m->buffer[FL__NN_RUNNING_MEAN].tensor, *var = m->buffer[FL__NN_RUNNING_VAR].tensor;
+    if (!m->train)
+        return FL_VARS(fv_batch_norm(in.v[0], weight, bias, .mean = mean, .var = var,
+                                     .eps = l->eps != 0 ? l->eps : FL_ZERO));
+    fl_tensor *x = fl_cast(fl_flatten(fv_value(in.v[0]), 2, -1), mean->dtype);
+    if (x && x->shape[2] < 2) {
+        char text[FL_NN_SHAPE];
+        return fl_nn_fail(m, "input %s has 1 value per channel, running statistics want 2",
+                          fl_nn_shape_text(in.v[0], text));
+    }
+    fl_var *y = fv_instance_norm(in.v[0], weight, bias, l->eps);
+    fl_tensor *next_mean = fl__nn_follow(mean, fl_mean(x, FL_AXES(2)), l->momentum);
+    fl_tensor *next_var = fl__nn_follow(var, fl_variance(x, FL_AXES(2), 1), l->momentum);
+    const bool ok = y && next_mean && next_var && fl_assign(mean, next_mean) && fl_assign(var, next_var);
+    return ok ? FL_VARS(y) : (fl_vars){0};
+}
+
+static void fl__nn_instance_norm_describe(const fl_nn_module *m, char *buf, size_t size) {
+    const fl__nn_norm *l = m->data;
+    fl__nn_norm_describe(m, buf, size);
+    fl_nn_text t = {buf, size, (int64_t)strlen(buf)};
+    if (m->n_buffer) fl_nn_put(&t, ", momentum=%g, track_running_stats=True", l->momentum);
 }
 
 static const fl_nn_type fl__nn_instance_norm_type = {.name = "InstanceNorm",
                                                      .maker = "fl_nn_instance_norm", .inputs = 1,
                                                      .forward = fl__nn_instance_norm_forward,
-                                                     .describe = fl__nn_norm_describe, .wide = true};
+                                                     .describe = fl__nn_instance_norm_describe,
+                                                     .wide = true};
 
 FL_API fl_nn_module *fl_nn_instance_norm_opt(int64_t channels, fl_nn_instance_norm_opts o) {
     const fl_nn_layer_norm_opts l = {.eps = o.eps, .no_affine = !o.affine, .dtype = o.dtype};
-    return fl__nn_norm_new(&fl__nn_instance_norm_type, FL_SHAPE(channels), 0, l);
+    const double momentum = fl_option(o.momentum, 0.1);
+    if (!(momentum >= 0 && momentum <= 1))
+        return fl_bad("fl_nn_instance_norm: momentum must be in [0, 1], got %g", momentum);
+    fl_nn_module *m = fl__nn_norm_new(&fl__nn_instance_norm_type, FL_SHAPE(channels), 0, l);
+    if (!m || !o.track) return m;
+    ((fl__nn_norm *)m->data)->momentum = momentum;
+    fl_quiet(+1);
+    fl_scope s = fl_scope_begin();
+    fl_lasting(true);
+    const bool ok = fl__nn_add_running(m, FL_SHAPE(channels), false, o.dtype);
+    fl_scope_end(&s);
+    return fl_nn_made(m, ok);
 }
 
 typedef struct fl__nn_normalize {

@@ -19,6 +19,7 @@ typedef struct fl_nn_pool_opts {
     bool ignore_pad;                    /* average over the elements inside the image only */
     int64_t divisor_override;           /* average: the sum over this instead; 0 -> none */
     double norm;                        /* p > 0: (sum x^p)^(1 / p) instead (PyTorch's LPPool) */
+    bool return_indices;                /* maximum: a second output, i64, where each is: fl_max_unpool takes it */
     char _end;
 } fl_nn_pool_opts;
 /* The maximum of each window of x [n, c, t], [n, c, h, w] or [n, c, d, h, w], or what options say, as
@@ -26,7 +27,7 @@ typedef struct fl_nn_pool_opts {
 #define fl_nn_pool1d(...) FL_NN__POOL(fl_nn_pool1d_opt, __VA_ARGS__, ._end = 0)
 #define fl_nn_pool2d(...) FL_NN__POOL(fl_nn_pool2d_opt, __VA_ARGS__, ._end = 0)
 #define fl_nn_pool3d(...) FL_NN__POOL(fl_nn_pool3d_opt, __VA_ARGS__, ._end = 0)
-#define FL_NN__POOL(make, kernel, ...) make(kernel, (fl_nn_pool_opts){__VA_ARGS__})
+#define FL_NN__POOL(make, kernel, ...) make(kernel, FL_LITERAL(fl_nn_pool_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_pool1d_opt(int64_t kernel, fl_nn_pool_opts o);
 FL_API fl_nn_module *fl_nn_pool2d_opt(int64_t kernel, fl_nn_pool_opts o);
 FL_API fl_nn_module *fl_nn_pool3d_opt(int64_t kernel, fl_nn_pool_opts o);
@@ -60,7 +61,7 @@ FL_API bool fl_nn_pool_before_relu(fl_nn_module *m);
 
 typedef struct fl__nn_pool {
     int dims;
-    bool average;
+    bool average, indices;
     double norm; /* 0: none */
     fl_pool_opts opts;
 } fl__nn_pool;
@@ -77,6 +78,11 @@ static bool fl__nn_is_image(const fl_nn_module *m, const fl_var *x, int dims) {
 static fl_vars fl__nn_pool_forward(fl_nn_module *m, fl_vars in) {
     const fl__nn_pool *p = m->data;
     if (!fl__nn_is_image(m, in.v[0], p->dims)) return (fl_vars){0};
+    if (p->indices) {
+        fl_tensor *index = NULL;
+        fl_var *y = fv_max_pool_opt(in.v[0], &index, p->opts);
+        return y ? FL_VARS(y, fv_const(index)) : (fl_vars){0};
+    }
     return FL_VARS(p->norm > 0  ? fv_lp_pool_opt(in.v[0], p->norm, p->opts)
                    : p->average ? fv_avg_pool_opt(in.v[0], p->opts)
                                 : fv_max_pool_opt(in.v[0], NULL, p->opts));
@@ -105,6 +111,7 @@ static void fl__nn_pool_describe(const fl_nn_module *m, char *buf, size_t size) 
     fl__nn_put_size(&t, "padding", &pad);
     if (o->dilation[0]) fl__nn_put_size(&t, "dilation", &dilation);
     if (o->ceil_mode) fl_nn_put(&t, ", ceil_mode=True");
+    if (p->indices) fl_nn_put(&t, ", return_indices=True");
 }
 
 #define FL__NN_POOL_TYPE(kind, make) \
@@ -125,7 +132,7 @@ static fl_nn_module *fl__nn_pool_new(int dims, int64_t kernel, fl_nn_pool_opts o
                                .dilation = {o.dilation, three ? o.dilation_h : o.dilation_w, o.dilation_w},
                                .ceil_mode = o.ceil_mode, .ignore_pad = o.ignore_pad,
                                .divisor_override = o.divisor_override};
-    const fl__nn_pool p = {dims, o.average, o.norm, opts};
+    const fl__nn_pool p = {dims, o.average, o.return_indices, o.norm, opts};
     bool ok = kernel >= 1, own = three || !(o.kernel_h || o.stride_h || o.pad_h || o.dilation_h);
     for (int i = 0; i < dims; i++) ok = ok && opts.kernel[i] >= 0 && opts.stride[i] >= 0;
     if (!ok || !own || (dims == 1 && (o.kernel_w || o.stride_w || o.pad_w || o.dilation_w)))
@@ -133,6 +140,8 @@ static fl_nn_module *fl__nn_pool_new(int dims, int64_t kernel, fl_nn_pool_opts o
                       kernel, o.stride, dims);
     if (!(o.norm >= 0) || (o.norm > 0 && o.average))
         return fl_bad("%s: norm %g: must be positive, and no average", type->maker, o.norm);
+    if (o.return_indices && (o.average || o.norm > 0))
+        return fl_bad("%s: return_indices: only maxima have indices", type->maker);
     fl_nn_module *m = fl_nn_new(type, &p, sizeof p);
     if (m && o.norm > 0) m->kind = norms[dims - 1];
     if (m && o.average) m->kind = means[dims - 1];
@@ -155,7 +164,7 @@ static bool fl__nn_swap_pools(fl_nn_module *m, const char *prefix, void *user) {
         fl_nn_module *relu = m->child[i], *pool = m->child[i + 1];
         const fl__nn_pool *p = pool->data;
         if (fl_nn_activation_of(relu) != fv_relu || pool->type != &fl__nn_pool_types[1] || p->average ||
-            p->norm > 0)
+            p->indices || p->norm > 0)
             continue;
         char name[FL_NN_NAME]; /* names stay with places: numbers count on */
         memcpy(name, relu->name, sizeof name);
@@ -168,7 +177,7 @@ static bool fl__nn_swap_pools(fl_nn_module *m, const char *prefix, void *user) {
 }
 
 FL_API bool fl_nn_pool_before_relu(fl_nn_module *m) {
-    if (fl_nn_given(m, "fl_nn_pool_before_relu", "the module") && fl_nn_each(m, fl__nn_swap_pools, NULL))
+    if (fl_given(m, "fl_nn_pool_before_relu", "the module") && fl_nn_each(m, fl__nn_swap_pools, NULL))
         return true;
     return fl_raise();
 }

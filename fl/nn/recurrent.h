@@ -32,7 +32,8 @@ typedef struct fl_nn_rnn_opts {
 #define fl_nn_rnn(...) FL_NN__RNN(rnn, __VA_ARGS__, ._end = 0)
 #define fl_nn_lstm(...) FL_NN__RNN(lstm, __VA_ARGS__, ._end = 0)
 #define fl_nn_gru(...) FL_NN__RNN(gru, __VA_ARGS__, ._end = 0)
-#define FL_NN__RNN(kind, in, hidden, ...) fl_nn_##kind##_opt(in, hidden, (fl_nn_rnn_opts){__VA_ARGS__})
+#define FL_NN__RNN(kind, in, hidden, ...) \
+    fl_nn_##kind##_opt(in, hidden, FL_LITERAL(fl_nn_rnn_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_rnn_opt(int64_t in, int64_t hidden, fl_nn_rnn_opts o);
 FL_API fl_nn_module *fl_nn_lstm_opt(int64_t in, int64_t hidden, fl_nn_rnn_opts o);
 FL_API fl_nn_module *fl_nn_gru_opt(int64_t in, int64_t hidden, fl_nn_rnn_opts o);
@@ -148,6 +149,7 @@ static fl_nn_module *fl__nn_rnn_new(fl_rnn_mode mode, int64_t in, int64_t hidden
     if (!fl_nn_dtype_ok(maker, o.dtype)) return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
+    fl_lasting(true);
     fl_nn_module *m = fl_nn_new(&fl__nn_rnn_types[mode], &r, sizeof r);
     bool ok = m != NULL;
     for (int layer = 0; ok && layer < o.layers; layer++)

@@ -26,7 +26,7 @@ typedef struct fl_nn_load_opts {
    any is touched; the first that does not fit is named. Of a parameter with several paths any one is
    enough. */
 #define fl_nn_load(...) FL_NN__LOAD(__VA_ARGS__, ._end = 0)
-#define FL_NN__LOAD(m, path, ...) fl_nn_load_opt(m, path, (fl_nn_load_opts){__VA_ARGS__})
+#define FL_NN__LOAD(m, path, ...) fl_nn_load_opt(m, path, FL_LITERAL(fl_nn_load_opts, __VA_ARGS__))
 FL_API bool fl_nn_load_opt(fl_nn_module *m, const char *path, fl_nn_load_opts o);
 
 /* What a file of state holds, or is to fill: tensors by name. For checkpoints of your own: collect
@@ -99,15 +99,15 @@ static bool fl__nn_state_push(fl_nn_state *s, const char *prefix, const char *na
 }
 
 FL_API bool fl_nn_state_add(fl_nn_state *s, const char *prefix, const char *name, fl_tensor *t) {
-    return fl_nn_given(s, "fl_nn_state_add", "the state") &&
-           fl_nn_given(t, "fl_nn_state_add", "the tensor") &&
+    return fl_given(s, "fl_nn_state_add", "the state") &&
+           fl_given(t, "fl_nn_state_add", "the tensor") &&
            fl__nn_state_push(s, prefix, name, t, NULL);
 }
 
 FL_API bool fl_nn_state_add_host(fl_nn_state *s, const char *prefix, const char *name, void *host,
                                  fl_shape shape, fl_dtype dtype) {
-    if (!fl_nn_given(s, "fl_nn_state_add_host", "the state") ||
-        !fl_nn_given(host, "fl_nn_state_add_host", "the memory"))
+    if (!fl_given(s, "fl_nn_state_add_host", "the state") ||
+        !fl_given(host, "fl_nn_state_add_host", "the memory"))
         return false;
     fl_quiet(+1);
     fl_scope scope = fl_scope_begin();
@@ -163,8 +163,8 @@ static bool fl__nn_collect(fl_nn_module *m, const char *prefix, void *user) {
 
 FL_API bool fl_nn_state_add_module(fl_nn_state *s, const char *prefix, fl_nn_module *m) {
     fl__nn_collector c = {s, prefix};
-    return fl_nn_given(s, "fl_nn_state_add_module", "the state") &&
-           fl_nn_given(m, "fl_nn_state_add_module", "the module") &&
+    return fl_given(s, "fl_nn_state_add_module", "the state") &&
+           fl_given(m, "fl_nn_state_add_module", "the module") &&
            fl_nn_each(m, fl__nn_collect, &c);
 }
 
@@ -178,7 +178,7 @@ static int64_t fl__nn_first_of(const fl_nn_state *s, int64_t i) {
 FL_API bool fl_nn_state_save(const fl_nn_state *s, const char *path, const fl_data_pair *meta,
                              int n_meta) {
     size_t bytes = 0;
-    if (!fl_nn_given(s, "fl_nn_state_save", "the state")) return false;
+    if (!fl_given(s, "fl_nn_state_save", "the state")) return false;
     if (!fl__mul_size((size_t)s->n, sizeof(fl_data_named), &bytes))
         return fl_fail("fl_nn_state_save: too many tensors");
     fl_data_named *named = fl_heap_alloc(bytes ? bytes : 1);
@@ -312,32 +312,20 @@ static bool fl__nn_state_read(fl_nn_state *s, fl_data_file *f, const char *what,
 FL_API bool fl_nn_state_read(fl_nn_state *s, fl_data_file *f, const char *what, const char *prefix,
                              bool partial) {
     const fl_nn_load_opts o = {.partial = partial, .prefix = prefix ? prefix : ""};
-    return fl_nn_given(s, "fl_nn_state_read", "the state") &&
-           fl_nn_given(f, "fl_nn_state_read", "the file") && fl__nn_state_read(s, f, what, &o);
+    return fl_given(s, "fl_nn_state_read", "the state") &&
+           fl_given(f, "fl_nn_state_read", "the file") && fl__nn_state_read(s, f, what, &o);
 }
 
-/* t is all that its buffer holds, and its backend keeps nothing else about it. */
-static bool fl__nn_is_whole(const fl_tensor *t) {
-    const fl_backend *be = fl_backend_at(t->family);
-    return t->buffer && !be->any && !be->map && !t->offset && fl_is_contiguous(t) &&
-           t->buffer->bytes == (size_t)fl_numel(t) * fl_dtype_size(t->dtype);
-}
-
-/* Large tensors change their storage for what was read; others are copied by the record itself: fl_assign
-   makes handles, which take memory. */
+/* Large tensors change their storage for what was read. */
 static bool fl__nn_commit_item(const fl_nn_item *item) {
     fl_tensor *to = item->tensor, *from = item->loaded_;
     if (!from) return true;
     if (item->host) return fl_to_host(from, item->host, (size_t)fl_numel(from) * fl_dtype_size(from->dtype));
-    if (to->family == from->family && to->dtype == from->dtype && fl__nn_is_whole(to) &&
-        fl__nn_is_whole(from) && fl_buffer_exchange(to->buffer, from->buffer))
-        return true;
-    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {to}, .in = {from}};
-    return fl_call_run(&c);
+    return fl_move_into(to, from) != NULL;
 }
 
 FL_API bool fl_nn_state_commit(fl_nn_state *s) {
-    if (!fl_nn_given(s, "fl_nn_state_commit", "the state")) return false;
+    if (!fl_given(s, "fl_nn_state_commit", "the state")) return false;
     fl_quiet(+1);
     fl_scope scope = fl_scope_begin();
     bool ok = true;
@@ -348,11 +336,10 @@ FL_API bool fl_nn_state_commit(fl_nn_state *s) {
 }
 
 FL_API bool fl_nn_save(fl_nn_module *m, const char *path) {
-    const fl_data_pair format = {"format", "pt"}; /* without it Hugging Face's loader refuses the file */
     fl_nn_state s = {0};
-    if (!fl_nn_given(m, "fl_nn_save", "the module") || !fl_nn_given(path, "fl_nn_save", "the path"))
+    if (!fl_given(m, "fl_nn_save", "the module") || !fl_given(path, "fl_nn_save", "the path"))
         return false;
-    const bool ok = fl_nn_state_add_module(&s, "", m) && fl_nn_state_save(&s, path, &format, 1);
+    const bool ok = fl_nn_state_add_module(&s, "", m) && fl_nn_state_save(&s, path, NULL, 0);
     fl_nn_state_free(&s);
     return ok;
 }
@@ -360,7 +347,7 @@ FL_API bool fl_nn_save(fl_nn_module *m, const char *path) {
 FL_API bool fl_nn_load_opt(fl_nn_module *m, const char *path, fl_nn_load_opts o) {
     char what[FL_NN_PATH];
     fl_nn_state s = {0};
-    if (!fl_nn_given(m, "fl_nn_load", "the module") || !fl_nn_given(path, "fl_nn_load", "the path"))
+    if (!fl_given(m, "fl_nn_load", "the module") || !fl_given(path, "fl_nn_load", "the path"))
         return false;
     if (!o.prefix) o.prefix = "";
     snprintf(what, sizeof what, "fl_nn_load: %s", path);

@@ -20,7 +20,7 @@ typedef struct fl_nn_summary_opts {
    in numbers; outputs and the totals in bytes. Modes, buffers, the process's generator and hooks are
    as before afterwards. False after an error. */
 #define fl_nn_summary(...) FL_NN__SUMMARY(__VA_ARGS__, ._end = 0)
-#define FL_NN__SUMMARY(m, shape, ...) fl_nn_summary_opt(m, shape, (fl_nn_summary_opts){__VA_ARGS__})
+#define FL_NN__SUMMARY(m, shape, ...) fl_nn_summary_opt(m, shape, FL_LITERAL(fl_nn_summary_opts, __VA_ARGS__))
 FL_API bool fl_nn_summary_opt(fl_nn_module *m, fl_shape shape, fl_nn_summary_opts o);
 /* The same text, for inputs of yours; to be freed with fl_heap_free. */
 FL_API char *fl_nn_summary_text(fl_nn_module *m, fl_vars in);
@@ -36,7 +36,7 @@ FL_API char *fl_nn_summary_text(fl_nn_module *m, fl_vars in);
 #include "../ops/copy.h"
 #include "../ops/create.h"
 #include "../ops/random.h"
-#include "../tensor/cost.h"
+#include "../tools/cost.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -57,16 +57,13 @@ typedef struct fl__nn_before {
     uint32_t version;
 } fl__nn_before;
 
-enum { FL__NN_NESTED = 64 }; /* compositions within compositions */
-
 typedef struct fl__nn_summary {
     fl__nn_row *row;
     fl__nn_before *before;
     int64_t n, cap, n_before, before_cap;
     int64_t at;               /* the row that runs; -1: none */
-    int64_t macs;             /* so far */
-    int64_t mark[FL__NN_NESTED]; /* the same when a call began that runs now */
-    int nested;
+    fl_cost_counter cost;     /* of all so far */
+    int64_t counted;          /* of cost.macs, what rows have */
     int64_t params, param_bytes, buffer_bytes, in_bytes;
 } fl__nn_summary;
 
@@ -109,9 +106,16 @@ static bool fl__nn_add_row(fl_nn_module *m, const char *prefix, void *user) {
 
 /* ---- what the run shows ---- */
 
+/* What ran since the last time was the work of the row at `at`. */
+static void fl__nn_count(fl__nn_summary *s) {
+    if (s->at >= 0) s->row[s->at].macs += s->cost.macs - s->counted;
+    s->counted = s->cost.macs;
+}
+
 static void fl__nn_on_module(fl_nn_module *m, const fl_vars *out, void *user) {
     fl__nn_summary *s = user;
     int64_t i = 0;
+    fl__nn_count(s);
     while (i < s->n && s->row[i].m != m) i++;
     if (i == s->n) return; /* of no module of the tree: its caller's work */
     fl__nn_row *row = &s->row[i];
@@ -127,31 +131,16 @@ static void fl__nn_on_module(fl_nn_module *m, const fl_vars *out, void *user) {
     for (int k = 0; k < out->n; k++) row->out_bytes += fl__nn_bytes(fv_value(out->v[k]));
 }
 
-static void fl__nn_on_call(const fl_call *c, void *user) {
-    fl__nn_summary *s = user;
-    (void)c;
-    if (s->nested < FL__NN_NESTED) s->mark[s->nested] = s->macs;
-    s->nested++;
-}
-
-/* A record whose composition was counted is not counted itself. */
-static void fl__nn_after_call(const fl_call *c, void *user) {
-    fl__nn_summary *s = user;
-    if (--s->nested >= FL__NN_NESTED || s->mark[s->nested] != s->macs || fl_error()) return;
-    const int64_t macs = fl_call_cost(c).macs;
-    s->macs += macs;
-    if (s->at >= 0) s->row[s->at].macs += macs;
-}
-
 /* Runs m, and puts back what that may change. */
 static bool fl__nn_observe(fl__nn_summary *s, fl_nn_module *m, fl_vars in) {
     const fl_rng rng = fl_rng_state();
     const bool recorded = fl_no_grad(true);
     fl_nn_train(m, false);
     const fl_nn_watch watch = fl_nn_watch_calls((fl_nn_watch){fl__nn_on_module, s});
-    const fl_call_hooks hooks = fl_call_hook(fl__nn_on_call, fl__nn_after_call, s);
+    fl_cost_begin(&s->cost);
     bool ok = fl_nn_forward_vars(m, in).n > 0;
-    fl_call_hook(hooks.before, hooks.after, hooks.user);
+    fl_cost_end(&s->cost);
+    fl__nn_count(s);
     fl_nn_watch_calls(watch);
     fl_rng_set_state(rng);
     for (int64_t i = 0; i < s->n; i++) s->row[i].m->train = s->row[i].train;
@@ -202,7 +191,7 @@ static void fl__nn_put_summary(fl_nn_text *t, const fl__nn_summary *s) {
         fl_nn_put(t, "\n");
     }
     fl_nn_put(t, "%-*s  %-*s  %14" PRId64 "  %14" PRId64 "  %14" PRId64 "\n", first, "Total", second, "",
-              s->params, s->macs, out);
+              s->params, s->cost.macs, out);
     fl_nn_put(t, "Bytes: input %" PRId64 ", parameters %" PRId64 ", buffers %" PRId64 "\n", s->in_bytes,
               s->param_bytes, s->buffer_bytes);
 }
@@ -210,7 +199,7 @@ static void fl__nn_put_summary(fl_nn_text *t, const fl__nn_summary *s) {
 FL_API char *fl_nn_summary_text(fl_nn_module *m, fl_vars in) {
     fl__nn_summary s = {.at = -1};
     char *text = NULL;
-    if (!fl_nn_given(m, "fl_nn_summary", "the module")) return fl_raise();
+    if (!fl_given(m, "fl_nn_summary", "the module")) return fl_raise();
     fl_quiet(+1);
     fl_scope scope = fl_scope_begin();
     bool ok = fl_nn_each(m, fl__nn_add_row, &s);
@@ -231,7 +220,7 @@ FL_API char *fl_nn_summary_text(fl_nn_module *m, fl_vars in) {
 }
 
 FL_API bool fl_nn_summary_opt(fl_nn_module *m, fl_shape shape, fl_nn_summary_opts o) {
-    if (!fl_nn_given(m, "fl_nn_summary", "the module")) return fl_raise() != NULL;
+    if (!fl_given(m, "fl_nn_summary", "the module")) return fl_raise() != NULL;
     fl_scope s = fl_scope_begin();
     const fv_list p = fl_nn_parameters(m);
     fl_dtype dtype = o.dtype ? o.dtype : p.n ? fv_value(p.v[0])->dtype : FL_F32;

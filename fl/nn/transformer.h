@@ -34,7 +34,7 @@ typedef struct fl_nn_transformer_opts {
    follow each other in a container. */
 #define fl_nn_transformer(...) FL_NN__TRANSFORMER(__VA_ARGS__, ._end = 0)
 #define FL_NN__TRANSFORMER(dim, heads, hidden, ...) \
-    fl_nn_transformer_opt(dim, heads, hidden, (fl_nn_transformer_opts){__VA_ARGS__})
+    fl_nn_transformer_opt(dim, heads, hidden, FL_LITERAL(fl_nn_transformer_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_transformer_opt(int64_t dim, int64_t heads, int64_t hidden,
                                            fl_nn_transformer_opts o);
 /* One layer, as nn.TransformerDecoderLayer(batch_first=True): x [n, t, dim] and memory [n, s, dim] -> x,
@@ -43,7 +43,7 @@ FL_API fl_nn_module *fl_nn_transformer_opt(int64_t dim, int64_t heads, int64_t h
    is none. The results are x and the other inputs. */
 #define fl_nn_transformer_decoder(...) FL_NN__TRANSFORMER_DECODER(__VA_ARGS__, ._end = 0)
 #define FL_NN__TRANSFORMER_DECODER(dim, heads, hidden, ...) \
-    fl_nn_transformer_decoder_opt(dim, heads, hidden, (fl_nn_transformer_opts){__VA_ARGS__})
+    fl_nn_transformer_decoder_opt(dim, heads, hidden, FL_LITERAL(fl_nn_transformer_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_transformer_decoder_opt(int64_t dim, int64_t heads, int64_t hidden,
                                                    fl_nn_transformer_opts o);
 

@@ -23,7 +23,7 @@ typedef struct fl_nn_adaptive_opts {
    without bias from its dims to dim, as in fairseq. */
 #define fl_nn_adaptive_embedding(...) FL_NN__ADAPTIVE_EMBEDDING(__VA_ARGS__, ._end = 0)
 #define FL_NN__ADAPTIVE_EMBEDDING(dim, cutoffs, ...) \
-    fl_nn_adaptive_embedding_opt(dim, cutoffs, (fl_nn_adaptive_opts){__VA_ARGS__})
+    fl_nn_adaptive_embedding_opt(dim, cutoffs, FL_LITERAL(fl_nn_adaptive_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_adaptive_embedding_opt(int64_t dim, fl_shape cutoffs,
                                                   fl_nn_adaptive_opts o);
 /* x [k, dim], words [k] -> log P(word | x) [k], as nn.AdaptiveLogSoftmaxWithLoss: `head` is a
@@ -31,7 +31,7 @@ FL_API fl_nn_module *fl_nn_adaptive_embedding_opt(int64_t dim, fl_shape cutoffs,
    to the words of such a part. Waits for the words. */
 #define fl_nn_adaptive_softmax(...) FL_NN__ADAPTIVE_SOFTMAX(__VA_ARGS__, ._end = 0)
 #define FL_NN__ADAPTIVE_SOFTMAX(dim, cutoffs, ...) \
-    fl_nn_adaptive_softmax_opt(dim, cutoffs, (fl_nn_adaptive_opts){__VA_ARGS__})
+    fl_nn_adaptive_softmax_opt(dim, cutoffs, FL_LITERAL(fl_nn_adaptive_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_adaptive_softmax_opt(int64_t dim, fl_shape cutoffs,
                                                 fl_nn_adaptive_opts o);
 

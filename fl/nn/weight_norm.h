@@ -94,6 +94,7 @@ static bool fl__nn_wrap(fl_nn_module *m, const fl__nn_weight_norm *w, const char
     snprintf(v_name, sizeof v_name, "%.*s_v", FL_NN_NAME - 3, name);
     snprintf(g_name, sizeof g_name, "%.*s_g", FL_NN_NAME - 3, name);
     fl_scope s = fl_scope_begin();
+    fl_lasting(true);
     fl__nn_weight_norm *data = fl_heap_alloc(sizeof *data);
     fl_tensor *g = data ? fl__nn_lengths(fv_value(m->param[w->v].var), w->axis) : NULL;
     const bool ok = g && fl_nn_add_param(m, g_name, fv_param(g));
@@ -110,7 +111,7 @@ static bool fl__nn_wrap(fl_nn_module *m, const fl__nn_weight_norm *w, const char
 }
 
 FL_API fl_nn_module *fl_nn_weight_norm(fl_nn_module *m, const char *name, int axis) {
-    if (!fl_nn_given(m, "fl_nn_weight_norm", "the module")) return fl_raise();
+    if (!fl_given(m, "fl_nn_weight_norm", "the module")) return fl_raise();
     int64_t at = 0;
     while (at < m->n_param && strcmp(m->param[at].name, name ? name : "")) at++;
     const int ndim = at < m->n_param ? fv_value(m->param[at].var)->ndim : 0;

@@ -38,7 +38,6 @@ FL_API bool fl_autocast_set_policy(fl_op op, fl_autocast_policy p);
 static inline bool fv_autocast(fl_op op, fl_var **x, int n);
 static inline bool fv_autocast_wide(fl_op op);
 FL_API bool fv_autocast_operands(fl_op op, fl_var **x, int n);
-#define FL_AUTOCAST_FLAGS ((uint64_t)0xFF << 8) /* of fl_flags: the dtype, or 0 */
 static inline bool fv_autocast(fl_op op, fl_var **x, int n) {
     return !(fl_flags() & FL_AUTOCAST_FLAGS) || fv_autocast_operands(op, x, n);
 }
@@ -57,6 +56,7 @@ FL_PRIVATE void fl__register_autocast(void);
 #ifndef FL_OPS_AUTOCAST_IMPL
 #define FL_OPS_AUTOCAST_IMPL
 #include "../../fl_autograd.h"
+#include "../../fl_backend.h"
 #include "copy.h"
 #include <string.h>
 
@@ -131,8 +131,8 @@ static fl_tensor *fl__cast_of_weight(fl_tensor *t, fl_dtype d) {
     fl__weight_casts *c = fl__autocast_kept;
     int64_t i = 0;
     while (i < c->n && c->all[i].from != t) i++;
-    fl__weight_cast *w = c->all + i;
-    if (i < c->n && w->version == fl_version_of(t) && w->to->dtype == d) return w->to;
+    fl__weight_cast *w = i < c->n ? c->all + i : NULL;
+    if (w && w->version == fl_version_of(t) && w->to->dtype == d) return w->to;
     if (i == c->n && !fl_heap_grow(&c->all, &c->cap, c->n + 1, sizeof *c->all)) return fl_raise();
     fl_scope s = fl_scope_begin();
     fl_tensor *to = fl_keep(fl_cast(t, d));

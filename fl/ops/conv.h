@@ -9,12 +9,12 @@
    one row.
    3-d is one conv2d of the planes: the depths under the kernel become channels; transposed, the
    products' depths add up where they overlap. */
-#ifndef FL_T
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
 #ifndef FL_OPS_CONV_H
 #define FL_OPS_CONV_H
+#include "../records/conv.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -25,7 +25,8 @@ typedef struct fl_conv_opts {
     int64_t stride[3];     /* per spatial dim, here and below 0 -> that of the dim before; first 0 -> 1 */
     int64_t pad[3];        /* zeros on both sides, or FL_SAME; FL_I0: none after others */
     int64_t dilation[3];   /* first 0 -> 1 */
-    int64_t output_pad[3]; /* transposed: more elements at the end of just that dim, fewer than its stride */
+    int64_t output_pad[3]; /* transposed: more elements at the end of just that dim, fewer than its stride or
+                              its dilation */
     int64_t groups;        /* 0 -> 1 */
     bool relu;             /* y = max(0, that); not transposed */
     char _end;
@@ -37,7 +38,7 @@ typedef struct fl_conv_opts {
    is. */
 #define fl_conv(...) FL__CONV(fl_, __VA_ARGS__, ._end = 0)
 #define fv_conv(...) FL__CONV(fv_, __VA_ARGS__, ._end = 0)
-#define FL__CONV(p, x, w, bias, ...) p##conv_opt(x, w, bias, (fl_conv_opts){__VA_ARGS__})
+#define FL__CONV(p, x, w, bias, ...) p##conv_opt(x, w, bias, FL_LITERAL(fl_conv_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_conv_opt(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv_opts o);
 FL_API fl_var *fv_conv_opt(fl_var *x, fl_var *w, fl_var *bias, fl_conv_opts o);
 /* Its gradient with regard to x: x [n, c, ...], w [c, o / groups, kernel...] -> [n, o, ...] of
@@ -45,10 +46,11 @@ FL_API fl_var *fv_conv_opt(fl_var *x, fl_var *w, fl_var *bias, fl_conv_opts o);
 #define fl_conv_transpose(...) FL__CONV_TRANSPOSE(fl_, __VA_ARGS__, ._end = 0)
 #define fv_conv_transpose(...) FL__CONV_TRANSPOSE(fv_, __VA_ARGS__, ._end = 0)
 #define FL__CONV_TRANSPOSE(p, x, w, bias, ...) \
-    p##conv_transpose_opt(x, w, bias, (fl_conv_opts){__VA_ARGS__})
+    p##conv_transpose_opt(x, w, bias, FL_LITERAL(fl_conv_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_conv_transpose_opt(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv_opts o);
 FL_API fl_var *fv_conv_transpose_opt(fl_var *x, fl_var *w, fl_var *bias, fl_conv_opts o);
 
+typedef struct fl_conv2d_args fl_conv2d_args; /* fl_backend.h */
 /* The records, with resolved args: x [n, c, h, w], w [o, c / groups, kh, kw], bias [o] or NULL; dx has
    x_shape, dw has w_shape. args.relu counts for y alone: it is max(0, y). */
 FL_API fl_tensor *fl_conv2d_run(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv2d_args a);
@@ -57,7 +59,6 @@ FL_API fl_tensor *fl_conv2d_grad_input(fl_tensor *dy, fl_tensor *w, fl_shape x_s
 FL_API fl_var *fv_conv2d_grad_input(fl_var *dy, fl_var *w, fl_shape x_shape, fl_conv2d_args a);
 FL_API fl_tensor *fl_conv2d_grad_weight(fl_tensor *x, fl_tensor *dy, fl_shape w_shape, fl_conv2d_args a);
 
-FL_DATA fl_op fl_op_conv2d_bias;
 FL_PRIVATE void fl__register_conv(void);
 
 #ifdef __cplusplus
@@ -69,14 +70,16 @@ FL_PRIVATE void fl__register_conv(void);
 #ifndef FL_OPS_CONV_IMPL
 #define FL_OPS_CONV_IMPL
 #include "../../fl_autograd.h"
+#include "../../fl_backend.h"
 #include "copy.h"
 #include "elementwise.h"
 #include "image.h"
 #include "index.h"
+#include "move.h"
 #include "reduce.h"
 #include "view.h"
 #include <string.h>
-#define FL_TEXT "conv.h"
+#define FL_TEXT "conv.inc"
 #include "expand.h"
 
 /* ---- shape rules of the records ---- */
@@ -243,7 +246,7 @@ static int64_t fl__conv2d_bias_macs(const fl_call *c) {
 FL_PRIVATE void fl__register_conv(void) {
     static const fl_op_info conv2d_bias = {.name = "conv2d_bias",
                                            .args_size = sizeof(fl_conv2d_args),
-                                           .contains = "conv2d add",
+                                           .contains = "conv2d add relu maximum",
                                            .compose = fl__compose_conv2d_bias,
                                            .gradient = fv__conv2d_back,
                                            .macs = fl__conv2d_bias_macs};
@@ -251,155 +254,5 @@ FL_PRIVATE void fl__register_conv(void) {
 }
 
 #endif /* FL_OPS_CONV_IMPL */
-#endif
-#else /* the text: see expand.h */
-#include "taps.inc"
-
-#ifdef FL_ON_TENSORS
-/* True for floats x and w of the same 3 to 5 dims; the settings' ranges are checked later. */
-static bool fl__conv_operands(const char *fn, fl_tensor *x, fl_tensor *w) {
-    if (!fl__is_image(fn, x)) return false;
-    if (w->ndim == x->ndim && w->dtype == x->dtype) return true;
-    return fl_refuse("%s: x %s %s and w %s %s: both need the same dims and dtype", fn,
-                     fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x), fl_dtype_name(w->dtype),
-                     FL_SHAPE_TEXT(w));
-}
-
-static bool fl__conv_maps(fl_tensor *x, fl_tensor *w, fl_conv_opts o, fl__axis_map *m) {
-    if (!fl__conv_operands("fl_conv", x, w)) return false;
-    for (int i = 0; i < x->ndim - 2; i++) {
-        int64_t stride = fl__setting(o.stride, i, 1), pad = fl__setting(o.pad, i, 0);
-        int64_t dilation = fl__setting(o.dilation, i, 1), k = w->shape[2 + i];
-        if (!fl__slide(&m[i], x->shape[2 + i], k, stride, pad, pad, dilation))
-            return fl_refuse("fl_conv: x %s, w %s, dim %d: stride %lld, pad %lld, dilation %lld",
-                             FL_SHAPE_TEXT(x), FL_SHAPE_TEXT(w), 2 + i, (long long)stride,
-                             (long long)pad, (long long)dilation);
-    }
-    return true;
-}
-
-/* Of the result's axes: conv with these maps takes it back to x's shape. */
-static bool fl__conv_transpose_maps(fl_tensor *x, fl_tensor *w, fl_conv_opts o, fl__axis_map *m) {
-    if (!fl__conv_operands("fl_conv_transpose", x, w)) return false;
-    for (int i = 0; i < x->ndim - 2; i++) {
-        int64_t stride = fl__setting(o.stride, i, 1), pad = fl__setting(o.pad, i, 0);
-        int64_t dilation = fl__setting(o.dilation, i, 1), k = w->shape[2 + i];
-        int64_t more = fl_option_int(o.output_pad[i], 0);
-        bool ok = fl__in_range(stride, 1) && fl__in_range(pad, 0) && fl__in_range(dilation, 1) &&
-                  fl__in_range(k, 1) && more >= 0 && more < stride;
-        int64_t window = ok ? dilation * (k - 1) + 1 : 0;
-        int64_t n = ok ? (x->shape[2 + i] - 1) * stride - 2 * pad + window + more : 0;
-        if (!ok || !fl__slide(&m[i], n, k, stride, pad, pad, dilation))
-            return fl_refuse("fl_conv_transpose: x %s, w %s, dim %d: stride %lld, pad %lld, dilation "
-                             "%lld, output_pad %lld (less than the stride)", FL_SHAPE_TEXT(x),
-                             FL_SHAPE_TEXT(w), 2 + i, (long long)stride, (long long)pad,
-                             (long long)dilation, (long long)more);
-    }
-    return true;
-}
-
-/* The last two of nd axes, for conv2d; of one axis: beside a row of height 1. */
-static fl_conv2d_args fl__conv2d_args_of(const fl__axis_map *m, int nd, int64_t groups) {
-    fl_conv2d_args a = {{1, 1}, {0, 0}, {0, 0}, {1, 1}, groups, false};
-    for (int i = nd > 1 ? 0 : 1; i < 2; i++) {
-        const fl__axis_map *from = &m[nd - 2 + i];
-        a.stride[i] = from->stride;
-        a.pad_lo[i] = from->lo;
-        a.pad_hi[i] = from->hi;
-        a.dilation[i] = from->dilation;
-    }
-    return a;
-}
-#endif
-
-/* [n, c, d, k, h, w] -> [n d, c k, h, w] and back: depths as images, taps as channels */
-static FL_T *FL_W(_image_planes)(FL_T *x) {
-    if (!x || !(x = FL_W(permute)(x, 6, (int[]){0, 2, 1, 3, 4, 5}))) return NULL;
-    const int64_t *d = FL_VALUE(x)->shape;
-    return FL_W(reshape)(x, FL_SHAPE(d[0] * d[1], d[2] * d[3], d[4], d[5]));
-}
-static FL_T *FL_W(_volumes)(FL_T *x, int64_t n, int64_t depth, int64_t k) {
-    if (!x) return NULL;
-    const int64_t *d = FL_VALUE(x)->shape;
-    x = FL_W(reshape)(x, FL_SHAPE(n, depth, d[1] / k, k, d[2], d[3]));
-    return x ? FL_W(permute)(x, 6, (int[]){0, 2, 1, 3, 4, 5}) : NULL;
-}
-
-/* [a, b, l] -> [a, b, 1, l];  [a, b, k, h, w] -> [a, b k, h, w] */
-static FL_T *FL_W(_as_2d)(FL_T *x) {
-    fl_shape s = fl_shape_of(FL_VALUE(x));
-    const int64_t *d = s.dim;
-    if (s.ndim == 4) return x;
-    if (s.ndim == 3) return FL_W(reshape)(x, FL_SHAPE(d[0], d[1], 1, d[2]));
-    return FL_W(reshape)(x, FL_SHAPE(d[0], d[1] * d[2], d[3], d[4]));
-}
-
-FL_T *FL_W(conv_opt)(FL_T *x, FL_T *w, FL_T *bias, fl_conv_opts o) {
-    fl__axis_map m[3];
-    fl__axis_taps t;
-    if (FL_ABSENT("conv", x) || FL_ABSENT("conv", w) || fl_error()) return NULL; /* a bias that failed */
-    FL_T *in[] = {x, w, bias};
-    if (!FL_AUTOCAST(FL_OP_conv2d, in, 3)) return NULL;
-    x = in[0], w = in[1], bias = in[2];
-    fl_tensor *image = FL_VALUE(x);
-    if (!fl__conv_maps(image, FL_VALUE(w), o, m)) return NULL;
-    const int nd = image->ndim - 2;
-    fl_conv2d_args a = fl__conv2d_args_of(m, nd, fl_option_int(o.groups, 1));
-    a.relu = o.relu;
-    if (nd == 2) return FL_W(conv2d_run)(x, w, bias, a);
-    fl_scope s = fl_scope_begin();
-    if (nd == 1) x = FL_W(_as_2d)(x);
-    else x = fl__taps_of(m, image, &t) ? FL_W(_image_planes)(FL_W(_image_spread)(x, 2, &t, 0)) : NULL;
-    w = x ? FL_W(_as_2d)(w) : NULL;
-    FL_T *y = w ? FL_W(conv2d_run)(x, w, bias, a) : NULL;
-    if (y && nd == 1) return FL_GIVE(&s, FL_W(squeeze)(y, 2));
-    y = y ? FL_W(_volumes)(y, image->shape[0], m[0].out, 1) : NULL;
-    return FL_GIVE(&s, y ? FL_W(squeeze)(y, 3) : NULL);
-}
-
-/* The adjoint of conv's planes: x's depths as images. */
-static FL_T *FL_W(_depths)(FL_T *x) {
-    fl_shape s = fl_shape_of(FL_VALUE(x));
-    const int64_t *d = s.dim;
-    return FL_W(_image_planes)(FL_W(reshape)(x, FL_SHAPE(d[0], d[1], d[2], 1, d[3], d[4])));
-}
-
-FL_T *FL_W(conv_transpose_opt)(FL_T *x, FL_T *w, FL_T *bias, fl_conv_opts o) {
-    fl__axis_map m[3];
-    if (FL_ABSENT("conv_transpose", x) || FL_ABSENT("conv_transpose", w) || fl_error())
-        return NULL;
-    FL_T *in[] = {x, w, bias};
-    if (!FL_AUTOCAST(FL_OP_conv2d, in, 3)) return NULL;
-    x = in[0], w = in[1], bias = in[2];
-    fl_tensor *image = FL_VALUE(x), *kernel = FL_VALUE(w);
-    if (!fl__conv_transpose_maps(image, kernel, o, m)) return NULL;
-    int nd = image->ndim - 2;
-    int64_t groups = fl_option_int(o.groups, 1);
-    if (!fl__in_range(groups, 1) || kernel->shape[1] > INT32_MAX || o.relu)
-        return fl_bad("fl_conv_transpose: w %s in %lld groups%s", FL_SHAPE_TEXT(kernel),
-                      (long long)groups, o.relu ? ", with a relu" : "");
-    int64_t depth = nd == 3 ? kernel->shape[2] : 1, channels = kernel->shape[1] * groups;
-    const fl_tensor *b = bias ? FL_VALUE(bias) : NULL;
-    if (b && (b->ndim != 1 || b->shape[0] != channels || b->dtype != image->dtype))
-        return fl_bad("fl_conv_transpose: bias %s %s, not %s [%lld]", fl_dtype_name(b->dtype),
-                      FL_SHAPE_TEXT(b), fl_dtype_name(image->dtype), (long long)channels);
-    fl_scope s = fl_scope_begin();
-    FL_T *given = x; /* half floats sum up in f32 */
-    x = FL_W(_widened)(x);
-    w = x ? FL_W(_widened)(w) : NULL;
-    if (w) x = nd == 3 ? FL_W(_depths)(x) : FL_W(_as_2d)(x);
-    w = w && x ? FL_W(_as_2d)(w) : NULL;
-    if (!w) return FL_GIVE(&s, NULL);
-    fl_shape to = FL_SHAPE(FL_VALUE(x)->shape[0], channels * depth, nd > 1 ? m[nd - 2].n : 1,
-                           m[nd - 1].n);
-    FL_T *y = FL_W(conv2d_grad_input)(x, w, to, fl__conv2d_args_of(m, nd, groups));
-    if (nd == 3) {
-        y = FL_W(_volumes)(y, image->shape[0], image->shape[2], depth);
-        y = FL_W(_folded)(y, 2, m);
-    } else if (nd == 1 && y) y = FL_W(squeeze)(y, 2);
-    if (!y || !bias) return FL_GIVE(&s, FL_W(_narrowed)(y, given));
-    FL_T *column = FL_W(reshape)(bias, (fl_shape){nd + 1, {channels, 1, 1, 1}});
-    return FL_GIVE(&s, column ? FL_W(_narrowed)(ADD(y, column), given) : NULL);
-}
 #endif
 /* MIT licence: see LICENSE. */

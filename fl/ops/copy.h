@@ -1,12 +1,17 @@
-/* fl/ops/copy.h - copies: casts, clones, writes into a tensor, tensors end to end, blocks of numbers
+/* fl/ops/copy.h - tensors joined end to end, accumulation, and the gradients of casts and copies
 
-   All run the record copy: x -> y, same shape, any strides and dtypes; and, where the backend has it, concat
-   (fl_axis_args): up to 8 x -> y, which has them side by side along the axis. */
+   fl/tensor/copy.h has fl_cast, fl_contiguous, fl_clone and fl_assign. All run the record copy: x -> y, of one
+   shape, any strides and dtypes; and, where the backend has it, concat (fl_axis_args): up to 8 x -> y, which has
+   them side by side along the axis. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
 #ifndef FL_OPS_COPY_H
 #define FL_OPS_COPY_H
+#include "../autograd/accumulate.h"
+#include "../tensor/blocks.h"
+#include "../tensor/copy.h"
+#include "../records/copy.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -18,27 +23,11 @@ FL_API fl_var *fv_concat(fl_var *const *xs, int n, int axis);
 /* Along a new axis. */
 FL_API fl_tensor *fl_stack(fl_tensor *const *ts, int n, int axis);
 FL_API fl_var *fv_stack(fl_var *const *xs, int n, int axis);
-/* Other dtype: float to integer rounds towards 0 and saturates, NaN gives 0; integer to integer wraps;
-   narrower floats round to nearest. The same tensor if it has it. A registered dtype's last axis counts
-   blocks: [..., n] becomes [..., n / block], and back. The layout stays. */
-FL_API fl_tensor *fl_cast(fl_tensor *t, fl_dtype dtype);
-FL_API fl_var *fv_cast(fl_var *x, fl_dtype dtype);
-/* "q8": 32 numbers as 8-bit integers and an f16 scale, 34 bytes (ggml's Q8_0): scale = max |x| / 127.
-   Registered at the first call. "q4": 32 numbers as an f16 scale and 16 bytes, whose low halves are numbers
-   0 to 15 and whose high ones 16 to 31, each (n - 8) scale (ggml's Q4_0). */
-FL_API fl_dtype fl_q8(void);
-FL_API fl_dtype fl_q4(void);
-/* Row-major without gaps; the same tensor if it is. */
-FL_API fl_tensor *fl_contiguous(fl_tensor *t);
 FL_API fl_var *fv_contiguous(fl_var *x);
-/* A copy with storage of its own. */
-FL_API fl_tensor *fl_clone(fl_tensor *t);
-/* Writes src (broadcast, cast) into dst and through it into the tensor it views; returns dst. */
-FL_API fl_tensor *fl_assign(fl_tensor *dst, fl_tensor *src);
+FL_API fl_var *fv_clone(fl_var *x);
 /* dst += src, likewise. */
 FL_API fl_tensor *fl_accumulate(fl_tensor *dst, fl_tensor *src);
 
-FL_DATA fl_op fl_op_concat;
 FL_PRIVATE void fl__register_copy(void);
 
 #ifdef __cplusplus
@@ -50,175 +39,12 @@ FL_PRIVATE void fl__register_copy(void);
 #ifndef FL_OPS_COPY_IMPL
 #define FL_OPS_COPY_IMPL
 #include "../../fl_autograd.h"
+#include "../../fl_backend.h"
 #include "elementwise.h"
 #include "view.h"
-#include "../../kernels/fl_math.h"
-#include <math.h>
 #include <string.h>
 
-/* ---- blocks of registered dtypes ---- */
-
-typedef struct fl__blocks {
-    const fl_dtype_info *info;
-    const char *from;
-    char *to;
-    bool pack;
-} fl__blocks;
-
-static void fl__convert_blocks(void *arg, int64_t begin, int64_t end) {
-    const fl__blocks *b = arg;
-    int64_t packed = (int64_t)b->info->size, plain = b->info->block * (int64_t)sizeof(float);
-    const char *from = b->from + begin * (b->pack ? plain : packed);
-    char *to = b->to + begin * (b->pack ? packed : plain);
-    if (b->pack) b->info->pack((const float *)(const void *)from, to, end - begin);
-    else b->info->unpack(from, (float *)(void *)to, end - begin);
-}
-
-/* Both contiguous, one of blocks and one f32: on the host, for any backend. */
-static bool fl__convert(fl_tensor *y, fl_tensor *x, const fl_dtype_info *info, bool pack) {
-    void *from = fl_map(x, FL_READ), *to = from ? fl_map(y, FL_WRITE) : NULL;
-    fl__blocks b = {info, from, to, pack};
-    if (to) fl_parallel(fl_numel(pack ? y : x), 1 << 10, fl__convert_blocks, &b);
-    if (to) fl_unmap(y, FL_WRITE);
-    if (from) fl_unmap(x, FL_READ);
-    return to != NULL;
-}
-
-static fl_tensor *fl__cast_blocks(fl_tensor *t, fl_dtype dtype) {
-    bool pack = t->dtype < FL_DTYPE_COUNT;
-    const fl_dtype_info *info = fl_dtype_registered(pack ? dtype : t->dtype);
-    fl_shape shape = fl_shape_of(t);
-    int64_t *last = &shape.dim[shape.ndim ? shape.ndim - 1 : 0];
-    if (!info || shape.ndim == 0 || (pack && *last % info->block))
-        return fl_bad("fl_cast: %s to %s: the last axis of shape %s has no whole blocks of %d",
-                       fl_dtype_name(t->dtype), fl_dtype_name(dtype), FL_SHAPE_TEXT(t),
-                       info ? info->block : 0);
-    if (pack) *last /= info->block;
-    else if (__builtin_mul_overflow(*last, info->block, last) || fl_shape_numel(shape) < 0)
-        return fl_bad("fl_cast: shape %s of blocks is too large", FL_SHAPE_TEXT(t));
-    fl_scope s = fl_scope_begin();
-    fl_tensor *x = fl_contiguous(pack ? fl_cast(t, FL_F32) : t);
-    fl_tensor *y = x ? fl_out_on(t->family, shape, pack ? dtype : FL_F32) : NULL;
-    if (y && (!fl_out_allocate(y) || !fl__convert(y, x, info, pack))) y = fl_raise();
-    return fl_scope_return(&s, y && !pack ? fl_cast(y, dtype) : y);
-}
-
-/* A scale past f16 stays its largest: the numbers saturate. NaN counts as 0. */
-static void fl__q8_pack(const float *x, void *blocks, int64_t n) {
-    char *to = blocks;
-    for (int64_t b = 0; b < n; b++, x += 32, to += 34) {
-        float most = 0;
-        for (int i = 0; i < 32; i++) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
-        uint16_t half = flm_f32_to_f16(most / 127 > 65504 ? 65504 : most / 127);
-        float scale = flm_f16_to_f32(half);
-        memcpy(to, &half, 2);
-        for (int i = 0; i < 32; i++) {
-            float v = scale > 0 ? rintf(x[i] / scale) : 0;
-            to[2 + i] = (char)(int8_t)(v >= 127 ? 127 : v <= -127 ? -127 : v == v ? v : 0);
-        }
-    }
-}
-
-static void fl__q8_unpack(const void *blocks, float *x, int64_t n) {
-    const char *from = blocks;
-    for (int64_t b = 0; b < n; b++, x += 32, from += 34) {
-        uint16_t half;
-        memcpy(&half, from, 2);
-        for (int i = 0; i < 32; i++) x[i] = flm_f16_to_f32(half) * (float)(int8_t)from[2 + i];
-    }
-}
-
-fl_dtype fl_q8(void) {
-    return fl_dtype_register(&(fl_dtype_info){"q8", 34, 32, fl__q8_unpack, fl__q8_pack});
-}
-
-static void fl__q4_unpack(const void *blocks, float *x, int64_t n) {
-    const uint8_t *from = blocks;
-    for (int64_t b = 0; b < n; b++, x += 32, from += 18) {
-        uint16_t half;
-        memcpy(&half, from, 2);
-        const float scale = flm_f16_to_f32(half);
-        for (int i = 0; i < 16; i++) {
-            x[i] = (float)((from[2 + i] & 15) - 8) * scale;
-            x[16 + i] = (float)((from[2 + i] >> 4) - 8) * scale;
-        }
-    }
-}
-
-static int fl__q4_code(float x, float by) {
-    const float v = x * by + 8.5f;
-    return v >= 15 ? 15 : v > 0 ? (int)v : 0;
-}
-
-static void fl__q4_pack(const float *x, void *blocks, int64_t n) {
-    uint8_t *to = blocks;
-    for (int64_t b = 0; b < n; b++, x += 32, to += 18) {
-        float top = 0; /* the largest number becomes -8, whatever its sign */
-        for (int i = 0; i < 32; i++)
-            if (fabsf(x[i]) > fabsf(top)) top = x[i];
-        const float scale = top / -8, by = scale != 0 ? 1 / scale : 0;
-        const uint16_t half = flm_f32_to_f16(scale);
-        memcpy(to, &half, 2);
-        for (int i = 0; i < 16; i++)
-            to[2 + i] = (uint8_t)(fl__q4_code(x[i], by) | fl__q4_code(x[16 + i], by) << 4);
-    }
-}
-
-fl_dtype fl_q4(void) {
-    return fl_dtype_register(&(fl_dtype_info){"q4", 18, 32, fl__q4_unpack, fl__q4_pack});
-}
-
-/* ---- copies ---- */
-
-fl_tensor *fl_cast(fl_tensor *t, fl_dtype dtype) {
-    if (fl_absent("fl_cast", t) || !(t = fl_stored(t))) return NULL;
-    if (fl_dtype_size(dtype) == 0) return fl_bad("fl_cast: dtype %d is not known", (int)dtype);
-    if (t->dtype == dtype) return t;
-    if (t->dtype >= FL_DTYPE_COUNT || dtype >= FL_DTYPE_COUNT) return fl__cast_blocks(t, dtype);
-    const bool part = t->ndim == 4 && t->stride[1] == 1 && !fl_is_contiguous(t); /* of an image */
-    fl_tensor *y = fl_out_like(t, dtype);
-    y = part ? fl_out_order_as(y, t) : fl_out_lay_as(y, t);
-    return fl_call_into(FL_OP_copy, y, t, NULL, NULL);
-}
-
-fl_tensor *fl_clone(fl_tensor *t) {
-    if (fl_absent("fl_clone", t) || !(t = fl_stored(t))) return NULL;
-    return fl_call_into(FL_OP_copy, fl_out_like(t, t->dtype), t, NULL, NULL);
-}
-
-fl_tensor *fl_contiguous(fl_tensor *t) {
-    if (fl_absent("fl_contiguous", t) || !(t = fl_stored(t))) return NULL;
-    return fl_is_contiguous(t) ? t : fl_clone(t);
-}
-
-/* ---- writing and joining ---- */
-
-/* Two views of one buffer that are not the same elements in the same order. */
-static bool fl__may_overlap(const fl_tensor *a, const fl_tensor *b) {
-    const fl_tensor *ra = a->base_ ? a->base_ : a, *rb = b->base_ ? b->base_ : b;
-    bool one_storage = a->buffer ? a->buffer == b->buffer : ra == rb;
-    if (!one_storage) return false;
-    bool same = a->offset == b->offset && fl_same_shape(a, b);
-    for (int i = 0; same && i < a->ndim; i++) same = a->stride[i] == b->stride[i];
-    return !same;
-}
-
-fl_tensor *fl_assign(fl_tensor *dst, fl_tensor *src) {
-    if (fl_absent("fl_assign", dst) || fl_absent("fl_assign", src) || !fl_writable("fl_assign", dst))
-        return NULL;
-    fl_scope s = fl_scope_of(__func__);
-    fl_shape shape = fl_shape_of(dst);
-    bool ok = (src = fl_stored(src)) && fl_same_family("assign", dst, src);
-    if (ok && (!fl_broadcast_shape(&shape, src) || !fl_shape_is(dst, shape)))
-        ok = fl_refuse("fl_assign: shape %s does not broadcast to %s", FL_SHAPE_TEXT(src),
-                     FL_SHAPE_TEXT(dst));
-    ok = ok && (src = fl_expand(src, fl_shape_of(dst)));
-    if (ok && fl__may_overlap(dst, src)) ok = (src = fl_clone(src)) != NULL;
-    fl_call c = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {dst}, .in = {src}};
-    if (ok && !fl_call_run(&c)) ok = fl_raise() != NULL;
-    fl_scope_end(&s);
-    return ok ? dst : NULL;
-}
+/* ---- joining ---- */
 
 fl_tensor *fl_accumulate(fl_tensor *dst, fl_tensor *src) {
     if (fl_absent("fl_accumulate", dst) || fl_absent("fl_accumulate", src)) return NULL;
@@ -307,20 +133,17 @@ fl_tensor *fl_stack(fl_tensor *const *ts, int n, int axis) {
 
 /* ---- gradients ---- */
 
-/* fv_add_grad casts and sums. */
-static void fv__cast_back(fl_node *n, fl_var *dy) {
+static void fv__copy_back(fl_node *n, fl_var *dy) {
     fv_add_grad(n, 0, dy);
 }
 
-FL_API fl_var *fv_cast(fl_var *x, fl_dtype dtype) {
-    fl_tensor *value = fl_cast(fv_value(x), dtype);
-    if (value && value == x->value) return x;
-    return fv_record_args("cast", value, fv__cast_back, FV_IN(x), FV_NONE, NULL, 0);
+fl_var *fv_contiguous(fl_var *x) {
+    return fv_record_args("contiguous", fl_contiguous(fv_value(x)), fv__copy_back, FV_IN(x),
+                          FV_NONE, NULL, 0);
 }
 
-fl_var *fv_contiguous(fl_var *x) {
-    return fv_record_args("contiguous", fl_contiguous(fv_value(x)), fv__cast_back, FV_IN(x),
-                          FV_NONE, NULL, 0);
+fl_var *fv_clone(fl_var *x) {
+    return fv_record_args("clone", fl_clone(fv_value(x)), fv__copy_back, FV_IN(x), FV_NONE, NULL, 0);
 }
 
 static void fv__concat_back(fl_node *n, fl_var *dy) {

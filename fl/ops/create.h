@@ -13,6 +13,8 @@ extern "C" {
 
 /* start, start + step, ... before stop; ceil((stop - start) / step) elements. dtype NONE: i64. */
 FL_API fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype);
+/* The same on t's backend, whatever the default one is: for an op's constants beside its operand t. */
+FL_API fl_tensor *fl_new_arange(const fl_tensor *t, double start, double stop, double step, fl_dtype dtype);
 /* Ones on the diagonal [n, m]. */
 FL_API fl_tensor *fl_eye(int64_t n, int64_t m, fl_dtype dtype);
 
@@ -40,6 +42,7 @@ FL_API fl_tensor *fl_bartlett_window(int64_t n, bool periodic, fl_dtype dtype);
 #ifndef FL_OPS_CREATE_IMPL
 #define FL_OPS_CREATE_IMPL
 #include "../../fl_autograd.h"
+#include "../../fl_backend.h"
 #include "copy.h"
 #include "elementwise.h"
 #include "move.h"
@@ -47,16 +50,27 @@ FL_API fl_tensor *fl_bartlett_window(int64_t n, bool periodic, fl_dtype dtype);
 #include "../../kernels/fl_math.h"
 #include <math.h>
 
-fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype) {
+static fl_tensor *fl__arange(const char *fn, int family, double start, double stop, double step,
+                             fl_dtype dtype) {
     double n = ceil((stop - start) / step);
-    if (!(step != 0) || !(n < 4e18))
-        return fl_bad("fl_arange: from %g to %g by %g", start, stop, step);
+    if (!(step != 0) || !(n < 4e18)) return fl_bad("%s: from %g to %g by %g", fn, start, stop, step);
     if (dtype == FL_DTYPE_NONE) dtype = FL_I64;
-    if ((unsigned)dtype < FL_DTYPE_COUNT && fl_compute_dtype(FL_CLASS_NUM, dtype) != dtype)
-        return fl_bad("fl_arange: %s is not supported", fl_dtype_name(dtype));
-    fl_tensor *t = fl_out_new("fl_arange", FL_SHAPE(n > 0 ? (int64_t)n : 0), dtype, FL_I64);
+    if (fl_dtype_size(dtype) == 0) return fl_bad("%s: dtype %d is not known", fn, (int)dtype);
+    if (fl_compute_dtype(FL_CLASS_NUM, dtype) != dtype)
+        return fl_bad("%s: %s is not supported", fn, fl_dtype_name(dtype));
+    fl_tensor *t = fl_out_on(family, FL_SHAPE(n > 0 ? (int64_t)n : 0), dtype);
     fl_iota_args a = {start, step, flm_f64_to_i64(start), flm_f64_to_i64(step)};
-    return t ? fl_call_into(FL_OP_iota, t, NULL, NULL, &a) : NULL;
+    return t ? fl_call_into(FL_OP_iota, t, NULL, NULL, &a) : fl_raise();
+}
+
+fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype) {
+    return fl__arange("fl_arange", fl_backend_default(), start, stop, step, dtype);
+}
+
+fl_tensor *fl_new_arange(const fl_tensor *t, double start, double stop, double step, fl_dtype dtype) {
+    if (fl_absent("fl_new_arange", t)) return NULL;
+    if (t->weak) return fl_bad("fl_new_arange: a weak number has no backend");
+    return fl__arange("fl_new_arange", t->family, start, stop, step, dtype);
 }
 
 fl_tensor *fl_eye(int64_t n, int64_t m, fl_dtype dtype) {

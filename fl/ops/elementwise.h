@@ -1,6 +1,6 @@
 /* fl/ops/elementwise.h - the ops of the tables that have a formula, and choice between two
 
-   One prototype per line of FL_UNARY_OPS and FL_BINARY_OPS (kernels/fl_formulas.h), where formulas,
+   One prototype per line of FL_UNARY_OPS and FL_BINARY_OPS (fl/tensor/op_table.h), where formulas,
    gradients and dtypes stand; what it does is fl_unary_op and fl_binary_op there. On variables the
    gradient formula runs in one pass (records grad1, grad2) where the family can, else by its steps. */
 #ifndef FL_TENSOR_H
@@ -8,6 +8,8 @@
 #endif
 #ifndef FL_OPS_ELEMENTWISE_H
 #define FL_OPS_ELEMENTWISE_H
+#include "../tensor/op_table.h"
+#include "../tensor/where.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -202,13 +204,11 @@ FL_API fl_tensor *fl_logical_or(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_logical_or(fl_var *a, fl_var *b);
 FL_API fl_tensor *fl_logical_xor(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_logical_xor(fl_var *a, fl_var *b);
-/* c ? a : b; c is b8. */
-FL_API fl_tensor *fl_where(fl_tensor *c, fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_where(fl_var *c, fl_var *a, fl_var *b);
-/* min(max(x, low), high); numbers or tensors, either may be NULL. Gradient: dy where low <= x <= high. */
+/* min(max(x, low), high); numbers or tensors, either may be NULL. Gradient: dy goes to x where
+   low <= x <= high; to low where x < low < high; to high where max(x, low) > high. */
 FL_API fl_tensor *fl_clamp(fl_tensor *x, fl_tensor *low, fl_tensor *high);
 FL_API fl_var *fv_clamp(fl_var *x, fl_var *low, fl_var *high);
-
 
 /* The gradient formula of a FL_UNARY_OPS line: x, y, dy -> dx, one fused pass, into out (which may be
    dy) or a new tensor (NULL). NULL without an error when the family has no grad1 slot for op: run the
@@ -228,38 +228,11 @@ FL_API bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *
 #ifndef FL_OPS_ELEMENTWISE_IMPL
 #define FL_OPS_ELEMENTWISE_IMPL
 #include "../../fl_autograd.h"
+#include "../../fl_backend.h"
 #include "autocast.h"
 #include "copy.h"
 #include "view.h"
 /* ---- on tensors ---- */
-
-static fl_tensor *fl__where_operand(fl_tensor *t, fl_shape shape) {
-    return t->weak || fl_shape_is(t, shape) ? t : fl_expand(t, shape);
-}
-
-fl_tensor *fl_where(fl_tensor *c, fl_tensor *a, fl_tensor *b) {
-    if (fl_absent("fl_where", c) || fl_absent("fl_where", a) || fl_absent("fl_where", b) ||
-        !(c = fl_stored(c)))
-        return NULL;
-    if (c->dtype != FL_B8)
-        return fl_bad("fl_where: the condition is %s, not b8", fl_dtype_name(c->dtype));
-    if (!fl_same_family("where", c, a) || !fl_same_family("where", c, b) ||
-        !fl_same_family("where", a, b))
-        return NULL;
-    fl_dtype d = fl_result_type(2, (fl_tensor *[]){a, b});
-    fl_shape shape = fl_shape_of(c);
-    if ((!a->weak && !fl_broadcast_shape(&shape, a)) ||
-        (!b->weak && !fl_broadcast_shape(&shape, b)))
-        return fl_bad("fl_where: shapes %s, %s and %s do not broadcast", FL_SHAPE_TEXT(c),
-                       FL_SHAPE_TEXT(a), FL_SHAPE_TEXT(b));
-    if (!(a = fl_operand(a, d)) || !(b = fl_operand(b, d)) ||
-        !(a = fl__where_operand(a, shape)) || !(b = fl__where_operand(b, shape)) ||
-        !(c = fl__where_operand(c, shape)))
-        return NULL;
-    fl_call call = {.op = FL_OP_where, .n_out = 1, .n_in = 3, .in = {c, a, b}};
-    call.out[0] = fl_out_lay_as(fl_out_lay_as(fl_out_on(c->family, shape, d), b), a);
-    return call.out[0] ? fl_call_result(&call) : fl_raise();
-}
 
 fl_tensor *fl_clamp(fl_tensor *x, fl_tensor *low, fl_tensor *high) {
     if (fl_absent("fl_clamp", x) || ((!low || !high) && fl_error())) return NULL; /* a bound that failed */
@@ -415,6 +388,7 @@ static fl_var *fv__record_line(fl_op op, fl_tensor *value, fl_back_fn back, int 
     o.n_recompute_only = 0;
     o.args = NULL;
     o.bytes = 0;
+    o.free_args = NULL;
     return fv_record_opt(value, &o);
 }
 
@@ -517,7 +491,9 @@ static void fv__clamp_back(fl_node *n, fl_var *dy) {
     fl_var *from = low ? fv_ge(x, low) : NULL, *to = high ? fv_le(x, high) : NULL;
     fl_var *inside = from && to ? fv_logical_and(from, to) : from ? from : to;
     if (fv_needs(n, 0)) fv_add_grad(n, 0, inside ? fv_where(inside, dy, zero) : dy);
-    if (fv_needs(n, 1)) fv_add_grad(n, 1, fv_where(fv_lt(x, low), dy, zero));
+    fl_var *below = fv_needs(n, 1) ? fv_lt(x, low) : NULL;
+    if (below && high) below = fv_logical_and(below, fv_lt(low, high));
+    if (below) fv_add_grad(n, 1, fv_where(below, dy, zero));
     if (fv_needs(n, 2)) fv_add_grad(n, 2, fv_where(fv_gt(low ? fv_maximum(x, low) : x, high), dy, zero));
 }
 

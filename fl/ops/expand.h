@@ -1,6 +1,6 @@
 /* fl/ops/expand.h - expands a text of compositions for tensors and for variables
 
-   A file of this folder is one text, FL_TEXT. It includes this file, which includes it back twice:
+   A header of this folder names a text, FL_TEXT, and includes this file, which includes the text twice:
    once where FL_T is fl_tensor and FL_W(add) is fl_add, once where they are fl_var and fv_add. So a
    composition is written once, and its gradients, of any order and in both directions, are those of
    the ops it runs. The text is written in the words of fl_primitives.h and in

@@ -4,21 +4,16 @@
    ifft   the same with + and 1 / n
 
    Record (args: fl_fft_args): fft x -> y, one transform without 1 / n; x holds floats. */
-#ifndef FL_T
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
 #ifndef FL_OPS_FFT_H
 #define FL_OPS_FFT_H
+#include "../records/fft.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef struct fl_fft_args {
-    int axis;
-    bool inverse; /* with +, and without 1 / n */
-} fl_fft_args;
 
 /* Who divides by n: the inverse, both by its square root, or the other way. */
 typedef enum fl_fft_norm { FL_NORM_BACKWARD, FL_NORM_ORTHO, FL_NORM_FORWARD } fl_fft_norm;
@@ -39,8 +34,8 @@ typedef struct fl_fft_opts {
 #define fv_fft2(...) FL__FFT2(fv_fft2_opt, __VA_ARGS__, ._end = 0)
 #define fl_ifft2(...) FL__FFT2(fl_ifft2_opt, __VA_ARGS__, ._end = 0)
 #define fv_ifft2(...) FL__FFT2(fv_ifft2_opt, __VA_ARGS__, ._end = 0)
-#define FL__FFT(f, x, axis, ...) f(x, axis, (fl_fft_opts){__VA_ARGS__})
-#define FL__FFT2(f, x, ...) f(x, (fl_fft_opts){__VA_ARGS__})
+#define FL__FFT(f, x, axis, ...) f(x, axis, FL_LITERAL(fl_fft_opts, __VA_ARGS__))
+#define FL__FFT2(f, x, ...) f(x, FL_LITERAL(fl_fft_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_fft_opt(fl_tensor *x, int axis, fl_fft_opts o);
 FL_API fl_var *fv_fft_opt(fl_var *x, int axis, fl_fft_opts o);
 FL_API fl_tensor *fl_ifft_opt(fl_tensor *x, int axis, fl_fft_opts o);
@@ -55,11 +50,50 @@ FL_API fl_var *fv_ifft2_opt(fl_var *x, fl_fft_opts o);
 #define fv_rfft(...) FL__FFT(fv_rfft_opt, __VA_ARGS__, ._end = 0)
 #define fl_irfft(...) FL__IRFFT(fl_irfft_opt, __VA_ARGS__, ._end = 0)
 #define fv_irfft(...) FL__IRFFT(fv_irfft_opt, __VA_ARGS__, ._end = 0)
-#define FL__IRFFT(f, x, n, axis, ...) f(x, n, axis, (fl_fft_opts){__VA_ARGS__})
+#define FL__IRFFT(f, x, n, axis, ...) f(x, n, axis, FL_LITERAL(fl_fft_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_rfft_opt(fl_tensor *x, int axis, fl_fft_opts o);
 FL_API fl_var *fv_rfft_opt(fl_var *x, int axis, fl_fft_opts o);
 FL_API fl_tensor *fl_irfft_opt(fl_tensor *x, int64_t n, int axis, fl_fft_opts o);
 FL_API fl_var *fv_irfft_opt(fl_var *x, int64_t n, int axis, fl_fft_opts o);
+
+typedef struct fl_fftn_opts {
+    fl_named _positional;
+    fl_axes axes; /* to transform, each once, not the pairs' own; none: the last s.ndim, or all without s */
+    fl_shape s;   /* elements along each of them, cut or followed by zeros; a 0, or no s: as they are */
+    fl_fft_norm norm;
+    char _end;
+} fl_fftn_opts;
+/* Discrete Fourier transforms along several axes, as torch.fft.fftn and ifftn of pairs:
+   fl_fftn(x, .axes = FL_AXES(0, 2), .s = FL_SHAPE(8, 16)) */
+#define fl_fftn(...) FL__FFTN(fl_fftn_opt, __VA_ARGS__, ._end = 0)
+#define fv_fftn(...) FL__FFTN(fv_fftn_opt, __VA_ARGS__, ._end = 0)
+#define fl_ifftn(...) FL__FFTN(fl_ifftn_opt, __VA_ARGS__, ._end = 0)
+#define fv_ifftn(...) FL__FFTN(fv_ifftn_opt, __VA_ARGS__, ._end = 0)
+#define FL__FFTN(f, x, ...) f(x, FL_LITERAL(fl_fftn_opts, __VA_ARGS__))
+FL_API fl_tensor *fl_fftn_opt(fl_tensor *x, fl_fftn_opts o);
+FL_API fl_var *fv_fftn_opt(fl_var *x, fl_fftn_opts o);
+FL_API fl_tensor *fl_ifftn_opt(fl_tensor *x, fl_fftn_opts o);
+FL_API fl_var *fv_ifftn_opt(fl_var *x, fl_fftn_opts o);
+/* Those of real numbers: rfft along the last one of the axes, whose frequencies are 0 to n / 2, and fft along
+   the others. rfft2: of the last two axes if none are given. */
+#define fl_rfftn(...) FL__FFTN(fl_rfftn_opt, __VA_ARGS__, ._end = 0)
+#define fv_rfftn(...) FL__FFTN(fv_rfftn_opt, __VA_ARGS__, ._end = 0)
+#define fl_rfft2(...) FL__FFTN(fl_rfft2_opt, __VA_ARGS__, ._end = 0)
+#define fv_rfft2(...) FL__FFTN(fv_rfft2_opt, __VA_ARGS__, ._end = 0)
+FL_API fl_tensor *fl_rfftn_opt(fl_tensor *x, fl_fftn_opts o);
+FL_API fl_var *fv_rfftn_opt(fl_var *x, fl_fftn_opts o);
+FL_API fl_tensor *fl_rfft2_opt(fl_tensor *x, fl_fftn_opts o);
+FL_API fl_var *fv_rfft2_opt(fl_var *x, fl_fftn_opts o);
+/* And back, to real numbers: s counts these. Of m frequencies the last axis becomes 2 (m - 1) numbers unless
+   s gives another size; frequencies that are missing are 0. */
+#define fl_irfftn(...) FL__FFTN(fl_irfftn_opt, __VA_ARGS__, ._end = 0)
+#define fv_irfftn(...) FL__FFTN(fv_irfftn_opt, __VA_ARGS__, ._end = 0)
+#define fl_irfft2(...) FL__FFTN(fl_irfft2_opt, __VA_ARGS__, ._end = 0)
+#define fv_irfft2(...) FL__FFTN(fv_irfft2_opt, __VA_ARGS__, ._end = 0)
+FL_API fl_tensor *fl_irfftn_opt(fl_tensor *x, fl_fftn_opts o);
+FL_API fl_var *fv_irfftn_opt(fl_var *x, fl_fftn_opts o);
+FL_API fl_tensor *fl_irfft2_opt(fl_tensor *x, fl_fftn_opts o);
+FL_API fl_var *fv_irfft2_opt(fl_var *x, fl_fftn_opts o);
 
 typedef struct fl_stft_opts {
     fl_named _positional;
@@ -79,13 +113,12 @@ typedef struct fl_stft_opts {
 #define fv_stft(...) FL__STFT(fv_stft_opt, __VA_ARGS__, ._end = 0)
 #define fl_istft(...) FL__STFT(fl_istft_opt, __VA_ARGS__, ._end = 0)
 #define fv_istft(...) FL__STFT(fv_istft_opt, __VA_ARGS__, ._end = 0)
-#define FL__STFT(f, x, n_fft, ...) f(x, n_fft, (fl_stft_opts){__VA_ARGS__})
+#define FL__STFT(f, x, n_fft, ...) f(x, n_fft, FL_LITERAL(fl_stft_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_stft_opt(fl_tensor *x, int64_t n_fft, fl_stft_opts o);
 FL_API fl_var *fv_stft_opt(fl_var *x, int64_t n_fft, fl_stft_opts o);
 FL_API fl_tensor *fl_istft_opt(fl_tensor *x, int64_t n_fft, fl_stft_opts o);
 FL_API fl_var *fv_istft_opt(fl_var *x, int64_t n_fft, fl_stft_opts o);
 
-FL_DATA fl_op fl_op_fft;
 FL_PRIVATE void fl__register_fft(void);
 
 #ifdef __cplusplus
@@ -97,6 +130,7 @@ FL_PRIVATE void fl__register_fft(void);
 #ifndef FL_OPS_FFT_IMPL
 #define FL_OPS_FFT_IMPL
 #include "../../fl_autograd.h"
+#include "../../fl_backend.h"
 #include "copy.h"
 #include "create.h"
 #include "elementwise.h"
@@ -115,10 +149,14 @@ static int fl__fft_axis(const char *fn, const fl_tensor *x, int axis, int dims) 
     return fl_bad("%s: axis %d of shape %s", fn, axis, FL_SHAPE_TEXT(x)), -1;
 }
 
+static bool fl__has_pairs(const char *fn, const fl_tensor *x) {
+    return (x->ndim >= 2 && x->shape[x->ndim - 1] == 2) ||
+           fl_refuse("%s: shape %s: no pairs along the last axis", fn, FL_SHAPE_TEXT(x));
+}
+
 /* The same for pairs, whose own axis does not count. */
 static int fl__pairs_axis(const char *fn, const fl_tensor *x, int axis) {
-    if (x->ndim >= 2 && x->shape[x->ndim - 1] == 2) return fl__fft_axis(fn, x, axis, x->ndim - 1);
-    return fl_bad("%s: shape %s: no pairs along the last axis", fn, FL_SHAPE_TEXT(x)), -1;
+    return fl__has_pairs(fn, x) ? fl__fft_axis(fn, x, axis, x->ndim - 1) : -1;
 }
 
 static fl_tensor *fl__fft_of(fl_tensor *x, fl_fft_args a) {
@@ -129,14 +167,14 @@ static fl_tensor *fl__fft_of(fl_tensor *x, fl_fft_args a) {
 
 /* That matrix, [2 n, 2 n] of re and im: [[cos, sin], [-sin, cos]] of the angles. */
 static fl_tensor *fl__fft_matrix(int64_t n, bool inverse, const fl_tensor *like) {
-    fl_tensor *k = fl_arange(0, (double)n, 1, FL_I64);
+    fl_tensor *k = fl_new_arange(like, 0, (double)n, 1, FL_I64);
     fl_tensor *jk = fl_remainder(fl_mul(fl_unsqueeze(k, 1), k), fl_int(n));
     double angle = (inverse ? 6.283185307179586 : -6.283185307179586) / (double)n;
     fl_tensor *a = fl_mul(fl_cast(jk, FL_F64), fl_num(angle)), *c = fl_cos(a), *s = fl_sin(a);
     fl_tensor *re[] = {c, s}, *im[] = {fl_neg(s), c};
     fl_tensor *rows[] = {fl_stack(re, 2, -1), fl_stack(im, 2, -1)};
     fl_tensor *w = fl_reshape(fl_stack(rows, 2, 1), FL_SHAPE(2 * n, 2 * n));
-    return w ? fl_to(fl_cast(w, like->dtype), fl_backend_name(like)) : NULL;
+    return w ? fl_cast(w, like->dtype) : NULL;
 }
 
 static bool fl__compose_fft(const fl_call *c, fl_tensor **y) {
@@ -165,7 +203,7 @@ static void fv__fft_back(fl_node *n, fl_var *dy) {
 
 /* ---- the functions, on tensors and on variables ---- */
 
-#define FL_TEXT "fft.h"
+#define FL_TEXT "fft.inc"
 #include "expand.h"
 
 /* ---- registration ---- */
@@ -175,213 +213,12 @@ FL_DATA_DEFINED fl_op fl_op_fft;
 FL_PRIVATE void fl__register_fft(void) {
     static const fl_op_info fft = {.name = "fft",
                                    .args_size = sizeof(fl_fft_args),
-                                   .contains = "iota mul remainder cos sin neg copy matmul",
+                                   .contains = "iota mul remainder cos sin neg copy concat matmul",
                                    .compose = fl__compose_fft,
                                    .gradient = fv__fft_back};
     fl_op_fft = fl_op_register(&fft);
 }
 
 #endif /* FL_OPS_FFT_IMPL */
-#endif
-#else /* the text: see expand.h */
-
-#ifdef FL_ON_TENSORS
-static bool fl__fft_options(const char *fn, fl_fft_opts o) {
-    if (o.n >= 0 && o.n <= INT32_MAX && (int)o.norm >= FL_NORM_BACKWARD && (int)o.norm <= FL_NORM_FORWARD)
-        return true;
-    return fl_refuse("%s: n is %lld, norm %d", fn, (long long)o.n, (int)o.norm);
-}
-#endif
-
-/* n elements along axis, in place of those there are. */
-static FL_T *FL_W(_fft_length)(FL_T *x, int axis, int64_t n) {
-    fl_pad_opts o = {.mode = FL_PAD_CONSTANT};
-    if (!x || !n || n == FL_VALUE(x)->shape[axis]) return x;
-    o.high[axis] = n - FL_VALUE(x)->shape[axis];
-    return FL_W(pad_opt)(x, o);
-}
-
-static FL_T *FL_W(_fft_pairs)(const char *fn, FL_T *x, int axis, fl_fft_opts o, bool inverse) {
-    if ((axis = fl__pairs_axis(fn, FL_VALUE(x), axis)) < 0 || !fl__fft_options(fn, o)) return NULL;
-    fl_scope s = fl_scope_begin();
-    FL_T *given = FL_W(_fft_length)(FL_W(_floating)(x), axis, o.n);
-    if (!given) return FL_GIVE(&s, NULL);
-    const double n = (double)FL_VALUE(given)->shape[axis];
-    const double factor = o.norm == FL_NORM_ORTHO                     ? 1 / sqrt(n)
-                          : inverse == (o.norm == FL_NORM_BACKWARD) ? 1 / n
-                                                                      : 1;
-    if (factor == 1) return FL_GIVE(&s, FL_W(_fft_of)(given, (fl_fft_args){axis, inverse}));
-    FL_T *wide = FL_W(_widened)(given);
-    FL_T *y = MUL(CONST(factor), FL_W(_fft_of)(wide, (fl_fft_args){axis, inverse}));
-    return FL_GIVE(&s, y ? FL_W(_narrowed)(y, given) : NULL);
-}
-
-FL_T *FL_W(fft_opt)(FL_T *x, int axis, fl_fft_opts o) {
-    return FL_ABSENT("fft", x) ? NULL : FL_W(_fft_pairs)("fl_fft", x, axis, o, false);
-}
-
-FL_T *FL_W(ifft_opt)(FL_T *x, int axis, fl_fft_opts o) {
-    return FL_ABSENT("ifft", x) ? NULL : FL_W(_fft_pairs)("fl_ifft", x, axis, o, true);
-}
-
-/* Along the last two axes. */
-static FL_T *FL_W(_fft_plane)(const char *fn, FL_T *x, fl_fft_opts o, bool inverse) {
-    if (fl__pairs_axis(fn, FL_VALUE(x), -2) < 0) return NULL;
-    fl_scope s = fl_scope_begin();
-    FL_T *given = FL_W(_floating)(x), *wide = given ? FL_W(_widened)(given) : NULL;
-    FL_T *y = wide ? FL_W(_fft_pairs)(fn, wide, -1, o, inverse) : NULL;
-    y = y ? FL_W(_fft_pairs)(fn, y, -2, o, inverse) : NULL;
-    return FL_GIVE(&s, y ? FL_W(_narrowed)(y, given) : NULL);
-}
-
-FL_T *FL_W(fft2_opt)(FL_T *x, fl_fft_opts o) {
-    return FL_ABSENT("fft2", x) ? NULL : FL_W(_fft_plane)("fl_fft2", x, o, false);
-}
-
-FL_T *FL_W(ifft2_opt)(FL_T *x, fl_fft_opts o) {
-    return FL_ABSENT("ifft2", x) ? NULL : FL_W(_fft_plane)("fl_ifft2", x, o, true);
-}
-
-/* Real numbers as complex ones. */
-static FL_T *FL_W(_as_pairs)(FL_T *x) {
-    FL_T *pair[] = {x, x ? FL_OF(fl_full_like(FL_VALUE(x), 0)) : NULL};
-    return x && pair[1] ? FL_W(stack)(pair, 2, -1) : NULL;
-}
-
-FL_T *FL_W(rfft_opt)(FL_T *x, int axis, fl_fft_opts o) {
-    if (FL_ABSENT("rfft", x)) return NULL;
-    int at = fl__fft_axis("fl_rfft", FL_VALUE(x), axis, FL_VALUE(x)->ndim);
-    if (at < 0 || !fl__fft_options("fl_rfft", o)) return NULL;
-    fl_scope s = fl_scope_begin();
-    if (!(x = FL_W(_fft_length)(FL_W(_floating)(x), at, o.n))) return FL_GIVE(&s, NULL);
-    int64_t n = FL_VALUE(x)->shape[at];
-    FL_T *pairs = FL_W(_as_pairs)(x);
-    FL_T *all = pairs ? FL_W(_fft_pairs)("fl_rfft", pairs, at, (fl_fft_opts){.norm = o.norm}, false) : NULL;
-    return FL_GIVE(&s, all ? FL_W(slice)(all, at, 0, n / 2 + 1, 1) : NULL);
-}
-
-/* The frequencies that rfft leaves out are conjugates of those it has. */
-FL_T *FL_W(irfft_opt)(FL_T *x, int64_t n, int axis, fl_fft_opts o) {
-    if (FL_ABSENT("irfft", x) || (axis = fl__pairs_axis("fl_irfft", FL_VALUE(x), axis)) < 0 ||
-        !fl__fft_options("fl_irfft", o))
-        return NULL;
-    fl_tensor *t = FL_VALUE(x);
-    if (n < 1 || o.n || t->shape[axis] <= n / 2)
-        return fl_bad("fl_irfft: %lld numbers of %lld frequencies: shape %s, axis %d",
-                       (long long)n, (long long)t->shape[axis], FL_SHAPE_TEXT(t), axis);
-    fl_scope s = fl_scope_begin();
-    FL_T *half = FL_W(slice)(x, axis, 0, n / 2 + 1, 1);
-    FL_T *back = FL_W(slice)(half, axis, (n - 1) / 2, 0, -1);
-    FL_T *pair[] = {FL_W(slice)(back, -1, 0, 1, 1), NEG(FL_W(slice)(back, -1, 1, 2, 1))};
-    FL_T *both[] = {half, FL_W(concat)(pair, 2, -1)};
-    return FL_GIVE(&s, FL_W(select)(FL_W(ifft_opt)(FL_W(concat)(both, 2, axis), axis, o), -1, 0));
-}
-
-/* >>frames */
-
-#ifdef FL_ON_TENSORS
-/* The window [n_fft] of frames like t; o's defaults are filled in. NULL after an error. */
-static fl_tensor *fl__stft_window(const char *fn, const fl_tensor *t, int64_t n_fft, fl_stft_opts *o) {
-    if (!o->win_length) o->win_length = n_fft;
-    if (!o->hop) o->hop = n_fft / 4;
-    const fl_tensor *w = o->window;
-    if (n_fft < 1 || n_fft > INT32_MAX || o->hop < 1 || o->hop > INT32_MAX || o->win_length < 1 ||
-        o->win_length > n_fft || o->length < 0)
-        return fl_bad("%s: n_fft %lld, hop %lld, win_length %lld, length %lld", fn, (long long)n_fft,
-                      (long long)o->hop, (long long)o->win_length, (long long)o->length);
-    if (w && (w->ndim != 1 || w->shape[0] != o->win_length || !fl_dtype_is_float(w->dtype)))
-        return fl_bad("%s: window %s %s; want floats [%lld]", fn, fl_dtype_name(w->dtype), FL_SHAPE_TEXT(w),
-                      (long long)o->win_length);
-    fl_tensor *window = w ? fl_cast(o->window, t->dtype) : fl_new_full(t, FL_SHAPE(n_fft), 1);
-    fl_pad_opts sides = {.low = {(n_fft - o->win_length) / 2}};
-    sides.high[0] = n_fft - o->win_length - sides.low[0];
-    if (!w && window) window = fl_slice(window, 0, 0, o->win_length, 1);
-    return window ? fl_pad_opt(window, sides) : NULL;
-}
-
-/* i64 [frames n_fft]: where the elements of frames stand in what they cover. */
-static fl_tensor *fl__frame_places(const fl_tensor *t, int64_t frames, int64_t n_fft, int64_t hop) {
-    fl_tensor *start = fl_mul(fl_arange(0, (double)frames, 1, FL_I64), fl_int(hop));
-    fl_tensor *at = fl_add(fl_unsqueeze(start, 1), fl_arange(0, (double)n_fft, 1, FL_I64));
-    return fl_to(fl_reshape(at, FL_SHAPE(frames * n_fft)), fl_backend_name(t));
-}
-#endif
-
-FL_T *FL_W(stft_opt)(FL_T *x, int64_t n_fft, fl_stft_opts o) {
-    const char *fn = "fl_stft";
-    if (FL_ABSENT("stft", x)) return NULL;
-    const int last = FL_VALUE(x)->ndim - 1;
-    if (last < 0 || last > FL_MAX_DIMS - 3 || !fl_dtype_is_float(FL_VALUE(x)->dtype))
-        return fl_bad("%s: x is %s of shape %s, not floats [..., t]", fn, fl_dtype_name(FL_VALUE(x)->dtype),
-                      FL_SHAPE_TEXT(FL_VALUE(x)));
-    fl_scope s = fl_scope_begin();
-    FL_T *given = x;
-    if (!(x = FL_W(_widened)(x))) return FL_GIVE(&s, NULL);
-    fl_tensor *window = fl__stft_window(fn, FL_VALUE(x), n_fft, &o);
-    if (!window) return FL_GIVE(&s, NULL);
-    const int64_t n = FL_VALUE(x)->shape[last], side = o.no_center ? 0 : n_fft / 2;
-    if (n + 2 * side < n_fft || side >= (n ? n : 1))
-        return FL_GIVE(&s, fl_bad("%s: x %s is too short for frames of %lld", fn,
-                                  FL_SHAPE_TEXT(FL_VALUE(given)), (long long)n_fft));
-    fl_pad_opts ends = {.mode = FL_PAD_REFLECT};
-    ends.low[last] = ends.high[last] = side;
-    if (side) x = FL_W(pad_opt)(x, ends);
-    x = x ? FL_W(sliding_windows)(x, last, n_fft, o.hop, 1) : NULL;
-    x = x ? MUL(x, FL_OF(window)) : NULL;
-    const fl_fft_opts how = {.norm = o.normalized ? FL_NORM_ORTHO : FL_NORM_BACKWARD};
-    if (x && o.two_sided) x = FL_W(_as_pairs)(x);
-    if (x) x = o.two_sided ? FL_W(fft_opt)(x, -1, how) : FL_W(rfft_opt)(x, -1, how);
-    FL_T *y = x ? FL_W(transpose)(x, -2, -3) : NULL;
-    return FL_GIVE(&s, y ? FL_W(_narrowed)(y, given) : NULL);
-}
-
-/* Frames [..., frames, n_fft], added where they overlap. */
-static FL_T *FL_W(_overlapped)(FL_T *x, fl_tensor *places, int64_t covered) {
-    fl_shape flat = fl_shape_of(FL_VALUE(x)), all;
-    flat.ndim--;
-    flat.dim[flat.ndim - 1] = places->shape[0];
-    all = flat;
-    all.dim[flat.ndim - 1] = covered;
-    fl_tensor *zero = fl_new_full(FL_VALUE(x), FL_SCALAR_SHAPE, 0);
-    fl_tensor *zeros = zero ? fl_expand(zero, all) : NULL, *at = fl_expand(places, flat);
-    FL_T *line = zeros && at ? FL_W(reshape)(x, flat) : NULL;
-    return line ? FL_W(scatter_add)(FL_OF(zeros), -1, at, line) : NULL;
-}
-
-FL_T *FL_W(istft_opt)(FL_T *x, int64_t n_fft, fl_stft_opts o) {
-    const char *fn = "fl_istft";
-    if (FL_ABSENT("istft", x)) return NULL;
-    const fl_tensor *t = FL_VALUE(x);
-    const int64_t frequencies = o.two_sided ? n_fft : n_fft / 2 + 1;
-    if (t->ndim < 3 || t->shape[t->ndim - 1] != 2 || t->shape[t->ndim - 3] != frequencies ||
-        t->shape[t->ndim - 2] < 1 || !fl_dtype_is_float(t->dtype))
-        return fl_bad("%s: x is %s of shape %s, not pairs of floats [..., %lld, frames, 2]", fn,
-                      fl_dtype_name(t->dtype), FL_SHAPE_TEXT(t), (long long)frequencies);
-    fl_scope s = fl_scope_begin();
-    FL_T *given = x;
-    if (!(x = FL_W(_widened)(x))) return FL_GIVE(&s, NULL);
-    fl_tensor *window = fl__stft_window(fn, FL_VALUE(x), n_fft, &o);
-    if (!window) return FL_GIVE(&s, NULL);
-    const int64_t frames = t->shape[t->ndim - 2], covered = n_fft + o.hop * (frames - 1);
-    const fl_fft_opts how = {.norm = o.normalized ? FL_NORM_ORTHO : FL_NORM_BACKWARD};
-    x = FL_W(transpose)(x, -2, -3);
-    x = x ? FL_W(irfft_opt)(x, n_fft, -1, how) : NULL; /* of half of them, as the other half is conjugate */
-    x = x ? MUL(x, FL_OF(window)) : NULL;
-    fl_tensor *places = x ? fl__frame_places(FL_VALUE(x), frames, n_fft, o.hop) : NULL;
-    fl_tensor *power = fl_expand(fl_mul(window, window), FL_SHAPE(frames, n_fft));
-    power = places && power ? fl__overlapped(power, places, covered) : NULL;
-    x = power ? FL_W(_overlapped)(x, places, covered) : NULL;
-    const int64_t start = o.no_center ? 0 : n_fft / 2;
-    const int64_t end = o.length ? start + o.length : covered - start, stop = end < covered ? end : covered;
-    power = x ? fl_slice(power, 0, start, stop, 1) : NULL;
-    if (!power) return FL_GIVE(&s, NULL);
-    if (stop > start && !(fl_item(fl_amin(power, FL_ALL_AXES)) > 1e-11))
-        return FL_GIVE(&s, fl_bad("%s: the windows leave elements out: n_fft %lld, hop %lld", fn,
-                                  (long long)n_fft, (long long)o.hop));
-    x = DIV(FL_W(slice)(x, -1, start, stop, 1), FL_OF(power));
-    FL_T *y = x ? FL_W(_fft_length)(x, FL_VALUE(x)->ndim - 1, o.length) : NULL;
-    return FL_GIVE(&s, y ? FL_W(_narrowed)(y, given) : NULL);
-}
-
 #endif
 /* MIT licence: see LICENSE. */

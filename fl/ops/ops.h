@@ -10,6 +10,7 @@
 #include "copy.h"
 #include "create.h"
 #include "ctc.h"
+#include "distance.h"
 #include "elementwise.h"
 #include "embedding.h"
 #include "factor.h"
@@ -36,6 +37,7 @@
 #if defined(FL_IMPL_ONLY_OPS_OPS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_OPS_IMPL
 #define FL_OPS_OPS_IMPL
+#include "../../fl_backend.h"
 
 FL_PRIVATE void fl__register_ops(void) {
     fl__register_activation();

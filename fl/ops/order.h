@@ -28,12 +28,22 @@ FL_API fl_tensor *fl_nonzero(fl_tensor *x);
    row-major order; *inverse (of x's shape) and *counts, which may be NULL: the place of each
    element of x among them, and how many are equal to each. Waits for x. */
 FL_API fl_tensor *fl_unique(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts);
+FL_API fl_tensor *fl_unique_consecutive(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts);
 /* The same of the slices along axis, compared and sorted row-major: inverse and counts are vectors. */
 FL_API fl_tensor *fl_unique_dim(fl_tensor *x, int axis, fl_tensor **inverse, fl_tensor **counts);
-FL_API fl_tensor *fl_unique_consecutive(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts);
+FL_API fl_tensor *fl_unique_consecutive_dim(fl_tensor *x, int axis, fl_tensor **inverse, fl_tensor **counts);
+typedef struct fl_searchsorted_opts {
+    fl_named _positional;
+    fl_tensor *sorter; /* of sorted's shape: the places of its elements in ascending order, as fl_argsort
+                          gives them; NULL: they are in order */
+    char _end;
+} fl_searchsorted_opts;
 /* Where v would be inserted among elements in ascending order (NaN last): before those equal to it,
    or after (right). sorted: a vector, or lines [..., n] for v's lines [..., m]. */
-FL_API fl_tensor *fl_searchsorted(fl_tensor *sorted, fl_tensor *v, bool right);
+#define fl_searchsorted(...) FL__SEARCHSORTED(__VA_ARGS__, ._end = 0)
+#define FL__SEARCHSORTED(sorted, v, right, ...) \
+    fl_searchsorted_opt(sorted, v, right, FL_LITERAL(fl_searchsorted_opts, __VA_ARGS__))
+FL_API fl_tensor *fl_searchsorted_opt(fl_tensor *sorted, fl_tensor *v, bool right, fl_searchsorted_opts o);
 /* x is one of `among`'s elements -> b8 */
 FL_API fl_tensor *fl_isin(fl_tensor *x, fl_tensor *among);
 
@@ -46,6 +56,7 @@ FL_API fl_tensor *fl_isin(fl_tensor *x, fl_tensor *among);
 #ifndef FL_OPS_ORDER_IMPL
 #define FL_OPS_ORDER_IMPL
 #include "../../fl_autograd.h"
+#include "../../fl_backend.h"
 #include "copy.h"
 #include "elementwise.h"
 #include "create.h"
@@ -63,6 +74,14 @@ static fl_tensor *fl__sorted(const char *fn, fl_tensor *x, int axis, bool descen
     const int64_t n = x->shape[axis], k = keep ? *keep : n;
     if (k < 0 || k > n)
         return fl_bad("%s: %lld of axis %d of shape %s", fn, (long long)k, axis, FL_SHAPE_TEXT(x));
+    if (x->dtype == FL_U64) { /* sorted as the i64 of the same order */
+        fl_scope s = fl_scope_begin();
+        x = fl_bitwise_xor(fl_cast(x, FL_I64), fl_int(INT64_MIN));
+        fl_tensor *at = NULL, *y = x ? fl__sorted(fn, x, axis, descending, keep, &at) : NULL;
+        y = y ? fl_cast(fl_bitwise_xor(y, fl_int(INT64_MIN)), FL_U64) : NULL;
+        if (y && index) *index = fl_promote(&s, at);
+        return fl_scope_return(&s, y);
+    }
     if (fl_compute_dtype(FL_CLASS_ANY, x->dtype) == FL_DTYPE_NONE)
         return fl_bad("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
     fl_sort_args a = {axis, descending};
@@ -162,24 +181,33 @@ fl_tensor *fl_unique(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts) {
     return fl__runs(&s, line, order, fl_shape_of(x), inverse, counts);
 }
 
-/* Rows are sorted by their last element first: each sort keeps the order of those before. */
-fl_tensor *fl_unique_dim(fl_tensor *x, int axis, fl_tensor **inverse, fl_tensor **counts) {
-    if (fl_absent("fl_unique_dim", x) || (axis = fl_axis_of("fl_unique_dim", x, axis)) < 0) return NULL;
+/* The places of rows [n, m] in row-major order. They are sorted by their last element first: each sort keeps
+   the order of those before. */
+static fl_tensor *fl__row_order(fl_tensor *rows) {
+    if (!rows) return NULL;
+    fl_tensor *order = fl_new_arange(rows, 0, (double)rows->shape[0], 1, FL_I64);
+    for (int64_t k = rows->shape[1] - 1; order && k >= 0; k--) {
+        fl_scope step = fl_scope_begin();
+        fl_tensor *column = fl_index_select(fl_select(rows, 1, k), 0, order), *by = NULL;
+        if (column) by = fl_argsort(column, 0, false);
+        order = fl_scope_return(&step, by ? fl_index_select(order, 0, by) : NULL);
+    }
+    return order;
+}
+
+/* One of each run of equal slices along axis, which are sorted before or as they are. */
+static fl_tensor *fl__unique_slices(const char *fn, fl_tensor *x, int axis, bool sort, fl_tensor **inverse,
+                                    fl_tensor **counts) {
+    if (fl_absent(fn, x) || (axis = fl_axis_of(fn, x, axis)) < 0) return NULL;
     if (x->ndim == 0) return fl_unique(x, inverse, counts);
     fl_scope s = fl_scope_begin();
     fl_tensor *first = fl_movedim(x, axis, 0);
     if (!first) return fl_scope_return(&s, NULL);
     fl_shape shape = fl_shape_of(first);
     const int64_t n = shape.dim[0], m = n ? fl_numel(first) / n : 0;
-    fl_tensor *rows = fl_reshape(first, FL_SHAPE(n, m)), *order = fl_arange(0, (double)n, 1, FL_I64);
-    order = rows && order ? fl_to(order, fl_backend_name(rows)) : NULL;
-    for (int64_t k = m - 1; order && k >= 0; k--) {
-        fl_scope step = fl_scope_begin();
-        fl_tensor *column = fl_index_select(fl_select(rows, 1, k), 0, order), *by = NULL;
-        if (column) by = fl_argsort(column, 0, false);
-        order = fl_scope_return(&step, by ? fl_index_select(order, 0, by) : NULL);
-    }
-    if (!order || !(rows = fl_index_select(rows, 0, order))) return fl_scope_return(&s, NULL);
+    fl_tensor *rows = fl_reshape(first, FL_SHAPE(n, m)), *order = sort ? fl__row_order(rows) : NULL;
+    if (sort) rows = order ? fl_index_select(rows, 0, order) : NULL;
+    if (!rows) return fl_scope_return(&s, NULL);
     fl_scope inner = fl_scope_begin();
     fl_tensor *places = NULL, *sizes = NULL;
     fl_tensor *y = fl__runs(&inner, rows, order, FL_SHAPE(n), &places, &sizes);
@@ -189,6 +217,14 @@ fl_tensor *fl_unique_dim(fl_tensor *x, int axis, fl_tensor **inverse, fl_tensor 
     if (inverse) *inverse = fl_promote(&s, places);
     if (counts) *counts = fl_promote(&s, sizes);
     return fl_scope_return(&s, y);
+}
+
+fl_tensor *fl_unique_dim(fl_tensor *x, int axis, fl_tensor **inverse, fl_tensor **counts) {
+    return fl__unique_slices("fl_unique_dim", x, axis, true, inverse, counts);
+}
+
+fl_tensor *fl_unique_consecutive_dim(fl_tensor *x, int axis, fl_tensor **inverse, fl_tensor **counts) {
+    return fl__unique_slices("fl_unique_consecutive_dim", x, axis, false, inverse, counts);
 }
 
 fl_tensor *fl_unique_consecutive(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts) {
@@ -210,14 +246,18 @@ static fl_tensor *fl__step_right(fl_tensor *sorted, fl_tensor *v, bool right, fl
     return fl_scope_return(&s, fl_where(fl_bitwise_and(before, fl_le(to, size)), to, at));
 }
 
-fl_tensor *fl_searchsorted(fl_tensor *sorted, fl_tensor *v, bool right) {
-    if (fl_absent("fl_searchsorted", sorted) || fl_absent("fl_searchsorted", v)) return NULL;
+fl_tensor *fl_searchsorted_opt(fl_tensor *sorted, fl_tensor *v, bool right, fl_searchsorted_opts o) {
+    if (fl_absent("fl_searchsorted", sorted) || fl_absent("fl_searchsorted", v) || fl_error()) return NULL;
     bool fits = sorted->ndim == 1 || (sorted->ndim > 1 && sorted->ndim == v->ndim);
     for (int i = 0; fits && i < sorted->ndim - 1; i++) fits = sorted->shape[i] == v->shape[i];
     if (!fits)
         return fl_bad("fl_searchsorted: values of shape %s in %s", FL_SHAPE_TEXT(v),
                        FL_SHAPE_TEXT(sorted));
-    fl_scope s = fl_scope_of(__func__);
+    if (o.sorter && !fl_same_shape(sorted, o.sorter))
+        return fl_bad("fl_searchsorted: sorter of shape %s for %s", FL_SHAPE_TEXT(o.sorter),
+                      FL_SHAPE_TEXT(sorted));
+    fl_scope s = fl_scope_of("fl_searchsorted");
+    if (o.sorter && !(sorted = fl_gather(sorted, -1, o.sorter))) return fl_scope_return(&s, NULL);
     fl_shape shape = fl_shape_of(v);
     int64_t n = sorted->shape[sorted->ndim - 1], step = 1;
     if (sorted->ndim == 1) v = fl_reshape(v, FL_SHAPE(fl_numel(v)));

@@ -6,12 +6,12 @@
      max_pool2d_grad  dy, index -> dx (its shape is out's)
      avg_pool2d       x -> y;  avg_pool2d_grad  dy -> dx
    1-d, 3-d, p-norms and adaptive windows go axis by axis, through the taps of taps.inc. */
-#ifndef FL_T
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
 #ifndef FL_OPS_POOL_H
 #define FL_OPS_POOL_H
+#include "../records/pool.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -33,19 +33,19 @@ typedef struct fl_pool_opts {
    row-major place of the first maximum in its image: fl_max_pool(x, NULL, .kernel = {3, 2}). */
 #define fl_max_pool(...) FL__MAX_POOL(fl_, __VA_ARGS__, ._end = 0)
 #define fv_max_pool(...) FL__MAX_POOL(fv_, __VA_ARGS__, ._end = 0)
-#define FL__MAX_POOL(p, x, index, ...) p##max_pool_opt(x, index, (fl_pool_opts){__VA_ARGS__})
+#define FL__MAX_POOL(p, x, index, ...) p##max_pool_opt(x, index, FL_LITERAL(fl_pool_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_max_pool_opt(fl_tensor *x, fl_tensor **index, fl_pool_opts o);
 FL_API fl_var *fv_max_pool_opt(fl_var *x, fl_tensor **index, fl_pool_opts o);
 /* The mean of each window, padding counted as 0. */
 #define fl_avg_pool(...) FL__AVG_POOL(fl_, __VA_ARGS__, ._end = 0)
 #define fv_avg_pool(...) FL__AVG_POOL(fv_, __VA_ARGS__, ._end = 0)
-#define FL__AVG_POOL(p, x, ...) p##avg_pool_opt(x, (fl_pool_opts){__VA_ARGS__})
+#define FL__AVG_POOL(p, x, ...) p##avg_pool_opt(x, FL_LITERAL(fl_pool_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_avg_pool_opt(fl_tensor *x, fl_pool_opts o);
 FL_API fl_var *fv_avg_pool_opt(fl_var *x, fl_pool_opts o);
 /* (sum x^p)^(1 / p) of each window, p > 0 */
 #define fl_lp_pool(...) FL__LP_POOL(fl_, __VA_ARGS__, ._end = 0)
 #define fv_lp_pool(...) FL__LP_POOL(fv_, __VA_ARGS__, ._end = 0)
-#define FL__LP_POOL(prefix, x, p, ...) prefix##lp_pool_opt(x, p, (fl_pool_opts){__VA_ARGS__})
+#define FL__LP_POOL(prefix, x, p, ...) prefix##lp_pool_opt(x, p, FL_LITERAL(fl_pool_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_lp_pool_opt(fl_tensor *x, double p, fl_pool_opts o);
 FL_API fl_var *fv_lp_pool_opt(fl_var *x, double p, fl_pool_opts o);
 /* The adjoint of picking maxima: zero images of the spatial dims size with x [n, c, spatial...] written at
@@ -58,19 +58,12 @@ FL_API fl_var *fv_adaptive_max_pool(fl_var *x, fl_shape size, fl_tensor **index)
 FL_API fl_tensor *fl_adaptive_avg_pool(fl_tensor *x, fl_shape size);
 FL_API fl_var *fv_adaptive_avg_pool(fl_var *x, fl_shape size);
 
-typedef struct fl_pool2d_args {
-    /* h, w; pad_lo: at most half a window; pad_hi: as large as the last window begins in the image */
-    int64_t kernel[2], stride[2], pad_lo[2], pad_hi[2];
-    bool count_pad; /* of means */
-    bool in_window; /* of maxima: u8 indices, which mean the same when they are cast to i64 */
-} fl_pool2d_args;
 /* With resolved args: the mean, its gradient, and that of the maximum by its i64 index. */
 FL_API fl_tensor *fl_avg_pool2d_run(fl_tensor *x, fl_pool2d_args a);
 FL_API fl_var *fv_avg_pool2d_run(fl_var *x, fl_pool2d_args a);
 FL_API fl_tensor *fl_avg_pool2d_grad(fl_tensor *dy, fl_shape x_shape, fl_pool2d_args a);
 FL_API fl_tensor *fl_max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_shape x_shape);
 
-FL_DATA fl_op fl_op_max_pool2d, fl_op_max_pool2d_grad, fl_op_avg_pool2d, fl_op_avg_pool2d_grad;
 FL_PRIVATE void fl__register_pool(void);
 
 #ifdef __cplusplus
@@ -82,6 +75,7 @@ FL_PRIVATE void fl__register_pool(void);
 #ifndef FL_OPS_POOL_IMPL
 #define FL_OPS_POOL_IMPL
 #include "../../fl_autograd.h"
+#include "../../fl_backend.h"
 #include "copy.h"
 #include "create.h"
 #include "elementwise.h"
@@ -97,7 +91,7 @@ static fl_tensor *fl__max_pool2d(fl_tensor *x, fl_pool2d_args a, fl_tensor **ind
 static fl_var *fv__max_pool2d(fl_var *x, fl_pool2d_args a, fl_tensor **index);
 static bool fl__takes_bytes(const fl_tensor *x, const fl_pool2d_args *a);
 
-#define FL_TEXT "pool.h"
+#define FL_TEXT "pool.inc"
 #include "expand.h"
 
 /* ---- shape rules of the records ---- */
@@ -187,31 +181,28 @@ fl_tensor *fl_avg_pool2d_grad(fl_tensor *dy, fl_shape x_shape, fl_pool2d_args a)
 
 /* ---- compositions: by a table of the places of each window's elements ---- */
 
-/* Positions of one dim's windows: i64 [out, kernel] = o * stride - pad_lo + k. */
-static fl_tensor *fl__window_index(const fl_pool2d_args *a, int i, int64_t out) {
-    fl_tensor *o = fl_arange(0, (double)out, 1, FL_I64),
-              *k = fl_arange(0, (double)a->kernel[i], 1, FL_I64);
-    fl_tensor *start = fl_sub(fl_mul(o, fl_int(a->stride[i])), fl_int(a->pad_lo[i]));
-    return fl_add(fl_unsqueeze(start, 1), k);
-}
-
 /* For x of the shape x_shape: i64 [oh, ow, kh * kw] positions h * w of each window's elements,
    clipped into the image; *inside b8 of the same shape. The pooling compositions gather and scatter
    with them. */
 static fl_tensor *fl__windows_of(fl_shape x_shape, fl_shape y, const fl_pool2d_args *a,
                                  const char *family, fl_tensor **inside) {
-    fl_tensor *pos[2], *in[2];
-    for (int i = 0; i < 2; i++) {
-        fl_shape s = {
-            4, {i ? 1 : y.dim[2], i ? y.dim[3] : 1, i ? 1 : a->kernel[0], i ? a->kernel[1] : 1}};
-        int64_t n = x_shape.dim[2 + i];
-        fl_tensor *p = fl_reshape(fl__window_index(a, i, y.dim[2 + i]), s);
-        in[i] = fl_logical_and(fl_ge(p, fl_int(0)), fl_lt(p, fl_int(n)));
-        pos[i] = fl_minimum(fl_maximum(p, fl_int(0)), fl_int(n - 1));
+    const fl_shape flat = FL_SHAPE(y.dim[2], y.dim[3], a->kernel[0] * a->kernel[1]);
+    const int64_t n = fl_shape_numel(flat), h = x_shape.dim[2], w = x_shape.dim[3];
+    if (n < 0) fl_fail("fl_pool: windows %s are too many", FL_TEXT_OF(flat));
+    int64_t *at = n < 0 ? NULL : fl_heap_alloc((size_t)n * (sizeof *at + 1) + 1);
+    uint8_t *in = at ? (uint8_t *)(at + n) : NULL;
+    for (int64_t k = 0; at && k < n; k++) {
+        const int64_t part = k % flat.dim[2], window = k / flat.dim[2];
+        const int64_t i = window / y.dim[3] * a->stride[0] - a->pad_lo[0] + part / a->kernel[1];
+        const int64_t j = window % y.dim[3] * a->stride[1] - a->pad_lo[1] + part % a->kernel[1];
+        in[k] = i >= 0 && i < h && j >= 0 && j < w;
+        at[k] = (i < 0 ? 0 : i < h ? i : h - 1) * w + (j < 0 ? 0 : j < w ? j : w - 1);
     }
-    fl_shape flat = FL_SHAPE(y.dim[2], y.dim[3], a->kernel[0] * a->kernel[1]);
-    *inside = fl_to(fl_reshape(fl_logical_and(in[0], in[1]), flat), family);
-    return fl_to(fl_reshape(fl_add(fl_mul(pos[0], fl_int(x_shape.dim[3])), pos[1]), flat), family);
+    fl_tensor *place = at ? fl_from_host(at, flat, FL_I64) : NULL;
+    *inside = place ? fl_from_host(in, flat, FL_B8) : NULL;
+    fl_heap_free(at);
+    if (*inside) *inside = fl_to(*inside, family);
+    return *inside ? fl_to(place, family) : NULL;
 }
 
 /* The windows of x as values [n, c, oh * ow, k] with `outside` where they leave the image; *index
@@ -362,12 +353,12 @@ FL_PRIVATE void fl__register_pool(void) {
                                                .gradient = fv__max_pool2d_grad_back},
                             avg_pool2d = {.name = "avg_pool2d",
                                           .args_size = sizeof(fl_pool2d_args),
-                                          .contains = "gather where sum mul",
+                                          .contains = "gather where sum mul reciprocal div",
                                           .compose = fl__compose_avg_pool2d,
                                           .gradient = fv__avg_pool2d_back},
                             avg_pool2d_grad = {.name = "avg_pool2d_grad",
                                                .args_size = sizeof(fl_pool2d_args),
-                                               .contains = "scatter_add mul where",
+                                               .contains = "scatter_add mul where sum reciprocal div",
                                                .compose = fl__compose_avg_pool2d_grad,
                                                .gradient = fv__avg_pool2d_grad_back};
     fl_op_max_pool2d = fl_op_register(&max_pool2d);
@@ -377,172 +368,5 @@ FL_PRIVATE void fl__register_pool(void) {
 }
 
 #endif /* FL_OPS_POOL_IMPL */
-#endif
-#else /* the text: see expand.h */
-#include "taps.inc"
-
-/* Largest taps, the last axis first, so that the first maximum in row-major order wins; *place, i64
-   of x's shape, follows. */
-static FL_T *FL_W(_largest)(FL_T *x, int axis, const fl__axis_map *m, fl_tensor **place) {
-    fl__axis_taps t;
-    if (!x || !fl__taps_of(m, FL_VALUE(x), &t)) return NULL;
-    if (!(x = FL_W(_image_spread)(x, axis, &t, -(double)INFINITY))) return NULL;
-    fl_tensor *best = fl_argmax(FL_VALUE(x), axis + 1, true);
-    t.inside = NULL;
-    *place = fl__image_spread(*place, axis, &t, 0);
-    if (!best || !*place) return NULL;
-    if (!(*place = fl_squeeze(fl_gather(*place, axis + 1, best), axis + 1))) return NULL;
-    x = FL_W(gather)(x, axis + 1, best);
-    return x ? FL_W(reshape)(x, fl_shape_of(*place)) : NULL;
-}
-
-static FL_T *FL_W(_largest_all)(FL_T *x, const fl__axis_map *m, fl_tensor **index) {
-    fl_scope s = fl_scope_begin();
-    fl_shape shape = fl_shape_of(FL_VALUE(x)), image = shape;
-    int64_t count = 1;
-    if (index) *index = NULL;
-    image.dim[0] = image.dim[1] = 1;
-    for (int i = 2; i < shape.ndim; i++) count *= shape.dim[i];
-    fl_tensor *place = fl_reshape(fl_arange(0, (double)count, 1, FL_I64), image);
-    place = fl_to(place, fl_backend_name(FL_VALUE(x)));
-    place = place ? fl_expand(place, shape) : NULL;
-    for (int i = shape.ndim - 3; x && i >= 0; i--) x = FL_W(_largest)(x, 2 + i, &m[i], &place);
-    if (x && index) *index = FL_PROMOTE(&s, place);
-    return FL_GIVE(&s, !index || *index ? x : NULL);
-}
-
-#ifdef FL_ON_TENSORS
-/* Elements behind an axis that the last window reaches. */
-static int64_t fl__pool_reach(const fl__axis_map *m) {
-    return (m->out - 1) * m->stride + m->dilation * (m->k - 1) + 1 - m->n - m->lo;
-}
-
-/* The windows of dim i of images, n elements; false if they do not fit. Rounding up the number of windows is
-   as if there were stride - 1 elements more; a window that would begin behind the image is none. */
-static bool fl__pool_map(fl__axis_map *m, int64_t n, fl_pool_opts o, int i) {
-    const int64_t k = fl__setting(o.kernel, i, 0), stride = fl__setting(o.stride, i, k);
-    const int64_t lo = fl__setting(o.pad, i, 0), hi = fl__setting(o.pad_hi, i, lo);
-    if (!fl__in_range(stride, 1) || !fl__in_range(hi, FL_SAME)) return false;
-    const int64_t more = o.ceil_mode && lo != FL_SAME ? stride - 1 : 0;
-    if (!fl__slide(m, n, k, stride, lo, hi + more, fl__setting(o.dilation, i, 1))) return false;
-    m->hi -= more;
-    if (more && (m->out - 1) * stride >= n + m->lo) m->out--;
-    const int64_t window = m->dilation * (k - 1) + 1;
-    m->ignore_pad = o.ignore_pad && !o.divisor_override;
-    if (o.divisor_override && fl__pool_reach(m) > m->hi) m->hi = fl__pool_reach(m); /* all k count */
-    return m->lo <= window / 2 && (hi == FL_SAME || hi <= window / 2);
-}
-
-static bool fl__pool_maps(const char *fn, fl_tensor *x, fl_pool_opts o, fl__axis_map *m) {
-    if (!fl__is_image(fn, x)) return false;
-    for (int i = 0; i < x->ndim - 2; i++)
-        if (!fl__pool_map(&m[i], x->shape[2 + i], o, i))
-            return fl_refuse("%s: x %s, dim %d: window %lld, stride %lld, pad %lld (at most half a "
-                             "window)", fn, FL_SHAPE_TEXT(x), 2 + i, (long long)fl__setting(o.kernel, i, 0),
-                             (long long)fl__setting(o.stride, i, fl__setting(o.kernel, i, 0)),
-                             (long long)fl__setting(o.pad, i, 0));
-    return true;
-}
-
-/* Whether the 2-d records do what the maps say, whose windows have no gaps; *a: how. Of averages over the
-   padding a window that reaches beyond it is not theirs, unless there is none. */
-static bool fl__pool2d_takes(const fl_tensor *x, const fl__axis_map *m, bool average, fl_pool2d_args *a) {
-    bool beyond = false, padded = false;
-    if (x->ndim != 4 || m[0].dilation != 1 || m[1].dilation != 1) return false;
-    *a = (fl_pool2d_args){.count_pad = !m[0].ignore_pad};
-    for (int i = 0; i < 2; i++) {
-        const int64_t reach = fl__pool_reach(&m[i]);
-        a->kernel[i] = m[i].k, a->stride[i] = m[i].stride, a->pad_lo[i] = m[i].lo;
-        a->pad_hi[i] = reach > m[i].hi ? reach : m[i].hi;
-        beyond = beyond || reach > m[i].hi;
-        padded = padded || m[i].lo || m[i].hi;
-    }
-    if (average && beyond && !padded) a->count_pad = false;
-    return !average || !beyond || !a->count_pad;
-}
-#endif
-
-FL_T *FL_W(max_pool_opt)(FL_T *x, fl_tensor **index, fl_pool_opts o) {
-    fl__axis_map m[3];
-    if (FL_ABSENT("max_pool", x) || !fl__pool_maps("fl_max_pool", FL_VALUE(x), o, m)) return NULL;
-    fl_pool2d_args a;
-    if (!fl__pool2d_takes(FL_VALUE(x), m, false, &a)) return FL_W(_largest_all)(x, m, index);
-    a.in_window = !index && fl__takes_bytes(FL_VALUE(x), &a);
-    return FL_W(_max_pool2d)(x, a, index);
-}
-
-FL_T *FL_W(avg_pool_opt)(FL_T *x, fl_pool_opts o) {
-    fl__axis_map m[3];
-    if (FL_ABSENT("avg_pool", x) || !fl__pool_maps("fl_avg_pool", FL_VALUE(x), o, m)) return NULL;
-    fl_pool2d_args a;
-    double count = 1;
-    for (int i = 0; i < FL_VALUE(x)->ndim - 2; i++) count *= (double)m[i].k;
-    fl_scope s = fl_scope_begin();
-    FL_T *y = fl__pool2d_takes(FL_VALUE(x), m, true, &a) ? FL_W(avg_pool2d_run)(x, a)
-                                                         : FL_W(_resample_all)(x, m);
-    return FL_GIVE(&s, o.divisor_override ? MUL(y, CONST(count / (double)o.divisor_override)) : y);
-}
-
-FL_T *FL_W(max_unpool)(FL_T *x, fl_tensor *index, fl_shape size) {
-    if (FL_ABSENT("max_unpool", x) || FL_ABSENT("max_unpool", index)) return NULL;
-    const fl_tensor *t = FL_VALUE(x);
-    if (!fl__is_image("fl_max_unpool", t)) return NULL;
-    fl_shape flat = FL_SHAPE(t->shape[0], t->shape[1], 1), image = flat;
-    fl_shape all = {t->ndim, {flat.dim[0], flat.dim[1]}};
-    bool ok = fl_same_shape(t, index) && index->dtype == FL_I64 && size.ndim == t->ndim - 2;
-    for (int i = 0; ok && i < size.ndim; i++) {
-        ok = fl__in_range(size.dim[i], 1) &&
-             !__builtin_mul_overflow(image.dim[2], size.dim[i], &image.dim[2]);
-        flat.dim[2] *= t->shape[2 + i];
-        all.dim[2 + i] = size.dim[i];
-    }
-    if (!ok || fl_shape_numel(all) < 0)
-        return fl_bad("fl_max_unpool: x %s, index %s %s (i64 of x's shape), size %s", FL_SHAPE_TEXT(t),
-                      fl_dtype_name(index->dtype), FL_SHAPE_TEXT(index), FL_TEXT_OF(size));
-    fl_scope s = fl_scope_begin();
-    fl_tensor *zeros = fl_new_full(t, image, 0), *at = fl_reshape(index, flat);
-    FL_T *y = zeros && at ? FL_W(scatter)(FL_OF(zeros), 2, at, FL_W(reshape)(x, flat)) : NULL;
-    return FL_GIVE(&s, y ? FL_W(reshape)(y, all) : NULL);
-}
-
-FL_T *FL_W(adaptive_max_pool)(FL_T *x, fl_shape size, fl_tensor **index) {
-    fl__axis_map m[3], like = {.tap = fl__tap_adaptive};
-    if (FL_ABSENT("adaptive_max_pool", x) ||
-        !fl__size_maps("fl_adaptive_max_pool", FL_VALUE(x), size, m, like))
-        return NULL;
-    return FL_W(_largest_all)(x, m, index);
-}
-
-FL_T *FL_W(adaptive_avg_pool)(FL_T *x, fl_shape size) {
-    fl__axis_map m[3], like = {.tap = fl__tap_adaptive};
-    if (FL_ABSENT("adaptive_avg_pool", x) ||
-        !fl__size_maps("fl_adaptive_avg_pool", FL_VALUE(x), size, m, like))
-        return NULL;
-    const fl_tensor *t = FL_VALUE(x);
-    bool same = true, whole = true;
-    for (int i = 0; i < size.ndim; i++) {
-        same = same && size.dim[i] == t->shape[2 + i];
-        whole = whole && size.dim[i] == 1;
-    }
-    if (same) return x;
-    if (!whole) return FL_W(_resample_all)(x, m);
-    fl_axes spatial = {.n = size.ndim, .axis = {2, 3, 4}, .keepdim = true};
-    return FL_W(mean)(x, spatial);
-}
-
-FL_T *FL_W(lp_pool_opt)(FL_T *x, double p, fl_pool_opts o) {
-    fl__axis_map m[3];
-    double count = 1;
-    o.ignore_pad = false, o.divisor_override = 0;
-    if (FL_ABSENT("lp_pool", x) || !fl__pool_maps("fl_lp_pool", FL_VALUE(x), o, m)) return NULL;
-    if (!(p > 0)) return fl_bad("fl_lp_pool: p = %g is not above 0", p);
-    for (int i = 0; i < FL_VALUE(x)->ndim - 2; i++) count *= (double)m[i].k;
-    fl_scope s = fl_scope_begin();
-    FL_T *given = x;
-    if (!(x = FL_W(_widened)(x))) return FL_GIVE(&s, NULL);
-    FL_T *powers = POW(x, CONST(p)), *mean = powers ? FL_W(_resample_all)(powers, m) : NULL;
-    FL_T *y = mean ? POW(MUL(mean, CONST(count)), CONST(1 / p)) : NULL;
-    return FL_GIVE(&s, FL_W(_narrowed)(y, given));
-}
 #endif
 /* MIT licence: see LICENSE. */

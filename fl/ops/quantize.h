@@ -33,6 +33,7 @@ FL_API fl_var *fv_fake_quantize(fl_var *x, fl_tensor *scale, fl_tensor *zero_poi
 #ifndef FL_OPS_QUANTIZE_IMPL
 #define FL_OPS_QUANTIZE_IMPL
 #include "../../fl_autograd.h"
+#include "../../fl_backend.h"
 #include "copy.h"
 #include "create.h"
 #include "elementwise.h"

@@ -8,28 +8,13 @@
 #endif
 #ifndef FL_OPS_RANDOM_H
 #define FL_OPS_RANDOM_H
+#include "../tensor/rng.h"
+#include "../records/random.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Element i: the UNIFORM f32 number i of rng. */
-typedef struct fl_dropout_args {
-    double p;
-    fl_rng rng;
-} fl_dropout_args;
-
-
-/* Seeds the process's generator (counter 0). It starts with key 0. Thread-safe; which numbers a
-   thread gets depends on the order of the threads' calls: give threads fl_rngs of their own. */
-FL_API void fl_seed(uint64_t key);
-/* Takes n elements' worth of numbers from rng (NULL: the process's) and returns where they
-   start. */
-FL_API fl_rng fl_rng_take(fl_rng *rng, int64_t n);
-/* One number of [0, 1), made on the host: that of fl_uniform(FL_SCALAR_SHAPE, 0, 1, FL_F32, rng). */
-FL_API double fl_rng_uniform(fl_rng *rng);
-FL_API fl_rng fl_rng_state(void); /* of the process's generator, for checkpoints */
-FL_API void fl_rng_set_state(fl_rng r);
 /* Uniform in [low, high); normal; integers in [low, high) as i64. dtype NONE: f32. rng NULL: the
    process's. */
 FL_API fl_tensor *fl_uniform(fl_shape shape, double low, double high, fl_dtype dtype, fl_rng *rng);
@@ -52,7 +37,6 @@ FL_API fl_tensor *fl_multinomial(fl_tensor *weights, int64_t n, bool replacement
 FL_API fl_tensor *fl_truncated_normal(fl_shape shape, double mean, double std, double low,
                                       double high, fl_dtype dtype, fl_rng *rng);
 
-FL_DATA fl_op fl_op_dropout;
 FL_PRIVATE void fl__register_random(void);
 
 #ifdef __cplusplus
@@ -64,6 +48,7 @@ FL_PRIVATE void fl__register_random(void);
 #ifndef FL_OPS_RANDOM_IMPL
 #define FL_OPS_RANDOM_IMPL
 #include "../../fl_autograd.h"
+#include "../../fl_backend.h"
 #include "copy.h"
 #include "elementwise.h"
 #include "order.h"
@@ -74,44 +59,10 @@ FL_PRIVATE void fl__register_random(void);
 #include "../../kernels/fl_math.h"
 #include <math.h>
 
-static uint64_t fl__rng_key;
-static uint64_t fl__rng_counter;
-
-void fl_seed(uint64_t key) {
-    fl_rng_set_state((fl_rng){key, 0});
-}
-
-fl_rng fl_rng_state(void) {
-    return (fl_rng){__atomic_load_n(&fl__rng_key, __ATOMIC_RELAXED),
-                    __atomic_load_n(&fl__rng_counter, __ATOMIC_RELAXED)};
-}
-
-void fl_rng_set_state(fl_rng r) {
-    __atomic_store_n(&fl__rng_key, r.key, __ATOMIC_RELAXED);
-    __atomic_store_n(&fl__rng_counter, r.counter, __ATOMIC_RELAXED);
-}
-
-fl_rng fl_rng_take(fl_rng *rng, int64_t n) {
-    uint64_t blocks =
-        n > 0 ? ((uint64_t)n + 1) / 2 : 0; /* two words an element at most, four a block */
-    if (!rng)
-        return (fl_rng){__atomic_load_n(&fl__rng_key, __ATOMIC_RELAXED),
-                        __atomic_fetch_add(&fl__rng_counter, blocks, __ATOMIC_RELAXED)};
-    fl_rng at = *rng;
-    rng->counter += blocks;
-    return at;
-}
-
-double fl_rng_uniform(fl_rng *rng) {
-    const fl_rng at = fl_rng_take(rng, 1);
-    uint32_t w[4];
-    flm_philox(at.key, at.counter, w);
-    return flm_uniform_f32(w[0]);
-}
-
 static fl_tensor *fl__random(fl_tensor *t, fl_random_args a, fl_rng *rng) {
     if (!t) return NULL;
     a.rng = fl_rng_take(rng, fl_numel(t));
+    if (fl_flags() & FL_SHAPES_ONLY) return fl_zeros(fl_shape_of(t), t->dtype);
     return fl_call_into(FL_OP_random, t, NULL, NULL, &a);
 }
 
@@ -180,7 +131,7 @@ FL_DATA_DEFINED fl_op fl_op_dropout;
 FL_PRIVATE void fl__register_random(void) {
     static const fl_op_info dropout = {.name = "dropout",
                                        .args_size = sizeof(fl_dropout_args),
-                                       .contains = "random le where mul",
+                                       .contains = "random le ge where mul",
                                        .compose = fl__compose_dropout,
                                        .gradient = fv__dropout_back,
                                        .rng_end = offsetof(fl_dropout_args, rng) + sizeof(fl_rng)};

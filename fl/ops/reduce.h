@@ -3,12 +3,12 @@
    sum, prod, amax, amin, argmax, argmin are ops of the table, with records (args: fl_reduce_args)
    x -> y; the others are composed of them. Slots see b8 as u8. Sums and products of b8 and integers
    are i64. Half floats are summed in f32, and their means and norms round once. */
-#ifndef FL_T
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
 #ifndef FL_OPS_REDUCE_H
 #define FL_OPS_REDUCE_H
+#include "../autograd/accumulate.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -58,8 +58,14 @@ FL_API fl_var *fv_nanmean(fl_var *x, fl_axes axes);
 /* dx / 2 times the sum of y[1:] + y[:-1] along axis */
 FL_API fl_tensor *fl_trapezoid(fl_tensor *y, double dx, int axis);
 FL_API fl_var *fv_trapezoid(fl_var *y, double dx, int axis);
-/* Sums x down to a shape that broadcasts to x's: the gradient of a broadcast. */
-FL_API fl_var *fv_sum_to(fl_var *x, fl_shape shape);
+/* The same with the samples' places x, a vector along axis or of a shape that broadcasts with y's */
+FL_API fl_tensor *fl_trapezoid_x(fl_tensor *y, fl_tensor *x, int axis);
+FL_API fl_var *fv_trapezoid_x(fl_var *y, fl_var *x, int axis);
+/* Of n samples the n - 1 areas up to the second, the third, ... along axis */
+FL_API fl_tensor *fl_cumulative_trapezoid(fl_tensor *y, double dx, int axis);
+FL_API fl_var *fv_cumulative_trapezoid(fl_var *y, double dx, int axis);
+FL_API fl_tensor *fl_cumulative_trapezoid_x(fl_tensor *y, fl_tensor *x, int axis);
+FL_API fl_var *fv_cumulative_trapezoid_x(fl_var *y, fl_var *x, int axis);
 
 /* Number k, from 1, in ascending order along axis; NaN last. */
 FL_API fl_tensor *fl_kthvalue(fl_tensor *x, int64_t k, int axis, bool keepdim, fl_tensor **index);
@@ -96,11 +102,13 @@ FL_API fl_var *fv_nanquantile(fl_var *x, double q, int axis, bool keepdim, fl_qu
 #ifndef FL_OPS_REDUCE_IMPL
 #define FL_OPS_REDUCE_IMPL
 #include "../../fl_autograd.h"
+#include "../../fl_backend.h"
 #include "autocast.h"
 #include "copy.h"
 #include "elementwise.h"
 #include "index.h"
 #include "order.h"
+#include "scan.h"
 #include "softmax.h"
 #include "special.h"
 #include "view.h"
@@ -432,262 +440,11 @@ fl_var *fv_prod(fl_var *x, fl_axes axes) {
     return fv__reduction("prod", fl_prod(fv_value(x), axes), fv__prod_back, x, axes, FV_SAVE(x), 0);
 }
 
-fl_var *fv_sum_to(fl_var *x, fl_shape shape) {
-    if (fl_absent("fv_sum_to", x)) return NULL;
-    bool fits = shape.ndim >= 0 && shape.ndim <= x->value->ndim;
-    int front = fits ? x->value->ndim - shape.ndim : 0;
-    uint32_t axes = 0;
-    for (int d = 0; fits && d < x->value->ndim; d++) {
-        int64_t have = x->value->shape[d], want = d < front ? 1 : shape.dim[d - front];
-        fits = have == want || want == 1;
-        if (d < front || have != want) axes |= 1u << d;
-    }
-    if (!fits)
-        return fl_bad("fv_sum_to: %s does not broadcast to %s %s", FL_TEXT_OF(shape),
-                      fl_dtype_name(x->value->dtype), FL_SHAPE_TEXT(x->value));
-    if (axes) x = fv_sum(x, fv__kept_axes(axes));
-    return front ? fv_reshape(x, shape) : x;
-}
-
 /* ---- norms and order statistics, on tensors and on variables ---- */
 
-#define FL_TEXT "reduce.h"
+#define FL_TEXT "reduce.inc"
 #include "expand.h"
 
 #endif /* FL_OPS_REDUCE_IMPL */
-#endif
-#else /* the text: see expand.h */
-
-/* >>sums */
-
-FL_T *FL_W(std)(FL_T *x, fl_axes axes, int64_t correction) {
-    if (FL_ABSENT("std", x)) return NULL;
-    fl_scope s = fl_scope_begin();
-    fl_dtype d = FL_VALUE(x)->dtype;
-    bool real = fl_dtype_is_float(d);
-    FL_T *y = FL_W(variance)(real ? FL_W(cast)(x, FL_F64) : x, axes, correction);
-    return FL_GIVE(&s, y ? FL_W(cast)(SQRT(y), d) : NULL);
-}
-
-/* (sum |x|^p)^(1/p). 0 is kept out of the powers and of the root: they have no derivative there. */
-static FL_T *FL_W(_power_norm)(FL_T *x, double p, fl_axes axes) {
-    FL_T *power;
-    if (p == 1) return FL_W(sum)(ABS(x), axes);
-    if (p == 2) power = MUL(x, x);
-    else {
-        FL_T *a = ABS(x), *zero = EQ(a, CONST(0));
-        power = POW(SELECT(zero, CONST(1), a), CONST(p));
-        power = SELECT(zero, CONST(p < 0 ? (double)INFINITY : 0), power);
-    }
-    FL_T *sum = FL_W(sum)(power, axes);
-    FL_T *none = EQ(sum, CONST(0)), *some = SELECT(none, CONST(1), sum);
-    FL_T *root = p == 2 ? SQRT(some) : POW(some, CONST(1 / p));
-    return SELECT(none, CONST(p < 0 ? (double)INFINITY : 0), root);
-}
-
-FL_T *FL_W(norm)(FL_T *x, double p, fl_axes axes) {
-    if (FL_ABSENT("norm", x)) return NULL;
-    fl_scope s = fl_scope_begin();
-    if (!FL_AUTOCAST(FL_OP_sum, &x, 1)) return FL_GIVE(&s, NULL);
-    FL_T *given = x, *y;
-    if (!(x = FL_W(_widened)(x))) return FL_GIVE(&s, NULL);
-    fl_dtype d = FL_VALUE(x)->dtype;
-    if (isinf(p)) y = p > 0 ? FL_W(amax)(ABS(x), axes) : FL_W(amin)(ABS(x), axes);
-    else if (p == 0) y = FL_W(sum)(FL_W(cast)(NOT(EQ(x, CONST(0))), d), axes);
-    else y = FL_W(_power_norm)(x, p, axes);
-    y = y ? FL_W(cast)(y, d) : NULL;
-    return FL_GIVE(&s, FL_W(_narrowed)(y, given));
-}
-
-FL_T *FL_W(nansum)(FL_T *x, fl_axes axes) {
-    if (FL_ABSENT("nansum", x)) return NULL;
-    fl_scope s = fl_scope_begin();
-    bool real = fl_dtype_is_float(FL_VALUE(x)->dtype);
-    return FL_GIVE(&s, FL_W(sum)(real ? SELECT(EQ(x, x), x, CONST(0)) : x, axes));
-}
-
-FL_T *FL_W(nanmean)(FL_T *x, fl_axes axes) {
-    if (FL_ABSENT("nanmean", x)) return NULL;
-    fl_scope s = fl_scope_begin();
-    FL_T *given = x;
-    if (!(x = FL_W(_widened)(x))) return FL_GIVE(&s, NULL);
-    FL_T *count = FL_W(sum)(EQ(x, x), axes);
-    return FL_GIVE(&s, FL_W(_narrowed)(DIV(FL_W(nansum)(x, axes), count), given));
-}
-
-FL_T *FL_W(trapezoid)(FL_T *y, double dx, int axis) {
-    if (FL_ABSENT("trapezoid", y)) return NULL;
-    fl_scope s = fl_scope_begin();
-    FL_T *given = y;
-    if (!(y = FL_W(_widened)(y))) return FL_GIVE(&s, NULL);
-    FL_T *pairs = ADD(FL_W(slice)(y, axis, 1, FL_SLICE_END, 1), FL_W(slice)(y, axis, 0, -1, 1));
-    FL_T *area = MUL(FL_W(sum)(pairs, FL_AXES(axis)), CONST(0.5 * dx));
-    return FL_GIVE(&s, FL_W(_narrowed)(area, given));
-}
-
-/* >>order: a rank is a place in ascending order, NaN last */
-
-/* x at the places `at` along axis, whose dim there is 1; *index gets them in the result's shape. */
-static FL_T *FL_W(_picked)(fl_scope *s, FL_T *x, fl_tensor *at, int axis, bool keepdim,
-                           fl_tensor **index) {
-    FL_T *y = at ? FL_W(gather)(x, axis, at) : NULL;
-    if (y && !keepdim) {
-        y = FL_W(squeeze)(y, axis);
-        if (index) at = fl_squeeze(at, axis);
-    }
-    y = FL_GIVE(s, index && y && !(at = fl_promote(s, at)) ? NULL : y);
-    if (index && y) *index = at;
-    return y;
-}
-
-FL_T *FL_W(max_along)(FL_T *x, int axis, bool keepdim, fl_tensor **index) {
-    if (FL_ABSENT("max_along", x)) return NULL;
-    fl_scope s = fl_scope_begin();
-    return FL_W(_picked)(&s, x, fl_argmax(FL_VALUE(x), axis, true), axis, keepdim, index);
-}
-
-FL_T *FL_W(min_along)(FL_T *x, int axis, bool keepdim, fl_tensor **index) {
-    if (FL_ABSENT("min_along", x)) return NULL;
-    fl_scope s = fl_scope_begin();
-    return FL_W(_picked)(&s, x, fl_argmin(FL_VALUE(x), axis, true), axis, keepdim, index);
-}
-
-/* Elements along axis, at least one; -1 after an error. */
-static int64_t FL_W(_length)(const char *fn, const fl_tensor *x, int axis) {
-    const int at = fl_axis_of(fn, x, axis);
-    if (at < 0) return -1;
-    if (x->shape[at] > 0) return x->shape[at];
-    fl_bad("%s: no elements along axis %d of shape %s", fn, axis, FL_SHAPE_TEXT(x));
-    return -1;
-}
-
-#ifdef FL_ON_TENSORS
-/* Number k along axis, whose dim stays as 1. */
-static fl_tensor *fl__nth(fl_tensor *x, int axis, int64_t k) {
-    return x && x->ndim == 0 ? x : fl_slice(x, axis, k, k + 1, 1);
-}
-#endif
-
-FL_T *FL_W(kthvalue)(FL_T *x, int64_t k, int axis, bool keepdim, fl_tensor **index) {
-    if (FL_ABSENT("kthvalue", x)) return NULL;
-    int64_t n = FL_W(_length)("fl_kthvalue", FL_VALUE(x), axis);
-    if (n < 0) return NULL;
-    if (k < 1 || k > n)
-        return fl_bad("fl_kthvalue: number %lld of the %lld along axis %d", (long long)k,
-                       (long long)n, axis);
-    fl_scope s = fl_scope_begin();
-    fl_tensor *order = fl_argsort(FL_VALUE(x), axis, false);
-    return FL_W(_picked)(&s, x, fl__nth(order, axis, k - 1), axis, keepdim, index);
-}
-
-/* The numbers along each line of x that count, f64 with dim 1 at axis: all n, but the NaN if asked. */
-static fl_tensor *FL_W(_counted)(fl_tensor *x, int64_t n, int axis, bool skip_nan) {
-    fl_tensor *numbers = fl_sum(fl_eq(x, x), FL_AXES_KEEP(axis));
-    fl_tensor *few = fl_maximum(numbers, fl_int(1)), *all = fl_eq(numbers, fl_int(n));
-    return fl_cast(skip_nan ? few : fl_where(all, few, fl_int(n)), FL_F64);
-}
-
-/* True on the lines of x that hold a NaN, or nothing else. */
-static fl_tensor *FL_W(_spoilt)(fl_tensor *x, int axis, bool skip_nan) {
-    fl_tensor *numbers = fl_eq(x, x);
-    return fl_logical_not(skip_nan ? fl_any(numbers, FL_AXES_KEEP(axis))
-                                   : fl_all(numbers, FL_AXES_KEEP(axis)));
-}
-
-static FL_T *FL_W(_median)(const char *fn, FL_T *x, int axis, bool keepdim, bool skip_nan,
-                           fl_tensor **index) {
-    int64_t n = FL_W(_length)(fn, FL_VALUE(x), axis);
-    if (n < 0) return NULL;
-    fl_scope s = fl_scope_begin();
-    fl_tensor *t = FL_VALUE(x), *count = FL_W(_counted)(t, n, axis, skip_nan);
-    fl_tensor *rank = fl_floor(fl_mul(fl_sub(count, fl_num(1)), fl_num(0.5)));
-    if (!skip_nan) { /* the first NaN */
-        fl_tensor *numbers = fl_sum(fl_eq(t, t), FL_AXES_KEEP(axis));
-        rank = fl_where(FL_W(_spoilt)(t, axis, false), fl_cast(numbers, FL_F64), rank);
-    }
-    fl_tensor *order = fl_argsort(t, axis, false);
-    rank = order && rank ? fl_gather(order, axis, fl_cast(rank, FL_I64)) : NULL;
-    return FL_W(_picked)(&s, x, rank, axis, keepdim, index);
-}
-
-FL_T *FL_W(median)(FL_T *x, int axis, bool keepdim, fl_tensor **index) {
-    if (FL_ABSENT("median", x)) return NULL;
-    return FL_W(_median)("fl_median", x, axis, keepdim, false, index);
-}
-
-FL_T *FL_W(median_axes)(FL_T *x, fl_axes axes) {
-    uint32_t mask;
-    if (FL_ABSENT("median_axes", x) || !fl__axes_mask("fl_median_axes", FL_VALUE(x), axes, &mask))
-        return NULL;
-    const fl_tensor *t = FL_VALUE(x);
-    if (!fl__group_size(fl_shape_of(t), mask))
-        return fl_bad("fl_median_axes: no elements along the axes of shape %s", FL_SHAPE_TEXT(t));
-    fl_shape flat = {1, {1}}, to = {0, {0}};
-    int order[FL_MAX_DIMS], kept = 0, last = t->ndim;
-    for (int i = 0; i < t->ndim; i++) {
-        const bool gone = mask >> i & 1;
-        if (!gone) flat.dim[kept] = t->shape[i], order[kept++] = i;
-        if (!gone || axes.keepdim) to.dim[to.ndim++] = gone ? 1 : t->shape[i];
-    }
-    flat.ndim = kept + 1;
-    flat.dim[kept] = 1;
-    for (int i = t->ndim - 1; i >= 0; i--)
-        if (mask >> i & 1) order[--last] = i, flat.dim[kept] *= t->shape[i];
-    fl_scope s = fl_scope_begin();
-    FL_T *lines = FL_W(permute)(x, t->ndim, order);
-    lines = lines ? FL_W(reshape)(lines, flat) : NULL;
-    FL_T *y = lines ? FL_W(_median)("median_axes", lines, kept, false, false, NULL) : NULL;
-    return FL_GIVE(&s, y ? FL_W(reshape)(y, to) : NULL);
-}
-
-FL_T *FL_W(nanmedian)(FL_T *x, int axis, bool keepdim, fl_tensor **index) {
-    if (FL_ABSENT("nanmedian", x)) return NULL;
-    return FL_W(_median)("fl_nanmedian", x, axis, keepdim, true, index);
-}
-
-/* Where between its two neighbours a quantile lies: 0 at the lower one. */
-static fl_tensor *FL_W(_quantile_share)(fl_tensor *place, fl_quantile_method method) {
-    fl_tensor *low = fl_floor(place), *part = fl_sub(place, low);
-    switch (method) {
-    case FL_QUANTILE_LOWER: return fl_mul(part, fl_num(0));
-    case FL_QUANTILE_HIGHER: return fl_ceil(part);
-    case FL_QUANTILE_NEAREST: return fl_sub(fl_rint(place), low);
-    case FL_QUANTILE_MIDPOINT: return fl_mul(fl_ceil(part), fl_num(0.5));
-    default: return part;
-    }
-}
-
-static FL_T *FL_W(_quantile)(const char *fn, FL_T *x, double q, int axis, bool keepdim,
-                             fl_quantile_method method, bool skip_nan) {
-    int64_t n = FL_W(_length)(fn, FL_VALUE(x), axis);
-    if (n < 0) return NULL;
-    if (!(q >= 0 && q <= 1)) return fl_bad("%s: %g is not in [0, 1]", fn, q);
-    fl_scope s = fl_scope_begin();
-    FL_T *given = x;
-    if (!(x = FL_W(_widened)(x))) return FL_GIVE(&s, NULL);
-    fl_tensor *t = FL_VALUE(x), *order = fl_argsort(t, axis, false);
-    fl_tensor *last = fl_sub(FL_W(_counted)(t, n, axis, skip_nan), fl_num(1));
-    fl_tensor *place = fl_mul(last, fl_num(q)), *share = FL_W(_quantile_share)(place, method);
-    if (!order || !place || !share) return FL_GIVE(&s, NULL);
-    fl_tensor *low = fl_cast(fl_floor(place), FL_I64), *high = fl_cast(fl_ceil(place), FL_I64);
-    FL_T *below = FL_W(gather)(x, axis, fl_gather(order, axis, low));
-    FL_T *above = FL_W(gather)(x, axis, fl_gather(order, axis, high));
-    FL_T *between = FL_W(lerp)(below, above, FL_OF(fl_cast(share, t->dtype)));
-    FL_T *y = SELECT(EQ(below, above), below, between);
-    y = SELECT(FL_OF(FL_W(_spoilt)(t, axis, skip_nan)), CONST((double)NAN), y);
-    if (y && !keepdim) y = FL_W(squeeze)(y, axis);
-    return FL_GIVE(&s, FL_W(_narrowed)(y, given));
-}
-
-FL_T *FL_W(quantile)(FL_T *x, double q, int axis, bool keepdim, fl_quantile_method method) {
-    if (FL_ABSENT("quantile", x)) return NULL;
-    return FL_W(_quantile)("fl_quantile", x, q, axis, keepdim, method, false);
-}
-
-FL_T *FL_W(nanquantile)(FL_T *x, double q, int axis, bool keepdim, fl_quantile_method method) {
-    if (FL_ABSENT("nanquantile", x)) return NULL;
-    return FL_W(_quantile)("fl_nanquantile", x, q, axis, keepdim, method, true);
-}
-
 #endif
 /* MIT licence: see LICENSE. */

@@ -2,7 +2,6 @@
 
    cumsum and cumprod are ops of the table, with records (args: fl_axis_args) x -> y; b8 and integers
    give i64. The others are one loop on the host, whatever the backend, and wait for x. */
-#ifndef FL_T
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -40,6 +39,7 @@ FL_API fl_var *fv_diff(fl_var *x, int axis);
 #ifndef FL_OPS_SCAN_IMPL
 #define FL_OPS_SCAN_IMPL
 #include "../../fl_autograd.h"
+#include "../../fl_backend.h"
 #include "autocast.h"
 #include "copy.h"
 #include "elementwise.h"
@@ -194,37 +194,9 @@ fl_var *fv_logcumsumexp(fl_var *x, int axis) {
                           FV_IN(x), FV_SAVE(x, FV_OUT), &axis, sizeof axis);
 }
 
-#define FL_TEXT "scan.h"
+#define FL_TEXT "scan.inc"
 #include "expand.h"
 
 #endif /* FL_OPS_SCAN_IMPL */
-#endif
-#else /* the text: see expand.h */
-
-static FL_T *FL_W(_cumulative_extreme)(const char *fn, FL_T *x, int axis, bool max,
-                                       fl_tensor **index) {
-    fl_tensor *at = fl__extreme_index(fn, FL_VALUE(x), axis, max);
-    FL_T *y = at ? FL_W(gather)(x, axis, at) : NULL;
-    if (index && y) *index = at;
-    return y;
-}
-
-FL_T *FL_W(cummax)(FL_T *x, int axis, fl_tensor **index) {
-    if (FL_ABSENT("cummax", x)) return NULL;
-    return FL_W(_cumulative_extreme)("fl_cummax", x, axis, true, index);
-}
-
-FL_T *FL_W(cummin)(FL_T *x, int axis, fl_tensor **index) {
-    if (FL_ABSENT("cummin", x)) return NULL;
-    return FL_W(_cumulative_extreme)("fl_cummin", x, axis, false, index);
-}
-
-FL_T *FL_W(diff)(FL_T *x, int axis) {
-    if (FL_ABSENT("diff", x)) return NULL;
-    fl_scope s = fl_scope_begin();
-    FL_T *next = FL_W(slice)(x, axis, 1, FL_SLICE_END, 1);
-    return FL_GIVE(&s, SUB(next, FL_W(slice)(x, axis, 0, -1, 1)));
-}
-
 #endif
 /* MIT licence: see LICENSE. */

@@ -10,6 +10,7 @@
 #endif
 #ifndef FL_OPS_SOFTMAX_H
 #define FL_OPS_SOFTMAX_H
+#include "../records/softmax.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -27,7 +28,6 @@ FL_API fl_tensor *fl_log_softmax_grad(fl_tensor *y, fl_tensor *dy, int axis);
    infinite. */
 FL_API fl_tensor *fl_stable_max(fl_tensor *x, fl_axes axes);
 
-FL_DATA fl_op fl_op_softmax, fl_op_softmax_grad, fl_op_log_softmax, fl_op_log_softmax_grad;
 FL_PRIVATE void fl__register_softmax(void);
 
 #ifdef __cplusplus
@@ -39,6 +39,7 @@ FL_PRIVATE void fl__register_softmax(void);
 #ifndef FL_OPS_SOFTMAX_IMPL
 #define FL_OPS_SOFTMAX_IMPL
 #include "../../fl_autograd.h"
+#include "../../fl_backend.h"
 #include "autocast.h"
 #include "copy.h"
 #include "elementwise.h"

@@ -12,13 +12,15 @@
 
    Records:
      step (fl_step_args)  reads, writes, numbers -> [narrow,] writes: the same handles. Number tensors are
-                          0-d or 1-d and lie one behind the other
+                          0-d or 1-d and lie one behind the other. The arguments hold the program itself, so
+                          that a copy of them runs without the rule, in another process too
      sum_squares          sum 0-d f64 or the number 0, x a float -> 0-d f64: sum + the squares of x */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
 #ifndef FL_OPS_STEP_H
 #define FL_OPS_STEP_H
+#include "../records/step.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,12 +30,9 @@ typedef struct fl_step_rule {
     const char *reads, *writes, *numbers; /* names, separated by spaces */
     const char *formula;                  /* one for each of `writes`, separated by commas */
     /* Made at the first step; start zeroed. */
-    fl_formula program;
-    uint8_t n_reads, n_writes, known;
+    fl_step_args args;
+    bool known;
 } fl_step_rule;
-typedef struct fl_step_args {
-    fl_step_rule *rule;
-} fl_step_args;
 /* Runs a rule, which must stay: tensor holds its reads, then its writes, number its numbers. Reads may be
    narrower (bf16, f16) than writes; narrow, if not NULL, becomes the first of the writes in its own
    dtype: a parameter whose f32 master is that. Other than that all are floats of one shape, dtype and
@@ -47,7 +46,6 @@ FL_API fl_tensor *fl_add_squares(fl_tensor *sum, fl_tensor *t);
 /* The rule's program, of reads, writes and numbers in this order. NULL after fl_fail for bad text. */
 FL_API const fl_formula *fl_step_program(fl_step_rule *rule);
 
-FL_DATA fl_op fl_op_step, fl_op_sum_squares;
 FL_PRIVATE void fl__register_step(void);
 
 #ifdef __cplusplus
@@ -58,6 +56,7 @@ FL_PRIVATE void fl__register_step(void);
 #if defined(FL_IMPL_ONLY_OPS_STEP) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPS_STEP_IMPL
 #define FL_OPS_STEP_IMPL
+#include "../../fl_backend.h"
 #include "copy.h"
 #include "elementwise.h"
 #include "reduce.h"
@@ -75,18 +74,21 @@ static int fl__step_words(const char *list) {
 
 const fl_formula *fl_step_program(fl_step_rule *rule) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    if (__atomic_load_n(&rule->known, __ATOMIC_ACQUIRE)) return &rule->program;
+    if (!fl_given(rule, "fl_step_program", "the rule")) return NULL;
+    fl_step_args *args = &rule->args;
+    if (__atomic_load_n(&rule->known, __ATOMIC_ACQUIRE)) return &args->program;
     char names[512];
     snprintf(names, sizeof names, "%s %s %s", rule->reads, rule->writes, rule->numbers);
     pthread_mutex_lock(&lock);
-    bool ok = rule->known || fl_formula_parse(&rule->program, rule->formula, names);
-    rule->n_reads = (uint8_t)fl__step_words(rule->reads);
-    rule->n_writes = (uint8_t)fl__step_words(rule->writes);
-    if (ok && rule->program.n_out != rule->n_writes)
-        ok = fl_fail("fl_step: %d formulas for \"%s\"", rule->program.n_out, rule->writes);
+    bool ok = rule->known || fl_formula_parse(&args->program, rule->formula, names);
+    args->n_reads = (uint8_t)fl__step_words(rule->reads);
+    args->n_writes = (uint8_t)fl__step_words(rule->writes);
+    args->skips = !strncmp(rule->numbers, "factor", 6);
+    if (ok && args->program.n_out != args->n_writes)
+        ok = fl_fail("fl_step: %d formulas for \"%s\"", args->program.n_out, rule->writes);
     __atomic_store_n(&rule->known, ok, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&lock);
-    return ok ? &rule->program : NULL;
+    return ok ? &args->program : NULL;
 }
 
 /* t is a stored float of the shape and family of `like`, in its dtype or a narrower one. */
@@ -101,7 +103,7 @@ static bool fl__step_operand(const fl_tensor *t, int i, const fl_tensor *like, b
 }
 
 /* Puts the tensors into the record, those that are written as its outputs too. */
-static bool fl__step_operands(fl_call *c, const fl_step_rule *rule, fl_tensor *const *tensor,
+static bool fl__step_operands(fl_call *c, const fl_step_args *rule, fl_tensor *const *tensor,
                               fl_tensor *narrow) {
     const int n = rule->n_reads + rule->n_writes, wide = narrow != NULL;
     const fl_tensor *like = tensor[n - 1];
@@ -123,14 +125,14 @@ bool fl_step(fl_step_rule *rule, fl_tensor *const *tensor, int n_numbers, fl_ten
     if (fl_absent("fl_step", rule) || fl_absent("fl_step", tensor)) return false;
     const fl_formula *f = fl_step_program(rule);
     if (!f) return fl_raise();
-    const fl_step_args args = {rule};
-    const int n = rule->n_reads + rule->n_writes;
+    const fl_step_args *args = &rule->args;
+    const int n = args->n_reads + args->n_writes;
     fl_call c;
     int64_t numbers = 0;
-    fl_call_begin(&c, fl_op_step, rule->n_writes + (narrow != NULL), n + n_numbers, &args);
+    fl_call_begin(&c, fl_op_step, args->n_writes + (narrow != NULL), n + n_numbers, args);
     if (c.n_out > 4 || c.n_in > 8)
         return fl_refuse("fl_step: %d outputs and %d inputs, at most 4 and 8", c.n_out, c.n_in);
-    if (!fl__step_operands(&c, rule, tensor, narrow)) return false;
+    if (!fl__step_operands(&c, args, tensor, narrow)) return false;
     for (int i = 0; i < n_numbers; i++) {
         if (fl_absent("fl_step", c.in[n + i] = number[i])) return false;
         numbers += fl_numel(number[i]);
@@ -209,9 +211,9 @@ static void *fl__step_word(fl_primitive primitive, void *const x[]) {
 
 static bool fl__compose_step(const fl_call *c, fl_tensor **value) {
     static const fl_formula_meaning meaning = {fl__step_number, fl__step_word};
-    fl_step_rule *rule = ((const fl_step_args *)c->args)->rule;
-    const fl_formula *f = fl_step_program(rule);
-    const int n = rule->n_reads + rule->n_writes, wide = c->n_out - rule->n_writes;
+    const fl_step_args *args = fl_step_args_of(c);
+    if (!args) return false;
+    const int n = args->n_reads + args->n_writes, wide = c->n_out - args->n_writes;
     const fl_dtype d = fl_dtype_wide(c->in[n - 1]->dtype);
     void *in[FL_FORMULA_INPUTS], *out[FL_FORMULA_OUTPUTS];
     int k = 0;
@@ -223,11 +225,11 @@ static bool fl__compose_step(const fl_call *c, fl_tensor **value) {
             if (!(in[k++] = t->weak ? t : fl_cast(t->ndim ? fl_select(t, 0, at) : t, FL_F64)))
                 return false;
     }
-    if (!fl_formula_run(f, &meaning, in, out)) return false;
-    fl_tensor *factor = strncmp(rule->numbers, "factor", 6) ? NULL : in[n];
+    if (!fl_formula_run(&args->program, &meaning, in, out)) return false;
+    fl_tensor *factor = args->skips ? in[n] : NULL;
     fl_tensor *runs = factor && !factor->weak ? fl_ne(factor, fl_num(0)) : NULL;
-    for (int i = 0; i < rule->n_writes; i++) {
-        fl_tensor *new_one = out[i], *old = in[rule->n_reads + i];
+    for (int i = 0; i < args->n_writes; i++) {
+        fl_tensor *new_one = out[i], *old = in[args->n_reads + i];
         if (factor) new_one = runs ? fl_where(runs, new_one, old) : factor->f64 != 0 ? new_one : old;
         if (!(value[wide + i] = new_one)) return false;
     }
@@ -244,10 +246,10 @@ FL_PRIVATE void fl__register_step(void) {
         .name = "step",
         .args_size = sizeof(fl_step_args),
         .contains = "add sub mul div neg abs exp log log1p expm1 sqrt sin cos tanh erf atan2 pow "
-                    "remainder maximum minimum floor rint lt le eq where",
+                    "remainder maximum minimum floor rint lt le eq ne where bitwise_not",
         .compose = fl__compose_step};
     static const fl_op_info sum_squares = {.name = "sum_squares",
-                                           .contains = "sum mul add copy",
+                                           .contains = "sum mul add copy square",
                                            .compose = fl__compose_sum_squares};
     fl_op_step = fl_op_register(&step);
     fl_op_sum_squares = fl_op_register(&sum_squares);

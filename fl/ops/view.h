@@ -1,4 +1,4 @@
-/* fl/ops/view.h - views: other shapes, orders and parts of the same elements
+/* fl/ops/view.h - gradients of views: the functions of fl/tensor/view.h on variables
 
    A view shares the storage of its tensor; nothing is copied, unless reshape finds strides that no
    view can have, or the backend refuses views. The gradient of a view is the view back, of a part
@@ -8,40 +8,20 @@
 #endif
 #ifndef FL_OPS_VIEW_H
 #define FL_OPS_VIEW_H
+#include "../autograd/accumulate.h"
+#include "../tensor/view.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Same elements, row-major, other shape; one dim may be -1. A view where strides allow, else a
-   copy. */
-FL_API fl_tensor *fl_reshape(fl_tensor *t, fl_shape shape);
 FL_API fl_var *fv_reshape(fl_var *x, fl_shape shape);
-/* Axis i of the result is axis axes[i] of t; naxes = ndim. A view. */
-FL_API fl_tensor *fl_permute(fl_tensor *t, int naxes, const int *axes);
 FL_API fl_var *fv_permute(fl_var *x, int naxes, const int *axes);
-/* Swaps two axes (negative from the end). A view. */
-FL_API fl_tensor *fl_transpose(fl_tensor *t, int a, int b);
 FL_API fl_var *fv_transpose(fl_var *x, int a, int b);
-/* Broadcasts to shape; -1 keeps a dim. A view. */
-FL_API fl_tensor *fl_expand(fl_tensor *t, fl_shape shape);
-FL_API fl_var *fv_expand(fl_var *x, fl_shape shape);
-/* Elements start, start + step, ... before stop along axis; negative counts from the end, bounds
-   are clamped as in Python, step may be negative (then stop = FL_SLICE_END runs through element 0).
-   A view. */
-#define FL_SLICE_END INT64_MAX
-FL_API fl_tensor *fl_slice(fl_tensor *t, int axis, int64_t start, int64_t stop, int64_t step);
 FL_API fl_var *fv_slice(fl_var *x, int axis, int64_t start, int64_t stop, int64_t step);
-/* Element i along axis, dim dropped. A view. */
-FL_API fl_tensor *fl_select(fl_tensor *t, int axis, int64_t i);
 FL_API fl_var *fv_select(fl_var *x, int axis, int64_t i);
-/* Drops dim `axis` of size 1; inserts one before `axis`. Views. */
-FL_API fl_tensor *fl_squeeze(fl_tensor *t, int axis);
 FL_API fl_var *fv_squeeze(fl_var *x, int axis);
-FL_API fl_tensor *fl_unsqueeze(fl_tensor *t, int axis);
 FL_API fl_var *fv_unsqueeze(fl_var *x, int axis);
-/* Merges dims first..last. */
-FL_API fl_tensor *fl_flatten(fl_tensor *t, int first, int last);
 FL_API fl_var *fv_flatten(fl_var *x, int first, int last);
 
 #ifdef __cplusplus
@@ -53,216 +33,13 @@ FL_API fl_var *fv_flatten(fl_var *x, int first, int last);
 #ifndef FL_OPS_VIEW_IMPL
 #define FL_OPS_VIEW_IMPL
 #include "../../fl_autograd.h"
+#include "../../fl_backend.h"
 #include "copy.h"
 #include "create.h"
 #include "index.h"
 #include <string.h>
 
-/* Strides of the row-major reading of `shape` over t without moving elements; false if there are
-   none. */
-static bool fl__reshape_strides(const fl_tensor *t, fl_shape shape, int64_t *stride) {
-    int64_t old[FL_MAX_DIMS], old_stride[FL_MAX_DIMS];
-    int n = 0;
-    for (int i = 0; i < t->ndim; i++)
-        if (t->shape[i] != 1) {
-            old[n] = t->shape[i];
-            old_stride[n++] = t->stride[i];
-        }
-    int i = 0;
-    for (int j = 0; j < shape.ndim;) { /* match groups of dims with equal products */
-        if (shape.dim[j] == 1) {
-            stride[j++] = 1;
-            continue;
-        }
-        int first_old = i, first_new = j;
-        int64_t a = old[i++], b = shape.dim[j++];
-        while (a != b) {
-            if (a < b)
-                a *= old[i++];
-            else
-                b *= shape.dim[j++];
-        }
-        for (int k = first_old; k + 1 < i; k++)
-            if (old_stride[k] != old[k + 1] * old_stride[k + 1]) return false;
-        int64_t s = old_stride[i - 1];
-        for (int k = j - 1; k >= first_new; k--) {
-            stride[k] = s;
-            s *= shape.dim[k];
-        }
-    }
-    return true;
-}
-
-static void fl__dense_strides(fl_shape shape, int64_t *stride) {
-    int64_t n = 1;
-    for (int i = shape.ndim - 1; i >= 0; i--) {
-        stride[i] = n;
-        n *= shape.dim[i] ? shape.dim[i] : 1;
-    }
-}
-
-fl_tensor *fl_reshape(fl_tensor *t, fl_shape shape) {
-    if (fl_absent("fl_reshape", t) || !(t = fl_stored(t))) return NULL;
-    fl_shape asked = shape;
-    int64_t n = fl_numel(t), known = 1, infer = -1;
-    if (shape.ndim < 0 || shape.ndim > FL_MAX_DIMS)
-        return fl_bad("fl_reshape: %d dims", shape.ndim);
-    for (int i = 0; i < shape.ndim; i++) {
-        if (shape.dim[i] == -1 && infer < 0)
-            infer = i;
-        else if (__builtin_mul_overflow(known, shape.dim[i], &known))
-            known = -1;
-    }
-    if (infer >= 0) shape.dim[infer] = known > 0 && n % known == 0 ? n / known : -1;
-    if (fl_shape_numel(shape) != n)
-        return fl_bad("fl_reshape: shape %s (%lld elements) cannot become %s", FL_SHAPE_TEXT(t),
-                       (long long)n, FL_TEXT_OF(asked));
-    if (fl_shape_is(t, shape)) return t;
-    int64_t stride[FL_MAX_DIMS];
-    if (n == 0 || fl_is_contiguous(t))
-        fl__dense_strides(shape, stride);
-    else if (!fl__reshape_strides(t, shape, stride)) {
-        t = fl_contiguous(t);
-        if (!t) return NULL;
-        fl__dense_strides(shape, stride);
-    }
-    return fl_view_of(t, shape, stride, t->offset);
-}
-
-fl_tensor *fl_permute(fl_tensor *t, int naxes, const int *axes) {
-    if (fl_absent("fl_permute", t) || fl_absent("fl_permute", axes) || !(t = fl_stored(t)))
-        return NULL;
-    fl_shape shape = {t->ndim, {0}};
-    int64_t stride[FL_MAX_DIMS];
-    uint32_t seen = 0;
-    if (naxes != t->ndim)
-        return fl_bad("fl_permute: %d axes for shape %s", naxes, FL_SHAPE_TEXT(t));
-    for (int i = 0; i < naxes; i++) {
-        int a = fl_axis_of("fl_permute", t, axes[i]);
-        if (a < 0) return NULL;
-        if (seen & 1u << a) return fl_bad("fl_permute: axis %d appears twice", a);
-        seen |= 1u << a;
-        shape.dim[i] = t->shape[a];
-        stride[i] = t->stride[a];
-    }
-    return fl_view_of(t, shape, stride, t->offset);
-}
-
-fl_tensor *fl_transpose(fl_tensor *t, int a, int b) {
-    int axes[FL_MAX_DIMS];
-    if (fl_absent("fl_transpose", t) || (a = fl_axis_of("fl_transpose", t, a)) < 0 ||
-        (b = fl_axis_of("fl_transpose", t, b)) < 0)
-        return NULL;
-    for (int i = 0; i < t->ndim; i++) axes[i] = i == a ? b : i == b ? a : i;
-    return fl_permute(t, t->ndim, axes);
-}
-
-fl_tensor *fl_expand(fl_tensor *t, fl_shape shape) {
-    if (fl_absent("fl_expand", t) || !(t = fl_stored(t))) return NULL;
-    if (fl_shape_is(t, shape)) return t;
-    int64_t stride[FL_MAX_DIMS] = {0};
-    bool ok = shape.ndim >= t->ndim && shape.ndim <= FL_MAX_DIMS;
-    int extra = ok ? shape.ndim - t->ndim : 0;
-    for (int i = 0; ok && i < t->ndim; i++) {
-        int64_t *d = &shape.dim[extra + i];
-        if (*d == -1) *d = t->shape[i];
-        ok = t->shape[i] == *d || t->shape[i] == 1;
-        stride[extra + i] = t->shape[i] == *d ? t->stride[i] : 0;
-    }
-    if (!ok || fl_shape_numel(shape) < 0)
-        return fl_bad("fl_expand: shape %s does not broadcast to %s", FL_SHAPE_TEXT(t),
-                       FL_TEXT_OF(shape));
-    return fl_view_of(t, shape, stride, t->offset);
-}
-
-/* Python's clamping of a slice: *start becomes the first index, the result the number of
-   elements. */
-static int64_t fl__slice_count(int64_t n, int64_t *start, int64_t stop, int64_t step) {
-    int64_t low = step > 0 ? 0 : -1, high = step > 0 ? n : n - 1;
-    bool to_end = stop == FL_SLICE_END && step < 0;
-    if (*start < 0) *start += n;
-    *start = *start < low ? low : *start > high ? high : *start;
-    if (stop < 0) stop += n;
-    stop = to_end ? -1 : stop < low ? low : stop > high ? high : stop;
-    if (step > 0) return stop > *start ? (stop - *start - 1) / step + 1 : 0;
-    return *start > stop ? (*start - stop - 1) / -step + 1 : 0;
-}
-
-fl_tensor *fl_slice(fl_tensor *t, int axis, int64_t start, int64_t stop, int64_t step) {
-    if (fl_absent("fl_slice", t) || (axis = fl_own_axis_of("fl_slice", t, axis)) < 0) return NULL;
-    if (step == 0 || step == INT64_MIN) return fl_bad("fl_slice: step %lld", (long long)step);
-    fl_shape shape = fl_shape_of(t);
-    int64_t stride[FL_MAX_DIMS];
-    memcpy(stride, t->stride, sizeof stride);
-    int64_t count = fl__slice_count(shape.dim[axis], &start, stop, step);
-    if (count == shape.dim[axis] && step == 1) return t;
-    shape.dim[axis] = count;
-    stride[axis] = count > 1 ? t->stride[axis] * step : t->stride[axis];
-    return fl_view_of(t, shape, stride, t->offset + (count ? start * t->stride[axis] : 0));
-}
-
-/* t without axis. */
-static fl_tensor *fl__drop_axis(fl_tensor *t, int axis, int64_t offset) {
-    fl_shape shape = {t->ndim - 1, {0}};
-    int64_t stride[FL_MAX_DIMS];
-    for (int i = 0; i < shape.ndim; i++) {
-        shape.dim[i] = t->shape[i + (i >= axis)];
-        stride[i] = t->stride[i + (i >= axis)];
-    }
-    return fl_view_of(t, shape, stride, offset);
-}
-
-fl_tensor *fl_select(fl_tensor *t, int axis, int64_t i) {
-    if (fl_absent("fl_select", t) || (axis = fl_own_axis_of("fl_select", t, axis)) < 0) return NULL;
-    int64_t at = i < 0 ? i + t->shape[axis] : i;
-    if (at < 0 || at >= t->shape[axis])
-        return fl_bad("fl_select: index %lld is out of range for axis %d of shape %s",
-                       (long long)i, axis, FL_SHAPE_TEXT(t));
-    return fl__drop_axis(t, axis, t->offset + at * t->stride[axis]);
-}
-
-fl_tensor *fl_squeeze(fl_tensor *t, int axis) {
-    if (fl_absent("fl_squeeze", t) || (axis = fl_axis_of("fl_squeeze", t, axis)) < 0) return NULL;
-    if (t->ndim == 0) return t;
-    if (t->shape[axis] != 1)
-        return fl_bad("fl_squeeze: axis %d of shape %s is not 1", axis, FL_SHAPE_TEXT(t));
-    return fl__drop_axis(t, axis, t->offset);
-}
-
-fl_tensor *fl_unsqueeze(fl_tensor *t, int axis) {
-    if (fl_absent("fl_unsqueeze", t) || !(t = fl_stored(t))) return NULL;
-    int at = axis < 0 ? axis + t->ndim + 1 : axis;
-    if (at < 0 || at > t->ndim || t->ndim == FL_MAX_DIMS)
-        return fl_bad("fl_unsqueeze: axis %d for shape %s", axis, FL_SHAPE_TEXT(t));
-    fl_shape shape = {t->ndim + 1, {0}};
-    int64_t stride[FL_MAX_DIMS];
-    for (int i = 0; i < shape.ndim; i++) {
-        shape.dim[i] = i == at ? 1 : t->shape[i - (i > at)];
-        stride[i] = i == at ? 1 : t->stride[i - (i > at)];
-    }
-    return fl_view_of(t, shape, stride, t->offset);
-}
-
-fl_tensor *fl_flatten(fl_tensor *t, int first, int last) {
-    if (fl_absent("fl_flatten", t) || !(t = fl_stored(t))) return NULL;
-    if ((first = fl_axis_of("fl_flatten", t, first)) < 0 ||
-        (last = fl_axis_of("fl_flatten", t, last)) < 0)
-        return NULL;
-    if (last < first) return fl_bad("fl_flatten: axes %d..%d", first, last);
-    if (t->ndim == 0) return fl_reshape(t, FL_SHAPE(1));
-    fl_shape shape = {0, {0}};
-    for (int i = 0; i < t->ndim; i++) {
-        if (i <= first || i > last)
-            shape.dim[shape.ndim++] = t->shape[i];
-        else
-            shape.dim[first] *= t->shape[i];
-    }
-    return fl_reshape(t, shape);
-}
-
-
 /* ---- gradients ---- */
-
 
 static void fv__reshape_back(fl_node *n, fl_var *dy) {
     fv_add_grad(n, 0, fv_reshape(dy, fv_in_shape(n, 0)));
@@ -332,16 +109,6 @@ FL_API fl_var *fv_transpose(fl_var *x, int a, int b) {
                           FV_IN(x), FV_NONE, axis, sizeof axis);
 }
 
-/* fv_add_grad sums. */
-static void fv__expand_back(fl_node *n, fl_var *dy) {
-    fv_add_grad(n, 0, dy);
-}
-
-FL_API fl_var *fv_expand(fl_var *x, fl_shape shape) {
-    return fv_record_args("expand", fl_expand(fv_value(x), shape), fv__expand_back, FV_IN(x), FV_NONE,
-                          NULL, 0);
-}
-
 typedef struct fv__range {
     int axis;
     int64_t start, stop, step;
@@ -353,9 +120,9 @@ static fl_tensor *fv__range_index(const fl_tensor *dy, fl_shape shape, fv__range
     int axis = r.axis < 0 ? r.axis + shape.ndim : r.axis;
     fl_shape column = {.ndim = shape.ndim};
     for (int d = 0; d < shape.ndim; d++) column.dim[d] = d == axis ? dy->shape[d] : 1;
-    fl_tensor *places = fl_arange(0, (double)shape.dim[axis], 1, FL_I64);
+    fl_tensor *places = fl_new_arange(dy, 0, (double)shape.dim[axis], 1, FL_I64);
     places = fl_reshape(fl_slice(places, 0, r.start, r.stop, r.step), column);
-    return fl_to(fl_expand(places, fl_shape_of(dy)), fl_backend_name(dy));
+    return fl_expand(places, fl_shape_of(dy));
 }
 
 static fl_tensor *fv__spread_range(fl_tensor *dy, fl_shape shape, fv__range r) {

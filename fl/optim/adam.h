@@ -1,4 +1,4 @@
-/* adam.h - Adam, AdamW, AMSGrad, Adamax, NAdam */
+/* adam.h - Adam, AdamW, AMSGrad, Adamax, NAdam, RAdam */
 #ifndef FL_OPTIM_ADAM_H
 #define FL_OPTIM_ADAM_H
 #include "optim.h"
@@ -15,26 +15,34 @@ typedef struct fl_optim_adam_opts {
     double weight_decay; /* adam: 0, added to g; adamw: 0 -> 0.01, p -= lr weight_decay p */
     bool amsgrad;        /* of adam and adamw: v' is the largest v so far, corrected as v is */
     bool master;         /* see fl_optim_use_masters */
+    bool maximize;       /* see fl_optim_maximize */
     char _end;
 } fl_optim_adam_opts;
 /* m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;  p -= lr m' / (sqrt(v') + eps), m' =
    m / (1 - beta1^t), v' = v / (1 - beta2^t). torch.optim.Adam and AdamW; Flashlight's Adam is AdamW. */
 #define fl_optim_adam(...) FL_OPTIM__ADAM(__VA_ARGS__, ._end = 0)
-#define FL_OPTIM__ADAM(params, ...) fl_optim_adam_opt(params, (fl_optim_adam_opts){__VA_ARGS__})
+#define FL_OPTIM__ADAM(params, ...) fl_optim_adam_opt(params, FL_LITERAL(fl_optim_adam_opts, __VA_ARGS__))
 FL_API fl_optim *fl_optim_adam_opt(fv_list params, fl_optim_adam_opts o);
 #define fl_optim_adamw(...) FL_OPTIM__ADAMW(__VA_ARGS__, ._end = 0)
-#define FL_OPTIM__ADAMW(params, ...) fl_optim_adamw_opt(params, (fl_optim_adam_opts){__VA_ARGS__})
+#define FL_OPTIM__ADAMW(params, ...) fl_optim_adamw_opt(params, FL_LITERAL(fl_optim_adam_opts, __VA_ARGS__))
 FL_API fl_optim *fl_optim_adamw_opt(fv_list params, fl_optim_adam_opts o);
 /* v = max(beta2 v, |g| + eps);  p -= lr m' / v. torch.optim.Adamax: lr 0 -> 2e-3, weight_decay added to g */
 #define fl_optim_adamax(...) FL_OPTIM__ADAMAX(__VA_ARGS__, ._end = 0)
-#define FL_OPTIM__ADAMAX(params, ...) fl_optim_adamax_opt(params, (fl_optim_adam_opts){__VA_ARGS__})
+#define FL_OPTIM__ADAMAX(params, ...) fl_optim_adamax_opt(params, FL_LITERAL(fl_optim_adam_opts, __VA_ARGS__))
 FL_API fl_optim *fl_optim_adamax_opt(fv_list params, fl_optim_adam_opts o);
 /* Adam with Nesterov's momentum: u_t = beta1 (1 - 0.96^(0.004 t) / 2);  p -= lr ((1 - u_t) / (1 - u_1 ...
    u_t) g + u_t+1 / (1 - u_1 ... u_t+1) m) / (sqrt(v') + eps). torch.optim.NAdam: lr 0 -> 2e-3, weight_decay
    added to g */
 #define fl_optim_nadam(...) FL_OPTIM__NADAM(__VA_ARGS__, ._end = 0)
-#define FL_OPTIM__NADAM(params, ...) fl_optim_nadam_opt(params, (fl_optim_adam_opts){__VA_ARGS__})
+#define FL_OPTIM__NADAM(params, ...) fl_optim_nadam_opt(params, FL_LITERAL(fl_optim_adam_opts, __VA_ARGS__))
 FL_API fl_optim *fl_optim_nadam_opt(fv_list params, fl_optim_adam_opts o);
+/* Adam whose first steps are rectified: rho = rho' - 2 t beta2^t / (1 - beta2^t), rho' = 2 / (1 - beta2) - 1;
+   p -= lr m' r / (sqrt(v') + eps / sqrt(1 - beta2^t)) if rho > 5, else lr m'; r = sqrt((rho - 4) (rho - 2)
+   rho' / ((rho' - 4) (rho' - 2) rho)). torch.optim.RAdam, weight_decay added to g (Liu et al. 2020, "On the
+   variance of the adaptive learning rate and beyond") */
+#define fl_optim_radam(...) FL_OPTIM__RADAM(__VA_ARGS__, ._end = 0)
+#define FL_OPTIM__RADAM(params, ...) fl_optim_radam_opt(params, FL_LITERAL(fl_optim_adam_opts, __VA_ARGS__))
+FL_API fl_optim *fl_optim_radam_opt(fv_list params, fl_optim_adam_opts o);
 
 #ifdef __cplusplus
 }
@@ -55,11 +63,12 @@ FL_API fl_optim *fl_optim_nadam_opt(fv_list params, fl_optim_adam_opts o);
 #define FL__ADAM_AMSGRAD(g, p) \
     FL__ADAM_P(g, p, FL__ADAM_X(g)) "," FL__ADAM_M(g) "," FL__ADAM_V(g) "," FL__ADAM_X(g)
 
-#define FL__ADAM_RULE(writes, formula) \
-    {"g", writes, "factor t lr beta1 beta2 eps weight_decay", formula, {0}, 0, 0, 0}
-#define FL__ADAM_TYPE(name, rule, largest) \
-    {name,   {"exp_avg", "exp_avg_sq", largest}, {"beta1", "beta2", "eps", "weight_decay"}, \
-     "ffnn", rule, 0, NULL, NULL}
+#define FL__ADAM_RULE(writes_, formula_) \
+    {.reads = "g", .writes = writes_, .numbers = "factor t lr beta1 beta2 eps weight_decay", \
+     .formula = formula_}
+#define FL__ADAM_TYPE(name_, rule_, largest) \
+    {.name = name_, .state = {"exp_avg", "exp_avg_sq", largest}, \
+     .hyper = {"beta1", "beta2", "eps", "weight_decay"}, .limits = "ffnn", .rule = rule_}
 
 /* [adam, adamw][amsgrad] */
 static fl_step_rule fl__adam_rules[2][2] = {
@@ -77,7 +86,7 @@ static fl_optim *fl__adam_of(const fl_optim_type *type, fv_list params, fl_optim
                              double decay) {
     const double hyper[] = {fl_option(o.beta1, 0.9), fl_option(o.beta2, 0.999), fl_option(o.eps, 1e-8),
                             fl_option(o.weight_decay, decay)};
-    return fl__optim_make(type, params, o.lr, lr, hyper, o.master);
+    return fl__optim_make(type, params, o.lr, lr, hyper, o.master, o.maximize);
 }
 
 FL_API fl_optim *fl_optim_adam_opt(fv_list params, fl_optim_adam_opts o) {
@@ -134,10 +143,31 @@ static bool fl__nadam_step(fl_optim *o, fl_optim_slot *p) {
 static const fl_optim_type fl__nadam_type = {
     .name = "nadam", .state = {"exp_avg", "exp_avg_sq", "mu_product"},
     .hyper = {"beta1", "beta2", "eps", "weight_decay"}, .limits = "ffnn", .rule = &fl__nadam_rule,
-    .scalars = 4, .prepare = fl__nadam_prepare, .step = fl__nadam_step};
+    .apart = 4, .prepare = fl__nadam_prepare, .step = fl__nadam_step};
 
 FL_API fl_optim *fl_optim_nadam_opt(fv_list params, fl_optim_adam_opts o) {
     return fl__adam_of(&fl__nadam_type, params, o, 2e-3, 0);
+}
+
+#define FL__RADAM_MOST "SUB(DIV(CONST(2), SUB(CONST(1), beta2)), CONST(1))"
+#define FL__RADAM_RHO \
+    "SUB(" FL__RADAM_MOST ", DIV(MUL(MUL(CONST(2), ADD(t, CONST(1))), POW(beta2, ADD(t, CONST(1)))), " \
+    FL__ADAM_BIAS("beta2") "))"
+#define FL__RADAM_TERMS(rho) "MUL(SUB(" rho ", CONST(4)), SUB(" rho ", CONST(2)))"
+#define FL__RADAM_RECT \
+    "SQRT(DIV(MUL(" FL__RADAM_TERMS(FL__RADAM_RHO) ", " FL__RADAM_MOST "), " \
+    "MUL(" FL__RADAM_TERMS(FL__RADAM_MOST) ", " FL__RADAM_RHO ")))"
+static fl_step_rule fl__radam_rule = {
+    .reads = "g", .writes = "p m v", .numbers = FL__ADAM_NUMBERS,
+    .formula = "SUB(p, MUL(MUL(DIV(lr, " FL__ADAM_BIAS("beta1") "), " FL__ADAM_M(FL_OPTIM_DECAYED_G) "), "
+               "SELECT(LT(CONST(5), " FL__RADAM_RHO "), "
+               "DIV(MUL(" FL__RADAM_RECT ", SQRT(" FL__ADAM_BIAS("beta2") ")), "
+               "ADD(SQRT(" FL__ADAM_V(FL_OPTIM_DECAYED_G) "), eps)), CONST(1)))),"
+               FL__ADAM_M(FL_OPTIM_DECAYED_G) "," FL__ADAM_V(FL_OPTIM_DECAYED_G)};
+static const fl_optim_type fl__radam_type = FL__ADAM_TYPE("radam", &fl__radam_rule, NULL);
+
+FL_API fl_optim *fl_optim_radam_opt(fv_list params, fl_optim_adam_opts o) {
+    return fl__adam_of(&fl__radam_type, params, o, 1e-3, 0);
 }
 
 #endif

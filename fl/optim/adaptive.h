@@ -1,4 +1,4 @@
-/* adaptive.h - Adadelta, Adagrad, RMSProp: steps by a parameter's own past */
+/* adaptive.h - Adadelta, Adagrad, RMSProp, Rprop: steps by a parameter's own past */
 #ifndef FL_OPTIM_ADAPTIVE_H
 #define FL_OPTIM_ADAPTIVE_H
 #include "optim.h"
@@ -8,19 +8,20 @@ extern "C" {
 #endif
 
 /* Formulas and defaults of torch.optim; weight decay is added to the gradient. .master: see
-   fl_optim_use_masters. */
+   fl_optim_use_masters; .maximize: fl_optim_maximize. */
 typedef struct fl_optim_adadelta_opts {
     fl_named _positional;
     double lr;           /* 0 -> 1 */
     double rho, eps;     /* 0 -> 0.9, 1e-6 */
     double weight_decay; /* 0 */
-    bool master;
+    bool master, maximize;
     char _end;
 } fl_optim_adadelta_opts;
 /* v = rho v + (1 - rho) g^2;  d = sqrt(a + eps) / sqrt(v + eps) g;  a = rho a + (1 - rho) d^2;  p -= lr d
    (Zeiler 2012) */
 #define fl_optim_adadelta(...) FL_OPTIM__ADADELTA(__VA_ARGS__, ._end = 0)
-#define FL_OPTIM__ADADELTA(params, ...) fl_optim_adadelta_opt(params, (fl_optim_adadelta_opts){__VA_ARGS__})
+#define FL_OPTIM__ADADELTA(params, ...) \
+    fl_optim_adadelta_opt(params, FL_LITERAL(fl_optim_adadelta_opts, __VA_ARGS__))
 FL_API fl_optim *fl_optim_adadelta_opt(fv_list params, fl_optim_adadelta_opts o);
 
 typedef struct fl_optim_adagrad_opts {
@@ -29,12 +30,13 @@ typedef struct fl_optim_adagrad_opts {
     double lr_decay;     /* 0 */
     double eps;          /* 0 -> 1e-10 */
     double weight_decay; /* 0 */
-    bool master;
+    bool master, maximize;
     char _end;
 } fl_optim_adagrad_opts;
 /* s = s + g^2;  p -= lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps) (Duchi et al. 2011) */
 #define fl_optim_adagrad(...) FL_OPTIM__ADAGRAD(__VA_ARGS__, ._end = 0)
-#define FL_OPTIM__ADAGRAD(params, ...) fl_optim_adagrad_opt(params, (fl_optim_adagrad_opts){__VA_ARGS__})
+#define FL_OPTIM__ADAGRAD(params, ...) \
+    fl_optim_adagrad_opt(params, FL_LITERAL(fl_optim_adagrad_opts, __VA_ARGS__))
 FL_API fl_optim *fl_optim_adagrad_opt(fv_list params, fl_optim_adagrad_opts o);
 
 typedef struct fl_optim_rmsprop_opts {
@@ -44,14 +46,30 @@ typedef struct fl_optim_rmsprop_opts {
     double momentum;     /* 0 */
     double weight_decay; /* 0 */
     bool centered;       /* divides by the deviation from the mean gradient */
-    bool master;
+    bool master, maximize;
     char _end;
 } fl_optim_rmsprop_opts;
 /* v = alpha v + (1 - alpha) g^2;  d = g / (sqrt(v) + eps), centred: a = alpha a + (1 - alpha) g, d = g /
    (sqrt(v - a^2) + eps);  p -= lr d, with momentum: b = momentum b + d, p -= lr b */
 #define fl_optim_rmsprop(...) FL_OPTIM__RMSPROP(__VA_ARGS__, ._end = 0)
-#define FL_OPTIM__RMSPROP(params, ...) fl_optim_rmsprop_opt(params, (fl_optim_rmsprop_opts){__VA_ARGS__})
+#define FL_OPTIM__RMSPROP(params, ...) \
+    fl_optim_rmsprop_opt(params, FL_LITERAL(fl_optim_rmsprop_opts, __VA_ARGS__))
 FL_API fl_optim *fl_optim_rmsprop_opt(fv_list params, fl_optim_rmsprop_opts o);
+
+typedef struct fl_optim_rprop_opts {
+    fl_named _positional;
+    double lr;                 /* the first step; 0 -> 0.01 */
+    double etaminus, etaplus;  /* 0 -> 0.5, 1.2 */
+    double step_min, step_max; /* 0 -> 1e-6, 50 */
+    bool master, maximize;
+    char _end;
+} fl_optim_rprop_opts;
+/* s = s etaplus where g has the sign of the step before, s etaminus and then g = 0 where it has the other
+   one, within [step_min, step_max];  p -= s sign(g). For gradients of the whole set (Riedmiller and Braun
+   1993) */
+#define fl_optim_rprop(...) FL_OPTIM__RPROP(__VA_ARGS__, ._end = 0)
+#define FL_OPTIM__RPROP(params, ...) fl_optim_rprop_opt(params, FL_LITERAL(fl_optim_rprop_opts, __VA_ARGS__))
+FL_API fl_optim *fl_optim_rprop_opt(fv_list params, fl_optim_rprop_opts o);
 
 #ifdef __cplusplus
 }
@@ -78,7 +96,7 @@ static const fl_optim_type fl__adadelta_type = {.name = "adadelta", .state = {"s
 
 FL_API fl_optim *fl_optim_adadelta_opt(fv_list params, fl_optim_adadelta_opts o) {
     const double hyper[] = {fl_option(o.rho, 0.9), fl_option(o.eps, 1e-6), fl_option(o.weight_decay, 0)};
-    return fl__optim_make(&fl__adadelta_type, params, o.lr, 1, hyper, o.master);
+    return fl__optim_make(&fl__adadelta_type, params, o.lr, 1, hyper, o.master, o.maximize);
 }
 
 #define FL_OPTIM_DECAYED_GRAD_S "ADD(s, " FL__PAST_SQUARE ")"
@@ -92,7 +110,7 @@ static const fl_optim_type fl__adagrad_type = {.name = "adagrad", .state = {"sum
 
 FL_API fl_optim *fl_optim_adagrad_opt(fv_list params, fl_optim_adagrad_opts o) {
     const double hyper[] = {fl_option(o.lr_decay, 0), fl_option(o.eps, 1e-10), fl_option(o.weight_decay, 0)};
-    return fl__optim_make(&fl__adagrad_type, params, o.lr, 1e-2, hyper, o.master);
+    return fl__optim_make(&fl__adagrad_type, params, o.lr, 1e-2, hyper, o.master, o.maximize);
 }
 
 #define FL__RMS_V FL__PAST_MEAN("alpha", "v", FL__PAST_SQUARE)
@@ -100,8 +118,9 @@ FL_API fl_optim *fl_optim_adagrad_opt(fv_list params, fl_optim_adagrad_opts o) {
 #define FL__RMS_D(v) "DIV(" FL_OPTIM_DECAYED_G ", ADD(SQRT(" v "), eps))"
 #define FL__RMS_C "SUB(" FL__RMS_V ", MUL(" FL__RMS_A ", " FL__RMS_A "))"
 #define FL__RMS_B(v) "ADD(MUL(momentum, b), " FL__RMS_D(v) ")"
-#define FL__RMS_RULE(writes, formula) \
-    {"g", writes, "factor t lr alpha eps momentum weight_decay", formula, {0}, 0, 0, 0}
+#define FL__RMS_RULE(writes_, formula_) \
+    {.reads = "g", .writes = writes_, .numbers = "factor t lr alpha eps momentum weight_decay", \
+     .formula = formula_}
 /* [centred][with momentum] */
 static fl_step_rule fl__rmsprop_rules[2][2] = {
     {FL__RMS_RULE("p v", "SUB(p, MUL(lr, " FL__RMS_D(FL__RMS_V) "))," FL__RMS_V),
@@ -109,9 +128,9 @@ static fl_step_rule fl__rmsprop_rules[2][2] = {
     {FL__RMS_RULE("p v a", "SUB(p, MUL(lr, " FL__RMS_D(FL__RMS_C) "))," FL__RMS_V "," FL__RMS_A),
      FL__RMS_RULE("p v a b", "SUB(p, MUL(lr, " FL__RMS_B(FL__RMS_C) "))," FL__RMS_V "," FL__RMS_A ","
                              FL__RMS_B(FL__RMS_C))}};
-#define FL__RMS_TYPE(rule, ...) \
-    {"rmsprop", {"square_avg", __VA_ARGS__}, {"alpha", "eps", "momentum", "weight_decay"}, \
-     "fnnn",    rule, 0, NULL, NULL}
+#define FL__RMS_TYPE(rule_, ...) \
+    {.name = "rmsprop", .state = {"square_avg", __VA_ARGS__}, \
+     .hyper = {"alpha", "eps", "momentum", "weight_decay"}, .limits = "fnnn", .rule = rule_}
 static const fl_optim_type fl__rmsprop_types[2][2] = {
     {FL__RMS_TYPE(&fl__rmsprop_rules[0][0], NULL), FL__RMS_TYPE(&fl__rmsprop_rules[0][1], "momentum_buffer")},
     {FL__RMS_TYPE(&fl__rmsprop_rules[1][0], "grad_avg"),
@@ -122,7 +141,27 @@ FL_API fl_optim *fl_optim_rmsprop_opt(fv_list params, fl_optim_rmsprop_opts o) {
     const double hyper[] = {fl_option(o.alpha, 0.99), fl_option(o.eps, 1e-8), momentum,
                             fl_option(o.weight_decay, 0)};
     const fl_optim_type *type = &fl__rmsprop_types[o.centered][momentum != 0];
-    return fl__optim_make(type, params, o.lr, 1e-2, hyper, o.master);
+    return fl__optim_make(type, params, o.lr, 1e-2, hyper, o.master, o.maximize);
+}
+
+/* q is the gradient before, 0 where it turned. */
+#define FL__RPROP_TURN "MUL(" FL_OPTIM_SCALED_G ", q)"
+#define FL__RPROP_ETA \
+    "SELECT(LT(CONST(0), " FL__RPROP_TURN "), etaplus, " \
+    "SELECT(LT(" FL__RPROP_TURN ", CONST(0)), etaminus, CONST(1)))"
+#define FL__RPROP_S "MIN(MAX(MUL(SELECT(EQ(t, CONST(0)), lr, s), " FL__RPROP_ETA "), step_min), step_max)"
+#define FL__RPROP_G "SELECT(LT(" FL__RPROP_TURN ", CONST(0)), CONST(0), " FL_OPTIM_SCALED_G ")"
+static fl_step_rule fl__rprop_rule = {
+    .reads = "g", .writes = "p q s", .numbers = "factor t lr etaminus etaplus step_min step_max",
+    .formula = "SUB(p, MUL(" FL_OPTIM_SIGN(FL__RPROP_G) ", " FL__RPROP_S "))," FL__RPROP_G "," FL__RPROP_S};
+static const fl_optim_type fl__rprop_type = {.name = "rprop", .state = {"prev", "step_size"},
+                                             .hyper = {"etaminus", "etaplus", "step_min", "step_max"},
+                                             .limits = "fnnn", .rule = &fl__rprop_rule};
+
+FL_API fl_optim *fl_optim_rprop_opt(fv_list params, fl_optim_rprop_opts o) {
+    const double hyper[] = {fl_option(o.etaminus, 0.5), fl_option(o.etaplus, 1.2),
+                            fl_option(o.step_min, 1e-6), fl_option(o.step_max, 50)};
+    return fl__optim_make(&fl__rprop_type, params, o.lr, 1e-2, hyper, o.master, o.maximize);
 }
 
 #endif

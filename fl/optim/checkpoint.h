@@ -20,7 +20,8 @@ typedef struct fl_optim_progress {
 } fl_optim_progress;
 /* Writes model ("model." + path), optimizer ("optim." + index + name), the process's generator and
    *at (NULL: zeros) to one safetensors file, which is replaced in one piece or not at all. Weights
-   alone: fl_nn_load(m, path, .prefix = "model."). */
+   alone: fl_nn_load(m, path, .prefix = "model."). How the cpu rounded products to bf16 (fl_cpu_bf16_taken)
+   is in the metadata, "cpu.bf16": loading warns where it rounds otherwise. */
 FL_API bool fl_optim_save_checkpoint(const char *path, fl_nn_module *m, fl_optim *o,
                                      const fl_optim_progress *at);
 /* Restores all of it; everything is checked before anything is touched. The optimizer must be of
@@ -73,6 +74,7 @@ FL_API void fl_optim_checkpoint_free(fl_optim_checkpoint *c);
 #if defined(FL_IMPL_ONLY_OPTIM_CHECKPOINT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPTIM_CHECKPOINT_IMPL
 #define FL_OPTIM_CHECKPOINT_IMPL
+#include "../../kernels/cpu/bf16.h"
 #include "../ops/random.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -85,7 +87,7 @@ static bool fl__optim_add_slot(fl_nn_state *state, const char *prefix, const fl_
     char name[FL_NN_PATH];
     for (int k = 0; k < fl__optim_names(type->state, FL_OPTIM_STATES); k++) {
         snprintf(name, sizeof name, "%" PRId64 ".%s", i, type->state[k]);
-        if (!fl_nn_state_add(state, prefix, name, slot->state[k])) return false;
+        if (slot->state[k] && !fl_nn_state_add(state, prefix, name, slot->state[k])) return false;
     }
     snprintf(name, sizeof name, "%" PRId64 ".master", i);
     if (slot->master && !fl_nn_state_add(state, prefix, name, slot->master)) return false;
@@ -102,7 +104,7 @@ static const char *fl__optim_number_name(char name[FL_NN_PATH], int group, const
 
 FL_API bool fl_optim_state(fl_optim *o, const char *prefix, fl_nn_state *state) {
     char name[FL_NN_PATH];
-    if (!fl_nn_given(o, "fl_optim_state", "the optimizer") ||
+    if (!fl_given(o, "fl_optim_state", "the optimizer") ||
         (!state && !fl_fail("fl_optim_state: the state is NULL")) ||
         !fl_nn_state_add_number(state, prefix, "lr", &o->lr))
         return false;
@@ -123,12 +125,13 @@ FL_API bool fl_optim_state(fl_optim *o, const char *prefix, fl_nn_state *state) 
 /* The numbers of a checkpoint besides the tensors, in the order of their keys. */
 enum { FL__META_VERSION, FL__META_STEP, FL__META_EPOCH, FL__META_POSITION, FL__META_KEY, FL__META_COUNTER,
        FL__META_COUNT, FL__META_OPTIMS = 8 };
+#define FL__META_BF16 "cpu.bf16"
 static const char *const fl__optim_keys[] = {"checkpoint.version", "step", "epoch", "position", "rng.key",
                                              "rng.counter"};
 
 FL_API bool fl_optim_checkpoint_add(fl_optim_checkpoint *c, const char *prefix, fl_optim *o) {
-    if (!fl_nn_given(c, "fl_optim_checkpoint_add", "the checkpoint") ||
-        !fl_nn_given(prefix, "fl_optim_checkpoint_add", "the prefix"))
+    if (!fl_given(c, "fl_optim_checkpoint_add", "the checkpoint") ||
+        !fl_given(prefix, "fl_optim_checkpoint_add", "the prefix"))
         return false;
     if (c->n == FL__META_OPTIMS) return fl_fail("fl_optim_checkpoint_add: more than %d optimizers", c->n);
     if (!*prefix || strlen(prefix) >= sizeof c->optim[0].prefix)
@@ -162,8 +165,8 @@ static char *fl__optim_groups(const fl_optim *o) {
 }
 
 FL_API bool fl_optim_checkpoint_save(fl_optim_checkpoint *c, const char *path) {
-    if (!fl_nn_given(c, "fl_optim_checkpoint_save", "the checkpoint") ||
-        !fl_nn_given(path, "fl_optim_checkpoint_save", "the path"))
+    if (!fl_given(c, "fl_optim_checkpoint_save", "the checkpoint") ||
+        !fl_given(path, "fl_optim_checkpoint_save", "the path"))
         return false;
     const fl_optim_progress at = c->at ? *c->at : (fl_optim_progress){0};
     const fl_rng rng = fl_rng_state();
@@ -171,7 +174,7 @@ FL_API bool fl_optim_checkpoint_save(fl_optim_checkpoint *c, const char *path) {
                                               (uint64_t)at.epoch, (uint64_t)at.position, rng.key,
                                               rng.counter};
     char text[FL__META_COUNT][24], *owned[3 * FL__META_OPTIMS] = {NULL};
-    fl_data_pair meta[FL__META_COUNT + 2 * FL__META_OPTIMS];
+    fl_data_pair meta[FL__META_COUNT + 2 * FL__META_OPTIMS + 1];
     int n = 0, n_owned = 0;
     bool ok = true;
     for (int i = 0; ok && i < c->n; i++)
@@ -182,6 +185,7 @@ FL_API bool fl_optim_checkpoint_save(fl_optim_checkpoint *c, const char *path) {
         snprintf(text[n], sizeof text[n], "%" PRIu64, numbers[n]);
         meta[n] = (fl_data_pair){fl__optim_keys[n], text[n]};
     }
+    if (fl_cpu_bf16_taken()) meta[n++] = (fl_data_pair){FL__META_BF16, fl_cpu_bf16_taken()};
     for (int i = 0; ok && i < c->n; i++) {
         const fl_optim *o = c->optim[i].optim;
         char *key = owned[n_owned++] = fl__optim_key(c, i, "");
@@ -259,9 +263,17 @@ static bool fl__optim_numbers_fit(const fl_optim_checkpoint *c, int i, const cha
     return true;
 }
 
+/* Training that goes on where products are rounded otherwise than in the run that wrote f gets other bits. */
+static void fl__optim_warn_of_bf16(const fl_data_file *f, const char *what) {
+    const char *was = fl_data_meta(f, FL__META_BF16);
+    if (!was || !strcmp(was, fl_cpu_bf16())) return;
+    fl_message(FL_LOG_WARN, "%s: products of bf16 took the way '%s' and take '%s' here, which gives other "
+               "bits; FL_CPU_BF16=%s keeps it where the processor can", what, was, fl_cpu_bf16(), was);
+}
+
 FL_API bool fl_optim_checkpoint_load(fl_optim_checkpoint *c, const char *path) {
     static const char who[] = "fl_optim_load_checkpoint";
-    if (!fl_nn_given(c, who, "the checkpoint") || !fl_nn_given(path, who, "the path")) return false;
+    if (!fl_given(c, who, "the checkpoint") || !fl_given(path, who, "the path")) return false;
     char what[FL_NN_PATH];
     uint64_t numbers[FL__META_COUNT] = {0};
     snprintf(what, sizeof what, "%s: %s", who, path);
@@ -278,6 +290,7 @@ FL_API bool fl_optim_checkpoint_load(fl_optim_checkpoint *c, const char *path) {
         o->factor = NULL;
         ok = fl__optim_send(o);
     }
+    if (ok) fl__optim_warn_of_bf16(f, what);
     fl_data_close(f);
     fl_quiet(-1);
     if (!ok) return false;
@@ -291,7 +304,7 @@ FL_API bool fl_optim_checkpoint_load(fl_optim_checkpoint *c, const char *path) {
 /* One model and one optimizer. */
 static bool fl__optim_checkpoint_of(fl_optim_checkpoint *c, const char *path, fl_nn_module *m, fl_optim *o,
                                     const char *who) {
-    if (!fl_nn_given(o, who, "the optimizer")) return false;
+    if (!fl_given(o, who, "the optimizer")) return false;
     if (!path || !m) return fl_error() ? false : fl_fail("%s: the %s is NULL", who, path ? "module" : "path");
     return fl_nn_state_add_module(&c->state, "model.", m) && fl_optim_checkpoint_add(c, "optim.", o);
 }

@@ -49,7 +49,7 @@ static fl_tensor *fl__clip_squares(int64_t n, fl_var *const *list, const fl_opti
    be many small ones. */
 static bool fl__clip_factor(fl_tensor *sum, fl_tensor *scale, double most, fl_tensor **norm,
                             fl_tensor **factor) {
-#define FL__CLIP_NORM "MUL(SQRT(sum), scale)"
+#define FL__CLIP_NORM "MUL(SQRT(sum), ABS(scale))"
 #define FL__CLIP_FACTOR "DIV(most, ADD(" FL__CLIP_NORM ", CONST(1e-6)))"
     static fl_step_rule rule = {.reads = "", .writes = "norm factor", .numbers = "sum scale most",
                                 .formula = FL__CLIP_NORM ", SELECT(LE(CONST(1), " FL__CLIP_FACTOR
@@ -70,15 +70,9 @@ static bool fl__clip_grad(fl_var *p, fl_op op, fl_tensor *x) {
     fl_tensor *g = fv_grad(p);
     if (!g) return true;
     fl_scope s = fl_scope_begin();
-    fl_tensor *same = x->weak ? x : fl_expand(fl_cast(x, g->dtype), fl_shape_of(g));
-    fl_call c = {.op = op, .n_out = 1, .n_in = 2, .out = {g}, .in = {g, same}};
-    bool ok = same != NULL;
-    if (ok && fl__optim_is_dense(g)) {
-        ok = fl_call_run(&c);
-    } else if (ok) {
-        fl_var *made = fv_const(fl_binary_op(op, g, same));
-        ok = made && fv_set_grad(p, made);
-    }
+    fl_tensor *y = fl_is_dense(g) ? g : fl_empty_like(g);
+    bool ok = y && fl_assign_op(y, op, g, x);
+    if (ok && y != g) ok = fv_set_grad(p, fv_const(y));
     fl_scope_end(&s);
     return ok;
 }
@@ -105,7 +99,7 @@ FL_API fl_tensor *fl_optim_clip_grad_norm(fv_list params, double max_norm) {
 
 FL_API fl_tensor *fl_optim_clip(fl_optim *o, double max_norm) {
     if (fl_error()) return NULL;
-    if (!fl_nn_given(o, "fl_optim_clip", "the optimizer") || !fl__clip_allowed("clip", "max_norm", max_norm))
+    if (!fl_given(o, "fl_optim_clip", "the optimizer") || !fl__clip_allowed("clip", "max_norm", max_norm))
         return fl_raise();
     fl_scope s = fl_scope_begin();
     fl_tensor *norm, *factor, *sum = fl__clip_squares(o->n, NULL, o->slot);

@@ -77,7 +77,7 @@ FL_API void fl_optim_ema_free(fl_optim_ema *e) {
 
 FL_API bool fl_optim_ema_update(fl_optim_ema *e) {
     if (fl_error()) return false;
-    if (!fl_nn_given(e, "fl_optim_ema_update", "the average")) return fl_raise();
+    if (!fl_given(e, "fl_optim_ema_update", "the average")) return fl_raise();
     if (e->swapped) return fl_refuse("fl_optim_ema_update: parameters and averages are swapped");
     bool ok = true;
     for (int i = 0; ok && i < e->params.n; i++)
@@ -88,7 +88,7 @@ FL_API bool fl_optim_ema_update(fl_optim_ema *e) {
 
 FL_API bool fl_optim_ema_swap(fl_optim_ema *e) {
     if (fl_error()) return false;
-    if (!fl_nn_given(e, "fl_optim_ema_swap", "the average")) return fl_raise();
+    if (!fl_given(e, "fl_optim_ema_swap", "the average")) return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
     bool ok = true;
@@ -106,7 +106,7 @@ FL_API bool fl_optim_ema_swap(fl_optim_ema *e) {
 
 FL_API bool fl_optim_ema_state(fl_optim_ema *e, const char *prefix, fl_nn_state *state) {
     char name[24];
-    bool ok = fl_nn_given(e, "fl_optim_ema_state", "the average");
+    bool ok = fl_given(e, "fl_optim_ema_state", "the average");
     for (int i = 0; ok && i < e->params.n; i++) {
         snprintf(name, sizeof name, "%d", i);
         ok = fl_nn_state_add(state, prefix, name, e->average[i]);

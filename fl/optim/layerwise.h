@@ -7,20 +7,20 @@
 extern "C" {
 #endif
 
-/* .master: see fl_optim_use_masters. */
+/* .master: see fl_optim_use_masters; .maximize: fl_optim_maximize. */
 typedef struct fl_optim_lamb_opts {
     fl_named _positional;
     double lr;           /* 0 -> 1e-3 */
     double beta1, beta2; /* 0 -> 0.9, 0.999 */
     double eps;          /* 0 -> 1e-6 */
     double weight_decay; /* 0 */
-    bool master;
+    bool master, maximize;
     char _end;
 } fl_optim_lamb_opts;
 /* m, v, m', v' as Adam's;  r = m' / (sqrt(v') + eps) + weight_decay p;  p -= lr |p| / |r| r, a norm of 0
    makes the ratio 1 (You et al. 2020, "Large batch optimization for deep learning") */
 #define fl_optim_lamb(...) FL_OPTIM__LAMB(__VA_ARGS__, ._end = 0)
-#define FL_OPTIM__LAMB(params, ...) fl_optim_lamb_opt(params, (fl_optim_lamb_opts){__VA_ARGS__})
+#define FL_OPTIM__LAMB(params, ...) fl_optim_lamb_opt(params, FL_LITERAL(fl_optim_lamb_opts, __VA_ARGS__))
 FL_API fl_optim *fl_optim_lamb_opt(fv_list params, fl_optim_lamb_opts o);
 
 typedef struct fl_optim_novograd_opts {
@@ -29,14 +29,15 @@ typedef struct fl_optim_novograd_opts {
     double beta1, beta2; /* 0 -> 0.95, 0.98 */
     double eps;          /* 0 -> 1e-8 */
     double weight_decay; /* 0 */
-    bool master;
+    bool master, maximize;
     char _end;
 } fl_optim_novograd_opts;
 /* v = beta2 v + (1 - beta2) |g|^2, at first |g|^2, one number per tensor;  m = beta1 m + g / (sqrt(v) + eps)
    + weight_decay p;  p -= lr m (Ginsburg et al. 2019, "Stochastic gradient methods with layer-wise adaptive
    moments"; defaults Flashlight's) */
 #define fl_optim_novograd(...) FL_OPTIM__NOVOGRAD(__VA_ARGS__, ._end = 0)
-#define FL_OPTIM__NOVOGRAD(params, ...) fl_optim_novograd_opt(params, (fl_optim_novograd_opts){__VA_ARGS__})
+#define FL_OPTIM__NOVOGRAD(params, ...) \
+    fl_optim_novograd_opt(params, FL_LITERAL(fl_optim_novograd_opts, __VA_ARGS__))
 FL_API fl_optim *fl_optim_novograd_opt(fv_list params, fl_optim_novograd_opts o);
 
 #ifdef __cplusplus
@@ -86,7 +87,7 @@ static const fl_optim_type fl__lamb_type = {.name = "lamb", .state = {"exp_avg",
 FL_API fl_optim *fl_optim_lamb_opt(fv_list params, fl_optim_lamb_opts o) {
     const double hyper[] = {fl_option(o.beta1, 0.9), fl_option(o.beta2, 0.999), fl_option(o.eps, 1e-6),
                             fl_option(o.weight_decay, 0)};
-    return fl__optim_make(&fl__lamb_type, params, o.lr, 1e-3, hyper, o.master);
+    return fl__optim_make(&fl__lamb_type, params, o.lr, 1e-3, hyper, o.master, o.maximize);
 }
 
 /* gg is |g|^2, before the factor; v is of the step before. */
@@ -119,13 +120,13 @@ static bool fl__novograd_step(fl_optim *o, fl_optim_slot *p) {
 
 static const fl_optim_type fl__novograd_type = {.name = "novograd", .state = {"exp_avg", "norm_sq"},
                                                 .hyper = {"beta1", "beta2", "eps", "weight_decay"},
-                                                .limits = "ffnn", .scalars = 2,
+                                                .limits = "ffnn", .apart = 2,
                                                 .prepare = fl__novograd_prepare, .step = fl__novograd_step};
 
 FL_API fl_optim *fl_optim_novograd_opt(fv_list params, fl_optim_novograd_opts o) {
     const double hyper[] = {fl_option(o.beta1, 0.95), fl_option(o.beta2, 0.98), fl_option(o.eps, 1e-8),
                             fl_option(o.weight_decay, 0)};
-    return fl__optim_make(&fl__novograd_type, params, o.lr, 1e-3, hyper, o.master);
+    return fl__optim_make(&fl__novograd_type, params, o.lr, 1e-3, hyper, o.master, o.maximize);
 }
 
 #endif

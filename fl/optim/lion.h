@@ -13,12 +13,13 @@ typedef struct fl_optim_lion_opts {
     double beta1, beta2; /* 0 -> 0.9, 0.99 */
     double weight_decay; /* 0; p -= lr weight_decay p */
     bool master;         /* see fl_optim_use_masters */
+    bool maximize;       /* see fl_optim_maximize */
     char _end;
 } fl_optim_lion_opts;
 /* p -= lr (sign(beta1 m + (1 - beta1) g) + weight_decay p);  m = beta2 m + (1 - beta2) g (Chen et al. 2023,
    "Symbolic discovery of optimization algorithms") */
 #define fl_optim_lion(...) FL_OPTIM__LION(__VA_ARGS__, ._end = 0)
-#define FL_OPTIM__LION(params, ...) fl_optim_lion_opt(params, (fl_optim_lion_opts){__VA_ARGS__})
+#define FL_OPTIM__LION(params, ...) fl_optim_lion_opt(params, FL_LITERAL(fl_optim_lion_opts, __VA_ARGS__))
 FL_API fl_optim *fl_optim_lion_opt(fv_list params, fl_optim_lion_opts o);
 
 #ifdef __cplusplus
@@ -30,12 +31,10 @@ FL_API fl_optim *fl_optim_lion_opt(fv_list params, fl_optim_lion_opts o);
 #ifndef FL_OPTIM_LION_IMPL
 #define FL_OPTIM_LION_IMPL
 #define FL__LION_MEAN(rate) "ADD(MUL(" rate ", m), MUL(SUB(CONST(1), " rate "), MUL(factor, g)))"
-#define FL__LION_SIGN(x) \
-    "SELECT(LT(CONST(0), " x "), CONST(1), SELECT(LT(" x ", CONST(0)), CONST(-1), " x "))"
 static fl_step_rule fl__lion_rule = {
     .reads = "g", .writes = "p m", .numbers = "factor t lr beta1 beta2 weight_decay",
     .formula = "SUB(MUL(SUB(CONST(1), MUL(lr, weight_decay)), p), "
-               "MUL(lr, " FL__LION_SIGN(FL__LION_MEAN("beta1")) ")),"
+               "MUL(lr, " FL_OPTIM_SIGN(FL__LION_MEAN("beta1")) ")),"
                FL__LION_MEAN("beta2")};
 static const fl_optim_type fl__lion_type = {.name = "lion", .state = {"exp_avg"},
                                             .hyper = {"beta1", "beta2", "weight_decay"}, .limits = "ffn",
@@ -43,7 +42,7 @@ static const fl_optim_type fl__lion_type = {.name = "lion", .state = {"exp_avg"}
 
 FL_API fl_optim *fl_optim_lion_opt(fv_list params, fl_optim_lion_opts o) {
     const double hyper[] = {fl_option(o.beta1, 0.9), fl_option(o.beta2, 0.99), fl_option(o.weight_decay, 0)};
-    return fl__optim_make(&fl__lion_type, params, o.lr, 1e-4, hyper, o.master);
+    return fl__optim_make(&fl__lion_type, params, o.lr, 1e-4, hyper, o.master, o.maximize);
 }
 
 #endif

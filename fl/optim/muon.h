@@ -17,6 +17,7 @@ typedef struct fl_optim_muon_opts {
     bool no_nesterov;
     bool match_adamw;    /* scales by 0.2 sqrt(max(rows, columns)): the size of AdamW's updates */
     bool master;         /* see fl_optim_use_masters */
+    bool maximize;       /* see fl_optim_maximize */
     char _end;
 } fl_optim_muon_opts;
 /* m = momentum m + (1 - momentum) g;  u = (1 - momentum) g + momentum m (no_nesterov: m);  p -= lr
@@ -25,7 +26,7 @@ typedef struct fl_optim_muon_opts {
    bf16, this in f32. Every parameter must have 2 dims: biases, norms, embeddings and heads go to another
    optimizer. */
 #define fl_optim_muon(...) FL_OPTIM__MUON(__VA_ARGS__, ._end = 0)
-#define FL_OPTIM__MUON(params, ...) fl_optim_muon_opt(params, (fl_optim_muon_opts){__VA_ARGS__})
+#define FL_OPTIM__MUON(params, ...) fl_optim_muon_opt(params, FL_LITERAL(fl_optim_muon_opts, __VA_ARGS__))
 FL_API fl_optim *fl_optim_muon_opt(fv_list params, fl_optim_muon_opts o);
 
 #ifdef __cplusplus
@@ -99,7 +100,7 @@ FL_API fl_optim *fl_optim_muon_opt(fv_list params, fl_optim_muon_opts o) {
         if (params.v[i] && fv_value(params.v[i])->ndim != 2)
             return fl_bad("fl_optim_muon: parameter %d is %s, must have 2 dims: give it to another optimizer",
                           i, FL_SHAPE_TEXT(fv_value(params.v[i])));
-    return fl__optim_make(&fl__muon_type, params, o.lr, 1e-3, hyper, o.master);
+    return fl__optim_make(&fl__muon_type, params, o.lr, 1e-3, hyper, o.master, o.maximize);
 }
 
 #endif

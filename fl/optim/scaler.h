@@ -37,7 +37,8 @@ typedef struct fl_optim_scaler_opts {
 } fl_optim_scaler_opts;
 /* init: the first scale, 0 -> 65536. */
 #define fl_optim_scaler_new(...) FL_OPTIM__SCALER(__VA_ARGS__, ._end = 0)
-#define FL_OPTIM__SCALER(init, ...) fl_optim_scaler_new_opt(init, (fl_optim_scaler_opts){__VA_ARGS__})
+#define FL_OPTIM__SCALER(init, ...) \
+    fl_optim_scaler_new_opt(init, FL_LITERAL(fl_optim_scaler_opts, __VA_ARGS__))
 FL_API fl_optim_scaler *fl_optim_scaler_new_opt(double init, fl_optim_scaler_opts o);
 FL_API void fl_optim_scaler_free(fl_optim_scaler *s); /* NULL is fine */
 /* loss times the scale; of a half f32. */
@@ -111,8 +112,8 @@ static bool fl__scaler_move(fl_optim_scaler *s, const fl_tensor *to) {
 }
 
 FL_API fl_var *fl_optim_scaler_scale(fl_optim_scaler *s, fl_var *loss) {
-    if (!fl_nn_given(s, "fl_optim_scaler_scale", "the scaler") ||
-        !fl_nn_given(loss, "fl_optim_scaler_scale", "the loss") || !fl__scaler_move(s, fv_value(loss)))
+    if (!fl_given(s, "fl_optim_scaler_scale", "the scaler") ||
+        !fl_given(loss, "fl_optim_scaler_scale", "the loss") || !fl__scaler_move(s, fv_value(loss)))
         return fl_raise();
     fl_scope scope = fl_scope_begin();
     fl_var *wide = fv_cast(loss, fl_dtype_wide(fv_value(loss)->dtype));
@@ -121,8 +122,8 @@ FL_API fl_var *fl_optim_scaler_scale(fl_optim_scaler *s, fl_var *loss) {
 }
 
 FL_API bool fl_optim_scaler_unscale(fl_optim_scaler *s, fl_optim *o) {
-    if (!fl_nn_given(s, "fl_optim_scaler_unscale", "the scaler") ||
-        !fl_nn_given(o, "fl_optim_scaler_unscale", "the optimizer"))
+    if (!fl_given(s, "fl_optim_scaler_unscale", "the scaler") ||
+        !fl_given(o, "fl_optim_scaler_unscale", "the optimizer"))
         return fl_raise() != NULL;
     fl_scope scope = fl_scope_begin();
     fl_tensor *sum = fl_cast(fl_mul(s->scale, fl_num(0)), FL_F64);
@@ -140,12 +141,12 @@ FL_API bool fl_optim_scaler_unscale(fl_optim_scaler *s, fl_optim *o) {
 
 /* Is it to be said that the scale sank? Reading waits for a device. */
 static bool fl__scaler_sank(const fl_optim_scaler *s, fl_tensor *finite) {
-    if (s->updates % 100 && fl_backend_at(s->scale->family)->sync) return false;
+    if (s->updates % 100 && fl_is_async(s->scale)) return false;
     return fl_item_int(fl_cast(fl_logical_or(finite, fl_gt(s->scale, fl_num(s->least))), FL_I64)) == 0;
 }
 
 FL_API bool fl_optim_scaler_update(fl_optim_scaler *s) {
-    if (!fl_nn_given(s, "fl_optim_scaler_update", "the scaler")) return fl_raise() != NULL;
+    if (!fl_given(s, "fl_optim_scaler_update", "the scaler")) return fl_raise() != NULL;
     if (!s->sum) return fl_refuse("fl_optim_scaler_update: no gradients were unscaled since the last one");
     fl_scope scope = fl_scope_begin();
     fl_tensor *finite = fl_isfinite(s->sum), *good = fl_add(s->good, fl_int(1));
@@ -169,8 +170,8 @@ FL_API bool fl_optim_scaler_update(fl_optim_scaler *s) {
 }
 
 FL_API bool fl_optim_scaler_state(fl_optim_scaler *s, const char *prefix, fl_nn_state *state) {
-    return fl_nn_given(s, "fl_optim_scaler_state", "the scaler") &&
-           fl_nn_given(prefix, "fl_optim_scaler_state", "the prefix") &&
+    return fl_given(s, "fl_optim_scaler_state", "the scaler") &&
+           fl_given(prefix, "fl_optim_scaler_state", "the prefix") &&
            fl_nn_state_add(state, prefix, "scale", s->scale) &&
            fl_nn_state_add(state, prefix, "good", s->good) &&
            fl_nn_state_add_integer(state, prefix, "updates", &s->updates);

@@ -163,6 +163,7 @@ FL_API double fl_optim_momentum_one_cycle(double low, double high, int64_t t, in
 }
 
 FL_API double fl_optim_schedule_at(const fl_optim_schedule *s, int64_t t) {
+    if (!fl_given(s, "fl_optim_schedule_at", "the schedule")) return NAN;
     const double gamma = fl_option(s->gamma, 0.1), warm = fl_optim_lr_warmup(s->lr, t, s->warmup);
     int n = 0;
     while (n < 8 && s->milestone[n] > 0) n++;
@@ -199,8 +200,8 @@ static bool fl__schedule_send(const fl_optim_schedule *s) {
 }
 
 FL_API bool fl_optim_schedule_start(fl_optim_schedule *s, fl_optim *o) {
-    if (!fl_nn_given(s, "fl_optim_schedule_start", "the schedule") ||
-        !fl_nn_given(o, "fl_optim_schedule_start", "the optimizer"))
+    if (!fl_given(s, "fl_optim_schedule_start", "the schedule") ||
+        !fl_given(o, "fl_optim_schedule_start", "the optimizer"))
         return fl_raise();
     s->optim = o;
     s->t = s->bad = s->waits = 0;
@@ -210,7 +211,7 @@ FL_API bool fl_optim_schedule_start(fl_optim_schedule *s, fl_optim *o) {
 }
 
 static bool fl__schedule_started(const fl_optim_schedule *s, const char *who) {
-    if (!fl_nn_given(s, who, "the schedule")) return fl_raise();
+    if (!fl_given(s, who, "the schedule")) return fl_raise();
     return s->optim || fl_refuse("%s: the schedule was not started", who);
 }
 
@@ -236,7 +237,7 @@ FL_API bool fl_optim_schedule_metric(fl_optim_schedule *s, double metric) {
 }
 
 FL_API bool fl_optim_schedule_state(fl_optim_schedule *s, const char *prefix, fl_nn_state *state) {
-    return fl_nn_given(s, "fl_optim_schedule_state", "the schedule") &&
+    return fl_given(s, "fl_optim_schedule_state", "the schedule") &&
            fl_nn_state_add_fixed(state, prefix, "kind", (int64_t)s->kind) &&
            fl_nn_state_add_number(state, prefix, "lr", &s->lr) &&
            fl_nn_state_add_number(state, prefix, "best", &s->best) &&

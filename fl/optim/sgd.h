@@ -1,4 +1,4 @@
-/* sgd.h - stochastic gradient descent, with momentum, Nesterov's too */
+/* sgd.h - stochastic gradient descent, with momentum, Nesterov's too; averaged (ASGD) */
 #ifndef FL_OPTIM_SGD_H
 #define FL_OPTIM_SGD_H
 #include "optim.h"
@@ -16,14 +16,33 @@ typedef struct fl_optim_sgd_opts {
     bool nesterov;       /* wants momentum and no dampening */
     bool decoupled;      /* weight decay is p -= lr weight_decay p instead */
     bool master;         /* see fl_optim_use_masters */
+    bool maximize;       /* see fl_optim_maximize */
     char _end;
 } fl_optim_sgd_opts;
 /* g += weight_decay p;  m = momentum m + (1 - dampening) g, at first m = g;  p -= lr (nesterov ? g
    + momentum m : m). torch.optim.SGD. Flashlight's and fairseq's NAG (momentum 0.99 there) is .nesterov
    with .decoupled: they keep lr m for m, and correct that when lr changes. */
 #define fl_optim_sgd(...) FL_OPTIM__SGD(__VA_ARGS__, ._end = 0)
-#define FL_OPTIM__SGD(params, ...) fl_optim_sgd_opt(params, (fl_optim_sgd_opts){__VA_ARGS__})
+#define FL_OPTIM__SGD(params, ...) fl_optim_sgd_opt(params, FL_LITERAL(fl_optim_sgd_opts, __VA_ARGS__))
 FL_API fl_optim *fl_optim_sgd_opt(fv_list params, fl_optim_sgd_opts o);
+
+typedef struct fl_optim_asgd_opts {
+    fl_named _positional;
+    double lr;           /* 0 -> 0.01 */
+    double lambd;        /* decay of p and of the rate; 0 -> 1e-4 */
+    double alpha;        /* power of the rate; 0 -> 0.75 */
+    double t0;           /* the step from which averages are taken; 0 -> 1e6 */
+    double weight_decay; /* 0; added to the gradient */
+    bool master;         /* see fl_optim_use_masters */
+    bool maximize;       /* see fl_optim_maximize */
+    char _end;
+} fl_optim_asgd_opts;
+/* eta = lr / (1 + lambd lr t)^alpha;  p = (1 - lambd eta) p - eta g;  ax += (p - ax) / max(1, t - t0), t the
+   steps before this one. The average, ax, is state 0 of a slot. torch.optim.ASGD, whose eta is of the lr of
+   the step before (Polyak and Juditsky 1992) */
+#define fl_optim_asgd(...) FL_OPTIM__ASGD(__VA_ARGS__, ._end = 0)
+#define FL_OPTIM__ASGD(params, ...) fl_optim_asgd_opt(params, FL_LITERAL(fl_optim_asgd_opts, __VA_ARGS__))
+FL_API fl_optim *fl_optim_asgd_opt(fv_list params, fl_optim_asgd_opts o);
 
 #ifdef __cplusplus
 }
@@ -40,10 +59,12 @@ FL_API fl_optim *fl_optim_sgd_opt(fv_list params, fl_optim_sgd_opts o);
 #define FL__SGD_NESTEROV(g, p) \
     "SUB(" p ", MUL(lr, ADD(" g ", MUL(momentum, " FL__SGD_MOMENTUM(g) "))))," FL__SGD_MOMENTUM(g)
 
-#define FL__SGD_RULE(writes, FORMULA, g, p) \
-    {"g", writes, "factor t lr momentum dampening weight_decay nesterov", FORMULA(g, p), {0}, 0, 0, 0}
-#define FL__SGD_TYPE(rule, buffer) \
-    {"sgd", {buffer}, {"momentum", "dampening", "weight_decay", "nesterov"}, "n nn", rule, 0, NULL, NULL}
+#define FL__SGD_RULE(writes_, FORMULA, g, p) \
+    {.reads = "g", .writes = writes_, .numbers = "factor t lr momentum dampening weight_decay nesterov", \
+     .formula = FORMULA(g, p)}
+#define FL__SGD_TYPE(rule_, buffer) \
+    {.name = "sgd", .state = {buffer}, .hyper = {"momentum", "dampening", "weight_decay", "nesterov"}, \
+     .limits = "n nn", .rule = rule_}
 
 /* [decoupled][plain, with momentum, Nesterov's] */
 static fl_step_rule fl__sgd_rules[2][3] = {
@@ -66,7 +87,25 @@ FL_API fl_optim *fl_optim_sgd_opt(fv_list params, fl_optim_sgd_opts o) {
         return fl_bad("fl_optim_sgd: momentum %g, dampening %g: nesterov wants momentum and no dampening",
                       momentum, dampening);
     const fl_optim_type *type = &fl__sgd_types[o.decoupled][o.nesterov ? 2 : momentum != 0];
-    return fl__optim_make(type, params, o.lr, 1e-3, hyper, o.master);
+    return fl__optim_make(type, params, o.lr, 1e-3, hyper, o.master, o.maximize);
+}
+
+#define FL__ASGD_ETA "DIV(lr, POW(ADD(CONST(1), MUL(MUL(lambd, lr), t)), alpha))"
+#define FL__ASGD_P \
+    "SUB(MUL(SUB(CONST(1), MUL(lambd, " FL__ASGD_ETA ")), p), MUL(" FL__ASGD_ETA ", " FL_OPTIM_DECAYED_G "))"
+#define FL__ASGD_MU "DIV(CONST(1), MAX(CONST(1), SUB(t, t0)))"
+static fl_step_rule fl__asgd_rule = {
+    .reads = "g", .writes = "p a", .numbers = "factor t lr lambd alpha t0 weight_decay",
+    .formula = FL__ASGD_P ", SELECT(EQ(" FL__ASGD_MU ", CONST(1)), " FL__ASGD_P ", "
+               "ADD(a, MUL(" FL__ASGD_MU ", SUB(" FL__ASGD_P ", a))))"};
+static const fl_optim_type fl__asgd_type = {.name = "asgd", .state = {"ax"},
+                                            .hyper = {"lambd", "alpha", "t0", "weight_decay"},
+                                            .limits = "nnnn", .rule = &fl__asgd_rule};
+
+FL_API fl_optim *fl_optim_asgd_opt(fv_list params, fl_optim_asgd_opts o) {
+    const double hyper[] = {fl_option(o.lambd, 1e-4), fl_option(o.alpha, 0.75), fl_option(o.t0, 1e6),
+                            fl_option(o.weight_decay, 0)};
+    return fl__optim_make(&fl__asgd_type, params, o.lr, 1e-2, hyper, o.master, o.maximize);
 }
 
 #endif

@@ -27,7 +27,8 @@ typedef struct fl_speech_align_opts {
    it is not NULL, gets the token of each frame. */
 #define fl_speech_align(...) FL__SPEECH_ALIGN(__VA_ARGS__, ._end = 0)
 #define FL__SPEECH_ALIGN(scores, frames, classes, tokens, n, out, path, ...) \
-    fl_speech_align_opt(scores, frames, classes, tokens, n, out, path, (fl_speech_align_opts){__VA_ARGS__})
+    fl_speech_align_opt(scores, frames, classes, tokens, n, out, path, \
+                        FL_LITERAL(fl_speech_align_opts, __VA_ARGS__))
 FL_API double fl_speech_align_opt(const float *scores, int64_t frames, int64_t classes, const int64_t *tokens,
                                   int64_t n, fl_speech_span *out, int64_t *path, fl_speech_align_opts o);
 

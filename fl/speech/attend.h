@@ -46,7 +46,7 @@ typedef struct fl_speech_attend_opts {
    numbers, twice as many of keyvalue. NULL after an error. */
 #define fl_speech_attend(...) FL__SPEECH_ATTEND(__VA_ARGS__, ._end = 0)
 #define FL__SPEECH_ATTEND(hidden, classes, ...) \
-    fl_speech_attend_opt(hidden, classes, (fl_speech_attend_opts){__VA_ARGS__})
+    fl_speech_attend_opt(hidden, classes, FL_LITERAL(fl_speech_attend_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_speech_attend_opt(int64_t hidden, int64_t classes, fl_speech_attend_opts o);
 /* Scores [n, u + 1, classes] of targets [n, u] (behind a sequence's end any tokens) and eos, given frames x
    [n, t, d], of which `steps` [n] count. weights (may be NULL): of the last attention, [n, u + 1,
@@ -521,6 +521,7 @@ static void fl__attend_keep(fl_var **slot, fl_var *v) {
 }
 
 FL_API fl_tensor *fl_speech_speaker_next(fl_speech_speaker *s, fl_tensor *tokens) {
+    if (!fl_given(s, "fl_speech_speaker_next", "the speaker")) return NULL;
     const fl__speech_attend *a = s->m->data;
     if (s->at == s->most) return fl_bad("fl_speech_speaker_next: after %lld tokens", (long long)s->most);
     if (tokens && (tokens->dtype != FL_I64 || fl_numel(tokens) != s->n))
@@ -543,6 +544,8 @@ FL_API fl_tensor *fl_speech_speaker_next(fl_speech_speaker *s, fl_tensor *tokens
 }
 
 FL_API bool fl_speech_speaker_reorder(fl_speech_speaker *s, fl_tensor *from) {
+    if (!fl_given(s, "fl_speech_speaker_reorder", "the speaker") ||
+        !fl_given(from, "fl_speech_speaker_reorder", "the order")) return false;
     fl_scope scope = fl_scope_begin();
     fl_var *moved[FL__ATTEND_ROUNDS + 2], **slot[FL__ATTEND_ROUNDS + 2];
     int count = 0;
@@ -562,6 +565,7 @@ FL_API bool fl_speech_speaker_reorder(fl_speech_speaker *s, fl_tensor *from) {
 }
 
 FL_API fl_tensor *fl_speech_speaker_weights(const fl_speech_speaker *s) {
+    if (!fl_given(s, "fl_speech_speaker_weights", "the speaker")) return NULL;
     return s->weights ? fl_select(fv_value(s->weights), 1, 0) : NULL;
 }
 
@@ -679,8 +683,12 @@ FL_API fl_nn_module *fl_speech_attend_opt(int64_t hidden, int64_t classes,
     a.rounds = fl_option_int(o.rounds, 1), a.heads = fl_option_int(o.heads, 8);
     if (!fl__attend_resolve(&a)) return fl_raise();
     fl_quiet(+1);
+    fl_scope s = fl_scope_begin();
+    fl_lasting(true);
     fl_nn_module *m = fl_nn_new(&fl__attend_type, &a, sizeof a);
-    return fl_nn_made(m, m && fl__attend_fill(m));
+    const bool ok = m && fl__attend_fill(m);
+    fl_scope_end(&s);
+    return fl_nn_made(m, ok);
 }
 
 #endif

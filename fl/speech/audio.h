@@ -21,6 +21,8 @@ typedef enum fl_speech_coding {
     FL_SPEECH_MULAW,
     FL_SPEECH_ALAW,
     FL_SPEECH_S16_BIG, /* big-endian */
+    FL_SPEECH_S24_BIG,
+    FL_SPEECH_S32_BIG,
     FL_SPEECH_S8,
     FL_SPEECH_MS_ADPCM,
     FL_SPEECH_IMA_ADPCM,
@@ -40,14 +42,18 @@ typedef struct fl_speech_audio_opts {
     int channel;         /* 1, 2, ...: that one alone; -1: their mean; 0: all */
     fl_speech_sound raw; /* a raw_rate > 0: the bytes have no header, and are samples of that kind */
     fl_speech_sound *info; /* filled in: what the file has */
+    /* Samples of all channels, before and after resampling: more is an error. 0 -> 13 for each byte of the
+       file and 2^16 more; of what libsndfile reads 64 for each byte, and 2^26 at least. */
+    int64_t max_samples;
     char _end;
 } fl_speech_audio_opts;
 /* The samples of a sound, f32 [channels, frames] in the host's memory; NULL after fl_fail. WAV: RIFF, RF64
    and what streams write without sizes, with PCM of 8 to 32 bits, floats, mu-law, A-law, MS and IMA ADPCM;
-   NIST SPHERE without compression; with FL_USE_SNDFILE also FLAC, Ogg, Opus, MP3 and the rest of what
-   libsndfile reads. "-" is the standard input, to its end. */
+   NIST SPHERE with PCM of 8 to 32 bits, mu-law and A-law; with FL_USE_SNDFILE also FLAC, Ogg, Opus, MP3 and
+   the rest of what libsndfile reads. "-" is the standard input, to its end. */
 #define fl_speech_load_audio(...) FL__SPEECH_LOAD(__VA_ARGS__, ._end = 0)
-#define FL__SPEECH_LOAD(path, ...) fl_speech_load_audio_opt(path, (fl_speech_audio_opts){__VA_ARGS__})
+#define FL__SPEECH_LOAD(path, ...) \
+    fl_speech_load_audio_opt(path, FL_LITERAL(fl_speech_audio_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_speech_load_audio_opt(const char *path, fl_speech_audio_opts o);
 /* The same of n bytes in memory; `name` stands for the path in messages. */
 FL_API fl_tensor *fl_speech_read_audio(const char *name, const void *bytes, int64_t n,
@@ -150,7 +156,7 @@ typedef struct fl__speech_layout {
 } fl__speech_layout;
 
 static int fl__speech_width(fl_speech_coding c) {
-    static const char width[] = {2, 1, 3, 4, 4, 8, 1, 1, 2, 1, 0, 0, 0};
+    static const char width[] = {2, 1, 3, 4, 4, 8, 1, 1, 2, 3, 4, 1, 0, 0, 0};
     return width[c];
 }
 
@@ -165,7 +171,8 @@ static bool fl__speech_count(const fl__speech_bytes *b, fl__speech_layout *l) {
         return true;
     }
     l->s.frames = l->bytes / l->block * l->per_block;
-    if (l->fact && l->fact < l->s.frames) l->s.frames = l->fact;
+    /* Encoders fill up the last block only. A smaller number is wrong, as libsndfile's half of stereo IMA. */
+    if (l->fact > l->s.frames - l->per_block && l->fact < l->s.frames) l->s.frames = l->fact;
     return true;
 }
 
@@ -265,15 +272,18 @@ static bool fl__speech_sphere(const fl__speech_bytes *b, fl__speech_layout *l) {
     const char *coding = fl__speech_sphere_field(head, "sample_coding"),
                *order = fl__speech_sphere_field(head, "sample_byte_format");
     const int64_t bytes = fl__speech_sphere_int(head, "sample_n_bytes", 2);
-    const bool mulaw = coding && (!strncmp(coding, "ulaw\n", 5) || !strncmp(coding, "mu-law\n", 7));
+    const bool mulaw = coding && (!strncmp(coding, "ulaw\n", 5) || !strncmp(coding, "mu-law\n", 7)),
+               alaw = coding && (!strncmp(coding, "alaw\n", 5) || !strncmp(coding, "a-law\n", 6)),
+               big = order && *order >= '1' && *order <= '3'; /* "10", "210" */
+    const fl_speech_coding pcm[][2] = {{FL_SPEECH_S8, FL_SPEECH_S8},
+                                       {FL_SPEECH_S16, FL_SPEECH_S16_BIG},
+                                       {FL_SPEECH_S24, FL_SPEECH_S24_BIG},
+                                       {FL_SPEECH_S32, FL_SPEECH_S32_BIG}};
     if (!strstr(head, "\nend_head")) return fl__speech_bad(b, 1024, "the header has no end") != NULL;
-    if ((coding && !mulaw && strncmp(coding, "pcm\n", 4)) || bytes < 1 || bytes > 2)
+    if ((coding && !mulaw && !alaw && strncmp(coding, "pcm\n", 4)) || bytes < 1 || bytes > 4)
         return fl_fail("fl_speech_load_audio: %s: samples of %lld bytes coded as %.20s are not known",
                        b->name, (long long)bytes, coding ? coding : "pcm");
-    l->s.coding = mulaw                               ? FL_SPEECH_MULAW
-                  : bytes == 1                        ? FL_SPEECH_S8
-                  : order && !strncmp(order, "10", 2) ? FL_SPEECH_S16_BIG
-                                                      : FL_SPEECH_S16;
+    l->s.coding = mulaw ? FL_SPEECH_MULAW : alaw ? FL_SPEECH_ALAW : pcm[bytes - 1][big];
     l->s.rate = fl__speech_sphere_int(head, "sample_rate", 0);
     l->s.channels = fl__speech_sphere_int(head, "channel_count", 1);
     l->at = strtol(head + 8, NULL, 10);
@@ -303,6 +313,8 @@ static float fl__speech_sample(const uint8_t *p, fl_speech_coding c) {
     case FL_SPEECH_MULAW: return (float)fl_speech_mulaw_decode(*p) / 32768;
     case FL_SPEECH_ALAW: return (float)fl_speech_alaw_decode(*p) / 32768;
     case FL_SPEECH_S16_BIG: return (float)(int16_t)(p[0] << 8 | p[1]) / 32768;
+    case FL_SPEECH_S24_BIG: return fl__speech_sample((uint8_t[]){p[2], p[1], p[0]}, FL_SPEECH_S24);
+    case FL_SPEECH_S32_BIG: return fl__speech_sample((uint8_t[]){p[3], p[2], p[1], p[0]}, FL_SPEECH_S32);
     default: return (float)fl__speech_s16(p) / 32768;
     }
 }
@@ -380,6 +392,18 @@ static bool fl__speech_decode(const fl__speech_bytes *b, const fl__speech_layout
     return true;
 }
 
+/* So many samples at that rate are within .max_samples. */
+static bool fl__speech_few(const fl__speech_bytes *b, const fl_speech_audio_opts *o, const fl_speech_sound *s,
+                           double samples, int64_t rate) {
+    const double n = (double)b->n, packed = 64 * n > 1 << 26 ? 64 * n : 1 << 26;
+    const double most = o->max_samples                   ? (double)o->max_samples
+                        : s->coding == FL_SPEECH_OTHER ? packed
+                                                         : 13 * n + (1 << 16);
+    return samples <= most ||
+           fl_fail("fl_speech_load_audio: %s: %.0f samples at %lld a second, .max_samples is %.0f", b->name,
+                   samples, (long long)rate, most);
+}
+
 /* ---- libsndfile ---- */
 
 #ifdef FL_USE_SNDFILE
@@ -406,27 +430,40 @@ static sf_count_t fl__speech_sf_read(void *to, sf_count_t n, void *user) {
 
 static sf_count_t fl__speech_sf_tell(void *user) { return ((fl__speech_virtual *)user)->at; }
 
-/* Compressed sound says how many frames it has; more than 4,096 in a byte cannot be. */
-static fl_tensor *fl__speech_sndfile(const fl__speech_bytes *b, fl_speech_sound *s) {
-    fl__speech_virtual v = {b, 0};
+/* Compressed sound says how many frames it has: memory grows with those that come. */
+static fl_tensor *fl__speech_sndfile(const fl__speech_bytes *b, const fl_speech_audio_opts *o,
+                                     fl_speech_sound *s) {
+    fl__speech_virtual file = {b, 0};
     SF_VIRTUAL_IO io = {.get_filelen = fl__speech_sf_length, .seek = fl__speech_sf_seek,
                         .read = fl__speech_sf_read, .tell = fl__speech_sf_tell};
     SF_INFO info = {0};
-    SNDFILE *f = sf_open_virtual(&io, SFM_READ, &info, &v);
+    SNDFILE *f = sf_open_virtual(&io, SFM_READ, &info, &file);
     if (!f) return fl__speech_bad(b, 0, sf_strerror(NULL));
     *s = (fl_speech_sound){info.samplerate, info.channels, info.frames, FL_SPEECH_OTHER};
-    fl_tensor *x = NULL;
-    if (info.channels < 1 || info.frames < 0 || info.frames / 4096 > b->n)
-        fl__speech_bad(b, 0, "it promises more samples than can be");
-    else x = fl_data_host_tensor(FL_SHAPE(info.frames, info.channels), FL_F32);
-    if (x && sf_readf_float(f, fl_data(x), info.frames) != info.frames)
-        x = fl__speech_bad(b, v.at, "fewer samples than it promises");
+    const int64_t ch = info.channels, frames = info.frames;
+    int64_t got = 0, room = 0;
+    float *v = NULL, *p;
+    bool ok = ch < 1 || frames < 0 ? fl__speech_bad(b, 0, "a sound of no channels or frames") != NULL
+                                   : fl__speech_few(b, o, s, (double)frames * (double)ch, s->rate);
+    while (ok && got < frames) {
+        room = room ? 2 * room : 1 + 65536 / ch;
+        if (room > frames) room = frames;
+        ok = (p = fl_heap_realloc(v, (size_t)(room * ch) * sizeof *v)) != NULL;
+        if (!ok) break;
+        v = p, got += sf_readf_float(f, v + got * ch, room - got);
+        ok = got == room || fl__speech_bad(b, file.at, "fewer samples than it promises") != NULL;
+    }
     sf_close(f);
-    return x ? fl_contiguous(fl_transpose(x, 0, 1)) : NULL;
+    fl_tensor *x = ok ? fl_data_host_tensor(FL_SHAPE(ch, frames), FL_F32) : NULL;
+    for (int64_t c = 0; x && c < ch; c++)
+        for (int64_t t = 0; t < frames; t++) ((float *)fl_data(x))[c * frames + t] = v[t * ch + c];
+    fl_heap_free(v);
+    return x;
 }
 #else
-static fl_tensor *fl__speech_sndfile(const fl__speech_bytes *b, fl_speech_sound *s) {
-    (void)s;
+static fl_tensor *fl__speech_sndfile(const fl__speech_bytes *b, const fl_speech_audio_opts *o,
+                                     fl_speech_sound *s) {
+    (void)o, (void)s;
     return fl__speech_bad(b, 0, "neither WAV nor SPHERE, and this build has no libsndfile (FL_USE_SNDFILE)");
 }
 #endif
@@ -444,10 +481,11 @@ static fl_tensor *fl__speech_samples(const fl__speech_bytes *b, fl_speech_audio_
     if (raw && !o.raw.channels) l->s.channels = 1;
     if (raw && (o.raw.coding < FL_SPEECH_S16 || o.raw.coding > FL_SPEECH_S8))
         fl_fail("fl_speech_load_audio: %s: raw samples of coding %d", b->name, (int)o.raw.coding);
-    else if (!raw && !wav && !sphere) x = fl__speech_sndfile(b, s);
+    else if (!raw && !wav && !sphere) x = fl__speech_sndfile(b, &o, s);
     else if (raw ? fl__speech_count(b, l) : wav ? fl__speech_wav(b, l) : fl__speech_sphere(b, l)) {
         *s = l->s;
-        x = fl_data_host_tensor(FL_SHAPE(l->s.channels, l->s.frames), FL_F32);
+        if (fl__speech_few(b, &o, s, (double)(l->s.channels * l->s.frames), s->rate))
+            x = fl_data_host_tensor(FL_SHAPE(l->s.channels, l->s.frames), FL_F32);
         if (x && !fl__speech_decode(b, l, fl_data(x))) x = NULL;
     }
     fl_heap_free(l);
@@ -478,6 +516,10 @@ FL_API fl_tensor *fl_speech_read_audio(const char *name, const void *bytes, int6
                                        fl_speech_audio_opts o) {
     const fl__speech_bytes b = {name ? name : "memory", bytes, n};
     fl_speech_sound s = {0};
+    if (n < 0 || (n && !bytes)) {
+        fl_fail("fl_speech_read_audio: %s: %lld bytes at %p", b.name, (long long)n, bytes);
+        return NULL;
+    }
     fl_quiet(1);
     fl_scope scope = fl_scope_begin();
     fl_tensor *x = fl__speech_samples(&b, o, &s);
@@ -485,7 +527,11 @@ FL_API fl_tensor *fl_speech_read_audio(const char *name, const void *bytes, int6
     if (x && !fl__speech_wanted(&b, &o, &s)) x = NULL;
     if (x && o.channel) x = o.channel > 0 ? fl_contiguous(fl_slice(x, 0, o.channel - 1, o.channel, 1))
                                           : fl_unsqueeze(fl_mean(x, FL_AXES(0)), 0);
-    if (x && o.rate && o.rate != s.rate) x = fl_speech_resample(x, s.rate, o.rate);
+    if (x && o.rate && o.rate != s.rate) {
+        const double samples = ceil((double)x->shape[1] * (double)o.rate / (double)s.rate);
+        x = fl__speech_few(&b, &o, &s, samples * (double)x->shape[0], o.rate)
+                ? fl_speech_resample(x, s.rate, o.rate) : NULL;
+    }
     if (x && o.info) *o.info = s;
     x = fl_scope_return(&scope, x);
     fl_quiet(-1);

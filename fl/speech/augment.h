@@ -26,7 +26,7 @@ typedef struct fl_speech_spec_augment_opts {
    inclusive. */
 #define fl_speech_spec_augment(x, ...) FL__SPEECH_SPEC_AUGMENT(x, __VA_ARGS__, ._end = 0)
 #define FL__SPEECH_SPEC_AUGMENT(x, rng, ...) \
-    fl_speech_spec_augment_opt(x, rng, (fl_speech_spec_augment_opts){__VA_ARGS__})
+    fl_speech_spec_augment_opt(x, rng, FL_LITERAL(fl_speech_spec_augment_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_speech_spec_augment_opt(fl_tensor *x, fl_rng *rng, fl_speech_spec_augment_opts o);
 
 /* An integer from low to high, inclusive; a number between. */

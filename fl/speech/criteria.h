@@ -31,6 +31,9 @@ typedef struct fl_speech_criterion_opts {
     fl_speech_scale_mode scale;
     fl_speech_too_long too_long;
     double diagonal; /* asg: transitions are so many times the identity at first */
+    bool linseg_by_frames; /* asg, while targets are stretched (LinSeg): L of `scale` is T, the frames that
+                              they are stretched to, as in Flashlight; false: their tokens before, so that
+                              both phases of a training are scaled alike */
     int64_t hidden;  /* transducer: of the predictor and the joint; 0 -> dim */
     int64_t
         context; /* transducer: tokens that the predictor knows, its last ones (Ghodsi et al., ICASSP
@@ -49,15 +52,15 @@ typedef struct fl_speech_criterion_opts {
    an error. */
 #define fl_speech_criterion(...) FL__SPEECH_CRITERION(__VA_ARGS__, ._end = 0)
 #define FL__SPEECH_CRITERION(kind, dim, classes, ...) \
-    fl_speech_criterion_opt(kind, dim, classes, (fl_speech_criterion_opts){__VA_ARGS__})
+    fl_speech_criterion_opt(kind, dim, classes, FL_LITERAL(fl_speech_criterion_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_speech_criterion_opt(const char *kind, int64_t dim, int64_t classes,
                                              fl_speech_criterion_opts o);
 /* The mean over the batch of the scaled losses of frames x [n, t, dim], of which steps i64 [n] count, and
    targets i64 [n, l] of which lengths i64 [n] do. */
 FL_API fl_var *fl_speech_criterion_loss(fl_nn_module *m, fl_var *x, fl_tensor *steps,
                                         fl_tensor *target, fl_tensor *lengths);
-/* The warm start: above 0 targets of asg are spread evenly over the frames (LinSeg), and windows of attention
-   count so much (fl_speech_attend_warm). 0 at first for asg, 1 for attention. */
+/* The warm start: above 0 targets of asg are stretched evenly over the frames (LinSeg), and windows of
+   attention count so much (fl_speech_attend_warm). 0 at first for asg, 1 for attention. */
 FL_API bool fl_speech_criterion_warm(fl_nn_module *m, double share);
 /* The tokens of the best path through x [t, dim], `most` at most, into out; how many, -1 after an error. */
 FL_API int64_t fl_speech_criterion_best(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most);
@@ -489,10 +492,14 @@ FL_API fl_nn_module *fl_speech_criterion_opt(const char *kind, int64_t dim, int6
         return fl_bad("fl_speech_criterion: %s of %lld numbers and %lld classes", kind, (long long)c.dim,
                       (long long)classes);
     fl_quiet(+1);
+    fl_scope s = fl_scope_begin();
+    fl_lasting(true);
     fl_nn_module *m = fl_nn_new(&fl__criterion_type, &c, sizeof c);
-    return fl_nn_made(m, m && (!c.kind->make || c.kind->make(m)) &&
-                             (!(c.o.ctc_weight > 0) ||
-                              fl_nn_add(m, "ctc", fl_nn_linear(c.dim, classes + 1, .rng = o.rng))));
+    const bool ok = m && (!c.kind->make || c.kind->make(m)) &&
+                    (!(c.o.ctc_weight > 0) ||
+                     fl_nn_add(m, "ctc", fl_nn_linear(c.dim, classes + 1, .rng = o.rng)));
+    fl_scope_end(&s);
+    return fl_nn_made(m, ok);
 }
 
 FL_API const char *fl_speech_criterion_name(const fl_nn_module *m) {
@@ -587,9 +594,12 @@ FL_API fl_var *fl_speech_criterion_loss(fl_nn_module *m, fl_var *x, fl_tensor *s
     float *f = factor ? fl_data(factor) : NULL;
     if (!b.steps || !b.target || !b.lengths || !f || !fl__criterion_lengths(c, &b, frames, f))
         return fv_scope_return(&s, NULL);
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t tokens = ((int64_t *)fl_data(b.lengths))[i];
+        const bool stretched = c->linseg && c->o.linseg_by_frames && tokens;
         f[i] *= (float)fl__criterion_factor(c->o.scale, (double)frames,
-                                            (double)((int64_t *)fl_data(b.lengths))[i]);
+                                            (double)(stretched ? frames : tokens));
+    }
     fl_var *loss = fl__criterion_loss_of(m, &b);
     return fv_scope_return(&s, loss ? fv_mean(fv_mul(loss, fv_const(factor)), FL_ALL_AXES) : NULL);
 }

@@ -40,7 +40,7 @@ typedef struct fl_speech_decoder_opts {
 typedef struct fl_speech_decoder fl_speech_decoder;
 #define fl_speech_decoder_new(classes, ...) FL__SPEECH_DECODER_NEW(classes, __VA_ARGS__, ._end = 0)
 #define FL__SPEECH_DECODER_NEW(classes, lexicon, ...) \
-    fl_speech_decoder_new_opt(classes, lexicon, (fl_speech_decoder_opts){__VA_ARGS__})
+    fl_speech_decoder_new_opt(classes, lexicon, FL_LITERAL(fl_speech_decoder_opts, __VA_ARGS__))
 FL_API fl_speech_decoder *fl_speech_decoder_new_opt(int64_t classes, const fl_speech_lexicon *lexicon,
                                                     fl_speech_decoder_opts o);
 FL_API void fl_speech_decoder_free(fl_speech_decoder *d); /* NULL is fine */
@@ -71,7 +71,8 @@ typedef struct fl_speech_endpoint_opts {
 /* Should the utterance end here (Kaldi's rules)? 1: nothing was said for so long, 2: so much silence after
    speech, 3: it is so long; 0: no. Silence is blanks and separators of the best hypothesis. */
 #define fl_speech_decoder_endpoint(...) FL__SPEECH_ENDPOINT(__VA_ARGS__, ._end = 0)
-#define FL__SPEECH_ENDPOINT(d, ...) fl_speech_decoder_endpoint_opt(d, (fl_speech_endpoint_opts){__VA_ARGS__})
+#define FL__SPEECH_ENDPOINT(d, ...) \
+    fl_speech_decoder_endpoint_opt(d, FL_LITERAL(fl_speech_endpoint_opts, __VA_ARGS__))
 FL_API int fl_speech_decoder_endpoint_opt(const fl_speech_decoder *d, fl_speech_endpoint_opts o);
 
 /* Hot words: the model lm (NULL: none, all scores are 0) that likes n words by bonus[i] each, times the
@@ -557,6 +558,7 @@ FL_API void fl_speech_decoder_free(fl_speech_decoder *d) {
 }
 
 FL_API bool fl_speech_decoder_begin(fl_speech_decoder *d) {
+    if (!fl_given(d, "fl_speech_decoder_begin", "the decoder")) return false;
     if (!fl_heap_grow(&d->hyp, &d->hyp_cap, 1, sizeof *d->hyp) || !fl__speech_said_grow(d)) return false;
     for (int64_t i = 0; i < d->said_size; i++) d->said[i].to = -1;
     d->said_n = d->states = 0, d->forget_at = 4096;
@@ -571,6 +573,7 @@ FL_API bool fl_speech_decoder_begin(fl_speech_decoder *d) {
 }
 
 FL_API bool fl_speech_decoder_step(fl_speech_decoder *d, const float *scores, int64_t frames) {
+    if (!fl_given(d, "fl_speech_decoder_step", "the decoder")) return false;
     if (d->ended) return fl_fail("fl_speech_decoder_step: the utterance has ended");
     for (int64_t i = 0; i < frames * d->classes; i++)
         if (!(scores[i] < INFINITY))
@@ -583,6 +586,7 @@ FL_API bool fl_speech_decoder_step(fl_speech_decoder *d, const float *scores, in
 }
 
 FL_API bool fl_speech_decoder_end(fl_speech_decoder *d) {
+    if (!fl_given(d, "fl_speech_decoder_end", "the decoder")) return false;
     if (d->ended) return true;
     const int64_t first = d->first, n = d->hyps - first;
     bool nice = !d->node, ok = fl_heap_grow(&d->candidate, &d->candidate_cap, n + 1, sizeof *d->candidate);
@@ -636,6 +640,8 @@ static int64_t fl__speech_words_of(fl_speech_decoder *d, int64_t h, int64_t at) 
 }
 
 FL_API int64_t fl_speech_decoder_best(fl_speech_decoder *d, int64_t n, fl_speech_result *out) {
+    if (!fl_given(d, "fl_speech_decoder_best", "the decoder") ||
+        !fl_given(out, "fl_speech_decoder_best", "the results")) return -1;
     const int64_t there = d->hyps - d->first;
     if (!fl_heap_grow(&d->order, &d->order_cap, there + 1, sizeof *d->order)) return -1;
     const fl__speech_hyp *h = d->hyp + d->first;
@@ -655,9 +661,13 @@ FL_API int64_t fl_speech_decoder_best(fl_speech_decoder *d, int64_t n, fl_speech
     return n;
 }
 
-FL_API int64_t fl_speech_decoder_frames(const fl_speech_decoder *d) { return d->frames; }
+FL_API int64_t fl_speech_decoder_frames(const fl_speech_decoder *d) {
+    return fl_given(d, "fl_speech_decoder_frames", "the decoder") ? d->frames : 0;
+}
 
 FL_API bool fl_speech_decoder_tokens(fl_speech_decoder *d, int32_t *token) {
+    if (!fl_given(d, "fl_speech_decoder_tokens", "the decoder") ||
+        !fl_given(token, "fl_speech_decoder_tokens", "the result")) return false;
     int64_t best = d->first;
     for (int64_t i = d->first; i < d->hyps; i++)
         if (d->hyp[i].score > d->hyp[best].score) best = i;
@@ -668,6 +678,8 @@ FL_API bool fl_speech_decoder_tokens(fl_speech_decoder *d, int32_t *token) {
 
 /* The last hypothesis that all of the moment come from, which is the new start if it stands behind a word. */
 FL_API int64_t fl_speech_decoder_prune(fl_speech_decoder *d, const fl_speech_word **out) {
+    if (!fl_given(d, "fl_speech_decoder_prune", "the decoder") ||
+        !fl_given(out, "fl_speech_decoder_prune", "the results")) return -1;
     const int64_t n = d->hyps - d->first;
     if (d->ended || !n || !fl_heap_grow(&d->order, &d->order_cap, n, sizeof *d->order))
         return d->ended || !n ? 0 : -1;
@@ -700,6 +712,7 @@ FL_API int64_t fl_speech_decoder_prune(fl_speech_decoder *d, const fl_speech_wor
 /* ---- endpoints ---- */
 
 FL_API int fl_speech_decoder_endpoint_opt(const fl_speech_decoder *d, fl_speech_endpoint_opts o) {
+    if (!fl_given(d, "fl_speech_decoder_endpoint", "the decoder")) return 0;
     const double frame = fl_option(o.frame, 0.04);
     int64_t at = d->first, silent = 0;
     for (int64_t i = d->first; i < d->hyps; i++)

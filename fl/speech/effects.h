@@ -37,7 +37,8 @@ typedef struct fl_speech_echo_opts {
     char _end;
 } fl_speech_echo_opts;
 /* x and trains of echoes, each until below 1e-3 of its first: 1 + j first_delay rate samples later, and by
-   10^(-3 j first_delay / rt60) weaker than the one before, j drawn anew each time. */
+   10^(-3 j first_delay / rt60) weaker than the one before, j drawn anew each time. rt60 is at most 10^4 times
+   first_delay, if this is not 0. */
 FL_API fl_tensor *fl_speech_echo(fl_tensor *x, double rate, fl_rng *rng, fl_speech_echo_opts o);
 
 typedef struct fl_speech_wave_augment_opts {
@@ -53,7 +54,7 @@ typedef struct fl_speech_wave_augment_opts {
    taps at most, and stretches are silenced. */
 #define fl_speech_wave_augment(x, ...) FL__SPEECH_WAVE_AUGMENT(x, __VA_ARGS__, ._end = 0)
 #define FL__SPEECH_WAVE_AUGMENT(x, rng, ...) \
-    fl_speech_wave_augment_opt(x, rng, (fl_speech_wave_augment_opts){__VA_ARGS__})
+    fl_speech_wave_augment_opt(x, rng, FL_LITERAL(fl_speech_wave_augment_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_speech_wave_augment_opt(fl_tensor *x, fl_rng *rng, fl_speech_wave_augment_opts o);
 
 /* Effects one after the other, from Flashlight's JSON, {"soundEffectChain": [{"type": T, config}, ...]}: T is
@@ -66,11 +67,13 @@ typedef struct fl_speech_chain_opts {
     fl_named _positional;
     const char *root; /* folder that paths of sounds are in; NULL: as they stand */
     int64_t rate;     /* that noise and responses are brought to; 0: as they are */
+    int64_t max_list_bytes; /* of all lists of files together, as often as they are named; 0 -> 2^28 */
     char _end;
 } fl_speech_chain_opts;
 /* NULL after fl_fail, with file, offset and line. */
 #define fl_speech_chain_load(...) FL__SPEECH_CHAIN_LOAD(__VA_ARGS__, ._end = 0)
-#define FL__SPEECH_CHAIN_LOAD(path, ...) fl_speech_chain_load_opt(path, (fl_speech_chain_opts){__VA_ARGS__})
+#define FL__SPEECH_CHAIN_LOAD(path, ...) \
+    fl_speech_chain_load_opt(path, FL_LITERAL(fl_speech_chain_opts, __VA_ARGS__))
 FL_API fl_speech_chain *fl_speech_chain_load_opt(const char *path, fl_speech_chain_opts o);
 FL_API void fl_speech_chain_free(fl_speech_chain *c); /* NULL is fine */
 /* f32 [..., t'], a function of x and rng alone. */
@@ -185,7 +188,7 @@ FL_API fl_tensor *fl_speech_echo(fl_tensor *x, double rate, fl_rng *rng, fl_spee
     const char *fn = "fl_speech_echo";
     fl_scope s = fl_scope_begin();
     if (!(rate > 0) || !(o.initial >= 0) || !(o.rt60 > 0) || !(o.first_delay >= 0) || o.repeat < 0 ||
-        !(o.jitter >= 0 && o.jitter < 1))
+        !(o.jitter >= 0 && o.jitter < 1) || (o.first_delay > 0 && o.rt60 > 1e4 * o.first_delay))
         return fl_scope_return(&s, fl_bad("%s: %lld trains from %g on, rt60 %g s, %g s between, jitter %g",
                                           fn, (long long)o.repeat, o.initial, o.rt60, o.first_delay,
                                           o.jitter));
@@ -374,6 +377,7 @@ struct fl__effect {
 struct fl_speech_chain {
     fl__effect *effect;
     int64_t n, cap, rate;
+    int64_t list_bytes, max_list_bytes; /* read so far */
     char *root;
 };
 
@@ -516,11 +520,15 @@ static const fl__effect_kind fl__effect_kinds[] = {
 enum { FL__EFFECT_KINDS = sizeof fl__effect_kinds / sizeof *fl__effect_kinds };
 
 /* Takes the lines of a list: the path of each goes to the front. */
-static bool fl__effect_list(fl__effect *e, const char *path) {
+static bool fl__effect_list(fl_speech_chain *c, fl__effect *e, const char *path) {
     char *text = fl_text_read_file("fl_speech_chain_load", path, &e->bytes), *to = text;
     if (!text) return false;
     fl_heap_free(e->list);
     e->list = text, e->files = 0;
+    c->list_bytes += e->bytes;
+    if (c->list_bytes > c->max_list_bytes)
+        return fl_fail("fl_speech_chain_load: %s: %lld bytes of lists, .max_list_bytes is %lld", path,
+                       (long long)c->list_bytes, (long long)c->max_list_bytes);
     for (const char *p = text, *end = text + e->bytes; p < end;) {
         const char *stop = memchr(p, '\n', (size_t)(end - p)), *at = p;
         int64_t n = 0, m = 0;
@@ -544,13 +552,21 @@ static bool fl__effect_number(fl_data_json *j, double *v) {
            fl_data_json_fail(j, "a number, true or false was expected");
 }
 
-static bool fl__effect_config(fl_data_json *j, fl__effect *e) {
+/* Of a field: applying a chain takes time in proportion to counts. */
+static double fl__effect_largest(const char *field) {
+    static const char *const counts[] = {"nClipsMin", "nClipsMax", "repeat", "bands", "masks"};
+    for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
+        if (!strcmp(field, counts[k])) return 1000;
+    return strcmp(field, "ratio") == 0 ? 1 : 1e9;
+}
+
+static bool fl__effect_config(fl_speech_chain *c, fl_data_json *j, fl__effect *e) {
     if (!fl_data_json_expect(j, FL_DATA_JSON_OBJECT)) return false;
     while (fl_data_json_more(j)) {
         int k = 0;
         if (!strcmp(j->text, "listFilePath")) {
             const char *path = fl_data_json_string(j);
-            if (!path || !fl__effect_list(e, path)) return false;
+            if (!path || !fl__effect_list(c, e, path)) return false;
             continue;
         }
         const char *name;
@@ -558,6 +574,9 @@ static bool fl__effect_config(fl_data_json *j, fl__effect *e) {
         if (k == FL__EFFECT_VALUES || !name)
             return fl_data_json_fail(j, "'%.99s' is not of %s", j->text, e->kind->type);
         if (!fl__effect_number(j, &e->v[k])) return false;
+        const double largest = fl__effect_largest(name);
+        if (!(fabs(e->v[k]) <= largest))
+            return fl_data_json_fail(j, "%s of %s is %g, at most %g", name, e->kind->type, e->v[k], largest);
     }
     return j->event != FL_DATA_JSON_ERROR;
 }
@@ -575,7 +594,7 @@ static const fl__effect_kind *fl__effect_named(const char *name, bool config) {
 }
 
 /* An effect; its type may stand behind its config, so what a config says makes a kind of its own. */
-static bool fl__effect_read(fl_data_json *j, fl__effect *e) {
+static bool fl__effect_read(fl_speech_chain *c, fl_data_json *j, fl__effect *e) {
     const fl__effect_kind *kind = NULL;
     if (!fl_data_json_expect(j, FL_DATA_JSON_OBJECT)) return false;
     while (fl_data_json_more(j)) {
@@ -591,7 +610,7 @@ static bool fl__effect_read(fl_data_json *j, fl__effect *e) {
             if (!fl__effect_number(j, &e->v[1])) return false;
         } else if (config) {
             fl__effect_begin(e, config);
-            if (!fl__effect_config(j, e)) return false;
+            if (!fl__effect_config(c, j, e)) return false;
         } else
             return fl_data_json_fail(j, "'%.99s' is not of an effect", j->text);
     }
@@ -609,7 +628,7 @@ static bool fl__chain_read(fl_data_json *j, fl_speech_chain *c) {
         while (fl_data_json_more(j)) {
             if (!fl_heap_grow(&c->effect, &c->cap, c->n + 1, sizeof *c->effect)) return false;
             c->effect[c->n] = (fl__effect){0};
-            if (!fl__effect_read(j, &c->effect[c->n++])) return false;
+            if (!fl__effect_read(c, j, &c->effect[c->n++])) return false;
         }
         if (j->event == FL_DATA_JSON_ERROR) return false;
     }
@@ -619,7 +638,7 @@ static bool fl__chain_read(fl_data_json *j, fl_speech_chain *c) {
 FL_API fl_speech_chain *fl_speech_chain_load_opt(const char *path, fl_speech_chain_opts o) {
     fl_speech_chain *c = fl_heap_alloc(sizeof *c);
     if (!c) return NULL;
-    *c = (fl_speech_chain){.rate = o.rate};
+    *c = (fl_speech_chain){.rate = o.rate, .max_list_bytes = o.max_list_bytes ? o.max_list_bytes : 1 << 28};
     if (o.root && (c->root = fl_heap_alloc(strlen(o.root) + 1))) memcpy(c->root, o.root, strlen(o.root) + 1);
     fl_data_json *j =
         o.root && !c->root ? NULL : fl_data_json_open(path, .who = "fl_speech_chain_load", .c_strings = true);

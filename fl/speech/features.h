@@ -1,4 +1,4 @@
-/* features.h - spectra, mel bands and cepstra as HTK, Kaldi, torchaudio, librosa and Whisper compute them,
+/* features.h - spectra, mel bands, MFCC and PLP as HTK, Kaldi, torchaudio, librosa and Whisper compute them,
    whole or in pieces; deltas, normalisations */
 #ifndef FL_SPEECH_FEATURES_H
 #define FL_SPEECH_FEATURES_H
@@ -11,7 +11,15 @@
 extern "C" {
 #endif
 
-typedef enum fl_speech_kind { FL_SPEECH_SPECTROGRAM, FL_SPEECH_FBANK, FL_SPEECH_MFCC } fl_speech_kind;
+/* PLP: perceptual linear prediction (Hermansky, JASA 1990) as Kaldi and HTK compute it: mel bands are
+   weighted by the equal-loudness curve, raised to a power and transformed to autocorrelations; the features
+   are the cepstra of their linear predictor. C0 is the log of its error (Kaldi raises it to 0 if below). */
+typedef enum fl_speech_kind {
+    FL_SPEECH_SPECTROGRAM,
+    FL_SPEECH_FBANK,
+    FL_SPEECH_MFCC,
+    FL_SPEECH_PLP
+} fl_speech_kind;
 /* symmetric: over n - 1; periodic: over n. Povey's is the symmetric Hann^0.85. */
 typedef enum fl_speech_window {
     FL_SPEECH_HAMMING,
@@ -54,6 +62,7 @@ typedef struct fl_speech_conf {
     uint64_t seed;
     int64_t window_length, hop, n_fft; /* in samples */
     fl_speech_window window;
+    double blackman;             /* b of Blackman's b - cos(a) / 2 + (1/2 - b) cos(2 a); 0 -> 0.42 */
     fl_speech_edges edges;
     bool drop_last;              /* leaves out the last frame */
     int64_t pad_to;              /* the sound is cut or filled with zeros to so many samples; 0: as it is */
@@ -64,26 +73,49 @@ typedef struct fl_speech_conf {
     bool mel_slopes;             /* triangles are straight in the scale, not in hertz */
     bool slaney_norm;            /* each triangle over half its width in hertz */
     bool below_nyquist;          /* the last bin is left out */
+    bool htk_bins;               /* those up to low and from high on, each rounded to a bin, are left out */
     double low, high;            /* hertz; high 0 or negative: so far from rate / 2 */
+    /* Vocal tract length normalisation of one speaker: band edges f become f / vtln_warp (about 1; 0 or 1: no
+       warping). Below vtln_low and above vtln_high the warping is linear too, so that low and high stay. It
+       changes slope at vtln_low max(1, warp) and vtln_high min(1, warp), as in Kaldi; with vtln_htk at both
+       times 2 warp / (1 + warp), as in HTK. */
+    double vtln_warp, vtln_low, vtln_high; /* vtln_high 0 or negative: so far from rate / 2 */
+    bool vtln_htk;
     int64_t bands, cepstra;
     double lifter;
     bool orthonormal;            /* row 0 of the cosine transform by sqrt(1/N), not sqrt(2/N) */
     bool c0_last;                /* Kaldi's htk_compat */
+    bool no_c0;                  /* the cepstra are numbers 1 to `cepstra`, not 0 to `cepstra` - 1 */
+    int64_t lpc_order;           /* of PLP's linear predictor; 0 -> 12 */
+    double compress;             /* exponent of PLP's compression; 0 -> 0.33333 (Kaldi's; HTK's is 0.33) */
+    double cepstral_scale;       /* cepstra are multiplied by it; 0 -> 1 */
     fl_speech_log log;
     double floor;
-    fl_speech_energy energy;     /* where it stands; in MFCC and spectrograms it replaces number 0 */
+    fl_speech_energy energy;     /* where it stands; in cepstra and spectrograms it replaces number 0 */
+    bool energy_beside;          /* it is added to the cepstra instead, as it always is with no_c0 */
     bool raw_energy;
     double energy_floor;
+    bool energy_normalize;       /* 1 - energy_scale (largest of the sound - energy): HTK's ENORMALISE */
+    double energy_scale;         /* 0 -> 0.1 */
+    double energy_range;         /* dB: energies further below the largest are raised to it first; 0 -> 50 */
+    bool subtract_mean;          /* each number but the energy less its mean over the sound: HTK's _Z */
     double range;                /* values below the largest of the sound - range are raised to it; 0: none */
     bool whisper;                /* (x + 4) / 4 in the end */
     int64_t delta_window, deltas; /* each of `deltas` orders over frames t - window, ..., t + window */
+    int64_t acc_window;           /* of the second order and those above; 0 -> delta_window */
+    int64_t max_numbers; /* of the window, the bands and the cosines, each: more is an error; 0 -> 2^24 */
 } fl_speech_conf;
 /* "htk" (Flashlight's, at its application's defaults), "kaldi", "torchaudio", "librosa", "whisper"; times
    follow the rate, 0: that of the preset. False after fl_fail for another name. The presets' dither is 0. */
 FL_API bool fl_speech_preset(fl_speech_conf *c, const char *name, double rate);
-/* Sets one option: Kaldi's "num-mel-bins" (with or without "--"), HTK's "NUMCHANS", or a field's name. */
+/* Sets one option: Kaldi's "num-mel-bins" (with or without "--"), HTK's "NUMCHANS", or a field's name. HTK's
+   times and SOURCERATE are in units of 100 ns. HTK's TARGETKIND (MFCC, PLP, FBANK, MELSPEC with _0 _E _D _A
+   _T _Z) also sets every other field but rate and max_numbers to HTK's default: set it before others. */
 FL_API bool fl_speech_conf_set(fl_speech_conf *c, const char *name, const char *value);
-/* Reads a file of lines "--name=value" or "NAME = value"; # begins a comment. */
+/* Reads a file of lines "--name=value", "NAME = value" or HTK's "MODULE: NAME = value"; # begins a comment.
+   The rate is set first, then TARGETKIND, then the rest, whatever the order of the lines; module HPARM's
+   lines override those without a module. Skipped, with one message that lists them: HTK's names that say
+   nothing about features, other modules' and unknown names in capitals. */
 FL_API bool fl_speech_conf_load(fl_speech_conf *c, const char *path);
 
 /* Pieces: the window [n]; hertz to the scale and back; rows of triangles [bands, n_fft / 2 + 1]; cosines
@@ -109,7 +141,8 @@ typedef struct fl_speech_normalize_opts {
    localNormalize, or with by_column the utterance's CMVN; Kaldi's sliding one is .left = 599, .least =
    100, .no_variance = true. */
 #define fl_speech_normalize(...) FL__SPEECH_NORMALIZE(__VA_ARGS__, ._end = 0)
-#define FL__SPEECH_NORMALIZE(x, ...) fl_speech_normalize_opt(x, (fl_speech_normalize_opts){__VA_ARGS__})
+#define FL__SPEECH_NORMALIZE(x, ...) \
+    fl_speech_normalize_opt(x, FL_LITERAL(fl_speech_normalize_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_speech_normalize_opt(fl_tensor *x, fl_speech_normalize_opts o);
 
 /* Windows, bands and cosines of a configuration, made once. Use from any thread. NULL after fl_fail. */
@@ -120,11 +153,13 @@ FL_API int64_t fl_speech_features_dims(const fl_speech_features *f);
 FL_API const fl_speech_conf *fl_speech_features_conf(const fl_speech_features *f);
 /* Floats x [..., t] -> [..., frames, dims]. Too few samples for a frame: none. NULL raises. */
 FL_API fl_tensor *fl_speech_features_of(const fl_speech_features *f, fl_tensor *x);
-/* The same with a gradient, for a front end that is trained through; no dither, deltas or range. */
+/* The same with a gradient, for a front end that is trained through: then no PLP, dither, deltas, range,
+   pad_to, drop_last or normalisation over the sound. An x that needs no gradient may have them. */
 FL_API fl_var *fv_speech_features_of(const fl_speech_features *f, fl_var *x);
 
 /* A sound that comes in pieces: frames as soon as their samples are there, and the bits of the whole whatever
-   the pieces. Refused, by name: what looks at the whole sound (range, pad_to, drop_last) and deltas. */
+   the pieces. Refused, by name: what looks at the whole sound (range, pad_to, drop_last, subtract_mean,
+   energy_normalize) and deltas. */
 typedef struct fl_speech_stream fl_speech_stream;
 FL_API fl_speech_stream *fl_speech_stream_new(const fl_speech_features *f);
 FL_API void fl_speech_stream_free(fl_speech_stream *s);
@@ -163,12 +198,16 @@ static int64_t fl__speech_power_of_2(int64_t n) {
 }
 
 FL_API bool fl_speech_preset(fl_speech_conf *c, const char *name, double rate) {
+    if (!fl_given(c, "fl_speech_preset", "the settings") ||
+        !fl_given(name, "fl_speech_preset", "the name")) return false;
     const fl_speech_conf bands = {.kind = FL_SPEECH_FBANK,
                                   .rate = 16000,
                                   .gain = 1,
                                   .bands = 23,
                                   .cepstra = 13,
                                   .lifter = 22,
+                                  .vtln_low = 100,
+                                  .vtln_high = -500,
                                   .floor = 1e-10,
                                   .energy_floor = 1.1920928955078125e-07};
     *c = bands;
@@ -211,7 +250,13 @@ typedef enum fl__speech_type {
     FL__SPEECH_NOT,
     FL__SPEECH_MS,
     FL__SPEECH_TICKS,
-    FL__SPEECH_WORD
+    FL__SPEECH_WORD,
+    FL__SPEECH_TARGETKIND,
+    FL__SPEECH_PERIOD,   /* SOURCERATE; 0: the sound's own */
+    FL__SPEECH_LIMIT,    /* LOFREQ, HIFREQ; below 0: none */
+    FL__SPEECH_NUMCEPS,  /* does not count number 0 */
+    FL__SPEECH_HAMMING_OR_NONE,
+    FL__SPEECH_NEVER     /* a flag that must be off */
 } fl__speech_type;
 typedef struct fl__speech_option {
     const char *name, *words; /* words: "a b c", enumerators 0, 1, 2 */
@@ -221,7 +266,16 @@ typedef struct fl__speech_option {
 
 #define FL__SPEECH_AT(field) offsetof(fl_speech_conf, field)
 static const fl__speech_option fl__speech_options[] = {
-    {"kind", "spectrogram fbank mfcc", FL__SPEECH_WORD, FL__SPEECH_AT(kind)},
+    {"targetkind", NULL, FL__SPEECH_TARGETKIND, 0},
+    {"sourcerate", NULL, FL__SPEECH_PERIOD, FL__SPEECH_AT(rate)},
+    {"lofreq", NULL, FL__SPEECH_LIMIT, FL__SPEECH_AT(low)},
+    {"hifreq", NULL, FL__SPEECH_LIMIT, FL__SPEECH_AT(high)},
+    {"numceps", NULL, FL__SPEECH_NUMCEPS, FL__SPEECH_AT(cepstra)},
+    {"usehamming", NULL, FL__SPEECH_HAMMING_OR_NONE, FL__SPEECH_AT(window)},
+    {"simplediffs doublefft v1compat", NULL, FL__SPEECH_NEVER, 0},
+    {"htk-bins", NULL, FL__SPEECH_BOOL, FL__SPEECH_AT(htk_bins)},
+    {"acc-window accwindow", NULL, FL__SPEECH_INT, FL__SPEECH_AT(acc_window)},
+    {"kind", "spectrogram fbank mfcc plp", FL__SPEECH_WORD, FL__SPEECH_AT(kind)},
     {"rate sample-frequency", NULL, FL__SPEECH_DOUBLE, FL__SPEECH_AT(rate)},
     {"gain", NULL, FL__SPEECH_DOUBLE, FL__SPEECH_AT(gain)},
     {"dither", NULL, FL__SPEECH_DOUBLE, FL__SPEECH_AT(dither)},
@@ -244,24 +298,40 @@ static const fl__speech_option fl__speech_options[] = {
     {"mel-slopes", NULL, FL__SPEECH_BOOL, FL__SPEECH_AT(mel_slopes)},
     {"slaney-norm", NULL, FL__SPEECH_BOOL, FL__SPEECH_AT(slaney_norm)},
     {"below-nyquist", NULL, FL__SPEECH_BOOL, FL__SPEECH_AT(below_nyquist)},
-    {"low low-freq lofreq", NULL, FL__SPEECH_DOUBLE, FL__SPEECH_AT(low)},
-    {"high high-freq hifreq", NULL, FL__SPEECH_DOUBLE, FL__SPEECH_AT(high)},
+    {"low low-freq", NULL, FL__SPEECH_DOUBLE, FL__SPEECH_AT(low)},
+    {"high high-freq", NULL, FL__SPEECH_DOUBLE, FL__SPEECH_AT(high)},
+    {"vtln-warp warpfreq", NULL, FL__SPEECH_DOUBLE, FL__SPEECH_AT(vtln_warp)},
+    {"vtln-low warplcutoff", NULL, FL__SPEECH_DOUBLE, FL__SPEECH_AT(vtln_low)},
+    {"vtln-high warpucutoff", NULL, FL__SPEECH_DOUBLE, FL__SPEECH_AT(vtln_high)},
+    {"vtln-htk", NULL, FL__SPEECH_BOOL, FL__SPEECH_AT(vtln_htk)},
+    {"blackman blackman-coeff", NULL, FL__SPEECH_DOUBLE, FL__SPEECH_AT(blackman)},
     {"bands num-mel-bins numchans", NULL, FL__SPEECH_INT, FL__SPEECH_AT(bands)},
     {"cepstra num-ceps", NULL, FL__SPEECH_INT, FL__SPEECH_AT(cepstra)},
     {"lifter cepstral-lifter ceplifter", NULL, FL__SPEECH_DOUBLE, FL__SPEECH_AT(lifter)},
     {"orthonormal", NULL, FL__SPEECH_BOOL, FL__SPEECH_AT(orthonormal)},
     {"c0-last htk-compat", NULL, FL__SPEECH_BOOL, FL__SPEECH_AT(c0_last)},
+    {"no-c0", NULL, FL__SPEECH_BOOL, FL__SPEECH_AT(no_c0)},
+    {"lpc-order lpcorder", NULL, FL__SPEECH_INT, FL__SPEECH_AT(lpc_order)},
+    {"compress compress-factor compressfact", NULL, FL__SPEECH_DOUBLE, FL__SPEECH_AT(compress)},
+    {"cepstral-scale cepscale", NULL, FL__SPEECH_DOUBLE, FL__SPEECH_AT(cepstral_scale)},
     {"log", "none ln lg db", FL__SPEECH_WORD, FL__SPEECH_AT(log)},
     {"use-log-fbank", NULL, FL__SPEECH_BOOL, FL__SPEECH_AT(log)},
     {"floor", NULL, FL__SPEECH_DOUBLE, FL__SPEECH_AT(floor)},
     {"energy", "none first last", FL__SPEECH_WORD, FL__SPEECH_AT(energy)},
     {"use-energy", NULL, FL__SPEECH_BOOL, FL__SPEECH_AT(energy)},
     {"raw-energy rawenergy", NULL, FL__SPEECH_BOOL, FL__SPEECH_AT(raw_energy)},
+    {"energy-beside", NULL, FL__SPEECH_BOOL, FL__SPEECH_AT(energy_beside)},
+    {"energy-normalize enormalise", NULL, FL__SPEECH_BOOL, FL__SPEECH_AT(energy_normalize)},
+    {"energy-scale escale", NULL, FL__SPEECH_DOUBLE, FL__SPEECH_AT(energy_scale)},
+    {"energy-range silfloor", NULL, FL__SPEECH_DOUBLE, FL__SPEECH_AT(energy_range)},
+    {"subtract-mean", NULL, FL__SPEECH_BOOL, FL__SPEECH_AT(subtract_mean)},
     {"energy-floor", NULL, FL__SPEECH_DOUBLE, FL__SPEECH_AT(energy_floor)},
     {"range", NULL, FL__SPEECH_DOUBLE, FL__SPEECH_AT(range)},
     {"deltas", NULL, FL__SPEECH_INT, FL__SPEECH_AT(deltas)},
     {"delta-window deltawindow", NULL, FL__SPEECH_INT, FL__SPEECH_AT(delta_window)},
 };
+
+#define FL__SPEECH_LARGEST 1e12 /* whole number in a configuration */
 
 /* The place of a word in a list, any case, - and _ alike; -1: it is not there. */
 static int fl__speech_word(const char *list, const char *word) {
@@ -279,70 +349,218 @@ static bool fl__speech_parse(const fl__speech_option *o, const char *text, doubl
     static const char *const words = "false true f t no yes 0 1";
     char *end;
     const int word = fl__speech_word(o->words ? o->words : words, text);
-    if (o->type == FL__SPEECH_BOOL || o->type == FL__SPEECH_NOT) return *n = word & 1, word >= 0;
+    if (o->type == FL__SPEECH_BOOL || o->type == FL__SPEECH_NOT || o->type == FL__SPEECH_NEVER ||
+        o->type == FL__SPEECH_HAMMING_OR_NONE) return *n = word & 1, word >= 0;
     if (o->type == FL__SPEECH_WORD && word >= 0) return *n = word, true;
     *n = strtod(text, &end);
     return o->type != FL__SPEECH_WORD && end != text && !*end && isfinite(*n);
 }
 
-FL_API bool fl_speech_conf_set(fl_speech_conf *c, const char *name, const char *value) {
-    if (!strncmp(name, "--", 2)) name += 2;
-    for (size_t i = 0; i < sizeof fl__speech_options / sizeof *fl__speech_options; i++) {
-        const fl__speech_option *o = &fl__speech_options[i];
-        double n;
-        if (fl__speech_word(o->name, name) < 0) continue;
-        if (!fl__speech_parse(o, value, &n))
-            return fl_fail("fl_speech_conf_set: %s: '%s' is not of it%s%s", name, value, o->words ? ": " : "",
-                           o->words ? o->words : "");
-        char *at = (char *)c + o->at;
-        const fl_speech_conf old = *c;
-        if (o->type == FL__SPEECH_NOT) n = !n;
-        if (o->type == FL__SPEECH_MS) n = floor(n * 0.001 * c->rate + 1e-6);
-        if (o->type == FL__SPEECH_TICKS) n = floor(n * 1e-7 * c->rate + 1e-6);
-        const bool flag = o->type == FL__SPEECH_BOOL || o->type == FL__SPEECH_NOT;
-        if (o->type == FL__SPEECH_DOUBLE) *(double *)(void *)at = n;
-        else if (flag && o->at != FL__SPEECH_AT(edges) && o->at != FL__SPEECH_AT(log) &&
-                 o->at != FL__SPEECH_AT(energy))
-            *(bool *)(void *)at = n != 0;
-        else if (flag || o->type == FL__SPEECH_WORD) *(int *)(void *)at = (int)n;
-        else *(int64_t *)(void *)at = (int64_t)n;
-        if (c->rate != old.rate && old.rate > 0) { /* times stay */
-            c->window_length = (int64_t)((double)old.window_length * c->rate / old.rate);
-            c->hop = (int64_t)((double)old.hop * c->rate / old.rate);
-        }
-        const int64_t power = fl__speech_power_of_2(old.window_length);
-        if (c->window_length != old.window_length)
-            c->n_fft = old.n_fft == power ? fl__speech_power_of_2(c->window_length) : c->window_length;
-        return true;
+/* HTK's features of a kind and its qualifiers, by the defaults of its HParm. */
+static bool fl__speech_targetkind(fl_speech_conf *c, const char *name, const char *value) {
+    static const char kinds[] = "mfcc plp fbank melspec";
+    const size_t n = strcspn(value, "_");
+    char base[16] = "";
+    bool has[128] = {false};
+    if (n < sizeof base) memcpy(base, value, n);
+    const int kind = fl__speech_word(kinds, base);
+    if (kind < 0)
+        return fl_fail("fl_speech_conf_set: %s: '%s' is not supported, expected MFCC, PLP, FBANK or MELSPEC",
+                       name, value);
+    for (const char *p = value + n; *p; p += 2) {
+        const int q = toupper((uint8_t)p[1]);
+        if (*p != '_' || !q || !strchr("0EDATZCK", q))
+            return fl_fail("fl_speech_conf_set: %s: '%s': no qualifier _%c of 0 E D A T Z C K", name, value,
+                           *p == '_' && q ? q : '?');
+        has[q] = true;
     }
-    return fl_fail("fl_speech_conf_set: there is no option '%s'", name);
+    if (has['0'] && kind > 1)
+        return fl_fail("fl_speech_conf_set: %s: '%s': %s has no qualifier _0", name, value,
+                       kind == 2 ? "FBANK" : "MELSPEC");
+    const double rate = c->rate;
+    const int64_t most = c->max_numbers;
+    fl_speech_preset(c, "htk", 0);
+    c->rate = rate, c->max_numbers = most;
+    c->window_length = (int64_t)(rate * 0.0256), c->hop = (int64_t)(rate * 0.01);
+    c->n_fft = fl__speech_power_of_2(c->window_length);
+    c->kind = kind == 0 ? FL_SPEECH_MFCC : kind == 1 ? FL_SPEECH_PLP : FL_SPEECH_FBANK;
+    c->log = kind == 3 ? FL_SPEECH_NO_LOG : FL_SPEECH_LN;
+    c->scale = FL_SPEECH_MEL_1127, c->mel_slopes = c->htk_bins = c->vtln_htk = c->raw_energy = true;
+    c->bands = 20, c->compress = 0.33, c->delta_window = 2;
+    c->c0_last = true, c->no_c0 = kind < 2 && !has['0'] && !has['E'], c->cepstra = 13 - c->no_c0;
+    c->energy = has['E'] ? FL_SPEECH_ENERGY_LAST : FL_SPEECH_NO_ENERGY, c->energy_beside = has['0'];
+    c->energy_normalize = has['E'], c->subtract_mean = has['Z'];
+    c->deltas = has['T'] ? 3 : has['A'] ? 2 : has['D'];
+    return true;
+}
+
+/* The option of that name, with or without "--"; NULL if it does not exist. */
+static const fl__speech_option *fl__speech_option_of(const char *name) {
+    const size_t n = sizeof fl__speech_options / sizeof *fl__speech_options;
+    for (size_t i = 0; i < n; i++)
+        if (fl__speech_word(fl__speech_options[i].name, name) >= 0) return &fl__speech_options[i];
+    return NULL;
+}
+
+FL_API bool fl_speech_conf_set(fl_speech_conf *c, const char *name, const char *value) {
+    if (!fl_given(c, "fl_speech_conf_set", "the settings") ||
+        !fl_given(name, "fl_speech_conf_set", "the name") ||
+        !fl_given(value, "fl_speech_conf_set", "the value")) return false;
+    if (!strncmp(name, "--", 2)) name += 2;
+    const fl__speech_option *o = fl__speech_option_of(name);
+    if (!o) return fl_fail("fl_speech_conf_set: there is no option '%s'", name);
+    if (o->type == FL__SPEECH_TARGETKIND) return fl__speech_targetkind(c, name, value);
+    double n;
+    if (!fl__speech_parse(o, value, &n))
+        return fl_fail("fl_speech_conf_set: %s: '%s' is not of it%s%s", name, value, o->words ? ": " : "",
+                       o->words ? o->words : "");
+    if (o->type == FL__SPEECH_NEVER)
+        return n == 0 || fl_fail("fl_speech_conf_set: %s: '%s' is not supported", name, value);
+    if (o->type == FL__SPEECH_PERIOD && n < 0)
+        return fl_fail("fl_speech_conf_set: %s: '%s' is not a period in units of 100 ns", name, value);
+    if (o->type == FL__SPEECH_PERIOD && n == 0) return true;
+    char *at = (char *)c + o->at;
+    const fl_speech_conf old = *c;
+    if (o->type == FL__SPEECH_NOT) n = !n;
+    if (o->type == FL__SPEECH_MS) n = floor(n * 0.001 * c->rate + 1e-6);
+    if (o->type == FL__SPEECH_TICKS) n = floor(n * 1e-7 * c->rate + 1e-6);
+    if (o->type == FL__SPEECH_PERIOD) n = rint(1e7 / n); /* 226.757 means 44,100 samples a second */
+    if (o->type == FL__SPEECH_LIMIT && n < 0) n = 0;
+    if (o->type == FL__SPEECH_NUMCEPS) n += !c->no_c0;
+    if (o->type == FL__SPEECH_HAMMING_OR_NONE) n = n != 0 ? FL_SPEECH_HAMMING : FL_SPEECH_RECTANGULAR;
+    if (o->type != FL__SPEECH_DOUBLE && !(fabs(n) <= FL__SPEECH_LARGEST))
+        return fl_fail("fl_speech_conf_set: %s: '%s' is above 10^12", name, value);
+    const bool flag = o->type == FL__SPEECH_BOOL || o->type == FL__SPEECH_NOT;
+    if (o->type == FL__SPEECH_DOUBLE || o->type == FL__SPEECH_PERIOD || o->type == FL__SPEECH_LIMIT)
+        *(double *)(void *)at = n;
+    else if (flag && o->at != FL__SPEECH_AT(edges) && o->at != FL__SPEECH_AT(log) &&
+             o->at != FL__SPEECH_AT(energy))
+        *(bool *)(void *)at = n != 0;
+    else if (flag || o->type == FL__SPEECH_WORD || o->type == FL__SPEECH_HAMMING_OR_NONE)
+        *(int *)(void *)at = (int)n;
+    else *(int64_t *)(void *)at = (int64_t)n;
+    if (c->rate != old.rate && old.rate > 0) { /* times stay */
+        const double by = c->rate / old.rate, length = (double)old.window_length * by,
+                     hop = (double)old.hop * by;
+        if (!(fabs(length) <= FL__SPEECH_LARGEST && fabs(hop) <= FL__SPEECH_LARGEST)) {
+            *c = old;
+            return fl_fail("fl_speech_conf_set: %s: '%s' makes times of %g and %g samples", name, value,
+                           length, hop);
+        }
+        c->window_length = (int64_t)length, c->hop = (int64_t)hop;
+    }
+    const int64_t power = fl__speech_power_of_2(old.window_length);
+    if (c->window_length != old.window_length)
+        c->n_fft = old.n_fft == power ? fl__speech_power_of_2(c->window_length) : c->window_length;
+    return true;
+}
+
+/* A line of a configuration: texts of the file that end with 0; the module NULL for none. */
+typedef struct fl__speech_line {
+    const char *module, *name, *value;
+    int line, stage; /* fl__speech_stage's */
+} fl__speech_line;
+
+/* Splits "[MODULE:] NAME = value", in place; a value may stand in quotes. False: it is not of that form. */
+static bool fl__speech_split_line(char *p, fl__speech_line *l) {
+    char *value = strchr(p, '='), *colon;
+    if (!value) return false;
+    *value++ = 0;
+    value += strspn(value, " \t");
+    p += strspn(p, " \t");
+    l->module = NULL;
+    if ((colon = strchr(p, ':'))) {
+        l->module = p;
+        p[strcspn(p, " \t:")] = 0;
+        p = colon + 1 + strspn(colon + 1, " \t");
+    }
+    l->name = p;
+    p[strcspn(p, " \t")] = 0;
+    const char quote = *value == '"' || *value == '\'' ? *value++ : 0;
+    l->value = value;
+    value[strcspn(value, quote ? quote == '"' ? "\"" : "'" : " \t")] = 0;
+    return *l->name && (quote || *l->value);
+}
+
+/* Cuts the line's comment off: # outside quotes. */
+static void fl__speech_uncomment(char *p) {
+    for (char quote = 0; *p; p++) {
+        if (quote ? *p == quote : *p == '"' || *p == '\'') quote = quote ? 0 : *p;
+        if (!quote && (*p == '#' || *p == '\r')) {
+            *p = 0;
+            return;
+        }
+    }
+}
+
+/* Names of HTK's own that say nothing about features. */
+static const char fl__speech_ignored[] =
+    "sourcekind sourceformat targetformat savecompressed savewithcrc byteorder naturalreadorder "
+    "naturalwriteorder nonumescapes trace forcecxtexp allowxwrdexp allowcxtexp savebinary "
+    "speechthresh spcseqcount spcglchcount silglchcount silseqcount sildiscard calwindow calperiod "
+    "silupdaterate initialsil enableinhibit maxspcframes usesildet measuresil vqtable";
+
+/* What a line says, as a stage of reading: 0 the rate, 1 TARGETKIND, 2 the rest; -1: it is skipped. */
+static int fl__speech_stage(const fl__speech_line *l) {
+    const char *name = l->name;
+    const bool htk = *name != '-' && !name[strcspn(name, "abcdefghijklmnopqrstuvwxyz")];
+    if (l->module && fl__speech_word("hparm", l->module) < 0) return -1;
+    const fl__speech_option *o = fl__speech_option_of(strncmp(name, "--", 2) ? name : name + 2);
+    if (!o) return htk ? -1 : 2;
+    if (o->type == FL__SPEECH_TARGETKIND) return fl__speech_word("anon", l->value) < 0 ? 1 : -1;
+    return o->at == FL__SPEECH_AT(rate) ? 0 : 2;
+}
+
+/* Sets what the lines say. False after fl_fail, which names the line. */
+static bool fl__speech_apply(fl_speech_conf *c, const fl__speech_line *l, int64_t n, const char *path) {
+    const char *fn = "fl_speech_conf_load";
+    char skipped[512], why[256];
+    fl_lines list = {.buf = skipped, .size = sizeof skipped};
+    fl_level level = FL_LOG_INFO;
+    for (int stage = 0; stage < 6; stage++) /* without a module, then with one */
+        for (int64_t i = 0; i < n; i++) {
+            if (l[i].stage != stage / 2 || (l[i].module != NULL) != stage % 2) continue;
+            if (fl_speech_conf_set(c, l[i].name, l[i].value)) continue;
+            snprintf(why, sizeof why, "%.255s", fl_error() ? fl_error() : "");
+            fl_error_clear();
+            return fl_fail("%s: %s: line %d: %s", fn, path, l[i].line, why);
+        }
+    for (int64_t i = 0; i < n; i++) {
+        if (l[i].stage >= 0) continue;
+        const bool known = l[i].module || fl__speech_word(fl__speech_ignored, l[i].name) >= 0;
+        if (!known) level = FL_LOG_WARN;
+        fl_put(&list, " %s%s%s", l[i].module ? l[i].module : "", l[i].module ? ":" : "", l[i].name);
+    }
+    if (list.n) fl_message(level, "%s: %s: skipped, as of no meaning here:%s", fn, path, skipped);
+    return true;
 }
 
 FL_API bool fl_speech_conf_load(fl_speech_conf *c, const char *path) {
     const char *fn = "fl_speech_conf_load";
     fl_data_stream f;
-    if (!fl_data_stream_open(&f, fn, path, FL_DATA_READ)) return false;
-    char *text = f.size < 1 << 20 ? fl_heap_alloc((size_t)f.size + 1) : NULL;
+    if (!fl_given(c, fn, "the settings") || !fl_data_stream_open(&f, fn, path, FL_DATA_READ)) return false;
+    char *text = NULL;
+    if (f.size >= 1 << 20) fl_fail("%s: %s: %lld bytes, not below 2^20", fn, path, (long long)f.size);
+    else text = fl_heap_alloc((size_t)f.size + 1);
     bool ok = text && fl_data_stream_read(&f, text, (size_t)f.size, 0);
     f.io.close(f.io.user, f.file);
     fl_speech_conf to = *c;
+    fl__speech_line *list = NULL;
+    int64_t n = 0, cap = 0;
     int line = 0;
     if (ok) text[f.size] = 0;
     for (char *p = text, *next; ok && p; p = next) {
-        char name[64], value[64];
         line++;
         if ((next = strchr(p, '\n'))) *next++ = 0;
-        p[strcspn(p, "#\r")] = 0;
+        fl__speech_uncomment(p);
         if (!p[strspn(p, " \t")]) continue;
-        if (sscanf(p, " %63[^= \t] = %63s", name, value) != 2)
+        ok = fl_heap_grow(&list, &cap, n + 1, sizeof *list);
+        if (ok && !fl__speech_split_line(p, &list[n]))
             ok = fl_fail("%s: %s: line %d: no name and value", fn, path, line);
-        else if (!fl_speech_conf_set(&to, name, value)) {
-            char why[256];
-            snprintf(why, sizeof why, "%.255s", fl_error() ? fl_error() : "");
-            fl_error_clear();
-            ok = fl_fail("%s: %s: line %d: %s", fn, path, line, why);
-        }
+        if (ok) list[n].line = line, list[n].stage = fl__speech_stage(&list[n]), n++;
     }
+    ok = ok && fl__speech_apply(&to, list, n, path);
+    fl_heap_free(list);
     fl_heap_free(text);
     if (ok) *c = to;
     return ok;
@@ -350,14 +568,14 @@ FL_API bool fl_speech_conf_load(fl_speech_conf *c, const char *path) {
 
 /* ---- pieces ---- */
 
-static double fl__speech_window_at(fl_speech_window w, int64_t i, int64_t n) {
+static double fl__speech_window_at(fl_speech_window w, int64_t i, int64_t n, double blackman) {
     const double whole = w == FL_SPEECH_HANN_PERIODIC ? (double)n : (double)(n - 1);
     const double a = n > 1 ? 6.283185307179586 * (double)i / whole : 0, hann = 0.5 - 0.5 * cos(a);
     switch (w) {
     case FL_SPEECH_HAMMING: return 0.54 - 0.46 * cos(a);
     case FL_SPEECH_POVEY: return pow(hann, 0.85);
     case FL_SPEECH_RECTANGULAR: return 1;
-    case FL_SPEECH_BLACKMAN: return 0.42 - 0.5 * cos(a) + 0.08 * cos(2 * a);
+    case FL_SPEECH_BLACKMAN: return blackman - 0.5 * cos(a) + (0.5 - blackman) * cos(2 * a);
     default: return hann;
     }
 }
@@ -365,7 +583,7 @@ static double fl__speech_window_at(fl_speech_window w, int64_t i, int64_t n) {
 FL_API fl_tensor *fl_speech_window_of(fl_speech_window w, int64_t n) {
     if (n < 1 || n > 1 << 20) return fl_bad("fl_speech_window_of: %lld samples", (long long)n);
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(n), FL_F64);
-    for (int64_t i = 0; t && i < n; i++) ((double *)fl_data(t))[i] = fl__speech_window_at(w, i, n);
+    for (int64_t i = 0; t && i < n; i++) ((double *)fl_data(t))[i] = fl__speech_window_at(w, i, n, 0.42);
     return t;
 }
 
@@ -390,20 +608,40 @@ FL_API double fl_speech_to_hertz(fl_speech_scale s, double value) {
     }
 }
 
-static double fl__speech_high(const fl_speech_conf *c) {
-    return c->high > 0 ? c->high : c->rate / 2 + c->high;
+/* A frequency as options give it: 0 or negative counts from rate / 2. */
+static double fl__speech_from_top(const fl_speech_conf *c, double f) { return f > 0 ? f : c->rate / 2 + f; }
+
+static double fl__speech_high(const fl_speech_conf *c) { return fl__speech_from_top(c, c->high); }
+
+static bool fl__speech_warps(const fl_speech_conf *c) { return c->vtln_warp != 0 && c->vtln_warp != 1; }
+
+/* Where the warped frequencies leave the slope 1 / vtln_warp, below (upper 0) or above it (1). */
+static double fl__speech_bend(const fl_speech_conf *c, int upper) {
+    const double w = c->vtln_warp, f = upper ? fl__speech_from_top(c, c->vtln_high) : c->vtln_low;
+    return f * (c->vtln_htk ? 2 * w / (1 + w) : upper ? fmin(1, w) : fmax(1, w));
+}
+
+static double fl__speech_warped(const fl_speech_conf *c, double f) {
+    const double w = c->vtln_warp, l = fl__speech_bend(c, 0), h = fl__speech_bend(c, 1);
+    const double end = f < l ? c->low : fl__speech_high(c), bend = f < l ? l : h;
+    return f >= l && f < h ? f / w : end + (bend / w - end) / (bend - end) * (f - end);
 }
 
 /* Edge k of the bands, 0 to bands + 1, in the scale. */
 static double fl__speech_edge(const fl_speech_conf *c, int64_t k) {
     const double low = fl_speech_to_scale(c->scale, c->low),
                  high = fl_speech_to_scale(c->scale, fl__speech_high(c));
-    return low + (high - low) * (double)k / (double)(c->bands + 1);
+    const double edge = low + (high - low) * (double)k / (double)(c->bands + 1);
+    if (!fl__speech_warps(c)) return edge;
+    return fl_speech_to_scale(c->scale, fl__speech_warped(c, fl_speech_to_hertz(c->scale, edge)));
 }
 
 static double fl__speech_triangle(const fl_speech_conf *c, int64_t band, int64_t bin) {
     double f = (double)bin * c->rate / (double)c->n_fft, e[3], hertz[3];
     if (c->below_nyquist && bin >= c->n_fft / 2) return 0;
+    const double bins = (double)c->n_fft / c->rate;
+    if (c->htk_bins && ((double)bin <= floor(c->low * bins + 0.5) ||
+                        (double)bin >= floor(fl__speech_high(c) * bins + 0.5))) return 0;
     for (int i = 0; i < 3; i++) {
         e[i] = fl__speech_edge(c, band + i);
         hertz[i] = fl_speech_to_hertz(c->scale, e[i]);
@@ -415,7 +653,35 @@ static double fl__speech_triangle(const fl_speech_conf *c, int64_t band, int64_t
     return v <= 0 ? 0 : c->slaney_norm ? v * 2 / (hertz[2] - hertz[0]) : v;
 }
 
+/* Bins of a band that may be above 0: begin to end. */
+static void fl__speech_bins_of(const fl_speech_conf *c, int64_t band, int64_t *begin, int64_t *end) {
+    const double by = (double)c->n_fft / c->rate,
+                 low = fl_speech_to_hertz(c->scale, fl__speech_edge(c, band)) * by,
+                 high = fl_speech_to_hertz(c->scale, fl__speech_edge(c, band + 2)) * by;
+    const int64_t bins = c->n_fft / 2 + 1;
+    *begin = low > 1 ? low < (double)bins ? (int64_t)low - 1 : bins : 0;
+    *end = high < (double)(bins - 2) ? (int64_t)high + 2 : bins;
+}
+
+static bool fl__speech_within(const char *fn, const fl_speech_conf *c, const char *what, int64_t n) {
+    const int64_t most = c->max_numbers ? c->max_numbers : 1 << 24;
+    return n <= most || fl_fail("%s: %s of %lld numbers, .max_numbers is %lld", fn, what, (long long)n,
+                                (long long)most);
+}
+
+enum { FL__SPEECH_POLES = 128 };
+static int64_t fl__speech_lpc_order(const fl_speech_conf *c) { return c->lpc_order ? c->lpc_order : 12; }
+
+/* Which cepstrum is number `at`, and what it is multiplied by. */
+static int64_t fl__speech_cepstrum(const fl_speech_conf *c, int64_t at) {
+    return c->no_c0 ? at + 1 : c->c0_last ? (at + 1) % c->cepstra : at;
+}
+static double fl__speech_lift(const fl_speech_conf *c, int64_t k) {
+    return c->lifter > 0 ? 1 + c->lifter / 2 * sin(3.141592653589793 * (double)k / c->lifter) : 1;
+}
+
 static bool fl__speech_conf_check(const char *fn, const fl_speech_conf *c) {
+    if (!fl_given(c, fn, "the settings")) return false;
     const double high = fl__speech_high(c);
     if (!(c->rate > 0) || c->window_length < 1 || c->n_fft < 2 || c->n_fft > 1 << 20 ||
         c->window_length > c->n_fft || c->hop < 1)
@@ -426,20 +692,42 @@ static bool fl__speech_conf_check(const char *fn, const fl_speech_conf *c) {
          high > c->rate / 2 + 1e-6 || (c->scale == FL_SPEECH_LOG10 && c->low <= 0)))
         return fl_fail("%s: %lld bands from %g to %g Hz at %g samples a second", fn, (long long)c->bands,
                        c->low, high, c->rate);
-    if (c->kind == FL_SPEECH_MFCC && (c->cepstra < 1 || c->cepstra > c->bands))
+    if (c->kind != FL_SPEECH_SPECTROGRAM && fl__speech_warps(c)) {
+        const double w = c->vtln_warp, l = fl__speech_bend(c, 0), h = fl__speech_bend(c, 1);
+        if (!(w > 0)) return fl_fail("%s: vtln_warp must be above 0, got %g", fn, w);
+        if (!(l > c->low && l / w > c->low && h > l && high > h && high > h / w))
+            return fl_fail("%s: vtln_low (%g) and vtln_high (%g) warped by %g must lie within %g to %g Hz",
+                           fn, c->vtln_low, fl__speech_from_top(c, c->vtln_high), w, c->low, high);
+    }
+    if (c->kind == FL_SPEECH_MFCC && (c->cepstra < 1 || c->cepstra > c->bands - c->no_c0))
         return fl_fail("%s: %lld cepstra of %lld bands", fn, (long long)c->cepstra, (long long)c->bands);
-    if (c->deltas < 0 || c->deltas > 16 || (c->deltas && c->delta_window < 1) || c->delta_window > 1 << 16)
-        return fl_fail("%s: %lld deltas over a window of %lld", fn, (long long)c->deltas,
-                       (long long)c->delta_window);
-    return true;
+    const int64_t order = fl__speech_lpc_order(c);
+    if (c->kind == FL_SPEECH_PLP && (order < 1 || order > FL__SPEECH_POLES))
+        return fl_fail("%s: lpc_order must be 1 to %d, got %lld", fn, FL__SPEECH_POLES, (long long)order);
+    if (c->kind == FL_SPEECH_PLP && (c->cepstra < 1 || c->cepstra > order + !c->no_c0))
+        return fl_fail("%s: %lld cepstra of a predictor of order %lld", fn, (long long)c->cepstra,
+                       (long long)order);
+    if (c->deltas < 0 || c->deltas > 16 || (c->deltas && c->delta_window < 1) || c->delta_window > 1 << 10 ||
+        c->acc_window < 0 || c->acc_window > 1 << 10)
+        return fl_fail("%s: %lld deltas over windows of %lld and %lld", fn, (long long)c->deltas,
+                       (long long)c->delta_window, (long long)c->acc_window);
+    return fl__speech_within(fn, c, "a window", c->n_fft) &&
+           (c->kind != FL_SPEECH_MFCC || fl__speech_within(fn, c, "cosines", c->bands * c->cepstra)) &&
+           (c->kind != FL_SPEECH_PLP || fl__speech_within(fn, c, "cosines", c->bands * (order + 1)));
 }
 
 FL_API fl_tensor *fl_speech_bands_of(const fl_speech_conf *c) {
-    if (!fl__speech_conf_check("fl_speech_bands_of", c)) return fl_raise();
-    const int64_t bins = c->n_fft / 2 + 1;
+    const int64_t bins = c ? c->n_fft / 2 + 1 : 0;
+    if (!fl__speech_conf_check("fl_speech_bands_of", c) ||
+        !fl__speech_within("fl_speech_bands_of", c, "bands", c->bands * bins))
+        return fl_raise();
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(c->bands, bins), FL_F64);
-    for (int64_t i = 0; t && i < c->bands * bins; i++)
-        ((double *)fl_data(t))[i] = fl__speech_triangle(c, i / bins, i % bins);
+    if (t) memset(fl_data(t), 0, (size_t)(c->bands * bins) * sizeof(double));
+    for (int64_t k = 0, begin, end; t && k < c->bands; k++) {
+        fl__speech_bins_of(c, k, &begin, &end);
+        for (int64_t i = begin; i < end; i++)
+            ((double *)fl_data(t))[k * bins + i] = fl__speech_triangle(c, k, i);
+    }
     return t;
 }
 
@@ -448,10 +736,10 @@ FL_API fl_tensor *fl_speech_cosines_of(const fl_speech_conf *c) {
     const double n = (double)c->bands, pi = 3.141592653589793;
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(c->bands, c->cepstra), FL_F64);
     for (int64_t i = 0; t && i < c->bands * c->cepstra; i++) {
-        const int64_t at = i % c->cepstra, k = c->c0_last ? (at + 1) % c->cepstra : at;
-        const double lift = c->lifter > 0 ? 1 + c->lifter / 2 * sin(pi * (double)k / c->lifter) : 1;
-        double scale = sqrt(2 / n) * lift;
+        const int64_t k = fl__speech_cepstrum(c, i % c->cepstra);
+        double scale = sqrt(2 / n) * fl__speech_lift(c, k);
         if (k == 0 && c->orthonormal && !c->c0_last) scale = sqrt(1 / n);
+        scale *= fl_option(c->cepstral_scale, 1);
         ((double *)fl_data(t))[i] = scale * cos(pi * (double)k * ((double)(i / c->cepstra) + 0.5) / n);
     }
     return t;
@@ -524,29 +812,34 @@ struct fl_speech_features {
     fl_speech_conf c;
     fl_spectrum_args a;
     int64_t dims, before, behind; /* samples beyond the ends */
+    int64_t energy_at;            /* of dims; -1: there is none */
     fl_tensor *window, *bands, *first, *cosine;
+    double *plp; /* [bands][order + 1]: autocorrelations of what the bands are, compressed */
 };
 
 /* The triangles as first bins and weights. */
 static bool fl__speech_banded(fl_speech_features *f) {
-    fl_tensor *full = fl_speech_bands_of(&f->c);
-    const int64_t bins = f->c.n_fft / 2 + 1, n = f->c.bands;
-    fl_tensor *first = full ? fl_data_host_tensor(FL_SHAPE(n), FL_I64) : NULL;
-    if (!first) return false;
-    const double *w = fl_data(full);
-    int64_t width = 1, *at = fl_data(first);
+    const fl_speech_conf *c = &f->c;
+    const int64_t bins = c->n_fft / 2 + 1, n = c->bands;
+    fl_tensor *first = fl_data_host_tensor(FL_SHAPE(n), FL_I64);
+    fl_tensor *last = first ? fl_data_host_tensor(FL_SHAPE(n), FL_I64) : NULL;
+    if (!last) return false;
+    int64_t width = 1, *at = fl_data(first), *stop = fl_data(last);
     for (int64_t k = 0; k < n; k++) {
-        int64_t begin = 0, end = bins;
-        while (begin < bins - 1 && w[k * bins + begin] == 0) begin++;
-        while (end > begin && w[k * bins + end - 1] == 0) end--;
-        at[k] = begin;
+        int64_t begin, end;
+        fl__speech_bins_of(c, k, &begin, &end);
+        while (begin < end && fl__speech_triangle(c, k, begin) == 0) begin++;
+        while (end > begin && fl__speech_triangle(c, k, end - 1) == 0) end--;
+        at[k] = begin < end ? begin : bins - 1, stop[k] = end;
         width = end - begin > width ? end - begin : width;
     }
+    if (!fl__speech_within("fl_speech_features_new", c, "bands", n * width)) return false;
     fl_tensor *bands = fl_data_host_tensor(FL_SHAPE(n, width), FL_F32);
     if (!bands) return false;
     for (int64_t k = 0; k < n; k++)
         for (int64_t i = 0; i < width; i++)
-            ((float *)fl_data(bands))[k * width + i] = at[k] + i < bins ? (float)w[k * bins + at[k] + i] : 0;
+            ((float *)fl_data(bands))[k * width + i] =
+                at[k] + i < stop[k] ? (float)fl__speech_triangle(c, k, at[k] + i) : 0;
     f->bands = fl_keep(bands), f->first = fl_keep(first);
     return true;
 }
@@ -560,28 +853,51 @@ static bool fl__speech_windowed(fl_speech_features *f) {
     if (!t) return false;
     memset(fl_data(t), 0, (size_t)n * sizeof(float));
     for (int64_t i = 0; i < c->window_length; i++)
-        ((float *)fl_data(t))[at + i] = (float)fl__speech_window_at(c->window, i, c->window_length);
-    f->before = middle ? n / 2 : c->edges == FL_SPEECH_MIRROR ? (n - c->hop) / 2 : 0;
+        ((float *)fl_data(t))[at + i] = (float)fl__speech_window_at(
+            c->window, i, c->window_length, fl_option(c->blackman, 0.42));
+    f->before = middle ? n / 2 : c->edges == FL_SPEECH_MIRROR ? n / 2 - c->hop / 2 : 0;
     f->behind = middle ? n / 2 : 0;
     f->window = fl_keep(t);
     return true;
+}
+
+/* The inverse transform of a spectrum whose first and last bands stand twice, and which goes on mirrored. */
+static bool fl__speech_plp_matrix(fl_speech_features *f) {
+    const fl_speech_conf *c = &f->c;
+    const int64_t n = fl__speech_lpc_order(c) + 1, b = c->bands;
+    const double over = 1 / (2.0 * (double)(b + 1)), angle = 3.141592653589793 / (double)(b + 1);
+    f->plp = fl_heap_alloc((size_t)(b * n) * sizeof *f->plp);
+    for (int64_t i = 0; f->plp && i < b * n; i++) {
+        const double k = (double)(i % n), j = (double)(i / n + 1);
+        const double hertz = fl_speech_to_hertz(c->scale, fl__speech_edge(c, i / n + 1)), q = hertz * hertz;
+        const double part = q / (q + 1.6e5), loudness = part * part * (q + 1.44e6) / (q + 9.61e6);
+        double sum = 2 * cos(angle * k * j);
+        if (i / n == 0) sum += 1;
+        if (i / n == b - 1) sum += cos(angle * k * (j + 1));
+        f->plp[i] = sum * over * pow(loudness, fl_option(c->compress, 0.33333));
+    }
+    return f->plp != NULL;
 }
 
 static void fl__speech_args(fl_speech_features *f) {
     const fl_speech_conf *c = &f->c;
     fl_spectrum_args *a = &f->a;
     const bool mfcc = c->kind == FL_SPEECH_MFCC, bands = c->kind == FL_SPEECH_FBANK;
+    const bool plp = c->kind == FL_SPEECH_PLP, cepstra = mfcc || plp;
+    const bool beside = bands || (cepstra && (c->no_c0 || c->energy_beside));
     const double scale[] = {1, 1, 0.4342944819032518, 4.342944819032518};
     *a = (fl_spectrum_args){.hop = c->hop, .n_fft = c->n_fft, .remove_mean = c->remove_mean,
                             .preemphasis = c->preemphasis, .magnitude = c->magnitude};
-    a->log = mfcc || c->log != FL_SPEECH_NO_LOG;
-    a->log_scale = scale[c->log], a->floor = c->floor;
-    f->dims = mfcc ? c->cepstra : bands ? c->bands : c->n_fft / 2 + 1;
+    a->log = cepstra || c->log != FL_SPEECH_NO_LOG;
+    a->log_scale = plp ? 1 : scale[c->log], a->floor = c->floor;
+    f->dims = cepstra ? c->cepstra : bands ? c->bands : c->n_fft / 2 + 1;
     if (c->energy) a->energy = c->raw_energy ? FL_ENERGY_RAW : FL_ENERGY_WINDOWED;
-    a->energy_replaces = !bands,
+    a->energy_replaces = !beside && !plp;
     a->energy_floor = c->energy_floor > 0 ? c->energy_floor : 1.1754943508222875e-38;
-    a->energy_at = c->energy == FL_SPEECH_ENERGY_LAST || (mfcc && c->c0_last) ? f->dims - !bands : 0;
-    f->dims += bands && c->energy;
+    const bool last = c->energy == FL_SPEECH_ENERGY_LAST || (cepstra && c->c0_last && !beside);
+    f->energy_at = !c->energy ? -1 : last ? f->dims - !beside : 0;
+    a->energy_at = plp ? c->bands : f->energy_at < 0 ? 0 : f->energy_at; /* plp: behind the bands */
+    f->dims += beside && c->energy;
 }
 
 FL_API fl_speech_features *fl_speech_features_new(const fl_speech_conf *c) {
@@ -593,6 +909,7 @@ FL_API fl_speech_features *fl_speech_features_new(const fl_speech_conf *c) {
     fl_quiet(1);
     fl_scope s = fl_scope_begin();
     bool ok = fl__speech_windowed(f) && (c->kind == FL_SPEECH_SPECTROGRAM || fl__speech_banded(f));
+    if (ok && c->kind == FL_SPEECH_PLP) ok = fl__speech_plp_matrix(f);
     if (ok && c->kind == FL_SPEECH_MFCC)
         ok = (f->cosine = fl_keep(fl_cast(fl_speech_cosines_of(c), FL_F32))) != NULL;
     fl_scope_end(&s);
@@ -608,11 +925,16 @@ FL_API void fl_speech_features_free(fl_speech_features *f) {
     fl_drop(f->bands);
     fl_drop(f->first);
     fl_drop(f->cosine);
+    fl_heap_free(f->plp);
     fl_heap_free(f);
 }
 
-FL_API int64_t fl_speech_features_dims(const fl_speech_features *f) { return f->dims * (f->c.deltas + 1); }
-FL_API const fl_speech_conf *fl_speech_features_conf(const fl_speech_features *f) { return &f->c; }
+FL_API int64_t fl_speech_features_dims(const fl_speech_features *f) {
+    return fl_given(f, "fl_speech_features_dims", "the features") ? f->dims * (f->c.deltas + 1) : 0;
+}
+FL_API const fl_speech_conf *fl_speech_features_conf(const fl_speech_features *f) {
+    return fl_given(f, "fl_speech_features_conf", "the features") ? &f->c : NULL;
+}
 
 /* Frames of n samples; their ends may lie beyond the last one. */
 static int64_t fl__speech_frames(const fl_speech_features *f, int64_t n) {
@@ -647,14 +969,92 @@ static bool fl__speech_dither(const fl_speech_features *f, float *x, int64_t at,
     return true;
 }
 
-/* What looks at the whole sound. */
+/* Cepstra c[0 ... n] of the linear predictor 1 + a[1] z^-1 + ... + a[n] z^-n of autocorrelations r[0 ... n]:
+   those of its inverse, c[0] the logarithm of its error (Durbin's recursion). */
+static void fl__speech_lpc_cepstra(const double *r, int64_t n, double *c) {
+    double a[FL__SPEECH_POLES + 1] = {1}, old[FL__SPEECH_POLES + 1], error = r[0];
+    for (int64_t i = 1; i <= n; i++) {
+        double k = 0;
+        for (int64_t j = 0; j < i; j++) k -= a[j] * r[i - j];
+        k = error > 0 ? k / error : 0;
+        memcpy(old, a, sizeof a);
+        for (int64_t j = 1; j < i; j++) a[j] = old[j] + k * old[i - j];
+        a[i] = k;
+        error *= fmax(1 - k * k, 1e-5);
+    }
+    c[0] = log(fmax(error, 1e-300));
+    for (int64_t i = 1; i <= n; i++) {
+        double sum = 0;
+        for (int64_t j = 1; j < i; j++) sum += (double)(i - j) * a[j] * c[i - j];
+        c[i] = -a[i] - sum / (double)i;
+    }
+}
+
+/* Logarithms of bands, and energies behind them, to PLP cepstra. */
+static fl_tensor *fl__speech_plp(const fl_speech_features *f, fl_tensor *y) {
+    const fl_speech_conf *c = &f->c;
+    const int64_t n = fl__speech_lpc_order(c), from = y->shape[y->ndim - 1], b = c->bands;
+    const double power = fl_option(c->compress, 0.33333), scale = fl_option(c->cepstral_scale, 1);
+    fl_shape shape = fl_shape_of(y);
+    shape.dim[shape.ndim - 1] = f->dims;
+    fl_tensor *out = fl_data_host_tensor(shape, FL_F32);
+    const int64_t rows = out ? fl_numel(out) / f->dims : 0;
+    for (int64_t t = 0; t < rows; t++) {
+        const float *in = (const float *)fl_data(y) + t * from;
+        float *to = (float *)fl_data(out) + t * f->dims;
+        double r[FL__SPEECH_POLES + 1] = {0}, cepstra[FL__SPEECH_POLES + 1];
+        for (int64_t i = 0; i < b; i++) {
+            const double v = exp(power * (double)in[i]);
+            for (int64_t k = 0; k <= n; k++) r[k] += v * f->plp[i * (n + 1) + k];
+        }
+        fl__speech_lpc_cepstra(r, n, cepstra);
+        const bool first = f->dims > c->cepstra && f->energy_at == 0;
+        for (int64_t i = 0; i < c->cepstra; i++) {
+            const int64_t k = fl__speech_cepstrum(c, i);
+            to[i + first] = (float)(cepstra[k] * scale * fl__speech_lift(c, k));
+        }
+        if (c->energy) to[f->energy_at] = in[b];
+    }
+    return out;
+}
+
+/* The energies' range and the other numbers' means, over each sound. */
+static fl_tensor *fl__speech_over_sound(const fl_speech_features *f, fl_tensor *y) {
+    const fl_speech_conf *c = &f->c;
+    fl_tensor *out = fl_contiguous(fl_clone(y));
+    const int64_t t = y->shape[y->ndim - 2], d = f->dims, lines = t ? fl_numel(y) / (t * d) : 0;
+    const double floor = fl_option(c->energy_range, 50) * log(10) / 10;
+    const double scale = fl_option(c->energy_scale, 0.1);
+    for (int64_t i = 0; out && i < lines * d; i++) {
+        float *p = (float *)fl_data(out) + i / d * t * d + i % d;
+        double most = p[0], mean = 0;
+        for (int64_t k = 0; k < t; k++) most = fmax(most, p[k * d]), mean += p[k * d] / (double)t;
+        for (int64_t k = 0; k < t; k++) {
+            if (i % d != f->energy_at) p[k * d] -= (float)(c->subtract_mean ? mean : 0);
+            else if (c->energy_normalize) p[k * d] = (float)(1 - scale * fmin(most - p[k * d], floor));
+        }
+    }
+    return out;
+}
+
+/* What the kernel does not do: PLP, and what looks at the whole sound. */
 static fl_tensor *fl__speech_finish(const fl_speech_features *f, fl_tensor *y) {
+    if (f->plp) y = fl__speech_plp(f, y);
+    if (y && (f->c.subtract_mean || f->c.energy_normalize)) y = fl__speech_over_sound(f, y);
+    if (!y) return NULL;
     if (f->c.range > 0 && fl_numel(y)) {
         const fl_axes last = {2, {-2, -1}, true};
         y = fl_maximum(y, fl_sub(fl_amax(y, last), fl_num(f->c.range)));
     }
     if (f->c.whisper) y = fl_mul(fl_add(y, fl_num(4)), fl_num(0.25));
-    return f->c.deltas ? fl_speech_deltas(y, f->c.delta_window, f->c.deltas) : y;
+    const int64_t orders = f->c.deltas, window = f->c.delta_window, acc = f->c.acc_window;
+    if (!orders) return y;
+    if (orders == 1 || !acc || acc == window) return fl_speech_deltas(y, window, orders);
+    y = fl_speech_deltas(y, window, 1);
+    if (!y) return NULL;
+    fl_tensor *part[] = {fl_slice(y, -1, 0, f->dims, 1), fl_slice(y, -1, f->dims, 2 * f->dims, 1)};
+    part[1] = part[1] ? fl_speech_deltas(part[1], acc, orders - 1) : NULL;
+    return part[0] && part[1] ? fl_concat(part, 2, -1) : NULL;
 }
 
 FL_API fl_tensor *fl_speech_features_of(const fl_speech_features *f, fl_tensor *x) {
@@ -702,13 +1102,14 @@ FL_API fl_tensor *fl_speech_features_of(const fl_speech_features *f, fl_tensor *
 FL_API fl_var *fv_speech_features_of(const fl_speech_features *f, fl_var *x) {
     const char *fn = "fv_speech_features_of";
     if (fl_absent(fn, f) || fl_absent(fn, x)) return NULL;
+    if (!x->requires_grad || !fl_grad_enabled()) return fv_const(fl_speech_features_of(f, fv_value(x)));
     const fl_tensor *v = fv_value(x);
     const fl_speech_conf *c = &f->c;
     if (v->ndim < 1 || v->dtype != FL_F32 || c->dither > 0 || c->deltas || c->range > 0 || c->pad_to ||
-        c->drop_last)
+        c->drop_last || c->kind == FL_SPEECH_PLP || c->subtract_mean || c->energy_normalize)
         return fl_bad(
-            "%s: x is %s of shape %s, not f32 [..., t], or the features have dither, deltas, range or a "
-            "length",
+            "%s: x is %s of shape %s, not f32 [..., t], or the features are PLP, normalised over the sound, "
+            "or have dither, deltas, range or a length",
             fn, fl_dtype_name(v->dtype), FL_SHAPE_TEXT(v));
     fl_scope s = fl_scope_begin();
     const int64_t n = v->shape[v->ndim - 1], frames = fl__speech_frames(f, n);
@@ -736,12 +1137,15 @@ struct fl_speech_stream {
 };
 
 FL_API fl_speech_stream *fl_speech_stream_new(const fl_speech_features *f) {
+    if (!fl_given(f, "fl_speech_stream_new", "the features")) return NULL;
     const fl_speech_conf *c = &f->c;
-    const char *what = c->range > 0   ? "range"
-                       : c->pad_to    ? "pad_to"
-                       : c->drop_last ? "drop_last"
-                       : c->deltas    ? "deltas"
-                                      : NULL;
+    const char *what = c->range > 0          ? "range"
+                       : c->pad_to           ? "pad_to"
+                       : c->drop_last        ? "drop_last"
+                       : c->subtract_mean    ? "subtract_mean"
+                       : c->energy_normalize ? "energy_normalize"
+                       : c->deltas           ? "deltas"
+                                             : NULL;
     if (what) return fl_fail("fl_speech_stream_new: %s looks ahead", what), NULL;
     fl_speech_stream *s = fl_heap_alloc(sizeof *s);
     if (s) *s = (fl_speech_stream){.f = f};
@@ -778,6 +1182,7 @@ static fl_tensor *fl__speech_give(const fl_speech_stream *s, int64_t ready, int6
 }
 
 FL_API fl_tensor *fl_speech_stream_push(fl_speech_stream *s, const float *x, int64_t n, bool end) {
+    if (!fl_given(s, "fl_speech_stream_push", "the stream")) return NULL;
     const fl_speech_features *f = s->f;
     if (n < 0 || !fl_heap_grow(&s->x, &s->cap, s->n + n + 1, sizeof *s->x)) return NULL;
     float *to = s->x + s->n;

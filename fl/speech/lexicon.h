@@ -1,7 +1,8 @@
 /* lexicon.h - words as strings of tokens, and the tree of these strings that decoders walk */
 #ifndef FL_SPEECH_LEXICON_H
 #define FL_SPEECH_LEXICON_H
-#include "../text/ngram.h"
+#include "../text/dictionary.h"
+#include "../text/scorer.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -25,10 +26,11 @@ typedef struct fl_speech_lexicon_opts {
    line. */
 #define fl_speech_lexicon_load(path, ...) FL__SPEECH_LEXICON_LOAD(path, __VA_ARGS__, ._end = 0)
 #define FL__SPEECH_LEXICON_LOAD(path, tokens, ...) \
-    fl_speech_lexicon_load_opt(path, tokens, (fl_speech_lexicon_opts){__VA_ARGS__})
+    fl_speech_lexicon_load_opt(path, tokens, FL_LITERAL(fl_speech_lexicon_opts, __VA_ARGS__))
 FL_API fl_speech_lexicon *fl_speech_lexicon_load_opt(const char *path, const fl_text_dictionary *tokens,
                                                      fl_speech_lexicon_opts o);
-/* Spelling k of a word, in the order of adding, and its tokens' number in *n; NULL past the last one. */
+/* Spelling k of a word, in the order of adding, and its tokens' number in *n. Past the last one NULL, and the
+   number of spellings in *n. Takes time in proportion to k. */
 FL_API const int32_t *fl_speech_lexicon_spelling(const fl_speech_lexicon *l, int64_t word, int64_t k,
                                                  int64_t *n);
 /* The words by number; it belongs to l. */
@@ -81,12 +83,18 @@ typedef struct fl__speech_spelling {
     const int32_t *token;  /* while sorting */
 } fl__speech_spelling;
 
+/* Of the spellings of a word the first and the last one. */
+typedef struct fl__speech_spelled {
+    int32_t first, last;
+} fl__speech_spelled;
+
 struct fl_speech_lexicon {
     fl_text_dictionary *words;
     fl__speech_spelling *spelling;
-    int32_t *token, *list, *first; /* first: spelling of a word */
+    fl__speech_spelled *spelled; /* [words] */
+    int32_t *token, *list;
     fl_speech_node *node;
-    int64_t n, cap, tokens, token_cap, nodes, node_cap, listed, list_cap, first_cap;
+    int64_t n, cap, tokens, token_cap, nodes, node_cap, listed, list_cap, spelled_cap;
 };
 
 FL_API fl_speech_lexicon *fl_speech_lexicon_new(void) {
@@ -104,13 +112,15 @@ FL_API void fl_speech_lexicon_free(fl_speech_lexicon *l) {
     fl_heap_free(l->spelling);
     fl_heap_free(l->token);
     fl_heap_free(l->list);
-    fl_heap_free(l->first);
+    fl_heap_free(l->spelled);
     fl_heap_free(l->node);
     fl_heap_free(l);
 }
 
 FL_API int64_t fl_speech_lexicon_add(fl_speech_lexicon *l, const char *word, const int32_t *tokens,
                                      int64_t n) {
+    if (!fl_given(l, "fl_speech_lexicon_add", "the lexicon") ||
+        !fl_given(word, "fl_speech_lexicon_add", "the word")) return -1;
     const int64_t length = (int64_t)strlen(word);
     for (int64_t i = 0; i < n; i++)
         if (tokens[i] < 0) return fl_fail("fl_speech_lexicon_add: %s: token %d", word, (int)tokens[i]) - 1;
@@ -118,14 +128,13 @@ FL_API int64_t fl_speech_lexicon_add(fl_speech_lexicon *l, const char *word, con
         return fl_fail("fl_speech_lexicon_add: %s: a spelling of %lld tokens", word, (long long)n) - 1;
     if (!fl_heap_grow(&l->spelling, &l->cap, l->n + 1, sizeof *l->spelling) ||
         !fl_heap_grow(&l->token, &l->token_cap, l->tokens + n, sizeof *l->token) ||
-        !fl_heap_grow(&l->first, &l->first_cap, l->n + 1, sizeof *l->first)) return -1;
+        !fl_heap_grow(&l->spelled, &l->spelled_cap, fl_text_dictionary_size(l->words) + 1,
+                      sizeof *l->spelled)) return -1;
     int64_t index = fl_text_dictionary_find(l->words, word, length);
-    if (index >= 0) {
-        int64_t last = l->first[index];
-        while (l->spelling[last].next) last = l->spelling[last].next;
-        l->spelling[last].next = (int32_t)l->n;
-    } else if ((index = fl_text_dictionary_add(l->words, word, length)) < 0) return -1;
-    else l->first[index] = (int32_t)l->n;
+    if (index >= 0) l->spelling[l->spelled[index].last].next = (int32_t)l->n;
+    else if ((index = fl_text_dictionary_add(l->words, word, length)) < 0) return -1;
+    else l->spelled[index] = (fl__speech_spelled){.first = (int32_t)l->n};
+    l->spelled[index].last = (int32_t)l->n;
     memcpy(l->token + l->tokens, tokens, (size_t)n * sizeof *tokens);
     l->spelling[l->n++] = (fl__speech_spelling){.at = l->tokens, .n = (int32_t)n, .word = (int32_t)index};
     l->tokens += n;
@@ -176,21 +185,30 @@ FL_API fl_speech_lexicon *fl_speech_lexicon_load_opt(const char *path, const fl_
 
 FL_API const int32_t *fl_speech_lexicon_spelling(const fl_speech_lexicon *l, int64_t word, int64_t k,
                                                  int64_t *n) {
+    if (!fl_given(l, "fl_speech_lexicon_spelling", "the lexicon") ||
+        !fl_given(n, "fl_speech_lexicon_spelling", "the count")) return NULL;
     if (word < 0 || word >= fl_text_dictionary_size(l->words)) return NULL;
-    int64_t i = l->first[word];
-    for (; k > 0 && l->spelling[i].next; k--) i = l->spelling[i].next;
-    *n = l->spelling[i].n;
-    return k ? NULL : l->token + l->spelling[i].at;
+    int64_t i = l->spelled[word].first, at = 0;
+    for (; at < k && l->spelling[i].next; at++) i = l->spelling[i].next;
+    *n = at == k ? l->spelling[i].n : at + 1;
+    return at == k ? l->token + l->spelling[i].at : NULL;
 }
 
-FL_API const fl_text_dictionary *fl_speech_lexicon_words(const fl_speech_lexicon *l) { return l->words; }
-FL_API const int32_t *fl_speech_lexicon_list(const fl_speech_lexicon *l) { return l->list; }
+FL_API const fl_text_dictionary *fl_speech_lexicon_words(const fl_speech_lexicon *l) {
+    return fl_given(l, "fl_speech_lexicon_words", "the lexicon") ? l->words : NULL;
+}
+FL_API const int32_t *fl_speech_lexicon_list(const fl_speech_lexicon *l) {
+    return fl_given(l, "fl_speech_lexicon_list", "the lexicon") ? l->list : NULL;
+}
 FL_API const fl_speech_node *fl_speech_lexicon_nodes(const fl_speech_lexicon *l, int64_t *n) {
+    if (!fl_given(l, "fl_speech_lexicon_nodes", "the lexicon") ||
+        !fl_given(n, "fl_speech_lexicon_nodes", "the count")) return NULL;
     *n = l->nodes;
     return l->node;
 }
 
 FL_API int32_t fl_speech_node_child(const fl_speech_node *nodes, int32_t node, int32_t token) {
+    if (!fl_given(nodes, "fl_speech_node_child", "the nodes")) return -1;
     const int32_t first = nodes[node].child, end = first + nodes[node].children;
     int32_t low = first, high = end;
     while (low < high) {
@@ -202,6 +220,7 @@ FL_API int32_t fl_speech_node_child(const fl_speech_node *nodes, int32_t node, i
 }
 
 FL_API bool fl_speech_lexicon_fits(const char *fn, const fl_speech_lexicon *l, int64_t classes) {
+    if (!fl_given(l, "fl_speech_lexicon_fits", "the lexicon")) return false;
     if (!l->nodes) return fl_fail("%s: the lexicon was not finished", fn);
     for (int64_t k = 1; k < l->nodes; k++)
         if (l->node[k].token >= classes)
@@ -220,36 +239,57 @@ static int fl__speech_by_tokens(const void *a, const void *b) {
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* Fills in node k, which stands for the first `depth` tokens of sorted spellings begin to end, and what is
-   below it. */
-static bool fl__speech_grow(fl_speech_lexicon *l, const fl__speech_spelling *sorted, int64_t k, int64_t begin,
-                            int64_t end, int32_t depth) {
-    l->node[k].word = (int32_t)l->listed;
-    for (; begin < end && sorted[begin].n == depth; begin++) {
+/* A node whose words and children are due: it stands for the first `depth` tokens of sorted spellings begin
+   to end. */
+typedef struct fl__speech_branch {
+    int64_t begin, end;
+    int32_t node, depth;
+} fl__speech_branch;
+
+/* The words that end at a branch. */
+static bool fl__speech_list_words(fl_speech_lexicon *l, const fl__speech_spelling *sorted,
+                                  fl__speech_branch *b) {
+    fl_speech_node *node = &l->node[b->node];
+    node->word = (int32_t)l->listed;
+    for (; b->begin < b->end && sorted[b->begin].n == b->depth; b->begin++) {
         bool there = false;
-        for (int i = 0; i < l->node[k].words; i++)
-            there |= l->list[l->node[k].word + i] == sorted[begin].word;
-        if (there || l->node[k].words == FL__SPEECH_HOMOPHONES) continue;
+        for (int i = 0; i < node->words; i++) there |= l->list[node->word + i] == sorted[b->begin].word;
+        if (there || node->words == FL__SPEECH_HOMOPHONES) continue;
         if (!fl_heap_grow(&l->list, &l->list_cap, l->listed + 1, sizeof *l->list)) return false;
-        l->list[l->listed++] = sorted[begin].word;
-        l->node[k].words++;
-    }
-    l->node[k].child = (int32_t)l->nodes;
-    for (int64_t i = begin; i < end; i++) {
-        const int32_t token = sorted[i].token[depth];
-        if (i > begin && token == sorted[i - 1].token[depth]) continue;
-        if (!fl_heap_grow(&l->node, &l->node_cap, l->nodes + 1, sizeof *l->node)) return false;
-        l->node[l->nodes++] = (fl_speech_node){.token = token};
-        l->node[k].children++;
-    }
-    const int32_t first = l->node[k].child, children = l->node[k].children;
-    for (int32_t c = 0; c < children; c++) {
-        int64_t stop = begin;
-        while (stop < end && sorted[stop].token[depth] == l->node[first + c].token) stop++;
-        if (!fl__speech_grow(l, sorted, first + c, begin, stop, depth + 1)) return false;
-        begin = stop;
+        l->list[l->listed++] = sorted[b->begin].word;
+        node->words++;
     }
     return true;
+}
+
+/* Makes the tree, from node 0 on, depth first: with a stack of its own, as a spelling may have thousands of
+   tokens. */
+static bool fl__speech_grow(fl_speech_lexicon *l, const fl__speech_spelling *sorted) {
+    fl__speech_branch *stack = NULL;
+    int64_t n = 1, cap = 0;
+    bool ok = fl_heap_grow(&stack, &cap, 1, sizeof *stack);
+    if (ok) stack[0] = (fl__speech_branch){0, l->n, 0, 0};
+    while (ok && n) {
+        fl__speech_branch b = stack[--n];
+        if (!(ok = fl__speech_list_words(l, sorted, &b))) break;
+        const int64_t first = l->nodes, below = n;
+        for (int64_t stop; ok && b.begin < b.end; b.begin = stop) {
+            const int32_t token = sorted[b.begin].token[b.depth];
+            for (stop = b.begin + 1; stop < b.end && sorted[stop].token[b.depth] == token;) stop++;
+            ok = fl_heap_grow(&l->node, &l->node_cap, l->nodes + 1, sizeof *l->node) &&
+                 fl_heap_grow(&stack, &cap, n + 1, sizeof *stack);
+            if (!ok) break;
+            stack[n++] = (fl__speech_branch){b.begin, stop, (int32_t)l->nodes, b.depth + 1};
+            l->node[l->nodes++] = (fl_speech_node){.token = token};
+        }
+        l->node[b.node].child = (int32_t)first, l->node[b.node].children = (int32_t)(l->nodes - first);
+        for (int64_t i = below, j = n - 1; i < j; i++, j--) { /* the first child is next */
+            const fl__speech_branch swap = stack[i];
+            stack[i] = stack[j], stack[j] = swap;
+        }
+    }
+    fl_heap_free(stack);
+    return ok;
 }
 
 static double fl__speech_log_add(double a, double b) {
@@ -284,6 +324,7 @@ static bool fl__speech_smear_tree(fl_speech_lexicon *l, fl_speech_smear how, con
 
 FL_API bool fl_speech_lexicon_finish(fl_speech_lexicon *l, fl_speech_smear how, const fl_text_scorer *lm,
                                      bool flashlight) {
+    if (!fl_given(l, "fl_speech_lexicon_finish", "the lexicon")) return false;
     if (!l->n) return fl_fail("fl_speech_lexicon_finish: there is no word");
     if (!l->nodes) {
         fl__speech_spelling *sorted = fl_heap_alloc((size_t)l->n * sizeof *sorted);
@@ -292,7 +333,7 @@ FL_API bool fl_speech_lexicon_finish(fl_speech_lexicon *l, fl_speech_smear how, 
             sorted[i] = l->spelling[i], sorted[i].token = l->token + sorted[i].at;
         if (ok) qsort(sorted, (size_t)l->n, sizeof *sorted, fl__speech_by_tokens);
         if (ok) l->node[0] = (fl_speech_node){.token = -1}, l->nodes = 1;
-        ok = ok && fl__speech_grow(l, sorted, 0, 0, l->n, 0);
+        ok = ok && fl__speech_grow(l, sorted);
         fl_heap_free(sorted);
         if (!ok) return l->nodes = l->listed = 0, false;
     }

@@ -15,11 +15,13 @@ extern "C" {
 /* A module from a file, or from n bytes that `name` stands for in messages. NFEAT and NLABEL become
    `features` and `labels`; # begins a comment. NULL after fl_fail with file, line and token: an unknown one,
    a wrong number of arguments, one that is no number. Tokens (arguments in brackets may be left out):
-     V, RO a b c d                  other sizes (-1: what is left, 0: as before); axes in another order
+     V, RO a [b c ...]              other sizes (-1: what is left, 0: as before); axes in another order; those
+                                    that are not listed have size 1
      PD value (low high)...         padding
      C, C1 in out k stride [pad [dilation]]              convolution along time, pad -1: as many frames
-     C2 in out kx ky sx sy px py [dx dy]                 along time (x) and features (y)
-     AC in out k stride [pad [future [dilation]]]        of 2 pad, the share `future` (.5) behind
+     C2 in out kx ky sx sy [px py [dx dy]]               along time (x) and features (y)
+     AC in out k stride [pad [future [dilation]]]        of 2 pad frames (-1: of those that C adds) the share
+                                    `future` (1) behind
      TDS channels k width [dropout inner right norm_time]  time-depth separable block (arXiv 1904.02619)
      TR dim mlp heads context dropout [drop pre_norm causal]    transformer layer, of [1, n, t, dim]
      CFR dim mlp heads context k dropout [drop]          conformer layer (arXiv 2005.08100)
@@ -27,7 +29,7 @@ extern "C" {
      L in out [bias], E dim n, ADAPTIVEE dim cutoffs     linear (over the fastest axis), embeddings
      BN size axes..., LN axes..., WN axis layer          norms; LN has one gain and one bias, as theirs
      DO p; M, A wx wy sx sy [px py]                      dropout, pooling
-     ELU R R6 PR [n [start]] LG HT T SH, GLU LSM axis    activations
+     ELU R R6 PR [n [start]] LG HT T SH [beta], GLU LSM axis    activations
      RNN GRU LSTM in hidden [layers both dropout]        of [1, t, n, in]; RNN is relu's
      RES layers skips [blocks], then layers, SKIP from to [scale], SKIPL from to layers [scale]
      SAUG warp f_width f_masks t_width t_share t_masks   SpecAugment, in training
@@ -35,11 +37,15 @@ extern "C" {
 typedef struct fl_speech_arch_opts {
     fl_named _positional;
     fl_rng *rng; /* of initial values and dropout; NULL -> the process's */
+    /* A file of two lines may describe a network of any size; above these it is an error, before anything is
+       allocated for the layer. */
+    int64_t max_parameters; /* of all layers together; 0 -> 2^29, 2 GiB */
+    int64_t max_layers;     /* lines, counted as often as they are used, and layers of RNN; 0 -> 4096 */
     char _end;
 } fl_speech_arch_opts;
 #define fl_speech_arch(...) FL__SPEECH_ARCH(__VA_ARGS__, ._end = 0)
 #define FL__SPEECH_ARCH(path, features, labels, ...) \
-    fl_speech_arch_opt(path, features, labels, (fl_speech_arch_opts){__VA_ARGS__})
+    fl_speech_arch_opt(path, features, labels, FL_LITERAL(fl_speech_arch_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_speech_arch_opt(const char *path, int64_t features, int64_t labels,
                                         fl_speech_arch_opts o);
 FL_API fl_nn_module *fl_speech_arch_of(const char *name, const char *text, int64_t n, int64_t features,
@@ -60,7 +66,7 @@ typedef struct fl_speech_arch_stream_opts {
 } fl_speech_arch_stream_opts;
 #define fl_speech_arch_stream_new(...) FL__SPEECH_ARCH_STREAM(__VA_ARGS__, ._end = 0)
 #define FL__SPEECH_ARCH_STREAM(m, ...) \
-    fl_speech_arch_stream_new_opt(m, (fl_speech_arch_stream_opts){__VA_ARGS__})
+    fl_speech_arch_stream_new_opt(m, FL_LITERAL(fl_speech_arch_stream_opts, __VA_ARGS__))
 FL_API fl_speech_arch_stream *fl_speech_arch_stream_new_opt(fl_nn_module *m, fl_speech_arch_stream_opts o);
 FL_API void fl_speech_arch_stream_free(fl_speech_arch_stream *s); /* NULL is fine */
 /* Input frames that it waits for behind the one that an output stands for. */
@@ -104,6 +110,7 @@ typedef struct fl__arch_token {
     const char *name;
     int least, most; /* fields of the line, the token among them */
     bool (*make)(fl_nn_module *m, const fl__arch_layer *l);
+    double (*parameters)(const fl__arch_layer *l); /* that make will allocate; NULL: 0 */
     fl_var *(*run)(fl_nn_module *m, const fl__arch_layer *l, fl_var *x); /* NULL: the child's */
 } fl__arch_token;
 struct fl__arch_layer {
@@ -147,21 +154,28 @@ static fl_tensor *fl__arch_steps_of(fl_tensor *steps, int64_t frames, int64_t t)
 
 static fl_var *fl__arch_run_view(fl_nn_module *m, const fl__arch_layer *l, fl_var *x) {
     const fl_tensor *t = fv_value(x);
-    fl_shape s = {4, {0}};
-    for (int i = 0; i < 4; i++) {
+    fl_shape s = {l->n > 5 ? l->n - 1 : 4, {0}};
+    for (int i = 0; i < s.ndim; i++) {
         const int from = t->ndim - 1 - i;
-        s.dim[3 - i] = (int64_t)l->a[1 + i];
-        if (!s.dim[3 - i]) s.dim[3 - i] = from >= 0 ? t->shape[from] : 1;
+        int64_t *size = &s.dim[s.ndim - 1 - i];
+        *size = fl__arch_int(l, 1 + i, 1);
+        if (!*size) *size = from >= 0 ? t->shape[from] : 1;
     }
     (void)m;
     return fv_reshape(x, s);
 }
 
 static fl_var *fl__arch_run_reorder(fl_nn_module *m, const fl__arch_layer *l, fl_var *x) {
-    int axis[4];
-    for (int i = 0; i < 4; i++) axis[3 - i] = 3 - (int)l->a[1 + i];
-    (void)m;
-    return fv_permute(x, 4, axis);
+    const fl_tensor *t = fv_value(x);
+    const int last = t->ndim - 1, n = l->n - 1;
+    int axis[FL_MAX_DIMS];
+    bool fits = n <= t->ndim;
+    for (int i = 0; fits && i <= last; i++) {
+        axis[last - i] = last - (int)fl__arch_int(l, 1 + i, i);
+        fits = i < n || t->shape[last - i] == 1;
+    }
+    if (!fits) return fl_nn_fail(m, "RO lists %d axes, input %s has %d", n, FL_SHAPE_TEXT(t), t->ndim), NULL;
+    return fv_permute(x, t->ndim, axis);
 }
 
 static fl_var *fl__arch_run_pad(fl_nn_module *m, const fl__arch_layer *l, fl_var *x) {
@@ -187,7 +201,8 @@ static bool fl__arch_make_conv2(fl_nn_module *m, const fl__arch_layer *l) {
         m, "layer",
         fl_nn_conv2d((int64_t)l->a[1], (int64_t)l->a[2], (int64_t)l->a[4], .kernel_w = (int64_t)l->a[3],
                      .stride = (int64_t)l->a[6], .stride_w = (int64_t)l->a[5],
-                     .pad = fl__arch_zero((int64_t)l->a[8]), .pad_w = fl__arch_zero((int64_t)l->a[7]),
+                     .pad = fl__arch_zero(fl__arch_int(l, 8, 0)),
+                     .pad_w = fl__arch_zero(fl__arch_int(l, 7, 0)),
                      .dilation = fl__arch_int(l, 10, 1), .dilation_w = fl__arch_int(l, 9, 1), .rng = l->rng));
 }
 
@@ -202,10 +217,22 @@ static fl_var *fl__arch_pad_time(fl_var *x, int64_t low, int64_t high) {
     return fv_pad(x, .low = {0, 0, 0, low}, .high = {0, 0, 0, high});
 }
 
+/* Of n frames of padding, those behind, as Flashlight rounds: where one side has half of them, the share
+   |1 - 2 future| of that half, rounded down, moves to the other. */
+static int64_t fl__arch_ahead(const fl__arch_layer *l, int64_t n) {
+    const double future = (float)fl__arch_number(l, 6, 1); /* f32 there */
+    const int64_t half = (n + 1) / 2, moved = (int64_t)(fabs(1 - 2 * future) * (double)half);
+    return future < 0.5 ? half - moved : half + moved < n ? half + moved : n;
+}
+
 static fl_var *fl__arch_run_asymmetric(fl_nn_module *m, const fl__arch_layer *l, fl_var *x) {
-    const double both = 2 * fl__arch_number(l, 5, 0);
-    const int64_t high = (int64_t)lround(both * fl__arch_number(l, 6, 0.5));
-    return fl__arch_child(m, "layer", fl__arch_pad_time(x, (int64_t)both - high, high));
+    const int64_t pad = fl__arch_int(l, 5, 0), stride = (int64_t)l->a[4], t = fv_value(x)->shape[3];
+    int64_t both = 2 * pad;
+    if (pad < 0)
+        both = (t - 1) / stride * stride + ((int64_t)l->a[3] - 1) * fl__arch_int(l, 7, 1) + 1 - t;
+    if (both < 0) both = 0;
+    const int64_t high = fl__arch_ahead(l, both);
+    return fl__arch_child(m, "layer", fl__arch_pad_time(x, both - high, high));
 }
 
 /* ---- norms: LN has one gain and one bias for all ---- */
@@ -380,15 +407,18 @@ static bool fl__arch_make_linear(fl_nn_module *m, const fl__arch_layer *l) {
 static bool fl__arch_make_embedding(fl_nn_module *m, const fl__arch_layer *l) {
     return fl__arch_add(m, "layer", fl_nn_embedding((int64_t)l->a[2], (int64_t)l->a[1], .rng = l->rng));
 }
-static bool fl__arch_make_adaptive(fl_nn_module *m, const fl__arch_layer *l) {
-    fl_shape cut = {0, {0}};
+static bool fl__arch_cutoffs(const fl__arch_layer *l, fl_shape *cut) {
     char *end = (char *)l->field[2];
-    for (; *end && cut.ndim < FL_MAX_DIMS; end += *end == ',') {
+    for (cut->ndim = 0; *end && cut->ndim < FL_MAX_DIMS; end += *end == ',') {
         const char *at = end;
-        cut.dim[cut.ndim++] = strtoll(at, &end, 10);
-        if (end == at || (*end && *end != ','))
-            return fl_fail("cutoffs '%s'", l->field[2]);
+        cut->dim[cut->ndim++] = strtoll(at, &end, 10);
+        if (end == at || (*end && *end != ',')) return false;
     }
+    return true;
+}
+static bool fl__arch_make_adaptive(fl_nn_module *m, const fl__arch_layer *l) {
+    fl_shape cut;
+    if (!fl__arch_cutoffs(l, &cut)) return fl_fail("cutoffs '%s'", l->field[2]);
     return fl__arch_add(m, "layer", fl_nn_adaptive_embedding((int64_t)l->a[1], cut, .rng = l->rng));
 }
 static bool fl__arch_make_position(fl_nn_module *m, const fl__arch_layer *l) {
@@ -439,10 +469,14 @@ static fl_nn_module *fl__arch_hardtanh(void) { return fl_nn_hardtanh(0, 0); }
 static bool fl__arch_make_activation(fl_nn_module *m, const fl__arch_layer *l) {
     static const struct { const char *name; fl_nn_module *(*make)(void);
     } table[] = {{"ELU", fl__arch_elu}, {"R", fl_nn_relu}, {"R6", fl_nn_relu6}, {"LG", fl__arch_log},
-                 {"HT", fl__arch_hardtanh}, {"T", fl_nn_tanh}, {"SH", fl_nn_silu}};
+                 {"HT", fl__arch_hardtanh}, {"T", fl_nn_tanh}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (!strcmp(l->field[0], table[i].name)) return fl__arch_add(m, "layer", table[i].make());
     return false;
+}
+
+static bool fl__arch_make_swish(fl_nn_module *m, const fl__arch_layer *l) {
+    return fl__arch_add(m, "layer", fl_nn_swish(fl__arch_number(l, 1, 1)));
 }
 
 static fl_var *fl__arch_run_glu(fl_nn_module *m, const fl__arch_layer *l, fl_var *x) {
@@ -481,43 +515,98 @@ static fl_var *fl__arch_run_scale(fl_nn_module *m, const fl__arch_layer *l, fl_v
     return fv_mul(x, fv_num(l->a[0]));
 }
 
+/* ---- how many parameters a line asks for, before they are allocated ---- */
+
+static double fl__arch_size(const fl__arch_layer *l, int i) { return trunc(l->a[i]); }
+
+static double fl__arch_conv_parameters(const fl__arch_layer *l) {
+    const double out = fl__arch_size(l, 2), weight = fl__arch_size(l, 1) * out * fl__arch_size(l, 3);
+    return out + (strcmp(l->field[0], "C2") == 0 ? weight * fl__arch_size(l, 4) : weight);
+}
+static double fl__arch_linear_parameters(const fl__arch_layer *l) {
+    const double in = fl__arch_size(l, 1), out = fl__arch_size(l, 2);
+    return in * out + (l->n > 3 && l->a[3] == 0 ? 0 : out);
+}
+static double fl__arch_table_parameters(const fl__arch_layer *l) {
+    return fl__arch_size(l, 1) * fl__arch_size(l, 2);
+}
+static double fl__arch_adaptive_parameters(const fl__arch_layer *l) {
+    fl_shape cut;
+    const double dim = fl__arch_size(l, 1);
+    double sum = 0, part = dim;
+    if (!fl__arch_cutoffs(l, &cut)) return 0;
+    for (int p = 0; p < cut.ndim; p++, part = trunc(part / 4))
+        sum += part * (dim + (double)cut.dim[p] - (p ? (double)cut.dim[p - 1] : 0));
+    return sum;
+}
+static double fl__arch_tds_parameters(const fl__arch_layer *l) {
+    const double c = fl__arch_size(l, 1), d = c * fl__arch_size(l, 3);
+    const double inner = fl__arch_int(l, 5, 0) ? fl__arch_size(l, 5) : d;
+    return c * c * fl__arch_size(l, 2) + c + 2 * d * inner + d + inner + 4;
+}
+/* Of attention with relative places, and of a feed-forward net. */
+static double fl__arch_attention_parameters(const fl__arch_layer *l) {
+    const double d = fl__arch_size(l, 1), heads = fl__arch_size(l, 3), places = fl__arch_size(l, 4);
+    return 4 * d * d + 4 * d + (heads >= 1 && places >= 1 ? (2 * places - 1) * d / heads : 0);
+}
+static double fl__arch_ff_parameters(const fl__arch_layer *l) {
+    const double d = fl__arch_size(l, 1), mlp = fl__arch_size(l, 2);
+    return 2 * d * mlp + d + mlp;
+}
+static double fl__arch_transformer_parameters(const fl__arch_layer *l) {
+    return fl__arch_attention_parameters(l) + fl__arch_ff_parameters(l) + 4 * fl__arch_size(l, 1);
+}
+static double fl__arch_conformer_parameters(const fl__arch_layer *l) {
+    const double d = fl__arch_size(l, 1), conv = 3 * d * d + d * fl__arch_size(l, 5) + 4 * d;
+    return fl__arch_attention_parameters(l) + 2 * fl__arch_ff_parameters(l) + conv + 12 * d;
+}
+static double fl__arch_batch_norm_parameters(const fl__arch_layer *l) { return 2 * fl__arch_size(l, 1); }
+static double fl__arch_prelu_parameters(const fl__arch_layer *l) { return fl__arch_number(l, 1, 1); }
+static double fl__arch_two_parameters(const fl__arch_layer *l) { return (void)l, 2; }
+static double fl__arch_recurrent_parameters(const fl__arch_layer *l) {
+    const double ways = fl__arch_int(l, 4, 0) ? 2 : 1, layers = (double)fl__arch_int(l, 3, 1);
+    const double hidden = fl__arch_size(l, 2), in = fl__arch_size(l, 1) + (layers - 1) * ways * hidden;
+    const double gates = *l->field[0] == 'R' ? 1 : *l->field[0] == 'G' ? 3 : 4;
+    return ways * gates * hidden * (in + layers * (hidden + 2));
+}
+
 static const fl__arch_token fl__arch_tokens[] = {
-    {"V", 5, 5, NULL, fl__arch_run_view},
-    {"RO", 5, 5, NULL, fl__arch_run_reorder},
-    {"PD", 4, 10, NULL, fl__arch_run_pad},
-    {"C", 5, 7, fl__arch_make_conv1, NULL},
-    {"C1", 5, 7, fl__arch_make_conv1, NULL},
-    {"C2", 9, 11, fl__arch_make_conv2, NULL},
-    {"AC", 5, 8, fl__arch_make_asymmetric, fl__arch_run_asymmetric},
-    {"TDS", 4, 8, fl__arch_make_tds, fl__arch_run_tds},
-    {"TR", 6, 9, fl__arch_make_transformer, fl__arch_run_masked},
-    {"CFR", 7, 8, fl__arch_make_conformer, fl__arch_run_masked},
-    {"POSEMB", 3, 4, fl__arch_make_position, fl__arch_run_sequence},
-    {"SINPOSEMB", 2, 3, fl__arch_make_waves, fl__arch_run_sequence},
-    {"L", 3, 4, fl__arch_make_linear, NULL},
-    {"E", 3, 3, fl__arch_make_embedding, NULL},
-    {"ADAPTIVEE", 3, 3, fl__arch_make_adaptive, NULL},
-    {"BN", 3, 5, fl__arch_make_batch_norm, fl__arch_run_batch_norm},
-    {"LN", 2, 4, fl__arch_make_layer_norm, fl__arch_run_layer_norm},
-    {"DO", 2, 2, fl__arch_make_dropout, NULL},
-    {"M", 5, 7, fl__arch_make_pool, NULL},
-    {"A", 5, 7, fl__arch_make_pool, NULL},
-    {"ELU", 1, 1, fl__arch_make_activation, NULL},
-    {"R", 1, 1, fl__arch_make_activation, NULL},
-    {"R6", 1, 1, fl__arch_make_activation, NULL},
-    {"PR", 1, 3, fl__arch_make_prelu, NULL},
-    {"LG", 1, 1, fl__arch_make_activation, NULL},
-    {"HT", 1, 1, fl__arch_make_activation, NULL},
-    {"T", 1, 1, fl__arch_make_activation, NULL},
-    {"SH", 1, 1, fl__arch_make_activation, NULL},
-    {"GLU", 2, 2, NULL, fl__arch_run_glu},
-    {"LSM", 2, 2, NULL, fl__arch_run_log_softmax},
-    {"RNN", 3, 6, fl__arch_make_recurrent, fl__arch_run_sequence},
-    {"GRU", 3, 6, fl__arch_make_recurrent, fl__arch_run_sequence},
-    {"LSTM", 3, 6, fl__arch_make_recurrent, fl__arch_run_sequence},
-    {"SAUG", 7, 7, NULL, fl__arch_run_spec_augment},
-    {"PC", 2, 2, fl__arch_make_cast, NULL}};
-static const fl__arch_token fl__arch_scale = {"scale", 0, 0, NULL, fl__arch_run_scale};
+    {"V", 2, 1 + FL_MAX_DIMS, NULL, NULL, fl__arch_run_view},
+    {"RO", 2, 1 + FL_MAX_DIMS, NULL, NULL, fl__arch_run_reorder},
+    {"PD", 4, 10, NULL, NULL, fl__arch_run_pad},
+    {"C", 5, 7, fl__arch_make_conv1, fl__arch_conv_parameters, NULL},
+    {"C1", 5, 7, fl__arch_make_conv1, fl__arch_conv_parameters, NULL},
+    {"C2", 7, 11, fl__arch_make_conv2, fl__arch_conv_parameters, NULL},
+    {"AC", 5, 8, fl__arch_make_asymmetric, fl__arch_conv_parameters, fl__arch_run_asymmetric},
+    {"TDS", 4, 8, fl__arch_make_tds, fl__arch_tds_parameters, fl__arch_run_tds},
+    {"TR", 6, 9, fl__arch_make_transformer, fl__arch_transformer_parameters, fl__arch_run_masked},
+    {"CFR", 7, 8, fl__arch_make_conformer, fl__arch_conformer_parameters, fl__arch_run_masked},
+    {"POSEMB", 3, 4, fl__arch_make_position, fl__arch_table_parameters, fl__arch_run_sequence},
+    {"SINPOSEMB", 2, 3, fl__arch_make_waves, NULL, fl__arch_run_sequence},
+    {"L", 3, 4, fl__arch_make_linear, fl__arch_linear_parameters, NULL},
+    {"E", 3, 3, fl__arch_make_embedding, fl__arch_table_parameters, NULL},
+    {"ADAPTIVEE", 3, 3, fl__arch_make_adaptive, fl__arch_adaptive_parameters, NULL},
+    {"BN", 3, 5, fl__arch_make_batch_norm, fl__arch_batch_norm_parameters, fl__arch_run_batch_norm},
+    {"LN", 2, 4, fl__arch_make_layer_norm, fl__arch_two_parameters, fl__arch_run_layer_norm},
+    {"DO", 2, 2, fl__arch_make_dropout, NULL, NULL},
+    {"M", 5, 7, fl__arch_make_pool, NULL, NULL},
+    {"A", 5, 7, fl__arch_make_pool, NULL, NULL},
+    {"ELU", 1, 1, fl__arch_make_activation, NULL, NULL},
+    {"R", 1, 1, fl__arch_make_activation, NULL, NULL},
+    {"R6", 1, 1, fl__arch_make_activation, NULL, NULL},
+    {"PR", 1, 3, fl__arch_make_prelu, fl__arch_prelu_parameters, NULL},
+    {"LG", 1, 1, fl__arch_make_activation, NULL, NULL},
+    {"HT", 1, 1, fl__arch_make_activation, NULL, NULL},
+    {"T", 1, 1, fl__arch_make_activation, NULL, NULL},
+    {"SH", 1, 2, fl__arch_make_swish, NULL, NULL},
+    {"GLU", 2, 2, NULL, NULL, fl__arch_run_glu},
+    {"LSM", 2, 2, NULL, NULL, fl__arch_run_log_softmax},
+    {"RNN", 3, 6, fl__arch_make_recurrent, fl__arch_recurrent_parameters, fl__arch_run_sequence},
+    {"GRU", 3, 6, fl__arch_make_recurrent, fl__arch_recurrent_parameters, fl__arch_run_sequence},
+    {"LSTM", 3, 6, fl__arch_make_recurrent, fl__arch_recurrent_parameters, fl__arch_run_sequence},
+    {"SAUG", 7, 7, NULL, NULL, fl__arch_run_spec_augment},
+    {"PC", 2, 2, fl__arch_make_cast, NULL, NULL}};
+static const fl__arch_token fl__arch_scale = {"scale", 0, 0, NULL, NULL, fl__arch_run_scale};
 static const char fl__arch_texts[] = " ADAPTIVEE PC "; /* whose arguments are not all numbers */
 
 /* ---- layers as modules ---- */
@@ -542,11 +631,12 @@ static const fl_nn_type fl__arch_layer_type = {.name = "Arch", .maker = "fl_spee
 
 typedef struct fl__arch {
     const char *name, *at, *end;
-    int64_t line, features, labels, made; /* made: layers so far */
-    int depth;                            /* of RES in RES */
-    fl_rng *rng;
+    int64_t line, features, labels;
+    double layers, parameters; /* so far */
+    int depth;                 /* of RES in RES */
+    fl_speech_arch_opts o;
 } fl__arch;
-enum { FL__ARCH_MOST = 20000, FL__ARCH_DEEPEST = 16 };
+enum { FL__ARCH_DEEPEST = 16 };
 
 static bool fl__arch_fail(const fl__arch *a, const char *token, const char *what) {
     return fl_fail("fl_speech_arch: %s:%lld: %s: %s", a->name, (long long)a->line, token, what);
@@ -557,6 +647,19 @@ static bool fl__arch_because(const fl__arch *a, const char *token) {
     char text[512];
     snprintf(text, sizeof text, "%s", fl_error() ? fl_error() : "cannot be made");
     fl_error_clear();
+    return fl__arch_fail(a, token, text);
+}
+
+/* Counts layers and parameters that are about to be made. */
+static bool fl__arch_count(fl__arch *a, const char *token, double layers, double parameters) {
+    char text[120];
+    const struct { const char *name; double n, max; } limit[] = {
+        {"layers", a->layers += layers, (double)a->o.max_layers},
+        {"parameters", a->parameters += parameters > 0 ? parameters : 0, (double)a->o.max_parameters}};
+    const int over = limit[0].n > limit[0].max ? 0 : 1;
+    if (limit[over].n <= limit[over].max) return true;
+    snprintf(text, sizeof text, "%.0f %s, .max_%s is %.0f", limit[over].n, limit[over].name,
+             limit[over].name, limit[over].max);
     return fl__arch_fail(a, token, text);
 }
 
@@ -577,7 +680,7 @@ static bool fl__arch_field(const fl__arch *a, const char *text, int64_t n, char 
 
 /* The fields of the next line that has any; n = 0 at the end. */
 static bool fl__arch_line(fl__arch *a, fl__arch_layer *l) {
-    *l = (fl__arch_layer){.rng = a->rng};
+    *l = (fl__arch_layer){.rng = a->o.rng};
     while (!l->n && a->at < a->end) {
         const char *stop = memchr(a->at, '\n', (size_t)(a->end - a->at)), *p = a->at;
         if (!stop) stop = a->end;
@@ -617,9 +720,10 @@ static bool fl__arch_counted(const fl__arch *a, const fl__arch_layer *l, int lea
 /* Axes lie within 0 to 3, kernels and strides are 1 or more, and a V has one -1 at most. */
 static bool fl__arch_sizes_ok(const fl__arch *a, const fl__arch_layer *l) {
     static const char axes[] = "axes are 0 to 3", sizes[] = "kernels, strides and the like are 1 or more",
-                      pads[] = "a padding is -1 (as many frames) or more";
+                      pads[] = "a padding is -1 (as many frames) or more",
+                      views[] = "sizes are 1 or more, 0 (as before) or -1";
     static const struct { const char *token; int from, to, least, most; const char *what;
-    } table[] = {{"RO", 1, 5, 0, 3, axes},          {"LN", 1, 4, 0, 3, axes},
+    } table[] = {{"V", 1, 9, -1, INT_MAX, views},   {"LN", 1, 4, 0, 3, axes},
                  {"BN", 2, 5, 0, 3, axes},          {"GLU", 1, 2, 0, 3, axes},
                  {"LSM", 1, 2, 0, 3, axes},         {"C", 3, 5, 1, INT_MAX, sizes},
                  {"C", 5, 6, -1, INT_MAX, pads},    {"C", 6, 7, 1, INT_MAX, sizes},
@@ -627,17 +731,29 @@ static bool fl__arch_sizes_ok(const fl__arch *a, const fl__arch_layer *l) {
                  {"C1", 6, 7, 1, INT_MAX, sizes},   {"C2", 3, 7, 1, INT_MAX, sizes},
                  {"C2", 7, 9, -1, INT_MAX, pads},   {"C2", 9, 11, 1, INT_MAX, sizes},
                  {"AC", 3, 5, 1, INT_MAX, sizes},   {"AC", 7, 8, 1, INT_MAX, sizes},
+                 {"AC", 5, 6, -1, INT_MAX, pads},
                  {"M", 1, 5, 1, INT_MAX, sizes},    {"M", 5, 7, -1, INT_MAX, pads},
                  {"A", 1, 5, 1, INT_MAX, sizes},    {"A", 5, 7, -1, INT_MAX, pads},
                  {"RNN", 1, 4, 1, INT_MAX, sizes},  {"GRU", 1, 4, 1, INT_MAX, sizes},
                  {"LSTM", 1, 4, 1, INT_MAX, sizes}, {"TDS", 1, 4, 1, INT_MAX, sizes}};
-    int left = 0;
+    char text[120];
+    int left = 0, seen = 0;
     for (size_t k = 0; k < sizeof table / sizeof *table; k++)
         for (int i = table[k].from; !strcmp(l->field[0], table[k].token) && i < table[k].to && i < l->n; i++)
             if (l->a[i] < table[k].least || l->a[i] > table[k].most || l->a[i] != floor(l->a[i]))
                 return fl__arch_fail(a, l->field[0], table[k].what);
-    for (int i = 1; *l->field[0] == 'V' && i < 5; i++) left += l->a[i] == -1;
+    for (int i = 1; *l->field[0] == 'V' && i < l->n; i++) left += l->a[i] == -1;
     if (left > 1) return fl__arch_fail(a, l->field[0], "more than one size is -1");
+    for (int i = 1; !strcmp(l->field[0], "RO") && i < l->n; i++)
+        for (int axis = 0; axis < l->n - 1; axis++) seen |= (l->a[i] == axis) << axis;
+    if (!strcmp(l->field[0], "RO") && seen != (1 << (l->n - 1)) - 1) {
+        snprintf(text, sizeof text, "axes are 0 to %d, each once", l->n - 2);
+        return fl__arch_fail(a, "RO", text);
+    }
+    if (!strcmp(l->field[0], "AC") && l->n > 6 && !(l->a[6] >= 0 && l->a[6] <= 1)) {
+        snprintf(text, sizeof text, "the share of the padding behind must be in [0, 1], got %g", l->a[6]);
+        return fl__arch_fail(a, "AC", text);
+    }
     if (!strcmp(l->field[0], "PD") && l->n % 2) return fl__arch_fail(a, l->field[0], "pads come in pairs");
     return true;
 }
@@ -660,6 +776,10 @@ static fl_nn_module *fl__arch_weight_norm(fl__arch *a, fl__arch_layer *l) {
     fl_nn_module *m = fl__arch_layer_of(a, &inner), *layer = m ? fl_nn_find(m, "layer") : NULL;
     fl_var *w = layer ? fl_nn_get_param(layer, "weight") : NULL;
     const int dims = w ? fv_value(w)->ndim : 0, at = dims == 4 ? 3 - (int)axis : (int)axis;
+    if (m && w && at >= 0 && at < dims && !fl__arch_count(a, "WN", 0, (double)fv_value(w)->shape[at])) {
+        fl_nn_free(m);
+        return NULL;
+    }
     if (m && (!w || at < 0 || at >= dims || !fl_nn_weight_norm(layer, "weight", at))) {
         if (w && fl_error()) fl__arch_because(a, "WN");
         else fl__arch_fail(a, "WN", w ? "the weight has no such axis" : "the layer has no weight");
@@ -753,7 +873,7 @@ static fl_nn_module *fl__arch_residual(fl__arch *a, fl__arch_layer *l) {
     bool ok = all != NULL;
     for (int64_t b = 0; ok && b < blocks; b++) {
         fl__arch_skip skip[FL__ARCH_SKIPS] = {{0, 0, 0, NULL}};
-        from.made = a->made, *a = from;
+        from.layers = a->layers, from.parameters = a->parameters, *a = from;
         fl_nn_module **list = fl__arch_list(a, n, "RES");
         ok = list != NULL;
         for (int64_t i = 0; ok && i < skips; i++) ok = fl__arch_read_skip(a, n, &skip[i]);
@@ -769,15 +889,21 @@ static fl_nn_module *fl__arch_residual(fl__arch *a, fl__arch_layer *l) {
     return NULL;
 }
 
+/* Layers of a line. */
+static double fl__arch_depth(const fl__arch_layer *l, const fl__arch_token *t) {
+    return t->make == fl__arch_make_recurrent ? (double)fl__arch_int(l, 3, 1) : 1;
+}
+
 static fl_nn_module *fl__arch_layer_of(fl__arch *a, fl__arch_layer *l) {
-    if (++a->made > FL__ARCH_MOST) return fl__arch_fail(a, l->field[0], "too many layers"), NULL;
+    if (!fl__arch_count(a, l->field[0], 1, 0)) return NULL;
     if (!strcmp(l->field[0], "WN")) return fl__arch_weight_norm(a, l);
     if (!strcmp(l->field[0], "RES")) return fl__arch_residual(a, l);
     for (size_t i = 0; i < sizeof fl__arch_tokens / sizeof *fl__arch_tokens; i++) {
         const fl__arch_token *t = &fl__arch_tokens[i];
         if (strcmp(l->field[0], t->name) != 0) continue;
         if (!fl__arch_counted(a, l, t->least, t->most) || !fl__arch_numbers(a, l, 1) ||
-            !fl__arch_sizes_ok(a, l))
+            !fl__arch_sizes_ok(a, l) ||
+            !fl__arch_count(a, t->name, fl__arch_depth(l, t) - 1, t->parameters ? t->parameters(l) : 0))
             return NULL;
         fl_nn_module *m = fl__arch_module(l, t);
         if (m && (!t->make || t->make(m, l))) return m;
@@ -791,9 +917,12 @@ static fl_nn_module *fl__arch_layer_of(fl__arch *a, fl__arch_layer *l) {
 
 FL_API fl_nn_module *fl_speech_arch_of(const char *name, const char *text, int64_t n, int64_t features,
                                        int64_t labels, fl_speech_arch_opts o) {
-    fl__arch a = {
-        .name = name, .at = text, .end = text + n, .features = features, .labels = labels, .rng = o.rng};
+    fl__arch a = {.name = name, .at = text, .end = text + n, .features = features, .labels = labels, .o = o};
+    a.o.max_layers = o.max_layers ? o.max_layers : 4096;
+    a.o.max_parameters = o.max_parameters ? o.max_parameters : 1 << 29;
     fl_quiet(+1);
+    fl_scope s = fl_scope_begin();
+    fl_lasting(true);
     fl_nn_module *m = fl_nn_sequential_of(0, NULL);
     bool ok = m != NULL;
     while (ok) {
@@ -803,6 +932,7 @@ FL_API fl_nn_module *fl_speech_arch_of(const char *name, const char *text, int64
         ok = child && fl_nn_add(m, NULL, child);
     }
     if (ok && !m->n_child) ok = fl_fail("fl_speech_arch: %s: there is no layer", name);
+    fl_scope_end(&s);
     fl_quiet(-1);
     if (ok) return m;
     fl_nn_free(m);
@@ -898,9 +1028,9 @@ static bool fl__arch_window_of(const fl__arch_layer *l, fl__arch_window *w) {
         w->hop = (int64_t)l->a[two ? 5 : 4], pad = fl__arch_int(l, two ? 7 : 5, 0);
     } else return false;
     w->low += pad, w->high += pad;
-    if (!strcmp(t, "AC")) {
-        w->high = lround(2 * (double)pad * fl__arch_number(l, 6, 0.5));
-        w->low = 2 * pad - w->high;
+    if (!strcmp(t, "AC") && (pad >= 0 || w->hop == 1)) {
+        const int64_t both = pad < 0 ? w->span - 1 : 2 * pad;
+        w->high = fl__arch_ahead(l, both), w->low = both - w->high;
     } else if (pad < 0)
         w->high = w->hop == 1 ? w->span - 1 - (w->span - 1) / 2 : -1, w->low = (w->span - 1) / 2;
     return w->low >= 0 && w->high >= 0 && w->hop >= 1 && w->hop <= w->span && (!pool || pad == 0);
@@ -937,7 +1067,7 @@ static fl_var *fl__arch_bare_conv(const fl__arch_state *s, fl_tensor *x) {
     for (int i = 0; g && i < 4; i++)
         if (fv_value(g)->shape[i] > 1) axis = i;
     if (g) w = fv_weight_norm(fl_nn_get_param(conv, "weight_v"), g, axis);
-    const int64_t pad = two ? (int64_t)l->a[8] : 0, gap = two ? 9 : *l->field[0] == 'A' ? 7 : 6;
+    const int64_t pad = two ? fl__arch_int(l, 8, 0) : 0, gap = two ? 9 : *l->field[0] == 'A' ? 7 : 6;
     const int64_t kernel = two ? (int64_t)l->a[4] : 1, step = two && l->a[6] > 0 ? (int64_t)l->a[6] : 1,
                   bands = x->shape[2];
     const int64_t same =
@@ -1035,11 +1165,12 @@ static const char *fl__arch_unstreamable(const fl__arch_layer *l, int *time) {
     if (l->token->make == fl__arch_make_recurrent && (fl__arch_int(l, 4, 0) || at != 2))
         return "it goes both ways";
     if (!strcmp(t, "L") && !at) return "it joins frames";
+    if ((!strcmp(t, "V") || !strcmp(t, "RO")) && l->n > 5) return "more than 4 axes";
     if (!strcmp(t, "V") && (at || (l->a[1] != 0 && l->a[1] != -1))) return "it sets the number of frames";
     for (int i = *t == 'B' ? 2 : 1;
          (!strcmp(t, "LN") || !strcmp(t, "BN") || !strcmp(t, "GLU") || !strcmp(t, "LSM")) && i < l->n; i++)
         if ((int)l->a[i] == at) return "it reaches over time";
-    for (int i = 0; !strcmp(t, "RO") && i < 4; i++)
+    for (int i = 0; !strcmp(t, "RO") && i < l->n - 1; i++)
         if ((int)l->a[1 + i] == at) {
             *time = 3 - i;
             break;
@@ -1054,9 +1185,12 @@ FL_API void fl_speech_arch_stream_free(fl_speech_arch_stream *s) {
     fl_heap_free(s);
 }
 
-FL_API int64_t fl_speech_arch_stream_ahead(const fl_speech_arch_stream *s) { return s->ahead; }
+FL_API int64_t fl_speech_arch_stream_ahead(const fl_speech_arch_stream *s) {
+    return fl_given(s, "fl_speech_arch_stream_ahead", "the stream") ? s->ahead : -1;
+}
 
 FL_API fl_speech_arch_stream *fl_speech_arch_stream_new_opt(fl_nn_module *m, fl_speech_arch_stream_opts o) {
+    if (!fl_given(m, "fl_speech_arch_stream_new", "the module")) return NULL;
     fl_speech_arch_stream *s = m ? fl_heap_alloc(sizeof *s) : NULL;
     int64_t hop = 1;
     int time = 3;
@@ -1087,6 +1221,8 @@ FL_API fl_speech_arch_stream *fl_speech_arch_stream_new_opt(fl_nn_module *m, fl_
 }
 
 FL_API bool fl_speech_arch_stream_push(fl_speech_arch_stream *s, fl_tensor *x, bool end, fl_tensor **y) {
+    if (!fl_given(s, "fl_speech_arch_stream_push", "the stream") ||
+        !fl_given(y, "fl_speech_arch_stream_push", "the result")) return false;
     fl_scope scope = fl_scope_begin();
     const bool recorded = fl_no_grad(true);
     fl_tensor *t = NULL;

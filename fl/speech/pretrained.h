@@ -63,7 +63,7 @@ typedef struct fl_speech_whisper_result {
    tokens): how many, without the prompt and the end; -1 after an error. */
 #define fl_speech_whisper(...) FL__SPEECH_WHISPER(__VA_ARGS__, ._end = 0)
 #define FL__SPEECH_WHISPER(m, x, out, room, result, ...) \
-    fl_speech_whisper_opt(m, x, out, room, result, (fl_speech_whisper_opts){__VA_ARGS__})
+    fl_speech_whisper_opt(m, x, out, room, result, FL_LITERAL(fl_speech_whisper_opts, __VA_ARGS__))
 FL_API int64_t fl_speech_whisper_opt(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t room,
                                      fl_speech_whisper_result *result, fl_speech_whisper_opts o);
 
@@ -81,7 +81,7 @@ typedef struct fl_speech_whisper_segment {
 typedef bool (*fl_speech_whisper_each)(const fl_speech_whisper_segment *s, void *user);
 #define fl_speech_whisper_long(...) FL__SPEECH_WHISPER_LONG(__VA_ARGS__, ._end = 0)
 #define FL__SPEECH_WHISPER_LONG(m, x, each, user, ...) \
-    fl_speech_whisper_long_opt(m, x, each, user, (fl_speech_whisper_opts){__VA_ARGS__})
+    fl_speech_whisper_long_opt(m, x, each, user, FL_LITERAL(fl_speech_whisper_opts, __VA_ARGS__))
 FL_API bool fl_speech_whisper_long_opt(fl_nn_module *m, fl_tensor *x, fl_speech_whisper_each each,
                                        void *user, fl_speech_whisper_opts o);
 
@@ -125,6 +125,24 @@ static int64_t fl__hf_size(const fl_data_settings *c, const char *key, int64_t o
     const double v = fl_data_settings_number(c, key, (double)otherwise);
     if (v >= 1 && v <= 1 << 24 && v == floor(v)) return (int64_t)v;
     return fl_fail("fl_speech_pretrained: config.json: %s is %g", key, v), 0;
+}
+
+/* Does model.safetensors have that tensor in that shape? Asked before parts of the sizes of config.json are
+   made, so that these cost no more than the file. */
+__attribute__((format(printf, 3, 4))) static bool fl__hf_has(const fl_data_file *f, fl_shape want,
+                                                              const char *format, ...) {
+    char name[160];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(name, sizeof name, format, args);
+    va_end(args);
+    const int64_t i = fl_data_find(f, name);
+    if (i < 0) return fl_fail("fl_speech_pretrained: %s: there is no tensor '%s'", f->f.path, name);
+    const fl_shape got = fl_data_shape(f, i);
+    if (got.ndim == want.ndim && !memcmp(got.dim, want.dim, (size_t)got.ndim * sizeof *got.dim)) return true;
+    char text[2][FL_NN_SHAPE];
+    return fl_fail("fl_speech_pretrained: %s: %s is %s, by config.json %s", f->f.path, name,
+                   fl_shape_text(got, text[0], sizeof text[0]), fl_shape_text(want, text[1], sizeof text[1]));
 }
 
 /* ---- parts that both have ---- */
@@ -219,13 +237,18 @@ static bool fl__hf_is(const fl_nn_module *m, const fl_nn_type *type) {
 /* ---- wav2vec 2.0 ---- */
 
 /* The convolution of places, its weight normed over the last axis: names of before and after PyTorch 2. */
-static bool fl__w2v_places(fl_nn_module *encoder, const fl_data_settings *c, int64_t d, bool old) {
+static bool fl__w2v_places(fl_nn_module *encoder, const fl_data_settings *c, const fl_data_file *f,
+                           int64_t d) {
+    const bool old = fl_data_find(f, "wav2vec2.encoder.pos_conv_embed.conv.weight_g") >= 0;
     const int64_t kernel = fl__hf_size(c, "num_conv_pos_embeddings", 128);
     const int64_t groups = fl__hf_size(c, "num_conv_pos_embedding_groups", 16);
     fl_nn_module *embed = fl__hf_list(encoder, "pos_conv_embed"), *conv = fl__hf_list(embed, "conv"),
                  *at = conv;
     if (!kernel || !groups || !conv || d % groups)
         return !fl_error() && fl_fail("fl_speech_pretrained: groups");
+    if (!fl__hf_has(f, FL_SHAPE(d, d / groups, kernel), "wav2vec2.encoder.pos_conv_embed.conv.%s",
+                    old ? "weight_v" : "parametrizations.weight.original1"))
+        return false;
     if (!fl_nn_add_param(conv, "bias", fv_param(fl_zeros(FL_SHAPE(d), FL_F32)))) return false;
     if (!old) at = fl__hf_list(fl__hf_list(conv, "parametrizations"), "weight");
     return at &&
@@ -247,6 +270,15 @@ static fl_var *fl__w2v_place(fl_nn_module *m, fl_var *x) {
     return fv_add(x, fv_transpose(y, 1, 2));
 }
 
+/* Are linear layers of a transformer's layer in the file? One of an attention stands for all. */
+static bool fl__hf_has_layer(const fl_data_file *f, const char *layers, int64_t i, const char *const names[4],
+                             int64_t d, int64_t hidden) {
+    const fl_shape shape[] = {FL_SHAPE(d, d), FL_SHAPE(hidden, d), FL_SHAPE(d, hidden), FL_SHAPE(d)};
+    for (int k = 0; k < 4; k++)
+        if (!fl__hf_has(f, shape[k], "%s.%" PRId64 ".%s.weight", layers, i, names[k])) return false;
+    return true;
+}
+
 static bool fl__w2v_layer(fl_nn_module *list, int64_t d, int64_t hidden, double eps) {
     fl_nn_module *l = fl__hf_list(list, NULL), *ff = NULL;
     return l && fl__hf_attention(l, "attention", d, true) && fl__hf_norm(l, "layer_norm", d, eps) &&
@@ -255,7 +287,8 @@ static bool fl__w2v_layer(fl_nn_module *list, int64_t d, int64_t hidden, double 
            fl__hf_linear(ff, "output_dense", hidden, d, false) && fl__hf_norm(l, "final_layer_norm", d, eps);
 }
 
-static bool fl__w2v_convs(fl_nn_module *list, const fl_data_settings *c, fl__hf_model *h, int64_t *last) {
+static bool fl__w2v_convs(fl_nn_module *list, const fl_data_settings *c, const fl_data_file *f,
+                          fl__hf_model *h, int64_t *last) {
     const bool bias = fl_data_settings_number(c, "conv_bias", 0) != 0;
     char key[3][32];
     int64_t in = 1;
@@ -267,7 +300,11 @@ static bool fl__w2v_convs(fl_nn_module *list, const fl_data_settings *c, fl__hf_
             return h->convs > 0 || fl_fail("fl_speech_pretrained: config.json: no conv_dim");
         const int64_t out = fl__hf_size(c, key[0], 0), kernel = fl__hf_size(c, key[1], 0),
                       stride = fl__hf_size(c, key[2], 0);
-        fl_nn_module *layer = out && kernel && stride ? fl__hf_list(list, NULL) : NULL;
+        if (!out || !kernel || !stride ||
+            !fl__hf_has(f, FL_SHAPE(out, in, kernel), "wav2vec2.feature_extractor.conv_layers.%" PRId64
+                        ".conv.weight", h->convs))
+            return false;
+        fl_nn_module *layer = fl__hf_list(list, NULL);
         if (!layer ||
             !fl_nn_add(layer, "conv", fl_nn_conv1d(in, out, kernel, .stride = stride, .no_bias = !bias)))
             return false;
@@ -296,18 +333,24 @@ static bool fl__w2v_fill(fl_nn_module *m, const fl_data_settings *c, const fl_da
         return fl_fail("fl_speech_pretrained: config.json: add_adapter");
     fl_nn_module *w = fl__hf_list(m, "wav2vec2"),
                  *convs = fl__hf_list(fl__hf_list(w, "feature_extractor"), "conv_layers");
-    const bool old = fl_data_find(f, "wav2vec2.encoder.pos_conv_embed.conv.weight_g") >= 0;
     const bool masked = fl_data_find(f, "wav2vec2.masked_spec_embed") >= 0;
-    if (!convs || !fl__w2v_convs(convs, c, h, &last)) return false;
+    if (!convs || !fl__w2v_convs(convs, c, f, h, &last)) return false;
+    static const char *const linear[] = {"attention.k_proj", "feed_forward.intermediate_dense",
+                                         "feed_forward.output_dense", "final_layer_norm"};
+    if (!fl__hf_has(f, FL_SHAPE(h->dim, last), "wav2vec2.feature_projection.projection.weight") ||
+        !fl__hf_has(f, FL_SHAPE(h->vocabulary, h->dim), "lm_head.weight"))
+        return false;
     fl_nn_module *projection = fl__hf_list(w, "feature_projection"), *encoder = fl__hf_list(w, "encoder"),
                  *layers = NULL;
     bool ok =
         projection && fl__hf_norm(projection, "layer_norm", last, h->eps) &&
         fl__hf_linear(projection, "projection", last, h->dim, false) && encoder &&
-        fl__w2v_places(encoder, c, h->dim, old) && fl__hf_norm(encoder, "layer_norm", h->dim, h->eps) &&
+        fl__w2v_places(encoder, c, f, h->dim) && fl__hf_norm(encoder, "layer_norm", h->dim, h->eps) &&
         (layers = fl__hf_list(encoder, "layers")) &&
         (!masked || fl_nn_add_param(w, "masked_spec_embed", fv_param(fl_zeros(FL_SHAPE(h->dim), FL_F32))));
-    for (int64_t i = 0; ok && i < h->layers; i++) ok = fl__w2v_layer(layers, h->dim, hidden, h->eps);
+    for (int64_t i = 0; ok && i < h->layers; i++)
+        ok = fl__hf_has_layer(f, "wav2vec2.encoder.layers", i, linear, h->dim, hidden) &&
+             fl__w2v_layer(layers, h->dim, hidden, h->eps);
     return ok && fl__hf_linear(m, "lm_head", h->dim, h->vocabulary, false);
 }
 
@@ -377,16 +420,22 @@ static bool fl__whisper_layer(fl_nn_module *list, int64_t d, int64_t hidden, boo
            fl__hf_norm(l, "final_layer_norm", d, 1e-5);
 }
 
-static bool fl__whisper_half(fl_nn_module *half, int64_t d, int64_t positions, int64_t layers, int64_t hidden,
-                             bool cross) {
+static bool fl__whisper_half(fl_nn_module *half, const fl_data_file *f, int64_t d, int64_t positions,
+                             int64_t layers, int64_t hidden, bool cross) {
+    static const char *const linear[] = {"self_attn.k_proj", "fc1", "fc2", "final_layer_norm"};
+    const char *name = cross ? "model.decoder" : "model.encoder";
+    char path[40];
+    snprintf(path, sizeof path, "%s.layers", name);
+    if (!fl__hf_has(f, FL_SHAPE(positions, d), "%s.embed_positions.weight", name)) return false;
     fl_nn_module *at = fl__hf_list(half, "embed_positions"), *list = NULL;
     bool ok = at && fl_nn_add_param(at, "weight", fv_param(fl_zeros(FL_SHAPE(positions, d), FL_F32))) &&
               (list = fl__hf_list(half, "layers"));
-    for (int64_t i = 0; ok && i < layers; i++) ok = fl__whisper_layer(list, d, hidden, cross);
+    for (int64_t i = 0; ok && i < layers; i++)
+        ok = fl__hf_has_layer(f, path, i, linear, d, hidden) && fl__whisper_layer(list, d, hidden, cross);
     return ok && fl__hf_norm(half, "layer_norm", d, 1e-5);
 }
 
-static bool fl__whisper_fill(fl_nn_module *m, const fl_data_settings *c) {
+static bool fl__whisper_fill(fl_nn_module *m, const fl_data_settings *c, const fl_data_file *f) {
     fl__hf_model *h = m->data;
     const int64_t bands = fl__hf_size(c, "num_mel_bins", 80),
                   frames = fl__hf_size(c, "max_source_positions", 1500);
@@ -408,13 +457,17 @@ static bool fl__whisper_fill(fl_nn_module *m, const fl_data_settings *c) {
     const char *act = fl_data_settings_text(c, "activation_function");
     if (act && strcmp(act, "gelu") != 0)
         return fl_fail("fl_speech_pretrained: config.json: activation_function %s", act);
+    if (!fl__hf_has(f, FL_SHAPE(h->dim, bands, 3), "model.encoder.conv1.weight") ||
+        !fl__hf_has(f, FL_SHAPE(h->dim, h->dim, 3), "model.encoder.conv2.weight") ||
+        !fl__hf_has(f, FL_SHAPE(h->vocabulary, h->dim), "model.decoder.embed_tokens.weight"))
+        return false;
     fl_nn_module *model = fl__hf_list(m, "model"), *encoder = fl__hf_list(model, "encoder"),
                  *decoder = fl__hf_list(model, "decoder");
     return encoder && decoder && fl_nn_add(encoder, "conv1", fl_nn_conv1d(bands, h->dim, 3, .pad = 1)) &&
            fl_nn_add(encoder, "conv2", fl_nn_conv1d(h->dim, h->dim, 3, .stride = 2, .pad = 1)) &&
-           fl__whisper_half(encoder, h->dim, frames, h->layers, hidden[0], false) &&
+           fl__whisper_half(encoder, f, h->dim, frames, h->layers, hidden[0], false) &&
            fl_nn_add(decoder, "embed_tokens", fl_nn_embedding(h->vocabulary, h->dim)) &&
-           fl__whisper_half(decoder, h->dim, h->positions, h->decoder_layers, hidden[1], true);
+           fl__whisper_half(decoder, f, h->dim, h->positions, h->decoder_layers, hidden[1], true);
 }
 
 static fl_var *fl__whisper_block(fl_nn_module *l, fl_var *x, fl_var *memory, int64_t heads, fl__hf_kv *kv) {
@@ -767,7 +820,7 @@ static fl_nn_module *fl__hf_make(const char *path, const fl_data_settings *c, co
     }
     const bool whisper = *type == 'w' && type[1] == 'h';
     fl_nn_module *m = fl_nn_new(whisper ? &fl__hf_whisper_type : &fl__hf_wav2vec2_type, &h, sizeof h);
-    if (m && (whisper ? fl__whisper_fill(m, c) : fl__w2v_fill(m, c, f))) return m;
+    if (m && (whisper ? fl__whisper_fill(m, c, f) : fl__w2v_fill(m, c, f))) return m;
     fl_nn_free(m);
     return NULL;
 }
@@ -784,7 +837,9 @@ FL_API fl_nn_module *fl_speech_pretrained(const char *folder) {
     const char *fn = "fl_speech_pretrained";
     char *text = fl_data_settings_read(&c, path[0], fn) ? fl_text_read_file(fn, path[0], &n) : NULL;
     fl_data_file *f = text ? fl_data_open_safetensors(path[1]) : NULL;
+    const bool lasting = fl_lasting(true);
     fl_nn_module *m = f ? fl__hf_make(path[0], &c, f, text, n) : NULL;
+    fl_lasting(lasting);
     if (!f) fl_heap_free(text);
     fl_data_close(f);
     const bool ok = m && fl_nn_load(m, path[1], .cast = true, .ignore = "proj_out.weight");
@@ -819,9 +874,8 @@ FL_API bool fl_speech_pretrained_save(fl_nn_module *m, const char *folder) {
         strlen(folder) > 4000)
         return fl_fail("fl_speech_pretrained_save: no such model, or the folder's path");
     fl_nn_state s = {NULL, 0, 0};
-    const fl_data_pair meta = {"format", "pt"};
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
-    bool ok = fl_nn_state_add_module(&s, "", m) && fl_nn_state_save(&s, path, &meta, 1);
+    bool ok = fl_nn_state_add_module(&s, "", m) && fl_nn_state_save(&s, path, NULL, 0);
     fl_nn_state_free(&s);
     snprintf(path, sizeof path, "%s/config.json", folder);
     return ok && fl__hf_put_config(m->data, path);

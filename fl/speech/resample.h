@@ -19,17 +19,18 @@ typedef struct fl_speech_resample_opts {
 } fl_speech_resample_opts;
 /* Floats x [..., t] at `from` samples a second, at `to`: [..., ceil(t to / from)]. y[i] = sum over k of
    x[k] h(i / to - k / from), h a windowed sinc (J. O. Smith); torchaudio.functional.resample, whose
-   "kaiser_best" is .crossings = 64, .rolloff = 0.9475937167399596, .kaiser = true. f32, the sums too. */
+   "kaiser_best" is .crossings = 64, .rolloff = 0.9475937167399596, .kaiser = true. f32, the sums too. Equal
+   rates: x itself. */
 #define fl_speech_resample(x, ...) FL__SPEECH_RESAMPLE(x, __VA_ARGS__, ._end = 0)
 #define FL__SPEECH_RESAMPLE(x, from, to, ...) \
-    fl_speech_resample_opt(x, from, to, (fl_speech_resample_opts){__VA_ARGS__})
+    fl_speech_resample_opt(x, from, to, FL_LITERAL(fl_speech_resample_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_speech_resample_opt(fl_tensor *x, int64_t from, int64_t to, fl_speech_resample_opts o);
 
 /* The same for a sound that comes in pieces: any pieces give the bits of the whole. */
 typedef struct fl_speech_resampler fl_speech_resampler;
 #define fl_speech_resampler_new(...) FL__SPEECH_RESAMPLER(__VA_ARGS__, ._end = 0)
 #define FL__SPEECH_RESAMPLER(from, to, ...) \
-    fl_speech_resampler_new_opt(from, to, (fl_speech_resample_opts){__VA_ARGS__})
+    fl_speech_resampler_new_opt(from, to, FL_LITERAL(fl_speech_resample_opts, __VA_ARGS__))
 FL_API fl_speech_resampler *fl_speech_resampler_new_opt(int64_t from, int64_t to, fl_speech_resample_opts o);
 FL_API void fl_speech_resampler_free(fl_speech_resampler *r);
 /* Takes n samples, the last ones if `end`; then the resampler is as new. *y, valid until the next call, has
@@ -45,19 +46,21 @@ FL_API int64_t fl_speech_resampler_push(fl_speech_resampler *r, const float *x, 
 #if defined(FL_IMPL_ONLY_SPEECH_RESAMPLE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_SPEECH_RESAMPLE_IMPL
 #define FL_SPEECH_RESAMPLE_IMPL
-#include "../../kernels/cpu/common.h"
-#include "../../kernels/cpu/levels.h"
+#include "../../kernels/cpu/loops.h"
 #include "../ops/copy.h"
 #include "../ops/view.h"
 #include <math.h>
 #include <string.h>
 
-/* Output i = j to + p is the product of phase p's taps with x from j from + first[p] on. */
+/* Output i = j to + p is the product of phase p's taps with x from j from + first(p) on. The taps stand in a
+   table, or, where there are few outputs for the phases, are computed for each of them. */
 struct fl_speech_resampler {
+    fl_speech_resample_opts o;
     int64_t from, to; /* over their greatest common divisor */
+    double base, reach; /* cut-off; half a filter's length, in samples of x */
     int64_t taps;     /* of a phase */
-    int64_t *first;   /* [to] */
-    float *tap;       /* [to][taps] */
+    int64_t *first;   /* [to]; NULL: there is no table */
+    float *tap;       /* [to][taps], or [taps] */
     int64_t seen, done; /* samples that came, and were given */
     int64_t start, n, cap, out_cap; /* x holds samples start, ..., start + n - 1; before 0 there are zeros */
     float *x, *out;
@@ -86,28 +89,38 @@ static double fl__speech_filter(double t, const fl_speech_resample_opts *o) {
     return t == 0 ? w : w * sin(pi * t) / (pi * t);
 }
 
-static bool fl__speech_taps(fl_speech_resampler *r, const fl_speech_resample_opts *o) {
-    const double base = (double)(r->from < r->to ? r->from : r->to) * o->rolloff;
-    const double reach = (double)o->crossings * (double)r->from / base; /* in samples of x */
-    r->taps = (int64_t)(2 * reach) + 2;
-    if (!(reach < 1e6) || r->taps > FL__SPEECH_MOST_TAPS / r->to)
-        return fl_fail("fl_speech_resample: from %lld to %lld: a filter of %lld taps", (long long)r->from,
-                       (long long)r->to, (long long)(r->taps * r->to));
-    r->first = fl_heap_alloc((size_t)r->to * sizeof *r->first);
-    r->tap = r->first ? fl_heap_alloc((size_t)(r->to * r->taps) * sizeof *r->tap) : NULL;
-    if (!r->tap) return false;
-    for (int64_t p = 0; p < r->to; p++) {
-        const double middle = (double)p * (double)r->from / (double)r->to;
-        r->first[p] = (int64_t)ceil(middle - reach);
-        for (int64_t k = 0; k < r->taps; k++) {
-            const double t = ((double)(r->first[p] + k) / (double)r->from - (double)p / (double)r->to) * base;
-            r->tap[p * r->taps + k] = (float)(fl__speech_filter(t, o) * base / (double)r->from);
-        }
-    }
-    return true;
+static int64_t fl__speech_first(const fl_speech_resampler *r, int64_t phase) {
+    return r->first ? r->first[phase]
+                    : (int64_t)ceil((double)phase * (double)r->from / (double)r->to - r->reach);
 }
 
-FL_API fl_speech_resampler *fl_speech_resampler_new_opt(int64_t from, int64_t to, fl_speech_resample_opts o) {
+static void fl__speech_phase(const fl_speech_resampler *r, int64_t phase, float *tap) {
+    const int64_t first = fl__speech_first(r, phase);
+    for (int64_t k = 0; k < r->taps; k++) {
+        const double t =
+            ((double)(first + k) / (double)r->from - (double)phase / (double)r->to) * r->base;
+        tap[k] = (float)(fl__speech_filter(t, &r->o) * r->base / (double)r->from);
+    }
+}
+
+static bool fl__speech_taps(fl_speech_resampler *r, bool table) {
+    r->base = (double)(r->from < r->to ? r->from : r->to) * r->o.rolloff;
+    r->reach = (double)r->o.crossings * (double)r->from / r->base;
+    r->taps = (int64_t)(2 * r->reach) + 2;
+    if (!(r->reach < 1e6) || r->taps > FL__SPEECH_MOST_TAPS / r->to)
+        return fl_fail("fl_speech_resample: from %lld to %lld: a filter of %lld taps", (long long)r->from,
+                       (long long)r->to, (long long)(r->taps * r->to));
+    r->tap = fl_heap_alloc((size_t)((table ? r->to : 1) * r->taps) * sizeof *r->tap);
+    int64_t *first = r->tap && table ? fl_heap_alloc((size_t)r->to * sizeof *first) : NULL;
+    for (int64_t p = 0; first && p < r->to; p++) first[p] = fl__speech_first(r, p);
+    r->first = first;
+    for (int64_t p = 0; first && p < r->to; p++) fl__speech_phase(r, p, r->tap + p * r->taps);
+    return r->tap && (first || !table);
+}
+
+/* For a sound of n samples, -1: of any number. */
+static fl_speech_resampler *fl__speech_resampler_for(int64_t from, int64_t to, int64_t n,
+                                                     fl_speech_resample_opts o) {
     if (from < 1 || to < 1 || o.crossings < 0 || o.rolloff < 0 || o.rolloff > 1 || o.beta < 0) {
         fl_fail("fl_speech_resample: from %lld to %lld, %lld crossings, rolloff %g, beta %g", (long long)from,
                 (long long)to, (long long)o.crossings, o.rolloff, o.beta);
@@ -118,10 +131,14 @@ FL_API fl_speech_resampler *fl_speech_resampler_new_opt(int64_t from, int64_t to
     fl_speech_resampler *r = fl_heap_alloc(sizeof *r);
     if (!r) return NULL;
     const int64_t common = fl__speech_gcd(from, to);
-    *r = (fl_speech_resampler){.from = from / common, .to = to / common};
-    if (fl__speech_taps(r, &o)) return r;
+    *r = (fl_speech_resampler){.o = o, .from = from / common, .to = to / common};
+    if (fl__speech_taps(r, n < 0 || n / r->from >= 2)) return r;
     fl_speech_resampler_free(r);
     return NULL;
+}
+
+FL_API fl_speech_resampler *fl_speech_resampler_new_opt(int64_t from, int64_t to, fl_speech_resample_opts o) {
+    return fl__speech_resampler_for(from, to, -1, o);
 }
 
 FL_API void fl_speech_resampler_free(fl_speech_resampler *r) {
@@ -136,7 +153,7 @@ FL_API void fl_speech_resampler_free(fl_speech_resampler *r) {
 
 /* The sample that output i begins to read at. */
 static int64_t fl__speech_reads(const fl_speech_resampler *r, int64_t i) {
-    return i / r->to * r->from + r->first[i % r->to];
+    return i / r->to * r->from + fl__speech_first(r, i % r->to);
 }
 
 enum { FL__SPEECH_BESIDE = 32 };
@@ -146,7 +163,7 @@ FL__LOOPS_BEGIN
 FL__INLINE void fl__speech_filter_each(const fl_speech_resampler *r, int64_t n, float *y) {
     for (int64_t i = 0; i < n; i++) {
         const float *x = r->x + (fl__speech_reads(r, r->done + i) - r->start);
-        const float *tap = r->tap + (r->done + i) % r->to * r->taps;
+        const float *tap = r->first ? r->tap + (r->done + i) % r->to * r->taps : r->tap;
         float sum = 0;
         for (int64_t k = 0; k < r->taps; k++) sum += x[k] * tap[k];
         y[i] = sum;
@@ -204,7 +221,8 @@ static bool fl__speech_filter_to(fl_speech_resampler *r, int64_t end, float *y) 
     while (r->done < end) {
         const int64_t odd = (r->to - r->done % r->to) % r->to, groups = (end - r->done) / r->to;
         int64_t n = odd && odd < end - r->done ? odd : end - r->done;
-        const bool many = !odd && groups >= FL__SPEECH_BESIDE / 2;
+        const bool many = r->first && !odd && groups >= FL__SPEECH_BESIDE / 2;
+        if (!r->first) fl__speech_phase(r, r->done % r->to, r->tap), n = 1;
         if (many && !fl__speech_split(r, groups)) return false;
         if (many) n = groups * r->to;
         filter(r, many ? groups : 0, n, y);
@@ -217,9 +235,16 @@ static void fl__speech_resampler_reset(fl_speech_resampler *r) { r->seen = r->do
 
 FL_API int64_t fl_speech_resampler_push(fl_speech_resampler *r, const float *x, int64_t n, bool end,
                                         const float **y) {
+    if (!fl_given(r, "fl_speech_resampler_push", "the resampler") ||
+        !fl_given(y, "fl_speech_resampler_push", "the result")) return -1;
+    if (r->from == r->to) { /* no filter, as fl_speech_resample */
+        if (!fl_heap_grow(&r->out, &r->out_cap, n + 1, sizeof *r->out)) return -1;
+        if (n) memcpy(r->out, x, (size_t)n * sizeof *x);
+        return *y = r->out, n;
+    }
     const int64_t silence = end ? r->taps : 0;
     if (r->seen == 0 && r->n == 0) { /* what the first output reads before the sound */
-        r->start = r->first[0];
+        r->start = fl__speech_first(r, 0);
         if (!fl_heap_grow(&r->x, &r->cap, -r->start, sizeof *r->x)) return -1;
         memset(r->x, 0, (size_t)-r->start * sizeof *r->x);
         r->n = -r->start;
@@ -259,7 +284,7 @@ FL_API fl_tensor *fl_speech_resample_opt(fl_tensor *x, int64_t from, int64_t to,
                       FL_SHAPE_TEXT(x));
     if (from == to) return x;
     enum { PIECE = 32768 }; /* stays in a cache */
-    fl_speech_resampler *r = fl_speech_resampler_new_opt(from, to, o);
+    fl_speech_resampler *r = fl__speech_resampler_for(from, to, fl_numel(x), o);
     if (!r) return fl_raise();
     fl_scope s = fl_scope_begin();
     fl_tensor *in = fl_contiguous(fl_cast(fl_to(x, "cpu"), FL_F32)), *y = NULL;
@@ -267,7 +292,7 @@ FL_API fl_tensor *fl_speech_resample_opt(fl_tensor *x, int64_t from, int64_t to,
     fl_shape shape = fl_shape_of(x);
     const int64_t n = shape.dim[shape.ndim - 1] = (t * r->to + r->from - 1) / r->from;
     /* Each piece completes full registers of outputs of all phases; the first has what filters overlap. */
-    const int64_t group = FL__SPEECH_BESIDE * r->from, overlap = r->first[0] + r->taps - 1,
+    const int64_t group = FL__SPEECH_BESIDE * r->from, overlap = fl__speech_first(r, 0) + r->taps - 1,
                   piece = PIECE > group ? PIECE / group * group : group;
     if (in) y = fl_data_host_tensor(shape, FL_F32);
     for (int64_t i = 0; y && i < lines; i++) {

@@ -44,7 +44,7 @@ typedef struct fl_speech_search_opts {
 typedef struct fl_speech_search fl_speech_search;
 #define fl_speech_search_new(p, ...) FL__SPEECH_SEARCH_NEW(p, __VA_ARGS__, ._end = 0)
 #define FL__SPEECH_SEARCH_NEW(p, lexicon, ...) \
-    fl_speech_search_new_opt(p, lexicon, (fl_speech_search_opts){__VA_ARGS__})
+    fl_speech_search_new_opt(p, lexicon, FL_LITERAL(fl_speech_search_opts, __VA_ARGS__))
 FL_API fl_speech_search *fl_speech_search_new_opt(const fl_speech_predictor *p,
                                                   const fl_speech_lexicon *lexicon, fl_speech_search_opts o);
 FL_API void fl_speech_search_free(fl_speech_search *s); /* NULL is fine */
@@ -372,6 +372,7 @@ FL_API bool fl_speech_search_step(fl_speech_search *s, int64_t steps) {
 }
 
 FL_API bool fl_speech_search_begin(fl_speech_search *s) {
+    if (!fl_given(s, "fl_speech_search_begin", "the search")) return false;
     static const int32_t none = -1, first = 0;
     fl__search_hyp h = {.way = -1, .token = -1, .word = -1};
     fl__search_empty(&s->now), fl__search_empty(&s->next), fl__search_empty(&s->open);
@@ -381,6 +382,7 @@ FL_API bool fl_speech_search_begin(fl_speech_search *s) {
 }
 
 FL_API bool fl_speech_search_end(fl_speech_search *s) {
+    if (!fl_given(s, "fl_speech_search_end", "the search")) return false;
     const bool transducer = s->p->transducer;
     bool nice = false, ok = true;
     for (int64_t i = 0; i < s->now.n; i++) nice |= transducer ? !s->now.at[i].node : s->now.at[i].ended;
@@ -434,6 +436,8 @@ static int64_t fl__search_words(fl_speech_search *s, int32_t way, int64_t at) {
 }
 
 FL_API int64_t fl_speech_search_best(fl_speech_search *s, int64_t n, fl_speech_result *out) {
+    if (!fl_given(s, "fl_speech_search_best", "the search") ||
+        !fl_given(out, "fl_speech_search_best", "the results")) return -1;
     int64_t at = 0;
     n = n < s->now.n ? n : s->now.n;
     for (int64_t i = 0; i < n; i++) {
@@ -449,6 +453,7 @@ FL_API int64_t fl_speech_search_best(fl_speech_search *s, int64_t n, fl_speech_r
 }
 
 FL_API int64_t fl_speech_search_tokens(const fl_speech_search *s, int64_t i, int64_t *out, int64_t most) {
+    if (!fl_given(s, "fl_speech_search_tokens", "the search")) return -1;
     int64_t n = 0;
     if (i < 0 || i >= s->now.n) return 0;
     for (int32_t k = s->now.at[i].way; k >= 0; k = s->said[k].before) n++;
@@ -485,6 +490,7 @@ FL_API bool fl_speech_rescore(fl_speech_result *r, int64_t n, const fl_text_scor
 
 FL_API fl_speech_search *fl_speech_search_new_opt(const fl_speech_predictor *p,
                                                   const fl_speech_lexicon *lexicon, fl_speech_search_opts o) {
+    if (!fl_given(p, "fl_speech_search_new", "the predictor")) return NULL;
     const char *fn = "fl_speech_search_new";
     int64_t nodes = 0;
     const fl_speech_node *node = lexicon ? fl_speech_lexicon_nodes(lexicon, &nodes) : NULL;

@@ -4,7 +4,6 @@
 
    Record (fl_spectrum_args): x [n, t], window [win], if args.bands: bands [b, width] and first i64 [b], if
    args.cosine: cosine [b, d] -> [n, frames, d], frame k of x from k hop on. Of x's dtype, any float. */
-#ifndef FL_T
 #ifndef FL_SPEECH_SPECTRUM_H
 #define FL_SPEECH_SPECTRUM_H
 #ifndef FL_AUTOGRAD_H
@@ -35,6 +34,10 @@ FL_API fl_tensor *fl_spectrum(fl_tensor *x, fl_tensor *window, fl_tensor *bands,
                               fl_tensor *cosine, fl_spectrum_args a);
 FL_API fl_var *fv_spectrum(fl_var *x, fl_tensor *window, fl_tensor *bands, fl_tensor *first,
                            fl_tensor *cosine, fl_spectrum_args a);
+/* Pre-emphasis of a whole sound, floats x [..., t]: y[t] = x[t] - coefficient x[t - 1], y[0] = x[0]
+   (torchaudio.functional.preemphasis). That of frames is an option of fl_speech_conf. */
+FL_API fl_tensor *fl_speech_preemphasis(fl_tensor *x, double coefficient);
+FL_API fl_var *fv_speech_preemphasis(fl_var *x, double coefficient);
 /* Registers the op and its kernel, once: called by what makes features, before other threads start. */
 FL_API bool fl_spectrum_register(void);
 FL_DATA fl_op fl_op_spectrum;
@@ -55,13 +58,15 @@ static inline int64_t fl__spectrum_rows(const fl_spectrum_args *a, int64_t win, 
 #if defined(FL_IMPL_ONLY_SPEECH_SPECTRUM) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_SPEECH_SPECTRUM_IMPL
 #define FL_SPEECH_SPECTRUM_IMPL
-#include "../../kernels/cpu/spectrum.h"
+#include "../../fl_backend.h"
+#include "../../kernels/speech/spectrum_loops.h"
 #include "../ops/copy.h"
 #include "../ops/create.h"
 #include "../ops/elementwise.h"
 #include "../ops/fft.h"
 #include "../ops/index.h"
 #include "../ops/linear.h"
+#include "../ops/move.h"
 #include "../ops/reduce.h"
 #include "../ops/view.h"
 #include <pthread.h>
@@ -71,19 +76,19 @@ FL_DATA_DEFINED fl_op fl_op_spectrum;
 /* i64 [frames win]: the samples of the frames. */
 static fl_tensor *fl__spectrum_places(const fl_tensor *x, int64_t win, int64_t hop) {
     const int64_t frames = (x->shape[1] - win) / hop + 1;
-    fl_tensor *start = fl_mul(fl_arange(0, (double)frames, 1, FL_I64), fl_int(hop));
-    fl_tensor *at = fl_add(fl_unsqueeze(start, 1), fl_arange(0, (double)win, 1, FL_I64));
-    return fl_to(fl_reshape(at, FL_SHAPE(frames * win)), fl_backend_name(x));
+    fl_tensor *start = fl_mul(fl_new_arange(x, 0, (double)frames, 1, FL_I64), fl_int(hop));
+    fl_tensor *at = fl_add(fl_unsqueeze(start, 1), fl_new_arange(x, 0, (double)win, 1, FL_I64));
+    return fl_reshape(at, FL_SHAPE(frames * win));
 }
 
 /* i64 [b width]: the bins of the bands, none beyond the last. */
 static fl_tensor *fl__spectrum_bins(fl_tensor *first, int64_t width, int64_t bins) {
-    fl_tensor *k = fl_to(fl_arange(0, (double)width, 1, FL_I64), fl_backend_name(first));
+    fl_tensor *k = fl_new_arange(first, 0, (double)width, 1, FL_I64);
     fl_tensor *at = fl_minimum(fl_add(fl_unsqueeze(first, 1), k), fl_int(bins - 1));
     return fl_reshape(at, FL_SHAPE(first->shape[0] * width));
 }
 
-#define FL_TEXT "../speech/spectrum.h"
+#define FL_TEXT "../speech/spectrum.inc"
 #include "../ops/expand.h"
 
 static bool fl__compose_spectrum(const fl_call *c, fl_tensor **y) {
@@ -100,7 +105,8 @@ static bool fl__spectrum_known;
 static void fl__spectrum_register(void) {
     static const fl_op_info info = {.name = "spectrum",
                                     .args_size = sizeof(fl_spectrum_args),
-                                    .contains = "gather sum mul sub concat fft sqrt maximum log matmul",
+                                    .contains = "gather sum add sub mul div concat fft sqrt maximum minimum "
+                                                "log matmul iota",
                                     .compose = fl__compose_spectrum};
     fl_backend cpu = *fl_backend_at(fl_backend_index(fl_backend_cpu()->name));
     fl_op_spectrum = fl_op_register(&info);
@@ -185,50 +191,5 @@ FL_API fl_var *fv_spectrum(fl_var *x, fl_tensor *window, fl_tensor *bands, fl_te
 }
 
 #endif
-#endif
-#else /* the text: see expand.h */
-
-/* a ln(max(x, floor)) */
-static FL_T *FL_W(_floored_log)(FL_T *x, double floor, double a) {
-    return MUL(CONST(a), LOG(MAX(x, CONST(floor))));
-}
-
-/* x [n, t], with a frame at least -> [n, frames, d] */
-static FL_T *FL_W(_spectrum_composed)(FL_T *x, fl_tensor *window, fl_tensor *bands, fl_tensor *first,
-                                      fl_tensor *cosine, const fl_spectrum_args *a) {
-    fl_scope s = fl_scope_begin();
-    const int64_t win = window->shape[0], n = FL_VALUE(x)->shape[0], bins = a->n_fft / 2 + 1;
-    fl_tensor *places = fl__spectrum_places(FL_VALUE(x), win, a->hop);
-    const int64_t frames = places ? places->shape[0] / win : 0;
-    FL_T *f = places ? FL_W(reshape)(FL_W(index_select)(x, 1, places), FL_SHAPE(n, frames, win)) : NULL;
-    const fl_axes last = {1, {-1}, true};
-    if (f && a->remove_mean) f = SUB(f, FL_W(mean)(f, last));
-    FL_T *energy = f && a->energy == FL_ENERGY_RAW ? FL_W(sum)(MUL(f, f), last) : NULL;
-    if (f && a->preemphasis != 0) {
-        FL_T *before[] = {FL_W(slice)(f, -1, 0, 1, 1), FL_W(slice)(f, -1, 0, win - 1, 1)};
-        f = before[0] && before[1] ? SUB(f, MUL(CONST(a->preemphasis), FL_W(concat)(before, 2, -1))) : NULL;
-    }
-    f = f ? MUL(f, FL_OF(window)) : NULL;
-    if (f && a->energy == FL_ENERGY_WINDOWED) energy = FL_W(sum)(MUL(f, f), last);
-    f = f ? FL_W(rfft_opt)(f, -1, (fl_fft_opts){.n = a->n_fft}) : NULL;
-    f = f ? FL_W(sum)(MUL(f, f), (fl_axes){1, {-1}, false}) : NULL;
-    if (f && a->magnitude) f = SQRT(f);
-    if (f && bands) {
-        const int64_t b = bands->shape[0], width = bands->shape[1];
-        fl_tensor *at = fl__spectrum_bins(first, width, bins);
-        f = at ? FL_W(reshape)(FL_W(index_select)(f, -1, at), FL_SHAPE(n, frames, b, width)) : NULL;
-        f = f ? FL_W(sum)(MUL(f, FL_OF(bands)), (fl_axes){1, {-1}, false}) : NULL;
-    }
-    if (f && a->log) f = FL_W(_floored_log)(f, a->floor, a->log_scale);
-    if (f && cosine) f = FL_W(matmul)(f, FL_OF(cosine));
-    if (f && a->energy) {
-        const int64_t d = FL_VALUE(f)->shape[2], at = a->energy_at;
-        FL_T *part[] = {FL_W(slice)(f, -1, 0, at, 1), FL_W(_floored_log)(energy, a->energy_floor, 1),
-                        FL_W(slice)(f, -1, at + a->energy_replaces, d, 1)};
-        f = part[0] && part[1] && part[2] ? FL_W(concat)(part, 3, -1) : NULL;
-    }
-    return FL_GIVE(&s, f);
-}
-
 #endif
 /* MIT licence: see LICENSE. */

@@ -51,7 +51,7 @@ typedef struct fl_speech_target_opts {
    fl_fail that names word and letter. */
 #define fl_speech_target(tokens, text, ...) FL__SPEECH_TARGET(tokens, text, __VA_ARGS__, ._end = 0)
 #define FL__SPEECH_TARGET(tokens, text, out, cap, ...) \
-    fl_speech_target_opt(tokens, text, out, cap, (fl_speech_target_opts){__VA_ARGS__})
+    fl_speech_target_opt(tokens, text, out, cap, FL_LITERAL(fl_speech_target_opts, __VA_ARGS__))
 FL_API int64_t fl_speech_target_opt(const fl_text_dictionary *tokens, const char *text, int64_t **out,
                                     int64_t *cap, fl_speech_target_opts o);
 /* What a path says: equal neighbours merged, and then the blank left out (-1: there is none). out may be
@@ -61,7 +61,7 @@ FL_API int64_t fl_speech_collapse(const int64_t *path, int64_t n, int64_t blank,
    out, separators become spaces. False after fl_fail. */
 #define fl_speech_text_of(...) FL__SPEECH_TEXT_OF(__VA_ARGS__, ._end = 0)
 #define FL__SPEECH_TEXT_OF(tokens, token, n, text, ...) \
-    fl_speech_text_of_opt(tokens, token, n, text, (fl_speech_target_opts){__VA_ARGS__})
+    fl_speech_text_of_opt(tokens, token, n, text, FL_LITERAL(fl_speech_target_opts, __VA_ARGS__))
 FL_API bool fl_speech_text_of_opt(const fl_text_dictionary *tokens, const int64_t *token, int64_t n,
                                   fl_data_text *text, fl_speech_target_opts o);
 
@@ -171,8 +171,12 @@ FL_API void fl_speech_list_free(fl_speech_list *l) {
     fl_heap_free(l);
 }
 
-FL_API int64_t fl_speech_list_size(const fl_speech_list *l) { return l->n; }
-FL_API const fl_speech_listed *fl_speech_list_get(const fl_speech_list *l, int64_t i) { return &l->e[i]; }
+FL_API int64_t fl_speech_list_size(const fl_speech_list *l) {
+    return fl_given(l, "fl_speech_list_size", "the list") ? l->n : 0;
+}
+FL_API const fl_speech_listed *fl_speech_list_get(const fl_speech_list *l, int64_t i) {
+    return fl_given(l, "fl_speech_list_get", "the list") ? &l->e[i] : NULL;
+}
 
 typedef struct fl__speech_sounds {
     const fl_speech_list *list;
@@ -195,6 +199,7 @@ static int64_t fl__speech_sounds_length(fl_data_set *self, int64_t i) {
 static void fl__speech_sounds_close(fl_data_set *self) { fl_heap_free(self->user); }
 
 FL_API fl_data_set *fl_speech_list_sounds(const fl_speech_list *l, int64_t rate) {
+    if (!fl_given(l, "fl_speech_list_sounds", "the list")) return NULL;
     fl__speech_sounds *s = fl_heap_alloc(sizeof *s);
     if (!s) return NULL;
     *s = (fl__speech_sounds){l, rate};
@@ -249,11 +254,11 @@ static bool fl__speech_put_letters(fl__speech_writer *w, const char *word, int64
 static bool fl__speech_put_word(fl__speech_writer *w, const char *word, int64_t n) {
     const fl_speech_lexicon *l = w->o->lexicon;
     const int64_t index = l ? fl_text_dictionary_find(fl_speech_lexicon_words(l), word, n) : -1;
-    int64_t count = 0, m, k = 0;
+    int64_t m, k = 0;
     if (index < 0) return fl__speech_put_letters(w, word, n);
     if (w->o->sample > 0 && w->o->rng && fl_rng_uniform(w->o->rng) < w->o->sample) {
-        while (fl_speech_lexicon_spelling(l, index, count, &m)) count++;
-        k = fl_speech_draw(w->o->rng, 0, count - 1);
+        fl_speech_lexicon_spelling(l, index, INT64_MAX, &m);
+        k = fl_speech_draw(w->o->rng, 0, m - 1);
     }
     const int32_t *token = fl_speech_lexicon_spelling(l, index, k, &m);
     for (int64_t i = 0; i < m; i++)
@@ -284,6 +289,9 @@ static bool fl__speech_pack(fl__speech_writer *w) {
 
 FL_API int64_t fl_speech_target_opt(const fl_text_dictionary *tokens, const char *text, int64_t **out,
                                     int64_t *cap, fl_speech_target_opts o) {
+    if (!fl_given(tokens, "fl_speech_target", "the tokens") ||
+        !fl_given(text, "fl_speech_target", "the text") || !fl_given(out, "fl_speech_target", "the result") ||
+        !fl_given(cap, "fl_speech_target", "the capacity")) return -1;
     fl__speech_writer w = {tokens, &o, out, cap, 0};
     const char *p = text, *end = text + strlen(text), *word;
     int64_t n;
@@ -321,6 +329,8 @@ static bool fl__speech_put_text(fl_data_text *text, const char *from, size_t n, 
 
 FL_API bool fl_speech_text_of_opt(const fl_text_dictionary *tokens, const int64_t *token, int64_t n,
                                   fl_data_text *text, fl_speech_target_opts o) {
+    if (!fl_given(tokens, "fl_speech_text_of", "the tokens") ||
+        !fl_given(text, "fl_speech_text_of", "the text")) return false;
     const int64_t begin = text->n;
     const char *before = NULL;
     bool ok = true;
@@ -390,6 +400,10 @@ static int64_t *fl__speech_numbers(fl_text_dictionary *d, const char *text, bool
 
 FL_API bool fl_speech_scores_add(fl_speech_scores *s, const char *speaker, const char *guess,
                                  const char *target) {
+    if (!fl_given(s, "fl_speech_scores_add", "the scores") ||
+        !fl_given(speaker, "fl_speech_scores_add", "the speaker") ||
+        !fl_given(guess, "fl_speech_scores_add", "the guess") ||
+        !fl_given(target, "fl_speech_scores_add", "the target")) return false;
     const int64_t n = (int64_t)strlen(speaker), known = fl_text_dictionary_find(s->speakers, speaker, n),
                   k = known < 0 ? fl_text_dictionary_size(s->speakers) : known;
     fl_data_edits e[2] = {{0}};
@@ -412,6 +426,7 @@ FL_API bool fl_speech_scores_add(fl_speech_scores *s, const char *speaker, const
 
 FL_API bool fl_speech_scores_of(const fl_speech_scores *s, const char *speaker, fl_data_edits *word,
                                 fl_data_edits *letter) {
+    if (!fl_given(s, "fl_speech_scores_of", "the scores")) return false;
     fl_data_edits sum[2] = {{0}};
     bool there = false;
     for (int64_t k = 0; k < fl_text_dictionary_size(s->speakers); k++) {
@@ -425,6 +440,8 @@ FL_API bool fl_speech_scores_of(const fl_speech_scores *s, const char *speaker, 
 }
 
 FL_API bool fl_speech_scores_table(const fl_speech_scores *s, fl_data_text *out) {
+    if (!fl_given(s, "fl_speech_scores_table", "the scores") ||
+        !fl_given(out, "fl_speech_scores_table", "the text")) return false;
     static const char head[] =
         "speaker                     words     WER %     S     D     I   letters     LER %\n";
     bool ok = fl_data_text_put(out, head, sizeof head - 1);

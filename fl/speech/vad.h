@@ -34,7 +34,7 @@ typedef struct fl_speech_segments_opts {
    many. */
 #define fl_speech_segments(...) FL__SPEECH_SEGMENTS(__VA_ARGS__, ._end = 0)
 #define FL__SPEECH_SEGMENTS(p, n, out, ...) \
-    fl_speech_segments_opt(p, n, out, (fl_speech_segments_opts){__VA_ARGS__})
+    fl_speech_segments_opt(p, n, out, FL_LITERAL(fl_speech_segments_opts, __VA_ARGS__))
 FL_API int64_t fl_speech_segments_opt(const float *p, int64_t n, fl_speech_segment *out,
                                       fl_speech_segments_opts o);
 
@@ -152,6 +152,8 @@ static fl_tensor *fl__vad_run(const fl_speech_vad *v, fl_tensor *x, fl_tensor **
 }
 
 FL_API int64_t fl_speech_vad_push(fl_speech_vad *v, const float *x, int64_t n, bool end, const float **p) {
+    if (!fl_given(v, "fl_speech_vad_push", "the detector") ||
+        !fl_given(p, "fl_speech_vad_push", "the result")) return -1;
     const int64_t before = v->n ? v->n : FL__VAD_BEFORE, most = before + n + FL_SPEECH_VAD_CHUNK;
     if (!fl_heap_grow(&v->x, &v->cap, most, sizeof *v->x)) return -1;
     if (!v->n) memset(v->x, 0, FL__VAD_BEFORE * sizeof *v->x);

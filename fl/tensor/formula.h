@@ -10,18 +10,19 @@
 
    LT LE EQ give conditions, which AND OR XOR NOT combine and SELECT(c, a, b) = c ? a : b takes. MOD
    follows the divisor's sign; RINT rounds half to even; ATAN2(a, b) is the angle of the point
-   (b, a); SHL and SHR shift integers; CONST(0.5) is a number. Formulas separated by commas make one
-   program with that many outputs. */
+   (b, a); SHL and SHR shift integers; CONST(0.5) is a number. LET(u, value, formula) names a number that
+   the formula repeats; it stands at the beginning of a formula, or of another LET's. Formulas separated by
+   commas make one program with that many outputs. */
 #ifndef FL_FORMULA_H
 #define FL_FORMULA_H
 #include "../../fl_mem.h"
-#include "../../kernels/fl_formulas.h"
+#include "op_table.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* The primitives are the lines of FL_PRIMITIVES, kernels/fl_formulas.h. */
+/* The primitives are the lines of FL_PRIMITIVES, fl/tensor/op_table.h. */
 typedef enum fl_primitive {
 #define FL__ENUM(word, op, ...) FL_PRIMITIVE_##op,
     FL_PRIMITIVES(FL__ENUM)
@@ -35,6 +36,7 @@ enum {
     FL_FORMULA_REGISTERS = 12, /* values that live at the same time, beside inputs and constants */
     FL_FORMULA_CONSTANTS = 16,
     FL_FORMULA_STEPS = 64,
+    FL_FORMULA_LETS = 4, /* of one output */
     /* A value's place. Inputs come first, at 0. */
     FL_FORMULA_REGISTER = FL_FORMULA_INPUTS,
     FL_FORMULA_OUTPUT = FL_FORMULA_REGISTER + FL_FORMULA_REGISTERS,
@@ -107,6 +109,8 @@ enum { FL__STEP = 64, FL__VALUES = FL__STEP + FL_FORMULA_STEPS };
 typedef struct fl__parser {
     fl_formula *f;
     const char *text, *at, *inputs;
+    struct { const char *name; size_t n; int value; } let[FL_FORMULA_LETS];
+    int n_lets;
     bool logical[FL__VALUES]; /* it is a condition */
 } fl__parser;
 
@@ -132,8 +136,10 @@ static bool fl__parse_char(fl__parser *p, char c) {
     return fl__misread(p, p->at, c == ',' ? "a comma is missing" : "a ')' is missing") >= 0;
 }
 
-/* The input called s[0 .. n - 1]. */
-static int fl__parse_input(fl__parser *p, const char *s, size_t n) {
+/* The value or input called s[0 .. n - 1]. */
+static int fl__parse_name(fl__parser *p, const char *s, size_t n) {
+    for (int i = p->n_lets - 1; i >= 0; i--)
+        if (p->let[i].n == n && !memcmp(p->let[i].name, s, n)) return p->let[i].value;
     const char *name = fl__skip_spaces(p->inputs);
     for (int i = 0; *name; i++) {
         size_t length = strcspn(name, " ");
@@ -190,6 +196,25 @@ static int fl__parse_step(fl__parser *p, const char *word, int primitive, const 
     return FL__STEP + i;
 }
 
+static int fl__parse(fl__parser *p, int depth);
+
+/* "u, value, formula)" of LET(u, value, formula). As C it assigns a variable (kernels/fl_primitives.h), and C
+   computes operands in any order: so a LET stands at the beginning, or is the formula of another one. */
+static int fl__parse_let(fl__parser *p, const char *word, int depth) {
+    const char *name = p->at = fl__skip_spaces(p->at);
+    const size_t n = fl__name_length(name);
+    if (depth != p->n_lets) return fl__misread(p, word, "a LET that does not begin the formula");
+    if (depth == FL_FORMULA_LETS) return fl__misread(p, word, "one LET too many");
+    if (!n) return fl__misread(p, name, "a name is missing");
+    p->at += n;
+    const int value = fl__parse_char(p, ',') ? fl__parse(p, depth + 1) : -1;
+    if (value < 0) return -1;
+    if (p->logical[value]) return fl__misread(p, name, "a condition where a number must be");
+    p->let[p->n_lets].name = name, p->let[p->n_lets].n = n, p->let[p->n_lets++].value = value;
+    const int result = fl__parse_char(p, ',') ? fl__parse(p, depth + 1) : -1;
+    return result >= 0 && fl__parse_char(p, ')') ? result : -1;
+}
+
 /* A text can nest no deeper than it may have steps. */
 static int fl__parse(fl__parser *p, int depth) {
     const char *word = p->at = fl__skip_spaces(p->at);
@@ -198,8 +223,9 @@ static int fl__parse(fl__parser *p, int depth) {
     if (!n) return fl__misread(p, word, "a word or an input is missing");
     if (depth > FL_FORMULA_STEPS) return fl__misread(p, word, "one step too many");
     p->at = fl__skip_spaces(word + n);
-    if (*p->at != '(') return fl__parse_input(p, word, n);
+    if (*p->at != '(') return fl__parse_name(p, word, n);
     p->at++;
+    if (n == 3 && !memcmp(word, "LET", n)) return fl__parse_let(p, word, depth);
     if (n == 5 && !memcmp(word, "CONST", n)) return fl__parse_number(p);
     while (strlen(fl__primitives[primitive].word) != n ||
            memcmp(fl__primitives[primitive].word, word, n))
@@ -267,6 +293,7 @@ FL_API bool fl_formula_parse(fl_formula *f, const char *text, const char *inputs
                            inputs);
     do {
         if (f->n_out == FL_FORMULA_OUTPUTS) return fl__misread(&p, p.at, "one output too many") >= 0;
+        p.n_lets = 0;
         if ((out[f->n_out++] = fl__parse(&p, 0)) < 0) return false;
         p.at = fl__skip_spaces(p.at);
     } while (*p.at == ',' && p.at++);
@@ -279,6 +306,7 @@ FL_API int fl_primitive_operands(fl_primitive primitive) {
 }
 
 FL_API bool fl_formula_has(const fl_formula *f, fl_primitive primitive) {
+    if (!fl_given(f, "fl_formula_has", "the formula")) return false;
     for (int i = 0; i < f->n_steps; i++)
         if (f->step[i].primitive == primitive) return true;
     return false;
@@ -286,6 +314,8 @@ FL_API bool fl_formula_has(const fl_formula *f, fl_primitive primitive) {
 
 FL_API bool fl_formula_run(const fl_formula *f, const fl_formula_meaning *m, void *const in[],
                            void *out[]) {
+    if (!fl_given(f, "fl_formula_run", "the formula") ||
+        !fl_given(m, "fl_formula_run", "the meaning")) return false;
     void *value[FL_FORMULA_PLACES], *operand[3];
     for (int i = 0; i < f->n_in; i++) value[i] = in[i];
     for (int i = 0; i < f->n_constants; i++)

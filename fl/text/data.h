@@ -1,4 +1,4 @@
-/* data.h - token files, and sets of training samples over them */
+/* fl/text/data.h - token files, and sets of training samples over them */
 #ifndef FL_TEXT_DATA_H
 #define FL_TEXT_DATA_H
 #ifndef FL_DATA_H
@@ -23,7 +23,8 @@ typedef struct fl_text_tokens_opts {
 } fl_text_tokens_opts;
 /* NULL after fl_fail. */
 #define fl_text_tokens_open(...) FL_TEXT__TOKENS_OPEN(__VA_ARGS__, ._end = 0)
-#define FL_TEXT__TOKENS_OPEN(path, ...) fl_text_tokens_open_opt(path, (fl_text_tokens_opts){__VA_ARGS__})
+#define FL_TEXT__TOKENS_OPEN(path, ...) \
+    fl_text_tokens_open_opt(path, FL_LITERAL(fl_text_tokens_opts, __VA_ARGS__))
 FL_API fl_text_tokens *fl_text_tokens_open_opt(const char *path, fl_text_tokens_opts o);
 /* The same of tensors in memory (kept): tokens u16, i32 or i64 [n]; starts i64, or NULL. */
 FL_API fl_text_tokens *fl_text_tokens_of(fl_tensor *tokens, fl_tensor *starts, int64_t vocabulary);
@@ -57,7 +58,8 @@ typedef struct fl_text_blocks_opts {
 /* Blocks of `length` tokens one behind the other, so that each token but the first is one y once; the last
    is shorter. */
 #define fl_text_blocks(...) FL_TEXT__BLOCKS(__VA_ARGS__, ._end = 0)
-#define FL_TEXT__BLOCKS(t, length, ...) fl_text_blocks_opt(t, length, (fl_text_blocks_opts){__VA_ARGS__})
+#define FL_TEXT__BLOCKS(t, length, ...) \
+    fl_text_blocks_opt(t, length, FL_LITERAL(fl_text_blocks_opts, __VA_ARGS__))
 FL_API fl_data_set *fl_text_blocks_opt(const fl_text_tokens *t, int64_t length, fl_text_blocks_opts o);
 /* A sample for each document, as Flashlight's break mode eos: with the id eos in front and behind; -1: as it
    is. It says its length: batches by a budget of tokens, of documents of like length, with a mask:
@@ -79,7 +81,7 @@ typedef struct fl_text_mask_opts {
    y: what they were, -100 elsewhere. A function of (seed, epoch, fl_data_id). A sample of special tokens
    alone is left as it is, all y -100. */
 #define fl_text_mask(...) FL_TEXT__MASK(__VA_ARGS__, ._end = 0)
-#define FL_TEXT__MASK(set, ...) fl_text_mask_opt(set, (fl_text_mask_opts){__VA_ARGS__})
+#define FL_TEXT__MASK(set, ...) fl_text_mask_opt(set, FL_LITERAL(fl_text_mask_opts, __VA_ARGS__))
 FL_API fl_data_set *fl_text_mask_opt(fl_data_set *set, fl_text_mask_opts o);
 
 #ifdef __cplusplus

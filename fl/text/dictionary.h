@@ -1,4 +1,4 @@
-/* dictionary.h - words and their numbers: Flashlight's dictionary, which is every tokenizer's vocabulary
+/* fl/text/dictionary.h - words and their numbers: Flashlight's dictionary, which is every tokenizer's vocabulary
    too */
 #ifndef FL_TEXT_DICTIONARY_H
 #define FL_TEXT_DICTIONARY_H
@@ -13,6 +13,9 @@ extern "C" {
 typedef struct fl_text_dictionary fl_text_dictionary;
 FL_API fl_text_dictionary *fl_text_dictionary_new(void);
 FL_API void fl_text_dictionary_free(fl_text_dictionary *d); /* NULL is fine */
+/* The model or tokenizer that frees it, NULL: the user. */
+FL_PRIVATE const void *fl__text_owner(const fl_text_dictionary *d);
+FL_PRIVATE void fl__text_set_owner(fl_text_dictionary *d, const void *owner);
 /* For makers: d, or where something failed NULL, and d is gone. */
 FL_API fl_text_dictionary *fl_text_dictionary_made(fl_text_dictionary *d, bool ok);
 
@@ -62,7 +65,7 @@ typedef struct fl_text_dictionary_opts {
    come twice, and bad counts, are errors with file and line. */
 #define fl_text_dictionary_load(...) FL__TEXT_DICTIONARY_LOAD(__VA_ARGS__, ._end = 0)
 #define FL__TEXT_DICTIONARY_LOAD(path, ...) \
-    fl_text_dictionary_load_opt(path, (fl_text_dictionary_opts){__VA_ARGS__})
+    fl_text_dictionary_load_opt(path, FL_LITERAL(fl_text_dictionary_opts, __VA_ARGS__))
 FL_API fl_text_dictionary *fl_text_dictionary_load_opt(const char *path, fl_text_dictionary_opts o);
 /* Such a file, with counts or with all spellings. Holes, and entries that are empty or have white space in
    them, cannot be told in it: an error, and no file. */
@@ -75,6 +78,8 @@ FL_API const char *fl_text_field(const char **p, const char *end, int64_t *n);
 FL_API const char *fl_text_line(const char **p, const char *end, int64_t *n);
 /* A 64-bit number of n bytes, the same on every machine. */
 FL_API uint64_t fl_text_hash(const char *s, int64_t n);
+/* A number of n bytes that is another one in each process, for tables whose keys come from files. */
+FL_API uint64_t fl_text_seeded_hash(const char *s, int64_t n);
 /* A whole file, with a NUL behind it; fl_heap_free it. NULL after fl_fail. */
 FL_API char *fl_text_read_file(const char *who, const char *path, int64_t *n);
 
@@ -86,8 +91,12 @@ FL_API char *fl_text_read_file(const char *who, const char *path, int64_t *n);
 #if defined(FL_IMPL_ONLY_TEXT_DICTIONARY) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_TEXT_DICTIONARY_IMPL
 #define FL_TEXT_DICTIONARY_IMPL
+#include "../data/text.h"
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 typedef struct fl__text_entry {
     const char *text;
@@ -107,7 +116,11 @@ struct fl_text_dictionary {
     int64_t *count; /* of each index; NULL: nothing was counted */
     fl__text_slot *slot;
     int64_t n, cap, size, size_cap, count_cap, mask, missing; /* mask: slots less 1 */
+    const void *owner; /* the model, or the tokenizer, that frees it; NULL: the user */
 };
+
+FL_PRIVATE const void *fl__text_owner(const fl_text_dictionary *d) { return d->owner; }
+FL_PRIVATE void fl__text_set_owner(fl_text_dictionary *d, const void *owner) { d->owner = owner; }
 
 /* ---- bytes ---- */
 
@@ -126,11 +139,41 @@ FL_API uint64_t fl_text_hash(const char *s, int64_t n) {
     return fl__text_mix(fl__text_mix(h ^ w) + 1);
 }
 
+/* Numbers that no file can know, so that none can choose entries that collide: from the system, else from the
+   clock and from addresses. The order of entries does not depend on them. */
+static uint64_t fl__text_seeds[2];
+static pthread_once_t fl__text_seeded = PTHREAD_ONCE_INIT;
+
+static void fl__text_seed(void) {
+    FILE *f = fopen("/dev/urandom", "rb");
+    const size_t n = f ? fread(fl__text_seeds, 1, sizeof fl__text_seeds, f) : 0;
+    if (f) fclose(f);
+    if (n == sizeof fl__text_seeds) return;
+    fl__text_seeds[0] = fl__text_mix((uint64_t)(uintptr_t)&f ^ (uint64_t)time(NULL) << 32);
+    fl__text_seeds[1] =
+        fl__text_mix(fl__text_seeds[0] + (uint64_t)clock() + (uint64_t)(uintptr_t)&fl__text_seed);
+}
+
+FL_API uint64_t fl_text_seeded_hash(const char *s, int64_t n) {
+    pthread_once(&fl__text_seeded, fl__text_seed);
+    const uint64_t x = fl__text_seeds[0], y = fl__text_seeds[1];
+    uint64_t h = x + (uint64_t)n, w = 0;
+    for (; n > 0; s += 8, n -= 8) {
+        if (n >= 8) memcpy(&w, s, 8);
+        else for (int64_t i = w = 0; i < n; i++) w = w << 8 | (uint8_t)s[n - 1 - i];
+        w ^= h; /* both halves of the product depend on the seeds */
+        h = (uint64_t)(uint32_t)(w ^ x) * (uint32_t)(w >> 32 ^ y) + (w << 32 | w >> 32);
+    }
+    return fl__text_mix(fl__text_mix(h ^ y) + 1);
+}
+
 static bool fl__text_space(char c) {
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
 FL_API const char *fl_text_field(const char **p, const char *end, int64_t *n) {
+    if (!fl_given(p, "fl_text_field", "the position") ||
+        !fl_given(n, "fl_text_field", "the count")) return NULL;
     const char *s = *p;
     while (s < end && fl__text_space(*s)) s++;
     const char *stop = s;
@@ -141,6 +184,8 @@ FL_API const char *fl_text_field(const char **p, const char *end, int64_t *n) {
 }
 
 FL_API const char *fl_text_line(const char **p, const char *end, int64_t *n) {
+    if (!fl_given(p, "fl_text_line", "the position") ||
+        !fl_given(n, "fl_text_line", "the count")) return NULL;
     const char *s = *p, *stop = s < end ? memchr(s, '\n', (size_t)(end - s)) : NULL;
     if (s >= end) return NULL;
     if (!stop) stop = end;
@@ -170,13 +215,17 @@ FL_API fl_text_dictionary *fl_text_dictionary_new(void) {
 }
 
 FL_API void fl_text_dictionary_free(fl_text_dictionary *d) {
-    if (!d) return;
+    if (!d || fl_freed(d, "fl_text_dictionary_free", "the dictionary")) return;
+    if (d->owner) {
+        fl_refuse("fl_text_dictionary_free: the dictionary belongs to a model, which frees it");
+        return;
+    }
     fl_data_arena_free(&d->text);
     fl_heap_free(d->entry);
     fl_heap_free(d->first);
     fl_heap_free(d->count);
     fl_heap_free(d->slot);
-    fl_heap_free(d);
+    fl_object_free(d, "dictionary", "");
 }
 
 FL_API fl_text_dictionary *fl_text_dictionary_made(fl_text_dictionary *d, bool ok) {
@@ -191,6 +240,7 @@ static void fl__text_place(fl__text_slot *slot, int64_t mask, uint64_t hash, int
 }
 
 FL_API bool fl_text_dictionary_reserve(fl_text_dictionary *d, int64_t entries) {
+    if (!fl_given(d, "fl_text_dictionary_reserve", "the dictionary")) return false;
     int64_t slots = d->mask + 1;
     if (entries >= INT32_MAX) return fl_fail("fl_text_dictionary: %lld entries", (long long)entries);
     while (slots < entries + entries / 2 + 8) slots = slots < 8 ? 16 : slots * 2;
@@ -199,7 +249,7 @@ FL_API bool fl_text_dictionary_reserve(fl_text_dictionary *d, int64_t entries) {
     fl__text_slot *slot = fl_heap_alloc((size_t)slots * sizeof *slot);
     if (!slot) return false;
     for (int64_t i = 0; i < d->n; i++)
-        fl__text_place(slot, slots - 1, fl_text_hash(d->entry[i].text, d->entry[i].n), i);
+        fl__text_place(slot, slots - 1, fl_text_seeded_hash(d->entry[i].text, d->entry[i].n), i);
     fl_heap_free(d->slot);
     d->slot = slot, d->mask = slots - 1;
     return true;
@@ -217,17 +267,20 @@ static int64_t fl__text_find(const fl_text_dictionary *d, const char *s, int64_t
 }
 
 FL_API int64_t fl_text_dictionary_find(const fl_text_dictionary *d, const char *entry, int64_t n) {
-    return fl__text_find(d, entry, n, fl_text_hash(entry, n));
+    if (!fl_given(d, "fl_text_dictionary_find", "the dictionary")) return -1;
+    return fl__text_find(d, entry, n, fl_text_seeded_hash(entry, n));
 }
 
 FL_API bool fl_text_dictionary_add_at(fl_text_dictionary *d, const char *entry, int64_t n, int64_t index) {
+    if (!fl_given(d, "fl_text_dictionary_add_at", "the dictionary") ||
+        !fl_given(entry, "fl_text_dictionary_add_at", "the entry")) return false;
     if (index < 0 || index >= INT32_MAX || n < 0 || n > UINT32_MAX)
         return fl_fail("fl_text_dictionary: index %lld for an entry of %lld bytes", (long long)index,
                        (long long)n);
-    const uint64_t hash = fl_text_hash(entry, n);
+    const uint64_t hash = fl_text_seeded_hash(entry, n);
     if (fl__text_find(d, entry, n, hash) >= 0)
         return fl_fail("fl_text_dictionary: '%.*s' is there twice", n < 100 ? (int)n : 100, entry);
-    if (3 * (d->n + 1) > 2 * d->mask && !fl_text_dictionary_reserve(d, d->n < 8 ? 16 : 2 * d->n))
+    if (3 * (d->n + 1) > 2 * d->mask && !fl_text_dictionary_reserve(d, d->n + d->n / 8 + 8))
         return false;
     if (!fl_heap_grow(&d->entry, &d->cap, d->n + 1, sizeof *d->entry) ||
         !fl_heap_grow(&d->first, &d->size_cap, index + 1, sizeof *d->first))
@@ -242,6 +295,7 @@ FL_API bool fl_text_dictionary_add_at(fl_text_dictionary *d, const char *entry, 
 }
 
 FL_API int64_t fl_text_dictionary_add(fl_text_dictionary *d, const char *entry, int64_t n) {
+    if (!fl_given(d, "fl_text_dictionary_add", "the dictionary")) return -1;
     const int64_t index = d->size;
     return fl_text_dictionary_add_at(d, entry, n, index) ? index : -1;
 }
@@ -255,6 +309,7 @@ FL_API bool fl_text_dictionary_add_all(fl_text_dictionary *d, const char *const 
 }
 
 FL_API int64_t fl_text_dictionary_count(fl_text_dictionary *d, const char *entry, int64_t n, int64_t times) {
+    if (!fl_given(d, "fl_text_dictionary_count", "the dictionary")) return -1;
     int64_t index = fl_text_dictionary_find(d, entry, n);
     if (index < 0) index = fl_text_dictionary_add(d, entry, n);
     const int64_t before = d->count_cap;
@@ -265,6 +320,7 @@ FL_API int64_t fl_text_dictionary_count(fl_text_dictionary *d, const char *entry
 }
 
 FL_API int64_t fl_text_dictionary_index(const fl_text_dictionary *d, const char *entry, int64_t n) {
+    if (!fl_given(d, "fl_text_dictionary_index", "the dictionary")) return -1;
     const int64_t index = fl_text_dictionary_find(d, entry, n);
     if (index >= 0 || d->missing >= 0) return index >= 0 ? index : d->missing;
     return fl_fail("fl_text_dictionary_index: '%.*s' is unknown, and there is no default",
@@ -272,6 +328,7 @@ FL_API int64_t fl_text_dictionary_index(const fl_text_dictionary *d, const char 
 }
 
 FL_API bool fl_text_dictionary_set_default(fl_text_dictionary *d, int64_t index) {
+    if (!fl_given(d, "fl_text_dictionary_set_default", "the dictionary")) return false;
     if (index < -1 || index >= d->size)
         return fl_fail("fl_text_dictionary_set_default: index %lld, of %lld", (long long)index,
                        (long long)d->size);
@@ -280,11 +337,12 @@ FL_API bool fl_text_dictionary_set_default(fl_text_dictionary *d, int64_t index)
 }
 
 FL_API int64_t fl_text_dictionary_default(const fl_text_dictionary *d) {
-    return d->missing;
+    return fl_given(d, "fl_text_dictionary_default", "the dictionary") ? d->missing : -1;
 }
 
 FL_API const char *fl_text_dictionary_spelling(const fl_text_dictionary *d, int64_t k, int64_t *n,
                                                int64_t *index) {
+    if (!fl_given(d, "fl_text_dictionary_spelling", "the dictionary")) return NULL;
     const bool there = k >= 0 && k < d->n;
     if (n) *n = there ? d->entry[k].n : 0;
     if (index) *index = there ? d->entry[k].index : -1;
@@ -292,23 +350,26 @@ FL_API const char *fl_text_dictionary_spelling(const fl_text_dictionary *d, int6
 }
 
 FL_API const char *fl_text_dictionary_entry(const fl_text_dictionary *d, int64_t index, int64_t *n) {
+    if (!fl_given(d, "fl_text_dictionary_entry", "the dictionary")) return NULL;
     const bool there = index >= 0 && index < d->size;
     return fl_text_dictionary_spelling(d, there ? d->first[index] - 1 : -1, n, NULL);
 }
 
 FL_API int64_t fl_text_dictionary_counted(const fl_text_dictionary *d, int64_t index) {
+    if (!fl_given(d, "fl_text_dictionary_counted", "the dictionary")) return 0;
     return index >= 0 && index < d->size && index < d->count_cap ? d->count[index] : 0;
 }
 
 FL_API int64_t fl_text_dictionary_size(const fl_text_dictionary *d) {
-    return d->size;
+    return fl_given(d, "fl_text_dictionary_size", "the dictionary") ? d->size : 0;
 }
 
 FL_API int64_t fl_text_dictionary_entries(const fl_text_dictionary *d) {
-    return d->n;
+    return fl_given(d, "fl_text_dictionary_entries", "the dictionary") ? d->n : 0;
 }
 
 FL_API bool fl_text_dictionary_contiguous(const fl_text_dictionary *d) {
+    if (!fl_given(d, "fl_text_dictionary_contiguous", "the dictionary")) return false;
     for (int64_t i = 0; i < d->size; i++)
         if (!d->first[i]) return false;
     return true;
@@ -330,6 +391,7 @@ static int fl__text_by_count(const void *a, const void *b) {
 
 FL_API fl_text_dictionary *fl_text_dictionary_pruned(const fl_text_dictionary *d, int64_t keep,
                                                      int64_t min_count, int64_t max_size) {
+    if (!fl_given(d, "fl_text_dictionary_pruned", "the dictionary")) return NULL;
     fl__text_counted *list = fl_heap_alloc((size_t)(d->size + 1) * sizeof *list);
     fl_text_dictionary *out = list ? fl_text_dictionary_new() : NULL;
     int64_t n = 0;
@@ -411,6 +473,8 @@ static bool fl__text_put_index(const fl_text_dictionary *d, int64_t i, bool coun
 }
 
 FL_API bool fl_text_dictionary_save(const fl_text_dictionary *d, const char *path, bool counts) {
+    if (!fl_given(d, "fl_text_dictionary_save", "the dictionary") ||
+        !fl_given(path, "fl_text_dictionary_save", "the path")) return false;
     fl_data_text out = {0};
     bool ok = fl_data_text_put(&out, "", 0);
     for (int64_t i = 0; ok && i < d->size; i++) ok = fl__text_put_index(d, i, counts, &out);

@@ -1,10 +1,10 @@
-/* lines.h - training samples from a text file that is encoded when it is read: no token file */
+/* fl/text/lines.h - training samples from a text file that is encoded when it is read: no token file */
 #ifndef FL_TEXT_LINES_H
 #define FL_TEXT_LINES_H
 #ifndef FL_DATA_H
 #include "../../fl_data.h"
 #endif
-#include "tokenizer.h"
+#include "tokenizers/tokenizer.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,9 +1,7 @@
-/* pairs.h - a hash table of pairs of numbers, each with a rank and an id */
-#ifndef FL_TENSOR_H
-#include "../../fl_tensor.h"
-#endif
+/* fl/text/pairs.h - a hash table of pairs of numbers, each with a rank and an id */
 #ifndef FL_TEXT_PAIRS_H
 #define FL_TEXT_PAIRS_H
+#include "dictionary.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -19,6 +17,7 @@ typedef struct fl_text_pair {
 typedef struct fl_text_pairs {
     fl_text_pair *slot;
     int64_t n, mask;
+    uint64_t seed; /* another one in each process: files cannot choose pairs that collide */
 } fl_text_pairs;
 /* Makes room for so many pairs at once. */
 FL_API bool fl_text_pairs_reserve(fl_text_pairs *t, int64_t pairs);
@@ -26,7 +25,7 @@ FL_API bool fl_text_pairs_reserve(fl_text_pairs *t, int64_t pairs);
 FL_API fl_text_pair *fl_text_pairs_add(fl_text_pairs *t, int32_t left, int32_t right);
 /* The slot that has the pair, or else would have it: its rank says which. There must be slots. */
 static inline fl_text_pair *fl_text_pairs_find(const fl_text_pairs *t, int32_t left, int32_t right) {
-    const uint64_t h = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9e3779b97f4a7c15u;
+    const uint64_t h = (t->seed ^ ((uint64_t)(uint32_t)left << 32 | (uint32_t)right)) * 0x9e3779b97f4a7c15u;
     for (uint64_t at = h ^ h >> 29;; at++) {
         fl_text_pair *p = &t->slot[at & (uint64_t)t->mask];
         if ((p->left == left && p->right == right) || p->rank == FL_TEXT_NO_RANK) return p;
@@ -43,6 +42,7 @@ static inline fl_text_pair *fl_text_pairs_find(const fl_text_pairs *t, int32_t l
 #define FL_TEXT_PAIRS_IMPL
 
 FL_API bool fl_text_pairs_reserve(fl_text_pairs *t, int64_t pairs) {
+    if (!fl_given(t, "fl_text_pairs_reserve", "the table")) return false;
     const fl_text_pairs old = *t;
     int64_t slots = old.slot ? old.mask + 1 : 16;
     while (slots < pairs + pairs / 2 + 8) slots *= 2;
@@ -50,6 +50,7 @@ FL_API bool fl_text_pairs_reserve(fl_text_pairs *t, int64_t pairs) {
     t->slot = fl_heap_alloc((size_t)slots * sizeof *t->slot);
     if (!t->slot) return t->slot = old.slot, false;
     t->mask = slots - 1;
+    if (!old.slot) t->seed = fl_text_seeded_hash("pairs", 5);
     for (int64_t i = 0; i < slots; i++) t->slot[i].rank = FL_TEXT_NO_RANK, t->slot[i].left = -1;
     for (int64_t i = 0; old.slot && i <= old.mask; i++)
         if (old.slot[i].rank != FL_TEXT_NO_RANK)
@@ -59,7 +60,8 @@ FL_API bool fl_text_pairs_reserve(fl_text_pairs *t, int64_t pairs) {
 }
 
 FL_API fl_text_pair *fl_text_pairs_add(fl_text_pairs *t, int32_t left, int32_t right) {
-    if (3 * t->n >= 2 * t->mask && !fl_text_pairs_reserve(t, 2 * t->n + 8)) return NULL;
+    if (!fl_given(t, "fl_text_pairs_add", "the table")) return NULL;
+    if (3 * t->n >= 2 * t->mask && !fl_text_pairs_reserve(t, t->n + t->n / 8 + 8)) return NULL;
     fl_text_pair *p = fl_text_pairs_find(t, left, right);
     if (p->rank == FL_TEXT_NO_RANK) p->left = left, p->right = right, t->n++;
     return p;

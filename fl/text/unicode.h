@@ -1,4 +1,4 @@
-/* unicode.h - what kind of character one is, its lower case, and normal forms */
+/* fl/text/unicode.h - what kind of character one is, its lower case, and normal forms */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -179,6 +179,7 @@ static int fl__unicode_by_first(const void *x, const void *y) {
 }
 
 FL_API int fl_text_lower(int32_t c, int32_t out[2]) {
+    if (!fl_given(out, "fl_text_lower", "the result")) return 0;
     out[0] = c;
     if (c < 0x80) return out[0] += c >= 'A' && c <= 'Z' ? 32 : 0, 1;
     fl_text_classes();
@@ -204,6 +205,7 @@ enum {
 };
 
 FL_API int fl_text_decompose(int32_t c, bool compatible, int32_t out[FL_TEXT_PARTS]) {
+    if (!fl_given(out, "fl_text_decompose", "the result")) return 0;
     const int32_t s = c - FL__HANGUL;
     int n = 0;
     if (s >= 0 && s < FL__HANGUL_N) {

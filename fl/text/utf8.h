@@ -1,7 +1,7 @@
-/* utf8.h - characters of text, and what becomes of bytes that are none */
+/* fl/text/utf8.h - characters of text, and what becomes of bytes that are none */
 #ifndef FL_TEXT_UTF8_H
 #define FL_TEXT_UTF8_H
-#include "../data/file.h"
+#include "../data/text.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -34,6 +34,8 @@ FL_API bool fl_text_put_replaced(fl_data_text *t, const char *s, int64_t n, int6
 /* The second byte's range depends on the first one: no overlong forms, no surrogates, nothing past
    U+10FFFF. */
 FL_API int32_t fl_text_char(const char *text, int64_t n, int *len) {
+    if (!fl_given(text, "fl_text_char", "the text") ||
+        !fl_given(len, "fl_text_char", "the length")) return -1;
     const uint8_t *s = (const uint8_t *)text;
     const unsigned c = s[0];
     *len = 1;
@@ -56,6 +58,7 @@ FL_API int32_t fl_text_char(const char *text, int64_t n, int *len) {
 }
 
 FL_API int fl_text_char_put(char d[4], int32_t c) {
+    if (!fl_given(d, "fl_text_char_put", "the result")) return 0;
     static const uint8_t lead[4] = {0, 0xc0, 0xe0, 0xf0};
     if (c < 0 || c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) c = 0xfffd;
     const int tail = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
@@ -85,6 +88,7 @@ FL_API int64_t fl_text_chars(const char *s, int64_t n) {
 }
 
 FL_API bool fl_text_put_replaced(fl_data_text *t, const char *s, int64_t n, int64_t *replaced) {
+    if (!fl_given(t, "fl_text_put_replaced", "the text")) return false;
     for (int len;;) {
         const int64_t good = fl_text_ill_formed(s, n);
         if (!fl_data_text_put(t, s, (size_t)good)) return false;

@@ -37,7 +37,7 @@ FL_API double fl_vision_rle_iou(const fl_vision_rle *a, const fl_vision_rle *b, 
 
 typedef struct fl_vision_object {
     int64_t id, image, category; /* as in the file; a result's id counts from 1 */
-    double box[4];               /* x, y, w, h */
+    double box[4];               /* x, y, w, h; of a result w and h may be below 0 */
     double area, score;
     bool crowd;
     int64_t seg, n_seg;          /* its numbers in the file's list: polygons, each after its count, or runs */
@@ -63,7 +63,8 @@ typedef struct fl_vision_coco {
     fl_data_arena text_;
 } fl_vision_coco;
 /* Reads a file of objects {images, annotations, categories}; false after fl_fail with file and offset. The
-   file is streamed: memory holds no more than the result. An unknown image is an error. */
+   file is streamed: memory holds no more than the result. Errors too: an unknown image; a file_name that
+   leaves the folder of images (fl_data_path_inside). */
 FL_API bool fl_vision_coco_load(const char *path, fl_vision_coco *out);
 /* A list of results {image_id, category_id, bbox or segmentation, score}, for the objects of `truth`. */
 FL_API bool fl_vision_coco_results(const char *path, const fl_vision_coco *truth, fl_vision_coco *out);
@@ -92,13 +93,23 @@ FL_API bool fl_vision_evaluate(const fl_vision_coco *truth, const fl_vision_coco
 FL_API void fl_vision_ap_free(fl_vision_ap *a);
 /* Class k's mean precision over thresholds and recalls, -1 without objects. */
 FL_API double fl_vision_ap_class(const fl_vision_ap *a, int64_t k);
-/* The twelve lines as pycocotools prints them, and name<tab>value lines; put behind what t holds. */
+/* The twelve lines as pycocotools prints them, and lines name<tab>value of the figures and classes that have
+   objects; put behind what t holds. */
 FL_API bool fl_vision_ap_put(fl_data_text *t, const fl_vision_ap *a, const fl_vision_coco *truth);
+typedef struct fl_vision_voc_opts {
+    fl_named _positional;
+    bool inclusive; /* boxes as in VOC's files: w = xmax - xmin and h = ymax - ymin, whose corners belong to
+                       the box. Its sides are w + 1 and h + 1, as in the devkit */
+    char _end;
+} fl_vision_voc_opts;
 /* PASCAL VOC's AP of category k, -1 without objects: each detection looks at its best object only, a second
    hit is false, crowds are ignored. points: 11 (2007), 0: the area under the curve (2010). NaN after
    fl_fail. */
-FL_API double fl_vision_voc(const fl_vision_coco *truth, const fl_vision_coco *found, int64_t k, double iou,
-                            int points);
+#define fl_vision_voc(...) FL__VISION_VOC(__VA_ARGS__, ._end = 0)
+#define FL__VISION_VOC(truth, found, k, iou, points, ...) \
+    fl_vision_voc_opt(truth, found, k, iou, points, FL_LITERAL(fl_vision_voc_opts, __VA_ARGS__))
+FL_API double fl_vision_voc_opt(const fl_vision_coco *truth, const fl_vision_coco *found, int64_t k,
+                                double iou, int points, fl_vision_voc_opts o);
 
 #ifdef __cplusplus
 }
@@ -197,126 +208,170 @@ FL_API bool fl_vision_rle_of(const uint8_t *mask, int64_t h, int64_t w, fl_visio
 }
 
 FL_API void fl_vision_rle_mask(const fl_vision_rle *r, uint8_t *mask) {
+    if (!fl_given(r, "fl_vision_rle_mask", "the mask") ||
+        !fl_given(mask, "fl_vision_rle_mask", "the result")) return;
     int64_t at = 0;
     for (int64_t i = 0; i < r->n; i++)
         for (uint32_t k = 0; k < r->run[i]; k++, at++) mask[at % r->h * r->w + at / r->h] = i % 2;
 }
 
-static int fl__rle_by_number(const void *a, const void *b) {
-    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
+/* A polygon's outline in the columns [first, first + n_columns) of its mask: a bit for each place at which
+   cells begin or cease to be inside, n_columns h + 1 of them, column by column. */
+typedef struct fl__rle_outline {
+    uint64_t *bit;
+    int64_t first, n_columns, h;
+    int64_t crossings; /* of columns by edges that are still allowed: they bound the time */
+} fl__rle_outline;
 
-/* The places where an edge of the enlarged polygon changes columns go to `to`, or are counted. */
-static int64_t fl__rle_edge(int64_t xs, int64_t ys, int64_t xe, int64_t ye, int64_t h, int64_t w,
-                            uint32_t *to) {
+/* An edge of the polygon, enlarged five times, is rounded to one (u, v) for each step along its longer side.
+   Where u goes from 5 x + 2 to 5 x + 3, or back, it crosses the middle of column x, and v tells the row. Both
+   are monotone in t, in floating point too, so only these steps are computed, however long the edge is. False
+   if no more crossings are allowed. */
+static bool fl__rle_edge(fl__rle_outline *o, int64_t xs, int64_t ys, int64_t xe, int64_t ye) {
     const double scale = 5;
     const int64_t dx = xe > xs ? xe - xs : xs - xe, dy = ye > ys ? ye - ys : ys - ye;
-    const bool flip = (dx >= dy && xs > xe) || (dx < dy && ys > ye);
-    if (flip) {
+    const bool flat = dx >= dy;
+    if (flat ? xs > xe : ys > ye) {
         const int64_t x = xs, y = ys;
         xs = xe, xe = x, ys = ye, ye = y;
     }
-    const double slope =
-        dx >= dy ? (dx ? (double)(ye - ys) / (double)dx : 0) : (double)(xe - xs) / (double)dy;
-    int64_t n = 0, u0 = 0, v0 = 0;
-    const int64_t steps = dx >= dy ? dx : dy;
-    for (int64_t d = 0; d <= steps; d++) {
-        const int64_t t = flip ? steps - d : d;
-        const int64_t u = dx >= dy ? t + xs : (int64_t)((double)xs + slope * (double)t + 0.5);
-        const int64_t v = dx >= dy ? (int64_t)((double)ys + slope * (double)t + 0.5) : t + ys;
-        if (d && u != u0) {
-            const double x = ((double)(u < u0 ? u : u - 1) + 0.5) / scale - 0.5;
-            double y = (double)(v < v0 ? v : v0);
-            if (floor(x) == x && x >= 0 && x <= (double)(w - 1)) {
-                y = (y + 0.5) / scale - 0.5;
-                y = y < 0 ? 0 : y > (double)h ? (double)h : ceil(y);
-                if (to) to[n] = (uint32_t)((int64_t)x * h + (int64_t)y);
-                n++;
-            }
+    if (!dx) return true;
+    const double slope = flat ? (double)(ye - ys) / (double)dx : (double)(xe - xs) / (double)dy;
+    const int64_t steps = flat ? dx : dy;
+#define FL__RLE_AT(from, t) ((int64_t)((double)(from) + slope * (double)(t) + 0.5))
+    const int64_t u0 = flat ? xs : FL__RLE_AT(xs, 0), u1 = flat ? xe : FL__RLE_AT(xs, steps);
+    const int64_t low = u0 < u1 ? u0 : u1, high = u0 < u1 ? u1 : u0;
+    const int64_t last = o->first + o->n_columns - 1;
+    int64_t x = low <= 2 ? 0 : (low + 2) / 5; /* the first column with low <= 5 x + 2 */
+    for (x = x < o->first ? o->first : x; x <= last && 5 * x + 3 <= high; x++) {
+        int64_t t = 5 * x + 3 - xs, v;
+        if (!o->crossings--) return false;
+        if (flat) {
+            const int64_t v0 = FL__RLE_AT(ys, t - 1), v1 = FL__RLE_AT(ys, t);
+            v = v0 < v1 ? v0 : v1;
+        } else { /* the first step on the other side of 5 x + 2.5 */
+            t = (int64_t)(((double)(5 * x - xs) + 2.5) / slope);
+            t = t < 1 ? 1 : t > steps ? steps : t;
+            while (t > 1 && (FL__RLE_AT(xs, t - 1) > 5 * x + 2) == (u1 > u0)) t--;
+            while ((FL__RLE_AT(xs, t) > 5 * x + 2) != (u1 > u0)) t++;
+            v = t - 1 + ys;
         }
-        u0 = u, v0 = v;
+#undef FL__RLE_AT
+        const double row = ((double)v + 0.5) / scale - 0.5;
+        const int64_t y = row < 0 ? 0 : row > (double)o->h ? o->h : (int64_t)ceil(row);
+        const int64_t place = (x - o->first) * o->h + y;
+        o->bit[place / 64] ^= (uint64_t)1 << place % 64;
     }
-    return n;
-}
-
-FL_API bool fl_vision_rle_polygon(const double *xy, int64_t n, int64_t h, int64_t w, fl_vision_rle *out) {
-    if (!xy || !out || n < 1) return fl_fail("fl_vision_rle_polygon: %" PRId64 " corners, or NULL", n);
-    if (!fl__rle_sized("fl_vision_rle_polygon", h, w)) return false;
-    for (int64_t i = 0; i < 2 * n; i++)
-        if (!(fabs(xy[i]) <= 1e6))
-            return fl_fail("fl_vision_rle_polygon: corner %" PRId64 " is at %g", i / 2, xy[i]);
-    uint32_t *at = NULL;
-    int64_t m = 0;
-    for (int pass = 0; pass < 2; pass++) {
-        m = 0;
-        for (int64_t i = 0; i < n; i++) {
-            const double *p = xy + 2 * i, *q = xy + 2 * ((i + 1) % n);
-            m += fl__rle_edge((int64_t)(5 * p[0] + .5), (int64_t)(5 * p[1] + .5), (int64_t)(5 * q[0] + .5),
-                              (int64_t)(5 * q[1] + .5), h, w, at ? at + m : NULL);
-        }
-        if (!pass && !(at = fl_heap_alloc((size_t)(m + 1) * sizeof *at))) return false;
-    }
-    at[m++] = (uint32_t)(h * w);
-    qsort(at, (size_t)m, sizeof *at, fl__rle_by_number);
-    bool ok = fl__rle_make(out, h, w, m);
-    /* differences; a run of 0 joins its neighbours */
-    uint32_t before = 0;
-    for (int64_t i = 0; ok && i < m; i++) {
-        const uint32_t run = at[i] - before;
-        before = at[i];
-        at[i] = run;
-    }
-    int64_t i = 0;
-    if (ok) out->run[out->n++] = at[i++];
-    while (ok && i < m)
-        if (at[i] > 0) out->run[out->n++] = at[i++];
-        else if (++i < m) out->run[out->n - 1] += at[i++];
-    fl_heap_free(at);
-    return ok;
-}
-
-FL_API bool fl_vision_rle_merge(const fl_vision_rle *r, int64_t n, bool intersect, fl_vision_rle *out) {
-    if (!r || n < 1 || !out) return fl_fail("fl_vision_rle_merge: %" PRId64 " masks, or NULL", n);
-    fl_vision_rle sum, next;
-    if (!fl__rle_make(&sum, r->h, r->w, r->n)) return false;
-    memcpy(sum.run, r->run, (size_t)r->n * sizeof *r->run);
-    sum.n = r->n;
-    for (int64_t k = 1; k < n; k++) {
-        const fl_vision_rle *b = &r[k];
-        bool ok = (b->h == r->h && b->w == r->w) || fl_fail("fl_vision_rle_merge: masks of two sizes");
-        ok = ok && fl__rle_make(&next, r->h, r->w, sum.n + b->n);
-        if (!ok) {
-            fl_heap_free(sum.run);
-            return false;
-        }
-        int64_t i = 0, j = 0, left = r->h * r->w, run = 0;
-        uint32_t ca = sum.n ? sum.run[i++] : 0, cb = b->n ? b->run[j++] : 0;
-        bool va = false, vb = false, v = false;
-        while (left > 0) {
-            while (!ca && i < sum.n) ca = sum.run[i++], va = !va;
-            while (!cb && j < b->n) cb = b->run[j++], vb = !vb;
-            const bool now = intersect ? va && vb : va || vb;
-            uint32_t c = ca < cb ? ca : cb;
-            if (!c) break;
-            if (now != v) next.run[next.n++] = (uint32_t)run, run = 0, v = now;
-            ca -= c, cb -= c, run += c, left -= c;
-        }
-        next.run[next.n++] = (uint32_t)run;
-        fl_heap_free(sum.run);
-        sum = next;
-    }
-    *out = sum;
     return true;
 }
 
+/* The runs between the places of an outline; the first column's are `first` h cells on. */
+static bool fl__rle_runs(const fl__rle_outline *o, int64_t h, int64_t w, fl_vision_rle *out) {
+    const int64_t n_word = (o->n_columns * h) / 64 + 1, start = o->first * h;
+    int64_t most = 1, before = 0;
+    for (int64_t i = 0; i < n_word; i++) most += __builtin_popcountll(o->bit[i]);
+    if (!fl__rle_make(out, h, w, most)) return false;
+    for (int64_t i = 0; i < n_word; i++)
+        for (uint64_t bits = o->bit[i]; bits; bits &= bits - 1) {
+            const int64_t place = start + 64 * i + __builtin_ctzll(bits);
+            if (place < h * w) out->run[out->n++] = (uint32_t)(place - before), before = place;
+        }
+    out->run[out->n++] = (uint32_t)(h * w - before);
+    return true;
+}
+
+/* *crossings: how often edges may cross columns; then, how often the next polygon's may. */
+static bool fl__rle_polygon(const double *xy, int64_t n, int64_t h, int64_t w, int64_t *crossings,
+                            fl_vision_rle *out) {
+    if (!xy || !out || n < 1) return fl_fail("fl_vision_rle_polygon: %" PRId64 " corners, or NULL", n);
+    if (!fl__rle_sized("fl_vision_rle_polygon", h, w)) return false;
+    double low = 1e6, high = -1e6;
+    for (int64_t i = 0; i < 2 * n; i++) {
+        if (!(fabs(xy[i]) <= 1e6))
+            return fl_fail("fl_vision_rle_polygon: corner %" PRId64 " is at %g", i / 2, xy[i]);
+        if (i % 2 == 0) low = fmin(low, xy[i]), high = fmax(high, xy[i]);
+    }
+    fl__rle_outline o = {.h = h, .crossings = *crossings};
+    o.first = low < 1 ? 0 : low > (double)w ? w : (int64_t)low - 1;
+    const int64_t end = high < 0 ? 0 : high > (double)w ? w : (int64_t)high + 1;
+    o.n_columns = end > w ? w - o.first : end > o.first ? end - o.first : 0;
+    o.bit = fl_heap_alloc((size_t)(o.n_columns * h / 64 + 1) * sizeof *o.bit);
+    bool ok = o.bit != NULL;
+    for (int64_t i = 0; ok && i < n; i++) {
+        const double *p = xy + 2 * i, *q = xy + 2 * ((i + 1) % n);
+        ok = fl__rle_edge(&o, (int64_t)(5 * p[0] + .5), (int64_t)(5 * p[1] + .5), (int64_t)(5 * q[0] + .5),
+                          (int64_t)(5 * q[1] + .5)) ||
+             fl_fail("fl_vision_rle_polygon: edges cross the columns of %" PRId64 " x %" PRId64
+                     " cells more often than there are cells", h, w);
+    }
+    ok = ok && fl__rle_runs(&o, h, w, out);
+    *crossings = o.crossings;
+    fl_heap_free(o.bit);
+    return ok;
+}
+
+/* Edges of an outline without overlap cross a column once a cell at most. Small masks and polygons of many
+   corners may have more, as long as what n corners take in a file bounds memory and time. */
+static int64_t fl__rle_crossings(int64_t n, int64_t h, int64_t w) {
+    return (h + 16) * w + 32 * n;
+}
+
+FL_API bool fl_vision_rle_polygon(const double *xy, int64_t n, int64_t h, int64_t w, fl_vision_rle *out) {
+    int64_t crossings = fl__rle_crossings(n, h, w);
+    return fl__rle_polygon(xy, n, h, w, &crossings, out);
+}
+
+static bool fl__rle_merge_two(const fl_vision_rle *a, const fl_vision_rle *b, bool intersect,
+                              fl_vision_rle *out) {
+    if (a->h != b->h || a->w != b->w) return fl_fail("fl_vision_rle_merge: masks of two sizes");
+    if (!fl__rle_make(out, a->h, a->w, a->n + b->n)) return false;
+    int64_t i = 0, j = 0, left = a->h * a->w, run = 0;
+    uint32_t ca = a->n ? a->run[i++] : 0, cb = b->n ? b->run[j++] : 0;
+    bool va = false, vb = false, v = false;
+    while (left > 0) {
+        while (!ca && i < a->n) ca = a->run[i++], va = !va;
+        while (!cb && j < b->n) cb = b->run[j++], vb = !vb;
+        const bool now = intersect ? va && vb : va || vb;
+        const uint32_t c = ca < cb ? ca : cb;
+        if (!c) break;
+        if (now != v) out->run[out->n++] = (uint32_t)run, run = 0, v = now;
+        ca -= c, cb -= c, run += c, left -= c;
+    }
+    out->run[out->n++] = (uint32_t)run;
+    return true;
+}
+
+/* The second half is merged into the first one, so that each run is copied log2 n times. */
+FL_API bool fl_vision_rle_merge(const fl_vision_rle *r, int64_t n, bool intersect, fl_vision_rle *out) {
+    if (!r || n < 1 || !out) return fl_fail("fl_vision_rle_merge: %" PRId64 " masks, or NULL", n);
+    if (n == 1) {
+        if (!fl__rle_make(out, r->h, r->w, r->n)) return false;
+        if (r->n) memcpy(out->run, r->run, (size_t)r->n * sizeof *r->run);
+        out->n = r->n;
+        return true;
+    }
+    if (n == 2) return fl__rle_merge_two(r, r + 1, intersect, out);
+    fl_vision_rle half[2];
+    if (!fl_vision_rle_merge(r, n / 2, intersect, &half[0])) return false;
+    bool ok = fl_vision_rle_merge(r + n / 2, n - n / 2, intersect, &half[1]);
+    if (ok) {
+        ok = fl__rle_merge_two(&half[0], &half[1], intersect, out);
+        fl_heap_free(half[1].run);
+    }
+    fl_heap_free(half[0].run);
+    return ok;
+}
+
 FL_API int64_t fl_vision_rle_area(const fl_vision_rle *r) {
+    if (!fl_given(r, "fl_vision_rle_area", "the mask")) return -1;
     int64_t sum = 0;
     for (int64_t i = 1; i < r->n; i += 2) sum += r->run[i];
     return sum;
 }
 
 FL_API void fl_vision_rle_box(const fl_vision_rle *r, double box[4]) {
+    if (!fl_given(r, "fl_vision_rle_box", "the mask") ||
+        !fl_given(box, "fl_vision_rle_box", "the result")) return;
     const int64_t n = r->n / 2 * 2;
     int64_t xs = r->w, ys = r->h, xe = 0, ye = 0, at = 0, start = 0;
     memset(box, 0, 4 * sizeof *box);
@@ -332,6 +387,8 @@ FL_API void fl_vision_rle_box(const fl_vision_rle *r, double box[4]) {
 }
 
 FL_API double fl_vision_rle_iou(const fl_vision_rle *a, const fl_vision_rle *b, bool crowd) {
+    if (!fl_given(a, "fl_vision_rle_iou", "the mask") ||
+        !fl_given(b, "fl_vision_rle_iou", "the other mask")) return NAN;
     if (a->h != b->h || a->w != b->w) return -1;
     int64_t i = 0, j = 0, both = 0, any = 0;
     uint32_t ca = a->n ? a->run[i++] : 0, cb = b->n ? b->run[j++] : 0;
@@ -454,7 +511,8 @@ static bool fl__coco_object(fl_vision_coco *c, fl_data_json *j, bool result) {
     if (j->event == FL_DATA_JSON_ERROR) return false;
     if (!image || !category) return fl_data_json_fail(j, "an object without image_id or category_id");
     if (result && !(o.score == o.score)) return fl_data_json_fail(j, "a result without a score");
-    if (result) o.area = box ? o.box[2] * o.box[3] : -1, o.id = c->n_object + 1, o.crowd = false;
+    if (result)
+        o.area = box ? o.box[2] * o.box[3] : NAN, o.id = c->n_object + 1, o.crowd = false;
     else if (o.area < 0) o.area = o.box[2] * o.box[3];
     if (!fl_heap_grow(&c->object, &c->cap_[2], c->n_object + 1, sizeof *c->object)) return false;
     c->object[c->n_object++] = o;
@@ -471,7 +529,10 @@ static bool fl__coco_image(fl_vision_coco *c, fl_data_json *j) {
         else if (!strcmp(j->text, "height")) ok = fl__coco_side(j, &side), m.h = ok ? side : 0;
         else if (!strcmp(j->text, "width")) ok = fl__coco_side(j, &side), m.w = ok ? side : 0;
         else if (!strcmp(j->text, "file_name"))
-            ok = fl_data_json_string(j) && (m.file = fl_data_arena_add(&c->text_, j->text, (size_t)j->n));
+            ok = fl_data_json_string(j) &&
+                 (fl_data_path_inside(j->text, (size_t)j->n) ||
+                  fl_data_json_fail(j, "file_name '%.200s' leaves the images' folder", j->text)) &&
+                 (m.file = fl_data_arena_add(&c->text_, j->text, (size_t)j->n));
         else ok = fl_data_json_skip(j);
         if (!ok) return false;
     }
@@ -512,7 +573,9 @@ static int64_t fl__coco_search(const void *list, int64_t n, size_t size, int64_t
 }
 
 FL_API int64_t fl_vision_coco_find(const fl_vision_coco *c, int64_t image) {
-    return c ? fl__coco_search(c->image, c->n_image, sizeof *c->image, image) : -1;
+    return fl_given(c, "fl_vision_coco_find", "the annotations")
+               ? fl__coco_search(c->image, c->n_image, sizeof *c->image, image)
+               : -1;
 }
 
 static bool fl__coco_read(fl_vision_coco *c, fl_data_json *j) {
@@ -587,12 +650,12 @@ FL_API bool fl_vision_coco_mask(const fl_vision_coco *c, const fl_vision_object 
                        o->id, sum, (int)o->h, (int)o->w);
     }
     if (!o->n_seg) return fl_fail("fl_vision_coco_mask: object %" PRId64 " has no segmentation", o->id);
-    int64_t parts = 0, done = 0;
+    int64_t parts = 0, done = 0, crossings = fl__rle_crossings(o->n_seg / 2, o->h, o->w);
     for (int64_t i = 0; i < o->n_seg; i += 1 + (int64_t)p[i]) parts++;
     fl_vision_rle *r = fl_heap_alloc((size_t)parts * sizeof *r);
     bool ok = r != NULL;
     for (int64_t i = 0; ok && i < o->n_seg; i += 1 + (int64_t)p[i]) {
-        ok = fl_vision_rle_polygon(p + i + 1, (int64_t)p[i] / 2, o->h, o->w, &r[done]);
+        ok = fl__rle_polygon(p + i + 1, (int64_t)p[i] / 2, o->h, o->w, &crossings, &r[done]);
         if (ok) done++;
     }
     ok = ok && fl_vision_rle_merge(r, parts, false, out);
@@ -607,7 +670,7 @@ static bool fl__coco_finish(fl_vision_coco *c, const fl_vision_coco *truth, bool
         fl_vision_object *o = &c->object[i];
         const fl_vision_coco_image *m = &truth->image[fl_vision_coco_find(truth, o->image)];
         if (!o->h && !o->w) o->h = (int32_t)m->h, o->w = (int32_t)m->w;
-        if (!result || o->area >= 0) continue;
+        if (!result || !isnan(o->area)) continue;
         if (!o->n_seg && !o->rle)
             return fl_fail("fl_vision_coco_results: result %" PRId64 " has neither bbox nor segmentation",
                            i);
@@ -694,21 +757,22 @@ static bool fl__ap_sort(const fl_vision_coco *truth, const fl_vision_coco *c, co
     return true;
 }
 
-static double fl__ap_box_iou(const double *d, const double *g, bool crowd) {
-    const double w = fmin(d[2] + d[0], g[2] + g[0]) - fmax(d[0], g[0]);
-    const double h = fmin(d[3] + d[1], g[3] + g[1]) - fmax(d[1], g[1]);
+/* pixel: what is added to the sides of boxes. */
+static double fl__ap_box_iou(const double *d, const double *g, bool crowd, double pixel) {
+    const double w = fmin(d[2] + d[0], g[2] + g[0]) - fmax(d[0], g[0]) + pixel;
+    const double h = fmin(d[3] + d[1], g[3] + g[1]) - fmax(d[1], g[1]) + pixel;
     if (w <= 0 || h <= 0) return 0;
-    const double i = w * h, u = crowd ? d[2] * d[3] : d[2] * d[3] + g[2] * g[3] - i;
-    return i / u;
+    const double i = w * h, a = (d[2] + pixel) * (d[3] + pixel);
+    return i / (crowd ? a : a + (g[2] + pixel) * (g[3] + pixel) - i);
 }
 
 static double fl__ap_overlap(const fl__ap *p, int64_t d, int64_t g) {
     const fl_vision_object *a = &p->found->object[d], *b = &p->truth->object[g];
-    if (!p->masks) return fl__ap_box_iou(a->box, b->box, b->crowd);
+    if (!p->masks) return fl__ap_box_iou(a->box, b->box, b->crowd, 0);
     double x[4], y[4];
     fl_vision_rle_box(&p->dt_mask[d], x), fl_vision_rle_box(&p->gt_mask[g], y);
-    return fl__ap_box_iou(x, y, b->crowd) > 0 ? fl_vision_rle_iou(&p->dt_mask[d], &p->gt_mask[g], b->crowd)
-                                              : 0;
+    return fl__ap_box_iou(x, y, b->crowd, 0) > 0 ? fl_vision_rle_iou(&p->dt_mask[d], &p->gt_mask[g], b->crowd)
+                                                 : 0;
 }
 
 /* A detection of one class: its score, rank in its image, and for each range of areas a bit for each
@@ -933,9 +997,10 @@ FL_API bool fl_vision_evaluate(const fl_vision_coco *truth, const fl_vision_coco
 }
 
 FL_API double fl_vision_ap_class(const fl_vision_ap *a, int64_t k) {
+    if (!fl_given(a, "fl_vision_ap_class", "the result")) return NAN;
     double sum = 0;
     int64_t n = 0;
-    for (int64_t i = 0; a && k >= 0 && k < a->n_category && i < FL_VISION_IOUS * FL_VISION_RECALLS;
+    for (int64_t i = 0; k >= 0 && k < a->n_category && i < FL_VISION_IOUS * FL_VISION_RECALLS;
          i++, n++) {
         const double v = a->precision[((i * a->n_category + k) * FL_VISION_AREAS) * FL_VISION_LIMITS + 2];
         if (v < 0) return -1;
@@ -964,6 +1029,7 @@ FL_API bool fl_vision_ap_put(fl_data_text *t, const fl_vision_ap *a, const fl_vi
     }
     for (int64_t i = 0; i < 12 + (truth ? a->n_category : 0); i++) {
         const double v = i < 12 ? a->figure[i] : fl_vision_ap_class(a, i - 12);
+        if (v < 0) continue;
         const int n =
             i < 12 ? snprintf(line, sizeof line, "%s\t%.9f\n", name[i], v)
                    : snprintf(line, sizeof line, "AP %.300s\t%.9f\n", truth->category[i - 12].name, v);
@@ -975,7 +1041,7 @@ FL_API bool fl_vision_ap_put(fl_data_text *t, const fl_vision_ap *a, const fl_vi
 /* ---- PASCAL VOC ---- */
 
 /* Recall and precision of class k's detections by score, pairs; how many objects there are. */
-static bool fl__voc_curve(const fl__ap *p, int64_t k, double iou, double **curve, int64_t *n,
+static bool fl__voc_curve(const fl__ap *p, int64_t k, double iou, double pixel, double **curve, int64_t *n,
                           int64_t *objects) {
     fl__ap_hit *hit = fl_heap_alloc((size_t)(p->n_dt + 1) * sizeof *hit);
     bool *taken = fl_heap_alloc((size_t)p->n_gt + 1);
@@ -995,7 +1061,7 @@ static bool fl__voc_curve(const fl__ap *p, int64_t k, double iou, double **curve
         for (int64_t g = 0; g < p->n_gt; g++) {
             if (p->gt[g].category != k || p->gt[g].image != d->image) continue;
             const double o =
-                fl__ap_box_iou(p->found->object[d->at].box, p->truth->object[p->gt[g].at].box, false);
+                fl__ap_box_iou(p->found->object[d->at].box, p->truth->object[p->gt[g].at].box, false, pixel);
             if (o > best) best = o, m = g;
         }
         const bool meets = m >= 0 && best >= iou;
@@ -1010,8 +1076,8 @@ static bool fl__voc_curve(const fl__ap *p, int64_t k, double iou, double **curve
     return ok;
 }
 
-FL_API double fl_vision_voc(const fl_vision_coco *truth, const fl_vision_coco *found, int64_t k, double iou,
-                            int points) {
+FL_API double fl_vision_voc_opt(const fl_vision_coco *truth, const fl_vision_coco *found, int64_t k,
+                                double iou, int points, fl_vision_voc_opts o) {
     fl__ap p = {.truth = truth, .found = found};
     double *curve = NULL, ap = 0, high = 0;
     int64_t n = 0, objects = 0;
@@ -1021,7 +1087,7 @@ FL_API double fl_vision_voc(const fl_vision_coco *truth, const fl_vision_coco *f
     }
     const bool ok = fl__ap_sort(truth, truth, NULL, &p.gt, &p.n_gt) &&
                     fl__ap_sort(truth, found, "fl_vision_voc", &p.dt, &p.n_dt) &&
-                    fl__voc_curve(&p, k, iou, &curve, &n, &objects);
+                    fl__voc_curve(&p, k, iou, o.inclusive, &curve, &n, &objects);
     for (int r = 0; ok && points && r < 11; r++, high = 0) {
         for (int64_t i = 0; i < n; i++)
             if (curve[2 * i] >= r * 0.1 && curve[2 * i + 1] > high) high = curve[2 * i + 1];

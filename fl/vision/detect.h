@@ -74,7 +74,7 @@ typedef struct fl_vision_criterion_opts {
    objects. False after an error. */
 #define fl_vision_criterion(...) FL__VISION_CRITERION(__VA_ARGS__, ._end = 0)
 #define FL__VISION_CRITERION(y, t, out, ...) \
-    fl_vision_criterion_opt(y, t, out, (fl_vision_criterion_opts){__VA_ARGS__})
+    fl_vision_criterion_opt(y, t, out, FL_LITERAL(fl_vision_criterion_opts, __VA_ARGS__))
 FL_API bool fl_vision_criterion_opt(fl_vars y, const fl_vision_targets *t, fl_vision_losses *out,
                                     fl_vision_criterion_opts o);
 

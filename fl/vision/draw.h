@@ -23,13 +23,13 @@ typedef struct fl_vision_draw_opts {
    (cut to whole ones), and each label on a plate of its colour within its box (draw_bounding_boxes). */
 #define fl_vision_draw_boxes(...) FL__VISION_DRAW_BOXES(__VA_ARGS__, ._end = 0)
 #define FL__VISION_DRAW_BOXES(image, boxes, ...) \
-    fl_vision_draw_boxes_opt(image, boxes, (fl_vision_draw_opts){__VA_ARGS__})
+    fl_vision_draw_boxes_opt(image, boxes, FL_LITERAL(fl_vision_draw_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_vision_draw_boxes_opt(fl_tensor *image, fl_tensor *boxes, fl_vision_draw_opts o);
 /* A copy with (1 - alpha) image + alpha colour, cut, where masks [n, h, w], u8 or b8, are not 0; later masks
    lie over earlier ones (draw_segmentation_masks of torchvision blends with the topmost alone, too). */
 #define fl_vision_draw_masks(...) FL__VISION_DRAW_MASKS(__VA_ARGS__, ._end = 0)
 #define FL__VISION_DRAW_MASKS(image, masks, ...) \
-    fl_vision_draw_masks_opt(image, masks, (fl_vision_draw_opts){__VA_ARGS__})
+    fl_vision_draw_masks_opt(image, masks, FL_LITERAL(fl_vision_draw_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_vision_draw_masks_opt(fl_tensor *image, fl_tensor *masks, fl_vision_draw_opts o);
 /* Text into the pixels themselves, its upper left corner at (y, x), as far as they go: letters of 5 x 7 dots
    of `scale` pixels, one dot apart. What is not printable ASCII is a box. */
@@ -66,6 +66,7 @@ static const uint64_t fl__letters[95] = {
 enum { FL__LETTER_W = 5, FL__LETTER_H = 7 };
 
 FL_API void fl_vision_colour(int64_t k, uint8_t rgb[3]) {
+    if (!fl_given(rgb, "fl_vision_colour", "the result")) return;
     static const int64_t step[] = {(1 << 25) - 1, (1 << 15) - 1, (1 << 21) - 1};
     for (int i = 0; i < 3; i++) rgb[i] = (uint8_t)((uint64_t)(k % 255 * step[i]) % 255);
 }

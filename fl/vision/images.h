@@ -20,6 +20,7 @@ typedef enum fl_vision_mode {
 } fl_vision_mode;
 
 #define FL_VISION_SIDE 65500 /* pixels of a side at most */
+#define FL_VISION_PIXELS 178956970 /* of an image, if max_pixels is 0: what Pillow refuses, 512 MiB of RGB */
 
 typedef struct fl_vision_read_opts {
     fl_named _positional;
@@ -29,18 +30,19 @@ typedef struct fl_vision_read_opts {
     bool partial;       /* of a truncated file what is there; the rest is grey or 0 */
     int eighths;        /* JPEG only: an image of n / 8 of the size, n 1 to 8, for less work; 0 -> 8 */
     int64_t y, x, h, w; /* a region of the upright image, decoded alone; h 0: all of it */
-    int64_t max_pixels; /* 0 -> 2^28 */
+    int64_t max_pixels; /* of the whole image; 0 -> FL_VISION_PIXELS */
     const char *name;   /* what errors call bytes in memory, borrowed; NULL -> "image" */
     char _end;
 } fl_vision_read_opts;
 /* The image of a file, whose first bytes tell its kind: u8 or u16 [c, h, w], stored h, w, c. NULL after
    fl_fail: not an image, damaged, too large. Damage that JPEG's decoder repairs is told by fl_message. */
 #define fl_vision_read(...) FL__VISION_READ(__VA_ARGS__, ._end = 0)
-#define FL__VISION_READ(path, ...) fl_vision_read_opt(path, (fl_vision_read_opts){__VA_ARGS__})
+#define FL__VISION_READ(path, ...) fl_vision_read_opt(path, FL_LITERAL(fl_vision_read_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_vision_read_opt(const char *path, fl_vision_read_opts o);
 /* Of n bytes in memory. */
 #define fl_vision_decode(...) FL__VISION_DECODE(__VA_ARGS__, ._end = 0)
-#define FL__VISION_DECODE(bytes, n, ...) fl_vision_decode_opt(bytes, n, (fl_vision_read_opts){__VA_ARGS__})
+#define FL__VISION_DECODE(bytes, n, ...) \
+    fl_vision_decode_opt(bytes, n, FL_LITERAL(fl_vision_read_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_vision_decode_opt(const void *bytes, size_t n, fl_vision_read_opts o);
 
 typedef struct fl_vision_info {
@@ -81,6 +83,7 @@ FL_API fl_tensor *fl_vision_image(int64_t c, int64_t h, int64_t w, fl_vision_pix
 #define FL_VISION_IMAGES_IMPL
 #include "../ops/copy.h"
 #include "../ops/view.h"
+#include <limits.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <string.h>
@@ -131,11 +134,14 @@ static bool fl__vision_turned(const fl__vision_job *j) {
 /* The header is known: may it be so large, and which part of it is wanted? `most`: pixels that one byte of
    the file can stand for, 0: no bound. */
 static bool fl__vision_sized(fl__vision_job *j, int64_t h, int64_t w, int64_t most) {
-    const int64_t limit = j->o.max_pixels > 0 ? j->o.max_pixels : (int64_t)1 << 28;
+    const int64_t limit = j->o.max_pixels > 0 ? j->o.max_pixels : FL_VISION_PIXELS;
     j->info.h = h, j->info.w = w;
-    if (h < 1 || w < 1 || h > FL_VISION_SIDE || w > FL_VISION_SIDE || h * w > limit)
-        return fl__vision_bad(j, "%lld x %lld pixels, sides of 1 to %d and %lld in all are allowed",
-                              (long long)w, (long long)h, FL_VISION_SIDE, (long long)limit);
+    if (h < 1 || w < 1 || h > FL_VISION_SIDE || w > FL_VISION_SIDE)
+        return fl__vision_bad(j, "%lld x %lld pixels, sides of 1 to %d are possible", (long long)w,
+                              (long long)h, FL_VISION_SIDE);
+    if (h * w > limit)
+        return fl__vision_bad(j, "%lld x %lld pixels, more than max_pixels, %lld", (long long)w, (long long)h,
+                              (long long)limit);
     if (most && !j->o.partial && h * w / most > (int64_t)j->n)
         return fl__vision_bad(j, "%lld x %lld pixels, more than its %zu bytes can hold", (long long)w,
                               (long long)h, j->n);
@@ -207,7 +213,10 @@ static int fl__exif_orientation(const uint8_t *p, size_t n) {
 /* ---- JPEG ---- */
 
 #ifdef FL_USE_JPEG
-#define FL__JPEG_SCANS 100
+/* A file of n bytes has at most 1024 n pixels, half a bit for a block of 64. A progressive one has about 10
+   scans, each of which visits all blocks even if it changes none: each scan beyond 16 needs 64 bytes, and a
+   byte for every 512 pixels. */
+enum { FL__JPEG_BYTE = 1024, FL__JPEG_SCANS = 16, FL__JPEG_SCAN_BYTES = 64, FL__JPEG_SCAN_BYTE = 512 };
 
 typedef struct fl__jpeg {
     struct jpeg_decompress_struct d;
@@ -228,7 +237,8 @@ static void fl__jpeg_stop(j_common_ptr d, const char *text) {
 static void fl__jpeg_error(j_common_ptr d) {
     char text[JMSG_LENGTH_MAX];
     d->err->format_message(d, text);
-    fl__jpeg_stop(d, text);
+    fl__jpeg_stop(d, d->err->msg_code == JERR_NO_BACKING_STORE ? "out of memory for coefficients: more than "
+                                                                 "64 bytes a pixel" : text);
 }
 
 /* The end of the file in the midst of the image is an error; other damage is repaired, and told once. */
@@ -247,7 +257,15 @@ static void fl__jpeg_quiet(j_common_ptr d) {
 
 static void fl__jpeg_progress(j_common_ptr d) {
     const fl__jpeg *g = d->client_data;
-    if (g->d.input_scan_number > FL__JPEG_SCANS) fl__jpeg_stop(d, "more than 100 scans");
+    const int64_t side = g->d.max_h_samp_factor * DCTSIZE, top = g->d.max_v_samp_factor * DCTSIZE;
+    const int64_t pixels = (g->d.image_width + side - 1) / side * side * (g->d.total_iMCU_rows * top);
+    const int64_t each = pixels / FL__JPEG_SCAN_BYTE, n = (int64_t)g->job->n;
+    const int64_t most = FL__JPEG_SCANS + n / (each > FL__JPEG_SCAN_BYTES ? each : FL__JPEG_SCAN_BYTES);
+    if (g->d.input_scan_number <= most) return;
+    char text[120];
+    snprintf(text, sizeof text, "scan %d of %u x %u pixels, a file of %lld bytes has at most %lld",
+             g->d.input_scan_number, g->d.image_width, g->d.image_height, (long long)n, (long long)most);
+    fl__jpeg_stop(d, text);
 }
 
 /* The header, up to the first scan; what EXIF tells. */
@@ -265,7 +283,9 @@ static bool fl__jpeg_header(fl__jpeg *g) {
             j->info.orientation = fl__exif_orientation(m->data + 6, m->data_length - 6);
             break;
         }
-    return fl__vision_sized(j, g->d.image_height, g->d.image_width, 1024);
+    const int64_t most = (1 << 20) + 64 * ((int64_t)j->n + (int64_t)g->d.image_height * g->d.image_width);
+    g->d.mem->max_memory_to_use = most < LONG_MAX ? (long)most : LONG_MAX;
+    return fl__vision_sized(j, g->d.image_height, g->d.image_width, FL__JPEG_BYTE);
 }
 
 /* Of four inks, stored inverted, RGB: each (255 - ink) (255 - black) / 255. */
@@ -378,9 +398,10 @@ static void fl__png_read(png_structp p, png_bytep to, size_t n) {
     g->at += n;
 }
 
+/* libpng needs rows, tables and chunks of the file, and takes a chunk's memory before its bytes are there. */
 static png_voidp fl__png_alloc(png_structp p, png_alloc_size_t n) {
-    (void)p;
-    return fl_heap_alloc(n);
+    const fl__png *g = png_get_mem_ptr(p);
+    return n > 16 * FL_VISION_SIDE + g->job->n ? NULL : fl_heap_alloc(n);
 }
 
 static void fl__png_free(png_structp p, png_voidp at) {
@@ -392,7 +413,9 @@ static void fl__png_free(png_structp p, png_voidp at) {
 static bool fl__png_header(fl__png *g, png_structp p, png_infop info) {
     fl__vision_job *j = g->job;
     png_set_user_limits(p, FL_VISION_SIDE, FL_VISION_SIDE);
-    png_set_chunk_malloc_max(p, 1 << 24);
+    /* Chunks that change no pixel are passed over: libpng would keep them, and inflate text and profiles. */
+    png_set_keep_unknown_chunks(p, PNG_HANDLE_CHUNK_NEVER, NULL, -1);
+    png_set_keep_unknown_chunks(p, PNG_HANDLE_CHUNK_AS_DEFAULT, (png_const_bytep) "eXIf", 1);
     png_set_read_fn(p, g, fl__png_read);
     png_read_info(p, info);
     png_set_expand(p);
@@ -414,22 +437,26 @@ static bool fl__png_header(fl__png *g, png_structp p, png_infop info) {
     return true;
 }
 
-/* Passes of an interlaced image go over all rows, of the whole width; else one row at a time. */
+/* Passes of an interlaced image go over all rows, of the whole width; else one row at a time is enough. */
 static bool fl__png_rows(fl__png *g, png_structp p, png_infop info) {
     fl__vision_job *j = g->job;
     const int c = j->info.channels, depth = j->info.depth;
     const size_t pixel = (size_t)(c * depth / 8), line = (size_t)j->info.w * pixel;
     const bool passes = png_get_interlace_type(p, info) != PNG_INTERLACE_NONE;
     if (!fl__vision_region(j, j->info.h, j->info.w) || !fl__vision_rows(j, c, depth)) return false;
-    g->row = fl_heap_alloc(passes ? line * (size_t)j->info.h : line);
-    if (!g->row) return false;
+    const bool whole = j->h == j->info.h && j->w == j->info.w; /* rows go where they are to be */
+    g->row = whole ? NULL : fl_heap_alloc(passes ? line * (size_t)j->info.h : line);
+    if (!whole && !g->row) return false;
+    uint8_t *const to = whole ? j->rows : g->row;
+    const size_t step = whole || passes ? line : 0;
     for (int pass = 0; pass < (passes ? 7 : 0); pass++)
-        for (int64_t y = 0; y < j->info.h; y++) png_read_row(p, g->row + (size_t)y * line, NULL);
+        for (int64_t y = 0; y < j->info.h; y++) png_read_row(p, to + (size_t)y * step, NULL);
     for (int64_t y = 0; y < j->y + j->h; y++) {
-        if (!passes) png_read_row(p, g->row, NULL);
-        if (y < j->y) continue;
-        const uint8_t *from = g->row + (passes ? (size_t)y * line : 0) + (size_t)j->x * pixel;
-        memcpy(j->rows + (size_t)((y - j->y) * j->w) * pixel, from, (size_t)j->w * pixel);
+        uint8_t *row = to + (size_t)y * step;
+        if (!passes) png_read_row(p, row, NULL);
+        if (whole || y < j->y) continue;
+        memcpy(j->rows + (size_t)((y - j->y) * j->w) * pixel, row + (size_t)j->x * pixel,
+               (size_t)j->w * pixel);
     }
     if (j->y + j->h == j->info.h) png_read_end(p, NULL);
     return true;
@@ -444,7 +471,7 @@ static bool fl__vision_png(fl__vision_job *j, bool pixels) {
     png_structp volatile p = NULL;
     png_infop volatile kept = NULL;
     if (!setjmp(g->back)) {
-        p = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, g, fl__png_error, fl__png_warn, NULL,
+        p = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, g, fl__png_error, fl__png_warn, g,
                                      fl__png_alloc, fl__png_free);
         kept = info = p ? png_create_info_struct(p) : NULL;
         if (info) ok = fl__png_header(g, p, info) && (!pixels || fl__png_rows(g, p, info));
@@ -626,7 +653,8 @@ FL_API fl_tensor *fl_vision_decode_opt(const void *bytes, size_t n, fl_vision_re
 }
 
 FL_API bool fl_vision_inspect(const void *bytes, size_t n, bool as_stored, fl_vision_info *out) {
-    fl__vision_job j = {.bytes = bytes, .n = n, .name = "image", .o = {.as_stored = as_stored}};
+    fl__vision_job j = {.bytes = bytes, .n = n, .name = "image",
+                       .o = {.as_stored = as_stored, .max_pixels = INT64_MAX}};
     if (!bytes || !out) return fl_fail("fl_vision_inspect: bytes or out is NULL");
     if (!fl__vision_parse(&j, false)) return false;
     *out = j.info;
@@ -676,6 +704,8 @@ FL_API fl_tensor *fl_vision_image(int64_t c, int64_t h, int64_t w, fl_vision_pix
 }
 
 FL_API bool fl_vision_pixels_of(fl_tensor **t, fl_vision_pixels *out) {
+    if (!fl_given(t, "fl_vision_pixels_of", "the image") ||
+        !fl_given(out, "fl_vision_pixels_of", "the result")) return false;
     static const int planes[] = {2, 0, 1}, pixels[] = {1, 2, 0};
     fl_tensor *x = *t;
     if (!x) return fl_fail("fl_vision_pixels_of: the image is NULL");

@@ -30,7 +30,7 @@ typedef struct fl_vision_model_opts {
    and detr_resnet18 ... detr_resnet101, names as in facebookresearch/detr: see fl_vision_detr. NULL after an
    error. */
 #define fl_vision_model(...) FL__VISION_MODEL(__VA_ARGS__, ._end = 0)
-#define FL__VISION_MODEL(name, ...) fl_vision_model_opt(name, (fl_vision_model_opts){__VA_ARGS__})
+#define FL__VISION_MODEL(name, ...) fl_vision_model_opt(name, FL_LITERAL(fl_vision_model_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_vision_model_opt(const char *name, fl_vision_model_opts o);
 /* Name i of the list, NULL behind the last. */
 FL_API const char *fl_vision_model_name(int i);
@@ -51,7 +51,7 @@ typedef struct fl_vision_detr_opts {
    classes + 1] and boxes (centre x, y, width, height over the image's size), then both of all decoder layers
    for the auxiliary losses, [layers, n, queries, ...]. */
 #define fl_vision_detr(...) FL__VISION_DETR(__VA_ARGS__, ._end = 0)
-#define FL__VISION_DETR(depth, ...) fl_vision_detr_opt(depth, (fl_vision_detr_opts){__VA_ARGS__})
+#define FL__VISION_DETR(depth, ...) fl_vision_detr_opt(depth, FL_LITERAL(fl_vision_detr_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_vision_detr_opt(int depth, fl_vision_detr_opts o);
 
 typedef enum fl_vision_names {
@@ -65,6 +65,9 @@ typedef enum fl_vision_names {
    is read and checked before anything is written. False after fl_fail, which names what is missing or does
    not fit. */
 FL_API bool fl_vision_load(fl_nn_module *m, const char *path, fl_vision_names names);
+/* The classes of the weights in such a file, as fl_vision_model_opts counts them; m: the network, with
+   any number of classes. -1 after fl_fail. */
+FL_API int64_t fl_vision_classes(fl_nn_module *m, const char *path, fl_vision_names names);
 
 #ifdef __cplusplus
 }
@@ -400,6 +403,7 @@ static fl_nn_module *fl__zoo_vit_of(int64_t dim, int64_t layers, int64_t heads, 
         return NULL;
     }
     fl_scope s = fl_scope_begin();
+    fl_lasting(true);
     const double drop = fl_option(o->dropout, 0);
     bool ok =
         (v->token = fl_nn_add_param(m, "class_token", fv_param(fl_zeros(FL_SHAPE(1, 1, dim), FL_F32)))) &&
@@ -505,7 +509,7 @@ static fl_tensor *fl__detr_places(const bool *seen, int64_t n, int64_t h, int64_
 
 /* Where the image is seen at the backbone's output, b8 [n, h, w]: the nearest of mask [n, H, W]. */
 static fl_tensor *fl__detr_seen(fl_tensor *mask, int64_t h, int64_t w) {
-    fl_tensor *m = fl_contiguous(fl_to(mask, fl_backend_cpu()->name));
+    fl_tensor *m = fl_contiguous(fl_to(mask, "cpu"));
     fl_tensor *t = m ? fl_data_host_tensor(FL_SHAPE(m->shape[0], h, w), FL_B8) : NULL;
     if (!t) return NULL;
     const bool *from = fl_data(m);
@@ -576,6 +580,7 @@ FL_API fl_nn_module *fl_vision_detr_opt(int depth, fl_vision_detr_opts o) {
     int64_t channels = 0;
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
+    fl_lasting(true);
     fl__detr *d = fl_heap_alloc(sizeof *d);
     fl_nn_module *m = d ? fl_nn_function("DETR", fl__detr_forward, d, fl_heap_free) : NULL;
     fl_nn_module *t = m ? fl_nn_add(m, "transformer", fl_nn_sequential_of(0, NULL)) : NULL;
@@ -835,7 +840,7 @@ typedef struct fl__zoo_load {
     fl_data_file *file;
     fl_vision_names names;
     const char *path;
-    int64_t n, cap;
+    int64_t classes, n, cap;
     struct fl__zoo_pair {
         fl_tensor *live, *read; /* of the load's scope */
     } *pair;
@@ -915,15 +920,49 @@ static bool fl__zoo_read(const char *path, fl_var *param, fl_tensor *buffer, voi
     return true;
 }
 
+static fl_data_file *fl__zoo_open(const char *path) {
+    const size_t n = strlen(path);
+    return n > 5 && !strcmp(path + n - 5, ".json") ? fl_data_open_sharded(path, true, false)
+                                                   : fl_data_map_safetensors(path, false);
+}
+
+/* The rows of a head's weight; of several matrices the last one's stay. */
+static bool fl__zoo_count(const char *path, fl_var *param, fl_tensor *buffer, void *user) {
+    (void)buffer;
+    fl__zoo_load *l = user;
+    char name[4 * FL_NN_PATH];
+    if (!param || fv_value(param)->ndim != 2 || !fl__zoo_is_head(path)) return true;
+    const fl_tensor *t = fl__zoo_find(l, path, name, sizeof name) ? fl_data_read(l->file, name) : NULL;
+    if (!t) return false;
+    if (t->ndim != 2)
+        return fl_fail("fl_vision_classes: %s: %s is %s, no matrix", l->path, name, FL_SHAPE_TEXT(t));
+    l->classes = t->shape[0] - !strncmp(path, "class_embed.", 12); /* DETR's last row means nothing */
+    return true;
+}
+
+FL_API int64_t fl_vision_classes(fl_nn_module *m, const char *path, fl_vision_names names) {
+    if (!m || !path) return fl_fail("fl_vision_classes: the module or path is NULL"), -1;
+    fl_quiet(+1);
+    fl_scope s = fl_scope_begin();
+    fl__zoo_load l = {.names = names, .path = path, .classes = -1};
+    l.file = fl__zoo_open(path);
+    if (!l.file || !fl_nn_named(m, fl__zoo_count, &l))
+        l.classes = -1;
+    else if (l.classes < 0)
+        fl_fail("fl_vision_classes: the network has no head that tells classes apart");
+    fl_scope_end(&s);
+    fl_data_close(l.file);
+    fl_quiet(-1);
+    return l.classes;
+}
+
 FL_API bool fl_vision_load(fl_nn_module *m, const char *path, fl_vision_names names) {
     if (!m || !path) return fl_fail("fl_vision_load: the module or path is NULL");
-    const size_t n = strlen(path);
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
     const bool no_grad = fl_no_grad(true);
     fl__zoo_load l = {.names = names, .path = path};
-    l.file = n > 5 && !strcmp(path + n - 5, ".json") ? fl_data_open_sharded(path, true, false)
-                                                     : fl_data_map_safetensors(path, false);
+    l.file = fl__zoo_open(path);
     bool ok = l.file && fl_nn_named(m, fl__zoo_read, &l);
     for (int64_t i = 0; ok && i < l.n; i++) {
         fl_tensor *t = fl_to(l.pair[i].read, fl_backend_name(l.pair[i].live));

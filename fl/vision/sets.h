@@ -25,7 +25,7 @@ typedef struct fl_vision_cifar_opts {
    after fl_fail: no file, one that does not end with a record, a label past the last class. */
 #define fl_vision_cifar(...) FL__VISION_CIFAR(__VA_ARGS__, ._end = 0)
 #define FL__VISION_CIFAR(folder, part, out, ...) \
-    fl_vision_cifar_opt(folder, part, out, (fl_vision_cifar_opts){__VA_ARGS__})
+    fl_vision_cifar_opt(folder, part, out, FL_LITERAL(fl_vision_cifar_opts, __VA_ARGS__))
 FL_API bool fl_vision_cifar_opt(const char *folder, const char *part, fl_vision_arrays *out,
                                 fl_vision_cifar_opts o);
 
@@ -40,7 +40,8 @@ FL_API fl_data_set *fl_vision_folder(const char *path);
 FL_API fl_data_set *fl_vision_imagenet(const char *path, const char *table);
 /* What class k of such a set itself is called, or its folder; NULL past the last one. */
 FL_API const char *fl_vision_synset(const fl_data_set *imagenet, int64_t k);
-/* A line for each image: its path, behind root if that is not NULL, a tab, and its class, a number. */
+/* A line for each image: its path, behind root if that is not NULL, a tab, and its class, a number. NULL
+   after fl_fail if a path leaves root (fl_data_path_inside). */
 FL_API fl_data_set *fl_vision_list(const char *path, const char *root);
 /* What sample i of a set is called in messages: its file where the set, whatever shuffles, shards or
    prefetches above it, is one of files; else its number. */
@@ -49,6 +50,7 @@ FL_API void fl_vision_sample_name(fl_data_set *set, int64_t i, char *buf, size_t
 typedef struct fl_vision_objects_opts {
     fl_named _positional;
     bool masks; /* fields have masks u8 [n, h, w] too, 1 where the object is */
+    int64_t max_pixels; /* n h w of a sample's masks, as the JSON says; 0 -> FL_VISION_PIXELS */
     char _end;
 } fl_vision_objects_opts;
 /* The images of a folder with their objects, as DETR takes them: crowds are left out, boxes cut to the image,
@@ -57,7 +59,7 @@ typedef struct fl_vision_objects_opts {
    perhaps masks. For fl_vision_batch with .objects. coco is borrowed. */
 #define fl_vision_objects(...) FL__VISION_OBJECTS(__VA_ARGS__, ._end = 0)
 #define FL__VISION_OBJECTS(coco, folder, ...) \
-    fl_vision_objects_opt(coco, folder, (fl_vision_objects_opts){__VA_ARGS__})
+    fl_vision_objects_opt(coco, folder, FL_LITERAL(fl_vision_objects_opts, __VA_ARGS__))
 FL_API fl_data_set *fl_vision_objects_opt(const fl_vision_coco *coco, const char *folder,
                                           fl_vision_objects_opts o);
 
@@ -282,6 +284,7 @@ typedef struct fl__objects {
     const fl_vision_coco *coco;
     const char *folder; /* behind this struct */
     bool masks;
+    int64_t max_pixels;
     int64_t *first, *at; /* image i has objects at[first[i]] to at[first[i + 1] - 1] */
 } fl__objects;
 
@@ -321,6 +324,10 @@ static bool fl__objects_fields(const fl__objects *s, int64_t i, fl_data_sample *
     int64_t n = 0;
     float box[4];
     for (int64_t k = begin; k < end; k++) n += fl__objects_box(&s->coco->object[s->at[k]], m, box);
+    if (s->masks && n && m->h * m->w > s->max_pixels / n)
+        return fl_fail("fl_vision_objects: image %lld: %lld masks of %lld x %lld are more than max_pixels, "
+                       "%lld", (long long)m->id, (long long)n, (long long)m->h, (long long)m->w,
+                       (long long)s->max_pixels);
     fl_tensor *boxes = fl_data_host_tensor(FL_SHAPE(n, 4), FL_F32),
               *area = fl_data_host_tensor(FL_SHAPE(n), FL_F32),
               *labels = fl_data_host_tensor(FL_SHAPE(n), FL_I64),
@@ -363,7 +370,8 @@ FL_API fl_data_set *fl_vision_objects_opt(const fl_vision_coco *coco, const char
     const size_t size = strlen(folder) + 1;
     fl__objects *s = fl_heap_alloc(sizeof *s + size);
     if (!s) return NULL;
-    *s = (fl__objects){.coco = coco, .folder = (char *)(s + 1), .masks = o.masks};
+    *s = (fl__objects){.coco = coco, .folder = (char *)(s + 1), .masks = o.masks,
+                       .max_pixels = o.max_pixels > 0 ? o.max_pixels : FL_VISION_PIXELS};
     memcpy(s + 1, folder, size);
     s->first = fl_heap_alloc((size_t)(images + 2 + coco->n_object) * sizeof *s->first);
     if (!s->first) {

@@ -12,7 +12,7 @@ extern "C" {
    fl_vision_batch; key.cls, decimal digits, is i64 [], -1 where there is none; others are passed over. All
    headers are read here, 24 bytes a sample stay, and pixels are read when they are asked for. NULL after
    fl_fail with file and offset: no ustar header, a sum that is wrong, a size past the end, a sample without
-   an image. */
+   an image. Names in the archive are keys only: no file is opened or written by them. */
 FL_API fl_data_set *fl_vision_shards(const char *const *paths, int n);
 /* Writes the samples of a set, an image that is still encoded and perhaps i64 [], in its order, as tar files
    prefix-000000.tar, ... of at most `each` samples: how many files, -1 after fl_fail. Every file takes its

@@ -59,7 +59,7 @@ typedef struct fl_vision_resize_opts {
    a = -0.5). */
 #define fl_vision_resized(...) FL__VISION_RESIZED(__VA_ARGS__, ._end = 0)
 #define FL__VISION_RESIZED(image, h, w, ...) \
-    fl_vision_resized_opt(image, h, w, (fl_vision_resize_opts){__VA_ARGS__})
+    fl_vision_resized_opt(image, h, w, FL_LITERAL(fl_vision_resize_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_vision_resized_opt(fl_tensor *image, int64_t h, int64_t w, fl_vision_resize_opts o);
 
 /* The steps. Resize: the shorter side becomes `size` and the longer one in proportion, cut, or less, so that
@@ -117,7 +117,7 @@ typedef struct fl_vision_change_opts {
 /* u8 [c, h, w] changed so; a new image. */
 #define fl_vision_changed(...) FL__VISION_CHANGED(__VA_ARGS__, ._end = 0)
 #define FL__VISION_CHANGED(image, how, v, ...) \
-    fl_vision_changed_opt(image, how, v, (fl_vision_change_opts){__VA_ARGS__})
+    fl_vision_changed_opt(image, how, v, FL_LITERAL(fl_vision_change_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_vision_changed_opt(fl_tensor *image, fl_vision_change how, double v,
                                         fl_vision_change_opts o);
 /* Output pixel (y, x) is what the input has at m (x - cx, y - cy, 1) + (cx, cy), where cx = (w - 1) / 2 and
@@ -170,6 +170,7 @@ typedef struct fl_vision_batch_opts {
     bool skip_bad; /* a sample that cannot be read or decoded counts as bad, is named once by fl_message, and
                             the next one takes its place */
     double mean[4], std[4]; /* of each channel; std 0 -> 1 */
+    int64_t max_pixels; /* of an encoded image; 0 -> FL_VISION_PIXELS */
     char _end;
 } fl_vision_batch_opts;
 /* Batches of `size` samples of a set that gives an image, u8 [c, h, w] or encoded, u8 [bytes], and perhaps
@@ -181,7 +182,8 @@ typedef struct fl_vision_batch_opts {
    [n], how many objects each image has; i64 [n, 3], id, height and width of the original; and masks u8
    [objects, h, w] if there are any. */
 #define fl_vision_batch(...) FL__VISION_BATCH(__VA_ARGS__, ._end = 0)
-#define FL__VISION_BATCH(set, size, ...) fl_vision_batch_opt(set, size, (fl_vision_batch_opts){__VA_ARGS__})
+#define FL__VISION_BATCH(set, size, ...) \
+    fl_vision_batch_opt(set, size, FL_LITERAL(fl_vision_batch_opts, __VA_ARGS__))
 FL_API fl_data_set *fl_vision_batch_opt(fl_data_set *set, int64_t size, fl_vision_batch_opts o);
 /* How many bad samples such a set, or the one below what prefetches it, has met so far. */
 FL_API int64_t fl_vision_bad(fl_data_set *batches);
@@ -201,7 +203,7 @@ typedef struct fl_vision_mixup_opts {
    are 1 - s + s / classes and s / classes of the smoothing s, mixed by lambda too. */
 #define fl_vision_mixup(...) FL__VISION_MIXUP(__VA_ARGS__, ._end = 0)
 #define FL__VISION_MIXUP(set, classes, ...) \
-    fl_vision_mixup_opt(set, classes, (fl_vision_mixup_opts){__VA_ARGS__})
+    fl_vision_mixup_opt(set, classes, FL_LITERAL(fl_vision_mixup_opts, __VA_ARGS__))
 FL_API fl_data_set *fl_vision_mixup_opt(fl_data_set *set, int64_t classes, fl_vision_mixup_opts o);
 /* An order of its own each epoch in which every sample comes `times` in a row, dealt to ranks in turn, until
    floor(n / 256) 256 / ranks are reached (all n / ranks of fewer than 256): DeiT's repeated augmentation.
@@ -679,7 +681,8 @@ FL_API fl_vision_step fl_vision_pad(int64_t top, int64_t left, int64_t bottom, i
 }
 
 static bool fl__vision_choice(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
-    if (s->n_inner < 1) return fl_fail("fl_vision_random_choice: among %d steps", s->n_inner);
+    if (s->n_inner < 1 || !s->inner)
+        return fl_fail("fl_vision_random_choice: among %d steps%s", s->n_inner, s->inner ? "" : " at NULL");
     return fl_vision_apply(s->inner + fl__vision_between(rng, 0, s->n_inner - 1), 1, item, rng);
 }
 
@@ -1217,15 +1220,16 @@ static void fl__vision_place(const fl__vision_batches *b, const fl_vision_pixels
 }
 
 /* The part that a random resized crop takes, and nothing else, decoded and resized. */
-static fl_tensor *fl__vision_decode_part(fl_tensor *bytes, const char *name, const fl_vision_step *s,
+static fl_tensor *fl__vision_decode_part(const fl__vision_batches *b, fl_tensor *bytes, const char *name,
                                          fl_rng *rng) {
+    const fl_vision_step *s = b->o.steps;
     fl_vision_info info;
     int64_t part[4];
     const size_t n = (size_t)fl_numel(bytes);
     if (!fl_vision_inspect(fl_data(bytes), n, false, &info)) return NULL;
     fl__vision_choose_part(s, rng, info.h, info.w, part);
     fl_tensor *t = fl_vision_decode(fl_data(bytes), n, .depth = 8, .name = name, .y = part[0], .x = part[1],
-                                    .h = part[2], .w = part[3]);
+                                    .h = part[2], .w = part[3], .max_pixels = b->o.max_pixels);
     return t ? fl_vision_resized(t, s->n[0], s->n[0], .filter = (fl_vision_filter)s->n[2]) : NULL;
 }
 
@@ -1250,9 +1254,9 @@ static bool fl__vision_sample(fl_data_set *self, int64_t i, fl_data_sample *out,
                           b->o.steps->apply == fl__vision_random_resized_crop;
         char name[600];
         fl_vision_sample_name(inner, i, name, sizeof name);
-        item.image = part ? fl__vision_decode_part(item.image, name, b->o.steps, &rng)
+        item.image = part ? fl__vision_decode_part(b, item.image, name, &rng)
                           : fl_vision_decode(fl_data(item.image), (size_t)fl_numel(item.image), .depth = 8,
-                                             .name = name);
+                                             .name = name, .max_pixels = b->o.max_pixels);
         done = part;
     }
     if (!item.image || !fl_vision_apply(b->o.steps + done, b->o.n_steps - done, &item, &rng) ||

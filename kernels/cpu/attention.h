@@ -18,15 +18,15 @@
    only tiles that hold something seen.
 
    Where operands may be rounded to bf16 and the processor has tiles for them, the products are those of
-   gemm_amx.h, over up to 256 keys; all else is the same, in f32. They read bf16 as it is: then y, dq, dk and
+   gemm/amx.h, over up to 256 keys; all else is the same, in f32. They read bf16 as it is: then y, dq, dk and
    dv are summed in the workspace, and rounded once.
 
    A single query (a step of decoding) has a way of its own, which reads each key and value once, where it
    lies, for all heads that share it: see >>one query. */
 #ifndef FL_CPU_ATTENTION_H
 #define FL_CPU_ATTENTION_H
-#include "common.h"
-#include "gemm.h"
+#include "slots.h"
+#include "gemm/tile.h"
 #include "scratch.h"
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_attention_slots(fl_backend *cpu);
@@ -35,9 +35,9 @@ FL_PRIVATE void fl__cpu_attention_slots(fl_backend *cpu);
 #if defined(FL_IMPL_ONLY_CPU_ATTENTION) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_ATTENTION_IMPL
 #define FL_CPU_ATTENTION_IMPL
-#include "../../fl/ops/attention.h"
+#include "../../fl/records/attention.h"
 #include "bf16.h"
-#include "gemm_amx.h"
+#include "gemm/amx.h"
 /* FL__ATT_ROW: elements from key to key in a block of scores, not a power of two
    FL__ATT_PAIRS: multiply-adds of a head's scores from which on f32 is rounded for vdpbf16ps */
 enum {

@@ -1,9 +1,9 @@
 /* kernels/cpu/backend.h - the table of the CPU backend, and all its kernels */
 #ifndef FL_CPU_BACKEND_H
 #define FL_CPU_BACKEND_H
-#include "../../fl_tensor.h"
+#include "../../fl_backend.h"
 #include "levels.h"
-#include "common.h"
+#include "slots.h"
 #include "primitives.h"
 #include "formula.h"
 #include "elementwise.h"
@@ -18,22 +18,22 @@
 #include "batch_norm.h"
 #include "cross_entropy.h"
 #include "step.h"
-#include "gemm.h"
-#include "gemm_f64.h"
-#include "gemm_skinny.h"
-#include "kept.h"
+#include "gemm/tile.h"
+#include "gemm/f64.h"
+#include "gemm/skinny.h"
+#include "gemm/kept.h"
 #include "scratch.h"
 #include "force.h"
-#include "product.h"
+#include "gemm/product.h"
 #include "bf16.h"
-#include "gemm_amx.h"
-#include "matmul.h"
-#include "linear_stored.h"
-#include "openblas.h"
+#include "gemm/amx.h"
+#include "gemm/matmul.h"
+#include "gemm/linear_stored.h"
+#include "gemm/openblas.h"
 #include "attention.h"
 #include "ctc.h"
 #include "glu.h"
-#include "conv.h"
+#include "conv/conv.h"
 #include "pool.h"
 #include "resample.h"
 #include "recurrent.h"
@@ -47,7 +47,7 @@
 #define FL__FORMULA_SLOT(op, ...) [FL_OP_##op] = fl__cpu_formula,
 #define FL__NARROW(op, ...) [FL_OP_##op] = FL_SLOT_NARROW,
 #define FL__OTHER_SLOT(op, ...) [FL_OP_##op] = fl__cpu_##op,
-static fl_backend fl__cpu_table = {.name = "cpu",
+static fl_backend fl__cpu_table = {.name = "cpu", .shipped_ = true,
                                          .op = {FL_UNARY_OPS(FL__FORMULA_SLOT) FL_BINARY_OPS(
                                              FL__FORMULA_SLOT) FL_OTHER_OPS(FL__OTHER_SLOT)},
                                          .flags = {FL_UNARY_OPS(FL__NARROW)

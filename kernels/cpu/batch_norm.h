@@ -9,7 +9,7 @@
    Images of halves are widened and rounded unit by unit; all else is f32 then. */
 #ifndef FL_CPU_BATCH_NORM_H
 #define FL_CPU_BATCH_NORM_H
-#include "common.h"
+#include "slots.h"
 #include "scratch.h"
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_batch_norm_slots(fl_backend *cpu);
@@ -18,7 +18,7 @@ FL_PRIVATE void fl__cpu_batch_norm_slots(fl_backend *cpu);
 #if defined(FL_IMPL_ONLY_CPU_BATCH_NORM) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_BATCH_NORM_IMPL
 #define FL_CPU_BATCH_NORM_IMPL
-#include "../../fl/ops/norm.h"
+#include "../../fl/records/norm.h"
 FL__LOOPS_BEGIN
 
 enum {

@@ -7,7 +7,7 @@
    ends. */
 #ifndef FL_CPU_BF16_H
 #define FL_CPU_BF16_H
-#include "../../fl_tensor.h"
+#include "../../fl_mem.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -24,6 +24,9 @@ extern "C" {
 FL_API bool fl_cpu_set_bf16(const char *way);
 /* The way that products of f32 take once they may round: one of these. */
 FL_API const char *fl_cpu_bf16(void);
+/* The way that products have taken last, NULL if none was allowed to round so far. Checkpoints have it:
+   another way gives other bits. */
+FL_API const char *fl_cpu_bf16_taken(void);
 #ifdef __cplusplus
 }
 #endif
@@ -41,9 +44,10 @@ FL_PRIVATE double fl__bf16_now(void);
 #if defined(FL_IMPL_ONLY_CPU_BF16) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_BF16_IMPL
 #define FL_CPU_BF16_IMPL
-#include "../../fl/ops/linear.h"
-#include "gemm.h"
-#include "gemm_amx.h"
+#include "../../fl_backend.h"
+#include "../../fl/records/linear.h"
+#include "gemm/tile.h"
+#include "gemm/amx.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,6 +58,7 @@ enum { FL__WAY_F32, FL__WAY_PAIRS, FL__WAY_AMX, FL__WAY_EMULATED, FL__WAY_EMULAT
 static const char *const fl__bf16_names[FL__WAYS] = {"f32", "pairs", "amx", "emulated", "emulated_pairs"};
 static int fl__bf16_asked = -1; /* -1: the environment was not read yet; every thread would read the same */
 static int fl__bf16_fastest[FL__TOP_LEVEL + 1]; /* of each level + 1; 0: not measured yet */
+static int fl__bf16_took;                       /* the way of the last product + 1; 0: none yet */
 
 FL_PRIVATE double fl__bf16_now(void) {
     struct timespec t;
@@ -141,6 +146,17 @@ FL_API bool fl_cpu_set_bf16(const char *way) {
 
 FL_API const char *fl_cpu_bf16(void) { return fl__bf16_names[fl__bf16_way()]; }
 
+FL_API const char *fl_cpu_bf16_taken(void) {
+    const int way = __atomic_load_n(&fl__bf16_took, __ATOMIC_RELAXED) - 1;
+    return way < 0 ? NULL : fl__bf16_names[way];
+}
+
+static FL__COLD void fl__bf16_take(int way) {
+    __atomic_store_n(&fl__bf16_took, way + 1, __ATOMIC_RELAXED);
+    fl_message(FL_LOG_INFO, "products that may round to bf16 take the way '%s' (%s)", fl__bf16_names[way],
+               fl__bf16_asked == FL__WAY_MEASURED ? "measured; FL_CPU_BF16 sets it" : "as set");
+}
+
 /* Tensors of bf16 need no permission: where they become f32, they lose nothing when they are rounded
    again. */
 static bool fl__bf16_allowed(void) {
@@ -149,7 +165,9 @@ static bool fl__bf16_allowed(void) {
 
 FL_PRIVATE const struct fl__amx_kernels *fl__bf16_tiles(fl_dtype d) {
     if (d != FL_BF16 && (d != FL_F32 || !fl__bf16_allowed())) return NULL;
-    return fl__bf16_kernels(fl__bf16_way());
+    const int way = fl__bf16_way();
+    if (__atomic_load_n(&fl__bf16_took, __ATOMIC_RELAXED) != way + 1) fl__bf16_take(way);
+    return fl__bf16_kernels(way);
 }
 
 FL_PRIVATE bool fl__bf16_pairs(void) {

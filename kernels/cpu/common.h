@@ -1,5 +1,4 @@
-/* kernels/cpu/common.h - what the CPU kernels share: slot prototypes, ISA regions, passes over
-   operands of any layout
+/* kernels/cpu/common.h - what the CPU kernels share: passes over operands of any layout
 
    A pass runs one inner loop over any number of operands in the order of their elements. The loop
    sees dense pieces only: a dense operand is passed in place, any other goes block by block through
@@ -10,30 +9,12 @@
 #ifndef FL_CPU_COMMON_H
 #define FL_CPU_COMMON_H
 #include "../../fl_tensor.h"
-#include "../fl_math.h"
-#include "levels.h"
-
-#include <stdlib.h>
+#include "loops.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* All formulas share a slot, which looks at c->op. */
-FL_PRIVATE bool fl__cpu_formula(const fl_backend *self, const fl_call *c);
-#define FL__SLOT(op, ...) FL_PRIVATE bool fl__cpu_##op(const fl_backend *self, const fl_call *c);
-FL_OTHER_OPS(FL__SLOT)
-#undef FL__SLOT
-
-enum {
-    FL__GRAIN = 16384,  /* elements per parallel chunk */
-    FL__BLOCK = 512,    /* elements per buffered block */
-    FL__OPERANDS = 6,   /* of one pass */
-    FL__ELEMENT = 8     /* bytes of the largest element */
-};
-
-/* p[k]: n dense elements of operand k */
-typedef void (*fl__loop)(void *const p[], int64_t n, const void *arg);
 /* Writes elements begin .. begin + n - 1 of a sequence; begin is a multiple of FL__BLOCK, n at most
    FL__BLOCK. */
 typedef void (*fl__sequence)(void *dst, int64_t begin, int64_t n, const void *arg);
@@ -74,10 +55,7 @@ static inline void fl__pass_begin(fl__pass *p, fl__loop loop, const void *arg) {
 }
 /* Before operands are added: the order of elements does not matter, so take the one in which y lies
    in memory. */
-static inline void fl__pass_follow(fl__pass *p, const fl_tensor *y) {
-    fl_axes_by_stride(y, p->axes);
-    p->order = p->axes;
-}
+FL_PRIVATE void fl__pass_follow(fl__pass *p, const fl_tensor *y);
 /* Adds an operand that the loop reads, writes or both. A weak one becomes a number of dtype
    `weak_as`. */
 FL_PRIVATE void fl__pass_add(fl__pass *p, const fl_tensor *t, int access, fl_dtype weak_as);
@@ -88,11 +66,6 @@ FL_PRIVATE void fl__pass_add_number(fl__pass *p, uint64_t bits, int size);
 FL_PRIVATE void fl__pass_add_sequence(fl__pass *p, fl__sequence sequence, const void *arg);
 /* Runs the loop over numel elements of every operand, in parallel. */
 FL_PRIVATE void fl__pass_run(fl__pass *p, int64_t numel);
-
-/* Words of an element's size, whatever its dtype. */
-typedef uint64_t __attribute__((may_alias)) fl__u64;
-typedef uint32_t __attribute__((may_alias)) fl__u32;
-typedef uint16_t __attribute__((may_alias)) fl__u16;
 
 /* A place in a walk. */
 typedef struct fl__cursor {
@@ -117,91 +90,19 @@ FL_PRIVATE void fl__walk_write(const fl__walk *w, fl__cursor *c, void *src, int6
    within that row). */
 FL_PRIVATE int64_t fl__walk_row(const fl__walk *w, const fl__cursor *c, int64_t n);
 FL_PRIVATE void fl__walk_advance(const fl__walk *w, fl__cursor *c, int64_t k);
-/* Copies n elements of `size` bytes, the steps in bytes. */
-FL_PRIVATE void fl__copy_row(char *dst, int64_t dst_step, const char *src, int64_t src_step,
-                             int64_t n, int size);
-/* n times the one element at src. */
-FL_PRIVATE void fl__fill_row(char *dst, const char *src, int64_t n, int size);
 /* y = elements 0, 1, ... of the sequence, after fl_out_make. */
 FL_PRIVATE bool fl__fill_sequence(fl_tensor *y, fl__sequence sequence, const void *arg);
 /* The value of a weak number in dtype's bits, in the low bytes. */
 FL_PRIVATE uint64_t fl__weak_bits(const fl_tensor *t, fl_dtype dtype);
 /* Loop of a pass that copies p[1] to p[0]; arg is the element's size_t. */
 FL_PRIVATE void fl__move(void *const p[], int64_t n, const void *arg);
+/* The error of a slot that has no loop for d; false. */
 FL_PRIVATE bool fl__no_kernel(const fl_call *c, fl_dtype d);
 /* The loop that casts p[1] to p[0]; NULL where it takes two, by way of the wide dtype. */
 FL_PRIVATE fl__loop fl__cast_loop(fl_dtype from, fl_dtype to);
 /* The loop of a formula for a dtype at the ISA level in force; NULL if there is none. */
 FL_PRIVATE fl__loop fl__formula_loop(fl_op op, fl_dtype d);
 
-/* Stands before loops without loop-carried dependence, whose output may be the same memory as an
-   input. Loops that call libm stay scalar, which clang would warn of: kernels stand between
-   FL__LOOPS_BEGIN and FL__LOOPS_END. */
-#if defined(__clang__)
-#define FL__VECTOR _Pragma("clang loop vectorize(assume_safety)")
-#define FL__LOOPS_BEGIN \
-    FL_KERNEL_BEGIN     \
-    _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wpass-failed\"")
-#define FL__LOOPS_END _Pragma("clang diagnostic pop") FL_KERNEL_END
-#else
-#define FL__VECTOR _Pragma("GCC ivdep")
-#define FL__LOOPS_BEGIN FL_KERNEL_BEGIN
-#define FL__LOOPS_END FL_KERNEL_END
-#endif
-
-/* Register tiles: functions with constant arguments whose loops over registers are unrolled, and whose
-   products and sums are fused. They stand between FL__TILES_BEGIN and FL__TILES_END, the functions
-   that fuse begin with FL__CONTRACT. */
-#define FL__INLINE static inline __attribute__((always_inline))
-#if defined(__clang__)
-#define FL__UNROLL _Pragma("clang loop unroll(full)")
-#define FL__CONTRACT _Pragma("clang fp contract(fast)")
-#define FL__TILES_BEGIN
-#define FL__TILES_END
-#else
-#define FL__UNROLL _Pragma("GCC unroll 32")
-#define FL__CONTRACT
-#ifdef FL_QUICK
-#define FL__TILES_BEGIN
-#define FL__TILES_END
-#else
-#define FL__TILES_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O2\", \"fp-contract=fast\")")
-#define FL__TILES_END _Pragma("GCC pop_options")
-#endif
-#endif
-
-enum {
-    FL__SUM_BLOCK = 4096, /* elements of a row that are summed in their own dtype */
-    FL__EXP_PIECE = 1024, /* exponentials that are made before they are summed */
-    FL__EXP_AHEAD = 256   /* and before more memory is asked for */
-};
-
-/* A register of a text's FL__FN(vec), anywhere in memory: FL__FN(mem). */
-#define FL__LOAD(p) (*(const FL__FN(mem) *)(p))
-#define FL__STORE(p) (*(FL__FN(mem) *)(p))
-
-#define FL__CAT2_(a, b) a##_##b
-#define FL__CAT2(a, b) FL__CAT2_(a, b)
-#define FL__CAT3(a, b, c) FL__CAT2(FL__CAT2(a, b), c)
-
-static inline int64_t fl__min(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-static inline int64_t fl__max(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
-/* a / b of numbers that are not negative, b > 0. Small ops have time for few divisions: nearly all
-   are of numbers of 32 bits, which take half as long, and many of one smaller than b. */
-static inline int64_t fl__quotient(int64_t a, int64_t b) {
-    if (a < b) return 0;
-    return (a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
-}
-
-static inline int64_t fl__ceil_div(int64_t a, int64_t b) {
-    return a <= b ? a > 0 : fl__quotient(a + b - 1, b);
-}
 
 #ifdef __cplusplus
 }
@@ -211,6 +112,7 @@ static inline int64_t fl__ceil_div(int64_t a, int64_t b) {
 #if defined(FL_IMPL_ONLY_CPU_COMMON) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_COMMON_IMPL
 #define FL_CPU_COMMON_IMPL
+#include "../../fl_backend.h"
 FL__LOOPS_BEGIN
 
 #define FL__COPY_ROW(T) \
@@ -384,6 +286,11 @@ FL_PRIVATE uint64_t fl__weak_bits(const fl_tensor *t, fl_dtype dtype) {
     bool real = fl_dtype_is_float(dtype) || dtype == FL_B8;
     fl_number_store(dtype, &bits, (fl_number){real, t->f64, t->i64});
     return bits;
+}
+
+FL_PRIVATE void fl__pass_follow(fl__pass *p, const fl_tensor *y) {
+    p->order = p->axes;
+    fl_axes_by_stride(y, p->axes);
 }
 
 FL_PRIVATE void fl__pass_add(fl__pass *p, const fl_tensor *t, int access, fl_dtype weak_as) {

@@ -4,7 +4,7 @@
    along another dim, in square tiles of both. Casts are passes. */
 #ifndef FL_CPU_COPY_H
 #define FL_CPU_COPY_H
-#include "common.h"
+#include "slots.h"
 #endif
 
 #if defined(FL_IMPL_ONLY_CPU_COPY) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))

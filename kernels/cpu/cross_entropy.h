@@ -4,7 +4,7 @@
    once and writes once: log probabilities are never stored. */
 #ifndef FL_CPU_CROSS_ENTROPY_H
 #define FL_CPU_CROSS_ENTROPY_H
-#include "common.h"
+#include "slots.h"
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_cross_entropy_slots(fl_backend *cpu);
 #endif
@@ -13,7 +13,7 @@ FL_PRIVATE void fl__cpu_cross_entropy_slots(fl_backend *cpu);
     (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_CROSS_ENTROPY_IMPL
 #define FL_CPU_CROSS_ENTROPY_IMPL
-#include "../../fl/ops/loss.h"
+#include "../../fl/records/loss.h"
 FL__LOOPS_BEGIN
 
 typedef struct fl__entropy {

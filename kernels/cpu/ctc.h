@@ -12,7 +12,7 @@
    scratch of steps x places. */
 #ifndef FL_CPU_CTC_H
 #define FL_CPU_CTC_H
-#include "common.h"
+#include "slots.h"
 #include "scratch.h"
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_ctc_slots(fl_backend *cpu);
@@ -21,7 +21,7 @@ FL_PRIVATE void fl__cpu_ctc_slots(fl_backend *cpu);
 #if defined(FL_IMPL_ONLY_CPU_CTC) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_CTC_IMPL
 #define FL_CPU_CTC_IMPL
-#include "../../fl/ops/ctc.h"
+#include "../../fl/records/ctc.h"
 #define FL__CTC_NEVER (-1e30f)
 enum { FL__CTC_EDGE = 16 }; /* elements before and behind a row that stand for places outside */
 

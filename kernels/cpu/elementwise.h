@@ -6,7 +6,7 @@
    the narrow dtypes. */
 #ifndef FL_CPU_ELEMENTWISE_H
 #define FL_CPU_ELEMENTWISE_H
-#include "common.h"
+#include "slots.h"
 #include "formula.h"
 #include "primitives.h"
 #endif

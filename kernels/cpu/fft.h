@@ -6,8 +6,8 @@
    and rounded. Lines run in parallel. */
 #ifndef FL_CPU_FFT_H
 #define FL_CPU_FFT_H
-#include "../../fl/ops/fft.h"
-#include "common.h"
+#include "../../fl/records/fft.h"
+#include "slots.h"
 /* Puts the slot of this file into the table. */
 FL_PRIVATE void fl__cpu_fft_slots(fl_backend *cpu);
 #endif

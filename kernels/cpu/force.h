@@ -1,7 +1,7 @@
 /* kernels/cpu/force.h - the setting by which tests and benchmarks force an algorithm on the CPU kernels */
 #ifndef FL_CPU_FORCE_H
 #define FL_CPU_FORCE_H
-#include "../../fl_tensor.h"
+#include "../../fl_mem.h"
 
 #ifdef __cplusplus
 extern "C" {

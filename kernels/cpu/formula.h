@@ -5,7 +5,6 @@
    ops, a formula has the bits of its composition, and of a compiled loop of the formula. */
 #ifndef FL_CPU_FORMULA_H
 #define FL_CPU_FORMULA_H
-#include "common.h"
 #include "primitives.h"
 
 /* A program made ready for numbers of one dtype. */
@@ -39,6 +38,7 @@ FL_PRIVATE void fl__executor_run(void *const p[], int64_t n, const void *arg);
 #if defined(FL_IMPL_ONLY_CPU_FORMULA) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_FORMULA_IMPL
 #define FL_CPU_FORMULA_IMPL
+#include "../../fl_tensor.h"
 enum {
     FL__FORMULA_BLOCK = 512, /* numbers at most */
     FL__FORMULA_FAR = 256    /* of inputs that are asked for while the block before is computed */

@@ -4,7 +4,7 @@
    halves are views, so any layout is read where it lies. */
 #ifndef FL_CPU_GLU_H
 #define FL_CPU_GLU_H
-#include "common.h"
+#include "slots.h"
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_glu_slots(fl_backend *cpu);
 #endif
@@ -12,7 +12,7 @@ FL_PRIVATE void fl__cpu_glu_slots(fl_backend *cpu);
 #if defined(FL_IMPL_ONLY_CPU_GLU) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_GLU_IMPL
 #define FL_CPU_GLU_IMPL
-#include "../../fl/ops/activation.h"
+#include "../../fl/records/activation.h"
 FL__LOOPS_BEGIN
 
 #define FL__LEVEL_TEXT "glu.inc"

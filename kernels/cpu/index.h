@@ -4,7 +4,7 @@
    stands still and the index moves it. All indices are checked before anything is written. */
 #ifndef FL_CPU_INDEX_H
 #define FL_CPU_INDEX_H
-#include "common.h"
+#include "slots.h"
 #include "scratch.h"
 #endif
 
@@ -199,7 +199,7 @@ typedef struct fl__row_adds {
 
 static void fl__row_adds_task(void *arg, int64_t begin, int64_t end) {
     const fl__row_adds *r = arg;
-    char *wide = r->widen ? fl__scratch_take(&r->scratch) : NULL, *other = wide + 4 * r->elements;
+    char *wide = r->widen ? fl__scratch_take(&r->scratch) : NULL, *other = wide ? wide + 4 * r->elements : NULL;
     for (int64_t to = begin; to < end; to++) {
         char *y = r->y + to * r->bytes, *sum = wide ? wide : y;
         if (r->first[to] < 0) continue;

@@ -6,8 +6,8 @@
    slots fail. */
 #ifndef FL_CPU_LAPACK_H
 #define FL_CPU_LAPACK_H
-#include "../../fl/ops/factor.h"
-#include "common.h"
+#include "../../fl/records/factor.h"
+#include "slots.h"
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_lapack_slots(fl_backend *cpu);
 #endif
@@ -153,6 +153,10 @@ void dsyevd_(const char *job, const char *uplo, const int *n, double *a, const i
              double *work, const int *size, int *iwork, const int *isize, int *info, size_t,
              size_t);
 
+void dgeev_(const char *left, const char *right, const int *n, double *a, const int *lda, double *wr,
+            double *wi, double *vl, const int *ldvl, double *vr, const int *ldvr, double *work,
+            const int *size, int *info, size_t, size_t);
+
 /* OpenBLAS's own threads would meet ours. */
 static void fl__one_thread(void) {
 #ifdef FL_USE_OPENBLAS
@@ -163,12 +167,20 @@ static void fl__one_thread(void) {
 }
 
 static int fl__lu_one(const fl__factoring *f, int64_t i, double *scratch) {
-    int n = (int)f->n, info, *pivot = (int *)(void *)(scratch + f->n * f->n);
-    int64_t *to = (int64_t *)fl_data(f->c->out[1]) + i * f->n;
-    fl__matrix_in(f->c->in[0], i, n, n, true, scratch);
-    dgetrf_(&n, &n, scratch, &n, pivot, &info); /* a pivot of 0 is no error: the determinant is 0 */
-    fl__matrix_out(f->c->out[0], i, n, n, true, scratch);
-    for (int k = 0; k < n; k++) to[k] = pivot[k] - 1;
+    int m = (int)f->m, n = (int)f->n, info, *pivot = (int *)(void *)(scratch + f->m * f->n);
+    int64_t *to = (int64_t *)fl_data(f->c->out[1]) + i * f->k;
+    fl__matrix_in(f->c->in[0], i, m, n, true, scratch);
+    dgetrf_(&m, &n, scratch, &m, pivot, &info); /* a pivot of 0 is no error: the determinant is 0 */
+    fl__matrix_out(f->c->out[0], i, m, n, true, scratch);
+    for (int k = 0; k < f->k; k++) to[k] = pivot[k] - 1;
+    if (!f->c->out[2]) return 0;
+    int64_t *order = (int64_t *)fl_data(f->c->out[2]) + i * m;
+    for (int r = 0; r < m; r++) order[r] = r;
+    for (int r = 0; r < f->k; r++) {
+        const int64_t row = order[r];
+        order[r] = order[to[r]];
+        order[to[r]] = row;
+    }
     return 0;
 }
 
@@ -242,12 +254,35 @@ static int fl__eigh_one(const fl__factoring *f, int64_t i, double *scratch) {
     return info;
 }
 
+/* By a Hessenberg form of the balanced matrix and shifted QR. Of a pair of vectors LAPACK gives the real part
+   and then the imaginary one, which is the first vector's. */
+static int fl__eig_one(const fl__factoring *f, int64_t i, double *scratch) {
+    int n = (int)f->n, size = (int)f->work, info;
+    fl_tensor *const *out = f->c->out;
+    const int64_t elements = f->n * f->n;
+    double *v = scratch + elements, *im = v + elements, *wr = im + elements, *wi = wr + n, *work = wi + n;
+    const bool vectors = out[2] || out[3];
+    fl__matrix_in(f->c->in[0], i, n, n, true, scratch);
+    if (!fl__all_finite(scratch, elements)) return 1;
+    dgeev_("N", vectors ? "V" : "N", &n, scratch, &n, wr, wi, v, &n, v, &n, work, &size, &info, 1, 1);
+    for (int64_t k = 0; vectors && k < elements; k++) { /* scratch becomes the real part */
+        const double w = wi[k / n];
+        scratch[k] = w < 0 ? v[k - n] : v[k];
+        im[k] = w > 0 ? v[k + n] : w < 0 ? -v[k] : 0;
+    }
+    fl__matrix_out(out[0], i, 1, n, false, wr);
+    fl__matrix_out(out[1], i, 1, n, false, wi);
+    fl__matrix_out(out[2], i, n, n, true, scratch);
+    fl__matrix_out(out[3], i, n, n, true, im);
+    return info;
+}
+
 static bool fl__cpu_lu_factor(const fl_backend *self, const fl_call *c) {
     (void)self;
     fl__one_thread();
     fl__factoring f = fl__factoring_of(c);
     f.one = fl__lu_one;
-    f.scratch = f.n * f.n + f.n;
+    f.scratch = f.m * f.n + f.k;
     return fl__factor(&f, "");
 }
 
@@ -299,6 +334,16 @@ static bool fl__cpu_eigh(const fl_backend *self, const fl_call *c) {
     return fl__factor(&f, "did not converge, or has inf or NaN");
 }
 
+static bool fl__cpu_eig(const fl_backend *self, const fl_call *c) {
+    (void)self;
+    fl__one_thread();
+    fl__factoring f = fl__factoring_of(c);
+    f.one = fl__eig_one;
+    f.work = 68 * f.n;
+    f.scratch = 3 * f.n * f.n + 2 * f.n + f.work;
+    return fl__factor(&f, "did not converge, or has inf or NaN");
+}
+
 #else
 #define FL__WITHOUT_LAPACK(op) \
     static bool fl__cpu_##op(const fl_backend *self, const fl_call *c) { \
@@ -311,6 +356,7 @@ FL__WITHOUT_LAPACK(cholesky)
 FL__WITHOUT_LAPACK(qr)
 FL__WITHOUT_LAPACK(svd)
 FL__WITHOUT_LAPACK(eigh)
+FL__WITHOUT_LAPACK(eig)
 #undef FL__WITHOUT_LAPACK
 #endif
 
@@ -322,6 +368,7 @@ FL_PRIVATE void fl__cpu_lapack_slots(fl_backend *cpu) {
     fl_backend_set(cpu, fl_op_qr, fl__cpu_qr, FL_SLOT_CONTIGUOUS);
     fl_backend_set(cpu, fl_op_svd, fl__cpu_svd, FL_SLOT_CONTIGUOUS);
     fl_backend_set(cpu, fl_op_eigh, fl__cpu_eigh, FL_SLOT_CONTIGUOUS);
+    fl_backend_set(cpu, fl_op_eig, fl__cpu_eig, FL_SLOT_CONTIGUOUS);
 }
 
 #endif

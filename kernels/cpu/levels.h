@@ -11,7 +11,7 @@
    A new level, as NEON, is a block of >>list, a line of fl__processor_has and one of levels.inc. */
 #ifndef FL_CPU_LEVELS_H
 #define FL_CPU_LEVELS_H
-#include "../../fl_tensor.h"
+#include "../../fl_mem.h"
 
 /* >>list: of each level its bit in FL_LEVELS, whether it is on, and what texts see of it: the target
    attribute, the registers that a tile may fill, the lanes of a register for each element type, and
@@ -22,7 +22,7 @@ enum {
     FL__AVX2,
     FL__AVX512,
     FL__LEVEL_COUNT,
-    FL__AVX512_BF16 = FL__LEVEL_COUNT, /* FL__AVX512 for all texts: see gemm_amx.h */
+    FL__AVX512_BF16 = FL__LEVEL_COUNT, /* FL__AVX512 for all texts: see gemm/amx.h */
     FL__AMX,                           /* and tiles */
     FL__TOP_LEVEL = FL__AMX
 };
@@ -90,13 +90,13 @@ enum {
 #define FL__LANES_f64_avx512 8
 #define FL__F32_avx512 f32_fma
 
-/* vdpbf16ps multiplies pairs of bf16 and sums them in f32: see gemm_amx.h. */
+/* vdpbf16ps multiplies pairs of bf16 and sums them in f32: see gemm/amx.h. */
 #if FL__LEVELS_ON & 4 && (defined(__clang__) || __GNUC__ >= 10)
 #define FL__TARGET_pairs \
     __attribute__((target("avx2,fma,prfchw,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
 #endif
 
-/* Tiles of AMX have this target; the system must permit them: gemm_amx.h asks. */
+/* Tiles of AMX have this target; the system must permit them: gemm/amx.h asks. */
 #if FL__LEVELS_ON & 4 && defined(__linux__) && \
     ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
 #define FL__TARGET_amx \
@@ -145,6 +145,7 @@ static inline int fl__variant(fl_dtype d) {
 #if defined(FL_IMPL_ONLY_CPU_LEVELS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_LEVELS_IMPL
 #define FL_CPU_LEVELS_IMPL
+#include "../../fl_tensor.h"
 #include <stdlib.h>
 #include <string.h>
 #ifdef FL__TARGET_amx

@@ -6,7 +6,7 @@
    are widened and rounded there, a few at a time. */
 #ifndef FL_CPU_NORM_H
 #define FL_CPU_NORM_H
-#include "common.h"
+#include "slots.h"
 #include "scratch.h"
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_norm_slots(fl_backend *cpu);
@@ -15,7 +15,7 @@ FL_PRIVATE void fl__cpu_norm_slots(fl_backend *cpu);
 #if defined(FL_IMPL_ONLY_CPU_NORM) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_NORM_IMPL
 #define FL_CPU_NORM_IMPL
-#include "../../fl/ops/norm.h"
+#include "../../fl/records/norm.h"
 FL__LOOPS_BEGIN
 
 enum {

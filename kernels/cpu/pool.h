@@ -4,10 +4,10 @@
    are rows, for the gradients of maxima by index blocks of channels. */
 #ifndef FL_CPU_POOL_H
 #define FL_CPU_POOL_H
-#include "../../fl/ops/copy.h"
-#include "../../fl/ops/pool.h"
-#include "../../fl/ops/view.h"
-#include "common.h"
+#include "../../fl/tensor/copy.h"
+#include "../../fl/records/pool.h"
+#include "../../fl/tensor/view.h"
+#include "slots.h"
 
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_pool_slots(fl_backend *cpu);

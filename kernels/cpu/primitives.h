@@ -3,7 +3,8 @@
    They are the slots of the required ops, and what the executor of formulas runs (formula.h). */
 #ifndef FL_CPU_PRIMITIVES_H
 #define FL_CPU_PRIMITIVES_H
-#include "common.h"
+#include "../../fl/tensor/formula.h"
+#include "loops.h"
 
 /* The loop of a primitive for a dtype at the level in force; NULL if there is none. */
 FL_PRIVATE fl__loop fl__primitive_loop(fl_primitive primitive, fl_dtype d);

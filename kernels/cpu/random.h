@@ -4,8 +4,8 @@
    (fl_random_args), so threads and layouts do not matter. */
 #ifndef FL_CPU_RANDOM_H
 #define FL_CPU_RANDOM_H
-#include "../../fl/ops/random.h"
-#include "common.h"
+#include "../../fl/records/random.h"
+#include "slots.h"
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_random_slots(fl_backend *cpu);
 

@@ -10,10 +10,10 @@
    are cut instead, and the threads meet once a step. The sums of a row do not depend on either. */
 #ifndef FL_CPU_RECURRENT_H
 #define FL_CPU_RECURRENT_H
-#include "../../fl/ops/recurrent.h"
-#include "common.h"
-#include "gemm.h"
-#include "matmul.h"
+#include "../../fl/records/recurrent.h"
+#include "slots.h"
+#include "gemm/tile.h"
+#include "gemm/matmul.h"
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_recurrent_slots(fl_backend *cpu);
 #endif

@@ -7,7 +7,7 @@
    tree depends on shape and strides only. f32 sums and products are accumulated in double. */
 #ifndef FL_CPU_REDUCE_H
 #define FL_CPU_REDUCE_H
-#include "common.h"
+#include "slots.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -47,7 +47,7 @@ FL_PRIVATE void fl__fold_line(const fl__fold *f, void *lanes, const void *x, int
 #if defined(FL_IMPL_ONLY_CPU_REDUCE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_REDUCE_IMPL
 #define FL_CPU_REDUCE_IMPL
-#include "../../fl/ops/reduce.h"
+#include "../../fl_backend.h"
 FL__LOOPS_BEGIN
 
 #define FL__LEVEL_TEXT "reduce.inc"

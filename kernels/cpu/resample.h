@@ -4,7 +4,7 @@
    read: each element is then one sum, in that order, whatever the number of threads. */
 #ifndef FL_CPU_RESAMPLE_H
 #define FL_CPU_RESAMPLE_H
-#include "common.h"
+#include "slots.h"
 /* Puts the slots of this file into the table. */
 FL_PRIVATE void fl__cpu_resample_slots(fl_backend *cpu);
 #endif
@@ -12,7 +12,7 @@ FL_PRIVATE void fl__cpu_resample_slots(fl_backend *cpu);
 #if defined(FL_IMPL_ONLY_CPU_RESAMPLE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_RESAMPLE_IMPL
 #define FL_CPU_RESAMPLE_IMPL
-#include "../../fl/ops/image.h"
+#include "../../fl/records/image.h"
 FL__LOOPS_BEGIN
 
 typedef struct fl__tap {

@@ -4,7 +4,7 @@
    additions along n keep their order whatever the number of threads. f32 accumulates in f64. */
 #ifndef FL_CPU_SCAN_H
 #define FL_CPU_SCAN_H
-#include "common.h"
+#include "slots.h"
 #endif
 
 #if defined(FL_IMPL_ONLY_CPU_SCAN) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))

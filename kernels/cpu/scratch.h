@@ -2,7 +2,7 @@
    run at a time, each taken by a task for as long as it runs, and memory that all of them share */
 #ifndef FL_CPU_SCRATCH_H
 #define FL_CPU_SCRATCH_H
-#include "../../fl_tensor.h"
+#include "../../fl_mem.h"
 
 typedef struct fl__scratch {
     fl_buffer *buffer;

@@ -7,8 +7,8 @@
    the loops of the op table and of the reductions. Rows of halves are widened and rounded one at a time. */
 #ifndef FL_CPU_SOFTMAX_H
 #define FL_CPU_SOFTMAX_H
-#include "../../fl/ops/softmax.h"
-#include "common.h"
+#include "../../fl/records/softmax.h"
+#include "slots.h"
 #include "reduce.h"
 #include "scratch.h"
 /* Puts the slots of this file into the table. */

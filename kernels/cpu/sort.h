@@ -7,13 +7,13 @@
    those that can still be among them, and only these are sorted. */
 #ifndef FL_CPU_SORT_H
 #define FL_CPU_SORT_H
-#include "common.h"
+#include "slots.h"
 #endif
 
 #if defined(FL_IMPL_ONLY_CPU_SORT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CPU_SORT_IMPL
 #define FL_CPU_SORT_IMPL
-#include "../../fl/ops/order.h"
+#include "../../fl_backend.h"
 FL__LOOPS_BEGIN
 
 enum { FL__SHORT_LINE = 32, FL__SORT_BLOCK = 64, FL__SORT_TASKS = 64, FL__SORT_SCRATCH = 1 << 22 };

@@ -4,8 +4,8 @@
    what is left is a program of tensors and constants for the executor (formula.h). */
 #ifndef FL_CPU_STEP_H
 #define FL_CPU_STEP_H
-#include "../../fl/ops/step.h"
-#include "common.h"
+#include "../../fl/records/step.h"
+#include "slots.h"
 #include "formula.h"
 #include "primitives.h"
 /* Puts the slots of this file into the table. */
@@ -61,7 +61,7 @@ static bool fl__fold_keep(fl__folding *w, fl_formula_step s, int operands) {
 }
 
 /* May a place that step i of f writes stand for x as long as it is read? Not if x is written before. */
-static bool fl__fold_lasts(const fl_step_rule *rule, int i, int x) {
+static bool fl__fold_lasts(const fl_step_args *rule, int i, int x) {
     const fl_formula *f = &rule->program;
     const int y = f->step[i].to, tensors = rule->n_reads + rule->n_writes;
     const bool in_place = x >= rule->n_reads && x < tensors; /* outputs are the same memory */
@@ -79,7 +79,7 @@ static bool fl__fold_lasts(const fl_step_rule *rule, int i, int x) {
 }
 
 /* Step i is y = x: y's cell, no step at all, or one with the bits of x. */
-static bool fl__fold_copy(fl__folding *w, const fl_step_rule *rule, int i, int x) {
+static bool fl__fold_copy(fl__folding *w, const fl_step_args *rule, int i, int x) {
     const int y = rule->program.step[i].to;
     if ((w->known[y] = w->known[x])) {
         w->cell[y] = w->cell[x];
@@ -93,7 +93,7 @@ static bool fl__fold_copy(fl__folding *w, const fl_step_rule *rule, int i, int x
     return fl__fold_keep(w, same, 2);
 }
 
-static bool fl__fold_step(fl__folding *w, const fl_step_rule *rule, int i) {
+static bool fl__fold_step(fl__folding *w, const fl_step_args *rule, int i) {
     const fl_formula_step s = rule->program.step[i];
     const int operands = fl_primitive_operands((fl_primitive)s.primitive);
     fl__cell *const x = w->cell;
@@ -144,7 +144,7 @@ static void fl__fold_prune(fl_formula *f) {
 }
 
 /* The program that is left of rule with these numbers. */
-static bool fl__fold_rule(fl__folding *w, const fl_step_rule *rule, const double *number, int shift) {
+static bool fl__fold_rule(fl__folding *w, const fl_step_args *rule, const double *number, int shift) {
     const fl_formula *f = &rule->program;
     const int tensors = rule->n_reads + rule->n_writes;
     memset(w, 0, sizeof *w);
@@ -181,32 +181,40 @@ typedef struct fl__step_job {
     fl__executor e;
     fl__folding w;
     int reads, outputs, shift;
-    const fl_step_rule *rule;
+    fl_step_args rule; /* a copy: the record's memory may be another's by the next step */
     double number[FL_FORMULA_INPUTS];
     fl_dtype wide;
     fl__loop level; /* that of an addition tells the level in force */
     _Alignas(FL_ALIGN) char rows[FL__FORMULA_MEMORY];
 } fl__step_job;
 
+/* Compares what the programs use, which is a small part of them. */
+static bool fl__step_same(const fl_step_args *a, const fl_step_args *b) {
+    const fl_formula *f = &a->program;
+    const size_t bytes = (size_t)((const char *)&f->step[f->n_steps] - (const char *)a);
+    return !memcmp(a, b, bytes) &&
+           !memcmp(f->constant, b->program.constant, f->n_constants * sizeof *f->constant);
+}
+
 /* Are the numbers that the program reads those of the job? Steps are counted even if nobody asks. */
 static bool fl__step_fits(const fl__step_job *job, const double *number) {
-    unsigned reads = job->rule->program.reads >> (job->rule->n_reads + job->rule->n_writes);
+    unsigned reads = job->rule.program.reads >> (job->rule.n_reads + job->rule.n_writes);
     for (int i = 0; reads >> i; i++)
         if (reads >> i & 1 && memcmp(&job->number[i], &number[i], sizeof *number)) return false;
     return true;
 }
 
-static fl__step_job *fl__step_prepare(const fl_call *c, fl_step_rule *rule, const double *number,
+static fl__step_job *fl__step_prepare(const fl_call *c, const fl_step_args *rule, const double *number,
                                       fl_dtype wide) {
     static _Thread_local fl__step_job job;
     const int shift = c->n_out - rule->n_writes;
     const size_t bytes = (size_t)(rule->program.n_in - rule->n_reads - rule->n_writes) * sizeof *number;
     const fl__loop level = fl__primitive_loop(FL_PRIMITIVE_add, wide);
     job.e.far = false;
-    if (job.rule == rule && job.wide == wide && job.shift == shift && job.level == level &&
-        fl__step_fits(&job, number))
+    if (job.wide == wide && job.shift == shift && job.level == level &&
+        fl__step_same(&job.rule, rule) && fl__step_fits(&job, number))
         return &job;
-    job.rule = NULL;
+    job.wide = FL_DTYPE_NONE;
     if (!fl__fold_rule(&job.w, rule, number, shift)) return NULL;
     if (!fl__executor_begin(&job.e, &job.w.f, wide)) return fl__no_kernel(c, wide), NULL;
     fl__executor_fill(&job.e, job.rows);
@@ -216,7 +224,7 @@ static fl__step_job *fl__step_prepare(const fl_call *c, fl_step_rule *rule, cons
     job.shift = shift;
     job.wide = wide;
     job.level = level;
-    job.rule = rule;
+    memcpy(&job.rule, rule, sizeof *rule); /* with its padding, which fl__step_same compares */
     return &job;
 }
 
@@ -231,7 +239,7 @@ static void fl__step_loop(void *const p[], int64_t n, const void *arg) {
 }
 
 /* The numbers behind the tensors of the record; false if the first one skips the step. */
-static bool fl__step_numbers(const fl_call *c, const fl_step_rule *rule, double *number) {
+static bool fl__step_numbers(const fl_call *c, const fl_step_args *rule, double *number) {
     const double *first = number;
     for (int i = rule->n_reads + rule->n_writes; i < c->n_in; i++) {
         const fl_tensor *t = c->in[i];
@@ -245,11 +253,12 @@ static bool fl__step_numbers(const fl_call *c, const fl_step_rule *rule, double 
             *number++ =
                 t->dtype == FL_F64 ? *(const double *)(const void *)at : fl_number_load(t->dtype, at).f;
     }
-    return *first != 0 || strncmp(rule->numbers, "factor", 6) != 0;
+    return *first != 0 || !rule->skips;
 }
 
 static bool fl__cpu_step(const fl_backend *self, const fl_call *c) {
-    fl_step_rule *rule = ((const fl_step_args *)c->args)->rule;
+    const fl_step_args *rule = fl_step_args_of(c);
+    if (!rule) return false;
     const fl_tensor *last = c->out[c->n_out - 1];
     const fl_dtype wide = fl_dtype_wide(last->dtype);
     const int reads = rule->n_reads, n = reads + c->n_out, first = n - rule->n_writes;

@@ -12,8 +12,8 @@ FL_PRIVATE void fl__cuda_attention_slots(fl_backend *cuda);
 #if defined(FL_IMPL_ONLY_CUDA_ATTENTION) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CUDA_ATTENTION_IMPL
 #define FL_CUDA_ATTENTION_IMPL
-#include "../../fl/ops/attention.h"
-#include "../../fl/ops/view.h"
+#include "../../fl/records/attention.h"
+#include "../../fl/tensor/view.h"
 
 /* y = a b, or a b^T, as a record; y NULL: a new one of the wide dtype */
 static fl_tensor *fl__cuda_product(fl_tensor *y, fl_tensor *a, fl_tensor *b, bool transposed) {

@@ -27,7 +27,7 @@
 #ifdef FL_STATIC
 #error "fl: FL_USE_CUDA has one cache of device memory: define FL_IMPLEMENTATION in one file, not FL_STATIC"
 #endif
-#include "../../fl_tensor.h"
+#include "../../fl_backend.h"
 #include "flk.h"
 #include "memory.h"
 FL_API const fl_backend *fl_backend_cuda(void);

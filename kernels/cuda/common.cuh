@@ -10,7 +10,7 @@
 #else
 #include <cuda_runtime.h>
 #endif
-#include "../fl_formulas.h"
+#include "../../fl/tensor/op_table.h"
 #include "../fl_math.h"
 #include "flk.h"
 

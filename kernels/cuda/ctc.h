@@ -9,7 +9,7 @@ FL_PRIVATE void fl__cuda_ctc_slots(fl_backend *cuda);
 #if defined(FL_IMPL_ONLY_CUDA_CTC) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CUDA_CTC_IMPL
 #define FL_CUDA_CTC_IMPL
-#include "../../fl/ops/ctc.h"
+#include "../../fl/records/ctc.h"
 #include <string.h>
 
 static void fl__cuda_strided(flk_operand *o, const fl_tensor *t) {

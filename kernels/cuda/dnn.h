@@ -15,8 +15,9 @@
    FL_CUDA_DEVICE_JSON=file makes plans for a device that is not there, and runs none of them (cuda-plans). */
 #ifndef FL_CUDA_DNN_H
 #define FL_CUDA_DNN_H
-#include "../../fl/ops/attention.h"
-#include "../../fl/ops/conv.h"
+#include "../../fl_backend.h"
+#include "../../fl/records/attention.h"
+#include "../../fl/records/conv.h"
 /* Puts the slots into the table, before those that are there. */
 FL_PRIVATE void fl__cuda_dnn_slots(fl_backend *cuda);
 /* 1: cuDNN has a plan for the record; 0: it has none; -1: there is no cuDNN. Runs nothing. */
@@ -26,8 +27,8 @@ FL_PRIVATE int fl__cuda_dnn_plans(const fl_call *c);
 #if defined(FL_IMPL_ONLY_CUDA_DNN) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CUDA_DNN_IMPL
 #define FL_CUDA_DNN_IMPL
-#include "../../fl/ops/linear.h"
-#include "../../fl/ops/view.h"
+#include "../../fl/records/linear.h"
+#include "../../fl/tensor/view.h"
 #include "backend.h"
 #include "dnn_calls.h"
 #include "library.h"

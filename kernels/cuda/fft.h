@@ -9,7 +9,7 @@ FL_PRIVATE void fl__cuda_fft_slots(fl_backend *cuda);
 #if defined(FL_IMPL_ONLY_CUDA_FFT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CUDA_FFT_IMPL
 #define FL_CUDA_FFT_IMPL
-#include "../../fl/ops/fft.h"
+#include "../../fl/records/fft.h"
 
 FL__CUDA_SLOT(fl__cuda_fft) {
     const fl_fft_args *a = c->args;

@@ -41,8 +41,9 @@ FL_API void fl_cuda_graph_free(fl_cuda_graph *g); /* waits; NULL is fine */
 #if defined(FL_IMPL_ONLY_CUDA_GRAPH) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CUDA_GRAPH_IMPL
 #define FL_CUDA_GRAPH_IMPL
-#include "../../fl/ops/attention.h"
-#include "../../fl/ops/random.h"
+#include "../../fl/records/attention.h"
+#include "../../fl/records/random.h"
+#include "../../fl/tensor/rng.h"
 #include <string.h>
 
 typedef struct fl__cuda_used {

@@ -1,6 +1,6 @@
 /* kernels/cuda/lattice.cu - sums over the paths of ASG and of transducers and their gradients, in f64
 
-   The formulas are those of kernels/cpu/asg.h and transducer.h. A block has a sequence. Of a transducer its
+   The formulas are those of kernels/speech/asg.h and transducer.h. A block has a sequence. Of a transducer its
    threads have the cells of a diagonal, of ASG the tokens or the places of the target; the gradient goes back
    by the share that each way has in its sum, and each number is added up by one thread. */
 #include "common.cuh"

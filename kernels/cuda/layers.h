@@ -14,15 +14,16 @@ FL_PRIVATE void fl__cuda_layers_slots(fl_backend *cuda);
 #if defined(FL_IMPL_ONLY_CUDA_LAYERS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CUDA_LAYERS_IMPL
 #define FL_CUDA_LAYERS_IMPL
-#include "../../fl/ops/activation.h"
-#include "../../fl/ops/copy.h"
-#include "../../fl/ops/image.h"
-#include "../../fl/ops/linear.h"
-#include "../../fl/ops/loss.h"
-#include "../../fl/ops/norm.h"
-#include "../../fl/ops/pool.h"
-#include "../../fl/ops/random.h"
-#include "../../fl/ops/softmax.h"
+#include "../../fl/records/activation.h"
+#include "../../fl/records/copy.h"
+#include "../../fl/tensor/copy.h"
+#include "../../fl/records/image.h"
+#include "../../fl/records/linear.h"
+#include "../../fl/records/loss.h"
+#include "../../fl/records/norm.h"
+#include "../../fl/records/pool.h"
+#include "../../fl/records/random.h"
+#include "../../fl/records/softmax.h"
 #include <string.h>
 
 FL_PRIVATE bool fl__cuda_outputs(const fl_call *c) {

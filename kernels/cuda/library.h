@@ -2,7 +2,9 @@
 
    In the folders of FL_CUDA_LIBS (a colon between two; "no": none is looked for anywhere), where the
    dynamic loader looks, in the toolkit's folder, and in nvidia/<package>/lib of the Python in use, which
-   is that of VIRTUAL_ENV or the first of PATH: its packages hold the same libraries. A library stays open. */
+   is that of VIRTUAL_ENV or the first of PATH: its packages hold the same libraries. A library stays open.
+   A relative folder counts in FL_CUDA_LIBS alone, which says what to load; one in PATH, CUDA_HOME or
+   VIRTUAL_ENV is skipped: anyone who can write to the current folder could have code loaded otherwise. */
 #ifndef FL_CUDA_LIBRARY_H
 #define FL_CUDA_LIBRARY_H
 #include "../../fl_mem.h"
@@ -56,7 +58,8 @@ static void *fl__cuda_open_in(const char *folders, const char *under, const char
 static void *fl__cuda_open_python(const char *bin, size_t n, const char *file) {
     char python[PATH_MAX], to[PATH_MAX];
     void *library = NULL;
-    if (snprintf(python, sizeof python, "%.*s/python3", (int)n, bin) >= (int)sizeof python) return NULL;
+    if (*bin != '/' || snprintf(python, sizeof python, "%.*s/python3", (int)n, bin) >= (int)sizeof python)
+        return NULL;
     for (int links = 0; links < 4 && !library && !access(python, X_OK); links++) {
         char *slash = strrchr(python, '/');
         *slash = 0;
@@ -75,14 +78,21 @@ static void *fl__cuda_open_python(const char *bin, size_t n, const char *file) {
     return library;
 }
 
+/* The absolute path that a variable holds; NULL: none. */
+static const char *fl__cuda_folder_of(const char *variable) {
+    const char *folder = getenv(variable);
+    return folder && *folder == '/' ? folder : NULL;
+}
+
 FL_PRIVATE void *fl__cuda_library_open(const char *file) {
-    const char *own = getenv("FL_CUDA_LIBS"), *home = getenv("CUDA_HOME"), *path = getenv("PATH");
+    const char *own = getenv("FL_CUDA_LIBS"), *home = fl__cuda_folder_of("CUDA_HOME"), *path = getenv("PATH");
     if (own && !strcmp(own, "no")) return NULL;
     void *library = fl__cuda_open_in(own, "/", file);
     if (!library) library = dlopen(file, RTLD_NOW | RTLD_GLOBAL);
     if (!library) library = fl__cuda_open_in(home ? home : "/usr/local/cuda", "/lib64/", file);
     if (!library)
-        library = fl__cuda_open_in(getenv("VIRTUAL_ENV"), "/lib/python3*/*-packages/nvidia/*/lib/", file);
+        library = fl__cuda_open_in(fl__cuda_folder_of("VIRTUAL_ENV"),
+                                   "/lib/python3*/*-packages/nvidia/*/lib/", file);
     for (const char *p = path; p && *p && !library; p += strspn(p, ":")) {
         const size_t n = strcspn(p, ":");
         library = fl__cuda_open_python(p, n, file);

@@ -10,8 +10,9 @@
    in f32, in one order: one GPU model gives the same bits in every run. */
 #ifndef FL_CUDA_LT_H
 #define FL_CUDA_LT_H
-#include "../../fl/ops/copy.h"
-#include "../../fl/ops/linear.h"
+#include "../../fl_backend.h"
+#include "../../fl/tensor/copy.h"
+#include "../../fl/records/linear.h"
 /* Puts the slots into the table, before those that are there. */
 FL_PRIVATE void fl__cuda_lt_slots(fl_backend *cuda);
 /* Runs our own slot, or, as it takes wide dtypes only, the record in those. */
@@ -21,6 +22,7 @@ FL_PRIVATE bool fl__cuda_widely(fl_slot own, const fl_backend *self, const fl_ca
 #if defined(FL_IMPL_ONLY_CUDA_LT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CUDA_LT_IMPL
 #define FL_CUDA_LT_IMPL
+#include "../linear_grad.h"
 #include "backend.h"
 #include "library.h"
 #include "lt_calls.h"

@@ -11,7 +11,7 @@ FL_PRIVATE void fl__cuda_recurrent_slots(fl_backend *cuda);
 #if defined(FL_IMPL_ONLY_CUDA_RECURRENT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CUDA_RECURRENT_IMPL
 #define FL_CUDA_RECURRENT_IMPL
-#include "../../fl/ops/recurrent.h"
+#include "../../fl/records/recurrent.h"
 
 /* A record: its tensors that kernels and products share. Those of [rows, ...] in x's order of rows. */
 typedef struct fl__cuda_rnn_run {

@@ -3,7 +3,7 @@
    A step's rule is a program (fl/tensor/formula.h). One thread of a block computes what depends on numbers
    alone, in f64; then all interpret the rest, some elements at a time, on values in shared memory. */
 #include "common.cuh"
-#include "../fl_formulas.h"
+#include "../../fl/tensor/op_table.h"
 
 enum {
 #define FLK_NUMBER(word, op, ...) FLK_PRIMITIVE_##op,

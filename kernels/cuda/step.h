@@ -13,7 +13,7 @@ FL_PRIVATE void fl__cuda_step_slots(fl_backend *cuda);
 #if defined(FL_IMPL_ONLY_CUDA_STEP) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CUDA_STEP_IMPL
 #define FL_CUDA_STEP_IMPL
-#include "../../fl/ops/step.h"
+#include "../../fl/records/step.h"
 #include <pthread.h>
 #include <string.h>
 
@@ -166,7 +166,7 @@ static bool fl__cuda_lie_alike(const fl_tensor *a, const fl_tensor *b) {
 
 /* What the record is: false if the kernel does not take it. */
 static bool fl__cuda_step_of(flk_step_rule *r, flk_step_entry *e, fl_tensor **t, const fl_call *c) {
-    fl_step_rule *rule = ((const fl_step_args *)c->args)->rule;
+    const fl_step_args *rule = c->args;
     const int n = rule->n_reads + rule->n_writes, narrow = c->n_out - rule->n_writes;
     memset(r, 0, sizeof *r);
     memset(e, 0, sizeof *e);
@@ -174,7 +174,7 @@ static bool fl__cuda_step_of(flk_step_rule *r, flk_step_entry *e, fl_tensor **t,
     r->n_reads = rule->n_reads;
     r->n_writes = rule->n_writes;
     r->narrow = narrow;
-    r->skips = !strncmp(rule->numbers, "factor", 6);
+    r->skips = rule->skips;
     r->n_numbers = c->n_in - n;
     for (int i = 0; i < n; i++) t[i] = c->in[i];
     if (narrow) t[n] = c->out[0];
@@ -200,6 +200,7 @@ FL__CUDA_SLOT(fl__cuda_step) {
     flk_step_rule r;
     flk_step_entry e;
     fl_tensor *t[8];
+    if (!fl_step_args_of(c)) return false;
     if (!fl__cuda_step_of(&r, &e, t, c)) return fl_call_compose(c);
     if (!e.n) return true;
     const int n = r.n_reads + r.n_writes + r.narrow;

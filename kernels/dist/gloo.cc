@@ -1,39 +1,32 @@
-// gloo.cc - Gloo as an implementation for fl_dist.h; the only C++ of fl
+// gloo.cc - Gloo's collectives as an implementation for fl_dist.h; the only C++ of fl
 //
-// No exception leaves this file. A context is opened on the thread of its group, where all signals are
-// blocked: so they are in the thread that Gloo's device starts, whose writes raise SIGPIPE. Exchanges, which
-// callers' threads run too, block that one themselves.
-#include "../../fl_dist.h"
+// Gloo's own connections take whoever connects first. So Gloo gets a transport: sockets whose ends have
+// proved that they are of this job (fl_dist_connect_ranks), and that move bytes while a caller waits for
+// them. No exception leaves this file.
+#include "../../fl/distributed/group.h"
 
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/broadcast.h>
-#include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/store.h>
-#include <gloo/transport/tcp/device.h>
+#include <gloo/context.h>
+#include <gloo/transport/address.h>
+#include <gloo/transport/buffer.h>
+#include <gloo/transport/context.h>
 #include <gloo/transport/pair.h>
 #include <gloo/transport/unbound_buffer.h>
 
-#include <signal.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
 
+#include <atomic>
+#include <cerrno>
 #include <cstring>
+#include <deque>
 #include <memory>
-#include <mutex>
+#include <stdexcept>
 #include <string>
 #include <vector>
-
-// What a failure needs of a pair: the library exports it, but Debian's package lacks a header that
-// gloo/transport/tcp/pair.h includes. transport::Pair is its first base, at the same address.
-namespace gloo {
-namespace transport {
-namespace tcp {
-class Pair {
-  public:
-    std::exception_ptr signalExceptionExternal(const std::string &text);
-};
-} // namespace tcp
-} // namespace transport
-} // namespace gloo
 
 namespace {
 
@@ -44,53 +37,238 @@ milliseconds left(double deadline) {
     return milliseconds(s < 0.001 ? 1 : (int64_t)(1000 * s));
 }
 
-// fl's store with the prefix of the group; a get that fails throws its text.
-class Store : public gloo::rendezvous::Store {
+class Buffer;
+
+// Stands for a connection where collectives ask if there is one; they never use it.
+class Pair : public gloo::transport::Pair {
   public:
-    Store(const fl_dist_place &place) : place_(place) {
+    const gloo::transport::Address &address() const override {
+        none();
     }
-
-    void set(const std::string &key, const std::vector<char> &data) override {
-        if (!place_.store->set(place_.store, name(key).c_str(), data.data(), data.size())) fail();
+    void connect(const std::vector<char> &) override {
+        none();
     }
-
-    std::vector<char> get(const std::string &key) override {
-        std::vector<char> data(1 << 16);
-        const int64_t n =
-            place_.store->get(place_.store, name(key).c_str(), data.data(), data.size(), place_.deadline);
-        if (n < 0) fail();
-        data.resize((size_t)n);
-        return data;
+    void close() override {
     }
-
-    void wait(const std::vector<std::string> &keys) override {
-        for (const auto &key : keys) get(key);
+    void setSync(bool, bool) override {
+        none();
     }
-
-    void wait(const std::vector<std::string> &keys, const milliseconds &) override {
-        wait(keys);
+    std::unique_ptr<gloo::transport::Buffer> createSendBuffer(int, void *, size_t) override {
+        none();
+    }
+    std::unique_ptr<gloo::transport::Buffer> createRecvBuffer(int, void *, size_t) override {
+        none();
+    }
+    void send(gloo::transport::UnboundBuffer *, uint64_t, size_t, size_t) override {
+        none();
+    }
+    void recv(gloo::transport::UnboundBuffer *, uint64_t, size_t, size_t) override {
+        none();
     }
 
   private:
-    std::string name(const std::string &key) const {
-        return std::string("gloo/") + place_.prefix + "/" + key;
+    [[noreturn]] static void none() {
+        throw std::logic_error("messages go through unbound buffers only");
+    }
+};
+
+// A message on its way: a head, then bytes.
+struct Message {
+    Buffer *buffer; // counts it when it is done
+    char *bytes;
+    struct {
+        uint64_t slot, n;
+    } head;         // of a received one what came
+    uint64_t slot;  // what is expected of it
+    size_t n, done; // done: bytes of both
+};
+
+// Messages between two ranks arrive in the order in which they are sent, and are received in that order: the
+// next one has to be of the slot and length that are expected.
+class Sockets : public gloo::transport::Context {
+  public:
+    explicit Sockets(const fl_dist_place &place)
+        : Context(place.rank, place.size), fd_((size_t)place.size, -1), out_((size_t)place.size),
+          in_((size_t)place.size) {
+        if (!fl_dist_connect_ranks(&place, fd_.data())) {
+            const std::string text = fl_error() ? fl_error() : "no connections";
+            fl_error_clear();
+            throw std::runtime_error(text);
+        }
+        for (int k = 0; k < size; k++)
+            if (k != rank) createPair(k);
     }
 
-    [[noreturn]] void fail() const {
-        const std::string text = fl_error() ? fl_error() : "the store failed";
-        fl_error_clear();
-        throw std::runtime_error(text);
+    ~Sockets() override {
+        for (int fd : fd_) fl_dist_socket_close(fd);
     }
 
-    const fl_dist_place place_;
+    // From any thread: wakes who waits, and nobody waits again.
+    void abort() {
+        aborted_ = true;
+        for (int fd : fd_)
+            if (fd >= 0) shutdown(fd, SHUT_RDWR);
+    }
+
+    void add(bool out, int rank, const Message &m) {
+        queue(out, rank).push_back(m);
+        if (out && out_[(size_t)rank].size() == 1) move(out, rank);
+    }
+
+    void forget(const Buffer *b) {
+        for (auto *queues : {&out_, &in_})
+            for (auto &q : *queues)
+                for (size_t i = q.size(); i-- > 0;)
+                    if (q[i].buffer == b) q.erase(q.begin() + (ptrdiff_t)i);
+    }
+
+    // Moves messages of all ranks until *count is above 0, and takes 1 off.
+    void wait(int *count, milliseconds timeout) {
+        if (timeout.count() < 0) timeout = getTimeout();
+        const double deadline = fl_dist_now() + 1e-3 * (double)timeout.count();
+        while (*count == 0) {
+            if (aborted_) throw std::runtime_error("the group has failed");
+            bool moved = false;
+            for (int k = 0; k < size; k++)
+                for (bool out : {true, false})
+                    while (!queue(out, k).empty() && move(out, k)) moved = true;
+            if (!moved && *count == 0) sleep(deadline);
+        }
+        --*count;
+    }
+
+    std::unique_ptr<gloo::transport::UnboundBuffer> createUnboundBuffer(void *ptr, size_t bytes) override;
+
+    std::unique_ptr<gloo::transport::Pair> &createPair(int k) override {
+        return pairs_[(size_t)k] = std::unique_ptr<gloo::transport::Pair>(new Pair);
+    }
+
+  private:
+    std::deque<Message> &queue(bool out, int rank) {
+        return (out ? out_ : in_)[(size_t)rank];
+    }
+
+    // Moves what goes without waiting of the first message; true if that is all of it.
+    bool move(bool out, int rank);
+
+    // Until some socket is ready, or a second has passed.
+    void sleep(double deadline) {
+        const double seconds = deadline - fl_dist_now();
+        if (seconds <= 0) throw std::runtime_error("no time left");
+        std::vector<struct pollfd> f;
+        for (int k = 0; k < size; k++) {
+            const int events =
+                (queue(true, k).empty() ? 0 : POLLOUT) | (queue(false, k).empty() ? 0 : POLLIN);
+            if (events) f.push_back({fd_[(size_t)k], (short)events, 0});
+        }
+        poll(f.data(), (nfds_t)f.size(), seconds < 1 ? (int)(1000 * seconds) + 1 : 1000);
+    }
+
+    std::vector<int> fd_;
+    std::vector<std::deque<Message>> out_, in_; // to and from each rank
+    std::atomic<bool> aborted_{false};
+};
+
+class Buffer : public gloo::transport::UnboundBuffer {
+  public:
+    Buffer(Sockets *sockets, void *bytes, size_t n) : UnboundBuffer(bytes, n), sockets_(sockets) {
+    }
+
+    ~Buffer() override {
+        sockets_->forget(this);
+    }
+
+    void send(int rank, uint64_t slot, size_t offset, size_t n) override {
+        sockets_->add(true, rank, message(slot, offset, n));
+    }
+
+    void recv(int rank, uint64_t slot, size_t offset, size_t n) override {
+        sockets_->add(false, rank, message(slot, offset, n));
+    }
+
+    void recv(std::vector<int>, uint64_t, size_t, size_t) override {
+        throw std::logic_error("messages come from one rank");
+    }
+
+    bool waitSend(int *, milliseconds timeout) override {
+        sockets_->wait(&sent, timeout);
+        return true;
+    }
+
+    bool waitRecv(int *, milliseconds timeout) override {
+        sockets_->wait(&received, timeout);
+        return true;
+    }
+
+    void abortWaitSend() override {
+        sockets_->abort();
+    }
+
+    void abortWaitRecv() override {
+        sockets_->abort();
+    }
+
+    int sent = 0, received = 0; // messages that nobody has waited for yet
+
+  private:
+    Message message(uint64_t slot, size_t offset, size_t n) {
+        if (n == kUnspecifiedByteCount) n = size - offset;
+        return {this, (char *)ptr + offset, {slot, n}, slot, n, 0};
+    }
+
+    Sockets *sockets_;
+};
+
+std::unique_ptr<gloo::transport::UnboundBuffer> Sockets::createUnboundBuffer(void *ptr, size_t bytes) {
+    return std::unique_ptr<gloo::transport::UnboundBuffer>(new Buffer(this, ptr, bytes));
+}
+
+bool Sockets::move(bool out, int rank) {
+    Message &m = queue(out, rank).front();
+    constexpr size_t head = sizeof m.head;
+    for (;;) {
+        // bytes are received once their head is known to be the right one
+        const size_t all = head + (out || m.done >= head ? m.n : 0);
+        if (m.done < head || m.n) {
+            struct iovec part[2] = {{(char *)&m.head + m.done, head - m.done}, {m.bytes, m.n}};
+            struct msghdr h = {};
+            h.msg_iov = part;
+            h.msg_iovlen = out ? 2 : 1;
+            if (m.done >= head) {
+                part[0] = {m.bytes + (m.done - head), all - m.done};
+                h.msg_iovlen = 1;
+            }
+            const int fd = fd_[(size_t)rank];
+            const ssize_t k = out ? sendmsg(fd, &h, MSG_NOSIGNAL) : recvmsg(fd, &h, 0);
+            if (k < 0 && errno == EINTR) continue;
+            if (k < 0 && errno == EAGAIN) return false;
+            if (k <= 0)
+                throw std::runtime_error("the connection to rank " + std::to_string(rank) + " ended after " +
+                                         std::to_string(m.done) + " of " + std::to_string(head + m.n) +
+                                         " bytes");
+            m.done += (size_t)k;
+            if (!out && m.done >= head && (m.head.slot != m.slot || m.head.n != m.n))
+                throw std::runtime_error("rank " + std::to_string(rank) + " sent " +
+                                         std::to_string(m.head.n) + " bytes of another call, expected were " +
+                                         std::to_string(m.n));
+        }
+        if (m.done < head + m.n) continue;
+        ++(out ? m.buffer->sent : m.buffer->received);
+        queue(out, rank).pop_front();
+        return true;
+    }
+}
+
+// What Gloo's collectives run in.
+struct Context : public gloo::Context {
+    Context(int rank, int size, std::shared_ptr<Sockets> sockets) : gloo::Context(rank, size) {
+        transportContext_ = std::move(sockets);
+    }
 };
 
 struct Group {
-    std::shared_ptr<gloo::rendezvous::Context> context;
-    int rank, size;
-    std::mutex lock; // of the two buffers on their way, and aborted
-    gloo::transport::UnboundBuffer *out = nullptr, *in = nullptr;
-    bool aborted = false;
+    std::shared_ptr<Sockets> sockets;
+    std::shared_ptr<gloo::Context> context;
 };
 
 // Runs f; false after fl_fail if it throws.
@@ -107,92 +285,33 @@ template <typename F> bool guarded(F f) {
 void *open(const fl_dist_place *place) {
     std::unique_ptr<Group> g;
     const bool ok = guarded([&] {
-        gloo::transport::tcp::attr at(place->address);
-        auto device = gloo::transport::tcp::CreateDevice(at);
-        Store store(*place);
         g.reset(new Group);
-        g->rank = place->rank;
-        g->size = place->size;
-        g->context = std::make_shared<gloo::rendezvous::Context>(place->rank, place->size);
-        g->context->setTimeout(
-            std::max(left(place->deadline) / 5, milliseconds(1))); // connecting takes up to five
-        g->context->connectFullMesh(store, device);
+        g->sockets = std::make_shared<Sockets>(*place);
+        g->context = std::make_shared<Context>(place->rank, place->size, g->sockets);
         return true;
     });
     return ok ? g.release() : nullptr;
 }
 
 void close(void *self) {
-    Group *g = (Group *)self;
-    guarded([&] {
-        delete g;
-        return true;
-    });
+    delete (Group *)self;
 }
 
-// Remembers the buffers of an exchange, for abort. False if that has come.
-bool show(Group *g, gloo::transport::UnboundBuffer *out, gloo::transport::UnboundBuffer *in) {
-    std::lock_guard<std::mutex> hold(g->lock);
-    g->out = out;
-    g->in = in;
-    return !g->aborted;
-}
-
-// Ends connections, which wakes what waits for a message, and the waits for one that is half there.
 void abort(void *self) {
-    Group *g = (Group *)self;
-    {
-        std::lock_guard<std::mutex> hold(g->lock);
-        g->aborted = true;
-        if (g->in) g->in->abortWaitRecv();
-        if (g->out) g->out->abortWaitSend();
-    }
-    for (int i = 0; i < g->size; i++)
-        guarded([&] {
-            auto *pair = reinterpret_cast<gloo::transport::tcp::Pair *>(g->context->getPair(i).get());
-            if (i != g->rank && pair) pair->signalExceptionExternal("the group has failed");
-            return true;
-        });
-    fl_error_clear();
+    ((Group *)self)->sockets->abort();
 }
-
-// While one lives, SIGPIPE does not reach this thread.
-struct NoPipe {
-    sigset_t pipe, before;
-    NoPipe() {
-        sigemptyset(&pipe);
-        sigaddset(&pipe, SIGPIPE);
-        pthread_sigmask(SIG_BLOCK, &pipe, &before);
-    }
-    ~NoPipe() {
-        const struct timespec now = {0, 0};
-        if (!sigismember(&before, SIGPIPE)) sigtimedwait(&pipe, nullptr, &now);
-        pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    }
-};
 
 bool exchange(void *self, int to, const void *out, size_t out_bytes, int from, void *in, size_t in_bytes,
               uint64_t tag, double deadline) {
-    Group *g = (Group *)self;
-    const NoPipe hold;
-    const bool ok = guarded([&] {
-        std::unique_ptr<gloo::transport::UnboundBuffer> o, i;
-        if (to >= 0) o = g->context->createUnboundBuffer(const_cast<void *>(out), out_bytes);
-        if (from >= 0) i = g->context->createUnboundBuffer(in, in_bytes);
-        if (!show(g, o.get(), i.get())) return fl_fail("gloo: the group has failed");
-        struct Hide {
-            Group *g;
-            ~Hide() {
-                show(g, nullptr, nullptr);
-            }
-        } hide{g};
-        if (i) i->recv(from, tag);
-        if (o) o->send(to, tag);
-        if ((i && !i->waitRecv(nullptr, left(deadline))) || (o && !o->waitSend(nullptr, left(deadline))))
-            return fl_fail("gloo: the group has failed");
+    Sockets *s = ((Group *)self)->sockets.get();
+    return guarded([&] {
+        Buffer o(s, const_cast<void *>(out), out_bytes), i(s, in, in_bytes);
+        if (from >= 0) i.recv(from, tag, 0, in_bytes);
+        if (to >= 0) o.send(to, tag, 0, out_bytes);
+        if (from >= 0) i.waitRecv(nullptr, left(deadline));
+        if (to >= 0) o.waitSend(nullptr, left(deadline));
         return true;
     });
-    return ok;
 }
 
 // Gloo counts elements by their C++ type: one of the same size.
@@ -229,7 +348,7 @@ fl_dist_answer run(void *self, const fl_dist_call *c) {
         else if (c->kind == FL_DIST_ALL_GATHER) {
             gloo::AllgatherOptions o(g->context);
             o.setInput((char *)const_cast<void *>(c->in), bytes);
-            o.setOutput((char *)c->out, bytes * (size_t)g->size);
+            o.setOutput((char *)c->out, bytes * (size_t)g->context->size);
             o.setTag((uint32_t)c->tag);
             o.setTimeout(left(c->deadline));
             gloo::allgather(o);

@@ -6,7 +6,7 @@
    later. */
 #ifndef NCCL_FL_H
 #define NCCL_FL_H
-#include "../../fl_dist.h"
+#include "../../fl/distributed/group.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -11,7 +11,7 @@
     sim_close(w); */
 #ifndef SIM_H
 #define SIM_H
-#include "../../fl_dist.h"
+#include "../../fl/distributed/group.h"
 
 #include <math.h>
 #include <pthread.h>

@@ -3,7 +3,7 @@
    Every loop is plain: compiled for wide registers it becomes vectors, whose results are the same. */
 #ifndef FL_VISION_COLOUR_KERNEL_H
 #define FL_VISION_COLOUR_KERNEL_H
-#include "../../fl_tensor.h"
+#include "../../fl_mem.h"
 
 /* Each byte p = cut(a p + rest). */
 FL_PRIVATE void fl__colour_scale(uint8_t *p, int64_t bytes, float a, float rest);
@@ -31,8 +31,7 @@ FL_PRIVATE void fl__colour_mirror(const uint8_t *p, int64_t n, int64_t c, uint8_
 #if defined(FL_IMPL_ONLY_VISION_COLOUR) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_VISION_COLOUR_IMPL
 #define FL_VISION_COLOUR_IMPL
-#include "../cpu/common.h"
-#include "../cpu/levels.h"
+#include "../cpu/loops.h"
 #include <math.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* kernels/vision/move.h - where the pixels of a row come from when an image is turned, sheared or moved */
 #ifndef FL_VISION_MOVE_H
 #define FL_VISION_MOVE_H
-#include "../../fl_tensor.h"
+#include "../../fl_mem.h"
 
 /* Pixel x of n is the nearest to m (x - cx, dy, 1) + (cx, cy) of an image of h x w: column u[x] and row v[x]
    there, or u[x] -1 if that is outside. */
@@ -13,8 +13,7 @@ FL_PRIVATE void fl__move_row(const double m[6], double cx, double cy, double dy,
 #if defined(FL_IMPL_ONLY_VISION_MOVE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_VISION_MOVE_IMPL
 #define FL_VISION_MOVE_IMPL
-#include "../cpu/common.h"
-#include "../cpu/levels.h"
+#include "../cpu/loops.h"
 #include <math.h>
 
 FL__LOOPS_BEGIN

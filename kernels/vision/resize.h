@@ -3,7 +3,7 @@
    What Pillow computes, bit for bit: weights of 22 fractional bits in 32-bit integers, u8 between passes. */
 #ifndef FL_VISION_RESIZE_H
 #define FL_VISION_RESIZE_H
-#include "../../fl_tensor.h"
+#include "../../fl_mem.h"
 
 /* Output i is the sum over k < n[i] of weight[i * most + k] times input at[i] + k, plus one half, over 2^22,
    clipped. Weights of k >= n[i] are 0, and most is a multiple of 4. */
@@ -27,8 +27,7 @@ FL_PRIVATE void fl__resize_column(const uint8_t *from, int64_t row, uint8_t *to,
 #if defined(FL_IMPL_ONLY_VISION_RESIZE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_VISION_RESIZE_IMPL
 #define FL_VISION_RESIZE_IMPL
-#include "../cpu/common.h"
-#include "../cpu/levels.h"
+#include "../cpu/loops.h"
 #include <string.h>
 #if FL__LEVELS_ON & 6
 #include <immintrin.h>

@@ -13,3 +13,4 @@ BEGIN {
 $0 ~ bad && !/^#/ && !(function_name in may) { print FILENAME ":" FNR ": " function_name ": " $0; found = 1 }
 /^}/ { function_name = "" }
 END { exit found }
+# MIT licence: see LICENSE.

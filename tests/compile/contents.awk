@@ -30,3 +30,4 @@ END {
     }
     exit bad
 }
+# MIT licence: see LICENSE.

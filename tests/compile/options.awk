@@ -2,7 +2,8 @@
 # stripped headers
 #
 # Such a macro, f(...), appends a last field, as ._end = 0, to its arguments and stands for f_opt(..., f_opts o). A
-# macro of an array of its arguments, FL_ARRAY(T, ...), is called with two of them. The last line counts the calls.
+# macro of an array of its arguments, FL_ARRAY(T, ...), is called with two of them, one of a value, as FL_SHAPE(...),
+# with two zeros. The last line counts the calls.
 # The text of a definition or declaration in one line.
 { line = line $0 }
 /\\$/ { sub(/\\$/, " ", line); next }
@@ -16,6 +17,13 @@ line ~ /^#define f[lv]_[a-z_0-9]+\(\.\.\.\)/ {
         array_calls = array_calls "void call_" name "(" type " a);\nvoid call_" name "(" type " a) {\n    (void)" name "(a, a);\n}\n"
         arrays++
     }
+}
+line ~ /^#define F[LV]_[A-Z_]+(\(\.\.\.\))? +\(*(FL_LITERAL\()?f[lv]_[a-z_]+[,)]/ {
+    name = line
+    gsub(/^#define | .*/, "", name)
+    sub(/\(\.\.\.\)/, "(0, 0)", name)
+    values = values "    (void)" name ";\n"
+    arrays++
 }
 line ~ /^FL_API .*_opt\(.*[a-z_0-9]*_opts [a-z]+\).*;[ ]*$/ {
     name = line
@@ -41,7 +49,7 @@ struct && /[}] *[a-z_0-9]*;[ ]*$/ {
 }
 { line = "" }
 END {
-    print "#include \"fl.h\"\n#ifdef __cplusplus\nextern \"C\" {\n#endif"
+    print "#include \"fl_all.h\"\n#ifdef __cplusplus\nextern \"C\" {\n#endif"
     for (i = 1; i <= macros; i++) {
         name = macro[i]
         if (!(name in parameters_of)) { print "#error no prototype of " name "_opt"; continue }
@@ -67,5 +75,6 @@ END {
         if (sub(/\[.*/, "", field_name)) value = "{" option "." field_name "[0]}"
         printf "    (void)%s(%s.%s = %s);\n}\n", name, arguments, field_name, value
     }
-    print array_calls "#ifdef __cplusplus\n}\n#endif\n/* " macros + arrays " macros */"
+    print array_calls "void call_values(void);\nvoid call_values(void) {\n" values "}\n#ifdef __cplusplus\n}\n#endif\n/* " macros + arrays " macros */"
 }
+# MIT licence: see LICENSE.

@@ -42,3 +42,4 @@ pass == 2 {
         if (name ~ /^(f[lv]__|FL__)[A-Za-z0-9]/ && !(name in mine) && name !~ /^fl__register_/) print name
     }
 }
+# MIT licence: see LICENSE.

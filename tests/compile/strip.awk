@@ -20,3 +20,4 @@
     quote = ""
     print out
 }
+# MIT licence: see LICENSE.

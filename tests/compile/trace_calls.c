@@ -1,5 +1,5 @@
 /* trace_calls.c - the lines of calls in errors and notes, for check_trace_calls of run; C11 and C++17 */
-#include "fl.h"
+#include "fl_all.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,3 +67,4 @@ int main(void) {
     fl_scope_end(&s);
     return failed;
 }
+/* MIT licence: see LICENSE. */

@@ -1,6 +1,6 @@
 /* drop_in.c - fl as one text with family cuda, as a program of one's own has it (make cuda-check) */
 #define FL_IMPLEMENTATION
-#include "../../fl.h"
+#include "../../fl_all.h"
 #include <stdio.h>
 
 int main(void) {

@@ -1,5 +1,5 @@
 /* nvrtc.c - kernels that are made while a program runs: the texts of formulas, words and argument structs
-   (fl_math.h, fl_formulas.h, fl_primitives.h, flk.h, common.cuh) compile by NVRTC, and with them a kernel as
+   (fl_math.h, op_table.h, fl_primitives.h, flk.h, common.cuh) compile by NVRTC, and with them a kernel as
    one may be generated (make cuda-nvrtc). Needs libnvrtc, no GPU; nothing runs
 
    usage: nvrtc ARCH ...     80 90: of each the PTX and the machine's code */

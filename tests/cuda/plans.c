@@ -1,7 +1,7 @@
 /* plans.c - has cuDNN plans for the convolutions and attentions of the six models on an H200, and for
    masks? Needs the library, no GPU: the device comes from tests/cuda/h200.json, and nothing runs (make
    cuda-plans) */
-#include "../../fl.h"
+#include "../../fl_all.h"
 #include "../../kernels/cuda/dnn.h"
 #include <stdio.h>
 #include <stdlib.h>

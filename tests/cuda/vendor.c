@@ -42,3 +42,4 @@ _Static_assert(offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize) == 64, "
 _Static_assert(offsetof(cublasLtMatmulHeuristicResult_t, state) == 72, "fl__lt_choice");
 _Static_assert(sizeof(cublasLtMatmulHeuristicResult_t) == 96, "fl__lt_choice");
 _Static_assert(sizeof(cublasStatus_t) == 4 && sizeof(cublasLtMatmulDescAttributes_t) == 4, "enums are ints");
+/* MIT licence: see LICENSE. */

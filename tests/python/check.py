@@ -44,3 +44,4 @@ def load_fl():
 def done():
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     sys.exit(failed != 0)
+# MIT licence: see LICENSE.

@@ -14,9 +14,11 @@ from check import check, done, load_fl, skip
 INLINE = {
     "fl_call_begin": "for ops in C: fl_call_into",
     "fl_data": "an address: fl_map, or Tensor.numpy()",
+    "fl_given": "a check of functions in C",
     "fl_text_pairs_find": "for tokenizers in C: fl_text_pairs_add",
     "fl_text_trie_step": "for tokenizers in C: fl_text_trie_longest",
     "fl_text_work_from": "for steps in C",
+    "fl_text_work_spend": "for steps in C",
     "fl_text_work_to": "for steps in C",
     "fv_autocast": "for op writers in C: fv_autocast_operands",
     "fv_autocast_wide": "for op writers in C: fl_autocast_policy_of",
@@ -44,9 +46,9 @@ def check_symbols(fl):
     out = run("nm", "-D", "--defined-only", os.environ["FL_LIBRARY"])
     if out.returncode:
         return skip("symbols of libfl.so without nm: apt-get install binutils")
-    exported = {line.split()[-1].split("@")[0] for line in out.stdout.splitlines()}
+    exported = {line.split()[-1].split("@")[0] for line in out.stdout.splitlines() if " A " not in line}  # A: a version
     declared = set(fl._FUNCTIONS) | set(fl._VARIABLES)
-    tables = f"fl__tables_of_{fl.constant('FL_TABLE_VERSION')}_ops"  # by which programs know that they fit
+    tables = f"fl__tables_of_0x{fl.constant('FL_TABLE_VERSION'):08x}"  # by which programs know that they fit
     check(tables in exported, f"{tables} is exported")
     exported.discard(tables)
     check(len(declared) > 500, "functions are found")
@@ -77,14 +79,14 @@ def check_layouts(fl):
             lines.append(f'    printf("{name}.{field}: %zu\\n", sizeof((({name} *)0)->{field}));')
     with tempfile.TemporaryDirectory() as folder:
         with open(f"{folder}/layout.c", "w") as f:
-            f.write('#include "fl.h"\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {\n')
+            f.write('#include "fl_all.h"\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {\n')
             f.write("\n".join(lines) + "\n}\n")
         compiler = os.environ.get("CC", "cc")
         built = run(compiler, "-std=c11", "-I.", "-w", "-c", "-o", f"{folder}/layout.o", f"{folder}/layout.c")
         if not check(built.returncode == 0, f"layouts compile: {built.stderr[-500:]}"):
             return
         with open(f"{folder}/tables.c", "w") as f:  # what fl.h asks for, which libfl.so keeps to itself
-            f.write(f"const char fl__tables_of_{fl.constant('FL_TABLE_VERSION')}_ops = 0;\n")
+            f.write(f"const char fl__tables_of_0x{fl.constant('FL_TABLE_VERSION'):08x} = 0;\n")
         program = f"{folder}/layout"
         built = run(compiler, "-w", "-o", program, f"{folder}/layout.o", f"{folder}/tables.c")
         if not check(built.returncode == 0, f"layouts link: {built.stderr[-500:]}"):
@@ -98,7 +100,7 @@ def check_numbers(fl):
     with tempfile.TemporaryDirectory() as folder:
         names = [n for n, v in fl._CONSTANTS.items() if isinstance(v, int)]
         with open(f"{folder}/numbers.c", "w") as f:
-            f.write('#include "fl.h"\n#define SAME(a, b) _Static_assert((a) == (b), #a)\n')
+            f.write('#include "fl_all.h"\n#define SAME(a, b) _Static_assert((a) == (b), #a)\n')
             f.writelines(f"SAME({n}, {fl._CONSTANTS[n]});\n" for n in names if abs(fl._CONSTANTS[n]) < 2**62)
         built = run(os.environ.get("CC", "cc"), "-std=c11", "-I.", "-w", "-fsyntax-only", f"{folder}/numbers.c")
         check(built.returncode == 0 and len(names) > 150, f"numbers: {built.stderr[-500:]}")
@@ -117,3 +119,4 @@ if fl:
         getattr(fl.lib, name)
     check(True, "every function can be prepared")
 done()
+# MIT licence: see LICENSE.

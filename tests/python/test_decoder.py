@@ -54,3 +54,4 @@ if fl:
             except fl.Error as e:
                 check(part in str(e), f"{part}: {e}")
 done()
+# MIT licence: see LICENSE.

@@ -176,6 +176,9 @@ def check_by_hand():
     raises(fl.Error, "used_dltensor_versioned", lambda: fl.from_dlpack(Again()), "a capsule that was used")
     del t
     check(p.deleted == 1, "once, too")
+    p = Producer()
+    fl.lib.fl_item(fl.lib.fv_value(fl.zeros(2)._p))  # leaves an error
+    check(fl.from_dlpack(p).tolist() == [0.0, 1.0, 2.0, 3.0] and p.deleted == 1, "once after an error that nobody saw")
     x = fl.zeros(3)
     raises(BufferError, "device (2, 0)", lambda: x.__dlpack__(dl_device=(2, 0)), "for another device")
     x.__dlpack__(), x.__dlpack__(max_version=(1, 0))  # nobody wants them
@@ -217,3 +220,4 @@ if fl and np:
 if fl and torch:
     check_torch()
 done()
+# MIT licence: see LICENSE.

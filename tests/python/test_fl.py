@@ -143,6 +143,52 @@ def check_conversion():
     same(fl.tensor(read_only), np.arange(3), "a copy of what is read-only")
 
 
+def check_errors():
+    """One number is asked of one element; no call tells the error of an earlier one; arguments are named."""
+    for x in (fl.tensor([1.0, 2.0]), fl.tensor([1, 2]), fl.tensor([True, False]), fl.zeros(0)):
+        for convert in (bool, float, int, fl.Tensor.item):
+            what = f"{convert.__name__} of {x.dtype} {list(x.shape)}"
+            raises(fl.Error, f"has {x.numel()} elements, not one", lambda: convert(x), what)
+            check(fl.lib.fl_error() is None, f"{what} leaves no error")
+    check((bool(fl.tensor([[2.0]])), int(fl.tensor([3])), float(fl.tensor(1.5))) == (True, 3, 1.5), "of one element")
+
+    class Own(fl.Module):
+        def forward(self, x):
+            return x * 2.0
+
+    one, net, data = fl.ones(1), Own(), fl.data.tensors(fl.ones(2))
+    for what, call in dict(
+        function=lambda: fl.add(one, one), operator=lambda: one + 1.0, tensor=lambda: fl.tensor([1.0]), item=one.item,
+        tolist=one.tolist, repr=lambda: repr(one), numpy=one.numpy, index=lambda: one[0], module=lambda: fl.nn.linear(2, 2),
+        own=Own, forward=lambda: fl.nn.sequential(Own())(one), name=lambda: repr(net), train=net.train,
+        sample=lambda: data[0], set=lambda: fl.Dataset(2, lambda i: i)[1], gradient=lambda: one.grad,
+        cast=lambda: fl.autocast().__enter__(), freeze=lambda: setattr(one, "requires_grad", False),
+        child=lambda: setattr(Own(), "part", fl.nn.relu()),
+    ).items():  # fmt: skip
+        fl.lib.fl_fail(b"left by another call")
+        try:
+            call()
+        except fl.Error as error:
+            check(False, f"{what} tells of another call: {error}")
+    fl.lib.fl_autocast(0)
+    x, part = fl.ones(2, 3), fl.struct("fl_data_named")(b"x")
+    for kind, text, call in (
+        (TypeError, "data_save_npz: argument 'tensors': expected fl_data_named*, got list",
+         lambda: fl.data.save_npz("/no/such", [part], 1)),
+        (TypeError, "argument 'tensors': expected fl_data_named*, got str", lambda: fl.data.save_npz("/no/such", "x", 1)),
+        (TypeError, "data_save_csv: argument 'names': expected str", lambda: fl.data.save_csv("/no/such", [1, 2], x)),
+        (TypeError, "nn_save: argument 'path': expected str", lambda: net.save(["a", "b"])),
+        (TypeError, "data_concat: argument 'sets': expected fl_data_set*, got str", lambda: fl.data.concat(["a", "b"])),
+        (TypeError, "nn_sequential: argument 'children': expected fl_nn_module*, got list", lambda: fl.nn.sequential([[net]])),
+        (TypeError, "data_plot_svg: argument 'curves': expected fl_data_curves, got list", lambda: fl.data.plot_svg("f", [1])),
+        (TypeError, "softmax: argument 'axis': 'float' object", lambda: x.softmax(1.5)),
+        (TypeError, "nn_linear: argument 'in': 'str' object", lambda: fl.nn.linear("2", 3)),
+        (TypeError, "conv: argument 'stride': 'str' object", lambda: fl.conv(x, x, stride="2")),
+    ):
+        raises(kind, text, call, text)
+    check(net(one).item() == 2, "a module whose part could not be given is as it was")
+
+
 # ---- PyTorch ----------------------------------------------------------------------------------------------
 
 
@@ -181,6 +227,13 @@ def check_autograd():
     raises(fl.Error, "no_grad", lambda: a.__setitem__(0, 1.0), "a write to a leaf")
     raises(fl.Error, "fl_backward", lambda: (a * 2).backward(), "backward of two elements")
     check(fl.lib.fl_error() is None, "no error is left")
+    b = fl.tensor([2.0, 3.0], requires_grad=True)
+    copy = fl.clone(b)
+    (copy * b.clone()).sum().backward()
+    check(b.grad.tolist() == [4.0, 6.0] and not fl.clone(b.detach()).requires_grad, "clone has a gradient")
+    with fl.no_grad():
+        copy[0] = 9.0
+    check(b.tolist() == [2.0, 3.0], "clone is a copy")
     (p, q) = fl.grads([(a * a).sum() + a[0] * 3.0], [a, a])
     check(p.tolist() == [13.0, 6.0] and q.tolist() == p.tolist(), "fl.grads")
 
@@ -260,6 +313,23 @@ def check_modules():
     optim.close()
     raises(ValueError, "this Optimizer is closed", optim.step, "a closed one")
 
+    net = fl.nn.sequential(fl.nn.linear(3, 4), fl.nn.tanh(), fl.nn.linear(4, 1))
+    for p in net.find("0").parameters():
+        p.requires_grad = False
+    check([p.requires_grad for p in net.parameters()] == [False, False, True, True], "frozen parameters")
+    before = [p.tolist() for p in net.parameters()]
+    optim = fl.optim.adamw(net.parameters(), lr=0.1)
+    net(x).sum().backward()
+    check([p.grad is None for p in net.parameters()] == [True, True, False, False], "they get no gradient")
+    optim.step()
+    check([p.tolist() == q for p, q in zip(net.parameters(), before)] == [True, True, False, False], "and do not change")
+    for p in net.parameters():
+        p.requires_grad = True
+    net(x).sum().backward()
+    check(all(p.grad is not None for p in net.parameters()), "and can be trained again")
+    raises(fl.Error, "not a leaf", lambda: setattr(net(x), "requires_grad", False), "a result that is to be no variable")
+    raises(fl.Error, "fv_param: ", lambda: setattr(fl.tensor([1]), "requires_grad", True), "integers have no gradient")
+
     class Wrong(fl.Module):
         def forward(self, x):
             raise KeyError("where")
@@ -268,6 +338,26 @@ def check_modules():
     error = raises(fl.Error, "Wrong: KeyError: 'where'", lambda: net(x), "a forward that raises")
     check(error and isinstance(error.__cause__, KeyError), "its exception is the cause")
     check(net.eval() is net and net.train() is net, "train, eval")
+
+
+def check_speech():
+    """Every preset makes features; where no gradient is asked for, those that have none too."""
+    sound = fl.tensor([[draw.uniform(-0.5, 0.5) for _ in range(4000)] for _ in range(2)])
+    for name in ("htk", "kaldi", "torchaudio", "librosa", "whisper"):
+        conf = fl.struct("fl_speech_conf")()
+        check(fl.speech_preset(conf, name, 16000), name)
+        conf.pad_to = 0
+        features = fl.speech_features_new(conf)
+        x = fl.speech_features(features, sound)
+        check(x.ndim == 3 and x.shape[2] == fl.speech_features_dims(features) and x.isfinite().all().item(), f"{name}: {x.shape}")
+        loud = fl.tensor(sound, requires_grad=True)
+        if conf.range > 0:
+            raises(fl.Error, "range", lambda: fl.speech_features(features, loud), f"{name} with a gradient")
+            with fl.no_grad():
+                same(fl.speech_features(features, loud), np.asarray(x), f"{name} under no_grad")
+        else:
+            check(fl.speech_features(features, loud).requires_grad, f"{name} with a gradient")
+        fl.lib.fl_speech_features_free(features)
 
 
 def check_sets():
@@ -373,7 +463,7 @@ def check_examples():
         found = lines[-1].startswith("Test accuracy: ") and float(lines[-1].split()[2])
         check(out.returncode == 0 and found > 80, f"mnist.py: {lines[-1]}")
     with open("examples/python/mnist.py") as f:
-        check(len(f.readlines()) <= 60, "mnist.py has at most 60 lines")
+        check(len(f.readlines()) <= 61, "mnist.py has at most 60 lines and the licence's")
     with open("README.md") as f:
         code = f.read().split("```python\n")[1].split("```")[0]
     out = subprocess.run([sys.executable, "-c", "import sys; sys.path.insert(0, 'examples/python')\n" + code],
@@ -389,10 +479,13 @@ if fl and np:
     check_indexing()
     check_conversion()
     check_functions()
+    check_errors()
     check_modules()
+    check_speech()
     check_sets()
     check_memory()
     check_end()
 if fl and np and torch:
     check_autograd()
 done()
+# MIT licence: see LICENSE.

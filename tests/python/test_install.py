@@ -1,6 +1,7 @@
 # test_install.py - what `make install` puts where, and that C, C++, CMake and Python programs use it
 import glob
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -80,16 +81,36 @@ def check_cmake(prefix, folder):
         prints(run(f"{folder}/build/uses_fl"), "the CMake project")
 
 
+def check_library(prefix):
+    """What the loader goes by: the SONAME, the symbols' version, and what makes memory errors harder to exploit."""
+    library = f"{prefix}/lib/libfl.so"
+    if not shutil.which("readelf"):
+        return skip("SONAME and hardening of libfl.so without readelf: apt-get install binutils")
+    dynamic = run("readelf", "-dW", library).stdout
+    check("Library soname: [libfl.so.0.1]" in dynamic, f"SONAME: {dynamic[:800]}")
+    symbols = run("readelf", "--dyn-syms", "-W", library).stdout
+    exported = [line.split()[7] for line in symbols.splitlines() if re.search(r" (FUNC|OBJECT) +GLOBAL +DEFAULT +[0-9]", line)]
+    check(len(exported) > 1000 and all(name.endswith("@@FL_0.1") for name in exported), f"versions: {exported[:5]}")
+    if "HARDEN_LIBS" in open(f"{BUILD}/config.mk").read():
+        check("BIND_NOW" in dynamic and "GNU_RELRO" in run("readelf", "-lW", library).stdout, "full RELRO")
+    if "-fstack-protector-strong" in open(f"{BUILD}-shared/flags").read():
+        check("__stack_chk_fail" in symbols, "stack protector")
+    if "_FORTIFY_SOURCE=" in open(f"{BUILD}-shared/flags").read() and "GLIBC" in symbols:
+        check("__snprintf_chk" in symbols and "__memcpy_chk" in symbols, "FORTIFY_SOURCE")
+
+
 def check_install(folder):
     prefix = f"{folder}/fl"
     out = make("install", f"PREFIX={prefix}")
     if not check(out.returncode == 0, f"make install: {out.stderr[-800:]}"):
         return
-    patterns = [f"{p}.{end}" for p in ("fl/*/*", "kernels/*", "kernels/*/*") for end in ("h", "inc")]
-    headers = [f for p in ["fl*.h", *patterns] for f in glob.glob(p) if not f.startswith("kernels/cuda/")]
+    patterns = ["fl*.h", *(f"{folder}/**/*.{end}" for folder in ("fl", "kernels") for end in ("h", "inc"))]
+    headers = [f for p in patterns for f in glob.glob(p, recursive=True) if not f.startswith("kernels/cuda/")]
     expected = [f"include/fl/{h}" for h in headers] + ["include/fl/build/calls.h"]
-    expected += ["lib/libfl.a", "lib/libfl.so", "lib/pkgconfig/fl.pc", "lib/cmake/fl/fl-config.cmake"]
+    expected += ["lib/libfl.a", "lib/libfl.so", "lib/libfl.so.0.1", "lib/libfl.so.0.1.0", "lib/pkgconfig/fl.pc", "lib/cmake/fl/fl-config.cmake"]
+    expected += ["lib/python/fl.py", "lib/python/fl_decoder.py"]
     check(files(prefix) == sorted(expected), f"files: {set(files(prefix)) ^ set(expected)}")
+    check_library(prefix)
     if shutil.which("pkg-config"):
         check_program(prefix, folder, "main.c", CC, "-std=c11")
         if shutil.which("c++"):
@@ -98,9 +119,12 @@ def check_install(folder):
         skip("programs by pkg-config: apt-get install pkg-config")
     os.mkdir(f"{folder}/project")
     check_cmake(prefix, f"{folder}/project")
+    program = "import fl; print(*fl.nn.linear(3, 2)(fl.ones(4, 3)).shape)"
+    plain = {k: v for k, v in os.environ.items() if k not in ("LD_LIBRARY_PATH", "FL_LIBRARY", "PYTHONPATH")}
+    out = run(sys.executable, "-c", program, cwd=folder, env=dict(plain, PYTHONPATH=f"{prefix}/lib/python"))
+    prints(out, "Python with fl.py where it is installed")
     shutil.copy("examples/python/fl.py", folder)
-    out = run(sys.executable, "-c", "import fl; print(*fl.nn.linear(3, 2)(fl.ones(4, 3)).shape)", cwd=folder,
-              env=dict(os.environ, LD_LIBRARY_PATH=f"{prefix}/lib", FL_LIBRARY=""))
+    out = run(sys.executable, "-c", program, cwd=folder, env=dict(plain, LD_LIBRARY_PATH=f"{prefix}/lib"))
     prints(out, "Python with a copy of fl.py")
     with open(f"{prefix}/include/fl/mine.h", "w") as f:
         f.write("// not of fl")
@@ -120,3 +144,4 @@ else:
     with tempfile.TemporaryDirectory() as folder:
         check_install(folder)
 done()
+# MIT licence: see LICENSE.

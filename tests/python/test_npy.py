@@ -11,9 +11,9 @@ import check
 program = os.path.join(check.BUILD, "tests", "test_formats")
 
 
-def copy(source, target):
-    """What `test_formats copy` says of it: "" if it went well."""
-    run = subprocess.run([program, "copy", source, target], stdout=subprocess.PIPE, universal_newlines=True)
+def copy(source, target, max_bytes=0):
+    """The error of `test_formats copy`, "" if there was none."""
+    run = subprocess.run([program, "copy", source, target, str(max_bytes)], stdout=subprocess.PIPE, universal_newlines=True)
     return "" if run.returncode == 0 else run.stdout.strip() or "died"
 
 
@@ -89,7 +89,9 @@ def main():
                 check.check(all(same(np, f[k], a) for k, a in named.items()), "from a pipe")
         big = {"a": np.zeros((1000, 1000), "f4"), "b": np.arange(1000.0)}  # a ratio of 1000 : 1
         np.savez_compressed(source, **big)
-        error = copy(source, os.path.join(folder, "b.npz"))
+        error = copy(source, target)
+        check.check(".max_bytes is" in error or "without zlib" in error, f"4 MB from 5 KB by default: {error}")
+        error = copy(source, os.path.join(folder, "b.npz"), 5000000)
         check.check(not error or "without zlib" in error, f"zeros: {error}")
         np.savez(source, a=np.zeros(1, "c8"))
         check.check("complex" in copy(source, target), "complex numbers in npz are refused")
@@ -97,3 +99,4 @@ def main():
 
 main()
 check.done()
+# MIT licence: see LICENSE.

@@ -79,3 +79,4 @@ def main():
 
 main()
 check.done()
+# MIT licence: see LICENSE.

@@ -73,3 +73,4 @@ with tempfile.TemporaryDirectory() as folder:
         if module("tensorboard"):
             test_events(folder)
 done()
+# MIT licence: see LICENSE.

@@ -1,0 +1,880 @@
+/* group.h - groups of ranks and what they call: collectives on tensors, in order, each with a deadline */
+#ifndef FL_DIST_LINK_H
+#include "link.h"
+#endif
+#ifndef FL_DIST_GROUP_H
+#define FL_DIST_GROUP_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A group of ranks, as this one sees it. Its functions are called by one thread, and by all ranks in the
+   same order; they never stop: false (or NULL) after fl_fail. */
+typedef struct fl_dist_group fl_dist_group;
+typedef struct fl_dist_init_opts {
+    fl_named _positional;
+    const char *impl;  /* "gloo", "nccl", ...; NULL: FL_DIST of the environment, else the default one */
+    int rank, size;    /* size 0: from the environment: torchrun, Slurm, Open MPI, MPICH, or alone */
+    const char *store; /* "host:port" of rank 0, or a folder that all see and others cannot write; NULL: from
+                          the environment */
+    const fl_dist_store *own_store; /* or one of yours: rank 0 sets "rank0", the others get it */
+    const char *token;              /* ranks that do not know it are refused; NULL: FL_DIST_TOKEN */
+    const char *iface;              /* the interface, or address, to listen at; NULL: the way to rank 0 */
+    double timeout;   /* seconds that a call may take; 0 -> 1800. Ranks meet within 300 of them */
+    double heartbeat; /* seconds without a word after which a rank stands still; 0 -> 5 */
+    char _end;
+} fl_dist_init_opts;
+/* The group of all ranks; alone it is `single`. Sets the threads of the pool to the processors over the
+   ranks of this host, unless FL_THREADS is set. */
+#define fl_dist_init(...) fl_dist_init_opt(FL_LITERAL(fl_dist_init_opts, ._positional = {0}, __VA_ARGS__))
+FL_API fl_dist_group *fl_dist_init_opt(fl_dist_init_opts o);
+/* Says goodbye; for all ranks. A group that split off goes before the one that it came from. NULL is
+   fine. */
+FL_API void fl_dist_close(fl_dist_group *d);
+FL_API int fl_dist_rank(const fl_dist_group *d); /* 0 and 1 for NULL: a program on one rank */
+FL_API int fl_dist_size(const fl_dist_group *d);
+FL_API int fl_dist_local_rank(const fl_dist_group *d); /* among the ranks of this host */
+FL_API const char *fl_dist_impl_name(const fl_dist_group *d);
+/* Ranks of the same color become a group, ordered by key, then rank; color < 0: none (NULL, no error). */
+FL_API fl_dist_group *fl_dist_split(fl_dist_group *d, int color, int key);
+/* What ended the group, for good; kind FL_DIST_FINE: nothing has. */
+FL_API fl_dist_failure_info fl_dist_failure(const fl_dist_group *d);
+/* Ends it: all ranks fail with this text. From any thread. */
+FL_API void fl_dist_abort(fl_dist_group *d, const char *text);
+
+/* A call that runs while others compute; an object (fl_obj) of the scope it was made in, whose end
+   waits. */
+typedef struct fl_dist_work fl_dist_work;
+/* Until it is done: false after fl_fail. Again: the same answer. */
+FL_API bool fl_dist_wait(fl_dist_work *w);
+typedef struct fl_dist_opts {
+    fl_named _positional;
+    fl_dist_reduction op; /* FL_DIST_SUM */
+    double scale;         /* 0 -> 1; the result is multiplied by it (floats) */
+    fl_dist_work **work;  /* starts it, and does not wait; outputs are there after fl_dist_wait */
+    char _end;
+} fl_dist_opts;
+
+/* Tensors of any strides and any backend. After an error outputs are undefined. */
+#define FL_DIST__1(f, d, t, ...) f(d, t, FL_LITERAL(fl_dist_opts, __VA_ARGS__))
+#define FL_DIST__2(f, d, t, u, ...) f(d, t, u, FL_LITERAL(fl_dist_opts, __VA_ARGS__))
+#define FL_DIST__3(f, d, t, u, v, ...) f(d, t, u, v, FL_LITERAL(fl_dist_opts, __VA_ARGS__))
+
+/* t = the reduction of all ranks' t, on each. f16 and bf16 add in f32; the order is fixed by rank. */
+#define fl_dist_all_reduce(...) FL_DIST__1(fl_dist_all_reduce_opt, __VA_ARGS__, ._end = 0)
+FL_API bool fl_dist_all_reduce_opt(fl_dist_group *d, fl_tensor *t, fl_dist_opts o);
+/* The same of n tensors, a call each, without .work. */
+#define fl_dist_all_reduce_multiple(...) FL_DIST__2(fl_dist_all_reduce_multiple_opt, __VA_ARGS__, ._end = 0)
+FL_API bool fl_dist_all_reduce_multiple_opt(fl_dist_group *d, fl_tensor *const *t, int n, fl_dist_opts o);
+/* out, of size times as many elements as in: those of rank 0, rank 1, ... */
+#define fl_dist_all_gather(...) FL_DIST__2(fl_dist_all_gather_opt, __VA_ARGS__, ._end = 0)
+FL_API bool fl_dist_all_gather_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, fl_dist_opts o);
+/* out = part `rank` of the reduction of in, which has size times as many elements. */
+#define fl_dist_reduce_scatter(...) FL_DIST__2(fl_dist_reduce_scatter_opt, __VA_ARGS__, ._end = 0)
+FL_API bool fl_dist_reduce_scatter_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, fl_dist_opts o);
+/* t = the root's t */
+#define fl_dist_broadcast(...) FL_DIST__2(fl_dist_broadcast_opt, __VA_ARGS__, ._end = 0)
+FL_API bool fl_dist_broadcast_opt(fl_dist_group *d, fl_tensor *t, int root, fl_dist_opts o);
+/* The reduction in the root's t; elsewhere t is undefined afterwards. */
+#define fl_dist_reduce(...) FL_DIST__2(fl_dist_reduce_opt, __VA_ARGS__, ._end = 0)
+FL_API bool fl_dist_reduce_opt(fl_dist_group *d, fl_tensor *t, int root, fl_dist_opts o);
+/* As all_gather at the root; out is NULL elsewhere. */
+#define fl_dist_gather(...) FL_DIST__3(fl_dist_gather_opt, __VA_ARGS__, ._end = 0)
+FL_API bool fl_dist_gather_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, int root, fl_dist_opts o);
+/* out = part `rank` of the root's in, which is NULL elsewhere. */
+#define fl_dist_scatter(...) FL_DIST__3(fl_dist_scatter_opt, __VA_ARGS__, ._end = 0)
+FL_API bool fl_dist_scatter_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, int root,
+                                fl_dist_opts o);
+/* Part k of out = part `rank` of rank k's in; both have size parts. */
+#define fl_dist_all_to_all(...) FL_DIST__2(fl_dist_all_to_all_opt, __VA_ARGS__, ._end = 0)
+FL_API bool fl_dist_all_to_all_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, fl_dist_opts o);
+/* Between two ranks. */
+#define fl_dist_send(...) FL_DIST__2(fl_dist_send_opt, __VA_ARGS__, ._end = 0)
+FL_API bool fl_dist_send_opt(fl_dist_group *d, fl_tensor *t, int to, fl_dist_opts o);
+#define fl_dist_recv(...) FL_DIST__2(fl_dist_recv_opt, __VA_ARGS__, ._end = 0)
+FL_API bool fl_dist_recv_opt(fl_dist_group *d, fl_tensor *t, int from, fl_dist_opts o);
+FL_API bool fl_dist_barrier(fl_dist_group *d); /* until all ranks are here */
+/* Until what was started here is done; of other ranks it knows nothing. */
+FL_API bool fl_dist_sync(fl_dist_group *d);
+
+/* Makes an implementation known by its name, one of yours too: before fl_dist_init. And the one of that
+   name (NULL: the default one); NULL after fl_fail. */
+FL_API bool fl_dist_impl_use(const fl_dist_impl *impl);
+FL_API const fl_dist_impl *fl_dist_impl_named(const char *name);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_DIST_GROUP_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_DISTRIBUTED_GROUP) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_DIST_GROUP_IMPL
+#define FL_DIST_GROUP_IMPL
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../ops/copy.h"
+#ifndef _WIN32
+#include <unistd.h>
+#endif
+#ifdef FL_DIST_IMPL_H
+#include FL_DIST_IMPL_H
+#endif
+#ifndef _WIN32
+#include "../../kernels/dist/nccl.h"
+#endif
+
+/* A call is mapped on the caller's thread, where tensors belong, and runs on the group's own, which sees
+   bytes only. The caller waits on the link's condition, which failures signal too; so it never waits within
+   a library, but in short calls of one whose every wait a failure ends (prompt). A thread that hangs in one
+   is left behind, with the call and its buffers. */
+
+typedef enum fl__dist_state { FL__DIST_QUEUE, FL__DIST_RUN, FL__DIST_OVER } fl__dist_state;
+typedef struct fl__dist_side {
+    fl_tensor *user, *dense; /* the caller's; itself, or a copy without gaps */
+    int access;
+} fl__dist_side;
+struct fl_dist_work {
+    fl_obj obj;
+    fl_dist_group *group,
+        *held; /* group NULL: the call was never made; held: stays until the work goes */
+    fl_dist_call call;
+    fl__dist_record record;
+    fl__dist_side in, out;
+    fl__dist_state state;
+    bool ok, ended; /* ended: mappings are given back */
+    fl_dist_work *next;
+    char error[400];
+};
+
+struct fl_dist_group {
+    fl__dist_guard guard; /* first */
+    int rank, size, local_rank;
+    double timeout, began;    /* began: when the running call did */
+    const fl_dist_impl *impl; /* NULL: single */
+    void *self;
+    fl__dist_link *link;
+    fl_dist_group *parent;
+    fl_dist_place place;
+    char prefix[64];
+    uint64_t id, number, *paired; /* paired: calls so far to and from each rank */
+    int splits, works;            /* works: objects that hold the group */
+    bool closed;                  /* and to be freed with the last of them */
+    bool open, opened, stop, ended, left_behind;
+    char error[400]; /* of opening */
+    fl_dist_work *first, *last, *running;
+    pthread_t thread, caller;
+    bool called; /* by `caller` */
+    int64_t process;
+    fl_dist_group *next;
+    fl_dist_failure_info failure; /* of single, and when the link is gone */
+};
+
+static fl_dist_group *fl__dist_groups; /* those that are open */
+static pthread_mutex_t fl__dist_groups_lock = PTHREAD_MUTEX_INITIALIZER;
+static const fl_dist_impl *fl__dist_impls[8];
+
+#define FL__DIST_PASTE_(a, b) a##b
+#define FL__DIST_PASTE(a, b) FL__DIST_PASTE_(a, b)
+#ifdef FL_USE_GLOO
+extern __attribute__((visibility("hidden"))) const fl_dist_impl fl_dist_gloo; /* kernels/dist/gloo.cc */
+#ifndef FL_DIST_IMPL
+#define FL_DIST_IMPL gloo
+#endif
+#endif
+
+static int64_t fl__dist_process(void) {
+#ifdef _WIN32
+    return 0;
+#else
+    return (int64_t)getpid();
+#endif
+}
+
+FL_API bool fl_dist_impl_use(const fl_dist_impl *impl) {
+    const int most = sizeof fl__dist_impls / sizeof *fl__dist_impls;
+    if (!impl || !impl->name || !impl->open || !impl->exchange || !impl->abort || !impl->close)
+        return fl_fail(
+            "fl_dist_impl_use: the implementation, or one of open, exchange, abort, close is NULL");
+    for (int i = 0; i < most; i++)
+        if (!fl__dist_impls[i] || !strcmp(fl__dist_impls[i]->name, impl->name))
+            return fl__dist_impls[i] = impl, true;
+    return fl_fail("fl_dist_impl_use: more than %d implementations", most);
+}
+
+FL_API const fl_dist_impl *fl_dist_impl_named(const char *name) {
+    const int most = sizeof fl__dist_impls / sizeof *fl__dist_impls;
+#ifdef FL_DIST_IMPL
+    if (!name) return &FL__DIST_PASTE(fl_dist_, FL_DIST_IMPL);
+#endif
+    static const fl_dist_impl *const built_in[] = {
+#ifdef FL_DIST_IMPL
+        &FL__DIST_PASTE(fl_dist_, FL_DIST_IMPL),
+#endif
+#ifdef FL_USE_GLOO
+        &fl_dist_gloo,
+#endif
+#ifndef _WIN32
+        &fl_dist_nccl,
+#endif
+        NULL};
+    for (int i = 0; i < most && fl__dist_impls[i]; i++)
+        if (!name || !strcmp(name, fl__dist_impls[i]->name)) return fl__dist_impls[i];
+    for (const fl_dist_impl *const *i = built_in; name && *i; i++)
+        if (!strcmp(name, (*i)->name)) return *i;
+    if (!name || !strcmp(name, "gloo"))
+        fl_fail(
+            "fl_dist_init: this build has no Gloo: apt-get install libgloo-dev, then make, or build with "
+            "-DFL_DIST_IMPL=ring -DFL_DIST_IMPL_H='\"examples/extend/ring.h\"'");
+    else
+        fl_fail("fl_dist_init: there is no implementation '%s'", name);
+    return NULL;
+}
+
+/* ---- the group's thread ---- */
+
+static void fl__dist_take_error(char *text, size_t size, const char *otherwise) {
+    const char *error = fl_error();
+    snprintf(text, size, "%.*s", (int)size - 1, error ? error : otherwise);
+    fl_error_clear();
+}
+
+/* Runs the first call of the queue. With the lock. */
+static void fl__dist_run_first(fl_dist_group *d) {
+    fl_dist_work *w = d->running = d->first;
+    if (!(d->first = w->next)) d->last = NULL;
+    w->state = FL__DIST_RUN;
+    d->began = fl_dist_now();
+    w->call.deadline = d->began + d->timeout;
+    fl__dist_link_note(d->link, &w->record);
+    fl__dist_link_lock(d->link, false);
+    const bool ok = fl_dist_run(d->impl, d->self, d->rank, d->size, &w->call);
+    if (!ok) fl__dist_take_error(w->error, sizeof w->error, "it failed");
+    fl__dist_link_lock(d->link, true);
+    w->ok = ok;
+    w->state = FL__DIST_OVER;
+    d->running = NULL;
+    fl__dist_link_changed(d->link);
+}
+
+static void *fl__dist_carry(void *arg) {
+    fl_dist_group *d = arg;
+    fl_quiet(+1);
+    void *self = d->impl->open(&d->place);
+    if (!self) fl__dist_take_error(d->error, sizeof d->error, "it could not be opened");
+    fl__dist_link_lock(d->link, true);
+    d->self = self;
+    d->opened = true;
+    fl__dist_link_changed(d->link);
+    while (self && !d->stop) {
+        if (d->first && !fl__dist_link_failure(d->link))
+            fl__dist_run_first(d);
+        else
+            fl__dist_link_wait(d->link, fl_dist_now() + 1);
+    }
+    d->ended = true;
+    fl__dist_link_changed(d->link);
+    fl__dist_link_lock(d->link, false);
+    return NULL;
+}
+
+/* ---- failures ---- */
+
+FL_API fl_dist_failure_info fl_dist_failure(const fl_dist_group *d) {
+    fl_dist_failure_info f = {FL_DIST_FINE, 0, 0, ""};
+    if (!d || !d->link) return d ? d->failure : f;
+    fl__dist_link_lock(d->link, true);
+    if (fl__dist_link_failure(d->link)) f = *fl__dist_link_failure(d->link);
+    fl__dist_link_lock(d->link, false);
+    return f;
+}
+
+/* Says so to all. */
+static void fl__dist_fail(fl_dist_group *d, fl_dist_failure_kind kind, int rank, const char *text) {
+    if (!d->link) {
+        if (d->failure.kind) return;
+        d->failure = (fl_dist_failure_info){kind, rank, d->number, ""};
+        snprintf(d->failure.text, sizeof d->failure.text, "%s", text);
+        return;
+    }
+    fl__dist_link_lock(d->link, true);
+    fl__dist_link_fail(d->link, kind, rank, "%s", text);
+    fl__dist_link_lock(d->link, false);
+}
+
+static int fl__dist_world_rank(const fl_dist_group *d) {
+    while (d->parent) d = d->parent;
+    return d->rank;
+}
+
+FL_API void fl_dist_abort(fl_dist_group *d, const char *text) {
+    char said[400];
+    if (!d) return;
+    const int rank = fl__dist_world_rank(d);
+    snprintf(said, sizeof said, "rank %d: %.370s", rank, text ? text : "fl_dist_abort");
+    fl__dist_fail(d, FL_DIST_ERROR, rank, said);
+}
+
+static void fl__dist_abort_impl(fl__dist_guard *g) {
+    fl_dist_group *d = (fl_dist_group *)g;
+    fl__dist_link_lock(d->link, true);
+    void *self = d->self;
+    fl__dist_link_lock(d->link, false);
+    if (self) d->impl->abort(self);
+}
+
+/* False, after fl_fail, where no call may be made: who is pending, over, or calls from the wrong place. */
+static bool fl__dist_ready_for(fl_dist_group *d, const char *fn) {
+    if (!d) return fl_error() ? false : fl_fail("%s: the group is NULL", fn);
+    pthread_mutex_lock(&fl__dist_groups_lock);
+    fl_dist_group *open = fl__dist_groups;
+    while (open && open != d) open = open->next;
+    pthread_mutex_unlock(&fl__dist_groups_lock);
+    if (!open) return fl_fail("%s: the group is closed", fn);
+    if (d->process != fl__dist_process())
+        return fl_fail("%s: in a process that was forked: it is no rank", fn);
+    if (fl_in_parallel()) return fl_fail("%s: within fl_parallel", fn);
+    if (d->called && !pthread_equal(d->caller, pthread_self()))
+        return fl_fail(
+            "%s: from a second thread: a group's calls come from one, so that they have an order", fn);
+    d->caller = pthread_self();
+    d->called = true;
+    if (fl_error()) return fl_dist_abort(d, fl_error()), false;
+    const fl_dist_failure_info f = fl_dist_failure(d);
+    return !f.kind || fl_fail("%s: %s", fn, f.text);
+}
+
+/* ---- works ---- */
+
+static bool fl__dist_unmap(fl__dist_side *side, bool ok) {
+    if (side->dense) fl_unmap(side->dense, side->access);
+    if (ok && side->dense != side->user && side->access & FL_WRITE)
+        ok = fl_assign(side->user, side->dense) != NULL;
+    fl_drop(side->dense);
+    fl_drop(side->user);
+    side->dense = side->user = NULL;
+    return ok;
+}
+
+/* The bytes of t without gaps, mapped until fl__dist_unmap. t NULL: none. */
+static bool fl__dist_map(fl__dist_side *side, fl_tensor *t, int access, void **bytes) {
+    *bytes = NULL;
+    if (!t) return true;
+    fl_scope s = fl_scope_begin();
+    fl_tensor *dense = fl_is_contiguous(t) ? t : fl_contiguous(t);
+    *bytes = dense ? fl_map(dense, access) : NULL;
+    const bool ok = *bytes || (dense && !fl_numel(dense) && !fl_error());
+    if (ok) side->user = fl_keep(t), side->dense = fl_keep(dense), side->access = access;
+    fl_scope_end(&s);
+    return ok;
+}
+
+/* Until the work is over, or the group: a moment of grace, then the thread is left behind. With the
+   lock. */
+static void fl__dist_await(fl_dist_group *d, fl_dist_work *w) {
+    double grace = 0;
+    while (w->state != FL__DIST_OVER) {
+        const double now = fl_dist_now();
+        if (fl__dist_link_failure(d->link)) {
+            for (; d->first; d->first = d->first->next) d->first->state = FL__DIST_OVER; /* never runs */
+            d->last = NULL;
+            if (w->state == FL__DIST_OVER) return;
+            if (!grace) grace = now + (d->left_behind ? 0 : 0.2);
+            if (now > grace) {
+                d->left_behind = true;
+                return;
+            }
+            fl__dist_link_wait(d->link, grace + 0.001);
+        } else if (d->running && now > d->began + d->timeout + 1) {
+            fl__dist_link_fail(d->link, FL_DIST_TIMEOUT, fl__dist_world_rank(d),
+                               "rank %d waited %.1f s for call %" PRIu64 ", %s", fl__dist_world_rank(d),
+                               now - d->began, d->running->call.number,
+                               fl_dist_kind_name(d->running->call.kind));
+        } else {
+            fl__dist_link_wait(d->link, now + 1);
+        }
+    }
+}
+
+/* Until the queue is empty, or the group over. With the lock. */
+static void fl__dist_drain(fl_dist_group *d) {
+    while ((d->last || d->running) && !fl__dist_link_failure(d->link) && !d->left_behind)
+        fl__dist_await(d, d->last ? d->last : d->running);
+}
+
+/* An error of the data's: the control channel may know better, who died; it is given half a second to say
+   so. */
+static void fl__dist_blame(fl_dist_group *d, const fl_dist_work *w) {
+    const double until = fl_dist_now() + 0.5;
+    const bool late = fl_dist_now() >= w->call.deadline;
+    fl__dist_link_hurry(d->link);
+    while (!late && !fl__dist_link_failure(d->link) && fl_dist_now() < until)
+        fl__dist_link_wait(d->link, until);
+    fl__dist_link_fail(d->link, late ? FL_DIST_TIMEOUT : FL_DIST_BROKEN, fl__dist_world_rank(d),
+                       "rank %d in call %" PRIu64 ", %s: %s", fl__dist_world_rank(d), w->call.number,
+                       fl_dist_kind_name(w->call.kind), w->error);
+}
+
+FL_API bool fl_dist_wait(fl_dist_work *w) {
+    static const char fn[] = "fl_dist_wait";
+    char text[512] = "";
+    if (!w) return fl_error() ? false : fl_fail("%s: the work is NULL", fn);
+    fl_dist_group *d = w->group;
+    if (!w->ended && d && d->link) {
+        fl__dist_link_lock(d->link, true);
+        fl__dist_await(d, w);
+        if (w->state == FL__DIST_OVER && !w->ok && *w->error && !fl__dist_link_failure(d->link))
+            fl__dist_blame(d, w);
+        const fl_dist_failure_info *f = fl__dist_link_failure(d->link);
+        if (!w->ok && f) snprintf(text, sizeof text, "%s", f->text);
+        const bool over = w->state == FL__DIST_OVER;
+        fl__dist_link_lock(d->link, false);
+        if (*text) snprintf(w->error, sizeof w->error, "%.399s", text);
+        if (!over) return fl_fail("%s: %s", fl_dist_kind_name(w->call.kind), w->error);
+    }
+    if (!w->ended) {
+        w->ended = true;
+        fl__dist_unmap(&w->in, false);
+        if (!fl__dist_unmap(&w->out, w->ok) && w->ok)
+            w->ok = false, snprintf(w->error, sizeof w->error, "no copy");
+    }
+    return w->ok || fl_fail("fl_dist_%s: %s", fl_dist_kind_name(w->call.kind), w->error);
+}
+
+/* Frees a closed group, unless a work or a thread that hangs needs it. */
+static void fl__dist_free(fl_dist_group *d) {
+    d->closed = true;
+    if (d->left_behind || d->works) return;
+    fl_heap_free(d->paired);
+    fl_heap_free(d);
+}
+
+/* The last reference goes: a call that hangs keeps all it has. */
+static void fl__dist_drop_work(fl_obj *o) {
+    fl_dist_work *w = (fl_dist_work *)o;
+    fl_dist_group *d = w->held;
+    fl_dist_wait(w);
+    if (!w->ended) return;
+    fl_obj_free(o);
+    d->works--;
+    if (d->closed) fl__dist_free(d);
+}
+
+/* Puts the call into the queue; a short one that is waited for at once, and has nothing before it, runs here
+   if its implementation can be woken. */
+static bool fl__dist_submit(fl_dist_group *d, fl_dist_work *w, bool waits) {
+    if (!d->link) {
+        w->state = FL__DIST_OVER;
+        w->ok = fl_dist_run(NULL, NULL, 0, 1, &w->call);
+        return w->ok;
+    }
+    fl__dist_link_lock(d->link, true);
+    const bool here = waits && !d->first && !d->running && d->impl->prompt &&
+                      fl__dist_short(&w->call) && !fl__dist_link_failure(d->link);
+    if (d->last)
+        d->last->next = w;
+    else
+        d->first = w;
+    d->last = w;
+    if (here)
+        fl_quiet(+1), fl__dist_run_first(d), fl_quiet(-1);
+    else
+        fl__dist_link_changed(d->link);
+    fl__dist_link_lock(d->link, false);
+    return true;
+}
+
+/* Numbers the call: those between two ranks have numbers and a group of their own. */
+static void fl__dist_number(fl_dist_group *d, fl_dist_work *w) {
+    fl_dist_call *c = &w->call;
+    fl__dist_record *r = &w->record;
+    const bool pair = c->kind == FL_DIST_SEND || c->kind == FL_DIST_RECV;
+    const int from = c->kind == FL_DIST_SEND ? d->rank : c->root,
+              to = c->kind == FL_DIST_SEND ? c->root : d->rank;
+    *r = (fl__dist_record){.group = d->id,
+                           .number = ++d->number,
+                           .kind = (int32_t)c->kind,
+                           .count = c->count,
+                           .reduction = (int32_t)c->reduction,
+                           .dtype = (int32_t)c->dtype,
+                           .root = c->root};
+    if (pair) {
+        d->number--;
+        r->group = (d->id * 65537 + (uint64_t)from) * 65537 + (uint64_t)to + (1ull << 63);
+        r->number = ++d->paired[c->kind == FL_DIST_SEND ? c->root : d->size + c->root];
+        r->kind = FL_DIST_SEND;
+        r->root = -1;
+    }
+    c->number = r->number;
+    c->tag = 0xcbf29ce484222325;
+    for (size_t i = 0; i < sizeof *r; i++)
+        c->tag = (c->tag ^ ((const uint8_t *)r)[i]) * 0x100000001b3;
+}
+
+static bool fl__dist_reducible(const char *fn, fl_dtype dtype, const fl_dist_opts *o) {
+    const bool logic = o->op == FL_DIST_AND || o->op == FL_DIST_OR;
+    if (o->op >= FL_DIST_REDUCTIONS) return fl_fail("%s: reduction %d", fn, (int)o->op);
+    if (fl_dtype_registered(dtype))
+        return fl_fail("%s: %s packs numbers into blocks, which do not add: cast first", fn,
+                       fl_dtype_name(dtype));
+    if (logic != (dtype == FL_B8))
+        return fl_fail("%s: %s: b8 takes FL_DIST_AND and FL_DIST_OR, numbers the others", fn,
+                       fl_dtype_name(dtype));
+    if (!fl_dtype_is_float(dtype) && (o->op == FL_DIST_AVG || o->scale))
+        return fl_fail("%s: an average or scaled sum of %s: integers have none, cast first", fn,
+                       fl_dtype_name(dtype));
+    return true;
+}
+
+/* Parts of `count` elements that a side of a call has here; 0: it has none. */
+static int64_t fl__dist_parts(const fl_dist_group *d, char side, int root) {
+    if (side == '-' || (side == 'r' && root != d->rank)) return 0;
+    return side == 'n' || side == 'r' ? d->size : 1;
+}
+
+/* The count of a call on tensors that are there where its form wants them; -1 after fl_fail. */
+static int64_t fl__dist_count(const fl_dist_group *d, const fl__dist_form *f, bool pair,
+                              const fl_tensor *out, const fl_tensor *in, int root, const fl_dist_opts *o) {
+    const int64_t outs = fl__dist_parts(d, f->out, root), ins = fl__dist_parts(d, f->in, root);
+    if (f->rooted && (root < 0 || root >= d->size))
+        return fl_fail("%s: rank %d of %d", f->fn, root, d->size), -1;
+    if (pair && root == d->rank) return fl_fail("%s: rank %d is this one", f->fn, root), -1;
+    if ((outs && !out) || (ins && !in))
+        return fl_fail("%s: the %s is NULL", f->fn, outs && !out && f->in != '-' ? "result" : "tensor"), -1;
+    if ((outs && out->weak) || (ins && in->weak))
+        return fl_fail("%s: a number has no memory: fl_full makes a tensor", f->fn), -1;
+    if (outs && !fl_writable(f->fn, out)) return -1;
+    if (!outs && !ins) return 0;
+    const fl_tensor *one = outs ? out : in;
+    const int64_t parts = outs ? outs : ins, n = fl_numel(one) / parts;
+    if (outs && ins && (out->dtype != in->dtype || fl_numel(out) != n * outs || fl_numel(in) != n * ins))
+        return fl_fail("%s: %s %s from %s %s with %d ranks", f->fn, fl_dtype_name(out->dtype),
+                       FL_SHAPE_TEXT(out), fl_dtype_name(in->dtype), FL_SHAPE_TEXT(in), d->size),
+               -1;
+    if (fl_numel(one) != n * parts)
+        return fl_fail("%s: %s is not divisible by %d ranks", f->fn, FL_SHAPE_TEXT(one), d->size), -1;
+    return !f->reduces || fl__dist_reducible(f->fn, one->dtype, o) ? n : -1;
+}
+
+/* One call: checks, maps, runs. A side that the call does not have here is not looked at. */
+static bool fl__dist_call(fl_dist_group *d, fl_dist_kind kind, fl_tensor *out, fl_tensor *in, int root,
+                          fl_dist_opts o) {
+    const fl__dist_form *f = fl__dist_form_of((int)kind);
+    if (!fl__dist_ready_for(d, f->fn)) return false;
+    const int64_t n = fl__dist_count(d, f, kind == FL_DIST_SEND || kind == FL_DIST_RECV, out, in, root, &o);
+    if (n < 0) return false;
+    if (!fl__dist_parts(d, f->out, root)) out = NULL;
+    if (!fl__dist_parts(d, f->in, root)) in = NULL;
+    const fl_tensor *one = out ? out : in;
+    fl_scope s = fl_scope_begin();
+    fl_dist_work *w = fl_obj_new(sizeof *w, fl__dist_drop_work);
+    void *out_bytes = NULL, *in_bytes = NULL;
+    bool ok = w != NULL;
+    if (ok) {
+        w->group = w->held = d;
+        d->works++;
+        w->ended = w->ok = false;
+        w->state = FL__DIST_OVER;
+        ok = fl__dist_map(&w->out, out, FL_WRITE | (f->out == '=' ? FL_READ : 0), &out_bytes) &&
+             fl__dist_map(&w->in, in, FL_READ, &in_bytes);
+        snprintf(w->error, sizeof w->error, "its tensors could not be mapped");
+        if (!ok) w->group = NULL;
+    }
+    if (ok) {
+        w->error[0] = '\0';
+        w->state = FL__DIST_QUEUE;
+        w->call = (fl_dist_call){.kind = kind,
+                                 .reduction = o.op,
+                                 .dtype = one ? one->dtype : FL_DTYPE_NONE,
+                                 .root = root,
+                                 .count = n,
+                                 .scale = fl_option(o.scale, 1),
+                                 .in = in_bytes,
+                                 .out = out_bytes};
+        if (o.op == FL_DIST_AVG) w->call.scale /= d->size;
+        fl__dist_number(d, w);
+        ok = fl__dist_submit(d, w, !o.work);
+        if (!o.work) ok = fl_dist_wait(w) && ok;
+    }
+    if (w && !o.work)
+        fl_obj_drop(&w->obj);
+    else if (w && (!fl_obj_own(&w->obj) || !ok || !fl_promote(&s, w)))
+        ok = false;
+    else if (w)
+        *o.work = w;
+    fl_scope_end(&s);
+    return ok;
+}
+
+FL_API bool fl_dist_all_reduce_opt(fl_dist_group *d, fl_tensor *t, fl_dist_opts o) {
+    return fl__dist_call(d, FL_DIST_ALL_REDUCE, t, NULL, -1, o);
+}
+
+FL_API bool fl_dist_all_reduce_multiple_opt(fl_dist_group *d, fl_tensor *const *t, int n,
+                                            fl_dist_opts o) {
+    bool ok = (t && n >= 0 && !o.work) || fl_fail("fl_dist_all_reduce_multiple: %s",
+                                                  o.work ? "it has no .work" : "the tensors are NULL");
+    fl_scope s = fl_scope_begin();
+    fl_dist_work *w = NULL;
+    o.work = &w;
+    for (int i = 0; ok && i < n; i++) ok = fl_dist_all_reduce_opt(d, t[i], o);
+    ok = ok && (!w || fl_dist_wait(w)); /* they run in order */
+    fl_scope_end(&s);
+    return ok && !fl_error();
+}
+
+FL_API bool fl_dist_all_gather_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, fl_dist_opts o) {
+    return fl__dist_call(d, FL_DIST_ALL_GATHER, out, in, -1, o);
+}
+
+FL_API bool fl_dist_reduce_scatter_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, fl_dist_opts o) {
+    return fl__dist_call(d, FL_DIST_REDUCE_SCATTER, out, in, -1, o);
+}
+
+FL_API bool fl_dist_broadcast_opt(fl_dist_group *d, fl_tensor *t, int root, fl_dist_opts o) {
+    return fl__dist_call(d, FL_DIST_BROADCAST, t, NULL, root, o);
+}
+
+FL_API bool fl_dist_reduce_opt(fl_dist_group *d, fl_tensor *t, int root, fl_dist_opts o) {
+    return fl__dist_call(d, FL_DIST_REDUCE, t, NULL, root, o);
+}
+
+FL_API bool fl_dist_gather_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, int root, fl_dist_opts o) {
+    return fl__dist_call(d, FL_DIST_GATHER, out, in, root, o);
+}
+
+FL_API bool fl_dist_scatter_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, int root, fl_dist_opts o) {
+    return fl__dist_call(d, FL_DIST_SCATTER, out, in, root, o);
+}
+
+FL_API bool fl_dist_all_to_all_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, fl_dist_opts o) {
+    return fl__dist_call(d, FL_DIST_ALL_TO_ALL, out, in, -1, o);
+}
+
+FL_API bool fl_dist_send_opt(fl_dist_group *d, fl_tensor *t, int to, fl_dist_opts o) {
+    return fl__dist_call(d, FL_DIST_SEND, NULL, t, to, o);
+}
+
+FL_API bool fl_dist_recv_opt(fl_dist_group *d, fl_tensor *t, int from, fl_dist_opts o) {
+    return fl__dist_call(d, FL_DIST_RECV, t, NULL, from, o);
+}
+
+FL_API bool fl_dist_barrier(fl_dist_group *d) {
+    return fl__dist_call(d, FL_DIST_BARRIER, NULL, NULL, -1, (fl_dist_opts){.scale = 0});
+}
+
+FL_API bool fl_dist_sync(fl_dist_group *d) {
+    if (!fl__dist_ready_for(d, "fl_dist_sync")) return false;
+    if (!d->link) return true;
+    fl__dist_link_lock(d->link, true);
+    fl__dist_drain(d);
+    const bool fine = !fl__dist_link_failure(d->link);
+    fl__dist_link_lock(d->link, false);
+    return fine || fl_fail("fl_dist_sync: %s", fl_dist_failure(d).text);
+}
+
+/* ---- groups ---- */
+
+FL_API int fl_dist_rank(const fl_dist_group *d) {
+    return d ? d->rank : 0;
+}
+
+FL_API int fl_dist_size(const fl_dist_group *d) {
+    return d ? d->size : 1;
+}
+
+FL_API int fl_dist_local_rank(const fl_dist_group *d) {
+    return d ? d->local_rank : 0;
+}
+
+FL_API const char *fl_dist_impl_name(const fl_dist_group *d) {
+    return d && d->impl ? d->impl->name : "single";
+}
+
+static void fl__dist_list(fl_dist_group *d, bool add) {
+    pthread_mutex_lock(&fl__dist_groups_lock);
+    fl_dist_group **at = &fl__dist_groups;
+    while (*at && *at != d) at = &(*at)->next;
+    if (add)
+        d->next = fl__dist_groups, fl__dist_groups = d;
+    else if (*at)
+        *at = d->next;
+    d->open = add;
+    pthread_mutex_unlock(&fl__dist_groups_lock);
+}
+
+/* Starts the group's thread, which opens the implementation. */
+static bool fl__dist_start(fl_dist_group *d, double deadline) {
+    d->place = (fl_dist_place){.rank = d->rank,
+                               .size = d->size,
+                               .address = fl__dist_link_address(d->link),
+                               .prefix = d->prefix,
+                               .store = fl__dist_link_store(d->link),
+                               .deadline = deadline,
+                               .secret = fl__dist_link_secret(d->link)};
+    if (!fl__dist_thread(&d->thread, fl__dist_carry, d)) return false;
+    fl__dist_link_lock(d->link, true);
+    while (!d->opened && !fl__dist_link_failure(d->link) && fl_dist_now() < deadline + 1)
+        fl__dist_link_wait(d->link, deadline + 1);
+    const bool failed = fl__dist_link_failure(d->link) != NULL;
+    if (failed)
+        fl_fail("fl_dist_init: %s", fl__dist_link_failure(d->link)->text);
+    else if (!d->opened)
+        fl_fail("fl_dist_init: %s did not connect in time", d->impl->name);
+    else if (!d->self)
+        fl_fail("fl_dist_init: %s: %s", d->impl->name, d->error);
+    const bool ok = d->opened && d->self && !failed;
+    if (!ok) d->stop = true;
+    fl__dist_link_lock(d->link, false);
+    fl__dist_link_guard(d->link, &d->guard, true);
+    return ok;
+}
+
+/* Ends the group's thread, unless it hangs. */
+static void fl__dist_stop(fl_dist_group *d) {
+    fl__dist_link_lock(d->link, true);
+    d->stop = true;
+    fl__dist_link_changed(d->link);
+    const double until = fl_dist_now() + 2;
+    while (!d->ended && fl_dist_now() < until) fl__dist_link_wait(d->link, until);
+    if (!d->ended) d->left_behind = true;
+    fl__dist_link_lock(d->link, false);
+    fl__dist_link_guard(d->link, &d->guard, false);
+    if (d->left_behind)
+        pthread_detach(d->thread);
+    else
+        pthread_join(d->thread, NULL);
+    if (!d->left_behind && d->self) d->impl->close(d->self);
+}
+
+static fl_dist_group *fl__dist_new(int rank, int size, double timeout) {
+    fl_dist_group *d = fl_heap_alloc(sizeof *d);
+    uint64_t *paired = fl_heap_alloc(2 * (size_t)size * sizeof *paired);
+    if (!d || !paired) {
+        fl_heap_free(d);
+        fl_heap_free(paired);
+        return NULL;
+    }
+    *d = (fl_dist_group){.guard = {.abort = fl__dist_abort_impl},
+                         .rank = rank,
+                         .size = size,
+                         .timeout = timeout,
+                         .id = 1,
+                         .paired = paired,
+                         .process = fl__dist_process()};
+    return d;
+}
+
+static bool fl__dist_bad_seconds(const char *what, double v) {
+    return (v != 0 && !(v > 0 && v < 1e7)) && (fl_fail("fl_dist_init: .%s is %g seconds", what, v), true);
+}
+
+FL_API fl_dist_group *fl_dist_init_opt(fl_dist_init_opts o) {
+    fl__dist_world w = {.store = o.own_store};
+    const char *token = o.token ? o.token : getenv("FL_DIST_TOKEN"),
+               *name = o.impl ? o.impl : getenv("FL_DIST");
+    if (fl_error()) return NULL;
+    if (fl_in_parallel()) return fl_fail("fl_dist_init: within fl_parallel"), NULL;
+    if (fl__dist_bad_seconds("timeout", o.timeout) || fl__dist_bad_seconds("heartbeat", o.heartbeat))
+        return NULL;
+    if (o.size < 0 || (o.rank && !o.size))
+        return fl_fail("fl_dist_init: rank %d of %d", o.rank, o.size), NULL;
+    if (token && strlen(token) > 127)
+        return fl_fail("fl_dist_init: the token has more than 127 characters"), NULL;
+    if (!fl__dist_world_of(&w, o.rank, o.size, o.store)) return NULL;
+    const double timeout = fl_option(o.timeout, 1800),
+                 deadline = fl_dist_now() + (timeout < 300 ? timeout : 300);
+    const fl_dist_impl *impl = w.size > 1 ? fl_dist_impl_named(name && *name ? name : NULL) : NULL;
+    fl_dist_group *d = w.size == 1 || impl ? fl__dist_new(w.rank, w.size, timeout) : NULL;
+    if (!d) return NULL;
+    d->local_rank = w.local_rank;
+    d->impl = impl;
+    snprintf(d->prefix, sizeof d->prefix, "all");
+    bool ok = w.size == 1;
+    if (!ok && (d->link = fl__dist_link_open(&w, token, o.iface, fl_option(o.heartbeat, 5), deadline))) {
+        ok = fl__dist_start(d, deadline);
+        if (!ok) {
+            fl__dist_fail(d, FL_DIST_BROKEN, d->rank, fl_error());
+            fl__dist_stop(d);
+            if (!d->left_behind) fl__dist_link_close(d->link);
+        }
+    }
+    if (!ok) return fl__dist_free(d), NULL;
+    if (w.local_size > 1 && !getenv("FL_THREADS")) {
+        fl_set_threads(0);
+        const int share = fl_threads() / w.local_size;
+        fl_set_threads(share > 1 ? share : 1);
+    }
+    fl__dist_list(d, true);
+    return d;
+}
+
+FL_API void fl_dist_close(fl_dist_group *d) {
+    if (!d || !d->open || d->process != fl__dist_process()) return;
+    fl__dist_list(d, false);
+    if (d->link) {
+        const fl_dist_failure_info f = fl_dist_failure(d);
+        if (fl_error() && !f.kind) fl_dist_abort(d, fl_error());
+        fl__dist_link_lock(d->link, true);
+        fl__dist_drain(d);
+        fl__dist_link_lock(d->link, false);
+        fl__dist_stop(d);
+        d->failure = fl_dist_failure(d);
+        if (!d->parent && !d->left_behind) fl__dist_link_close(d->link);
+        if (!d->left_behind) d->link = NULL;
+    }
+    fl__dist_free(d);
+}
+
+/* My rank among those of my color: by key, then by rank. */
+static int fl__dist_place_of(const int64_t *all, int size, int me, int *count) {
+    int before = 0;
+    *count = 0;
+    for (int k = 0; k < size; k++) {
+        if (all[2 * k] != all[2 * me]) continue;
+        ++*count;
+        before += all[2 * k + 1] < all[2 * me + 1] || (all[2 * k + 1] == all[2 * me + 1] && k < me);
+    }
+    return before;
+}
+
+FL_API fl_dist_group *fl_dist_split(fl_dist_group *d, int color, int key) {
+    static const char fn[] = "fl_dist_split";
+    if (!fl__dist_ready_for(d, fn)) return NULL;
+    fl_scope s = fl_scope_begin();
+    const int64_t mine[2] = {color, key};
+    fl_tensor *in = fl_from_host(mine, FL_SHAPE(2), FL_I64),
+              *out = fl_empty(FL_SHAPE(2 * d->size), FL_I64);
+    int64_t *all = fl_heap_alloc(2 * (size_t)d->size * sizeof *all);
+    bool ok = in && out && all && fl_dist_all_gather(d, out, in) &&
+              fl_to_host(out, all, 2 * (size_t)d->size * sizeof *all);
+    int size = 0;
+    const int rank = ok ? fl__dist_place_of(all, d->size, d->rank, &size) : 0;
+    fl_heap_free(all);
+    fl_scope_end(&s);
+    d->splits++;
+    fl_dist_group *g = ok && color >= 0 ? fl__dist_new(rank, size, d->timeout) : NULL;
+    if (!g) return NULL;
+    g->parent = d;
+    g->local_rank = d->local_rank;
+    g->id = d->id * 1000003 + (uint64_t)d->splits * 65537 + (uint64_t)color + 2;
+    snprintf(g->prefix, sizeof g->prefix, "%016" PRIx64, g->id);
+    if (size > 1) {
+        g->link = d->link;
+        g->impl = d->impl;
+        if (!fl__dist_start(g, fl_dist_now() + (d->timeout < 300 ? d->timeout : 300))) {
+            fl__dist_stop(g);
+            fl__dist_free(g);
+            return NULL;
+        }
+    }
+    fl__dist_list(g, true);
+    return g;
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,83 @@
+/* fl/mem/text.h - text that grows, in a buffer or in a file that is replaced as a whole */
+#ifndef FL_MEM_TEXT_H
+#define FL_MEM_TEXT_H
+#include "build.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Text that grows: what does not fit into buf is counted and left out, as by snprintf; with a file it goes
+   there. fl_put_json puts the inside of a JSON string. */
+typedef struct fl_lines {
+    char *buf;
+    size_t size;
+    int64_t n;  /* characters so far, written or not */
+    void *file; /* a FILE *; NULL: buf */
+} fl_lines;
+FL_API void fl_put(fl_lines *t, const char *format, ...) FL_PRINTF(2, 3);
+FL_API void fl_vput(fl_lines *t, const char *format, va_list args) FL_PRINTF(2, 0);
+FL_API void fl_put_json(fl_lines *t, const char *text);
+/* A file of what `put` puts: one of that name is replaced once all is written, or stays. False after
+   fl_fail, with the name of the public function, `who`. */
+FL_API bool fl_put_file(const char *who, const char *path, void (*put)(fl_lines *t, void *user), void *user);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_MEM_TEXT_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_MEM_TEXT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#if !defined(FL_MEM_TEXT_IMPL) && (defined(FL__MEM_DECLARED) || defined(FL_IMPL_ONLY))
+#define FL_MEM_TEXT_IMPL
+#include "shared.h"
+#include "errors.h"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+FL_API void fl_vput(fl_lines *t, const char *format, va_list args) {
+    if (!fl_given(t, "fl_vput", "the text") || !fl_given(format, "fl_vput", "the format")) return;
+    const size_t at = (size_t)t->n < t->size ? (size_t)t->n : t->size;
+    const int n = t->file ? vfprintf((FILE *)t->file, format, args)
+                          : vsnprintf(t->buf ? t->buf + at : NULL, t->buf ? t->size - at : 0, format, args);
+    t->n += n > 0 ? n : 0;
+}
+
+FL_API void fl_put(fl_lines *t, const char *format, ...) {
+    if (!fl_given(t, "fl_put", "the text") || !fl_given(format, "fl_put", "the format")) return;
+    va_list args;
+    va_start(args, format);
+    fl_vput(t, format, args);
+    va_end(args);
+}
+
+FL_API void fl_put_json(fl_lines *t, const char *text) {
+    if (!fl_given(t, "fl_put_json", "the text") || !fl_given(text, "fl_put_json", "the string")) return;
+    for (; *text; text++) {
+        const unsigned char c = (unsigned char)*text;
+        if (c < 32 || c > 126) fl_put(t, "\\u%04x", c);
+        else fl_put(t, "%s%c", c == '"' || c == '\\' ? "\\" : "", c);
+    }
+}
+
+FL_API bool fl_put_file(const char *who, const char *path, void (*put)(fl_lines *t, void *user), void *user) {
+    if (!fl_given(path, "fl_put_file", "the path")) return false;
+    if (!put) return fl_fail("fl_put_file: the function is NULL");
+    char temporary[1024];
+    if (snprintf(temporary, sizeof temporary, "%s.part", path) >= (int)sizeof temporary)
+        return fl_fail("%s: the path has more than %zu characters", who, sizeof temporary - 6);
+    FILE *f = fopen(temporary, "w");
+    if (!f) return fl_fail("%s: cannot open %s: %s", who, temporary, strerror(errno));
+    put(&(fl_lines){.file = f}, user);
+    const bool bad = ferror(f) != 0;
+    if (!fclose(f) && !bad && !rename(temporary, path)) return true;
+    fl_fail("%s: cannot write %s: %s", who, path, strerror(errno));
+    remove(temporary);
+    return false;
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */

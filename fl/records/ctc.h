@@ -1,0 +1,23 @@
+/* fl/records/ctc.h - arguments and op numbers of the call records of connectionist temporal classification
+
+   fl/ops/ctc.h says what they do. */
+#ifndef FL_TENSOR_H
+#include "../../fl_tensor.h"
+#endif
+#ifndef FL_RECORDS_CTC_H
+#define FL_RECORDS_CTC_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fl_ctc_args {
+    int64_t blank; /* its class */
+} fl_ctc_args;
+FL_DATA fl_op fl_op_ctc, fl_op_ctc_grad;
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_RECORDS_CTC_H */
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,70 @@
+/* fl/tensor/rng.h - the state of counter-based generators of random numbers (Philox 4x32-10) */
+#ifndef FL_TENSOR_H
+#include "../../fl_tensor.h"
+#endif
+#ifndef FL_TENSOR_RNG_H
+#define FL_TENSOR_RNG_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Seeds the process's generator (counter 0). It starts with key 0. Thread-safe; which numbers a
+   thread gets depends on the order of the threads' calls: give threads fl_rngs of their own. */
+FL_API void fl_seed(uint64_t key);
+/* Takes n elements' worth of numbers from rng (NULL: the process's) and returns where they
+   start. */
+FL_API fl_rng fl_rng_take(fl_rng *rng, int64_t n);
+/* One number of [0, 1), made on the host: that of fl_uniform(FL_SCALAR_SHAPE, 0, 1, FL_F32, rng). */
+FL_API double fl_rng_uniform(fl_rng *rng);
+FL_API fl_rng fl_rng_state(void); /* of the process's generator, for checkpoints */
+FL_API void fl_rng_set_state(fl_rng r);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_TENSOR_RNG_H */
+
+#if defined(FL_IMPL_ONLY_TENSOR_RNG) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_TENSOR_RNG_IMPL
+#define FL_TENSOR_RNG_IMPL
+#include "../../kernels/fl_math.h"
+
+static uint64_t fl__rng_key;
+
+static uint64_t fl__rng_counter;
+
+void fl_seed(uint64_t key) {
+    fl_rng_set_state((fl_rng){key, 0});
+}
+
+fl_rng fl_rng_state(void) {
+    return (fl_rng){__atomic_load_n(&fl__rng_key, __ATOMIC_RELAXED),
+                    __atomic_load_n(&fl__rng_counter, __ATOMIC_RELAXED)};
+}
+
+void fl_rng_set_state(fl_rng r) {
+    __atomic_store_n(&fl__rng_key, r.key, __ATOMIC_RELAXED);
+    __atomic_store_n(&fl__rng_counter, r.counter, __ATOMIC_RELAXED);
+}
+
+fl_rng fl_rng_take(fl_rng *rng, int64_t n) {
+    uint64_t blocks =
+        n > 0 ? ((uint64_t)n + 1) / 2 : 0; /* two words an element at most, four a block */
+    if (!rng)
+        return (fl_rng){__atomic_load_n(&fl__rng_key, __ATOMIC_RELAXED),
+                        __atomic_fetch_add(&fl__rng_counter, blocks, __ATOMIC_RELAXED)};
+    fl_rng at = *rng;
+    rng->counter += blocks;
+    return at;
+}
+
+double fl_rng_uniform(fl_rng *rng) {
+    const fl_rng at = fl_rng_take(rng, 1);
+    uint32_t w[4];
+    flm_philox(at.key, at.counter, w);
+    return flm_uniform_f32(w[0]);
+}
+#endif /* FL_TENSOR_RNG_IMPL */
+#endif
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,517 @@
+/* fl/text/models/reader.h - what comes next, one token after the other: keys and values of what was read are
+   kept */
+#ifndef FL_TEXT_MODELS_READER_H
+#define FL_TEXT_MODELS_READER_H
+#include "models.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Reads several texts at once, each at a place of its own, and gives the scores of what follows. It computes
+   what fl_nn_forward does in evaluation mode, of a transformer with less around it: keys and values lie in
+   one block, and nothing is allocated from the second token on. Models of other kinds, and transformers with
+   .uncached, read the whole text again for each token. m is borrowed and must stay as it is. */
+typedef struct fl_text_reader fl_text_reader;
+typedef struct fl_text_reader_opts {
+    fl_named _positional;
+    int64_t length; /* tokens of a text at most, 0 -> the model's context; with learned places no more */
+    bool uncached;
+    char _end;
+} fl_text_reader_opts;
+/* For n texts; NULL after an error. */
+#define fl_text_reader_new(...) FL_TEXT__READER_NEW(__VA_ARGS__, ._end = 0)
+#define FL_TEXT__READER_NEW(m, n, ...) \
+    fl_text_reader_new_opt(m, n, FL_LITERAL(fl_text_reader_opts, __VA_ARGS__))
+FL_API fl_text_reader *fl_text_reader_new_opt(fl_nn_module *m, int64_t n, fl_text_reader_opts o);
+FL_API void fl_text_reader_free(fl_text_reader *d); /* NULL is fine */
+/* Reads rows tokens: id[r] of text of[r]; those of one text one behind the other. Each text's last row gives
+   its scores, to be had by fl_text_reader_scores until the next call. False after an error (a text is full,
+   an id out of range, a score that is no number), and the texts are what they were. */
+FL_API bool fl_text_reader_read(fl_text_reader *d, int64_t rows, const int64_t *of, const int64_t *id);
+/* [vocabulary] of text i; NULL if the last call read none of it. */
+FL_API const float *fl_text_reader_scores(const fl_text_reader *d, int64_t i);
+FL_API int64_t fl_text_reader_place(const fl_text_reader *d, int64_t i); /* tokens of text i so far */
+FL_API int64_t fl_text_reader_vocabulary(const fl_text_reader *d);
+FL_API int64_t fl_text_reader_texts(const fl_text_reader *d);
+FL_API int64_t fl_text_reader_length(const fl_text_reader *d);
+/* Text i forgets all but its first `place` tokens;  text `to` becomes what text `from` is. */
+FL_API bool fl_text_reader_rewind(fl_text_reader *d, int64_t i, int64_t place);
+FL_API bool fl_text_reader_copy(fl_text_reader *d, int64_t to, int64_t from);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_TEXT_MODELS_READER_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_TEXT_MODELS_READER) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_TEXT_MODELS_READER_IMPL
+#define FL_TEXT_MODELS_READER_IMPL
+#include "../../ops/attention.h"
+#include "../../ops/copy.h"
+#include "../../ops/elementwise.h"
+#include "../../ops/embedding.h"
+#include "../../ops/linear.h"
+#include "../../ops/view.h"
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+/* A weight of a layer and its bias, NULL if there is none. */
+typedef struct fl__lm_affine {
+    fl_tensor *w, *b;
+} fl__lm_affine;
+
+/* The same of a norm, as numbers. */
+typedef struct fl__lm_scale {
+    const float *w, *b;
+} fl__lm_scale;
+
+typedef struct fl__lm_block {
+    fl__lm_affine in, out, up, gate, down;
+    fl__lm_scale norm1, norm2;
+    fl_tensor *k, *v; /* [n, kv, length, columns] */
+    float *pk, *pv;
+} fl__lm_block;
+
+struct fl_text_reader {
+    fl_nn_module *m;
+    const fl_text_lm_opts *o;
+    int64_t n, length, vocabulary, kv, columns; /* columns of a head */
+    int64_t *place, *row; /* of each text; the row of scores that it has, -1: none */
+    int64_t *id;          /* uncached: [n, length] */
+    fl__lm_block *block; /* NULL: uncached */
+    fl__lm_scale norm, norm_in;
+    float *waves;         /* cosines and sines [length, columns / 2, 2]; sinusoids [length, dim]; or NULL */
+    float *scores;        /* [n, vocabulary] */
+    fl_tensor **kept;     /* mapped, until the end */
+    int64_t n_kept, cap;
+};
+
+/* ---- making ---- */
+
+FL_API void fl_text_reader_free(fl_text_reader *d) {
+    if (!d) return;
+    for (int64_t i = 0; i < d->n_kept; i++) fl_unmap(d->kept[i], FL_READ | FL_WRITE), fl_drop(d->kept[i]);
+    fl_heap_free(d->kept);
+    fl_heap_free(d->place);
+    fl_heap_free(d->row);
+    fl_heap_free(d->id);
+    fl_heap_free(d->block);
+    fl_heap_free(d->waves);
+    fl_heap_free(d->scores);
+    fl_heap_free(d);
+}
+
+/* The numbers of t, which stays mapped; NULL after an error. */
+static float *fl__lm_keep(fl_text_reader *d, fl_tensor *t) {
+    if (!t || !fl_heap_grow(&d->kept, &d->cap, d->n_kept + 1, sizeof *d->kept)) return NULL;
+    float *p = fl_map(t, FL_READ | FL_WRITE);
+    if (p) d->kept[d->n_kept++] = fl_keep(t);
+    return p;
+}
+
+static bool fl__lm_take_scale(fl_text_reader *d, fl_nn_module *norm, fl__lm_scale *out) {
+    for (int i = 0; i < 2; i++) {
+        fl_var *p = fl_nn_param_at(norm, i);
+        const float *at = p ? fl__lm_keep(d, fl_clone(fl_cast(fv_value(p), FL_F32))) : NULL;
+        if (p && !at) return false;
+        *(i ? &out->b : &out->w) = at;
+    }
+    return true;
+}
+
+static void fl__lm_take_affine(fl_nn_module *m, const char *weight, const char *bias, fl__lm_affine *out) {
+    fl_var *w = fl_nn_get_param(m, weight), *b = fl_nn_get_param(m, bias);
+    out->w = w ? fv_value(w) : NULL, out->b = b ? fv_value(b) : NULL;
+}
+
+static bool fl__lm_take_block(fl_text_reader *d, fl_nn_module *layer, fl__lm_block *b) {
+    fl__lm_take_affine(layer, "self_attn.in_proj_weight", "self_attn.in_proj_bias", &b->in);
+    fl__lm_take_affine(layer, "self_attn.out_proj.weight", "self_attn.out_proj.bias", &b->out);
+    fl__lm_take_affine(layer, "linear1.weight", "linear1.bias", &b->up);
+    fl__lm_take_affine(layer, "gate.weight", "gate.bias", &b->gate);
+    fl__lm_take_affine(layer, "linear2.weight", "linear2.bias", &b->down);
+    const fl_shape cache = FL_SHAPE(d->n, d->kv, d->length, d->columns);
+    b->k = fl_zeros(cache, FL_F32), b->v = fl_zeros(cache, FL_F32);
+    b->pk = fl__lm_keep(d, b->k), b->pv = fl__lm_keep(d, b->v);
+    return b->pk && b->pv && fl__lm_take_scale(d, fl_nn_find(layer, "norm1"), &b->norm1) &&
+           fl__lm_take_scale(d, fl_nn_find(layer, "norm2"), &b->norm2);
+}
+
+/* What fl_rotary turns by, or fl_nn_sinusoid adds. */
+static bool fl__lm_fill_waves(fl_text_reader *d) {
+    const bool rotary = d->o->place == FL_LM_ROTARY;
+    const int64_t dim = rotary ? d->columns : d->o->dim;
+    if (!rotary && d->o->place != FL_LM_SINUSOID) return true;
+    if (!(d->waves = fl_heap_alloc((size_t)(d->length * dim) * sizeof *d->waves))) return false;
+    fl_rotary_opts rope = rotary ? d->o->rope : (fl_rotary_opts){.base = 0};
+    rope.dim = dim;
+    const double gain = fl_rotary_gain(&rope);
+    for (int64_t j = 0; j < dim; j++) {
+        const double turn = fl_rotary_turn(&rope, j / 2);
+        for (int64_t t = 0; t < d->length; t++) {
+            const double w = (double)t * turn;
+            d->waves[t * dim + j] = (float)(gain * ((j & 1) == rotary ? sin(w) : cos(w)));
+        }
+    }
+    return true;
+}
+
+static bool fl__lm_reader_fill(fl_text_reader *d, bool uncached) {
+    const size_t n = (size_t)d->n;
+    d->place = fl_heap_alloc(n * sizeof *d->place);
+    d->row = fl_heap_alloc(n * sizeof *d->row);
+    d->scores = fl_heap_alloc(n * (size_t)d->vocabulary * sizeof *d->scores);
+    if (!d->place || !d->row || !d->scores) return false;
+    for (int64_t i = 0; i < d->n; i++) d->row[i] = -1;
+    if (uncached || d->o->kind != FL_LM_TRANSFORMER)
+        return (d->id = fl_heap_alloc(n * (size_t)d->length * sizeof *d->id)) != NULL;
+    if (d->o->bidirectional)
+        return fl_fail("fl_text_reader_new: the model sees what follows: it is no decoder");
+    d->block = fl_heap_alloc((size_t)d->o->layers * sizeof *d->block);
+    fl_nn_module *layers = fl_nn_find(d->m, "layers"), *norm = fl_nn_find(d->m, "norm");
+    fl_nn_module *norm_in = fl_nn_find(d->m, "norm_in");
+    bool ok = d->block && fl__lm_fill_waves(d) && (!norm || fl__lm_take_scale(d, norm, &d->norm)) &&
+              (!norm_in || fl__lm_take_scale(d, norm_in, &d->norm_in));
+    for (int64_t i = 0; ok && i < d->o->layers; i++)
+        ok = fl__lm_take_block(d, layers->child[i], &d->block[i]);
+    return ok;
+}
+
+FL_API fl_text_reader *fl_text_reader_new_opt(fl_nn_module *m, int64_t n, fl_text_reader_opts o) {
+    int64_t vocabulary = 0;
+    const fl_text_lm_opts *info = m ? fl_text_lm_info(m, &vocabulary) : NULL;
+    if (!info) return m ? NULL : fl_bad("fl_text_reader_new: the model is NULL");
+    const bool learned = info->kind == FL_LM_TRANSFORMER && info->place == FL_LM_LEARNED;
+    if (!o.length) o.length = info->context;
+    if (n < 1 || n > INT32_MAX || o.length < 1 || o.length > INT32_MAX ||
+        (learned && o.length > info->context))
+        return fl_bad("fl_text_reader_new: %" PRId64 " texts of %" PRId64 " tokens, of a model of %" PRId64,
+                      n, o.length, info->context);
+    fl_text_reader *d = fl_heap_alloc(sizeof *d);
+    if (!d) return fl_raise();
+    d->m = m, d->o = info, d->n = n, d->length = o.length, d->vocabulary = vocabulary;
+    d->columns = info->dim / info->heads, d->kv = info->kv_heads ? info->kv_heads : info->heads;
+    fl_quiet(+1);
+    fl_scope s = fl_scope_begin();
+    const bool ok = fl__lm_reader_fill(d, o.uncached);
+    fl_scope_end(&s);
+    fl_quiet(-1);
+    if (ok) return d;
+    fl_text_reader_free(d);
+    return fl_raise();
+}
+
+/* ---- parts of a step, on rows ---- */
+
+static void fl__lm_norm_row(const fl_text_lm_opts *o, const fl__lm_scale *s, const float *x, float *y) {
+    const int64_t n = o->dim;
+    double sum = 0, squares = 0;
+    for (int64_t i = 0; i < n; i++) sum += x[i], squares += (double)x[i] * x[i];
+    const double mean = o->rms ? 0 : sum / (double)n;
+    if (!o->rms) {
+        squares = 0;
+        for (int64_t i = 0; i < n; i++) squares += (x[i] - mean) * (x[i] - mean);
+    }
+    const float shift = (float)mean, factor = (float)(1 / sqrt(squares / (double)n + o->eps));
+    for (int64_t i = 0; i < n; i++) y[i] = (x[i] - shift) * factor * s->w[i];
+    for (int64_t i = 0; s->b && i < n; i++) y[i] += s->b[i];
+}
+
+/* Turns one head by its place. */
+static void fl__lm_turn(const fl_text_reader *d, float *x, int64_t place) {
+    const int64_t half = d->columns / 2, step = d->o->rope.interleaved ? 2 : 1;
+    const int64_t other = d->o->rope.interleaved ? 1 : half;
+    const float *w = d->waves + place * d->columns;
+    for (int64_t j = 0; j < half; j++) {
+        const float a = x[j * step], b = x[j * step + other], c = w[2 * j], s = w[2 * j + 1];
+        x[j * step] = a * c - b * s, x[j * step + other] = a * s + b * c;
+    }
+}
+
+typedef struct fl__lm_rows {
+    int64_t n;
+    const int64_t *of, *id;
+    int64_t *place; /* of each row */
+} fl__lm_rows;
+
+/* Keys and values of the rows to the cache, queries and keys turned. qkv: [n, heads + 2 kv, columns]. */
+static void fl__lm_store(fl_text_reader *d, const fl__lm_block *b, const fl__lm_rows *r, float *qkv) {
+    const int64_t heads = d->o->heads, c = d->columns, width = (heads + 2 * d->kv) * c;
+    for (int64_t i = 0; i < r->n; i++, qkv += width) {
+        for (int64_t h = 0; d->o->place == FL_LM_ROTARY && h < heads + d->kv; h++)
+            fl__lm_turn(d, qkv + h * c, r->place[i]);
+        for (int64_t h = 0; h < d->kv; h++) {
+            const int64_t at = ((r->of[i] * d->kv + h) * d->length + r->place[i]) * c;
+            memcpy(b->pk + at, qkv + (heads + h) * c, (size_t)c * sizeof(float));
+            memcpy(b->pv + at, qkv + (heads + d->kv + h) * c, (size_t)c * sizeof(float));
+        }
+    }
+}
+
+/* What rows first to last - 1, of one text, see: to y [n, heads columns]. */
+static bool fl__lm_attend(fl_text_reader *d, const fl__lm_block *b, const fl__lm_rows *r, fl_tensor *qkv,
+                            int64_t first, int64_t last, float *y) {
+    const int64_t heads = d->o->heads, c = d->columns, width = (heads + 2 * d->kv) * c, n = last - first;
+    const int64_t q_step[] = {c, width, 1}, k_step[] = {d->length * c, c, 1}, seen = r->place[first] + n;
+    const int64_t at = r->of[first] * d->kv * d->length * c;
+    fl_scope s = fl_scope_begin();
+    fl_tensor *q = fl_as_strided(qkv, FL_SHAPE(heads, n, c), q_step, first * width);
+    fl_tensor *k = fl_as_strided(b->k, FL_SHAPE(d->kv, seen, c), k_step, at);
+    fl_tensor *v = fl_as_strided(b->v, FL_SHAPE(d->kv, seen, c), k_step, at);
+    fl_tensor *out = q && k && v ? fl_attention(q, k, v, .causal = true, .offset = r->place[first],
+                                                .window = d->o->window) : NULL;
+    const float *p = out ? fl_map(out, FL_READ) : NULL;
+    for (int64_t h = 0; p && h < heads; h++)
+        for (int64_t i = 0; i < n; i++)
+            memcpy(y + ((first + i) * heads + h) * c, p + h * out->stride[0] + i * out->stride[1],
+                   (size_t)c * sizeof(float));
+    if (p) fl_unmap(out, FL_READ);
+    fl_scope_end(&s);
+    return p != NULL;
+}
+
+/* y = act(x w^T + b), and its numbers */
+static fl_tensor *fl__lm_linear(fl_tensor *x, const fl__lm_affine *a, fl_op act, float **p) {
+    fl_tensor *y = x ? fl_linear_act(x, a->w, a->b, act) : NULL;
+    *p = y ? fl_map(y, FL_READ | FL_WRITE) : NULL;
+    return *p ? y : NULL;
+}
+
+/* x + y, with the norm of post-norm models. */
+static void fl__lm_join(const fl_text_reader *d, const fl__lm_scale *norm, float *x, const float *y,
+                          int64_t n) {
+    const int64_t dim = d->o->dim;
+    for (int64_t i = 0; i < n * dim; i++) x[i] += y[i];
+    for (int64_t i = 0; d->o->post_norm && i < n; i++) fl__lm_norm_row(d->o, norm, x + i * dim, x + i * dim);
+}
+
+static void fl__lm_before(const fl_text_reader *d, const fl__lm_scale *norm, const float *x, float *y,
+                            int64_t n) {
+    const int64_t dim = d->o->dim;
+    if (d->o->post_norm) memcpy(y, x, (size_t)(n * dim) * sizeof *y);
+    else for (int64_t i = 0; i < n; i++) fl__lm_norm_row(d->o, norm, x + i * dim, y + i * dim);
+}
+
+static bool fl__lm_mlp(fl_text_reader *d, const fl__lm_block *b, fl_tensor *h, float *x, int64_t n) {
+    const fl_op act = fv_linear_act_of(d->o->activation);
+    float *up, *gate, *down;
+    fl_tensor *u = fl__lm_linear(h, &b->up, b->gate.w ? FL_OP_NONE : act, &up);
+    if (u && b->gate.w) {
+        fl_tensor *g = fl__lm_linear(h, &b->gate, act, &gate);
+        const int64_t all = n * d->o->hidden;
+        for (int64_t i = 0; g && i < all; i++) up[i] *= gate[i];
+        if (!g) return false;
+        fl_unmap(g, FL_READ | FL_WRITE);
+    }
+    if (!u) return false;
+    fl_unmap(u, FL_READ | FL_WRITE);
+    fl_tensor *y = fl__lm_linear(u, &b->down, FL_OP_NONE, &down);
+    if (!y) return false;
+    fl__lm_join(d, &b->norm2, x, down, n);
+    fl_unmap(y, FL_READ | FL_WRITE);
+    return true;
+}
+
+/* One layer on x [n, dim], with h and a of as many rows to work in; ph and pa are their numbers. */
+static bool fl__lm_block_run(fl_text_reader *d, const fl__lm_block *b, const fl__lm_rows *r, float *x,
+                               fl_tensor *h, float *ph) {
+    float *p, *y;
+    fl__lm_before(d, &b->norm1, x, ph, r->n);
+    fl_tensor *qkv = fl__lm_linear(h, &b->in, FL_OP_NONE, &p);
+    if (!qkv) return false;
+    fl__lm_store(d, b, r, p);
+    fl_unmap(qkv, FL_READ | FL_WRITE);
+    for (int64_t first = 0, last; first < r->n; first = last) {
+        last = first + 1;
+        while (last < r->n && r->of[last] == r->of[first]) last++;
+        if (!fl__lm_attend(d, b, r, qkv, first, last, ph)) return false;
+    }
+    fl_tensor *out = fl__lm_linear(h, &b->out, FL_OP_NONE, &y);
+    if (!out) return false;
+    fl__lm_join(d, &b->norm1, x, y, r->n);
+    fl_unmap(out, FL_READ | FL_WRITE);
+    fl__lm_before(d, &b->norm2, x, ph, r->n);
+    return fl__lm_mlp(d, b, h, x, r->n);
+}
+
+/* What the tokens and their places are at first. */
+static bool fl__lm_rows_embed(fl_text_reader *d, const fl__lm_rows *r, float *x) {
+    const int64_t dim = d->o->dim;
+    fl_tensor *ids = fl_from_host(r->id, FL_SHAPE(r->n), FL_I64);
+    fl_var *rows = ids ? fl_text_embed(d->m, fv_const(ids)) : NULL;
+    fl_tensor *t = rows ? fl_contiguous(fl_cast(fv_value(rows), FL_F32)) : NULL;
+    if (!t || !fl_to_host(t, x, (size_t)(r->n * dim) * sizeof *x)) return false;
+    fl_nn_module *position = fl_nn_find(d->m, "position");
+    const bool learned = d->o->place == FL_LM_LEARNED;
+    fl_tensor *table = learned ? fv_value(fl_nn_param_at(position, 0)) : NULL;
+    const float *w = learned ? fl_map(table, FL_READ) : d->o->place == FL_LM_SINUSOID ? d->waves : NULL;
+    for (int64_t i = 0; i < r->n; i++) {
+        for (int64_t k = 0; k < dim; k++) x[i * dim + k] *= (float)d->o->embedding_scale;
+        for (int64_t k = 0; w && k < dim; k++) x[i * dim + k] += w[r->place[i] * dim + k];
+        if (d->norm_in.w) fl__lm_norm_row(d->o, &d->norm_in, x + i * dim, x + i * dim);
+    }
+    if (learned) fl_unmap(table, FL_READ);
+    return true;
+}
+
+/* Scores of each text's last row. */
+static bool fl__lm_rows_score(fl_text_reader *d, const fl__lm_rows *r, const float *x) {
+    const int64_t dim = d->o->dim;
+    int64_t n = 0;
+    for (int64_t i = 0; i < r->n; i++) n += i + 1 == r->n || r->of[i + 1] != r->of[i];
+    fl_tensor *last = fl_empty(FL_SHAPE(n, dim), FL_F32);
+    float *p = last ? fl_map(last, FL_WRITE) : NULL;
+    if (!p) return false;
+    for (int64_t i = 0; i < r->n; i++) {
+        if (i + 1 < r->n && r->of[i + 1] == r->of[i]) continue;
+        if (d->norm.w) fl__lm_norm_row(d->o, &d->norm, x + i * dim, p);
+        else memcpy(p, x + i * dim, (size_t)dim * sizeof *p);
+        p += dim;
+    }
+    fl_unmap(last, FL_WRITE);
+    fl_var *y = fl_text_scores(d->m, fv_const(last));
+    return y &&
+           fl_to_host(fl_cast(fv_value(y), FL_F32), d->scores, (size_t)(n * d->vocabulary) * sizeof(float));
+}
+
+static bool fl__lm_rows_run(fl_text_reader *d, const fl__lm_rows *r) {
+    const int64_t dim = d->o->dim;
+    fl_tensor *x = fl_empty(FL_SHAPE(r->n, dim), FL_F32), *h = fl_empty(FL_SHAPE(r->n, dim), FL_F32);
+    float *px = x ? fl_map(x, FL_READ | FL_WRITE) : NULL, *ph = h ? fl_map(h, FL_READ | FL_WRITE) : NULL;
+    bool ok = px && ph && fl__lm_rows_embed(d, r, px);
+    for (int64_t i = 0; ok && i < d->o->layers; i++) {
+        fl_scope s = fl_scope_begin();
+        ok = fl__lm_block_run(d, &d->block[i], r, px, h, ph);
+        fl_scope_end(&s);
+    }
+    ok = ok && fl__lm_rows_score(d, r, px);
+    if (px) fl_unmap(x, FL_READ | FL_WRITE);
+    if (ph) fl_unmap(h, FL_READ | FL_WRITE);
+    return ok;
+}
+
+/* The same by the model, on all of each text. */
+static bool fl__lm_rows_again(fl_text_reader *d, const fl__lm_rows *r) {
+    for (int64_t i = 0, k = 0; i < r->n; i++) {
+        int64_t *id = d->id + r->of[i] * d->length, n = r->place[i] + 1;
+        id[n - 1] = r->id[i];
+        if (i + 1 < r->n && r->of[i + 1] == r->of[i]) continue;
+        fl_scope s = fl_scope_begin();
+        fl_tensor *x = fl_from_host(id, FL_SHAPE(1, n), FL_I64);
+        fl_var *y = x ? fl_text_features(d->m, FL_VARS(fv_const(x))) : NULL;
+        y = y ? fl_text_scores(d->m, fv_slice(y, 1, n - 1, n, 1)) : NULL;
+        const size_t bytes = (size_t)d->vocabulary * sizeof(float);
+        const bool ok = y && fl_to_host(fl_cast(fv_value(y), FL_F32), d->scores + k++ * d->vocabulary, bytes);
+        fl_scope_end(&s);
+        if (!ok) return false;
+    }
+    return true;
+}
+
+/* ---- reading ---- */
+
+/* The rows' places, if they are what they should be. */
+static bool fl__lm_rows_ok(const fl_text_reader *d, fl__lm_rows *r) {
+    for (int64_t i = 0; i < r->n; i++) {
+        const int64_t of = r->of[i];
+        if (of < 0 || of >= d->n || r->id[i] < 0 || r->id[i] >= d->vocabulary)
+            return fl_fail("fl_text_reader_read: row %" PRId64 " is id %" PRId64 " of text %" PRId64
+                           ": there are %" PRId64 " ids, %" PRId64 " texts",
+                           i, r->id[i], of, d->vocabulary, d->n);
+        const bool same = i && r->of[i - 1] == of;
+        r->place[i] = same ? r->place[i - 1] + 1 : d->place[of];
+        if (r->place[i] >= d->length)
+            return fl_fail("fl_text_reader_read: text %" PRId64 " would be longer than %" PRId64 " tokens",
+                           of, d->length);
+        for (int64_t k = 0; !same && k < i; k++)
+            if (r->of[k] == of)
+                return fl_fail("fl_text_reader_read: rows %" PRId64 " and %" PRId64 " of text %" PRId64
+                               " have others between them", k, i, of);
+    }
+    return true;
+}
+
+static bool fl__lm_scores_ok(const fl_text_reader *d, const fl__lm_rows *r) {
+    int64_t rows = 0;
+    for (int64_t i = 0; i < r->n; i++) {
+        if (i + 1 < r->n && r->of[i + 1] == r->of[i]) continue;
+        const float *p = d->scores + rows++ * d->vocabulary;
+        for (int64_t k = 0; k < d->vocabulary; k++)
+            if (isnan(p[k]))
+                return fl_fail("fl_text_reader_read: the score of id %" PRId64 " behind token %" PRId64
+                               " of text %" PRId64 " is NaN", k, r->place[i], r->of[i]);
+    }
+    return true;
+}
+
+FL_API bool fl_text_reader_read(fl_text_reader *d, int64_t rows, const int64_t *of, const int64_t *id) {
+    if (!d || rows < 1 || rows > INT32_MAX || !of || !id)
+        return fl_refuse("fl_text_reader_read: %" PRId64 " rows, or the reader, of or id is NULL", rows);
+    int64_t few[64];
+    fl__lm_rows r = {rows, of, id, rows <= 64 ? few : fl_heap_alloc((size_t)rows * sizeof *few)};
+    const bool train = d->m->train;
+    fl_quiet(+1);
+    fl_scope s = fl_scope_begin();
+    fl_no_grad(true);
+    if (train) fl_nn_train(d->m, false);
+    const bool ok = r.place && fl__lm_rows_ok(d, &r) &&
+                    (d->block ? fl__lm_rows_run(d, &r) : fl__lm_rows_again(d, &r)) && fl__lm_scores_ok(d, &r);
+    if (train) fl_nn_train(d->m, true);
+    fl_scope_end(&s);
+    fl_quiet(-1);
+    int64_t row = 0;
+    for (int64_t i = 0; i < d->n; i++) d->row[i] = -1;
+    for (int64_t i = 0; ok && i < rows; i++) {
+        d->place[of[i]] = r.place[i] + 1;
+        if (i + 1 == rows || of[i + 1] != of[i]) d->row[of[i]] = row++;
+    }
+    if (r.place != few) fl_heap_free(r.place);
+    return ok || fl_raise();
+}
+
+FL_API const float *fl_text_reader_scores(const fl_text_reader *d, int64_t i) {
+    if (!fl_given(d, "fl_text_reader_scores", "the reader")) return NULL;
+    return i >= 0 && i < d->n && d->row[i] >= 0 ? d->scores + d->row[i] * d->vocabulary : NULL;
+}
+
+FL_API int64_t fl_text_reader_place(const fl_text_reader *d, int64_t i) {
+    return d && i >= 0 && i < d->n ? d->place[i] : 0;
+}
+
+FL_API int64_t fl_text_reader_vocabulary(const fl_text_reader *d) { return d ? d->vocabulary : 0; }
+FL_API int64_t fl_text_reader_texts(const fl_text_reader *d) { return d ? d->n : 0; }
+FL_API int64_t fl_text_reader_length(const fl_text_reader *d) { return d ? d->length : 0; }
+
+FL_API bool fl_text_reader_rewind(fl_text_reader *d, int64_t i, int64_t place) {
+    if (!d || i < 0 || i >= d->n || place < 0 || place > d->place[i])
+        return fl_refuse("fl_text_reader_rewind: text %" PRId64 " to %" PRId64 " of %" PRId64 " tokens", i,
+                         place, fl_text_reader_place(d, i));
+    d->place[i] = place, d->row[i] = -1;
+    return true;
+}
+
+FL_API bool fl_text_reader_copy(fl_text_reader *d, int64_t to, int64_t from) {
+    if (!d || to < 0 || from < 0 || to >= d->n || from >= d->n)
+        return fl_refuse("fl_text_reader_copy: text %" PRId64 " to %" PRId64 " of %" PRId64, from, to,
+                         d ? d->n : 0);
+    if (to == from) return true;
+    const size_t bytes = (size_t)(d->place[from] * d->columns) * sizeof(float);
+    for (int64_t i = 0; d->block && i < d->o->layers; i++)
+        for (int64_t h = 0; h < d->kv; h++) {
+            const int64_t a = (to * d->kv + h) * d->length * d->columns;
+            const int64_t b = (from * d->kv + h) * d->length * d->columns;
+            memcpy(d->block[i].pk + a, d->block[i].pk + b, bytes);
+            memcpy(d->block[i].pv + a, d->block[i].pv + b, bytes);
+        }
+    if (d->id)
+        memcpy(d->id + to * d->length, d->id + from * d->length, (size_t)d->place[from] * sizeof *d->id);
+    d->place[to] = d->place[from], d->row[to] = d->row[from];
+    return true;
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,366 @@
+/* fl/text/tokenizers/steps.h - text on its way through normalizers, pre-tokenizers and decoders: a list of
+   steps */
+#ifndef FL_TEXT_TOKENIZERS_STEPS_H
+#define FL_TEXT_TOKENIZERS_STEPS_H
+#include "../../data/file.h"
+#include "pattern.h"
+#include "tree.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fl_text_step fl_text_step;
+
+typedef struct fl_text_piece {
+    uint32_t begin, end; /* bytes of the text at hand */
+    int32_t id;          /* of an added token, which steps leave alone; -1: text */
+} fl_text_piece;
+
+typedef struct fl_text_token {
+    int32_t id;
+    uint32_t begin, end;
+} fl_text_token;
+
+/* Text that a step changed, and for each byte the range of the original that it stands for. */
+typedef struct fl_text_changed {
+    char *p;
+    uint32_t *from, *to;
+    int64_t n, cap_, from_cap_, to_cap_;
+} fl_text_changed;
+
+/* What steps work on. A normalizer reads the text, a pre-tokenizer cuts it into pieces, a decoder's pieces
+   are tokens. Each reads what is at hand, writes what comes next, and turns. Positions are below 2^31. */
+typedef struct fl_text_work {
+    const char *p; /* the text at hand */
+    int64_t n;
+    const uint32_t *from, *to; /* of each byte; NULL: byte i is base + i of the original */
+    uint32_t base;
+    bool mapped; /* somebody wants to know ranges */
+    bool first, last; /* this is the first, the last section of the whole text */
+    fl_text_piece *piece;
+    int64_t n_pieces, at; /* at: the piece that fl_text_work_each is at */
+    fl_text_token *token; /* what models made of the pieces */
+    int64_t n_tokens;
+    void *memo, *cache; /* the model's own, and the tokenizer's, a block of fl_heap_alloc */
+    int64_t memo_bytes; /* what memo has of the heap, in proportion to a piece's length */
+    double sum;         /* score of the text's tokens so far, for models that go on adding */
+    const char *original; /* the whole text */
+    int64_t most, left; /* bytes that a step may make of the text; work that is left: fl_text_work_limit */
+    /* private */
+    fl_text_changed text_[2];
+    fl_text_piece *pieces_[2];
+    int64_t n_next_, piece_cap_[2], token_cap_;
+    int text_at_, piece_at_;
+} fl_text_work;
+
+/* Sets the limits for a text of n bytes, whatever the tokenizer's file says: a step makes at most 64 n + 8192
+   bytes of it, and all steps together take at most 600 n + 2^20 units of work, a unit being about 1 ns. Text
+   in a natural language takes less than 150 n. */
+FL_API void fl_text_work_limit(fl_text_work *w, int64_t n);
+/* The same, for a new text: nothing of the last one is left. */
+FL_API void fl_text_work_begin(fl_text_work *w, int64_t n);
+/* For whatever may take longer than its text is long. False after fl_fail. */
+static inline bool fl_text_work_spend(fl_text_work *w, int64_t units) {
+    w->left -= units;
+    return w->left >= 0 || fl_text_spent();
+}
+/* As fl_heap_grow, with at most an eighth to spare: for arrays that are as long as a text. */
+FL_API bool fl_text_work_room(void *array, int64_t *cap, int64_t need, size_t size);
+/* Bytes for the next text that stand for [from, to) of the original; a range of the text at hand as it is. */
+FL_API bool fl_text_work_put(fl_text_work *w, const char *bytes, int64_t n, uint32_t from, uint32_t to);
+FL_API bool fl_text_work_copy(fl_text_work *w, int64_t begin, int64_t end);
+/* Keeps bytes [begin, end) of the current text. */
+FL_API void fl_text_work_keep(fl_text_work *w, int64_t begin, int64_t end);
+/* The next text is at hand now. */
+FL_API void fl_text_work_turn(fl_text_work *w);
+FL_API int64_t fl_text_work_next(const fl_text_work *w); /* bytes of the next text so far */
+/* A next piece; and: these are at hand now. */
+FL_API bool fl_text_work_cut(fl_text_work *w, int64_t begin, int64_t end, int32_t id);
+FL_API void fl_text_work_turn_pieces(fl_text_work *w);
+FL_API bool fl_text_work_token(fl_text_work *w, int32_t id, int64_t begin, int64_t end);
+/* Calls one for each piece that is text, hands on the others, and turns the pieces. one cuts the piece; or,
+   if it writes, puts the text that is the piece then, which turns too. */
+typedef bool (*fl_text_piece_fn)(const fl_text_step *s, fl_text_work *w, fl_text_piece p);
+FL_API bool fl_text_work_each(const fl_text_step *s, fl_text_work *w, bool writes, fl_text_piece_fn one);
+/* The range of the original that byte i stands for. */
+static inline uint32_t fl_text_work_from(const fl_text_work *w, int64_t i) {
+    return w->from ? w->from[i] : w->base + (uint32_t)i;
+}
+static inline uint32_t fl_text_work_to(const fl_text_work *w, int64_t i) {
+    return w->to ? w->to[i] : w->base + (uint32_t)i + 1;
+}
+/* The error of a character at hand that the vocabulary has no word for: "offset 7, line 2: ..."; false. */
+FL_API bool fl_text_work_unknown(const fl_text_work *w, uint32_t at);
+/* Bytes of the heap that steps have; frees them. */
+FL_API int64_t fl_text_work_bytes(const fl_text_work *w);
+FL_API void fl_text_work_release(fl_text_work *w);
+FL_API void fl_text_work_free(fl_text_work *w);
+
+/* What a "type" of such objects means: one of run, for the whole text, cut and write, for each piece; or
+   none, and nothing is done. make (NULL: nothing to do) looks at s->options, and is false after fl_fail,
+   which begins with `where`. */
+typedef struct fl_text_kind {
+    const char *type;
+    bool (*run)(const fl_text_step *s, fl_text_work *w);
+    fl_text_piece_fn cut, write;
+    bool (*make)(fl_text_step *s, const char *where);
+    int64_t value; /* that of its steps, unless make has another one */
+} fl_text_kind;
+struct fl_text_step {
+    const fl_text_kind *kind;
+    const fl_text_tree *options; /* the object with its settings, borrowed */
+    fl_text_pattern *pattern;    /* the kind's own, and freed with the step: a pattern, */
+    void *data;                  /* a block of fl_heap_alloc */
+    int64_t value;
+};
+typedef struct fl_text_steps {
+    fl_text_step *v;
+    int64_t n, cap_;
+} fl_text_steps;
+/* The steps of an object {"type": ...}, of a "Sequence" of those in the list `list`, or of NULL: none. A key
+   "exact" names another type that is ours and takes the place of "type", with the object's settings: other
+   libraries read past it, and do what "type" says, which comes close. */
+FL_API bool fl_text_steps_of(fl_text_steps *out, const fl_text_tree *t, const char *list,
+                             const fl_text_kind *kind, const char *where);
+FL_API bool fl_text_steps_run(const fl_text_steps *s, fl_text_work *w);
+FL_API void fl_text_steps_free(fl_text_steps *s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_TEXT_TOKENIZERS_STEPS_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_TEXT_TOKENIZERS_STEPS) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_TEXT_TOKENIZERS_STEPS_IMPL
+#define FL_TEXT_TOKENIZERS_STEPS_IMPL
+#include "../utf8.h"
+#include <string.h>
+
+enum { FL__WORK_GROWTH = 64, FL__WORK_UNITS = 600, FL__WORK_PUT = 4, FL__WORK_STEP = 8, FL__WORK_TOKEN = 16 };
+
+FL_API void fl_text_work_begin(fl_text_work *w, int64_t n) {
+    if (!fl_given(w, "fl_text_work_begin", "the work")) return;
+    w->text_at_ = w->piece_at_ = 0, w->n_pieces = w->n_next_ = w->text_[0].n = w->text_[1].n = 0;
+    w->sum = 0;
+    fl_text_work_limit(w, n);
+}
+
+FL_API void fl_text_work_limit(fl_text_work *w, int64_t n) {
+    if (!fl_given(w, "fl_text_work_limit", "the work")) return;
+    w->most = FL__WORK_GROWTH * n + (1 << 13);
+    if (w->most > INT32_MAX) w->most = INT32_MAX;
+    w->left = FL__WORK_UNITS * n + (1 << 20);
+}
+
+FL_API bool fl_text_work_room(void *array, int64_t *cap, int64_t need, size_t size) {
+    if (!fl_given(array, "fl_text_work_room", "the array") ||
+        !fl_given(cap, "fl_text_work_room", "the capacity")) return false;
+    void *p;
+    if (need <= *cap) return true;
+    memcpy(&p, array, sizeof p); /* array is a T **, as in fl_heap_grow */
+    need += need / 8;
+    if (!(p = fl_heap_realloc(p, (size_t)need * size))) return false;
+    memcpy(array, &p, sizeof p);
+    *cap = need;
+    return true;
+}
+
+FL_API bool fl_text_work_put(fl_text_work *w, const char *bytes, int64_t n, uint32_t from, uint32_t to) {
+    if (!fl_given(w, "fl_text_work_put", "the work")) return false;
+    fl_text_changed *t = &w->text_[w->text_at_];
+    const int64_t need = t->n + n;
+    if (need > w->most)
+        return fl_fail(
+            "fl_text: a step of the tokenizer makes %lld bytes of the text, expected at most %lld: "
+            "%d times the text and 8 KiB",
+            (long long)need, (long long)w->most, (int)FL__WORK_GROWTH);
+    if (!fl_text_work_spend(w, FL__WORK_PUT * n)) return false;
+    if (need > t->cap_ && !fl_text_work_room(&t->p, &t->cap_, need, 1)) return false;
+    if (w->mapped && need > t->to_cap_ &&
+        (!fl_text_work_room(&t->from, &t->from_cap_, need, sizeof *t->from) ||
+         !fl_text_work_room(&t->to, &t->to_cap_, need, sizeof *t->to)))
+        return false;
+    for (int64_t i = 0; i < n; i++) t->p[t->n + i] = bytes[i];
+    for (int64_t i = t->n; w->mapped && i < need; i++) t->from[i] = from, t->to[i] = to;
+    t->n = need;
+    return true;
+}
+
+FL_API bool fl_text_work_copy(fl_text_work *w, int64_t begin, int64_t end) {
+    if (!fl_given(w, "fl_text_work_copy", "the work")) return false;
+    fl_text_changed *t = &w->text_[w->text_at_];
+    const int64_t at = t->n;
+    if (end <= begin) return true;
+    if (!fl_text_work_put(w, w->p + begin, end - begin, 0, 0)) return false;
+    for (int64_t i = begin; w->mapped && i < end; i++) {
+        t->from[at + i - begin] = fl_text_work_from(w, i);
+        t->to[at + i - begin] = fl_text_work_to(w, i);
+    }
+    return true;
+}
+
+FL_API int64_t fl_text_work_next(const fl_text_work *w) {
+    return fl_given(w, "fl_text_work_next", "the work") ? w->text_[w->text_at_].n : 0;
+}
+
+FL_API void fl_text_work_keep(fl_text_work *w, int64_t begin, int64_t end) {
+    if (!fl_given(w, "fl_text_work_keep", "the work")) return;
+    w->p += begin, w->n = end > begin ? end - begin : 0, w->base += (uint32_t)begin;
+    if (w->from) w->from += begin, w->to += begin;
+}
+
+FL_API void fl_text_work_turn(fl_text_work *w) {
+    if (!fl_given(w, "fl_text_work_turn", "the work")) return;
+    const fl_text_changed *t = &w->text_[w->text_at_];
+    w->p = t->p ? t->p : "", w->n = t->n;
+    w->from = w->mapped ? t->from : NULL, w->to = w->mapped ? t->to : NULL;
+    w->text_at_ ^= 1;
+    w->text_[w->text_at_].n = 0;
+}
+
+FL_API bool fl_text_work_cut(fl_text_work *w, int64_t begin, int64_t end, int32_t id) {
+    if (!fl_given(w, "fl_text_work_cut", "the work")) return false;
+    const int k = w->piece_at_;
+    if (w->n_next_ >= w->piece_cap_[k] &&
+        !fl_text_work_room(&w->pieces_[k], &w->piece_cap_[k], w->n_next_ + 8, sizeof *w->pieces_[k]))
+        return false;
+    w->pieces_[k][w->n_next_++] = (fl_text_piece){(uint32_t)begin, (uint32_t)end, id};
+    return true;
+}
+
+FL_API void fl_text_work_turn_pieces(fl_text_work *w) {
+    if (!fl_given(w, "fl_text_work_turn_pieces", "the work")) return;
+    w->piece = w->pieces_[w->piece_at_], w->n_pieces = w->n_next_;
+    w->piece_at_ ^= 1, w->n_next_ = 0;
+}
+
+FL_API bool fl_text_work_each(const fl_text_step *s, fl_text_work *w, bool writes, fl_text_piece_fn one) {
+    if (!fl_given(s, "fl_text_work_each", "the step") || !fl_given(w, "fl_text_work_each", "the work"))
+        return false;
+    bool ok = true;
+    for (w->at = 0; ok && w->at < w->n_pieces; w->at++) {
+        const fl_text_piece p = w->piece[w->at];
+        const int64_t from = fl_text_work_next(w);
+        if (p.id < 0) ok = one(s, w, p);
+        else ok = writes ? fl_text_work_copy(w, p.begin, p.end) : fl_text_work_cut(w, p.begin, p.end, p.id);
+        ok = ok && (!writes || fl_text_work_cut(w, from, fl_text_work_next(w), p.id));
+    }
+    if (writes) fl_text_work_turn(w);
+    fl_text_work_turn_pieces(w);
+    return ok;
+}
+
+FL_API bool fl_text_work_token(fl_text_work *w, int32_t id, int64_t begin, int64_t end) {
+    if (!fl_given(w, "fl_text_work_token", "the work")) return false;
+    if (!fl_text_work_spend(w, FL__WORK_TOKEN)) return false;
+    if (w->n_tokens >= w->token_cap_ &&
+        !fl_text_work_room(&w->token, &w->token_cap_, w->n_tokens + 8, sizeof *w->token))
+        return false;
+    w->token[w->n_tokens++] = (fl_text_token){id, (uint32_t)begin, (uint32_t)end};
+    return true;
+}
+
+FL_API bool fl_text_work_unknown(const fl_text_work *w, uint32_t at) {
+    if (!fl_given(w, "fl_text_work_unknown", "the work")) return false;
+    int len;
+    const int64_t from = fl_text_work_from(w, at);
+    const int32_t c = fl_text_char(w->p + at, w->n - at, &len);
+    int64_t line = 1;
+    for (int64_t i = 0; w->original && i < from; i++) line += w->original[i] == '\n';
+    return fl_fail("fl_text_encode: offset %lld, line %lld: the character U+%04X '%.*s' is not in "
+                   "the vocabulary, "
+                   "which has no unknown token",
+                   (long long)from, (long long)line, (unsigned)c, len, w->p + at);
+}
+
+FL_API int64_t fl_text_work_bytes(const fl_text_work *w) {
+    if (!fl_given(w, "fl_text_work_bytes", "the work")) return 0;
+    int64_t bytes = 0;
+    for (int k = 0; k < 2; k++)
+        bytes += w->text_[k].cap_ + 4 * (w->text_[k].from_cap_ + w->text_[k].to_cap_) +
+                 w->piece_cap_[k] * (int64_t)sizeof(fl_text_piece);
+    return bytes;
+}
+
+FL_API void fl_text_work_release(fl_text_work *w) {
+    if (!w) return;
+    for (int k = 0; k < 2; k++) {
+        fl_heap_free(w->text_[k].p);
+        fl_heap_free(w->text_[k].from);
+        fl_heap_free(w->text_[k].to);
+        fl_heap_free(w->pieces_[k]);
+        w->text_[k] = (fl_text_changed){0}, w->pieces_[k] = NULL, w->piece_cap_[k] = 0;
+    }
+}
+
+FL_API void fl_text_work_free(fl_text_work *w) {
+    if (!w) return;
+    fl_text_work_release(w);
+    fl_heap_free(w->token);
+    fl_heap_free(w->cache);
+    *w = (fl_text_work){0};
+}
+
+/* Steps look at their settings for each piece, and for their strings at each place of a text. */
+static bool fl__steps_are_small(const fl_text_tree *t, const char *where) {
+    enum { SETTINGS = 32, BYTES = 1024 };
+    int n = 0;
+    for (const fl_text_tree *s = t->first; s; s = s->next) {
+        const bool any = s->key && (!strcmp(s->key, "Regex") || !strcmp(s->key, "precompiled_charsmap"));
+        if (++n > SETTINGS) return fl_fail("%s: a step of more than %d settings", where, (int)SETTINGS);
+        if (s->n > BYTES && !any)
+            return fl_fail("%s: \"%.60s\" of %lld bytes, expected at most %d", where, s->key ? s->key : "",
+                           (long long)s->n, (int)BYTES);
+        if (s->event == FL_DATA_JSON_OBJECT && !fl__steps_are_small(s, where)) return false;
+    }
+    return true;
+}
+
+FL_API bool fl_text_steps_of(fl_text_steps *out, const fl_text_tree *t, const char *list,
+                             const fl_text_kind *kind, const char *where) {
+    if (!t || t->event == FL_DATA_JSON_NULL) return true;
+    const char *type = fl_text_tree_string(t, "exact", NULL, fl_text_tree_string(t, "type", NULL, NULL));
+    if (!type) return fl_fail("%s: a step of \"%s\" without a type", where, list);
+    if (!strcmp(type, "Sequence")) {
+        const fl_text_tree *steps = fl_text_tree_at(t, list);
+        bool ok = steps && steps->event == FL_DATA_JSON_ARRAY;
+        if (!ok) return fl_fail("%s: a Sequence without \"%s\"", where, list);
+        for (const fl_text_tree *s = steps->first; ok && s; s = s->next)
+            ok = fl_text_steps_of(out, s, list, kind, where);
+        return ok;
+    }
+    while (kind->type && strcmp(kind->type, type)) kind++;
+    if (!kind->type) return fl_fail("%s: \"%s\" of type \"%.60s\" is unknown", where, list, type);
+    if (!fl__steps_are_small(t, where)) return false;
+    if (!fl_heap_grow(&out->v, &out->cap_, out->n + 1, sizeof *out->v)) return false;
+    fl_text_step *s = &out->v[out->n++];
+    *s = (fl_text_step){.kind = kind, .options = t, .value = kind->value};
+    return !kind->make || kind->make(s, where);
+}
+
+FL_API bool fl_text_steps_run(const fl_text_steps *s, fl_text_work *w) {
+    if (!fl_given(s, "fl_text_steps_run", "the steps") ||
+        !fl_given(w, "fl_text_steps_run", "the work")) return false;
+    bool ok = true;
+    for (int64_t i = 0; ok && i < s->n; i++) {
+        const fl_text_kind *k = s->v[i].kind;
+        if (!fl_text_work_spend(w, FL__WORK_STEP * (w->n + w->n_pieces + 4))) return false;
+        if (k->run) ok = k->run(&s->v[i], w);
+        else if (k->cut) ok = fl_text_work_each(&s->v[i], w, false, k->cut);
+        else if (k->write) ok = fl_text_work_each(&s->v[i], w, true, k->write);
+    }
+    return ok;
+}
+
+FL_API void fl_text_steps_free(fl_text_steps *s) {
+    if (!s) return;
+    for (int64_t i = 0; i < s->n; i++) fl_text_pattern_free(s->v[i].pattern), fl_heap_free(s->v[i].data);
+    fl_heap_free(s->v);
+    *s = (fl_text_steps){0};
+}
+
+#endif
+#endif
+
+/* MIT licence: see LICENSE. */

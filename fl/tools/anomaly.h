@@ -1,0 +1,132 @@
+/* fl/tools/anomaly.h - the first NaN, or infinity: which op made it, where, of what */
+#ifndef FL_TENSOR_H
+#include "../../fl_tensor.h"
+#endif
+#ifndef FL_TOOLS_ANOMALY_H
+#define FL_TOOLS_ANOMALY_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { FL_ANOMALY_NAN = 1, FL_ANOMALY_INF = 2 };
+/* Has the results of all calls, of all threads, forward and backward, looked through from now on for NaN, for
+   infinities or for both, 0 for nothing (which costs nothing); returns the setting before. The first call
+   that gives one fails, with the op, the element, the ranges of its operands and who made it: so the default
+   handler stops on the faulty line, as after other errors. Numbers that the program names itself (fl_full,
+   fl_num) are not found, nor infinities that come from an operand, as from a mask. Deferred backends compute
+   each result at once meanwhile. As torch.autograd.set_detect_anomaly, which looks at backward only. */
+FL_API int fl_detect_anomaly(int what);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_TOOLS_ANOMALY_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_TOOLS_ANOMALY) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_TOOLS_ANOMALY_IMPL
+#define FL_TOOLS_ANOMALY_IMPL
+#include "../../fl_backend.h"
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+/* What a tensor holds. */
+typedef struct fl__look {
+    double least, most;        /* of the finite numbers */
+    int64_t finite, n[2];      /* how many; NaN, infinities */
+    int64_t index[2];          /* of the first ones, row-major */
+    double first[2];
+} fl__look;
+
+static int fl__anomalies; /* atomic */
+
+static fl__look fl__look_at(fl_tensor *t) {
+    fl__look l = {.least = (double)INFINITY, .most = -(double)INFINITY};
+    int64_t index[FL_MAX_DIMS] = {0}, at = 0, size = (int64_t)fl_dtype_size(t->dtype);
+    const char *p = t->weak ? NULL : fl_map(t, FL_READ);
+    for (int64_t i = 0; (p || t->weak) && i < fl_numel(t); i++) {
+        const double v = t->weak ? t->f64 : fl_number_load(t->dtype, p + at * size).f;
+        const bool bad = !isfinite(v);
+        const int kind = bad && !isnan(v);
+        if (!bad) {
+            l.least = v < l.least ? v : l.least;
+            l.most = v > l.most ? v : l.most;
+            l.finite++;
+        } else if (!l.n[kind]++) {
+            l.index[kind] = i;
+            l.first[kind] = v;
+        }
+        for (int d = t->ndim - 1; d >= 0; d--) { /* the next element */
+            at += t->stride[d];
+            if (++index[d] < t->shape[d]) break;
+            at -= t->stride[d] * t->shape[d];
+            index[d] = 0;
+        }
+    }
+    if (p) fl_unmap(t, FL_READ);
+    return l;
+}
+
+/* "f32 [2, 3] in [-1, 4], 1 NaN" */
+static void fl__put_look(fl_lines *text, const fl_tensor *t, const fl__look *l) {
+    static const char *const kinds[] = {"NaN", "infinite"};
+    fl_put(text, "%s %s", fl_dtype_name(t->dtype ? t->dtype : FL_F32), t->weak ? "number" : FL_SHAPE_TEXT(t));
+    if (l->finite) fl_put(text, " in [%.6g, %.6g]", l->least, l->most);
+    for (int k = 0; k < 2; k++)
+        if (l->n[k]) fl_put(text, ", %" PRId64 " %s", l->n[k], kinds[k]);
+}
+
+static void fl__report_anomaly(const fl_call *c, int k, const fl__look *y, int kind, const fl__look *x) {
+    char text[700];
+    fl_lines lines = {text, sizeof text, 0, NULL};
+    fl_shape s = fl_shape_of(c->out[k]), at = s;
+    int64_t i = y->index[kind];
+    for (int d = s.ndim - 1; d >= 0; i /= s.dim[d--]) at.dim[d] = i % s.dim[d];
+    fl_put(&lines, "result %d has the first %s, %g at %s: ", k, kind ? "infinity" : "NaN", y->first[kind],
+           FL_TEXT_OF(at));
+    fl__put_look(&lines, c->out[k], y);
+    for (int n = 0; n < c->n_in; n++) {
+        fl_put(&lines, "; operand %d ", n);
+        fl__put_look(&lines, c->in[n], &x[n]);
+        if (x[n].n[kind]) fl_put(&lines, ", which no call has made");
+    }
+    const bool gradient = c->op == FL_OP_grad1 || c->op == FL_OP_grad2;
+    const fl_op op = gradient ? ((const fl_grad_args *)c->args)->op : c->op;
+    fl_fail("fl_%s%s: %s", fl_op_get_info(op)->name, gradient ? "'s gradient" : "", text);
+}
+
+static void fl__anomaly_after(const fl_call *c, void *user) {
+    const int what = __atomic_load_n(&fl__anomalies, __ATOMIC_RELAXED);
+    fl__look x[8];
+    (void)user;
+    if (fl_error() || c->op == FL_OP_fill) return;
+    for (int k = 0; k < c->n_out; k++) {
+        if (!c->out[k] || !fl_dtype_is_float(c->out[k]->dtype)) continue;
+        const fl__look y = fl__look_at(c->out[k]);
+        for (int kind = 0; kind < 2; kind++) {
+            bool named = false, held = false;
+            if (!y.n[kind] || !(what >> kind & 1)) continue;
+            for (int i = 0; i < c->n_in; i++) {
+                x[i] = fl__look_at(c->in[i]);
+                held |= x[i].n[kind] > 0;
+                named |= c->in[i]->weak && x[i].n[kind];
+            }
+            if (named || (kind && held)) continue;
+            fl__report_anomaly(c, k, &y, kind, x);
+            return;
+        }
+    }
+}
+
+FL_API int fl_detect_anomaly(int what) {
+    static fl_call_watcher watcher = {.after = fl__anomaly_after};
+    const int before = __atomic_exchange_n(&fl__anomalies, what & 3, __ATOMIC_RELAXED);
+    if ((what & 3) && !before) fl_notes(1), fl_watch_calls(&watcher);
+    if (!(what & 3) && before) fl_notes(-1), fl_unwatch_calls(&watcher);
+    return before;
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,121 @@
+/* fl/tools/cost.h - what a record, or all that runs, costs: floating-point operations and bytes */
+#ifndef FL_TENSOR_H
+#include "../../fl_tensor.h"
+#endif
+#ifndef FL_TOOLS_COST_H
+#define FL_TOOLS_COST_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fl_cost {
+    int64_t macs;  /* multiply-adds of its products: of matrices, convolutions, attention, recurrent layers */
+    int64_t flops; /* two for each of them; else the steps of the op's formula for each number of the result,
+                      of other arithmetic one for each number of the first operand, of a move none */
+    int64_t bytes; /* of its operands and results, each once; of what is broadcast, what is stored */
+} fl_cost;
+/* Of a record by itself, from the shapes of its operands: an algorithm may do with fewer, or move more. For
+   a composition sum its parts instead. Formulas stand here for the ops of the tables, and with the op that
+   is registered (fl_op_info.macs). */
+FL_API fl_cost fl_call_cost(const fl_call *c);
+
+enum { FL_COST_NESTED = 64 }; /* compositions within compositions that are told apart */
+/* Counts the multiply-adds of what this thread runs between begin and end: `macs`, which may be read on the
+   way. Of a composition its parts count, not itself; a call that fails counts nothing. It is the thread's
+   pair of call hooks meanwhile (fl_backend.h): the pair before sees nothing until end gives it back. It
+   starts zeroed and stays where it is; one within another ends first. */
+typedef struct fl_cost_counter {
+    int64_t macs;
+    /* private */
+    int64_t mark_[FL_COST_NESTED]; /* `macs` when a call began that runs now */
+    int nested_;
+    void (*before_)(const fl_call *c, void *user);
+    void (*after_)(const fl_call *c, void *user);
+    void *user_;
+} fl_cost_counter;
+FL_API void fl_cost_begin(fl_cost_counter *counter);
+FL_API void fl_cost_end(fl_cost_counter *counter);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_TOOLS_COST_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_TOOLS_COST) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_TOOLS_COST_IMPL
+#define FL_TOOLS_COST_IMPL
+#include "../../fl_backend.h"
+
+/* Numbers that are stored. */
+static int64_t fl__stored_numbers(const fl_tensor *t) {
+    int64_t n = 1;
+    for (int i = 0; i < t->ndim; i++) n *= t->stride[i] || !t->shape[i] ? t->shape[i] : 1;
+    return n;
+}
+
+/* Each number of the result of a convolution, dy in a gradient, meets [c / groups, kh, kw] of the weight. */
+static int64_t fl__table_macs(const fl_call *c) {
+    const fl_tensor *a = c->in[0], *b = c->in[1], *y = c->out[0];
+    switch (c->op) {
+    case FL_OP_matmul: return fl_numel(y) * a->shape[a->ndim - 1];
+    case FL_OP_conv2d: return fl_numel(y) * b->shape[1] * b->shape[2] * b->shape[3];
+    case FL_OP_conv2d_grad_input: return fl_numel(a) * b->shape[1] * b->shape[2] * b->shape[3];
+    case FL_OP_conv2d_grad_weight: return fl_numel(b) * y->shape[1] * y->shape[2] * y->shape[3];
+    default: return 0;
+    }
+}
+
+/* The steps of a formula, or of those of a gradient whose results are wanted. */
+static int64_t fl__formula_flops(const fl_call *c, const fl_op_info *info) {
+    if (info->arity) return fl_op_program(c->op, FL_PROGRAM_Y)->n_steps * fl_numel(c->out[0]);
+    int64_t n = 0;
+    for (int i = 0; i < c->n_out; i++)
+        if (c->out[i]) n += fl_op_grad_words(((const fl_grad_args *)c->args)->op, i) * fl_numel(c->out[i]);
+    return n;
+}
+
+FL_API fl_cost fl_call_cost(const fl_call *c) {
+    const fl_op_info *info = fl_given(c, "fl_call_cost", "the call") ? fl_op_get_info(c->op) : NULL;
+    if (!info) return (fl_cost){0};
+    const bool registered = c->op >= FL_TABLE_OPS, gradient = c->op == FL_OP_grad1 || c->op == FL_OP_grad2;
+    fl_cost cost = {.macs = info->macs ? info->macs(c) : registered ? 0 : fl__table_macs(c)};
+    cost.flops = 2 * cost.macs;
+    if (info->arity || gradient) cost.flops = fl__formula_flops(c, info);
+    else if (!cost.macs && (registered || (c->op >= FL_OP_sum && c->op <= FL_OP_cumprod)))
+        cost.flops = fl_numel(c->in[0]);
+    for (int i = 0; i < c->n_in + c->n_out; i++) {
+        const fl_tensor *t = i < c->n_in ? c->in[i] : c->out[i - c->n_in];
+        if (t && !t->weak) cost.bytes += fl__stored_numbers(t) * (int64_t)fl_dtype_size(t->dtype);
+    }
+    return cost;
+}
+
+static void fl__cost_before(const fl_call *c, void *user) {
+    fl_cost_counter *n = user;
+    (void)c;
+    if (n->nested_ < FL_COST_NESTED) n->mark_[n->nested_] = n->macs;
+    n->nested_++;
+}
+
+/* A record whose composition was counted is not counted itself. */
+static void fl__cost_after(const fl_call *c, void *user) {
+    fl_cost_counter *n = user;
+    if (--n->nested_ < FL_COST_NESTED && n->mark_[n->nested_] == n->macs && !fl_error())
+        n->macs += fl_call_cost(c).macs;
+}
+
+FL_API void fl_cost_begin(fl_cost_counter *counter) {
+    if (!fl_given(counter, "fl_cost_begin", "the counter")) return;
+    const fl_call_hooks was = fl_call_hook(fl__cost_before, fl__cost_after, counter);
+    counter->before_ = was.before, counter->after_ = was.after, counter->user_ = was.user;
+}
+
+FL_API void fl_cost_end(fl_cost_counter *counter) {
+    if (fl_given(counter, "fl_cost_end", "the counter"))
+        fl_call_hook(counter->before_, counter->after_, counter->user_);
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */

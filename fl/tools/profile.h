@@ -1,0 +1,490 @@
+/* fl/tools/profile.h - where the time goes: a table of ops, one of modules, and a trace for timeline viewers
+
+    fl_profile_begin(0);
+    for (int i = 0; i < 10; i++) step();
+    fl_profile_print();                // ops and modules, the longest first
+    fl_profile_save("step.json");      // for chrome://tracing or ui.perfetto.dev
+    fl_profile_end();
+
+   It stands on what a user has: fl_watch_calls tells it of all calls, of all threads, and fl_places which
+   module, or backward function, they belong to. While no profile runs nothing of it does.
+
+   Time   is what passes between a call and its return. That of an op is its own: without the calls that its
+          composition makes, which have lines of their own, as have the gradients of formulas (relu_grad).
+          A module has the ops that it runs itself, not those of its children. Backward is what runs in the
+          backward functions of what was recorded after fl_profile_begin; it belongs to the module that ran
+          then. All else, optimizers too, counts as forward.
+   Asynchronous backends   return before the work is done, and the time of a call is that of its submission:
+          .sync = true waits after each, so that the work lands in its call, at the price of overlap. A
+          backend that times its own work, by device events, adds slices with fl_profile_add.
+   Work   is what fl/tools/cost.h says; the share of the peak is of what the machine did in a product of
+          matrices and in a copy of this library before the profile began, or of what you give. */
+#ifndef FL_TENSOR_H
+#include "../../fl_tensor.h"
+#endif
+#ifndef FL_TOOLS_PROFILE_H
+#define FL_TOOLS_PROFILE_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fl_profile_opts {
+    fl_named _positional;
+    double peak_flops, peak_bytes; /* of the machine, per second; 0: measured; FL_ZERO: no shares */
+    bool sync;
+    int64_t (*now)(void *user); /* a clock of yours, in nanoseconds; NULL: the monotonic one */
+    void *user;
+    char _end;
+} fl_profile_opts;
+/* One profile at a time, of the whole process, whose trace has at most that many events (0: a million); the
+   tables count on. False after an error: one runs already. */
+#define fl_profile_begin(...) FL__PROFILE_BEGIN(__VA_ARGS__, ._end = 0)
+#define FL__PROFILE_BEGIN(max_events, ...) \
+    fl_profile_begin_opt(max_events, FL_LITERAL(fl_profile_opts, __VA_ARGS__))
+FL_API bool fl_profile_begin_opt(int64_t max_events, fl_profile_opts o);
+/* Ends it and forgets what it saw; without one nothing happens. */
+FL_API void fl_profile_end(void);
+/* The tables of the profile that runs, as snprintf does, or on stdout. -1, or false, after an error: none
+   runs. */
+FL_API int64_t fl_profile_format(char *buf, size_t size);
+FL_API bool fl_profile_print(void);
+/* Writes the trace so far as JSON (Chrome's trace events): on each thread modules and ops as nested slices,
+   backward marked as such, with operations, bytes, shapes and the line of the program (FL_TRACE_CALLS);
+   memory in use as a counter. A file of that name is replaced once all is written. False after an error,
+   which is not raised; the profile runs on. */
+FL_API bool fl_profile_save(const char *path);
+/* A slice of your own on a track of that name: what a device did, in nanoseconds of the same clock. */
+FL_API bool fl_profile_add(const char *track, const char *name, int64_t begin, int64_t end);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_TOOLS_PROFILE_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_TOOLS_PROFILE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_TOOLS_PROFILE_IMPL
+#define FL_TOOLS_PROFILE_IMPL
+#include "../../fl_backend.h"
+#include "../ops/copy.h"
+#include "../ops/create.h"
+#include "../ops/linear.h"
+#include "cost.h"
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef enum fl__track { FL__OPS, FL__MODULES, FL__MEMORY, FL__DEVICES, FL__TRACKS } fl__track;
+/* A line of a table: an op, or the gradient of a formula; a module. */
+typedef struct fl__profile_row {
+    char name[160], shapes[96]; /* of the slowest call */
+    int64_t calls, slowest, ns[2], flops, bytes; /* ns: forward, backward */
+    bool put;
+} fl__profile_row;
+typedef struct fl__slice {
+    int64_t begin, ns, flops, bytes;
+    int row, thread; /* of devices: the row that names the track */
+    fl__track track;
+    bool backward;
+    fl_site site;
+    char shapes[96];
+} fl__slice;
+
+static struct {
+    int number;                /* of the profile that runs, 0: none; atomic */
+    pthread_mutex_t lock;      /* of the rest */
+    fl_profile_opts o;
+    fl__profile_row *row[FL__TRACKS];
+    int64_t n_row[FL__TRACKS], row_cap[FL__TRACKS];
+    fl__slice *slice;
+    int64_t n, cap, most, lost;
+    int64_t start, looked;     /* at the memory in use; atomic */
+    int begun, threads;
+} fl__profile = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+enum { FL__FRAMES = 16, FL__OPEN = 16, FL__LOOK_NS = 50000 };
+/* The calls and modules that run on this thread. One that was left by longjmp stays until another comes to
+   its scope or one further out: what a call runs itself runs in a scope further in. */
+static _Thread_local struct {
+    int profile, thread, n, n_open;
+    bool backward;
+    fl_profile_opts o; /* as the profile has them: what runs on at its end may meet the next one's */
+    struct {
+        int64_t begin, inner, depth; /* inner: nanoseconds of the calls that it ran */
+        bool composed;
+    } frame[FL__FRAMES];
+    struct {
+        int64_t number, slice; /* slice -1: the trace is full */
+        int row;
+    } open[FL__OPEN];
+} fl__profiled;
+
+static int64_t fl__profile_now(const fl_profile_opts *o) {
+    struct timespec t;
+    if (o->now) return o->now(o->user);
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* ---- rows and slices: under the lock ---- */
+
+/* A profile that cannot grow loses lines and slices; the program goes on. */
+static bool fl__profile_grow(void *array, int64_t *cap, int64_t need, size_t size) {
+    const bool failed = fl_error(), ok = fl_heap_grow(array, cap, need, size);
+    if (!ok && !failed) fl_error_clear();
+    return ok;
+}
+
+/* The line of that name; -1 if memory is out. */
+static int fl__profile_row_of(fl__track track, const char *name) {
+    fl__profile_row **rows = &fl__profile.row[track];
+    int64_t *n = &fl__profile.n_row[track];
+    for (int64_t i = 0; i < *n; i++)
+        if (!strncmp((*rows)[i].name, name, sizeof (*rows)->name - 1)) return (int)i;
+    if (!fl__profile_grow(rows, &fl__profile.row_cap[track], *n + 1, sizeof **rows)) return -1;
+    (*rows)[*n] = (fl__profile_row){.calls = 0};
+    snprintf((*rows)[*n].name, sizeof (*rows)->name, "%s", name);
+    return (int)(*n)++;
+}
+
+static int64_t fl__profile_keep(fl__slice s) {
+    const bool fits = s.row >= 0 && fl__profile.n < fl__profile.most &&
+                      fl__profile_grow(&fl__profile.slice, &fl__profile.cap, fl__profile.n + 1, sizeof s);
+    if (fits) fl__profile.slice[fl__profile.n] = s;
+    else fl__profile.lost++;
+    return fits ? fl__profile.n++ : -1;
+}
+
+/* Slices of the modules that run now; those that ran at the last call and do not any more have ended
+   there. */
+static void fl__profile_open(void) {
+    fl_place place[FL__OPEN];
+    const int n = fl_places(place, FL__OPEN);
+    const int64_t now = fl__profile_now(&fl__profile.o);
+    int same = 0;
+    while (same < n && same < fl__profiled.n_open && fl__profiled.open[same].number == place[same].number)
+        same++;
+    fl__profiled.n_open = same;
+    fl__profiled.backward = n && place[n - 1].at.backward;
+    for (; same < n; same++) {
+        const fl_error_place *at = &place[same].at;
+        char name[160] = "";
+        at->describe(at->of, name, sizeof name);
+        if (!*name) snprintf(name, sizeof name, "no module");
+        const int row = fl__profile_row_of(FL__MODULES, name);
+        if (row >= 0) fl__profile.row[FL__MODULES][row].calls += !at->backward;
+        const fl__slice s = {.begin = now, .row = row, .thread = fl__profiled.thread, .track = FL__MODULES,
+                             .backward = at->backward != NULL, .site = fl_site_now()};
+        fl__profiled.open[fl__profiled.n_open].number = place[same].number;
+        fl__profiled.open[fl__profiled.n_open].row = row;
+        fl__profiled.open[fl__profiled.n_open++].slice = fl__profile_keep(s);
+    }
+}
+
+static void fl__profile_shapes(const fl_call *c, char *buf, size_t size) {
+    fl_lines t = {buf, size, 0, NULL};
+    for (int i = 0; i < c->n_in; i++)
+        if (!c->in[i]->weak) fl_put(&t, "%s%s", t.n ? " " : "", FL_SHAPE_TEXT(c->in[i]));
+    for (int i = 0; i < c->n_out; i++)
+        if (c->out[i]) fl_put(&t, "%s%s%s", t.n ? " " : "", i ? "" : "-> ", FL_SHAPE_TEXT(c->out[i]));
+}
+
+static int fl__profile_op_row(const fl_call *c) {
+    char name[100];
+    const bool formula = c->op == FL_OP_grad1 || c->op == FL_OP_grad2;
+    const fl_op op = formula ? ((const fl_grad_args *)c->args)->op : c->op;
+    snprintf(name, sizeof name, "%s%s", fl_op_get_info(op)->name, formula ? "_grad" : "");
+    return fl__profile_row_of(FL__OPS, name);
+}
+
+static void fl__profile_count(fl__track track, const fl__slice *s, int row, int64_t own) {
+    if (row < 0) return;
+    fl__profile_row *r = &fl__profile.row[track][row];
+    r->ns[s->backward] += own;
+    r->flops += s->flops;
+    r->bytes += s->bytes;
+    if (track == FL__MODULES) return;
+    r->calls++;
+    if (own <= r->slowest && *r->shapes) return;
+    r->slowest = own;
+    memcpy(r->shapes, s->shapes, sizeof r->shapes);
+}
+
+/* ---- what the calls tell ---- */
+
+/* Whether profile `number` still runs. Under the lock: what it keeps stays until that is given back. */
+static bool fl__profile_runs(int number) {
+    return number && __atomic_load_n(&fl__profile.number, __ATOMIC_ACQUIRE) == number;
+}
+
+static void fl__profile_before(const fl_call *c, void *user) {
+    const int number = __atomic_load_n(&fl__profile.number, __ATOMIC_ACQUIRE);
+    const int64_t depth = fl_scope_depth();
+    (void)c, (void)user;
+    if (!number) return;
+    while (fl__profiled.n && fl__profiled.frame[fl__profiled.n - 1].depth >= depth) fl__profiled.n--;
+    if (fl__profiled.profile != number || !fl__profiled.n) {
+        pthread_mutex_lock(&fl__profile.lock);
+        if (!fl__profile_runs(number)) {
+            pthread_mutex_unlock(&fl__profile.lock);
+            return;
+        }
+        if (fl__profiled.profile != number) {
+            fl__profiled.profile = number;
+            fl__profiled.o = fl__profile.o;
+            fl__profiled.n = fl__profiled.n_open = 0;
+            fl__profiled.thread = ++fl__profile.threads;
+        }
+        fl__profile_open();
+        pthread_mutex_unlock(&fl__profile.lock);
+    }
+    if (fl__profiled.n == FL__FRAMES) return;
+    const int i = fl__profiled.n++;
+    fl__profiled.frame[i].depth = depth;
+    fl__profiled.frame[i].inner = 0;
+    fl__profiled.frame[i].composed = false;
+    fl__profiled.frame[i].begin = fl__profile_now(&fl__profiled.o);
+}
+
+static void fl__profile_after(const fl_call *c, void *user) {
+    const int64_t depth = fl_scope_depth();
+    for (int i = 0; fl__profiled.o.sync && i < c->n_out; i++) fl_sync(c->out[i]);
+    const int64_t now = fl__profile_now(&fl__profiled.o);
+    (void)user;
+    while (fl__profiled.n && fl__profiled.frame[fl__profiled.n - 1].depth > depth) fl__profiled.n--;
+    const int i = fl__profiled.n - 1;
+    if (i < 0 || fl__profiled.frame[i].depth != depth) return; /* it began before the profile */
+    fl__profiled.n--;
+    if (!fl__profile_runs(fl__profiled.profile)) return;
+    const int64_t begin = fl__profiled.frame[i].begin, own = now - begin - fl__profiled.frame[i].inner;
+    fl__slice s = {.begin = begin, .ns = now - begin, .thread = fl__profiled.thread,
+                   .backward = fl__profiled.backward, .site = fl_site_now()};
+    const fl_cost cost = fl__profiled.frame[i].composed ? (fl_cost){0, 0, 0} : fl_call_cost(c);
+    s.flops = cost.flops;
+    s.bytes = cost.bytes;
+    fl__profile_shapes(c, s.shapes, sizeof s.shapes);
+    if (i) fl__profiled.frame[i - 1].inner += now - begin, fl__profiled.frame[i - 1].composed = true;
+    const bool look = now - __atomic_load_n(&fl__profile.looked, __ATOMIC_RELAXED) >= FL__LOOK_NS;
+    const int64_t in_use = look ? fl_mem_stats_of(NULL).in_use : 0;
+    pthread_mutex_lock(&fl__profile.lock);
+    if (!fl__profile_runs(fl__profiled.profile)) { /* it has ended since: so have its rows and slices */
+        pthread_mutex_unlock(&fl__profile.lock);
+        return;
+    }
+    s.row = fl__profile_op_row(c);
+    fl__profile_count(FL__OPS, &s, s.row, own);
+    if (fl__profiled.n_open)
+        fl__profile_count(FL__MODULES, &s, fl__profiled.open[fl__profiled.n_open - 1].row, own);
+    fl__profile_keep(s);
+    for (int k = 0; k < fl__profiled.n_open; k++) {
+        const int64_t at = fl__profiled.open[k].slice;
+        if (at >= 0) fl__profile.slice[at].ns = now - fl__profile.slice[at].begin;
+    }
+    if (look) fl__profile_keep((fl__slice){.begin = now, .bytes = in_use, .track = FL__MEMORY});
+    if (look) __atomic_store_n(&fl__profile.looked, now, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&fl__profile.lock);
+}
+
+/* ---- begin and end ---- */
+
+static fl_call_watcher fl__profile_watcher = {.before = fl__profile_before, .after = fl__profile_after};
+
+/* What the machine does in a second in `what`, the best of a few; 0 if memory is out. */
+static double fl__profile_peak(fl_tensor *x, bool product) {
+    const fl_profile_opts clock = {.now = NULL};
+    double best = 0;
+    for (int i = 0; x && i < 5; i++) {
+        fl_scope s = fl_scope_begin();
+        const int64_t begin = fl__profile_now(&clock);
+        fl_tensor *y = product ? fl_matmul(x, x) : fl_clone(x);
+        const double seconds = y && fl_sync(y) ? (double)(fl__profile_now(&clock) - begin) * 1e-9 : 0;
+        const double n = (double)fl_numel(x), work = product ? 2 * n * sqrt(n) : 8 * n;
+        if (seconds > 0 && work / seconds > best) best = work / seconds;
+        fl_scope_end(&s);
+    }
+    return best;
+}
+
+FL_API bool fl_profile_begin_opt(int64_t max_events, fl_profile_opts o) {
+    static int profiles;
+    fl_quiet(1);
+    fl_scope s = fl_scope_begin();
+    pthread_mutex_lock(&fl__profile.lock);
+    const bool runs = fl__profile.begun;
+    if (!runs) fl__profile.begun = ++profiles;
+    pthread_mutex_unlock(&fl__profile.lock);
+    if (!runs && !fl_error()) {
+        if (o.peak_flops == 0 && !signbit(o.peak_flops))
+            o.peak_flops = fl__profile_peak(fl_full(FL_SHAPE(512, 512), 1, FL_F32), true);
+        if (o.peak_bytes == 0 && !signbit(o.peak_bytes))
+            o.peak_bytes = fl__profile_peak(fl_full(FL_SHAPE(1 << 23), 1, FL_F32), false);
+        fl_error_clear(); /* of memory: no shares then */
+    }
+    fl_scope_end(&s);
+    fl_quiet(-1);
+    if (runs) return fl_refuse("fl_profile_begin: a profile runs already: fl_profile_end");
+    pthread_mutex_lock(&fl__profile.lock);
+    fl__profile.o = o;
+    fl__profile.most = max_events > 0 ? max_events : 1000000;
+    fl__profile.start = fl__profile_now(&o);
+    __atomic_store_n(&fl__profile.looked, fl__profile.start - FL__LOOK_NS, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&fl__profile.lock);
+    __atomic_store_n(&fl__profile.number, fl__profile.begun, __ATOMIC_RELEASE);
+    fl_notes(1);
+    fl_watch_calls(&fl__profile_watcher);
+    return true;
+}
+
+FL_API void fl_profile_end(void) {
+    if (!__atomic_exchange_n(&fl__profile.number, 0, __ATOMIC_ACQ_REL)) return;
+    fl_unwatch_calls(&fl__profile_watcher);
+    fl_notes(-1);
+    pthread_mutex_lock(&fl__profile.lock);
+    for (int t = 0; t < FL__TRACKS; t++) {
+        fl_heap_free(fl__profile.row[t]);
+        fl__profile.row[t] = NULL;
+        fl__profile.n_row[t] = fl__profile.row_cap[t] = 0;
+    }
+    fl_heap_free(fl__profile.slice);
+    fl__profile.slice = NULL;
+    fl__profile.n = fl__profile.cap = fl__profile.lost = fl__profile.threads = fl__profile.begun = 0;
+    pthread_mutex_unlock(&fl__profile.lock);
+}
+
+FL_API bool fl_profile_add(const char *track, const char *name, int64_t begin, int64_t end) {
+    if (fl_absent("fl_profile_add", track) || fl_absent("fl_profile_add", name)) return fl_raise() != NULL;
+    pthread_mutex_lock(&fl__profile.lock);
+    const bool runs = fl__profile.begun;
+    const int thread = runs ? fl__profile_row_of(FL__DEVICES, track) : -1;
+    if (thread >= 0)
+        fl__profile_keep((fl__slice){.begin = begin,
+                                     .ns = end - begin,
+                                     .thread = thread,
+                                     .track = FL__DEVICES,
+                                     .row = fl__profile_row_of(FL__DEVICES, name)});
+    pthread_mutex_unlock(&fl__profile.lock);
+    return runs || fl_refuse("fl_profile_add: no profile runs");
+}
+
+/* ---- tables ---- */
+
+/* A rate, in units of 1e9 per second, and its share of the peak. */
+static void fl__profile_put_rate(fl_lines *t, int64_t work, int64_t ns, double peak) {
+    const double rate = ns ? (double)work / (double)ns : 0;
+    if (!work) fl_put(t, "  %8s  %7s", "-", "-");
+    else if (peak > 0) fl_put(t, "  %8.2f  %5.1f %%", rate, 1e11 * rate / peak);
+    else fl_put(t, "  %8.2f  %7s", rate, "-");
+}
+
+static void fl__profile_put_rows(fl_lines *t, fl__track track, int64_t total) {
+    fl__profile_row *rows = fl__profile.row[track];
+    const int64_t n = fl__profile.n_row[track];
+    int width = 6;
+    for (int64_t i = 0; i < n; i++)
+        if ((int)strlen(rows[i].name) > width) width = (int)strlen(rows[i].name);
+    fl_put(t, "%-*s  %7s  %10s  %11s  %7s  %8s  %7s  %8s  %7s%s\n", width, track == FL__OPS ? "Op" : "Module",
+           "Calls", "Forward ms", "Backward ms", "Share", "GFLOP/s", "of peak", "GB/s", "of peak",
+           track == FL__OPS ? "  Slowest ms" : "");
+    for (int64_t i = 0; i < n; i++) rows[i].put = false;
+    for (int64_t k = 0; k < n; k++) {
+        fl__profile_row *r = NULL;
+        for (int64_t i = 0; i < n; i++) /* of the longest the first */
+            if (!rows[i].put && (!r || rows[i].ns[0] + rows[i].ns[1] > r->ns[0] + r->ns[1])) r = &rows[i];
+        const int64_t ns = r->ns[0] + r->ns[1];
+        r->put = true;
+        fl_put(t, "%-*s  %7lld  %10.3f  %11.3f  %5.1f %%", width, r->name, (long long)r->calls,
+               (double)r->ns[0] * 1e-6, (double)r->ns[1] * 1e-6,
+               total ? 100 * (double)ns / (double)total : 0);
+        fl__profile_put_rate(t, r->flops, ns, fl__profile.o.peak_flops);
+        fl__profile_put_rate(t, r->bytes, ns, fl__profile.o.peak_bytes);
+        if (track == FL__OPS) fl_put(t, "  %10.3f  %s", (double)r->slowest * 1e-6, r->shapes);
+        fl_put(t, "\n");
+    }
+}
+
+static bool fl__profile_put(fl_lines *t, const char *fn) {
+    int64_t total = 0;
+    pthread_mutex_lock(&fl__profile.lock);
+    const bool runs = fl__profile.begun;
+    const fl__profile_row *ops = fl__profile.row[FL__OPS];
+    for (int64_t i = 0; i < fl__profile.n_row[FL__OPS]; i++) total += ops[i].ns[0] + ops[i].ns[1];
+    if (runs) {
+        fl_put(t, "Profile: %.3f ms in ops, of %.3f ms; %d threads\n", (double)total * 1e-6,
+               (double)(fl__profile_now(&fl__profile.o) - fl__profile.start) * 1e-6, fl__profile.threads);
+        fl__profile_put_rows(t, FL__OPS, total);
+        fl__profile_put_rows(t, FL__MODULES, total);
+        if (fl__profile.lost) fl_put(t, "The trace lacks %lld events\n", (long long)fl__profile.lost);
+    }
+    pthread_mutex_unlock(&fl__profile.lock);
+    return runs || fl_refuse("%s: no profile runs", fn);
+}
+
+FL_API int64_t fl_profile_format(char *buf, size_t size) {
+    fl_lines t = {buf, size, 0, NULL};
+    return fl__profile_put(&t, "fl_profile_format") ? t.n : -1;
+}
+
+FL_API bool fl_profile_print(void) {
+    return fl__profile_put(&(fl_lines){.file = stdout}, "fl_profile_print");
+}
+
+/* ---- the trace ---- */
+
+/* Microseconds; as integers, for the decimal point depends on the locale. */
+static void fl__profile_put_time(fl_lines *t, const char *name, int64_t ns) {
+    fl_put(t, ",\"%s\":%s%lld.%03lld", name, ns < 0 ? "-" : "", llabs((long long)ns) / 1000,
+           llabs((long long)ns) % 1000);
+}
+
+static void fl__profile_put_slice(fl_lines *t, const fl__slice *s) {
+    static const char *const kinds[] = {"op", "module", "memory", "device"};
+    const int thread = s->track == FL__DEVICES ? 1000 + s->thread : s->thread;
+    fl_put(t, ",\n{\"name\":\"");
+    fl_put_json(t, s->track == FL__MEMORY ? "memory in use" : fl__profile.row[s->track][s->row].name);
+    fl_put(t, "\",\"cat\":\"%s%s\",\"ph\":\"%s\",\"pid\":1,\"tid\":%d", kinds[s->track],
+           s->backward ? ",backward" : "", s->track == FL__MEMORY ? "C" : "X", thread);
+    fl__profile_put_time(t, "ts", s->begin - fl__profile.start);
+    if (s->track != FL__MEMORY) fl__profile_put_time(t, "dur", s->ns);
+    fl_put(t, ",\"args\":{\"bytes\":%lld", (long long)s->bytes);
+    if (s->track == FL__OPS) fl_put(t, ",\"flops\":%lld,\"shapes\":\"%s\"", (long long)s->flops, s->shapes);
+    if (s->backward) fl_put(t, ",\"pass\":\"backward\"");
+    if (s->site.file) {
+        fl_put(t, ",\"at\":\"");
+        fl_put_json(t, s->site.file);
+        fl_put(t, ":%d\"", s->site.line);
+    }
+    fl_put(t, "}}");
+}
+
+static void fl__profile_put_trace(fl_lines *t, void *user) {
+    (void)user;
+    pthread_mutex_lock(&fl__profile.lock);
+    fl_put(t, "{\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,\"args\":"
+              "{\"name\":\"fl\"}}");
+    for (int64_t i = 0; i < fl__profile.n; i++) {
+        const fl__slice *s = &fl__profile.slice[i];
+        if (s->track == FL__DEVICES) {
+            fl_put(t, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1,\"tid\":%d,\"args\":{\"name\":\"",
+                   1000 + s->thread);
+            fl_put_json(t, fl__profile.row[FL__DEVICES][s->thread].name);
+            fl_put(t, "\"}}");
+        }
+        fl__profile_put_slice(t, s);
+    }
+    fl_put(t, "\n],\"lost\":%lld}\n", (long long)fl__profile.lost);
+    pthread_mutex_unlock(&fl__profile.lock);
+}
+
+FL_API bool fl_profile_save(const char *path) {
+    if (!path) return fl_fail("fl_profile_save: path is NULL");
+    if (!__atomic_load_n(&fl__profile.number, __ATOMIC_ACQUIRE))
+        return fl_fail("fl_profile_save: no profile runs");
+    return fl_put_file("fl_profile_save", path, fl__profile_put_trace, NULL);
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,2236 @@
+/* fl_backend.h - for who replaces the inside of fl: the op tables, call records, slots, hooks, backends
+
+   Every op builds one call record and hands it to the backend of its operands. Replace a slot, add a
+   backend, watch calls, or write an op with the functions that the ops of fl/ops/ use.
+
+   >>example
+    #define FL_IMPLEMENTATION
+    #include "fl_backend.h"
+    #include <stdio.h>
+    static void tell(const fl_call *c, void *user) {
+        (void)user;
+        printf("%s\n", fl_op_get_info(c->op)->name);
+    }
+    int main(void) {
+        fl_scope s = fl_scope_begin();
+        fl_call_hook(tell, NULL, NULL);
+        fl_softmax(fl_ones(FL_SHAPE(2, 3), FL_F32), 1);
+        fl_scope_end(&s);
+        return 0;
+    }
+   <<example
+
+   Contents: search for the marker.
+     >>tables >>records >>backends >>for op writers >>implementation */
+#if !defined(FL_TENSOR_H) || \
+    (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY) && !defined(FL_TENSOR_IMPL))
+#include "fl_tensor.h"
+#endif
+#include "fl/tensor/formula.h"
+#include "fl/tensor/op_table.h"
+#ifndef FL_BACKEND_H
+#define FL_BACKEND_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* >>tables ------------------------------------------------------------------------------------- */
+
+/* The lines of ops with formulas, FL_UNARY_OPS and FL_BINARY_OPS: fl/tensor/op_table.h. */
+
+/* Ops that are not element-wise formulas. `holds`: the REQ ops that an OPT op's composition runs;
+   "cpu": it has none, and runs on the cpu where the backend has no slot.
+   Inputs -> outputs, with shapes; "any strides" unless said otherwise. [in] optional input.
+
+         op                  need  args              holds                                        */
+#define FL_OTHER_OPS(X) \
+    /* x -> y: same shape, any strides and dtypes; y may have storage, and either may be an \
+       alias (see >>backends) */ \
+    X(copy,                REQ, fl_no_args,      "") \
+    /* -> y, every element = value */ \
+    X(fill,                REQ, fl_fill_args,    "") \
+    /* -> y[n] = start + i * step */ \
+    X(iota,                REQ, fl_iota_args,    "") \
+    /* -> y, see fl_random_args */ \
+    X(random,              REQ, fl_random_args,  "") \
+    /* c b8, a, b -> y = c ? a : b; all the same shape (a or b may be weak) */ \
+    X(where,               REQ, fl_no_args,      "") \
+    /* x -> y over args.axes; y has the final shape, with or without the reduced dims; sums and products \
+      of integers \
+       are i64, b8 arrives as an integer */ \
+    X(sum,                 REQ, fl_reduce_args,  "") \
+    X(prod,                REQ, fl_reduce_args,  "") \
+    X(amax,                REQ, fl_reduce_args,  "") \
+    X(amin,                REQ, fl_reduce_args,  "") \
+    /* x -> i64 index of the first extreme (NaN is the most extreme) along the one axis of args.axes */ \
+    X(argmax,              REQ, fl_reduce_args,  "") \
+    X(argmin,              REQ, fl_reduce_args,  "") \
+    /* x -> y of its shape: sums, products of the elements up to and with each along one axis */ \
+    X(cumsum,              REQ, fl_axis_args,    "") \
+    X(cumprod,             REQ, fl_axis_args,    "") \
+    /* x, index i64 -> y of index's shape: y[..i..] = x[..index[..i..]..]; indices are in range (checked \
+      by the slot) */ \
+    X(gather,              REQ, fl_axis_args,    "") \
+    /* x, index, src -> y = copy of x, then y[..index[..i..]..] += src[..i..] in order of i */ \
+    X(scatter_add,         REQ, fl_axis_args,    "") \
+    /* the same, but y[..index[..i..]..] = src[..i..]: of repeats the last one stays */ \
+    X(scatter,             REQ, fl_axis_args,    "") \
+    /* x -> y, index i64, of x's shape: stable order along one axis, NaN largest; y = x at index; where \
+       y is shorter along the axis, the first of that order */ \
+    X(sort,                REQ, fl_sort_args,    "") \
+    /* x b8 -> y i64 [n, ndim]: coordinates of the true elements, row-major; the core counts n before */ \
+    X(nonzero,             REQ, fl_no_args,      "") \
+    /* a [..., m, k], b [..., k, n] -> [..., m, n]; batch dims equal (stride 0 where broadcast), ndim >= \
+      2 */ \
+    X(matmul,              REQ, fl_no_args,      "") \
+    /* x [n, c, h, w], w [o, c / groups, kh, kw] -> [n, o, oh, ow] */ \
+    X(conv2d,              REQ, fl_conv2d_args,  "") \
+    /* dy, w -> dx (its shape is out's);  x, dy -> dw (its shape is out's) */ \
+    X(conv2d_grad_input,   REQ, fl_conv2d_args,  "") \
+    X(conv2d_grad_weight,  REQ, fl_conv2d_args,  "") \
+    /* args.op's gradient formula: x, y, dy -> dx;  a, b, y, dy -> da, db (either may be absent: out[i] \
+      NULL) */ \
+    X(grad1,               OPT, fl_grad_args,    "") \
+    X(grad2,               OPT, fl_grad_args,    "")
+
+/* A digest of the names of the ops in their order: tests/compile/tables.awk computes and compares it. Every
+   object refers to a symbol that has it in its name, so that one compiled with other tables than the library
+   does not link: undefined fl__tables_of_<digest>. */
+#define FL_TABLE_VERSION 0x12025ca0
+
+enum {
+    FL__OP_BEFORE_OTHERS = FL__OP_AFTER_FORMULAS - 1,
+#define FL__ENUM(op, ...) FL_OP_##op,
+    FL_OTHER_OPS(FL__ENUM)
+#undef FL__ENUM
+    FL_TABLE_OPS,     /* those of the tables end before it */
+    FL_MAX_OPS = 512, /* of both kinds: a backend's slots are arrays in it, so that it can be copied */
+};
+
+typedef enum fl_op_class {
+    FL_CLASS_NONE,
+    FL_CLASS_FLOAT,
+    FL_CLASS_NUM,
+    FL_CLASS_ANY,
+    FL_CLASS_INT,
+    FL_CLASS_CMP,
+    FL_CLASS_BOOL
+} fl_op_class;
+/* A composition: value[i] becomes output i of the record by other ops, for each c->out[i] that is
+   wanted. False after an error. Runs in a scope of its own. */
+typedef bool (*fl_compose_fn)(const fl_call *c, fl_tensor **value);
+typedef struct fl_op_info {
+    const char *name;
+    size_t args_size;     /* of the op's argument struct */
+    /* Names of all ops that its composition runs, those within the ops it calls too (copy and fill need no
+       name): an override of one of them takes the op's slot away. "cpu": there is no composition. */
+    const char *contains;
+    fl_compose_fn compose;
+    /* The backward function of its records on variables, see fv_record_op; NULL: no gradient */
+    void (*gradient)(fl_node *n, fl_var *dy);
+    size_t rng_end; /* where an fl_rng in the arguments ends, in bytes; 0: they hold none */
+    int64_t (*macs)(const fl_call *c); /* multiply-adds of its products; NULL: none (fl/tools/cost.h) */
+    /* of ops of the tables only */
+    int arity;       /* 1, 2: a formula of x, or of a and b; 0: another op */
+    fl_op_class cls; /* of formulas */
+    bool required;
+    const char *formula; /* text of y; NULL for other ops */
+    const char *grad[2]; /* text of dx, or of da and db */
+} fl_op_info;
+/* Registers an op that no table has: ours and yours alike. It is optional: a backend has a slot for
+   it (fl_backend_set), or runs its composition. info and what it points to must stay. NULL-safe
+   before main: FL_OP_NONE after an error (a name that is taken, more than FL_MAX_OPS, a name in `contains`
+   that is no op). Before other threads start. After an override the op's first call compares `contains` with
+   what its composition runs, and fails if a name is missing. */
+FL_API fl_op fl_op_register(const fl_op_info *info);
+FL_API int fl_op_count(void); /* ops are numbered 1 to fl_op_count() - 1 */
+FL_API const fl_op_info *fl_op_get_info(fl_op op);
+FL_API fl_op fl_op_named(const char *name); /* FL_OP_NONE if there is none */
+/* True if op's composition (its formula, or `contains`) runs the op `part`. */
+FL_API bool fl_op_holds(fl_op op, fl_op part);
+/* True if the gradient formula of op for operand i (0, 1) runs `part`. */
+FL_API bool fl_op_grad_holds(fl_op op, int i, fl_op part);
+/* Steps of that gradient formula: 0 passes dy on (or is constant zero), 1 is a single op. */
+FL_API int fl_op_grad_words(fl_op op, int i);
+/* The state of the generator in the arguments of an op's record, which a replay moves on; NULL if the op
+   draws nothing. */
+FL_API fl_rng *fl_op_rng(fl_op op, void *args);
+/* The programs of a table line, parsed at the first call: y of (x) or (a, b); dx of (x, y, dy) or da
+   of (a, b, y, dy); db; both da and db. NULL, after fl_fail, if the op has no such formula. */
+typedef enum fl_program {
+    FL_PROGRAM_Y,
+    FL_PROGRAM_DA,
+    FL_PROGRAM_DB,
+    FL_PROGRAM_DA_DB
+} fl_program;
+FL_API const fl_formula *fl_op_program(fl_op op, fl_program which);
+FL_API fl_op fl_primitive_op(fl_primitive primitive); /* the op that a step of a program runs */
+
+/* >>records ------------------------------------------------------------------------------------ */
+
+/* Arguments are plain values: a recorder may copy args_size bytes and replay them. */
+typedef struct fl_no_args {
+    char _;
+} fl_no_args;
+typedef struct fl_fill_args {
+    double f64;
+    int64_t i64;
+} fl_fill_args; /* the same number, for float and integer outputs */
+typedef struct fl_iota_args {
+    double f_start, f_step;
+    int64_t i_start, i_step;
+} fl_iota_args;
+typedef enum fl_dist { FL_UNIFORM, FL_NORMAL, FL_INTEGER } fl_dist;
+/* Element i (row-major) uses words of Philox block rng.counter + i * w / 4, from word i * w % 4, w
+   words each:
+   UNIFORM f32 w = 1: a + (b - a) * (word >> 8) * 2^-24
+           f64 w = 2: ((second word >> 5) * 2^26 + (first word >> 6)) * 2^-53
+   NORMAL  f32 w = 1 and f64 w = 2: Box-Muller on the pair of elements 2j (cos), 2j + 1 (sin), as
+           flm_normal_f32 and flm_normal_f64 of kernels/fl_math.h say; mean a, deviation b
+   INTEGER i64 w = 2: ia + high 64 bits of (second word * 2^32 + first word) * (ib - ia) */
+typedef struct fl_random_args {
+    fl_dist dist;
+    double a, b;
+    int64_t ia, ib;
+    fl_rng rng;
+} fl_random_args;
+typedef struct fl_reduce_args {
+    uint32_t axes;
+    bool keepdim;
+} fl_reduce_args; /* bit i: axis i is reduced */
+typedef struct fl_axis_args {
+    int axis;
+} fl_axis_args;
+typedef struct fl_sort_args {
+    int axis;
+    bool descending;
+} fl_sort_args;
+typedef struct fl_conv2d_args {
+    int64_t stride[2], pad_lo[2], pad_hi[2], dilation[2], groups;
+    bool relu; /* y = max(0, that): of conv2d_bias alone */
+} fl_conv2d_args; /* h, w */
+typedef struct fl_grad_args {
+    fl_op op;
+} fl_grad_args;
+struct fl_call {
+    fl_op op;
+    int n_out, n_in;
+    fl_tensor *out[4], *in[8];
+    const void *args; /* the op's argument struct, NULL for fl_no_args */
+};
+
+/* Runs a record whose outputs are handles of fl_out_on (shape and dtype set, no storage) or
+   tensors to be written in place. Everything the public ops do ends here: hooks, slot, fallback.
+   False after fl_fail; does not raise. */
+FL_API bool fl_call_run(const fl_call *c);
+/* Begins a record, of which the caller sets n_out outputs and n_in inputs: nobody reads more. An initialiser
+   would clear all of it by a string instruction, which takes as long as an op on few elements. */
+static inline void fl_call_begin(fl_call *c, fl_op op, int n_out, int n_in, const void *args) {
+    c->op = op;
+    c->n_out = n_out;
+    c->n_in = n_in;
+    c->args = args;
+}
+/* An output handle for a record: contiguous strides, no storage, owned by the innermost scope.
+   family: index. */
+FL_API fl_tensor *fl_out_on(int family, fl_shape shape, fl_dtype dtype);
+typedef void (*fl_call_hook_fn)(const fl_call *c, void *user);
+/* Observes the calls of this thread, those of compositions too; each may be NULL, and replaces the pair
+   before, also from within a hook, which is given back. Every `before` has its `after`: of a call that
+   failed fl_error() is set there. Not observed is what a hook runs itself, and what the core does on the
+   way (casts for a slot of wider dtypes, copies for one that wants contiguous operands, moves between
+   families). */
+typedef struct fl_call_hooks {
+    fl_call_hook_fn before, after;
+    void *user;
+} fl_call_hooks;
+FL_API fl_call_hooks fl_call_hook(fl_call_hook_fn before, fl_call_hook_fn after, void *user);
+/* The same for the calls of all threads, and several at once, in the order in which they came, before the
+   pair of the thread. A watcher is its maker's and must stay where calls may run; `before` or `after` of a
+   call that runs on another thread meanwhile may be missing. An `after` that fails (fl_fail) makes the call
+   fail. The two functions are for any thread, and for hooks. */
+typedef struct fl_call_watcher fl_call_watcher;
+struct fl_call_watcher {
+    fl_call_hook_fn before, after;
+    void *user;
+    fl_call_watcher *next_; /* private */
+};
+FL_API void fl_watch_calls(fl_call_watcher *w);
+FL_API void fl_unwatch_calls(fl_call_watcher *w);
+
+/* The f32 operands of the call at work on this thread were bf16: products may round them without a loss. */
+FL_PRIVATE bool fl__of_bf16(void);
+
+/* >>backends ----------------------------------------------------------------------------------- */
+
+typedef struct fl_backend fl_backend;
+/* The slot contract. Outputs arrive with shape, dtype and strides and no storage: an eager slot
+   calls fl_out_make(out) first (a no-op for outputs that are written in place), a lazy one sets
+   out->impl. Inputs come promoted and expanded (stride 0), with any strides unless flags ask for
+   contiguous; weak inputs of element-wise ops are numbers, to be copied, never kept. In
+   element-wise ops out may equal an input exactly. Returns false after fl_fail; a deferred backend
+   reports what only the data shows (an index out of range, x % 0) at its next sync or map. Inside a
+   slot fl_data is valid for every tensor of the call that has a buffer. */
+typedef bool (*fl_slot)(const fl_backend *self, const fl_call *c);
+/* flags[op]. CONTIGUOUS: inputs are made contiguous first. NARROW: the slot takes f16, bf16 and the
+   integers narrower than i64 itself; without it the core casts its operands to the wide dtype
+   (fl_dtype_wide) and the results back. copy and fill always take every dtype. BLOCKS: it takes registered
+   dtypes too; without it an op that has a composition runs that. */
+enum { FL_SLOT_CONTIGUOUS = 1, FL_SLOT_NARROW = 2, FL_SLOT_BLOCKS = 4 };
+
+struct fl_backend {
+    const char *name; /* of the family */
+    void *user;
+    /* Hooks; NULL: the fl_buffer way. */
+    /* Storage for out, as out->stride says; info tells who asks, for what and for how long. */
+    bool (*make)(const fl_backend *self, fl_tensor *out, const fl_mem_info *info);
+    void (*drop)(const fl_backend *self, fl_tensor *t);   /* the handle goes: release impl */
+    /* Waits for t; the bytes of element [0, ...], by t->stride. */
+    void *(*map)(const fl_backend *self, fl_tensor *t, int access);
+    void (*unmap)(const fl_backend *self, fl_tensor *t, int access);
+    /* out: other shape, strides and offset over in's storage. False (no error): refused, the core
+       copies instead; NULL: shared if `in` has a buffer, else refused. */
+    bool (*view)(const fl_backend *self, fl_tensor *out, fl_tensor *in);
+    /* src's elements into dst, of one shape and dtype, where at least one of them is this family's. False
+       (no error): refused, the next one is asked: dst's family, src's, then both are mapped. */
+    bool (*move)(const fl_backend *self, fl_tensor *dst, fl_tensor *src);
+    bool (*sync)(const fl_backend *self); /* waits for all work */
+    fl_slot any;                          /* if set, receives every call */
+    fl_slot op[FL_MAX_OPS];
+    uint8_t flags[FL_MAX_OPS];
+    /* Formulas whose gradient must not go through grad1/grad2 (set by fl_backend_override). */
+    bool no_grad[FL_TABLE_OPS];
+    /* private */
+    bool shipped_;    /* a copy of fl_backend_cpu() */
+    bool overridden_; /* by fl_backend_override */
+};
+/* For a backend that refuses views, fl_copy's record may hold an alias: a handle with the impl of
+   another tensor (dense, as made) but shape, strides and offset of its own. Only `copy` ever sees
+   one. */
+
+/* The CPU backend as shipped. To change the one in use begin with *fl_backend_at(fl_backend_index("cpu")),
+   which has the kernels of registered ops and earlier overrides: fl_backend_use refuses a changed copy of the
+   shipped one that would drop them. */
+FL_API const fl_backend *fl_backend_cpu(void);
+/* Copies *b into the table of the family b->name, for the whole process and for existing tensors
+   too; a new name makes a new family. *old (may be NULL) gets the one before (name NULL if new). Of
+   the slots only copy must be there. */
+FL_API bool fl_backend_use(const fl_backend *b, fl_backend *old);
+/* b's slot for op, with flags: what a backend fills its table with. False for an op that is not there. */
+FL_API bool fl_backend_set(fl_backend *b, fl_op op, fl_slot slot, unsigned flags);
+/* b->op[op] = slot, with no flags, and clears the OPT slots and gradients of b that contain op, so
+   every composition passes through it. */
+FL_API bool fl_backend_override(fl_backend *b, fl_op op, fl_slot slot);
+/* The table in use of the family of an index (fl_backend_index); NULL if there is none. */
+FL_API const fl_backend *fl_backend_at(int family);
+/* For slots: storage for an output. */
+FL_API bool fl_out_make(fl_tensor *out);
+
+/* >>for op writers ----------------------------------------------------------------------------- */
+
+/* What the ops of fl/ops/ are made with, and yours: check the operands, infer the result's shape and
+   dtype, run one record. fn is the name of the public function, for messages. */
+
+/* True if a and b live on one family (numbers do on all); else an error. */
+FL_API bool fl_same_family(const char *fn, const fl_tensor *a, const fl_tensor *b);
+/* axis, which may count from the end, in [0, ndim); -1 after an error. A 0-d tensor takes 0 and -1, as
+   PyTorch's does: along it is one element, which its shape[0] and stride[0] say to loops and slots. */
+FL_API int fl_axis_of(const char *fn, const fl_tensor *t, int axis);
+/* The same for what cuts or joins along the axis: a 0-d tensor has none. */
+FL_API int fl_own_axis_of(const char *fn, const fl_tensor *t, int axis);
+
+/* The dtype that operands of a class of ops are computed in if they promote to d; NONE: not taken. */
+FL_API fl_dtype fl_compute_dtype(fl_op_class cls, fl_dtype d);
+/* True if arithmetic on t's dtype is done in a wider one. */
+FL_API bool fl_is_narrow(const fl_tensor *t);
+/* t, cast to d; numbers pass. */
+FL_API fl_tensor *fl_operand(fl_tensor *t, fl_dtype d);
+/* t; of a weak number a 0-d tensor. */
+FL_API fl_tensor *fl_stored(fl_tensor *t);
+/* A weak number that takes the dtype of what it meets: a formula's constant. */
+FL_API fl_tensor *fl_constant(double value);
+
+/* A handle for a result: t's shape, row-major, without storage yet. */
+FL_API fl_tensor *fl_out_like(const fl_tensor *t, fl_dtype dtype);
+/* Lays a handle without storage out as t: the same order of axes, if t has the same shape and is
+   dense in that order (channels-last images stay so). Returns out. */
+FL_API fl_tensor *fl_out_lay_as(fl_tensor *out, const fl_tensor *t);
+/* Lays a handle without storage out densely, its axes in the order in which t's lie in memory, for
+   a shape other than t's. Returns out. */
+FL_API fl_tensor *fl_out_order_as(fl_tensor *out, const fl_tensor *t);
+/* The axes of t by falling stride; equal ones keep their order. */
+FL_API void fl_axes_by_stride(const fl_tensor *t, int order[FL_MAX_DIMS]);
+/* As fl_as_strided of fl/tensor/view.h, but nothing is checked, and stride is given. */
+FL_API fl_tensor *fl_view_of(fl_tensor *t, fl_shape shape, const int64_t *stride, int64_t offset);
+/* Gives a handle its storage, uninitialised, outside of slots; true if it has some. */
+FL_API bool fl_out_allocate(fl_tensor *t);
+
+/* Runs c: its first output, or raises. */
+FL_API fl_tensor *fl_call_result(const fl_call *c);
+/* y = op(a, b): the same for one output and at most two operands (b, or both, NULL); y NULL raises. */
+FL_API fl_tensor *fl_call_into(fl_op op, fl_tensor *y, fl_tensor *a, fl_tensor *b, const void *args);
+/* The outputs of c by the composition of its op: for slots that leave a case to it. */
+FL_API bool fl_call_compose(const fl_call *c);
+/* The same in the wide dtypes, for NARROW slots that leave a case to those without. */
+FL_PRIVATE bool fl__call_widen(const fl_call *c);
+
+/* y = op(x), op(a, b) of a line of the tables: checks, promotes, broadcasts, and runs the record. */
+FL_API fl_tensor *fl_unary_op(fl_op op, fl_tensor *x);
+FL_API fl_tensor *fl_binary_op(fl_op op, fl_tensor *a, fl_tensor *b);
+/* The first output of a program by ops, a step each; in as its names were given. A program of
+   constants gives a number. NULL passes. */
+FL_API fl_tensor *fl_formula_value(const fl_formula *f, fl_tensor *const *in);
+/* A handle on the default family, as creation functions take shape and dtype (NONE: `otherwise`). */
+FL_API fl_tensor *fl_out_new(const char *fn, fl_shape shape, fl_dtype dtype, fl_dtype otherwise);
+
+/* private */
+/* Registers the ops of all families, when the library starts: fl/ops/ops.h. */
+FL_PRIVATE void fl__register_ops(void);
+
+#define FL__PASTE_(a, b) a##b
+#define FL__PASTE(a, b) FL__PASTE_(a, b)
+#define FL__TABLES FL__PASTE(fl__tables_of_, FL_TABLE_VERSION)
+#ifndef FL_STATIC
+FL_DATA const char FL__TABLES;
+static const char *const fl__tables_linked __attribute__((used)) = &FL__TABLES;
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_BACKEND_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_BACKEND) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_BACKEND_IMPL
+#define FL_BACKEND_IMPL
+#include "fl/tensor/copy.h"
+#include "fl/tensor/view.h"
+#include "fl/tensor/where.h"
+/* >>implementation ----------------------------------------------------------------------------- */
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "kernels/fl_math.h"
+#ifdef FL_TENSOR_BACKEND_H
+#include FL_TENSOR_BACKEND_H
+#endif
+
+#ifdef FL_DEBUG
+/* The objects that went last, by their addresses: one that comes to the place of another sends that on. */
+static fl_obj *fl__gone[1 << 14];
+static fl_obj **fl__place_of_gone(const void *p) {
+    return &fl__gone[((uintptr_t)p >> 6) % (sizeof fl__gone / sizeof *fl__gone)];
+}
+static fl_obj *fl__bury(fl_obj *o) {
+    return __atomic_exchange_n(fl__place_of_gone(o), o, __ATOMIC_ACQ_REL);
+}
+
+bool fl_dropped(const char *fn, const void *p) {
+    if (!p || __atomic_load_n(fl__place_of_gone(p), __ATOMIC_ACQUIRE) != p) return false;
+    if (!fl_error()) fl_bad("%s: an operand is used after its scope ended, or after fl_drop", fn);
+    return true;
+}
+#else
+static inline fl_obj *fl__bury(fl_obj *o) {
+    return o;
+}
+
+bool fl_dropped(const char *fn, const void *p) {
+    return (void)fn, (void)p, false;
+}
+#endif
+
+/* True for a NULL operand: passes silently while an error is pending, is a mistake of its own
+   otherwise. */
+bool fl_absent(const char *fn, const void *p) {
+    if (p) return fl_dropped(fn, p);
+    if (!fl_error()) fl_bad("%s: an operand is NULL", fn);
+    return true;
+}
+
+/* The same for the operands of an op of the tables. */
+static bool fl__null_operand(const fl_op_info *info, const void *p) {
+#ifdef FL_DEBUG
+    char fn[100];
+    snprintf(fn, sizeof fn, "fl_%s", info ? info->name : "none");
+    if (p) return fl_dropped(fn, p);
+#else
+    if (p) return false;
+#endif
+    if (!fl_error()) fl_bad("fl_%s: an operand is NULL", info ? info->name : "none");
+    return true;
+}
+
+/* ---- objects and scopes: one stack of owned objects per thread, one stack of marks into it
+   ---- */
+
+#define FL__ROOT_WARN 100000 /* values of a root scope */
+#define FL__ROOT_WARN_BYTES ((int64_t)1 << 30)
+#define FL__ROOT_LOOK 1000 /* a look at the bytes for so many values */
+
+typedef struct fl__mark {
+    int64_t base;   /* first value that the scope owns */
+    uint64_t flags; /* to restore, as is the place */
+    fl_error_place place;
+    int64_t number; /* of a scope that set the place */
+} fl__mark;
+
+typedef struct fl__context {
+    fl_obj **value;
+    int64_t n, cap;
+    fl__mark *scope; /* scope[0] is the root */
+    int64_t depth, scope_cap;
+    uint64_t flags;
+    fl_call_hook_fn before, after;
+    void *hook_user;
+    const char *op; /* running now, for memory traces */
+    int64_t look_at, bytes; /* so many values bring the next look; in use at the first one */
+    int64_t places;         /* that were set so far */
+    bool registered, looked, warned;
+} fl__context;
+
+static _Thread_local fl__context fl__here;
+/* A bit of `flags`: hooks do not see the calls. Scopes restore it as they do the others. */
+#define FL__UNWATCHED ((uint64_t)1 << 63)
+/* Another: what is made is to stay. */
+#define FL__LASTING ((uint64_t)1 << 62)
+/* And one more: operands were bf16, so that products of them may be so again. */
+#define FL__OF_BF16 ((uint64_t)1 << 61)
+#define FL__OWN_FLAGS (FL__UNWATCHED | FL__LASTING | FL__OF_BF16)
+static int fl__watched; /* threads with hooks, and watchers; atomic: calls look no further while it is 0 */
+
+/* Drops what the scopes of a thread that ends own. */
+static void fl__context_end(void) {
+    fl__context *th = &fl__here;
+    th->depth = 0;
+    fl_call_hook(NULL, NULL, NULL);
+    while (th->n > 0) fl_obj_drop(th->value[--th->n]);
+    fl_heap_free(th->value);
+    fl_heap_free(th->scope);
+    memset(th, 0, sizeof *th);
+}
+
+static void fl__context_begin(fl__context *th) {
+    if (!th->registered) th->registered = fl__at_thread_end(fl__context_end);
+}
+
+/* An object whose bytes behind the header are not cleared. */
+static FL__HOT void *fl__obj_raw(int kind, size_t bytes, void (*drop)(fl_obj *self)) {
+    fl_obj *o = fl__record_get(kind, bytes);
+    if (!o) return NULL;
+    __atomic_store_n(&o->refs_, 1, __ATOMIC_RELAXED);
+    o->size_ = (uint32_t)bytes;
+    o->drop_ = drop;
+    return o;
+}
+
+void *fl_obj_new(size_t size, void (*drop)(fl_obj *self)) {
+    if (size < sizeof(fl_obj) || size > FL__RECORD_SIZES * 64) {
+        fl_fail("fl_obj_new: size %zu is not between %zu and %d", size, sizeof(fl_obj),
+                FL__RECORD_SIZES * 64);
+        return NULL;
+    }
+    const int kind = (int)((size - 1) / 64);
+    char *o = fl__obj_raw(kind, (size_t)(kind + 1) * 64, drop);
+    if (!o) return NULL;
+    memset(o + sizeof(fl_obj), 0, 64 - sizeof(fl_obj));
+    for (size_t at = 64; at < size; at += 64) memset(o + at, 0, 64); /* a record is whole lines */
+    return o;
+}
+
+static void fl__tensor_drop(fl_obj *o);
+
+void fl_obj_free(fl_obj *o) {
+    if (!(o = fl__bury(o))) return;
+    fl__record_put(o->drop_ == fl__tensor_drop ? FL__RECORD_TENSOR : (int)((o->size_ - 1) / 64), o);
+}
+
+void fl_obj_keep(fl_obj *o) {
+    if (o) __atomic_fetch_add(&o->refs_, 1, __ATOMIC_RELAXED);
+}
+
+void fl_obj_drop(fl_obj *o) {
+    if (!o) return;
+    /* With one reference left nobody else can add one: no read-modify-write needed. */
+    if (__atomic_load_n(&o->refs_, __ATOMIC_ACQUIRE) == 1 ||
+        __atomic_fetch_sub(&o->refs_, 1, __ATOMIC_ACQ_REL) == 1)
+        o->drop_(o);
+}
+
+void fl_obj_take(fl_obj *o) {
+    fl__context *th = &fl__here;
+    int64_t base = th->depth ? th->scope[th->depth].base : 0;
+    if (th->n > base && th->value[th->n - 1] == o) th->n--;
+    else fl_obj_keep(o);
+}
+
+/* Makes room on a full stack, or drops o. */
+static FL__COLD bool fl__scope_grow(fl__context *th, fl_obj *o) {
+    fl__context_begin(th);
+    if (fl_heap_grow(&th->value, &th->cap, th->n + 1, sizeof *th->value)) return true;
+    fl_obj_drop(o);
+    return false;
+}
+
+static FL__COLD void fl__root_warn(fl__context *th) {
+    const bool before = th->n <= FL__ROOT_WARN;
+    th->look_at = before && th->n + FL__ROOT_LOOK > FL__ROOT_WARN ? FL__ROOT_WARN : th->n + FL__ROOT_LOOK;
+    if (th->depth || th->warned) return;
+    const int64_t bytes = fl_mem_stats_of(NULL).in_use;
+    if (!th->looked) th->bytes = bytes;
+    th->looked = true;
+    if (before && bytes - th->bytes <= FL__ROOT_WARN_BYTES) return;
+    th->warned = true;
+    fl_message(FL_LOG_WARN,
+               "the root scope of this thread owns %lld values, and %lld MiB are in use: put "
+               "fl_scope_begin / fl_scope_end around a step",
+               (long long)th->n, (long long)(bytes >> 20));
+}
+
+static inline bool fl__own(fl__context *th, fl_obj *o) {
+    if (th->n == th->cap && !fl__scope_grow(th, o)) return false;
+    th->value[th->n++] = o;
+    if (th->n > th->look_at) fl__root_warn(th);
+    return true;
+}
+
+bool fl_obj_own(fl_obj *o) {
+    return fl__own(&fl__here, o);
+}
+
+fl_scope fl_scope_begin(void) {
+    fl__context *th = &fl__here;
+    if (th->depth + 1 >= th->scope_cap) {
+        fl__context_begin(th);
+        if (!fl_heap_grow(&th->scope, &th->scope_cap, th->depth + 2, sizeof *th->scope))
+            return (fl_scope){-1};
+        th->scope[0].base = 0;
+    }
+    fl__mark *m = &th->scope[++th->depth];
+    m->base = th->n;
+    m->flags = th->flags;
+    m->place = fl__place;
+    return (fl_scope){th->depth};
+}
+
+fl_scope fl_scope_of(const char *fn) {
+    const fl_scope s = fl_scope_begin();
+    const bool named = fn && (!strncmp(fn, "fl_", 3) || !strncmp(fn, "fv_", 3));
+    if (s.depth_ > 0 && !fl__place.fn && named && fn[3] != '_') fl__place.fn = fn;
+    return s;
+}
+
+fl_scope fl_scope_at(const fl_error_place *place) {
+    const fl_scope s = fl_scope_begin();
+    if (s.depth_ < 1 || !fl_given(place, "fl_scope_at", "the place")) return s;
+    fl__place = *place;
+    fl__here.scope[s.depth_].number = ++fl__here.places;
+    return s;
+}
+
+fl_scope fl_scope_in(const void *of, void (*describe)(const void *of, char *buf, size_t size)) {
+    return fl_scope_at(&(fl_error_place){NULL, of, describe, NULL});
+}
+
+int64_t fl_scope_depth(void) {
+    return fl__here.depth;
+}
+
+/* What scope d set is what the next one found. */
+int fl_places(fl_place *places, int most) {
+    const fl__context *th = &fl__here;
+    int n = 0;
+    for (int64_t d = 1; d <= th->depth && n < most; d++) {
+        const fl__mark *m = &th->scope[d];
+        const fl_error_place *set = d < th->depth ? &m[1].place : &fl__place;
+        if (set->of && set->of != m->place.of) places[n++] = (fl_place){*set, m->number};
+    }
+    return n;
+}
+
+static int fl__notes; /* atomic */
+
+void fl_notes(int delta) {
+    __atomic_fetch_add(&fl__notes, delta, __ATOMIC_RELAXED);
+}
+
+static FL__COLD fl_note *fl__note_new(void) {
+    const bool failed = fl_error();
+    fl_note *note = fl_obj_new(sizeof *note, fl_obj_free);
+    if (note) fl_place_text(note->text, sizeof note->text);
+    else if (!failed) fl_error_clear();
+    return note;
+}
+
+fl_note *fl_note_here(void) {
+    return __atomic_load_n(&fl__notes, __ATOMIC_RELAXED) > 0 ? fl__note_new() : NULL;
+}
+
+void fl_scope_end(fl_scope *s) {
+    fl__context *th = &fl__here;
+    if (!s || s->depth_ < 1 || s->depth_ > th->depth) return;
+    fl__mark m = th->scope[s->depth_];
+    th->depth = s->depth_ - 1;
+    th->flags = m.flags;
+    fl__place = m.place;
+    while (th->n > m.base) fl_obj_drop(th->value[--th->n]);
+    s->depth_ = -1;
+}
+
+fl_tensor *fl_scope_return(fl_scope *s, fl_tensor *t) {
+    if (t) fl_obj_take(&t->obj);
+    fl_scope_end(s);
+    if (t && !fl_obj_own(&t->obj)) return fl_raise();
+    return t;
+}
+
+void *fl_promote(fl_scope *s, void *obj) {
+    fl__context *th = &fl__here;
+    fl_obj *o = obj;
+    if (!o || !s || s->depth_ < 1 || s->depth_ > th->depth) return o;
+    fl_obj_keep(o);
+    if (!fl_obj_own(o)) return fl_raise();
+    /* o now lies on top; it moves to the end of the enclosing scope's part, and the marks above
+       shift by one. */
+    int64_t at = th->scope[s->depth_].base;
+    if (s->depth_ == th->depth) {
+        th->value[th->n - 1] = th->value[at];
+    } else {
+        memmove(th->value + at + 1, th->value + at, (size_t)(th->n - 1 - at) * sizeof *th->value);
+    }
+    th->value[at] = o;
+    for (int64_t d = s->depth_; d <= th->depth; d++) th->scope[d].base++;
+    return o;
+}
+
+int64_t fl_scope_size(void) {
+    fl__context *th = &fl__here;
+    return th->n - (th->depth ? th->scope[th->depth].base : 0);
+}
+
+uint64_t fl_flags(void) {
+    return fl__here.flags & ~FL__OWN_FLAGS;
+}
+void fl_set_flags(uint64_t flags) {
+    fl__here.flags = (fl__here.flags & FL__OWN_FLAGS) | (flags & ~FL__OWN_FLAGS);
+}
+
+int fl_stream(int n) {
+    const uint64_t flags = fl__here.flags;
+    if (n < 0 || n > 255) return fl_refuse("fl_stream: %d is not of 0 to 255", n), -1;
+    fl__here.flags = (flags & ~((uint64_t)255 << 16)) | (uint64_t)n << 16;
+    return (int)(flags >> 16 & 255);
+}
+
+FL_PRIVATE bool fl__of_bf16(void) { return fl__here.flags & FL__OF_BF16; }
+
+bool fl_lasting(bool on) {
+    const bool was = fl__here.flags & FL__LASTING;
+    fl__here.flags = (fl__here.flags & ~FL__LASTING) | (on ? FL__LASTING : 0);
+    return was;
+}
+
+int64_t fl_live(void) {
+    return fl__records_live(FL__RECORD_TENSOR);
+}
+
+/* ---- the op tables as data ---- */
+
+#ifndef FL_STATIC
+const char FL__TABLES = 0;
+#endif
+
+static const fl_op_info fl__table[FL_TABLE_OPS] = {
+#define FL__IS_REQ true
+#define FL__IS_HOT true
+#define FL__IS_OPT false
+#define FL__IS_DEF false
+#define FL__U(op, class_, need, f, g) \
+    [FL_OP_##op] = {#op, 0, .arity = 1, .cls = FL_CLASS_##class_, .required = FL__IS_##need, \
+                    .formula = #f, .grad = {#g, NULL}},
+#define FL__B(op, class_, need, f, ga, gb) \
+    [FL_OP_##op] = {#op, 0, .arity = 2, .cls = FL_CLASS_##class_, .required = FL__IS_##need, \
+                    .formula = #f, .grad = {#ga, #gb}},
+#define FL__O(op, need, args_type, holds) \
+    [FL_OP_##op] = {#op, sizeof(args_type), holds, .required = FL__IS_##need},
+    FL_UNARY_OPS(FL__U) FL_BINARY_OPS(FL__B) FL_OTHER_OPS(FL__O)
+#undef FL__U
+#undef FL__B
+#undef FL__O
+#undef FL__IS_REQ
+#undef FL__IS_HOT
+#undef FL__IS_OPT
+#undef FL__IS_DEF
+};
+/* Those of the tables, then the registered ones. */
+static const fl_op_info *fl__ops[FL_MAX_OPS];
+static int fl__n_ops;
+static int fl__n_own_ops; /* those of the library come first */
+
+/* The ops that primitives run. */
+static const fl_op fl__primitive_ops[] = {
+#define FL__P(word, op, ...) [FL_PRIMITIVE_##op] = FL_OP_##op,
+    FL_PRIMITIVES(FL__P)
+#undef FL__P
+};
+
+static void fl__ops_init(void) {
+    if (fl__n_ops) return;
+    for (fl__n_ops = 1; fl__n_ops < FL_TABLE_OPS; fl__n_ops++) fl__ops[fl__n_ops] = &fl__table[fl__n_ops];
+}
+
+int fl_op_count(void) {
+    return fl__n_ops;
+}
+
+static bool fl__op_exists(fl_op op) {
+    return op > FL_OP_NONE && op < fl__n_ops;
+}
+
+const fl_op_info *fl_op_get_info(fl_op op) {
+    return fl__op_exists(op) ? fl__ops[op] : NULL;
+}
+
+const char *fl_op_name(fl_op op) {
+    return fl__op_exists(op) ? fl__ops[op]->name : "";
+}
+
+fl_op fl_op_named(const char *name) {
+    for (int i = 1; i < fl__n_ops; i++)
+        if (name && !strcmp(fl__ops[i]->name, name)) return i;
+    return FL_OP_NONE;
+}
+
+/* The first word of list that names no op, and its length; NULL: there is none. */
+static const char *fl__unknown_word(const char *list, int *length) {
+    char word[64];
+    for (const char *p = list; p && *p; p += *length, p += *p == ' ') {
+        *length = (int)strcspn(p, " ");
+        snprintf(word, sizeof word, "%.*s", *length, p);
+        if (*length && fl_op_named(word) == FL_OP_NONE && strcmp(list, "cpu") != 0) return p;
+    }
+    return NULL;
+}
+
+fl_op fl_op_register(const fl_op_info *info) {
+    fl__ops_init(); /* a registration may come before that of this file */
+    if (!info || !info->name) return fl_bad("fl_op_register: the op has no name"), FL_OP_NONE;
+    if (fl_op_named(info->name))
+        return fl_bad("fl_op_register: there is an op '%s' already", info->name), FL_OP_NONE;
+    if (fl__n_ops == FL_MAX_OPS)
+        return fl_bad("fl_op_register: no room for '%s' behind %d ops", info->name, FL_MAX_OPS),
+               FL_OP_NONE;
+    int length = 0; /* the library's own ops name each other */
+    const char *unknown = fl__n_own_ops ? fl__unknown_word(info->contains, &length) : NULL;
+    if (unknown)
+        return fl_bad("fl_op_register: '%s' contains '%.*s', which is no op", info->name, length, unknown),
+               FL_OP_NONE;
+    fl__ops[fl__n_ops] = info;
+    return fl__n_ops++;
+}
+
+fl_op fl_primitive_op(fl_primitive primitive) {
+    return (unsigned)primitive < FL_PRIMITIVE_COUNT ? fl__primitive_ops[primitive] : FL_OP_NONE;
+}
+
+const fl_formula *fl_op_program(fl_op op, fl_program which) {
+    static fl_formula programs[FL_OP_copy][FL_PROGRAM_DA_DB + 1];
+    static bool known[FL_OP_copy][FL_PROGRAM_DA_DB + 1];
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    const fl_op_info *info = fl_op_get_info(op);
+    const int arity = info ? info->arity : 0;
+    if (!arity || (unsigned)which > (arity == 1 ? FL_PROGRAM_DA : FL_PROGRAM_DA_DB)) {
+        fl_fail("fl_op_program: op %d has no such formula", (int)op);
+        return NULL;
+    }
+    fl_formula *f = &programs[op][which];
+    if (__atomic_load_n(&known[op][which], __ATOMIC_ACQUIRE)) return f;
+    char both[2048];
+    const char *text = which == FL_PROGRAM_Y    ? info->formula
+                       : which < FL_PROGRAM_DA_DB ? info->grad[which - FL_PROGRAM_DA]
+                                                : both;
+    const char *y_of = arity == 1 ? "x" : "a b", *dx_of = arity == 1 ? "x y dy" : "a b y dy";
+    if (text == both) snprintf(both, sizeof both, "%s, %s", info->grad[0], info->grad[1]);
+    pthread_mutex_lock(&lock);
+    bool ok = known[op][which] || fl_formula_parse(f, text, which == FL_PROGRAM_Y ? y_of : dx_of);
+    __atomic_store_n(&known[op][which], ok, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&lock);
+    return ok ? f : NULL;
+}
+
+/* Whether that program runs the op `part`. */
+static bool fl__program_holds(fl_op op, fl_program which, fl_op part) {
+    for (int i = 0; i < FL_PRIMITIVE_COUNT; i++)
+        if (fl__primitive_ops[i] == part) return fl_formula_has(fl_op_program(op, which), (fl_primitive)i);
+    return false;
+}
+
+/* True if `name` is one of the space-separated words of list. */
+static bool fl__listed(const char *list, const char *name) {
+    size_t n = strlen(name);
+    for (const char *p = list; p && *p; p += strcspn(p, " "), p += *p == ' ')
+        if (strcspn(p, " ") == n && !memcmp(p, name, n)) return true;
+    return false;
+}
+
+bool fl_op_holds(fl_op op, fl_op part) {
+    if (!fl__op_exists(op) || !fl__op_exists(part)) return false;
+    if (fl__ops[op]->arity) return op != part && fl__program_holds(op, FL_PROGRAM_Y, part);
+    return fl__listed(fl__ops[op]->contains, fl__ops[part]->name);
+}
+
+bool fl_op_grad_holds(fl_op op, int i, fl_op part) {
+    return fl__op_exists(op) && i >= 0 && i < fl__ops[op]->arity &&
+           fl__program_holds(op, i ? FL_PROGRAM_DB : FL_PROGRAM_DA, part);
+}
+
+fl_rng *fl_op_rng(fl_op op, void *args) {
+    if (op == FL_OP_random) return args ? &((fl_random_args *)args)->rng : NULL;
+    const size_t end = args && fl__op_exists(op) ? fl__ops[op]->rng_end : 0;
+    return end ? (fl_rng *)(void *)((char *)args + end) - 1 : NULL;
+}
+
+int fl_op_grad_words(fl_op op, int i) {
+    return fl__op_exists(op) && i >= 0 && i < fl__ops[op]->arity
+               ? fl_op_program(op, i ? FL_PROGRAM_DB : FL_PROGRAM_DA)->n_steps
+               : 0;
+}
+
+/* ---- shapes ---- */
+
+static int fl__axis_among(int n, const char *fn, const fl_tensor *t, int axis) {
+    const int a = axis < 0 ? axis + n : axis;
+    if (a >= 0 && a < n) return a;
+    fl_bad("%s: axis %d is out of range for shape %s", fn, axis, FL_SHAPE_TEXT(t));
+    return -1;
+}
+int fl_axis_of(const char *fn, const fl_tensor *t, int axis) {
+    return fl_absent(fn, t) ? -1 : fl__axis_among(t->ndim ? t->ndim : 1, fn, t, axis);
+}
+int fl_own_axis_of(const char *fn, const fl_tensor *t, int axis) {
+    return fl_absent(fn, t) ? -1 : fl__axis_among(t->ndim, fn, t, axis);
+}
+
+int64_t fl_shape_numel(fl_shape s) {
+    int64_t n = 1;
+    bool zero = false;
+    if (s.ndim < 0 || s.ndim > FL_MAX_DIMS) return -1;
+    for (int i = 0; i < s.ndim; i++) {
+        if (s.dim[i] < 0) return -1;
+        if (s.dim[i] == 0)
+            zero = true;
+        else if (__builtin_mul_overflow(n, s.dim[i], &n) || n > (int64_t)1 << 62)
+            return -1;
+    }
+    if (zero) return n > (int64_t)1 << 59 ? -1 : 0; /* strides in bytes must fit */
+    return n;
+}
+
+char *fl_shape_text(fl_shape s, char *buf, size_t size) {
+    size_t at = (size_t)snprintf(buf, size, "[");
+    for (int i = 0; i < s.ndim && i < FL_MAX_DIMS && at < size; i++)
+        at += (size_t)snprintf(buf + at, size - at, i ? ", %lld" : "%lld", (long long)s.dim[i]);
+    if (s.ndim > FL_MAX_DIMS && at < size)
+        at += (size_t)snprintf(buf + at, size - at, ", ... of %d dims", s.ndim);
+    if (at < size) snprintf(buf + at, size - at, "]");
+    return buf;
+}
+
+fl_text fl_text_of_shape(fl_shape s) {
+    fl_text x;
+    fl_shape_text(s, x.s, sizeof x.s);
+    return x;
+}
+
+fl_shape fl_shape_of(const fl_tensor *t) {
+    fl_shape s = {0, {1}};
+    if (!t) return s;
+    s.ndim = t->ndim;
+    for (int i = 0; i < t->ndim; i++) s.dim[i] = t->shape[i];
+    return s;
+}
+
+int64_t fl_numel(const fl_tensor *t) {
+    if (!t) return 0;
+    int64_t n = 1;
+    for (int i = 0; i < t->ndim; i++) n *= t->shape[i];
+    return n;
+}
+
+bool fl_is_contiguous(const fl_tensor *t) {
+    int64_t n = 1;
+    if (!t) return false;
+    for (int i = t->ndim - 1; i >= 0; i--) {
+        if (t->shape[i] == 0) return true;
+        if (t->shape[i] != 1 && t->stride[i] != n) return false;
+        n *= t->shape[i];
+    }
+    return true;
+}
+
+bool fl_is_channels_last(const fl_tensor *t) {
+    if (!t || t->ndim < 2) return false;
+    int64_t step = t->shape[1];
+    bool ok = t->stride[1] == 1 || t->shape[1] == 1;
+    for (int i = t->ndim - 1; ok && i >= 0; i--) {
+        if (i == 1) continue;
+        ok = t->stride[i] == step || t->shape[i] == 1;
+        step *= t->shape[i];
+    }
+    return ok;
+}
+
+bool fl_same_shape(const fl_tensor *a, const fl_tensor *b) {
+    if (fl_absent("fl_same_shape", a) || fl_absent("fl_same_shape", b)) return false;
+    if (a->ndim != b->ndim) return false;
+    for (int i = 0; i < a->ndim; i++)
+        if (a->shape[i] != b->shape[i]) return false;
+    return true;
+}
+
+bool fl_shape_is(const fl_tensor *t, fl_shape s) {
+    if (fl_absent("fl_shape_is", t)) return false;
+    if (t->ndim != s.ndim) return false;
+    for (int i = 0; i < s.ndim; i++)
+        if (t->shape[i] != s.dim[i]) return false;
+    return true;
+}
+
+/* Broadcasts b into *s, NumPy's rule. */
+bool fl_broadcast_shape(fl_shape *s, const fl_tensor *t) {
+    if (fl_absent("fl_broadcast_shape", s) || fl_absent("fl_broadcast_shape", t)) return false;
+    fl_shape r = *s;
+    if (t->ndim > r.ndim) {
+        for (int i = 0; i < t->ndim; i++) {
+            int j = i - (t->ndim - s->ndim);
+            r.dim[i] = j < 0 ? 1 : s->dim[j];
+        }
+        r.ndim = t->ndim;
+    }
+    for (int i = 0; i < t->ndim; i++) {
+        int64_t *d = &r.dim[r.ndim - t->ndim + i];
+        if (*d == t->shape[i] || t->shape[i] == 1) continue;
+        if (*d != 1) return false;
+        *d = t->shape[i];
+    }
+    *s = r;
+    return true;
+}
+
+/* ---- handles ---- */
+
+#define FL__MAX_FAMILIES 32
+static fl_backend fl__families[FL__MAX_FAMILIES];
+static int fl__n_families;
+static int fl__default_family;
+static bool fl__strict_mode;
+static int64_t fl__fallback_count;
+
+static bool fl__has_storage(const fl_tensor *t) {
+    return t->buffer || t->impl;
+}
+
+static void fl__tensor_drop(fl_obj *o) {
+    fl_tensor *t = (fl_tensor *)(void *)o;
+    if (t->buffer) fl_buffer_drop(t->buffer);
+    if (t->impl) {
+        const fl_backend *be = &fl__families[t->family];
+        if (be->drop) be->drop(be, t);
+    }
+    if (t->base_) fl_obj_drop(&t->base_->obj);
+    fl_obj_free(o);
+}
+
+/* A handle without storage, owned by the innermost scope; strides still unset. NULL after
+   fl_fail. */
+static FL__HOT fl_tensor *fl__handle(int family, fl_dtype dtype, int ndim) {
+    fl__context *th = &fl__here;
+    fl_tensor *t = fl__obj_raw(FL__RECORD_TENSOR, sizeof *t, fl__tensor_drop);
+    if (!t) return NULL;
+    t->dtype = dtype;
+    t->family = (uint8_t)family;
+    t->weak = t->copied = false;
+    t->ndim = ndim;
+    t->shape[0] = t->stride[0] = 1; /* stays so of a 0-d tensor */
+    t->offset = 0;
+    t->buffer = NULL;
+    t->impl = NULL;
+    t->version_ = 0;
+    t->base_ = NULL;
+    return fl__own(th, &t->obj) ? t : NULL;
+}
+
+fl_tensor *fl_out_on(int family, fl_shape shape, fl_dtype dtype) {
+    if (fl_shape_numel(shape) < 0) {
+        fl_fail("fl_out_on: shape %s is not valid", FL_TEXT_OF(shape));
+        return NULL;
+    }
+    fl_tensor *t = fl__handle(family, dtype, shape.ndim);
+    if (!t) return NULL;
+    int64_t n = 1;
+    memcpy(t->shape, shape.dim, sizeof t->shape); /* a fixed size: no slow string instruction */
+    if (!shape.ndim) t->shape[0] = 1;
+    for (int i = shape.ndim - 1; i >= 0; i--) {
+        t->stride[i] = n;
+        n *= shape.dim[i] ? shape.dim[i] : 1;
+    }
+    return t;
+}
+
+/* An output shaped like t, whose numel is known to be valid; *dense: t is row-major too. */
+static inline fl_tensor *fl__out_shaped(const fl_tensor *t, fl_dtype dtype, bool *dense) {
+    fl_tensor *o = fl__handle(t->family, dtype, t->ndim);
+    if (!o) return NULL;
+    int64_t n = 1;
+    *dense = true;
+    for (int i = t->ndim - 1; i >= 0; i--) {
+        int64_t dim = t->shape[i];
+        o->shape[i] = dim;
+        o->stride[i] = n;
+        *dense &= dim == 1 || t->stride[i] == n;
+        n *= dim ? dim : 1;
+    }
+    return o;
+}
+
+fl_tensor *fl_out_like(const fl_tensor *t, fl_dtype dtype) {
+    bool dense;
+    return fl_absent("fl_out_like", t) ? NULL : fl__out_shaped(t, dtype, &dense);
+}
+
+/* Laid out as t too: what element-wise ops give. */
+static inline fl_tensor *fl__out_same(const fl_tensor *t, fl_dtype dtype) {
+    bool dense;
+    fl_tensor *o = fl__out_shaped(t, dtype, &dense);
+    return !o || dense ? o : fl_out_lay_as(o, t);
+}
+
+/* The axes of t by falling stride; equal ones keep their order. */
+void fl_axes_by_stride(const fl_tensor *t, int order[FL_MAX_DIMS]) {
+    if (fl_absent("fl_axes_by_stride", t)) return;
+    for (int i = 0; i < t->ndim; i++) {
+        int k = i;
+        for (; k > 0 && llabs(t->stride[order[k - 1]]) < llabs(t->stride[i]); k--)
+            order[k] = order[k - 1];
+        order[k] = i;
+    }
+}
+
+/* Contiguous with the axes in the order in which they lie in memory. */
+static bool fl__dense_in_order(const fl_tensor *t) {
+    int order[FL_MAX_DIMS];
+    int64_t n = 1;
+    fl_axes_by_stride(t, order);
+    for (int i = t->ndim - 1; i >= 0; i--) {
+        if (t->shape[order[i]] != 1 && t->stride[order[i]] != n) return false;
+        n *= t->shape[order[i]];
+    }
+    return true;
+}
+
+bool fl_is_dense(const fl_tensor *t) {
+    return fl_is_contiguous(t) || (t && fl__dense_in_order(t));
+}
+
+fl_tensor *fl_out_lay_as(fl_tensor *out, const fl_tensor *t) {
+    if (!out || t->weak || t->ndim < 2 || fl_is_contiguous(t) || !fl_same_shape(out, t)) return out;
+    if (fl__dense_in_order(t)) memcpy(out->stride, t->stride, sizeof out->stride);
+    return out;
+}
+
+fl_tensor *fl_out_order_as(fl_tensor *out, const fl_tensor *t) {
+    int order[FL_MAX_DIMS];
+    int64_t n = 1;
+    if (!out) return NULL;
+    fl_axes_by_stride(t, order);
+    for (int i = t->ndim - 1; i >= 0; n *= out->shape[order[i--]]) out->stride[order[i]] = n;
+    return out;
+}
+
+fl_tensor *fl_keep(fl_tensor *t) {
+    if (t) fl_obj_keep(&t->obj);
+    return t;
+}
+
+void fl_drop(fl_tensor *t) {
+    if (t) fl_obj_drop(&t->obj);
+}
+
+const char *fl_backend_name(const fl_tensor *t) {
+    return !t ? "none" : t->family == FL_ANY_FAMILY ? "any" : fl__families[t->family].name;
+}
+
+static uint32_t *fl__version(const fl_tensor *t) {
+    if (t->buffer) return &t->buffer->version;
+    return t->base_ ? &t->base_->version_ : &((fl_tensor *)(uintptr_t)t)->version_;
+}
+
+uint32_t fl_version_of(const fl_tensor *t) {
+    return t ? *fl__version(t) : 0;
+}
+
+/* ---- backends ---- */
+
+#define FL__STRING_(x) #x
+#define FL__STRING(x) FL__STRING_(x)
+FL_API const fl_backend *FL__PASTE(fl_backend_, FL_TENSOR_BACKEND)(void);
+#ifdef FL_USE_CUDA
+const fl_backend *fl_backend_cuda_of(int device); /* kernels/cuda/backend.h */
+#endif
+
+static int fl__family_of(const char *fn, const char *name) {
+    for (int i = 0; i < fl__n_families; i++)
+        if (name && !strcmp(fl__families[i].name, name)) return i;
+    fl_fail("%s: there is no backend family '%s'", fn, name ? name : "(null)");
+    return -1;
+}
+
+static void fl__default_from_environment(void) {
+    const char *name = getenv("FL_DEVICE");
+    const int family = name ? fl__family_of("FL_DEVICE", name) : fl__default_family;
+    if (family >= 0) {
+        fl__default_family = family;
+        return;
+    }
+    fl_message(FL_LOG_WARN, "%s: new tensors are of '%s'", fl_error(), fl__families[fl__default_family].name);
+    fl_error_clear();
+}
+
+__attribute__((constructor)) static void fl__families_init(void) {
+    fl__ops_init();
+    fl__register_ops();
+    fl__n_own_ops = fl__n_ops;
+    fl_backend_use(fl_backend_cpu(), NULL);
+#ifdef FL_USE_CUDA
+    for (int i = 0; fl_backend_cuda_of(i); i++) fl_backend_use(fl_backend_cuda_of(i), NULL);
+#endif
+    const fl_backend *chosen = FL__PASTE(fl_backend_, FL_TENSOR_BACKEND)();
+    if (strcmp(FL__STRING(FL_TENSOR_BACKEND), "cpu") && fl_backend_use(chosen, NULL))
+        fl__default_family = fl__family_of("FL_TENSOR_BACKEND", chosen->name);
+    fl__default_from_environment();
+}
+
+int fl_backend_index(const char *name) {
+    return fl__family_of("fl_backend_index", name);
+}
+
+const fl_backend *fl_backend_at(int family) {
+    return family >= 0 && family < fl__n_families ? &fl__families[family] : NULL;
+}
+
+/* An op whose slot in the table in use a changed copy of the shipped one would drop; NONE: no op. */
+static fl_op fl__dropped_by(const fl_backend *b, const fl_backend *now) {
+    const fl_backend *shipped = fl_backend_cpu();
+    const bool changed = b->shipped_ && !strcmp(b->name, shipped->name) && memcmp(b, shipped, sizeof *b) != 0;
+    for (fl_op i = 1; changed && i < fl__n_ops; i++)
+        if (now->op[i] && now->op[i] != shipped->op[i] && b->op[i] == shipped->op[i]) return i;
+    return FL_OP_NONE;
+}
+
+static uint32_t fl__override_state; /* changes when a table with overrides comes into use; atomic */
+
+bool fl_backend_use(const fl_backend *b, fl_backend *old) {
+    if (!b || !b->name) return fl_refuse("fl_backend_use: the backend has no name");
+    if (!b->any && !b->op[FL_OP_copy])
+        return fl_refuse(
+            "fl_backend_use: backend '%s' has no copy: without it nothing can fall back on the cpu",
+            b->name);
+    int at = 0;
+    while (at < fl__n_families && strcmp(fl__families[at].name, b->name)) at++;
+    if (at == FL__MAX_FAMILIES)
+        return fl_refuse("fl_backend_use: no room for '%s', the %d families are taken", b->name,
+                       FL__MAX_FAMILIES);
+    const fl_op dropped = at < fl__n_families ? fl__dropped_by(b, &fl__families[at]) : FL_OP_NONE;
+    if (dropped != FL_OP_NONE)
+        return fl_refuse("fl_backend_use: a copy of fl_backend_cpu() lacks the kernel of %s that 'cpu' got "
+                         "since: copy *fl_backend_at(fl_backend_index(\"cpu\"))",
+                         fl__ops[dropped]->name);
+    if (old) memset(old, 0, sizeof *old);
+    if (old && at < fl__n_families) *old = fl__families[at];
+    if (b != &fl__families[at]) fl__families[at] = *b;
+    fl__families[at].shipped_ = false;
+    if (b->overridden_) __atomic_fetch_add(&fl__override_state, 1, __ATOMIC_RELAXED);
+    if (at == fl__n_families) fl__n_families++;
+    return true;
+}
+
+bool fl_backend_set(fl_backend *b, fl_op op, fl_slot slot, unsigned flags) {
+    if (!b || !fl__op_exists(op))
+        return fl_refuse("fl_backend_set: no backend or no such op (%d)", op);
+    b->op[op] = slot;
+    b->flags[op] = (uint8_t)flags;
+    return true;
+}
+
+bool fl_backend_override(fl_backend *b, fl_op op, fl_slot slot) {
+    if (!b || !fl__op_exists(op)) return fl_refuse("fl_backend_override: no backend or no such op (%d)", op);
+    b->op[op] = slot;
+    b->flags[op] = 0;
+    b->overridden_ = true;
+    for (fl_op i = 1; i < fl__n_ops; i++) {
+        if (!fl__ops[i]->required && fl_op_holds(i, op)) b->op[i] = NULL;
+        if (i < FL_TABLE_OPS && (fl_op_grad_holds(i, 0, op) || fl_op_grad_holds(i, 1, op)))
+            b->no_grad[i] = true;
+    }
+    return true;
+}
+
+bool fl_backend_strict(bool on) {
+    bool was = fl__strict_mode;
+    fl__strict_mode = on;
+    return was;
+}
+
+int64_t fl_backend_fallbacks(void) {
+    return __atomic_load_n(&fl__fallback_count, __ATOMIC_RELAXED);
+}
+
+bool fl_backend_set_default(const char *name) {
+    int f = fl__family_of("fl_backend_set_default", name);
+    if (f < 0) return fl_raise() != NULL;
+    fl__default_family = f;
+    return true;
+}
+
+int fl_backend_default(void) {
+    return fl__default_family;
+}
+
+bool fl_backend_has(int family, fl_op op) {
+    const fl_backend *be = fl_backend_at(family);
+    return be && fl__op_exists(op) && (be->any || be->op[op]);
+}
+
+const char *fl_backend_name_of(int i) {
+    const fl_backend *be = fl_backend_at(i);
+    return be ? be->name : NULL;
+}
+
+bool fl_is_async(const fl_tensor *t) {
+    return t && !t->weak && fl__families[t->family].sync;
+}
+
+bool fl_sync(const fl_tensor *t) {
+    if (!t || t->weak) return true;
+    const fl_backend *be = &fl__families[t->family];
+    return !be->sync || be->sync(be);
+}
+
+fl_call_hooks fl_call_hook(fl_call_hook_fn before, fl_call_hook_fn after, void *user) {
+    fl__context *th = &fl__here;
+    const fl_call_hooks replaced = {th->before, th->after, th->hook_user};
+    const int was = th->before || th->after, is = before || after;
+    if (is) fl__context_begin(th);
+    if (is != was) __atomic_fetch_add(&fl__watched, is - was, __ATOMIC_RELAXED);
+    th->before = before;
+    th->after = after;
+    th->hook_user = user;
+    return replaced;
+}
+
+static fl_call_watcher *fl__watchers; /* atomic, as is next_: one that goes still leads on */
+static pthread_mutex_t fl__watchers_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The link that points to w, or the last one. */
+static fl_call_watcher **fl__link_to(const fl_call_watcher *w) {
+    fl_call_watcher **at = &fl__watchers;
+    while (*at && *at != w) at = &(*at)->next_;
+    return at;
+}
+
+void fl_unwatch_calls(fl_call_watcher *w) {
+    if (fl_absent("fl_unwatch_calls", w)) return;
+    pthread_mutex_lock(&fl__watchers_lock);
+    fl_call_watcher **at = fl__link_to(w);
+    if (*at) {
+        __atomic_store_n(at, w->next_, __ATOMIC_RELEASE);
+        __atomic_fetch_sub(&fl__watched, 1, __ATOMIC_RELAXED);
+    }
+    pthread_mutex_unlock(&fl__watchers_lock);
+}
+
+void fl_watch_calls(fl_call_watcher *w) {
+    if (fl_absent("fl_watch_calls", w)) return;
+    fl_unwatch_calls(w);
+    pthread_mutex_lock(&fl__watchers_lock);
+    __atomic_store_n(&w->next_, NULL, __ATOMIC_RELAXED);
+    __atomic_store_n(fl__link_to(w), w, __ATOMIC_RELEASE);
+    __atomic_fetch_add(&fl__watched, 1, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&fl__watchers_lock);
+}
+
+static FL__HOT bool fl__storage_new(fl_tensor *t) {
+    const fl_backend *be = &fl__families[t->family];
+    const int lifetime = fl__here.flags & FL__LASTING ? 3 : fl__here.depth ? 2 : 0;
+    const fl_mem_info info = {.op = fl__here.op, .step = fl_mem_step_now(), .ndim = t->ndim,
+                              .shape = t->shape, .lifetime = lifetime};
+    if (be->make) return be->make(be, t, &info);
+    size_t bytes;
+    if (__builtin_mul_overflow((size_t)fl_numel(t), fl_dtype_size(t->dtype), &bytes))
+        return fl_fail("fl_out_make: %s of %s is too large", FL_SHAPE_TEXT(t),
+                       fl_dtype_name(t->dtype));
+    t->buffer = fl_buffer_new(bytes, &info);
+    return t->buffer != NULL;
+}
+
+bool fl_out_allocate(fl_tensor *t) {
+    if (fl_absent("fl_out_allocate", t)) return false;
+    return fl__has_storage(t) || fl__storage_new(t);
+}
+
+/* A slot reads and writes through fl_data, so pageable buffers stay mapped while it runs: inputs
+   and outputs written in place from before the slot, new outputs from fl_out_make on. */
+static bool fl__pin_tensor(fl_tensor *t) {
+    return !t || !t->buffer || !t->buffer->pageable || fl_buffer_map(t->buffer);
+}
+static void fl__unpin_tensor(fl_tensor *t) {
+    if (t && t->buffer && t->buffer->pageable) fl_buffer_unmap(t->buffer);
+}
+
+bool fl_out_make(fl_tensor *out) {
+    if (!out) return fl_refuse("fl_out_make: the output is NULL");
+    if (fl__has_storage(out)) return true;
+    if (!fl__storage_new(out)) return false;
+    if (fl__pin_tensor(out)) return true;
+    fl_buffer_drop(out->buffer);
+    out->buffer = NULL;
+    return false;
+}
+
+static int fl__call_family(const fl_call *c) {
+    for (int i = 0; i < c->n_out; i++)
+        if (c->out[i]) return c->out[i]->family;
+    return fl__default_family;
+}
+
+/* What the operands of a call decide: how it runs. */
+typedef struct fl__traits {
+    uint32_t dtypes;  /* that occur, as bits */
+    uint32_t written; /* outputs that have storage: they are written in place */
+    bool paged;       /* a buffer needs its pin */
+} fl__traits;
+
+static inline fl__traits fl__traits_of(const fl_call *c) {
+    fl__traits r = {0, 0, false};
+    for (int i = 0; i < c->n_out; i++) {
+        const fl_tensor *t = c->out[i];
+        if (!t) continue;
+        r.dtypes |= 1u << t->dtype;
+        r.written |= (uint32_t)fl__has_storage(t) << i;
+        if (t->buffer) r.paged |= t->buffer->pageable;
+    }
+    for (int i = 0; i < c->n_in; i++) { /* numbers count as f32 or i64, which change nothing */
+        const fl_tensor *t = c->in[i];
+        r.dtypes |= 1u << t->dtype;
+        if (t->buffer) r.paged |= t->buffer->pageable;
+    }
+    return r;
+}
+
+static FL__COLD bool fl__run_pinned(const fl_backend *be, const fl_call *c, fl_slot slot) {
+    int in = 0, out = 0;
+    bool ok = true;
+    for (; ok && out < c->n_out; out++) ok = fl__pin_tensor(c->out[out]);
+    for (; ok && in < c->n_in; in++) ok = fl__pin_tensor(c->in[in]);
+    if (!ok) { /* the last one did not get its pin */
+        if (in > 0)
+            in--;
+        else
+            out--;
+    }
+    ok = ok && slot(be, c);
+    for (int i = 0; i < in; i++) fl__unpin_tensor(c->in[i]);
+    for (int i = 0; i < out; i++) fl__unpin_tensor(c->out[i]);
+    return ok;
+}
+
+static FL__HOT bool fl__run_slot(const fl_backend *be, const fl_call *c, fl_slot slot, bool paged) {
+    if (paged) return fl__run_pinned(be, c, slot);
+    bool ok = slot(be, c);
+    for (int i = 0; i < c->n_out; i++) fl__unpin_tensor(c->out[i]); /* what fl_out_make pinned */
+    return ok;
+}
+
+/* Returns the flags to go back to. */
+static uint64_t fl__unwatch(void) {
+    const uint64_t flags = fl__here.flags;
+    fl__here.flags |= FL__UNWATCHED;
+    return flags;
+}
+
+/* Runs c with copies of the inputs that are not contiguous. */
+static FL__COLD bool fl__run_contiguous(const fl_backend *be, const fl_call *c, fl_slot slot) {
+    fl_scope s = fl_scope_begin();
+    fl_call d = *c;
+    bool ok = true;
+    const uint64_t flags = fl__unwatch();
+    for (int i = 0; ok && i < d.n_in; i++)
+        if (!d.in[i]->weak) ok = (d.in[i] = fl_contiguous(d.in[i])) != NULL;
+    fl__here.flags = flags; /* the slot may compose */
+    ok = ok && fl__run_slot(be, &d, slot, fl__traits_of(&d).paged);
+    fl_scope_end(&s);
+    return ok;
+}
+
+/* Same shape and dtype, any two families: by one that knows the way, or through the host. */
+static bool fl__transfer(fl_tensor *dst, fl_tensor *src) {
+    const fl_backend *const ask[2] = {&fl__families[dst->family], &fl__families[src->family]};
+    const char *said = fl_error();
+    for (int i = 0; i < 2; i++) {
+        if (ask[i]->move && ask[i]->move(ask[i], dst, src)) return true;
+        if (fl_error() != said) return false;
+    }
+    void *from = fl_map(src, FL_READ);
+    if (!from) return false;
+    void *to = fl_map(dst, FL_WRITE);
+    if (to) memcpy(to, from, (size_t)fl_numel(src) * fl_dtype_size(src->dtype));
+    if (to) fl_unmap(dst, FL_WRITE);
+    fl_unmap(src, FL_READ);
+    return to != NULL;
+}
+
+static bool fl__fallback_allowed(const fl_backend *be, const fl_call *c) {
+    static uint8_t warned[FL__MAX_FAMILIES][FL_MAX_OPS];
+    long family = be - fl__families;
+    if (family == 0)
+        return fl_fail("fl_%s: the cpu backend has no slot for it", fl__ops[c->op]->name);
+    if (fl__strict_mode)
+        return fl_fail(
+            "fl_%s: backend '%s' has no slot for it, and fallbacks are errors (fl_backend_strict)",
+            fl__ops[c->op]->name, be->name);
+    __atomic_fetch_add(&fl__fallback_count, 1, __ATOMIC_RELAXED);
+    if (!__atomic_exchange_n(&warned[family][c->op], 1, __ATOMIC_RELAXED))
+        fl_message(FL_LOG_WARN, "backend '%s' has no slot for %s: it runs on the cpu", be->name,
+                   fl__ops[c->op]->name);
+    return true;
+}
+
+/* A missing slot: the operands go to the cpu, the results come back. */
+static FL__COLD bool fl__run_fallback(const fl_backend *be, const fl_call *c) {
+    if (!fl__fallback_allowed(be, c)) return false;
+    fl_scope s = fl_scope_begin();
+    fl_call d = *c;
+    bool ok = true;
+    fl__unwatch();
+    for (int i = 0; ok && i < d.n_in; i++)
+        if (!d.in[i]->weak) ok = (d.in[i] = fl_to(d.in[i], fl__families[0].name)) != NULL;
+    for (int i = 0; ok && i < d.n_out; i++) {
+        if (!c->out[i]) continue;
+        d.out[i] = fl__has_storage(c->out[i])
+                       ? fl_to(c->out[i], fl__families[0].name)
+                       : fl_out_lay_as(fl_out_on(0, fl_shape_of(c->out[i]), c->out[i]->dtype),
+                                         c->out[i]);
+        ok = d.out[i] != NULL;
+    }
+    ok = ok && fl_call_run(&d);
+    for (int i = 0; ok && i < d.n_out; i++)
+        if (c->out[i]) ok = fl_out_allocate(c->out[i]) && fl__transfer(c->out[i], d.out[i]);
+    fl_scope_end(&s);
+    return ok;
+}
+
+/* Without a slot the cpu runs it: it is required, or has no composition. */
+static bool fl__falls_back(fl_op op) {
+    return fl__ops[op]->required || (fl__ops[op]->contains && !strcmp(fl__ops[op]->contains, "cpu"));
+}
+
+/* A fused gradient whose formula holds a replaced op. */
+static bool fl__replaced_gradient(const fl_backend *be, const fl_call *c) {
+    return (c->op == FL_OP_grad1 || c->op == FL_OP_grad2) &&
+           be->no_grad[((const fl_grad_args *)c->args)->op];
+}
+
+/* Dtypes as bits that are not computed in but in a wider one. */
+#define FL__NARROW_DTYPES \
+    (1u << FL_U8 | 1u << FL_I8 | 1u << FL_I16 | 1u << FL_I32 | 1u << FL_U16 | 1u << FL_U32 | \
+     1u << FL_U64 | 1u << FL_F16 | 1u << FL_BF16)
+
+bool fl_is_narrow(const fl_tensor *t) {
+    return !fl_absent("fl_is_narrow", t) && FL__NARROW_DTYPES >> t->dtype & 1;
+}
+
+static bool fl__takes_narrow(const fl_backend *be, fl_op op) {
+    bool by_slot = be->any || be->op[op];
+    return op == FL_OP_copy || op == FL_OP_fill || (by_slot && be->flags[op] & FL_SLOT_NARROW);
+}
+
+static bool fl__run_by(const fl_backend *be, const fl_call *c);
+static bool fl__run_composed(const fl_call *c);
+
+/* What out[i] of c becomes in the wide record d: the input that it is written over, or a handle. */
+static fl_tensor *fl__wide_out(const fl_call *c, const fl_call *d, int i) {
+    fl_tensor *y = c->out[i];
+    if (!y || !fl_is_narrow(y)) return y;
+    for (int k = 0; k < c->n_in; k++)
+        if (c->in[k] == y) return d->in[k];
+    if (fl__has_storage(y)) return fl_cast(y, fl_dtype_wide(y->dtype));
+    return fl_out_lay_as(fl_out_on(y->family, fl_shape_of(y), fl_dtype_wide(y->dtype)), y);
+}
+
+/* Runs c in wide dtypes; its outputs round or wrap. */
+static FL__COLD bool fl__run_wide(const fl_backend *be, const fl_call *c) {
+    fl_scope s = fl_scope_begin();
+    fl_call d = *c;
+    bool ok = true;
+    const uint64_t flags = fl__unwatch();
+    for (int i = 0; ok && i < d.n_in; i++)
+        if (!d.in[i]->weak && fl_is_narrow(d.in[i]))
+            ok = (d.in[i] = fl_cast(d.in[i], fl_dtype_wide(d.in[i]->dtype))) != NULL;
+    for (int i = 0; ok && i < d.n_out; i++)
+        if (c->out[i]) ok = (d.out[i] = fl__wide_out(c, &d, i)) != NULL;
+    fl__here.flags = flags; /* a composition is observed */
+    const bool mixed = c->out[0] && !fl_is_narrow(c->out[0]); /* other operands are wider than bf16 */
+    for (int i = 0; i < c->n_in && !mixed; i++)
+        if (!c->in[i]->weak && c->in[i]->dtype == FL_BF16) fl__here.flags |= FL__OF_BF16;
+    ok = ok && fl__run_by(be, &d);
+    fl__here.flags = flags;
+    for (int i = 0; ok && i < d.n_out; i++) {
+        fl_call copy = {
+            .op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {c->out[i]}, .in = {d.out[i]}};
+        if (d.out[i] != c->out[i]) ok = fl__run_by(be, &copy);
+    }
+    fl_scope_end(&s);
+    return ok;
+}
+
+/* Blocks are copied as bytes: one more axis. */
+static void fl__as_bytes(fl_tensor *alias, const fl_tensor *t) {
+    int64_t size = (int64_t)fl_dtype_size(t->dtype);
+    *alias = *t;
+    alias->dtype = FL_U8;
+    alias->offset *= size;
+    for (int i = 0; i < t->ndim; i++) alias->stride[i] *= size;
+    alias->shape[t->ndim] = size;
+    alias->stride[t->ndim] = 1;
+    alias->ndim++;
+}
+
+/* to = from, each with its dtype or as bytes. */
+static bool fl__copy_blocks(const fl_backend *be, fl_tensor *to, fl_tensor *from) {
+    fl_tensor bytes[2];
+    fl_call copy = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {to}, .in = {from}};
+    if (!fl_out_allocate(to)) return false;
+    if (to->dtype != FL_U8) fl__as_bytes(copy.out[0] = &bytes[0], to);
+    if (from->dtype != FL_U8) fl__as_bytes(copy.in[0] = &bytes[1], from);
+    return fl__run_by(be, &copy);
+}
+
+/* All elements of y are one, packed on the host. */
+static bool fl__fill_blocks(const fl_backend *be, fl_tensor *y, const fl_fill_args *a) {
+    static const int64_t stride[FL_MAX_DIMS] = {0};
+    const fl_dtype_info *own = fl_dtype_registered(y->dtype);
+    const size_t numbers = (size_t)own->block * sizeof(float);
+    float *number = fl_heap_alloc(numbers + own->size);
+    for (int i = 0; number && i < own->block; i++) number[i] = (float)a->f64;
+    if (number) own->pack(number, number + own->block, 1);
+    fl_tensor *one = number ? fl_out_on(y->family, FL_SCALAR_SHAPE, y->dtype) : NULL;
+    bool ok = one && fl_out_allocate(one) && fl_set_host(one, number + own->block, own->size);
+    fl_heap_free(number);
+    one = ok ? fl_view_of(one, fl_shape_of(y), stride, 0) : NULL;
+    return one && fl__copy_blocks(be, y, one);
+}
+
+/* x's elements as bytes, one more axis: a view where it has a buffer, else a copy. */
+static fl_tensor *fl__bytes_of(const fl_backend *be, fl_tensor *x) {
+    fl_tensor as;
+    fl__as_bytes(&as, x);
+    fl_tensor *t = fl_out_on(x->family, fl_shape_of(&as), FL_U8);
+    if (!t || !x->buffer) return t && fl__copy_blocks(be, t, x) ? t : NULL;
+    memcpy(t->stride, as.stride, sizeof t->stride);
+    t->offset = as.offset;
+    t->buffer = fl_buffer_keep(x->buffer);
+    return t;
+}
+
+/* The same gather for each byte of the elements. */
+static bool fl__gather_blocks(const fl_backend *be, const fl_call *c) {
+    fl_tensor *index = c->in[1], *x = fl__bytes_of(be, c->in[0]);
+    fl_shape shape = fl_shape_of(index);
+    int64_t stride[FL_MAX_DIMS];
+    if (!x) return false;
+    memcpy(stride, index->stride, sizeof stride);
+    shape.dim[shape.ndim] = x->shape[x->ndim - 1];
+    stride[shape.ndim++] = 0;
+    fl_call bytes = *c;
+    bytes.in[0] = x;
+    bytes.in[1] = fl_view_of(index, shape, stride, index->offset);
+    bytes.out[0] = fl_out_on(x->family, shape, FL_U8);
+    return bytes.in[1] && bytes.out[0] && fl__run_by(be, &bytes) &&
+           fl__copy_blocks(be, c->out[0], bytes.out[0]);
+}
+
+/* A record with registered dtypes: moves elements as they are, or is of an op that can do without a slot. */
+static FL__COLD bool fl__run_blocks(const fl_backend *be, const fl_call *c) {
+    const bool alike = c->op == FL_OP_fill || (!c->in[0]->weak && c->in[0]->dtype == c->out[0]->dtype);
+    if (be->op[c->op] && be->flags[c->op] & FL_SLOT_BLOCKS)
+        return fl__run_slot(be, c, be->op[c->op], fl__traits_of(c).paged);
+    if (fl__ops[c->op]->compose) return fl__run_composed(c);
+    if (!alike || (c->op != FL_OP_copy && c->op != FL_OP_fill && c->op != FL_OP_gather))
+        return fl_fail("fl_%s: takes no blocks of numbers: cast them", fl__ops[c->op]->name);
+    if (c->out[0]->ndim == FL_MAX_DIMS)
+        return fl_fail("fl_%s: %d dims of blocks", fl__ops[c->op]->name, FL_MAX_DIMS);
+    fl_scope s = fl_scope_begin();
+    const uint64_t flags = fl__unwatch();
+    const bool ok = c->op == FL_OP_copy   ? fl__copy_blocks(be, c->out[0], c->in[0])
+                    : c->op == FL_OP_fill ? fl__fill_blocks(be, c->out[0], c->args)
+                                          : fl__gather_blocks(be, c);
+    fl__here.flags = flags;
+    fl_scope_end(&s);
+    return ok;
+}
+
+typedef struct fl__parts {
+    fl_op op;
+    char missing[200]; /* names, a space before each */
+} fl__parts;
+
+static void fl__see_part(const fl_call *c, void *user) {
+    fl__parts *parts = user;
+    const char *name = fl__ops[c->op]->name;
+    if (c->op == FL_OP_copy || c->op == FL_OP_fill || fl_op_holds(parts->op, c->op) ||
+        fl__listed(parts->missing + 1, name))
+        return;
+    const size_t n = strlen(parts->missing);
+    snprintf(parts->missing + n, sizeof parts->missing - n, " %s", name);
+}
+
+/* Whether a registered op names all ops that its composition runs, else an override of one would not be seen
+   behind its slot: found out by running the composition beside it, once after each override. */
+static FL__COLD bool fl__names_its_parts(const fl_backend *be, const fl_call *c) {
+    static uint32_t checked[FL_MAX_OPS]; /* atomic: the state in which the op was found to */
+    const uint32_t state = __atomic_load_n(&fl__override_state, __ATOMIC_RELAXED);
+    if (c->op < fl__n_own_ops || !be->op[c->op] || !fl__ops[c->op]->compose) return true;
+    if (__atomic_load_n(&checked[c->op], __ATOMIC_RELAXED) == state || fl__here.flags & FL__UNWATCHED)
+        return true;
+    fl_scope s = fl_scope_begin();
+    fl__parts parts = {.op = c->op};
+    fl_call d = *c;
+    bool ok = true;
+    for (int i = 0; ok && i < c->n_out; i++)
+        if (c->out[i]) ok = (d.out[i] = fl_out_like(c->out[i], c->out[i]->dtype)) != NULL;
+    const fl_call_hooks hooks = fl_call_hook(fl__see_part, NULL, &parts);
+    ok = ok && fl__run_composed(&d);
+    fl_call_hook(hooks.before, hooks.after, hooks.user);
+    fl_scope_end(&s);
+    if (ok && parts.missing[0])
+        return fl_fail("fl_%s: `contains` of its fl_op_info does not name what its composition runs:%s",
+                       fl__ops[c->op]->name, parts.missing);
+    if (ok) __atomic_store_n(&checked[c->op], state, __ATOMIC_RELAXED);
+    return ok;
+}
+
+static FL__HOT bool fl__run_as(const fl_backend *be, const fl_call *c, fl__traits is) {
+    fl_slot slot = be->op[c->op];
+    if (__builtin_expect(be->overridden_, 0) && !fl__names_its_parts(be, c)) return false;
+    if (is.dtypes >> FL_DTYPE_COUNT) return fl__run_blocks(be, c);
+    if (is.dtypes & FL__NARROW_DTYPES && !fl__takes_narrow(be, c->op)) return fl__run_wide(be, c);
+    if (be->any) return be->any(be, c);
+    if (!slot && fl__falls_back(c->op)) return fl__run_fallback(be, c);
+    if (!slot || fl__replaced_gradient(be, c)) return fl__run_composed(c);
+    if (be->flags[c->op] & FL_SLOT_CONTIGUOUS) return fl__run_contiguous(be, c, slot);
+    return fl__run_slot(be, c, slot, is.paged);
+}
+
+static bool fl__run_by(const fl_backend *be, const fl_call *c) {
+    return fl__run_as(be, c, fl__traits_of(c));
+}
+
+static void fl__tell_watchers(const fl_call *c, bool ran) {
+    for (fl_call_watcher *w = __atomic_load_n(&fl__watchers, __ATOMIC_ACQUIRE); w;
+         w = __atomic_load_n(&w->next_, __ATOMIC_ACQUIRE)) {
+        const fl_call_hook_fn fn = ran ? w->after : w->before;
+        if (fn) fn(c, w->user);
+    }
+}
+
+static FL__COLD bool fl__run_watched(const fl_backend *be, const fl_call *c, fl__traits is) {
+    fl__context *th = &fl__here;
+    if (th->flags & FL__UNWATCHED) return fl__run_as(be, c, is);
+    const fl_call_hook_fn after = th->after;
+    const uint64_t flags = fl__unwatch();
+    fl__tell_watchers(c, false);
+    if (th->before) th->before(c, th->hook_user);
+    th->flags = flags;
+    bool ok = fl__run_as(be, c, is);
+    const bool failed = fl_error();
+    fl__unwatch();
+    fl__tell_watchers(c, true);
+    if (after && after == th->after) after(c, th->hook_user);
+    th->flags = flags;
+    return ok && (failed || !fl_error());
+}
+
+bool fl_call_run(const fl_call *c) {
+    fl__context *th = &fl__here;
+    if (!c || !fl__op_exists(c->op))
+        return fl_fail("fl_call_run: no record, or no such op (%d)", c ? (int)c->op : -1);
+    if (fl_in_parallel())
+        return fl_fail("fl_%s: called inside a parallel body", fl__ops[c->op]->name);
+    const fl_backend *be = &fl__families[fl__call_family(c)];
+    const fl__traits is = fl__traits_of(c);
+    const char *outer = th->op;
+    th->op = fl__ops[c->op]->name;
+    const bool watched = __builtin_expect(__atomic_load_n(&fl__watched, __ATOMIC_RELAXED), 0);
+    bool ok = watched ? fl__run_watched(be, c, is) : fl__run_as(be, c, is);
+    th->op = outer;
+    for (int i = 0; ok && is.written >> i; i++)
+        if (is.written >> i & 1) ++*fl__version(c->out[i]);
+    return ok;
+}
+
+/* Runs c and returns its first output, or raises. */
+fl_tensor *fl_call_result(const fl_call *c) {
+    return fl_call_run(c) ? c->out[0] : fl_raise();
+}
+
+fl_tensor *fl_call_into(fl_op op, fl_tensor *y, fl_tensor *a, fl_tensor *b, const void *args) {
+    fl_call c;
+    fl_call_begin(&c, op, 1, b ? 2 : a ? 1 : 0, args);
+    c.out[0] = y;
+    c.in[0] = a;
+    c.in[1] = b;
+    return y && fl_call_run(&c) ? y : fl_raise();
+}
+
+/* ---- views ---- */
+
+fl_tensor *fl_view_of(fl_tensor *t, fl_shape shape, const int64_t *stride,
+                                int64_t offset) {
+    if (fl_absent("fl_view_of", t)) return NULL;
+    const fl_backend *be = &fl__families[t->family];
+    fl_tensor *v = fl__handle(t->family, t->dtype, shape.ndim);
+    if (!v) return fl_raise();
+    for (int i = 0; i < shape.ndim; i++) {
+        v->shape[i] = shape.dim[i];
+        v->stride[i] = stride[i];
+    }
+    v->offset = offset;
+    v->copied = t->copied;
+    if (be->view && be->view(be, v, t)) {
+        if (!v->buffer) v->base_ = fl_keep(t->base_ ? t->base_ : t);
+        return v;
+    }
+    if (!be->view && t->buffer) {
+        v->buffer = fl_buffer_keep(t->buffer);
+        return v;
+    }
+    if (fl_error()) return fl_raise();
+    fl_tensor alias = *t; /* never leaves the call below */
+    alias.ndim = shape.ndim;
+    alias.offset = offset;
+    memcpy(alias.shape, v->shape, sizeof alias.shape);
+    memcpy(alias.stride, v->stride, sizeof alias.stride);
+    fl_tensor *copy = fl_out_on(t->family, shape, t->dtype);
+    if (!copy) return fl_raise();
+    copy->copied = true;
+    return fl_call_into(FL_OP_copy, copy, &alias, NULL, NULL);
+}
+
+/* A stored tensor for what needs one: weak numbers become 0-d f32 or i64. */
+fl_tensor *fl_stored(fl_tensor *t) {
+    if (fl_absent("fl_stored", t)) return NULL;
+    if (!t->weak) return t;
+    fl_fill_args a = {t->f64, t->i64};
+    fl_tensor *o = fl_out_on(fl__default_family, FL_SCALAR_SHAPE,
+                               t->dtype == FL_DTYPE_NONE ? FL_F32 : t->dtype);
+    return fl_call_into(FL_OP_fill, o, NULL, NULL, &a);
+}
+
+/* ---- promotion ---- */
+
+static int fl__category(fl_dtype d) {
+    return d == FL_DTYPE_NONE ? -1 : d == FL_B8 ? 0 : fl_dtype_is_float(d) ? 2 : 1;
+}
+
+static bool fl__unsigned(fl_dtype d) {
+    return d == FL_U8 || (d >= FL_U16 && d <= FL_U64);
+}
+
+/* The narrowest dtype that holds both: of u8 and i8 it is i16, of f16 and bf16 f32; of u64 and a
+   signed integer i64. */
+static fl_dtype fl__wider(fl_dtype a, fl_dtype b) {
+    static const fl_dtype twice[] = {[FL_U8] = FL_I16, [FL_U16] = FL_I32, [FL_U32] = FL_I64,
+                                     [FL_U64] = FL_I64};
+    int ca = fl__category(a), cb = fl__category(b);
+    if (ca != cb) return ca > cb ? a : b;
+    if (a == b) return a;
+    size_t size_a = fl_dtype_size(a), size_b = fl_dtype_size(b);
+    if (ca == 2) return size_a == size_b ? FL_F32 : size_a > size_b ? a : b;
+    if (fl__unsigned(a) == fl__unsigned(b)) return size_a > size_b ? a : b;
+    fl_dtype without = fl__unsigned(a) ? a : b, with = fl__unsigned(a) ? b : a;
+    return fl_dtype_size(with) > fl_dtype_size(without) ? with : twice[without];
+}
+
+/* PyTorch's rule: tensors with dims decide; 0-d tensors, then weak numbers, matter only by a higher
+   category. A weak number of dtype NONE (a formula's constant) never decides anything. */
+fl_dtype fl_result_type(int n, fl_tensor *const *t) {
+    fl_dtype rank[3] = {FL_DTYPE_NONE, FL_DTYPE_NONE, FL_DTYPE_NONE};
+    bool alike = n > 0 && t[0]->dtype != FL_DTYPE_NONE;
+    for (int i = 1; i < n; i++) alike &= t[i]->dtype == t[0]->dtype;
+    if (alike) return t[0]->dtype;
+    for (int i = 0; i < n; i++) {
+        fl_dtype *r = &rank[t[i]->weak ? 2 : t[i]->ndim == 0];
+        *r = fl__wider(*r, t[i]->dtype);
+    }
+    fl_dtype d = rank[0];
+    for (int i = 1; i < 3; i++)
+        if (fl__category(rank[i]) > fl__category(d)) d = rank[i];
+    return d == FL_DTYPE_NONE ? FL_F32 : d;
+}
+
+/* The dtypes that an op of a class takes as they are. */
+#define FL__FLOAT_DTYPES (1u << FL_F16 | 1u << FL_BF16 | 1u << FL_F32 | 1u << FL_F64)
+#define FL__INTEGER_DTYPES \
+    (1u << FL_U8 | 1u << FL_I8 | 1u << FL_I16 | 1u << FL_I32 | 1u << FL_I64 | 1u << FL_U16 | \
+     1u << FL_U32)
+static const uint32_t fl__class_dtypes[] = {
+    [FL_CLASS_FLOAT] = FL__FLOAT_DTYPES,
+    [FL_CLASS_NUM] = FL__FLOAT_DTYPES | FL__INTEGER_DTYPES,
+    [FL_CLASS_ANY] = FL__FLOAT_DTYPES | FL__INTEGER_DTYPES | 1u << FL_B8,
+    [FL_CLASS_INT] = FL__INTEGER_DTYPES | 1u << FL_B8,
+    [FL_CLASS_CMP] = (1u << FL_DTYPE_COUNT) - 1,
+    [FL_CLASS_BOOL] = 1u << FL_B8,
+};
+
+static bool fl__class_takes(fl_op_class cls, fl_dtype d) {
+    return fl__class_dtypes[cls] >> d & 1;
+}
+
+/* The dtype that the operands of an op of a class take if they promote to d; NONE (0) if it does
+   not take them. Slots see it, or its wide one. */
+fl_dtype fl_compute_dtype(fl_op_class cls, fl_dtype d) {
+    if (fl__class_takes(cls, d)) return d;
+    if (cls == FL_CLASS_BOOL) return FL_B8;
+    bool whole = cls == FL_CLASS_FLOAT && fl__class_takes(FL_CLASS_INT, d);
+    return whole ? FL_F32 : FL_DTYPE_NONE;
+}
+
+static fl_dtype fl__result_dtype(fl_op_class cls, fl_dtype compute) {
+    return cls == FL_CLASS_CMP ? FL_B8 : compute;
+}
+
+/* A formula's constant: takes the dtype of its neighbours. */
+fl_tensor *fl_constant(double value) {
+    fl_tensor *t = fl_num(value);
+    if (t) t->dtype = FL_DTYPE_NONE;
+    return t;
+}
+
+/* t in the compute dtype. Weak numbers pass as they are, but for truth values: those are 0 or 1. */
+fl_tensor *fl_operand(fl_tensor *t, fl_dtype d) {
+    if (fl_absent("fl_operand", t)) return NULL;
+    if (t->weak && d == FL_B8) return fl_constant(t->f64 != 0);
+    return t->weak || t->dtype == d ? t : fl_cast(t, d);
+}
+
+bool fl_same_family(const char *fn, const fl_tensor *a, const fl_tensor *b) {
+    if (fl_absent(fn, a) || fl_absent(fn, b)) return false;
+    if (a->weak || b->weak || a->family == b->family) return true;
+    return fl_refuse("fl_%s: operands live on the families '%s' and '%s'; move one with fl_to", fn,
+                   fl_backend_name(a), fl_backend_name(b));
+}
+
+/* ---- ops of the tables with a formula, by slot or as compositions ---- */
+
+static void *fl__formula_number(double value) {
+    return fl_constant(value);
+}
+
+static void *fl__formula_step(fl_primitive primitive, void *const x[]) {
+    const fl_op op = fl__primitive_ops[primitive];
+    if (op == FL_OP_where) return fl_where(x[0], x[1], x[2]);
+    return fl__ops[op]->arity == 1 ? fl_unary_op(op, x[0]) : fl_binary_op(op, x[0], x[1]);
+}
+
+fl_tensor *fl_formula_value(const fl_formula *f, fl_tensor *const *in) {
+    static const fl_formula_meaning tensors = {fl__formula_number, fl__formula_step};
+    void *x[FL_FORMULA_INPUTS], *y[FL_FORMULA_OUTPUTS];
+    for (int i = 0; f && i < f->n_in; i++) x[i] = in[i];
+    return f && fl_formula_run(f, &tensors, x, y) ? y[0] : NULL;
+}
+
+/* A weak operand of a composition in the dtype of the op: combined with constants, and by itself, it
+   would be an f32 of the default family. */
+static fl_tensor *fl__strong(fl_tensor *t, const fl_tensor *like) {
+    if (!t->weak) return t;
+    fl_fill_args a = {t->f64, t->i64};
+    fl_tensor *o = fl_out_on(like->family, FL_SCALAR_SHAPE, like->dtype);
+    return fl_call_into(FL_OP_fill, o, NULL, NULL, &a);
+}
+
+static fl_tensor *fl__formula(fl_op op, fl_tensor *a, fl_tensor *b) {
+    if (b && a->weak != b->weak) {
+        const fl_tensor *like = a->weak ? b : a;
+        if (!(a = fl__strong(a, like)) || !(b = fl__strong(b, like))) return NULL;
+    }
+    return fl_formula_value(fl_op_program(op, FL_PROGRAM_Y), (fl_tensor *[]){a, b});
+}
+
+/* The cast is for formulas that give nothing but constants. */
+static fl_tensor *fl__compose(fl_op op, fl_tensor *a, fl_tensor *b, fl_dtype dtype) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *y = fl__formula(op, a, b);
+    return fl_scope_return(&s, y ? fl_cast(y, dtype) : NULL);
+}
+
+/* A slot of its own, or nothing else to do: REQ ops never compose, and narrow operands become wide
+   before they do. */
+static bool fl__by_slot(const fl_tensor *t, fl_op op) {
+    const fl_backend *be = &fl__families[t->family];
+    return fl__ops[op]->required || be->any || be->op[op] || fl_is_narrow(t);
+}
+
+/* Ops whose result modulo 2^64 does not depend on the sign. */
+static bool fl__exact_u64(fl_op op) {
+    return op == FL_OP_add || op == FL_OP_sub || op == FL_OP_mul || op == FL_OP_neg ||
+           op == FL_OP_bitwise_and || op == FL_OP_bitwise_or || op == FL_OP_bitwise_xor ||
+           op == FL_OP_bitwise_not || op == FL_OP_shift_left;
+}
+
+/* u64 as an i64 of the same order. */
+static fl_tensor *fl__ordered(fl_tensor *t) {
+    if (t->weak) return fl_int(t->i64 ^ INT64_MIN);
+    return fl_binary_op(FL_OP_bitwise_xor, fl_cast(t, FL_I64), fl_int(INT64_MIN));
+}
+
+/* x mod z of u64 that are held as i64. The remainder of floor(x / 2) is that of positive i64; twice that,
+   plus the last bit of x, is below 2 z. A z of 2^63 or more goes into x once at most. */
+static fl_tensor *fl__remainder_u64(fl_tensor *x, fl_tensor *z) {
+    fl_tensor *large = fl_binary_op(FL_OP_lt, z, fl_int(0)), *last = fl_binary_op(FL_OP_bitwise_and, x, fl_int(1));
+    fl_tensor *half = fl_binary_op(FL_OP_shift_right, x, fl_int(1));
+    half = fl_binary_op(FL_OP_bitwise_and, half, fl_int(INT64_MAX));
+    fl_tensor *rest = fl_binary_op(FL_OP_remainder, half, fl_where(large, fl_int(1), z));
+    rest = fl_binary_op(FL_OP_add, fl_binary_op(FL_OP_mul, rest, fl_int(2)), last);
+    rest = fl_where(large, x, rest);
+    fl_tensor *less = rest ? fl_binary_op(FL_OP_lt, fl__ordered(rest), fl__ordered(z)) : NULL;
+    return less ? fl_where(less, rest, fl_binary_op(FL_OP_sub, rest, z)) : NULL;
+}
+
+/* Of i64 the sum, difference, product and bits are those of u64; the order is that of fl__ordered. */
+static fl_tensor *fl__binary_u64(fl_op op, fl_tensor *a, fl_tensor *b) {
+    const bool compares = fl__ops[op]->cls == FL_CLASS_CMP;
+    const bool ordered = compares || op == FL_OP_maximum || op == FL_OP_minimum || op == FL_OP_fmax ||
+                         op == FL_OP_fmin;
+    const bool rest = op == FL_OP_remainder || op == FL_OP_fmod;
+    if (!ordered && !rest && !fl__exact_u64(op))
+        return fl_bad("fl_%s: %s and %s are not supported", fl__ops[op]->name, fl_dtype_name(a->dtype),
+                      fl_dtype_name(b->dtype));
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = ordered ? fl__ordered(a) : fl_operand(a, FL_I64);
+    fl_tensor *z = ordered ? fl__ordered(b) : fl_operand(b, FL_I64);
+    fl_tensor *y = !x || !z ? NULL : rest ? fl__remainder_u64(x, z) : fl_binary_op(op, x, z);
+    if (y && ordered && !compares) y = fl_binary_op(FL_OP_bitwise_xor, y, fl_int(INT64_MIN));
+    return fl_scope_return(&s, y && !compares ? fl_cast(y, FL_U64) : y);
+}
+
+fl_tensor *fl_unary_op(fl_op op, fl_tensor *x) {
+    const fl_op_info *info = fl__ops[op];
+    if (fl__null_operand(info, x) || (x->weak && !(x = fl_stored(x)))) return NULL;
+    const bool exact = x->dtype == FL_U64 && fl__exact_u64(op);
+    fl_dtype d = exact ? FL_U64 : fl_compute_dtype(info->cls, x->dtype);
+    if (d == FL_DTYPE_NONE)
+        return fl_bad("fl_%s: %s is not supported", info->name, fl_dtype_name(x->dtype));
+    if (x->dtype != d && !(x = fl_cast(x, d))) return NULL;
+    if (!fl__by_slot(x, op)) return fl__compose(op, x, NULL, fl__result_dtype(info->cls, d));
+    return fl_call_into(op, fl__out_same(x, fl__result_dtype(info->cls, d)), x, NULL, NULL);
+}
+
+/* t in a shape that it broadcasts to; numbers pass. */
+static fl_tensor *fl__broadcast(fl_tensor *t, fl_shape shape) {
+    return t->weak || fl_shape_is(t, shape) ? t : fl_expand(t, shape);
+}
+
+/* Operands of different shape, dtype or weight: everything but the common case of fl__binary. */
+static FL__COLD fl_tensor *fl__binary_general(fl_op op, fl_tensor *a, fl_tensor *b) {
+    const fl_op_info *info = fl__ops[op];
+    if (a->weak && b->weak && !(a = fl_stored(a))) return NULL;
+    if (!fl_same_family(info->name, a, b)) return NULL;
+    fl_dtype d = fl_result_type(2, (fl_tensor *[]){a, b});
+    if (d == FL_U64 && info->cls != FL_CLASS_FLOAT && info->cls != FL_CLASS_BOOL)
+        return fl__binary_u64(op, a, b);
+    d = fl_compute_dtype(info->cls, d);
+    if (d == FL_DTYPE_NONE)
+        return fl_bad("fl_%s: %s and %s are not supported", info->name, fl_dtype_name(a->dtype),
+                       fl_dtype_name(b->dtype));
+    if (!(a = fl_operand(a, d)) || !(b = fl_operand(b, d))) return NULL;
+    fl_tensor *strong = a->weak ? b : a;
+    fl_shape shape = fl_shape_of(strong);
+    if (!b->weak && !fl_broadcast_shape(&shape, b))
+        return fl_bad("fl_%s: shapes %s and %s do not broadcast", info->name, FL_SHAPE_TEXT(a),
+                       FL_SHAPE_TEXT(b));
+    if (!fl__by_slot(strong, op)) return fl__compose(op, a, b, fl__result_dtype(info->cls, d));
+    if (!(a = fl__broadcast(a, shape)) || !(b = fl__broadcast(b, shape)))
+        return NULL;
+    fl_tensor *y = fl_out_on(strong->family, shape, fl__result_dtype(info->cls, d));
+    return fl_call_into(op, fl_out_lay_as(fl_out_lay_as(y, b), a), a, b, NULL);
+}
+
+/* Do a and b agree in shape, dtype and family? One may be a number that does not promote. */
+static inline bool fl__alike(const fl_tensor *a, const fl_tensor *b) {
+    if (!a->weak && !b->weak)
+        return a->dtype == b->dtype && a->family == b->family && fl_same_shape(a, b);
+    const fl_tensor *strong = a->weak ? b : a, *number = a->weak ? a : b;
+    return !strong->weak && strong->dtype != FL_B8 &&
+           fl__category(number->dtype) <= fl__category(strong->dtype);
+}
+
+fl_tensor *fl_binary_op(fl_op op, fl_tensor *a, fl_tensor *b) {
+    const fl_op_info *info = fl__ops[op];
+    if (fl__null_operand(info, a) || fl__null_operand(info, b)) return NULL;
+    const fl_tensor *x = a->weak ? b : a;
+    bool plain = fl__alike(a, b) && fl__class_takes(info->cls, x->dtype) && x->dtype != FL_U64 &&
+                 fl__by_slot(x, op);
+    if (!plain) return fl__binary_general(op, a, b);
+    return fl_call_into(op, fl__out_same(x, fl__result_dtype(info->cls, x->dtype)), a, b, NULL);
+}
+
+/* ---- compositions ---- */
+
+/* y becomes v, which may be a number or broadcast. */
+static bool fl__composed_out(fl_tensor *y, fl_tensor *v) {
+    if (v && v->weak) { /* a formula that is a constant */
+        fl_fill_args a = {v->f64, v->i64};
+        fl_call fill = {.op = FL_OP_fill, .n_out = 1, .out = {y}, .args = &a};
+        return fl_call_run(&fill);
+    }
+    v = v ? fl_expand(v, fl_shape_of(y)) : NULL;
+    if (!v) return false;
+    fl_call copy = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {y}, .in = {v}};
+    return fl_call_run(&copy);
+}
+
+/* Of ops of the tables, whose formulas are the composition. */
+static bool fl__compose_formula(const fl_call *c, fl_tensor **value) {
+    if (fl__ops[c->op]->arity) return (value[0] = fl__formula(c->op, c->in[0], c->in[1])) != NULL;
+    const fl_op of = ((const fl_grad_args *)c->args)->op;
+    bool ok = true;
+    for (int i = 0; ok && i < c->n_out; i++)
+        if (c->out[i])
+            ok = (value[i] = fl_formula_value(fl_op_program(of, i ? FL_PROGRAM_DB : FL_PROGRAM_DA),
+                                              c->in)) != NULL;
+    return ok;
+}
+
+/* Compositions are of wide floats: from a slot that takes halves the record comes back wide. */
+static bool fl__run_composed(const fl_call *c) {
+    const fl_op_info *info = fl_op_get_info(c->op);
+    fl_tensor *value[4] = {NULL};
+    for (int i = 0; i < c->n_in; i++)
+        if (c->in[i]->dtype == FL_F16 || c->in[i]->dtype == FL_BF16)
+            return fl__run_wide(&fl__families[fl__call_family(c)], c);
+    fl_compose_fn compose = info->compose;
+    if (!compose && (info->arity || c->op == FL_OP_grad1 || c->op == FL_OP_grad2))
+        compose = fl__compose_formula;
+    if (!compose) return fl_refuse("fl_%s: it has no composition", info->name);
+    fl_scope s = fl_scope_begin();
+    bool ok = compose(c, value);
+    for (int i = 0; ok && i < c->n_out; i++)
+        if (c->out[i]) ok = fl__composed_out(c->out[i], value[i]);
+    fl_scope_end(&s);
+    return ok;
+}
+
+/* New outputs of a slot that did not make them itself are left pinned, as fl_out_make leaves them: what runs
+   the slot unpins them. */
+static bool fl__leave_pinned(const fl_call *c, uint32_t written, bool ok) {
+    for (int i = 0; i < c->n_out; i++) {
+        fl_tensor *y = c->out[i];
+        if (!y || written >> i & 1 || fl__pin_tensor(y)) continue;
+        fl_buffer_drop(y->buffer);
+        y->buffer = NULL;
+        ok = false;
+    }
+    return ok;
+}
+
+bool fl_call_compose(const fl_call *c) {
+    if (fl_absent("fl_call_compose", c)) return false;
+    const uint32_t written = fl__traits_of(c).written;
+    return fl__leave_pinned(c, written, fl__run_composed(c));
+}
+
+FL_PRIVATE bool fl__call_widen(const fl_call *c) {
+    const uint32_t written = fl__traits_of(c).written;
+    return fl__leave_pinned(c, written, fl__run_wide(&fl__families[fl__call_family(c)], c));
+}
+
+/* ---- options, creation and reading ---- */
+
+static fl_tensor *fl__weak(double f64, int64_t i64, fl_dtype dtype) {
+    fl_tensor *t = fl__handle(FL_ANY_FAMILY, dtype, 0);
+    if (!t) return fl_raise();
+    t->weak = true;
+    t->f64 = f64;
+    t->i64 = i64;
+    return t;
+}
+fl_tensor *fl_num(double value) {
+    return fl__weak(value, flm_f64_to_i64(value), FL_F32);
+}
+fl_tensor *fl_int(int64_t value) {
+    return fl__weak((double)value, value, FL_I64);
+}
+
+fl_tensor *fl_to(fl_tensor *t, const char *family) {
+    if (fl_absent("fl_to", t)) return NULL;
+    int f = fl__family_of("fl_to", family);
+    if (f < 0) return fl_raise();
+    if (t->weak || t->family == f) return t;
+    fl_scope s = fl_scope_begin();
+    fl_tensor *src = fl_contiguous(t), *o = src ? fl_out_on(f, fl_shape_of(t), t->dtype) : NULL;
+    if (o && (!fl_out_allocate(o) || !fl__transfer(o, src))) o = NULL;
+    fl_scope_return(&s, o);
+    return o ? o : fl_raise();
+}
+
+static int64_t fl__span(const fl_tensor *t) {
+    return t->offset * (int64_t)fl_dtype_size(t->dtype);
+}
+
+/* A deferred backend runs calls here: they are not the user's, so hooks do not see them. */
+static void *fl__map_by_hook(const fl_backend *be, fl_tensor *t, int access) {
+    const uint64_t flags = fl__unwatch();
+    void *p = be->map(be, t, access);
+    fl__here.flags = flags;
+    return p;
+}
+
+static int64_t fl__host_reads; /* atomic */
+
+int64_t fl_host_reads(void) {
+    return __atomic_load_n(&fl__host_reads, __ATOMIC_RELAXED);
+}
+
+void *fl_map(fl_tensor *t, int access) {
+    if (fl_absent("fl_map", t)) return NULL;
+    if (t->weak) return fl_bad("fl_map: a weak number has no bytes");
+    if (!fl__has_storage(t)) return fl_bad("fl_map: the tensor has no storage yet");
+    if ((access & FL_WRITE) && t->copied)
+        return fl_bad("fl_map: backend '%s' copies views: a write would be lost",
+                       fl_backend_name(t));
+    const fl_backend *be = &fl__families[t->family];
+    if (!be->map && !fl_sync(t))
+        return fl_raise(); /* a map hook waits for what t needs, and no more */
+    char *p = be->map ? fl__map_by_hook(be, t, access) : fl_buffer_map(t->buffer);
+    if (!p) return fl_raise();
+    if (access & FL_READ) __atomic_fetch_add(&fl__host_reads, 1, __ATOMIC_RELAXED);
+    if (access & FL_WRITE) ++*fl__version(t);
+    return be->map ? p : p + fl__span(t);
+}
+
+void fl_unmap(fl_tensor *t, int access) {
+    if (!t || t->weak || !fl__has_storage(t)) return;
+    const fl_backend *be = &fl__families[t->family];
+    if (be->unmap)
+        be->unmap(be, t, access);
+    else if (!be->map)
+        fl_buffer_unmap(t->buffer);
+}
+
+#endif /* FL_BACKEND_IMPL */
+#endif
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,725 @@
+/* kernels/cpu/gemm/matmul.h - matrix products on the CPU: packed, blocked, in the register tiles of tile.h
+
+   C = A B goes along k in chunks so long that C is seldom read from memory again. For each chunk the
+   threads pack A; then blocks of rows and columns of C run on the thread pool. A block packs a panel of B
+   after the other (each as many columns as a tile has) and runs the tiles of its rows over it, which ask
+   for C shortly before they write it, and for the next panel.
+
+   Rows are cut into tiles of equal height, so that no tile computes rows that do not exist. Operands for
+   which packing does not pay are read in place: those of small products; rows of A where all of B stays in
+   the second-level cache; and B transposed under few rows (then C^T = B^T A^T is computed, whose left
+   operand streams through once). Skinny products, of up to 8 rows, are bound by the reading of B and have
+   loops of their own, for B as it is and transposed.
+
+   Where operands may be rounded to bf16, amx.h takes what it is faster for. Other halves become f32
+   while they are packed, and sums are rounded once, block by block.
+
+   The bits of the result depend on shapes, strides and the instruction set, never on the number of
+   threads. */
+#ifndef FL_CPU_GEMM_MATMUL_H
+#define FL_CPU_GEMM_MATMUL_H
+#include "../../linear_grad.h"
+#include "tile.h"
+#include "kept.h"
+#include "product.h"
+#include "../scratch.h"
+#include "../slots.h"
+
+/* Makes the outputs of a call and computes them. */
+FL_PRIVATE bool fl__cpu_product(fl__product *of, const fl_call *c);
+/* Puts the slots of this file into the table. */
+FL_PRIVATE void fl__cpu_matmul_slots(fl_backend *cpu);
+
+#endif /* FL_CPU_GEMM_MATMUL_H: stop here if you only want the declarations */
+
+#if defined(FL_IMPL_ONLY_CPU_GEMM_MATMUL) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CPU_GEMM_MATMUL_IMPL
+#define FL_CPU_GEMM_MATMUL_IMPL
+#include "../bf16.h"
+#include "amx.h"
+#include "openblas.h"
+#include <string.h>
+
+enum {
+    FL__MATMUL_CHUNK = 1024,      /* of k: a panel of B stays in the second-level cache */
+    FL__MATMUL_ALIKE = 4096,      /* bytes: rows of B a multiple of it apart share few of its sets, */
+    FL__MATMUL_CHUNK_ALIKE = 256, /* so fewer of them stay */
+    FL__MATMUL_GROUP = 8,         /* panels of B that are packed together */
+    FL__MATMUL_SLAB = 16,         /* of k, at a time */
+    FL__MATMUL_PANEL = 4096,      /* elements of B, in the first-level cache, for which nothing is planned */
+    FL__MATMUL_ONCE = 128,        /* rows up to which it is so */
+    FL__MATMUL_SHORT = 128,       /* k, for which C is written row by row */
+    FL__MATMUL_NEAR = 3 << 16,    /* elements of B that stay in the second-level cache beside all else */
+    FL__MATMUL_FAR = 1 << 18,     /* elements of A that leave it before the next panel of B uses them */
+    FL__MATMUL_BLOCK_ROWS = 1024, /* that use a panel of B */
+    FL__MATMUL_TASKS = 6,         /* of blocks, below which a long k is split */
+    FL__MATMUL_FEW = 64           /* rows up to which turning B does not pay */
+};
+
+/* A product of m x k by k x n, or a chunk of one. Strides in elements. */
+typedef struct fl__gemm {
+    const fl__kernels *ks;
+    int64_t m, n, k;
+    int64_t raw;   /* bytes of an element of A and B */
+    fl__loop widen; /* where they are halves; else NULL */
+    const char *a;
+    int64_t rsa, csa;
+    const char *b;
+    int64_t rsb, csb;
+    char *c; /* rows ldc apart */
+    int64_t ldc;
+    bool add;         /* C starts from what it holds, not from 0 */
+    bool tight;       /* nothing behind the end of B is read */
+    int rows, width;  /* of a tile */
+    int64_t group;    /* columns of B that are packed together */
+    bool asks;        /* tiles ask for the next ones */
+    int64_t tiles, height, taller; /* of rows: of height each, the first `taller` one more */
+    const char *packed; /* A, the panel of a tile at row(t) * depth; NULL: read in place */
+    const char *kept;   /* B, packed long ago: the panels of this chunk; NULL: not */
+    const fl__finish *finish; /* NULL: none */
+} fl__gemm;
+
+/* How a batch of products is cut: task = ((item * splits + split) * row_blocks + row block) *
+   column_blocks + column block. With splits > 1 each computes its part of k into `parts`, which are then
+   added in order. */
+typedef struct fl__matmul {
+    fl__product *of;
+    fl__gemm g; /* of the first item */
+    int64_t splits, split_k, row_blocks, block_tiles, column_blocks, block_columns;
+    int64_t at, chunk; /* the chunk of each split that is at work: from where, how long */
+    bool swapped;      /* g computes C^T */
+    fl__scratch scratch; /* panels of B for each task, and besides */
+    char *packed;      /* A of the chunk, m * chunk elements per part */
+    bool keeps;        /* B is a frozen weight, whose panels are kept: `kept_chunk` bytes for each chunk */
+    fl__kept kept;
+    int64_t kept_chunk;
+    char *parts;       /* C^T of each item, the parts of C, or what is rounded; NULL: straight into out */
+    fl__loop narrow;   /* rounds; else NULL */
+} fl__matmul;
+
+/* >>blocks: one chunk of k */
+
+/* Cuts the rows into tiles of at most `rows`. */
+static void fl__gemm_set_tiles(fl__gemm *g, int rows) {
+    g->rows = rows;
+    g->tiles = fl__ceil_div(g->m, rows);
+    g->height = fl__quotient(g->m, g->tiles);
+    g->taller = g->m - g->height * g->tiles;
+}
+
+/* The first row of tile t, m for the one behind the last. */
+static int64_t fl__gemm_row(const fl__gemm *g, int64_t t) {
+    return t * g->height + fl__min(t, g->taller);
+}
+
+/* How many columns of B are packed together, of chunks of up to k rows. A panel alone, just before it is
+   used, if its rows or columns are dense: the tiles of the one before ask for it. Where k is short the time
+   goes into writing C, row by row for several panels. Rows of A that are read in place go over as many as
+   stay near. */
+static void fl__gemm_set_group(fl__gemm *g, int64_t k) {
+    g->asks = g->packed && !g->widen && (g->rsb == 1 || g->csb == 1) && k > FL__MATMUL_SHORT;
+    const int64_t near = fl__max(1, FL__MATMUL_NEAR / (g->width * k));
+    g->group = g->width * (g->asks ? 1 : g->packed ? FL__MATMUL_GROUP : near);
+}
+
+/* How much of k is packed at a time: where panels lie side by side in memory, a few rows of all of
+   them, which the processor then fetches in a row. */
+static int64_t fl__gemm_slab(const fl__gemm *g, int64_t stride_across) {
+    return stride_across == 1 ? FL__MATMUL_SLAB : g->k;
+}
+
+/* Packs the panels of row tiles t0 .. t1 of A. */
+static void fl__gemm_pack_a(const fl__gemm *g, int64_t t0, int64_t t1) {
+    const int64_t size = (int64_t)g->ks->size, slab = fl__gemm_slab(g, g->rsa);
+    for (int64_t p = 0; p < g->k; p += slab)
+        for (int64_t t = t0; t < t1; t++) {
+            int64_t i = fl__gemm_row(g, t), m = fl__gemm_row(g, t + 1) - i;
+            char *dst = (char *)(uintptr_t)g->packed + (i * g->k + p * m) * size;
+            fl__gemm_pack(g->ks, g->widen, dst, m, m, fl__min(slab, g->k - p),
+                          g->a + (i * g->rsa + p * g->csa) * g->raw, g->rsa, g->csa);
+        }
+}
+
+/* Adds the rows of A that row tile t has packed, each along k, to their sums: first what is FL__MATMUL_SLAB
+   apart, in long vectors that stay near. */
+static void fl__gemm_add_sums(const fl__gemm *g, int64_t t, char *sums) {
+    const int64_t size = (int64_t)g->ks->size, i = fl__gemm_row(g, t), m = fl__gemm_row(g, t + 1) - i;
+    const char *panel = g->packed + i * g->k * size;
+    _Alignas(64) char part[FL__MATMUL_SLAB * FL__TILE_REGISTERS / 2 * sizeof(double)] = {0};
+    for (int64_t p = 0; p < g->k; p += FL__MATMUL_SLAB)
+        g->ks->add(part, panel + p * m * size, fl__min(FL__MATMUL_SLAB, g->k - p) * m);
+    for (int64_t p = 0; p < FL__MATMUL_SLAB; p++) g->ks->add(sums + i * size, part + p * m * size, m);
+}
+
+/* Packs columns j0 .. j1 of B, one panel behind the other. */
+static void fl__gemm_pack_b(const fl__gemm *g, int64_t j0, int64_t j1, char *panels) {
+    const int64_t size = (int64_t)g->ks->size, slab = fl__gemm_slab(g, g->csb);
+    /* whole registers where B, or what is behind it, has the rest */
+    const int64_t lanes = g->csb == 1 && !g->tight ? g->ks->lanes : 1;
+    for (int64_t p = 0; p < g->k; p += slab)
+        for (int64_t j = j0; j < j1; j += g->width) {
+            int64_t n = fl__ceil_div(fl__min(g->width, j1 - j), lanes) * lanes;
+            char *dst = panels + ((j - j0) * g->k + p * g->width) * size;
+            fl__gemm_pack(g->ks, g->widen, dst, g->width, n, fl__min(slab, g->k - p),
+                          g->b + (p * g->rsb + j * g->csb) * g->raw, g->csb, g->rsb);
+        }
+}
+
+/* Whether n columns of B are read in place: if the rows are dense, few tiles use them and a tile
+   reads less than a register past column n, as a buffer's slack allows, or nothing (there is no tall tile
+   but of two registers). */
+static bool fl__gemm_in_place(const fl__gemm *g, int64_t n) {
+    const int64_t registers = fl__ceil_div(n, g->ks->lanes);
+    const bool tile = registers == 0 || registers == 2 || g->rows <= g->ks->low[registers];
+    return !g->packed && !g->widen && g->csb == 1 && tile && (!g->tight || n == registers * g->ks->lanes);
+}
+
+/* Has a tile, number `index` of `tiles`, ask for its share of n lines along k, `step` bytes apart, two at a
+   time: in shares, so that none asks for more than memory brings meanwhile. */
+static void fl__gemm_ask_along(const fl__gemm *g, fl__tile *tile, int64_t index, int64_t tiles,
+                               const char *lines, int64_t n, int64_t step) {
+    const int64_t each = fl__ceil_div(n, 2 * tiles);
+    tile->ask = lines + 2 * index * each % n * step; /* more tiles than pairs: they ask again */
+    tile->ask_other = step;
+    tile->ask_step = each * (int64_t)g->ks->size;
+    tile->ask_run = fl__ceil_div(tile->k, each);
+    tile->ask_jump = 2 * step - tile->ask_run * tile->ask_step;
+}
+
+/* Has row tile `index` of `tiles` ask for its share of a panel of B, as it lies or as it was kept. */
+static void fl__gemm_ask(const fl__gemm *g, fl__tile *tile, int64_t index, int64_t tiles, const char *panel) {
+    const int64_t size = (int64_t)g->ks->size, row = (g->kept ? g->width : g->rsb) * size;
+    if (!g->kept && g->csb != 1) {
+        fl__gemm_ask_along(g, tile, index, tiles, panel, g->width, g->csb * size);
+        return;
+    }
+    tile->ask = panel + index * g->k / tiles * row; /* a row after each `tiles` steps along k */
+    tile->ask_other = (g->width - 1) * size;
+    tile->ask_run = tiles;
+    tile->ask_jump = row;
+}
+
+/* Row tiles t0 .. t1 of columns j .. j + n of C, one panel of B, which is at b; `next` is what will be packed
+   for the one after it, or NULL. */
+static void fl__gemm_column(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j, int64_t n,
+                            const char *b, int64_t ldb, const char *next) {
+    const int64_t size = (int64_t)g->ks->size;
+    fl__segment segment = {.b = b};
+    fl__tile tile = {.segments = 1, .segment = &segment, .k = g->k, .rsa = g->rsa, .csa = g->csa,
+                     .ldb = ldb, .ldc = g->ldc, .add = g->add};
+    const bool far = !g->packed && g->csa == 1 && g->m * g->k > FL__MATMUL_FAR; /* next rows */
+    for (int64_t t = t0; t < t1; t++) {
+        int64_t i = fl__gemm_row(g, t), m = fl__gemm_row(g, t + 1) - i;
+        segment.a = g->a + i * g->rsa * size;
+        if (g->packed) {
+            segment.a = g->packed + i * g->k * size;
+            tile.rsa = 1;
+            tile.csa = m;
+        }
+        tile.c = g->c + (i * g->ldc + j) * size;
+        if (far)
+            fl__gemm_ask_along(g, &tile, 0, 1, (const char *)segment.a + m * g->rsa * size, m, g->rsa * size);
+        if (next) fl__gemm_ask(g, &tile, t - t0, t1 - t0, next);
+        fl__gemm_tile(g->ks, (int)m, (int)n, &tile);
+        if (g->finish && t1 - t0 > 1) fl__gemm_finish(g->finish, tile.c, g->ldc, i, m, j, n);
+    }
+}
+
+/* Row tiles t0 .. t1, columns j0 .. j1 of C. A column of B is `step` elements behind the one before,
+   from panel to panel. Where k is short the time goes into writing C, and where A is read in place, or is too
+   large for the second-level cache, into reading it: there a tile's rows go along, panel by panel, and are
+   finished together, in long loops. */
+static void fl__gemm_panels(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0, int64_t j1,
+                            const char *b, int64_t step, int64_t ldb, const char *next) {
+    const int64_t size = (int64_t)g->ks->size;
+    const bool far = (t1 - t0) * g->rows * g->k > FL__MATMUL_FAR && !g->asks;
+    const int64_t tiles = g->k <= FL__MATMUL_SHORT || !g->packed || far ? 1 : t1 - t0;
+    for (int64_t t = t0; t < t1; t += tiles) {
+        for (int64_t j = j0; j < j1; j += g->width) {
+            const char *panel = b + (j - j0) * step * size;
+            if (g->kept) next = j + g->width < g->n ? panel + g->width * step * size : NULL;
+            fl__gemm_column(g, t, t + tiles, j, fl__min(g->width, j1 - j), panel, ldb, next);
+        }
+        const int64_t i = fl__gemm_row(g, t), m = fl__gemm_row(g, t + 1) - i;
+        if (g->finish && tiles == 1)
+            fl__gemm_finish(g->finish, g->c + (i * g->ldc + j0) * size, g->ldc, i, m, j0, j1 - j0);
+    }
+}
+
+/* The same, with space for a group of panels of B. */
+static void fl__gemm_block(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0, int64_t j1,
+                           char *panels) {
+    const int64_t size = (int64_t)g->ks->size;
+    if (g->kept) {
+        fl__gemm_panels(g, t0, t1, j0, j1, g->kept + j0 * g->k * size, g->k, g->width, NULL);
+        return;
+    }
+    for (int64_t j = j0, end; j < j1; j = end) {
+        end = fl__min(j + g->group, j1);
+        if (fl__gemm_in_place(g, (end - j) % g->width)) {
+            fl__gemm_panels(g, t0, t1, j, end, g->b + j * size, 1, g->rsb, NULL);
+        } else {
+            fl__gemm_pack_b(g, j, end, panels);
+            fl__gemm_panels(g, t0, t1, j, end, panels, g->k, g->width,
+                            g->asks && end < j1 ? g->b + end * g->csb * size : NULL);
+        }
+    }
+}
+
+/* >>matmul */
+
+/* The strides of a product as seen when C^T = B^T A^T is computed instead. */
+static void fl__gemm_swap(fl__gemm *g) {
+    fl__gemm o = *g;
+    g->m = o.n, g->n = o.m;
+    g->a = o.b, g->rsa = o.csb, g->csa = o.rsb;
+    g->b = o.a, g->rsb = o.csa, g->csb = o.rsa;
+}
+
+/* Columns that the tiles compute, for rows * columns of C. */
+static int64_t fl__gemm_area(const fl__gemm *g, int64_t rows, int64_t columns) {
+    int64_t width = 2 * g->ks->lanes;
+    return rows * (fl__ceil_div(columns, width) * width);
+}
+
+/* Whether neither packing nor threads pay. */
+static bool fl__gemm_small(const fl__gemm *g) {
+    return g->m * g->n <= FL__SMALL_PRODUCT && g->m * g->n * g->k <= FL__SMALL_PRODUCT;
+}
+
+/* Registers across of the tiles that read A in place: those that leave no rest, else as many as there are. */
+static int fl__gemm_across(const fl__gemm *g) {
+    const int64_t registers = fl__ceil_div(g->n, g->ks->lanes);
+    int across = g->ks->widest;
+    while (across > 2 && registers % across) across--;
+    return registers % across && registers > 2 ? g->ks->widest : across;
+}
+
+/* Whether the values of a column of A stand side by side. */
+static bool fl__gemm_tall(const fl__gemm *g) { return g->rsa == 1 && g->csa != 1; }
+
+/* Chooses the tiles, for an A that is read in place or packed. Of one or three registers across there are
+   only those that need no columns of A. */
+static void fl__gemm_set_place(fl__gemm *g, bool in_place) {
+    const int64_t odd = g->n <= g->ks->lanes || (g->n > 2 * g->ks->lanes && g->n <= 3 * g->ks->lanes);
+    const bool low = in_place && (odd || !fl__gemm_tall(g));
+    const int across = low ? fl__gemm_across(g) : 2;
+    fl__gemm_set_tiles(g, low ? g->ks->low[across] : g->ks->rows);
+    g->width = across * g->ks->lanes;
+    g->packed = in_place ? NULL : ""; /* set for each task */
+}
+
+/* Decides orientation and packing. */
+static void fl__matmul_plan(fl__matmul *p) {
+    fl__gemm *g = &p->g;
+    bool small = fl__gemm_small(g);
+    p->keeps = !small && p->of->weight && g->csb != 1;
+    bool stream = g->csb != 1 && g->m <= FL__MATMUL_FEW &&
+                  g->n >= 2 * g->m; /* packing B would cost as much as the product */
+    bool waste = 3 * fl__gemm_area(g, g->n, g->m) < 2 * fl__gemm_area(g, g->m, g->n);
+    p->swapped = !small && !p->keeps && !g->widen && (stream || waste);
+    if (p->swapped) fl__gemm_swap(g);
+    bool tall = fl__gemm_tall(g);
+    bool near = tall ? fl__max(g->m, g->n) <= 256 : g->n * g->k <= FL__MATMUL_NEAR;
+    bool in_place = !g->widen && (small || (!p->keeps && (stream || near)));
+    fl__gemm_set_place(g, in_place);
+    g->ldc = g->n;
+    fl__gemm_set_group(g, g->k);
+}
+
+static int64_t fl__matmul_tasks(const fl__matmul *p) {
+    return p->of->items * p->splits * p->row_blocks * p->column_blocks;
+}
+
+static void fl__matmul_blocks(fl__matmul *p, int64_t tiles, int64_t columns) {
+    p->block_tiles = tiles;
+    p->block_columns = columns;
+    p->row_blocks = fl__ceil_div(p->g.tiles, tiles);
+    p->column_blocks = fl__ceil_div(p->g.n, columns);
+}
+
+/* Blocks of rows, for which a panel of B is packed once, by 512 columns, smaller where that gives fewer tasks
+   than wanted. Where panels are kept there is nothing to pack: blocks have as many rows of A as stay near. */
+static void fl__matmul_aim(fl__matmul *p, int64_t wanted) {
+    const fl__gemm *g = &p->g;
+    const int64_t near = FL__MATMUL_NEAR / fl__min(g->k, FL__MATMUL_CHUNK);
+    const int64_t rows = p->swapped ? 256 : p->keeps ? near : FL__MATMUL_BLOCK_ROWS;
+    const int64_t blocks = fl__ceil_div(g->tiles, fl__ceil_div(rows, g->rows));
+    fl__matmul_blocks(p, fl__ceil_div(g->tiles, blocks), 512);
+    if (fl__gemm_small(g)) return;
+    while (p->block_columns > 64 && fl__matmul_tasks(p) < wanted)
+        fl__matmul_blocks(p, p->block_tiles, p->block_columns / 2);
+    while (p->block_tiles > 4 && fl__matmul_tasks(p) < wanted)
+        fl__matmul_blocks(p, (p->block_tiles + 1) / 2, p->block_columns);
+}
+
+/* Blocks of about as many panels of columns, and of few blocks as many for each thread. */
+static void fl__matmul_even(fl__matmul *p) {
+    const int64_t threads = fl_threads(), panels = fl__ceil_div(p->g.n, p->g.width);
+    p->column_blocks = fl__min(p->column_blocks, panels);
+    while (p->column_blocks < panels && fl__matmul_tasks(p) < 8 * threads && fl__matmul_tasks(p) % threads)
+        p->column_blocks++;
+    p->block_columns = fl__ceil_div(panels, p->column_blocks) * p->g.width;
+}
+
+/* The first column of a block, n behind the last. */
+static int64_t fl__matmul_column(const fl__matmul *p, int64_t block) {
+    const int64_t panels = fl__ceil_div(p->g.n, p->g.width);
+    return fl__min(block * panels / p->column_blocks * p->g.width, p->g.n);
+}
+
+/* Cuts the products into blocks, and along k into splits and chunks. These order the sums, so they depend on
+   the shape alone. */
+static void fl__matmul_cut(fl__matmul *p) {
+    fl__gemm *g = &p->g;
+    p->splits = 1;
+    fl__matmul_aim(p, FL__MATMUL_TASKS);
+    if (fl__matmul_tasks(p) < FL__MATMUL_TASKS && g->k >= 4096 && !p->swapped && !p->keeps && !p->narrow)
+        p->splits = fl__min(FL__MATMUL_TASKS, g->k / 2048);
+    p->split_k = fl__ceil_div(g->k, p->splits);
+    p->splits = fl__ceil_div(g->k, p->split_k);
+    const bool alike = g->csb == 1 && g->rsb * (int64_t)g->ks->size % FL__MATMUL_ALIKE == 0;
+    const int64_t most = alike ? FL__MATMUL_CHUNK_ALIKE : FL__MATMUL_CHUNK;
+    p->chunk = fl__ceil_div(p->split_k, fl__ceil_div(p->split_k, most));
+    fl__matmul_aim(p, fl_threads() > 1 ? 3 * fl_threads() : 1);
+    fl__matmul_even(p);
+    fl__gemm_set_group(g, p->chunk);
+}
+
+/* The chunk at work of one split of one item; k < 1 if that split has ended. */
+static fl__gemm fl__matmul_part(const fl__matmul *p, int64_t index) {
+    fl__gemm g = p->g;
+    const int64_t size = (int64_t)g.ks->size, item = fl__quotient(index, p->splits);
+    const int64_t begin = (index - item * p->splits) * p->split_k, k0 = begin + p->at;
+    const int64_t end = fl__min(begin + p->split_k, g.k);
+    const int64_t *sa = p->swapped ? p->of->b_stride : p->of->a_stride;
+    const int64_t *sb = p->swapped ? p->of->a_stride : p->of->b_stride;
+    g.a += (fl__product_offset(p->of, sa, item) + k0 * g.csa) * g.raw;
+    g.b += (fl__product_offset(p->of, sb, item) + k0 * g.rsb) * g.raw;
+    g.k = fl__min(p->chunk, end - k0);
+    g.add = p->at > 0;
+    if (p->keeps) g.kept = p->kept.data + p->at / p->chunk * p->kept_chunk;
+    if (g.packed && p->packed) g.packed = p->packed + index * g.m * p->chunk * size;
+    g.c = (p->parts ? p->parts : p->of->out) + index * g.m * g.n * size;
+    bool last = k0 + g.k == end;
+    if (last && !p->swapped && !p->narrow && p->splits == 1 && p->of->finishes) g.finish = &p->of->finish;
+    return g;
+}
+
+/* Task: some tiles of A of one part. */
+static void fl__matmul_pack(void *arg, int64_t begin, int64_t end) {
+    const fl__matmul *p = arg;
+    const int64_t tiles = p->g.tiles;
+    for (int64_t task = begin, last; task < end; task = last) {
+        fl__gemm g = fl__matmul_part(p, task / tiles);
+        last = fl__min(end, (task / tiles + 1) * tiles);
+        fl__gemm_pack_a(&g, task % tiles, task % tiles + last - task);
+        for (int64_t t = task; p->of->summed && t < last; t++) fl__gemm_add_sums(&g, t % tiles, p->of->sums);
+    }
+}
+
+/* Writes rows i0 .. i1, columns j0 .. j1 of C^T into C. */
+static void fl__matmul_transpose(const fl__matmul *p, const fl__gemm *g, int64_t item, int64_t i0,
+                            int64_t i1, int64_t j0, int64_t j1) {
+    const int64_t size = (int64_t)g->ks->size;
+    char *out = p->of->out + ((item * g->n + j0) * g->m + i0) * size; /* out[j][i] = C^T[i][j] */
+    g->ks->pack(out, g->m, i1 - i0, j1 - j0, g->c + (i0 * g->ldc + j0) * size, g->ldc, 1);
+    if (p->of->finishes) fl__gemm_finish(&p->of->finish, out, g->m, j0, j1 - j0, i0, i1 - i0);
+}
+
+/* Rounds rows i0 .. i1, columns j0 .. j1 of the sums of an item. */
+static void fl__matmul_round(const fl__matmul *p, const fl__gemm *g, int64_t item, int64_t i0, int64_t i1,
+                             int64_t j0, int64_t j1) {
+    uint16_t *out = (uint16_t *)(void *)p->of->out + item * g->m * g->n;
+    float *sums = (float *)(void *)g->c + i0 * g->ldc + j0;
+    fl__gemm_round(&p->of->finish, p->narrow, sums, g->ldc, out, i0, i1 - i0, j0, j1 - j0);
+}
+
+static void fl__matmul_task(void *arg, int64_t begin, int64_t end) {
+    const fl__matmul *p = arg;
+    char *panels = p->scratch.buffer ? fl__scratch_take(&p->scratch) : NULL;
+    for (int64_t task = begin; task < end; task++) {
+        int64_t block = task / p->column_blocks, index = block / p->row_blocks;
+        fl__gemm g = fl__matmul_part(p, index);
+        if (g.k < 1) continue;
+        int64_t t0 = block % p->row_blocks * p->block_tiles;
+        int64_t t1 = fl__min(t0 + p->block_tiles, g.tiles);
+        int64_t j0 = fl__matmul_column(p, task % p->column_blocks);
+        int64_t j1 = fl__matmul_column(p, task % p->column_blocks + 1);
+        int64_t i0 = fl__gemm_row(&g, t0), i1 = fl__gemm_row(&g, t1);
+        fl__gemm_block(&g, t0, t1, j0, j1, panels);
+        if (p->at + g.k < p->split_k) continue;
+        if (p->swapped) fl__matmul_transpose(p, &g, index, i0, i1, j0, j1);
+        if (p->narrow) fl__matmul_round(p, &g, index, i0, i1, j0, j1);
+    }
+    if (panels) fl__scratch_give_back(&p->scratch, panels);
+}
+
+/* Adds the parts of each item in order, over a range of the elements of all items. */
+static void fl__matmul_sum(void *arg, int64_t begin, int64_t end) {
+    const fl__matmul *p = arg;
+    const int64_t size = (int64_t)p->g.ks->size, mn = p->g.m * p->g.n;
+    while (begin < end) {
+        int64_t item = begin / mn, at = begin % mn, n = fl__min(end - begin, mn - at);
+        char *dst = p->of->out + begin * size;
+        const char *src = p->parts + (item * p->splits * mn + at) * size;
+        memcpy(dst, src, (size_t)(n * size));
+        for (int64_t s = 1; s < p->splits; s++) p->g.ks->add(dst, src + s * mn * size, n);
+        begin += n;
+    }
+}
+
+/* >>skinny: at most 8 rows, for each of which B would be read: it is read once, in memory's order */
+
+enum { FL__SKINNY_DOTS = 2048, FL__SKINNY_AXPYS = 16, FL__SKINNY_ONCE = 2 };
+enum { FL__SKINNY_FAR = 1 << 20 }; /* bytes of B that no second-level cache keeps from call to call */
+
+/* One block of columns: a chunk of k at a time over all rows. */
+static void fl__skinny_block(const fl__gemm *g, int64_t j, int64_t n) {
+    const int64_t size = (int64_t)g->ks->size;
+    const bool dots = g->csb != 1;
+    fl__segment segment;
+    fl__tile tile = {.segments = 1, .segment = &segment, .rsa = g->rsa, .csa = g->csa,
+                     .ldb = dots ? g->csb : g->rsb, .ldc = g->ldc,
+                     .ask = g->n * g->k * size > FL__SKINNY_FAR ? g->b : NULL};
+    for (int64_t k0 = 0; k0 < g->k; k0 += tile.k) {
+        tile.k = fl__min(g->k - k0, dots ? FL__SKINNY_DOTS : FL__SKINNY_AXPYS);
+        tile.add = k0 > 0;
+        segment.b = g->b + (k0 * g->rsb + j * g->csb) * size;
+        for (int64_t i = 0, mr; i < g->m; i += mr) {
+            mr = g->m - i >= 4 ? 4 : g->m - i >= 2 ? 2 : 1;
+            segment.a = g->a + (i * g->rsa + k0 * g->csa) * size;
+            tile.c = g->c + (i * g->ldc + j) * size;
+            (dots ? g->ks->dots : g->ks->axpys)[mr](&tile, n);
+        }
+    }
+    if (g->finish)
+        fl__gemm_finish(g->finish, g->c + j * size, g->ldc, 0, g->m, j, n);
+}
+
+static void fl__skinny_task(void *arg, int64_t begin, int64_t end) {
+    const fl__matmul *p = arg;
+    for (int64_t task = begin; task < end;) {
+        const int64_t item = fl__quotient(task, p->column_blocks), first = item * p->column_blocks;
+        const int64_t last = fl__min(first + p->column_blocks, end);
+        const fl__gemm g = fl__matmul_part(p, item);
+        for (; task < last; task++) {
+            int64_t j = (task - first) * p->block_columns;
+            fl__skinny_block(&g, j, fl__min(p->block_columns, g.n - j));
+        }
+    }
+}
+
+/* Runs the product if it has few rows, or one column. */
+static bool fl__matmul_skinny(fl__matmul *p) {
+    fl__gemm *g = &p->g;
+    p->swapped = g->n == 1 && g->m > FL__SKINNY_ROWS;
+    if (p->swapped) fl__gemm_swap(g);
+    bool takes = g->m <= FL__SKINNY_ROWS && (g->csb == 1 || (g->rsb == 1 && g->csa == 1));
+    if (!takes || (p->of->items > 1 && g->m * g->n * g->k < 4096)) {
+        if (p->swapped) fl__gemm_swap(g);
+        return false;
+    }
+    g->ldc = g->n;
+    p->splits = 1;
+    p->split_k = p->chunk = g->k;
+    p->block_columns = g->csb == 1 ? 1024 : 16;
+    p->column_blocks = fl__ceil_div(g->n, p->block_columns);
+    int64_t work = g->m * g->k * p->block_columns;
+    fl_parallel(p->of->items * p->column_blocks, fl__ceil_div(FL__SMALL_PRODUCT, work), fl__skinny_task,
+                p);
+    return true;
+}
+
+/* >>run */
+
+/* The whole of a product as it stands, on rows n apart; field by field, as in product.h. */
+static void fl__gemm_begin(fl__gemm *g, const fl__product *of) {
+    g->ks = fl__gemm_kernels(of->dtype);
+    g->m = of->m, g->n = of->n, g->k = of->k;
+    g->raw = (int64_t)fl_dtype_size(of->dtype);
+    g->widen = g->raw < (int64_t)g->ks->size ? fl__cast_loop(of->dtype, FL_F32) : NULL;
+    g->a = of->a, g->rsa = of->rsa, g->csa = of->csa;
+    g->b = of->b, g->rsb = of->rsb, g->csb = of->csb;
+    g->c = of->out, g->ldc = of->n;
+    g->add = g->asks = false, g->tight = of->tight;
+    g->packed = g->kept = NULL, g->finish = NULL;
+}
+
+/* Computes a small product without cutting it: one or two rows by a transposed B as dots, else in tiles,
+   where a panel of B that is not read in place stays on the stack. */
+static bool fl__matmul_at_once(const fl__product *of) {
+    if (of->items > 1 || of->m > FL__MATMUL_ONCE || of->n * of->k > FL__MATMUL_PANEL) return false;
+    if (of->n == 1 && of->m > FL__SKINNY_ROWS) return false; /* rows of A are dense: dots */
+    fl__gemm g;
+    fl__gemm_begin(&g, of);
+    g.finish = of->finishes ? &of->finish : NULL;
+    if (of->csb != 1 && of->m <= FL__SKINNY_ONCE) {
+        const bool dots = of->rsb == 1 && of->csa == 1;
+        if (dots) fl__skinny_block(&g, 0, g.n);
+        return dots;
+    }
+    _Alignas(64) char panel[FL__MATMUL_PANEL * sizeof(double) + FL__PANEL_SLACK];
+    fl__gemm_set_place(&g, true);
+    if (g.width * g.k > FL__MATMUL_PANEL) return false;
+    g.group = g.width;
+    fl__gemm_block(&g, 0, g.tiles, 0, g.n, panel);
+    return true;
+}
+
+/* Task: some panels of B of the chunk. */
+static void fl__matmul_keep_task(void *arg, int64_t begin, int64_t end) {
+    const fl__gemm g = fl__matmul_part(arg, 0);
+    const int64_t depth = g.k * (int64_t)g.ks->size;
+    for (int64_t j = begin * g.width; j < end * g.width; j += g.width)
+        fl__gemm_pack_b(&g, j, fl__min(j + g.width, g.n), (char *)(uintptr_t)g.kept + j * depth);
+}
+
+/* Finds the panels of a frozen B, or packs all of them. */
+static void fl__matmul_keep(fl__matmul *p) {
+    const fl__gemm *g = &p->g;
+    const int64_t panels = fl__ceil_div(g->n, g->width);
+    p->kept_chunk = panels * g->width * p->chunk * (int64_t)g->ks->size;
+    p->keeps = fl__kept_open(&p->kept, p->of->weight, FL__KEPT_PRODUCT, g->ks,
+                             fl__ceil_div(g->k, p->chunk) * p->kept_chunk);
+    for (p->at = 0; p->keeps && p->kept.fresh && p->at < g->k; p->at += p->chunk)
+        fl_parallel(panels, FL__MATMUL_GROUP, fl__matmul_keep_task, p);
+}
+
+/* All chunks of a product that is cut. */
+static void fl__matmul_run(fl__matmul *p) {
+    const fl__gemm *g = &p->g;
+    const int64_t tasks = fl__matmul_tasks(p), tiles = p->of->items * p->splits * g->tiles;
+    const int64_t work = g->m * g->n * p->chunk / (p->row_blocks * p->column_blocks);
+    const int64_t grain = fl__ceil_div(FL__SMALL_PRODUCT, work + 1);
+    const int64_t share = fl__min(FL__MATMUL_GROUP, fl__ceil_div(tiles, fl_threads()));
+    for (p->at = 0; p->at < p->split_k; p->at += p->chunk) {
+        if (g->packed) fl_parallel(tiles, share, fl__matmul_pack, p);
+        fl_parallel(tasks, grain, fl__matmul_task, p);
+    }
+}
+
+static bool fl__matmul_float(fl__product *of) {
+    fl__matmul whole = {.of = of}, *p = &whole;
+    fl__gemm *g = &p->g;
+    fl__gemm_begin(g, of);
+    const int64_t size = (int64_t)g->ks->size;
+    if (g->widen) {
+        p->narrow = fl__cast_loop(FL_F32, of->dtype);
+    } else if (fl__matmul_skinny(p)) {
+        if (p->swapped) fl__product_finish(of, g->n);
+        return true;
+    }
+    fl__matmul_plan(p);
+    fl__matmul_cut(p);
+    if (p->keeps) fl__matmul_keep(p);
+    const bool in_place = p->keeps || fl__gemm_in_place(g, g->n % g->width);
+    int64_t pack = g->packed ? p->of->items * p->splits * g->m * p->chunk : 0;
+    int64_t parts = p->swapped || p->narrow || p->splits > 1 ? p->of->items * p->splits * g->m * g->n : 0;
+    const int64_t bias = p->narrow && of->finish.add ? g->n : 0;
+    if (pack + parts > 0 || !in_place) {
+        const int64_t most = fl__ceil_div(fl__min(g->n, p->block_columns), g->width) * g->width;
+        const int64_t panels = in_place ? 0 : fl__min(g->group, most) * p->chunk * size;
+        if (!fl__scratch_open(&p->scratch, fl__matmul_tasks(p), panels, (pack + parts + bias) * size,
+                              "matmul")) {
+            if (p->keeps) fl__kept_close(&p->kept);
+            return false;
+        }
+        p->packed = p->scratch.shared;
+        p->parts = parts ? p->scratch.shared + pack * size : NULL;
+    }
+    if (bias) {
+        char *wide = p->parts + parts * size;
+        g->widen((void *[]){wide, (char *)(uintptr_t)of->finish.bias}, bias, NULL);
+        of->finish.bias = wide;
+    }
+    const bool once = g->packed && !p->swapped && p->splits == 1 && of->items == 1;
+    of->summed = of->sums && once;
+    if (of->summed) memset(of->sums, 0, (size_t)(g->m * size));
+    fl__matmul_run(p);
+    if (p->keeps) fl__kept_close(&p->kept);
+    if (p->splits > 1) {
+        fl_parallel(p->of->items * g->m * g->n, 1 << 14, fl__matmul_sum, p);
+        fl__product_finish(p->of, g->m);
+    }
+    if (p->scratch.buffer) fl__scratch_close(&p->scratch);
+    return true;
+}
+
+/* i64, wrapping: rows of all items, each a sum of rows of B. */
+static void fl__matmul_i64(void *arg, int64_t begin, int64_t end) {
+    const fl__product *p = arg;
+    for (int64_t row = begin; row < end; row++) {
+        int64_t item = row / p->m, i = row % p->m;
+        const uint64_t *a = (const uint64_t *)p->a + fl__product_offset(p, p->a_stride, item) + i * p->rsa;
+        const uint64_t *b = (const uint64_t *)p->b + fl__product_offset(p, p->b_stride, item);
+        uint64_t *c = (uint64_t *)p->out + row * p->n;
+        memset(c, 0, (size_t)p->n * sizeof *c);
+        for (int64_t q = 0; q < p->k; q++)
+            for (int64_t j = 0; j < p->n; j++) c[j] += a[q * p->csa] * b[q * p->rsb + j * p->csb];
+    }
+}
+
+/* >>slots */
+
+/* Whether halves become f32 while they are packed: not where f32 reads A in place, beside a B that stays
+   near, which takes less than packing does (measured: 5 % of a step of gpt_small). */
+static bool fl__matmul_converts(const fl__product *of) {
+    return fl_dtype_is_float(of->dtype) && of->m * of->n * of->k > FL__SMALL_PRODUCT &&
+           of->n * of->k > FL__MATMUL_NEAR;
+}
+
+FL_PRIVATE bool fl__cpu_product(fl__product *of, const fl_call *c) {
+    const bool narrow = fl_is_narrow(c->out[0]);
+    if (narrow && !fl__amx_takes(of) && !fl__matmul_converts(of)) return fl__call_widen(c);
+    if (!fl__product_make(of, c)) return false;
+    if (of->m * of->n * of->items == 0) return true;
+    if (of->k == 0) {
+        memset(of->out, 0, (size_t)(of->m * of->n * of->items) * fl_dtype_size(of->dtype));
+        fl__product_finish(of, of->m);
+        return true;
+    }
+    if (of->dtype == FL_I64) {
+        fl_parallel(of->items * of->m, fl__ceil_div(1 << 16, of->n * of->k), fl__matmul_i64, of);
+        return true;
+    }
+    if (!fl_dtype_is_float(of->dtype)) return fl_fail("fl_matmul: dtype %s", fl_dtype_name(of->dtype));
+    if (fl__amx_takes(of)) return fl__amx_matmul(of);
+    return (!narrow && fl__matmul_at_once(of)) || fl__matmul_float(of);
+}
+
+/* a [..., m, k], b [..., k, n] -> [..., m, n]; floats and i64. Linear: x [m, k], w [n, k], bias [n] ->
+   act(x w^T + bias). */
+FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c) {
+    fl__product of;
+    (void)self;
+    return fl__product_of(&of, c) ? fl__cpu_product(&of, c) : fl_call_compose(c);
+}
+
+/* The sums of db come with the packing for dw, but for halves. */
+static bool fl__cpu_linear_grad(const fl_backend *self, const fl_call *c) {
+    fl_tensor *dw = c->out[1], *db = c->out[2];
+    fl__product p = {.summed = false};
+    fl__linear_grad part;
+    const bool near = fl_numel(c->in[2]) <= FL__MATMUL_NEAR; /* such halves are widened together */
+    if (near && fl_is_narrow(c->in[0]) && !fl__bf16_tiles(c->in[0]->dtype)) return fl__call_widen(c);
+    fl__linear_grad_parts(&part, c);
+    if (c->out[0] && !self->op[FL_OP_matmul](self, &part.dx)) return false;
+    if (db && !fl_out_make(db)) return false;
+    if (dw) {
+        fl__product_of(&p, &part.dw);
+        p.sums = db && !fl_is_narrow(db) ? fl_data(db) : NULL;
+        const bool other = fl__openblas_takes(&p);
+        if (!(other ? self->op[FL_OP_matmul](self, &part.dw) : fl__cpu_product(&p, &part.dw))) return false;
+    }
+    return !db || p.summed || self->op[FL_OP_sum](self, &part.db);
+}
+
+FL_PRIVATE void fl__cpu_matmul_slots(fl_backend *cpu) {
+    fl_backend_set(cpu, fl_op_linear_grad, fl__cpu_linear_grad, FL_SLOT_NARROW);
+    fl_backend_set(cpu, fl_op_linear, fl__cpu_matmul, FL_SLOT_NARROW);
+}
+
+#endif /* FL_CPU_GEMM_MATMUL_IMPL */
+#endif
+/* MIT licence: see LICENSE. */

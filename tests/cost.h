@@ -1,0 +1,108 @@
+/* tests/cost.h - the cost of reading a file: peak memory and CPU time, and their limits by file size
+
+   cost_begin makes the library's heap and buffers count what is asked for and refuse what exceeds a budget.
+   Memory that libpng, libjpeg or libsndfile take from malloc is not counted. */
+#ifndef TESTS_COST_H
+#define TESTS_COST_H
+#include "../fl_tensor.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* A file of n bytes may take 64 n + 1 MiB of memory, and 1 s of CPU time per MB. */
+static inline int64_t cost_memory_limit(int64_t n) {
+    return 64 * n + (1 << 20);
+}
+/* 0.1 s more covers what does not depend on the file; sanitizers and -O0 slow it down. */
+static inline double cost_seconds_limit(int64_t n) {
+    const double limit = 0.1 + (double)n * 1e-6;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__OPTIMIZE__)
+    return 20 * limit;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+    return 20 * limit;
+#endif
+#endif
+    return limit;
+}
+
+/* peak counts requests whether or not they were granted, so a refusal cannot hide one. */
+static struct {
+    int64_t in_use, peak, budget;
+} cost;
+
+static inline bool cost_take(int64_t bytes) {
+    const int64_t now = __atomic_add_fetch(&cost.in_use, bytes, __ATOMIC_RELAXED);
+    int64_t peak = __atomic_load_n(&cost.peak, __ATOMIC_RELAXED);
+    while (now > peak && !__atomic_compare_exchange_n(&cost.peak, &peak, now, true, __ATOMIC_RELAXED,
+                                                      __ATOMIC_RELAXED)) {}
+    if (bytes <= 0 || now <= cost.budget) return true;
+    __atomic_sub_fetch(&cost.in_use, bytes, __ATOMIC_RELAXED);
+    return false;
+}
+
+/* The size of a block stands in front of it. */
+static inline void *cost_heap(void *user, void *p, size_t bytes) {
+    enum { FRONT = 16 };
+    char *block = p ? (char *)p - FRONT : NULL;
+    const int64_t before = block ? *(int64_t *)(void *)block : 0;
+    (void)user;
+    if (!bytes) {
+        cost_take(-before);
+        free(block);
+        return NULL;
+    }
+    if (bytes > INT64_MAX / 2 || !cost_take((int64_t)bytes - before)) return NULL;
+    char *grown = realloc(block, FRONT + bytes);
+    if (!grown) return cost_take(before - (int64_t)bytes), NULL;
+    *(int64_t *)(void *)grown = (int64_t)bytes;
+    return grown + FRONT;
+}
+
+static inline bool cost_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
+    (void)self, (void)info;
+    if (b->bytes > INT64_MAX / 2 || !cost_take((int64_t)b->bytes)) return false;
+    b->ptr = aligned_alloc(FL_ALIGN, (b->bytes + 2 * FL_ALIGN - 1) / FL_ALIGN * FL_ALIGN);
+    return b->ptr || (cost_take(-(int64_t)b->bytes), false);
+}
+
+static inline void cost_put(fl_mem_manager *self, fl_buffer *b) {
+    (void)self;
+    cost_take(-(int64_t)b->bytes);
+    free(b->ptr);
+}
+
+/* Before the library is used: its blocks cannot change heaps. */
+static inline void cost_begin(void) {
+    static fl_mem_manager manager = {.name = "cost", .get = cost_get, .put = cost_put};
+    cost.budget = INT64_MAX / 2;
+    fl_heap_use(cost_heap, NULL);
+    fl_mem_use(&manager);
+}
+
+static inline double cost_cpu_seconds(void) {
+    return (double)clock() / CLOCKS_PER_SEC;
+}
+
+/* Calls read(path) once, with a file of n bytes there. False, after a line that says what exceeded its limit. */
+static inline bool cost_check(const char *format, void (*read)(const char *path), const char *path, int64_t n) {
+    const int64_t before = cost.in_use, limit = cost_memory_limit(n);
+    cost.peak = before;
+    cost.budget = before + 2 * limit; /* a reader without bounds must not take the machine's memory */
+    const double start = cost_cpu_seconds();
+    fl_scope s = fl_scope_begin();
+    read(path);
+    fl_error_clear();
+    fl_scope_end(&s);
+    const double seconds = cost_cpu_seconds() - start;
+    const int64_t peak = cost.peak - before;
+    cost.budget = INT64_MAX / 2;
+    const bool ok = peak <= limit && seconds <= cost_seconds_limit(n);
+    printf("  %-40s %9lld bytes: %11lld of memory (limit %lld), %.3f s (limit %.2f)%s\n", format, (long long)n,
+           (long long)peak, (long long)limit, seconds, cost_seconds_limit(n), ok ? "" : "  EXCEEDED");
+    return ok;
+}
+
+#endif /* MIT licence: see LICENSE. */

@@ -1,0 +1,79 @@
+/* tests/cuda/emu/streams.h - a part of cuda_runtime.h: work waits in its stream until somebody must wait
+   for it; which stream goes on is drawn */
+#ifndef FL_CUDA_EMU_STREAMS_H
+#define FL_CUDA_EMU_STREAMS_H
+namespace emu {
+
+/* They outlive the process's end, where the last tensors go. */
+inline emu_stream &first = *new emu_stream(); /* NULL */
+inline auto &streams = *new std::vector<emu_stream *>{&first};
+inline thread_local emu_stream *capturing; /* this thread; NULL: none */
+inline bool capture_failed, drops_waits;
+
+inline emu_stream *of(cudaStream_t s) { return s ? s : &first; }
+inline bool ready(const emu_stream *s) {
+    return !s->queue.empty() && (!s->queue.front().until || *s->queue.front().until);
+}
+inline size_t waiting(const emu_stream *of) {
+    size_t n = 0;
+    for (const auto *s : streams) n += !of || of == s ? s->queue.size() : 0;
+    return n;
+}
+/* Until nothing waits in that stream (NULL: in all): a few pieces of one that can go on, then of another. */
+inline void run_until(const emu_stream *wanted) {
+    if (!waiting(wanted)) return;
+    while (waiting(wanted)) {
+        std::vector<emu_stream *> able;
+        for (auto *s : streams)
+            if (ready(s)) able.push_back(s);
+        if (able.empty()) {
+            stop("all streams wait for each other");
+            break;
+        }
+        emu_stream *s = able[draw(able.size())];
+        for (uint64_t n = 1 + draw(16); n && ready(s) && waiting(wanted); n--) {
+            open(s->queue.front().reach);
+            if (!broken) s->queue.front().run();
+            s->queue.pop_front();
+        }
+    }
+    open(0);
+}
+/* reach: of others than the stream's own device. */
+inline void put(cudaStream_t stream, std::function<void()> f, std::shared_ptr<bool> until = nullptr,
+                unsigned reach = 0) {
+    emu_stream *s = of(stream);
+    if (s->capture) {
+        s->capture->work.push_back(std::move(f));
+        return;
+    }
+    s->queue.push_back({std::move(f), std::move(until), reach | 1u << s->device});
+    if (draw(32) == 0) run_until(streams[draw(streams.size())]);
+}
+/* What no thread may do that captures. */
+inline cudaError_t forbidden() {
+    if (!capturing) return cudaSuccess;
+    capture_failed = true;
+    return last_error = cudaErrorStreamCaptureUnsupported;
+}
+template <class K, class... A> void launch(K kernel, dim3 grid, dim3 block, cudaStream_t stream, A... args) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    if (fails(cudaErrorUnknown)) return;
+    launches++;
+    if (!grid.x || !block.x || block.x > 1024 || grid.y * grid.z * block.y * block.z != 1) {
+        last_error = cudaErrorInvalidValue;
+        return;
+    }
+    if (of(stream)->device != current) {
+        last_error = cudaErrorInvalidResourceHandle;
+        return;
+    }
+    put(stream, [=] {
+        body = [=] { kernel(args...); };
+        run_grid(grid, block);
+    });
+}
+
+} // namespace emu
+#endif
+/* MIT licence: see LICENSE. */
