@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "../fl_mem.h"
 #include "test.h"
+#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -193,6 +194,8 @@ TEST(dtypes) {
     }
     CHECK_EQ_INT(fl_dtype_size((fl_dtype)99), 0);
     CHECK_EQ_INT(fl_dtype_size((fl_dtype)-1), 0);
+    CHECK_EQ_INT(fl_dtype_size((fl_dtype)INT_MIN), 0);
+    CHECK_EQ_INT(fl_dtype_size((fl_dtype)INT_MAX), 0);
     CHECK(!strcmp(fl_dtype_name(FL_DTYPE_NONE), "?"));
     CHECK_EQ_INT(fl_dtype_named("f99"), FL_DTYPE_NONE);
     CHECK_EQ_INT(fl_dtype_named(NULL), FL_DTYPE_NONE);

@@ -81,8 +81,10 @@ static fl_dtype_info fl__own_dtypes[FL__OWN_DTYPES]; /* dtype FL_DTYPE_COUNT and
 static int fl__n_own_dtypes;                         /* entries before it never change */
 
 FL_API const fl_dtype_info *fl_dtype_registered(fl_dtype d) {
+    /* d may be any number that a rank sent, so it is compared before the subtraction, which could overflow. */
+    if ((int)d < FL_DTYPE_COUNT) return NULL;
     int i = (int)d - FL_DTYPE_COUNT;
-    return i >= 0 && i < __atomic_load_n(&fl__n_own_dtypes, __ATOMIC_ACQUIRE) ? &fl__own_dtypes[i] : NULL;
+    return i < __atomic_load_n(&fl__n_own_dtypes, __ATOMIC_ACQUIRE) ? &fl__own_dtypes[i] : NULL;
 }
 
 FL_API fl_dtype fl_dtype_register(const fl_dtype_info *info) {
