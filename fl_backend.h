@@ -387,6 +387,13 @@ FL_API fl_tensor *fl_out_new(const char *fn, fl_shape shape, fl_dtype dtype, fl_
 /* private */
 /* Registers the ops of all families, when the library starts: fl/ops/ops.h. */
 FL_PRIVATE void fl__register_ops(void);
+/* FL__REGISTER(glu, .contains = "mul", ...); is a static const fl_op_info with .name = "glu" and the fields
+   given, of which there is at least one, and fl_op_glu = fl_op_register(&it). */
+#define FL__REGISTER(op, ...) \
+    do { \
+        static const fl_op_info info_of_##op = {.name = #op, __VA_ARGS__}; \
+        fl_op_##op = fl_op_register(&info_of_##op); \
+    } while (0)
 
 #define FL__PASTE_(a, b) a##b
 #define FL__PASTE(a, b) FL__PASTE_(a, b)

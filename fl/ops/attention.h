@@ -99,26 +99,17 @@ static int64_t fl__attention_grad_macs(const fl_call *c) {
 }
 
 FL_PRIVATE void fl__register_attention(void) {
-    static const fl_op_info attention = {.name = "attention",
-                                         .args_size = sizeof(fl_attention_args),
-                                         .contains = "matmul mul add where amax sub exp sum div log tanh "
-                                                     "softmax abs eq isneginf iota le lt ge bitwise_not "
-                                                     "bitwise_and",
-                                         .compose = fl__compose_attention,
-                                         .gradient = fv__attention_back,
-                                         .rng_end = offsetof(fl_attention_args, rng) + sizeof(fl_rng),
-                                         .macs = fl__attention_macs},
-                            attention_grad = {.name = "attention_grad",
-                                              .args_size = sizeof(fl_attention_args),
-                                              .contains = "matmul mul add where amax sub exp sum div tanh "
-                                                          "softmax abs eq isneginf iota le lt ge "
-                                                          "bitwise_not bitwise_and",
-                                              .compose = fl__compose_attention_grad,
-                                              .rng_end = offsetof(fl_attention_args, rng) +
-                                                         sizeof(fl_rng),
-                                              .macs = fl__attention_grad_macs};
-    fl_op_attention = fl_op_register(&attention);
-    fl_op_attention_grad = fl_op_register(&attention_grad);
+    FL__REGISTER(attention, .args_size = sizeof(fl_attention_args),
+                 .contains = "matmul mul add where amax sub exp sum div log tanh softmax abs eq isneginf "
+                             "iota le lt ge bitwise_not bitwise_and",
+                 .compose = fl__compose_attention, .gradient = fv__attention_back,
+                 .rng_end = offsetof(fl_attention_args, rng) + sizeof(fl_rng), .macs = fl__attention_macs);
+    FL__REGISTER(attention_grad, .args_size = sizeof(fl_attention_args),
+                 .contains = "matmul mul add where amax sub exp sum div tanh softmax abs eq isneginf iota le "
+                             "lt ge bitwise_not bitwise_and",
+                 .compose = fl__compose_attention_grad,
+                 .rng_end = offsetof(fl_attention_args, rng) + sizeof(fl_rng),
+                 .macs = fl__attention_grad_macs);
 }
 
 #endif /* FL_OPS_ATTENTION_IMPL */

@@ -244,13 +244,9 @@ static int64_t fl__conv2d_bias_macs(const fl_call *c) {
 }
 
 FL_PRIVATE void fl__register_conv(void) {
-    static const fl_op_info conv2d_bias = {.name = "conv2d_bias",
-                                           .args_size = sizeof(fl_conv2d_args),
-                                           .contains = "conv2d add relu maximum",
-                                           .compose = fl__compose_conv2d_bias,
-                                           .gradient = fv__conv2d_back,
-                                           .macs = fl__conv2d_bias_macs};
-    fl_op_conv2d_bias = fl_op_register(&conv2d_bias);
+    FL__REGISTER(conv2d_bias, .args_size = sizeof(fl_conv2d_args), .contains = "conv2d add relu maximum",
+                 .compose = fl__compose_conv2d_bias, .gradient = fv__conv2d_back,
+                 .macs = fl__conv2d_bias_macs);
 }
 
 #endif /* FL_OPS_CONV_IMPL */

@@ -204,12 +204,8 @@ FL_API fl_var *fv_stack(fl_var *const *xs, int n, int axis) {
 FL_DATA_DEFINED fl_op fl_op_concat;
 
 FL_PRIVATE void fl__register_copy(void) {
-    static const fl_op_info concat = {.name = "concat",
-                                      .args_size = sizeof(fl_axis_args),
-                                      .contains = "copy",
-                                      .compose = fl__compose_concat,
-                                      .gradient = fv__concat_back};
-    fl_op_concat = fl_op_register(&concat);
+    FL__REGISTER(concat, .args_size = sizeof(fl_axis_args), .contains = "copy", .compose = fl__compose_concat,
+                 .gradient = fv__concat_back);
 }
 #endif /* FL_OPS_COPY_IMPL */
 #endif

@@ -63,20 +63,14 @@ FL_PRIVATE void fl__register_ctc(void);
 FL_DATA_DEFINED fl_op fl_op_ctc, fl_op_ctc_grad;
 
 FL_PRIVATE void fl__register_ctc(void) {
-    static const fl_op_info ctc = {.name = "ctc",
-                                   .args_size = sizeof(fl_ctc_args),
-                                   .contains = "gather amax sub exp sum log add mul where iota lt gt ne eq "
-                                               "abs maximum bitwise_not",
-                                   .compose = fl__compose_ctc,
-                                   .gradient = fv__ctc_back},
-                            ctc_grad = {.name = "ctc_grad",
-                                        .args_size = sizeof(fl_ctc_args),
-                                        .contains =
-                                            "gather scatter_add amax sub exp sum log add mul where iota "
-                                            "lt gt ne eq abs maximum bitwise_not grad2",
-                                        .compose = fv__compose_ctc_grad};
-    fl_op_ctc = fl_op_register(&ctc);
-    fl_op_ctc_grad = fl_op_register(&ctc_grad);
+    FL__REGISTER(ctc, .args_size = sizeof(fl_ctc_args),
+                 .contains = "gather amax sub exp sum log add mul where iota lt gt ne eq abs maximum "
+                             "bitwise_not",
+                 .compose = fl__compose_ctc, .gradient = fv__ctc_back);
+    FL__REGISTER(ctc_grad, .args_size = sizeof(fl_ctc_args),
+                 .contains = "gather scatter_add amax sub exp sum log add mul where iota lt gt ne eq abs "
+                             "maximum bitwise_not grad2",
+                 .compose = fv__compose_ctc_grad);
 }
 
 #endif /* FL_OPS_CTC_IMPL */

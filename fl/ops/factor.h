@@ -131,25 +131,15 @@ FL_DATA_DEFINED fl_op fl_op_lu_factor, fl_op_solve, fl_op_solve_triangular, fl_o
     fl_op_svd, fl_op_eigh, fl_op_eig;
 
 FL_PRIVATE void fl__register_factor(void) {
-    static const fl_op_info lu_factor = {.name = "lu_factor", .contains = "cpu"},
-                            solve = {.name = "solve", .contains = "cpu", .gradient = fv__solve_back},
-                            solve_triangular = {.name = "solve_triangular",
-                                                .args_size = sizeof(fl_triangle_args),
-                                                .contains = "cpu",
-                                                .gradient = fv__solve_triangular_back},
-                            cholesky = {.name = "cholesky", .contains = "cpu", .gradient = fv__cholesky_back},
-                            qr = {.name = "qr", .contains = "cpu"},
-                            svd = {.name = "svd", .contains = "cpu"},
-                            eigh = {.name = "eigh", .contains = "cpu"},
-                            eig = {.name = "eig", .contains = "cpu"};
-    fl_op_lu_factor = fl_op_register(&lu_factor);
-    fl_op_solve = fl_op_register(&solve);
-    fl_op_solve_triangular = fl_op_register(&solve_triangular);
-    fl_op_cholesky = fl_op_register(&cholesky);
-    fl_op_qr = fl_op_register(&qr);
-    fl_op_svd = fl_op_register(&svd);
-    fl_op_eigh = fl_op_register(&eigh);
-    fl_op_eig = fl_op_register(&eig);
+    FL__REGISTER(lu_factor, .contains = "cpu");
+    FL__REGISTER(solve, .contains = "cpu", .gradient = fv__solve_back);
+    FL__REGISTER(solve_triangular, .args_size = sizeof(fl_triangle_args), .contains = "cpu",
+                 .gradient = fv__solve_triangular_back);
+    FL__REGISTER(cholesky, .contains = "cpu", .gradient = fv__cholesky_back);
+    FL__REGISTER(qr, .contains = "cpu");
+    FL__REGISTER(svd, .contains = "cpu");
+    FL__REGISTER(eigh, .contains = "cpu");
+    FL__REGISTER(eig, .contains = "cpu");
 }
 #endif
 #endif

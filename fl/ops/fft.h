@@ -211,12 +211,9 @@ static void fv__fft_back(fl_node *n, fl_var *dy) {
 FL_DATA_DEFINED fl_op fl_op_fft;
 
 FL_PRIVATE void fl__register_fft(void) {
-    static const fl_op_info fft = {.name = "fft",
-                                   .args_size = sizeof(fl_fft_args),
-                                   .contains = "iota mul remainder cos sin neg copy concat matmul",
-                                   .compose = fl__compose_fft,
-                                   .gradient = fv__fft_back};
-    fl_op_fft = fl_op_register(&fft);
+    FL__REGISTER(fft, .args_size = sizeof(fl_fft_args),
+                 .contains = "iota mul remainder cos sin neg copy concat matmul", .compose = fl__compose_fft,
+                 .gradient = fv__fft_back);
 }
 
 #endif /* FL_OPS_FFT_IMPL */

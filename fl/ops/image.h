@@ -109,12 +109,9 @@ FL_PRIVATE void fl__register_image(void);
 FL_DATA_DEFINED fl_op fl_op_resample;
 
 FL_PRIVATE void fl__register_image(void) {
-    static const fl_op_info resample = {.name = "resample",
-                                        .args_size = sizeof(fl_resample_args),
-                                        .contains = "gather mul sum where scatter_add fill",
-                                        .compose = fl__compose_resample,
-                                        .gradient = fv__resample_back};
-    fl_op_resample = fl_op_register(&resample);
+    FL__REGISTER(resample, .args_size = sizeof(fl_resample_args),
+                 .contains = "gather mul sum where scatter_add fill", .compose = fl__compose_resample,
+                 .gradient = fv__resample_back);
 }
 #endif
 #endif

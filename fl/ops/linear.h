@@ -325,25 +325,13 @@ static int64_t fl__linear_grad_macs(const fl_call *c) {
 }
 
 FL_PRIVATE void fl__register_linear(void) {
-    static const fl_op_info linear = {
-        .name = "linear",
-        .args_size = sizeof(fl_linear_args),
-        .contains = "matmul add maximum mul div neg exp erf tanh relu gelu gelu_tanh silu sigmoid",
-        .compose = fl__compose_linear,
-        .gradient = fv__linear_back,
-        .macs = fl__linear_macs};
-    fl_op_linear = fl_op_register(&linear);
-    static const fl_op_info grad = {.name = "linear_grad",
-                                    .contains = "matmul sum",
-                                    .compose = fl__compose_linear_grad,
-                                    .macs = fl__linear_grad_macs};
-    fl_op_linear_grad = fl_op_register(&grad);
-    static const fl_op_info stored = {.name = "linear_stored",
-                                      .contains = "copy matmul linear",
-                                      .compose = fl__compose_linear_stored,
-                                      .gradient = fv__linear_stored_back,
-                                      .macs = fl__linear_macs};
-    fl_op_linear_stored = fl_op_register(&stored);
+    FL__REGISTER(linear, .args_size = sizeof(fl_linear_args),
+                 .contains = "matmul add maximum mul div neg exp erf tanh relu gelu gelu_tanh silu sigmoid",
+                 .compose = fl__compose_linear, .gradient = fv__linear_back, .macs = fl__linear_macs);
+    FL__REGISTER(linear_grad, .contains = "matmul sum", .compose = fl__compose_linear_grad,
+                 .macs = fl__linear_grad_macs);
+    FL__REGISTER(linear_stored, .contains = "copy matmul linear", .compose = fl__compose_linear_stored,
+                 .gradient = fv__linear_stored_back, .macs = fl__linear_macs);
 }
 
 #endif /* FL_OPS_LINEAR_IMPL */

@@ -201,19 +201,12 @@ FL_PRIVATE void fl__register_loss(void);
 FL_DATA_DEFINED fl_op fl_op_cross_entropy, fl_op_cross_entropy_grad;
 
 FL_PRIVATE void fl__register_loss(void) {
-    static const fl_op_info cross_entropy = {.name = "cross_entropy",
-                                             .args_size = sizeof(fl_cross_entropy_args),
-                                             .contains = "amax sub exp sum log gather mul add ne where neg "
-                                                         "div eq bitwise_not",
-                                             .compose = fl__compose_cross_entropy,
-                                             .gradient = fv__cross_entropy_back},
-                            cross_entropy_grad = {.name = "cross_entropy_grad",
-                                                  .args_size = sizeof(fl_cross_entropy_args),
-                                                  .contains = "sub exp div eq mul ne where iota add "
-                                                              "bitwise_not",
-                                                  .compose = fl__compose_cross_entropy_grad};
-    fl_op_cross_entropy = fl_op_register(&cross_entropy);
-    fl_op_cross_entropy_grad = fl_op_register(&cross_entropy_grad);
+    FL__REGISTER(cross_entropy, .args_size = sizeof(fl_cross_entropy_args),
+                 .contains = "amax sub exp sum log gather mul add ne where neg div eq bitwise_not",
+                 .compose = fl__compose_cross_entropy, .gradient = fv__cross_entropy_back);
+    FL__REGISTER(cross_entropy_grad, .args_size = sizeof(fl_cross_entropy_args),
+                 .contains = "sub exp div eq mul ne where iota add bitwise_not",
+                 .compose = fl__compose_cross_entropy_grad);
 }
 
 #endif /* FL_OPS_LOSS_IMPL */

@@ -117,41 +117,26 @@ FL_DATA_DEFINED fl_op fl_op_layer_norm, fl_op_layer_norm_grad, fl_op_batch_norm,
 FL_DATA_DEFINED fl_op fl_op_group_norm, fl_op_group_norm_grad, fl_op_add_layer_norm;
 
 FL_PRIVATE void fl__register_norm(void) {
-    static const fl_op_info layer_norm = {.name = "layer_norm",
-                                          .args_size = sizeof(fl_norm_args),
-                                          .contains = "sum add sub mul div sqrt square rsqrt",
-                                          .compose = fl__compose_layer_norm,
-                                          .gradient = fv__layer_norm_back},
-                            layer_norm_grad = {.name = "layer_norm_grad",
-                                               .args_size = sizeof(fl_norm_args),
-                                               .contains = "sum add sub mul div",
-                                               .compose = fl__compose_layer_norm_grad},
-                            add_layer_norm = {.name = "add_layer_norm",
-                                              .args_size = sizeof(fl_add_norm_args),
-                                              .contains = "dropout layer_norm random ge le where "
-                                                          "sum add sub mul div sqrt square rsqrt",
-                                              .compose = fl__compose_add_layer_norm,
-                                              .rng_end = sizeof(fl_add_norm_args)},
-                            batch_norm = {.name = "batch_norm",
-                                          .args_size = sizeof(fl_batch_norm_args),
-                                          .contains = "sum add sub mul div sqrt maximum square rsqrt",
-                                          .compose = fl__compose_batch_norm,
-                                          .gradient = fv__batch_norm_back},
-                            batch_norm_grad = {.name = "batch_norm_grad",
-                                               .args_size = sizeof(fl_batch_norm_args),
-                                               .contains = "sum add sub mul div sqrt where le rsqrt",
-                                               .compose = fl__compose_batch_norm_grad};
-    static fl_op_info group_norm, group_norm_grad;
-    group_norm = batch_norm, group_norm_grad = batch_norm_grad;
-    group_norm.name = "group_norm";
-    group_norm_grad.name = "group_norm_grad";
-    fl_op_layer_norm = fl_op_register(&layer_norm);
-    fl_op_layer_norm_grad = fl_op_register(&layer_norm_grad);
-    fl_op_add_layer_norm = fl_op_register(&add_layer_norm);
-    fl_op_batch_norm = fl_op_register(&batch_norm);
-    fl_op_batch_norm_grad = fl_op_register(&batch_norm_grad);
-    fl_op_group_norm = fl_op_register(&group_norm);
-    fl_op_group_norm_grad = fl_op_register(&group_norm_grad);
+    FL__REGISTER(layer_norm, .args_size = sizeof(fl_norm_args),
+                 .contains = "sum add sub mul div sqrt square rsqrt", .compose = fl__compose_layer_norm,
+                 .gradient = fv__layer_norm_back);
+    FL__REGISTER(layer_norm_grad, .args_size = sizeof(fl_norm_args), .contains = "sum add sub mul div",
+                 .compose = fl__compose_layer_norm_grad);
+    FL__REGISTER(add_layer_norm, .args_size = sizeof(fl_add_norm_args),
+                 .contains = "dropout layer_norm random ge le where sum add sub mul div sqrt square rsqrt",
+                 .compose = fl__compose_add_layer_norm, .rng_end = sizeof(fl_add_norm_args));
+    FL__REGISTER(batch_norm, .args_size = sizeof(fl_batch_norm_args),
+                 .contains = "sum add sub mul div sqrt maximum square rsqrt",
+                 .compose = fl__compose_batch_norm, .gradient = fv__batch_norm_back);
+    FL__REGISTER(batch_norm_grad, .args_size = sizeof(fl_batch_norm_args),
+                 .contains = "sum add sub mul div sqrt where le rsqrt",
+                 .compose = fl__compose_batch_norm_grad);
+    FL__REGISTER(group_norm, .args_size = sizeof(fl_batch_norm_args),
+                 .contains = "sum add sub mul div sqrt maximum square rsqrt",
+                 .compose = fl__compose_batch_norm, .gradient = fv__batch_norm_back);
+    FL__REGISTER(group_norm_grad, .args_size = sizeof(fl_batch_norm_args),
+                 .contains = "sum add sub mul div sqrt where le rsqrt",
+                 .compose = fl__compose_batch_norm_grad);
 }
 
 #endif /* FL_OPS_NORM_IMPL */

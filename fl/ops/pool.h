@@ -341,30 +341,16 @@ FL_API fl_var *fv_avg_pool2d_run(fl_var *x, fl_pool2d_args a) {
 FL_DATA_DEFINED fl_op fl_op_max_pool2d, fl_op_max_pool2d_grad, fl_op_avg_pool2d, fl_op_avg_pool2d_grad;
 
 FL_PRIVATE void fl__register_pool(void) {
-    static const fl_op_info max_pool2d = {.name = "max_pool2d",
-                                          .args_size = sizeof(fl_pool2d_args),
-                                          .contains = "gather where argmax",
-                                          .compose = fl__compose_max_pool2d,
-                                          .gradient = fv__max_pool2d_back},
-                            max_pool2d_grad = {.name = "max_pool2d_grad",
-                                               .args_size = sizeof(fl_pool2d_args),
-                                               .contains = "scatter_add",
-                                               .compose = fl__compose_max_pool2d_grad,
-                                               .gradient = fv__max_pool2d_grad_back},
-                            avg_pool2d = {.name = "avg_pool2d",
-                                          .args_size = sizeof(fl_pool2d_args),
-                                          .contains = "gather where sum mul reciprocal div",
-                                          .compose = fl__compose_avg_pool2d,
-                                          .gradient = fv__avg_pool2d_back},
-                            avg_pool2d_grad = {.name = "avg_pool2d_grad",
-                                               .args_size = sizeof(fl_pool2d_args),
-                                               .contains = "scatter_add mul where sum reciprocal div",
-                                               .compose = fl__compose_avg_pool2d_grad,
-                                               .gradient = fv__avg_pool2d_grad_back};
-    fl_op_max_pool2d = fl_op_register(&max_pool2d);
-    fl_op_max_pool2d_grad = fl_op_register(&max_pool2d_grad);
-    fl_op_avg_pool2d = fl_op_register(&avg_pool2d);
-    fl_op_avg_pool2d_grad = fl_op_register(&avg_pool2d_grad);
+    FL__REGISTER(max_pool2d, .args_size = sizeof(fl_pool2d_args), .contains = "gather where argmax",
+                 .compose = fl__compose_max_pool2d, .gradient = fv__max_pool2d_back);
+    FL__REGISTER(max_pool2d_grad, .args_size = sizeof(fl_pool2d_args), .contains = "scatter_add",
+                 .compose = fl__compose_max_pool2d_grad, .gradient = fv__max_pool2d_grad_back);
+    FL__REGISTER(avg_pool2d, .args_size = sizeof(fl_pool2d_args),
+                 .contains = "gather where sum mul reciprocal div", .compose = fl__compose_avg_pool2d,
+                 .gradient = fv__avg_pool2d_back);
+    FL__REGISTER(avg_pool2d_grad, .args_size = sizeof(fl_pool2d_args),
+                 .contains = "scatter_add mul where sum reciprocal div",
+                 .compose = fl__compose_avg_pool2d_grad, .gradient = fv__avg_pool2d_grad_back);
 }
 
 #endif /* FL_OPS_POOL_IMPL */

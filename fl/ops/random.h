@@ -129,13 +129,9 @@ fl_var *fv_dropout(fl_var *x, double p, fl_rng *rng) {
 FL_DATA_DEFINED fl_op fl_op_dropout;
 
 FL_PRIVATE void fl__register_random(void) {
-    static const fl_op_info dropout = {.name = "dropout",
-                                       .args_size = sizeof(fl_dropout_args),
-                                       .contains = "random le ge where mul",
-                                       .compose = fl__compose_dropout,
-                                       .gradient = fv__dropout_back,
-                                       .rng_end = offsetof(fl_dropout_args, rng) + sizeof(fl_rng)};
-    fl_op_dropout = fl_op_register(&dropout);
+    FL__REGISTER(dropout, .args_size = sizeof(fl_dropout_args), .contains = "random le ge where mul",
+                 .compose = fl__compose_dropout, .gradient = fv__dropout_back,
+                 .rng_end = offsetof(fl_dropout_args, rng) + sizeof(fl_rng));
 }
 
 /* >>random numbers */

@@ -111,22 +111,14 @@ static int64_t fl__rnn_grad_macs(const fl_call *c) {
 }
 
 FL_PRIVATE void fl__register_recurrent(void) {
-    static const fl_op_info rnn = {.name = "rnn",
-                                   .args_size = sizeof(fl_rnn_args),
-                                   .contains = "matmul linear add sub mul sigmoid tanh relu where gt neg exp "
-                                               "div lt maximum concat",
-                                   .compose = fl__compose_rnn,
-                                   .gradient = fv__rnn_back,
-                                   .macs = fl__rnn_macs},
-                            rnn_grad = {.name = "rnn_grad",
-                                        .args_size = sizeof(fl_rnn_args),
-                                        .contains =
-                                            "matmul linear add sub mul sigmoid tanh relu where sum grad1 "
-                                            "linear_grad gt neg exp div lt maximum le concat",
-                                        .compose = fv__compose_rnn_grad,
-                                        .macs = fl__rnn_grad_macs};
-    fl_op_rnn = fl_op_register(&rnn);
-    fl_op_rnn_grad = fl_op_register(&rnn_grad);
+    FL__REGISTER(rnn, .args_size = sizeof(fl_rnn_args),
+                 .contains = "matmul linear add sub mul sigmoid tanh relu where gt neg exp div lt maximum "
+                             "concat",
+                 .compose = fl__compose_rnn, .gradient = fv__rnn_back, .macs = fl__rnn_macs);
+    FL__REGISTER(rnn_grad, .args_size = sizeof(fl_rnn_args),
+                 .contains = "matmul linear add sub mul sigmoid tanh relu where sum grad1 linear_grad gt neg "
+                             "exp div lt maximum le concat",
+                 .compose = fv__compose_rnn_grad, .macs = fl__rnn_grad_macs);
 }
 
 #endif /* FL_OPS_RECURRENT_IMPL */

@@ -155,28 +155,15 @@ fl_var *fv_log_softmax(fl_var *x, int axis) {
 FL_DATA_DEFINED fl_op fl_op_softmax, fl_op_softmax_grad, fl_op_log_softmax, fl_op_log_softmax_grad;
 
 FL_PRIVATE void fl__register_softmax(void) {
-    static const fl_op_info softmax = {.name = "softmax",
-                                       .args_size = sizeof(fl_axis_args),
-                                       .contains = "amax eq abs where sub exp sum div",
-                                       .compose = fl__compose_softmax,
-                                       .gradient = fv__softmax_back},
-                            softmax_grad = {.name = "softmax_grad",
-                                            .args_size = sizeof(fl_axis_args),
-                                            .contains = "mul sum sub",
-                                            .compose = fl__compose_softmax_grad},
-                            log_softmax = {.name = "log_softmax",
-                                           .args_size = sizeof(fl_axis_args),
-                                           .contains = "amax eq abs where sub exp sum log",
-                                           .compose = fl__compose_log_softmax,
-                                           .gradient = fv__log_softmax_back},
-                            log_softmax_grad = {.name = "log_softmax_grad",
-                                                .args_size = sizeof(fl_axis_args),
-                                                .contains = "exp mul sum sub",
-                                                .compose = fl__compose_log_softmax_grad};
-    fl_op_softmax = fl_op_register(&softmax);
-    fl_op_softmax_grad = fl_op_register(&softmax_grad);
-    fl_op_log_softmax = fl_op_register(&log_softmax);
-    fl_op_log_softmax_grad = fl_op_register(&log_softmax_grad);
+    FL__REGISTER(softmax, .args_size = sizeof(fl_axis_args), .contains = "amax eq abs where sub exp sum div",
+                 .compose = fl__compose_softmax, .gradient = fv__softmax_back);
+    FL__REGISTER(softmax_grad, .args_size = sizeof(fl_axis_args), .contains = "mul sum sub",
+                 .compose = fl__compose_softmax_grad);
+    FL__REGISTER(log_softmax, .args_size = sizeof(fl_axis_args),
+                 .contains = "amax eq abs where sub exp sum log", .compose = fl__compose_log_softmax,
+                 .gradient = fv__log_softmax_back);
+    FL__REGISTER(log_softmax_grad, .args_size = sizeof(fl_axis_args), .contains = "exp mul sum sub",
+                 .compose = fl__compose_log_softmax_grad);
 }
 
 #endif /* FL_OPS_SOFTMAX_IMPL */

@@ -242,17 +242,11 @@ static bool fl__compose_step(const fl_call *c, fl_tensor **value) {
 FL_DATA_DEFINED fl_op fl_op_step, fl_op_sum_squares;
 
 FL_PRIVATE void fl__register_step(void) {
-    static const fl_op_info step = {
-        .name = "step",
-        .args_size = sizeof(fl_step_args),
-        .contains = "add sub mul div neg abs exp log log1p expm1 sqrt sin cos tanh erf atan2 pow "
-                    "remainder maximum minimum floor rint lt le eq ne where bitwise_not",
-        .compose = fl__compose_step};
-    static const fl_op_info sum_squares = {.name = "sum_squares",
-                                           .contains = "sum mul add copy square",
-                                           .compose = fl__compose_sum_squares};
-    fl_op_step = fl_op_register(&step);
-    fl_op_sum_squares = fl_op_register(&sum_squares);
+    FL__REGISTER(step, .args_size = sizeof(fl_step_args),
+                 .contains = "add sub mul div neg abs exp log log1p expm1 sqrt sin cos tanh erf atan2 pow "
+                             "remainder maximum minimum floor rint lt le eq ne where bitwise_not",
+                 .compose = fl__compose_step);
+    FL__REGISTER(sum_squares, .contains = "sum mul add copy square", .compose = fl__compose_sum_squares);
 }
 
 #endif /* FL_OPS_STEP_IMPL */

@@ -184,19 +184,19 @@ static bool fl__lattice_known;
 static void fl__lattice_register_all(void) {
     static const char contains[] = "gather scatter_add amax sub exp sum log add mul where concat maximum "
                                    "minimum iota lt gt ge eq abs logical_and grad2";
-    static const fl_op_info info[] = {
-        {.name = "asg", .args_size = sizeof(fl_lattice_args), .contains = contains,
-         .compose = fl__compose_lattice, .gradient = fv__lattice_back},
-        {.name = "asg_grad", .args_size = sizeof(fl_lattice_args), .contains = contains,
-         .compose = fv__compose_lattice_grad},
-        {.name = "transducer", .args_size = sizeof(fl_lattice_args), .contains = contains,
-         .compose = fl__compose_lattice, .gradient = fv__lattice_back},
-        {.name = "transducer_grad", .args_size = sizeof(fl_lattice_args), .contains = contains,
-         .compose = fv__compose_lattice_grad}};
-    fl_op *const op[] = {&fl_op_asg, &fl_op_asg_grad, &fl_op_transducer, &fl_op_transducer_grad};
     fl_backend cpu = *fl_backend_at(fl_backend_index(fl_backend_cpu()->name));
-    for (int i = 0; i < 4; i++)
-        if ((*op[i] = fl_op_register(&info[i])) == FL_OP_NONE) return;
+    FL__REGISTER(asg, .args_size = sizeof(fl_lattice_args), .contains = contains,
+                 .compose = fl__compose_lattice, .gradient = fv__lattice_back);
+    if (fl_op_asg == FL_OP_NONE) return;
+    FL__REGISTER(asg_grad, .args_size = sizeof(fl_lattice_args), .contains = contains,
+                 .compose = fv__compose_lattice_grad);
+    if (fl_op_asg_grad == FL_OP_NONE) return;
+    FL__REGISTER(transducer, .args_size = sizeof(fl_lattice_args), .contains = contains,
+                 .compose = fl__compose_lattice, .gradient = fv__lattice_back);
+    if (fl_op_transducer == FL_OP_NONE) return;
+    FL__REGISTER(transducer_grad, .args_size = sizeof(fl_lattice_args), .contains = contains,
+                 .compose = fv__compose_lattice_grad);
+    if (fl_op_transducer_grad == FL_OP_NONE) return;
     fl__cpu_asg_slots(&cpu);
     fl__cpu_transducer_slots(&cpu);
     fl__lattice_known = fl_backend_use(&cpu, NULL);

@@ -103,13 +103,10 @@ static pthread_once_t fl__spectrum_once = PTHREAD_ONCE_INIT;
 static bool fl__spectrum_known;
 
 static void fl__spectrum_register(void) {
-    static const fl_op_info info = {.name = "spectrum",
-                                    .args_size = sizeof(fl_spectrum_args),
-                                    .contains = "gather sum add sub mul div concat fft sqrt maximum minimum "
-                                                "log matmul iota",
-                                    .compose = fl__compose_spectrum};
     fl_backend cpu = *fl_backend_at(fl_backend_index(fl_backend_cpu()->name));
-    fl_op_spectrum = fl_op_register(&info);
+    FL__REGISTER(spectrum, .args_size = sizeof(fl_spectrum_args),
+                 .contains = "gather sum add sub mul div concat fft sqrt maximum minimum log matmul iota",
+                 .compose = fl__compose_spectrum);
     if (fl_op_spectrum == FL_OP_NONE) return;
     fl__cpu_spectrum_slots(&cpu);
     fl__spectrum_known = fl_backend_use(&cpu, NULL);

@@ -142,18 +142,16 @@ static pthread_once_t fl__deform_once = PTHREAD_ONCE_INIT;
 static bool fl__deform_known;
 
 static void fl__deform_register_all(void) {
-    static const char contains[] = "iota mul sub add floor ge lt logical_and maximum minimum gather where";
-    static const fl_op_info info[] = {
-        {.name = "deform_columns", .args_size = sizeof(fl_deform_args), .contains = contains,
-         .compose = fl__compose_deform, .gradient = fv__deform_back},
-        {.name = "deform_columns_grad", .args_size = sizeof(fl_deform_args),
-         .contains = "iota mul sub add floor ge lt logical_and maximum minimum gather where neg sum "
-                     "scatter_add",
-         .compose = fv__compose_deform_grad}};
     fl_backend cpu = *fl_backend_at(fl_backend_index(fl_backend_cpu()->name));
-    fl_op_deform_columns = fl_op_register(&info[0]);
-    if (fl_op_deform_columns == FL_OP_NONE ||
-        (fl_op_deform_columns_grad = fl_op_register(&info[1])) == FL_OP_NONE) return;
+    FL__REGISTER(deform_columns, .args_size = sizeof(fl_deform_args),
+                 .contains = "iota mul sub add floor ge lt logical_and maximum minimum gather where",
+                 .compose = fl__compose_deform, .gradient = fv__deform_back);
+    if (fl_op_deform_columns == FL_OP_NONE) return;
+    FL__REGISTER(deform_columns_grad, .args_size = sizeof(fl_deform_args),
+                 .contains = "iota mul sub add floor ge lt logical_and maximum minimum gather where neg sum "
+                             "scatter_add",
+                 .compose = fv__compose_deform_grad);
+    if (fl_op_deform_columns_grad == FL_OP_NONE) return;
     fl__cpu_deform_slots(&cpu);
     fl__deform_known = fl_backend_use(&cpu, NULL);
 }

@@ -148,14 +148,11 @@ static pthread_once_t fl__roi_once = PTHREAD_ONCE_INIT;
 static bool fl__roi_known;
 
 static void fl__roi_register(void) {
-    static const fl_op_info info = {.name = "roi_align",
-                                    .args_size = sizeof(fl_roi_align_args),
-                                    .contains = "mul sub maximum minimum div ceil amax iota add ge le lt "
-                                                "logical_and abs where sum gather matmul scatter_add",
-                                    .compose = fl__compose_roi_align,
-                                    .gradient = fv__roi_back};
     fl_backend cpu = *fl_backend_at(fl_backend_index(fl_backend_cpu()->name));
-    fl_op_roi_align = fl_op_register(&info);
+    FL__REGISTER(roi_align, .args_size = sizeof(fl_roi_align_args),
+                 .contains = "mul sub maximum minimum div ceil amax iota add ge le lt logical_and abs where "
+                             "sum gather matmul scatter_add",
+                 .compose = fl__compose_roi_align, .gradient = fv__roi_back);
     if (fl_op_roi_align == FL_OP_NONE) return;
     fl__cpu_roi_align_slots(&cpu);
     fl__roi_known = fl_backend_use(&cpu, NULL);

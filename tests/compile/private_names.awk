@@ -1,5 +1,6 @@
 # private_names.awk - the private names, fl__x, fv__x and FL__X, that a stripped file uses and does not define
-# The functions that register the families, fl__register_x, are for all of them.
+# The functions that register the families, fl__register_x, and what they register an op by, FL__REGISTER, are for all
+# of them.
 # reads the file twice: first what it defines, static or FL_PRIVATE functions and data, types and macros; then the uses
 FNR == 1 { pass++ }
 pass == 1 {
@@ -39,7 +40,7 @@ pass == 2 {
     while (match(text, /[A-Za-z_0-9]+/)) {
         name = substr(text, RSTART, RLENGTH)
         text = substr(text, RSTART + RLENGTH)
-        if (name ~ /^(f[lv]__|FL__)[A-Za-z0-9]/ && !(name in mine) && name !~ /^fl__register_/) print name
+        if (name ~ /^(f[lv]__|FL__)[A-Za-z0-9]/ && !(name in mine) && name !~ /^(fl__register_.*|FL__REGISTER)$/) print name
     }
 }
 # MIT licence: see LICENSE.
