@@ -1,4 +1,4 @@
-/* fl_all.h - the family: the core of fl.h, and the packages text, speech, vision and distributed
+/* fl_all.h - everything: the core of fl.h, and the packages text, speech, vision and distributed
 
    >>example
     #define FL_IMPLEMENTATION

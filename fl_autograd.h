@@ -156,7 +156,7 @@ FL_API int fv_in_count(const fl_node *n);
 FL_API int fv_saved_count(const fl_node *n);
 FL_API fl_op fv_op(const fl_node *n); /* as recorded */
 /* For those who look at a graph: the node's name; the node that made input i, NULL where no gradient goes;
-   the leaf that ends a path of them, if it is alive, else NULL; who made it (fl_note_here), "" if unknown. */
+   the leaf that ends a path of them, if it is alive, else NULL; who made it (fl_provenance_here), "" if unknown. */
 FL_API const char *fv_node_name(const fl_node *n);
 FL_API fl_node *fv_in_node(const fl_node *n, int i);
 FL_API fl_var *fv_leaf_of(const fl_node *n);
@@ -181,7 +181,7 @@ FL_API bool fv_add_grad_part(fl_node *n, int i, fl_var *g, fv_part_fn part);
 /* >>backward ----------------------------------------------------------------------------------- */
 
 typedef struct fl_backward_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     fl_tensor *grad;    /* of the root; NULL: ones (the root must have one element) */
     bool retain_graph;  /* keep nodes and saved values for another pass */
     /* Records the backward pass itself: double backward; implies retain_graph. The gradients of
@@ -204,7 +204,7 @@ FL_API fl_var *fl_grad(fl_var *root, fl_var *x, bool create_graph);
    Hessian-vector product by reverse over reverse, fl_jvps(fv_list_of(n, g), params, fv_list_of(n, v),
    hv, false) by forward over reverse: examples/hessian.c. False after an error, grads untouched. */
 typedef struct fl_grads_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     fv_list given;     /* for each output a gradient of its shape; none, or NULL: ones (one element) */
     bool retain_graph; /* as fl_backward's: else what the pass went through is freed */
     bool create_graph;
@@ -296,9 +296,9 @@ struct fl_node {
     fl_var **results;   /* of one with several: their gradients so far */
     fl_var *leaf;    /* of a sink; not held */
     void *pass;      /* of a sink: the outermost pass that it is in */
-    fl_var *watched; /* the output variable, if it has a hook; not held: */
-    fl_var *twin;    /* stands in when it is gone */
-    fl_note *made;   /* by whom, if that is noted */
+    fl_var *hook_var; /* the output variable, if it has a hook; not held: */
+    fl_var *hook_copy;    /* stands in when it is gone */
+    fl_provenance *made;   /* by whom, if that is noted */
     fl_node *next;   /* in the list of the dying */
     int64_t pending; /* edges that lead here from nodes not yet in order */
     uint8_t n_in, n_saved, ndim[FV_MAX], dtype[FV_MAX];
@@ -363,7 +363,7 @@ static void fv__var_drop(fl_obj *o) {
         fl_obj_drop(&x->sink_->obj);
     }
     if (x->node) {
-        if (x->node->watched == x) x->node->watched = NULL;
+        if (x->node->hook_var == x) x->node->hook_var = NULL;
         fl_obj_drop(&x->node->obj);
     }
     if (x->hooks_) fl_obj_drop(&x->hooks_->obj);
@@ -376,9 +376,9 @@ FL_API fl_var *fv_const(fl_tensor *t) {
     if (!t) return NULL;
     fl_var *x = fl_obj_new(sizeof *x, fv__var_drop);
     if (!x) return fl_raise();
-    fl_obj_take(&t->obj);
+    fl_obj_steal(&t->obj);
     x->value = t;
-    return fl_obj_own(&x->obj) ? x : fl_raise();
+    return fl_scope_adopt(&x->obj) ? x : fl_raise();
 }
 
 FL_API fl_var *fv_param(fl_tensor *t) {
@@ -400,7 +400,7 @@ FL_API fl_var *fv_num(double value) {
 
 FL_API fl_tensor *fv_value(const fl_var *x) {
 #ifdef FL_DEBUG
-    if (fl_dropped("fv_value", x)) return NULL;
+    if (fl_is_dropped("fv_value", x)) return NULL;
 #endif
     return x ? x->value : NULL;
 }
@@ -434,9 +434,9 @@ FL_API bool fv_check_list(const char *who, const char *what, fv_list list) {
 }
 
 FL_API fl_var *fv_scope_return(fl_scope *s, fl_var *x) {
-    if (x) fl_obj_take(&x->obj);
+    if (x) fl_obj_steal(&x->obj);
     fl_scope_end(s);
-    return !x || fl_obj_own(&x->obj) ? x : fl_raise();
+    return !x || fl_scope_adopt(&x->obj) ? x : fl_raise();
 }
 
 FL_API void fv_zero_grad(fl_var *x) {
@@ -478,22 +478,22 @@ static void fv__hooks_drop(fl_obj *o) {
 static fv_hooks *fv__hooks_of(fl_var *x) {
     fl_node *n = x->node;
     if (x->hooks_) return x->hooks_;
-    if (!n || !n->twin) return x->hooks_ = fl_obj_new(sizeof *x->hooks_, fv__hooks_drop);
-    fl_obj_keep(&n->twin->hooks_->obj);
-    return x->hooks_ = n->twin->hooks_;
+    if (!n || !n->hook_copy) return x->hooks_ = fl_obj_new(sizeof *x->hooks_, fv__hooks_drop);
+    fl_obj_keep(&n->hook_copy->hooks_->obj);
+    return x->hooks_ = n->hook_copy->hooks_;
 }
 
 /* A node must be able to call the hooks of its variable when that is gone: a twin of the same value
    stays. */
 static bool fv__follow(fl_node *n, fl_var *x) {
-    if (n->twin) return true;
+    if (n->hook_copy) return true;
     fl_scope s = fl_scope_begin();
-    n->twin = fv_keep(fv_const(x->value));
+    n->hook_copy = fv_keep(fv_const(x->value));
     fl_scope_end(&s);
-    if (!n->twin) return false;
+    if (!n->hook_copy) return false;
     fl_obj_keep(&x->hooks_->obj);
-    n->twin->hooks_ = x->hooks_;
-    n->watched = x;
+    n->hook_copy->hooks_ = x->hooks_;
+    n->hook_var = x;
     return true;
 }
 
@@ -542,7 +542,7 @@ FL_API void fv_unwatch(fv_watcher *w) {
 
 FL_API void fv_watch(fv_watcher *w) {
     fv_watcher **at = &fv__watchers;
-    if (fl_absent("fv_watch", w)) return;
+    if (fl_is_null_arg("fv_watch", w)) return;
     fv_unwatch(w);
     while (*at) at = &(*at)->next_;
     *at = w;
@@ -617,8 +617,8 @@ static void fv__node_clear(fl_node *n) {
     }
     fl_drop(n->out);
     n->out = NULL;
-    fv_drop(n->twin);
-    n->twin = NULL;
+    fv_drop(n->hook_copy);
+    n->hook_copy = NULL;
     if (n->made) fl_obj_drop(&n->made->obj);
     n->made = NULL;
     if (n->free_args) n->free_args(n->args);
@@ -689,7 +689,7 @@ static fl_node *fv__node_new(const fv_record_opts *s) {
 }
 
 /* Where the gradient of x goes; NULL after fl_fail. */
-static fl_node *fv__goal_of(fl_var *x) {
+static fl_node *fv__grad_target(fl_var *x) {
     static const fv_record_opts sink = {.name = "a leaf"};
     if (x->node) return x->node;
     fl_node *to = __atomic_load_n(&x->sink_, __ATOMIC_ACQUIRE), *other = NULL;
@@ -703,7 +703,7 @@ static fl_node *fv__goal_of(fl_var *x) {
 
 /* The same with a reference for the edge. */
 static fl_node *fv__end_of(fl_var *x) {
-    fl_node *to = fv__goal_of(x);
+    fl_node *to = fv__grad_target(x);
     if (to) fl_obj_keep(&to->obj);
     return to;
 }
@@ -801,7 +801,7 @@ static inline bool fv__tracks(const fl_tensor *value, fv_list in) {
 /* *s with name, backward function and size of the arguments of its op; NULL after an error. */
 static const fv_record_opts *fv__of_op(const fv_record_opts *s, fv_record_opts *room) {
     const fl_op_info *info = fl_op_get_info(s->op);
-    if (!info) return fl_bad("fv_record_opt: there is no op %d", s->op);
+    if (!info) return fl_err_null("fv_record_opt: there is no op %d", s->op);
     *room = *s;
     room->name = info->name;
     room->back = info->gradient;
@@ -819,7 +819,7 @@ static void fv__free_args(const fv_record_opts *s) {
 static fl_node *fv__record(const fv_record_opts *s, fl_tensor *const *value, int several) {
     fl_node *n = fv__node_new(s);
     if (!n) return fv__free_args(s), NULL;
-    n->made = fl_note_here();
+    n->made = fl_provenance_here();
     if (several) {
         const size_t bytes = (size_t)several * sizeof *n->results;
         if ((n->results = fl_heap_alloc(bytes))) memset(n->results, 0, bytes);
@@ -937,7 +937,7 @@ FL_API bool fv_recomputed(const fl_var *x) {
 FL_API fl_var *fv_record_op(fl_op op, fl_tensor *value, fv_list in, fv_list saved, const void *args) {
     const fl_op_info *info = fl_op_get_info(op);
     if (!value) return NULL;
-    if (!info) return fl_bad("fv_record_op: there is no op %d", op);
+    if (!info) return fl_err_null("fv_record_op: there is no op %d", op);
     return fv_record_args(info->name, value, info->gradient, in, saved, args, info->args_size);
 }
 
@@ -1116,7 +1116,7 @@ static bool fv__add_into(fl_tensor *t, fl_tensor *g) {
 /* sum + g, in place where nobody else sees sum. */
 static fl_var *fv__sum_of(fl_var *sum, fl_var *g) {
     fl_tensor *t = sum->value;
-    const bool alike = t->family == g->value->family && !g->value->weak && fv__alike(t, g->value);
+    const bool alike = t->backend == g->value->backend && !g->value->weak && fv__alike(t, g->value);
     if (fl_grad_enabled() || !alike || !fv__is_sole(sum, 1) || !fv__is_dense(t))
         return fv__added(sum, g);
     return fv__add_into(t, g->value) ? sum : NULL;
@@ -1193,7 +1193,7 @@ static _Thread_local fv__pass *fv__running;
 
 static void fv__mark_targets(const fv__pass *p, bool on) {
     for (int i = 0; p && i < p->targets.n; i++)
-        if (p->targets.v[i]->requires_grad) fv__goal_of(p->targets.v[i])->target = on;
+        if (p->targets.v[i]->requires_grad) fv__grad_target(p->targets.v[i])->target = on;
 }
 
 /* A leaf is in passes of one thread at a time: those of two would mix what they add up there. */
@@ -1240,7 +1240,7 @@ static bool fv__find(fv__pass *p, fl_node *to) {
 static bool fv__search(fv__pass *p) {
     bool ok = true;
     for (int i = 0; ok && i < p->roots.n; i++)
-        if (p->roots.v[i]->requires_grad) ok = fv__find(p, fv__goal_of(p->roots.v[i]));
+        if (p->roots.v[i]->requires_grad) ok = fv__find(p, fv__grad_target(p->roots.v[i]));
     for (int64_t i = 0; ok && i < p->n; i++) {
         fl_node *n = p->node[i], **in = fv__edges(n);
         for (int k = 0; ok && k < n->n_in; k++)
@@ -1265,7 +1265,7 @@ static bool fv__leads_on(const fl_node *n) {
 static void fv__sort(fv__pass *p) {
     p->n = 0;
     for (int i = 0; i < p->roots.n; i++)
-        if (p->roots.v[i]->requires_grad) fv__put(p, fv__goal_of(p->roots.v[i]));
+        if (p->roots.v[i]->requires_grad) fv__put(p, fv__grad_target(p->roots.v[i]));
     for (int64_t i = 0; i < p->n; i++) {
         fl_node *n = p->node[i], **in = fv__edges(n);
         n->seen = false;
@@ -1293,7 +1293,7 @@ static bool fv__put_aside(fv__pass *p, fl_node *n) {
 static bool fv__put_all_aside(fv__pass *p) {
     bool ok = true;
     for (int i = 0; ok && i < p->targets.n; i++)
-        if (p->targets.v[i]->requires_grad) ok = fv__put_aside(p, fv__goal_of(p->targets.v[i]));
+        if (p->targets.v[i]->requires_grad) ok = fv__put_aside(p, fv__grad_target(p->targets.v[i]));
     for (int64_t i = 0; ok && p->targets.n && i < p->n; i++)
         if (p->node[i]->wanted) ok = fv__put_aside(p, p->node[i]);
     return ok;
@@ -1330,7 +1330,7 @@ static void fv__accumulate(fl_node *sink) {
 }
 
 static void fv__call_hooks_of(fl_node *n) {
-    fl_var *x = fv_keep(n->watched ? n->watched : n->twin), *before = x->grad;
+    fl_var *x = fv_keep(n->hook_var ? n->hook_var : n->hook_copy), *before = x->grad;
     x->grad = n->grad;
     fv__call_hooks(x);
     n->grad = x->grad;
@@ -1348,7 +1348,7 @@ static void fv__visit(const fv__pass *p, fl_node *n, bool on) {
     fl_scope s =
         told ? fl_scope_at(&(fl_error_place){NULL, n, fv__describe_node, n->name}) : fl_scope_begin();
     if (fl_error()) return;
-    if (n->twin) fv__call_hooks_of(n);
+    if (n->hook_copy) fv__call_hooks_of(n);
     fl_var *dy = n->grad, *held = n->target ? fv_keep(dy) : NULL;
     if (n->back && dy && on && fv__is_whole(n)) n->back(n, dy);
     if (!n->back && !p->targets.n) fv__accumulate(n);
@@ -1400,7 +1400,7 @@ static fl_var *fv__seed(const fv__pass *p, int k) {
 static void fv__start(const fv__pass *p) {
     for (int k = 0; k < p->roots.n && !fl_error(); k++) {
         if (!p->roots.v[k]->requires_grad) continue;
-        fl_node *to = fv__goal_of(p->roots.v[k]);
+        fl_node *to = fv__grad_target(p->roots.v[k]);
         fl_var *g = fv__seed(p, k);
         if (g && to->wanted && to->grad) g = fv__sum_of(to->grad, g);
         if (g && to->wanted) fv__set_sum(to, g);
@@ -1410,16 +1410,16 @@ static void fv__start(const fv__pass *p) {
 /* The nodes of roots and targets exist from here on. */
 static bool fv__has_goals(fv_list of) {
     for (int i = 0; i < of.n; i++)
-        if (of.v[i]->requires_grad && !fv__goal_of(of.v[i])) return false;
+        if (of.v[i]->requires_grad && !fv__grad_target(of.v[i])) return false;
     return true;
 }
 
 /* Takes the targets' gradients, with a reference each; gives back what was put aside. */
 static void fv__take(fv__pass *p, fl_var **grads) {
     for (int i = 0; i < p->targets.n; i++)
-        grads[i] = p->targets.v[i]->requires_grad ? fv_keep(fv__goal_of(p->targets.v[i])->grad) : NULL;
+        grads[i] = p->targets.v[i]->requires_grad ? fv_keep(fv__grad_target(p->targets.v[i])->grad) : NULL;
     for (int i = 0; i < p->targets.n; i++)
-        if (p->targets.v[i]->requires_grad) fv__drop_grad(fv__goal_of(p->targets.v[i]));
+        if (p->targets.v[i]->requires_grad) fv__drop_grad(fv__grad_target(p->targets.v[i]));
     for (int64_t i = 0; i < p->n_outer; i++) p->outer[i].node->grad = p->outer[i].grad;
 }
 
@@ -1473,7 +1473,7 @@ static bool fv__grads(fv__pass *p, fl_var **found) {
     bool ok = fv__pass_run(p, found);
     for (int i = 0; i < p->targets.n; i++)
         if (!ok) fv_drop(found[i]);
-        else if (found[i]) ok = fl_obj_own(&found[i]->obj);
+        else if (found[i]) ok = fl_scope_adopt(&found[i]->obj);
     return ok;
 }
 

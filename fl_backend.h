@@ -39,7 +39,7 @@ extern "C" {
 
 /* The lines of ops with formulas, FL_UNARY_OPS and FL_BINARY_OPS: fl/tensor/op_table.h. */
 
-/* Ops that are not element-wise formulas. `holds`: the REQ ops that an OPT op's composition runs;
+/* Ops that are not element-wise formulas. `holds`: the CORE ops that an COMPILED op's composition runs;
    "cpu": it has none, and runs on the cpu where the backend has no slot.
    Inputs -> outputs, with shapes; "any strides" unless said otherwise. [in] optional input.
 
@@ -47,52 +47,52 @@ extern "C" {
 #define FL_OTHER_OPS(X) \
     /* x -> y: same shape, any strides and dtypes; y may have storage, and either may be an \
        alias (see >>backends) */ \
-    X(copy,                REQ, fl_no_args,      "") \
+    X(copy,                CORE, fl_no_args,      "") \
     /* -> y, every element = value */ \
-    X(fill,                REQ, fl_fill_args,    "") \
+    X(fill,                CORE, fl_fill_args,    "") \
     /* -> y[n] = start + i * step */ \
-    X(iota,                REQ, fl_iota_args,    "") \
+    X(iota,                CORE, fl_iota_args,    "") \
     /* -> y, see fl_random_args */ \
-    X(random,              REQ, fl_random_args,  "") \
+    X(random,              CORE, fl_random_args,  "") \
     /* c b8, a, b -> y = c ? a : b; all the same shape (a or b may be weak) */ \
-    X(where,               REQ, fl_no_args,      "") \
+    X(where,               CORE, fl_no_args,      "") \
     /* x -> y over args.axes; y has the final shape, with or without the reduced dims; sums and products \
       of integers \
        are i64, b8 arrives as an integer */ \
-    X(sum,                 REQ, fl_reduce_args,  "") \
-    X(prod,                REQ, fl_reduce_args,  "") \
-    X(amax,                REQ, fl_reduce_args,  "") \
-    X(amin,                REQ, fl_reduce_args,  "") \
+    X(sum,                 CORE, fl_reduce_args,  "") \
+    X(prod,                CORE, fl_reduce_args,  "") \
+    X(amax,                CORE, fl_reduce_args,  "") \
+    X(amin,                CORE, fl_reduce_args,  "") \
     /* x -> i64 index of the first extreme (NaN is the most extreme) along the one axis of args.axes */ \
-    X(argmax,              REQ, fl_reduce_args,  "") \
-    X(argmin,              REQ, fl_reduce_args,  "") \
+    X(argmax,              CORE, fl_reduce_args,  "") \
+    X(argmin,              CORE, fl_reduce_args,  "") \
     /* x -> y of its shape: sums, products of the elements up to and with each along one axis */ \
-    X(cumsum,              REQ, fl_axis_args,    "") \
-    X(cumprod,             REQ, fl_axis_args,    "") \
+    X(cumsum,              CORE, fl_axis_args,    "") \
+    X(cumprod,             CORE, fl_axis_args,    "") \
     /* x, index i64 -> y of index's shape: y[..i..] = x[..index[..i..]..]; indices are in range (checked \
       by the slot) */ \
-    X(gather,              REQ, fl_axis_args,    "") \
+    X(gather,              CORE, fl_axis_args,    "") \
     /* x, index, src -> y = copy of x, then y[..index[..i..]..] += src[..i..] in order of i */ \
-    X(scatter_add,         REQ, fl_axis_args,    "") \
+    X(scatter_add,         CORE, fl_axis_args,    "") \
     /* the same, but y[..index[..i..]..] = src[..i..]: of repeats the last one stays */ \
-    X(scatter,             REQ, fl_axis_args,    "") \
+    X(scatter,             CORE, fl_axis_args,    "") \
     /* x -> y, index i64, of x's shape: stable order along one axis, NaN largest; y = x at index; where \
        y is shorter along the axis, the first of that order */ \
-    X(sort,                REQ, fl_sort_args,    "") \
+    X(sort,                CORE, fl_sort_args,    "") \
     /* x b8 -> y i64 [n, ndim]: coordinates of the true elements, row-major; the core counts n before */ \
-    X(nonzero,             REQ, fl_no_args,      "") \
+    X(nonzero,             CORE, fl_no_args,      "") \
     /* a [..., m, k], b [..., k, n] -> [..., m, n]; batch dims equal (stride 0 where broadcast), ndim >= \
       2 */ \
-    X(matmul,              REQ, fl_no_args,      "") \
+    X(matmul,              CORE, fl_no_args,      "") \
     /* x [n, c, h, w], w [o, c / groups, kh, kw] -> [n, o, oh, ow] */ \
-    X(conv2d,              REQ, fl_conv2d_args,  "") \
+    X(conv2d,              CORE, fl_conv2d_args,  "") \
     /* dy, w -> dx (its shape is out's);  x, dy -> dw (its shape is out's) */ \
-    X(conv2d_grad_input,   REQ, fl_conv2d_args,  "") \
-    X(conv2d_grad_weight,  REQ, fl_conv2d_args,  "") \
+    X(conv2d_grad_input,   CORE, fl_conv2d_args,  "") \
+    X(conv2d_grad_weight,  CORE, fl_conv2d_args,  "") \
     /* args.op's gradient formula: x, y, dy -> dx;  a, b, y, dy -> da, db (either may be absent: out[i] \
       NULL) */ \
-    X(grad1,               OPT, fl_grad_args,    "") \
-    X(grad2,               OPT, fl_grad_args,    "")
+    X(grad1,               COMPILED, fl_grad_args,    "") \
+    X(grad2,               COMPILED, fl_grad_args,    "")
 
 /* A digest of the names of the ops in their order: tests/compile/tables.awk computes and compares it. Every
    object refers to a symbol that has it in its name, so that one compiled with other tables than the library
@@ -125,7 +125,7 @@ typedef struct fl_op_info {
     size_t args_size;     /* of the op's argument struct */
     /* Names of all ops that its composition runs, those within the ops it calls too (copy and fill need no
        name): an override of one of them takes the op's slot away. "cpu": there is no composition. */
-    const char *contains;
+    const char *uses;
     fl_compose_fn compose;
     /* The backward function of its records on variables, see fv_record_op; NULL: no gradient */
     void (*gradient)(fl_node *n, fl_var *dy);
@@ -140,19 +140,19 @@ typedef struct fl_op_info {
 } fl_op_info;
 /* Registers an op that no table has: ours and yours alike. It is optional: a backend has a slot for
    it (fl_backend_set), or runs its composition. info and what it points to must stay. NULL-safe
-   before main: FL_OP_NONE after an error (a name that is taken, more than FL_MAX_OPS, a name in `contains`
-   that is no op). Before other threads start. After an override the op's first call compares `contains` with
+   before main: FL_OP_NONE after an error (a name that is taken, more than FL_MAX_OPS, a name in `uses`
+   that is no op). Before other threads start. After an override the op's first call compares `uses` with
    what its composition runs, and fails if a name is missing. */
 FL_API fl_op fl_op_register(const fl_op_info *info);
 FL_API int fl_op_count(void); /* ops are numbered 1 to fl_op_count() - 1 */
 FL_API const fl_op_info *fl_op_get_info(fl_op op);
 FL_API fl_op fl_op_named(const char *name); /* FL_OP_NONE if there is none */
-/* True if op's composition (its formula, or `contains`) runs the op `part`. */
-FL_API bool fl_op_holds(fl_op op, fl_op part);
+/* True if op's composition (its formula, or `uses`) runs the op `part`. */
+FL_API bool fl_op_uses(fl_op op, fl_op part);
 /* True if the gradient formula of op for operand i (0, 1) runs `part`. */
-FL_API bool fl_op_grad_holds(fl_op op, int i, fl_op part);
+FL_API bool fl_op_grad_uses(fl_op op, int i, fl_op part);
 /* Steps of that gradient formula: 0 passes dy on (or is constant zero), 1 is a single op. */
-FL_API int fl_op_grad_words(fl_op op, int i);
+FL_API int fl_op_grad_steps(fl_op op, int i);
 /* The state of the generator in the arguments of an op's record, which a replay moves on; NULL if the op
    draws nothing. */
 FL_API fl_rng *fl_op_rng(fl_op op, void *args);
@@ -181,7 +181,7 @@ typedef struct fl_iota_args {
     double f_start, f_step;
     int64_t i_start, i_step;
 } fl_iota_args;
-typedef enum fl_dist { FL_UNIFORM, FL_NORMAL, FL_INTEGER } fl_dist;
+typedef enum fl_random_kind { FL_UNIFORM, FL_NORMAL, FL_INTEGER } fl_random_kind;
 /* Element i (row-major) uses words of Philox block rng.counter + i * w / 4, from word i * w % 4, w
    words each:
    UNIFORM f32 w = 1: a + (b - a) * (word >> 8) * 2^-24
@@ -190,7 +190,7 @@ typedef enum fl_dist { FL_UNIFORM, FL_NORMAL, FL_INTEGER } fl_dist;
            flm_normal_f32 and flm_normal_f64 of kernels/fl_math.h say; mean a, deviation b
    INTEGER i64 w = 2: ia + high 64 bits of (second word * 2^32 + first word) * (ib - ia) */
 typedef struct fl_random_args {
-    fl_dist dist;
+    fl_random_kind dist;
     double a, b;
     int64_t ia, ib;
     fl_rng rng;
@@ -233,14 +233,14 @@ static inline void fl_call_begin(fl_call *c, fl_op op, int n_out, int n_in, cons
     c->args = args;
 }
 /* An output handle for a record: contiguous strides, no storage, owned by the innermost scope.
-   family: index. */
-FL_API fl_tensor *fl_out_on(int family, fl_shape shape, fl_dtype dtype);
+   backend: index. */
+FL_API fl_tensor *fl_out_on(int backend, fl_shape shape, fl_dtype dtype);
 typedef void (*fl_call_hook_fn)(const fl_call *c, void *user);
 /* Observes the calls of this thread, those of compositions too; each may be NULL, and replaces the pair
    before, also from within a hook, which is given back. Every `before` has its `after`: of a call that
    failed fl_error() is set there. Not observed is what a hook runs itself, and what the core does on the
    way (casts for a slot of wider dtypes, copies for one that wants contiguous operands, moves between
-   families). */
+   backends). */
 typedef struct fl_call_hooks {
     fl_call_hook_fn before, after;
     void *user;
@@ -280,7 +280,7 @@ typedef bool (*fl_slot)(const fl_backend *self, const fl_call *c);
 enum { FL_SLOT_CONTIGUOUS = 1, FL_SLOT_NARROW = 2, FL_SLOT_BLOCKS = 4 };
 
 struct fl_backend {
-    const char *name; /* of the family */
+    const char *name; /* of the backend */
     void *user;
     /* Hooks; NULL: the fl_buffer way. */
     /* Storage for out, as out->stride says; info tells who asks, for what and for how long. */
@@ -292,8 +292,8 @@ struct fl_backend {
     /* out: other shape, strides and offset over in's storage. False (no error): refused, the core
        copies instead; NULL: shared if `in` has a buffer, else refused. */
     bool (*view)(const fl_backend *self, fl_tensor *out, fl_tensor *in);
-    /* src's elements into dst, of one shape and dtype, where at least one of them is this family's. False
-       (no error): refused, the next one is asked: dst's family, src's, then both are mapped. */
+    /* src's elements into dst, of one shape and dtype, where at least one of them is this backend's. False
+       (no error): refused, the next one is asked: dst's backend, src's, then both are mapped. */
     bool (*move)(const fl_backend *self, fl_tensor *dst, fl_tensor *src);
     bool (*sync)(const fl_backend *self); /* waits for all work */
     fl_slot any;                          /* if set, receives every call */
@@ -313,17 +313,17 @@ struct fl_backend {
    which has the kernels of registered ops and earlier overrides: fl_backend_use refuses a changed copy of the
    shipped one that would drop them. */
 FL_API const fl_backend *fl_backend_cpu(void);
-/* Copies *b into the table of the family b->name, for the whole process and for existing tensors
-   too; a new name makes a new family. *old (may be NULL) gets the one before (name NULL if new). Of
+/* Copies *b into the table of the backend b->name, for the whole process and for existing tensors
+   too; a new name makes a new backend. *old (may be NULL) gets the one before (name NULL if new). Of
    the slots only copy must be there. */
 FL_API bool fl_backend_use(const fl_backend *b, fl_backend *old);
 /* b's slot for op, with flags: what a backend fills its table with. False for an op that is not there. */
 FL_API bool fl_backend_set(fl_backend *b, fl_op op, fl_slot slot, unsigned flags);
-/* b->op[op] = slot, with no flags, and clears the OPT slots and gradients of b that contain op, so
+/* b->op[op] = slot, with no flags, and clears the COMPILED slots and gradients of b that contain op, so
    every composition passes through it. */
 FL_API bool fl_backend_override(fl_backend *b, fl_op op, fl_slot slot);
-/* The table in use of the family of an index (fl_backend_index); NULL if there is none. */
-FL_API const fl_backend *fl_backend_at(int family);
+/* The table in use of the backend of an index (fl_backend_index); NULL if there is none. */
+FL_API const fl_backend *fl_backend_at(int backend);
 /* For slots: storage for an output. */
 FL_API bool fl_out_make(fl_tensor *out);
 
@@ -332,8 +332,8 @@ FL_API bool fl_out_make(fl_tensor *out);
 /* What the ops of fl/ops/ are made with, and yours: check the operands, infer the result's shape and
    dtype, run one record. fn is the name of the public function, for messages. */
 
-/* True if a and b live on one family (numbers do on all); else an error. */
-FL_API bool fl_same_family(const char *fn, const fl_tensor *a, const fl_tensor *b);
+/* True if a and b live on one backend (numbers do on all); else an error. */
+FL_API bool fl_same_backend(const char *fn, const fl_tensor *a, const fl_tensor *b);
 /* axis, which may count from the end, in [0, ndim); -1 after an error. A 0-d tensor takes 0 and -1, as
    PyTorch's does: along it is one element, which its shape[0] and stride[0] say to loops and slots. */
 FL_API int fl_axis_of(const char *fn, const fl_tensor *t, int axis);
@@ -347,7 +347,7 @@ FL_API bool fl_is_narrow(const fl_tensor *t);
 /* t, cast to d; numbers pass. */
 FL_API fl_tensor *fl_operand(fl_tensor *t, fl_dtype d);
 /* t; of a weak number a 0-d tensor. */
-FL_API fl_tensor *fl_stored(fl_tensor *t);
+FL_API fl_tensor *fl_materialise(fl_tensor *t);
 /* A weak number that takes the dtype of what it meets: a formula's constant. */
 FL_API fl_tensor *fl_constant(double value);
 
@@ -381,13 +381,13 @@ FL_API fl_tensor *fl_binary_op(fl_op op, fl_tensor *a, fl_tensor *b);
 /* The first output of a program by ops, a step each; in as its names were given. A program of
    constants gives a number. NULL passes. */
 FL_API fl_tensor *fl_formula_value(const fl_formula *f, fl_tensor *const *in);
-/* A handle on the default family, as creation functions take shape and dtype (NONE: `otherwise`). */
+/* A handle on the default backend, as creation functions take shape and dtype (NONE: `otherwise`). */
 FL_API fl_tensor *fl_out_new(const char *fn, fl_shape shape, fl_dtype dtype, fl_dtype otherwise);
 
 /* private */
-/* Registers the ops of all families, when the library starts: fl/ops/ops.h. */
+/* Registers the ops of fl/ops, when the library starts: fl/ops/ops.h. */
 FL_PRIVATE void fl__register_ops(void);
-/* FL__REGISTER(glu, .contains = "mul", ...); is a static const fl_op_info with .name = "glu" and the fields
+/* FL__REGISTER(glu, .uses = "mul", ...); is a static const fl_op_info with .name = "glu" and the fields
    given, of which there is at least one, and fl_op_glu = fl_op_register(&it). */
 #define FL__REGISTER(op, ...) \
     do { \
@@ -436,9 +436,9 @@ static fl_obj *fl__bury(fl_obj *o) {
     return __atomic_exchange_n(fl__place_of_gone(o), o, __ATOMIC_ACQ_REL);
 }
 
-bool fl_dropped(const char *fn, const void *p) {
+bool fl_is_dropped(const char *fn, const void *p) {
     if (!p || __atomic_load_n(fl__place_of_gone(p), __ATOMIC_ACQUIRE) != p) return false;
-    if (!fl_error()) fl_bad("%s: an operand is used after its scope ended, or after fl_drop", fn);
+    if (!fl_error()) fl_err_null("%s: an operand is used after its scope ended, or after fl_drop", fn);
     return true;
 }
 #else
@@ -446,16 +446,16 @@ static inline fl_obj *fl__bury(fl_obj *o) {
     return o;
 }
 
-bool fl_dropped(const char *fn, const void *p) {
+bool fl_is_dropped(const char *fn, const void *p) {
     return (void)fn, (void)p, false;
 }
 #endif
 
 /* True for a NULL operand: passes silently while an error is pending, is a mistake of its own
    otherwise. */
-bool fl_absent(const char *fn, const void *p) {
-    if (p) return fl_dropped(fn, p);
-    if (!fl_error()) fl_bad("%s: an operand is NULL", fn);
+bool fl_is_null_arg(const char *fn, const void *p) {
+    if (p) return fl_is_dropped(fn, p);
+    if (!fl_error()) fl_err_null("%s: an operand is NULL", fn);
     return true;
 }
 
@@ -464,11 +464,11 @@ static bool fl__null_operand(const fl_op_info *info, const void *p) {
 #ifdef FL_DEBUG
     char fn[100];
     snprintf(fn, sizeof fn, "fl_%s", info ? info->name : "none");
-    if (p) return fl_dropped(fn, p);
+    if (p) return fl_is_dropped(fn, p);
 #else
     if (p) return false;
 #endif
-    if (!fl_error()) fl_bad("fl_%s: an operand is NULL", info ? info->name : "none");
+    if (!fl_error()) fl_err_null("fl_%s: an operand is NULL", info ? info->name : "none");
     return true;
 }
 
@@ -568,7 +568,7 @@ void fl_obj_drop(fl_obj *o) {
         o->drop_(o);
 }
 
-void fl_obj_take(fl_obj *o) {
+void fl_obj_steal(fl_obj *o) {
     fl__context *th = &fl__here;
     int64_t base = th->depth ? th->scope[th->depth].base : 0;
     if (th->n > base && th->value[th->n - 1] == o) th->n--;
@@ -605,7 +605,7 @@ static inline bool fl__own(fl__context *th, fl_obj *o) {
     return true;
 }
 
-bool fl_obj_own(fl_obj *o) {
+bool fl_scope_adopt(fl_obj *o) {
     return fl__own(&fl__here, o);
 }
 
@@ -648,32 +648,32 @@ int64_t fl_scope_depth(void) {
 }
 
 /* What scope d set is what the next one found. */
-int fl_places(fl_place *places, int most) {
+int fl_call_stack(fl_call_frame *places, int most) {
     const fl__context *th = &fl__here;
     int n = 0;
     for (int64_t d = 1; d <= th->depth && n < most; d++) {
         const fl__mark *m = &th->scope[d];
         const fl_error_place *set = d < th->depth ? &m[1].place : &fl__place;
-        if (set->of && set->of != m->place.of) places[n++] = (fl_place){*set, m->number};
+        if (set->of && set->of != m->place.of) places[n++] = (fl_call_frame){*set, m->number};
     }
     return n;
 }
 
 static int fl__notes; /* atomic */
 
-void fl_notes(int delta) {
+void fl_provenance_enable(int delta) {
     __atomic_fetch_add(&fl__notes, delta, __ATOMIC_RELAXED);
 }
 
-static FL__COLD fl_note *fl__note_new(void) {
+static FL__COLD fl_provenance *fl__note_new(void) {
     const bool failed = fl_error();
-    fl_note *note = fl_obj_new(sizeof *note, fl_obj_free);
-    if (note) fl_place_text(note->text, sizeof note->text);
+    fl_provenance *note = fl_obj_new(sizeof *note, fl_obj_free);
+    if (note) fl_call_stack_text(note->text, sizeof note->text);
     else if (!failed) fl_error_clear();
     return note;
 }
 
-fl_note *fl_note_here(void) {
+fl_provenance *fl_provenance_here(void) {
     return __atomic_load_n(&fl__notes, __ATOMIC_RELAXED) > 0 ? fl__note_new() : NULL;
 }
 
@@ -689,9 +689,9 @@ void fl_scope_end(fl_scope *s) {
 }
 
 fl_tensor *fl_scope_return(fl_scope *s, fl_tensor *t) {
-    if (t) fl_obj_take(&t->obj);
+    if (t) fl_obj_steal(&t->obj);
     fl_scope_end(s);
-    if (t && !fl_obj_own(&t->obj)) return fl_raise();
+    if (t && !fl_scope_adopt(&t->obj)) return fl_raise();
     return t;
 }
 
@@ -700,7 +700,7 @@ void *fl_promote(fl_scope *s, void *obj) {
     fl_obj *o = obj;
     if (!o || !s || s->depth_ < 1 || s->depth_ > th->depth) return o;
     fl_obj_keep(o);
-    if (!fl_obj_own(o)) return fl_raise();
+    if (!fl_scope_adopt(o)) return fl_raise();
     /* o now lies on top; it moves to the end of the enclosing scope's part, and the marks above
        shift by one. */
     int64_t at = th->scope[s->depth_].base;
@@ -728,20 +728,20 @@ void fl_set_flags(uint64_t flags) {
 
 int fl_stream(int n) {
     const uint64_t flags = fl__here.flags;
-    if (n < 0 || n > 255) return fl_refuse("fl_stream: %d is not of 0 to 255", n), -1;
+    if (n < 0 || n > 255) return fl_err_false("fl_stream: %d is not of 0 to 255", n), -1;
     fl__here.flags = (flags & ~((uint64_t)255 << 16)) | (uint64_t)n << 16;
     return (int)(flags >> 16 & 255);
 }
 
 FL_PRIVATE bool fl__of_bf16(void) { return fl__here.flags & FL__OF_BF16; }
 
-bool fl_lasting(bool on) {
+bool fl_persistent(bool on) {
     const bool was = fl__here.flags & FL__LASTING;
     fl__here.flags = (fl__here.flags & ~FL__LASTING) | (on ? FL__LASTING : 0);
     return was;
 }
 
-int64_t fl_live(void) {
+int64_t fl_live_tensors(void) {
     return fl__records_live(FL__RECORD_TENSOR);
 }
 
@@ -752,10 +752,10 @@ const char FL__TABLES = 0;
 #endif
 
 static const fl_op_info fl__table[FL_TABLE_OPS] = {
-#define FL__IS_REQ true
-#define FL__IS_HOT true
-#define FL__IS_OPT false
-#define FL__IS_DEF false
+#define FL__IS_CORE true
+#define FL__IS_CORE_HOT true
+#define FL__IS_COMPILED false
+#define FL__IS_COMPOSED false
 #define FL__U(op, class_, need, f, g) \
     [FL_OP_##op] = {#op, 0, .arity = 1, .cls = FL_CLASS_##class_, .required = FL__IS_##need, \
                     .formula = #f, .grad = {#g, NULL}},
@@ -768,10 +768,10 @@ static const fl_op_info fl__table[FL_TABLE_OPS] = {
 #undef FL__U
 #undef FL__B
 #undef FL__O
-#undef FL__IS_REQ
-#undef FL__IS_HOT
-#undef FL__IS_OPT
-#undef FL__IS_DEF
+#undef FL__IS_CORE
+#undef FL__IS_CORE_HOT
+#undef FL__IS_COMPILED
+#undef FL__IS_COMPOSED
 };
 /* Those of the tables, then the registered ones. */
 static const fl_op_info *fl__ops[FL_MAX_OPS];
@@ -825,16 +825,16 @@ static const char *fl__unknown_word(const char *list, int *length) {
 
 fl_op fl_op_register(const fl_op_info *info) {
     fl__ops_init(); /* a registration may come before that of this file */
-    if (!info || !info->name) return fl_bad("fl_op_register: the op has no name"), FL_OP_NONE;
+    if (!info || !info->name) return fl_err_null("fl_op_register: the op has no name"), FL_OP_NONE;
     if (fl_op_named(info->name))
-        return fl_bad("fl_op_register: there is an op '%s' already", info->name), FL_OP_NONE;
+        return fl_err_null("fl_op_register: there is an op '%s' already", info->name), FL_OP_NONE;
     if (fl__n_ops == FL_MAX_OPS)
-        return fl_bad("fl_op_register: no room for '%s' behind %d ops", info->name, FL_MAX_OPS),
+        return fl_err_null("fl_op_register: no room for '%s' behind %d ops", info->name, FL_MAX_OPS),
                FL_OP_NONE;
     int length = 0; /* the library's own ops name each other */
-    const char *unknown = fl__n_own_ops ? fl__unknown_word(info->contains, &length) : NULL;
+    const char *unknown = fl__n_own_ops ? fl__unknown_word(info->uses, &length) : NULL;
     if (unknown)
-        return fl_bad("fl_op_register: '%s' contains '%.*s', which is no op", info->name, length, unknown),
+        return fl_err_null("fl_op_register: '%s' contains '%.*s', which is no op", info->name, length, unknown),
                FL_OP_NONE;
     fl__ops[fl__n_ops] = info;
     return fl__n_ops++;
@@ -884,13 +884,13 @@ static bool fl__listed(const char *list, const char *name) {
     return false;
 }
 
-bool fl_op_holds(fl_op op, fl_op part) {
+bool fl_op_uses(fl_op op, fl_op part) {
     if (!fl__op_exists(op) || !fl__op_exists(part)) return false;
     if (fl__ops[op]->arity) return op != part && fl__program_holds(op, FL_PROGRAM_Y, part);
-    return fl__listed(fl__ops[op]->contains, fl__ops[part]->name);
+    return fl__listed(fl__ops[op]->uses, fl__ops[part]->name);
 }
 
-bool fl_op_grad_holds(fl_op op, int i, fl_op part) {
+bool fl_op_grad_uses(fl_op op, int i, fl_op part) {
     return fl__op_exists(op) && i >= 0 && i < fl__ops[op]->arity &&
            fl__program_holds(op, i ? FL_PROGRAM_DB : FL_PROGRAM_DA, part);
 }
@@ -901,7 +901,7 @@ fl_rng *fl_op_rng(fl_op op, void *args) {
     return end ? (fl_rng *)(void *)((char *)args + end) - 1 : NULL;
 }
 
-int fl_op_grad_words(fl_op op, int i) {
+int fl_op_grad_steps(fl_op op, int i) {
     return fl__op_exists(op) && i >= 0 && i < fl__ops[op]->arity
                ? fl_op_program(op, i ? FL_PROGRAM_DB : FL_PROGRAM_DA)->n_steps
                : 0;
@@ -912,14 +912,14 @@ int fl_op_grad_words(fl_op op, int i) {
 static int fl__axis_among(int n, const char *fn, const fl_tensor *t, int axis) {
     const int a = axis < 0 ? axis + n : axis;
     if (a >= 0 && a < n) return a;
-    fl_bad("%s: axis %d is out of range for shape %s", fn, axis, FL_SHAPE_TEXT(t));
+    fl_err_null("%s: axis %d is out of range for shape %s", fn, axis, FL_SHAPE_TEXT(t));
     return -1;
 }
 int fl_axis_of(const char *fn, const fl_tensor *t, int axis) {
-    return fl_absent(fn, t) ? -1 : fl__axis_among(t->ndim ? t->ndim : 1, fn, t, axis);
+    return fl_is_null_arg(fn, t) ? -1 : fl__axis_among(t->ndim ? t->ndim : 1, fn, t, axis);
 }
 int fl_own_axis_of(const char *fn, const fl_tensor *t, int axis) {
-    return fl_absent(fn, t) ? -1 : fl__axis_among(t->ndim, fn, t, axis);
+    return fl_is_null_arg(fn, t) ? -1 : fl__axis_among(t->ndim, fn, t, axis);
 }
 
 int64_t fl_shape_numel(fl_shape s) {
@@ -947,8 +947,8 @@ char *fl_shape_text(fl_shape s, char *buf, size_t size) {
     return buf;
 }
 
-fl_text fl_text_of_shape(fl_shape s) {
-    fl_text x;
+fl_str200 fl_text_of_shape(fl_shape s) {
+    fl_str200 x;
     fl_shape_text(s, x.s, sizeof x.s);
     return x;
 }
@@ -992,7 +992,7 @@ bool fl_is_channels_last(const fl_tensor *t) {
 }
 
 bool fl_same_shape(const fl_tensor *a, const fl_tensor *b) {
-    if (fl_absent("fl_same_shape", a) || fl_absent("fl_same_shape", b)) return false;
+    if (fl_is_null_arg("fl_same_shape", a) || fl_is_null_arg("fl_same_shape", b)) return false;
     if (a->ndim != b->ndim) return false;
     for (int i = 0; i < a->ndim; i++)
         if (a->shape[i] != b->shape[i]) return false;
@@ -1000,7 +1000,7 @@ bool fl_same_shape(const fl_tensor *a, const fl_tensor *b) {
 }
 
 bool fl_shape_is(const fl_tensor *t, fl_shape s) {
-    if (fl_absent("fl_shape_is", t)) return false;
+    if (fl_is_null_arg("fl_shape_is", t)) return false;
     if (t->ndim != s.ndim) return false;
     for (int i = 0; i < s.ndim; i++)
         if (t->shape[i] != s.dim[i]) return false;
@@ -1009,7 +1009,7 @@ bool fl_shape_is(const fl_tensor *t, fl_shape s) {
 
 /* Broadcasts b into *s, NumPy's rule. */
 bool fl_broadcast_shape(fl_shape *s, const fl_tensor *t) {
-    if (fl_absent("fl_broadcast_shape", s) || fl_absent("fl_broadcast_shape", t)) return false;
+    if (fl_is_null_arg("fl_broadcast_shape", s) || fl_is_null_arg("fl_broadcast_shape", t)) return false;
     fl_shape r = *s;
     if (t->ndim > r.ndim) {
         for (int i = 0; i < t->ndim; i++) {
@@ -1030,10 +1030,10 @@ bool fl_broadcast_shape(fl_shape *s, const fl_tensor *t) {
 
 /* ---- handles ---- */
 
-#define FL__MAX_FAMILIES 32
-static fl_backend fl__families[FL__MAX_FAMILIES];
-static int fl__n_families;
-static int fl__default_family;
+#define FL__MAX_BACKENDS 32
+static fl_backend fl__backends[FL__MAX_BACKENDS];
+static int fl__n_backends;
+static int fl__default_backend;
 static bool fl__strict_mode;
 static int64_t fl__fallback_count;
 
@@ -1045,7 +1045,7 @@ static void fl__tensor_drop(fl_obj *o) {
     fl_tensor *t = (fl_tensor *)(void *)o;
     if (t->buffer) fl_buffer_drop(t->buffer);
     if (t->impl) {
-        const fl_backend *be = &fl__families[t->family];
+        const fl_backend *be = &fl__backends[t->backend];
         if (be->drop) be->drop(be, t);
     }
     if (t->base_) fl_obj_drop(&t->base_->obj);
@@ -1054,12 +1054,12 @@ static void fl__tensor_drop(fl_obj *o) {
 
 /* A handle without storage, owned by the innermost scope; strides still unset. NULL after
    fl_fail. */
-static FL__HOT fl_tensor *fl__handle(int family, fl_dtype dtype, int ndim) {
+static FL__HOT fl_tensor *fl__handle(int backend, fl_dtype dtype, int ndim) {
     fl__context *th = &fl__here;
     fl_tensor *t = fl__obj_raw(FL__RECORD_TENSOR, sizeof *t, fl__tensor_drop);
     if (!t) return NULL;
     t->dtype = dtype;
-    t->family = (uint8_t)family;
+    t->backend = (uint8_t)backend;
     t->weak = t->copied = false;
     t->ndim = ndim;
     t->shape[0] = t->stride[0] = 1; /* stays so of a 0-d tensor */
@@ -1071,12 +1071,12 @@ static FL__HOT fl_tensor *fl__handle(int family, fl_dtype dtype, int ndim) {
     return fl__own(th, &t->obj) ? t : NULL;
 }
 
-fl_tensor *fl_out_on(int family, fl_shape shape, fl_dtype dtype) {
+fl_tensor *fl_out_on(int backend, fl_shape shape, fl_dtype dtype) {
     if (fl_shape_numel(shape) < 0) {
         fl_fail("fl_out_on: shape %s is not valid", FL_TEXT_OF(shape));
         return NULL;
     }
-    fl_tensor *t = fl__handle(family, dtype, shape.ndim);
+    fl_tensor *t = fl__handle(backend, dtype, shape.ndim);
     if (!t) return NULL;
     int64_t n = 1;
     memcpy(t->shape, shape.dim, sizeof t->shape); /* a fixed size: no slow string instruction */
@@ -1090,7 +1090,7 @@ fl_tensor *fl_out_on(int family, fl_shape shape, fl_dtype dtype) {
 
 /* An output shaped like t, whose numel is known to be valid; *dense: t is row-major too. */
 static inline fl_tensor *fl__out_shaped(const fl_tensor *t, fl_dtype dtype, bool *dense) {
-    fl_tensor *o = fl__handle(t->family, dtype, t->ndim);
+    fl_tensor *o = fl__handle(t->backend, dtype, t->ndim);
     if (!o) return NULL;
     int64_t n = 1;
     *dense = true;
@@ -1106,7 +1106,7 @@ static inline fl_tensor *fl__out_shaped(const fl_tensor *t, fl_dtype dtype, bool
 
 fl_tensor *fl_out_like(const fl_tensor *t, fl_dtype dtype) {
     bool dense;
-    return fl_absent("fl_out_like", t) ? NULL : fl__out_shaped(t, dtype, &dense);
+    return fl_is_null_arg("fl_out_like", t) ? NULL : fl__out_shaped(t, dtype, &dense);
 }
 
 /* Laid out as t too: what element-wise ops give. */
@@ -1118,7 +1118,7 @@ static inline fl_tensor *fl__out_same(const fl_tensor *t, fl_dtype dtype) {
 
 /* The axes of t by falling stride; equal ones keep their order. */
 void fl_axes_by_stride(const fl_tensor *t, int order[FL_MAX_DIMS]) {
-    if (fl_absent("fl_axes_by_stride", t)) return;
+    if (fl_is_null_arg("fl_axes_by_stride", t)) return;
     for (int i = 0; i < t->ndim; i++) {
         int k = i;
         for (; k > 0 && llabs(t->stride[order[k - 1]]) < llabs(t->stride[i]); k--)
@@ -1168,7 +1168,7 @@ void fl_drop(fl_tensor *t) {
 }
 
 const char *fl_backend_name(const fl_tensor *t) {
-    return !t ? "none" : t->family == FL_ANY_FAMILY ? "any" : fl__families[t->family].name;
+    return !t ? "none" : t->backend == FL_ANY_BACKEND ? "any" : fl__backends[t->backend].name;
 }
 
 static uint32_t *fl__version(const fl_tensor *t) {
@@ -1189,21 +1189,21 @@ FL_API const fl_backend *FL__PASTE(fl_backend_, FL_TENSOR_BACKEND)(void);
 const fl_backend *fl_backend_cuda_of(int device); /* kernels/cuda/backend.h */
 #endif
 
-static int fl__family_of(const char *fn, const char *name) {
-    for (int i = 0; i < fl__n_families; i++)
-        if (name && !strcmp(fl__families[i].name, name)) return i;
-    fl_fail("%s: there is no backend family '%s'", fn, name ? name : "(null)");
+static int fl__backend_of(const char *fn, const char *name) {
+    for (int i = 0; i < fl__n_backends; i++)
+        if (name && !strcmp(fl__backends[i].name, name)) return i;
+    fl_fail("%s: there is no backend '%s'", fn, name ? name : "(null)");
     return -1;
 }
 
 static void fl__default_from_environment(void) {
     const char *name = getenv("FL_DEVICE");
-    const int family = name ? fl__family_of("FL_DEVICE", name) : fl__default_family;
-    if (family >= 0) {
-        fl__default_family = family;
+    const int backend = name ? fl__backend_of("FL_DEVICE", name) : fl__default_backend;
+    if (backend >= 0) {
+        fl__default_backend = backend;
         return;
     }
-    fl_message(FL_LOG_WARN, "%s: new tensors are of '%s'", fl_error(), fl__families[fl__default_family].name);
+    fl_message(FL_LOG_WARN, "%s: new tensors are of '%s'", fl_error(), fl__backends[fl__default_backend].name);
     fl_error_clear();
 }
 
@@ -1217,16 +1217,16 @@ __attribute__((constructor)) static void fl__families_init(void) {
 #endif
     const fl_backend *chosen = FL__PASTE(fl_backend_, FL_TENSOR_BACKEND)();
     if (strcmp(FL__STRING(FL_TENSOR_BACKEND), "cpu") && fl_backend_use(chosen, NULL))
-        fl__default_family = fl__family_of("FL_TENSOR_BACKEND", chosen->name);
+        fl__default_backend = fl__backend_of("FL_TENSOR_BACKEND", chosen->name);
     fl__default_from_environment();
 }
 
 int fl_backend_index(const char *name) {
-    return fl__family_of("fl_backend_index", name);
+    return fl__backend_of("fl_backend_index", name);
 }
 
-const fl_backend *fl_backend_at(int family) {
-    return family >= 0 && family < fl__n_families ? &fl__families[family] : NULL;
+const fl_backend *fl_backend_at(int backend) {
+    return backend >= 0 && backend < fl__n_backends ? &fl__backends[backend] : NULL;
 }
 
 /* An op whose slot in the table in use a changed copy of the shipped one would drop; NONE: no op. */
@@ -1241,46 +1241,46 @@ static fl_op fl__dropped_by(const fl_backend *b, const fl_backend *now) {
 static uint32_t fl__override_state; /* changes when a table with overrides comes into use; atomic */
 
 bool fl_backend_use(const fl_backend *b, fl_backend *old) {
-    if (!b || !b->name) return fl_refuse("fl_backend_use: the backend has no name");
+    if (!b || !b->name) return fl_err_false("fl_backend_use: the backend has no name");
     if (!b->any && !b->op[FL_OP_copy])
-        return fl_refuse(
+        return fl_err_false(
             "fl_backend_use: backend '%s' has no copy: without it nothing can fall back on the cpu",
             b->name);
     int at = 0;
-    while (at < fl__n_families && strcmp(fl__families[at].name, b->name)) at++;
-    if (at == FL__MAX_FAMILIES)
-        return fl_refuse("fl_backend_use: no room for '%s', the %d families are taken", b->name,
-                       FL__MAX_FAMILIES);
-    const fl_op dropped = at < fl__n_families ? fl__dropped_by(b, &fl__families[at]) : FL_OP_NONE;
+    while (at < fl__n_backends && strcmp(fl__backends[at].name, b->name)) at++;
+    if (at == FL__MAX_BACKENDS)
+        return fl_err_false("fl_backend_use: no room for '%s', the %d backends are taken", b->name,
+                       FL__MAX_BACKENDS);
+    const fl_op dropped = at < fl__n_backends ? fl__dropped_by(b, &fl__backends[at]) : FL_OP_NONE;
     if (dropped != FL_OP_NONE)
-        return fl_refuse("fl_backend_use: a copy of fl_backend_cpu() lacks the kernel of %s that 'cpu' got "
-                         "since: copy *fl_backend_at(fl_backend_index(\"cpu\"))",
-                         fl__ops[dropped]->name);
+        return fl_err_false("fl_backend_use: a copy of fl_backend_cpu() lacks the kernel of %s that 'cpu' got "
+                            "since: copy *fl_backend_at(fl_backend_index(\"cpu\"))",
+                            fl__ops[dropped]->name);
     if (old) memset(old, 0, sizeof *old);
-    if (old && at < fl__n_families) *old = fl__families[at];
-    if (b != &fl__families[at]) fl__families[at] = *b;
-    fl__families[at].shipped_ = false;
+    if (old && at < fl__n_backends) *old = fl__backends[at];
+    if (b != &fl__backends[at]) fl__backends[at] = *b;
+    fl__backends[at].shipped_ = false;
     if (b->overridden_) __atomic_fetch_add(&fl__override_state, 1, __ATOMIC_RELAXED);
-    if (at == fl__n_families) fl__n_families++;
+    if (at == fl__n_backends) fl__n_backends++;
     return true;
 }
 
 bool fl_backend_set(fl_backend *b, fl_op op, fl_slot slot, unsigned flags) {
     if (!b || !fl__op_exists(op))
-        return fl_refuse("fl_backend_set: no backend or no such op (%d)", op);
+        return fl_err_false("fl_backend_set: no backend or no such op (%d)", op);
     b->op[op] = slot;
     b->flags[op] = (uint8_t)flags;
     return true;
 }
 
 bool fl_backend_override(fl_backend *b, fl_op op, fl_slot slot) {
-    if (!b || !fl__op_exists(op)) return fl_refuse("fl_backend_override: no backend or no such op (%d)", op);
+    if (!b || !fl__op_exists(op)) return fl_err_false("fl_backend_override: no backend or no such op (%d)", op);
     b->op[op] = slot;
     b->flags[op] = 0;
     b->overridden_ = true;
     for (fl_op i = 1; i < fl__n_ops; i++) {
-        if (!fl__ops[i]->required && fl_op_holds(i, op)) b->op[i] = NULL;
-        if (i < FL_TABLE_OPS && (fl_op_grad_holds(i, 0, op) || fl_op_grad_holds(i, 1, op)))
+        if (!fl__ops[i]->required && fl_op_uses(i, op)) b->op[i] = NULL;
+        if (i < FL_TABLE_OPS && (fl_op_grad_uses(i, 0, op) || fl_op_grad_uses(i, 1, op)))
             b->no_grad[i] = true;
     }
     return true;
@@ -1297,18 +1297,18 @@ int64_t fl_backend_fallbacks(void) {
 }
 
 bool fl_backend_set_default(const char *name) {
-    int f = fl__family_of("fl_backend_set_default", name);
+    int f = fl__backend_of("fl_backend_set_default", name);
     if (f < 0) return fl_raise() != NULL;
-    fl__default_family = f;
+    fl__default_backend = f;
     return true;
 }
 
 int fl_backend_default(void) {
-    return fl__default_family;
+    return fl__default_backend;
 }
 
-bool fl_backend_has(int family, fl_op op) {
-    const fl_backend *be = fl_backend_at(family);
+bool fl_backend_has(int backend, fl_op op) {
+    const fl_backend *be = fl_backend_at(backend);
     return be && fl__op_exists(op) && (be->any || be->op[op]);
 }
 
@@ -1318,12 +1318,12 @@ const char *fl_backend_name_of(int i) {
 }
 
 bool fl_is_async(const fl_tensor *t) {
-    return t && !t->weak && fl__families[t->family].sync;
+    return t && !t->weak && fl__backends[t->backend].sync;
 }
 
 bool fl_sync(const fl_tensor *t) {
     if (!t || t->weak) return true;
-    const fl_backend *be = &fl__families[t->family];
+    const fl_backend *be = &fl__backends[t->backend];
     return !be->sync || be->sync(be);
 }
 
@@ -1350,7 +1350,7 @@ static fl_call_watcher **fl__link_to(const fl_call_watcher *w) {
 }
 
 void fl_unwatch_calls(fl_call_watcher *w) {
-    if (fl_absent("fl_unwatch_calls", w)) return;
+    if (fl_is_null_arg("fl_unwatch_calls", w)) return;
     pthread_mutex_lock(&fl__watchers_lock);
     fl_call_watcher **at = fl__link_to(w);
     if (*at) {
@@ -1361,7 +1361,7 @@ void fl_unwatch_calls(fl_call_watcher *w) {
 }
 
 void fl_watch_calls(fl_call_watcher *w) {
-    if (fl_absent("fl_watch_calls", w)) return;
+    if (fl_is_null_arg("fl_watch_calls", w)) return;
     fl_unwatch_calls(w);
     pthread_mutex_lock(&fl__watchers_lock);
     __atomic_store_n(&w->next_, NULL, __ATOMIC_RELAXED);
@@ -1371,7 +1371,7 @@ void fl_watch_calls(fl_call_watcher *w) {
 }
 
 static FL__HOT bool fl__storage_new(fl_tensor *t) {
-    const fl_backend *be = &fl__families[t->family];
+    const fl_backend *be = &fl__backends[t->backend];
     const int lifetime = fl__here.flags & FL__LASTING ? 3 : fl__here.depth ? 2 : 0;
     const fl_mem_info info = {.op = fl__here.op, .step = fl_mem_step_now(), .ndim = t->ndim,
                               .shape = t->shape, .lifetime = lifetime};
@@ -1385,7 +1385,7 @@ static FL__HOT bool fl__storage_new(fl_tensor *t) {
 }
 
 bool fl_out_allocate(fl_tensor *t) {
-    if (fl_absent("fl_out_allocate", t)) return false;
+    if (fl_is_null_arg("fl_out_allocate", t)) return false;
     return fl__has_storage(t) || fl__storage_new(t);
 }
 
@@ -1399,7 +1399,7 @@ static void fl__unpin_tensor(fl_tensor *t) {
 }
 
 bool fl_out_make(fl_tensor *out) {
-    if (!out) return fl_refuse("fl_out_make: the output is NULL");
+    if (!out) return fl_err_false("fl_out_make: the output is NULL");
     if (fl__has_storage(out)) return true;
     if (!fl__storage_new(out)) return false;
     if (fl__pin_tensor(out)) return true;
@@ -1408,10 +1408,10 @@ bool fl_out_make(fl_tensor *out) {
     return false;
 }
 
-static int fl__call_family(const fl_call *c) {
+static int fl__call_backend(const fl_call *c) {
     for (int i = 0; i < c->n_out; i++)
-        if (c->out[i]) return c->out[i]->family;
-    return fl__default_family;
+        if (c->out[i]) return c->out[i]->backend;
+    return fl__default_backend;
 }
 
 /* What the operands of a call decide: how it runs. */
@@ -1483,9 +1483,9 @@ static FL__COLD bool fl__run_contiguous(const fl_backend *be, const fl_call *c, 
     return ok;
 }
 
-/* Same shape and dtype, any two families: by one that knows the way, or through the host. */
+/* Same shape and dtype, any two backends: by one that knows the way, or through the host. */
 static bool fl__transfer(fl_tensor *dst, fl_tensor *src) {
-    const fl_backend *const ask[2] = {&fl__families[dst->family], &fl__families[src->family]};
+    const fl_backend *const ask[2] = {&fl__backends[dst->backend], &fl__backends[src->backend]};
     const char *said = fl_error();
     for (int i = 0; i < 2; i++) {
         if (ask[i]->move && ask[i]->move(ask[i], dst, src)) return true;
@@ -1501,16 +1501,16 @@ static bool fl__transfer(fl_tensor *dst, fl_tensor *src) {
 }
 
 static bool fl__fallback_allowed(const fl_backend *be, const fl_call *c) {
-    static uint8_t warned[FL__MAX_FAMILIES][FL_MAX_OPS];
-    long family = be - fl__families;
-    if (family == 0)
+    static uint8_t warned[FL__MAX_BACKENDS][FL_MAX_OPS];
+    long backend = be - fl__backends;
+    if (backend == 0)
         return fl_fail("fl_%s: the cpu backend has no slot for it", fl__ops[c->op]->name);
     if (fl__strict_mode)
         return fl_fail(
             "fl_%s: backend '%s' has no slot for it, and fallbacks are errors (fl_backend_strict)",
             fl__ops[c->op]->name, be->name);
     __atomic_fetch_add(&fl__fallback_count, 1, __ATOMIC_RELAXED);
-    if (!__atomic_exchange_n(&warned[family][c->op], 1, __ATOMIC_RELAXED))
+    if (!__atomic_exchange_n(&warned[backend][c->op], 1, __ATOMIC_RELAXED))
         fl_message(FL_LOG_WARN, "backend '%s' has no slot for %s: it runs on the cpu", be->name,
                    fl__ops[c->op]->name);
     return true;
@@ -1524,11 +1524,11 @@ static FL__COLD bool fl__run_fallback(const fl_backend *be, const fl_call *c) {
     bool ok = true;
     fl__unwatch();
     for (int i = 0; ok && i < d.n_in; i++)
-        if (!d.in[i]->weak) ok = (d.in[i] = fl_to(d.in[i], fl__families[0].name)) != NULL;
+        if (!d.in[i]->weak) ok = (d.in[i] = fl_to(d.in[i], fl__backends[0].name)) != NULL;
     for (int i = 0; ok && i < d.n_out; i++) {
         if (!c->out[i]) continue;
         d.out[i] = fl__has_storage(c->out[i])
-                       ? fl_to(c->out[i], fl__families[0].name)
+                       ? fl_to(c->out[i], fl__backends[0].name)
                        : fl_out_lay_as(fl_out_on(0, fl_shape_of(c->out[i]), c->out[i]->dtype),
                                          c->out[i]);
         ok = d.out[i] != NULL;
@@ -1542,7 +1542,7 @@ static FL__COLD bool fl__run_fallback(const fl_backend *be, const fl_call *c) {
 
 /* Without a slot the cpu runs it: it is required, or has no composition. */
 static bool fl__falls_back(fl_op op) {
-    return fl__ops[op]->required || (fl__ops[op]->contains && !strcmp(fl__ops[op]->contains, "cpu"));
+    return fl__ops[op]->required || (fl__ops[op]->uses && !strcmp(fl__ops[op]->uses, "cpu"));
 }
 
 /* A fused gradient whose formula holds a replaced op. */
@@ -1557,7 +1557,7 @@ static bool fl__replaced_gradient(const fl_backend *be, const fl_call *c) {
      1u << FL_U64 | 1u << FL_F16 | 1u << FL_BF16)
 
 bool fl_is_narrow(const fl_tensor *t) {
-    return !fl_absent("fl_is_narrow", t) && FL__NARROW_DTYPES >> t->dtype & 1;
+    return !fl_is_null_arg("fl_is_narrow", t) && FL__NARROW_DTYPES >> t->dtype & 1;
 }
 
 static bool fl__takes_narrow(const fl_backend *be, fl_op op) {
@@ -1575,7 +1575,7 @@ static fl_tensor *fl__wide_out(const fl_call *c, const fl_call *d, int i) {
     for (int k = 0; k < c->n_in; k++)
         if (c->in[k] == y) return d->in[k];
     if (fl__has_storage(y)) return fl_cast(y, fl_dtype_wide(y->dtype));
-    return fl_out_lay_as(fl_out_on(y->family, fl_shape_of(y), fl_dtype_wide(y->dtype)), y);
+    return fl_out_lay_as(fl_out_on(y->backend, fl_shape_of(y), fl_dtype_wide(y->dtype)), y);
 }
 
 /* Runs c in wide dtypes; its outputs round or wrap. */
@@ -1634,7 +1634,7 @@ static bool fl__fill_blocks(const fl_backend *be, fl_tensor *y, const fl_fill_ar
     float *number = fl_heap_alloc(numbers + own->size);
     for (int i = 0; number && i < own->block; i++) number[i] = (float)a->f64;
     if (number) own->pack(number, number + own->block, 1);
-    fl_tensor *one = number ? fl_out_on(y->family, FL_SCALAR_SHAPE, y->dtype) : NULL;
+    fl_tensor *one = number ? fl_out_on(y->backend, FL_SCALAR_SHAPE, y->dtype) : NULL;
     bool ok = one && fl_out_allocate(one) && fl_set_host(one, number + own->block, own->size);
     fl_heap_free(number);
     one = ok ? fl_view_of(one, fl_shape_of(y), stride, 0) : NULL;
@@ -1645,7 +1645,7 @@ static bool fl__fill_blocks(const fl_backend *be, fl_tensor *y, const fl_fill_ar
 static fl_tensor *fl__bytes_of(const fl_backend *be, fl_tensor *x) {
     fl_tensor as;
     fl__as_bytes(&as, x);
-    fl_tensor *t = fl_out_on(x->family, fl_shape_of(&as), FL_U8);
+    fl_tensor *t = fl_out_on(x->backend, fl_shape_of(&as), FL_U8);
     if (!t || !x->buffer) return t && fl__copy_blocks(be, t, x) ? t : NULL;
     memcpy(t->stride, as.stride, sizeof t->stride);
     t->offset = as.offset;
@@ -1665,7 +1665,7 @@ static bool fl__gather_blocks(const fl_backend *be, const fl_call *c) {
     fl_call bytes = *c;
     bytes.in[0] = x;
     bytes.in[1] = fl_view_of(index, shape, stride, index->offset);
-    bytes.out[0] = fl_out_on(x->family, shape, FL_U8);
+    bytes.out[0] = fl_out_on(x->backend, shape, FL_U8);
     return bytes.in[1] && bytes.out[0] && fl__run_by(be, &bytes) &&
            fl__copy_blocks(be, c->out[0], bytes.out[0]);
 }
@@ -1698,7 +1698,7 @@ typedef struct fl__parts {
 static void fl__see_part(const fl_call *c, void *user) {
     fl__parts *parts = user;
     const char *name = fl__ops[c->op]->name;
-    if (c->op == FL_OP_copy || c->op == FL_OP_fill || fl_op_holds(parts->op, c->op) ||
+    if (c->op == FL_OP_copy || c->op == FL_OP_fill || fl_op_uses(parts->op, c->op) ||
         fl__listed(parts->missing + 1, name))
         return;
     const size_t n = strlen(parts->missing);
@@ -1724,7 +1724,7 @@ static FL__COLD bool fl__names_its_parts(const fl_backend *be, const fl_call *c)
     fl_call_hook(hooks.before, hooks.after, hooks.user);
     fl_scope_end(&s);
     if (ok && parts.missing[0])
-        return fl_fail("fl_%s: `contains` of its fl_op_info does not name what its composition runs:%s",
+        return fl_fail("fl_%s: `uses` of its fl_op_info does not name what its composition runs:%s",
                        fl__ops[c->op]->name, parts.missing);
     if (ok) __atomic_store_n(&checked[c->op], state, __ATOMIC_RELAXED);
     return ok;
@@ -1777,7 +1777,7 @@ bool fl_call_run(const fl_call *c) {
         return fl_fail("fl_call_run: no record, or no such op (%d)", c ? (int)c->op : -1);
     if (fl_in_parallel())
         return fl_fail("fl_%s: called inside a parallel body", fl__ops[c->op]->name);
-    const fl_backend *be = &fl__families[fl__call_family(c)];
+    const fl_backend *be = &fl__backends[fl__call_backend(c)];
     const fl__traits is = fl__traits_of(c);
     const char *outer = th->op;
     th->op = fl__ops[c->op]->name;
@@ -1807,9 +1807,9 @@ fl_tensor *fl_call_into(fl_op op, fl_tensor *y, fl_tensor *a, fl_tensor *b, cons
 
 fl_tensor *fl_view_of(fl_tensor *t, fl_shape shape, const int64_t *stride,
                                 int64_t offset) {
-    if (fl_absent("fl_view_of", t)) return NULL;
-    const fl_backend *be = &fl__families[t->family];
-    fl_tensor *v = fl__handle(t->family, t->dtype, shape.ndim);
+    if (fl_is_null_arg("fl_view_of", t)) return NULL;
+    const fl_backend *be = &fl__backends[t->backend];
+    fl_tensor *v = fl__handle(t->backend, t->dtype, shape.ndim);
     if (!v) return fl_raise();
     for (int i = 0; i < shape.ndim; i++) {
         v->shape[i] = shape.dim[i];
@@ -1831,18 +1831,18 @@ fl_tensor *fl_view_of(fl_tensor *t, fl_shape shape, const int64_t *stride,
     alias.offset = offset;
     memcpy(alias.shape, v->shape, sizeof alias.shape);
     memcpy(alias.stride, v->stride, sizeof alias.stride);
-    fl_tensor *copy = fl_out_on(t->family, shape, t->dtype);
+    fl_tensor *copy = fl_out_on(t->backend, shape, t->dtype);
     if (!copy) return fl_raise();
     copy->copied = true;
     return fl_call_into(FL_OP_copy, copy, &alias, NULL, NULL);
 }
 
 /* A stored tensor for what needs one: weak numbers become 0-d f32 or i64. */
-fl_tensor *fl_stored(fl_tensor *t) {
-    if (fl_absent("fl_stored", t)) return NULL;
+fl_tensor *fl_materialise(fl_tensor *t) {
+    if (fl_is_null_arg("fl_materialise", t)) return NULL;
     if (!t->weak) return t;
     fl_fill_args a = {t->f64, t->i64};
-    fl_tensor *o = fl_out_on(fl__default_family, FL_SCALAR_SHAPE,
+    fl_tensor *o = fl_out_on(fl__default_backend, FL_SCALAR_SHAPE,
                                t->dtype == FL_DTYPE_NONE ? FL_F32 : t->dtype);
     return fl_call_into(FL_OP_fill, o, NULL, NULL, &a);
 }
@@ -1929,15 +1929,15 @@ fl_tensor *fl_constant(double value) {
 
 /* t in the compute dtype. Weak numbers pass as they are, but for truth values: those are 0 or 1. */
 fl_tensor *fl_operand(fl_tensor *t, fl_dtype d) {
-    if (fl_absent("fl_operand", t)) return NULL;
+    if (fl_is_null_arg("fl_operand", t)) return NULL;
     if (t->weak && d == FL_B8) return fl_constant(t->f64 != 0);
     return t->weak || t->dtype == d ? t : fl_cast(t, d);
 }
 
-bool fl_same_family(const char *fn, const fl_tensor *a, const fl_tensor *b) {
-    if (fl_absent(fn, a) || fl_absent(fn, b)) return false;
-    if (a->weak || b->weak || a->family == b->family) return true;
-    return fl_refuse("fl_%s: operands live on the families '%s' and '%s'; move one with fl_to", fn,
+bool fl_same_backend(const char *fn, const fl_tensor *a, const fl_tensor *b) {
+    if (fl_is_null_arg(fn, a) || fl_is_null_arg(fn, b)) return false;
+    if (a->weak || b->weak || a->backend == b->backend) return true;
+    return fl_err_false("fl_%s: operands live on the backends '%s' and '%s'; move one with fl_to", fn,
                    fl_backend_name(a), fl_backend_name(b));
 }
 
@@ -1954,18 +1954,18 @@ static void *fl__formula_step(fl_primitive primitive, void *const x[]) {
 }
 
 fl_tensor *fl_formula_value(const fl_formula *f, fl_tensor *const *in) {
-    static const fl_formula_meaning tensors = {fl__formula_number, fl__formula_step};
+    static const fl_formula_vtable tensors = {fl__formula_number, fl__formula_step};
     void *x[FL_FORMULA_INPUTS], *y[FL_FORMULA_OUTPUTS];
     for (int i = 0; f && i < f->n_in; i++) x[i] = in[i];
     return f && fl_formula_run(f, &tensors, x, y) ? y[0] : NULL;
 }
 
 /* A weak operand of a composition in the dtype of the op: combined with constants, and by itself, it
-   would be an f32 of the default family. */
+   would be an f32 of the default backend. */
 static fl_tensor *fl__strong(fl_tensor *t, const fl_tensor *like) {
     if (!t->weak) return t;
     fl_fill_args a = {t->f64, t->i64};
-    fl_tensor *o = fl_out_on(like->family, FL_SCALAR_SHAPE, like->dtype);
+    fl_tensor *o = fl_out_on(like->backend, FL_SCALAR_SHAPE, like->dtype);
     return fl_call_into(FL_OP_fill, o, NULL, NULL, &a);
 }
 
@@ -1984,10 +1984,10 @@ static fl_tensor *fl__compose(fl_op op, fl_tensor *a, fl_tensor *b, fl_dtype dty
     return fl_scope_return(&s, y ? fl_cast(y, dtype) : NULL);
 }
 
-/* A slot of its own, or nothing else to do: REQ ops never compose, and narrow operands become wide
+/* A slot of its own, or nothing else to do: CORE ops never compose, and narrow operands become wide
    before they do. */
 static bool fl__by_slot(const fl_tensor *t, fl_op op) {
-    const fl_backend *be = &fl__families[t->family];
+    const fl_backend *be = &fl__backends[t->backend];
     return fl__ops[op]->required || be->any || be->op[op] || fl_is_narrow(t);
 }
 
@@ -2024,8 +2024,8 @@ static fl_tensor *fl__binary_u64(fl_op op, fl_tensor *a, fl_tensor *b) {
                          op == FL_OP_fmin;
     const bool rest = op == FL_OP_remainder || op == FL_OP_fmod;
     if (!ordered && !rest && !fl__exact_u64(op))
-        return fl_bad("fl_%s: %s and %s are not supported", fl__ops[op]->name, fl_dtype_name(a->dtype),
-                      fl_dtype_name(b->dtype));
+        return fl_err_null("fl_%s: %s and %s are not supported", fl__ops[op]->name, fl_dtype_name(a->dtype),
+                           fl_dtype_name(b->dtype));
     fl_scope s = fl_scope_begin();
     fl_tensor *x = ordered ? fl__ordered(a) : fl_operand(a, FL_I64);
     fl_tensor *z = ordered ? fl__ordered(b) : fl_operand(b, FL_I64);
@@ -2036,11 +2036,11 @@ static fl_tensor *fl__binary_u64(fl_op op, fl_tensor *a, fl_tensor *b) {
 
 fl_tensor *fl_unary_op(fl_op op, fl_tensor *x) {
     const fl_op_info *info = fl__ops[op];
-    if (fl__null_operand(info, x) || (x->weak && !(x = fl_stored(x)))) return NULL;
+    if (fl__null_operand(info, x) || (x->weak && !(x = fl_materialise(x)))) return NULL;
     const bool exact = x->dtype == FL_U64 && fl__exact_u64(op);
     fl_dtype d = exact ? FL_U64 : fl_compute_dtype(info->cls, x->dtype);
     if (d == FL_DTYPE_NONE)
-        return fl_bad("fl_%s: %s is not supported", info->name, fl_dtype_name(x->dtype));
+        return fl_err_null("fl_%s: %s is not supported", info->name, fl_dtype_name(x->dtype));
     if (x->dtype != d && !(x = fl_cast(x, d))) return NULL;
     if (!fl__by_slot(x, op)) return fl__compose(op, x, NULL, fl__result_dtype(info->cls, d));
     return fl_call_into(op, fl__out_same(x, fl__result_dtype(info->cls, d)), x, NULL, NULL);
@@ -2054,32 +2054,32 @@ static fl_tensor *fl__broadcast(fl_tensor *t, fl_shape shape) {
 /* Operands of different shape, dtype or weight: everything but the common case of fl__binary. */
 static FL__COLD fl_tensor *fl__binary_general(fl_op op, fl_tensor *a, fl_tensor *b) {
     const fl_op_info *info = fl__ops[op];
-    if (a->weak && b->weak && !(a = fl_stored(a))) return NULL;
-    if (!fl_same_family(info->name, a, b)) return NULL;
+    if (a->weak && b->weak && !(a = fl_materialise(a))) return NULL;
+    if (!fl_same_backend(info->name, a, b)) return NULL;
     fl_dtype d = fl_result_type(2, (fl_tensor *[]){a, b});
     if (d == FL_U64 && info->cls != FL_CLASS_FLOAT && info->cls != FL_CLASS_BOOL)
         return fl__binary_u64(op, a, b);
     d = fl_compute_dtype(info->cls, d);
     if (d == FL_DTYPE_NONE)
-        return fl_bad("fl_%s: %s and %s are not supported", info->name, fl_dtype_name(a->dtype),
+        return fl_err_null("fl_%s: %s and %s are not supported", info->name, fl_dtype_name(a->dtype),
                        fl_dtype_name(b->dtype));
     if (!(a = fl_operand(a, d)) || !(b = fl_operand(b, d))) return NULL;
     fl_tensor *strong = a->weak ? b : a;
     fl_shape shape = fl_shape_of(strong);
     if (!b->weak && !fl_broadcast_shape(&shape, b))
-        return fl_bad("fl_%s: shapes %s and %s do not broadcast", info->name, FL_SHAPE_TEXT(a),
+        return fl_err_null("fl_%s: shapes %s and %s do not broadcast", info->name, FL_SHAPE_TEXT(a),
                        FL_SHAPE_TEXT(b));
     if (!fl__by_slot(strong, op)) return fl__compose(op, a, b, fl__result_dtype(info->cls, d));
     if (!(a = fl__broadcast(a, shape)) || !(b = fl__broadcast(b, shape)))
         return NULL;
-    fl_tensor *y = fl_out_on(strong->family, shape, fl__result_dtype(info->cls, d));
+    fl_tensor *y = fl_out_on(strong->backend, shape, fl__result_dtype(info->cls, d));
     return fl_call_into(op, fl_out_lay_as(fl_out_lay_as(y, b), a), a, b, NULL);
 }
 
-/* Do a and b agree in shape, dtype and family? One may be a number that does not promote. */
+/* Do a and b agree in shape, dtype and backend? One may be a number that does not promote. */
 static inline bool fl__alike(const fl_tensor *a, const fl_tensor *b) {
     if (!a->weak && !b->weak)
-        return a->dtype == b->dtype && a->family == b->family && fl_same_shape(a, b);
+        return a->dtype == b->dtype && a->backend == b->backend && fl_same_shape(a, b);
     const fl_tensor *strong = a->weak ? b : a, *number = a->weak ? a : b;
     return !strong->weak && strong->dtype != FL_B8 &&
            fl__category(number->dtype) <= fl__category(strong->dtype);
@@ -2128,11 +2128,11 @@ static bool fl__run_composed(const fl_call *c) {
     fl_tensor *value[4] = {NULL};
     for (int i = 0; i < c->n_in; i++)
         if (c->in[i]->dtype == FL_F16 || c->in[i]->dtype == FL_BF16)
-            return fl__run_wide(&fl__families[fl__call_family(c)], c);
+            return fl__run_wide(&fl__backends[fl__call_backend(c)], c);
     fl_compose_fn compose = info->compose;
     if (!compose && (info->arity || c->op == FL_OP_grad1 || c->op == FL_OP_grad2))
         compose = fl__compose_formula;
-    if (!compose) return fl_refuse("fl_%s: it has no composition", info->name);
+    if (!compose) return fl_err_false("fl_%s: it has no composition", info->name);
     fl_scope s = fl_scope_begin();
     bool ok = compose(c, value);
     for (int i = 0; ok && i < c->n_out; i++)
@@ -2155,20 +2155,20 @@ static bool fl__leave_pinned(const fl_call *c, uint32_t written, bool ok) {
 }
 
 bool fl_call_compose(const fl_call *c) {
-    if (fl_absent("fl_call_compose", c)) return false;
+    if (fl_is_null_arg("fl_call_compose", c)) return false;
     const uint32_t written = fl__traits_of(c).written;
     return fl__leave_pinned(c, written, fl__run_composed(c));
 }
 
 FL_PRIVATE bool fl__call_widen(const fl_call *c) {
     const uint32_t written = fl__traits_of(c).written;
-    return fl__leave_pinned(c, written, fl__run_wide(&fl__families[fl__call_family(c)], c));
+    return fl__leave_pinned(c, written, fl__run_wide(&fl__backends[fl__call_backend(c)], c));
 }
 
 /* ---- options, creation and reading ---- */
 
 static fl_tensor *fl__weak(double f64, int64_t i64, fl_dtype dtype) {
-    fl_tensor *t = fl__handle(FL_ANY_FAMILY, dtype, 0);
+    fl_tensor *t = fl__handle(FL_ANY_BACKEND, dtype, 0);
     if (!t) return fl_raise();
     t->weak = true;
     t->f64 = f64;
@@ -2182,11 +2182,11 @@ fl_tensor *fl_int(int64_t value) {
     return fl__weak((double)value, value, FL_I64);
 }
 
-fl_tensor *fl_to(fl_tensor *t, const char *family) {
-    if (fl_absent("fl_to", t)) return NULL;
-    int f = fl__family_of("fl_to", family);
+fl_tensor *fl_to(fl_tensor *t, const char *backend) {
+    if (fl_is_null_arg("fl_to", t)) return NULL;
+    int f = fl__backend_of("fl_to", backend);
     if (f < 0) return fl_raise();
-    if (t->weak || t->family == f) return t;
+    if (t->weak || t->backend == f) return t;
     fl_scope s = fl_scope_begin();
     fl_tensor *src = fl_contiguous(t), *o = src ? fl_out_on(f, fl_shape_of(t), t->dtype) : NULL;
     if (o && (!fl_out_allocate(o) || !fl__transfer(o, src))) o = NULL;
@@ -2213,13 +2213,13 @@ int64_t fl_host_reads(void) {
 }
 
 void *fl_map(fl_tensor *t, int access) {
-    if (fl_absent("fl_map", t)) return NULL;
-    if (t->weak) return fl_bad("fl_map: a weak number has no bytes");
-    if (!fl__has_storage(t)) return fl_bad("fl_map: the tensor has no storage yet");
+    if (fl_is_null_arg("fl_map", t)) return NULL;
+    if (t->weak) return fl_err_null("fl_map: a weak number has no bytes");
+    if (!fl__has_storage(t)) return fl_err_null("fl_map: the tensor has no storage yet");
     if ((access & FL_WRITE) && t->copied)
-        return fl_bad("fl_map: backend '%s' copies views: a write would be lost",
+        return fl_err_null("fl_map: backend '%s' copies views: a write would be lost",
                        fl_backend_name(t));
-    const fl_backend *be = &fl__families[t->family];
+    const fl_backend *be = &fl__backends[t->backend];
     if (!be->map && !fl_sync(t))
         return fl_raise(); /* a map hook waits for what t needs, and no more */
     char *p = be->map ? fl__map_by_hook(be, t, access) : fl_buffer_map(t->buffer);
@@ -2231,7 +2231,7 @@ void *fl_map(fl_tensor *t, int access) {
 
 void fl_unmap(fl_tensor *t, int access) {
     if (!t || t->weak || !fl__has_storage(t)) return;
-    const fl_backend *be = &fl__families[t->family];
+    const fl_backend *be = &fl__backends[t->backend];
     if (be->unmap)
         be->unmap(be, t, access);
     else if (!be->map)

@@ -61,8 +61,8 @@
               and a program can bring its own storage. A size read from a file is compared with the
               bytes that are left before anything is allocated: memory is bounded by 16 times the
               file's size plus 64 KiB; of gzip and npz by .max_bytes.
-     Tensors  Readers and sets make tensors in the host's memory (family "cpu"), in this thread's
-              scope, whatever the default family is; fl_data_to moves whole batches to another one.
+     Tensors  Readers and sets make tensors in the host's memory (backend "cpu"), in this thread's
+              scope, whatever the default backend is; fl_data_to moves whole batches to another one.
      Sets     A data set has a size and gives sample i: up to eight tensors. Wrapping a set takes
               ownership of it, also when the wrapping fails: free the outermost, once. Two sets over
               the same tensors are cheap (views): a train and a test part are two

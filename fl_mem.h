@@ -44,7 +44,7 @@
    thread_cache.h, what each thread keeps for itself.
 
    Macros, all optional
-     FL_IMPLEMENTATION  define it in one C file before the include: compiles the family's
+     FL_IMPLEMENTATION  define it in one C file before the include: compiles the
                         implementation there
      FL_STATIC          everything static, for one-file programs (implies FL_IMPLEMENTATION)
      FL_BUILD_SHARED    export the public functions from a shared library; they are hidden otherwise

@@ -49,7 +49,7 @@
      vocabulary.h   adaptive embedding and softmax
      capsule.h      capsules by dynamic routing
      init.h         initial values of parameters
-     convert.h      modules in another dtype, on another family of tensors, frozen for inference
+     convert.h      modules in another dtype, on another backend of tensors, frozen for inference
      save.h         parameters and buffers in files, checkpoints of your own
      summary.h      a table of output shapes, parameters, multiply-adds and bytes
 

@@ -30,9 +30,9 @@
    >>build: macros, all optional (besides those of fl_mem.h)
      FL_DEBUG                   ops refuse a tensor or variable that is used after its scope ended, other
                                 functions a module, set, optimizer, tokenizer ... that was freed
-     FL_TENSOR_BACKEND=cpu      family of new tensors; fl_backend_<name>() must exist
+     FL_TENSOR_BACKEND=cpu      backend of new tensors; fl_backend_<name>() must exist
      FL_TENSOR_BACKEND_H='"x"'  header that brings it, included by the implementation
-     FL_USE_CUDA                family cuda (kernels/cuda/backend.h), with the libfl.a of make CUDA=1
+     FL_USE_CUDA                backend cuda (kernels/cuda/backend.h), with the libfl.a of make CUDA=1
      FL_USE_OPENBLAS            matrix products through cblas (link -lopenblas)
      FL_USE_LAPACK              solve, lu, cholesky, qr, svd, eigh, eig, det (link -lopenblas or -llapack)
 
@@ -108,7 +108,7 @@ typedef struct fl_call fl_call;  /* the record of one op: fl_backend.h */
 struct fl_tensor {
     fl_obj obj;
     fl_dtype dtype;
-    uint8_t family;               /* index of its backend family; FL_ANY_FAMILY for weak numbers */
+    uint8_t backend;               /* index of its backend; FL_ANY_BACKEND for weak numbers */
     bool weak;                    /* a number of fl_num: value in `f64` (float) or `i64`, no storage */
     bool copied;                  /* of a view that its backend refused: writing it would be lost */
     int ndim;
@@ -123,7 +123,7 @@ struct fl_tensor {
     uint32_t version_;            /* writes, where there is no buffer to count them */
     fl_tensor *base_;             /* of a view without buffer: the handle that owns the storage */
 };
-#define FL_ANY_FAMILY 255
+#define FL_ANY_BACKEND 255
 
 FL_API fl_shape fl_shape_of(const fl_tensor *t);
 FL_API int64_t fl_numel(const fl_tensor *t);      /* 0 for NULL */
@@ -141,7 +141,7 @@ FL_API fl_tensor *fl_keep(fl_tensor *t);
 /* One reference less. NULL is fine. */
 FL_API void fl_drop(fl_tensor *t);
 /* Tensor handles alive in the process. */
-FL_API int64_t fl_live(void);
+FL_API int64_t fl_live_tensors(void);
 
 /* For types of your own: a zeroed object with one reference, from bounded per-thread free lists;
    size <= 1024.
@@ -152,10 +152,10 @@ FL_API void fl_obj_keep(fl_obj *o);
 FL_API void fl_obj_drop(fl_obj *o);
 /* As fl_obj_keep, but the reference is the innermost scope's own if o is what it got last: for an
    object that goes into another of that scope, as a variable's value does, or out of it. */
-FL_API void fl_obj_take(fl_obj *o);
+FL_API void fl_obj_steal(fl_obj *o);
 /* Gives the caller's reference to the innermost scope. False (and the reference is dropped) when
    memory is out. */
-FL_API bool fl_obj_own(fl_obj *o);
+FL_API bool fl_scope_adopt(fl_obj *o);
 
 /* >>scopes ------------------------------------------------------------------------------------- */
 
@@ -184,23 +184,23 @@ FL_API int64_t fl_scope_depth(void);
 /* The scopes of fl_scope_in and fl_scope_at that are open on this thread, outermost first: what runs, a
    module within another. `number` tells one such call of this thread from the next. Returns how many of
    them are in places, at most `most`: the outermost. */
-typedef struct fl_place {
+typedef struct fl_call_frame {
     fl_error_place at;
     int64_t number;
-} fl_place;
-FL_API int fl_places(fl_place *places, int most);
-/* Notes of who made what, by fl_place_text, for those who look later at what a record left: NULL, and no
-   error, unless fl_notes was asked for more often (+1) than not any more (-1), or if memory is out. The
+} fl_call_frame;
+FL_API int fl_call_stack(fl_call_frame *places, int most);
+/* Notes of who made what, by fl_call_stack_text, for those who look later at what a record left: NULL, and no
+   error, unless fl_provenance_enable was asked for more often (+1) than not any more (-1), or if memory is out. The
    caller gets the reference. */
-typedef struct fl_note {
+typedef struct fl_provenance {
     fl_obj obj;
     char text[232];
-} fl_note;
-FL_API void fl_notes(int delta);
-FL_API fl_note *fl_note_here(void);
+} fl_provenance;
+FL_API void fl_provenance_enable(int delta);
+FL_API fl_provenance *fl_provenance_here(void);
 /* What is made until on is false again, or the scope ends, is to stay: parameters, an optimizer's state.
    Memory managers are told (fl_mem_info.lifetime). Returns the setting before. */
-FL_API bool fl_lasting(bool on);
+FL_API bool fl_persistent(bool on);
 /* A word of this thread that scopes save and restore, for the layers above. Starts 0; bit 0 is no-grad,
    bits 8 to 15 are FL_AUTOCAST_FLAGS, 16 to 23 fl_stream's number, bit 40 a cache's (fl_nn_forward_cached),
    bit 41 is FL_SHAPES_ONLY, the three highest fl's own. */
@@ -214,7 +214,7 @@ FL_API void fl_set_flags(uint64_t flags);
 #define FL_SHAPES_ONLY ((uint64_t)1 << 41)
 /* What this thread computes goes into stream n of its device from now on, 0 to 255 (0 at the start), until it
    is told otherwise or the scope ends. Streams run beside each other; a tensor that one uses after another
-   is waited for (fl_buffer_use). Families without streams, as cpu, run on. Returns the number before, -1
+   is waited for (fl_buffer_use). Backends without streams, as cpu, run on. Returns the number before, -1
    after an error. */
 FL_API int fl_stream(int n);
 
@@ -236,13 +236,13 @@ typedef struct fl_rng {
 } fl_rng; /* Philox 4x32-10; one counter step gives four 32-bit words */
 /* Uninitialised. dtype FL_DTYPE_NONE: f32. */
 FL_API fl_tensor *fl_empty(fl_shape shape, fl_dtype dtype);
-/* The same on a family that may be another than the default one: "cpu" for what the host fills. */
-FL_API fl_tensor *fl_empty_on(const char *family, fl_shape shape, fl_dtype dtype);
+/* The same on a backend that may be another than the default one: "cpu" for what the host fills. */
+FL_API fl_tensor *fl_empty_on(const char *backend, fl_shape shape, fl_dtype dtype);
 /* Every element = value (converted as by fl_cast); every number of an element that is a block. */
 FL_API fl_tensor *fl_full(fl_shape shape, double value, fl_dtype dtype);
 FL_API fl_tensor *fl_zeros(fl_shape shape, fl_dtype dtype);
 FL_API fl_tensor *fl_ones(fl_shape shape, fl_dtype dtype);
-/* Shape, dtype and family of t, and its layout if that has no gaps. */
+/* Shape, dtype and backend of t, and its layout if that has no gaps. */
 FL_API fl_tensor *fl_empty_like(fl_tensor *t);
 FL_API fl_tensor *fl_full_like(fl_tensor *t, double value);
 /* The same of another shape, row-major. */
@@ -253,8 +253,8 @@ FL_API fl_tensor *fl_from_host(const void *data, fl_shape shape, fl_dtype dtype)
    integer). */
 FL_API fl_tensor *fl_num(double value);
 FL_API fl_tensor *fl_int(int64_t value);
-/* The same values on another family (the same tensor if it is there already). */
-FL_API fl_tensor *fl_to(fl_tensor *t, const char *family);
+/* The same values on another backend (the same tensor if it is there already). */
+FL_API fl_tensor *fl_to(fl_tensor *t, const char *backend);
 
 /* >>read --------------------------------------------------------------------------------------- */
 
@@ -303,17 +303,17 @@ FL_API const char *fl_cpu_level(void);
 FL_API bool fl_backend_strict(bool on);
 /* Calls that fell back on the cpu so far. */
 FL_API int64_t fl_backend_fallbacks(void);
-/* Family of new tensors (creation, randomness), process-wide: at the start FL_TENSOR_BACKEND, or what the
+/* Backend of new tensors (creation, randomness), process-wide: at the start FL_TENSOR_BACKEND, or what the
    environment names in FL_DEVICE.
    Returns false if unknown. */
 FL_API bool fl_backend_set_default(const char *name);
 FL_API int fl_backend_default(void);
-/* Index of a family, -1 with an error if there is none; the name of index i, NULL past the last. */
+/* Index of a backend, -1 with an error if there is none; the name of index i, NULL past the last. */
 FL_API int fl_backend_index(const char *name);
 FL_API const char *fl_backend_name_of(int i);
-/* True if the family runs op by a slot of its own (or an `any`), false if by composition or
+/* True if the backend runs op by a slot of its own (or an `any`), false if by composition or
    fallback. */
-FL_API bool fl_backend_has(int family, fl_op op);
+FL_API bool fl_backend_has(int backend, fl_op op);
 /* "matmul"; "" for FL_OP_NONE and what is no op. */
 FL_API const char *fl_op_name(fl_op op);
 /* Waits for all work of t's backend. */
@@ -326,17 +326,17 @@ FL_API bool fl_is_async(const fl_tensor *t);
 /* "[2, 3]", of a tensor and of a shape: lives until the end of the full expression. */
 #define FL_SHAPE_TEXT(t) (fl_text_of_shape(fl_shape_of(t)).s)
 #define FL_TEXT_OF(shape) (fl_text_of_shape(shape).s)
-typedef struct fl_text {
+typedef struct fl_str200 {
     char s[200];
-} fl_text;
-FL_API fl_text fl_text_of_shape(fl_shape s);
+} fl_str200;
+FL_API fl_str200 fl_text_of_shape(fl_shape s);
 /* True for an operand that is NULL: an error of its own, unless one is pending. */
-FL_API bool fl_absent(const char *fn, const void *p);
+FL_API bool fl_is_null_arg(const char *fn, const void *p);
 /* Under FL_DEBUG true, with an error, for an object whose last reference is gone: those that went last
-   (thousands) stay marked, and count as alive in fl_live. Else false. */
-FL_API bool fl_dropped(const char *fn, const void *p);
+   (thousands) stay marked, and count as alive in fl_live_tensors. Else false. */
+FL_API bool fl_is_dropped(const char *fn, const void *p);
 /* True if an op may write into t: it is no number, no copied view, and no element has two indices. */
-FL_API bool fl_writable(const char *fn, const fl_tensor *t);
+FL_API bool fl_is_writable(const char *fn, const fl_tensor *t);
 FL_API bool fl_same_shape(const fl_tensor *a, const fl_tensor *b);
 FL_API bool fl_shape_is(const fl_tensor *t, fl_shape s);
 /* *s becomes what it and t's shape broadcast to; false, and no error, if they do not. */
@@ -372,13 +372,13 @@ int64_t fl_option_int(int64_t value, int64_t otherwise) {
 /* Shape and dtype as given by a caller. */
 static bool fl__creatable(const char *fn, fl_shape shape, fl_dtype dtype) {
     if (fl_dtype_size(dtype) == 0)
-        return fl_refuse("%s: dtype %d is not known", fn, (int)dtype);
+        return fl_err_false("%s: dtype %d is not known", fn, (int)dtype);
     if (fl_shape_numel(shape) < 0)
-        return fl_refuse("%s: shape %s is not valid", fn, FL_TEXT_OF(shape));
+        return fl_err_false("%s: shape %s is not valid", fn, FL_TEXT_OF(shape));
     return true;
 }
 
-/* A handle on the default family, without storage. */
+/* A handle on the default backend, without storage. */
 fl_tensor *fl_out_new(const char *fn, fl_shape shape, fl_dtype dtype, fl_dtype otherwise) {
     if (dtype == FL_DTYPE_NONE) dtype = otherwise;
     if (!fl__creatable(fn, shape, dtype)) return NULL;
@@ -391,9 +391,9 @@ fl_tensor *fl_empty(fl_shape shape, fl_dtype dtype) {
     return t && !fl_out_allocate(t) ? fl_raise() : t;
 }
 
-fl_tensor *fl_empty_on(const char *family, fl_shape shape, fl_dtype dtype) {
-    if (!fl_given(family, "fl_empty_on", "the family")) return fl_raise();
-    const int f = fl_backend_index(family);
+fl_tensor *fl_empty_on(const char *backend, fl_shape shape, fl_dtype dtype) {
+    if (!fl_given(backend, "fl_empty_on", "the backend")) return fl_raise();
+    const int f = fl_backend_index(backend);
     if (dtype == FL_DTYPE_NONE) dtype = FL_F32;
     if (f < 0) return fl_raise();
     if (!fl__creatable("fl_empty_on", shape, dtype)) return NULL;
@@ -405,7 +405,7 @@ fl_tensor *fl_empty_on(const char *family, fl_shape shape, fl_dtype dtype) {
 static fl_tensor *fl__shape_only(const fl_tensor *t) {
     static const int64_t stride[FL_MAX_DIMS] = {0};
     const fl_fill_args zero = {0, 0};
-    fl_tensor *one = fl_out_on(t->family, FL_SCALAR_SHAPE, t->dtype);
+    fl_tensor *one = fl_out_on(t->backend, FL_SCALAR_SHAPE, t->dtype);
     one = one ? fl_call_into(FL_OP_fill, one, NULL, NULL, &zero) : NULL;
     return one ? fl_view_of(one, fl_shape_of(t), stride, 0) : NULL;
 }
@@ -429,21 +429,21 @@ fl_tensor *fl_ones(fl_shape shape, fl_dtype dtype) {
 }
 
 fl_tensor *fl_empty_like(fl_tensor *t) {
-    if (fl_absent("fl_empty_like", t) || !(t = fl_stored(t))) return NULL;
+    if (fl_is_null_arg("fl_empty_like", t) || !(t = fl_materialise(t))) return NULL;
     fl_tensor *y = fl_out_lay_as(fl_out_like(t, t->dtype), t);
     return y && fl_out_allocate(y) ? y : fl_raise();
 }
 
 fl_tensor *fl_full_like(fl_tensor *t, double value) {
-    if (fl_absent("fl_full_like", t) || !(t = fl_stored(t))) return NULL;
+    if (fl_is_null_arg("fl_full_like", t) || !(t = fl_materialise(t))) return NULL;
     fl_tensor *y = fl_out_lay_as(fl_out_like(t, t->dtype), t);
     return y ? fl__fill(y, value) : fl_raise();
 }
 
 fl_tensor *fl_new_full(const fl_tensor *t, fl_shape shape, double value) {
-    if (fl_absent("fl_new_full", t)) return NULL;
-    if (t->weak) return fl_bad("fl_new_full: a weak number has no family");
-    fl_tensor *y = fl_out_on(t->family, shape, t->dtype);
+    if (fl_is_null_arg("fl_new_full", t)) return NULL;
+    if (t->weak) return fl_err_null("fl_new_full: a weak number has no backend");
+    fl_tensor *y = fl_out_on(t->backend, shape, t->dtype);
     return y ? fl__fill(y, value) : fl_raise();
 }
 
@@ -451,7 +451,7 @@ fl_tensor *fl_from_host(const void *data, fl_shape shape, fl_dtype dtype) {
     fl_tensor *t = fl_out_new("fl_from_host", shape, dtype, FL_F32);
     if (!t) return NULL;
     if (!data && fl_numel(t))
-        return fl_bad("fl_from_host: the data for shape %s is NULL", FL_SHAPE_TEXT(t));
+        return fl_err_null("fl_from_host: the data for shape %s is NULL", FL_SHAPE_TEXT(t));
     if (!fl_out_allocate(t)) return fl_raise();
     size_t bytes = (size_t)fl_numel(t) * fl_dtype_size(t->dtype);
     return fl_set_host(t, data, bytes) ? t : NULL;
@@ -461,14 +461,14 @@ fl_tensor *fl_from_host(const void *data, fl_shape shape, fl_dtype dtype) {
 static bool fl__bytes_match(const char *fn, const fl_tensor *t, const void *p, size_t bytes) {
     size_t need = (size_t)fl_numel(t) * fl_dtype_size(t->dtype);
     if (bytes == need && (p || !bytes)) return true;
-    return fl_refuse("%s: %zu bytes%s for %s of shape %s, which has %zu", fn, bytes,
+    return fl_err_false("%s: %zu bytes%s for %s of shape %s, which has %zu", fn, bytes,
                    p ? "" : " at NULL", fl_dtype_name(t->dtype), FL_SHAPE_TEXT(t), need);
 }
 
 bool fl_to_host(fl_tensor *t, void *dst, size_t bytes) {
-    if (fl_absent("fl_to_host", t)) return false;
+    if (fl_is_null_arg("fl_to_host", t)) return false;
     fl_scope s = fl_scope_begin();
-    bool ok = (t = fl_stored(t)) && fl__bytes_match("fl_to_host", t, dst, bytes) &&
+    bool ok = (t = fl_materialise(t)) && fl__bytes_match("fl_to_host", t, dst, bytes) &&
               (t = fl_contiguous(t)) != NULL;
     void *p = ok ? fl_map(t, FL_READ) : NULL;
     if (p && bytes) memcpy(dst, p, bytes);
@@ -478,12 +478,12 @@ bool fl_to_host(fl_tensor *t, void *dst, size_t bytes) {
 }
 
 bool fl_set_host(fl_tensor *t, const void *src, size_t bytes) {
-    if (fl_absent("fl_set_host", t)) return false;
-    if (t->weak) return fl_refuse("fl_set_host: a weak number cannot be written");
+    if (fl_is_null_arg("fl_set_host", t)) return false;
+    if (t->weak) return fl_err_false("fl_set_host: a weak number cannot be written");
     if (!fl__bytes_match("fl_set_host", t, src, bytes)) return false;
     if (!fl_is_contiguous(t)) {
         fl_scope s = fl_scope_begin();
-        fl_tensor *dense = fl_out_on(t->family, fl_shape_of(t), t->dtype);
+        fl_tensor *dense = fl_out_on(t->backend, fl_shape_of(t), t->dtype);
         bool ok =
             dense && fl_out_allocate(dense) && fl_set_host(dense, src, bytes) && fl_assign(t, dense);
         fl_scope_end(&s);
@@ -560,19 +560,19 @@ void fl_number_store(fl_dtype d, void *p, fl_number v) {
 
 /* The one element of t as f64 and i64. */
 static bool fl__one(const char *fn, fl_tensor *t, double *f, int64_t *i) {
-    if (fl_absent(fn, t)) return false;
+    if (fl_is_null_arg(fn, t)) return false;
     if (t->weak) {
         *f = t->f64;
         *i = t->i64;
         return true;
     }
     if (fl_numel(t) != 1)
-        return fl_refuse("%s: shape %s has %lld elements, not one", fn, FL_SHAPE_TEXT(t),
+        return fl_err_false("%s: shape %s has %lld elements, not one", fn, FL_SHAPE_TEXT(t),
                        (long long)fl_numel(t));
     const fl_dtype_info *own = fl_dtype_registered(t->dtype);
     if (own && own->block > 1)
-        return fl_refuse("%s: an element of %s is a block of %d numbers: cast the tensor", fn, own->name,
-                         own->block);
+        return fl_err_false("%s: an element of %s is a block of %d numbers: cast the tensor", fn, own->name,
+                            own->block);
     const void *p = fl_map(t, FL_READ);
     if (!p) return false;
     const fl_number v = fl_number_load(t->dtype, p);
@@ -595,15 +595,15 @@ int64_t fl_item_int(fl_tensor *t) {
 }
 
 /* An in-place op may write t: it has elements of its own. */
-bool fl_writable(const char *fn, const fl_tensor *t) {
-    if (fl_absent(fn, t)) return false;
-    if (t->weak) return fl_refuse("%s: a weak number cannot be written", fn);
+bool fl_is_writable(const char *fn, const fl_tensor *t) {
+    if (fl_is_null_arg(fn, t)) return false;
+    if (t->weak) return fl_err_false("%s: a weak number cannot be written", fn);
     if (t->copied)
-        return fl_refuse("%s: backend '%s' copies views: the write would be lost; write the whole tensor",
+        return fl_err_false("%s: backend '%s' copies views: the write would be lost; write the whole tensor",
                    fn, fl_backend_name(t));
     for (int i = 0; i < t->ndim; i++)
         if (t->stride[i] == 0 && t->shape[i] > 1)
-            return fl_refuse("%s: shape %s is broadcast, one element would be written several times",
+            return fl_err_false("%s: shape %s is broadcast, one element would be written several times",
                            fn, FL_SHAPE_TEXT(t));
     return true;
 }

@@ -1,6 +1,6 @@
 /* generate.c - tokens per second, one text at a time: make bench-generate [DATA=../shared/data]
 
-   stories260K   its file through fl_text_reader, beside a plain C loop over it (peers/llama_loop.c, compiled
+   stories260K   its file through fl_text_decoder, beside a plain C loop over it (peers/llama_loop.c, compiled
                  with -O3 -march=native -ffast-math) in turn; the scores are compared too
    loader        batches for training, from a token file
    llama110m     random weights, 12 layers of 768, as f32, f16, q8, q4_k, q6_k: bytes of weights per second,
@@ -26,16 +26,16 @@ static double now(void) {
     return fl_threads() == 1 ? (double)clock() / CLOCKS_PER_SEC : fl_data_now();
 }
 
-static double ours(fl_text_reader *r, int64_t tokens) {
+static double ours(fl_text_decoder *r, int64_t tokens) {
     const int64_t of = 0;
     int64_t id = 1;
-    fl_text_reader_rewind(r, 0, 0);
+    fl_text_decoder_rewind(r, 0, 0);
     const double start = now();
     for (int64_t i = 0; i < tokens; i++) {
-        if (!fl_text_reader_read(r, 1, &of, &id)) return NAN;
-        const float *x = fl_text_reader_scores(r, 0);
+        if (!fl_text_decoder_read(r, 1, &of, &id)) return NAN;
+        const float *x = fl_text_decoder_scores(r, 0);
         id = 0;
-        for (int64_t k = 1; k < fl_text_reader_vocabulary(r); k++) id = x[k] > x[id] ? k : id;
+        for (int64_t k = 1; k < fl_text_decoder_vocabulary(r); k++) id = x[k] > x[id] ? k : id;
     }
     return (now() - start) / (double)tokens;
 }
@@ -52,15 +52,15 @@ static double theirs(llama_loop *m, int64_t tokens) {
 }
 
 /* The largest distance between the scores of both, on one text. */
-static double apart(fl_text_reader *r, llama_loop *m) {
+static double apart(fl_text_decoder *r, llama_loop *m) {
     double most = 0;
-    fl_text_reader_rewind(r, 0, 0);
+    fl_text_decoder_rewind(r, 0, 0);
     for (int i = 0; i < TOKENS; i++) {
         const int64_t of = 0, id = i ? (i * 37 + 11) % 512 : 1;
         const float *x = llama_loop_step(m, (int)id, i);
-        if (!fl_text_reader_read(r, 1, &of, &id)) return NAN;
+        if (!fl_text_decoder_read(r, 1, &of, &id)) return NAN;
         for (int k = 0; k < llama_loop_vocabulary(m); k++) {
-            const double off = fabs(x[k] - fl_text_reader_scores(r, 0)[k]);
+            const double off = fabs(x[k] - fl_text_decoder_scores(r, 0)[k]);
             most = off > most ? off : most;
         }
     }
@@ -71,7 +71,7 @@ static double stories(const char *folder, fl_nn_module *m) {
     char path[4096];
     snprintf(path, sizeof path, "%s/weights/stories260K/stories260K.bin", folder);
     llama_loop *loop = llama_loop_open(path);
-    fl_text_reader *r = m && loop ? fl_text_reader_new(m, 1) : NULL;
+    fl_text_decoder *r = m && loop ? fl_text_decoder_new(m, 1) : NULL;
     double a[ROUNDS], b[ROUNDS], best = 0;
     for (int i = 0; r && i < ROUNDS; i++) b[i] = theirs(loop, TOKENS), a[i] = ours(r, TOKENS);
     if (r) {
@@ -81,7 +81,7 @@ static double stories(const char *folder, fl_nn_module *m) {
                  1 / plain, plain / mine, b[0] / a[0], apart(r, loop));
         bench_line("stories260K", best = 1 / mine, "tokens/s", note);
     }
-    fl_text_reader_free(r);
+    fl_text_decoder_free(r);
     llama_loop_close(loop);
     return best;
 }
@@ -134,7 +134,7 @@ static void llama(fl_dtype dtype, const char *name) {
     fl_nn_module *m = llama_new();
     if (dtype != FL_F32) fl_nn_each(m, convert, &dtype);
     fl_nn_train(m, false);
-    fl_text_reader *r = fl_text_reader_new(m, 1);
+    fl_text_decoder *r = fl_text_decoder_new(m, 1);
     const fl_dtype_info *blocks = fl_dtype_registered(dtype);
     const double per = (double)fl_dtype_size(dtype) / (blocks ? blocks->block : 1);
     const int64_t bytes = (int64_t)((12 * (4 * 768 * 768 + 3 * 768 * 2048) + 32000 * 768) * per);
@@ -144,9 +144,9 @@ static void llama(fl_dtype dtype, const char *name) {
     for (int i = 0; r && i < 8; i++) { /* the best of each, in turn */
         token = fmin(token, ours(r, 4));
         read = fmax(read, peak_read_sample(now));
-        fl_text_reader_rewind(r, 0, 0);
+        fl_text_decoder_rewind(r, 0, 0);
         const double start = now();
-        if (i < 3) fl_text_reader_read(r, 512, of, id), prompt = fmin(prompt, now() - start);
+        if (i < 3) fl_text_decoder_read(r, 512, of, id), prompt = fmin(prompt, now() - start);
     }
     char figure[40], note[100];
     const double rate = (double)bytes / token / 1e9;
@@ -155,7 +155,7 @@ static void llama(fl_dtype dtype, const char *name) {
     bench_line(figure, 1 / token, "tokens/s", note);
     snprintf(figure, sizeof figure, "llama110m_%s_prompt", name);
     bench_line(figure, 512 / prompt, "tokens/s", "512 at once");
-    fl_text_reader_free(r);
+    fl_text_decoder_free(r);
     fl_nn_free(m);
 }
 

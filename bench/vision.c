@@ -85,7 +85,7 @@ static void beside_bare(void) {}
 static void resize(void) {
     for (int i = 0; i < n_files; i++) {
         fl_scope s = fl_scope_begin();
-        check(fl_vision_resized(image[i], 224, 224) != NULL);
+        check(fl_vision_resize_image(image[i], 224, 224) != NULL);
         fl_scope_end(&s);
     }
 }
@@ -116,20 +116,20 @@ static void transforms(void) {
                {"resize", fl_vision_resize_to(160, 160, FL_VISION_BILINEAR)},
                {"resize_bicubic", fl_vision_resize_to(160, 160, FL_VISION_BICUBIC)},
                {"resize_up", fl_vision_resize_to(400, 400, FL_VISION_BILINEAR)},
-               {"brightness", fl_vision_change_step(FL_VISION_BRIGHTNESS, 1.3, 1.3, 1)},
-               {"contrast", fl_vision_change_step(FL_VISION_CONTRAST, 1.3, 1.3, 1)},
-               {"saturation", fl_vision_change_step(FL_VISION_SATURATION, 1.3, 1.3, 1)},
-               {"hue", fl_vision_change_step(FL_VISION_HUE, 0.1, 0.1, 1)},
-               {"grayscale", fl_vision_change_step(FL_VISION_GRAYSCALE, 0, 0, 1)},
-               {"sharpness", fl_vision_change_step(FL_VISION_SHARPNESS, 1.5, 1.5, 1)},
-               {"posterize", fl_vision_change_step(FL_VISION_POSTERIZE, 4, 4, 1)},
-               {"solarize", fl_vision_change_step(FL_VISION_SOLARIZE, 128, 128, 1)},
-               {"autocontrast", fl_vision_change_step(FL_VISION_AUTOCONTRAST, 0, 0, 1)},
-               {"equalize", fl_vision_change_step(FL_VISION_EQUALIZE, 0, 0, 1)},
-               {"invert", fl_vision_change_step(FL_VISION_INVERT, 0, 0, 1)},
-               {"rotate", fl_vision_change_step(FL_VISION_ROTATE, 15, 15, 1)},
-               {"shear", fl_vision_change_step(FL_VISION_SHEAR_X, 0.2, 0.2, 1)},
-               {"blur", fl_vision_change_step(FL_VISION_BLUR, 1, 1, 1)}};
+               {"brightness", fl_vision_adjust_step(FL_VISION_BRIGHTNESS, 1.3, 1.3, 1)},
+               {"contrast", fl_vision_adjust_step(FL_VISION_CONTRAST, 1.3, 1.3, 1)},
+               {"saturation", fl_vision_adjust_step(FL_VISION_SATURATION, 1.3, 1.3, 1)},
+               {"hue", fl_vision_adjust_step(FL_VISION_HUE, 0.1, 0.1, 1)},
+               {"grayscale", fl_vision_adjust_step(FL_VISION_GRAYSCALE, 0, 0, 1)},
+               {"sharpness", fl_vision_adjust_step(FL_VISION_SHARPNESS, 1.5, 1.5, 1)},
+               {"posterize", fl_vision_adjust_step(FL_VISION_POSTERIZE, 4, 4, 1)},
+               {"solarize", fl_vision_adjust_step(FL_VISION_SOLARIZE, 128, 128, 1)},
+               {"autocontrast", fl_vision_adjust_step(FL_VISION_AUTOCONTRAST, 0, 0, 1)},
+               {"equalize", fl_vision_adjust_step(FL_VISION_EQUALIZE, 0, 0, 1)},
+               {"invert", fl_vision_adjust_step(FL_VISION_INVERT, 0, 0, 1)},
+               {"rotate", fl_vision_adjust_step(FL_VISION_ROTATE, 15, 15, 1)},
+               {"shear", fl_vision_adjust_step(FL_VISION_SHEAR_X, 0.2, 0.2, 1)},
+               {"blur", fl_vision_adjust_step(FL_VISION_BLUR, 1, 1, 1)}};
     double logs = 0, least = 1e9;
     int n = 0;
     for (size_t k = 0; k < sizeof all / sizeof *all; k++)
@@ -347,7 +347,7 @@ int main(int argc, char **argv) {
         if (!image[n_files]) printf("skipped: %s\n", fl_error()), fl_error_clear(), set = NULL;
     }
     for (int i = 0; set && i < 8; i++)
-        cut[0][i] = fl_vision_resized(image[i], 224, 224), cut[1][i] = fl_vision_resized(image[i], 375, 500);
+        cut[0][i] = fl_vision_resize_image(image[i], 224, 224), cut[1][i] = fl_vision_resize_image(image[i], 375, 500);
     peer = bench_peer_begin("vision.py", folder, NULL);
     fl_set_threads(1);
 #define THEIRS(...) (const char *const[]){__VA_ARGS__, NULL}

@@ -48,10 +48,10 @@ static const fl_nn_type radial_type = {.name = "Radial", .maker = "radial_layer"
 static fl_nn_module *radial_layer(int64_t in, int64_t units) {
     const radial r = {in, units, 0.1};
     if (in < 1 || units < 1)
-        return fl_bad("radial_layer: in %lld, units %lld", (long long)in, (long long)units);
+        return fl_err_null("radial_layer: in %lld, units %lld", (long long)in, (long long)units);
     fl_quiet(+1); /* errors are raised at the end, when nothing is left half made */
     fl_scope s = fl_scope_begin();
-    fl_lasting(true);
+    fl_persistent(true);
     fl_nn_module *m = fl_nn_new(&radial_type, &r, sizeof r);
     const bool ok =
         m && fl_nn_add_param(m, "middle", fv_param(fl_normal(FL_SHAPE(units, in), 0, 1, FL_F32, NULL))) &&

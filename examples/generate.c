@@ -108,7 +108,7 @@ static bool generate(const options *o, fl_nn_module *m, fl_text_tokenizer *t) {
     const int64_t beams = o->beams > 1 ? o->beams : 0;
     fl_text_sequence s = {0};
     writer w = {.stream = {.tokenizer = t}, .stop = o->stop};
-    fl_text_reader *r = fl_text_reader_new(m, beams ? 2 * beams : 1, .length = o->context);
+    fl_text_decoder *r = fl_text_decoder_new(m, beams ? 2 * beams : 1, .length = o->context);
     bool ok = r && encode(o, t, &s);
     const int64_t prompt = s.n;
     for (int64_t i = 0; ok && i < s.n; i++) write_token(0, s.id[i], &w);
@@ -126,7 +126,7 @@ static bool generate(const options *o, fl_nn_module *m, fl_text_tokenizer *t) {
     if (ok)
         fprintf(stderr, "%" PRId64 " tokens, %.1f tokens/s\n", s.n - prompt,
                 (double)(s.n - prompt) / seconds);
-    fl_text_reader_free(r);
+    fl_text_decoder_free(r);
     fl_text_sequence_free(&s);
     fl_text_stream_free(&w.stream);
     fl_heap_free(w.text.p);

@@ -363,7 +363,7 @@ static bool write_sample(fl_nn_module *m, const options *o, const corpus *c) {
     fl_text_sequence s = {0};
     fl_text_encoding e = {0};
     fl_data_text out = {0};
-    fl_text_reader *reader = fl_text_reader_new(m, 1);
+    fl_text_decoder *reader = fl_text_decoder_new(m, 1);
     bool ok = reader && fl_text_encode(c->tokenizer, prompt, (int64_t)strlen(prompt), &e, .plain = true);
     for (int64_t i = 0; ok && i < e.n; i++) ok = fl_text_sequence_add(&s, &(int64_t){e.id[i]}, 1);
     int64_t first; /* of the text, where the prompt has no token, as white space among words */
@@ -378,7 +378,7 @@ static bool write_sample(fl_nn_module *m, const options *o, const corpus *c) {
     fl_heap_free(out.p);
     fl_text_encoding_free(&e);
     fl_text_sequence_free(&s);
-    fl_text_reader_free(reader);
+    fl_text_decoder_free(reader);
     return ok;
 }
 

@@ -247,7 +247,7 @@ static fl_tensor *drawn_image(const task *t, int64_t i, const fl_vision_coco *fr
         vision_frame(&frames, category_name(&t->test.truth, f->category), f->category + 1, f->score, box);
     }
     if (t->drawn)
-        one.t[0] = fl_vision_resized(one.t[0], large * SIDE, large * SIDE, .filter = FL_VISION_BOX);
+        one.t[0] = fl_vision_resize_image(one.t[0], large * SIDE, large * SIDE, .filter = FL_VISION_BOX);
     return vision_draw_frames(one.t[0], &frames);
 }
 

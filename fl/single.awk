@@ -66,7 +66,7 @@ function without_comments(s,    out, i, c, two, quote) {
 
 # --- macros: "1" defined, "0" not defined, "?" unknown; changes are logged so that a branch can be left again ---
 
-# Private names are the family's, and so are its guards and what it undefines: nobody else defines them before.
+# Private names belong to fl, and so are its guards and what it undefines: nobody else defines them before.
 function state(name) {
     if (name ~ /^FL_IMPL_ONLY/) return "0"
     if (name == "FL_IMPLEMENTATION" || name == "FL_STATIC") return "?"

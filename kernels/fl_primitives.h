@@ -1,20 +1,20 @@
 /* fl_primitives.h - the primitives of formulas (fl/tensor/formula.h) as macros
 
    A formula, say MUL(dy, SUB(CONST(1), MUL(y, y))), is written in these words only. Each is a call of
-   FL_W(name); whoever expands a formula says what FL_W makes of a name:
+   FL_FN(name); whoever expands a formula says what FL_FN makes of a name:
 
-     scalar C     #define FL_W(name) flm_##name##_f32   hot loops of kernels/, C and CUDA (fl_math.h)
-     text         #define FL_W(name) flm_##name##_f32   in the file generated around "MUL(dy, ..."
-     composition  #define FL_W(name) fl_##name          fl/ops/ (expand.h), on tensors
-                  #define FL_W(name) fv_##name          and on variables
+     scalar C     #define FL_FN(name) flm_##name##_f32   hot loops of kernels/, C and CUDA (fl_math.h)
+     text         #define FL_FN(name) flm_##name##_f32   in the file generated around "MUL(dy, ..."
+     composition  #define FL_FN(name) fl_##name          fl/ops/ (expand.h), on tensors
+                  #define FL_FN(name) fv_##name          and on variables
 
-   FL_W may be redefined between expansions. The words are short, and a program may own macros
+   FL_FN may be redefined between expansions. The words are short, and a program may own macros
    called MIN or EQ: so the first include saves whatever they meant and defines them, and
 
      #define FL_PRIMITIVE_WORDS_END
      #include "fl_primitives.h"
 
-   takes them (with FL_W and FL_PRIMITIVE_WORDS_END) away and gives the old meanings back. Pairs follow
+   takes them (with FL_FN and FL_PRIMITIVE_WORDS_END) away and gives the old meanings back. Pairs follow
    each other, they do not nest. CONST takes a number. LET(u, value, formula) assigns a variable: the function
    around the formula declares u and v of the type it computes in. tests/test_formula.c compares the words
    with the list of primitives. */
@@ -90,39 +90,39 @@
 #undef CONST
 #undef LET
 
-#define ADD(a, b) FL_W(add)(a, b)
-#define SUB(a, b) FL_W(sub)(a, b)
-#define MUL(a, b) FL_W(mul)(a, b)
-#define DIV(a, b) FL_W(div)(a, b)
-#define NEG(a) FL_W(neg)(a)
-#define ABS(a) FL_W(abs)(a)
-#define EXP(a) FL_W(exp)(a)
-#define LOG(a) FL_W(log)(a)
-#define LOG1P(a) FL_W(log1p)(a)
-#define EXPM1(a) FL_W(expm1)(a)
-#define SQRT(a) FL_W(sqrt)(a)
-#define SIN(a) FL_W(sin)(a)
-#define COS(a) FL_W(cos)(a)
-#define TANH(a) FL_W(tanh)(a)
-#define ERF(a) FL_W(erf)(a)
-#define ATAN2(a, b) FL_W(atan2)(a, b)
-#define POW(a, b) FL_W(pow)(a, b)
-#define MOD(a, b) FL_W(remainder)(a, b)
-#define MAX(a, b) FL_W(maximum)(a, b)
-#define MIN(a, b) FL_W(minimum)(a, b)
-#define FLOOR(a) FL_W(floor)(a)
-#define RINT(a) FL_W(rint)(a)
-#define LT(a, b) FL_W(lt)(a, b)
-#define LE(a, b) FL_W(le)(a, b)
-#define EQ(a, b) FL_W(eq)(a, b)
-#define AND(a, b) FL_W(bitwise_and)(a, b)
-#define OR(a, b) FL_W(bitwise_or)(a, b)
-#define XOR(a, b) FL_W(bitwise_xor)(a, b)
-#define NOT(a) FL_W(bitwise_not)(a)
-#define SHL(a, b) FL_W(shift_left)(a, b)
-#define SHR(a, b) FL_W(shift_right)(a, b)
-#define SELECT(c, a, b) FL_W(where)(c, a, b)
-#define CONST(k) FL_W(num)(k)
+#define ADD(a, b) FL_FN(add)(a, b)
+#define SUB(a, b) FL_FN(sub)(a, b)
+#define MUL(a, b) FL_FN(mul)(a, b)
+#define DIV(a, b) FL_FN(div)(a, b)
+#define NEG(a) FL_FN(neg)(a)
+#define ABS(a) FL_FN(abs)(a)
+#define EXP(a) FL_FN(exp)(a)
+#define LOG(a) FL_FN(log)(a)
+#define LOG1P(a) FL_FN(log1p)(a)
+#define EXPM1(a) FL_FN(expm1)(a)
+#define SQRT(a) FL_FN(sqrt)(a)
+#define SIN(a) FL_FN(sin)(a)
+#define COS(a) FL_FN(cos)(a)
+#define TANH(a) FL_FN(tanh)(a)
+#define ERF(a) FL_FN(erf)(a)
+#define ATAN2(a, b) FL_FN(atan2)(a, b)
+#define POW(a, b) FL_FN(pow)(a, b)
+#define MOD(a, b) FL_FN(remainder)(a, b)
+#define MAX(a, b) FL_FN(maximum)(a, b)
+#define MIN(a, b) FL_FN(minimum)(a, b)
+#define FLOOR(a) FL_FN(floor)(a)
+#define RINT(a) FL_FN(rint)(a)
+#define LT(a, b) FL_FN(lt)(a, b)
+#define LE(a, b) FL_FN(le)(a, b)
+#define EQ(a, b) FL_FN(eq)(a, b)
+#define AND(a, b) FL_FN(bitwise_and)(a, b)
+#define OR(a, b) FL_FN(bitwise_or)(a, b)
+#define XOR(a, b) FL_FN(bitwise_xor)(a, b)
+#define NOT(a) FL_FN(bitwise_not)(a)
+#define SHL(a, b) FL_FN(shift_left)(a, b)
+#define SHR(a, b) FL_FN(shift_right)(a, b)
+#define SELECT(c, a, b) FL_FN(where)(c, a, b)
+#define CONST(k) FL_FN(num)(k)
 #define LET(name, value, formula) ((name) = (value), (formula))
 
 #elif defined(FL_PRIMITIVE_WORDS_END)
@@ -163,7 +163,7 @@
 #pragma pop_macro("CONST")
 #pragma pop_macro("LET")
 #undef FL_PRIMITIVE_WORDS_DEFINED
-#undef FL_W
+#undef FL_FN
 #endif
 #undef FL_PRIMITIVE_WORDS_END
 

@@ -35,7 +35,7 @@ HELPER fl_tensor *as_operand(fl_tensor *t) {
 #define fl_normal(...) as_operand(fl_normal(__VA_ARGS__))
 #define fl_randint(...) as_operand(fl_randint(__VA_ARGS__))
 
-HELPER int operand_family(void) {
+HELPER int operand_backend(void) {
     return operands_on ? fl_backend_index(operands_on) : fl_backend_default();
 }
 

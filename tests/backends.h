@@ -81,8 +81,8 @@ static const fl_backend *add_backend(const char *name) {
 #ifdef BACKEND_H
     if (!strcmp(name, BACKEND_TEXT(BACKEND_NAME)) && !fl_backend_use(BACKEND_MADE(BACKEND_NAME), NULL)) return NULL;
 #endif
-    const int family = fl_backend_index(name);
-    return family < 0 ? NULL : fl_backend_at(family);
+    const int backend = fl_backend_index(name);
+    return backend < 0 ? NULL : fl_backend_at(backend);
 }
 
 /* The backend that the tests' operands are on: "naive" is the default one too, of "naive@cpu" the default is
@@ -98,7 +98,7 @@ static bool choose_backend(const char *name) {
     if (at) operands_on = b->name;
     bool complete = true;
     for (int i = 1; i < fl_op_count(); i++)
-        if (fl_op_get_info((fl_op)i)->required && !fl_backend_has(operand_family(), (fl_op)i))
+        if (fl_op_get_info((fl_op)i)->required && !fl_backend_has(operand_backend(), (fl_op)i))
             complete = false;
     fl_backend_strict(complete);
     printf("backend %s: %s\n", name,

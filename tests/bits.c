@@ -3,7 +3,7 @@
    usage: bits [threads [op ...]]   a line "op dtype checksum" for each; the last is "N passed, N failed"
           bits --level              the name of the level in force
 
-   FL_DEVICE=cuda runs it on that family; GROUPS_ONE_IN=n has about one op in n, drawn by SEED.
+   FL_DEVICE=cuda runs it on that backend; GROUPS_ONE_IN=n has about one op in n, drawn by SEED.
 
    Each op runs on all magnitudes and special values in each dtype that it takes, its backward pass
    on ordinary values. NaNs count as one: their sign and payload are the compiler's choice. `make
@@ -268,17 +268,17 @@ static void run_text(void) {
     fl_nn_module *m = fl_text_lm(300, .layers = 2, .dim = 64, .heads = 4, .kv_heads = 2, .hidden = 160,
                                  .context = 40, .rms = true, .gated = true, .no_bias = true,
                                  .rng = &(fl_rng){16, 0});
-    fl_text_reader *r = fl_text_reader_new(m, 1);
+    fl_text_decoder *r = fl_text_decoder_new(m, 1);
     fl_text_sequence text = {0};
     uint64_t h = 0;
     if (fl_text_sequence_add(&text, (int64_t[]){7, 3, 99, 250, 3}, 5) &&
         fl_text_generate(r, &text, 1, .most = 30, .sampler = {.temperature = FL_ZERO}))
         h = hashed(hashed(1, fl_from_host(text.id, FL_SHAPE(text.n), FL_I64)),
-                   fl_from_host(fl_text_reader_scores(r, 0), FL_SHAPE(300), FL_F32));
+                   fl_from_host(fl_text_decoder_scores(r, 0), FL_SHAPE(300), FL_F32));
     dtype = FL_F32;
     print_line("text", h);
     fl_text_sequence_free(&text);
-    fl_text_reader_free(r);
+    fl_text_decoder_free(r);
     fl_nn_free(m);
     fl_scope_end(&s);
 }

@@ -1,7 +1,7 @@
 /* conformance.c - every public op against reference loops, on any backend
 
    usage: conformance [backend[@default] [group ...]]     backend: cpu (default), naive, recorder, or a
-   family that is linked in; @default: operands are on the backend, but new tensors on the default
+   backend that is linked in; @default: operands are on the backend, but new tensors on the default
 
    For each op x dtype x layout it runs shapes from 0-d to 8-d, compares with host loops in f64
    (int64_t for integers) within the tolerance that it prints, and prints the matrix of cases passed
@@ -144,7 +144,7 @@ static void make_groups(void) {
     add_group("add_layer_norm", add_norm_group, 0);
     add_group("linear", linear_act_group, 0);
     add_group("linear_grad", linear_grad_group, 0);
-    add_group("linear_stored", linear_stored_group, 0);
+    add_group("linear_packed", linear_stored_group, 0);
     add_group("rnn", recurrent_group, 0);
     add_group("rnn_grad", recurrent_group, 1);
     add_group("fft", fft_group, 0);
@@ -173,7 +173,7 @@ static void part_begins(const fl_call *c, void *user) {
         const fl_op whole = compositions.running[i];
         snprintf(text, sizeof text, " %s of %s;", name, fl_op_get_info(whole)->name);
         const size_t n = strlen(compositions.missing);
-        if (whole != c->op && !fl_op_holds(whole, c->op) && !strstr(compositions.missing, text))
+        if (whole != c->op && !fl_op_uses(whole, c->op) && !strstr(compositions.missing, text))
             snprintf(compositions.missing + n, sizeof compositions.missing - n, "%s", text);
     }
     const bool composed = fl_op_get_info(c->op)->compose != NULL;
@@ -201,7 +201,7 @@ static void run_without_slot(const group *g) {
     const bool gradient = g->run == run_unary_grad || g->run == run_binary_grad;
     if (mine.any || gradient || (op != FL_OP_NONE && fl_op_get_info(op)->required)) return;
     for (int part = 1; part < fl_op_count() && op != FL_OP_NONE; part++)
-        if (fl_op_holds(op, (fl_op)part) && fl_op_get_info((fl_op)part)->required)
+        if (fl_op_uses(op, (fl_op)part) && fl_op_get_info((fl_op)part)->required)
             override_value((fl_op)part, op, g->run, g->arg);
     const int first = op != FL_OP_NONE ? op : FL_TABLE_OPS, end = op != FL_OP_NONE ? op + 1 : fl_op_count();
     if (op != FL_OP_NONE ? !mine.op[op] : !has_compositions(g)) return;

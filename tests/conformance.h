@@ -161,7 +161,7 @@ static void case_end(bool ok) {
    cannot be read. */
 static bool fails(fl_tensor *t) {
     array unread;
-    const fl_backend *be = t ? fl_backend_at(t->family) : NULL; /* a deferred one says so when it is read */
+    const fl_backend *be = t ? fl_backend_at(t->backend) : NULL; /* a deferred one says so when it is read */
     bool failed = !t || ((be->any || be->sync) && !read_tensor(t, &unread));
     return failed && fl_error() && *fl_error();
 }
@@ -245,7 +245,7 @@ static bool agrees(fl_tensor *t, const array *want, tolerance tol, const double 
     char s1[100], s2[100];
     array got;
     if (!t) return say("no result");
-    if (t->family != operand_family() && case_layout != WEAK)
+    if (t->backend != operand_backend() && case_layout != WEAK)
         return say("result is on backend '%s'", fl_backend_name(t));
     if (t->dtype != want->dtype)
         return say("result is %s, not %s", fl_dtype_name(t->dtype), fl_dtype_name(want->dtype));

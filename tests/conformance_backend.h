@@ -3,7 +3,7 @@
 #include "../kernels/cpu/levels.h"
 
 static const fl_backend *backend_in_use(void) {
-    return fl_backend_at(operand_family());
+    return fl_backend_at(operand_backend());
 }
 
 /* >>overrides: every composition that contains an op passes through the slot that replaces it */
@@ -15,7 +15,7 @@ static bool counting_slot(const fl_backend *self, const fl_call *c) {
     return replaced_slot(self, c);
 }
 
-/* Replaces `part` in the family, for the rest of this process. */
+/* Replaces `part` in the backend, for the rest of this process. */
 static void count_calls_of(fl_op part) {
     fl_backend mine = *backend_in_use();
     replaced_slot = mine.op[part];
@@ -66,7 +66,7 @@ static void gradient_overrides(void) {
             fl_op op = fl_op_named(i < UNARY_OPS ? unary_fns[which].op : binary_fns[which].op);
             char cls = class_letter(fl_op_get_info(op)->cls);
             for (int k = 0; k < 2 && strchr("FNA", cls); k++)
-                if (fl_op_grad_holds(op, k, (fl_op)part))
+                if (fl_op_grad_uses(op, k, (fl_op)part))
                     override_gradient((fl_op)part, op, which, k);
         }
 }
@@ -106,18 +106,18 @@ static void hook_group(void) {
 /* >>fallbacks: a copy of the backend under another name, one required slot short */
 
 static void fallback_group(void) {
-    const char *family = backend_in_use()->name;
+    const char *backend = backend_in_use()->name;
     fl_backend part = *backend_in_use();
     if (part.any) return;
     part.name = "partial";
     part.op[FL_OP_exp] = NULL;
     fl_message_use(NULL, NULL, FL_LOG_OFF);
-    check(fl_backend_use(&part, NULL) && fl_backend_set_default("partial"), "a family of one's own");
+    check(fl_backend_use(&part, NULL) && fl_backend_set_default("partial"), "a backend of one's own");
     if (operands_on) operands_on = part.name;
     fl_scope s = fl_scope_begin();
     array a, b;
-    fl_tensor *x = fl_from_host((float[]){0, 1, -2}, FL_SHAPE(3), FL_F32), *home = fl_to(x, family);
-    check(fails(fl_add(x, fl_clone(home))), "operands of two families do not mix");
+    fl_tensor *x = fl_from_host((float[]){0, 1, -2}, FL_SHAPE(3), FL_F32), *home = fl_to(x, backend);
+    check(fails(fl_add(x, fl_clone(home))), "operands of two backends do not mix");
     fl_backend_strict(false);
     int64_t before = fl_backend_fallbacks();
     fl_tensor *y = fl_exp(x);
@@ -205,7 +205,7 @@ static const char *formula_name(fl_op op, int which) {
 
 static void write_one(void *user, const text_type *t, fl_op op, int which, const char *text) {
     static const text_type *last;
-    if (t != last) fprintf(user, "#undef FL_W\n#define FL_W(name) flm_##name##_%s\n", t->suffix);
+    if (t != last) fprintf(user, "#undef FL_FN\n#define FL_FN(name) flm_##name##_%s\n", t->suffix);
     last = t;
     write_formula(user, t, which < 0 ? class_letter(fl_op_get_info(op)->cls) : 'F',
                   formula_name(op, which), text);
@@ -221,7 +221,7 @@ static bool write_program(const char *path) {
     FILE *f = fopen(path, "w");
     if (!f) return false;
     fprintf(f, "#include <stdio.h>\n#include <string.h>\n#include \"kernels/fl_math.h\"\n#define "
-               "FL_W(name) 0\n#include "
+               "FL_FN(name) 0\n#include "
                "\"kernels/fl_primitives.h\"\n");
     for (int k = 0; k < 4; k++)
         for (int i = 0; i < 4; i++)

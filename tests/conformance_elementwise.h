@@ -732,7 +732,7 @@ static void binary_group(int which) {
 
 /* >>gradients: the fused slot and the composition, against the derivative */
 
-/* dx by fl_grad1 (if the family has the slot) and by a recorded backward pass, both close to want.
+/* dx by fl_grad1 (if the backend has the slot) and by a recorded backward pass, both close to want.
    */
 static bool unary_grad_agrees(int which, const array *x, const array *dy, layout l,
                               const array *want, tolerance tol, const double *scale) {

@@ -103,7 +103,7 @@ static void fft_case(int op, fl_dtype d, layout l, fl_shape s, int axis) {
 
 /* Products with the DFT's matrix, where there is no slot, are quadratic: fewer lengths then. */
 static bool fft_is_fast(void) {
-    return !composed_run && fl_backend_has(operand_family(), fl_op_fft);
+    return !composed_run && fl_backend_has(operand_backend(), fl_op_fft);
 }
 
 static void fft_cases(fl_dtype d, layout l) {

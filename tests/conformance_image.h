@@ -344,7 +344,7 @@ static void adaptive_max_case(fl_dtype d, layout l, int which) {
 /* >>grids */
 
 /* The place along n elements that g in [-1, 1] stands for. */
-static double grid_place(double g, int64_t n, bool align, fl_grid_outside outside) {
+static double grid_place(double g, int64_t n, bool align, fl_grid_padding outside) {
     double last = (double)(n - 1), low = align ? 0 : -0.5, length = align ? last : (double)n;
     double at = align ? (g + 1) / 2 * last : ((g + 1) * (double)n - 1) / 2;
     if (outside == FL_GRID_ZEROS) return at;
@@ -355,7 +355,7 @@ static double grid_place(double g, int64_t n, bool align, fl_grid_outside outsid
     return at < 0 ? 0 : at > last ? last : at;
 }
 
-static void grid_case(fl_dtype d, layout l, bool align, fl_grid_outside outside) {
+static void grid_case(fl_dtype d, layout l, bool align, fl_grid_padding outside) {
     if (!case_begin("grid_sample", d, l, "%d %d", align, outside)) return;
     enum { N = 2, C = 3, H = 4, W = 5, OUT = 6 };
     operand x = make_operand(FL_SHAPE(N, C, H, W), d, l, TAME);
@@ -377,7 +377,7 @@ static void grid_case(fl_dtype d, layout l, bool align, fl_grid_outside outside)
 }
 
 /* Weights of the four cubic neighbours, or of the two linear ones; a place outside is read at its bound. */
-static double neighbour(double at, int64_t i, int64_t n, bool cubic, bool align, fl_grid_outside outside) {
+static double neighbour(double at, int64_t i, int64_t n, bool cubic, bool align, fl_grid_padding outside) {
     double sum = 0, low = floor(at) - cubic;
     for (int k = 0; k < (cubic ? 4 : 2); k++) {
         double far = fabs(at - low - k), place = low + k, length = align ? (double)(n - 1) : (double)n;
@@ -392,7 +392,7 @@ static double neighbour(double at, int64_t i, int64_t n, bool cubic, bool align,
 }
 
 /* Cubic in two dims, linear in three. */
-static void grid_more_case(fl_dtype d, layout l, bool cubic, bool align, fl_grid_outside outside) {
+static void grid_more_case(fl_dtype d, layout l, bool cubic, bool align, fl_grid_padding outside) {
     enum { N = 2, C = 2, OUT = 4 };
     const int nd = cubic ? 2 : 3;
     const int64_t size[] = {3, 4, 5}, *dim = size + 3 - nd; /* depth, height, width */
@@ -456,9 +456,9 @@ static void resampling_cases(fl_dtype d, layout l) {
     max_unpool_case(d, layout_fits(l, FL_SHAPE(2, 3, 5)) ? l : DENSE, FL_SHAPE(2, 3, 5));
     if (layout_fits(l, FL_SHAPE(2, 2, 3, 2))) max_unpool_case(d, l, FL_SHAPE(2, 2, 3, 2));
     for (int i = 0; i < 6; i++) {
-        grid_case(d, l, i % 2, (fl_grid_outside)(i / 2));
-        grid_more_case(d, l, true, i % 2, (fl_grid_outside)(i / 2));
-        grid_more_case(d, l, false, i % 2, (fl_grid_outside)(i / 2));
+        grid_case(d, l, i % 2, (fl_grid_padding)(i / 2));
+        grid_more_case(d, l, true, i % 2, (fl_grid_padding)(i / 2));
+        grid_more_case(d, l, false, i % 2, (fl_grid_padding)(i / 2));
     }
     for (int i = 0; i < 4; i++) affine_case(d, l, 1 + i, 4 - i, i % 2);
 }

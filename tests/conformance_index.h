@@ -238,7 +238,7 @@ static void runs_dim_case(fl_dtype d, layout l, fl_shape s, int axis) {
 }
 
 /* In order, in f64 or i64; small numbers, of which nothing rounds but quotients. */
-static void scatter_reduce_case(fl_dtype d, layout l, fl_shape s, int axis, fl_scatter_way way, bool self) {
+static void scatter_reduce_case(fl_dtype d, layout l, fl_shape s, int axis, fl_scatter_mode way, bool self) {
     if (!case_begin("scatter_reduce", d, l, "%d dims, axis %d, way %d %d", s.ndim, axis, way, self)) return;
     fl_shape part = s;
     part.dim[axis] = 5;
@@ -306,7 +306,7 @@ static void composed_index_cases(fl_dtype d, layout l, fl_shape s) {
     unique_case(d, l, s);
     for (int axis = 0; axis < s.ndim; axis++) unique_dim_case(d, l, s, axis), runs_dim_case(d, l, s, axis);
     for (int i = 0; adds && i < 10; i++)
-        scatter_reduce_case(d, l, s, i % s.ndim, (fl_scatter_way)(i / 2), i % 2);
+        scatter_reduce_case(d, l, s, i % s.ndim, (fl_scatter_mode)(i / 2), i % 2);
     search_case("searchsorted", d, l, s);
     search_case("isin", d, l, s);
 }

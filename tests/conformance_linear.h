@@ -314,7 +314,7 @@ static void linear_grad_group(int unused) {
 static void linear_stored_case(fl_dtype d, layout l, int64_t rows, bool blocks, bool grad) {
     const int64_t in = blocks ? 96 : 70, out = 9;
     const fl_dtype packed = !blocks ? d : d == FL_F16 ? fl_q8() : fl_q4();
-    if (!case_begin("linear_stored", d, l, "%d rows, %s%s", (int)rows, fl_dtype_name(packed),
+    if (!case_begin("linear_packed", d, l, "%d rows, %s%s", (int)rows, fl_dtype_name(packed),
                     grad ? " dx" : ""))
         return;
     operand x = make_operand(FL_SHAPE(rows, in), FL_F32, l, TAME);
@@ -340,8 +340,8 @@ static void linear_stored_case(fl_dtype d, layout l, int64_t rows, bool blocks, 
 static void linear_stored_group(int unused) {
     static const int64_t rows[] = {1, 3, 8, 9};
     (void)unused;
-    expect_row("linear_stored", F16 | BF16, UNWEAK & ~(1u << CHANNELS_LAST), 0, 0);
-    snprintf(row_of("linear_stored")->tolerance, 64, "%s", product_tolerance);
+    expect_row("linear_packed", F16 | BF16, UNWEAK & ~(1u << CHANNELS_LAST), 0, 0);
+    snprintf(row_of("linear_packed")->tolerance, 64, "%s", product_tolerance);
     for (int k = 0; k < 2; k++)
         for (int l = DENSE; l <= BROADCAST; l++)
             for (int i = 0; i < 4 * 4 && l != CHANNELS_LAST; i++)

@@ -681,7 +681,7 @@ static void add_norm_case(fl_dtype d, layout l, fl_shape s, double p) {
     fl_call c = {.op = fl_op_add_layer_norm, .n_out = 4, .n_in = 4, .args = &args,
                  .in = {lay_out(&x, l), dense_tensor(&w), fl_num(0), lay_out(&add, l)}};
     for (int i = 0; i < 4; i++)
-        c.out[i] = i % 3 ? fl_out_on(c.in[0]->family, FL_SHAPE(s.dim[0], 1), fl_dtype_wide(d))
+        c.out[i] = i % 3 ? fl_out_on(c.in[0]->backend, FL_SHAPE(s.dim[0], 1), fl_dtype_wide(d))
                          : fl_out_like(c.in[0], d);
     case_end(fl_call_run(&c) && equals(c.out[3], &sum) &&
              agrees(c.out[0], &want, (tolerance){4, 32, 0}, scale, false));

@@ -296,9 +296,9 @@ static inline void count_error(const char *text, void *user) {
 static inline void check_not_quiet(void) {
     int heard = 0;
     fl_on_error(count_error, &heard);
-    fl_quiet(+1), fl_bad("a test's error"), fl_error_clear(), fl_quiet(-1);
+    fl_quiet(+1), fl_err_null("a test's error"), fl_error_clear(), fl_quiet(-1);
     CHECK_EQ_INT(heard, 0);
-    fl_bad("a test's error"), fl_error_clear();
+    fl_err_null("a test's error"), fl_error_clear();
     CHECK_EQ_INT(heard, 1);
     test_errors_return();
 }
@@ -310,7 +310,7 @@ static inline void end(fl_scope *s) {
     check_not_quiet();
     CHECK_EQ_INT(disk.open, 0);
     CHECK_EQ_INT(fl_mem_live(), 0);
-    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
     fl_mem_use(NULL);
     fl_data_io_use(NULL);
     fl_heap_use(NULL, NULL);
@@ -358,7 +358,7 @@ static inline void sweep_reader(bool (*reader)(void)) {
 
 /* sweep_heap, for buffers. */
 static inline int64_t sweep_buffers(bool (*action)(void), bool for_ever) {
-    int64_t handles = fl_live(), buffers = fl_mem_live(), n = 0;
+    int64_t handles = fl_live_tensors(), buffers = fl_mem_live(), n = 0;
     for (bool done = false; !done && n < 1000;) {
         fl_scope s = fl_scope_begin();
         fl_mem_manager *failing = fl_mem_failing(NULL, ++n, for_ever),
@@ -372,7 +372,7 @@ static inline int64_t sweep_buffers(bool (*action)(void), bool for_ever) {
         CHECK_NO_ERROR();
         fl_scope_end(&s);
         fl_mem_close(failing);
-        CHECK(fl_live() == handles && fl_mem_live() == buffers);
+        CHECK(fl_live_tensors() == handles && fl_mem_live() == buffers);
     }
     return n - 1;
 }

@@ -27,7 +27,7 @@ static inline fl_dist_group *dist_meet(const dist_ranks *r, int rank) {
 }
 
 /* Warnings are printed; an error message is a mistake of the library. */
-static inline void dist_message(fl_level level, const char *text, void *user) {
+static inline void dist_message(fl_log_level level, const char *text, void *user) {
     (void)user;
     if (level < FL_LOG_ERROR)
         fprintf(stderr, "fl: %s\n", text);
@@ -48,7 +48,7 @@ static inline void dist_rank(const dist_ranks *r, int rank, dist_rank_fn fn, voi
     fl_dist_close(d);
     if (fl_error()) CHECK_NO_ERROR();
     fl_scope_end(&s);
-    if (!r->may_fail) CHECK_EQ_INT(fl_live(), 0); /* a call that hangs in a library keeps its tensors */
+    if (!r->may_fail) CHECK_EQ_INT(fl_live_tensors(), 0); /* a call that hangs in a library keeps its tensors */
     fflush(stdout);
     _exit(test__failures ? 1 : 0);
 }

@@ -54,7 +54,7 @@ static void rows_of_scatter_reduce(void) {
     NO(fl_scatter_reduce, (o.f34, 0, at, o.f34, FL_SCATTER_AMAX, true), "differ in shape");
     NO(fl_scatter_reduce, (o.f23, 0, at, o.i23, FL_SCATTER_AMAX, true), "x is f32, src i64");
     NO(fl_scatter_reduce, (fl_cast(o.f23, FL_B8), 0, at, fl_cast(o.f23, FL_B8), FL_SCATTER_AMIN, true), "b8");
-    NO(fl_scatter_reduce, (o.f23, 0, at, o.f23, (fl_scatter_way)7, true), "no way 7");
+    NO(fl_scatter_reduce, (o.f23, 0, at, o.f23, (fl_scatter_mode)7, true), "no way 7");
     NO_AS(fl_scatter_reduce, "fl_scatter", (o.f23, 0, far, o.f23, FL_SCATTER_AMAX, true), "index 7");
     NO(fv_scatter_reduce, (NULL, 0, at, o.v23, FL_SCATTER_SUM, true), NULLS);
     NO(fl_unique_dim, (NULL, 0, NULL, &counts), NULLS);

@@ -218,7 +218,7 @@ static void rows_of_caches(void) {
     ROW(RAISES, "fl_nn_forward_cached", !step_of(true, false), "cache is NULL");
     ROW_OF(RAISES, "fl_nn_forward_cached", "fl_nn_attention", !step_of(true, true),
            "1 sequences of 1 places", "do not fit");
-    FINE(fl_nn_cached_place, fl_nn_cached_place() == 0);
+    FINE(fl_nn_cached_position, fl_nn_cached_position() == 0);
     NO(fl_nn_cache_rewind, (NULL, 0), NULLS);
     ROW(RAISES, "fl_nn_cache_rewind", !with_cache(0), "to 1 of 0 places");
     NO(fl_nn_cache_reset, (NULL), NULLS);

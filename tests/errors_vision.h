@@ -119,18 +119,18 @@ static void rows_of_vision(void) {
           (FL_VARS(o.v23), &nothing, &losses, (fl_vision_criterion_opts){.last_only = true}), "1 results");
     fl_tensor *image = fl_vision_image(3, 4, 5, NULL);
     const double plane[6] = {1, 0, 0, 0, 1, 0};
-    NO_FILE_AS(fl_vision_resized_opt, "fl_vision_pixels_of",
+    NO_FILE_AS(fl_vision_resize_image_opt, "fl_vision_pixels_of",
                (NULL, 2, 2, (fl_vision_resize_opts){.box = {0}}), NULLS);
-    NO_FILE_AS(fl_vision_resized_opt, "fl_vision_resized",
+    NO_FILE_AS(fl_vision_resize_image_opt, "fl_vision_resize_image",
                (image, 0, 2, (fl_vision_resize_opts){.box = {0}}), "0 x 2");
-    NO_FILE_AS(fl_vision_resized_opt, "fl_vision_resized",
+    NO_FILE_AS(fl_vision_resize_image_opt, "fl_vision_resize_image",
                (image, 2, 2, (fl_vision_resize_opts){.box = {0, 0, 9, 2}}),
                "box 0, 0 to 9, 2 of [3, 4, 5]");
-    NO_FILE_AS(fl_vision_changed_opt, "fl_vision_changed",
-               (image, FL_VISION_BLUR, 1, (fl_vision_change_opts){.size = 2}), "size 2");
-    NO_FILE_AS(fl_vision_changed_opt, "fl_vision_pixels_of",
-               (NULL, FL_VISION_HUE, 1, (fl_vision_change_opts){.size = 0}), NULLS);
-    NO_FILE_AS(fl_vision_affine, "fl_vision_pixels_of", (NULL, plane, (fl_vision_change_opts){.size = 0}),
+    NO_FILE_AS(fl_vision_adjust_opt, "fl_vision_adjust",
+               (image, FL_VISION_BLUR, 1, (fl_vision_adjust_opts){.size = 2}), "size 2");
+    NO_FILE_AS(fl_vision_adjust_opt, "fl_vision_pixels_of",
+               (NULL, FL_VISION_HUE, 1, (fl_vision_adjust_opts){.size = 0}), NULLS);
+    NO_FILE_AS(fl_vision_affine, "fl_vision_pixels_of", (NULL, plane, (fl_vision_adjust_opts){.size = 0}),
                NULLS);
     NO_FILE_AS(fl_vision_folder, "fl_data_folder", (NULL), NULLS);
     NO_FILE(fl_vision_apply, (NULL, 0, NULL, NULL), NULLS);

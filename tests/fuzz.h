@@ -445,7 +445,7 @@ static void fuzz_returns(const char *text, void *user) {
     fuzz_raised++;
 }
 
-static void fuzz_swallow(fl_level level, const char *text, void *user) {
+static void fuzz_swallow(fl_log_level level, const char *text, void *user) {
     (void)level;
     (void)text;
     (void)user;
@@ -467,7 +467,7 @@ static void fuzz_prepare(void) {
 
 /* Runs the harness over one input: whatever it did, nothing may be left when its scope ends. */
 static void fuzz_run(const uint8_t *p, size_t n, unsigned char pattern) {
-    const int64_t live = fl_live(), buffers = fl_mem_live(), in_use = fuzz_memory.in_use;
+    const int64_t live = fl_live_tensors(), buffers = fl_mem_live(), in_use = fuzz_memory.in_use;
     const int64_t owned = fl_scope_size();
     fuzz_input.p = p;
     fuzz_input.left = n;
@@ -480,7 +480,7 @@ static void fuzz_run(const uint8_t *p, size_t n, unsigned char pattern) {
     fl_scope_end(&s);
     fl_error_clear();
     fuzz_doing = "end of the input";
-    if (fl_live() != live) fuzz_bug("%" PRId64 " tensors are left", fl_live() - live);
+    if (fl_live_tensors() != live) fuzz_bug("%" PRId64 " tensors are left", fl_live_tensors() - live);
     if (fl_mem_live() != buffers) fuzz_bug("%" PRId64 " buffers are left", fl_mem_live() - buffers);
     if (fuzz_memory.in_use != in_use) fuzz_bug("bytes are left");
     if (fl_scope_size() != owned) fuzz_bug("the scope was not restored");

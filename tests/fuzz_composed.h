@@ -381,7 +381,7 @@ static T x_scatter_reduce(fn f) {
     fl_tensor *index = indices_for(x);
     T src = index ? of_shape(fl_shape_of(index)) : operand();
     const int way = fuzz_below(6);
-    return CALL(f, (T, int, fl_tensor *, T, fl_scatter_way, bool), x, axis, index, src, (fl_scatter_way)way,
+    return CALL(f, (T, int, fl_tensor *, T, fl_scatter_mode, bool), x, axis, index, src, (fl_scatter_mode)way,
                 flip_coin());
 }
 
@@ -881,7 +881,7 @@ static T image_grid(fn f) {
     const int64_t n = 1 + (b & 1), h = b >> 1 & 3, w = b >> 3 & 3;
     T x = float_of_shape(FL_SHAPE(n, 1, h, w)), grid = float_of_shape(FL_SHAPE(n, 2, 1, 2));
     const fl_grid_opts o = {
-        .nearest = b & 32, .align = b & 64, .outside = (fl_grid_outside)fuzz_below(4)};
+        .nearest = b & 32, .align = b & 64, .outside = (fl_grid_padding)fuzz_below(4)};
     return CALL(f, (T, T, fl_grid_opts), x, grid, o);
 }
 

@@ -91,7 +91,7 @@ static T x_axis_keep(fn f) {
     return CALL(f, (T, int, bool), x, axis, fuzz_byte() & 1);
 }
 
-static T x_family(fn f) {
+static T x_backend(fn f) {
     static const char *const names[] = {"cpu", "", "cuda", NULL};
     T x = operand();
     return CALL(f, (T, const char *), x, names[fuzz_rarely(8) ? fuzz_below(4) : 0]);
@@ -387,7 +387,7 @@ static T x_topk(fn f) {
     return chosen(y, index, b);
 }
 
-/* NULL without an error says that the family has no slot: the step then gives what it has. */
+/* NULL without an error says that the backend has no slot: the step then gives what it has. */
 static T fused_grad1(fn f) {
     const fl_op op = (fl_op)fuzz_below(fl_op_count() + 1);
     T x = operand(), y = operand(), dy = operand();
@@ -412,7 +412,7 @@ static T run_record(fn f) {
     T x = operand();
     (void)f;
     if (!x || x->weak || x->dtype != FL_F32) return fl_clone(x);
-    T y = fl_out_on(x->family, fl_shape_of(x), x->dtype);
+    T y = fl_out_on(x->backend, fl_shape_of(x), x->dtype);
     if (!y) return NULL;
     const fl_call c = {.op = FL_OP_neg, .n_out = 1, .n_in = 1, .out = {y}, .in = {x}};
     return done(fl_call_run(&c), y) ? y : (T)fl_raise();
@@ -483,7 +483,7 @@ static T look(fn f) {
     const uint32_t version = fl_version_of(t);
     fuzz_note(&plain, sizeof plain);
     fuzz_note(&version, sizeof version);
-    if (!fl_backend_name(t)) fuzz_bug("a tensor without a family");
+    if (!fl_backend_name(t)) fuzz_bug("a tensor without a backend");
     if (!fl_sync(t)) return NULL;
     return t;
 }
@@ -581,7 +581,7 @@ static const row rows[] = {
     VIEW(shape_dtype_written, empty), VIEW(shape_number_dtype, full), VIEW(shape_dtype, zeros),
     VIEW(shape_dtype, ones), VIEW(x_number, full_like), VIEW(three_numbers_dtype, arange),
     VIEW(sizes_dtype, eye), SELF(from_host), VIEW(number, num), VIEW(integer, int),
-    VIEW(x_family, to), OP(x_written, empty_like), VIEW(x_, zeros_like), VIEW(x_, ones_like),
+    VIEW(x_backend, to), OP(x_written, empty_like), VIEW(x_, zeros_like), VIEW(x_, ones_like),
     OP(numbers_int_dtype, linspace), OP(numbers_int_number_dtype, logspace), OP(ints_dtype, tri),
     OP(int_flag_dtype, hann_window), OP(int_flag_dtype, hamming_window),
     OP(int_flag_dtype, blackman_window), OP(int_flag_dtype, bartlett_window),

@@ -72,7 +72,7 @@ static fl_var *run_fold(fl_var **x, const grad_case *c) {
     return y ? fv_mul(y, y) : NULL;
 }
 static fl_var *run_grid_sample(fl_var **x, const grad_case *c) {
-    fl_grid_opts o = {.align = c->which % 2 != 0, .outside = (fl_grid_outside)(c->which / 2 % 3),
+    fl_grid_opts o = {.align = c->which % 2 != 0, .outside = (fl_grid_padding)(c->which / 2 % 3),
                       .cubic = c->which >= 6};
     return fv_grid_sample_opt(x[0], fv_mul(x[1], fv_num(0.4)), o);
 }

@@ -39,7 +39,7 @@ static fl_var *run_bincount(fl_var **x, const grad_case *c) {
     return (void)c, fv_bincount(VECTOR(1, 0, 3, 1), x[0], 5);
 }
 static fl_var *run_scatter_reduce(fl_var **x, const grad_case *c) {
-    return fv_scatter_reduce(x[0], 0, VECTOR(1, 0, 1, 1, 3), x[1], (fl_scatter_way)(c->which / 2),
+    return fv_scatter_reduce(x[0], 0, VECTOR(1, 0, 1, 1, 3), x[1], (fl_scatter_mode)(c->which / 2),
                              c->which % 2);
 }
 #undef VECTOR

@@ -312,7 +312,7 @@ static fl_reduction reduction_of(const parity_case *c) {
 static void bind(parity_case *c, fl_nn_module *m, const char *name, int i) {
     fl_var *p = fl_nn_get_param(m, name);
     bool before = fl_no_grad(true);
-    if (p && fl_assign(fv_value(p), T(i)) && fl_obj_own(&fv_keep(p)->obj)) c->x[i] = p;
+    if (p && fl_assign(fv_value(p), T(i)) && fl_scope_adopt(&fv_keep(p)->obj)) c->x[i] = p;
     else fl_fail("parity: no parameter %s", name);
     fl_no_grad(before);
 }

@@ -57,7 +57,7 @@ static int run_scatter_reduce(parity_case *c, fl_var **y) {
     static const char *const ways[] = {"sum", "prod", "mean", "amax", "amin"};
     int way = 0;
     while (strcmp(text_of(c, "way"), ways[way])) way++;
-    y[0] = fv_scatter_reduce(IN(0), AXIS("axis"), T(1), IN(2), (fl_scatter_way)way, INT("self") != 0);
+    y[0] = fv_scatter_reduce(IN(0), AXIS("axis"), T(1), IN(2), (fl_scatter_mode)way, INT("self") != 0);
     return 1;
 }
 static int run_quantize(parity_case *c, fl_var **y) {

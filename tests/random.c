@@ -1055,7 +1055,7 @@ static void list_step(int first) {
 
 static bool run_program(const program *p) {
     fl_scope s = fl_scope_begin();
-    int64_t live = fl_live();
+    int64_t live = fl_live_tensors();
     start(p->seed);
     bool ok = true;
     snprintf(vm.text, sizeof vm.text, "(start)");
@@ -1073,7 +1073,7 @@ static bool run_program(const program *p) {
     if (fl_error()) say("pending: %s", fl_error());
     fl_error_clear();
     fl_scope_end(&s);
-    if (ok && fl_live() != live) ok = say("%d handles are left", (int)(fl_live() - live));
+    if (ok && fl_live_tensors() != live) ok = say("%d handles are left", (int)(fl_live_tensors() - live));
     return ok;
 }
 

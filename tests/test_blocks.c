@@ -249,7 +249,7 @@ TEST(single_numbers_are_read_and_written) {
     char text[100];
     CHECK(fl_format(fl_full(FL_SHAPE(2), 1.5, d), text, sizeof text) > 0 && strstr(text, "1.5000"));
     fl_scope_end(&s);
-    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
 }
 
 /* On the backend that is the default one now; returns to the cpu. */
@@ -281,7 +281,7 @@ TEST(blocks_are_made_and_selected) {
     REQUIRE(fl_backend_use(fl_backend_naive(), NULL) && fl_backend_set_default("naive"));
     make_and_select();
     fl_backend_set_default("cpu");
-    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
 }
 
 TEST(modules_are_stored_in_blocks) {
@@ -305,7 +305,7 @@ TEST(modules_are_stored_in_blocks) {
     CHECK(fl_nn_get_param(m, "0.weight")->value->dtype == FL_F32);
     fl_nn_free(m);
     fl_scope_end(&s);
-    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
 }
 
 TEST(safetensors_of_registered_dtypes) {
@@ -334,7 +334,7 @@ TEST(safetensors_of_registered_dtypes) {
     CHECK_ERROR("tensor 'w' has the dtype 'F8_E4M3': register 'f8_e4m3' (fl_dtype_register)");
     remove(path);
     fl_scope_end(&s);
-    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
 }
 
 /* Runs in a process of its own: it fills the table. */

@@ -75,7 +75,7 @@ static void end_test(void) {
     for (int i = 0; i < 6; i++) remove(file_of(names[i]));
     CHECK(remove(folder) == 0); /* nothing else was left there */
     CHECK_NO_ERROR();
-    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
     CHECK_EQ_INT(fl_mem_live(), 0);
 }
 
@@ -463,7 +463,7 @@ TEST(checkpoints_that_do_not_fit) {
 /* Large parameters get the storage of what was read, where the caching manager gave both and nobody else
    holds theirs; elsewhere the bytes are copied, so that views see them. A graph of before refuses
    backward. */
-static void hear_message(fl_level level, const char *text, void *user) {
+static void hear_message(fl_log_level level, const char *text, void *user) {
     (void)level;
     snprintf(user, 600, "%s", text);
 }
@@ -526,7 +526,7 @@ TEST(loading_large_parameters) {
         CHECK(!view || fl_item(fl_all(fl_eq(view, same), FL_ALL_AXES)) == 1);
         CHECK(!fl_backward(fv_sum(y, FL_ALL_AXES)));
         CHECK_ERROR("in place");
-        CHECK(!fl_buffer_exchange(have->buffer, x->value->buffer) && !fl_buffer_exchange(NULL, NULL));
+        CHECK(!fl_buffer_swap(have->buffer, x->value->buffer) && !fl_buffer_swap(NULL, NULL));
         fl_nn_free(saved);
         fl_nn_free(net);
         fl_scope_end(&s);

@@ -129,7 +129,7 @@ static double path_round(int kind, fl_dtype d, double scale, bool never) {
     double worst = 0;
     if (m) {
         double mean = 0;
-        fl_assign(fv_value(v), rounded_w), fl_speech_criterion_warm(m, 1);
+        fl_assign(fv_value(v), rounded_w), fl_speech_criterion_warmup(m, 1);
         loss = fl_speech_criterion_loss(m, fv_transpose(x, 0, 1), of[1], of[0], of[2]);
         for (int n = 0; n < N; n++) mean += want[n] / N;
         worst = loss ? fabs(fl_item(fv_value(loss)) - mean) : INFINITY;
@@ -511,10 +511,10 @@ static int learn(const learner *l, int64_t *misplaced) {
     int64_t steps[SAYINGS], right = 0;
     fl_tensor *x = spoken(steps), *of = integers(steps, SAYINGS), *lengths = integers(said, SAYINGS);
     fl_tensor *target = fl_from_host(sayings, FL_SHAPE(SAYINGS, LONGEST), FL_I64);
-    if (frames) fl_speech_criterion_warm(m, true);
+    if (frames) fl_speech_criterion_warmup(m, true);
     for (int k = 0; k < l->steps; k++) {
         fl_scope step = fl_scope_begin();
-        if (k == l->steps / 4) fl_speech_criterion_warm(m, false);
+        if (k == l->steps / 4) fl_speech_criterion_warmup(m, false);
         fl_optim_zero_grad(optim);
         if (!fl_backward(fl_speech_criterion_loss(m, fl_nn_forward(net, fv_const(x)), of, target, lengths)) ||
             !fl_optim_step(optim)) puts(fl_error());
@@ -554,7 +554,7 @@ TEST(losses_are_scaled) {
         for (int mode = 0; mode < 5; mode++) {
             fl_nn_module *m = fl_speech_criterion("asg", 0, TOKENS, .scale = (fl_speech_scale_mode)mode,
                                                   .linseg_by_frames = by_frames);
-            fl_speech_criterion_warm(m, warm);
+            fl_speech_criterion_warmup(m, warm);
             fl_var *loss = fl_speech_criterion_loss(m, x, of[0], of[1], of[2]);
             const double got = loss ? fl_item(fv_value(loss)) : NAN;
             if (!mode) plain = got;
@@ -641,20 +641,20 @@ TEST(steps_are_the_whole) {
                                                 target, &w);
         if (!CHECK(y != NULL)) continue;
         fl_tensor *want = fl_log_softmax(fl_select(fv_value(y), 0, 0), 1);
-        fl_speech_speaker *speaker = fl_speech_speaker_new(m, x, 2, 5);
+        fl_speech_decoder_state *speaker = fl_speech_decoder_state_new(m, x, 2, 5);
         for (int64_t u = 0; u < 5; u++) {
             fl_tensor *last =
                 u ? fl_full(FL_SHAPE(2), (double)((int64_t *)fl_data(target))[u - 1], FL_I64) : NULL;
-            fl_tensor *p = fl_speech_speaker_next(speaker, last);
+            fl_tensor *p = fl_speech_decoder_state_next(speaker, last);
             fl_tensor *off = p ? fl_sub(p, fl_select(want, 0, (int)u)) : NULL;
             if (!CHECK(off && fl_item(fl_amax(fl_abs(off), FL_ALL_AXES)) < 1e-4))
                 printf("%s, token %d\n", name, (int)u);
-            CHECK(fl_speech_speaker_reorder(speaker, integers((int64_t[]){1, 0}, 2)));
-            CHECK_NEAR(fl_item(fl_sum(fl_speech_speaker_weights(speaker), FL_ALL_AXES)), 2, 1e-5);
+            CHECK(fl_speech_decoder_state_reorder(speaker, integers((int64_t[]){1, 0}, 2)));
+            CHECK_NEAR(fl_item(fl_sum(fl_speech_decoder_state_weights(speaker), FL_ALL_AXES)), 2, 1e-5);
         }
-        CHECK(!fl_speech_speaker_next(speaker, integers((int64_t[]){1, 1}, 2)));
+        CHECK(!fl_speech_decoder_state_next(speaker, integers((int64_t[]){1, 1}, 2)));
         CHECK_ERROR("after 5 tokens");
-        fl_speech_speaker_free(speaker);
+        fl_speech_decoder_state_free(speaker);
         fl_nn_free(m);
     }
     fl_scope_end(&s);
@@ -682,7 +682,7 @@ TEST(weights_of_windows) {
                                                .offset = 4, .min_frames = 1.2, .max_frames = 6.2,
                                                .min_rate = 0.8, .max_rate = 3.2, .left = 2, .right = 4);
             REQUIRE(m);
-            CHECK(fl_speech_attend_warm(m, share / 2.));
+            CHECK(fl_speech_attend_warmup(m, share / 2.));
             fl_tensor *target = fl_zeros(FL_SHAPE(BATCH, U - 1), FL_I64);
             fl_var *w, *y = fl_speech_attend_scores(m, fv_const(fl_zeros(FL_SHAPE(BATCH, FRAMES, 4), FL_F32)),
                                                     integers(steps, BATCH), target, &w);

@@ -1,4 +1,4 @@
-/* test_cuda.c - family cuda where a program may trip over it: no device, failing calls, late errors,
+/* test_cuda.c - backend cuda where a program may trip over it: no device, failing calls, late errors,
    mappings, memory. What its ops compute is for conformance, gradcheck and random (make CUDA=emu
    test-cuda). */
 #include "../fl_all.h"
@@ -42,8 +42,8 @@ static bool has_device(void) {
     return there;
 }
 #define NEEDS_CUDA                                                 \
-    if (!use_cuda()) SKIP("family cuda: make CUDA=emu test-cuda"); \
-    if (!has_device()) SKIP("family cuda: no device")
+    if (!use_cuda()) SKIP("backend cuda: make CUDA=emu test-cuda"); \
+    if (!has_device()) SKIP("backend cuda: no device")
 #define NEEDS_EMULATION \
     NEEDS_CUDA;         \
     if (!cuda_emu_fail_in) SKIP("the emulation's failing calls: make CUDA=emu test-cuda")
@@ -258,7 +258,7 @@ TEST(families_move_to_each_other) {
     CHECK(!memcmp(a, b, sizeof a));
 }
 
-/* The draws are the same numbers on both families. */
+/* The draws are the same numbers on both backends. */
 TEST(draws_are_the_cpus) {
     NEEDS_CUDA;
     float a[1001], b[1001];
@@ -494,8 +494,8 @@ static fl_var *large_value(int kind, fl_var *x, fl_var *w) {
     }
 }
 
-static void large_results(const char *family, double got[LARGE_KINDS][3]) {
-    CHECK(fl_backend_set_default(family));
+static void large_results(const char *backend, double got[LARGE_KINDS][3]) {
+    CHECK(fl_backend_set_default(backend));
     for (int kind = 0; kind < LARGE_KINDS; kind++) {
         fl_scope s = fl_scope_begin();
         fl_rng rng = {3, 0};
@@ -543,11 +543,11 @@ TEST(what_the_cpu_alone_has_a_kernel_for_is_known) {
 
 /* A few steps of eight parameters with their gradients clipped: the last
    parameter's elements, and the launches of the last step. */
-static double train_family(const char *family, float *last, int64_t *launches) {
+static double train_family(const char *backend, float *last, int64_t *launches) {
     enum { PARAMS = 8, ROWS = 301, COLUMNS = 33 };
     double norm = 0;
     fl_rng rng = {7, 0};
-    CHECK(fl_backend_set_default(family));
+    CHECK(fl_backend_set_default(backend));
     fl_scope s = fl_scope_begin();
     fl_var *p[PARAMS];
     for (int i = 0; i < PARAMS; i++)
@@ -628,7 +628,7 @@ TEST(out_of_memory_says_so_and_the_same_call_succeeds_later) {
 /* A manager that may take bytes away: pins are counted. */
 static bool paged_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
     b->pageable = true;
-    return fl_mem_hand_on(self, fl_mem_caching(), b, info);
+    return fl_mem_delegate(self, fl_mem_caching(), b, info);
 }
 static void paged_put(fl_mem_manager *self, fl_buffer *b) {
     (void)self, (void)b;
@@ -770,13 +770,13 @@ static double sum_batches(fl_data_set *set) {
     return y;
 }
 
-static fl_data_set *batches_for(const char *family) {
+static fl_data_set *batches_for(const char *backend) {
     const char *was = fl_backend_at(fl_backend_default())->name;
     CHECK(fl_backend_set_default("cpu"));
     fl_tensor *x = fl_reshape(fl_arange(0, 40 * 7, 1, FL_F32), FL_SHAPE(40, 7));
     fl_tensor *y = fl_arange(0, 40, 1, FL_I64);
     CHECK(fl_backend_set_default(was));
-    return fl_data_to(fl_data_batch(fl_data_tensors((fl_tensor *[]){x, y}, 2), 4, false), family);
+    return fl_data_to(fl_data_batch(fl_data_tensors((fl_tensor *[]){x, y}, 2), 4, false), backend);
 }
 
 TEST(batches_move_beside_what_is_computed) {
@@ -1057,7 +1057,7 @@ static bool has_two(void) {
 }
 #define NEEDS_TWO \
     NEEDS_CUDA;   \
-    if (!has_two()) SKIP("family cuda:1: one device")
+    if (!has_two()) SKIP("backend cuda:1: one device")
 
 TEST(each_device_works_by_itself) {
     NEEDS_TWO;
@@ -1143,7 +1143,7 @@ TEST(operands_of_two_devices_are_an_error_that_names_both) {
         fl_error_clear();
     }
     CHECK(!fl_to(x, "cuda:8"));
-    CHECK_STR(fl_error(), "no backend family 'cuda:8'");
+    CHECK_STR(fl_error(), "no backend 'cuda:8'");
     fl_error_clear();
     if (cuda_emu_limit) {
         CHECK(!fl_to(x, "cuda:2"));
@@ -1217,18 +1217,18 @@ TEST(any_call_may_fail_between_two_devices) {
     CHECK(!failed && failures > 10);
 }
 
-static void *work_on(void *family) {
+static void *work_on(void *backend) {
     test_errors_return();
     bool ok = true;
     for (int i = 0; i < 30 && ok; i++) {
         fl_scope s = fl_scope_begin();
-        fl_tensor *x = fl_to(fl_full(FL_SHAPE(50), i, FL_F32), family);
+        fl_tensor *x = fl_to(fl_full(FL_SHAPE(50), i, FL_F32), backend);
         fl_tensor *y = fl_to(fl_add(x, x), i % 2 ? "cuda" : "cuda:1");
-        fl_tensor *sum = fl_sum_squares(fl_to(y, family));
+        fl_tensor *sum = fl_sum_squares(fl_to(y, backend));
         ok = fl_item(sum) == 50.0 * 4 * i * i && !fl_error();
         fl_scope_end(&s);
     }
-    return ok ? family : NULL;
+    return ok ? backend : NULL;
 }
 
 TEST(threads_work_on_two_devices) {

@@ -476,7 +476,7 @@ TEST(prefetch_memory_is_flat) {
         }
     }
     CHECK(batches >= 10000);
-    CHECK(fl_live() <= 2 + 2 * (2 * 4 + 2 * 8)); /* the set's own, and what is on its way */
+    CHECK(fl_live_tensors() <= 2 + 2 * (2 * 4 + 2 * 8)); /* the set's own, and what is on its way */
     CHECK_EQ_INT(fl_mem_stats_of(NULL).reserved, reserved);
     if (resident) CHECK(test_resident_bytes() - resident < resident / 50 + (1 << 20));
     fl_data_free(set);
@@ -553,7 +553,7 @@ static int64_t sweep(bool (*action)(void), int64_t most, bool for_ever) {
         fl_error_clear();
         CHECK(action());
         CHECK_NO_ERROR();
-        CHECK(fl_live() == 0 && fl_mem_live() == 0);
+        CHECK(fl_live_tensors() == 0 && fl_mem_live() == 0);
     }
     return n;
 }

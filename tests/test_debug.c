@@ -1,6 +1,6 @@
 /* tests/test_debug.c - what FL_DEBUG adds: use after free, double free, freeing what another object owns
 
-   The family as one file, with its kernels in short. */
+   The backend as one file, with its kernels in short. */
 #define FL_STATIC
 #define FL_DEBUG
 #define FL_QUICK
@@ -37,7 +37,7 @@ TEST(a_tensor_after_its_scope) {
         fl_ones(FL_SHAPE(3), FL_F32);
         fl_scope_end(&step);
     }
-    CHECK(fl_live() < 20000);
+    CHECK(fl_live_tensors() < 20000);
     fl_scope_end(&outer);
 }
 

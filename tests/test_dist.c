@@ -719,7 +719,7 @@ TEST(errors_reach_all_ranks) {
     dist_run("ring", 2, nets_differ, NULL);
 }
 
-static void hear_warning(fl_level level, const char *text, void *user) {
+static void hear_warning(fl_log_level level, const char *text, void *user) {
     if (level == FL_LOG_WARN) snprintf(user, 300, "%s", text);
 }
 static void ways_of_bf16_differ(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {

@@ -190,14 +190,14 @@ static bool fails(const along *a, fl_tensor *x, int axis) {
     return failed;
 }
 
-static void check_axes_on(const char *family) {
+static void check_axes_on(const char *backend) {
     fl_scope s = fl_scope_begin();
-    fl_tensor *x = fl_to(fl_full(FL_SCALAR_SHAPE, 2, FL_F32), family);
+    fl_tensor *x = fl_to(fl_full(FL_SCALAR_SHAPE, 2, FL_F32), backend);
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
         fl_tensor *y = NULL;
         for (int axis = -1; axis < 1; axis++) {
             if (!CHECK((y = taken[i].fn(x, axis)) && y->ndim == 0 && is_row(y, 1, &taken[i].want)))
-                printf("%s along axis %d on %s: %s\n", taken[i].name, axis, family,
+                printf("%s along axis %d on %s: %s\n", taken[i].name, axis, backend,
                        fl_error() ? fl_error() : "");
             fl_error_clear();
         }
@@ -293,7 +293,7 @@ TEST(a_fused_record_has_its_composition_from_the_start) {
     CHECK_ROW(c.out[0], 0.5, 0.5);
     for (fl_op i = FL_TABLE_OPS; i < fl_op_count(); i++) {
         const fl_op_info *info = fl_op_get_info(i);
-        if (!CHECK(info->compose || !strcmp(info->contains, "cpu"))) printf("%s\n", info->name);
+        if (!CHECK(info->compose || !strcmp(info->uses, "cpu"))) printf("%s\n", info->name);
     }
     fl_scope_end(&s);
 }

@@ -108,7 +108,7 @@ static snapshot snapshot_now(void) {
     fl_tensor *t[] = {o.f23, o.f34, o.f4,    o.f2,     o.d23,  o.i23,
                       o.b23, o.u23, o.image, o.kernel, o.index};
     fl_var *v[] = {o.v23, o.v34, o.v4, o.image_v, o.kernel_v};
-    snapshot s = {fl_live(),  fl_mem_live(), fl_scope_size(), 1469598103934665603u,
+    snapshot s = {fl_live_tensors(),  fl_mem_live(), fl_scope_size(), 1469598103934665603u,
                   fl_flags(), fl_rng_state()};
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) s.bytes = hash_tensor(s.bytes, t[i]);
     for (size_t i = 0; i < sizeof v / sizeof *v; i++) s.bytes = hash_tensor(s.bytes, fv_grad(v[i]));
@@ -270,7 +270,7 @@ static bool never_restores(fl_buffer *b) {
 }
 
 static bool buffer_without_bytes(void) {
-    fl_buffer *b = fl_buffer_absent(100, never_restores, NULL);
+    fl_buffer *b = fl_buffer_new_lazy(100, never_restores, NULL);
     const bool failed = b && !fl_buffer_map(b);
     fl_buffer_drop(b);
     return failed;
@@ -299,23 +299,23 @@ static void rows_of_memory(void) {
     NO_FILE(fl_buffer_new, (SIZE_MAX, NULL), "out of memory: asked for 18446744073709551615 bytes");
     NO_FILE(fl_buffer_new, (SIZE_MAX / 2, NULL),
             "out of memory: asked for 9223372036854775807 bytes");
-    NO_FILE(fl_buffer_absent, (8, NULL, NULL), "restore is NULL");
+    NO_FILE(fl_buffer_new_lazy, (8, NULL, NULL), "restore is NULL");
     NO_FILE(fl_buffer_fill, (NULL), NULLS);
     NO_FILE(fl_buffer_map, (NULL), NULLS);
     ROW(QUIET, "fl_buffer_map", buffer_without_bytes(), "cannot restore the 100 bytes");
     FINE(fl_buffer_keep, !fl_buffer_keep(NULL));
     FINE(fl_buffer_drop, (fl_buffer_drop(NULL), true));
     FINE(fl_buffer_unmap, (fl_buffer_unmap(NULL), true));
-    FINE(fl_buffer_exchange, !fl_buffer_exchange(NULL, NULL));
+    FINE(fl_buffer_swap, !fl_buffer_swap(NULL, NULL));
     NO_FILE(fl_buffer_freeze, (NULL, true), NULLS);
     FINE(fl_buffer_is_frozen, !fl_buffer_is_frozen(NULL));
-    FINE(fl_buffer_made, !fl_buffer_made(NULL, "", 1));
-    NO_FILE(fl_buffer_made_add, (NULL, "", 1, NULL), "not frozen");
+    FINE(fl_buffer_cache_get, !fl_buffer_cache_get(NULL, "", 1));
+    NO_FILE(fl_buffer_cache_add, (NULL, "", 1, NULL), "not frozen");
     NO_FILE(fl_buffer_use, (NULL, NULL), NULLS);
     FINE(fl_heap_free, (fl_heap_free(NULL), true));
     NO_FILE(fl_heap_grow, (NULL, NULL, 1, 1), NULLS);
     FINE(fl_object_free, (fl_object_free(NULL, "", ""), true));
-    FINE(fl_freed, !fl_freed(NULL, "", ""));
+    FINE(fl_is_freed, !fl_is_freed(NULL, "", ""));
     ROW(QUIET, "fl_mem_arena", arena_in_arena(), "is an arena itself");
     NO_FILE(fl_mem_arena_begin, (fl_mem_native()), "not an arena");
     NO_FILE(fl_mem_arena_begin, (NULL), "not an arena");
@@ -375,12 +375,12 @@ static void rows_of_handles(void) {
     NO(fl_backend_set, (&(fl_backend){.name = "x"}, FL_MAX_OPS, no_slot, 0), "no such op");
     FINE(fl_op_get_info, !fl_op_get_info((fl_op)-1) && !fl_op_get_info(FL_OP_NONE));
     FINE(fl_op_named, fl_op_named(NULL) == FL_OP_NONE && fl_op_named("no such op") == FL_OP_NONE);
-    FINE(fl_op_holds, !fl_op_holds(FL_OP_NONE, FL_OP_add) && !fl_op_holds(FL_OP_gelu, (fl_op)-1));
-    FINE(fl_op_grad_holds, !fl_op_grad_holds(FL_OP_NONE, 0, FL_OP_add) &&
-                               !fl_op_grad_holds(FL_OP_mul, 2, FL_OP_mul));
+    FINE(fl_op_uses, !fl_op_uses(FL_OP_NONE, FL_OP_add) && !fl_op_uses(FL_OP_gelu, (fl_op)-1));
+    FINE(fl_op_grad_uses, !fl_op_grad_uses(FL_OP_NONE, 0, FL_OP_add) &&
+                               !fl_op_grad_uses(FL_OP_mul, 2, FL_OP_mul));
     FINE(fl_op_rng, !fl_op_rng(FL_OP_NONE, NULL) && !fl_op_rng(FL_OP_random, NULL));
-    FINE(fl_op_grad_words,
-         fl_op_grad_words(FL_OP_NONE, 0) == 0 && fl_op_grad_words(FL_OP_mul, -1) == 0);
+    FINE(fl_op_grad_steps,
+         fl_op_grad_steps(FL_OP_NONE, 0) == 0 && fl_op_grad_steps(FL_OP_mul, -1) == 0);
     NO_FILE(fl_op_program, (FL_OP_NONE, FL_PROGRAM_Y), "no such formula");
     NO_FILE(fl_op_program, (FL_OP_relu, FL_PROGRAM_DB), "no such formula");
     FINE(fl_primitive_op, fl_primitive_op(FL_PRIMITIVE_COUNT) == FL_OP_NONE);
@@ -394,13 +394,13 @@ static void rows_of_handles(void) {
     NO(fl_backend_use, (&(fl_backend){.name = NULL}, NULL), "no name");
     NO(fl_backend_override, (NULL, FL_OP_add, no_slot), "no backend");
     NO(fl_backend_override, (&(fl_backend){.name = "x"}, (fl_op)-1, no_slot), "no such op");
-    ROW(QUIET, "fl_backend_index", fl_backend_index("none") == -1, "no backend family 'none'");
-    ROW(QUIET, "fl_backend_index", fl_backend_index(NULL) == -1, "no backend family");
+    ROW(QUIET, "fl_backend_index", fl_backend_index("none") == -1, "no backend 'none'");
+    ROW(QUIET, "fl_backend_index", fl_backend_index(NULL) == -1, "no backend");
     FINE(fl_backend_at, !fl_backend_at(-1) && !fl_backend_at(99));
     FINE(fl_backend_name_of, !fl_backend_name_of(-1) && !fl_backend_name_of(99));
     FINE(fl_op_name, !*fl_op_name(FL_OP_NONE) && !*fl_op_name(-1) && !*fl_op_name(9999));
     NO(fl_empty_on, (NULL, FL_SHAPE(2), FL_F32), NULLS);
-    NO_AS(fl_empty_on, "fl_backend_index", ("none", FL_SHAPE(2), FL_F32), "no backend family 'none'");
+    NO_AS(fl_empty_on, "fl_backend_index", ("none", FL_SHAPE(2), FL_F32), "no backend 'none'");
     NO(fl_empty_on, ("cpu", negative, FL_F32), "[2, -3]");
     NO(fl_empty_on, ("cpu", FL_SHAPE(2), (fl_dtype)99), "dtype 99");
     ROW(RAISES, "fl_backend_set_default", !fl_backend_set_default("none"), "'none'");
@@ -425,11 +425,11 @@ static void rows_of_op_writers(void) {
     FINE(fl_formula_value, !fl_formula_value(NULL, NULL));
     NO(fl_out_new, ("fl_out_new", negative, FL_F32, FL_F32), "[2, -3]");
     FINE(fl_text_of_shape, !strcmp(fl_text_of_shape(s).s, "[2, 3]"));
-    ROW(RAISES, "fl_absent", fl_absent("fl_absent", NULL), NULLS);
-    FINE(fl_absent, !fl_absent("fl_absent", out));
-    FINE(fl_same_family, fl_same_family("x", o.f23, number));
-    NO(fl_writable, ("fl_writable", number), "weak number");
-    NO(fl_writable, ("fl_writable", fl_expand(o.f4, FL_SHAPE(2, 4))), "broadcast");
+    ROW(RAISES, "fl_is_null_arg", fl_is_null_arg("fl_is_null_arg", NULL), NULLS);
+    FINE(fl_is_null_arg, !fl_is_null_arg("fl_is_null_arg", out));
+    FINE(fl_same_backend, fl_same_backend("x", o.f23, number));
+    NO(fl_is_writable, ("fl_is_writable", number), "weak number");
+    NO(fl_is_writable, ("fl_is_writable", fl_expand(o.f4, FL_SHAPE(2, 4))), "broadcast");
     ROW(RAISES, "fl_axis_of", fl_axis_of("fl_axis_of", o.f23, 2) == -1, "axis 2", "[2, 3]");
     ROW(RAISES, "fl_own_axis_of", fl_own_axis_of("fl_own_axis_of", o.number, 0) == -1, "axis 0", "[]");
     FINE(fl_same_shape, fl_same_shape(o.f23, o.d23) && !fl_same_shape(o.f23, o.f34));
@@ -440,7 +440,7 @@ static void rows_of_op_writers(void) {
                                fl_compute_dtype(FL_CLASS_FLOAT, FL_I64) == FL_F32);
     FINE(fl_is_narrow, !fl_is_narrow(o.f23));
     FINE(fl_operand, fl_operand(number, FL_F64) == number && fl_operand(o.f23, FL_F64)->dtype == FL_F64);
-    FINE(fl_stored, fl_stored(o.f23) == o.f23 && !fl_stored(number)->weak);
+    FINE(fl_materialise, fl_materialise(o.f23) == o.f23 && !fl_materialise(number)->weak);
     FINE(fl_constant, fl_constant(2)->dtype == FL_DTYPE_NONE);
     FINE(fl_out_like, !fl_out_like(o.f23, FL_I64)->buffer);
     FINE(fl_out_lay_as, !fl_out_lay_as(NULL, o.f23));
@@ -496,8 +496,8 @@ static void rows_of_creation(void) {
     NO(fl_from_host, ("", negative, FL_F32), "[2, -3]");
     NO(fl_from_host, ("", FL_SHAPE(2), none), "dtype 99");
     NO(fl_to, (NULL, "cpu"), NULLS);
-    NO(fl_to, (o.f23, "none"), "no backend family 'none'");
-    NO(fl_to, (o.f23, NULL), "no backend family");
+    NO(fl_to, (o.f23, "none"), "no backend 'none'");
+    NO(fl_to, (o.f23, NULL), "no backend");
 }
 
 static void rows_of_reading(void) {
@@ -1951,9 +1951,9 @@ static void rows_of_meters(void) {
     FINE(fl_data_progress_begin, fl_data_progress_begin(NULL, NULL, -5).out == NULL);
     NO_FILE(fl_data_average_add_squares, (&mean, o.f23, o.f34), "[2, 3]", "[3, 4]");
     FINE(fl_data_average_merge, (fl_data_average_merge(&mean, NULL), mean.weight == 0));
-    NO_FILE(fl_data_tally_add, (&(fl_data_tally){0}, FL_DATA_TALLIES, 1), "16");
-    NO_FILE(fl_data_tally_add, (&(fl_data_tally){{INT64_MAX}}, 0, 1), "2^63");
-    NO_FILE(fl_data_tally_merge, (&(fl_data_tally){{INT64_MAX}}, &(fl_data_tally){{1}}), "2^63");
+    NO_FILE(fl_data_counts_add, (&(fl_data_counts){0}, FL_DATA_COUNTS, 1), "16");
+    NO_FILE(fl_data_counts_add, (&(fl_data_counts){{INT64_MAX}}, 0, 1), "2^63");
+    NO_FILE(fl_data_counts_merge, (&(fl_data_counts){{INT64_MAX}}, &(fl_data_counts){{1}}), "2^63");
     CHECK(mean.weight == 0 && wrong.total == 0);
 }
 
@@ -2048,7 +2048,7 @@ static void run_rows(void (*rows)(void)) {
         fl_scope_end(&s);
     }
     operands_free();
-    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
     CHECK_EQ_INT(fl_mem_live(), 0);
 }
 
@@ -2118,8 +2118,8 @@ static const char *const cannot_fail[] = {
     /* they make, report or read the error and the log themselves */
     "fl_fail",
     "fl_raise",
-    "fl_bad",
-    "fl_refuse",
+    "fl_err_null",
+    "fl_err_false",
     "fl_error",
     "fl_error_clear",
     "fl_on_error",
@@ -2139,12 +2139,12 @@ static const char *const cannot_fail[] = {
     "fl_mem_trim",
     "fl_mem_step",
     "fl_mem_live",
-    "fl_live",
+    "fl_live_tensors",
     "fl_scope_size",
     "fl_flags",
     "fl_set_flags",
     "fl_q8",
-    "fl_rotary_turn",
+    "fl_rotary_frequency",
     "fl_rotary_gain",
     "fl_q4",
     "fl_q4_1",
@@ -2180,16 +2180,16 @@ static const char *const cannot_fail[] = {
     "fl_site_now",
     "fl_site_push",
     "fl_site_pop",
-    "fl_place_text",
+    "fl_call_stack_text",
     "fl_put",
     "fl_vput",
     "fl_put_json",
     "fl_put_file",
     "fl_nn_name_of",
-    "fl_places",
+    "fl_call_stack",
     "fl_scope_depth",
-    "fl_notes",
-    "fl_note_here",
+    "fl_provenance_enable",
+    "fl_provenance_here",
     "fv_node_name",
     "fv_in_node",
     "fv_leaf_of",
@@ -2209,9 +2209,9 @@ static const char *const cannot_fail[] = {
     "fl_scope_of",
     "fl_scope_in",
     "fl_scope_at",
-    "fl_lasting",
+    "fl_persistent",
     "fl_mem_step_now",
-    "fl_dropped",
+    "fl_is_dropped",
     "fl_num",
     "fl_int",
     "fv_num",
@@ -2249,9 +2249,9 @@ static const char *const cannot_fail[] = {
     /* for types, slots and managers of one's own: they take what the library made, unchecked */
     "fl_obj_free",
     "fl_obj_keep",
-    "fl_obj_take",
+    "fl_obj_steal",
     "fl_obj_drop",
-    "fl_obj_own",
+    "fl_scope_adopt",
     "fl_out_make",
     "fl_nn_param_at",
     "fl_nn_add_affine",
@@ -2264,7 +2264,7 @@ static const char *const cannot_fail[] = {
     "fl_nn_put_pair",
     "fl_nn_shape_text",
     "fl_buffer_from",
-    "fl_mem_hand_on",
+    "fl_mem_delegate",
     "fl_buffer_claim",
     "fl_buffer_resident",
     /* they count in the caller's own struct, or set a table */
@@ -2373,7 +2373,7 @@ static const char *const cannot_fail[] = {
     "fl_vision_pad",
     "fl_vision_random_choice",
     "fl_vision_random_apply",
-    "fl_vision_change_step",
+    "fl_vision_adjust_step",
     "fl_vision_color_jitter",
     "fl_vision_random_affine",
     "fl_vision_random_erasing",
@@ -2405,7 +2405,7 @@ static void prototype_name(const char *p, char *name, size_t size) {
     snprintf(name, size, "%.*s", (int)(end - begin), begin);
 }
 
-/* The family's headers and their rooms. */
+/* The backend's headers and their rooms. */
 static bool find_headers(const char *root, glob_t *found) {
     char path[600];
     snprintf(path, sizeof path, "%s/fl_*.h", root);

@@ -15,7 +15,7 @@
 static int warnings;
 static char last_warning[256];
 
-static void count_warning(fl_level level, const char *text, void *user) {
+static void count_warning(fl_log_level level, const char *text, void *user) {
     (void)user;
     warnings += level == FL_LOG_WARN;
     snprintf(last_warning, sizeof last_warning, "%s", text);
@@ -36,7 +36,7 @@ static bool begin(const fl_backend *b) {
 }
 
 static bool nothing_lives(void) {
-    bool no_tensors = CHECK_EQ_INT(fl_live(), 0), no_buffers = CHECK_EQ_INT(fl_mem_live(), 0);
+    bool no_tensors = CHECK_EQ_INT(fl_live_tensors(), 0), no_buffers = CHECK_EQ_INT(fl_mem_live(), 0);
     return no_tensors && no_buffers;
 }
 
@@ -58,16 +58,16 @@ static void work(fl_tensor **out) {
     out[7] = fl_dropout(fl_max_pool(fl_reshape(a, FL_SHAPE(1, 1, 6, 5)), NULL, .kernel = {2}), 0.5, &rng);
 }
 
-static void check_work(const char *family, double tolerance) {
+static void check_work(const char *backend, double tolerance) {
     fl_scope s = fl_scope_begin();
     fl_tensor *want[RESULTS], *got[RESULTS];
     fl_backend_set_default("cpu");
     work(want);
-    fl_backend_set_default(family);
+    fl_backend_set_default(backend);
     work(got);
     CHECK_NO_ERROR();
     for (int i = 0; i < RESULTS; i++) {
-        CHECK_STR(fl_backend_name(got[i]), family);
+        CHECK_STR(fl_backend_name(got[i]), backend);
         got[i] = fl_to(got[i], "cpu");
         CHECK(got[i] && got[i]->dtype == want[i]->dtype);
         fl_tensor *off =
@@ -158,10 +158,10 @@ TEST(naive_without_copy) {
     CHECK_ERROR("has no copy");
 }
 
-static bool train(const char *family, int64_t batch, int64_t steps, double *loss, uint64_t *hash) {
+static bool train(const char *backend, int64_t batch, int64_t steps, double *loss, uint64_t *hash) {
     training_run run;
     fl_scope s = fl_scope_begin();
-    bool ok = fl_backend_set_default(family) && training_begin(&run, batch, 2);
+    bool ok = fl_backend_set_default(backend) && training_begin(&run, batch, 2);
     for (int64_t i = 0; ok && i < steps; i++) ok = training_step(&run, i, &loss[i]);
     ok = ok && training_hash(&run, hash);
     training_end(&run);
@@ -201,7 +201,7 @@ static bool moves(const fl_backend *self, fl_tensor *dst, fl_tensor *src) {
     return ++mover.moved;
 }
 
-/* A family that knows the way is asked wherever it takes part, before anything is mapped. */
+/* A backend that knows the way is asked wherever it takes part, before anything is mapped. */
 TEST(a_family_moves_its_tensors) {
     fl_backend b = *fl_backend_naive();
     b.move = moves;
@@ -238,7 +238,7 @@ static void says(const char *device, char *out, size_t size) {
 TEST(the_environment_names_the_family_of_new_tensors) {
     char out[4000];
     says("nowhere", out, sizeof out);
-    CHECK_STR(out, "FL_DEVICE: there is no backend family 'nowhere': new tensors are of 'cpu'");
+    CHECK_STR(out, "FL_DEVICE: there is no backend 'nowhere': new tensors are of 'cpu'");
     says("cpu", out, sizeof out);
     CHECK(!strstr(out, "FL_DEVICE"));
 }

@@ -49,7 +49,7 @@ TEST(required_ops_are_primitives) {
 /* The macros of fl_primitives.h name the same ops. */
 #define TEXT_OF_(name) #name
 #define TEXT_OF(name) TEXT_OF_(name)
-#define FL_W(name) name of
+#define FL_FN(name) name of
 #include "../kernels/fl_primitives.h"
 #define CALL_1(word) word(x)
 #define CALL_2(word) word(x, x)

@@ -204,7 +204,7 @@ TEST(ten_thousand_batches_keep_memory_flat) {
         fl_data_sample b;
         REQUIRE(fl_data_set_epoch(set, i / 2) && fl_data_get(set, i % 2, &b));
         fl_scope_end(&batch);
-        const int64_t now[] = {blocks, fl_live(), fl_mem_live(), fl_mem_stats_of(NULL).peak_in_use};
+        const int64_t now[] = {blocks, fl_live_tensors(), fl_mem_live(), fl_mem_stats_of(NULL).peak_in_use};
         if (i == 99 || i == BATCHES - 1) memcpy(held[i > 99], now, sizeof now);
     }
     for (int k = 0; k < 4; k++) CHECK_EQ_INT(held[1][k], held[0][k]);
@@ -328,7 +328,7 @@ TEST(bad_cifar_files) {
 
 static char said[4000];
 static int n_said;
-static void hear(fl_level level, const char *text, void *user) {
+static void hear(fl_log_level level, const char *text, void *user) {
     (void)level, (void)user;
     snprintf(said, sizeof said, "%s", text);
     n_said++;

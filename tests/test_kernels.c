@@ -306,8 +306,8 @@ static void check_linear(int64_t m, int64_t n, int64_t k, int layout, fl_op act,
         for (int level = 0, top = levels(); level <= top; level++) {
             fl__level_cap(level);
             fl_linear_args a = {act};
-            fl_tensor *out[] = {fl_out_on(x->family, FL_SHAPE(m, n), d),
-                                fl_out_on(x->family, FL_SHAPE(m, n), d)};
+            fl_tensor *out[] = {fl_out_on(x->backend, FL_SHAPE(m, n), d),
+                                fl_out_on(x->backend, FL_SHAPE(m, n), d)};
             fl_call c = {.op = fl_op_linear, .n_out = form & 2 ? 2 : 1, .n_in = form & 1 ? 3 : 2,
                          .out = {out[0], out[1]}, .in = {x, w, b}, .args = &a};
             char what[128];
@@ -364,10 +364,10 @@ TEST(linear_nan_and_infinity) {
             fl_unmap(b, FL_WRITE);
             fl_op act = acts[i / 3];
             fl_tensor *z = fl_add(fl_matmul(x, fl_transpose(w, 0, 1)), b);
-            fl_tensor *y = fl_out_on(z->family, FL_SHAPE(m, n), FL_F32), *want = z;
+            fl_tensor *y = fl_out_on(z->backend, FL_SHAPE(m, n), FL_F32), *want = z;
             fl_call one = {.op = act, .n_out = 1, .n_in = 1, .in = {z}};
             if (act != FL_OP_NONE)
-                one.out[0] = want = fl_out_on(z->family, FL_SHAPE(m, n), FL_F32);
+                one.out[0] = want = fl_out_on(z->backend, FL_SHAPE(m, n), FL_F32);
             CHECK(act == FL_OP_NONE || fl_call_run(&one));
             fl_linear_args a = {act};
             fl_call c = {.op = fl_op_linear, .n_out = 1, .n_in = 3, .out = {y}, .in = {x, w, b},
@@ -624,15 +624,15 @@ static fl_tensor *run_max_pool(const pool_case *t, fl_tensor *x, fl_dtype d, fl_
     fl_pool2d_args a = t->a;
     a.in_window = d == FL_U8;
     fl_call c = {.op = fl_op_max_pool2d, .n_out = 2, .n_in = 1, .in = {x}, .args = &a};
-    c.out[0] = fl_out_order_as(fl_out_on(x->family, out, x->dtype), x);
-    c.out[1] = *index = fl_out_order_as(fl_out_on(x->family, out, d), x);
+    c.out[0] = fl_out_order_as(fl_out_on(x->backend, out, x->dtype), x);
+    c.out[1] = *index = fl_out_order_as(fl_out_on(x->backend, out, d), x);
     CHECK(fl_call_run(&c));
     return c.out[0];
 }
 
 /* dx by places in windows */
 static fl_tensor *run_max_pool_grad(const pool_case *t, fl_tensor *dy, fl_tensor *tap) {
-    fl_tensor *dx = fl_out_on(dy->family, FL_SHAPE(t->n, t->c, t->h, t->w), dy->dtype);
+    fl_tensor *dx = fl_out_on(dy->backend, FL_SHAPE(t->n, t->c, t->h, t->w), dy->dtype);
     fl_pool2d_args a = t->a;
     a.in_window = true;
     return fl_call_into(fl_op_max_pool2d_grad, fl_out_order_as(dx, dy), dy, tap, &a);

@@ -44,7 +44,7 @@ typedef struct state {
 static state state_now(void) {
     const fl_mem_stats m = fl_mem_stats_of(NULL);
     test_resident_bytes(); /* its own first call takes memory */
-    return (state){fl_live(), fl_mem_live(), m.in_use, heap_blocks, m.reserved, test_resident_bytes()};
+    return (state){fl_live_tensors(), fl_mem_live(), m.in_use, heap_blocks, m.reserved, test_resident_bytes()};
 }
 
 static void check_flat(state was, int64_t spare_blocks) {
@@ -131,7 +131,7 @@ TEST(ten_thousand_steps_are_flat) {
     const state warm = state_now();
     for (int i = 0; i < STEPS; i++) {
         last = train_step(&t);
-        if (!CHECK(fl_live() == warm.tensors && fl_mem_live() == warm.buffers)) break;
+        if (!CHECK(fl_live_tensors() == warm.tensors && fl_mem_live() == warm.buffers)) break;
     }
     check_flat(warm, 0);
     CHECK(last < first / 2);
@@ -302,11 +302,11 @@ TEST(an_outer_scope_ends_the_inner_ones) {
     fl_tensor *root = fl_full(FL_SHAPE(1), 7, FL_F32);
     for (int i = 0; i < 100; i++) {
         fl_scope outer = fl_scope_begin();
-        const int64_t live = fl_live();
+        const int64_t live = fl_live_tensors();
         CHECK(returns_early(20) != NULL);
-        CHECK_EQ_INT(fl_live(), live + 41); /* 21 ones, 20 sums */
+        CHECK_EQ_INT(fl_live_tensors(), live + 41); /* 21 ones, 20 sums */
         fl_scope_end(&outer);
-        CHECK_EQ_INT(fl_live(), 1);
+        CHECK_EQ_INT(fl_live_tensors(), 1);
     }
     CHECK_EQ_INT(fl_scope_size(), 1); /* again of the root */
     CHECK(first_element(root) == 7);
@@ -319,7 +319,7 @@ TEST(a_scope_ends_once) {
     fl_scope c = fl_scope_begin();
     fl_tensor *kept = fl_ones(FL_SHAPE(2), FL_F32);
     fl_scope_end(&a); /* has ended */
-    CHECK(fl_scope_size() == 1 && fl_live() == 1 && first_element(kept) == 1);
+    CHECK(fl_scope_size() == 1 && fl_live_tensors() == 1 && first_element(kept) == 1);
     fl_scope_end(NULL);
     fl_scope_end(&c);
     (void)b;
@@ -331,16 +331,16 @@ static jmp_buf leave;
 TEST(the_last_value_of_a_scope_is_taken_from_it) {
     fl_scope a = fl_scope_begin();
     fl_tensor *first = fl_ones(FL_SHAPE(2), FL_F32), *last = fl_full(FL_SHAPE(2), 5, FL_F32);
-    fl_obj_take(&first->obj);
+    fl_obj_steal(&first->obj);
     CHECK(fl_scope_size() == 2 && first->obj.refs_ == 2);
-    fl_obj_take(&last->obj);
+    fl_obj_steal(&last->obj);
     CHECK(fl_scope_size() == 1 && last->obj.refs_ == 1);
     fl_scope b = fl_scope_begin();
-    fl_obj_take(&first->obj);
+    fl_obj_steal(&first->obj);
     CHECK(fl_scope_size() == 0 && first->obj.refs_ == 3);
     fl_scope_end(&b);
     fl_scope_end(&a);
-    CHECK(fl_live() == 2 && first->obj.refs_ == 2 && first_element(last) == 5);
+    CHECK(fl_live_tensors() == 2 && first->obj.refs_ == 2 && first_element(last) == 5);
     fl_drop(first);
     fl_drop(first);
     fl_drop(last);
@@ -381,7 +381,7 @@ TEST(a_longjmp_leaves_all_scopes) {
         }
         CHECK_ERROR("fl_matmul: shapes [2, 3] and [2, 3]");
         fl_scope_end(&outer);
-        CHECK(fl_grad_enabled() && fl_live() == 0);
+        CHECK(fl_grad_enabled() && fl_live_tensors() == 0);
     }
     fl_on_error(NULL, NULL);
     CHECK_NOTHING_LIVES();
@@ -421,8 +421,8 @@ TEST(a_longjmp_out_of_backward) {
         }
         fl_nn_zero_grad(net);
         fl_scope_end(&s);
-        if (i == 1) live = fl_live();
-        if (i >= 1 && !CHECK_EQ_INT(fl_live(), live)) break;
+        if (i == 1) live = fl_live_tensors();
+        if (i >= 1 && !CHECK_EQ_INT(fl_live_tensors(), live)) break;
     }
     CHECK_EQ_INT(jumps, 100);
     fl_on_error(NULL, NULL);
@@ -447,11 +447,11 @@ TEST(promotion_reaches_any_enclosing_scope) {
     CHECK_EQ_INT(fl_scope_size(), 1);
     CHECK(first_element(t[0]) == 1 && first_element(t[1]) == 2 && first_element(t[2]) == 3);
     noise[1][0] = fl_ones(FL_SHAPE(2), FL_F32);
-    CHECK(noise[1][0] && fl_scope_size() == 2 && fl_live() == 4);
+    CHECK(noise[1][0] && fl_scope_size() == 2 && fl_live_tensors() == 4);
     fl_scope_end(&b);
-    CHECK(fl_scope_size() == 1 && fl_live() == 2 && first_element(t[1]) == 2);
+    CHECK(fl_scope_size() == 1 && fl_live_tensors() == 2 && first_element(t[1]) == 2);
     fl_scope_end(&a);
-    CHECK(fl_scope_size() == 1 && fl_live() == 1 && first_element(t[2]) == 3);
+    CHECK(fl_scope_size() == 1 && fl_live_tensors() == 1 && first_element(t[2]) == 3);
     fl_promote(&a, t[2]); /* ended: nothing happens */
     CHECK_EQ_INT(fl_scope_size(), 1);
 }
@@ -495,7 +495,7 @@ TEST(promotion_at_random) {
                 alive += any;
                 if (any) CHECK(value[i]->f64 == i);
             }
-            if (!CHECK_EQ_INT(fl_live(), alive)) return;
+            if (!CHECK_EQ_INT(fl_live_tensors(), alive)) return;
         }
         if (!CHECK(fl_scope_size() >= here)) return;
     }
@@ -538,7 +538,7 @@ TEST(flags_are_restored) {
 
 static int warnings;
 static char warning[300];
-static void count_warnings(fl_level level, const char *text, void *user) {
+static void count_warnings(fl_log_level level, const char *text, void *user) {
     (void)user;
     if (level == FL_LOG_WARN) warnings++;
     snprintf(warning, sizeof warning, "%s", text);
@@ -571,7 +571,7 @@ TEST(a_large_root_scope_is_warned_about_once) {
     pthread_join(t, NULL);
     CHECK_EQ_INT(warnings, 2); /* another thread, another root */
     fl_message_use(NULL, NULL, FL_LOG_WARN);
-    CHECK_EQ_INT(fl_live(), 200001);
+    CHECK_EQ_INT(fl_live_tensors(), 200001);
 }
 
 /* ---- swapping operators ---- */
@@ -623,7 +623,7 @@ TEST(every_composition_passes_through_an_overridden_add) {
         swap_add(true);
         additions = 0;
         fl_tensor *have = fl_cast(unary_ops[i].fn(x), FL_F32);
-        if (fl_op_holds(op, FL_OP_add)) {
+        if (fl_op_uses(op, FL_OP_add)) {
             forward++;
             if (!CHECK(additions > 0)) printf("fl_%s did not pass\n", fl_op_get_info(op)->name);
         }
@@ -631,7 +631,7 @@ TEST(every_composition_passes_through_an_overridden_add) {
         fl_var *y = unary_ops[i].var(q);
         additions = 0;
         if (differentiable) CHECK(fl_backward(y, .grad = x));
-        if (differentiable && fl_op_grad_holds(op, 0, FL_OP_add)) {
+        if (differentiable && fl_op_grad_uses(op, 0, FL_OP_add)) {
             backward++;
             if (!CHECK(additions > 0))
                 printf("gradient of %s did not pass\n", fl_op_get_info(op)->name);
@@ -824,7 +824,7 @@ static bool bump_compose(const fl_call *c, fl_tensor **y) {
 
 static bool bump_register(const char *contains) {
     static fl_op_info info;
-    info = (fl_op_info){.name = "bump", .contains = contains, .compose = bump_compose};
+    info = (fl_op_info){.name = "bump", .uses = contains, .compose = bump_compose};
     fl_backend cpu = *fl_backend_at(fl_backend_index("cpu"));
     op_bump = fl_op_register(&info);
     if (op_bump == FL_OP_NONE || !fl_backend_set(&cpu, op_bump, bump_kernel, 0)) return false;
@@ -859,7 +859,7 @@ TEST(a_registered_op_names_all_that_it_runs) {
     CHECK(bump(x) && bump_calls == 2); /* all that it runs is named while softmax has a slot */
     REQUIRE(override_in_use(FL_OP_amax));
     CHECK(!bump(x)); /* and now softmax passes through amax, bump does not */
-    CHECK_ERROR("fl_bump: `contains` of its fl_op_info does not name what its composition runs: amax abs eq");
+    CHECK_ERROR("fl_bump: `uses` of its fl_op_info does not name what its composition runs: amax abs eq");
     CHECK(!bump(fl_cast(x, FL_BF16)));
     CHECK_ERROR("does not name what its composition runs: amax");
     fl_scope_end(&s);
@@ -1061,7 +1061,7 @@ TEST(parameters_and_buffers_are_persistent) {
 }
 
 static char warning[300];
-static void keep_warning(fl_level level, const char *text, void *user) {
+static void keep_warning(fl_log_level level, const char *text, void *user) {
     (void)user;
     if (level == FL_LOG_WARN) snprintf(warning, sizeof warning, "%s", text);
 }

@@ -358,7 +358,7 @@ TEST(what_is_read_step_by_step_is_what_the_model_computes) {
             fl_scope s = fl_scope_begin();
             fl_nn_module *m = model_of(&kinds[i]);
             fl_nn_train(m, false);
-            fl_text_reader *r = fl_text_reader_new(m, 3, .uncached = uncached);
+            fl_text_decoder *r = fl_text_decoder_new(m, 3, .uncached = uncached);
             REQUIRE(r);
             /* texts of 20, 7 and 1 tokens, in steps of their own */
             static const int64_t of[] = {0, 0, 0,  1, 2, -1, 1,  1, 1, 0, 0, -1,
@@ -370,12 +370,12 @@ TEST(what_is_read_step_by_step_is_what_the_model_computes) {
                     length[of[k]]++, who[rows++] = of[k];
                     continue;
                 }
-                REQUIRE(fl_text_reader_read(r, rows, who, id));
+                REQUIRE(fl_text_decoder_read(r, rows, who, id));
                 for (int64_t t = 0; t < 3; t++) {
-                    const float *scores = fl_text_reader_scores(r, t);
+                    const float *scores = fl_text_decoder_scores(r, t);
                     bool now = false;
                     for (int64_t j = 0; j < rows; j++) now = now || who[j] == t;
-                    CHECK(now == (scores != NULL) && fl_text_reader_place(r, t) == length[t]);
+                    CHECK(now == (scores != NULL) && fl_text_decoder_position(r, t) == length[t]);
                     if (!scores) continue;
                     fl_tensor *x = fl_from_host(text[t], FL_SHAPE(1, length[t]), FL_I64);
                     fl_tensor *want = fv_value(fl_nn_forward(m, fv_const(x)));
@@ -388,7 +388,7 @@ TEST(what_is_read_step_by_step_is_what_the_model_computes) {
                 }
                 rows = 0;
             }
-            fl_text_reader_free(r);
+            fl_text_decoder_free(r);
             fl_nn_free(m);
             fl_scope_end(&s);
         }
@@ -418,7 +418,7 @@ TEST(rotary_scalings_are_those_of_transformers) {
         CHECK(fl_to_host(fl_rotary_opt(fl_ones(FL_SHAPE(1, 16), FL_F32), o), y, sizeof y));
         for (int j = 0; j < 8; j++) {
             const double w = 7 * cases[i].turn[j];
-            CHECK_NEAR(fl_rotary_turn(&cases[i].o, j) / cases[i].turn[j], 1, 1e-6);
+            CHECK_NEAR(fl_rotary_frequency(&cases[i].o, j) / cases[i].turn[j], 1, 1e-6);
             CHECK_NEAR(y[j], cases[i].gain * (cos(w) - sin(w)), 1e-5);
         }
         fl_scope_end(&s);
@@ -482,20 +482,20 @@ TEST(evaluation_predicts_each_token_once) {
         CHECK(fl_text_evaluate(m, t, &r, .begin = 4, .context = 12, .stride = stride, .batch = 5));
         CHECK_EQ_INT(r.tokens, 96);
         /* by one window for each token: that of the first window that reaches it */
-        fl_text_reader *reader = fl_text_reader_new(m, 1, .length = 12);
+        fl_text_decoder *reader = fl_text_decoder_new(m, 1, .length = 12);
         for (int64_t target = 5; target < 101; target++) {
             const int64_t past = target - 5 - 12 + stride; /* behind the first window's last strides */
             const int64_t w = target < 5 + 12 ? 0 : (past / stride) * stride, n = target - 4 - w;
             int64_t of[12] = {0}, id[12];
-            CHECK(fl_text_reader_rewind(reader, 0, 0) && fl_text_tokens_read(t, 4 + w, n, id));
-            CHECK(fl_text_reader_read(reader, n, of, id));
-            const float *x = fl_text_reader_scores(reader, 0);
+            CHECK(fl_text_decoder_rewind(reader, 0, 0) && fl_text_tokens_read(t, 4 + w, n, id));
+            CHECK(fl_text_decoder_read(reader, n, of, id));
+            const float *x = fl_text_decoder_scores(reader, 0);
             double sum = 0;
             for (int k = 0; k < V; k++) sum += exp(x[k]);
             nats += log(sum) - x[id_at(target)];
         }
         CHECK_NEAR(r.nats, nats, 1e-4 * nats);
-        fl_text_reader_free(reader);
+        fl_text_decoder_free(reader);
     }
     CHECK(m->train);
     fl_nn_free(m);
@@ -654,7 +654,7 @@ TEST(low_rank_additions_learn_and_merge) {
     CHECK_NOTHING_LIVES();
 }
 
-/* Names and shapes as peft has them for the other families; merged, the sums stay. */
+/* Names and shapes as peft has them for the other backends; merged, the sums stay. */
 TEST(low_rank_additions_of_other_families) {
     static const struct {
         fl_text_lm_opts o;
@@ -750,12 +750,12 @@ static void write_texts(fl_nn_module *m, int64_t n, bool together, fl_text_sampl
         const int64_t prompt[] = {i % V, (i * 3 + 1) % V, 5};
         fl_text_sequence_add(&out[i], prompt, 1 + i % 3);
     }
-    fl_text_reader *r = fl_text_reader_new(m, together ? n : 1);
+    fl_text_decoder *r = fl_text_decoder_new(m, together ? n : 1);
     const int64_t stop[] = {6};
     fl_text_generate_opts o = {.most = 40, .sampler = sampler, .stop = stop, .n_stop = 1, .slide = true};
     if (together) CHECK(fl_text_generate_opt(r, out, n, o));
     for (int64_t i = 0; !together && i < n; i++) CHECK(fl_text_generate_opt(r, &out[i], 1, o));
-    fl_text_reader_free(r);
+    fl_text_decoder_free(r);
 }
 
 TEST(texts_do_not_depend_on_others_or_threads) {
@@ -781,13 +781,13 @@ TEST(texts_do_not_depend_on_others_or_threads) {
     CHECK_NOTHING_LIVES();
 }
 
-static double text_score(fl_text_reader *r, const int64_t *id, int64_t n) {
+static double text_score(fl_text_decoder *r, const int64_t *id, int64_t n) {
     double sum = 0;
-    fl_text_reader_rewind(r, 0, 0);
+    fl_text_decoder_rewind(r, 0, 0);
     for (int64_t i = 0; i + 1 < n; i++) {
         const int64_t of = 0;
-        fl_text_reader_read(r, 1, &of, &id[i]);
-        const float *x = fl_text_reader_scores(r, 0);
+        fl_text_decoder_read(r, 1, &of, &id[i]);
+        const float *x = fl_text_decoder_scores(r, 0);
         double all = 0;
         for (int k = 0; k < V; k++) all += exp(x[k]);
         sum += i ? x[id[i + 1]] - log(all) : 0; /* the prompt is two tokens */
@@ -798,8 +798,8 @@ static double text_score(fl_text_reader *r, const int64_t *id, int64_t n) {
 TEST(beams_find_the_best_text) {
     enum { LENGTH = 3 };
     fl_nn_module *m = model_of(&kinds[1]);
-    fl_text_reader *r = fl_text_reader_new(m, 64);
-    fl_text_reader *one = fl_text_reader_new(m, 1);
+    fl_text_decoder *r = fl_text_decoder_new(m, 64);
+    fl_text_decoder *one = fl_text_decoder_new(m, 1);
     const int64_t prompt[] = {3, 1}, stop[] = {6};
     fl_text_sequence found[3] = {{0}};
     CHECK(fl_text_sequence_add(&found[0], prompt, 2));
@@ -823,24 +823,24 @@ TEST(beams_find_the_best_text) {
         CHECK_NEAR(found[k].score, best[k], 1e-4);
         fl_text_sequence_free(&found[k]);
     }
-    fl_text_reader_free(r);
-    fl_text_reader_free(one);
+    fl_text_decoder_free(r);
+    fl_text_decoder_free(one);
     fl_nn_free(m);
     CHECK_NOTHING_LIVES();
 }
 
 TEST(no_memory_is_asked_for_per_token) {
     fl_nn_module *m = model_of(&kinds[1]);
-    fl_text_reader *r = fl_text_reader_new(m, 2);
+    fl_text_decoder *r = fl_text_decoder_new(m, 2);
     const int64_t of[] = {0, 1}, id[] = {3, 4};
-    for (int i = 0; i < 6; i++) CHECK(fl_text_reader_read(r, 2, of, id));
+    for (int i = 0; i < 6; i++) CHECK(fl_text_decoder_read(r, 2, of, id));
     const int64_t reserved = fl_mem_stats_of(NULL).reserved;
     fl_heap_use(heap_fn, NULL);
-    for (int i = 0; i < 20; i++) CHECK(fl_text_reader_read(r, 2, of, id));
+    for (int i = 0; i < 20; i++) CHECK(fl_text_decoder_read(r, 2, of, id));
     fl_heap_use(NULL, NULL);
     CHECK_EQ_INT(heap.calls, 0);
     CHECK_EQ_INT(fl_mem_stats_of(NULL).reserved, reserved);
-    fl_text_reader_free(r);
+    fl_text_decoder_free(r);
     fl_nn_free(m);
     CHECK_NOTHING_LIVES();
 }
@@ -911,14 +911,14 @@ static void check_generation(fl_nn_module *m, fl_data_file *f) {
     CHECK(fl_to_host(fl_data_read(f, "ids"), ids, sizeof ids));
     fl_text_sequence text[3] = {{0}}, greedy = {0};
     CHECK(fl_text_sequence_add(&greedy, ids, 5) && fl_text_sequence_add(&text[0], ids, 5));
-    fl_text_reader *r = fl_text_reader_new(m, 8);
+    fl_text_decoder *r = fl_text_decoder_new(m, 8);
     CHECK(fl_text_generate(r, &greedy, 1, .most = 15, .sampler = {.temperature = FL_ZERO}, .stop = stop,
                            .n_stop = 1));
     check_ids(f, "greedy", 0, &greedy);
     CHECK(fl_text_beam(r, text, 3, .most = 15, .beams = 4, .length_penalty = 0.8, .stop = stop, .n_stop = 1));
     for (int i = 0; i < 3; i++) check_ids(f, "beam", i, &text[i]), fl_text_sequence_free(&text[i]);
     fl_text_sequence_free(&greedy);
-    fl_text_reader_free(r);
+    fl_text_decoder_free(r);
     fl_scope_end(&s);
 }
 
@@ -1041,24 +1041,24 @@ TEST(llama2c_as_a_plain_loop_has_it) {
         REQUIRE(m);
         fl_nn_train(m, false);
         llama_loop *loop = llama_loop_open(test_file("words.bin"));
-        fl_text_reader *r = fl_text_reader_new(m, 1), *whole = fl_text_reader_new(m, 1, .uncached = true);
+        fl_text_decoder *r = fl_text_decoder_new(m, 1), *whole = fl_text_decoder_new(m, 1, .uncached = true);
         REQUIRE(loop && r && whole);
         double off = 0, apart = 0, most = 0;
         for (int i = 0; i < 200; i++) {
             const int64_t of = 0, id = i ? (i * 37 + 11) % 512 : 1;
             const float *want = llama_loop_step(loop, (int)id, i);
             const bool both = i % 40 == 39 || i < 3;
-            CHECK(fl_text_reader_read(r, 1, &of, &id));
-            for (int k = 0; k < 512; k++) off = fmax(off, fabs(want[k] - fl_text_reader_scores(r, 0)[k]));
+            CHECK(fl_text_decoder_read(r, 1, &of, &id));
+            for (int k = 0; k < 512; k++) off = fmax(off, fabs(want[k] - fl_text_decoder_scores(r, 0)[k]));
             for (int k = 0; k < 512; k++) most = fmax(most, fabs(want[k]));
-            CHECK(fl_text_reader_read(whole, 1, &of, &id) || !both);
+            CHECK(fl_text_decoder_read(whole, 1, &of, &id) || !both);
             for (int k = 0; both && k < 512; k++)
-                apart = fmax(apart, fabs(want[k] - fl_text_reader_scores(whole, 0)[k]));
+                apart = fmax(apart, fabs(want[k] - fl_text_decoder_scores(whole, 0)[k]));
         }
         CHECK(off < 1e-4 && apart < 1e-4 && most > 1);
         printf("cached %.1e, uncached %.1e from scores up to %.1f\n", off, apart, most);
         llama_loop_close(loop);
-        fl_text_reader_free(r), fl_text_reader_free(whole);
+        fl_text_decoder_free(r), fl_text_decoder_free(whole);
         fl_nn_free(m);
     }
     CHECK_NOTHING_LIVES();
@@ -1159,13 +1159,13 @@ TEST(gguf_files_hold_what_they_should) {
     const double off = farthest(logits, fl_data_read(e, "logits")), apart = farthest(logits, same);
     printf("quantised: %.2g from the model it was, stored weights %.1e from f32\n", off, apart);
     CHECK(off < 2 && apart < 1e-4);
-    fl_text_reader *a = fl_text_reader_new(m, 1), *b = fl_text_reader_new(stored, 1);
+    fl_text_decoder *a = fl_text_decoder_new(m, 1), *b = fl_text_decoder_new(stored, 1);
     const int64_t of[3] = {0}, id[3] = {4, 9, 30};
-    REQUIRE(a && b && fl_text_reader_read(a, 3, of, id) && fl_text_reader_read(b, 3, of, id));
+    REQUIRE(a && b && fl_text_decoder_read(a, 3, of, id) && fl_text_decoder_read(b, 3, of, id));
     for (int i = 0; i < 40; i++)
-        CHECK_NEAR(fl_text_reader_scores(a, 0)[i], fl_text_reader_scores(b, 0)[i], 1e-4);
-    fl_text_reader_free(a);
-    fl_text_reader_free(b);
+        CHECK_NEAR(fl_text_decoder_scores(a, 0)[i], fl_text_decoder_scores(b, 0)[i], 1e-4);
+    fl_text_decoder_free(a);
+    fl_text_decoder_free(b);
     fl_nn_free(m);
     fl_nn_free(stored);
     fl_data_close(e);
@@ -1243,7 +1243,7 @@ static bool check_equal_param(const char *path, fl_var *p, fl_tensor *buffer, vo
     return true;
 }
 
-/* Names without the family's prefix, of older versions, and tensors that nobody needs: the same model. */
+/* Names without the backend's prefix, of older versions, and tensors that nobody needs: the same model. */
 TEST(tensors_of_other_names_load) {
     test_errors_return();
     static const struct { const char *name; changes c; } of[] = {
@@ -1432,7 +1432,7 @@ TEST(batches_are_checked) {
 /* Histories that branch, in any order, alone and in batches: as each is by itself. */
 TEST(scorers_know_histories_that_branch) {
     fl_nn_module *m = model_of(&kinds[1]);
-    fl_text_reader *r = fl_text_reader_new(m, 3), *one = fl_text_reader_new(m, 1);
+    fl_text_decoder *r = fl_text_decoder_new(m, 3), *one = fl_text_decoder_new(m, 1);
     fl_text_scorer *s = fl_text_lm_scorer(r, 3, 6);
     REQUIRE(r && one && s);
     enum { STATES = 40 };
@@ -1447,12 +1447,12 @@ TEST(scorers_know_histories_that_branch) {
         CHECK(s->score(s, &state[from], next, &state[i], &score));
         memcpy(id[i], id[from], sizeof id[i]);
         id[i][n[from]] = next, n[i] = n[from] + 1, sum[i] = sum[from] + score;
-        fl_text_reader_rewind(one, 0, 0);
+        fl_text_decoder_rewind(one, 0, 0);
         double want = 0;
         for (int64_t k = 0; k + 1 < n[i]; k++) {
             const int64_t of = 0;
-            CHECK(fl_text_reader_read(one, 1, &of, &id[i][k]));
-            const float *x = fl_text_reader_scores(one, 0);
+            CHECK(fl_text_decoder_read(one, 1, &of, &id[i][k]));
+            const float *x = fl_text_decoder_scores(one, 0);
             double all = 0;
             for (int j = 0; j < V; j++) all += exp(x[j]);
             want += x[id[i][k + 1]] - log(all);
@@ -1466,8 +1466,8 @@ TEST(scorers_know_histories_that_branch) {
     CHECK(!s->score(s, &state[1], V, &again, &score));
     CHECK_ERROR("token 17 of 17");
     fl_text_scorer_free(s);
-    fl_text_reader_free(r);
-    fl_text_reader_free(one);
+    fl_text_decoder_free(r);
+    fl_text_decoder_free(one);
     fl_nn_free(m);
     CHECK_NOTHING_LIVES();
 }
@@ -1482,7 +1482,7 @@ TEST(mistakes_are_named) {
     fl_nn_module *both = fl_text_lm(5, .layers = 1, .dim = 8, .heads = 2, .bidirectional = true, .rng = &rng);
     fl_nn_module *other = fl_nn_relu();
     fl_text_tokens *t = fl_text_tokens_of(ids(20, FL_I32), NULL, 100);
-    fl_text_reader *r = fl_text_reader_new(m, 2);
+    fl_text_decoder *r = fl_text_decoder_new(m, 2);
     fl_text_measure measure;
     fl_text_training training = {0};
     fl_text_sequence text = {0};
@@ -1516,24 +1516,24 @@ TEST(mistakes_are_named) {
     NAMED(fl_text_save_gguf("x", NULL, 1, NULL, 0), "path, tensors or meta is NULL");
     NAMED(fl_text_save_gguf("x", NULL, 0, NULL, -1), "a count negative");
     NAMED(fl_text_open_gguf("/nowhere/at/all"), "/nowhere/at/all");
-    NAMED(fl_text_reader_new(m, 0), "0 texts of 4 tokens");
-    NAMED(fl_text_reader_new(m, 1, .length = 9), "1 texts of 9 tokens, of a model of 4");
-    NAMED(fl_text_reader_new(both, 1), "it is no decoder");
-    NAMED(fl_text_reader_read(r, 0, of, id), "0 rows");
-    NAMED(fl_text_reader_read(r, 1, of, id + 4), "row 0 is id 9 of text 0: there are 5 ids, 2 texts");
-    NAMED(fl_text_reader_read(r, 5, of, of), "text 0 would be longer than 4 tokens");
-    NAMED(fl_text_reader_read(r, 3, apart, of), "rows 0 and 2 of text 0 have others between them");
-    NAMED(fl_text_reader_rewind(r, 0, 1), "text 0 to 1 of 0 tokens");
-    NAMED(fl_text_reader_copy(r, 0, 2), "text 2 to 0 of 2");
+    NAMED(fl_text_decoder_new(m, 0), "0 texts of 4 tokens");
+    NAMED(fl_text_decoder_new(m, 1, .length = 9), "1 texts of 9 tokens, of a model of 4");
+    NAMED(fl_text_decoder_new(both, 1), "it is no decoder");
+    NAMED(fl_text_decoder_read(r, 0, of, id), "0 rows");
+    NAMED(fl_text_decoder_read(r, 1, of, id + 4), "row 0 is id 9 of text 0: there are 5 ids, 2 texts");
+    NAMED(fl_text_decoder_read(r, 5, of, of), "text 0 would be longer than 4 tokens");
+    NAMED(fl_text_decoder_read(r, 3, apart, of), "rows 0 and 2 of text 0 have others between them");
+    NAMED(fl_text_decoder_rewind(r, 0, 1), "text 0 to 1 of 0 tokens");
+    NAMED(fl_text_decoder_copy(r, 0, 2), "text 2 to 0 of 2");
     NAMED(fl_text_sample(scores, 2, &(fl_text_sampler){.min_p = 3}, NULL, 0, &rng, scratch) >= 0, "min_p 3");
     NAMED(fl_text_generate(r, &text, 1), "text 0 is empty");
     NAMED(fl_text_beam(r, &text, 1, .beams = 2), "2 beams for 1 texts");
-    CHECK_EQ_INT(fl_text_reader_place(r, 0), 0); /* nothing was read by the calls that failed */
+    CHECK_EQ_INT(fl_text_decoder_position(r, 0), 0); /* nothing was read by the calls that failed */
     CHECK(fl_nn_init_constant(fl_nn_get_param(m, "norm.weight"), NAN));
-    fl_text_reader *broken = fl_text_reader_new(m, 1);
-    NAMED(fl_text_reader_read(broken, 1, of, id), "the score of id 0 behind token 0 of text 0 is NaN");
-    fl_text_reader_free(broken);
-    fl_text_reader_free(r);
+    fl_text_decoder *broken = fl_text_decoder_new(m, 1);
+    NAMED(fl_text_decoder_read(broken, 1, of, id), "the score of id 0 behind token 0 of text 0 is NaN");
+    fl_text_decoder_free(broken);
+    fl_text_decoder_free(r);
     fl_text_tokens_free(t);
     fl_nn_free(m), fl_nn_free(both), fl_nn_free(other);
     fl_scope_end(&s);
@@ -1621,7 +1621,7 @@ TEST(models_save_as_gguf) {
     CHECK_NOTHING_LIVES();
 }
 
-static void hear_message(fl_level level, const char *text, void *user) {
+static void hear_message(fl_log_level level, const char *text, void *user) {
     (void)level;
     snprintf(user, 300, "%s", text);
 }
@@ -1881,7 +1881,7 @@ TEST(lines_of_a_text_file) {
 static bool use_all(void) {
     fl_scope s = fl_scope_begin();
     fl_nn_module *m = fl_text_load(golden("qwen2"));
-    fl_text_reader *r = m ? fl_text_reader_new(m, 4) : NULL;
+    fl_text_decoder *r = m ? fl_text_decoder_new(m, 4) : NULL;
     fl_text_scorer *scorer = r ? fl_text_lm_scorer(r, 1, 2) : NULL;
     fl_text_sequence a = {0}, b[2] = {{0}};
     fl_text_state state;
@@ -1906,7 +1906,7 @@ static bool use_all(void) {
     fl_text_tokens_free(t);
     fl_text_sequence_free(&a), fl_text_sequence_free(&b[0]), fl_text_sequence_free(&b[1]);
     fl_text_scorer_free(scorer);
-    fl_text_reader_free(r);
+    fl_text_decoder_free(r);
     fl_nn_free(m);
     fl_scope_end(&s);
     return ok;
@@ -1928,7 +1928,7 @@ TEST(every_request_for_memory_may_fail) {
         heap_fail_at(0);
         if (!ok && !CHECK_ERROR("out of memory")) printf("  request %d\n", (int)n);
         CHECK_NO_ERROR();
-        if (fl_live() || fl_mem_live()) {
+        if (fl_live_tensors() || fl_mem_live()) {
             CHECK(false);
             printf("  request %d leaves something behind\n", (int)n);
             break;

@@ -22,25 +22,25 @@
 
 /* ---- the vocabulary: one text, expanded as scalar C and as another backend's calls ---- */
 
-#define FL_W(name) flm_##name##_f32
+#define FL_FN(name) flm_##name##_f32
 static float sigmoid(float x) { return DIV(CONST(1), ADD(CONST(1), EXP(NEG(x)))); }
 static float larger(float x, float y) { return MAX(x, y); }
 static float clipped(float x) {
     return SELECT(AND(LE(CONST(-1), x), NOT(LT(CONST(1), x))), x, CONST(0));
 }
-#undef FL_W
+#undef FL_FN
 
 enum { own_macro = 99 };
 static int calls_of_add, calls_of_mul;
 static int count_add(int a, int b) { return calls_of_add++, a + b; }
 static int count_mul(int a, int b) { return calls_of_mul++, a * b; }
 
-#define FL_W(name) count_##name
+#define FL_FN(name) count_##name
 static int polynomial(int x) { return ADD(MUL(x, x), ADD(MUL(x, 3), 5)); }
 
 #define FL_PRIMITIVE_WORDS_END
 #include "../kernels/fl_primitives.h"
-#if defined(ADD) || defined(CONST) || defined(FL_W) || defined(FL_PRIMITIVE_WORDS_END) || !defined(MAX)
+#if defined(ADD) || defined(CONST) || defined(FL_FN) || defined(FL_PRIMITIVE_WORDS_END) || !defined(MAX)
 #error "fl_primitives.h left words behind or lost the program's MAX"
 #endif
 

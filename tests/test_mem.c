@@ -81,13 +81,13 @@ TEST(errors_raise_once_and_quiet) {
     CHECK_EQ_INT(handled, 2);
     CHECK_STR(handled_text, "quiet");
     fl_error_clear();
-    CHECK(fl_bad("bad %d", 1) == NULL);
+    CHECK(fl_err_null("bad %d", 1) == NULL);
     CHECK_EQ_INT(handled, 3);
     CHECK_STR(handled_text, "bad 1");
-    CHECK(!fl_refuse("the first text stays, and the handler has seen it"));
+    CHECK(!fl_err_false("the first text stays, and the handler has seen it"));
     CHECK_EQ_INT(handled, 3);
     fl_error_clear();
-    CHECK(!fl_refuse("refused %d", 2));
+    CHECK(!fl_err_false("refused %d", 2));
     CHECK_EQ_INT(handled, 4);
     CHECK_STR(handled_text, "refused 2");
     fl_error_clear();
@@ -149,9 +149,9 @@ TEST(errors_belong_to_a_thread) {
 }
 
 static char logged[256];
-static fl_level logged_level;
+static fl_log_level logged_level;
 
-static void log_line(fl_level level, const char *text, void *user) {
+static void log_line(fl_log_level level, const char *text, void *user) {
     logged_level = level;
     snprintf(logged, sizeof logged, "%s%s", (const char *)user, text);
 }
@@ -705,20 +705,20 @@ TEST(buffers_references) {
 TEST(buffers_frozen) {
     fl_buffer *b = fl_buffer_new(100, NULL), *made = fl_buffer_new(200, NULL);
     fl_buffer *other = fl_buffer_new(300, NULL);
-    CHECK(!fl_buffer_is_frozen(b) && fl_buffer_made(b, "one", 3) == NULL);
+    CHECK(!fl_buffer_is_frozen(b) && fl_buffer_cache_get(b, "one", 3) == NULL);
     CHECK(fl_buffer_freeze(b, true) && fl_buffer_is_frozen(b));
-    CHECK(fl_buffer_made_add(b, "one", 3, made) && fl_buffer_made_add(b, "two", 3, other));
-    CHECK(fl_buffer_made(b, "one", 3) == made && fl_buffer_made(b, "two", 3) == other);
-    CHECK(!fl_buffer_made(b, "on", 2) && !fl_buffer_made(b, "six", 3));
-    CHECK(fl_buffer_freeze(b, true) && fl_buffer_made(b, "one", 3) == made);
+    CHECK(fl_buffer_cache_add(b, "one", 3, made) && fl_buffer_cache_add(b, "two", 3, other));
+    CHECK(fl_buffer_cache_get(b, "one", 3) == made && fl_buffer_cache_get(b, "two", 3) == other);
+    CHECK(!fl_buffer_cache_get(b, "on", 2) && !fl_buffer_cache_get(b, "six", 3));
+    CHECK(fl_buffer_freeze(b, true) && fl_buffer_cache_get(b, "one", 3) == made);
     b->version++; /* a write */
-    CHECK(!fl_buffer_is_frozen(b) && !fl_buffer_made(b, "one", 3));
-    CHECK(fl_buffer_freeze(b, true) && !fl_buffer_made(b, "one", 3)); /* of the values before */
+    CHECK(!fl_buffer_is_frozen(b) && !fl_buffer_cache_get(b, "one", 3));
+    CHECK(fl_buffer_freeze(b, true) && !fl_buffer_cache_get(b, "one", 3)); /* of the values before */
     CHECK_EQ_INT(fl_mem_live(), 1);
-    CHECK(fl_buffer_made_add(b, "one", 3, fl_buffer_new(10, NULL)));
+    CHECK(fl_buffer_cache_add(b, "one", 3, fl_buffer_new(10, NULL)));
     CHECK(fl_buffer_freeze(b, false) && !fl_buffer_is_frozen(b));
     CHECK_EQ_INT(fl_mem_live(), 1);
-    CHECK(fl_buffer_freeze(b, true) && fl_buffer_made_add(b, "one", 3, fl_buffer_new(10, NULL)));
+    CHECK(fl_buffer_freeze(b, true) && fl_buffer_cache_add(b, "one", 3, fl_buffer_new(10, NULL)));
     fl_buffer_drop(b); /* and what was made of it */
     CHECK_EQ_INT(fl_mem_live(), 0);
 }
@@ -748,11 +748,11 @@ static bool restore_sevens(fl_buffer *b) {
 
 TEST(buffers_absent_are_made_on_first_map) {
     int seven = 7;
-    CHECK(fl_buffer_absent(10, NULL, NULL) == NULL);
+    CHECK(fl_buffer_new_lazy(10, NULL, NULL) == NULL);
     CHECK_ERROR("restore is NULL");
-    fl_buffer_drop(fl_buffer_absent(10, restore_sevens, &seven));
-    fl_buffer *b = fl_buffer_absent(3000, restore_sevens, &seven);
-    CHECK(b && b->state == FL_ABSENT && b->ptr == NULL);
+    fl_buffer_drop(fl_buffer_new_lazy(10, restore_sevens, &seven));
+    fl_buffer *b = fl_buffer_new_lazy(3000, restore_sevens, &seven);
+    CHECK(b && b->state == FL_LAZY && b->ptr == NULL);
     CHECK(fl_buffer_map(b) == NULL);
     CHECK_ERROR("not now");
     may_restore = true;
@@ -781,7 +781,7 @@ TEST(buffers_absent_mapped_by_many) {
     for (int round = 0; round < 50; round++) {
         pthread_t t[4];
         void *ok;
-        fl_buffer *b = fl_buffer_absent(200000, restore_sevens, &seven);
+        fl_buffer *b = fl_buffer_new_lazy(200000, restore_sevens, &seven);
         for (int i = 0; i < 4; i++) REQUIRE(pthread_create(&t[i], NULL, map_it, b) == 0);
         for (int i = 0; i < 4; i++) {
             pthread_join(t[i], &ok);
@@ -799,7 +799,7 @@ static bool make_late(fl_buffer *b) {
 
 static bool late_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
     (void)self, (void)info;
-    b->state = FL_ABSENT;
+    b->state = FL_LAZY;
     b->restore = make_late;
     return true;
 }
@@ -813,7 +813,7 @@ TEST(buffers_of_a_manager_that_waits_for_the_map) {
     fl_mem_manager late = {.name = "late", .get = late_get, .put = late_put};
     fl_mem_use(&late);
     fl_buffer *b = fl_buffer_new(1000, NULL);
-    CHECK(b && b->ptr == NULL && b->state == FL_ABSENT);
+    CHECK(b && b->ptr == NULL && b->state == FL_LAZY);
     const char *p = fl_buffer_map(b);
     CHECK(p && p[999] == 0 && b->state == FL_RESIDENT);
     fl_buffer_unmap(b);
@@ -1331,7 +1331,7 @@ TEST(trace_is_json) {
     fl_buffer_map(b);
     fl_buffer_drop(b);
     may_restore = true;
-    b = fl_buffer_absent(99, restore_sevens, &seven);
+    b = fl_buffer_new_lazy(99, restore_sevens, &seven);
     fl_buffer_map(b);
     fl_buffer_drop(b);
     CHECK(!fl_mem_trace_save("/nowhere/at/all.json"));

@@ -29,7 +29,7 @@ static fl_scope begin(void) {
 static void end(fl_scope *s) {
     fl_scope_end(s);
     CHECK_NO_ERROR();
-    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
     CHECK_EQ_INT(fl_mem_live(), 0);
 }
 
@@ -77,17 +77,17 @@ TEST(mean_squared_error) {
 
 TEST(tallies) {
     fl_scope s = begin();
-    fl_data_tally a = {0}, b = {0};
-    CHECK(fl_data_tally_add(&a, 0, 5) && fl_data_tally_add(&a, 0, -2) && fl_data_tally_add(&b, 15, 9));
-    CHECK(fl_data_tally_merge(&a, &b));
+    fl_data_counts a = {0}, b = {0};
+    CHECK(fl_data_counts_add(&a, 0, 5) && fl_data_counts_add(&a, 0, -2) && fl_data_counts_add(&b, 15, 9));
+    CHECK(fl_data_counts_merge(&a, &b));
     CHECK_EQ_INT(a.count[0], 3);
     CHECK_EQ_INT(a.count[15], 9);
-    CHECK(!fl_data_tally_add(&a, 16, 1));
-    CHECK_ERROR("fl_data_tally_add: index 16 of 16");
-    CHECK(!fl_data_tally_add(&a, -1, 1));
+    CHECK(!fl_data_counts_add(&a, 16, 1));
+    CHECK_ERROR("fl_data_counts_add: index 16 of 16");
+    CHECK(!fl_data_counts_add(&a, -1, 1));
     CHECK_ERROR("index -1 of 16");
     b.count[0] = INT64_MAX;
-    CHECK(!fl_data_tally_merge(&a, &b));
+    CHECK(!fl_data_counts_merge(&a, &b));
     CHECK_ERROR("count 0 passes 2^63");
     CHECK_EQ_INT(a.count[15], 9); /* nothing of it was added */
     end(&s);

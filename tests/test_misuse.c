@@ -49,18 +49,18 @@ static const char *const answers[] = {
     "fv_record_opt", "fv_record_op", "fl_formula_value", "fl_nn_made", "fl_nn_made_with",
     "fl_text_dictionary_made", "fl_text_tree_at", "fl_text_tree_string",
     /* no error is pending; no note, op, dtype, module, class ... of that name or number */
-    "fl_error", "fl_cpu_bf16_taken", "fl_note_here", "fl_op_get_info", "fl_op_rng", "fl_dtype_registered",
+    "fl_error", "fl_cpu_bf16_taken", "fl_provenance_here", "fl_op_get_info", "fl_op_rng", "fl_dtype_registered",
     "fl_data_inner", "fl_data_class_name", "fl_data_listed_path", "fl_data_find", "fl_data_meta",
-    "fl_data_csv_next", "fl_buffer_made", "fl_text_char_byte", "fl_nn_find", "fl_nn_get_param",
+    "fl_data_csv_next", "fl_buffer_cache_get", "fl_text_char_byte", "fl_nn_find", "fl_nn_get_param",
     "fl_nn_get_buffer", "fl_nn_user", "fl_nn_dropout_of", "fl_optim_lr", "fl_vision_synset",
     /* it is not so */
     "fl_dtype_is_float", "fl_in_parallel", "fl_is_contiguous", "fl_is_channels_last", "fl_is_dense", "fl_is_async",
     "fl_buffer_is_frozen",
-    "fl_buffer_exchange", "fl_buffer_claim", "fl_op_holds", "fl_op_grad_holds", "fl_backend_has",
-    "fl_dropped", "fl_freed", "fv_recomputed", "fv_formula_reads_x", "fl_nn_is_sequential",
+    "fl_buffer_swap", "fl_buffer_claim", "fl_op_uses", "fl_op_grad_uses", "fl_backend_has",
+    "fl_is_dropped", "fl_is_freed", "fv_recomputed", "fv_formula_reads_x", "fl_nn_is_sequential",
     "fl_text_tree_true", "fl_text_pipeline_bytes",
     /* the setting before, or a sample */
-    "fl_lasting", "fl_backend_strict", "fl_no_grad", "fl_set_recompute", "fl_speech_mulaw_decode",
+    "fl_persistent", "fl_backend_strict", "fl_no_grad", "fl_set_recompute", "fl_speech_mulaw_decode",
     "fl_speech_alaw_decode"};
 
 static bool is_answer(const char *name) {

@@ -9,7 +9,7 @@
 
 enum { STEPS = 10 };
 
-/* ---- a family of tensors without numbers: the parameters of models that would not fit ---- */
+/* ---- a backend of tensors without numbers: the parameters of models that would not fit ---- */
 
 static bool nothing_to_do(const fl_backend *self, const fl_call *c) {
     (void)self, (void)c;
@@ -238,7 +238,7 @@ TEST(channels_last_trains_alike) {
 
 /* As the benchmarks train: with dropout and layer drop, which change the loss; nothing waits for a device. */
 TEST(dropout_and_layer_drop) {
-    const char *only = getenv("MODELS"); /* for families that are slow: make cuda-check */
+    const char *only = getenv("MODELS"); /* for backends that are slow: make cuda-check */
     for (int i = 0; models[i]; i++) {
         const model *m = models[i];
         const model_preset *p = model_preset_find(m, "tiny");
@@ -262,7 +262,7 @@ TEST(dropout_and_layer_drop) {
         fl_scope_end(&s);
         CHECK_NO_ERROR();
     }
-    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
 }
 
 int main(int argc, char **argv) { return test_main(argc, argv); }

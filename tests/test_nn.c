@@ -649,11 +649,11 @@ TEST(forward_lets_only_results_out) {
     fl_nn_module *m = fl_nn_sequential(fl_nn_linear(4, 4), fl_nn_layer_norm(FL_SHAPE(4)),
                                        fl_nn_gelu(), fl_nn_linear(4, 2));
     fl_var *x = fv_const(fl_ones(FL_SHAPE(3, 4), FL_F32));
-    const int64_t before = fl_scope_size(), live = fl_live();
+    const int64_t before = fl_scope_size(), live = fl_live_tensors();
     const bool was = fl_no_grad(true);
     CHECK(fl_nn_forward(m, x));
     CHECK_EQ_INT(fl_scope_size(), before + 1);
-    CHECK_EQ_INT(fl_live(), live + 1); /* nothing else is held without a graph */
+    CHECK_EQ_INT(fl_live_tensors(), live + 1); /* nothing else is held without a graph */
     fl_no_grad(was);
     fl_nn_free(m);
     fl_scope_end(&s);
@@ -1289,7 +1289,7 @@ TEST(memory_runs_out_anywhere) {
         fl_nn_free(net);
         fl_scope_end(&s);
         fl_error_clear();
-        if (!CHECK_EQ_INT(fl_live(), 0)) break;
+        if (!CHECK_EQ_INT(fl_live_tensors(), 0)) break;
     }
     CHECK(done);
     CHECK(n > 20);

@@ -1381,7 +1381,7 @@ TEST(memory_runs_out_anywhere) {
         const dump after = dump_of(&t);
         CHECK(same_dump(&before, &after));
         trainer_free(&t);
-        if (!CHECK_EQ_INT(fl_live(), 0)) break;
+        if (!CHECK_EQ_INT(fl_live_tensors(), 0)) break;
     }
     CHECK(made && saved);
     CHECK(n > 20);

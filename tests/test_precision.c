@@ -96,7 +96,7 @@ TEST(slots_get_narrow_operands) {
     CHECK_NO_ERROR();
 }
 
-/* ---- modules in another dtype, on another family, from files of another dtype ---- */
+/* ---- modules in another dtype, on another backend, from files of another dtype ---- */
 
 /* An embedding whose weight is the last layer's too, a convolution channels-last, and norms. */
 static fl_nn_module *mixed_net(void) {
@@ -113,8 +113,8 @@ static fl_nn_module *mixed_net(void) {
 
 static fl_var *mixed_loss(fl_nn_module *net) {
     fl_rng rng = {5, 0};
-    const char *family = fl_backend_name(fv_value(fl_nn_get_param(net, "0.weight")));
-    fl_tensor *x = fl_to(fl_randint(FL_SHAPE(3, 6), 0, 12, &rng), family);
+    const char *backend = fl_backend_name(fv_value(fl_nn_get_param(net, "0.weight")));
+    fl_tensor *x = fl_to(fl_randint(FL_SHAPE(3, 6), 0, 12, &rng), backend);
     fl_var *y = fl_nn_forward(net, fv_const(x));
     return fv_cross_entropy(fv_cast(fv_reshape(y, FL_SHAPE(18, 12)), FL_F32), fl_reshape(x, FL_SHAPE(18)));
 }
@@ -145,7 +145,7 @@ TEST(a_module_in_another_dtype) {
     fl_nn_free(net);
     fl_scope_end(&s);
     CHECK_NO_ERROR();
-    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
 }
 
 TEST(a_module_on_another_family) {
@@ -163,9 +163,9 @@ TEST(a_module_on_another_family) {
     CHECK(fl_backward(now));
     test_errors_return();
     CHECK(!fl_nn_to(net, "moon"));
-    CHECK_ERROR("no backend family 'moon'");
+    CHECK_ERROR("no backend 'moon'");
     CHECK(!fl_nn_to(net, NULL));
-    CHECK_ERROR("fl_nn_to: the family is NULL");
+    CHECK_ERROR("fl_nn_to: the backend is NULL");
     CHECK(!fl_nn_cast(NULL, FL_BF16));
     CHECK_ERROR("fl_nn_cast: the module is NULL");
     CHECK(!fl_nn_cast(net, FL_I64));
@@ -173,7 +173,7 @@ TEST(a_module_on_another_family) {
     CHECK_STR(fl_backend_name(fv_value(fl_nn_get_param(net, "0.weight"))), "other");
     fl_nn_free(net);
     fl_scope_end(&s);
-    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
 }
 
 /* Sums of a module's output and of its gradients after a step of the optimizer. */
@@ -254,7 +254,7 @@ TEST(layers_off_the_default_backend) {
         fl_nn_free(m);
     }
     fl_scope_end(&s);
-    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
 }
 
 TEST(optimizers_off_the_default_backend) {
@@ -300,7 +300,7 @@ TEST(optimizers_off_the_default_backend) {
         for (int i = 0; i < 3; i++) CHECK_NEAR(figure[1][i], figure[0][i], 1e-4);
         fl_scope_end(&s);
     }
-    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
 }
 
 static double param_sum(fl_nn_module *net, const char *path) {
@@ -340,7 +340,7 @@ TEST(loading_converts_ties_and_ignores) {
     fl_nn_free(b);
     fl_scope_end(&s);
     CHECK_NO_ERROR();
-    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
 }
 
 /* ---- ops by policy ---- */
@@ -441,7 +441,7 @@ TEST(ops_run_as_their_policy_says) {
         CHECK(fl_autocast_dtype() == FL_F32);
         CHECK_NO_ERROR();
     }
-    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
     CHECK_EQ_INT(fl_mem_live(), 0);
 }
 
@@ -482,7 +482,7 @@ TEST(weights_are_cast_once) {
     fl_call_hook(NULL, NULL, NULL);
     fl_scope_end(&s);
     CHECK_NO_ERROR();
-    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
 }
 
 TEST(the_table_can_be_edited) {
@@ -596,7 +596,7 @@ TEST(an_overflow_skips_its_step_and_no_other) {
         scaled_free(&without);
     }
     CHECK_NO_ERROR();
-    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
 }
 
 TEST(a_scale_that_sinks_is_an_error) {
@@ -627,7 +627,7 @@ TEST(a_scale_that_sinks_is_an_error) {
     fl_error_clear();
     scaled_free(&t);
     fl_scope_end(&scope);
-    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
 }
 
 /* Halves of any loss, f64, and two optimizers of which one overflows: each is its own. */
@@ -648,7 +648,7 @@ TEST(scaling_several_optimizers) {
     scaled_free(&a);
     scaled_free(&b);
     fl_scope_end(&scope);
-    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
 }
 
 TEST(the_scaler_is_in_checkpoints) {
@@ -673,7 +673,7 @@ TEST(the_scaler_is_in_checkpoints) {
     scaled_free(&b);
     fl_scope_end(&scope);
     CHECK_NO_ERROR();
-    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
 }
 
 /* ---- training reaches the loss of f32 ---- */
@@ -767,7 +767,7 @@ TEST(digits_reach_the_loss_of_f32) {
     check_training(&digits_task);
     fl_data_free(digit_set);
     fl_scope_end(&s);
-    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
 }
 
 TEST(vit_reaches_the_loss_of_f32) { check_training(&vit_task); }

@@ -141,20 +141,20 @@ TEST(a_hook_may_refuse_a_call) {
 }
 
 TEST(places_tell_what_runs) {
-    fl_place p[4];
+    fl_call_frame p[4];
     fl_scope s = fl_scope_begin();
-    CHECK_EQ_INT(fl_places(p, 4), 0);
+    CHECK_EQ_INT(fl_call_stack(p, 4), 0);
     job j = job_new();
     fl_scope in = fl_scope_in(&j, NULL), deeper = fl_scope_begin(), second = fl_scope_in(&in, NULL);
-    CHECK_EQ_INT(fl_places(p, 4), 2);
+    CHECK_EQ_INT(fl_call_stack(p, 4), 2);
     CHECK(p[0].at.of == &j && p[1].at.of == &in && p[0].number != p[1].number);
-    CHECK_EQ_INT(fl_places(p, 1), 1);
+    CHECK_EQ_INT(fl_call_stack(p, 1), 1);
     const int64_t number = p[1].number;
     fl_scope_end(&second);
     second = fl_scope_in(&in, NULL);
-    CHECK(fl_places(p, 4) == 2 && p[1].number != number);
+    CHECK(fl_call_stack(p, 4) == 2 && p[1].number != number);
     fl_scope_end(&in);
-    CHECK_EQ_INT(fl_places(p, 4), 0);
+    CHECK_EQ_INT(fl_call_stack(p, 4), 0);
     (void)deeper;
     job_free(&j);
     fl_scope_end(&s);
@@ -494,7 +494,7 @@ TEST(planted_leaks_are_listed) {
     CHECK(fl_alive_format(text, sizeof text) > 0);
     CHECK_STR(text, "Alive: 0 bytes in 0 buffers");
     job_free(&j);
-    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
 }
 
 /* Of a module it says which. */
@@ -596,7 +596,7 @@ TEST(gradients_against_differences) {
             CHECK_NEAR(ja[k * 6 + e], k / 4 == e / 3 ? (1 - t * t) * x : 0, 1e-12);
         }
     fl_scope_end(&s);
-    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
 }
 
 /* ---- the tape ---- */
@@ -637,9 +637,9 @@ TEST(the_tape_as_a_graph) {
     test_errors_return();
     job j = job_new();
     fl_scope s = fl_scope_begin();
-    fl_notes(1);
+    fl_provenance_enable(1);
     fl_var *y = fv_sum(fl_nn_forward(j.net, j.x), FL_ALL_AXES);
-    fl_notes(-1);
+    fl_provenance_enable(-1);
     CHECK(fl_tape_format(y, text, sizeof text, .name = fl_nn_name_of, .user = j.net) ==
           (int64_t)strlen(text));
     CHECK(dot_is_sound(text));
@@ -690,7 +690,7 @@ TEST(the_tape_as_a_graph) {
     countdown = 0;
     fl_scope_end(&s);
     job_free(&j);
-    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
 }
 
 /* ---- faults: memory at every request, a disk at every byte ---- */
@@ -737,7 +737,7 @@ TEST(tools_without_memory) {
     }
     CHECK(failed > 20);
     job_free(&j);
-    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
 }
 
 #ifndef _WIN32

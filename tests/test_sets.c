@@ -546,7 +546,7 @@ TEST(wrong_arguments) {
     REFUSES(fl_data_lengths(numbers(1), (int64_t[]){-4}, 1), "length 0 is -4");
     REFUSES(fl_data_to(NULL, "cpu"), "fl_data_to: the set is NULL");
     REFUSES(fl_data_to(numbers(1), "nowhere"), "nowhere");
-    REFUSES(fl_data_to(numbers(1), NULL), "the family is NULL");
+    REFUSES(fl_data_to(numbers(1), NULL), "the backend is NULL");
     REFUSES(fl_data_batches(NULL, .size = 1), "fl_data_batches: the set is NULL");
     REFUSES(fl_data_batches(numbers(1)), "wants a size, a budget or both, or else sizes");
     REFUSES(fl_data_batches(numbers(1), .size = 1, .sizes = index, .n_sizes = 1), "or else sizes");
@@ -593,7 +593,7 @@ TEST(joins_of_unlike_samples) {
     CHECK_NOTHING_LIVES();
 }
 
-/* ---- families ---- */
+/* ---- backends ---- */
 
 static bool on_cpu(const fl_data_sample *b) {
     bool ok = true;
@@ -601,8 +601,8 @@ static bool on_cpu(const fl_data_sample *b) {
     return ok;
 }
 
-/* A set on the host, made before another family became the default. */
-static void check_family(const char *name) {
+/* A set on the host, made before another backend became the default. */
+static void check_backend(const char *name) {
     test_errors_return();
     fl_data_set *made = numbers(12);
     fl_scope s = fl_scope_begin();
@@ -626,7 +626,7 @@ static void check_family(const char *name) {
     set = fl_data_batches(fl_data_shuffle(set, 4), .size = 5, .pad = true, .lengths = 1, .masks = 1);
     fl_data_set *there =
         fl_data_prefetch(fl_data_to(fl_data_batch(fl_data_shuffle(numbers(12), 4), 5, false), name), 2,
-                         2); /* of the default family: numbers made there */
+                         2); /* of the default backend: numbers made there */
     fl_data_sample b;
     for (int64_t i = 0; i < fl_data_size(set); i++) CHECK(fl_data_get(set, i, &b) && b.n == 4 && on_cpu(&b));
     for (int64_t i = 0; i < fl_data_size(there); i++) {
@@ -649,12 +649,12 @@ static void check_family(const char *name) {
 
 TEST(host_tensors_beside_naive) {
     REQUIRE(fl_backend_use(fl_backend_naive(), NULL));
-    check_family("naive");
+    check_backend("naive");
 }
 
 TEST(host_tensors_beside_the_recorder) {
     REQUIRE(fl_backend_use(fl_backend_recorder(), NULL));
-    check_family("recorder");
+    check_backend("recorder");
 }
 
 /* ---- position ---- */

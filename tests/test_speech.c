@@ -1224,7 +1224,7 @@ static bool load_conf(fl_speech_conf *c, const char *text) {
 
 static char said_line[512];
 static int said_lines;
-static void hear(fl_level level, const char *text, void *user) {
+static void hear(fl_log_level level, const char *text, void *user) {
     (void)level, (void)user;
     snprintf(said_line, sizeof said_line, "%s", text);
     said_lines++;
@@ -1450,7 +1450,7 @@ TEST(spectrum_names_what_it_runs) {
     CHECK(fl_spectrum(x, window, bands, first, fl_ones(FL_SHAPE(3, 2), FL_F32), a));
     CHECK_NO_ERROR();
     fl_scope_end(&s);
-    CHECK_EQ_INT(fl_live(), 0);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
 }
 
 int main(int argc, char **argv) {

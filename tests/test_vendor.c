@@ -1,4 +1,4 @@
-/* test_vendor.c - NVIDIA's libraries behind family cuda, by mocks that compute with plain loops
+/* test_vendor.c - NVIDIA's libraries behind backend cuda, by mocks that compute with plain loops
    (tests/cuda/emu): what they compute is for conformance; here: that they are used, how often, what they
    may round, what happens where they refuse or are absent. make CUDA=emu test-cuda */
 #include "../fl_all.h"
@@ -38,7 +38,7 @@ static bool has_mocks(void) {
 
 static char said[4][200];
 static int n_said;
-static void listen(fl_level level, const char *text, void *user) {
+static void listen(fl_log_level level, const char *text, void *user) {
     (void)level, (void)user;
     if (n_said < 4) snprintf(said[n_said++], sizeof said[0], "%s", text);
 }
@@ -206,8 +206,8 @@ static fl_tensor *mask_of(int kind) {
 }
 
 /* y and the gradients by q, k and v; false where one is missing. */
-static bool attend(const char *family, int kind, bool causal, int64_t offset, fl_tensor *got[4]) {
-    CHECK(fl_backend_set_default(family));
+static bool attend(const char *backend, int kind, bool causal, int64_t offset, fl_tensor *got[4]) {
+    CHECK(fl_backend_set_default(backend));
     fl_tensor *half = fl_num(0.5), *mask = mask_of(kind);
     fl_var *x[3] = {fv_param(fl_cast(fl_mul(whole(FL_SHAPE(2, 2, 4, 8), 1), half), FL_BF16)),
                     fv_param(fl_cast(fl_mul(whole(FL_SHAPE(2, 2, 6, 8), 2), half), FL_BF16)),

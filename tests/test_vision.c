@@ -364,7 +364,7 @@ TEST(what_belongs_to_an_image_goes_along) {
         CHECK_NEAR(fl_item(fl_sum(fl_select(x.masks, 0, 0), FL_ALL_AXES)),
                    (double)((cases[i].box[2] - cases[i].box[0]) * (cases[i].box[3] - cases[i].box[1])), 17);
     }
-    const fl_vision_step inner[] = {fl_vision_change_step(FL_VISION_INVERT, 0, 0, 1),
+    const fl_vision_step inner[] = {fl_vision_adjust_step(FL_VISION_INVERT, 0, 0, 1),
                                     fl_vision_rand_augment(0, 0)};
     const fl_vision_step all[] = {fl_vision_random_resized_crop(9, 0, 0, FL_VISION_BICUBIC),
                                   fl_vision_rand_augment(3, 20),
@@ -375,7 +375,7 @@ TEST(what_belongs_to_an_image_goes_along) {
                                   fl_vision_random_erasing(0.5, -1),
                                   fl_vision_random_choice(inner, 2),
                                   fl_vision_random_apply(inner, 2, 0.5),
-                                  fl_vision_change_step(FL_VISION_BLUR, 0.1, 2, 0.5)};
+                                  fl_vision_adjust_step(FL_VISION_BLUR, 0.1, 2, 0.5)};
     for (int64_t i = 0; i < 200; i++) {
         fl_scope step = fl_scope_begin();
         rng = fl_data_rng(7, 0, i);
@@ -392,8 +392,8 @@ TEST(what_belongs_to_an_image_goes_along) {
 TEST(random_steps_stay_as_they_are) {
     begin();
     fl_scope s = fl_scope_begin();
-    const fl_vision_step inner[] = {fl_vision_change_step(FL_VISION_INVERT, 0, 0, 1),
-                                    fl_vision_change_step(FL_VISION_BLUR, 0.3, 2, 1)};
+    const fl_vision_step inner[] = {fl_vision_adjust_step(FL_VISION_INVERT, 0, 0, 1),
+                                    fl_vision_adjust_step(FL_VISION_BLUR, 0.3, 2, 1)};
     const struct {
         fl_vision_step step;
         uint32_t sum;
@@ -1292,7 +1292,7 @@ TEST(odd_sizes_and_numbers) {
             for (size_t j = 0; j < sizeof steps / sizeof *steps; j++, tried++)
                 done += apply_odd(steps[j], item);
             for (int how = FL_VISION_IDENTITY; how <= FL_VISION_BLUR; how++, tried++)
-                done += apply_odd(fl_vision_change_step((fl_vision_change)how, v, v, 1), item);
+                done += apply_odd(fl_vision_adjust_step((fl_vision_adjustment)how, v, v, 1), item);
         }
         for (int i = 0; i < ODD_WHOLE; i++) {
             const int64_t v = odd_whole[i];
@@ -1333,7 +1333,7 @@ TEST(odd_sizes_and_numbers) {
             CHECK(!kept == (isnan(v) || isnan(u))); /* a score is NaN */
             fl_error_clear();
             fl_vision_resize_opts o = {.box = {odd[i], 0, odd[j], 4}};
-            CHECK(!fl_vision_resized_opt(image, 3, 3, o) == !!fl_error());
+            CHECK(!fl_vision_resize_image_opt(image, 3, 3, o) == !!fl_error());
             fl_error_clear();
             fl_vision_rle r;
             const double xy[] = {odd[i], odd[j], 1e5, odd[i], odd[j], -1e5};
@@ -1437,7 +1437,7 @@ TEST(random_resized_crops_that_do_not_fit) {
         const int64_t *c = cases[i];
         fl_vision_item item = {patterned(3, c[0], c[1], FL_U8), NULL, NULL, NULL, NULL};
         fl_tensor *part = fl_slice(fl_slice(item.image, 1, c[2], c[2] + c[4], 1), 2, c[3], c[3] + c[5], 1);
-        fl_tensor *want = fl_vision_resized(part, 5, 5, .filter = FL_VISION_BICUBIC);
+        fl_tensor *want = fl_vision_resize_image(part, 5, 5, .filter = FL_VISION_BICUBIC);
         fl_rng rng = fl_data_rng(i, 0, 0);
         CHECK(fl_vision_apply(&step, 1, &item, &rng) && want &&
               same_bits(fl_contiguous(item.image), fl_contiguous(want)));

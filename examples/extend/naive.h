@@ -16,7 +16,7 @@
                  are dense.
      slots       Inputs come checked, promoted and broadcast. Weak numbers are no arrays: the value
                  is in the handle. A failing slot says why with fl_fail and returns false.
-     op tables   The 31 formulas are the REQ lines of FL_UNARY_OPS and FL_BINARY_OPS, expanded
+     op tables   The 31 formulas are the CORE lines of FL_UNARY_OPS and FL_BINARY_OPS, expanded
                  with the words of fl_primitives.h and the scalar functions of fl_math.h.
 
    Dtypes: f32 f64 i64 b8, the rest only in copy, fill and map: the core casts them for all other
@@ -72,10 +72,10 @@ FL_KERNEL_BEGIN
 #include "../../kernels/fl_primitives.h"
 #define NAIVE_YES(...) __VA_ARGS__
 #define NAIVE_NO(...)
-#define NAIVE_REQ NAIVE_YES
-#define NAIVE_HOT NAIVE_YES
-#define NAIVE_OPT NAIVE_NO
-#define NAIVE_DEF NAIVE_NO
+#define NAIVE_CORE NAIVE_YES
+#define NAIVE_CORE_HOT NAIVE_YES
+#define NAIVE_COMPILED NAIVE_NO
+#define NAIVE_COMPOSED NAIVE_NO
 #define NAIVE_CASE(op, cls, need, f, ...) NAIVE_##need(NAIVE_##cls(case FL_OP_##op: return f;))
 
 #define NAIVE_NUM NAIVE_YES
@@ -83,7 +83,7 @@ FL_KERNEL_BEGIN
 #define NAIVE_CMP NAIVE_YES
 #define NAIVE_FLOAT NAIVE_YES
 #define NAIVE_INT NAIVE_NO
-#define FL_W(word) flm_##word##_f64
+#define FL_FN(word) flm_##word##_f64
 static inline double naive_formula_f64(fl_op op, double a, double b) {
     const double x = a;
     double u, v;
@@ -97,10 +97,10 @@ static inline double naive_formula_f64(fl_op op, double a, double b) {
 
 #undef NAIVE_FLOAT
 #undef NAIVE_INT
-#undef FL_W
+#undef FL_FN
 #define NAIVE_FLOAT NAIVE_NO
 #define NAIVE_INT NAIVE_YES
-#define FL_W(word) flm_##word##_i64
+#define FL_FN(word) flm_##word##_i64
 static inline int64_t naive_formula_i64(fl_op op, int64_t a, int64_t b) {
     const int64_t x = a;
     int64_t u, v;

@@ -18,9 +18,9 @@ static double mean(const double *x, int64_t n) {
     return sum / (double)n;
 }
 
-/* The losses of `steps` steps on a family. */
-static bool train(const char *family, int64_t steps, double *loss) {
-    if (!fl_backend_set_default(family)) return false;
+/* The losses of `steps` steps on a backend. */
+static bool train(const char *backend, int64_t steps, double *loss) {
+    if (!fl_backend_set_default(backend)) return false;
     fl_scope s = fl_scope_begin();
     training_run run;
     double start = fl_data_now();
@@ -29,7 +29,7 @@ static bool train(const char *family, int64_t steps, double *loss) {
     training_end(&run);
     fl_scope_end(&s);
     if (ok)
-        printf("%-6s loss %.6f -> %.6f, %.1f s\n", family, loss[0], loss[steps - 1],
+        printf("%-6s loss %.6f -> %.6f, %.1f s\n", backend, loss[0], loss[steps - 1],
                fl_data_now() - start);
     return ok;
 }
@@ -46,7 +46,7 @@ int main(int argc, char **argv) {
     for (int64_t i = 0; i < steps; i++) worst = fmax(worst, fabs(naive[i] - cpu[i]) / cpu[i]);
     int64_t part = (steps + 3) / 4;
     double first = mean(naive, part), last = mean(naive + steps - part, part);
-    ok = worst < 1e-3 && last < first && fl_backend_fallbacks() == 0 && fl_live() == 0;
+    ok = worst < 1e-3 && last < first && fl_backend_fallbacks() == 0 && fl_live_tensors() == 0;
     printf("%s: losses within %.1e of the cpu's, mean of a quarter %.3f -> %.3f, %lld fallbacks\n",
            ok ? "same training" : "FAILED", worst, first, last, (long long)fl_backend_fallbacks());
     return !ok;

@@ -48,9 +48,9 @@ static void snake_back(fl_node *n, fl_var *dy) {
 
 /* x a float; NULL after an error. */
 static fl_tensor *snake(fl_tensor *x, double a) {
-    if (fl_absent("snake", x) || !(x = fl_stored(x))) return NULL;
+    if (fl_is_null_arg("snake", x) || !(x = fl_materialise(x))) return NULL;
     if (!fl_dtype_is_float(x->dtype) || a == 0)
-        return fl_bad("snake: a %g, x %s", a, fl_dtype_name(x->dtype));
+        return fl_err_null("snake: a %g, x %s", a, fl_dtype_name(x->dtype));
     return fl_call_into(op_snake, fl_out_like(x, x->dtype), x, NULL, &(snake_args){a});
 }
 
@@ -62,7 +62,7 @@ static fl_var *snake_var(fl_var *x, double a) {
 static bool snake_register(void) {
     static const fl_op_info info = {.name = "snake",
                                     .args_size = sizeof(snake_args),
-                                    .contains = "add div mul sin square",
+                                    .uses = "add div mul sin square",
                                     .compose = snake_compose,
                                     .gradient = snake_back};
     fl_backend cpu = *fl_backend_at(fl_backend_index("cpu"));

@@ -4,7 +4,7 @@
    What it shows: a backend that is one function. `any` receives each call as data and copies it:
    the op, its arguments, and each operand as {node, dtype, shape, strides, offset} or as a weak
    number. No handle is kept, so handles come and go as usual. Nothing runs until a value is read;
-   then the pending calls run in order on the cpu family, through fl_call_run, on shadow tensors over the
+   then the pending calls run in order on the cpu backend, through fl_call_run, on shadow tensors over the
    nodes' buffers. A compiler would look at the list first: that is the place for it.
 
    The contract it exercises
@@ -245,7 +245,7 @@ static inline bool recorder_any(const fl_backend *self, const fl_call *c) {
 
 /* ---- running ---- */
 
-/* The operand as a tensor of the cpu family, owned by the innermost scope. NULL after fl_fail. */
+/* The operand as a tensor of the cpu backend, owned by the innermost scope. NULL after fl_fail. */
 static inline fl_tensor *recorder_shadow(const recorder_operand *o) {
     fl_tensor *t;
     if (o->weak) {
@@ -389,7 +389,7 @@ static inline const fl_backend *fl_backend_recorder(void) {
 
 /* ---- tapes ---- */
 
-/* The state of the family in use, which another file may have brought. NULL after fl_fail. */
+/* The state of the backend in use, which another file may have brought. NULL after fl_fail. */
 static inline recorder_state *recorder_in_use(void) {
     const fl_backend *b = fl_backend_at(fl_backend_index("recorder"));
     return b ? b->user : NULL;

@@ -4,7 +4,7 @@
    cc -O2 -I../.. recorder_mnist.c ../../fl.c -o recorder_mnist -lm -lpthread
    ./recorder_mnist [steps]
 
-   First all steps eagerly on the cpu family; then on the recorder: one as usual (it makes the
+   First all steps eagerly on the cpu backend; then on the recorder: one as usual (it makes the
    momentum), one recorded, the others replayed with new batches. Dropout is on. The last line says
    whether all losses and the weights agree. */
 #include "recorder.h"
@@ -57,17 +57,17 @@ static bool train_recorded(training_run *run, int64_t steps, outcome *out) {
     return ok;
 }
 
-static bool train(const char *family, int64_t steps, outcome *out) {
-    if (!fl_backend_set_default(family)) return false;
+static bool train(const char *backend, int64_t steps, outcome *out) {
+    if (!fl_backend_set_default(backend)) return false;
     fl_scope s = fl_scope_begin();
     training_run run;
     double start = fl_data_now();
     bool ok = training_begin(&run, BATCH, BATCHES);
-    ok = ok && (strcmp(family, "recorder") ? train_eager : train_recorded)(&run, steps, out);
+    ok = ok && (strcmp(backend, "recorder") ? train_eager : train_recorded)(&run, steps, out);
     ok = ok && training_hash(&run, &out->weights);
     out->rng = fl_rng_state();
     if (ok)
-        printf("%-8s loss %.6f after %lld steps, %.1f s\n", family, out->loss[steps - 1],
+        printf("%-8s loss %.6f after %lld steps, %.1f s\n", backend, out->loss[steps - 1],
                (long long)steps, fl_data_now() - start);
     training_end(&run);
     fl_scope_end(&s);
@@ -83,7 +83,7 @@ int main(int argc, char **argv) {
     if (!ok) return fprintf(stderr, "recorder_mnist: %s\n", fl_error()), 1;
     bool same = !memcmp(eager.loss, replay.loss, sizeof eager.loss) &&
                 eager.weights == replay.weights && eager.rng.counter == replay.rng.counter;
-    ok = same && recorder_count().nodes == 0 && fl_live() == 0 && fl_mem_live() == 0;
+    ok = same && recorder_count().nodes == 0 && fl_live_tensors() == 0 && fl_mem_live() == 0;
     printf("%s: weights %016llx and %016llx, %lld nodes left\n", ok ? "same bits" : "FAILED",
            (unsigned long long)eager.weights, (unsigned long long)replay.weights,
            (long long)recorder_count().nodes);

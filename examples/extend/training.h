@@ -28,7 +28,7 @@ static inline void training_end(training_run *r) {
     fl_data_free(r->batches);
 }
 
-/* Network, optimizer and `count` different batches, on the default family; the same numbers each
+/* Network, optimizer and `count` different batches, on the default backend; the same numbers each
    time. The innermost scope owns the tensors. False after fl_fail; call training_end in any case.
  */
 static inline bool training_begin(training_run *r, int64_t batch, int64_t count) {
@@ -43,7 +43,7 @@ static inline bool training_begin(training_run *r, int64_t batch, int64_t count)
     return r->optim && r->batches && r->x && r->target;
 }
 
-/* Overwrites dst with src by way of the host: the family of dst sees a write, not an op. */
+/* Overwrites dst with src by way of the host: the backend of dst sees a write, not an op. */
 static inline bool training_write(fl_tensor *dst, fl_tensor *src) {
     size_t bytes = (size_t)fl_numel(src) * fl_dtype_size(src->dtype);
     const void *p = fl_map(src, FL_READ);

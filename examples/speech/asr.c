@@ -384,7 +384,7 @@ static bool train_step(recogniser *r, fl_dist_model *m, fl_optim *o, const fl_da
     const double warm = f.warmup ? fmin(1, (double)(at->step + 1) / (double)f.warmup) : 1;
     const double lr = f.lrcosine ? fl_optim_lr_cosine(f.lr, 0, at->step, total) : f.lr;
     const double warming = (double)(!strcmp(f.criterion, "asg") ? f.linseg : f.pretrainWindow);
-    fl_speech_criterion_warm(r->criterion, warming > 0 ? fmax(0, 1 - (double)at->epoch / warming) : 0);
+    fl_speech_criterion_warmup(r->criterion, warming > 0 ? fmax(0, 1 - (double)at->epoch / warming) : 0);
     fl_optim_zero_grad(o);
     if (f.mixed && !fl_autocast(FL_BF16)) return false;
     fl_var *x = fl_speech_arch_forward(r->net, fv_const(b->t[0]), b->t[2], &steps);

@@ -57,10 +57,10 @@ static fl_tensor *fl__sum_to(fl_tensor *t, fl_shape shape) {
         if (d < front || kept.dim[d] != want) a.axes |= 1u << d, kept.dim[d] = 1;
     }
     if (!fits)
-        return fl_bad("fv_sum_to: %s does not broadcast to %s %s", FL_TEXT_OF(shape), fl_dtype_name(t->dtype),
-                      FL_SHAPE_TEXT(t));
+        return fl_err_null("fv_sum_to: %s does not broadcast to %s %s", FL_TEXT_OF(shape), fl_dtype_name(t->dtype),
+                           FL_SHAPE_TEXT(t));
     if (a.axes && !fl_dtype_is_float(t->dtype)) t = fl_cast(t, FL_I64);
-    if (a.axes && t) t = fl_call_into(FL_OP_sum, fl_out_on(t->family, kept, t->dtype), t, NULL, &a);
+    if (a.axes && t) t = fl_call_into(FL_OP_sum, fl_out_on(t->backend, kept, t->dtype), t, NULL, &a);
     return t ? fl_reshape(t, shape) : NULL;
 }
 
@@ -69,7 +69,7 @@ static void fv__sum_to_back(fl_node *n, fl_var *dy) {
 }
 
 fl_var *fv_sum_to(fl_var *x, fl_shape shape) {
-    if (fl_absent("fv_sum_to", x)) return NULL;
+    if (fl_is_null_arg("fv_sum_to", x)) return NULL;
     fl_tensor *value = fl__sum_to(x->value, shape);
     if (value && value == x->value) return x;
     return fv_record_args("sum_to", value, fv__sum_to_back, FV_IN(x), FV_NONE, NULL, 0);

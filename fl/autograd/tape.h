@@ -12,14 +12,14 @@ extern "C" {
 /* Writes the name of a leaf, "" for none: as fl_nn_name_of, with a module as user. */
 typedef void (*fl_tape_name_fn)(const fl_var *leaf, void *user, char *buf, size_t size);
 typedef struct fl_tape_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     fl_tape_name_fn name; /* NULL: leaves have no names */
     void *user;
     char _end;
 } fl_tape_opts;
 /* The graph behind y in the DOT language: a node for each record, a box for each leaf, edges with the
    shape of what goes along them, towards y. Records that were made while notes were asked for
-   (fl_notes(+1) before the forward pass) stand in a cluster for each module. As snprintf does; -1 after an
+   (fl_provenance_enable(+1) before the forward pass) stand in a cluster for each module. As snprintf does; -1 after an
    error. fl_tape_save writes a file, for
      dot -Tsvg tape.dot > tape.svg
    and is false after an error, which is not raised. */
@@ -73,7 +73,7 @@ static void fl__tape_module(const fl_node *n, char *buf, size_t size) {
     snprintf(buf, size, "%.*s", at ? (int)(at - made) : (int)size, made);
 }
 
-static void fl__tape_put_node(const fl__tape *t, fl_lines *to, int64_t i) {
+static void fl__tape_put_node(const fl__tape *t, fl_strbuf *to, int64_t i) {
     const fl_var *leaf = fv_leaf_of(t->node[i]);
     char name[200] = "";
     if (leaf && t->o.name) t->o.name(leaf, t->o.user, name, sizeof name);
@@ -84,7 +84,7 @@ static void fl__tape_put_node(const fl__tape *t, fl_lines *to, int64_t i) {
 }
 
 /* The nodes of node i's module that are not there yet. */
-static void fl__tape_put_cluster(const fl__tape *t, fl_lines *to, int64_t i) {
+static void fl__tape_put_cluster(const fl__tape *t, fl_strbuf *to, int64_t i) {
     char module[232], other[232];
     fl__tape_module(t->node[i], module, sizeof module);
     if (*module) {
@@ -101,7 +101,7 @@ static void fl__tape_put_cluster(const fl__tape *t, fl_lines *to, int64_t i) {
     if (*module) fl_put(to, "  }\n");
 }
 
-static void fl__tape_put(fl_lines *to, void *tape) {
+static void fl__tape_put(fl_strbuf *to, void *tape) {
     const fl__tape *t = tape;
     memset(t->put, 0, (size_t)t->n);
     fl_put(to, "digraph tape {\n  result [label=\"result\\n%s %s\", shape=box];\n",
@@ -121,7 +121,7 @@ static void fl__tape_put(fl_lines *to, void *tape) {
 }
 
 /* By text or file; false after an error. */
-static bool fl__tape_run(const char *who, const fl_var *y, const fl_tape_opts *o, fl_lines *text,
+static bool fl__tape_run(const char *who, const fl_var *y, const fl_tape_opts *o, fl_strbuf *text,
                          const char *path) {
     fl__tape t = {.y = y, .o = *o};
     if (!y || (!text && !path)) return fl_fail("%s: the %s is NULL", who, y ? "path" : "variable");
@@ -134,7 +134,7 @@ static bool fl__tape_run(const char *who, const fl_var *y, const fl_tape_opts *o
 }
 
 FL_API int64_t fl_tape_format_opt(const fl_var *y, char *buf, size_t size, fl_tape_opts o) {
-    fl_lines text = {buf, size, 0, NULL};
+    fl_strbuf text = {buf, size, 0, NULL};
     if (fl__tape_run("fl_tape_format", y, &o, &text, NULL)) return text.n;
     fl_raise();
     return -1;

@@ -15,7 +15,7 @@ FL_API fl_data_set *fl_data_batch(fl_data_set *set, int64_t size, bool drop_last
 typedef bool (*fl_data_join_fn)(const fl_data_sample *samples, int64_t n, fl_data_sample *out, void *user);
 
 typedef struct fl_data_batches_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     /* Which samples: they stay in order. */
     int64_t size;         /* in a batch, or at most with a budget; 0: as many as the budget takes */
     bool drop_last;       /* leaves out a shorter last batch, or what is behind the last of sizes */

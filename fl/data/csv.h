@@ -27,7 +27,7 @@ typedef struct fl_data_csv {
     char delimiter_;
 } fl_data_csv;
 typedef struct fl_data_csv_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     char delimiter; /* 0 -> ',' */
     bool no_header; /* the first row is data as well */
     char _end;

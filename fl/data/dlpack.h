@@ -54,7 +54,7 @@ struct fl_dlpack_old {
    after an error: dtypes that DLPack does not have, tensors that are not in the processor's memory. */
 FL_API fl_dlpack *fl_to_dlpack(fl_tensor *t);
 FL_API fl_dlpack_old *fl_to_dlpack_old(fl_tensor *t);
-/* The tensor of the family cpu whose storage is d's, which is fl's now: its deleter is called when the last
+/* The tensor of the backend cpu whose storage is d's, which is fl's now: its deleter is called when the last
    handle on that storage goes. Any strides. NULL after an error, and d is the caller's still: another major
    version, read-only, the memory of a device, more than FL_MAX_DIMS dims, a type that fl does not have,
    elements that are not aligned to their size. */
@@ -112,11 +112,11 @@ static void fl__dlpack_delete_old(fl_dlpack_old *self) {
 
 /* A loan of t with *tensor filled, not yet what it says about itself. */
 static fl__dlpack_loan *fl__dlpack_lend(const char *fn, fl_tensor *t, fl_dlpack_tensor *tensor) {
-    if (fl_absent(fn, t) || (t->weak && !(t = fl_contiguous(t)))) return NULL; /* a number is stored */
+    if (fl_is_null_arg(fn, t) || (t->weak && !(t = fl_contiguous(t)))) return NULL; /* a number is stored */
     if (t->dtype >= FL_DTYPE_COUNT)
-        return fl_bad("%s: DLPack has no dtype %s", fn, fl_dtype_name(t->dtype));
+        return fl_err_null("%s: DLPack has no dtype %s", fn, fl_dtype_name(t->dtype));
     if (!t->buffer || !t->buffer->device->host || t->copied)
-        return fl_bad(
+        return fl_err_null(
             "%s: shape %s of '%s' is not in the processor's memory: fl_to(t, \"cpu\") first", fn,
             FL_SHAPE_TEXT(t), fl_backend_name(t));
     fl__dlpack_loan *loan = fl_heap_alloc(sizeof *loan);
@@ -210,26 +210,26 @@ static int64_t fl__dlpack_extent(const fl__dlpack_layout *l, int64_t *low) {
 static bool fl__dlpack_read(const char *fn, const fl_dlpack_tensor *d, fl__dlpack_layout *l) {
     const fl_dtype dtype = fl__dlpack_dtype(d->type);
     if (d->device.type != 1 && d->device.type != 3)
-        return fl_refuse("%s: device %d:%d, not the processor's memory: copy it there first", fn,
-                         (int)d->device.type, (int)d->device.id);
+        return fl_err_false("%s: device %d:%d, not the processor's memory: copy it there first", fn,
+                            (int)d->device.type, (int)d->device.id);
     if (!dtype)
-        return fl_refuse("%s: no dtype of code %d, %d bits, %d lanes", fn, d->type.code, d->type.bits,
-                         d->type.lanes);
+        return fl_err_false("%s: no dtype of code %d, %d bits, %d lanes", fn, d->type.code, d->type.bits,
+                            d->type.lanes);
     if (d->ndim < 0 || d->ndim > FL_MAX_DIMS || (d->ndim && !d->shape))
-        return fl_refuse("%s: %d dims, 0 to %d are possible", fn, (int)d->ndim, FL_MAX_DIMS);
+        return fl_err_false("%s: %d dims, 0 to %d are possible", fn, (int)d->ndim, FL_MAX_DIMS);
     fl_shape s = {.ndim = d->ndim};
     for (int i = 0; i < d->ndim; i++) s.dim[i] = d->shape[i];
     const int64_t n = fl_shape_numel(s);
     if (n < 0 || (n && !d->data))
-        return fl_refuse("%s: shape %s is not valid, or without data", fn, FL_TEXT_OF(s));
+        return fl_err_false("%s: shape %s is not valid, or without data", fn, FL_TEXT_OF(s));
     *l = (fl__dlpack_layout){.dtype = dtype, .shape = s, .stride = d->strides};
     int64_t low, extent = fl__dlpack_extent(l, &low), size = (int64_t)fl_dtype_size(dtype);
     if (extent < 0 || __builtin_mul_overflow(extent, size, &extent))
-        return fl_refuse("%s: shape %s: strides that are too large", fn, FL_TEXT_OF(s));
+        return fl_err_false("%s: shape %s: strides that are too large", fn, FL_TEXT_OF(s));
     if (n) l->at = (char *)d->data + d->byte_offset + low * size;
     if (n && (uintptr_t)l->at % (uintptr_t)size)
-        return fl_refuse("%s: shape %s: its elements are not aligned to %d bytes", fn, FL_TEXT_OF(s),
-                         (int)size);
+        return fl_err_false("%s: shape %s: its elements are not aligned to %d bytes", fn, FL_TEXT_OF(s),
+                            (int)size);
     l->offset = -low;
     l->bytes = (size_t)extent;
     return true;
@@ -254,17 +254,17 @@ static fl_tensor *fl__dlpack_take(const char *fn, const fl_dlpack_tensor *d, fl_
 }
 
 FL_API fl_tensor *fl_from_dlpack(fl_dlpack *d) {
-    if (fl_absent("fl_from_dlpack", d)) return NULL;
+    if (fl_is_null_arg("fl_from_dlpack", d)) return NULL;
     if (d->major != FL_DLPACK_MAJOR)
-        return fl_bad("fl_from_dlpack: DLPack %u.%u, only %d is known", d->major, d->minor,
-                      FL_DLPACK_MAJOR);
+        return fl_err_null("fl_from_dlpack: DLPack %u.%u, only %d is known", d->major, d->minor,
+                           FL_DLPACK_MAJOR);
     if (d->flags & FL_DLPACK_READ_ONLY)
-        return fl_bad("fl_from_dlpack: it is read-only: copy it first");
+        return fl_err_null("fl_from_dlpack: it is read-only: copy it first");
     return fl__dlpack_take("fl_from_dlpack", &d->tensor, d, NULL);
 }
 
 FL_API fl_tensor *fl_from_dlpack_old(fl_dlpack_old *d) {
-    if (fl_absent("fl_from_dlpack_old", d)) return NULL;
+    if (fl_is_null_arg("fl_from_dlpack_old", d)) return NULL;
     return fl__dlpack_take("fl_from_dlpack_old", &d->tensor, NULL, d);
 }
 

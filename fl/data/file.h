@@ -90,8 +90,8 @@ FL_API bool fl_data_replace_end(fl_data_replacement *r, bool written);
 /* The file path with those bytes, in one piece. */
 FL_API bool fl_data_replace(const char *who, const char *path, const void *bytes, size_t n);
 
-/* For readers and sets of your own: a tensor in the host's memory (of family "cpu"), whatever the default
-   family is; uninitialised, in this thread's scope. */
+/* For readers and sets of your own: a tensor in the host's memory (of backend "cpu"), whatever the default
+   backend is; uninitialised, in this thread's scope. */
 FL_API fl_tensor *fl_data_host_tensor(fl_shape shape, fl_dtype dtype);
 /* Reverses the bytes of each of n / size numbers: big-endian to little-endian. */
 FL_API void fl_data_swap_bytes(void *bytes, size_t n, size_t size);

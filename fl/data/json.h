@@ -56,7 +56,7 @@ typedef struct fl_data_json {
 } fl_data_json;
 
 typedef struct fl_data_json_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int max_depth;    /* levels of objects and arrays: 0 -> 64, at most 1024 */
     int64_t max_text; /* bytes of a string or a number: 0 -> 16 MiB */
     bool c_strings;   /* \u0000, where a C string would end, is an error */
@@ -640,7 +640,7 @@ FL_API fl_data_json *fl_data_json_open_opt(const char *path, fl_data_json_opts o
 }
 
 FL_API void fl_data_json_close(fl_data_json *j) {
-    if (!j || fl_freed(j, "fl_data_json_close", "the reader")) return;
+    if (!j || fl_is_freed(j, "fl_data_json_close", "the reader")) return;
     if (j->f_.file && j->f_.size >= 0) j->f_.io.close(j->f_.io.user, j->f_.file);
     fl_heap_free(j->window_);
     fl_heap_free(j->text_.p);

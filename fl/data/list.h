@@ -20,7 +20,7 @@ typedef struct fl_data_listed {
 typedef bool (*fl_data_read_fn)(const fl_data_listed *e, fl_data_sample *out, void *user);
 
 typedef struct fl_data_list_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     void *user;       /* read's */
     const char *root; /* folder that paths must stay in (fl_data_path_inside); NULL: taken as they are */
     char separator;   /* of fields; 0: a tab */
@@ -37,7 +37,7 @@ typedef struct fl_data_list_opts {
 FL_API fl_data_set *fl_data_list_opt(const char *path, fl_data_read_fn read, fl_data_list_opts o);
 
 typedef struct fl_data_folder_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     void *user;             /* read's */
     const char *extensions; /* "png,jpg": only files that end so, in any case; NULL: all */
     bool flat;              /* leaves sub-folders out */

@@ -23,7 +23,7 @@ typedef struct fl_data_host {
     fl_tensor *tensor_;
     fl_scope scope_;
 } fl_data_host;
-/* t, of any dtype, layout and family, read once, as dtype FL_F64 or FL_I64. Opens a scope, and keeps the
+/* t, of any dtype, layout and backend, read once, as dtype FL_F64 or FL_I64. Opens a scope, and keeps the
    error handler quiet, until fl_data_host_end, which each begin wants, the last one first. False after
    fl_fail. */
 FL_API bool fl_data_host_begin(fl_data_host *h, fl_tensor *t, fl_dtype dtype);
@@ -47,14 +47,14 @@ FL_API void fl_data_average_merge(fl_data_average *m, const fl_data_average *oth
 /* Unbiased: sum w (x - mean)^2 / (W - sum w^2 / W); NaN below two values. */
 FL_API double fl_data_average_variance(const fl_data_average *m);
 
-#define FL_DATA_TALLIES 16
+#define FL_DATA_COUNTS 16
 /* Whole numbers under so many indices: samples, tokens, skipped steps ... */
-typedef struct fl_data_tally {
-    int64_t count[FL_DATA_TALLIES];
-} fl_data_tally;
+typedef struct fl_data_counts {
+    int64_t count[FL_DATA_COUNTS];
+} fl_data_counts;
 /* False after fl_fail: no such index, or the sum passes 2^63. */
-FL_API bool fl_data_tally_add(fl_data_tally *m, int index, int64_t n);
-FL_API bool fl_data_tally_merge(fl_data_tally *m, const fl_data_tally *other);
+FL_API bool fl_data_counts_add(fl_data_counts *m, int index, int64_t n);
+FL_API bool fl_data_counts_merge(fl_data_counts *m, const fl_data_counts *other);
 
 /* Seconds by a monotonic clock, summed over start/stop pairs. */
 typedef struct fl_data_timer {
@@ -185,23 +185,23 @@ FL_API bool fl_data_average_add_squares(fl_data_average *m, fl_tensor *a, fl_ten
     return ok;
 }
 
-FL_API bool fl_data_tally_add(fl_data_tally *m, int index, int64_t n) {
-    if (!m || index < 0 || index >= FL_DATA_TALLIES)
-        return fl_fail("fl_data_tally_add: index %d of %d", index, FL_DATA_TALLIES);
+FL_API bool fl_data_counts_add(fl_data_counts *m, int index, int64_t n) {
+    if (!m || index < 0 || index >= FL_DATA_COUNTS)
+        return fl_fail("fl_data_counts_add: index %d of %d", index, FL_DATA_COUNTS);
     int64_t sum;
     if (__builtin_add_overflow(m->count[index], n, &sum))
-        return fl_fail("fl_data_tally_add: count %d passes 2^63", index);
+        return fl_fail("fl_data_counts_add: count %d passes 2^63", index);
     m->count[index] = sum;
     return true;
 }
 
-FL_API bool fl_data_tally_merge(fl_data_tally *m, const fl_data_tally *other) {
-    if (!fl_given(m, "fl_data_tally_merge", "the meter") ||
-        !fl_given(other, "fl_data_tally_merge", "the other meter")) return false;
-    fl_data_tally sum = *m;
-    for (int i = 0; i < FL_DATA_TALLIES; i++)
+FL_API bool fl_data_counts_merge(fl_data_counts *m, const fl_data_counts *other) {
+    if (!fl_given(m, "fl_data_counts_merge", "the meter") ||
+        !fl_given(other, "fl_data_counts_merge", "the other meter")) return false;
+    fl_data_counts sum = *m;
+    for (int i = 0; i < FL_DATA_COUNTS; i++)
         if (__builtin_add_overflow(m->count[i], other->count[i], &sum.count[i]))
-            return fl_fail("fl_data_tally_merge: count %d passes 2^63", i);
+            return fl_fail("fl_data_counts_merge: count %d passes 2^63", i);
     *m = sum;
     return true;
 }

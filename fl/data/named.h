@@ -164,7 +164,7 @@ FL_API void fl_data_file_clear(fl_data_file *f) {
 }
 
 FL_API void fl_data_close(fl_data_file *f) {
-    if (!f || fl_freed(f, "fl_data_close", "the file")) return;
+    if (!f || fl_is_freed(f, "fl_data_close", "the file")) return;
     fl_data_file_clear(f);
     fl_object_free(f, "file", "");
 }
@@ -308,7 +308,7 @@ FL_API bool fl_data_file_map(fl_data_file *f, bool (*verify)(const fl_data_file 
 }
 
 FL_API fl_tensor *fl_data_read(fl_data_file *f, const char *name) {
-    if (fl_freed(f, "fl_data_read", "the file")) return NULL;
+    if (fl_is_freed(f, "fl_data_read", "the file")) return NULL;
     const int64_t i = fl_data_find(f, name);
     if (i < 0) {
         fl_fail("fl_data_read: %s: no tensor '%.100s'", f ? f->f.path : "no file", name ? name : "(null)");

@@ -32,7 +32,7 @@ FL_API void fl_data_source_end(fl_data_source *s);
 
 /* Options of readers of compressed files. */
 typedef struct fl_data_unpack_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t max_bytes; /* unpacked bytes of all data, at most; 0 -> 60 for each byte of the file, plus 2^19 */
     char _end;
 } fl_data_unpack_opts;

@@ -34,7 +34,7 @@ typedef struct fl_data_curves {
     FL_LITERAL(fl_data_curves, FL_COUNT(const fl_data_curve *, __VA_ARGS__), {__VA_ARGS__})
 
 typedef struct fl_data_plot_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     const char *title, *x_label, *y_label; /* NULL: none */
     bool log_x, log_y;                     /* points that are not positive are left out */
     bool ascii;                            /* in the terminal: no characters past ASCII */

@@ -142,7 +142,7 @@ static bool fl__data_prefetch_get(fl_data_set *self, int64_t i, fl_data_sample *
         fl__data_jump(l, -1);
     }
     pthread_mutex_unlock(&l->lock);
-    for (int k = 0; ok && k < out->n; k++) owned = fl_obj_own(&out->t[k]->obj) && owned;
+    for (int k = 0; ok && k < out->n; k++) owned = fl_scope_adopt(&out->t[k]->obj) && owned;
     return ok && owned;
 }
 

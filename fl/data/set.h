@@ -107,10 +107,10 @@ FL_API fl_data_set *fl_data_lengths(fl_data_set *set, const int64_t *length, int
    fl_data_id): mix your seed into rng->key. Called from several threads below fl_data_prefetch. */
 typedef bool (*fl_data_fn)(fl_data_sample *sample, fl_rng *rng, void *user);
 FL_API fl_data_set *fl_data_transform(fl_data_set *set, fl_data_fn fn, void *user);
-/* The same values on another backend family (fl_to), where they are moved on stream 255 (fl_stream): beside
+/* The same values on another backend (fl_to), where they are moved on stream 255 (fl_stream): beside
    what is computed on others, which wait for them when they use them. Above batches whole batches move; below
    fl_data_prefetch in its threads, while others are worked on. */
-FL_API fl_data_set *fl_data_to(fl_data_set *set, const char *family);
+FL_API fl_data_set *fl_data_to(fl_data_set *set, const char *backend);
 
 #ifdef __cplusplus
 }
@@ -131,8 +131,8 @@ FL_API fl_data_set *fl_data_to(fl_data_set *set, const char *family);
 /* Can inner set i go into a new set? */
 static bool fl__data_may_take(const fl_data_set *set, int i) {
     if (!set) return fl_fail("fl_data_set_new: inner set %d is NULL", i);
-    if (fl_freed(set, "fl_data_set_new", "an inner set")) return false;
-    return !set->inside_ || fl_refuse("fl_data_set_new: inner set %d is inside another one", i);
+    if (fl_is_freed(set, "fl_data_set_new", "an inner set")) return false;
+    return !set->inside_ || fl_err_false("fl_data_set_new: inner set %d is inside another one", i);
 }
 
 FL_API fl_data_set *fl_data_set_new(const fl_data_set *table, fl_data_set *const *inner, int n) {
@@ -168,9 +168,9 @@ FL_API fl_data_set *fl_data_inner(const fl_data_set *set, int k) {
 }
 
 FL_API void fl_data_free(fl_data_set *set) {
-    if (!set || fl_freed(set, "fl_data_free", "the set")) return;
+    if (!set || fl_is_freed(set, "fl_data_free", "the set")) return;
     if (set->inside_) {
-        fl_refuse("fl_data_free: the set is inside another one, which frees it");
+        fl_err_false("fl_data_free: the set is inside another one, which frees it");
         return;
     }
     if (set->close) set->close(set);
@@ -182,13 +182,13 @@ FL_API void fl_data_free(fl_data_set *set) {
 }
 
 FL_API int64_t fl_data_size(const fl_data_set *set) {
-    return set && !fl_freed(set, "fl_data_size", "the set") ? set->size : 0;
+    return set && !fl_is_freed(set, "fl_data_size", "the set") ? set->size : 0;
 }
 
 /* Gives one reference of each tensor to the innermost scope. */
 static bool fl__data_own_sample(const fl_data_sample *s) {
     bool ok = true;
-    for (int k = 0; k < s->n; k++) ok = fl_obj_own(&s->t[k]->obj) && ok;
+    for (int k = 0; k < s->n; k++) ok = fl_scope_adopt(&s->t[k]->obj) && ok;
     return ok;
 }
 
@@ -301,7 +301,7 @@ FL_API bool fl_data_next(fl_data_set *set, int64_t *epoch, int64_t *index, fl_da
 }
 
 FL_API int64_t fl_data_id(fl_data_set *set, int64_t i) {
-    if (!set || fl_freed(set, "fl_data_id", "the set") || i < 0 || i >= set->size) return i;
+    if (!set || fl_is_freed(set, "fl_data_id", "the set") || i < 0 || i >= set->size) return i;
     if (set->id) return set->id(set, i);
     return set->n_inner_ == 1 && set->inner_[0]->size == set->size ? fl_data_id(set->inner_[0], i) : i;
 }
@@ -767,17 +767,17 @@ FL_API fl_data_set *fl_data_lengths(fl_data_set *set, const int64_t *length, int
 }
 
 static bool fl__data_to_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
-    const char *family = fl_backend_name_of(*(int *)self->user);
+    const char *backend = fl_backend_name_of(*(int *)self->user);
     bool ok = fl_data_get(self->inner_[0], i, out);
     const int stream = fl_stream(255);
-    for (int k = 0; ok && k < out->n; k++) ok = (out->t[k] = fl_to(out->t[k], family)) != NULL;
+    for (int k = 0; ok && k < out->n; k++) ok = (out->t[k] = fl_to(out->t[k], backend)) != NULL;
     fl_stream(stream);
     return ok;
 }
 
-FL_API fl_data_set *fl_data_to(fl_data_set *set, const char *family) {
+FL_API fl_data_set *fl_data_to(fl_data_set *set, const char *backend) {
     fl_quiet(+1);
-    const int index = family ? fl_backend_index(family) : (fl_fail("fl_data_to: the family is NULL"), -1);
+    const int index = backend ? fl_backend_index(backend) : (fl_fail("fl_data_to: the backend is NULL"), -1);
     fl_quiet(-1);
     if (!fl__data_take(set, "fl_data_to", index >= 0)) return NULL;
     int *user = fl_heap_alloc(sizeof *user);

@@ -13,7 +13,7 @@ extern "C" {
    same order; they never stop: false (or NULL) after fl_fail. */
 typedef struct fl_dist_group fl_dist_group;
 typedef struct fl_dist_init_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     const char *impl;  /* "gloo", "nccl", ...; NULL: FL_DIST of the environment, else the default one */
     int rank, size;    /* size 0: from the environment: torchrun, Slurm, Open MPI, MPICH, or alone */
     const char *store; /* "host:port" of rank 0, or a folder that all see and others cannot write; NULL: from
@@ -27,7 +27,7 @@ typedef struct fl_dist_init_opts {
 } fl_dist_init_opts;
 /* The group of all ranks; alone it is `single`. Sets the threads of the pool to the processors over the
    ranks of this host, unless FL_THREADS is set. */
-#define fl_dist_init(...) fl_dist_init_opt(FL_LITERAL(fl_dist_init_opts, ._positional = {0}, __VA_ARGS__))
+#define fl_dist_init(...) fl_dist_init_opt(FL_LITERAL(fl_dist_init_opts, .guard_ = {0}, __VA_ARGS__))
 FL_API fl_dist_group *fl_dist_init_opt(fl_dist_init_opts o);
 /* Says goodbye; for all ranks. A group that split off goes before the one that it came from. NULL is
    fine. */
@@ -49,7 +49,7 @@ typedef struct fl_dist_work fl_dist_work;
 /* Until it is done: false after fl_fail. Again: the same answer. */
 FL_API bool fl_dist_wait(fl_dist_work *w);
 typedef struct fl_dist_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     fl_dist_reduction op; /* FL_DIST_SUM */
     double scale;         /* 0 -> 1; the result is multiplied by it (floats) */
     fl_dist_work **work;  /* starts it, and does not wait; outputs are there after fl_dist_wait */
@@ -546,7 +546,7 @@ static int64_t fl__dist_count(const fl_dist_group *d, const fl__dist_form *f, bo
         return fl_fail("%s: the %s is NULL", f->fn, outs && !out && f->in != '-' ? "result" : "tensor"), -1;
     if ((outs && out->weak) || (ins && in->weak))
         return fl_fail("%s: a number has no memory: fl_full makes a tensor", f->fn), -1;
-    if (outs && !fl_writable(f->fn, out)) return -1;
+    if (outs && !fl_is_writable(f->fn, out)) return -1;
     if (!outs && !ins) return 0;
     const fl_tensor *one = outs ? out : in;
     const int64_t parts = outs ? outs : ins, n = fl_numel(one) / parts;
@@ -601,7 +601,7 @@ static bool fl__dist_call(fl_dist_group *d, fl_dist_kind kind, fl_tensor *out, f
     }
     if (w && !o.work)
         fl_obj_drop(&w->obj);
-    else if (w && (!fl_obj_own(&w->obj) || !ok || !fl_promote(&s, w)))
+    else if (w && (!fl_scope_adopt(&w->obj) || !ok || !fl_promote(&s, w)))
         ok = false;
     else if (w)
         *o.work = w;

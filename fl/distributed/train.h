@@ -22,7 +22,7 @@ extern "C" {
 
 typedef struct fl_dist_model fl_dist_model;
 typedef struct fl_dist_data_parallel_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t bucket_bytes;       /* of gradients that are reduced together; 0 -> 25 MiB */
     int64_t first_bucket_bytes; /* of the first, so that something is under way soon; 0 -> 1 MiB */
     bool shard;                 /* ZeRO-1: each rank has, and steps, a slice of parameters and states */
@@ -122,14 +122,14 @@ static int64_t fl__dist_up(int64_t n, int64_t step) {
     return (n + step - 1) / step * step;
 }
 
-/* Assigns parameters to buckets; each is of one dtype and one family. */
+/* Assigns parameters to buckets; each is of one dtype and one backend. */
 static void fl__dist_fill_buckets(fl_dist_model *m, int64_t most, int64_t first_most) {
     fl__dist_bucket *b = NULL;
     for (int i = m->n - 1; i >= 0; i--) {
         const fl_tensor *t = m->part[i].var->value, *last = b ? m->part[b->last].var->value : NULL;
         const int64_t size = (int64_t)fl_dtype_size(t->dtype),
                       limit = m->n_buckets > 1 ? most : first_most;
-        if (!b || last->dtype != t->dtype || last->family != t->family ||
+        if (!b || last->dtype != t->dtype || last->backend != t->backend ||
             (b->numbers + fl_numel(t)) * size > limit) {
             b = &m->bucket[m->n_buckets++];
             *b = (fl__dist_bucket){.first = i};
@@ -441,7 +441,7 @@ static bool fl__dist_move(fl_dist_model *m, fl__dist_what w, bool gather) {
 
 static bool fl__dist_make_slices(fl_dist_model *m) {
     fl_scope s = fl_scope_begin();
-    fl_lasting(true);
+    fl_persistent(true);
     bool ok = true;
     for (int k = 0; ok && k < m->n_buckets; k++) {
         fl__dist_bucket *b = &m->bucket[k];

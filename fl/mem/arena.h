@@ -136,9 +136,9 @@ static void fl__arena_record(fl__arena *a, fl_buffer *b) {
 
 static bool fl__arena_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
     fl__arena *a = self->user;
-    if (b->device != fl_device_host()) return fl_mem_hand_on(self, a->inner, b, info);
+    if (b->device != fl_device_host()) return fl_mem_delegate(self, a->inner, b, info);
     if (fl__arena_replay(a, b)) return true;
-    if (!fl_mem_hand_on(self, a->inner, b, info)) return false;
+    if (!fl_mem_delegate(self, a->inner, b, info)) return false;
     fl__arena_record(a, b);
     return true;
 }

@@ -10,7 +10,7 @@ extern "C" {
 #define FL_ALIGN 64 /* every buffer starts on this boundary and has as many readable bytes behind its end */
 
 typedef struct fl_buffer fl_buffer;
-typedef enum fl_buffer_state { FL_RESIDENT, FL_EVICTED, FL_ABSENT } fl_buffer_state;
+typedef enum fl_buffer_state { FL_RESIDENT, FL_EVICTED, FL_LAZY } fl_buffer_state;
 
 struct fl_buffer {
     void *ptr;                        /* the bytes; NULL unless resident */
@@ -53,7 +53,7 @@ FL_API fl_buffer *fl_buffer_from(fl_mem_manager *m, size_t bytes, const fl_mem_i
    bytes it sets must come from the manager in use: restore calls fl_buffer_fill(b), then writes
    b->ptr. The tag is the caller's until then; a paging manager may take it over in fill, so read it
    first if such managers are about. */
-FL_API fl_buffer *fl_buffer_absent(size_t bytes, bool (*restore)(fl_buffer *), void *tag);
+FL_API fl_buffer *fl_buffer_new_lazy(size_t bytes, bool (*restore)(fl_buffer *), void *tag);
 /* Gives a buffer that is not resident its bytes from its manager. */
 FL_API bool fl_buffer_fill(fl_buffer *b);
 FL_API fl_buffer *fl_buffer_keep(fl_buffer *b);
@@ -62,7 +62,7 @@ FL_API void fl_buffer_drop(fl_buffer *b); /* NULL is fine */
    costs nothing. False, without an error, where only a copy does it: sizes differ, not both are large ones
    of the caching manager on the host, or one has several references, of which one may be lent out
    (fl_to_dlpack). Counts as a write into both. */
-FL_API bool fl_buffer_exchange(fl_buffer *a, fl_buffer *b);
+FL_API bool fl_buffer_swap(fl_buffer *a, fl_buffer *b);
 /* A promise that the bytes stay as they are, for pointers into them too: backends may keep what they make of
    them, as packed weights, until b is freed or `on` is false, when nobody may be using b. A write that counts
    as one (version) ends it. */
@@ -70,8 +70,8 @@ FL_API bool fl_buffer_freeze(fl_buffer *b, bool on);
 FL_API bool fl_buffer_is_frozen(const fl_buffer *b);
 /* For backends, in any thread: what was made of a frozen b under that key, and stays b's, or NULL;  hands
    `made` over to b, whether that succeeds or not. */
-FL_API fl_buffer *fl_buffer_made(const fl_buffer *b, const void *key, size_t size);
-FL_API bool fl_buffer_made_add(fl_buffer *b, const void *key, size_t size, fl_buffer *made);
+FL_API fl_buffer *fl_buffer_cache_get(const fl_buffer *b, const void *key, size_t size);
+FL_API bool fl_buffer_cache_add(fl_buffer *b, const void *key, size_t size, fl_buffer *made);
 /* The bytes, resident and pinned until the matching unmap; NULL after fl_fail if they cannot be
    brought back. */
 FL_API void *fl_buffer_map(fl_buffer *b);
@@ -183,9 +183,9 @@ FL_API fl_buffer *fl_buffer_new(size_t bytes, const fl_mem_info *info) {
     return fl__buffer_begin(b, bytes);
 }
 
-FL_API fl_buffer *fl_buffer_absent(size_t bytes, bool (*restore)(fl_buffer *), void *tag) {
+FL_API fl_buffer *fl_buffer_new_lazy(size_t bytes, bool (*restore)(fl_buffer *), void *tag) {
     if (!restore) {
-        fl_fail("fl_buffer_absent: restore is NULL");
+        fl_fail("fl_buffer_new_lazy: restore is NULL");
         return NULL;
     }
     fl_buffer *b = fl__buffer_blank(bytes);
@@ -194,7 +194,7 @@ FL_API fl_buffer *fl_buffer_absent(size_t bytes, bool (*restore)(fl_buffer *), v
     b->device = &fl__host;
     b->restore = restore;
     b->tag = tag;
-    b->state = FL_ABSENT;
+    b->state = FL_LAZY;
     b->pins_ = FL__AWAY;
     return b;
 }
@@ -215,7 +215,7 @@ static bool fl__is_plain(const fl_buffer *b) {
     return b && b->manager == &fl__caching && b->device == &fl__host && !b->pageable && b->ptr;
 }
 
-FL_API bool fl_buffer_exchange(fl_buffer *a, fl_buffer *b) {
+FL_API bool fl_buffer_swap(fl_buffer *a, fl_buffer *b) {
     if (!fl__is_plain(a) || !fl__is_plain(b) || a->bytes != b->bytes || fl__is_small(a->bytes) ||
         fl__tracing() || __atomic_load_n(&a->refs_, __ATOMIC_ACQUIRE) != 1 ||
         __atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) != 1)
@@ -257,7 +257,7 @@ FL_API bool fl_buffer_freeze(fl_buffer *b, bool on) {
     return true;
 }
 
-FL_API fl_buffer *fl_buffer_made(const fl_buffer *b, const void *key, size_t size) {
+FL_API fl_buffer *fl_buffer_cache_get(const fl_buffer *b, const void *key, size_t size) {
     if (!fl_buffer_is_frozen(b)) return NULL;
     for (const fl__made *m = __atomic_load_n(&b->made_, __ATOMIC_ACQUIRE); m; m = m->next)
         if (m->size == size && !memcmp(m->key, key, size)) return m->buffer;
@@ -265,11 +265,11 @@ FL_API fl_buffer *fl_buffer_made(const fl_buffer *b, const void *key, size_t siz
 }
 
 /* Two threads may make the same: the older one is never found again. */
-FL_API bool fl_buffer_made_add(fl_buffer *b, const void *key, size_t size, fl_buffer *made) {
+FL_API bool fl_buffer_cache_add(fl_buffer *b, const void *key, size_t size, fl_buffer *made) {
     fl__made *m = fl_buffer_is_frozen(b) ? fl_heap_alloc(sizeof *m + size) : NULL;
     if (!m) {
         fl_buffer_drop(made);
-        return fl_error() ? false : fl_fail("fl_buffer_made_add: the buffer is not frozen");
+        return fl_error() ? false : fl_fail("fl_buffer_cache_add: the buffer is not frozen");
     }
     m->buffer = made, m->size = size, m->next = __atomic_load_n(&b->made_, __ATOMIC_ACQUIRE);
     memcpy(m->key, key, size);

@@ -97,9 +97,9 @@ extern "C" {
 /* The first field of every struct of options: arguments are named, f(x, .stride = 2), and one that
    is not lands here, where compilers warn about its missing braces (C) or refuse it (C++). The last
    field is `char _end`, which the macros append: so C++ finds all fields in their order. */
-typedef struct fl_named {
+typedef struct fl_opts_guard {
     char _;
-} fl_named;
+} fl_opts_guard;
 
 #define FL_VERSION_MAJOR 0
 #define FL_VERSION_MINOR 1

@@ -15,18 +15,18 @@ FL_API bool fl_fail(const char *format, ...) FL_PRINTF(1, 2);
    Functions that return a value handle end their failures with it; nothing may be half-done and no
    lock held, because a handler may longjmp. */
 FL_API void *fl_raise(void);
-/* Both at once, for a mistake of the caller: fl_bad ends functions that return a pointer (NULL),
-   fl_refuse those that return a truth value (false). */
-FL_API void *fl_bad(const char *format, ...) FL_PRINTF(1, 2) __attribute__((cold));
-FL_API bool fl_refuse(const char *format, ...) FL_PRINTF(1, 2) __attribute__((cold));
+/* Both at once, for a mistake of the caller: fl_err_null ends functions that return a pointer (NULL),
+   fl_err_false those that return a truth value (false). */
+FL_API void *fl_err_null(const char *format, ...) FL_PRINTF(1, 2) __attribute__((cold));
+FL_API bool fl_err_false(const char *format, ...) FL_PRINTF(1, 2) __attribute__((cold));
 /* Under FL_DEBUG true, with an error, for an object that fl_object_free took: the last thousands are
    known. Else false. For functions that free objects. */
-FL_API bool fl_freed(const void *p, const char *who, const char *what);
+FL_API bool fl_is_freed(const void *p, const char *who, const char *what);
 /* False for an argument that is NULL, after fl_fail: "who: what is NULL"; under FL_DEBUG also for one
    that was freed. */
 static inline bool fl_given(const void *p, const char *who, const char *what) {
 #ifdef FL_DEBUG
-    if (fl_freed(p, who, what)) return false;
+    if (fl_is_freed(p, who, what)) return false;
 #endif
     return __builtin_expect(p != NULL, 1) || fl_fail("%s: %s is NULL", who, what);
 }
@@ -64,7 +64,7 @@ FL_API void fl_site_push(const char *file, int line);
 FL_API void *fl_site_pop(const void *result);
 /* "fl_nn_linear 'head' at train.c:42": what describes the place of this thread, and the site; "" if nobody
    says so. Returns buf. */
-FL_API char *fl_place_text(char *buf, size_t size);
+FL_API char *fl_call_stack_text(char *buf, size_t size);
 #ifndef __cplusplus
 FL__PRIVATE_VARIABLE _Thread_local fl_error_place fl__place;
 #endif
@@ -122,8 +122,8 @@ FL_API void *fl_site_pop(const void *result) {
     return (void *)(uintptr_t)result;
 }
 
-FL_API char *fl_place_text(char *buf, size_t size) {
-    if (!fl_given(buf, "fl_place_text", "the buffer")) return NULL;
+FL_API char *fl_call_stack_text(char *buf, size_t size) {
+    if (!fl_given(buf, "fl_call_stack_text", "the buffer")) return NULL;
     const fl_site site = fl_site_now();
     *buf = 0;
     if (fl__place.of) fl__place.describe(fl__place.of, buf, size);
@@ -191,7 +191,7 @@ FL_API void *fl_raise(void) {
     abort(); /* the default handler: the only place where the library stops a program */
 }
 
-FL_API void *fl_bad(const char *format, ...) {
+FL_API void *fl_err_null(const char *format, ...) {
     va_list args;
     va_start(args, format);
     fl__record_failure(format, args);
@@ -199,7 +199,7 @@ FL_API void *fl_bad(const char *format, ...) {
     return fl_raise();
 }
 
-FL_API bool fl_refuse(const char *format, ...) {
+FL_API bool fl_err_false(const char *format, ...) {
     va_list args;
     va_start(args, format);
     fl__record_failure(format, args);

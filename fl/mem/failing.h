@@ -36,7 +36,7 @@ static bool fl__failing_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_inf
                                     __ATOMIC_RELAXED))
         return false;
     int64_t left = __atomic_sub_fetch(&f->n, 1, __ATOMIC_RELAXED);
-    if (left > 0 || (left < 0 && !f->for_ever)) return fl_mem_hand_on(self, f->inner, b, info);
+    if (left > 0 || (left < 0 && !f->for_ever)) return fl_mem_delegate(self, f->inner, b, info);
     __atomic_store_n(&f->refused, b, __ATOMIC_RELAXED);
     return false;
 }

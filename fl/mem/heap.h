@@ -21,7 +21,7 @@ FL_API void *fl_heap_alloc(size_t bytes);
 FL_API void *fl_heap_realloc(void *p, size_t bytes);
 FL_API void fl_heap_free(void *p);
 /* The same for an object that users hold: a module, a data set, a tokenizer. Under FL_DEBUG its memory is
-   kept for a while, so that fl_freed knows it. Its kind and name ("": none) are for errors. */
+   kept for a while, so that fl_is_freed knows it. Its kind and name ("": none) are for errors. */
 FL_API void fl_object_free(void *p, const char *kind, const char *name);
 /* *array doubles until it holds need elements */
 FL_API bool fl_heap_grow(void *array, int64_t *cap, int64_t need, size_t size);
@@ -114,13 +114,13 @@ static fl__freed_object *fl__freed_at(const void *p) {
     return &fl__freed_objects[(uint64_t)(uintptr_t)p * 0x9e3779b97f4a7c15u >> 52];
 }
 
-FL_API bool fl_freed(const void *p, const char *who, const char *what) {
+FL_API bool fl_is_freed(const void *p, const char *who, const char *what) {
     char text[100] = "";
     pthread_mutex_lock(&fl__freed_lock);
     const fl__freed_object *o = fl__freed_at(p);
     if (p && o->p == p) strcpy(text, o->text);
     pthread_mutex_unlock(&fl__freed_lock);
-    return *text && !fl_refuse("%s: %s was freed before: %s", who, what, text);
+    return *text && !fl_err_false("%s: %s was freed before: %s", who, what, text);
 }
 
 FL_API void fl_object_free(void *p, const char *kind, const char *name) {
@@ -134,7 +134,7 @@ FL_API void fl_object_free(void *p, const char *kind, const char *name) {
     fl_heap_free(old);
 }
 #else
-FL_API bool fl_freed(const void *p, const char *who, const char *what) {
+FL_API bool fl_is_freed(const void *p, const char *who, const char *what) {
     return (void)p, (void)who, (void)what, false;
 }
 

@@ -7,12 +7,12 @@
 extern "C" {
 #endif
 
-typedef enum fl_level { FL_LOG_DEBUG, FL_LOG_INFO, FL_LOG_WARN, FL_LOG_ERROR, FL_LOG_OFF } fl_level;
-typedef void (*fl_message_fn)(fl_level level, const char *text, void *user);
+typedef enum fl_log_level { FL_LOG_DEBUG, FL_LOG_INFO, FL_LOG_WARN, FL_LOG_ERROR, FL_LOG_OFF } fl_log_level;
+typedef void (*fl_message_fn)(fl_log_level level, const char *text, void *user);
 /* Writes one line through the sink when level is at or above the threshold. */
-FL_API void fl_message(fl_level level, const char *format, ...) FL_PRINTF(2, 3);
+FL_API void fl_message(fl_log_level level, const char *format, ...) FL_PRINTF(2, 3);
 /* Sets sink and threshold. fn NULL: stderr. Default threshold: FL_LOG_WARN. */
-FL_API void fl_message_use(fl_message_fn fn, void *user, fl_level threshold);
+FL_API void fl_message_use(fl_message_fn fn, void *user, fl_log_level threshold);
 
 #ifdef __cplusplus
 }
@@ -31,7 +31,7 @@ static struct {
     int threshold;                      /* atomic */
 } fl__sink = {NULL, NULL, FL_LOG_WARN}; /* under fl__lock */
 
-FL_API void fl_message(fl_level level, const char *format, ...) {
+FL_API void fl_message(fl_log_level level, const char *format, ...) {
     static const char *const names[] = {"debug", "info", "warning", "error"};
     char text[FL__TEXT];
     if ((int)level < __atomic_load_n(&fl__sink.threshold, __ATOMIC_RELAXED) || level >= FL_LOG_OFF)
@@ -50,7 +50,7 @@ FL_API void fl_message(fl_level level, const char *format, ...) {
         fprintf(stderr, "fl: %s: %s\n", names[level], text);
 }
 
-FL_API void fl_message_use(fl_message_fn fn, void *user, fl_level threshold) {
+FL_API void fl_message_use(fl_message_fn fn, void *user, fl_log_level threshold) {
     pthread_mutex_lock(&fl__lock);
     fl__sink.fn = fn;
     fl__sink.user = user;

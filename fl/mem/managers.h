@@ -46,7 +46,7 @@ FL_API void fl_mem_close(fl_mem_manager *m);
 FL_API fl_mem_stats fl_mem_stats_of(fl_mem_manager *m); /* NULL: current */
 FL_API void fl_mem_stats_reset_peak(fl_mem_manager *m);
 /* Several lines of text about m's peak, reuse and fragmentation, through fl_message at level. */
-FL_API void fl_mem_report(fl_mem_manager *m, fl_level level);
+FL_API void fl_mem_report(fl_mem_manager *m, fl_log_level level);
 /* Returns all cached memory of the current manager and of the calling thread to the device; bytes
    returned. */
 FL_API size_t fl_mem_trim(void);
@@ -55,8 +55,8 @@ FL_API int64_t fl_mem_step(void);
 /* That number now. */
 FL_API int64_t fl_mem_step_now(void);
 /* For a get of your own: lets `inner` serve the buffer and take it back by itself. */
-FL_API bool fl_mem_hand_on(fl_mem_manager *self, fl_mem_manager *inner, fl_buffer *b,
-                           const fl_mem_info *info);
+FL_API bool fl_mem_delegate(fl_mem_manager *self, fl_mem_manager *inner, fl_buffer *b,
+                            const fl_mem_info *info);
 
 #ifdef __cplusplus
 }
@@ -69,10 +69,10 @@ FL_API bool fl_mem_hand_on(fl_mem_manager *self, fl_mem_manager *inner, fl_buffe
 #include "shared.h"
 #include "errors.h"
 
-FL_API bool fl_mem_hand_on(fl_mem_manager *self, fl_mem_manager *inner, fl_buffer *b,
-                           const fl_mem_info *info) {
-    if (!fl_given(inner, "fl_mem_hand_on", "the manager") ||
-        !fl_given(b, "fl_mem_hand_on", "the buffer")) return false;
+FL_API bool fl_mem_delegate(fl_mem_manager *self, fl_mem_manager *inner, fl_buffer *b,
+                            const fl_mem_info *info) {
+    if (!fl_given(inner, "fl_mem_delegate", "the manager") ||
+        !fl_given(b, "fl_mem_delegate", "the buffer")) return false;
     b->manager = inner;
     if (inner->get(inner, b, info)) return true;
     b->manager = self;
@@ -187,7 +187,7 @@ FL_API void fl_mem_stats_reset_peak(fl_mem_manager *m) {
     if (m->reset_peak) m->reset_peak(m);
 }
 
-FL_API void fl_mem_report(fl_mem_manager *m, fl_level level) {
+FL_API void fl_mem_report(fl_mem_manager *m, fl_log_level level) {
     if (!m) m = fl_mem_current();
     fl_mem_stats s = fl_mem_stats_of(m);
     int64_t idle = s.reserved - s.in_use;

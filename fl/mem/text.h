@@ -9,18 +9,18 @@ extern "C" {
 
 /* Text that grows: what does not fit into buf is counted and left out, as by snprintf; with a file it goes
    there. fl_put_json puts the inside of a JSON string. */
-typedef struct fl_lines {
+typedef struct fl_strbuf {
     char *buf;
     size_t size;
     int64_t n;  /* characters so far, written or not */
     void *file; /* a FILE *; NULL: buf */
-} fl_lines;
-FL_API void fl_put(fl_lines *t, const char *format, ...) FL_PRINTF(2, 3);
-FL_API void fl_vput(fl_lines *t, const char *format, va_list args) FL_PRINTF(2, 0);
-FL_API void fl_put_json(fl_lines *t, const char *text);
+} fl_strbuf;
+FL_API void fl_put(fl_strbuf *t, const char *format, ...) FL_PRINTF(2, 3);
+FL_API void fl_vput(fl_strbuf *t, const char *format, va_list args) FL_PRINTF(2, 0);
+FL_API void fl_put_json(fl_strbuf *t, const char *text);
 /* A file of what `put` puts: one of that name is replaced once all is written, or stays. False after
    fl_fail, with the name of the public function, `who`. */
-FL_API bool fl_put_file(const char *who, const char *path, void (*put)(fl_lines *t, void *user), void *user);
+FL_API bool fl_put_file(const char *who, const char *path, void (*put)(fl_strbuf *t, void *user), void *user);
 
 #ifdef __cplusplus
 }
@@ -36,7 +36,7 @@ FL_API bool fl_put_file(const char *who, const char *path, void (*put)(fl_lines 
 #include <stdio.h>
 #include <string.h>
 
-FL_API void fl_vput(fl_lines *t, const char *format, va_list args) {
+FL_API void fl_vput(fl_strbuf *t, const char *format, va_list args) {
     if (!fl_given(t, "fl_vput", "the text") || !fl_given(format, "fl_vput", "the format")) return;
     const size_t at = (size_t)t->n < t->size ? (size_t)t->n : t->size;
     const int n = t->file ? vfprintf((FILE *)t->file, format, args)
@@ -44,7 +44,7 @@ FL_API void fl_vput(fl_lines *t, const char *format, va_list args) {
     t->n += n > 0 ? n : 0;
 }
 
-FL_API void fl_put(fl_lines *t, const char *format, ...) {
+FL_API void fl_put(fl_strbuf *t, const char *format, ...) {
     if (!fl_given(t, "fl_put", "the text") || !fl_given(format, "fl_put", "the format")) return;
     va_list args;
     va_start(args, format);
@@ -52,7 +52,7 @@ FL_API void fl_put(fl_lines *t, const char *format, ...) {
     va_end(args);
 }
 
-FL_API void fl_put_json(fl_lines *t, const char *text) {
+FL_API void fl_put_json(fl_strbuf *t, const char *text) {
     if (!fl_given(t, "fl_put_json", "the text") || !fl_given(text, "fl_put_json", "the string")) return;
     for (; *text; text++) {
         const unsigned char c = (unsigned char)*text;
@@ -61,7 +61,7 @@ FL_API void fl_put_json(fl_lines *t, const char *text) {
     }
 }
 
-FL_API bool fl_put_file(const char *who, const char *path, void (*put)(fl_lines *t, void *user), void *user) {
+FL_API bool fl_put_file(const char *who, const char *path, void (*put)(fl_strbuf *t, void *user), void *user) {
     if (!fl_given(path, "fl_put_file", "the path")) return false;
     if (!put) return fl_fail("fl_put_file: the function is NULL");
     char temporary[1024];
@@ -69,7 +69,7 @@ FL_API bool fl_put_file(const char *who, const char *path, void (*put)(fl_lines 
         return fl_fail("%s: the path has more than %zu characters", who, sizeof temporary - 6);
     FILE *f = fopen(temporary, "w");
     if (!f) return fl_fail("%s: cannot open %s: %s", who, temporary, strerror(errno));
-    put(&(fl_lines){.file = f}, user);
+    put(&(fl_strbuf){.file = f}, user);
     const bool bad = ferror(f) != 0;
     if (!fclose(f) && !bad && !rename(temporary, path)) return true;
     fl_fail("%s: cannot write %s: %s", who, path, strerror(errno));

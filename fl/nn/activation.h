@@ -54,7 +54,7 @@ FL_API fl_nn_module *fl_nn_log_softmax(int axis);
 FL_API fl_nn_module *fl_nn_glu(int axis);
 
 typedef struct fl_nn_prelu_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double init; /* 0 -> 0.25 */
     fl_dtype dtype;
     char _end;
@@ -131,7 +131,7 @@ static const fl_nn_type fl__nn_activation_type = {.name = "Activation", .inputs 
                                                   .describe = fl__nn_activation_describe};
 
 static fl_nn_module *fl__nn_activation_new(const char *kind, const fl__nn_activation *f) {
-    if (!f->fn.plain) return fl_bad("fl_nn_activation: no function");
+    if (!f->fn.plain) return fl_err_null("fl_nn_activation: no function");
     fl_nn_module *m = fl_nn_new(&fl__nn_activation_type, f, sizeof *f);
     if (m && kind) m->kind = kind;
     return m;
@@ -207,7 +207,7 @@ FL_API fl_nn_module *fl_nn_threshold(double threshold, double value) {
 }
 FL_API fl_nn_module *fl_nn_hardtanh(double low, double high) {
     low = fl_option(low, -1), high = fl_option(high, 1);
-    if (!(low < high)) return fl_bad("fl_nn_hardtanh: from %g to %g is no interval", low, high);
+    if (!(low < high)) return fl_err_null("fl_nn_hardtanh: from %g to %g is no interval", low, high);
     return fl_nn_activation_2("Hardtanh", "min_val, max_val", fl__nn_hardtanh, low, high);
 }
 FL_API fl_nn_module *fl_nn_softmax(int axis) {
@@ -243,11 +243,11 @@ static const fl_nn_type fl__nn_prelu_type = {.name = "PReLU", .maker = "fl_nn_pr
                                              .describe = fl__nn_prelu_describe};
 
 FL_API fl_nn_module *fl_nn_prelu_opt(int64_t n, fl_nn_prelu_opts o) {
-    if (n < 1) return fl_bad("fl_nn_prelu: n %" PRId64 ": must be positive", n);
+    if (n < 1) return fl_err_null("fl_nn_prelu: n %" PRId64 ": must be positive", n);
     if (!fl_nn_dtype_ok("fl_nn_prelu", o.dtype)) return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
-    fl_lasting(true);
+    fl_persistent(true);
     fl_nn_module *m = fl_nn_new(&fl__nn_prelu_type, NULL, 0);
     fl_tensor *w = m ? fl_full(FL_SHAPE(n), fl_option(o.init, 0.25), o.dtype ? o.dtype : FL_F32) : NULL;
     const bool ok = w && fl_nn_add_param(m, "weight", fv_param(w));
@@ -279,7 +279,7 @@ static const fl_nn_type fl__nn_rrelu_type = {.name = "RReLU", .maker = "fl_nn_rr
 
 FL_API fl_nn_module *fl_nn_rrelu(double low, double high, fl_rng *rng) {
     const fl__nn_rrelu r = {fl_option(low, 1.0 / 8), fl_option(high, 1.0 / 3), rng};
-    if (!(r.low <= r.high)) return fl_bad("fl_nn_rrelu: slopes from %g to %g", r.low, r.high);
+    if (!(r.low <= r.high)) return fl_err_null("fl_nn_rrelu: slopes from %g to %g", r.low, r.high);
     return fl_nn_new(&fl__nn_rrelu_type, &r, sizeof r);
 }
 

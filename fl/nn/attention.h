@@ -10,7 +10,7 @@ extern "C" {
 #endif
 
 typedef struct fl_nn_attention_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double dropout;     /* of the weights that the softmax gives */
     bool causal;        /* step i sees steps 0 to i, and what a cache holds before them */
     bool no_bias;
@@ -63,7 +63,7 @@ FL_API fl_nn_module *fl_nn_attention_opt(int64_t dim, int64_t heads, fl_nn_atten
      fl_nn_cache_free(cache); */
 typedef struct fl_nn_cache fl_nn_cache;
 typedef struct fl_nn_cache_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     fl_dtype dtype; /* of what is kept; 0 -> each attention's */
     char _end;
 } fl_nn_cache_opts;
@@ -82,7 +82,7 @@ FL_API fl_vars fl_nn_forward_cached(fl_nn_module *m, fl_vars in, fl_nn_cache *c)
 FL_API int64_t fl_nn_cache_position(const fl_nn_cache *c);
 /* For forward functions: the place of a sequence's first step in the call of this thread, 0 without a
    cache. */
-FL_API int64_t fl_nn_cached_place(void);
+FL_API int64_t fl_nn_cached_position(void);
 /* Forgets all but the first `position` places (speculation that failed); 0: all, and the memory. False after
    an error: it does not hold as many. */
 FL_API bool fl_nn_cache_rewind(fl_nn_cache *c, int64_t position);
@@ -234,7 +234,7 @@ static fl_var *fl__nn_bias(fl_nn_module *m, fl_var *q, fl_var *mask, int64_t key
     static const int heads_first[] = {2, 0, 1};
     const fl__nn_attention *a = m->data;
     const int64_t t = fv_value(q)->shape[2];
-    const char *family = fl_backend_name(fv_value(q));
+    const char *backend = fl_backend_name(fv_value(q));
     fl_var *part[3] = {NULL}, *sum = NULL;
     int n = 0;
     if (a->o.relative) {
@@ -243,12 +243,12 @@ static fl_var *fl__nn_bias(fl_nn_module *m, fl_var *q, fl_var *mask, int64_t key
     }
     if (a->o.buckets) {
         fl_tensor *at = fl_relative_buckets(t, keys, place, a->o.buckets, a->o.max_distance, a->o.causal);
-        fl_var *each = at ? fv_embedding(fl_to(at, family), fl__nn_bucket_bias(m), -1) : NULL;
+        fl_var *each = at ? fv_embedding(fl_to(at, backend), fl__nn_bucket_bias(m), -1) : NULL;
         part[n++] = fv_permute(each, 3, heads_first);
     }
     if (a->o.alibi) {
         fl_tensor *distance = fl_alibi(a->heads, t, keys, place);
-        part[n++] = fv_const(distance ? fl_to(distance, family) : NULL);
+        part[n++] = fv_const(distance ? fl_to(distance, backend) : NULL);
     }
     for (int i = 0; i < n; i++) sum = i ? fv_add(sum, part[i]) : part[0];
     if (!n || !sum) return n ? NULL : mask;
@@ -318,12 +318,12 @@ static int fl__nn_put_extra(fl_nn_module *m, fl_var *qkv[3], fl_var **mask) {
     const fl__nn_attention *a = m->data;
     const int n = a->o.bias_kv + a->o.zero_attn;
     const fl_tensor *k = fv_value(qkv[1]);
-    const char *family = fl_backend_name(k);
+    const char *backend = fl_backend_name(k);
     const fl_shape one = FL_SHAPE(k->shape[0], a->kv, 1, a->columns);
     for (int i = 1; n && i < 3; i++) {
         fl_var *part[3];
         int parts = 0;
-        if (a->o.zero_attn) part[parts++] = fv_const(fl_to(fl_zeros(one, fv_value(qkv[i])->dtype), family));
+        if (a->o.zero_attn) part[parts++] = fv_const(fl_to(fl_zeros(one, fv_value(qkv[i])->dtype), backend));
         if (a->o.bias_kv) {
             fl_var *bias = fl_nn_param_at(m, fl__nn_behind_bias(a) + i - 1);
             bias = fv_reshape(bias, FL_SHAPE(1, a->kv, 1, a->columns));
@@ -339,7 +339,7 @@ static int fl__nn_put_extra(fl_nn_module *m, fl_var *qkv[3], fl_var **mask) {
     s.dim[s.ndim - 1] = k->shape[2];
     fl_var *all = fv_expand(*mask, s);
     s.dim[s.ndim - 1] = n;
-    fl_var *seen = fv_const(fl_to(dtype == FL_B8 ? fl_ones(s, dtype) : fl_zeros(s, dtype), family));
+    fl_var *seen = fv_const(fl_to(dtype == FL_B8 ? fl_ones(s, dtype) : fl_zeros(s, dtype), backend));
     *mask = fv_concat((fl_var *[]){seen, all}, 2, -1);
     return *mask ? n : -1;
 }
@@ -430,28 +430,28 @@ FL_API fl_nn_module *fl_nn_attention_opt(int64_t dim, int64_t heads, fl_nn_atten
     const int64_t ways = o.causal ? 1 : 2; /* buckets are for each way */
     if (dim < 1 || dim > INT32_MAX || heads < 1 || dim % heads ||
         !(o.dropout >= 0 && o.dropout <= 1))
-        return fl_bad("fl_nn_attention: %" PRId64 " heads of dim %" PRId64 ", dropout %g", heads, dim,
-                      o.dropout);
+        return fl_err_null("fl_nn_attention: %" PRId64 " heads of dim %" PRId64 ", dropout %g", heads, dim,
+                           o.dropout);
     if (a.kv < 1 || heads % a.kv)
-        return fl_bad("fl_nn_attention: %" PRId64 " heads share %" PRId64 " of keys", heads, a.kv);
+        return fl_err_null("fl_nn_attention: %" PRId64 " heads share %" PRId64 " of keys", heads, a.kv);
     if (o.max_distance == 0) a.o.max_distance = 128;
     if (!o.kdim) a.o.kdim = dim;
     if (!o.vdim) a.o.vdim = dim;
     if (a.o.kdim < 1 || a.o.kdim > INT32_MAX || a.o.vdim < 1 || a.o.vdim > INT32_MAX)
-        return fl_bad("fl_nn_attention: kdim %" PRId64 ", vdim %" PRId64 ": must be positive", o.kdim, o.vdim);
+        return fl_err_null("fl_nn_attention: kdim %" PRId64 ", vdim %" PRId64 ": must be positive", o.kdim, o.vdim);
     if ((o.bias_kv || o.zero_attn) && (o.window || o.relative || o.buckets || o.alibi))
-        return fl_bad("fl_nn_attention: bias_kv and zero_attn have no place, which window, relative, buckets "
-                      "and alibi need");
+        return fl_err_null("fl_nn_attention: bias_kv and zero_attn have no place, which window, relative, buckets "
+                           "and alibi need");
     a.columns = dim / heads;
     if (o.window < 0 || !(o.softcap >= 0) || o.relative < 0 || o.relative > INT32_MAX || o.buckets < 0 ||
         (o.buckets && (o.buckets < 2 * ways || a.o.max_distance <= o.buckets / ways / 2)))
-        return fl_bad("fl_nn_attention: window %" PRId64 ", softcap %g, relative %" PRId64 ", %" PRId64
-                      " buckets up to %" PRId64, o.window, o.softcap, o.relative, o.buckets,
-                      a.o.max_distance);
+        return fl_err_null("fl_nn_attention: window %" PRId64 ", softcap %g, relative %" PRId64 ", %" PRId64
+                           " buckets up to %" PRId64, o.window, o.softcap, o.relative, o.buckets,
+                           a.o.max_distance);
     if (!fl_nn_dtype_ok("fl_nn_attention", o.dtype)) return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
-    fl_lasting(true);
+    fl_persistent(true);
     fl_nn_module *m = fl_nn_new(&fl__nn_attention_type, &a, sizeof a);
     const bool ok = m && fl__nn_attention_fill(m, &a);
     if (m) ((fl__nn_attention *)m->data)->o.rng = NULL; /* the caller's, for now */
@@ -492,7 +492,7 @@ static bool fl__nn_cache_add(fl_nn_module *m, const char *prefix, void *user) {
 FL_API fl_nn_cache *fl_nn_cache_new_opt(fl_nn_module *m, int64_t n, int64_t length, fl_nn_cache_opts o) {
     if (!fl_given(m, "fl_nn_cache_new", "the module")) return fl_raise();
     if (n < 1 || length < 1)
-        return fl_bad("fl_nn_cache_new: %" PRId64 " sequences of %" PRId64 " places", n, length);
+        return fl_err_null("fl_nn_cache_new: %" PRId64 " sequences of %" PRId64 " places", n, length);
     if (!fl_nn_dtype_ok("fl_nn_cache_new", o.dtype)) return fl_raise();
     fl_nn_cache *c = fl_heap_alloc(sizeof *c);
     if (!c) return fl_raise();
@@ -527,12 +527,12 @@ FL_API fl_vars fl_nn_forward_cached(fl_nn_module *m, fl_vars in, fl_nn_cache *c)
 
 FL_API int64_t fl_nn_cache_position(const fl_nn_cache *c) { return c ? c->position : 0; }
 
-FL_API int64_t fl_nn_cached_place(void) { return fl_nn_cache_position(fl__nn_cache_now()); }
+FL_API int64_t fl_nn_cached_position(void) { return fl_nn_cache_position(fl__nn_cache_now()); }
 
 FL_API bool fl_nn_cache_rewind(fl_nn_cache *c, int64_t position) {
     if (!fl_given(c, "fl_nn_cache_rewind", "the cache")) return fl_raise();
     if (position < 0 || position > c->position)
-        return fl_refuse("fl_nn_cache_rewind: to %" PRId64 " of %" PRId64 " places", position, c->position);
+        return fl_err_false("fl_nn_cache_rewind: to %" PRId64 " of %" PRId64 " places", position, c->position);
     c->position = position;
     return true;
 }
@@ -547,8 +547,8 @@ FL_API bool fl_nn_cache_reorder(fl_nn_cache *c, fl_tensor *index) {
         !fl_given(index, "fl_nn_cache_reorder", "the index"))
         return fl_raise();
     if (index->ndim != 1 || index->shape[0] != c->n)
-        return fl_refuse("fl_nn_cache_reorder: index %s for %" PRId64 " sequences", FL_SHAPE_TEXT(index),
-                         c->n);
+        return fl_err_false("fl_nn_cache_reorder: index %s for %" PRId64 " sequences", FL_SHAPE_TEXT(index),
+                            c->n);
     fl_scope s = fl_scope_begin();
     fl_tensor **now = fl_heap_alloc((size_t)(2 * c->n_entry) * sizeof *now);
     bool ok = now != NULL;

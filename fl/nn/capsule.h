@@ -10,7 +10,7 @@ extern "C" {
 /* x |x| / (1 + x^2) along the last axis: the direction stays, the length comes into [0, 1). */
 FL_API fl_var *fl_nn_squash(fl_var *x);
 typedef struct fl_nn_capsules_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t rounds; /* of routing, 0 -> 3 */
     fl_dtype dtype;
     fl_rng *rng;
@@ -104,12 +104,12 @@ FL_API fl_nn_module *fl_nn_capsules_opt(int64_t in, int64_t in_dim, int64_t out,
                                         fl_nn_capsules_opts o) {
     const fl__nn_capsules c = {in, in_dim, out, out_dim, o.rounds ? o.rounds : 3};
     if (in < 1 || in_dim < 1 || out < 1 || out_dim < 1 || c.rounds < 1)
-        return fl_bad("fl_nn_capsules: %" PRId64 " of %" PRId64 " to %" PRId64 " of %" PRId64 ", %" PRId64
-                      " rounds: must be positive", in, in_dim, out, out_dim, c.rounds);
+        return fl_err_null("fl_nn_capsules: %" PRId64 " of %" PRId64 " to %" PRId64 " of %" PRId64 ", %" PRId64
+                           " rounds: must be positive", in, in_dim, out, out_dim, c.rounds);
     if (!fl_nn_dtype_ok("fl_nn_capsules", o.dtype)) return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
-    fl_lasting(true);
+    fl_persistent(true);
     fl_nn_module *m = fl_nn_new(&fl__nn_capsules_type, &c, sizeof c);
     fl_tensor *w =
         m ? fl_normal(FL_SHAPE(in, out, out_dim, in_dim), 0, 0.01, o.dtype, o.rng) : NULL;

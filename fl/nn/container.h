@@ -82,13 +82,13 @@ static int64_t fl__nn_together(fl_nn_module *const *m, int64_t n, fl_vars *in) {
 FL_API fl_vars fl_nn_chain(fl_nn_module *const *m, int64_t n, fl_vars in) {
     if (!fl_given(m, "fl_nn_chain", "the list")) return fl_raise(), (fl_vars){0};
     fl__nn_held *held = fl_obj_new(sizeof *held, fl__nn_held_drop);
-    if (!held || !fl_obj_own(&held->obj)) return (fl_vars){0};
+    if (!held || !fl_scope_adopt(&held->obj)) return (fl_vars){0};
     for (int64_t i = 0, ran; i < n && in.n; i += ran) {
         const fl_vars last = held->vars;
         fl_scope s = fl_scope_begin();
         ran = fl__nn_together(m + i, n - i, &in);
         if (!ran) in = fl_nn_forward_vars(m[i], in), ran = 1;
-        for (int k = in.n; k-- > 0;) fl_obj_take(&in.v[k]->obj);
+        for (int k = in.n; k-- > 0;) fl_obj_steal(&in.v[k]->obj);
         held->vars = in;
         fl_scope_end(&s);
         fl__nn_let_go(last);

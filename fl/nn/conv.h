@@ -11,7 +11,7 @@ extern "C" {
 /* A setting of a dim is 0 for that of the dim before: 2-d ones have the plain name for h and _w for w, 3-d
    ones that for d, _h and _w. */
 typedef struct fl_nn_conv_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t kernel_h, kernel_w;                     /* where they are not kernel */
     int64_t stride, stride_h, stride_w;             /* 0 -> 1 */
     int64_t pad, pad_h, pad_w;                      /* zeros on both sides, or FL_SAME; FL_I0 -> 0 */
@@ -223,11 +223,11 @@ static fl_nn_module *fl__nn_conv_new(int dims, bool transposed, int64_t in, int6
     fl__nn_conv c = {.in = in, .out = out, .groups = fl_option_int(o.groups, 1), .pad_mode = o.pad_mode,
                      .transposed = transposed, .around = {.mode = o.pad_mode}};
     if (!fl__nn_conv_settings(&c, dims, kernel, &o))
-        return fl_bad("%s: settings of other dims than its %d", type->maker, dims);
+        return fl_err_null("%s: settings of other dims than its %d", type->maker, dims);
     c.pad_end = fl_option_int(o.pad_end, c.pad.dim[0]);
     if (o.causal && (o.pad || o.pad_end || transposed || kernel > INT32_MAX || o.dilation > INT32_MAX))
-        return fl_bad("%s: causal, with kernel %" PRId64 ", pad %" PRId64 ", %" PRId64 ": where zeros go it "
-                      "says itself, of no transposed one", type->maker, kernel, o.pad, o.pad_end);
+        return fl_err_null("%s: causal, with kernel %" PRId64 ", pad %" PRId64 ", %" PRId64 ": where zeros go it "
+                           "says itself, of no transposed one", type->maker, kernel, o.pad, o.pad_end);
     if (o.causal && kernel > 1) c.pad.dim[0] = c.dilation.dim[0] * (kernel - 1);
     c.padded = c.pad_end != c.pad.dim[0] || c.pad_mode;
     if (!fl__nn_conv_ok(type->maker, &c) || !fl_nn_dtype_ok(type->maker, o.dtype)) return fl_raise();

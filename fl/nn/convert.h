@@ -1,4 +1,4 @@
-/* convert.h - modules in another dtype, on another family of tensors, frozen for inference */
+/* convert.h - modules in another dtype, on another backend of tensors, frozen for inference */
 #ifndef FL_NN_CONVERT_H
 #define FL_NN_CONVERT_H
 #include "conv.h"
@@ -11,14 +11,14 @@ extern "C" {
    and other holders of the parameters see the new values. To f16 or bf16, norms (types that say `wide`)
    stay, or become, f32: their ops take such weights beside narrow inputs. To a registered dtype, for a file or
    another program: all last axes must be whole blocks, and parameters require no gradient any more. Most layers
-   compute after a cast back only; see fl_nn_store. Moves parameters and buffers to the backend family of that
+   compute after a cast back only; see fl_nn_store. Moves parameters and buffers to the backend of that
    name. Layouts stay as they are in a cast, become row-major in a move.
    Gradients are dropped, graphs that were recorded before do not run backward any more. Make optimizers
-   afterwards: their state has the parameters' dtype and family. False after an error: nothing is changed. */
+   afterwards: their state has the parameters' dtype and backend. False after an error: nothing is changed. */
 FL_API bool fl_nn_cast(fl_nn_module *m, fl_dtype dtype);
-FL_API bool fl_nn_to(fl_nn_module *m, const char *family);
+FL_API bool fl_nn_to(fl_nn_module *m, const char *backend);
 /* Stores the weights of the tree's linear layers as f16, bf16 or a registered dtype (fl_q8), for inference,
-   where reading them is what few rows of inputs wait for (fl_op_linear_stored); inputs, sums and all else stay
+   where reading them is what few rows of inputs wait for (fl_op_linear_packed); inputs, sums and all else stay
    as they are. They require no gradient any more. False after an error: nothing is changed. */
 FL_API bool fl_nn_store(fl_nn_module *m, fl_dtype dtype);
 /* For inference, after all else was done: evaluation mode, and a promise that the parameters stay as they
@@ -49,7 +49,7 @@ typedef struct fl__nn_changes {
     fl__nn_change *all;
     int64_t n, cap;
     fl_dtype dtype;
-    const char *family; /* or this is NULL */
+    const char *backend; /* or this is NULL */
     bool stored;        /* weights of linear layers alone, which are no parameters any more */
 } fl__nn_changes;
 
@@ -57,10 +57,10 @@ static fl_tensor *fl__nn_converted(const fl__nn_changes *c, const fl_nn_module *
     for (int64_t i = 0; i < c->n; i++)
         if (*c->all[i].place == t) return fl_keep(c->all[i].to);
     fl_scope s = fl_scope_begin();
-    fl_lasting(true);
+    fl_persistent(true);
     const fl_dtype dtype = m->type->wide ? fl_dtype_wide(c->dtype) : c->dtype;
     const bool casts = fl_dtype_is_float(t->dtype) || fl_dtype_registered(t->dtype);
-    fl_tensor *to = c->family ? fl_to(t, c->family) : casts ? fl_cast(t, dtype) : t;
+    fl_tensor *to = c->backend ? fl_to(t, c->backend) : casts ? fl_cast(t, dtype) : t;
     fl_keep(to);
     fl_scope_end(&s);
     return to;
@@ -109,24 +109,24 @@ static bool fl__nn_convert(fl_nn_module *m, fl__nn_changes c) {
 FL_API bool fl_nn_cast(fl_nn_module *m, fl_dtype dtype) {
     if (!fl_given(m, "fl_nn_cast", "the module")) return fl_raise();
     if (!fl_dtype_is_float(dtype) && !fl_dtype_registered(dtype))
-        return fl_refuse("fl_nn_cast: dtype %s, parameters are float", fl_dtype_name(dtype));
+        return fl_err_false("fl_nn_cast: dtype %s, parameters are float", fl_dtype_name(dtype));
     return fl__nn_convert(m, (fl__nn_changes){.dtype = dtype});
 }
 
 FL_API bool fl_nn_store(fl_nn_module *m, fl_dtype dtype) {
     if (!fl_given(m, "fl_nn_store", "the module")) return fl_raise();
     if (dtype != FL_F16 && dtype != FL_BF16 && !fl_dtype_registered(dtype))
-        return fl_refuse("fl_nn_store: dtype %s, not f16, bf16 or registered", fl_dtype_name(dtype));
+        return fl_err_false("fl_nn_store: dtype %s, not f16, bf16 or registered", fl_dtype_name(dtype));
     return fl__nn_convert(m, (fl__nn_changes){.dtype = dtype, .stored = true});
 }
 
-FL_API bool fl_nn_to(fl_nn_module *m, const char *family) {
-    if (!fl_given(m, "fl_nn_to", "the module") || !fl_given(family, "fl_nn_to", "the family"))
+FL_API bool fl_nn_to(fl_nn_module *m, const char *backend) {
+    if (!fl_given(m, "fl_nn_to", "the module") || !fl_given(backend, "fl_nn_to", "the backend"))
         return fl_raise();
     int i = 0;
-    while (fl_backend_name_of(i) && strcmp(fl_backend_name_of(i), family)) i++;
-    if (!fl_backend_name_of(i)) return fl_refuse("fl_nn_to: there is no backend family '%s'", family);
-    return fl__nn_convert(m, (fl__nn_changes){.family = family});
+    while (fl_backend_name_of(i) && strcmp(fl_backend_name_of(i), backend)) i++;
+    if (!fl_backend_name_of(i)) return fl_err_false("fl_nn_to: there is no backend '%s'", backend);
+    return fl__nn_convert(m, (fl__nn_changes){.backend = backend});
 }
 
 static bool fl__nn_freeze_own(fl_nn_module *m, const char *prefix, void *user) {

@@ -8,7 +8,7 @@ extern "C" {
 #endif
 
 typedef struct fl_nn_dropout_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     fl_rng *rng; /* NULL -> the process's; must outlive the layer */
     char _end;
 } fl_nn_dropout_opts;
@@ -55,7 +55,7 @@ static void fl__nn_dropout_describe(const fl_nn_module *m, char *buf, size_t siz
 /* A module of that type, with probability p. */
 static fl_nn_module *fl__nn_dropout_new(const fl_nn_type *type, double p, fl_rng *rng) {
     const fl__nn_dropout d = {p, rng};
-    if (!(p >= 0 && p <= 1)) return fl_bad("%s: p is %g, must be in [0, 1]", type->maker, p);
+    if (!(p >= 0 && p <= 1)) return fl_err_null("%s: p is %g, must be in [0, 1]", type->maker, p);
     return fl_nn_new(type, &d, sizeof d);
 }
 

@@ -8,7 +8,7 @@ extern "C" {
 #endif
 
 typedef struct fl_nn_embedding_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double std;      /* of the initial weight, 0 -> 1 */
     int64_t padding; /* index whose row is zero and stays so; 0 -> none, FL_I0 -> 0 */
     fl_dtype dtype;
@@ -22,7 +22,7 @@ typedef struct fl_nn_embedding_opts {
 FL_API fl_nn_module *fl_nn_embedding_opt(int64_t n, int64_t dim, fl_nn_embedding_opts o);
 
 typedef struct fl_nn_position_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double std; /* of the initial weight, 0 -> 0.02 */
     fl_dtype dtype;
     fl_rng *rng;
@@ -94,7 +94,7 @@ static fl_nn_module *fl__nn_embedding_new(const fl_nn_type *type, const fl__nn_e
     if (!fl_nn_dtype_ok(type->maker, dtype)) return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
-    fl_lasting(true);
+    fl_persistent(true);
     fl_nn_module *m = fl_nn_new(type, e, sizeof *e);
     fl_tensor *w = m ? fl_normal(FL_SHAPE(e->n, e->dim), 0, std, dtype, rng) : NULL;
     bool ok = w != NULL;
@@ -110,14 +110,14 @@ static fl_nn_module *fl__nn_embedding_new(const fl_nn_type *type, const fl__nn_e
 FL_API fl_nn_module *fl_nn_embedding_opt(int64_t n, int64_t dim, fl_nn_embedding_opts o) {
     const fl__nn_embedding e = {n, dim, fl_option_int(o.padding, -1)};
     if (n < 1 || dim < 1 || e.padding < -1 || e.padding >= n)
-        return fl_bad("fl_nn_embedding: %" PRId64 " rows of %" PRId64 ", padding %" PRId64, n, dim,
-                      e.padding);
+        return fl_err_null("fl_nn_embedding: %" PRId64 " rows of %" PRId64 ", padding %" PRId64, n, dim,
+                           e.padding);
     return fl__nn_embedding_new(&fl__nn_embedding_type, &e, fl_option(o.std, 1), o.dtype, o.rng);
 }
 
 static fl_vars fl__nn_position_forward(fl_nn_module *m, fl_vars in) {
     const fl__nn_embedding *e = m->data;
-    const int64_t place = fl_nn_cached_place();
+    const int64_t place = fl_nn_cached_position();
     if (!fl_nn_sequence_ok(m, in.v[0], e->dim, e->n - place)) return (fl_vars){0};
     fl_var *w = fl_nn_param_at(m, 0);
     return FL_VARS(fv_add(in.v[0], fv_slice(w, 0, place, place + fv_value(in.v[0])->shape[1], 1)));
@@ -133,7 +133,7 @@ static const fl_nn_type fl__nn_position_type = {
 
 FL_API fl_nn_module *fl_nn_position_opt(int64_t steps, int64_t dim, fl_nn_position_opts o) {
     const fl__nn_embedding e = {steps, dim, -1};
-    if (steps < 1 || dim < 1) return fl_bad("fl_nn_position: %" PRId64 " steps of %" PRId64, steps, dim);
+    if (steps < 1 || dim < 1) return fl_err_null("fl_nn_position: %" PRId64 " steps of %" PRId64, steps, dim);
     return fl__nn_embedding_new(&fl__nn_position_type, &e, fl_option(o.std, 0.02), o.dtype, o.rng);
 }
 
@@ -156,7 +156,7 @@ static fl_vars fl__nn_sinusoid_forward(fl_nn_module *m, fl_vars in) {
     fl_var *x = in.v[0];
     if (!fl_nn_sequence_ok(m, x, p->dim, INT64_MAX)) return (fl_vars){0};
     const fl_tensor *t = fv_value(x);
-    fl_tensor *waves = fl__nn_waves(fl_nn_cached_place(), t->shape[1], p->dim);
+    fl_tensor *waves = fl__nn_waves(fl_nn_cached_position(), t->shape[1], p->dim);
     waves = waves ? fl_to(fl_cast(waves, t->dtype), fl_backend_name(t)) : NULL;
     if (p->scale != 1) x = fv_mul(x, fv_num(p->scale));
     return FL_VARS(fv_add(x, fv_const(waves)));
@@ -177,7 +177,7 @@ static const fl_nn_type fl__nn_sinusoid_type = {
 
 FL_API fl_nn_module *fl_nn_sinusoid(int64_t dim, double scale) {
     const fl__nn_sinusoid p = {dim, scale == 0 ? 1 : scale};
-    if (dim < 1) return fl_bad("fl_nn_sinusoid: dim %" PRId64 ": must be positive", dim);
+    if (dim < 1) return fl_err_null("fl_nn_sinusoid: dim %" PRId64 ": must be positive", dim);
     return fl_nn_new(&fl__nn_sinusoid_type, &p, sizeof p);
 }
 

@@ -67,7 +67,7 @@ FL_API bool fl_nn_fan(const fl_var *p, int64_t *fan_in, int64_t *fan_out) {
     const fl_shape s = fl_shape_of(fv_value(p));
     if (s.ndim < 2) {
         char text[FL_NN_SHAPE];
-        return fl_refuse("fl_nn_fan: a weight has 2 or more dims, this one is %s", fl_nn_shape_text(p, text));
+        return fl_err_false("fl_nn_fan: a weight has 2 or more dims, this one is %s", fl_nn_shape_text(p, text));
     }
     int64_t field = 1;
     for (int i = 2; i < s.ndim; i++) field *= s.dim[i];

@@ -30,7 +30,7 @@ FL_API fl_nn_module *fl_nn_pad_opt(fl_pad_mode mode, fl_pad_opts o);
 FL_API fl_nn_module *fl_nn_precision_cast(fl_dtype dtype);
 
 typedef struct fl_nn_linear_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     bool no_bias;
     fl_op act; /* y = act(that), one of fl_linear_act's: FL_OP_relu, FL_OP_gelu, ...; 0 -> none */
     fl_dtype dtype;
@@ -114,8 +114,8 @@ FL_API fl_nn_module *fl_nn_view(fl_shape shape) {
     }
     if (shape.ndim < 0 || shape.ndim > FL_MAX_DIMS || open > 1 || fl_shape_numel(rest) < 0) {
         char text[FL_NN_SHAPE];
-        return fl_bad("fl_nn_view: %s is no shape: one dim besides the first may be -1",
-                      fl_shape_text(shape, text, sizeof text));
+        return fl_err_null("fl_nn_view: %s is no shape: one dim besides the first may be -1",
+                           fl_shape_text(shape, text, sizeof text));
     }
     return fl_nn_new(&fl__nn_view_type, &shape, sizeof shape);
 }
@@ -181,7 +181,7 @@ FL_API fl_nn_module *fl_nn_permute(fl_axes axes) {
         if (at >= 0 && at < axes.n) seen |= 1u << at;
     }
     if (axes.n < 1 || axes.n > FL_MAX_DIMS || seen != (1u << axes.n) - 1)
-        return fl_bad("fl_nn_permute: %d axes, which are not each axis once", axes.n);
+        return fl_err_null("fl_nn_permute: %d axes, which are not each axis once", axes.n);
     return fl_nn_new(&fl__nn_permute_type, &axes, sizeof axes);
 }
 
@@ -213,7 +213,7 @@ static const fl_nn_type fl__nn_pad_type = {.name = "Pad", .maker = "fl_nn_pad", 
                                            .forward = fl__nn_pad_forward, .describe = fl__nn_pad_describe};
 
 FL_API fl_nn_module *fl_nn_pad_opt(fl_pad_mode mode, fl_pad_opts o) {
-    if ((unsigned)mode > FL_PAD_CIRCULAR) return fl_bad("fl_nn_pad: mode %d", (int)mode);
+    if ((unsigned)mode > FL_PAD_CIRCULAR) return fl_err_null("fl_nn_pad: mode %d", (int)mode);
     o.mode = mode;
     return fl_nn_new(&fl__nn_pad_type, &o, sizeof o);
 }
@@ -233,7 +233,7 @@ static const fl_nn_type fl__nn_precision_type = {.name = "PrecisionCast", .maker
 
 FL_API fl_nn_module *fl_nn_precision_cast(fl_dtype dtype) {
     if (!fl_dtype_is_float(dtype))
-        return fl_bad("fl_nn_precision_cast: dtype %s, wants a float", fl_dtype_name(dtype));
+        return fl_err_null("fl_nn_precision_cast: dtype %s, wants a float", fl_dtype_name(dtype));
     return fl_nn_new(&fl__nn_precision_type, &dtype, sizeof dtype);
 }
 
@@ -307,8 +307,8 @@ static const fl_nn_type fl__nn_bilinear_type = {.name = "Bilinear", .maker = "fl
 FL_API fl_nn_module *fl_nn_bilinear_opt(int64_t in1, int64_t in2, int64_t out, fl_nn_linear_opts o) {
     const fl__nn_bilinear l = {in1, in2, out};
     if (in1 < 1 || in2 < 1 || out < 1 || o.act)
-        return fl_bad("fl_nn_bilinear: in %" PRId64 " and %" PRId64 ", out %" PRId64 ": must be positive; "
-                      "act %d: none", in1, in2, out, (int)o.act);
+        return fl_err_null("fl_nn_bilinear: in %" PRId64 " and %" PRId64 ", out %" PRId64 ": must be positive; "
+                           "act %d: none", in1, in2, out, (int)o.act);
     if (!fl_nn_dtype_ok("fl_nn_bilinear", o.dtype)) return fl_raise();
     fl_quiet(+1);
     fl_nn_module *m = fl_nn_new(&fl__nn_bilinear_type, &l, sizeof l);

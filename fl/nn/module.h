@@ -127,7 +127,7 @@ FL_API bool fl_nn_add_uniform(fl_nn_module *m, fl_shape weight, int64_t bias, do
 /* Settings per dim, as options give them: 0 is that of the dim before, the first 0 is `otherwise`. */
 FL_API fl_shape fl_nn_per_dim(const int64_t *list, int dims, int64_t otherwise);
 /* A maker calls fl_quiet(+1) before it makes the module, allocates parameters and buffers in a scope in
-   which fl_lasting(true) tells memory managers that they stay, and ends with one of these two. fl_nn_made
+   which fl_persistent(true) tells memory managers that they stay, and ends with one of these two. fl_nn_made
    returns m if ok, else frees m and returns NULL after an error. fl_nn_made_with gives m a weight of
    shape w and a bias [w[0]] first, both uniform within 1 / sqrt(fan in) of 0: PyTorch's
    kaiming_uniform(a = sqrt(5)) comes to the same bound. */
@@ -168,7 +168,7 @@ FL_API const char *fl_nn_shape_text(const fl_var *x, char *buf);
 /* modules: making and freeing */
 
 FL_API fl_nn_module *fl_nn_new(const fl_nn_type *type, const void *data, size_t bytes) {
-    if (!type || !type->forward) return fl_bad("fl_nn_new: the type is NULL, or has no forward");
+    if (!type || !type->forward) return fl_err_null("fl_nn_new: the type is NULL, or has no forward");
     fl_nn_module *m = fl_heap_alloc(sizeof *m);
     void *copy = m && bytes ? fl_heap_alloc(bytes) : NULL;
     if (!m || (bytes && !copy)) {
@@ -185,7 +185,7 @@ FL_API fl_nn_module *fl_nn_new(const fl_nn_type *type, const void *data, size_t 
 }
 
 FL_API void fl_nn_free(fl_nn_module *m) {
-    if (!m || fl_freed(m, "fl_nn_free", "the module")) return;
+    if (!m || fl_is_freed(m, "fl_nn_free", "the module")) return;
     fl_nn_module *p = m->parent;
     if (p) {
         int64_t i = 0;
@@ -383,7 +383,7 @@ static bool fl__nn_results_ok(const fl_nn_module *m, const fl_vars *out) {
 /* Gives the references to the innermost scope; all of them are given, or dropped. */
 static bool fl__nn_own(fl_vars *vars) {
     bool ok = true;
-    for (int i = 0; i < vars->n; i++) ok = fl_obj_own(&vars->v[i]->obj) && ok;
+    for (int i = 0; i < vars->n; i++) ok = fl_scope_adopt(&vars->v[i]->obj) && ok;
     return ok;
 }
 
@@ -406,7 +406,7 @@ FL_API fl_vars fl_nn_forward_vars(fl_nn_module *m, fl_vars in) {
         out = m->type->forward(m, in);
         ok = fl__nn_results_ok(m, &out);
         if (ok && fl__nn_watch.fn) fl__nn_watch.fn(m, &out, fl__nn_watch.user);
-        for (int i = out.n; ok && i-- > 0;) fl_obj_take(&out.v[i]->obj);
+        for (int i = out.n; ok && i-- > 0;) fl_obj_steal(&out.v[i]->obj);
         fl_scope_end(&s);
         if (ok) ok = fl__nn_own(&out);
     }
@@ -465,7 +465,7 @@ FL_API int64_t fl_nn_count(fl_nn_module *m) {
 }
 
 FL_API void fl_nn_train(fl_nn_module *m, bool on) {
-    if (!m || fl_freed(m, "fl_nn_train", "the module")) return;
+    if (!m || fl_is_freed(m, "fl_nn_train", "the module")) return;
     m->train = on;
     for (int64_t i = 0; i < m->n_child; i++) fl_nn_train(m->child[i], on);
 }
@@ -577,7 +577,7 @@ FL_API bool fl_nn_named(fl_nn_module *m, fl_nn_visit_fn fn, void *user) {
 
 FL_API void fl_nn_put(fl_nn_text *t, const char *format, ...) {
     if (!fl_given(t, "fl_nn_put", "the text") || !fl_given(format, "fl_nn_put", "the format")) return;
-    fl_lines lines = {t->buf, t->size, t->n, NULL};
+    fl_strbuf lines = {t->buf, t->size, t->n, NULL};
     va_list args;
     va_start(args, format);
     fl_vput(&lines, format, args);
@@ -656,7 +656,7 @@ FL_API bool fl_nn_sequence_ok(const fl_nn_module *m, const fl_var *x, int64_t di
 
 FL_API bool fl_nn_add_affine(fl_nn_module *m, fl_shape shape, bool no_bias, fl_dtype dtype) {
     fl_scope s = fl_scope_begin();
-    fl_lasting(true);
+    fl_persistent(true);
     const bool ok = fl_nn_add_param(m, "weight", fv_param(fl_ones(shape, dtype))) &&
                     (no_bias || fl_nn_add_param(m, "bias", fv_param(fl_zeros(shape, dtype))));
     fl_scope_end(&s);
@@ -673,7 +673,7 @@ FL_API fl_nn_module *fl_nn_made(fl_nn_module *m, bool ok) {
 FL_API bool fl_nn_add_uniform(fl_nn_module *m, fl_shape weight, int64_t bias, double bound, fl_dtype dtype,
                               fl_rng *rng) {
     fl_scope s = fl_scope_begin();
-    fl_lasting(true);
+    fl_persistent(true);
     const fl_shape b = FL_SHAPE(bias);
     const bool ok =
         fl_nn_add_param(m, "weight", fv_param(fl_uniform(weight, -bound, bound, dtype, rng))) &&

@@ -8,7 +8,7 @@ extern "C" {
 #endif
 
 typedef struct fl_nn_batch_norm_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double momentum; /* 0 -> 0.1; running = (1 - momentum) running + momentum batch */
     bool cumulative; /* running is the plain average over all batches instead */
     double eps;      /* 0 -> 1e-5 */
@@ -40,7 +40,7 @@ FL_PRIVATE bool fl__nn_batch_norm_fixed(const fl_nn_module *m, bool *relu);
 FL_PRIVATE bool fl__nn_batch_norm_line(const fl_nn_module *m, fl_tensor **scale, fl_tensor **shift);
 
 typedef struct fl_nn_layer_norm_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double eps;     /* 0 -> 1e-5 */
     bool no_affine; /* no weight and no bias */
     bool no_bias;   /* no bias only */
@@ -72,7 +72,7 @@ FL_API fl_var *fl_nn_add_norm(fl_nn_module *norm, fl_nn_module *dropout, fl_nn_m
 FL_API fl_nn_module *fl_nn_group_norm_opt(int64_t groups, int64_t channels,
                                           fl_nn_layer_norm_opts o);
 typedef struct fl_nn_instance_norm_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double eps;      /* 0 -> 1e-5 */
     bool affine;     /* weight and bias */
     bool track;      /* running statistics, which evaluation uses as batch norm does */
@@ -89,7 +89,7 @@ typedef struct fl_nn_instance_norm_opts {
 FL_API fl_nn_module *fl_nn_instance_norm_opt(int64_t channels, fl_nn_instance_norm_opts o);
 
 typedef struct fl_nn_normalize_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double p;     /* 0 -> 2 */
     double eps;   /* 0 -> 1e-12 */
     double value; /* 0 -> 1 */
@@ -212,14 +212,14 @@ static fl_nn_module *fl__nn_batch_norm_new(int dims, int64_t channels, fl_nn_bat
         .channels = channels, .momentum = fl_option(o.momentum, 0.1), .eps = fl_option(o.eps, 1e-5),
         .dims = dims, .cumulative = o.cumulative, .track = !o.no_track, .frozen = o.frozen, .relu = o.relu};
     if (channels < 1 || !(b.eps >= 0) || !(b.momentum >= 0 && b.momentum <= 1))
-        return fl_bad("%s: %" PRId64 " channels, momentum %g, eps %g", type->maker, channels, b.momentum,
-                      b.eps);
+        return fl_err_null("%s: %" PRId64 " channels, momentum %g, eps %g", type->maker, channels, b.momentum,
+                           b.eps);
     if (o.frozen && (o.no_affine || o.no_track))
-        return fl_bad("%s: frozen, so it has weight, bias and statistics", type->maker);
+        return fl_err_null("%s: frozen, so it has weight, bias and statistics", type->maker);
     if (!fl_nn_dtype_ok(type->maker, o.dtype)) return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
-    fl_lasting(true);
+    fl_persistent(true);
     fl_nn_module *m = fl_nn_new(type, &b, sizeof b);
     bool ok = m != NULL;
     const fl_shape shape = FL_SHAPE(channels);
@@ -284,7 +284,7 @@ static fl_nn_module *fl__nn_norm_new(const fl_nn_type *type, fl_shape shape, int
     const fl__nn_norm l = {shape, groups, fl_option(o.eps, 1e-5), 0};
     if (shape.ndim < 1 || shape.ndim > FL_MAX_DIMS || fl_shape_numel(shape) < 1 || !(l.eps >= 0)) {
         char text[FL_NN_SHAPE];
-        return fl_bad("%s: shape %s, eps %g", type->maker, fl_shape_text(shape, text, sizeof text), l.eps);
+        return fl_err_null("%s: shape %s, eps %g", type->maker, fl_shape_text(shape, text, sizeof text), l.eps);
     }
     if (!fl_nn_dtype_ok(type->maker, o.dtype)) return fl_raise();
     fl_quiet(+1);
@@ -359,7 +359,7 @@ FL_API fl_nn_module *fl_nn_rms_norm_opt(fl_shape shape, fl_nn_layer_norm_opts o)
 /* Are they what fl_add_layer_norm computes, of the backend's own? */
 static bool fl__nn_adds_norm(const fl_nn_module *norm, const fl_tensor *branch, const fl_tensor *x) {
     return norm && (norm->type == &fl__nn_layer_norm_type || norm->type == &fl__nn_rms_norm_type) &&
-           branch->dtype == x->dtype && fl_backend_has(x->family, fl_op_add_layer_norm) && !fl__nn_watched();
+           branch->dtype == x->dtype && fl_backend_has(x->backend, fl_op_add_layer_norm) && !fl__nn_watched();
 }
 
 FL_API fl_var *fl_nn_add_norm(fl_nn_module *norm, fl_nn_module *dropout, fl_nn_module *drop_path,
@@ -367,7 +367,7 @@ FL_API fl_var *fl_nn_add_norm(fl_nn_module *norm, fl_nn_module *dropout, fl_nn_m
     fl_rng *rng = NULL;
     const double p = drop_path ? -1 : fl_nn_dropout_of(dropout, &rng);
     static const char who[] = "fl_nn_add_norm";
-    if (fl_absent(who, branch) || fl_absent(who, x) || fl_absent(who, *x)) return NULL;
+    if (fl_is_null_arg(who, branch) || fl_is_null_arg(who, x) || fl_is_null_arg(who, *x)) return NULL;
     if (p < 0 || !fl__nn_adds_norm(norm, fv_value(branch), fv_value(*x))) {
         branch = fl_nn_forward(dropout, branch);
         *x = fv_add(*x, drop_path ? fl_nn_forward(drop_path, branch) : branch);
@@ -406,7 +406,7 @@ static const fl_nn_type fl__nn_group_norm_type = {.name = "GroupNorm", .maker = 
 FL_API fl_nn_module *fl_nn_group_norm_opt(int64_t groups, int64_t channels,
                                           fl_nn_layer_norm_opts o) {
     if (groups < 1 || channels < 1 || channels % groups)
-        return fl_bad("fl_nn_group_norm: %" PRId64 " groups of %" PRId64 " channels", groups, channels);
+        return fl_err_null("fl_nn_group_norm: %" PRId64 " groups of %" PRId64 " channels", groups, channels);
     return fl__nn_norm_new(&fl__nn_group_norm_type, FL_SHAPE(channels), groups, o);
 }
 
@@ -454,13 +454,13 @@ FL_API fl_nn_module *fl_nn_instance_norm_opt(int64_t channels, fl_nn_instance_no
     const fl_nn_layer_norm_opts l = {.eps = o.eps, .no_affine = !o.affine, .dtype = o.dtype};
     const double momentum = fl_option(o.momentum, 0.1);
     if (!(momentum >= 0 && momentum <= 1))
-        return fl_bad("fl_nn_instance_norm: momentum must be in [0, 1], got %g", momentum);
+        return fl_err_null("fl_nn_instance_norm: momentum must be in [0, 1], got %g", momentum);
     fl_nn_module *m = fl__nn_norm_new(&fl__nn_instance_norm_type, FL_SHAPE(channels), 0, l);
     if (!m || !o.track) return m;
     ((fl__nn_norm *)m->data)->momentum = momentum;
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
-    fl_lasting(true);
+    fl_persistent(true);
     const bool ok = fl__nn_add_running(m, FL_SHAPE(channels), false, o.dtype);
     fl_scope_end(&s);
     return fl_nn_made(m, ok);
@@ -501,7 +501,7 @@ FL_API fl_nn_module *fl_nn_normalize_opt(fl_axes axes, fl_nn_normalize_opts o) {
     fl__nn_normalize f = {axes, fl_option(o.p, 2), fl_option(o.eps, 1e-12), fl_option(o.value, 1)};
     f.axes.keepdim = true;
     if (axes.n < 0 || axes.n > FL_MAX_DIMS || !(f.eps >= 0) || isnan(f.p) || isnan(f.value))
-        return fl_bad("fl_nn_normalize: %d axes, p %g, eps %g, value %g", axes.n, f.p, f.eps, f.value);
+        return fl_err_null("fl_nn_normalize: %d axes, p %g, eps %g, value %g", axes.n, f.p, f.eps, f.value);
     return fl_nn_new(&fl__nn_normalize_type, &f, sizeof f);
 }
 

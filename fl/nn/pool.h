@@ -9,7 +9,7 @@ extern "C" {
 
 /* Settings per dim as in fl_nn_conv_opts. */
 typedef struct fl_nn_pool_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t kernel_h, kernel_w;         /* where they are not kernel */
     int64_t stride, stride_h, stride_w; /* no stride: the kernel */
     int64_t pad, pad_h, pad_w;          /* on both sides, at most half a window, or FL_SAME; FL_I0 -> 0 */
@@ -136,12 +136,12 @@ static fl_nn_module *fl__nn_pool_new(int dims, int64_t kernel, fl_nn_pool_opts o
     bool ok = kernel >= 1, own = three || !(o.kernel_h || o.stride_h || o.pad_h || o.dilation_h);
     for (int i = 0; i < dims; i++) ok = ok && opts.kernel[i] >= 0 && opts.stride[i] >= 0;
     if (!ok || !own || (dims == 1 && (o.kernel_w || o.stride_w || o.pad_w || o.dilation_w)))
-        return fl_bad("%s: kernel %" PRId64 ", stride %" PRId64 ": must be positive, of %d dims", type->maker,
-                      kernel, o.stride, dims);
+        return fl_err_null("%s: kernel %" PRId64 ", stride %" PRId64 ": must be positive, of %d dims", type->maker,
+                           kernel, o.stride, dims);
     if (!(o.norm >= 0) || (o.norm > 0 && o.average))
-        return fl_bad("%s: norm %g: must be positive, and no average", type->maker, o.norm);
+        return fl_err_null("%s: norm %g: must be positive, and no average", type->maker, o.norm);
     if (o.return_indices && (o.average || o.norm > 0))
-        return fl_bad("%s: return_indices: only maxima have indices", type->maker);
+        return fl_err_null("%s: return_indices: only maxima have indices", type->maker);
     fl_nn_module *m = fl_nn_new(type, &p, sizeof p);
     if (m && o.norm > 0) m->kind = norms[dims - 1];
     if (m && o.average) m->kind = means[dims - 1];
@@ -212,8 +212,8 @@ static fl_nn_module *fl__nn_adaptive_pool_new(fl_shape size, bool largest) {
     for (int i = 0; ok && i < size.ndim; i++) ok = size.dim[i] >= 1;
     if (!ok) {
         char text[FL_NN_SHAPE];
-        return fl_bad("fl_nn_adaptive_pool: size %s: 1 to 3 dims, which must be positive",
-                      fl_shape_text(size, text, sizeof text));
+        return fl_err_null("fl_nn_adaptive_pool: size %s: 1 to 3 dims, which must be positive",
+                           fl_shape_text(size, text, sizeof text));
     }
     const fl__nn_adaptive_pool p = {size, largest};
     fl_nn_module *m = fl_nn_new(&fl__nn_adaptive_pool_type, &p, sizeof p);

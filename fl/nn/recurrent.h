@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 typedef struct fl_nn_rnn_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int layers;         /* 0 -> 1 */
     bool bidirectional;
     double dropout;     /* of each layer's results but the last's, in training */
@@ -141,15 +141,15 @@ static fl_nn_module *fl__nn_rnn_new(fl_rnn_mode mode, int64_t in, int64_t hidden
     const fl__nn_rnn r = {in, hidden, mode, o};
     if (in < 1 || in > INT32_MAX || hidden < 1 || hidden > INT32_MAX / 4 || o.layers < 1 ||
         o.layers > INT16_MAX || !(o.dropout >= 0 && o.dropout <= 1))
-        return fl_bad("%s: %" PRId64 " to %" PRId64 ", %d layers, dropout %g", maker, in, hidden, o.layers,
-                      o.dropout);
+        return fl_err_null("%s: %" PRId64 " to %" PRId64 ", %d layers, dropout %g", maker, in, hidden, o.layers,
+                           o.dropout);
     if (o.projection && (mode != FL_LSTM || o.projection < 1 || o.projection >= hidden))
-        return fl_bad("%s: projection %" PRId64 " of %" PRId64 "; an LSTM has one to fewer", maker,
-                      o.projection, hidden);
+        return fl_err_null("%s: projection %" PRId64 " of %" PRId64 "; an LSTM has one to fewer", maker,
+                           o.projection, hidden);
     if (!fl_nn_dtype_ok(maker, o.dtype)) return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
-    fl_lasting(true);
+    fl_persistent(true);
     fl_nn_module *m = fl_nn_new(&fl__nn_rnn_types[mode], &r, sizeof r);
     bool ok = m != NULL;
     for (int layer = 0; ok && layer < o.layers; layer++)

@@ -13,7 +13,7 @@ extern "C" {
    These functions return false after an error and never stop. */
 FL_API bool fl_nn_save(fl_nn_module *m, const char *path);
 typedef struct fl_nn_load_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     bool partial;       /* take what is there: neither missing nor unexpected names are errors */
     bool cast;          /* numbers of another dtype are converted; without it they are an error */
     const char *prefix; /* of the names in the file that are m's, e.g. "model."; NULL -> "" */
@@ -284,7 +284,7 @@ static bool fl__nn_read_item(fl_nn_item *item, fl_data_file *f, const char *what
     fl_drop(item->loaded_);
     item->loaded_ = NULL;
     if (!found) return true;
-    if (!item->host && !fl_writable(what, item->tensor)) return false;
+    if (!item->host && !fl_is_writable(what, item->tensor)) return false;
     fl_scope scope = fl_scope_begin();
     fl_tensor *t = fl_data_read(f, item->name);
     item->loaded_ = t ? fl_keep(fl_to(t, fl_backend_name(item->tensor))) : NULL;

@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 typedef struct fl_nn_summary_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     fl_dtype dtype; /* of the input; 0 -> that of the first parameter, or f32 */
     FILE *out;      /* NULL -> stdout */
     char _end;

@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 typedef struct fl_nn_transformer_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double dropout;                   /* of attention weights, the hidden layer and all branches */
     double drop_path;                 /* of the branches, see fl_nn_drop_path */
     double eps;                       /* of the norms, 0 -> 1e-5 */

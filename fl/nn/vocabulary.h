@@ -13,7 +13,7 @@ extern "C" {
    number of words; each next part works in `divide` (0 -> 4) times fewer dims (arXiv 1609.04309).
    At most 8 parts. */
 typedef struct fl_nn_adaptive_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t divide;
     fl_dtype dtype;
     fl_rng *rng;

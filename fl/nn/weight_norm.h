@@ -94,7 +94,7 @@ static bool fl__nn_wrap(fl_nn_module *m, const fl__nn_weight_norm *w, const char
     snprintf(v_name, sizeof v_name, "%.*s_v", FL_NN_NAME - 3, name);
     snprintf(g_name, sizeof g_name, "%.*s_g", FL_NN_NAME - 3, name);
     fl_scope s = fl_scope_begin();
-    fl_lasting(true);
+    fl_persistent(true);
     fl__nn_weight_norm *data = fl_heap_alloc(sizeof *data);
     fl_tensor *g = data ? fl__nn_lengths(fv_value(m->param[w->v].var), w->axis) : NULL;
     const bool ok = g && fl_nn_add_param(m, g_name, fv_param(g));

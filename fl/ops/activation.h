@@ -69,10 +69,10 @@ FL_PRIVATE void fl__register_activation(void);
 FL_DATA_DEFINED fl_op fl_op_glu, fl_op_glu_grad;
 
 FL_PRIVATE void fl__register_activation(void) {
-    FL__REGISTER(glu, .args_size = sizeof(fl_axis_args), .contains = "mul div add exp neg copy sigmoid",
+    FL__REGISTER(glu, .args_size = sizeof(fl_axis_args), .uses = "mul div add exp neg copy sigmoid",
                  .compose = fl__compose_glu, .gradient = fv__glu_back);
     FL__REGISTER(glu_grad, .args_size = sizeof(fl_axis_args),
-                 .contains = "mul sub div add exp neg copy sigmoid", .compose = fl__compose_glu_grad);
+                 .uses = "mul sub div add exp neg copy sigmoid", .compose = fl__compose_glu_grad);
 }
 
 #endif /* FL_OPS_ACTIVATION_IMPL */

@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 typedef struct fl_attention_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     fl_tensor *mask; /* broadcasts to [..., n, m]: b8 (true takes part) or a float that is added */
     bool causal;     /* query i sees keys 0 to offset + i */
     int64_t offset;  /* place of query 0 among the keys, as after a cache of that many */
@@ -36,7 +36,7 @@ typedef struct fl_attention_opts {
 } fl_attention_opts;
 /* The same with a variable as mask, which may want a gradient. */
 typedef struct fv_attention_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     fl_var *mask;
     bool causal;
     int64_t offset, window;
@@ -100,12 +100,12 @@ static int64_t fl__attention_grad_macs(const fl_call *c) {
 
 FL_PRIVATE void fl__register_attention(void) {
     FL__REGISTER(attention, .args_size = sizeof(fl_attention_args),
-                 .contains = "matmul mul add where amax sub exp sum div log tanh softmax abs eq isneginf "
+                 .uses = "matmul mul add where amax sub exp sum div log tanh softmax abs eq isneginf "
                              "iota le lt ge bitwise_not bitwise_and",
                  .compose = fl__compose_attention, .gradient = fv__attention_back,
                  .rng_end = offsetof(fl_attention_args, rng) + sizeof(fl_rng), .macs = fl__attention_macs);
     FL__REGISTER(attention_grad, .args_size = sizeof(fl_attention_args),
-                 .contains = "matmul mul add where amax sub exp sum div tanh softmax abs eq isneginf iota le "
+                 .uses = "matmul mul add where amax sub exp sum div tanh softmax abs eq isneginf iota le "
                              "lt ge bitwise_not bitwise_and",
                  .compose = fl__compose_attention_grad,
                  .rng_end = offsetof(fl_attention_args, rng) + sizeof(fl_rng),

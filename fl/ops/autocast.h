@@ -64,7 +64,7 @@ FL_PRIVATE void fl__register_autocast(void);
 
 static uint8_t fl__policies[FL_MAX_OPS];
 
-/* Runs after the families have registered their ops. */
+/* Runs after the backends have registered their ops. */
 FL_PRIVATE void fl__register_autocast(void) {
     static const struct {
         fl_autocast_policy policy;
@@ -92,7 +92,7 @@ FL_API fl_autocast_policy fl_autocast_policy_of(fl_op op) {
 
 FL_API bool fl_autocast_set_policy(fl_op op, fl_autocast_policy p) {
     if (!fl_op_get_info(op) || (unsigned)p > FL_AUTOCAST_WIDEST)
-        return fl_refuse("fl_autocast_set_policy: there is no op %d, or no policy %d", op, (int)p);
+        return fl_err_false("fl_autocast_set_policy: there is no op %d, or no policy %d", op, (int)p);
     fl__policies[op] = (uint8_t)p;
     return true;
 }
@@ -154,11 +154,11 @@ FL_API fl_dtype fl_autocast_dtype(void) {
 
 FL_API bool fl_autocast(fl_dtype d) {
     if (d != FL_F16 && d != FL_BF16 && d != FL_F32)
-        return fl_refuse("fl_autocast: %s: f16, bf16, or f32 for off", fl_dtype_name(d));
+        return fl_err_false("fl_autocast: %s: f16, bf16, or f32 for off", fl_dtype_name(d));
     const bool on = d != FL_F32;
     if (on && !fl__autocast_kept) {
         fl__weight_casts *c = fl_obj_new(sizeof *c, fl__autocast_drop);
-        if (!c || !fl_obj_own(&c->obj)) return fl_raise() != NULL;
+        if (!c || !fl_scope_adopt(&c->obj)) return fl_raise() != NULL;
         fl__autocast_kept = c;
     }
     if (!on && fl__autocast_kept) fl__autocast_empty(fl__autocast_kept);

@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 typedef struct fl_conv_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t stride[3];     /* per spatial dim, here and below 0 -> that of the dim before; first 0 -> 1 */
     int64_t pad[3];        /* zeros on both sides, or FL_SAME; FL_I0: none after others */
     int64_t dilation[3];   /* first 0 -> 1 */
@@ -87,21 +87,21 @@ FL_PRIVATE void fl__register_conv(void);
 /* Resolved arguments may come from anywhere: nothing below divides by zero or overflows. */
 static bool fl__conv2d_args_ok(const char *fn, const fl_conv2d_args *a) {
     bool ok = true;
-    if (!fl__in_range(a->groups, 1)) return fl_refuse("%s: %lld groups", fn, (long long)a->groups);
+    if (!fl__in_range(a->groups, 1)) return fl_err_false("%s: %lld groups", fn, (long long)a->groups);
     for (int i = 0; i < 2; i++)
         ok = ok && fl__in_range(a->stride[i], 1) && fl__in_range(a->pad_lo[i], 0) &&
              fl__in_range(a->pad_hi[i], 0) && fl__in_range(a->dilation[i], 1);
     if (ok) return true;
-    return fl_refuse("%s: stride %lld x %lld, pad %lld x %lld, dilation %lld x %lld", fn,
-                     (long long)a->stride[0], (long long)a->stride[1], (long long)a->pad_lo[0],
-                     (long long)a->pad_lo[1], (long long)a->dilation[0], (long long)a->dilation[1]);
+    return fl_err_false("%s: stride %lld x %lld, pad %lld x %lld, dilation %lld x %lld", fn,
+                        (long long)a->stride[0], (long long)a->stride[1], (long long)a->pad_lo[0],
+                        (long long)a->pad_lo[1], (long long)a->dilation[0], (long long)a->dilation[1]);
 }
 
 /* Floats of one dtype: convolution computes in nothing else. */
 static bool fl__conv_floats(const char *fn, const fl_tensor *a, const fl_tensor *b) {
-    if (fl_dtype_is_float(a->dtype) && a->dtype == b->dtype) return fl_same_family(fn, a, b);
-    return fl_refuse("%s: %s and %s: both must be the same float", fn, fl_dtype_name(a->dtype),
-                     fl_dtype_name(b->dtype));
+    if (fl_dtype_is_float(a->dtype) && a->dtype == b->dtype) return fl_same_backend(fn, a, b);
+    return fl_err_false("%s: %s and %s: both must be the same float", fn, fl_dtype_name(a->dtype),
+                        fl_dtype_name(b->dtype));
 }
 
 /* The relu as an op of its own. */
@@ -112,28 +112,28 @@ static fl_tensor *fl__conv2d_relu(fl_tensor *x, fl_tensor *w, fl_tensor *bias, f
 }
 
 fl_tensor *fl_conv2d_run(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv2d_args a) {
-    if (fl_absent("fl_conv2d", x) || fl_absent("fl_conv2d", w) ||
+    if (fl_is_null_arg("fl_conv2d", x) || fl_is_null_arg("fl_conv2d", w) ||
         !fl__conv_floats("fl_conv2d", x, w) || !fl__conv2d_args_ok("fl_conv2d", &a))
         return NULL;
     if (a.relu && !bias) return fl__conv2d_relu(x, w, NULL, a);
     if (x->ndim != 4 || w->ndim != 4 || x->shape[1] != w->shape[1] * a.groups ||
         w->shape[0] % a.groups || w->shape[1] < 1 || w->shape[2] < 1 || w->shape[3] < 1)
-        return fl_bad("fl_conv2d: x %s, w %s, %lld groups: channels do not match", FL_SHAPE_TEXT(x),
-                      FL_SHAPE_TEXT(w), (long long)a.groups);
+        return fl_err_null("fl_conv2d: x %s, w %s, %lld groups: channels do not match", FL_SHAPE_TEXT(x),
+                           FL_SHAPE_TEXT(w), (long long)a.groups);
     if (bias && !fl__conv_floats("fl_conv2d", x, bias)) return NULL;
     if (bias && (bias->ndim != 1 || bias->shape[0] != w->shape[0]))
-        return fl_bad("fl_conv2d: bias %s for w %s", FL_SHAPE_TEXT(bias), FL_SHAPE_TEXT(w));
+        return fl_err_null("fl_conv2d: bias %s for w %s", FL_SHAPE_TEXT(bias), FL_SHAPE_TEXT(w));
     fl_shape shape = FL_SHAPE(x->shape[0], w->shape[0], 0, 0);
     for (int i = 2; i < 4; i++) {
         shape.dim[i] = fl__windows(x->shape[i], a.pad_lo[i - 2], a.pad_hi[i - 2],
                                    a.dilation[i - 2] * (w->shape[i] - 1) + 1, a.stride[i - 2]);
         if (shape.dim[i] < 1)
-            return fl_bad("fl_conv2d: the kernel of w %s is larger than the padded image of x %s",
-                          FL_SHAPE_TEXT(w), FL_SHAPE_TEXT(x));
+            return fl_err_null("fl_conv2d: the kernel of w %s is larger than the padded image of x %s",
+                               FL_SHAPE_TEXT(w), FL_SHAPE_TEXT(x));
     }
     fl_call c = {.op = bias ? fl_op_conv2d_bias : FL_OP_conv2d, .n_out = 1, .n_in = bias ? 3 : 2,
                  .in = {x, w, bias}, .args = &a};
-    c.out[0] = fl__image_as(fl_out_on(x->family, shape, x->dtype), x, w);
+    c.out[0] = fl__image_as(fl_out_on(x->backend, shape, x->dtype), x, w);
     return c.out[0] ? fl_call_result(&c) : fl_raise();
 }
 
@@ -148,25 +148,25 @@ static bool fl__conv2d_grad_ok(const char *fn, const fl_tensor *p, const fl_tens
         ok = fl__in_range(x.dim[2 + i], 0) && fl__in_range(w.dim[2 + i], 1) &&
              dy->shape[2 + i] == fl__windows(x.dim[2 + i], a->pad_lo[i], a->pad_hi[i],
                                              a->dilation[i] * (w.dim[2 + i] - 1) + 1, a->stride[i]);
-    return ok || fl_refuse("%s: x %s, w %s and dy %s do not belong together", fn, FL_TEXT_OF(x),
-                           FL_TEXT_OF(w), FL_SHAPE_TEXT(dy));
+    return ok || fl_err_false("%s: x %s, w %s and dy %s do not belong together", fn, FL_TEXT_OF(x),
+                              FL_TEXT_OF(w), FL_SHAPE_TEXT(dy));
 }
 
 fl_tensor *fl_conv2d_grad_input(fl_tensor *dy, fl_tensor *w, fl_shape x_shape, fl_conv2d_args a) {
     const char *fn = "fl_conv2d_grad_input";
-    if (fl_absent(fn, dy) || fl_absent(fn, w) ||
+    if (fl_is_null_arg(fn, dy) || fl_is_null_arg(fn, w) ||
         !fl__conv2d_grad_ok(fn, dy, w, x_shape, fl_shape_of(w), dy, &a))
         return NULL;
-    fl_tensor *dx = fl__image_as(fl_out_on(dy->family, x_shape, dy->dtype), dy, w);
+    fl_tensor *dx = fl__image_as(fl_out_on(dy->backend, x_shape, dy->dtype), dy, w);
     return fl_call_into(FL_OP_conv2d_grad_input, dx, dy, w, &a);
 }
 
 fl_tensor *fl_conv2d_grad_weight(fl_tensor *x, fl_tensor *dy, fl_shape w_shape, fl_conv2d_args a) {
     const char *fn = "fl_conv2d_grad_weight";
-    if (fl_absent(fn, x) || fl_absent(fn, dy) ||
+    if (fl_is_null_arg(fn, x) || fl_is_null_arg(fn, dy) ||
         !fl__conv2d_grad_ok(fn, x, dy, fl_shape_of(x), w_shape, dy, &a))
         return NULL;
-    fl_tensor *dw = fl__image_as(fl_out_on(x->family, w_shape, x->dtype), x, dy);
+    fl_tensor *dw = fl__image_as(fl_out_on(x->backend, w_shape, x->dtype), x, dy);
     return fl_call_into(FL_OP_conv2d_grad_weight, dw, x, dy, &a);
 }
 
@@ -244,7 +244,7 @@ static int64_t fl__conv2d_bias_macs(const fl_call *c) {
 }
 
 FL_PRIVATE void fl__register_conv(void) {
-    FL__REGISTER(conv2d_bias, .args_size = sizeof(fl_conv2d_args), .contains = "conv2d add relu maximum",
+    FL__REGISTER(conv2d_bias, .args_size = sizeof(fl_conv2d_args), .uses = "conv2d add relu maximum",
                  .compose = fl__compose_conv2d_bias, .gradient = fv__conv2d_back,
                  .macs = fl__conv2d_bias_macs);
 }

@@ -47,7 +47,7 @@ FL_PRIVATE void fl__register_copy(void);
 /* ---- joining ---- */
 
 fl_tensor *fl_accumulate(fl_tensor *dst, fl_tensor *src) {
-    if (fl_absent("fl_accumulate", dst) || fl_absent("fl_accumulate", src)) return NULL;
+    if (fl_is_null_arg("fl_accumulate", dst) || fl_is_null_arg("fl_accumulate", src)) return NULL;
     fl_scope s = fl_scope_of(__func__);
     return fl_scope_return(&s, fl_assign(dst, fl_add(dst, src)));
 }
@@ -75,12 +75,12 @@ static bool fl__compose_concat(const fl_call *c, fl_tensor **y) {
 }
 
 fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis) {
-    if (fl_absent("fl_concat", ts)) return NULL;
-    if (n < 1) return fl_bad("fl_concat: %d tensors", n);
+    if (fl_is_null_arg("fl_concat", ts)) return NULL;
+    if (n < 1) return fl_err_null("fl_concat: %d tensors", n);
     for (int i = 0; i < n; i++) {
-        if (fl_absent("fl_concat", ts[i])) return NULL;
-        if (ts[i]->weak) return fl_bad("fl_concat: tensor %d is a weak number", i);
-        if (!fl_same_family("concat", ts[0], ts[i])) return NULL;
+        if (fl_is_null_arg("fl_concat", ts[i])) return NULL;
+        if (ts[i]->weak) return fl_err_null("fl_concat: tensor %d is a weak number", i);
+        if (!fl_same_backend("concat", ts[0], ts[i])) return NULL;
     }
     if ((axis = fl_own_axis_of("fl_concat", ts[0], axis)) < 0) return NULL;
     fl_shape shape = fl_shape_of(ts[0]);
@@ -88,19 +88,19 @@ fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis) {
         fl_shape rest = fl_shape_of(ts[i]);
         if (rest.ndim != shape.ndim ||
             __builtin_add_overflow(shape.dim[axis], rest.dim[axis], &shape.dim[axis]))
-            return fl_bad("fl_concat: shapes %s and %s", FL_SHAPE_TEXT(ts[0]),
+            return fl_err_null("fl_concat: shapes %s and %s", FL_SHAPE_TEXT(ts[0]),
                            FL_SHAPE_TEXT(ts[i]));
         for (int d = 0; d < shape.ndim; d++)
             if (d != axis && rest.dim[d] != shape.dim[d])
-                return fl_bad("fl_concat: shapes %s and %s differ besides axis %d",
+                return fl_err_null("fl_concat: shapes %s and %s differ besides axis %d",
                                FL_SHAPE_TEXT(ts[0]), FL_SHAPE_TEXT(ts[i]), axis);
     }
-    fl_tensor *out = fl_out_on(ts[0]->family, shape, fl_result_type(n, ts));
+    fl_tensor *out = fl_out_on(ts[0]->backend, shape, fl_result_type(n, ts));
     bool last = shape.ndim == 4; /* images that all have their channels innermost stay so */
     for (int i = 0; last && i < n; i++) last = fl_is_channels_last(ts[i]) && !fl_is_contiguous(ts[i]);
     if (out && last) out = fl_out_order_as(out, ts[0]);
     if (!out || !fl_out_allocate(out)) return fl_raise();
-    const int most = out->buffer && fl_backend_has(out->family, fl_op_concat) ? 8 : 1; /* of a record */
+    const int most = out->buffer && fl_backend_has(out->backend, fl_op_concat) ? 8 : 1; /* of a record */
     int64_t at = 0;
     for (int i = 0; i < n; i += most)
         if (!fl__write_parts(out, ts + i, n - i < most ? n - i : most, axis, &at)) return fl_raise();
@@ -108,17 +108,17 @@ fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis) {
 }
 
 fl_tensor *fl_stack(fl_tensor *const *ts, int n, int axis) {
-    if (fl_absent("fl_stack", ts)) return NULL;
-    if (n < 1) return fl_bad("fl_stack: %d tensors", n);
+    if (fl_is_null_arg("fl_stack", ts)) return NULL;
+    if (n < 1) return fl_err_null("fl_stack: %d tensors", n);
     for (int i = 0; i < n; i++) {
-        if (fl_absent("fl_stack", ts[i])) return NULL;
+        if (fl_is_null_arg("fl_stack", ts[i])) return NULL;
         if (!fl_same_shape(ts[0], ts[i]))
-            return fl_bad("fl_stack: shapes %s and %s", FL_SHAPE_TEXT(ts[0]),
+            return fl_err_null("fl_stack: shapes %s and %s", FL_SHAPE_TEXT(ts[0]),
                            FL_SHAPE_TEXT(ts[i]));
     }
     int dims = ts[0]->ndim, at = axis < 0 ? axis + dims + 1 : axis;
     if (at < 0 || at > dims || dims == FL_MAX_DIMS)
-        return fl_bad("fl_stack: axis %d for shape %s", axis, FL_SHAPE_TEXT(ts[0]));
+        return fl_err_null("fl_stack: axis %d for shape %s", axis, FL_SHAPE_TEXT(ts[0]));
     fl_quiet(+1); /* a handler that jumps must not lose the list */
     fl_scope s = fl_scope_of(__func__);
     fl_tensor **rows = fl_heap_alloc((size_t)n * sizeof *rows), *out = NULL;
@@ -204,7 +204,7 @@ FL_API fl_var *fv_stack(fl_var *const *xs, int n, int axis) {
 FL_DATA_DEFINED fl_op fl_op_concat;
 
 FL_PRIVATE void fl__register_copy(void) {
-    FL__REGISTER(concat, .args_size = sizeof(fl_axis_args), .contains = "copy", .compose = fl__compose_concat,
+    FL__REGISTER(concat, .args_size = sizeof(fl_axis_args), .uses = "copy", .compose = fl__compose_concat,
                  .gradient = fv__concat_back);
 }
 #endif /* FL_OPS_COPY_IMPL */

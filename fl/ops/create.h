@@ -50,15 +50,15 @@ FL_API fl_tensor *fl_bartlett_window(int64_t n, bool periodic, fl_dtype dtype);
 #include "../../kernels/fl_math.h"
 #include <math.h>
 
-static fl_tensor *fl__arange(const char *fn, int family, double start, double stop, double step,
+static fl_tensor *fl__arange(const char *fn, int backend, double start, double stop, double step,
                              fl_dtype dtype) {
     double n = ceil((stop - start) / step);
-    if (!(step != 0) || !(n < 4e18)) return fl_bad("%s: from %g to %g by %g", fn, start, stop, step);
+    if (!(step != 0) || !(n < 4e18)) return fl_err_null("%s: from %g to %g by %g", fn, start, stop, step);
     if (dtype == FL_DTYPE_NONE) dtype = FL_I64;
-    if (fl_dtype_size(dtype) == 0) return fl_bad("%s: dtype %d is not known", fn, (int)dtype);
+    if (fl_dtype_size(dtype) == 0) return fl_err_null("%s: dtype %d is not known", fn, (int)dtype);
     if (fl_compute_dtype(FL_CLASS_NUM, dtype) != dtype)
-        return fl_bad("%s: %s is not supported", fn, fl_dtype_name(dtype));
-    fl_tensor *t = fl_out_on(family, FL_SHAPE(n > 0 ? (int64_t)n : 0), dtype);
+        return fl_err_null("%s: %s is not supported", fn, fl_dtype_name(dtype));
+    fl_tensor *t = fl_out_on(backend, FL_SHAPE(n > 0 ? (int64_t)n : 0), dtype);
     fl_iota_args a = {start, step, flm_f64_to_i64(start), flm_f64_to_i64(step)};
     return t ? fl_call_into(FL_OP_iota, t, NULL, NULL, &a) : fl_raise();
 }
@@ -68,9 +68,9 @@ fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype) {
 }
 
 fl_tensor *fl_new_arange(const fl_tensor *t, double start, double stop, double step, fl_dtype dtype) {
-    if (fl_absent("fl_new_arange", t)) return NULL;
-    if (t->weak) return fl_bad("fl_new_arange: a weak number has no backend");
-    return fl__arange("fl_new_arange", t->family, start, stop, step, dtype);
+    if (fl_is_null_arg("fl_new_arange", t)) return NULL;
+    if (t->weak) return fl_err_null("fl_new_arange: a weak number has no backend");
+    return fl__arange("fl_new_arange", t->backend, start, stop, step, dtype);
 }
 
 fl_tensor *fl_eye(int64_t n, int64_t m, fl_dtype dtype) {
@@ -85,18 +85,18 @@ fl_tensor *fl_eye(int64_t n, int64_t m, fl_dtype dtype) {
 /* >>like another */
 
 fl_tensor *fl_zeros_like(fl_tensor *t) {
-    return fl_absent("fl_zeros_like", t) ? NULL : fl_full_like(t, 0);
+    return fl_is_null_arg("fl_zeros_like", t) ? NULL : fl_full_like(t, 0);
 }
 
 fl_tensor *fl_ones_like(fl_tensor *t) {
-    return fl_absent("fl_ones_like", t) ? NULL : fl_full_like(t, 1);
+    return fl_is_null_arg("fl_ones_like", t) ? NULL : fl_full_like(t, 1);
 }
 
 /* >>sequences */
 
 /* 0, 1, ... n - 1 in f64 */
 static fl_tensor *fl__create_counted(const char *fn, int64_t n) {
-    if (n < 0 || n > (int64_t)1 << 53) return fl_bad("%s: %lld elements", fn, (long long)n);
+    if (n < 0 || n > (int64_t)1 << 53) return fl_err_null("%s: %lld elements", fn, (long long)n);
     return fl_arange(0, (double)n, 1, FL_F64);
 }
 

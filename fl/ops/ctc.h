@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 typedef struct fl_ctc_loss_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t blank;          /* its class */
     fl_reduction reduction; /* FL_MEAN: each loss by its target's length, then over the batch */
     bool zero_infinity;     /* 0 instead of inf for targets that no alignment gives */
@@ -64,11 +64,11 @@ FL_DATA_DEFINED fl_op fl_op_ctc, fl_op_ctc_grad;
 
 FL_PRIVATE void fl__register_ctc(void) {
     FL__REGISTER(ctc, .args_size = sizeof(fl_ctc_args),
-                 .contains = "gather amax sub exp sum log add mul where iota lt gt ne eq abs maximum "
+                 .uses = "gather amax sub exp sum log add mul where iota lt gt ne eq abs maximum "
                              "bitwise_not",
                  .compose = fl__compose_ctc, .gradient = fv__ctc_back);
     FL__REGISTER(ctc_grad, .args_size = sizeof(fl_ctc_args),
-                 .contains = "gather scatter_add amax sub exp sum log add mul where iota lt gt ne eq abs "
+                 .uses = "gather scatter_add amax sub exp sum log add mul where iota lt gt ne eq abs "
                              "maximum bitwise_not grad2",
                  .compose = fv__compose_ctc_grad);
 }

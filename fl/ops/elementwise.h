@@ -2,7 +2,7 @@
 
    One prototype per line of FL_UNARY_OPS and FL_BINARY_OPS (fl/tensor/op_table.h), where formulas,
    gradients and dtypes stand; what it does is fl_unary_op and fl_binary_op there. On variables the
-   gradient formula runs in one pass (records grad1, grad2) where the family can, else by its steps. */
+   gradient formula runs in one pass (records grad1, grad2) where the backend can, else by its steps. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -211,7 +211,7 @@ FL_API fl_tensor *fl_clamp(fl_tensor *x, fl_tensor *low, fl_tensor *high);
 FL_API fl_var *fv_clamp(fl_var *x, fl_var *low, fl_var *high);
 
 /* The gradient formula of a FL_UNARY_OPS line: x, y, dy -> dx, one fused pass, into out (which may be
-   dy) or a new tensor (NULL). NULL without an error when the family has no grad1 slot for op: run the
+   dy) or a new tensor (NULL). NULL without an error when the backend has no grad1 slot for op: run the
    composition then. */
 FL_API fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy, fl_tensor *out);
 /* The same for FL_BINARY_OPS, all of one shape; want bit 0: *da, bit 1: *db. False without an
@@ -235,32 +235,32 @@ FL_API bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *
 /* ---- on tensors ---- */
 
 fl_tensor *fl_clamp(fl_tensor *x, fl_tensor *low, fl_tensor *high) {
-    if (fl_absent("fl_clamp", x) || ((!low || !high) && fl_error())) return NULL; /* a bound that failed */
+    if (fl_is_null_arg("fl_clamp", x) || ((!low || !high) && fl_error())) return NULL; /* a bound that failed */
     fl_scope s = fl_scope_of(__func__);
     fl_tensor *y = low ? fl_maximum(x, low) : x;
     return fl_scope_return(&s, high ? fl_minimum(y, high) : y);
 }
 
-/* The fused gradient may run: the family has the slot and nobody replaced an op of the formula. */
+/* The fused gradient may run: the backend has the slot and nobody replaced an op of the formula. */
 static bool fl__grad_by_slot(const fl_tensor *dy, fl_op slot, fl_op op) {
-    const fl_backend *be = fl_backend_at(dy->family);
+    const fl_backend *be = fl_backend_at(dy->backend);
     return (be->any || be->op[slot]) && !be->no_grad[op];
 }
 
 /* An operand of a fused gradient: a number, or a float like dy. */
 static bool fl__grad_operand(const char *fn, const fl_tensor *t, const fl_tensor *dy) {
-    if (fl_absent(fn, t) || fl_absent(fn, dy)) return false;
-    if (!dy->weak && (t->weak || (t->dtype == dy->dtype && t->family == dy->family &&
+    if (fl_is_null_arg(fn, t) || fl_is_null_arg(fn, dy)) return false;
+    if (!dy->weak && (t->weak || (t->dtype == dy->dtype && t->backend == dy->backend &&
                                   fl_dtype_is_float(dy->dtype) && fl_same_shape(t, dy))))
         return true;
-    return fl_refuse("%s: operand %s %s and dy %s %s differ, or are no floats", fn,
+    return fl_err_false("%s: operand %s %s and dy %s %s differ, or are no floats", fn,
                    fl_dtype_name(t->dtype), FL_SHAPE_TEXT(t), fl_dtype_name(dy->dtype),
                    FL_SHAPE_TEXT(dy));
 }
 
 fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy, fl_tensor *out) {
     if (!fl_op_get_info(op) || fl_op_get_info(op)->arity != 1)
-        return fl_bad("fl_grad1: op %d has no formula of x", (int)op);
+        return fl_err_null("fl_grad1: op %d has no formula of x", (int)op);
     if (!fl__grad_operand("fl_grad1", x, dy) || !fl__grad_operand("fl_grad1", y, dy)) return NULL;
     if (!fl__grad_by_slot(dy, FL_OP_grad1, op)) return NULL;
     fl_grad_args a = {op};
@@ -274,7 +274,7 @@ fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy, fl_tens
 bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_tensor *dy,
               fl_tensor **da, fl_tensor **db) {
     if (!fl_op_get_info(op) || fl_op_get_info(op)->arity != 2)
-        return fl_refuse("fl_grad2: op %d has no formula of a and b", (int)op);
+        return fl_err_false("fl_grad2: op %d has no formula of a and b", (int)op);
     if (!fl__grad_operand("fl_grad2", a, dy) || !fl__grad_operand("fl_grad2", b, dy) ||
         !fl__grad_operand("fl_grad2", y, dy))
         return false;
@@ -301,7 +301,7 @@ enum {
     FV__READS_B = 2,
     FV__READS_Y = 4,
     FV__FLOWS = 8, /* it is not zero everywhere: it has a dy */
-    FV__LONG = 16, /* more than one op: fused if the family can */
+    FV__LONG = 16, /* more than one op: fused if the backend can */
     FV__PASSES = 32, /* it is dy itself */
     FV__KNOWN = 64
 };
@@ -349,7 +349,7 @@ static void *fv__formula_step(fl_primitive primitive, void *const x[]) {
 
 /* The gradient of operand i on variables: where no fused one is better, and where it is recorded. */
 static fl_var *fv__gradient(fl_op op, int i, void *const in[]) {
-    static const fl_formula_meaning variables = {fv__formula_number, fv__formula_step};
+    static const fl_formula_vtable variables = {fv__formula_number, fv__formula_step};
     void *d[FL_FORMULA_OUTPUTS];
     const fl_formula *f = fl_op_program(op, i ? FL_PROGRAM_DB : FL_PROGRAM_DA);
     return f && fl_formula_run(f, &variables, in, d) ? d[0] : NULL;
@@ -394,7 +394,7 @@ static fl_var *fv__record_line(fl_op op, fl_tensor *value, fl_back_fn back, int 
 
 FL_API fl_var *fv_record_formula(fl_op op, fl_var *x, fl_tensor *value) {
     const fl_op_info *info = fl_op_get_info(op);
-    if (!info || info->arity != 1) return fl_bad("fv_record_formula: op %d has no formula of x", op);
+    if (!info || info->arity != 1) return fl_err_null("fv_record_formula: op %d has no formula of x", op);
     if (!value || !x->requires_grad) return fv_const(value);
     unsigned needs = fv__needs_of(op);
     fl_var *saved[] = {needs & FV__READS_A ? x : NULL, needs & FV__READS_Y ? FV_OUT : NULL};

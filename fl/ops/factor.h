@@ -131,15 +131,15 @@ FL_DATA_DEFINED fl_op fl_op_lu_factor, fl_op_solve, fl_op_solve_triangular, fl_o
     fl_op_svd, fl_op_eigh, fl_op_eig;
 
 FL_PRIVATE void fl__register_factor(void) {
-    FL__REGISTER(lu_factor, .contains = "cpu");
-    FL__REGISTER(solve, .contains = "cpu", .gradient = fv__solve_back);
-    FL__REGISTER(solve_triangular, .args_size = sizeof(fl_triangle_args), .contains = "cpu",
+    FL__REGISTER(lu_factor, .uses = "cpu");
+    FL__REGISTER(solve, .uses = "cpu", .gradient = fv__solve_back);
+    FL__REGISTER(solve_triangular, .args_size = sizeof(fl_triangle_args), .uses = "cpu",
                  .gradient = fv__solve_triangular_back);
-    FL__REGISTER(cholesky, .contains = "cpu", .gradient = fv__cholesky_back);
-    FL__REGISTER(qr, .contains = "cpu");
-    FL__REGISTER(svd, .contains = "cpu");
-    FL__REGISTER(eigh, .contains = "cpu");
-    FL__REGISTER(eig, .contains = "cpu");
+    FL__REGISTER(cholesky, .uses = "cpu", .gradient = fv__cholesky_back);
+    FL__REGISTER(qr, .uses = "cpu");
+    FL__REGISTER(svd, .uses = "cpu");
+    FL__REGISTER(eigh, .uses = "cpu");
+    FL__REGISTER(eig, .uses = "cpu");
 }
 #endif
 #endif

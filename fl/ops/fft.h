@@ -18,7 +18,7 @@ extern "C" {
 /* Who divides by n: the inverse, both by its square root, or the other way. */
 typedef enum fl_fft_norm { FL_NORM_BACKWARD, FL_NORM_ORTHO, FL_NORM_FORWARD } fl_fft_norm;
 typedef struct fl_fft_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t n; /* elements along the axis, cut or followed by zeros; 0: as they are. Not of irfft */
     fl_fft_norm norm;
     char _end;
@@ -57,7 +57,7 @@ FL_API fl_tensor *fl_irfft_opt(fl_tensor *x, int64_t n, int axis, fl_fft_opts o)
 FL_API fl_var *fv_irfft_opt(fl_var *x, int64_t n, int axis, fl_fft_opts o);
 
 typedef struct fl_fftn_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     fl_axes axes; /* to transform, each once, not the pairs' own; none: the last s.ndim, or all without s */
     fl_shape s;   /* elements along each of them, cut or followed by zeros; a 0, or no s: as they are */
     fl_fft_norm norm;
@@ -96,7 +96,7 @@ FL_API fl_tensor *fl_irfft2_opt(fl_tensor *x, fl_fftn_opts o);
 FL_API fl_var *fv_irfft2_opt(fl_var *x, fl_fftn_opts o);
 
 typedef struct fl_stft_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t hop;        /* between frames; 0: n_fft / 4 */
     int64_t win_length; /* of the window, which stands in the middle of n_fft; 0: n_fft */
     fl_tensor *window;  /* [win_length], floats; NULL: ones */
@@ -146,12 +146,12 @@ FL_PRIVATE void fl__register_fft(void);
 static int fl__fft_axis(const char *fn, const fl_tensor *x, int axis, int dims) {
     int at = axis < 0 ? axis + dims : axis;
     if (at >= 0 && at < dims && x->shape[at] > 0) return at;
-    return fl_bad("%s: axis %d of shape %s", fn, axis, FL_SHAPE_TEXT(x)), -1;
+    return fl_err_null("%s: axis %d of shape %s", fn, axis, FL_SHAPE_TEXT(x)), -1;
 }
 
 static bool fl__has_pairs(const char *fn, const fl_tensor *x) {
     return (x->ndim >= 2 && x->shape[x->ndim - 1] == 2) ||
-           fl_refuse("%s: shape %s: no pairs along the last axis", fn, FL_SHAPE_TEXT(x));
+           fl_err_false("%s: shape %s: no pairs along the last axis", fn, FL_SHAPE_TEXT(x));
 }
 
 /* The same for pairs, whose own axis does not count. */
@@ -212,7 +212,7 @@ FL_DATA_DEFINED fl_op fl_op_fft;
 
 FL_PRIVATE void fl__register_fft(void) {
     FL__REGISTER(fft, .args_size = sizeof(fl_fft_args),
-                 .contains = "iota mul remainder cos sin neg copy concat matmul", .compose = fl__compose_fft,
+                 .uses = "iota mul remainder cos sin neg copy concat matmul", .compose = fl__compose_fft,
                  .gradient = fv__fft_back);
 }
 

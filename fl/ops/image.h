@@ -25,7 +25,7 @@ FL_API fl_var *fv_resample(fl_var *x, fl_tensor *at, fl_tensor *weight, fl_tenso
 
 typedef enum fl_interpolation { FL_NEAREST, FL_LINEAR, FL_CUBIC, FL_AREA, FL_NEAREST_EXACT } fl_interpolation;
 typedef struct fl_interpolate_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double scale[3]; /* in place of size, FL_SCALAR_SHAPE: floor(n scale) elements, scale apart; as kernels,
                         0 -> that of the dim before */
     bool antialias;  /* linear and cubic (then with a = -0.5, as PIL): smaller images blur what they skip */
@@ -44,7 +44,7 @@ FL_API fl_var *fv_interpolate_opt(fl_var *x, fl_shape size, fl_interpolation mod
                                   fl_interpolate_opts o);
 
 typedef struct fl_window_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t kernel[3], stride[3], dilation[3], pad[3]; /* as in fl_conv_opts */
     char _end;
 } fl_window_opts;
@@ -61,13 +61,13 @@ FL_API fl_var *fv_unfold_opt(fl_var *x, fl_window_opts o);
 FL_API fl_tensor *fl_fold_opt(fl_tensor *x, fl_shape size, fl_window_opts o);
 FL_API fl_var *fv_fold_opt(fl_var *x, fl_shape size, fl_window_opts o);
 
-typedef enum fl_grid_outside { FL_GRID_ZEROS, FL_GRID_BORDER, FL_GRID_REFLECT } fl_grid_outside;
+typedef enum fl_grid_padding { FL_GRID_ZEROS, FL_GRID_BORDER, FL_GRID_REFLECT } fl_grid_padding;
 typedef struct fl_grid_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     bool nearest; /* else linear */
     bool cubic;   /* a = -0.75; of images of two dims */
     bool align;   /* -1 and 1 are the centres of the corners, else the edges */
-    fl_grid_outside outside;
+    fl_grid_padding outside;
     char _end;
 } fl_grid_opts;
 /* x [n, c, h, w] at the places (x, y) in [-1, 1] of grid [n, oh, ow, 2] -> [n, c, oh, ow];  or x [n, c, d, h,
@@ -110,7 +110,7 @@ FL_DATA_DEFINED fl_op fl_op_resample;
 
 FL_PRIVATE void fl__register_image(void) {
     FL__REGISTER(resample, .args_size = sizeof(fl_resample_args),
-                 .contains = "gather mul sum where scatter_add fill", .compose = fl__compose_resample,
+                 .uses = "gather mul sum where scatter_add fill", .compose = fl__compose_resample,
                  .gradient = fv__resample_back);
 }
 #endif

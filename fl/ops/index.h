@@ -26,19 +26,19 @@ FL_API fl_var *fv_scatter_add(fl_var *x, int axis, fl_tensor *index, fl_var *src
 FL_API fl_tensor *fl_scatter(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src);
 FL_API fl_var *fv_scatter(fl_var *x, int axis, fl_tensor *index, fl_var *src);
 /* What elements of src that share a place become; the mean of integers is rounded down. */
-typedef enum fl_scatter_way {
+typedef enum fl_scatter_mode {
     FL_SCATTER_SUM,
     FL_SCATTER_PROD,
     FL_SCATTER_MEAN,
     FL_SCATTER_AMAX,
     FL_SCATTER_AMIN
-} fl_scatter_way;
+} fl_scatter_mode;
 /* Copy of x with src[..i..] reduced at index[..i..], with what was there if include_self; places without any
    keep theirs. Gradients of largest and smallest elements are shared among equal ones. index and src have one
    shape. Sums and means are one pass, the others sort along axis. */
 FL_API fl_tensor *fl_scatter_reduce(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src,
-                                    fl_scatter_way way, bool include_self);
-FL_API fl_var *fv_scatter_reduce(fl_var *x, int axis, fl_tensor *index, fl_var *src, fl_scatter_way way,
+                                    fl_scatter_mode way, bool include_self);
+FL_API fl_var *fv_scatter_reduce(fl_var *x, int axis, fl_tensor *index, fl_var *src, fl_scatter_mode way,
                                  bool include_self);
 /* Rows index (1-D) of x along axis. */
 FL_API fl_tensor *fl_index_select(fl_tensor *x, int axis, fl_tensor *index);
@@ -111,9 +111,9 @@ FL_API fl_tensor *fl_histc(fl_tensor *x, int64_t bins, double low, double high);
 
 /* index as slots take it, i64; NULL after an error. */
 static fl_tensor *fl__index_of(const char *fn, fl_tensor *index) {
-    if (fl_absent(fn, index)) return NULL;
+    if (fl_is_null_arg(fn, index)) return NULL;
     if (index->dtype == FL_I64 || index->dtype == FL_I32) return fl_cast(index, FL_I64);
-    return fl_bad("%s: the index is %s, expected i64 or i32", fn, fl_dtype_name(index->dtype));
+    return fl_err_null("%s: the index is %s, expected i64 or i32", fn, fl_dtype_name(index->dtype));
 }
 
 /* index fits x: as many dims, none larger besides axis. */
@@ -121,7 +121,7 @@ static bool fl__index_fits(const char *fn, const fl_tensor *x, int axis, const f
     bool ok = index->ndim == x->ndim;
     for (int i = 0; ok && i < x->ndim; i++) ok = i == axis || index->shape[i] <= x->shape[i];
     if (!ok)
-        fl_bad("%s: index of shape %s for shape %s, axis %d", fn, FL_SHAPE_TEXT(index),
+        fl_err_null("%s: index of shape %s for shape %s, axis %d", fn, FL_SHAPE_TEXT(index),
                 FL_SHAPE_TEXT(x), axis);
     return ok;
 }
@@ -134,14 +134,14 @@ static fl_tensor *fl__cut_to(fl_tensor *x, int axis, const fl_tensor *index) {
 }
 
 fl_tensor *fl_gather(fl_tensor *x, int axis, fl_tensor *index) {
-    if (fl_absent("fl_gather", x) || fl_absent("fl_gather", index) || !(x = fl_stored(x)) ||
-        !(index = fl_stored(index)) || !(index = fl__index_of("fl_gather", index)) ||
+    if (fl_is_null_arg("fl_gather", x) || fl_is_null_arg("fl_gather", index) || !(x = fl_materialise(x)) ||
+        !(index = fl_materialise(index)) || !(index = fl__index_of("fl_gather", index)) ||
         (axis = fl_axis_of("fl_gather", x, axis)) < 0 ||
-        !fl__index_fits("fl_gather", x, axis, index) || !fl_same_family("gather", x, index) ||
+        !fl__index_fits("fl_gather", x, axis, index) || !fl_same_backend("gather", x, index) ||
         !(x = fl__cut_to(x, axis, index)))
         return NULL;
     fl_axis_args a = {axis};
-    fl_tensor *y = fl_out_on(x->family, fl_shape_of(index), x->dtype);
+    fl_tensor *y = fl_out_on(x->backend, fl_shape_of(index), x->dtype);
     return fl_call_into(FL_OP_gather, y, x, index, &a);
 }
 
@@ -149,22 +149,22 @@ fl_tensor *fl_gather(fl_tensor *x, int axis, fl_tensor *index) {
 static int fl__scatter_axis(const char *fn, const fl_tensor *x, int axis, const fl_tensor *index,
                             const fl_tensor *src, bool numbers) {
     if ((axis = fl_axis_of(fn, x, axis)) < 0 || !fl__index_fits(fn, x, axis, index) ||
-        !fl_same_family(fn + 3, x, index) || !fl_same_family(fn + 3, x, src))
+        !fl_same_backend(fn + 3, x, index) || !fl_same_backend(fn + 3, x, src))
         return -1;
     if (!fl_same_shape(index, src))
-        return fl_bad("%s: index %s and src %s differ in shape", fn, FL_SHAPE_TEXT(index),
-                      FL_SHAPE_TEXT(src)), -1;
+        return fl_err_null("%s: index %s and src %s differ in shape", fn, FL_SHAPE_TEXT(index),
+                           FL_SHAPE_TEXT(src)), -1;
     if (src->dtype != x->dtype)
-        return fl_bad("%s: x is %s, src %s", fn, fl_dtype_name(x->dtype), fl_dtype_name(src->dtype)), -1;
+        return fl_err_null("%s: x is %s, src %s", fn, fl_dtype_name(x->dtype), fl_dtype_name(src->dtype)), -1;
     if (numbers && !fl_compute_dtype(FL_CLASS_NUM, x->dtype))
-        return fl_bad("%s: %s is not supported", fn, fl_dtype_name(x->dtype)), -1;
+        return fl_err_null("%s: %s is not supported", fn, fl_dtype_name(x->dtype)), -1;
     return axis;
 }
 
 static fl_tensor *fl__scatter_op(fl_op op, const char *fn, fl_tensor *x, int axis, fl_tensor *index,
                                  fl_tensor *src) {
-    if (fl_absent(fn, x) || fl_absent(fn, index) || fl_absent(fn, src) || !(x = fl_stored(x)) ||
-        !(index = fl_stored(index)) || !(src = fl_stored(src)) || !(index = fl__index_of(fn, index)) ||
+    if (fl_is_null_arg(fn, x) || fl_is_null_arg(fn, index) || fl_is_null_arg(fn, src) || !(x = fl_materialise(x)) ||
+        !(index = fl_materialise(index)) || !(src = fl_materialise(src)) || !(index = fl__index_of(fn, index)) ||
         (axis = fl__scatter_axis(fn, x, axis, index, src, op == FL_OP_scatter_add)) < 0)
         return NULL;
     fl_axis_args a = {axis};
@@ -180,11 +180,11 @@ fl_tensor *fl_scatter(fl_tensor *x, int axis, fl_tensor *index, fl_tensor *src) 
 }
 
 fl_tensor *fl_index_select(fl_tensor *x, int axis, fl_tensor *index) {
-    if (fl_absent("fl_index_select", x) || fl_absent("fl_index_select", index) ||
+    if (fl_is_null_arg("fl_index_select", x) || fl_is_null_arg("fl_index_select", index) ||
         (axis = fl_axis_of("fl_index_select", x, axis)) < 0)
         return NULL;
     if (index->ndim != 1)
-        return fl_bad("fl_index_select: the index has shape %s, expected one dim", FL_SHAPE_TEXT(index));
+        return fl_err_null("fl_index_select: the index has shape %s, expected one dim", FL_SHAPE_TEXT(index));
     fl_scope s = fl_scope_of(__func__);
     if (!(index = fl__index_of("fl_index_select", index))) return fl_scope_return(&s, NULL);
     fl_shape column = {x->ndim, {0}}, full = fl_shape_of(x);
@@ -194,11 +194,11 @@ fl_tensor *fl_index_select(fl_tensor *x, int axis, fl_tensor *index) {
 }
 
 fl_tensor *fl_one_hot(fl_tensor *index, int64_t classes) {
-    if (fl_absent("fl_one_hot", index)) return NULL;
+    if (fl_is_null_arg("fl_one_hot", index)) return NULL;
     if (fl_dtype_is_float(index->dtype) || index->dtype == FL_B8)
-        return fl_bad("fl_one_hot: the index is %s, not of integers", fl_dtype_name(index->dtype));
+        return fl_err_null("fl_one_hot: the index is %s, not of integers", fl_dtype_name(index->dtype));
     if (classes < 0 || classes > (int64_t)1 << 53)
-        return fl_bad("fl_one_hot: %lld classes", (long long)classes);
+        return fl_err_null("fl_one_hot: %lld classes", (long long)classes);
     fl_scope s = fl_scope_of(__func__);
     fl_tensor *wide = fl_cast(index, FL_I64);
     fl_tensor *number = wide ? fl_new_arange(wide, 0, (double)classes, 1, FL_I64) : NULL;
@@ -293,7 +293,7 @@ static fl_tensor *fl__wrapped(const char *fn, fl_tensor *index, int axis, int64_
     if (!least || !most) return NULL;
     int64_t low = fl_item_int(least), high = fl_item_int(most);
     if (low < -size || high >= size)
-        return fl_bad("%s: index %lld is out of range for axis %d of size %lld", fn,
+        return fl_err_null("%s: index %lld is out of range for axis %d of size %lld", fn,
                        (long long)(high >= size ? high : low), axis, (long long)size);
     if (low >= 0) return index;
     return fl_where(fl_lt(index, fl_int(0)), fl_add(index, fl_int(size)), index);
@@ -304,19 +304,19 @@ static fl_tensor *fl__wrapped(const char *fn, fl_tensor *index, int axis, int64_
 static fl_tensor *fl__flat_index(const char *fn, const fl_tensor *x, fl_tensor *const *index, int n,
                                  fl_shape *shape) {
     fl_tensor *flat = NULL;
-    if (fl_absent(fn, index)) return NULL;
-    if (n < 1 || n > x->ndim) return fl_bad("%s: %d indices for %s", fn, n, FL_SHAPE_TEXT(x));
+    if (fl_is_null_arg(fn, index)) return NULL;
+    if (n < 1 || n > x->ndim) return fl_err_null("%s: %d indices for %s", fn, n, FL_SHAPE_TEXT(x));
     *shape = FL_SCALAR_SHAPE;
     for (int i = 0; i < n; i++) {
         fl_tensor *at = fl__wrapped(fn, index[i], i, x->shape[i]);
         if (!at) return NULL;
         if (!fl_broadcast_shape(shape, at))
-            return fl_bad("%s: index %d of shape %s does not broadcast with those before", fn, i,
+            return fl_err_null("%s: index %d of shape %s does not broadcast with those before", fn, i,
                            FL_SHAPE_TEXT(at));
         flat = i ? fl_add(fl_mul(flat, fl_int(x->shape[i])), at) : at;
     }
     if (shape->ndim + x->ndim - n > FL_MAX_DIMS)
-        return fl_bad("%s: indices of %d dims for %s: more than %d", fn, shape->ndim,
+        return fl_err_null("%s: indices of %d dims for %s: more than %d", fn, shape->ndim,
                        FL_SHAPE_TEXT(x), FL_MAX_DIMS);
     return fl_reshape(flat, FL_SHAPE(fl_numel(flat)));
 }
@@ -339,7 +339,7 @@ static fl_tensor *fl__along_axis(const char *fn, const fl_tensor *x, int axis, f
                                  const fl_tensor *src) {
     if (!(index = fl__index_of(fn, index))) return NULL;
     if (index->ndim != 1)
-        return fl_bad("%s: the index has shape %s, not one dim", fn, FL_SHAPE_TEXT(index));
+        return fl_err_null("%s: the index has shape %s, not one dim", fn, FL_SHAPE_TEXT(index));
     fl_shape part = fl__part_shape(x, axis, index), column = {x->ndim, {0}};
     bool fits = !src || src->ndim == part.ndim;
     for (int i = 0; i < x->ndim; i++) {
@@ -347,7 +347,7 @@ static fl_tensor *fl__along_axis(const char *fn, const fl_tensor *x, int axis, f
         fits = fits && (!src || src->shape[i] == part.dim[i]);
     }
     if (!fits)
-        return fl_bad("%s: src has shape %s, not %s", fn, FL_SHAPE_TEXT(src),
+        return fl_err_null("%s: src has shape %s, not %s", fn, FL_SHAPE_TEXT(src),
                        FL_TEXT_OF(part));
     return fl_expand(fl_reshape(index, column), part);
 }
@@ -355,12 +355,12 @@ static fl_tensor *fl__along_axis(const char *fn, const fl_tensor *x, int axis, f
 /* mask broadcast with x; *shape: theirs */
 static fl_tensor *fl__mask_over(const char *fn, const fl_tensor *x, fl_tensor *mask,
                                 fl_shape *shape) {
-    if (fl_absent(fn, mask)) return NULL;
+    if (fl_is_null_arg(fn, mask)) return NULL;
     if (mask->dtype != FL_B8)
-        return fl_bad("%s: the mask is %s, not b8", fn, fl_dtype_name(mask->dtype));
+        return fl_err_null("%s: the mask is %s, not b8", fn, fl_dtype_name(mask->dtype));
     *shape = fl_shape_of(x);
     if (!fl_broadcast_shape(shape, mask))
-        return fl_bad("%s: mask %s does not broadcast with %s", fn, FL_SHAPE_TEXT(mask),
+        return fl_err_null("%s: mask %s does not broadcast with %s", fn, FL_SHAPE_TEXT(mask),
                        FL_SHAPE_TEXT(x));
     return fl_expand(mask, *shape);
 }

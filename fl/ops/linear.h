@@ -7,7 +7,7 @@
    [z = x w^T + b]: floats of one dtype;
    linear_grad dz [n, out], x [n, in], w [out, in] -> dx = dz w, dw = dz^T x, db [out], the sum of dz's rows,
    those that are wanted; x or w may be a number if nothing wants it;
-   linear_stored x [n, in] f32, w [out, in] f16 or bf16, or [out, in / block] of a registered dtype -> x w^T
+   linear_packed x [n, in] f32, w [out, in] f16 or bf16, or [out, in / block] of a registered dtype -> x w^T
    [n, out] f32: a slot need not make all of w f32, as the composition does. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
@@ -97,7 +97,7 @@ static bool fl__stretch_batches(fl_tensor **a, fl_tensor **b, fl_shape *shape) {
     batch_b.ndim -= 2;
     *shape = fl_shape_of(&batch_a);
     if (!fl_broadcast_shape(shape, &batch_b))
-        return fl_refuse("fl_matmul: shapes %s and %s: batch dims do not broadcast",
+        return fl_err_false("fl_matmul: shapes %s and %s: batch dims do not broadcast",
                        FL_SHAPE_TEXT(*a), FL_SHAPE_TEXT(*b));
     int n = shape->ndim;
     shape->ndim += 2;
@@ -112,27 +112,27 @@ static bool fl__stretch_batches(fl_tensor **a, fl_tensor **b, fl_shape *shape) {
 }
 
 fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b) {
-    if (fl_absent("fl_matmul", a) || fl_absent("fl_matmul", b) || !fl_same_family("matmul", a, b) ||
+    if (fl_is_null_arg("fl_matmul", a) || fl_is_null_arg("fl_matmul", b) || !fl_same_backend("matmul", a, b) ||
         (a->dtype >= FL_DTYPE_COUNT && !(a = fl_cast(a, FL_F32))) ||
         (b->dtype >= FL_DTYPE_COUNT && !(b = fl_cast(b, FL_F32))))
         return NULL;
     if (a->ndim < 1 || b->ndim < 1)
-        return fl_bad("fl_matmul: shapes %s and %s: both need a dim", FL_SHAPE_TEXT(a),
+        return fl_err_null("fl_matmul: shapes %s and %s: both need a dim", FL_SHAPE_TEXT(a),
                        FL_SHAPE_TEXT(b));
     fl_dtype d = fl_compute_dtype(FL_CLASS_NUM, fl_result_type(2, (fl_tensor *[]){a, b}));
     if (d == FL_DTYPE_NONE)
-        return fl_bad("fl_matmul: %s and %s are not supported", fl_dtype_name(a->dtype),
+        return fl_err_null("fl_matmul: %s and %s are not supported", fl_dtype_name(a->dtype),
                        fl_dtype_name(b->dtype));
     bool row = a->ndim == 1, column = b->ndim == 1;
     if (a->shape[a->ndim - 1] != b->shape[column ? 0 : b->ndim - 2])
-        return fl_bad("fl_matmul: shapes %s and %s: inner dims differ", FL_SHAPE_TEXT(a),
+        return fl_err_null("fl_matmul: shapes %s and %s: inner dims differ", FL_SHAPE_TEXT(a),
                        FL_SHAPE_TEXT(b));
     if (!(a = fl_operand(a, d)) || !(b = fl_operand(b, d))) return NULL;
     if (row && !(a = fl_unsqueeze(a, 0))) return NULL;
     if (column && !(b = fl_unsqueeze(b, 1))) return NULL;
     fl_shape shape = FL_SHAPE(a->shape[0], b->shape[b->ndim - 1]);
     if ((a->ndim > 2 || b->ndim > 2) && !fl__stretch_batches(&a, &b, &shape)) return NULL;
-    fl_tensor *y = fl_call_into(FL_OP_matmul, fl_out_on(a->family, shape, d), a, b, NULL);
+    fl_tensor *y = fl_call_into(FL_OP_matmul, fl_out_on(a->backend, shape, d), a, b, NULL);
     if (y && column) y = fl_squeeze(y, -1);
     if (y && row) y = fl_squeeze(y, column ? -1 : -2);
     return y;
@@ -191,7 +191,7 @@ fl_var *fv_matmul(fl_var *a, fl_var *b) {
 
 /* >>linear layers: one record for the product, the bias and the activation */
 
-FL_DATA_DEFINED fl_op fl_op_linear, fl_op_linear_grad, fl_op_linear_stored;
+FL_DATA_DEFINED fl_op fl_op_linear, fl_op_linear_grad, fl_op_linear_packed;
 
 /* The activations that fl_linear_act takes. */
 #define FL__ACTIVATIONS(X) X(relu) X(gelu) X(gelu_tanh) X(silu) X(sigmoid) X(tanh)
@@ -216,19 +216,19 @@ static bool fl__run_linear(fl_tensor *const *in, fl_op act, fl_tensor **y, fl_te
     fl_call_begin(&c, fl_op_linear, z ? 2 : 1, in[2] ? 3 : 2, &a);
     fl_shape shape = FL_SHAPE(in[0]->shape[0], in[1]->shape[0]);
     c.in[0] = in[0], c.in[1] = in[1], c.in[2] = in[2];
-    c.out[0] = *y = fl_out_on(in[0]->family, shape, in[0]->dtype);
-    if (z) c.out[1] = *z = fl_out_on(in[0]->family, shape, in[0]->dtype);
+    c.out[0] = *y = fl_out_on(in[0]->backend, shape, in[0]->dtype);
+    if (z) c.out[1] = *z = fl_out_on(in[0]->backend, shape, in[0]->dtype);
     return (*y && (!z || *z) && fl_call_run(&c)) || fl_raise();
 }
 
-/* Do the operands make a record: floats, a bias [out] or none, all of one family? The others take
+/* Do the operands make a record: floats, a bias [out] or none, all of one backend? The others take
    several ops, which say what is wrong. */
 static bool fl__fits_linear(int n, fl_tensor *const *t) {
     fl_tensor *x = t[0], *w = t[1], *b = n > 2 ? t[2] : NULL;
     bool fits = !x->weak && !w->weak && x->ndim > 0 && x->shape[x->ndim - 1] == w->shape[1] &&
-                x->family == w->family;
+                x->backend == w->backend;
     return fits && (!b || (!b->weak && b->ndim == 1 && b->shape[0] == w->shape[0] &&
-                           b->family == x->family));
+                           b->backend == x->backend));
 }
 
 static fl_tensor *fl__linear_node(fl_tensor *const *in, fl_op act) {
@@ -241,7 +241,7 @@ static void fv__run_linear_grad(fl_node *n, fl_tensor *dz, fl_tensor *x, fl_tens
     fl_call_begin(&c, fl_op_linear_grad, 3, 3, NULL);
     c.in[0] = dz, c.in[1] = x ? x : fl_num(0), c.in[2] = w ? w : fl_num(0);
     for (int i = 0; i < 3; i++) {
-        c.out[i] = fv_needs(n, i) ? fl_out_on(dz->family, fv_in_shape(n, i), dz->dtype) : NULL;
+        c.out[i] = fv_needs(n, i) ? fl_out_on(dz->backend, fv_in_shape(n, i), dz->dtype) : NULL;
         if (fv_needs(n, i) && !c.out[i]) return;
     }
     if (fl_error() || !fl_call_run(&c)) return;
@@ -279,7 +279,7 @@ static fl_var *fv__linear_node(fl_var *const *in, fl_op act) {
 static bool fl__reads_stored(const fl_tensor *x, const fl_tensor *w) {
     const fl_dtype_info *blocks = fl_dtype_registered(w->dtype);
     return (blocks || w->dtype == FL_F16 || w->dtype == FL_BF16) && !w->weak && !x->weak &&
-           x->dtype == FL_F32 && x->ndim > 0 && x->family == w->family &&
+           x->dtype == FL_F32 && x->ndim > 0 && x->backend == w->backend &&
            x->shape[x->ndim - 1] == w->shape[1] * (blocks ? blocks->block : 1);
 }
 
@@ -289,7 +289,7 @@ static bool fv__reads_stored(const fl_var *x, const fl_var *w) {
 }
 
 static fl_tensor *fl__linear_stored_node(fl_tensor *x, fl_tensor *w) {
-    return fl_call_into(fl_op_linear_stored, fl_out_on(x->family, FL_SHAPE(x->shape[0], w->shape[0]), FL_F32),
+    return fl_call_into(fl_op_linear_packed, fl_out_on(x->backend, FL_SHAPE(x->shape[0], w->shape[0]), FL_F32),
                         x, w, NULL);
 }
 
@@ -299,7 +299,7 @@ static void fv__linear_stored_back(fl_node *n, fl_var *dz) {
 }
 
 static fl_var *fv__linear_stored_node(fl_var *x, fl_var *w) {
-    return fv_record_op(fl_op_linear_stored, fl__linear_stored_node(x->value, w->value), FV_IN(x), FV_SAVE(w),
+    return fv_record_op(fl_op_linear_packed, fl__linear_stored_node(x->value, w->value), FV_IN(x), FV_SAVE(w),
                         NULL);
 }
 
@@ -326,11 +326,11 @@ static int64_t fl__linear_grad_macs(const fl_call *c) {
 
 FL_PRIVATE void fl__register_linear(void) {
     FL__REGISTER(linear, .args_size = sizeof(fl_linear_args),
-                 .contains = "matmul add maximum mul div neg exp erf tanh relu gelu gelu_tanh silu sigmoid",
+                 .uses = "matmul add maximum mul div neg exp erf tanh relu gelu gelu_tanh silu sigmoid",
                  .compose = fl__compose_linear, .gradient = fv__linear_back, .macs = fl__linear_macs);
-    FL__REGISTER(linear_grad, .contains = "matmul sum", .compose = fl__compose_linear_grad,
+    FL__REGISTER(linear_grad, .uses = "matmul sum", .compose = fl__compose_linear_grad,
                  .macs = fl__linear_grad_macs);
-    FL__REGISTER(linear_stored, .contains = "copy matmul linear", .compose = fl__compose_linear_stored,
+    FL__REGISTER(linear_packed, .uses = "copy matmul linear", .compose = fl__compose_linear_stored,
                  .gradient = fv__linear_stored_back, .macs = fl__linear_macs);
 }
 

@@ -32,7 +32,7 @@ FL_API fl_var *fv_huber_loss(fl_var *x, fl_var *y, double delta, fl_reduction r)
 FL_API fl_tensor *fl_smooth_l1_loss(fl_tensor *x, fl_tensor *y, double beta, fl_reduction r);
 FL_API fl_var *fv_smooth_l1_loss(fl_var *x, fl_var *y, double beta, fl_reduction r);
 typedef struct fl_binary_cross_entropy_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     fl_tensor *weight;     /* of each element's loss; broadcasts. NULL: 1. The mean is over the elements */
     fl_tensor *pos_weight; /* P, of the part of y; broadcasts. NULL: 1 */
     char _end;
@@ -55,7 +55,7 @@ FL_API fl_tensor *fl_binary_cross_entropy_with_logits_opt(fl_tensor *x, fl_tenso
 FL_API fl_var *fv_binary_cross_entropy_with_logits_opt(fl_var *x, fl_var *y, fl_reduction r,
                                                        fl_binary_cross_entropy_opts o);
 typedef struct fl_kl_div_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     bool log_target; /* y is log probabilities too: exp(y) (y - x) */
     bool batch_mean; /* FL_MEAN is the sum divided by x's first dim: the mean divergence of a row */
     char _end;
@@ -67,7 +67,7 @@ typedef struct fl_kl_div_opts {
 FL_API fl_tensor *fl_kl_div_opt(fl_tensor *x, fl_tensor *y, fl_reduction r, fl_kl_div_opts o);
 FL_API fl_var *fv_kl_div_opt(fl_var *x, fl_var *y, fl_reduction r, fl_kl_div_opts o);
 typedef struct fl_poisson_nll_loss_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     bool full;  /* plus Stirling's approximation of log(y!): y log y - y + log(2 pi y) / 2 where y > 1 */
     double eps; /* 0 -> 1e-8 */
     char _end;
@@ -82,7 +82,7 @@ FL_API fl_tensor *fl_poisson_nll_loss_opt(fl_tensor *x, fl_tensor *y, bool log_i
 FL_API fl_var *fv_poisson_nll_loss_opt(fl_var *x, fl_var *y, bool log_input, fl_reduction r,
                                        fl_poisson_nll_loss_opts o);
 typedef struct fl_gaussian_nll_loss_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     bool full;  /* plus log(2 pi) / 2 */
     double eps; /* 0 -> 1e-6 */
     char _end;
@@ -112,7 +112,7 @@ FL_API fl_tensor *fl_cosine_embedding_loss(fl_tensor *a, fl_tensor *b, fl_tensor
 FL_API fl_var *fv_cosine_embedding_loss(fl_var *a, fl_var *b, fl_var *y, double margin,
                                         fl_reduction r);
 typedef struct fl_triplet_margin_loss_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double p;   /* 0 -> 2; FL_ZERO -> 0 */
     double eps; /* 0 -> 1e-6 */
     bool swap;  /* the distance of positive and negative where it is less than that of anchor and negative */
@@ -128,7 +128,7 @@ FL_API fl_tensor *fl_triplet_margin_loss_opt(fl_tensor *anchor, fl_tensor *posit
 FL_API fl_var *fv_triplet_margin_loss_opt(fl_var *anchor, fl_var *positive, fl_var *negative, double margin,
                                           fl_reduction r, fl_triplet_margin_loss_opts o);
 typedef struct fl_multi_margin_loss_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int p;             /* 1 or 2; 0 -> 1 */
     fl_tensor *weight; /* [c], floats: of each class as a target; NULL: 1. The mean is over the n rows */
     char _end;
@@ -144,7 +144,7 @@ FL_API fl_tensor *fl_multi_margin_loss_opt(fl_tensor *x, fl_tensor *target, doub
 FL_API fl_var *fv_multi_margin_loss_opt(fl_var *x, fl_tensor *target, double margin, fl_reduction r,
                                         fl_multi_margin_loss_opts o);
 typedef struct fl_nll_loss_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     fl_reduction reduction; /* FL_MEAN: over the targets that count, by their classes' weights */
     int64_t ignore;         /* targets of this value do not count; 0 -> -100, FL_I0 -> 0 */
     fl_tensor *weight;      /* [c], floats: of each class; NULL: 1 */
@@ -159,7 +159,7 @@ typedef struct fl_nll_loss_opts {
 FL_API fl_tensor *fl_nll_loss_opt(fl_tensor *logp, fl_tensor *target, fl_nll_loss_opts o);
 FL_API fl_var *fv_nll_loss_opt(fl_var *logp, fl_tensor *target, fl_nll_loss_opts o);
 typedef struct fl_cross_entropy_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     fl_reduction reduction; /* as above */
     int64_t ignore;         /* not with probabilities */
     double smoothing; /* the part of the target's probability that all classes share */
@@ -202,10 +202,10 @@ FL_DATA_DEFINED fl_op fl_op_cross_entropy, fl_op_cross_entropy_grad;
 
 FL_PRIVATE void fl__register_loss(void) {
     FL__REGISTER(cross_entropy, .args_size = sizeof(fl_cross_entropy_args),
-                 .contains = "amax sub exp sum log gather mul add ne where neg div eq bitwise_not",
+                 .uses = "amax sub exp sum log gather mul add ne where neg div eq bitwise_not",
                  .compose = fl__compose_cross_entropy, .gradient = fv__cross_entropy_back);
     FL__REGISTER(cross_entropy_grad, .args_size = sizeof(fl_cross_entropy_args),
-                 .contains = "sub exp div eq mul ne where iota add bitwise_not",
+                 .uses = "sub exp div eq mul ne where iota add bitwise_not",
                  .compose = fl__compose_cross_entropy_grad);
 }
 

@@ -63,7 +63,7 @@ typedef enum fl_pad_mode {
     FL_PAD_CIRCULAR
 } fl_pad_mode;
 typedef struct fl_pad_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t low[FL_MAX_DIMS], high[FL_MAX_DIMS]; /* of axis 0, 1, ... */
     fl_pad_mode mode;
     double value;

@@ -51,7 +51,7 @@ FL_API fl_var *fv_group_norm(fl_var *x, int64_t groups, fl_var *weight, fl_var *
 FL_API fl_tensor *fl_instance_norm(fl_tensor *x, fl_tensor *weight, fl_tensor *bias, double eps);
 FL_API fl_var *fv_instance_norm(fl_var *x, fl_var *weight, fl_var *bias, double eps);
 typedef struct fl_batch_norm_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     fl_tensor *mean, *var; /* [c], running statistics; without train they are wanted */
     bool train; /* statistics of the batch, at least 2 values; updates mean and var. An empty batch leaves
                    both as they are */
@@ -118,24 +118,24 @@ FL_DATA_DEFINED fl_op fl_op_group_norm, fl_op_group_norm_grad, fl_op_add_layer_n
 
 FL_PRIVATE void fl__register_norm(void) {
     FL__REGISTER(layer_norm, .args_size = sizeof(fl_norm_args),
-                 .contains = "sum add sub mul div sqrt square rsqrt", .compose = fl__compose_layer_norm,
+                 .uses = "sum add sub mul div sqrt square rsqrt", .compose = fl__compose_layer_norm,
                  .gradient = fv__layer_norm_back);
-    FL__REGISTER(layer_norm_grad, .args_size = sizeof(fl_norm_args), .contains = "sum add sub mul div",
+    FL__REGISTER(layer_norm_grad, .args_size = sizeof(fl_norm_args), .uses = "sum add sub mul div",
                  .compose = fl__compose_layer_norm_grad);
     FL__REGISTER(add_layer_norm, .args_size = sizeof(fl_add_norm_args),
-                 .contains = "dropout layer_norm random ge le where sum add sub mul div sqrt square rsqrt",
+                 .uses = "dropout layer_norm random ge le where sum add sub mul div sqrt square rsqrt",
                  .compose = fl__compose_add_layer_norm, .rng_end = sizeof(fl_add_norm_args));
     FL__REGISTER(batch_norm, .args_size = sizeof(fl_batch_norm_args),
-                 .contains = "sum add sub mul div sqrt maximum square rsqrt",
+                 .uses = "sum add sub mul div sqrt maximum square rsqrt",
                  .compose = fl__compose_batch_norm, .gradient = fv__batch_norm_back);
     FL__REGISTER(batch_norm_grad, .args_size = sizeof(fl_batch_norm_args),
-                 .contains = "sum add sub mul div sqrt where le rsqrt",
+                 .uses = "sum add sub mul div sqrt where le rsqrt",
                  .compose = fl__compose_batch_norm_grad);
     FL__REGISTER(group_norm, .args_size = sizeof(fl_batch_norm_args),
-                 .contains = "sum add sub mul div sqrt maximum square rsqrt",
+                 .uses = "sum add sub mul div sqrt maximum square rsqrt",
                  .compose = fl__compose_batch_norm, .gradient = fv__batch_norm_back);
     FL__REGISTER(group_norm_grad, .args_size = sizeof(fl_batch_norm_args),
-                 .contains = "sum add sub mul div sqrt where le rsqrt",
+                 .uses = "sum add sub mul div sqrt where le rsqrt",
                  .compose = fl__compose_batch_norm_grad);
 }
 

@@ -1,8 +1,8 @@
 /* fl/ops/ops.h - all families of ops
 
-   A family is one file: prototypes on tensors (fl_) and on variables (fv_), shape rule, composition,
+   A group of ops is one file: prototypes on tensors (fl_) and on variables (fv_), shape rule, composition,
    gradient, registration, in this order. Its kernel is one file of kernels/cpu. An op added to a
-   family touches these two; a new family adds two lines here and two in kernels/cpu/backend.h. */
+   group touches these two; a new group adds two lines here and two in kernels/cpu/backend.h. */
 #include "activation.h"
 #include "attention.h"
 #include "autocast.h"

@@ -33,7 +33,7 @@ FL_API fl_tensor *fl_unique_consecutive(fl_tensor *x, fl_tensor **inverse, fl_te
 FL_API fl_tensor *fl_unique_dim(fl_tensor *x, int axis, fl_tensor **inverse, fl_tensor **counts);
 FL_API fl_tensor *fl_unique_consecutive_dim(fl_tensor *x, int axis, fl_tensor **inverse, fl_tensor **counts);
 typedef struct fl_searchsorted_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     fl_tensor *sorter; /* of sorted's shape: the places of its elements in ascending order, as fl_argsort
                           gives them; NULL: they are in order */
     char _end;
@@ -70,10 +70,10 @@ FL_API fl_tensor *fl_isin(fl_tensor *x, fl_tensor *among);
 /* The first *keep of x in order along axis; NULL: all. */
 static fl_tensor *fl__sorted(const char *fn, fl_tensor *x, int axis, bool descending, const int64_t *keep,
                              fl_tensor **index) {
-    if (fl_absent(fn, x) || !(x = fl_stored(x)) || (axis = fl_axis_of(fn, x, axis)) < 0) return NULL;
+    if (fl_is_null_arg(fn, x) || !(x = fl_materialise(x)) || (axis = fl_axis_of(fn, x, axis)) < 0) return NULL;
     const int64_t n = x->shape[axis], k = keep ? *keep : n;
     if (k < 0 || k > n)
-        return fl_bad("%s: %lld of axis %d of shape %s", fn, (long long)k, axis, FL_SHAPE_TEXT(x));
+        return fl_err_null("%s: %lld of axis %d of shape %s", fn, (long long)k, axis, FL_SHAPE_TEXT(x));
     if (x->dtype == FL_U64) { /* sorted as the i64 of the same order */
         fl_scope s = fl_scope_begin();
         x = fl_bitwise_xor(fl_cast(x, FL_I64), fl_int(INT64_MIN));
@@ -83,13 +83,13 @@ static fl_tensor *fl__sorted(const char *fn, fl_tensor *x, int axis, bool descen
         return fl_scope_return(&s, y);
     }
     if (fl_compute_dtype(FL_CLASS_ANY, x->dtype) == FL_DTYPE_NONE)
-        return fl_bad("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
+        return fl_err_null("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
     fl_sort_args a = {axis, descending};
     fl_call c = {.op = FL_OP_sort, .n_out = 2, .n_in = 1, .in = {x}, .args = &a};
     fl_shape shape = fl_shape_of(x);
     shape.dim[axis] = k;
-    c.out[0] = fl_out_on(x->family, shape, x->dtype);
-    c.out[1] = c.out[0] ? fl_out_on(x->family, shape, FL_I64) : NULL;
+    c.out[0] = fl_out_on(x->backend, shape, x->dtype);
+    c.out[1] = c.out[0] ? fl_out_on(x->backend, shape, FL_I64) : NULL;
     fl_tensor *y = c.out[1] ? fl_call_result(&c) : fl_raise();
     if (y && index) *index = c.out[1];
     return y;
@@ -109,13 +109,13 @@ fl_tensor *fl_topk(fl_tensor *x, int64_t k, int axis, bool smallest, fl_tensor *
 }
 
 fl_tensor *fl_nonzero(fl_tensor *x) {
-    if (fl_absent("fl_nonzero", x)) return NULL;
+    if (fl_is_null_arg("fl_nonzero", x)) return NULL;
     fl_scope s = fl_scope_of(__func__);
     fl_tensor *truth = fl_cast(x, FL_B8), *count = truth ? fl_sum(truth, FL_ALL_AXES) : NULL;
     const int64_t n = count ? fl_item_int(count) : 0;
     if (!count || fl_error()) return fl_scope_return(&s, NULL);
     fl_call c = {.op = FL_OP_nonzero, .n_out = 1, .n_in = 1, .in = {truth}};
-    c.out[0] = fl_out_on(truth->family, FL_SHAPE(n, truth->ndim), FL_I64);
+    c.out[0] = fl_out_on(truth->backend, FL_SHAPE(n, truth->ndim), FL_I64);
     return fl_scope_return(&s, c.out[0] ? fl_call_result(&c) : fl_raise());
 }
 
@@ -152,9 +152,9 @@ fl_var *fv_topk(fl_var *x, int64_t k, int axis, bool smallest, fl_tensor **index
 static fl_tensor *fl__runs(fl_scope *s, fl_tensor *line, fl_tensor *order, fl_shape shape,
                            fl_tensor **inverse, fl_tensor **counts) {
     if (!line) return fl_scope_return(s, NULL);
-    const char *family = fl_backend_name(line);
+    const char *backend = fl_backend_name(line);
     int64_t n = line->shape[0];
-    fl_tensor *first = fl_to(fl_full(FL_SHAPE(n > 0), 1, FL_B8), family);
+    fl_tensor *first = fl_to(fl_full(FL_SHAPE(n > 0), 1, FL_B8), backend);
     fl_tensor *change = fl_ne(fl_slice(line, 0, 1, n, 1), fl_slice(line, 0, 0, n ? n - 1 : 0, 1));
     if (change && change->ndim > 1) change = fl_any(change, FL_AXES(1));
     fl_tensor *heads = first && change ? fl_concat((fl_tensor *[]){first, change}, 2, 0) : NULL;
@@ -163,7 +163,7 @@ static fl_tensor *fl__runs(fl_scope *s, fl_tensor *line, fl_tensor *order, fl_sh
     fl_tensor *run = fl_sub(fl_cumsum(heads, 0), fl_int(1));
     if (order) run = fl_scatter(fl_full_like(order, 0), 0, order, run);
     run = fl_reshape(run, shape);
-    fl_tensor *end = fl_to(fl_full(FL_SHAPE(1), (double)n, FL_I64), family);
+    fl_tensor *end = fl_to(fl_full(FL_SHAPE(1), (double)n, FL_I64), backend);
     fl_tensor *edges = fl_concat((fl_tensor *[]){start, end}, 2, 0);
     int64_t runs = start->shape[0];
     fl_tensor *sizes = fl_sub(fl_slice(edges, 0, 1, runs + 1, 1), fl_slice(edges, 0, 0, runs, 1));
@@ -175,7 +175,7 @@ static fl_tensor *fl__runs(fl_scope *s, fl_tensor *line, fl_tensor *order, fl_sh
 }
 
 fl_tensor *fl_unique(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts) {
-    if (fl_absent("fl_unique", x)) return NULL;
+    if (fl_is_null_arg("fl_unique", x)) return NULL;
     fl_scope s = fl_scope_of(__func__);
     fl_tensor *order = NULL, *line = fl_sort(fl_reshape(x, FL_SHAPE(fl_numel(x))), 0, false, &order);
     return fl__runs(&s, line, order, fl_shape_of(x), inverse, counts);
@@ -198,7 +198,7 @@ static fl_tensor *fl__row_order(fl_tensor *rows) {
 /* One of each run of equal slices along axis, which are sorted before or as they are. */
 static fl_tensor *fl__unique_slices(const char *fn, fl_tensor *x, int axis, bool sort, fl_tensor **inverse,
                                     fl_tensor **counts) {
-    if (fl_absent(fn, x) || (axis = fl_axis_of(fn, x, axis)) < 0) return NULL;
+    if (fl_is_null_arg(fn, x) || (axis = fl_axis_of(fn, x, axis)) < 0) return NULL;
     if (x->ndim == 0) return fl_unique(x, inverse, counts);
     fl_scope s = fl_scope_begin();
     fl_tensor *first = fl_movedim(x, axis, 0);
@@ -228,7 +228,7 @@ fl_tensor *fl_unique_consecutive_dim(fl_tensor *x, int axis, fl_tensor **inverse
 }
 
 fl_tensor *fl_unique_consecutive(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts) {
-    if (fl_absent("fl_unique_consecutive", x)) return NULL;
+    if (fl_is_null_arg("fl_unique_consecutive", x)) return NULL;
     fl_scope s = fl_scope_of(__func__);
     return fl__runs(&s, fl_reshape(x, FL_SHAPE(fl_numel(x))), NULL, fl_shape_of(x), inverse, counts);
 }
@@ -247,15 +247,15 @@ static fl_tensor *fl__step_right(fl_tensor *sorted, fl_tensor *v, bool right, fl
 }
 
 fl_tensor *fl_searchsorted_opt(fl_tensor *sorted, fl_tensor *v, bool right, fl_searchsorted_opts o) {
-    if (fl_absent("fl_searchsorted", sorted) || fl_absent("fl_searchsorted", v) || fl_error()) return NULL;
+    if (fl_is_null_arg("fl_searchsorted", sorted) || fl_is_null_arg("fl_searchsorted", v) || fl_error()) return NULL;
     bool fits = sorted->ndim == 1 || (sorted->ndim > 1 && sorted->ndim == v->ndim);
     for (int i = 0; fits && i < sorted->ndim - 1; i++) fits = sorted->shape[i] == v->shape[i];
     if (!fits)
-        return fl_bad("fl_searchsorted: values of shape %s in %s", FL_SHAPE_TEXT(v),
+        return fl_err_null("fl_searchsorted: values of shape %s in %s", FL_SHAPE_TEXT(v),
                        FL_SHAPE_TEXT(sorted));
     if (o.sorter && !fl_same_shape(sorted, o.sorter))
-        return fl_bad("fl_searchsorted: sorter of shape %s for %s", FL_SHAPE_TEXT(o.sorter),
-                      FL_SHAPE_TEXT(sorted));
+        return fl_err_null("fl_searchsorted: sorter of shape %s for %s", FL_SHAPE_TEXT(o.sorter),
+                           FL_SHAPE_TEXT(sorted));
     fl_scope s = fl_scope_of("fl_searchsorted");
     if (o.sorter && !(sorted = fl_gather(sorted, -1, o.sorter))) return fl_scope_return(&s, NULL);
     fl_shape shape = fl_shape_of(v);
@@ -268,7 +268,7 @@ fl_tensor *fl_searchsorted_opt(fl_tensor *sorted, fl_tensor *v, bool right, fl_s
 }
 
 fl_tensor *fl_isin(fl_tensor *x, fl_tensor *among) {
-    if (fl_absent("fl_isin", x) || fl_absent("fl_isin", among)) return NULL;
+    if (fl_is_null_arg("fl_isin", x) || fl_is_null_arg("fl_isin", among)) return NULL;
     fl_scope s = fl_scope_of(__func__);
     int64_t n = fl_numel(among);
     if (n == 0) return fl_scope_return(&s, fl_lt(x, x));

@@ -19,7 +19,7 @@ extern "C" {
 
 /* Of a float x [n, c, spatial...]. */
 typedef struct fl_pool_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t kernel[3], stride[3]; /* per dim, 0 -> that of the dim before; no stride: the kernel */
     int64_t pad[3];               /* on both sides, at most half a window, or FL_SAME; FL_I0: 0 */
     bool ignore_pad;              /* average over the elements inside the image only */
@@ -108,27 +108,27 @@ static bool fl__pooled_shape(const char *fn, fl_shape x, const fl_pool2d_args *a
         ok = ok && y->dim[2 + i] > 0 &&
              (hi <= k / 2 || (y->dim[2 + i] - 1) * a->stride[i] - lo < x.dim[2 + i]);
     }
-    return ok || fl_refuse("%s: x %s, window %lld x %lld, stride %lld x %lld, pad %lld x %lld (at most half "
-                           "a window)", fn, FL_TEXT_OF(x), (long long)a->kernel[0],
-                           (long long)a->kernel[1], (long long)a->stride[0], (long long)a->stride[1],
-                           (long long)a->pad_lo[0], (long long)a->pad_lo[1]);
+    return ok || fl_err_false("%s: x %s, window %lld x %lld, stride %lld x %lld, pad %lld x %lld (at most half "
+                              "a window)", fn, FL_TEXT_OF(x), (long long)a->kernel[0],
+                              (long long)a->kernel[1], (long long)a->stride[0], (long long)a->stride[1],
+                              (long long)a->pad_lo[0], (long long)a->pad_lo[1]);
 }
 
 static bool fl__poolable(const char *fn, const fl_tensor *x) {
-    if (fl_absent(fn, x)) return false;
+    if (fl_is_null_arg(fn, x)) return false;
     if (x->ndim == 4 && fl_dtype_is_float(x->dtype)) return true;
-    return fl_refuse("%s: x is %s of shape %s, not a float of four dims", fn, fl_dtype_name(x->dtype),
-                     FL_SHAPE_TEXT(x));
+    return fl_err_false("%s: x is %s of shape %s, not a float of four dims", fn, fl_dtype_name(x->dtype),
+                        FL_SHAPE_TEXT(x));
 }
 
 /* True if places of maxima that only the gradient reads may be bytes: in windows of at most 256 elements,
-   where the family's slots take them as they are. */
+   where the backend's slots take them as they are. */
 static bool fl__takes_bytes(const fl_tensor *x, const fl_pool2d_args *a) {
-    const fl_backend *be = fl_backend_at(x->family);
+    const fl_backend *be = fl_backend_at(x->backend);
     const fl_op both[] = {fl_op_max_pool2d, fl_op_max_pool2d_grad};
     bool can = a->kernel[0] * a->kernel[1] <= 256;
     for (int i = 0; i < 2; i++)
-        can = can && fl_backend_has(x->family, both[i]) && be->flags[both[i]] & FL_SLOT_NARROW;
+        can = can && fl_backend_has(x->backend, both[i]) && be->flags[both[i]] & FL_SLOT_NARROW;
     return can;
 }
 
@@ -137,25 +137,25 @@ static fl_tensor *fl__max_pool2d(fl_tensor *x, fl_pool2d_args a, fl_tensor **ind
     fl_shape shape;
     if (!fl__pooled_shape("fl_max_pool", fl_shape_of(x), &a, &shape)) return NULL;
     fl_call c = {.op = fl_op_max_pool2d, .n_out = 2, .n_in = 1, .in = {x}, .args = &a};
-    c.out[0] = fl__image_as(fl_out_on(x->family, shape, x->dtype), x, x);
-    c.out[1] = c.out[0] ? fl__image_as(fl_out_on(x->family, shape, d), x, x) : NULL;
+    c.out[0] = fl__image_as(fl_out_on(x->backend, shape, x->dtype), x, x);
+    c.out[1] = c.out[0] ? fl__image_as(fl_out_on(x->backend, shape, d), x, x) : NULL;
     fl_tensor *y = c.out[1] ? fl_call_result(&c) : fl_raise();
     if (index) *index = y ? c.out[1] : NULL;
     return y;
 }
 
 static fl_tensor *fl__max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_shape x_shape, fl_pool2d_args a) {
-    fl_tensor *dx = fl__image_as(fl_out_on(dy->family, x_shape, dy->dtype), dy, index);
+    fl_tensor *dx = fl__image_as(fl_out_on(dy->backend, x_shape, dy->dtype), dy, index);
     return fl_call_into(fl_op_max_pool2d_grad, dx, dy, index, &a);
 }
 
 fl_tensor *fl_max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_shape x_shape) {
-    if (fl_absent("fl_max_pool2d_grad", index) || !fl__poolable("fl_max_pool2d_grad", dy)) return NULL;
+    if (fl_is_null_arg("fl_max_pool2d_grad", index) || !fl__poolable("fl_max_pool2d_grad", dy)) return NULL;
     if (!fl_same_shape(dy, index) || index->dtype != FL_I64 || x_shape.ndim != 4 ||
         x_shape.dim[0] != dy->shape[0] || x_shape.dim[1] != dy->shape[1] ||
-        fl_shape_numel(x_shape) < 0 || !fl_same_family("fl_max_pool2d_grad", dy, index))
-        return fl_bad("fl_max_pool2d_grad: dy %s, index %s (%s), x %s", FL_SHAPE_TEXT(dy),
-                      FL_SHAPE_TEXT(index), fl_dtype_name(index->dtype), FL_TEXT_OF(x_shape));
+        fl_shape_numel(x_shape) < 0 || !fl_same_backend("fl_max_pool2d_grad", dy, index))
+        return fl_err_null("fl_max_pool2d_grad: dy %s, index %s (%s), x %s", FL_SHAPE_TEXT(dy),
+                           FL_SHAPE_TEXT(index), fl_dtype_name(index->dtype), FL_TEXT_OF(x_shape));
     return fl__max_pool2d_grad(dy, index, x_shape, (fl_pool2d_args){.in_window = false});
 }
 
@@ -164,7 +164,7 @@ fl_tensor *fl_avg_pool2d_run(fl_tensor *x, fl_pool2d_args a) {
     if (!fl__poolable("fl_avg_pool2d", x) ||
         !fl__pooled_shape("fl_avg_pool2d", fl_shape_of(x), &a, &shape))
         return NULL;
-    fl_tensor *y = fl__image_as(fl_out_on(x->family, shape, x->dtype), x, x);
+    fl_tensor *y = fl__image_as(fl_out_on(x->backend, shape, x->dtype), x, x);
     return fl_call_into(fl_op_avg_pool2d, y, x, NULL, &a);
 }
 
@@ -174,8 +174,8 @@ fl_tensor *fl_avg_pool2d_grad(fl_tensor *dy, fl_shape x_shape, fl_pool2d_args a)
         !fl__pooled_shape("fl_avg_pool2d_grad", x_shape, &a, &shape))
         return NULL;
     if (!fl_shape_is(dy, shape))
-        return fl_bad("fl_avg_pool2d_grad: dy %s, x %s", FL_SHAPE_TEXT(dy), FL_TEXT_OF(x_shape));
-    fl_tensor *dx = fl__image_as(fl_out_on(dy->family, x_shape, dy->dtype), dy, dy);
+        return fl_err_null("fl_avg_pool2d_grad: dy %s, x %s", FL_SHAPE_TEXT(dy), FL_TEXT_OF(x_shape));
+    fl_tensor *dx = fl__image_as(fl_out_on(dy->backend, x_shape, dy->dtype), dy, dy);
     return fl_call_into(fl_op_avg_pool2d_grad, dx, dy, NULL, &a);
 }
 
@@ -185,7 +185,7 @@ fl_tensor *fl_avg_pool2d_grad(fl_tensor *dy, fl_shape x_shape, fl_pool2d_args a)
    clipped into the image; *inside b8 of the same shape. The pooling compositions gather and scatter
    with them. */
 static fl_tensor *fl__windows_of(fl_shape x_shape, fl_shape y, const fl_pool2d_args *a,
-                                 const char *family, fl_tensor **inside) {
+                                 const char *backend, fl_tensor **inside) {
     const fl_shape flat = FL_SHAPE(y.dim[2], y.dim[3], a->kernel[0] * a->kernel[1]);
     const int64_t n = fl_shape_numel(flat), h = x_shape.dim[2], w = x_shape.dim[3];
     if (n < 0) fl_fail("fl_pool: windows %s are too many", FL_TEXT_OF(flat));
@@ -201,8 +201,8 @@ static fl_tensor *fl__windows_of(fl_shape x_shape, fl_shape y, const fl_pool2d_a
     fl_tensor *place = at ? fl_from_host(at, flat, FL_I64) : NULL;
     *inside = place ? fl_from_host(in, flat, FL_B8) : NULL;
     fl_heap_free(at);
-    if (*inside) *inside = fl_to(*inside, family);
-    return *inside ? fl_to(place, family) : NULL;
+    if (*inside) *inside = fl_to(*inside, backend);
+    return *inside ? fl_to(place, backend) : NULL;
 }
 
 /* The windows of x as values [n, c, oh * ow, k] with `outside` where they leave the image; *index
@@ -246,7 +246,7 @@ static fl_tensor *fl__pooled_places(fl_tensor *index, fl_shape x_shape, const fl
 static fl_tensor *fl__scatter_images(fl_tensor *src, fl_tensor *index, fl_shape x_shape) {
     fl_shape flat = FL_SHAPE(x_shape.dim[0], x_shape.dim[1], x_shape.dim[2] * x_shape.dim[3]);
     if (!src || !index) return NULL;
-    fl_tensor *zero = fl_out_on(src->family, flat, src->dtype);
+    fl_tensor *zero = fl_out_on(src->backend, flat, src->dtype);
     zero = fl_call_into(FL_OP_fill, zero, NULL, NULL, &(fl_fill_args){0, 0});
     return fl_reshape(fl_scatter_add(zero, 2, index, src), x_shape);
 }
@@ -259,11 +259,11 @@ static bool fl__compose_max_pool2d_grad(const fl_call *c, fl_tensor **dx) {
     return (dx[0] = fl__scatter_images(fl_reshape(dy, flat), fl_reshape(index, flat), x)) != NULL;
 }
 
-/* One over the number of elements each window averages, [oh * ow, 1]; on x's family. */
+/* One over the number of elements each window averages, [oh * ow, 1]; on x's backend. */
 static fl_tensor *fl__window_weights(fl_shape x_shape, fl_shape y, const fl_pool2d_args *a,
-                                     fl_dtype dtype, const char *family) {
+                                     fl_dtype dtype, const char *backend) {
     fl_tensor *inside;
-    if (!fl__windows_of(x_shape, y, a, family, &inside)) return NULL;
+    if (!fl__windows_of(x_shape, y, a, backend, &inside)) return NULL;
     fl_tensor *count = fl_sum(fl_cast(fl_reshape(inside, FL_SHAPE(y.dim[2] * y.dim[3], -1)), dtype),
                               FL_AXES_KEEP(1));
     if (a->count_pad) count = fl_full_like(count, (double)(a->kernel[0] * a->kernel[1]));
@@ -284,9 +284,9 @@ static bool fl__compose_avg_pool2d_grad(const fl_call *c, fl_tensor **dx) {
     const fl_shape x = fl_shape_of(c->out[0]), y = fl_shape_of(dy);
     const int64_t positions = y.dim[2] * y.dim[3], k = a->kernel[0] * a->kernel[1];
     const fl_shape all = FL_SHAPE(y.dim[0], y.dim[1], positions * k);
-    const char *family = fl_backend_name(dy);
-    fl_tensor *inside, *at = fl__windows_of(x, y, a, family, &inside);
-    fl_tensor *w = fl__window_weights(x, y, a, dy->dtype, family);
+    const char *backend = fl_backend_name(dy);
+    fl_tensor *inside, *at = fl__windows_of(x, y, a, backend, &inside);
+    fl_tensor *w = fl__window_weights(x, y, a, dy->dtype, backend);
     fl_tensor *share = fl_mul(fl_reshape(dy, FL_SHAPE(y.dim[0], y.dim[1], positions, 1)), w);
     share = fl_where(fl_reshape(inside, FL_SHAPE(positions, k)), share, fl_num(0));
     at = fl_expand(fl_reshape(at, FL_SHAPE(1, 1, positions * k)), all);
@@ -341,15 +341,15 @@ FL_API fl_var *fv_avg_pool2d_run(fl_var *x, fl_pool2d_args a) {
 FL_DATA_DEFINED fl_op fl_op_max_pool2d, fl_op_max_pool2d_grad, fl_op_avg_pool2d, fl_op_avg_pool2d_grad;
 
 FL_PRIVATE void fl__register_pool(void) {
-    FL__REGISTER(max_pool2d, .args_size = sizeof(fl_pool2d_args), .contains = "gather where argmax",
+    FL__REGISTER(max_pool2d, .args_size = sizeof(fl_pool2d_args), .uses = "gather where argmax",
                  .compose = fl__compose_max_pool2d, .gradient = fv__max_pool2d_back);
-    FL__REGISTER(max_pool2d_grad, .args_size = sizeof(fl_pool2d_args), .contains = "scatter_add",
+    FL__REGISTER(max_pool2d_grad, .args_size = sizeof(fl_pool2d_args), .uses = "scatter_add",
                  .compose = fl__compose_max_pool2d_grad, .gradient = fv__max_pool2d_grad_back);
     FL__REGISTER(avg_pool2d, .args_size = sizeof(fl_pool2d_args),
-                 .contains = "gather where sum mul reciprocal div", .compose = fl__compose_avg_pool2d,
+                 .uses = "gather where sum mul reciprocal div", .compose = fl__compose_avg_pool2d,
                  .gradient = fv__avg_pool2d_back);
     FL__REGISTER(avg_pool2d_grad, .args_size = sizeof(fl_pool2d_args),
-                 .contains = "scatter_add mul where sum reciprocal div",
+                 .uses = "scatter_add mul where sum reciprocal div",
                  .compose = fl__compose_avg_pool2d_grad, .gradient = fv__avg_pool2d_grad_back);
 }
 

@@ -14,7 +14,7 @@ extern "C" {
    (a, b) number j becomes (a cos w - b sin w, a sin w + b cos w), w = p base^(-2 j / dim). */
 typedef enum fl_rotary_kind { FL_ROTARY_LINEAR, FL_ROTARY_LLAMA3, FL_ROTARY_YARN } fl_rotary_kind;
 typedef struct fl_rotary_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double base;      /* 0: 10000 */
     int64_t offset;   /* place of row 0, as after a cache of that many */
     double scale;     /* of positions, 0: 1; 1 / 4 reads four times the length trained for (linear) */
@@ -35,7 +35,7 @@ typedef struct fl_rotary_opts {
 FL_API fl_tensor *fl_rotary_opt(fl_tensor *x, fl_rotary_opts o);
 FL_API fl_var *fv_rotary_opt(fl_var *x, fl_rotary_opts o);
 /* The angle of pair j of o->dim columns, from place to place;  what all results are multiplied by. */
-FL_API double fl_rotary_turn(const fl_rotary_opts *o, int64_t j);
+FL_API double fl_rotary_frequency(const fl_rotary_opts *o, int64_t j);
 FL_API double fl_rotary_gain(const fl_rotary_opts *o);
 
 /* Masks for the above, on the default backend. m keys, n queries from place offset on. */

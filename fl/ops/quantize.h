@@ -46,12 +46,12 @@ static bool fl__quantizer(const char *fn, const fl_tensor *x, fl_tensor **scale,
     if (n == 1 && (axis = fl_axis_of(fn, x, axis)) < 0) return false;
     if (n > 1 || (n && s->shape[0] != x->shape[axis]) || (z && !fl_same_shape(s, z)) ||
         !fl_dtype_is_float(s->dtype) || (z && fl_dtype_is_float(z->dtype)))
-        return fl_refuse("%s: x %s with scale %s %s and zero point %s %s: floats and integers, 0-d or [n] "
-                         "along axis %d", fn, FL_SHAPE_TEXT(x), fl_dtype_name(s->dtype), FL_SHAPE_TEXT(s),
-                         z ? fl_dtype_name(z->dtype) : "0", z ? FL_SHAPE_TEXT(z) : "", axis);
+        return fl_err_false("%s: x %s with scale %s %s and zero point %s %s: floats and integers, 0-d or [n] "
+                            "along axis %d", fn, FL_SHAPE_TEXT(x), fl_dtype_name(s->dtype), FL_SHAPE_TEXT(s),
+                            z ? fl_dtype_name(z->dtype) : "0", z ? FL_SHAPE_TEXT(z) : "", axis);
     fl_shape along = {n ? x->ndim - axis : 0, {n ? s->shape[0] : 0, 1, 1, 1, 1, 1, 1, 1}};
-    *scale = fl_reshape(fl_stored(s), along);
-    *zero = z && *scale ? fl_reshape(fl_cast(fl_stored(z), (*scale)->dtype), along) : NULL;
+    *scale = fl_reshape(fl_materialise(s), along);
+    *zero = z && *scale ? fl_reshape(fl_cast(fl_materialise(z), (*scale)->dtype), along) : NULL;
     return *scale && (!z || *zero);
 }
 
@@ -63,10 +63,10 @@ static fl_tensor *fl__quantized(fl_tensor *x, fl_tensor *scale, fl_tensor *zero)
 
 fl_tensor *fl_quantize(fl_tensor *x, fl_tensor *scale, fl_tensor *zero_point, int axis, fl_dtype dtype) {
     const char *fn = "fl_quantize";
-    if (fl_absent(fn, x) || fl_absent(fn, scale)) return NULL;
+    if (fl_is_null_arg(fn, x) || fl_is_null_arg(fn, scale)) return NULL;
     if (dtype != FL_I8 && dtype != FL_U8 && dtype != FL_I16 && dtype != FL_I32)
-        return fl_bad("%s: to %s, not u8, i8, i16 or i32", fn, fl_dtype_name(dtype));
-    if (!fl_dtype_is_float(x->dtype)) return fl_bad("%s: x is %s, not a float", fn, fl_dtype_name(x->dtype));
+        return fl_err_null("%s: to %s, not u8, i8, i16 or i32", fn, fl_dtype_name(dtype));
+    if (!fl_dtype_is_float(x->dtype)) return fl_err_null("%s: x is %s, not a float", fn, fl_dtype_name(x->dtype));
     fl_scope s = fl_scope_begin();
     if (!fl__quantizer(fn, x, &scale, &zero_point, axis)) return fl_scope_return(&s, NULL);
     fl_tensor *q = fl__quantized(x, scale, zero_point);
@@ -75,8 +75,8 @@ fl_tensor *fl_quantize(fl_tensor *x, fl_tensor *scale, fl_tensor *zero_point, in
 
 fl_tensor *fl_dequantize(fl_tensor *q, fl_tensor *scale, fl_tensor *zero_point, int axis) {
     const char *fn = "fl_dequantize";
-    if (fl_absent(fn, q) || fl_absent(fn, scale)) return NULL;
-    if (fl_dtype_is_float(q->dtype)) return fl_bad("%s: q is %s, not integers", fn, fl_dtype_name(q->dtype));
+    if (fl_is_null_arg(fn, q) || fl_is_null_arg(fn, scale)) return NULL;
+    if (fl_dtype_is_float(q->dtype)) return fl_err_null("%s: q is %s, not integers", fn, fl_dtype_name(q->dtype));
     fl_scope s = fl_scope_begin();
     if (!fl__quantizer(fn, q, &scale, &zero_point, axis)) return fl_scope_return(&s, NULL);
     fl_tensor *y = fl_cast(q, scale->dtype);
@@ -89,8 +89,8 @@ static fl_tensor *fl__fake_quantize(fl_tensor *x, fl_tensor *scale, fl_tensor *z
                                     int64_t high, fl_tensor **inside) {
     const char *fn = "fl_fake_quantize";
     if (!fl_dtype_is_float(x->dtype) || low > high || low < INT32_MIN || high > INT32_MAX)
-        return fl_bad("%s: x is %s, integers from %lld to %lld", fn, fl_dtype_name(x->dtype), (long long)low,
-                      (long long)high);
+        return fl_err_null("%s: x is %s, integers from %lld to %lld", fn, fl_dtype_name(x->dtype), (long long)low,
+                           (long long)high);
     fl_scope s = fl_scope_begin();
     if (!fl__quantizer(fn, x, &scale, &zero, axis)) return fl_scope_return(&s, NULL);
     fl_tensor *from = fl_num((double)low), *to = fl_num((double)high), *q = fl__quantized(x, scale, zero);
@@ -104,7 +104,7 @@ static fl_tensor *fl__fake_quantize(fl_tensor *x, fl_tensor *scale, fl_tensor *z
 
 fl_tensor *fl_fake_quantize(fl_tensor *x, fl_tensor *scale, fl_tensor *zero_point, int axis, int64_t low,
                             int64_t high) {
-    if (fl_absent("fl_fake_quantize", x) || fl_absent("fl_fake_quantize", scale)) return NULL;
+    if (fl_is_null_arg("fl_fake_quantize", x) || fl_is_null_arg("fl_fake_quantize", scale)) return NULL;
     return fl__fake_quantize(x, scale, zero_point, axis, low, high, NULL);
 }
 
@@ -114,7 +114,7 @@ static void fv__fake_quantize_back(fl_node *n, fl_var *dy) {
 
 fl_var *fv_fake_quantize(fl_var *x, fl_tensor *scale, fl_tensor *zero_point, int axis, int64_t low,
                          int64_t high) {
-    if (fl_absent("fv_fake_quantize", x) || fl_absent("fv_fake_quantize", scale)) return NULL;
+    if (fl_is_null_arg("fv_fake_quantize", x) || fl_is_null_arg("fv_fake_quantize", scale)) return NULL;
     fl_tensor *inside = NULL;
     fl_tensor *y = fl__fake_quantize(x->value, scale, zero_point, axis, low, high, &inside);
     fl_var *saved = y ? fv_const(inside) : NULL;

@@ -68,29 +68,29 @@ static fl_tensor *fl__random(fl_tensor *t, fl_random_args a, fl_rng *rng) {
 
 fl_tensor *fl_uniform(fl_shape shape, double low, double high, fl_dtype dtype, fl_rng *rng) {
     if (dtype != FL_DTYPE_NONE && !fl_dtype_is_float(dtype))
-        return fl_bad("fl_uniform: %s is not a float", fl_dtype_name(dtype));
+        return fl_err_null("fl_uniform: %s is not a float", fl_dtype_name(dtype));
     fl_random_args a = {.dist = FL_UNIFORM, .a = low, .b = high};
     return fl__random(fl_out_new("fl_uniform", shape, dtype, FL_F32), a, rng);
 }
 
 fl_tensor *fl_normal(fl_shape shape, double mean, double std, fl_dtype dtype, fl_rng *rng) {
     if (dtype != FL_DTYPE_NONE && !fl_dtype_is_float(dtype))
-        return fl_bad("fl_normal: %s is not a float", fl_dtype_name(dtype));
+        return fl_err_null("fl_normal: %s is not a float", fl_dtype_name(dtype));
     fl_random_args a = {.dist = FL_NORMAL, .a = mean, .b = std};
     return fl__random(fl_out_new("fl_normal", shape, dtype, FL_F32), a, rng);
 }
 
 fl_tensor *fl_randint(fl_shape shape, int64_t low, int64_t high, fl_rng *rng) {
     if (low >= high)
-        return fl_bad("fl_randint: [%lld, %lld) is empty", (long long)low, (long long)high);
+        return fl_err_null("fl_randint: [%lld, %lld) is empty", (long long)low, (long long)high);
     fl_random_args a = {.dist = FL_INTEGER, .ia = low, .ib = high};
     return fl__random(fl_out_new("fl_randint", shape, FL_I64, FL_I64), a, rng);
 }
 
 static bool fl__droppable(const fl_tensor *x, double p) {
-    if (fl_absent("fl_dropout", x)) return false;
+    if (fl_is_null_arg("fl_dropout", x)) return false;
     if (fl_dtype_is_float(x->dtype) && p >= 0 && p <= 1) return true;
-    return fl_refuse("fl_dropout: p %g, x %s", p, fl_dtype_name(x->dtype));
+    return fl_err_false("fl_dropout: p %g, x %s", p, fl_dtype_name(x->dtype));
 }
 
 fl_tensor *fl_dropout(fl_tensor *x, double p, fl_rng *rng) {
@@ -99,7 +99,7 @@ fl_tensor *fl_dropout(fl_tensor *x, double p, fl_rng *rng) {
 }
 
 fl_tensor *fl_dropout_at(fl_tensor *x, double p, fl_rng state) {
-    if (!fl__droppable(x, p) || !(x = fl_stored(x))) return NULL;
+    if (!fl__droppable(x, p) || !(x = fl_materialise(x))) return NULL;
     return fl_call_into(fl_op_dropout, fl_out_like(x, x->dtype), x, NULL, &(fl_dropout_args){p, state});
 }
 
@@ -129,7 +129,7 @@ fl_var *fv_dropout(fl_var *x, double p, fl_rng *rng) {
 FL_DATA_DEFINED fl_op fl_op_dropout;
 
 FL_PRIVATE void fl__register_random(void) {
-    FL__REGISTER(dropout, .args_size = sizeof(fl_dropout_args), .contains = "random le ge where mul",
+    FL__REGISTER(dropout, .args_size = sizeof(fl_dropout_args), .uses = "random le ge where mul",
                  .compose = fl__compose_dropout, .gradient = fv__dropout_back,
                  .rng_end = offsetof(fl_dropout_args, rng) + sizeof(fl_rng));
 }
@@ -148,9 +148,9 @@ static fl_tensor *fl__uniform_beside(fl_tensor *t, fl_shape shape, fl_dtype d, f
 }
 
 fl_tensor *fl_bernoulli(fl_tensor *p, fl_rng *rng) {
-    if (fl_absent("fl_bernoulli", p) || !(p = fl_stored(p))) return NULL;
+    if (fl_is_null_arg("fl_bernoulli", p) || !(p = fl_materialise(p))) return NULL;
     if (!fl_dtype_is_float(p->dtype))
-        return fl_bad("fl_bernoulli: %s is not a float", fl_dtype_name(p->dtype));
+        return fl_err_null("fl_bernoulli: %s is not a float", fl_dtype_name(p->dtype));
     fl_scope s = fl_scope_of(__func__);
     fl_dtype wide = p->dtype == FL_F64 ? FL_F64 : FL_F32;
     fl_tensor *y = NULL;
@@ -162,7 +162,7 @@ fl_tensor *fl_bernoulli(fl_tensor *p, fl_rng *rng) {
 }
 
 fl_tensor *fl_permutation(int64_t n, fl_rng *rng) {
-    if (n < 0) return fl_bad("fl_permutation: %lld elements", (long long)n);
+    if (n < 0) return fl_err_null("fl_permutation: %lld elements", (long long)n);
     fl_scope s = fl_scope_of(__func__);
     fl_tensor *keys = fl_uniform(FL_SHAPE(n), 0, 1, FL_F64, rng);
     return fl_scope_return(&s, keys ? fl_argsort(keys, 0, false) : NULL);
@@ -201,10 +201,10 @@ static fl_tensor *fl__drawn_once(fl_tensor *w, int64_t n, fl_rng *rng) {
 }
 
 fl_tensor *fl_multinomial(fl_tensor *weights, int64_t n, bool replacement, fl_rng *rng) {
-    if (fl_absent("fl_multinomial", weights)) return NULL;
+    if (fl_is_null_arg("fl_multinomial", weights)) return NULL;
     int ndim = weights->ndim;
     if (ndim < 1 || ndim > 2 || n < 0 || weights->shape[ndim - 1] == 0)
-        return fl_bad("fl_multinomial: %lld draws from weights of shape %s", (long long)n,
+        return fl_err_null("fl_multinomial: %lld draws from weights of shape %s", (long long)n,
                        FL_SHAPE_TEXT(weights));
     fl_scope s = fl_scope_of(__func__);
     fl_tensor *w = fl_cast(weights, FL_F64), *y = NULL;
@@ -222,9 +222,9 @@ fl_tensor *fl_truncated_normal(fl_shape shape, double mean, double std, double l
     double p = erfc(-from / root) / 2, q = erfc(-to / root) / 2;
     if (dtype == FL_DTYPE_NONE) dtype = FL_F32;
     if (!fl_dtype_is_float(dtype))
-        return fl_bad("fl_truncated_normal: %s is not a float", fl_dtype_name(dtype));
+        return fl_err_null("fl_truncated_normal: %s is not a float", fl_dtype_name(dtype));
     if (!(std > 0) || !(q - p > 1e-9))
-        return fl_bad("fl_truncated_normal: mean %g, std %g in [%g, %g], where almost nothing is",
+        return fl_err_null("fl_truncated_normal: mean %g, std %g in [%g, %g], where almost nothing is",
                        mean, std, low, high);
     fl_scope s = fl_scope_of(__func__);
     fl_tensor *u = fl_uniform(shape, p, q, FL_F64, rng);

@@ -40,7 +40,7 @@ FL_API fl_tensor *fl_lstm_cell(fl_tensor *x, fl_tensor *h, fl_tensor *c, fl_tens
                                fl_tensor **c_out);
 FL_API fl_var *fv_lstm_cell(fl_var *x, fl_var *h, fl_var *c, fl_var *const w[4], fl_var **c_out);
 typedef struct fl_rnn_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     fl_tensor *h0, *c0;         /* [layers ways, n, out] and, of an LSTM, [layers ways, n, hidden]; NULL: 0 */
     fl_tensor *lengths;         /* i64 [n], 1 to t: steps of each sequence; NULL: t */
     int layers;                 /* 0 -> 1 */
@@ -54,7 +54,7 @@ typedef struct fl_rnn_opts {
 } fl_rnn_opts;
 /* The same on variables. */
 typedef struct fv_rnn_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     fl_var *h0, *c0;
     fl_tensor *lengths;
     int layers;
@@ -112,11 +112,11 @@ static int64_t fl__rnn_grad_macs(const fl_call *c) {
 
 FL_PRIVATE void fl__register_recurrent(void) {
     FL__REGISTER(rnn, .args_size = sizeof(fl_rnn_args),
-                 .contains = "matmul linear add sub mul sigmoid tanh relu where gt neg exp div lt maximum "
+                 .uses = "matmul linear add sub mul sigmoid tanh relu where gt neg exp div lt maximum "
                              "concat",
                  .compose = fl__compose_rnn, .gradient = fv__rnn_back, .macs = fl__rnn_macs);
     FL__REGISTER(rnn_grad, .args_size = sizeof(fl_rnn_args),
-                 .contains = "matmul linear add sub mul sigmoid tanh relu where sum grad1 linear_grad gt neg "
+                 .uses = "matmul linear add sub mul sigmoid tanh relu where sum grad1 linear_grad gt neg "
                              "exp div lt maximum le concat",
                  .compose = fv__compose_rnn_grad, .macs = fl__rnn_grad_macs);
 }

@@ -119,12 +119,12 @@ FL_API fl_var *fv_nanquantile(fl_var *x, double q, int axis, bool keepdim, fl_qu
 /* Axes as a mask; all of them if none is named. False after an error. */
 static bool fl__axes_mask(const char *fn, const fl_tensor *x, fl_axes axes, uint32_t *mask) {
     *mask = 0;
-    if (axes.n < 0 || axes.n > FL_MAX_DIMS) return fl_refuse("%s: %d axes", fn, axes.n);
+    if (axes.n < 0 || axes.n > FL_MAX_DIMS) return fl_err_false("%s: %d axes", fn, axes.n);
     if (axes.n == 0) *mask = (1u << x->ndim) - 1;
     for (int i = 0; i < axes.n; i++) {
         int a = fl_axis_of(fn, x, axes.axis[i]);
         if (a < 0) return false;
-        if (*mask & 1u << a) return fl_refuse("%s: axis %d appears twice", fn, a);
+        if (*mask & 1u << a) return fl_err_false("%s: axis %d appears twice", fn, a);
         *mask |= 1u << a;
     }
     return true;
@@ -153,17 +153,17 @@ static fl_tensor *fl__reduce(fl_op op, const char *fn, fl_tensor *x, fl_axes axe
     fl_reduce_args a = {0, axes.keepdim};
     if (!fl__axes_mask(fn, x, axes, &a.axes)) return NULL;
     if (needs_elements && fl__group_size(fl_shape_of(x), a.axes) == 0)
-        return fl_bad("%s: no elements along the reduced axes of shape %s", fn, FL_SHAPE_TEXT(x));
+        return fl_err_null("%s: no elements along the reduced axes of shape %s", fn, FL_SHAPE_TEXT(x));
     fl_shape shape = fl__reduced_shape(x, a.axes, axes.keepdim);
-    return fl_call_into(op, fl_out_on(x->family, shape, out ? out : x->dtype), x, NULL, &a);
+    return fl_call_into(op, fl_out_on(x->backend, shape, out ? out : x->dtype), x, NULL, &a);
 }
 
 /* What a slot takes of x. */
 static fl_tensor *fl__reduce_operand(const char *fn, fl_tensor *x, fl_op_class cls) {
-    if (fl_absent(fn, x) || !(x = fl_stored(x))) return NULL;
+    if (fl_is_null_arg(fn, x) || !(x = fl_materialise(x))) return NULL;
     if (x->dtype == FL_B8) return fl_cast(x, FL_U8);
     if (fl_compute_dtype(cls, x->dtype) == FL_DTYPE_NONE)
-        return fl_bad("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
+        return fl_err_null("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
     return x;
 }
 
@@ -213,9 +213,9 @@ fl_tensor *fl_argmin(fl_tensor *x, int axis, bool keepdim) {
 /* x of a mean: a stored float; *n: elements per result. */
 static fl_tensor *fl__mean_operand(const char *fn, fl_tensor *x, fl_axes axes, int64_t *n) {
     uint32_t mask;
-    if (fl_absent(fn, x) || !(x = fl_stored(x))) return NULL;
+    if (fl_is_null_arg(fn, x) || !(x = fl_materialise(x))) return NULL;
     if (!fl_dtype_is_float(x->dtype))
-        return fl_bad("%s: %s is not a float: cast it first", fn, fl_dtype_name(x->dtype));
+        return fl_err_null("%s: %s is not a float: cast it first", fn, fl_dtype_name(x->dtype));
     if (!fl__axes_mask(fn, x, axes, &mask)) return NULL;
     *n = fl__group_size(fl_shape_of(x), mask);
     return x;
@@ -246,20 +246,20 @@ fl_tensor *fl_variance(fl_tensor *x, fl_axes axes, int64_t correction) {
 
 fl_tensor *fl_all(fl_tensor *x, fl_axes axes) {
     uint32_t mask;
-    if (fl_absent("fl_all", x) || !fl__axes_mask("fl_all", x, axes, &mask)) return NULL;
+    if (fl_is_null_arg("fl_all", x) || !fl__axes_mask("fl_all", x, axes, &mask)) return NULL;
     fl_scope s = fl_scope_of(__func__);
     return fl_scope_return(&s, fl_eq(fl_sum(fl_logical_not(x), axes), fl_int(0)));
 }
 
 fl_tensor *fl_any(fl_tensor *x, fl_axes axes) {
     uint32_t mask;
-    if (fl_absent("fl_any", x) || !fl__axes_mask("fl_any", x, axes, &mask)) return NULL;
+    if (fl_is_null_arg("fl_any", x) || !fl__axes_mask("fl_any", x, axes, &mask)) return NULL;
     fl_scope s = fl_scope_of(__func__);
     return fl_scope_return(&s, fl_gt(fl_sum(fl_cast(x, FL_B8), axes), fl_int(0)));
 }
 
 fl_tensor *fl_count_nonzero(fl_tensor *x, fl_axes axes) {
-    if (fl_absent("fl_count_nonzero", x)) return NULL;
+    if (fl_is_null_arg("fl_count_nonzero", x)) return NULL;
     fl_scope s = fl_scope_of(__func__);
     x = fl_cast(x, FL_B8);
     return fl_scope_return(&s, x ? fl_sum(x, axes) : NULL);
@@ -267,7 +267,7 @@ fl_tensor *fl_count_nonzero(fl_tensor *x, fl_axes axes) {
 
 fl_tensor *fl_logsumexp(fl_tensor *x, fl_axes axes) {
     uint32_t mask;
-    if (fl_absent("fl_logsumexp", x) || !(x = fl_stored(x)) ||
+    if (fl_is_null_arg("fl_logsumexp", x) || !(x = fl_materialise(x)) ||
         !fl__axes_mask("fl_logsumexp", x, axes, &mask) ||
         (!fl_dtype_is_float(x->dtype) && !(x = fl_cast(x, FL_F32))))
         return NULL;

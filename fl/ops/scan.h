@@ -50,9 +50,9 @@ FL_API fl_var *fv_diff(fl_var *x, int axis);
 /* ---- cumsum, cumprod ---- */
 
 static fl_tensor *fl__scan_op(fl_op op, const char *fn, fl_tensor *x, int axis) {
-    if (fl_absent(fn, x) || !(x = fl_stored(x))) return NULL;
+    if (fl_is_null_arg(fn, x) || !(x = fl_materialise(x))) return NULL;
     if (fl_compute_dtype(FL_CLASS_CMP, x->dtype) == FL_DTYPE_NONE)
-        return fl_bad("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
+        return fl_err_null("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
     if (!fl_dtype_is_float(x->dtype)) x = fl_cast(x, FL_I64);
     if (!x || (axis = fl_axis_of(fn, x, axis)) < 0) return NULL;
     return fl_call_into(op, fl_out_like(x, x->dtype), x, NULL, &(fl_axis_args){axis});
@@ -136,7 +136,7 @@ static void fl__extremes(const void *data, bool real, bool max, int64_t count, i
 
 static fl_tensor *fl__extreme_index(const char *fn, fl_tensor *x, int axis, bool max) {
     int64_t n, inner;
-    if (!(x = fl_stored(x)) || !fl__lines_of(fn, x, axis, &n, &inner)) return NULL;
+    if (!(x = fl_materialise(x)) || !fl__lines_of(fn, x, axis, &n, &inner)) return NULL;
     fl_scope s = fl_scope_begin();
     bool real = fl_dtype_is_float(x->dtype);
     fl_tensor *host = fl_to(fl_contiguous(fl_cast(x, real ? FL_F64 : FL_I64)), "cpu");
@@ -156,7 +156,7 @@ static double fl__log_add(double a, double b) {
 
 fl_tensor *fl_logcumsumexp(fl_tensor *x, int axis) {
     int64_t n, inner;
-    if (fl_absent("fl_logcumsumexp", x) || !(x = fl_stored(x)) ||
+    if (fl_is_null_arg("fl_logcumsumexp", x) || !(x = fl_materialise(x)) ||
         !fl__lines_of("fl_logcumsumexp", x, axis, &n, &inner))
         return NULL;
     fl_scope s = fl_scope_of(__func__);

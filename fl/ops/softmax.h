@@ -50,18 +50,18 @@ FL_PRIVATE void fl__register_softmax(void);
 
 /* x along an axis. */
 static fl_tensor *fl__softmax_of(fl_op op, const char *fn, fl_tensor *x, int axis) {
-    if (fl_absent(fn, x) || !(x = fl_stored(x)) || (axis = fl_axis_of(fn, x, axis)) < 0) return NULL;
+    if (fl_is_null_arg(fn, x) || !(x = fl_materialise(x)) || (axis = fl_axis_of(fn, x, axis)) < 0) return NULL;
     if (!fl_dtype_is_float(x->dtype) && !(x = fl_cast(x, FL_F32))) return NULL;
     return fl_call_into(op, fl_out_like(x, x->dtype), x, NULL, &(fl_axis_args){axis});
 }
 
 static fl_tensor *fl__softmax_grad_of(fl_op op, const char *fn, fl_tensor *y, fl_tensor *dy, int axis) {
-    if (fl_absent(fn, y) || fl_absent(fn, dy) || !(y = fl_stored(y)) || !(dy = fl_stored(dy)) ||
+    if (fl_is_null_arg(fn, y) || fl_is_null_arg(fn, dy) || !(y = fl_materialise(y)) || !(dy = fl_materialise(dy)) ||
         (axis = fl_axis_of(fn, y, axis)) < 0)
         return NULL;
-    if (!fl_same_shape(y, dy) || y->dtype != dy->dtype || y->family != dy->family ||
+    if (!fl_same_shape(y, dy) || y->dtype != dy->dtype || y->backend != dy->backend ||
         !fl_dtype_is_float(y->dtype))
-        return fl_bad("%s: y %s %s and dy %s %s differ, or are no floats", fn, fl_dtype_name(y->dtype),
+        return fl_err_null("%s: y %s %s and dy %s %s differ, or are no floats", fn, fl_dtype_name(y->dtype),
                        FL_SHAPE_TEXT(y), fl_dtype_name(dy->dtype), FL_SHAPE_TEXT(dy));
     return fl_call_into(op, fl_out_like(y, y->dtype), y, dy, &(fl_axis_args){axis});
 }
@@ -155,14 +155,14 @@ fl_var *fv_log_softmax(fl_var *x, int axis) {
 FL_DATA_DEFINED fl_op fl_op_softmax, fl_op_softmax_grad, fl_op_log_softmax, fl_op_log_softmax_grad;
 
 FL_PRIVATE void fl__register_softmax(void) {
-    FL__REGISTER(softmax, .args_size = sizeof(fl_axis_args), .contains = "amax eq abs where sub exp sum div",
+    FL__REGISTER(softmax, .args_size = sizeof(fl_axis_args), .uses = "amax eq abs where sub exp sum div",
                  .compose = fl__compose_softmax, .gradient = fv__softmax_back);
-    FL__REGISTER(softmax_grad, .args_size = sizeof(fl_axis_args), .contains = "mul sum sub",
+    FL__REGISTER(softmax_grad, .args_size = sizeof(fl_axis_args), .uses = "mul sum sub",
                  .compose = fl__compose_softmax_grad);
     FL__REGISTER(log_softmax, .args_size = sizeof(fl_axis_args),
-                 .contains = "amax eq abs where sub exp sum log", .compose = fl__compose_log_softmax,
+                 .uses = "amax eq abs where sub exp sum log", .compose = fl__compose_log_softmax,
                  .gradient = fv__log_softmax_back);
-    FL__REGISTER(log_softmax_grad, .args_size = sizeof(fl_axis_args), .contains = "exp mul sum sub",
+    FL__REGISTER(log_softmax_grad, .args_size = sizeof(fl_axis_args), .uses = "exp mul sum sub",
                  .compose = fl__compose_log_softmax_grad);
 }
 

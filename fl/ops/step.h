@@ -36,7 +36,7 @@ typedef struct fl_step_rule {
 /* Runs a rule, which must stay: tensor holds its reads, then its writes, number its numbers. Reads may be
    narrower (bf16, f16) than writes; narrow, if not NULL, becomes the first of the writes in its own
    dtype: a parameter whose f32 master is that. Other than that all are floats of one shape, dtype and
-   family. At most 4 are written, narrow included. */
+   backend. At most 4 are written, narrow included. */
 FL_API bool fl_step(fl_step_rule *rule, fl_tensor *const *tensor, int n_numbers, fl_tensor *const *number,
                     fl_tensor *narrow);
 /* The sum of the squares of t, a float: 0-d, f64. Summed in t's own dtype by pieces. */
@@ -91,15 +91,15 @@ const fl_formula *fl_step_program(fl_step_rule *rule) {
     return ok ? &args->program : NULL;
 }
 
-/* t is a stored float of the shape and family of `like`, in its dtype or a narrower one. */
+/* t is a stored float of the shape and backend of `like`, in its dtype or a narrower one. */
 static bool fl__step_operand(const fl_tensor *t, int i, const fl_tensor *like, bool narrow) {
-    if (fl_absent("fl_step", t)) return false;
-    if (fl_same_shape(like, t) && like->family == t->family && fl_dtype_is_float(t->dtype) &&
+    if (fl_is_null_arg("fl_step", t)) return false;
+    if (fl_same_shape(like, t) && like->backend == t->backend && fl_dtype_is_float(t->dtype) &&
         (t->dtype == like->dtype || (narrow && fl_dtype_wide(t->dtype) == fl_dtype_wide(like->dtype))))
         return true;
-    return fl_refuse("fl_step: operand %d %s %s and %s %s do not belong together", i,
-                     fl_dtype_name(t->dtype), FL_SHAPE_TEXT(t), fl_dtype_name(like->dtype),
-                     FL_SHAPE_TEXT(like));
+    return fl_err_false("fl_step: operand %d %s %s and %s %s do not belong together", i,
+                        fl_dtype_name(t->dtype), FL_SHAPE_TEXT(t), fl_dtype_name(like->dtype),
+                        FL_SHAPE_TEXT(like));
 }
 
 /* Puts the tensors into the record, those that are written as its outputs too. */
@@ -107,22 +107,22 @@ static bool fl__step_operands(fl_call *c, const fl_step_args *rule, fl_tensor *c
                               fl_tensor *narrow) {
     const int n = rule->n_reads + rule->n_writes, wide = narrow != NULL;
     const fl_tensor *like = tensor[n - 1];
-    if (fl_absent("fl_step", like)) return false;
+    if (fl_is_null_arg("fl_step", like)) return false;
     for (int i = 0; i < n; i++) {
         const bool written = i >= rule->n_reads;
         if (!fl__step_operand(tensor[i], i, like, i <= rule->n_reads)) return false;
-        if (written && !fl_writable("fl_step", tensor[i])) return false;
+        if (written && !fl_is_writable("fl_step", tensor[i])) return false;
         c->in[i] = tensor[i];
         if (written) c->out[wide + i - rule->n_reads] = tensor[i];
     }
     if (!narrow) return true;
     c->out[0] = narrow;
-    return fl__step_operand(narrow, n, like, true) && fl_writable("fl_step", narrow);
+    return fl__step_operand(narrow, n, like, true) && fl_is_writable("fl_step", narrow);
 }
 
 bool fl_step(fl_step_rule *rule, fl_tensor *const *tensor, int n_numbers, fl_tensor *const *number,
              fl_tensor *narrow) {
-    if (fl_absent("fl_step", rule) || fl_absent("fl_step", tensor)) return false;
+    if (fl_is_null_arg("fl_step", rule) || fl_is_null_arg("fl_step", tensor)) return false;
     const fl_formula *f = fl_step_program(rule);
     if (!f) return fl_raise();
     const fl_step_args *args = &rule->args;
@@ -131,14 +131,14 @@ bool fl_step(fl_step_rule *rule, fl_tensor *const *tensor, int n_numbers, fl_ten
     int64_t numbers = 0;
     fl_call_begin(&c, fl_op_step, args->n_writes + (narrow != NULL), n + n_numbers, args);
     if (c.n_out > 4 || c.n_in > 8)
-        return fl_refuse("fl_step: %d outputs and %d inputs, at most 4 and 8", c.n_out, c.n_in);
+        return fl_err_false("fl_step: %d outputs and %d inputs, at most 4 and 8", c.n_out, c.n_in);
     if (!fl__step_operands(&c, args, tensor, narrow)) return false;
     for (int i = 0; i < n_numbers; i++) {
-        if (fl_absent("fl_step", c.in[n + i] = number[i])) return false;
+        if (fl_is_null_arg("fl_step", c.in[n + i] = number[i])) return false;
         numbers += fl_numel(number[i]);
     }
     if (numbers != f->n_in - n)
-        return fl_refuse("fl_step: %d numbers for \"%s\"", (int)numbers, rule->numbers);
+        return fl_err_false("fl_step: %d numbers for \"%s\"", (int)numbers, rule->numbers);
     return fl_call_run(&c) || fl_raise();
 }
 
@@ -167,19 +167,19 @@ static bool fl__compose_sum_squares(const fl_call *c, fl_tensor **y) {
 
 /* Without a slot halves are widened piece by piece, not by the core. */
 fl_tensor *fl_add_squares(fl_tensor *sum, fl_tensor *t) {
-    if (fl_absent("fl_sum_squares", t) || fl_error()) return NULL;
+    if (fl_is_null_arg("fl_sum_squares", t) || fl_error()) return NULL;
     if (!fl_dtype_is_float(t->dtype))
-        return fl_bad("fl_sum_squares: %s is not supported", fl_dtype_name(t->dtype));
-    if (sum && (sum->ndim || sum->dtype != FL_F64 || sum->family != t->family))
-        return fl_bad("fl_add_squares: the sum is %s %s, must be a 0-d f64 of the same family",
-                      fl_dtype_name(sum->dtype), FL_SHAPE_TEXT(sum));
-    if (t->weak || !fl_backend_has(t->family, fl_op_sum_squares)) {
+        return fl_err_null("fl_sum_squares: %s is not supported", fl_dtype_name(t->dtype));
+    if (sum && (sum->ndim || sum->dtype != FL_F64 || sum->backend != t->backend))
+        return fl_err_null("fl_add_squares: the sum is %s %s, must be a 0-d f64 of the same backend",
+                           fl_dtype_name(sum->dtype), FL_SHAPE_TEXT(sum));
+    if (t->weak || !fl_backend_has(t->backend, fl_op_sum_squares)) {
         fl_scope s = fl_scope_begin();
         fl_tensor *one = fl__squares(t);
         return fl_scope_return(&s, sum ? fl_add(sum, one) : one);
     }
     fl_tensor *before = sum ? sum : fl_num(0);
-    fl_tensor *y = before ? fl_out_on(t->family, FL_SCALAR_SHAPE, FL_F64) : NULL;
+    fl_tensor *y = before ? fl_out_on(t->backend, FL_SCALAR_SHAPE, FL_F64) : NULL;
     return fl_call_into(fl_op_sum_squares, y, before, t, NULL);
 }
 
@@ -210,7 +210,7 @@ static void *fl__step_word(fl_primitive primitive, void *const x[]) {
 }
 
 static bool fl__compose_step(const fl_call *c, fl_tensor **value) {
-    static const fl_formula_meaning meaning = {fl__step_number, fl__step_word};
+    static const fl_formula_vtable meaning = {fl__step_number, fl__step_word};
     const fl_step_args *args = fl_step_args_of(c);
     if (!args) return false;
     const int n = args->n_reads + args->n_writes, wide = c->n_out - args->n_writes;
@@ -243,10 +243,10 @@ FL_DATA_DEFINED fl_op fl_op_step, fl_op_sum_squares;
 
 FL_PRIVATE void fl__register_step(void) {
     FL__REGISTER(step, .args_size = sizeof(fl_step_args),
-                 .contains = "add sub mul div neg abs exp log log1p expm1 sqrt sin cos tanh erf atan2 pow "
+                 .uses = "add sub mul div neg abs exp log log1p expm1 sqrt sin cos tanh erf atan2 pow "
                              "remainder maximum minimum floor rint lt le eq ne where bitwise_not",
                  .compose = fl__compose_step);
-    FL__REGISTER(sum_squares, .contains = "sum mul add copy square", .compose = fl__compose_sum_squares);
+    FL__REGISTER(sum_squares, .uses = "sum mul add copy square", .compose = fl__compose_sum_squares);
 }
 
 #endif /* FL_OPS_STEP_IMPL */

@@ -8,7 +8,7 @@ extern "C" {
 #endif
 
 typedef struct fl_optim_adafactor_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double lr;           /* the most; 0 -> 0.01 */
     double beta2_decay;  /* at most 0; 0 -> -0.8 */
     double eps1;         /* the least divisor; 0 -> the epsilon of f32, of an f64 parameter that of f64 */
@@ -130,8 +130,8 @@ FL_API fl_optim *fl_optim_adafactor_opt(fv_list params, fl_optim_adafactor_opts 
     const double hyper[] = {decay, fl_option(o.eps1, 0), fl_option(o.eps2, 1e-3), d,
                             fl_option(o.weight_decay, 0)};
     if (!(decay <= 0 && d >= 1))
-        return fl_bad("fl_optim_adafactor: beta2_decay is %g, must be at most 0; d is %g, must be at least 1",
-                      decay, d);
+        return fl_err_null("fl_optim_adafactor: beta2_decay is %g, must be at most 0; d is %g, must be at least 1",
+                           decay, d);
     return fl__optim_make(&fl__factor_type, params, o.lr, 1e-2, hyper, o.master, o.maximize);
 }
 

@@ -8,7 +8,7 @@ extern "C" {
 #endif
 
 typedef struct fl_optim_adam_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double lr;           /* 0 -> 1e-3 */
     double beta1, beta2; /* 0 -> 0.9, 0.999 */
     double eps;          /* 0 -> 1e-8 */

@@ -10,7 +10,7 @@ extern "C" {
 /* Formulas and defaults of torch.optim; weight decay is added to the gradient. .master: see
    fl_optim_use_masters; .maximize: fl_optim_maximize. */
 typedef struct fl_optim_adadelta_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double lr;           /* 0 -> 1 */
     double rho, eps;     /* 0 -> 0.9, 1e-6 */
     double weight_decay; /* 0 */
@@ -25,7 +25,7 @@ typedef struct fl_optim_adadelta_opts {
 FL_API fl_optim *fl_optim_adadelta_opt(fv_list params, fl_optim_adadelta_opts o);
 
 typedef struct fl_optim_adagrad_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double lr;           /* 0 -> 0.01 */
     double lr_decay;     /* 0 */
     double eps;          /* 0 -> 1e-10 */
@@ -40,7 +40,7 @@ typedef struct fl_optim_adagrad_opts {
 FL_API fl_optim *fl_optim_adagrad_opt(fv_list params, fl_optim_adagrad_opts o);
 
 typedef struct fl_optim_rmsprop_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double lr;           /* 0 -> 0.01 */
     double alpha, eps;   /* 0 -> 0.99, 1e-8 */
     double momentum;     /* 0 */
@@ -57,7 +57,7 @@ typedef struct fl_optim_rmsprop_opts {
 FL_API fl_optim *fl_optim_rmsprop_opt(fv_list params, fl_optim_rmsprop_opts o);
 
 typedef struct fl_optim_rprop_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double lr;                 /* the first step; 0 -> 0.01 */
     double etaminus, etaplus;  /* 0 -> 0.5, 1.2 */
     double step_min, step_max; /* 0 -> 1e-6, 50 */

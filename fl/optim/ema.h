@@ -43,7 +43,7 @@ static fl_step_rule fl__ema_rule = {.reads = "p", .writes = "e", .numbers = "dec
 
 FL_API fl_optim_ema *fl_optim_ema_new(fv_list params, double decay) {
     if (!fl__optim_params_ok("ema", params)) return fl_raise();
-    if (!(decay >= 0 && decay < 1)) return fl_bad("fl_optim_ema: decay is %g, must be in [0, 1)", decay);
+    if (!(decay >= 0 && decay < 1)) return fl_err_null("fl_optim_ema: decay is %g, must be in [0, 1)", decay);
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
     fl_optim_ema *e = fl_heap_alloc(sizeof *e);
@@ -78,7 +78,7 @@ FL_API void fl_optim_ema_free(fl_optim_ema *e) {
 FL_API bool fl_optim_ema_update(fl_optim_ema *e) {
     if (fl_error()) return false;
     if (!fl_given(e, "fl_optim_ema_update", "the average")) return fl_raise();
-    if (e->swapped) return fl_refuse("fl_optim_ema_update: parameters and averages are swapped");
+    if (e->swapped) return fl_err_false("fl_optim_ema_update: parameters and averages are swapped");
     bool ok = true;
     for (int i = 0; ok && i < e->params.n; i++)
         ok = fl_step(&fl__ema_rule, (fl_tensor *[]){fv_value(e->params.v[i]), e->average[i]}, 1, &e->decay,

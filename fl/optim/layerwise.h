@@ -9,7 +9,7 @@ extern "C" {
 
 /* .master: see fl_optim_use_masters; .maximize: fl_optim_maximize. */
 typedef struct fl_optim_lamb_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double lr;           /* 0 -> 1e-3 */
     double beta1, beta2; /* 0 -> 0.9, 0.999 */
     double eps;          /* 0 -> 1e-6 */
@@ -24,7 +24,7 @@ typedef struct fl_optim_lamb_opts {
 FL_API fl_optim *fl_optim_lamb_opt(fv_list params, fl_optim_lamb_opts o);
 
 typedef struct fl_optim_novograd_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double lr;           /* 0 -> 1e-3 */
     double beta1, beta2; /* 0 -> 0.95, 0.98 */
     double eps;          /* 0 -> 1e-8 */

@@ -8,7 +8,7 @@ extern "C" {
 #endif
 
 typedef struct fl_optim_lbfgs_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double lr;                /* step length, or the first one that a line search tries; 0 -> 1 */
     int64_t max_iter;         /* updates in a step; 0 -> 20 */
     int64_t max_eval;         /* evaluations of the loss in a step; 0 -> 1.25 max_iter */
@@ -333,8 +333,8 @@ FL_API fl_optim *fl_optim_lbfgs_opt(fv_list params, fl_optim_lbfgs_opts o) {
     const double hyper[] = {(double)iters, (double)evals, fl_option(o.tolerance_grad, 1e-7),
                             fl_option(o.tolerance_change, 1e-9), (double)history, o.strong_wolfe};
     if (iters < 1 || evals < 1 || history < 1)
-        return fl_bad("fl_optim_lbfgs: max_iter %g, max_eval %g and history %g must be at least 1", hyper[0],
-                      hyper[1], hyper[4]);
+        return fl_err_null("fl_optim_lbfgs: max_iter %g, max_eval %g and history %g must be at least 1", hyper[0],
+                           hyper[1], hyper[4]);
     return fl__optim_make(&fl__lbfgs_type, params, o.lr, 1, hyper, o.master, o.maximize);
 }
 

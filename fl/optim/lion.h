@@ -8,7 +8,7 @@ extern "C" {
 #endif
 
 typedef struct fl_optim_lion_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double lr;           /* 0 -> 1e-4 */
     double beta1, beta2; /* 0 -> 0.9, 0.99 */
     double weight_decay; /* 0; p -= lr weight_decay p */

@@ -8,7 +8,7 @@ extern "C" {
 #endif
 
 typedef struct fl_optim_muon_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double lr;           /* 0 -> 1e-3 */
     double weight_decay; /* 0 -> 0.1; p -= lr weight_decay p */
     double momentum;     /* 0 -> 0.95 */
@@ -98,8 +98,8 @@ FL_API fl_optim *fl_optim_muon_opt(fv_list params, fl_optim_muon_opts o) {
                             o.match_adamw};
     for (int i = 0; i < params.n; i++)
         if (params.v[i] && fv_value(params.v[i])->ndim != 2)
-            return fl_bad("fl_optim_muon: parameter %d is %s, must have 2 dims: give it to another optimizer",
-                          i, FL_SHAPE_TEXT(fv_value(params.v[i])));
+            return fl_err_null("fl_optim_muon: parameter %d is %s, must have 2 dims: give it to another optimizer",
+                               i, FL_SHAPE_TEXT(fv_value(params.v[i])));
     return fl__optim_make(&fl__muon_type, params, o.lr, 1e-3, hyper, o.master, o.maximize);
 }
 

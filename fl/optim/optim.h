@@ -126,7 +126,7 @@ FL_API bool fl_optim_set_lr(fl_optim *o, double lr);
 FL_API bool fl_optim_scale(fl_optim *o, fl_tensor *factor);
 
 typedef struct fl_optim_group_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double lr;           /* 0 -> the optimizer's; else its ratio to that stays when lr changes */
     double weight_decay; /* 0 -> the optimizer's */
     char _end;
@@ -223,10 +223,10 @@ static bool fl__optim_init_slot(fl_optim *o, fl_optim_slot *slot, int64_t i) {
     return true;
 }
 
-/* A tensor of n zeros, in the family of the parameters. */
+/* A tensor of n zeros, in the backend of the parameters. */
 static fl_tensor *fl__optim_numbers(fl_optim *o, int64_t n, fl_dtype dtype) {
-    const char *family = fl_backend_name(fv_value(o->slot[0].param));
-    return fl_keep(fl_to(fl_zeros(FL_SHAPE(n), dtype), family));
+    const char *backend = fl_backend_name(fv_value(o->slot[0].param));
+    return fl_keep(fl_to(fl_zeros(FL_SHAPE(n), dtype), backend));
 }
 
 static bool fl__optim_init(fl_optim *o, fv_list params, const double *hyper) {
@@ -247,14 +247,14 @@ static bool fl__optim_init(fl_optim *o, fv_list params, const double *hyper) {
 
 FL_API fl_optim *fl_optim_new(const fl_optim_type *type, fv_list params, double lr, const double *hyper) {
     if (!type || (!type->step && !type->rule && !type->minimize))
-        return fl_bad("fl_optim_new: the type is NULL, or has no step");
+        return fl_err_null("fl_optim_new: the type is NULL, or has no step");
     if (!fl__optim_params_ok(type->name, params)) return fl_raise();
     if (!fl__optim_check(type->name, type, -1, lr)) return fl_raise();
     for (int k = 0; k < fl__optim_names(type->hyper, FL_OPTIM_HYPERS); k++)
         if (!fl__optim_check(type->name, type, k, hyper[k])) return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
-    fl_lasting(true);
+    fl_persistent(true);
     fl_optim *o = fl_heap_alloc(sizeof *o);
     fl_optim_slot *slot = o ? fl_heap_alloc((size_t)params.n * sizeof *slot) : NULL;
     bool ok = o != NULL;
@@ -268,7 +268,7 @@ FL_API fl_optim *fl_optim_new(const fl_optim_type *type, fv_list params, double 
 }
 
 FL_API void fl_optim_free(fl_optim *o) {
-    if (!o || fl_freed(o, "fl_optim_free", "the optimizer")) return;
+    if (!o || fl_is_freed(o, "fl_optim_free", "the optimizer")) return;
     fv_unwatch(&o->early);
     if (o->user && o->type->destroy) o->type->destroy(o);
     for (int64_t i = 0; i < o->n; i++) {
@@ -304,7 +304,7 @@ FL_API bool fl_optim_use_masters(fl_optim *o) {
 
 FL_API bool fl_optim_maximize(fl_optim *o, bool on) {
     if (!fl_given(o, "fl_optim_maximize", "the optimizer")) return fl_raise();
-    if (o->factor) return fl_refuse("fl_optim_maximize: the factor of a step that was not made is set");
+    if (o->factor) return fl_err_false("fl_optim_maximize: the factor of a step that was not made is set");
     fl_scope s = fl_scope_begin();
     fl_tensor *sign = fl_keep(fl_num(on ? -1 : 1));
     fl_scope_end(&s);
@@ -356,16 +356,16 @@ FL_API bool fl_optim_set(fl_optim *o, int group, const char *name, double value)
     if (!fl_given(o, "fl_optim_set", "the optimizer") || !fl_given(name, "fl_optim_set", "the name"))
         return fl_raise();
     if (group < 0 || group >= o->n_groups)
-        return fl_refuse("fl_optim_set: group %d of %d", group, o->n_groups);
+        return fl_err_false("fl_optim_set: group %d of %d", group, o->n_groups);
     fl_optim_group *g = &o->group[group];
     const bool lr = !strcmp(name, "lr");
     int k = 0;
     while (!lr && k < FL_OPTIM_HYPERS && o->type->hyper[k] && strcmp(name, o->type->hyper[k])) k++;
     if (!lr && (k == FL_OPTIM_HYPERS || !o->type->hyper[k]))
-        return fl_refuse("fl_optim_set: %s has no number '%s'", o->type->name, name);
+        return fl_err_false("fl_optim_set: %s has no number '%s'", o->type->name, name);
     if (!fl__optim_check("set", o->type, lr ? -1 : k, value)) return fl_raise();
     if (lr && !(o->lr > 0))
-        return fl_refuse("fl_optim_set: lr of a group is a ratio to that of the optimizer, which is 0");
+        return fl_err_false("fl_optim_set: lr of a group is a ratio to that of the optimizer, which is 0");
     double *number = lr ? &g->lr_scale : &g->hyper[k], before = *number;
     *number = lr ? value / o->lr : value;
     if (fl__optim_send(o)) return true;
@@ -413,11 +413,11 @@ FL_API int fl_optim_group_of_opt(fl_optim *o, fl_nn_module *m, const char *patte
     if (!fl_given(o, who, "the optimizer") || !fl_given(m, who, "the module") ||
         !fl_given(pattern, who, "the pattern"))
         return fl_raise(), -1;
-    if (o->type->minimize) return fl_bad("%s: %s has one group", who, o->type->name), -1;
-    if (o->n_groups == FL_OPTIM_GROUPS) return fl_bad("%s: more than %d groups", who, FL_OPTIM_GROUPS), -1;
+    if (o->type->minimize) return fl_err_null("%s: %s has one group", who, o->type->name), -1;
+    if (o->n_groups == FL_OPTIM_GROUPS) return fl_err_null("%s: more than %d groups", who, FL_OPTIM_GROUPS), -1;
     fl__optim_search search = {o, pattern, NULL, 0};
     if (!fl_nn_named(m, fl__optim_match, &search)) return fl_raise(), -1;
-    if (!search.found) return fl_bad("%s: no parameter is called '%s'", who, pattern), -1;
+    if (!search.found) return fl_err_null("%s: no parameter is called '%s'", who, pattern), -1;
     const int k = o->n_groups;
     fl_optim_group *g = search.to = &o->group[k];
     *g = o->group[0];
@@ -446,15 +446,15 @@ static bool fl__optim_steps(const fl_optim *o, const char *who) {
 }
 
 FL_API bool fl_optim_scale(fl_optim *o, fl_tensor *factor) {
-    if (!fl_given(o, "fl_optim_scale", "the optimizer") || fl_absent("fl_optim_scale", factor))
+    if (!fl_given(o, "fl_optim_scale", "the optimizer") || fl_is_null_arg("fl_optim_scale", factor))
         return fl_raise();
     if (!fl__optim_steps(o, "fl_optim_scale")) return fl_raise();
     if (factor->ndim || !fl_dtype_is_float(factor->dtype))
-        return fl_refuse("fl_optim_scale: the factor is %s %s, must be a 0-d float",
-                         fl_dtype_name(factor->dtype), FL_SHAPE_TEXT(factor));
+        return fl_err_false("fl_optim_scale: the factor is %s %s, must be a 0-d float",
+                            fl_dtype_name(factor->dtype), FL_SHAPE_TEXT(factor));
     for (int64_t i = 0; i < o->n; i++)
         if (o->slot[i].early)
-            return fl_refuse("fl_optim_scale: fl_optim_step_early is on: gradients were used in the pass");
+            return fl_err_false("fl_optim_scale: fl_optim_step_early is on: gradients were used in the pass");
     fl_scope s = fl_scope_begin();
     fl_tensor *all = o->sign->f64 == 1 ? factor : fl_mul(factor, o->sign);
     if (o->factor) /* 0 stays 0, beside NaN too */

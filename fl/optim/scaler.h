@@ -28,7 +28,7 @@ typedef struct fl_optim_scaler {
 } fl_optim_scaler;
 
 typedef struct fl_optim_scaler_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double growth;    /* 0 -> 2 */
     double backoff;   /* 0 -> 0.5 */
     int64_t interval; /* 0 -> 2000 */
@@ -80,9 +80,9 @@ FL_API fl_optim_scaler *fl_optim_scaler_new_opt(double init, fl_optim_scaler_opt
     init = fl_option(init, 65536);
     if (!(least > 0 && init >= least && init < 0x1p127 && growth >= 1 && growth < 0x1p127 && backoff > 0 &&
           backoff < 1 && interval > 0))
-        return fl_bad("fl_optim_scaler_new: init %g must be at least least, %g > 0; growth %g >= 1, "
-                      "backoff %g in (0, 1), interval %" PRId64 " > 0",
-                      init, least, growth, backoff, interval);
+        return fl_err_null("fl_optim_scaler_new: init %g must be at least least, %g > 0; growth %g >= 1, "
+                           "backoff %g in (0, 1), interval %" PRId64 " > 0",
+                           init, least, growth, backoff, interval);
     fl_quiet(+1);
     fl_scope scope = fl_scope_begin();
     fl_optim_scaler *s = fl_heap_alloc(sizeof *s);
@@ -99,7 +99,7 @@ FL_API fl_optim_scaler *fl_optim_scaler_new_opt(double init, fl_optim_scaler_opt
 
 /* The state lives where the losses do. */
 static bool fl__scaler_move(fl_optim_scaler *s, const fl_tensor *to) {
-    if (to->weak || s->scale->family == to->family) return true;
+    if (to->weak || s->scale->backend == to->backend) return true;
     fl_scope scope = fl_scope_begin();
     fl_tensor *scale = fl_keep(fl_to(s->scale, fl_backend_name(to)));
     fl_tensor *good = fl_keep(fl_to(s->good, fl_backend_name(to)));
@@ -147,7 +147,7 @@ static bool fl__scaler_sank(const fl_optim_scaler *s, fl_tensor *finite) {
 
 FL_API bool fl_optim_scaler_update(fl_optim_scaler *s) {
     if (!fl_given(s, "fl_optim_scaler_update", "the scaler")) return fl_raise() != NULL;
-    if (!s->sum) return fl_refuse("fl_optim_scaler_update: no gradients were unscaled since the last one");
+    if (!s->sum) return fl_err_false("fl_optim_scaler_update: no gradients were unscaled since the last one");
     fl_scope scope = fl_scope_begin();
     fl_tensor *finite = fl_isfinite(s->sum), *good = fl_add(s->good, fl_int(1));
     fl_tensor *up = fl_mul(s->scale, fl_num(s->growth)), *grows = fl_ge(good, fl_int(s->interval));

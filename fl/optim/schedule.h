@@ -212,7 +212,7 @@ FL_API bool fl_optim_schedule_start(fl_optim_schedule *s, fl_optim *o) {
 
 static bool fl__schedule_started(const fl_optim_schedule *s, const char *who) {
     if (!fl_given(s, who, "the schedule")) return fl_raise();
-    return s->optim || fl_refuse("%s: the schedule was not started", who);
+    return s->optim || fl_err_false("%s: the schedule was not started", who);
 }
 
 FL_API bool fl_optim_schedule_step(fl_optim_schedule *s) {

@@ -8,7 +8,7 @@ extern "C" {
 #endif
 
 typedef struct fl_optim_sgd_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double lr;           /* 0 -> 1e-3 */
     double momentum;     /* 0 */
     double dampening;    /* 0 */
@@ -27,7 +27,7 @@ typedef struct fl_optim_sgd_opts {
 FL_API fl_optim *fl_optim_sgd_opt(fv_list params, fl_optim_sgd_opts o);
 
 typedef struct fl_optim_asgd_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double lr;           /* 0 -> 0.01 */
     double lambd;        /* decay of p and of the rate; 0 -> 1e-4 */
     double alpha;        /* power of the rate; 0 -> 0.75 */
@@ -84,8 +84,8 @@ FL_API fl_optim *fl_optim_sgd_opt(fv_list params, fl_optim_sgd_opts o) {
     const double momentum = fl_option(o.momentum, 0), dampening = fl_option(o.dampening, 0);
     const double hyper[] = {momentum, dampening, fl_option(o.weight_decay, 0), o.nesterov};
     if (o.nesterov && (!(momentum > 0) || dampening != 0))
-        return fl_bad("fl_optim_sgd: momentum %g, dampening %g: nesterov wants momentum and no dampening",
-                      momentum, dampening);
+        return fl_err_null("fl_optim_sgd: momentum %g, dampening %g: nesterov wants momentum and no dampening",
+                           momentum, dampening);
     const fl_optim_type *type = &fl__sgd_types[o.decoupled][o.nesterov ? 2 : momentum != 0];
     return fl__optim_make(type, params, o.lr, 1e-3, hyper, o.master, o.maximize);
 }

@@ -22,7 +22,7 @@ typedef struct fl_linear_args {
    as 0. Compare PyTorch's torch.set_float32_matmul_precision("medium"). */
 FL_API fl_dtype fl_matmul_precision(void);
 FL_API bool fl_set_matmul_precision(fl_dtype d);
-FL_DATA fl_op fl_op_linear, fl_op_linear_grad, fl_op_linear_stored;
+FL_DATA fl_op fl_op_linear, fl_op_linear_grad, fl_op_linear_packed;
 
 #ifdef __cplusplus
 }
@@ -40,7 +40,7 @@ fl_dtype fl_matmul_precision(void) {
 
 bool fl_set_matmul_precision(fl_dtype d) {
     if (d != FL_F32 && d != FL_BF16)
-        return fl_refuse("fl_set_matmul_precision: %s: f32 or bf16", fl_dtype_name(d));
+        return fl_err_false("fl_set_matmul_precision: %s: f32 or bf16", fl_dtype_name(d));
     __atomic_store_n(&fl__matmul_precision, (int)d, __ATOMIC_RELAXED);
     return true;
 }

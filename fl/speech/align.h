@@ -15,7 +15,7 @@ typedef struct fl_speech_span {
     double confidence;  /* mean of exp(score) over them */
 } fl_speech_span;
 typedef struct fl_speech_align_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t blank;            /* CTC's class; 0 -> the last, FL_I0 -> 0 */
     bool asg;                 /* no blank: each token lasts until the next one; */
     const float *transitions; /* [classes, classes], to and from; NULL: zeros */

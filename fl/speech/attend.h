@@ -16,7 +16,7 @@ extern "C" {
 /* The attentions by name: content, keyvalue (frames are key and value, side by side), neural, simpleloc,
    location, neuralloc; multi (heads with projections), multisplit (without), multikv, multikvsplit. */
 typedef struct fl_speech_attend_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     const char *attention; /* NULL -> "content" */
     int64_t attention_dim; /* of neuralloc; 0 -> hidden */
     int64_t channels;      /* of neuralloc's convolution; 0 -> 4; */
@@ -32,7 +32,7 @@ typedef struct fl_speech_attend_opts {
     int64_t eos;                /* the token that ends a sequence; 0 -> the last, FL_I0 -> 0 */
     double smoothing;           /* of labels */
     const char *window;         /* "soft", "soft_pretrain", "step", "median"; NULL: none */
-    bool window_always;         /* also after fl_speech_attend_warm(m, 0) */
+    bool window_always;         /* also after fl_speech_attend_warmup(m, 0) */
     double width, rate, offset; /* soft: deviation 5, rate 5, offset 10 */
     double min_frames, max_frames, min_rate, max_rate; /* step: 0, 50, 3, 10 */
     int64_t left, right;   /* median: 50, 50 frames around the middle of the last weights */
@@ -59,18 +59,18 @@ FL_API fl_var *fl_speech_attend_loss(fl_nn_module *m, fl_var *x, fl_tensor *step
                                      fl_tensor *target, fl_tensor *lengths);
 /* The warm start, in which windows hold: their logarithms count so much, 1 at first, 0 when it is over. False
    if m is no such decoder. */
-FL_API bool fl_speech_attend_warm(fl_nn_module *m, double share);
+FL_API bool fl_speech_attend_warmup(fl_nn_module *m, double share);
 
 /* Token by token, for n hypotheses about one utterance's frames x [t, d]: a beam is a batch. */
-typedef struct fl_speech_speaker fl_speech_speaker;
-FL_API fl_speech_speaker *fl_speech_speaker_new(fl_nn_module *m, fl_tensor *x, int64_t n, int64_t most);
-FL_API void fl_speech_speaker_free(fl_speech_speaker *s); /* NULL is fine */
+typedef struct fl_speech_decoder_state fl_speech_decoder_state;
+FL_API fl_speech_decoder_state *fl_speech_decoder_state_new(fl_nn_module *m, fl_tensor *x, int64_t n, int64_t most);
+FL_API void fl_speech_decoder_state_free(fl_speech_decoder_state *s); /* NULL is fine */
 /* Log probabilities [n, classes] after the tokens i64 [n], NULL at the start. NULL after an error. */
-FL_API fl_tensor *fl_speech_speaker_next(fl_speech_speaker *s, fl_tensor *tokens);
+FL_API fl_tensor *fl_speech_decoder_state_next(fl_speech_decoder_state *s, fl_tensor *tokens);
 /* Hypothesis i goes on from what hypothesis from[i] was. */
-FL_API bool fl_speech_speaker_reorder(fl_speech_speaker *s, fl_tensor *from);
+FL_API bool fl_speech_decoder_state_reorder(fl_speech_decoder_state *s, fl_tensor *from);
 /* The weights [n, t] of the last step; owned by s. */
-FL_API fl_tensor *fl_speech_speaker_weights(const fl_speech_speaker *s);
+FL_API fl_tensor *fl_speech_decoder_state_weights(const fl_speech_decoder_state *s);
 /* Best token after best token until eos, `most` at most; how many, -1 after an error. */
 FL_API int64_t fl_speech_attend_best(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most);
 
@@ -423,15 +423,15 @@ static fl_var *fl__attend_in_steps(fl_nn_module *m, fl_var *h, fl_var *x, fl_ten
 FL_API fl_var *fl_speech_attend_scores(fl_nn_module *m, fl_var *x, fl_tensor *steps, fl_tensor *target,
                                        fl_var **weights) {
     const char *fn = "fl_speech_attend";
-    if (!fl__attend_is(m) || fl_absent(fn, x) || fl_absent(fn, steps) || fl_absent(fn, target)) return NULL;
+    if (!fl__attend_is(m) || fl_is_null_arg(fn, x) || fl_is_null_arg(fn, steps) || fl_is_null_arg(fn, target)) return NULL;
     const fl__speech_attend *a = m->data;
     const fl_tensor *v = fv_value(x);
     if (v->ndim != 3 || v->shape[1] < 1 || v->shape[2] != a->hidden * (1 + a->kind->keyvalue) ||
         target->ndim != 2 || target->dtype != FL_I64 || target->shape[0] != v->shape[0] || steps->ndim != 1 ||
         steps->dtype != FL_I64 || steps->shape[0] != v->shape[0]) {
-        fl_refuse("%s: frames %s, targets %s, steps %s; want [n, t > 0, %lld] and i64 [n, u], [n]", fn,
-                  FL_SHAPE_TEXT(v), FL_SHAPE_TEXT(target), FL_SHAPE_TEXT(steps),
-                  (long long)(a->hidden * (1 + a->kind->keyvalue)));
+        fl_err_false("%s: frames %s, targets %s, steps %s; want [n, t > 0, %lld] and i64 [n, u], [n]", fn,
+                     FL_SHAPE_TEXT(v), FL_SHAPE_TEXT(target), FL_SHAPE_TEXT(steps),
+                     (long long)(a->hidden * (1 + a->kind->keyvalue)));
         return NULL;
     }
     fl_scope s = fl_scope_begin();
@@ -455,7 +455,7 @@ FL_API fl_var *fl_speech_attend_scores(fl_nn_module *m, fl_var *x, fl_tensor *st
 
 FL_API fl_var *fl_speech_attend_loss(fl_nn_module *m, fl_var *x, fl_tensor *steps, fl_tensor *target,
                                      fl_tensor *lengths) {
-    if (!fl__attend_is(m) || fl_absent("fl_speech_attend_loss", lengths)) return NULL;
+    if (!fl__attend_is(m) || fl_is_null_arg("fl_speech_attend_loss", lengths)) return NULL;
     const fl__speech_attend *a = m->data;
     fl_scope s = fl_scope_begin();
     const int64_t n = target ? target->shape[0] : 0, u = target && target->ndim == 2 ? target->shape[1] : 0;
@@ -475,7 +475,7 @@ FL_API fl_var *fl_speech_attend_loss(fl_nn_module *m, fl_var *x, fl_tensor *step
 
 /* ---- token by token ---- */
 
-struct fl_speech_speaker {
+struct fl_speech_decoder_state {
     fl_nn_module *m;
     fl_var *x, *h[FL__ATTEND_ROUNDS], *weights, *summary;
     fl_tensor *steps;
@@ -483,24 +483,24 @@ struct fl_speech_speaker {
     int64_t n, at, most;
 };
 
-FL_API void fl_speech_speaker_free(fl_speech_speaker *s) {
+FL_API void fl_speech_decoder_state_free(fl_speech_decoder_state *s) {
     if (!s) return;
     for (int i = 0; i < FL__ATTEND_ROUNDS; i++) fv_drop(s->h[i]), fl_nn_cache_free(s->cache[i]);
     fv_drop(s->x), fv_drop(s->weights), fv_drop(s->summary), fl_drop(s->steps);
     fl_heap_free(s);
 }
 
-FL_API fl_speech_speaker *fl_speech_speaker_new(fl_nn_module *m, fl_tensor *x, int64_t n, int64_t most) {
-    if (!fl__attend_is(m) || fl_absent("fl_speech_speaker_new", x)) return NULL;
+FL_API fl_speech_decoder_state *fl_speech_decoder_state_new(fl_nn_module *m, fl_tensor *x, int64_t n, int64_t most) {
+    if (!fl__attend_is(m) || fl_is_null_arg("fl_speech_decoder_state_new", x)) return NULL;
     const fl__speech_attend *a = m->data;
     if (x->ndim != 2 || x->shape[0] < 1 || n < 1 || most < 1) {
-        fl_refuse("fl_speech_speaker_new: frames %s, %lld hypotheses of %lld tokens", FL_SHAPE_TEXT(x),
-                  (long long)n, (long long)most);
+        fl_err_false("fl_speech_decoder_state_new: frames %s, %lld hypotheses of %lld tokens", FL_SHAPE_TEXT(x),
+                     (long long)n, (long long)most);
         return NULL;
     }
-    fl_speech_speaker *s = fl_heap_alloc(sizeof *s);
+    fl_speech_decoder_state *s = fl_heap_alloc(sizeof *s);
     if (!s) return NULL;
-    *s = (fl_speech_speaker){.m = m, .n = n, .most = most};
+    *s = (fl_speech_decoder_state){.m = m, .n = n, .most = most};
     fl_scope scope = fl_scope_begin();
     fl_tensor *all = fl_expand(fl_unsqueeze(x, 0), FL_SHAPE(n, x->shape[0], x->shape[1]));
     s->x = fv_keep(all ? fv_const(all) : NULL);
@@ -510,7 +510,7 @@ FL_API fl_speech_speaker *fl_speech_speaker_new(fl_nn_module *m, fl_tensor *x, i
         ok = (s->cache[r] = fl_nn_cache_new(fl__attend_part(m, r, "state"), n, most)) != NULL;
     fl_scope_end(&scope);
     if (ok) return s;
-    fl_speech_speaker_free(s);
+    fl_speech_decoder_state_free(s);
     return NULL;
 }
 
@@ -520,13 +520,13 @@ static void fl__attend_keep(fl_var **slot, fl_var *v) {
     *slot = v;
 }
 
-FL_API fl_tensor *fl_speech_speaker_next(fl_speech_speaker *s, fl_tensor *tokens) {
-    if (!fl_given(s, "fl_speech_speaker_next", "the speaker")) return NULL;
+FL_API fl_tensor *fl_speech_decoder_state_next(fl_speech_decoder_state *s, fl_tensor *tokens) {
+    if (!fl_given(s, "fl_speech_decoder_state_next", "the speaker")) return NULL;
     const fl__speech_attend *a = s->m->data;
-    if (s->at == s->most) return fl_bad("fl_speech_speaker_next: after %lld tokens", (long long)s->most);
+    if (s->at == s->most) return fl_err_null("fl_speech_decoder_state_next: after %lld tokens", (long long)s->most);
     if (tokens && (tokens->dtype != FL_I64 || fl_numel(tokens) != s->n))
-        return fl_bad("fl_speech_speaker_next: tokens %s of %lld hypotheses", FL_SHAPE_TEXT(tokens),
-                      (long long)s->n);
+        return fl_err_null("fl_speech_decoder_state_next: tokens %s of %lld hypotheses", FL_SHAPE_TEXT(tokens),
+                           (long long)s->n);
     fl_scope scope = fl_scope_begin();
     const bool recorded = fl_no_grad(true);
     fl__attend_state state = {
@@ -543,9 +543,9 @@ FL_API fl_tensor *fl_speech_speaker_next(fl_speech_speaker *s, fl_tensor *tokens
     return fl_scope_return(&scope, p);
 }
 
-FL_API bool fl_speech_speaker_reorder(fl_speech_speaker *s, fl_tensor *from) {
-    if (!fl_given(s, "fl_speech_speaker_reorder", "the speaker") ||
-        !fl_given(from, "fl_speech_speaker_reorder", "the order")) return false;
+FL_API bool fl_speech_decoder_state_reorder(fl_speech_decoder_state *s, fl_tensor *from) {
+    if (!fl_given(s, "fl_speech_decoder_state_reorder", "the speaker") ||
+        !fl_given(from, "fl_speech_decoder_state_reorder", "the order")) return false;
     fl_scope scope = fl_scope_begin();
     fl_var *moved[FL__ATTEND_ROUNDS + 2], **slot[FL__ATTEND_ROUNDS + 2];
     int count = 0;
@@ -564,19 +564,19 @@ FL_API bool fl_speech_speaker_reorder(fl_speech_speaker *s, fl_tensor *from) {
     return ok;
 }
 
-FL_API fl_tensor *fl_speech_speaker_weights(const fl_speech_speaker *s) {
-    if (!fl_given(s, "fl_speech_speaker_weights", "the speaker")) return NULL;
+FL_API fl_tensor *fl_speech_decoder_state_weights(const fl_speech_decoder_state *s) {
+    if (!fl_given(s, "fl_speech_decoder_state_weights", "the speaker")) return NULL;
     return s->weights ? fl_select(fv_value(s->weights), 1, 0) : NULL;
 }
 
 FL_API int64_t fl_speech_attend_best(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most) {
-    fl_speech_speaker *s = fl_speech_speaker_new(m, x, 1, most + 1);
+    fl_speech_decoder_state *s = fl_speech_decoder_state_new(m, x, 1, most + 1);
     const int64_t eos = s ? ((const fl__speech_attend *)m->data)->eos : 0;
     int64_t n = 0, token = -1;
     for (; s && n <= most; n++) {
         fl_scope scope = fl_scope_begin();
         fl_tensor *last = n ? fl_from_host(&token, FL_SHAPE(1), FL_I64) : NULL;
-        fl_tensor *p = n && !last ? NULL : fl_speech_speaker_next(s, last);
+        fl_tensor *p = n && !last ? NULL : fl_speech_decoder_state_next(s, last);
         fl_tensor *best = p ? fl_argmax(p, 1, false) : NULL;
         token = best ? fl_item_int(best) : -1;
         fl_scope_end(&scope);
@@ -584,7 +584,7 @@ FL_API int64_t fl_speech_attend_best(fl_nn_module *m, fl_tensor *x, int64_t *out
         out[n] = token;
     }
     const bool failed = !s || token < 0;
-    fl_speech_speaker_free(s);
+    fl_speech_decoder_state_free(s);
     return failed ? -1 : n;
 }
 
@@ -605,10 +605,10 @@ static const fl_nn_type fl__attend_type = {.name = "SpeechAttend", .maker = "fl_
                                            .forward = fl__attend_forward, .describe = fl__attend_describe};
 
 static bool fl__attend_is(const fl_nn_module *m) {
-    return (m && m->type == &fl__attend_type) || fl_refuse("fl_speech_attend: no decoder that attends");
+    return (m && m->type == &fl__attend_type) || fl_err_false("fl_speech_attend: no decoder that attends");
 }
 
-FL_API bool fl_speech_attend_warm(fl_nn_module *m, double share) {
+FL_API bool fl_speech_attend_warmup(fl_nn_module *m, double share) {
     if (!fl__attend_is(m)) return false;
     ((fl__speech_attend *)m->data)->warm = share;
     return true;
@@ -684,7 +684,7 @@ FL_API fl_nn_module *fl_speech_attend_opt(int64_t hidden, int64_t classes,
     if (!fl__attend_resolve(&a)) return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
-    fl_lasting(true);
+    fl_persistent(true);
     fl_nn_module *m = fl_nn_new(&fl__attend_type, &a, sizeof a);
     const bool ok = m && fl__attend_fill(m);
     fl_scope_end(&s);

@@ -36,7 +36,7 @@ typedef struct fl_speech_sound {
 } fl_speech_sound;
 
 typedef struct fl_speech_audio_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t rate;        /* the sound is resampled to it; 0: it stays as it is */
     int64_t want_rate;   /* another rate of the file is an error; 0: any */
     int channel;         /* 1, 2, ...: that one alone; -1: their mean; 0: all */

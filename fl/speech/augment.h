@@ -13,7 +13,7 @@ extern "C" {
 #endif
 
 typedef struct fl_speech_spec_augment_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t warp;                         /* a frame moves by less than so many; 0: none */
     int64_t band_width, bands; /* each mask takes 0 to band_width bands; FL_I0 -> none; 0 -> 27, 2 */
     int64_t frame_width, frames;          /* and 0 to frame_width frames; 0 -> 100, 2 */
@@ -73,13 +73,13 @@ static void fl__speech_warp(const float *x, float *y, int64_t t, int64_t d, int6
 }
 
 FL_API fl_tensor *fl_speech_spec_augment_opt(fl_tensor *x, fl_rng *rng, fl_speech_spec_augment_opts o) {
-    if (fl_absent("fl_speech_spec_augment", x)) return NULL;
+    if (fl_is_null_arg("fl_speech_spec_augment", x)) return NULL;
     o.band_width = fl_option_int(o.band_width, 27), o.bands = fl_option_int(o.bands, 2);
     o.frame_width = fl_option_int(o.frame_width, 100), o.frames = fl_option_int(o.frames, 2);
     o.share = fl_option(o.share, 1);
     if (x->ndim != 2 || !fl_dtype_is_float(x->dtype) || o.warp < 0 || o.band_width < 0 || o.bands < 0 ||
         o.frame_width < 0 || o.frames < 0 || o.share < 0 || o.share > 1)
-        return fl_bad(
+        return fl_err_null(
             "fl_speech_spec_augment: %s of shape %s, warp %lld, %lld x %lld bands, %lld x %lld frames",
             fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x), (long long)o.warp, (long long)o.bands,
             (long long)o.band_width, (long long)o.frames, (long long)o.frame_width);

@@ -27,7 +27,7 @@ typedef enum fl_speech_scale_mode {
 typedef enum fl_speech_too_long { FL_SPEECH_TOO_LONG, FL_SPEECH_CUT, FL_SPEECH_SKIP } fl_speech_too_long;
 
 typedef struct fl_speech_criterion_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     fl_speech_scale_mode scale;
     fl_speech_too_long too_long;
     double diagonal; /* asg: transitions are so many times the identity at first */
@@ -60,8 +60,8 @@ FL_API fl_nn_module *fl_speech_criterion_opt(const char *kind, int64_t dim, int6
 FL_API fl_var *fl_speech_criterion_loss(fl_nn_module *m, fl_var *x, fl_tensor *steps,
                                         fl_tensor *target, fl_tensor *lengths);
 /* The warm start: above 0 targets of asg are stretched evenly over the frames (LinSeg), and windows of
-   attention count so much (fl_speech_attend_warm). 0 at first for asg, 1 for attention. */
-FL_API bool fl_speech_criterion_warm(fl_nn_module *m, double share);
+   attention count so much (fl_speech_attend_warmup). 0 at first for asg, 1 for attention. */
+FL_API bool fl_speech_criterion_warmup(fl_nn_module *m, double share);
 /* The tokens of the best path through x [t, dim], `most` at most, into out; how many, -1 after an error. */
 FL_API int64_t fl_speech_criterion_best(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most);
 /* When n tokens were said in x [t, dim]: see fl_speech_align. Of attention, whose weights are not monotone,
@@ -474,7 +474,7 @@ static const fl_nn_type fl__criterion_type = {.name = "SpeechCriterion",
 
 static bool fl__is_criterion(const fl_nn_module *m) {
     return (m && m->type == &fl__criterion_type) ||
-           fl_refuse("fl_speech_criterion: the module is no criterion");
+           fl_err_false("fl_speech_criterion: the module is no criterion");
 }
 
 FL_API fl_nn_module *fl_speech_criterion_opt(const char *kind, int64_t dim, int64_t classes,
@@ -483,17 +483,17 @@ FL_API fl_nn_module *fl_speech_criterion_opt(const char *kind, int64_t dim, int6
     for (int i = 0; kind && i < FL__CRITERIA; i++)
         if (!strcmp(kind, fl__criteria[i].name)) c.kind = &fl__criteria[i];
     if (!c.kind)
-        return fl_bad("fl_speech_criterion: there is no '%s': ctc asg transducer seq2seq transformer joint",
-                      kind ? kind : "NULL");
+        return fl_err_null("fl_speech_criterion: there is no '%s': ctc asg transducer seq2seq transformer joint",
+                           kind ? kind : "NULL");
     const bool scores = !strcmp(kind, "ctc") || !strcmp(kind, "asg");
     if (scores) c.o.ctc_weight = 0;
     if (!strcmp(kind, "joint")) c.o.ctc_weight = fl_option(o.ctc_weight, 0.3);
     if (classes < 2 || c.dim < 1 || (scores && c.dim != classes))
-        return fl_bad("fl_speech_criterion: %s of %lld numbers and %lld classes", kind, (long long)c.dim,
-                      (long long)classes);
+        return fl_err_null("fl_speech_criterion: %s of %lld numbers and %lld classes", kind, (long long)c.dim,
+                           (long long)classes);
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
-    fl_lasting(true);
+    fl_persistent(true);
     fl_nn_module *m = fl_nn_new(&fl__criterion_type, &c, sizeof c);
     const bool ok = m && (!c.kind->make || c.kind->make(m)) &&
                     (!(c.o.ctc_weight > 0) ||
@@ -514,11 +514,11 @@ FL_API fl_nn_module *fl_speech_criterion_decoder(const fl_nn_module *m) {
     return fl__is_criterion(m) ? fl_nn_find((fl_nn_module *)m, "decoder") : NULL;
 }
 
-FL_API bool fl_speech_criterion_warm(fl_nn_module *m, double share) {
+FL_API bool fl_speech_criterion_warmup(fl_nn_module *m, double share) {
     if (!fl__is_criterion(m)) return false;
     fl_nn_module *decoder = fl_nn_find(m, "decoder");
     ((fl__criterion *)m->data)->linseg = share > 0;
-    return !decoder || fl_speech_attend_warm(decoder, share);
+    return !decoder || fl_speech_attend_warmup(decoder, share);
 }
 
 /* lengths, cut to what the frames can hold; counts [n] is 0 where a loss does not count. NULL raises. */
@@ -531,19 +531,19 @@ static fl_tensor *fl__criterion_lengths(const fl__criterion *c, const fl__criter
         const int64_t room = steps[i] < frames ? steps[i] : frames;
         counts[i] = 1;
         if (length[i] < 0 || length[i] > l || steps[i] < 1)
-            return fl_bad("fl_speech_criterion: sequence %lld has %lld tokens of %lld in %lld frames",
-                          (long long)i, (long long)length[i], (long long)l, (long long)steps[i]);
+            return fl_err_null("fl_speech_criterion: sequence %lld has %lld tokens of %lld in %lld frames",
+                               (long long)i, (long long)length[i], (long long)l, (long long)steps[i]);
         for (int64_t k = length[i]; k < l; k++) target[i * l + k] = 0; /* what pads may be no token */
         for (int64_t k = 0; k < length[i]; k++)
             if (target[i * l + k] < 0 || target[i * l + k] >= c->classes)
-                return fl_bad("fl_speech_criterion: sequence %lld: token %lld is class %lld of %lld",
-                              (long long)i, (long long)k, (long long)target[i * l + k],
-                              (long long)c->classes);
+                return fl_err_null("fl_speech_criterion: sequence %lld: token %lld is class %lld of %lld",
+                                   (long long)i, (long long)k, (long long)target[i * l + k],
+                                   (long long)c->classes);
         const int64_t need = c->kind->need ? c->kind->need(target + i * l, length[i]) : 0;
         if (need <= room) continue;
         if (c->o.too_long == FL_SPEECH_TOO_LONG)
-            return fl_bad("fl_speech_criterion: sequence %lld: %lld tokens need %lld frames, of %lld",
-                          (long long)i, (long long)length[i], (long long)need, (long long)room);
+            return fl_err_null("fl_speech_criterion: sequence %lld: %lld tokens need %lld frames, of %lld",
+                               (long long)i, (long long)length[i], (long long)need, (long long)room);
         counts[i] = c->o.too_long == FL_SPEECH_CUT;
         while (length[i] && c->kind->need(target + i * l, length[i]) > room) length[i]--;
     }
@@ -563,11 +563,11 @@ static bool fl__criterion_fits(const fl__criterion *c, const fl_tensor *x, const
                     target->shape[0] == n && steps->ndim == 1 && lengths->ndim == 1 &&
                     steps->shape[0] == n && lengths->shape[0] == n && target->dtype == FL_I64 &&
                     steps->dtype == FL_I64 && lengths->dtype == FL_I64;
-    return ok || fl_refuse("fl_speech_criterion: %s: frames %s, targets %s, steps %s, lengths %s; "
-                           "want [n, t > 0, "
-                           "%lld], i64 [n, l], [n], [n]",
-                           c->kind->name, FL_SHAPE_TEXT(x), FL_SHAPE_TEXT(target),
-                           FL_SHAPE_TEXT(steps), FL_SHAPE_TEXT(lengths), (long long)c->dim);
+    return ok || fl_err_false("fl_speech_criterion: %s: frames %s, targets %s, steps %s, lengths %s; "
+                              "want [n, t > 0, "
+                              "%lld], i64 [n, l], [n], [n]",
+                              c->kind->name, FL_SHAPE_TEXT(x), FL_SHAPE_TEXT(target),
+                              FL_SHAPE_TEXT(steps), FL_SHAPE_TEXT(lengths), (long long)c->dim);
 }
 
 /* [n], with a CTC loss mixed in where there is one. */
@@ -583,8 +583,8 @@ static fl_var *fl__criterion_loss_of(fl_nn_module *m, const fl__criterion_batch 
 FL_API fl_var *fl_speech_criterion_loss(fl_nn_module *m, fl_var *x, fl_tensor *steps,
                                         fl_tensor *target, fl_tensor *lengths) {
     const char *fn = "fl_speech_criterion_loss";
-    if (!fl__is_criterion(m) || fl_absent(fn, x) || fl_absent(fn, steps) || fl_absent(fn, target) ||
-        fl_absent(fn, lengths)) return NULL;
+    if (!fl__is_criterion(m) || fl_is_null_arg(fn, x) || fl_is_null_arg(fn, steps) || fl_is_null_arg(fn, target) ||
+        fl_is_null_arg(fn, lengths)) return NULL;
     const fl__criterion *c = m->data;
     if (!fl__criterion_fits(c, fv_value(x), steps, target, lengths)) return NULL;
     fl_scope s = fl_scope_begin();
@@ -605,11 +605,11 @@ FL_API fl_var *fl_speech_criterion_loss(fl_nn_module *m, fl_var *x, fl_tensor *s
 }
 
 static bool fl__criterion_utterance(const fl_nn_module *m, const fl_tensor *x) {
-    if (!fl__is_criterion(m) || fl_absent("fl_speech_criterion", x)) return false;
+    if (!fl__is_criterion(m) || fl_is_null_arg("fl_speech_criterion", x)) return false;
     const fl__criterion *c = m->data;
     return (x->ndim == 2 && x->shape[0] > 0 && x->shape[1] == c->dim) ||
-           fl_refuse("fl_speech_criterion: frames %s, not [t > 0, %lld]", FL_SHAPE_TEXT(x),
-                     (long long)c->dim);
+           fl_err_false("fl_speech_criterion: frames %s, not [t > 0, %lld]", FL_SHAPE_TEXT(x),
+                        (long long)c->dim);
 }
 
 FL_API int64_t fl_speech_criterion_best(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most) {
@@ -641,7 +641,7 @@ typedef struct fl__criterion_predictor {
     fl_speech_predictor p;
     fl_nn_module *m;
     fl_tensor *x; /* frames; of a transducer what its encoder makes of them */
-    fl_speech_speaker *speaker;
+    fl_speech_decoder_state *speaker;
     float *state, *said; /* [places][h] */
     int64_t beam, most, h, state_cap, said_cap;
 } fl__criterion_predictor;
@@ -684,19 +684,19 @@ static bool fl__criterion_extend_attend(fl__criterion_predictor *c, int64_t n, c
     fl_tensor *tokens = fl_data_host_tensor(FL_SHAPE(c->beam), FL_I64);
     if (!order || !tokens) return false;
     if (n > c->beam)
-        return fl_bad("fl_speech_criterion_predictor: %lld hypotheses, made for %lld", (long long)n,
-                      (long long)c->beam);
+        return fl_err_null("fl_speech_criterion_predictor: %lld hypotheses, made for %lld", (long long)n,
+                           (long long)c->beam);
     for (int64_t i = 0; i < c->beam; i++) {
         ((int64_t *)fl_data(order))[i] = from[i < n ? i : 0];
         ((int64_t *)fl_data(tokens))[i] = token[i < n ? i : 0];
     }
     if (from[0] < 0) {
-        fl_speech_speaker_free(c->speaker);
-        c->speaker = fl_speech_speaker_new(fl_nn_find(c->m, "decoder"), c->x, c->beam, c->most + 1);
+        fl_speech_decoder_state_free(c->speaker);
+        c->speaker = fl_speech_decoder_state_new(fl_nn_find(c->m, "decoder"), c->x, c->beam, c->most + 1);
         tokens = NULL;
     }
-    if (!c->speaker || (tokens && !fl_speech_speaker_reorder(c->speaker, order))) return false;
-    fl_tensor *p = fl_speech_speaker_next(c->speaker, tokens);
+    if (!c->speaker || (tokens && !fl_speech_decoder_state_reorder(c->speaker, order))) return false;
+    fl_tensor *p = fl_speech_decoder_state_next(c->speaker, tokens);
     return p && fl__criterion_put_rows(&c->said, &c->said_cap, c->h, p, n, to);
 }
 
@@ -719,8 +719,8 @@ static bool fl__criterion_next(const fl_speech_predictor *p, int64_t frame, int6
     fl_tensor *y = fl__criterion_rows(c->said, c->h, n, at);
     if (p->transducer) {
         if (frame >= c->x->shape[0])
-            y = fl_bad("fl_speech_criterion_predictor: frame %lld of %lld", (long long)frame,
-                       (long long)c->x->shape[0]);
+            y = fl_err_null("fl_speech_criterion_predictor: frame %lld of %lld", (long long)frame,
+                            (long long)c->x->shape[0]);
         fl_var *sum = y ? fv_const(fl_add(y, fl_select(c->x, 0, frame))) : NULL;
         fl_var *e = sum ? fl_nn_forward(fl_nn_find(c->m, "out"), fv_tanh(sum)) : NULL;
         y = e ? fl_log_softmax(fv_value(e), 1) : NULL;
@@ -734,7 +734,7 @@ static bool fl__criterion_next(const fl_speech_predictor *p, int64_t frame, int6
 
 static void fl__criterion_predictor_free(fl_speech_predictor *p) {
     fl__criterion_predictor *c = p->self;
-    fl_speech_speaker_free(c->speaker);
+    fl_speech_decoder_state_free(c->speaker);
     fl_drop(c->x);
     fl_heap_free(c->state), fl_heap_free(c->said), fl_heap_free(c);
 }
@@ -746,7 +746,7 @@ FL_API fl_speech_predictor *fl_speech_criterion_predictor(fl_nn_module *m, fl_te
     const bool transducer = k->kind->make == fl__criterion_make_transducer;
     const int64_t eos = k->o.attend.eos;
     if (!transducer && !fl_nn_find(m, "decoder"))
-        return fl_bad("fl_speech_criterion_predictor: %s says nothing token after token", k->kind->name);
+        return fl_err_null("fl_speech_criterion_predictor: %s says nothing token after token", k->kind->name);
     fl__criterion_predictor *c = fl_heap_alloc(sizeof *c);
     if (!c) return fl_raise();
     *c = (fl__criterion_predictor){.m = m, .beam = beam, .most = most};

@@ -8,7 +8,7 @@ extern "C" {
 #endif
 
 typedef struct fl_speech_decoder_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     /* The search. */
     int64_t beam;        /* hypotheses that are kept; 0 -> 500 */
     int64_t tokens;      /* the best ones of a frame that are tried; 0 -> all */
@@ -63,7 +63,7 @@ FL_API int64_t fl_speech_decoder_prune(fl_speech_decoder *d, const fl_speech_wor
 FL_API int64_t fl_speech_decoder_frames(const fl_speech_decoder *d);
 
 typedef struct fl_speech_endpoint_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double frame;                      /* seconds of a frame; 0 -> 0.04 */
     double nothing, trailing, longest; /* seconds; 0 -> 2.4, 1.2, 20 */
     char _end;

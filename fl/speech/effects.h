@@ -30,7 +30,7 @@ FL_API fl_tensor *fl_speech_tempo(fl_tensor *x, double rate, double factor);
 FL_API fl_tensor *fl_speech_telephone(fl_tensor *x, int64_t rate, fl_speech_coding coding);
 
 typedef struct fl_speech_echo_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double initial, rt60, first_delay; /* loudness of the first; seconds to -60 dB, between two */
     int64_t repeat;                    /* trains of echoes */
     double jitter;                     /* every delay and fall is by 1 - jitter to 1 + jitter of that */
@@ -42,7 +42,7 @@ typedef struct fl_speech_echo_opts {
 FL_API fl_tensor *fl_speech_echo(fl_tensor *x, double rate, fl_rng *rng, fl_speech_echo_opts o);
 
 typedef struct fl_speech_wave_augment_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double rate, low, high;    /* 0 -> 16000, 0, rate / 2 */
     int64_t bins;              /* of the mel scale between low and high; 0 -> 80 */
     int64_t band_width, bands; /* each mask takes 0 to band_width bins; FL_I0: none; 0 -> 27, 2 */
@@ -64,7 +64,7 @@ FL_API fl_tensor *fl_speech_wave_augment_opt(fl_tensor *x, fl_rng *rng, fl_speec
    is "tConfig". Lists of files have a path in each line, or "id path ...". Use from any thread. */
 typedef struct fl_speech_chain fl_speech_chain;
 typedef struct fl_speech_chain_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     const char *root; /* folder that paths of sounds are in; NULL: as they stand */
     int64_t rate;     /* that noise and responses are brought to; 0: as they are */
     int64_t max_list_bytes; /* of all lists of files together, as often as they are named; 0 -> 2^28 */
@@ -99,10 +99,10 @@ FL_API fl_tensor *fl_speech_chain_apply(const fl_speech_chain *c, fl_tensor *x, 
 
 /* x as lines of f32 that are its caller's to change. */
 static fl_tensor *fl__effect_sound(const char *fn, fl_tensor *x) {
-    if (fl_absent(fn, x)) return NULL;
+    if (fl_is_null_arg(fn, x)) return NULL;
     if (x->ndim < 1 || !fl_dtype_is_float(x->dtype))
-        return fl_bad("%s: %s of shape %s, not floats [..., t]", fn, fl_dtype_name(x->dtype),
-                      FL_SHAPE_TEXT(x));
+        return fl_err_null("%s: %s of shape %s, not floats [..., t]", fn, fl_dtype_name(x->dtype),
+                           FL_SHAPE_TEXT(x));
     fl_tensor *y = fl_data_host_tensor(fl_shape_of(x), FL_F32);
     fl_tensor *in = y ? fl_contiguous(fl_cast(fl_to(x, "cpu"), FL_F32)) : NULL;
     if (!in) return NULL;
@@ -134,8 +134,8 @@ FL_API fl_tensor *fl_speech_add_noise(fl_tensor *x, fl_tensor *noise, int64_t st
     if (!w) return fl_scope_return(&s, NULL);
     const int64_t t = fl__effect_length(y), n = fl_numel(w);
     if (n > t || start < 0 || (start && start >= t) || !isfinite(snr))
-        return fl_scope_return(&s, fl_bad("%s: noise of %lld samples from %lld of %lld on, %g dB", fn,
-                                          (long long)n, (long long)start, (long long)t, snr));
+        return fl_scope_return(&s, fl_err_null("%s: noise of %lld samples from %lld of %lld on, %g dB", fn,
+                                               (long long)n, (long long)start, (long long)t, snr));
     const double loud = fl__effect_rms(fl_data(y), fl_numel(y)), noisy = fl__effect_rms(fl_data(w), n);
     const float gain = noisy > 0 ? (float)(loud / (noisy * pow(10, snr / 20))) : 0;
     for (int64_t k = 0; k < fl__effect_lines(y); k++)
@@ -153,7 +153,7 @@ FL_API fl_tensor *fl_speech_convolve(fl_tensor *x, fl_tensor *h, int64_t at) {
     if (!w) return fl_scope_return(&s, NULL);
     const int64_t t = fl__effect_length(in), taps = fl_numel(w);
     if (h->ndim != 1 || at < 0 || at >= taps)
-        return fl_scope_return(&s, fl_bad("%s: from tap %lld of %s on", fn, (long long)at, FL_SHAPE_TEXT(h)));
+        return fl_scope_return(&s, fl_err_null("%s: from tap %lld of %s on", fn, (long long)at, FL_SHAPE_TEXT(h)));
     if (!fl_numel(in)) return fl_scope_return(&s, in);
     int64_t n = 2;
     while (n < t + taps) n *= 2;
@@ -189,9 +189,9 @@ FL_API fl_tensor *fl_speech_echo(fl_tensor *x, double rate, fl_rng *rng, fl_spee
     fl_scope s = fl_scope_begin();
     if (!(rate > 0) || !(o.initial >= 0) || !(o.rt60 > 0) || !(o.first_delay >= 0) || o.repeat < 0 ||
         !(o.jitter >= 0 && o.jitter < 1) || (o.first_delay > 0 && o.rt60 > 1e4 * o.first_delay))
-        return fl_scope_return(&s, fl_bad("%s: %lld trains from %g on, rt60 %g s, %g s between, jitter %g",
-                                          fn, (long long)o.repeat, o.initial, o.rt60, o.first_delay,
-                                          o.jitter));
+        return fl_scope_return(&s, fl_err_null("%s: %lld trains from %g on, rt60 %g s, %g s between, jitter %g",
+                                               fn, (long long)o.repeat, o.initial, o.rt60, o.first_delay,
+                                               o.jitter));
     fl_tensor *y = fl__effect_sound(fn, x), *in = y ? fl__effect_sound(fn, x) : NULL;
     const int64_t t = in ? fl__effect_length(in) : 0;
     for (int64_t train = 0; in && train < o.repeat; train++) {
@@ -255,10 +255,10 @@ FL_API fl_tensor *fl_speech_wave_augment_opt(fl_tensor *x, fl_rng *rng, fl_speec
     fl_scope s = fl_scope_begin();
     if (!(o.rate > 0) || !(o.low >= 0 && o.low < o.high && o.high <= o.rate / 2) || o.bins < 1 ||
         o.band_width < 0 || o.bands < 0 || o.width < 0 || o.masks < 0 || !(o.share >= 0 && o.share <= 1))
-        return fl_scope_return(&s, fl_bad("%s: %g to %g hertz at %g, %lld bins, %lld x %lld bins, %lld x "
-                                          "%lld samples, share %g", fn, o.low, o.high, o.rate,
-                                          (long long)o.bins, (long long)o.bands, (long long)o.band_width,
-                                          (long long)o.masks, (long long)o.width, o.share));
+        return fl_scope_return(&s, fl_err_null("%s: %g to %g hertz at %g, %lld bins, %lld x %lld bins, %lld x "
+                                               "%lld samples, share %g", fn, o.low, o.high, o.rate,
+                                               (long long)o.bins, (long long)o.bands, (long long)o.band_width,
+                                               (long long)o.masks, (long long)o.width, o.share));
     fl_tensor *y = fl__effect_sound(fn, x);
     const double low = fl_speech_to_scale(FL_SPEECH_MEL, o.low),
                  step = (fl_speech_to_scale(FL_SPEECH_MEL, o.high) - low) / (double)o.bins;
@@ -281,7 +281,7 @@ FL_API fl_tensor *fl_speech_wave_augment_opt(fl_tensor *x, fl_rng *rng, fl_speec
 /* ---- time ---- */
 
 FL_API fl_tensor *fl_speech_speed(fl_tensor *x, double factor) {
-    if (!(factor >= 0.01 && factor <= 100)) return fl_bad("fl_speech_speed: a factor of %g", factor);
+    if (!(factor >= 0.01 && factor <= 100)) return fl_err_null("fl_speech_speed: a factor of %g", factor);
     fl_scope s = fl_scope_begin();
     fl_tensor *in = fl__effect_sound("fl_speech_speed", x);
     return fl_scope_return(&s, in ? fl_speech_resample(in, (int64_t)(factor * 100 + 0.5), 100) : NULL);
@@ -305,7 +305,7 @@ static int64_t fl__effect_alike(const float *x, int64_t like, int64_t at, int64_
 FL_API fl_tensor *fl_speech_tempo(fl_tensor *x, double rate, double factor) {
     const char *fn = "fl_speech_tempo";
     if (!(factor >= 0.1 && factor <= 10) || !(rate >= 1000 && rate <= 1e6))
-        return fl_bad("%s: a factor of %g at %g samples a second", fn, factor, rate);
+        return fl_err_null("%s: a factor of %g at %g samples a second", fn, factor, rate);
     fl_scope s = fl_scope_begin();
     fl_tensor *in = fl__effect_sound(fn, x);
     if (!in || !fl_numel(in)) return fl_scope_return(&s, in);
@@ -340,7 +340,7 @@ FL_API fl_tensor *fl_speech_tempo(fl_tensor *x, double rate, double factor) {
 FL_API fl_tensor *fl_speech_telephone(fl_tensor *x, int64_t rate, fl_speech_coding coding) {
     const char *fn = "fl_speech_telephone";
     if (rate < 1 || (coding != FL_SPEECH_MULAW && coding != FL_SPEECH_ALAW))
-        return fl_bad("%s: %lld samples a second, coding %d", fn, (long long)rate, (int)coding);
+        return fl_err_null("%s: %lld samples a second, coding %d", fn, (long long)rate, (int)coding);
     fl_scope s = fl_scope_begin();
     fl_tensor *in = fl__effect_sound(fn, x), *y = in ? fl_speech_resample(in, rate, 8000) : NULL;
     for (int64_t i = 0; y && i < fl_numel(y); i++) {

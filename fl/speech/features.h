@@ -130,7 +130,7 @@ FL_API fl_tensor *fl_speech_cosines_of(const fl_speech_conf *c);
 FL_API fl_tensor *fl_speech_deltas(fl_tensor *x, int64_t window, int64_t orders);
 
 typedef struct fl_speech_normalize_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t left, right; /* frames around each whose mean (and deviation) count; both 0: all */
     bool by_column;      /* each feature for itself, not all of a frame together */
     bool no_variance;
@@ -515,8 +515,8 @@ static int fl__speech_stage(const fl__speech_line *l) {
 static bool fl__speech_apply(fl_speech_conf *c, const fl__speech_line *l, int64_t n, const char *path) {
     const char *fn = "fl_speech_conf_load";
     char skipped[512], why[256];
-    fl_lines list = {.buf = skipped, .size = sizeof skipped};
-    fl_level level = FL_LOG_INFO;
+    fl_strbuf list = {.buf = skipped, .size = sizeof skipped};
+    fl_log_level level = FL_LOG_INFO;
     for (int stage = 0; stage < 6; stage++) /* without a module, then with one */
         for (int64_t i = 0; i < n; i++) {
             if (l[i].stage != stage / 2 || (l[i].module != NULL) != stage % 2) continue;
@@ -581,7 +581,7 @@ static double fl__speech_window_at(fl_speech_window w, int64_t i, int64_t n, dou
 }
 
 FL_API fl_tensor *fl_speech_window_of(fl_speech_window w, int64_t n) {
-    if (n < 1 || n > 1 << 20) return fl_bad("fl_speech_window_of: %lld samples", (long long)n);
+    if (n < 1 || n > 1 << 20) return fl_err_null("fl_speech_window_of: %lld samples", (long long)n);
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(n), FL_F64);
     for (int64_t i = 0; t && i < n; i++) ((double *)fl_data(t))[i] = fl__speech_window_at(w, i, n, 0.42);
     return t;
@@ -746,10 +746,10 @@ FL_API fl_tensor *fl_speech_cosines_of(const fl_speech_conf *c) {
 }
 
 FL_API fl_tensor *fl_speech_deltas(fl_tensor *x, int64_t window, int64_t orders) {
-    if (fl_absent("fl_speech_deltas", x)) return NULL;
+    if (fl_is_null_arg("fl_speech_deltas", x)) return NULL;
     if (x->ndim < 2 || !fl_dtype_is_float(x->dtype) || window < 1 || orders < 0 || orders > 16)
-        return fl_bad("fl_speech_deltas: %s of shape %s, window %lld, %lld orders", fl_dtype_name(x->dtype),
-                      FL_SHAPE_TEXT(x), (long long)window, (long long)orders);
+        return fl_err_null("fl_speech_deltas: %s of shape %s, window %lld, %lld orders", fl_dtype_name(x->dtype),
+                           FL_SHAPE_TEXT(x), (long long)window, (long long)orders);
     fl_tensor *all[17] = {x};
     const int64_t t = x->shape[x->ndim - 2];
     const double over = (double)(window * (window + 1) * (2 * window + 1)) / 3;
@@ -772,10 +772,10 @@ FL_API fl_tensor *fl_speech_deltas(fl_tensor *x, int64_t window, int64_t orders)
 
 /* Sums over the frames before t, from which windows have differences. */
 FL_API fl_tensor *fl_speech_normalize_opt(fl_tensor *x, fl_speech_normalize_opts o) {
-    if (fl_absent("fl_speech_normalize", x)) return NULL;
+    if (fl_is_null_arg("fl_speech_normalize", x)) return NULL;
     if (x->ndim != 2 || !fl_dtype_is_float(x->dtype) || o.left < 0 || o.right < 0 || o.least < 0)
-        return fl_bad("fl_speech_normalize: %s of shape %s, %lld frames before and %lld behind",
-                      fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x), (long long)o.left, (long long)o.right);
+        return fl_err_null("fl_speech_normalize: %s of shape %s, %lld frames before and %lld behind",
+                           fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x), (long long)o.left, (long long)o.right);
     const int64_t t = x->shape[0], d = x->shape[1], groups = o.by_column ? d : 1,
                   each = d / (groups ? groups : 1);
     fl_scope s = fl_scope_begin();
@@ -1059,10 +1059,10 @@ static fl_tensor *fl__speech_finish(const fl_speech_features *f, fl_tensor *y) {
 
 FL_API fl_tensor *fl_speech_features_of(const fl_speech_features *f, fl_tensor *x) {
     const char *fn = "fl_speech_features_of";
-    if (fl_absent(fn, f) || fl_absent(fn, x)) return NULL;
+    if (fl_is_null_arg(fn, f) || fl_is_null_arg(fn, x)) return NULL;
     if (x->ndim < 1 || x->ndim > FL_MAX_DIMS - 1 || !fl_dtype_is_float(x->dtype))
-        return fl_bad("%s: x is %s of shape %s, not floats [..., t]", fn, fl_dtype_name(x->dtype),
-                      FL_SHAPE_TEXT(x));
+        return fl_err_null("%s: x is %s of shape %s, not floats [..., t]", fn, fl_dtype_name(x->dtype),
+                           FL_SHAPE_TEXT(x));
     fl_scope s = fl_scope_begin();
     const fl_speech_conf *c = &f->c;
     fl_tensor *in = fl_contiguous(fl_cast(fl_to(x, "cpu"), FL_F32)), *y = NULL;
@@ -1101,13 +1101,13 @@ FL_API fl_tensor *fl_speech_features_of(const fl_speech_features *f, fl_tensor *
 
 FL_API fl_var *fv_speech_features_of(const fl_speech_features *f, fl_var *x) {
     const char *fn = "fv_speech_features_of";
-    if (fl_absent(fn, f) || fl_absent(fn, x)) return NULL;
+    if (fl_is_null_arg(fn, f) || fl_is_null_arg(fn, x)) return NULL;
     if (!x->requires_grad || !fl_grad_enabled()) return fv_const(fl_speech_features_of(f, fv_value(x)));
     const fl_tensor *v = fv_value(x);
     const fl_speech_conf *c = &f->c;
     if (v->ndim < 1 || v->dtype != FL_F32 || c->dither > 0 || c->deltas || c->range > 0 || c->pad_to ||
         c->drop_last || c->kind == FL_SPEECH_PLP || c->subtract_mean || c->energy_normalize)
-        return fl_bad(
+        return fl_err_null(
             "%s: x is %s of shape %s, not f32 [..., t], or the features are PLP, normalised over the sound, "
             "or have dither, deltas, range or a length",
             fn, fl_dtype_name(v->dtype), FL_SHAPE_TEXT(v));

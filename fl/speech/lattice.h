@@ -25,7 +25,7 @@ typedef struct fl_lattice_args {
     bool full; /* asg: all paths; target and lengths are not looked at */
 } fl_lattice_args;
 typedef struct fl_lattice_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t blank;          /* of a transducer, its class; 0 -> the last, FL_I0 -> 0 */
     fl_reduction reduction; /* FL_MEAN: over the batch */
     bool zero_infinity;     /* 0 instead of inf for targets that do not fit */
@@ -170,7 +170,7 @@ static void fv__lattice_back(fl_node *n, fl_var *dy) {
         if (!fv__lattice_gradient(op, in, &c.in[2], &a, dy, d)) return;
     } else {
         for (int i = 0; i < 2; i++)
-            if (!(c.out[i] = fl_out_on(c.in[i]->family, fl_shape_of(c.in[i]), c.in[i]->dtype))) return;
+            if (!(c.out[i] = fl_out_on(c.in[i]->backend, fl_shape_of(c.in[i]), c.in[i]->dtype))) return;
         if (!fl_call_result(&c)) return;
         for (int i = 0; i < 2; i++) d[i] = fv_const(c.out[i]);
     }
@@ -182,19 +182,19 @@ static pthread_once_t fl__lattice_once = PTHREAD_ONCE_INIT;
 static bool fl__lattice_known;
 
 static void fl__lattice_register_all(void) {
-    static const char contains[] = "gather scatter_add amax sub exp sum log add mul where concat maximum "
+    static const char uses[] = "gather scatter_add amax sub exp sum log add mul where concat maximum "
                                    "minimum iota lt gt ge eq abs logical_and grad2";
     fl_backend cpu = *fl_backend_at(fl_backend_index(fl_backend_cpu()->name));
-    FL__REGISTER(asg, .args_size = sizeof(fl_lattice_args), .contains = contains,
+    FL__REGISTER(asg, .args_size = sizeof(fl_lattice_args), .uses = uses,
                  .compose = fl__compose_lattice, .gradient = fv__lattice_back);
     if (fl_op_asg == FL_OP_NONE) return;
-    FL__REGISTER(asg_grad, .args_size = sizeof(fl_lattice_args), .contains = contains,
+    FL__REGISTER(asg_grad, .args_size = sizeof(fl_lattice_args), .uses = uses,
                  .compose = fv__compose_lattice_grad);
     if (fl_op_asg_grad == FL_OP_NONE) return;
-    FL__REGISTER(transducer, .args_size = sizeof(fl_lattice_args), .contains = contains,
+    FL__REGISTER(transducer, .args_size = sizeof(fl_lattice_args), .uses = uses,
                  .compose = fl__compose_lattice, .gradient = fv__lattice_back);
     if (fl_op_transducer == FL_OP_NONE) return;
-    FL__REGISTER(transducer_grad, .args_size = sizeof(fl_lattice_args), .contains = contains,
+    FL__REGISTER(transducer_grad, .args_size = sizeof(fl_lattice_args), .uses = uses,
                  .compose = fv__compose_lattice_grad);
     if (fl_op_transducer_grad == FL_OP_NONE) return;
     fl__cpu_asg_slots(&cpu);
@@ -275,17 +275,17 @@ static bool fl__joint_fits(const fl_tensor *a, const fl_tensor *b, const fl_tens
                     target->shape[0] == a->shape[0] && target->shape[1] + 1 == b->shape[1] &&
                     target->dtype == FL_I64 && blank >= 0 && blank < w->shape[0];
     return ok ||
-           fl_refuse("fv_transducer_joint: a %s, b %s, weight %s, bias %s, targets %s, blank %lld; want "
-                     "[n, t > 0, h], [n, u + 1, h], [c, h], [c], i64 [n, u]",
-                     FL_SHAPE_TEXT(a), FL_SHAPE_TEXT(b), FL_SHAPE_TEXT(w), FL_SHAPE_TEXT(bias),
-                     FL_SHAPE_TEXT(target), (long long)blank);
+           fl_err_false("fv_transducer_joint: a %s, b %s, weight %s, bias %s, targets %s, blank %lld; want "
+                        "[n, t > 0, h], [n, u + 1, h], [c, h], [c], i64 [n, u]",
+                        FL_SHAPE_TEXT(a), FL_SHAPE_TEXT(b), FL_SHAPE_TEXT(w), FL_SHAPE_TEXT(bias),
+                        FL_SHAPE_TEXT(target), (long long)blank);
 }
 
 FL_API fl_var *fv_transducer_joint_opt(fl_var *a, fl_var *b, fl_var *weight, fl_var *bias, fl_tensor *target,
                                        fl_lattice_opts o) {
     const char *fn = "fv_transducer_joint";
-    if (fl_absent(fn, a) || fl_absent(fn, b) || fl_absent(fn, weight) || fl_absent(fn, bias) ||
-        fl_absent(fn, target)) return NULL;
+    if (fl_is_null_arg(fn, a) || fl_is_null_arg(fn, b) || fl_is_null_arg(fn, weight) || fl_is_null_arg(fn, bias) ||
+        fl_is_null_arg(fn, target)) return NULL;
     const fl_tensor *x = fv_value(a), *w = fv_value(weight);
     const int64_t blank = o.blank ? fl_option_int(o.blank, 0) : w->shape[0] - 1;
     if (!fl__joint_fits(x, fv_value(b), w, fv_value(bias), target, blank)) return NULL;

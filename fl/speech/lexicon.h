@@ -17,7 +17,7 @@ FL_API void fl_speech_lexicon_free(fl_speech_lexicon *l); /* NULL is fine */
 FL_API int64_t fl_speech_lexicon_add(fl_speech_lexicon *l, const char *word, const int32_t *tokens,
                                      int64_t n);
 typedef struct fl_speech_lexicon_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     bool skip;        /* leaves out words with a token that is not known, instead of an error; */
     int64_t *skipped; /* how many are counted here */
     char _end;

@@ -35,7 +35,7 @@ extern "C" {
      SAUG warp f_width f_masks t_width t_share t_masks   SpecAugment, in training
      PC dtype                                            other numbers from here on */
 typedef struct fl_speech_arch_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     fl_rng *rng; /* of initial values and dropout; NULL -> the process's */
     /* A file of two lines may describe a network of any size; above these it is an error, before anything is
        allocated for the layer. */
@@ -60,7 +60,7 @@ FL_API fl_var *fl_speech_arch_forward(fl_nn_module *m, fl_var *x, fl_tensor *ste
    refused by line and token: NULL after fl_fail. m is borrowed. */
 typedef struct fl_speech_arch_stream fl_speech_arch_stream;
 typedef struct fl_speech_arch_stream_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t frames; /* that causal TR remembers at most; 0 -> 6000 */
     char _end;
 } fl_speech_arch_stream_opts;
@@ -922,7 +922,7 @@ FL_API fl_nn_module *fl_speech_arch_of(const char *name, const char *text, int64
     a.o.max_parameters = o.max_parameters ? o.max_parameters : 1 << 29;
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
-    fl_lasting(true);
+    fl_persistent(true);
     fl_nn_module *m = fl_nn_sequential_of(0, NULL);
     bool ok = m != NULL;
     while (ok) {
@@ -950,12 +950,12 @@ FL_API fl_nn_module *fl_speech_arch_opt(const char *path, int64_t features, int6
 
 FL_API fl_var *fl_speech_arch_forward(fl_nn_module *m, fl_var *x, fl_tensor *steps, fl_tensor **steps_out) {
     const char *fn = "fl_speech_arch_forward";
-    if (fl_absent(fn, m) || fl_absent(fn, x)) return NULL;
+    if (fl_is_null_arg(fn, m) || fl_is_null_arg(fn, x)) return NULL;
     const fl_tensor *v = fv_value(x);
     if (v->ndim != 3 ||
         (steps && (steps->ndim != 1 || steps->dtype != FL_I64 || steps->shape[0] != v->shape[0]))) {
-        fl_refuse("%s: features %s, steps %s; want [n, t, features] and i64 [n]", fn, FL_SHAPE_TEXT(v),
-                  steps ? FL_SHAPE_TEXT(steps) : "NULL");
+        fl_err_false("%s: features %s, steps %s; want [n, t, features] and i64 [n]", fn, FL_SHAPE_TEXT(v),
+                     steps ? FL_SHAPE_TEXT(steps) : "NULL");
         return NULL;
     }
     fl_scope s = fl_scope_begin();
@@ -965,8 +965,8 @@ FL_API fl_var *fl_speech_arch_forward(fl_nn_module *m, fl_var *x, fl_tensor *ste
     const fl_tensor *t = y ? fv_value(y) : NULL;
     if (t && t->ndim == 4 && t->shape[0] == 1 && t->shape[1] == v->shape[0]) y = fv_squeeze(y, 0);
     else if (t) {
-        fl_refuse("%s: the network gives %s, not [1, %lld, t, labels]: (labels, time, batch, 1)", fn,
-                  FL_SHAPE_TEXT(t), (long long)v->shape[0]);
+        fl_err_false("%s: the network gives %s, not [1, %lld, t, labels]: (labels, time, batch, 1)", fn,
+                     FL_SHAPE_TEXT(t), (long long)v->shape[0]);
         y = NULL;
     }
     if (y && steps && steps_out) {
@@ -1140,8 +1140,8 @@ static bool fl__arch_push(fl__arch_state *s, fl_tensor **x, bool end) {
     } else if (s->l->token->make == fl__arch_make_recurrent) y = fl__arch_push_recurrent(s, *x);
     else y = fl_nn_forward(s->m, fv_const(*x));
     if (y && !strcmp(s->l->field[0], "V") && fv_value(y)->shape[3] != (*x)->shape[3])
-        return fl_refuse("fl_speech_arch_stream_push: line %lld: V: another number of frames",
-                         (long long)s->l->line);
+        return fl_err_false("fl_speech_arch_stream_push: line %lld: V: another number of frames",
+                            (long long)s->l->line);
     *x = y ? fv_value(y) : NULL;
     return y != NULL;
 }
@@ -1228,7 +1228,7 @@ FL_API bool fl_speech_arch_stream_push(fl_speech_arch_stream *s, fl_tensor *x, b
     fl_tensor *t = NULL;
     *y = NULL;
     bool ok = !x || x->ndim == 2 ||
-              fl_refuse("fl_speech_arch_stream_push: features %s, not [frames, n]", FL_SHAPE_TEXT(x));
+              fl_err_false("fl_speech_arch_stream_push: features %s, not [frames, n]", FL_SHAPE_TEXT(x));
     if (ok && x && x->shape[0]) ok = (t = fl_unsqueeze(fl_unsqueeze(fl_transpose(x, 0, 1), 0), 0)) != NULL;
     for (int64_t i = 0; ok && i < s->n; i++) ok = fl__arch_push(&s->layer[i], &t, end);
     if (ok && t) ok = (*y = fl_select(fl_select(t, 0, 0), 0, 0)) != NULL;

@@ -30,7 +30,7 @@ FL_API fl_var *fl_speech_whisper_encode(fl_nn_module *m, fl_var *x);
 FL_API fl_var *fl_speech_whisper_scores(fl_nn_module *m, fl_var *memory, fl_tensor *tokens);
 
 typedef struct fl_speech_whisper_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     const int64_t *prompt; /* start of transcript, language, task, ...; NULL: the config's start */
     int64_t n_prompt;
     int64_t most;          /* new tokens at most; 0 -> what the positions hold */
@@ -231,7 +231,7 @@ static const fl_nn_type fl__hf_whisper_type = {.name = "WhisperForConditionalGen
                                                .release = fl__hf_release};
 
 static bool fl__hf_is(const fl_nn_module *m, const fl_nn_type *type) {
-    return (m && m->type == type) || fl_refuse("fl_speech_pretrained: the module is no %s", type->name);
+    return (m && m->type == type) || fl_err_false("fl_speech_pretrained: the module is no %s", type->name);
 }
 
 /* ---- wav2vec 2.0 ---- */
@@ -379,10 +379,10 @@ static fl_var *fl__w2v_block(fl_nn_module *l, const fl__hf_model *h, fl_var *x) 
 }
 
 FL_API fl_var *fl_speech_wav2vec2(fl_nn_module *m, fl_var *x, bool raw) {
-    if (!fl__hf_is(m, &fl__hf_wav2vec2_type) || fl_absent("fl_speech_wav2vec2", x)) return NULL;
+    if (!fl__hf_is(m, &fl__hf_wav2vec2_type) || fl_is_null_arg("fl_speech_wav2vec2", x)) return NULL;
     const fl__hf_model *h = m->data;
     if (fv_value(x)->ndim != 2) {
-        fl_refuse("fl_speech_wav2vec2: sounds %s, not [n, t]", FL_SHAPE_TEXT(fv_value(x)));
+        fl_err_false("fl_speech_wav2vec2: sounds %s, not [n, t]", FL_SHAPE_TEXT(fv_value(x)));
         return NULL;
     }
     fl_scope s = fl_scope_begin();
@@ -489,7 +489,7 @@ static fl_var *fl__whisper_stack(fl_nn_module *half, fl_var *x, int64_t first, f
     const int64_t t = x ? fv_value(x)->shape[1] : 0, most = fv_value(places)->shape[0];
     if (!x) return NULL;
     if (first + t > most)
-        return fl_refuse("fl_speech_whisper: %lld places, of %lld", (long long)(first + t), (long long)most),
+        return fl_err_false("fl_speech_whisper: %lld places, of %lld", (long long)(first + t), (long long)most),
                NULL;
     x = fv_add(x, fv_slice(places, 0, first, first + t, 1));
     fl_nn_module *layers = fl_nn_find(half, "layers");
@@ -499,7 +499,7 @@ static fl_var *fl__whisper_stack(fl_nn_module *half, fl_var *x, int64_t first, f
 }
 
 FL_API fl_var *fl_speech_whisper_encode(fl_nn_module *m, fl_var *x) {
-    if (!fl__hf_is(m, &fl__hf_whisper_type) || fl_absent("fl_speech_whisper_encode", x)) return NULL;
+    if (!fl__hf_is(m, &fl__hf_whisper_type) || fl_is_null_arg("fl_speech_whisper_encode", x)) return NULL;
     const fl__hf_model *h = m->data;
     fl_scope s = fl_scope_begin();
     fl_nn_module *encoder = fl_nn_find(m, "model.encoder");
@@ -519,7 +519,7 @@ static fl_var *fl__whisper_decode(fl_nn_module *m, fl_var *memory, fl_tensor *to
 }
 
 FL_API fl_var *fl_speech_whisper_scores(fl_nn_module *m, fl_var *memory, fl_tensor *tokens) {
-    if (!fl__hf_is(m, &fl__hf_whisper_type) || fl_absent("fl_speech_whisper_scores", memory)) return NULL;
+    if (!fl__hf_is(m, &fl__hf_whisper_type) || fl_is_null_arg("fl_speech_whisper_scores", memory)) return NULL;
     fl_scope s = fl_scope_begin();
     return fv_scope_return(&s, fl__whisper_decode(m, memory, tokens, 0, NULL));
 }
@@ -682,16 +682,16 @@ static int64_t fl__whisper_window(fl__whisper_talk *w, fl_tensor *x) {
 /* again: up to half of the places are for what was said before */
 static bool fl__whisper_begin(fl__whisper_talk *w, fl_nn_module *m, const fl_tensor *x,
                               const fl_speech_whisper_opts *o, bool again) {
-    if (!fl__hf_is(m, &fl__hf_whisper_type) || fl_absent("fl_speech_whisper", x)) return false;
+    if (!fl__hf_is(m, &fl__hf_whisper_type) || fl_is_null_arg("fl_speech_whisper", x)) return false;
     const fl__hf_model *h = m->data;
     *w = (fl__whisper_talk){.m = m, .h = h, .o = o, .rng = fl_data_rng(o->seed, 0, 0)};
     w->times = o->first_time ? o->first_time : h->vocabulary - 1501;
     w->n_prompt = o->prompt ? o->n_prompt : 1;
     if (x->ndim != 2 || x->shape[1] < 1)
-        return fl_refuse("fl_speech_whisper: bands %s, not [bands, frames]", FL_SHAPE_TEXT(x));
+        return fl_err_false("fl_speech_whisper: bands %s, not [bands, frames]", FL_SHAPE_TEXT(x));
     if (w->n_prompt < 1 || w->n_prompt >= h->positions - again * (h->positions / 2) ||
         (o->times && (w->times < 1 || w->times >= h->vocabulary)))
-        return fl_refuse(
+        return fl_err_false(
             "fl_speech_whisper: a prompt of %lld tokens in %lld places, times from token %lld on",
             (long long)w->n_prompt, (long long)h->positions, (long long)w->times);
     if (!(w->prompt = fl_heap_alloc((size_t)h->positions * sizeof *w->prompt)))
@@ -703,7 +703,7 @@ static bool fl__whisper_begin(fl__whisper_talk *w, fl_nn_module *m, const fl_ten
 FL_API int64_t fl_speech_whisper_opt(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t room,
                                      fl_speech_whisper_result *result, fl_speech_whisper_opts o) {
     fl__whisper_talk w;
-    if (room < 1) return fl_refuse("fl_speech_whisper: room for %lld tokens", (long long)room), -1;
+    if (room < 1) return fl_err_false("fl_speech_whisper: room for %lld tokens", (long long)room), -1;
     if (!fl__whisper_begin(&w, m, x, &o, false)) return -1;
     const bool recorded = fl_no_grad(true);
     w.out = out, w.room = room;
@@ -837,9 +837,9 @@ FL_API fl_nn_module *fl_speech_pretrained(const char *folder) {
     const char *fn = "fl_speech_pretrained";
     char *text = fl_data_settings_read(&c, path[0], fn) ? fl_text_read_file(fn, path[0], &n) : NULL;
     fl_data_file *f = text ? fl_data_open_safetensors(path[1]) : NULL;
-    const bool lasting = fl_lasting(true);
+    const bool lasting = fl_persistent(true);
     fl_nn_module *m = f ? fl__hf_make(path[0], &c, f, text, n) : NULL;
-    fl_lasting(lasting);
+    fl_persistent(lasting);
     if (!f) fl_heap_free(text);
     fl_data_close(f);
     const bool ok = m && fl_nn_load(m, path[1], .cast = true, .ignore = "proj_out.weight");

@@ -10,7 +10,7 @@ extern "C" {
 #endif
 
 typedef struct fl_speech_resample_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t crossings; /* of zero on each side of the filter; 0 -> 6 */
     double rolloff;    /* cut-off as a share of the lower Nyquist frequency; 0 -> 0.99 */
     bool kaiser;       /* Kaiser's window, not Hann's */
@@ -278,10 +278,10 @@ FL_API int64_t fl_speech_resampler_push(fl_speech_resampler *r, const float *x, 
 }
 
 FL_API fl_tensor *fl_speech_resample_opt(fl_tensor *x, int64_t from, int64_t to, fl_speech_resample_opts o) {
-    if (fl_absent("fl_speech_resample", x)) return NULL;
+    if (fl_is_null_arg("fl_speech_resample", x)) return NULL;
     if (x->ndim < 1 || !fl_dtype_is_float(x->dtype))
-        return fl_bad("fl_speech_resample: %s of shape %s, not floats [..., t]", fl_dtype_name(x->dtype),
-                      FL_SHAPE_TEXT(x));
+        return fl_err_null("fl_speech_resample: %s of shape %s, not floats [..., t]", fl_dtype_name(x->dtype),
+                           FL_SHAPE_TEXT(x));
     if (from == to) return x;
     enum { PIECE = 32768 }; /* stays in a cache */
     fl_speech_resampler *r = fl__speech_resampler_for(from, to, fl_numel(x), o);

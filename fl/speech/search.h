@@ -25,7 +25,7 @@ struct fl_speech_predictor {
 FL_API void fl_speech_predictor_free(fl_speech_predictor *p); /* NULL is fine */
 
 typedef struct fl_speech_search_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t beam;     /* hypotheses that are kept; 0 -> 10 */
     int64_t tokens;   /* the best ones of a hypothesis that are tried; 0 -> all */
     int64_t most;     /* tokens of a sequence, 0 -> 200; of a transducer's frame, 0 -> 4 */

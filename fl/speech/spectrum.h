@@ -105,7 +105,7 @@ static bool fl__spectrum_known;
 static void fl__spectrum_register(void) {
     fl_backend cpu = *fl_backend_at(fl_backend_index(fl_backend_cpu()->name));
     FL__REGISTER(spectrum, .args_size = sizeof(fl_spectrum_args),
-                 .contains = "gather sum add sub mul div concat fft sqrt maximum minimum log matmul iota",
+                 .uses = "gather sum add sub mul div concat fft sqrt maximum minimum log matmul iota",
                  .compose = fl__compose_spectrum);
     if (fl_op_spectrum == FL_OP_NONE) return;
     fl__cpu_spectrum_slots(&cpu);
@@ -122,31 +122,31 @@ static bool fl__spectrum_check(const fl_tensor *x, const fl_tensor *window, cons
     const fl_dtype d = x->dtype;
     const int64_t b = bands ? bands->shape[0] : a->n_fft / 2 + 1;
     if (x->ndim < 1 || x->ndim > FL_MAX_DIMS - 1 || !fl_dtype_is_float(d))
-        return fl_refuse("fl_spectrum: x is %s of shape %s, not floats [..., t]", fl_dtype_name(d),
-                         FL_SHAPE_TEXT(x));
+        return fl_err_false("fl_spectrum: x is %s of shape %s, not floats [..., t]", fl_dtype_name(d),
+                            FL_SHAPE_TEXT(x));
     if (!window || window->ndim != 1 || window->dtype != d || a->n_fft < 2 || a->n_fft > 1 << 20 ||
         a->hop < 1 || window->shape[0] < 1 || window->shape[0] > a->n_fft)
-        return fl_refuse("fl_spectrum: n_fft %lld, hop %lld, window %s %s; want %s [1 to n_fft]",
-                         (long long)a->n_fft, (long long)a->hop,
-                         window ? fl_dtype_name(window->dtype) : "NULL", window ? FL_SHAPE_TEXT(window) : "",
-                         fl_dtype_name(d));
+        return fl_err_false("fl_spectrum: n_fft %lld, hop %lld, window %s %s; want %s [1 to n_fft]",
+                            (long long)a->n_fft, (long long)a->hop,
+                            window ? fl_dtype_name(window->dtype) : "NULL", window ? FL_SHAPE_TEXT(window) : "",
+                            fl_dtype_name(d));
     if (bands && (bands->ndim != 2 || bands->dtype != d || !first || first->dtype != FL_I64 ||
                   first->ndim != 1 || first->shape[0] != b))
-        return fl_refuse("fl_spectrum: bands %s, first %s: want %s [b, width] and i64 [b]",
-                         FL_SHAPE_TEXT(bands), first ? FL_SHAPE_TEXT(first) : "NULL", fl_dtype_name(d));
+        return fl_err_false("fl_spectrum: bands %s, first %s: want %s [b, width] and i64 [b]",
+                            FL_SHAPE_TEXT(bands), first ? FL_SHAPE_TEXT(first) : "NULL", fl_dtype_name(d));
     if (cosine && (cosine->ndim != 2 || cosine->dtype != d || cosine->shape[0] != b))
-        return fl_refuse("fl_spectrum: cosine %s %s: want %s [%lld, d]", fl_dtype_name(cosine->dtype),
-                         FL_SHAPE_TEXT(cosine), fl_dtype_name(d), (long long)b);
+        return fl_err_false("fl_spectrum: cosine %s %s: want %s [%lld, d]", fl_dtype_name(cosine->dtype),
+                            FL_SHAPE_TEXT(cosine), fl_dtype_name(d), (long long)b);
     const int64_t dims = cosine ? cosine->shape[1] : b;
     if (a->energy && (a->energy_at < 0 || a->energy_at > dims - a->energy_replaces))
-        return fl_refuse("fl_spectrum: the energy as number %lld of %lld", (long long)a->energy_at,
-                         (long long)dims);
+        return fl_err_false("fl_spectrum: the energy as number %lld of %lld", (long long)a->energy_at,
+                            (long long)dims);
     return true;
 }
 
 FL_API fl_tensor *fl_spectrum(fl_tensor *x, fl_tensor *window, fl_tensor *bands, fl_tensor *first,
                               fl_tensor *cosine, fl_spectrum_args a) {
-    if (fl_absent("fl_spectrum", x) || !(x = fl_stored(x))) return NULL;
+    if (fl_is_null_arg("fl_spectrum", x) || !(x = fl_materialise(x))) return NULL;
     if (!fl_spectrum_register()) return fl_raise();
     if (!fl__spectrum_check(x, window, bands, first, cosine, &a)) return NULL;
     fl_scope s = fl_scope_begin();
@@ -171,7 +171,7 @@ FL_API fl_tensor *fl_spectrum(fl_tensor *x, fl_tensor *window, fl_tensor *bands,
 
 FL_API fl_var *fv_spectrum(fl_var *x, fl_tensor *window, fl_tensor *bands, fl_tensor *first,
                            fl_tensor *cosine, fl_spectrum_args a) {
-    if (fl_absent("fv_spectrum", x) || !fl__spectrum_check(fv_value(x), window, bands, first, cosine, &a))
+    if (fl_is_null_arg("fv_spectrum", x) || !fl__spectrum_check(fv_value(x), window, bands, first, cosine, &a))
         return NULL;
     fl_scope s = fl_scope_begin();
     const fl_tensor *v = fv_value(x);

@@ -32,7 +32,7 @@ FL_API fl_data_set *fl_speech_list_sounds(const fl_speech_list *l, int64_t rate)
 /* ---- targets ---- */
 
 typedef struct fl_speech_target_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     const fl_speech_lexicon *lexicon; /* of spellings; words that are not there, and all without it, are
                                          spelled in letters */
     const char *separator; /* a token behind each word; NULL: none */

@@ -25,7 +25,7 @@ typedef struct fl_speech_segment {
     int64_t begin, end; /* samples */
 } fl_speech_segment;
 typedef struct fl_speech_segments_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double on, off;              /* speech begins at such a probability, and ends below; 0 -> 0.5, 0.35 */
     double speech, silence, pad; /* seconds: shortest ones; more on both sides. 0 -> 0.25, 0.1, 0.03 */
     char _end;

@@ -20,7 +20,7 @@ FL_API fl_tensor *fl_clone(fl_tensor *t);
 /* Writes src (broadcast, cast) into dst and through it into the tensor it views; returns dst. */
 FL_API fl_tensor *fl_assign(fl_tensor *dst, fl_tensor *src);
 /* The same of a src that nobody reads afterwards: its values are undefined then. If both are all that their
-   buffers hold, of one shape, dtype and family, these change places and nothing is copied. */
+   buffers hold, of one shape, dtype and backend, these change places and nothing is copied. */
 FL_API fl_tensor *fl_move_into(fl_tensor *dst, fl_tensor *src);
 /* Writes op(a, b), op one of FL_BINARY_OPS (op_table.h), into dst as fl_assign does: a, b or both may be dst,
    so that fl_assign_op(x, FL_OP_mul, x, fl_num(2)) doubles x in place. The op computes in dst's dtype, to
@@ -71,25 +71,25 @@ static fl_tensor *fl__cast_blocks(fl_tensor *t, fl_dtype dtype) {
     int64_t *last = &shape.dim[shape.ndim ? shape.ndim - 1 : 0];
     const bool single = info && info->block == 1; /* blocks of one number need no axis */
     if (!info || (shape.ndim == 0 && !single) || (pack && shape.ndim && *last % info->block))
-        return fl_bad("fl_cast: %s to %s: the last axis of shape %s has no whole blocks of %d",
+        return fl_err_null("fl_cast: %s to %s: the last axis of shape %s has no whole blocks of %d",
                        fl_dtype_name(t->dtype), fl_dtype_name(dtype), FL_SHAPE_TEXT(t),
                        info ? info->block : 0);
     if (pack && !info->pack)
-        return fl_bad("fl_cast: %s to %s: %s can be read, but not written", fl_dtype_name(t->dtype),
-                      info->name, info->name);
+        return fl_err_null("fl_cast: %s to %s: %s can be read, but not written", fl_dtype_name(t->dtype),
+                           info->name, info->name);
     if (single || pack) *last /= info->block;
     else if (__builtin_mul_overflow(*last, info->block, last) || fl_shape_numel(shape) < 0)
-        return fl_bad("fl_cast: shape %s of blocks is too large", FL_SHAPE_TEXT(t));
+        return fl_err_null("fl_cast: shape %s of blocks is too large", FL_SHAPE_TEXT(t));
     fl_scope s = fl_scope_begin();
     fl_tensor *x = fl_contiguous(pack ? fl_cast(t, FL_F32) : t);
-    fl_tensor *y = x ? fl_out_on(t->family, shape, pack ? dtype : FL_F32) : NULL;
+    fl_tensor *y = x ? fl_out_on(t->backend, shape, pack ? dtype : FL_F32) : NULL;
     if (y && (!fl_out_allocate(y) || !fl__convert(y, x, info, pack))) y = fl_raise();
     return fl_scope_return(&s, y && !pack ? fl_cast(y, dtype) : y);
 }
 
 fl_tensor *fl_cast(fl_tensor *t, fl_dtype dtype) {
-    if (fl_absent("fl_cast", t) || !(t = fl_stored(t))) return NULL;
-    if (fl_dtype_size(dtype) == 0) return fl_bad("fl_cast: dtype %d is not known", (int)dtype);
+    if (fl_is_null_arg("fl_cast", t) || !(t = fl_materialise(t))) return NULL;
+    if (fl_dtype_size(dtype) == 0) return fl_err_null("fl_cast: dtype %d is not known", (int)dtype);
     if (t->dtype == dtype) return t;
     if (t->dtype >= FL_DTYPE_COUNT || dtype >= FL_DTYPE_COUNT) return fl__cast_blocks(t, dtype);
     const bool part = t->ndim == 4 && t->stride[1] == 1 && !fl_is_contiguous(t); /* of an image */
@@ -99,12 +99,12 @@ fl_tensor *fl_cast(fl_tensor *t, fl_dtype dtype) {
 }
 
 fl_tensor *fl_clone(fl_tensor *t) {
-    if (fl_absent("fl_clone", t) || !(t = fl_stored(t))) return NULL;
+    if (fl_is_null_arg("fl_clone", t) || !(t = fl_materialise(t))) return NULL;
     return fl_call_into(FL_OP_copy, fl_out_like(t, t->dtype), t, NULL, NULL);
 }
 
 fl_tensor *fl_contiguous(fl_tensor *t) {
-    if (fl_absent("fl_contiguous", t) || !(t = fl_stored(t))) return NULL;
+    if (fl_is_null_arg("fl_contiguous", t) || !(t = fl_materialise(t))) return NULL;
     return fl_is_contiguous(t) ? t : fl_clone(t);
 }
 
@@ -119,17 +119,17 @@ static bool fl__may_overlap(const fl_tensor *a, const fl_tensor *b) {
 }
 
 fl_tensor *fl_assign(fl_tensor *dst, fl_tensor *src) {
-    if (fl_absent("fl_assign", dst) || fl_absent("fl_assign", src) || !fl_writable("fl_assign", dst))
+    if (fl_is_null_arg("fl_assign", dst) || fl_is_null_arg("fl_assign", src) || !fl_is_writable("fl_assign", dst))
         return NULL;
     fl_scope s = fl_scope_of(__func__);
     fl_shape shape = fl_shape_of(dst);
     if (src->weak && src->dtype != FL_I64 && dst->dtype == FL_F64) /* all of the number, not its f32 */
         src = fl_to(fl_full(FL_SCALAR_SHAPE, src->f64, FL_F64), fl_backend_name(dst));
-    bool ok = (src = fl_stored(src)) && fl_same_family("assign", dst, src);
+    bool ok = (src = fl_materialise(src)) && fl_same_backend("assign", dst, src);
     if (ok && (src->dtype >= FL_DTYPE_COUNT || dst->dtype >= FL_DTYPE_COUNT)) /* a copy converts no blocks */
         ok = (src = fl_cast(src, dst->dtype)) != NULL;
     if (ok && (!fl_broadcast_shape(&shape, src) || !fl_shape_is(dst, shape)))
-        ok = fl_refuse("fl_assign: shape %s does not broadcast to %s", FL_SHAPE_TEXT(src),
+        ok = fl_err_false("fl_assign: shape %s does not broadcast to %s", FL_SHAPE_TEXT(src),
                      FL_SHAPE_TEXT(dst));
     ok = ok && (src = fl_expand(src, fl_shape_of(dst)));
     if (ok && fl__may_overlap(dst, src)) ok = (src = fl_clone(src)) != NULL;
@@ -141,17 +141,17 @@ fl_tensor *fl_assign(fl_tensor *dst, fl_tensor *src) {
 
 /* t is all that its buffer holds, and its backend keeps nothing else about it. */
 static bool fl__is_whole(const fl_tensor *t) {
-    const fl_backend *be = fl_backend_at(t->family);
+    const fl_backend *be = fl_backend_at(t->backend);
     return t->buffer && !be->any && !be->map && !t->offset && fl_is_contiguous(t) &&
            t->buffer->bytes == (size_t)fl_numel(t) * fl_dtype_size(t->dtype);
 }
 
 fl_tensor *fl_move_into(fl_tensor *dst, fl_tensor *src) {
-    if (fl_absent("fl_move_into", dst) || fl_absent("fl_move_into", src) || !fl_writable("fl_move_into", dst))
+    if (fl_is_null_arg("fl_move_into", dst) || fl_is_null_arg("fl_move_into", src) || !fl_is_writable("fl_move_into", dst))
         return NULL;
-    const bool alike = !src->weak && dst->family == src->family && dst->dtype == src->dtype &&
+    const bool alike = !src->weak && dst->backend == src->backend && dst->dtype == src->dtype &&
                        fl_same_shape(dst, src);
-    if (alike && fl__is_whole(dst) && fl__is_whole(src) && fl_buffer_exchange(dst->buffer, src->buffer))
+    if (alike && fl__is_whole(dst) && fl__is_whole(src) && fl_buffer_swap(dst->buffer, src->buffer))
         return dst;
     return fl_assign(dst, src);
 }
@@ -160,10 +160,10 @@ fl_tensor *fl_move_into(fl_tensor *dst, fl_tensor *src) {
    storage. */
 static fl_tensor *fl__assigned(const fl_tensor *dst, fl_tensor *x) {
     if (fl_dtype_is_float(x->dtype) && !fl_dtype_is_float(dst->dtype))
-        return fl_bad("fl_assign_op: an operand is %s, what is written %s", fl_dtype_name(x->dtype),
-                      fl_dtype_name(dst->dtype));
+        return fl_err_null("fl_assign_op: an operand is %s, what is written %s", fl_dtype_name(x->dtype),
+                           fl_dtype_name(dst->dtype));
     if (x->weak) return x;
-    if (!fl_same_family("assign_op", dst, x) || !(x = fl_cast(x, dst->dtype))) return NULL;
+    if (!fl_same_backend("assign_op", dst, x) || !(x = fl_cast(x, dst->dtype))) return NULL;
     x = fl_expand(x, fl_shape_of(dst));
     return x && fl__may_overlap(dst, x) ? fl_clone(x) : x;
 }
@@ -171,11 +171,11 @@ static fl_tensor *fl__assigned(const fl_tensor *dst, fl_tensor *x) {
 fl_tensor *fl_assign_op(fl_tensor *dst, fl_op op, fl_tensor *a, fl_tensor *b) {
     static const char fn[] = "fl_assign_op";
     const fl_op_info *info = fl_op_get_info(op);
-    if (fl_absent(fn, dst) || fl_absent(fn, a) || fl_absent(fn, b) || !fl_writable(fn, dst)) return NULL;
-    if (!info || info->arity != 2) return fl_bad("%s: '%s' is no op of two operands", fn, fl_op_name(op));
+    if (fl_is_null_arg(fn, dst) || fl_is_null_arg(fn, a) || fl_is_null_arg(fn, b) || !fl_is_writable(fn, dst)) return NULL;
+    if (!info || info->arity != 2) return fl_err_null("%s: '%s' is no op of two operands", fn, fl_op_name(op));
     const bool same = info->cls != FL_CLASS_CMP && dst->dtype != FL_U64 && /* whose ops are compositions */
                       fl_compute_dtype(info->cls, dst->dtype) == dst->dtype;
-    if (!same) return fl_bad("%s: %s does not give %s", fn, info->name, fl_dtype_name(dst->dtype));
+    if (!same) return fl_err_null("%s: %s does not give %s", fn, info->name, fl_dtype_name(dst->dtype));
     if (a->weak && b->weak) return fl_assign(dst, fl_binary_op(op, a, b));
     fl_scope s = fl_scope_of(__func__);
     const bool ok = (a = fl__assigned(dst, a)) && (b = fl__assigned(dst, b)) &&

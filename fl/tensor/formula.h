@@ -72,11 +72,11 @@ FL_API bool fl_formula_has(const fl_formula *f, fl_primitive primitive);
 
 /* Runs f on values in[0 ...] and gives out[0 ...]: `number` makes a constant, `step` runs a
    primitive. Either may fail with NULL: then it ends, with false. */
-typedef struct fl_formula_meaning {
+typedef struct fl_formula_vtable {
     void *(*number)(double value);
     void *(*step)(fl_primitive primitive, void *const operand[]);
-} fl_formula_meaning;
-FL_API bool fl_formula_run(const fl_formula *f, const fl_formula_meaning *m, void *const in[],
+} fl_formula_vtable;
+FL_API bool fl_formula_run(const fl_formula *f, const fl_formula_vtable *m, void *const in[],
                            void *out[]);
 
 #ifdef __cplusplus
@@ -312,7 +312,7 @@ FL_API bool fl_formula_has(const fl_formula *f, fl_primitive primitive) {
     return false;
 }
 
-FL_API bool fl_formula_run(const fl_formula *f, const fl_formula_meaning *m, void *const in[],
+FL_API bool fl_formula_run(const fl_formula *f, const fl_formula_vtable *m, void *const in[],
                            void *out[]) {
     if (!fl_given(f, "fl_formula_run", "the formula") ||
         !fl_given(m, "fl_formula_run", "the meaning")) return false;

@@ -36,7 +36,7 @@ FL_API fl_tensor *fl_flatten(fl_tensor *t, int first, int last);
 /* Element [i, j, ...] is number offset + i stride[0] + j stride[1] + ... of t's storage, whatever t's own
    shape and offset are; stride NULL: row-major. An error if one would lie outside. A view. (torch.as_strided) */
 FL_API fl_tensor *fl_as_strided(fl_tensor *t, fl_shape shape, const int64_t *stride, int64_t offset);
-/* The same over a buffer in the host's memory, as fl_buffer_from makes of bytes of yours: a tensor of family
+/* The same over a buffer in the host's memory, as fl_buffer_from makes of bytes of yours: a tensor of backend
    "cpu". It takes over the caller's reference to b; after an error the caller still has it. */
 FL_API fl_tensor *fl_from_buffer(fl_buffer *b, fl_dtype dtype, fl_shape shape, const int64_t *stride,
                                  int64_t offset);
@@ -97,11 +97,11 @@ static void fl__dense_strides(fl_shape shape, int64_t *stride) {
 }
 
 fl_tensor *fl_reshape(fl_tensor *t, fl_shape shape) {
-    if (fl_absent("fl_reshape", t) || !(t = fl_stored(t))) return NULL;
+    if (fl_is_null_arg("fl_reshape", t) || !(t = fl_materialise(t))) return NULL;
     fl_shape asked = shape;
     int64_t n = fl_numel(t), known = 1, infer = -1;
     if (shape.ndim < 0 || shape.ndim > FL_MAX_DIMS)
-        return fl_bad("fl_reshape: %d dims", shape.ndim);
+        return fl_err_null("fl_reshape: %d dims", shape.ndim);
     for (int i = 0; i < shape.ndim; i++) {
         if (shape.dim[i] == -1 && infer < 0)
             infer = i;
@@ -110,7 +110,7 @@ fl_tensor *fl_reshape(fl_tensor *t, fl_shape shape) {
     }
     if (infer >= 0) shape.dim[infer] = known > 0 && n % known == 0 ? n / known : -1;
     if (fl_shape_numel(shape) != n)
-        return fl_bad("fl_reshape: shape %s (%lld elements) cannot become %s", FL_SHAPE_TEXT(t),
+        return fl_err_null("fl_reshape: shape %s (%lld elements) cannot become %s", FL_SHAPE_TEXT(t),
                        (long long)n, FL_TEXT_OF(asked));
     if (fl_shape_is(t, shape)) return t;
     int64_t stride[FL_MAX_DIMS];
@@ -125,17 +125,17 @@ fl_tensor *fl_reshape(fl_tensor *t, fl_shape shape) {
 }
 
 fl_tensor *fl_permute(fl_tensor *t, int naxes, const int *axes) {
-    if (fl_absent("fl_permute", t) || fl_absent("fl_permute", axes) || !(t = fl_stored(t)))
+    if (fl_is_null_arg("fl_permute", t) || fl_is_null_arg("fl_permute", axes) || !(t = fl_materialise(t)))
         return NULL;
     fl_shape shape = {t->ndim, {0}};
     int64_t stride[FL_MAX_DIMS];
     uint32_t seen = 0;
     if (naxes != t->ndim)
-        return fl_bad("fl_permute: %d axes for shape %s", naxes, FL_SHAPE_TEXT(t));
+        return fl_err_null("fl_permute: %d axes for shape %s", naxes, FL_SHAPE_TEXT(t));
     for (int i = 0; i < naxes; i++) {
         int a = fl_axis_of("fl_permute", t, axes[i]);
         if (a < 0) return NULL;
-        if (seen & 1u << a) return fl_bad("fl_permute: axis %d appears twice", a);
+        if (seen & 1u << a) return fl_err_null("fl_permute: axis %d appears twice", a);
         seen |= 1u << a;
         shape.dim[i] = t->shape[a];
         stride[i] = t->stride[a];
@@ -145,7 +145,7 @@ fl_tensor *fl_permute(fl_tensor *t, int naxes, const int *axes) {
 
 fl_tensor *fl_transpose(fl_tensor *t, int a, int b) {
     int axes[FL_MAX_DIMS];
-    if (fl_absent("fl_transpose", t) || (a = fl_axis_of("fl_transpose", t, a)) < 0 ||
+    if (fl_is_null_arg("fl_transpose", t) || (a = fl_axis_of("fl_transpose", t, a)) < 0 ||
         (b = fl_axis_of("fl_transpose", t, b)) < 0)
         return NULL;
     for (int i = 0; i < t->ndim; i++) axes[i] = i == a ? b : i == b ? a : i;
@@ -153,7 +153,7 @@ fl_tensor *fl_transpose(fl_tensor *t, int a, int b) {
 }
 
 fl_tensor *fl_expand(fl_tensor *t, fl_shape shape) {
-    if (fl_absent("fl_expand", t) || !(t = fl_stored(t))) return NULL;
+    if (fl_is_null_arg("fl_expand", t) || !(t = fl_materialise(t))) return NULL;
     if (fl_shape_is(t, shape)) return t;
     int64_t stride[FL_MAX_DIMS] = {0};
     bool ok = shape.ndim >= t->ndim && shape.ndim <= FL_MAX_DIMS;
@@ -165,7 +165,7 @@ fl_tensor *fl_expand(fl_tensor *t, fl_shape shape) {
         stride[extra + i] = t->shape[i] == *d ? t->stride[i] : 0;
     }
     if (!ok || fl_shape_numel(shape) < 0)
-        return fl_bad("fl_expand: shape %s does not broadcast to %s", FL_SHAPE_TEXT(t),
+        return fl_err_null("fl_expand: shape %s does not broadcast to %s", FL_SHAPE_TEXT(t),
                        FL_TEXT_OF(shape));
     return fl_view_of(t, shape, stride, t->offset);
 }
@@ -187,15 +187,15 @@ static bool fl__within(const char *fn, fl_shape shape, const int64_t *stride, in
         ok = !__builtin_mul_overflow(shape.dim[i] - 1, stride[i], &step) &&
              !__builtin_add_overflow(step < 0 ? low : high, step, step < 0 ? &low : &high);
     ok = fl_shape_numel(shape) ? ok && low >= 0 && high < limit : offset >= 0;
-    return ok || fl_refuse("%s: shape %s from element %lld leaves the storage, which has %lld", fn,
-                           FL_TEXT_OF(shape), (long long)offset, (long long)limit);
+    return ok || fl_err_false("%s: shape %s from element %lld leaves the storage, which has %lld", fn,
+                              FL_TEXT_OF(shape), (long long)offset, (long long)limit);
 }
 
 fl_tensor *fl_as_strided(fl_tensor *t, fl_shape shape, const int64_t *stride, int64_t offset) {
     static const char fn[] = "fl_as_strided";
     int64_t row_major[FL_MAX_DIMS];
-    if (fl_absent(fn, t) || !(t = fl_stored(t))) return NULL;
-    if (fl_shape_numel(shape) < 0) return fl_bad("%s: shape %s is not valid", fn, FL_TEXT_OF(shape));
+    if (fl_is_null_arg(fn, t) || !(t = fl_materialise(t))) return NULL;
+    if (fl_shape_numel(shape) < 0) return fl_err_null("%s: shape %s is not valid", fn, FL_TEXT_OF(shape));
     if (!stride) fl__row_major(shape, row_major), stride = row_major;
     const int64_t size = (int64_t)fl_dtype_size(t->dtype);
     const int64_t limit = t->buffer ? (int64_t)t->buffer->bytes / size : fl_numel(t->base_ ? t->base_ : t);
@@ -207,8 +207,8 @@ fl_tensor *fl_from_buffer(fl_buffer *b, fl_dtype dtype, fl_shape shape, const in
     static const char fn[] = "fl_from_buffer";
     const int64_t size = (int64_t)fl_dtype_size(dtype);
     if (!fl_given(b, fn, "the buffer")) return fl_raise();
-    if (!size) return fl_bad("%s: dtype %d is not known", fn, (int)dtype);
-    if (!b->device->host) return fl_bad("%s: the buffer is not in the host's memory", fn);
+    if (!size) return fl_err_null("%s: dtype %d is not known", fn, (int)dtype);
+    if (!b->device->host) return fl_err_null("%s: the buffer is not in the host's memory", fn);
     fl_tensor *t = fl_out_on(fl_backend_index("cpu"), shape, dtype);
     if (!t) return fl_raise();
     if (stride) memcpy(t->stride, stride, (size_t)shape.ndim * sizeof *stride);
@@ -232,8 +232,8 @@ static int64_t fl__slice_count(int64_t n, int64_t *start, int64_t stop, int64_t 
 }
 
 fl_tensor *fl_slice(fl_tensor *t, int axis, int64_t start, int64_t stop, int64_t step) {
-    if (fl_absent("fl_slice", t) || (axis = fl_own_axis_of("fl_slice", t, axis)) < 0) return NULL;
-    if (step == 0 || step == INT64_MIN) return fl_bad("fl_slice: step %lld", (long long)step);
+    if (fl_is_null_arg("fl_slice", t) || (axis = fl_own_axis_of("fl_slice", t, axis)) < 0) return NULL;
+    if (step == 0 || step == INT64_MIN) return fl_err_null("fl_slice: step %lld", (long long)step);
     fl_shape shape = fl_shape_of(t);
     int64_t stride[FL_MAX_DIMS];
     memcpy(stride, t->stride, sizeof stride);
@@ -256,27 +256,27 @@ static fl_tensor *fl__drop_axis(fl_tensor *t, int axis, int64_t offset) {
 }
 
 fl_tensor *fl_select(fl_tensor *t, int axis, int64_t i) {
-    if (fl_absent("fl_select", t) || (axis = fl_own_axis_of("fl_select", t, axis)) < 0) return NULL;
+    if (fl_is_null_arg("fl_select", t) || (axis = fl_own_axis_of("fl_select", t, axis)) < 0) return NULL;
     int64_t at = i < 0 ? i + t->shape[axis] : i;
     if (at < 0 || at >= t->shape[axis])
-        return fl_bad("fl_select: index %lld is out of range for axis %d of shape %s",
+        return fl_err_null("fl_select: index %lld is out of range for axis %d of shape %s",
                        (long long)i, axis, FL_SHAPE_TEXT(t));
     return fl__drop_axis(t, axis, t->offset + at * t->stride[axis]);
 }
 
 fl_tensor *fl_squeeze(fl_tensor *t, int axis) {
-    if (fl_absent("fl_squeeze", t) || (axis = fl_axis_of("fl_squeeze", t, axis)) < 0) return NULL;
+    if (fl_is_null_arg("fl_squeeze", t) || (axis = fl_axis_of("fl_squeeze", t, axis)) < 0) return NULL;
     if (t->ndim == 0) return t;
     if (t->shape[axis] != 1)
-        return fl_bad("fl_squeeze: axis %d of shape %s is not 1", axis, FL_SHAPE_TEXT(t));
+        return fl_err_null("fl_squeeze: axis %d of shape %s is not 1", axis, FL_SHAPE_TEXT(t));
     return fl__drop_axis(t, axis, t->offset);
 }
 
 fl_tensor *fl_unsqueeze(fl_tensor *t, int axis) {
-    if (fl_absent("fl_unsqueeze", t) || !(t = fl_stored(t))) return NULL;
+    if (fl_is_null_arg("fl_unsqueeze", t) || !(t = fl_materialise(t))) return NULL;
     int at = axis < 0 ? axis + t->ndim + 1 : axis;
     if (at < 0 || at > t->ndim || t->ndim == FL_MAX_DIMS)
-        return fl_bad("fl_unsqueeze: axis %d for shape %s", axis, FL_SHAPE_TEXT(t));
+        return fl_err_null("fl_unsqueeze: axis %d for shape %s", axis, FL_SHAPE_TEXT(t));
     fl_shape shape = {t->ndim + 1, {0}};
     int64_t stride[FL_MAX_DIMS];
     for (int i = 0; i < shape.ndim; i++) {
@@ -287,11 +287,11 @@ fl_tensor *fl_unsqueeze(fl_tensor *t, int axis) {
 }
 
 fl_tensor *fl_flatten(fl_tensor *t, int first, int last) {
-    if (fl_absent("fl_flatten", t) || !(t = fl_stored(t))) return NULL;
+    if (fl_is_null_arg("fl_flatten", t) || !(t = fl_materialise(t))) return NULL;
     if ((first = fl_axis_of("fl_flatten", t, first)) < 0 ||
         (last = fl_axis_of("fl_flatten", t, last)) < 0)
         return NULL;
-    if (last < first) return fl_bad("fl_flatten: axes %d..%d", first, last);
+    if (last < first) return fl_err_null("fl_flatten: axes %d..%d", first, last);
     if (t->ndim == 0) return fl_reshape(t, FL_SHAPE(1));
     fl_shape shape = {0, {0}};
     for (int i = 0; i < t->ndim; i++) {

@@ -28,26 +28,26 @@ static fl_tensor *fl__where_operand(fl_tensor *t, fl_shape shape) {
 }
 
 fl_tensor *fl_where(fl_tensor *c, fl_tensor *a, fl_tensor *b) {
-    if (fl_absent("fl_where", c) || fl_absent("fl_where", a) || fl_absent("fl_where", b) ||
-        !(c = fl_stored(c)))
+    if (fl_is_null_arg("fl_where", c) || fl_is_null_arg("fl_where", a) || fl_is_null_arg("fl_where", b) ||
+        !(c = fl_materialise(c)))
         return NULL;
     if (c->dtype != FL_B8)
-        return fl_bad("fl_where: the condition is %s, not b8", fl_dtype_name(c->dtype));
-    if (!fl_same_family("where", c, a) || !fl_same_family("where", c, b) ||
-        !fl_same_family("where", a, b))
+        return fl_err_null("fl_where: the condition is %s, not b8", fl_dtype_name(c->dtype));
+    if (!fl_same_backend("where", c, a) || !fl_same_backend("where", c, b) ||
+        !fl_same_backend("where", a, b))
         return NULL;
     fl_dtype d = fl_result_type(2, (fl_tensor *[]){a, b});
     fl_shape shape = fl_shape_of(c);
     if ((!a->weak && !fl_broadcast_shape(&shape, a)) ||
         (!b->weak && !fl_broadcast_shape(&shape, b)))
-        return fl_bad("fl_where: shapes %s, %s and %s do not broadcast", FL_SHAPE_TEXT(c),
+        return fl_err_null("fl_where: shapes %s, %s and %s do not broadcast", FL_SHAPE_TEXT(c),
                        FL_SHAPE_TEXT(a), FL_SHAPE_TEXT(b));
     if (!(a = fl_operand(a, d)) || !(b = fl_operand(b, d)) ||
         !(a = fl__where_operand(a, shape)) || !(b = fl__where_operand(b, shape)) ||
         !(c = fl__where_operand(c, shape)))
         return NULL;
     fl_call call = {.op = FL_OP_where, .n_out = 1, .n_in = 3, .in = {c, a, b}};
-    call.out[0] = fl_out_lay_as(fl_out_lay_as(fl_out_on(c->family, shape, d), b), a);
+    call.out[0] = fl_out_lay_as(fl_out_lay_as(fl_out_on(c->backend, shape, d), b), a);
     return call.out[0] ? fl_call_result(&call) : fl_raise();
 }
 #endif /* FL_TENSOR_WHERE_IMPL */

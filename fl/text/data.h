@@ -15,7 +15,7 @@ extern "C" {
    pages of what is read. Each id is checked when it is read, never all at the start. */
 typedef struct fl_text_tokens fl_text_tokens;
 typedef struct fl_text_tokens_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     const char *tokenizer; /* another one in the file is an error; NULL: any */
     int64_t vocabulary;    /* ids at or past it are errors; 0: any */
     bool raw;              /* a file of little-endian u16 and nothing else, as nanoGPT's */
@@ -47,7 +47,7 @@ FL_API bool fl_text_tokens_share(const fl_text_tokens *t, int64_t rank, int64_t 
 /* Sets. A sample is x i64 [length] and y, what follows each token of x. They borrow t. */
 
 typedef struct fl_text_blocks_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t begin, end; /* of the tokens that are taken; end 0 -> all */
     bool drop_last;     /* leaves out the last block where it is shorter */
     bool random;        /* blocks at places drawn anew in each epoch, not one behind the other */
@@ -68,7 +68,7 @@ FL_API fl_data_set *fl_text_blocks_opt(const fl_text_tokens *t, int64_t length, 
 FL_API fl_data_set *fl_text_documents(const fl_text_tokens *t, int64_t eos);
 
 typedef struct fl_text_mask_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t vocabulary; /* ids to draw from */
     int64_t mask;       /* the id of [MASK] */
     const bool *special; /* [vocabulary], copied: ids that are neither hidden nor drawn; NULL: mask alone */

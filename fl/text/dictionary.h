@@ -55,7 +55,7 @@ FL_API fl_text_dictionary *fl_text_dictionary_pruned(const fl_text_dictionary *d
                                                      int64_t min_count, int64_t max_size);
 
 typedef struct fl_text_dictionary_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     bool counts;       /* a line is an entry and its count; else all spellings of one index */
     int64_t min_count; /* leaves out entries that were counted less; needs counts */
     int64_t max_size;  /* indices; the lines behind them are not read. 0: all */
@@ -215,9 +215,9 @@ FL_API fl_text_dictionary *fl_text_dictionary_new(void) {
 }
 
 FL_API void fl_text_dictionary_free(fl_text_dictionary *d) {
-    if (!d || fl_freed(d, "fl_text_dictionary_free", "the dictionary")) return;
+    if (!d || fl_is_freed(d, "fl_text_dictionary_free", "the dictionary")) return;
     if (d->owner) {
-        fl_refuse("fl_text_dictionary_free: the dictionary belongs to a model, which frees it");
+        fl_err_false("fl_text_dictionary_free: the dictionary belongs to a model, which frees it");
         return;
     }
     fl_data_arena_free(&d->text);

@@ -21,7 +21,7 @@ FL_API bool fl_alive_begin(void);
 FL_API void fl_alive_end(void);
 /* What was made since and is alive now: first how many bytes and buffers, and the scopes of this thread
    that are open; then a line for all buffers that agree but in their step, most bytes first. Life:
-   "lasting" was made to stay (fl_lasting: parameters, states), "scope" within a scope, so it was kept
+   "lasting" was made to stay (fl_persistent: parameters, states), "scope" within a scope, so it was kept
    since or its scope never ended, "root" outside of all. As snprintf does, or on stdout; -1, or false,
    after an error. */
 FL_API int64_t fl_alive_format(char *buf, size_t size);
@@ -66,7 +66,7 @@ static void fl__alive_describe(fl__alive *a, const fl_mem_info *info) {
     for (int i = 0; i < s.ndim && i < FL_MAX_DIMS; i++) s.dim[i] = info->shape[i];
     snprintf(a->what, sizeof a->what, "%-7s  %-12s  %-20s  %s", lives[info->lifetime & 3],
              info->op ? info->op : "-", info->shape ? FL_TEXT_OF(s) : "-",
-             fl_place_text(place, sizeof place));
+             fl_call_stack_text(place, sizeof place));
 }
 
 /* The manager before this one, in the user word of the table: a call of another thread may still be in
@@ -83,7 +83,7 @@ static bool fl__alive_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info 
     if (!a && !failed) fl_error_clear();
     if (!a || !inner->get(inner, b, info)) {
         fl_heap_free(a);
-        return !a && fl_mem_hand_on(self, inner, b, info);
+        return !a && fl_mem_delegate(self, inner, b, info);
     }
     *a = (fl__alive){.buffer = b, .inner = inner, .step = info->step, .last = info->step, .n = 1,
                      .bytes = (int64_t)b->bytes};
@@ -126,7 +126,7 @@ static fl_mem_manager fl__alive_manager = {.name = "alive", .get = fl__alive_get
 FL_API bool fl_alive_begin(void) {
     fl_mem_manager *m = &fl__alive_manager;
     if (fl_mem_current() == m)
-        return fl_refuse("fl_alive_begin: buffers are remembered already: fl_alive_end");
+        return fl_err_false("fl_alive_begin: buffers are remembered already: fl_alive_end");
     __atomic_store_n(&m->user, (void *)fl_mem_current(), __ATOMIC_RELEASE);
     fl_mem_use(m);
     return true;
@@ -156,7 +156,7 @@ static int64_t fl__alive_all(fl__alive **all) {
     return ok ? n : -1;
 }
 
-static bool fl__alive_put_text(fl_lines *t) {
+static bool fl__alive_put_text(fl_strbuf *t) {
     fl__alive *all = NULL;
     int64_t n = fl__alive_all(&all), lines = 0, bytes = 0;
     for (int64_t i = 0; i < n; i++) bytes += all[i].bytes;
@@ -187,12 +187,12 @@ static bool fl__alive_put_text(fl_lines *t) {
 }
 
 FL_API int64_t fl_alive_format(char *buf, size_t size) {
-    fl_lines t = {buf, size, 0, NULL};
+    fl_strbuf t = {buf, size, 0, NULL};
     return fl__alive_put_text(&t) ? t.n : -1;
 }
 
 FL_API bool fl_alive_print(void) {
-    return fl__alive_put_text(&(fl_lines){.file = stdout});
+    return fl__alive_put_text(&(fl_strbuf){.file = stdout});
 }
 
 #endif

@@ -69,7 +69,7 @@ static fl__look fl__look_at(fl_tensor *t) {
 }
 
 /* "f32 [2, 3] in [-1, 4], 1 NaN" */
-static void fl__put_look(fl_lines *text, const fl_tensor *t, const fl__look *l) {
+static void fl__put_look(fl_strbuf *text, const fl_tensor *t, const fl__look *l) {
     static const char *const kinds[] = {"NaN", "infinite"};
     fl_put(text, "%s %s", fl_dtype_name(t->dtype ? t->dtype : FL_F32), t->weak ? "number" : FL_SHAPE_TEXT(t));
     if (l->finite) fl_put(text, " in [%.6g, %.6g]", l->least, l->most);
@@ -79,7 +79,7 @@ static void fl__put_look(fl_lines *text, const fl_tensor *t, const fl__look *l) 
 
 static void fl__report_anomaly(const fl_call *c, int k, const fl__look *y, int kind, const fl__look *x) {
     char text[700];
-    fl_lines lines = {text, sizeof text, 0, NULL};
+    fl_strbuf lines = {text, sizeof text, 0, NULL};
     fl_shape s = fl_shape_of(c->out[k]), at = s;
     int64_t i = y->index[kind];
     for (int d = s.ndim - 1; d >= 0; i /= s.dim[d--]) at.dim[d] = i % s.dim[d];
@@ -122,8 +122,8 @@ static void fl__anomaly_after(const fl_call *c, void *user) {
 FL_API int fl_detect_anomaly(int what) {
     static fl_call_watcher watcher = {.after = fl__anomaly_after};
     const int before = __atomic_exchange_n(&fl__anomalies, what & 3, __ATOMIC_RELAXED);
-    if ((what & 3) && !before) fl_notes(1), fl_watch_calls(&watcher);
-    if (!(what & 3) && before) fl_notes(-1), fl_unwatch_calls(&watcher);
+    if ((what & 3) && !before) fl_provenance_enable(1), fl_watch_calls(&watcher);
+    if (!(what & 3) && before) fl_provenance_enable(-1), fl_unwatch_calls(&watcher);
     return before;
 }
 

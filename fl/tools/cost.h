@@ -71,7 +71,7 @@ static int64_t fl__formula_flops(const fl_call *c, const fl_op_info *info) {
     if (info->arity) return fl_op_program(c->op, FL_PROGRAM_Y)->n_steps * fl_numel(c->out[0]);
     int64_t n = 0;
     for (int i = 0; i < c->n_out; i++)
-        if (c->out[i]) n += fl_op_grad_words(((const fl_grad_args *)c->args)->op, i) * fl_numel(c->out[i]);
+        if (c->out[i]) n += fl_op_grad_steps(((const fl_grad_args *)c->args)->op, i) * fl_numel(c->out[i]);
     return n;
 }
 

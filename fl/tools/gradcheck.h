@@ -16,7 +16,7 @@ FL_API bool fl_jacobian(fl_var *y, fv_list x, double *const *j);
 /* A function of variables: the same result whenever x has the same values. */
 typedef fl_var *(*fl_gradcheck_fn)(fl_var *const *x, void *user);
 typedef struct fl_gradcheck_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double eps;        /* of the differences; 0 -> 1e-6 */
     double atol, rtol; /* 0 -> 1e-5, 1e-3 */
     void *user;
@@ -82,8 +82,8 @@ static bool fl__jacobian_row(fl_var *y, fv_list x, int64_t k, double *seed, doub
 FL_API bool fl_jacobian(fl_var *y, fv_list x, double *const *j) {
     if (fl_error()) return false;
     if (!y || !j || x.n < 1 || x.n > FL__CHECKED)
-        return fl_refuse("fl_jacobian: %d variables, of 1 to %d, or the result or the room is NULL", x.n,
-                         FL__CHECKED);
+        return fl_err_false("fl_jacobian: %d variables, of 1 to %d, or the result or the room is NULL", x.n,
+                            FL__CHECKED);
     const int64_t m = fl_numel(y->value);
     double *seed = fl_heap_alloc((size_t)(m + 1) * sizeof *seed);
     fl_quiet(1);
@@ -152,7 +152,7 @@ static bool fl__check_column(fl__check *c, int i, int64_t e) {
 }
 
 /* "[0, 2]": element i of that shape. */
-static fl_text fl__index_text(fl_shape s, int64_t i) {
+static fl_str200 fl__index_text(fl_shape s, int64_t i) {
     for (int d = s.ndim - 1; d >= 0; d--) {
         const int64_t n = s.dim[d];
         s.dim[d] = i % n;

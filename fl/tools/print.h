@@ -137,11 +137,11 @@ static void fl__print_dim(fl__printer *pr, int dim, int64_t at, int indent) {
 }
 
 int64_t fl_format(fl_tensor *t, char *buf, size_t size) {
-    if (fl_absent("fl_format", t)) return -1;
+    if (fl_is_null_arg("fl_format", t)) return -1;
     fl_scope s = fl_scope_begin();
     fl__printer pr = {.buf = buf, .size = size, .integral = true, .min = (double)INFINITY};
     fl_dtype dtype = t->dtype;
-    t = fl_stored(t);
+    t = fl_materialise(t);
     if (t && t->dtype >= FL_DTYPE_COUNT) t = fl_cast(t, FL_F32); /* what its blocks hold */
     pr.t = t;
     pr.data = t ? fl_map(t, FL_READ) : NULL;

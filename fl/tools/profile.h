@@ -6,7 +6,7 @@
     fl_profile_save("step.json");      // for chrome://tracing or ui.perfetto.dev
     fl_profile_end();
 
-   It stands on what a user has: fl_watch_calls tells it of all calls, of all threads, and fl_places which
+   It stands on what a user has: fl_watch_calls tells it of all calls, of all threads, and fl_call_stack which
    module, or backward function, they belong to. While no profile runs nothing of it does.
 
    Time   is what passes between a call and its return. That of an op is its own: without the calls that its
@@ -30,7 +30,7 @@ extern "C" {
 #endif
 
 typedef struct fl_profile_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double peak_flops, peak_bytes; /* of the machine, per second; 0: measured; FL_ZERO: no shares */
     bool sync;
     int64_t (*now)(void *user); /* a clock of yours, in nanoseconds; NULL: the monotonic one */
@@ -161,8 +161,8 @@ static int64_t fl__profile_keep(fl__slice s) {
 /* Slices of the modules that run now; those that ran at the last call and do not any more have ended
    there. */
 static void fl__profile_open(void) {
-    fl_place place[FL__OPEN];
-    const int n = fl_places(place, FL__OPEN);
+    fl_call_frame place[FL__OPEN];
+    const int n = fl_call_stack(place, FL__OPEN);
     const int64_t now = fl__profile_now(&fl__profile.o);
     int same = 0;
     while (same < n && same < fl__profiled.n_open && fl__profiled.open[same].number == place[same].number)
@@ -185,7 +185,7 @@ static void fl__profile_open(void) {
 }
 
 static void fl__profile_shapes(const fl_call *c, char *buf, size_t size) {
-    fl_lines t = {buf, size, 0, NULL};
+    fl_strbuf t = {buf, size, 0, NULL};
     for (int i = 0; i < c->n_in; i++)
         if (!c->in[i]->weak) fl_put(&t, "%s%s", t.n ? " " : "", FL_SHAPE_TEXT(c->in[i]));
     for (int i = 0; i < c->n_out; i++)
@@ -325,7 +325,7 @@ FL_API bool fl_profile_begin_opt(int64_t max_events, fl_profile_opts o) {
     }
     fl_scope_end(&s);
     fl_quiet(-1);
-    if (runs) return fl_refuse("fl_profile_begin: a profile runs already: fl_profile_end");
+    if (runs) return fl_err_false("fl_profile_begin: a profile runs already: fl_profile_end");
     pthread_mutex_lock(&fl__profile.lock);
     fl__profile.o = o;
     fl__profile.most = max_events > 0 ? max_events : 1000000;
@@ -333,7 +333,7 @@ FL_API bool fl_profile_begin_opt(int64_t max_events, fl_profile_opts o) {
     __atomic_store_n(&fl__profile.looked, fl__profile.start - FL__LOOK_NS, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&fl__profile.lock);
     __atomic_store_n(&fl__profile.number, fl__profile.begun, __ATOMIC_RELEASE);
-    fl_notes(1);
+    fl_provenance_enable(1);
     fl_watch_calls(&fl__profile_watcher);
     return true;
 }
@@ -341,7 +341,7 @@ FL_API bool fl_profile_begin_opt(int64_t max_events, fl_profile_opts o) {
 FL_API void fl_profile_end(void) {
     if (!__atomic_exchange_n(&fl__profile.number, 0, __ATOMIC_ACQ_REL)) return;
     fl_unwatch_calls(&fl__profile_watcher);
-    fl_notes(-1);
+    fl_provenance_enable(-1);
     pthread_mutex_lock(&fl__profile.lock);
     for (int t = 0; t < FL__TRACKS; t++) {
         fl_heap_free(fl__profile.row[t]);
@@ -355,7 +355,7 @@ FL_API void fl_profile_end(void) {
 }
 
 FL_API bool fl_profile_add(const char *track, const char *name, int64_t begin, int64_t end) {
-    if (fl_absent("fl_profile_add", track) || fl_absent("fl_profile_add", name)) return fl_raise() != NULL;
+    if (fl_is_null_arg("fl_profile_add", track) || fl_is_null_arg("fl_profile_add", name)) return fl_raise() != NULL;
     pthread_mutex_lock(&fl__profile.lock);
     const bool runs = fl__profile.begun;
     const int thread = runs ? fl__profile_row_of(FL__DEVICES, track) : -1;
@@ -366,20 +366,20 @@ FL_API bool fl_profile_add(const char *track, const char *name, int64_t begin, i
                                      .track = FL__DEVICES,
                                      .row = fl__profile_row_of(FL__DEVICES, name)});
     pthread_mutex_unlock(&fl__profile.lock);
-    return runs || fl_refuse("fl_profile_add: no profile runs");
+    return runs || fl_err_false("fl_profile_add: no profile runs");
 }
 
 /* ---- tables ---- */
 
 /* A rate, in units of 1e9 per second, and its share of the peak. */
-static void fl__profile_put_rate(fl_lines *t, int64_t work, int64_t ns, double peak) {
+static void fl__profile_put_rate(fl_strbuf *t, int64_t work, int64_t ns, double peak) {
     const double rate = ns ? (double)work / (double)ns : 0;
     if (!work) fl_put(t, "  %8s  %7s", "-", "-");
     else if (peak > 0) fl_put(t, "  %8.2f  %5.1f %%", rate, 1e11 * rate / peak);
     else fl_put(t, "  %8.2f  %7s", rate, "-");
 }
 
-static void fl__profile_put_rows(fl_lines *t, fl__track track, int64_t total) {
+static void fl__profile_put_rows(fl_strbuf *t, fl__track track, int64_t total) {
     fl__profile_row *rows = fl__profile.row[track];
     const int64_t n = fl__profile.n_row[track];
     int width = 6;
@@ -405,7 +405,7 @@ static void fl__profile_put_rows(fl_lines *t, fl__track track, int64_t total) {
     }
 }
 
-static bool fl__profile_put(fl_lines *t, const char *fn) {
+static bool fl__profile_put(fl_strbuf *t, const char *fn) {
     int64_t total = 0;
     pthread_mutex_lock(&fl__profile.lock);
     const bool runs = fl__profile.begun;
@@ -419,27 +419,27 @@ static bool fl__profile_put(fl_lines *t, const char *fn) {
         if (fl__profile.lost) fl_put(t, "The trace lacks %lld events\n", (long long)fl__profile.lost);
     }
     pthread_mutex_unlock(&fl__profile.lock);
-    return runs || fl_refuse("%s: no profile runs", fn);
+    return runs || fl_err_false("%s: no profile runs", fn);
 }
 
 FL_API int64_t fl_profile_format(char *buf, size_t size) {
-    fl_lines t = {buf, size, 0, NULL};
+    fl_strbuf t = {buf, size, 0, NULL};
     return fl__profile_put(&t, "fl_profile_format") ? t.n : -1;
 }
 
 FL_API bool fl_profile_print(void) {
-    return fl__profile_put(&(fl_lines){.file = stdout}, "fl_profile_print");
+    return fl__profile_put(&(fl_strbuf){.file = stdout}, "fl_profile_print");
 }
 
 /* ---- the trace ---- */
 
 /* Microseconds; as integers, for the decimal point depends on the locale. */
-static void fl__profile_put_time(fl_lines *t, const char *name, int64_t ns) {
+static void fl__profile_put_time(fl_strbuf *t, const char *name, int64_t ns) {
     fl_put(t, ",\"%s\":%s%lld.%03lld", name, ns < 0 ? "-" : "", llabs((long long)ns) / 1000,
            llabs((long long)ns) % 1000);
 }
 
-static void fl__profile_put_slice(fl_lines *t, const fl__slice *s) {
+static void fl__profile_put_slice(fl_strbuf *t, const fl__slice *s) {
     static const char *const kinds[] = {"op", "module", "memory", "device"};
     const int thread = s->track == FL__DEVICES ? 1000 + s->thread : s->thread;
     fl_put(t, ",\n{\"name\":\"");
@@ -459,7 +459,7 @@ static void fl__profile_put_slice(fl_lines *t, const fl__slice *s) {
     fl_put(t, "}}");
 }
 
-static void fl__profile_put_trace(fl_lines *t, void *user) {
+static void fl__profile_put_trace(fl_strbuf *t, void *user) {
     (void)user;
     pthread_mutex_lock(&fl__profile.lock);
     fl_put(t, "{\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,\"args\":"

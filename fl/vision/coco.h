@@ -97,7 +97,7 @@ FL_API double fl_vision_ap_class(const fl_vision_ap *a, int64_t k);
    objects; put behind what t holds. */
 FL_API bool fl_vision_ap_put(fl_data_text *t, const fl_vision_ap *a, const fl_vision_coco *truth);
 typedef struct fl_vision_voc_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     bool inclusive; /* boxes as in VOC's files: w = xmax - xmin and h = ymax - ymin, whose corners belong to
                        the box. Its sides are w + 1 and h + 1, as in the devkit */
     char _end;

@@ -23,7 +23,7 @@ typedef struct fl_deform_args {
     bool masked;
 } fl_deform_args;
 typedef struct fl_vision_deform_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t stride[2], dilation[2]; /* h, w; first 0 -> 1, second 0 -> the first */
     int64_t pad[2];                 /* zeros on both sides; the same, FL_I0: none after others */
     char _end;
@@ -126,7 +126,7 @@ static void fv__deform_back(fl_node *n, fl_var *dy) {
         c.in[c.n_in++] = fv_value(dy);
         for (int i = 0; i < c.n_out; i++)
             if (fv_needs(n, i) &&
-                !(c.out[i] = fl_out_on(c.in[i]->family, fl_shape_of(c.in[i]), c.in[i]->dtype))) return;
+                !(c.out[i] = fl_out_on(c.in[i]->backend, fl_shape_of(c.in[i]), c.in[i]->dtype))) return;
         if (!fl_call_run(&c)) {
             fl_raise();
             return;
@@ -144,11 +144,11 @@ static bool fl__deform_known;
 static void fl__deform_register_all(void) {
     fl_backend cpu = *fl_backend_at(fl_backend_index(fl_backend_cpu()->name));
     FL__REGISTER(deform_columns, .args_size = sizeof(fl_deform_args),
-                 .contains = "iota mul sub add floor ge lt logical_and maximum minimum gather where",
+                 .uses = "iota mul sub add floor ge lt logical_and maximum minimum gather where",
                  .compose = fl__compose_deform, .gradient = fv__deform_back);
     if (fl_op_deform_columns == FL_OP_NONE) return;
     FL__REGISTER(deform_columns_grad, .args_size = sizeof(fl_deform_args),
-                 .contains = "iota mul sub add floor ge lt logical_and maximum minimum gather where neg sum "
+                 .uses = "iota mul sub add floor ge lt logical_and maximum minimum gather where neg sum "
                              "scatter_add",
                  .compose = fv__compose_deform_grad);
     if (fl_op_deform_columns_grad == FL_OP_NONE) return;

@@ -63,7 +63,7 @@ typedef struct fl_vision_losses {
     double class_error;      /* percentage of matched queries of another class, of the last layer */
 } fl_vision_losses;
 typedef struct fl_vision_criterion_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double nothing; /* weight of the class of no object; 0 -> 0.1 */
     double objects; /* how many there are, averaged over ranks; 0 -> those of the targets, at least 1 */
     bool last_only; /* no auxiliary losses */
@@ -112,7 +112,7 @@ FL_API bool fl_vision_detected(fl_tensor *logits, fl_tensor *boxes, fl_tensor *s
 /* ---- boxes ---- */
 
 static bool fl__boxes_ok(const char *who, const fl_tensor *t) {
-    if (fl_absent(who, t)) return false;
+    if (fl_is_null_arg(who, t)) return false;
     return (t->ndim >= 1 && t->shape[t->ndim - 1] == 4 && fl_dtype_is_float(t->dtype)) ||
            fl_fail("%s: %s %s are no boxes, floats [..., 4]", who, fl_dtype_name(t->dtype), FL_SHAPE_TEXT(t));
 }
@@ -125,7 +125,7 @@ static fl_var *fl__box_pair(fl_var *boxes, int64_t from) {
 FL_API fl_var *fv_vision_box_convert(fl_var *boxes, fl_vision_corners from, fl_vision_corners to) {
     if (!fl__boxes_ok("fl_vision_box_convert", fv_value(boxes))) return fl_raise();
     if ((unsigned)from > FL_VISION_CXCYWH || (unsigned)to > FL_VISION_CXCYWH)
-        return fl_bad("fl_vision_box_convert: from %d to %d", (int)from, (int)to);
+        return fl_err_null("fl_vision_box_convert: from %d to %d", (int)from, (int)to);
     if (from == to) return boxes;
     fl_var *half = fv_num(0.5), *a = fl__box_pair(boxes, 0), *b = fl__box_pair(boxes, 2), *low = a, *size = b;
     if (from == FL_VISION_XYXY) size = fv_sub(b, a);
@@ -183,11 +183,11 @@ static double fl__nms_iou(const double *a, const double *b) {
 }
 
 FL_API fl_tensor *fl_vision_nms(fl_tensor *boxes, fl_tensor *scores, fl_tensor *group, double threshold) {
-    if (!fl__boxes_ok("fl_vision_nms", boxes) || fl_absent("fl_vision_nms", scores)) return fl_raise();
+    if (!fl__boxes_ok("fl_vision_nms", boxes) || fl_is_null_arg("fl_vision_nms", scores)) return fl_raise();
     const int64_t n = boxes->shape[0];
     if (boxes->ndim != 2 || scores->ndim != 1 || scores->shape[0] != n ||
         (group && (group->ndim != 1 || group->shape[0] != n)))
-        return fl_bad("fl_vision_nms: boxes %s, scores %s", FL_SHAPE_TEXT(boxes), FL_SHAPE_TEXT(scores));
+        return fl_err_null("fl_vision_nms: boxes %s, scores %s", FL_SHAPE_TEXT(boxes), FL_SHAPE_TEXT(scores));
     fl__nms_entry *e = fl_heap_alloc((size_t)(n + 1) * sizeof *e);
     int64_t *kept = fl_heap_alloc((size_t)(n + 1) * sizeof *kept), m = 0;
     fl_data_host b, s, g = {0};
@@ -216,16 +216,16 @@ FL_API fl_tensor *fl_vision_nms(fl_tensor *boxes, fl_tensor *scores, fl_tensor *
 
 FL_API fl_tensor *fl_vision_box_clip(fl_tensor *boxes, int64_t h, int64_t w) {
     if (!fl__boxes_ok("fl_vision_box_clip", boxes)) return fl_raise();
-    if (h < 0 || w < 0) return fl_bad("fl_vision_box_clip: an image of %" PRId64 " x %" PRId64, h, w);
+    if (h < 0 || w < 0) return fl_err_null("fl_vision_box_clip: an image of %" PRId64 " x %" PRId64, h, w);
     const float most[] = {(float)w, (float)h, (float)w, (float)h};
     return fl_clamp(boxes, fl_num(0), fl_to(fl_from_host(most, FL_SHAPE(4), FL_F32), fl_backend_name(boxes)));
 }
 
 FL_API fl_tensor *fl_vision_mask_boxes(fl_tensor *masks) {
-    if (fl_absent("fl_vision_mask_boxes", masks)) return fl_raise();
+    if (fl_is_null_arg("fl_vision_mask_boxes", masks)) return fl_raise();
     if (masks->ndim != 3 || (masks->dtype != FL_U8 && masks->dtype != FL_B8))
-        return fl_bad("fl_vision_mask_boxes: %s %s are no masks, u8 or b8 [n, h, w]",
-                      fl_dtype_name(masks->dtype), FL_SHAPE_TEXT(masks));
+        return fl_err_null("fl_vision_mask_boxes: %s %s are no masks, u8 or b8 [n, h, w]",
+                           fl_dtype_name(masks->dtype), FL_SHAPE_TEXT(masks));
     const int64_t n = masks->shape[0], h = masks->shape[1], w = masks->shape[2];
     fl_tensor *m = fl_contiguous(masks), *t = m ? fl_data_host_tensor(FL_SHAPE(n, 4), FL_F32) : NULL;
     const uint8_t *p = t ? fl_map(m, FL_READ) : NULL;
@@ -311,7 +311,7 @@ FL_API bool fl_vision_assign(const double *cost, int64_t rows, int64_t columns, 
 
 static bool fl__targets_ok(const char *who, const fl_tensor *logits, const fl_tensor *boxes,
                            const fl_vision_targets *t) {
-    if (fl_absent(who, logits) || fl_absent(who, boxes)) return false;
+    if (fl_is_null_arg(who, logits) || fl_is_null_arg(who, boxes)) return false;
     if (!t || !t->labels || !t->boxes || !t->count)
         return fl_fail("%s: the targets or a part of them is NULL", who);
     int64_t sum = 0;
@@ -384,11 +384,11 @@ static bool fl__criterion_layer(fl_var *logits, fl_var *boxes, const fl_vision_t
     fl_tensor *query = fl_vision_match(fv_value(logits), fv_value(boxes), t);
     if (!query) return false;
     const int64_t *s = fv_value(logits)->shape, n = s[0] * s[1], kinds = s[2];
-    const char *family = fl_backend_name(fv_value(logits));
-    query = fl_to(query, family);
-    fl_tensor *labels = fl_to(t->labels, family), *want_boxes = fl_to(t->boxes, family);
-    fl_tensor *want = fl_to(fl_full(FL_SHAPE(n), (double)(kinds - 1), FL_I64), family);
-    fl_tensor *weight = fl_to(fl_ones(FL_SHAPE(kinds), FL_F32), family);
+    const char *backend = fl_backend_name(fv_value(logits));
+    query = fl_to(query, backend);
+    fl_tensor *labels = fl_to(t->labels, backend), *want_boxes = fl_to(t->boxes, backend);
+    fl_tensor *want = fl_to(fl_full(FL_SHAPE(n), (double)(kinds - 1), FL_I64), backend);
+    fl_tensor *weight = fl_to(fl_ones(FL_SHAPE(kinds), FL_F32), backend);
     want = want && query && labels ? fl_scatter(want, 0, query, labels) : NULL;
     if (!want || !weight || !want_boxes ||
         !fl_assign(fl_slice(weight, 0, kinds - 1, kinds, 1), fl_num(nothing)))
@@ -412,7 +412,7 @@ FL_API bool fl_vision_criterion_opt(fl_vars y, const fl_vision_targets *t, fl_vi
                                     fl_vision_criterion_opts o) {
     static const double factor[] = {1, 5, 2};
     if (y.n != 4 || !out)
-        return fl_refuse("fl_vision_criterion: %d results of the network, 4 are wanted", y.n);
+        return fl_err_false("fl_vision_criterion: %d results of the network, 4 are wanted", y.n);
     if (!fl__targets_ok("fl_vision_criterion", fv_value(y.v[0]), fv_value(y.v[1]), t)) return fl_raise();
     const double nothing = fl_option(o.nothing, 0.1),
                  objects = o.objects > 0 ? o.objects : fmax(1, (double)t->labels->shape[0]);
@@ -440,13 +440,13 @@ FL_API bool fl_vision_criterion_opt(fl_vars y, const fl_vision_targets *t, fl_vi
 
 FL_API bool fl_vision_detected(fl_tensor *logits, fl_tensor *boxes, fl_tensor *sizes,
                                fl_vision_detections *out) {
-    if (fl_absent("fl_vision_detected", logits) || fl_absent("fl_vision_detected", boxes) ||
-        fl_absent("fl_vision_detected", sizes)) return false;
+    if (fl_is_null_arg("fl_vision_detected", logits) || fl_is_null_arg("fl_vision_detected", boxes) ||
+        fl_is_null_arg("fl_vision_detected", sizes)) return false;
     const int64_t n = logits->ndim ? logits->shape[0] : 0, kinds = logits->ndim == 3 ? logits->shape[2] : 0;
     if (!out || kinds < 2 || boxes->ndim != 3 || boxes->shape[0] != n ||
         boxes->shape[1] != logits->shape[1] || boxes->shape[2] != 4 || sizes->dtype != FL_I64 ||
         sizes->ndim != 2 || sizes->shape[0] != n || sizes->shape[1] != 2)
-        return fl_refuse(
+        return fl_err_false(
             "fl_vision_detected: logits %s, boxes %s, sizes %s %s, not [n, queries, classes + 1], "
             "[n, queries, 4], i64 [n, 2]; or out is NULL",
             FL_SHAPE_TEXT(logits), FL_SHAPE_TEXT(boxes), fl_dtype_name(sizes->dtype), FL_SHAPE_TEXT(sizes));

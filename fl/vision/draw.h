@@ -11,7 +11,7 @@ extern "C" {
 FL_API void fl_vision_colour(int64_t k, uint8_t rgb[3]);
 
 typedef struct fl_vision_draw_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     const char *const *labels; /* of the boxes; NULL: none. Those with NULL have none */
     const uint8_t *colours;    /* red, green, blue of each; NULL -> fl_vision_colour of its number */
     int64_t width;             /* of frames, to the inside; 0 -> 1 */

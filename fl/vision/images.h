@@ -23,7 +23,7 @@ typedef enum fl_vision_mode {
 #define FL_VISION_PIXELS 178956970 /* of an image, if max_pixels is 0: what Pillow refuses, 512 MiB of RGB */
 
 typedef struct fl_vision_read_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     fl_vision_mode mode;
     int depth;          /* 8: of 16 bits the upper ones; 16: 8 bits times 257; 0: the file's, u8 or u16 */
     bool as_stored;     /* the orientation that EXIF tells is not applied */

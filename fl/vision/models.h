@@ -10,7 +10,7 @@ extern "C" {
 #endif
 
 typedef struct fl_vision_model_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t classes;  /* 0 -> 1000; DETR: 91, one more means nothing */
     int64_t channels; /* of the image; 0 -> 3 */
     int64_t size;     /* of the image, for ViT's positions; 0 -> 224. Others take any */
@@ -36,7 +36,7 @@ FL_API fl_nn_module *fl_vision_model_opt(const char *name, fl_vision_model_opts 
 FL_API const char *fl_vision_model_name(int i);
 
 typedef struct fl_vision_detr_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t classes, queries; /* 0 -> 91, 100 */
     int64_t dim, heads, hidden, layers; /* 0 -> 256, 8, 2048, 6 (of encoder and decoder each) */
     double dropout;           /* 0 -> 0.1; FL_ZERO -> none */
@@ -251,7 +251,7 @@ static fl_nn_module *fl__zoo_body(int depth, const fl_vision_model_opts *o, bool
     const int *n = NULL;
     for (int i = 0; i < 5; i++)
         if (fl__zoo_depths[i][0] == depth) n = fl__zoo_depths[i];
-    if (!n) return fl_bad("fl_vision_model: a ResNet of %d layers", depth);
+    if (!n) return fl_err_null("fl_vision_model: a ResNet of %d layers", depth);
     fl_nn_module *m = fl_nn_sequential_of(0, NULL);
     bool ok = fl_nn_add(m, "conv1", fl__zoo_conv(o->channels, first, 7, 2)) &&
               fl_nn_add(m, "bn1", fl__zoo_norm(first, true, frozen)) &&
@@ -403,7 +403,7 @@ static fl_nn_module *fl__zoo_vit_of(int64_t dim, int64_t layers, int64_t heads, 
         return NULL;
     }
     fl_scope s = fl_scope_begin();
-    fl_lasting(true);
+    fl_persistent(true);
     const double drop = fl_option(o->dropout, 0);
     bool ok =
         (v->token = fl_nn_add_param(m, "class_token", fv_param(fl_zeros(FL_SHAPE(1, 1, dim), FL_F32)))) &&
@@ -526,7 +526,7 @@ static fl_vars fl__detr_forward(fl_nn_module *m, fl_vars in) {
     fl_var *x = fl_nn_forward(d->project, fl_nn_forward(d->body, in.v[0]));
     x = fv_permute(x, 4, pixels);
     if (!x) return (fl_vars){0};
-    const char *family = fl_backend_name(fv_value(x));
+    const char *backend = fl_backend_name(fv_value(x));
     const int64_t n = fv_value(x)->shape[0], h = fv_value(x)->shape[1], w = fv_value(x)->shape[2];
     const fl_tensor *mask = in.n > 1 ? fv_value(in.v[1]) : NULL;
     if (mask && (mask->dtype != FL_B8 || mask->ndim != 3 || mask->shape[0] != n))
@@ -534,14 +534,14 @@ static fl_vars fl__detr_forward(fl_nn_module *m, fl_vars in) {
                           FL_SHAPE_TEXT(mask), n);
     fl_tensor *seen = mask ? fl__detr_seen(fv_value(in.v[1]), h, w) : NULL;
     fl_tensor *places = !mask || seen ? fl__detr_places(seen ? fl_data(seen) : NULL, n, h, w, d->dim) : NULL;
-    fl_var *place = places ? fv_const(fl_to(places, family)) : NULL;
-    fl_var *see = seen ? fv_const(fl_to(fl_reshape(seen, FL_SHAPE(n, 1, 1, h * w)), family)) : fv_num(0);
+    fl_var *place = places ? fv_const(fl_to(places, backend)) : NULL;
+    fl_var *see = seen ? fv_const(fl_to(fl_reshape(seen, FL_SHAPE(n, 1, 1, h * w)), backend)) : fv_num(0);
     x = fv_reshape(x, FL_SHAPE(n, h * w, d->dim));
     if (!place || !x || !see) return (fl_vars){0};
     for (int64_t i = 0; x && i < d->encoder->n_child; i++)
         x = fl_nn_forward_vars(d->encoder->child[i], FL_VARS(x, place, see)).v[0];
     const fl_shape all = FL_SHAPE(n, fv_value(d->query)->shape[0], d->dim);
-    fl_var *y = fv_const(fl_to(fl_zeros(all, FL_F32), family)), *query = fv_expand(d->query, all), *each[64];
+    fl_var *y = fv_const(fl_to(fl_zeros(all, FL_F32), backend)), *query = fv_expand(d->query, all), *each[64];
     const int64_t layers = d->decoder->n_child;
     for (int64_t i = 0; i < layers; i++) {
         y = fl_nn_forward_vars(d->decoder->child[i], FL_VARS(y, query, x, place, see)).v[0];
@@ -574,13 +574,13 @@ FL_API fl_nn_module *fl_vision_detr_opt(int depth, fl_vision_detr_opts o) {
     o.dropout = fl_option(o.dropout, 0.1);
     if (o.classes < 1 || o.queries < 1 || o.dim < 4 || o.dim % 4 || o.dim % o.heads || o.layers < 1 ||
         o.layers > 64 || depth > 101)
-        return fl_bad("fl_vision_detr: depth %d, %" PRId64 " classes, %" PRId64 " queries, dim %" PRId64
-                      ", %" PRId64 " heads, %" PRId64 " layers",
-                      depth, o.classes, o.queries, o.dim, o.heads, o.layers);
+        return fl_err_null("fl_vision_detr: depth %d, %" PRId64 " classes, %" PRId64 " queries, dim %" PRId64
+                           ", %" PRId64 " heads, %" PRId64 " layers",
+                           depth, o.classes, o.queries, o.dim, o.heads, o.layers);
     int64_t channels = 0;
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
-    fl_lasting(true);
+    fl_persistent(true);
     fl__detr *d = fl_heap_alloc(sizeof *d);
     fl_nn_module *m = d ? fl_nn_function("DETR", fl__detr_forward, d, fl_heap_free) : NULL;
     fl_nn_module *t = m ? fl_nn_add(m, "transformer", fl_nn_sequential_of(0, NULL)) : NULL;
@@ -671,14 +671,14 @@ FL_API fl_nn_module *fl_vision_model_opt(const char *name, fl_vision_model_opts 
     for (int i = 0; name && i < FL__ZOO_COUNT; i++)
         if (!strcmp(fl__zoo[i].name, name)) e = &fl__zoo[i];
     if (!e)
-        return fl_bad("fl_vision_model: no network '%s': fl_vision_model_name lists them",
-                      name ? name : "NULL");
+        return fl_err_null("fl_vision_model: no network '%s': fl_vision_model_name lists them",
+                           name ? name : "NULL");
     const int64_t size = o.size ? o.size : 224;
     const int64_t patch = e->family != FL__ZOO_VIT ? 1 : o.patch ? o.patch : e->a[3];
     if (o.classes < 0 || o.channels < 0 || patch < 1 || size < patch || size % patch || o.divide < 0 ||
         o.blocks < 0)
-        return fl_bad("fl_vision_model: %s of %" PRId64 " classes, %" PRId64 " channels, size %" PRId64,
-                      name, o.classes, o.channels, size);
+        return fl_err_null("fl_vision_model: %s of %" PRId64 " classes, %" PRId64 " channels, size %" PRId64,
+                           name, o.classes, o.channels, size);
     if (e->family == FL__ZOO_DETR)
         return fl_vision_detr(e->a[0], .classes = o.classes, .dropout = o.dropout, .divide = o.divide,
                               .blocks = o.blocks, .dilated = o.dilated);

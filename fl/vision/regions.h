@@ -24,7 +24,7 @@ typedef struct fl_roi_align_args {
     double scale;
 } fl_roi_align_args;
 typedef struct fl_vision_roi_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double scale;           /* pixels of x for one unit of the boxes; 0 -> 1 */
     int64_t sampling_ratio; /* samples along each side of a bin; 0 -> ceil(side of the box / bins) */
     bool aligned;           /* boxes are moved by half a pixel, and those below one pixel stay so */
@@ -93,7 +93,7 @@ static fl_tensor *fl__roi_matrix(fl_tensor *boxes, int axis, const fl_roi_align_
     *samples = a->sampling_ratio ? fl_full_like(bin, (double)a->sampling_ratio) : fl_ceil(bin);
     const double most = *samples ? fl_item(fl_amax(*samples, FL_ALL_AXES)) : 1;
     if (!(most <= FL__ROI_SAMPLES))
-        return fl_bad("fl_vision_roi_align: %g samples along a bin, %d are possible", most, FL__ROI_SAMPLES);
+        return fl_err_null("fl_vision_roi_align: %g samples along a bin, %d are possible", most, FL__ROI_SAMPLES);
     fl_tensor *i = fl__roi_range(boxes, most > 1 ? (int64_t)most : 1, 0);
     fl_tensor *step = fl_div(fl_mul(fl_add(i, fl_num(0.5)), bin), *samples);
     fl_tensor *at = fl_add(fl_add(side[0], fl_mul(fl__roi_range(boxes, bins, 1), bin)), step);
@@ -129,7 +129,7 @@ static fl_tensor *fl__roi_of(fl_tensor *x, fl_tensor *boxes, fl_roi_align_args a
     const fl_shape shape = a.adjoint ? FL_SHAPE(a.images, c, a.h, a.w)
                                      : FL_SHAPE(boxes->shape[0], c, a.rows, a.columns);
     if (!fl_numel(x) || !fl_shape_numel(shape)) return fl_new_full(x, shape, 0);
-    return fl_call_into(fl_op_roi_align, fl_out_on(x->family, shape, x->dtype), x, boxes, &a);
+    return fl_call_into(fl_op_roi_align, fl_out_on(x->backend, shape, x->dtype), x, boxes, &a);
 }
 
 static fl_var *fv__roi_of(fl_var *x, fl_var *boxes, fl_roi_align_args a) {
@@ -150,7 +150,7 @@ static bool fl__roi_known;
 static void fl__roi_register(void) {
     fl_backend cpu = *fl_backend_at(fl_backend_index(fl_backend_cpu()->name));
     FL__REGISTER(roi_align, .args_size = sizeof(fl_roi_align_args),
-                 .contains = "mul sub maximum minimum div ceil amax iota add ge le lt logical_and abs where "
+                 .uses = "mul sub maximum minimum div ceil amax iota add ge le lt logical_and abs where "
                              "sum gather matmul scatter_add",
                  .compose = fl__compose_roi_align, .gradient = fv__roi_back);
     if (fl_op_roi_align == FL_OP_NONE) return;
@@ -170,16 +170,16 @@ static fl_tensor *fl__roi_args(const fl_tensor *x, fl_tensor *boxes, int64_t row
     if (!fl_roi_align_register()) return fl_raise();
     if (x->ndim != 4 || !fl_dtype_is_float(x->dtype) || boxes->ndim != 2 || boxes->shape[1] != 5 ||
         !fl_dtype_is_float(boxes->dtype))
-        return fl_bad("%s: x is %s %s, boxes are %s %s; expected floats [n, c, h, w] and [k, 5]", fn,
-                      fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x), fl_dtype_name(boxes->dtype),
-                      FL_SHAPE_TEXT(boxes));
+        return fl_err_null("%s: x is %s %s, boxes are %s %s; expected floats [n, c, h, w] and [k, 5]", fn,
+                           fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x), fl_dtype_name(boxes->dtype),
+                           FL_SHAPE_TEXT(boxes));
     if (rows < 1 || rows > INT16_MAX || columns < 1 || columns > INT16_MAX || o->sampling_ratio < 0 ||
         o->sampling_ratio > FL__ROI_SAMPLES || !(o->scale >= 0))
-        return fl_bad("%s: %lld x %lld bins, scale %g, sampling_ratio %lld: expected 1 to %d bins, scale > "
-                      "0, a ratio from 0 to %d",
-                      fn, (long long)rows, (long long)columns, o->scale, (long long)o->sampling_ratio,
-                      INT16_MAX, FL__ROI_SAMPLES);
-    if (!fl_same_family(fn, x, boxes)) return NULL;
+        return fl_err_null("%s: %lld x %lld bins, scale %g, sampling_ratio %lld: expected 1 to %d bins, scale > "
+                           "0, a ratio from 0 to %d",
+                           fn, (long long)rows, (long long)columns, o->scale, (long long)o->sampling_ratio,
+                           INT16_MAX, FL__ROI_SAMPLES);
+    if (!fl_same_backend(fn, x, boxes)) return NULL;
     *a = (fl_roi_align_args){.aligned = o->aligned, .images = x->shape[0], .h = x->shape[2], .w = x->shape[3],
                              .rows = rows, .columns = columns, .sampling_ratio = o->sampling_ratio,
                              .scale = fl_option(o->scale, 1)};
@@ -189,7 +189,7 @@ static fl_tensor *fl__roi_args(const fl_tensor *x, fl_tensor *boxes, int64_t row
 FL_API fl_tensor *fl_vision_roi_align_opt(fl_tensor *x, fl_tensor *boxes, int64_t rows, int64_t columns,
                                           fl_vision_roi_opts o) {
     fl_roi_align_args a;
-    if (fl_absent("fl_vision_roi_align", x) || fl_absent("fl_vision_roi_align", boxes)) return NULL;
+    if (fl_is_null_arg("fl_vision_roi_align", x) || fl_is_null_arg("fl_vision_roi_align", boxes)) return NULL;
     fl_scope s = fl_scope_begin();
     boxes = fl__roi_args(x, boxes, rows, columns, &o, &a);
     return fl_scope_return(&s, boxes ? fl__roi_of(x, boxes, a) : NULL);
@@ -198,7 +198,7 @@ FL_API fl_tensor *fl_vision_roi_align_opt(fl_tensor *x, fl_tensor *boxes, int64_
 FL_API fl_var *fv_vision_roi_align_opt(fl_var *x, fl_tensor *boxes, int64_t rows, int64_t columns,
                                        fl_vision_roi_opts o) {
     fl_roi_align_args a;
-    if (fl_absent("fv_vision_roi_align", x) || fl_absent("fv_vision_roi_align", boxes)) return NULL;
+    if (fl_is_null_arg("fv_vision_roi_align", x) || fl_is_null_arg("fv_vision_roi_align", boxes)) return NULL;
     fl_scope s = fl_scope_begin();
     boxes = fl__roi_args(fv_value(x), boxes, rows, columns, &o, &a);
     return fv_scope_return(&s, boxes ? fv__roi_of(x, fv_const(boxes), a) : NULL);

@@ -14,7 +14,7 @@ typedef struct fl_vision_arrays {
     fl_tensor *label; /* i64 [n] */
 } fl_vision_arrays;
 typedef struct fl_vision_cifar_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     bool hundred; /* CIFAR-100: two labels in front of each image, coarse (20) and fine (100) */
     bool coarse;  /* of CIFAR-100 the coarse one */
     char _end;
@@ -48,7 +48,7 @@ FL_API fl_data_set *fl_vision_list(const char *path, const char *root);
 FL_API void fl_vision_sample_name(fl_data_set *set, int64_t i, char *buf, size_t size);
 
 typedef struct fl_vision_objects_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     bool masks; /* fields have masks u8 [n, h, w] too, 1 where the object is */
     int64_t max_pixels; /* n h w of a sample's masks, as the JSON says; 0 -> FL_VISION_PIXELS */
     char _end;

@@ -50,17 +50,17 @@ typedef enum fl_vision_filter {
     FL_VISION_LANCZOS
 } fl_vision_filter;
 typedef struct fl_vision_resize_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     fl_vision_filter filter;
     double box[4]; /* of the image: y0, x0, y1, x1, fractions too; all 0: the whole image */
     char _end;
 } fl_vision_resize_opts;
 /* u8 [c, h, w] in another size, antialiased, bit for bit as Pillow's Image.resize of each channel (bicubic of
    a = -0.5). */
-#define fl_vision_resized(...) FL__VISION_RESIZED(__VA_ARGS__, ._end = 0)
-#define FL__VISION_RESIZED(image, h, w, ...) \
-    fl_vision_resized_opt(image, h, w, FL_LITERAL(fl_vision_resize_opts, __VA_ARGS__))
-FL_API fl_tensor *fl_vision_resized_opt(fl_tensor *image, int64_t h, int64_t w, fl_vision_resize_opts o);
+#define fl_vision_resize_image(...) FL__VISION_RESIZE_IMAGE(__VA_ARGS__, ._end = 0)
+#define FL__VISION_RESIZE_IMAGE(image, h, w, ...) \
+    fl_vision_resize_image_opt(image, h, w, FL_LITERAL(fl_vision_resize_opts, __VA_ARGS__))
+FL_API fl_tensor *fl_vision_resize_image_opt(fl_tensor *image, int64_t h, int64_t w, fl_vision_resize_opts o);
 
 /* The steps. Resize: the shorter side becomes `size` and the longer one in proportion, cut, or less, so that
    the longer one is at most `most` (0: any); or h x w exactly. Boxes and area are scaled, masks by the
@@ -86,7 +86,7 @@ FL_API fl_vision_step fl_vision_random_apply(const fl_vision_step *steps, int n,
 /* ---- colours and places ---- */
 
 /* What may be done to an image by one number v. Floats are cut to u8, unless said otherwise. */
-typedef enum fl_vision_change {
+typedef enum fl_vision_adjustment {
     FL_VISION_IDENTITY,
     FL_VISION_BRIGHTNESS,   /* v x */
     FL_VISION_CONTRAST,     /* v x + (1 - v) mean of grey, grey = floor(.2989 R + .587 G + .114 B) */
@@ -106,26 +106,26 @@ typedef enum fl_vision_change {
     FL_VISION_TRANSLATE_X,  /* by v pixels */
     FL_VISION_TRANSLATE_Y,
     FL_VISION_BLUR,         /* Gaussian of sigma v over `size` pixels, reflected at the border, rounded */
-} fl_vision_change;
-typedef struct fl_vision_change_opts {
-    fl_named _positional;
+} fl_vision_adjustment;
+typedef struct fl_vision_adjust_opts {
+    fl_opts_guard guard_;
     bool bilinear;   /* places between pixels; else the nearest */
     double fill[4];  /* what is outside of the image */
     int size;        /* of a blur, odd; 0 -> 2 ceil(3 v) + 1 */
     char _end;
-} fl_vision_change_opts;
+} fl_vision_adjust_opts;
 /* u8 [c, h, w] changed so; a new image. */
-#define fl_vision_changed(...) FL__VISION_CHANGED(__VA_ARGS__, ._end = 0)
-#define FL__VISION_CHANGED(image, how, v, ...) \
-    fl_vision_changed_opt(image, how, v, FL_LITERAL(fl_vision_change_opts, __VA_ARGS__))
-FL_API fl_tensor *fl_vision_changed_opt(fl_tensor *image, fl_vision_change how, double v,
-                                        fl_vision_change_opts o);
+#define fl_vision_adjust(...) FL__VISION_ADJUST(__VA_ARGS__, ._end = 0)
+#define FL__VISION_ADJUST(image, how, v, ...) \
+    fl_vision_adjust_opt(image, how, v, FL_LITERAL(fl_vision_adjust_opts, __VA_ARGS__))
+FL_API fl_tensor *fl_vision_adjust_opt(fl_tensor *image, fl_vision_adjustment how, double v,
+                                       fl_vision_adjust_opts o);
 /* Output pixel (y, x) is what the input has at m (x - cx, y - cy, 1) + (cx, cy), where cx = (w - 1) / 2 and
    cy = (h - 1) / 2; m has two rows, for x and y. */
-FL_API fl_tensor *fl_vision_affine(fl_tensor *image, const double m[6], fl_vision_change_opts o);
+FL_API fl_tensor *fl_vision_affine(fl_tensor *image, const double m[6], fl_vision_adjust_opts o);
 
 /* As a step, of a number in [low, high), with probability p. */
-FL_API fl_vision_step fl_vision_change_step(fl_vision_change how, double low, double high, double p);
+FL_API fl_vision_step fl_vision_adjust_step(fl_vision_adjustment how, double low, double high, double p);
 /* Brightness, contrast, saturation each by U(max(0, 1 - v), 1 + v), hue by U(-v, v), in random order. */
 FL_API fl_vision_step fl_vision_color_jitter(double brightness, double contrast, double saturation,
                                              double hue);
@@ -158,7 +158,7 @@ FL_API fl_vision_step fl_vision_detr_augment(void);
 #define FL_VISION_CIFAR_STD {0.2470, 0.2435, 0.2616}
 
 typedef struct fl_vision_batch_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     const fl_vision_step *steps; /* n_steps of them, copied (what they point to is not) */
     int n_steps;
     uint64_t seed;       /* of the steps' random numbers */
@@ -189,7 +189,7 @@ FL_API fl_data_set *fl_vision_batch_opt(fl_data_set *set, int64_t size, fl_visio
 FL_API int64_t fl_vision_bad(fl_data_set *batches);
 
 typedef struct fl_vision_mixup_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double mixup, cutmix; /* alpha of Beta(alpha, alpha); 0 -> 0.8, 1; FL_ZERO: never */
     double p, cut;        /* probability that a batch is mixed, and that it is cut where both are possible;
                              0 -> 1, 0.5 */
@@ -442,7 +442,7 @@ static bool fl__vision_resize_pixels(const fl_vision_pixels *x, const fl_vision_
     return ok;
 }
 
-FL_API fl_tensor *fl_vision_resized_opt(fl_tensor *image, int64_t h, int64_t w, fl_vision_resize_opts o) {
+FL_API fl_tensor *fl_vision_resize_image_opt(fl_tensor *image, int64_t h, int64_t w, fl_vision_resize_opts o) {
     fl_vision_pixels x, y;
     if (!fl_vision_pixels_of(&image, &x)) return NULL;
     const bool whole = !o.box[0] && !o.box[1] && !o.box[2] && !o.box[3];
@@ -453,7 +453,7 @@ FL_API fl_tensor *fl_vision_resized_opt(fl_tensor *image, int64_t h, int64_t w, 
         o.filter > FL_VISION_LANCZOS ||
         !(box[0] >= 0 && box[1] >= 0 && box[2] > box[0] && box[3] > box[1] && box[2] <= (double)x.h &&
           box[3] <= (double)x.w)) {
-        fl_fail("fl_vision_resized: box %g, %g to %g, %g of %s to %lld x %lld", box[0], box[1], box[2],
+        fl_fail("fl_vision_resize_image: box %g, %g to %g, %g of %s to %lld x %lld", box[0], box[1], box[2],
                 box[3], FL_SHAPE_TEXT(image), (long long)h, (long long)w);
         return NULL;
     }
@@ -464,7 +464,7 @@ FL_API fl_tensor *fl_vision_resized_opt(fl_tensor *image, int64_t h, int64_t w, 
 static bool fl__vision_resize_item(fl_vision_item *item, int64_t h, int64_t w, fl_vision_filter f) {
     const int64_t H = item->image->shape[1], W = item->image->shape[2];
     const double scale[] = {(double)w / (double)W, (double)h / (double)H}, none[2] = {0};
-    item->image = fl_vision_resized(item->image, h, w, .filter = f);
+    item->image = fl_vision_resize_image(item->image, h, w, .filter = f);
     return item->image && fl__vision_move_boxes(item, scale, none, none, h, w, false) &&
            fl__vision_move_masks(item, h, w, 0, (double)H / (double)h, 0, (double)W / (double)w);
 }
@@ -723,7 +723,7 @@ static void fl__vision_look_up(const fl_vision_pixels *x, uint8_t table[4][256])
         for (int64_t k = 0; k < x->c; k++) p[k] = table[k][p[k]];
 }
 
-static void fl__vision_by_value(const fl_vision_pixels *x, fl_vision_change how, double v) {
+static void fl__vision_by_value(const fl_vision_pixels *x, fl_vision_adjustment how, double v) {
     uint8_t table[4][256], mask = 255, flip = 0, from = 0;
     if (how == FL_VISION_BRIGHTNESS) fl__colour_scale(x->p, x->h * x->w * x->c, (float)v, 0);
     else if (how == FL_VISION_SOLARIZE_ADD) {
@@ -854,7 +854,7 @@ static void fl__vision_bilinear_row(const fl_vision_pixels *from, const fl_visio
     }
 }
 
-FL_API fl_tensor *fl_vision_affine(fl_tensor *image, const double m[6], fl_vision_change_opts o) {
+FL_API fl_tensor *fl_vision_affine(fl_tensor *image, const double m[6], fl_vision_adjust_opts o) {
     fl_vision_pixels from, to;
     if (!fl_vision_pixels_of(&image, &from)) return NULL;
     fl_tensor *t = fl_vision_image(from.c, from.h, from.w, &to);
@@ -880,8 +880,8 @@ static void fl__vision_inverse(double m[6], double degrees, double tx, double ty
     m[5] = m[3] * (-cx - tx) + m[4] * (-cy - ty) + cy;
 }
 
-static fl_tensor *fl__vision_moved(fl_tensor *image, fl_vision_change how, double v,
-                                   fl_vision_change_opts o) {
+static fl_tensor *fl__vision_moved(fl_tensor *image, fl_vision_adjustment how, double v,
+                                   fl_vision_adjust_opts o) {
     double m[6];
     const double cx = -(double)image->shape[2] / 2, cy = -(double)image->shape[1] / 2;
     if (how == FL_VISION_ROTATE) fl__vision_inverse(m, -v, 0, 0, 1, 0, 0, 0, 0);
@@ -893,17 +893,17 @@ static fl_tensor *fl__vision_moved(fl_tensor *image, fl_vision_change how, doubl
     return fl_vision_affine(image, m, o);
 }
 
-FL_API fl_tensor *fl_vision_changed_opt(fl_tensor *image, fl_vision_change how, double v,
-                                        fl_vision_change_opts o) {
+FL_API fl_tensor *fl_vision_adjust_opt(fl_tensor *image, fl_vision_adjustment how, double v,
+                                       fl_vision_adjust_opts o) {
     fl_vision_item item = {.image = image};
     fl_vision_pixels from, x;
     if (how > FL_VISION_BLUR || !(fabs(v) <= 1e6) || o.size < 0 || (o.size && o.size % 2 == 0)) {
-        fl_fail("fl_vision_changed: change %d by %g, size %d", (int)how, v, o.size);
+        fl_fail("fl_vision_adjust: change %d by %g, size %d", (int)how, v, o.size);
         return NULL;
     }
     if (!fl_vision_pixels_of(&image, &from)) return NULL;
     if (from.c > 4) {
-        fl_fail("fl_vision_changed: %lld channels", (long long)from.c);
+        fl_fail("fl_vision_adjust: %lld channels", (long long)from.c);
         return NULL;
     }
     if (how >= FL_VISION_ROTATE && how <= FL_VISION_TRANSLATE_Y) return fl__vision_moved(image, how, v, o);
@@ -920,7 +920,7 @@ FL_API fl_tensor *fl_vision_changed_opt(fl_tensor *image, fl_vision_change how, 
     case FL_VISION_EQUALIZE: fl__vision_equalize(&x); break;
     case FL_VISION_BLUR:
         if (!(v > 0 && v <= 1e3 && o.size < 1 << 14)) {
-            fl_fail("fl_vision_changed: a blur of sigma %g, size %d", v, o.size);
+            fl_fail("fl_vision_adjust: a blur of sigma %g, size %d", v, o.size);
             return NULL;
         }
         if (!fl__vision_blur(&from, &x, v, o.size ? o.size : 2 * (int64_t)ceil(3 * v) + 1)) return NULL;
@@ -933,18 +933,18 @@ FL_API fl_tensor *fl_vision_changed_opt(fl_tensor *image, fl_vision_change how, 
 /* ---- random ones ---- */
 
 static bool fl__vision_change_some(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
-    return (item->image = fl_vision_changed(item->image, (fl_vision_change)s->n[0],
-                                            fl__vision_uniform(rng, s->a[0], s->a[1]))) != NULL;
+    return (item->image = fl_vision_adjust(item->image, (fl_vision_adjustment)s->n[0],
+                                           fl__vision_uniform(rng, s->a[0], s->a[1]))) != NULL;
 }
 
-FL_API fl_vision_step fl_vision_change_step(fl_vision_change how, double low, double high, double p) {
+FL_API fl_vision_step fl_vision_adjust_step(fl_vision_adjustment how, double low, double high, double p) {
     return (fl_vision_step){
         .name = "change", .apply = fl__vision_change_some, .p = p, .n = {how}, .a = {low, high}};
 }
 
 static bool fl__vision_jitter(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
-    static const fl_vision_change how[] = {FL_VISION_BRIGHTNESS, FL_VISION_CONTRAST, FL_VISION_SATURATION,
-                                           FL_VISION_HUE};
+    static const fl_vision_adjustment how[] = {FL_VISION_BRIGHTNESS, FL_VISION_CONTRAST, FL_VISION_SATURATION,
+                                               FL_VISION_HUE};
     int order[] = {0, 1, 2, 3};
     for (int i = 3; i > 0; i--) {
         const int64_t k = fl__vision_between(rng, 0, i);
@@ -955,7 +955,7 @@ static bool fl__vision_jitter(const fl_vision_step *s, fl_vision_item *item, fl_
         const int k = order[i];
         const double v = s->a[k], centre = k < 3;
         if (v > 0)
-            item->image = fl_vision_changed(
+            item->image = fl_vision_adjust(
                 item->image, how[k], fl__vision_uniform(rng, k < 3 ? fmax(0, 1 - v) : -v, centre + v));
     }
     return item->image != NULL;
@@ -974,7 +974,7 @@ static bool fl__vision_affine_some(const fl_vision_step *s, fl_vision_item *item
     const double tx = nearbyint(fl__vision_uniform(rng, -s->a[1] * w, s->a[1] * w));
     const double ty = nearbyint(fl__vision_uniform(rng, -s->a[2] * h, s->a[2] * h));
     fl__vision_inverse(m, turn, tx, ty, fl__vision_uniform(rng, s->a[3], s->a[4]), 0, 0, 0, 0);
-    return (item->image = fl_vision_affine(item->image, m, (fl_vision_change_opts){.size = 0})) != NULL;
+    return (item->image = fl_vision_affine(item->image, m, (fl_vision_adjust_opts){.size = 0})) != NULL;
 }
 
 FL_API fl_vision_step fl_vision_random_affine(double degrees, double translate_x, double translate_y,
@@ -1032,7 +1032,7 @@ FL_API fl_vision_step fl_vision_cutout(int64_t side, double value) {
 
 /* v = base + sign * most * m; limits of RandAugment, TrivialAugmentWide, DeiT. `part`: of the size. */
 typedef struct fl__vision_policy {
-    fl_vision_change how;
+    fl_vision_adjustment how;
     double base, most[3];
     bool sign, part;
 } fl__vision_policy;
@@ -1079,10 +1079,10 @@ static bool fl__vision_change_by(fl_vision_item *item, fl_rng *rng, int family, 
     if (p->sign && fl_rng_uniform(rng) < 0.5) v = -v;
     v += p->base;
     if (family == FL__DEIT && p->base == 1 && v < 0.1) v = 0.1;
-    fl_vision_change_opts o = {.size = 0};
+    fl_vision_adjust_opts o = {.size = 0};
     if (family == FL__DEIT)
         for (int i = 0; i < 3; i++) o.fill[i] = (double[])FL_VISION_IMAGENET_MEAN[i] * 255;
-    return (item->image = fl_vision_changed_opt(item->image, p->how, v, o)) != NULL;
+    return (item->image = fl_vision_adjust_opt(item->image, p->how, v, o)) != NULL;
 }
 
 static bool fl__vision_augment(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
@@ -1104,7 +1104,7 @@ static bool fl__vision_augment(const fl_vision_step *s, fl_vision_item *item, fl
 
 /* Of each half of a pair: the change, its probability, its magnitude of 10. */
 typedef struct fl__vision_half {
-    fl_vision_change how;
+    fl_vision_adjustment how;
     double p;
     int m;
 } fl__vision_half;
@@ -1230,7 +1230,7 @@ static fl_tensor *fl__vision_decode_part(const fl__vision_batches *b, fl_tensor 
     fl__vision_choose_part(s, rng, info.h, info.w, part);
     fl_tensor *t = fl_vision_decode(fl_data(bytes), n, .depth = 8, .name = name, .y = part[0], .x = part[1],
                                     .h = part[2], .w = part[3], .max_pixels = b->o.max_pixels);
-    return t ? fl_vision_resized(t, s->n[0], s->n[0], .filter = (fl_vision_filter)s->n[2]) : NULL;
+    return t ? fl_vision_resize_image(t, s->n[0], s->n[0], .filter = (fl_vision_filter)s->n[2]) : NULL;
 }
 
 /* Sample i of the inner set, transformed. */

@@ -139,7 +139,7 @@ static int fl__bf16_way(void) {
 
 FL_API bool fl_cpu_set_bf16(const char *way) {
     const int i = way ? fl__bf16_named(way) : FL__WAY_MEASURED;
-    if (i < 0) return fl_refuse("fl_cpu_set_bf16: no way '%s' here", way);
+    if (i < 0) return fl_err_false("fl_cpu_set_bf16: no way '%s' here", way);
     __atomic_store_n(&fl__bf16_asked, i, __ATOMIC_RELAXED);
     return true;
 }

@@ -20,14 +20,14 @@ FL__LOOPS_BEGIN
 #include "../fl_primitives.h"
 #define FL__YES(...) __VA_ARGS__
 #define FL__NO(...)
-#define FL__HOT_REQ FL__NO
-#define FL__HOT_HOT FL__NO
-#define FL__HOT_OPT FL__YES
-#define FL__HOT_DEF FL__NO
-#define FL__HOT_GRAD_REQ FL__NO
-#define FL__HOT_GRAD_HOT FL__YES
-#define FL__HOT_GRAD_OPT FL__YES
-#define FL__HOT_GRAD_DEF FL__NO
+#define FL__HOT_CORE FL__NO
+#define FL__HOT_CORE_HOT FL__NO
+#define FL__HOT_COMPILED FL__YES
+#define FL__HOT_COMPOSED FL__NO
+#define FL__HOT_GRAD_CORE FL__NO
+#define FL__HOT_GRAD_CORE_HOT FL__YES
+#define FL__HOT_GRAD_COMPILED FL__YES
+#define FL__HOT_GRAD_COMPOSED FL__NO
 #define FL__GRAD_FLOAT FL__YES
 #define FL__GRAD_NUM FL__YES
 #define FL__GRAD_ANY FL__YES
@@ -54,14 +54,14 @@ static const fl__loop fl__hot_loops[FL__FORMULAS][FL_PROGRAM_DA_DB + 1][FL__VARI
 #undef FL__BINARY
 #undef FL__YES
 #undef FL__NO
-#undef FL__HOT_REQ
-#undef FL__HOT_HOT
-#undef FL__HOT_OPT
-#undef FL__HOT_DEF
-#undef FL__HOT_GRAD_REQ
-#undef FL__HOT_GRAD_HOT
-#undef FL__HOT_GRAD_OPT
-#undef FL__HOT_GRAD_DEF
+#undef FL__HOT_CORE
+#undef FL__HOT_CORE_HOT
+#undef FL__HOT_COMPILED
+#undef FL__HOT_COMPOSED
+#undef FL__HOT_GRAD_CORE
+#undef FL__HOT_GRAD_CORE_HOT
+#undef FL__HOT_GRAD_COMPILED
+#undef FL__HOT_GRAD_COMPOSED
 #undef FL__GRAD_FLOAT
 #undef FL__GRAD_NUM
 #undef FL__GRAD_ANY

@@ -41,7 +41,7 @@ static int fl__algorithm_named(const char *name) {
 
 FL_API bool fl_cpu_force(const char *algorithm) {
     const int i = fl__algorithm_named(algorithm);
-    if (i < 0) return fl_refuse("fl_cpu_force: there is no algorithm '%s'", algorithm);
+    if (i < 0) return fl_err_false("fl_cpu_force: there is no algorithm '%s'", algorithm);
     __atomic_store_n(&fl__force, i, __ATOMIC_RELAXED);
     return true;
 }

@@ -83,7 +83,7 @@ static void fl__integer_i64(void *dst, int64_t begin, int64_t n, const void *arg
         y[i] = (int64_t)(low + flm_bounded(w[2 * i + 1], w[2 * i], range));
 }
 
-static fl__sequence fl__distribution(fl_dist dist, fl_dtype dtype) {
+static fl__sequence fl__distribution(fl_random_kind dist, fl_dtype dtype) {
     if (dist == FL_INTEGER) return dtype == FL_I64 ? fl__integer_i64 : NULL;
     if (dtype == FL_F32) return dist == FL_NORMAL ? fl__normal_f32 : fl__uniform_f32;
     if (dtype == FL_F64) return dist == FL_NORMAL ? fl__normal_f64 : fl__uniform_f64;

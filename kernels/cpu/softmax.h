@@ -47,13 +47,13 @@ struct fl__lines {
 };
 
 /* One element per column. */
-typedef struct fl__beside {
+typedef struct fl__row_stats {
     _Alignas(FL_ALIGN) char value[FL__PIECE * FL__ELEMENT];
-} fl__beside;
+} fl__row_stats;
 
 /* Sums are accumulated in double. */
-static void fl__beside_narrow(const fl__lines *s, fl__beside *to, const char *acc,
-                              const fl__fold *f, int64_t width) {
+static void fl__row_stats_narrow(const fl__lines *s, fl__row_stats *to, const char *acc,
+                                 const fl__fold *f, int64_t width) {
     if (f->acc == f->dtype) {
         memcpy(to->value, acc, (size_t)(width * s->size));
         return;
@@ -64,26 +64,26 @@ static void fl__beside_narrow(const fl__lines *s, fl__beside *to, const char *ac
 }
 
 /* to = the fold of each line of x */
-static void fl__lines_fold(const fl__lines *s, const fl__fold *f, fl__beside *to, const char *x,
+static void fl__lines_fold(const fl__lines *s, const fl__fold *f, fl__row_stats *to, const char *x,
                            int64_t width) {
     _Alignas(FL_ALIGN) char acc[FL__PIECE * FL__ELEMENT];
     if (s->inner > 1) {
         fl__fill_row(acc, (const char *)&f->identity, width, f->acc_size);
         f->rows(acc, x, s->n, s->inner, width);
-        fl__beside_narrow(s, to, acc, f, width);
+        fl__row_stats_narrow(s, to, acc, f, width);
     } else {
         fl__fold_line(f, acc, x, s->size, s->n);
-        fl__beside_narrow(s, to, acc, f, 1);
+        fl__row_stats_narrow(s, to, acc, f, 1);
         fl__fill_row(to->value, to->value, fl__min(s->n, FL__PIECE), s->size);
     }
 }
 
 /* Goes through the pieces: offset in bytes, number of elements. */
-typedef struct fl__piece {
+typedef struct fl__row_tile {
     int64_t at, n;
-} fl__piece;
+} fl__row_tile;
 
-static bool fl__next_piece(const fl__lines *s, int64_t width, int64_t i, fl__piece *p) {
+static bool fl__next_row_tile(const fl__lines *s, int64_t width, int64_t i, fl__row_tile *p) {
     int64_t step = s->inner > 1 ? s->inner : FL__PIECE;
     if (i * step >= s->n * s->inner) return false;
     p->at = i * step * s->size;
@@ -96,11 +96,11 @@ static void fl__do(fl__loop loop, char *y, const void *a, const void *b, int64_t
 }
 
 /* y = exp(x - max); to = max, sum of y */
-static void fl__lines_exp(const fl__lines *s, char *y, const char *x, fl__beside to[2],
+static void fl__lines_exp(const fl__lines *s, char *y, const char *x, fl__row_stats to[2],
                           int64_t width) {
-    fl__piece p;
+    fl__row_tile p;
     fl__lines_fold(s, &s->largest, &to[0], x, width);
-    for (int64_t i = 0; fl__next_piece(s, width, i, &p); i++) {
+    for (int64_t i = 0; fl__next_row_tile(s, width, i, &p); i++) {
         fl__do(s->sub, y + p.at, x + p.at, to[0].value, p.n);
         fl__do(s->exp, y + p.at, y + p.at, NULL, p.n);
     }
@@ -109,10 +109,10 @@ static void fl__lines_exp(const fl__lines *s, char *y, const char *x, fl__beside
 
 static void fl__softmax_lines(const fl__lines *s, int64_t first, int64_t width) {
     char *y = s->out + first;
-    fl__beside to[2];
-    fl__piece p;
+    fl__row_stats to[2];
+    fl__row_tile p;
     fl__lines_exp(s, y, s->a + first, to, width);
-    for (int64_t i = 0; fl__next_piece(s, width, i, &p); i++)
+    for (int64_t i = 0; fl__next_row_tile(s, width, i, &p); i++)
         fl__do(s->div, y + p.at, y + p.at, to[1].value, p.n);
 }
 
@@ -120,11 +120,11 @@ static void fl__softmax_lines(const fl__lines *s, int64_t first, int64_t width) 
 static void fl__log_softmax_lines(const fl__lines *s, int64_t first, int64_t width) {
     const char *x = s->a + first;
     char *y = s->out + first;
-    fl__beside to[2];
-    fl__piece p;
+    fl__row_stats to[2];
+    fl__row_tile p;
     fl__lines_exp(s, y, x, to, width);
     fl__do(s->log, to[1].value, to[1].value, NULL, s->inner > 1 ? width : fl__min(s->n, FL__PIECE));
-    for (int64_t i = 0; fl__next_piece(s, width, i, &p); i++) {
+    for (int64_t i = 0; fl__next_row_tile(s, width, i, &p); i++) {
         fl__do(s->sub, y + p.at, x + p.at, to[0].value, p.n);
         fl__do(s->sub, y + p.at, y + p.at, to[1].value, p.n);
     }
@@ -134,12 +134,12 @@ static void fl__log_softmax_lines(const fl__lines *s, int64_t first, int64_t wid
 static void fl__softmax_grad_lines(const fl__lines *s, int64_t first, int64_t width) {
     const char *y = s->a + first, *dy = s->b + first;
     char *dx = s->out + first;
-    fl__beside sum;
-    fl__piece p;
-    for (int64_t i = 0; fl__next_piece(s, width, i, &p); i++)
+    fl__row_stats sum;
+    fl__row_tile p;
+    for (int64_t i = 0; fl__next_row_tile(s, width, i, &p); i++)
         fl__do(s->mul, dx + p.at, y + p.at, dy + p.at, p.n);
     fl__lines_fold(s, &s->sum, &sum, dx, width);
-    for (int64_t i = 0; fl__next_piece(s, width, i, &p); i++) {
+    for (int64_t i = 0; fl__next_row_tile(s, width, i, &p); i++) {
         fl__do(s->sub, dx + p.at, dy + p.at, sum.value, p.n);
         fl__do(s->mul, dx + p.at, y + p.at, dx + p.at, p.n);
     }
@@ -149,10 +149,10 @@ static void fl__softmax_grad_lines(const fl__lines *s, int64_t first, int64_t wi
 static void fl__log_softmax_grad_lines(const fl__lines *s, int64_t first, int64_t width) {
     const char *y = s->a + first, *dy = s->b + first;
     char *dx = s->out + first;
-    fl__beside sum;
-    fl__piece p;
+    fl__row_stats sum;
+    fl__row_tile p;
     fl__lines_fold(s, &s->sum, &sum, dy, width);
-    for (int64_t i = 0; fl__next_piece(s, width, i, &p); i++) {
+    for (int64_t i = 0; fl__next_row_tile(s, width, i, &p); i++) {
         fl__do(s->exp, dx + p.at, y + p.at, NULL, p.n);
         fl__do(s->mul, dx + p.at, dx + p.at, sum.value, p.n);
         fl__do(s->sub, dx + p.at, dy + p.at, dx + p.at, p.n);

@@ -1,4 +1,4 @@
-/* kernels/cuda/attention.h - attention of family cuda that is none for cuDNN: f32, windows, softcaps, dropout
+/* kernels/cuda/attention.h - attention of backend cuda that is none for cuDNN: f32, windows, softcaps, dropout
 
    Its products are records of their own, with the scores of all queries between them in memory, and one
    kernel does the rest. The products are of the operands' dtype, the scores and sums between them wide. */
@@ -21,14 +21,14 @@ static fl_tensor *fl__cuda_product(fl_tensor *y, fl_tensor *a, fl_tensor *b, boo
     if (!a || !b) return NULL;
     fl_shape s = fl_shape_of(a);
     s.dim[s.ndim - 1] = b->shape[b->ndim - 1];
-    if (!y) y = fl_out_on(a->family, s, fl_dtype_wide(a->dtype));
+    if (!y) y = fl_out_on(a->backend, s, fl_dtype_wide(a->dtype));
     return fl_call_into(FL_OP_matmul, y, a, b, NULL);
 }
 
 /* Where the kernel writes what has been computed from x, wide: over it, or of a narrower dtype. */
 static fl_tensor *fl__cuda_narrower(fl_tensor *x, fl_dtype d) {
     if (!x || x->dtype == d) return x;
-    fl_tensor *y = fl_out_on(x->family, fl_shape_of(x), d);
+    fl_tensor *y = fl_out_on(x->backend, fl_shape_of(x), d);
     return y && fl_out_allocate(y) ? y : NULL;
 }
 

@@ -1,11 +1,11 @@
-/* kernels/cuda/backend.h - the families cuda, cuda:1 ...: their table and slots; what they make, map, sync
+/* kernels/cuda/backend.h - the backends cuda, cuda:1 ...: their table and slots; what they make, map, sync
 
    A slot turns a record into the plain structs of flk.h, which start kernels on the stream in use
    (fl_stream) and return; fl_sync and fl_map wait. Ops without a slot here are composed of those with one;
    those without a composition (factorisations) run on the cpu, with a warning. What only the data shows, an
    index out of range or x % 0, is an error of the next sync or map.
 
-   -DFL_USE_CUDA includes this file and registers the families: cuda is device 0, cuda:1 to cuda:7 are others.
+   -DFL_USE_CUDA includes this file and registers the backends: cuda is device 0, cuda:1 to cuda:7 are others.
    -DFL_TENSOR_BACKEND=cuda makes new tensors live on the first, and FL_DEVICE=cpu in the environment does
    not. Device and driver are looked for when the first tensor is made: without them that is an error, never
    a silent run on the cpu. Operands of one op are of one device; fl_to moves between two without the host.
@@ -440,7 +440,7 @@ FL__CUDA_SLOT(fl__cuda_random) {
     const fl_random_args *a = c->args;
     if (!fl_out_make(y)) return false;
     const bool dense = fl_is_contiguous(y);
-    fl_tensor *to = dense ? y : fl_out_on(y->family, fl_shape_of(y), y->dtype);
+    fl_tensor *to = dense ? y : fl_out_on(y->backend, fl_shape_of(y), y->dtype);
     if (!to || (!dense && !fl_out_allocate(to))) return false;
     const flk_random_args r = {.y = fl_data(to), .n = fl_numel(to), .dtype = (int)to->dtype,
                                .dist = a->dist == FL_UNIFORM ? 0 : a->dist == FL_NORMAL ? 1 : 2,
@@ -697,19 +697,19 @@ static fl_backend *fl__cuda_table(void) {
 
 /* First called before main. */
 FL_API const fl_backend *fl_backend_cuda_of(int device) {
-    static fl_backend family[FLK_DEVICES];
+    static fl_backend backend[FLK_DEVICES];
     if (device < 0 || device >= FLK_DEVICES) return NULL;
-    if (!family[0].name) {
+    if (!backend[0].name) {
         fl__cuda_memory_init();
         fl__cuda_starting_init();
         const fl_backend *table = fl__cuda_table();
         for (int i = 0; i < FLK_DEVICES; i++) {
-            family[i] = *table;
-            family[i].name = fl__cuda_device(i)->name;
-            family[i].user = (void *)(intptr_t)i;
+            backend[i] = *table;
+            backend[i].name = fl__cuda_device(i)->name;
+            backend[i].user = (void *)(intptr_t)i;
         }
     }
-    return &family[device];
+    return &backend[device];
 }
 
 FL_API const fl_backend *fl_backend_cuda(void) {

@@ -1,4 +1,4 @@
-/* kernels/cuda/ctc.h - slots of CTC and its gradient on family cuda */
+/* kernels/cuda/ctc.h - slots of CTC and its gradient on backend cuda */
 #ifndef FL_CUDA_CTC_H
 #define FL_CUDA_CTC_H
 #include "layers.h"

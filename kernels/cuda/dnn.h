@@ -1,4 +1,4 @@
-/* kernels/cuda/dnn.h - convolutions and attention of family cuda by cuDNN 9's graph API
+/* kernels/cuda/dnn.h - convolutions and attention of backend cuda by cuDNN 9's graph API
 
    A record becomes a graph of operations on tensors of the shapes and strides that it has, so that images
    may lie channels first or last; cuDNN's heuristics name engines for it, and the first that is allowed and
@@ -792,7 +792,7 @@ static fl_tensor *fl__dnn_bias(fl_tensor *mask) {
     for (int i = 0; mask && i < shape.ndim; i++)
         if (!mask->stride[i]) mask = fl_slice(mask, i, 0, 1, 1);
     if (!mask) return NULL;
-    fl_tensor *y = fl_out_on(mask->family, fl_shape_of(mask), FL_F32), *hides = fl_num(fl__dnn_hides);
+    fl_tensor *y = fl_out_on(mask->backend, fl_shape_of(mask), FL_F32), *hides = fl_num(fl__dnn_hides);
     fl_call c = {.op = FL_OP_maximum, .n_out = 1, .n_in = 2, .out = {y}, .in = {mask, hides}};
     if (mask->dtype == FL_B8)
         c = (fl_call){.op = FL_OP_where, .n_out = 1, .n_in = 3, .out = {y}, .in = {mask, fl_num(0), hides}};

@@ -1,4 +1,4 @@
-/* kernels/cuda/fft.h - slot of Fourier transforms on family cuda */
+/* kernels/cuda/fft.h - slot of Fourier transforms on backend cuda */
 #ifndef FL_CUDA_FFT_H
 #define FL_CUDA_FFT_H
 #include "layers.h"

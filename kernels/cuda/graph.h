@@ -23,7 +23,7 @@
 #include "backend.h"
 
 typedef struct fl_cuda_graph fl_cuda_graph;
-/* Of steps on the device of the default family, of cuda if that is none of these families: not on two. */
+/* Of steps on the device of the default backend, of cuda if that is none of these backends: not on two. */
 FL_API fl_cuda_graph *fl_cuda_graph_new(void);
 /* What this thread computes from begin to end is the step. While it is captured an op that makes the host
    wait, read or write, draws from a generator of the user's, changes the stream, or needs more memory than
@@ -65,12 +65,12 @@ struct fl_cuda_graph {
 static _Thread_local fl_cuda_graph *fl__cuda_graph; /* between begin and end */
 
 FL_API fl_cuda_graph *fl_cuda_graph_new(void) {
-    const fl_backend *family = fl_backend_at(fl_backend_default());
+    const fl_backend *backend = fl_backend_at(fl_backend_default());
     fl_cuda_graph *g = fl_heap_alloc(sizeof *g);
     if (!g) return fl_raise();
     *g = (fl_cuda_graph){.graph = NULL};
     for (int i = 0; i < FLK_DEVICES; i++)
-        if (!strcmp(family->name, fl__cuda_device(i)->name)) g->device = i;
+        if (!strcmp(backend->name, fl__cuda_device(i)->name)) g->device = i;
     return g;
 }
 
@@ -132,10 +132,10 @@ static bool fl__cuda_graph_capture(fl_cuda_graph *g) {
 FL_API bool fl_cuda_graph_begin(fl_cuda_graph *g) {
     if (fl_error()) return false;
     if (!g || fl__cuda_graph || g->graph)
-        return fl_refuse("fl_cuda_graph_begin: %s", !g               ? "the graph is NULL"
+        return fl_err_false("fl_cuda_graph_begin: %s", !g               ? "the graph is NULL"
                                                     : fl__cuda_graph ? "a graph has begun on this thread"
                                                                      : "its step is captured: replay it");
-    if (!(g->stream = fl__cuda_begin(g->device))) return fl_refuse("fl_cuda_graph_begin: no stream");
+    if (!(g->stream = fl__cuda_begin(g->device))) return fl_err_false("fl_cuda_graph_begin: no stream");
     fl__cuda_end();
     const fl_mem_info info = {.device = fl__cuda_device(g->device), .stream = g->stream,
                               .op = "cuda_graph_begin", .lifetime = 3};
@@ -143,7 +143,7 @@ FL_API bool fl_cuda_graph_begin(fl_cuda_graph *g) {
     fl__cuda_memory_for(info.device, g, false);
     if (g->warm == 2 && !fl__cuda_graph_capture(g)) {
         fl__cuda_memory_for(NULL, NULL, false);
-        return fl_refuse("fl_cuda_graph_begin: no capture");
+        return fl_err_false("fl_cuda_graph_begin: no capture");
     }
     g->spoilt = false;
     fl__cuda_graph = g;
@@ -182,8 +182,8 @@ static bool fl__cuda_graph_finish(fl_cuda_graph *g) {
 
 FL_API bool fl_cuda_graph_end(fl_cuda_graph *g) {
     if (!g || fl__cuda_graph != g)
-        return fl_refuse("fl_cuda_graph_end: %s",
-                         g ? "it has not begun on this thread" : "the graph is NULL");
+        return fl_err_false("fl_cuda_graph_end: %s",
+                            g ? "it has not begun on this thread" : "the graph is NULL");
     const bool captures = fl__cuda_captures();
     fl__cuda_graph = NULL;
     if (captures) return fl__cuda_graph_finish(g) || fl_raise();
@@ -200,10 +200,10 @@ FL_API bool fl_cuda_graph_ready(const fl_cuda_graph *g) {
 FL_API bool fl_cuda_graph_replay(fl_cuda_graph *g) {
     if (fl_error()) return false;
     if (!g || !g->graph)
-        return fl_refuse("fl_cuda_graph_replay: %s", g ? "no step is captured: two warm up, the third is"
+        return fl_err_false("fl_cuda_graph_replay: %s", g ? "no step is captured: two warm up, the third is"
                                                        : "the graph is NULL");
     if (g->draws && fl_rng_state().key != g->first.key)
-        return fl_refuse("fl_cuda_graph_replay: the generator was seeded anew: capture the step again");
+        return fl_err_false("fl_cuda_graph_replay: the generator was seeded anew: capture the step again");
     const fl_rng at = fl_rng_take(NULL, (int64_t)(2 * g->draws));
     if (!fl__cuda_graph_launch(g, at.counter - g->first.counter)) return fl_raise();
     for (int64_t i = 0; i < g->n; i++) g->used[i].buffer->version += g->used[i].writes;

@@ -1,4 +1,4 @@
-/* kernels/cuda/lattice.h - slots of the sums over paths, ASG's and transducers', on family cuda */
+/* kernels/cuda/lattice.h - slots of the sums over paths, ASG's and transducers', on backend cuda */
 #ifndef FL_CUDA_LATTICE_H
 #define FL_CUDA_LATTICE_H
 #include "backend.h"

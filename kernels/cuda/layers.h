@@ -1,4 +1,4 @@
-/* kernels/cuda/layers.h - slots of registered ops on family cuda: concat, softmax, losses, norms, pools,
+/* kernels/cuda/layers.h - slots of registered ops on backend cuda: concat, softmax, losses, norms, pools,
    dropout
 
    Where a record has what no kernel takes (images that lie in no usual order), its composition runs. */
@@ -453,7 +453,7 @@ FL_PRIVATE void fl__cuda_layers_slots(fl_backend *cuda) {
     fl_backend_set(cuda, fl_op_max_pool2d_grad, fl__cuda_max_pool2d_grad, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_avg_pool2d, fl__cuda_avg_pool2d, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_avg_pool2d_grad, fl__cuda_avg_pool2d_grad, FL_SLOT_NARROW);
-    fl_backend_set(cuda, fl_op_linear_stored, fl__cuda_linear_stored, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_linear_packed, fl__cuda_linear_stored, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_dropout, fl__cuda_dropout, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_glu, fl__cuda_glu, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_glu_grad, fl__cuda_glu_grad, FL_SLOT_NARROW);

@@ -1,4 +1,4 @@
-/* kernels/cuda/lt.h - matrix products and linear layers of family cuda by cuBLASLt
+/* kernels/cuda/lt.h - matrix products and linear layers of backend cuda by cuBLASLt
 
    Takes the slots of matmul and linear. What the library cannot read as it lies (rows that are dense in
    neither direction), integers, and all without the library goes on to the slot that was there before:
@@ -387,7 +387,7 @@ FL__CUDA_SLOT(fl__lt_linear) {
     int32_t epilogue = fused ? fl__lt_epilogue_of(act) : FL__LT_NO_EPILOGUE;
     bool done = false, ok = true;
     if (ours) {
-        z = fl_out_on(y->family, fl_shape_of(y), fl_dtype_wide(y->dtype));
+        z = fl_out_on(y->backend, fl_shape_of(y), fl_dtype_wide(y->dtype));
         if (bias) bias = fl_cast(bias, fl_dtype_wide(y->dtype));
         ok = z && (bias || c->n_in < 3);
     }

@@ -1,4 +1,4 @@
-/* kernels/cuda/memory.h - the devices of families cuda, cuda:1 ..., and for each a manager, which caches its
+/* kernels/cuda/memory.h - the devices of backends cuda, cuda:1 ..., and for each a manager, which caches its
    memory
 
    A request is rounded up to an eighth of its power of two, 512 bytes at least, and takes a free block that
@@ -13,7 +13,7 @@
 
 /* Before anything else, once. */
 FL_PRIVATE void fl__cuda_memory_init(void);
-/* Of device `ordinal`, whose family is called as it. Its get fails, saying why, where driver or device are
+/* Of device `ordinal`, whose backend is called as it. Its get fails, saying why, where driver or device are
    missing; its wait makes a stream wait for what another, of any device, was given so far. */
 FL_PRIVATE const fl_device *fl__cuda_device(int ordinal);
 FL_PRIVATE bool fl__cuda_has(const fl_buffer *b); /* a device has the bytes */

@@ -1,4 +1,4 @@
-/* kernels/cuda/recurrent.h - slots of recurrent layers and their gradient on family cuda
+/* kernels/cuda/recurrent.h - slots of recurrent layers and their gradient on backend cuda
 
    A product of all rows, then of each step a product and a kernel, as on the cpu. */
 #ifndef FL_CUDA_RECURRENT_H
@@ -59,7 +59,7 @@ static fl_tensor fl__cuda_weights(const fl__cuda_rnn_run *r, const fl_tensor *w,
 }
 
 static fl_tensor *fl__cuda_room(const fl__cuda_rnn_run *r, fl_shape s) {
-    fl_tensor *t = fl_out_on(r->call->in[0]->family, s, r->call->in[0]->dtype);
+    fl_tensor *t = fl_out_on(r->call->in[0]->backend, s, r->call->in[0]->dtype);
     return t && fl_out_allocate(t) ? t : NULL;
 }
 

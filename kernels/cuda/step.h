@@ -1,4 +1,4 @@
-/* kernels/cuda/step.h - optimizer steps and sums of squares on family cuda, which leave in bundles
+/* kernels/cuda/step.h - optimizer steps and sums of squares on backend cuda, which leave in bundles
 
    Records of the same rule and numbers' kinds wait in a queue, and hold their buffers. They leave as one
    launch before anything else is started, copied or waited for, or when one of them writes what another

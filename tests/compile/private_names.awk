@@ -1,5 +1,5 @@
 # private_names.awk - the private names, fl__x, fv__x and FL__X, that a stripped file uses and does not define
-# The functions that register the families, fl__register_x, and what they register an op by, FL__REGISTER, are for all
+# The functions that register the backends, fl__register_x, and what they register an op by, FL__REGISTER, are for all
 # of them.
 # reads the file twice: first what it defines, static or FL_PRIVATE functions and data, types and macros; then the uses
 FNR == 1 { pass++ }
@@ -16,8 +16,8 @@ pass == 1 {
         gsub(/[^A-Za-z_0-9]/, "", name)
         if (text !~ /^(return|if|for|while)/ && text ~ /^(static|FL_PRIVATE|FL_API|FL_DATA|typedef|struct|union|enum|extern|_Thread_local)/) mine[name]
     }
-    if (text ~ /^[A-Za-z_]/ && match(text, /FL_W\(_[a-z_0-9]+\)\(/)) { # on tensors and on variables
-        name = substr(text, RSTART + 5, RLENGTH - 7)
+    if (text ~ /^[A-Za-z_]/ && match(text, /FL_FN\(_[a-z_0-9]+\)\(/)) { # on tensors and on variables
+        name = substr(text, RSTART + 6, RLENGTH - 8)
         mine["fl_" name]
         mine["fv_" name]
     }

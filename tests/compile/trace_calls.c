@@ -59,10 +59,10 @@ int main(void) {
     if (fl_data_open_safetensors("no.safetensors")) return 1;
     expect("fl_data_open_safetensors: ", __LINE__ - 1, 1, fl_error());
     fl_error_clear();
-    fl_notes(1);
+    fl_provenance_enable(1);
     fl_var *y = fv_exp(fv_param(a));
     expect("at ", __LINE__ - 1, 1, fv_made_by(y->node));
-    fl_notes(-1);
+    fl_provenance_enable(-1);
     fl_nn_free(net);
     fl_scope_end(&s);
     return failed;

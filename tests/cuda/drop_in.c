@@ -1,4 +1,4 @@
-/* drop_in.c - fl as one text with family cuda, as a program of one's own has it (make cuda-check) */
+/* drop_in.c - fl as one text with backend cuda, as a program of one's own has it (make cuda-check) */
 #define FL_IMPLEMENTATION
 #include "../../fl_all.h"
 #include <stdio.h>

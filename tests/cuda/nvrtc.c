@@ -47,7 +47,7 @@ static const struct {
 } programs[] = {
     {"a generated kernel", "#include \"kernels/cuda/common.cuh\"\n"
                            "#include \"kernels/fl_primitives.h\"\n"
-                           "#define FL_W(name) flm_##name##_f32\n"
+                           "#define FL_FN(name) flm_##name##_f32\n"
                            "extern \"C\" __global__ void generated(flk_pass p) {\n"
                            "    const int64_t i = flk_thread();\n"
                            "    int64_t at[3];\n"

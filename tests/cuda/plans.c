@@ -175,7 +175,7 @@ int main(int argc, char **argv) {
                 {"f32, channels last", FL_F32, FL_F32, true},
                 {"f32, channels first", FL_F32, FL_F32, false}};
     const char *only = argc > 1 ? argv[1] : NULL;
-    if (fl_backend_index("cuda") < 0) return puts("skipped: family cuda (make CUDA=emu cuda-plans)") < 0;
+    if (fl_backend_index("cuda") < 0) return puts("skipped: backend cuda (make CUDA=emu cuda-plans)") < 0;
     for (int w = 0; w < 4; w++) {
         fl_set_matmul_precision(ways[w].precision);
         for (int i = 0; i < (int)(sizeof convs / sizeof *convs); i++) {

@@ -429,10 +429,10 @@ def check_memory():
             fl.nn.sequential(fl.nn.linear(2, 2)), x[1:, None], x.numpy() if hasattr(x, "numpy") else None
         if step == 2000:
             gc.collect()
-            before = fl.lib.fl_live(), fl.lib.fl_mem_live(), fl.lib.fl_scope_size()
+            before = fl.lib.fl_live_tensors(), fl.lib.fl_mem_live(), fl.lib.fl_scope_size()
             resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     gc.collect()
-    check((fl.lib.fl_live(), fl.lib.fl_mem_live(), fl.lib.fl_scope_size()) == before, "tensors after 10,000 steps")
+    check((fl.lib.fl_live_tensors(), fl.lib.fl_mem_live(), fl.lib.fl_scope_size()) == before, "tensors after 10,000 steps")
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - resident
     check(grown < 2048, f"memory grew by {grown} KiB in 8,000 steps")
 

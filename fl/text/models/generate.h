@@ -12,7 +12,7 @@ extern "C" {
    of these the fewest whose probabilities make up top_p; of these those of at least min_p times the best
    one's. Of equal ones the lower ids come first. */
 typedef struct fl_text_sampler {
-    fl_named _positional;
+    fl_opts_guard guard_;
     double temperature; /* 0 -> 1; FL_ZERO: always the best one */
     int64_t top_k;      /* 0: all */
     double top_p, min_p; /* 0: all */
@@ -38,7 +38,7 @@ FL_API bool fl_text_sequence_add(fl_text_sequence *s, const int64_t *id, int64_t
 FL_API void fl_text_sequence_free(fl_text_sequence *s);
 
 typedef struct fl_text_generate_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t most;           /* new tokens of each text; 0 -> as many as the reader takes */
     fl_text_sampler sampler;
     uint64_t seed;          /* what is drawn is a function of (seed, number of the text, place) */
@@ -58,13 +58,13 @@ typedef struct fl_text_generate_opts {
 #define fl_text_generate(...) FL_TEXT__GENERATE(fl_text_generate_opt, __VA_ARGS__, ._end = 0)
 #define FL_TEXT__GENERATE(fn, d, texts, n, ...) \
     fn(d, texts, n, FL_LITERAL(fl_text_generate_opts, __VA_ARGS__))
-FL_API bool fl_text_generate_opt(fl_text_reader *d, fl_text_sequence *texts, int64_t n,
+FL_API bool fl_text_generate_opt(fl_text_decoder *d, fl_text_sequence *texts, int64_t n,
                                  fl_text_generate_opts o);
 /* The best n continuations of texts[0], as beam search finds them: into texts[0] to texts[n - 1], of which
    the others must be empty, the best first. d takes as many texts as there are beams. A text that met a stop
    id is finished; search ends when `beams` are, and none that goes on could still be better. */
 #define fl_text_beam(...) FL_TEXT__GENERATE(fl_text_beam_opt, __VA_ARGS__, ._end = 0)
-FL_API bool fl_text_beam_opt(fl_text_reader *d, fl_text_sequence *texts, int64_t n, fl_text_generate_opts o);
+FL_API bool fl_text_beam_opt(fl_text_decoder *d, fl_text_sequence *texts, int64_t n, fl_text_generate_opts o);
 
 #ifdef __cplusplus
 }
@@ -193,7 +193,7 @@ static bool fl__lm_stops(const fl_text_generate_opts *o, int64_t id) {
     return false;
 }
 
-static bool fl__lm_generate_ok(const char *who, const fl_text_reader *d, const fl_text_sequence *texts,
+static bool fl__lm_generate_ok(const char *who, const fl_text_decoder *d, const fl_text_sequence *texts,
                                  int64_t n, const fl_text_generate_opts *o) {
     if (!d || !texts || n < 1 || o->most < 0 || o->n_stop < 0 || (o->n_stop && !o->stop))
         return fl_fail("%s: %" PRId64 " texts, %" PRId64 " new tokens, or an argument is NULL", who, n,
@@ -202,31 +202,31 @@ static bool fl__lm_generate_ok(const char *who, const fl_text_reader *d, const f
 }
 
 /* The first n texts have prompts, and the reader is empty. */
-static bool fl__lm_prompts(const char *who, fl_text_reader *d, const fl_text_sequence *texts, int64_t n) {
+static bool fl__lm_prompts(const char *who, fl_text_decoder *d, const fl_text_sequence *texts, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         if (!texts[i].n)
             return fl_fail("%s: text %" PRId64 " is empty: it wants a token to begin with", who, i);
-        if (!fl_text_reader_rewind(d, i, 0)) return false;
+        if (!fl_text_decoder_rewind(d, i, 0)) return false;
     }
     return true;
 }
 
 /* One text reads its prompt, by parts of which the model's intermediate results stay in the cache. */
-static bool fl__lm_read(fl_text_reader *d, const fl_text_sequence *text, int64_t i) {
+static bool fl__lm_read(fl_text_decoder *d, const fl_text_sequence *text, int64_t i) {
     enum { PART = 256 };
     int64_t of[PART];
     for (int64_t k = 0; k < PART; k++) of[k] = i;
     for (int64_t at = 0; at < text->n; at += PART)
-        if (!fl_text_reader_read(d, text->n - at < PART ? text->n - at : PART, of, text->id + at))
+        if (!fl_text_decoder_read(d, text->n - at < PART ? text->n - at : PART, of, text->id + at))
             return false;
     return true;
 }
 
 /* Reads the half of what text i may be that is before its last token again. */
-static bool fl__lm_slide(fl_text_reader *d, const fl_text_sequence *text, int64_t i) {
-    const int64_t half = fl_text_reader_length(d) / 2;
+static bool fl__lm_slide(fl_text_decoder *d, const fl_text_sequence *text, int64_t i) {
+    const int64_t half = fl_text_decoder_length(d) / 2;
     const fl_text_sequence end = {.id = text->id + text->n - 1 - half, .n = half};
-    return fl_text_reader_rewind(d, i, 0) && fl__lm_read(d, &end, i);
+    return fl_text_decoder_rewind(d, i, 0) && fl__lm_read(d, &end, i);
 }
 
 typedef struct fl__lm_going {
@@ -236,10 +236,10 @@ typedef struct fl__lm_going {
 } fl__lm_going;
 
 /* Chooses the next token of text i: a row of the next step, unless it ends. */
-static bool fl__lm_choose(fl_text_reader *d, fl_text_sequence *text, int64_t i, int64_t end,
+static bool fl__lm_choose(fl_text_decoder *d, fl_text_sequence *text, int64_t i, int64_t end,
                             const fl_text_generate_opts *o, fl__lm_going *g) {
     fl_rng rng = fl_data_rng(o->seed, i, text->n);
-    const int64_t id = fl_text_sample(fl_text_reader_scores(d, i), fl_text_reader_vocabulary(d), &o->sampler,
+    const int64_t id = fl_text_sample(fl_text_decoder_scores(d, i), fl_text_decoder_vocabulary(d), &o->sampler,
                                       text->id, text->n, &rng, g->scratch);
     if (id < 0 || !fl_text_sequence_add(text, &id, 1)) return false;
     if ((o->each && !o->each(i, id, o->user)) || fl__lm_stops(o, id) || text->n >= end) return true;
@@ -247,14 +247,14 @@ static bool fl__lm_choose(fl_text_reader *d, fl_text_sequence *text, int64_t i, 
     return true;
 }
 
-FL_API bool fl_text_generate_opt(fl_text_reader *d, fl_text_sequence *texts, int64_t n,
+FL_API bool fl_text_generate_opt(fl_text_decoder *d, fl_text_sequence *texts, int64_t n,
                                  fl_text_generate_opts o) {
     static const char who[] = "fl_text_generate";
     if (!fl__lm_generate_ok(who, d, texts, n, &o)) return fl_raise();
     const size_t count = (size_t)n;
     int64_t *list = fl_heap_alloc(3 * count * sizeof *list), *end = list ? list + 2 * n : NULL;
     fl__lm_going g = {list, list ? list + n : NULL, 0, NULL};
-    g.scratch = fl_heap_alloc((size_t)fl_text_reader_vocabulary(d) * sizeof *g.scratch);
+    g.scratch = fl_heap_alloc((size_t)fl_text_decoder_vocabulary(d) * sizeof *g.scratch);
     fl_quiet(+1);
     bool ok = list && g.scratch && fl__lm_prompts(who, d, texts, n);
     for (int64_t i = 0; ok && i < n; i++) {
@@ -264,13 +264,13 @@ FL_API bool fl_text_generate_opt(fl_text_reader *d, fl_text_sequence *texts, int
     while (ok && g.rows) {
         int64_t rows = 0; /* a text that is full ends, or slides */
         for (int64_t k = 0; ok && k < g.rows; k++) {
-            const int64_t i = g.of[k], full = fl_text_reader_place(d, i) == fl_text_reader_length(d);
+            const int64_t i = g.of[k], full = fl_text_decoder_position(d, i) == fl_text_decoder_length(d);
             if (full && o.slide) ok = fl__lm_slide(d, &texts[i], i);
             else if (full) continue;
             g.of[rows] = i, g.id[rows++] = g.id[k];
         }
         g.rows = 0;
-        ok = ok && (!rows || fl_text_reader_read(d, rows, g.of, g.id));
+        ok = ok && (!rows || fl_text_decoder_read(d, rows, g.of, g.id));
         for (int64_t k = 0; ok && k < rows; k++) /* rows of the next step are at most as many, and before k */
             ok = fl__lm_choose(d, &texts[g.of[k]], g.of[k], end[g.of[k]], &o, &g);
     }
@@ -300,11 +300,11 @@ static double fl__lm_beam_score(const fl__lm_search *s, double sum, int64_t leng
 }
 
 /* The best 2 beams continuations of all live texts; ties go to the earlier text and the lower id. */
-static int64_t fl__lm_extend(const fl_text_reader *d, fl__lm_search *s, int64_t live) {
-    const int64_t vocabulary = fl_text_reader_vocabulary(d), most = 2 * s->beams;
+static int64_t fl__lm_extend(const fl_text_decoder *d, fl__lm_search *s, int64_t live) {
+    const int64_t vocabulary = fl_text_decoder_vocabulary(d), most = 2 * s->beams;
     int64_t n = 0;
     for (int64_t b = 0; b < live; b++) {
-        const float *x = fl_text_reader_scores(d, b);
+        const float *x = fl_text_decoder_scores(d, b);
         double top = x[0], sum = 0;
         for (int64_t i = 1; i < vocabulary; i++) top = x[i] > top ? x[i] : top;
         for (int64_t i = 0; i < vocabulary; i++) sum += exp(x[i] - top);
@@ -365,15 +365,15 @@ static bool fl__lm_select(fl__lm_search *s, const fl_text_generate_opts *o, int6
 }
 
 /* Texts of the reader become those that they continue: by copies through one text that is spare. */
-static bool fl__lm_reorder(fl_text_reader *d, const fl__lm_search *s, const int64_t *from, int64_t live) {
+static bool fl__lm_reorder(fl_text_decoder *d, const fl__lm_search *s, const int64_t *from, int64_t live) {
     for (int64_t i = 0; i < live; i++) /* the second half of the texts takes them, */
-        if (!fl_text_reader_copy(d, s->beams + i, from[i])) return false;
+        if (!fl_text_decoder_copy(d, s->beams + i, from[i])) return false;
     for (int64_t i = 0; i < live; i++)
-        if (!fl_text_reader_copy(d, i, s->beams + i)) return false;
+        if (!fl_text_decoder_copy(d, i, s->beams + i)) return false;
     return true;
 }
 
-static bool fl__lm_search_run(fl_text_reader *d, fl__lm_search *s, const fl_text_generate_opts *o,
+static bool fl__lm_search_run(fl_text_decoder *d, fl__lm_search *s, const fl_text_generate_opts *o,
                                 int64_t end) {
     int64_t of[64], id[64], from[64], live = 1;
     bool ok = true;
@@ -388,25 +388,25 @@ static bool fl__lm_search_run(fl_text_reader *d, fl__lm_search *s, const fl_text
             break;
         ok = fl__lm_reorder(d, s, from, live);
         for (int64_t i = 0; i < live; i++) of[i] = i, id[i] = s->live[i].id[s->live[i].n - 1];
-        if (!ok || !(ok = fl_text_reader_read(d, live, of, id))) break;
+        if (!ok || !(ok = fl_text_decoder_read(d, live, of, id))) break;
     }
     for (int64_t i = 0; ok && i < live; i++) ok = fl__lm_finish(s, &s->live[i], NULL, s->score[i]);
     return ok;
 }
 
-FL_API bool fl_text_beam_opt(fl_text_reader *d, fl_text_sequence *texts, int64_t n, fl_text_generate_opts o) {
+FL_API bool fl_text_beam_opt(fl_text_decoder *d, fl_text_sequence *texts, int64_t n, fl_text_generate_opts o) {
     static const char who[] = "fl_text_beam";
     if (!fl__lm_generate_ok(who, d, texts, n, &o)) return fl_raise();
     fl__lm_search s = {
         .beams = o.beams ? o.beams : 4, .penalty = fl_option(o.length_penalty, 1), .from = texts[0].n};
-    if (s.beams < 1 || s.beams > 64 || n > s.beams || 2 * s.beams > fl_text_reader_texts(d))
-        return fl_refuse("%s: %" PRId64 " beams for %" PRId64
-                         " texts: 1 to 64, and a reader of twice as many "
-                         "texts, not %" PRId64,
-                         who, s.beams, n, fl_text_reader_texts(d));
+    if (s.beams < 1 || s.beams > 64 || n > s.beams || 2 * s.beams > fl_text_decoder_texts(d))
+        return fl_err_false("%s: %" PRId64 " beams for %" PRId64
+                            " texts: 1 to 64, and a reader of twice as many "
+                            "texts, not %" PRId64,
+                            who, s.beams, n, fl_text_decoder_texts(d));
     const size_t beams = (size_t)s.beams;
-    const int64_t end = o.most && texts[0].n + o.most < fl_text_reader_length(d) ? texts[0].n + o.most
-                                                                                  : fl_text_reader_length(d);
+    const int64_t end = o.most && texts[0].n + o.most < fl_text_decoder_length(d) ? texts[0].n + o.most
+                                                                                  : fl_text_decoder_length(d);
     fl_text_sequence *all = fl_heap_alloc(3 * beams * sizeof *all);
     double *score = fl_heap_alloc(2 * beams * sizeof *score);
     s.candidate = fl_heap_alloc(2 * beams * sizeof *s.candidate);

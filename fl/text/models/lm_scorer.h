@@ -11,7 +11,7 @@ extern "C" {
 /* The reader's model as a scorer of its ids: sentences begin behind the id start, and end with the id end. It
    borrows the reader, whose texts it uses for histories: the more, the less is read again. `batch` reads
    what is asked for at once. States are histories; a sentence longer than the reader takes is an error. */
-FL_API fl_text_scorer *fl_text_lm_scorer(fl_text_reader *r, int64_t start, int64_t end);
+FL_API fl_text_scorer *fl_text_lm_scorer(fl_text_decoder *r, int64_t start, int64_t end);
 
 #ifdef __cplusplus
 }
@@ -35,7 +35,7 @@ typedef struct fl__lms_node {
 
 typedef struct fl__lms {
     fl_text_scorer s;
-    fl_text_reader *r;
+    fl_text_decoder *r;
     int64_t end;
     pthread_mutex_t lock;
     fl__lms_node *node;
@@ -73,13 +73,13 @@ static int32_t fl__lms_common(const fl__lms *l, int32_t a, int32_t b) {
 static int64_t fl__lms_rows(fl__lms *l, int32_t i) {
     int64_t best = -1;
     int32_t most = -1;
-    for (int64_t k = 0; k < fl_text_reader_texts(l->r); k++) {
+    for (int64_t k = 0; k < fl_text_decoder_texts(l->r); k++) {
         const int32_t common = l->taken[k] ? -1 : fl__lms_common(l, l->at[k], i);
         if (common > most) most = common, best = k;
     }
     if (most == l->node[i].length) most--; /* its last token again, for its scores */
     const int64_t rows = l->node[i].length - most, first = l->n_rows;
-    if (!fl_text_reader_rewind(l->r, best, most) ||
+    if (!fl_text_decoder_rewind(l->r, best, most) ||
         !fl_heap_grow(&l->of, &l->of_cap, first + rows, sizeof *l->of) ||
         !fl_heap_grow(&l->id, &l->id_cap, first + rows, sizeof *l->id))
         return -1;
@@ -91,8 +91,8 @@ static int64_t fl__lms_rows(fl__lms *l, int32_t i) {
 }
 
 static bool fl__lms_take(fl__lms *l, int32_t i, int64_t text) {
-    const int64_t n = fl_text_reader_vocabulary(l->r);
-    const float *x = fl_text_reader_scores(l->r, text);
+    const int64_t n = fl_text_decoder_vocabulary(l->r);
+    const float *x = fl_text_decoder_scores(l->r, text);
     float *y = fl_heap_alloc((size_t)n * sizeof *y);
     double top = x[0], sum = 0;
     if (!y) return false;
@@ -105,7 +105,7 @@ static bool fl__lms_take(fl__lms *l, int32_t i, int64_t text) {
 
 /* The scores behind those nodes, as many at a time as the reader has texts. */
 static bool fl__lms_know(fl__lms *l, const int32_t *list, int64_t n) {
-    const int64_t texts = fl_text_reader_texts(l->r);
+    const int64_t texts = fl_text_decoder_texts(l->r);
     for (int64_t first = 0; first < n;) {
         int64_t last = first, rows = 0;
         memset(l->taken, 0, (size_t)texts);
@@ -117,9 +117,9 @@ static bool fl__lms_know(fl__lms *l, const int32_t *list, int64_t n) {
             if (fl__lms_rows(l, list[last]) < 0) return false;
             rows++;
         }
-        if (l->n_rows && !fl_text_reader_read(l->r, l->n_rows, l->of, l->id)) {
+        if (l->n_rows && !fl_text_decoder_read(l->r, l->n_rows, l->of, l->id)) {
             for (int64_t k = 0; k < texts; k++) /* they are shorter now */
-                if (l->taken[k]) l->at[k] = -1, fl_text_reader_rewind(l->r, k, 0);
+                if (l->taken[k]) l->at[k] = -1, fl_text_decoder_rewind(l->r, k, 0);
             return false;
         }
         for (int64_t k = first, row = 0; k < last; k++) {
@@ -142,9 +142,9 @@ static bool fl__lms_start(const fl_text_scorer *s, fl_text_state *out) {
 static bool fl__lms_look(fl__lms *l, const fl_text_state *from, int64_t token, fl_text_state *to,
                          double *score) {
     if (from->n != 1 || from->word[0] < 0 || from->word[0] >= l->n || token < 0 ||
-        token >= fl_text_reader_vocabulary(l->r))
+        token >= fl_text_decoder_vocabulary(l->r))
         return fl_fail("fl_text_lm_scorer: token %" PRId64 " of %" PRId64 ", or a state of another model",
-                       token, fl_text_reader_vocabulary(l->r));
+                       token, fl_text_decoder_vocabulary(l->r));
     if (!l->node[from->word[0]].logp && !fl__lms_know(l, &from->word[0], 1)) return false;
     *score = l->node[from->word[0]].logp[token];
     const int32_t i = to ? fl__lms_add(l, from->word[0], (int32_t)token) : 0;
@@ -202,8 +202,8 @@ static void fl__lms_free(fl_text_scorer *s) {
     fl_heap_free(l);
 }
 
-FL_API fl_text_scorer *fl_text_lm_scorer(fl_text_reader *r, int64_t start, int64_t end) {
-    const int64_t n = fl_text_reader_vocabulary(r), texts = fl_text_reader_texts(r);
+FL_API fl_text_scorer *fl_text_lm_scorer(fl_text_decoder *r, int64_t start, int64_t end) {
+    const int64_t n = fl_text_decoder_vocabulary(r), texts = fl_text_decoder_texts(r);
     if (!r || start < 0 || start >= n || end < 0 || end >= n) {
         fl_fail("fl_text_lm_scorer: sentences from id %" PRId64 " to id %" PRId64 " of %" PRId64, start,
                 end, n);

@@ -10,7 +10,7 @@ extern "C" {
 #endif
 
 typedef struct fl_text_load_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     bool stored; /* weights keep the dtype of the file, blocks too, and where possible its mapped pages;
                     they do not train. Without: f32 */
     int64_t context; /* 0 -> the file's */
@@ -28,7 +28,7 @@ typedef struct fl_text_load_opts {
 #define FL_TEXT__LOAD(path, ...) fl_text_load_opt(path, FL_LITERAL(fl_text_load_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_text_load_opt(const char *path, fl_text_load_opts o);
 typedef struct fl_text_save_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     const fl_text_tokenizer *tokenizer; /* NULL -> none is written */
     fl_dtype dtype; /* of matrices in a .gguf file: a float or blocks such as fl_q4_k(); 0 -> as they are */
     char _end;
@@ -488,7 +488,7 @@ static bool fl__lm_load_module(fl_nn_module *m, const char *prefix, void *user) 
         snprintf(path, sizeof path, "%s%s", prefix, m->param[i].name);
         if (fl__lm_is_tied(l, path)) continue;
         fl_scope s = fl_scope_begin();
-        fl_lasting(true);
+        fl_persistent(true);
         fl_tensor *t = fl_keep(fl__lm_value(l, path));
         fl_scope_end(&s);
         if (!t) return false;
@@ -543,7 +543,7 @@ static bool fl__lm_fits_factors(const fl_rotary_opts *o, const float *factor, in
     plain.kind = FL_ROTARY_LINEAR, plain.scale = 1;
     bool fits = o->trained > 0;
     for (int64_t j = 0; fits && j < n; j++)
-        fits = fabs(fl_rotary_turn(&plain, j) / (factor[j] * fl_rotary_turn(o, j)) - 1) < 1e-5;
+        fits = fabs(fl_rotary_frequency(&plain, j) / (factor[j] * fl_rotary_frequency(o, j)) - 1) < 1e-5;
     return fits;
 }
 
@@ -568,7 +568,7 @@ static bool fl__lm_take_factors(const float *factor, int64_t n, int64_t dim, dou
         if (!(factor[j] > 1.0001 && factor[j] < 0.9999 * most)) continue;
         const int k = known > 0;
         share[k] = (1 / (double)factor[j] - 1 / most) / (1 - 1 / most);
-        turn[k] = fl_rotary_turn(&plain, j) / 6.283185307179586, known++;
+        turn[k] = fl_rotary_frequency(&plain, j) / 6.283185307179586, known++;
     }
     if (known < 2) return false;
     const double slope = (share[0] - share[1]) / (turn[0] - turn[1]), low = slope * turn[0] - share[0];
@@ -995,7 +995,7 @@ static bool fl__lm_save_factors(fl__lm_saver *s) {
     fl_tensor *t = fl_empty(FL_SHAPE(scaled.dim / 2), FL_F32);
     float *factor = t ? fl_map(t, FL_WRITE) : NULL;
     for (int64_t j = 0; factor && j < scaled.dim / 2; j++)
-        factor[j] = (float)(fl_rotary_turn(&plain, j) / fl_rotary_turn(&scaled, j));
+        factor[j] = (float)(fl_rotary_frequency(&plain, j) / fl_rotary_frequency(&scaled, j));
     if (factor) fl_unmap(t, FL_WRITE);
     return factor && fl__lm_save_add(s, fl__lm_factors, t);
 }

@@ -9,7 +9,7 @@ extern "C" {
 
 typedef struct fl_text_lora fl_text_lora;
 typedef struct fl_text_lora_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t rank;        /* 0 -> 8 */
     double alpha;        /* 0 -> 16 */
     const char *targets; /* apart by spaces; NULL: as peft: "q_proj v_proj", "c_attn", "query value" */
@@ -194,7 +194,7 @@ static bool fl__lora_add(fl_text_lora *l, fl_nn_module *layer, int64_t number, i
 
 FL_API fl_text_lora *fl_text_lora_new_opt(fl_nn_module *m, fl_text_lora_opts o) {
     const fl_text_lm_opts *info = m ? fl_text_lm_info(m, NULL) : NULL;
-    if (!info) return m ? NULL : fl_bad("fl_text_lora_new: the model is NULL");
+    if (!info) return m ? NULL : fl_err_null("fl_text_lora_new: the model is NULL");
     if (!o.rank) o.rank = 8;
     if (o.alpha == 0) o.alpha = 16;
     const int family = fl__lora_family_of(info);
@@ -211,7 +211,7 @@ FL_API fl_text_lora *fl_text_lora_new_opt(fl_nn_module *m, fl_text_lora_opts o) 
                      info->kind == FL_LM_TRANSFORMER ? "transformer" : "model of another kind");
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
-    fl_lasting(true);
+    fl_persistent(true);
     if (ok) {
         l->m = m, l->o = o, l->family = family;
         memcpy(l->targets, o.targets, strlen(o.targets) + 1);
@@ -248,7 +248,7 @@ static fl_var *fl__lora_sum(const fl_text_lora *l, const fl__lora_part *p, fl_va
 }
 
 FL_API bool fl_text_lora_begin(fl_text_lora *l) {
-    if (!l) return fl_refuse("fl_text_lora_begin: it is NULL");
+    if (!l) return fl_err_false("fl_text_lora_begin: it is NULL");
     for (int64_t i = 0; i < l->n; i++) {
         fl__lora_part *p = &l->part[i];
         fl_var *w = p->of->var, *sum = fl__lora_sum(l, p, fv_cast(w, FL_F32));
@@ -268,7 +268,7 @@ FL_API void fl_text_lora_end(fl_text_lora *l) {
 }
 
 FL_API bool fl_text_lora_merge(fl_text_lora *l) {
-    if (!l) return fl_refuse("fl_text_lora_merge: it is NULL");
+    if (!l) return fl_err_false("fl_text_lora_merge: it is NULL");
     bool ok = true;
     for (int64_t i = 0; ok && i < l->n; i++) {
         fl__lora_part *p = &l->part[i];

@@ -11,24 +11,24 @@ extern "C" {
 #endif
 
 typedef enum fl_text_lm_kind { FL_LM_TRANSFORMER, FL_LM_GCNN, FL_LM_LSTM } fl_text_lm_kind;
-typedef enum fl_text_lm_place {
+typedef enum fl_text_lm_position {
     FL_LM_LEARNED,
     FL_LM_ROTARY,
     FL_LM_SINUSOID,
     FL_LM_NO_PLACE
-} fl_text_lm_place;
+} fl_text_lm_position;
 
 /* One description for all families: GPT-2 is the default; Llama is {.place = FL_LM_ROTARY, .rms = true,
    .gated = true, .no_bias = true, .untied = true}; BERT {.post_norm = true, .bidirectional = true,
    .types = 2, .masked_head = true}. */
 typedef struct fl_text_lm_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     fl_text_lm_kind kind;
     int64_t layers, dim, heads; /* 0 -> 6, 384, 6 */
     int64_t kv_heads;   /* 0 -> heads */
     int64_t hidden;     /* 0 -> 4 dim */
     int64_t context;    /* tokens that it sees at most, 0 -> 256; learned places are as many */
-    fl_text_lm_place place;
+    fl_text_lm_position place;
     fl_rotary_opts rope; /* of FL_LM_ROTARY */
     double embedding_scale; /* of what the table gives; 0 -> 1 */
     int64_t window;     /* a token sees tokens fewer than this many away; 0 -> all */
@@ -236,8 +236,8 @@ FL_API fl_var *fl_text_loss(fl_nn_module *m, fl_vars in, fl_tensor *targets, fl_
     if (!x) return NULL;
     const fl_shape s = fl_shape_of(fv_value(x));
     if (targets->ndim != 2 || targets->shape[0] != s.dim[0] || targets->shape[1] != s.dim[1])
-        return fl_bad("fl_text_loss: targets %s for tokens %s", FL_SHAPE_TEXT(targets),
-                      FL_SHAPE_TEXT(fv_value(in.v[0])));
+        return fl_err_null("fl_text_loss: targets %s for tokens %s", FL_SHAPE_TEXT(targets),
+                           FL_SHAPE_TEXT(fv_value(in.v[0])));
     const int64_t n = s.dim[0] * s.dim[1];
     x = fv_reshape(x, FL_SHAPE(n, s.dim[2])), targets = fl_reshape(targets, FL_SHAPE(n));
     if (!t->o.cutoffs.ndim)
@@ -386,7 +386,7 @@ FL_API fl_nn_module *fl_text_lm_opt(int64_t vocabulary, fl_text_lm_opts o) {
     const fl__lm t = {.vocabulary = vocabulary, .o = o};
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
-    fl_lasting(true);
+    fl_persistent(true);
     fl_nn_module *m = fl_nn_new(&fl__lm_type, &t, sizeof t);
     const bool ok = m && fl__lm_fill(m);
     if (m) ((fl__lm *)m->data)->o.rng = NULL; /* the caller's, for now */

@@ -12,32 +12,32 @@ extern "C" {
    what fl_nn_forward does in evaluation mode, of a transformer with less around it: keys and values lie in
    one block, and nothing is allocated from the second token on. Models of other kinds, and transformers with
    .uncached, read the whole text again for each token. m is borrowed and must stay as it is. */
-typedef struct fl_text_reader fl_text_reader;
-typedef struct fl_text_reader_opts {
-    fl_named _positional;
+typedef struct fl_text_decoder fl_text_decoder;
+typedef struct fl_text_decoder_opts {
+    fl_opts_guard guard_;
     int64_t length; /* tokens of a text at most, 0 -> the model's context; with learned places no more */
     bool uncached;
     char _end;
-} fl_text_reader_opts;
+} fl_text_decoder_opts;
 /* For n texts; NULL after an error. */
-#define fl_text_reader_new(...) FL_TEXT__READER_NEW(__VA_ARGS__, ._end = 0)
-#define FL_TEXT__READER_NEW(m, n, ...) \
-    fl_text_reader_new_opt(m, n, FL_LITERAL(fl_text_reader_opts, __VA_ARGS__))
-FL_API fl_text_reader *fl_text_reader_new_opt(fl_nn_module *m, int64_t n, fl_text_reader_opts o);
-FL_API void fl_text_reader_free(fl_text_reader *d); /* NULL is fine */
+#define fl_text_decoder_new(...) FL_TEXT__DECODER_NEW(__VA_ARGS__, ._end = 0)
+#define FL_TEXT__DECODER_NEW(m, n, ...) \
+    fl_text_decoder_new_opt(m, n, FL_LITERAL(fl_text_decoder_opts, __VA_ARGS__))
+FL_API fl_text_decoder *fl_text_decoder_new_opt(fl_nn_module *m, int64_t n, fl_text_decoder_opts o);
+FL_API void fl_text_decoder_free(fl_text_decoder *d); /* NULL is fine */
 /* Reads rows tokens: id[r] of text of[r]; those of one text one behind the other. Each text's last row gives
-   its scores, to be had by fl_text_reader_scores until the next call. False after an error (a text is full,
+   its scores, to be had by fl_text_decoder_scores until the next call. False after an error (a text is full,
    an id out of range, a score that is no number), and the texts are what they were. */
-FL_API bool fl_text_reader_read(fl_text_reader *d, int64_t rows, const int64_t *of, const int64_t *id);
+FL_API bool fl_text_decoder_read(fl_text_decoder *d, int64_t rows, const int64_t *of, const int64_t *id);
 /* [vocabulary] of text i; NULL if the last call read none of it. */
-FL_API const float *fl_text_reader_scores(const fl_text_reader *d, int64_t i);
-FL_API int64_t fl_text_reader_place(const fl_text_reader *d, int64_t i); /* tokens of text i so far */
-FL_API int64_t fl_text_reader_vocabulary(const fl_text_reader *d);
-FL_API int64_t fl_text_reader_texts(const fl_text_reader *d);
-FL_API int64_t fl_text_reader_length(const fl_text_reader *d);
+FL_API const float *fl_text_decoder_scores(const fl_text_decoder *d, int64_t i);
+FL_API int64_t fl_text_decoder_position(const fl_text_decoder *d, int64_t i); /* tokens of text i so far */
+FL_API int64_t fl_text_decoder_vocabulary(const fl_text_decoder *d);
+FL_API int64_t fl_text_decoder_texts(const fl_text_decoder *d);
+FL_API int64_t fl_text_decoder_length(const fl_text_decoder *d);
 /* Text i forgets all but its first `place` tokens;  text `to` becomes what text `from` is. */
-FL_API bool fl_text_reader_rewind(fl_text_reader *d, int64_t i, int64_t place);
-FL_API bool fl_text_reader_copy(fl_text_reader *d, int64_t to, int64_t from);
+FL_API bool fl_text_decoder_rewind(fl_text_decoder *d, int64_t i, int64_t place);
+FL_API bool fl_text_decoder_copy(fl_text_decoder *d, int64_t to, int64_t from);
 
 #ifdef __cplusplus
 }
@@ -74,7 +74,7 @@ typedef struct fl__lm_block {
     float *pk, *pv;
 } fl__lm_block;
 
-struct fl_text_reader {
+struct fl_text_decoder {
     fl_nn_module *m;
     const fl_text_lm_opts *o;
     int64_t n, length, vocabulary, kv, columns; /* columns of a head */
@@ -90,7 +90,7 @@ struct fl_text_reader {
 
 /* ---- making ---- */
 
-FL_API void fl_text_reader_free(fl_text_reader *d) {
+FL_API void fl_text_decoder_free(fl_text_decoder *d) {
     if (!d) return;
     for (int64_t i = 0; i < d->n_kept; i++) fl_unmap(d->kept[i], FL_READ | FL_WRITE), fl_drop(d->kept[i]);
     fl_heap_free(d->kept);
@@ -104,14 +104,14 @@ FL_API void fl_text_reader_free(fl_text_reader *d) {
 }
 
 /* The numbers of t, which stays mapped; NULL after an error. */
-static float *fl__lm_keep(fl_text_reader *d, fl_tensor *t) {
+static float *fl__lm_keep(fl_text_decoder *d, fl_tensor *t) {
     if (!t || !fl_heap_grow(&d->kept, &d->cap, d->n_kept + 1, sizeof *d->kept)) return NULL;
     float *p = fl_map(t, FL_READ | FL_WRITE);
     if (p) d->kept[d->n_kept++] = fl_keep(t);
     return p;
 }
 
-static bool fl__lm_take_scale(fl_text_reader *d, fl_nn_module *norm, fl__lm_scale *out) {
+static bool fl__lm_take_scale(fl_text_decoder *d, fl_nn_module *norm, fl__lm_scale *out) {
     for (int i = 0; i < 2; i++) {
         fl_var *p = fl_nn_param_at(norm, i);
         const float *at = p ? fl__lm_keep(d, fl_clone(fl_cast(fv_value(p), FL_F32))) : NULL;
@@ -126,7 +126,7 @@ static void fl__lm_take_affine(fl_nn_module *m, const char *weight, const char *
     out->w = w ? fv_value(w) : NULL, out->b = b ? fv_value(b) : NULL;
 }
 
-static bool fl__lm_take_block(fl_text_reader *d, fl_nn_module *layer, fl__lm_block *b) {
+static bool fl__lm_take_block(fl_text_decoder *d, fl_nn_module *layer, fl__lm_block *b) {
     fl__lm_take_affine(layer, "self_attn.in_proj_weight", "self_attn.in_proj_bias", &b->in);
     fl__lm_take_affine(layer, "self_attn.out_proj.weight", "self_attn.out_proj.bias", &b->out);
     fl__lm_take_affine(layer, "linear1.weight", "linear1.bias", &b->up);
@@ -140,7 +140,7 @@ static bool fl__lm_take_block(fl_text_reader *d, fl_nn_module *layer, fl__lm_blo
 }
 
 /* What fl_rotary turns by, or fl_nn_sinusoid adds. */
-static bool fl__lm_fill_waves(fl_text_reader *d) {
+static bool fl__lm_fill_waves(fl_text_decoder *d) {
     const bool rotary = d->o->place == FL_LM_ROTARY;
     const int64_t dim = rotary ? d->columns : d->o->dim;
     if (!rotary && d->o->place != FL_LM_SINUSOID) return true;
@@ -149,7 +149,7 @@ static bool fl__lm_fill_waves(fl_text_reader *d) {
     rope.dim = dim;
     const double gain = fl_rotary_gain(&rope);
     for (int64_t j = 0; j < dim; j++) {
-        const double turn = fl_rotary_turn(&rope, j / 2);
+        const double turn = fl_rotary_frequency(&rope, j / 2);
         for (int64_t t = 0; t < d->length; t++) {
             const double w = (double)t * turn;
             d->waves[t * dim + j] = (float)(gain * ((j & 1) == rotary ? sin(w) : cos(w)));
@@ -158,7 +158,7 @@ static bool fl__lm_fill_waves(fl_text_reader *d) {
     return true;
 }
 
-static bool fl__lm_reader_fill(fl_text_reader *d, bool uncached) {
+static bool fl__lm_reader_fill(fl_text_decoder *d, bool uncached) {
     const size_t n = (size_t)d->n;
     d->place = fl_heap_alloc(n * sizeof *d->place);
     d->row = fl_heap_alloc(n * sizeof *d->row);
@@ -168,7 +168,7 @@ static bool fl__lm_reader_fill(fl_text_reader *d, bool uncached) {
     if (uncached || d->o->kind != FL_LM_TRANSFORMER)
         return (d->id = fl_heap_alloc(n * (size_t)d->length * sizeof *d->id)) != NULL;
     if (d->o->bidirectional)
-        return fl_fail("fl_text_reader_new: the model sees what follows: it is no decoder");
+        return fl_fail("fl_text_decoder_new: the model sees what follows: it is no decoder");
     d->block = fl_heap_alloc((size_t)d->o->layers * sizeof *d->block);
     fl_nn_module *layers = fl_nn_find(d->m, "layers"), *norm = fl_nn_find(d->m, "norm");
     fl_nn_module *norm_in = fl_nn_find(d->m, "norm_in");
@@ -179,17 +179,17 @@ static bool fl__lm_reader_fill(fl_text_reader *d, bool uncached) {
     return ok;
 }
 
-FL_API fl_text_reader *fl_text_reader_new_opt(fl_nn_module *m, int64_t n, fl_text_reader_opts o) {
+FL_API fl_text_decoder *fl_text_decoder_new_opt(fl_nn_module *m, int64_t n, fl_text_decoder_opts o) {
     int64_t vocabulary = 0;
     const fl_text_lm_opts *info = m ? fl_text_lm_info(m, &vocabulary) : NULL;
-    if (!info) return m ? NULL : fl_bad("fl_text_reader_new: the model is NULL");
+    if (!info) return m ? NULL : fl_err_null("fl_text_decoder_new: the model is NULL");
     const bool learned = info->kind == FL_LM_TRANSFORMER && info->place == FL_LM_LEARNED;
     if (!o.length) o.length = info->context;
     if (n < 1 || n > INT32_MAX || o.length < 1 || o.length > INT32_MAX ||
         (learned && o.length > info->context))
-        return fl_bad("fl_text_reader_new: %" PRId64 " texts of %" PRId64 " tokens, of a model of %" PRId64,
-                      n, o.length, info->context);
-    fl_text_reader *d = fl_heap_alloc(sizeof *d);
+        return fl_err_null("fl_text_decoder_new: %" PRId64 " texts of %" PRId64 " tokens, of a model of %" PRId64,
+                           n, o.length, info->context);
+    fl_text_decoder *d = fl_heap_alloc(sizeof *d);
     if (!d) return fl_raise();
     d->m = m, d->o = info, d->n = n, d->length = o.length, d->vocabulary = vocabulary;
     d->columns = info->dim / info->heads, d->kv = info->kv_heads ? info->kv_heads : info->heads;
@@ -199,7 +199,7 @@ FL_API fl_text_reader *fl_text_reader_new_opt(fl_nn_module *m, int64_t n, fl_tex
     fl_scope_end(&s);
     fl_quiet(-1);
     if (ok) return d;
-    fl_text_reader_free(d);
+    fl_text_decoder_free(d);
     return fl_raise();
 }
 
@@ -220,7 +220,7 @@ static void fl__lm_norm_row(const fl_text_lm_opts *o, const fl__lm_scale *s, con
 }
 
 /* Turns one head by its place. */
-static void fl__lm_turn(const fl_text_reader *d, float *x, int64_t place) {
+static void fl__lm_turn(const fl_text_decoder *d, float *x, int64_t place) {
     const int64_t half = d->columns / 2, step = d->o->rope.interleaved ? 2 : 1;
     const int64_t other = d->o->rope.interleaved ? 1 : half;
     const float *w = d->waves + place * d->columns;
@@ -237,7 +237,7 @@ typedef struct fl__lm_rows {
 } fl__lm_rows;
 
 /* Keys and values of the rows to the cache, queries and keys turned. qkv: [n, heads + 2 kv, columns]. */
-static void fl__lm_store(fl_text_reader *d, const fl__lm_block *b, const fl__lm_rows *r, float *qkv) {
+static void fl__lm_store(fl_text_decoder *d, const fl__lm_block *b, const fl__lm_rows *r, float *qkv) {
     const int64_t heads = d->o->heads, c = d->columns, width = (heads + 2 * d->kv) * c;
     for (int64_t i = 0; i < r->n; i++, qkv += width) {
         for (int64_t h = 0; d->o->place == FL_LM_ROTARY && h < heads + d->kv; h++)
@@ -251,7 +251,7 @@ static void fl__lm_store(fl_text_reader *d, const fl__lm_block *b, const fl__lm_
 }
 
 /* What rows first to last - 1, of one text, see: to y [n, heads columns]. */
-static bool fl__lm_attend(fl_text_reader *d, const fl__lm_block *b, const fl__lm_rows *r, fl_tensor *qkv,
+static bool fl__lm_attend(fl_text_decoder *d, const fl__lm_block *b, const fl__lm_rows *r, fl_tensor *qkv,
                             int64_t first, int64_t last, float *y) {
     const int64_t heads = d->o->heads, c = d->columns, width = (heads + 2 * d->kv) * c, n = last - first;
     const int64_t q_step[] = {c, width, 1}, k_step[] = {d->length * c, c, 1}, seen = r->place[first] + n;
@@ -280,21 +280,21 @@ static fl_tensor *fl__lm_linear(fl_tensor *x, const fl__lm_affine *a, fl_op act,
 }
 
 /* x + y, with the norm of post-norm models. */
-static void fl__lm_join(const fl_text_reader *d, const fl__lm_scale *norm, float *x, const float *y,
+static void fl__lm_join(const fl_text_decoder *d, const fl__lm_scale *norm, float *x, const float *y,
                           int64_t n) {
     const int64_t dim = d->o->dim;
     for (int64_t i = 0; i < n * dim; i++) x[i] += y[i];
     for (int64_t i = 0; d->o->post_norm && i < n; i++) fl__lm_norm_row(d->o, norm, x + i * dim, x + i * dim);
 }
 
-static void fl__lm_before(const fl_text_reader *d, const fl__lm_scale *norm, const float *x, float *y,
+static void fl__lm_before(const fl_text_decoder *d, const fl__lm_scale *norm, const float *x, float *y,
                             int64_t n) {
     const int64_t dim = d->o->dim;
     if (d->o->post_norm) memcpy(y, x, (size_t)(n * dim) * sizeof *y);
     else for (int64_t i = 0; i < n; i++) fl__lm_norm_row(d->o, norm, x + i * dim, y + i * dim);
 }
 
-static bool fl__lm_mlp(fl_text_reader *d, const fl__lm_block *b, fl_tensor *h, float *x, int64_t n) {
+static bool fl__lm_mlp(fl_text_decoder *d, const fl__lm_block *b, fl_tensor *h, float *x, int64_t n) {
     const fl_op act = fv_linear_act_of(d->o->activation);
     float *up, *gate, *down;
     fl_tensor *u = fl__lm_linear(h, &b->up, b->gate.w ? FL_OP_NONE : act, &up);
@@ -315,7 +315,7 @@ static bool fl__lm_mlp(fl_text_reader *d, const fl__lm_block *b, fl_tensor *h, f
 }
 
 /* One layer on x [n, dim], with h and a of as many rows to work in; ph and pa are their numbers. */
-static bool fl__lm_block_run(fl_text_reader *d, const fl__lm_block *b, const fl__lm_rows *r, float *x,
+static bool fl__lm_block_run(fl_text_decoder *d, const fl__lm_block *b, const fl__lm_rows *r, float *x,
                                fl_tensor *h, float *ph) {
     float *p, *y;
     fl__lm_before(d, &b->norm1, x, ph, r->n);
@@ -337,7 +337,7 @@ static bool fl__lm_block_run(fl_text_reader *d, const fl__lm_block *b, const fl_
 }
 
 /* What the tokens and their places are at first. */
-static bool fl__lm_rows_embed(fl_text_reader *d, const fl__lm_rows *r, float *x) {
+static bool fl__lm_rows_embed(fl_text_decoder *d, const fl__lm_rows *r, float *x) {
     const int64_t dim = d->o->dim;
     fl_tensor *ids = fl_from_host(r->id, FL_SHAPE(r->n), FL_I64);
     fl_var *rows = ids ? fl_text_embed(d->m, fv_const(ids)) : NULL;
@@ -357,7 +357,7 @@ static bool fl__lm_rows_embed(fl_text_reader *d, const fl__lm_rows *r, float *x)
 }
 
 /* Scores of each text's last row. */
-static bool fl__lm_rows_score(fl_text_reader *d, const fl__lm_rows *r, const float *x) {
+static bool fl__lm_rows_score(fl_text_decoder *d, const fl__lm_rows *r, const float *x) {
     const int64_t dim = d->o->dim;
     int64_t n = 0;
     for (int64_t i = 0; i < r->n; i++) n += i + 1 == r->n || r->of[i + 1] != r->of[i];
@@ -376,7 +376,7 @@ static bool fl__lm_rows_score(fl_text_reader *d, const fl__lm_rows *r, const flo
            fl_to_host(fl_cast(fv_value(y), FL_F32), d->scores, (size_t)(n * d->vocabulary) * sizeof(float));
 }
 
-static bool fl__lm_rows_run(fl_text_reader *d, const fl__lm_rows *r) {
+static bool fl__lm_rows_run(fl_text_decoder *d, const fl__lm_rows *r) {
     const int64_t dim = d->o->dim;
     fl_tensor *x = fl_empty(FL_SHAPE(r->n, dim), FL_F32), *h = fl_empty(FL_SHAPE(r->n, dim), FL_F32);
     float *px = x ? fl_map(x, FL_READ | FL_WRITE) : NULL, *ph = h ? fl_map(h, FL_READ | FL_WRITE) : NULL;
@@ -393,7 +393,7 @@ static bool fl__lm_rows_run(fl_text_reader *d, const fl__lm_rows *r) {
 }
 
 /* The same by the model, on all of each text. */
-static bool fl__lm_rows_again(fl_text_reader *d, const fl__lm_rows *r) {
+static bool fl__lm_rows_again(fl_text_decoder *d, const fl__lm_rows *r) {
     for (int64_t i = 0, k = 0; i < r->n; i++) {
         int64_t *id = d->id + r->of[i] * d->length, n = r->place[i] + 1;
         id[n - 1] = r->id[i];
@@ -413,42 +413,42 @@ static bool fl__lm_rows_again(fl_text_reader *d, const fl__lm_rows *r) {
 /* ---- reading ---- */
 
 /* The rows' places, if they are what they should be. */
-static bool fl__lm_rows_ok(const fl_text_reader *d, fl__lm_rows *r) {
+static bool fl__lm_rows_ok(const fl_text_decoder *d, fl__lm_rows *r) {
     for (int64_t i = 0; i < r->n; i++) {
         const int64_t of = r->of[i];
         if (of < 0 || of >= d->n || r->id[i] < 0 || r->id[i] >= d->vocabulary)
-            return fl_fail("fl_text_reader_read: row %" PRId64 " is id %" PRId64 " of text %" PRId64
+            return fl_fail("fl_text_decoder_read: row %" PRId64 " is id %" PRId64 " of text %" PRId64
                            ": there are %" PRId64 " ids, %" PRId64 " texts",
                            i, r->id[i], of, d->vocabulary, d->n);
         const bool same = i && r->of[i - 1] == of;
         r->place[i] = same ? r->place[i - 1] + 1 : d->place[of];
         if (r->place[i] >= d->length)
-            return fl_fail("fl_text_reader_read: text %" PRId64 " would be longer than %" PRId64 " tokens",
+            return fl_fail("fl_text_decoder_read: text %" PRId64 " would be longer than %" PRId64 " tokens",
                            of, d->length);
         for (int64_t k = 0; !same && k < i; k++)
             if (r->of[k] == of)
-                return fl_fail("fl_text_reader_read: rows %" PRId64 " and %" PRId64 " of text %" PRId64
+                return fl_fail("fl_text_decoder_read: rows %" PRId64 " and %" PRId64 " of text %" PRId64
                                " have others between them", k, i, of);
     }
     return true;
 }
 
-static bool fl__lm_scores_ok(const fl_text_reader *d, const fl__lm_rows *r) {
+static bool fl__lm_scores_ok(const fl_text_decoder *d, const fl__lm_rows *r) {
     int64_t rows = 0;
     for (int64_t i = 0; i < r->n; i++) {
         if (i + 1 < r->n && r->of[i + 1] == r->of[i]) continue;
         const float *p = d->scores + rows++ * d->vocabulary;
         for (int64_t k = 0; k < d->vocabulary; k++)
             if (isnan(p[k]))
-                return fl_fail("fl_text_reader_read: the score of id %" PRId64 " behind token %" PRId64
+                return fl_fail("fl_text_decoder_read: the score of id %" PRId64 " behind token %" PRId64
                                " of text %" PRId64 " is NaN", k, r->place[i], r->of[i]);
     }
     return true;
 }
 
-FL_API bool fl_text_reader_read(fl_text_reader *d, int64_t rows, const int64_t *of, const int64_t *id) {
+FL_API bool fl_text_decoder_read(fl_text_decoder *d, int64_t rows, const int64_t *of, const int64_t *id) {
     if (!d || rows < 1 || rows > INT32_MAX || !of || !id)
-        return fl_refuse("fl_text_reader_read: %" PRId64 " rows, or the reader, of or id is NULL", rows);
+        return fl_err_false("fl_text_decoder_read: %" PRId64 " rows, or the reader, of or id is NULL", rows);
     int64_t few[64];
     fl__lm_rows r = {rows, of, id, rows <= 64 ? few : fl_heap_alloc((size_t)rows * sizeof *few)};
     const bool train = d->m->train;
@@ -471,31 +471,31 @@ FL_API bool fl_text_reader_read(fl_text_reader *d, int64_t rows, const int64_t *
     return ok || fl_raise();
 }
 
-FL_API const float *fl_text_reader_scores(const fl_text_reader *d, int64_t i) {
-    if (!fl_given(d, "fl_text_reader_scores", "the reader")) return NULL;
+FL_API const float *fl_text_decoder_scores(const fl_text_decoder *d, int64_t i) {
+    if (!fl_given(d, "fl_text_decoder_scores", "the reader")) return NULL;
     return i >= 0 && i < d->n && d->row[i] >= 0 ? d->scores + d->row[i] * d->vocabulary : NULL;
 }
 
-FL_API int64_t fl_text_reader_place(const fl_text_reader *d, int64_t i) {
+FL_API int64_t fl_text_decoder_position(const fl_text_decoder *d, int64_t i) {
     return d && i >= 0 && i < d->n ? d->place[i] : 0;
 }
 
-FL_API int64_t fl_text_reader_vocabulary(const fl_text_reader *d) { return d ? d->vocabulary : 0; }
-FL_API int64_t fl_text_reader_texts(const fl_text_reader *d) { return d ? d->n : 0; }
-FL_API int64_t fl_text_reader_length(const fl_text_reader *d) { return d ? d->length : 0; }
+FL_API int64_t fl_text_decoder_vocabulary(const fl_text_decoder *d) { return d ? d->vocabulary : 0; }
+FL_API int64_t fl_text_decoder_texts(const fl_text_decoder *d) { return d ? d->n : 0; }
+FL_API int64_t fl_text_decoder_length(const fl_text_decoder *d) { return d ? d->length : 0; }
 
-FL_API bool fl_text_reader_rewind(fl_text_reader *d, int64_t i, int64_t place) {
+FL_API bool fl_text_decoder_rewind(fl_text_decoder *d, int64_t i, int64_t place) {
     if (!d || i < 0 || i >= d->n || place < 0 || place > d->place[i])
-        return fl_refuse("fl_text_reader_rewind: text %" PRId64 " to %" PRId64 " of %" PRId64 " tokens", i,
-                         place, fl_text_reader_place(d, i));
+        return fl_err_false("fl_text_decoder_rewind: text %" PRId64 " to %" PRId64 " of %" PRId64 " tokens", i,
+                            place, fl_text_decoder_position(d, i));
     d->place[i] = place, d->row[i] = -1;
     return true;
 }
 
-FL_API bool fl_text_reader_copy(fl_text_reader *d, int64_t to, int64_t from) {
+FL_API bool fl_text_decoder_copy(fl_text_decoder *d, int64_t to, int64_t from) {
     if (!d || to < 0 || from < 0 || to >= d->n || from >= d->n)
-        return fl_refuse("fl_text_reader_copy: text %" PRId64 " to %" PRId64 " of %" PRId64, from, to,
-                         d ? d->n : 0);
+        return fl_err_false("fl_text_decoder_copy: text %" PRId64 " to %" PRId64 " of %" PRId64, from, to,
+                            d ? d->n : 0);
     if (to == from) return true;
     const size_t bytes = (size_t)(d->place[from] * d->columns) * sizeof(float);
     for (int64_t i = 0; d->block && i < d->o->layers; i++)

@@ -19,7 +19,7 @@ typedef struct fl_text_measure {
     int64_t tokens; /* that were predicted */
 } fl_text_measure;
 typedef struct fl_text_evaluate_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t begin, end; /* of the tokens that are taken; end 0 -> all */
     int64_t context;    /* tokens in a window, 0 -> the model's */
     int64_t stride;     /* from window to window, 0 -> context / 2: each token is predicted once, with
@@ -121,16 +121,16 @@ static bool fl__lm_measure_windows(fl_nn_module *m, const fl_text_tokens *t, int
 FL_API bool fl_text_evaluate_opt(fl_nn_module *m, const fl_text_tokens *t, fl_text_measure *out,
                                  fl_text_evaluate_opts o) {
     const fl_text_lm_opts *info = m ? fl_text_lm_info(m, NULL) : NULL;
-    if (!info || !out) return fl_refuse("fl_text_evaluate: the model is none of fl_text_lm, or out is NULL");
+    if (!info || !out) return fl_err_false("fl_text_evaluate: the model is none of fl_text_lm, or out is NULL");
     if (!o.end) o.end = fl_text_tokens_count(t);
     if (!o.context) o.context = info->context;
     if (!o.stride) o.stride = (o.context + 1) / 2;
     if (!o.batch) o.batch = 16;
     if (!t || o.begin < 0 || o.end > fl_text_tokens_count(t) || o.end - o.begin < 2 || o.context < 1 ||
         o.stride < 1 || o.stride > o.context || o.batch < 1)
-        return fl_refuse("fl_text_evaluate: tokens %" PRId64 " to %" PRId64 " of %" PRId64
-                         ", windows of %" PRId64 " every %" PRId64 ", %" PRId64 " at a time",
-                         o.begin, o.end, fl_text_tokens_count(t), o.context, o.stride, o.batch);
+        return fl_err_false("fl_text_evaluate: tokens %" PRId64 " to %" PRId64 " of %" PRId64
+                            ", windows of %" PRId64 " every %" PRId64 ", %" PRId64 " at a time",
+                            o.begin, o.end, fl_text_tokens_count(t), o.context, o.stride, o.batch);
     const int64_t n = o.end - o.begin - 1; /* targets */
     const int64_t whole = n < o.context ? 0 : (n - o.context) / o.stride + 1;
     const int64_t rest = n - whole * o.stride; /* inputs of the last window, which is shorter */
@@ -171,7 +171,7 @@ static int64_t fl__lm_counted(fl_tensor *y) {
 }
 
 FL_API bool fl_text_evaluate_set(fl_nn_module *m, fl_data_set *set, fl_text_measure *out, fl_dtype dtype) {
-    if (!m || !set || !out) return fl_refuse("fl_text_evaluate_set: the model, the set or out is NULL");
+    if (!m || !set || !out) return fl_err_false("fl_text_evaluate_set: the model, the set or out is NULL");
     const bool train = m->train;
     fl_text_measure sum = {0};
     bool ok = true;
@@ -211,7 +211,7 @@ static bool fl__lm_backward(fl_text_training *t, fl_text_measure *sum) {
 
 FL_API bool fl_text_training_step(fl_text_training *t, double *loss) {
     if (!t || !t->model || !t->optim || !t->set)
-        return fl_refuse("fl_text_training_step: model, optim or set is NULL");
+        return fl_err_false("fl_text_training_step: model, optim or set is NULL");
     fl_text_measure sum = {0};
     const int64_t parts = t->accumulate > 1 ? t->accumulate : 1;
     fl_optim_progress before = t->at;

@@ -123,7 +123,7 @@ static fl_text_ngram_entry fl__kenlm_entry(float prob, float backoff) {
     return (fl_text_ngram_entry){prob, backoff, left};
 }
 
-static bool fl__kenlm_look_probing(const fl_text_ngram *m, int k, int32_t word, fl_text_ngram_place *at,
+static bool fl__kenlm_look_probing(const fl_text_ngram *m, int k, int32_t word, fl_text_ngram_state *at,
                                    fl_text_ngram_entry *out) {
     const fl__kenlm *a = m->self;
     if (!k) {
@@ -154,7 +154,7 @@ static uint64_t fl__kenlm_next(const fl__kenlm_level *l, uint64_t i) {
     return l->n_high ? from << l->next | low : low;
 }
 
-static bool fl__kenlm_look_trie(const fl_text_ngram *m, int k, int32_t word, fl_text_ngram_place *at,
+static bool fl__kenlm_look_trie(const fl_text_ngram *m, int k, int32_t word, fl_text_ngram_state *at,
                                 fl_text_ngram_entry *out) {
     const fl__kenlm *a = m->self;
     const fl__kenlm_level *l = &a->level[k];
@@ -163,7 +163,7 @@ static bool fl__kenlm_look_trie(const fl_text_ngram *m, int k, int32_t word, fl_
         if (word < 0 || word >= m->count[0]) return false;
         const char *u = a->unigram + 16 * (int64_t)word;
         *out = (fl_text_ngram_entry){fl__kenlm_f32(u), fl__kenlm_f32(u + 4), true};
-        *at = (fl_text_ngram_place){fl__kenlm_u64(u + 8), fl__kenlm_u64(u + 24)};
+        *at = (fl_text_ngram_state){fl__kenlm_u64(u + 8), fl__kenlm_u64(u + 24)};
         return true;
     }
     uint64_t low = at->begin, high = at->end < l->n ? at->end : l->n, found = UINT64_MAX;
@@ -194,7 +194,7 @@ static bool fl__kenlm_look_trie(const fl_text_ngram *m, int k, int32_t word, fl_
         memcpy(&out->backoff, &backoff, sizeof backoff);
     }
     if (last) return true;
-    *at = (fl_text_ngram_place){fl__kenlm_next(l, found), fl__kenlm_next(l, found + 1)};
+    *at = (fl_text_ngram_state){fl__kenlm_next(l, found), fl__kenlm_next(l, found + 1)};
     return true;
 }
 

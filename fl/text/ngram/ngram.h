@@ -43,9 +43,9 @@ typedef struct fl_text_ngram_entry {
     float prob, backoff; /* log10; a back-off of -0.0: nothing goes on from here */
     bool left;           /* longer ones that end so may be stored */
 } fl_text_ngram_entry;
-typedef struct fl_text_ngram_place {
+typedef struct fl_text_ngram_state {
     uint64_t begin, end; /* where the search is: the storage's own */
-} fl_text_ngram_place;
+} fl_text_ngram_state;
 struct fl_text_ngram {
     int order;
     int64_t count[FL_TEXT_NGRAM_MOST];
@@ -53,7 +53,7 @@ struct fl_text_ngram {
     void *self;
     int32_t (*find)(const fl_text_ngram *m, const char *word, int64_t n);
     /* The n-gram of k + 1 words that has `word` in front of what *at is the place of (k 0: of nothing). */
-    bool (*look)(const fl_text_ngram *m, int k, int32_t word, fl_text_ngram_place *at,
+    bool (*look)(const fl_text_ngram *m, int k, int32_t word, fl_text_ngram_state *at,
                  fl_text_ngram_entry *out);
     void (*close)(fl_text_ngram *m);
 };
@@ -93,7 +93,7 @@ FL_API double fl_text_ngram_score(const fl_text_ngram *m, const fl_text_state *f
         !fl_given(from, "fl_text_ngram_score", "the state") ||
         !fl_given(to, "fl_text_ngram_score", "the next state")) return NAN;
     const fl_text_state s = *from;
-    fl_text_ngram_place at = {0, 0};
+    fl_text_ngram_state at = {0, 0};
     fl_text_ngram_entry e;
     int32_t found = 1, keep = 0;
     double prob;
@@ -117,7 +117,7 @@ FL_API double fl_text_ngram_score(const fl_text_ngram *m, const fl_text_state *f
 FL_API void fl_text_ngram_start(const fl_text_ngram *m, bool sentence, fl_text_state *out) {
     if (!fl_given(m, "fl_text_ngram_start", "the model") ||
         !fl_given(out, "fl_text_ngram_start", "the state")) return;
-    fl_text_ngram_place at = {0, 0};
+    fl_text_ngram_state at = {0, 0};
     fl_text_ngram_entry e;
     *out = (fl_text_state){0};
     if (!sentence || m->order < 2 || !m->look(m, 0, m->begin, &at, &e)) return;
@@ -250,7 +250,7 @@ static fl__ngram_slot *fl__ngram_slot_of(const fl__ngram_memory *a, int k, uint6
                                                             sizeof(fl__ngram_slot), key);
 }
 
-static bool fl__ngram_memory_look(const fl_text_ngram *m, int k, int32_t word, fl_text_ngram_place *at,
+static bool fl__ngram_memory_look(const fl_text_ngram *m, int k, int32_t word, fl_text_ngram_state *at,
                                   fl_text_ngram_entry *out) {
     const fl__ngram_memory *a = m->self;
     at->begin = k ? fl_text_ngram_key(at->begin, word) : (uint64_t)(uint32_t)word;
@@ -310,7 +310,7 @@ static bool fl__ngram_ensure(fl__ngram_memory *a, int k, const int32_t *word) {
         if (!s) return false;
         if (!made) continue;
         fl_text_state from = {.n = n}, to;
-        fl_text_ngram_place at = {0, 0};
+        fl_text_ngram_state at = {0, 0};
         fl_text_ngram_entry e;
         for (int i = 0; i < n; i++) {
             from.word[i] = word[i + 1];

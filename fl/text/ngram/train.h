@@ -8,7 +8,7 @@ extern "C" {
 #endif
 
 typedef struct fl_text_ngram_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int order;                          /* 0: 3 */
     const fl_text_dictionary *words;    /* others are <unk>; NULL: all words of the text */
     /* n-grams of order k + 1 with no more than so many occurrences are left out; of single words none is */

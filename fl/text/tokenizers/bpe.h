@@ -16,7 +16,7 @@ typedef struct fl_text_merge {
 /* Symbols, bytes or characters, are joined in pairs: the pair of the lowest rank, the leftmost of equals,
    until no pair has one (Sennrich 2016). */
 typedef struct fl_text_bpe_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     const fl_text_merge *merge; /* by rank: each joins two tokens to the one that they spell */
     int64_t n_merges;
     const float *
@@ -248,7 +248,7 @@ static inline bool fl__bpe_less(fl__bpe_heap a, fl__bpe_heap b) {
 
 static bool fl__bpe_push(fl__bpe_memo *m, const fl__bpe_symbol *s, int32_t i) {
     if (i < 0 || s[i].rank == FL_TEXT_NO_RANK) return true;
-    if (!fl_text_work_room(&m->heap, &m->heap_cap, m->n_heap + 8, sizeof *m->heap)) return false;
+    if (!fl_text_work_reserve(&m->heap, &m->heap_cap, m->n_heap + 8, sizeof *m->heap)) return false;
     const fl__bpe_heap e = {s[i].rank, i};
     int64_t at = m->n_heap++;
     for (; at && fl__bpe_less(e, m->heap[(at - 1) / 2]); at = (at - 1) / 2)
@@ -291,7 +291,7 @@ static const fl__bpe_symbol *fl__bpe_joined(const fl__bpe *b, const fl_text_work
     fl__bpe_symbol *s = m->few;
     int32_t n;
     if (end - begin > FL__BPE_SHORT) {
-        if (!fl_text_work_room(&m->symbol, &m->cap, end - begin, sizeof *m->symbol)) return NULL;
+        if (!fl_text_work_reserve(&m->symbol, &m->cap, end - begin, sizeof *m->symbol)) return NULL;
         s = m->symbol;
     }
     if (!fl__bpe_symbols(b, w, s, begin, end, &n)) return NULL;

@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 typedef struct fl_text_train_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t size;               /* of the vocabulary, special tokens included; 0: 8,192 */
     int64_t min_count;          /* pairs that occur less often are not joined; 0: 1 */
     const char *const *special; /* tokens that come first */
@@ -66,7 +66,7 @@ FL_API bool fl_text_count_pieces(fl_text_dictionary *d, const char *pipeline, co
     if (n > INT32_MAX) ok = fl_fail("%s: a text of %lld bytes", where, (long long)n);
     fl_text_work_begin(&w, n);
     ok = ok && fl_text_steps_run(&normalize, &w) && (!w.n || fl_text_work_cut(&w, 0, w.n, -1));
-    fl_text_work_turn_pieces(&w);
+    fl_text_work_swap_pieces(&w);
     ok = ok && fl_text_steps_run(&split, &w);
     for (int64_t i = 0; ok && i < w.n_pieces; i++)
         ok = fl_text_dictionary_count(d, w.p + w.piece[i].begin, w.piece[i].end - w.piece[i].begin, 1) >= 0;

@@ -48,8 +48,8 @@ static bool fl__dec_fuse(const fl_text_step *s, fl_text_work *w) {
     for (int64_t i = 0; i < w->n_pieces; i++)
         if (!fl_text_work_copy(w, w->piece[i].begin, w->piece[i].end)) return false;
     const bool ok = fl_text_work_cut(w, 0, fl_text_work_next(w), -1);
-    fl_text_work_turn(w);
-    fl_text_work_turn_pieces(w);
+    fl_text_work_swap(w);
+    fl_text_work_swap_pieces(w);
     return ok;
 }
 
@@ -142,8 +142,8 @@ static bool fl__dec_ctc(const fl_text_step *s, fl_text_work *w) {
         ok = fl__dec_swapped(w, p, swap);
         ok = ok && (at == fl_text_work_next(w) || fl_text_work_cut(w, at, fl_text_work_next(w), -1));
     }
-    fl_text_work_turn(w);
-    fl_text_work_turn_pieces(w);
+    fl_text_work_swap(w);
+    fl_text_work_swap_pieces(w);
     return ok && fl__dec_clean(s, w);
 }
 
@@ -209,8 +209,8 @@ static bool fl__dec_fallback(const fl_text_step *s, fl_text_work *w) {
         }
         ok = ok && fl_text_work_cut(w, at, fl_text_work_next(w), -1);
     }
-    fl_text_work_turn(w);
-    fl_text_work_turn_pieces(w);
+    fl_text_work_swap(w);
+    fl_text_work_swap_pieces(w);
     return ok;
 }
 

@@ -129,7 +129,7 @@ static bool fl__norm_chars(const fl_text_step *s, fl_text_work *w) {
     }
     if (!same) return ok; /* nothing changes */
     ok = ok && fl_text_work_copy(w, same, w->n);
-    fl_text_work_turn(w);
+    fl_text_work_swap(w);
     return ok;
 }
 
@@ -257,7 +257,7 @@ static bool fl__norm_form(const fl_text_step *s, fl_text_work *w) {
     }
     fl_heap_free(k.v);
     fl_heap_free(source);
-    fl_text_work_turn(w);
+    fl_text_work_swap(w);
     return ok;
 }
 
@@ -288,7 +288,7 @@ static bool fl__norm_prepend(const fl_text_step *s, fl_text_work *w) {
     const bool ok =
         fl_text_work_put(w, text, n, fl_text_work_from(w, 0), fl_text_work_to(w, len - 1)) &&
         fl_text_work_copy(w, 0, w->n);
-    fl_text_work_turn(w);
+    fl_text_work_swap(w);
     return ok;
 }
 
@@ -308,7 +308,7 @@ static bool fl__norm_replace(const fl_text_step *s, fl_text_work *w) {
     fl_text_matches_end(&m);
     if (!at) return found == 0; /* nothing changes */
     ok = ok && found == 0 && fl_text_work_copy(w, at, w->n);
-    fl_text_work_turn(w);
+    fl_text_work_swap(w);
     return ok;
 }
 
@@ -329,7 +329,7 @@ static bool fl__norm_bytes(const fl_text_step *s, fl_text_work *w) {
             ok = fl_text_work_put(w, c, n, fl_text_work_from(w, i), fl_text_work_to(w, i + len - 1));
         }
     }
-    fl_text_work_turn(w);
+    fl_text_work_swap(w);
     return ok;
 }
 
@@ -455,7 +455,7 @@ static bool fl__norm_precompiled(const fl_text_step *s, fl_text_work *w) {
         }
         len = end - i;
     }
-    fl_text_work_turn(w);
+    fl_text_work_swap(w);
     return ok;
 }
 
@@ -499,7 +499,7 @@ static bool fl__norm_sentencepiece(const fl_text_step *s, fl_text_work *w) {
     if (ok && started && w->last && w->n && m->prefix && m->suffix)
         ok = fl_text_work_put(w, mark, n_mark, fl_text_work_to(w, w->n - 1),
                               fl_text_work_to(w, w->n - 1));
-    fl_text_work_turn(w);
+    fl_text_work_swap(w);
     return ok;
 }
 

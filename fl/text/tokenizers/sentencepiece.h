@@ -18,7 +18,7 @@ typedef enum fl_text_piece_kind {
     FL_TEXT_BYTE
 } fl_text_piece_kind;
 typedef struct fl_text_pieces_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     bool bpe;            /* pairs are joined by score; else the unigram model */
     bool byte_fallback;  /* unknown characters become their bytes' pieces */
     bool no_prefix;      /* no space in front of the text */

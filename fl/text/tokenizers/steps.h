@@ -66,18 +66,18 @@ static inline bool fl_text_work_spend(fl_text_work *w, int64_t units) {
     return w->left >= 0 || fl_text_spent();
 }
 /* As fl_heap_grow, with at most an eighth to spare: for arrays that are as long as a text. */
-FL_API bool fl_text_work_room(void *array, int64_t *cap, int64_t need, size_t size);
+FL_API bool fl_text_work_reserve(void *array, int64_t *cap, int64_t need, size_t size);
 /* Bytes for the next text that stand for [from, to) of the original; a range of the text at hand as it is. */
 FL_API bool fl_text_work_put(fl_text_work *w, const char *bytes, int64_t n, uint32_t from, uint32_t to);
 FL_API bool fl_text_work_copy(fl_text_work *w, int64_t begin, int64_t end);
 /* Keeps bytes [begin, end) of the current text. */
 FL_API void fl_text_work_keep(fl_text_work *w, int64_t begin, int64_t end);
 /* The next text is at hand now. */
-FL_API void fl_text_work_turn(fl_text_work *w);
+FL_API void fl_text_work_swap(fl_text_work *w);
 FL_API int64_t fl_text_work_next(const fl_text_work *w); /* bytes of the next text so far */
 /* A next piece; and: these are at hand now. */
 FL_API bool fl_text_work_cut(fl_text_work *w, int64_t begin, int64_t end, int32_t id);
-FL_API void fl_text_work_turn_pieces(fl_text_work *w);
+FL_API void fl_text_work_swap_pieces(fl_text_work *w);
 FL_API bool fl_text_work_token(fl_text_work *w, int32_t id, int64_t begin, int64_t end);
 /* Calls one for each piece that is text, hands on the others, and turns the pieces. one cuts the piece; or,
    if it writes, puts the text that is the piece then, which turns too. */
@@ -153,9 +153,9 @@ FL_API void fl_text_work_limit(fl_text_work *w, int64_t n) {
     w->left = FL__WORK_UNITS * n + (1 << 20);
 }
 
-FL_API bool fl_text_work_room(void *array, int64_t *cap, int64_t need, size_t size) {
-    if (!fl_given(array, "fl_text_work_room", "the array") ||
-        !fl_given(cap, "fl_text_work_room", "the capacity")) return false;
+FL_API bool fl_text_work_reserve(void *array, int64_t *cap, int64_t need, size_t size) {
+    if (!fl_given(array, "fl_text_work_reserve", "the array") ||
+        !fl_given(cap, "fl_text_work_reserve", "the capacity")) return false;
     void *p;
     if (need <= *cap) return true;
     memcpy(&p, array, sizeof p); /* array is a T **, as in fl_heap_grow */
@@ -176,10 +176,10 @@ FL_API bool fl_text_work_put(fl_text_work *w, const char *bytes, int64_t n, uint
             "%d times the text and 8 KiB",
             (long long)need, (long long)w->most, (int)FL__WORK_GROWTH);
     if (!fl_text_work_spend(w, FL__WORK_PUT * n)) return false;
-    if (need > t->cap_ && !fl_text_work_room(&t->p, &t->cap_, need, 1)) return false;
+    if (need > t->cap_ && !fl_text_work_reserve(&t->p, &t->cap_, need, 1)) return false;
     if (w->mapped && need > t->to_cap_ &&
-        (!fl_text_work_room(&t->from, &t->from_cap_, need, sizeof *t->from) ||
-         !fl_text_work_room(&t->to, &t->to_cap_, need, sizeof *t->to)))
+        (!fl_text_work_reserve(&t->from, &t->from_cap_, need, sizeof *t->from) ||
+         !fl_text_work_reserve(&t->to, &t->to_cap_, need, sizeof *t->to)))
         return false;
     for (int64_t i = 0; i < n; i++) t->p[t->n + i] = bytes[i];
     for (int64_t i = t->n; w->mapped && i < need; i++) t->from[i] = from, t->to[i] = to;
@@ -210,8 +210,8 @@ FL_API void fl_text_work_keep(fl_text_work *w, int64_t begin, int64_t end) {
     if (w->from) w->from += begin, w->to += begin;
 }
 
-FL_API void fl_text_work_turn(fl_text_work *w) {
-    if (!fl_given(w, "fl_text_work_turn", "the work")) return;
+FL_API void fl_text_work_swap(fl_text_work *w) {
+    if (!fl_given(w, "fl_text_work_swap", "the work")) return;
     const fl_text_changed *t = &w->text_[w->text_at_];
     w->p = t->p ? t->p : "", w->n = t->n;
     w->from = w->mapped ? t->from : NULL, w->to = w->mapped ? t->to : NULL;
@@ -223,14 +223,14 @@ FL_API bool fl_text_work_cut(fl_text_work *w, int64_t begin, int64_t end, int32_
     if (!fl_given(w, "fl_text_work_cut", "the work")) return false;
     const int k = w->piece_at_;
     if (w->n_next_ >= w->piece_cap_[k] &&
-        !fl_text_work_room(&w->pieces_[k], &w->piece_cap_[k], w->n_next_ + 8, sizeof *w->pieces_[k]))
+        !fl_text_work_reserve(&w->pieces_[k], &w->piece_cap_[k], w->n_next_ + 8, sizeof *w->pieces_[k]))
         return false;
     w->pieces_[k][w->n_next_++] = (fl_text_piece){(uint32_t)begin, (uint32_t)end, id};
     return true;
 }
 
-FL_API void fl_text_work_turn_pieces(fl_text_work *w) {
-    if (!fl_given(w, "fl_text_work_turn_pieces", "the work")) return;
+FL_API void fl_text_work_swap_pieces(fl_text_work *w) {
+    if (!fl_given(w, "fl_text_work_swap_pieces", "the work")) return;
     w->piece = w->pieces_[w->piece_at_], w->n_pieces = w->n_next_;
     w->piece_at_ ^= 1, w->n_next_ = 0;
 }
@@ -246,8 +246,8 @@ FL_API bool fl_text_work_each(const fl_text_step *s, fl_text_work *w, bool write
         else ok = writes ? fl_text_work_copy(w, p.begin, p.end) : fl_text_work_cut(w, p.begin, p.end, p.id);
         ok = ok && (!writes || fl_text_work_cut(w, from, fl_text_work_next(w), p.id));
     }
-    if (writes) fl_text_work_turn(w);
-    fl_text_work_turn_pieces(w);
+    if (writes) fl_text_work_swap(w);
+    fl_text_work_swap_pieces(w);
     return ok;
 }
 
@@ -255,7 +255,7 @@ FL_API bool fl_text_work_token(fl_text_work *w, int32_t id, int64_t begin, int64
     if (!fl_given(w, "fl_text_work_token", "the work")) return false;
     if (!fl_text_work_spend(w, FL__WORK_TOKEN)) return false;
     if (w->n_tokens >= w->token_cap_ &&
-        !fl_text_work_room(&w->token, &w->token_cap_, w->n_tokens + 8, sizeof *w->token))
+        !fl_text_work_reserve(&w->token, &w->token_cap_, w->n_tokens + 8, sizeof *w->token))
         return false;
     w->token[w->n_tokens++] = (fl_text_token){id, (uint32_t)begin, (uint32_t)end};
     return true;

@@ -34,7 +34,7 @@ typedef struct fl_text_encoding {
 FL_API void fl_text_encoding_free(fl_text_encoding *e);
 
 typedef struct fl_text_encode_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     const char *pair; /* a second text; NULL: none */
     int64_t n_pair;   /* its bytes */
     bool plain;       /* no special tokens around it */
@@ -219,7 +219,7 @@ struct fl_text_tokenizer {
 
 FL_API void *fl_text_model_new(size_t size, fl_text_model m) {
     if (!fl_given(m.vocab, "fl_text_model_new", "the vocabulary")) return NULL;
-    if (fl__text_owner(m.vocab)) return fl_bad("fl_text_model_new: the vocabulary belongs to another model");
+    if (fl__text_owner(m.vocab)) return fl_err_null("fl_text_model_new: the vocabulary belongs to another model");
     fl_text_model *out = fl_heap_alloc(size);
     if (out) *out = m, fl__text_set_owner(m.vocab, out);
     else fl_text_dictionary_free(m.vocab);
@@ -227,10 +227,10 @@ FL_API void *fl_text_model_new(size_t size, fl_text_model m) {
 }
 
 FL_API void fl_text_model_free(fl_text_model *m) {
-    if (!m || fl_freed(m, "fl_text_model_free", "the model")) return;
+    if (!m || fl_is_freed(m, "fl_text_model_free", "the model")) return;
     fl_text_dictionary *vocab = m->vocab;
     if (fl__text_owner(vocab) != m) {
-        fl_refuse("fl_text_model_free: the model belongs to a tokenizer, which frees it");
+        fl_err_false("fl_text_model_free: the model belongs to a tokenizer, which frees it");
         return;
     }
     fl__text_set_owner(vocab, NULL);
@@ -282,12 +282,12 @@ FL_API void fl_text_encoding_free(fl_text_encoding *e) {
 }
 
 static bool fl__tok_room(fl_text_encoding *e, int64_t n) {
-    return n <= e->cap_[5] || (fl_text_work_room(&e->id, &e->cap_[0], n, sizeof *e->id) &&
-                               fl_text_work_room(&e->begin, &e->cap_[1], n, sizeof *e->begin) &&
-                               fl_text_work_room(&e->end, &e->cap_[2], n, sizeof *e->end) &&
-                               fl_text_work_room(&e->type, &e->cap_[3], n, 1) &&
-                               fl_text_work_room(&e->special, &e->cap_[4], n, 1) &&
-                               fl_text_work_room(&e->mask, &e->cap_[5], n, 1));
+    return n <= e->cap_[5] || (fl_text_work_reserve(&e->id, &e->cap_[0], n, sizeof *e->id) &&
+                               fl_text_work_reserve(&e->begin, &e->cap_[1], n, sizeof *e->begin) &&
+                               fl_text_work_reserve(&e->end, &e->cap_[2], n, sizeof *e->end) &&
+                               fl_text_work_reserve(&e->type, &e->cap_[3], n, 1) &&
+                               fl_text_work_reserve(&e->special, &e->cap_[4], n, 1) &&
+                               fl_text_work_reserve(&e->mask, &e->cap_[5], n, 1));
 }
 
 static void fl__tok_set(fl_text_encoding *e, int64_t i, int32_t id, uint8_t type, bool special, bool real) {
@@ -530,7 +530,7 @@ static bool fl__tok_section(const fl_text_tokenizer *t, fl_text_work *w, const c
          ok && (a = fl__tok_next(t, &t->normal, w->p, w->n, at, &from, &to, &w->left)); at = to)
         ok = (at >= from || fl_text_work_cut(w, at, from, -1)) && fl_text_work_cut(w, from, to, a->id);
     if (ok && at < w->n) ok = fl_text_work_cut(w, at, w->n, -1);
-    fl_text_work_turn_pieces(w);
+    fl_text_work_swap_pieces(w);
     ok = ok && fl_text_steps_run(&t->split, w);
     for (int64_t i = 0; ok && i < w->n_pieces; i++) {
         const fl_text_piece p = w->piece[i];
@@ -747,8 +747,8 @@ static bool fl__tok_decode(const fl_text_tokenizer *t, fl_text_work *w, const in
         ok = !spaced || !at || fl_text_work_put(w, " ", 1, 0, 0);
         ok = ok && fl_text_work_put(w, text, size, 0, 0) && fl_text_work_cut(w, at, fl_text_work_next(w), -1);
     }
-    fl_text_work_turn(w);
-    fl_text_work_turn_pieces(w);
+    fl_text_work_swap(w);
+    fl_text_work_swap_pieces(w);
     fl_text_work_limit(w, w->n + w->n_pieces);
     return ok && fl_text_steps_run(&t->decode, w);
 }
@@ -1090,7 +1090,7 @@ FL_API fl_text_tokenizer *fl_text_tokenizer_of(fl_text_model *m, fl_text_tree *p
                                                const char *where) {
     const bool mine = fl_given(m, "fl_text_tokenizer_of", "the model") &&
                       (fl__text_owner(m->vocab) == m ||
-                       fl_refuse("fl_text_tokenizer_of: the model belongs to another tokenizer"));
+                       fl_err_false("fl_text_tokenizer_of: the model belongs to another tokenizer"));
     fl_text_tokenizer *t = mine ? fl_heap_alloc(sizeof *t) : NULL;
     if (!t) {
         fl_text_model_free(m);
@@ -1126,7 +1126,7 @@ FL_API fl_text_tokenizer *fl_text_tokenizer_new(fl_text_model *m, const char *js
 }
 
 FL_API void fl_text_tokenizer_free(fl_text_tokenizer *t) {
-    if (!t || fl_freed(t, "fl_text_tokenizer_free", "the tokenizer")) return;
+    if (!t || fl_is_freed(t, "fl_text_tokenizer_free", "the tokenizer")) return;
     fl__tok_work_free(t);
     fl__text_set_owner(t->model->vocab, t->model);
     fl_text_model_free(t->model);

@@ -119,7 +119,7 @@ static bool fl__uni_encode(const fl_text_model *model, fl_text_work *w, uint32_t
     if (!w->memo && !(w->memo = fl_heap_alloc(sizeof(fl__uni_memo)))) return false;
     fl__uni_memo *m = w->memo;
     const int32_t n = (int32_t)(end - begin);
-    if (!fl_text_work_room(&m->place, &m->cap, (int64_t)n + 1, sizeof *m->place)) return false;
+    if (!fl_text_work_reserve(&m->place, &m->cap, (int64_t)n + 1, sizeof *m->place)) return false;
     fl__uni_place *place = m->place;
     w->memo_bytes = m->cap * (int64_t)sizeof *place;
     if (u->float32) fl__uni_forward(u, w->p + begin, n, w->sum, place, &w->left, true);

@@ -8,7 +8,7 @@ extern "C" {
 #endif
 
 typedef struct fl_text_unigram_opts {
-    fl_named _positional;
+    fl_opts_guard guard_;
     int64_t size;    /* of the vocabulary, with <unk>, <s> and </s>, which come first; 0: 8,192 */
     double coverage; /* part of the text whose characters have pieces, the rest being unknown; 0: 0.9995 */
     bool byte_fallback; /* unknown characters become bytes, whose 256 pieces count too */

@@ -35,7 +35,7 @@ FL_PRIVATE bool fl__kept_open(fl__kept *k, const fl_tensor *w, fl__kept_kind kin
     *k = (fl__kept){.of = w->buffer};
     memcpy(k->key, head, sizeof head);
     for (int i = 0; i < w->ndim; i++) k->key[6 + i] = w->shape[i], k->key[6 + FL_MAX_DIMS + i] = w->stride[i];
-    k->buffer = fl_buffer_made(k->of, k->key, sizeof k->key);
+    k->buffer = fl_buffer_cache_get(k->of, k->key, sizeof k->key);
     k->fresh = !k->buffer;
     if (k->fresh) k->buffer = fl_buffer_new((size_t)bytes, &(fl_mem_info){.op = "freeze"});
     k->data = k->buffer ? fl_buffer_map(k->buffer) : NULL;
@@ -52,7 +52,7 @@ FL_PRIVATE void fl__kept_drop(fl__kept *k) {
 
 FL_PRIVATE void fl__kept_close(fl__kept *k) {
     fl_buffer_unmap(k->buffer);
-    if (k->fresh && !fl_buffer_made_add(k->of, k->key, sizeof k->key, k->buffer)) fl_error_clear();
+    if (k->fresh && !fl_buffer_cache_add(k->of, k->key, sizeof k->key, k->buffer)) fl_error_clear();
 }
 
 #endif

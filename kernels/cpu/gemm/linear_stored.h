@@ -117,7 +117,7 @@ static bool fl__cpu_linear_stored(const fl_backend *self, const fl_call *c) {
 }
 
 FL_PRIVATE void fl__cpu_linear_stored_slots(fl_backend *cpu) {
-    fl_backend_set(cpu, fl_op_linear_stored, fl__cpu_linear_stored, FL_SLOT_NARROW | FL_SLOT_BLOCKS);
+    fl_backend_set(cpu, fl_op_linear_packed, fl__cpu_linear_stored, FL_SLOT_NARROW | FL_SLOT_BLOCKS);
 }
 
 #endif

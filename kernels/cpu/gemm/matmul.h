@@ -53,7 +53,7 @@ enum {
     FL__MATMUL_FAR = 1 << 18,     /* elements of A that leave it before the next panel of B uses them */
     FL__MATMUL_BLOCK_ROWS = 1024, /* that use a panel of B */
     FL__MATMUL_TASKS = 6,         /* of blocks, below which a long k is split */
-    FL__MATMUL_FEW = 64           /* rows up to which turning B does not pay */
+    FL__MATMUL_SKINNY = 64           /* rows up to which turning B does not pay */
 };
 
 /* A product of m x k by k x n, or a chunk of one. Strides in elements. */
@@ -314,7 +314,7 @@ static void fl__matmul_plan(fl__matmul *p) {
     fl__gemm *g = &p->g;
     bool small = fl__gemm_small(g);
     p->keeps = !small && p->of->weight && g->csb != 1;
-    bool stream = g->csb != 1 && g->m <= FL__MATMUL_FEW &&
+    bool stream = g->csb != 1 && g->m <= FL__MATMUL_SKINNY &&
                   g->n >= 2 * g->m; /* packing B would cost as much as the product */
     bool waste = 3 * fl__gemm_area(g, g->n, g->m) < 2 * fl__gemm_area(g, g->m, g->n);
     p->swapped = !small && !p->keeps && !g->widen && (stream || waste);
