@@ -101,23 +101,23 @@ LIBS += -lm -lpthread
 
 # --- targets ---------------------------------------------------------------------------------------------
 
-# Each target that has a description, and the description.
+# Each target that has a description, and the description, which starts with its group.
 list_targets = awk '/^\#\# / { text = text substr($$0, 3); next } \
-    text { printf "%-15s%s\n", substr($$0, 1, index($$0, ":") - 1), text; text = "" }' \
+    text { printf "%-18s%s\n", substr($$0, 1, index($$0, ":") - 1), text; text = "" }' \
     $(firstword $(MAKEFILE_LIST))
 .PHONY: $(filter-out bench-%,$(shell $(list_targets) | sed 's/ .*//')) bench-dist_steps FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
-## the library and the examples (default)
+## [build] builds the library and the examples (default)
 all: lib examples
 
 # A script of the linker, which names the library and what it needs.
-## build/<variant>/libfl.a; build/libfl.a for programs: cc x.c -Ifl -Lfl/build -lfl
+## [build] builds build/<variant>/libfl.a, and build/libfl.a for programs: cc x.c -Ifl -Lfl/build -lfl
 lib: $(BUILD)/libfl.a
 	@echo 'INPUT("$(abspath $<)" $(CUDA_LIBS) $(LIBS))' > build/libfl.a
 
-## build/<variant>-shared/libfl.so
+## [build] builds build/<variant>-shared/libfl.so
 shared:
 	@$(MAKE) --no-print-directory SHARED=1 build/$(VARIANT)-shared/libfl.so
 
@@ -130,13 +130,13 @@ VERSION = $(shell sed -n 's/^.define FL_VERSION_[MP][A-Z]* //p' fl/mem/build.h |
 # asks for.
 ABI = $(basename $(VERSION))
 
-## headers, libfl.a, libfl.so, fl.py, and what pkg-config and CMake read: make install PREFIX=/usr/local
-## DESTDIR=
+## [build] installs headers, libfl.a, libfl.so, fl.py, pkg-config and CMake files: make install
+## PREFIX=/usr/local DESTDIR=
 install: lib shared build/calls.h
 	@DEST="$(DEST)" PREFIX="$(PREFIX)" VERSION=$(VERSION) ABI=$(ABI) LIBS="$(strip $(LIBS))" package/install \
 	    $(BUILD)/libfl.a build/$(VARIANT)-shared/libfl.so $(INSTALLED) -- $(PYTHON_MODULES)
 
-## removes what install put there: make uninstall PREFIX=/usr/local DESTDIR=
+## [build] removes what install installed: make uninstall PREFIX=/usr/local DESTDIR=
 uninstall:
 	@cd "$(DEST)" && for f in $(INSTALLED); do rm -f include/fl/$$f; done
 	@cd "$(DEST)/lib" && rm -f libfl.a libfl.so libfl.so.$(ABI) libfl.so.$(VERSION) pkgconfig/fl.pc \
@@ -145,14 +145,15 @@ uninstall:
 	@cd "$(DEST)" && for d in include/fl lib/cmake/fl lib/python; do \
 	    [ ! -d $$d ] || find $$d -depth -type d -empty -delete; done
 
-## build/calls.h, which -DFL_TRACE_CALLS wants: file and line of the call in errors and traces
+## [build] writes build/calls.h, for -DFL_TRACE_CALLS: errors and traces then name the file and line of the
+## call
 calls: build/calls.h
 
 build/calls.h: $(HEADERS) fl/calls.awk
 	@mkdir -p $(@D)
 	@awk -f fl/calls.awk $(filter fl_%.h fl/%.h,$(HEADERS)) > $@.$$$$ && mv $@.$$$$ $@
 
-## build/single/fl_all.h, the family as one file; HEADER=fl.h: one header and what it needs
+## [build] writes build/single/fl_all.h, all headers as one file; HEADER=fl.h: one header and what it needs
 single: build/calls.h
 	@mkdir -p $(dir $(SINGLE))
 	@awk -v header=$(HEADER) -f fl/single.awk LICENSE $(HEADERS) $(TEXTS) build/calls.h > $(SINGLE).new
@@ -164,77 +165,77 @@ single: build/calls.h
 opt = $(if $(2),--$(1) "$(2)")
 opt_equals = $(if $(2),--$(1)="$(2)")
 
-## the programs of examples/
+## [build] builds the programs of examples/
 examples: $(EXAMPLES:%=$(BUILD)/%)
 
-## train the CNN of the Flashlight paper: make mnist [DATA=dir] [ARGS="--epochs 3 ..."]
+## [train] trains the CNN of the Flashlight paper on MNIST: make mnist [DATA=dir] [ARGS="--epochs 3 ..."]
 mnist: $(BUILD)/examples/mnist $(CUDA_MOCK)
 	$(if $(CUDA),FL_DEVICE=$${FL_DEVICE:-cuda}) $(if $(CUDA_MOCK),FL_CUDA_LIBS=$${FL_CUDA_LIBS:-$(BUILD)/mock}) \
 	    $< $(call opt,data,$(DATA)) $(ARGS)
 
-## a small residual net on CIFAR-10 or drawn pictures: make vision-cifar [DATA=dir] [ARGS="--epochs 40
-## --seed 1"]
+## [train] trains a small residual network on CIFAR-10 or generated pictures: make vision-cifar [DATA=dir]
+## [ARGS="--epochs 40 --seed 1"]
 vision-cifar: $(BUILD)/examples/vision_cifar
 	@$< $(call opt,data,$(DATA)) $(ARGS)
 
-## a small DETR on shapes that it draws, or on images of COCO: make vision-detect
+## [train] trains a small DETR on generated shapes or on COCO: make vision-detect
 ## [DATA=../shared/data/coco] [ARGS="--steps 3000 --seed 1"]
 vision-detect: $(BUILD)/examples/vision_detect
 	@$< $(call opt,data,$(DATA)) $(ARGS)
 
-## the recipes of ResNet-50, DeiT and DETR: make vision-train TRAIN=imagenet/train VAL=imagenet/val
-## [RECIPE=resnet50|deit_s|detr_resnet50] [ARGS="--epochs 90 --bf16"]
+## [train] trains ResNet-50, DeiT or DETR by their published recipes: make vision-train
+## TRAIN=imagenet/train VAL=imagenet/val [RECIPE=resnet50|deit_s|detr_resnet50] [ARGS="--epochs 90 --bf16"]
 vision-train: $(BUILD)/examples/vision_train
 	@$< $(call opt,train,$(TRAIN)) $(call opt,val,$(VAL)) $(call opt,recipe,$(RECIPE)) $(ARGS)
 
-## an image file as raw samples: make vision-image FILE=x OUT=y.raw [MODE=grey|rgb|rgba|asis]
-## [DEPTH=8|16] [ORIENT=0]
+## [train] decodes an image file to raw samples: make vision-image FILE=x OUT=y.raw
+## [MODE=grey|rgb|rgba|asis] [DEPTH=8|16] [ORIENT=0]
 vision-image: $(BUILD)/examples/vision_image
 	@$< --file "$(FILE)" --out "$(OUT)" $(call opt,mode,$(MODE)) $(call opt,depth,$(DEPTH)) \
 	    $(if $(filter 0,$(ORIENT)),--stored)
 
-## a recogniser of spoken digits: make speech-digits [DATA=../shared/data/speech] [ARGS="--epochs 12
-## --leave-out theo --stream --save f ..."]
+## [train] trains a recogniser of spoken digits: make speech-digits [DATA=../shared/data/speech]
+## [ARGS="--epochs 12 --leave-out theo --stream --save f ..."]
 speech-digits: $(BUILD)/examples/speech/digits
 	@$< $(call opt,data,$(DATA)) --page $(BUILD)/digits.html $(ARGS)
 
 VAD_WEIGHTS = $(or $(WEIGHTS),../shared/data/weights/silero_vad/silero_vad_16k.safetensors)
-## a probability of speech for each 512 samples: make speech-vad FILE=a.wav [WEIGHTS=f] [ARGS="--segments
-## ..."]
+## [train] detects speech, a probability for each 512 samples: make speech-vad FILE=a.wav [WEIGHTS=f]
+## [ARGS="--segments ..."]
 speech-vad: $(BUILD)/examples/speech/vad
 	@$< --file "$(FILE)" --weights "$(VAD_WEIGHTS)" $(ARGS)
 
-## features of a sound: make speech-features FILE=a.wav OUT=x.safetensors KIND=fbank [PRESET=kaldi]
-## [CONF=f] [ARGS="--dither=0 ..."]
+## [train] computes features of a sound file: make speech-features FILE=a.wav OUT=x.safetensors KIND=fbank
+## [PRESET=kaldi] [CONF=f] [ARGS="--dither=0 ..."]
 speech-features: $(BUILD)/examples/speech/features
 	@$< --file="$(FILE)" --out="$(OUT)" $(call opt_equals,kind,$(KIND)) $(call opt_equals,preset,$(PRESET)) \
 	    $(call opt_equals,conf,$(CONF)) $(ARGS)
 
-## words from scores: make speech-decode EMISSIONS=e.safetensors TOKENS=f [LEXICON= LM= TRANSITIONS=
-## NBEST=] [ARGS="--beamsize 500 ..."]
+## [train] decodes emissions to words: make speech-decode EMISSIONS=e.safetensors TOKENS=f [LEXICON= LM=
+## TRANSITIONS= NBEST=] [ARGS="--beamsize 500 ..."]
 speech-decode: $(BUILD)/examples/speech/decode
 	@$< --emissions "$(EMISSIONS)" --tokens "$(TOKENS)" $(call opt,lexicon,$(LEXICON)) \
 	    $(call opt,lm,$(LM)) $(call opt,transitions,$(TRANSITIONS)) $(call opt,nbest,$(NBEST)) $(ARGS)
 
-## recognisers by flags of Flashlight: make speech-asr ARGS="train --flagsfile=f ...", continue, fork,
-## test, decode, align, transcribe
+## [train] trains and runs recognisers by Flashlight's flags: make speech-asr ARGS="train --flagsfile=f
+## ...", continue, fork, test, decode, align, transcribe
 speech-asr: $(BUILD)/examples/speech/asr
 	@$< $(ARGS)
 
-## when words of a list were said: make speech-align AM=best.safetensors [LIST=l] [OUT=a.ctm]
-## [ARGS="--audacity=f ..."]
+## [train] aligns the words of a list to their sound: make speech-align AM=best.safetensors [LIST=l]
+## [OUT=a.ctm] [ARGS="--audacity=f ..."]
 speech-align: $(BUILD)/examples/speech/asr
 	@$< align --am="$(AM)" $(call opt_equals,test,$(LIST)) $(call opt_equals,ctm,$(OUT)) $(ARGS)
 
 SPEECH_DATA = $(or $(DATA),../shared/data/speech)
-## a dozen utterances by heart with each criterion: make speech-libri [DATA=../shared/data/speech]
+## [train] overfits a dozen utterances with each criterion: make speech-libri [DATA=../shared/data/speech]
 ## [CRITERIA="ctc asg"]
 speech-libri: $(BUILD)/examples/speech/asr
 	@$(if $(SNDFILE_FLAGS),cat,grep wav) "$(SPEECH_DATA)/librispeech/librispeech.lst" > $(BUILD)/libri.lst
 	@ARGS="$(ARGS)" examples/speech/libri $< "$(SPEECH_DATA)" $(BUILD)/libri.lst $(BUILD)/libri $(CRITERIA)
 
 # N ranks of mnist on this host, each with a part of every batch: make mnist-dist N=2 ARGS="--dropout 0"
-## mnist on N ranks: make mnist-dist N=2 [DATA=dir] [ARGS=...]
+## [train] trains the same on N ranks: make mnist-dist N=2 [DATA=dir] [ARGS=...]
 mnist-dist: $(BUILD)/examples/mnist
 	examples/launch $(or $(N),2) $< $(call opt,data,$(DATA)) $(ARGS)
 
@@ -244,95 +245,98 @@ $(BUILD)/bench/generate: $(BUILD)/bench/peers/llama_loop.o
 $(BUILD)/bench/peers/mel_loop.o: CFLAGS += -O3 -march=native -ffast-math $(FFTW_FLAGS)
 $(BUILD)/bench/speech: $(BUILD)/bench/peers/mel_loop.o
 $(BUILD)/bench/speech: LIBS += $(FFTW_LIBS)
-## texts of a model: make generate ARGS="--weights ../shared/data/weights/stories260K --prompt '...'"
+## [train] generates text with a pretrained model: make generate ARGS="--weights
+## ../shared/data/weights/stories260K --prompt '...'"
 generate: $(BUILD)/examples/generate
 	$< $(ARGS)
-## train a language model: make lm [DATA=text or folder] [ARGS="--preset nano ..."]
+## [train] trains a language model: make lm [DATA=text or folder] [ARGS="--preset nano ..."]
 lm: $(BUILD)/examples/lm
 	$< $(call opt,data,$(DATA)) $(ARGS)
 
-## n-gram language models: make ngram ARGS="train --text F --save F.arpa --order 5"
+## [train] trains and queries n-gram language models: make ngram ARGS="train --text F --save F.arpa --order
+## 5"
 ngram: $(BUILD)/examples/ngram
 	@$< $(ARGS)
 
-## tokenizers from files and from text: make tokenize ARGS="train --text F --save tokenizer.json"
+## [train] trains and runs tokenizers: make tokenize ARGS="train --text F --save tokenizer.json"
 tokenize: $(BUILD)/examples/tokenize
 	@$< $(ARGS)
 
-## every collective of every dtype on 1 to 8 ranks: make conformance-dist IMPL=gloo|ring|sim
+## [test] checks every collective in every dtype on 1 to 8 ranks: make conformance-dist IMPL=gloo|ring|sim
 conformance-dist: $(BUILD)/tests/test_dist
 	FULL=1 DIST_IMPL=$(IMPL) TEST_TIMEOUT=3000 $< $(if $(filter sim,$(IMPL)),simulated,collectives)
 
-## the formula of a ring beside all_reduce on 2, 4, 8 hosts (network namespaces, tc tbf): make
+## [bench] compares a model of the ring with all_reduce on 2, 4, 8 hosts (network namespaces, tc tbf): make
 ## bench-hosts [RATE=100mbit]
 bench-hosts: $(BUILD)/bench/dist
 	@for n in 2 4 8; do bench/hosts $$n $(or $(RATE),100mbit) $< --host || exit; done
 
-## steps of mnist, resnet50, vit on 2 ranks, in turn with PyTorch's DDP and FSDP over Gloo: make
+## [bench] times steps of mnist, resnet50, vit on 2 ranks beside PyTorch's DDP and FSDP over Gloo: make
 ## bench-dist_steps [MODELS="..."] [ROUNDS=3]
 bench-dist_steps: $(BUILD)/bench/dist
 	@bench/dist_steps $< "$(MODELS)" $(ROUNDS)
 
 DIST_TRACE = $(or $(FILE),$(BUILD)/dist.json)
-## how much communication hides, and a timeline of such a step: make dist-trace [FILE=dist.json]
+## [bench] measures how much communication overlaps with backward, and saves a timeline: make dist-trace
+## [FILE=dist.json]
 dist-trace: $(BUILD)/bench/dist
 	@BENCH_DIST_BYTES=0 BENCH_DIST_TRACE=$(DIST_TRACE) $< | grep hidden && echo "$(DIST_TRACE)"
 
-## kills and stops ranks, N runs over Gloo and sockets: make dist-kill N=100
+## [test] kills and stops ranks at random, over Gloo and sockets: make dist-kill N=100
 dist-kill: $(BUILD)/tests/test_dist
 	DIST_KILLS=$(or $(N),100) TEST_TIMEOUT=3000 $< every_survivor
 
-## eight busy ranks for T seconds, none of which is to be called dead: make dist-calm T=60
+## [test] runs eight busy ranks for T seconds and checks that none is reported dead: make dist-calm T=60
 dist-calm: $(BUILD)/tests/test_dist
 	DIST_CALM=$(T) $< no_false_alarm
 
-## COCO's average precision: make vision-eval GT=a.json DT=b.json [TYPE=bbox|segm] [METRIC=voc IOU=0.5
-## POINTS=11|all ARGS=--inclusive]
+## [train] prints COCO's or PASCAL VOC's average precision: make vision-eval GT=a.json DT=b.json
+## [TYPE=bbox|segm] [METRIC=voc IOU=0.5 POINTS=11|all ARGS=--inclusive]
 vision-eval: $(BUILD)/examples/vision_eval
 	@$< --gt "$(GT)" --dt "$(DT)" $(call opt,type,$(TYPE)) $(call opt,metric,$(METRIC)) $(call opt,iou,$(IOU)) \
 	    $(call opt,points,$(POINTS)) $(ARGS)
 
-## make vision-predict MODEL=resnet50 WEIGHTS=w.safetensors [NAMES=torchvision|timm|hf] (IMAGE=f
-## [LABELS=f] | INPUT=x.safetensors OUT=y.safetensors)
+## [train] classifies an image, or detects its objects: make vision-predict MODEL=resnet50
+## WEIGHTS=w.safetensors [NAMES=torchvision|timm|hf] (IMAGE=f [LABELS=f] | INPUT=x.safetensors
+## OUT=y.safetensors)
 vision-predict: $(BUILD)/examples/vision_predict
 	@$< --model "$(MODEL)" --weights "$(WEIGHTS)" $(call opt,names,$(NAMES)) $(call opt,image,$(IMAGE)) \
 	    $(call opt,labels,$(LABELS)) $(if $(INPUT),--input "$(INPUT)" --out "$(OUT)") $(ARGS)
 
 # A program that does not build counts as a failure and does not keep the others from running.
-## build and run all tests, a sample of the exhaustive ones (SEED=n repeats one); the last line is the
-## grand total
+## [test] builds and runs all tests, of the exhaustive ones a sample (SEED=n repeats it); the last line is
+## the grand total
 test:
 	@mkdir -p $(BUILD); rm -f $(BUILD)/broken
 	@$(MAKE) --no-print-directory -k test-programs || touch $(BUILD)/broken
 	@CC="$(CC)" FULL="$(FULL)" SEED="$(SEED)" tests/run $(BUILD) $(TEST_RUNS)
 
-## the same without sampling
+## [test] runs all tests without sampling
 test-full: FULL = 1
 test-full: test
 
-## every header alone and together, C and C++, both compilers, lint
+## [test] compiles every header alone and together, as C and C++, with both compilers; runs the lints
 test-compile:
 	@CC="$(CC)" tests/compile/run
 
-## every op against reference loops: make conformance [BACKEND=naive|recorder|evictor|naive@cpu
-## (operands@default)] [BACKEND_H=mine.h] [OPS_H=ops.h] [ARGS=op]
+## [test] checks every op against reference loops: make conformance
+## [BACKEND=naive|recorder|evictor|naive@cpu (operands@default)] [BACKEND_H=mine.h] [OPS_H=ops.h] [ARGS=op]
 conformance: $(SUITES)/conformance
 	$< $(BACKEND) $(ARGS)
 
-## the suites that take a backend, on family cuda: make CUDA=emu test-cuda, or CUDA=1 on a machine with a
-## GPU
+## [cuda] runs the suites that take a backend on backend cuda: make CUDA=emu test-cuda, or CUDA=1 on a
+## machine with a GPU
 test-cuda:
 	@if [ -z "$(CUDA)" ]; then echo 'skipped: cuda (make CUDA=emu test-cuda needs g++, CUDA=1 nvcc and a GPU)'; \
 	else $(if $(FULL),,GROUPS_ONE_IN=12) $(if $(CUDA_MOCK),FL_CUDA_LIBS="$${FL_CUDA_LIBS:-$(BUILD)/mock}") \
 	    $(MAKE) --no-print-directory -k TESTS="$(CUDA_TESTS)" BACKENDS=cuda EXTENSIONS= test; fi
 
-## what can be shown of kernels/cuda without a GPU: its tests in emulation, nvcc on what was touched,
-## host reads
+## [cuda] checks kernels/cuda without a GPU: tests in emulation, nvcc on changed files, reads by the host
 cuda-check:
 	@MAKE="$(MAKE)" FULL="$(FULL)" SEED="$(SEED)" tests/cuda_check $(PLAIN) "$(NVCC)"
 
 # A build/gpu without its objects was brought: it is not made again, which takes longer than a call.
-## what a machine with a GPU is for, in calls of 9 minutes that go on where the last one stopped: make
+## [cuda] runs all GPU checks and benchmarks in calls of 9 minutes that resume where the last stopped: make
 ## gpu [PART=smoke]
 gpu:
 	@if [ -x "$(NVCC)" ] && { [ ! -x build/gpu/bin/fl ] || [ -d build/gpu-objects ]; }; then \
@@ -342,23 +346,25 @@ gpu:
 
 # CUDA=emu: build/gpu-emu, in which gpu.sh can be rehearsed without a GPU.
 GPU = build/gpu$(if $(filter emu,$(CUDA)),-emu)
-## build/gpu, all that make gpu runs, for machines without compiler and network: make CUDA=1 gpu-build
+## [cuda] builds build/gpu, all that make gpu runs, for machines without compiler and network: make CUDA=1
+## gpu-build
 gpu-build:
 	@MAKE="$(MAKE)" CUDA="$(CUDA)" bench/gpu_build $(GPU) "$(NVCC)"
 
-## the prototypes of NVIDIA's libraries that kernels/cuda has by hand, beside the installed headers
+## [cuda] compares the hand-written prototypes of NVIDIA's libraries with the installed headers
 cuda-vendor:
 	@if [ ! -f $(CUDA_HOME)/include/cublasLt.h ]; then echo 'skipped: headers of cuBLASLt (make cuda-vendor)'; \
 	else $(CC) -std=c11 -Wall -Wextra -Werror -isystem $(CUDA_HOME)/include -fsyntax-only tests/cuda/vendor.c \
 	    && echo 'the prototypes are those of $(CUDA_HOME)/include'; fi
 
-## what generated kernels are made of compiles while a program runs, by NVRTC for sm_80 and sm_90; no GPU
+## [cuda] compiles generated kernels with NVRTC for sm_80 and sm_90, without a GPU
 cuda-nvrtc:
 	@mkdir -p $(BUILD)/tests/cuda
 	@$(CC) -std=gnu11 $(CFLAGS) $(WARN) -I. -o $(BUILD)/tests/cuda/nvrtc tests/cuda/nvrtc.c -ldl -lm -pthread
 	@$(BUILD)/tests/cuda/nvrtc 80 90
 
-## cuDNN's plans for the six models on an H200 that is not there: make CUDA=emu cuda-plans [ARGS=vit]
+## [cuda] asks cuDNN for its plans of the six models on an H200, without one: make CUDA=emu cuda-plans
+## [ARGS=vit]
 cuda-plans:
 	@if [ -z "$(CUDA)" ]; then echo 'skipped: cuda (make CUDA=emu cuda-plans)'; \
 	else $(MAKE) --no-print-directory $(BUILD)/tests/cuda/plans && mkdir -p $(BUILD)/stub && \
@@ -366,50 +372,51 @@ cuda-plans:
 	    LD_LIBRARY_PATH=$(BUILD)/stub FL_CUDA_DEVICE_JSON=tests/cuda/h200.json \
 	    $(BUILD)/tests/cuda/plans $(ARGS); fi
 
-## every gradient against finite differences: make gradcheck [BACKEND=...] [BACKEND_H=mine.h]
+## [test] checks every gradient against finite differences: make gradcheck [BACKEND=...] [BACKEND_H=mine.h]
 ## [OPS_H=ops.h] [ARGS=op]
 gradcheck: $(SUITES)/gradcheck
 	$< $(BACKEND) $(ARGS)
 
-## edits the op table and counts how many edits the suites catch
+## [test] edits the op tables and counts how many edits the suites catch
 mutants:
 	@CC="$(CC)" tests/mutants
 
-## edits the code of a package and counts how many edits its tests catch: make edits PACKAGE=optim [N=60]
-## [SEED=1] (python3)
+## [test] edits the code of a package and counts how many edits its tests catch: make edits PACKAGE=optim
+## [N=60] [SEED=1] (python3)
 edits:
 	@CC="$(CC)" python3 tests/edits "$(PACKAGE)" $(or $(N),60) $(if $(filter-out 0,$(SEED)),$(SEED))
 
-## kills a program that saves at N random moments, loads beside two writers: make checkpoint-kill N=200
-## [LOADS=20000] [SEED=n]
+## [test] kills a program at N random moments while it saves: make checkpoint-kill N=200 [LOADS=20000]
+## [SEED=n]
 checkpoint-kill: $(BUILD)/tests/checkpoint_kill
 	@SEED=$(SEED) $< $(or $(N),200) $(LOADS)
 
-## every op's bits: threads against threads, gcc against clang
+## [test] compares the bits of every op: 1, 2, 3 and 8 threads, gcc and clang, each instruction set
 bits:
 	@MAKE="$(MAKE)" tests/same_bits
 
-## every op against PyTorch's values in tests/golden (ARGS=--all: those that fl lacks fail too)
+## [test] checks every op against PyTorch's values in tests/golden (ARGS=--all: ops that fl lacks fail too)
 parity: $(BUILD)/tests/parity
 	@$< $(ARGS)
 
 # $(call by_peer,command): with the Python that has the peers, or a line that it is skipped
 by_peer = @if [ -n "$(PEER_PYTHON)" ]; then $(1); else echo 'skipped: $@ (PEER_PYTHON is not set)'; fi
-## beside torchaudio, librosa, transformers and flashlight-text, where PEER_PYTHON is set
+## [test] compares features and decoders with torchaudio, librosa, transformers and flashlight-text
+## (PEER_PYTHON)
 parity-speech: $(addprefix $(BUILD)/examples/speech/,features decode vad)
 	$(call by_peer,$(PEER_PYTHON) tests/parity_speech.py $(BUILD) $(if $(filter-out 0,$(SEED)),$(SEED)))
 
-## wav2vec 2.0 and Whisper beside transformers, both ways, where PEER_PYTHON is set
+## [test] compares wav2vec 2.0 and Whisper with transformers, both ways (PEER_PYTHON)
 parity-pretrained: $(BUILD)/tests/test_pretrained
 	$(call by_peer,$(PEER_PYTHON) tests/parity_pretrained.py $(BUILD))
 
-## what transformers makes of the language models that we save, where PEER_PYTHON is set
+## [test] loads the language models that fl saves with transformers, and compares logits (PEER_PYTHON)
 parity-text: SAVED = $(BUILD)/saved
 parity-text: $(BUILD)/tests/test_lm
 	$(call by_peer,rm -rf $(SAVED) && mkdir -p $(SAVED) && LM_SAVED=$(SAVED) $< models_of_transformers && \
 	    $(PEER_PYTHON) tests/lm_models.py $(SAVED))
 
-## beside Pillow, torchvision and pycocotools, where PEER_PYTHON is set
+## [test] compares images and metrics with Pillow, torchvision and pycocotools (PEER_PYTHON)
 parity-vision: $(addprefix $(BUILD)/,tests/parity_vision examples/vision_eval examples/vision_predict)
 	@FULL=1 $<
 	@$(if $(PEER_PYTHON),$(PEER_PYTHON) tests/parity_coco.py $(BUILD)/examples/vision_eval)
@@ -418,12 +425,13 @@ parity-vision: $(addprefix $(BUILD)/,tests/parity_vision examples/vision_eval ex
 TEXT_PARTS = $(addprefix tokenizers-,gpt2 threads wordpiece unigram train load loads) \
              $(addprefix generate-,stories loader loads blocks f32 f16 q8 q4_k q6_k torch) \
              $(addprefix text_steps-,nano lstm gpt2)
-## text beside other people's, a file for each part, which is not measured twice: make bench-text
-## [PARTS="tokenizers-gpt2 ..."] [FRESH=1]
+## [bench] times tokenizers, generation and training beside other libraries, and caches results: make
+## bench-text [PARTS="tokenizers-gpt2 ..."] [FRESH=1]
 bench-text: $(addprefix $(BUILD)/bench/,tokenizers generate text_steps)
 	@FRESH="$(FRESH)" bench/text $(BUILD) $(or $(PARTS),$(TEXT_PARTS))
 
-## one program of bench/ as TSV: bench-overhead, bench-ops, bench-gemm, bench-peaks ...
+## [bench] runs one program of bench/, results as TSV: bench-overhead, bench-ops, bench-gemm, bench-peaks
+## ...
 bench-%: $(BUILD)/bench/%
 	@env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $< $(ARGS)
 
@@ -431,27 +439,31 @@ bench-%: $(BUILD)/bench/%
 # PEERS (0: none), EXCLUDE, ROUNDS, DTYPE, PRESET, WARMUP, ITERATIONS, VARIANTS, TIMEOUT, RESULTS
 BENCH_SETTINGS = loading mode models threads peers exclude rounds dtype preset warmup iterations variants \
                  timeout results
-## the models beside other frameworks: make bench MODELS="vit bert:8" THREADS=2 PEERS=0 ROUNDS=3
+## [bench] times the models beside other frameworks: make bench MODELS="vit bert:8" THREADS=2 PEERS=0
+## ROUNDS=3
 bench: $(BUILD)/bench/model
 	@python3 bench/run $< \
 	    $(foreach s,$(BENCH_SETTINGS),$(call bench_setting,$(s),$(shell echo $(s) | tr a-z A-Z)))
 bench_setting = $(if $(filter command line environment,$(origin $(2))),--$(1) "$($(2))")
 
-## fl.py beside C: make bench-python DATA=../shared/data/mnist (numpy)
+## [bench] times fl.py beside C: make bench-python DATA=../shared/data/mnist (numpy)
 bench-python: lib shared $(BUILD)/examples/mnist
 	@$(or $(PYTHON),python3) bench/python $(BUILD) $(or $(DATA),../shared/data/mnist) $(ARGS)
 
-## lines, slots, build seconds, sizes as TSV (python3; N=20 for fewer incremental builds)
+## [bench] prints lines, slots, build seconds and sizes as TSV (python3; N=20: fewer incremental builds)
 metrics:
 	@CC="$(CC)" python3 bench/metrics $(if $(N),--edits $(N))
 
-## removes build/
+## [build] removes build/
 clean:
 	rm -rf build
 
-## this list
+## [build] prints this list
 help:
-	@$(list_targets)
+	@$(list_targets) | awk -v groups="build train test bench cuda" '{ name = $$1; group = $$2; \
+	    sub(/^[^ ]+ +[^ ]+ /, ""); gsub(/[][]/, "", group); \
+	    list[group] = list[group] sprintf("  %-18s%s\n", name, $$0) } \
+	    END { for (i = 1; i <= split(groups, g, " "); i++) printf "%s\n%s\n", g[i], list[g[i]] }'
 
 # --- tests -----------------------------------------------------------------------------------------------
 
@@ -485,7 +497,8 @@ SEED ?= 0
 RUNS ?= -1
 
 .PHONY: fuzz fuzz-run $(FUZZERS:%=run-%)
-## libFuzzer on readers, text, printers, ops and autograd, T seconds each: make fuzz T=60
+## [test] runs libFuzzer on readers, text, printers, ops and autograd, T seconds each: make fuzz T=60
+## (clang)
 fuzz:
 	@MAKE="$(MAKE)" CC="$(FUZZ_CC)" tests/fuzz $(FUZZ) T=$(T) SEED=$(SEED) RUNS=$(RUNS)
 
@@ -605,7 +618,7 @@ $(GPU)/bin/fl: $(GPU_PROGRAMS:%=$(PLAIN)/%.o) $(MODEL_UNITS:%=$(PLAIN)/%.o) $(BU
 	@echo LD $@
 
 # For the drop-in build with -DFL_USE_CUDA: the kernels alone.
-## build/<variant>/libflk.a, the CUDA kernels alone: make CUDA=1 libflk.a
+## [cuda] builds build/<variant>/libflk.a, the CUDA kernels alone: make CUDA=1 libflk.a
 libflk.a: $(BUILD)/libflk.a
 	@echo $<
 $(BUILD)/libflk.a: $(CUDA_OBJECTS)
