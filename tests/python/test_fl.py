@@ -448,7 +448,7 @@ def check_end():
 
 
 def check_examples():
-    """examples/python/mnist.py on bars in ten places, and README's lines."""
+    """examples/python/mnist.py on bars in ten places, and the lines of docs/python.md."""
     with tempfile.TemporaryDirectory() as folder:
         for part, n in (("train", 2000), ("t10k", 300)):
             label = np.array([draw.randrange(10) for _ in range(n)], "uint8")
@@ -464,11 +464,11 @@ def check_examples():
         check(out.returncode == 0 and found > 80, f"mnist.py: {lines[-1]}")
     with open("examples/python/mnist.py") as f:
         check(len(f.readlines()) <= 61, "mnist.py has at most 60 lines and the licence's")
-    with open("README.md") as f:
+    with open("docs/python.md") as f:
         code = f.read().split("```python\n")[1].split("```")[0]
     out = subprocess.run([sys.executable, "-c", "import sys; sys.path.insert(0, 'examples/python')\n" + code],
                          capture_output=True, text=True)
-    check(out.stdout == "tensor([0, 1, 1, 0])\n", f"README's example: {out.stdout}{out.stderr}")
+    check(out.stdout == "tensor([0, 1, 1, 0])\n", f"the example of docs/python.md: {out.stdout}{out.stderr}")
     check(fl.__doc__.split("    import fl\n")[1].split("\n\n")[0].replace("    ", "", 1).strip() in
           code.replace("import fl\n", "").replace("\n", "\n    "), "fl.py shows the same example")
 
