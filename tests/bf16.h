@@ -28,12 +28,12 @@ static bool bf16_begin(const char *way) {
         name(); \
         bf16_end(); \
     }
-#define TEST_BF16(name) static void name(void); BF16_BY(pairs, name) BF16_BY(amx, name) static void name(void)
+#define TEST_BF16(name) static void name(void); BF16_BY(vdpbf16, name) BF16_BY(amx, name) static void name(void)
 
 /* What the processor has, and its emulation. */
 static const struct {
     const char *real, *plain;
-} bf16_ways[] = {{"pairs", "emulated_pairs"}, {"amx", "emulated"}};
+} bf16_ways[] = {{"vdpbf16", "emulated_vdpbf16"}, {"amx", "emulated"}};
 
 /* To the nearest bf16, ties to even; NaN stays. */
 static double bf16_of(double x) {
@@ -350,7 +350,7 @@ static void amx_all_sizes(int way) {
 }
 
 TEST(amx_tiles_of_all_sizes) { amx_all_sizes(1); }
-TEST(pairs_of_all_sizes) { amx_all_sizes(0); }
+TEST(vdpbf16_of_all_sizes) { amx_all_sizes(0); }
 
 /* Convolutions and both gradients, channels-last: of rounded values the f64 convolution of them, and the same
    bits in plain C as by the processor. Channels that fill no panel, strides, dilation, padding, and images
@@ -383,7 +383,7 @@ static void amx_all_convolutions(int by) {
             if (!dy)
                 dy = fl_channels_last(fl_uniform(fl_shape_of(y[0][0]), -1, 1, FL_F32, &(fl_rng){i, 9999}));
             di = way == 0 ? fl_cast(fl_cast(dy, FL_BF16), FL_F64) : dy;
-            const bool whole = way == 0 && by == 0 && size[i].stride > 1; /* pairs leave these to f32 */
+            const bool whole = way == 0 && by == 0 && size[i].stride > 1; /* vdpbf16 leaves these to f32 */
             y[way][1] = whole ? fl_conv2d_grad_input(fl_cast(dy, FL_F64), fl_cast(w, FL_F64), xs, a)
                               : fl_conv2d_grad_input(di, wi, xs, a);
             y[way][2] = fl_conv2d_grad_weight(xi, di, ws, a);
@@ -399,7 +399,7 @@ static void amx_all_convolutions(int by) {
 }
 
 TEST(amx_convolutions) { amx_all_convolutions(1); }
-TEST(pairs_convolutions) { amx_all_convolutions(0); }
+TEST(vdpbf16_convolutions) { amx_all_convolutions(0); }
 
 /* y, dq, dk and dv of attention in one tensor, of q [b, h, n, d], k and v [b, h, m, ...] as views of [b, n,
  * h, d]. */
@@ -445,7 +445,7 @@ static void amx_all_attention(int way) {
 }
 
 TEST(amx_attention) { amx_all_attention(1); }
-TEST(pairs_attention) { amx_all_attention(0); }
+TEST(vdpbf16_attention) { amx_all_attention(0); }
 
 /* Tensors of bf16 need no permission: their products are those of f32 operands that round, rounded at the
  * end. */
@@ -509,7 +509,7 @@ static int bf16_tensors(uint64_t *hash, bool fast) {
 /* Tiles read and write bf16 as it is: the bits are those of operands that the core casts to f32 and results
    that it rounds, with any number of threads. */
 TEST(amx_reads_bf16_as_it_is) {
-    static const char *const ways[] = {"emulated", "emulated_pairs", "pairs", "amx"};
+    static const char *const ways[] = {"emulated", "emulated_vdpbf16", "vdpbf16", "amx"};
     const fl_op ops[] = {FL_OP_matmul, FL_OP_conv2d, FL_OP_conv2d_grad_input, FL_OP_conv2d_grad_weight,
                          fl_op_linear, fl_op_conv2d_bias, fl_op_attention, fl_op_attention_grad};
     fl_backend wide = *fl_backend_cpu(), old;
@@ -615,7 +615,7 @@ TEST(amx_is_chosen_by_measurement) {
     if (fl__level() == FL__PORTABLE) CHECK_STR(fl_cpu_bf16(), "f32");
     fl__level_cap(FL__TOP_LEVEL);
     const char *fastest = fl_cpu_bf16();
-    CHECK(!strcmp(fastest, "f32") || !strcmp(fastest, "pairs") || !strcmp(fastest, "amx"));
+    CHECK(!strcmp(fastest, "f32") || !strcmp(fastest, "vdpbf16") || !strcmp(fastest, "amx"));
     CHECK(fl_cpu_set_bf16("f32"));
     CHECK_STR(fl_cpu_bf16(), "f32");
     bf16_end();

@@ -470,7 +470,7 @@ static void hear_message(fl_log_level level, const char *text, void *user) {
 
 /* How the cpu rounds products to bf16 is in the file where one did; loading warns where it is another way. */
 TEST(the_way_of_bf16) {
-    static const char *const was[] = {NULL, "f32", "emulated_pairs"};
+    static const char *const was[] = {NULL, "f32", "emulated_vdpbf16"};
     char said[600] = "";
     test_errors_return();
     fl_scope s = fl_scope_begin();
@@ -499,7 +499,7 @@ TEST(the_way_of_bf16) {
         if (was[i]) CHECK_STR(said, "way.safetensors: products of bf16 took the way");
         else CHECK(!*said);
     }
-    CHECK_STR(said, "took the way 'emulated_pairs' and take 'emulated' here");
+    CHECK_STR(said, "took the way 'emulated_vdpbf16' and take 'emulated' here");
     fl_optim_free(o);
     fl_nn_free(net);
     fl_scope_end(&s);

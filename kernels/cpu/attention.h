@@ -39,14 +39,14 @@ FL_PRIVATE void fl__cpu_attention_slots(fl_backend *cpu);
 #include "bf16.h"
 #include "gemm/amx.h"
 /* FL__ATT_ROW: elements from key to key in a block of scores, not a power of two
-   FL__ATT_PAIRS: multiply-adds of a head's scores from which on f32 is rounded for vdpbf16ps */
+   FL__ATT_VDPBF16: multiply-adds of a head's scores from which on f32 is rounded for vdpbf16ps */
 enum {
     FL__ATT_QUERIES = 256,
     FL__ATT_TILED_KEYS = 256,
     FL__ATT_KEYS = 140,
     FL__ATT_GRAD_KEYS = 70,
     FL__ATT_ROW = 272,
-    FL__ATT_PAIRS = 1 << 20
+    FL__ATT_VDPBF16 = 1 << 20
 };
 #define FL__ATT_ALL (INT64_MIN / 2)
 /* Of a key that is hidden from the queries before seen + j scores are computed from here on: products read
@@ -122,8 +122,9 @@ typedef struct fl__att_block {
     int64_t j0, nj, start, end;       /* keys, and where they start and end */
     int64_t seen; /* key j of these is hidden from the queries before seen + j; FL__ATT_ALL: from none */
     bool adds;    /* dk and dv hold what earlier blocks left */
-    const fl_tensor *ask[2];          /* whose rows tiles ask for, of this item or one behind it; or NULL */
-    int64_t ask_item;
+    const fl_tensor *prefetch[2];          /* tensors whose rows tiles prefetch, of this item or a later one;
+                                              or NULL */
+    int64_t prefetch_item;
 } fl__att_block;
 
 /* Element [item][row][column]. */
@@ -206,13 +207,13 @@ static void fl__att_row(const fl__attention *a, const fl_tensor *t, int64_t item
    ask for as many of the operands that are packed next. */
 static void fl__att_ask(const fl__attention *a, const fl__att_block *b, int64_t first, int64_t n) {
     for (int i = 0; i < 2; i++) {
-        const fl_tensor *t = b->ask[i];
-        if (!t || b->ask_item >= a->items || fl__att_step(t)[1] != 1) continue;
+        const fl_tensor *t = b->prefetch[i];
+        if (!t || b->prefetch_item >= a->items || fl__att_step(t)[1] != 1) continue;
         const int64_t end = fl__min(first + n, t->shape[t->ndim - 2]);
         const int64_t bytes = t->shape[t->ndim - 1] * (int64_t)fl_dtype_size(t->dtype);
         const int64_t row = fl__att_step(t)[0] * (int64_t)fl_dtype_size(t->dtype);
         if (first >= end) continue;
-        const char *at = fl__att_at(t, b->ask_item, first, 0);
+        const char *at = fl__att_at(t, b->prefetch_item, first, 0);
         for (int64_t r = first; r < end; r++, at += row)
             for (int64_t k = 0; k < bytes; k += 64) __builtin_prefetch(at + k, 0, 2);
     }
@@ -220,7 +221,7 @@ static void fl__att_ask(const fl__attention *a, const fl__att_block *b, int64_t 
 
 /* What comes next: up to two operands of an item. */
 static void fl__att_next_is(fl__att_block *b, int64_t item, const fl_tensor *first, const fl_tensor *second) {
-    b->ask[0] = first, b->ask[1] = second, b->ask_item = item;
+    b->prefetch[0] = first, b->prefetch[1] = second, b->prefetch_item = item;
 }
 
 /* Rounds n dense rows into those of a result. */
@@ -695,7 +696,7 @@ static const fl__amx_kernels *fl__att_tiles(const fl__attention *a) {
     const fl_tensor *all[] = {a->q, a->k, a->v, a->dy ? a->dy : a->q};
     const int64_t work = a->n * a->m * fl__min(a->d, a->e) / (a->args->causal ? 2 : 1);
     if (fl__min(a->n, a->m) < 16 || fl__min(a->d, a->e) < 16) return NULL;
-    if (work < FL__ATT_PAIRS && fl__bf16_pairs() && !a->widen && !fl__of_bf16()) return NULL;
+    if (work < FL__ATT_VDPBF16 && fl__bf16_is_vdpbf16() && !a->widen && !fl__of_bf16()) return NULL;
     for (int i = 0; i < 4; i++)
         if ((a->widen || fl__att_step(all[i])[0] != 1) && fl__att_step(all[i])[1] != 1) return NULL;
     return fl__bf16_tiles(a->q->dtype);

@@ -21,14 +21,14 @@
 #include "gemm/tile.h"
 #include "gemm/f64.h"
 #include "gemm/skinny.h"
-#include "gemm/kept.h"
+#include "gemm/packed_cache.h"
 #include "scratch.h"
 #include "force.h"
 #include "gemm/product.h"
 #include "bf16.h"
 #include "gemm/amx.h"
 #include "gemm/matmul.h"
-#include "gemm/linear_stored.h"
+#include "gemm/linear_packed.h"
 #include "gemm/openblas.h"
 #include "attention.h"
 #include "ctc.h"
@@ -88,7 +88,7 @@ FL_API const fl_backend *fl_backend_cpu(void) {
     fl__cpu_fft_slots(&fl__cpu_table);
     fl__cpu_glu_slots(&fl__cpu_table);
     fl__cpu_lapack_slots(&fl__cpu_table);
-    fl__cpu_linear_stored_slots(&fl__cpu_table);
+    fl__cpu_linear_packed_slots(&fl__cpu_table);
     fl__cpu_matmul_slots(&fl__cpu_table);
     fl__cpu_norm_slots(&fl__cpu_table);
     fl__cpu_pool_slots(&fl__cpu_table);

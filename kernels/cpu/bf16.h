@@ -14,10 +14,10 @@ extern "C" {
 #endif
 /* The way from now on:
      "amx"       tiles of AMX
-     "pairs"     vdpbf16ps
+     "vdpbf16"     vdpbf16ps
      "f32"       operands are not rounded
      "emulated"  what "amx" computes, to the bit, in plain C on any processor: for tests, and very slow
-     "emulated_pairs"  the same of "pairs"
+     "emulated_vdpbf16"  the same of "vdpbf16"
      NULL        chosen by measurement again
    FL_CPU_BF16 in the environment names it until the first call. False, and nothing changes, where there is no
    such way, or the processor, the level or the system has it not. Call it while no other thread computes. */
@@ -35,7 +35,7 @@ FL_API const char *fl_cpu_bf16_taken(void);
    f32. */
 FL_PRIVATE const struct fl__amx_kernels *fl__bf16_tiles(fl_dtype d);
 /* Whether these are vdpbf16ps, which is at most twice as fast as f32. */
-FL_PRIVATE bool fl__bf16_pairs(void);
+FL_PRIVATE bool fl__bf16_is_vdpbf16(void);
 /* Seconds, of which only differences count. */
 FL_PRIVATE double fl__bf16_now(void);
 
@@ -53,9 +53,9 @@ FL_PRIVATE double fl__bf16_now(void);
 #include <string.h>
 #include <time.h>
 
-enum { FL__WAY_F32, FL__WAY_PAIRS, FL__WAY_AMX, FL__WAY_EMULATED, FL__WAY_EMULATED_PAIRS, FL__WAYS,
+enum { FL__WAY_F32, FL__WAY_VDPBF16, FL__WAY_AMX, FL__WAY_EMULATED, FL__WAY_EMULATED_VDPBF16, FL__WAYS,
        FL__WAY_MEASURED };
-static const char *const fl__bf16_names[FL__WAYS] = {"f32", "pairs", "amx", "emulated", "emulated_pairs"};
+static const char *const fl__bf16_names[FL__WAYS] = {"f32", "vdpbf16", "amx", "emulated", "emulated_vdpbf16"};
 static int fl__bf16_asked = -1; /* -1: the environment was not read yet; every thread would read the same */
 static int fl__bf16_fastest[FL__TOP_LEVEL + 1]; /* of each level + 1; 0: not measured yet */
 static int fl__bf16_took;                       /* the way of the last product + 1; 0: none yet */
@@ -86,20 +86,20 @@ static double fl__bf16_rate(const fl__kernels *ks) {
 
 /* A fifth above f32, or it is not worth the rounding; tiles, whose packing weighs more beside them, twice. */
 static int fl__bf16_measure(void) {
-    const fl__amx_kernels *tiles = fl__amx_real(), *pairs = fl__pairs_real();
+    const fl__amx_kernels *tiles = fl__amx_real(), *vdpbf16 = fl__vdpbf16_real();
     double best = fl__bf16_rate(fl__gemm_kernels(FL_F32)) * 1.2;
     int way = FL__WAY_F32;
-    if (pairs && fl__amx_rate(pairs) > best) way = FL__WAY_PAIRS, best = fl__amx_rate(pairs);
+    if (vdpbf16 && fl__amx_rate(vdpbf16) > best) way = FL__WAY_VDPBF16, best = fl__amx_rate(vdpbf16);
     if (tiles && fl__amx_rate(tiles) > 2 * best) way = FL__WAY_AMX;
     return way;
 }
 
 /* NULL of f32, and where there is no such way here. */
 static const fl__amx_kernels *fl__bf16_kernels(int way) {
-    return way == FL__WAY_AMX              ? fl__amx_real()
-           : way == FL__WAY_PAIRS          ? fl__pairs_real()
-           : way == FL__WAY_EMULATED       ? fl__amx_emulated()
-           : way == FL__WAY_EMULATED_PAIRS ? fl__pairs_emulated()
+    return way == FL__WAY_AMX                ? fl__amx_real()
+           : way == FL__WAY_VDPBF16          ? fl__vdpbf16_real()
+           : way == FL__WAY_EMULATED         ? fl__amx_emulated()
+           : way == FL__WAY_EMULATED_VDPBF16 ? fl__vdpbf16_emulated()
                                            : NULL;
 }
 
@@ -170,9 +170,9 @@ FL_PRIVATE const struct fl__amx_kernels *fl__bf16_tiles(fl_dtype d) {
     return fl__bf16_kernels(way);
 }
 
-FL_PRIVATE bool fl__bf16_pairs(void) {
+FL_PRIVATE bool fl__bf16_is_vdpbf16(void) {
     const int way = fl__bf16_way();
-    return way == FL__WAY_PAIRS || way == FL__WAY_EMULATED_PAIRS;
+    return way == FL__WAY_VDPBF16 || way == FL__WAY_EMULATED_VDPBF16;
 }
 
 #endif

@@ -41,7 +41,7 @@ static fl__complex fl__fft_product(fl__complex a, fl__complex b) {
     return (fl__complex){a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
 }
 
-static fl__complex fl__turned_by(double part) {
+static fl__complex fl__unit_root(double part) {
     const double angle = 6.283185307179586 * part;
     return (fl__complex){cos(angle), sin(angle)};
 }
@@ -165,11 +165,11 @@ static void fl__fft_task(void *arg, int64_t begin, int64_t end) {
 static void fl__fft_tables(fl__fft *f) {
     for (int64_t k = 0; k < f->m; k++) {
         int64_t near = 2 * k > f->m ? k - f->m : k; /* of small angles */
-        f->root[k] = fl__turned_by(-(double)near / (double)f->m);
+        f->root[k] = fl__unit_root(-(double)near / (double)f->m);
     }
     if (!f->chirp) return;
     for (int64_t k = 0; k < f->n; k++)
-        f->chirp[k] = fl__turned_by(f->sign * (double)(k * k % (2 * f->n)) / (double)(2 * f->n));
+        f->chirp[k] = fl__unit_root(f->sign * (double)(k * k % (2 * f->n)) / (double)(2 * f->n));
     fl__complex *a = f->scratch;
     for (int64_t k = 0; k < f->m; k++) a[k] = (fl__complex){0, 0};
     for (int64_t k = 0; k < f->n; k++) {

@@ -199,7 +199,8 @@ typedef struct fl__row_adds {
 
 static void fl__row_adds_task(void *arg, int64_t begin, int64_t end) {
     const fl__row_adds *r = arg;
-    char *wide = r->widen ? fl__scratch_take(&r->scratch) : NULL, *other = wide ? wide + 4 * r->elements : NULL;
+    char *wide = r->widen ? fl__scratch_take(&r->scratch) : NULL;
+    char *other = wide ? wide + 4 * r->elements : NULL;
     for (int64_t to = begin; to < end; to++) {
         char *y = r->y + to * r->bytes, *sum = wide ? wide : y;
         if (r->first[to] < 0) continue;

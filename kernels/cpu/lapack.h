@@ -39,16 +39,16 @@ static double fl__element(const fl_tensor *x, int64_t at) {
 }
 
 /* Matrix i of a dense tensor, row-major or turned. */
-static void fl__matrix_in(const fl_tensor *x, int64_t i, int64_t rows, int64_t columns, bool turn,
+static void fl__matrix_in(const fl_tensor *x, int64_t i, int64_t rows, int64_t columns, bool transpose,
                           double *to) {
     int64_t at = i * rows * columns;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < columns; c++)
-            to[turn ? c * rows + r : r * columns + c] = fl__element(x, at++);
+            to[transpose ? c * rows + r : r * columns + c] = fl__element(x, at++);
 }
 
 /* The same way back; an output that nobody wants passes. */
-static void fl__matrix_out(fl_tensor *y, int64_t i, int64_t rows, int64_t columns, bool turn,
+static void fl__matrix_out(fl_tensor *y, int64_t i, int64_t rows, int64_t columns, bool transpose,
                            const double *from) {
     if (!y) return;
     int64_t at = i * rows * columns;
@@ -56,7 +56,7 @@ static void fl__matrix_out(fl_tensor *y, int64_t i, int64_t rows, int64_t column
     double *f64 = fl_data(y);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < columns; c++, at++) {
-            double v = from[turn ? c * rows + r : r * columns + c];
+            double v = from[transpose ? c * rows + r : r * columns + c];
             if (f32) f32[at] = (float)v;
             else f64[at] = v;
         }

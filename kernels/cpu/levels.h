@@ -92,7 +92,7 @@ enum {
 
 /* vdpbf16ps multiplies pairs of bf16 and sums them in f32: see gemm/amx.h. */
 #if FL__LEVELS_ON & 4 && (defined(__clang__) || __GNUC__ >= 10)
-#define FL__TARGET_pairs \
+#define FL__TARGET_vdpbf16 \
     __attribute__((target("avx2,fma,prfchw,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
 #endif
 
@@ -160,7 +160,7 @@ static bool fl__level_is_on(int level) {
     static const bool on[FL__TOP_LEVEL + 1] = {
         FL__ON_portable([FL__PORTABLE] = true, ) FL__ON_avx2([FL__AVX2] = true, )
             FL__ON_avx512([FL__AVX512] = true, )
-#ifdef FL__TARGET_pairs
+#ifdef FL__TARGET_vdpbf16
                 [FL__AVX512_BF16] = true,
 #endif
 #ifdef FL__TARGET_amx
@@ -180,7 +180,7 @@ static bool fl__processor_has(int level) {
                         __builtin_cpu_supports("avx512vl");
     if (level == FL__AVX2) return avx2;
     if (level == FL__AVX512) return avx512;
-#ifdef FL__TARGET_pairs
+#ifdef FL__TARGET_vdpbf16
     const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
 #ifdef FL__TARGET_amx
     unsigned a, b, c, d; /* edx 22: amx-bf16, 24: amx-tile */

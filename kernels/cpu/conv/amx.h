@@ -28,7 +28,8 @@ enum { FL__CONV_AMX_CHANNELS = 16 }; /* fewer leave more than half of a step of 
 FL_PRIVATE bool fl__conv_amx_takes(const fl__conv *v) {
     const int64_t least = fl__min(v->c, v->o), most = fl__max(v->c, v->o);
     /* of a gradient of strided pixels most products are of zeros, which cost vdpbf16ps more than it saves */
-    const bool zeros = v->direction == FL__CONV_DATA && v->stride[0] * v->stride[1] > 1 && fl__bf16_pairs();
+    const bool zeros = v->direction == FL__CONV_DATA && v->stride[0] * v->stride[1] > 1 &&
+                       fl__bf16_is_vdpbf16();
     return !zeros && v->groups == 1 && least >= FL__CONV_AMX_CHANNELS &&
            most <= FL__AMX_ZEROS / (int64_t)sizeof(float) && (!v->bias || v->bias->stride[0] == 1) &&
            (v->direction == FL__CONV_DATA ? fl__conv_dense(&v->x, v->images, v->c, v->h, v->w)
@@ -118,9 +119,9 @@ FL_PRIVATE bool fl__conv_amx_run(const fl__conv *v) {
                                 .near = v->o,
                                 .segments = 1,
                                 .step = v->o * v->raw};
-    const fl__finish bias = {.size = sizeof(float), .n = v->o, .bias = v->bias ? fl_data(v->bias) : NULL,
-                             .add = fl__formula_loop(FL_OP_add, FL_F32),
-                             .act = v->relu ? fl__formula_loop(FL_OP_relu, FL_F32) : NULL};
+    const fl__epilogue bias = {.size = sizeof(float), .n = v->o, .bias = v->bias ? fl_data(v->bias) : NULL,
+                               .add = fl__formula_loop(FL_OP_add, FL_F32),
+                               .act = v->relu ? fl__formula_loop(FL_OP_relu, FL_F32) : NULL};
     fl__amx_product p = {.ks = fl__bf16_tiles(v->dtype), .dtype = v->dtype, .a = dy, .b = x, .c = v->k.data,
                          .m = v->o, .n = taps * v->c, .k = pixels};
     if (v->direction == FL__CONV_FORWARD) {
@@ -128,7 +129,7 @@ FL_PRIVATE bool fl__conv_amx_run(const fl__conv *v) {
         p.a.along = p.b.along = true;
         p.b.lines = v->o, p.b.find = fl__conv_amx_w;
         p.c = v->y.data, p.m = pixels, p.n = v->o, p.k = taps * c32;
-        if (v->bias) p.finish = &bias;
+        if (v->bias) p.epilogue = &bias;
     } else if (v->direction == FL__CONV_DATA) {
         p.a.along = true;
         p.a.lines = all, p.a.segments = taps, p.a.find = fl__conv_amx_dy, p.a.arg = v;

@@ -6,7 +6,7 @@
 #define FL_CPU_CONV_COMMON_H
 #include "../common.h"
 #include "../gemm/tile.h"
-#include "../gemm/kept.h"
+#include "../gemm/packed_cache.h"
 #include "../scratch.h"
 
 /* >>tile */
@@ -101,8 +101,9 @@ FL_PRIVATE int64_t fl__conv_relayout_size(const fl__conv *v);
 FL_PRIVATE fl__image fl__conv_relayout(const fl__conv *v, char *to);
 
 /* Whether what is made of the weights is made once: of frozen ones, as they lie. */
-static inline bool fl__conv_keeps(const fl__conv *v) {
-    return v->direction == FL__CONV_FORWARD && fl__conv_relayout_size(v) == 0 && fl__keeps(v->weight);
+static inline bool fl__conv_cacheable(const fl__conv *v) {
+    return v->direction == FL__CONV_FORWARD && fl__conv_relayout_size(v) == 0 &&
+           fl__packed_cacheable(v->weight);
 }
 
 /* The pixels of a strip with which `strips` at a time go over so many pixels in the least time: each step of

@@ -37,7 +37,7 @@ static bool fl__conv_by_size(void) {
 /* Whether v is a product of rounded operands. */
 static bool fl__conv_rounds(const fl__conv *v) {
     if (!fl__conv_by_size() || !fl__conv_amx_takes(v)) return false;
-    return !fl__bf16_pairs() || !fl__winograd_can(v) || !fl__winograd_pays(v, FL__WINO_TILES_PAIRS);
+    return !fl__bf16_is_vdpbf16() || !fl__winograd_can(v) || !fl__winograd_pays(v, FL__WINO_TILES_VDPBF16);
 }
 
 static bool fl__conv_by_winograd(const fl__conv *v) {

@@ -369,22 +369,23 @@ static bool fl__direct_sum(fl__direct *p) {
     const int64_t strips = (p->strips + 1) * (int64_t)sizeof(fl__strip) / size;
     const int64_t work = p->strips * p->strip * p->block_panels * fl__direct_panel_size(p);
     const int64_t packed = panels * fl__direct_panel_size(p);
-    fl__kept kept; /* of one group: the others' number is no part of its key */
-    const bool keeps = p->groups == 1 && fl__conv_keeps(p->v) &&
-                       fl__kept_open(&kept, p->v->weight, FL__KEPT_DIRECT, p->v->ks, packed * size);
+    fl__packed_cache cache; /* of one group: the others' number is no part of its key */
+    const bool cached = p->groups == 1 && fl__conv_cacheable(p->v) &&
+                       fl__packed_cache_open(&cache, p->v->weight, FL__PACKED_DIRECT, p->v->ks,
+                                              packed * size);
     if (!fl__scratch_open(&p->scratch, tasks, (fl__direct_band_part(p) + fl__direct_block_part(p) +
                           fl__conv_part(strips)) * size,
-                          (offsets + (keeps ? 0 : packed)) * size, p->v->op)) {
-        if (keeps) fl__kept_drop(&kept);
+                          (offsets + (cached ? 0 : packed)) * size, p->v->op)) {
+        if (cached) fl__packed_cache_drop(&cache);
         return false;
     }
     p->segment = (int64_t *)(void *)p->scratch.shared;
-    p->packed = keeps ? kept.data : p->scratch.shared + offsets * size;
+    p->packed = cached ? cache.data : p->scratch.shared + offsets * size;
     for (int64_t s = 0; s < p->segments; s++) p->segment[s] = fl__direct_segment(p, s);
-    if (!keeps || kept.fresh)
+    if (!cached || cache.fresh)
         fl_parallel(panels * taps, fl__ceil_div(1 << 14, p->depth * p->width), fl__direct_pack_task, p);
     fl_parallel(tasks, fl__ceil_div(1 << 18, work), fl__direct_task, p);
-    if (keeps) fl__kept_close(&kept);
+    if (cached) fl__packed_cache_close(&cache);
     fl__scratch_close(&p->scratch);
     return true;
 }

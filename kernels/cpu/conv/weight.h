@@ -161,9 +161,9 @@ static void fl__weight_find_dy(const fl__weight *p, fl__weight_block *b) {
 
 /* Has a tile ask for the same columns of as many pixels behind the block's. */
 static void fl__weight_ask(const fl__weight *p, const fl__weight_block *b, fl__tile *tile, int64_t dy) {
-    tile->ask_step = b->ldb * p->to.v->size;
-    tile->ask = b->from[0] + dy + b->units * b->length * tile->ask_step;
-    tile->ask_other = 64;
+    tile->prefetch_step = b->ldb * p->to.v->size;
+    tile->prefetch = b->from[0] + dy + b->units * b->length * tile->prefetch_step;
+    tile->prefetch_other = 64;
 }
 
 /* Adds a block of units to a run's rows of the task's part, for one panel of dy. */
@@ -183,7 +183,7 @@ static void fl__weight_run_add(const fl__weight *p, const fl__weight_block *b, i
     for (int64_t t = 0, r = 0, m; t < tiles; t++, r += m) {
         m = rows / tiles + (t < rows % tiles);
         if (p->in_place && run + t == 0) fl__weight_ask(p, b, &tile, dy);
-        else tile.ask = NULL, tile.ask_step = tile.ask_other = 0;
+        else tile.prefetch = NULL, tile.prefetch_step = tile.prefetch_other = 0;
         for (int64_t s = 0; s < tile.segments; s++) {
             segment[s].a = b->x + (((b->row[s] + i) * p->line + j) * b->c + r) * size;
             segment[s].b = b->from[s] + dy;
@@ -243,7 +243,7 @@ static void fl__weight_store_task(void *arg, int64_t begin, int64_t end) {
     const int64_t part = v->groups * p->runs * p->c_chunks * p->tw * p->c * v->o;
     const bool last = v->k.c == 1;
     const fl__loop narrow = v->raw < size ? fl__cast_loop(FL_F32, v->dtype) : NULL;
-    char *sum = fl__scratch_take(&p->scratch), *turned = sum + FL__WEIGHT_ROWS * v->o * size;
+    char *sum = fl__scratch_take(&p->scratch), *transposed = sum + FL__WEIGHT_ROWS * v->o * size;
     for (int64_t i = begin; i < end; i++) {
         int64_t group = i / blocks, r0 = i % blocks * FL__WEIGHT_ROWS;
         int64_t n = fl__min(FL__WEIGHT_ROWS, rows - r0);
@@ -259,9 +259,9 @@ static void fl__weight_store_task(void *arg, int64_t begin, int64_t end) {
             v->ks->pack(to, v->k.n, n, v->o, sum, v->o, 1);
             continue;
         }
-        v->ks->pack(turned, n, n, v->o, sum, v->o, 1);
+        v->ks->pack(transposed, n, n, v->o, sum, v->o, 1);
         for (int64_t o = 0; o < v->o; o++)
-            narrow((void *[]){to + o * v->k.n * v->raw, turned + o * n * size}, n, NULL);
+            narrow((void *[]){to + o * v->k.n * v->raw, transposed + o * n * size}, n, NULL);
     }
     fl__scratch_give_back(&p->scratch, sum);
 }

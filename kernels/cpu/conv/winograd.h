@@ -15,7 +15,7 @@
    3.2e-6 in the weight gradient, seven to twelve times 2.5e-7. A NaN or an infinity reaches all results of
    its tile and of those beside it whose patches hold it, not only those whose windows do.
 
-   The kernels' transforms of frozen weights are kept (gemm/kept.h), at 4 times the weights' memory.
+   The kernels' transforms of frozen weights are kept (gemm/packed_cache.h), at 4 times the weights' memory.
    Tiles go through in groups whose transforms stay in a cache. */
 #ifndef FL_CPU_CONV_WINOGRAD_H
 #define FL_CPU_CONV_WINOGRAD_H
@@ -26,7 +26,7 @@
 FL_PRIVATE bool fl__winograd_can(const fl__conv *v);
 /* Whether that is faster than any other way: at least so many of its tiles, beside f32 or beside
    vdpbf16ps. */
-enum { FL__WINO_TILES_F32 = 64, FL__WINO_TILES_PAIRS = 128 };
+enum { FL__WINO_TILES_F32 = 64, FL__WINO_TILES_VDPBF16 = 128 };
 FL_PRIVATE bool fl__winograd_pays(const fl__conv *v, int64_t least);
 FL_PRIVATE bool fl__winograd_run(const fl__conv *v);
 
@@ -112,7 +112,7 @@ FL_PRIVATE bool fl__winograd_pays(const fl__conv *v, int64_t least) {
     int64_t tiles = v->images * fl__ceil_div(p.rows, p.side) * fl__ceil_div(p.cols, p.side);
     bool waste = 10 * tiles * p.side * p.side > 16 * v->images * p.rows * p.cols;
     bool many = tiles >= least && 8 * tiles >= fl__max(p.depth, p.o);
-    return !waste && p.depth >= 32 && p.o >= 32 && (many || (fl__conv_keeps(v) && 4 * tiles >= least));
+    return !waste && p.depth >= 32 && p.o >= 32 && (many || (fl__conv_cacheable(v) && 4 * tiles >= least));
 }
 
 /* >>kernels */
@@ -261,9 +261,9 @@ static void fl__winograd_sum_task(void *arg, int64_t begin, int64_t end) {
         for (int64_t t = 0, i = 0, m; t < tiles; t++, i += m) {
             m = p->depth / tiles + (t < p->depth % tiles);
             segment.a = image + i;
-            tile.ask = t == 0 ? (const char *)segment.b + p->group * line : NULL; /* the next panel */
-            tile.ask_step = t == 0 ? line : 0;
-            tile.ask_other = t == 0 ? 64 : 0;
+            tile.prefetch = t == 0 ? (const char *)segment.b + p->group * line : NULL; /* the next panel */
+            tile.prefetch_step = t == 0 ? line : 0;
+            tile.prefetch_other = t == 0 ? 64 : 0;
             tile.c = p->kernel + (e * p->depth + i) * p->o + o;
             fl__gemm_tile(ks, (int)m, (int)width, &tile);
         }
@@ -301,7 +301,7 @@ static void fl__winograd_plan(fl__winograd *p) {
     p->strip = sums ? p->v->ck->strip : fl__conv_strip(p->v->ck, most, 2);
     p->group = fl__ceil_div(most, 2 * p->strip) * 2 * p->strip;
     const int64_t width = 2 * p->v->ks->lanes, cut = sums ? p->depth : p->o;
-    const bool whole = groups > 1 || fl__conv_keeps(p->v);
+    const bool whole = groups > 1 || fl__conv_cacheable(p->v);
     int64_t chunks = whole ? 1 : fl__ceil_div(36 * p->o * p->depth, FL__WINO_KERNELS);
     p->chunk = fl__ceil_div(fl__ceil_div(cut, chunks), width) * width;
     p->all = p->depth;
@@ -350,26 +350,27 @@ static bool fl__winograd_forward(fl__winograd *p) {
     const int64_t lanes = p->v->ks->lanes, channels = fl__max(p->depth, p->o);
     const int64_t kernel = 36 * p->chunk * p->depth, group = 36 * (p->image_step + p->result_step);
     const int64_t workspace = fl__max(72 * lanes * lanes, p->o + (p->few ? group : 0));
-    fl__kept kept;
-    const bool keeps = fl__conv_keeps(p->v) && fl__kept_open(&kept, p->v->weight, FL__KEPT_WINOGRAD,
-                                                                 p->v->ks, kernel * p->v->size);
+    fl__packed_cache cache;
+    const bool cached = fl__conv_cacheable(p->v) &&
+                        fl__packed_cache_open(&cache, p->v->weight, FL__PACKED_WINOGRAD, p->v->ks,
+                                              kernel * p->v->size);
     const int64_t bias = p->v->bias ? p->o : 0;
-    const int64_t shared = (keeps ? 0 : kernel) + (p->few ? 0 : group) + channels + bias;
+    const int64_t shared = (cached ? 0 : kernel) + (p->few ? 0 : group) + channels + bias;
     if (!fl__scratch_open(&p->scratch, INT32_MAX, workspace * p->v->size,
                           (shared + fl__conv_relayout_size(p->v)) * p->v->size, p->v->op)) {
-        if (keeps) fl__kept_drop(&kept);
+        if (cached) fl__packed_cache_drop(&cache);
         return false;
     }
-    p->zero = (float *)(void *)p->scratch.shared + (keeps ? 0 : kernel);
-    p->kernel = (float *)(void *)(keeps ? kept.data : p->scratch.shared);
-    p->ready = keeps && !kept.fresh;
+    p->zero = (float *)(void *)p->scratch.shared + (cached ? 0 : kernel);
+    p->kernel = (float *)(void *)(cached ? cache.data : p->scratch.shared);
+    p->ready = cached && !cache.fresh;
     if (bias) p->bias = fl__conv_bias(p->v, p->zero + channels);
     p->image = p->zero + channels + bias;
     p->result = p->image + 36 * p->image_step;
     memset(p->zero, 0, (size_t)channels * sizeof *p->zero);
     p->w = fl__conv_relayout(p->v, p->scratch.shared + shared * p->v->size);
     for (int64_t o = 0; o < p->o; o += p->chunk) fl__winograd_chunk(*p, o);
-    if (keeps) fl__kept_close(&kept);
+    if (cached) fl__packed_cache_close(&cache);
     fl__scratch_close(&p->scratch);
     return true;
 }

@@ -13,7 +13,7 @@
    tdpbf16ps runs the products of even k and of odd k along two chains of fused multiply-adds from 0, adds
    the chains, and that to C: for every 32 of k anew. So no cut along k, and no number of threads, changes a
    bit. vdpbf16ps adds the product of the odd k of a pair to C, then that of the even one. Denormals count as
-   0, going in and coming out. fl__amx_emulated and fl__pairs_emulated compute the same bits in plain C. */
+   0, going in and coming out. fl__amx_emulated and fl__vdpbf16_emulated compute the same bits in plain C. */
 #ifndef FL_CPU_GEMM_AMX_H
 #define FL_CPU_GEMM_AMX_H
 #include "product.h"
@@ -24,8 +24,8 @@ FL_PRIVATE const fl__amx_kernels *fl__amx_emulated(void);
 /* The processor's; NULL where it has none, the level is capped, or the system permits no tiles. */
 FL_PRIVATE const fl__amx_kernels *fl__amx_real(void);
 /* The same of vdpbf16ps. */
-FL_PRIVATE const fl__amx_kernels *fl__pairs_emulated(void);
-FL_PRIVATE const fl__amx_kernels *fl__pairs_real(void);
+FL_PRIVATE const fl__amx_kernels *fl__vdpbf16_emulated(void);
+FL_PRIVATE const fl__amx_kernels *fl__vdpbf16_real(void);
 /* Multiply-adds a second on operands in the first-level cache. */
 FL_PRIVATE double fl__amx_rate(const fl__amx_kernels *ks);
 
@@ -54,7 +54,7 @@ typedef struct fl__amx_product {
     char *c;              /* dense rows of n */
     int64_t m, n, k;      /* k: with the zeros that fill each segment */
     const fl__product *of; /* NULL: one item */
-    const fl__finish *finish; /* its bias of C's dtype */
+    const fl__epilogue *epilogue; /* its bias of C's dtype */
 } fl__amx_product;
 /* Runs it. False after fl_fail. */
 FL_PRIVATE bool fl__amx_run(const fl__amx_product *product, const char *op);
@@ -81,7 +81,7 @@ FL_PRIVATE bool fl__amx_matmul(const fl__product *p);
 #include "../scratch.h"
 #include <math.h>
 #include <string.h>
-#ifdef FL__TARGET_pairs
+#ifdef FL__TARGET_vdpbf16
 #include <immintrin.h>
 #endif
 #ifdef FL__TARGET_amx
@@ -160,7 +160,7 @@ static void fl__amx_plain_tile(float c[16][16], const uint16_t *a, const uint16_
 }
 
 /* 32 of k by vdpbf16ps, whose A is as B is. */
-static void fl__pairs_plain_tile(float c[16][16], const uint16_t *a, const uint16_t *b) {
+static void fl__vdpbf16_plain_tile(float c[16][16], const uint16_t *a, const uint16_t *b) {
     for (int i = 0; i < 16; i++)
         for (int j = 0; j < 16; j++)
             for (int p = 0; p < 32; p++) {
@@ -226,7 +226,7 @@ FL__AMX_PLAIN(across_half_b, false, true, true)
 #define FL__AMX_PLAIN_BLOCKS(way) \
     FL__AMX_PLAIN_BLOCK(way, 1, 1) FL__AMX_PLAIN_BLOCK(way, 1, 2) \
     FL__AMX_PLAIN_BLOCK(way, 2, 1) FL__AMX_PLAIN_BLOCK(way, 2, 2)
-FL__AMX_PLAIN_BLOCKS(amx) FL__AMX_PLAIN_BLOCKS(pairs)
+FL__AMX_PLAIN_BLOCKS(amx) FL__AMX_PLAIN_BLOCKS(vdpbf16)
 
 /* a: the suffix of what packs A. */
 #define FL__AMX_PACKS(kind, way, a) \
@@ -240,18 +240,18 @@ FL_PRIVATE const fl__amx_kernels *fl__amx_emulated(void) {
     return &ks;
 }
 
-FL_PRIVATE const fl__amx_kernels *fl__pairs_emulated(void) {
+FL_PRIVATE const fl__amx_kernels *fl__vdpbf16_emulated(void) {
     static const fl__amx_kernels ks = {
         .begin = fl__amx_nothing, .end = fl__amx_nothing,
         FL__AMX_PACKS(fl__amx_plain, along, b), FL__AMX_PACKS(fl__amx_plain, across, b),
-        .block = {FL__AMX_BLOCKS(fl__pairs_plain_), FL__AMX_BLOCKS(fl__pairs_plain_)}};
+        .block = {FL__AMX_BLOCKS(fl__vdpbf16_plain_), FL__AMX_BLOCKS(fl__vdpbf16_plain_)}};
     return &ks;
 }
 
 /* >>vdpbf16ps, and the packing of both ways */
 
-#ifdef FL__TARGET_pairs
-#define FL__AMX_INLINE static inline __attribute__((always_inline)) FL__TARGET_pairs
+#ifdef FL__TARGET_vdpbf16
+#define FL__AMX_INLINE static inline __attribute__((always_inline)) FL__TARGET_vdpbf16
 
 FL__AMX_INLINE uint32_t fl__amx_mask(int64_t n) { return n >= 32 ? ~0u : n > 0 ? (1u << n) - 1 : 0; }
 
@@ -312,8 +312,8 @@ FL__AMX_INLINE void fl__amx_pack_tile(char *to, const char *const *line, int64_t
 }
 
 #define FL__AMX_PACK(name, along, half, of_b) \
-    FL__TARGET_pairs static void fl__amx_##name(char *to, const char *const *line, int64_t at, \
-                                                int64_t left) { \
+    FL__TARGET_vdpbf16 static void fl__amx_##name(char *to, const char *const *line, int64_t at, \
+                                                    int64_t left) { \
         fl__amx_pack_tile(to, line, at, left, along, half, of_b); \
     }
 FL__AMX_PACK(along_a, true, false, false)
@@ -326,7 +326,7 @@ FL__AMX_PACK(across_half_a, false, true, false)
 FL__AMX_PACK(across_half_b, false, true, true)
 
 /* Eight rows of a block from row `at` on, `across` registers wide, whose sums stay in registers. */
-FL__AMX_INLINE void fl__pairs_rows(const fl__amx_block *x, int64_t at, const int across) {
+FL__AMX_INLINE void fl__vdpbf16_rows(const fl__amx_block *x, int64_t at, const int across) {
     __m512 sum[16];
     const char *a = x->a + at / 16 * FL__AMX_TILE + at % 16 * 4, *b = x->b;
     FL__UNROLL for (int i = 0; i < 8 * across; i++)
@@ -347,22 +347,23 @@ FL__AMX_INLINE void fl__pairs_rows(const fl__amx_block *x, int64_t at, const int
         _mm512_storeu_ps(x->to + (at + i / across) * x->ldt + i % across * 16, sum[i]);
 }
 
-#define FL__PAIRS_BLOCK(across) \
-    FL__TARGET_pairs static void fl__pairs_block##across(const fl__amx_block *x) { \
-        for (int64_t at = 0; at < x->rows; at += 8) fl__pairs_rows(x, at, across); \
+#define FL__VDPBF16_BLOCK(across) \
+    FL__TARGET_vdpbf16 static void fl__vdpbf16_block##across(const fl__amx_block *x) { \
+        for (int64_t at = 0; at < x->rows; at += 8) fl__vdpbf16_rows(x, at, across); \
     }
-FL__PAIRS_BLOCK(1) FL__PAIRS_BLOCK(2)
-#define FL__PAIRS_BLOCKS {{fl__pairs_block1, fl__pairs_block2}, {fl__pairs_block1, fl__pairs_block2}}
+FL__VDPBF16_BLOCK(1) FL__VDPBF16_BLOCK(2)
+#define FL__VDPBF16_BLOCKS \
+    {{fl__vdpbf16_block1, fl__vdpbf16_block2}, {fl__vdpbf16_block1, fl__vdpbf16_block2}}
 
-FL_PRIVATE const fl__amx_kernels *fl__pairs_real(void) {
+FL_PRIVATE const fl__amx_kernels *fl__vdpbf16_real(void) {
     static const fl__amx_kernels ks = {
         .begin = fl__amx_nothing, .end = fl__amx_nothing,
         FL__AMX_PACKS(fl__amx, along, b), FL__AMX_PACKS(fl__amx, across, b),
-        .block = {FL__PAIRS_BLOCKS, FL__PAIRS_BLOCKS}};
+        .block = {FL__VDPBF16_BLOCKS, FL__VDPBF16_BLOCKS}};
     return fl__level_has_bf16() ? &ks : NULL;
 }
 #else
-FL_PRIVATE const fl__amx_kernels *fl__pairs_real(void) { return NULL; }
+FL_PRIVATE const fl__amx_kernels *fl__vdpbf16_real(void) { return NULL; }
 #endif
 
 /* >>tiles */
@@ -469,7 +470,7 @@ static int64_t fl__amx_panels(const fl__amx_operand *x) {
 }
 
 /* The rows or columns of C that belong to a panel: from where; how many. */
-static int64_t fl__amx_place(const fl__amx_operand *x, int64_t panel, int64_t *n) {
+static int64_t fl__amx_range(const fl__amx_operand *x, int64_t panel, int64_t *n) {
     const int64_t each = x->along ? 1 : fl__amx_up(x->near), at = x->along ? panel * 32 : panel % each * 32;
     *n = fl__min(32, (x->along ? x->lines : x->near) - at);
     return x->along ? at : panel / each * x->near + at;
@@ -555,7 +556,7 @@ typedef struct fl__amx_plan {
        its workspace; and how they are finished. */
     fl__loop narrow;
     float *sums;
-    fl__finish finish;
+    fl__epilogue epilogue;
     fl__scratch scratch;
 } fl__amx_plan;
 
@@ -587,8 +588,8 @@ static void fl__amx_pack_task(void *arg, int64_t begin, int64_t end) {
 }
 
 /* Panel y of the shared operand meets panels x0 .. x1 of the other one, packed at `group`. */
-static void fl__amx_meet(const fl__amx_plan *p, const char *shared, int64_t y, char *group, int64_t x0,
-                         int64_t x1, const fl__amx_sums *c) {
+static void fl__amx_multiply_panel(const fl__amx_plan *p, const char *shared, int64_t y, char *group,
+                                   int64_t x0, int64_t x1, const fl__amx_sums *c) {
     const fl__amx_product *of = p->of;
     const int64_t deep = p->s1 - p->s0, near = fl__ceil_div(deep, fl__ceil_div(deep, FL__AMX_NEAR));
     float *acc = (float *)(void *)(group + p->group * deep * 2 * FL__AMX_TILE);
@@ -598,8 +599,8 @@ static void fl__amx_meet(const fl__amx_plan *p, const char *shared, int64_t y, c
             const char *other = shared + (y * deep + t) * 2 * FL__AMX_TILE;
             fl__amx_block block = {.a = p->groups_of_b ? other : own, .b = p->groups_of_b ? own : other,
                                    .steps = fl__min(near, deep - t)};
-            int64_t rows, columns, i = fl__amx_place(&of->a, p->groups_of_b ? y : x, &rows);
-            const int64_t j = fl__amx_place(&of->b, p->groups_of_b ? x : y, &columns);
+            int64_t rows, columns, i = fl__amx_range(&of->a, p->groups_of_b ? y : x, &rows);
+            const int64_t j = fl__amx_range(&of->b, p->groups_of_b ? x : y, &columns);
             const bool opens = t == 0, closes = t + near >= deep;
             float *part = acc + (x - x0) * 32 * 32;
             block.from = opens && p->s0 == 0 ? NULL : part, block.ldf = 32;
@@ -611,7 +612,7 @@ static void fl__amx_meet(const fl__amx_plan *p, const char *shared, int64_t y, c
 
 /* From the first row or column of panel p0 of x to the last one of panel p1 - 1. */
 static int64_t fl__amx_span(const fl__amx_operand *x, int64_t p0, int64_t p1, int64_t *n) {
-    const int64_t first = fl__amx_place(x, p0, n), last = fl__amx_place(x, p1 - 1, n);
+    const int64_t first = fl__amx_range(x, p0, n), last = fl__amx_range(x, p1 - 1, n);
     *n += last - first;
     return first;
 }
@@ -641,15 +642,15 @@ static fl__amx_sums fl__amx_sums_of(const fl__amx_plan *p, int64_t item, const f
 }
 
 /* Finishes a part that is summed. */
-static void fl__amx_finish(const fl__amx_plan *p, int64_t item, const fl__amx_part *at,
+static void fl__amx_epilogue(const fl__amx_plan *p, int64_t item, const fl__amx_part *at,
         const fl__amx_sums *c) {
     const fl__amx_product *of = p->of;
     float *sum = c->at + (at->i - c->i) * c->ld + at->j - c->j;
     if (p->narrow)
-        fl__gemm_round(&p->finish, p->narrow, sum, c->ld, (uint16_t *)(void *)of->c + item * of->m * of->n,
+        fl__gemm_round(&p->epilogue, p->narrow, sum, c->ld, (uint16_t *)(void *)of->c + item * of->m * of->n,
                        at->i, at->rows, at->j, at->columns);
-    else if (of->finish)
-        fl__gemm_finish(of->finish, (char *)sum, c->ld, at->i, at->rows, at->j, at->columns);
+    else if (of->epilogue)
+        fl__gemm_epilogue(of->epilogue, (char *)sum, c->ld, at->i, at->rows, at->j, at->columns);
 }
 
 /* Task = item * groups + group. */
@@ -672,13 +673,13 @@ static void fl__amx_task(void *arg, int64_t begin, int64_t end) {
             const fl__amx_part at = p->groups_of_b ? fl__amx_part_of(of, y, y + 1, x0, x1)
                                                    : fl__amx_part_of(of, x0, x1, y, y + 1);
             const fl__amx_sums c = fl__amx_sums_of(p, item, &at, group);
-            fl__amx_meet(p, shared, y, group, x0, x1, &c);
-            if (last && at_once) fl__amx_finish(p, item, &at, &c);
+            fl__amx_multiply_panel(p, shared, y, group, x0, x1, &c);
+            if (last && at_once) fl__amx_epilogue(p, item, &at, &c);
         }
         if (!last || at_once) continue;
         const fl__amx_part at = fl__amx_part_of(of, x0, x1, 0, p->shared);
         const fl__amx_sums c = fl__amx_sums_of(p, item, &at, group);
-        fl__amx_finish(p, item, &at, &c);
+        fl__amx_epilogue(p, item, &at, &c);
     }
     of->ks->end();
     fl__scratch_give_back(&p->scratch, group);
@@ -706,16 +707,16 @@ FL_PRIVATE bool fl__amx_run(const fl__amx_product *of, const char *op) {
     if (of->dtype != FL_F32) p.narrow = fl__cast_loop(FL_F32, of->dtype);
     const bool parts = p.narrow && pass >= p.steps; /* sums of a part stay in a workspace */
     const int64_t sums = p.narrow && !parts ? all * (int64_t)sizeof(float) : 0;
-    const int64_t bias = p.narrow && of->finish && of->finish->add ? of->n * (int64_t)sizeof(float) : 0;
+    const int64_t bias = p.narrow && of->epilogue && of->epilogue->add ? of->n * (int64_t)sizeof(float) : 0;
     if (!fl__scratch_open(&p.scratch, p.items * p.groups, p.group * (panel + (parts ? 2 : 1) * acc),
                           packed + sums + bias, op))
         return false;
     if (sums) p.sums = (float *)(void *)(p.scratch.shared + packed);
-    if (p.narrow) p.finish = of->finish ? *of->finish : (fl__finish){.n = of->n};
+    if (p.narrow) p.epilogue = of->epilogue ? *of->epilogue : (fl__epilogue){.n = of->n};
     if (bias) {
         char *wide = p.scratch.shared + packed + sums;
-        fl__cast_loop(of->dtype, FL_F32)((void *[]){wide, (void *)(uintptr_t)p.finish.bias}, of->n, NULL);
-        p.finish.bias = wide;
+        fl__cast_loop(of->dtype, FL_F32)((void *[]){wide, (void *)(uintptr_t)p.epilogue.bias}, of->n, NULL);
+        p.epilogue.bias = wide;
     }
     const int64_t work = p.group * p.shared * pass * 32 * 32 * 32, packing = pass * 32 * 32;
     for (p.s0 = 0; p.s0 < p.steps; p.s0 = p.s1) {
@@ -741,7 +742,7 @@ FL_PRIVATE bool fl__amx_takes(const fl__product *p) {
     const bool small = p->m * p->n * p->k <= FL__SMALL_PRODUCT;
     const bool few = p->m <= FL__SKINNY_ROWS || p->n <= FL__SKINNY_ROWS || p->k < 16;
     /* B is read once, where it lies, by few rows of f32: packing it takes vdpbf16ps as long as it saves */
-    const bool streams = p->m <= FL__AMX_SHORT && p->csb != 1 && fl__bf16_pairs();
+    const bool streams = p->m <= FL__AMX_SHORT && p->csb != 1 && fl__bf16_is_vdpbf16();
     return !small && ((!few && !streams) || p->dtype == FL_BF16) && (p->rsa == 1 || p->csa == 1) &&
            (p->rsb == 1 || p->csb == 1) && fl__bf16_tiles(p->dtype);
 }
@@ -753,7 +754,7 @@ FL_PRIVATE bool fl__amx_matmul(const fl__product *p) {
                 .of = p,
         .a = fl__amx_matrix(p->a, size, p->m, p->k, p->rsa, p->csa),
         .b = fl__amx_matrix(p->b, size, p->n, p->k, p->csb, p->rsb),
-        .finish = p->finishes ? &p->finish : NULL};
+        .epilogue = p->has_epilogue ? &p->epilogue : NULL};
     return fl__amx_run(&product, "matmul");
 }
 
@@ -762,11 +763,11 @@ FL_PRIVATE bool fl__amx_matmul(const fl__product *p) {
 #undef FL__AMX_PLAIN_BLOCKS
 #undef FL__AMX_PACKS
 #undef FL__AMX_BLOCKS
-#ifdef FL__TARGET_pairs
+#ifdef FL__TARGET_vdpbf16
 #undef FL__AMX_INLINE
 #undef FL__AMX_PACK
-#undef FL__PAIRS_BLOCK
-#undef FL__PAIRS_BLOCKS
+#undef FL__VDPBF16_BLOCK
+#undef FL__VDPBF16_BLOCKS
 #endif
 #ifdef FL__TARGET_amx
 #undef FL__AMX_BLOCK

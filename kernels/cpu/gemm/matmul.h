@@ -20,7 +20,7 @@
 #define FL_CPU_GEMM_MATMUL_H
 #include "../../linear_grad.h"
 #include "tile.h"
-#include "kept.h"
+#include "packed_cache.h"
 #include "product.h"
 #include "../scratch.h"
 #include "../slots.h"
@@ -42,8 +42,8 @@ FL_PRIVATE void fl__cpu_matmul_slots(fl_backend *cpu);
 
 enum {
     FL__MATMUL_CHUNK = 1024,      /* of k: a panel of B stays in the second-level cache */
-    FL__MATMUL_ALIKE = 4096,      /* bytes: rows of B a multiple of it apart share few of its sets, */
-    FL__MATMUL_CHUNK_ALIKE = 256, /* so fewer of them stay */
+    FL__MATMUL_ALIAS = 4096,      /* bytes: rows of B a multiple of it apart share few of its sets, */
+    FL__MATMUL_CHUNK_ALIAS = 256, /* so fewer of them stay */
     FL__MATMUL_GROUP = 8,         /* panels of B that are packed together */
     FL__MATMUL_SLAB = 16,         /* of k, at a time */
     FL__MATMUL_PANEL = 4096,      /* elements of B, in the first-level cache, for which nothing is planned */
@@ -72,11 +72,11 @@ typedef struct fl__gemm {
     bool tight;       /* nothing behind the end of B is read */
     int rows, width;  /* of a tile */
     int64_t group;    /* columns of B that are packed together */
-    bool asks;        /* tiles ask for the next ones */
+    bool prefetches;  /* tiles ask for the next ones */
     int64_t tiles, height, taller; /* of rows: of height each, the first `taller` one more */
     const char *packed; /* A, the panel of a tile at row(t) * depth; NULL: read in place */
-    const char *kept;   /* B, packed long ago: the panels of this chunk; NULL: not */
-    const fl__finish *finish; /* NULL: none */
+    const char *cached_b; /* B, packed long ago: the panels of this chunk; NULL: not */
+    const fl__epilogue *epilogue; /* NULL: none */
 } fl__gemm;
 
 /* How a batch of products is cut: task = ((item * splits + split) * row_blocks + row block) *
@@ -90,9 +90,9 @@ typedef struct fl__matmul {
     bool swapped;      /* g computes C^T */
     fl__scratch scratch; /* panels of B for each task, and besides */
     char *packed;      /* A of the chunk, m * chunk elements per part */
-    bool keeps;        /* B is a frozen weight, whose panels are kept: `kept_chunk` bytes for each chunk */
-    fl__kept kept;
-    int64_t kept_chunk;
+    bool cached;       /* B is a frozen weight, whose panels are kept: `cache_chunk` bytes for each chunk */
+    fl__packed_cache cache;
+    int64_t cache_chunk;
     char *parts;       /* C^T of each item, the parts of C, or what is rounded; NULL: straight into out */
     fl__loop narrow;   /* rounds; else NULL */
 } fl__matmul;
@@ -117,9 +117,9 @@ static int64_t fl__gemm_row(const fl__gemm *g, int64_t t) {
    goes into writing C, row by row for several panels. Rows of A that are read in place go over as many as
    stay near. */
 static void fl__gemm_set_group(fl__gemm *g, int64_t k) {
-    g->asks = g->packed && !g->widen && (g->rsb == 1 || g->csb == 1) && k > FL__MATMUL_SHORT;
+    g->prefetches = g->packed && !g->widen && (g->rsb == 1 || g->csb == 1) && k > FL__MATMUL_SHORT;
     const int64_t near = fl__max(1, FL__MATMUL_NEAR / (g->width * k));
-    g->group = g->width * (g->asks ? 1 : g->packed ? FL__MATMUL_GROUP : near);
+    g->group = g->width * (g->prefetches ? 1 : g->packed ? FL__MATMUL_GROUP : near);
 }
 
 /* How much of k is packed at a time: where panels lie side by side in memory, a few rows of all of
@@ -176,27 +176,28 @@ static bool fl__gemm_in_place(const fl__gemm *g, int64_t n) {
 
 /* Has a tile, number `index` of `tiles`, ask for its share of n lines along k, `step` bytes apart, two at a
    time: in shares, so that none asks for more than memory brings meanwhile. */
-static void fl__gemm_ask_along(const fl__gemm *g, fl__tile *tile, int64_t index, int64_t tiles,
-                               const char *lines, int64_t n, int64_t step) {
+static void fl__gemm_prefetch_along(const fl__gemm *g, fl__tile *tile, int64_t index, int64_t tiles,
+                                         const char *lines, int64_t n, int64_t step) {
     const int64_t each = fl__ceil_div(n, 2 * tiles);
-    tile->ask = lines + 2 * index * each % n * step; /* more tiles than pairs: they ask again */
-    tile->ask_other = step;
-    tile->ask_step = each * (int64_t)g->ks->size;
-    tile->ask_run = fl__ceil_div(tile->k, each);
-    tile->ask_jump = 2 * step - tile->ask_run * tile->ask_step;
+    tile->prefetch = lines + 2 * index * each % n * step; /* more tiles than pairs: they ask again */
+    tile->prefetch_other = step;
+    tile->prefetch_step = each * (int64_t)g->ks->size;
+    tile->prefetch_run = fl__ceil_div(tile->k, each);
+    tile->prefetch_jump = 2 * step - tile->prefetch_run * tile->prefetch_step;
 }
 
 /* Has row tile `index` of `tiles` ask for its share of a panel of B, as it lies or as it was kept. */
-static void fl__gemm_ask(const fl__gemm *g, fl__tile *tile, int64_t index, int64_t tiles, const char *panel) {
-    const int64_t size = (int64_t)g->ks->size, row = (g->kept ? g->width : g->rsb) * size;
-    if (!g->kept && g->csb != 1) {
-        fl__gemm_ask_along(g, tile, index, tiles, panel, g->width, g->csb * size);
+static void fl__gemm_prefetch(const fl__gemm *g, fl__tile *tile, int64_t index, int64_t tiles,
+                              const char *panel) {
+    const int64_t size = (int64_t)g->ks->size, row = (g->cached_b ? g->width : g->rsb) * size;
+    if (!g->cached_b && g->csb != 1) {
+        fl__gemm_prefetch_along(g, tile, index, tiles, panel, g->width, g->csb * size);
         return;
     }
-    tile->ask = panel + index * g->k / tiles * row; /* a row after each `tiles` steps along k */
-    tile->ask_other = (g->width - 1) * size;
-    tile->ask_run = tiles;
-    tile->ask_jump = row;
+    tile->prefetch = panel + index * g->k / tiles * row; /* a row after each `tiles` steps along k */
+    tile->prefetch_other = (g->width - 1) * size;
+    tile->prefetch_run = tiles;
+    tile->prefetch_jump = row;
 }
 
 /* Row tiles t0 .. t1 of columns j .. j + n of C, one panel of B, which is at b; `next` is what will be packed
@@ -218,10 +219,11 @@ static void fl__gemm_column(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j
         }
         tile.c = g->c + (i * g->ldc + j) * size;
         if (far)
-            fl__gemm_ask_along(g, &tile, 0, 1, (const char *)segment.a + m * g->rsa * size, m, g->rsa * size);
-        if (next) fl__gemm_ask(g, &tile, t - t0, t1 - t0, next);
+            fl__gemm_prefetch_along(g, &tile, 0, 1, (const char *)segment.a + m * g->rsa * size, m,
+                                    g->rsa * size);
+        if (next) fl__gemm_prefetch(g, &tile, t - t0, t1 - t0, next);
         fl__gemm_tile(g->ks, (int)m, (int)n, &tile);
-        if (g->finish && t1 - t0 > 1) fl__gemm_finish(g->finish, tile.c, g->ldc, i, m, j, n);
+        if (g->epilogue && t1 - t0 > 1) fl__gemm_epilogue(g->epilogue, tile.c, g->ldc, i, m, j, n);
     }
 }
 
@@ -232,17 +234,17 @@ static void fl__gemm_column(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j
 static void fl__gemm_panels(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0, int64_t j1,
                             const char *b, int64_t step, int64_t ldb, const char *next) {
     const int64_t size = (int64_t)g->ks->size;
-    const bool far = (t1 - t0) * g->rows * g->k > FL__MATMUL_FAR && !g->asks;
+    const bool far = (t1 - t0) * g->rows * g->k > FL__MATMUL_FAR && !g->prefetches;
     const int64_t tiles = g->k <= FL__MATMUL_SHORT || !g->packed || far ? 1 : t1 - t0;
     for (int64_t t = t0; t < t1; t += tiles) {
         for (int64_t j = j0; j < j1; j += g->width) {
             const char *panel = b + (j - j0) * step * size;
-            if (g->kept) next = j + g->width < g->n ? panel + g->width * step * size : NULL;
+            if (g->cached_b) next = j + g->width < g->n ? panel + g->width * step * size : NULL;
             fl__gemm_column(g, t, t + tiles, j, fl__min(g->width, j1 - j), panel, ldb, next);
         }
         const int64_t i = fl__gemm_row(g, t), m = fl__gemm_row(g, t + 1) - i;
-        if (g->finish && tiles == 1)
-            fl__gemm_finish(g->finish, g->c + (i * g->ldc + j0) * size, g->ldc, i, m, j0, j1 - j0);
+        if (g->epilogue && tiles == 1)
+            fl__gemm_epilogue(g->epilogue, g->c + (i * g->ldc + j0) * size, g->ldc, i, m, j0, j1 - j0);
     }
 }
 
@@ -250,8 +252,8 @@ static void fl__gemm_panels(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j
 static void fl__gemm_block(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0, int64_t j1,
                            char *panels) {
     const int64_t size = (int64_t)g->ks->size;
-    if (g->kept) {
-        fl__gemm_panels(g, t0, t1, j0, j1, g->kept + j0 * g->k * size, g->k, g->width, NULL);
+    if (g->cached_b) {
+        fl__gemm_panels(g, t0, t1, j0, j1, g->cached_b + j0 * g->k * size, g->k, g->width, NULL);
         return;
     }
     for (int64_t j = j0, end; j < j1; j = end) {
@@ -261,7 +263,7 @@ static void fl__gemm_block(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0
         } else {
             fl__gemm_pack_b(g, j, end, panels);
             fl__gemm_panels(g, t0, t1, j, end, panels, g->k, g->width,
-                            g->asks && end < j1 ? g->b + end * g->csb * size : NULL);
+                            g->prefetches && end < j1 ? g->b + end * g->csb * size : NULL);
         }
     }
 }
@@ -300,7 +302,7 @@ static bool fl__gemm_tall(const fl__gemm *g) { return g->rsa == 1 && g->csa != 1
 
 /* Chooses the tiles, for an A that is read in place or packed. Of one or three registers across there are
    only those that need no columns of A. */
-static void fl__gemm_set_place(fl__gemm *g, bool in_place) {
+static void fl__gemm_choose_tiles(fl__gemm *g, bool in_place) {
     const int64_t odd = g->n <= g->ks->lanes || (g->n > 2 * g->ks->lanes && g->n <= 3 * g->ks->lanes);
     const bool low = in_place && (odd || !fl__gemm_tall(g));
     const int across = low ? fl__gemm_across(g) : 2;
@@ -313,16 +315,16 @@ static void fl__gemm_set_place(fl__gemm *g, bool in_place) {
 static void fl__matmul_plan(fl__matmul *p) {
     fl__gemm *g = &p->g;
     bool small = fl__gemm_small(g);
-    p->keeps = !small && p->of->weight && g->csb != 1;
+    p->cached = !small && p->of->weight && g->csb != 1;
     bool stream = g->csb != 1 && g->m <= FL__MATMUL_SKINNY &&
                   g->n >= 2 * g->m; /* packing B would cost as much as the product */
     bool waste = 3 * fl__gemm_area(g, g->n, g->m) < 2 * fl__gemm_area(g, g->m, g->n);
-    p->swapped = !small && !p->keeps && !g->widen && (stream || waste);
+    p->swapped = !small && !p->cached && !g->widen && (stream || waste);
     if (p->swapped) fl__gemm_swap(g);
     bool tall = fl__gemm_tall(g);
     bool near = tall ? fl__max(g->m, g->n) <= 256 : g->n * g->k <= FL__MATMUL_NEAR;
-    bool in_place = !g->widen && (small || (!p->keeps && (stream || near)));
-    fl__gemm_set_place(g, in_place);
+    bool in_place = !g->widen && (small || (!p->cached && (stream || near)));
+    fl__gemm_choose_tiles(g, in_place);
     g->ldc = g->n;
     fl__gemm_set_group(g, g->k);
 }
@@ -340,10 +342,10 @@ static void fl__matmul_blocks(fl__matmul *p, int64_t tiles, int64_t columns) {
 
 /* Blocks of rows, for which a panel of B is packed once, by 512 columns, smaller where that gives fewer tasks
    than wanted. Where panels are kept there is nothing to pack: blocks have as many rows of A as stay near. */
-static void fl__matmul_aim(fl__matmul *p, int64_t wanted) {
+static void fl__matmul_choose_blocks(fl__matmul *p, int64_t wanted) {
     const fl__gemm *g = &p->g;
     const int64_t near = FL__MATMUL_NEAR / fl__min(g->k, FL__MATMUL_CHUNK);
-    const int64_t rows = p->swapped ? 256 : p->keeps ? near : FL__MATMUL_BLOCK_ROWS;
+    const int64_t rows = p->swapped ? 256 : p->cached ? near : FL__MATMUL_BLOCK_ROWS;
     const int64_t blocks = fl__ceil_div(g->tiles, fl__ceil_div(rows, g->rows));
     fl__matmul_blocks(p, fl__ceil_div(g->tiles, blocks), 512);
     if (fl__gemm_small(g)) return;
@@ -354,7 +356,7 @@ static void fl__matmul_aim(fl__matmul *p, int64_t wanted) {
 }
 
 /* Blocks of about as many panels of columns, and of few blocks as many for each thread. */
-static void fl__matmul_even(fl__matmul *p) {
+static void fl__matmul_balance(fl__matmul *p) {
     const int64_t threads = fl_threads(), panels = fl__ceil_div(p->g.n, p->g.width);
     p->column_blocks = fl__min(p->column_blocks, panels);
     while (p->column_blocks < panels && fl__matmul_tasks(p) < 8 * threads && fl__matmul_tasks(p) % threads)
@@ -373,16 +375,16 @@ static int64_t fl__matmul_column(const fl__matmul *p, int64_t block) {
 static void fl__matmul_cut(fl__matmul *p) {
     fl__gemm *g = &p->g;
     p->splits = 1;
-    fl__matmul_aim(p, FL__MATMUL_TASKS);
-    if (fl__matmul_tasks(p) < FL__MATMUL_TASKS && g->k >= 4096 && !p->swapped && !p->keeps && !p->narrow)
+    fl__matmul_choose_blocks(p, FL__MATMUL_TASKS);
+    if (fl__matmul_tasks(p) < FL__MATMUL_TASKS && g->k >= 4096 && !p->swapped && !p->cached && !p->narrow)
         p->splits = fl__min(FL__MATMUL_TASKS, g->k / 2048);
     p->split_k = fl__ceil_div(g->k, p->splits);
     p->splits = fl__ceil_div(g->k, p->split_k);
-    const bool alike = g->csb == 1 && g->rsb * (int64_t)g->ks->size % FL__MATMUL_ALIKE == 0;
-    const int64_t most = alike ? FL__MATMUL_CHUNK_ALIKE : FL__MATMUL_CHUNK;
+    const bool aliases = g->csb == 1 && g->rsb * (int64_t)g->ks->size % FL__MATMUL_ALIAS == 0;
+    const int64_t most = aliases ? FL__MATMUL_CHUNK_ALIAS : FL__MATMUL_CHUNK;
     p->chunk = fl__ceil_div(p->split_k, fl__ceil_div(p->split_k, most));
-    fl__matmul_aim(p, fl_threads() > 1 ? 3 * fl_threads() : 1);
-    fl__matmul_even(p);
+    fl__matmul_choose_blocks(p, fl_threads() > 1 ? 3 * fl_threads() : 1);
+    fl__matmul_balance(p);
     fl__gemm_set_group(g, p->chunk);
 }
 
@@ -398,11 +400,12 @@ static fl__gemm fl__matmul_part(const fl__matmul *p, int64_t index) {
     g.b += (fl__product_offset(p->of, sb, item) + k0 * g.rsb) * g.raw;
     g.k = fl__min(p->chunk, end - k0);
     g.add = p->at > 0;
-    if (p->keeps) g.kept = p->kept.data + p->at / p->chunk * p->kept_chunk;
+    if (p->cached) g.cached_b = p->cache.data + p->at / p->chunk * p->cache_chunk;
     if (g.packed && p->packed) g.packed = p->packed + index * g.m * p->chunk * size;
     g.c = (p->parts ? p->parts : p->of->out) + index * g.m * g.n * size;
     bool last = k0 + g.k == end;
-    if (last && !p->swapped && !p->narrow && p->splits == 1 && p->of->finishes) g.finish = &p->of->finish;
+    if (last && !p->swapped && !p->narrow && p->splits == 1 && p->of->has_epilogue)
+        g.epilogue = &p->of->epilogue;
     return g;
 }
 
@@ -424,7 +427,7 @@ static void fl__matmul_transpose(const fl__matmul *p, const fl__gemm *g, int64_t
     const int64_t size = (int64_t)g->ks->size;
     char *out = p->of->out + ((item * g->n + j0) * g->m + i0) * size; /* out[j][i] = C^T[i][j] */
     g->ks->pack(out, g->m, i1 - i0, j1 - j0, g->c + (i0 * g->ldc + j0) * size, g->ldc, 1);
-    if (p->of->finishes) fl__gemm_finish(&p->of->finish, out, g->m, j0, j1 - j0, i0, i1 - i0);
+    if (p->of->has_epilogue) fl__gemm_epilogue(&p->of->epilogue, out, g->m, j0, j1 - j0, i0, i1 - i0);
 }
 
 /* Rounds rows i0 .. i1, columns j0 .. j1 of the sums of an item. */
@@ -432,7 +435,7 @@ static void fl__matmul_round(const fl__matmul *p, const fl__gemm *g, int64_t ite
                              int64_t j0, int64_t j1) {
     uint16_t *out = (uint16_t *)(void *)p->of->out + item * g->m * g->n;
     float *sums = (float *)(void *)g->c + i0 * g->ldc + j0;
-    fl__gemm_round(&p->of->finish, p->narrow, sums, g->ldc, out, i0, i1 - i0, j0, j1 - j0);
+    fl__gemm_round(&p->of->epilogue, p->narrow, sums, g->ldc, out, i0, i1 - i0, j0, j1 - j0);
 }
 
 static void fl__matmul_task(void *arg, int64_t begin, int64_t end) {
@@ -481,7 +484,7 @@ static void fl__skinny_block(const fl__gemm *g, int64_t j, int64_t n) {
     fl__segment segment;
     fl__tile tile = {.segments = 1, .segment = &segment, .rsa = g->rsa, .csa = g->csa,
                      .ldb = dots ? g->csb : g->rsb, .ldc = g->ldc,
-                     .ask = g->n * g->k * size > FL__SKINNY_FAR ? g->b : NULL};
+                     .prefetch = g->n * g->k * size > FL__SKINNY_FAR ? g->b : NULL};
     for (int64_t k0 = 0; k0 < g->k; k0 += tile.k) {
         tile.k = fl__min(g->k - k0, dots ? FL__SKINNY_DOTS : FL__SKINNY_AXPYS);
         tile.add = k0 > 0;
@@ -493,8 +496,8 @@ static void fl__skinny_block(const fl__gemm *g, int64_t j, int64_t n) {
             (dots ? g->ks->dots : g->ks->axpys)[mr](&tile, n);
         }
     }
-    if (g->finish)
-        fl__gemm_finish(g->finish, g->c + j * size, g->ldc, 0, g->m, j, n);
+    if (g->epilogue)
+        fl__gemm_epilogue(g->epilogue, g->c + j * size, g->ldc, 0, g->m, j, n);
 }
 
 static void fl__skinny_task(void *arg, int64_t begin, int64_t end) {
@@ -542,25 +545,25 @@ static void fl__gemm_begin(fl__gemm *g, const fl__product *of) {
     g->a = of->a, g->rsa = of->rsa, g->csa = of->csa;
     g->b = of->b, g->rsb = of->rsb, g->csb = of->csb;
     g->c = of->out, g->ldc = of->n;
-    g->add = g->asks = false, g->tight = of->tight;
-    g->packed = g->kept = NULL, g->finish = NULL;
+    g->add = g->prefetches = false, g->tight = of->tight;
+    g->packed = g->cached_b = NULL, g->epilogue = NULL;
 }
 
 /* Computes a small product without cutting it: one or two rows by a transposed B as dots, else in tiles,
    where a panel of B that is not read in place stays on the stack. */
-static bool fl__matmul_at_once(const fl__product *of) {
+static bool fl__matmul_unblocked(const fl__product *of) {
     if (of->items > 1 || of->m > FL__MATMUL_ONCE || of->n * of->k > FL__MATMUL_PANEL) return false;
     if (of->n == 1 && of->m > FL__SKINNY_ROWS) return false; /* rows of A are dense: dots */
     fl__gemm g;
     fl__gemm_begin(&g, of);
-    g.finish = of->finishes ? &of->finish : NULL;
+    g.epilogue = of->has_epilogue ? &of->epilogue : NULL;
     if (of->csb != 1 && of->m <= FL__SKINNY_ONCE) {
         const bool dots = of->rsb == 1 && of->csa == 1;
         if (dots) fl__skinny_block(&g, 0, g.n);
         return dots;
     }
     _Alignas(64) char panel[FL__MATMUL_PANEL * sizeof(double) + FL__PANEL_SLACK];
-    fl__gemm_set_place(&g, true);
+    fl__gemm_choose_tiles(&g, true);
     if (g.width * g.k > FL__MATMUL_PANEL) return false;
     g.group = g.width;
     fl__gemm_block(&g, 0, g.tiles, 0, g.n, panel);
@@ -568,22 +571,22 @@ static bool fl__matmul_at_once(const fl__product *of) {
 }
 
 /* Task: some panels of B of the chunk. */
-static void fl__matmul_keep_task(void *arg, int64_t begin, int64_t end) {
+static void fl__matmul_cache_b_task(void *arg, int64_t begin, int64_t end) {
     const fl__gemm g = fl__matmul_part(arg, 0);
     const int64_t depth = g.k * (int64_t)g.ks->size;
     for (int64_t j = begin * g.width; j < end * g.width; j += g.width)
-        fl__gemm_pack_b(&g, j, fl__min(j + g.width, g.n), (char *)(uintptr_t)g.kept + j * depth);
+        fl__gemm_pack_b(&g, j, fl__min(j + g.width, g.n), (char *)(uintptr_t)g.cached_b + j * depth);
 }
 
 /* Finds the panels of a frozen B, or packs all of them. */
-static void fl__matmul_keep(fl__matmul *p) {
+static void fl__matmul_cache_b(fl__matmul *p) {
     const fl__gemm *g = &p->g;
     const int64_t panels = fl__ceil_div(g->n, g->width);
-    p->kept_chunk = panels * g->width * p->chunk * (int64_t)g->ks->size;
-    p->keeps = fl__kept_open(&p->kept, p->of->weight, FL__KEPT_PRODUCT, g->ks,
-                             fl__ceil_div(g->k, p->chunk) * p->kept_chunk);
-    for (p->at = 0; p->keeps && p->kept.fresh && p->at < g->k; p->at += p->chunk)
-        fl_parallel(panels, FL__MATMUL_GROUP, fl__matmul_keep_task, p);
+    p->cache_chunk = panels * g->width * p->chunk * (int64_t)g->ks->size;
+    p->cached = fl__packed_cache_open(&p->cache, p->of->weight, FL__PACKED_PRODUCT, g->ks,
+                                               fl__ceil_div(g->k, p->chunk) * p->cache_chunk);
+    for (p->at = 0; p->cached && p->cache.fresh && p->at < g->k; p->at += p->chunk)
+        fl_parallel(panels, FL__MATMUL_GROUP, fl__matmul_cache_b_task, p);
 }
 
 /* All chunks of a product that is cut. */
@@ -607,22 +610,22 @@ static bool fl__matmul_float(fl__product *of) {
     if (g->widen) {
         p->narrow = fl__cast_loop(FL_F32, of->dtype);
     } else if (fl__matmul_skinny(p)) {
-        if (p->swapped) fl__product_finish(of, g->n);
+        if (p->swapped) fl__product_epilogue(of, g->n);
         return true;
     }
     fl__matmul_plan(p);
     fl__matmul_cut(p);
-    if (p->keeps) fl__matmul_keep(p);
-    const bool in_place = p->keeps || fl__gemm_in_place(g, g->n % g->width);
+    if (p->cached) fl__matmul_cache_b(p);
+    const bool in_place = p->cached || fl__gemm_in_place(g, g->n % g->width);
     int64_t pack = g->packed ? p->of->items * p->splits * g->m * p->chunk : 0;
     int64_t parts = p->swapped || p->narrow || p->splits > 1 ? p->of->items * p->splits * g->m * g->n : 0;
-    const int64_t bias = p->narrow && of->finish.add ? g->n : 0;
+    const int64_t bias = p->narrow && of->epilogue.add ? g->n : 0;
     if (pack + parts > 0 || !in_place) {
         const int64_t most = fl__ceil_div(fl__min(g->n, p->block_columns), g->width) * g->width;
         const int64_t panels = in_place ? 0 : fl__min(g->group, most) * p->chunk * size;
         if (!fl__scratch_open(&p->scratch, fl__matmul_tasks(p), panels, (pack + parts + bias) * size,
                               "matmul")) {
-            if (p->keeps) fl__kept_close(&p->kept);
+            if (p->cached) fl__packed_cache_close(&p->cache);
             return false;
         }
         p->packed = p->scratch.shared;
@@ -630,17 +633,17 @@ static bool fl__matmul_float(fl__product *of) {
     }
     if (bias) {
         char *wide = p->parts + parts * size;
-        g->widen((void *[]){wide, (char *)(uintptr_t)of->finish.bias}, bias, NULL);
-        of->finish.bias = wide;
+        g->widen((void *[]){wide, (char *)(uintptr_t)of->epilogue.bias}, bias, NULL);
+        of->epilogue.bias = wide;
     }
     const bool once = g->packed && !p->swapped && p->splits == 1 && of->items == 1;
     of->summed = of->sums && once;
     if (of->summed) memset(of->sums, 0, (size_t)(g->m * size));
     fl__matmul_run(p);
-    if (p->keeps) fl__kept_close(&p->kept);
+    if (p->cached) fl__packed_cache_close(&p->cache);
     if (p->splits > 1) {
         fl_parallel(p->of->items * g->m * g->n, 1 << 14, fl__matmul_sum, p);
-        fl__product_finish(p->of, g->m);
+        fl__product_epilogue(p->of, g->m);
     }
     if (p->scratch.buffer) fl__scratch_close(&p->scratch);
     return true;
@@ -676,7 +679,7 @@ FL_PRIVATE bool fl__cpu_product(fl__product *of, const fl_call *c) {
     if (of->m * of->n * of->items == 0) return true;
     if (of->k == 0) {
         memset(of->out, 0, (size_t)(of->m * of->n * of->items) * fl_dtype_size(of->dtype));
-        fl__product_finish(of, of->m);
+        fl__product_epilogue(of, of->m);
         return true;
     }
     if (of->dtype == FL_I64) {
@@ -685,7 +688,7 @@ FL_PRIVATE bool fl__cpu_product(fl__product *of, const fl_call *c) {
     }
     if (!fl_dtype_is_float(of->dtype)) return fl_fail("fl_matmul: dtype %s", fl_dtype_name(of->dtype));
     if (fl__amx_takes(of)) return fl__amx_matmul(of);
-    return (!narrow && fl__matmul_at_once(of)) || fl__matmul_float(of);
+    return (!narrow && fl__matmul_unblocked(of)) || fl__matmul_float(of);
 }
 
 /* a [..., m, k], b [..., k, n] -> [..., m, n]; floats and i64. Linear: x [m, k], w [n, k], bias [n] ->

@@ -95,7 +95,7 @@ static bool fl__openblas_matmul(const fl_backend *self, const fl_call *c) {
     if (!__atomic_exchange_n(&single, true, __ATOMIC_RELAXED)) openblas_set_num_threads(1);
     if (!fl__product_make(&p.of, c)) return false;
     fl_parallel(tasks, 1, fl__openblas_task, &p);
-    fl__product_finish(&p.of, p.of.m);
+    fl__product_epilogue(&p.of, p.of.m);
     return true;
 }
 #else

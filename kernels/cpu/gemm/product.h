@@ -7,13 +7,13 @@
 
 /* What becomes of an element c of C once it is summed: z = c + bias[j], written too if z is there, then
    act(z). The loops may be NULL. */
-typedef struct fl__finish {
+typedef struct fl__epilogue {
     fl__loop add, act;
     size_t size;
     const char *bias;
     char *z; /* NULL, or rows n apart */
     int64_t n;
-} fl__finish;
+} fl__epilogue;
 
 /* What a matmul or linear call asks for: `items` products C = A B of m x k by k x n each. Strides in
    elements. */
@@ -29,8 +29,8 @@ typedef struct fl__product {
     const int64_t *shape, *a_stride, *b_stride;
     bool tight; /* of an operand: nothing behind its end is read */
     const fl_tensor *weight; /* B of a linear layer, where it is frozen */
-    bool finishes;
-    fl__finish finish; /* if `finishes`; of one item */
+    bool has_epilogue;
+    fl__epilogue epilogue; /* if `finishes`; of one item */
     char *sums; /* NULL, or where the sums of A's rows go, if the way the product takes has them at hand: */
     bool summed; /* they are there */
 } fl__product;
@@ -41,12 +41,12 @@ FL_PRIVATE bool fl__product_make(fl__product *p, const fl_call *c);
 /* Where batch item `item` of an operand starts, in elements. */
 FL_PRIVATE int64_t fl__product_offset(const fl__product *p, const int64_t *stride, int64_t item);
 /* Finishes the first `rows` rows of C. */
-FL_PRIVATE void fl__product_finish(fl__product *p, int64_t rows);
+FL_PRIVATE void fl__product_epilogue(fl__product *p, int64_t rows);
 /* Finishes rows i .. i + m, columns j .. j + n of C, the first of which is at c. */
-FL_PRIVATE void fl__gemm_finish(const fl__finish *f, char *c, int64_t ldc, int64_t i, int64_t m, int64_t j,
-                                int64_t n);
+FL_PRIVATE void fl__gemm_epilogue(const fl__epilogue *f, char *c, int64_t ldc, int64_t i, int64_t m,
+                                  int64_t j, int64_t n);
 /* The same of f32 sums that are to be rounded to halves: of C, whose first row is at y, and z. */
-FL_PRIVATE void fl__gemm_round(const fl__finish *f, fl__loop narrow, float *c, int64_t ldc, uint16_t *y,
+FL_PRIVATE void fl__gemm_round(const fl__epilogue *f, fl__loop narrow, float *c, int64_t ldc, uint16_t *y,
                                int64_t i, int64_t m, int64_t j, int64_t n);
 
 #define FL__SMALL_PRODUCT (64 * 64 * 64) /* m n k up to which packing and threads do not pay */
@@ -60,8 +60,8 @@ enum { FL__SKINNY_ROWS = 8 };            /* rows up to which the reading of B is
 #include "../../../fl_backend.h"
 #include <string.h>
 
-FL_PRIVATE void fl__gemm_finish(const fl__finish *f, char *c, int64_t ldc, int64_t i, int64_t m, int64_t j,
-                                int64_t n) {
+FL_PRIVATE void fl__gemm_epilogue(const fl__epilogue *f, char *c, int64_t ldc, int64_t i, int64_t m,
+                                  int64_t j, int64_t n) {
     const int64_t size = (int64_t)f->size;
     for (int64_t end = i + m; i < end; i++, c += ldc * size) {
         char *z = f->z ? f->z + (i * f->n + j) * size : c;
@@ -81,7 +81,7 @@ FL_PRIVATE int64_t fl__product_offset(const fl__product *p, const int64_t *strid
     return at;
 }
 
-FL_PRIVATE void fl__gemm_round(const fl__finish *f, fl__loop narrow, float *c, int64_t ldc, uint16_t *y,
+FL_PRIVATE void fl__gemm_round(const fl__epilogue *f, fl__loop narrow, float *c, int64_t ldc, uint16_t *y,
                                int64_t i, int64_t m, int64_t j, int64_t n) {
     uint16_t *z = (uint16_t *)(void *)f->z;
     for (int64_t end = i + m; i < end; i++, c += ldc) {
@@ -93,14 +93,14 @@ FL_PRIVATE void fl__gemm_round(const fl__finish *f, fl__loop narrow, float *c, i
     }
 }
 
-static void fl__product_finish_task(void *arg, int64_t begin, int64_t end) {
+static void fl__product_epilogue_task(void *arg, int64_t begin, int64_t end) {
     const fl__product *p = arg;
-    const fl__finish *f = &p->finish;
-    fl__gemm_finish(f, p->out + begin * f->n * (int64_t)f->size, f->n, begin, end - begin, 0, f->n);
+    const fl__epilogue *f = &p->epilogue;
+    fl__gemm_epilogue(f, p->out + begin * f->n * (int64_t)f->size, f->n, begin, end - begin, 0, f->n);
 }
 
-FL_PRIVATE void fl__product_finish(fl__product *p, int64_t rows) {
-    if (p->finishes) fl_parallel(rows, fl__ceil_div(1 << 14, p->n), fl__product_finish_task, p);
+FL_PRIVATE void fl__product_epilogue(fl__product *p, int64_t rows) {
+    if (p->has_epilogue) fl_parallel(rows, fl__ceil_div(1 << 14, p->n), fl__product_epilogue_task, p);
 }
 
 /* Field by field: clearing a struct of this size first takes longer than all of a small product's rest. */
@@ -118,10 +118,10 @@ FL_PRIVATE bool fl__product_of(fl__product *p, const fl_call *c) {
     p->tight = a->buffer->tight || b->buffer->tight;
     p->sums = NULL, p->summed = false;
     p->weight = linear && fl_buffer_is_frozen(b->buffer) ? b : NULL;
-    p->finish = (fl__finish){.size = fl_dtype_size(wide), .n = p->n, .bias = bias ? fl_data(bias) : NULL};
-    if (bias) p->finish.add = fl__formula_loop(FL_OP_add, wide);
-    if (act != FL_OP_NONE) p->finish.act = fl__formula_loop(act, wide);
-    p->finishes = bias || act != FL_OP_NONE || c->n_out > 1;
+    p->epilogue = (fl__epilogue){.size = fl_dtype_size(wide), .n = p->n, .bias = bias ? fl_data(bias) : NULL};
+    if (bias) p->epilogue.add = fl__formula_loop(FL_OP_add, wide);
+    if (act != FL_OP_NONE) p->epilogue.act = fl__formula_loop(act, wide);
+    p->has_epilogue = bias || act != FL_OP_NONE || c->n_out > 1;
     return !bias || bias->shape[0] == 1 || bias->stride[0] == 1;
 }
 
@@ -129,7 +129,7 @@ FL_PRIVATE bool fl__product_make(fl__product *p, const fl_call *c) {
     for (int i = 0; i < c->n_out; i++)
         if (!fl_out_make(c->out[i])) return false;
     p->out = fl_data(c->out[0]);
-    p->finish.z = c->n_out > 1 ? fl_data(c->out[1]) : NULL;
+    p->epilogue.z = c->n_out > 1 ? fl_data(c->out[1]) : NULL;
     return true;
 }
 

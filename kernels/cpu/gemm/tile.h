@@ -17,11 +17,11 @@ typedef struct fl__tile {
     void *c;
     int64_t ldc;
     bool add;
-    /* What tiles ask for at each step along k, as the next panel is packed from it, or read: this and what is
-       ask_other bytes further, then both ask_step on, after each ask_run steps ask_jump more. NULL: nothing.
-       Dots: set where B lies in memory. */
-    const char *ask;
-    int64_t ask_step, ask_other, ask_run, ask_jump;
+    /* What the tile prefetches at each step along k, for the next panel: `prefetch` and prefetch_other bytes
+       further; then both advance by prefetch_step, and after each prefetch_run steps by prefetch_jump more.
+       NULL: nothing. For dots only whether it is NULL matters: set where B is in memory, not in a cache. */
+    const char *prefetch;
+    int64_t prefetch_step, prefetch_other, prefetch_run, prefetch_jump;
 } fl__tile;
 /* What tile.inc makes for an element type and a level. */
 typedef void (*fl__tile_fn)(const fl__tile *t);

@@ -1,23 +1,23 @@
-/* kernels/cpu/gemm/linear_stored.h - few rows times a weight that is stored narrower than f32
+/* kernels/cpu/gemm/linear_packed.h - few rows times a weight that is stored narrower than f32
 
    As in generation, a token at a time: reading the weight is all that counts, so it is read once, as it lies.
    A few of its rows become f32 in the first-level cache, a strip at a time, and meet all rows of x there.
    One row of x and blocks of q8 become sums without that strip. More rows of x are left to the composition,
    whose one conversion they share. */
-#ifndef FL_CPU_GEMM_LINEAR_STORED_H
-#define FL_CPU_GEMM_LINEAR_STORED_H
+#ifndef FL_CPU_GEMM_LINEAR_PACKED_H
+#define FL_CPU_GEMM_LINEAR_PACKED_H
 #include "tile.h"
 #include "product.h"
 #include "../slots.h"
 
 /* Puts the slot of this file into the table. */
-FL_PRIVATE void fl__cpu_linear_stored_slots(fl_backend *cpu);
+FL_PRIVATE void fl__cpu_linear_packed_slots(fl_backend *cpu);
 
-#endif /* FL_CPU_GEMM_LINEAR_STORED_H: stop here if you only want the declarations */
+#endif /* FL_CPU_GEMM_LINEAR_PACKED_H: stop here if you only want the declarations */
 
-#if defined(FL_IMPL_ONLY_CPU_GEMM_LINEAR_STORED) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
-#ifndef FL_CPU_GEMM_LINEAR_STORED_IMPL
-#define FL_CPU_GEMM_LINEAR_STORED_IMPL
+#if defined(FL_IMPL_ONLY_CPU_GEMM_LINEAR_PACKED) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CPU_GEMM_LINEAR_PACKED_IMPL
+#define FL_CPU_GEMM_LINEAR_PACKED_IMPL
 #include "../../../fl/tensor/blocks.h"
 #include "../../fl_math.h"
 #if FL__LEVELS_ON & 4
@@ -32,7 +32,7 @@ FL__LOOPS_BEGIN
 FL__LOOPS_END
 
 /* A dtype of someone's own: arg is its entry. */
-static void fl__unpack_own(void *const p[], int64_t n, const void *arg) {
+static void fl__unpack_registered(void *const p[], int64_t n, const void *arg) {
     const fl_dtype_info *info = arg;
     info->unpack(p[1], p[0], n / info->block);
 }
@@ -51,12 +51,12 @@ static fl__loop fl__unpack_loop(fl_dtype d) {
         if (d == fl_q6_k()) return fl__unpack_q6_k_f32_avx512;
     }
 #endif
-    return fl__unpack_own;
+    return fl__unpack_registered;
 }
 
-enum { FL__STORED_STRIP = 2048, FL__STORED_ROWS = 4 }; /* numbers of a row of w, and rows, at a time */
+enum { FL__PACKED_LINEAR_STRIP = 2048, FL__PACKED_LINEAR_ROWS = 4 }; /* elements of a row of w, rows */
 
-typedef struct fl__stored {
+typedef struct fl__packed_linear {
     const fl__kernels *ks;
     fl__loop unpack, dot; /* dot NULL: there is none */
     const fl_dtype_info *info; /* NULL: f16 or bf16 */
@@ -65,11 +65,11 @@ typedef struct fl__stored {
     const char *w;
     int64_t row, size; /* bytes of a row of w, and of an element, which is `block` numbers */
     float *y;
-} fl__stored;
+} fl__packed_linear;
 
 /* Columns j to j + n - 1 of y. */
-static void fl__stored_columns(const fl__stored *s, int64_t j, int64_t n) {
-    _Alignas(64) float part[FL__STORED_ROWS * FL__STORED_STRIP];
+static void fl__packed_linear_columns(const fl__packed_linear *s, int64_t j, int64_t n) {
+    _Alignas(64) float part[FL__PACKED_LINEAR_ROWS * FL__PACKED_LINEAR_STRIP];
     fl__segment segment = {NULL, part};
     fl__tile tile = {
         .segments = 1, .segment = &segment, .rsa = s->ldx, .csa = 1, .ldb = s->strip, .ldc = s->n};
@@ -87,37 +87,38 @@ static void fl__stored_columns(const fl__stored *s, int64_t j, int64_t n) {
     }
 }
 
-static void fl__stored_task(void *arg, int64_t begin, int64_t end) {
-    const fl__stored *s = arg;
+static void fl__packed_linear_task(void *arg, int64_t begin, int64_t end) {
+    const fl__packed_linear *s = arg;
     for (; s->dot && begin < end; begin++)
         s->dot((void *[]){s->y + begin, (char *)(uintptr_t)s->w + begin * s->row, (float *)(uintptr_t)s->x},
                s->k, NULL);
-    for (int64_t j = begin; j < end; j += FL__STORED_ROWS)
-        fl__stored_columns(s, j, fl__min(FL__STORED_ROWS, end - j));
+    for (int64_t j = begin; j < end; j += FL__PACKED_LINEAR_ROWS)
+        fl__packed_linear_columns(s, j, fl__min(FL__PACKED_LINEAR_ROWS, end - j));
 }
 
-static bool fl__cpu_linear_stored(const fl_backend *self, const fl_call *c) {
+static bool fl__cpu_linear_packed(const fl_backend *self, const fl_call *c) {
     const fl_tensor *x = c->in[0], *w = c->in[1];
-    fl__stored s = {.m = x->shape[0], .n = w->shape[0], .k = x->shape[1], .ldx = x->stride[0],
+    fl__packed_linear s = {.m = x->shape[0], .n = w->shape[0], .k = x->shape[1], .ldx = x->stride[0],
                     .size = (int64_t)fl_dtype_size(w->dtype), .info = fl_dtype_registered(w->dtype)};
     s.block = s.info ? s.info->block : 1;
     (void)self;
     if (s.m > FL__SKINNY_ROWS || s.m * s.n * s.k == 0 || x->stride[1] != 1 || w->stride[1] != 1 ||
-        s.block > FL__STORED_STRIP || w->dtype == FL_F32)
+        s.block > FL__PACKED_LINEAR_STRIP || w->dtype == FL_F32)
         return fl_call_compose(c);
     if (!fl_out_make(c->out[0])) return false;
     static const fl__loop dots[FL__VARIANTS] = {FL__AT_LEVELS(fl__unpack_dot_q8_f32)};
     s.dot = s.m == 1 && w->dtype == fl_q8() ? dots[fl__level()] : NULL;
     s.ks = fl__gemm_kernels(FL_F32), s.unpack = fl__unpack_loop(w->dtype);
-    s.strip = fl__min(s.k, FL__STORED_STRIP / s.block * s.block), s.row = w->stride[0] * s.size;
+    s.strip = fl__min(s.k, FL__PACKED_LINEAR_STRIP / s.block * s.block), s.row = w->stride[0] * s.size;
     s.x = fl_data(x), s.w = fl_data(w), s.y = fl_data(c->out[0]);
-    const int64_t grain = fl__ceil_div(FL__SMALL_PRODUCT / FL__STORED_ROWS, s.m * s.k) * FL__STORED_ROWS;
-    fl_parallel(s.n, grain, fl__stored_task, &s);
+    const int64_t each = FL__PACKED_LINEAR_ROWS;
+    const int64_t grain = fl__ceil_div(FL__SMALL_PRODUCT / each, s.m * s.k) * each;
+    fl_parallel(s.n, grain, fl__packed_linear_task, &s);
     return true;
 }
 
-FL_PRIVATE void fl__cpu_linear_stored_slots(fl_backend *cpu) {
-    fl_backend_set(cpu, fl_op_linear_packed, fl__cpu_linear_stored, FL_SLOT_NARROW | FL_SLOT_BLOCKS);
+FL_PRIVATE void fl__cpu_linear_packed_slots(fl_backend *cpu) {
+    fl_backend_set(cpu, fl_op_linear_packed, fl__cpu_linear_packed, FL_SLOT_NARROW | FL_SLOT_BLOCKS);
 }
 
 #endif
