@@ -100,7 +100,7 @@ static const fl__amx_kernels *fl__bf16_kernels(int way) {
            : way == FL__WAY_VDPBF16          ? fl__vdpbf16_real()
            : way == FL__WAY_EMULATED         ? fl__amx_emulated()
            : way == FL__WAY_EMULATED_VDPBF16 ? fl__vdpbf16_emulated()
-                                           : NULL;
+                                             : NULL;
 }
 
 static bool fl__bf16_has(int way) {

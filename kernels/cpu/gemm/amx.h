@@ -1,65 +1,68 @@
-/* kernels/cpu/gemm/amx.h - products of matrices rounded to bf16, in the tiles of AMX or by vdpbf16ps
+/* kernels/cpu/gemm/amx.h - products of matrices rounded to bf16, with AMX tiles or vdpbf16ps
 
-   C[m][n] = A B, sums in f32. An operand is seen as lines of values that stand side by side, f32 or bf16,
-   either along k or across it: rows of a matrix, or the channels of a pixel that a tap of a convolution
-   finds, so that a convolution is a product whose columns are nowhere written out. Both operands are
-   rounded once, into panels of 32 rows of A or 32 columns of B. For each 32 of k a panel has two tiles of
-   1 KiB: of A [16 rows][16 pairs along k], for vdpbf16ps [16 pairs][16 rows]; of B [16 pairs][16 columns].
+   C[m][n] = A B, accumulated in f32. An operand is described as lines of contiguous values, f32 or bf16, that
+   run either along k or across it: rows of a matrix, or the channels of a pixel that a convolution's tap
+   reads, so that a convolution is a product whose im2col matrix is never stored. Both operands are rounded
+   once, into panels of 32 rows of A or 32 columns of B. For each 32 of k a panel has two tiles of 1 KiB: of A
+   [16 rows][16 pairs along k], for vdpbf16ps [16 pairs][16 rows]; of B [16 pairs][16 columns].
 
-   The smaller operand is packed by all threads for a pass along k. Then a task packs a group of panels of
-   the other one, which stays in its second-level cache, and walks over the first: one panel of that, for as
-   much of k as the first-level cache holds, meets the whole group before the next one comes.
+   The smaller operand is packed by all threads for a pass along k. Then a task packs a group of panels of the
+   other one, which stays in its L2 cache, and iterates over the smaller operand: one panel of that, for as
+   much of k as the L1 cache holds, is multiplied by the whole group before the next one.
 
-   tdpbf16ps runs the products of even k and of odd k along two chains of fused multiply-adds from 0, adds
-   the chains, and that to C: for every 32 of k anew. So no cut along k, and no number of threads, changes a
-   bit. vdpbf16ps adds the product of the odd k of a pair to C, then that of the even one. Denormals count as
-   0, going in and coming out. fl__amx_emulated and fl__vdpbf16_emulated compute the same bits in plain C. */
+   tdpbf16ps sums the products of even k and of odd k in two chains of fused multiply-adds from 0, adds the
+   chains, and adds that to C, separately for every 32 of k. So neither blocking along k nor the number of
+   threads changes a bit. vdpbf16ps adds the product of the odd k of a pair to C, then that of the even k.
+   Denormals are treated as 0 in inputs and results. fl__amx_emulated and fl__vdpbf16_emulated compute the
+   same bits in plain C. */
 #ifndef FL_CPU_GEMM_AMX_H
 #define FL_CPU_GEMM_AMX_H
 #include "product.h"
 
-/* What computes products of rounded operands: processor or plain C. */
+/* The kernels for products of rounded operands: of the processor, or in plain C. */
 typedef struct fl__amx_kernels fl__amx_kernels;
 FL_PRIVATE const fl__amx_kernels *fl__amx_emulated(void);
-/* The processor's; NULL where it has none, the level is capped, or the system permits no tiles. */
+/* The processor's; NULL if it has none, the level is capped below it, or the system permits no tiles. */
 FL_PRIVATE const fl__amx_kernels *fl__amx_real(void);
-/* The same of vdpbf16ps. */
+/* The same for vdpbf16ps. */
 FL_PRIVATE const fl__amx_kernels *fl__vdpbf16_emulated(void);
 FL_PRIVATE const fl__amx_kernels *fl__vdpbf16_real(void);
-/* Multiply-adds a second on operands in the first-level cache. */
+/* Multiply-adds per second on operands in the L1 cache. */
 FL_PRIVATE double fl__amx_rate(const fl__amx_kernels *ks);
 
 enum { FL__AMX_ZEROS = 1 << 14 }; /* bytes of the longest line of zeros */
-FL_PRIVATE const char *fl__amx_zeros(void); /* so many bytes */
+FL_PRIVATE const char *fl__amx_zeros(void); /* FL__AMX_ZEROS zero bytes */
 
-/* `segments` times `near` values stand along the near direction, k or across it, and `lines` along the
-   other one. */
+/* An operand of `segments` times `near` values along the contiguous dimension, k or across it, and `lines`
+   along the other one. */
 typedef struct fl__amx_operand fl__amx_operand;
 struct fl__amx_operand {
     const char *data;
     int64_t size; /* bytes of a value: 4 f32, 2 bf16 */
     bool along;   /* lines run along k */
     int64_t lines, near, segments;
-    int64_t step; /* bytes from line to line, where find is NULL */
-    /* at[i]: where line first + i of a segment begins, i < n <= 32; fl__amx_zeros for one of zeros */
+    int64_t step; /* bytes from line to line, if find is NULL */
+    /* sets at[i], i < n <= 32, to the start of line first + i of a segment; fl__amx_zeros for a line of
+       zeros */
     void (*find)(const fl__amx_operand *x, int64_t segment, int64_t first, int64_t n, const char **at);
     const void *arg;
 };
 
-/* One product; or a batch of them, as `of` has its items. */
+/* One product; or the batch described by `of`. */
 typedef struct fl__amx_product {
     const fl__amx_kernels *ks;
     fl__amx_operand a, b; /* A: lines along k are its rows; B: lines across k are its rows */
-    fl_dtype dtype;       /* of C: FL_F32 or FL_BF16, which the sums are rounded to once */
+    fl_dtype dtype;       /* of C: FL_F32, or FL_BF16, to which sums are rounded once */
     char *c;              /* dense rows of n */
-    int64_t m, n, k;      /* k: with the zeros that fill each segment */
+    int64_t m, n, k;      /* k includes the zeros that pad each segment */
     const fl__product *of; /* NULL: one item */
-    const fl__epilogue *epilogue; /* its bias of C's dtype */
+    const fl__epilogue *epilogue; /* its bias has C's dtype */
 } fl__amx_product;
-/* Runs it. False after fl_fail. */
+/* Runs the product. Returns false after fl_fail. */
 FL_PRIVATE bool fl__amx_run(const fl__amx_product *product, const char *op);
-/* The parts of a product, for kernels that keep what they packed: `outer` x k values, of strides in elements
-   one of which is 1; all of it in panels, so many bytes; C [m][n], its rows ldc apart, (+)= A B. */
+/* The parts of a product, for kernels that keep packed operands. fl__amx_matrix: an operand of `outer` x k
+   values, with strides in elements, one of which is 1. fl__amx_bytes: size of all its panels.
+   fl__amx_pack_all: packs it. fl__amx_multiply: C [m][n], rows ldc apart, (+)= A B. */
 FL_PRIVATE fl__amx_operand fl__amx_matrix(const char *data, int64_t size, int64_t outer, int64_t k,
                                           int64_t outer_step, int64_t k_step);
 static inline int64_t fl__amx_bytes(int64_t outer, int64_t k) {
@@ -68,7 +71,7 @@ static inline int64_t fl__amx_bytes(int64_t outer, int64_t k) {
 FL_PRIVATE void fl__amx_pack_all(const fl__amx_kernels *ks, const fl__amx_operand *x, bool of_b, char *to);
 FL_PRIVATE void fl__amx_multiply(const fl__amx_kernels *ks, const char *a, const char *b, int64_t m,
                                  int64_t n, int64_t k, float *c, int64_t ldc, bool add);
-/* Whether p is run by tiles: allowed, and faster. */
+/* Whether p runs here: rounding is allowed, and it is faster. */
 FL_PRIVATE bool fl__amx_takes(const fl__product *p);
 FL_PRIVATE bool fl__amx_matmul(const fl__product *p);
 
@@ -92,10 +95,10 @@ FL_PRIVATE bool fl__amx_matmul(const fl__product *p);
 enum {
     FL__AMX_TILE = 1024,           /* bytes */
     FL__AMX_STEP = 32,             /* of k */
-    FL__AMX_NEAR = 16,             /* steps for which two panels' tiles stay in the first-level cache */
+    FL__AMX_NEAR = 16,             /* steps for which the tiles of two panels stay in the L1 cache */
     FL__AMX_PASS = 32,             /* steps of a pass along k */
     FL__AMX_GROUP = 14,            /* most panels of a group */
-    FL__AMX_TASKS = 6,             /* least number to aim at */
+    FL__AMX_TASKS = 6,             /* fewest tasks to aim at */
     FL__AMX_SHORT = 32
 };
 
@@ -104,7 +107,7 @@ FL_PRIVATE const char *fl__amx_zeros(void) {
     return zeros;
 }
 
-/* Up to 32 x 32 of C, in tiles of 16 x 16: to = from (or 0) + a b. Behind `rows` anything may be. */
+/* Up to 32 x 32 of C, in tiles of 16 x 16: to = from (or 0) + a b. Values after `rows` rows are undefined. */
 typedef struct fl__amx_block {
     const char *a, *b;
     int64_t steps, rows;
@@ -115,12 +118,12 @@ typedef struct fl__amx_block {
 } fl__amx_block;
 
 struct fl__amx_kernels {
-    void (*begin)(void), (*end)(void); /* around the blocks of a task */
-    /* One tile of 16 outer values and 32 of k: 16 lines along k, of which `left` values from `at` on count,
-       or 32 lines across. [f32, bf16][of A, of B] */
+    void (*begin)(void), (*end)(void); /* called before and after the blocks of a task */
+    /* Packs one tile of 16 outer values and 32 of k: 16 lines along k, `left` values from `at` on, or 32
+       lines across. [f32, bf16][of A, of B] */
     void (*along[2][2])(char *to, const char *const *line, int64_t at, int64_t left);
     void (*across[2][2])(char *to, const char *const *line, int64_t at, int64_t left);
-    /* [A, B is what comes from the second-level cache][more than 16 rows][more than 16 columns] */
+    /* [A, B is streamed from the L2 cache][more than 16 rows][more than 16 columns] */
     void (*block[2][2][2])(const fl__amx_block *x);
 };
 
@@ -134,8 +137,8 @@ static float fl__amx_quiet(float x) {
     return flm__float(flm__bits32(x) | 0x400000u);
 }
 
-/* a * b + c, rounded once to nearest even; denormals are 0 on the way in and out, where a result is tiny if
-   it is so after rounding to 24 bits of any exponent. Of NaNs the first one wins. */
+/* a * b + c, rounded once to nearest even. Denormal inputs and results are 0; a result is tiny if it is so
+   after rounding to 24 bits with an unbounded exponent. The first NaN is returned. */
 static float fl__amx_fused(float a, float b, float c) {
     a = fl__amx_flush(a), b = fl__amx_flush(b), c = fl__amx_flush(c);
     if (isnan(a) || isnan(b) || isnan(c)) return fl__amx_quiet(isnan(a) ? a : isnan(b) ? b : c);
@@ -147,7 +150,7 @@ static float fl__amx_fused(float a, float b, float c) {
     return fl__amx_flush(r);
 }
 
-/* One instruction. */
+/* One tdpbf16ps. */
 static void fl__amx_plain_tile(float c[16][16], const uint16_t *a, const uint16_t *b) {
     for (int i = 0; i < 16; i++)
         for (int j = 0; j < 16; j++) {
@@ -159,12 +162,12 @@ static void fl__amx_plain_tile(float c[16][16], const uint16_t *a, const uint16_
         }
 }
 
-/* 32 of k by vdpbf16ps, whose A is as B is. */
+/* 32 of k by vdpbf16ps, for which A is packed as B is. */
 static void fl__vdpbf16_plain_tile(float c[16][16], const uint16_t *a, const uint16_t *b) {
     for (int i = 0; i < 16; i++)
         for (int j = 0; j < 16; j++)
             for (int p = 0; p < 32; p++) {
-                const int at = p / 2 * 32 + 1 - p % 2; /* the second of a pair first */
+                const int at = p / 2 * 32 + 1 - p % 2; /* the second of a pair comes first */
                 const float x = flm_bf16_to_f32(a[at + 2 * i]), y = flm_bf16_to_f32(b[at + 2 * j]);
                 c[i][j] = fl__amx_fused(x, y, c[i][j]);
             }
@@ -185,7 +188,7 @@ static void fl__amx_plain_block(const fl__amx_block *x, int rows, int columns, f
         }
 }
 
-/* vcvtne2ps2bf16 takes denormals for 0. */
+/* Rounds as vcvtne2ps2bf16 does, for which denormals are 0. */
 static uint16_t fl__amx_plain_round(const char *value, bool half) {
     uint16_t h;
     float f;
@@ -228,7 +231,7 @@ FL__AMX_PLAIN(across_half_b, false, true, true)
     FL__AMX_PLAIN_BLOCK(way, 2, 1) FL__AMX_PLAIN_BLOCK(way, 2, 2)
 FL__AMX_PLAIN_BLOCKS(amx) FL__AMX_PLAIN_BLOCKS(vdpbf16)
 
-/* a: the suffix of what packs A. */
+/* a: the suffix of the function that packs A. */
 #define FL__AMX_PACKS(kind, way, a) \
     .way = {{kind##_##way##_##a, kind##_##way##_b}, {kind##_##way##_half_##a, kind##_##way##_half_b}}
 #define FL__AMX_BLOCKS(stem) {{stem##1x1, stem##1x2}, {stem##2x1, stem##2x2}}
@@ -248,14 +251,14 @@ FL_PRIVATE const fl__amx_kernels *fl__vdpbf16_emulated(void) {
     return &ks;
 }
 
-/* >>vdpbf16ps, and the packing of both ways */
+/* >>vdpbf16ps, and packing for both instructions */
 
 #ifdef FL__TARGET_vdpbf16
 #define FL__AMX_INLINE static inline __attribute__((always_inline)) FL__TARGET_vdpbf16
 
 FL__AMX_INLINE uint32_t fl__amx_mask(int64_t n) { return n >= 32 ? ~0u : n > 0 ? (1u << n) - 1 : 0; }
 
-/* Sixteen pairs along a line. */
+/* Sixteen pairs of adjacent values of a line. */
 FL__AMX_INLINE __m512i fl__amx_pairs(const char *line, int64_t at, uint32_t keep, bool half) {
     if (!line) return _mm512_setzero_si512();
     if (half) return _mm512_maskz_loadu_epi16(keep, line + 2 * at);
@@ -264,7 +267,7 @@ FL__AMX_INLINE __m512i fl__amx_pairs(const char *line, int64_t at, uint32_t keep
                                         _mm512_maskz_loadu_ps((__mmask16)keep, s));
 }
 
-/* Sixteen values of a line. */
+/* Sixteen values of a line, as 32-bit words. */
 FL__AMX_INLINE __m512i fl__amx_halves(const char *line, int64_t at, __mmask16 keep) {
     return line ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(keep, line + 2 * at))
                 : _mm512_setzero_si512();
@@ -273,7 +276,7 @@ FL__AMX_INLINE __m512 fl__amx_floats(const char *line, int64_t at, __mmask16 kee
     return line ? _mm512_maskz_loadu_ps(keep, line + 4 * at) : _mm512_setzero_ps();
 }
 
-/* Sixteen pairs of two lines. */
+/* Sixteen pairs, each of a value of either line. */
 FL__AMX_INLINE __m512i fl__amx_zip(const char *first, const char *second, int64_t at, __mmask16 keep,
                                    bool half) {
     if (half)
@@ -285,7 +288,7 @@ FL__AMX_INLINE __m512i fl__amx_zip(const char *first, const char *second, int64_
                                                                         fl__amx_floats(first, at, keep)));
 }
 
-/* 16 x 16 words: blocks beside the diagonal change places. */
+/* Transposes 16 x 16 words by swapping off-diagonal blocks of doubling size. */
 FL__AMX_INLINE void fl__amx_transpose(__m512i *v) {
     typedef int words __attribute__((vector_size(64)));
     const words lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -325,7 +328,7 @@ FL__AMX_PACK(across_b, false, false, true)
 FL__AMX_PACK(across_half_a, false, true, false)
 FL__AMX_PACK(across_half_b, false, true, true)
 
-/* Eight rows of a block from row `at` on, `across` registers wide, whose sums stay in registers. */
+/* Eight rows of a block from row `at` on, `across` registers wide, accumulated in registers. */
 FL__AMX_INLINE void fl__vdpbf16_rows(const fl__amx_block *x, int64_t at, const int across) {
     __m512 sum[16];
     const char *a = x->a + at / 16 * FL__AMX_TILE + at % 16 * 4, *b = x->b;
@@ -370,8 +373,8 @@ FL_PRIVATE const fl__amx_kernels *fl__vdpbf16_real(void) { return NULL; }
 
 #ifdef FL__TARGET_amx
 
-/* Eight tiles of 16 x 64 bytes, for this thread. Static: gcc 12's intrinsic tells the compiler of the first 8
-   bytes only, so that it would drop what a local variable is set to. */
+/* Configures eight tiles of 16 x 64 bytes for this thread. The configuration is static: gcc 12's intrinsic
+   declares that it reads only the first 8 bytes, so that stores to a local variable would be dropped. */
 FL__TARGET_amx static void fl__amx_on(void) {
     static const struct {
         uint8_t palette, start, zero[14];
@@ -383,8 +386,9 @@ FL__TARGET_amx static void fl__amx_on(void) {
 
 FL__TARGET_amx static void fl__amx_off(void) { _tile_release(); }
 
-/* Tiles 0 to 3 are C, 4 and 5 of A, 6 and 7 of B. What comes from the second-level cache is loaded with a
-   hint that leaves the first level to the other operand. gcc's tile loads name no memory. */
+/* Tiles 0 to 3 are C, 4 and 5 A, 6 and 7 B. The operand streamed from the L2 cache is loaded with a hint that
+   leaves the L1 cache to the other one. gcc's tile loads declare no memory operand, hence the asm
+   barriers. */
 #define FL__AMX_BLOCK(name, rows, columns, LOAD_A, LOAD_B) \
     FL__TARGET_amx static void name(const fl__amx_block *x) { \
         const char *a = x->a, *b = x->b; \
@@ -428,7 +432,8 @@ static const fl__amx_kernels fl__amx_tiles = {
     FL__AMX_PACKS(fl__amx, along, a), FL__AMX_PACKS(fl__amx, across, a),
     .block = {FL__AMX_BLOCKS(fl__amx_a_), FL__AMX_BLOCKS(fl__amx_b_)}};
 
-/* Linux keeps the 8 KiB of tiles for the threads of processes that asked, and grants that once for all. */
+/* Linux saves the 8 KiB of tile state only for processes that requested it, which is granted once per
+   process. */
 FL_PRIVATE const fl__amx_kernels *fl__amx_real(void) {
     enum { UNKNOWN, GRANTED, REFUSED, REQUEST = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM */
     static int permission;
@@ -444,7 +449,7 @@ FL_PRIVATE const fl__amx_kernels *fl__amx_real(void) {
 FL_PRIVATE const fl__amx_kernels *fl__amx_real(void) { return NULL; }
 #endif
 
-/* Best of some: what interrupts a few of them does not count. */
+/* The best of several runs, so that interrupts do not count. */
 FL_PRIVATE double fl__amx_rate(const fl__amx_kernels *ks) {
     enum { ROUNDS = 40, STEPS = FL__AMX_ZEROS / 2 / FL__AMX_TILE };
     _Alignas(64) float c[32 * 32];
@@ -464,19 +469,19 @@ FL_PRIVATE double fl__amx_rate(const fl__amx_kernels *ks) {
 
 static int64_t fl__amx_up(int64_t n) { return fl__ceil_div(n, 32); }
 
-/* Panels of an operand. */
+/* The number of panels of an operand. */
 static int64_t fl__amx_panels(const fl__amx_operand *x) {
     return x->along ? fl__amx_up(x->lines) : x->segments * fl__amx_up(x->near);
 }
 
-/* The rows or columns of C that belong to a panel: from where; how many. */
+/* Returns the first row or column of C that belongs to a panel; *n: how many. */
 static int64_t fl__amx_range(const fl__amx_operand *x, int64_t panel, int64_t *n) {
     const int64_t each = x->along ? 1 : fl__amx_up(x->near), at = x->along ? panel * 32 : panel % each * 32;
     *n = fl__min(32, (x->along ? x->lines : x->near) - at);
     return x->along ? at : panel / each * x->near + at;
 }
 
-/* Lines first .. first + 32 of a segment; NULL, which packs as zeros, for those beyond the last. */
+/* Lines first .. first + 32 of a segment; NULL, which packs as zeros, for those past the last. */
 static void fl__amx_lines(const fl__amx_operand *x, int64_t segment, int64_t first, const char **line) {
     const int64_t n = fl__min(32, x->lines - first);
     if (x->find) x->find(x, segment, first, n, line);
@@ -485,7 +490,7 @@ static void fl__amx_lines(const fl__amx_operand *x, int64_t segment, int64_t fir
     for (int64_t i = fl__max(n, 0); i < 32; i++) line[i] = NULL;
 }
 
-/* Packs steps s0 .. s1 of panels p0 .. p1, each s1 - s0 steps behind the one before. */
+/* Packs steps s0 .. s1 of panels p0 .. p1, panel after panel, s1 - s0 steps each. */
 static void fl__amx_pack(const fl__amx_kernels *ks, const fl__amx_operand *x, bool of_b, int64_t p0,
                          int64_t p1, int64_t s0, int64_t s1, char *to) {
     const int64_t each = fl__amx_up(x->near), panel = (s1 - s0) * 2 * FL__AMX_TILE;
@@ -516,7 +521,7 @@ FL_PRIVATE void fl__amx_pack_all(const fl__amx_kernels *ks, const fl__amx_operan
     fl__amx_pack(ks, x, of_b, 0, fl__amx_panels(x), 0, steps, to);
 }
 
-/* Rows and columns of a block whose C is in no whole tiles go through acc [32][32]. */
+/* Computes one block; if its rows and columns of C are not whole tiles, through acc [32][32]. */
 static void fl__amx_edge(const fl__amx_kernels *ks, fl__amx_block *x, bool group_of_b, float *c, int64_t ldc,
                          int64_t rows, int64_t columns, float *acc, bool reads, bool writes) {
     const bool whole = rows % 16 == 0 && columns % 16 == 0;
@@ -548,25 +553,25 @@ FL_PRIVATE void fl__amx_multiply(const fl__amx_kernels *ks, const char *a, const
 
 typedef struct fl__amx_plan {
     const fl__amx_product *of;
-    bool groups_of_b; /* which operand is packed in groups, by tasks; the other one by all */
-    int64_t items, steps, shared, own, group, groups; /* panels of one item; of a group, at most */
-    int64_t s0, s1;   /* the pass at work */
-    /* Of results that are rounded: by what; all items' sums, or NULL where one pass sums a task's part of
-       C in
-       its workspace; and how they are finished. */
+    bool groups_of_b; /* whether B is packed in groups by tasks, and A by all threads; else the reverse */
+    int64_t items, steps, shared, own, group, groups; /* panels per item of each operand; most panels per
+                                                         group */
+    int64_t s0, s1;   /* the current pass */
+    /* For rounded results: the rounding loop; the sums of all items, or NULL if one pass sums a task's part
+       of C in its workspace; and the epilogue. */
     fl__loop narrow;
     float *sums;
     fl__epilogue epilogue;
     fl__scratch scratch;
 } fl__amx_plan;
 
-/* Where a task sums: rows of `ld`, of which the first one's first column is that of C's (i, j). */
+/* Where a task accumulates: rows `ld` apart, the first value being C's (i, j). */
 typedef struct fl__amx_sums {
     float *at;
     int64_t ld, i, j;
 } fl__amx_sums;
 
-/* The operand of an item. */
+/* Operand A or B of an item. */
 static fl__amx_operand fl__amx_item(const fl__amx_plan *p, bool b, int64_t item) {
     const fl__product *of = p->of->of;
     fl__amx_operand x = b ? p->of->b : p->of->a;
@@ -574,7 +579,7 @@ static fl__amx_operand fl__amx_item(const fl__amx_plan *p, bool b, int64_t item)
     return x;
 }
 
-/* Task: some panels of the shared operand. */
+/* Task: packs some panels of the shared operand. */
 static void fl__amx_pack_task(void *arg, int64_t begin, int64_t end) {
     const fl__amx_plan *p = arg;
     const int64_t bytes = (p->s1 - p->s0) * 2 * FL__AMX_TILE;
@@ -587,7 +592,7 @@ static void fl__amx_pack_task(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* Panel y of the shared operand meets panels x0 .. x1 of the other one, packed at `group`. */
+/* Multiplies panel y of the shared operand by panels x0 .. x1 of the other one, packed at `group`. */
 static void fl__amx_multiply_panel(const fl__amx_plan *p, const char *shared, int64_t y, char *group,
                                    int64_t x0, int64_t x1, const fl__amx_sums *c) {
     const fl__amx_product *of = p->of;
@@ -610,14 +615,14 @@ static void fl__amx_multiply_panel(const fl__amx_plan *p, const char *shared, in
         }
 }
 
-/* From the first row or column of panel p0 of x to the last one of panel p1 - 1. */
+/* The rows or columns of C of panels p0 .. p1 of x: returns the first; *n: how many. */
 static int64_t fl__amx_span(const fl__amx_operand *x, int64_t p0, int64_t p1, int64_t *n) {
     const int64_t first = fl__amx_range(x, p0, n), last = fl__amx_range(x, p1 - 1, n);
     *n += last - first;
     return first;
 }
 
-/* A block of C: panels a0 .. a1 of A meet b0 .. b1 of B. */
+/* A block of C: panels a0 .. a1 of A by panels b0 .. b1 of B. */
 typedef struct fl__amx_part {
     int64_t i, rows, j, columns;
 } fl__amx_part;
@@ -630,7 +635,7 @@ static fl__amx_part fl__amx_part_of(const fl__amx_product *of, int64_t a0, int64
     return at;
 }
 
-/* Where the part's sums go: into C, or else into what will be rounded. */
+/* Where the part's sums go: into C, or into a buffer that will be rounded. */
 static fl__amx_sums fl__amx_sums_of(const fl__amx_plan *p, int64_t item, const fl__amx_part *at,
         char *group) {
     const fl__amx_product *of = p->of;
@@ -641,7 +646,7 @@ static fl__amx_sums fl__amx_sums_of(const fl__amx_plan *p, int64_t item, const f
     return (fl__amx_sums){acc + p->group * 32 * 32, at->columns, at->i, at->j};
 }
 
-/* Finishes a part that is summed. */
+/* Runs the epilogue of a completed part and rounds it. */
 static void fl__amx_epilogue(const fl__amx_plan *p, int64_t item, const fl__amx_part *at,
         const fl__amx_sums *c) {
     const fl__amx_product *of = p->of;
@@ -658,8 +663,8 @@ static void fl__amx_task(void *arg, int64_t begin, int64_t end) {
     const fl__amx_plan *p = arg;
     const fl__amx_product *of = p->of;
     const int64_t bytes = (p->s1 - p->s0) * 2 * FL__AMX_TILE;
-    /* rows of a group of B are long, and what a workspace holds must leave it; else whole rows are
-       finished */
+    /* The epilogue runs at once if rows of the group are long (B) or its workspace will be reused; else on
+       whole rows at the end. */
     const bool last = p->s1 == p->steps, at_once = p->groups_of_b || (p->narrow && !p->sums);
     char *group = fl__scratch_take(&p->scratch);
     of->ks->begin();
@@ -685,7 +690,8 @@ static void fl__amx_task(void *arg, int64_t begin, int64_t end) {
     fl__scratch_give_back(&p->scratch, group);
 }
 
-/* Into groups of panels: a few tasks for each thread, and of few tasks as many for each. */
+/* Cuts the other operand into groups of panels: a few tasks per thread; if they are few, a multiple of the
+   threads. */
 static void fl__amx_cut(fl__amx_plan *p) {
     const int64_t threads = fl_threads(), wanted = fl__max(FL__AMX_TASKS, 3 * threads);
     p->groups = fl__ceil_div(p->own, fl__min(FL__AMX_GROUP, fl__ceil_div(p->own * p->items, wanted)));
@@ -705,7 +711,7 @@ FL_PRIVATE bool fl__amx_run(const fl__amx_product *of, const char *op) {
     const int64_t panel = pass * 2 * FL__AMX_TILE, acc = 32 * 32 * (int64_t)sizeof(float);
     const int64_t packed = p.items * p.shared * panel, all = p.items * of->m * of->n;
     if (of->dtype != FL_F32) p.narrow = fl__cast_loop(FL_F32, of->dtype);
-    const bool parts = p.narrow && pass >= p.steps; /* sums of a part stay in a workspace */
+    const bool parts = p.narrow && pass >= p.steps; /* the sums of a part stay in a workspace */
     const int64_t sums = p.narrow && !parts ? all * (int64_t)sizeof(float) : 0;
     const int64_t bias = p.narrow && of->epilogue && of->epilogue->add ? of->n * (int64_t)sizeof(float) : 0;
     if (!fl__scratch_open(&p.scratch, p.items * p.groups, p.group * (panel + (parts ? 2 : 1) * acc),
@@ -741,7 +747,7 @@ FL_PRIVATE fl__amx_operand fl__amx_matrix(const char *data, int64_t size, int64_
 FL_PRIVATE bool fl__amx_takes(const fl__product *p) {
     const bool small = p->m * p->n * p->k <= FL__SMALL_PRODUCT;
     const bool few = p->m <= FL__SKINNY_ROWS || p->n <= FL__SKINNY_ROWS || p->k < 16;
-    /* B is read once, where it lies, by few rows of f32: packing it takes vdpbf16ps as long as it saves */
+    /* With few rows, f32 reads B once, in place: packing it costs vdpbf16ps as much as it saves. */
     const bool streams = p->m <= FL__AMX_SHORT && p->csb != 1 && fl__bf16_is_vdpbf16();
     return !small && ((!few && !streams) || p->dtype == FL_BF16) && (p->rsa == 1 || p->csa == 1) &&
            (p->rsb == 1 || p->csb == 1) && fl__bf16_tiles(p->dtype);

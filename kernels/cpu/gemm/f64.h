@@ -1,5 +1,6 @@
-/* kernels/cpu/gemm/f64.h - the register tiles of tile.h for f64, and their skinny loops: an object of its
-   own, as it takes long to compile */
+/* kernels/cpu/gemm/f64.h - micro-kernels and skinny loops of tile.h for f64
+
+   A compilation unit of its own, as it takes long to compile. */
 #ifndef FL_CPU_GEMM_F64_H
 #define FL_CPU_GEMM_F64_H
 #include "tile.h"

@@ -1,16 +1,17 @@
-/* kernels/cpu/gemm/linear_packed.h - few rows times a weight that is stored narrower than f32
+/* kernels/cpu/gemm/linear_packed.h - few rows times a weight stored in fewer bits than f32 (quantized, f16,
+   bf16)
 
-   As in generation, a token at a time: reading the weight is all that counts, so it is read once, as it lies.
-   A few of its rows become f32 in the first-level cache, a strip at a time, and meet all rows of x there.
-   One row of x and blocks of q8 become sums without that strip. More rows of x are left to the composition,
-   whose one conversion they share. */
+   As in text generation, a token at a time: reading the weight is the bottleneck, so it is read once, in its
+   storage format. A few of its rows are converted to f32 in the L1 cache, a strip at a time, and multiplied
+   by all rows of x there. One row of x with q8 blocks is summed directly, without that strip. More rows of x
+   are left to the composed op, which converts the weight once for all of them. */
 #ifndef FL_CPU_GEMM_LINEAR_PACKED_H
 #define FL_CPU_GEMM_LINEAR_PACKED_H
 #include "tile.h"
 #include "product.h"
 #include "../slots.h"
 
-/* Puts the slot of this file into the table. */
+/* Registers the slot of this file. */
 FL_PRIVATE void fl__cpu_linear_packed_slots(fl_backend *cpu);
 
 #endif /* FL_CPU_GEMM_LINEAR_PACKED_H: stop here if you only want the declarations */
@@ -31,7 +32,7 @@ FL__LOOPS_BEGIN
 #include "../levels.inc"
 FL__LOOPS_END
 
-/* A dtype of someone's own: arg is its entry. */
+/* A registered dtype; arg is its fl_dtype_info. */
 static void fl__unpack_registered(void *const p[], int64_t n, const void *arg) {
     const fl_dtype_info *info = arg;
     info->unpack(p[1], p[0], n / info->block);
@@ -54,20 +55,20 @@ static fl__loop fl__unpack_loop(fl_dtype d) {
     return fl__unpack_registered;
 }
 
-enum { FL__PACKED_LINEAR_STRIP = 2048, FL__PACKED_LINEAR_ROWS = 4 }; /* elements of a row of w, rows */
+enum { FL__PACKED_LINEAR_STRIP = 2048, FL__PACKED_LINEAR_ROWS = 4 }; /* per step */
 
 typedef struct fl__packed_linear {
     const fl__kernels *ks;
-    fl__loop unpack, dot; /* dot NULL: there is none */
+    fl__loop unpack, dot; /* dot: NULL if none */
     const fl_dtype_info *info; /* NULL: f16 or bf16 */
     int64_t m, n, k, ldx, strip, block;
     const float *x;
     const char *w;
-    int64_t row, size; /* bytes of a row of w, and of an element, which is `block` numbers */
+    int64_t row, size; /* bytes of a row of w, and of an element of `block` numbers */
     float *y;
 } fl__packed_linear;
 
-/* Columns j to j + n - 1 of y. */
+/* Computes columns j to j + n - 1 of y. */
 static void fl__packed_linear_columns(const fl__packed_linear *s, int64_t j, int64_t n) {
     _Alignas(64) float part[FL__PACKED_LINEAR_ROWS * FL__PACKED_LINEAR_STRIP];
     fl__segment segment = {NULL, part};

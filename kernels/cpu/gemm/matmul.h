@@ -1,18 +1,18 @@
 /* kernels/cpu/gemm/matmul.h - matrix products on the CPU: packed, blocked, in the register tiles of tile.h
 
-   C = A B goes along k in chunks so long that C is seldom read from memory again. For each chunk the
-   threads pack A; then blocks of rows and columns of C run on the thread pool. A block packs a panel of B
-   after the other (each as many columns as a tile has) and runs the tiles of its rows over it, which ask
-   for C shortly before they write it, and for the next panel.
+   C = A B is computed in chunks along k, so long that C is seldom read from memory again. For each chunk the
+   threads pack A; then blocks of rows and columns of C run on the thread pool. A block packs one panel of B
+   at a time (as many columns as a tile has) and runs the tiles of its rows over it, which prefetch C shortly
+   before they write it, and the next panel.
 
    Rows are cut into tiles of equal height, so that no tile computes rows that do not exist. Operands for
-   which packing does not pay are read in place: those of small products; rows of A where all of B stays in
-   the second-level cache; and B transposed under few rows (then C^T = B^T A^T is computed, whose left
-   operand streams through once). Skinny products, of up to 8 rows, are bound by the reading of B and have
-   loops of their own, for B as it is and transposed.
+   which packing does not pay are read in place: those of small products; rows of A if all of B stays in the
+   L2 cache; and a transposed B with few rows of A (then C^T = B^T A^T is computed, whose left operand is
+   streamed once). Skinny products, of up to 8 rows, are bound by reading B and have loops of their own, for B
+   and for B transposed.
 
-   Where operands may be rounded to bf16, amx.h takes what it is faster for. Other halves become f32
-   while they are packed, and sums are rounded once, block by block.
+   If operands may be rounded to bf16, amx.h takes the products for which it is faster. Other f16 and bf16
+   operands are converted to f32 while they are packed, and sums are rounded once, block by block.
 
    The bits of the result depend on shapes, strides and the instruction set, never on the number of
    threads. */
@@ -25,9 +25,9 @@
 #include "../scratch.h"
 #include "../slots.h"
 
-/* Makes the outputs of a call and computes them. */
+/* Allocates the outputs of a call and computes them. */
 FL_PRIVATE bool fl__cpu_product(fl__product *of, const fl_call *c);
-/* Puts the slots of this file into the table. */
+/* Registers the slots of this file. */
 FL_PRIVATE void fl__cpu_matmul_slots(fl_backend *cpu);
 
 #endif /* FL_CPU_GEMM_MATMUL_H: stop here if you only want the declarations */
@@ -41,65 +41,65 @@ FL_PRIVATE void fl__cpu_matmul_slots(fl_backend *cpu);
 #include <string.h>
 
 enum {
-    FL__MATMUL_CHUNK = 1024,      /* of k: a panel of B stays in the second-level cache */
-    FL__MATMUL_ALIAS = 4096,      /* bytes: rows of B a multiple of it apart share few of its sets, */
-    FL__MATMUL_CHUNK_ALIAS = 256, /* so fewer of them stay */
+    FL__MATMUL_CHUNK = 1024,      /* of k: a panel of B stays in the L2 cache */
+    FL__MATMUL_ALIAS = 4096,      /* bytes: rows of B a multiple of it apart map to few cache sets, */
+    FL__MATMUL_CHUNK_ALIAS = 256, /* so a chunk has fewer of them */
     FL__MATMUL_GROUP = 8,         /* panels of B that are packed together */
-    FL__MATMUL_SLAB = 16,         /* of k, at a time */
-    FL__MATMUL_PANEL = 4096,      /* elements of B, in the first-level cache, for which nothing is planned */
-    FL__MATMUL_ONCE = 128,        /* rows up to which it is so */
-    FL__MATMUL_SHORT = 128,       /* k, for which C is written row by row */
-    FL__MATMUL_NEAR = 3 << 16,    /* elements of B that stay in the second-level cache beside all else */
-    FL__MATMUL_FAR = 1 << 18,     /* elements of A that leave it before the next panel of B uses them */
-    FL__MATMUL_BLOCK_ROWS = 1024, /* that use a panel of B */
-    FL__MATMUL_TASKS = 6,         /* of blocks, below which a long k is split */
-    FL__MATMUL_SKINNY = 64           /* rows up to which turning B does not pay */
+    FL__MATMUL_SLAB = 16,         /* of k, packed at a time */
+    FL__MATMUL_PANEL = 4096,      /* elements of B, in the L1 cache, for which nothing is planned, */
+    FL__MATMUL_ONCE = 128,        /* if there are at most so many rows */
+    FL__MATMUL_SHORT = 128,       /* k up to which C is written row by row */
+    FL__MATMUL_NEAR = 3 << 16,    /* elements of B that stay in the L2 cache besides everything else */
+    FL__MATMUL_FAR = 1 << 18,     /* elements of A that are evicted before the next panel of B uses them */
+    FL__MATMUL_BLOCK_ROWS = 1024, /* rows that use a panel of B */
+    FL__MATMUL_TASKS = 6,         /* blocks, below which a long k is split */
+    FL__MATMUL_SKINNY = 64           /* rows up to which packing a transposed B does not pay */
 };
 
-/* A product of m x k by k x n, or a chunk of one. Strides in elements. */
+/* A product of m x k by k x n, or a chunk of one. Strides are in elements. */
 typedef struct fl__gemm {
     const fl__kernels *ks;
     int64_t m, n, k;
     int64_t raw;   /* bytes of an element of A and B */
-    fl__loop widen; /* where they are halves; else NULL */
+    fl__loop widen; /* f16 or bf16 to f32; NULL if they are f32 or f64 */
     const char *a;
     int64_t rsa, csa;
     const char *b;
     int64_t rsb, csb;
     char *c; /* rows ldc apart */
     int64_t ldc;
-    bool add;         /* C starts from what it holds, not from 0 */
-    bool tight;       /* nothing behind the end of B is read */
+    bool add;         /* C += A B instead of C = A B */
+    bool tight;       /* B must not be read past its end */
     int rows, width;  /* of a tile */
     int64_t group;    /* columns of B that are packed together */
-    bool prefetches;  /* tiles ask for the next ones */
-    int64_t tiles, height, taller; /* of rows: of height each, the first `taller` one more */
-    const char *packed; /* A, the panel of a tile at row(t) * depth; NULL: read in place */
-    const char *cached_b; /* B, packed long ago: the panels of this chunk; NULL: not */
-    const fl__epilogue *epilogue; /* NULL: none */
+    bool prefetches;  /* tiles prefetch the next panel */
+    int64_t tiles, height, taller; /* row tiles of `height` rows each, the first `taller` of them one more */
+    const char *packed; /* packed A, the panel of tile t at row(t) * depth; NULL: read in place */
+    const char *cached_b; /* cached packed panels of B of this chunk; NULL: none */
+    const fl__epilogue *epilogue; /* or NULL */
 } fl__gemm;
 
-/* How a batch of products is cut: task = ((item * splits + split) * row_blocks + row block) *
-   column_blocks + column block. With splits > 1 each computes its part of k into `parts`, which are then
-   added in order. */
+/* How a batch of products is cut into tasks: task = ((item * splits + split) * row_blocks + row block) *
+   column_blocks + column block. With splits > 1 each split computes its part of k into `parts`, which are
+   then added in order. */
 typedef struct fl__matmul {
     fl__product *of;
     fl__gemm g; /* of the first item */
     int64_t splits, split_k, row_blocks, block_tiles, column_blocks, block_columns;
-    int64_t at, chunk; /* the chunk of each split that is at work: from where, how long */
+    int64_t at, chunk; /* offset and length of the current chunk of each split */
     bool swapped;      /* g computes C^T */
-    fl__scratch scratch; /* panels of B for each task, and besides */
-    char *packed;      /* A of the chunk, m * chunk elements per part */
-    bool cached;       /* B is a frozen weight, whose panels are kept: `cache_chunk` bytes for each chunk */
+    fl__scratch scratch; /* panels of B for each task, and the shared buffers below */
+    char *packed;      /* packed A of the chunk, m * chunk elements per part */
+    bool cached;       /* B is a frozen weight with cached panels, cache_chunk bytes per chunk */
     fl__packed_cache cache;
     int64_t cache_chunk;
-    char *parts;       /* C^T of each item, the parts of C, or what is rounded; NULL: straight into out */
-    fl__loop narrow;   /* rounds; else NULL */
+    char *parts;       /* C^T of each item, the parts of C, or sums to be rounded; NULL: directly into out */
+    fl__loop narrow;   /* f32 to f16 or bf16, or NULL */
 } fl__matmul;
 
 /* >>blocks: one chunk of k */
 
-/* Cuts the rows into tiles of at most `rows`. */
+/* Cuts the rows into tiles of at most `rows` rows. */
 static void fl__gemm_set_tiles(fl__gemm *g, int rows) {
     g->rows = rows;
     g->tiles = fl__ceil_div(g->m, rows);
@@ -107,23 +107,23 @@ static void fl__gemm_set_tiles(fl__gemm *g, int rows) {
     g->taller = g->m - g->height * g->tiles;
 }
 
-/* The first row of tile t, m for the one behind the last. */
+/* The first row of tile t; m for t = tiles. */
 static int64_t fl__gemm_row(const fl__gemm *g, int64_t t) {
     return t * g->height + fl__min(t, g->taller);
 }
 
-/* How many columns of B are packed together, of chunks of up to k rows. A panel alone, just before it is
-   used, if its rows or columns are dense: the tiles of the one before ask for it. Where k is short the time
-   goes into writing C, row by row for several panels. Rows of A that are read in place go over as many as
-   stay near. */
+/* Sets how many columns of B are packed together, for chunks of up to k rows. One panel, just before it is
+   used, if its rows or columns are dense: the tiles of the previous panel prefetch it. If k is short, time
+   goes into writing C, row by row for several panels. Rows of A that are read in place use as many panels as
+   stay in the L2 cache. */
 static void fl__gemm_set_group(fl__gemm *g, int64_t k) {
     g->prefetches = g->packed && !g->widen && (g->rsb == 1 || g->csb == 1) && k > FL__MATMUL_SHORT;
     const int64_t near = fl__max(1, FL__MATMUL_NEAR / (g->width * k));
     g->group = g->width * (g->prefetches ? 1 : g->packed ? FL__MATMUL_GROUP : near);
 }
 
-/* How much of k is packed at a time: where panels lie side by side in memory, a few rows of all of
-   them, which the processor then fetches in a row. */
+/* How much of k is packed at a time: if panels are adjacent in memory, a few rows of all of them, which the
+   processor then reads sequentially. */
 static int64_t fl__gemm_slab(const fl__gemm *g, int64_t stride_across) {
     return stride_across == 1 ? FL__MATMUL_SLAB : g->k;
 }
@@ -140,8 +140,8 @@ static void fl__gemm_pack_a(const fl__gemm *g, int64_t t0, int64_t t1) {
         }
 }
 
-/* Adds the rows of A that row tile t has packed, each along k, to their sums: first what is FL__MATMUL_SLAB
-   apart, in long vectors that stay near. */
+/* Adds the packed rows of A of row tile t, each summed along k, to `sums`: first elements FL__MATMUL_SLAB
+   apart, in long vectors that stay in the L1 cache. */
 static void fl__gemm_add_sums(const fl__gemm *g, int64_t t, char *sums) {
     const int64_t size = (int64_t)g->ks->size, i = fl__gemm_row(g, t), m = fl__gemm_row(g, t + 1) - i;
     const char *panel = g->packed + i * g->k * size;
@@ -151,10 +151,10 @@ static void fl__gemm_add_sums(const fl__gemm *g, int64_t t, char *sums) {
     for (int64_t p = 0; p < FL__MATMUL_SLAB; p++) g->ks->add(sums + i * size, part + p * m * size, m);
 }
 
-/* Packs columns j0 .. j1 of B, one panel behind the other. */
+/* Packs columns j0 .. j1 of B, panel after panel. */
 static void fl__gemm_pack_b(const fl__gemm *g, int64_t j0, int64_t j1, char *panels) {
     const int64_t size = (int64_t)g->ks->size, slab = fl__gemm_slab(g, g->csb);
-    /* whole registers where B, or what is behind it, has the rest */
+    /* whole registers if B, or the memory after it, has the rest */
     const int64_t lanes = g->csb == 1 && !g->tight ? g->ks->lanes : 1;
     for (int64_t p = 0; p < g->k; p += slab)
         for (int64_t j = j0; j < j1; j += g->width) {
@@ -165,28 +165,29 @@ static void fl__gemm_pack_b(const fl__gemm *g, int64_t j0, int64_t j1, char *pan
         }
 }
 
-/* Whether n columns of B are read in place: if the rows are dense, few tiles use them and a tile
-   reads less than a register past column n, as a buffer's slack allows, or nothing (there is no tall tile
-   but of two registers). */
+/* Whether n columns of B are read in place: if its rows are dense, few tiles use them, and a tile reads less
+   than a register past column n (as a buffer's slack allows) or nothing. Tall tiles exist only two registers
+   wide. */
 static bool fl__gemm_in_place(const fl__gemm *g, int64_t n) {
     const int64_t registers = fl__ceil_div(n, g->ks->lanes);
     const bool tile = registers == 0 || registers == 2 || g->rows <= g->ks->low[registers];
     return !g->packed && !g->widen && g->csb == 1 && tile && (!g->tight || n == registers * g->ks->lanes);
 }
 
-/* Has a tile, number `index` of `tiles`, ask for its share of n lines along k, `step` bytes apart, two at a
-   time: in shares, so that none asks for more than memory brings meanwhile. */
+/* Lets tile `index` of `tiles` prefetch its share of n lines along k, `step` bytes apart, two at a time:
+   shares, so that no tile prefetches more than memory delivers while it runs. */
 static void fl__gemm_prefetch_along(const fl__gemm *g, fl__tile *tile, int64_t index, int64_t tiles,
                                          const char *lines, int64_t n, int64_t step) {
     const int64_t each = fl__ceil_div(n, 2 * tiles);
-    tile->prefetch = lines + 2 * index * each % n * step; /* more tiles than pairs: they ask again */
+    tile->prefetch = lines + 2 * index * each % n * step; /* with more tiles than pairs of lines, some are
+                                                             prefetched twice */
     tile->prefetch_other = step;
     tile->prefetch_step = each * (int64_t)g->ks->size;
     tile->prefetch_run = fl__ceil_div(tile->k, each);
     tile->prefetch_jump = 2 * step - tile->prefetch_run * tile->prefetch_step;
 }
 
-/* Has row tile `index` of `tiles` ask for its share of a panel of B, as it lies or as it was kept. */
+/* Lets row tile `index` of `tiles` prefetch its share of a panel of B, in place or from the packed cache. */
 static void fl__gemm_prefetch(const fl__gemm *g, fl__tile *tile, int64_t index, int64_t tiles,
                               const char *panel) {
     const int64_t size = (int64_t)g->ks->size, row = (g->cached_b ? g->width : g->rsb) * size;
@@ -194,21 +195,22 @@ static void fl__gemm_prefetch(const fl__gemm *g, fl__tile *tile, int64_t index, 
         fl__gemm_prefetch_along(g, tile, index, tiles, panel, g->width, g->csb * size);
         return;
     }
-    tile->prefetch = panel + index * g->k / tiles * row; /* a row after each `tiles` steps along k */
+    tile->prefetch = panel + index * g->k / tiles * row; /* one row per `tiles` steps along k */
     tile->prefetch_other = (g->width - 1) * size;
     tile->prefetch_run = tiles;
     tile->prefetch_jump = row;
 }
 
-/* Row tiles t0 .. t1 of columns j .. j + n of C, one panel of B, which is at b; `next` is what will be packed
-   for the one after it, or NULL. */
+/* Row tiles t0 .. t1 of columns j .. j + n of C, with the panel of B at b; `next` is what will be packed for
+   the next panel, or NULL. */
 static void fl__gemm_column(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j, int64_t n,
                             const char *b, int64_t ldb, const char *next) {
     const int64_t size = (int64_t)g->ks->size;
     fl__segment segment = {.b = b};
     fl__tile tile = {.segments = 1, .segment = &segment, .k = g->k, .rsa = g->rsa, .csa = g->csa,
                      .ldb = ldb, .ldc = g->ldc, .add = g->add};
-    const bool far = !g->packed && g->csa == 1 && g->m * g->k > FL__MATMUL_FAR; /* next rows */
+    const bool far = !g->packed && g->csa == 1 && g->m * g->k > FL__MATMUL_FAR; /* prefetch the next rows of
+                                                                                   A */
     for (int64_t t = t0; t < t1; t++) {
         int64_t i = fl__gemm_row(g, t), m = fl__gemm_row(g, t + 1) - i;
         segment.a = g->a + i * g->rsa * size;
@@ -227,10 +229,9 @@ static void fl__gemm_column(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j
     }
 }
 
-/* Row tiles t0 .. t1, columns j0 .. j1 of C. A column of B is `step` elements behind the one before,
-   from panel to panel. Where k is short the time goes into writing C, and where A is read in place, or is too
-   large for the second-level cache, into reading it: there a tile's rows go along, panel by panel, and are
-   finished together, in long loops. */
+/* Row tiles t0 .. t1, columns j0 .. j1 of C; columns of B are `step` elements apart from panel to panel. If k
+   is short, time goes into writing C; if A is read in place or too large for the L2 cache, into reading A:
+   then one row tile runs over all panels, and its rows get their epilogue together, in long loops. */
 static void fl__gemm_panels(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0, int64_t j1,
                             const char *b, int64_t step, int64_t ldb, const char *next) {
     const int64_t size = (int64_t)g->ks->size;
@@ -248,7 +249,7 @@ static void fl__gemm_panels(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j
     }
 }
 
-/* The same, with space for a group of panels of B. */
+/* The same with packing: `panels` has space for a group of panels of B. */
 static void fl__gemm_block(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0, int64_t j1,
                            char *panels) {
     const int64_t size = (int64_t)g->ks->size;
@@ -270,7 +271,7 @@ static void fl__gemm_block(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0
 
 /* >>matmul */
 
-/* The strides of a product as seen when C^T = B^T A^T is computed instead. */
+/* Swaps the operands, to compute C^T = B^T A^T instead. */
 static void fl__gemm_swap(fl__gemm *g) {
     fl__gemm o = *g;
     g->m = o.n, g->n = o.m;
@@ -278,7 +279,7 @@ static void fl__gemm_swap(fl__gemm *g) {
     g->b = o.a, g->rsb = o.csa, g->csb = o.rsa;
 }
 
-/* Columns that the tiles compute, for rows * columns of C. */
+/* Elements that the tiles compute, padding included, for rows * columns of C. */
 static int64_t fl__gemm_area(const fl__gemm *g, int64_t rows, int64_t columns) {
     int64_t width = 2 * g->ks->lanes;
     return rows * (fl__ceil_div(columns, width) * width);
@@ -289,7 +290,7 @@ static bool fl__gemm_small(const fl__gemm *g) {
     return g->m * g->n <= FL__SMALL_PRODUCT && g->m * g->n * g->k <= FL__SMALL_PRODUCT;
 }
 
-/* Registers across of the tiles that read A in place: those that leave no rest, else as many as there are. */
+/* Width in registers of the tiles that read A in place: one that divides n without rest, else the widest. */
 static int fl__gemm_across(const fl__gemm *g) {
     const int64_t registers = fl__ceil_div(g->n, g->ks->lanes);
     int across = g->ks->widest;
@@ -297,21 +298,21 @@ static int fl__gemm_across(const fl__gemm *g) {
     return registers % across && registers > 2 ? g->ks->widest : across;
 }
 
-/* Whether the values of a column of A stand side by side. */
+/* Whether the columns of A are contiguous. */
 static bool fl__gemm_tall(const fl__gemm *g) { return g->rsa == 1 && g->csa != 1; }
 
-/* Chooses the tiles, for an A that is read in place or packed. Of one or three registers across there are
-   only those that need no columns of A. */
+/* Chooses the tiles, for A in place or packed. Tiles one or three registers wide exist only for any rsa, with
+   few rows. */
 static void fl__gemm_choose_tiles(fl__gemm *g, bool in_place) {
     const int64_t odd = g->n <= g->ks->lanes || (g->n > 2 * g->ks->lanes && g->n <= 3 * g->ks->lanes);
     const bool low = in_place && (odd || !fl__gemm_tall(g));
     const int across = low ? fl__gemm_across(g) : 2;
     fl__gemm_set_tiles(g, low ? g->ks->low[across] : g->ks->rows);
     g->width = across * g->ks->lanes;
-    g->packed = in_place ? NULL : ""; /* set for each task */
+    g->packed = in_place ? NULL : ""; /* set to the real address for each task */
 }
 
-/* Decides orientation and packing. */
+/* Decides whether to swap the operands and to pack A. */
 static void fl__matmul_plan(fl__matmul *p) {
     fl__gemm *g = &p->g;
     bool small = fl__gemm_small(g);
@@ -340,8 +341,8 @@ static void fl__matmul_blocks(fl__matmul *p, int64_t tiles, int64_t columns) {
     p->column_blocks = fl__ceil_div(p->g.n, columns);
 }
 
-/* Blocks of rows, for which a panel of B is packed once, by 512 columns, smaller where that gives fewer tasks
-   than wanted. Where panels are kept there is nothing to pack: blocks have as many rows of A as stay near. */
+/* Blocks of rows, for which a panel of B is packed once, by 512 columns; smaller if that gives fewer tasks
+   than wanted. Cached panels need no packing: then blocks have as many rows of A as stay in the L2 cache. */
 static void fl__matmul_choose_blocks(fl__matmul *p, int64_t wanted) {
     const fl__gemm *g = &p->g;
     const int64_t near = FL__MATMUL_NEAR / fl__min(g->k, FL__MATMUL_CHUNK);
@@ -355,7 +356,8 @@ static void fl__matmul_choose_blocks(fl__matmul *p, int64_t wanted) {
         fl__matmul_blocks(p, (p->block_tiles + 1) / 2, p->block_columns);
 }
 
-/* Blocks of about as many panels of columns, and of few blocks as many for each thread. */
+/* Makes column blocks of about equal numbers of panels, and a small number of blocks a multiple of the
+   threads. */
 static void fl__matmul_balance(fl__matmul *p) {
     const int64_t threads = fl_threads(), panels = fl__ceil_div(p->g.n, p->g.width);
     p->column_blocks = fl__min(p->column_blocks, panels);
@@ -364,14 +366,14 @@ static void fl__matmul_balance(fl__matmul *p) {
     p->block_columns = fl__ceil_div(panels, p->column_blocks) * p->g.width;
 }
 
-/* The first column of a block, n behind the last. */
+/* The first column of a block; n for the one past the last. */
 static int64_t fl__matmul_column(const fl__matmul *p, int64_t block) {
     const int64_t panels = fl__ceil_div(p->g.n, p->g.width);
     return fl__min(block * panels / p->column_blocks * p->g.width, p->g.n);
 }
 
-/* Cuts the products into blocks, and along k into splits and chunks. These order the sums, so they depend on
-   the shape alone. */
+/* Cuts the products into blocks, and along k into splits and chunks, which depend on the shape alone because
+   they determine the order of summation. */
 static void fl__matmul_cut(fl__matmul *p) {
     fl__gemm *g = &p->g;
     p->splits = 1;
@@ -388,7 +390,7 @@ static void fl__matmul_cut(fl__matmul *p) {
     fl__gemm_set_group(g, p->chunk);
 }
 
-/* The chunk at work of one split of one item; k < 1 if that split has ended. */
+/* The current chunk of one split of one item; k < 1 if that split has ended. */
 static fl__gemm fl__matmul_part(const fl__matmul *p, int64_t index) {
     fl__gemm g = p->g;
     const int64_t size = (int64_t)g.ks->size, item = fl__quotient(index, p->splits);
@@ -409,7 +411,7 @@ static fl__gemm fl__matmul_part(const fl__matmul *p, int64_t index) {
     return g;
 }
 
-/* Task: some tiles of A of one part. */
+/* Task: packs some row tiles of A of one part. */
 static void fl__matmul_pack(void *arg, int64_t begin, int64_t end) {
     const fl__matmul *p = arg;
     const int64_t tiles = p->g.tiles;
@@ -421,7 +423,7 @@ static void fl__matmul_pack(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* Writes rows i0 .. i1, columns j0 .. j1 of C^T into C. */
+/* Writes rows i0 .. i1, columns j0 .. j1 of C^T to C. */
 static void fl__matmul_transpose(const fl__matmul *p, const fl__gemm *g, int64_t item, int64_t i0,
                             int64_t i1, int64_t j0, int64_t j1) {
     const int64_t size = (int64_t)g->ks->size;
@@ -458,7 +460,7 @@ static void fl__matmul_task(void *arg, int64_t begin, int64_t end) {
     if (panels) fl__scratch_give_back(&p->scratch, panels);
 }
 
-/* Adds the parts of each item in order, over a range of the elements of all items. */
+/* Adds the parts of each item in order, for a range of the elements of all items. */
 static void fl__matmul_sum(void *arg, int64_t begin, int64_t end) {
     const fl__matmul *p = arg;
     const int64_t size = (int64_t)p->g.ks->size, mn = p->g.m * p->g.n;
@@ -472,12 +474,12 @@ static void fl__matmul_sum(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* >>skinny: at most 8 rows, for each of which B would be read: it is read once, in memory's order */
+/* >>skinny: at most 8 rows: B is read once, in memory order, instead of once per row */
 
 enum { FL__SKINNY_DOTS = 2048, FL__SKINNY_AXPYS = 16, FL__SKINNY_ONCE = 2 };
-enum { FL__SKINNY_FAR = 1 << 20 }; /* bytes of B that no second-level cache keeps from call to call */
+enum { FL__SKINNY_FAR = 1 << 20 }; /* bytes of B that no L2 cache keeps between calls */
 
-/* One block of columns: a chunk of k at a time over all rows. */
+/* One block of columns: all rows, a chunk of k at a time. */
 static void fl__skinny_block(const fl__gemm *g, int64_t j, int64_t n) {
     const int64_t size = (int64_t)g->ks->size;
     const bool dots = g->csb != 1;
@@ -513,7 +515,7 @@ static void fl__skinny_task(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* Runs the product if it has few rows, or one column. */
+/* Runs the product if it has few rows, or one column; returns whether it did. */
 static bool fl__matmul_skinny(fl__matmul *p) {
     fl__gemm *g = &p->g;
     p->swapped = g->n == 1 && g->m > FL__SKINNY_ROWS;
@@ -536,7 +538,7 @@ static bool fl__matmul_skinny(fl__matmul *p) {
 
 /* >>run */
 
-/* The whole of a product as it stands, on rows n apart; field by field, as in product.h. */
+/* The whole product, rows of C n apart; assigned field by field, as in product.h. */
 static void fl__gemm_begin(fl__gemm *g, const fl__product *of) {
     g->ks = fl__gemm_kernels(of->dtype);
     g->m = of->m, g->n = of->n, g->k = of->k;
@@ -549,11 +551,12 @@ static void fl__gemm_begin(fl__gemm *g, const fl__product *of) {
     g->packed = g->cached_b = NULL, g->epilogue = NULL;
 }
 
-/* Computes a small product without cutting it: one or two rows by a transposed B as dots, else in tiles,
-   where a panel of B that is not read in place stays on the stack. */
+/* Computes a small product without blocking: one or two rows by a transposed B as dot products, else in
+   tiles, where a panel of B that is not read in place is packed on the stack. */
 static bool fl__matmul_unblocked(const fl__product *of) {
     if (of->items > 1 || of->m > FL__MATMUL_ONCE || of->n * of->k > FL__MATMUL_PANEL) return false;
-    if (of->n == 1 && of->m > FL__SKINNY_ROWS) return false; /* rows of A are dense: dots */
+    if (of->n == 1 && of->m > FL__SKINNY_ROWS) return false; /* rows of A are dense: the skinny path's dot
+                                                                products */
     fl__gemm g;
     fl__gemm_begin(&g, of);
     g.epilogue = of->has_epilogue ? &of->epilogue : NULL;
@@ -570,7 +573,7 @@ static bool fl__matmul_unblocked(const fl__product *of) {
     return true;
 }
 
-/* Task: some panels of B of the chunk. */
+/* Task: packs some panels of B of the chunk into the cache. */
 static void fl__matmul_cache_b_task(void *arg, int64_t begin, int64_t end) {
     const fl__gemm g = fl__matmul_part(arg, 0);
     const int64_t depth = g.k * (int64_t)g.ks->size;
@@ -578,7 +581,7 @@ static void fl__matmul_cache_b_task(void *arg, int64_t begin, int64_t end) {
         fl__gemm_pack_b(&g, j, fl__min(j + g.width, g.n), (char *)(uintptr_t)g.cached_b + j * depth);
 }
 
-/* Finds the panels of a frozen B, or packs all of them. */
+/* Finds the cached panels of a frozen B, or packs all of them. */
 static void fl__matmul_cache_b(fl__matmul *p) {
     const fl__gemm *g = &p->g;
     const int64_t panels = fl__ceil_div(g->n, g->width);
@@ -589,7 +592,7 @@ static void fl__matmul_cache_b(fl__matmul *p) {
         fl_parallel(panels, FL__MATMUL_GROUP, fl__matmul_cache_b_task, p);
 }
 
-/* All chunks of a product that is cut. */
+/* Runs all chunks of a blocked product. */
 static void fl__matmul_run(fl__matmul *p) {
     const fl__gemm *g = &p->g;
     const int64_t tasks = fl__matmul_tasks(p), tiles = p->of->items * p->splits * g->tiles;
@@ -649,7 +652,7 @@ static bool fl__matmul_float(fl__product *of) {
     return true;
 }
 
-/* i64, wrapping: rows of all items, each a sum of rows of B. */
+/* Wrapping i64 products: rows of all items, each a sum of rows of B. */
 static void fl__matmul_i64(void *arg, int64_t begin, int64_t end) {
     const fl__product *p = arg;
     for (int64_t row = begin; row < end; row++) {
@@ -665,8 +668,9 @@ static void fl__matmul_i64(void *arg, int64_t begin, int64_t end) {
 
 /* >>slots */
 
-/* Whether halves become f32 while they are packed: not where f32 reads A in place, beside a B that stays
-   near, which takes less than packing does (measured: 5 % of a step of gpt_small). */
+/* Whether f16 and bf16 operands are converted to f32 while they are packed: not if f32 reads A in place, with
+   a B that stays in the L2 cache; converting whole tensors then takes less than packing (measured: 5 % of a
+   step of gpt_small). */
 static bool fl__matmul_converts(const fl__product *of) {
     return fl_dtype_is_float(of->dtype) && of->m * of->n * of->k > FL__SMALL_PRODUCT &&
            of->n * of->k > FL__MATMUL_NEAR;
@@ -691,20 +695,21 @@ FL_PRIVATE bool fl__cpu_product(fl__product *of, const fl_call *c) {
     return (!narrow && fl__matmul_unblocked(of)) || fl__matmul_float(of);
 }
 
-/* a [..., m, k], b [..., k, n] -> [..., m, n]; floats and i64. Linear: x [m, k], w [n, k], bias [n] ->
-   act(x w^T + bias). */
+/* matmul: a [..., m, k], b [..., k, n] -> [..., m, n]; floats and i64. linear: x [m, k], w [n, k], bias [n]
+   -> act(x w^T + bias). */
 FL_PRIVATE bool fl__cpu_matmul(const fl_backend *self, const fl_call *c) {
     fl__product of;
     (void)self;
     return fl__product_of(&of, c) ? fl__cpu_product(&of, c) : fl_call_compose(c);
 }
 
-/* The sums of db come with the packing for dw, but for halves. */
+/* db is summed while dw's operand is packed, except for f16 and bf16. */
 static bool fl__cpu_linear_grad(const fl_backend *self, const fl_call *c) {
     fl_tensor *dw = c->out[1], *db = c->out[2];
     fl__product p = {.summed = false};
     fl__linear_grad part;
-    const bool near = fl_numel(c->in[2]) <= FL__MATMUL_NEAR; /* such halves are widened together */
+    const bool near = fl_numel(c->in[2]) <= FL__MATMUL_NEAR; /* small f16 and bf16 operands are cast as whole
+                                                                tensors */
     if (near && fl_is_narrow(c->in[0]) && !fl__bf16_tiles(c->in[0]->dtype)) return fl__call_widen(c);
     fl__linear_grad_parts(&part, c);
     if (c->out[0] && !self->op[FL_OP_matmul](self, &part.dx)) return false;

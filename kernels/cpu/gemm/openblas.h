@@ -1,18 +1,18 @@
 /* kernels/cpu/gemm/openblas.h - matrix products by OpenBLAS, where it is faster than the tiles of matmul.h
 
-   With FL_USE_OPENBLAS fl__openblas_matmul takes the slots of matmul and linear. It computes products of
-   f64, and of f32 where registers have no more than four lanes, whose operands OpenBLAS reads as they lie.
-   It hands on to matmul.h other types, small products, those that are bound by the reading of one operand,
-   narrow results, and long sums for few results, which matmul.h splits. OpenBLAS's own threads stay off:
-   blocks of the results, cut by their size alone, run on ours. */
+   With FL_USE_OPENBLAS fl__openblas_matmul takes the slots of matmul and linear. It computes products of f64,
+   and of f32 if registers have at most four lanes, whose operands OpenBLAS can read in place. It delegates to
+   matmul.h: other dtypes, small products, products bound by reading one operand, narrow results, and long
+   sums for few results, which matmul.h splits. OpenBLAS's own threads stay off: blocks of the results, whose
+   size depends on the shape alone, run on fl's thread pool. */
 #ifndef FL_CPU_GEMM_OPENBLAS_H
 #define FL_CPU_GEMM_OPENBLAS_H
 #include "../force.h"
 #include "matmul.h"
 
-/* Takes the slots over; nothing without FL_USE_OPENBLAS. */
+/* Takes over the slots; does nothing without FL_USE_OPENBLAS. */
 FL_PRIVATE void fl__cpu_openblas_slots(fl_backend *cpu);
-/* Is the product one for it? */
+/* Whether OpenBLAS computes p. */
 FL_PRIVATE bool fl__openblas_takes(const fl__product *p);
 
 #endif /* FL_CPU_GEMM_OPENBLAS_H: stop here if you only want the declarations */
@@ -26,15 +26,15 @@ FL_PRIVATE bool fl__openblas_takes(const fl__product *p);
 #include <cblas.h>
 void openblas_set_num_threads(int n);
 
-enum { FL__OPENBLAS_TASKS = 6 }; /* least number to aim at */
+enum { FL__OPENBLAS_TASKS = 6 }; /* fewest tasks to aim at */
 
 /* A product in blocks: task = (item * row_blocks + row block) * column_blocks + column block. */
 typedef struct fl__openblas {
     fl__product of;
-    int64_t rows, columns, row_blocks, column_blocks; /* of a block; of an item */
+    int64_t rows, columns, row_blocks, column_blocks; /* per block; blocks per item */
 } fl__openblas;
 
-/* Cuts C into blocks, smaller ones where there are few; returns how many there are. */
+/* Cuts C into blocks, smaller ones if there are few; returns their number. */
 static int64_t fl__openblas_cut(fl__openblas *p) {
     const fl__product *of = &p->of;
     p->rows = 1024, p->columns = 512;
@@ -48,7 +48,7 @@ static int64_t fl__openblas_cut(fl__openblas *p) {
     }
 }
 
-/* Dense rows or dense columns, and 32-bit sizes. */
+/* Whether rows or columns are dense and all sizes fit 32 bits. */
 static bool fl__openblas_reads(int64_t rows, int64_t columns, int64_t rs, int64_t cs) {
     int64_t ld = cs == 1 ? rs : cs, least = cs == 1 ? columns : rows;
     return (cs == 1 || rs == 1) && ld >= least && ld <= INT32_MAX && rows <= INT32_MAX &&
@@ -61,7 +61,7 @@ FL_PRIVATE bool fl__openblas_takes(const fl__product *p) {
     const bool small = p->m * p->n <= FL__SMALL_PRODUCT && p->m * p->n * p->k <= FL__SMALL_PRODUCT;
     const bool skinny = p->m <= FL__SKINNY_ROWS || p->n == 1 ||
                         (p->csb != 1 && p->m <= 128 && p->n >= 2 * p->m);
-    const bool narrow = 3 * p->n < 4 * lanes * fl__ceil_div(p->n, 2 * lanes); /* tiles compute C^T */
+    const bool narrow = 3 * p->n < 4 * lanes * fl__ceil_div(p->n, 2 * lanes); /* matmul.h computes C^T */
     return type && !small && !skinny && !fl__amx_takes(p) && !narrow && fl__cpu_forced() != FL__TILES &&
            fl__openblas_reads(p->m, p->k, p->rsa, p->csa) && fl__openblas_reads(p->k, p->n, p->rsb, p->csb);
 }

@@ -12,17 +12,18 @@ typedef enum fl__packed_cache_kind {
 } fl__packed_cache_kind;
 typedef struct fl__packed_cache {
     char *data;
-    bool fresh; /* to be filled before it is closed */
+    bool fresh; /* the caller must fill data before closing */
     /* private */
     fl_buffer *of, *buffer;
     int64_t key[6 + 2 * FL_MAX_DIMS];
 } fl__packed_cache;
-/* Finds what that kind of work by those loops keeps of w, or makes room for it; false, without an error, if w
-   is not frozen or there is no memory. What is fresh others find after it was closed. */
+/* Finds the packed copy of w for that kind of work by the kernels ks, or allocates one of `bytes` bytes.
+   Returns false, without an error, if w is not frozen or there is no memory. A fresh entry becomes visible to
+   others when it is closed. */
 FL_PRIVATE bool fl__packed_cache_open(fl__packed_cache *k, const fl_tensor *w, fl__packed_cache_kind kind,
                                       const fl__kernels *ks, int64_t bytes);
 FL_PRIVATE void fl__packed_cache_close(fl__packed_cache *k);
-FL_PRIVATE void fl__packed_cache_drop(fl__packed_cache *k); /* instead, where it was not filled */
+FL_PRIVATE void fl__packed_cache_drop(fl__packed_cache *k); /* instead of close, if it was not filled */
 static inline bool fl__packed_cacheable(const fl_tensor *w) { return fl_buffer_is_frozen(w->buffer); }
 
 #endif /* FL_CPU_GEMM_PACKED_CACHE_H: stop here if you only want the declarations */

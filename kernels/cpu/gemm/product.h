@@ -1,22 +1,21 @@
-/* kernels/cpu/gemm/product.h - what a call of matmul or linear asks for, whatever computes it: matmul.h,
-   amx.h or openblas.h; and how its results are finished */
+/* kernels/cpu/gemm/product.h - operands and epilogue of a matmul or linear call, for matmul.h, amx.h,
+   openblas.h */
 #ifndef FL_CPU_GEMM_PRODUCT_H
 #define FL_CPU_GEMM_PRODUCT_H
 #include "../../../fl/records/linear.h"
 #include "../common.h"
 
-/* What becomes of an element c of C once it is summed: z = c + bias[j], written too if z is there, then
-   act(z). The loops may be NULL. */
+/* The epilogue of an element c of C after its sum: z = c + bias[j], stored too if z is not NULL, then c =
+   act(z). add and act may be NULL. */
 typedef struct fl__epilogue {
     fl__loop add, act;
     size_t size;
     const char *bias;
-    char *z; /* NULL, or rows n apart */
+    char *z; /* NULL, or the pre-activations, rows n apart */
     int64_t n;
 } fl__epilogue;
 
-/* What a matmul or linear call asks for: `items` products C = A B of m x k by k x n each. Strides in
-   elements. */
+/* A matmul or linear call: `items` products C = A B of m x k by k x n each. Strides are in elements. */
 typedef struct fl__product {
     fl_dtype dtype;
     int64_t m, n, k, items;
@@ -27,30 +26,30 @@ typedef struct fl__product {
     char *out; /* [items][m][n] of C */
     int ndim;  /* of the batch */
     const int64_t *shape, *a_stride, *b_stride;
-    bool tight; /* of an operand: nothing behind its end is read */
-    const fl_tensor *weight; /* B of a linear layer, where it is frozen */
+    bool tight; /* an operand must not be read past its end */
+    const fl_tensor *weight; /* B of a linear layer if it is frozen, else NULL */
     bool has_epilogue;
-    fl__epilogue epilogue; /* if `finishes`; of one item */
-    char *sums; /* NULL, or where the sums of A's rows go, if the way the product takes has them at hand: */
-    bool summed; /* they are there */
+    fl__epilogue epilogue; /* if has_epilogue; for one item */
+    char *sums; /* NULL, or where to store the sums of A's rows, if the kernel that runs gets them for free */
+    bool summed; /* sums has been written */
 } fl__product;
-/* The product of a call, without `out` and `z`, which fl__product_make adds: false after fl_fail.
-   fl__product_of is false where the bias is not dense: such calls are composed. */
+/* Fills p from a call, without `out` and `z`, which fl__product_make allocates (false after fl_fail).
+   fl__product_of returns false if the bias is not dense: such calls are composed. */
 FL_PRIVATE bool fl__product_of(fl__product *p, const fl_call *c);
 FL_PRIVATE bool fl__product_make(fl__product *p, const fl_call *c);
-/* Where batch item `item` of an operand starts, in elements. */
+/* The offset of batch item `item` of an operand, in elements. */
 FL_PRIVATE int64_t fl__product_offset(const fl__product *p, const int64_t *stride, int64_t item);
-/* Finishes the first `rows` rows of C. */
+/* Runs the epilogue on the first `rows` rows of C. */
 FL_PRIVATE void fl__product_epilogue(fl__product *p, int64_t rows);
-/* Finishes rows i .. i + m, columns j .. j + n of C, the first of which is at c. */
+/* Runs the epilogue on rows i .. i + m, columns j .. j + n of C; c points to the first of them. */
 FL_PRIVATE void fl__gemm_epilogue(const fl__epilogue *f, char *c, int64_t ldc, int64_t i, int64_t m,
                                   int64_t j, int64_t n);
-/* The same of f32 sums that are to be rounded to halves: of C, whose first row is at y, and z. */
+/* The same for f32 sums c, then rounds them to f16 or bf16: to C, whose first row is at y, and z. */
 FL_PRIVATE void fl__gemm_round(const fl__epilogue *f, fl__loop narrow, float *c, int64_t ldc, uint16_t *y,
                                int64_t i, int64_t m, int64_t j, int64_t n);
 
 #define FL__SMALL_PRODUCT (64 * 64 * 64) /* m n k up to which packing and threads do not pay */
-enum { FL__SKINNY_ROWS = 8 };            /* rows up to which the reading of B is all that counts */
+enum { FL__SKINNY_ROWS = 8 };            /* rows up to which a product is bound by reading B */
 
 #endif /* FL_CPU_GEMM_PRODUCT_H: stop here if you only want the declarations */
 
@@ -103,10 +102,10 @@ FL_PRIVATE void fl__product_epilogue(fl__product *p, int64_t rows) {
     if (p->has_epilogue) fl_parallel(rows, fl__ceil_div(1 << 14, p->n), fl__product_epilogue_task, p);
 }
 
-/* Field by field: clearing a struct of this size first takes longer than all of a small product's rest. */
+/* Assigned field by field: clearing a struct of this size takes longer than the rest of a small product. */
 FL_PRIVATE bool fl__product_of(fl__product *p, const fl_call *c) {
     const fl_tensor *y = c->out[0], *a = c->in[0], *b = c->in[1], *bias = c->n_in > 2 ? c->in[2] : NULL;
-    const int nd = y->ndim, linear = c->op == fl_op_linear; /* its w is [n][k] */
+    const int nd = y->ndim, linear = c->op == fl_op_linear; /* w is [n][k] */
     const fl_dtype wide = fl_dtype_wide(y->dtype);
     const fl_op act = linear ? ((const fl_linear_args *)c->args)->act : FL_OP_NONE;
     p->dtype = y->dtype, p->ndim = nd - 2;

@@ -1,5 +1,6 @@
-/* kernels/cpu/gemm/skinny.h - the loops of skinny products, of few rows, for the table of tile.h: an object
-   of their own, as they take long to compile; those for f64 are in f64.h */
+/* kernels/cpu/gemm/skinny.h - loops of skinny products (few rows), for the table of tile.h
+
+   A compilation unit of its own, as it takes long to compile; those for f64 are in f64.h. */
 #ifndef FL_CPU_GEMM_SKINNY_H
 #define FL_CPU_GEMM_SKINNY_H
 #include "tile.h"

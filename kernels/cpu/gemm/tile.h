@@ -1,12 +1,13 @@
-/* kernels/cpu/gemm/tile.h - the register tiles of matrix products, for matmul.h, conv/conv.h and attention.h
+/* kernels/cpu/gemm/tile.h - micro-kernels of matrix products, used by matmul.h, conv/conv.h, attention.h
 
-   A tile is a corner of C, as large as the registers hold, and runs along k. tile.inc is its text. It is
-   expanded at every level here for f32 and in f64.h for f64. */
+   A register tile is a block of C as large as the registers hold; its micro-kernel runs along k. The template
+   is tile.inc, expanded at every instruction-set level: here for f32, in f64.h for f64. */
 #ifndef FL_CPU_GEMM_TILE_H
 #define FL_CPU_GEMM_TILE_H
 #include "../loops.h"
 
-/* One register tile: C (+)= sum over segments and p < k of a[i * rsa + p * csa] b[p * ldb + j]. */
+/* One register tile: C (+)= sum over segments and p < k of a[i * rsa + p * csa] b[p * ldb + j]. Strides and
+   leading dimensions are in elements. */
 typedef struct fl__segment {
     const void *a, *b;
 } fl__segment;
@@ -19,39 +20,40 @@ typedef struct fl__tile {
     bool add;
     /* What the tile prefetches at each step along k, for the next panel: `prefetch` and prefetch_other bytes
        further; then both advance by prefetch_step, and after each prefetch_run steps by prefetch_jump more.
-       NULL: nothing. For dots only whether it is NULL matters: set where B is in memory, not in a cache. */
+       NULL: nothing. For dots only whether it is NULL matters: set if B is in memory, not in a cache. */
     const char *prefetch;
     int64_t prefetch_step, prefetch_other, prefetch_run, prefetch_jump;
 } fl__tile;
-/* What tile.inc makes for an element type and a level. */
+/* The micro-kernels that tile.inc and skinny.inc define for an element type and a level. */
 typedef void (*fl__tile_fn)(const fl__tile *t);
 typedef void (*fl__skinny_fn)(const fl__tile *t, int64_t n);
 typedef struct fl__kernels {
     size_t size;             /* of an element */
     int lanes;               /* elements per register */
     int rows;                /* most rows of a tile two registers wide, if rsa is 1 */
-    int low[5], widest;      /* most rows of a tile with any rsa, by registers across, and most of these */
+    int low[5], widest;      /* most rows of a tile with any rsa, by its width in registers; the largest such
+                                width */
     fl__tile_fn tall[15];    /* [rows], two registers wide, rsa 1 */
-    fl__tile_fn tile[5][9];  /* [registers across][rows] */
-    fl__skinny_fn dots[5];      /* [1, 2, 4]: rows x n of C, where csa is 1 and b is [n][k] */
-    fl__skinny_fn axpys[5];     /* the same where b is [k][n] */
+    fl__tile_fn tile[5][9];  /* [width in registers][rows] */
+    fl__skinny_fn dots[5];      /* [1, 2, 4 rows]: rows x n of C, where csa is 1 and b is [n][k] */
+    fl__skinny_fn axpys[5];     /* the same, where b is [k][n] */
     /* dst[p * ldd + i] = src[i * rs + p * cs], i < n, p < k; reads up to a register past a row */
     void (*pack)(void *dst, int64_t ldd, int64_t n, int64_t k, const void *src, int64_t rs,
                  int64_t cs);
     void (*add)(void *dst, const void *src, int64_t n); /* dst[i] += src[i] */
 } fl__kernels;
-/* The kernels for f32 or f64 at the level in force. */
+/* The kernels for f32 or f64 at the current level. */
 FL_PRIVATE const fl__kernels *fl__gemm_kernels(fl_dtype dtype);
 FL_PRIVATE const fl__kernels *fl__gemm_kernels_f64(void);
-enum { FL__TILE_REGISTERS = 28 }; /* that the sums of a tile fill at most */
-/* Runs t on m x n elements of C, m and n within a tile. */
+enum { FL__TILE_REGISTERS = 28 }; /* most accumulator registers of a tile */
+/* Runs t on m x n elements of C; m and n must fit in one tile. */
 FL_PRIVATE void fl__gemm_tile(const fl__kernels *ks, int m, int n, const fl__tile *t);
-/* ks->pack; or, from halves, which `widen` makes f32 on the way; NULL: they are none. */
+/* Calls ks->pack; if `widen` is not NULL, src is f16 or bf16 and is converted to f32 on the way. */
 FL_PRIVATE void fl__gemm_pack(const fl__kernels *ks, fl__loop widen, char *dst, int64_t ldd, int64_t n,
                               int64_t k, const char *src, int64_t rs, int64_t cs);
 
 #define FL__PANEL_SLACK 128 /* bytes that tiles may read past the end of their operands */
-/* A scratch buffer until the op ends, with space for reads past its end. */
+/* A scratch buffer for one op, with FL__PANEL_SLACK bytes after its end. */
 FL_PRIVATE fl_buffer *fl__gemm_scratch(int64_t elements, size_t size, const char *op);
 
 #endif /* FL_CPU_GEMM_TILE_H: stop here if you only want the declarations */
@@ -72,7 +74,7 @@ FL_PRIVATE const fl__kernels *fl__gemm_kernels(fl_dtype dtype) {
     return dtype == FL_F64 ? fl__gemm_kernels_f64() : f32[fl__level()];
 }
 
-/* Copies or adds an m x n corner of a computed tile into C. */
+/* Copies or adds the m x n corner of a computed tile to C. */
 static void fl__tile_corner(const fl__kernels *ks, int m, int n, const fl__tile *t,
                             const char *part, int width) {
     for (int i = 0; i < m; i++) {
@@ -102,7 +104,8 @@ FL_PRIVATE void fl__gemm_tile(const fl__kernels *ks, int m, int n, const fl__til
     fl__tile_corner(ks, m, n, t, part, across * ks->lanes);
 }
 
-/* Dense rows of dst become f32 where they lie; those across, in blocks that stay in the first-level cache. */
+/* Dense rows of dst are converted to f32 where they are; others block by block, in a buffer of 16 KiB that
+   stays in the L1 cache. */
 FL_PRIVATE void fl__gemm_pack(const fl__kernels *ks, fl__loop widen, char *dst, int64_t ldd, int64_t n,
                               int64_t k, const char *src, int64_t rs, int64_t cs) {
     enum { ROWS = 32, DEEP = 128 };
@@ -118,7 +121,8 @@ FL_PRIVATE void fl__gemm_pack(const fl__kernels *ks, fl__loop widen, char *dst, 
     for (int64_t p = 0; p < k && !whole; p += DEEP)
         for (int64_t i = 0; i < n; i += ROWS) {
             const int64_t deep = fl__min(DEEP, k - p), rows = fl__min(ROWS, n - i);
-            for (int64_t q = 0; q < deep && rs == 1; q++) { /* with what stands behind, but at the end */
+            for (int64_t q = 0; q < deep && rs == 1; q++) { /* converts whole vectors, except at the very
+                                                               end */
                 char *from = (char *)(uintptr_t)src + (i + (p + q) * cs) * raw;
                 widen((void *[]){part + q * ROWS, from}, p + q + 1 < k ? (rows + 15) / 16 * 16 : rows, NULL);
             }
