@@ -1,16 +1,16 @@
-/* kernels/cpu/conv/amx.h - convolutions as products of rounded operands, in the tiles of gemm/amx.h
+/* kernels/cpu/conv/amx.h - convolutions as products of operands rounded to bf16, in the tiles of gemm/amx.h
 
      y[pixel][o] = x[pixel, tap][c] times w[o][tap, c] transposed,
      dx[pixel][c] = dy[pixel, tap][o] times w[tap, o][c],
      dw[o][tap, c] = dy[pixel][o] transposed times x[pixel][tap, c].
 
-   The columns [pixel, tap] are written out nowhere: where the channels of a pixel and a tap stand, or that
-   they are zeros, is found while they are packed. Everything is channels-last, in one group. */
+   The im2col matrix [pixel, tap] is never stored: packing looks up where the channels of a pixel and a tap
+   are, or that they are padding. Everything is channels-last, in one group. */
 #ifndef FL_CPU_CONV_AMX_H
 #define FL_CPU_CONV_AMX_H
 #include "common.h"
 
-/* Whether y, dx or dw is computed this way: allowed, and faster. */
+/* Whether y, dx or dw is computed here: rounding is allowed, and it is faster. */
 FL_PRIVATE bool fl__conv_amx_takes(const fl__conv *v);
 FL_PRIVATE bool fl__conv_amx_run(const fl__conv *v);
 
@@ -23,11 +23,12 @@ FL_PRIVATE bool fl__conv_amx_run(const fl__conv *v);
 #include "../bf16.h"
 #include "../gemm/amx.h"
 
-enum { FL__CONV_AMX_CHANNELS = 16 }; /* fewer leave more than half of a step of k empty */
+enum { FL__CONV_AMX_CHANNELS = 16 }; /* fewer channels leave more than half of a step of k empty */
 
 FL_PRIVATE bool fl__conv_amx_takes(const fl__conv *v) {
     const int64_t least = fl__min(v->c, v->o), most = fl__max(v->c, v->o);
-    /* of a gradient of strided pixels most products are of zeros, which cost vdpbf16ps more than it saves */
+    /* The gradient of a strided convolution is mostly products with zeros, which cost vdpbf16ps more than it
+       saves. */
     const bool zeros = v->direction == FL__CONV_DATA && v->stride[0] * v->stride[1] > 1 &&
                        fl__bf16_is_vdpbf16();
     return !zeros && v->groups == 1 && least >= FL__CONV_AMX_CHANNELS &&
@@ -38,8 +39,8 @@ FL_PRIVATE bool fl__conv_amx_takes(const fl__conv *v) {
            fl__conv_dense(&v->k, v->o, v->c, v->kh, v->kw) && fl__bf16_tiles(v->dtype);
 }
 
-/* Of pixels first .. first + n of a grid of `rows` x `columns` pixels an image: where pixel (row, column) *
-   stride + (y, x) of `from` is, of h x w pixels. */
+/* For pixels first .. first + n of a grid of `rows` x `columns` pixels per image: the address of pixel (row,
+   column) * stride + (y, x) of `from`, an image of h x w pixels, or zeros. */
 static void fl__conv_amx_find(const fl__conv *v, const fl__image *from, int64_t h, int64_t w, int64_t rows,
                               int64_t columns, const int64_t *stride, int64_t y, int64_t x, int64_t first,
                               int64_t n, const char **at) {
@@ -56,7 +57,7 @@ static void fl__conv_amx_find(const fl__conv *v, const fl__image *from, int64_t 
     }
 }
 
-/* The pixel of x that tap `segment` finds for pixels first .. first + n of y. */
+/* The pixels of x that tap `segment` reads for pixels first .. first + n of y. */
 static void fl__conv_amx_x(const fl__amx_operand *op, int64_t segment, int64_t first, int64_t n,
                            const char **at) {
     const fl__conv *v = op->arg;
@@ -65,7 +66,7 @@ static void fl__conv_amx_x(const fl__amx_operand *op, int64_t segment, int64_t f
     fl__conv_amx_find(v, &v->x, v->h, v->w, v->oh, v->ow, v->stride, y, x, first, n, at);
 }
 
-/* The pixel of dy for which tap `segment` reads pixels first .. first + n of x. */
+/* The pixels of dy whose tap `segment` reads pixels first .. first + n of x. */
 static void fl__conv_amx_dy(const fl__amx_operand *op, int64_t segment, int64_t first, int64_t n,
                             const char **at) {
     static const int64_t one[] = {1, 1};
@@ -92,13 +93,13 @@ static const char *fl__conv_amx_weight(const fl__conv *v, int64_t o, int64_t tap
     return v->k.data + (o * v->k.n + tap / v->kw * v->k.h + tap % v->kw * v->k.w) * v->raw;
 }
 
-/* Weights of outputs first .. first + n, of one tap. */
+/* Weights of output channels first .. first + n, of one tap. */
 static void fl__conv_amx_w(const fl__amx_operand *op, int64_t segment, int64_t first, int64_t n,
                            const char **at) {
     for (int64_t i = 0; i < n; i++) at[i] = fl__conv_amx_weight(op->arg, first + i, segment);
 }
 
-/* Lines [tap][o], with lines of zeros behind the last o of each tap. */
+/* Lines [tap][o], padded with lines of zeros after the last o of each tap. */
 static void fl__conv_amx_taps(const fl__amx_operand *op, int64_t segment, int64_t first, int64_t n,
                               const char **at) {
     const fl__conv *v = op->arg;

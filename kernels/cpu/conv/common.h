@@ -1,7 +1,7 @@
-/* kernels/cpu/conv/common.h - what the ways to convolve share: sizes, images, bands, the register tile
+/* kernels/cpu/conv/common.h - what convolution algorithms share: sizes, images, bands, register tile
 
-   Everything runs over channels-last data, where the values that a kernel row of an output pixel reads
-   stand side by side. */
+   Everything runs over channels-last data, where the values that a kernel row of an output pixel reads are
+   contiguous. */
 #ifndef FL_CPU_CONV_COMMON_H
 #define FL_CPU_CONV_COMMON_H
 #include "../common.h"
@@ -11,32 +11,33 @@
 
 /* >>tile */
 
-/* A tile of results: two strips of a few pixels by two registers of output channels. Lengths in elements. */
+/* A tile of results: two strips of a few pixels by two registers of output channels. Lengths are in
+   elements. */
 typedef struct fl__conv_tile {
-    const void *a[2];       /* the first pixel of each strip, where segment offset 0 is */
+    const void *a[2];       /* the first pixel of each strip, at segment offset 0 */
     const int64_t *segment; /* [segments] offsets from a pixel */
-    int64_t segments, k;    /* k: values of a segment */
-    int64_t pixel;          /* from a pixel to the next */
+    int64_t segments, k;    /* k: values per segment */
+    int64_t pixel;          /* stride from pixel to pixel */
     const void *w;          /* [segments][k][2 registers] */
     const void *bias;       /* [2 registers] or NULL */
-    void *c[2];             /* the results of each strip, a pixel every ldc elements */
+    void *c[2];             /* the results of each strip, pixels ldc elements apart */
     int64_t ldc[2];
-    bool add;               /* c holds a sum already */
-    bool relu;              /* c = max(0, that) */
+    bool add;               /* accumulate: c holds a sum already */
+    bool relu;              /* then c = max(0, c) */
 } fl__conv_tile;
 
-/* What tile.inc makes for an element and a level. */
+/* The kernels that tile.inc defines for an element type and a level. */
 typedef struct fl__conv_kernels {
     void (*tile[8])(const fl__conv_tile *t); /* [pixels of a strip] */
-    int strip;                               /* most of them */
-    /* y[j] = start[j] + sum over i < count of a[i][j] b[i][j], j < n; start NULL: from 0 */
+    int strip;                               /* most pixels of a strip */
+    /* y[j] = start[j] + sum over i < count of a[i][j] b[i][j], j < n; a NULL start means 0 */
     void (*line)(void *y, const void *start, const void *const *a, const void *const *b, int64_t count,
                  int64_t n);
 } fl__conv_kernels;
 
 /* >>sizes */
 
-/* Four strides over data, in elements: of images [n][c][h][w] or weights [o][c][kh][kw]. */
+/* Data with four strides, in elements: images [n][c][h][w] or weights [o][c][kh][kw]. */
 typedef struct fl__image {
     char *data;
     int64_t n, c, h, w;
@@ -48,24 +49,24 @@ typedef enum fl__conv_direction { FL__CONV_FORWARD, FL__CONV_DATA, FL__CONV_WEIG
 typedef struct fl__conv {
     fl__conv_direction direction;
     const fl_call *call;
-    const char *op; /* its name */
+    const char *op; /* the op's name */
     const fl__kernels *ks;
     const fl__conv_kernels *ck;
     fl_dtype dtype;
-    int64_t size, raw;            /* bytes of an element that is summed; in memory, where halves lie */
+    int64_t size, raw;            /* bytes of an element in the sums; in memory (2 for f16 and bf16) */
     int64_t images, groups, c, o; /* c, o: channels per group */
     int64_t h, w, oh, ow, kh, kw;
     const int64_t *stride, *pad, *dilation; /* along h, w; pad: the low side */
     fl__image x, k, y;            /* x or dx, the weights or dw, y or dy */
-    const fl_tensor *weight;      /* whose image k is */
-    const fl_tensor *bias;        /* of y, NULL: none */
+    const fl_tensor *weight;      /* the tensor of k */
+    const fl_tensor *bias;        /* of y, or NULL */
     bool relu;                    /* of y */
 } fl__conv;
 
-/* x, w, y: which operands of c these are, or their gradients. */
+/* Fills the sizes from a call; x, w, y: those operands of c, or their gradients. */
 FL_PRIVATE fl__conv fl__conv_of(const fl_call *c, fl__conv_direction direction, const fl_tensor *x,
                                 const fl_tensor *w, const fl_tensor *y);
-/* The bias, of stride 1, as it is summed: where it lies, or o of all groups at `to`. */
+/* The bias, of stride 1, in the sums' type: in place, or converted to `to`, o values per group. */
 FL_PRIVATE const void *fl__conv_bias(const fl__conv *v, void *to);
 
 static inline int64_t fl__conv_floor(int64_t a, int64_t b) {
@@ -76,38 +77,38 @@ static inline int64_t fl__conv_clamp(int64_t v, int64_t lo, int64_t hi) {
     return fl__max(lo, fl__min(v, hi));
 }
 
-/* Elements of a part of scratch that is read in whole registers: at least 16 more than its n, so that a
-   read past its end touches nothing that another thread writes. */
+/* Elements to reserve in a workspace for n elements that are read in whole registers: at least 16 more, so
+   that a read past the end touches nothing that another thread writes. */
 static inline int64_t fl__conv_part(int64_t n) {
     return (n + 31) / 16 * 16;
 }
 
-/* Along dimension d (0: h, 1: w): the pixel of y for which tap t reads pixel `at` of x, or -1. */
+/* Along dimension d (0: h, 1: w): the pixel of y whose tap t reads pixel `at` of x, or -1. */
 static inline int64_t fl__conv_reach(const fl__conv *v, int d, int64_t at, int64_t t) {
     int64_t from = at + v->pad[d] - t * v->dilation[d], last = d == 0 ? v->oh : v->ow;
     bool is = from >= 0 && from % v->stride[d] == 0 && from / v->stride[d] < last;
     return is ? from / v->stride[d] : -1;
 }
 
-/* True if an image of n x h x w pixels of c channels is dense, channels last. */
+/* Whether an image of n x h x w pixels of c channels is dense, channels last. */
 FL_PRIVATE bool fl__conv_dense(const fl__image *x, int64_t n, int64_t c, int64_t h, int64_t w);
-/* Copies n elements of `size` bytes, the source's `from_step` apart, the destination's `to_step`. */
+/* Copies n elements of `size` bytes, with strides from_step and to_step in elements. */
 FL_PRIVATE void fl__conv_copy(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t n,
                               int64_t size);
 
-/* Elements of the weights with their channels last; 0 if they are read as they are. */
+/* Elements of the weights with channels last; 0 if they are read in place. */
 FL_PRIVATE int64_t fl__conv_relayout_size(const fl__conv *v);
-/* The weights with their channels last: copied to `to`, or as they are. */
+/* The weights with channels last: copied to `to`, or in place. */
 FL_PRIVATE fl__image fl__conv_relayout(const fl__conv *v, char *to);
 
-/* Whether what is made of the weights is made once: of frozen ones, as they lie. */
+/* Whether packed weights are cached: frozen weights that are read in place. */
 static inline bool fl__conv_cacheable(const fl__conv *v) {
     return v->direction == FL__CONV_FORWARD && fl__conv_relayout_size(v) == 0 &&
            fl__packed_cacheable(v->weight);
 }
 
-/* The pixels of a strip with which `strips` at a time go over so many pixels in the least time: each step of
-   a tile has 4 multiply-adds for a pixel of a strip, and some work of its own. */
+/* The strip length with which `strips` strips at a time cover so many pixels in the least time: each step of
+   a tile costs 4 multiply-adds per pixel of a strip, and a constant. */
 static inline int64_t fl__conv_strip(const fl__conv_kernels *ck, int64_t pixels, int64_t strips) {
     int64_t best = ck->strip, least = INT64_MAX;
     for (int64_t n = ck->strip; n > 0; n--) {
@@ -123,7 +124,7 @@ typedef struct fl__band {
     const fl__kernels *ks;
     int64_t size;
     fl__image in;
-    int64_t h, w, depth; /* of an image, depth: channels; what lies outside is 0 */
+    int64_t h, w, depth; /* of an image; depth: channels. Pixels outside are 0. */
     int64_t left, width; /* pixels -left .. -left + width of a row */
 } fl__band;
 /* Writes row y of the image whose element (0, 0, 0) is at `from`: [width][depth] elements. */

@@ -1,14 +1,16 @@
-/* kernels/cpu/conv/conv.h - 2-D convolution and its two gradients on the CPU: chooses the way of each call
+/* kernels/cpu/conv/conv.h - 2-D convolution and its two gradients on the CPU: chooses the algorithm of each
+   call
 
-   winograd.h does 3 x 3 and 5 x 5 kernels with fewer products, im2col.h those whose weights are
-   heavier than the images as matrix products, depthwise.h channels that have a kernel each. All else
-   goes through direct.h, its weight gradients through weight.h.
-   Where operands may be rounded to bf16 (fl_set_matmul_precision) amx.h comes first, but vdpbf16ps
-   leaves to f32 what Winograd's way does with a quarter of the products. Of the others only the matrix
-   products round theirs: what Winograd's transforms do to rounded values would cost too many bits.
+   winograd.h computes 3 x 3 and 5 x 5 kernels with fewer products, im2col.h those whose weights are larger
+   than the images as matrix products, depthwise.h channels that have a kernel each. Everything else goes
+   through direct.h, its weight gradients through weight.h. If operands may be rounded to bf16
+   (fl_set_matmul_precision), amx.h comes first, but vdpbf16ps leaves to f32 what Winograd's algorithm
+   computes with a quarter of the products. Of the others only the matrix products round their operands:
+   Winograd's transforms of rounded values would lose too many bits.
 
-   Work is cut by size only: the bits do not depend on the number of threads; the layout decides which way
-   a convolution goes, but not the bits of this one. Tests and benchmarks may force a way: force.h. */
+   Work is cut by size only, so the bits do not depend on the number of threads. The layout decides which
+   algorithm runs, but the results of each algorithm are layout-independent. Tests and benchmarks may force an
+   algorithm: force.h. */
 #ifndef FL_CPU_CONV_CONV_H
 #define FL_CPU_CONV_CONV_H
 #include "../../../fl/records/conv.h"
@@ -21,7 +23,7 @@
 #include "winograd.h"
 #include "../force.h"
 #include "../slots.h"
-/* Puts the slots of registered ops into the table. */
+/* Registers the slots of registered ops. */
 FL_PRIVATE void fl__cpu_conv_slots(fl_backend *cpu);
 #endif
 
@@ -34,7 +36,7 @@ static bool fl__conv_by_size(void) {
     return fl__cpu_forced() == FL__BY_SIZE || fl__cpu_forced() == FL__TILES;
 }
 
-/* Whether v is a product of rounded operands. */
+/* Whether v is computed as a product of operands rounded to bf16. */
 static bool fl__conv_rounds(const fl__conv *v) {
     if (!fl__conv_by_size() || !fl__conv_amx_takes(v)) return false;
     return !fl__bf16_is_vdpbf16() || !fl__winograd_can(v) || !fl__winograd_pays(v, FL__WINO_TILES_VDPBF16);
@@ -57,7 +59,7 @@ static bool fl__conv_run(const fl__conv *v) {
     return v->direction == FL__CONV_WEIGHT ? fl__weight_run(v) : fl__direct_run(v);
 }
 
-/* True if the output has no elements, or is the gradient of a sum of none: then it is 0. */
+/* Returns true if the output has no elements, or is the gradient of an empty sum, which it sets to 0. */
 static bool fl__conv_nothing(const fl_call *c, fl__conv_direction direction) {
     const int64_t n = fl_numel(c->out[0]);
     if (direction == FL__CONV_FORWARD) return n == 0;
@@ -66,7 +68,8 @@ static bool fl__conv_nothing(const fl_call *c, fl__conv_direction direction) {
     return true;
 }
 
-/* Makes the output of c, and runs it. Two ways take halves as they are, all others f32. */
+/* Allocates the output of c and computes it. Two algorithms read f16 and bf16; for all others they are cast
+   to f32. */
 static bool fl__conv_call(const fl_call *c, fl__conv_direction direction, const fl_tensor *x,
                           const fl_tensor *w, const fl_tensor *y) {
     fl__conv v;
@@ -80,8 +83,8 @@ static bool fl__conv_call(const fl_call *c, fl__conv_direction direction, const 
     return fl__conv_run(&v);
 }
 
-/* conv2d and conv2d_bias: x [n, c, h, w], w [o, c / groups, kh, kw], [bias o] -> [n, o, oh, ow]; any
-   strides; f32, f64. */
+/* conv2d and conv2d_bias: x [n, c, h, w], w [o, c / groups, kh, kw], [bias o] -> [n, o, oh, ow]; any strides;
+   f32, f64. */
 FL_PRIVATE bool fl__cpu_conv2d(const fl_backend *self, const fl_call *c) {
     (void)self;
     return fl__conv_call(c, FL__CONV_FORWARD, c->in[0], c->in[1], c->out[0]);

@@ -1,14 +1,13 @@
-/* kernels/cpu/conv/depthwise.h - convolutions of each channel by a kernel of its own
+/* kernels/cpu/conv/depthwise.h - depthwise convolutions: each channel has a kernel of its own
 
-   All that there is to compute are sums over pairs of lines of channels, y[c] = sum over i of
-   a[i][c] b[i][c]: for a pixel of y over its taps of x and w, for one of dx over its taps of dy and
-   w, for a tap of dw over pixels of x and dy. Images are channels-last; weights and their gradient
-   are transposed, [tap][channel]. */
+   All results are sums over pairs of lines of channels, y[c] = sum over i of a[i][c] b[i][c]: for a pixel of
+   y over its taps of x and w, for one of dx over its taps of dy and w, for a tap of dw over pixels of x and
+   dy. Images are channels-last; weights and their gradient are transposed, [tap][channel]. */
 #ifndef FL_CPU_CONV_DEPTHWISE_H
 #define FL_CPU_CONV_DEPTHWISE_H
 #include "common.h"
 
-/* Whether y, dx or dw can be computed this way, which then is the fastest. */
+/* Whether y, dx or dw can be computed here, which then is the fastest algorithm. */
 FL_PRIVATE bool fl__depthwise_can(const fl__conv *v);
 FL_PRIVATE bool fl__depthwise_run(const fl__conv *v);
 
@@ -18,12 +17,12 @@ FL_PRIVATE bool fl__depthwise_run(const fl__conv *v);
 #ifndef FL_CPU_CONV_DEPTHWISE_IMPL
 #define FL_CPU_CONV_DEPTHWISE_IMPL
 #include "../../../fl/tensor/op_table.h"
-#define FL__DEPTHWISE_ROWS 16 /* of a split */
+#define FL__DEPTHWISE_ROWS 16 /* rows of a split */
 
 typedef struct fl__depthwise {
     const fl__conv *v;
     char *w;        /* [tap][channel] */
-    int64_t splits; /* of the rows of y, for dw: [split][tap][channel] */
+    int64_t splits; /* of the rows of y, for dw: partial sums [split][tap][channel] */
     fl__scratch scratch;
 } fl__depthwise;
 
@@ -36,7 +35,7 @@ static char *fl__depthwise_pixel(const fl__conv *v, const fl__image *x, int64_t 
     return x->data + (n * x->n + r * x->h + q * x->w) * v->size;
 }
 
-/* Lists the pairs of lines that pixel (r, q) of image n of y sums, or of dx; returns their number. */
+/* Lists the pairs of lines to sum for pixel (r, q) of image n of y or dx; returns their number. */
 static int64_t fl__depthwise_pairs(const fl__depthwise *p, int64_t n, int64_t r, int64_t q, const void **a,
                                    const void **b) {
     const fl__conv *v = p->v;
@@ -53,7 +52,7 @@ static int64_t fl__depthwise_pairs(const fl__depthwise *p, int64_t n, int64_t r,
     return count;
 }
 
-/* A range of rows of y or dx. */
+/* Task: a range of rows of y or dx. */
 static void fl__depthwise_task(void *arg, int64_t begin, int64_t end) {
     const fl__depthwise *p = arg;
     const fl__conv *v = p->v;
@@ -74,8 +73,8 @@ static void fl__depthwise_task(void *arg, int64_t begin, int64_t end) {
     fl__scratch_give_back(&p->scratch, workspace);
 }
 
-/* Adds what row r of image n of dy gives to all taps of a split's dw, which starts there if
-   `first`. a: 2 ow pointers. */
+/* Adds the contribution of row r of image n of dy to all taps of a split's dw; `first`: overwrites dw. a: 2
+   ow pointers. */
 static void fl__depthwise_row(const fl__depthwise *p, char *dw, int64_t n, int64_t r, bool first,
                               const void **a) {
     const fl__conv *v = p->v;
@@ -92,23 +91,23 @@ static void fl__depthwise_row(const fl__depthwise *p, char *dw, int64_t n, int64
     }
 }
 
-/* A range of splits. */
+/* Task: a range of splits. */
 static void fl__depthwise_weight_task(void *arg, int64_t begin, int64_t end) {
     const fl__depthwise *p = arg;
     const fl__conv *v = p->v;
     const int64_t rows = v->images * v->oh;
-    char *room = fl__scratch_take(&p->scratch);
+    char *workspace = fl__scratch_take(&p->scratch);
     for (int64_t split = begin; split < end; split++) {
         char *dw = p->w + split * v->kh * v->kw * v->groups * v->size;
         int64_t first = split * rows / p->splits, last = (split + 1) * rows / p->splits;
         for (int64_t row = first; row < last; row++)
             fl__depthwise_row(p, dw, row / v->oh, row % v->oh, row == first,
-                              (const void **)(void *)room);
+                              (const void **)(void *)workspace);
     }
-    fl__scratch_give_back(&p->scratch, room);
+    fl__scratch_give_back(&p->scratch, workspace);
 }
 
-/* Opens scratch: tables of 2 `pairs` pointers for each task, and the weights of all splits. */
+/* Allocates workspaces: tables of 2 `pairs` pointers per task, and the weights of all splits. */
 static bool fl__depthwise_open(fl__depthwise *p, int64_t pairs) {
     const fl__conv *v = p->v;
     if (!fl__scratch_open(&p->scratch, INT32_MAX, 2 * pairs * (int64_t)sizeof(void *),

@@ -1,21 +1,20 @@
-/* kernels/cpu/conv/direct.h - convolutions and their data gradients as sums over the taps of an image
+/* kernels/cpu/conv/direct.h - direct convolutions and data gradients: sums over the taps of an image
 
-   A task copies the rows of the image that it needs into a band with its padding, which stays in the
-   second-level cache; that copy also transposes images of any other layout than channels-last. Where
-   nothing is padded and the image is channels-last, it is read in place. A pixel's products are sums over
-   segments of a band (a kernel row of values each) with packed weights, which tile.inc computes for
-   two strips of pixels at a time. Results are stored where they belong, or, for other layouts than
-   channels-last, transposed block by block->
+   A task copies the rows of the image that it needs, with padding, into a band that stays in the L2 cache;
+   the copy also transposes images of any layout other than channels-last. A channels-last image without
+   padding is read in place. A pixel's products are sums over segments of a band (the values of a kernel row)
+   with packed weights, which tile.inc computes for two strips of pixels at a time. Results are stored in
+   place, or, for layouts other than channels-last, transposed block by block.
 
    Forward: y[n][o][r][q] = sum over i, j, c of x[n][c][r s + i d - p][q s + j d - p] w[o][c][i][j].
 
-   Data gradient: the pixels of dx that share ih mod stride_h and iw mod stride_w see the same taps; each
+   Data gradient: the pixels of dx with the same ih mod stride_h and iw mod stride_w use the same taps; each
    such phase is a convolution of stride 1 of dy with those taps, with the roles of o and c exchanged. */
 #ifndef FL_CPU_CONV_DIRECT_H
 #define FL_CPU_CONV_DIRECT_H
 #include "common.h"
 
-/* y or dx; v->direction says which. Of any sizes and strides. */
+/* Computes y or dx, by v->direction, for any sizes and strides. */
 FL_PRIVATE bool fl__direct_run(const fl__conv *v);
 
 #endif /* FL_CPU_CONV_DIRECT_H: stop here if you only want the declarations */
@@ -25,10 +24,10 @@ FL_PRIVATE bool fl__direct_run(const fl__conv *v);
 #define FL_CPU_CONV_DIRECT_IMPL
 #include <string.h>
 
-#define FL__STRIP_BYTES 1024       /* at least of a strip's results */
-#define FL__BAND_BYTES (384 << 10) /* of a band: it stays in the second-level cache */
-#define FL__BAND_PIXELS 448        /* of a band's output: a panel of weights is used that often */
-#define FL__DIRECT_TASKS 32        /* wanted at least, if there is so much to cut */
+#define FL__STRIP_BYTES 1024       /* at least the bytes of a strip's results */
+#define FL__BAND_BYTES (384 << 10) /* most bytes of a band, which stays in the L2 cache */
+#define FL__BAND_PIXELS 448        /* output pixels of a band: a panel of weights is reused so often */
+#define FL__DIRECT_TASKS 32        /* fewest tasks to aim at */
 
 /* out[n][o][r][q] = bias[o] + sum over i < th, j < tw, d < depth of
    in[n][d][r step_h + at_h[i]][q step_w + at_w[j]] weight[o][d][i][j], per group */
@@ -40,33 +39,33 @@ typedef struct fl__direct {
     const int64_t *step;
     int64_t th, tw;
     int64_t *at_h, *at_w;   /* ascending */
-    int64_t *tap_h, *tap_w; /* the weights' taps that they stand for */
-    fl__image w;            /* n: over o, c: over depth; data: of group 0 */
+    int64_t *tap_h, *tap_w; /* the corresponding taps of the weights */
+    fl__image w;            /* n: stride over o; c: over depth; data: of group 0 */
     int64_t w_group;
-    /* the plan */
-    bool in_place;                      /* the image is read where it is, not copied to bands */
-    bool channels_last;                 /* out is: tiles store into it */
+    /* the plan: */
+    bool in_place;                      /* the image is read in place, not copied to bands */
+    bool channels_last;                 /* out is channels-last: tiles store into it */
     bool merged;                        /* a kernel row is one segment */
-    int64_t pieces, k, chunk, segments; /* pieces of a tap; values, segments per call, in all */
+    int64_t pieces, k, chunk, segments; /* pieces of a tap; values per segment; segments per call, in all */
     int64_t width, panels;              /* channels of a panel */
     int64_t strip;                      /* pixels of a strip */
-    int64_t line_strips, strips;        /* of a line; most in a band */
-    int64_t line_blocks, block_strips;  /* a long line is cut */
+    int64_t line_strips, strips;        /* strips of a line; most in a band */
+    int64_t line_blocks, block_strips;  /* blocks of a long line */
     int64_t image_bands, band_rows, band_images, bands, panel_blocks, block_panels;
-    int64_t image_rows;                 /* of a band, per image */
+    int64_t image_rows;                 /* rows of a band per image */
     char *packed;
     int64_t *segment;
     fl__scratch scratch;
 } fl__direct;
 
-/* A strip: its pixels first .. first + count stand at in, out. */
+/* A strip: its pixels first .. first + count are at in, out. */
 typedef struct fl__strip {
     const char *in;
     char *out;
     int first, count;
 } fl__strip;
 
-/* What a task computes. */
+/* The part of the output that a task computes. */
 typedef struct fl__area {
     int64_t group, n0, n1, r0, r1, s0, s1; /* images, rows, strips of each row */
     int64_t panel0, panel1;
@@ -74,7 +73,7 @@ typedef struct fl__area {
 
 /* >>plan */
 
-/* A 1 x 1 kernel over dense images reads one long line of pixels. */
+/* A 1 x 1 kernel over dense images treats all pixels as one long line. */
 static void fl__direct_flatten(fl__direct *p) {
     const fl__image *in = &p->band.in, *out = &p->out;
     bool one = p->th * p->tw == 1 && p->step[0] == 1 && p->step[1] == 1 && p->at_h[0] == 0 &&
@@ -87,8 +86,8 @@ static void fl__direct_flatten(fl__direct *p) {
     p->images = p->rows = p->band.h = 1;
 }
 
-/* Segments, and how many of them a call of the tile sums: about 768 values. Taps along w whose pixels
-   stand side by side are one segment. */
+/* Segments, and how many of them a call of the tile sums: about 768 values. Taps along w whose pixels are
+   contiguous are one segment. */
 static void fl__direct_plan_segments(fl__direct *p) {
     const int64_t most = 768, pixel = p->in_place ? p->band.in.w : p->depth;
     const bool dense_taps = p->tw == 1 || p->at_w[1] - p->at_w[0] == 1;
@@ -99,12 +98,12 @@ static void fl__direct_plan_segments(fl__direct *p) {
     p->chunk = p->pieces > 1 ? 1 : fl__conv_clamp(most / p->k, 1, p->segments);
 }
 
-/* Rows that one image of a band holds for `rows` rows of output. */
+/* Rows of the band per image for `rows` rows of output. */
 static int64_t fl__direct_band_height(const fl__direct *p, int64_t rows) {
     return (rows - 1) * p->step[0] + p->at_h[p->th - 1] - p->at_h[0] + 1;
 }
 
-/* Bands: rows of an image, whole images, or parts of one long line. */
+/* Cuts the output into bands: rows of an image, whole images, or parts of one long line. */
 static void fl__direct_plan_bands(fl__direct *p) {
     const int64_t row = p->band.width * p->depth * p->v->size, strip = p->strip;
     int64_t most = fl__conv_clamp(FL__BAND_BYTES / (p->depth * p->v->size), 8 * strip, FL__BAND_PIXELS);
@@ -155,7 +154,7 @@ static void fl__direct_plan(fl__direct *p) {
     p->panel_blocks = fl__ceil_div(p->panels, p->block_panels);
 }
 
-/* Where segment s starts, from the first value of a pixel. */
+/* The offset of segment s from the first value of a pixel. */
 static int64_t fl__direct_segment(const fl__direct *p, int64_t s) {
     int64_t tap = s / p->pieces, i = p->merged ? tap : tap / p->tw, j = p->merged ? 0 : tap % p->tw;
     int64_t row = p->in_place ? p->band.in.h : p->band.width * p->depth;
@@ -165,7 +164,8 @@ static int64_t fl__direct_segment(const fl__direct *p, int64_t s) {
     return y * row + x * pixel + s % p->pieces * p->k;
 }
 
-/* A task's workspace is a band, a block of results and the strips: elements of the first two. */
+/* A task's workspace holds a band, a block of results and the strips; these return the elements of the first
+   two. */
 static int64_t fl__direct_band_part(const fl__direct *p) {
     int64_t slack = p->strip * p->step[1] * p->depth; /* read by strips that are not full */
     int64_t row = p->band.width * p->depth;
@@ -183,7 +183,7 @@ static int64_t fl__direct_panel_size(const fl__direct *p) {
     return p->th * p->tw * p->depth * p->width;
 }
 
-/* Packs taps of panels: a range of (group, panel, tap). */
+/* Task: packs a range of (group, panel, tap) of the weights. */
 static void fl__direct_pack_task(void *arg, int64_t begin, int64_t end) {
     const fl__direct *p = arg;
     const int64_t size = p->v->size, taps = p->th * p->tw, bytes = p->depth * p->width * size;
@@ -260,8 +260,7 @@ static int64_t fl__direct_strips(const fl__direct *p, const fl__area *a, char *b
     return at - strip;
 }
 
-/* Moves the pixels of a strip that is not full, or not of full width, between its own place and a
-   tile's. */
+/* Copies the pixels of a partial strip, or of a partial panel, between the output and a tile's buffer. */
 static void fl__direct_corner(const fl__direct *p, const fl__strip *strip, char *out, char *tile, int64_t n,
                               bool load) {
     const int64_t bytes = p->width * p->v->size;
@@ -272,7 +271,7 @@ static void fl__direct_corner(const fl__direct *p, const fl__strip *strip, char 
         else memcpy(out + i * step, tile + i * bytes, (size_t)(n * p->v->size));
 }
 
-/* One call of the tile: a pair of strips, at `out` bytes behind their first channel, n channels. */
+/* One call of the tile for a pair of strips, n channels, `out` bytes after their first channel. */
 static void fl__direct_pair(const fl__direct *p, const fl__strip *pair, fl__conv_tile *t, int64_t out,
                             int64_t n) {
     _Alignas(64) char corner[2][FL__STRIP_BYTES];
@@ -316,7 +315,7 @@ static void fl__direct_panel(const fl__direct *p, const fl__strip *strip, int64_
     }
 }
 
-/* The results of a panel from the block to where they belong. */
+/* Copies the results of a panel from the block to the output. */
 static void fl__direct_scatter(const fl__direct *p, const fl__area *a, int64_t panel, const char *block) {
     const int64_t size = p->v->size, first = panel * p->width, width = p->width;
     const int64_t n = fl__min(width, p->o - first), rows = a->r1 - a->r0;
@@ -360,7 +359,7 @@ static void fl__direct_task(void *arg, int64_t begin, int64_t end) {
     fl__scratch_give_back(&p->scratch, band);
 }
 
-/* Plans, packs the weights and sums. */
+/* Plans, packs the weights and runs the tasks. */
 static bool fl__direct_sum(fl__direct *p) {
     const int64_t size = p->v->size, taps = p->th * p->tw;
     fl__direct_plan(p);
@@ -369,7 +368,7 @@ static bool fl__direct_sum(fl__direct *p) {
     const int64_t strips = (p->strips + 1) * (int64_t)sizeof(fl__strip) / size;
     const int64_t work = p->strips * p->strip * p->block_panels * fl__direct_panel_size(p);
     const int64_t packed = panels * fl__direct_panel_size(p);
-    fl__packed_cache cache; /* of one group: the others' number is no part of its key */
+    fl__packed_cache cache; /* only for one group: the number of groups is not part of the key */
     const bool cached = p->groups == 1 && fl__conv_cacheable(p->v) &&
                        fl__packed_cache_open(&cache, p->v->weight, FL__PACKED_DIRECT, p->v->ks,
                                               packed * size);
@@ -390,7 +389,7 @@ static bool fl__direct_sum(fl__direct *p) {
     return true;
 }
 
-/* >>directions: p has the weights w, channels last or as they are, and tables for all taps */
+/* >>directions: p has the weights w, channels-last or in place, and tables for all taps */
 
 static bool fl__direct_forward(fl__direct *p) {
     const fl__conv *v = p->v;
@@ -405,8 +404,8 @@ static bool fl__direct_forward(fl__direct *p) {
     return fl__direct_sum(p);
 }
 
-/* Lists the taps that reach the pixels of dx with ih mod stride = phase along dim d, last first: pixel
-   number r of the phase reads dy's row r + at. Returns how many. */
+/* Lists the taps that reach the pixels of dx with ih mod stride = phase along dim d, last first: pixel r of
+   the phase reads dy's row r + at. Returns their number. */
 static int64_t fl__direct_phase_taps(const fl__conv *v, int d, int64_t phase, int64_t *at, int64_t *tap) {
     int64_t count = 0, k = d == 0 ? v->kh : v->kw;
     for (int64_t t = k - 1; t >= 0; t--) {
@@ -418,7 +417,7 @@ static int64_t fl__direct_phase_taps(const fl__conv *v, int d, int64_t phase, in
     return count;
 }
 
-/* The pixels (a, b) of dx modulo the strides. */
+/* Computes the pixels of dx that are (a, b) modulo the strides. */
 static bool fl__direct_phase(fl__direct p, int64_t a, int64_t b) {
     static const int64_t one[2] = {1, 1};
     const fl__conv *v = p.v;
@@ -434,7 +433,7 @@ static bool fl__direct_phase(fl__direct p, int64_t a, int64_t b) {
     return p.th * p.tw == 0 || fl__direct_sum(&p);
 }
 
-/* dx; pixels that no tap reaches are 0. */
+/* Computes dx; pixels that no tap reaches are set to 0. */
 static bool fl__direct_data(const fl__direct *p) {
     const fl__conv *v = p->v;
     bool gaps = false, ok = true;

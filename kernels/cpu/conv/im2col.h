@@ -1,23 +1,23 @@
-/* kernels/cpu/conv/im2col.h - convolutions as products of whole matrices
+/* kernels/cpu/conv/im2col.h - convolutions as matrix products of an im2col matrix
 
-   Where the weights are large beside the images, packing them at each call costs as much as the sums, and
-   pixels of many channels lie so far apart that they push each other out of the cache; where a result has
-   fewer channels than registers have lanes, the direct way multiplies for nothing. There the columns,
-   a row [tap][channel] for each pixel of the result, are written out, and the matrix products read the
-   weights as they lie:
+   Used where the weights are large compared with the images, so that packing them at each call costs as much
+   as the sums, and pixels of many channels are so far apart that they evict each other from the cache; and
+   where a result has fewer channels than registers have lanes, so that direct.h wastes most products. The
+   columns, a row [tap][channel] for each pixel of the result, are written to a workspace, and the matrix
+   products read the weights in place:
 
      y[pixel][o] = columns[pixel][tap, c] times w[o][tap, c] transposed,
      dw[o][tap, c] = dy[pixel][o] transposed times columns[pixel][tap, c],
      dx = the sum of columns[pixel][tap, c] = dy[pixel][o] times w[o][tap, c] over the taps that reach a
-     pixel of x, a row of the kernel after the other.
+     pixel of x, kernel row by kernel row.
 
-   An image that a 1 x 1 kernel reads pixel by pixel is its columns. Everything is channels-last, in one
+   With a 1 x 1 kernel of stride 1 the image itself is the column matrix. Everything is channels-last, in one
    group. */
 #ifndef FL_CPU_CONV_IM2COL_H
 #define FL_CPU_CONV_IM2COL_H
 #include "common.h"
 
-/* Whether y, dx or dw can be computed this way. */
+/* Whether y, dx or dw can be computed here. */
 FL_PRIVATE bool fl__im2col_can(const fl__conv *v);
 /* Whether that is faster than fl__direct_run and fl__weight_run. */
 FL_PRIVATE bool fl__im2col_pays(const fl__conv *v);
@@ -33,14 +33,14 @@ FL_PRIVATE bool fl__im2col_run(const fl__conv *v);
 #include "../bf16.h"
 #include <string.h>
 
-#define FL__IM2COL_MOST (1 << 24) /* elements of the columns */
+#define FL__IM2COL_MOST (1 << 24) /* most elements of the columns */
 
 typedef struct fl__im2col {
     const fl__conv *v;
     char *data; /* the columns: [pixels][kh][kw][c] */
 } fl__im2col;
 
-/* True if x is its own columns. */
+/* Whether x itself is the column matrix. */
 static bool fl__im2col_is_image(const fl__conv *v) {
     return v->kh * v->kw == 1 && v->stride[0] * v->stride[1] == 1 && v->pad[0] == 0 && v->pad[1] == 0 &&
            v->h == v->oh && v->w == v->ow && fl__conv_dense(&v->x, v->images, v->c, v->h, v->w);
@@ -56,9 +56,9 @@ FL_PRIVATE bool fl__im2col_can(const fl__conv *v) {
 
 static int64_t fl__im2col_round_up(int64_t n, int64_t step) { return fl__ceil_div(n, step) * step; }
 
-/* Whether the direct way multiplies twice as much, or more: it fills strips of pixels, and panels of two
-   registers of channels; and a data gradient goes over every pixel of x, of which few pixels of y may reach
-   many. */
+/* Whether direct.h computes at least twice as many products: it pads strips of pixels and panels of two
+   registers of channels; and a data gradient visits every pixel of x, many of which few pixels of y may
+   reach. */
 static bool fl__im2col_saves(const fl__conv *v) {
     const bool data = v->direction == FL__CONV_DATA;
     const int64_t strip = v->ck->strip / 2 + 1, width = 2 * v->ks->lanes;
@@ -70,9 +70,9 @@ static bool fl__im2col_saves(const fl__conv *v) {
     return direct >= 2 * v->oh * v->ow * v->o * v->c;
 }
 
-/* Measured: it pays from so many weights on; and for weight gradients whose operands, images as they are, the
-   product reads in place. Only the products of this way may be rounded to bf16: then those that come here
-   take it earlier. */
+/* Measured: it pays above these numbers of weights, and for weight gradients whose operands, images in place,
+   the product reads without columns. Only these products may be rounded to bf16; then convolutions switch to
+   them at an eighth of the weights. */
 FL_PRIVATE bool fl__im2col_pays(const fl__conv *v) {
     const int64_t weights = v->kh * v->kw * v->c * v->o;
     const bool pixel = v->kh * v->kw == 1, rounds = fl__bf16_tiles(v->dtype) != NULL;
@@ -82,13 +82,13 @@ FL_PRIVATE bool fl__im2col_pays(const fl__conv *v) {
     return weights >= (pixel ? 1 << 18 : 1 << 20) >> (rounds ? 3 : 0);
 }
 
-/* Taps of a kernel row that stand side by side, in x as in the columns. */
+/* Taps of a kernel row that are contiguous in x, as they are in the columns. */
 static int64_t fl__im2col_taps(const fl__conv *v) {
     return v->dilation[1] == 1 && (v->x.w == v->c || v->w == 1) ? v->kw : 1;
 }
 
-/* Of `run` taps from tap j on of pixel q of a row of y: those that are in x, *lo to *hi; which pixel of x the
-   first one reads, were it there. */
+/* Of `run` taps from tap j on of pixel q of a row of y: taps *lo to *hi are inside x. Returns the pixel of x
+   that the first tap reads, which may be outside. */
 static int64_t fl__im2col_inside(const fl__conv *v, int64_t q, int64_t j, int64_t run, int64_t *lo,
                                  int64_t *hi) {
     const int64_t at = q * v->stride[1] - v->pad[1] + j * v->dilation[1];
@@ -97,7 +97,7 @@ static int64_t fl__im2col_inside(const fl__conv *v, int64_t q, int64_t j, int64_
     return at;
 }
 
-/* Writes the columns of a range of rows of pixels. */
+/* Task: writes the columns of a range of rows of pixels. */
 static void fl__im2col_task(void *arg, int64_t begin, int64_t end) {
     const fl__im2col *p = arg;
     const fl__conv *v = p->v;
@@ -120,7 +120,7 @@ static void fl__im2col_task(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* Adds what the columns hold for row y of an image of dx, at `to`; from: the image's columns. */
+/* Sums the columns' contributions to row y of an image of dx, at `to`; from: the image's columns. */
 static void fl__col2im_row(const fl__conv *v, const char *from, int64_t y, char *to) {
     const int64_t pixel = v->c * v->size, run = fl__im2col_taps(v);
     for (int64_t x = 0; x < v->w; x++) memset(to + x * v->x.w * v->size, 0, (size_t)pixel);
@@ -137,7 +137,7 @@ static void fl__col2im_row(const fl__conv *v, const char *from, int64_t y, char 
     }
 }
 
-/* Sums what the columns hold for a range of rows of dx. */
+/* Task: sums the columns' contributions to a range of rows of dx. */
 static void fl__col2im_task(void *arg, int64_t begin, int64_t end) {
     const fl__im2col *p = arg;
     const fl__conv *v = p->v;
@@ -148,7 +148,7 @@ static void fl__col2im_task(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* t's data as a dense matrix, `rows` apart: transposed if the columns are so. */
+/* t's data as a dense matrix of rows x columns; transposed: stored column by column. */
 static fl_tensor fl__im2col_matrix(const fl_tensor *t, int64_t rows, int64_t columns, bool transposed) {
     fl_tensor m = *t;
     m.ndim = 2;
@@ -157,8 +157,8 @@ static fl_tensor fl__im2col_matrix(const fl_tensor *t, int64_t rows, int64_t col
     return m;
 }
 
-/* The product of one direction, by the slot that the backend has for it: linear, which adds the bias, takes
-   the relu and reads the weights transposed, or matmul. */
+/* The product of one direction, by the backend's slot: linear, which adds the bias, applies relu and reads
+   the weights transposed, or matmul. */
 static bool fl__im2col_product(const fl__conv *v, fl_tensor *columns) {
     const fl_call *c = v->call;
     const int64_t pixels = v->images * v->oh * v->ow, width = v->kh * v->kw * v->c;

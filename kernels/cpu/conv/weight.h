@@ -1,8 +1,8 @@
 /* kernels/cpu/conv/weight.h - weight gradients of convolutions as sums over pixels
 
    dw[(tap, c)][o] = sum over pixels of x[pixel + tap][c] dy[pixel][o], with the tall tiles of gemm/tile.h: a
-   task owns all taps of some channels c and columns o for a part of the pixels, and copies what they read
-   of x and dy for some hundred pixels at a time, once for all taps. Under few rows dy is read where it is.
+   task owns all taps of some channels c and columns o for a part of the pixels, and copies the x and dy that
+   they read for some hundred pixels at a time, once for all taps. With few rows of dw, dy is read in place.
    The parts are added in order. */
 #ifndef FL_CPU_CONV_WEIGHT_H
 #define FL_CPU_CONV_WEIGHT_H
@@ -11,17 +11,17 @@
 /* dw, of any sizes and strides. */
 FL_PRIVATE bool fl__weight_run(const fl__conv *v);
 
-/* A gradient in parts: [split][group][run of taps][chunk of channels][tap of the run][c][o]. A run are the
-   taps of a kernel row, or one tap where dilation holds them apart. */
+/* A gradient in parts: [split][group][run of taps][chunk of channels][tap of the run][c][o]. A run is the
+   taps of a kernel row, or one tap if dilation separates them. */
 typedef struct fl__weight_parts {
     const fl__conv *v;
-    int64_t splits, runs, tw; /* tw: taps of a run */
-    int64_t c_chunks, c;      /* chunks, channels of one but the last */
+    int64_t splits, runs, tw; /* tw: taps per run */
+    int64_t c_chunks, c;      /* number of chunks; channels of each but the last */
     char *data;
-    fl__scratch scratch; /* workspaces of at least fl__weight_parts_room bytes */
+    fl__scratch scratch; /* workspaces of at least fl__weight_parts_workspace bytes */
 } fl__weight_parts;
 enum { FL__WEIGHT_ROWS = 64 }; /* rows of dw that are summed and transposed at a time */
-static inline int64_t fl__weight_parts_room(const fl__conv *v) {
+static inline int64_t fl__weight_parts_workspace(const fl__conv *v) {
     return FL__WEIGHT_ROWS * v->o * v->size * (v->raw < v->size ? 2 : 1);
 }
 /* Adds the splits in order and stores dw. */
@@ -34,34 +34,34 @@ FL_PRIVATE void fl__weight_parts_store(fl__weight_parts *p);
 #define FL_CPU_CONV_WEIGHT_IMPL
 #include <string.h>
 
-#define FL__WEIGHT_TASKS 16       /* wanted at least, if there is so much to cut */
-#define FL__WEIGHT_PIXELS 256     /* of a block: its part of dy is a panel in the first-level cache */
+#define FL__WEIGHT_TASKS 16       /* fewest tasks to aim at */
+#define FL__WEIGHT_PIXELS 256     /* pixels of a block: its part of dy is a panel in the L1 cache */
 #define FL__WEIGHT_SEGMENTS 128   /* most units of a block */
 #define FL__WEIGHT_PART (1 << 17) /* elements of dw that a task owns, and */
-#define FL__WEIGHT_BAND (80 << 10) /* bytes of a block's rows of x: both stay in the second-level cache */
+#define FL__WEIGHT_BAND (80 << 10) /* bytes of a block's rows of x: both stay in the L2 cache */
 #define FL__WEIGHT_PARTS (1 << 22) /* most elements of all parts */
-#define FL__WEIGHT_FEW 512 /* rows of dw, for which packing dy takes longer than what it saves */
+#define FL__WEIGHT_FEW 512 /* rows of dw up to which packing dy costs more than it saves */
 
-/* A task owns rows [run][tap of a run][channel of a chunk] and a chunk of columns o of dw, and sums
-   a split of the units: rows of dy's pixels, or parts of long ones. */
+/* A task owns rows [run][tap of a run][channel of a chunk] and a chunk of columns o of dw, and sums a split
+   of the units: rows of dy's pixels, or parts of long rows. */
 typedef struct fl__weight {
     fl__weight_parts to;
-    int64_t o, o_chunks;  /* columns of a chunk */
+    int64_t o, o_chunks;  /* columns of a chunk; chunks */
     int64_t length;       /* pixels of a unit */
-    int64_t row_units, units, block; /* units of a row, in all, at a time */
-    int64_t extent, next; /* rows of x that a unit reads; of those, the unit before reads not */
+    int64_t row_units, units, block; /* units per row, in all, per block */
+    int64_t extent, next; /* rows of x that a unit reads; of those, not read by the previous unit */
     int64_t line;         /* pixels of a copied row of x */
     int64_t split_units, width;
-    bool in_place;        /* dy is read where it is */
+    bool in_place;        /* dy is read in place */
 } fl__weight;
 
-/* Rows of x that a block reads, at most: all that a unit does where an image begins. */
+/* Most rows of x that a block reads: all of a unit's where an image begins, else only the new ones. */
 static int64_t fl__weight_block_rows(const fl__weight *p) {
     int64_t images = fl__min(p->block, (p->block - 2 + 2 * p->to.v->oh) / p->to.v->oh);
     return images * p->extent + (p->block - images) * p->next;
 }
 
-/* Units, and how many go through at a time. */
+/* Sizes of units, and how many make a block. */
 static void fl__weight_plan_units(fl__weight *p) {
     const fl__conv *v = p->to.v;
     p->row_units = fl__ceil_div(v->ow, 2 * FL__WEIGHT_PIXELS);
@@ -74,8 +74,8 @@ static void fl__weight_plan_units(fl__weight *p) {
     p->line = (p->length - 1) * v->stride[1] + (v->kw - 1) * v->dilation[1] + 1;
 }
 
-/* The rows and columns of a task: two to four panels of columns, and so many channels that its part
-   of dw and the rows of x stay in the cache. */
+/* The rows and columns of a task: two to four panels of columns, and so many channels that its part of dw and
+   the rows of x stay in the cache. */
 static void fl__weight_plan_chunks(fl__weight *p) {
     const fl__conv *v = p->to.v;
     const bool wide = v->dilation[1] == 1 || v->kw == 1;
@@ -106,24 +106,24 @@ static void fl__weight_plan(fl__weight *p) {
     p->to.splits = fl__ceil_div(p->units, p->split_units);
 }
 
-/* What a task works on. */
+/* The current block of a task. */
 typedef struct fl__weight_block {
     int64_t group, c0, c, o0, o;       /* channels c0 .. c0 + c of the group, o0 .. o0 + o */
     int64_t u0, units, length;         /* a block of units */
-    int64_t row[FL__WEIGHT_SEGMENTS];      /* of x, where each unit starts */
+    int64_t row[FL__WEIGHT_SEGMENTS];      /* row of x at which each unit starts */
     const char *from[FL__WEIGHT_SEGMENTS]; /* dy of each unit, [pixel][ldb], column o0 */
     int64_t ldb, panel;                /* panel: bytes of dy from panel to panel */
-    char *x, *dy, *part;               /* part: its row 0, column o0 */
+    char *x, *dy, *part;               /* part: row 0, column o0 of the task's part of dw */
 } fl__weight_block;
 
-/* Image and row of unit u, and the first pixel in that row. */
+/* Image and row of unit u, and its first pixel in that row. */
 static void fl__weight_unit(const fl__weight *p, int64_t u, int64_t *image, int64_t *row, int64_t *pixel) {
     *pixel = u % p->row_units * p->length;
     *row = u / p->row_units % p->to.v->oh;
     *image = u / p->row_units / p->to.v->oh;
 }
 
-/* Copies what a block of units reads of x: [row][line][c]. */
+/* Copies the pixels of x that a block of units reads: [row][line][c]. */
 static void fl__weight_copy_x(const fl__weight *p, fl__weight_block *b) {
     const fl__conv *v = p->to.v;
     fl__band band = {.ks = v->ks, .size = v->size, .in = v->x, .h = v->h, .w = v->w, .depth = b->c,
@@ -133,7 +133,7 @@ static void fl__weight_copy_x(const fl__weight *p, fl__weight_block *b) {
         fl__weight_unit(p, b->u0 + u, &image, &row, &pixel);
         band.left = v->pad[1] - pixel * v->stride[1];
         const char *from = v->x.data + (image * v->x.n + (b->group * v->c + b->c0) * v->x.c) * v->size;
-        int64_t i = u > 0 && row > 0 ? p->extent - p->next : 0; /* the first row not there yet */
+        int64_t i = u > 0 && row > 0 ? p->extent - p->next : 0; /* the first row not copied yet */
         b->row[u] = at - i;
         for (; i < p->extent; i++, at++)
             fl__band_row(&band, from, row * v->stride[0] + i - v->pad[0],
@@ -141,7 +141,8 @@ static void fl__weight_copy_x(const fl__weight *p, fl__weight_block *b) {
     }
 }
 
-/* Finds the task's columns of dy for a block of units, or packs them: [panel][unit][pixel][width]. */
+/* Finds the task's columns of dy for a block of units in place, or packs them:
+   [panel][unit][pixel][width]. */
 static void fl__weight_find_dy(const fl__weight *p, fl__weight_block *b) {
     const fl__conv *v = p->to.v;
     const int64_t unit = b->length * p->width * v->size;
@@ -159,21 +160,21 @@ static void fl__weight_find_dy(const fl__weight *p, fl__weight_block *b) {
     }
 }
 
-/* Has a tile ask for the same columns of as many pixels behind the block's. */
-static void fl__weight_ask(const fl__weight *p, const fl__weight_block *b, fl__tile *tile, int64_t dy) {
+/* Lets a tile prefetch the same columns of as many pixels after the block's. */
+static void fl__weight_prefetch(const fl__weight *p, const fl__weight_block *b, fl__tile *tile, int64_t dy) {
     tile->prefetch_step = b->ldb * p->to.v->size;
     tile->prefetch = b->from[0] + dy + b->units * b->length * tile->prefetch_step;
     tile->prefetch_other = 64;
 }
 
-/* Adds a block of units to a run's rows of the task's part, for one panel of dy. */
+/* Adds a block of units to a run's rows of the task's part of dw, for one panel of dy. */
 static void fl__weight_run_add(const fl__weight *p, const fl__weight_block *b, int64_t run, int64_t o,
                            bool add) {
     const fl__conv *v = p->to.v;
     const int64_t size = v->size, rows = p->to.tw * b->c;
     const int64_t tiles = fl__ceil_div(rows, v->ks->rows), across = v->kw / p->to.tw;
     const int64_t i = run / across * v->dilation[0], j = run % across * v->dilation[1];
-    const bool one = v->kh * v->kw == 1 && v->stride[1] == 1 && !p->in_place; /* pixels stand in one line */
+    const bool one = v->kh * v->kw == 1 && v->stride[1] == 1 && !p->in_place; /* pixels are contiguous */
     const int64_t dy = o / p->width * b->panel;
     char *part = b->part + run * p->to.c_chunks * p->to.tw * p->to.c * v->o * size;
     fl__segment segment[FL__WEIGHT_SEGMENTS];
@@ -182,7 +183,7 @@ static void fl__weight_run_add(const fl__weight *p, const fl__weight_block *b, i
                      .ldb = b->ldb, .ldc = v->o, .add = add};
     for (int64_t t = 0, r = 0, m; t < tiles; t++, r += m) {
         m = rows / tiles + (t < rows % tiles);
-        if (p->in_place && run + t == 0) fl__weight_ask(p, b, &tile, dy);
+        if (p->in_place && run + t == 0) fl__weight_prefetch(p, b, &tile, dy);
         else tile.prefetch = NULL, tile.prefetch_step = tile.prefetch_other = 0;
         for (int64_t s = 0; s < tile.segments; s++) {
             segment[s].a = b->x + (((b->row[s] + i) * p->line + j) * b->c + r) * size;
@@ -225,7 +226,7 @@ static void fl__weight_task(void *arg, int64_t begin, int64_t end) {
     fl__scratch_give_back(&p->to.scratch, at);
 }
 
-/* Where row (tap, c) of a group is in the parts. */
+/* The address of row (tap, c) of a group in the parts. */
 static const char *fl__weight_row(const fl__weight_parts *p, int64_t group, int64_t tap, int64_t c) {
     const fl__conv *v = p->v;
     int64_t run = p->tw == 1 ? tap : tap / v->kw, j = p->tw == 1 ? 0 : tap % v->kw;
@@ -234,7 +235,8 @@ static const char *fl__weight_row(const fl__weight_parts *p, int64_t group, int6
     return p->data + (part * p->tw * p->c + j * height + c % p->c) * v->o * v->size;
 }
 
-/* Adds and stores a range of (group, block of rows); the rows are in dw's order, (tap, c) or (c, tap). */
+/* Adds the splits of a range of (group, block of rows) and stores them; rows are in dw's order, (tap, c) or
+   (c, tap). */
 static void fl__weight_store_task(void *arg, int64_t begin, int64_t end) {
     fl__weight_parts *p = arg;
     const fl__conv *v = p->v;
@@ -281,7 +283,7 @@ FL_PRIVATE bool fl__weight_run(const fl__conv *v) {
     const int64_t block = fl__weight_x_part(&p) + fl__conv_part(p.block * p.length * p.o);
     const int64_t work = p.to.runs * p.to.tw * p.to.c * fl__min(p.o, v->o) * p.split_units * p.length;
     if (!fl__scratch_open(&p.to.scratch, fl__max(tasks, blocks),
-                          fl__max(block * v->size, fl__weight_parts_room(v)),
+                          fl__max(block * v->size, fl__weight_parts_workspace(v)),
                           p.to.splits * v->groups * part * v->size, v->op))
         return false;
     p.to.data = p.to.scratch.shared;

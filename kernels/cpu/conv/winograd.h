@@ -1,30 +1,29 @@
-/* kernels/cpu/conv/winograd.h - 3 x 3 and 5 x 5 convolutions of stride 1 by Winograd's F(4 x 4, 3 x 3)
-   and F(2 x 2, 5 x 5)
+/* kernels/cpu/conv/winograd.h - 3 x 3 and 5 x 5 convolutions of stride 1 by Winograd's algorithm
 
-   A tile of 4 x 4 results is A' [(G w G') . (B' x B)] A of a patch of 6 x 6 pixels x: 36 products for
-   each pair of channels instead of 144. The 36 elements of all patches are 36 matrix products over
-   the channels, [tile][c] by [c][o], which tile.inc computes. The data gradient is the same with
-   the kernel rotated by 180 degrees; the weight gradient is G' [sum over tiles (B' x B) . (A dy A')] G.
-   With 5 x 5 kernels a patch gives 2 x 2 results, 36 products instead of 100: B is the same, G and A
-   are Vandermonde's matrices of the same six points 0, 1, -1, 2, -2 and infinity.
+   F(4 x 4, 3 x 3) and F(2 x 2, 5 x 5). A tile of 4 x 4 results is A' [(G w G') . (B' x B)] A of a patch of 6
+   x 6 pixels x: 36 products for each pair of channels instead of 144. The 36 elements of all patches are 36
+   matrix products over the channels, [tile][c] by [c][o], which tile.inc computes. The data gradient is the
+   same with the kernel rotated by 180 degrees; the weight gradient is G' [sum over tiles (B' x B) . (A dy
+   A')] G. With 5 x 5 kernels a patch gives 2 x 2 results, 36 products instead of 100: B is the same, G and A
+   are Vandermonde matrices of the same six points 0, 1, -1, 2, -2 and infinity.
 
-   The transforms are for channels-last images, f32 or halves, which they convert on their way, of whole
-   registers of channels. They round more than sums do. Of normal numbers, 28 x 28 pixels: the root mean
-   square of the errors is 1.3e-6 (32 channels) to 4.5e-6 (512) of that of the results, four times the
-   direct way's 3e-7 to 1.2e-6, and with 5 x 5 kernels 1.5e-6 to 5.1e-6, beside 5e-7 to 2e-6; 1.5e-6 to
-   3.2e-6 in the weight gradient, seven to twelve times 2.5e-7. A NaN or an infinity reaches all results of
-   its tile and of those beside it whose patches hold it, not only those whose windows do.
+   The transforms are for channels-last images, f32 or f16 and bf16 (converted on the fly), with whole
+   registers of channels. They round more than direct sums do. For normal random numbers, 28 x 28 pixels, the
+   root mean square of the errors relative to that of the results is 1.3e-6 (32 channels) to 4.5e-6 (512),
+   four times direct.h's 3e-7 to 1.2e-6; with 5 x 5 kernels 1.5e-6 to 5.1e-6 against 5e-7 to 2e-6; in the
+   weight gradient 1.5e-6 to 3.2e-6, seven to twelve times 2.5e-7. A NaN or an infinity reaches all results of
+   its tile and of neighbouring tiles whose patches contain it, not only the results whose windows do.
 
-   The kernels' transforms of frozen weights are kept (gemm/packed_cache.h), at 4 times the weights' memory.
-   Tiles go through in groups whose transforms stay in a cache. */
+   The transformed kernels of frozen weights are cached (gemm/packed_cache.h), at 4 times the weights' memory.
+   Tiles are processed in groups whose transforms stay in a cache. */
 #ifndef FL_CPU_CONV_WINOGRAD_H
 #define FL_CPU_CONV_WINOGRAD_H
 #include "weight.h"
 
-/* Whether y, dx or dw can be computed this way: channels-last f32, or halves that are summed as f32, in one
-   group, stride 1. */
+/* Whether y, dx or dw can be computed here: channels-last f32, or f16 or bf16 summed in f32, in one group,
+   stride 1. */
 FL_PRIVATE bool fl__winograd_can(const fl__conv *v);
-/* Whether that is faster than any other way: at least so many of its tiles, beside f32 or beside
+/* Whether that is faster than any other algorithm: at least `least` of its tiles, compared with f32 or with
    vdpbf16ps. */
 enum { FL__WINO_TILES_F32 = 64, FL__WINO_TILES_VDPBF16 = 128 };
 FL_PRIVATE bool fl__winograd_pays(const fl__conv *v, int64_t least);
@@ -37,7 +36,7 @@ FL_PRIVATE bool fl__winograd_run(const fl__conv *v);
 #define FL_CPU_CONV_WINOGRAD_IMPL
 #include <string.h>
 
-/* A transform of winograd.inc: a square of lines of n channels gives another. bias, relu: for results. */
+/* A transform of winograd.inc maps a square of lines of n channels to another. bias, relu: for results. */
 typedef enum fl__winograd_kind {
     FL__WINO_IMAGE, FL__WINO_KERNEL, FL__WINO_RESULT, FL__WINO_GRAD, FL__WINO_KERNEL_GRAD
 } fl__winograd_kind;
@@ -58,27 +57,29 @@ typedef struct fl__winograd {
     int64_t in_h, in_w, rows, cols, depth, o, at_h, at_w;
     bool flipped;               /* w(o, d, i, j) is w[d][k - 1 - i][k - 1 - j][o]: data gradient */
     const fl__winograd_fn *transform;
-    bool f16;                   /* the images, where they are halves */
-    const float *bias;          /* NULL: none */
-    int64_t side, taps;                 /* results of a tile along a side; of the kernel */
-    int64_t across, down, tiles;        /* of an image, in all */
-    int64_t group, first, count;        /* tiles of a group; the one at work */
-    int64_t strip;                      /* tiles of a strip of the products, two of which run at a time */
-    int64_t chunk, at, all;             /* of o, in a weight gradient of depth, whose kernels are there at a
-                                           time; where it begins; all of depth */
-    bool few;                           /* channels */
-    bool ready;                         /* the kernels' transforms were kept */
-    int64_t image_step, result_step;    /* between the elements of a patch */
+    bool f16;                   /* 16-bit images are f16, not bf16 */
+    const float *bias;          /* or NULL */
+    int64_t side, taps;                 /* results of a tile along a side; taps of the kernel */
+    int64_t across, down, tiles;        /* tiles across and down an image; in all */
+    int64_t group, first, count;        /* tiles per group; first tile and number of tiles of the current
+                                           group */
+    int64_t strip;                      /* tiles of a strip of the products; two strips run at a time */
+    int64_t chunk, at, all;             /* chunk of o (in a weight gradient: of depth) whose kernels are in
+                                           memory at a time; its start; all of depth */
+    bool few;                           /* few channels: each thread runs whole groups */
+    bool ready;                         /* the transformed kernels were in the cache */
+    int64_t image_step, result_step;    /* strides between the elements of a patch */
     float *kernel, *image, *result, *zero, *part; /* part: of the weight gradient */
     fl__scratch scratch;
 } fl__winograd;
 
-/* Tiles of a group: with their transforms, of FL__WINO_BYTES, those of the kernels are read, or of a
-   weight gradient read and written; so a group has so many tiles at least. Groups of few channels go
-   through a thread's own caches each, of many through the last one, the threads side by side. */
+/* Sizes of groups: for a group's transforms, of FL__WINO_BYTES, those of the kernels are read, or in a weight
+   gradient read and written, so a group has at least so many tiles. With few channels each thread runs whole
+   groups in its own caches; with many, all threads share a group in the last-level cache. */
 #define FL__WINO_BYTES (1 << 20)
 #define FL__WINO_FEW 640 /* channels of both images */
-#define FL__WINO_KERNELS (5 << 19) /* elements of them at a time, where one group holds all tiles */
+#define FL__WINO_KERNELS (5 << 19) /* elements of transformed kernels at a time, if one group holds all
+                                      tiles */
 enum { FL__WINO_FEW_TILES = 28, FL__WINO_FEW_SUMMED = 112, FL__WINO_TILES = 196 };
 
 /* >>choice */
@@ -98,15 +99,15 @@ static fl__winograd fl__winograd_of(const fl__conv *v) {
 FL_PRIVATE bool fl__winograd_can(const fl__conv *v) {
     const fl__winograd p = fl__winograd_of(v);
     const bool weights = v->direction == FL__CONV_WEIGHT || fl__conv_relayout_size(v) == 0;
-    return v->size == 4 && (v->raw == 4 || weights) && /* halves, that are read as they lie */
+    return v->size == 4 && (v->raw == 4 || weights) && /* 16-bit images are read in place */
            (v->kh == 3 || v->kh == 5) && v->kw == v->kh && v->groups == 1 &&
            v->stride[0] == 1 && v->stride[1] == 1 && v->dilation[0] == 1 && v->dilation[1] == 1 &&
            v->x.c == 1 && v->y.c == 1 && p.depth % v->ks->lanes == 0 && p.o % (2 * v->ks->lanes) == 0 &&
            (!v->bias || v->bias->stride[0] == 1);
 }
 
-/* Measured: it pays from 32 channels on if the tiles do not stick out too far, and are many beside the
-   channels, whose kernels are transformed at each call unless they are kept. */
+/* Measured: it pays from 32 channels on if the tiles do not exceed the image too far, and are many compared
+   with the channels, whose kernels are transformed at each call unless they are cached. */
 FL_PRIVATE bool fl__winograd_pays(const fl__conv *v, int64_t least) {
     const fl__winograd p = fl__winograd_of(v);
     int64_t tiles = v->images * fl__ceil_div(p.rows, p.side) * fl__ceil_div(p.cols, p.side);
@@ -117,8 +118,8 @@ FL_PRIVATE bool fl__winograd_pays(const fl__conv *v, int64_t least) {
 
 /* >>kernels */
 
-/* The kernel transforms of a panel of 2 registers of o: [36][panel][d][width]. Flipped, they are
-   computed along o; else along d, in blocks of a register that are transposed then. */
+/* Task: transforms the kernels of a panel of 2 registers of o: [36][panel][d][width]. Flipped kernels are
+   transformed along o; others along d, in blocks of a register that are then transposed. */
 static void fl__winograd_kernel_task(void *arg, int64_t begin, int64_t end) {
     fl__winograd *p = arg;
     const int64_t lanes = p->v->ks->lanes, width = 2 * lanes, blocks = p->depth / lanes;
@@ -148,15 +149,15 @@ static void fl__winograd_kernel_task(void *arg, int64_t begin, int64_t end) {
 
 /* >>images */
 
-/* Where tile t starts: image, row, column of its results. */
+/* Image, row and column of the results of tile t. */
 static void fl__winograd_tile(const fl__winograd *p, int64_t t, int64_t *n, int64_t *r, int64_t *q) {
     *n = t / (p->across * p->down);
     *r = t / p->across % p->down * p->side;
     *q = t % p->across * p->side;
 }
 
-/* Points at the side x side pixels, of `size` bytes a channel, from row r, column q of an image; outside
-   stands `none`. */
+/* Sets `at` to the side x side pixels, of `size` bytes per channel, from row r, column q of an image; to
+   `none` for pixels outside. */
 static void fl__winograd_pixels(const fl__image *x, int64_t size, int64_t n, int64_t r, int64_t q, int64_t h,
                                 int64_t w, int64_t side, float *none, void **at) {
     char *image = x->data + n * x->n * size;
@@ -167,7 +168,7 @@ static void fl__winograd_pixels(const fl__image *x, int64_t size, int64_t n, int
         }
 }
 
-/* image[36][tile][d] of a range of the group's tiles. */
+/* Task: image[36][tile][d] of a range of the group's tiles. */
 static void fl__winograd_image_task(void *arg, int64_t begin, int64_t end) {
     const fl__winograd *p = arg;
     void *from[36], *to[36];
@@ -181,7 +182,8 @@ static void fl__winograd_image_task(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* out of tiles begin .. end of the group, from result[36][tile][o]; results outside go to `none`. */
+/* Results of tiles begin .. end of the group, from result[36][tile][o]; results outside the image go to
+   `none`. */
 static void fl__winograd_results(const fl__winograd *p, float *none, int64_t begin, int64_t end) {
     const void *from[36];
     void *to[16];
@@ -203,7 +205,7 @@ static void fl__winograd_result_task(void *arg, int64_t begin, int64_t end) {
 
 /* >>products */
 
-/* result[e][tile][o] = sum over d of image[e][tile][d] kernel[e][d][o], for a range of (e, panel). */
+/* Task: result[e][tile][o] = sum over d of image[e][tile][d] kernel[e][d][o], for a range of (e, panel). */
 static void fl__winograd_product_task(void *arg, int64_t begin, int64_t end) {
     const fl__winograd *p = arg;
     const int64_t width = 2 * p->v->ks->lanes, panels = p->o / width, strip = p->strip;
@@ -227,7 +229,7 @@ static void fl__winograd_product_task(void *arg, int64_t begin, int64_t end) {
 
 /* >>weight gradient: in is x, out is dy; kernel[36][d][o] sums over all tiles */
 
-/* result[36][panel][tile][width]: the transforms of dy. */
+/* Task: the transforms of dy, result[36][panel][tile][width]. */
 static void fl__winograd_grad_task(void *arg, int64_t begin, int64_t end) {
     const fl__winograd *p = arg;
     const int64_t width = 2 * p->v->ks->lanes;
@@ -245,7 +247,7 @@ static void fl__winograd_grad_task(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* kernel[e][d][o] (+)= sum over tiles of image[e][tile][d] result[e][tile][o], for a range of (e,
+/* Task: kernel[e][d][o] (+)= sum over tiles of image[e][tile][d] result[e][tile][o], for a range of (e,
    panel). */
 static void fl__winograd_sum_task(void *arg, int64_t begin, int64_t end) {
     const fl__winograd *p = arg;
@@ -270,7 +272,7 @@ static void fl__winograd_sum_task(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* part[tap][d][o] of a range of d. */
+/* Task: part[tap][d][o] of a range of d. */
 static void fl__winograd_part_task(void *arg, int64_t begin, int64_t end) {
     const fl__winograd *p = arg;
     const void *from[36];
@@ -284,7 +286,7 @@ static void fl__winograd_part_task(void *arg, int64_t begin, int64_t end) {
 
 /* >>runs */
 
-/* The transforms, and the groups of tiles. */
+/* Chooses the transforms and the groups of tiles. */
 static void fl__winograd_plan(fl__winograd *p) {
     static const fl__winograd_fn (*const transforms[])[2][5] = {FL__AT_LEVELS(fl__winograd_transforms_f32)};
     const bool sums = p->v->direction == FL__CONV_WEIGHT;
@@ -305,11 +307,11 @@ static void fl__winograd_plan(fl__winograd *p) {
     int64_t chunks = whole ? 1 : fl__ceil_div(36 * p->o * p->depth, FL__WINO_KERNELS);
     p->chunk = fl__ceil_div(fl__ceil_div(cut, chunks), width) * width;
     p->all = p->depth;
-    p->image_step = p->group * (sums ? p->chunk : p->depth) + 16; /* not a multiple of a page */
+    p->image_step = p->group * (sums ? p->chunk : p->depth) + 16; /* not a multiple of the page size */
     p->result_step = p->group * (sums ? p->o : p->chunk) + 16;
 }
 
-/* A range of groups of tiles from end to end, in a workspace: it holds `none`, image and result. */
+/* Task: a range of groups of tiles, all steps, in a workspace that holds `none`, image and result. */
 static void fl__winograd_group_task(void *arg, int64_t begin, int64_t end) {
     fl__winograd p = *(const fl__winograd *)arg;
     const int64_t panels = p.o / (2 * p.v->ks->lanes);
@@ -327,7 +329,7 @@ static void fl__winograd_group_task(void *arg, int64_t begin, int64_t end) {
     fl__scratch_give_back(&p.scratch, workspace);
 }
 
-/* A chunk of o, the groups one after the other, the threads side by side in each. */
+/* A chunk of o: groups one after the other, or one per thread with few channels. */
 static void fl__winograd_chunk(fl__winograd p, int64_t o) {
     const int64_t lanes = p.v->ks->lanes;
     p.at = o;
@@ -345,7 +347,7 @@ static void fl__winograd_chunk(fl__winograd p, int64_t o) {
     }
 }
 
-/* y, or dx, which differs only in what fl__winograd_of says. */
+/* Computes y, or dx, which differs only in what fl__winograd_of sets. */
 static bool fl__winograd_forward(fl__winograd *p) {
     const int64_t lanes = p->v->ks->lanes, channels = fl__max(p->depth, p->o);
     const int64_t kernel = 36 * p->chunk * p->depth, group = 36 * (p->image_step + p->result_step);
@@ -375,7 +377,7 @@ static bool fl__winograd_forward(fl__winograd *p) {
     return true;
 }
 
-/* A chunk of depth of dw: a group's tiles are added, and after the last ones come the results. */
+/* A chunk of depth of dw: adds a group's tiles, and after the last group computes the results. */
 static void fl__winograd_sums(fl__winograd p, int64_t d) {
     const int64_t width = 2 * p.v->ks->lanes;
     p.depth = fl__min(p.chunk, p.all - d);
@@ -388,13 +390,13 @@ static void fl__winograd_sums(fl__winograd p, int64_t d) {
         fl_parallel(p.depth, fl__ceil_div(1 << 12, p.o), fl__winograd_part_task, &p);
 }
 
-/* dw: the sums over all tiles are one part of kh runs of kw taps. */
+/* Computes dw: the sums over all tiles are one part of kh runs of kw taps. */
 static bool fl__winograd_weight(fl__winograd *p) {
     const fl__conv *v = p->v;
     const int64_t channels = fl__max(p->depth, p->o), kernel = 36 * p->o * p->chunk;
     const int64_t shared = kernel + 36 * (p->image_step + p->result_step) + channels;
     fl__weight_parts parts = {.v = v, .splits = 1, .runs = v->kh, .tw = v->kw, .c_chunks = 1, .c = v->c};
-    if (!fl__scratch_open(&parts.scratch, INT32_MAX, fl__weight_parts_room(v),
+    if (!fl__scratch_open(&parts.scratch, INT32_MAX, fl__weight_parts_workspace(v),
                           (shared + p->taps * p->o * p->depth) * v->size, v->op))
         return false;
     p->kernel = (float *)(void *)parts.scratch.shared;
