@@ -483,7 +483,7 @@ TEST(the_way_of_bf16) {
             CHECK(fl_set_matmul_precision(FL_BF16) && fl_cpu_set_bf16(was[i]));
             CHECK(fl_nn_forward(net, fv_const(fl_ones(FL_SHAPE(128, 128), FL_F32))) != NULL);
             char taken[40];
-            snprintf(taken, sizeof taken, "take the way '%s' (as set)", was[i]);
+            snprintf(taken, sizeof taken, "use '%s' (as set)", was[i]);
             CHECK_STR(said, taken);
             CHECK_STR(fl_cpu_bf16_taken(), was[i]);
         } else CHECK(!fl_cpu_bf16_taken());

@@ -407,7 +407,7 @@ static void rows_of_handles(void) {
     ROW(RAISES, "fl_stream", fl_stream(256) == -1, "fl_stream: 256 is not of 0 to 255");
     FINE(fl_cpu_level, fl_cpu_level() != NULL);
     FINE(fl_cpu_bf16, fl_cpu_bf16() != NULL);
-    NO(fl_cpu_set_bf16, ("tf32"), "no way 'tf32' here");
+    NO(fl_cpu_set_bf16, ("tf32"), "'tf32' is unknown or not supported here");
     FINE(fl_backend_has, !fl_backend_has(-1, FL_OP_add) && !fl_backend_has(0, FL_OP_NONE));
     FINE(fl_sync, fl_sync(NULL));
     FINE(fl_option, fl_option(0, 3) == 3 && fl_option(FL_ZERO, 3) == 0);

@@ -182,7 +182,7 @@ TEST(matmul_without_openblas) {
     matmul_blocks();
     test_errors_return();
     CHECK(!fl_cpu_force("no such algorithm"));
-    CHECK_ERROR("fl_cpu_force: there is no algorithm 'no such algorithm'");
+    CHECK_ERROR("fl_cpu_force: no algorithm 'no such algorithm'");
     fl_error_clear();
     CHECK(fl_cpu_force(NULL));
 }

@@ -1,34 +1,33 @@
-/* kernels/cpu/attention.h - attention and its gradient without a score matrix in memory
+/* kernels/cpu/attention.h - attention and its gradient without a score matrix in memory (as FlashAttention)
 
-   A block of up to 256 queries walks over the keys, up to 140 at a time. Scores are computed
-   transposed, keys by queries: what belongs to a query is a lane of a register, and the probabilities
-   are the packed operand of the next product as they stand. Rows of keys and values are the left operand
-   of scores where they lie; what is read as rows of registers is packed into panels that stay in the
-   first-level cache, from any strides: heads are views whose rows lie a power of two apart, so that they
-   fall into few sets of a cache.
+   A block of up to 256 queries iterates over the keys, up to 140 at a time. Scores are computed transposed,
+   keys by queries: the values of a query are a lane of a register, and the probabilities are the packed
+   operand of the next product without copying. Rows of keys and values are the left operand of scores, in
+   place; what is read as rows of registers is packed into panels that stay in the L1 cache, from any strides:
+   heads are views whose rows are a power of two apart, so that they map to few cache sets.
 
      forward    s = k q^T scale, p = exp(s - top so far), y = y exp(top before - top) + p^T v;
                 at the end y /= sum, and lse = top + log sum is saved for
      gradient   p = exp(s - lse), dv += p dy, dp = v dy^T, ds = p (dp - dy . y) scale,
                 dk += ds q, dq += ds^T k
 
-   Forward, one task is one block of queries. In the gradient it is all queries of one head; with
-   few heads the queries are cut into parts, whose dk and dv are added in order. Keys that causal or
-   window hide from all queries of a block are not looked at, and of a causal block's hidden half there are
-   only tiles that hold something seen.
+   Forward, a task is one block of queries. In the gradient it is all queries of one head; with few heads the
+   queries are cut into splits, whose dk and dv are added in order. Keys that causal or window hide from all
+   queries of a block are skipped; in the hidden half of a causal block only tiles with a visible score are
+   computed.
 
-   Where operands may be rounded to bf16 and the processor has tiles for them, the products are those of
-   gemm/amx.h, over up to 256 keys; all else is the same, in f32. They read bf16 as it is: then y, dq, dk and
+   If operands may be rounded to bf16 and the processor has instructions for it, the products are those of
+   gemm/amx.h, over up to 256 keys; the rest is the same, in f32. They read bf16 directly: then y, dq, dk and
    dv are summed in the workspace, and rounded once.
 
-   A single query (a step of decoding) has a way of its own, which reads each key and value once, where it
-   lies, for all heads that share it: see >>one query. */
+   A single query (a step of decoding) has its own algorithm, which reads each key and value once, in place,
+   for all heads that share it: see >>one query. */
 #ifndef FL_CPU_ATTENTION_H
 #define FL_CPU_ATTENTION_H
 #include "slots.h"
 #include "gemm/tile.h"
 #include "scratch.h"
-/* Puts the slots of this file into the table. */
+/* Registers the slots of this file. */
 FL_PRIVATE void fl__cpu_attention_slots(fl_backend *cpu);
 #endif
 
@@ -38,8 +37,8 @@ FL_PRIVATE void fl__cpu_attention_slots(fl_backend *cpu);
 #include "../../fl/records/attention.h"
 #include "bf16.h"
 #include "gemm/amx.h"
-/* FL__ATT_ROW: elements from key to key in a block of scores, not a power of two
-   FL__ATT_VDPBF16: multiply-adds of a head's scores from which on f32 is rounded for vdpbf16ps */
+/* FL__ATT_ROW: elements from key to key in a block of scores, not a power of two. FL__ATT_VDPBF16:
+   multiply-adds of a head's scores from which f32 is rounded for vdpbf16ps. */
 enum {
     FL__ATT_QUERIES = 256,
     FL__ATT_TILED_KEYS = 256,
@@ -49,11 +48,11 @@ enum {
     FL__ATT_VDPBF16 = 1 << 20
 };
 #define FL__ATT_ALL (INT64_MIN / 2)
-/* Of a key that is hidden from the queries before seen + j scores are computed from here on: products read
-   these in tiles of up to 8 rows. The rest of a block's hidden half has none. */
+/* Scores of a key that is hidden from the queries before seen + j are computed from this query on: products
+   read them in tiles of up to 8 rows. The rest of a block's hidden half is not computed. */
 static inline int64_t fl__att_from(int64_t seen, int64_t j) { return fl__max(0, seen + j - 8) / 16 * 16; }
 
-/* Of a single query: keys in a part and in a block */
+/* For a single query: keys in a part and in a block. */
 enum { FL__ATT_PART = 512, FL__ATT_ONE_KEYS = 64 };
 
 /* >>loops: see attention.inc */
@@ -63,21 +62,21 @@ typedef struct fl__att_loops {
     void (*mul)(void *scores, const void *by, int64_t keys, int64_t width);
     void (*scale_rows)(void *y, int64_t row, int64_t n, int64_t columns, const void *by);
     void (*cap)(void *scores, void *slope, int64_t keys, int64_t width, double most);
-    void (*hide)(void *scores, int64_t keys, int64_t width, int64_t seen, int64_t first, int64_t count);
-    void (*choose)(void *scores, int64_t keys, int64_t queries, const void *mask, int64_t row,
-                   int64_t column);
+    void (*mask_range)(void *scores, int64_t keys, int64_t width, int64_t seen, int64_t first, int64_t count);
+    void (*mask_bool)(void *scores, int64_t keys, int64_t queries, const void *mask, int64_t row,
+                      int64_t column);
     void (*add)(void *scores, int64_t keys, int64_t queries, const void *mask, int64_t row,
                 int64_t column);
     void (*softmax)(void *scores, int64_t keys, int64_t width, int64_t seen, void *top, void *sum,
-                    void *fix);
-    void (*close)(const void *top, void *sum, int64_t queries, void *lse, int64_t step);
+                    void *rescale);
+    void (*normalise)(const void *top, void *sum, int64_t queries, void *lse, int64_t step);
     void (*dots)(const void *y, const int64_t *y_step, const void *dy, const int64_t *dy_step,
                  int64_t queries, int64_t columns, void *delta);
     void (*grads)(void *s, void *dp, int64_t keys, int64_t width, int64_t seen, const void *lse,
                   const void *delta, double scale);
-    void (*keep)(void *keep, int64_t keys, int64_t queries, uint64_t first, uint64_t row,
-                 const fl_attention_args *a);
-    void (*one_softmax)(void *s, int64_t keys, void *top, void *sum, void *fix);
+    void (*dropout)(void *dropout, int64_t keys, int64_t queries, uint64_t first, uint64_t row,
+                    const fl_attention_args *a);
+    void (*one_softmax)(void *s, int64_t keys, void *top, void *sum, void *rescale);
     void (*one_join)(const void *parts, int64_t step, int64_t n, int64_t e, void *y, void *lse);
 } fl__att_loops;
 
@@ -94,40 +93,39 @@ FL__LOOPS_END
 typedef struct fl__attention {
     const fl_attention_args *args;
     const fl__kernels *ks;
-    const fl__amx_kernels *tiles; /* NULL: none */
+    const fl__amx_kernels *tiles; /* or NULL */
     const fl__att_loops *loops;
-    const fl_tensor *q, *k, *v, *mask, *y, *lse, *dy, *dq, *dk, *dv; /* mask NULL: none */
-    int64_t items, n, m, d, e, size; /* size of an element of all that is computed */
-    fl__loop widen, narrow;          /* of operands and results that are bf16, or NULL */
-    int64_t wide;                    /* columns of a panel: as many registers as a tile has across */
-    int64_t keys;                    /* most in a block */
-    int64_t query_blocks, splits;    /* splits: tasks of an item in the gradient */
-    int64_t split_blocks;            /* query blocks of each of these */
+    const fl_tensor *q, *k, *v, *mask, *y, *lse, *dy, *dq, *dk, *dv; /* mask: NULL if none */
+    int64_t items, n, m, d, e, size; /* bytes of an element that is computed */
+    fl__loop widen, narrow;          /* casts of bf16 operands and results, or NULL */
+    int64_t wide;                    /* columns of a panel: the registers of a tile's width */
+    int64_t keys;                    /* most keys in a block */
+    int64_t query_blocks, splits;    /* splits: tasks per item in the gradient */
+    int64_t split_blocks;            /* query blocks per split */
     char *parts[2];                  /* dk, dv of each item and split, if splits > 1 */
     fl__scratch scratch;
 } fl__attention;
 
-/* A task's workspace, and the block that it is at. Panels of a matrix [rows, columns]: `across` are the
-   columns, `wide` at a time, [columns / wide][rows][wide]; `down` is the same of the transposed matrix. */
+/* A task's workspace, and its current block. Panels of a matrix [rows, columns]: `across` holds the columns,
+   `wide` at a time, [columns / wide][rows][wide]; `down` the same of the transposed matrix. */
 typedef struct fl__att_block {
-    char *s, *dp, *keep, *slope;      /* [keys][FL__ATT_ROW]; slope: the cap's */
+    char *s, *dp, *dropout, *slope;   /* [keys][FL__ATT_ROW]; slope: derivative of softcap */
     char *scaled;                     /* [queries][d or e], with tiles */
-    char *rows, *sums[2]; /* where y or dq, and dk and dv, are summed before they are rounded */
+    char *rows, *sums[2]; /* sums of y or dq, and of dk and dv, before they are rounded */
     char *q_down, *dy_down;           /* of the queries and their dy */
     char *q_across, *dy_across;       /* the same, not transposed */
     char *keys, *values; /* a panel of columns of values; with tiles all of A, and of B */
-    char *top, *sum, *fix;            /* [queries] */
-    int64_t item, q0, nq, width;      /* queries, and columns computed */
-    int64_t place;                    /* of the first query among the keys */
-    int64_t j0, nj, start, end;       /* keys, and where they start and end */
+    char *top, *sum, *rescale;        /* [queries] */
+    int64_t item, q0, nq, width;      /* queries, and their number rounded up to registers */
+    int64_t position;                 /* position of the first query among the keys */
+    int64_t j0, nj, start, end;       /* keys; the range of all keys of the block */
     int64_t seen; /* key j of these is hidden from the queries before seen + j; FL__ATT_ALL: from none */
-    bool adds;    /* dk and dv hold what earlier blocks left */
-    const fl_tensor *prefetch[2];          /* tensors whose rows tiles prefetch, of this item or a later one;
-                                              or NULL */
+    bool adds;    /* dk and dv already hold sums of earlier blocks */
+    const fl_tensor *prefetch[2];     /* rows to prefetch, of this item or a later one; or NULL */
     int64_t prefetch_item;
 } fl__att_block;
 
-/* Element [item][row][column]. */
+/* Address of element [item][row][column]. */
 static char *fl__att_at(const fl_tensor *t, int64_t item, int64_t row, int64_t column) {
     int64_t at = row * t->stride[t->ndim - 2] + column * t->stride[t->ndim - 1];
     for (int i = t->ndim - 3; i >= 0; i--) {
@@ -137,17 +135,17 @@ static char *fl__att_at(const fl_tensor *t, int64_t item, int64_t row, int64_t c
     return (char *)fl_data(t) + at * (int64_t)fl_dtype_size(t->dtype);
 }
 
-/* Steps from row to row and from column to column. */
+/* Strides of rows and columns. */
 static const int64_t *fl__att_step(const fl_tensor *t) { return &t->stride[t->ndim - 2]; }
 
-/* The next `bytes` of a workspace, with space behind for reads past the end. */
+/* Returns the next `bytes` of a workspace, followed by space for reads past their end. */
 static char *fl__att_carve(char *base, int64_t *at, int64_t bytes) {
     int64_t here = *at;
     *at += (bytes + FL__PANEL_SLACK + 63) / 64 * 64;
     return base ? base + here : NULL;
 }
 
-/* Lays out a workspace at base, or nowhere if that is NULL; returns its size. */
+/* Lays out a workspace at base (NULL: only computes its size); returns its size. */
 static int64_t fl__att_layout(const fl__attention *a, fl__att_block *b, char *base, bool gradient) {
     const int64_t queries = FL__ATT_QUERIES * a->size, block = a->keys * FL__ATT_ROW * a->size;
     const int64_t rows = a->d > a->e ? a->d : a->e, none = 0;
@@ -161,7 +159,7 @@ static int64_t fl__att_layout(const fl__attention *a, fl__att_block *b, char *ba
     }
     b->s = fl__att_carve(base, &at, block);
     b->dp = fl__att_carve(base, &at, gradient ? block : none);
-    b->keep = fl__att_carve(base, &at, a->args->p > 0 ? block : none);
+    b->dropout = fl__att_carve(base, &at, a->args->p > 0 ? block : none);
     b->slope = gradient && a->args->softcap > 0 ? fl__att_carve(base, &at, block) : NULL;
     b->scaled = fl__att_carve(base, &at, a->tiles ? rows * queries : none);
     b->rows = fl__att_carve(base, &at, a->narrow ? rows * queries : none);
@@ -176,7 +174,7 @@ static int64_t fl__att_layout(const fl__attention *a, fl__att_block *b, char *ba
     b->values = fl__att_carve(base, &at, values);
     b->top = fl__att_carve(base, &at, queries);
     b->sum = fl__att_carve(base, &at, queries);
-    b->fix = fl__att_carve(base, &at, queries);
+    b->rescale = fl__att_carve(base, &at, queries);
     return at;
 }
 
@@ -187,7 +185,7 @@ static void fl__att_pack_tiles(const fl__attention *a, bool of_b, const char *fr
     fl__amx_pack_all(a->tiles, &x, of_b, to);
 }
 
-/* The same of rows [first, first + n) of an operand: outer are its rows, or its columns. */
+/* The same for rows [first, first + n) of an operand: outer are its rows, or its columns. */
 static void fl__att_pack_operand(const fl__attention *a, bool of_b, const fl_tensor *t, int64_t item,
                                  int64_t first, int64_t n, bool by_rows, char *to) {
     const int64_t columns = t->shape[t->ndim - 1], *step = fl__att_step(t);
@@ -195,7 +193,7 @@ static void fl__att_pack_operand(const fl__attention *a, bool of_b, const fl_ten
                        by_rows ? n : columns, by_rows ? columns : n, step[!by_rows], step[by_rows], to);
 }
 
-/* A row of an operand, dense and wide. */
+/* Copies a row of an operand, dense and in the wide dtype. */
 static void fl__att_row(const fl__attention *a, const fl_tensor *t, int64_t item, int64_t row, char *to) {
     const int64_t columns = t->shape[t->ndim - 1];
     char *from = fl__att_at(t, item, row, 0);
@@ -203,9 +201,9 @@ static void fl__att_row(const fl__attention *a, const fl_tensor *t, int64_t item
     else fl__copy_row(to, a->size, from, fl__att_step(t)[1] * a->size, columns, (int)a->size);
 }
 
-/* Rows of heads lie a page apart, where no processor fetches ahead: has the tiles of n rows from `first` on
-   ask for as many of the operands that are packed next. */
-static void fl__att_ask(const fl__attention *a, const fl__att_block *b, int64_t first, int64_t n) {
+/* Rows of heads are a page apart, which hardware does not prefetch: with the tiles of n rows from `first` on,
+   prefetches as many rows of the operands that are packed next. */
+static void fl__att_prefetch(const fl__attention *a, const fl__att_block *b, int64_t first, int64_t n) {
     for (int i = 0; i < 2; i++) {
         const fl_tensor *t = b->prefetch[i];
         if (!t || b->prefetch_item >= a->items || fl__att_step(t)[1] != 1) continue;
@@ -219,12 +217,13 @@ static void fl__att_ask(const fl__attention *a, const fl__att_block *b, int64_t 
     }
 }
 
-/* What comes next: up to two operands of an item. */
-static void fl__att_next_is(fl__att_block *b, int64_t item, const fl_tensor *first, const fl_tensor *second) {
+/* Sets what to prefetch: up to two operands of an item. */
+static void fl__att_set_prefetch(fl__att_block *b, int64_t item, const fl_tensor *first,
+                                 const fl_tensor *second) {
     b->prefetch[0] = first, b->prefetch[1] = second, b->prefetch_item = item;
 }
 
-/* Rounds n dense rows into those of a result. */
+/* Rounds n dense rows into rows of a result. */
 static void fl__att_round(const fl__attention *a, const fl_tensor *t, int64_t item, int64_t first, int64_t n,
                           char *rows) {
     const int64_t columns = t->shape[t->ndim - 1];
@@ -232,7 +231,7 @@ static void fl__att_round(const fl__attention *a, const fl_tensor *t, int64_t it
         a->narrow((void *[]){fl__att_at(t, item, first + i, 0), rows + i * columns * a->size}, columns, NULL);
 }
 
-/* Where the block's rows of a result are summed, and how far they are apart. */
+/* Where the block's rows of a result are summed; *row: their stride. */
 static char *fl__att_result(const fl__attention *a, const fl__att_block *b, const fl_tensor *t,
         int64_t *row) {
     *row = a->narrow ? t->shape[t->ndim - 1] : fl__att_step(t)[0];
@@ -253,7 +252,7 @@ static void fl__att_pack_queries(const fl__attention *a, const fl__att_block *b,
     fl__att_pack_tiles(a, true, b->scaled, a->size, b->nq, columns, columns, 1, to);
 }
 
-/* The block's rows of t, transposed and times `by`; zeros behind the last query. */
+/* Packs the block's rows of t, transposed and times `by`, with zeros after the last query. */
 static void fl__att_pack_down(const fl__attention *a, const fl__att_block *b, const fl_tensor *t,
                               double by, char *to) {
     const int64_t columns = t->shape[t->ndim - 1], *step = fl__att_step(t);
@@ -270,7 +269,7 @@ static void fl__att_pack_down(const fl__attention *a, const fl__att_block *b, co
     }
 }
 
-/* The block's rows of t. */
+/* Packs the block's rows of t. */
 static void fl__att_pack_across(const fl__attention *a, const fl__att_block *b, const fl_tensor *t,
                                 char *to) {
     const int64_t columns = t->shape[t->ndim - 1], *step = fl__att_step(t);
@@ -283,12 +282,12 @@ static void fl__att_pack_across(const fl__attention *a, const fl__att_block *b, 
                     fl__att_at(t, b->item, b->q0, j), step[1], step[0]);
 }
 
-/* Rows of a block in tiles of equal height: the height of the one at row i, given the most. */
+/* Cuts rows into tiles of equal height, at most `most`: the height of the one at row i. */
 static int64_t fl__att_height(int64_t rows, int64_t i, int64_t most) {
     return fl__ceil_div(rows - i, fl__ceil_div(rows - i, most));
 }
 
-/* The most rows of a tile of n columns. */
+/* Most rows of a tile of n columns. */
 static int64_t fl__att_most(const fl__attention *a, int64_t n) {
     return a->ks->low[fl__ceil_div(n, a->ks->lanes)];
 }
@@ -313,7 +312,7 @@ static void fl__att_scores(const fl__attention *a, const fl__att_block *b, const
             const int64_t from = fl__max(i, fl__att_from(b->seen, j)), n = i + tile.ldb - from;
             if (n <= 0) break;
             rows = fl__att_height(b->nj, j, fl__att_most(a, n));
-            if (i == 0) fl__att_ask(a, b, b->j0 + j, rows);
+            if (i == 0) fl__att_prefetch(a, b, b->j0 + j, rows);
             s.a = keys + j * step[0] * a->size;
             s.b = queries + (i * columns + from - i) * a->size;
             tile.c = out + (j * FL__ATT_ROW + from) * a->size;
@@ -322,7 +321,7 @@ static void fl__att_scores(const fl__attention *a, const fl__att_block *b, const
     }
 }
 
-/* y (+)= p^T times the block's keys, rows of t; the rows of y `row` apart. */
+/* y (+)= p^T times the block's keys, rows of t; rows of y are `row` apart. */
 static void fl__att_apply(const fl__attention *a, const fl__att_block *b, const char *p,
                           const fl_tensor *t, char *y, int64_t row) {
     const int64_t columns = t->shape[t->ndim - 1], *step = fl__att_step(t);
@@ -343,7 +342,7 @@ static void fl__att_apply(const fl__attention *a, const fl__att_block *b, const 
                     step[0]);
         for (int64_t i = 0, rows; i < b->nq; i += rows) {
             rows = fl__att_height(b->nq, i, most);
-            if (j == 0 && b->j0 == b->start) fl__att_ask(a, b, i, rows);
+            if (j == 0 && b->j0 == b->start) fl__att_prefetch(a, b, i, rows);
             s.a = p + i * a->size;
             tile.c = to + i * tile.ldc * a->size;
             tile.k = fl__max(0, fl__min(b->nj, i + rows - b->seen));
@@ -352,8 +351,8 @@ static void fl__att_apply(const fl__attention *a, const fl__att_block *b, const 
     }
 }
 
-/* sum [nj][columns], its rows `row` apart, (+)= p times the block's queries, packed across. 64
-   queries at a time, whose panel stays in the first-level cache. */
+/* sum [nj][columns], rows `row` apart, (+)= p times the block's queries, packed across: 64 queries at a time,
+   whose panel stays in the L1 cache. */
 static void fl__att_gather(const fl__attention *a, const fl__att_block *b, const char *p,
                            const char *queries, int64_t columns, char *sum, int64_t row) {
     fl__segment s;
@@ -384,35 +383,36 @@ static void fl__att_gather(const fl__attention *a, const fl__att_block *b, const
     }
 }
 
-/* Caps the scores, and takes away what the masks hide. */
+/* Applies softcap and the masks to the scores. */
 static void fl__att_mask(const fl__attention *a, const fl__att_block *b) {
-    const int64_t window = a->args->window, first = b->j0 - b->place;
+    const int64_t window = a->args->window, first = b->j0 - b->position;
     if (a->args->softcap > 0) a->loops->cap(b->s, b->slope, b->nj, b->width, a->args->softcap);
-    /* key j0 counts for the queries from `first` on (causal), or from window - 1 places before */
+    /* key j0 is visible to the queries from `first` on (causal), or from window - 1 before */
     if (window)
-        a->loops->hide(b->s, b->nj, b->width, b->seen, a->args->causal ? first : first - window + 1,
-                       a->args->causal ? window : 2 * window - 1);
+        a->loops->mask_range(b->s, b->nj, b->width, b->seen, a->args->causal ? first : first - window + 1,
+                             a->args->causal ? window : 2 * window - 1);
     else if (a->args->causal && first + b->nj - 1 > 0)
-        a->loops->hide(b->s, b->nj, b->width, b->seen, first, INT64_MAX / 4);
+        a->loops->mask_range(b->s, b->nj, b->width, b->seen, first, INT64_MAX / 4);
     if (!a->mask) return;
     const int64_t *step = fl__att_step(a->mask);
     const char *at = fl__att_at(a->mask, b->item, b->q0, b->j0);
-    if (a->mask->dtype == FL_B8) a->loops->choose(b->s, b->nj, b->nq, at, step[0], step[1]);
+    if (a->mask->dtype == FL_B8) a->loops->mask_bool(b->s, b->nj, b->nq, at, step[0], step[1]);
     else a->loops->add(b->s, b->nj, b->nq, at, step[0], step[1]);
 }
 
-/* The factors of dropout, of the block's scores. */
-static void fl__att_keep(const fl__attention *a, const fl__att_block *b) {
+/* The dropout factors of the block's scores. */
+static void fl__att_dropout(const fl__attention *a, const fl__att_block *b) {
     const uint64_t first = (uint64_t)((b->item * a->n + b->q0) * a->m + b->j0);
-    memset(b->keep, 0, (size_t)(b->nj * FL__ATT_ROW * a->size));
-    a->loops->keep(b->keep, b->nj, b->nq, first, (uint64_t)a->m, a->args);
+    memset(b->dropout, 0, (size_t)(b->nj * FL__ATT_ROW * a->size));
+    a->loops->dropout(b->dropout, b->nj, b->nq, first, (uint64_t)a->m, a->args);
 }
 
-/* The keys [start, end) that causal and window leave to nq queries, the first of them at `place`. */
-static void fl__att_range(const fl__attention *a, int64_t place, int64_t nq, int64_t *start, int64_t *end) {
+/* The keys [start, end) that causal and window leave to nq queries, the first of which is at `position`. */
+static void fl__att_range(const fl__attention *a, int64_t position, int64_t nq, int64_t *start,
+                          int64_t *end) {
     const int64_t ahead = a->args->causal ? 1 : a->args->window, window = a->args->window;
-    *end = ahead ? fl__min(a->m, place + nq - 1 + ahead) : a->m;
-    *start = window && place >= window ? fl__min(place - window + 1, *end) : 0;
+    *end = ahead ? fl__min(a->m, position + nq - 1 + ahead) : a->m;
+    *start = window && position >= window ? fl__min(position - window + 1, *end) : 0;
 }
 
 static void fl__att_begin(const fl__attention *a, fl__att_block *b, int64_t item, int64_t block) {
@@ -420,19 +420,19 @@ static void fl__att_begin(const fl__attention *a, fl__att_block *b, int64_t item
     b->q0 = block * FL__ATT_QUERIES;
     b->nq = fl__min(FL__ATT_QUERIES, a->n - b->q0);
     b->width = fl__ceil_div(b->nq, a->ks->lanes) * a->ks->lanes;
-    b->place = a->args->offset + b->q0;
-    fl__att_range(a, b->place, b->nq, &b->start, &b->end);
+    b->position = a->args->offset + b->q0;
+    fl__att_range(a, b->position, b->nq, &b->start, &b->end);
     b->j0 = b->start;
     b->nj = 0;
 }
 
-/* The next keys that a query of the block may see. */
+/* Advances to the next keys that a query of the block may see. */
 static bool fl__att_next(const fl__attention *a, fl__att_block *b) {
     b->j0 += b->nj;
     b->nj = b->j0 >= b->end ? 0
             : a->tiles      ? fl__min(b->end - b->j0, a->keys)
                             : fl__att_height(b->end, b->j0, a->keys);
-    b->seen = a->args->causal && !a->tiles ? b->j0 - b->place : FL__ATT_ALL;
+    b->seen = a->args->causal && !a->tiles ? b->j0 - b->position : FL__ATT_ALL;
     return b->nj > 0;
 }
 
@@ -446,20 +446,20 @@ static void fl__att_forward(const fl__attention *a, fl__att_block *b) {
     a->loops->fill(b->sum, FL__ATT_QUERIES, 0);
     fl__att_pack_down(a, b, a->q, a->args->scale, b->q_down);
     while (fl__att_next(a, b)) {
-        fl__att_next_is(b, b->item, a->v, NULL);
+        fl__att_set_prefetch(b, b->item, a->v, NULL);
         fl__att_scores(a, b, a->k, b->q_down, b->s);
-        fl__att_next_is(b, b->item + 1, a->q, a->k);
+        fl__att_set_prefetch(b, b->item + 1, a->q, a->k);
         fl__att_mask(a, b);
-        a->loops->softmax(b->s, b->nj, b->width, b->seen, b->top, b->sum, b->fix);
+        a->loops->softmax(b->s, b->nj, b->width, b->seen, b->top, b->sum, b->rescale);
         if (a->args->p > 0) {
-            fl__att_keep(a, b);
-            a->loops->mul(b->s, b->keep, b->nj, b->width);
+            fl__att_dropout(a, b);
+            a->loops->mul(b->s, b->dropout, b->nj, b->width);
         }
-        if (b->j0 > b->start) a->loops->scale_rows(y, row, b->nq, a->e, b->fix);
+        if (b->j0 > b->start) a->loops->scale_rows(y, row, b->nq, a->e, b->rescale);
         fl__att_apply(a, b, b->s, a->v, y, row);
     }
-    a->loops->close(b->top, b->sum, b->nq, fl__att_at(a->lse, b->item, b->q0, 0),
-                    fl__att_step(a->lse)[0]);
+    a->loops->normalise(b->top, b->sum, b->nq, fl__att_at(a->lse, b->item, b->q0, 0),
+                        fl__att_step(a->lse)[0]);
     a->loops->scale_rows(y, row, b->nq, a->e, b->sum);
     if (a->narrow) fl__att_round(a, a->y, b->item, b->q0, b->nq, y);
 }
@@ -478,13 +478,13 @@ static void fl__att_forward_task(void *arg, int64_t begin, int64_t end) {
 
 /* >>one query
 
-   Of each head, or of the heads that share a key: `group` rows of q, one after the other along the last
-   batch axis, along which k and v step by 0. The keys that they see are cut into parts of FL__ATT_PART, a
-   task each, which leave y times sum, then top and sum; they are joined in order. */
+   Of each head, or of the heads that share a key: `group` rows of q, consecutive along the last batch axis,
+   along which k and v have stride 0. The visible keys are cut into parts of FL__ATT_PART, a task each, which
+   store y times sum, then top and sum; the parts are merged in order. */
 
 typedef struct fl__att_single {
     fl__attention a;
-    int64_t group, start, end, parts, row; /* row: elements of what a part leaves of a query */
+    int64_t group, start, end, parts, row; /* row: elements that a part stores per query */
 } fl__att_single;
 
 static bool fl__att_one_fits(const fl__attention *a) {
@@ -492,8 +492,8 @@ static bool fl__att_one_fits(const fl__attention *a) {
            (a->e == 1 || fl__att_step(a->v)[1] == 1) && a->d > 0 && a->e > 0;
 }
 
-/* A block of keys, which stays in the cache from one row of the group to the next. Up to four rows, from g
-   on, take each key from there together. */
+/* One block of keys, which stays in the cache for all rows of the group: up to four rows from g on use each
+   key together. */
 static void fl__att_one_rows(const fl__att_single *o, const fl__att_block *b, int64_t g, int rows,
                              char *left) {
     const fl__attention *a = &o->a;
@@ -505,13 +505,13 @@ static void fl__att_one_rows(const fl__att_single *o, const fl__att_block *b, in
         char *s = b->s + i * FL__ATT_ROW * a->size, *y = left + i * o->row * a->size;
         char *top = y + a->e * a->size;
         if (a->args->softcap > 0) a->loops->cap(s, NULL, 1, b->nj, a->args->softcap);
-        if (a->mask) { /* the keys stand where a block has its queries */
+        if (a->mask) { /* keys take the place of a block's queries */
             const char *mask = fl__att_at(a->mask, b->item + g + i, 0, b->j0);
             const int64_t column = fl__att_step(a->mask)[1];
-            (a->mask->dtype == FL_B8 ? a->loops->choose : a->loops->add)(s, 1, b->nj, mask, column, 0);
+            (a->mask->dtype == FL_B8 ? a->loops->mask_bool : a->loops->add)(s, 1, b->nj, mask, column, 0);
         }
-        a->loops->one_softmax(s, b->nj, top, top + a->size, b->fix);
-        a->loops->scale_rows(y, 0, 1, a->e, b->fix);
+        a->loops->one_softmax(s, b->nj, top, top + a->size, b->rescale);
+        a->loops->scale_rows(y, 0, 1, a->e, b->rescale);
     }
     at = (fl__segment){b->s, fl__att_at(a->v, b->item, b->j0, 0)};
     tile.k = b->nj, tile.rsa = FL__ATT_ROW, tile.ldb = fl__att_step(a->v)[0];
@@ -583,7 +583,7 @@ static bool fl__att_one(const fl__attention *given) {
 
 /* >>gradient */
 
-/* Where the task of a split adds up dk (0) or dv (1) of its item, and how far its rows are apart. */
+/* Where the task of a split sums dk (0) or dv (1) of its item; *row: the stride of rows. */
 static char *fl__att_sum(const fl__attention *a, const fl__att_block *b, int which, int64_t item,
                          int64_t split, int64_t *row) {
     const fl_tensor *t = which ? a->dv : a->dk;
@@ -592,21 +592,22 @@ static char *fl__att_sum(const fl__attention *a, const fl__att_block *b, int whi
     return a->parts[which] + (item * a->splits + split) * a->m * *row * a->size;
 }
 
-/* fix = dy . y of each query */
+/* rescale = dy . y of each query */
 static void fl__att_delta(const fl__attention *a, const fl__att_block *b) {
     const int64_t dense[] = {a->e, 1};
     char *row = b->scaled;
     if (!a->widen)
         a->loops->dots(fl__att_at(a->y, b->item, b->q0, 0), fl__att_step(a->y),
-                       fl__att_at(a->dy, b->item, b->q0, 0), fl__att_step(a->dy), b->nq, a->e, b->fix);
+                       fl__att_at(a->dy, b->item, b->q0, 0), fl__att_step(a->dy), b->nq, a->e, b->rescale);
     for (int64_t i = 0; i < b->nq && a->widen; i++) {
         fl__att_row(a, a->y, b->item, b->q0 + i, row);
         fl__att_row(a, a->dy, b->item, b->q0 + i, row + a->e * a->size);
-        a->loops->dots(row, dense, row + a->e * a->size, dense, 1, a->e, b->fix + i * a->size);
+        a->loops->dots(row, dense, row + a->e * a->size, dense, 1, a->e, b->rescale + i * a->size);
     }
 }
 
-/* One block of queries: its dq, and what it adds to dk and dv. Here top is lse, and fix is dy . y. */
+/* One block of queries: its dq, and its contributions to dk and dv. Here top is lse, and rescale is dy .
+   y. */
 static void fl__att_backward(const fl__attention *a, fl__att_block *b, char *const sum[2],
                              const int64_t row[2]) {
     const bool drops = a->args->p > 0;
@@ -618,23 +619,23 @@ static void fl__att_backward(const fl__attention *a, fl__att_block *b, char *con
     fl__att_pack_across(a, b, a->q, b->q_across);
     fl__att_pack_across(a, b, a->dy, b->dy_across);
     a->loops->fill(b->top, FL__ATT_QUERIES, 0);
-    a->loops->fill(b->fix, FL__ATT_QUERIES, 0);
+    a->loops->fill(b->rescale, FL__ATT_QUERIES, 0);
     fl__copy_row(b->top, a->size, fl__att_at(a->lse, b->item, b->q0, 0), fl__att_step(a->lse)[0] * a->size,
                  b->nq, (int)a->size);
     fl__att_delta(a, b);
     while (fl__att_next(a, b)) {
-        fl__att_next_is(b, b->item, a->v, NULL);
+        fl__att_set_prefetch(b, b->item, a->v, NULL);
         fl__att_scores(a, b, a->k, b->q_down, b->s);
         fl__att_mask(a, b);
-        fl__att_next_is(b, b->item + 1, a->q, a->dy);
+        fl__att_set_prefetch(b, b->item + 1, a->q, a->dy);
         fl__att_scores(a, b, a->v, b->dy_down, b->dp);
-        fl__att_next_is(b, b->item + 1, a->k, a->y);
+        fl__att_set_prefetch(b, b->item + 1, a->k, a->y);
         if (drops) {
-            fl__att_keep(a, b);
-            a->loops->mul(b->dp, b->keep, b->nj, b->width);
+            fl__att_dropout(a, b);
+            a->loops->mul(b->dp, b->dropout, b->nj, b->width);
         }
-        a->loops->grads(b->s, b->dp, b->nj, b->width, b->seen, b->top, b->fix, a->args->scale);
-        if (drops) a->loops->mul(b->s, b->keep, b->nj, b->width);
+        a->loops->grads(b->s, b->dp, b->nj, b->width, b->seen, b->top, b->rescale, a->args->scale);
+        if (drops) a->loops->mul(b->s, b->dropout, b->nj, b->width);
         if (a->args->softcap > 0) a->loops->mul(b->dp, b->slope, b->nj, b->width);
         fl__att_gather(a, b, b->dp, b->q_across, a->d, sum[0], row[0]);
         fl__att_gather(a, b, b->s, b->dy_across, a->e, sum[1], row[1]);
@@ -643,7 +644,7 @@ static void fl__att_backward(const fl__attention *a, fl__att_block *b, char *con
     if (a->narrow) fl__att_round(a, a->dq, b->item, b->q0, b->nq, dq);
 }
 
-/* Keys that the first block does not see. */
+/* Clears the sums of keys that the first block does not see. */
 static void fl__att_zero(const fl__attention *a, const fl__att_block *b, char *at, int64_t row,
                          int64_t columns) {
     for (int64_t i = b->start > 0 ? 0 : b->end; i < a->m; i = i + 1 == b->start ? b->end : i + 1)
@@ -672,7 +673,7 @@ static void fl__att_backward_task(void *arg, int64_t begin, int64_t end) {
     fl__scratch_give_back(&a->scratch, workspace);
 }
 
-/* dk and dv from the parts, a row of an item each. */
+/* Task: sums the splits' dk and dv, a row of an item per unit. */
 static void fl__att_join_task(void *arg, int64_t begin, int64_t end) {
     const fl__attention *a = arg;
     for (int64_t i = begin; i < end; i++)
@@ -690,8 +691,8 @@ static void fl__att_join_task(void *arg, int64_t begin, int64_t end) {
 
 /* >>slots */
 
-/* Tiles of 16 and 32 pay where they are filled, and read rows or columns that are dense; vdpbf16ps does for
-   f32 in large heads, where it saves more than the packing takes. */
+/* Tiles of 16 and 32 pay if they are filled, and rows or columns are dense; vdpbf16ps pays for f32 in large
+   heads, where it saves more than packing costs. */
 static const fl__amx_kernels *fl__att_tiles(const fl__attention *a) {
     const fl_tensor *all[] = {a->q, a->k, a->v, a->dy ? a->dy : a->q};
     const int64_t work = a->n * a->m * fl__min(a->d, a->e) / (a->args->causal ? 2 : 1);
@@ -721,13 +722,13 @@ static fl__attention fl__att_of(const fl_call *c) {
     return a;
 }
 
-/* Tasks of at least about 2^17 products. */
+/* Grain for tasks of at least about 2^17 products. */
 static int64_t fl__att_grain(const fl__attention *a, int64_t queries) {
     int64_t work = fl__min(queries, a->n) * (a->m + 1) * fl__min(a->d + a->e + 1, 1 << 20);
     return fl__ceil_div(1 << 17, work);
 }
 
-/* Storage for the outputs, which have dense rows; cleared if there is nothing to compute. */
+/* Allocates the outputs, which must have dense rows; clears them if there is nothing to compute. */
 static bool fl__att_make(const fl_call *c, bool clear) {
     for (int i = 0; i < c->n_out; i++) {
         fl_tensor *y = c->out[i];
@@ -740,7 +741,7 @@ static bool fl__att_make(const fl_call *c, bool clear) {
     return true;
 }
 
-/* Runs the tasks, and joins their parts of dk and dv. */
+/* Runs the tasks, and sums the splits of dk and dv. */
 static bool fl__att_run(fl__attention *a, int64_t tasks, int64_t grain, fl_task task) {
     fl__att_block b;
     const bool gradient = task == fl__att_backward_task;
@@ -786,7 +787,7 @@ static bool fl__cpu_attention_grad(const fl_backend *self, const fl_call *c) {
     if (!fl__att_make(c, nothing || a.args->window > 0)) return false;
     if (nothing) return true;
     a.dq = c->out[0], a.dk = c->out[1], a.dv = c->out[2];
-    /* with few heads about 8 tasks together, if there are as many blocks */
+    /* with few heads, about 8 tasks in all, if there are as many blocks */
     a.split_blocks = fl__ceil_div(a.query_blocks, fl__ceil_div(8, a.items));
     a.splits = fl__ceil_div(a.query_blocks, a.split_blocks);
     return fl__att_run(&a, a.items * a.splits,

@@ -76,7 +76,7 @@ static fl_backend fl__cpu_table = {.name = "cpu", .shipped_ = true,
 #undef FL__OTHER_SLOT
 #undef FL__NARROW
 
-/* The slots of registered ops come from the files of their kernels, once, when the library starts. */
+/* Slots of registered ops are set by the files of their kernels, once, when the library starts. */
 FL_API const fl_backend *fl_backend_cpu(void) {
     static bool complete;
     if (complete) return &fl__cpu_table;
@@ -97,7 +97,7 @@ FL_API const fl_backend *fl_backend_cpu(void) {
     fl__cpu_resample_slots(&fl__cpu_table);
     fl__cpu_softmax_slots(&fl__cpu_table);
     fl__cpu_step_slots(&fl__cpu_table);
-    fl__cpu_openblas_slots(&fl__cpu_table); /* last: it stands before the others */
+    fl__cpu_openblas_slots(&fl__cpu_table); /* last: it overrides others */
     complete = true;
     return &fl__cpu_table;
 }

@@ -1,7 +1,7 @@
 /* kernels/cpu/copy.h - copies between layouts and dtypes, fill, iota
 
-   Copies of one dtype go row by row along the dim that y steps through fastest; where x is dense
-   along another dim, in square tiles of both. Casts are passes. */
+   Copies of one dtype run row by row along y's innermost dim in memory; if x is dense along another dim, in
+   square tiles of both. Casts are passes. */
 #ifndef FL_CPU_COPY_H
 #define FL_CPU_COPY_H
 #include "slots.h"
@@ -12,8 +12,8 @@
 #define FL_CPU_COPY_IMPL
 FL__LOOPS_BEGIN
 
-/* >>casts: from the dtypes that ops compute in to all, and from the narrow ones to their wide
-   dtype, through which they pass on the way to others */
+/* >>casts: from the dtypes that ops compute in to all, and from the narrow ones to their wide dtype, through
+   which they are cast to others */
 
 #define FL__CAST_AT(level, from, F, to, T, f) \
     FL__TARGET_##level static void fl__cast_##from##_##to##_##level( \
@@ -82,7 +82,7 @@ static const fl__loop fl__casts[FL_DTYPE_COUNT][FL_DTYPE_COUNT] = {
     [FL_F16] = {[FL_F32] = fl__cast_f16_f32_portable},
     [FL_BF16] = {[FL_F32] = fl__cast_bf16_f32_portable}};
 
-/* Those that ops on narrow dtypes spend their time in, at the other levels. */
+/* The casts that dominate ops on narrow dtypes, at the other levels. */
 #define FL__HOT_CASTS(level) \
     FL__CAST_AT(level, f32, float, f16, uint16_t, flm_f32_to_f16) \
     FL__CAST_AT(level, f32, float, bf16, uint16_t, flm_f32_to_bf16) \
@@ -120,7 +120,7 @@ FL_PRIVATE fl__loop fl__cast_loop(fl_dtype from, fl_dtype to) {
     return hot ? hot : fl__casts[from][to];
 }
 
-/* x -> its wide dtype -> y, block by block. */
+/* Casts x to its wide dtype and that to y, block by block. */
 static void fl__cast_twice(void *const p[], int64_t n, const void *arg) {
     const fl__loop *casts = arg;
     _Alignas(FL_ALIGN) char wide[FL__BLOCK * FL__ELEMENT];
@@ -146,10 +146,10 @@ static bool fl__cast(fl_tensor *y, const fl_tensor *x) {
     return true;
 }
 
-/* >>copies: y and x as walks over the same dims, merged where both step evenly, by y's steps */
+/* >>copies: y and x as iterators over the same dims, merged where both step evenly, ordered by y's steps */
 
 typedef struct fl__copies {
-    fl__walk y, x;
+    fl__iter y, x;
     int64_t tiles; /* along dim 1 */
 } fl__copies;
 
@@ -201,12 +201,12 @@ static fl__copies fl__copies_of(const fl_tensor *y, const fl_tensor *x) {
 
 static void fl__copy_task(void *arg, int64_t begin, int64_t end) {
     const fl__copies *c = arg;
-    fl__cursor y = fl__walk_seek(&c->y, begin), x = fl__walk_seek(&c->x, begin);
+    fl__cursor y = fl__iter_seek(&c->y, begin), x = fl__iter_seek(&c->x, begin);
     for (int64_t i = begin, n; i < end; i += n) {
-        n = fl__walk_row(&c->y, &y, end - i);
+        n = fl__iter_row(&c->y, &y, end - i);
         fl__copy_row(y.ptr, c->y.step[0], x.ptr, c->x.step[0], n, c->y.size);
-        fl__walk_advance(&c->y, &y, n);
-        fl__walk_advance(&c->x, &x, n);
+        fl__iter_advance(&c->y, &y, n);
+        fl__iter_advance(&c->x, &x, n);
     }
 }
 
@@ -226,31 +226,31 @@ static void fl__copy_tile(const fl__copies *c, char *y, const char *x, int64_t r
 }
 #undef FL__COPY_TILE
 
-/* A unit is a strip of FL__TILE rows (dim 1), all columns (dim 0), at one outer place. */
+/* Task: strips of FL__TILE rows (dim 1), all columns (dim 0), at one outer position. */
 static void fl__transpose_task(void *arg, int64_t begin, int64_t end) {
     const fl__copies *c = arg;
     int64_t plane = c->y.dim[0] * c->y.dim[1];
     for (int64_t unit = begin; unit < end; unit++) {
         int64_t row = unit % c->tiles * FL__TILE, rows = fl__min(FL__TILE, c->y.dim[1] - row);
-        char *y = fl__walk_seek(&c->y, unit / c->tiles * plane).ptr + row * c->y.step[1];
-        const char *x = fl__walk_seek(&c->x, unit / c->tiles * plane).ptr + row * c->x.step[1];
+        char *y = fl__iter_seek(&c->y, unit / c->tiles * plane).ptr + row * c->y.step[1];
+        const char *x = fl__iter_seek(&c->x, unit / c->tiles * plane).ptr + row * c->x.step[1];
         for (int64_t col = 0; col < c->y.dim[0]; col += FL__TILE)
             fl__copy_tile(c, y + col * c->y.step[0], x + col * c->x.step[0], rows,
                           fl__min(FL__TILE, c->y.dim[0] - col));
     }
 }
 
-/* Makes dim k dim 1, in both walks. */
+/* Moves dim k to dim 1, in both iterators. */
 static void fl__copies_second(fl__copies *c, int k) {
-    fl__walk *walks[2] = {&c->y, &c->x};
+    fl__iter *iters[2] = {&c->y, &c->x};
     for (int i = 0; i < 2; i++) {
-        int64_t dim = walks[i]->dim[k], step = walks[i]->step[k];
+        int64_t dim = iters[i]->dim[k], step = iters[i]->step[k];
         for (int j = k; j > 1; j--) {
-            walks[i]->dim[j] = walks[i]->dim[j - 1];
-            walks[i]->step[j] = walks[i]->step[j - 1];
+            iters[i]->dim[j] = iters[i]->dim[j - 1];
+            iters[i]->step[j] = iters[i]->step[j - 1];
         }
-        walks[i]->dim[1] = dim;
-        walks[i]->step[1] = step;
+        iters[i]->dim[1] = dim;
+        iters[i]->step[1] = step;
     }
 }
 
@@ -280,7 +280,7 @@ FL_PRIVATE bool fl__cpu_copy(const fl_backend *self, const fl_call *call) {
 /* >>create */
 
 static void fl__fill_loop(void *const p[], int64_t n, const void *arg) {
-    const fl__walk *number = arg;
+    const fl__iter *number = arg;
     fl__fill_row(p[0], (const char *)&number->number, n, number->size);
 }
 
@@ -294,7 +294,7 @@ static uint64_t fl__fill_bits(const fl_fill_args *a, fl_dtype dtype) {
 FL_PRIVATE bool fl__cpu_fill(const fl_backend *self, const fl_call *c) {
     (void)self;
     fl_tensor *y = c->out[0];
-    fl__walk number = {.number = fl__fill_bits(c->args, y->dtype),
+    fl__iter number = {.number = fl__fill_bits(c->args, y->dtype),
                        .size = (int)fl_dtype_size(y->dtype)};
     fl__pass p;
     if (!fl_out_make(y)) return false;

@@ -1,11 +1,11 @@
 /* kernels/cpu/cross_entropy.h - softmax cross-entropy of logits, and its gradient
 
-   The forward pass reads the logits once and writes a few numbers a row, the gradient reads them
-   once and writes once: log probabilities are never stored. */
+   The forward pass reads the logits once and writes a few numbers per row; the gradient reads them once and
+   writes once: log probabilities are never stored. */
 #ifndef FL_CPU_CROSS_ENTROPY_H
 #define FL_CPU_CROSS_ENTROPY_H
 #include "slots.h"
-/* Puts the slots of this file into the table. */
+/* Registers the slots of this file. */
 FL_PRIVATE void fl__cpu_cross_entropy_slots(fl_backend *cpu);
 #endif
 
@@ -17,7 +17,7 @@ FL_PRIVATE void fl__cpu_cross_entropy_slots(fl_backend *cpu);
 FL__LOOPS_BEGIN
 
 typedef struct fl__entropy {
-    const void *x, *dy; /* rows of classes; a number a row, as are all below but dx */
+    const void *x, *dy; /* x, dx: rows of classes; all others: one number per row */
     void *loss, *largest, *sum, *dx;
     const int64_t *target;
     int64_t rows, classes, ignore;
@@ -37,7 +37,8 @@ typedef struct fl__entropy_kernels {
 static const fl__entropy_kernels *const fl__entropy_kernels_of[FL__VARIANTS] = {
     FL__AT_FLOATS(&fl__entropy_kernels)};
 
-/* Whether the kernels take the record; its error of a target that is no class is the composition's. */
+/* Whether the kernels take the record; a target that is not a class is left to the composed op, which reports
+   it. */
 static bool fl__entropy_begin(fl__entropy *s, const fl_call *c) {
     const fl_cross_entropy_args *a = c->args;
     const fl_tensor *x = c->in[0];

@@ -1,20 +1,20 @@
-/* kernels/cpu/ctc.h - the likelihood of CTC and its gradient, alpha and beta in log space
+/* kernels/cpu/ctc.h - log-likelihood of CTC and its gradient: forward-backward algorithm in log space
 
-   The places of a target of length l are blank, label 1, blank, ... blank: 2 l + 1 of them. With
-   e[t][s] = max(logp[t][label s], FL__CTC_NEVER), which stands for log 0,
+   The states of a target of length l are blank, label 1, blank, ... blank: 2 l + 1 of them. With e[t][s] =
+   max(logp[t][label s], FL__CTC_LOG_ZERO), which stands for log 0,
 
      alpha[t][s] = log(exp alpha[t-1][s] + exp alpha[t-1][s-1] + exp alpha[t-1][s-2]) + e[t][s]
      beta[t][s]  = the same of (beta + e)[t+1] at s, s+1, s+2
-     d log P / d logp[t][c] = sum over the places s of class c of exp(alpha + beta - log P)
+     d log P / d logp[t][c] = sum over the states s of class c of exp(alpha + beta - log P)
 
-   where a place is reached over another one (s-2, s+2) only if both have different labels. One task
-   is one sequence; its places are the lanes of a register. The gradient computes alpha again, into
-   scratch of steps x places. */
+   where a state is reached by skipping one (s-2, s+2) only if the labels of both differ. A task is one
+   sequence; its states are the lanes of a register. The gradient recomputes alpha, into a workspace of steps
+   x states. */
 #ifndef FL_CPU_CTC_H
 #define FL_CPU_CTC_H
 #include "slots.h"
 #include "scratch.h"
-/* Puts the slots of this file into the table. */
+/* Registers the slots of this file. */
 FL_PRIVATE void fl__cpu_ctc_slots(fl_backend *cpu);
 #endif
 
@@ -22,20 +22,20 @@ FL_PRIVATE void fl__cpu_ctc_slots(fl_backend *cpu);
 #ifndef FL_CPU_CTC_IMPL
 #define FL_CPU_CTC_IMPL
 #include "../../fl/records/ctc.h"
-#define FL__CTC_NEVER (-1e30f)
-enum { FL__CTC_EDGE = 16 }; /* elements before and behind a row that stand for places outside */
+#define FL__CTC_LOG_ZERO (-1e30f)
+enum { FL__CTC_EDGE = 16 }; /* elements before and after a row, for states outside */
 
-/* Rows are of the element type; x[-1], x[-2] and x[places], x[places + 1] are there. */
+/* Rows have the element type; x[-1], x[-2] and x[states], x[states + 1] exist. */
 typedef struct fl__ctc_loops {
-    /* e[s] = max(logp[label[s] * step], NEVER) */
-    void (*emit)(void *e, const void *logp, int64_t step, const int64_t *label, int64_t places);
-    /* y[s] = log(exp x[s] + exp x[s + by] + exp(x[s + 2 by] + skip[s])) + e[s]; e NULL: no e */
+    /* e[s] = max(logp[label[s] * step], FL__CTC_LOG_ZERO) */
+    void (*emit)(void *e, const void *logp, int64_t step, const int64_t *label, int64_t states);
+    /* y[s] = log(exp x[s] + exp x[s + by] + exp(x[s + 2 by] + skip[s])) + e[s]; e may be NULL */
     void (*step)(void *y, const void *x, const void *skip, const void *e, int64_t by,
-                 int64_t places);
-    void (*add)(void *y, const void *a, const void *b, int64_t places);
+                 int64_t states);
+    void (*add)(void *y, const void *a, const void *b, int64_t states);
     /* dlogp[label[s] * step] += dy exp(alpha[s] + beta[s] - total), in order */
     void (*share)(void *dlogp, int64_t step, const int64_t *label, const void *alpha,
-                  const void *beta, double total, double dy, int64_t places);
+                  const void *beta, double total, double dy, int64_t states);
 } fl__ctc_loops;
 
 FL__LOOPS_BEGIN
@@ -56,17 +56,17 @@ typedef struct fl__ctc {
     const fl_tensor *logp, *target, *steps, *lengths, *total, *dy; /* dy NULL: forward */
     fl_tensor *y;
     fl_dtype dtype;
-    int64_t blank, size, row; /* bytes of an element, and of a row of places with its edges */
+    int64_t blank, size, row; /* bytes of an element, and of a row of states with its edges */
     fl__scratch scratch;
 } fl__ctc;
 
-/* One sequence. skip: 0 where a place is reached over the one before, else NEVER; skip_on the same
-   seen from the place two before. */
+/* One sequence. skip: 0 if state s can be reached from s - 2, else FL__CTC_LOG_ZERO; skip_on: the same as
+   seen from s - 2. */
 typedef struct fl__ctc_line {
-    char never[FL__ELEMENT];
-    int64_t n, steps, places;
+    char log_zero[FL__ELEMENT];
+    int64_t n, steps, states;
     int64_t *label;
-    char *skip, *skip_on, *e, *beta, *next, *alpha; /* alpha: the rows before and behind all steps */
+    char *skip, *skip_on, *e, *beta, *next, *alpha; /* alpha: the rows before the first and after all steps */
 } fl__ctc_line;
 
 static int64_t fl__ctc_int(const fl_tensor *t, int64_t n) {
@@ -77,29 +77,29 @@ static void fl__ctc_set(const fl__ctc *c, char *row, int64_t s, double value) {
     fl_number_store(c->dtype, row + s * c->size, (fl_number){true, value, 0});
 }
 
-/* A row where every place, and what is outside, is impossible. */
+/* Clears a row: every state, and those outside, are impossible. */
 static void fl__ctc_clear(const fl__ctc *c, const fl__ctc_line *x, char *row) {
-    fl__fill_row(row - FL__CTC_EDGE * c->size, x->never, c->row / c->size, (int)c->size);
+    fl__fill_row(row - FL__CTC_EDGE * c->size, x->log_zero, c->row / c->size, (int)c->size);
 }
 
-/* Rows of a room: six, then one for each step; the labels behind them. */
-static char *fl__ctc_row(const fl__ctc *c, char *room, int64_t i) {
-    return room + i * c->row + FL__CTC_EDGE * c->size;
+/* Row i of a workspace: six rows, then one for each step; the labels come first. */
+static char *fl__ctc_row(const fl__ctc *c, char *workspace, int64_t i) {
+    return workspace + i * c->row + FL__CTC_EDGE * c->size;
 }
 
-static fl__ctc_line fl__ctc_begin(const fl__ctc *c, char *room, int64_t n) {
+static fl__ctc_line fl__ctc_begin(const fl__ctc *c, char *workspace, int64_t n) {
     const int64_t l = fl__ctc_int(c->lengths, n), t = c->logp->shape[0];
-    fl__ctc_line x = {.n = n, .places = 2 * l + 1};
+    fl__ctc_line x = {.n = n, .states = 2 * l + 1};
     const int64_t *target = (const int64_t *)fl_data(c->target) + n * c->target->stride[0];
     x.steps = fl__min(fl__ctc_int(c->steps, n), t);
-    x.label = (int64_t *)(void *)room;
-    room += fl__ceil_div((2 * c->target->shape[1] + 1) * 8, FL_ALIGN) * FL_ALIGN;
-    fl__ctc_set(c, x.never, 0, FL__CTC_NEVER);
-    for (int i = 0; i < 6; i++) fl__ctc_clear(c, &x, fl__ctc_row(c, room, i));
-    x.skip = fl__ctc_row(c, room, 0), x.skip_on = fl__ctc_row(c, room, 1);
-    x.e = fl__ctc_row(c, room, 2), x.beta = fl__ctc_row(c, room, 3);
-    x.next = fl__ctc_row(c, room, 4), x.alpha = fl__ctc_row(c, room, 5);
-    for (int64_t s = 0; s < x.places; s++) {
+    x.label = (int64_t *)(void *)workspace;
+    workspace += fl__ceil_div((2 * c->target->shape[1] + 1) * 8, FL_ALIGN) * FL_ALIGN;
+    fl__ctc_set(c, x.log_zero, 0, FL__CTC_LOG_ZERO);
+    for (int i = 0; i < 6; i++) fl__ctc_clear(c, &x, fl__ctc_row(c, workspace, i));
+    x.skip = fl__ctc_row(c, workspace, 0), x.skip_on = fl__ctc_row(c, workspace, 1);
+    x.e = fl__ctc_row(c, workspace, 2), x.beta = fl__ctc_row(c, workspace, 3);
+    x.next = fl__ctc_row(c, workspace, 4), x.alpha = fl__ctc_row(c, workspace, 5);
+    for (int64_t s = 0; s < x.states; s++) {
         x.label[s] = s % 2 ? target[s / 2 * c->target->stride[1]] : c->blank;
         if (s < 2 ? x.label[s] == c->blank : x.label[s] == x.label[s - 2]) continue;
         fl__ctc_set(c, x.skip, s, 0);
@@ -113,17 +113,17 @@ static void fl__ctc_emit(const fl__ctc *c, const fl__ctc_line *x, int64_t t) {
     const fl_tensor *p = c->logp;
     const int64_t at = t * p->stride[0] + x->n * p->stride[1];
     c->loops->emit(x->e, (const char *)fl_data(p) + at * c->size, p->stride[2], x->label,
-                   x->places);
+                   x->states);
 }
 
-/* alpha after all steps; `keep`: the rows of all steps stay, else two take turns. */
+/* alpha after all steps; `keep`: keeps the rows of all steps, else alternates between two. */
 static const char *fl__ctc_alpha(const fl__ctc *c, const fl__ctc_line *x, bool keep) {
     char *from = x->alpha;
     for (int64_t t = 0; t < x->steps; t++) {
         char *to = keep ? from + c->row : t % 2 ? x->alpha : x->next;
         if (keep) fl__ctc_clear(c, x, to);
         fl__ctc_emit(c, x, t);
-        c->loops->step(to, from, x->skip, x->e, -1, x->places);
+        c->loops->step(to, from, x->skip, x->e, -1, x->states);
         from = to;
     }
     return from;
@@ -133,54 +133,54 @@ static double fl__ctc_get(const fl__ctc *c, const char *row, int64_t s) {
     return fl_number_load(c->dtype, row + s * c->size).f;
 }
 
-/* log P: at the last blank, or at the label before it */
+/* log P: the sum of the last blank and the last label */
 static double fl__ctc_line_total(const fl__ctc *c, const fl__ctc_line *x, const char *alpha) {
-    const double a = fl__ctc_get(c, alpha, x->places - 1);
-    const double b = x->places > 1 ? fl__ctc_get(c, alpha, x->places - 2) : (double)FL__CTC_NEVER;
+    const double a = fl__ctc_get(c, alpha, x->states - 1);
+    const double b = x->states > 1 ? fl__ctc_get(c, alpha, x->states - 2) : (double)FL__CTC_LOG_ZERO;
     const double top = a > b ? a : b;
     return top + log(exp(a - top) + exp(b - top));
 }
 
 static void fl__ctc_forward_task(void *arg, int64_t begin, int64_t end) {
     const fl__ctc *c = arg;
-    char *room = fl__scratch_take(&c->scratch);
+    char *workspace = fl__scratch_take(&c->scratch);
     for (int64_t n = begin; n < end; n++) {
-        const fl__ctc_line x = fl__ctc_begin(c, room, n);
+        const fl__ctc_line x = fl__ctc_begin(c, workspace, n);
         const double total = fl__ctc_line_total(c, &x, fl__ctc_alpha(c, &x, false));
         fl__ctc_set(c, fl_data(c->y), n * c->y->stride[0], total);
     }
-    fl__scratch_give_back(&c->scratch, room);
+    fl__scratch_give_back(&c->scratch, workspace);
 }
 
-/* beta from the last step to the first, and with it the gradient of each. */
+/* beta from the last step to the first, and the gradient of each step. */
 static void fl__ctc_backward(const fl__ctc *c, const fl__ctc_line *x, double total, double dy) {
     const int64_t *step = c->y->stride;
     const char *alpha = fl__ctc_alpha(c, x, true);
-    fl__ctc_set(c, x->beta, x->places - 1, 0);
-    if (x->places > 1) fl__ctc_set(c, x->beta, x->places - 2, 0);
+    fl__ctc_set(c, x->beta, x->states - 1, 0);
+    if (x->states > 1) fl__ctc_set(c, x->beta, x->states - 2, 0);
     for (int64_t t = x->steps - 1; t >= 0; t--, alpha -= c->row) {
         char *to = (char *)fl_data(c->y) + (t * step[0] + x->n * step[1]) * c->size;
-        c->loops->share(to, step[2], x->label, alpha, x->beta, total, dy, x->places);
+        c->loops->share(to, step[2], x->label, alpha, x->beta, total, dy, x->states);
         fl__ctc_emit(c, x, t);
-        c->loops->add(x->next, x->beta, x->e, x->places);
-        c->loops->step(x->beta, x->next, x->skip_on, NULL, 1, x->places);
+        c->loops->add(x->next, x->beta, x->e, x->states);
+        c->loops->step(x->beta, x->next, x->skip_on, NULL, 1, x->states);
     }
 }
 
 static void fl__ctc_backward_task(void *arg, int64_t begin, int64_t end) {
     const fl__ctc *c = arg;
     const fl_tensor *y = c->y;
-    char *room = fl__scratch_take(&c->scratch);
+    char *workspace = fl__scratch_take(&c->scratch);
     for (int64_t n = begin; n < end; n++) {
         for (int64_t t = 0; t < y->shape[0]; t++) /* rows are dense */
             memset((char *)fl_data(y) + (t * y->stride[0] + n * y->stride[1]) * c->size, 0,
                    (size_t)(y->shape[2] * c->size));
         const double total = fl__ctc_get(c, fl_data(c->total), n * c->total->stride[0]);
-        if (total < FL__CTC_NEVER / 2) continue;
-        const fl__ctc_line x = fl__ctc_begin(c, room, n);
+        if (total < FL__CTC_LOG_ZERO / 2) continue;
+        const fl__ctc_line x = fl__ctc_begin(c, workspace, n);
         fl__ctc_backward(c, &x, total, fl__ctc_get(c, fl_data(c->dy), n * c->dy->stride[0]));
     }
-    fl__scratch_give_back(&c->scratch, room);
+    fl__scratch_give_back(&c->scratch, workspace);
 }
 
 /* >>slots */

@@ -1,9 +1,9 @@
-/* kernels/cpu/elementwise.h - the slots of the op tables' formulas and of their gradients, and where
+/* kernels/cpu/elementwise.h - slots of the op tables' formulas, of their gradients, and of where
 
-   One slot runs all formulas. c->op and the dtype pick the loop: of a primitive (primitives.h), of a
-   formula that is hot (elementwise.inc), or the executor with the formula's program (formula.h). Small
-   contiguous operands go straight to it; a pass (common.h) takes other layouts, large operands and
-   the narrow dtypes. */
+   One slot runs all formulas. c->op and the dtype select the loop: of a primitive (primitives.h), of a hot
+   formula (elementwise.inc), or the executor with the formula's program (formula.h). Small contiguous
+   operands are passed to it directly; a pass (common.h) handles other layouts, large operands and narrow
+   dtypes. */
 #ifndef FL_CPU_ELEMENTWISE_H
 #define FL_CPU_ELEMENTWISE_H
 #include "slots.h"
@@ -16,7 +16,7 @@
 #define FL_CPU_ELEMENTWISE_IMPL
 FL__LOOPS_BEGIN
 
-/* The lines of the op tables that have compiled loops: their formulas, their gradients. */
+/* Which lines of the op tables have compiled loops: for formulas, and for gradients. */
 #include "../fl_primitives.h"
 #define FL__YES(...) __VA_ARGS__
 #define FL__NO(...)
@@ -37,7 +37,7 @@ FL__LOOPS_BEGIN
 #define FL__WITH_F64 FL__ONCE
 #include "levels.inc"
 
-enum { FL__FORMULAS = FL_OP_copy }; /* the first op that is none */
+enum { FL__FORMULAS = FL_OP_copy }; /* the first op that is not a formula */
 #define FL__ROW(op, which, name) \
     [FL_OP_##op][FL_PROGRAM_##which] = {FL__AT_LEVELS(fl__formula_##name##_f32) \
                                         [FL__VARIANT_F64] = fl__formula_##name##_f64_portable},
@@ -69,7 +69,7 @@ static const fl__loop fl__hot_loops[FL__FORMULAS][FL_PROGRAM_DA_DB + 1][FL__VARI
 #define FL_PRIMITIVE_WORDS_END
 #include "../fl_primitives.h"
 
-/* The primitive that an op is, plus 1. */
+/* The primitive of an op, plus 1; 0: none. */
 static const uint8_t fl__primitive_of[] = {
 #define FL__ROW(word, op, operands, cls) [FL_OP_##op] = FL_PRIMITIVE_##op + 1,
     FL_PRIMITIVES(FL__ROW)
@@ -93,7 +93,7 @@ static inline void *fl__bytes(const fl_tensor *t) {
     return (char *)t->buffer->ptr + t->offset * ((int64_t)1 << shift);
 }
 
-/* True, with the number of elements, if all are contiguous: what nearly every call is. */
+/* Whether all are contiguous, as in nearly every call; *numel: the number of elements. */
 static inline bool fl__all_dense(fl_tensor *const t[], int n, int64_t *numel) {
     *numel = 1;
     for (int i = t[0]->ndim - 1; i >= 0; i--) {
@@ -105,44 +105,44 @@ static inline bool fl__all_dense(fl_tensor *const t[], int n, int64_t *numel) {
     return true;
 }
 
-enum { FL__SPREAD = 256 }; /* elements of a row that a number fills, rather than a pass */
+enum { FL__BROADCAST_ROW = 256 }; /* most elements to which a number is broadcast without a pass */
 
-/* One element for all: a number, or a tensor expanded from one. */
-static bool fl__is_one(const fl_tensor *t) {
+/* Whether t is one element: a number, or a tensor expanded from one. */
+static bool fl__is_scalar(const fl_tensor *t) {
     for (int i = 0; i < t->ndim; i++)
         if (t->shape[i] != 1 && t->stride[i]) return false;
     return true;
 }
 
-/* A row of n times that element, in dtype d if it is weak. */
-static void *fl__spread(const fl_tensor *t, fl_dtype d, int64_t n, void *row) {
+/* Fills a row with n copies of that element, in dtype d if it is weak. */
+static void *fl__broadcast_row(const fl_tensor *t, fl_dtype d, int64_t n, void *row) {
     const uint64_t bits = t->weak ? fl__weak_bits(t, d) : 0;
     const char *number = t->weak ? (const char *)&bits : fl__bytes(t);
     fl__fill_row(row, number, n, (int)fl_dtype_size(t->weak ? d : t->dtype));
     return row;
 }
 
-/* Runs the loop at once on n operands that are dense or, of the inputs, one element for all, if they are
-   few. */
-static bool fl__run_at_once(fl__loop loop, const void *arg, fl_tensor *const t[], int n, int n_out,
-                            fl_dtype d) {
-    _Alignas(FL_ALIGN) char row[FL__OPERANDS][FL__SPREAD * FL__ELEMENT];
+/* Runs the loop directly, without a pass, if there are few elements, and the n operands are dense or (inputs
+   only) one element. Returns whether it did. */
+static bool fl__run_dense(fl__loop loop, const void *arg, fl_tensor *const t[], int n, int n_out,
+                          fl_dtype d) {
+    _Alignas(FL_ALIGN) char row[FL__OPERANDS][FL__BROADCAST_ROW * FL__ELEMENT];
     fl_tensor *dense[FL__OPERANDS] = {t[0]};
     void *at[FL__OPERANDS];
     bool one[FL__OPERANDS];
     int n_dense = 0;
     int64_t numel;
     for (int k = 0; k < n; k++)
-        if (!(one[k] = k >= n_out && fl__is_one(t[k]))) dense[n_dense++] = t[k];
+        if (!(one[k] = k >= n_out && fl__is_scalar(t[k]))) dense[n_dense++] = t[k];
     if (!fl__all_dense(dense, n_dense, &numel)) return false;
-    if (numel > (n_dense < n ? FL__SPREAD : FL__GRAIN)) return false;
-    for (int k = 0; k < n; k++) at[k] = one[k] ? fl__spread(t[k], d, numel, row[k]) : fl__bytes(t[k]);
+    if (numel > (n_dense < n ? FL__BROADCAST_ROW : FL__GRAIN)) return false;
+    for (int k = 0; k < n; k++) at[k] = one[k] ? fl__broadcast_row(t[k], d, numel, row[k]) : fl__bytes(t[k]);
     loop(at, numel, arg);
     return true;
 }
 
-/* The formula `which` of op, by its loop or, where there is none, by its program. Operands are of dtype d
-   or weak; outputs that are conditions are b8. */
+/* Runs formula `which` of op, by its compiled loop or else by its program. Operands are of dtype d or weak;
+   outputs that are conditions are b8. */
 static bool fl__run_formula(const fl_call *c, fl_op op, fl_program which, fl_dtype d) {
     const fl_dtype wide = fl_dtype_wide(d);
     fl__loop loop = fl__compiled_loop(op, which, wide);
@@ -150,7 +150,7 @@ static bool fl__run_formula(const fl_call *c, fl_op op, fl_program which, fl_dty
     bool zero = false;
     fl__executor e;
     int n = 0;
-    if (!loop || (op == FL_OP_remainder && wide == FL_I64)) { /* its divisor is checked */
+    if (!loop || (op == FL_OP_remainder && wide == FL_I64)) { /* checks for division by 0 */
         const fl_formula *f = fl_op_program(op, which);
         if (!f) return false;
         if (!fl__executor_begin(&e, f, wide)) return fl__no_kernel(c, d);
@@ -164,10 +164,10 @@ static bool fl__run_formula(const fl_call *c, fl_op op, fl_program which, fl_dty
     }
     const int n_out = n;
     for (int i = 0; i < c->n_in; i++) t[n++] = c->in[i];
-    /* narrow dtypes have no loops of their own */
-    if (wide != d || !fl__run_at_once(loop, &e, t, n, n_out, d)) {
+    /* narrow dtypes have no loops */
+    if (wide != d || !fl__run_dense(loop, &e, t, n, n_out, d)) {
         fl__pass p;
-        e.far = true;
+        e.streaming = true;
         fl__pass_begin(&p, loop, &e);
         fl__pass_follow(&p, t[0]);
         for (int k = 0; k < n; k++) fl__pass_add_wide(&p, t[k], k < n_out ? FL_WRITE : FL_READ, wide);
@@ -176,15 +176,15 @@ static bool fl__run_formula(const fl_call *c, fl_op op, fl_program which, fl_dty
     return !zero || fl_fail("fl_%s: integer division by zero", fl_op_get_info(op)->name);
 }
 
-/* The dtype that y is computed in: numbers alone do not tell it. */
-static fl_dtype fl__computed_in(const fl_call *c) {
+/* The dtype that y is computed in, which weak numbers alone do not determine. */
+static fl_dtype fl__compute_dtype(const fl_call *c) {
     for (int i = 0; i < c->n_in; i++)
         if (!c->in[i]->weak) return c->in[i]->dtype;
     const fl_op_class cls = fl_op_get_info(c->op)->cls;
     return cls == FL_CLASS_CMP ? FL_F64 : cls == FL_CLASS_BOOL ? FL_B8 : c->out[0]->dtype;
 }
 
-/* Most calls of small networks end in the first lines, which spare them what is general. */
+/* The first lines are a fast path for most calls of small networks. */
 FL_PRIVATE bool fl__cpu_formula(const fl_backend *self, const fl_call *c) {
     fl_tensor *y = c->out[0], *a = c->in[0], *b = c->in[c->n_in - 1];
     fl__loop loop = fl__formula_loop(c->op, a->dtype);
@@ -196,7 +196,7 @@ FL_PRIVATE bool fl__cpu_formula(const fl_backend *self, const fl_call *c) {
         loop((void *[]){fl__bytes(y), fl__bytes(a), fl__bytes(b)}, n, NULL);
         return true;
     }
-    return fl__run_formula(c, c->op, FL_PROGRAM_Y, fl__computed_in(c));
+    return fl__run_formula(c, c->op, FL_PROGRAM_Y, fl__compute_dtype(c));
 }
 
 FL_PRIVATE bool fl__cpu_grad1(const fl_backend *self, const fl_call *c) {

@@ -1,14 +1,14 @@
-/* kernels/cpu/fft.h - discrete Fourier transforms of complex numbers as pairs, of any length
+/* kernels/cpu/fft.h - discrete Fourier transforms of complex numbers (re, im pairs), of any length
 
-   A length of small primes goes through Stockham's passes, one for each factor (4 2 3 5 7 11 13):
-   a pass cuts every sequence into p interleaved ones and leaves the result in order, so nothing is
-   permuted. Other lengths become a convolution of a length 2^k (Bluestein). f32 is computed in f64
-   and rounded. Lines run in parallel. */
+   A length with small prime factors goes through Stockham passes, one for each factor (4 2 3 5 7 11 13): a
+   pass cuts every sequence into p interleaved ones and leaves the result in order, so nothing is permuted.
+   Other lengths become a convolution of a length 2^k (Bluestein). f32 is computed in f64 and rounded. Lines
+   run in parallel. */
 #ifndef FL_CPU_FFT_H
 #define FL_CPU_FFT_H
 #include "../../fl/records/fft.h"
 #include "slots.h"
-/* Puts the slot of this file into the table. */
+/* Registers the slot of this file. */
 FL_PRIVATE void fl__cpu_fft_slots(fl_backend *cpu);
 #endif
 
@@ -28,13 +28,13 @@ typedef struct fl__fft {
     const fl_tensor *x;
     fl_tensor *y;
     int64_t n, inner, lines, per_task;
-    int64_t m;            /* length of the passes: n, or a power of 2 for Bluestein's */
+    int64_t m;            /* length of the passes: n, or a power of 2 for Bluestein */
     int radix[64], passes;
     double sign;          /* -1 forward, 1 backward */
     fl__complex *root;    /* [m]: exp(-2 pi i k / m) */
     fl__complex *chirp;   /* [n]: exp(sign pi i k^2 / n); NULL if m is n */
     fl__complex *kernel;  /* [m]: the transform of the chirp's conjugate, over m */
-    fl__complex *scratch; /* 2 m for each task */
+    fl__complex *scratch; /* 2 m per task */
 } fl__fft;
 
 static fl__complex fl__fft_product(fl__complex a, fl__complex b) {
@@ -46,7 +46,7 @@ static fl__complex fl__unit_root(double part) {
     return (fl__complex){cos(angle), sin(angle)};
 }
 
-/* The factors of n; false if a prime is larger than the largest radix. */
+/* Finds the factors of n; returns false if a prime is larger than the largest radix. */
 static bool fl__fft_factors(fl__fft *f, int64_t n) {
     static const int radix[] = {4, 2, 3, 5, 7, 11, FL__LARGEST_RADIX};
     f->passes = 0;
@@ -55,7 +55,7 @@ static bool fl__fft_factors(fl__fft *f, int64_t n) {
     return n == 1;
 }
 
-/* The sum over t of v[t] exp(-2 pi i t b / p), of p numbers at a distance. */
+/* The sum over t of v[t] exp(-2 pi i t b / p), of p numbers with stride `apart`. */
 static fl__complex fl__fft_sum(const fl__complex *v, int64_t apart, int p, int b,
                                const fl__complex *root, int64_t step) {
     fl__complex sum = v[0];
@@ -67,8 +67,8 @@ static fl__complex fl__fft_sum(const fl__complex *v, int64_t apart, int p, int b
     return sum;
 }
 
-/* y[q + s (p j + b)] = root(j b s) sum over t of x[q + s (j + t m)] root_p(t b): sequences of p m
-   numbers, s of them interleaved, become p s of m numbers. */
+/* y[q + s (p j + b)] = root(j b s) sum over t of x[q + s (j + t m)] root_p(t b): s interleaved sequences of p
+   m numbers become p s of m numbers. */
 static void fl__fft_pass(const fl__fft *f, const fl__complex *x, fl__complex *y, int64_t s, int p,
                          int64_t m) {
     for (int64_t j = 0; j < m; j++)
@@ -100,7 +100,8 @@ static void fl__fft_pass4(const fl__fft *f, const fl__complex *x, fl__complex *y
     }
 }
 
-/* Transforms a of m numbers, forward; b is as large. Returns which of the two has the result. */
+/* Transforms the m numbers of a, forward; b has the same size. Returns the one of the two that holds the
+   result. */
 static fl__complex *fl__fft_passes(const fl__fft *f, fl__complex *a, fl__complex *b) {
     int64_t s = 1, left = f->m;
     for (int i = 0; i < f->passes; i++) {
@@ -120,7 +121,7 @@ static void fl__conjugate(fl__complex *a, int64_t n) {
     for (int64_t i = 0; i < n; i++) a[i].im = -a[i].im;
 }
 
-/* Transforms a of n numbers, with room for m; forward, or backward without 1 / n. */
+/* Transforms the n numbers of a, which has space for m; forward, or backward without 1 / n. */
 static fl__complex *fl__fft_line(const fl__fft *f, fl__complex *a, fl__complex *b) {
     if (!f->chirp) { /* backward: the conjugate of the conjugate's transform */
         if (f->sign > 0) fl__conjugate(a, f->n);
@@ -161,10 +162,10 @@ static void fl__fft_task(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* Roots, and what Bluestein's way needs: jk = (j^2 + k^2 - (k - j)^2) / 2. */
+/* Computes the roots of unity and the tables of Bluestein's algorithm: jk = (j^2 + k^2 - (k - j)^2) / 2. */
 static void fl__fft_tables(fl__fft *f) {
     for (int64_t k = 0; k < f->m; k++) {
-        int64_t near = 2 * k > f->m ? k - f->m : k; /* of small angles */
+        int64_t near = 2 * k > f->m ? k - f->m : k; /* small angles */
         f->root[k] = fl__unit_root(-(double)near / (double)f->m);
     }
     if (!f->chirp) return;
@@ -192,7 +193,8 @@ static bool fl__cpu_fft(const fl_backend *self, const fl_call *c) {
     for (int d = a->axis + 1; d < f.x->ndim - 1; d++) f.inner *= f.x->shape[d];
     f.lines = fl_numel(f.x) / (2 * f.n);
     bool direct = fl__fft_factors(&f, f.n);
-    if (f.n > (int64_t)1 << 31) return fl_fail("fl_fft: %lld elements", (long long)f.n);
+    if (f.n > (int64_t)1 << 31)
+        return fl_fail("fl_fft: length %lld is too large, at most 2^31", (long long)f.n);
     if (!direct) {
         for (f.m = 1; f.m < 2 * f.n;) f.m *= 2;
         fl__fft_factors(&f, f.m);

@@ -1,36 +1,37 @@
-/* kernels/cpu/formula.h - the executor: runs a program over blocks of numbers
+/* kernels/cpu/formula.h - the formula executor: runs a program over blocks of numbers
 
    Each step of the program (fl/tensor/formula.h) is the compiled loop of its primitive over a block that
-   stays in the first-level cache; memory is read and written once. As the loops are those of the
-   ops, a formula has the bits of its composition, and of a compiled loop of the formula. */
+   stays in the L1 cache; memory is read and written once. As the loops are those of the ops, a formula has
+   the bits of its composition, and of a compiled loop of the formula. */
 #ifndef FL_CPU_FORMULA_H
 #define FL_CPU_FORMULA_H
 #include "primitives.h"
 
-/* A program made ready for numbers of one dtype. */
+/* A program prepared for one dtype. */
 typedef struct fl__executor {
     const fl_formula *formula;
     int size;                               /* bytes of a number */
-    int64_t fits;                           /* numbers of a row: of an output, a register or a constant */
+    int64_t fits;                           /* numbers of a row (of an output, a register or a constant) */
     fl__loop step[FL_FORMULA_STEPS];
     uint64_t number[FL_FORMULA_CONSTANTS];  /* bits of the constants */
-    bool *zero;                             /* set where an integer is divided by 0; NULL: no matter */
-    bool far;                               /* inputs are in memory, not in a cache */
+    bool *zero;                             /* set to true if an integer is divided by 0; NULL: not checked */
+    bool streaming;                         /* inputs are in memory, not in a cache */
     const char *rows;                       /* of the constants, once filled; NULL: each run fills its own */
 } fl__executor;
 enum {
-    FL__FORMULA_BYTES = 16 << 10, /* of all rows: half of a first-level cache */
-    FL__FORMULA_GAP = 64,         /* bytes between rows: 4 KiB apart they would wait for each other */
+    FL__FORMULA_BYTES = 16 << 10, /* of all rows: half of an L1 cache */
+    FL__FORMULA_GAP = 64,         /* bytes between rows: rows 4 KiB apart would alias */
     FL__FORMULA_ROWS = FL_FORMULA_OUTPUTS + FL_FORMULA_REGISTERS + FL_FORMULA_CONSTANTS,
     FL__FORMULA_MEMORY = FL__FORMULA_BYTES + FL__FORMULA_ROWS * FL__FORMULA_GAP
 };
 
-/* False, without an error, if a primitive has no loop for d. */
+/* Returns false, without an error, if a primitive has no loop for d. */
 FL_PRIVATE bool fl__executor_begin(fl__executor *e, const fl_formula *f, fl_dtype d);
-/* Fills the rows of its constants, for many runs; memory: FL__FORMULA_MEMORY bytes, aligned as rows are. */
+/* Fills the rows of the constants once for many runs; memory: FL__FORMULA_MEMORY bytes, aligned as rows
+   are. */
 FL_PRIVATE void fl__executor_fill(fl__executor *e, char *memory);
-/* A loop whose arg is an executor: p[0 ...] are the outputs, of the dtype or, conditions, of b8,
-   then come the inputs, all dense. An output may be the same memory as an input. */
+/* A loop whose arg is an executor: p[0 ...] are the outputs, of the executor's dtype or b8 for conditions,
+   then the inputs, all dense. An output may be the same memory as an input. */
 FL_PRIVATE void fl__executor_run(void *const p[], int64_t n, const void *arg);
 
 #endif
@@ -40,8 +41,8 @@ FL_PRIVATE void fl__executor_run(void *const p[], int64_t n, const void *arg);
 #define FL_CPU_FORMULA_IMPL
 #include "../../fl_tensor.h"
 enum {
-    FL__FORMULA_BLOCK = 512, /* numbers at most */
-    FL__FORMULA_FAR = 256    /* of inputs that are asked for while the block before is computed */
+    FL__FORMULA_BLOCK = 512, /* most numbers of a block */
+    FL__FORMULA_STREAM_BLOCK = 256    /* the same if the next block's inputs are prefetched */
 };
 
 FL_PRIVATE bool fl__executor_begin(fl__executor *e, const fl_formula *f, fl_dtype d) {
@@ -50,7 +51,7 @@ FL_PRIVATE bool fl__executor_begin(fl__executor *e, const fl_formula *f, fl_dtyp
     const int rows = f->n_out + f->n_registers + f->n_constants;
     e->fits = FL__FORMULA_BYTES / (rows * e->size) / FL_ALIGN * FL_ALIGN;
     e->zero = NULL;
-    e->far = false;
+    e->streaming = false;
     e->rows = NULL;
     for (int i = 0; i < f->n_steps; i++) {
         const fl_formula_step *s = &f->step[i];
@@ -66,7 +67,7 @@ FL_PRIVATE bool fl__executor_begin(fl__executor *e, const fl_formula *f, fl_dtyp
 
 static int64_t fl__executor_row(const fl__executor *e) { return e->fits * e->size + FL__FORMULA_GAP; }
 
-/* The constants' rows of n numbers each. */
+/* Fills the constants' rows, n numbers each. */
 static void fl__executor_constants(const fl__executor *e, char *row, int64_t n) {
     for (int i = 0; i < e->formula->n_constants; i++, row += fl__executor_row(e))
         fl__fill_row(row, (const char *)&e->number[i], n, e->size);
@@ -83,7 +84,7 @@ static bool fl__has_zero(const int64_t *x, int64_t n) {
     return zero;
 }
 
-/* One block: the operands of every step lie at their places. Behind these are rows for outputs. */
+/* Runs one block: place[] has the address of every operand, followed by rows for outputs. */
 static void fl__executor_block(const fl__executor *e, char *const place[], int64_t n) {
     const fl_formula *f = e->formula;
     for (int i = 0; i < f->n_steps; i++) {
@@ -94,7 +95,7 @@ static void fl__executor_block(const fl__executor *e, char *const place[], int64
             __atomic_store_n(e->zero, true, __ATOMIC_RELAXED);
         e->step[i](p, n, NULL);
     }
-    /* Outputs that are inputs wait aside: another output may be the same memory. */
+    /* Outputs that are inputs are copied aside first: another output may be the same memory. */
     const size_t bytes = (size_t)n * (size_t)e->size;
     for (int i = 0; i < f->n_out; i++)
         if (f->out[i] < FL_FORMULA_INPUTS) memcpy(place[FL_FORMULA_PLACES + i], place[f->out[i]], bytes);
@@ -110,10 +111,11 @@ FL_PRIVATE void fl__executor_run(void *const p[], int64_t n, const void *arg) {
     const fl_formula *f = e->formula;
     _Alignas(FL_ALIGN) char memory[FL__FORMULA_MEMORY];
     char *place[FL_FORMULA_PLACES + FL_FORMULA_OUTPUTS], *row = memory;
-    const bool single = f->n_steps == 1 && f->n_out == 1 && f->n_constants == 0; /* it needs no blocks */
-    const int64_t block = single ? n : fl__min(e->fits, e->far ? FL__FORMULA_FAR : FL__FORMULA_BLOCK);
+    const bool single = f->n_steps == 1 && f->n_out == 1 && f->n_constants == 0; /* needs no blocks */
+    const int64_t most = e->streaming ? FL__FORMULA_STREAM_BLOCK : FL__FORMULA_BLOCK;
+    const int64_t block = single ? n : fl__min(e->fits, most);
     const int64_t bytes = fl__executor_row(e);
-    place[0] = NULL; /* what a step of fewer operands names, in a formula without inputs */
+    place[0] = NULL; /* unused operands of a step refer to place 0, even in a formula without inputs */
     for (int i = 0; i < f->n_in; i++) place[i] = f->reads >> i & 1 ? p[f->n_out + i] : NULL;
     for (int i = 0; i < f->n_out; i++, row += bytes) {
         place[FL_FORMULA_OUTPUT + i] = p[i];
@@ -125,7 +127,7 @@ FL_PRIVATE void fl__executor_run(void *const p[], int64_t n, const void *arg) {
     for (int i = 0; i < f->n_constants; i++, row += bytes) place[FL_FORMULA_CONSTANT + i] = row;
     for (int64_t left = n; left > 0; left -= block) {
         const int64_t m = fl__min(left, block), next = m * e->size;
-        if (e->far) /* the last block asks for the next run's */
+        if (e->streaming) /* the last block prefetches the next run's inputs */
             for (int i = 0; i < f->n_in; i++)
                 for (int64_t at = next; f->reads >> i & 1 && at < 2 * next; at += 64)
                     __builtin_prefetch(place[i] + at);

@@ -1,11 +1,11 @@
-/* kernels/cpu/glu.h - gated linear units and their gradient, one pass over x
+/* kernels/cpu/glu.h - gated linear units and their gradient, in one pass over x
 
-   x is a beside g along one axis: y = a s, da = dy s, dg = dy a s (1 - s), s = 1 / (1 + exp(-g)). The
-   halves are views, so any layout is read where it lies. */
+   x is a and g, concatenated along one axis: y = a s, da = dy s, dg = dy a s (1 - s), s = 1 / (1 + exp(-g)).
+   The halves are views, so any layout is read in place. */
 #ifndef FL_CPU_GLU_H
 #define FL_CPU_GLU_H
 #include "slots.h"
-/* Puts the slots of this file into the table. */
+/* Registers the slots of this file. */
 FL_PRIVATE void fl__cpu_glu_slots(fl_backend *cpu);
 #endif
 
@@ -21,7 +21,7 @@ FL__LOOPS_BEGIN
 #include "levels.inc"
 FL__LOOPS_END
 
-/* Half `which` of t along the axis. */
+/* Half `which` of t along the axis, a view. */
 static fl_tensor fl__glu_half(const fl_tensor *t, int axis, int which) {
     fl_tensor h = *t;
     h.shape[axis] /= 2;
@@ -29,7 +29,7 @@ static fl_tensor fl__glu_half(const fl_tensor *t, int axis, int which) {
     return h;
 }
 
-/* Both halves of t as operands. */
+/* Adds both halves of t as operands. */
 static void fl__glu_add(fl__pass *p, const fl_tensor *t, int axis, int access) {
     for (int i = 0; i < 2; i++) {
         const fl_tensor half = fl__glu_half(t, axis, i);

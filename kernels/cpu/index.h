@@ -1,7 +1,7 @@
 /* kernels/cpu/index.h - gather, scatter and scatter_add along one axis
 
-   y, x and index are walked together over the index's dims; along the axis the indexed tensor
-   stands still and the index moves it. All indices are checked before anything is written. */
+   y, x and index are iterated together over the index's dims; along the axis, the indexed tensor has step 0
+   and the index selects the element. All indices are checked before anything is written. */
 #ifndef FL_CPU_INDEX_H
 #define FL_CPU_INDEX_H
 #include "slots.h"
@@ -28,7 +28,7 @@ static void fl__find_outside(void *const p[], int64_t n, const void *arg) {
 
 static bool fl__check_index(const fl_call *c, const fl_tensor *index, int axis, int64_t size) {
     fl__range range = {.size = size}, *arg = &range;
-    fl_tensor once = *index; /* what is broadcast is looked at once */
+    fl_tensor once = *index; /* broadcast elements are checked once */
     int64_t value = 0, numel;
     fl__pass p;
     if (fl_numel(index) == 0) return true;
@@ -39,30 +39,29 @@ static bool fl__check_index(const fl_call *c, const fl_tensor *index, int axis, 
     fl__pass_add(&p, &once, FL_READ, FL_I64);
     fl__pass_run(&p, numel);
     if (!range.bad) return true;
-    fl__cursor at = fl__walk_seek(&p.walk[0], 0);
-    do fl__walk_read(&p.walk[0], &at, &value, 1);
+    fl__cursor at = fl__iter_seek(&p.iter[0], 0);
+    do fl__iter_read(&p.iter[0], &at, &value, 1);
     while ((uint64_t)value < (uint64_t)size);
     return fl_fail("fl_%s: index %lld is out of range for axis %d of size %lld",
                    fl_op_get_info(c->op)->name, (long long)value, axis, (long long)size);
 }
 
-/* The indexed tensor t (still along the axis), the index, and the tensor that goes with the index,
-   over its dims. */
-enum { FL__INDEXED, FL__INDEX, FL__OTHER, FL__INDEX_WALKS };
+/* The indexed tensor t (step 0 along the axis), the index, and the other tensor, over the index's dims. */
+enum { FL__INDEXED, FL__INDEX, FL__OTHER, FL__INDEX_ITERS };
 typedef struct fl__indexing {
-    fl__walk w[FL__INDEX_WALKS];
+    fl__iter w[FL__INDEX_ITERS];
     int64_t step;                    /* bytes along the axis of the indexed tensor */
-    int64_t length, index_step, other_step; /* of the axis that scatters loop over themselves */
+    int64_t length, index_step, other_step; /* of the axis, over which scatters loop themselves */
     void (*scatter)(const struct fl__indexing *s, char *const p[], int64_t n);
 } fl__indexing;
 typedef void (*fl__scatter_row)(const fl__indexing *s, char *const p[], int64_t n);
 
 static void fl__indexing_init(fl__indexing *s, const fl_tensor *t, const fl_tensor *index,
                               const fl_tensor *other, int axis, bool loop_over_axis) {
-    const fl_tensor *tensors[FL__INDEX_WALKS] = {t, index, other};
+    const fl_tensor *tensors[FL__INDEX_ITERS] = {t, index, other};
     int size = (int)fl_dtype_size(t->dtype);
-    for (int k = 0; k < FL__INDEX_WALKS; k++)
-        s->w[k] = (fl__walk){.base = fl_data(tensors[k]), .size = k == FL__INDEX ? 8 : size};
+    for (int k = 0; k < FL__INDEX_ITERS; k++)
+        s->w[k] = (fl__iter){.base = fl_data(tensors[k]), .size = k == FL__INDEX ? 8 : size};
     s->step = t->stride[axis] * size;
     s->length = index->shape[axis];
     s->index_step = index->stride[axis] * 8;
@@ -70,21 +69,21 @@ static void fl__indexing_init(fl__indexing *s, const fl_tensor *t, const fl_tens
     for (int i = index->ndim - 1; i >= 0; i--) {
         int64_t still = i == axis ? 0 : t->stride[i] * size;
         if (i == axis && loop_over_axis) continue;
-        fl__walk_push(s->w, FL__INDEX_WALKS, index->shape[i],
+        fl__iter_push(s->w, FL__INDEX_ITERS, index->shape[i],
                       (int64_t[]){still, index->stride[i] * 8, other->stride[i] * size});
     }
-    fl__walk_close(s->w, FL__INDEX_WALKS);
+    fl__iter_close(s->w, FL__INDEX_ITERS);
 }
 
 /* Calls row on every run of elements of [begin, end), at most `longest` at a time. */
 static FL__HOT void fl__indexing_rows(const fl__indexing *s, int64_t begin, int64_t end, int64_t longest,
                               void (*row)(const fl__indexing *s, char *const p[], int64_t n)) {
-    fl__cursor c[FL__INDEX_WALKS];
-    for (int k = 0; k < FL__INDEX_WALKS; k++) c[k] = fl__walk_seek(&s->w[k], begin);
+    fl__cursor c[FL__INDEX_ITERS];
+    for (int k = 0; k < FL__INDEX_ITERS; k++) c[k] = fl__iter_seek(&s->w[k], begin);
     for (int64_t i = begin, n; i < end; i += n) {
-        n = fl__walk_row(&s->w[0], &c[0], fl__min(longest, end - i));
+        n = fl__iter_row(&s->w[0], &c[0], fl__min(longest, end - i));
         row(s, (char *[]){c[0].ptr, c[1].ptr, c[2].ptr}, n);
-        for (int k = 0; k < FL__INDEX_WALKS; k++) fl__walk_advance(&s->w[k], &c[k], n);
+        for (int k = 0; k < FL__INDEX_ITERS; k++) fl__iter_advance(&s->w[k], &c[k], n);
     }
 }
 
@@ -133,8 +132,7 @@ FL_PRIVATE bool fl__cpu_gather(const fl_backend *self, const fl_call *c) {
     return true;
 }
 
-/* Adds n columns of src, or writes them, in order along the axis; whole rows where the index
-   repeats over them. */
+/* Adds or writes n columns of src in order along the axis; whole rows if the index repeats over them. */
 #define FL__SECOND(a, b) (b)
 #define FL__SCATTER(T, name, join) \
     static void fl__scatter_##name(const fl__indexing *s, char *const p[], int64_t n) { \
@@ -169,7 +167,8 @@ FL__SCATTER(fl__u64, bytes8, FL__SECOND)
 #undef FL__SCATTER
 #undef FL__SECOND
 
-/* Columns beside each other if src is dense across them, else one at a time, along the axis. */
+/* Whether to process adjacent columns together, if src is dense across them; else one at a time, along the
+   axis. */
 static bool fl__scatter_across(const fl__indexing *s) {
     return s->other_step != s->w[FL__OTHER].size;
 }
@@ -179,22 +178,22 @@ static void fl__scatter_task(void *arg, int64_t begin, int64_t end) {
     fl__indexing_rows(s, begin, end, fl__scatter_across(s) ? FL__BLOCK : 1, s->scatter);
 }
 
-/* Columns of one task: enough work, and where they are beside each other whole cache lines. */
+/* Columns of one task: enough work, and whole cache lines of adjacent columns. */
 static int64_t fl__scatter_grain(const fl__indexing *s) {
     int64_t enough = fl__ceil_div(FL__GRAIN, s->length);
     int64_t line = fl__scatter_across(s) ? FL_ALIGN / s->w[FL__OTHER].size : 1;
     return enough > line ? enough : line;
 }
 
-/* Whole rows added to whole rows, in order: first[to] is the first row of src that goes to row `to` of y,
-   next[i] the one after row i; -1: none. Halves are summed in f32, and rounded once. */
+/* Adds whole rows in order: first[to] is the first row of src that is added to row `to` of y, next[i] the one
+   after row i; -1: none. f16 and bf16 are summed in f32, and rounded once. */
 typedef struct fl__row_adds {
-    fl__loop add, widen, narrow; /* the last two of halves, else NULL */
+    fl__loop add, widen, narrow; /* the last two for f16 and bf16, else NULL */
     char *y;
     const char *src;
     int64_t elements, bytes; /* of a row */
     int64_t *first, *next;
-    fl__scratch scratch; /* two rows of halves in f32 */
+    fl__scratch scratch; /* two rows of f16 or bf16 in f32 */
 } fl__row_adds;
 
 static void fl__row_adds_task(void *arg, int64_t begin, int64_t end) {
@@ -215,7 +214,8 @@ static void fl__row_adds_task(void *arg, int64_t begin, int64_t end) {
     if (wide) fl__scratch_give_back(&r->scratch, wide);
 }
 
-/* Does it apply? One axis, the outermost, of dense tensors with an index that is the same along a row. */
+/* Whether fl__add_rows applies: the axis is the outermost, tensors are dense, and the index is constant along
+   a row. */
 static bool fl__adds_rows(const fl_call *c, int axis) {
     const fl_tensor *y = c->out[0], *index = c->in[1], *src = c->in[2];
     const bool halves = y->dtype == FL_F16 || y->dtype == FL_BF16, dense = fl_is_contiguous(y);

@@ -1,14 +1,13 @@
-/* kernels/cpu/lapack.h - factorisations of batches of matrices, by LAPACK; triangular systems
+/* kernels/cpu/lapack.h - factorisations of batches of matrices by LAPACK; triangular systems
 
-   LAPACK's matrices are column-major, ours row-major, so some are turned on their way in or out;
-   the others are read as what they are to LAPACK, the transpose. f32 is computed in f64 and
-   rounded. The matrices of a batch run in parallel, each on one thread. Without FL_USE_LAPACK the
-   slots fail. */
+   LAPACK's matrices are column-major, fl's row-major, so some are transposed on the way in or out; the others
+   are passed as they are, which LAPACK sees as the transpose. f32 is computed in f64 and rounded. The
+   matrices of a batch run in parallel, each on one thread. Without FL_USE_LAPACK the slots fail. */
 #ifndef FL_CPU_LAPACK_H
 #define FL_CPU_LAPACK_H
 #include "../../fl/records/factor.h"
 #include "slots.h"
-/* Puts the slots of this file into the table. */
+/* Registers the slots of this file. */
 FL_PRIVATE void fl__cpu_lapack_slots(fl_backend *cpu);
 #endif
 
@@ -22,7 +21,7 @@ enum { FL__MATRIX_TASKS = 64 };
 typedef struct fl__factoring fl__factoring;
 struct fl__factoring {
     const fl_call *c;
-    int (*one)(const fl__factoring *f, int64_t i, double *scratch); /* LAPACK's info of matrix i */
+    int (*one)(const fl__factoring *f, int64_t i, double *scratch); /* returns LAPACK's info of matrix i */
     int64_t m, n, k;           /* rows, columns; the smaller of them, or the columns of b */
     int64_t work;              /* doubles of LAPACK's workspace, at the end of the scratch */
     int64_t scratch;           /* doubles that a task needs */
@@ -38,7 +37,7 @@ static double fl__element(const fl_tensor *x, int64_t at) {
     return x->dtype == FL_F32 ? ((const float *)p)[at] : ((const double *)p)[at];
 }
 
-/* Matrix i of a dense tensor, row-major or turned. */
+/* Copies matrix i of a dense tensor in, row-major or transposed. */
 static void fl__matrix_in(const fl_tensor *x, int64_t i, int64_t rows, int64_t columns, bool transpose,
                           double *to) {
     int64_t at = i * rows * columns;
@@ -47,7 +46,7 @@ static void fl__matrix_in(const fl_tensor *x, int64_t i, int64_t rows, int64_t c
             to[transpose ? c * rows + r : r * columns + c] = fl__element(x, at++);
 }
 
-/* The same way back; an output that nobody wants passes. */
+/* Copies a matrix back out; does nothing if y is NULL. */
 static void fl__matrix_out(fl_tensor *y, int64_t i, int64_t rows, int64_t columns, bool transpose,
                            const double *from) {
     if (!y) return;
@@ -79,7 +78,7 @@ static void fl__factor_task(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* Runs all matrices; `refused` is what LAPACK's info > 0 means. */
+/* Runs all matrices; `refused` is the error text for LAPACK's info > 0. */
 static bool fl__factor(fl__factoring *f, const char *refused) {
     const fl_call *c = f->c;
     const char *name = fl_op_get_info(c->op)->name;
@@ -109,7 +108,7 @@ static fl__factoring fl__factoring_of(const fl_call *c) {
     return f;
 }
 
-/* ---- triangular systems: rows of the solution from those before ---- */
+/* ---- triangular systems: rows of the solution by substitution ---- */
 
 static int fl__triangle_one(const fl__factoring *f, int64_t i, double *scratch) {
     const fl_triangle_args *t = f->c->args;
@@ -157,7 +156,7 @@ void dgeev_(const char *left, const char *right, const int *n, double *a, const 
             double *wi, double *vl, const int *ldvl, double *vr, const int *ldvr, double *work,
             const int *size, int *info, size_t, size_t);
 
-/* OpenBLAS's own threads would meet ours. */
+/* OpenBLAS's own threads would compete with the thread pool. */
 static void fl__one_thread(void) {
 #ifdef FL_USE_OPENBLAS
     static bool single;
@@ -170,7 +169,7 @@ static int fl__lu_one(const fl__factoring *f, int64_t i, double *scratch) {
     int m = (int)f->m, n = (int)f->n, info, *pivot = (int *)(void *)(scratch + f->m * f->n);
     int64_t *to = (int64_t *)fl_data(f->c->out[1]) + i * f->k;
     fl__matrix_in(f->c->in[0], i, m, n, true, scratch);
-    dgetrf_(&m, &n, scratch, &m, pivot, &info); /* a pivot of 0 is no error: the determinant is 0 */
+    dgetrf_(&m, &n, scratch, &m, pivot, &info); /* a pivot of 0 is not an error: the determinant is 0 */
     fl__matrix_out(f->c->out[0], i, m, n, true, scratch);
     for (int k = 0; k < f->k; k++) to[k] = pivot[k] - 1;
     if (!f->c->out[2]) return 0;
@@ -194,7 +193,7 @@ static int fl__solve_one(const fl__factoring *f, int64_t i, double *scratch) {
     return info;
 }
 
-/* Our lower triangle is LAPACK's upper one. */
+/* fl's lower triangle is LAPACK's upper one. */
 static int fl__cholesky_one(const fl__factoring *f, int64_t i, double *scratch) {
     int n = (int)f->n, info;
     fl__matrix_in(f->c->in[0], i, n, n, false, scratch);
@@ -218,14 +217,14 @@ static int fl__qr_one(const fl__factoring *f, int64_t i, double *scratch) {
     return info;
 }
 
-/* The iterations below may not end with an inf. */
+/* The iterations below may not terminate with an inf. */
 static bool fl__all_finite(const double *x, int64_t n) {
     for (int64_t i = 0; i < n; i++)
         if (!isfinite(x[i])) return false;
     return true;
 }
 
-/* LAPACK sees the transpose, v s u': its v is our vt, its u' our u, without turning. */
+/* LAPACK sees the transpose, v s u': its v is fl's vt, its u' fl's u, without transposing. */
 static int fl__svd_one(const fl__factoring *f, int64_t i, double *scratch) {
     int m = (int)f->m, n = (int)f->n, k = (int)f->k, size = (int)f->work, info;
     fl_tensor *const *out = f->c->out;
@@ -241,7 +240,7 @@ static int fl__svd_one(const fl__factoring *f, int64_t i, double *scratch) {
     return info;
 }
 
-/* The vectors are LAPACK's columns, our rows: they are turned. */
+/* The eigenvectors are LAPACK's columns, fl's rows: they are transposed. */
 static int fl__eigh_one(const fl__factoring *f, int64_t i, double *scratch) {
     int n = (int)f->n, size = (int)f->work, isize = 5 * n + 3, info;
     double *w = scratch + f->n * f->n, *iwork = w + f->n, *work = iwork + 3 * f->n + 3;
@@ -254,8 +253,8 @@ static int fl__eigh_one(const fl__factoring *f, int64_t i, double *scratch) {
     return info;
 }
 
-/* By a Hessenberg form of the balanced matrix and shifted QR. Of a pair of vectors LAPACK gives the real part
-   and then the imaginary one, which is the first vector's. */
+/* By a Hessenberg form of the balanced matrix and shifted QR. For a conjugate pair LAPACK returns the real
+   part of the first vector, then its imaginary part. */
 static int fl__eig_one(const fl__factoring *f, int64_t i, double *scratch) {
     int n = (int)f->n, size = (int)f->work, info;
     fl_tensor *const *out = f->c->out;

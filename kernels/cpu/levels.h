@@ -1,34 +1,34 @@
-/* kernels/cpu/levels.h - instruction-set levels of the CPU kernels: which there are, which is in force
+/* kernels/cpu/levels.h - instruction-set levels of the CPU kernels: the list, and the current one
 
-   A level is a set of instructions and a width of registers. What pays for it is written once, in a
-   text (softmax.inc), and expanded at every level by levels.inc; each call picks its expansion by
-   fl__variant. All levels are compiled, and the best one that the processor has is used, at most
-   FL_CPU_LEVEL of the environment; fl_cpu_level() names it. Where flags name one (-march=native), or
-   FL_LEVELS does (-DFL_LEVELS=avx2; portable, avx2, avx512, all), only that one is: half as much to
-   compile, and a program for such processors alone. FL_QUICK compiles the portable level without
-   optimisation pragmas: for builds that must be quick and may be slow.
+   A level is an instruction set and a register width. Loops that profit from it are written once, in a
+   template (softmax.inc), and expanded for every level by levels.inc; each call selects its expansion by
+   fl__variant. All levels are compiled, and the best one that the processor has is used, at most FL_CPU_LEVEL
+   of the environment; fl_cpu_level() names it. If compiler flags select one (-march=native), or FL_LEVELS
+   does (-DFL_LEVELS=avx2; portable, avx2, avx512, all), only that one is compiled: half the compile time, and
+   a program for such processors only. FL_QUICK compiles the portable level without optimisation pragmas: for
+   fast builds that may run slowly.
 
-   A new level, as NEON, is a block of >>list, a line of fl__processor_has and one of levels.inc. */
+   A new level, such as NEON, is a block of >>list, a line of fl__processor_has and one of levels.inc. */
 #ifndef FL_CPU_LEVELS_H
 #define FL_CPU_LEVELS_H
 #include "../../fl_mem.h"
 
-/* >>list: of each level its bit in FL_LEVELS, whether it is on, and what texts see of it: the target
-   attribute, the registers that a tile may fill, the lanes of a register for each element type, and
-   the suffix of f32's functions in fl_math.h. */
+/* >>list: for each level: its bit in FL_LEVELS, whether it is enabled, and what templates see of it: the
+   target attribute, the registers that a tile may use, the lanes of a register for each element type, and the
+   suffix of f32's functions in fl_math.h. */
 
 enum {
     FL__PORTABLE,
     FL__AVX2,
     FL__AVX512,
     FL__LEVEL_COUNT,
-    FL__AVX512_BF16 = FL__LEVEL_COUNT, /* FL__AVX512 for all texts: see gemm/amx.h */
-    FL__AMX,                           /* and tiles */
+    FL__AVX512_BF16 = FL__LEVEL_COUNT, /* the same as FL__AVX512 for all templates: see gemm/amx.h */
+    FL__AMX,                           /* and AMX tiles */
     FL__TOP_LEVEL = FL__AMX
 };
 #define FL__LEVEL_NAMES {"portable", "avx2", "avx512", "avx512_bf16", "amx"}
 
-/* gcc on Windows cannot align its stack for vectors of more than 16 bytes. */
+/* gcc on Windows cannot align the stack for vectors of more than 16 bytes. */
 #define FL__BIT_portable 1
 #if defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__))
 #define FL__BIT_avx2 2
@@ -96,7 +96,7 @@ enum {
     __attribute__((target("avx2,fma,prfchw,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
 #endif
 
-/* Tiles of AMX have this target; the system must permit them: gemm/amx.h asks. */
+/* AMX tiles have this target; the system must permit them, which gemm/amx.h requests. */
 #if FL__LEVELS_ON & 4 && defined(__linux__) && \
     ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
 #define FL__TARGET_amx \
@@ -105,13 +105,13 @@ enum {
 
 /* >>pick */
 
-/* The expansions of a text: f32 at each level, other types at the portable one. Tables of them are
+/* The expansions of a template: f32 at each level, other types at the portable one. Tables of them are
    {FL__AT_FLOATS(fl__unit_name), [FL__VARIANT_I64] = fl__unit_name_i64_portable}. */
 enum {
     FL__VARIANT_F64 = FL__LEVEL_COUNT,
     FL__VARIANT_I64,
     FL__VARIANT_B8,
-    FL__VARIANT_NONE, /* of every other dtype */
+    FL__VARIANT_NONE, /* every other dtype */
     FL__VARIANTS
 };
 #define FL__AT_LEVELS(stem) \
@@ -119,17 +119,17 @@ enum {
         FL__ON_avx512([FL__AVX512] = stem##_avx512, )
 #define FL__AT_FLOATS(stem) \
     FL__AT_LEVELS(stem##_f32) [FL__VARIANT_F64] = stem##_f64_portable
-/* macro(level), for each level that is on, and for those above the portable one: small functions need
-   no text of their own. */
+/* macro(level), for each enabled level, and for those above the portable one: for small functions without a
+   template file. */
 #define FL__ABOVE_PORTABLE(macro) FL__ON_avx2(macro(avx2)) FL__ON_avx512(macro(avx512))
 #define FL__EACH_LEVEL(macro) FL__ON_portable(macro(portable)) FL__ABOVE_PORTABLE(macro)
 
-/* The level in force, at most FL__AVX512. */
+/* The current level, at most FL__AVX512. */
 FL_PRIVATE int fl__level(void);
-/* Whether it has vdpbf16ps, and tiles. */
+/* Whether the current level has vdpbf16ps, and AMX tiles. */
 FL_PRIVATE bool fl__level_has_bf16(void);
 FL_PRIVATE bool fl__level_has_amx(void);
-/* Caps the level from now on, for tests; returns the level in force, those above FL__AVX512 included. */
+/* Caps the level from now on, for tests; returns the current level, those above FL__AVX512 included. */
 FL_PRIVATE int fl__level_cap(int level);
 
 static inline int fl__variant(fl_dtype d) {
@@ -155,7 +155,7 @@ static inline int fl__variant(fl_dtype d) {
 static const char *const fl__level_names[] = FL__LEVEL_NAMES;
 static int fl__level_now = -1; /* -1: not looked up yet; every thread would find the same */
 
-/* Whether the kernels of a level are in this build. */
+/* Whether this build has the kernels of a level. */
 static bool fl__level_is_on(int level) {
     static const bool on[FL__TOP_LEVEL + 1] = {
         FL__ON_portable([FL__PORTABLE] = true, ) FL__ON_avx2([FL__AVX2] = true, )
@@ -192,22 +192,22 @@ static bool fl__processor_has(int level) {
     return false;
 }
 
-static int fl__level_of_environment(void) {
+static int fl__level_from_env(void) {
     const char *name = getenv("FL_CPU_LEVEL");
     for (int level = 0; name && level < FL__TOP_LEVEL; level++)
         if (strcmp(name, fl__level_names[level]) == 0) return level;
     return FL__TOP_LEVEL;
 }
 
-/* The best of this build and this processor up to the cap; where a build has none so low, its lowest. */
+/* The best level of this build and this processor up to the cap; if the build has none so low, its lowest. */
 FL_PRIVATE int fl__level_cap(int level) {
-    const int named = fl__level_of_environment();
+    const int named = fl__level_from_env();
     int now = level < named ? level : named, lowest = 0;
     while (!fl__level_is_on(lowest)) lowest++;
     while (now > lowest && !(fl__level_is_on(now) && fl__processor_has(now))) now--;
     if (now < lowest) now = lowest;
     if (!fl__processor_has(now))
-        fl_message(FL_LOG_ERROR, "this build of fl is for processors with %s, and this is none",
+        fl_message(FL_LOG_ERROR, "this build of fl needs a processor with %s",
                    fl__level_names[now]);
     __atomic_store_n(&fl__level_now, now, __ATOMIC_RELAXED);
     return now;

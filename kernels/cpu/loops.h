@@ -1,6 +1,6 @@
 /* kernels/cpu/loops.h - what the loops of the CPU kernels share: compiler options, sizes, copies of rows
 
-   Loops work on plain memory: this header knows no tensors. */
+   Loops work on plain memory: this header does not know tensors. */
 #ifndef FL_CPU_LOOPS_H
 #define FL_CPU_LOOPS_H
 #include "../../fl_mem.h"
@@ -17,28 +17,27 @@ extern "C" {
 enum {
     FL__GRAIN = 16384,  /* elements per parallel chunk */
     FL__BLOCK = 512,    /* elements per buffered block */
-    FL__OPERANDS = 6,   /* of one pass */
+    FL__OPERANDS = 6,   /* most operands of a pass */
     FL__ELEMENT = 8     /* bytes of the largest element */
 };
 
-/* p[k]: n dense elements of operand k */
+/* An inner loop; p[k]: n dense elements of operand k. */
 typedef void (*fl__loop)(void *const p[], int64_t n, const void *arg);
 
-/* Words of an element's size, whatever its dtype. */
+/* Words of an element's size, for any dtype. */
 typedef uint64_t __attribute__((may_alias)) fl__u64;
 typedef uint32_t __attribute__((may_alias)) fl__u32;
 typedef uint16_t __attribute__((may_alias)) fl__u16;
 
-/* common.h has these two. */
-/* Copies n elements of `size` bytes, the steps in bytes. */
+/* Copies n elements of `size` bytes; steps in bytes. Implemented in common.h. */
 FL_PRIVATE void fl__copy_row(char *dst, int64_t dst_step, const char *src, int64_t src_step,
                              int64_t n, int size);
-/* n times the one element at src. */
+/* Fills dst with n copies of the element at src. Implemented in common.h. */
 FL_PRIVATE void fl__fill_row(char *dst, const char *src, int64_t n, int size);
 
-/* Stands before loops without loop-carried dependence, whose output may be the same memory as an
-   input. Loops that call libm stay scalar, which clang would warn of: kernels stand between
-   FL__LOOPS_BEGIN and FL__LOOPS_END. */
+/* FL__VECTOR marks loops without loop-carried dependences, whose output may be the same memory as an input.
+   Loops that call libm stay scalar, which clang would warn about: kernels are enclosed in FL__LOOPS_BEGIN and
+   FL__LOOPS_END. */
 #if defined(__clang__)
 #define FL__VECTOR _Pragma("clang loop vectorize(assume_safety)")
 #define FL__LOOPS_BEGIN \
@@ -52,8 +51,8 @@ FL_PRIVATE void fl__fill_row(char *dst, const char *src, int64_t n, int size);
 #endif
 
 /* Register tiles: functions with constant arguments whose loops over registers are unrolled, and whose
-   products and sums are fused. They stand between FL__TILES_BEGIN and FL__TILES_END, the functions
-   that fuse begin with FL__CONTRACT. */
+   products and sums are fused. They are enclosed in FL__TILES_BEGIN and FL__TILES_END; functions that fuse
+   begin with FL__CONTRACT. */
 #define FL__INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
 #define FL__UNROLL _Pragma("clang loop unroll(full)")
@@ -74,11 +73,11 @@ FL_PRIVATE void fl__fill_row(char *dst, const char *src, int64_t n, int size);
 
 enum {
     FL__SUM_BLOCK = 4096, /* elements of a row that are summed in their own dtype */
-    FL__EXP_PIECE = 1024, /* exponentials that are made before they are summed */
-    FL__EXP_AHEAD = 256   /* and before more memory is asked for */
+    FL__EXP_BLOCK = 1024, /* exponentials that are computed before they are summed */
+    FL__EXP_PREFETCH = 256   /* and between prefetches */
 };
 
-/* A register of a text's FL__FN(vec), anywhere in memory: FL__FN(mem). */
+/* A register of a template's FL__FN(vec), unaligned in memory: FL__FN(mem). */
 #define FL__LOAD(p) (*(const FL__FN(mem) *)(p))
 #define FL__STORE(p) (*(FL__FN(mem) *)(p))
 
@@ -94,8 +93,8 @@ static inline int64_t fl__max(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-/* a / b of numbers that are not negative, b > 0. Small ops have time for few divisions: nearly all
-   are of numbers of 32 bits, which take half as long, and many of one smaller than b. */
+/* a / b of non-negative numbers, b > 0. Small ops have time for few divisions: nearly all are of 32-bit
+   numbers, which take half as long, and in many a < b. */
 static inline int64_t fl__quotient(int64_t a, int64_t b) {
     if (a < b) return 0;
     return (a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);

@@ -1,14 +1,13 @@
-/* kernels/cpu/norm.h - layer norm and its gradient
+/* kernels/cpu/norm.h - layer norm, RMS norm and their gradients
 
-   A row is one that layer norm normalises: it stays in the first-level cache between the passes
-   over it, so memory is read and written once. Rows run in parallel; the gradients of weight and
-   bias are summed over fixed blocks of rows, then over the blocks in their order. Rows of halves
-   are widened and rounded there, a few at a time. */
+   A row is what is normalised together; it stays in the L1 cache between the passes over it, so memory is
+   read and written once. Rows run in parallel; the gradients of weight and bias are summed over fixed blocks
+   of rows, then over the blocks in order. Rows of f16 and bf16 are widened and rounded a few at a time. */
 #ifndef FL_CPU_NORM_H
 #define FL_CPU_NORM_H
 #include "slots.h"
 #include "scratch.h"
-/* Puts the slots of this file into the table. */
+/* Registers the slots of this file. */
 FL_PRIVATE void fl__cpu_norm_slots(fl_backend *cpu);
 #endif
 
@@ -20,18 +19,18 @@ FL__LOOPS_BEGIN
 
 enum {
     FL__NORM_PARTS = 64,       /* most blocks of rows */
-    FL__NORM_PIECE = 1 << 11   /* elements of rows of halves that are widened together */
+    FL__NORM_BLOCK = 1 << 11   /* elements of f16 or bf16 rows that are widened together */
 };
 
 typedef struct fl__norm {
-    const void *x, *w, *b, *dy;        /* rows of n; w and b one each */
-    void *y, *mean, *rstd;             /* mean, rstd: a number a row */
-    void *dx, *dw, *db, *part;         /* NULL where not wanted; part [blocks][2][n] */
+    const void *x, *w, *b, *dy;        /* rows of n; w and b: one row each */
+    void *y, *mean, *rstd;             /* mean, rstd: one number per row */
+    void *dx, *dw, *db, *part;         /* NULL if not wanted; part [blocks][2][n] */
     int64_t rows, n, rows_of_block, blocks, part_size; /* part_size: bytes of a block's part */
     double eps;
     bool rms;
     const struct fl__norm_kernels *kernels;
-    fl__loop widen, narrow;            /* of halves, or NULL */
+    fl__loop widen, narrow;            /* for f16 and bf16, or NULL */
     fl__scratch scratch;
 } fl__norm;
 
@@ -48,13 +47,12 @@ typedef struct fl__norm_kernels {
 static const fl__norm_kernels *const fl__norm_kernels_of[FL__VARIANTS] = {
     FL__AT_FLOATS(&fl__norm_kernels)};
 
-/* Has t the dtype in which the kernels compute, or x's? */
+/* Whether t has x's dtype (as_x) or the kernels' wide one. */
 static bool fl__norm_takes(const fl_tensor *t, const fl_tensor *x, bool as_x) {
     return t->weak || t->dtype == (as_x ? x->dtype : fl_dtype_wide(x->dtype));
 }
 
-/* Whether the kernels take the record: x and, with its dtype, y, or dy and dx, not empty. Then *s has its
-   sizes. */
+/* Whether the kernels take the record: x is not empty and contiguous, and all dtypes match. Then fills *s. */
 static bool fl__norm_begin(fl__norm *s, const fl_call *c) {
     const fl_norm_args *a = c->args;
     const fl_tensor *x = c->in[0];
@@ -78,28 +76,28 @@ static bool fl__norm_begin(fl__norm *s, const fl_call *c) {
     return true;
 }
 
-/* Rows of halves that are widened together. */
-static int64_t fl__norm_piece(const fl__norm *s) {
-    return s->n < FL__NORM_PIECE ? FL__NORM_PIECE / s->n : 1;
+/* Rows of f16 or bf16 that are widened together. */
+static int64_t fl__norm_block(const fl__norm *s) {
+    return s->n < FL__NORM_BLOCK ? FL__NORM_BLOCK / s->n : 1;
 }
 
-/* Opens scratch with `shared` rows; of tasks on halves each has three tensors of a piece. */
+/* Allocates `shared` rows, and for f16 and bf16 three blocks of rows per task. */
 static bool fl__norm_open(fl__norm *s, int64_t tasks, int64_t shared, fl_dtype d, const char *op) {
     const int64_t row = s->n * (int64_t)fl_dtype_size(fl_dtype_wide(d));
-    return fl__scratch_open(&s->scratch, tasks, s->widen ? 3 * fl__norm_piece(s) * row : 0, shared * row, op);
+    return fl__scratch_open(&s->scratch, tasks, s->widen ? 3 * fl__norm_block(s) * row : 0, shared * row, op);
 }
 
-/* Weight or bias: a number becomes a row of it at `room`. */
-static const void *fl__norm_row(const fl_tensor *w, fl_dtype d, int64_t n, char *room) {
+/* A row of weight or bias; a number is broadcast to a row at `buffer`. */
+static const void *fl__norm_row(const fl_tensor *w, fl_dtype d, int64_t n, char *buffer) {
     if (!w->weak) return fl_data(w);
     uint64_t bits = fl__weak_bits(w, d);
-    fl__fill_row(room, (const char *)&bits, n, (int)fl_dtype_size(d));
-    return room;
+    fl__fill_row(buffer, (const char *)&bits, n, (int)fl_dtype_size(d));
+    return buffer;
 }
 
-/* Rows of halves: all else is f32. */
-static void fl__norm_halves(const fl__norm *s, int64_t begin, int64_t end, void *part) {
-    const int64_t piece = fl__norm_piece(s);
+/* Rows of f16 or bf16: everything else is f32. */
+static void fl__norm_narrow(const fl__norm *s, int64_t begin, int64_t end, void *part) {
+    const int64_t piece = fl__norm_block(s);
     float *x = (float *)(void *)fl__scratch_take(&s->scratch), *y = x + piece * s->n, *dy = y + piece * s->n;
     uint16_t *to = s->dy ? s->dx : s->y;
     fl__norm w = *s;
@@ -119,7 +117,7 @@ static void fl__norm_halves(const fl__norm *s, int64_t begin, int64_t end, void 
 
 static void fl__norm_rows_task(void *arg, int64_t begin, int64_t end) {
     const fl__norm *s = arg;
-    (s->widen ? fl__norm_halves : s->kernels->rows)(s, begin, end, NULL);
+    (s->widen ? fl__norm_narrow : s->kernels->rows)(s, begin, end, NULL);
 }
 
 static bool fl__cpu_layer_norm(const fl_backend *self, const fl_call *c) {
@@ -141,10 +139,10 @@ static bool fl__cpu_layer_norm(const fl_backend *self, const fl_call *c) {
     return true;
 }
 
-/* A block of rows, and its part. */
+/* Task: blocks of rows, and their parts of dw and db. */
 static void fl__norm_grad_task(void *arg, int64_t begin, int64_t end) {
     const fl__norm *s = arg;
-    const fl__norm_rows run = s->widen ? fl__norm_halves : s->kernels->grad_rows;
+    const fl__norm_rows run = s->widen ? fl__norm_narrow : s->kernels->grad_rows;
     for (int64_t block = begin; block < end; block++) {
         char *part = s->part ? (char *)s->part + block * s->part_size : NULL;
         const int64_t first = block * s->rows_of_block;

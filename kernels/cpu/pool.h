@@ -1,7 +1,7 @@
-/* pool.h - 2-D max and average pooling on the CPU, and their gradients
+/* kernels/cpu/pool.h - 2-D max and average pooling on the CPU, and their gradients
 
-   Planes of images are independent: they run on the thread pool. Of channels-last images the parts
-   are rows, for the gradients of maxima by index blocks of channels. */
+   Planes of images are independent: they run on the thread pool. Channels-last images are cut into rows, for
+   gradients of maxima by index into blocks of channels. */
 #ifndef FL_CPU_POOL_H
 #define FL_CPU_POOL_H
 #include "../../fl/tensor/copy.h"
@@ -9,7 +9,7 @@
 #include "../../fl/tensor/view.h"
 #include "slots.h"
 
-/* Puts the slots of this file into the table. */
+/* Registers the slots of this file. */
 FL_PRIVATE void fl__cpu_pool_slots(fl_backend *cpu);
 
 #endif /* FL_CPU_POOL_H: stop here if you only want the declarations */
@@ -22,28 +22,28 @@ FL_PRIVATE void fl__cpu_pool_slots(fl_backend *cpu);
 
 #define FL__POOL_COLUMNS 256
 #define FL__POOL_BLOCK 16
-#define FL__POOL_TAPS 256 /* of a window that u8 indices can tell apart */
+#define FL__POOL_TAPS 256 /* of a window that u8 indices can distinguish */
 
 typedef struct fl__pooling {
     const void *in;
     void *out;
     int64_t *index;
-    uint8_t *taps; /* instead of index: the place in the window */
+    uint8_t *taps; /* instead of index: the position in the window */
     int64_t h, w, oh, ow, c;
     const int64_t *kernel, *stride, *pad; /* h, w; pad: the low side */
     bool count_pad;
-    bool *outside; /* set when an index of max_grad is */
+    bool *outside; /* set if an index of max_grad is out of range */
     void (*plane)(const struct fl__pooling *p, int64_t plane);
 } fl__pooling;
 
-/* t [n, c, h, w] as kernels read it: row-major, or with the channels last; t itself if it is so. */
+/* t [n, c, h, w] as kernels read it: row-major, or channels-last; t itself if it is so. */
 static fl_tensor *fl__pooling_input(fl_tensor *t, bool channels_last) {
     static const int last[] = {0, 2, 3, 1}, first[] = {0, 3, 1, 2};
     if (!channels_last) return fl_contiguous(t);
     return fl_permute(fl_contiguous(fl_permute(t, 4, last)), 4, first);
 }
 
-/* The outputs o of 0 .. n whose input at + o * step is within 0 .. w: lo .. hi. */
+/* Outputs *lo .. *hi of 0 .. n: those whose input at + o * step is within 0 .. w. */
 static inline void fl__pooling_inside(int64_t at, int64_t step, int64_t w, int64_t n, int64_t *lo,
                                       int64_t *hi) {
     *lo = at >= 0 ? 0 : (step - 1 - at) / step;
@@ -56,7 +56,8 @@ typedef struct fl__pooling_box {
     int64_t lo, hi;
 } fl__pooling_box;
 
-/* What output o of dim d sees of n inputs; the outputs, of n, that see input i. */
+/* _window: the inputs, of n, in the window of output o of dim d. _cover: the outputs, of n, whose windows
+   contain input i. */
 static inline fl__pooling_box fl__pooling_window(const fl__pooling *p, int d, int64_t o,
                                                  int64_t n) {
     int64_t lo = o * p->stride[d] - p->pad[d], hi = lo + p->kernel[d];
@@ -69,46 +70,46 @@ static inline fl__pooling_box fl__pooling_cover(const fl__pooling *p, int d, int
     return (fl__pooling_box){lo, hi < n ? hi : n};
 }
 
-/* A way over rows x cols places of a channels-last image: the first element, how far it is to the
-   next place and the next row, and the same of marks, which tell the places apart. */
-typedef struct fl__pooling_walk {
+/* An iterator over rows x cols pixels of a channels-last image: the first element, the steps to the next
+   pixel and the next row, and the same of marks, which identify the pixels. */
+typedef struct fl__pooling_iter {
     int64_t rows, cols, at, right, down, mark, mark_right, mark_down;
-} fl__pooling_walk;
+} fl__pooling_iter;
 
-/* The window of output (row, col). Marks: the place in the window, or in the image. */
-static inline fl__pooling_walk fl__pooling_window_walk(const fl__pooling *p, int64_t row,
+/* The window of output (row, col). Marks: the position in the window, or in the image. */
+static inline fl__pooling_iter fl__pooling_window_iter(const fl__pooling *p, int64_t row,
                                                        int64_t col) {
     const fl__pooling_box y = fl__pooling_window(p, 0, row, p->h);
     const fl__pooling_box x = fl__pooling_window(p, 1, col, p->w);
     const int64_t top = p->taps ? row * p->stride[0] - p->pad[0] : 0;
     const int64_t left = p->taps ? col * p->stride[1] - p->pad[1] : 0;
     const int64_t width = p->taps ? p->kernel[1] : p->w;
-    return (fl__pooling_walk){
+    return (fl__pooling_iter){
         y.hi - y.lo, x.hi - x.lo, (y.lo * p->w + x.lo) * p->c, p->c, p->w * p->c,
         (y.lo - top) * width + x.lo - left, 1, width};
 }
 
-/* The outputs, rows y and columns x, that see place (row, col). Marks: which place of their windows
-   that is. */
-static inline fl__pooling_walk fl__pooling_cover_walk(const fl__pooling *p, int64_t row,
+/* The outputs, rows y and columns x, whose windows contain pixel (row, col). Marks: its position in their
+   windows. */
+static inline fl__pooling_iter fl__pooling_cover_iter(const fl__pooling *p, int64_t row,
                                                       int64_t col, fl__pooling_box y,
                                                       fl__pooling_box x) {
     const int64_t down = row + p->pad[0] - y.lo * p->stride[0];
     const int64_t right = col + p->pad[1] - x.lo * p->stride[1];
-    return (fl__pooling_walk){
+    return (fl__pooling_iter){
         y.hi - y.lo, x.hi - x.lo, (y.lo * p->ow + x.lo) * p->c, p->c, p->ow * p->c,
         down * p->kernel[1] + right, -p->stride[1], -p->stride[0] * p->kernel[1]};
 }
 
-/* What sees the input behind the one that b's outputs see, without a division. */
-static inline void fl__pooling_move(const fl__pooling *p, int d, int64_t i, int64_t n,
-                                    fl__pooling_box *b) {
+/* Advances b, the outputs whose windows contain input i - 1, to input i, without a division. */
+static inline void fl__pooling_advance(const fl__pooling *p, int d, int64_t i, int64_t n,
+                                       fl__pooling_box *b) {
     const int64_t at = i + p->pad[d];
     while (b->hi < n && b->hi * p->stride[d] <= at) b->hi++;
     while (b->lo < b->hi && b->lo * p->stride[d] + p->kernel[d] <= at) b->lo++;
 }
 
-/* Elements that output (row, col) averages over. */
+/* Number of elements that output (row, col) averages. */
 static inline int64_t fl__pooling_count(const fl__pooling *p, int64_t row, int64_t col) {
     if (p->count_pad) return p->kernel[0] * p->kernel[1];
     fl__pooling_box rows = fl__pooling_window(p, 0, row, p->h);
@@ -136,15 +137,16 @@ static void fl__pooling_task(void *arg, int64_t begin, int64_t end) {
     for (int64_t plane = begin; plane < end; plane++) p->plane(p, plane);
 }
 
-/* Runs p->plane over all parts (planes, say) of image (x or dx) and pooled (y or dy). */
+/* Runs p->plane over all parts (e.g. planes) of image (x or dx) and pooled (y or dy). */
 static bool fl__pooling_run(fl__pooling *p, const fl_tensor *image, const fl_tensor *pooled,
                             int64_t parts) {
     p->c = image->shape[1];
     p->h = image->shape[2], p->w = image->shape[3];
     p->oh = pooled->shape[2], p->ow = pooled->shape[3];
-    if (!p->plane) return fl_fail("fl_pool2d: dtype %s", fl_dtype_name(image->dtype));
+    if (!p->plane) return fl_fail("fl_pool2d: dtype %s is not supported", fl_dtype_name(image->dtype));
     if (p->h * p->w > INT32_MAX)
-        return fl_fail("fl_pool2d: planes of %lld elements", (long long)(p->h * p->w));
+        return fl_fail("fl_pool2d: a plane of %lld elements is too large, at most %d",
+                       (long long)(p->h * p->w), INT32_MAX);
     int64_t size = fl_numel(image) / parts + 1;
     fl_parallel(parts, ((1 << 15) + size - 1) / size, fl__pooling_task, p);
     return true;
@@ -161,8 +163,7 @@ static fl__pooling fl__pooling_of(const fl_pool2d_args *a) {
 
 typedef void (*fl__pooling_plane)(const fl__pooling *p, int64_t plane);
 
-/* NULL: no kernel for that dtype. Rows of so few windows that they fill no register of the level go by a
-   lower one. */
+/* NULL: no kernel for that dtype. Rows with fewer windows than lanes use a lower level. */
 static fl__pooling_plane fl__pooling_max_of(fl_dtype d, bool last, int64_t windows) {
     static const fl__pooling_plane of[2][FL__VARIANTS] = {
         {FL__AT_FLOATS(fl__pooling_max), [FL__VARIANT_I64] = fl__pooling_max_i64_portable},
@@ -179,7 +180,7 @@ static fl__pooling_plane fl__pooling_max_grad_of(fl_dtype d, bool last, bool tap
     return of[taps][last][fl__variant(d)];
 }
 
-/* Narrow floats are pooled as wide ones; indices stay as they are. */
+/* Narrow floats are pooled as wide ones; indices are unaffected. */
 static bool fl__pooling_wide(const fl_call *c) {
     fl_scope s = fl_scope_begin();
     fl_call wide = *c;
@@ -193,7 +194,7 @@ static bool fl__pooling_wide(const fl_call *c) {
     return ok;
 }
 
-/* NaN wins, padding never; outputs are row-major or channels-last, alike. */
+/* NaN is the maximum, padding never is; the outputs are all row-major or all channels-last. */
 static bool fl__cpu_max_pool2d(const fl_backend *self, const fl_call *c) {
     (void)self;
     if (fl_is_narrow(c->out[0])) return fl__pooling_wide(c);

@@ -1,12 +1,12 @@
-/* kernels/cpu/primitives.h - the compiled loops of the primitives (fl/tensor/formula.h)
+/* kernels/cpu/primitives.h - compiled loops of the primitives (fl/tensor/formula.h)
 
-   They are the slots of the required ops, and what the executor of formulas runs (formula.h). */
+   They are the slots of the required ops, and the steps of the formula executor (formula.h). */
 #ifndef FL_CPU_PRIMITIVES_H
 #define FL_CPU_PRIMITIVES_H
 #include "../../fl/tensor/formula.h"
 #include "loops.h"
 
-/* The loop of a primitive for a dtype at the level in force; NULL if there is none. */
+/* The loop of a primitive for a dtype at the current level; NULL if there is none. */
 FL_PRIVATE fl__loop fl__primitive_loop(fl_primitive primitive, fl_dtype d);
 
 #endif
@@ -16,7 +16,7 @@ FL_PRIVATE fl__loop fl__primitive_loop(fl_primitive primitive, fl_dtype d);
 #define FL_CPU_PRIMITIVES_IMPL
 FL__LOOPS_BEGIN
 
-/* Which types a class of primitives has: its code, or nothing. */
+/* FL__<class>_<type>(code): code if that class of primitives has the type, else nothing. */
 #define FL__FLOAT_f32(...) __VA_ARGS__
 #define FL__FLOAT_f64(...) __VA_ARGS__
 #define FL__FLOAT_i64(...)

@@ -1,16 +1,16 @@
 /* kernels/cpu/random.h - random tensors and dropout
 
-   Every element is a function of its row-major position and the generator's state alone
-   (fl_random_args), so threads and layouts do not matter. */
+   Every element is a function of its row-major position and the generator's state alone (fl_random_args), so
+   threads and layouts do not matter. */
 #ifndef FL_CPU_RANDOM_H
 #define FL_CPU_RANDOM_H
 #include "../../fl/records/random.h"
 #include "slots.h"
-/* Puts the slots of this file into the table. */
+/* Registers the slots of this file. */
 FL_PRIVATE void fl__cpu_random_slots(fl_backend *cpu);
 
-/* The n words of the generator from word `first` on, a multiple of 4; w has room for a multiple of
-   4. */
+/* Writes n words of the generator from word `first` on, a multiple of 4; w has space for n rounded up to a
+   multiple of 4. */
 FL_PRIVATE void fl__random_words(uint32_t *w, fl_rng rng, int64_t first, int64_t n);
 
 #endif /* FL_CPU_RANDOM_H: stop here if you only want the declarations */
@@ -20,7 +20,7 @@ FL_PRIVATE void fl__random_words(uint32_t *w, fl_rng rng, int64_t first, int64_t
 #define FL_CPU_RANDOM_IMPL
 FL__LOOPS_BEGIN
 
-/* Returns how many of n blocks of four words it made. */
+/* Writes up to n blocks of four words; returns how many. */
 typedef int64_t (*fl__philox_fn)(uint32_t *w, uint64_t key, uint64_t block, int64_t n);
 
 #define FL__LEVEL_TEXT "philox.inc"
@@ -53,7 +53,7 @@ static void fl__uniform_f64(void *dst, int64_t begin, int64_t n, const void *arg
         y[i] = r->a + (r->b - r->a) * flm_uniform_f64(w[2 * i + 1], w[2 * i]);
 }
 
-/* Both numbers of a pair are made, also if only the first is wanted: begin is even. */
+/* Both numbers of a pair are computed, even if only the first is wanted: begin is even. */
 static void fl__normal_f32(void *dst, int64_t begin, int64_t n, const void *arg) {
     const fl_random_args *r = arg;
     const float mean = (float)r->a, deviation = (float)r->b;
@@ -100,13 +100,13 @@ FL_PRIVATE bool fl__cpu_random(const fl_backend *self, const fl_call *c) {
 
 typedef struct fl__dropping {
     double scale;
-    int32_t drop; /* the numbers below drop * 2^-24 */
+    int32_t drop; /* drops elements whose number is below drop * 2^-24 */
     fl_rng rng;
     const char *row[2]; /* x and y if contiguous, else NULL */
     int size;
 } fl__dropping;
 
-/* Memory fetches what the loop will need of x and y in the time that the words take. */
+/* Prefetches x and y for the loop while the random words are computed. */
 static void fl__dropout_words(void *dst, int64_t begin, int64_t n, const void *arg) {
     enum { STEP = 128, LINE = 64 };
     const fl__dropping *a = arg;

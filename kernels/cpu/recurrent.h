@@ -1,20 +1,20 @@
-/* kernels/cpu/recurrent.h - recurrent layers and their gradient
+/* kernels/cpu/recurrent.h - recurrent layers (RNN, GRU, LSTM) and their gradient
 
-   The rows of a call are packed: those of the first step, the longest sequence first, then those of the
-   second, so that a step works on rows that follow each other and none of them is padding. The products by
-   W_ih, and in the gradient all but that along time, are one product each over all rows. W_hh is packed for
-   the register tiles once; a step is a product of the states of its rows by it and a pass over their gates.
+   The rows of a call are packed sequences: the rows of the first step, the longest sequence first, then those
+   of the second, so that a step works on adjacent rows without padding. The products by W_ih, and in the
+   gradient all products but those along time, are one product each over all rows. W_hh is packed for the
+   register tiles once; a step is a product of its rows' states by W_hh and a pass over their gates.
 
-   Rows do not know of each other: a task takes a part of the sequences in one direction through all steps,
-   without waiting for others. Where W_hh is larger than a cache that a thread has for itself, its columns
-   are cut instead, and the threads meet once a step. The sums of a row do not depend on either. */
+   Sequences are independent: a task runs some of them in one direction through all steps, without
+   synchronisation. If W_hh exceeds a cache that a thread has for itself, its columns are cut instead, and the
+   threads synchronise once per step. The sums of a row do not depend on either. */
 #ifndef FL_CPU_RECURRENT_H
 #define FL_CPU_RECURRENT_H
 #include "../../fl/records/recurrent.h"
 #include "slots.h"
 #include "gemm/tile.h"
 #include "gemm/matmul.h"
-/* Puts the slots of this file into the table. */
+/* Registers the slots of this file. */
 FL_PRIVATE void fl__cpu_recurrent_slots(fl_backend *cpu);
 #endif
 
@@ -23,7 +23,7 @@ FL_PRIVATE void fl__cpu_recurrent_slots(fl_backend *cpu);
 #define FL_CPU_RECURRENT_IMPL
 #include <string.h>
 
-/* Of the gates of a row, by mode. */
+/* Loops over the gates of a row, by mode. */
 typedef struct fl__rnn_loops {
     fl__loop forward[4], back[4];
 } fl__rnn_loops;
@@ -36,27 +36,27 @@ FL__LOOPS_BEGIN
 FL__LOOPS_END
 
 enum {
-    FL__RNN_UNITS = 64,      /* of a block of columns */
-    FL__RNN_SHARED = 1 << 20 /* bytes of W_hh from which its columns are cut */
+    FL__RNN_UNITS = 64,      /* hidden units of a block of columns */
+    FL__RNN_SHARED = 1 << 20 /* bytes of W_hh above which its columns are cut */
 };
 
 /* A call. Packed row first[t] + i is step t of sequence order[i], i < first[t + 1] - first[t]. Matrices are
-   [packed rows][directions][...], what a task needs is [directions][sequences in order][...]. */
+   [packed rows][directions][...]; per-task state is [directions][sequences in order][...]. */
 typedef struct fl__rnn {
     const fl_backend *self;
     const fl_rnn_args *a;
     const fl__kernels *ks;
     const fl__rnn_loops *loops;
     fl_dtype dtype;
-    int64_t size, steps, n, in, columns, more,
-        total; /* columns: gates hidden; more: numbers beside the gates */
+    int64_t size, steps, n, in, columns, extra_size,
+        total; /* columns: gates times hidden; extra_size: numbers stored besides the gates */
     int64_t *first, *order;
-    bool dense;              /* packed rows are x's */
-    int64_t units, pieces;   /* of a block of columns; of the sequences */
+    bool dense;              /* packed rows are x's own */
+    int64_t units, pieces;   /* hidden units of a block of columns; pieces of the sequences */
     const char *w, *h0, *c0; /* states NULL: zeros */
-    char *y, *h, *c;         /* in flat, or its gradient */
+    char *y, *h, *c;         /* in the flat output, or its gradient */
     fl_buffer *scratch;
-    fl_buffer *reserve;      /* where gates and extra are */
+    fl_buffer *reserve;      /* the buffer of gates and extra */
     char *gates, *extra, *x; /* extra: c, o tanh(c); or h_n */
     /* scratch; forward and gradient use some of them each */
     char *w_hh, *w_hr, *bias, *state, *cell, *sums, *rows, *zeros, *ones;
@@ -68,29 +68,29 @@ static int64_t fl__rnn_active(const fl__rnn *r, int64_t t) {
     return t < 0 || t >= r->steps ? 0 : r->first[t + 1] - r->first[t];
 }
 
-/* Row of the step before t in that direction; -1: it is the first. */
+/* Row of the step before t in that direction; -1 if t is the first. */
 static int64_t fl__rnn_row_before(const fl__rnn *r, int way, int64_t t, int64_t i) {
     const int64_t before = way ? t + 1 : t - 1;
     return i < fl__rnn_active(r, before) ? r->first[before] + i : -1;
 }
 
-/* Where [step t][sequence i] of y or x, rows of `width` numbers, is. */
-static char *fl__rnn_place(const fl__rnn *r, const char *base, int64_t t, int64_t i, int64_t width) {
+/* Address of [step t][sequence i] of y or x, rows of `width` numbers. */
+static char *fl__rnn_element(const fl__rnn *r, const char *base, int64_t t, int64_t i, int64_t width) {
     const int64_t at = r->a->batch_first ? r->order[i] * r->steps + t : t * r->n + r->order[i];
     return (char *)(uintptr_t)base + at * width * r->size;
 }
 
-/* Row i of what is [directions][sequences][width], in the caller's order. */
+/* Row i of [directions][sequences][width] in the caller's order; zeros if base is NULL. */
 static char *fl__rnn_state(const fl__rnn *r, const char *base, int way, int64_t i, int64_t width) {
     return base ? (char *)(uintptr_t)base + (way * r->n + r->order[i]) * width * r->size : r->zeros;
 }
 
-/* The same in order; NULL of what is not there. */
+/* The same in sorted order; NULL if base is NULL. */
 static char *fl__rnn_own(const fl__rnn *r, char *base, int way, int64_t i, int64_t width) {
     return base ? base + (way * r->n + i) * width * r->size : NULL;
 }
 
-/* [row][way] of a matrix of `width` numbers for each direction; NULL of what is not there. */
+/* [row][way] of a matrix of `width` numbers per direction; NULL if base is NULL. */
 static char *fl__rnn_at(const fl__rnn *r, const char *base, int64_t row, int way, int64_t width) {
     return base ? (char *)(uintptr_t)base + (row * r->a->ways + way) * width * r->size : NULL;
 }
@@ -114,7 +114,7 @@ static int64_t fl__rnn_height(const fl__rnn *r, int64_t rows) {
     return fl__ceil_div(rows, fl__ceil_div(rows, r->ks->rows));
 }
 
-/* m rows of k numbers, lda apart, for the tiles. */
+/* Packs m rows of k numbers, lda apart, for the tiles. */
 static void fl__rnn_pack_rows(const fl__rnn *r, char *to, const char *a, int64_t lda, int64_t m, int64_t k) {
     for (int64_t i = 0, height; i < m; i += height) {
         height = fl__rnn_height(r, m - i);
@@ -122,7 +122,7 @@ static void fl__rnn_pack_rows(const fl__rnn *r, char *to, const char *a, int64_t
     }
 }
 
-/* B [k][columns] in panels as wide as a tile. */
+/* Packs B [k][columns] in panels as wide as a tile. */
 static void fl__rnn_pack_panels(const fl__rnn *r, char *to, const char *b, int64_t k, int64_t columns,
                                 int64_t row_step, int64_t column_step) {
     const int64_t wide = 2 * r->ks->lanes;
@@ -152,12 +152,12 @@ static void fl__rnn_product(const fl__rnn *r, const char *rows, int64_t m, int64
 
 /* >>rows */
 
-/* Which rows a pass over all steps copies. */
+/* What a pass over all steps copies to or from packed rows. */
 typedef struct fl__rnn_copy {
     const fl__rnn *r;
     char *packed;
-    const char *place; /* x, or its gradient; NULL: the states before, from y and h0 */
-    bool back;         /* to `place` */
+    const char *unpacked; /* x, or its gradient; NULL: the previous states, from y and h0 */
+    bool back;            /* copies back to `unpacked` */
 } fl__rnn_copy;
 
 static void fl__rnn_copy_steps(void *arg, int64_t begin, int64_t end) {
@@ -167,28 +167,28 @@ static void fl__rnn_copy_steps(void *arg, int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; t++)
         for (int64_t i = 0; i < fl__rnn_active(r, t); i++) {
             const int64_t row = r->first[t] + i;
-            if (c->place) {
+            if (c->unpacked) {
                 char *packed = c->packed + row * r->in * size,
-                     *place = fl__rnn_place(r, c->place, t, i, r->in);
-                memcpy(c->back ? place : packed, c->back ? packed : place, (size_t)(r->in * size));
+                     *unpacked = fl__rnn_element(r, c->unpacked, t, i, r->in);
+                memcpy(c->back ? unpacked : packed, c->back ? packed : unpacked, (size_t)(r->in * size));
                 continue;
             }
             for (int way = 0; way < r->a->ways; way++) {
                 const bool later = fl__rnn_row_before(r, way, t, i) >= 0;
                 const char *y =
-                    later ? fl__rnn_place(r, r->y, way ? t + 1 : t - 1, i, r->a->ways * out) : NULL;
+                    later ? fl__rnn_element(r, r->y, way ? t + 1 : t - 1, i, r->a->ways * out) : NULL;
                 memcpy(fl__rnn_at(r, c->packed, row, way, out),
                        y ? y + way * out * size : fl__rnn_state(r, r->h0, way, i, out), (size_t)(out * size));
             }
         }
 }
 
-static void fl__rnn_copy_rows(const fl__rnn *r, char *packed, const char *place, bool back) {
-    fl__rnn_copy c = {r, packed, place, back};
+static void fl__rnn_copy_rows(const fl__rnn *r, char *packed, const char *unpacked, bool back) {
+    fl__rnn_copy c = {r, packed, unpacked, back};
     fl_parallel(r->steps, fl__ceil_div(FL__GRAIN, r->n * (r->in + r->a->out) + 1), fl__rnn_copy_steps, &c);
 }
 
-/* first and order, from the lengths (a number: all are whole). */
+/* Computes first and order from the lengths (a number: all sequences have full length). */
 static bool fl__rnn_plan(fl__rnn *r, const fl_tensor *lengths) {
     r->first = fl_heap_alloc((size_t)(2 * r->steps + 3 + r->n) * sizeof *r->first);
     if (!r->first) return false;
@@ -196,7 +196,8 @@ static bool fl__rnn_plan(fl__rnn *r, const fl_tensor *lengths) {
     r->order = seen + r->steps + 2;
     const int64_t *given = lengths->weak ? NULL : fl_data(lengths);
     for (int64_t i = 0; i < r->n; i++) r->first[given ? given[i] : r->steps]++;
-    /* first[t]: of how many the length is t; then how many go on behind step t; then the sum of these */
+    /* first[t]: number of sequences of length t; seen[t]: of longer ones; then first[t]: the sum of these
+       before t */
     int64_t longer = 0;
     for (int64_t t = r->steps; t >= 0; t--) {
         seen[t] = longer;
@@ -237,7 +238,7 @@ static bool fl__rnn_begin(fl__rnn *r, const fl_backend *self, const fl_call *c, 
     r->y = fl_data(flat);
     r->h = r->y + r->steps * r->n * a->ways * a->out * r->size;
     r->c = r->h + a->ways * r->n * a->out * r->size;
-    r->more = fl_rnn_reserve(a, 1) / a->ways - r->columns;
+    r->extra_size = fl_rnn_reserve(a, 1) / a->ways - r->columns;
     const bool cut = a->out == a->hidden && a->hidden % FL__RNN_UNITS == 0 &&
                      r->columns * a->out * r->size > FL__RNN_SHARED;
     if (cut) r->units = FL__RNN_UNITS;
@@ -253,7 +254,7 @@ static void fl__rnn_end(fl__rnn *r) {
     fl_heap_free(r->first);
 }
 
-/* So many numbers of scratch for each of these; what is NULL before stays so where none are wanted. */
+/* Numbers of scratch for *at, which is unchanged if `numbers` is 0. */
 typedef struct fl__rnn_need {
     char **at;
     int64_t numbers;
@@ -277,21 +278,21 @@ static bool fl__rnn_carve(fl__rnn *r, const fl__rnn_need *need, int count) {
     return true;
 }
 
-/* Part `part` of w, of one direction. */
+/* Part `part` of w, for one direction. */
 static const char *fl__rnn_weight(const fl__rnn *r, int part, int way) {
     fl_shape s;
     return r->w + (fl_rnn_part(r->a, r->in, part, &s) + way * fl_shape_numel(s)) * r->size;
 }
 
-/* A step of one direction; a task of it is a block of columns. */
-typedef struct fl__rnn_moment {
+/* A step of one direction; its tasks are blocks of columns. */
+typedef struct fl__rnn_step_args {
     const fl__rnn *r;
     int way;
-    int64_t t, was;           /* the step before in the gradient, `was`: -1 if there is none */
-    int64_t begin, end, last; /* sequences; in the gradient those of the step before end at `last` */
-} fl__rnn_moment;
+    int64_t t, previous;      /* previous: the step processed before, in the gradient; -1 if none */
+    int64_t begin, end, last; /* sequences; in the gradient those of the previous step end at `last` */
+} fl__rnn_step_args;
 
-/* One direction of some sequences. */
+/* Runs one direction of some sequences. */
 typedef void (*fl__rnn_run)(const fl__rnn *r, int way, int64_t begin, int64_t end);
 typedef struct fl__rnn_job {
     const fl__rnn *r;
@@ -307,7 +308,7 @@ static void fl__rnn_task(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* Blocks of columns are cut within a direction: then one follows the other. */
+/* Blocks of columns are cut within a direction: then the directions run one after the other. */
 static void fl__rnn_run_all(const fl__rnn *r, fl__rnn_run run) {
     fl__rnn_job job = {r, run};
     if (r->units == r->a->hidden) fl_parallel(r->a->ways * r->pieces, 1, fl__rnn_task, &job);
@@ -317,7 +318,7 @@ static void fl__rnn_run_all(const fl__rnn *r, fl__rnn_run run) {
 /* >>forward */
 
 static void fl__rnn_step_forward(void *arg, int64_t begin, int64_t end) {
-    const fl__rnn_moment *s = arg;
+    const fl__rnn_step_args *s = arg;
     const fl__rnn *r = s->r;
     const int64_t hidden = r->a->hidden, out = r->a->out, size = r->size, m = s->end - s->begin;
     const bool projected = out != hidden;
@@ -335,10 +336,10 @@ static void fl__rnn_step_forward(void *arg, int64_t begin, int64_t end) {
             const int64_t row = r->first[s->t] + i, before = fl__rnn_row_before(r, s->way, s->t, i),
                           at = u * size;
             char *state = fl__rnn_own(r, r->state, s->way, i, out),
-                 *extra = fl__rnn_at(r, r->extra, row, s->way, r->more);
+                 *extra = fl__rnn_at(r, r->extra, row, s->way, r->extra_size);
             const char *old = r->a->mode != FL_LSTM ? state
                               : before < 0          ? fl__rnn_state(r, r->c0, s->way, i, hidden)
-                                                    : fl__rnn_at(r, r->extra, before, s->way, r->more);
+                                                    : fl__rnn_at(r, r->extra, before, s->way, r->extra_size);
             char *h = projected ? extra + hidden * size : state;
             r->loops->forward[r->a->mode]((void *[]){fl__rnn_at(r, r->gates, row, s->way, r->columns) + at,
                                                      fl__rnn_own(r, r->sums, s->way, i, r->columns) + at,
@@ -348,25 +349,26 @@ static void fl__rnn_step_forward(void *arg, int64_t begin, int64_t end) {
                                                      h + at},
                                           r->units, &hidden);
             if (!projected)
-                memcpy(fl__rnn_place(r, r->y, s->t, i, r->a->ways * out) + s->way * out * size + at, h + at,
+                memcpy(fl__rnn_element(r, r->y, s->t, i, r->a->ways * out) + s->way * out * size + at, h + at,
                        (size_t)(r->units * size));
         }
     }
 }
 
-/* The projected states of a step. */
-static void fl__rnn_project(const fl__rnn_moment *s) {
+/* Projects the states of a step (LSTM with projection). */
+static void fl__rnn_project(const fl__rnn_step_args *s) {
     const fl__rnn *r = s->r;
     const int64_t hidden = r->a->hidden, out = r->a->out, size = r->size, m = s->end - s->begin;
     char *rows = fl__rnn_own(r, r->rows, s->way, s->begin, hidden),
          *state = fl__rnn_own(r, r->state, s->way, s->begin, out);
     fl__rnn_pack_rows(r, rows,
-                      fl__rnn_at(r, r->extra, r->first[s->t] + s->begin, s->way, r->more) + hidden * size,
-                      r->a->ways * r->more, m, hidden);
+                      fl__rnn_at(r, r->extra, r->first[s->t] + s->begin, s->way, r->extra_size) +
+                          hidden * size,
+                      r->a->ways * r->extra_size, m, hidden);
     fl__rnn_product(r, rows, m, hidden, r->w_hr + s->way * fl__rnn_panels(r, hidden, out) * size, 0, out,
                     state, out, false);
     for (int64_t i = s->begin; i < s->end; i++)
-        memcpy(fl__rnn_place(r, r->y, s->t, i, r->a->ways * out) + s->way * out * size,
+        memcpy(fl__rnn_element(r, r->y, s->t, i, r->a->ways * out) + s->way * out * size,
                fl__rnn_own(r, r->state, s->way, i, out), (size_t)(out * size));
 }
 
@@ -377,7 +379,7 @@ static void fl__rnn_forward(const fl__rnn *r, int way, int64_t begin, int64_t en
                (size_t)(out * size));
     for (int64_t k = 0; k < r->steps; k++) {
         const int64_t t = way ? r->steps - 1 - k : k;
-        fl__rnn_moment s = {
+        fl__rnn_step_args s = {
             .r = r, .way = way, .t = t, .begin = begin, .end = fl__min(end, fl__rnn_active(r, t))};
         if (s.end <= begin) continue;
         fl__rnn_pack_rows(r, fl__rnn_own(r, r->rows, way, begin, hidden),
@@ -385,17 +387,17 @@ static void fl__rnn_forward(const fl__rnn *r, int way, int64_t begin, int64_t en
         fl_parallel(hidden / r->units, 1, fl__rnn_step_forward, &s);
         if (out != hidden) fl__rnn_project(&s);
         for (int64_t i = fl__max(begin, fl__rnn_active(r, way ? t - 1 : t + 1)); i < s.end;
-             i++) { /* their last */
+             i++) { /* sequences whose last step this is */
             memcpy(fl__rnn_state(r, r->h, way, i, out), fl__rnn_own(r, r->state, way, i, out),
                    (size_t)(out * size));
             if (r->a->mode == FL_LSTM)
                 memcpy(fl__rnn_state(r, r->c, way, i, hidden),
-                       fl__rnn_at(r, r->extra, r->first[t] + i, way, r->more), (size_t)(hidden * size));
+                       fl__rnn_at(r, r->extra, r->first[t] + i, way, r->extra_size), (size_t)(hidden * size));
         }
     }
 }
 
-/* Of a direction what is added to the gates: both biases, but of a GRU's h_n, which follows. */
+/* The biases of the gates of a direction: the sum of both, except for a GRU's h_n, whose bias follows. */
 static void fl__rnn_biases(const fl__rnn *r, int way) {
     const int64_t apart = r->a->mode == FL_GRU ? r->a->hidden : 0, both = r->columns - apart;
     char *to = r->bias + way * (r->columns + r->a->hidden) * r->size;
@@ -411,9 +413,9 @@ static void fl__rnn_biases(const fl__rnn *r, int way) {
 
 static bool fl__rnn_forward_all(fl__rnn *r, const fl_call *c) {
     const fl_rnn_args *a = r->a;
-    const fl_tensor *kept = c->n_out > 1 ? c->out[1] : NULL;
+    const fl_tensor *reserve = c->n_out > 1 ? c->out[1] : NULL;
     const int64_t rows = r->n * a->ways, hidden = a->hidden, ways = a->ways;
-    const int64_t gates = r->total * ways * r->columns, extra = r->total * ways * r->more;
+    const int64_t gates = r->total * ways * r->columns, extra = r->total * ways * r->extra_size;
     const bool projected = a->out != hidden;
     char *xs = r->x;
     const fl__rnn_need need[] = {{&r->zeros, hidden},
@@ -424,18 +426,18 @@ static bool fl__rnn_forward_all(fl__rnn *r, const fl_call *c) {
                                  {&r->sums, rows * r->columns},
                                  {&r->rows, rows * hidden},
                                  {&xs, r->dense ? 0 : r->total * r->in},
-                                 {&r->gates, kept ? 0 : gates},
-                                 {&r->extra, kept ? 0 : extra}};
+                                 {&r->gates, reserve ? 0 : gates},
+                                 {&r->extra, reserve ? 0 : extra}};
     if (!fl__rnn_carve(r, need, (int)(sizeof need / sizeof *need))) return false;
-    if (kept) {
-        r->gates = fl_data(kept);
+    if (reserve) {
+        r->gates = fl_data(reserve);
         r->extra = r->gates + gates * r->size;
     }
     if (!r->dense) fl__rnn_copy_rows(r, xs, r->x, false);
     const fl_tensor *w = c->in[3];
     if (!fl__rnn_matmul(
             r,
-            fl__rnn_matrix(r, kept ? kept->buffer : r->scratch, r->gates, r->total, ways * r->columns,
+            fl__rnn_matrix(r, reserve ? reserve->buffer : r->scratch, r->gates, r->total, ways * r->columns,
                            ways * r->columns, 1),
             fl__rnn_matrix(r, r->dense ? c->in[0]->buffer : r->scratch, xs, r->total, r->in, r->in, 1),
             fl__rnn_matrix(r, w->buffer, r->w, r->in, ways * r->columns, 1, r->in)))
@@ -464,9 +466,10 @@ static bool fl__cpu_rnn(const fl_backend *self, const fl_call *c) {
 
 /* >>gradient */
 
-/* Of a block of columns: what the step before adds to dh, which begins or ends there, and the gates. */
+/* A block of columns: adds the contribution of the previous step to dh, which begins or ends there for some
+   sequences, and computes the gradients of the gates. */
 static void fl__rnn_step_back(void *arg, int64_t begin, int64_t end) {
-    const fl__rnn_moment *s = arg;
+    const fl__rnn_step_args *s = arg;
     const fl__rnn *r = s->r;
     const int64_t hidden = r->a->hidden, out = r->a->out, size = r->size;
     const bool projected = out != hidden, lstm = r->a->mode == FL_LSTM;
@@ -479,7 +482,7 @@ static void fl__rnn_step_back(void *arg, int64_t begin, int64_t end) {
                             r->columns, r->w_hh + s->way * fl__rnn_panels(r, r->columns, out) * size, u,
                             u + n, dh, out, r->a->mode == FL_GRU);
         for (int64_t i = fl__max(s->begin, s->end); i < s->last;
-             i++) { /* their first step was the one before */
+             i++) { /* sequences whose first step was the previous one */
             if (r->d0[0])
                 memcpy(fl__rnn_state(r, r->d0[0], s->way, i, out) + at,
                        fl__rnn_own(r, r->state, s->way, i, out) + at, bytes);
@@ -487,7 +490,7 @@ static void fl__rnn_step_back(void *arg, int64_t begin, int64_t end) {
                 memcpy(fl__rnn_state(r, r->d0[1], s->way, i, hidden) + at,
                        fl__rnn_own(r, r->cell, s->way, i, hidden) + at, cells);
         }
-        for (int64_t i = fl__max(s->begin, s->last); i < s->end; i++) { /* their last step is this one */
+        for (int64_t i = fl__max(s->begin, s->last); i < s->end; i++) { /* sequences that end at this step */
             memcpy(fl__rnn_own(r, r->state, s->way, i, out) + at,
                    fl__rnn_state(r, r->h, s->way, i, out) + at, bytes);
             if (lstm)
@@ -498,7 +501,7 @@ static void fl__rnn_step_back(void *arg, int64_t begin, int64_t end) {
             char *dy = fl__rnn_at(r, r->dy, r->first[s->t] + s->begin, s->way, out);
             for (int64_t i = s->begin; i < s->end; i++) {
                 char *to = dy + (i - s->begin) * r->a->ways * out * size;
-                memcpy(to, fl__rnn_place(r, r->y, s->t, i, r->a->ways * out) + s->way * out * size, bytes);
+                memcpy(to, fl__rnn_element(r, r->y, s->t, i, r->a->ways * out) + s->way * out * size, bytes);
                 r->ks->add(to, fl__rnn_own(r, r->state, s->way, i, out), out);
             }
             char *rows = fl__rnn_own(r, r->rows, s->way, s->begin, r->columns);
@@ -511,12 +514,12 @@ static void fl__rnn_step_back(void *arg, int64_t begin, int64_t end) {
             const int64_t row = r->first[s->t] + i, before = fl__rnn_row_before(r, s->way, s->t, i);
             const char *old = !lstm        ? fl__rnn_at(r, r->before, row, s->way, out)
                               : before < 0 ? fl__rnn_state(r, r->c0, s->way, i, hidden)
-                                           : fl__rnn_at(r, r->extra, before, s->way, r->more);
+                                           : fl__rnn_at(r, r->extra, before, s->way, r->extra_size);
             char *dy = projected ? fl__rnn_own(r, r->sums, s->way, i, hidden)
-                                 : fl__rnn_place(r, r->y, s->t, i, r->a->ways * out) + s->way * out * size;
+                                 : fl__rnn_element(r, r->y, s->t, i, r->a->ways * out) + s->way * out * size;
             char *from = projected ? r->zeros : fl__rnn_own(r, r->state, s->way, i, out);
             r->loops->back[r->a->mode]((void *[]){fl__rnn_at(r, r->gates, row, s->way, r->columns) + at,
-                                                  fl__rnn_at(r, r->extra, row, s->way, r->more) + at,
+                                                  fl__rnn_at(r, r->extra, row, s->way, r->extra_size) + at,
                                                   (char *)(uintptr_t)old + at, dy + at, from + at,
                                                   fl__rnn_own(r, r->cell, s->way, i, hidden) + at,
                                                   fl__rnn_at(r, r->dx, row, s->way, r->columns) + at,
@@ -527,21 +530,21 @@ static void fl__rnn_step_back(void *arg, int64_t begin, int64_t end) {
 }
 
 static void fl__rnn_back(const fl__rnn *r, int way, int64_t begin, int64_t end) {
-    fl__rnn_moment s = {.r = r, .way = way, .was = -1, .begin = begin, .end = begin, .last = begin};
+    fl__rnn_step_args s = {.r = r, .way = way, .previous = -1, .begin = begin, .end = begin, .last = begin};
     for (int64_t k = 0; k <= r->steps; k++) {
         s.t = way ? k : r->steps - 1 - k;
         s.end = fl__max(begin, fl__min(end, fl__rnn_active(r, s.t)));
         if (s.last > begin)
             fl__rnn_pack_rows(r, fl__rnn_own(r, r->rows, way, begin, r->columns),
-                              fl__rnn_at(r, r->dh_gates, r->first[s.was] + begin, way, r->columns),
+                              fl__rnn_at(r, r->dh_gates, r->first[s.previous] + begin, way, r->columns),
                               r->a->ways * r->columns, s.last - begin, r->columns);
         if (s.end > begin || s.last > begin) fl_parallel(r->a->hidden / r->units, 1, fl__rnn_step_back, &s);
-        s.was = s.t;
+        s.previous = s.t;
         s.last = s.end;
     }
 }
 
-/* dw: of each part one product over all rows. */
+/* dw: one product over all rows per part. */
 static bool fl__rnn_weights_back(fl__rnn *r, const fl_tensor *dw, fl_buffer *x_buffer, const char *x) {
     const fl_rnn_args *a = r->a;
     const int64_t all = a->ways * r->columns, n = r->total, hidden = a->hidden;
@@ -565,8 +568,9 @@ static bool fl__rnn_weights_back(fl__rnn *r, const fl_tensor *dw, fl_buffer *x_b
             ok = fl__rnn_matmul(
                 r, fl__rnn_matrix(r, to, fl__rnn_weight(&of, 4, way), a->out, hidden, hidden, 1),
                 fl__rnn_matrix(r, b, fl__rnn_at(r, r->dy, 0, way, a->out), a->out, n, 1, a->ways * a->out),
-                fl__rnn_matrix(r, r->reserve, fl__rnn_at(r, r->extra, 0, way, r->more) + hidden * r->size,
-                               n, hidden, a->ways * r->more, 1));
+                fl__rnn_matrix(r, r->reserve,
+                               fl__rnn_at(r, r->extra, 0, way, r->extra_size) + hidden * r->size, n, hidden,
+                               a->ways * r->extra_size, 1));
     }
     for (int part = 2; ok && a->biased && part < 4; part++)
         ok = fl__rnn_matmul(r, fl__rnn_matrix(r, to, fl__rnn_weight(&of, part, 0), 1, all, all, 1), ones,
@@ -623,7 +627,7 @@ static bool fl__rnn_back_all(fl__rnn *r, const fl_call *c) {
     return !dw || fl__rnn_weights_back(r, dw, r->dense ? c->in[0]->buffer : r->scratch, xs);
 }
 
-/* The reserve is that of the slot above: where another made it, the composition does without. */
+/* Needs the reserve of fl__cpu_rnn: if another slot made it, the composed op works without. */
 static bool fl__cpu_rnn_grad(const fl_backend *self, const fl_call *c) {
     fl__rnn r = {0};
     if (self->op[fl_op_rnn] != fl__cpu_rnn) return fl_call_compose(c);

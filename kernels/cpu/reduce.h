@@ -1,10 +1,10 @@
 /* kernels/cpu/reduce.h - sum, prod, amax, amin over any axes; argmax, argmin
 
-   The reduced dims are walked in order of their steps. If they are dense in memory, or nothing is,
-   each output folds its elements into lanes (element i of a row into lane i mod the number of
-   lanes), then the lanes. If a kept dim is dense, a tile of outputs is folded at once, row by row.
-   Long reductions are cut into chunks of a fixed size, whose partial results fold pairwise. So the
-   tree depends on shape and strides only. f32 sums and products are accumulated in double. */
+   The reduced dims are iterated in order of their steps. If they are dense in memory, or no dim is, each
+   output folds its elements into lanes (element i of a row into lane i mod the number of lanes), then the
+   lanes. If a kept dim is dense, a tile of outputs is folded at once, row by row. Long reductions are cut
+   into chunks of a fixed size, whose partial results are folded pairwise. So the summation tree depends on
+   shape and strides only. f32 sums and products are accumulated in double. */
 #ifndef FL_CPU_REDUCE_H
 #define FL_CPU_REDUCE_H
 #include "slots.h"
@@ -20,10 +20,10 @@ enum {
     FL__CHUNK = 65536 /* elements, or a quarter of those of a tile */
 };
 
-/* acc[j] = acc[j] op x[r * stride + j] for r < rows, j < width; the stride in elements. */
+/* acc[j] = acc[j] op x[r * stride + j] for r < rows, j < width; the stride is in elements. */
 typedef void (*fl__rows)(void *acc, const void *x, int64_t rows, int64_t stride, int64_t width);
 
-/* How an op folds a dtype. */
+/* How an op reduces a dtype. */
 typedef enum fl__fold_op { FL__FOLD_SUM, FL__FOLD_PROD, FL__FOLD_AMAX, FL__FOLD_AMIN } fl__fold_op;
 typedef struct fl__fold {
     fl__rows rows;        /* elements into accumulators */
@@ -32,9 +32,9 @@ typedef struct fl__fold {
     int size, acc_size;   /* bytes */
     uint64_t identity;    /* bits of an accumulator */
 } fl__fold;
-/* For f32, f64 and i64. */
+/* dtype: f32, f64 or i64. */
 FL_PRIVATE fl__fold fl__fold_of(fl__fold_op op, fl_dtype dtype);
-/* Folds n elements that lie step bytes apart into lanes[0]; dense (step = size), or fewer than 2
+/* Folds n elements, step bytes apart, into lanes[0]; they are dense (step = size), or fewer than 2
    FL__FEW_LANES. */
 FL_PRIVATE void fl__fold_line(const fl__fold *f, void *lanes, const void *x, int64_t step,
                               int64_t n);
@@ -93,7 +93,7 @@ static void fl__lanes_add(const fl__fold *f, void *lanes, const char *x, int64_t
     if (n % FL__FOLD_LANES) f->rows(lanes, x + full * FL__FOLD_LANES * f->size, 1, 0, n % FL__FOLD_LANES);
 }
 
-/* The result is in lane 0. */
+/* Folds the lanes into lane 0. */
 static void fl__lanes_end(const fl__fold *f, void *lanes) {
     const char *rest = (const char *)lanes + FL__FEW_LANES * f->acc_size,
                *others = (const char *)lanes + f->acc_size;
@@ -123,15 +123,15 @@ FL_PRIVATE void fl__fold_line(const fl__fold *f, void *lanes, const void *x, int
 
 typedef struct fl__reduction {
     fl__fold fold;
-    fl__walk kept, reduced; /* of x */
-    fl__walk y;
-    int64_t outputs, length;  /* elements of y; of x for each */
+    fl__iter kept, reduced; /* of x */
+    fl__iter y;
+    int64_t outputs, length;  /* elements of y; of x per element of y */
     int64_t chunk, chunks;    /* of the length */
     int64_t tile, tiles;      /* of the innermost kept dim; tile 0: one output at a time */
     char *partial;            /* [chunks][outputs] accumulators, NULL for one chunk */
 } fl__reduction;
 
-/* The reduced axes by growing step, repeated elements last. */
+/* The reduced axes in order of growing step, repeated elements last. */
 static int fl__reduced_axes(const fl_tensor *x, uint32_t axes, int order[FL_MAX_DIMS]) {
     int n = 0;
     for (int i = x->ndim - 1; i >= 0; i--) {
@@ -145,8 +145,8 @@ static int fl__reduced_axes(const fl_tensor *x, uint32_t axes, int order[FL_MAX_
     return n;
 }
 
-/* The kept axes in the order in which x lies in memory, for x and y alike. */
-static void fl__kept_walks(fl__reduction *r, const fl_tensor *x, const fl_tensor *y, uint32_t axes,
+/* Iterators of x and y over the kept axes, in x's memory order. */
+static void fl__kept_iters(fl__reduction *r, const fl_tensor *x, const fl_tensor *y, uint32_t axes,
                            bool keepdim) {
     int order[FL_MAX_DIMS], y_axis[FL_MAX_DIMS];
     fl_axes_by_stride(x, order);
@@ -154,32 +154,32 @@ static void fl__kept_walks(fl__reduction *r, const fl_tensor *x, const fl_tensor
         y_axis[i] = k;
         k += keepdim || !(axes >> i & 1);
     }
-    fl__walk_begin(&r->y, y, FL_WRITE);
+    fl__iter_begin(&r->y, y, FL_WRITE);
     for (int i = x->ndim - 1; i >= 0; i--) {
         int axis = order[i];
         if (axes >> axis & 1) continue;
-        fl__walk_push(&r->kept, 1, x->shape[axis], &(int64_t){x->stride[axis] * r->kept.raw});
-        fl__walk_push(&r->y, 1, x->shape[axis],
+        fl__iter_push(&r->kept, 1, x->shape[axis], &(int64_t){x->stride[axis] * r->kept.raw});
+        fl__iter_push(&r->y, 1, x->shape[axis],
                       &(int64_t){y->stride[y_axis[axis]] * (int64_t)r->y.raw});
     }
-    fl__walk_close(&r->kept, 1);
-    fl__walk_close(&r->y, 1);
-    fl__walk_widen(&r->y, y->dtype);
+    fl__iter_close(&r->kept, 1);
+    fl__iter_close(&r->y, 1);
+    fl__iter_widen(&r->y, y->dtype);
 }
 
-static void fl__reduction_walks(fl__reduction *r, const fl_tensor *x, uint32_t axes) {
+static void fl__reduction_iters(fl__reduction *r, const fl_tensor *x, uint32_t axes) {
     int order[FL_MAX_DIMS], n = fl__reduced_axes(x, axes, order);
-    fl__walk_begin(&r->kept, x, FL_READ);
-    fl__walk_begin(&r->reduced, x, FL_READ);
+    fl__iter_begin(&r->kept, x, FL_READ);
+    fl__iter_begin(&r->reduced, x, FL_READ);
     const int size = r->reduced.raw;
-    fl__walk_widen(&r->reduced, x->dtype);
+    fl__iter_widen(&r->reduced, x->dtype);
     r->length = 1;
     for (int k = 0; k < n; k++) {
         r->length *= x->shape[order[k]];
-        fl__walk_push(&r->reduced, 1, x->shape[order[k]], &(int64_t){x->stride[order[k]] * size});
+        fl__iter_push(&r->reduced, 1, x->shape[order[k]], &(int64_t){x->stride[order[k]] * size});
     }
-    if (r->length == 0) r->reduced.ndim = 0; /* nothing to walk */
-    fl__walk_close(&r->reduced, 1);
+    if (r->length == 0) r->reduced.ndim = 0; /* nothing to iterate over */
+    fl__iter_close(&r->reduced, 1);
 }
 
 static void fl__reduction_plan(fl__reduction *r) {
@@ -193,20 +193,20 @@ static void fl__reduction_plan(fl__reduction *r) {
 
 /* >>fold */
 
-/* n accumulators become elements position .. of y. */
+/* Stores n accumulators in elements position .. of y. */
 static void fl__reduction_store(const fl__reduction *r, void *acc, int64_t position,
                                 int64_t n) {
     float narrow[FL__TILE_COLUMNS];
-    fl__cursor c = fl__walk_seek(&r->y, position);
+    fl__cursor c = fl__iter_seek(&r->y, position);
     if (r->fold.acc == r->fold.dtype) {
-        fl__walk_write(&r->y, &c, acc, n);
+        fl__iter_write(&r->y, &c, acc, n);
         return;
     }
     const double *wide = acc;
     for (int64_t i = 0, m; i < n; i += m) {
         m = fl__min(n - i, FL__TILE_COLUMNS);
         for (int64_t j = 0; j < m; j++) narrow[j] = (float)wide[i + j];
-        fl__walk_write(&r->y, &c, narrow, m);
+        fl__iter_write(&r->y, &c, narrow, m);
     }
 }
 
@@ -219,12 +219,11 @@ static void fl__reduction_emit(const fl__reduction *r, void *acc, int64_t chunk,
         fl__reduction_store(r, acc, position, n);
 }
 
-/* Folds elements [begin, end) of the reduced dims of the output whose first element is at x into
-   lane 0. */
+/* Folds elements [begin, end) of the reduced dims into lane 0, for the output whose first element is at x. */
 static void fl__fold_output(const fl__reduction *r, char *x, int64_t begin, int64_t end,
                             void *lanes) {
     const fl__fold *f = &r->fold;
-    const fl__walk *w = &r->reduced;
+    const fl__iter *w = &r->reduced;
     _Alignas(FL_ALIGN) char buffer[FL__BLOCK * FL__ELEMENT];
     bool dense = w->step[0] == w->size && !w->load;
     if (!w->load && w->ndim == 1 && (dense || end - begin < 2 * FL__FEW_LANES)) {
@@ -236,60 +235,60 @@ static void fl__fold_output(const fl__reduction *r, char *x, int64_t begin, int6
         fl__fold_line(f, lanes, buffer, w->size, end - begin);
         return;
     }
-    fl__cursor c = fl__walk_seek(w, begin);
+    fl__cursor c = fl__iter_seek(w, begin);
     c.ptr += x - w->base;
     if (end - begin <= FL__BLOCK) {
-        fl__walk_read(w, &c, buffer, end - begin);
+        fl__iter_read(w, &c, buffer, end - begin);
         fl__fold_line(f, lanes, buffer, w->size, end - begin);
         return;
     }
     fl__lanes_begin(f, lanes);
     for (int64_t i = begin, n; i < end; i += n) {
-        n = fl__walk_row(w, &c, end - i);
+        n = fl__iter_row(w, &c, end - i);
         if (dense && n >= FL__FOLD_LANES) {
             fl__lanes_add(f, lanes, c.ptr, n);
-            fl__walk_advance(w, &c, n);
+            fl__iter_advance(w, &c, n);
         } else {
             n = fl__min(end - i, FL__BLOCK);
-            fl__walk_read(w, &c, buffer, n);
+            fl__iter_read(w, &c, buffer, n);
             fl__lanes_add(f, lanes, buffer, n);
         }
     }
     fl__lanes_end(f, lanes);
 }
 
-/* Unit: one chunk of one output. */
+/* Task: one chunk of one output per unit. */
 static void fl__reduce_chunks(void *arg, int64_t first, int64_t last) {
     const fl__reduction *r = arg;
     _Alignas(FL_ALIGN) char acc[FL__FOLD_LANES * FL__ELEMENT];
     for (int64_t unit = first; unit < last; unit++) {
         int64_t output = unit / r->chunks, begin = unit % r->chunks * r->chunk;
-        char *x = fl__walk_seek(&r->kept, output).ptr;
+        char *x = fl__iter_seek(&r->kept, output).ptr;
         fl__fold_output(r, x, begin, fl__min(begin + r->chunk, r->length), acc);
         fl__reduction_emit(r, acc, unit % r->chunks, output, 1);
     }
 }
 
-/* Unit: one output of one chunk; stored many at a time. */
+/* Task: one output per unit, for a single chunk; stored many at a time. */
 static void fl__reduce_outputs(void *arg, int64_t first, int64_t last) {
     const fl__reduction *r = arg;
     _Alignas(FL_ALIGN) char lanes[FL__FOLD_LANES * FL__ELEMENT], acc[FL__TILE_COLUMNS * FL__ELEMENT];
-    fl__cursor c = fl__walk_seek(&r->kept, first);
+    fl__cursor c = fl__iter_seek(&r->kept, first);
     for (int64_t i = first, n; i < last; i += n) {
         n = fl__min(last - i, FL__TILE_COLUMNS);
         for (int64_t k = 0; k < n; k++) {
             fl__fold_output(r, c.ptr, 0, r->length, lanes);
             fl__copy_row(acc + k * r->fold.acc_size, 0, lanes, 0, 1, r->fold.acc_size);
-            fl__walk_advance(&r->kept, &c, 1);
+            fl__iter_advance(&r->kept, &c, 1);
         }
         fl__reduction_store(r, acc, i, n);
     }
 }
 
-/* Unit: one chunk of one tile of outputs. */
+/* Task: one chunk of one tile of outputs per unit. */
 static void fl__reduce_tiles(void *arg, int64_t first, int64_t last) {
     const fl__reduction *r = arg;
-    const fl__walk *w = &r->reduced;
+    const fl__iter *w = &r->reduced;
     _Alignas(FL_ALIGN) char acc[FL__TILE_COLUMNS * FL__ELEMENT], row[FL__TILE_COLUMNS * FL__ELEMENT];
     for (int64_t unit = first; unit < last; unit++) {
         int64_t column = fl__quotient(unit, r->chunks), chunk = unit - column * r->chunks;
@@ -297,14 +296,14 @@ static void fl__reduce_tiles(void *arg, int64_t first, int64_t last) {
         int64_t output = line * r->kept.dim[0] + tile * r->tile;
         int64_t width = fl__min(r->tile, r->kept.dim[0] - tile * r->tile);
         int64_t begin = chunk * r->chunk, end = fl__min(begin + r->chunk, r->length);
-        fl__cursor c = fl__walk_seek(w, begin);
-        c.ptr += fl__walk_seek(&r->kept, output).ptr - r->kept.base;
+        fl__cursor c = fl__iter_seek(w, begin);
+        c.ptr += fl__iter_seek(&r->kept, output).ptr - r->kept.base;
         fl__fill_row(acc, (const char *)&r->fold.identity, width, r->fold.acc_size);
         for (int64_t i = begin, n; i < end; i += n) {
-            n = w->load ? 1 : fl__walk_row(w, &c, end - i);
+            n = w->load ? 1 : fl__iter_row(w, &c, end - i);
             if (w->load) w->load((void *[]){row, c.ptr}, width, NULL);
             r->fold.rows(acc, w->load ? row : c.ptr, n, w->step[0] / w->size, width);
-            fl__walk_advance(w, &c, n);
+            fl__iter_advance(w, &c, n);
         }
         fl__reduction_emit(r, acc, chunk, output, width);
     }
@@ -326,24 +325,24 @@ static bool fl__reduction_init(fl__reduction *r, const fl_call *c, fl__fold_op o
     r->fold = fl__fold_of(op, d);
     r->outputs = fl_numel(c->out[0]);
     r->partial = NULL;
-    fl__reduction_walks(r, c->in[0], args->axes);
-    fl__kept_walks(r, c->in[0], c->out[0], args->axes, args->keepdim);
+    fl__reduction_iters(r, c->in[0], args->axes);
+    fl__kept_iters(r, c->in[0], c->out[0], args->axes, args->keepdim);
     fl__reduction_plan(r);
     return true;
 }
 
 static void fl__reduction_run(fl__reduction *r) {
     int64_t width = r->tile ? r->tile : 1,
-            places = r->tile ? fl__quotient(r->outputs, r->kept.dim[0]) * r->tiles : r->outputs;
+            units = r->tile ? fl__quotient(r->outputs, r->kept.dim[0]) * r->tiles : r->outputs;
     int64_t grain = fl__ceil_div(FL__GRAIN, fl__min(r->length, r->chunk) * width + 1);
     fl_task task = r->chunks > 1 ? fl__reduce_chunks : fl__reduce_outputs;
-    fl_parallel(places * r->chunks, grain, r->tile ? fl__reduce_tiles : task, r);
+    fl_parallel(units * r->chunks, grain, r->tile ? fl__reduce_tiles : task, r);
 }
 
 static bool fl__reduction_run_chunks(fl__reduction *r) {
     size_t bytes;
     if (!fl__mul_size((size_t)r->chunks, (size_t)(r->outputs * r->fold.acc_size), &bytes))
-        return fl_fail("fl_reduce: partial results of %lld outputs do not fit", (long long)r->outputs);
+        return fl_fail("fl_reduce: partial results of %lld outputs are too large", (long long)r->outputs);
     const fl_mem_info info = {.op = "reduce", .step = fl_mem_step_now(), .lifetime = 1};
     fl_buffer *scratch = fl_buffer_new(bytes, &info);
     if (!scratch) return false;
@@ -357,7 +356,8 @@ static bool fl__reduction_run_chunks(fl__reduction *r) {
     return r->partial != NULL;
 }
 
-/* A few dense elements of which the first axes go, or all: as a plan would. *done: it was such a case. */
+/* Fast path for a few dense elements, of which the first axes or all are reduced, with the same bits. *done:
+   whether it applied. */
 static bool fl__fold_small(const fl_call *c, fl__fold_op op, bool *done) {
     const fl_tensor *x = c->in[0];
     fl_tensor *y = c->out[0];
@@ -408,7 +408,7 @@ FL__REDUCE_SLOT(amax, FL__FOLD_AMAX)
 FL__REDUCE_SLOT(amin, FL__FOLD_AMIN)
 #undef FL__REDUCE_SLOT
 
-/* >>arg: the extreme of a block by lanes, then, if it beats the best so far, its first place in the
+/* >>arg: the extreme of a block by lanes, then, if it beats the best so far, its first position in the
    block */
 
 #define FL__FIND(T, name) \
@@ -427,53 +427,53 @@ FL__FIND(double, f64)
 FL__FIND(int64_t, i64)
 #undef FL__FIND
 
-typedef struct fl__champion {
+typedef struct fl__candidate {
     _Alignas(FL__ELEMENT) char value[FL__ELEMENT];
-    int64_t place;
-} fl__champion;
+    int64_t position;
+} fl__candidate;
 
 typedef struct fl__extreme {
     fl__reduction r;
     bool largest;
     int64_t (*find)(const void *block, int64_t n, const void *value);
     bool (*beats)(const void *value, const void *best, bool largest);
-    int64_t chunks;      /* of FL__CHUNK elements, for each output */
-    fl__champion *found; /* [outputs][chunks], if there are chunks */
+    int64_t chunks;       /* of FL__CHUNK elements, per output */
+    fl__candidate *found; /* [outputs][chunks], if there are several chunks */
 } fl__extreme;
 
 /* The first extreme of elements [begin, end) of one output. */
-static fl__champion fl__find_extreme(const fl__extreme *e, int64_t output, int64_t begin,
-                                     int64_t end) {
-    const fl__walk *w = &e->r.reduced;
+static fl__candidate fl__find_extreme(const fl__extreme *e, int64_t output, int64_t begin,
+                                      int64_t end) {
+    const fl__iter *w = &e->r.reduced;
     _Alignas(FL_ALIGN) char lanes[FL__FOLD_LANES * FL__ELEMENT];
     char buffer[FL__BLOCK * FL__ELEMENT];
-    fl__champion best = {{0}, 0};
-    fl__cursor c = fl__walk_seek(w, begin);
-    c.ptr += fl__walk_seek(&e->r.kept, output).ptr - e->r.kept.base;
+    fl__candidate best = {{0}, 0};
+    fl__cursor c = fl__iter_seek(w, begin);
+    c.ptr += fl__iter_seek(&e->r.kept, output).ptr - e->r.kept.base;
     for (int64_t i = begin, n; i < end; i += n) {
         const char *x = w->step[0] == w->size && !w->load ? c.ptr : buffer;
         n = fl__min(end - i, FL__BLOCK);
-        if (x == buffer) fl__walk_read(w, &c, buffer, n);
-        else fl__walk_advance(w, &c, n);
+        if (x == buffer) fl__iter_read(w, &c, buffer, n);
+        else fl__iter_advance(w, &c, n);
         fl__fold_line(&e->r.fold, lanes, x, w->size, n);
         if (i > begin && !e->beats(lanes, best.value, e->largest)) continue;
         memcpy(best.value, lanes, (size_t)w->size);
-        best.place = i + e->find(x, n, lanes);
+        best.position = i + e->find(x, n, lanes);
     }
     return best;
 }
 
-/* Unit: one output. */
+/* Task: one output per unit. */
 static void fl__extreme_task(void *arg, int64_t first, int64_t last) {
     const fl__extreme *e = arg;
-    fl__cursor c = fl__walk_seek(&e->r.y, first);
+    fl__cursor c = fl__iter_seek(&e->r.y, first);
     for (int64_t output = first; output < last; output++) {
-        int64_t place = fl__find_extreme(e, output, 0, e->r.length).place;
-        fl__walk_write(&e->r.y, &c, &place, 1);
+        int64_t position = fl__find_extreme(e, output, 0, e->r.length).position;
+        fl__iter_write(&e->r.y, &c, &position, 1);
     }
 }
 
-/* Unit: one chunk of one output. */
+/* Task: one chunk of one output per unit. */
 static void fl__extreme_chunk_task(void *arg, int64_t first, int64_t last) {
     const fl__extreme *e = arg;
     for (int64_t unit = first; unit < last; unit++) {
@@ -482,15 +482,15 @@ static void fl__extreme_chunk_task(void *arg, int64_t first, int64_t last) {
     }
 }
 
-/* The chunks' champions in order: a later one must beat the best so far. */
+/* Picks among the chunks' candidates in order: a later one must beat the best so far. */
 static void fl__extreme_store(const fl__extreme *e) {
-    fl__cursor c = fl__walk_seek(&e->r.y, 0);
+    fl__cursor c = fl__iter_seek(&e->r.y, 0);
     for (int64_t output = 0; output < e->r.outputs; output++) {
-        const fl__champion *found = e->found + output * e->chunks, *best = found;
+        const fl__candidate *found = e->found + output * e->chunks, *best = found;
         for (int64_t k = 1; k < e->chunks; k++)
             if (e->beats(found[k].value, best->value, e->largest)) best = found + k;
-        int64_t place = best->place;
-        fl__walk_write(&e->r.y, &c, &place, 1);
+        int64_t position = best->position;
+        fl__iter_write(&e->r.y, &c, &position, 1);
     }
 }
 
@@ -510,7 +510,7 @@ static bool fl__arg_extreme(const fl_call *c, fl__fold_op op) {
     fl__extreme e = {.largest = op == FL__FOLD_AMAX};
     if (!fl__reduction_init(&e.r, c, op)) return false;
     if (e.r.outputs == 0) return true;
-    if (e.r.length == 0) return fl_fail("fl_%s: the axis is empty", fl_op_get_info(c->op)->name);
+    if (e.r.length == 0) return fl_fail("fl_%s: the reduced axis is empty", fl_op_get_info(c->op)->name);
     fl_dtype d = e.r.fold.dtype;
     e.find = d == FL_F32 ? fl__find_f32 : d == FL_F64 ? fl__find_f64 : fl__find_i64;
     e.beats = d == FL_F32 ? fl__beats_f32 : d == FL_F64 ? fl__beats_f64 : fl__beats_i64;

@@ -1,11 +1,11 @@
 /* kernels/cpu/resample.h - weighted sums along an axis: interpolation, adaptive pooling, their gradients
 
-   The taps of each element of the result are listed first, those of the adjoint in the order of what they
+   The taps of each element of the result are listed first; those of the adjoint in the order in which they
    read: each element is then one sum, in that order, whatever the number of threads. */
 #ifndef FL_CPU_RESAMPLE_H
 #define FL_CPU_RESAMPLE_H
 #include "slots.h"
-/* Puts the slots of this file into the table. */
+/* Registers the slots of this file. */
 FL_PRIVATE void fl__cpu_resample_slots(fl_backend *cpu);
 #endif
 
@@ -43,7 +43,7 @@ static double fl__tap_weight(const fl_tensor *w, int64_t i) {
     return w->dtype == FL_F64 ? ((const double *)fl_data(w))[i] : (double)((const float *)fl_data(w))[i];
 }
 
-/* Lists the taps of the record, which has room for them; those that lie outside are none. */
+/* Lists the taps of the record in s->tap, which has space for all; taps outside the input are dropped. */
 static void fl__resample_list(fl__resampling *s, const fl_call *c, bool adjoint) {
     const fl_tensor *w = c->in[2];
     const int64_t *at = fl_data(c->in[1]), k = w->shape[1], count = fl_numel(w);
@@ -60,11 +60,12 @@ static void fl__resample_list(fl__resampling *s, const fl_call *c, bool adjoint)
         if (pass == 0)
             for (int64_t o = 0; o < s->size; o++) s->first[o + 1] += s->first[o];
     }
-    memmove(s->first + 1, s->first, (size_t)s->size * sizeof *s->first); /* each now stands at its end */
+    memmove(s->first + 1, s->first, (size_t)s->size * sizeof *s->first); /* ends become starts */
     s->first[0] = 0;
 }
 
-/* Whether both lie alike, with `inner` numbers side by side behind the axis; then *s has the sizes. */
+/* Whether x and y have the same layout, with `inner` contiguous numbers after the axis; then fills *s with
+   the sizes. */
 static bool fl__resample_sizes(fl__resampling *s, const fl_tensor *x, const fl_tensor *y, int axis) {
     *s = (fl__resampling){.outer = 1, .inner = 1, .n = x->shape[axis], .size = y->shape[axis]};
     if (fl_is_contiguous(x) && fl_is_contiguous(y)) {
@@ -93,15 +94,15 @@ static bool fl__cpu_resample(const fl_backend *self, const fl_call *c) {
     if (!ok || fl_numel(x) * s.size == 0) return fl_call_compose(c);
     if (!fl_out_make(c->out[0])) return false;
     const size_t firsts = (size_t)(s.size + 1) * sizeof *s.first;
-    char *room = fl_heap_alloc(firsts + (size_t)fl_numel(c->in[2]) * sizeof *s.tap);
-    if (!room) return false;
-    s.first = (int64_t *)room;
-    s.tap = (fl__tap *)(room + firsts);
+    char *memory = fl_heap_alloc(firsts + (size_t)fl_numel(c->in[2]) * sizeof *s.tap);
+    if (!memory) return false;
+    s.first = (int64_t *)memory;
+    s.tap = (fl__tap *)(memory + firsts);
     s.x = fl_data(x);
     s.y = fl_data(c->out[0]);
     fl__resample_list(&s, c, a->adjoint);
     fl_parallel(s.outer * s.size, fl__ceil_div(FL__GRAIN, s.inner), fl__resample_task, &s);
-    fl_heap_free(room);
+    fl_heap_free(memory);
     return true;
 }
 

@@ -1,7 +1,7 @@
 /* kernels/cpu/scan.h - cumulative sums and products along one axis
 
-   x is [outer, n, inner], dense. A unit of work is a block of columns at one outer place, so the
-   additions along n keep their order whatever the number of threads. f32 accumulates in f64. */
+   x is [outer, n, inner], dense. A unit of work is a block of columns at one outer position, so the additions
+   along n keep their order whatever the number of threads. f32 is accumulated in f64. */
 #ifndef FL_CPU_SCAN_H
 #define FL_CPU_SCAN_H
 #include "slots.h"
@@ -17,7 +17,7 @@ enum { FL__SCAN_COLUMNS = 256 };
 typedef struct fl__scan {
     const void *x;
     void *y;
-    int64_t n, inner, blocks; /* of columns per outer place */
+    int64_t n, inner, blocks; /* blocks of columns per outer position */
 } fl__scan;
 
 #define FL__SCAN(op, join, start, T, name, A, as) \
@@ -27,14 +27,14 @@ typedef struct fl__scan {
             int64_t column = unit % s->blocks * FL__SCAN_COLUMNS; \
             int64_t columns = fl__min(FL__SCAN_COLUMNS, s->inner - column); \
             int64_t at = unit / s->blocks * s->n * s->inner + column; \
-            A so_far[FL__SCAN_COLUMNS]; \
-            for (int64_t j = 0; j < columns; j++) so_far[j] = start; \
+            A acc[FL__SCAN_COLUMNS]; \
+            for (int64_t j = 0; j < columns; j++) acc[j] = start; \
             for (int64_t i = 0; i < s->n; i++, at += s->inner) { \
                 const T *x = (const T *)s->x + at; \
                 T *y = (T *)s->y + at; \
                 for (int64_t j = 0; j < columns; j++) { \
-                    so_far[j] = flm_##join##_##as(so_far[j], (A)x[j]); \
-                    y[j] = (T)so_far[j]; \
+                    acc[j] = flm_##join##_##as(acc[j], (A)x[j]); \
+                    y[j] = (T)acc[j]; \
                 } \
             } \
         } \

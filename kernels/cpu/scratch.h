@@ -1,23 +1,24 @@
-/* kernels/cpu/scratch.h - scratch memory for the tasks of a parallel loop: as many workspaces as tasks
-   run at a time, each taken by a task for as long as it runs, and memory that all of them share */
+/* kernels/cpu/scratch.h - workspaces for the tasks of a parallel loop, and memory that they share
+
+   There are as many workspaces as tasks run at a time; a task takes one for as long as it runs. */
 #ifndef FL_CPU_SCRATCH_H
 #define FL_CPU_SCRATCH_H
 #include "../../fl_mem.h"
 
 typedef struct fl__scratch {
     fl_buffer *buffer;
-    char *shared;     /* memory for all tasks */
+    char *shared;     /* shared by all tasks */
     char *workspaces;
-    int64_t size;     /* bytes from workspace to workspace */
-    int64_t count;    /* workspaces */
-    int *busy;        /* [count] 1 while a task has the workspace */
+    int64_t size;     /* stride of workspaces in bytes */
+    int64_t count;    /* number of workspaces */
+    int *busy;        /* [count] 1 while a task uses the workspace */
 } fl__scratch;
-/* Opens workspaces of `size` bytes for a loop of `tasks`, and `shared` bytes, all aligned to FL_ALIGN
-   and with at least FL_ALIGN readable bytes behind them. False after fl_fail. */
+/* Allocates workspaces of `size` bytes for a loop of `tasks`, and `shared` bytes, all aligned to FL_ALIGN and
+   followed by at least FL_ALIGN readable bytes. Returns false after fl_fail. */
 FL_PRIVATE bool fl__scratch_open(fl__scratch *s, int64_t tasks, int64_t size, int64_t shared,
                                  const char *op);
 FL_PRIVATE void fl__scratch_close(fl__scratch *s);
-/* Takes a workspace that no other task has; it must be given back. */
+/* Takes a free workspace, which must be given back. */
 FL_PRIVATE char *fl__scratch_take(const fl__scratch *s);
 FL_PRIVATE void fl__scratch_give_back(const fl__scratch *s, const char *workspace);
 
@@ -28,7 +29,7 @@ FL_PRIVATE void fl__scratch_give_back(const fl__scratch *s, const char *workspac
 #define FL_CPU_SCRATCH_IMPL
 #include <string.h>
 
-/* Rounds up to a multiple of FL_ALIGN and adds the readable bytes; -1 if that is too large. */
+/* Rounds up to a multiple of FL_ALIGN and adds the readable bytes; -1 on overflow. */
 static int64_t fl__scratch_round_up(int64_t bytes) {
     return bytes < 0 || bytes > INT64_MAX / 4 ? -1 : (bytes / FL_ALIGN + 3) * FL_ALIGN;
 }
@@ -43,7 +44,7 @@ FL_PRIVATE bool fl__scratch_open(fl__scratch *s, int64_t tasks, int64_t size, in
     const int64_t rest = fl__scratch_round_up(shared);
     if (s->size < 0 || rest < 0 || !fl__mul_size((size_t)s->count, (size_t)s->size, &bytes) ||
         bytes > SIZE_MAX - (size_t)(flags + rest))
-        return fl_fail("fl_%s: scratch of %lld x %lld bytes is too large", op, (long long)s->count,
+        return fl_fail("fl_%s: a workspace of %lld x %lld bytes is too large", op, (long long)s->count,
                        (long long)size);
     bytes += (size_t)(flags + rest);
     s->buffer = fl_buffer_new(bytes, &(fl_mem_info){.op = op, .step = fl_mem_step_now(), .lifetime = 1});

@@ -1,4 +1,4 @@
-/* kernels/cpu/slots.h - the prototypes of the slots of the tables' ops */
+/* kernels/cpu/slots.h - prototypes of the CPU's slots for the tables' ops */
 #ifndef FL_CPU_SLOTS_H
 #define FL_CPU_SLOTS_H
 #include "../../fl_backend.h"
@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* All formulas share a slot, which looks at c->op. */
+/* All formulas share one slot, which dispatches on c->op. */
 FL_PRIVATE bool fl__cpu_formula(const fl_backend *self, const fl_call *c);
 #define FL__SLOT(op, ...) FL_PRIVATE bool fl__cpu_##op(const fl_backend *self, const fl_call *c);
 FL_OTHER_OPS(FL__SLOT)

@@ -1,17 +1,17 @@
 /* kernels/cpu/softmax.h - softmax and log_softmax along one axis, and their gradients
 
-   Inputs are contiguous, [outer, n, inner]. Rows (inner = 1) of f32 have loops of their own,
-   softmax.inc. Other lines are cut into pieces that stay in the first-level cache: of a row
-   FL__PIECE elements each, with the row's maximum and sum repeated beside them; of columns one
-   piece per element, as wide as the tile of columns, with a maximum and sum each. The pieces go through
-   the loops of the op table and of the reductions. Rows of halves are widened and rounded one at a time. */
+   Inputs are contiguous, [outer, n, inner]. Rows (inner = 1) of f32 have loops of their own, softmax.inc.
+   Other lines are cut into tiles that stay in the L1 cache: of a row FL__ROW_TILE elements each, with an
+   array that repeats the row's maximum or sum; of columns one tile per element, as wide as the block of
+   columns, with a maximum and sum per column. The tiles go through the loops of the op table and of the
+   reductions. Rows of f16 and bf16 are widened and rounded one at a time. */
 #ifndef FL_CPU_SOFTMAX_H
 #define FL_CPU_SOFTMAX_H
 #include "../../fl/records/softmax.h"
 #include "slots.h"
 #include "reduce.h"
 #include "scratch.h"
-/* Puts the slots of this file into the table. */
+/* Registers the slots of this file. */
 FL_PRIVATE void fl__cpu_softmax_slots(fl_backend *cpu);
 #endif
 
@@ -20,7 +20,7 @@ FL_PRIVATE void fl__cpu_softmax_slots(fl_backend *cpu);
 #define FL_CPU_SOFTMAX_IMPL
 FL__LOOPS_BEGIN
 
-enum { FL__PIECE = 256 }; /* elements that are summed in their own dtype, or a loop's */
+enum { FL__ROW_TILE = 256 }; /* elements that are summed in their own dtype, and of a loop */
 
 #define FL__LEVEL_TEXT "softmax.inc"
 #define FL__UNIT softmax
@@ -35,23 +35,23 @@ typedef struct fl__line_op {
 
 struct fl__lines {
     void (*run)(const fl__lines *s, int64_t first, int64_t width);
-    fl__row_fn row; /* instead of run, where there is one */
+    fl__row_fn row; /* used instead of run if not NULL */
     char *out;
     const char *a, *b;
     int64_t n, inner;
     int size;
     fl__fold largest, sum;
     fl__loop sub, mul, div, exp, log;
-    fl__loop widen, narrow; /* of halves, which have `row` */
+    fl__loop widen, narrow; /* for f16 and bf16, which use `row` */
     fl__scratch scratch;
 };
 
-/* One element per column. */
+/* One value per column, or one row's value repeated. */
 typedef struct fl__row_stats {
-    _Alignas(FL_ALIGN) char value[FL__PIECE * FL__ELEMENT];
+    _Alignas(FL_ALIGN) char value[FL__ROW_TILE * FL__ELEMENT];
 } fl__row_stats;
 
-/* Sums are accumulated in double. */
+/* Converts accumulators, which are double for sums, to the dtype. */
 static void fl__row_stats_narrow(const fl__lines *s, fl__row_stats *to, const char *acc,
                                  const fl__fold *f, int64_t width) {
     if (f->acc == f->dtype) {
@@ -63,10 +63,10 @@ static void fl__row_stats_narrow(const fl__lines *s, fl__row_stats *to, const ch
     for (int64_t j = 0; j < width; j++) narrow[j] = (float)wide[j];
 }
 
-/* to = the fold of each line of x */
+/* to = the reduction of each line of x */
 static void fl__lines_fold(const fl__lines *s, const fl__fold *f, fl__row_stats *to, const char *x,
                            int64_t width) {
-    _Alignas(FL_ALIGN) char acc[FL__PIECE * FL__ELEMENT];
+    _Alignas(FL_ALIGN) char acc[FL__ROW_TILE * FL__ELEMENT];
     if (s->inner > 1) {
         fl__fill_row(acc, (const char *)&f->identity, width, f->acc_size);
         f->rows(acc, x, s->n, s->inner, width);
@@ -74,20 +74,20 @@ static void fl__lines_fold(const fl__lines *s, const fl__fold *f, fl__row_stats 
     } else {
         fl__fold_line(f, acc, x, s->size, s->n);
         fl__row_stats_narrow(s, to, acc, f, 1);
-        fl__fill_row(to->value, to->value, fl__min(s->n, FL__PIECE), s->size);
+        fl__fill_row(to->value, to->value, fl__min(s->n, FL__ROW_TILE), s->size);
     }
 }
 
-/* Goes through the pieces: offset in bytes, number of elements. */
+/* A tile: offset in bytes, number of elements; fl__next_row_tile returns tile i, or false after the last. */
 typedef struct fl__row_tile {
     int64_t at, n;
 } fl__row_tile;
 
 static bool fl__next_row_tile(const fl__lines *s, int64_t width, int64_t i, fl__row_tile *p) {
-    int64_t step = s->inner > 1 ? s->inner : FL__PIECE;
+    int64_t step = s->inner > 1 ? s->inner : FL__ROW_TILE;
     if (i * step >= s->n * s->inner) return false;
     p->at = i * step * s->size;
-    p->n = s->inner > 1 ? width : fl__min(FL__PIECE, s->n - i * step);
+    p->n = s->inner > 1 ? width : fl__min(FL__ROW_TILE, s->n - i * step);
     return true;
 }
 
@@ -123,7 +123,7 @@ static void fl__log_softmax_lines(const fl__lines *s, int64_t first, int64_t wid
     fl__row_stats to[2];
     fl__row_tile p;
     fl__lines_exp(s, y, x, to, width);
-    fl__do(s->log, to[1].value, to[1].value, NULL, s->inner > 1 ? width : fl__min(s->n, FL__PIECE));
+    fl__do(s->log, to[1].value, to[1].value, NULL, s->inner > 1 ? width : fl__min(s->n, FL__ROW_TILE));
     for (int64_t i = 0; fl__next_row_tile(s, width, i, &p); i++) {
         fl__do(s->sub, y + p.at, x + p.at, to[0].value, p.n);
         fl__do(s->sub, y + p.at, y + p.at, to[1].value, p.n);
@@ -159,20 +159,20 @@ static void fl__log_softmax_grad_lines(const fl__lines *s, int64_t first, int64_
     }
 }
 
-/* Unit: a tile of columns, or a row. */
+/* Task: a block of columns, or a row, per unit. */
 static void fl__lines_task(void *arg, int64_t begin, int64_t end) {
     const fl__lines *s = arg;
-    int64_t tiles = fl__ceil_div(s->inner, FL__PIECE);
+    int64_t tiles = fl__ceil_div(s->inner, FL__ROW_TILE);
     for (int64_t unit = begin; unit < end; unit++) {
-        int64_t column = unit % tiles * FL__PIECE;
+        int64_t column = unit % tiles * FL__ROW_TILE;
         int64_t first = (unit / tiles * s->n * s->inner + column) * s->size;
         if (s->row) s->row(s->out + first, s->a + first, s->b ? s->b + first : NULL, s->n);
-        else s->run(s, first, fl__min(FL__PIECE, s->inner - column));
+        else s->run(s, first, fl__min(FL__ROW_TILE, s->inner - column));
     }
 }
 
-/* Rows of halves. */
-static void fl__lines_halves(void *arg, int64_t begin, int64_t end) {
+/* Task: rows of f16 or bf16. */
+static void fl__lines_narrow(void *arg, int64_t begin, int64_t end) {
     const fl__lines *s = arg;
     float *x[3] = {(float *)(void *)fl__scratch_take(&s->scratch)};
     x[1] = x[0] + s->n, x[2] = x[1] + s->n;
@@ -211,8 +211,8 @@ static bool fl__lines_run(const fl_call *c, const fl__line_op *op) {
     s.div = fl__formula_loop(FL_OP_div, d);
     s.exp = fl__formula_loop(FL_OP_exp, d);
     s.log = fl__formula_loop(FL_OP_log, d);
-    width = fl__min(s.inner, FL__PIECE);
-    const int64_t units = numel / (s.n * s.inner) * fl__ceil_div(s.inner, FL__PIECE);
+    width = fl__min(s.inner, FL__ROW_TILE);
+    const int64_t units = numel / (s.n * s.inner) * fl__ceil_div(s.inner, FL__ROW_TILE);
     const int64_t grain = fl__ceil_div(FL__GRAIN / 4, s.n * width);
     if (d == out->dtype) {
         fl_parallel(units, grain, fl__lines_task, &s);
@@ -223,7 +223,7 @@ static bool fl__lines_run(const fl_call *c, const fl__line_op *op) {
     if (!fl__scratch_open(&s.scratch, fl__ceil_div(units, grain), 3 * s.n * (int64_t)sizeof(float), 0,
             "softmax"))
         return false;
-    fl_parallel(units, grain, fl__lines_halves, &s);
+    fl_parallel(units, grain, fl__lines_narrow, &s);
     fl__scratch_close(&s.scratch);
     return true;
 }

@@ -1,10 +1,10 @@
-/* kernels/cpu/sort.h - stable sorting along one axis, and the places of nonzero elements
+/* kernels/cpu/sort.h - stable sorting along one axis, and the positions of nonzero elements
 
-   Values become unsigned keys of the same order (NaN above infinity, -0 equal to +0; inverted for
-   descending order), and pairs of key and index go through a radix sort of one byte a pass, lowest
-   first: stable, linear in n, no comparisons. Passes whose byte is the same in all keys are
-   skipped. Short lines are sorted by insertion. Where only a few of a line are wanted, a scan keeps
-   those that can still be among them, and only these are sorted. */
+   Values are mapped to unsigned keys of the same order (NaN above infinity, -0 equal to +0; inverted for
+   descending order), and pairs of key and index go through a radix sort of one byte per pass, lowest first:
+   stable, linear in n, no comparisons. Passes whose byte is the same in all keys are skipped. Short lines are
+   sorted by insertion. If only a few elements of a line are wanted (top-k), a scan keeps the candidates, and
+   only these are sorted. */
 #ifndef FL_CPU_SORT_H
 #define FL_CPU_SORT_H
 #include "slots.h"
@@ -30,8 +30,8 @@ typedef struct fl__sorting {
     fl_dtype dtype;
     uint64_t flip; /* all ones for descending order */
     int64_t n, keep, inner, lines, lines_per_task; /* keep: elements of a line of y */
-    int64_t room;      /* pairs that are sorted at once: n, or fewer if few are kept */
-    fl__pair *scratch; /* 2 room pairs for each task */
+    int64_t capacity;      /* pairs that are sorted at once: n, or fewer for top-k */
+    fl__pair *scratch; /* 2 capacity pairs per task */
 } fl__sorting;
 
 /* Adding 0 makes -0 equal to 0. */
@@ -62,8 +62,8 @@ static void fl__sort_short(fl__pair *a, int64_t n) {
     }
 }
 
-/* Sorts a of n pairs by their keys' lowest bytes; b is as large. Returns which of the two holds the
-   result. */
+/* Sorts the n pairs of a by their keys' lowest bytes; b has the same size. Returns the one of the two that
+   holds the result. */
 static fl__pair *fl__sort_radix(fl__pair *a, fl__pair *b, int64_t n, int bytes) {
     for (int shift = 0; shift < 8 * bytes; shift += 8) {
         int64_t count[256] = {0}, before = 0;
@@ -84,12 +84,12 @@ static fl__pair *fl__sort_radix(fl__pair *a, fl__pair *b, int64_t n, int bytes) 
 
 static fl__pair *fl__sort_pairs(const fl__sorting *s, fl__pair *a, int64_t n) {
     if (n > FL__SHORT_LINE)
-        return fl__sort_radix(a, a + s->room, n, (int)fl_dtype_size(s->dtype));
+        return fl__sort_radix(a, a + s->capacity, n, (int)fl_dtype_size(s->dtype));
     fl__sort_short(a, n);
     return a;
 }
 
-/* The keys of n elements of x from element `first`, inner apart. */
+/* The keys of n elements of x from element `first` on, with stride inner. */
 static void fl__sort_keys(const fl__sorting *s, int64_t first, int64_t n, uint64_t *key) {
 #define FL__KEYS(T, f) \
     for (int64_t i = 0; i < n; i++) key[i] = f(((const T *)x)[i * s->inner]) ^ s->flip
@@ -103,14 +103,14 @@ static void fl__sort_keys(const fl__sorting *s, int64_t first, int64_t n, uint64
 #undef FL__KEYS
 }
 
-/* Reads a line into pairs and sorts them. If there is not room for all, the first `keep` so far
-   stay whenever it is full; from then on only what comes before the last of them is taken. */
+/* Reads a line into pairs and sorts them. If they exceed the capacity, only the first `keep` so far stay
+   whenever it is full; from then on only keys before the last of them are added. */
 static fl__pair *fl__sort_first(const fl__sorting *s, int64_t first, fl__pair *a) {
     uint64_t key[FL__SORT_BLOCK], last = UINT64_MAX; /* the last key to take */
     int64_t held = 0;
     for (int64_t i = 0, n; i < s->n; i += n) {
         n = fl__min(s->n - i, FL__SORT_BLOCK);
-        if (held + n > s->room) {
+        if (held + n > s->capacity) {
             fl__pair *sorted = fl__sort_pairs(s, a, held);
             held = s->keep;
             if (sorted[held - 1].key == 0) return sorted;
@@ -144,12 +144,12 @@ static void fl__sort_task(void *arg, int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; task++) {
         int64_t line = task * s->lines_per_task;
         int64_t last = fl__min(line + s->lines_per_task, s->lines);
-        for (; line < last; line++) fl__sort_line(s, line, s->scratch + task * 2 * s->room);
+        for (; line < last; line++) fl__sort_line(s, line, s->scratch + task * 2 * s->capacity);
     }
 }
 
-/* Few: the kept ones, as many new ones, and a block. */
-static int64_t fl__sort_room(int64_t n, int64_t keep) {
+/* For top-k: the kept pairs, as many new ones, and a block. */
+static int64_t fl__sort_capacity(int64_t n, int64_t keep) {
     return keep < n / 8 ? fl__min(n, 2 * keep + 2 * FL__SORT_BLOCK) : n;
 }
 
@@ -166,14 +166,14 @@ FL_PRIVATE bool fl__cpu_sort(const fl_backend *self, const fl_call *c) {
     s.flip = a->descending ? UINT64_MAX >> (64 - 8 * fl_dtype_size(x->dtype)) : 0;
     s.n = x->shape[a->axis];
     s.keep = y->shape[a->axis];
-    s.room = fl__sort_room(s.n, s.keep);
+    s.capacity = fl__sort_capacity(s.n, s.keep);
     s.inner = 1;
     for (int d = a->axis + 1; d < x->ndim; d++) s.inner *= x->shape[d];
     s.lines = fl_numel(x) / s.n;
-    int64_t tasks = fl__min(s.lines, fl__min(FL__SORT_TASKS, 1 + FL__SORT_SCRATCH / s.room));
+    int64_t tasks = fl__min(s.lines, fl__min(FL__SORT_TASKS, 1 + FL__SORT_SCRATCH / s.capacity));
     s.lines_per_task = fl__ceil_div(s.lines, tasks);
     size_t bytes;
-    if (__builtin_mul_overflow((size_t)(tasks * 2), (size_t)s.room * sizeof *s.scratch, &bytes) ||
+    if (__builtin_mul_overflow((size_t)(tasks * 2), (size_t)s.capacity * sizeof *s.scratch, &bytes) ||
         !(s.scratch = fl_heap_alloc(bytes)))
         return fl_fail("fl_sort: out of memory for lines of %lld elements", (long long)s.n);
     fl_parallel(tasks, fl__ceil_div(FL__GRAIN, s.lines_per_task * s.n), fl__sort_task, &s);
@@ -181,7 +181,7 @@ FL_PRIVATE bool fl__cpu_sort(const fl_backend *self, const fl_call *c) {
     return true;
 }
 
-/* x is b8; y's rows were counted by the core. */
+/* x is b8; the core has counted y's rows. */
 FL_PRIVATE bool fl__cpu_nonzero(const fl_backend *self, const fl_call *c) {
     (void)self;
     const fl_tensor *x = c->in[0];
@@ -191,12 +191,12 @@ FL_PRIVATE bool fl__cpu_nonzero(const fl_backend *self, const fl_call *c) {
     int64_t *to = fl_data(y), numel = fl_numel(x), row = 0;
     for (int64_t i = 0; i < numel; i++) {
         if (!p[i]) continue;
-        if (row == y->shape[0]) return fl_fail("fl_nonzero: x changed meanwhile");
+        if (row == y->shape[0]) return fl_fail("fl_nonzero: x was modified during the call");
         for (int64_t d = x->ndim - 1, k = i; d >= 0; k /= x->shape[d--])
             to[row * x->ndim + d] = k % x->shape[d];
         row++;
     }
-    return row == y->shape[0] || fl_fail("fl_nonzero: x changed meanwhile");
+    return row == y->shape[0] || fl_fail("fl_nonzero: x was modified during the call");
 }
 
 FL__LOOPS_END

@@ -1,14 +1,14 @@
 /* kernels/cpu/step.h - optimizer steps: any rule of fl/ops/step.h, one pass over the tensors, in place
 
-   A rule is folded before the pass: what depends on numbers alone is computed here, once, in f64, and
-   what is left is a program of tensors and constants for the executor (formula.h). */
+   A rule is constant-folded before the pass: whatever depends on numbers alone is computed here, once, in
+   f64; what remains is a program of tensors and constants for the executor (formula.h). */
 #ifndef FL_CPU_STEP_H
 #define FL_CPU_STEP_H
 #include "../../fl/records/step.h"
 #include "slots.h"
 #include "formula.h"
 #include "primitives.h"
-/* Puts the slots of this file into the table. */
+/* Registers the slots of this file. */
 FL_PRIVATE void fl__cpu_step_slots(fl_backend *cpu);
 #endif
 
@@ -24,14 +24,14 @@ typedef union fl__cell {
 } fl__cell;
 
 typedef struct fl__folding {
-    fl_formula f;                       /* what is left */
-    bool known[FL_FORMULA_PLACES];      /* the place holds no tensor's block but cell[] */
+    fl_formula f;                       /* the remaining program */
+    bool known[FL_FORMULA_PLACES];      /* the place has a known value, cell[], instead of a tensor's block */
     fl__cell cell[FL_FORMULA_PLACES];
-    uint8_t same[FL_FORMULA_PLACES];    /* the place has what stands at this one */
-    int shift;                          /* of outputs: 1 if a narrow one comes first */
+    uint8_t alias[FL_FORMULA_PLACES];   /* the place is an alias of this one */
+    int shift;                          /* of outputs: 1 if a narrow copy comes first */
 } fl__folding;
 
-/* The place of a constant of that value; -1 if there is no room. */
+/* The place of a constant of that value, added if new; -1 if there are too many. */
 static int fl__fold_constant(fl_formula *f, double value) {
     int i = 0;
     while (i < f->n_constants && memcmp(&f->constant[i], &value, sizeof value)) i++;
@@ -46,22 +46,23 @@ static uint8_t fl__fold_place(const fl__folding *w, int place) {
     return (uint8_t)(place + (output ? w->shift : 0));
 }
 
-static bool fl__fold_keep(fl__folding *w, fl_formula_step s, int operands) {
+static bool fl__fold_emit(fl__folding *w, fl_formula_step s, int operands) {
     for (int k = 0; k < operands; k++) {
         const int place = w->known[s.in[k]] ? fl__fold_constant(&w->f, w->cell[s.in[k]].number)
-                                            : fl__fold_place(w, w->same[s.in[k]]);
-        if (place < 0) return fl_fail("fl_step: more than %d numbers meet tensors", FL_FORMULA_CONSTANTS);
+                                            : fl__fold_place(w, w->alias[s.in[k]]);
+        if (place < 0) return fl_fail("fl_step: the rule needs more than %d constants", FL_FORMULA_CONSTANTS);
         s.in[k] = (uint8_t)place;
     }
     w->known[s.to] = false;
-    w->same[s.to] = s.to;
+    w->alias[s.to] = s.to;
     s.to = fl__fold_place(w, s.to);
     w->f.step[w->f.n_steps++] = s;
     return true;
 }
 
-/* May a place that step i of f writes stand for x as long as it is read? Not if x is written before. */
-static bool fl__fold_lasts(const fl_step_args *rule, int i, int x) {
+/* Whether the place that step i of f writes can be an alias of x as long as it is read: not if x is written
+   before. */
+static bool fl__fold_can_alias(const fl_step_args *rule, int i, int x) {
     const fl_formula *f = &rule->program;
     const int y = f->step[i].to, tensors = rule->n_reads + rule->n_writes;
     const bool in_place = x >= rule->n_reads && x < tensors; /* outputs are the same memory */
@@ -78,19 +79,19 @@ static bool fl__fold_lasts(const fl_step_args *rule, int i, int x) {
     return true;
 }
 
-/* Step i is y = x: y's cell, no step at all, or one with the bits of x. */
+/* Step i is y = x: copies the known value, makes y an alias, or emits a step with the bits of x. */
 static bool fl__fold_copy(fl__folding *w, const fl_step_args *rule, int i, int x) {
     const int y = rule->program.step[i].to;
     if ((w->known[y] = w->known[x])) {
         w->cell[y] = w->cell[x];
         return true;
     }
-    if (fl__fold_lasts(rule, i, w->same[x])) {
-        w->same[y] = w->same[x];
+    if (fl__fold_can_alias(rule, i, w->alias[x])) {
+        w->alias[y] = w->alias[x];
         return true;
     }
     const fl_formula_step same = {FL_PRIMITIVE_maximum, 0, (uint8_t)y, {(uint8_t)x, (uint8_t)x, 0}};
-    return fl__fold_keep(w, same, 2);
+    return fl__fold_emit(w, same, 2);
 }
 
 static bool fl__fold_step(fl__folding *w, const fl_step_args *rule, int i) {
@@ -110,17 +111,17 @@ static bool fl__fold_step(fl__folding *w, const fl_step_args *rule, int i) {
         return fl__fold_copy(w, rule, i, s.in[x[s.in[0]].condition ? 1 : 2]);
     for (int k = 0; k < 2 && s.primitive == FL_PRIMITIVE_mul; k++)
         if (w->known[s.in[k]] && x[s.in[k]].number == 1) return fl__fold_copy(w, rule, i, s.in[1 - k]);
-    return fl__fold_keep(w, s, operands);
+    return fl__fold_emit(w, s, operands);
 }
 
-/* The place where a constant of f stands among those of `used`; other places stay. */
+/* The place of a constant of f among those of `used`; other places are unchanged. */
 static uint8_t fl__fold_move(const fl_formula *f, fl_formula *used, uint8_t place) {
     return place < FL_FORMULA_CONSTANT
                ? place
                : (uint8_t)fl__fold_constant(used, f->constant[place - FL_FORMULA_CONSTANT]);
 }
 
-/* Leaves out steps whose results nobody reads, branches not taken, and the constants that they read. */
+/* Dead code elimination: drops steps whose results are not read, branches not taken, and unused constants. */
 static void fl__fold_prune(fl_formula *f) {
     fl_formula used = *f;
     bool read[FL_FORMULA_PLACES] = {false}, keep[FL_FORMULA_STEPS];
@@ -143,13 +144,13 @@ static void fl__fold_prune(fl_formula *f) {
     *f = used;
 }
 
-/* The program that is left of rule with these numbers. */
+/* Folds rule with these numbers; w->f is the remaining program. */
 static bool fl__fold_rule(fl__folding *w, const fl_step_args *rule, const double *number, int shift) {
     const fl_formula *f = &rule->program;
     const int tensors = rule->n_reads + rule->n_writes;
     memset(w, 0, sizeof *w);
     w->shift = shift;
-    for (int i = 0; i < FL_FORMULA_PLACES; i++) w->same[i] = (uint8_t)i;
+    for (int i = 0; i < FL_FORMULA_PLACES; i++) w->alias[i] = (uint8_t)i;
     for (int i = tensors; i < f->n_in; i++) {
         w->known[i] = true;
         w->cell[i].number = number[i - tensors];
@@ -167,28 +168,28 @@ static bool fl__fold_rule(fl__folding *w, const fl_step_args *rule, const double
     for (int i = 0; i < w->f.n_out; i++) {
         const int place = f->out[i < shift ? 0 : i - shift];
         const int at = w->known[place] ? fl__fold_constant(&w->f, w->cell[place].number)
-                                       : fl__fold_place(w, w->same[place]);
-        if (at < 0) return fl_fail("fl_step: more than %d numbers", FL_FORMULA_CONSTANTS);
+                                       : fl__fold_place(w, w->alias[place]);
+        if (at < 0) return fl_fail("fl_step: the rule needs more than %d constants", FL_FORMULA_CONSTANTS);
         w->f.out[i] = (uint8_t)at;
     }
     fl__fold_prune(&w->f);
     return true;
 }
 
-/* What the loop of a pass needs: its operands are the reads, a narrow output, the writes. And what it was
-   made for, as the next parameter nearly always has the same numbers. */
+/* The argument of a pass's loop, whose operands are the reads, a narrow output, the writes. It is cached with
+   its key, as the next parameter nearly always has the same numbers. */
 typedef struct fl__step_job {
     fl__executor e;
     fl__folding w;
     int reads, outputs, shift;
-    fl_step_args rule; /* a copy: the record's memory may be another's by the next step */
+    fl_step_args rule; /* a copy: the record's memory may be reused by the next step */
     double number[FL_FORMULA_INPUTS];
     fl_dtype wide;
-    fl__loop level; /* that of an addition tells the level in force */
+    fl__loop level; /* the loop of an addition identifies the current level */
     _Alignas(FL_ALIGN) char rows[FL__FORMULA_MEMORY];
 } fl__step_job;
 
-/* Compares what the programs use, which is a small part of them. */
+/* Compares the used part of the programs, a small part of the structs. */
 static bool fl__step_same(const fl_step_args *a, const fl_step_args *b) {
     const fl_formula *f = &a->program;
     const size_t bytes = (size_t)((const char *)&f->step[f->n_steps] - (const char *)a);
@@ -196,8 +197,9 @@ static bool fl__step_same(const fl_step_args *a, const fl_step_args *b) {
            !memcmp(f->constant, b->program.constant, f->n_constants * sizeof *f->constant);
 }
 
-/* Are the numbers that the program reads those of the job? Steps are counted even if nobody asks. */
-static bool fl__step_fits(const fl__step_job *job, const double *number) {
+/* Whether the numbers that the program reads are those of the job; unread ones, such as a step count, may
+   differ. */
+static bool fl__step_same_numbers(const fl__step_job *job, const double *number) {
     unsigned reads = job->rule.program.reads >> (job->rule.n_reads + job->rule.n_writes);
     for (int i = 0; reads >> i; i++)
         if (reads >> i & 1 && memcmp(&job->number[i], &number[i], sizeof *number)) return false;
@@ -210,9 +212,9 @@ static fl__step_job *fl__step_prepare(const fl_call *c, const fl_step_args *rule
     const int shift = c->n_out - rule->n_writes;
     const size_t bytes = (size_t)(rule->program.n_in - rule->n_reads - rule->n_writes) * sizeof *number;
     const fl__loop level = fl__primitive_loop(FL_PRIMITIVE_add, wide);
-    job.e.far = false;
+    job.e.streaming = false;
     if (job.wide == wide && job.shift == shift && job.level == level &&
-        fl__step_same(&job.rule, rule) && fl__step_fits(&job, number))
+        fl__step_same(&job.rule, rule) && fl__step_same_numbers(&job, number))
         return &job;
     job.wide = FL_DTYPE_NONE;
     if (!fl__fold_rule(&job.w, rule, number, shift)) return NULL;
@@ -224,7 +226,7 @@ static fl__step_job *fl__step_prepare(const fl_call *c, const fl_step_args *rule
     job.shift = shift;
     job.wide = wide;
     job.level = level;
-    memcpy(&job.rule, rule, sizeof *rule); /* with its padding, which fl__step_same compares */
+    memcpy(&job.rule, rule, sizeof *rule); /* including padding, which fl__step_same compares */
     return &job;
 }
 
@@ -238,7 +240,7 @@ static void fl__step_loop(void *const p[], int64_t n, const void *arg) {
     fl__executor_run(at, n, &j->e);
 }
 
-/* The numbers behind the tensors of the record; false if the first one skips the step. */
+/* Reads the numbers that follow the tensors of the record; returns false if the first one skips the step. */
 static bool fl__step_numbers(const fl_call *c, const fl_step_args *rule, double *number) {
     const double *first = number;
     for (int i = rule->n_reads + rule->n_writes; i < c->n_in; i++) {
@@ -275,14 +277,14 @@ static bool fl__cpu_step(const fl_backend *self, const fl_call *c) {
         at[i] = fl_data(t[i]);
         dense &= t[i]->dtype == wide && fl_is_contiguous(t[i]);
     }
-    if (dense && fl_numel(last) <= FL__GRAIN) { /* as the many biases of a network */
+    if (dense && fl_numel(last) <= FL__GRAIN) { /* such as the many biases of a network */
         fl__step_loop(at, fl_numel(last), job);
         return true;
     }
     fl__pass p;
-    job->e.far = true;
+    job->e.streaming = true;
     fl__pass_begin(&p, fl__step_loop, job);
-    p.far = wide == FL_F32;
+    p.streaming = wide == FL_F32;
     fl__pass_follow(&p, last);
     for (int i = 0; i < n; i++)
         fl__pass_add_wide(&p, t[i], i < reads ? FL_READ : i < first ? FL_WRITE : FL_READ | FL_WRITE, wide);

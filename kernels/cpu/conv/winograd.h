@@ -61,8 +61,7 @@ typedef struct fl__winograd {
     const float *bias;          /* or NULL */
     int64_t side, taps;                 /* results of a tile along a side; taps of the kernel */
     int64_t across, down, tiles;        /* tiles across and down an image; in all */
-    int64_t group, first, count;        /* tiles per group; first tile and number of tiles of the current
-                                           group */
+    int64_t group, first, count;        /* tiles per group; first and number of the current group */
     int64_t strip;                      /* tiles of a strip of the products; two strips run at a time */
     int64_t chunk, at, all;             /* chunk of o (in a weight gradient: of depth) whose kernels are in
                                            memory at a time; its start; all of depth */

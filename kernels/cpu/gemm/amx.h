@@ -554,8 +554,7 @@ FL_PRIVATE void fl__amx_multiply(const fl__amx_kernels *ks, const char *a, const
 typedef struct fl__amx_plan {
     const fl__amx_product *of;
     bool groups_of_b; /* whether B is packed in groups by tasks, and A by all threads; else the reverse */
-    int64_t items, steps, shared, own, group, groups; /* panels per item of each operand; most panels per
-                                                         group */
+    int64_t items, steps, shared, own, group, groups; /* panels of an item; most of a group */
     int64_t s0, s1;   /* the current pass */
     /* For rounded results: the rounding loop; the sums of all items, or NULL if one pass sums a task's part
        of C in its workspace; and the epilogue. */

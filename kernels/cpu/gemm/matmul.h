@@ -46,14 +46,14 @@ enum {
     FL__MATMUL_CHUNK_ALIAS = 256, /* so a chunk has fewer of them */
     FL__MATMUL_GROUP = 8,         /* panels of B that are packed together */
     FL__MATMUL_SLAB = 16,         /* of k, packed at a time */
-    FL__MATMUL_PANEL = 4096,      /* elements of B, in the L1 cache, for which nothing is planned, */
-    FL__MATMUL_ONCE = 128,        /* if there are at most so many rows */
+    FL__MATMUL_PANEL = 4096,      /* elements of B, in the L1 cache, up to which a product is not blocked, */
+    FL__MATMUL_ONCE = 128,        /* if it has at most so many rows */
     FL__MATMUL_SHORT = 128,       /* k up to which C is written row by row */
     FL__MATMUL_NEAR = 3 << 16,    /* elements of B that stay in the L2 cache besides everything else */
     FL__MATMUL_FAR = 1 << 18,     /* elements of A that are evicted before the next panel of B uses them */
     FL__MATMUL_BLOCK_ROWS = 1024, /* rows that use a panel of B */
     FL__MATMUL_TASKS = 6,         /* blocks, below which a long k is split */
-    FL__MATMUL_SKINNY = 64           /* rows up to which packing a transposed B does not pay */
+    FL__MATMUL_SKINNY = 64        /* rows up to which packing a transposed B does not pay */
 };
 
 /* A product of m x k by k x n, or a chunk of one. Strides are in elements. */
@@ -179,8 +179,7 @@ static bool fl__gemm_in_place(const fl__gemm *g, int64_t n) {
 static void fl__gemm_prefetch_along(const fl__gemm *g, fl__tile *tile, int64_t index, int64_t tiles,
                                          const char *lines, int64_t n, int64_t step) {
     const int64_t each = fl__ceil_div(n, 2 * tiles);
-    tile->prefetch = lines + 2 * index * each % n * step; /* with more tiles than pairs of lines, some are
-                                                             prefetched twice */
+    tile->prefetch = lines + 2 * index * each % n * step; /* wraps around: more tiles than pairs of lines */
     tile->prefetch_other = step;
     tile->prefetch_step = each * (int64_t)g->ks->size;
     tile->prefetch_run = fl__ceil_div(tile->k, each);
@@ -209,8 +208,7 @@ static void fl__gemm_column(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j
     fl__segment segment = {.b = b};
     fl__tile tile = {.segments = 1, .segment = &segment, .k = g->k, .rsa = g->rsa, .csa = g->csa,
                      .ldb = ldb, .ldc = g->ldc, .add = g->add};
-    const bool far = !g->packed && g->csa == 1 && g->m * g->k > FL__MATMUL_FAR; /* prefetch the next rows of
-                                                                                   A */
+    const bool far = !g->packed && g->csa == 1 && g->m * g->k > FL__MATMUL_FAR; /* next rows of A */
     for (int64_t t = t0; t < t1; t++) {
         int64_t i = fl__gemm_row(g, t), m = fl__gemm_row(g, t + 1) - i;
         segment.a = g->a + i * g->rsa * size;
@@ -555,8 +553,7 @@ static void fl__gemm_begin(fl__gemm *g, const fl__product *of) {
    tiles, where a panel of B that is not read in place is packed on the stack. */
 static bool fl__matmul_unblocked(const fl__product *of) {
     if (of->items > 1 || of->m > FL__MATMUL_ONCE || of->n * of->k > FL__MATMUL_PANEL) return false;
-    if (of->n == 1 && of->m > FL__SKINNY_ROWS) return false; /* rows of A are dense: the skinny path's dot
-                                                                products */
+    if (of->n == 1 && of->m > FL__SKINNY_ROWS) return false; /* rows of A are dense: skinny dots */
     fl__gemm g;
     fl__gemm_begin(&g, of);
     g.epilogue = of->has_epilogue ? &of->epilogue : NULL;
@@ -690,7 +687,9 @@ FL_PRIVATE bool fl__cpu_product(fl__product *of, const fl_call *c) {
         fl_parallel(of->items * of->m, fl__ceil_div(1 << 16, of->n * of->k), fl__matmul_i64, of);
         return true;
     }
-    if (!fl_dtype_is_float(of->dtype)) return fl_fail("fl_matmul: dtype %s", fl_dtype_name(of->dtype));
+    if (!fl_dtype_is_float(of->dtype))
+        return fl_fail("fl_matmul: dtype %s is not supported, expected floats or i64",
+                       fl_dtype_name(of->dtype));
     if (fl__amx_takes(of)) return fl__amx_matmul(of);
     return (!narrow && fl__matmul_unblocked(of)) || fl__matmul_float(of);
 }
@@ -708,8 +707,7 @@ static bool fl__cpu_linear_grad(const fl_backend *self, const fl_call *c) {
     fl_tensor *dw = c->out[1], *db = c->out[2];
     fl__product p = {.summed = false};
     fl__linear_grad part;
-    const bool near = fl_numel(c->in[2]) <= FL__MATMUL_NEAR; /* small f16 and bf16 operands are cast as whole
-                                                                tensors */
+    const bool near = fl_numel(c->in[2]) <= FL__MATMUL_NEAR; /* then f16 and bf16 are cast as whole tensors */
     if (near && fl_is_narrow(c->in[0]) && !fl__bf16_tiles(c->in[0]->dtype)) return fl__call_widen(c);
     fl__linear_grad_parts(&part, c);
     if (c->out[0] && !self->op[FL_OP_matmul](self, &part.dx)) return false;

@@ -31,8 +31,7 @@ typedef struct fl__kernels {
     size_t size;             /* of an element */
     int lanes;               /* elements per register */
     int rows;                /* most rows of a tile two registers wide, if rsa is 1 */
-    int low[5], widest;      /* most rows of a tile with any rsa, by its width in registers; the largest such
-                                width */
+    int low[5], widest;      /* most rows of a tile with any rsa, by width in registers; the widest */
     fl__tile_fn tall[15];    /* [rows], two registers wide, rsa 1 */
     fl__tile_fn tile[5][9];  /* [width in registers][rows] */
     fl__skinny_fn dots[5];      /* [1, 2, 4 rows]: rows x n of C, where csa is 1 and b is [n][k] */
@@ -121,8 +120,7 @@ FL_PRIVATE void fl__gemm_pack(const fl__kernels *ks, fl__loop widen, char *dst, 
     for (int64_t p = 0; p < k && !whole; p += DEEP)
         for (int64_t i = 0; i < n; i += ROWS) {
             const int64_t deep = fl__min(DEEP, k - p), rows = fl__min(ROWS, n - i);
-            for (int64_t q = 0; q < deep && rs == 1; q++) { /* converts whole vectors, except at the very
-                                                               end */
+            for (int64_t q = 0; q < deep && rs == 1; q++) { /* whole vectors, except at the end */
                 char *from = (char *)(uintptr_t)src + (i + (p + q) * cs) * raw;
                 widen((void *[]){part + q * ROWS, from}, p + q + 1 < k ? (rows + 15) / 16 * 16 : rows, NULL);
             }
@@ -141,7 +139,7 @@ FL_PRIVATE void fl__gemm_pack(const fl__kernels *ks, fl__loop widen, char *dst, 
 FL_PRIVATE fl_buffer *fl__gemm_scratch(int64_t elements, size_t size, const char *op) {
     size_t bytes;
     if (!fl__mul_size((size_t)elements, size, &bytes) || bytes > SIZE_MAX - FL__PANEL_SLACK) {
-        fl_fail("fl_%s: scratch of %lld elements is too large", op, (long long)elements);
+        fl_fail("fl_%s: a workspace of %lld elements is too large", op, (long long)elements);
         return NULL;
     }
     const fl_mem_info info = {.op = op, .step = fl_mem_step_now(), .lifetime = 1};
