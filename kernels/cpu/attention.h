@@ -674,7 +674,7 @@ static void fl__att_backward_task(void *arg, int64_t begin, int64_t end) {
 }
 
 /* Task: sums the splits' dk and dv, a row of an item per unit. */
-static void fl__att_join_task(void *arg, int64_t begin, int64_t end) {
+static void fl__att_sum_splits_task(void *arg, int64_t begin, int64_t end) {
     const fl__attention *a = arg;
     for (int64_t i = begin; i < end; i++)
         for (int which = 0; which < 2; which++) {
@@ -752,7 +752,7 @@ static bool fl__att_run(fl__attention *a, int64_t tasks, int64_t grain, fl_task 
     a->parts[0] = a->scratch.shared;
     a->parts[1] = a->scratch.shared + rows * a->d;
     fl_parallel(tasks, grain, task, a);
-    if (a->splits > 1) fl_parallel(a->items * a->m, 64, fl__att_join_task, a);
+    if (a->splits > 1) fl_parallel(a->items * a->m, 64, fl__att_sum_splits_task, a);
     fl__scratch_close(&a->scratch);
     return true;
 }

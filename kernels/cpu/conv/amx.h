@@ -112,12 +112,12 @@ static void fl__conv_amx_taps(const fl__amx_operand *op, int64_t segment, int64_
 FL_PRIVATE bool fl__conv_amx_run(const fl__conv *v) {
     const int64_t taps = v->kh * v->kw, pixels = v->images * v->oh * v->ow, all = v->images * v->h * v->w;
     const int64_t c32 = fl__ceil_div(v->c, 32) * 32, o32 = fl__ceil_div(v->o, 32) * 32;
-    const fl__amx_operand x = {.size = v->raw, .lines = pixels, .near = v->c, .segments = taps,
+    const fl__amx_operand x = {.size = v->raw, .lines = pixels, .inner = v->c, .segments = taps,
                                .find = fl__conv_amx_x, .arg = v};
     const fl__amx_operand dy = {.data = v->y.data,
                                 .size = v->raw,
                                 .lines = pixels,
-                                .near = v->o,
+                                .inner = v->o,
                                 .segments = 1,
                                 .step = v->o * v->raw};
     const fl__epilogue bias = {.size = sizeof(float), .n = v->o, .bias = v->bias ? fl_data(v->bias) : NULL,

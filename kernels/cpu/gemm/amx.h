@@ -33,17 +33,16 @@ FL_PRIVATE double fl__amx_rate(const fl__amx_kernels *ks);
 enum { FL__AMX_ZEROS = 1 << 14 }; /* bytes of the longest line of zeros */
 FL_PRIVATE const char *fl__amx_zeros(void); /* FL__AMX_ZEROS zero bytes */
 
-/* An operand of `segments` times `near` values along the contiguous dimension, k or across it, and `lines`
+/* An operand of `segments` times `inner` values along the contiguous dimension, k or across it, and `lines`
    along the other one. */
 typedef struct fl__amx_operand fl__amx_operand;
 struct fl__amx_operand {
     const char *data;
     int64_t size; /* bytes of a value: 4 f32, 2 bf16 */
     bool along;   /* lines run along k */
-    int64_t lines, near, segments;
+    int64_t lines, inner, segments;
     int64_t step; /* bytes from line to line, if find is NULL */
-    /* sets at[i], i < n <= 32, to the start of line first + i of a segment; fl__amx_zeros for a line of
-       zeros */
+    /* sets at[i], i < n <= 32, to line first + i of a segment; fl__amx_zeros for a line of zeros */
     void (*find)(const fl__amx_operand *x, int64_t segment, int64_t first, int64_t n, const char **at);
     const void *arg;
 };
@@ -95,11 +94,11 @@ FL_PRIVATE bool fl__amx_matmul(const fl__product *p);
 enum {
     FL__AMX_TILE = 1024,           /* bytes */
     FL__AMX_STEP = 32,             /* of k */
-    FL__AMX_NEAR = 16,             /* steps for which the tiles of two panels stay in the L1 cache */
+    FL__AMX_L1_STEPS = 16,         /* steps for which the tiles of two panels stay in the L1 cache */
     FL__AMX_PASS = 32,             /* steps of a pass along k */
     FL__AMX_GROUP = 14,            /* most panels of a group */
     FL__AMX_TASKS = 6,             /* fewest tasks to aim at */
-    FL__AMX_SHORT = 32
+    FL__AMX_STREAM_ROWS = 32       /* rows of A for which f32 streams B */
 };
 
 FL_PRIVATE const char *fl__amx_zeros(void) {
@@ -471,14 +470,14 @@ static int64_t fl__amx_up(int64_t n) { return fl__ceil_div(n, 32); }
 
 /* The number of panels of an operand. */
 static int64_t fl__amx_panels(const fl__amx_operand *x) {
-    return x->along ? fl__amx_up(x->lines) : x->segments * fl__amx_up(x->near);
+    return x->along ? fl__amx_up(x->lines) : x->segments * fl__amx_up(x->inner);
 }
 
 /* Returns the first row or column of C that belongs to a panel; *n: how many. */
 static int64_t fl__amx_range(const fl__amx_operand *x, int64_t panel, int64_t *n) {
-    const int64_t each = x->along ? 1 : fl__amx_up(x->near), at = x->along ? panel * 32 : panel % each * 32;
-    *n = fl__min(32, (x->along ? x->lines : x->near) - at);
-    return x->along ? at : panel / each * x->near + at;
+    const int64_t each = x->along ? 1 : fl__amx_up(x->inner), at = x->along ? panel * 32 : panel % each * 32;
+    *n = fl__min(32, (x->along ? x->lines : x->inner) - at);
+    return x->along ? at : panel / each * x->inner + at;
 }
 
 /* Lines first .. first + 32 of a segment; NULL, which packs as zeros, for those past the last. */
@@ -493,7 +492,7 @@ static void fl__amx_lines(const fl__amx_operand *x, int64_t segment, int64_t fir
 /* Packs steps s0 .. s1 of panels p0 .. p1, panel after panel, s1 - s0 steps each. */
 static void fl__amx_pack(const fl__amx_kernels *ks, const fl__amx_operand *x, bool of_b, int64_t p0,
                          int64_t p1, int64_t s0, int64_t s1, char *to) {
-    const int64_t each = fl__amx_up(x->near), panel = (s1 - s0) * 2 * FL__AMX_TILE;
+    const int64_t each = fl__amx_up(x->inner), panel = (s1 - s0) * 2 * FL__AMX_TILE;
     const bool half = x->size == 2;
     const char *line[32];
     if (x->along) {
@@ -501,8 +500,8 @@ static void fl__amx_pack(const fl__amx_kernels *ks, const fl__amx_operand *x, bo
             for (int64_t s = s0; s < s1; s++, to += 2 * FL__AMX_TILE) {
                 const int64_t at = s % each * 32;
                 if (at == 0 || s == s0) fl__amx_lines(x, s / each, p * 32, line);
-                ks->along[half][of_b](to, line, at, x->near - at);
-                ks->along[half][of_b](to + FL__AMX_TILE, line + 16, at, x->near - at);
+                ks->along[half][of_b](to, line, at, x->inner - at);
+                ks->along[half][of_b](to + FL__AMX_TILE, line + 16, at, x->inner - at);
             }
         return;
     }
@@ -511,13 +510,13 @@ static void fl__amx_pack(const fl__amx_kernels *ks, const fl__amx_operand *x, bo
             const int64_t at = p % each * 32;
             char *tile = to + (p - p0) * panel;
             if (at == 0 || p == p0) fl__amx_lines(x, p / each, s * 32, line);
-            ks->across[half][of_b](tile, line, at, x->near - at);
-            ks->across[half][of_b](tile + FL__AMX_TILE, line, at + 16, x->near - at - 16);
+            ks->across[half][of_b](tile, line, at, x->inner - at);
+            ks->across[half][of_b](tile + FL__AMX_TILE, line, at + 16, x->inner - at - 16);
         }
 }
 
 FL_PRIVATE void fl__amx_pack_all(const fl__amx_kernels *ks, const fl__amx_operand *x, bool of_b, char *to) {
-    const int64_t steps = x->along ? x->segments * fl__amx_up(x->near) : fl__amx_up(x->lines);
+    const int64_t steps = x->along ? x->segments * fl__amx_up(x->inner) : fl__amx_up(x->lines);
     fl__amx_pack(ks, x, of_b, 0, fl__amx_panels(x), 0, steps, to);
 }
 
@@ -595,7 +594,7 @@ static void fl__amx_pack_task(void *arg, int64_t begin, int64_t end) {
 static void fl__amx_multiply_panel(const fl__amx_plan *p, const char *shared, int64_t y, char *group,
                                    int64_t x0, int64_t x1, const fl__amx_sums *c) {
     const fl__amx_product *of = p->of;
-    const int64_t deep = p->s1 - p->s0, near = fl__ceil_div(deep, fl__ceil_div(deep, FL__AMX_NEAR));
+    const int64_t deep = p->s1 - p->s0, near = fl__ceil_div(deep, fl__ceil_div(deep, FL__AMX_L1_STEPS));
     float *acc = (float *)(void *)(group + p->group * deep * 2 * FL__AMX_TILE);
     for (int64_t t = 0; t < deep; t += near)
         for (int64_t x = x0; x < x1; x++) {
@@ -739,7 +738,7 @@ FL_PRIVATE fl__amx_operand fl__amx_matrix(const char *data, int64_t size, int64_
                                       int64_t outer_step, int64_t k_step) {
     const bool along = k_step == 1;
     return (fl__amx_operand){.data = data, .size = size, .along = along, .lines = along ? outer : k,
-                             .near = along ? k : outer, .segments = 1,
+                             .inner = along ? k : outer, .segments = 1,
                              .step = (along ? outer_step : k_step) * size};
 }
 
@@ -747,7 +746,7 @@ FL_PRIVATE bool fl__amx_takes(const fl__product *p) {
     const bool small = p->m * p->n * p->k <= FL__SMALL_PRODUCT;
     const bool few = p->m <= FL__SKINNY_ROWS || p->n <= FL__SKINNY_ROWS || p->k < 16;
     /* With few rows, f32 reads B once, in place: packing it costs vdpbf16ps as much as it saves. */
-    const bool streams = p->m <= FL__AMX_SHORT && p->csb != 1 && fl__bf16_is_vdpbf16();
+    const bool streams = p->m <= FL__AMX_STREAM_ROWS && p->csb != 1 && fl__bf16_is_vdpbf16();
     return !small && ((!few && !streams) || p->dtype == FL_BF16) && (p->rsa == 1 || p->csa == 1) &&
            (p->rsb == 1 || p->csb == 1) && fl__bf16_tiles(p->dtype);
 }

@@ -46,11 +46,11 @@ enum {
     FL__MATMUL_CHUNK_ALIAS = 256, /* so a chunk has fewer of them */
     FL__MATMUL_GROUP = 8,         /* panels of B that are packed together */
     FL__MATMUL_SLAB = 16,         /* of k, packed at a time */
-    FL__MATMUL_PANEL = 4096,      /* elements of B, in the L1 cache, up to which a product is not blocked, */
-    FL__MATMUL_ONCE = 128,        /* if it has at most so many rows */
+    FL__MATMUL_UNBLOCKED = 4096,  /* elements of B, in the L1 cache, up to which a product is not blocked, */
+    FL__MATMUL_UNBLOCKED_M = 128, /* if it has at most so many rows */
     FL__MATMUL_SHORT = 128,       /* k up to which C is written row by row */
-    FL__MATMUL_NEAR = 3 << 16,    /* elements of B that stay in the L2 cache besides everything else */
-    FL__MATMUL_FAR = 1 << 18,     /* elements of A that are evicted before the next panel of B uses them */
+    FL__MATMUL_L2 = 3 << 16,      /* elements of B that stay in the L2 cache besides everything else */
+    FL__MATMUL_EVICTED = 1 << 18, /* elements of A that are evicted before the next panel of B uses them */
     FL__MATMUL_BLOCK_ROWS = 1024, /* rows that use a panel of B */
     FL__MATMUL_TASKS = 6,         /* blocks, below which a long k is split */
     FL__MATMUL_SKINNY = 64        /* rows up to which packing a transposed B does not pay */
@@ -118,7 +118,7 @@ static int64_t fl__gemm_row(const fl__gemm *g, int64_t t) {
    stay in the L2 cache. */
 static void fl__gemm_set_group(fl__gemm *g, int64_t k) {
     g->prefetches = g->packed && !g->widen && (g->rsb == 1 || g->csb == 1) && k > FL__MATMUL_SHORT;
-    const int64_t near = fl__max(1, FL__MATMUL_NEAR / (g->width * k));
+    const int64_t near = fl__max(1, FL__MATMUL_L2 / (g->width * k));
     g->group = g->width * (g->prefetches ? 1 : g->packed ? FL__MATMUL_GROUP : near);
 }
 
@@ -208,7 +208,7 @@ static void fl__gemm_column(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j
     fl__segment segment = {.b = b};
     fl__tile tile = {.segments = 1, .segment = &segment, .k = g->k, .rsa = g->rsa, .csa = g->csa,
                      .ldb = ldb, .ldc = g->ldc, .add = g->add};
-    const bool far = !g->packed && g->csa == 1 && g->m * g->k > FL__MATMUL_FAR; /* next rows of A */
+    const bool far = !g->packed && g->csa == 1 && g->m * g->k > FL__MATMUL_EVICTED; /* next rows of A */
     for (int64_t t = t0; t < t1; t++) {
         int64_t i = fl__gemm_row(g, t), m = fl__gemm_row(g, t + 1) - i;
         segment.a = g->a + i * g->rsa * size;
@@ -233,7 +233,7 @@ static void fl__gemm_column(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j
 static void fl__gemm_panels(const fl__gemm *g, int64_t t0, int64_t t1, int64_t j0, int64_t j1,
                             const char *b, int64_t step, int64_t ldb, const char *next) {
     const int64_t size = (int64_t)g->ks->size;
-    const bool far = (t1 - t0) * g->rows * g->k > FL__MATMUL_FAR && !g->prefetches;
+    const bool far = (t1 - t0) * g->rows * g->k > FL__MATMUL_EVICTED && !g->prefetches;
     const int64_t tiles = g->k <= FL__MATMUL_SHORT || !g->packed || far ? 1 : t1 - t0;
     for (int64_t t = t0; t < t1; t += tiles) {
         for (int64_t j = j0; j < j1; j += g->width) {
@@ -321,7 +321,7 @@ static void fl__matmul_plan(fl__matmul *p) {
     p->swapped = !small && !p->cached && !g->widen && (stream || waste);
     if (p->swapped) fl__gemm_swap(g);
     bool tall = fl__gemm_tall(g);
-    bool near = tall ? fl__max(g->m, g->n) <= 256 : g->n * g->k <= FL__MATMUL_NEAR;
+    bool near = tall ? fl__max(g->m, g->n) <= 256 : g->n * g->k <= FL__MATMUL_L2;
     bool in_place = !g->widen && (small || (!p->cached && (stream || near)));
     fl__gemm_choose_tiles(g, in_place);
     g->ldc = g->n;
@@ -343,7 +343,7 @@ static void fl__matmul_blocks(fl__matmul *p, int64_t tiles, int64_t columns) {
    than wanted. Cached panels need no packing: then blocks have as many rows of A as stay in the L2 cache. */
 static void fl__matmul_choose_blocks(fl__matmul *p, int64_t wanted) {
     const fl__gemm *g = &p->g;
-    const int64_t near = FL__MATMUL_NEAR / fl__min(g->k, FL__MATMUL_CHUNK);
+    const int64_t near = FL__MATMUL_L2 / fl__min(g->k, FL__MATMUL_CHUNK);
     const int64_t rows = p->swapped ? 256 : p->cached ? near : FL__MATMUL_BLOCK_ROWS;
     const int64_t blocks = fl__ceil_div(g->tiles, fl__ceil_div(rows, g->rows));
     fl__matmul_blocks(p, fl__ceil_div(g->tiles, blocks), 512);
@@ -475,7 +475,7 @@ static void fl__matmul_sum(void *arg, int64_t begin, int64_t end) {
 /* >>skinny: at most 8 rows: B is read once, in memory order, instead of once per row */
 
 enum { FL__SKINNY_DOTS = 2048, FL__SKINNY_AXPYS = 16, FL__SKINNY_ONCE = 2 };
-enum { FL__SKINNY_FAR = 1 << 20 }; /* bytes of B that no L2 cache keeps between calls */
+enum { FL__SKINNY_PREFETCH = 1 << 20 }; /* bytes of B that no L2 cache keeps between calls */
 
 /* One block of columns: all rows, a chunk of k at a time. */
 static void fl__skinny_block(const fl__gemm *g, int64_t j, int64_t n) {
@@ -484,7 +484,7 @@ static void fl__skinny_block(const fl__gemm *g, int64_t j, int64_t n) {
     fl__segment segment;
     fl__tile tile = {.segments = 1, .segment = &segment, .rsa = g->rsa, .csa = g->csa,
                      .ldb = dots ? g->csb : g->rsb, .ldc = g->ldc,
-                     .prefetch = g->n * g->k * size > FL__SKINNY_FAR ? g->b : NULL};
+                     .prefetch = g->n * g->k * size > FL__SKINNY_PREFETCH ? g->b : NULL};
     for (int64_t k0 = 0; k0 < g->k; k0 += tile.k) {
         tile.k = fl__min(g->k - k0, dots ? FL__SKINNY_DOTS : FL__SKINNY_AXPYS);
         tile.add = k0 > 0;
@@ -552,7 +552,7 @@ static void fl__gemm_begin(fl__gemm *g, const fl__product *of) {
 /* Computes a small product without blocking: one or two rows by a transposed B as dot products, else in
    tiles, where a panel of B that is not read in place is packed on the stack. */
 static bool fl__matmul_unblocked(const fl__product *of) {
-    if (of->items > 1 || of->m > FL__MATMUL_ONCE || of->n * of->k > FL__MATMUL_PANEL) return false;
+    if (of->items > 1 || of->m > FL__MATMUL_UNBLOCKED_M || of->n * of->k > FL__MATMUL_UNBLOCKED) return false;
     if (of->n == 1 && of->m > FL__SKINNY_ROWS) return false; /* rows of A are dense: skinny dots */
     fl__gemm g;
     fl__gemm_begin(&g, of);
@@ -562,9 +562,9 @@ static bool fl__matmul_unblocked(const fl__product *of) {
         if (dots) fl__skinny_block(&g, 0, g.n);
         return dots;
     }
-    _Alignas(64) char panel[FL__MATMUL_PANEL * sizeof(double) + FL__PANEL_SLACK];
+    _Alignas(64) char panel[FL__MATMUL_UNBLOCKED * sizeof(double) + FL__PANEL_SLACK];
     fl__gemm_choose_tiles(&g, true);
-    if (g.width * g.k > FL__MATMUL_PANEL) return false;
+    if (g.width * g.k > FL__MATMUL_UNBLOCKED) return false;
     g.group = g.width;
     fl__gemm_block(&g, 0, g.tiles, 0, g.n, panel);
     return true;
@@ -670,7 +670,7 @@ static void fl__matmul_i64(void *arg, int64_t begin, int64_t end) {
    step of gpt_small). */
 static bool fl__matmul_converts(const fl__product *of) {
     return fl_dtype_is_float(of->dtype) && of->m * of->n * of->k > FL__SMALL_PRODUCT &&
-           of->n * of->k > FL__MATMUL_NEAR;
+           of->n * of->k > FL__MATMUL_L2;
 }
 
 FL_PRIVATE bool fl__cpu_product(fl__product *of, const fl_call *c) {
@@ -707,7 +707,7 @@ static bool fl__cpu_linear_grad(const fl_backend *self, const fl_call *c) {
     fl_tensor *dw = c->out[1], *db = c->out[2];
     fl__product p = {.summed = false};
     fl__linear_grad part;
-    const bool near = fl_numel(c->in[2]) <= FL__MATMUL_NEAR; /* then f16 and bf16 are cast as whole tensors */
+    const bool near = fl_numel(c->in[2]) <= FL__MATMUL_L2; /* then f16 and bf16 are cast as whole tensors */
     if (near && fl_is_narrow(c->in[0]) && !fl__bf16_tiles(c->in[0]->dtype)) return fl__call_widen(c);
     fl__linear_grad_parts(&part, c);
     if (c->out[0] && !self->op[FL_OP_matmul](self, &part.dx)) return false;
