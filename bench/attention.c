@@ -1,11 +1,11 @@
-/* attention.c - attention, forward and with its gradient, against the FMA peak of the same seconds and
-   against its composition (make bench-attention; the peer: bench/peers/torch_attention.py)
+/* bench/attention.c - attention, forward and with gradient, against the FMA peak and its composition
 
-   Of one token behind a cache of 4,096 keys it prints GB/s of keys and values, beside reading alone.
-   "alone" leaves the composition out; "alone bf16": products may round their operands. "cpu" behind them: one
-   thread, by its processor time, for a busy machine. A setting's name: only that.
-   GFLOP/s of the products alone, half of them where causal: 4 n m d forward, 10 n m d for the
-   gradient. The peak is sampled between them. */
+   make bench-attention; the peer: bench/peers/torch_attention.py. GFLOP/s of the products alone, half of them
+   if causal: 4 n m d forward, 10 n m d for the gradient. The peak is sampled between the calls. For one token
+   with a cache of 4,096 keys it prints GB/s of keys and values, next to reading alone.
+
+   ARGS: "alone" skips the composition; "alone bf16": products may round their operands; "cpu" after them: one
+   thread, measured in CPU time, for a busy machine. The name of a setting: only that one. */
 #include "../fl_backend.h"
 #include "peaks.h"
 

@@ -1,5 +1,5 @@
-/* bench.h - what the benchmarks share: a clock, medians, and the line `figure <tab> value <tab>
-   unit <tab> note` */
+/* bench/bench.h - clock, medians, and the line `figure <tab> value <tab> unit <tab> note` of all
+   benchmarks */
 #ifndef BENCH_H
 #define BENCH_H
 

@@ -1,13 +1,15 @@
-/* checkpoint.c - saving and loading a checkpoint of ResNet-50 and SGD with momentum, beside plain calls of
-   the system with as many bytes (make bench-checkpoint ARGS="FOLDER"; the folder says which disk, default .)
+/* bench/checkpoint.c - saving and loading a checkpoint of ResNet-50 and SGD with momentum
 
-   save   ours; plain: write, fsync, rename
-   load   ours: checked, then copied into the parameters; plain: read into one block of memory
-   cold   the file's pages were dropped from the system's memory before, so that the disk is read
+   Compared with plain system calls for as many bytes (make bench-checkpoint ARGS="FOLDER"; the folder selects
+   the disk, default .).
 
-   In turn, ROUNDS times; medians, and the median of the ratios plain / ours of each round: 1 is the disk's
-   rate. On a busy machine look at the fastest rounds, and at CPU seconds.
-   channels_last: of a net whose weights lie so in memory; files have them row-major. */
+     save   ours; plain: write, fsync, rename
+     load   ours: checked, then copied into the parameters; plain: read into one block of memory
+     cold   after dropping the file's pages from the page cache, so that the disk is read
+
+   Alternating, ROUNDS times; medians, and the median of the ratios plain / ours of each round: 1 is the
+   disk's rate. On a busy machine use the fastest rounds, and CPU seconds. channels_last: a net whose weights
+   have that layout in memory; files have them row-major. */
 #include "bench.h"
 #include "models/model.h"
 

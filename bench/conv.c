@@ -1,15 +1,14 @@
-/* conv.c - the convolutions of AlexNet, VGG16, ResNet-50, DCGAN and the MNIST network, against the FMA
-   peak (make bench-conv)
+/* bench/conv.c - convolutions of AlexNet, VGG16, ResNet-50, DCGAN and the MNIST network against the FMA peak
 
-   One line for each shape, direction (forward, data, weight), layout (last: every operand stored
-   channels-last, nchw) and number of threads: GFLOP/s of the direct convolution's operations, and in
-   the note the percentage of the FMA peak. Operation and peak are sampled in turns: the best time
-   counts, and the median of the ratios to the peak just before and after.
+   make bench-conv. One line for each shape, direction (forward, data, weight), layout (last: every operand
+   channels-last; nchw) and number of threads: GFLOP/s of the direct convolution's operations, and in the note
+   the percentage of the FMA peak. Operation and peak are sampled alternately: the best time counts, and the
+   median of the ratios to the peak just before and after.
 
-     make bench-conv ARGS="r50 last 2"       shapes whose name holds r50, one layout, two threads
-     make bench-conv ARGS="vgg all 1 cpu"    one thread by its processor time: for a busy machine
-     make bench-conv ARGS="vgg last 2 wall direct"    or im2col, winograd: that way only
-     make bench-conv ARGS="vgg last 1 cpu bf16"       operands may be rounded; in turns with f32 */
+     make bench-conv ARGS="r50 last 2"       shapes whose name contains r50, one layout, two threads
+     make bench-conv ARGS="vgg all 1 cpu"    one thread in CPU time: for a busy machine
+     make bench-conv ARGS="vgg last 2 wall direct"    or im2col, winograd: that algorithm only
+     make bench-conv ARGS="vgg last 1 cpu bf16"       operands may be rounded; alternating with f32 */
 #include "../fl_backend.h"
 #include "peaks.h"
 #include "kernels/cpu/force.h"

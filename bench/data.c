@@ -1,7 +1,8 @@
-/* data.c - shuffled batches of 64 MNIST images through prefetch, in batches per second (make bench-data), and
-   where PEER_PYTHON names a Python with torch PyTorch's DataLoader, run in turn with ours
-   (bench/peers/torch_data.py). ARGS: the folder of MNIST's files; without them random bytes of that shape.
-   Every figure is the median of ROUNDS epochs; ratios are medians of each round's. */
+/* bench/data.c - shuffled batches of 64 MNIST images through prefetch, in batches per second
+
+   make bench-data; if PEER_PYTHON names a Python with torch, alternating with PyTorch's DataLoader
+   (bench/peers/torch_data.py). ARGS: the folder of MNIST's files; by default random bytes of that shape.
+   Every figure is the median of ROUNDS epochs; ratios are medians of the rounds' ratios. */
 #define _GNU_SOURCE
 #include "bench.h"
 #include "peer.h"

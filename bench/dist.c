@@ -1,15 +1,16 @@
-/* dist.c - ranks on one host: collectives beside Gloo alone, steps, and how much communication hides
-   (make bench-dist)
+/* bench/dist.c - ranks on one host: collectives compared with Gloo, training steps, overlap of communication
 
-   all_reduce, all_gather, broadcast   GB/s of one rank's tensor, 2 ranks, medians of pairs that run in turn:
-                                       ours over Gloo, over sockets (ring), and bench/peers/gloo.cc; below
-                                       256 KB us
-   hidden                              of communication that takes half of backward (a wrapper that sleeps),
-                                       the part that costs no time: 1 - (both - compute) / communication
-   one_rank                            a step of the MNIST net through fl_dist on one rank beside one without
+   make bench-dist
 
-   BENCH_DIST_BYTES: sizes up to that; BENCH_DIST_TRACE: a file for the timeline of a step that overlaps. With
-   arguments it is a rank of bench/dist_steps or bench/hosts. */
+     all_reduce, all_gather, broadcast   GB/s of one rank's tensor, 2 ranks, medians of alternating pairs:
+                                         ours over Gloo, over sockets (ring), and bench/peers/gloo.cc; below
+                                         256 KB us
+     hidden                              of communication that takes half of backward (a wrapper that sleeps),
+                                         the part that costs no time: 1 - (both - compute) / communication
+     one_rank                            a step of the MNIST net through fl_dist on one rank, and one without
+
+   BENCH_DIST_BYTES: sizes up to that; BENCH_DIST_TRACE: a file for the timeline of an overlapping step. With
+   arguments the program is a rank of bench/dist_steps or bench/hosts. */
 #include "bench.h"
 #include "../examples/digits.h"
 #include "models/model.h"

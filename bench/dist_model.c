@@ -1,15 +1,16 @@
-/* dist_model.c - what training on many ranks would take, by formula: modelled, never measured (make
-   bench-dist_model)
+/* bench/dist_model.c - training time on many ranks by formula: modelled, never measured
 
-   A step on n ranks: forward, backward in which gradients get ready evenly, from the last parameter to the
-   first, in buckets (the first of 1 MiB, then 25), and an all_reduce of each behind the other, by a ring or a
-   tree. What is not hidden behind backward adds to the step. Per model: parameters, and measured seconds of
-   a step without communication: of the Flashlight paper (Table 3, one V100), whose 8 GPUs stand in the notes,
-   or, with --measured FILE, of fl in a table of make bench (bench/results).
+   make bench-dist_model. A step on n ranks: forward; backward, in which gradients become ready evenly, from
+   the last parameter to the first, in buckets (the first of 1 MiB, then 25); and an all_reduce of one bucket
+   after another, by a ring or a tree. Communication that backward does not hide adds to the step. Per model:
+   parameters, and measured seconds of a step without communication: of the Flashlight paper (Table 3, one
+   V100; its 8 GPUs are in the notes), or, with --measured FILE, of fl in a table of make bench
+   (bench/results).
+
      step_<model>_<n>  milliseconds; the note has the hidden share and the efficiency
-     limit_<model>     the least n of which communication takes more than compute
+     limit_<model>     the smallest n at which communication takes more than compute
 
-   And the simulation (kernels/dist/sim.h) beside the formula: sim_to_formula. */
+   And the simulation (kernels/dist/sim.h) compared with the formula: sim_to_formula. */
 #define _GNU_SOURCE
 #include "bench.h"
 #include <math.h>

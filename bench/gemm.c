@@ -1,11 +1,11 @@
-/* gemm.c - matrix products of the models, against the FMA peak and the read bandwidth measured in
-   the same seconds, with 1 and 2 threads (make bench-gemm ARGS="bert dw 2")
+/* bench/gemm.c - matrix products of the models against the roofline, with 1 and 2 threads
 
-   ARGS: words that a line must hold (of layer, form, threads), or a number of threads alone; bf16: products
-   may round their operands, and the note has the rate of f32 in turn with it. Forms of a layer of `in` to
-   `out` for m rows: y = x w^T (forward), dx = dy w, dw = dy^T x; and of a batch of products: nn, nt. Each
-   line: GFLOP/s; the note says which part of the roofline that is, min(FMA peak, operations * read bandwidth
-   / bytes touched once), and what OpenBLAS does on the same operands with threads of its own, if linked. */
+   make bench-gemm ARGS="bert dw 2". FMA peak and read bandwidth are measured in the same seconds. ARGS: words
+   that a line must contain (of layer, form, threads), or a number of threads alone; bf16: products may round
+   their operands, alternating with f32, whose rate is in the note. Forms of a layer of `in` to `out` for m
+   rows: y = x w^T (forward), dx = dy w, dw = dy^T x; and of a batch of products: nn, nt. Each line: GFLOP/s;
+   the note has its share of the roofline, min(FMA peak, operations * read bandwidth / bytes touched once),
+   and the rate of OpenBLAS with its own threads on the same operands, if linked. */
 #include "peaks.h"
 #include <time.h>
 

@@ -1,14 +1,16 @@
-/* generate.c - tokens per second, one text at a time: make bench-generate [DATA=../shared/data]
+/* bench/generate.c - text generation in tokens per second, one text at a time
 
-   stories260K   its file through fl_text_decoder, beside a plain C loop over it (peers/llama_loop.c, compiled
-                 with -O3 -march=native -ffast-math) in turn; the scores are compared too
-   loader        batches for training, from a token file
-   llama110m     random weights, 12 layers of 768, as f32, f16, q8, q4_k, q6_k: bytes of weights per second,
-                 beside what the same threads read of plain memory; a prompt of 512 tokens
-   blocks        f32 that fl_cast makes of blocks of each type, and blocks of f32: GB/s of f32
-   loads         the same shapes from safetensors and from GGUF (f16) files that are in the page cache: milliseconds
-                 beside safetensors, gguf and, where it is installed, transformers
-   PEER_PYTHON   names a Python with torch and transformers: eager, with cache, the same shapes */
+   make bench-generate [DATA=../shared/data]
+
+     stories260K   its file through fl_text_decoder, alternating with a plain C loop over it
+                   (peers/llama_loop.c, compiled with -O3 -march=native -ffast-math); scores are compared too
+     loader        batches for training, from a token file
+     llama110m     random weights, 12 layers of 768, as f32, f16, q8, q4_k, q6_k: bytes of weights per second,
+                   compared with plain reads by the same threads; a prompt of 512 tokens
+     blocks        fl_cast of blocks of each type to f32, and of f32 to blocks: GB/s of f32
+     loads         the same shapes from safetensors and GGUF (f16) files in the page cache: milliseconds,
+                   compared with safetensors, gguf and, if installed, transformers
+     PEER_PYTHON   names a Python with torch and transformers: eager, with cache, the same shapes */
 #include "bench.h"
 #include "peaks.h"
 #include "peer.h"
@@ -126,7 +128,8 @@ static void loads(void) {
                  (const char *[]){"safetensors:transformers", "safetensors:safetensors", NULL}, 0, "ms");
     loaded = MADE "/model.gguf";
     if (peer.to)
-        bench_beside(&peer, ROUNDS, "load_llama110m_gguf", load_made, (const char *[]){"gguf:gguf", NULL}, 0, "ms");
+        bench_beside(&peer, ROUNDS, "load_llama110m_gguf", load_made, (const char *[]){"gguf:gguf", NULL}, 0,
+                     "ms");
     bench_peer_end(&peer);
 }
 
@@ -161,9 +164,9 @@ static void llama(fl_dtype dtype, const char *name) {
 
 /* Casts of 4096 x 4096 numbers, the best of some rounds. */
 static void blocks(void) {
-    const fl_dtype dtypes[] = {fl_q8(),   fl_q4(),   fl_q4_1(),   fl_q5_0(),   fl_q5_1(), fl_q2_k(), fl_q3_k(),
-                               fl_q4_k(), fl_q5_k(), fl_q6_k(),   fl_q8_k(),   fl_iq4_nl(), fl_iq4_xs(),
-                               fl_mxfp4()};
+    const fl_dtype dtypes[] = {fl_q8(),   fl_q4(),   fl_q4_1(),   fl_q5_0(),   fl_q5_1(),   fl_q2_k(),
+                               fl_q3_k(), fl_q4_k(), fl_q5_k(),   fl_q6_k(),   fl_q8_k(),   fl_iq4_nl(),
+                               fl_iq4_xs(), fl_mxfp4()};
     fl_scope s = fl_scope_begin();
     fl_tensor *x = fl_normal(FL_SHAPE(4096, 4096), 0, 1, FL_F32, NULL);
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {

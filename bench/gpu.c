@@ -1,8 +1,8 @@
-/* gpu.c - what a GPU gives: ceilings, and our ops beside them, as lines `figure value unit note` (make gpu)
+/* bench/gpu.c - GPU ceilings, and fl's ops compared with them, as lines `figure value unit note` (make gpu)
 
-   gpu probe   device, vendors' versions; copy in GB/s; products in TFLOP/s; seconds of a small op
-   gpu ops     bytes that an op must move / seconds, in GB/s and in per cent of the copy
-   gpu json    the device as cuDNN describes it, for plans without one */
+     gpu probe   device, vendors' versions; copy in GB/s; products in TFLOP/s; seconds of a small op
+     gpu ops     bytes that an op must move / seconds, in GB/s and in per cent of the copy
+     gpu json    the device as cuDNN describes it, for plans without one */
 #include "../fl_backend.h"
 #include "bench.h"
 

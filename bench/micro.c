@@ -1,9 +1,9 @@
-/* micro.c - what starting costs, and what a second thread brings (make bench-micro [ARGS=threads])
+/* bench/micro.c - start-up time, and the gain of a second thread (make bench-micro [ARGS=threads])
 
-   first_step, later_step   a network 784-1024-1024-10 in training, batch 64: made and its first step
-                            done; a step afterwards
-   scaling_product, _add    seconds of one thread / of all: a product 1024^3, a sum of 2^24 floats
-   peak_memory              of the memory manager, of all of these */
+     first_step, later_step   a network 784-1024-1024-10 in training, batch 64: construction and first step;
+                              a step afterwards
+     scaling_product, _add    seconds of one thread / of all: a product 1024^3, a sum of 2^24 floats
+     peak_memory              of the memory manager, over all of these */
 #include "bench.h"
 
 typedef struct trainer {

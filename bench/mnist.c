@@ -1,9 +1,10 @@
-/* mnist.c - training speed of the paper's MNIST network, batch 64, on random data (make
-   bench-mnist)
+/* bench/mnist.c - training speed of the paper's MNIST network, batch 64, on random data
 
-   mnist_100_iterations  seconds of 100 iterations of forward, NLL, backward and SGD with momentum,
-                         for 1 and 2 threads: the median over rounds, after a warm-up. Rounds of the
-                         two alternate. */
+   make bench-mnist
+
+     mnist_100_iterations  seconds of 100 iterations of forward, NLL, backward and SGD with momentum,
+                           for 1 and 2 threads: the median over rounds, after a warm-up. Rounds of the
+                           two alternate. */
 #include "../examples/digits.h"
 #include "bench.h"
 

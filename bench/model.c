@@ -1,31 +1,31 @@
-/* model.c - trains one model of bench/models on a random batch and prints what it takes: one line
-   of figures, in the order of `columns` (make bench-model ARGS="vit --threads 2 --iterations 5")
+/* bench/model.c - trains one model of bench/models on a random batch and prints one line of figures
 
-   model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N] [--iterations N]
-         [--dtype f32] [--device cpu] [--nchw] [--plain] [--early] [--profile] [--mode train]
-         [--save FILE]
-     --list   names and presets, --columns  the names of the figures
-     --dtype  bf16: parameters, activations and gradients are bf16, with f32 masters in the optimizer;
-              rounded: f32, whose products may round their operands to bf16 (fl_set_matmul_precision). The
-              peak stays that of f32
-     --early  parameters are updated within the backward pass (fl_optim_step_early)
-     --device cuda: parameters, batch and steps on that family; every clock waits for it. There f32 is strict
-              and tf32 lets products round; percent_of_fma is empty, memory is the device's
-     --loading DIR  images of a folder of classes, read, decoded, cropped, mirrored and normalised by two
-              threads while steps run; a step's seconds have the waiting for its batch in them
-     --nchw   images as they are; otherwise networks for images work channels-last
-     --plain  without dropout and layer drop
-     --mode inference  forward alone, of frozen weights, nothing recorded; batch norms have statistics by a
-              formula
-     --save FILE  weights, input and result of such a pass (safetensors), for others to compute the same
-     --profile  and the tables of fl_profile_begin, of as many steps more, and what it costs: CPU seconds of a
-              step without and with it, in turns
+   The figures are in the order of `columns` (make bench-model ARGS="vit --threads 2 --iterations 5").
 
-   A step is forward and loss, backward, and SGD with momentum. GFLOP counts two for each
-   multiply-add of linear layers, convolutions, attention and capsules in the forward pass, three
-   times: the gradients of inputs and of weights cost as much each. Memory is the most that the
-   allocator had handed out above parameters, optimizer state and batch: activations, gradients,
-   workspace. */
+     model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N] [--iterations N]
+           [--dtype f32] [--device cpu] [--nchw] [--plain] [--early] [--profile] [--mode train]
+           [--save FILE]
+       --list   names and presets, --columns  the names of the figures
+       --dtype  bf16: parameters, activations and gradients are bf16, with f32 masters in the optimizer;
+                rounded: f32, whose products may round their operands to bf16 (fl_set_matmul_precision). The
+                peak is still that of f32
+       --early  parameters are updated within the backward pass (fl_optim_step_early)
+       --device cuda: parameters, batch and steps on that backend; every timer waits for it. There f32 is
+                strict and tf32 lets products round; percent_of_fma is empty, memory is the device's
+       --loading DIR  images of a folder of classes, read, decoded, cropped, mirrored and normalised by two
+                threads while steps run; a step's seconds include the waiting for its batch
+       --nchw   row-major images; by default networks for images run channels-last
+       --plain  without dropout and layer drop
+       --mode inference  only the forward pass, with frozen weights, nothing recorded; batch norms have
+                statistics by a formula
+       --save FILE  weights, input and result of such a pass (safetensors), for peers to compute the same
+       --profile  also the tables of fl_profile_begin for as many further steps, and its overhead: CPU seconds
+                of a step without and with it, alternating
+
+   A step is forward and loss, backward, and SGD with momentum. GFLOP counts two for each multiply-add of
+   linear layers, convolutions, attention and capsules in the forward pass, three times: the gradients of
+   inputs and of weights cost as much each. Memory is the allocator's peak above parameters, optimizer state
+   and batch: activations, gradients, workspace. */
 #include "../fl_backend.h"
 #include "models/model.h"
 #include "peaks.h"

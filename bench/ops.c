@@ -1,14 +1,15 @@
-/* ops.c - ops bound by memory, against the copy bandwidth of the same run (make bench-ops)
+/* bench/ops.c - memory-bound ops against the copy bandwidth of the same run (make bench-ops)
 
-   Each line: GB/s of the bytes that the op must read and write, and in the note the copy's GB/s
-   divided by it (issue: at most 2 for element-wise ops and reductions in contiguous, channels-last
-   and inner-contiguous layouts). The copy is memcpy by the pool's threads between warm buffers.
-   Sorting and scattering: millions of elements a second. The ops of networks, forward and with
-   their gradients, on tensors past the last cache and on ones of 1.5 MiB: there the note has the
-   share of a copy of as many bytes in plain stores, timed between the same calls, minima of both.
-   ARGS=nets: these only; bench/peers/torch_ops.py prints the same rows.
-   ARGS=formulas: every line of the op tables and its gradients, ns an element of f32 in one thread, at
-   16 Ki elements (in the caches) and 1 Mi; the least of many calls. ARGS="formulas mish": that one. */
+   Each line: GB/s of the bytes that the op must read and write, and in the note the copy's GB/s divided by it
+   (target: at most 2 for element-wise ops and reductions in contiguous, channels-last and inner-contiguous
+   layouts). The copy is memcpy by the pool's threads between warm buffers. Sorting and scattering: millions
+   of elements per second. Network ops, forward and with their gradients, on tensors larger than the
+   last-level cache and of 1.5 MiB: their note has the share of a copy of as many bytes with plain stores,
+   timed between the same calls, minima of both.
+
+   ARGS=nets: these only; bench/peers/torch_ops.py prints the same rows. ARGS=formulas: every line of the op
+   tables and its gradients, ns per f32 element in one thread, at 16 Ki elements (in the caches) and 1 Mi; the
+   minimum of many calls. ARGS="formulas mish": that one. */
 #include "../fl_backend.h"
 #include "bench.h"
 #include <math.h>

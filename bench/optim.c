@@ -1,9 +1,8 @@
-/* optim.c - optimizers against the copy bandwidth of the same seconds (make bench-optim)
+/* bench/optim.c - optimizers against the copy bandwidth of the same seconds (make bench-optim)
 
-   Each line: GB/s of the bytes that a step must read and write (LAMB: in all its passes), and in the
-   note the share of the copy, measured in turns with it (target: at least 85 %), and these bytes. One
-   tensor of 2^24 floats, 256 of 2^16, and 4096 of 64, where the time per tensor counts. The fastest
-   of 11 rounds. */
+   Each line: GB/s of the bytes that a step must read and write (LAMB: in all its passes), and in the note the
+   share of the copy, measured alternately (target: at least 85 %), and these bytes. One tensor of 2^24
+   floats, 256 of 2^16, and 4096 of 64, where the overhead per tensor dominates. The fastest of 11 rounds. */
 #include "bench.h"
 #include <string.h>
 

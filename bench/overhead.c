@@ -1,11 +1,10 @@
-/* overhead.c - what the framework costs around a kernel: tiny tensors, one thread (make
-   bench-overhead)
+/* bench/overhead.c - framework overhead around a kernel: tiny tensors, one thread (make bench-overhead)
 
-   add_1, add_64        one add of two f32 tensors, its result's allocation and release included
-   add_record           the same on variables that require a gradient
-   add_record_backward  recorded and run backward, per op, in a chain of 20
-   mlp_step             forward, backward and SGD of three layers of width 32, batch 8
-   mlp_forward          the forward pass alone of one sample, without recording */
+     add_1, add_64        one add of two f32 tensors, including allocation and release of the result
+     add_record           the same on variables that require a gradient
+     add_record_backward  recorded and run backward, per op, in a chain of 20
+     mlp_step             forward, backward and SGD of three layers of width 32, batch 8
+     mlp_forward          only the forward pass of one sample, without recording */
 #include "bench.h"
 
 enum { CHAIN = 20, ADDS = 10 };

@@ -1,7 +1,7 @@
-/* peaks.c - what this machine can do at most (make bench-peaks [ARGS="fma 2"])
+/* bench/peaks.c - peak FLOP/s and bandwidth of this machine (make bench-peaks [ARGS="fma 2"])
 
-   Without arguments all figures of peaks.h, by one thread and by all; with "fma" or "copy" and a
-   number of threads that figure alone, as a bare number. */
+   Without arguments all figures of peaks.h, with one thread and with all; with "fma" or "copy" and a number
+   of threads that figure alone, as a bare number. */
 #include "peaks.h"
 
 static void threads_line(const char *figure, int threads, double value, const char *unit,

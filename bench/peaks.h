@@ -1,14 +1,14 @@
-/* peaks.h - what this machine can do at most, measured in a fifth of a second each
+/* bench/peaks.h - peak FLOP/s and bandwidth of this machine, measured in a fifth of a second each
 
-   #include "peaks.h"
+     #include "peaks.h"
 
-   double gflops = peak_fma(2);  // of two threads at the best instruction-set level
-   double gbytes = peak_copy(2); // bytes loaded and stored; what a store reads first is not counted
+     double gflops = peak_fma(2);  // two threads, at the best instruction-set level
+     double gbytes = peak_copy(2); // bytes loaded and stored, without the read for ownership of a store
 
-   Each figure is the best of many short samples on fl's own pool, so call them in the minute of the
-   measurement that they judge: shared machines drift. The bandwidths run over buffers beyond the
-   caches, on huge pages where the system has them; while one is measured the process holds
-   3 x PEAK_BUFFER bytes more, outside of fl's allocator. A figure that the machine lacks is 0. */
+   Each figure is the best of many short samples on fl's own pool, so measure it in the same minute as what is
+   compared with it: shared machines drift. The bandwidths use buffers larger than the caches, on huge pages
+   if the system has them; while one is measured the process holds 3 x PEAK_BUFFER bytes more, outside fl's
+   allocator. A figure that the machine lacks is 0. */
 #ifndef BENCH_PEAKS_H
 #define BENCH_PEAKS_H
 

@@ -1,8 +1,7 @@
-/* peaks_loops.h - the loops of peaks.h at one instruction-set level
+/* bench/peaks_loops.h - the loops of peaks.h at one instruction-set level
 
-   Included once a level by peaks.h, which defines PEAK_LEVEL (the suffix of the names), PEAK_TARGET
-   (the attribute), PEAK_BYTES (of a vector register) and PEAK_STREAM(p, v) (a store that goes
-   around the cache). */
+   Included once per level by peaks.h, which defines PEAK_LEVEL (the suffix of the names), PEAK_TARGET (the
+   attribute), PEAK_BYTES (of a vector register) and PEAK_STREAM(p, v) (a non-temporal store). */
 #define PEAK_JOIN_(a, b) a##_##b
 #define PEAK_JOIN(a, b) PEAK_JOIN_(a, b)
 #define PEAK_NAME(name) PEAK_JOIN(name, PEAK_LEVEL)

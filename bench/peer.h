@@ -1,4 +1,4 @@
-/* peer.h - a process of PEER_PYTHON that answers a line by a line: it is measured in turn with ours */
+/* bench/peer.h - a PEER_PYTHON process that answers line by line, measured alternately with fl */
 #ifndef BENCH_PEER_H
 #define BENCH_PEER_H
 

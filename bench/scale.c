@@ -1,18 +1,17 @@
-/* scale.c - what more threads would bring, by replaying the pool's chunks
+/* bench/scale.c - predicts scaling to more threads by replaying the pool's chunks
 
    usage: make bench-scale ARGS="vit resnet50"
 
-   A training step of each model, cut for 2 to 64 threads, runs in one, which times each chunk. Then the
-   same chunks are given to the threads as the pool gives them: in order, each to the one that is free. A
-   region takes as long as its last thread, plus the measured cost of starting and ending one; what lies
-   between regions stays serial. Lines: seconds and speed-up of a step for each number of threads; of 64
-   the shares of what keeps it from 64 times; and for 2 threads the speed-up that was measured, if there
-   are two.
+   A training step of each model, cut for 2 to 64 threads, runs in one, which times each chunk. Then the same
+   chunks are assigned to threads as the pool does: in order, each to the first free one. A region takes as
+   long as its last thread, plus the measured cost of starting and ending one; code between regions stays
+   serial. Lines: seconds and speed-up of a step for each number of threads; for 64 the shares of what limits
+   the speed-up; and for 2 threads the measured speed-up, if there are two.
 
-   The replay lets every thread have the whole bandwidth and cache of the one that was measured: it says what
-   the cut into chunks allows, an upper bound. The word replay among ARGS leaves out what is measured with 2
-   threads, which means nothing on a busy machine; rounded lets products round to bf16; inference makes a
-   step the answer of one image or text by frozen weights. Linked with --wrap=fl_parallel. */
+   The replay gives every thread the full bandwidth and cache of the measured one: it is an upper bound, what
+   the cut into chunks allows. ARGS: replay skips the measurement with 2 threads, which is meaningless on a
+   busy machine; rounded lets products round to bf16; inference makes a step the forward pass of one image or
+   text with frozen weights. Linked with --wrap=fl_parallel. */
 #include "models/model.h"
 #include "peaks.h"
 
@@ -167,7 +166,8 @@ int main(int argc, char **argv) {
         fl_scope s = fl_scope_begin();
         trainer t = {.m = model_find(argv[i])};
         if (!t.m)
-            return fprintf(stderr, "usage: scale [replay] [rounded] [inference] MODEL..., not %s\n", argv[i]), 2;
+            return fprintf(stderr, "usage: scale [replay] [rounded] [inference] MODEL...; no model '%s'\n",
+                           argv[i]), 2;
         fl_seed(1);
         t.preset = t.m->preset[0];
         if (answering) t.preset.batch = 1;

@@ -1,10 +1,11 @@
-/* sequence.c - recurrent layers, steps, CTC, embeddings, gated linear units (make bench-sequence)
+/* bench/sequence.c - recurrent layers, single steps, CTC, embeddings, gated linear units (make
+   bench-sequence)
 
-   Recurrent layers, forward and backward: milliseconds, and where PEER_PYTHON names a Python with torch those
-   of bench/peers/torch_sequence.py, run in turn with ours. ARGS: rnn for these alone, "rnn lstm_60" for those
-   whose names begin so. CTC as log softmax and loss, and a loop that reads one step after the other, are
-   milliseconds too. The rest: GB/s of the bytes that must be read and written, in the note the share of the
-   copy bandwidth of the same seconds. */
+   Recurrent layers, forward and backward: milliseconds, alternating with bench/peers/torch_sequence.py if
+   PEER_PYTHON names a Python with torch. ARGS: rnn for these alone, "rnn lstm_60" for those whose names begin
+   so. CTC, as log softmax and loss, and a loop that reads one step after the other, are in milliseconds too.
+   The rest: GB/s of the bytes that must be read and written, in the note the share of the copy bandwidth of
+   the same seconds. */
 #define _DEFAULT_SOURCE
 #include "bench.h"
 #include "peer.h"

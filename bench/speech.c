@@ -1,11 +1,13 @@
-/* speech.c - log-mel features, resampling, CTC, transducers, training, Whisper, decoding, beside torchaudio,
-   kaldi-native-fbank, librosa, PyTorch, transformers, flashlight-text, pyctcdecode where PEER_PYTHON has them
-   (make bench-speech ARGS="folder of texts"), a plain loop over FFTW where that is, a network that listens
+/* bench/speech.c - log-mel features, resampling, CTC, transducers, training, Whisper, decoding
 
-   CPU seconds of one thread, ours and theirs in turn, medians of ROUNDS; a ratio is the median of the rounds'
-   ratios, theirs / ours. The decoders hear letters of unseen lines of War and Peace, made so unclear that
-   about every third word is wrong if each frame's best letter is taken; a 3-gram of the other lines, a
-   lexicon of their words. ../shared/data/text lacks: no decoders. */
+   Compared with torchaudio, kaldi-native-fbank, librosa, PyTorch, transformers, flashlight-text, pyctcdecode
+   if PEER_PYTHON has them (make bench-speech ARGS="folder of texts"), a plain loop over FFTW if installed;
+   and a streaming TDS network.
+
+   CPU seconds of one thread, alternating, medians of ROUNDS; a ratio is the median of the rounds' ratios,
+   theirs / ours. The decoders read letters of held-out lines of War and Peace, with so much noise that about
+   every third word is wrong under greedy decoding; a 3-gram of the other lines, a lexicon of their words.
+   Without ../shared/data/text the decoders are skipped. */
 #define _GNU_SOURCE
 #include "bench.h"
 #include "peer.h"

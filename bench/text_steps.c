@@ -1,12 +1,13 @@
-/* text_steps.c - steps of training language models, in turn with PyTorch where PEER_PYTHON has it: CPU
-   seconds of all threads, medians (make bench-text PARTS=text_steps-nano)
+/* bench/text_steps.c - training steps of language models, alternating with PyTorch if PEER_PYTHON has it
 
-   nano      4 layers of 128, batches of 12 x 64 characters: nanoGPT's small preset; and what making its
-             batches costs
-   lstm      2 layers of 256 over 10,000 words, 20 x 35
-   gpt2      GPT-2's 124 M parameters, 1 x 512; memory beside it: what the process has while it trains
+   CPU seconds of all threads, medians (make bench-text PARTS=text_steps-nano)
 
-   BENCH_PART names one of them; all without it. AdamW, gradients clipped to 1, no dropout. */
+     nano      4 layers of 128, batches of 12 x 64 characters: nanoGPT's small preset; and the cost of making
+               its batches
+     lstm      2 layers of 256 over 10,000 words, 20 x 35
+     gpt2      GPT-2's 124 M parameters, 1 x 512; and the memory of the process while it trains
+
+   BENCH_PART names one of them; by default all. AdamW, gradients clipped to 1, no dropout. */
 #include "bench.h"
 #include "peer.h"
 #include <string.h>

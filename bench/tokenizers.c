@@ -1,8 +1,9 @@
-/* tokenizers.c - encoding War and Peace, training, loading, in CPU seconds of one thread, and, where
-   PEER_PYTHON names a Python with tokenizers, tiktoken and sentencepiece, theirs in turn with ours (make
+/* bench/tokenizers.c - tokenizers: encoding War and Peace, training, loading, in CPU seconds of one thread
+
+   Alternating with tokenizers, tiktoken and sentencepiece if PEER_PYTHON names a Python with them (make
    bench-tokenizers). ARGS: the folder of texts (../shared/data/text). Every figure is the median of ROUNDS;
-   ratios are medians of each round's, theirs / ours. Ours always give offsets too. BENCH_PART: one of gpt2,
-   threads, wordpiece, unigram, train, load, loads (of large vocabularies, which it makes up). */
+   ratios are medians of the rounds' ratios, theirs / ours. Ours always include offsets. BENCH_PART: one of
+   gpt2, threads, wordpiece, unigram, train, load, loads (of large synthetic vocabularies). */
 #define _GNU_SOURCE
 #include "bench.h"
 #include "peer.h"

@@ -1,10 +1,11 @@
-/* vision.c - decoding, transforms, batches, average precision, assignments and a DETR step, beside Pillow,
-   libjpeg-turbo called bare, torchvision, DataLoader, pycocotools, faster-coco-eval, SciPy and transformers
-   where PEER_PYTHON has them (make bench-vision ARGS="[part ...]"; all parts: no argument)
+/* bench/vision.c - decoding, transforms, batches, average precision, assignments and a DETR step
 
-   CPU seconds, ours and theirs in turn, medians of the rounds; a ratio is theirs / ours. Transforms, decoding
-   and the DETR step: one thread; batches: two threads, or workers, whose seconds count too; AP: two threads.
-   JPEG files: ../shared/data/imagenet-sample/val, or FOLDER in the environment. MB=450: size of the JSON. */
+   Compared with Pillow, plain libjpeg-turbo, torchvision, DataLoader, pycocotools, faster-coco-eval, SciPy
+   and transformers if PEER_PYTHON has them (make bench-vision ARGS="[part ...]"; all parts by default).
+
+   CPU seconds, alternating, medians of the rounds; a ratio is theirs / ours. Transforms, decoding and the
+   DETR step: one thread; batches: two threads, or workers, whose seconds count too; AP: two threads. JPEG
+   files: ../shared/data/imagenet-sample/val, or FOLDER in the environment. MB=450: size of the JSON. */
 #define _GNU_SOURCE
 #include "bench.h"
 #include "peer.h"
@@ -347,7 +348,8 @@ int main(int argc, char **argv) {
         if (!image[n_files]) printf("skipped: %s\n", fl_error()), fl_error_clear(), set = NULL;
     }
     for (int i = 0; set && i < 8; i++)
-        cut[0][i] = fl_vision_resize_image(image[i], 224, 224), cut[1][i] = fl_vision_resize_image(image[i], 375, 500);
+        cut[0][i] = fl_vision_resize_image(image[i], 224, 224),
+        cut[1][i] = fl_vision_resize_image(image[i], 375, 500);
     peer = bench_peer_begin("vision.py", folder, NULL);
     fl_set_threads(1);
 #define THEIRS(...) (const char *const[]){__VA_ARGS__, NULL}

@@ -1,4 +1,4 @@
-/* alexnet.c - AlexNet with one tower (arXiv 1404.5997), as in torchvision: 61.10 M parameters */
+/* bench/models/alexnet.c - AlexNet with one tower (arXiv 1404.5997), as in torchvision: 61.10 M parameters */
 #include "model.h"
 
 /* Tiny: an eighth of the channels. */

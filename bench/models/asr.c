@@ -1,7 +1,8 @@
-/* asr.c - the speech recogniser of the Flashlight paper: 80 filter banks, normalised over the whole
-   utterance, a convolution to 1536 channels in steps of 3 frames, GLU, 36 transformer layers of
-   768, 4 heads, 3072 hidden, to 9,000 word pieces, the first of which is CTC's blank: 262.95 M
-   parameters. In training 0.4 of the layers are left out. */
+/* bench/models/asr.c - the speech recogniser of the Flashlight paper
+
+   80 mel filter banks, normalised over the utterance, a convolution to 1536 channels with a stride of 3
+   frames, GLU, 36 transformer layers of 768, 4 heads, 3072 hidden, to 9,000 word pieces, the first of which
+   is CTC's blank: 262.95 M parameters. In training 0.4 of the layers are dropped (layer drop). */
 #include "model.h"
 
 enum { BANKS = 80, STRIDE = 3, MOST = 100 /* pieces of a transcript */ };

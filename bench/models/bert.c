@@ -1,6 +1,7 @@
-/* bert.c - a language model like BERT (arXiv 1810.04805): 24 layers of 1024, 16 heads, 4096 hidden,
-   50,265 words, whose embedding and output are not tied: 406.83 M parameters. The loss is over all
-   words. */
+/* bench/models/bert.c - a language model like BERT (arXiv 1810.04805)
+
+   24 layers of 1024, 16 heads, 4096 hidden, 50,265 words, untied embedding and output: 406.83 M parameters.
+   The loss is over all words. */
 #include "model.h"
 
 static int64_t vocabulary(const model_preset *p) { return p->tiny ? 50 : 50265; }

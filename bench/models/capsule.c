@@ -1,4 +1,5 @@
-/* capsule.c - the capsule network of arXiv 1710.09829 on images like MNIST's, without its decoder:
+/* bench/models/capsule.c - the capsule network of arXiv 1710.09829 on MNIST-like images, without its decoder
+
    6.80 M parameters */
 #include "model.h"
 

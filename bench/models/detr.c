@@ -1,6 +1,8 @@
-/* detr.c - DETR (arXiv 2005.12872): a ResNet-50 with frozen norms, six encoder and six decoder
-   layers of 256, 8 heads, 2048 hidden, 100 queries, 91 classes of objects: 41.52 M parameters.
-   Four objects in an image; the losses of all decoder layers. */
+/* bench/models/detr.c - DETR (arXiv 2005.12872)
+
+   A ResNet-50 with frozen norms, six encoder and six decoder layers of 256, 8 heads, 2048 hidden, 100
+   queries, 91 object classes: 41.52 M parameters. Four objects per image; the losses of all decoder
+   layers. */
 #include "model.h"
 
 enum { OBJECTS = 4 };

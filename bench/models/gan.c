@@ -1,6 +1,7 @@
-/* gan.c - generator against critic, both learning in one step: DCGAN (arXiv 1511.06434), and WGAN with
-   a penalty on the critic's gradient (arXiv 1704.00028), which takes a second derivative. Images of
-   64 x 64 (tiny: 16 x 16) */
+/* bench/models/gan.c - GANs: generator and critic both trained in one step
+
+   DCGAN (arXiv 1511.06434), and WGAN with gradient penalty (arXiv 1704.00028), which takes a second
+   derivative. Images of 64 x 64 (tiny: 16 x 16). */
 #include "model.h"
 
 #include <math.h>

@@ -1,5 +1,6 @@
-/* gpt_small.c - a character model like those that one writes to try an idea: 6 causal layers of 192, 6 heads,
-   65 characters: 2.72 M parameters */
+/* bench/models/gpt_small.c - a small character-level GPT: 6 causal layers of 192, 6 heads, 65 characters
+
+   2.72 M parameters */
 #include "model.h"
 
 static int64_t characters(const model_preset *p) { return p->tiny ? 20 : 65; }

@@ -1,6 +1,7 @@
-/* lm.c - the language model of Flashlight's benchmark: 150,000 words in three parts, 16 causal
-   transformer layers of 1024, 8 heads, 4096 hidden, and an adaptive softmax: 257.01 M parameters,
-   0.22 M of them biases and weights of norms that the original leaves out */
+/* bench/models/lm.c - the language model of Flashlight's benchmark
+
+   150,000 words in three parts, 16 causal transformer layers of 1024, 8 heads, 4096 hidden, and an adaptive
+   softmax: 257.01 M parameters, 0.22 M of them biases and weights of norms that the original lacks. */
 #include "model.h"
 
 #include <math.h>

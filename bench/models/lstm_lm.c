@@ -1,4 +1,5 @@
-/* lstm_lm.c - a language model of three LSTM layers of 256 over 10,000 words: 6.71 M parameters */
+/* bench/models/lstm_lm.c - a language model of three LSTM layers of 256 over 10,000 words: 6.71 M
+   parameters */
 #include "model.h"
 
 static int64_t vocabulary(const model_preset *p) { return p->tiny ? 40 : 10000; }

@@ -1,10 +1,9 @@
-/* model.h - the models of the benchmarks and of tests/test_models.c, one in each file of this
-   folder
+/* bench/models/model.h - the models of the benchmarks and of tests/test_models.c, one per file of this folder
 
-   A model is a name, a few presets (how many samples of what size), a function that builds the
-   module, one that makes a batch, and one that gives the loss of that batch. A preset called tiny
-   has the same parts, but few and narrow ones. Names of parameters are torchvision's or PyTorch's.
-   Batches are random numbers by a formula, so that other programs can have the same.
+   A model is a name, a few presets (number and size of samples), a function that builds the module, one that
+   makes a batch, and one that returns the loss of that batch. The preset tiny has the same parts, but few and
+   narrow ones. Parameter names are torchvision's or PyTorch's. Batches are pseudo-random numbers by a
+   formula, so that other programs can reproduce them.
 
      const model *m = model_find("vit");
      const model_preset *p = model_preset_find(m, "cpu");

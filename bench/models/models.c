@@ -1,4 +1,4 @@
-/* models.c - the list of models, and what they share: data by a formula, and the classes' loss */
+/* bench/models/models.c - the list of models, and shared parts: data by a formula, the classification loss */
 #include "model.h"
 
 #include <math.h>

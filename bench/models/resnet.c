@@ -1,5 +1,6 @@
-/* resnet.c - residual networks (arXiv 1512.03385), as in torchvision: ResNet-50 v1.5 (the stride is
-   that of the 3x3 convolution), 25.56 M parameters, and ResNet-34, 21.80 M */
+/* bench/models/resnet.c - residual networks (arXiv 1512.03385), as in torchvision
+
+   ResNet-50 v1.5 (the stride is in the 3x3 convolution), 25.56 M parameters, and ResNet-34, 21.80 M. */
 #include "model.h"
 
 /* Tiny: one block in each stage, an eighth of the width. */

@@ -1,6 +1,7 @@
-/* unet.c - a U-Net as those of diffusion models: three scales of 32, 64 and 128 channels, each of two 3 x 3
-   convolutions with group norm and SiLU, average pooling down, bilinear resizing up: 0.47 M parameters.
-   It learns to give one image for another. */
+/* bench/models/unet.c - a U-Net as in diffusion models: three scales of 32, 64 and 128 channels
+
+   Each scale has two 3 x 3 convolutions with group norm and SiLU, average pooling down, bilinear resizing up:
+   0.47 M parameters. It learns to map one image to another. */
 #include "model.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* vgg16.c - VGG with 16 layers, configuration D (arXiv 1409.1556), as in torchvision: 138.36 M
+/* bench/models/vgg16.c - VGG with 16 layers, configuration D (arXiv 1409.1556), as in torchvision: 138.36 M
    parameters */
 #include "model.h"
 

@@ -1,5 +1,7 @@
-/* vit.c - the vision transformer ViT-B/16 (arXiv 2010.11929), as in torchvision: 86.57 M
-   parameters; and ViT-Tiny, 192 wide, with patches of 4 x 4 of images of 32 x 32: 5.55 M */
+/* bench/models/vit.c - the vision transformer ViT-B/16 (arXiv 2010.11929), as in torchvision: 86.57 M
+   parameters
+
+   And ViT-Tiny, 192 wide, with patches of 4 x 4 of images of 32 x 32: 5.55 M. */
 #include "model.h"
 
 /* Tiny: two layers of 32 numbers. */
