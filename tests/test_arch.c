@@ -121,34 +121,34 @@ TEST(every_token_runs) {
 
 TEST(errors_name_file_line_and_token) {
     static const struct { const char *text, *want;
-    } table[] = {{"", "a.arch: there is no layer"},
-                 {"# nothing\n\nX 1", "a.arch:3: X: there is no such layer"},
-                 {"R\nC 1 2", "a.arch:2: C: 2 arguments, takes 4 to 6"},
-                 {"C 1 2 3 1 1 1 1", "a.arch:1: C: 7 arguments"},
-                 {"L 4 x", "a.arch:1: L: argument 2, 'x', is no number"},
+    } table[] = {{"", "a.arch: the file has no layers"},
+                 {"# nothing\n\nX 1", "a.arch:3: X: unknown layer"},
+                 {"R\nC 1 2", "a.arch:2: C: got 2 arguments, expected 4 to 6"},
+                 {"C 1 2 3 1 1 1 1", "a.arch:1: C: got 7 arguments"},
+                 {"L 4 x", "a.arch:1: L: argument 2, 'x', is not a number below 1e9"},
                  {"L 4 -3", "a.arch:1: L: fl_nn_linear"},
                  {"RES 2 1\nR", "a.arch:2: RES: the file ends before its layers"},
-                 {"RES 1 1\nR\nL 4 4", "a.arch:3: L: a SKIP or SKIPL is due"},
-                 {"RES 1 1\nR\nSKIP 0 5", "a.arch:3: SKIP: no such layers"},
-                 {"RES 1 1 0\nR\nSKIP 0 2", "a.arch:1: RES: so many layers"},
+                 {"RES 1 1\nR\nL 4 4", "a.arch:3: L: expected SKIP or SKIPL"},
+                 {"RES 1 1\nR\nSKIP 0 5", "a.arch:3: SKIP: the layers do not exist"},
+                 {"RES 1 1 0\nR\nSKIP 0 2", "a.arch:1: RES: expected 1 to 1000 layers"},
                  {"WN 3 R", "a.arch:1: WN: the layer has no weight"},
-                 {"WN 9 L 3 4", "a.arch:1: WN: the weight has no such axis"},
-                 {"WN x L 3 4", "a.arch:1: WN: the axis is no number"},
-                 {"RO 0 1 2 4", "a.arch:1: RO: axes are 0 to 3"},
-                 {"RO 0 2 2", "a.arch:1: RO: axes are 0 to 2, each once"},
-                 {"RO 0 1 3", "a.arch:1: RO: axes are 0 to 2, each once"},
-                 {"V -1 -1 2 4", "a.arch:1: V: more than one size is -1"},
-                 {"V 1 2 1 1 1 -2", "a.arch:1: V: sizes are 1 or more, 0 (as before) or -1"},
-                 {"AC 4 4 3 1 -2", "a.arch:1: AC: a padding is -1 (as many frames) or more"},
-                 {"AC 4 4 3 1 -1 1.5", "AC: the share of the padding behind must be in [0, 1], got 1.5"},
-                 {"PD 0 1 2 3", "a.arch:1: PD: pads come in pairs"},
-                 {"PC int", "a.arch:1: PC: dtype 'int': f16 bf16 f32 f64"},
-                 {"ADAPTIVEE 8 2,x", "a.arch:1: ADAPTIVEE: cutoffs '2,x'"},
+                 {"WN 9 L 3 4", "a.arch:1: WN: the weight does not have this axis"},
+                 {"WN x L 3 4", "a.arch:1: WN: the axis is not a number"},
+                 {"RO 0 1 2 4", "a.arch:1: RO: axes must be 0 to 3"},
+                 {"RO 0 2 2", "a.arch:1: RO: axes must be 0 to 2, each once"},
+                 {"RO 0 1 3", "a.arch:1: RO: axes must be 0 to 2, each once"},
+                 {"V -1 -1 2 4", "a.arch:1: V: at most one size may be -1"},
+                 {"V 1 2 1 1 1 -2", "a.arch:1: V: sizes must be >= 1, 0 (unchanged) or -1 (inferred)"},
+                 {"AC 4 4 3 1 -2", "a.arch:1: AC: a padding must be >= 0, or -1 (same length)"},
+                 {"AC 4 4 3 1 -1 1.5", "AC: the fraction of padding at the end must be in [0, 1], got 1.5"},
+                 {"PD 0 1 2 3", "a.arch:1: PD: expected pairs"},
+                 {"PC int", "a.arch:1: PC: unknown dtype 'int'; known: f16, bf16, f32, f64"},
+                 {"ADAPTIVEE 8 2,x", "a.arch:1: ADAPTIVEE: invalid cutoffs '2,x'"},
                  {"TR 10 8 4 5 0", "a.arch:1: TR: fl_nn_attention"},
-                 {"C 4 4 0 1", "a.arch:1: C: kernels, strides and the like are 1 or more"},
+                 {"C 4 4 0 1", "a.arch:1: C: kernels, strides and sizes must be >= 1"},
                  {"C 4 4 3 0", "a.arch:1: C: kernels"},
                  {"C 0 4 3 1", "a.arch:1: C: fl_nn_conv2d: in 0, out 4"},
-                 {"C 4 4 3 1 -2", "a.arch:1: C: a padding is -1 (as many frames) or more"},
+                 {"C 4 4 3 1 -2", "a.arch:1: C: a padding must be >= 0, or -1 (same length)"},
                  {"C2 1 2 3 3 0 1 0 0", "a.arch:1: C2: kernels"},
                  {"AC 4 4 3 1 1 0.5 0", "a.arch:1: AC: kernels"},
                  {"TDS 0 3 4", "a.arch:1: TDS: kernels"},
@@ -158,26 +158,26 @@ TEST(errors_name_file_line_and_token) {
                  {"POSEMB 8 0", "a.arch:1: POSEMB: fl_nn_position: 0 steps of 8"},
                  {"SINPOSEMB 0", "a.arch:1: SINPOSEMB: fl_nn_sinusoid: dim 0"},
                  {"E 0 3", "a.arch:1: E: fl_nn_embedding: 3 rows of 0"},
-                 {"BN 4 7", "a.arch:1: BN: axes are 0 to 3"},
-                 {"LN 1.5", "a.arch:1: LN: axes are 0 to 3"},
+                 {"BN 4 7", "a.arch:1: BN: axes must be in 0 to 3"},
+                 {"LN 1.5", "a.arch:1: LN: axes must be in 0 to 3"},
                  {"M 2 2 0 1", "a.arch:1: M: kernels"},
                  {"PR 0", "a.arch:1: PR: fl_nn_prelu: n 0"},
-                 {"GLU", "a.arch:1: GLU: 0 arguments, takes 1 to 1"},
+                 {"GLU", "a.arch:1: GLU: got 0 arguments, expected 1 to 1"},
                  {"LSTM 4 4 0", "a.arch:1: LSTM: kernels"},
-                 {"RES 1 1\nR\nSKIPL 0 2 0", "a.arch:3: SKIPL: 1 to 100 layers"},
-                 {"L 4 1e12", "a.arch:1: L: argument 2, '1e12', is no number"},
+                 {"RES 1 1\nR\nSKIPL 0 2 0", "a.arch:3: SKIPL: expected 1 to 100 layers"},
+                 {"L 4 1e12", "a.arch:1: L: argument 2, '1e12', is not a number below 1e9"},
                  {"C 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17", "a.arch:1: C: more than 15 arguments"},
                  {"POSEMB 1 900000000",
-                  "a.arch:1: POSEMB: 900000000 parameters, .max_parameters is 536870912"},
-                 {"R\nE 999999999 999999999", "a.arch:2: E: 999999998000000000 parameters, .max"},
+                  "POSEMB: the network has 900000000 parameters, .max_parameters is 536870912"},
+                 {"R\nE 999999999 999999999", "a.arch:2: E: the network has 999999998000000000 parameters"},
                  {"ADAPTIVEE 8 2,999999999999", "a.arch:1: ADAPTIVEE: "},
-                 {"RES 1 0 1000\nRES 1 0 999\nL 9 9", "a.arch:3: L: 4097 layers, .max_layers is 4096"},
-                 {"RES 1 0 1000\nL 900 900", "a.arch:2: L: 537626700 parameters, .max_parameters"},
-                 {"RNN 1 1 99999999", "a.arch:1: RNN: 99999999 layers, .max_layers is 4096"},
+                 {"RES 1 0 1000\nRES 1 0 999\nL 9 9", "a.arch:3: L: the network has 4097 layers, .max_layers is 4096"},
+                 {"RES 1 0 1000\nL 900 900", "a.arch:2: L: the network has 537626700 parameters, .max_parameters is 536870912"},
+                 {"RNN 1 1 99999999", "a.arch:1: RNN: the network has 99999999 layers, .max_layers is 4096"},
                  {"L "
                   "NFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEATNFEAT"
                   "NFEATNFEATNFEATNFEATNFEATNFEAT 1",
-                  "a.arch:1: a field: too long"}};
+                  "a.arch:1: a field: it is longer than 40 bytes"}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         CHECK(!arch(table[i].text, 80, 7, NULL));
         CHECK_ERROR(table[i].want);
@@ -187,7 +187,7 @@ TEST(errors_name_file_line_and_token) {
     fl_nn_module *m = arch("R", 3, 7, NULL);
     fl_scope s = fl_scope_begin();
     CHECK(!fl_speech_arch_forward(m, fv_const(fl_ones(FL_SHAPE(2, 5, 3), FL_F32)), NULL, NULL));
-    CHECK_ERROR("the network gives [2, 1, 3, 5], not [1, 2, t, labels]");
+    CHECK_ERROR("the network's output is [2, 1, 3, 5], expected [1, 2, t, labels]");
     fl_nn_free(m);
     fl_scope_end(&s);
     CHECK_NOTHING_LIVES();
@@ -247,7 +247,7 @@ TEST(arguments_are_counted) {
         char text[80], why[80];
         int n = snprintf(text, sizeof text, "%s", table[i].token);
         for (int k = 0; k < 12; k++) n += snprintf(text + n, sizeof text - (size_t)n, " 1");
-        snprintf(why, sizeof why, "%s: 12 arguments, takes %d to %d", table[i].token, table[i].least,
+        snprintf(why, sizeof why, "%s: got 12 arguments, expected %d to %d", table[i].token, table[i].least,
                  table[i].most);
         CHECK(!arch(text, 3, 7, NULL));
         CHECK_ERROR(why);
@@ -280,7 +280,7 @@ TEST(asymmetric_padding) {
     }
     fl_nn_module *m = arch("RO 0 2 1", 3, 7, NULL);
     CHECK(!fl_nn_forward(m, fv_const(fl_ones(FL_SHAPE(2, 2, 3, 4), FL_F32))));
-    CHECK_ERROR("RO lists 3 axes, input [2, 2, 3, 4] has 4");
+    CHECK_ERROR("RO lists 3 axes, the input [2, 2, 3, 4] has 4");
     fl_nn_free(m);
     fl_scope_end(&s);
     CHECK_NOTHING_LIVES();
@@ -388,16 +388,16 @@ TEST(pieces_give_the_whole) {
          "NLABEL\n",
          2}};
     static const struct { const char *text, *why;
-    } refused[] = {{"R\nTR 8 8 2 9 0", "line 2: TR: it is not causal"},
-                   {"CFR 8 16 2 9 3 0", "line 1: CFR: looks at the whole"},
-                   {"\nTDS 2 3 3", "line 2: TDS: its norms reach over time"},
-                   {"C 1 2 3 2 -1", "line 1: C: padding that depends on the length"},
-                   {"RO 2 0 3 1\nLN 1", "line 2: LN: it reaches over time"},
-                   {"RO 2 3 0 1\nLSTM 3 4 1 1", "line 2: LSTM: it goes both ways"},
-                   {"L 4 4", "line 1: L: it joins frames"},
-                   {"V 4 3 1 1", "line 1: V: it sets the number of frames"},
-                   {"V 0 3 2 1 1", "line 1: V: more than 4 axes"},
-                   {"RES 1 1\nR\nSKIP 0 2", "layer 0, RES: a block with shortcuts"}};
+    } refused[] = {{"R\nTR 8 8 2 9 0", "line 2: TR cannot be streamed: it is not causal"},
+                   {"CFR 8 16 2 9 3 0", "line 1: CFR cannot be streamed: it needs the whole sequence"},
+                   {"\nTDS 2 3 3", "line 2: TDS cannot be streamed: its norms include time"},
+                   {"C 1 2 3 2 -1", "line 1: C cannot be streamed: its padding depends on the length"},
+                   {"RO 2 0 3 1\nLN 1", "line 2: LN cannot be streamed: its axes include time"},
+                   {"RO 2 3 0 1\nLSTM 3 4 1 1", "line 2: LSTM cannot be streamed: it is bidirectional"},
+                   {"L 4 4", "line 1: L cannot be streamed: it combines frames"},
+                   {"V 4 3 1 1", "line 1: V cannot be streamed: it fixes the number of frames"},
+                   {"V 0 3 2 1 1", "line 1: V cannot be streamed: it has more than 4 axes"},
+                   {"RES 1 1\nR\nSKIP 0 2", "layer 0, RES: blocks with shortcuts cannot be streamed"}};
     fl_scope s = fl_scope_begin();
     double worst = 0;
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {

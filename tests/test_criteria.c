@@ -412,7 +412,7 @@ TEST(odd_sequences) {
     CHECK(fl_item(fl_amax(fl_abs(fv_grad(few)), FL_ALL_AXES)) == 0);
     CHECK(!fl_asg_loss(e, w, fl_from_host((int64_t[]){9}, FL_SHAPE(1, 1), FL_I64), one,
                        integers((int64_t[]){1}, 1)));
-    CHECK_ERROR("label 9 is out of range for 5 classes");
+    CHECK_ERROR("label 9 of sequence 0 is out of range for 5 classes");
     CHECK(!fl_asg_loss(e, fl_zeros(FL_SHAPE(4, 5), FL_F32), target, one, one));
     CHECK_ERROR("transitions f32 [4, 5]");
     CHECK(!fl_transducer_loss(fl_zeros(FL_SHAPE(1, 3, 2, 4), FL_F32), target, one, one));
@@ -653,7 +653,7 @@ TEST(steps_are_the_whole) {
             CHECK_NEAR(fl_item(fl_sum(fl_speech_decoder_state_weights(speaker), FL_ALL_AXES)), 2, 1e-5);
         }
         CHECK(!fl_speech_decoder_state_next(speaker, integers((int64_t[]){1, 1}, 2)));
-        CHECK_ERROR("after 5 tokens");
+        CHECK_ERROR("the state was made for 5 tokens");
         fl_speech_decoder_state_free(speaker);
         fl_nn_free(m);
     }
@@ -808,7 +808,7 @@ TEST(searches_are_what_was_trained) {
     fl_scope s = fl_scope_begin();
     fl_nn_module *m = fl_speech_criterion("ctc", 5, 5);
     CHECK(!fl_speech_criterion_predictor(m, fl_ones(FL_SHAPE(4, 5), FL_F32), 1, 1));
-    CHECK_ERROR("ctc says nothing token after token");
+    CHECK_ERROR("got ctc, expected transducer");
     fl_nn_free(m);
     fl_scope_end(&s);
     CHECK_NOTHING_LIVES();
@@ -823,7 +823,7 @@ TEST(targets_that_do_not_fit) {
     for (int k = 0; k < 3; k++) {
         fl_nn_module *m = fl_speech_criterion("ctc", 0, 4, .too_long = (fl_speech_too_long)k);
         fl_var *y = fl_speech_criterion_loss(m, fv_const(x), steps, target, lengths);
-        if (!k) CHECK_ERROR("sequence 1: 3 tokens need 4 frames, of 3"), CHECK(!y);
+        if (!k) CHECK_ERROR("sequence 1: 3 tokens need 4 frames, got 3"), CHECK(!y);
         loss[k] = y ? fl_item(fv_value(y)) : 0;
         if (k == 1)
             CHECK_NEAR(loss[1],
@@ -832,25 +832,25 @@ TEST(targets_that_do_not_fit) {
     }
     CHECK(loss[2] > 0 && loss[2] < loss[1]);
     static const struct { const char *kind; int64_t dim, classes; const char *text;
-    } bad[] = {{"rnnt", 4, 4, "there is no 'rnnt': ctc asg transducer"},
-               {"ctc", 5, 4, "ctc of 5 numbers and 4 classes"},
-               {"transformer", 4, 4, "4 numbers in 8 heads"}};
+    } bad[] = {{"rnnt", 4, 4, "no criterion 'rnnt'; known: ctc, asg, transducer"},
+               {"ctc", 5, 4, "ctc: got dim 5, classes 4"},
+               {"transformer", 4, 4, "hidden 4, heads 8"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         CHECK(!fl_speech_criterion(bad[i].kind, bad[i].dim, bad[i].classes));
         CHECK_ERROR(bad[i].text);
     }
     CHECK(!fl_speech_attend(8, 4, .attention = "dot"));
-    CHECK_ERROR("there is no attention 'dot': content keyvalue neural");
+    CHECK_ERROR("no attention 'dot'; known: content, keyvalue, neural");
     CHECK(!fl_speech_attend(8, 4, .window = "hard"));
-    CHECK_ERROR("there is no window 'hard': soft soft_pretrain step median");
+    CHECK_ERROR("no window 'hard'; known: soft, soft_pretrain, step, median");
     CHECK(!fl_speech_attend(8, 4, .transformer = true, .attention = "location"));
-    CHECK_ERROR("a transformer's tokens go at once: no location");
+    CHECK_ERROR("a transformer processes all tokens at once");
     fl_nn_module *m = fl_speech_criterion("asg", 0, 4);
     CHECK(!fl_speech_criterion_loss(m, fv_const(x), steps, fl_sub(target, fl_int(1)), lengths));
-    CHECK_ERROR("sequence 0: token 0 is class -1 of 4");
+    CHECK_ERROR("sequence 0: token 0 is -1, expected a class below 4");
     CHECK(!fl_speech_criterion_loss(m, fv_const(numbers(FL_SHAPE(2, 3, 5), FL_F32, 1)), steps, target,
                                     lengths));
-    CHECK_ERROR("asg: frames [2, 3, 5]");
+    CHECK_ERROR("asg: got frames [2, 3, 5]");
     fl_nn_free(m);
     fl_scope_end(&s);
     CHECK_NOTHING_LIVES();

@@ -391,7 +391,7 @@ TEST(alignments_are_the_best_of_all_paths) {
             fl_speech_align(e, frames, CLASSES, want, n, span, said, .asg = asg, .transitions = transitions);
         if (isinf(best)) {
             CHECK(isnan(got));
-            CHECK_ERROR("frames, of");
+            CHECK_ERROR("frames, got");
             refused++;
             continue;
         }
@@ -411,10 +411,10 @@ TEST(alignments_are_the_best_of_all_paths) {
     fl_speech_span span[2];
     float e[2 * CLASSES] = {0};
     CHECK(isnan(fl_speech_align(e, 2, CLASSES, ((int64_t[]){0, BLANK}), 2, span, NULL)));
-    CHECK_ERROR("token 1 is class 3 of 4");
+    CHECK_ERROR("token 1 is 3, expected a class below 4");
     e[5] = NAN;
     CHECK(isnan(fl_speech_align(e, 2, CLASSES, ((int64_t[]){0}), 1, span, NULL)));
-    CHECK_ERROR("frame 1: NaN");
+    CHECK_ERROR("a score of frame 1 is NaN");
     CHECK_NOTHING_LIVES();
 }
 
@@ -677,7 +677,7 @@ TEST(searches_say_what_is_wrong) {
     fl_speech_predictor p = {&how, CLASSES, END, false, hashes_extend, broken, NULL};
     fl_speech_lexicon *l = words(FL_SPEECH_NO_SMEARING);
     CHECK(!fl_speech_search_new(&bad, l));
-    CHECK_ERROR("4 classes, end 9");
+    CHECK_ERROR("classes 4, end 9");
     CHECK(!fl_speech_search_new(&p, l, .beam = -1));
     CHECK_ERROR("beam -1");
     CHECK(!fl_speech_search_new(&p, l, .threshold = NAN));
@@ -693,9 +693,9 @@ TEST(searches_say_what_is_wrong) {
             CHECK(fl_speech_search_begin(d));
             CHECK(fl_speech_search_step(d, 3) == (how == 0));
             if (how)
-                CHECK_ERROR(how == 1   ? "step 0, class 0: NaN"
+                CHECK_ERROR(how == 1   ? "step 0, class 0: the score is NaN"
                             : how == 2 ? "the model broke at 0"
-                                       : "step 0, class 0: inf");
+                                       : "step 0, class 0: the score is inf");
             CHECK(fl_speech_search_end(d) && fl_speech_search_best(d, 1, &r) >= 0);
         }
         fl_speech_search_free(d);
@@ -721,8 +721,8 @@ TEST(decoders_of_odd_input) {
         {"ab-", {"none", "none", "none"}, {"none", "none", "none"}},
         {"b0", {"1", "", ""}, {"1", "", ""}},
         {"#0", {"", "", ""}, {"3", "none", "none"}}, /* no word begins with it */
-        {"a?b", {"frame 1, class 0: NaN"}, {"frame 1, class 0: NaN"}},
-        {"ab+", {"frame 2, class 0: inf"}, {"frame 2, class 0: inf"}}};
+        {"a?b", {"frame 1, class 0: the score is NaN"}, {"frame 1, class 0: the score is NaN"}},
+        {"ab+", {"frame 2, class 0: the score is inf"}, {"frame 2, class 0: the score is inf"}}};
     static const char tokens[] = "ab|#";
     for (size_t k = 0; k < sizeof table / sizeof *table; k++)
         for (int how = 0; how < 12; how++) {
@@ -773,7 +773,7 @@ TEST(decoders_of_odd_input) {
     CHECK_EQ_INT(fl_speech_lexicon_add(l, "x", (int32_t[]){0, CLASSES}, 2), 0);
     CHECK(fl_speech_lexicon_finish(l, FL_SPEECH_NO_SMEARING, NULL, false));
     CHECK(!fl_speech_decoder_new(CLASSES, l));
-    CHECK_ERROR("the lexicon has token 4, of 4 classes");
+    CHECK_ERROR("token 4 of the lexicon is out of range");
     fl_speech_lexicon_free(l);
     CHECK_NOTHING_LIVES();
 }
@@ -827,7 +827,7 @@ TEST(errors_say_what_is_wrong) {
     fl_text_dictionary *tokens = fl_text_dictionary_new();
     fl_text_dictionary_add(tokens, "a", 1);
     static const struct { const char *text, *error; } lexicon[] = {
-        {"x a a\ny a b a\n", ":2: y: token 'b' is not known"}, {"x a\n\nz\n", ":3: z has no spelling"}};
+        {"x a a\ny a b a\n", ":2: y: unknown token 'b'"}, {"x a\n\nz\n", ":3: z: no tokens"}};
     for (int k = 0; k < 2; k++) {
         FILE *f = fopen(path, "w");
         fputs(lexicon[k].text, f);
@@ -846,7 +846,7 @@ TEST(errors_say_what_is_wrong) {
     CHECK_ERROR("not finished");
     CHECK(fl_speech_lexicon_finish(l, FL_SPEECH_NO_SMEARING, NULL, false));
     CHECK(!fl_speech_decoder_new(0, NULL));
-    CHECK_ERROR("0 classes");
+    CHECK_ERROR("got classes 0");
     CHECK(!fl_speech_decoder_new(3, NULL, .beam = -1));
     CHECK_ERROR("beam -1");
     CHECK(!fl_speech_decoder_new(3, NULL, .separator = 3));
@@ -854,7 +854,7 @@ TEST(errors_say_what_is_wrong) {
     fl_speech_decoder *d = fl_speech_decoder_new(2, l);
     float e[] = {0, 0, 0, NAN};
     CHECK(!fl_speech_decoder_step(d, e, 2));
-    CHECK_ERROR("frame 1, class 1: NaN");
+    CHECK_ERROR("frame 1, class 1: the score is NaN");
     CHECK_EQ_INT(fl_speech_decoder_frames(d), 0);
     e[3] = -INFINITY;
     CHECK(fl_speech_decoder_step(d, e, 2) && fl_speech_decoder_end(d));
@@ -864,11 +864,11 @@ TEST(errors_say_what_is_wrong) {
     fl_speech_lexicon_free(l);
     l = fl_speech_lexicon_new();
     CHECK(!fl_speech_lexicon_finish(l, FL_SPEECH_NO_SMEARING, NULL, false));
-    CHECK_ERROR("no word");
+    CHECK_ERROR("the lexicon is empty");
     CHECK_EQ_INT(fl_speech_lexicon_add(l, "w", (int32_t[]){0, -1}, 2), -1);
-    CHECK_ERROR("w: token -1");
+    CHECK_ERROR("w: token 1 must be >= 0, got -1");
     CHECK_EQ_INT(fl_speech_lexicon_add(l, "w", NULL, 0), -1);
-    CHECK_ERROR("0 tokens");
+    CHECK_ERROR("1 to 32767 tokens, got 0");
     fl_speech_lexicon_free(l);
     fl_text_dictionary_free(tokens);
     remove(path);

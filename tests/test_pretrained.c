@@ -32,16 +32,16 @@ TEST(folders_that_are_wrong) {
     } table[] = {
         {"", "config.json"},
         {"[1]", "config.json"},
-        {"{\"model_type\": \"bert\"}", "model_type bert: wav2vec2 whisper"},
-        {"{\"hidden_size\": 5}", "model_type is not there"},
-        {"{\"model_type\": \"wav2vec2\", \"hidden_size\": -1}", "hidden_size is -1"},
-        {"{\"model_type\": \"wav2vec2\", \"conv_dim\": []}", "no conv_dim"},
-        {"{\"model_type\": \"wav2vec2\", \"hidden_act\": \"relu\"}", "hidden_act relu"},
-        {"{\"model_type\": \"wav2vec2\", \"conv_dim\": [4], \"conv_kernel\": [3]}", "conv_stride.0 is 0"},
-        {"{\"model_type\": \"whisper\", \"d_model\": 1e30}", "d_model is 1e+30"},
+        {"{\"model_type\": \"bert\"}", "unsupported model_type 'bert'; known: wav2vec2, whisper"},
+        {"{\"hidden_size\": 5}", "unsupported model_type '(missing)'"},
+        {"{\"model_type\": \"wav2vec2\", \"hidden_size\": -1}", "2^24], got -1"},
+        {"{\"model_type\": \"wav2vec2\", \"conv_dim\": []}", "conv_dim is missing"},
+        {"{\"model_type\": \"wav2vec2\", \"hidden_act\": \"relu\"}", "unsupported hidden_act 'relu'"},
+        {"{\"model_type\": \"wav2vec2\", \"conv_dim\": [4], \"conv_kernel\": [3]}", "conv_stride.0 must be an"},
+        {"{\"model_type\": \"whisper\", \"d_model\": 1e30}", "2^24], got 1e+30"},
         {"{\"model_type\": \"whisper\", \"d_model\": 16, \"vocab_size\": 9, \"encoder_layers\": 1, "
          "\"decoder_layers\": 1}",
-         "model.safetensors: there is no tensor 'model.encoder.conv1.weight'"}};
+         "model.safetensors: no tensor 'model.encoder.conv1.weight'"}};
     CHECK(!fl_speech_pretrained("/nowhere"));
     CHECK_ERROR("/nowhere/config.json");
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
@@ -136,14 +136,14 @@ static fl_nn_module *tiny_whisper(uint64_t seed) {
 TEST(configs_that_the_weights_do_not_fit) {
     static const struct { const char *from, *to, *error;
     } table[] = {
-        {"\"d_model\": 16", "\"d_model\": 32", "conv1.weight is [16, 8, 3], by config.json [32, 8, 3]"},
-        {"\"num_mel_bins\": 8", "\"num_mel_bins\": 9", "[16, 8, 3], by config.json [16, 9, 3]"},
-        {"\"vocab_size\": 180", "\"vocab_size\": 9999999", "embed_tokens.weight is [180, 16]"},
-        {"source_positions\": 50", "source_positions\": 51", "encoder.embed_positions.weight is [50, 16]"},
-        {"target_positions\": 60", "target_positions\": 61", "decoder.embed_positions.weight is [60, 16]"},
+        {"\"d_model\": 16", "\"d_model\": 32", "conv1.weight has shape [16, 8, 3], expected [32, 8, 3]"},
+        {"\"num_mel_bins\": 8", "\"num_mel_bins\": 9", "[16, 8, 3], expected [16, 9, 3] by config.json"},
+        {"\"vocab_size\": 180", "\"vocab_size\": 9999999", "embed_tokens.weight has shape [180, 16]"},
+        {"source_positions\": 50", "source_positions\": 51", "encoder.embed_positions.weight has shape [50"},
+        {"target_positions\": 60", "target_positions\": 61", "decoder.embed_positions.weight has shape [60"},
         {"encoder_ffn_dim\": 24", "encoder_ffn_dim\": 25",
-         "model.encoder.layers.0.fc1.weight is [24, 16], by config.json [25, 16]"},
-        {"decoder_ffn_dim\": 24", "decoder_ffn_dim\": 23", "model.decoder.layers.0.fc1.weight is [24, 16]"},
+         "encoder.layers.0.fc1.weight has shape [24, 16], expected [25, 16]"},
+        {"decoder_ffn_dim\": 24", "decoder_ffn_dim\": 23", "decoder.layers.0.fc1.weight has shape [24"},
         {"encoder_layers\": 1", "encoder_layers\": 9999", "'model.encoder.layers.1.self_attn.k_proj.w"},
         {"decoder_layers\": 1", "decoder_layers\": 2", "'model.decoder.layers.1.self_attn.k_proj.w"}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
@@ -311,12 +311,12 @@ TEST(whisper_tries_again) {
     for (int64_t i = 0; i < n[1]; i++) CHECK(said[1][i] != second);
     CHECK(n[1] > 0 && (said[1][0] == first || first == second));
     CHECK(fl_speech_whisper(m, fl_zeros(FL_SHAPE(BANDS), FL_F32), said[0], PLACES, NULL) == -1);
-    CHECK_ERROR("bands [8], not [bands, frames]");
+    CHECK_ERROR("got features [8], expected [bands, frames]");
     CHECK(fl_speech_whisper(m, one, said[0], PLACES, NULL, .prompt = said[0], .n_prompt = PLACES) ==
           -1);
-    CHECK_ERROR("a prompt of 60 tokens in 60 places");
+    CHECK_ERROR("a prompt of 60 tokens");
     CHECK(!fl_speech_whisper_long(m, one, hear, NULL, .prompt = said[0], .n_prompt = 30));
-    CHECK_ERROR("a prompt of 30 tokens in 60 places");
+    CHECK_ERROR("a prompt of 30 tokens");
     fl_nn_free(m);
     fl_scope_end(&s);
     CHECK_NOTHING_LIVES();
@@ -584,7 +584,7 @@ TEST(wav2vec_is_the_plain_loops) {
         CHECK(again && same_scores(m, again, x));
         fl_nn_free(again);
         CHECK(!fl_speech_wav2vec2(m, fv_const(fl_select(x, 0, 0)), false));
-        CHECK_ERROR("fl_speech_wav2vec2: sounds [131], not [n, t]");
+        CHECK_ERROR("fl_speech_wav2vec2: got sounds [131], expected [n, t]");
         fl_nn_free(m);
         clear();
         fl_scope_end(&s);

@@ -57,10 +57,11 @@ TEST(a_list_is_read_as_it_stands) {
         fl_speech_list_free(l);
     }
     static const struct { const char *text, *error; } bad[] = {
-        {"", "there is no line"}, {"\n \n", "there is no line"}, {"a", ":1: 1 fields"},
-        {"\na b\n", ":2: 2 fields"},
-        {"a b c", ":1: 'c' is no duration"}, {"a b -1", "'-1' is no duration"}, {"a b nan", "'nan' is no"},
-        {"a b 1e99 x", "'1e99' is no duration"}, {"a b 1x", "'1x'"}};
+        {"", "the list is empty"}, {"\n \n", "the list is empty"}, {"a", ":1: got 1 fields"},
+        {"\na b\n", ":2: got 2 fields"},
+        {"a b c", ":1: invalid duration 'c'"}, {"a b -1", "invalid duration '-1'"},
+        {"a b nan", "invalid duration 'nan'"},
+        {"a b 1e99 x", "invalid duration '1e99'"}, {"a b 1x", "'1x'"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         write_bytes(bad[i].text, strlen(bad[i].text));
         CHECK(!fl_speech_list_load(file(), NULL));
@@ -68,7 +69,7 @@ TEST(a_list_is_read_as_it_stands) {
     }
     write_bytes("a b\0 1\n", 7);
     CHECK(!fl_speech_list_load(file(), NULL));
-    CHECK_ERROR(":1: a zero byte");
+    CHECK_ERROR(":1: the line has a NUL byte");
     remove(file());
     CHECK_NOTHING_LIVES();
 }
@@ -150,13 +151,13 @@ TEST(transcripts_become_tokens_and_come_back) {
     printf("%lld of 1000 took the second spelling\n", (long long)second);
     CHECK(second > 200 && second < 300); /* half of the half */
     CHECK_EQ_INT(fl_speech_target(d, "a bxa", &t, &cap, .separator = "|"), -1);
-    CHECK_ERROR("word 'bxa': 'x' is no token");
+    CHECK_ERROR("word 'bxa': the letter 'x' is not a token");
     CHECK_EQ_INT(fl_speech_target(d, "a", &t, &cap, .separator = "!"), -1);
-    CHECK_ERROR("the separator '!' is no token");
+    CHECK_ERROR("the separator '!' is not a token");
     CHECK_EQ_INT(fl_speech_target(d, "aaaa", &t, &cap, .replabels = 3), -1);
-    CHECK_ERROR("replabel '<3>' is no token");
+    CHECK_ERROR("replabel '<3>' is not a token");
     CHECK(!fl_speech_text_of(d, ((int64_t[]){77}), 1, &back));
-    CHECK_ERROR("no token 77");
+    CHECK_ERROR("no token with index 77");
     int64_t path[] = {0, 0, 9, 0, 1, 1, 9, 9, 1};
     CHECK_EQ_INT(fl_speech_collapse(path, 9, 9, path), 4);
     CHECK(path[0] == 0 && path[1] == 0 && path[2] == 1 && path[3] == 1);
@@ -220,7 +221,7 @@ TEST(a_tree_of_any_depth) {
         CHECK(fl_speech_lexicon_add(l, "long", tokens, INT16_MAX - i % 2) == 0);
     }
     CHECK(fl_speech_lexicon_add(l, "longer", tokens, INT16_MAX + 1) < 0);
-    CHECK_ERROR("longer: a spelling of 32768 tokens");
+    CHECK_ERROR("longer: a spelling must have 1 to 32767 tokens, got 32768");
     pthread_attr_init(&small);
     pthread_attr_setstacksize(&small, 256 << 10);
     REQUIRE(!pthread_create(&thread, &small, finish, l));
@@ -267,7 +268,7 @@ TEST(errors_are_counted_by_speaker) {
     fl_heap_free(said);
     static const char *const odd[] = {"a (b", "x"};
     CHECK(!fl_speech_save_trn(file(), id, odd, 2));
-    CHECK_ERROR("line 1 would not be 'a (b (a-1)'");
+    CHECK_ERROR("line 1: 'a (b (a-1)' has parentheses");
     remove(file());
     CHECK_NOTHING_LIVES();
 }

@@ -195,7 +195,7 @@ TEST(weights_that_are_others) {
     for (int n = 1; n <= 2; n++) {
         CHECK(fl_data_save_safetensors(path, t, n, NULL, 0));
         CHECK(!fl_speech_vad_load(path));
-        CHECK_ERROR(n == 1 ? "conv1.weight" : "conv1.weight of shape [128, 129, 2]");
+        CHECK_ERROR(n == 1 ? "conv1.weight" : "conv1.weight has shape [128, 129, 2]");
     }
     fl_scope_end(&s);
     remove(path);

@@ -1,4 +1,4 @@
-/* align.h - forced alignment: when the tokens of a known transcript were said */
+/* fl/speech/align.h - forced alignment: the time spans of the tokens of a known transcript */
 #ifndef FL_SPEECH_ALIGN_H
 #define FL_SPEECH_ALIGN_H
 #ifndef FL_DATA_H
@@ -12,19 +12,19 @@ extern "C" {
 typedef struct fl_speech_span {
     int64_t token;
     int64_t begin, end; /* frames */
-    double confidence;  /* mean of exp(score) over them */
+    double confidence;  /* mean of exp(score) over the frames */
 } fl_speech_span;
 typedef struct fl_speech_align_opts {
     fl_opts_guard guard_;
-    int64_t blank;            /* CTC's class; 0 -> the last, FL_I0 -> 0 */
-    bool asg;                 /* no blank: each token lasts until the next one; */
-    const float *transitions; /* [classes, classes], to and from; NULL: zeros */
+    int64_t blank;            /* index of CTC's blank; 0 -> the last class, FL_I0 -> 0 */
+    bool asg;                 /* ASG: no blank, each token lasts until the next one */
+    const float *transitions; /* ASG: scores [classes, classes], to and from; NULL: zeros */
     char _end;
 } fl_speech_align_opts;
-/* The best path through log probabilities [frames, classes] that spells n tokens (CTC, or ASG: a token for
-   each frame), as a span for each token into out; its score, NaN after fl_fail: a token that is no class,
-   a NaN, or a target that does not fit into the frames (CTC needs one between equal neighbours). path, if
-   it is not NULL, gets the token of each frame. */
+/* Aligns n tokens to log probabilities [frames, classes] by the best path (CTC, or ASG: one token per
+   frame). Writes one span per token to out, and, unless path is NULL, the token of each frame to path.
+   Returns the path's score; NaN after fl_fail if a token is out of range, a score is NaN or the tokens need
+   more frames (CTC needs an extra frame between equal neighbours). */
 #define fl_speech_align(...) FL__SPEECH_ALIGN(__VA_ARGS__, ._end = 0)
 #define FL__SPEECH_ALIGN(scores, frames, classes, tokens, n, out, path, ...) \
     fl_speech_align_opt(scores, frames, classes, tokens, n, out, path, \
@@ -42,12 +42,12 @@ FL_API double fl_speech_align_opt(const float *scores, int64_t frames, int64_t c
 #define FL_SPEECH_ALIGN_IMPL
 #include <math.h>
 
-/* Places are blank, token 0, blank, ... blank; with ASG the tokens alone. */
+/* States are blank, token 0, blank, ... blank; with ASG only the tokens. */
 typedef struct fl__speech_lattice {
     const fl_speech_align_opts *o;
     const int64_t *token;
     int64_t classes, places, blank;
-    uint8_t *step; /* [frames][places]: how many places back the best way came from */
+    uint8_t *step; /* [frames][places]: back-pointers, as a distance in states */
 } fl__speech_lattice;
 
 static int64_t fl__speech_label(const fl__speech_lattice *l, int64_t s) {
@@ -58,7 +58,7 @@ static bool fl__speech_may_skip(const fl__speech_lattice *l, int64_t s) {
     return !l->o->asg && s % 2 && s >= 2 && l->token[s / 2] != l->token[s / 2 - 1];
 }
 
-/* now: the best scores of all places at a frame, of those at the frame before. */
+/* One step of the Viterbi recursion: the scores of all states at frame t from those at frame t - 1. */
 static void fl__speech_lattice_frame(const fl__speech_lattice *l, int64_t t, const float *e,
                                      const double *before, double *now) {
     for (int64_t s = 0; s < l->places; s++) {
@@ -102,17 +102,18 @@ FL_API double fl_speech_align_opt(const float *scores, int64_t frames, int64_t c
     int64_t need = n;
     for (int64_t i = 0; i < n; i++) {
         if (tokens[i] < 0 || tokens[i] >= classes || (!o.asg && tokens[i] == blank))
-            return fl_fail("%s: token %lld is class %lld of %lld", fn, (long long)i, (long long)tokens[i],
-                           (long long)classes),
+            return fl_fail("%s: token %lld is %lld, expected a class below %lld other than the blank", fn,
+                           (long long)i, (long long)tokens[i], (long long)classes),
                    NAN;
         need += !o.asg && i && tokens[i] == tokens[i - 1];
     }
     if (frames < need || frames < 1 || n < o.asg)
-        return fl_fail("%s: %lld tokens need %lld frames, of %lld", fn, (long long)n, (long long)need,
+        return fl_fail("%s: %lld tokens need %lld frames, got %lld", fn, (long long)n, (long long)need,
                        (long long)frames),
                NAN;
     for (int64_t i = 0; i < frames * classes; i++)
-        if (isnan(scores[i])) return fl_fail("%s: frame %lld: NaN", fn, (long long)(i / classes)), NAN;
+        if (isnan(scores[i])) return fl_fail("%s: a score of frame %lld is NaN", fn,
+                                             (long long)(i / classes)), NAN;
     fl__speech_lattice l = {
         .o = &o, .token = tokens, .classes = classes, .places = o.asg ? n : 2 * n + 1, .blank = blank};
     double *row = fl_heap_alloc((size_t)(2 * l.places) * sizeof *row), total = NAN;
@@ -128,7 +129,7 @@ FL_API double fl_speech_align_opt(const float *scores, int64_t frames, int64_t c
         int64_t s = l.places - 1;
         if (!o.asg && s && before[s - 1] >= before[s]) s--;
         total = before[s];
-        if (total == -INFINITY) fl_fail("%s: every path has a score of -inf", fn), total = NAN;
+        if (total == -INFINITY) fl_fail("%s: every path has score -inf", fn), total = NAN;
         else fl__speech_spans(&l, scores, frames, s, out, path);
     }
     fl_heap_free(row);

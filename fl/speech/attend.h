@@ -1,8 +1,8 @@
-/* attend.h - decoders that attend to an encoder's frames: GRUs and transformers, ten attentions, windows
+/* fl/speech/attend.h - attention decoders for speech: GRU or transformer, ten attentions, attention windows
 
-   A decoder is rounds of {a state: GRU layers or a causal transformer layer; an attention}, then a linear
-   layer: token embedded (the first is a learnt one) [+ last summary] -> state -> attention -> + summary ->
-   next round -> scores of the next token. */
+   A decoder is `rounds` of {a state: GRU layers or a causal transformer layer; an attention}, then a linear
+   layer: embedded token (the first is learnt) [+ last context vector] -> state -> attention -> + context
+   vector -> next round -> scores of the next token. */
 #ifndef FL_SPEECH_ATTEND_H
 #define FL_SPEECH_ATTEND_H
 #ifndef FL_NN_H
@@ -13,65 +13,69 @@
 extern "C" {
 #endif
 
-/* The attentions by name: content, keyvalue (frames are key and value, side by side), neural, simpleloc,
-   location, neuralloc; multi (heads with projections), multisplit (without), multikv, multikvsplit. */
+/* Attentions: content, keyvalue (frames are the concatenation of key and value), neural, simpleloc, location,
+   neuralloc; multi (heads with projections), multisplit (heads without), multikv, multikvsplit. */
 typedef struct fl_speech_attend_opts {
     fl_opts_guard guard_;
-    const char *attention; /* NULL -> "content" */
+    const char *attention; /* NULL -> "content", or "multi" for transformers */
     int64_t attention_dim; /* of neuralloc; 0 -> hidden */
-    int64_t channels;      /* of neuralloc's convolution; 0 -> 4; */
-    int64_t kernel;        /* of all of them, odd; 0 -> 7 */
-    int64_t heads;         /* of multi... and transformers; 0 -> 8, FL_I0 no */
-    bool transformer;      /* states are transformer layers, not GRUs */
-    bool attend_last;      /* only the last round attends (Flashlight's transformer criterion) */
+    int64_t channels;      /* of neuralloc's convolution; 0 -> 4 */
+    int64_t kernel;        /* of the convolutions of location attentions, odd; 0 -> 7 */
+    int64_t heads;         /* of multi... and transformers; 0 -> 8, FL_I0 is an error */
+    bool transformer;      /* states are transformer layers; default: GRUs */
+    bool attend_last;      /* only the last round has an attention (Flashlight's transformer criterion) */
     int64_t rounds;        /* 0 -> 1 */
-    int64_t layers;        /* of the GRU of a round; 0 -> 1 */
-    int64_t distances;     /* of transformers: relative places up to so many; 0 -> 512 */
+    int64_t layers;        /* of the GRU in each round; 0 -> 1 */
+    int64_t distances;     /* transformers: largest relative position; 0 -> 512 */
     double dropout;
-    bool input_feeding;         /* GRU: the last summary is added to the embedded token */
+    bool input_feeding;         /* GRU: add the last context vector to the embedded token */
     int64_t eos;                /* the token that ends a sequence; 0 -> the last, FL_I0 -> 0 */
-    double smoothing;           /* of labels */
+    double smoothing;           /* label smoothing of the loss */
     const char *window;         /* "soft", "soft_pretrain", "step", "median"; NULL: none */
     bool window_always;         /* also after fl_speech_attend_warmup(m, 0) */
-    double width, rate, offset; /* soft: deviation 5, rate 5, offset 10 */
-    double min_frames, max_frames, min_rate, max_rate; /* step: 0, 50, 3, 10 */
-    int64_t left, right;   /* median: 50, 50 frames around the middle of the last weights */
-    const char *sampling;  /* inputs while training: "rand", "model", "gumbel"; NULL: rand; */
-    double replaced; /* in so many (0 to 1) of the places; of model and gumbel every one if it is not 0 */
+    double width, rate, offset; /* soft: standard deviation, frames per token, offset; 0 -> 5, 5, 10 */
+    double min_frames, max_frames, min_rate, max_rate; /* step; 0 -> 0, 50, 3, 10 */
+    int64_t left, right;   /* median: frames around the median of the last weights; 0 -> 50, 50 */
+    const char *sampling;  /* inputs during training: "rand", "model", "gumbel"; NULL: rand */
+    double replaced; /* rand: fraction of inputs replaced at random; model, gumbel: all if it is not 0 */
     double temperature;    /* of gumbel; 0 -> 1 */
-    fl_rng *rng;
+    fl_rng *rng;           /* borrowed; NULL: the default generator */
     char _end;
 } fl_speech_attend_opts;
-/* Modules: embed [classes, hidden], start [hidden], rounds.N.{state, attention}, out. Frames have `hidden`
-   numbers, twice as many of keyvalue. NULL after an error. */
+/* Creates an attention decoder with submodules embed [classes, hidden], start [hidden], rounds.N.{state,
+   attention}, out. Frames have `hidden` elements, keyvalue's twice as many. Returns NULL after an error. */
 #define fl_speech_attend(...) FL__SPEECH_ATTEND(__VA_ARGS__, ._end = 0)
 #define FL__SPEECH_ATTEND(hidden, classes, ...) \
     fl_speech_attend_opt(hidden, classes, FL_LITERAL(fl_speech_attend_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_speech_attend_opt(int64_t hidden, int64_t classes, fl_speech_attend_opts o);
-/* Scores [n, u + 1, classes] of targets [n, u] (behind a sequence's end any tokens) and eos, given frames x
-   [n, t, d], of which `steps` [n] count. weights (may be NULL): of the last attention, [n, u + 1,
-   t]. */
+/* Scores [n, u + 1, classes] of targets [n, u] followed by eos (any tokens may pad a sequence), given frames
+   x [n, t, d], of which the first steps[n] are valid. *weights, unless NULL, becomes the last attention's
+   weights [n, u + 1, t]. */
 FL_API fl_var *fl_speech_attend_scores(fl_nn_module *m, fl_var *x, fl_tensor *steps, fl_tensor *target,
                                        fl_var **weights);
-/* Cross-entropies of the targets and eos, summed over each sequence: [n]. lengths [n]. Label smoothing s:
+/* Cross entropy of the targets and eos, summed over each sequence: [n]; lengths [n]. With label smoothing s:
    (1 - s) nll - s / classes sum of log p. */
 FL_API fl_var *fl_speech_attend_loss(fl_nn_module *m, fl_var *x, fl_tensor *steps,
                                      fl_tensor *target, fl_tensor *lengths);
-/* The warm start, in which windows hold: their logarithms count so much, 1 at first, 0 when it is over. False
-   if m is no such decoder. */
+/* Warm-up, during which attention windows are used: factor of their logarithms, 1 at first, 0 at its end.
+   Returns false if m is not an attention decoder. */
 FL_API bool fl_speech_attend_warmup(fl_nn_module *m, double share);
 
-/* Token by token, for n hypotheses about one utterance's frames x [t, d]: a beam is a batch. */
+/* State of incremental decoding of one utterance's frames x [t, d], for a batch of n hypotheses (a beam) of
+   up to `most` tokens. */
 typedef struct fl_speech_decoder_state fl_speech_decoder_state;
-FL_API fl_speech_decoder_state *fl_speech_decoder_state_new(fl_nn_module *m, fl_tensor *x, int64_t n, int64_t most);
-FL_API void fl_speech_decoder_state_free(fl_speech_decoder_state *s); /* NULL is fine */
-/* Log probabilities [n, classes] after the tokens i64 [n], NULL at the start. NULL after an error. */
+FL_API fl_speech_decoder_state *fl_speech_decoder_state_new(fl_nn_module *m, fl_tensor *x, int64_t n,
+                                                            int64_t most);
+FL_API void fl_speech_decoder_state_free(fl_speech_decoder_state *s); /* NULL is allowed */
+/* Appends tokens i64 [n] (NULL at the start). Returns the log probabilities [n, classes] of the next token;
+   NULL after an error. */
 FL_API fl_tensor *fl_speech_decoder_state_next(fl_speech_decoder_state *s, fl_tensor *tokens);
-/* Hypothesis i goes on from what hypothesis from[i] was. */
+/* Hypothesis i becomes a copy of hypothesis from[i]. */
 FL_API bool fl_speech_decoder_state_reorder(fl_speech_decoder_state *s, fl_tensor *from);
-/* The weights [n, t] of the last step; owned by s. */
+/* The attention weights [n, t] of the last step; owned by s. */
 FL_API fl_tensor *fl_speech_decoder_state_weights(const fl_speech_decoder_state *s);
-/* Best token after best token until eos, `most` at most; how many, -1 after an error. */
+/* Greedy decoding until eos, at most `most` tokens. Returns the number of tokens in out, -1 after an error.
+   */
 FL_API int64_t fl_speech_attend_best(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most);
 
 #ifdef __cplusplus
@@ -102,16 +106,16 @@ FL_API int64_t fl_speech_attend_best(fl_nn_module *m, fl_tensor *x, int64_t *out
 
 /* ---- attentions ---- */
 
-/* What an attention sees: states q [n, u, d], keys k and values v [n, t, d], the last weights a [n, 1, t]
-   (NULL: it reads none). Its children are named in the table. */
+/* Inputs of an attention: states q [n, u, d], keys k and values v [n, t, d], the last weights a [n, 1, t]
+   (NULL if the attention does not use them). The submodules of m are created by the table's functions. */
 typedef struct fl__attending {
     fl_nn_module *m;
-    fl_var *q, *k, *v, *a, *bias; /* bias: log window and mask, broadcasts to [n, u, t] */
+    fl_var *q, *k, *v, *a, *bias; /* bias: log of window and mask, broadcastable to [n, u, t] */
 } fl__attending;
 
 typedef struct fl__attention_kind {
     const char *name;
-    fl_var *(*scores)(const fl__attending *c); /* [n, u, t]; NULL: heads */
+    fl_var *(*scores)(const fl__attending *c); /* [n, u, t]; NULL: multi-head attention */
     bool (*make)(fl_nn_module *m, int64_t d, const fl_speech_attend_opts *o);
     bool reads_last, keyvalue, split;
 } fl__attention_kind;
@@ -122,7 +126,7 @@ static fl_var *fl__attend_content(const fl__attending *c) {
     return fv_div(fl__attend_dot(c->q, c->k), fv_num(sqrt((double)fv_value(c->q)->shape[2])));
 }
 
-/* The convolution of the last weights: [n, channels, t] */
+/* Convolution of the last weights: [n, channels, t]. */
 static fl_var *fl__attend_conv(const fl__attending *c) {
     return fl_nn_forward(fl_nn_find(c->m, "conv"), c->a);
 }
@@ -144,7 +148,7 @@ static fl_var *fl__attend_neural_location(const fl__attending *c) {
     fl_var *place = fl_nn_forward(fl_nn_find(c->m, "place"), fv_transpose(fl__attend_conv(c), 1, 2));
     fl_var *q = fl_nn_forward(fl_nn_find(c->m, "query"), c->q),
            *k = fl_nn_forward(fl_nn_find(c->m, "key"), c->k);
-    fl_var *x = fv_tanh(fv_add(fv_add(q, k), place)); /* q is one step: [n, 1, d] */
+    fl_var *x = fv_tanh(fv_add(fv_add(q, k), place)); /* q has one step: [n, 1, d] */
     return fv_transpose(fl_nn_forward(fl_nn_find(c->m, "linear"), x), 1, 2);
 }
 
@@ -209,7 +213,7 @@ static fl_var *fl__attend_heads(fl_nn_module *projection, fl_var *x, int64_t hea
     return fv_transpose(fv_reshape(x, FL_SHAPE(s[0], s[1], heads, s[2] / heads)), 1, 2);
 }
 
-/* The summary [n, u, d] of the frames, and the weights [n, u, t]: of heads their mean. */
+/* The context vectors [n, u, d] and the weights [n, u, t], for heads their mean. */
 static fl_var *fl__attend_run(const fl__attention_kind *kind, const fl__attending *c, int64_t heads,
                               fl_var **weights) {
     if (kind->scores) {
@@ -233,11 +237,11 @@ static fl_var *fl__attend_run(const fl__attention_kind *kind, const fl__attendin
     return *weights ? fl_nn_forward(fl_nn_find(c->m, "output"), y) : NULL;
 }
 
-/* ---- windows: logarithms, which are added to scores ---- */
+/* ---- attention windows: logarithms that are added to scores ---- */
 
-enum { FL__ATTEND_HIDDEN = -10000 }; /* what stands for log 0 */
+enum { FL__ATTEND_HIDDEN = -10000 }; /* in place of log 0 */
 
-/* Token u of `of`, frame t of `steps`. */
+/* Window at frame t of `steps` for token u of `of`. */
 static double fl__attend_window_soft(const fl_speech_attend_opts *o, int64_t u, int64_t of, int64_t t,
                               int64_t steps) {
     const double rate = fl_option(o->rate, 5), width = fl_option(o->width, 5);
@@ -264,11 +268,11 @@ static double fl__attend_window_step(const fl_speech_attend_opts *o, int64_t u, 
 static const struct {
     const char *name;
     double (*at)(const fl_speech_attend_opts *o, int64_t u, int64_t of, int64_t t, int64_t steps);
-    bool decodes; /* where the number of tokens is not known */
+    bool decodes; /* usable in decoding, when the number of tokens is unknown */
 } fl__attend_windows[] = {{"soft", fl__attend_window_soft, true},
                    {"soft_pretrain", fl__attend_window_soft_pretrain, false},
                    {"step", fl__attend_window_step, true},
-                   {"median", NULL, true}}; /* which reads the last weights */
+                   {"median", NULL, true}}; /* depends on the last weights */
 
 /* ---- the decoder ---- */
 
@@ -280,15 +284,15 @@ typedef struct fl__speech_attend {
     double warm;
 } fl__speech_attend;
 
-/* What goes from token to token, of each round: the GRU's state, the last weights and summary. */
+/* State carried from token to token: per round the GRU's state; the last weights and context vector. */
 typedef struct fl__attend_state {
     fl_var *h[16], *weights, *summary;
-    fl_nn_cache **cache; /* of transformer layers token by token; NULL: all tokens at once */
+    fl_nn_cache **cache; /* of transformer layers in incremental decoding; NULL: all tokens at once */
 } fl__attend_state;
 enum { FL__ATTEND_ROUNDS = 16 };
 
-/* [n, 1 or u, t]: 0, or the logarithm of the window, for tokens from `first`; hidden behind a sequence's
-   frames. */
+/* [n, 1 or u, t]: the logarithm of the window, or 0, for tokens from `first` on; frames beyond a sequence's
+   end are masked. */
 static fl_tensor *fl__attend_bias(const fl__speech_attend *a, const fl_tensor *steps, int64_t t,
                                   int64_t first, int64_t u, int64_t of, double windowed) {
     const int64_t n = steps->shape[0], tokens = windowed > 0 ? u : 1;
@@ -306,7 +310,7 @@ static fl_tensor *fl__attend_bias(const fl__speech_attend *a, const fl_tensor *s
     return y;
 }
 
-/* Median: frames `left` before to `right` after the one where the last weights pass a half. */
+/* Median window: `left` frames before to `right` after the frame where the cumulative weights pass 1/2. */
 static fl_tensor *fl__attend_median(const fl__speech_attend *a, fl_tensor *bias, const fl_var *last,
                                     const fl_tensor *steps) {
     const int64_t left = fl_option_int(a->o.left, 50), right = fl_option_int(a->o.right, 50);
@@ -344,7 +348,7 @@ static fl_var *fl__attend_advance(fl_nn_module *m, int64_t round, fl_var *h, fl_
     return out.n ? out.v[0] : NULL;
 }
 
-/* Scores [n, u, classes] after embedded tokens [n, u, d], the first of which is number `first` of `of`. */
+/* Scores [n, u, classes] after embedded tokens [n, u, d], the first of which has index `first` of `of`. */
 static fl_var *fl__attend_step(fl_nn_module *m, fl_var *h, fl_var *x, const fl_tensor *steps, int64_t first,
                                int64_t of, fl__attend_state *s) {
     const fl__speech_attend *a = m->data;
@@ -382,14 +386,15 @@ static fl_var *fl__attend_embed(fl_nn_module *m, fl_tensor *tokens) {
     return tokens ? fl_nn_forward(fl_nn_find(m, "embed"), fv_const(tokens)) : NULL;
 }
 
-/* targets of which some are drawn anew: any token but the last class */
+/* Targets with a random subset replaced by random tokens other than the last class. */
 static fl_tensor *fl__attend_replaced(const fl__speech_attend *a, fl_tensor *target) {
     fl_tensor *drawn = fl_uniform(fl_shape_of(target), 0, 1, FL_F32, a->o.rng);
     fl_tensor *other = fl_randint(fl_shape_of(target), 0, a->classes - 1, a->o.rng);
     return drawn && other ? fl_where(fl_lt(drawn, fl_num(a->o.replaced)), other, target) : NULL;
 }
 
-/* The next input by the scores [n, 1, classes] of the last step: its best token, or a mixture of all. */
+/* The next input from the last step's scores [n, 1, classes]: the embedded best token, or a Gumbel-softmax
+   mix. */
 static fl_var *fl__attend_sampled(fl_nn_module *m, fl_var *scores) {
     const fl__speech_attend *a = m->data;
     if (!strcmp(a->o.sampling, "model")) return fl__attend_embed(m, fl_argmax(fv_value(scores), 2, false));
@@ -400,7 +405,7 @@ static fl_var *fl__attend_sampled(fl_nn_module *m, fl_var *scores) {
     return fv_matmul(p, fl_nn_get_param(m, "embed.weight"));
 }
 
-/* One token after the other. */
+/* Runs the decoder token by token. */
 static fl_var *fl__attend_in_steps(fl_nn_module *m, fl_var *h, fl_var *x, fl_tensor *steps,
                                    fl_var **weights) {
     const fl__speech_attend *a = m->data;
@@ -423,14 +428,15 @@ static fl_var *fl__attend_in_steps(fl_nn_module *m, fl_var *h, fl_var *x, fl_ten
 FL_API fl_var *fl_speech_attend_scores(fl_nn_module *m, fl_var *x, fl_tensor *steps, fl_tensor *target,
                                        fl_var **weights) {
     const char *fn = "fl_speech_attend";
-    if (!fl__attend_is(m) || fl_is_null_arg(fn, x) || fl_is_null_arg(fn, steps) || fl_is_null_arg(fn, target)) return NULL;
+    if (!fl__attend_is(m) || fl_is_null_arg(fn, x) || fl_is_null_arg(fn, steps) || fl_is_null_arg(fn, target))
+        return NULL;
     const fl__speech_attend *a = m->data;
     const fl_tensor *v = fv_value(x);
     if (v->ndim != 3 || v->shape[1] < 1 || v->shape[2] != a->hidden * (1 + a->kind->keyvalue) ||
         target->ndim != 2 || target->dtype != FL_I64 || target->shape[0] != v->shape[0] || steps->ndim != 1 ||
         steps->dtype != FL_I64 || steps->shape[0] != v->shape[0]) {
-        fl_err_false("%s: frames %s, targets %s, steps %s; want [n, t > 0, %lld] and i64 [n, u], [n]", fn,
-                     FL_SHAPE_TEXT(v), FL_SHAPE_TEXT(target), FL_SHAPE_TEXT(steps),
+        fl_err_false("%s: got frames %s, targets %s, steps %s; expected [n, t > 0, %lld], i64 [n, u], i64 "
+                     "[n]", fn, FL_SHAPE_TEXT(v), FL_SHAPE_TEXT(target), FL_SHAPE_TEXT(steps),
                      (long long)(a->hidden * (1 + a->kind->keyvalue)));
         return NULL;
     }
@@ -473,7 +479,7 @@ FL_API fl_var *fl_speech_attend_loss(fl_nn_module *m, fl_var *x, fl_tensor *step
     return fv_scope_return(&s, each ? fv_sum(fv_reshape(each, FL_SHAPE(n, u + 1)), FL_AXES(1)) : NULL);
 }
 
-/* ---- token by token ---- */
+/* ---- incremental decoding ---- */
 
 struct fl_speech_decoder_state {
     fl_nn_module *m;
@@ -490,12 +496,13 @@ FL_API void fl_speech_decoder_state_free(fl_speech_decoder_state *s) {
     fl_heap_free(s);
 }
 
-FL_API fl_speech_decoder_state *fl_speech_decoder_state_new(fl_nn_module *m, fl_tensor *x, int64_t n, int64_t most) {
+FL_API fl_speech_decoder_state *fl_speech_decoder_state_new(fl_nn_module *m, fl_tensor *x, int64_t n,
+                                                            int64_t most) {
     if (!fl__attend_is(m) || fl_is_null_arg("fl_speech_decoder_state_new", x)) return NULL;
     const fl__speech_attend *a = m->data;
     if (x->ndim != 2 || x->shape[0] < 1 || n < 1 || most < 1) {
-        fl_err_false("fl_speech_decoder_state_new: frames %s, %lld hypotheses of %lld tokens", FL_SHAPE_TEXT(x),
-                     (long long)n, (long long)most);
+        fl_err_false("fl_speech_decoder_state_new: got frames %s, n %lld, most %lld; expected [t > 0, d] and "
+                     "positive numbers", FL_SHAPE_TEXT(x), (long long)n, (long long)most);
         return NULL;
     }
     fl_speech_decoder_state *s = fl_heap_alloc(sizeof *s);
@@ -521,12 +528,14 @@ static void fl__attend_keep(fl_var **slot, fl_var *v) {
 }
 
 FL_API fl_tensor *fl_speech_decoder_state_next(fl_speech_decoder_state *s, fl_tensor *tokens) {
-    if (!fl_given(s, "fl_speech_decoder_state_next", "the speaker")) return NULL;
+    if (!fl_given(s, "fl_speech_decoder_state_next", "the state")) return NULL;
     const fl__speech_attend *a = s->m->data;
-    if (s->at == s->most) return fl_err_null("fl_speech_decoder_state_next: after %lld tokens", (long long)s->most);
+    if (s->at == s->most)
+        return fl_err_null("fl_speech_decoder_state_next: the state was made for %lld tokens",
+                           (long long)s->most);
     if (tokens && (tokens->dtype != FL_I64 || fl_numel(tokens) != s->n))
-        return fl_err_null("fl_speech_decoder_state_next: tokens %s of %lld hypotheses", FL_SHAPE_TEXT(tokens),
-                           (long long)s->n);
+        return fl_err_null("fl_speech_decoder_state_next: got tokens %s %s, expected i64 [%lld]",
+                           fl_dtype_name(tokens->dtype), FL_SHAPE_TEXT(tokens), (long long)s->n);
     fl_scope scope = fl_scope_begin();
     const bool recorded = fl_no_grad(true);
     fl__attend_state state = {
@@ -544,7 +553,7 @@ FL_API fl_tensor *fl_speech_decoder_state_next(fl_speech_decoder_state *s, fl_te
 }
 
 FL_API bool fl_speech_decoder_state_reorder(fl_speech_decoder_state *s, fl_tensor *from) {
-    if (!fl_given(s, "fl_speech_decoder_state_reorder", "the speaker") ||
+    if (!fl_given(s, "fl_speech_decoder_state_reorder", "the state") ||
         !fl_given(from, "fl_speech_decoder_state_reorder", "the order")) return false;
     fl_scope scope = fl_scope_begin();
     fl_var *moved[FL__ATTEND_ROUNDS + 2], **slot[FL__ATTEND_ROUNDS + 2];
@@ -552,7 +561,7 @@ FL_API bool fl_speech_decoder_state_reorder(fl_speech_decoder_state *s, fl_tenso
     bool ok = true;
     for (int i = 0; i < FL__ATTEND_ROUNDS; i++) slot[count++] = &s->h[i];
     slot[count++] = &s->weights, slot[count++] = &s->summary;
-    for (int i = 0; ok && i < count; i++) { /* of a GRU's state the sequences are axis 1 */
+    for (int i = 0; ok && i < count; i++) { /* axis 1 of a GRU's state is the batch */
         moved[i] =
             *slot[i] ? fv_const(fl_index_select(fv_value(*slot[i]), i < FL__ATTEND_ROUNDS, from)) : NULL;
         ok = !*slot[i] || moved[i];
@@ -565,7 +574,7 @@ FL_API bool fl_speech_decoder_state_reorder(fl_speech_decoder_state *s, fl_tenso
 }
 
 FL_API fl_tensor *fl_speech_decoder_state_weights(const fl_speech_decoder_state *s) {
-    if (!fl_given(s, "fl_speech_decoder_state_weights", "the speaker")) return NULL;
+    if (!fl_given(s, "fl_speech_decoder_state_weights", "the state")) return NULL;
     return s->weights ? fl_select(fv_value(s->weights), 1, 0) : NULL;
 }
 
@@ -588,10 +597,10 @@ FL_API int64_t fl_speech_attend_best(fl_nn_module *m, fl_tensor *x, int64_t *out
     return failed ? -1 : n;
 }
 
-/* ---- making ---- */
+/* ---- construction ---- */
 
 static fl_vars fl__attend_forward(fl_nn_module *m, fl_vars in) {
-    if (in.n != 3) return fl_nn_fail(m, "%d inputs, takes frames, steps and targets", in.n);
+    if (in.n != 3) return fl_nn_fail(m, "got %d inputs, expected 3: frames, steps and targets", in.n);
     fl_var *y = fl_speech_attend_scores(m, in.v[0], fv_value(in.v[1]), fv_value(in.v[2]), NULL);
     return (fl_vars){y != NULL, {y}};
 }
@@ -605,7 +614,8 @@ static const fl_nn_type fl__attend_type = {.name = "SpeechAttend", .maker = "fl_
                                            .forward = fl__attend_forward, .describe = fl__attend_describe};
 
 static bool fl__attend_is(const fl_nn_module *m) {
-    return (m && m->type == &fl__attend_type) || fl_err_false("fl_speech_attend: no decoder that attends");
+    return (m && m->type == &fl__attend_type) ||
+           fl_err_false("fl_speech_attend: the module is not an attention decoder");
 }
 
 FL_API bool fl_speech_attend_warmup(fl_nn_module *m, double share) {
@@ -643,7 +653,7 @@ static bool fl__attend_fill(fl_nn_module *m) {
     return ok && fl_nn_add(m, "out", fl_nn_linear(a->hidden, a->classes, .rng = a->o.rng));
 }
 
-/* What options name, looked up; false after fl_fail. */
+/* Looks up the names in the options and checks the sizes. Returns false after fl_fail. */
 static bool fl__attend_resolve(fl__speech_attend *a) {
     const char *fn = "fl_speech_attend", *name = a->o.attention     ? a->o.attention
                                                  : a->o.transformer ? "multi"
@@ -654,25 +664,24 @@ static bool fl__attend_resolve(fl__speech_attend *a) {
     for (int i = 0; a->o.window && i < 4; i++)
         if (!strcmp(a->o.window, fl__attend_windows[i].name)) a->window = i;
     if (!a->kind)
-        return fl_fail(
-            "%s: there is no attention '%s': content keyvalue neural simpleloc location neuralloc multi "
-            "multikv multisplit multikvsplit",
-            fn, name);
+        return fl_fail("%s: no attention '%s'; known: content, keyvalue, neural, simpleloc, location, "
+                       "neuralloc, multi, multikv, multisplit, multikvsplit", fn, name);
     if (a->o.window && a->window < 0)
-        return fl_fail("%s: there is no window '%s': soft soft_pretrain step median", fn, a->o.window);
+        return fl_fail("%s: no window '%s'; known: soft, soft_pretrain, step, median", fn, a->o.window);
     if (strcmp(sampling, "rand") != 0 && strcmp(sampling, "model") != 0 && strcmp(sampling, "gumbel") != 0)
-        return fl_fail("%s: there is no sampling '%s': rand model gumbel", fn, sampling);
+        return fl_fail("%s: no sampling '%s'; known: rand, model, gumbel", fn, sampling);
     if (a->o.transformer && (a->kind->reads_last || a->o.input_feeding || strcmp(sampling, "rand") != 0 ||
                              (a->window >= 0 && !fl__attend_windows[a->window].at)))
-        return fl_fail(
-            "%s: a transformer's tokens go at once: no %s, input feeding, sampling by the model or "
-            "median window",
-            fn, a->kind->name);
+        return fl_fail("%s: a transformer processes all tokens at once: expected no attention to last "
+                       "weights, input feeding, sampling from the model or median window, got attention %s",
+                       fn, a->kind->name);
     if (a->hidden < 1 || a->classes < 2 || a->eos < 0 || a->eos >= a->classes || a->rounds < 1 ||
         a->rounds > FL__ATTEND_ROUNDS || a->heads < 1 || (!a->kind->scores && a->hidden % a->heads))
-        return fl_fail("%s: %lld numbers in %lld heads, %lld classes with eos %lld, %lld rounds", fn,
-                       (long long)a->hidden, (long long)a->heads, (long long)a->classes, (long long)a->eos,
-                       (long long)a->rounds);
+        return fl_fail("%s: got hidden %lld, heads %lld, classes %lld, eos %lld, rounds %lld; expected heads "
+                       "that divide hidden, 2 or more classes, eos a class, 1 to %d rounds", fn,
+                       (long long)a->hidden,
+                       (long long)a->heads, (long long)a->classes, (long long)a->eos, (long long)a->rounds,
+                       FL__ATTEND_ROUNDS);
     return true;
 }
 

@@ -1,4 +1,4 @@
-/* audio.h - sound in files: WAV, NIST SPHERE and raw samples, read and written; more through libsndfile */
+/* fl/speech/audio.h - audio files: reading WAV, NIST SPHERE, raw and (with libsndfile) others; writing WAV */
 #ifndef FL_SPEECH_AUDIO_H
 #define FL_SPEECH_AUDIO_H
 #ifndef FL_DATA_H
@@ -9,10 +9,9 @@
 extern "C" {
 #endif
 
-/* How samples stand in a file. Integers of b bits are divided by 2^(b - 1), so that all are within [-1,
-   1). */
+/* Sample encodings in files. Integers of b bits are divided by 2^(b - 1): samples are within [-1, 1). */
 typedef enum fl_speech_coding {
-    FL_SPEECH_S16, /* little-endian, as all here */
+    FL_SPEECH_S16, /* little-endian, as all without a suffix */
     FL_SPEECH_U8,
     FL_SPEECH_S24,
     FL_SPEECH_S32,
@@ -26,44 +25,44 @@ typedef enum fl_speech_coding {
     FL_SPEECH_S8,
     FL_SPEECH_MS_ADPCM,
     FL_SPEECH_IMA_ADPCM,
-    FL_SPEECH_OTHER /* what libsndfile knows */
+    FL_SPEECH_OTHER /* decoded by libsndfile */
 } fl_speech_coding;
 
 typedef struct fl_speech_sound {
-    int64_t rate; /* samples a second */
+    int64_t rate; /* samples per second */
     int64_t channels, frames;
     fl_speech_coding coding;
 } fl_speech_sound;
 
 typedef struct fl_speech_audio_opts {
     fl_opts_guard guard_;
-    int64_t rate;        /* the sound is resampled to it; 0: it stays as it is */
-    int64_t want_rate;   /* another rate of the file is an error; 0: any */
-    int channel;         /* 1, 2, ...: that one alone; -1: their mean; 0: all */
-    fl_speech_sound raw; /* a raw_rate > 0: the bytes have no header, and are samples of that kind */
-    fl_speech_sound *info; /* filled in: what the file has */
-    /* Samples of all channels, before and after resampling: more is an error. 0 -> 13 for each byte of the
-       file and 2^16 more; of what libsndfile reads 64 for each byte, and 2^26 at least. */
+    int64_t rate;        /* resample to this rate; 0: keep the file's */
+    int64_t want_rate;   /* fail if the file has another rate; 0: accept any */
+    int channel;         /* 1, 2, ...: only that channel; -1: the mean of all channels; 0: all */
+    fl_speech_sound raw; /* if raw.rate > 0: the bytes have no header and are samples in this format */
+    fl_speech_sound *info; /* output: the format of the file */
+    /* Fails if all channels together have more samples than this, before or after resampling. 0 -> 13 per
+       byte of the file, plus 2^16; for files read by libsndfile 64 per byte, but at least 2^26. */
     int64_t max_samples;
     char _end;
 } fl_speech_audio_opts;
-/* The samples of a sound, f32 [channels, frames] in the host's memory; NULL after fl_fail. WAV: RIFF, RF64
-   and what streams write without sizes, with PCM of 8 to 32 bits, floats, mu-law, A-law, MS and IMA ADPCM;
-   NIST SPHERE with PCM of 8 to 32 bits, mu-law and A-law; with FL_USE_SNDFILE also FLAC, Ogg, Opus, MP3 and
-   the rest of what libsndfile reads. "-" is the standard input, to its end. */
+/* Reads an audio file. Returns its samples, f32 [channels, frames] in host memory; NULL after fl_fail. WAV:
+   RIFF, RF64 and streamed files without sizes, with PCM of 8 to 32 bits, floats, mu-law, A-law, MS and IMA
+   ADPCM; NIST SPHERE with PCM of 8 to 32 bits, mu-law and A-law; with FL_USE_SNDFILE also FLAC, Ogg, Opus,
+   MP3 and everything else libsndfile reads. The path "-" reads standard input to its end. */
 #define fl_speech_load_audio(...) FL__SPEECH_LOAD(__VA_ARGS__, ._end = 0)
 #define FL__SPEECH_LOAD(path, ...) \
     fl_speech_load_audio_opt(path, FL_LITERAL(fl_speech_audio_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_speech_load_audio_opt(const char *path, fl_speech_audio_opts o);
-/* The same of n bytes in memory; `name` stands for the path in messages. */
+/* As fl_speech_load_audio, for a file of n bytes in memory; errors show `name` in place of the path. */
 FL_API fl_tensor *fl_speech_read_audio(const char *name, const void *bytes, int64_t n,
                                        fl_speech_audio_opts o);
 
-/* Writes x, [frames] or [channels, frames] of floats, as WAV. Integers are rounded to the nearest; what is
-   beyond [-1, 1) becomes the largest number. Codings: u8, s16, s24, s32, f32, f64, mu-law, A-law. */
+/* Writes floats x, [frames] or [channels, frames], as WAV. Integers are rounded to nearest and clipped to the
+   range of the encoding. Supported: u8, s16, s24, s32, f32, f64, mu-law, A-law. */
 FL_API bool fl_speech_save_audio(const char *path, fl_tensor *x, int64_t rate, fl_speech_coding coding);
 
-/* Telephone codings (ITU-T G.711): of a byte the sample, and of a sample the byte. */
+/* ITU-T G.711 companding: decodes a byte to a sample, and encodes a sample to a byte. */
 FL_API int fl_speech_mulaw_decode(uint8_t byte);
 FL_API int fl_speech_alaw_decode(uint8_t byte);
 FL_API uint8_t fl_speech_mulaw_encode(int sample);
@@ -145,12 +144,12 @@ static void *fl__speech_bad(const fl__speech_bytes *b, int64_t at, const char *w
     return NULL;
 }
 
-/* Where the samples lie in a file, and what else their coding needs. */
+/* The position of the samples in a file, and the parameters of their encoding. */
 typedef struct fl__speech_layout {
     fl_speech_sound s;
-    int64_t at, bytes;          /* of the samples */
-    int64_t block, per_block;   /* of ADPCM: bytes, and frames in them */
-    int64_t fact;               /* frames that the header promises; 0: none */
+    int64_t at, bytes;          /* position and length of the samples */
+    int64_t block, per_block;   /* ADPCM: bytes and frames per block */
+    int64_t fact;               /* frames according to the header; 0: not given */
     int n_coef;
     int16_t coef[256][2];
 } fl__speech_layout;
@@ -160,49 +159,49 @@ static int fl__speech_width(fl_speech_coding c) {
     return width[c];
 }
 
-/* Fills in frames, from the bytes that are there. */
+/* Checks rate and channels, and computes s.frames from the number of bytes present. */
 static bool fl__speech_count(const fl__speech_bytes *b, fl__speech_layout *l) {
     const int width = fl__speech_width(l->s.coding);
     if (l->s.rate < 1 || l->s.rate > INT32_MAX || l->s.channels < 1 || l->s.channels > 1024)
-        return fl_fail("fl_speech_load_audio: %s: %lld channels of %lld samples a second", b->name,
-                       (long long)l->s.channels, (long long)l->s.rate);
+        return fl_fail("fl_speech_load_audio: %s: got %lld channels at %lld Hz, expected 1 to 1024 channels "
+                       "and a positive rate", b->name, (long long)l->s.channels, (long long)l->s.rate);
     if (width) {
         l->s.frames = l->bytes / (width * l->s.channels);
         return true;
     }
     l->s.frames = l->bytes / l->block * l->per_block;
-    /* Encoders fill up the last block only. A smaller number is wrong, as libsndfile's half of stereo IMA. */
+    /* Only the last block may be partly filled. Smaller counts are wrong, as libsndfile's for stereo IMA. */
     if (l->fact > l->s.frames - l->per_block && l->fact < l->s.frames) l->s.frames = l->fact;
     return true;
 }
 
 /* ---- WAV ---- */
 
-/* The tables that ADPCM's blocks need; at: the format chunk, of n bytes. */
+/* Reads the ADPCM parameters from the format chunk, n bytes at `at`. */
 static bool fl__speech_adpcm(const fl__speech_bytes *b, fl__speech_layout *l, int64_t at, int64_t n) {
     const uint8_t *p = b->p + at;
     const bool ms = l->s.coding == FL_SPEECH_MS_ADPCM;
     const int64_t ch = l->s.channels, head = (ms ? 7 : 4) * ch;
     l->block = fl__speech_u(p + 12, 2);
     if (l->s.channels < 1 || fl__speech_u(p + 14, 2) != 4 || l->block < head || l->block > INT16_MAX * 2)
-        return fl__speech_bad(b, at, "ADPCM blocks of a size that cannot be") != NULL;
+        return fl__speech_bad(b, at, "the ADPCM block size is invalid") != NULL;
     l->per_block = (l->block - head) * 2 / ch + (ms ? 2 : 1);
     if (!ms) l->per_block = (l->block - head) / (4 * ch) * 8 + 1;
     if (!ms) return true;
     l->n_coef = n >= 22 ? (int)fl__speech_u(p + 20, 2) : 0;
     if (l->n_coef < 1 || l->n_coef > 256 || n < 22 + 4 * l->n_coef)
-        return fl__speech_bad(b, at, "MS ADPCM without its coefficients") != NULL;
+        return fl__speech_bad(b, at, "the MS ADPCM coefficients are missing") != NULL;
     for (int i = 0; i < 2 * l->n_coef; i++) l->coef[i / 2][i % 2] = (int16_t)fl__speech_s16(p + 22 + 2 * i);
     return true;
 }
 
 static bool fl__speech_format(const fl__speech_bytes *b, fl__speech_layout *l, int64_t at, int64_t n) {
     const uint8_t *p = b->p + at;
-    if (n < 16) return fl__speech_bad(b, at, "a format chunk of fewer than 16 bytes") != NULL;
+    if (n < 16) return fl__speech_bad(b, at, "the format chunk has fewer than 16 bytes") != NULL;
     uint32_t tag = fl__speech_u(p, 2);
     const uint32_t bits = fl__speech_u(p + 14, 2);
     if (tag == 0xfffe && n < 40)
-        return fl__speech_bad(b, at, "an extensible format chunk that is cut") != NULL;
+        return fl__speech_bad(b, at, "the extensible format chunk has fewer than 40 bytes") != NULL;
     if (tag == 0xfffe) tag = fl__speech_u(p + 24, 2);
     l->s.channels = fl__speech_u(p + 2, 2), l->s.rate = fl__speech_u(p + 4, 4);
     const struct { uint32_t tag, bits; fl_speech_coding coding; } known[] = {
@@ -214,11 +213,12 @@ static bool fl__speech_format(const fl__speech_bytes *b, fl__speech_layout *l, i
             l->s.coding = known[i].coding;
             return fl__speech_width(l->s.coding) || fl__speech_adpcm(b, l, at, n);
         }
-    return fl_fail("fl_speech_load_audio: %s: offset %lld: format %u of %u bits is not known", b->name,
-                   (long long)at, tag, bits);
+    return fl_fail("fl_speech_load_audio: %s: offset %lld: unknown WAV format tag %u with %u bits per "
+                   "sample; known: PCM, float, mu-law, A-law, MS and IMA ADPCM", b->name, (long long)at, tag,
+                   bits);
 }
 
-/* Writers that stream leave 0 or a largest number for a size that they do not know yet. */
+/* Streaming writers leave 0 or a maximal number in a size that they do not know yet. */
 static bool fl__speech_wav(const fl__speech_bytes *b, fl__speech_layout *l) {
     bool format = false;
     int64_t wide = -1;
@@ -229,27 +229,27 @@ static bool fl__speech_wav(const fl__speech_bytes *b, fl__speech_layout *l) {
         if (data && wide >= 0 && size == 0xffffffff) size = wide;
         else if (data && (size == 0 || size >= 0x7ffff000)) size = left;
         if (size > left)
-            return fl_fail("fl_speech_load_audio: %s: offset %lld: a chunk of %lld bytes, %lld are left",
-                           b->name, (long long)at, (long long)size, (long long)left);
+            return fl_fail("fl_speech_load_audio: %s: offset %lld: truncated chunk: its size is %lld, %lld "
+                           "bytes are left", b->name, (long long)at, (long long)size, (long long)left);
         at += 8;
         if (!memcmp(p, "fmt ", 4) && !(format = fl__speech_format(b, l, at, size))) return false;
         if (!memcmp(p, "fact", 4) && size >= 4) l->fact = fl__speech_u(b->p + at, 4);
         if (!memcmp(p, "ds64", 4) && size >= 16)
             wide =
                 (int64_t)((uint64_t)fl__speech_u(b->p + at + 12, 4) << 32 | fl__speech_u(b->p + at + 8, 4));
-        if (data && !format) return fl__speech_bad(b, at - 8, "samples before their format") != NULL;
+        if (data && !format) return fl__speech_bad(b, at - 8, "the data chunk precedes fmt") != NULL;
         if (data) {
             l->at = at, l->bytes = size;
             return fl__speech_count(b, l);
         }
         at += size + size % 2;
     }
-    return fl__speech_bad(b, b->n, "it ends before the samples") != NULL;
+    return fl__speech_bad(b, b->n, "the file ends before the data chunk") != NULL;
 }
 
 /* ---- NIST SPHERE ---- */
 
-/* The value of a header's line "name -type value"; NULL: there is none. */
+/* Returns the value of a header line "name -type value", or NULL if there is no such line. */
 static const char *fl__speech_sphere_field(const char *head, const char *name) {
     const size_t n = strlen(name);
     for (const char *p = head; (p = strchr(p, '\n')); p++)
@@ -267,7 +267,7 @@ static int64_t fl__speech_sphere_int(const char *head, const char *name, int64_t
 
 static bool fl__speech_sphere(const fl__speech_bytes *b, fl__speech_layout *l) {
     char head[1025] = "";
-    if (b->n < 1024) return fl__speech_bad(b, b->n, "the header is cut") != NULL;
+    if (b->n < 1024) return fl__speech_bad(b, b->n, "the header is truncated, expected 1024 bytes") != NULL;
     memcpy(head, b->p, 1024);
     const char *coding = fl__speech_sphere_field(head, "sample_coding"),
                *order = fl__speech_sphere_field(head, "sample_byte_format");
@@ -279,21 +279,22 @@ static bool fl__speech_sphere(const fl__speech_bytes *b, fl__speech_layout *l) {
                                        {FL_SPEECH_S16, FL_SPEECH_S16_BIG},
                                        {FL_SPEECH_S24, FL_SPEECH_S24_BIG},
                                        {FL_SPEECH_S32, FL_SPEECH_S32_BIG}};
-    if (!strstr(head, "\nend_head")) return fl__speech_bad(b, 1024, "the header has no end") != NULL;
+    if (!strstr(head, "\nend_head")) return fl__speech_bad(b, 1024, "the header has no end_head") != NULL;
     if ((coding && !mulaw && !alaw && strncmp(coding, "pcm\n", 4)) || bytes < 1 || bytes > 4)
-        return fl_fail("fl_speech_load_audio: %s: samples of %lld bytes coded as %.20s are not known",
-                       b->name, (long long)bytes, coding ? coding : "pcm");
+        return fl_fail("fl_speech_load_audio: %s: unknown encoding '%.*s' with %lld bytes per sample; known: "
+                       "pcm with 1 to 4, ulaw, alaw", b->name, (int)strcspn(coding ? coding : "pcm", "\n"),
+                       coding ? coding : "pcm", (long long)bytes);
     l->s.coding = mulaw ? FL_SPEECH_MULAW : alaw ? FL_SPEECH_ALAW : pcm[bytes - 1][big];
     l->s.rate = fl__speech_sphere_int(head, "sample_rate", 0);
     l->s.channels = fl__speech_sphere_int(head, "channel_count", 1);
     l->at = strtol(head + 8, NULL, 10);
-    if (l->at < 1024 || l->at > b->n) return fl__speech_bad(b, 8, "a header of that size cannot be") != NULL;
+    if (l->at < 1024 || l->at > b->n) return fl__speech_bad(b, 8, "the header size is invalid") != NULL;
     l->bytes = b->n - l->at;
     if (!fl__speech_count(b, l)) return false;
     const int64_t promised = fl__speech_sphere_int(head, "sample_count", l->s.frames);
     if (promised < 0 || promised > l->s.frames)
-        return fl_fail("fl_speech_load_audio: %s: %lld samples are promised, %lld are there", b->name,
-                       (long long)promised, (long long)l->s.frames);
+        return fl_fail("fl_speech_load_audio: %s: truncated: the header gives %lld samples, the file has "
+                       "%lld", b->name, (long long)promised, (long long)l->s.frames);
     l->s.frames = promised;
     return true;
 }
@@ -321,7 +322,7 @@ static float fl__speech_sample(const uint8_t *p, fl_speech_coding c) {
 
 static int fl__speech_clamp16(int v) { return v < -32768 ? -32768 : v > 32767 ? 32767 : v; }
 
-/* Writes frame t of a channel, if it is among those wanted. */
+/* Writes frame t of channel c, unless it lies in the unused rest of the last block. */
 static void fl__speech_put(const fl__speech_layout *l, float *out, int64_t c, int64_t t, int sample) {
     if (t < l->s.frames) out[c * l->s.frames + t] = (float)sample / 32768;
 }
@@ -388,11 +389,11 @@ static bool fl__speech_decode(const fl__speech_bytes *b, const fl__speech_layout
     for (int64_t k = 0; !width && k < l->bytes / l->block; k++, p += l->block)
         if (!(l->s.coding == FL_SPEECH_MS_ADPCM ? fl__speech_ms_block
                                                 : fl__speech_ima_block)(l, p, k * l->per_block, out))
-            return fl__speech_bad(b, p - b->p, "an ADPCM block that cannot be") != NULL;
+            return fl__speech_bad(b, p - b->p, "the ADPCM block is invalid") != NULL;
     return true;
 }
 
-/* So many samples at that rate are within .max_samples. */
+/* Checks the number of samples, at the given rate, against .max_samples. */
 static bool fl__speech_few(const fl__speech_bytes *b, const fl_speech_audio_opts *o, const fl_speech_sound *s,
                            double samples, int64_t rate) {
     const double n = (double)b->n, packed = 64 * n > 1 << 26 ? 64 * n : 1 << 26;
@@ -400,7 +401,7 @@ static bool fl__speech_few(const fl__speech_bytes *b, const fl_speech_audio_opts
                         : s->coding == FL_SPEECH_OTHER ? packed
                                                          : 13 * n + (1 << 16);
     return samples <= most ||
-           fl_fail("fl_speech_load_audio: %s: %.0f samples at %lld a second, .max_samples is %.0f", b->name,
+           fl_fail("fl_speech_load_audio: %s: %.0f samples at %lld Hz exceed .max_samples, %.0f", b->name,
                    samples, (long long)rate, most);
 }
 
@@ -430,7 +431,7 @@ static sf_count_t fl__speech_sf_read(void *to, sf_count_t n, void *user) {
 
 static sf_count_t fl__speech_sf_tell(void *user) { return ((fl__speech_virtual *)user)->at; }
 
-/* Compressed sound says how many frames it has: memory grows with those that come. */
+/* The frame count of a compressed file is not trusted: memory grows with the frames decoded. */
 static fl_tensor *fl__speech_sndfile(const fl__speech_bytes *b, const fl_speech_audio_opts *o,
                                      fl_speech_sound *s) {
     fl__speech_virtual file = {b, 0};
@@ -443,7 +444,7 @@ static fl_tensor *fl__speech_sndfile(const fl__speech_bytes *b, const fl_speech_
     const int64_t ch = info.channels, frames = info.frames;
     int64_t got = 0, room = 0;
     float *v = NULL, *p;
-    bool ok = ch < 1 || frames < 0 ? fl__speech_bad(b, 0, "a sound of no channels or frames") != NULL
+    bool ok = ch < 1 || frames < 0 ? fl__speech_bad(b, 0, "no channels, or negative frames") != NULL
                                    : fl__speech_few(b, o, s, (double)frames * (double)ch, s->rate);
     while (ok && got < frames) {
         room = room ? 2 * room : 1 + 65536 / ch;
@@ -451,7 +452,7 @@ static fl_tensor *fl__speech_sndfile(const fl__speech_bytes *b, const fl_speech_
         ok = (p = fl_heap_realloc(v, (size_t)(room * ch) * sizeof *v)) != NULL;
         if (!ok) break;
         v = p, got += sf_readf_float(f, v + got * ch, room - got);
-        ok = got == room || fl__speech_bad(b, file.at, "fewer samples than it promises") != NULL;
+        ok = got == room || fl__speech_bad(b, file.at, "truncated: too few samples") != NULL;
     }
     sf_close(f);
     fl_tensor *x = ok ? fl_data_host_tensor(FL_SHAPE(ch, frames), FL_F32) : NULL;
@@ -464,7 +465,7 @@ static fl_tensor *fl__speech_sndfile(const fl__speech_bytes *b, const fl_speech_
 static fl_tensor *fl__speech_sndfile(const fl__speech_bytes *b, const fl_speech_audio_opts *o,
                                      fl_speech_sound *s) {
     (void)o, (void)s;
-    return fl__speech_bad(b, 0, "neither WAV nor SPHERE, and this build has no libsndfile (FL_USE_SNDFILE)");
+    return fl__speech_bad(b, 0, "not WAV or SPHERE; other formats need a build with FL_USE_SNDFILE");
 }
 #endif
 
@@ -480,7 +481,7 @@ static fl_tensor *fl__speech_samples(const fl__speech_bytes *b, fl_speech_audio_
     fl_tensor *x = NULL;
     if (raw && !o.raw.channels) l->s.channels = 1;
     if (raw && (o.raw.coding < FL_SPEECH_S16 || o.raw.coding > FL_SPEECH_S8))
-        fl_fail("fl_speech_load_audio: %s: raw samples of coding %d", b->name, (int)o.raw.coding);
+        fl_fail("fl_speech_load_audio: %s: .raw.coding %d is not a raw encoding", b->name, (int)o.raw.coding);
     else if (!raw && !wav && !sphere) x = fl__speech_sndfile(b, &o, s);
     else if (raw ? fl__speech_count(b, l) : wav ? fl__speech_wav(b, l) : fl__speech_sphere(b, l)) {
         *s = l->s;
@@ -497,7 +498,7 @@ static bool fl__speech_finite(const fl__speech_bytes *b, const fl_tensor *x) {
     const int64_t n = fl_numel(x), frames = x->shape[1];
     for (int64_t i = 0; i < n; i++)
         if (!isfinite(p[i]))
-            return fl_fail("fl_speech_load_audio: %s: sample %lld of channel %lld is %g", b->name,
+            return fl_fail("fl_speech_load_audio: %s: sample %lld of channel %lld is not finite: %g", b->name,
                            (long long)(i % frames), (long long)(i / frames + 1), (double)p[i]);
     return true;
 }
@@ -505,10 +506,10 @@ static bool fl__speech_finite(const fl__speech_bytes *b, const fl_tensor *x) {
 static bool fl__speech_wanted(const fl__speech_bytes *b, const fl_speech_audio_opts *o,
                               const fl_speech_sound *s) {
     if (o->want_rate && o->want_rate != s->rate)
-        return fl_fail("fl_speech_load_audio: %s: %lld samples a second, not %lld", b->name,
+        return fl_fail("fl_speech_load_audio: %s: wrong rate: got %lld Hz, expected .want_rate %lld", b->name,
                        (long long)s->rate, (long long)o->want_rate);
     return (o->channel >= -1 && o->channel <= s->channels) ||
-           fl_fail("fl_speech_load_audio: %s: channel %d of %lld", b->name, o->channel,
+           fl_fail("fl_speech_load_audio: %s: no channel %d, the file has %lld", b->name, o->channel,
                    (long long)s->channels);
 }
 
@@ -517,7 +518,7 @@ FL_API fl_tensor *fl_speech_read_audio(const char *name, const void *bytes, int6
     const fl__speech_bytes b = {name ? name : "memory", bytes, n};
     fl_speech_sound s = {0};
     if (n < 0 || (n && !bytes)) {
-        fl_fail("fl_speech_read_audio: %s: %lld bytes at %p", b.name, (long long)n, bytes);
+        fl_fail("fl_speech_read_audio: %s: invalid buffer: %lld bytes at %p", b.name, (long long)n, bytes);
         return NULL;
     }
     fl_quiet(1);
@@ -542,7 +543,7 @@ static bool fl__speech_read_input(fl_data_text *t) {
     char buf[4096];
     for (size_t n; (n = fread(buf, 1, sizeof buf, stdin)) > 0;)
         if (!fl_data_text_put(t, buf, n)) return false;
-    return !ferror(stdin) || fl_fail("fl_speech_load_audio: cannot read the standard input");
+    return !ferror(stdin) || fl_fail("fl_speech_load_audio: cannot read standard input");
 }
 
 FL_API fl_tensor *fl_speech_load_audio_opt(const char *path, fl_speech_audio_opts o) {
@@ -588,15 +589,16 @@ FL_API bool fl_speech_save_audio(const char *path, fl_tensor *x, int64_t rate, f
     const char *fn = "fl_speech_save_audio";
     if (!x || x->ndim < 1 || x->ndim > 2 || !fl_dtype_is_float(x->dtype) || rate < 1 || rate > INT32_MAX ||
         coding < FL_SPEECH_S16 || coding > FL_SPEECH_ALAW)
-        return fl_fail("%s: %s: %s of shape %s, %lld samples a second, coding %d", fn, path ? path : "NULL",
-                       x ? fl_dtype_name(x->dtype) : "NULL", x ? FL_SHAPE_TEXT(x) : "", (long long)rate,
-                       (int)coding);
+        return fl_fail("%s: %s: got %s of shape %s, rate %lld, encoding %d; expected floats [frames] or "
+                       "[channels, frames], a positive rate, an encoding up to FL_SPEECH_ALAW", fn,
+                       path ? path : "NULL", x ? fl_dtype_name(x->dtype) : "NULL", x ? FL_SHAPE_TEXT(x) : "",
+                       (long long)rate, (int)coding);
     const int width = fl__speech_width(coding);
     const int64_t frames = x->shape[x->ndim - 1], ch = x->ndim == 2 ? x->shape[0] : 1,
                   size = frames * ch * width;
     if (ch < 1 || ch > 1024 || size > UINT32_MAX - HEAD)
-        return fl_fail("%s: %s: %lld channels, %lld bytes of samples", fn, path, (long long)ch,
-                       (long long)size);
+        return fl_fail("%s: %s: got %lld channels and %lld bytes of samples; expected 1 to 1024 channels and "
+                       "less than 4 GiB", fn, path, (long long)ch, (long long)size);
     double *v = fl_heap_alloc((size_t)(frames * ch) * sizeof *v + 1);
     uint8_t *p = v ? fl_heap_alloc((size_t)size + HEAD + 1) : NULL;
     fl_scope scope = fl_scope_begin();

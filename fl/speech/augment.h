@@ -1,7 +1,6 @@
-/* augment.h - features made harder at random: masks and a warp of time
+/* fl/speech/augment.h - augmentation of features: SpecAugment (frequency and time masks, time warp)
 
-   All is a function of the generator that is handed in: fl_data_transform gives one of (seed, epoch,
-   index). */
+   Deterministic given the generator: fl_data_transform passes one derived from (seed, epoch, index). */
 #ifndef FL_SPEECH_AUGMENT_H
 #define FL_SPEECH_AUGMENT_H
 #ifndef FL_DATA_H
@@ -14,23 +13,24 @@ extern "C" {
 
 typedef struct fl_speech_spec_augment_opts {
     fl_opts_guard guard_;
-    int64_t warp;                         /* a frame moves by less than so many; 0: none */
-    int64_t band_width, bands; /* each mask takes 0 to band_width bands; FL_I0 -> none; 0 -> 27, 2 */
-    int64_t frame_width, frames;          /* and 0 to frame_width frames; 0 -> 100, 2 */
-    double share;                         /* of the frames that a mask takes at most; 0 -> 1 */
-    bool mean;                            /* masks are filled with the mean, not with 0 */
+    int64_t warp;                         /* a frame is moved by less than this; 0: no warp */
+    int64_t band_width, bands; /* number of masks of 0 to band_width bands; FL_I0 -> none; 0 -> 27, 2 */
+    int64_t frame_width, frames;          /* number of masks of 0 to frame_width frames; 0 -> 100, 2 */
+    double share;                         /* maximal fraction of frames per mask; 0 -> 1 */
+    bool mean;                            /* fill masks with the mean, not with 0 */
     char _end;
 } fl_speech_spec_augment_opts;
-/* SpecAugment (Park et al., arXiv 1904.08779) of floats x [frames, d]: a frame of [W, t - W) is moved and
-   both sides stretched, then bands and frames are masked. Widths are drawn from 0 to the width,
-   inclusive. */
+/* SpecAugment (Park et al., arXiv 1904.08779) of floats x [frames, d]: a random frame of [W, t - W) is moved
+   and both sides are stretched, then bands and frames are masked. Mask widths are uniform from 0 to the
+   maximum, inclusive. */
 #define fl_speech_spec_augment(x, ...) FL__SPEECH_SPEC_AUGMENT(x, __VA_ARGS__, ._end = 0)
 #define FL__SPEECH_SPEC_AUGMENT(x, rng, ...) \
     fl_speech_spec_augment_opt(x, rng, FL_LITERAL(fl_speech_spec_augment_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_speech_spec_augment_opt(fl_tensor *x, fl_rng *rng, fl_speech_spec_augment_opts o);
 
-/* An integer from low to high, inclusive; a number between. */
+/* Draws a uniform integer from low to high, inclusive. */
 FL_API int64_t fl_speech_draw(fl_rng *rng, int64_t low, int64_t high);
+/* Draws a uniform number from [low, high). */
 FL_API double fl_speech_between(fl_rng *rng, double low, double high);
 
 #ifdef __cplusplus
@@ -58,7 +58,7 @@ FL_API double fl_speech_between(fl_rng *rng, double low, double high) {
 
 /* ---- SpecAugment ---- */
 
-/* Frame i of the warped features lies at from(i): two straight lines through the moved frame. */
+/* Output frame i reads input frame from(i), piecewise linear through the moved frame. */
 static void fl__speech_warp(const float *x, float *y, int64_t t, int64_t d, int64_t w, fl_rng *rng) {
     const int64_t from = fl_speech_draw(rng, w, t - w - 1), to = from + fl_speech_draw(rng, 1 - w, w - 1);
     for (int64_t i = 0; i < t; i++) {
@@ -80,9 +80,10 @@ FL_API fl_tensor *fl_speech_spec_augment_opt(fl_tensor *x, fl_rng *rng, fl_speec
     if (x->ndim != 2 || !fl_dtype_is_float(x->dtype) || o.warp < 0 || o.band_width < 0 || o.bands < 0 ||
         o.frame_width < 0 || o.frames < 0 || o.share < 0 || o.share > 1)
         return fl_err_null(
-            "fl_speech_spec_augment: %s of shape %s, warp %lld, %lld x %lld bands, %lld x %lld frames",
+            "fl_speech_spec_augment: got %s of shape %s, warp %lld, %lld masks of up to %lld bands, %lld of "
+            "up to %lld frames, share %g; expected floats [frames, d], numbers >= 0, share <= 1",
             fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x), (long long)o.warp, (long long)o.bands,
-            (long long)o.band_width, (long long)o.frames, (long long)o.frame_width);
+            (long long)o.band_width, (long long)o.frames, (long long)o.frame_width, o.share);
     const int64_t t = x->shape[0], d = x->shape[1];
     fl_scope s = fl_scope_begin();
     fl_tensor *in = fl_contiguous(fl_cast(fl_to(x, "cpu"), FL_F32));

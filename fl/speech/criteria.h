@@ -1,7 +1,7 @@
-/* criteria.h - what recognisers are trained by: CTC, ASG, transducers, attention, and two of them jointly
+/* fl/speech/criteria.h - training criteria for speech: CTC, ASG, transducer, attention, joint CTC/attention
 
-   A criterion is a module: it has what is learnt besides the network, and is saved with it. Each has a loss,
-   a best path and a forced alignment; one table, fl__criteria, says which. */
+   A criterion is a module: it holds the parameters besides the network's, and is saved with it. Each has a
+   loss, a best path and a forced alignment: see the table fl__criteria. */
 #ifndef FL_SPEECH_CRITERIA_H
 #define FL_SPEECH_CRITERIA_H
 #include "align.h"
@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-/* What a loss is multiplied by: 1, 1/T, sqrt(1/T), 1/L, sqrt(1/L) of T padded frames and L tokens. */
+/* Scaling of a loss: by 1, 1/T, sqrt(1/T), 1/L, sqrt(1/L), for T padded frames and L tokens. */
 typedef enum fl_speech_scale_mode {
     FL_SPEECH_SCALE_NONE,
     FL_SPEECH_SCALE_INPUT,
@@ -22,61 +22,61 @@ typedef enum fl_speech_scale_mode {
     FL_SPEECH_SCALE_TARGET,
     FL_SPEECH_SCALE_TARGET_SQRT
 } fl_speech_scale_mode;
-/* A target that needs more frames than there are: an error that names its place in the batch; it is cut; its
-   loss is 0. */
+/* A target that needs more frames than there are: fail with its index in the batch; cut the target; or set
+   its loss to 0. */
 typedef enum fl_speech_too_long { FL_SPEECH_TOO_LONG, FL_SPEECH_CUT, FL_SPEECH_SKIP } fl_speech_too_long;
 
 typedef struct fl_speech_criterion_opts {
     fl_opts_guard guard_;
     fl_speech_scale_mode scale;
     fl_speech_too_long too_long;
-    double diagonal; /* asg: transitions are so many times the identity at first */
-    bool linseg_by_frames; /* asg, while targets are stretched (LinSeg): L of `scale` is T, the frames that
-                              they are stretched to, as in Flashlight; false: their tokens before, so that
-                              both phases of a training are scaled alike */
-    int64_t hidden;  /* transducer: of the predictor and the joint; 0 -> dim */
-    int64_t
-        context; /* transducer: tokens that the predictor knows, its last ones (Ghodsi et al., ICASSP
-                            2020), 16 at most; 0: all, by a GRU */
-    double
-        ctc_weight; /* of a CTC loss of the frames beside any that is not one of scores, which has the
-                            rest; 0 -> none, joint 0.3 */
-    fl_speech_attend_opts
-        attend; /* seq2seq, transformer and joint (which is a transformer if it says so) */
+    double diagonal; /* asg: the initial transitions are this times the identity */
+    bool linseg_by_frames; /* asg with linear segmentation (LinSeg): L of `scale` is the number of frames to
+                              which targets are stretched, as in Flashlight; default: of their tokens, so
+                              that both phases of training are scaled alike */
+    int64_t hidden;  /* transducer: size of predictor and joint network; 0 -> dim */
+    int64_t context; /* transducer: number of last tokens that the predictor sees (stateless, Ghodsi et al.,
+                        ICASSP 2020), at most 16; 0: all, by a GRU */
+    double ctc_weight; /* weight of an auxiliary CTC loss of all criteria but ctc and asg; their own loss has
+                          the rest; 0 -> none, joint 0.3 */
+    fl_speech_attend_opts attend; /* seq2seq, transformer and joint (.transformer selects the decoder) */
     fl_rng *rng;
     char _end;
 } fl_speech_criterion_opts;
-/* "ctc", "asg", "transducer", "seq2seq", "transformer", "joint". dim: numbers of the network's
-   frames, which are scores of the classes for ctc and asg (dim 0: classes). The last class is the blank of
-   ctc and transducer, eos of the others (joint: eos; the blank is a class of its own behind it). NULL after
-   an error. */
+/* Creates a criterion: "ctc", "asg", "transducer", "seq2seq", "transformer" or "joint". dim: size of the
+   network's frames, which for ctc and asg are scores of the classes (dim 0: classes). The last class is the
+   blank of ctc and transducer, and eos of the others (joint: eos; its blank is an additional class after
+   it). Returns NULL after an error. */
 #define fl_speech_criterion(...) FL__SPEECH_CRITERION(__VA_ARGS__, ._end = 0)
 #define FL__SPEECH_CRITERION(kind, dim, classes, ...) \
     fl_speech_criterion_opt(kind, dim, classes, FL_LITERAL(fl_speech_criterion_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_speech_criterion_opt(const char *kind, int64_t dim, int64_t classes,
                                              fl_speech_criterion_opts o);
-/* The mean over the batch of the scaled losses of frames x [n, t, dim], of which steps i64 [n] count, and
-   targets i64 [n, l] of which lengths i64 [n] do. */
+/* Mean over the batch of the scaled losses of frames x [n, t, dim], of which steps i64 [n] are valid, and
+   targets i64 [n, l], of which lengths i64 [n] are valid. */
 FL_API fl_var *fl_speech_criterion_loss(fl_nn_module *m, fl_var *x, fl_tensor *steps,
                                         fl_tensor *target, fl_tensor *lengths);
-/* The warm start: above 0 targets of asg are stretched evenly over the frames (LinSeg), and windows of
-   attention count so much (fl_speech_attend_warmup). 0 at first for asg, 1 for attention. */
+/* Warm-up: while `share` is above 0, targets of asg are stretched evenly over the frames (LinSeg), and
+   attention windows have this weight (fl_speech_attend_warmup). Initially 0 for asg, 1 for attention. */
 FL_API bool fl_speech_criterion_warmup(fl_nn_module *m, double share);
-/* The tokens of the best path through x [t, dim], `most` at most, into out; how many, -1 after an error. */
+/* Writes the tokens of the best path through x [t, dim], at most `most`, to out. Returns their number, -1
+   after an error. */
 FL_API int64_t fl_speech_criterion_best(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most);
-/* When n tokens were said in x [t, dim]: see fl_speech_align. Of attention, whose weights are not monotone,
-   the best monotone path through their logarithms, where there are more tokens than frames with several of
-   them at a frame. The score, NaN after an error. */
+/* Aligns n tokens to x [t, dim]: see fl_speech_align. For attention, whose weights need not be monotone, the
+   best monotone path through their logarithms; if there are more tokens than frames, frames have several
+   tokens. Returns the path's score, NaN after an error. */
 FL_API double fl_speech_criterion_align(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n,
                                         fl_speech_span *out);
-/* For a beam search (fl_speech_search) through frames x [t, dim]: of transducer, seq2seq, transformer and
-   joint (its attention); those that attend for at most `beam` hypotheses of `most` tokens. m is borrowed.
-   NULL after an error. */
+/* Predictor for a beam search (fl_speech_search) through frames x [t, dim], for transducer, seq2seq,
+   transformer and joint (its attention). Attention predictors are limited to `beam` hypotheses of `most`
+   tokens. Borrows m. Returns NULL after an error. */
 FL_API fl_speech_predictor *fl_speech_criterion_predictor(fl_nn_module *m, fl_tensor *x, int64_t beam,
                                                           int64_t most);
-/* The name it was made by; of asg the transitions [to, from]; of joint and attention the decoder. */
+/* The kind given to fl_speech_criterion. */
 FL_API const char *fl_speech_criterion_name(const fl_nn_module *m);
+/* ASG's transitions [to, from]; NULL for other criteria. */
 FL_API fl_var *fl_speech_criterion_transitions(const fl_nn_module *m);
+/* The attention decoder of seq2seq, transformer and joint; NULL for other criteria. */
 FL_API fl_nn_module *fl_speech_criterion_decoder(const fl_nn_module *m);
 
 #ifdef __cplusplus
@@ -102,7 +102,7 @@ FL_API fl_nn_module *fl_speech_criterion_decoder(const fl_nn_module *m);
 #include <math.h>
 #include <string.h>
 
-/* A batch: targets are whole numbers on the host, which may be cut. */
+/* A batch. Targets and lengths are copies on the host, which may be modified. */
 typedef struct fl__criterion_batch {
     fl_var *x;
     fl_tensor *steps, *target, *lengths;
@@ -114,7 +114,7 @@ typedef struct fl__criterion_kind {
     fl_var *(*loss)(fl_nn_module *m, const fl__criterion_batch *b); /* [n] */
     int64_t (*best)(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most);
     double (*align)(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n, fl_speech_span *out);
-    int64_t (*need)(const int64_t *target, int64_t n); /* frames of a target; NULL: any number does */
+    int64_t (*need)(const int64_t *target, int64_t n); /* frames that a target needs; NULL: no minimum */
 } fl__criterion_kind;
 
 typedef struct fl__criterion {
@@ -126,13 +126,13 @@ typedef struct fl__criterion {
 
 static const fl__criterion *fl__criterion_of(const fl_nn_module *m) { return m->data; }
 
-/* x [t, d] as dense f32; NULL after an error. */
+/* x [t, d] as contiguous f32; NULL after an error. */
 static const float *fl__criterion_scores(fl_tensor *x) {
     x = x ? fl_contiguous(fl_cast(x, FL_F32)) : NULL;
     return x ? fl_data(x) : NULL;
 }
 
-/* What `path` of t classes says, of which `most` tokens at most go into out; path is changed. */
+/* Collapses a path of t classes, in place, and copies at most `most` tokens to out. */
 static int64_t fl__criterion_said(int64_t *path, int64_t t, int64_t blank, int64_t *out, int64_t most) {
     int64_t n = fl_speech_collapse(path, t, blank, path);
     if (n > most) n = most;
@@ -186,7 +186,7 @@ static int64_t fl__criterion_need_asg(const int64_t *target, int64_t n) {
     return n;
 }
 
-/* Targets of as many tokens as frames: of frame t token t L / T. */
+/* Targets stretched to the number of frames T: frame t has token floor(t L / T). */
 static fl_tensor *fl__criterion_linear_segmentation(const fl__criterion_batch *b, int64_t frames) {
     const int64_t n = b->target->shape[0], l = b->target->shape[1];
     const int64_t *target = fl_data(b->target), *steps = fl_data(b->steps), *lengths = fl_data(b->lengths);
@@ -210,7 +210,7 @@ static fl_var *fl__criterion_loss_asg(fl_nn_module *m, const fl__criterion_batch
                        .reduction = FL_NONE, .zero_infinity = true);
 }
 
-/* The best path over all tokens, at each frame one after any other. */
+/* The Viterbi path over all tokens. */
 static bool fl__criterion_asg_path(const float *e, const float *w, int64_t t, int64_t c, int64_t *path) {
     double *score = fl_heap_alloc((size_t)(2 * c) * sizeof *score);
     int32_t *from = score ? fl_heap_alloc((size_t)(t * c) * sizeof *from) : NULL;
@@ -246,7 +246,7 @@ static int64_t fl__criterion_best_asg(fl_nn_module *m, fl_tensor *x, int64_t *ou
     return n;
 }
 
-/* Confidences are exp of scores, so these are normalised; that adds a constant to all paths. */
+/* Scores are normalised because confidences are exp of them; this adds a constant to all paths. */
 static double fl__criterion_align_asg(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n,
                             fl_speech_span *out) {
     const float *e = fl__criterion_scores(fl_log_softmax(x, 1));
@@ -260,15 +260,15 @@ static double fl__criterion_align_asg(fl_nn_module *m, fl_tensor *x, const int64
 
 enum { FL__TRANSDUCER_CONTEXT = 16 };
 
-/* embed -> GRU, or the last tokens side by side -> predictor, + encoder of the frames -> tanh -> out. The
+/* embed -> GRU, or the last tokens concatenated -> predictor, + encoder of the frames -> tanh -> out. The
    first token is the blank. */
 static bool fl__criterion_make_transducer(fl_nn_module *m) {
     const fl__criterion *c = m->data;
     const int64_t h = fl_option_int(c->o.hidden, c->dim), context = c->o.context;
     fl_rng *rng = c->o.rng;
     if (context < 0 || context > FL__TRANSDUCER_CONTEXT)
-        return fl_fail("fl_speech_criterion: transducer: a context of %lld tokens",
-                       (long long)context);
+        return fl_fail("fl_speech_criterion: transducer: context must be in [0, %d], got %lld",
+                       FL__TRANSDUCER_CONTEXT, (long long)context);
     return fl_nn_add(m, "embed", fl_nn_embedding(c->classes, h, .rng = rng)) &&
            (context || fl_nn_add(m, "state", fl_nn_gru(h, h, .rng = rng))) &&
            fl_nn_add(m, "predictor",
@@ -277,7 +277,7 @@ static bool fl__criterion_make_transducer(fl_nn_module *m) {
            fl_nn_add(m, "out", fl_nn_linear(h, c->classes, .rng = rng));
 }
 
-/* The last tokens, embedded, side by side: [n, u, context h]; *state: those before, zeros at first. */
+/* The last tokens, embedded and concatenated: [n, u, context h]. *state: those before, initially zeros. */
 static fl_var *fl__criterion_transducer_last(fl_var *h, int64_t context, fl_var **state) {
     const int64_t *s = fv_value(h)->shape, u = s[1];
     fl_var *part[FL__TRANSDUCER_CONTEXT];
@@ -291,7 +291,7 @@ static fl_var *fl__criterion_transducer_last(fl_var *h, int64_t context, fl_var 
     return fv_concat(part, (int)context, 2);
 }
 
-/* What the predictor says after tokens i64 [n, u]: [n, u, h]; *state goes on. */
+/* The predictor's output after tokens i64 [n, u]: [n, u, h]; updates *state. */
 static fl_var *fl__criterion_transducer_predict(fl_nn_module *m, fl_tensor *tokens,
                                                 fl_var **state) {
     const int64_t context = fl__criterion_of(m)->o.context;
@@ -324,14 +324,14 @@ static fl_var *fl__criterion_loss_transducer(fl_nn_module *m, const fl__criterio
                  : NULL;
 }
 
-/* The best class at a frame [1, 1, h] after what the predictor said. */
+/* The best class at a frame [1, 1, h], given the predictor's output. */
 static int64_t fl__criterion_transducer_class(fl_nn_module *m, fl_var *frame, fl_var *predicted) {
     fl_var *y = fl_nn_forward(fl_nn_find(m, "out"), fv_tanh(fv_add(frame, predicted)));
     fl_tensor *best = y ? fl_argmax(fv_value(y), 2, false) : NULL;
     return best ? fl_item_int(best) : -1;
 }
 
-enum { FL__TRANSDUCER_BESIDE = 10 }; /* tokens of a frame at most */
+enum { FL__TRANSDUCER_BESIDE = 10 }; /* maximal number of tokens per frame */
 
 static int64_t fl__criterion_best_transducer(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most) {
     const int64_t blank = fl__criterion_of(m)->classes - 1, frames = x->shape[0];
@@ -351,7 +351,8 @@ static int64_t fl__criterion_best_transducer(fl_nn_module *m, fl_tensor *x, int6
     return b ? n : -1;
 }
 
-/* The best path through p [t, u + 1, 2]: token k is said at frame out[k].begin, until the next one. */
+/* The best path through p [t, u + 1, 2]: token k is emitted at frame out[k].begin, and lasts until the next
+   one. */
 static double fl__criterion_transducer_path(const float *p, int64_t t, int64_t u, fl_speech_span *out) {
     const int64_t s = u + 1;
     double *a = fl_heap_alloc((size_t)(t * s) * sizeof *a);
@@ -395,7 +396,7 @@ static bool fl__criterion_make_attend(fl_nn_module *m) {
     if (!strcmp(c->kind->name, "transformer")) o.transformer = true;
     if (!o.rng) o.rng = c->o.rng;
     if (c->dim % twice)
-        return fl_fail("fl_speech_criterion: %lld numbers for keys and values", (long long)c->dim);
+        return fl_fail("fl_speech_criterion: dim (%lld) must be even for keys and values", (long long)c->dim);
     return fl_nn_add(m, "decoder", fl_speech_attend_opt(c->dim / twice, c->classes, o)) != NULL;
 }
 
@@ -408,7 +409,7 @@ static int64_t fl__criterion_best_attend(fl_nn_module *m, fl_tensor *x, int64_t 
     return fl_speech_attend_best(fl_nn_find(m, "decoder"), x, out, most);
 }
 
-/* Tokens are places: row t of the logarithms of weights [n, t] is a frame's scores of n classes. */
+/* Aligns positions: row t of the logarithms of weights [n, t] gives a frame's scores of n classes. */
 static double fl__criterion_align_attend(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n,
                                fl_speech_span *out) {
     fl_tensor *target = fl_from_host(tokens, FL_SHAPE(1, n), FL_I64);
@@ -417,7 +418,7 @@ static double fl__criterion_align_attend(fl_nn_module *m, fl_tensor *x, const in
     if (!target || !steps ||
         !fl_speech_attend_scores(fl_nn_find(m, "decoder"), fv_const(fl_unsqueeze(x, 0)), steps, target, &w))
         return NAN;
-    const int64_t t = x->shape[0], times = (n + t - 1) / t; /* tokens that one frame may be the place of */
+    const int64_t t = x->shape[0], times = (n + t - 1) / t; /* tokens per frame */
     fl_tensor *each = fl_transpose(fl_select(fl_slice(fv_value(w), 1, 0, n, 1), 0, 0), 0, 1);
     each = fl_expand(fl_unsqueeze(fl_log(fl_add(each, fl_num(1e-10))), 1), FL_SHAPE(t, times, n));
     const float *p = fl__criterion_scores(fl_reshape(each, FL_SHAPE(t * times, n)));
@@ -457,7 +458,7 @@ static const fl__criterion_kind fl__criteria[] = {
 enum { FL__CRITERIA = sizeof fl__criteria / sizeof *fl__criteria };
 
 static fl_vars fl__criterion_forward(fl_nn_module *m, fl_vars in) {
-    if (in.n != 4) return fl_nn_fail(m, "%d inputs, takes frames, steps, targets and lengths", in.n);
+    if (in.n != 4) return fl_nn_fail(m, "got %d inputs, expected 4: frames, steps, targets, lengths", in.n);
     fl_var *y = fl_speech_criterion_loss(m, in.v[0], fv_value(in.v[1]), fv_value(in.v[2]), fv_value(in.v[3]));
     return (fl_vars){y != NULL, {y}};
 }
@@ -474,7 +475,7 @@ static const fl_nn_type fl__criterion_type = {.name = "SpeechCriterion",
 
 static bool fl__is_criterion(const fl_nn_module *m) {
     return (m && m->type == &fl__criterion_type) ||
-           fl_err_false("fl_speech_criterion: the module is no criterion");
+           fl_err_false("fl_speech_criterion: the module is not a criterion");
 }
 
 FL_API fl_nn_module *fl_speech_criterion_opt(const char *kind, int64_t dim, int64_t classes,
@@ -483,13 +484,14 @@ FL_API fl_nn_module *fl_speech_criterion_opt(const char *kind, int64_t dim, int6
     for (int i = 0; kind && i < FL__CRITERIA; i++)
         if (!strcmp(kind, fl__criteria[i].name)) c.kind = &fl__criteria[i];
     if (!c.kind)
-        return fl_err_null("fl_speech_criterion: there is no '%s': ctc asg transducer seq2seq transformer joint",
-                           kind ? kind : "NULL");
+        return fl_err_null("fl_speech_criterion: no criterion '%s'; known: ctc, asg, transducer, seq2seq, "
+                           "transformer, joint", kind ? kind : "NULL");
     const bool scores = !strcmp(kind, "ctc") || !strcmp(kind, "asg");
     if (scores) c.o.ctc_weight = 0;
     if (!strcmp(kind, "joint")) c.o.ctc_weight = fl_option(o.ctc_weight, 0.3);
     if (classes < 2 || c.dim < 1 || (scores && c.dim != classes))
-        return fl_err_null("fl_speech_criterion: %s of %lld numbers and %lld classes", kind, (long long)c.dim,
+        return fl_err_null("fl_speech_criterion: %s: got dim %lld, classes %lld; expected dim >= 1 (ctc, "
+                           "asg: equal to classes) and classes >= 2", kind, (long long)c.dim,
                            (long long)classes);
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
@@ -521,7 +523,8 @@ FL_API bool fl_speech_criterion_warmup(fl_nn_module *m, double share) {
     return !decoder || fl_speech_attend_warmup(decoder, share);
 }
 
-/* lengths, cut to what the frames can hold; counts [n] is 0 where a loss does not count. NULL raises. */
+/* Cuts lengths to what the frames can hold; counts [n] becomes 0 for ignored losses. Returns NULL after
+   raising. */
 static fl_tensor *fl__criterion_lengths(const fl__criterion *c, const fl__criterion_batch *b, int64_t frames,
                                         float *counts) {
     const int64_t n = b->target->shape[0], l = b->target->shape[1];
@@ -531,18 +534,19 @@ static fl_tensor *fl__criterion_lengths(const fl__criterion *c, const fl__criter
         const int64_t room = steps[i] < frames ? steps[i] : frames;
         counts[i] = 1;
         if (length[i] < 0 || length[i] > l || steps[i] < 1)
-            return fl_err_null("fl_speech_criterion: sequence %lld has %lld tokens of %lld in %lld frames",
-                               (long long)i, (long long)length[i], (long long)l, (long long)steps[i]);
-        for (int64_t k = length[i]; k < l; k++) target[i * l + k] = 0; /* what pads may be no token */
+            return fl_err_null("fl_speech_criterion: sequence %lld: got %lld tokens, %lld frames; expected 0 "
+                               "to %lld tokens, 1 or more frames", (long long)i, (long long)length[i],
+                               (long long)steps[i], (long long)l);
+        for (int64_t k = length[i]; k < l; k++) target[i * l + k] = 0; /* padding may be out of range */
         for (int64_t k = 0; k < length[i]; k++)
             if (target[i * l + k] < 0 || target[i * l + k] >= c->classes)
-                return fl_err_null("fl_speech_criterion: sequence %lld: token %lld is class %lld of %lld",
-                                   (long long)i, (long long)k, (long long)target[i * l + k],
+                return fl_err_null("fl_speech_criterion: sequence %lld: token %lld is %lld, expected a class "
+                                   "below %lld", (long long)i, (long long)k, (long long)target[i * l + k],
                                    (long long)c->classes);
         const int64_t need = c->kind->need ? c->kind->need(target + i * l, length[i]) : 0;
         if (need <= room) continue;
         if (c->o.too_long == FL_SPEECH_TOO_LONG)
-            return fl_err_null("fl_speech_criterion: sequence %lld: %lld tokens need %lld frames, of %lld",
+            return fl_err_null("fl_speech_criterion: sequence %lld: %lld tokens need %lld frames, got %lld",
                                (long long)i, (long long)length[i], (long long)need, (long long)room);
         counts[i] = c->o.too_long == FL_SPEECH_CUT;
         while (length[i] && c->kind->need(target + i * l, length[i]) > room) length[i]--;
@@ -563,14 +567,14 @@ static bool fl__criterion_fits(const fl__criterion *c, const fl_tensor *x, const
                     target->shape[0] == n && steps->ndim == 1 && lengths->ndim == 1 &&
                     steps->shape[0] == n && lengths->shape[0] == n && target->dtype == FL_I64 &&
                     steps->dtype == FL_I64 && lengths->dtype == FL_I64;
-    return ok || fl_err_false("fl_speech_criterion: %s: frames %s, targets %s, steps %s, lengths %s; "
-                              "want [n, t > 0, "
-                              "%lld], i64 [n, l], [n], [n]",
-                              c->kind->name, FL_SHAPE_TEXT(x), FL_SHAPE_TEXT(target),
-                              FL_SHAPE_TEXT(steps), FL_SHAPE_TEXT(lengths), (long long)c->dim);
+    return ok || fl_err_false("fl_speech_criterion: %s: got frames %s, targets %s, steps %s, lengths %s; "
+                              "expected [n, t > 0, %lld], i64 [n, l], [n], [n]", c->kind->name,
+                              FL_SHAPE_TEXT(x),
+                              FL_SHAPE_TEXT(target), FL_SHAPE_TEXT(steps), FL_SHAPE_TEXT(lengths),
+                              (long long)c->dim);
 }
 
-/* [n], with a CTC loss mixed in where there is one. */
+/* The criterion's loss [n], combined with the auxiliary CTC loss if there is one. */
 static fl_var *fl__criterion_loss_of(fl_nn_module *m, const fl__criterion_batch *b) {
     const fl__criterion *c = m->data;
     fl_nn_module *head = fl_nn_find(m, "ctc");
@@ -583,8 +587,8 @@ static fl_var *fl__criterion_loss_of(fl_nn_module *m, const fl__criterion_batch 
 FL_API fl_var *fl_speech_criterion_loss(fl_nn_module *m, fl_var *x, fl_tensor *steps,
                                         fl_tensor *target, fl_tensor *lengths) {
     const char *fn = "fl_speech_criterion_loss";
-    if (!fl__is_criterion(m) || fl_is_null_arg(fn, x) || fl_is_null_arg(fn, steps) || fl_is_null_arg(fn, target) ||
-        fl_is_null_arg(fn, lengths)) return NULL;
+    if (!fl__is_criterion(m) || fl_is_null_arg(fn, x) || fl_is_null_arg(fn, steps) ||
+        fl_is_null_arg(fn, target) || fl_is_null_arg(fn, lengths)) return NULL;
     const fl__criterion *c = m->data;
     if (!fl__criterion_fits(c, fv_value(x), steps, target, lengths)) return NULL;
     fl_scope s = fl_scope_begin();
@@ -608,7 +612,7 @@ static bool fl__criterion_utterance(const fl_nn_module *m, const fl_tensor *x) {
     if (!fl__is_criterion(m) || fl_is_null_arg("fl_speech_criterion", x)) return false;
     const fl__criterion *c = m->data;
     return (x->ndim == 2 && x->shape[0] > 0 && x->shape[1] == c->dim) ||
-           fl_err_false("fl_speech_criterion: frames %s, not [t > 0, %lld]", FL_SHAPE_TEXT(x),
+           fl_err_false("fl_speech_criterion: got frames %s, expected [t > 0, %lld]", FL_SHAPE_TEXT(x),
                         (long long)c->dim);
 }
 
@@ -625,7 +629,8 @@ FL_API int64_t fl_speech_criterion_best(fl_nn_module *m, fl_tensor *x, int64_t *
 FL_API double fl_speech_criterion_align(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n,
                                         fl_speech_span *out) {
     if (!fl__criterion_utterance(m, x)) return NAN;
-    if (n < 1) return fl_fail("fl_speech_criterion_align: %lld tokens", (long long)n), NAN;
+    if (n < 1)
+        return fl_fail("fl_speech_criterion_align: expected 1 or more tokens, got %lld", (long long)n), NAN;
     fl_scope s = fl_scope_begin();
     const bool recorded = fl_no_grad(true);
     const double score = fl__criterion_of(m)->kind->align(m, x, tokens, n, out);
@@ -636,17 +641,17 @@ FL_API double fl_speech_criterion_align(fl_nn_module *m, fl_tensor *x, const int
 
 /* ---- predictors ---- */
 
-/* What places hold: of a transducer the predictor's state and output, of attention the scores. */
+/* Values stored per slot: of a transducer the predictor's state and output, of attention the scores. */
 typedef struct fl__criterion_predictor {
     fl_speech_predictor p;
     fl_nn_module *m;
-    fl_tensor *x; /* frames; of a transducer what its encoder makes of them */
+    fl_tensor *x; /* frames; of a transducer the encoder's output */
     fl_speech_decoder_state *speaker;
     float *state, *said; /* [places][h] */
     int64_t beam, most, h, state_cap, said_cap;
 } fl__criterion_predictor;
 
-/* Rows of a table as a tensor. */
+/* Gathers rows of a table into a tensor. */
 static fl_tensor *fl__criterion_rows(const float *rows, int64_t h, int64_t n, const int32_t *at) {
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(n, h), FL_F32);
     for (int64_t i = 0; t && i < n; i++)
@@ -677,15 +682,15 @@ static bool fl__criterion_extend_transducer(fl__criterion_predictor *c, int64_t 
            fl__criterion_put_rows(&c->state, &c->state_cap, c->h, fv_value(s), n, to);
 }
 
-/* Hypotheses besides the n go on as the first one does. */
+/* The decoder's batch is always `beam`: unused hypotheses duplicate the first. */
 static bool fl__criterion_extend_attend(fl__criterion_predictor *c, int64_t n, const int32_t *from,
                                         const int32_t *token, const int32_t *to) {
     fl_tensor *order = fl_data_host_tensor(FL_SHAPE(c->beam), FL_I64);
     fl_tensor *tokens = fl_data_host_tensor(FL_SHAPE(c->beam), FL_I64);
     if (!order || !tokens) return false;
     if (n > c->beam)
-        return fl_err_null("fl_speech_criterion_predictor: %lld hypotheses, made for %lld", (long long)n,
-                           (long long)c->beam);
+        return fl_err_null("fl_speech_criterion_predictor: got %lld hypotheses, it was made for %lld",
+                           (long long)n, (long long)c->beam);
     for (int64_t i = 0; i < c->beam; i++) {
         ((int64_t *)fl_data(order))[i] = from[i < n ? i : 0];
         ((int64_t *)fl_data(tokens))[i] = token[i < n ? i : 0];
@@ -719,8 +724,8 @@ static bool fl__criterion_next(const fl_speech_predictor *p, int64_t frame, int6
     fl_tensor *y = fl__criterion_rows(c->said, c->h, n, at);
     if (p->transducer) {
         if (frame >= c->x->shape[0])
-            y = fl_err_null("fl_speech_criterion_predictor: frame %lld of %lld", (long long)frame,
-                            (long long)c->x->shape[0]);
+            y = fl_err_null("fl_speech_criterion_predictor: frame %lld is out of range, there are %lld",
+                            (long long)frame, (long long)c->x->shape[0]);
         fl_var *sum = y ? fv_const(fl_add(y, fl_select(c->x, 0, frame))) : NULL;
         fl_var *e = sum ? fl_nn_forward(fl_nn_find(c->m, "out"), fv_tanh(sum)) : NULL;
         y = e ? fl_log_softmax(fv_value(e), 1) : NULL;
@@ -746,7 +751,8 @@ FL_API fl_speech_predictor *fl_speech_criterion_predictor(fl_nn_module *m, fl_te
     const bool transducer = k->kind->make == fl__criterion_make_transducer;
     const int64_t eos = k->o.attend.eos;
     if (!transducer && !fl_nn_find(m, "decoder"))
-        return fl_err_null("fl_speech_criterion_predictor: %s says nothing token after token", k->kind->name);
+        return fl_err_null("fl_speech_criterion_predictor: got %s, expected transducer, seq2seq, transformer "
+                           "or joint", k->kind->name);
     fl__criterion_predictor *c = fl_heap_alloc(sizeof *c);
     if (!c) return fl_raise();
     *c = (fl__criterion_predictor){.m = m, .beam = beam, .most = most};

@@ -1,4 +1,5 @@
-/* decode.h - beam search: from scores of tokens by the frame to words, with a lexicon and a language model */
+/* fl/speech/decode.h - beam search for CTC and ASG with a lexicon and a language model; endpoints, hot words
+   */
 #ifndef FL_SPEECH_DECODE_H
 #define FL_SPEECH_DECODE_H
 #include "search.h"
@@ -10,73 +11,77 @@ extern "C" {
 typedef struct fl_speech_decoder_opts {
     fl_opts_guard guard_;
     /* The search. */
-    int64_t beam;        /* hypotheses that are kept; 0 -> 500 */
-    int64_t tokens;      /* the best ones of a frame that are tried; 0 -> all */
-    double threshold;    /* hypotheses so far below the best one are dropped; 0 -> 25 */
-    bool log_add;        /* equal hypotheses: the logarithm of the sum, not the best of them */
-    /* Scores: acoustic + sil_score for each separator + word_score for each word + lm_weight lm. */
+    int64_t beam;        /* beam size: hypotheses kept per frame; 0 -> 500 */
+    int64_t tokens;      /* only the best tokens of each frame are expanded; 0 -> all */
+    double threshold;    /* hypotheses this far below the best one are pruned; 0 -> 25 */
+    bool log_add;        /* the score of merged hypotheses is the log of the sum; default: the maximum */
+    /* Score: acoustic + sil_score per separator + word_score per word + lm_weight lm. */
     double lm_weight, word_score, sil_score;
-    double unknown_score;       /* of a string of tokens that is a node but no word, as word `unknown`; */
-    bool unknown_words;         /* only if this is set */
-    bool open;                  /* also of strings that no spelling begins with: all end with the separator */
-    int64_t unknown;            /* the language model's number of it */
+    double unknown_score;       /* with unknown_words: score of a token sequence that is a node but no word */
+    bool unknown_words;         /* accept such sequences as word `unknown` */
+    bool open;                  /* also accept sequences outside the tree; they end with the separator */
+    int64_t unknown;            /* the language model's index of the unknown word */
     const fl_text_scorer *lm;   /* of words, or without a lexicon of tokens; NULL: none. Borrowed */
-    bool token_lm;              /* it scores tokens, with a lexicon too */
-    /* The criterion: CTC, whose blank is the last class. */
-    int64_t blank;              /* another class; FL_I0: 0 */
-    bool asg;                   /* no blank; */
-    const float *transitions;   /* [classes, classes], to and from; NULL: zeros. Borrowed */
-    int64_t separator;          /* a class, silence, that may stand between words; 0: none, FL_I0: 0 */
-    bool flashlight;            /* that decoder's oddities, below */
+    bool token_lm;              /* lm scores tokens, with a lexicon too */
+    /* The criterion: by default CTC, whose blank is the last class. */
+    int64_t blank;              /* index of the blank if not the last; FL_I0: 0 */
+    bool asg;                   /* ASG: no blank */
+    const float *transitions;   /* ASG: scores [classes, classes], to and from; NULL: zeros. Borrowed */
+    int64_t separator;          /* class of the silence allowed between words; 0: none, FL_I0: 0 */
+    bool flashlight;            /* reproduce Flashlight's decoder exactly: see below */
     char _end;
 } fl_speech_decoder_opts;
-/* The search of Flashlight's decoders (Pratap et al., arXiv 1812.07625): a hypothesis is a state of the
-   language model, a node of the lexicon, the last token and whether it was a blank. lexicon NULL: any
-   string of tokens. By default a letter that is doubled needs a blank between, wherever, and the last
-   token of a word may go on; hypotheses are joined where the model goes on alike. flashlight: that holds
-   neither for the last letter of a word; those with another history are kept apart; the model's scores
-   are log10; without a lexicon transitions do not count. One decoder a thread; lexicon (finished) and
-   model may be shared. NULL after fl_fail. */
+/* Creates a decoder for n-best beam search as in Flashlight (Pratap et al., arXiv 1812.07625). A hypothesis
+   is a language model state, a lexicon node, the last token and whether it was a blank. lexicon NULL: any
+   sequence of tokens. By default repeated tokens need a blank between them, the last token of a word may
+   extend over several frames, and hypotheses with equal language model states are merged. flashlight: the
+   first two do not hold for the last token of a word; hypotheses with different histories are not merged;
+   the language model's scores are log10; without a lexicon transitions are ignored. Use one decoder per
+   thread; the (finished) lexicon and the language model may be shared. Returns NULL after fl_fail. */
 typedef struct fl_speech_decoder fl_speech_decoder;
 #define fl_speech_decoder_new(classes, ...) FL__SPEECH_DECODER_NEW(classes, __VA_ARGS__, ._end = 0)
 #define FL__SPEECH_DECODER_NEW(classes, lexicon, ...) \
     fl_speech_decoder_new_opt(classes, lexicon, FL_LITERAL(fl_speech_decoder_opts, __VA_ARGS__))
 FL_API fl_speech_decoder *fl_speech_decoder_new_opt(int64_t classes, const fl_speech_lexicon *lexicon,
                                                     fl_speech_decoder_opts o);
-FL_API void fl_speech_decoder_free(fl_speech_decoder *d); /* NULL is fine */
+FL_API void fl_speech_decoder_free(fl_speech_decoder *d); /* NULL is allowed */
 
-/* Starts an utterance; takes scores [frames, classes], any number of times; ends it. NaN or inf is an error
-   that names its frame; then the decoder is as it was. */
+/* Starts an utterance. */
 FL_API bool fl_speech_decoder_begin(fl_speech_decoder *d);
+/* Decodes scores [frames, classes]; may be called repeatedly. NaN or inf is an error that names the frame,
+   and leaves the decoder unchanged. */
 FL_API bool fl_speech_decoder_step(fl_speech_decoder *d, const float *scores, int64_t frames);
+/* Ends the utterance: adds the language model's end scores, and prefers complete words. */
 FL_API bool fl_speech_decoder_end(fl_speech_decoder *d);
 
-/* The n best of the moment (of the utterance, after its end), the best first; how many there are: 0 where all
-   that the lexicon and the beam leave has a score of -inf; -1 after fl_fail. */
+/* The current n best hypotheses, or after the end the utterance's, best first. Returns their number: 0 if all
+   hypotheses that lexicon and beam allow score -inf; -1 after fl_fail. */
 FL_API int64_t fl_speech_decoder_best(fl_speech_decoder *d, int64_t n, fl_speech_result *out);
-/* The tokens of the best one, one for each frame so far. */
+/* The best hypothesis' tokens, one per frame so far. */
 FL_API bool fl_speech_decoder_tokens(fl_speech_decoder *d, int32_t *token);
-/* Forgets what no hypothesis of the moment disagrees about. Returns how many words of the best one, from the
-   last call on, are final; they are out[0], ... (valid until the decoder is used again), and not among
-   later results. */
+/* Frees the history that all current hypotheses share. Returns the number of words that became final since
+   the last call: *out, valid until the next use of the decoder. Later results omit them. */
 FL_API int64_t fl_speech_decoder_prune(fl_speech_decoder *d, const fl_speech_word **out);
+/* The number of frames decoded. */
 FL_API int64_t fl_speech_decoder_frames(const fl_speech_decoder *d);
 
 typedef struct fl_speech_endpoint_opts {
     fl_opts_guard guard_;
-    double frame;                      /* seconds of a frame; 0 -> 0.04 */
-    double nothing, trailing, longest; /* seconds; 0 -> 2.4, 1.2, 20 */
+    double frame;                      /* seconds per frame; 0 -> 0.04 */
+    double nothing, trailing, longest; /* thresholds of rules 1, 2, 3 in seconds; 0 -> 2.4, 1.2, 20 */
     char _end;
 } fl_speech_endpoint_opts;
-/* Should the utterance end here (Kaldi's rules)? 1: nothing was said for so long, 2: so much silence after
-   speech, 3: it is so long; 0: no. Silence is blanks and separators of the best hypothesis. */
+/* Endpoint detection by Kaldi's rules: returns 1 after `nothing` seconds without speech, 2 after `trailing`
+   seconds of silence following speech, 3 after `longest` seconds, else 0. Silence is blanks and separators
+   of the best hypothesis. */
 #define fl_speech_decoder_endpoint(...) FL__SPEECH_ENDPOINT(__VA_ARGS__, ._end = 0)
 #define FL__SPEECH_ENDPOINT(d, ...) \
     fl_speech_decoder_endpoint_opt(d, FL_LITERAL(fl_speech_endpoint_opts, __VA_ARGS__))
 FL_API int fl_speech_decoder_endpoint_opt(const fl_speech_decoder *d, fl_speech_endpoint_opts o);
 
-/* Hot words: the model lm (NULL: none, all scores are 0) that likes n words by bonus[i] each, times the
-   decoder's lm_weight. Smearing with it leads towards them while they are unfinished. lm is borrowed. */
+/* Contextual biasing: a scorer that adds bonus[i] to lm's score of word[i] (lm NULL: all scores are 0), for
+   i < n; the decoder multiplies it by lm_weight. With smearing, unfinished hot words are favoured too.
+   Borrows lm. */
 FL_API fl_text_scorer *fl_speech_hot_words(const fl_text_scorer *lm, const int64_t *word, const double *bonus,
                                            int64_t n);
 
@@ -93,17 +98,17 @@ FL_API fl_text_scorer *fl_speech_hot_words(const fl_text_scorer *lm, const int64
 #include <stdlib.h>
 #include <string.h>
 
-/* A hypothesis. All that were kept stay in one array, so that the way back is by indices. */
+/* A hypothesis. All kept ones stay in one array, in which back-pointers are indices. */
 typedef struct fl__speech_hyp {
     double score, acoustic, lm;
     int32_t parent; /* -1: the start */
-    int32_t state, node, token, word; /* word: -1: none ends here */
+    int32_t state, node, token, word; /* word: -1 if none ends here */
     bool blank, grown; /* grown: the token is new, not a repetition */
 } fl__speech_hyp;
 
-/* What the model said of a token in a state. */
+/* Cache entry: a language model score. */
 typedef struct fl__speech_said {
-    int32_t state, token, to; /* to -1: a free place */
+    int32_t state, token, to; /* to: next state; -1: the entry is free */
     double score;
 } fl__speech_said;
 
@@ -112,11 +117,11 @@ struct fl_speech_decoder {
     int64_t classes, blank, sil;
     const fl_speech_node *node; /* NULL: no lexicon */
     const int32_t *list;
-    fl__speech_hyp *hyp;        /* [hyps]: of all frames; those of the moment from `first` on */
+    fl__speech_hyp *hyp;        /* [hyps]: of all frames; the current ones start at `first` */
     int64_t hyps, first, hyp_cap;
     fl__speech_hyp *candidate;
-    int32_t *table;             /* [table_size]: candidates by what joins them; -1: free */
-    double *own;                /* log_add: scores of candidates' best ones before they were joined */
+    int32_t *table;             /* [table_size]: hash table of candidates for merging; -1: free */
+    double *own;                /* log_add: candidates' best single scores before merging */
     int64_t candidates, candidate_cap, table_size, own_cap;
     double best;
     fl_text_state *state;
@@ -125,12 +130,12 @@ struct fl_speech_decoder {
     int32_t *order, *path;
     int64_t order_cap, path_cap, frames, forgotten;
     fl_speech_word *word;
-    fl_text_state *asked;       /* about to be, as one batch */
+    fl_text_state *asked;       /* the next states, for a batch */
     int64_t word_cap, asked_cap, forget_at;
     bool ended;
 };
 
-/* ---- the model ---- */
+/* ---- language model ---- */
 
 static uint64_t fl__speech_mix(uint64_t a, uint64_t b) {
     a = (a ^ (b + 0x9e3779b97f4a7c15u + (a << 6) + (a >> 2))) * 0xff51afd7ed558ccdu;
@@ -159,8 +164,8 @@ static bool fl__speech_said_grow(fl_speech_decoder *d) {
     return true;
 }
 
-/* Equal states are found as what was said about them: token -2 - hash, so that the same table serves. The
-   place of s there, or a free one. Room for it was made. */
+/* The entry of an equal state, or a free one. States share the table of scores: their token is -2 - hash.
+   Space must be available. */
 static fl__speech_said *fl__speech_state_at(const fl_speech_decoder *d, const fl_text_state *s,
                                             int32_t *key) {
     uint64_t hash = (uint64_t)s->n;
@@ -171,7 +176,7 @@ static fl__speech_said *fl__speech_state_at(const fl_speech_decoder *d, const fl
     }
 }
 
-/* A state's number: a new one, or that of an equal one. */
+/* The index of a state, shared by equal states. */
 static int32_t fl__speech_number(fl_speech_decoder *d, const fl_text_state *s) {
     if (!fl_heap_grow(&d->state, &d->state_cap, d->states + 1, sizeof *d->state) || !fl__speech_said_grow(d))
         return -1;
@@ -183,8 +188,8 @@ static int32_t fl__speech_number(fl_speech_decoder *d, const fl_text_state *s) {
     return (int32_t)d->states++;
 }
 
-/* Forgets the states of hypotheses that are gone, and what the model said of them: now and then, so that
-   memory stays as it is in an endless utterance. */
+/* Removes states without hypotheses, and their cached scores, when there are many: bounds the memory of
+   endless utterances. */
 static bool fl__speech_forget(fl_speech_decoder *d) {
     if (d->states < d->forget_at) return true;
     if (!fl_heap_grow(&d->order, &d->order_cap, d->states, sizeof *d->order)) return false;
@@ -207,7 +212,7 @@ static int fl__speech_by_number(const void *a, const void *b) {
     return (*(const int32_t *)a > *(const int32_t *)b) - (*(const int32_t *)a < *(const int32_t *)b);
 }
 
-/* Tells the model which states come next, so that a neural one works them out as one batch. */
+/* Passes the next states to the language model, so a neural one evaluates them in one batch. */
 static bool fl__speech_ask(fl_speech_decoder *d) {
     if (!d->o.lm || !d->o.lm->batch) return true;
     const int64_t n = d->hyps - d->first;
@@ -222,7 +227,7 @@ static bool fl__speech_ask(fl_speech_decoder *d) {
     return d->o.lm->batch(d->o.lm, d->asked, k);
 }
 
-/* The model's score of a token in a state, and the state behind it; -1 after fl_fail. */
+/* The language model's score of a token in a state, and the next state; -1 after fl_fail. */
 static int32_t fl__speech_lm(fl_speech_decoder *d, int32_t state, int64_t token, double *score) {
     *score = 0;
     if (!d->o.lm) return state;
@@ -240,7 +245,7 @@ static int32_t fl__speech_lm(fl_speech_decoder *d, int32_t state, int64_t token,
 
 /* ---- candidates ---- */
 
-/* Of what is joined the best one's history stays: the best by its own score, not by sums so far. */
+/* Merges b into a candidate: the better one's history is kept, comparing single scores, not sums. */
 static void fl__speech_join(const fl_speech_decoder *d, int32_t at, const fl__speech_hyp *b) {
     fl__speech_hyp *a = &d->candidate[at];
     const double sum = a->score;
@@ -257,7 +262,7 @@ static uint64_t fl__speech_hash(const fl__speech_hyp *h) {
                           (uint64_t)h->token * 2 + (uint64_t)h->blank);
 }
 
-/* Room for it was made. */
+/* Adds a candidate unless it is below the threshold. Space must be available. */
 static void fl__speech_add(fl_speech_decoder *d, fl__speech_hyp h) {
     if (!(h.score >= d->best - d->o.threshold)) return;
     if (h.score > d->best) d->best = h.score;
@@ -276,8 +281,8 @@ static bool fl__speech_table_room(fl_speech_decoder *d) {
     return true;
 }
 
-/* What is too far below the best is dropped, and equal ones of the rest are joined: in this order, as
-   Flashlight does, so that a sum has no part in it that would have been dropped. */
+/* Prunes by the threshold first, then merges equal candidates, as Flashlight does: sums exclude pruned ones.
+   */
 static bool fl__speech_merge(fl_speech_decoder *d) {
     if (!fl__speech_table_room(d) ||
         (d->o.log_add && !fl_heap_grow(&d->own, &d->own_cap, d->candidates + 1, sizeof *d->own)))
@@ -298,7 +303,7 @@ static bool fl__speech_merge(fl_speech_decoder *d) {
             break;
         }
     }
-    for (int64_t i = 0; i < n; i++) /* a run of taken places is freed from any of them on */
+    for (int64_t i = 0; i < n; i++) /* clear the table: probing sequences may be freed from any entry on */
         for (uint64_t k = fl__speech_hash(&d->candidate[i]); d->table[k & mask] >= 0; k++)
             d->table[k & mask] = -1;
     d->candidates = n;
@@ -309,7 +314,7 @@ static bool fl__speech_better(const fl__speech_hyp *c, int32_t a, int32_t b) {
     return c[a].score > c[b].score || (c[a].score == c[b].score && a < b);
 }
 
-/* Moves the k best of n to the front (Hoare 1961). */
+/* Moves the k best of n to the front (quickselect, Hoare 1961). */
 static void fl__speech_select(const fl__speech_hyp *c, int32_t *order, int64_t n, int64_t k) {
     int64_t low = 0, high = n - 1;
     while (low < high) {
@@ -328,7 +333,7 @@ static void fl__speech_select(const fl__speech_hyp *c, int32_t *order, int64_t n
     }
 }
 
-/* The beam of the best candidates becomes the hypotheses of the moment. */
+/* The best candidates become the current hypotheses. */
 static bool fl__speech_keep(fl_speech_decoder *d) {
     if (!fl__speech_merge(d) || !fl_heap_grow(&d->order, &d->order_cap, d->candidates + 1, sizeof *d->order))
         return false;
@@ -344,7 +349,7 @@ static bool fl__speech_keep(fl_speech_decoder *d) {
     return true;
 }
 
-/* A score of -inf is no hypothesis: it is below any threshold. */
+/* Resets the candidates; -inf scores are below any threshold. */
 static void fl__speech_clear(fl_speech_decoder *d) {
     d->candidates = 0;
     d->best = -DBL_MAX;
@@ -352,7 +357,7 @@ static void fl__speech_clear(fl_speech_decoder *d) {
 
 /* ---- a frame ---- */
 
-/* The k best tokens of a frame, in d->order; all of them as they are if k is no fewer. */
+/* Puts the k best tokens of a frame into d->order (unsorted, if k covers all), and returns k. */
 static int64_t fl__speech_top(fl_speech_decoder *d, const float *e) {
     const int64_t n = d->classes, k = d->o.tokens && d->o.tokens < n ? d->o.tokens : n;
     for (int64_t i = 0; i < n; i++) d->order[i] = (int32_t)i;
@@ -373,7 +378,7 @@ static int64_t fl__speech_top(fl_speech_decoder *d, const float *e) {
     return k;
 }
 
-/* The acoustic score of token n behind hypothesis h, the separator's own included. */
+/* The acoustic score of token n after hypothesis h, including ASG's transition. */
 static double fl__speech_acoustic(const fl_speech_decoder *d, const fl__speech_hyp *h, const float *e,
                                   int64_t n) {
     double a = e[n];
@@ -383,7 +388,7 @@ static double fl__speech_acoustic(const fl_speech_decoder *d, const fl__speech_h
     return a;
 }
 
-/* h with token n. */
+/* Hypothesis `at` extended by token n. */
 static fl__speech_hyp fl__speech_next(const fl_speech_decoder *d, int64_t at, const float *e, int64_t n,
                                       bool grown) {
     fl__speech_hyp h = d->hyp[at];
@@ -394,7 +399,7 @@ static fl__speech_hyp fl__speech_next(const fl_speech_decoder *d, int64_t at, co
     return h;
 }
 
-/* Whether token n behind h is a new one. */
+/* Whether token n after h is a new token, not a repetition. */
 static bool fl__speech_is_new(const fl_speech_decoder *d, const fl__speech_hyp *h, int64_t n) {
     if (d->o.asg && d->o.flashlight && d->node) return true;
     return n != h->token || !d->frames;
@@ -412,7 +417,7 @@ static bool fl__speech_add_word(fl_speech_decoder *d, fl__speech_hyp h, int64_t 
     return true;
 }
 
-/* Hypothesis `at` goes down to a child of its node. */
+/* Extends hypothesis `at` to a child of its node. */
 static bool fl__speech_descend(fl_speech_decoder *d, int64_t at, const float *e, int32_t child) {
     const fl_speech_node *node = &d->node[child];
     const fl__speech_hyp *from = &d->hyp[at];
@@ -439,10 +444,10 @@ static bool fl__speech_descend(fl_speech_decoder *d, int64_t at, const float *e,
            fl__speech_add_word(d, h, d->o.unknown, base, d->o.unknown_score);
 }
 
-enum { FL__SPEECH_OUTSIDE = -1 }; /* the node of a string that no spelling begins with */
+enum { FL__SPEECH_OUTSIDE = -1 }; /* node of token sequences outside the tree */
 
-/* Token n leads out of the lexicon; behind what is no word a separator leads back, as behind an unknown
-   one. */
+/* .open: extends by token n to a sequence outside the tree, or, by a separator, ends such a sequence as an
+   unknown word. */
 static bool fl__speech_outside(fl_speech_decoder *d, int64_t at, const float *e, int32_t n) {
     const fl__speech_hyp *from = &d->hyp[at];
     if ((!d->o.asg && n == d->blank) || (n == d->sil && !from->node) || !fl__speech_is_new(d, from, n) ||
@@ -532,7 +537,9 @@ FL_API fl_speech_decoder *fl_speech_decoder_new_opt(int64_t classes, const fl_sp
     const int64_t sil = o.separator ? fl_option_int(o.separator, 0) : -1;
     if (classes < 1 || classes > 1 << 24 || o.beam < 0 || o.beam > 1 << 24 || o.tokens < 0 ||
         !(o.threshold >= 0) || blank < 0 || blank >= classes || sil >= classes)
-        return fl_fail("%s: %lld classes, beam %lld, %lld tokens, threshold %g, blank %lld, separator %lld",
+        return fl_fail("%s: got classes %lld, beam %lld, tokens %lld, threshold %g, blank %lld, separator "
+                       "%lld; expected 1 to 2^24 classes, a beam up to 2^24, numbers >= 0, blank and "
+                       "separator below classes",
                        fn, (long long)classes, (long long)o.beam, (long long)o.tokens, o.threshold,
                        (long long)blank, (long long)sil),
                NULL;
@@ -574,10 +581,11 @@ FL_API bool fl_speech_decoder_begin(fl_speech_decoder *d) {
 
 FL_API bool fl_speech_decoder_step(fl_speech_decoder *d, const float *scores, int64_t frames) {
     if (!fl_given(d, "fl_speech_decoder_step", "the decoder")) return false;
-    if (d->ended) return fl_fail("fl_speech_decoder_step: the utterance has ended");
+    if (d->ended) return fl_fail("fl_speech_decoder_step: the utterance has ended: call "
+                                 "fl_speech_decoder_begin");
     for (int64_t i = 0; i < frames * d->classes; i++)
         if (!(scores[i] < INFINITY))
-            return fl_fail("fl_speech_decoder_step: frame %lld, class %lld: %s",
+            return fl_fail("fl_speech_decoder_step: frame %lld, class %lld: the score is %s",
                            (long long)(d->frames + i / d->classes), (long long)(i % d->classes),
                            isnan(scores[i]) ? "NaN" : "inf");
     for (int64_t t = 0; t < frames; t++)
@@ -599,7 +607,7 @@ FL_API bool fl_speech_decoder_end(fl_speech_decoder *d) {
         if (d->o.flashlight) lm *= 0.4342944819032518;
         h.parent = (int32_t)(first + i), h.word = -1, h.grown = false, h.blank = false;
         h.lm += lm, h.score += d->o.lm_weight * lm;
-        if (d->o.flashlight) h.token = (int32_t)d->sil; /* so these are joined */
+        if (d->o.flashlight) h.token = (int32_t)d->sil; /* so that they are merged */
         if (ok) fl__speech_add(d, h);
     }
     ok = ok && fl__speech_keep(d);
@@ -610,7 +618,7 @@ FL_API bool fl_speech_decoder_end(fl_speech_decoder *d) {
 
 /* ---- results ---- */
 
-/* The hypotheses on the way to h, from the first frame on, in d->path; how many, -1 after fl_fail. */
+/* Puts the hypotheses from the first frame to h into d->path. Returns their number, -1 after fl_fail. */
 static int64_t fl__speech_way(fl_speech_decoder *d, int64_t h) {
     int64_t n = 0;
     for (int64_t i = h; d->hyp[i].parent >= 0; i = d->hyp[i].parent) n++;
@@ -619,8 +627,8 @@ static int64_t fl__speech_way(fl_speech_decoder *d, int64_t h) {
     return n - (d->ended && n > 0);
 }
 
-/* Its words, behind those that are there: a word begins with its first token, and ends with its last one's
-   last frame. -1 after fl_fail. */
+/* Appends the words of h at d->word[at]. A word begins at its first token, and ends with the last frame of
+   its last token. Returns their number, -1 after fl_fail. */
 static int64_t fl__speech_words_of(fl_speech_decoder *d, int64_t h, int64_t at) {
     const int64_t frames = fl__speech_way(d, h);
     int64_t n = 0, begin = -1;
@@ -676,7 +684,8 @@ FL_API bool fl_speech_decoder_tokens(fl_speech_decoder *d, int32_t *token) {
     return n >= 0;
 }
 
-/* The last hypothesis that all of the moment come from, which is the new start if it stands behind a word. */
+/* Finds the last common ancestor of the current hypotheses at a word boundary, which becomes the new start.
+   */
 FL_API int64_t fl_speech_decoder_prune(fl_speech_decoder *d, const fl_speech_word **out) {
     if (!fl_given(d, "fl_speech_decoder_prune", "the decoder") ||
         !fl_given(out, "fl_speech_decoder_prune", "the results")) return -1;
@@ -685,7 +694,7 @@ FL_API int64_t fl_speech_decoder_prune(fl_speech_decoder *d, const fl_speech_wor
         return d->ended || !n ? 0 : -1;
     for (int64_t i = 0; i < n; i++) d->order[i] = (int32_t)(d->first + i);
     int64_t depth = 0;
-    for (bool one = n == 1; !one; depth++) { /* all go back a frame at a time until they meet */
+    for (bool one = n == 1; !one; depth++) { /* follow all back-pointers until they meet */
         one = true;
         for (int64_t i = 0; i < n; i++)
             d->order[i] = d->hyp[d->order[i]].parent, one &= d->order[i] == d->order[0];
@@ -699,7 +708,7 @@ FL_API int64_t fl_speech_decoder_prune(fl_speech_decoder *d, const fl_speech_wor
     const int64_t words = fl__speech_words_of(d, at, 0), frames = fl__speech_way(d, at);
     if (words < 0 || frames < 0) return -1;
     *out = d->word;
-    /* The frames behind it move to the front, and refer to each other there. */
+    /* Move the later frames to the front, and adjust their back-pointers. */
     const int64_t shift = at;
     for (int64_t i = at; i < d->hyps; i++) {
         d->hyp[i - shift] = d->hyp[i];
@@ -717,9 +726,9 @@ FL_API int fl_speech_decoder_endpoint_opt(const fl_speech_decoder *d, fl_speech_
     int64_t at = d->first, silent = 0;
     for (int64_t i = d->first; i < d->hyps; i++)
         if (d->hyp[i].score > d->hyp[at].score) at = i;
-    const bool none = d->first == d->hyps; /* nothing is possible any more */
+    const bool none = d->first == d->hyps; /* no hypothesis is left */
     if (none) at = 0, silent = d->frames;
-    else if (d->ended) at = d->hyp[at].parent; /* the end itself stands for no frame */
+    else if (d->ended) at = d->hyp[at].parent; /* the entry of the end is not a frame */
     for (; !none && d->hyp[at].parent >= 0 && (d->hyp[at].blank || d->hyp[at].token == d->sil); silent++)
         at = d->hyp[at].parent;
     const bool spoken = d->forgotten || (!none && d->hyp[at].parent >= 0);
@@ -771,7 +780,8 @@ FL_API fl_text_scorer *fl_speech_hot_words(const fl_text_scorer *lm, const int64
     int64_t words = 0;
     for (int64_t i = 0; i < n; i++) {
         if (word[i] < 0 || word[i] > INT32_MAX || !isfinite(bonus[i]))
-            return fl_fail("fl_speech_hot_words: word %lld, bonus %g", (long long)word[i], bonus[i]), NULL;
+            return fl_fail("fl_speech_hot_words: got word %lld, bonus %g; expected an index in [0, 2^31), a "
+                           "finite bonus", (long long)word[i], bonus[i]), NULL;
         words = word[i] >= words ? word[i] + 1 : words;
     }
     fl__speech_hot *h = fl_heap_alloc(sizeof *h + (size_t)words * sizeof *h->bonus);

@@ -1,7 +1,7 @@
-/* effects.h - sounds made harder: noise, rooms, echoes, speed, tempo, codecs, masks, and chains of them from
-   JSON
+/* fl/speech/effects.h - augmentation of sounds: noise, reverberation, echoes, speed, tempo, codecs, masks;
+   chains of effects from JSON
 
-   Everything random is a function of the generator that is handed in. */
+   Deterministic given the random generator. */
 #ifndef FL_SPEECH_EFFECTS_H
 #define FL_SPEECH_EFFECTS_H
 #include "audio.h"
@@ -11,72 +11,74 @@
 extern "C" {
 #endif
 
-/* All of these take floats x [..., t] and give f32 of that shape, if nothing else is said; what changes is
-   the same in every line. */
+/* All functions take floats x [..., t] and return f32 of the same shape unless noted. All leading dimensions
+   get the same random effect. */
 
-/* x and noise [n], n <= t, added from sample `start` on, around the end, `snr` decibels weaker than x: times
-   rms(x) / (rms(noise) 10^(snr / 20)). Silence of either changes nothing. */
+/* Adds noise [n], n <= t, from sample `start` on, wrapping around at the end, `snr` decibels below x: scaled
+   by rms(x) / (rms(noise) 10^(snr / 20)). Nothing is added if either is silent. */
 FL_API fl_tensor *fl_speech_add_noise(fl_tensor *x, fl_tensor *noise, int64_t start, double snr);
-/* y[i] = sum over k of h[k] x[i + at - k], by FFT; h [taps], 0 <= at < taps. */
+/* Convolves by FFT: y[i] = sum over k of h[k] x[i + at - k]; h [taps], 0 <= at < taps. */
 FL_API fl_tensor *fl_speech_convolve(fl_tensor *x, fl_tensor *h, int64_t at);
-/* What a room makes of x: its response, from the loudest sample on in time, x's power kept. */
+/* Convolves x with a room impulse response, whose loudest sample becomes time 0, and restores x's power. */
 FL_API fl_tensor *fl_speech_reverb(fl_tensor *x, fl_tensor *response);
-/* Faster by a factor, to hundredths, 0.01 to 100, as a tape is: the pitch too. [..., t / factor] */
+/* Resamples to play faster by a factor of 0.01 to 100, rounded to hundredths; changes the pitch: [..., t /
+   factor]. */
 FL_API fl_tensor *fl_speech_speed(fl_tensor *x, double factor);
-/* Faster by a factor, 0.1 to 10, at the same pitch: windows of 30 ms are taken where they go on best (WSOLA,
-   Verhelst and Roelands 1993). [..., t / factor] */
+/* Plays faster by a factor of 0.1 to 10 at the same pitch: overlapping windows of 30 ms are placed where they
+   correlate best (WSOLA, Verhelst and Roelands 1993). [..., t / factor] */
 FL_API fl_tensor *fl_speech_tempo(fl_tensor *x, double rate, double factor);
-/* A telephone: 8000 samples a second, and FL_SPEECH_MULAW's or FL_SPEECH_ALAW's 256 levels. */
+/* Simulates a telephone line: 8 kHz and the 256 levels of FL_SPEECH_MULAW or FL_SPEECH_ALAW. */
 FL_API fl_tensor *fl_speech_telephone(fl_tensor *x, int64_t rate, fl_speech_coding coding);
 
 typedef struct fl_speech_echo_opts {
     fl_opts_guard guard_;
-    double initial, rt60, first_delay; /* loudness of the first; seconds to -60 dB, between two */
-    int64_t repeat;                    /* trains of echoes */
-    double jitter;                     /* every delay and fall is by 1 - jitter to 1 + jitter of that */
+    double initial, rt60, first_delay; /* gain of the first echo; seconds to -60 dB; seconds between echoes */
+    int64_t repeat;                    /* number of trains of echoes */
+    double jitter;                     /* each delay and decay is scaled by j, 1 - jitter to 1 + jitter */
     char _end;
 } fl_speech_echo_opts;
-/* x and trains of echoes, each until below 1e-3 of its first: 1 + j first_delay rate samples later, and by
-   10^(-3 j first_delay / rt60) weaker than the one before, j drawn anew each time. rt60 is at most 10^4 times
-   first_delay, if this is not 0. */
+/* Adds trains of echoes to x, each until it falls below 1e-3 of its first echo: every echo is 1 + j
+   first_delay rate samples later and 10^(-3 j first_delay / rt60) times the one before, with j drawn each
+   time. rt60 must be at most 10^4 first_delay, unless this is 0. */
 FL_API fl_tensor *fl_speech_echo(fl_tensor *x, double rate, fl_rng *rng, fl_speech_echo_opts o);
 
 typedef struct fl_speech_wave_augment_opts {
     fl_opts_guard guard_;
     double rate, low, high;    /* 0 -> 16000, 0, rate / 2 */
-    int64_t bins;              /* of the mel scale between low and high; 0 -> 80 */
-    int64_t band_width, bands; /* each mask takes 0 to band_width bins; FL_I0: none; 0 -> 27, 2 */
-    int64_t width, masks;      /* and 0 to width samples; 0 -> a second, 2 */
-    double share;              /* of the samples that a mask takes at most; 0 -> 1 */
+    int64_t bins;              /* mel bins between low and high; 0 -> 80 */
+    int64_t band_width, bands; /* number of masks of 0 to band_width bins; FL_I0: none; 0 -> 27, 2 */
+    int64_t width, masks;      /* number of masks of 0 to width samples; 0 -> one second, 2 */
+    double share;              /* maximal fraction of samples per mask; 0 -> 1 */
     char _end;
 } fl_speech_wave_augment_opts;
-/* SpecAugment of the wave: bands are taken out by the difference of two Blackman-windowed sincs, of 20,000
-   taps at most, and stretches are silenced. */
+/* SpecAugment of a waveform: removes frequency bands by the difference of two Blackman-windowed sincs of at
+   most 20,000 taps, and silences time intervals. */
 #define fl_speech_wave_augment(x, ...) FL__SPEECH_WAVE_AUGMENT(x, __VA_ARGS__, ._end = 0)
 #define FL__SPEECH_WAVE_AUGMENT(x, rng, ...) \
     fl_speech_wave_augment_opt(x, rng, FL_LITERAL(fl_speech_wave_augment_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_speech_wave_augment_opt(fl_tensor *x, fl_rng *rng, fl_speech_wave_augment_opts o);
 
-/* Effects one after the other, from Flashlight's JSON, {"soundEffectChain": [{"type": T, config}, ...]}: T is
-   AdditiveNoise, Amplify, ClampAmplitude, Normalize, ReverbEcho or TimeStretch, or of ours Reverb
-   {proba, listFilePath}, Speed {proba, minFactor, maxFactor}, Clip {proba, minLevel, maxLevel}, Telephone
-   {proba, alaw, sampleRate}, WaveAugment {proba, sampleRate, bandWidth, bands, width, masks}; the config of T
-   is "tConfig". Lists of files have a path in each line, or "id path ...". Use from any thread. */
+/* A chain of effects from Flashlight's JSON, {"soundEffectChain": [{"type": T, config}, ...]}, where the
+   config of T is "tConfig". T is AdditiveNoise, Amplify, ClampAmplitude, Normalize, ReverbEcho or
+   TimeStretch of Flashlight, or an extension: Reverb {proba, listFilePath}, Speed {proba, minFactor,
+   maxFactor}, Clip {proba, minLevel, maxLevel}, Telephone {proba, alaw, sampleRate}, WaveAugment {proba,
+   sampleRate, bandWidth, bands, width, masks}. File lists have a path per line, or "id path ...".
+   Thread-safe. */
 typedef struct fl_speech_chain fl_speech_chain;
 typedef struct fl_speech_chain_opts {
     fl_opts_guard guard_;
-    const char *root; /* folder that paths of sounds are in; NULL: as they stand */
-    int64_t rate;     /* that noise and responses are brought to; 0: as they are */
-    int64_t max_list_bytes; /* of all lists of files together, as often as they are named; 0 -> 2^28 */
+    const char *root; /* folder of relative paths in file lists; NULL: the current folder */
+    int64_t rate;     /* noise and impulse responses are resampled to it; 0: not resampled */
+    int64_t max_list_bytes; /* limit for all file lists together, counted per use; 0 -> 2^28 */
     char _end;
 } fl_speech_chain_opts;
-/* NULL after fl_fail, with file, offset and line. */
+/* Loads a chain. Returns NULL after fl_fail, with file, offset and line. */
 #define fl_speech_chain_load(...) FL__SPEECH_CHAIN_LOAD(__VA_ARGS__, ._end = 0)
 #define FL__SPEECH_CHAIN_LOAD(path, ...) \
     fl_speech_chain_load_opt(path, FL_LITERAL(fl_speech_chain_opts, __VA_ARGS__))
 FL_API fl_speech_chain *fl_speech_chain_load_opt(const char *path, fl_speech_chain_opts o);
-FL_API void fl_speech_chain_free(fl_speech_chain *c); /* NULL is fine */
-/* f32 [..., t'], a function of x and rng alone. */
+FL_API void fl_speech_chain_free(fl_speech_chain *c); /* NULL is allowed */
+/* Applies the chain: f32 [..., t']. Deterministic given x and rng. */
 FL_API fl_tensor *fl_speech_chain_apply(const fl_speech_chain *c, fl_tensor *x, fl_rng *rng);
 
 #ifdef __cplusplus
@@ -97,11 +99,11 @@ FL_API fl_tensor *fl_speech_chain_apply(const fl_speech_chain *c, fl_tensor *x, 
 #include <math.h>
 #include <string.h>
 
-/* x as lines of f32 that are its caller's to change. */
+/* A copy of x as contiguous f32 on the host, for in-place changes. */
 static fl_tensor *fl__effect_sound(const char *fn, fl_tensor *x) {
     if (fl_is_null_arg(fn, x)) return NULL;
     if (x->ndim < 1 || !fl_dtype_is_float(x->dtype))
-        return fl_err_null("%s: %s of shape %s, not floats [..., t]", fn, fl_dtype_name(x->dtype),
+        return fl_err_null("%s: got %s of shape %s, expected floats [..., t]", fn, fl_dtype_name(x->dtype),
                            FL_SHAPE_TEXT(x));
     fl_tensor *y = fl_data_host_tensor(fl_shape_of(x), FL_F32);
     fl_tensor *in = y ? fl_contiguous(fl_cast(fl_to(x, "cpu"), FL_F32)) : NULL;
@@ -134,8 +136,10 @@ FL_API fl_tensor *fl_speech_add_noise(fl_tensor *x, fl_tensor *noise, int64_t st
     if (!w) return fl_scope_return(&s, NULL);
     const int64_t t = fl__effect_length(y), n = fl_numel(w);
     if (n > t || start < 0 || (start && start >= t) || !isfinite(snr))
-        return fl_scope_return(&s, fl_err_null("%s: noise of %lld samples from %lld of %lld on, %g dB", fn,
-                                               (long long)n, (long long)start, (long long)t, snr));
+        return fl_scope_return(&s, fl_err_null("%s: got noise of %lld samples, start %lld, snr %g for %lld "
+                                               "samples; expected no more noise than sound, 0 <= start < t, "
+                                               "a finite snr", fn,
+                                               (long long)n, (long long)start, snr, (long long)t));
     const double loud = fl__effect_rms(fl_data(y), fl_numel(y)), noisy = fl__effect_rms(fl_data(w), n);
     const float gain = noisy > 0 ? (float)(loud / (noisy * pow(10, snr / 20))) : 0;
     for (int64_t k = 0; k < fl__effect_lines(y); k++)
@@ -153,7 +157,8 @@ FL_API fl_tensor *fl_speech_convolve(fl_tensor *x, fl_tensor *h, int64_t at) {
     if (!w) return fl_scope_return(&s, NULL);
     const int64_t t = fl__effect_length(in), taps = fl_numel(w);
     if (h->ndim != 1 || at < 0 || at >= taps)
-        return fl_scope_return(&s, fl_err_null("%s: from tap %lld of %s on", fn, (long long)at, FL_SHAPE_TEXT(h)));
+        return fl_scope_return(&s, fl_err_null("%s: got filter %s, at %lld; expected [taps], 0 <= at < taps",
+                                               fn, FL_SHAPE_TEXT(h), (long long)at));
     if (!fl_numel(in)) return fl_scope_return(&s, in);
     int64_t n = 2;
     while (n < t + taps) n *= 2;
@@ -189,9 +194,10 @@ FL_API fl_tensor *fl_speech_echo(fl_tensor *x, double rate, fl_rng *rng, fl_spee
     fl_scope s = fl_scope_begin();
     if (!(rate > 0) || !(o.initial >= 0) || !(o.rt60 > 0) || !(o.first_delay >= 0) || o.repeat < 0 ||
         !(o.jitter >= 0 && o.jitter < 1) || (o.first_delay > 0 && o.rt60 > 1e4 * o.first_delay))
-        return fl_scope_return(&s, fl_err_null("%s: %lld trains from %g on, rt60 %g s, %g s between, jitter %g",
-                                               fn, (long long)o.repeat, o.initial, o.rt60, o.first_delay,
-                                               o.jitter));
+        return fl_scope_return(&s, fl_err_null("%s: got rate %g, initial %g, rt60 %g, first_delay %g, repeat "
+                                               "%lld, jitter %g; expected rate and rt60 > 0, the others >= "
+                                               "0, jitter < 1, rt60 <= 10^4 first_delay", fn, rate, o.initial,
+                                               o.rt60, o.first_delay, (long long)o.repeat, o.jitter));
     fl_tensor *y = fl__effect_sound(fn, x), *in = y ? fl__effect_sound(fn, x) : NULL;
     const int64_t t = in ? fl__effect_length(in) : 0;
     for (int64_t train = 0; in && train < o.repeat; train++) {
@@ -212,8 +218,8 @@ FL_API fl_tensor *fl_speech_echo(fl_tensor *x, double rate, fl_rng *rng, fl_spee
     return fl_scope_return(&s, in ? y : NULL);
 }
 
-/* A low-pass filter that lets pass what is below `cut`, a share of the rate, added times `gain` to h, whose
-   middle is at tap `middle`. */
+/* Adds `gain` times a low-pass filter to h, centred at tap `middle`. `cut` is the cut-off as a fraction of
+   the rate. */
 static void fl__effect_low_pass(float *h, int64_t middle, int64_t half, double cut, double gain) {
     const double pi = 3.141592653589793;
     double sum = 0;
@@ -227,13 +233,13 @@ static void fl__effect_low_pass(float *h, int64_t middle, int64_t half, double c
         }
 }
 
-/* Half the taps of such a filter; -1: it would have too many. */
+/* Half the number of taps of such a filter; -1 if it would need more than 20,000. */
 static int64_t fl__effect_half(double cut) {
     const double half = floor(2 / (cut / 4 + 1e-6));
     return 2 * half + 1 > 20000 ? -1 : (int64_t)half;
 }
 
-/* Without what is between two frequencies. */
+/* Removes the band between two frequencies, as fractions of the rate. */
 static fl_tensor *fl__effect_band_stop(fl_tensor *x, double low, double high) {
     const int64_t a = fl__effect_half(low), b = fl__effect_half(high), middle = a > b ? a : b;
     if (b < 0 || low >= high) return x;
@@ -255,8 +261,10 @@ FL_API fl_tensor *fl_speech_wave_augment_opt(fl_tensor *x, fl_rng *rng, fl_speec
     fl_scope s = fl_scope_begin();
     if (!(o.rate > 0) || !(o.low >= 0 && o.low < o.high && o.high <= o.rate / 2) || o.bins < 1 ||
         o.band_width < 0 || o.bands < 0 || o.width < 0 || o.masks < 0 || !(o.share >= 0 && o.share <= 1))
-        return fl_scope_return(&s, fl_err_null("%s: %g to %g hertz at %g, %lld bins, %lld x %lld bins, %lld x "
-                                               "%lld samples, share %g", fn, o.low, o.high, o.rate,
+        return fl_scope_return(&s, fl_err_null("%s: got %g to %g Hz at rate %g, %lld bins, %lld masks of up "
+                                               "to %lld bins, %lld of up to %lld samples, share %g; expected "
+                                               "0 <= low < high <= rate / 2, bins >= 1, share in [0, 1]", fn,
+                                               o.low, o.high, o.rate,
                                                (long long)o.bins, (long long)o.bands, (long long)o.band_width,
                                                (long long)o.masks, (long long)o.width, o.share));
     fl_tensor *y = fl__effect_sound(fn, x);
@@ -281,20 +289,21 @@ FL_API fl_tensor *fl_speech_wave_augment_opt(fl_tensor *x, fl_rng *rng, fl_speec
 /* ---- time ---- */
 
 FL_API fl_tensor *fl_speech_speed(fl_tensor *x, double factor) {
-    if (!(factor >= 0.01 && factor <= 100)) return fl_err_null("fl_speech_speed: a factor of %g", factor);
+    if (!(factor >= 0.01 && factor <= 100))
+        return fl_err_null("fl_speech_speed: factor must be in [0.01, 100], got %g", factor);
     fl_scope s = fl_scope_begin();
     fl_tensor *in = fl__effect_sound("fl_speech_speed", x);
     return fl_scope_return(&s, in ? fl_speech_resample(in, (int64_t)(factor * 100 + 0.5), 100) : NULL);
 }
 
-/* Where, around `at`, a window of x looks most like the one at `like`: the highest correlation over the
-   window's norm. */
+/* The position around `at` where a window of x matches the one at `like` best: the highest correlation
+   divided by the window's norm. */
 static int64_t fl__effect_alike(const float *x, int64_t like, int64_t at, int64_t window, int64_t search) {
     int64_t best = at;
     double most = -INFINITY;
     for (int64_t k = at - search; k <= at + search; k++) {
         float dot = 0, power = 1e-9f;
-        for (int64_t i = 0; i < window; i += 2) /* every other sample tells enough */
+        for (int64_t i = 0; i < window; i += 2) /* every other sample is accurate enough */
             dot += x[like + i] * x[k + i], power += x[k + i] * x[k + i];
         const double score = dot / sqrt((double)power);
         if (score > most) most = score, best = k;
@@ -305,7 +314,8 @@ static int64_t fl__effect_alike(const float *x, int64_t like, int64_t at, int64_
 FL_API fl_tensor *fl_speech_tempo(fl_tensor *x, double rate, double factor) {
     const char *fn = "fl_speech_tempo";
     if (!(factor >= 0.1 && factor <= 10) || !(rate >= 1000 && rate <= 1e6))
-        return fl_err_null("%s: a factor of %g at %g samples a second", fn, factor, rate);
+        return fl_err_null("%s: got factor %g, rate %g; expected a factor in [0.1, 10], a rate in [1000, "
+                           "1e6]", fn, factor, rate);
     fl_scope s = fl_scope_begin();
     fl_tensor *in = fl__effect_sound(fn, x);
     if (!in || !fl_numel(in)) return fl_scope_return(&s, in);
@@ -315,13 +325,13 @@ FL_API fl_tensor *fl_speech_tempo(fl_tensor *x, double rate, double factor) {
     fl_shape shape = fl_shape_of(in);
     shape.dim[shape.ndim - 1] = n;
     fl_tensor *y = fl_data_host_tensor(shape, FL_F32);
-    float *mean = y ? fl_heap_alloc((size_t)wide * sizeof *mean) : NULL; /* of the lines, zeros around */
+    float *mean = y ? fl_heap_alloc((size_t)wide * sizeof *mean) : NULL; /* sum of the lines, zero-padded */
     if (!mean) return fl_scope_return(&s, fl_raise());
     memset(mean, 0, (size_t)wide * sizeof *mean);
     memset(fl_data(y), 0, (size_t)fl_numel(y) * sizeof(float));
     for (int64_t i = 0; i < lines * t; i++) mean[pad + i % t] += ((float *)fl_data(in))[i];
     int64_t from = 0;
-    for (int64_t k = -1; k * hop < n; k++) { /* windows of two hops, half over the next */
+    for (int64_t k = -1; k * hop < n; k++) { /* windows of two hops, overlapping by one */
         const int64_t ideal = (int64_t)((double)(k * hop) * factor);
         if (k < 0) from = -hop;
         else from = fl__effect_alike(mean + pad, from + hop, ideal < t ? ideal : t, 2 * hop, search);
@@ -340,7 +350,8 @@ FL_API fl_tensor *fl_speech_tempo(fl_tensor *x, double rate, double factor) {
 FL_API fl_tensor *fl_speech_telephone(fl_tensor *x, int64_t rate, fl_speech_coding coding) {
     const char *fn = "fl_speech_telephone";
     if (rate < 1 || (coding != FL_SPEECH_MULAW && coding != FL_SPEECH_ALAW))
-        return fl_err_null("%s: %lld samples a second, coding %d", fn, (long long)rate, (int)coding);
+        return fl_err_null("%s: got rate %lld, encoding %d; expected a positive rate, FL_SPEECH_MULAW or "
+                           "_ALAW", fn, (long long)rate, (int)coding);
     fl_scope s = fl_scope_begin();
     fl_tensor *in = fl__effect_sound(fn, x), *y = in ? fl_speech_resample(in, rate, 8000) : NULL;
     for (int64_t i = 0; y && i < fl_numel(y); i++) {
@@ -365,12 +376,12 @@ typedef struct fl__effect_kind {
     struct {
         const char *name;
         double value;
-    } field[FL__EFFECT_VALUES]; /* what the config may hold; value 0 is proba where there is one */
+    } field[FL__EFFECT_VALUES]; /* numeric fields of the config with defaults; value 0 is proba */
 } fl__effect_kind;
 struct fl__effect {
     const fl__effect_kind *kind;
     double v[FL__EFFECT_VALUES];
-    char *list; /* the text of its list of files, lines ended by NUL; NULL: none */
+    char *list; /* file list: NUL-terminated paths; NULL if none is given */
     int64_t bytes, files;
 };
 
@@ -381,9 +392,10 @@ struct fl_speech_chain {
     char *root;
 };
 
-/* A file of the list, drawn: f32 [n]. */
+/* Loads a random file of the list: f32 [n]. */
 static fl_tensor *fl__effect_file(const fl_speech_chain *c, const fl__effect *e, fl_rng *rng) {
-    if (!e->files) return fl_fail("fl_speech_chain_apply: %s has no listFilePath", e->kind->type), fl_raise();
+    if (!e->files) return fl_fail("fl_speech_chain_apply: %s needs a listFilePath", e->kind->type),
+    fl_raise();
     const char *line = e->list;
     for (int64_t k = fl_speech_draw(rng, 0, e->files - 1); k > 0; k--) line += strlen(line) + 1;
     const size_t root = c->root ? strlen(c->root) : 0, n = strlen(line);
@@ -519,7 +531,7 @@ static const fl__effect_kind fl__effect_kinds[] = {
 };
 enum { FL__EFFECT_KINDS = sizeof fl__effect_kinds / sizeof *fl__effect_kinds };
 
-/* Takes the lines of a list: the path of each goes to the front. */
+/* Reads a file list and compacts it in place to NUL-terminated paths. */
 static bool fl__effect_list(fl_speech_chain *c, fl__effect *e, const char *path) {
     char *text = fl_text_read_file("fl_speech_chain_load", path, &e->bytes), *to = text;
     if (!text) return false;
@@ -527,8 +539,8 @@ static bool fl__effect_list(fl_speech_chain *c, fl__effect *e, const char *path)
     e->list = text, e->files = 0;
     c->list_bytes += e->bytes;
     if (c->list_bytes > c->max_list_bytes)
-        return fl_fail("fl_speech_chain_load: %s: %lld bytes of lists, .max_list_bytes is %lld", path,
-                       (long long)c->list_bytes, (long long)c->max_list_bytes);
+        return fl_fail("fl_speech_chain_load: %s: the file lists have %lld bytes, .max_list_bytes is %lld",
+                       path, (long long)c->list_bytes, (long long)c->max_list_bytes);
     for (const char *p = text, *end = text + e->bytes; p < end;) {
         const char *stop = memchr(p, '\n', (size_t)(end - p)), *at = p;
         int64_t n = 0, m = 0;
@@ -540,19 +552,19 @@ static bool fl__effect_list(fl_speech_chain *c, fl__effect *e, const char *path)
         memmove(to, first, (size_t)n);
         to[n] = 0, to += n + 1, e->files++;
     }
-    return e->files > 0 || fl_fail("fl_speech_chain_load: %s: there is no file in the list", path);
+    return e->files > 0 || fl_fail("fl_speech_chain_load: %s: the file list is empty", path);
 }
 
-/* A number, or true and false for 1 and 0. */
+/* Reads a number, or a boolean as 1 or 0. */
 static bool fl__effect_number(fl_data_json *j, double *v) {
     const fl_data_json_event event = fl_data_json_next(j);
     if (event == FL_DATA_JSON_NUMBER) return fl_data_json_as_double(j, v);
     *v = event == FL_DATA_JSON_TRUE;
     return *v != 0 || event == FL_DATA_JSON_FALSE ||
-           fl_data_json_fail(j, "a number, true or false was expected");
+           fl_data_json_fail(j, "expected a number, true or false");
 }
 
-/* Of a field: applying a chain takes time in proportion to counts. */
+/* The maximum of a field. The time to apply a chain is proportional to the counts. */
 static double fl__effect_largest(const char *field) {
     static const char *const counts[] = {"nClipsMin", "nClipsMax", "repeat", "bands", "masks"};
     for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
@@ -572,11 +584,12 @@ static bool fl__effect_config(fl_speech_chain *c, fl_data_json *j, fl__effect *e
         const char *name;
         while (k < FL__EFFECT_VALUES && (name = e->kind->field[k].name) && strcmp(name, j->text)) k++;
         if (k == FL__EFFECT_VALUES || !name)
-            return fl_data_json_fail(j, "'%.99s' is not of %s", j->text, e->kind->type);
+            return fl_data_json_fail(j, "unknown field '%.99s' of %s", j->text, e->kind->type);
         if (!fl__effect_number(j, &e->v[k])) return false;
         const double largest = fl__effect_largest(name);
         if (!(fabs(e->v[k]) <= largest))
-            return fl_data_json_fail(j, "%s of %s is %g, at most %g", name, e->kind->type, e->v[k], largest);
+            return fl_data_json_fail(j, "%s of %s is too large: got %g, maximum %g", name, e->kind->type,
+                                     e->v[k], largest);
     }
     return j->event != FL_DATA_JSON_ERROR;
 }
@@ -593,7 +606,8 @@ static const fl__effect_kind *fl__effect_named(const char *name, bool config) {
     return NULL;
 }
 
-/* An effect; its type may stand behind its config, so what a config says makes a kind of its own. */
+/* Reads an effect. Its config may precede its type, so the config selects the kind, which the type must
+   match. */
 static bool fl__effect_read(fl_speech_chain *c, fl_data_json *j, fl__effect *e) {
     const fl__effect_kind *kind = NULL;
     if (!fl_data_json_expect(j, FL_DATA_JSON_OBJECT)) return false;
@@ -603,7 +617,7 @@ static bool fl__effect_read(fl_speech_chain *c, fl_data_json *j, fl__effect *e) 
             const char *type = fl_data_json_string(j);
             if (!type) return false;
             if (!(kind = fl__effect_named(type, false)))
-                return fl_data_json_fail(j, "there is no effect '%.99s'", type);
+                return fl_data_json_fail(j, "unknown effect type '%.99s'", type);
             if (!e->kind) fl__effect_begin(e, kind);
         } else if (!strcmp(j->text, "normalizeOnlyIfTooHigh")) {
             fl__effect_begin(e, fl__effect_named("Normalize", false));
@@ -612,18 +626,18 @@ static bool fl__effect_read(fl_speech_chain *c, fl_data_json *j, fl__effect *e) 
             fl__effect_begin(e, config);
             if (!fl__effect_config(c, j, e)) return false;
         } else
-            return fl_data_json_fail(j, "'%.99s' is not of an effect", j->text);
+            return fl_data_json_fail(j, "unknown field '%.99s' of an effect", j->text);
     }
     if (j->event == FL_DATA_JSON_ERROR) return false;
-    if (!kind) return fl_data_json_fail(j, "an effect without a type");
-    return kind == e->kind || fl_data_json_fail(j, "%s with the config of %s", kind->type, e->kind->type);
+    if (!kind) return fl_data_json_fail(j, "the effect has no type");
+    return kind == e->kind || fl_data_json_fail(j, "type %s has the config of %s", kind->type, e->kind->type);
 }
 
 static bool fl__chain_read(fl_data_json *j, fl_speech_chain *c) {
     if (!fl_data_json_expect(j, FL_DATA_JSON_OBJECT)) return false;
     while (fl_data_json_more(j)) {
         if (strcmp(j->text, "soundEffectChain") != 0)
-            return fl_data_json_fail(j, "'%.99s' is not soundEffectChain", j->text);
+            return fl_data_json_fail(j, "unknown field '%.99s', expected soundEffectChain", j->text);
         if (!fl_data_json_expect(j, FL_DATA_JSON_ARRAY)) return false;
         while (fl_data_json_more(j)) {
             if (!fl_heap_grow(&c->effect, &c->cap, c->n + 1, sizeof *c->effect)) return false;

@@ -1,5 +1,5 @@
-/* features.h - spectra, mel bands, MFCC and PLP as HTK, Kaldi, torchaudio, librosa and Whisper compute them,
-   whole or in pieces; deltas, normalisations */
+/* fl/speech/features.h - spectrograms, mel filter banks, MFCC and PLP as in HTK, Kaldi, torchaudio, librosa
+   and Whisper, whole or streamed; deltas, normalisation */
 #ifndef FL_SPEECH_FEATURES_H
 #define FL_SPEECH_FEATURES_H
 #include "spectrum.h"
@@ -13,14 +13,14 @@ extern "C" {
 
 /* PLP: perceptual linear prediction (Hermansky, JASA 1990) as Kaldi and HTK compute it: mel bands are
    weighted by the equal-loudness curve, raised to a power and transformed to autocorrelations; the features
-   are the cepstra of their linear predictor. C0 is the log of its error (Kaldi raises it to 0 if below). */
+   are the cepstra of their linear predictor. C0 is the log of its error (Kaldi clips it at 0 from below). */
 typedef enum fl_speech_kind {
     FL_SPEECH_SPECTROGRAM,
     FL_SPEECH_FBANK,
     FL_SPEECH_MFCC,
     FL_SPEECH_PLP
 } fl_speech_kind;
-/* symmetric: over n - 1; periodic: over n. Povey's is the symmetric Hann^0.85. */
+/* Symmetric windows divide by n - 1, periodic ones by n. Povey's is the symmetric Hann^0.85. */
 typedef enum fl_speech_window {
     FL_SPEECH_HAMMING,
     FL_SPEECH_HANN,
@@ -29,16 +29,17 @@ typedef enum fl_speech_window {
     FL_SPEECH_BLACKMAN,
     FL_SPEECH_HANN_PERIODIC
 } fl_speech_window;
-/* What stands beyond both ends: nothing, so that frames lie within; the sound mirrored, its last sample
-   repeated (Kaldi without snip_edges); zeros, or the sound mirrored without repeating, and frames in the
-   middle. */
+/* Padding at both ends: none, so all frames lie within the sound; the sound mirrored with its edge sample
+   repeated (Kaldi without snip_edges); zeros, or the sound mirrored without repetition, both with centred
+   frames. */
 typedef enum fl_speech_edges {
     FL_SPEECH_SNIP,
     FL_SPEECH_MIRROR,
     FL_SPEECH_ZEROS,
     FL_SPEECH_REFLECT
 } fl_speech_edges;
-/* Hertz to: 2595 log10(1 + f / 700), the same to other digits (1127 ln), Slaney's, hertz, log10. */
+/* Frequency scales of f Hz: 2595 log10(1 + f / 700); the same as 1127 ln(1 + f / 700); Slaney's; f; log10 f.
+   */
 typedef enum fl_speech_scale {
     FL_SPEECH_MEL,
     FL_SPEECH_MEL_1127,
@@ -53,118 +54,122 @@ typedef enum fl_speech_energy {
     FL_SPEECH_ENERGY_LAST
 } fl_speech_energy;
 
-/* All that features depend on: take a preset and change what differs. */
+/* Configuration of features: start from a preset and change single fields. */
 typedef struct fl_speech_conf {
     fl_speech_kind kind;
-    double rate;                 /* samples a second */
-    double gain;                 /* samples are multiplied by it: 32768 for the scale of 16-bit integers */
-    double dither;               /* deviation of normal noise, a function of seed and the sample's number */
+    double rate;                 /* samples per second */
+    double gain;                 /* factor of the samples: 32768 for the scale of 16-bit integers */
+    double dither;               /* standard deviation of the noise, which depends on seed and sample index */
     uint64_t seed;
     int64_t window_length, hop, n_fft; /* in samples */
     fl_speech_window window;
     double blackman;             /* b of Blackman's b - cos(a) / 2 + (1/2 - b) cos(2 a); 0 -> 0.42 */
     fl_speech_edges edges;
-    bool drop_last;              /* leaves out the last frame */
-    int64_t pad_to;              /* the sound is cut or filled with zeros to so many samples; 0: as it is */
+    bool drop_last;              /* omit the last frame */
+    int64_t pad_to;              /* cut or zero-pad the sound to this many samples; 0: off */
     bool remove_mean;
     double preemphasis;
-    bool magnitude;              /* |X| for |X|^2 */
+    bool magnitude;              /* use |X|, not |X|^2 */
     fl_speech_scale scale;
-    bool mel_slopes;             /* triangles are straight in the scale, not in hertz */
-    bool slaney_norm;            /* each triangle over half its width in hertz */
-    bool below_nyquist;          /* the last bin is left out */
-    bool htk_bins;               /* those up to low and from high on, each rounded to a bin, are left out */
-    double low, high;            /* hertz; high 0 or negative: so far from rate / 2 */
-    /* Vocal tract length normalisation of one speaker: band edges f become f / vtln_warp (about 1; 0 or 1: no
-       warping). Below vtln_low and above vtln_high the warping is linear too, so that low and high stay. It
-       changes slope at vtln_low max(1, warp) and vtln_high min(1, warp), as in Kaldi; with vtln_htk at both
-       times 2 warp / (1 + warp), as in HTK. */
-    double vtln_warp, vtln_low, vtln_high; /* vtln_high 0 or negative: so far from rate / 2 */
+    bool mel_slopes;             /* triangles are linear in the scale, not in Hz */
+    bool slaney_norm;            /* divide each triangle by half its width in Hz */
+    bool below_nyquist;          /* omit the last bin */
+    bool htk_bins;               /* omit bins <= low and >= high, each rounded to a bin */
+    double low, high;            /* Hz; high <= 0 is an offset from rate / 2 */
+    /* Vocal tract length normalisation of one speaker: band edges f become f / vtln_warp (about 1; 0 or 1:
+       no warping). Below vtln_low and above vtln_high the map is linear too, such that low and high are
+       fixed. The slope changes at vtln_low max(1, warp) and vtln_high min(1, warp), as in Kaldi; with
+       vtln_htk at both times 2 warp / (1 + warp), as in HTK. */
+    double vtln_warp, vtln_low, vtln_high; /* vtln_high <= 0 is an offset from rate / 2 */
     bool vtln_htk;
     int64_t bands, cepstra;
     double lifter;
-    bool orthonormal;            /* row 0 of the cosine transform by sqrt(1/N), not sqrt(2/N) */
+    bool orthonormal;            /* row 0 of the cosine transform is scaled by sqrt(1/N), not sqrt(2/N) */
     bool c0_last;                /* Kaldi's htk_compat */
-    bool no_c0;                  /* the cepstra are numbers 1 to `cepstra`, not 0 to `cepstra` - 1 */
+    bool no_c0;                  /* cepstra 1 to `cepstra`, not 0 to `cepstra` - 1 */
     int64_t lpc_order;           /* of PLP's linear predictor; 0 -> 12 */
     double compress;             /* exponent of PLP's compression; 0 -> 0.33333 (Kaldi's; HTK's is 0.33) */
-    double cepstral_scale;       /* cepstra are multiplied by it; 0 -> 1 */
+    double cepstral_scale;       /* factor of the cepstra; 0 -> 1 */
     fl_speech_log log;
     double floor;
-    fl_speech_energy energy;     /* where it stands; in cepstra and spectrograms it replaces number 0 */
-    bool energy_beside;          /* it is added to the cepstra instead, as it always is with no_c0 */
+    fl_speech_energy energy;     /* its position; in cepstra and spectrograms it replaces feature 0 */
+    bool energy_beside;          /* append the energy to the cepstra instead, as always with no_c0 */
     bool raw_energy;
     double energy_floor;
-    bool energy_normalize;       /* 1 - energy_scale (largest of the sound - energy): HTK's ENORMALISE */
+    bool energy_normalize;       /* 1 - energy_scale (maximum of the sound - energy): HTK's ENORMALISE */
     double energy_scale;         /* 0 -> 0.1 */
-    double energy_range;         /* dB: energies further below the largest are raised to it first; 0 -> 50 */
-    bool subtract_mean;          /* each number but the energy less its mean over the sound: HTK's _Z */
-    double range;                /* values below the largest of the sound - range are raised to it; 0: none */
-    bool whisper;                /* (x + 4) / 4 in the end */
-    int64_t delta_window, deltas; /* each of `deltas` orders over frames t - window, ..., t + window */
-    int64_t acc_window;           /* of the second order and those above; 0 -> delta_window */
-    int64_t max_numbers; /* of the window, the bands and the cosines, each: more is an error; 0 -> 2^24 */
+    double energy_range;         /* dB: energies are first raised to the maximum less this range; 0 -> 50 */
+    bool subtract_mean;          /* subtract each feature's mean over the sound, not of energy: HTK's _Z */
+    double range;                /* values are raised to the maximum of the sound less this range; 0: off */
+    bool whisper;                /* finally (x + 4) / 4 */
+    int64_t delta_window, deltas; /* orders of deltas, each over frames t - window, ..., t + window */
+    int64_t acc_window;           /* window of the second and higher orders; 0 -> delta_window */
+    int64_t max_numbers; /* limit for the sizes of window, bands and cosines, each; 0 -> 2^24 */
 } fl_speech_conf;
-/* "htk" (Flashlight's, at its application's defaults), "kaldi", "torchaudio", "librosa", "whisper"; times
-   follow the rate, 0: that of the preset. False after fl_fail for another name. The presets' dither is 0. */
+/* Presets: "htk" (Flashlight's, with its application's defaults), "kaldi", "torchaudio", "librosa",
+   "whisper". Times are converted to the rate; rate 0: the preset's. Returns false after fl_fail for an
+   unknown name. Dither is 0 in all presets. */
 FL_API bool fl_speech_preset(fl_speech_conf *c, const char *name, double rate);
-/* Sets one option: Kaldi's "num-mel-bins" (with or without "--"), HTK's "NUMCHANS", or a field's name. HTK's
-   times and SOURCERATE are in units of 100 ns. HTK's TARGETKIND (MFCC, PLP, FBANK, MELSPEC with _0 _E _D _A
-   _T _Z) also sets every other field but rate and max_numbers to HTK's default: set it before others. */
+/* Sets one option, given by Kaldi's name "num-mel-bins" (with or without "--"), HTK's "NUMCHANS", or the
+   field's. HTK's times and SOURCERATE are in units of 100 ns. HTK's TARGETKIND (MFCC, PLP, FBANK, MELSPEC
+   with _0 _E _D _A _T _Z) also resets every other field except rate and max_numbers to HTK's default: set it
+   before others. */
 FL_API bool fl_speech_conf_set(fl_speech_conf *c, const char *name, const char *value);
 /* Reads a file of lines "--name=value", "NAME = value" or HTK's "MODULE: NAME = value"; # begins a comment.
-   The rate is set first, then TARGETKIND, then the rest, whatever the order of the lines; module HPARM's
-   lines override those without a module. Skipped, with one message that lists them: HTK's names that say
-   nothing about features, other modules' and unknown names in capitals. */
+   Whatever the order of lines, the rate is set first, then TARGETKIND, then the rest; lines of module HPARM
+   override those without a module. Lines of other modules, HTK options unrelated to features, and unknown
+   names in capitals are skipped, and listed in one message. */
 FL_API bool fl_speech_conf_load(fl_speech_conf *c, const char *path);
 
-/* Pieces: the window [n]; hertz to the scale and back; rows of triangles [bands, n_fft / 2 + 1]; cosines
-   [bands, cepstra] with the lifter 1 + L / 2 sin(pi n / L). f64. */
+/* Building blocks, f64: the window [n]; Hz to the scale and back; the triangles [bands, n_fft / 2 + 1]; the
+   cosines [bands, cepstra] with the lifter 1 + L / 2 sin(pi n / L). */
 FL_API fl_tensor *fl_speech_window_of(fl_speech_window w, int64_t n);
 FL_API double fl_speech_to_scale(fl_speech_scale s, double hertz);
 FL_API double fl_speech_to_hertz(fl_speech_scale s, double value);
 FL_API fl_tensor *fl_speech_bands_of(const fl_speech_conf *c);
 FL_API fl_tensor *fl_speech_cosines_of(const fl_speech_conf *c);
-/* x [..., frames, d] and its deltas: [..., frames, d (orders + 1)]. Delta of frame t: sum over d of
-   d (x[t + d] - x[t - d]) / (w (w + 1) (2 w + 1) / 3), edge frames repeated. */
+/* Concatenates x [..., frames, d] and its deltas: [..., frames, d (orders + 1)]. Delta of frame t with
+   window w: sum over d of d (x[t + d] - x[t - d]) / (w (w + 1) (2 w + 1) / 3), with edge frames repeated. */
 FL_API fl_tensor *fl_speech_deltas(fl_tensor *x, int64_t window, int64_t orders);
 
 typedef struct fl_speech_normalize_opts {
     fl_opts_guard guard_;
-    int64_t left, right; /* frames around each whose mean (and deviation) count; both 0: all */
-    bool by_column;      /* each feature for itself, not all of a frame together */
-    bool no_variance;
-    int64_t least;       /* at the ends the window is moved, so that it has so many frames; 0: it is cut */
+    int64_t left, right; /* window around each frame for mean and deviation; both 0: all frames */
+    bool by_column;      /* normalise each feature separately, not the frame as a whole */
+    bool no_variance;    /* subtract the mean only */
+    int64_t least;       /* at the ends, shift the window to contain this many frames; 0: cut it off */
     char _end;
 } fl_speech_normalize_opts;
-/* x [frames, d] less its mean, over its deviation (biased; 0 counts as 1): Flashlight's normalize and
-   localNormalize, or with by_column the utterance's CMVN; Kaldi's sliding one is .left = 599, .least =
-   100, .no_variance = true. */
+/* x [frames, d] less its mean, divided by its standard deviation (biased; 0 counts as 1): Flashlight's
+   normalize and localNormalize, or with by_column CMVN per utterance; Kaldi's sliding CMVN is .left = 599,
+   .least = 100, .no_variance = true. */
 #define fl_speech_normalize(...) FL__SPEECH_NORMALIZE(__VA_ARGS__, ._end = 0)
 #define FL__SPEECH_NORMALIZE(x, ...) \
     fl_speech_normalize_opt(x, FL_LITERAL(fl_speech_normalize_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_speech_normalize_opt(fl_tensor *x, fl_speech_normalize_opts o);
 
-/* Windows, bands and cosines of a configuration, made once. Use from any thread. NULL after fl_fail. */
+/* Feature extractor: the precomputed windows, bands and cosines of a configuration. Thread-safe. Returns NULL
+   after fl_fail. */
 typedef struct fl_speech_features fl_speech_features;
 FL_API fl_speech_features *fl_speech_features_new(const fl_speech_conf *c);
 FL_API void fl_speech_features_free(fl_speech_features *f);
 FL_API int64_t fl_speech_features_dims(const fl_speech_features *f);
 FL_API const fl_speech_conf *fl_speech_features_conf(const fl_speech_features *f);
-/* Floats x [..., t] -> [..., frames, dims]. Too few samples for a frame: none. NULL raises. */
+/* Features of floats x [..., t]: [..., frames, dims]. Too few samples for one frame give 0 frames. Raises on
+   error. */
 FL_API fl_tensor *fl_speech_features_of(const fl_speech_features *f, fl_tensor *x);
-/* The same with a gradient, for a front end that is trained through: then no PLP, dither, deltas, range,
-   pad_to, drop_last or normalisation over the sound. An x that needs no gradient may have them. */
+/* As fl_speech_features_of, differentiable, for trainable front ends. If x requires a gradient, PLP, dither,
+   deltas, range, pad_to, drop_last and normalisation over the sound are errors. */
 FL_API fl_var *fv_speech_features_of(const fl_speech_features *f, fl_var *x);
 
-/* A sound that comes in pieces: frames as soon as their samples are there, and the bits of the whole whatever
-   the pieces. Refused, by name: what looks at the whole sound (range, pad_to, drop_last, subtract_mean,
-   energy_normalize) and deltas. */
+/* Streaming features: each frame is returned as soon as its samples are available, bitwise equal to
+   fl_speech_features_of on the whole sound. Settings that need the whole sound (range, pad_to, drop_last,
+   subtract_mean, energy_normalize) and deltas are errors. */
 typedef struct fl_speech_stream fl_speech_stream;
 FL_API fl_speech_stream *fl_speech_stream_new(const fl_speech_features *f);
 FL_API void fl_speech_stream_free(fl_speech_stream *s);
-/* Takes n samples, the last if `end`, after which the stream is as new. f32 [frames, dims]; NULL after
-   fl_fail. */
+/* Takes the next n samples; `end` marks the last piece and resets the stream. Returns f32 [frames, dims];
+   NULL after fl_fail. */
 FL_API fl_tensor *fl_speech_stream_push(fl_speech_stream *s, const float *x, int64_t n, bool end);
 
 #ifdef __cplusplus
@@ -231,7 +236,7 @@ FL_API bool fl_speech_preset(fl_speech_conf *c, const char *name, double rate) {
             c->whisper = c->drop_last = true, c->pad_to = 480000;
         if (*name != 't') c->scale = FL_SPEECH_SLANEY, c->slaney_norm = true;
     } else
-        return fl_fail("fl_speech_preset: there is no preset '%s': htk, kaldi, torchaudio, librosa, whisper",
+        return fl_fail("fl_speech_preset: no preset '%s'; known: htk, kaldi, torchaudio, librosa, whisper",
                        name);
     if (rate > 0) c->rate = rate;
     if (!c->n_fft) {
@@ -252,11 +257,11 @@ typedef enum fl__speech_type {
     FL__SPEECH_TICKS,
     FL__SPEECH_WORD,
     FL__SPEECH_TARGETKIND,
-    FL__SPEECH_PERIOD,   /* SOURCERATE; 0: the sound's own */
-    FL__SPEECH_LIMIT,    /* LOFREQ, HIFREQ; below 0: none */
-    FL__SPEECH_NUMCEPS,  /* does not count number 0 */
+    FL__SPEECH_PERIOD,   /* SOURCERATE; 0: unchanged */
+    FL__SPEECH_LIMIT,    /* LOFREQ, HIFREQ; negative: no limit */
+    FL__SPEECH_NUMCEPS,  /* does not count cepstrum 0 */
     FL__SPEECH_HAMMING_OR_NONE,
-    FL__SPEECH_NEVER     /* a flag that must be off */
+    FL__SPEECH_NEVER     /* an unsupported flag: must be off */
 } fl__speech_type;
 typedef struct fl__speech_option {
     const char *name, *words; /* words: "a b c", enumerators 0, 1, 2 */
@@ -331,9 +336,9 @@ static const fl__speech_option fl__speech_options[] = {
     {"delta-window deltawindow", NULL, FL__SPEECH_INT, FL__SPEECH_AT(delta_window)},
 };
 
-#define FL__SPEECH_LARGEST 1e12 /* whole number in a configuration */
+#define FL__SPEECH_LARGEST 1e12 /* largest integer in a configuration */
 
-/* The place of a word in a list, any case, - and _ alike; -1: it is not there. */
+/* Index of a word in a space-separated list, ignoring case, with - equal to _; -1 if it is not found. */
 static int fl__speech_word(const char *list, const char *word) {
     for (int k = 0; *list; k++) {
         size_t n = strcspn(list, " "), i = 0;
@@ -344,7 +349,7 @@ static int fl__speech_word(const char *list, const char *word) {
     return -1;
 }
 
-/* n: what the text says, of the option's type; false if it says nothing of it. */
+/* Parses the text as a value of the option's type into *n. Returns false if it is malformed. */
 static bool fl__speech_parse(const fl__speech_option *o, const char *text, double *n) {
     static const char *const words = "false true f t no yes 0 1";
     char *end;
@@ -356,7 +361,7 @@ static bool fl__speech_parse(const fl__speech_option *o, const char *text, doubl
     return o->type != FL__SPEECH_WORD && end != text && !*end && isfinite(*n);
 }
 
-/* HTK's features of a kind and its qualifiers, by the defaults of its HParm. */
+/* Sets the features of an HTK TARGETKIND with its qualifiers, with the defaults of HTK's HParm. */
 static bool fl__speech_targetkind(fl_speech_conf *c, const char *name, const char *value) {
     static const char kinds[] = "mfcc plp fbank melspec";
     const size_t n = strcspn(value, "_");
@@ -370,8 +375,8 @@ static bool fl__speech_targetkind(fl_speech_conf *c, const char *name, const cha
     for (const char *p = value + n; *p; p += 2) {
         const int q = toupper((uint8_t)p[1]);
         if (*p != '_' || !q || !strchr("0EDATZCK", q))
-            return fl_fail("fl_speech_conf_set: %s: '%s': no qualifier _%c of 0 E D A T Z C K", name, value,
-                           *p == '_' && q ? q : '?');
+            return fl_fail("fl_speech_conf_set: %s: '%s': unknown qualifier _%c; known: 0 E D A T Z C K",
+                           name, value, *p == '_' && q ? q : '?');
         has[q] = true;
     }
     if (has['0'] && kind > 1)
@@ -394,7 +399,7 @@ static bool fl__speech_targetkind(fl_speech_conf *c, const char *name, const cha
     return true;
 }
 
-/* The option of that name, with or without "--"; NULL if it does not exist. */
+/* The option of that name, with or without "--"; NULL if there is none. */
 static const fl__speech_option *fl__speech_option_of(const char *name) {
     const size_t n = sizeof fl__speech_options / sizeof *fl__speech_options;
     for (size_t i = 0; i < n; i++)
@@ -408,28 +413,29 @@ FL_API bool fl_speech_conf_set(fl_speech_conf *c, const char *name, const char *
         !fl_given(value, "fl_speech_conf_set", "the value")) return false;
     if (!strncmp(name, "--", 2)) name += 2;
     const fl__speech_option *o = fl__speech_option_of(name);
-    if (!o) return fl_fail("fl_speech_conf_set: there is no option '%s'", name);
+    if (!o) return fl_fail("fl_speech_conf_set: no option '%s'", name);
     if (o->type == FL__SPEECH_TARGETKIND) return fl__speech_targetkind(c, name, value);
     double n;
     if (!fl__speech_parse(o, value, &n))
-        return fl_fail("fl_speech_conf_set: %s: '%s' is not of it%s%s", name, value, o->words ? ": " : "",
-                       o->words ? o->words : "");
+        return fl_fail("fl_speech_conf_set: %s: invalid value '%s', expected %s", name, value,
+                       o->words ? o->words : "a number or, for flags, true or false");
     if (o->type == FL__SPEECH_NEVER)
         return n == 0 || fl_fail("fl_speech_conf_set: %s: '%s' is not supported", name, value);
     if (o->type == FL__SPEECH_PERIOD && n < 0)
-        return fl_fail("fl_speech_conf_set: %s: '%s' is not a period in units of 100 ns", name, value);
+        return fl_fail("fl_speech_conf_set: %s: invalid value '%s', expected a period >= 0 in units of 100 "
+                       "ns", name, value);
     if (o->type == FL__SPEECH_PERIOD && n == 0) return true;
     char *at = (char *)c + o->at;
     const fl_speech_conf old = *c;
     if (o->type == FL__SPEECH_NOT) n = !n;
     if (o->type == FL__SPEECH_MS) n = floor(n * 0.001 * c->rate + 1e-6);
     if (o->type == FL__SPEECH_TICKS) n = floor(n * 1e-7 * c->rate + 1e-6);
-    if (o->type == FL__SPEECH_PERIOD) n = rint(1e7 / n); /* 226.757 means 44,100 samples a second */
+    if (o->type == FL__SPEECH_PERIOD) n = rint(1e7 / n); /* 226.757 means 44,100 Hz */
     if (o->type == FL__SPEECH_LIMIT && n < 0) n = 0;
     if (o->type == FL__SPEECH_NUMCEPS) n += !c->no_c0;
     if (o->type == FL__SPEECH_HAMMING_OR_NONE) n = n != 0 ? FL_SPEECH_HAMMING : FL_SPEECH_RECTANGULAR;
     if (o->type != FL__SPEECH_DOUBLE && !(fabs(n) <= FL__SPEECH_LARGEST))
-        return fl_fail("fl_speech_conf_set: %s: '%s' is above 10^12", name, value);
+        return fl_fail("fl_speech_conf_set: %s: '%s' exceeds the maximum, 10^12", name, value);
     const bool flag = o->type == FL__SPEECH_BOOL || o->type == FL__SPEECH_NOT;
     if (o->type == FL__SPEECH_DOUBLE || o->type == FL__SPEECH_PERIOD || o->type == FL__SPEECH_LIMIT)
         *(double *)(void *)at = n;
@@ -439,13 +445,13 @@ FL_API bool fl_speech_conf_set(fl_speech_conf *c, const char *name, const char *
     else if (flag || o->type == FL__SPEECH_WORD || o->type == FL__SPEECH_HAMMING_OR_NONE)
         *(int *)(void *)at = (int)n;
     else *(int64_t *)(void *)at = (int64_t)n;
-    if (c->rate != old.rate && old.rate > 0) { /* times stay */
+    if (c->rate != old.rate && old.rate > 0) { /* keep times in seconds */
         const double by = c->rate / old.rate, length = (double)old.window_length * by,
                      hop = (double)old.hop * by;
         if (!(fabs(length) <= FL__SPEECH_LARGEST && fabs(hop) <= FL__SPEECH_LARGEST)) {
             *c = old;
-            return fl_fail("fl_speech_conf_set: %s: '%s' makes times of %g and %g samples", name, value,
-                           length, hop);
+            return fl_fail("fl_speech_conf_set: %s: '%s' makes window and hop %g and %g samples long, the "
+                           "maximum is 10^12", name, value, length, hop);
         }
         c->window_length = (int64_t)length, c->hop = (int64_t)hop;
     }
@@ -455,13 +461,14 @@ FL_API bool fl_speech_conf_set(fl_speech_conf *c, const char *name, const char *
     return true;
 }
 
-/* A line of a configuration: texts of the file that end with 0; the module NULL for none. */
+/* A line of a configuration file: NUL-terminated strings; module is NULL if absent. */
 typedef struct fl__speech_line {
     const char *module, *name, *value;
-    int line, stage; /* fl__speech_stage's */
+    int line, stage; /* stage: see fl__speech_stage */
 } fl__speech_line;
 
-/* Splits "[MODULE:] NAME = value", in place; a value may stand in quotes. False: it is not of that form. */
+/* Splits "[MODULE:] NAME = value" in place; the value may be quoted. Returns false if the line is malformed.
+   */
 static bool fl__speech_split_line(char *p, fl__speech_line *l) {
     char *value = strchr(p, '='), *colon;
     if (!value) return false;
@@ -482,7 +489,7 @@ static bool fl__speech_split_line(char *p, fl__speech_line *l) {
     return *l->name && (quote || *l->value);
 }
 
-/* Cuts the line's comment off: # outside quotes. */
+/* Removes the comment of a line: # outside quotes. */
 static void fl__speech_uncomment(char *p) {
     for (char quote = 0; *p; p++) {
         if (quote ? *p == quote : *p == '"' || *p == '\'') quote = quote ? 0 : *p;
@@ -493,14 +500,14 @@ static void fl__speech_uncomment(char *p) {
     }
 }
 
-/* Names of HTK's own that say nothing about features. */
+/* HTK options that do not affect features. */
 static const char fl__speech_ignored[] =
     "sourcekind sourceformat targetformat savecompressed savewithcrc byteorder naturalreadorder "
     "naturalwriteorder nonumescapes trace forcecxtexp allowxwrdexp allowcxtexp savebinary "
     "speechthresh spcseqcount spcglchcount silglchcount silseqcount sildiscard calwindow calperiod "
     "silupdaterate initialsil enableinhibit maxspcframes usesildet measuresil vqtable";
 
-/* What a line says, as a stage of reading: 0 the rate, 1 TARGETKIND, 2 the rest; -1: it is skipped. */
+/* When a line is applied: 0 for the rate, 1 for TARGETKIND, 2 for the rest; -1 to skip it. */
 static int fl__speech_stage(const fl__speech_line *l) {
     const char *name = l->name;
     const bool htk = *name != '-' && !name[strcspn(name, "abcdefghijklmnopqrstuvwxyz")];
@@ -511,7 +518,7 @@ static int fl__speech_stage(const fl__speech_line *l) {
     return o->at == FL__SPEECH_AT(rate) ? 0 : 2;
 }
 
-/* Sets what the lines say. False after fl_fail, which names the line. */
+/* Applies the lines in order of stage. Returns false after fl_fail, which names the line. */
 static bool fl__speech_apply(fl_speech_conf *c, const fl__speech_line *l, int64_t n, const char *path) {
     const char *fn = "fl_speech_conf_load";
     char skipped[512], why[256];
@@ -531,7 +538,8 @@ static bool fl__speech_apply(fl_speech_conf *c, const fl__speech_line *l, int64_
         if (!known) level = FL_LOG_WARN;
         fl_put(&list, " %s%s%s", l[i].module ? l[i].module : "", l[i].module ? ":" : "", l[i].name);
     }
-    if (list.n) fl_message(level, "%s: %s: skipped, as of no meaning here:%s", fn, path, skipped);
+    if (list.n) fl_message(level, "%s: %s: skipped options that do not affect features:%s", fn, path,
+                           skipped);
     return true;
 }
 
@@ -540,7 +548,8 @@ FL_API bool fl_speech_conf_load(fl_speech_conf *c, const char *path) {
     fl_data_stream f;
     if (!fl_given(c, fn, "the settings") || !fl_data_stream_open(&f, fn, path, FL_DATA_READ)) return false;
     char *text = NULL;
-    if (f.size >= 1 << 20) fl_fail("%s: %s: %lld bytes, not below 2^20", fn, path, (long long)f.size);
+    if (f.size >= 1 << 20)
+        fl_fail("%s: %s: the file has %lld bytes, the maximum is 2^20 - 1", fn, path, (long long)f.size);
     else text = fl_heap_alloc((size_t)f.size + 1);
     bool ok = text && fl_data_stream_read(&f, text, (size_t)f.size, 0);
     f.io.close(f.io.user, f.file);
@@ -556,7 +565,7 @@ FL_API bool fl_speech_conf_load(fl_speech_conf *c, const char *path) {
         if (!p[strspn(p, " \t")]) continue;
         ok = fl_heap_grow(&list, &cap, n + 1, sizeof *list);
         if (ok && !fl__speech_split_line(p, &list[n]))
-            ok = fl_fail("%s: %s: line %d: no name and value", fn, path, line);
+            ok = fl_fail("%s: %s: line %d: malformed, expected NAME = value", fn, path, line);
         if (ok) list[n].line = line, list[n].stage = fl__speech_stage(&list[n]), n++;
     }
     ok = ok && fl__speech_apply(&to, list, n, path);
@@ -566,7 +575,7 @@ FL_API bool fl_speech_conf_load(fl_speech_conf *c, const char *path) {
     return ok;
 }
 
-/* ---- pieces ---- */
+/* ---- building blocks ---- */
 
 static double fl__speech_window_at(fl_speech_window w, int64_t i, int64_t n, double blackman) {
     const double whole = w == FL_SPEECH_HANN_PERIODIC ? (double)n : (double)(n - 1);
@@ -581,13 +590,14 @@ static double fl__speech_window_at(fl_speech_window w, int64_t i, int64_t n, dou
 }
 
 FL_API fl_tensor *fl_speech_window_of(fl_speech_window w, int64_t n) {
-    if (n < 1 || n > 1 << 20) return fl_err_null("fl_speech_window_of: %lld samples", (long long)n);
+    if (n < 1 || n > 1 << 20)
+        return fl_err_null("fl_speech_window_of: got %lld samples, expected 1 to 2^20", (long long)n);
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(n), FL_F64);
     for (int64_t i = 0; t && i < n; i++) ((double *)fl_data(t))[i] = fl__speech_window_at(w, i, n, 0.42);
     return t;
 }
 
-/* Slaney's: straight below 1 kHz, 200 / 3 Hz a step; above, a factor of 6.4 in 27 steps. */
+/* Slaney's scale is linear below 1 kHz, 200 / 3 Hz per unit; above, 27 units are a factor of 6.4. */
 FL_API double fl_speech_to_scale(fl_speech_scale s, double hertz) {
     switch (s) {
     case FL_SPEECH_MEL: return 2595 * log10(1 + hertz / 700);
@@ -608,14 +618,14 @@ FL_API double fl_speech_to_hertz(fl_speech_scale s, double value) {
     }
 }
 
-/* A frequency as options give it: 0 or negative counts from rate / 2. */
+/* Converts a frequency option: 0 or negative is an offset from rate / 2. */
 static double fl__speech_from_top(const fl_speech_conf *c, double f) { return f > 0 ? f : c->rate / 2 + f; }
 
 static double fl__speech_high(const fl_speech_conf *c) { return fl__speech_from_top(c, c->high); }
 
 static bool fl__speech_warps(const fl_speech_conf *c) { return c->vtln_warp != 0 && c->vtln_warp != 1; }
 
-/* Where the warped frequencies leave the slope 1 / vtln_warp, below (upper 0) or above it (1). */
+/* The end of the slope 1 / vtln_warp of the warping: the lower (upper = 0) or upper end (1). */
 static double fl__speech_bend(const fl_speech_conf *c, int upper) {
     const double w = c->vtln_warp, f = upper ? fl__speech_from_top(c, c->vtln_high) : c->vtln_low;
     return f * (c->vtln_htk ? 2 * w / (1 + w) : upper ? fmin(1, w) : fmax(1, w));
@@ -627,7 +637,7 @@ static double fl__speech_warped(const fl_speech_conf *c, double f) {
     return f >= l && f < h ? f / w : end + (bend / w - end) / (bend - end) * (f - end);
 }
 
-/* Edge k of the bands, 0 to bands + 1, in the scale. */
+/* Band edge k, 0 to bands + 1, in the scale. */
 static double fl__speech_edge(const fl_speech_conf *c, int64_t k) {
     const double low = fl_speech_to_scale(c->scale, c->low),
                  high = fl_speech_to_scale(c->scale, fl__speech_high(c));
@@ -653,7 +663,7 @@ static double fl__speech_triangle(const fl_speech_conf *c, int64_t band, int64_t
     return v <= 0 ? 0 : c->slaney_norm ? v * 2 / (hertz[2] - hertz[0]) : v;
 }
 
-/* Bins of a band that may be above 0: begin to end. */
+/* The range of bins in which a band may be non-zero: begin to end. */
 static void fl__speech_bins_of(const fl_speech_conf *c, int64_t band, int64_t *begin, int64_t *end) {
     const double by = (double)c->n_fft / c->rate,
                  low = fl_speech_to_hertz(c->scale, fl__speech_edge(c, band)) * by,
@@ -665,17 +675,18 @@ static void fl__speech_bins_of(const fl_speech_conf *c, int64_t band, int64_t *b
 
 static bool fl__speech_within(const char *fn, const fl_speech_conf *c, const char *what, int64_t n) {
     const int64_t most = c->max_numbers ? c->max_numbers : 1 << 24;
-    return n <= most || fl_fail("%s: %s of %lld numbers, .max_numbers is %lld", fn, what, (long long)n,
-                                (long long)most);
+    return n <= most || fl_fail("%s: %s would have %lld elements, .max_numbers is %lld", fn, what,
+                                (long long)n, (long long)most);
 }
 
 enum { FL__SPEECH_POLES = 128 };
 static int64_t fl__speech_lpc_order(const fl_speech_conf *c) { return c->lpc_order ? c->lpc_order : 12; }
 
-/* Which cepstrum is number `at`, and what it is multiplied by. */
+/* The index of the cepstrum that is feature `at`. */
 static int64_t fl__speech_cepstrum(const fl_speech_conf *c, int64_t at) {
     return c->no_c0 ? at + 1 : c->c0_last ? (at + 1) % c->cepstra : at;
 }
+/* The lifter's factor of cepstrum k. */
 static double fl__speech_lift(const fl_speech_conf *c, int64_t k) {
     return c->lifter > 0 ? 1 + c->lifter / 2 * sin(3.141592653589793 * (double)k / c->lifter) : 1;
 }
@@ -685,13 +696,15 @@ static bool fl__speech_conf_check(const char *fn, const fl_speech_conf *c) {
     const double high = fl__speech_high(c);
     if (!(c->rate > 0) || c->window_length < 1 || c->n_fft < 2 || c->n_fft > 1 << 20 ||
         c->window_length > c->n_fft || c->hop < 1)
-        return fl_fail("%s: rate %g, window of %lld samples, hop %lld, n_fft %lld", fn, c->rate,
+        return fl_fail("%s: got rate %g, window_length %lld, hop %lld, n_fft %lld; expected a positive rate "
+                       "and hop, n_fft of 2 to 2^20, window_length of 1 to n_fft", fn, c->rate,
                        (long long)c->window_length, (long long)c->hop, (long long)c->n_fft);
     if (c->kind != FL_SPEECH_SPECTROGRAM &&
         (c->bands < 1 || c->bands > 1 << 16 || !(c->low >= 0) || !(high > c->low) ||
          high > c->rate / 2 + 1e-6 || (c->scale == FL_SPEECH_LOG10 && c->low <= 0)))
-        return fl_fail("%s: %lld bands from %g to %g Hz at %g samples a second", fn, (long long)c->bands,
-                       c->low, high, c->rate);
+        return fl_fail("%s: got %lld bands from %g to %g Hz at a rate of %g Hz; expected 1 to 2^16 bands and "
+                       "0 <= low < high <= rate / 2 (low > 0 for log10)", fn, (long long)c->bands, c->low,
+                       high, c->rate);
     if (c->kind != FL_SPEECH_SPECTROGRAM && fl__speech_warps(c)) {
         const double w = c->vtln_warp, l = fl__speech_bend(c, 0), h = fl__speech_bend(c, 1);
         if (!(w > 0)) return fl_fail("%s: vtln_warp must be above 0, got %g", fn, w);
@@ -700,26 +713,28 @@ static bool fl__speech_conf_check(const char *fn, const fl_speech_conf *c) {
                            fn, c->vtln_low, fl__speech_from_top(c, c->vtln_high), w, c->low, high);
     }
     if (c->kind == FL_SPEECH_MFCC && (c->cepstra < 1 || c->cepstra > c->bands - c->no_c0))
-        return fl_fail("%s: %lld cepstra of %lld bands", fn, (long long)c->cepstra, (long long)c->bands);
+        return fl_fail("%s: %lld cepstra need more bands than %lld (MFCC)", fn, (long long)c->cepstra,
+                       (long long)c->bands);
     const int64_t order = fl__speech_lpc_order(c);
     if (c->kind == FL_SPEECH_PLP && (order < 1 || order > FL__SPEECH_POLES))
         return fl_fail("%s: lpc_order must be 1 to %d, got %lld", fn, FL__SPEECH_POLES, (long long)order);
     if (c->kind == FL_SPEECH_PLP && (c->cepstra < 1 || c->cepstra > order + !c->no_c0))
-        return fl_fail("%s: %lld cepstra of a predictor of order %lld", fn, (long long)c->cepstra,
+        return fl_fail("%s: %lld cepstra need a higher lpc_order than %lld (PLP)", fn, (long long)c->cepstra,
                        (long long)order);
     if (c->deltas < 0 || c->deltas > 16 || (c->deltas && c->delta_window < 1) || c->delta_window > 1 << 10 ||
         c->acc_window < 0 || c->acc_window > 1 << 10)
-        return fl_fail("%s: %lld deltas over windows of %lld and %lld", fn, (long long)c->deltas,
-                       (long long)c->delta_window, (long long)c->acc_window);
-    return fl__speech_within(fn, c, "a window", c->n_fft) &&
-           (c->kind != FL_SPEECH_MFCC || fl__speech_within(fn, c, "cosines", c->bands * c->cepstra)) &&
-           (c->kind != FL_SPEECH_PLP || fl__speech_within(fn, c, "cosines", c->bands * (order + 1)));
+        return fl_fail("%s: got deltas %lld, delta_window %lld, acc_window %lld; expected 0 to 16 deltas, "
+                       "windows of 1 to 1024 frames", fn, (long long)c->deltas, (long long)c->delta_window,
+                       (long long)c->acc_window);
+    return fl__speech_within(fn, c, "the window", c->n_fft) &&
+           (c->kind != FL_SPEECH_MFCC || fl__speech_within(fn, c, "the cosines", c->bands * c->cepstra)) &&
+           (c->kind != FL_SPEECH_PLP || fl__speech_within(fn, c, "the cosines", c->bands * (order + 1)));
 }
 
 FL_API fl_tensor *fl_speech_bands_of(const fl_speech_conf *c) {
     const int64_t bins = c ? c->n_fft / 2 + 1 : 0;
     if (!fl__speech_conf_check("fl_speech_bands_of", c) ||
-        !fl__speech_within("fl_speech_bands_of", c, "bands", c->bands * bins))
+        !fl__speech_within("fl_speech_bands_of", c, "the bands", c->bands * bins))
         return fl_raise();
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(c->bands, bins), FL_F64);
     if (t) memset(fl_data(t), 0, (size_t)(c->bands * bins) * sizeof(double));
@@ -748,7 +763,8 @@ FL_API fl_tensor *fl_speech_cosines_of(const fl_speech_conf *c) {
 FL_API fl_tensor *fl_speech_deltas(fl_tensor *x, int64_t window, int64_t orders) {
     if (fl_is_null_arg("fl_speech_deltas", x)) return NULL;
     if (x->ndim < 2 || !fl_dtype_is_float(x->dtype) || window < 1 || orders < 0 || orders > 16)
-        return fl_err_null("fl_speech_deltas: %s of shape %s, window %lld, %lld orders", fl_dtype_name(x->dtype),
+        return fl_err_null("fl_speech_deltas: got %s of shape %s, window %lld, %lld orders; expected floats "
+                           "[..., frames, d], a positive window, 0 to 16 orders", fl_dtype_name(x->dtype),
                            FL_SHAPE_TEXT(x), (long long)window, (long long)orders);
     fl_tensor *all[17] = {x};
     const int64_t t = x->shape[x->ndim - 2];
@@ -770,12 +786,13 @@ FL_API fl_tensor *fl_speech_deltas(fl_tensor *x, int64_t window, int64_t orders)
     return fl_scope_return(&s, fl_concat(all, (int)orders + 1, -1));
 }
 
-/* Sums over the frames before t, from which windows have differences. */
+/* Uses prefix sums over frames: the sums over a window are their differences. */
 FL_API fl_tensor *fl_speech_normalize_opt(fl_tensor *x, fl_speech_normalize_opts o) {
     if (fl_is_null_arg("fl_speech_normalize", x)) return NULL;
     if (x->ndim != 2 || !fl_dtype_is_float(x->dtype) || o.left < 0 || o.right < 0 || o.least < 0)
-        return fl_err_null("fl_speech_normalize: %s of shape %s, %lld frames before and %lld behind",
-                           fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x), (long long)o.left, (long long)o.right);
+        return fl_err_null("fl_speech_normalize: got %s of shape %s, left %lld, right %lld, least %lld; "
+                           "expected floats [frames, d] and numbers >= 0", fl_dtype_name(x->dtype),
+                           FL_SHAPE_TEXT(x), (long long)o.left, (long long)o.right, (long long)o.least);
     const int64_t t = x->shape[0], d = x->shape[1], groups = o.by_column ? d : 1,
                   each = d / (groups ? groups : 1);
     fl_scope s = fl_scope_begin();
@@ -811,13 +828,13 @@ FL_API fl_tensor *fl_speech_normalize_opt(fl_tensor *x, fl_speech_normalize_opts
 struct fl_speech_features {
     fl_speech_conf c;
     fl_spectrum_args a;
-    int64_t dims, before, behind; /* samples beyond the ends */
-    int64_t energy_at;            /* of dims; -1: there is none */
+    int64_t dims, before, behind; /* padding at the start and at the end, in samples */
+    int64_t energy_at;            /* index of the energy in dims; -1: no energy */
     fl_tensor *window, *bands, *first, *cosine;
-    double *plp; /* [bands][order + 1]: autocorrelations of what the bands are, compressed */
+    double *plp; /* [bands][order + 1]: compressed bands to autocorrelations */
 };
 
-/* The triangles as first bins and weights. */
+/* Stores each triangle as its first bin and weights. */
 static bool fl__speech_banded(fl_speech_features *f) {
     const fl_speech_conf *c = &f->c;
     const int64_t bins = c->n_fft / 2 + 1, n = c->bands;
@@ -833,7 +850,7 @@ static bool fl__speech_banded(fl_speech_features *f) {
         at[k] = begin < end ? begin : bins - 1, stop[k] = end;
         width = end - begin > width ? end - begin : width;
     }
-    if (!fl__speech_within("fl_speech_features_new", c, "bands", n * width)) return false;
+    if (!fl__speech_within("fl_speech_features_new", c, "the bands", n * width)) return false;
     fl_tensor *bands = fl_data_host_tensor(FL_SHAPE(n, width), FL_F32);
     if (!bands) return false;
     for (int64_t k = 0; k < n; k++)
@@ -844,7 +861,7 @@ static bool fl__speech_banded(fl_speech_features *f) {
     return true;
 }
 
-/* The window, with its zeros on both sides where frames have their sample in the middle. */
+/* The window, padded with zeros to n_fft on both sides if frames are centred. */
 static bool fl__speech_windowed(fl_speech_features *f) {
     const fl_speech_conf *c = &f->c;
     const bool middle = c->edges == FL_SPEECH_ZEROS || c->edges == FL_SPEECH_REFLECT;
@@ -861,7 +878,7 @@ static bool fl__speech_windowed(fl_speech_features *f) {
     return true;
 }
 
-/* The inverse transform of a spectrum whose first and last bands stand twice, and which goes on mirrored. */
+/* The inverse cosine transform of the bands, mirrored, with the first and last band duplicated. */
 static bool fl__speech_plp_matrix(fl_speech_features *f) {
     const fl_speech_conf *c = &f->c;
     const int64_t n = fl__speech_lpc_order(c) + 1, b = c->bands;
@@ -896,7 +913,7 @@ static void fl__speech_args(fl_speech_features *f) {
     a->energy_floor = c->energy_floor > 0 ? c->energy_floor : 1.1754943508222875e-38;
     const bool last = c->energy == FL_SPEECH_ENERGY_LAST || (cepstra && c->c0_last && !beside);
     f->energy_at = !c->energy ? -1 : last ? f->dims - !beside : 0;
-    a->energy_at = plp ? c->bands : f->energy_at < 0 ? 0 : f->energy_at; /* plp: behind the bands */
+    a->energy_at = plp ? c->bands : f->energy_at < 0 ? 0 : f->energy_at; /* plp: after the bands */
     f->dims += beside && c->energy;
 }
 
@@ -936,7 +953,7 @@ FL_API const fl_speech_conf *fl_speech_features_conf(const fl_speech_features *f
     return fl_given(f, "fl_speech_features_conf", "the features") ? &f->c : NULL;
 }
 
-/* Frames of n samples; their ends may lie beyond the last one. */
+/* The number of frames of n samples, including frames that reach beyond the last sample. */
 static int64_t fl__speech_frames(const fl_speech_features *f, int64_t n) {
     const int64_t win = f->window->shape[0], hop = f->c.hop;
     if (f->c.edges == FL_SPEECH_MIRROR) return n ? (n + hop / 2) / hop : 0;
@@ -945,7 +962,7 @@ static int64_t fl__speech_frames(const fl_speech_features *f, int64_t n) {
     return n < win || n == f->before + f->behind ? 0 : (n - win) / hop + 1;
 }
 
-/* The sample that stands at place i of a sound of n, itself or its mirror image; -1: a zero. */
+/* The sample at position i of the padded sound of n samples, possibly mirrored; -1 for a zero. */
 static int64_t fl__speech_place(const fl_speech_features *f, int64_t i, int64_t n) {
     const bool twice = f->c.edges == FL_SPEECH_MIRROR;
     if (f->c.edges == FL_SPEECH_ZEROS) return i >= 0 && i < n ? i : -1;
@@ -953,7 +970,7 @@ static int64_t fl__speech_place(const fl_speech_features *f, int64_t i, int64_t 
     return i;
 }
 
-/* Noise for n samples from number `at` on: the same numbers whatever the pieces. */
+/* Adds noise to samples at, ..., at + n - 1: independent of the cuts into pieces. */
 static bool fl__speech_dither(const fl_speech_features *f, float *x, int64_t at, int64_t n) {
     enum { PIECE = 4096 };
     for (int64_t i = at / PIECE; f->c.dither > 0 && n && i * PIECE < at + n; i++) {
@@ -969,8 +986,8 @@ static bool fl__speech_dither(const fl_speech_features *f, float *x, int64_t at,
     return true;
 }
 
-/* Cepstra c[0 ... n] of the linear predictor 1 + a[1] z^-1 + ... + a[n] z^-n of autocorrelations r[0 ... n]:
-   those of its inverse, c[0] the logarithm of its error (Durbin's recursion). */
+/* Cepstra c[0 ... n] of the inverse of the linear predictor 1 + a[1] z^-1 + ... + a[n] z^-n computed from
+   autocorrelations r[0 ... n] (Durbin's recursion); c[0] is the logarithm of the prediction error. */
 static void fl__speech_lpc_cepstra(const double *r, int64_t n, double *c) {
     double a[FL__SPEECH_POLES + 1] = {1}, old[FL__SPEECH_POLES + 1], error = r[0];
     for (int64_t i = 1; i <= n; i++) {
@@ -990,7 +1007,7 @@ static void fl__speech_lpc_cepstra(const double *r, int64_t n, double *c) {
     }
 }
 
-/* Logarithms of bands, and energies behind them, to PLP cepstra. */
+/* PLP cepstra from the logarithms of the bands, followed by energies. */
 static fl_tensor *fl__speech_plp(const fl_speech_features *f, fl_tensor *y) {
     const fl_speech_conf *c = &f->c;
     const int64_t n = fl__speech_lpc_order(c), from = y->shape[y->ndim - 1], b = c->bands;
@@ -1018,7 +1035,7 @@ static fl_tensor *fl__speech_plp(const fl_speech_features *f, fl_tensor *y) {
     return out;
 }
 
-/* The energies' range and the other numbers' means, over each sound. */
+/* Normalises energies by their maximum, and subtracts the means of the other features, per sound. */
 static fl_tensor *fl__speech_over_sound(const fl_speech_features *f, fl_tensor *y) {
     const fl_speech_conf *c = &f->c;
     fl_tensor *out = fl_contiguous(fl_clone(y));
@@ -1037,7 +1054,7 @@ static fl_tensor *fl__speech_over_sound(const fl_speech_features *f, fl_tensor *
     return out;
 }
 
-/* What the kernel does not do: PLP, and what looks at the whole sound. */
+/* Steps after the kernel: PLP, and normalisation that needs the whole sound. */
 static fl_tensor *fl__speech_finish(const fl_speech_features *f, fl_tensor *y) {
     if (f->plp) y = fl__speech_plp(f, y);
     if (y && (f->c.subtract_mean || f->c.energy_normalize)) y = fl__speech_over_sound(f, y);
@@ -1061,7 +1078,7 @@ FL_API fl_tensor *fl_speech_features_of(const fl_speech_features *f, fl_tensor *
     const char *fn = "fl_speech_features_of";
     if (fl_is_null_arg(fn, f) || fl_is_null_arg(fn, x)) return NULL;
     if (x->ndim < 1 || x->ndim > FL_MAX_DIMS - 1 || !fl_dtype_is_float(x->dtype))
-        return fl_err_null("%s: x is %s of shape %s, not floats [..., t]", fn, fl_dtype_name(x->dtype),
+        return fl_err_null("%s: got x %s of shape %s, expected floats [..., t]", fn, fl_dtype_name(x->dtype),
                            FL_SHAPE_TEXT(x));
     fl_scope s = fl_scope_begin();
     const fl_speech_conf *c = &f->c;
@@ -1079,7 +1096,7 @@ FL_API fl_tensor *fl_speech_features_of(const fl_speech_features *f, fl_tensor *
     for (int64_t k = 0; wide && k < lines; k++) {
         const float *from = (const float *)fl_data(in) + k * given;
         float *to = (float *)fl_data(wide) + k * need, gain = (float)c->gain;
-        int64_t have = given < n ? given : n; /* zeros up to n */
+        int64_t have = given < n ? given : n; /* zeros from there to n */
         if (noisy) {
             for (int64_t i = 0; i < n; i++) noisy[i] = i < have ? from[i] * gain : 0;
             if (!fl__speech_dither(f, noisy, 0, n)) wide = NULL;
@@ -1089,7 +1106,7 @@ FL_API fl_tensor *fl_speech_features_of(const fl_speech_features *f, fl_tensor *
             const int64_t place = fl__speech_place(f, i - f->before, n);
             to[i] = place < 0 || place >= have ? 0 : from[place] * gain;
             if (i != f->before) continue;
-            const int64_t whole = have < need - i ? have : need - i; /* in a row */
+            const int64_t whole = have < need - i ? have : need - i; /* contiguous samples */
             for (int64_t j = 1; j < whole; j++) to[i + j] = from[j] * gain;
             if (whole) i += whole - 1;
         }
@@ -1107,10 +1124,9 @@ FL_API fl_var *fv_speech_features_of(const fl_speech_features *f, fl_var *x) {
     const fl_speech_conf *c = &f->c;
     if (v->ndim < 1 || v->dtype != FL_F32 || c->dither > 0 || c->deltas || c->range > 0 || c->pad_to ||
         c->drop_last || c->kind == FL_SPEECH_PLP || c->subtract_mean || c->energy_normalize)
-        return fl_err_null(
-            "%s: x is %s of shape %s, not f32 [..., t], or the features are PLP, normalised over the sound, "
-            "or have dither, deltas, range or a length",
-            fn, fl_dtype_name(v->dtype), FL_SHAPE_TEXT(v));
+        return fl_err_null("%s: got x %s of shape %s, expected f32 [..., t]; a gradient needs features "
+                           "without PLP, normalisation over the sound, dither, deltas, range, pad_to and "
+                           "drop_last", fn, fl_dtype_name(v->dtype), FL_SHAPE_TEXT(v));
     fl_scope s = fl_scope_begin();
     const int64_t n = v->shape[v->ndim - 1], frames = fl__speech_frames(f, n);
     const int64_t need = frames ? (frames - 1) * c->hop + f->window->shape[0] : 0;
@@ -1126,13 +1142,12 @@ FL_API fl_var *fv_speech_features_of(const fl_speech_features *f, fl_var *x) {
                            wide ? fv_spectrum(wide, f->window, f->bands, f->first, f->cosine, f->a) : NULL);
 }
 
-/* ---- pieces ---- */
+/* ---- streaming ---- */
 
 struct fl_speech_stream {
     const fl_speech_features *f;
-    int64_t seen, start, n,
-        cap; /* samples that came; x holds places start, ..., start + n - 1 of the sound */
-    int64_t done;                /* frames that were given */
+    int64_t seen, start, n, cap; /* samples received; x holds samples start, ..., start + n - 1 */
+    int64_t done;                /* frames returned */
     float *x;
 };
 
@@ -1146,7 +1161,7 @@ FL_API fl_speech_stream *fl_speech_stream_new(const fl_speech_features *f) {
                        : c->energy_normalize ? "energy_normalize"
                        : c->deltas           ? "deltas"
                                              : NULL;
-    if (what) return fl_fail("fl_speech_stream_new: %s looks ahead", what), NULL;
+    if (what) return fl_fail("fl_speech_stream_new: .%s needs the whole sound", what), NULL;
     fl_speech_stream *s = fl_heap_alloc(sizeof *s);
     if (s) *s = (fl_speech_stream){.f = f};
     return s;
@@ -1158,7 +1173,7 @@ FL_API void fl_speech_stream_free(fl_speech_stream *s) {
     fl_heap_free(s);
 }
 
-/* Frames whose samples are there, and those before the first one, which mirror what follows. */
+/* The number of frames whose samples, including mirrored ones, are available. */
 static int64_t fl__speech_ready(const fl_speech_stream *s, int64_t seen, bool end) {
     const fl_speech_features *f = s->f;
     const int64_t win = f->window->shape[0];
@@ -1167,7 +1182,7 @@ static int64_t fl__speech_ready(const fl_speech_stream *s, int64_t seen, bool en
     return (seen + f->before - win) / f->c.hop + 1;
 }
 
-/* The frames from s->done to ready, of a sound of which `seen` samples came. */
+/* Frames s->done to ready - 1, of a sound of which `seen` samples were received. */
 static fl_tensor *fl__speech_give(const fl_speech_stream *s, int64_t ready, int64_t seen) {
     const fl_speech_features *f = s->f;
     const int64_t win = f->window->shape[0], frames = ready - s->done;
@@ -1199,7 +1214,7 @@ FL_API fl_tensor *fl_speech_stream_push(fl_speech_stream *s, const float *x, int
     if (!y) return s->n = kept, NULL;
     s->seen = seen, s->done = ready > s->done ? ready : s->done;
     if (end) return s->seen = s->start = s->n = s->done = 0, y;
-    /* What later frames read, and what the end may mirror. */
+    /* Samples that later frames need, and those the end may mirror. */
     int64_t keep = s->done * f->c.hop - f->before, mirrored = seen - f->window->shape[0] - 1;
     if (f->c.edges != FL_SPEECH_SNIP && mirrored < keep) keep = mirrored;
     if (keep > s->start && s->done) {

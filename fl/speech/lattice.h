@@ -1,15 +1,17 @@
-/* fl/speech/lattice.h - logarithms of sums over paths, as ops: those of ASG and of transducers
+/* fl/speech/lattice.h - ASG and transducer losses: log-sum over lattice paths as ops
 
-   asg         over paths of tokens, one a frame: e[0, p0] + sum over t of e[t, pt] + w[pt, pt-1]; all of
-               them, or those that spell a target, each token for one frame or more
-   transducer  over monotone paths through [t, u + 1]: a blank moves on in t, a label in u; they end with a
-               blank at (t - 1, u) (arXiv 1211.3711)
+   asg         sum over paths of one token per frame of e[0, p0] + sum over t of e[t, pt] + w[pt, pt-1]: all
+   paths,
+               or those that spell a target, each token lasting one or more frames
+   transducer  sum over monotone paths through [t, u + 1]: a blank advances t, a label advances u; the last
+   step
+               is a blank at (t - 1, u) (arXiv 1211.3711)
 
-   Records (fl_lattice_args), of one float dtype but i64 target [n, l], steps [n] and lengths [n].
+   Operands (args: fl_lattice_args), of one float dtype except i64 target [n, l], steps [n] and lengths [n]:
      asg         e [t, n, c], w [c (to), c (from)], target, steps, lengths -> [n]
-     transducer  blanks [n, t, u + 1], labels [n, t, u], steps, lengths -> [n]; a log probability each
-     ..._grad    the same, that, dy [n] -> the gradients of the two, 0 where there is no path
-   -1e30 stands for log 0, so that gradients of any order are finite. */
+     transducer  blanks [n, t, u + 1], labels [n, t, u], steps, lengths -> [n]; log probabilities
+     ..._grad    the same, the result, dy [n] -> gradients of the two floats, 0 if there is no path
+   log 0 is represented by -1e30, so that gradients of any order are finite. */
 #ifndef FL_SPEECH_LATTICE_H
 #define FL_SPEECH_LATTICE_H
 #ifndef FL_AUTOGRAD_H
@@ -22,24 +24,24 @@ extern "C" {
 #endif
 
 typedef struct fl_lattice_args {
-    bool full; /* asg: all paths; target and lengths are not looked at */
+    bool full; /* asg: all paths; ignores target and lengths */
 } fl_lattice_args;
 typedef struct fl_lattice_opts {
     fl_opts_guard guard_;
-    int64_t blank;          /* of a transducer, its class; 0 -> the last, FL_I0 -> 0 */
+    int64_t blank;          /* transducer: index of the blank; 0 -> the last class, FL_I0 -> 0 */
     fl_reduction reduction; /* FL_MEAN: over the batch */
-    bool zero_infinity;     /* 0 instead of inf for targets that do not fit */
-    int64_t cells;          /* fv_transducer_joint: of its lattice at a time, 0 -> 4096 */
+    bool zero_infinity;     /* losses of targets that do not fit are 0, not inf */
+    int64_t cells;          /* fv_transducer_joint: lattice cells computed at a time, 0 -> 4096 */
     char _end;
 } fl_lattice_opts;
-/* The two halves of ASG (Collobert et al., arXiv 1609.03193): log of the sum over all paths through scores
-   x [t, n, c], and over those that spell the targets; about -1e30 where there is none. */
+/* The two terms of ASG (Collobert et al., arXiv 1609.03193): the log-sum over all paths through scores
+   x [t, n, c], and over paths that spell the targets; about -1e30 if there is none. */
 FL_API fl_tensor *fl_asg_full(fl_tensor *x, fl_tensor *w, fl_tensor *steps);
 FL_API fl_var *fv_asg_full(fl_var *x, fl_var *w, fl_tensor *steps);
 FL_API fl_tensor *fl_asg_forced(fl_tensor *x, fl_tensor *w, fl_tensor *target, fl_tensor *steps,
                                 fl_tensor *lengths);
 FL_API fl_var *fv_asg_forced(fl_var *x, fl_var *w, fl_tensor *target, fl_tensor *steps, fl_tensor *lengths);
-/* The first less the second. */
+/* ASG loss: fl_asg_full - fl_asg_forced. */
 #define fl_asg_loss(...) FL__LATTICE(fl_asg_loss, __VA_ARGS__, ._end = 0)
 #define fv_asg_loss(...) FL__LATTICE(fv_asg_loss, __VA_ARGS__, ._end = 0)
 #define FL__LATTICE(fn, x, w, target, steps, lengths, ...) \
@@ -48,8 +50,8 @@ FL_API fl_tensor *fl_asg_loss_opt(fl_tensor *x, fl_tensor *w, fl_tensor *target,
                                   fl_tensor *lengths, fl_lattice_opts o);
 FL_API fl_var *fv_asg_loss_opt(fl_var *x, fl_var *w, fl_tensor *target, fl_tensor *steps, fl_tensor *lengths,
                                fl_lattice_opts o);
-/* -log P(target) of scores x [n, t, u + 1, c], whose log softmax is taken (torchaudio.functional.rnnt_loss),
-   targets [n, u]. */
+/* Transducer loss -log P(target) of logits x [n, t, u + 1, c], as torchaudio.functional.rnnt_loss; targets
+   [n, u]. */
 #define fl_transducer_loss(...) FL__TRANSDUCER(fl_, __VA_ARGS__, ._end = 0)
 #define fv_transducer_loss(...) FL__TRANSDUCER(fv_, __VA_ARGS__, ._end = 0)
 #define FL__TRANSDUCER(p, x, target, steps, lengths, ...) \
@@ -58,23 +60,23 @@ FL_API fl_tensor *fl_transducer_loss_opt(fl_tensor *x, fl_tensor *target, fl_ten
                                          fl_tensor *lengths, fl_lattice_opts o);
 FL_API fl_var *fv_transducer_loss_opt(fl_var *x, fl_tensor *target, fl_tensor *steps, fl_tensor *lengths,
                                       fl_lattice_opts o);
-/* What that loss needs of x = tanh(a[n, t] + b[n, u]) weight^T + bias: a [n, t, h], b [n, u + 1, h], weight
-   [c, h], bias [c] -> log probabilities of the blank and of the next label, [n, t, u + 1, 2] (0 for a label
-   after the last). x is made for some frames at a time, forward and backward, and never stands there as a
-   whole. */
+/* Fused joint network of a transducer: with logits x = tanh(a[n, t] + b[n, u]) weight^T + bias for a [n, t,
+   h], b [n, u + 1, h], weight [c, h], bias [c], returns the log probabilities of the blank and of the next
+   label, [n, t, u + 1, 2] (0 for a label after the last). x is computed for a few frames at a time, forward
+   and backward, and never materialised as a whole. */
 #define fv_transducer_joint(...) FL__JOINT(__VA_ARGS__, ._end = 0)
 #define FL__JOINT(a, b, weight, bias, target, ...) \
     fv_transducer_joint_opt(a, b, weight, bias, target, FL_LITERAL(fl_lattice_opts, __VA_ARGS__))
 FL_API fl_var *fv_transducer_joint_opt(fl_var *a, fl_var *b, fl_var *weight, fl_var *bias, fl_tensor *target,
                                        fl_lattice_opts o);
-/* The loss of these log probabilities [n, t, u + 1, 2]. */
+/* Transducer loss of the log probabilities [n, t, u + 1, 2] from fv_transducer_joint. */
 FL_API fl_tensor *fl_transducer_joint_loss(fl_tensor *joint, fl_tensor *steps, fl_tensor *lengths,
                                            fl_lattice_opts o);
 FL_API fl_var *fv_transducer_joint_loss(fl_var *joint, fl_tensor *steps, fl_tensor *lengths,
                                         fl_lattice_opts o);
 
 FL_DATA fl_op fl_op_asg, fl_op_asg_grad, fl_op_transducer, fl_op_transducer_grad;
-/* Registers the ops and their kernels, once: called by the functions above. */
+/* Registers the ops and their kernels once; called by the functions above. */
 FL_API bool fl_lattice_register(void);
 
 #ifdef __cplusplus
@@ -106,12 +108,12 @@ FL_API bool fl_lattice_register(void);
 
 FL_DATA_DEFINED fl_op fl_op_asg, fl_op_asg_grad, fl_op_transducer, fl_op_transducer_grad;
 
-/* Operands before the gradient's own: two of floats, then the integers. */
+/* Number of operands of the forward op: two floats, then the integers. */
 static int fl__lattice_operands(fl_op op) {
     return op == fl_op_asg || op == fl_op_asg_grad ? 5 : 4;
 }
 
-/* target where a place is before the sequence's end, `fill` behind it */
+/* target where a position is inside the sequence, `fill` elsewhere. */
 static fl_tensor *fl__lattice_labels(fl_tensor *target, fl_tensor *lengths, int64_t fill) {
     fl_tensor *place = fl_new_arange(target, 0, (double)target->shape[1], 1, FL_I64);
     fl_tensor *inside = fl_lt(place, fl_unsqueeze(lengths, 1));
@@ -126,7 +128,7 @@ static bool fl__compose_lattice(const fl_call *c, fl_tensor **y) {
     return y[0] != NULL;
 }
 
-/* dy times the derivative of the sum by both operands, through the graph of its composition. */
+/* dy times the derivatives by both float operands, by differentiating the composition. */
 static bool fv__lattice_gradient(fl_op op, fl_var *const *given, fl_tensor *const *of,
                                  const fl_lattice_args *a, fl_var *dy, fl_var **d) {
     const bool create = fl_grad_enabled(), recorded = fl_no_grad(false);
@@ -216,7 +218,7 @@ FL_API bool fl_lattice_register(void) {
 
 /* ---- the joint ---- */
 
-/* Log probabilities [n, t, u + 1, 2] of some frames. */
+/* Log probabilities [n, t, u + 1, 2] of a few frames. */
 static fl_var *fv__joint_some(fl_var *a, fl_var *b, fl_var *weight, fl_var *bias, fl_tensor *labels,
                               int64_t blank) {
     fl_var *x = a && b ? fv_tanh(fv_add(fv_unsqueeze(a, 2), fv_unsqueeze(b, 1))) : NULL;
@@ -234,10 +236,10 @@ static fl_var *fv__joint_some(fl_var *a, fl_var *b, fl_var *weight, fl_var *bias
 }
 
 typedef struct fl__joint {
-    int64_t blank, frames; /* at a time */
+    int64_t blank, frames; /* frames computed at a time */
 } fl__joint;
 
-/* For each piece of the frames its graph is made again and run backward. */
+/* Recomputes the graph of each group of frames, and differentiates it. */
 static void fv__joint_back(fl_node *n, fl_var *dy) {
     const fl__joint j = *(const fl__joint *)fv_args(n);
     fl_var *x[5], *d[4] = {NULL, NULL, NULL, NULL};
@@ -275,8 +277,8 @@ static bool fl__joint_fits(const fl_tensor *a, const fl_tensor *b, const fl_tens
                     target->shape[0] == a->shape[0] && target->shape[1] + 1 == b->shape[1] &&
                     target->dtype == FL_I64 && blank >= 0 && blank < w->shape[0];
     return ok ||
-           fl_err_false("fv_transducer_joint: a %s, b %s, weight %s, bias %s, targets %s, blank %lld; want "
-                        "[n, t > 0, h], [n, u + 1, h], [c, h], [c], i64 [n, u]",
+           fl_err_false("fv_transducer_joint: got a %s, b %s, weight %s, bias %s, targets %s, blank %lld; "
+                        "expected [n, t > 0, h], [n, u + 1, h], [c, h], [c], i64 [n, u], a class",
                         FL_SHAPE_TEXT(a), FL_SHAPE_TEXT(b), FL_SHAPE_TEXT(w), FL_SHAPE_TEXT(bias),
                         FL_SHAPE_TEXT(target), (long long)blank);
 }
@@ -284,8 +286,8 @@ static bool fl__joint_fits(const fl_tensor *a, const fl_tensor *b, const fl_tens
 FL_API fl_var *fv_transducer_joint_opt(fl_var *a, fl_var *b, fl_var *weight, fl_var *bias, fl_tensor *target,
                                        fl_lattice_opts o) {
     const char *fn = "fv_transducer_joint";
-    if (fl_is_null_arg(fn, a) || fl_is_null_arg(fn, b) || fl_is_null_arg(fn, weight) || fl_is_null_arg(fn, bias) ||
-        fl_is_null_arg(fn, target)) return NULL;
+    if (fl_is_null_arg(fn, a) || fl_is_null_arg(fn, b) || fl_is_null_arg(fn, weight) ||
+        fl_is_null_arg(fn, bias) || fl_is_null_arg(fn, target)) return NULL;
     const fl_tensor *x = fv_value(a), *w = fv_value(weight);
     const int64_t blank = o.blank ? fl_option_int(o.blank, 0) : w->shape[0] - 1;
     if (!fl__joint_fits(x, fv_value(b), w, fv_value(bias), target, blank)) return NULL;

@@ -1,4 +1,4 @@
-/* lexicon.h - words as strings of tokens, and the tree of these strings that decoders walk */
+/* fl/speech/lexicon.h - lexicon: spellings of words as tokens, and their prefix tree for decoders */
 #ifndef FL_SPEECH_LEXICON_H
 #define FL_SPEECH_LEXICON_H
 #include "../text/dictionary.h"
@@ -8,58 +8,63 @@
 extern "C" {
 #endif
 
-/* Spellings of words; a word may have several, and several words one. Read by any number of threads. */
+/* Spellings of words. A word may have several spellings, and several words the same one. Concurrent reads are
+   safe. */
 typedef struct fl_speech_lexicon fl_speech_lexicon;
 FL_API fl_speech_lexicon *fl_speech_lexicon_new(void);
-FL_API void fl_speech_lexicon_free(fl_speech_lexicon *l); /* NULL is fine */
-/* A word's spelling, n tokens of 0 or more. The word gets a number at its first one, which is returned; -1
-   after fl_fail. Before the first fl_speech_lexicon_finish. */
+FL_API void fl_speech_lexicon_free(fl_speech_lexicon *l); /* NULL is allowed */
+/* Adds a spelling of a word: n > 0 tokens >= 0. Returns the word's index, assigned at its first spelling; -1
+   after fl_fail. Must precede the first fl_speech_lexicon_finish. */
 FL_API int64_t fl_speech_lexicon_add(fl_speech_lexicon *l, const char *word, const int32_t *tokens,
                                      int64_t n);
 typedef struct fl_speech_lexicon_opts {
     fl_opts_guard guard_;
-    bool skip;        /* leaves out words with a token that is not known, instead of an error; */
-    int64_t *skipped; /* how many are counted here */
+    bool skip;        /* skip words with an unknown token; default: fail */
+    int64_t *skipped; /* output: the number of skipped words */
     char _end;
 } fl_speech_lexicon_opts;
-/* A file of lines "word token token ...", whose tokens are looked up. NULL after fl_fail with file and
-   line. */
+/* Loads a file of lines "word token token ..."; the tokens are looked up in `tokens`. Returns NULL after
+   fl_fail with file and line. */
 #define fl_speech_lexicon_load(path, ...) FL__SPEECH_LEXICON_LOAD(path, __VA_ARGS__, ._end = 0)
 #define FL__SPEECH_LEXICON_LOAD(path, tokens, ...) \
     fl_speech_lexicon_load_opt(path, tokens, FL_LITERAL(fl_speech_lexicon_opts, __VA_ARGS__))
 FL_API fl_speech_lexicon *fl_speech_lexicon_load_opt(const char *path, const fl_text_dictionary *tokens,
                                                      fl_speech_lexicon_opts o);
-/* Spelling k of a word, in the order of adding, and its tokens' number in *n. Past the last one NULL, and the
-   number of spellings in *n. Takes time in proportion to k. */
+/* Returns spelling k of a word, in order of addition, with its length in *n. If there are fewer, returns
+   NULL, with the number of spellings in *n. Takes O(k) time. */
 FL_API const int32_t *fl_speech_lexicon_spelling(const fl_speech_lexicon *l, int64_t word, int64_t k,
                                                  int64_t *n);
-/* The words by number; it belongs to l. */
+/* The words by index; owned by l. */
 FL_API const fl_text_dictionary *fl_speech_lexicon_words(const fl_speech_lexicon *l);
 
-/* What a node of the tree says of the words below it before any is finished: nothing; the best of their
-   scores at the start of a sentence, or the logarithm of their sum. */
+/* Smearing: the score of a node for the words below it, before a word is complete: none; the maximum of the
+   words' scores at the start of a sentence; or the logarithm of the sum of their exp. */
 typedef enum fl_speech_smear {
     FL_SPEECH_NO_SMEARING,
     FL_SPEECH_SMEAR_MAX,
     FL_SPEECH_SMEAR_LOGADD
 } fl_speech_smear;
-/* Makes the tree ready: once before decoding, and again for another model. lm scores words; NULL: no
-   smearing. flashlight: the scores of words that are spelled alike are added up even under MAX, and
-   scores are log10. */
+/* Builds the prefix tree; call it before decoding, and again for another language model. lm scores words;
+   NULL: no smearing. flashlight: as Flashlight does, adds up the scores of words with equal spelling even
+   for MAX, and uses log10. */
 FL_API bool fl_speech_lexicon_finish(fl_speech_lexicon *l, fl_speech_smear how, const fl_text_scorer *lm,
                                      bool flashlight);
 
-/* Nodes: 0 is the root; the children of a node stand beside each other, by token, its words too. */
+/* Node of the prefix tree; node 0 is the root. The children of a node are contiguous and sorted by token. */
 typedef struct fl_speech_node {
-    int32_t token, child, children, word,
-        words; /* child: the first of so many; word: a place in lists of words */
-    float smeared;
+    int32_t token;
+    int32_t child, children; /* index of the first child, and their number */
+    int32_t word, words;     /* index of the first word in fl_speech_lexicon_list, and their number */
+    float smeared;           /* the smeared score */
 } fl_speech_node;
+/* All nodes; *n becomes their number. Owned by l. */
 FL_API const fl_speech_node *fl_speech_lexicon_nodes(const fl_speech_lexicon *l, int64_t *n);
-FL_API const int32_t *fl_speech_lexicon_list(const fl_speech_lexicon *l); /* the words at such places */
-/* The child of a node with a token; -1: none. */
+/* Word indices of the nodes, concatenated. Owned by l. */
+FL_API const int32_t *fl_speech_lexicon_list(const fl_speech_lexicon *l);
+/* The child of a node with a given token; -1 if there is none. */
 FL_API int32_t fl_speech_node_child(const fl_speech_node *nodes, int32_t node, int32_t token);
-/* Is it finished, and are its tokens classes? fn's error says what is wrong. */
+/* Checks that the lexicon is finished and its tokens are below `classes`. Returns false after fl_fail in fn's
+   name. */
 FL_API bool fl_speech_lexicon_fits(const char *fn, const fl_speech_lexicon *l, int64_t classes);
 
 #ifdef __cplusplus
@@ -74,16 +79,16 @@ FL_API bool fl_speech_lexicon_fits(const char *fn, const fl_speech_lexicon *l, i
 #include <stdlib.h>
 #include <string.h>
 
-enum { FL__SPEECH_HOMOPHONES = 6 }; /* words of a node */
+enum { FL__SPEECH_HOMOPHONES = 6 }; /* maximal number of words per node */
 
-/* Spellings stand behind each other in `token`; sorted, they are the tree in order. */
+/* Spellings are concatenated in `token`; sorted, they are the tree in depth-first order. */
 typedef struct fl__speech_spelling {
     int64_t at;
-    int32_t n, word, next; /* next: another one of the word; 0: none */
+    int32_t n, word, next; /* next: next spelling of the word; 0: none */
     const int32_t *token;  /* while sorting */
 } fl__speech_spelling;
 
-/* Of the spellings of a word the first and the last one. */
+/* First and last spelling of a word. */
 typedef struct fl__speech_spelled {
     int32_t first, last;
 } fl__speech_spelled;
@@ -123,9 +128,12 @@ FL_API int64_t fl_speech_lexicon_add(fl_speech_lexicon *l, const char *word, con
         !fl_given(word, "fl_speech_lexicon_add", "the word")) return -1;
     const int64_t length = (int64_t)strlen(word);
     for (int64_t i = 0; i < n; i++)
-        if (tokens[i] < 0) return fl_fail("fl_speech_lexicon_add: %s: token %d", word, (int)tokens[i]) - 1;
+        if (tokens[i] < 0)
+            return fl_fail("fl_speech_lexicon_add: %s: token %lld must be >= 0, got %d", word, (long long)i,
+                           (int)tokens[i]) - 1;
     if (n < 1 || n > INT16_MAX || l->tokens + n > INT32_MAX)
-        return fl_fail("fl_speech_lexicon_add: %s: a spelling of %lld tokens", word, (long long)n) - 1;
+        return fl_fail("fl_speech_lexicon_add: %s: a spelling must have 1 to %d tokens, got %lld", word,
+                       INT16_MAX, (long long)n) - 1;
     if (!fl_heap_grow(&l->spelling, &l->cap, l->n + 1, sizeof *l->spelling) ||
         !fl_heap_grow(&l->token, &l->token_cap, l->tokens + n, sizeof *l->token) ||
         !fl_heap_grow(&l->spelled, &l->spelled_cap, fl_text_dictionary_size(l->words) + 1,
@@ -157,7 +165,8 @@ FL_API fl_speech_lexicon *fl_speech_lexicon_load_opt(const char *path, const fl_
         p = stop + 1;
         if (!w) continue;
         if (n >= (int64_t)sizeof word) {
-            ok = fl_fail("%s: %s:%lld: a word of %lld bytes", fn, path, (long long)line + 1, (long long)n);
+            ok = fl_fail("%s: %s:%lld: the word has %lld bytes, the maximum is %lld", fn, path,
+                         (long long)line + 1, (long long)n, (long long)sizeof word - 1);
             break;
         }
         memcpy(word, w, (size_t)n), word[n] = 0;
@@ -166,12 +175,12 @@ FL_API fl_speech_lexicon *fl_speech_lexicon_load_opt(const char *path, const fl_
             const int64_t k = fl_text_dictionary_find(tokens, t, n);
             bad = k < 0 || count == MOST;
             if (bad && !o.skip)
-                ok = fl_fail("%s: %s:%lld: %s: token '%.*s' is not known", fn, path, (long long)line + 1,
-                             word, (int)(n < 99 ? n : 99), t);
+                ok = fl_fail("%s: %s:%lld: %s: unknown token '%.*s', or more than 4096 tokens", fn, path,
+                             (long long)line + 1, word, (int)(n < 99 ? n : 99), t);
             if (!bad) token[count++] = (int32_t)k;
         }
         if (ok && !bad && !count)
-            ok = fl_fail("%s: %s:%lld: %s has no spelling", fn, path, (long long)line + 1, word);
+            ok = fl_fail("%s: %s:%lld: %s: no tokens", fn, path, (long long)line + 1, word);
         skipped += bad;
         if (ok && !bad) ok = fl_speech_lexicon_add(l, word, token, count) >= 0;
     }
@@ -221,15 +230,15 @@ FL_API int32_t fl_speech_node_child(const fl_speech_node *nodes, int32_t node, i
 
 FL_API bool fl_speech_lexicon_fits(const char *fn, const fl_speech_lexicon *l, int64_t classes) {
     if (!fl_given(l, "fl_speech_lexicon_fits", "the lexicon")) return false;
-    if (!l->nodes) return fl_fail("%s: the lexicon was not finished", fn);
+    if (!l->nodes) return fl_fail("%s: the lexicon is not finished: call fl_speech_lexicon_finish", fn);
     for (int64_t k = 1; k < l->nodes; k++)
         if (l->node[k].token >= classes)
-            return fl_fail("%s: the lexicon has token %d, of %lld classes", fn, (int)l->node[k].token,
-                           (long long)classes);
+            return fl_fail("%s: token %d of the lexicon is out of range, there are %lld classes", fn,
+                           (int)l->node[k].token, (long long)classes);
     return true;
 }
 
-/* By tokens, then as they were added. */
+/* Orders by tokens, then by order of addition. */
 static int fl__speech_by_tokens(const void *a, const void *b) {
     const fl__speech_spelling *x = a, *y = b;
     const int32_t n = x->n < y->n ? x->n : y->n;
@@ -239,14 +248,14 @@ static int fl__speech_by_tokens(const void *a, const void *b) {
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* A node whose words and children are due: it stands for the first `depth` tokens of sorted spellings begin
-   to end. */
+/* Work item of the construction: node `node` stands for the first `depth` tokens of sorted spellings begin to
+   end, and needs its words and children. */
 typedef struct fl__speech_branch {
     int64_t begin, end;
     int32_t node, depth;
 } fl__speech_branch;
 
-/* The words that end at a branch. */
+/* Adds the words that end at a node. */
 static bool fl__speech_list_words(fl_speech_lexicon *l, const fl__speech_spelling *sorted,
                                   fl__speech_branch *b) {
     fl_speech_node *node = &l->node[b->node];
@@ -262,7 +271,7 @@ static bool fl__speech_list_words(fl_speech_lexicon *l, const fl__speech_spellin
     return true;
 }
 
-/* Makes the tree, from node 0 on, depth first: with a stack of its own, as a spelling may have thousands of
+/* Builds the tree from node 0, depth first, with an explicit stack because a spelling may have thousands of
    tokens. */
 static bool fl__speech_grow(fl_speech_lexicon *l, const fl__speech_spelling *sorted) {
     fl__speech_branch *stack = NULL;
@@ -283,7 +292,7 @@ static bool fl__speech_grow(fl_speech_lexicon *l, const fl__speech_spelling *sor
             l->node[l->nodes++] = (fl_speech_node){.token = token};
         }
         l->node[b.node].child = (int32_t)first, l->node[b.node].children = (int32_t)(l->nodes - first);
-        for (int64_t i = below, j = n - 1; i < j; i++, j--) { /* the first child is next */
+        for (int64_t i = below, j = n - 1; i < j; i++, j--) { /* pop the first child first */
             const fl__speech_branch swap = stack[i];
             stack[i] = stack[j], stack[j] = swap;
         }
@@ -297,7 +306,7 @@ static double fl__speech_log_add(double a, double b) {
     return least == -INFINITY || least - most < -39.14 ? most : most + log1p(exp(least - most));
 }
 
-/* Children come behind their parents. */
+/* Iterates backwards, because children have higher indices than their parents. */
 static bool fl__speech_smear_tree(fl_speech_lexicon *l, fl_speech_smear how, const fl_text_scorer *lm,
                                   bool flashlight) {
     fl_text_state start, next;
@@ -325,7 +334,7 @@ static bool fl__speech_smear_tree(fl_speech_lexicon *l, fl_speech_smear how, con
 FL_API bool fl_speech_lexicon_finish(fl_speech_lexicon *l, fl_speech_smear how, const fl_text_scorer *lm,
                                      bool flashlight) {
     if (!fl_given(l, "fl_speech_lexicon_finish", "the lexicon")) return false;
-    if (!l->n) return fl_fail("fl_speech_lexicon_finish: there is no word");
+    if (!l->n) return fl_fail("fl_speech_lexicon_finish: the lexicon is empty");
     if (!l->nodes) {
         fl__speech_spelling *sorted = fl_heap_alloc((size_t)l->n * sizeof *sorted);
         bool ok = sorted && fl_heap_grow(&l->node, &l->node_cap, 1, sizeof *l->node);

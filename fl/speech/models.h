@@ -1,7 +1,8 @@
-/* models.h - acoustic models from arch files: a layer a line, as Flashlight and wav2letter write them
+/* fl/speech/models.h - acoustic models from architecture files of Flashlight and wav2letter: one layer per
+   line
 
-   Sizes and axes in a file count with time fastest, (time, features, channels, batch); a tensor here is
-   [batch, channels, features, time], so their axis d is ours 3 - d. */
+   Files list sizes and axes fastest first, (time, features, channels, batch); a tensor here is [batch,
+   channels, features, time], so their axis d is ours 3 - d. */
 #ifndef FL_SPEECH_MODELS_H
 #define FL_SPEECH_MODELS_H
 #ifndef FL_NN_H
@@ -12,35 +13,35 @@
 extern "C" {
 #endif
 
-/* A module from a file, or from n bytes that `name` stands for in messages. NFEAT and NLABEL become
-   `features` and `labels`; # begins a comment. NULL after fl_fail with file, line and token: an unknown one,
-   a wrong number of arguments, one that is no number. Tokens (arguments in brackets may be left out):
-     V, RO a [b c ...]              other sizes (-1: what is left, 0: as before); axes in another order; those
-                                    that are not listed have size 1
+/* Builds a network from an architecture file. NFEAT and NLABEL stand for `features` and `labels`; # begins a
+   comment. Returns NULL after fl_fail with file, line and token, for an unknown token or wrong arguments.
+   Tokens (arguments in brackets are optional):
+     V, RO a [b c ...]              reshape (-1: inferred, 0: unchanged); permute, where axes not listed have
+                                    size 1
      PD value (low high)...         padding
-     C, C1 in out k stride [pad [dilation]]              convolution along time, pad -1: as many frames
+     C, C1 in out k stride [pad [dilation]]              convolution along time; pad -1: same length
      C2 in out kx ky sx sy [px py [dx dy]]               along time (x) and features (y)
-     AC in out k stride [pad [future [dilation]]]        of 2 pad frames (-1: of those that C adds) the share
-                                    `future` (1) behind
+     AC in out k stride [pad [future [dilation]]]        padding of 2 pad frames (-1: as many as C); the
+                                    fraction `future` (1) of it is at the end
      TDS channels k width [dropout inner right norm_time]  time-depth separable block (arXiv 1904.02619)
-     TR dim mlp heads context dropout [drop pre_norm causal]    transformer layer, of [1, n, t, dim]
+     TR dim mlp heads context dropout [drop pre_norm causal]    transformer layer, on [1, n, t, dim]
      CFR dim mlp heads context k dropout [drop]          conformer layer (arXiv 2005.08100)
-     POSEMB dim length [dropout], SINPOSEMB dim [scale]  places learnt, or waves
+     POSEMB dim length [dropout], SINPOSEMB dim [scale]  learnt and sinusoidal position embeddings
      L in out [bias], E dim n, ADAPTIVEE dim cutoffs     linear (over the fastest axis), embeddings
-     BN size axes..., LN axes..., WN axis layer          norms; LN has one gain and one bias, as theirs
-     DO p; M, A wx wy sx sy [px py]                      dropout, pooling
+     BN size axes..., LN axes..., WN axis layer          norms; LN has one scalar gain and bias, as Flashlight
+     DO p; M, A wx wy sx sy [px py]                      dropout, max and average pooling
      ELU R R6 PR [n [start]] LG HT T SH [beta], GLU LSM axis    activations
-     RNN GRU LSTM in hidden [layers both dropout]        of [1, t, n, in]; RNN is relu's
+     RNN GRU LSTM in hidden [layers both dropout]        on [1, t, n, in]; RNN uses relu
      RES layers skips [blocks], then layers, SKIP from to [scale], SKIPL from to layers [scale]
-     SAUG warp f_width f_masks t_width t_share t_masks   SpecAugment, in training
-     PC dtype                                            other numbers from here on */
+     SAUG warp f_width f_masks t_width t_share t_masks   SpecAugment, in training only
+     PC dtype                                            cast */
 typedef struct fl_speech_arch_opts {
     fl_opts_guard guard_;
-    fl_rng *rng; /* of initial values and dropout; NULL -> the process's */
-    /* A file of two lines may describe a network of any size; above these it is an error, before anything is
-       allocated for the layer. */
+    fl_rng *rng; /* of initial values and dropout, borrowed; NULL -> the default generator */
+    /* A two-line file may describe a network of any size; exceeding these limits is an error, before a layer
+       is allocated. */
     int64_t max_parameters; /* of all layers together; 0 -> 2^29, 2 GiB */
-    int64_t max_layers;     /* lines, counted as often as they are used, and layers of RNN; 0 -> 4096 */
+    int64_t max_layers;     /* lines, counted per use, and layers of RNN; 0 -> 4096 */
     char _end;
 } fl_speech_arch_opts;
 #define fl_speech_arch(...) FL__SPEECH_ARCH(__VA_ARGS__, ._end = 0)
@@ -48,31 +49,32 @@ typedef struct fl_speech_arch_opts {
     fl_speech_arch_opt(path, features, labels, FL_LITERAL(fl_speech_arch_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_speech_arch_opt(const char *path, int64_t features, int64_t labels,
                                         fl_speech_arch_opts o);
+/* As fl_speech_arch, from n bytes of text in memory; errors show `name` in place of the path. */
 FL_API fl_nn_module *fl_speech_arch_of(const char *name, const char *text, int64_t n, int64_t features,
                                        int64_t labels, fl_speech_arch_opts o);
-/* Features x [n, t, features], of which steps i64 [n] count (NULL: all) -> [n, t', labels]. steps_out (may be
-   NULL) gets those that count there, ceil(steps / t t'); attention sees no others. */
+/* Features x [n, t, features], of which steps i64 [n] are valid (NULL: all) -> [n, t', labels]. *steps_out,
+   unless NULL, becomes the valid output frames, ceil(steps / t t'). Attention masks the others. */
 FL_API fl_var *fl_speech_arch_forward(fl_nn_module *m, fl_var *x, fl_tensor *steps, fl_tensor **steps_out);
 
-/* Such a network, in evaluation mode, on features that come in pieces: what it gives is that of the whole, to
-   rounding. It goes through convolutions and pooling (padding -1 only where the stride is 1), PD, TDS without
-   norms over time, causal TR, RNN, GRU, LSTM one way, and all that looks at single frames. Anything else is
-   refused by line and token: NULL after fl_fail. m is borrowed. */
+/* Streaming inference of such a network in evaluation mode: equal to the whole up to rounding. Supports
+   convolution and pooling (padding -1 only for stride 1), PD, TDS without norms over time, causal TR,
+   unidirectional RNN, GRU, LSTM, and frame-wise layers. Other layers are errors that name line and token.
+   Returns NULL after fl_fail. Borrows m. */
 typedef struct fl_speech_arch_stream fl_speech_arch_stream;
 typedef struct fl_speech_arch_stream_opts {
     fl_opts_guard guard_;
-    int64_t frames; /* that causal TR remembers at most; 0 -> 6000 */
+    int64_t frames; /* maximal number of frames that causal TR attends to; 0 -> 6000 */
     char _end;
 } fl_speech_arch_stream_opts;
 #define fl_speech_arch_stream_new(...) FL__SPEECH_ARCH_STREAM(__VA_ARGS__, ._end = 0)
 #define FL__SPEECH_ARCH_STREAM(m, ...) \
     fl_speech_arch_stream_new_opt(m, FL_LITERAL(fl_speech_arch_stream_opts, __VA_ARGS__))
 FL_API fl_speech_arch_stream *fl_speech_arch_stream_new_opt(fl_nn_module *m, fl_speech_arch_stream_opts o);
-FL_API void fl_speech_arch_stream_free(fl_speech_arch_stream *s); /* NULL is fine */
-/* Input frames that it waits for behind the one that an output stands for. */
+FL_API void fl_speech_arch_stream_free(fl_speech_arch_stream *s); /* NULL is allowed */
+/* The look-ahead: number of input frames needed beyond an output's own. */
 FL_API int64_t fl_speech_arch_stream_ahead(const fl_speech_arch_stream *s);
-/* Takes features [frames, n], the last if `end`; what is ready then, [frames', labels], in *y, NULL for
-   nothing. False after an error. After the end it begins anew. */
+/* Takes features [frames, n]; `end` marks the last piece and resets the stream. *y becomes the outputs
+   available, [frames', labels], or NULL if there are none. Returns false after an error. */
 FL_API bool fl_speech_arch_stream_push(fl_speech_arch_stream *s, fl_tensor *x, bool end, fl_tensor **y);
 
 #ifdef __cplusplus
@@ -104,14 +106,14 @@ FL_API bool fl_speech_arch_stream_push(fl_speech_arch_stream *s, fl_tensor *x, b
 
 enum { FL__ARCH_ARGS = 16, FL__ARCH_FIELD = 64 };
 
-/* A layer: its line, and children that its token's `make` adds. */
+/* A layer: its line; submodules are created by its token's `make`. */
 typedef struct fl__arch_layer fl__arch_layer;
 typedef struct fl__arch_token {
     const char *name;
-    int least, most; /* fields of the line, the token among them */
+    int least, most; /* number of fields on the line, including the token */
     bool (*make)(fl_nn_module *m, const fl__arch_layer *l);
     double (*parameters)(const fl__arch_layer *l); /* that make will allocate; NULL: 0 */
-    fl_var *(*run)(fl_nn_module *m, const fl__arch_layer *l, fl_var *x); /* NULL: the child's */
+    fl_var *(*run)(fl_nn_module *m, const fl__arch_layer *l, fl_var *x); /* NULL: the submodule's forward */
 } fl__arch_token;
 struct fl__arch_layer {
     const fl__arch_token *token;
@@ -129,7 +131,7 @@ static int64_t fl__arch_int(const fl__arch_layer *l, int i, int64_t otherwise) {
     return l->n > i ? (int64_t)l->a[i] : otherwise;
 }
 
-/* Options in which 0 means what was said before. */
+/* For options in which 0 selects a default: maps 0 to the explicit zero. */
 static int64_t fl__arch_zero(int64_t v) { return v ? v : FL_I0; }
 
 static bool fl__arch_add(fl_nn_module *m, const char *name, fl_nn_module *child) {
@@ -140,11 +142,11 @@ static fl_var *fl__arch_child(fl_nn_module *m, const char *name, fl_var *x) {
     return x ? fl_nn_forward(fl_nn_find(m, name), x) : NULL;
 }
 
-/* Frames that count, of the batch that is on its way through this thread's network. */
+/* Valid frames of the batch, and its length, during a forward pass of this thread. */
 static _Thread_local fl_tensor *fl__arch_steps;
 static _Thread_local int64_t fl__arch_frames;
 
-/* ceil(steps / frames of the input t) */
+/* ceil(steps t / frames), for input length `frames`. */
 static fl_tensor *fl__arch_steps_of(fl_tensor *steps, int64_t frames, int64_t t) {
     fl_tensor *all = fl_add(fl_mul(steps, fl_int(t)), fl_int(frames - 1));
     return fl_minimum(fl_floor_divide(all, fl_int(frames)), fl_int(t));
@@ -174,7 +176,8 @@ static fl_var *fl__arch_run_reorder(fl_nn_module *m, const fl__arch_layer *l, fl
         axis[last - i] = last - (int)fl__arch_int(l, 1 + i, i);
         fits = i < n || t->shape[last - i] == 1;
     }
-    if (!fits) return fl_nn_fail(m, "RO lists %d axes, input %s has %d", n, FL_SHAPE_TEXT(t), t->ndim), NULL;
+    if (!fits)
+        return fl_nn_fail(m, "RO lists %d axes, the input %s has %d", n, FL_SHAPE_TEXT(t), t->ndim), NULL;
     return fv_permute(x, t->ndim, axis);
 }
 
@@ -217,8 +220,8 @@ static fl_var *fl__arch_pad_time(fl_var *x, int64_t low, int64_t high) {
     return fv_pad(x, .low = {0, 0, 0, low}, .high = {0, 0, 0, high});
 }
 
-/* Of n frames of padding, those behind, as Flashlight rounds: where one side has half of them, the share
-   |1 - 2 future| of that half, rounded down, moves to the other. */
+/* The part at the end of n frames of padding, rounded as in Flashlight: each side has half of them, and the
+   fraction |1 - 2 future| of that half, rounded down, moves to the other side. */
 static int64_t fl__arch_ahead(const fl__arch_layer *l, int64_t n) {
     const double future = (float)fl__arch_number(l, 6, 1); /* f32 there */
     const int64_t half = (n + 1) / 2, moved = (int64_t)(fabs(1 - 2 * future) * (double)half);
@@ -235,7 +238,7 @@ static fl_var *fl__arch_run_asymmetric(fl_nn_module *m, const fl__arch_layer *l,
     return fl__arch_child(m, "layer", fl__arch_pad_time(x, both - high, high));
 }
 
-/* ---- norms: LN has one gain and one bias for all ---- */
+/* ---- norms: LN has one scalar gain and bias ---- */
 
 static bool fl__arch_add_norm(fl_nn_module *m, const char *gain, const char *bias) {
     fl_tensor *one = fl_ones(FL_SHAPE(1), FL_F32), *zero = fl_zeros(FL_SHAPE(1), FL_F32);
@@ -243,7 +246,7 @@ static bool fl__arch_add_norm(fl_nn_module *m, const char *gain, const char *bia
            fl_nn_add_param(m, bias, zero ? fv_param(zero) : NULL);
 }
 
-/* Over those axes of a [., ., ., .] tensor, which come last meanwhile. */
+/* Layer norm over some axes of a 4-D tensor, which are temporarily moved to the end. */
 static fl_var *fl__arch_norm_axes(fl_var *x, const bool reduced[4], fl_var *gain, fl_var *bias) {
     int order[4], back[4], n = 0, count = 0;
     for (int pass = 0; pass < 2; pass++)
@@ -269,7 +272,7 @@ static bool fl__arch_make_batch_norm(fl_nn_module *m, const fl__arch_layer *l) {
     return fl__arch_add(m, "layer", fl_nn_batch_norm1d((int64_t)l->a[1]));
 }
 
-/* The axes named come first, as one. */
+/* Batch norm whose channels are the given axes, combined. */
 static fl_var *fl__arch_run_batch_norm(fl_nn_module *m, const fl__arch_layer *l, fl_var *x) {
     int order[4], back[4], n = 0;
     bool named[4] = {false};
@@ -304,7 +307,7 @@ static int64_t fl__arch_tds_ahead(const fl__arch_layer *l) {
     return right < 0 ? k - 1 - (k - 1) / 2 : right;
 }
 
-/* What follows the convolution of x, y. */
+/* The part of TDS after the convolution y of x. */
 static fl_var *fl__arch_tds_rest(fl_nn_module *m, const fl__arch_layer *l, fl_var *x, fl_var *y) {
     const int64_t *s = fv_value(x)->shape;
     const bool axes[] = {false, true, true, fl__arch_int(l, 7, 1) != 0};
@@ -322,11 +325,11 @@ static fl_var *fl__arch_run_tds(fl_nn_module *m, const fl__arch_layer *l, fl_var
     return fl__arch_tds_rest(m, l, x, fl__arch_child(m, "conv", fl__arch_pad_time(x, k - 1 - high, high)));
 }
 
-/* In [n, t, c]: what works on sequences, with a mask of the frames that count if `masked`. */
+/* Runs a sequence layer on [n, t, c], with a mask of the valid frames if `masked`. */
 static fl_var *fl__arch_in_sequence(fl_nn_module *m, fl_nn_module *layer, fl_var *x, bool masked) {
     const fl_tensor *t = fv_value(x);
     if (t->ndim != 4 || t->shape[0] != 1)
-        return fl_nn_fail(m, "input %s, not [1, n, t, c]", FL_SHAPE_TEXT(t)), NULL;
+        return fl_nn_fail(m, "got input %s, expected [1, n, t, c]", FL_SHAPE_TEXT(t)), NULL;
     fl_vars in = {1, {fv_squeeze(x, 0)}};
     if (masked && fl__arch_steps) {
         fl_tensor *mask =
@@ -357,7 +360,7 @@ static bool fl__arch_make_transformer(fl_nn_module *m, const fl__arch_layer *l) 
                                           .attention = {.relative = (int64_t)l->a[4]}, .rng = l->rng));
 }
 
-/* Conformer: x + FF / 2, + attention, + convolutions, + FF / 2, norm. */
+/* Conformer: x + FF / 2, + attention, + convolution, + FF / 2, norm. */
 static fl_nn_module *fl__arch_conformer_ff(int64_t dim, int64_t mlp, double dropout, fl_rng *rng) {
     return fl_nn_sequential(fl_nn_layer_norm(FL_SHAPE(dim)), fl_nn_linear(dim, mlp, .rng = rng), fl_nn_silu(),
                             fl_nn_dropout(dropout, .rng = rng), fl_nn_linear(mlp, dim, .rng = rng),
@@ -398,7 +401,7 @@ static bool fl__arch_make_conformer(fl_nn_module *m, const fl__arch_layer *l) {
            fl__arch_add(block, "dropout", fl_nn_dropout(l->a[6], .rng = l->rng));
 }
 
-/* ---- the small ones ---- */
+/* ---- single layers ---- */
 
 static bool fl__arch_make_linear(fl_nn_module *m, const fl__arch_layer *l) {
     return fl__arch_add(m, "layer", fl_nn_linear((int64_t)l->a[1], (int64_t)l->a[2],
@@ -418,7 +421,8 @@ static bool fl__arch_cutoffs(const fl__arch_layer *l, fl_shape *cut) {
 }
 static bool fl__arch_make_adaptive(fl_nn_module *m, const fl__arch_layer *l) {
     fl_shape cut;
-    if (!fl__arch_cutoffs(l, &cut)) return fl_fail("cutoffs '%s'", l->field[2]);
+    if (!fl__arch_cutoffs(l, &cut))
+        return fl_fail("invalid cutoffs '%s', expected integers separated by commas", l->field[2]);
     return fl__arch_add(m, "layer", fl_nn_adaptive_embedding((int64_t)l->a[1], cut, .rng = l->rng));
 }
 static bool fl__arch_make_position(fl_nn_module *m, const fl__arch_layer *l) {
@@ -460,7 +464,7 @@ static bool fl__arch_make_cast(fl_nn_module *m, const fl__arch_layer *l) {
     for (int i = 0; i < 4; i++)
         if (!strcmp(l->field[1], table[i].name))
             return fl__arch_add(m, "layer", fl_nn_precision_cast(table[i].d));
-    return fl_fail("dtype '%s': f16 bf16 f32 f64", l->field[1]);
+    return fl_fail("unknown dtype '%s'; known: f16, bf16, f32, f64", l->field[1]);
 }
 
 static fl_nn_module *fl__arch_elu(void) { return fl_nn_elu(0); }
@@ -488,7 +492,7 @@ static fl_var *fl__arch_run_log_softmax(fl_nn_module *m, const fl__arch_layer *l
     return fv_log_softmax(x, fv_value(x)->ndim - 1 - (int)l->a[1]);
 }
 
-/* [n, 1, features, time], each masked by itself. */
+/* [n, 1, features, time], with different masks for each sequence. */
 static fl_var *fl__arch_run_spec_augment(fl_nn_module *m, const fl__arch_layer *l, fl_var *x) {
     static fl_rng own;
     fl_rng *rng = l->rng ? l->rng : &own;
@@ -515,7 +519,7 @@ static fl_var *fl__arch_run_scale(fl_nn_module *m, const fl__arch_layer *l, fl_v
     return fv_mul(x, fv_num(l->a[0]));
 }
 
-/* ---- how many parameters a line asks for, before they are allocated ---- */
+/* ---- number of parameters of a line, checked before allocation ---- */
 
 static double fl__arch_size(const fl__arch_layer *l, int i) { return trunc(l->a[i]); }
 
@@ -544,11 +548,12 @@ static double fl__arch_tds_parameters(const fl__arch_layer *l) {
     const double inner = fl__arch_int(l, 5, 0) ? fl__arch_size(l, 5) : d;
     return c * c * fl__arch_size(l, 2) + c + 2 * d * inner + d + inner + 4;
 }
-/* Of attention with relative places, and of a feed-forward net. */
+/* Of attention with relative positions. */
 static double fl__arch_attention_parameters(const fl__arch_layer *l) {
     const double d = fl__arch_size(l, 1), heads = fl__arch_size(l, 3), places = fl__arch_size(l, 4);
     return 4 * d * d + 4 * d + (heads >= 1 && places >= 1 ? (2 * places - 1) * d / heads : 0);
 }
+/* Of a feed-forward network. */
 static double fl__arch_ff_parameters(const fl__arch_layer *l) {
     const double d = fl__arch_size(l, 1), mlp = fl__arch_size(l, 2);
     return 2 * d * mlp + d + mlp;
@@ -607,7 +612,7 @@ static const fl__arch_token fl__arch_tokens[] = {
     {"SAUG", 7, 7, NULL, NULL, fl__arch_run_spec_augment},
     {"PC", 2, 2, fl__arch_make_cast, NULL, NULL}};
 static const fl__arch_token fl__arch_scale = {"scale", 0, 0, NULL, NULL, fl__arch_run_scale};
-static const char fl__arch_texts[] = " ADAPTIVEE PC "; /* whose arguments are not all numbers */
+static const char fl__arch_texts[] = " ADAPTIVEE PC "; /* tokens with non-numeric arguments */
 
 /* ---- layers as modules ---- */
 
@@ -633,7 +638,7 @@ typedef struct fl__arch {
     const char *name, *at, *end;
     int64_t line, features, labels;
     double layers, parameters; /* so far */
-    int depth;                 /* of RES in RES */
+    int depth;                 /* nesting of RES */
     fl_speech_arch_opts o;
 } fl__arch;
 enum { FL__ARCH_DEEPEST = 16 };
@@ -642,15 +647,15 @@ static bool fl__arch_fail(const fl__arch *a, const char *token, const char *what
     return fl_fail("fl_speech_arch: %s:%lld: %s: %s", a->name, (long long)a->line, token, what);
 }
 
-/* Whatever was wrong below, with the line in front. */
+/* Prefixes the current error with file, line and token. */
 static bool fl__arch_because(const fl__arch *a, const char *token) {
     char text[512];
-    snprintf(text, sizeof text, "%s", fl_error() ? fl_error() : "cannot be made");
+    snprintf(text, sizeof text, "%s", fl_error() ? fl_error() : "cannot be created");
     fl_error_clear();
     return fl__arch_fail(a, token, text);
 }
 
-/* Counts layers and parameters that are about to be made. */
+/* Counts layers and parameters before they are created, and checks the limits. */
 static bool fl__arch_count(fl__arch *a, const char *token, double layers, double parameters) {
     char text[120];
     const struct { const char *name; double n, max; } limit[] = {
@@ -658,18 +663,18 @@ static bool fl__arch_count(fl__arch *a, const char *token, double layers, double
         {"parameters", a->parameters += parameters > 0 ? parameters : 0, (double)a->o.max_parameters}};
     const int over = limit[0].n > limit[0].max ? 0 : 1;
     if (limit[over].n <= limit[over].max) return true;
-    snprintf(text, sizeof text, "%.0f %s, .max_%s is %.0f", limit[over].n, limit[over].name,
+    snprintf(text, sizeof text, "the network has %.0f %s, .max_%s is %.0f", limit[over].n, limit[over].name,
              limit[over].name, limit[over].max);
     return fl__arch_fail(a, token, text);
 }
 
-/* A field with NFEAT and NLABEL put in. */
+/* Copies a field, replacing NFEAT and NLABEL. */
 static bool fl__arch_field(const fl__arch *a, const char *text, int64_t n, char *to) {
     int64_t k = 0;
     for (int64_t i = 0; i < n;) {
         const bool feat = n - i >= 5 && !memcmp(text + i, "NFEAT", 5),
                    label = n - i >= 6 && !memcmp(text + i, "NLABEL", 6);
-        if (k >= FL__ARCH_FIELD - 24) return fl__arch_fail(a, "a field", "too long");
+        if (k >= FL__ARCH_FIELD - 24) return fl__arch_fail(a, "a field", "it is longer than 40 bytes");
         if (feat || label) k += snprintf(to + k, 24, "%lld", (long long)(feat ? a->features : a->labels));
         else to[k++] = text[i];
         i += feat ? 5 : label ? 6 : 1;
@@ -678,7 +683,7 @@ static bool fl__arch_field(const fl__arch *a, const char *text, int64_t n, char 
     return true;
 }
 
-/* The fields of the next line that has any; n = 0 at the end. */
+/* Reads the fields of the next non-empty line; n = 0 at the end. */
 static bool fl__arch_line(fl__arch *a, fl__arch_layer *l) {
     *l = (fl__arch_layer){.rng = a->o.rng};
     while (!l->n && a->at < a->end) {
@@ -704,7 +709,7 @@ static bool fl__arch_numbers(const fl__arch *a, fl__arch_layer *l, int from) {
     for (int i = from; i < l->n; i++)
         if (!fl_data_parse_double(l->field[i], strlen(l->field[i]), &l->a[i]) || !(fabs(l->a[i]) < 1e9)) {
             if (texts) continue;
-            snprintf(text, sizeof text, "argument %d, '%s', is no number", i, l->field[i]);
+            snprintf(text, sizeof text, "argument %d, '%s', is not a number below 1e9", i, l->field[i]);
             return fl__arch_fail(a, l->field[0], text);
         }
     return true;
@@ -713,15 +718,15 @@ static bool fl__arch_numbers(const fl__arch *a, fl__arch_layer *l, int from) {
 static bool fl__arch_counted(const fl__arch *a, const fl__arch_layer *l, int least, int most) {
     char text[120];
     if (l->n >= least && l->n <= most) return true;
-    snprintf(text, sizeof text, "%d arguments, takes %d to %d", l->n - 1, least - 1, most - 1);
+    snprintf(text, sizeof text, "got %d arguments, expected %d to %d", l->n - 1, least - 1, most - 1);
     return fl__arch_fail(a, l->field[0], text);
 }
 
-/* Axes lie within 0 to 3, kernels and strides are 1 or more, and a V has one -1 at most. */
+/* Checks ranges: axes are 0 to 3, kernels and strides 1 or more, and a V has at most one -1. */
 static bool fl__arch_sizes_ok(const fl__arch *a, const fl__arch_layer *l) {
-    static const char axes[] = "axes are 0 to 3", sizes[] = "kernels, strides and the like are 1 or more",
-                      pads[] = "a padding is -1 (as many frames) or more",
-                      views[] = "sizes are 1 or more, 0 (as before) or -1";
+    static const char axes[] = "axes must be in 0 to 3", sizes[] = "kernels, strides and sizes must be >= 1",
+                      pads[] = "a padding must be >= 0, or -1 (same length)",
+                      views[] = "sizes must be >= 1, 0 (unchanged) or -1 (inferred)";
     static const struct { const char *token; int from, to, least, most; const char *what;
     } table[] = {{"V", 1, 9, -1, INT_MAX, views},   {"LN", 1, 4, 0, 3, axes},
                  {"BN", 2, 5, 0, 3, axes},          {"GLU", 1, 2, 0, 3, axes},
@@ -743,18 +748,19 @@ static bool fl__arch_sizes_ok(const fl__arch *a, const fl__arch_layer *l) {
             if (l->a[i] < table[k].least || l->a[i] > table[k].most || l->a[i] != floor(l->a[i]))
                 return fl__arch_fail(a, l->field[0], table[k].what);
     for (int i = 1; *l->field[0] == 'V' && i < l->n; i++) left += l->a[i] == -1;
-    if (left > 1) return fl__arch_fail(a, l->field[0], "more than one size is -1");
+    if (left > 1) return fl__arch_fail(a, l->field[0], "at most one size may be -1");
     for (int i = 1; !strcmp(l->field[0], "RO") && i < l->n; i++)
         for (int axis = 0; axis < l->n - 1; axis++) seen |= (l->a[i] == axis) << axis;
     if (!strcmp(l->field[0], "RO") && seen != (1 << (l->n - 1)) - 1) {
-        snprintf(text, sizeof text, "axes are 0 to %d, each once", l->n - 2);
+        snprintf(text, sizeof text, "axes must be 0 to %d, each once", l->n - 2);
         return fl__arch_fail(a, "RO", text);
     }
     if (!strcmp(l->field[0], "AC") && l->n > 6 && !(l->a[6] >= 0 && l->a[6] <= 1)) {
-        snprintf(text, sizeof text, "the share of the padding behind must be in [0, 1], got %g", l->a[6]);
+        snprintf(text, sizeof text, "the fraction of padding at the end must be in [0, 1], got %g", l->a[6]);
         return fl__arch_fail(a, "AC", text);
     }
-    if (!strcmp(l->field[0], "PD") && l->n % 2) return fl__arch_fail(a, l->field[0], "pads come in pairs");
+    if (!strcmp(l->field[0], "PD") && l->n % 2)
+        return fl__arch_fail(a, l->field[0], "expected pairs of low and high padding");
     return true;
 }
 
@@ -765,13 +771,14 @@ static fl_nn_module *fl__arch_module(fl__arch_layer *l, const fl__arch_token *to
     return fl_nn_new(&fl__arch_layer_type, l, sizeof *l);
 }
 
-/* WN axis layer: the layer, whose weight has an axis of theirs: of convolutions counted from the end. */
+/* WN axis layer: weight norm of a layer along one of Flashlight's axes, for convolutions counted from the
+   end. */
 static fl_nn_module *fl__arch_weight_norm(fl__arch *a, fl__arch_layer *l) {
     fl__arch_layer inner = {.n = l->n - 2, .line = l->line, .rng = l->rng};
     double axis;
     if (!fl__arch_counted(a, l, 3, FL__ARCH_ARGS)) return NULL;
     if (!fl_data_parse_double(l->field[1], strlen(l->field[1]), &axis))
-        return fl__arch_fail(a, "WN", "the axis is no number"), NULL;
+        return fl__arch_fail(a, "WN", "the axis is not a number"), NULL;
     for (int i = 0; i < inner.n; i++) memcpy(inner.field[i], l->field[i + 2], FL__ARCH_FIELD);
     fl_nn_module *m = fl__arch_layer_of(a, &inner), *layer = m ? fl_nn_find(m, "layer") : NULL;
     fl_var *w = layer ? fl_nn_get_param(layer, "weight") : NULL;
@@ -782,14 +789,14 @@ static fl_nn_module *fl__arch_weight_norm(fl__arch *a, fl__arch_layer *l) {
     }
     if (m && (!w || at < 0 || at >= dims || !fl_nn_weight_norm(layer, "weight", at))) {
         if (w && fl_error()) fl__arch_because(a, "WN");
-        else fl__arch_fail(a, "WN", w ? "the weight has no such axis" : "the layer has no weight");
+        else fl__arch_fail(a, "WN", w ? "the weight does not have this axis" : "the layer has no weight");
         fl_nn_free(m);
         return NULL;
     }
     return m;
 }
 
-/* The next n layers, into a list to be freed; NULL after fl_fail. */
+/* Creates the next n layers, in an array to be freed by the caller. Returns NULL after fl_fail. */
 static fl_nn_module **fl__arch_list(fl__arch *a, int64_t n, const char *what) {
     fl_nn_module **list = fl_heap_alloc((size_t)(n ? n : 1) * sizeof *list);
     bool ok = list != NULL;
@@ -812,26 +819,26 @@ typedef struct fl__arch_skip {
 } fl__arch_skip;
 enum { FL__ARCH_SKIPS = 32 };
 
-/* SKIP from to [scale], SKIPL from to layers [scale] of a block of n layers. */
+/* Reads SKIP from to [scale] or SKIPL from to layers [scale] in a block of n layers. */
 static bool fl__arch_read_skip(fl__arch *a, int64_t n, fl__arch_skip *s) {
     fl__arch_layer l;
     if (!fl__arch_line(a, &l)) return false;
     const bool plain = !strcmp(l.field[0], "SKIP"), projected = !strcmp(l.field[0], "SKIPL");
-    if (!plain && !projected) return fl__arch_fail(a, l.n ? l.field[0] : "RES", "a SKIP or SKIPL is due");
+    if (!plain && !projected) return fl__arch_fail(a, l.n ? l.field[0] : "RES", "expected SKIP or SKIPL");
     if (!fl__arch_counted(a, &l, 3 + projected, 4 + projected) || !fl__arch_numbers(a, &l, 1)) return false;
     *s = (fl__arch_skip){(int64_t)l.a[1], (int64_t)l.a[2], fl__arch_number(&l, 3 + projected, 1), NULL};
     if (s->from < 0 || s->to > n + 1 || s->from >= s->to)
-        return fl__arch_fail(a, l.field[0], "no such layers");
+        return fl__arch_fail(a, l.field[0], "the layers do not exist or are not in order");
     if (!projected) return true;
-    if (!(l.a[3] >= 1 && l.a[3] <= 100)) return fl__arch_fail(a, "SKIPL", "1 to 100 layers");
+    if (!(l.a[3] >= 1 && l.a[3] <= 100)) return fl__arch_fail(a, "SKIPL", "expected 1 to 100 layers");
     fl_nn_module **list = fl__arch_list(a, (int64_t)l.a[3], "SKIPL");
     if (list) s->projection = fl_nn_sequential_of((int)l.a[3], list);
     fl_heap_free(list);
     return s->projection != NULL;
 }
 
-/* Layers and skips become those of a residual: before a layer stands a scale for each shortcut that arrives
-   there. What is not taken is left in the list. */
+/* Moves layers and skips into a residual block: each shortcut ends in a scale before its target layer.
+   Modules not moved stay in the list. */
 static bool fl__arch_block(fl_nn_module *m, fl_nn_module **list, int64_t n, fl__arch_skip *skip,
                            int64_t skips) {
     char from[FL_NN_NAME], to[FL_NN_NAME], name[FL_NN_NAME];
@@ -860,13 +867,15 @@ static bool fl__arch_block(fl_nn_module *m, fl_nn_module **list, int64_t n, fl__
     return true;
 }
 
-/* RES layers skips [blocks]: several blocks are made by reading the lines again. */
+/* RES layers skips [blocks]: creates several blocks by reading the lines repeatedly. */
 static fl_nn_module *fl__arch_residual(fl__arch *a, fl__arch_layer *l) {
     if (!fl__arch_counted(a, l, 3, 4) || !fl__arch_numbers(a, l, 1)) return NULL;
     const int64_t n = (int64_t)l->a[1], skips = (int64_t)l->a[2], blocks = fl__arch_int(l, 3, 1);
     if (n < 1 || n > 1000 || a->depth == FL__ARCH_DEEPEST || skips < 0 || skips > FL__ARCH_SKIPS ||
         blocks < 1 || blocks > 1000)
-        return fl__arch_fail(a, "RES", "so many layers, skips or blocks"), NULL;
+        return fl__arch_fail(a, "RES", "expected 1 to 1000 layers, 0 to 32 skips, 1 to 1000 blocks, nested "
+                             "at most 16 "
+                                       "deep"), NULL;
     a->depth++;
     fl__arch from = *a;
     fl_nn_module *all = fl_nn_sequential_of(0, NULL);
@@ -889,7 +898,7 @@ static fl_nn_module *fl__arch_residual(fl__arch *a, fl__arch_layer *l) {
     return NULL;
 }
 
-/* Layers of a line. */
+/* The number of layers that a line counts as. */
 static double fl__arch_depth(const fl__arch_layer *l, const fl__arch_token *t) {
     return t->make == fl__arch_make_recurrent ? (double)fl__arch_int(l, 3, 1) : 1;
 }
@@ -911,7 +920,7 @@ static fl_nn_module *fl__arch_layer_of(fl__arch *a, fl__arch_layer *l) {
         fl__arch_because(a, t->name);
         return NULL;
     }
-    fl__arch_fail(a, l->field[0], "there is no such layer");
+    fl__arch_fail(a, l->field[0], "unknown layer");
     return NULL;
 }
 
@@ -931,7 +940,7 @@ FL_API fl_nn_module *fl_speech_arch_of(const char *name, const char *text, int64
         fl_nn_module *child = fl__arch_layer_of(&a, &l);
         ok = child && fl_nn_add(m, NULL, child);
     }
-    if (ok && !m->n_child) ok = fl_fail("fl_speech_arch: %s: there is no layer", name);
+    if (ok && !m->n_child) ok = fl_fail("fl_speech_arch: %s: the file has no layers", name);
     fl_scope_end(&s);
     fl_quiet(-1);
     if (ok) return m;
@@ -954,8 +963,8 @@ FL_API fl_var *fl_speech_arch_forward(fl_nn_module *m, fl_var *x, fl_tensor *ste
     const fl_tensor *v = fv_value(x);
     if (v->ndim != 3 ||
         (steps && (steps->ndim != 1 || steps->dtype != FL_I64 || steps->shape[0] != v->shape[0]))) {
-        fl_err_false("%s: features %s, steps %s; want [n, t, features] and i64 [n]", fn, FL_SHAPE_TEXT(v),
-                     steps ? FL_SHAPE_TEXT(steps) : "NULL");
+        fl_err_false("%s: got features %s, steps %s; expected [n, t, features], i64 [n]", fn,
+                     FL_SHAPE_TEXT(v), steps ? FL_SHAPE_TEXT(steps) : "NULL");
         return NULL;
     }
     fl_scope s = fl_scope_begin();
@@ -965,8 +974,8 @@ FL_API fl_var *fl_speech_arch_forward(fl_nn_module *m, fl_var *x, fl_tensor *ste
     const fl_tensor *t = y ? fv_value(y) : NULL;
     if (t && t->ndim == 4 && t->shape[0] == 1 && t->shape[1] == v->shape[0]) y = fv_squeeze(y, 0);
     else if (t) {
-        fl_err_false("%s: the network gives %s, not [1, %lld, t, labels]: (labels, time, batch, 1)", fn,
-                     FL_SHAPE_TEXT(t), (long long)v->shape[0]);
+        fl_err_false("%s: the network's output is %s, expected [1, %lld, t, labels]: (labels, time, batch, "
+                     "1)", fn, FL_SHAPE_TEXT(t), (long long)v->shape[0]);
         y = NULL;
     }
     if (y && steps && steps_out) {
@@ -977,10 +986,10 @@ FL_API fl_var *fl_speech_arch_forward(fl_nn_module *m, fl_var *x, fl_tensor *ste
     return fv_scope_return(&s, y);
 }
 
-/* ---- in pieces ---- */
+/* ---- streaming ---- */
 
-/* What a layer remembers: frames that later outputs need, inputs that wait for their sum, keys and values, a
-   recurrent layer's state. */
+/* State of a layer: frames needed by later outputs, inputs that wait for the residual sum, keys and values,
+   hidden states of recurrent layers. */
 typedef struct fl__arch_state {
     fl_nn_module *m;
     const fl__arch_layer *l;
@@ -1009,7 +1018,7 @@ static bool fl__arch_hold(fl_tensor **slot, fl_tensor *t) {
     return t != NULL;
 }
 
-/* A layer as a window that moves over time: zeros before and behind, frames it spans, how far it moves. */
+/* A layer as a sliding window: padding at the start and at the end, length of the window, stride. */
 typedef struct fl__arch_window {
     int64_t low, high, span, hop;
 } fl__arch_window;
@@ -1036,7 +1045,7 @@ static bool fl__arch_window_of(const fl__arch_layer *l, fl__arch_window *w) {
     return w->low >= 0 && w->high >= 0 && w->hop >= 1 && w->hop <= w->span && (!pool || pad == 0);
 }
 
-/* The frames that the next outputs see, [b, c, f, t], in *out; NULL if there is none. */
+/* *out becomes the frames that the next outputs see, [b, c, f, t]; NULL if no output is ready. */
 static bool fl__arch_slide(fl__arch_state *s, fl_tensor *x, bool end, const fl__arch_window *w,
                            fl_tensor **out) {
     fl_tensor *part[4], *like = x ? x : s->held, *all = NULL;
@@ -1057,7 +1066,7 @@ static bool fl__arch_slide(fl__arch_state *s, fl_tensor *x, bool end, const fl__
     return fl__arch_hold(&s->held, fl_slice(all, 3, outs * w->hop, t, 1));
 }
 
-/* The layer's convolution without its padding along time. */
+/* The layer's convolution without padding along time. */
 static fl_var *fl__arch_bare_conv(const fl__arch_state *s, fl_tensor *x) {
     fl_nn_module *conv = fl_nn_find(s->m, !strcmp(s->l->field[0], "TDS") ? "conv" : "layer");
     fl_var *w = fl_nn_get_param(conv, "weight"), *g = fl_nn_get_param(conv, "weight_g");
@@ -1082,7 +1091,7 @@ static fl_var *fl__arch_bare_conv(const fl__arch_state *s, fl_tensor *x) {
                    .dilation = {two ? fl__arch_int(l, 10, 1) : 1, tds ? 1 : fl__arch_int(l, (int)gap, 1)});
 }
 
-/* A window's outputs, NULL for none. */
+/* The next outputs of a sliding window; NULL if there are none. */
 static bool fl__arch_push_window(fl__arch_state *s, const fl__arch_window *w, fl_tensor *x, bool end,
                                  fl_tensor **y) {
     const bool tds = !strcmp(s->l->field[0], "TDS"),
@@ -1114,7 +1123,7 @@ static fl_var *fl__arch_push_recurrent(fl__arch_state *s, fl_tensor *x) {
     return out.n ? fv_unsqueeze(out.v[0], 0) : NULL;
 }
 
-/* Padding along time by zeros, or whatever: before the first frame and behind the last. */
+/* Pads along time before the first and after the last frame. */
 static bool fl__arch_push_pad(fl__arch_state *s, fl_tensor *x, bool end, fl_tensor **y) {
     fl_pad_opts o = {.value = s->l->a[1]};
     for (int i = 0; 2 + 2 * i < s->l->n; i++)
@@ -1127,7 +1136,7 @@ static bool fl__arch_push_pad(fl__arch_state *s, fl_tensor *x, bool end, fl_tens
     return (!x || *y) && (!x || fl__arch_hold(&s->held, fl_slice(x, 3, 0, 0, 1)));
 }
 
-/* One layer; *x becomes what it gives, NULL for no frame. */
+/* Runs one layer: *x becomes its output, NULL if there is no frame. */
 static bool fl__arch_push(fl__arch_state *s, fl_tensor **x, bool end) {
     fl__arch_window w;
     if (!strcmp(s->l->field[0], "PD")) return fl__arch_push_pad(s, *x, end, x);
@@ -1140,36 +1149,38 @@ static bool fl__arch_push(fl__arch_state *s, fl_tensor **x, bool end) {
     } else if (s->l->token->make == fl__arch_make_recurrent) y = fl__arch_push_recurrent(s, *x);
     else y = fl_nn_forward(s->m, fv_const(*x));
     if (y && !strcmp(s->l->field[0], "V") && fv_value(y)->shape[3] != (*x)->shape[3])
-        return fl_err_false("fl_speech_arch_stream_push: line %lld: V: another number of frames",
-                            (long long)s->l->line);
+        return fl_err_false("fl_speech_arch_stream_push: line %lld: V changes the number of frames from %lld "
+                            "to %lld", (long long)s->l->line, (long long)(*x)->shape[3],
+                            (long long)fv_value(y)->shape[3]);
     *x = y ? fv_value(y) : NULL;
     return y != NULL;
 }
 
-/* Whether a layer goes in pieces whose time is axis *time; then *time is that behind it. NULL: it does. */
+/* Why a layer cannot be streamed, if time is axis *time, or NULL; *time becomes the time axis of its output.
+   */
 static const char *fl__arch_unstreamable(const fl__arch_layer *l, int *time) {
     static const char whole[] = " CFR POSEMB SINPOSEMB E ADAPTIVEE scale SAUG ";
     fl__arch_window w;
     char name[FL__ARCH_FIELD + 2];
     const char *t = l->field[0];
-    const int at = 3 - *time; /* as files count */
+    const int at = 3 - *time; /* the axis as counted in files */
     snprintf(name, sizeof name, " %s ", t);
-    if (strcmp(t, "SAUG") != 0 && strstr(whole, name)) return "looks at the whole";
+    if (strcmp(t, "SAUG") != 0 && strstr(whole, name)) return "it needs the whole sequence";
     const bool windowed = fl__arch_window_of(l, &w),
                conv = *t == 'C' || *t == 'M' || !strcmp(t, "A") || !strcmp(t, "AC");
-    if (conv && !windowed) return "padding that depends on the length, or steps beyond the kernel";
+    if (conv && !windowed) return "its padding depends on the length, or its stride exceeds the kernel";
     if ((windowed || !strcmp(t, "PD")) && at) return "time is not its first axis";
-    if (!strcmp(t, "PD") && (l->a[2] < 0 || l->a[3] < 0)) return "it cuts frames off";
-    if (!strcmp(t, "TDS") && (!windowed || fl__arch_int(l, 7, 1))) return "its norms reach over time";
+    if (!strcmp(t, "PD") && (l->a[2] < 0 || l->a[3] < 0)) return "its padding is negative";
+    if (!strcmp(t, "TDS") && (!windowed || fl__arch_int(l, 7, 1))) return "its norms include time";
     if (!strcmp(t, "TR") && (!fl__arch_int(l, 8, 0) || at != 1)) return "it is not causal";
     if (l->token->make == fl__arch_make_recurrent && (fl__arch_int(l, 4, 0) || at != 2))
-        return "it goes both ways";
-    if (!strcmp(t, "L") && !at) return "it joins frames";
-    if ((!strcmp(t, "V") || !strcmp(t, "RO")) && l->n > 5) return "more than 4 axes";
-    if (!strcmp(t, "V") && (at || (l->a[1] != 0 && l->a[1] != -1))) return "it sets the number of frames";
+        return "it is bidirectional";
+    if (!strcmp(t, "L") && !at) return "it combines frames";
+    if ((!strcmp(t, "V") || !strcmp(t, "RO")) && l->n > 5) return "it has more than 4 axes";
+    if (!strcmp(t, "V") && (at || (l->a[1] != 0 && l->a[1] != -1))) return "it fixes the number of frames";
     for (int i = *t == 'B' ? 2 : 1;
          (!strcmp(t, "LN") || !strcmp(t, "BN") || !strcmp(t, "GLU") || !strcmp(t, "LSM")) && i < l->n; i++)
-        if ((int)l->a[i] == at) return "it reaches over time";
+        if ((int)l->a[i] == at) return "its axes include time";
     for (int i = 0; !strcmp(t, "RO") && i < l->n - 1; i++)
         if ((int)l->a[1 + i] == at) {
             *time = 3 - i;
@@ -1201,11 +1212,12 @@ FL_API fl_speech_arch_stream *fl_speech_arch_stream_new_opt(fl_nn_module *m, fl_
         fl_nn_module *c = m->child[i];
         const bool is = c->type == &fl__arch_layer_type;
         const fl__arch_layer *l = is ? c->data : NULL;
-        const char *why = is ? fl__arch_unstreamable(l, &time) : "a block with shortcuts";
+        const char *why = is ? fl__arch_unstreamable(l, &time) : "blocks with shortcuts cannot be streamed";
         fl__arch_window w;
         if (why && !is) ok = fl_fail("fl_speech_arch_stream: layer %lld, RES: %s", (long long)i, why);
         else if (why)
-            ok = fl_fail("fl_speech_arch_stream: line %lld: %s: %s", (long long)l->line, l->field[0], why);
+            ok = fl_fail("fl_speech_arch_stream: line %lld: %s cannot be streamed: %s", (long long)l->line,
+                         l->field[0], why);
         if (!ok) break;
         s->layer[s->n++] = (fl__arch_state){.m = c, .l = l};
         if (!strcmp(l->field[0], "TR"))
@@ -1214,7 +1226,7 @@ FL_API fl_speech_arch_stream *fl_speech_arch_stream_new_opt(fl_nn_module *m, fl_
         if (fl__arch_window_of(l, &w)) s->ahead += hop * (w.span - 1 - w.low), hop *= w.hop;
     }
     if (ok && time != 2)
-        ok = fl_fail("fl_speech_arch_stream: the network does not give (labels, time, 1, 1)");
+        ok = fl_fail("fl_speech_arch_stream: expected a network with output (labels, time, 1, 1)");
     if (ok) return s;
     fl_speech_arch_stream_free(s);
     return NULL;
@@ -1228,7 +1240,8 @@ FL_API bool fl_speech_arch_stream_push(fl_speech_arch_stream *s, fl_tensor *x, b
     fl_tensor *t = NULL;
     *y = NULL;
     bool ok = !x || x->ndim == 2 ||
-              fl_err_false("fl_speech_arch_stream_push: features %s, not [frames, n]", FL_SHAPE_TEXT(x));
+              fl_err_false("fl_speech_arch_stream_push: got features %s, expected [frames, n]",
+                           FL_SHAPE_TEXT(x));
     if (ok && x && x->shape[0]) ok = (t = fl_unsqueeze(fl_unsqueeze(fl_transpose(x, 0, 1), 0), 0)) != NULL;
     for (int64_t i = 0; ok && i < s->n; i++) ok = fl__arch_push(&s->layer[i], &t, end);
     if (ok && t) ok = (*y = fl_select(fl_select(t, 0, 0), 0, 0)) != NULL;

@@ -1,7 +1,7 @@
-/* pretrained.h - wav2vec 2.0 and Whisper from Hugging Face's folders, and back
+/* fl/speech/pretrained.h - wav2vec 2.0 and Whisper: loading from and saving to Hugging Face folders,
+   inference
 
-   Modules and parameters have the names of the files (model.safetensors), so that loading and saving need no
-   map. */
+   Modules and parameters have the names in the files (model.safetensors), so no mapping is needed. */
 #ifndef FL_SPEECH_PRETRAINED_H
 #define FL_SPEECH_PRETRAINED_H
 #ifndef FL_NN_H
@@ -12,73 +12,76 @@
 extern "C" {
 #endif
 
-/* A model of a folder with config.json and model.safetensors (f32, f16, bf16; computed in f32):
-   Wav2Vec2ForCTC of either norm, WhisperForConditionalGeneration. What the config wants and we lack, and
-   names or shapes that do not fit, are errors that say so. NULL after fl_fail. In evaluation mode. */
+/* Loads a model from a folder with config.json and model.safetensors (f32, f16, bf16; computed in f32):
+   Wav2Vec2ForCTC with either norm, or WhisperForConditionalGeneration. Unsupported settings, and names or
+   shapes that do not match, are errors. The model is in evaluation mode. Returns NULL after fl_fail. */
 FL_API fl_nn_module *fl_speech_pretrained(const char *folder);
-/* Writes config.json, as it was read but for the number of labels, and model.safetensors into a folder, which
-   exists, so that transformers loads them. */
+/* Writes config.json (the original with the current number of labels) and model.safetensors to an existing
+   folder, such that transformers can load them. Returns false after fl_fail. */
 FL_API bool fl_speech_pretrained_save(fl_nn_module *m, const char *folder);
-/* A CTC head of other labels, at random, for fine-tuning. False if m is no wav2vec 2.0. */
+/* Replaces the CTC head by a random one for `labels` labels, for fine-tuning. Returns false if m is not a
+   wav2vec 2.0 model. */
 FL_API bool fl_speech_wav2vec2_labels(fl_nn_module *m, int64_t labels, fl_rng *rng);
-/* Scores [n, t', labels] of sounds x [n, t] at 16 kHz, each made mean 0 and variance 1 first unless `raw`. */
+/* CTC logits [n, t', labels] of sounds x [n, t] at 16 kHz. Each sound is normalised to mean 0 and variance 1
+   unless `raw`. */
 FL_API fl_var *fl_speech_wav2vec2(fl_nn_module *m, fl_var *x, bool raw);
 
-/* What the encoder makes of log-mel bands x [n, bands, frames] (the preset "whisper", transposed):
-   [n, frames / 2, d]; and scores [n, u, vocabulary] of the tokens after tokens i64 [n, u]. */
+/* Encoder output [n, frames / 2, d] of log-mel features x [n, bands, frames] (the preset "whisper",
+   transposed). */
 FL_API fl_var *fl_speech_whisper_encode(fl_nn_module *m, fl_var *x);
+/* Decoder logits [n, u, vocabulary] of the tokens that follow tokens i64 [n, u], given the encoder output. */
 FL_API fl_var *fl_speech_whisper_scores(fl_nn_module *m, fl_var *memory, fl_tensor *tokens);
 
 typedef struct fl_speech_whisper_opts {
     fl_opts_guard guard_;
-    const int64_t *prompt; /* start of transcript, language, task, ...; NULL: the config's start */
+    const int64_t *prompt; /* start of transcript, language, task, ...; NULL: the config's start token */
     int64_t n_prompt;
-    int64_t most;          /* new tokens at most; 0 -> what the positions hold */
-    bool times;            /* time stamps are wanted: their rules hold (pairs, never falling) */
-    int64_t first_time;    /* the token of 0.00 s; 0 -> the vocabulary's last 1501 tokens are times */
-    double latest;         /* first time stamp at most, seconds; 0 -> 1 */
-    const int64_t *suppressed, *suppressed_first; /* tokens that are never said, or not at first */
+    int64_t most;          /* maximal number of new tokens; 0 -> limited by the positions */
+    bool times;            /* generate timestamps, with their constraints (in pairs, non-decreasing) */
+    int64_t first_time;    /* the token of 0.00 s; 0 -> the vocabulary's last 1501 tokens are timestamps */
+    double latest;         /* maximal first timestamp, seconds; 0 -> 1 */
+    const int64_t *suppressed, *suppressed_first; /* tokens never generated, and not as the first token */
     int64_t n_suppressed, n_suppressed_first;
-    /* A higher temperature is tried where the mean log probability is below `least` (0 -> -1) or zlib makes
-       less than 1 / `repeated` of the tokens, 2 or 3 bytes each (0 -> 1.35, transformers'; without zlib
-       never). FL_ZERO: not by that. */
+    /* Temperature fallback: a higher temperature is tried if the mean log probability is below `least` (0 ->
+       -1), or zlib compresses the tokens, 2 or 3 bytes each, by more than the factor `repeated` (0 -> 1.35,
+       as transformers; without zlib never). FL_ZERO disables either. */
     double least, repeated;
-    /* Below `least` and no speech likelier than `silent` (0 -> 0.6, FL_ZERO: never): silence. */
+    /* Silence: the mean is below `least` and P(no speech) above `silent` (0 -> 0.6, FL_ZERO: never). */
     double silent;
-    int64_t no_speech; /* its token; 0 -> first_time - 2 */
-    int64_t
-        previous; /* the token before text of earlier windows; 0 -> first_time - 3, FL_I0: windows know
-                          nothing of each other */
+    int64_t no_speech; /* the no-speech token; 0 -> first_time - 2 */
+    int64_t previous;  /* the token before the text of previous windows; 0 -> first_time - 3; FL_I0: windows
+                          are not conditioned on previous text */
     uint64_t seed;
     char _end;
 } fl_speech_whisper_opts;
 typedef struct fl_speech_whisper_result {
-    double mean;        /* log probability of a token */
-    double temperature; /* at which it was said: 0 to 1 in steps of 0.2 */
-    double repeated;    /* bytes of the tokens / bytes that zlib makes of them; 0 without zlib */
-    double no_speech;   /* probability */
-    bool silence;
+    double mean;        /* mean log probability per token */
+    double temperature; /* used temperature: 0 to 1 in steps of 0.2 */
+    double repeated;    /* compression ratio of the tokens by zlib; 0 without zlib */
+    double no_speech;   /* probability of no speech */
+    bool silence;       /* classified as silence */
 } fl_speech_whisper_result;
-/* What is said in log-mel bands x [bands, frames], token by token with keys and values kept, into out (`room`
-   tokens): how many, without the prompt and the end; -1 after an error. */
+/* Transcribes log-mel features x [bands, frames] by incremental decoding with a KV cache. Writes at most
+   `room` tokens to out, without the prompt and the end token. Returns their number, -1 after an error. */
 #define fl_speech_whisper(...) FL__SPEECH_WHISPER(__VA_ARGS__, ._end = 0)
 #define FL__SPEECH_WHISPER(m, x, out, room, result, ...) \
     fl_speech_whisper_opt(m, x, out, room, result, FL_LITERAL(fl_speech_whisper_opts, __VA_ARGS__))
 FL_API int64_t fl_speech_whisper_opt(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t room,
                                      fl_speech_whisper_result *result, fl_speech_whisper_opts o);
 
-/* What was said from begin to end, seconds; tokens, time stamps among them, and how its window went. */
+/* A transcribed segment: times in seconds, tokens including timestamps, and statistics of its window. */
 typedef struct fl_speech_whisper_segment {
     double begin, end;
     const int64_t *token;
     int64_t n;
     fl_speech_whisper_result window;
 } fl_speech_whisper_segment;
-/* Bands of any length x [bands, frames], window by window of as many frames as the model takes (30 s): the
-   next one begins at the last pair of time stamps, or behind this one; what was said before is its prompt,
-   unless that was at a temperature above 0.5 (Radford et al., arXiv 2212.04356, 4.5). each gets every segment
-   that has text, in order; if it says no, or something fails, the result is false. */
+/* Callback for a segment; returns false to stop. */
 typedef bool (*fl_speech_whisper_each)(const fl_speech_whisper_segment *s, void *user);
+/* Transcribes features of any length, x [bands, frames], in windows of the model's length (30 s). The next
+   window begins at the last pair of timestamps, or after this one; its prompt is the previous text, unless
+   that needed a temperature above 0.5 (Radford et al., arXiv 2212.04356, 4.5). `each` is called for every
+   segment with text, in order. Returns false if it does, or after an error. */
 #define fl_speech_whisper_long(...) FL__SPEECH_WHISPER_LONG(__VA_ARGS__, ._end = 0)
 #define FL__SPEECH_WHISPER_LONG(m, x, each, user, ...) \
     fl_speech_whisper_long_opt(m, x, each, user, FL_LITERAL(fl_speech_whisper_opts, __VA_ARGS__))
@@ -118,17 +121,18 @@ FL_API bool fl_speech_whisper_long_opt(fl_nn_module *m, fl_tensor *x, fl_speech_
 #include <zlib.h>
 #endif
 
-/* ---- what config.json says ---- */
+/* ---- config.json ---- */
 
-/* A size from 1 to 2^24; 0 after fl_fail. */
+/* An integer setting from 1 to 2^24; 0 after fl_fail. */
 static int64_t fl__hf_size(const fl_data_settings *c, const char *key, int64_t otherwise) {
     const double v = fl_data_settings_number(c, key, (double)otherwise);
     if (v >= 1 && v <= 1 << 24 && v == floor(v)) return (int64_t)v;
-    return fl_fail("fl_speech_pretrained: config.json: %s is %g", key, v), 0;
+    return fl_fail("fl_speech_pretrained: config.json: %s must be an integer in [1, 2^24], got %g", key, v),
+    0;
 }
 
-/* Does model.safetensors have that tensor in that shape? Asked before parts of the sizes of config.json are
-   made, so that these cost no more than the file. */
+/* Whether model.safetensors has a tensor of that name and shape. Checked before modules of the sizes in
+   config.json are created, so that memory use is bounded by the file. */
 __attribute__((format(printf, 3, 4))) static bool fl__hf_has(const fl_data_file *f, fl_shape want,
                                                               const char *format, ...) {
     char name[160];
@@ -137,21 +141,21 @@ __attribute__((format(printf, 3, 4))) static bool fl__hf_has(const fl_data_file 
     vsnprintf(name, sizeof name, format, args);
     va_end(args);
     const int64_t i = fl_data_find(f, name);
-    if (i < 0) return fl_fail("fl_speech_pretrained: %s: there is no tensor '%s'", f->f.path, name);
+    if (i < 0) return fl_fail("fl_speech_pretrained: %s: no tensor '%s'", f->f.path, name);
     const fl_shape got = fl_data_shape(f, i);
     if (got.ndim == want.ndim && !memcmp(got.dim, want.dim, (size_t)got.ndim * sizeof *got.dim)) return true;
     char text[2][FL_NN_SHAPE];
-    return fl_fail("fl_speech_pretrained: %s: %s is %s, by config.json %s", f->f.path, name,
+    return fl_fail("fl_speech_pretrained: %s: %s has shape %s, expected %s by config.json", f->f.path, name,
                    fl_shape_text(got, text[0], sizeof text[0]), fl_shape_text(want, text[1], sizeof text[1]));
 }
 
-/* ---- parts that both have ---- */
+/* ---- common parts ---- */
 
 typedef struct fl__hf_model {
-    bool whisper, stable, group_norm; /* wav2vec 2.0: norms first; the first convolution alone has a norm */
+    bool whisper, stable, group_norm; /* wav2vec 2.0: pre-norm; only the first convolution has a norm */
     int64_t dim, layers, decoder_layers, heads, decoder_heads, vocabulary, convs, positions, start, eos;
-    double eps, scale; /* scale: of embedded tokens */
-    char *config;      /* its text */
+    double eps, scale; /* scale: factor of token embeddings */
+    char *config;      /* text of config.json */
     int64_t config_bytes;
 } fl__hf_model;
 
@@ -178,7 +182,7 @@ static fl_var *fl__hf_run(fl_nn_module *m, const char *path, fl_var *x) {
     return x ? fl_nn_forward(fl_nn_find(m, path), x) : NULL;
 }
 
-/* Keys and values of an attention [n, heads, t, d], from step to step. */
+/* KV cache of an attention: [n, heads, t, d]. */
 typedef struct fl__hf_kv {
     fl_var *k, *v;
 } fl__hf_kv;
@@ -197,7 +201,7 @@ static bool fl__hf_keep(fl_var **slot, fl_var *now) {
     return now != NULL;
 }
 
-/* x attends to itself, or to a memory, whose keys and values stay those of the first step. */
+/* Self-attention, or cross-attention to a memory, whose keys and values are cached at the first step. */
 static fl_var *fl__hf_attend(fl_nn_module *m, fl_var *x, fl_var *memory, int64_t heads, bool causal,
                              fl__hf_kv *kv) {
     const bool known = memory && kv && kv->k;
@@ -217,7 +221,7 @@ static fl_var *fl__hf_attend(fl_nn_module *m, fl_var *x, fl_var *memory, int64_t
 
 static fl_vars fl__hf_forward(fl_nn_module *m, fl_vars in) {
     const fl__hf_model *h = m->data;
-    if (in.n != 1 + h->whisper) return fl_nn_fail(m, "%d inputs", in.n);
+    if (in.n != 1 + h->whisper) return fl_nn_fail(m, "got %d inputs, expected %d", in.n, 1 + h->whisper);
     fl_var *y = h->whisper
                     ? fl_speech_whisper_scores(m, fl_speech_whisper_encode(m, in.v[0]), fv_value(in.v[1]))
                     : fl_speech_wav2vec2(m, in.v[0], false);
@@ -231,12 +235,14 @@ static const fl_nn_type fl__hf_whisper_type = {.name = "WhisperForConditionalGen
                                                .release = fl__hf_release};
 
 static bool fl__hf_is(const fl_nn_module *m, const fl_nn_type *type) {
-    return (m && m->type == type) || fl_err_false("fl_speech_pretrained: the module is no %s", type->name);
+    return (m && m->type == type) ||
+           fl_err_false("fl_speech_pretrained: the module is not a %s model", type->name);
 }
 
 /* ---- wav2vec 2.0 ---- */
 
-/* The convolution of places, its weight normed over the last axis: names of before and after PyTorch 2. */
+/* The positional convolution with weight norm over the last axis; parameter names before and after PyTorch
+   2. */
 static bool fl__w2v_places(fl_nn_module *encoder, const fl_data_settings *c, const fl_data_file *f,
                            int64_t d) {
     const bool old = fl_data_find(f, "wav2vec2.encoder.pos_conv_embed.conv.weight_g") >= 0;
@@ -245,7 +251,8 @@ static bool fl__w2v_places(fl_nn_module *encoder, const fl_data_settings *c, con
     fl_nn_module *embed = fl__hf_list(encoder, "pos_conv_embed"), *conv = fl__hf_list(embed, "conv"),
                  *at = conv;
     if (!kernel || !groups || !conv || d % groups)
-        return !fl_error() && fl_fail("fl_speech_pretrained: groups");
+        return !fl_error() && fl_fail("fl_speech_pretrained: config.json: num_conv_pos_embedding_groups does "
+                                      "not divide hidden_size");
     if (!fl__hf_has(f, FL_SHAPE(d, d / groups, kernel), "wav2vec2.encoder.pos_conv_embed.conv.%s",
                     old ? "weight_v" : "parametrizations.weight.original1"))
         return false;
@@ -270,7 +277,7 @@ static fl_var *fl__w2v_place(fl_nn_module *m, fl_var *x) {
     return fv_add(x, fv_transpose(y, 1, 2));
 }
 
-/* Are linear layers of a transformer's layer in the file? One of an attention stands for all. */
+/* Checks the shapes of a transformer layer's linear layers; one represents the four of an attention. */
 static bool fl__hf_has_layer(const fl_data_file *f, const char *layers, int64_t i, const char *const names[4],
                              int64_t d, int64_t hidden) {
     const fl_shape shape[] = {FL_SHAPE(d, d), FL_SHAPE(hidden, d), FL_SHAPE(d, hidden), FL_SHAPE(d)};
@@ -297,7 +304,7 @@ static bool fl__w2v_convs(fl_nn_module *list, const fl_data_settings *c, const f
             snprintf(key[1], 32, "conv_kernel.%d", (int)h->convs);
         snprintf(key[2], 32, "conv_stride.%d", (int)h->convs);
         if (!fl_data_settings_text(c, key[0]))
-            return h->convs > 0 || fl_fail("fl_speech_pretrained: config.json: no conv_dim");
+            return h->convs > 0 || fl_fail("fl_speech_pretrained: config.json: conv_dim is missing");
         const int64_t out = fl__hf_size(c, key[0], 0), kernel = fl__hf_size(c, key[1], 0),
                       stride = fl__hf_size(c, key[2], 0);
         if (!out || !kernel || !stride ||
@@ -328,9 +335,9 @@ static bool fl__w2v_fill(fl_nn_module *m, const fl_data_settings *c, const fl_da
     h->eps = fl_data_settings_number(c, "layer_norm_eps", 1e-5);
     if (!hidden || !h->dim || !h->layers || !h->heads || !h->vocabulary) return false;
     if (act && strcmp(act, "gelu") != 0)
-        return fl_fail("fl_speech_pretrained: config.json: hidden_act %s", act);
+        return fl_fail("fl_speech_pretrained: config.json: unsupported hidden_act '%s', expected gelu", act);
     if (fl_data_settings_number(c, "add_adapter", 0) != 0)
-        return fl_fail("fl_speech_pretrained: config.json: add_adapter");
+        return fl_fail("fl_speech_pretrained: config.json: add_adapter is not supported");
     fl_nn_module *w = fl__hf_list(m, "wav2vec2"),
                  *convs = fl__hf_list(fl__hf_list(w, "feature_extractor"), "conv_layers");
     const bool masked = fl_data_find(f, "wav2vec2.masked_spec_embed") >= 0;
@@ -382,7 +389,7 @@ FL_API fl_var *fl_speech_wav2vec2(fl_nn_module *m, fl_var *x, bool raw) {
     if (!fl__hf_is(m, &fl__hf_wav2vec2_type) || fl_is_null_arg("fl_speech_wav2vec2", x)) return NULL;
     const fl__hf_model *h = m->data;
     if (fv_value(x)->ndim != 2) {
-        fl_err_false("fl_speech_wav2vec2: sounds %s, not [n, t]", FL_SHAPE_TEXT(fv_value(x)));
+        fl_err_false("fl_speech_wav2vec2: got sounds %s, expected [n, t]", FL_SHAPE_TEXT(fv_value(x)));
         return NULL;
     }
     fl_scope s = fl_scope_begin();
@@ -456,7 +463,8 @@ static bool fl__whisper_fill(fl_nn_module *m, const fl_data_settings *c, const f
         return false;
     const char *act = fl_data_settings_text(c, "activation_function");
     if (act && strcmp(act, "gelu") != 0)
-        return fl_fail("fl_speech_pretrained: config.json: activation_function %s", act);
+        return fl_fail("fl_speech_pretrained: config.json: unsupported activation_function '%s', expected "
+                       "gelu", act);
     if (!fl__hf_has(f, FL_SHAPE(h->dim, bands, 3), "model.encoder.conv1.weight") ||
         !fl__hf_has(f, FL_SHAPE(h->dim, h->dim, 3), "model.encoder.conv2.weight") ||
         !fl__hf_has(f, FL_SHAPE(h->vocabulary, h->dim), "model.decoder.embed_tokens.weight"))
@@ -482,14 +490,16 @@ static fl_var *fl__whisper_block(fl_nn_module *l, fl_var *x, fl_var *memory, int
     return fv_add(x, fl__hf_run(l, "fc2", y));
 }
 
-/* x [n, t, d] with places from `first` on, through the layers of a half. kv: two a layer, or NULL. */
+/* Runs the layers of encoder or decoder on x [n, t, d] at positions from `first`. kv: two per layer, or
+   NULL. */
 static fl_var *fl__whisper_stack(fl_nn_module *half, fl_var *x, int64_t first, fl_var *memory, int64_t heads,
                                  fl__hf_kv *kv) {
     fl_var *places = fl_nn_get_param(half, "embed_positions.weight");
     const int64_t t = x ? fv_value(x)->shape[1] : 0, most = fv_value(places)->shape[0];
     if (!x) return NULL;
     if (first + t > most)
-        return fl_err_false("fl_speech_whisper: %lld places, of %lld", (long long)(first + t), (long long)most),
+        return fl_err_false("fl_speech_whisper: %lld positions are needed, the model has %lld",
+                            (long long)(first + t), (long long)most),
                NULL;
     x = fv_add(x, fv_slice(places, 0, first, first + t, 1));
     fl_nn_module *layers = fl_nn_find(half, "layers");
@@ -519,19 +529,20 @@ static fl_var *fl__whisper_decode(fl_nn_module *m, fl_var *memory, fl_tensor *to
 }
 
 FL_API fl_var *fl_speech_whisper_scores(fl_nn_module *m, fl_var *memory, fl_tensor *tokens) {
-    if (!fl__hf_is(m, &fl__hf_whisper_type) || fl_is_null_arg("fl_speech_whisper_scores", memory)) return NULL;
+    if (!fl__hf_is(m, &fl__hf_whisper_type) || fl_is_null_arg("fl_speech_whisper_scores",
+                                                              memory)) return NULL;
     fl_scope s = fl_scope_begin();
     return fv_scope_return(&s, fl__whisper_decode(m, memory, tokens, 0, NULL));
 }
 
-/* ---- what Whisper says ---- */
+/* ---- Whisper: decoding ---- */
 
 typedef struct fl__whisper_talk {
     fl_nn_module *m;
     const fl__hf_model *h;
     const fl_speech_whisper_opts *o;
     fl_var *memory;
-    int64_t times, *out, room; /* times: the token of 0.00 s */
+    int64_t times, *out, room; /* times: the token of 0.00 s; out has space for `room` tokens */
     int64_t *prompt, n_prompt;
     double temperature;
     fl_speech_whisper_result result;
@@ -551,8 +562,8 @@ static double fl__whisper_log_sum(const float *p, int64_t from, int64_t to, doub
     return *top + log(sum);
 }
 
-/* Time stamps come in pairs, never fall, and come first; where all of them together are likelier than any
-   other token one must come. */
+/* Constraints: timestamps come first, in pairs, and never decrease; if all of them together are likelier
+   than any other token, one must follow. */
 static void fl__whisper_time_rules(const fl__whisper_talk *w, float *p, int64_t n) {
     const int64_t v = w->h->vocabulary, begin = w->times, eos = w->h->eos;
     const bool last = n > 0 && w->out[n - 1] >= begin, before = n < 2 || w->out[n - 2] >= begin;
@@ -560,7 +571,7 @@ static void fl__whisper_time_rules(const fl__whisper_talk *w, float *p, int64_t 
     double text, time;
     for (int64_t i = 0; i < n; i++)
         if (w->out[i] >= begin) newest = w->out[i];
-    fl__whisper_hide(p, begin - 1, begin); /* no time stamps */
+    fl__whisper_hide(p, begin - 1, begin); /* the no-timestamps token */
     if (last && before) fl__whisper_hide(p, begin, v);
     else if (last) fl__whisper_hide(p, 0, eos);
     if (newest >= 0) fl__whisper_hide(p, begin, last && !before ? newest : newest + 1);
@@ -574,7 +585,7 @@ static void fl__whisper_time_rules(const fl__whisper_talk *w, float *p, int64_t 
     if (all > text) fl__whisper_hide(p, 0, begin);
 }
 
-/* The next token of scores p [vocabulary], which are changed; *score gets its log probability. */
+/* Chooses the next token by scores p [vocabulary], which are modified; *score becomes its log probability. */
 static int64_t fl__whisper_choose(fl__whisper_talk *w, float *p, int64_t n, double *score) {
     const fl_speech_whisper_opts *o = w->o;
     const int64_t v = w->h->vocabulary;
@@ -599,7 +610,7 @@ static int64_t fl__whisper_choose(fl__whisper_talk *w, float *p, int64_t n, doub
     return best;
 }
 
-/* The probability of no speech, by the scores [u, vocabulary] after the start of the transcript. */
+/* The probability of no speech, from the scores [u, vocabulary] after the start-of-transcript token. */
 static double fl__whisper_no_speech(const fl__whisper_talk *w, const float *p) {
     const int64_t v = w->h->vocabulary, token = w->o->no_speech ? w->o->no_speech : w->times - 2;
     int64_t start = w->n_prompt - 1;
@@ -609,7 +620,7 @@ static double fl__whisper_no_speech(const fl__whisper_talk *w, const float *p) {
     return token >= 0 && token < v ? exp(p[token] - fl__whisper_log_sum(p, 0, v, &top)) : 0;
 }
 
-/* Says it once at a temperature: how many tokens, -1 after an error. */
+/* Decodes once at a temperature. Returns the number of tokens, -1 after an error. */
 static int64_t fl__whisper_say(fl__whisper_talk *w) {
     const int64_t places = w->h->positions - w->n_prompt, limit = w->o->most ? w->o->most : places;
     const int64_t most = limit < places ? limit : places;
@@ -641,7 +652,7 @@ static int64_t fl__whisper_say(fl__whisper_talk *w) {
     return ok ? n : -1;
 }
 
-/* Bytes of n tokens, 2 or 3 each, to those of zlib. */
+/* Compression ratio of n tokens, 2 or 3 bytes each, by zlib. */
 static double fl__whisper_repeated(const fl__whisper_talk *w, int64_t n) {
     double ratio = 0;
 #ifdef FL_USE_ZLIB
@@ -660,7 +671,7 @@ static double fl__whisper_repeated(const fl__whisper_talk *w, int64_t n) {
     return ratio;
 }
 
-/* What is said in bands x [bands, frames], by rising temperatures until it will do. */
+/* Transcribes features x [bands, frames], raising the temperature until the result is acceptable. */
 static int64_t fl__whisper_window(fl__whisper_talk *w, fl_tensor *x) {
     const double least = fl_option(w->o->least, -1), most = fl_option(w->o->repeated, 1.35),
                  silent = fl_option(w->o->silent, 0.6);
@@ -679,7 +690,7 @@ static int64_t fl__whisper_window(fl__whisper_talk *w, fl_tensor *x) {
     return n;
 }
 
-/* again: up to half of the places are for what was said before */
+/* again: more windows may follow: up to half of the positions are reserved for previous text. */
 static bool fl__whisper_begin(fl__whisper_talk *w, fl_nn_module *m, const fl_tensor *x,
                               const fl_speech_whisper_opts *o, bool again) {
     if (!fl__hf_is(m, &fl__hf_whisper_type) || fl_is_null_arg("fl_speech_whisper", x)) return false;
@@ -688,12 +699,13 @@ static bool fl__whisper_begin(fl__whisper_talk *w, fl_nn_module *m, const fl_ten
     w->times = o->first_time ? o->first_time : h->vocabulary - 1501;
     w->n_prompt = o->prompt ? o->n_prompt : 1;
     if (x->ndim != 2 || x->shape[1] < 1)
-        return fl_err_false("fl_speech_whisper: bands %s, not [bands, frames]", FL_SHAPE_TEXT(x));
+        return fl_err_false("fl_speech_whisper: got features %s, expected [bands, frames]", FL_SHAPE_TEXT(x));
     if (w->n_prompt < 1 || w->n_prompt >= h->positions - again * (h->positions / 2) ||
         (o->times && (w->times < 1 || w->times >= h->vocabulary)))
-        return fl_err_false(
-            "fl_speech_whisper: a prompt of %lld tokens in %lld places, times from token %lld on",
-            (long long)w->n_prompt, (long long)h->positions, (long long)w->times);
+        return fl_err_false("fl_speech_whisper: got a prompt of %lld tokens, first_time %lld; expected at "
+                            "least one token and fewer than the %lld positions left, first_time in the "
+                            "vocabulary", (long long)w->n_prompt, (long long)w->times,
+                            (long long)(h->positions - again * (h->positions / 2)));
     if (!(w->prompt = fl_heap_alloc((size_t)h->positions * sizeof *w->prompt)))
         return fl_raise() != NULL;
     memcpy(w->prompt, o->prompt ? o->prompt : &h->start, (size_t)w->n_prompt * sizeof *w->prompt);
@@ -703,7 +715,8 @@ static bool fl__whisper_begin(fl__whisper_talk *w, fl_nn_module *m, const fl_ten
 FL_API int64_t fl_speech_whisper_opt(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t room,
                                      fl_speech_whisper_result *result, fl_speech_whisper_opts o) {
     fl__whisper_talk w;
-    if (room < 1) return fl_err_false("fl_speech_whisper: room for %lld tokens", (long long)room), -1;
+    if (room < 1) return fl_err_false("fl_speech_whisper: room must be positive, got %lld", (long long)room),
+    -1;
     if (!fl__whisper_begin(&w, m, x, &o, false)) return -1;
     const bool recorded = fl_no_grad(true);
     w.out = out, w.room = room;
@@ -714,17 +727,17 @@ FL_API int64_t fl_speech_whisper_opt(fl_nn_module *m, fl_tensor *x, int64_t *out
     return n;
 }
 
-/* ---- window by window ---- */
+/* ---- long recordings ---- */
 
 typedef struct fl__whisper_long {
     fl__whisper_talk w;
     fl_speech_whisper_each each;
     void *user;
-    int64_t *told, n, cap; /* what was said so far */
-    int64_t from;          /* the window's first frame */
+    int64_t *told, n, cap; /* tokens generated so far */
+    int64_t from;          /* first frame of the window */
 } fl__whisper_long;
 
-/* Before the prompt goes the last half of what was said. */
+/* Puts the last half of the previous text before the prompt. */
 static void fl__whisper_prompt(fl__whisper_long *l) {
     fl__whisper_talk *w = &l->w;
     const int64_t previous = w->o->previous ? fl_option_int(w->o->previous, 0) : w->times - 3;
@@ -740,7 +753,7 @@ static void fl__whisper_prompt(fl__whisper_long *l) {
            (size_t)own * sizeof *w->prompt);
 }
 
-/* Tokens from `first` to `end` of a window, from and to so many frames of it. */
+/* Reports tokens `first` to `end` of a window as a segment of its frames `from` to `to`. */
 static bool fl__whisper_tell(fl__whisper_long *l, int64_t first, int64_t end, int64_t from,
                              int64_t to) {
     const int64_t *token = l->w.out + first;
@@ -755,8 +768,8 @@ static bool fl__whisper_tell(fl__whisper_long *l, int64_t first, int64_t end, in
     return !l->each || l->each(&s, l->user);
 }
 
-/* The n tokens of a window of so many frames as segments; how many frames the next one is behind it, -1 where
-   one was refused. What stands behind the last pair of time stamps is heard again. */
+/* Splits the n tokens of a window of `frames` frames into segments. Returns the offset of the next window in
+   frames, -1 if the callback stopped. The part after the last pair of timestamps is transcribed again. */
 static int64_t fl__whisper_split(fl__whisper_long *l, int64_t n, int64_t frames) {
     const int64_t *out = l->w.out, begin = l->w.o->times ? l->w.times : INT64_MAX;
     const bool single = n > 1 && out[n - 1] >= begin && out[n - 2] < begin;
@@ -813,8 +826,8 @@ static fl_nn_module *fl__hf_make(const char *path, const fl_data_settings *c, co
     const char *type = fl_data_settings_text(c, "model_type");
     fl__hf_model h = {.config = text, .config_bytes = n};
     if (!type || (strcmp(type, "wav2vec2") != 0 && strcmp(type, "whisper") != 0)) {
-        fl_fail("fl_speech_pretrained: %s: model_type %s: wav2vec2 whisper", path,
-                type ? type : "is not there");
+        fl_fail("fl_speech_pretrained: %s: unsupported model_type '%s'; known: wav2vec2, whisper", path,
+                type ? type : "(missing)");
         fl_heap_free(text);
         return NULL;
     }
@@ -829,7 +842,8 @@ FL_API fl_nn_module *fl_speech_pretrained(const char *folder) {
     char path[2][4096];
     fl_data_settings c = {0};
     int64_t n = 0;
-    if (!folder || strlen(folder) > 4000) return fl_fail("fl_speech_pretrained: the folder's path"), NULL;
+    if (!folder || strlen(folder) > 4000)
+        return fl_fail("fl_speech_pretrained: the folder is NULL or its path longer than 4000 bytes"), NULL;
     snprintf(path[0], sizeof path[0], "%s/config.json", folder);
     snprintf(path[1], sizeof path[1], "%s/model.safetensors", folder);
     fl_quiet(+1);
@@ -851,7 +865,7 @@ FL_API fl_nn_module *fl_speech_pretrained(const char *folder) {
     return ok ? m : NULL;
 }
 
-/* The config's text with another number of labels, if it has. */
+/* Writes the original config, with the current number of labels if it has vocab_size. */
 static bool fl__hf_put_config(const fl__hf_model *h, const char *path) {
     const char *key = "\"vocab_size\":", *at = strstr(h->config, key);
     fl_data_text t = {NULL, 0, 0};
@@ -872,7 +886,8 @@ FL_API bool fl_speech_pretrained_save(fl_nn_module *m, const char *folder) {
     char path[4096];
     if (!m || (m->type != &fl__hf_wav2vec2_type && m->type != &fl__hf_whisper_type) || !folder ||
         strlen(folder) > 4000)
-        return fl_fail("fl_speech_pretrained_save: no such model, or the folder's path");
+        return fl_fail("fl_speech_pretrained_save: expected a wav2vec 2.0 or Whisper model and a folder with "
+                       "a path of up to 4000 bytes");
     fl_nn_state s = {NULL, 0, 0};
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
     bool ok = fl_nn_state_add_module(&s, "", m) && fl_nn_state_save(&s, path, NULL, 0);

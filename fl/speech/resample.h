@@ -1,4 +1,4 @@
-/* resample.h - another number of samples a second: a polyphase filter, whole or in pieces */
+/* fl/speech/resample.h - sample-rate conversion: a polyphase windowed-sinc filter, whole or streamed */
 #ifndef FL_SPEECH_RESAMPLE_H
 #define FL_SPEECH_RESAMPLE_H
 #ifndef FL_DATA_H
@@ -11,30 +11,30 @@ extern "C" {
 
 typedef struct fl_speech_resample_opts {
     fl_opts_guard guard_;
-    int64_t crossings; /* of zero on each side of the filter; 0 -> 6 */
-    double rolloff;    /* cut-off as a share of the lower Nyquist frequency; 0 -> 0.99 */
-    bool kaiser;       /* Kaiser's window, not Hann's */
-    double beta;       /* of Kaiser's window; 0 -> 14.769656459379492 */
+    int64_t crossings; /* zero crossings of the sinc on each side; 0 -> 6 */
+    double rolloff;    /* cut-off as a fraction of the lower Nyquist frequency; 0 -> 0.99 */
+    bool kaiser;       /* use a Kaiser window; default: Hann */
+    double beta;       /* parameter of the Kaiser window; 0 -> 14.769656459379492 */
     char _end;
 } fl_speech_resample_opts;
-/* Floats x [..., t] at `from` samples a second, at `to`: [..., ceil(t to / from)]. y[i] = sum over k of
-   x[k] h(i / to - k / from), h a windowed sinc (J. O. Smith); torchaudio.functional.resample, whose
-   "kaiser_best" is .crossings = 64, .rolloff = 0.9475937167399596, .kaiser = true. f32, the sums too. Equal
-   rates: x itself. */
+/* Resamples floats x [..., t] from rate `from` to rate `to` (samples per second): [..., ceil(t to / from)].
+   y[i] = sum over k of x[k] h(i / to - k / from), h a windowed sinc (J. O. Smith), computed in f32. Equals
+   torchaudio.functional.resample, whose "kaiser_best" is .crossings = 64, .rolloff = 0.9475937167399596,
+   .kaiser = true. Returns x itself if the rates are equal. */
 #define fl_speech_resample(x, ...) FL__SPEECH_RESAMPLE(x, __VA_ARGS__, ._end = 0)
 #define FL__SPEECH_RESAMPLE(x, from, to, ...) \
     fl_speech_resample_opt(x, from, to, FL_LITERAL(fl_speech_resample_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_speech_resample_opt(fl_tensor *x, int64_t from, int64_t to, fl_speech_resample_opts o);
 
-/* The same for a sound that comes in pieces: any pieces give the bits of the whole. */
+/* Streaming resampler: the same bits as fl_speech_resample, however the sound is cut into pieces. */
 typedef struct fl_speech_resampler fl_speech_resampler;
 #define fl_speech_resampler_new(...) FL__SPEECH_RESAMPLER(__VA_ARGS__, ._end = 0)
 #define FL__SPEECH_RESAMPLER(from, to, ...) \
     fl_speech_resampler_new_opt(from, to, FL_LITERAL(fl_speech_resample_opts, __VA_ARGS__))
 FL_API fl_speech_resampler *fl_speech_resampler_new_opt(int64_t from, int64_t to, fl_speech_resample_opts o);
 FL_API void fl_speech_resampler_free(fl_speech_resampler *r);
-/* Takes n samples, the last ones if `end`; then the resampler is as new. *y, valid until the next call, has
-   the returned number of samples; -1 after fl_fail. */
+/* Takes the next n samples. `end` marks the last piece and resets the resampler. Returns the number of
+   samples now available at *y, which is valid until the next call; -1 after fl_fail. */
 FL_API int64_t fl_speech_resampler_push(fl_speech_resampler *r, const float *x, int64_t n, bool end,
                                         const float **y);
 
@@ -52,23 +52,23 @@ FL_API int64_t fl_speech_resampler_push(fl_speech_resampler *r, const float *x, 
 #include <math.h>
 #include <string.h>
 
-/* Output i = j to + p is the product of phase p's taps with x from j from + first(p) on. The taps stand in a
-   table, or, where there are few outputs for the phases, are computed for each of them. */
+/* Output i = j to + p is the dot product of phase p's taps with x from sample j from + first(p) on. The taps
+   are tabulated, or, if there are few outputs per phase, computed for each output. */
 struct fl_speech_resampler {
     fl_speech_resample_opts o;
-    int64_t from, to; /* over their greatest common divisor */
-    double base, reach; /* cut-off; half a filter's length, in samples of x */
-    int64_t taps;     /* of a phase */
-    int64_t *first;   /* [to]; NULL: there is no table */
+    int64_t from, to; /* rates divided by their greatest common divisor */
+    double base, reach; /* cut-off; half the filter length, in samples of x */
+    int64_t taps;     /* per phase */
+    int64_t *first;   /* [to]; NULL if there is no table */
     float *tap;       /* [to][taps], or [taps] */
-    int64_t seen, done; /* samples that came, and were given */
+    int64_t seen, done; /* samples received and produced */
     int64_t start, n, cap, out_cap; /* x holds samples start, ..., start + n - 1; before 0 there are zeros */
     float *x, *out;
-    float *split; /* [from][split_row]: of x each from-th sample in a row */
+    float *split; /* [from][split_row]: x deinterleaved, row m has samples m, m + from, ... */
     int64_t split_row, split_cap;
 };
 
-enum { FL__SPEECH_MOST_TAPS = 1 << 23 }; /* 32 MiB: rates without a common divisor want many */
+enum { FL__SPEECH_MOST_TAPS = 1 << 23 }; /* 32 MiB: coprime rates need many taps */
 
 static int64_t fl__speech_gcd(int64_t a, int64_t b) { return b ? fl__speech_gcd(b, a % b) : a; }
 
@@ -79,7 +79,7 @@ static double fl__speech_bessel(double x) {
     return sum;
 }
 
-/* The filter at t zero crossings from its middle. */
+/* The windowed sinc at t zero crossings from its centre. */
 static double fl__speech_filter(double t, const fl_speech_resample_opts *o) {
     const double width = (double)o->crossings, pi = 3.141592653589793;
     if (fabs(t) >= width) return 0;
@@ -108,8 +108,9 @@ static bool fl__speech_taps(fl_speech_resampler *r, bool table) {
     r->reach = (double)r->o.crossings * (double)r->from / r->base;
     r->taps = (int64_t)(2 * r->reach) + 2;
     if (!(r->reach < 1e6) || r->taps > FL__SPEECH_MOST_TAPS / r->to)
-        return fl_fail("fl_speech_resample: from %lld to %lld: a filter of %lld taps", (long long)r->from,
-                       (long long)r->to, (long long)(r->taps * r->to));
+        return fl_fail("fl_speech_resample: the filter from %lld to %lld needs %lld taps, the maximum is %d",
+                       (long long)r->from, (long long)r->to, (long long)(r->taps * r->to),
+                       FL__SPEECH_MOST_TAPS);
     r->tap = fl_heap_alloc((size_t)((table ? r->to : 1) * r->taps) * sizeof *r->tap);
     int64_t *first = r->tap && table ? fl_heap_alloc((size_t)r->to * sizeof *first) : NULL;
     for (int64_t p = 0; first && p < r->to; p++) first[p] = fl__speech_first(r, p);
@@ -118,11 +119,12 @@ static bool fl__speech_taps(fl_speech_resampler *r, bool table) {
     return r->tap && (first || !table);
 }
 
-/* For a sound of n samples, -1: of any number. */
+/* Creates a resampler for a sound of n samples; n = -1: of unknown length. */
 static fl_speech_resampler *fl__speech_resampler_for(int64_t from, int64_t to, int64_t n,
                                                      fl_speech_resample_opts o) {
     if (from < 1 || to < 1 || o.crossings < 0 || o.rolloff < 0 || o.rolloff > 1 || o.beta < 0) {
-        fl_fail("fl_speech_resample: from %lld to %lld, %lld crossings, rolloff %g, beta %g", (long long)from,
+        fl_fail("fl_speech_resample: got rates %lld and %lld, crossings %lld, rolloff %g, beta %g; expected "
+                "positive rates, crossings >= 0, rolloff in [0, 1], beta >= 0", (long long)from,
                 (long long)to, (long long)o.crossings, o.rolloff, o.beta);
         return NULL;
     }
@@ -151,7 +153,7 @@ FL_API void fl_speech_resampler_free(fl_speech_resampler *r) {
     fl_heap_free(r);
 }
 
-/* The sample that output i begins to read at. */
+/* The first sample that output i reads. */
 static int64_t fl__speech_reads(const fl_speech_resampler *r, int64_t i) {
     return i / r->to * r->from + fl__speech_first(r, i % r->to);
 }
@@ -159,7 +161,7 @@ static int64_t fl__speech_reads(const fl_speech_resampler *r, int64_t i) {
 enum { FL__SPEECH_BESIDE = 32 };
 
 FL__LOOPS_BEGIN
-/* The next n outputs one by one, of a window of x that holds all they read. */
+/* The next n outputs one by one, where r->x holds all the samples they read. */
 FL__INLINE void fl__speech_filter_each(const fl_speech_resampler *r, int64_t n, float *y) {
     for (int64_t i = 0; i < n; i++) {
         const float *x = r->x + (fl__speech_reads(r, r->done + i) - r->start);
@@ -170,8 +172,8 @@ FL__INLINE void fl__speech_filter_each(const fl_speech_resampler *r, int64_t n, 
     }
 }
 
-/* The same of many, which begin at phase 0: outputs of a phase stand beside each other, in registers. Sample
-   q from + m is split[m][q], counted from what the first one reads. */
+/* `groups` outputs of every phase, starting at phase 0: outputs of one phase are vectorised. Sample
+   q from + m is split[m][q], counted from the first sample read. */
 FL__INLINE void fl__speech_filter_split(const fl_speech_resampler *r, int64_t groups, float *y) {
     for (int64_t p = 0; p < r->to; p++)
         for (int64_t j = 0; j < groups; j += FL__SPEECH_BESIDE) {
@@ -199,9 +201,9 @@ FL__LOOPS_END
 typedef void (*fl__speech_filter_fn)(const fl_speech_resampler *r, int64_t groups, int64_t n, float *y);
 static const fl__speech_filter_fn fl__speech_filters[FL__LEVEL_COUNT] = {FL__AT_LEVELS(fl__speech_filter)};
 
-/* Samples of `groups` outputs of each phase, put in rows of each from-th. False: there is no memory. */
+/* Deinterleaves the samples read by `groups` outputs of each phase. Returns false if out of memory. */
 static bool fl__speech_split(fl_speech_resampler *r, int64_t groups) {
-    const int64_t all = r->first[r->to - 1] - r->first[0] + r->taps; /* that a group reads */
+    const int64_t all = r->first[r->to - 1] - r->first[0] + r->taps; /* samples read by one group */
     r->split_row = (groups + FL__SPEECH_BESIDE) / FL__SPEECH_BESIDE * FL__SPEECH_BESIDE + all / r->from + 1;
     if (!fl_heap_grow(&r->split, &r->split_cap, r->split_row * r->from, sizeof *r->split)) return false;
     const float *x = r->x + (fl__speech_reads(r, r->done) - r->start);
@@ -215,7 +217,7 @@ static bool fl__speech_split(fl_speech_resampler *r, int64_t groups) {
     return true;
 }
 
-/* Outputs up to `end`: in groups of all phases where there are enough of them. */
+/* Computes outputs up to `end`, in groups of all phases if there are enough. */
 static bool fl__speech_filter_to(fl_speech_resampler *r, int64_t end, float *y) {
     const fl__speech_filter_fn filter = fl__speech_filters[fl__level()];
     while (r->done < end) {
@@ -237,13 +239,13 @@ FL_API int64_t fl_speech_resampler_push(fl_speech_resampler *r, const float *x, 
                                         const float **y) {
     if (!fl_given(r, "fl_speech_resampler_push", "the resampler") ||
         !fl_given(y, "fl_speech_resampler_push", "the result")) return -1;
-    if (r->from == r->to) { /* no filter, as fl_speech_resample */
+    if (r->from == r->to) { /* no filter, as in fl_speech_resample */
         if (!fl_heap_grow(&r->out, &r->out_cap, n + 1, sizeof *r->out)) return -1;
         if (n) memcpy(r->out, x, (size_t)n * sizeof *x);
         return *y = r->out, n;
     }
     const int64_t silence = end ? r->taps : 0;
-    if (r->seen == 0 && r->n == 0) { /* what the first output reads before the sound */
+    if (r->seen == 0 && r->n == 0) { /* zeros that the first output reads before the sound */
         r->start = fl__speech_first(r, 0);
         if (!fl_heap_grow(&r->x, &r->cap, -r->start, sizeof *r->x)) return -1;
         memset(r->x, 0, (size_t)-r->start * sizeof *r->x);
@@ -255,7 +257,7 @@ FL_API int64_t fl_speech_resampler_push(fl_speech_resampler *r, const float *x, 
     if (end) ready = (seen * r->to + r->from - 1) / r->from;
     else {
         const int64_t left = seen - r->taps - fl__speech_reads(r, ready);
-        if (left > 0) ready += left / r->from * r->to; /* whole rounds of the phases, then one by one */
+        if (left > 0) ready += left / r->from * r->to; /* whole groups of phases, then one by one */
         while (fl__speech_reads(r, ready) + r->taps <= seen) ready++;
     }
     const int64_t made = ready - r->done;
@@ -280,10 +282,10 @@ FL_API int64_t fl_speech_resampler_push(fl_speech_resampler *r, const float *x, 
 FL_API fl_tensor *fl_speech_resample_opt(fl_tensor *x, int64_t from, int64_t to, fl_speech_resample_opts o) {
     if (fl_is_null_arg("fl_speech_resample", x)) return NULL;
     if (x->ndim < 1 || !fl_dtype_is_float(x->dtype))
-        return fl_err_null("fl_speech_resample: %s of shape %s, not floats [..., t]", fl_dtype_name(x->dtype),
-                           FL_SHAPE_TEXT(x));
+        return fl_err_null("fl_speech_resample: got %s of shape %s, expected floats [..., t]",
+                           fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x));
     if (from == to) return x;
-    enum { PIECE = 32768 }; /* stays in a cache */
+    enum { PIECE = 32768 }; /* fits in the cache */
     fl_speech_resampler *r = fl__speech_resampler_for(from, to, fl_numel(x), o);
     if (!r) return fl_raise();
     fl_scope s = fl_scope_begin();
@@ -291,7 +293,7 @@ FL_API fl_tensor *fl_speech_resample_opt(fl_tensor *x, int64_t from, int64_t to,
     const int64_t t = x->shape[x->ndim - 1], lines = t ? fl_numel(x) / t : 0;
     fl_shape shape = fl_shape_of(x);
     const int64_t n = shape.dim[shape.ndim - 1] = (t * r->to + r->from - 1) / r->from;
-    /* Each piece completes full registers of outputs of all phases; the first has what filters overlap. */
+    /* Each piece completes whole groups of all phases; the first also has the overlap of the filters. */
     const int64_t group = FL__SPEECH_BESIDE * r->from, overlap = fl__speech_first(r, 0) + r->taps - 1,
                   piece = PIECE > group ? PIECE / group * group : group;
     if (in) y = fl_data_host_tensor(shape, FL_F32);

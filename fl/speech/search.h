@@ -1,4 +1,4 @@
-/* search.h - beam search with models that say token after token: attention decoders and transducers */
+/* fl/speech/search.h - beam search with autoregressive models: attention decoders and transducers */
 #ifndef FL_SPEECH_SEARCH_H
 #define FL_SPEECH_SEARCH_H
 #include "lexicon.h"
@@ -7,74 +7,76 @@
 extern "C" {
 #endif
 
-/* A model that goes on from what was said: its states have places, 0 and up, which the search gives. */
+/* Interface of an autoregressive model. Its states are stored in slots 0, 1, ..., which the search assigns.
+   */
 typedef struct fl_speech_predictor fl_speech_predictor;
 struct fl_speech_predictor {
     void *self;
-    int64_t classes, end; /* end: the class that ends a sequence; of a transducer its blank */
+    int64_t classes, end; /* end: the end-of-sequence class; of a transducer the blank */
     bool transducer;
-    /* The states behind n tokens (-1: the start of all, from -1 too) in states from[i] become those of places
-       to[i], all at once; other states of an attention decoder are not asked about any more, and its to[i]
-       is i. False after fl_fail. */
+    /* Appends token[i] to the state in slot from[i] and stores the result in slot to[i], for all n at once
+       (token -1 and from -1: the initial state). An attention decoder may drop all other states; its to[i]
+       is i. Returns false after fl_fail. */
     bool (*extend)(const fl_speech_predictor *p, int64_t n, const int32_t *from, const int32_t *token,
                    const int32_t *to);
-    /* Log probabilities [n, classes] of the next token in states at[i], at a frame if it is a transducer. */
+    /* Log probabilities [n, classes] of the next token in slots at[i], for a transducer at a frame. */
     bool (*scores)(const fl_speech_predictor *p, int64_t frame, int64_t n, const int32_t *at, float *out);
     void (*free)(fl_speech_predictor *p);
 };
-FL_API void fl_speech_predictor_free(fl_speech_predictor *p); /* NULL is fine */
+FL_API void fl_speech_predictor_free(fl_speech_predictor *p); /* NULL is allowed */
 
 typedef struct fl_speech_search_opts {
     fl_opts_guard guard_;
-    int64_t beam;     /* hypotheses that are kept; 0 -> 10 */
-    int64_t tokens;   /* the best ones of a hypothesis that are tried; 0 -> all */
-    int64_t most;     /* tokens of a sequence, 0 -> 200; of a transducer's frame, 0 -> 4 */
-    double threshold; /* hypotheses so far below the best one are dropped; 0 -> 25 */
-    bool log_add;     /* transducer: the sum over its alignments, not the best one */
-    /* Scores: the model's + word_score for each word + end_score at the end + lm_weight lm. */
+    int64_t beam;     /* beam size: hypotheses kept per step; 0 -> 10 */
+    int64_t tokens;   /* only the best tokens of each hypothesis are expanded; 0 -> all */
+    int64_t most;     /* maximal number of tokens per sequence, 0 -> 200; per frame of a transducer, 0 -> 4 */
+    double threshold; /* hypotheses this far below the best one are pruned; 0 -> 25 */
+    bool log_add;     /* transducer: sum over alignments; default: the best one */
+    /* Score: the model's + word_score per word + end_score at the end + lm_weight lm. */
     double lm_weight, word_score, end_score;
     const fl_text_scorer *lm; /* of words, or without a lexicon of tokens; NULL: none. Borrowed */
-    bool token_lm;            /* it scores tokens, with a lexicon too */
+    bool token_lm;            /* lm scores tokens, with a lexicon too */
     char _end;
 } fl_speech_search_opts;
-/* A hypothesis is a string of tokens, of words if there is a lexicon; a sequence ends behind a word. Those of
-   a transducer that are equal are joined: it goes frame by frame, at most `most` tokens beside each other
-   (the time-synchronous search of Saon, Tueske, Audhkhasi, ICASSP 2020). p, lexicon (finished) and lm are
-   borrowed. NULL after fl_fail. */
+/* Creates a beam search over token sequences, with a lexicon over word sequences, which end at word
+   boundaries. For transducers it is time-synchronous (Saon, Tueske, Audhkhasi, ICASSP 2020): frame by frame,
+   with at most `most` tokens per frame, merging equal hypotheses. Borrows p, lexicon (finished) and lm.
+   Returns NULL after fl_fail. */
 typedef struct fl_speech_search fl_speech_search;
 #define fl_speech_search_new(p, ...) FL__SPEECH_SEARCH_NEW(p, __VA_ARGS__, ._end = 0)
 #define FL__SPEECH_SEARCH_NEW(p, lexicon, ...) \
     fl_speech_search_new_opt(p, lexicon, FL_LITERAL(fl_speech_search_opts, __VA_ARGS__))
 FL_API fl_speech_search *fl_speech_search_new_opt(const fl_speech_predictor *p,
                                                   const fl_speech_lexicon *lexicon, fl_speech_search_opts o);
-FL_API void fl_speech_search_free(fl_speech_search *s); /* NULL is fine */
-/* Starts again, for the predictor's next utterance. */
+FL_API void fl_speech_search_free(fl_speech_search *s); /* NULL is allowed */
+/* Restarts, for the predictor's next utterance. */
 FL_API bool fl_speech_search_begin(fl_speech_search *s);
-/* So many more steps: frames of a transducer; tokens of a sequence, fewer if all hypotheses have ended. NaN
-   or inf is an error that names the step. False after fl_fail. */
+/* Advances by `steps` frames of a transducer, or tokens of a sequence, fewer if all hypotheses have ended.
+   NaN or inf is an error that names the step. Returns false after fl_fail. */
 FL_API bool fl_speech_search_step(fl_speech_search *s, int64_t steps);
-/* The end: words that are unfinished, and sequences that did not end, go if there are others. */
+/* Ends the search: removes hypotheses with unfinished words or sequences, if any others are left. */
 FL_API bool fl_speech_search_end(fl_speech_search *s);
 
 typedef struct fl_speech_word {
-    int64_t word;       /* its number; without a lexicon the token's */
-    int64_t begin, end; /* its frames, from the utterance's first; of sequences, its tokens */
-    double confidence;  /* share of the n best that have it there, by their scores */
+    int64_t word;       /* index in the lexicon; without a lexicon the token */
+    int64_t begin, end; /* frames since the start of the utterance; of sequences, token positions */
+    double confidence;  /* posterior in the n-best list: see fl_speech_confidences */
 } fl_speech_word;
 typedef struct fl_speech_result {
     double score, acoustic, lm; /* lm without its weight */
     int64_t words;
-    const fl_speech_word *word; /* valid until what it comes from is used again */
+    const fl_speech_word *word; /* [words], valid until the next use of the search or decoder */
 } fl_speech_result;
-/* The n best, the best first; how many there are, -1 after fl_fail. */
+/* The n best hypotheses, best first. Returns their number, -1 after fl_fail. */
 FL_API int64_t fl_speech_search_best(fl_speech_search *s, int64_t n, fl_speech_result *out);
-/* The tokens of the i-th best of the last fl_speech_search_best, `most` at most; how many. */
+/* The tokens of result i of the last fl_speech_search_best, at most `most`. Returns their number. */
 FL_API int64_t fl_speech_search_tokens(const fl_speech_search *s, int64_t i, int64_t *out, int64_t most);
 
-/* Words' confidences: the share of those of the n results that have the word at a common time. */
+/* Computes word confidences: the posterior share of those of the n results with the same word at an
+   overlapping time. */
 FL_API void fl_speech_confidences(const fl_speech_result *r, int64_t n, fl_speech_word *word);
-/* Results in the order of another model's scores: score += weight (its score) - old_weight lm, lm = its
-   score of the whole sentence. False after fl_fail. */
+/* Rescores and sorts results with another language model: score += weight (its score) - old_weight lm, and lm
+   becomes its score of the whole sentence. Returns false after fl_fail. */
 FL_API bool fl_speech_rescore(fl_speech_result *r, int64_t n, const fl_text_scorer *lm, double weight,
                               double old_weight);
 
@@ -90,17 +92,18 @@ FL_API bool fl_speech_rescore(fl_speech_result *r, int64_t n, const fl_text_scor
 #include <stdlib.h>
 #include <string.h>
 
-/* A token on the way back from a hypothesis: all of the kept ones stay in one array. */
+/* A token in the history of hypotheses. All kept ones stay in one array, in which back-pointers are indices.
+   */
 typedef struct fl__search_said {
-    int32_t before, token, word; /* before: -1, the start; word: -1, none ends here */
+    int32_t before, token, word; /* before: back-pointer, -1 at the start; word: -1 if none ends here */
     int32_t step;
 } fl__search_said;
 
 typedef struct fl__search_hyp {
     double score, acoustic, lm;
-    uint64_t history;          /* a hash of tokens and words */
-    int32_t way, place;        /* way: its last token among those said */
-    int32_t node, token, word; /* token: a new one, not yet among those said; -1: none */
+    uint64_t history;          /* hash of tokens and words */
+    int32_t way, place;        /* way: index of its last token in `said`; place: slot of its state */
+    int32_t node, token, word; /* token: a new one, not yet in `said`; -1: none */
     bool ended;
     fl_text_state state;
 } fl__search_hyp;
@@ -116,11 +119,11 @@ struct fl_speech_search {
     const fl_speech_predictor *p;
     const fl_speech_node *node; /* NULL: no lexicon */
     const int32_t *list;
-    fl__search_list now, next, open; /* open: of a transducer's frame, those that go on in it */
+    fl__search_list now, next, open; /* open: transducer hypotheses to be expanded at the current frame */
     fl__search_said *said;
     float *scores;
     int32_t *order, *from, *token, *to;
-    bool *taken; /* places */
+    bool *taken; /* slots in use */
     fl_speech_word *word;
     fl_text_state *asked;
     int64_t said_n, said_cap, score_cap, order_cap, from_cap, token_cap, to_cap, taken_cap,
@@ -156,7 +159,7 @@ static bool fl__search_lm(const fl_speech_search *s, fl__search_hyp *h, int64_t 
     return true;
 }
 
-/* h with a token, and with each word that ends there, into l. */
+/* Extends h by a token, and by each word that ends with it, into l. */
 static bool fl__search_grow(const fl_speech_search *s, fl__search_list *l, fl__search_hyp h, int32_t token,
                             double score) {
     h.score += score, h.acoustic += score, h.token = token, h.word = -1;
@@ -185,7 +188,7 @@ static bool fl__search_grow(const fl_speech_search *s, fl__search_list *l, fl__s
     return true;
 }
 
-/* A sequence ends. */
+/* Ends a sequence. */
 static bool fl__search_finish(const fl_speech_search *s, fl__search_list *l, fl__search_hyp h, double score) {
     double lm = 0;
     if (h.node) return true;
@@ -195,13 +198,13 @@ static bool fl__search_finish(const fl_speech_search *s, fl__search_list *l, fl_
     return fl__search_put(s, l, &h);
 }
 
-/* Does a come before b: equal histories beside each other, or the best first. */
+/* Sort order: by history, so that equal ones are adjacent, or by score, best first. */
 static bool fl__search_before(const fl__search_hyp *a, const fl__search_hyp *b, bool by_history) {
     if (by_history && a->history != b->history) return a->history < b->history;
     return a->score != b->score ? a->score > b->score : a->history < b->history;
 }
 
-/* Heapsort, which needs no memory. */
+/* Heapsort: needs no extra memory. */
 static void fl__search_sort(fl__search_list *l, bool by_history) {
     fl__search_hyp *x = l->at;
     for (int64_t n = l->n, top = n / 2; n > 1;) {
@@ -218,7 +221,7 @@ static void fl__search_sort(fl__search_list *l, bool by_history) {
     }
 }
 
-/* Equal ones are joined: the best one's way stays. */
+/* Merges hypotheses with equal history; the best one's back-pointer is kept. */
 static void fl__search_join(const fl_speech_search *s, fl__search_list *l) {
     int64_t n = 0;
     fl__search_sort(l, true);
@@ -230,7 +233,7 @@ static void fl__search_join(const fl_speech_search *s, fl__search_list *l) {
     l->n = n;
 }
 
-/* The best of a list stay, so far as they are within the threshold of its best one, or of another list's. */
+/* Prunes a list to the beam and to the threshold below its best score, or `best` if that is higher. */
 static void fl__search_keep(const fl_speech_search *s, fl__search_list *l, double best) {
     fl__search_sort(l, false);
     if (l->n && l->at[0].score > best) best = l->at[0].score;
@@ -240,7 +243,7 @@ static void fl__search_keep(const fl_speech_search *s, fl__search_list *l, doubl
 
 /* ---- the models ---- */
 
-/* The predictor's scores of the hypotheses of a list that have not ended. */
+/* Evaluates the predictor's scores for the active hypotheses of a list. */
 static bool fl__search_ask(fl_speech_search *s, const fl__search_list *l) {
     int64_t n = 0;
     const int64_t c = s->p->classes;
@@ -253,18 +256,18 @@ static bool fl__search_ask(fl_speech_search *s, const fl__search_list *l) {
     if (n && !s->p->scores(s->p, s->steps, n, s->from, s->scores)) return false;
     for (int64_t i = 0; i < n * c; i++)
         if (!(s->scores[i] < INFINITY))
-            return fl_fail("fl_speech_search_step: step %lld, class %lld: %s", (long long)s->steps,
-                           (long long)(i % c), isnan(s->scores[i]) ? "NaN" : "inf");
+            return fl_fail("fl_speech_search_step: step %lld, class %lld: the score is %s",
+                           (long long)s->steps, (long long)(i % c), isnan(s->scores[i]) ? "NaN" : "inf");
     return !n || !s->o.lm || !s->o.lm->batch || s->o.lm->batch(s->o.lm, s->asked, n);
 }
 
-/* The best tokens of p besides `end`, in s->order; how many. */
+/* Puts the best tokens of p except `end` into s->order. Returns their number. */
 static int64_t fl__search_top(fl_speech_search *s, const float *p) {
     int64_t n = 0, k = s->o.tokens;
     for (int64_t i = 0; i < s->p->classes; i++)
         if (i != s->p->end) s->order[n++] = (int32_t)i;
     if (!k || k >= n) return n;
-    for (int64_t i = 0; i < k; i++) /* few of them: by selection */
+    for (int64_t i = 0; i < k; i++) /* selection sort, as k is small */
         for (int64_t j = i + 1; j < n; j++)
             if (p[s->order[j]] > p[s->order[i]]) {
                 const int32_t t = s->order[i];
@@ -273,7 +276,7 @@ static int64_t fl__search_top(fl_speech_search *s, const float *p) {
     return k;
 }
 
-/* Hypotheses of a list that have a new token: it is put among those said, and the predictor goes on. */
+/* Stores the new tokens of a list's hypotheses, and advances the predictor by them. */
 static bool fl__search_extend(fl_speech_search *s, fl__search_list *l) {
     int64_t n = 0, free = 0;
     if (!fl_heap_grow(&s->from, &s->from_cap, l->n + 1, sizeof *s->from) ||
@@ -302,7 +305,7 @@ static bool fl__search_extend(fl_speech_search *s, fl__search_list *l) {
 
 /* ---- steps ---- */
 
-/* The next token of all sequences. */
+/* Extends all sequences by one token. */
 static bool fl__search_token(fl_speech_search *s) {
     bool ok = fl__search_ask(s, &s->now);
     const float *p = s->scores;
@@ -320,14 +323,14 @@ static bool fl__search_token(fl_speech_search *s) {
     }
     if (!ok) return false;
     const fl__search_list old = s->now;
-    if (s->next.n) s->now = s->next, s->next = old; /* none: nothing may follow, so they stay as they are */
+    if (s->next.n) s->now = s->next, s->next = old; /* if none: all hypotheses end here */
     else for (int64_t i = 0; i < s->now.n; i++) s->now.at[i].ended = true;
     fl__search_keep(s, &s->now, -INFINITY);
     s->next.n = 0;
     return fl__search_extend(s, &s->now);
 }
 
-/* A frame of a transducer: rounds of tokens beside each other; blanks lead to the next frame. */
+/* A transducer's frame: expands up to `most` tokens per hypothesis; blanks advance to the next frame. */
 static bool fl__search_frame(fl_speech_search *s) {
     fl__search_list swap;
     fl__search_empty(&s->next);
@@ -352,7 +355,7 @@ static bool fl__search_frame(fl_speech_search *s) {
                 ok = fl__search_grow(s, &s->now, s->open.at[i], s->order[k], p[s->order[k]]);
         }
         fl__search_keep(s, &s->now, best);
-        while (s->now.n && s->now.at[s->now.n - 1].score < last) s->now.n--; /* a full beam is ahead */
+        while (s->now.n && s->now.at[s->now.n - 1].score < last) s->now.n--; /* below a full beam */
         swap = s->now, s->now = s->open, s->open = swap;
         ok = ok && fl__search_extend(s, &s->open);
     }
@@ -421,7 +424,7 @@ FL_API void fl_speech_confidences(const fl_speech_result *r, int64_t n, fl_speec
         }
 }
 
-/* A word begins at its first token's step, and ends behind its last one's. */
+/* A word begins at its first token's step, and ends after its last token's. */
 static int64_t fl__search_words(fl_speech_search *s, int32_t way, int64_t at) {
     int64_t n = 0, k;
     for (int32_t i = way; i >= 0; i = s->said[i].before) n += s->said[i].word >= 0;
@@ -486,7 +489,7 @@ FL_API bool fl_speech_rescore(fl_speech_result *r, int64_t n, const fl_text_scor
     return true;
 }
 
-/* ---- making ---- */
+/* ---- construction ---- */
 
 FL_API fl_speech_search *fl_speech_search_new_opt(const fl_speech_predictor *p,
                                                   const fl_speech_lexicon *lexicon, fl_speech_search_opts o) {
@@ -497,8 +500,9 @@ FL_API fl_speech_search *fl_speech_search_new_opt(const fl_speech_predictor *p,
     if (!p) return NULL;
     if (o.beam < 0 || o.beam > 1 << 20 || o.tokens < 0 || o.most < 0 || o.most > 1 << 20 ||
         !(o.threshold >= 0) || p->classes < 1 || p->classes > 1 << 24 || p->end < 0 || p->end >= p->classes)
-        return fl_fail("%s: beam %lld, %lld tokens, %lld at most, threshold %g, %lld classes, end %lld", fn,
-                       (long long)o.beam, (long long)o.tokens, (long long)o.most, o.threshold,
+        return fl_fail("%s: got beam %lld, tokens %lld, most %lld, threshold %g, classes %lld, end %lld; "
+                       "expected a beam and most up to 2^20, numbers >= 0, 1 to 2^24 classes, end below "
+                       "classes", fn, (long long)o.beam, (long long)o.tokens, (long long)o.most, o.threshold,
                        (long long)p->classes, (long long)p->end),
                NULL;
     if (lexicon && !fl_speech_lexicon_fits(fn, lexicon, p->classes)) return NULL;

@@ -1,9 +1,10 @@
-/* fl/speech/spectrum.h - spectra, bands and cepstra of the frames of a sound, as one op
+/* fl/speech/spectrum.h - spectra, filter banks and cepstra of the frames of a sound, as one op
 
-   spectrum   of each frame of x: (mean), pre-emphasis, window, |DFT|^2, bands, log, cosines
+   spectrum   per frame of x: (subtract mean), pre-emphasis, window, |DFT|^2, bands, log, cosine transform
 
-   Record (fl_spectrum_args): x [n, t], window [win], if args.bands: bands [b, width] and first i64 [b], if
-   args.cosine: cosine [b, d] -> [n, frames, d], frame k of x from k hop on. Of x's dtype, any float. */
+   Operands (args: fl_spectrum_args): x [n, t], window [win], if args.bands: bands [b, width] and first i64
+   [b], if args.cosine: cosine [b, d] -> [n, frames, d]. Frame k starts at sample k hop. All of x's dtype,
+   any float. */
 #ifndef FL_SPEECH_SPECTRUM_H
 #define FL_SPEECH_SPECTRUM_H
 #ifndef FL_AUTOGRAD_H
@@ -16,33 +17,33 @@ extern "C" {
 
 typedef enum fl_energy { FL_ENERGY_NONE, FL_ENERGY_RAW, FL_ENERGY_WINDOWED } fl_energy;
 typedef struct fl_spectrum_args {
-    int64_t hop, n_fft;       /* window <= n_fft: zeros follow it */
-    bool remove_mean;         /* of each frame */
-    double preemphasis;       /* x[i] -= c x[i - 1], the first one c times itself */
-    bool magnitude;           /* its square root for |DFT|^2 */
-    bool bands, cosine;       /* whether these operands are there */
+    int64_t hop, n_fft;       /* window <= n_fft; frames are zero-padded to n_fft */
+    bool remove_mean;         /* subtract each frame's mean */
+    double preemphasis;       /* x[i] -= c x[i - 1]; the first sample uses itself as predecessor */
+    bool magnitude;           /* use |DFT|, not |DFT|^2 */
+    bool bands, cosine;       /* whether these operands are present */
     bool log;                 /* log_scale ln(max(v, floor)) */
     double floor, log_scale;
-    fl_energy energy; /* ln(max(sum x^2, energy_floor)), before pre-emphasis or after the window, ... */
-    bool energy_replaces;     /* ... stands for number energy_at, or before it */
+    fl_energy energy; /* ln(max(sum x^2, energy_floor)), before pre-emphasis or after the window */
+    bool energy_replaces;     /* the energy replaces feature energy_at; default: it is inserted before it */
     int64_t energy_at;
     double energy_floor;
 } fl_spectrum_args;
-/* x [..., t] -> [..., frames, d]; a sound of fewer samples than the window has no frame. Band k weighs bins
-   first[k], first[k] + 1, ... by bands[k]. Bands and cosine may be NULL. */
+/* The spectrum op for x [..., t]: [..., frames, d]; no frames if x has fewer samples than the window. Band k
+   is the sum of bins first[k], first[k] + 1, ... weighted by bands[k]. Bands and cosine may be NULL. */
 FL_API fl_tensor *fl_spectrum(fl_tensor *x, fl_tensor *window, fl_tensor *bands, fl_tensor *first,
                               fl_tensor *cosine, fl_spectrum_args a);
 FL_API fl_var *fv_spectrum(fl_var *x, fl_tensor *window, fl_tensor *bands, fl_tensor *first,
                            fl_tensor *cosine, fl_spectrum_args a);
 /* Pre-emphasis of a whole sound, floats x [..., t]: y[t] = x[t] - coefficient x[t - 1], y[0] = x[0]
-   (torchaudio.functional.preemphasis). That of frames is an option of fl_speech_conf. */
+   (torchaudio.functional.preemphasis). For pre-emphasis per frame see fl_speech_conf. */
 FL_API fl_tensor *fl_speech_preemphasis(fl_tensor *x, double coefficient);
 FL_API fl_var *fv_speech_preemphasis(fl_var *x, double coefficient);
-/* Registers the op and its kernel, once: called by what makes features, before other threads start. */
+/* Registers the op and its kernel once. Called by the functions above; call it before starting threads. */
 FL_API bool fl_spectrum_register(void);
 FL_DATA fl_op fl_op_spectrum;
 
-/* Rows of one number of each frame that a kernel's buffer holds at most. */
+/* Maximal number of rows, one value per frame each, in a kernel's buffer. */
 static inline int64_t fl__spectrum_rows(const fl_spectrum_args *a, int64_t win, int64_t bands, int64_t dims) {
     int64_t rows = 2 * a->n_fft;
     if (rows < win) rows = win;
@@ -73,7 +74,7 @@ static inline int64_t fl__spectrum_rows(const fl_spectrum_args *a, int64_t win, 
 
 FL_DATA_DEFINED fl_op fl_op_spectrum;
 
-/* i64 [frames win]: the samples of the frames. */
+/* i64 [frames win]: sample indices of the frames. */
 static fl_tensor *fl__spectrum_places(const fl_tensor *x, int64_t win, int64_t hop) {
     const int64_t frames = (x->shape[1] - win) / hop + 1;
     fl_tensor *start = fl_mul(fl_new_arange(x, 0, (double)frames, 1, FL_I64), fl_int(hop));
@@ -81,7 +82,7 @@ static fl_tensor *fl__spectrum_places(const fl_tensor *x, int64_t win, int64_t h
     return fl_reshape(at, FL_SHAPE(frames * win));
 }
 
-/* i64 [b width]: the bins of the bands, none beyond the last. */
+/* i64 [b width]: bin indices of the bands, limited to the last bin. */
 static fl_tensor *fl__spectrum_bins(fl_tensor *first, int64_t width, int64_t bins) {
     fl_tensor *k = fl_new_arange(first, 0, (double)width, 1, FL_I64);
     fl_tensor *at = fl_minimum(fl_add(fl_unsqueeze(first, 1), k), fl_int(bins - 1));
@@ -122,25 +123,26 @@ static bool fl__spectrum_check(const fl_tensor *x, const fl_tensor *window, cons
     const fl_dtype d = x->dtype;
     const int64_t b = bands ? bands->shape[0] : a->n_fft / 2 + 1;
     if (x->ndim < 1 || x->ndim > FL_MAX_DIMS - 1 || !fl_dtype_is_float(d))
-        return fl_err_false("fl_spectrum: x is %s of shape %s, not floats [..., t]", fl_dtype_name(d),
+        return fl_err_false("fl_spectrum: got x %s of shape %s, expected floats [..., t]", fl_dtype_name(d),
                             FL_SHAPE_TEXT(x));
     if (!window || window->ndim != 1 || window->dtype != d || a->n_fft < 2 || a->n_fft > 1 << 20 ||
         a->hop < 1 || window->shape[0] < 1 || window->shape[0] > a->n_fft)
-        return fl_err_false("fl_spectrum: n_fft %lld, hop %lld, window %s %s; want %s [1 to n_fft]",
-                            (long long)a->n_fft, (long long)a->hop,
-                            window ? fl_dtype_name(window->dtype) : "NULL", window ? FL_SHAPE_TEXT(window) : "",
-                            fl_dtype_name(d));
+        return fl_err_false("fl_spectrum: got n_fft %lld, hop %lld, window %s %s; expected n_fft of 2 to "
+                            "2^20, hop >= 1, window %s [1 to n_fft]", (long long)a->n_fft, (long long)a->hop,
+                            window ? fl_dtype_name(window->dtype) : "NULL",
+                            window ? FL_SHAPE_TEXT(window) : "", fl_dtype_name(d));
     if (bands && (bands->ndim != 2 || bands->dtype != d || !first || first->dtype != FL_I64 ||
                   first->ndim != 1 || first->shape[0] != b))
-        return fl_err_false("fl_spectrum: bands %s, first %s: want %s [b, width] and i64 [b]",
+        return fl_err_false("fl_spectrum: got bands %s, first %s; expected %s [b, width] and i64 [b]",
                             FL_SHAPE_TEXT(bands), first ? FL_SHAPE_TEXT(first) : "NULL", fl_dtype_name(d));
     if (cosine && (cosine->ndim != 2 || cosine->dtype != d || cosine->shape[0] != b))
-        return fl_err_false("fl_spectrum: cosine %s %s: want %s [%lld, d]", fl_dtype_name(cosine->dtype),
+        return fl_err_false("fl_spectrum: got cosine %s %s, expected %s [%lld, d]",
+                            fl_dtype_name(cosine->dtype),
                             FL_SHAPE_TEXT(cosine), fl_dtype_name(d), (long long)b);
     const int64_t dims = cosine ? cosine->shape[1] : b;
     if (a->energy && (a->energy_at < 0 || a->energy_at > dims - a->energy_replaces))
-        return fl_err_false("fl_spectrum: the energy as number %lld of %lld", (long long)a->energy_at,
-                            (long long)dims);
+        return fl_err_false("fl_spectrum: energy_at must be in [0, %lld], got %lld",
+                            (long long)(dims - a->energy_replaces), (long long)a->energy_at);
     return true;
 }
 
@@ -171,7 +173,8 @@ FL_API fl_tensor *fl_spectrum(fl_tensor *x, fl_tensor *window, fl_tensor *bands,
 
 FL_API fl_var *fv_spectrum(fl_var *x, fl_tensor *window, fl_tensor *bands, fl_tensor *first,
                            fl_tensor *cosine, fl_spectrum_args a) {
-    if (fl_is_null_arg("fv_spectrum", x) || !fl__spectrum_check(fv_value(x), window, bands, first, cosine, &a))
+    if (fl_is_null_arg("fv_spectrum", x) || !fl__spectrum_check(fv_value(x), window, bands, first, cosine,
+                                                                &a))
         return NULL;
     fl_scope s = fl_scope_begin();
     const fl_tensor *v = fv_value(x);

@@ -1,4 +1,5 @@
-/* targets.h - lists of recordings, transcripts as tokens and back, error rates by speaker, sclite's files */
+/* fl/speech/targets.h - dataset lists, transcripts to tokens and back, error rates by speaker, sclite files
+   */
 #ifndef FL_SPEECH_TARGETS_H
 #define FL_SPEECH_TARGETS_H
 #include "lexicon.h"
@@ -13,52 +14,55 @@ extern "C" {
 /* ---- lists ---- */
 
 typedef struct fl_speech_listed {
-    const char *id, *path, *transcript; /* transcript: words apart by a space each, "" if there is none */
+    const char *id, *path, *transcript; /* transcript: words separated by single spaces, possibly "" */
     double ms;
     int64_t line;
 } fl_speech_listed;
-/* A file of lines "id path duration_ms [transcript ...]", apart by white space; blank lines are skipped. */
+/* A dataset list: lines "id path duration_ms [transcript ...]" separated by white space; blank lines are
+   skipped. */
 typedef struct fl_speech_list fl_speech_list;
-/* NULL after fl_fail with file and line. root: folder of the paths, NULL: as they stand. */
+/* Loads a list; root is the folder of relative paths, NULL: the current one. Returns NULL after fl_fail with
+   file and line. */
 FL_API fl_speech_list *fl_speech_list_load(const char *path, const char *root);
-FL_API void fl_speech_list_free(fl_speech_list *l); /* NULL is fine */
+FL_API void fl_speech_list_free(fl_speech_list *l); /* NULL is allowed */
 FL_API int64_t fl_speech_list_size(const fl_speech_list *l);
-FL_API const fl_speech_listed *fl_speech_list_get(const fl_speech_list *l, int64_t i); /* valid while l is */
-/* A data set of them: f32 [t] of the channels' mean at `rate` samples a second (0: as they are), i64 [] the
-   index. fl_data_length is the duration, so that fl_data_batches makes batches of a budget of milliseconds
-   and fl_data_sort_by_length buckets. l is borrowed. */
+/* Entry i, valid while l is. */
+FL_API const fl_speech_listed *fl_speech_list_get(const fl_speech_list *l, int64_t i);
+/* A data set of the sounds: f32 [t], the mean of the channels, resampled to `rate` (0: not resampled), and
+   i64 [], the index. fl_data_length is the duration, so fl_data_batches can limit batches in milliseconds,
+   and fl_data_sort_by_length make buckets. Borrows l. */
 FL_API fl_data_set *fl_speech_list_sounds(const fl_speech_list *l, int64_t rate);
 
 /* ---- targets ---- */
 
 typedef struct fl_speech_target_opts {
     fl_opts_guard guard_;
-    const fl_speech_lexicon *lexicon; /* of spellings; words that are not there, and all without it, are
-                                         spelled in letters */
-    const char *separator; /* a token behind each word; NULL: none */
-    bool pieces;           /* it stands before each word, in one token with the first letter where it can */
-    const char *surround;  /* a token that the whole begins and ends with */
-    int64_t replabels;     /* after a token, up to so many more of it become one token "<k>" */
-    bool asg;              /* equal neighbours become one */
-    const char *eos;       /* a token behind all, "$" */
-    double sample;         /* probability that any spelling of a word is taken, not its first one; */
-    fl_rng *rng;           /* needed then */
-    bool skip;             /* leaves out letters that are no tokens, instead of an error; */
-    int64_t *skipped;      /* counted up by them */
+    const fl_speech_lexicon *lexicon; /* of spellings; words that are not in it (NULL: all) are split into
+                                         letters */
+    const char *separator; /* token after each word; NULL: none */
+    bool pieces;           /* put the separator before words, if possible joined with the first letter */
+    const char *surround;  /* token added at the beginning and at the end */
+    int64_t replabels;     /* up to this many repetitions of a token are replaced by one token "<k>" */
+    bool asg;              /* merge equal neighbours */
+    const char *eos;       /* token appended, such as "$" */
+    double sample;         /* probability to use a random spelling of a word, not the first one */
+    fl_rng *rng;           /* required if sample > 0 */
+    bool skip;             /* skip letters that are not tokens; default: fail */
+    int64_t *skipped;      /* incremented for each of them */
     char _end;
 } fl_speech_target_opts;
-/* The tokens of a transcript, into *out, which grows (fl_heap_grow; fl_heap_free it). How many; -1 after
-   fl_fail that names word and letter. */
+/* Converts a transcript to tokens in *out, which is grown with fl_heap_grow; free it with fl_heap_free.
+   Returns their number; -1 after fl_fail, which names word and letter. */
 #define fl_speech_target(tokens, text, ...) FL__SPEECH_TARGET(tokens, text, __VA_ARGS__, ._end = 0)
 #define FL__SPEECH_TARGET(tokens, text, out, cap, ...) \
     fl_speech_target_opt(tokens, text, out, cap, FL_LITERAL(fl_speech_target_opts, __VA_ARGS__))
 FL_API int64_t fl_speech_target_opt(const fl_text_dictionary *tokens, const char *text, int64_t **out,
                                     int64_t *cap, fl_speech_target_opts o);
-/* What a path says: equal neighbours merged, and then the blank left out (-1: there is none). out may be
-   path. How many. */
+/* Merges equal neighbours of a path, then removes blanks (blank -1: none). out may be path. Returns the new
+   length. */
 FL_API int64_t fl_speech_collapse(const int64_t *path, int64_t n, int64_t blank, int64_t *out);
-/* The words of such tokens, apart by a space, put behind *text: replabels unpacked, surround and eos left
-   out, separators become spaces. False after fl_fail. */
+/* Appends the words of tokens to *text, separated by spaces: expands replabels, removes surround and eos,
+   replaces separators by spaces. Returns false after fl_fail. */
 #define fl_speech_text_of(...) FL__SPEECH_TEXT_OF(__VA_ARGS__, ._end = 0)
 #define FL__SPEECH_TEXT_OF(tokens, token, n, text, ...) \
     fl_speech_text_of_opt(tokens, token, n, text, FL_LITERAL(fl_speech_target_opts, __VA_ARGS__))
@@ -67,19 +71,21 @@ FL_API bool fl_speech_text_of_opt(const fl_text_dictionary *tokens, const int64_
 
 /* ---- error rates ---- */
 
-/* Word and letter errors by speaker. Words are apart by white space; letters are characters, and one stands
-   for what is between words. */
+/* Word and letter error rates by speaker. Words are separated by white space; letters are UTF-8 characters,
+   with one more between words. */
 typedef struct fl_speech_scores fl_speech_scores;
 FL_API fl_speech_scores *fl_speech_scores_new(void);
-FL_API void fl_speech_scores_free(fl_speech_scores *s); /* NULL is fine */
+FL_API void fl_speech_scores_free(fl_speech_scores *s); /* NULL is allowed */
+/* Compares the words and letters of a hypothesis `guess` with the reference `target`. */
 FL_API bool fl_speech_scores_add(fl_speech_scores *s, const char *speaker, const char *guess,
                                  const char *target);
-/* Of a speaker, or of all for NULL; either result may be NULL. False: nobody of that name was heard. */
+/* Error counts of a speaker, or of all for NULL; either result may be NULL. Returns false for an unknown
+   speaker. */
 FL_API bool fl_speech_scores_of(const fl_speech_scores *s, const char *speaker, fl_data_edits *word,
                                 fl_data_edits *letter);
-/* A table put behind *out: a line for each speaker, in the order of their coming, then "all". */
+/* Appends a table to *out: one line per speaker, in order of appearance, then "all". */
 FL_API bool fl_speech_scores_table(const fl_speech_scores *s, fl_data_text *out);
-/* A file for NIST's sclite, of lines "words (id)": one of references, one of hypotheses. */
+/* Writes a file for NIST's sclite with lines "words (id)", for references or for hypotheses. */
 FL_API bool fl_speech_save_trn(const char *path, const char *const *id, const char *const *text, int64_t n);
 
 #ifdef __cplusplus
@@ -101,13 +107,13 @@ FL_API bool fl_speech_save_trn(const char *path, const char *const *id, const ch
 /* ---- lists ---- */
 
 struct fl_speech_list {
-    char *text; /* fields are ended by NUL in it; paths with their root stand in `paths` */
+    char *text; /* the file, cut into NUL-terminated fields */
     fl_data_text paths;
     fl_speech_listed *e;
     int64_t n, cap;
 };
 
-/* A line, whose fields are cut out of the text. */
+/* Parses a line in place: its fields become NUL-terminated strings. */
 static bool fl__speech_list_line(fl_speech_list *l, const char *file, char *p, char *stop, int64_t number) {
     const char *at = p, *field[3];
     int64_t n[3], k = 0;
@@ -115,13 +121,13 @@ static bool fl__speech_list_line(fl_speech_list *l, const char *file, char *p, c
     if (!k) return true;
     double ms;
     if (k < 3)
-        return fl_fail("fl_speech_list_load: %s:%lld: %lld fields, of id, path and milliseconds", file,
+        return fl_fail("fl_speech_list_load: %s:%lld: got %lld fields, expected id, path, milliseconds", file,
                        (long long)number, (long long)k);
     if (!fl_data_parse_double(field[2], (size_t)n[2], &ms) || !(ms >= 0 && ms <= 1e12))
-        return fl_fail("fl_speech_list_load: %s:%lld: '%.*s' is no duration", file, (long long)number,
-                       (int)(n[2] < 99 ? n[2] : 99), field[2]);
+        return fl_fail("fl_speech_list_load: %s:%lld: invalid duration '%.*s', expected milliseconds in [0, "
+                       "1e12]", file, (long long)number, (int)(n[2] < 99 ? n[2] : 99), field[2]);
     if (!fl_heap_grow(&l->e, &l->cap, l->n + 1, sizeof *l->e)) return false;
-    char *to = p + (field[2] + n[2] - p), *words = to + (to < stop), *w = words; /* words move to the front */
+    char *to = p + (field[2] + n[2] - p), *words = to + (to < stop), *w = words; /* compact the words */
     const char *word;
     for (int64_t m; (word = fl_text_field(&at, stop, &m)); w += m) {
         if (w > words) *w++ = ' ';
@@ -153,11 +159,11 @@ FL_API fl_speech_list *fl_speech_list_load(const char *path, const char *root) {
         char *stop = memchr(p, '\n', (size_t)(end - p));
         if (!stop) stop = end;
         if (memchr(p, 0, (size_t)(stop - p)))
-            ok = fl_fail("fl_speech_list_load: %s:%lld: a zero byte", path, (long long)number);
+            ok = fl_fail("fl_speech_list_load: %s:%lld: the line has a NUL byte", path, (long long)number);
         ok = ok && fl__speech_list_line(l, path, p, stop, number);
         p = stop + 1;
     }
-    if (ok && !l->n) ok = fl_fail("fl_speech_list_load: %s: there is no line", path);
+    if (ok && !l->n) ok = fl_fail("fl_speech_list_load: %s: the list is empty", path);
     if (ok && (!root || fl__speech_list_roots(l, root))) return l;
     fl_speech_list_free(l);
     return NULL;
@@ -222,11 +228,12 @@ static bool fl__speech_put_token(fl__speech_writer *w, int64_t token) {
     return true;
 }
 
-/* A token by its name; what: as what it was given. */
+/* Appends the token with that name; what: its role, for errors. */
 static bool fl__speech_put_named(fl__speech_writer *w, const char *what, const char *name) {
     if (!name) return true;
     const int64_t k = fl_text_dictionary_find(w->tokens, name, (int64_t)strlen(name));
-    return k >= 0 ? fl__speech_put_token(w, k) : fl_fail("fl_speech_target: %s '%s' is no token", what, name);
+    return k >= 0 ? fl__speech_put_token(w, k) : fl_fail("fl_speech_target: %s '%s' is not a token", what,
+                                                         name);
 }
 
 static bool fl__speech_put_letters(fl__speech_writer *w, const char *word, int64_t n) {
@@ -243,8 +250,8 @@ static bool fl__speech_put_letters(fl__speech_writer *w, const char *word, int64
         if (k < 0) k = fl_text_dictionary_find(w->tokens, word + i, m);
         if (k >= 0 && !fl__speech_put_token(w, k)) return false;
         if (k < 0 && !w->o->skip)
-            return fl_fail("fl_speech_target: word '%.*s': '%.*s' is no token", (int)(n < 99 ? n : 99), word,
-                           (int)m, word + i);
+            return fl_fail("fl_speech_target: word '%.*s': the letter '%.*s' is not a token",
+                           (int)(n < 99 ? n : 99), word, (int)m, word + i);
         if (k < 0 && w->o->skipped) ++*w->o->skipped;
         i += m;
     }
@@ -266,12 +273,12 @@ static bool fl__speech_put_word(fl__speech_writer *w, const char *word, int64_t 
     return true;
 }
 
-/* The class of "<k>"; -1 after fl_fail. */
+/* The token "<k>"; -1 after fl_fail. */
 static int64_t fl__speech_replabel(const fl_text_dictionary *tokens, int64_t k) {
     char name[32];
     const int64_t token =
         fl_text_dictionary_find(tokens, name, snprintf(name, sizeof name, "<%lld>", (long long)k));
-    return token >= 0 ? token : fl_fail("fl_speech_target: replabel '%s' is no token", name) - 1;
+    return token >= 0 ? token : fl_fail("fl_speech_target: replabel '%s' is not a token", name) - 1;
 }
 
 static bool fl__speech_pack(fl__speech_writer *w) {
@@ -298,7 +305,7 @@ FL_API int64_t fl_speech_target_opt(const fl_text_dictionary *tokens, const char
     bool ok = fl__speech_put_named(&w, "surround", o.surround);
     while (ok && (word = fl_text_field(&p, end, &n))) ok = fl__speech_put_word(&w, word, n);
     ok = ok && fl__speech_put_named(&w, "surround", o.surround);
-    if (ok && o.surround && w.n > 1 && (*out)[w.n - 1] == (*out)[w.n - 2]) w.n--; /* it ended so */
+    if (ok && o.surround && w.n > 1 && (*out)[w.n - 1] == (*out)[w.n - 2]) w.n--; /* already the last */
     ok = ok && (!o.replabels || fl__speech_pack(&w));
     if (ok && o.asg) w.n = fl_speech_collapse(*out, w.n, -1, *out);
     ok = ok && fl__speech_put_named(&w, "eos", o.eos);
@@ -336,13 +343,13 @@ FL_API bool fl_speech_text_of_opt(const fl_text_dictionary *tokens, const int64_
     bool ok = true;
     for (int64_t i = 0; ok && i < n; i++) {
         const char *name = fl_text_dictionary_entry(tokens, token[i], NULL), *at;
-        if (!name) return fl_fail("fl_speech_text_of: there is no token %lld", (long long)token[i]);
+        if (!name) return fl_fail("fl_speech_text_of: no token with index %lld", (long long)token[i]);
         if ((o.surround && !strcmp(name, o.surround) && (!o.separator || strcmp(name, o.separator))) ||
             (o.eos && !strcmp(name, o.eos)))
             continue;
         const int64_t times = before ? fl__speech_repeats(name, o.replabels) : 0;
         const char *say = times ? before : name;
-        for (int64_t k = 0; ok && k < (times ? times : 1); k++) { /* separators may stand inside pieces */
+        for (int64_t k = 0; ok && k < (times ? times : 1); k++) { /* tokens may contain separators */
             const char *p = say;
             while (ok && o.separator && *o.separator && (at = strstr(p, o.separator))) {
                 ok = fl__speech_put_text(text, p, (size_t)(at - p), begin) &&
@@ -361,7 +368,7 @@ FL_API bool fl_speech_text_of_opt(const fl_text_dictionary *tokens, const int64_
 
 struct fl_speech_scores {
     fl_text_dictionary *speakers, *words;
-    fl_data_edits (*e)[2]; /* of each speaker: words, letters */
+    fl_data_edits (*e)[2]; /* per speaker: words, letters */
     int64_t cap;
 };
 
@@ -382,7 +389,7 @@ FL_API void fl_speech_scores_free(fl_speech_scores *s) {
     fl_heap_free(s);
 }
 
-/* Numbers of the words, or of the letters, of a text; *n how many. NULL after fl_fail. */
+/* Maps the words or letters of a text to numbers; *n becomes their count. Returns NULL after fl_fail. */
 static int64_t *fl__speech_numbers(fl_text_dictionary *d, const char *text, bool letters, int64_t *n) {
     const char *p = text, *end = text + strlen(text), *word;
     int64_t *out = fl_heap_alloc((strlen(text) + 1) * sizeof *out), m, step;
@@ -465,8 +472,8 @@ FL_API bool fl_speech_save_trn(const char *path, const char *const *id, const ch
     bool ok = true;
     for (int64_t i = 0; ok && i < n; i++) {
         if (strpbrk(text[i], "()\n") || strpbrk(id[i], "() \t\n"))
-            ok = fl_fail("fl_speech_save_trn: %s: line %lld would not be '%s (%s)'", path, (long long)i + 1,
-                         text[i], id[i]);
+            ok = fl_fail("fl_speech_save_trn: %s: line %lld: '%s (%s)' has parentheses, line breaks or a "
+                         "space in the id", path, (long long)i + 1, text[i], id[i]);
         ok = ok && fl_data_text_put(&t, text[i], strlen(text[i])) && fl_data_text_put(&t, " (", 2) &&
              fl_data_text_put(&t, id[i], strlen(id[i])) && fl_data_text_put(&t, ")\n", 2);
     }

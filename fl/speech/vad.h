@@ -1,4 +1,4 @@
-/* vad.h - where somebody speaks: Silero's detector, and stretches of speech */
+/* fl/speech/vad.h - voice activity detection: the Silero detector, and speech segments */
 #ifndef FL_SPEECH_VAD_H
 #define FL_SPEECH_VAD_H
 #ifndef FL_DATA_H
@@ -10,15 +10,15 @@ extern "C" {
 #endif
 
 enum { FL_SPEECH_VAD_RATE = 16000, FL_SPEECH_VAD_CHUNK = 512 };
-/* Silero's voice activity detector (github.com/snakers4/silero-vad): a spectrum by convolution, four
-   convolutions, an LSTM cell. Weights by its names, in safetensors; NULL after fl_fail that names a tensor
-   which is not there or of another shape. */
+/* Silero's voice activity detector (github.com/snakers4/silero-vad): an STFT by convolution, four
+   convolutions, an LSTM cell. Loads the weights from a safetensors file with Silero's tensor names. Returns
+   NULL after fl_fail if a tensor is missing or has another shape. */
 typedef struct fl_speech_vad fl_speech_vad;
 FL_API fl_speech_vad *fl_speech_vad_load(const char *path);
-FL_API void fl_speech_vad_free(fl_speech_vad *v); /* NULL is fine */
-/* Takes n samples at 16,000 a second. *p, valid until the next call, has the probability of speech of each
-   512 of them that are complete; how many is returned, -1 after fl_fail. end: zeros fill the last ones up,
-   and the next sound is another one. Any pieces give the same numbers but for rounding. */
+FL_API void fl_speech_vad_free(fl_speech_vad *v); /* NULL is allowed */
+/* Takes the next n samples, at 16,000 Hz. Returns the number of 512-sample chunks completed, -1 after
+   fl_fail; *p, valid until the next call, has the speech probability of each. `end` pads the last chunk with
+   zeros and resets the detector. The cuts into pieces change the results by rounding only. */
 FL_API int64_t fl_speech_vad_push(fl_speech_vad *v, const float *x, int64_t n, bool end, const float **p);
 
 typedef struct fl_speech_segment {
@@ -26,12 +26,12 @@ typedef struct fl_speech_segment {
 } fl_speech_segment;
 typedef struct fl_speech_segments_opts {
     fl_opts_guard guard_;
-    double on, off;              /* speech begins at such a probability, and ends below; 0 -> 0.5, 0.35 */
-    double speech, silence, pad; /* seconds: shortest ones; more on both sides. 0 -> 0.25, 0.1, 0.03 */
+    double on, off;              /* speech starts at probability `on`, ends below `off`; 0 -> 0.5, 0.35 */
+    double speech, silence, pad; /* seconds: shortest ones, and padding; 0 -> 0.25, 0.1, 0.03 */
     char _end;
 } fl_speech_segments_opts;
-/* The stretches of speech of n probabilities of 512 samples each, into out, which has room for n. How
-   many. */
+/* Writes the speech segments of n probabilities, one per 512 samples, to out, which must have space for n.
+   Returns the number of segments. */
 #define fl_speech_segments(...) FL__SPEECH_SEGMENTS(__VA_ARGS__, ._end = 0)
 #define FL__SPEECH_SEGMENTS(p, n, out, ...) \
     fl_speech_segments_opt(p, n, out, FL_LITERAL(fl_speech_segments_opts, __VA_ARGS__))
@@ -75,7 +75,7 @@ static const struct { const char *name; fl_shape shape; } fl__vad_weights[FL__VA
 
 struct fl_speech_vad {
     fl_tensor *w[FL__VAD_WEIGHTS], *h, *c; /* h, c: the cell's state, NULL at the start */
-    float *x, *p;                          /* x: the last 64 samples that were heard, then what waits */
+    float *x, *p;                          /* x: the last 64 processed samples, then pending ones */
     int64_t n, cap, p_cap;
 };
 
@@ -93,8 +93,8 @@ FL_API fl_speech_vad *fl_speech_vad_load(const char *path) {
         bool fits = ok && t->ndim == want->ndim;
         for (int d = 0; fits && d < want->ndim; d++) fits = t->shape[d] == want->dim[d];
         if (ok && !fits)
-            ok = fl_fail("fl_speech_vad_load: %s: %s of shape %s", path, fl__vad_weights[k].name,
-                         FL_SHAPE_TEXT(t));
+            ok = fl_fail("fl_speech_vad_load: %s: tensor %s has shape %s, expected %s", path,
+                         fl__vad_weights[k].name, FL_SHAPE_TEXT(t), fl_text_of_shape(*want).s);
         if (ok) v->w[k] = fl_keep(t);
     }
     fl_scope_end(&s);
@@ -121,7 +121,7 @@ FL_API void fl_speech_vad_free(fl_speech_vad *v) {
     fl_heap_free(v);
 }
 
-/* Chunks with the 64 samples before each, and the last 64 mirrored behind: [k, 1, 640]. */
+/* Chunks preceded by 64 samples, with the last 64 reflected after them: [k, 1, 640]. */
 static fl_tensor *fl__vad_chunks(const fl_speech_vad *v, int64_t k) {
     enum { WIDE = FL__VAD_BEFORE + FL_SPEECH_VAD_CHUNK };
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(k, 1, WIDE + FL__VAD_MIRROR), FL_F32);
@@ -133,7 +133,7 @@ static fl_tensor *fl__vad_chunks(const fl_speech_vad *v, int64_t k) {
     return t;
 }
 
-/* [k] probabilities of chunks, and the state behind the last one. */
+/* Speech probabilities [k] of the chunks, and the state after the last one. */
 static fl_tensor *fl__vad_run(const fl_speech_vad *v, fl_tensor *x, fl_tensor **h, fl_tensor **c) {
     const int64_t k = x->shape[0];
     fl_tensor *const *w = v->w;
@@ -192,7 +192,7 @@ FL_API int64_t fl_speech_segments_opt(const float *p, int64_t n, fl_speech_segme
                   silence = (int64_t)(fl_option(o.silence, 0.1) * rate),
                   pad = (int64_t)(fl_option(o.pad, 0.03) * rate);
     const double on = fl_option(o.on, 0.5), off = fl_option(o.off, 0.35);
-    int64_t found = 0, begin = -1, quiet = -1; /* quiet: where a silence began */
+    int64_t found = 0, begin = -1, quiet = -1; /* quiet: start of the current silence */
     for (int64_t i = 0; i <= n; i++) {
         const int64_t at = i * chunk;
         if (i < n && p[i] >= on) {
@@ -206,7 +206,7 @@ FL_API int64_t fl_speech_segments_opt(const float *p, int64_t n, fl_speech_segme
         if (quiet - begin >= speech) out[found++] = (fl_speech_segment){begin, quiet};
         begin = quiet = -1;
     }
-    for (int64_t k = 0; k < found; k++) { /* neighbours share what is between them */
+    for (int64_t k = 0; k < found; k++) { /* adjacent segments share the silence between them */
         const int64_t room = k + 1 < found ? (out[k + 1].begin - out[k].end) / 2 : n * chunk - out[k].end;
         const int64_t more = pad < room ? pad : room;
         out[k].end += more;

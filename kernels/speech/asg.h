@@ -1,19 +1,19 @@
-/* kernels/speech/asg.h - sums over the paths of ASG and their gradients
+/* kernels/speech/asg.h - ASG on the CPU: log-sums over paths, and their gradients
 
-   With a[t][i] the logarithm of the sum over paths that end in token i at frame t,
+   a[t][i], the log-sum over the paths that end in token i at frame t, is
 
-     a[t][i] = e[t][i] + log(sum over j of exp(w[i][j] + a[t-1][j]))
+     a[t][i] = e[t][i] + log(sum over j of exp(w[i][j] + a[t-1][j])),
 
-   and over the places of a target the same with two terms. Sums of all tokens are products of a matrix
-   exp(w - its row's largest) with exp(a - the largest), in f64; a row that vanishes there is summed with a
-   largest of its own. The gradient goes back by the shares that each term has in its sum, so that nothing
-   overflows: no beta is needed. One task is one sequence. */
+   and over the positions of a target the same with two terms. Sums over all tokens are a product of the
+   matrix exp(w - row maximum) and exp(a - maximum), in f64; a row that underflows is summed again with its
+   own maximum. The gradient distributes to each term its share of its sum, so nothing overflows, and no
+   backward variables (beta) are needed. One task is one sequence. */
 #ifndef FL_CPU_ASG_H
 #define FL_CPU_ASG_H
 #include "../../fl/speech/lattice.h"
 #include "../cpu/slots.h"
 #include "../cpu/scratch.h"
-/* Puts the slots of this file into the table. */
+/* Adds the slots of this file to the table. */
 FL_PRIVATE void fl__cpu_asg_slots(fl_backend *cpu);
 #endif
 
@@ -23,16 +23,16 @@ FL_PRIVATE void fl__cpu_asg_slots(fl_backend *cpu);
 #include <math.h>
 #include <string.h>
 #define FL__ASG_NEVER (-1e30)
-#define FL__ASG_LEAST 1e-200 /* sums below it are made again with a largest of their own */
+#define FL__ASG_LEAST 1e-200 /* smaller sums are computed again with their own maximum */
 FL__LOOPS_BEGIN
 
 typedef struct fl__asg {
     bool full;
     fl_dtype dtype;
-    int64_t frames, n, c, l, stride; /* stride: most tokens or places of a row */
+    int64_t frames, n, c, l, stride; /* stride: space per row, for all tokens or target positions */
     const void *e;
     const int64_t *target, *steps, *lengths;
-    double *w, *exp_w, *exp_by_from, *top_w; /* [c, c] to and from; exp(w - top_w), also from and to; [c] */
+    double *w, *exp_w, *exp_by_from, *top_w; /* [c, c] to, from; exp(w - top_w), and its transpose; [c] */
     double *dw;                              /* [n, c, c] */
     const void *total, *dy;
     void *y, *de;
@@ -57,7 +57,7 @@ static double fl__asg_largest(const double *x, int64_t n) {
     return top;
 }
 
-/* log(sum of exp(x + y)); shares NULL, or what each term has of it times `times` is added there. */
+/* log(sum of exp(x + y)). Unless shares is NULL, adds each term's share of the sum, times `times`. */
 static double fl__asg_log_sum(const double *x, const double *y, int64_t n, double *shares, double times) {
     double top = FL__ASG_NEVER * 4, sum = 0;
     for (int64_t i = 0; i < n; i++)
@@ -67,7 +67,7 @@ static double fl__asg_log_sum(const double *x, const double *y, int64_t n, doubl
     return top + log(sum);
 }
 
-/* v = exp(a - largest); sums[i] = sum over j of exp_w[i][j] v[j]. The largest is returned. */
+/* v = exp(a - max a); sums[i] = sum over j of exp_w[i][j] v[j]. Returns max a. */
 static double fl__asg_sums(const fl__asg *x, const double *a, double *v, double *sums) {
     const double top = fl__asg_largest(a, x->c);
     for (int64_t j = 0; j < x->c; j++) v[j] = exp(a[j] - top);
@@ -79,7 +79,7 @@ static double fl__asg_sums(const fl__asg *x, const double *a, double *v, double 
     return top;
 }
 
-/* Row t of all paths, from the one before. */
+/* Row t for all paths, from row t - 1. */
 static void fl__asg_full_frame(const fl__asg *x, const double *before, double *now, double *v, double *sums) {
     const double top = fl__asg_sums(x, before, v, sums);
     for (int64_t i = 0; i < x->c; i++)
@@ -87,7 +87,7 @@ static void fl__asg_full_frame(const fl__asg *x, const double *before, double *n
                                           : top + x->top_w[i] + log(sums[i]);
 }
 
-/* The gradient g of a row is shared out to the one before it, `to`, and to the transitions. */
+/* Distributes the gradient g of a row to the row before it, `to`, and to the transitions. */
 static void fl__asg_full_back(const fl__asg *x, const double *before, const double *g, double *to, double *dw,
                               double *v, double *sums) {
     fl__asg_sums(x, before, v, sums);
@@ -108,7 +108,7 @@ static void fl__asg_full_back(const fl__asg *x, const double *before, const doub
     }
 }
 
-/* Stay at place s, or come from the one before it: exp of the difference is the second one's odds. */
+/* Log-sum of staying at position s and of coming from s - 1; *moved: the share of the latter. */
 static double fl__asg_two(const fl__asg *x, const int64_t *y, const double *before, int64_t s,
                           double *moved) {
     const double stay = before[s] + x->w[y[s] * x->c + y[s]];
@@ -136,7 +136,7 @@ static void fl__asg_forced_back(const fl__asg *x, const int64_t *y, int64_t l, c
 typedef struct fl__asg_line {
     const int64_t *label; /* NULL: all paths */
     int64_t n, steps, places;
-    double *row, *v, *sums; /* row: of all frames, or of two that take turns; v: twice as many */
+    double *row, *v, *sums; /* row: all frames, or two rows used alternately; v: 2 stride */
 } fl__asg_line;
 
 static fl__asg_line fl__asg_begin(const fl__asg *a, char *room, int64_t n) {
@@ -147,7 +147,7 @@ static fl__asg_line fl__asg_begin(const fl__asg *a, char *room, int64_t n) {
     return x;
 }
 
-/* The last row; keep: that of frame t is row + t stride. */
+/* Computes all rows, and returns the last; keep: row t is stored at row + t stride. */
 static double *fl__asg_rows(const fl__asg *a, const fl__asg_line *x, bool keep) {
     double *now = x->row, *before = NULL, moved;
     for (int64_t t = 0; t < x->steps; t++) {
@@ -222,20 +222,20 @@ FL__LOOPS_END
 static bool fl__asg_check(const fl__asg *a) {
     for (int64_t n = 0; n < a->n; n++) {
         if (a->steps[n] < 1)
-            return fl_fail("fl_asg_loss: sequence %lld has %lld frames", (long long)n,
+            return fl_fail("fl_asg_loss: sequence %lld has %lld frames, expected 1 or more", (long long)n,
                            (long long)a->steps[n]);
         if (!a->full && (a->lengths[n] < 0 || a->lengths[n] > a->l))
-            return fl_fail("fl_asg_loss: target length %lld is out of range for targets of %lld",
-                           (long long)a->lengths[n], (long long)a->l);
+            return fl_fail("fl_asg_loss: the target length %lld of sequence %lld is not in [0, %lld]",
+                           (long long)a->lengths[n], (long long)n, (long long)a->l);
         for (int64_t s = 0; !a->full && s < a->lengths[n]; s++)
             if (a->target[n * a->l + s] < 0 || a->target[n * a->l + s] >= a->c)
-                return fl_fail("fl_asg_loss: label %lld is out of range for %lld classes",
-                               (long long)a->target[n * a->l + s], (long long)a->c);
+                return fl_fail("fl_asg_loss: label %lld of sequence %lld is out of range for %lld classes",
+                               (long long)a->target[n * a->l + s], (long long)n, (long long)a->c);
     }
     return true;
 }
 
-/* Transitions as f64, and the two tables of their exponentials. */
+/* Transitions in f64, and the tables of their exponentials. */
 static void fl__asg_tables(fl__asg *a, const void *w, double *room) {
     const int64_t c = a->c;
     a->w = room, a->exp_w = a->w + c * c, a->exp_by_from = a->exp_w + c * c;

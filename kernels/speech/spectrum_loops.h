@@ -1,14 +1,14 @@
-/* kernels/speech/spectrum_loops.h - frames, window, transform, bands and logarithm in one pass over blocks of frames
+/* kernels/speech/spectrum_loops.h - frames, window, FFT, bands and logarithm fused, per block of frames
 
-   A task takes sixteen frames, which stand beside each other in registers (spectrum.inc) from the samples
-   to the logarithms; everything it touches stays in a cache. f32; other floats run the composition. */
+   A task processes sixteen frames, vectorised across frames (spectrum.inc), from the samples to the
+   logarithms, with all data in the cache. For f32; other floats use the composition. */
 #ifndef FL_CPU_SPECTRUM_H
 #define FL_CPU_SPECTRUM_H
 #include "../../fl/speech/spectrum.h"
 #include "../cpu/slots.h"
 #include "../cpu/gemm/tile.h"
 #include "../cpu/scratch.h"
-/* Puts the slot of this file into the table. */
+/* Adds the slot of this file to the table. */
 FL_PRIVATE void fl__cpu_spectrum_slots(fl_backend *cpu);
 #endif
 
@@ -27,16 +27,16 @@ typedef void (*fl__spectrum_fn)(const fl__spectrum *s, const float *x, int64_t f
 struct fl__spectrum {
     const fl_spectrum_args *a;
     fl__spectrum_fn run;
-    const fl__kernels *ks; /* whose transposing frames need */
+    const fl__kernels *ks; /* for its transposition */
     const float *x, *window, *bands, *cosine; /* bands [n_bands, width], cosine [n_bands, dims]; or NULL */
     const int64_t *first;
     float *y;
-    int64_t samples, hop, win, frames, blocks; /* of a line; */
-    int64_t m, bins, n_bands, width, dims;     /* complex numbers of a transform; ... */
+    int64_t samples, hop, win, frames, blocks; /* per line */
+    int64_t m, bins, n_bands, width, dims;     /* m: complex numbers per transform */
     bool odd;
     int radix[64], passes;
     float *root, *turn; /* [m] exp(-2 pi i k / m), [bins] exp(-2 pi i k / n_fft) */
-    int64_t *used;      /* [n_bands]: weights up to the last that is not 0 */
+    int64_t *used;      /* [n_bands]: number of weights without trailing zeros */
     fl__scratch scratch;
 };
 
@@ -68,7 +68,7 @@ static void fl__spectrum_turns(float *to, int64_t n, int64_t of) {
     }
 }
 
-/* The tables in the shared part of the scratch. */
+/* Fills the tables, which are in the shared part of the workspace. */
 static void fl__spectrum_tables(fl__spectrum *s) {
     s->used = (int64_t *)(void *)s->scratch.shared;
     s->root = (float *)(void *)(s->used + s->n_bands), s->turn = s->root + 2 * s->m;
@@ -106,8 +106,8 @@ static bool fl__cpu_spectrum(const fl_backend *self, const fl_call *c) {
     if (a->cosine) s.cosine = fl_data(c->in[next]), s.dims = c->in[next]->shape[1];
     for (int64_t k = 0; a->bands && k < s.n_bands; k++)
         if (s.first[k] < 0 || s.first[k] >= s.bins)
-            return fl_fail("fl_spectrum: band %lld begins at bin %lld of %lld", (long long)k,
-                           (long long)s.first[k], (long long)s.bins);
+            return fl_fail("fl_spectrum: first bin %lld of band %lld is out of range, there are %lld bins",
+                           (long long)s.first[k], (long long)k, (long long)s.bins);
     s.blocks = fl__ceil_div(s.frames, FL__BESIDE);
     const int64_t tasks = s.blocks * x->shape[0];
     if (!tasks) return true;

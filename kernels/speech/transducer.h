@@ -1,16 +1,16 @@
-/* kernels/speech/transducer.h - the sum over the paths of a transducer's lattice and its gradient
+/* kernels/speech/transducer.h - transducer loss on the CPU: log-sum over lattice paths, and its gradient
 
      a[t][u] = log(exp(a[t-1][u] + blank[t-1][u]) + exp(a[t][u-1] + label[t][u-1])),  a[0][0] = 0
      log P   = a[T-1][U] + blank[T-1][U]
 
-   in f64. The gradient goes back from the end by the shares of both ways into a cell. One task is one
-   sequence. */
+   in f64. The gradient goes backwards, and distributes to both transitions into a cell their shares. One
+   task is one sequence. */
 #ifndef FL_CPU_TRANSDUCER_H
 #define FL_CPU_TRANSDUCER_H
 #include "../../fl/speech/lattice.h"
 #include "../cpu/slots.h"
 #include "../cpu/scratch.h"
-/* Puts the slots of this file into the table. */
+/* Adds the slots of this file to the table. */
 FL_PRIVATE void fl__cpu_transducer_slots(fl_backend *cpu);
 #endif
 
@@ -45,7 +45,7 @@ static int64_t fl__transducer_label(const fl__transducer *x, int64_t n, int64_t 
     return (n * x->t + t) * (x->s - 1) + u;
 }
 
-/* Both ways into cell (t, u) of lattice a. */
+/* The scores of both transitions into cell (t, u) of lattice a: by blank, by label. */
 static void fl__transducer_ways(const fl__transducer *x, int64_t n, const double *a, int64_t t, int64_t u,
                                 double way[2]) {
     way[0] = way[1] = FL__TRANSDUCER_NEVER * 4;
@@ -82,7 +82,7 @@ static void fl__transducer_forward_task(void *arg, int64_t begin, int64_t end) {
 
 static void fl__transducer_backward(const fl__transducer *x, int64_t n, double *a, double dy) {
     const int64_t steps = fl__min(x->steps[n], x->t), u_end = x->lengths[n];
-    double *g = a + x->t * x->s; /* of a row of cells */
+    double *g = a + x->t * x->s; /* gradients of one row of cells */
     memset(g, 0, (size_t)x->s * sizeof *g);
     fl__transducer_fill(x, n, a);
     g[u_end] = dy;
@@ -126,10 +126,9 @@ static bool fl__transducer_run(const fl_call *call, bool gradient) {
         if (!fl_out_make(call->out[i])) return false;
     for (int64_t n = 0; n < x.n; n++)
         if (x.steps[n] < 1 || x.lengths[n] < 0 || x.lengths[n] >= x.s)
-            return fl_fail(
-                "fl_transducer_loss: sequence %lld has %lld frames and %lld labels, of %lld and %lld",
-                (long long)n, (long long)x.steps[n], (long long)x.lengths[n], (long long)x.t,
-                (long long)x.s - 1);
+            return fl_fail("fl_transducer_loss: sequence %lld has %lld frames and %lld labels, expected 1 to "
+                           "%lld frames and 0 to %lld labels", (long long)n, (long long)x.steps[n],
+                           (long long)x.lengths[n], (long long)x.t, (long long)x.s - 1);
     x.blank = fl_data(in[0]), x.label = fl_data(in[1]), x.y = x.d_blank = fl_data(call->out[0]);
     if (gradient) x.total = fl_data(in[4]), x.dy = fl_data(in[5]), x.d_label = fl_data(call->out[1]);
     if (!fl__scratch_open(&x.scratch, x.n, (x.t + 1) * x.s * 8, 0, fl_op_get_info(call->op)->name))

@@ -45,7 +45,7 @@ if fl:
             (lambda: fl_decoder.Decoder(tokens, "/nowhere"), "/nowhere"),
             (lambda: fl_decoder.Decoder(tokens, lexicon, blank="!"), "'!' is not known"),
             (lambda: d([[0.0, 0.0]]), "not of 4 classes"),
-            (lambda: d([[0.0, 0.0, float("nan"), 0.0]]), "frame 0, class 2: NaN"),
+            (lambda: d([[0.0, 0.0, float("nan"), 0.0]]), "frame 0, class 2: the score is NaN"),
             (lambda: fl_decoder.Decoder(tokens, beam=-1), "beam -1"),
         ):
             try:
