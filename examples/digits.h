@@ -1,8 +1,7 @@
-/* digits.h - handwritten digits to train on, and the network of the Flashlight paper
+/* examples/digits.h - MNIST or synthetic handwritten digits, and the network of the Flashlight paper
 
-   digits_load reads MNIST's four idx files; digits_draw makes a data set of its own from strokes,
-   so that the examples, tests and benchmarks work without any download. Shared by them; not part of
-   the library. */
+   digits_load reads MNIST's four idx files; digits_draw draws a synthetic data set from strokes, so that
+   examples, tests and benchmarks need no download. Not part of the library. */
 #ifndef DIGITS_H
 #define DIGITS_H
 
@@ -20,7 +19,7 @@ typedef struct digits {
 
 enum { DIGITS_SIDE = 28, DIGITS_PIXELS = DIGITS_SIDE * DIGITS_SIDE };
 
-/* dir/name, or dir/name.gz if only that one exists. */
+/* Loads dir/name, or dir/name.gz if only that exists. */
 static inline fl_tensor *digits_idx(const char *dir, const char *name) {
     char path[1024];
     snprintf(path, sizeof path, "%s/%s", dir, name);
@@ -30,7 +29,7 @@ static inline fl_tensor *digits_idx(const char *dir, const char *name) {
     return fl_data_load_idx(path);
 }
 
-/* The part "train" or "t10k" of the MNIST files in dir. False after fl_fail. */
+/* Loads the part "train" or "t10k" of the MNIST files in dir. Returns false after fl_fail. */
 static inline bool digits_load(const char *dir, const char *part, digits *out) {
     char name[64];
     snprintf(name, sizeof name, "%s-images-idx3-ubyte", part);
@@ -40,14 +39,13 @@ static inline bool digits_load(const char *dir, const char *part, digits *out) {
     if (!label) return false;
     if (image->dtype != FL_U8 || image->ndim != 3 || image->shape[1] != DIGITS_SIDE ||
         image->shape[2] != DIGITS_SIDE || label->ndim != 1 || label->shape[0] != image->shape[0])
-        return fl_fail("digits_load: %s: the %s files do not hold 28 x 28 images and a label each", dir,
-                       part);
+        return fl_fail("digits_load: %s: expected %s files with n images of 28 x 28 and n labels", dir, part);
     *out = (digits){image, fl_cast(label, FL_I64)};
     return out->label != NULL;
 }
 
-/* Each digit is up to three strokes, each of up to 9 points in the unit square (y down), -1 ends a
-   stroke. A point with its predecessors makes a smooth curve (Catmull-Rom). */
+/* Each digit is up to three strokes of up to 9 points in the unit square (y down); -1 ends a stroke.
+   Successive points are joined by a smooth curve (Catmull-Rom). */
 #define DIGITS_END {-1, -1}
 static const float digits_stroke[10][24][2] = {
     {{.50f, .08f}, {.24f, .22f}, {.16f, .52f}, {.26f, .82f}, {.50f, .92f}, {.74f, .80f}, {.84f, .50f},
@@ -73,11 +71,11 @@ static const float digits_stroke[10][24][2] = {
      DIGITS_END, {.74f, .30f}, {.72f, .62f}, {.60f, .93f}, DIGITS_END},
 };
 
-/* How one drawing differs from the model: u[0..] are uniform in [0, 1). */
+/* Random parameters of a drawing: u[0..] are uniform in [0, 1). */
 typedef struct digits_style {
     float a[2][3]; /* affine map of the unit square into pixels */
     float wobble_x, wobble_y, phase_x, phase_y, bend;
-    float width, ink; /* of the pen, in pixels; darkness */
+    float width, ink; /* of the pen: radius in pixels; darkness */
 } digits_style;
 
 static inline digits_style digits_make_style(const float *u) {
@@ -114,8 +112,7 @@ static inline void digits_point(const digits_style *s, const float *p0, const fl
     for (int k = 0; k < 2; k++) out[k] = s->a[k][0] * x + s->a[k][1] * y + s->a[k][2];
 }
 
-/* Darkens the pixels along a segment, more the nearer they are: one pixel of soft edge around the
-   pen. */
+/* Draws a segment: darkens pixels by their distance, with an anti-aliased edge of one pixel. */
 static inline void digits_segment(float *ink, const float *p, const float *q, float width) {
     float reach = width + 1, dx = q[0] - p[0], dy = q[1] - p[1], length = dx * dx + dy * dy + 1e-9f;
     for (int y = (int)fmaxf(0, fminf(p[1], q[1]) - reach);
@@ -130,8 +127,7 @@ static inline void digits_segment(float *ink, const float *p, const float *q, fl
         }
 }
 
-/* A digit's strokes with their points moved by `jitter`. Strokes that share a point in the model
-   share it here too. */
+/* Draws a digit's strokes with points moved by `jitter`. Points shared in the model stay shared. */
 static inline void digits_strokes(float *ink, int digit, const digits_style *s,
                                   const float *jitter) {
     const float(*model)[2] = digits_stroke[digit];
@@ -154,8 +150,8 @@ static inline void digits_strokes(float *ink, int digit, const digits_style *s,
     }
 }
 
-/* n drawings of random digits: strokes under a random affine map, bent, with a random pen and
-   noise. The same seed gives the same drawings. False after fl_fail. */
+/* Draws n random digits: strokes under a random affine map, bent, with a random pen and noise.
+   Deterministic given the seed. Returns false after fl_fail. */
 static inline bool digits_draw(int64_t n, uint64_t seed, digits *out) {
     fl_rng rng = {seed, 0};
     fl_tensor *image = fl_empty(FL_SHAPE(n, DIGITS_SIDE, DIGITS_SIDE), FL_U8),
@@ -186,7 +182,7 @@ static inline bool digits_draw(int64_t n, uint64_t seed, digits *out) {
     return true;
 }
 
-/* Pixels u8 [n, 28, 28] -> f32 with about zero mean and unit deviation (MNIST's numbers); a
+/* Normalises pixels u8 [n, 28, 28] to f32 of about zero mean and unit deviation (MNIST's statistics); a
    fl_data_fn. */
 static inline bool digits_normalize(fl_data_sample *sample, fl_rng *rng, void *user) {
     (void)rng, (void)user;
@@ -195,8 +191,8 @@ static inline bool digits_normalize(fl_data_sample *sample, fl_rng *rng, void *u
     return sample->t[0] != NULL;
 }
 
-/* Samples offset .. offset + n - 1 in batches. seed 0: in order; else shuffled. Owns nothing of
-   d. Of several ranks each gets its part of every batch. */
+/* Batches of samples offset .. offset + n - 1: this rank's part of each batch. seed 0: in order; else
+   shuffled. Borrows d. */
 static inline fl_data_set *digits_shard(digits d, int64_t offset, int64_t n, int64_t batch, uint64_t seed,
                                         int rank, int ranks) {
     if (batch % ranks) {

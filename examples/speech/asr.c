@@ -1,18 +1,18 @@
-/* asr.c - one program for recognisers: train, continue, fork, test, decode, align, transcribe
+/* examples/speech/asr.c - speech recognition: train, continue, fork, test, decode, align, transcribe
 
    make speech-asr ARGS="train --train=list --arch=file --criterion=ctc --rundir=dir ..."
 
-   Flags have the names of Flashlight's, as --name=value or in a file of such lines (--flagsfile). Lists are
-   lines "id path milliseconds transcript", paths below --datadir. train leaves in --rundir: flags,
-   last.checkpoint after each epoch, best.safetensors of the valid list (or train's); continue goes on from
-   there with the same bits, fork starts from --am. test prints word and letter error rates by speaker, of
-   the best tokens; decode those of a beam search, with --lexicon, --lm and --lmweight, or the best weight of
-   a grid (--lmweight_low ..._high ..._step), which train takes for its valid list if there is an --lm.
-   --sclite and --labels write what was heard: for NIST's tool, and as a list to train on. align writes a CTM
-   file and Audacity's labels; transcribe the words of a file. Several ranks (examples/launch) share each
-   epoch. --unlabeled=list, whose transcripts nobody reads: every --relabelevery epochs what the model hears
-   in it then becomes part of what it trains on (rundir/pseudo.<epoch>). --fl_amp_use_mixed_precision
-   multiplies in bf16. */
+   Flags are named as in Flashlight, given as --name=value or in a file of such lines (--flagsfile). Lists
+   have lines "id path milliseconds transcript", with paths relative to --datadir. train writes to --rundir:
+   flags, last.checkpoint after each epoch, best.safetensors by the valid list (default: the train list);
+   continue resumes from there with bitwise equal results, fork starts from --am. test prints word and letter
+   error rates by speaker for greedy decoding, decode for beam search, with --lexicon, --lm and --lmweight,
+   or the best weight of a grid (--lmweight_low ..._high ..._step), which train also uses for its valid list
+   if there is an --lm. --sclite and --labels write the hypotheses: for NIST's tool, and as a list for
+   training. align writes a CTM file and Audacity labels; transcribe prints the words of a file. Several
+   ranks (examples/launch) share each epoch. --unlabeled=list, whose transcripts are ignored: every
+   --relabelevery epochs its hypotheses are added to the training data (rundir/pseudo.<epoch>).
+   --fl_amp_use_mixed_precision multiplies in bf16. */
 #include "../arguments.h"
 #include "fl_speech.h"
 #include "fl_dist.h"
@@ -78,7 +78,7 @@ static const argument table[] = {
     {"file", .text = &f.file},
     {"flagsfile", .text = &f.flagsfile},
     {"onorm", .text = &f.onorm},
-    {"whisper", .text = &f.whisper}, /* transcribe: a folder of Hugging Face instead of --am */
+    {"whisper", .text = &f.whisper}, /* transcribe: a Hugging Face folder, in place of --am */
     {"language", .text = &f.language},
     {"sqnorm", .on = &f.sqnorm},
     {"iter", .whole = &f.iter, .low = 0, .high = 1e9},
@@ -111,11 +111,11 @@ static const argument table[] = {
     {"labelsmooth", .number = &f.labelsmooth, .low = 0, .high = 1},
     {"pctteacherforcing", .number = &f.pctteacherforcing, .low = 0, .high = 100},
     {"am_decoder_tr_dropout", .number = &f.dropout, .low = 0, .high = 1},
-    {"stopwer", .number = &f.stopwer, .low = -1, .high = 100}, /* ends training */
+    {"stopwer", .number = &f.stopwer, .low = -1, .high = 100}, /* stops training at this WER */
     {"lexicon", .text = &f.lexicon},
     {"lm", .text = &f.lm},
     {"smearing", .text = &f.smearing},
-    {"decodertype", .text = &f.decodertype}, /* of the model's units: wrd or tkn */
+    {"decodertype", .text = &f.decodertype}, /* units of the language model: wrd or tkn */
     {"sclite", .text = &f.sclite},
     {"labels", .text = &f.labels},
     {"beamsize", .whole = &f.beamsize, .low = 1, .high = 1e6},
@@ -139,7 +139,7 @@ static fl_data_arena texts;
 static const char *args[1024];
 static int count;
 
-/* The name of the table that takes the fewest edits. */
+/* The flag with the smallest edit distance. */
 static const char *nearest(const char *name) {
     const char *best = table[0].name;
     int64_t least = INT64_MAX, a[64], b[64];
@@ -155,24 +155,25 @@ static const char *nearest(const char *name) {
     return best;
 }
 
-/* "--name=value" as arguments.h takes it; where: what it stands in. */
+/* Adds a flag "--name=value" in the form for arguments.h; where: its source, for errors. */
 static bool add_flag(const char *where, const char *text, size_t n) {
     const char *is = memchr(text, '=', n);
     const size_t name = is ? (size_t)(is - text) : n;
     const argument *t = table;
-    if (n < 3 || strncmp(text, "--", 2)) return fl_fail("%s: '%.*s' is no --name=value", where, (int)n, text);
+    if (n < 3 || strncmp(text, "--", 2))
+        return fl_fail("%s: '%.*s' is not --name=value", where, (int)n, text);
     char *copy = fl_data_arena_add(&texts, text, name),
          *value = is ? fl_data_arena_add(&texts, is + 1, n - name - 1) : NULL;
     if (!copy || (is && !value) || count + 2 > 1000) return false;
     while (t->name && strcmp(t->name, copy + 2)) t++;
-    if (!t->name) return fl_fail("%s: there is no flag %s, perhaps --%s", where, copy, nearest(copy + 2));
+    if (!t->name) return fl_fail("%s: unknown flag %s, did you mean --%s?", where, copy, nearest(copy + 2));
     if (t->on && value && (!strcmp(value, "false") || !strcmp(value, "0"))) return true;
     args[count++] = copy;
     if (!t->on && value) args[count++] = value;
     return true;
 }
 
-/* Lines of flags; # begins a comment. */
+/* Reads lines of flags; # begins a comment. */
 static bool add_file(const char *path) {
     int64_t n, line = 1;
     char *text = fl_text_read_file("asr", path, &n), where[600];
@@ -188,7 +189,7 @@ static bool add_file(const char *path) {
     return ok;
 }
 
-/* Flags of files first, so that the command line's stand. */
+/* Reads flags from files first, so that the command line overrides them. */
 static bool read_flags(int argc, char **argv) {
     char path[1000];
     args[count++] = argv[0];
@@ -214,7 +215,7 @@ static bool write_flags(const char *path) {
         if (t->number) fprintf(out, "--%s=%.17g\n", t->name, *t->number);
         if (t->on && *t->on) fprintf(out, "--%s\n", t->name);
     }
-    return (out && !fclose(out)) || fl_fail("asr: %s cannot be written", path);
+    return (out && !fclose(out)) || fl_fail("asr: cannot write %s", path);
 }
 
 /* ---- the recogniser ---- */
@@ -223,7 +224,7 @@ typedef struct recogniser {
     fl_text_dictionary *tokens;
     fl_speech_features *features;
     fl_nn_module *net, *criterion, *both;
-    fl_speech_lexicon *lexicon; /* of the search, as the model */
+    fl_speech_lexicon *lexicon; /* for beam search, like lm */
     fl_text_ngram *ngram;
     fl_text_scorer *lm;
     fl_dist_group *ranks;
@@ -235,7 +236,7 @@ static fl_speech_target_opts target_opts(void) {
     return (fl_speech_target_opts){.separator = "|", .replabels = f.replabel, .skip = false};
 }
 
-/* Those of a file, or letters. Replabels are tokens of their own. */
+/* Loads the tokens of --tokens, default: letters. Adds the replabels. */
 static bool get_tokens(recogniser *r) {
     static const char letters[] = "|'abcdefghijklmnopqrstuvwxyz";
     r->tokens = f.tokens ? fl_text_dictionary_load(f.tokens) : fl_text_dictionary_new();
@@ -258,18 +259,18 @@ static bool scale_mode(fl_speech_scale_mode *mode) {
             *mode = (fl_speech_scale_mode)(i ? 2 * i - 1 + f.sqnorm : 0);
             return true;
         }
-    return fl_fail("asr: --onorm=%s: none input target", f.onorm);
+    return fl_fail("asr: --onorm=%s is unknown; known: none, input, target", f.onorm);
 }
 
 static bool make_recogniser(recogniser *r) {
     fl_speech_conf conf;
     fl_speech_scale_mode mode = FL_SPEECH_SCALE_NONE;
     if (!strcmp(f.criterion, "asg") && !f.replabel) f.replabel = 1;
-    if (!f.arch) return fl_fail("asr: --arch=FILE is needed");
+    if (!f.arch) return fl_fail("asr: --arch=FILE is required");
     if (!get_tokens(r) || !scale_mode(&mode) || !fl_speech_preset(&conf, "kaldi", (double)f.samplerate))
         return false;
     conf.bands = f.filterbanks;
-    /* the criterion's own class is the last: a blank, or eos; asg has none */
+    /* the last class is the criterion's: the blank, or eos; asg has none */
     const bool scores = !strcmp(f.criterion, "ctc") || !strcmp(f.criterion, "asg");
     const int64_t classes = fl_text_dictionary_size(r->tokens) + (strcmp(f.criterion, "asg") != 0);
     const int64_t dim = scores ? classes : f.encoderdim;
@@ -293,12 +294,12 @@ static bool make_recogniser(recogniser *r) {
     return r->features && r->both && (!f.am || fl_nn_load(r->both, f.am));
 }
 
-/* What a beam search reads. */
+/* Loads lexicon and language model for beam search. */
 static bool get_models(recogniser *r) {
     static const char *const names[] = {"none", "max", "logadd"};
     int smear = 0;
     while (smear < 3 && strcmp(f.smearing, names[smear])) smear++;
-    if (smear == 3) return fl_fail("asr: --smearing=%s: none max logadd", f.smearing);
+    if (smear == 3) return fl_fail("asr: --smearing=%s is unknown; known: none, max, logadd", f.smearing);
     const bool of_words = f.lexicon && strcmp(f.decodertype, "tkn");
     if (f.lexicon && !(r->lexicon = fl_speech_lexicon_load(f.lexicon, r->tokens))) return false;
     const fl_text_dictionary *units = of_words ? fl_speech_lexicon_words(r->lexicon) : r->tokens;
@@ -332,7 +333,7 @@ typedef struct corpus {
 
 static bool open_corpus(corpus *c, const char *path, const recogniser *r) {
     c->r = r;
-    c->list = path ? fl_speech_list_load(path, f.datadir) : (fl_fail("asr: a list is needed"), NULL);
+    c->list = path ? fl_speech_list_load(path, f.datadir) : (fl_fail("asr: a list is required"), NULL);
     return c->list && (c->sounds = fl_speech_list_sounds(c->list, f.samplerate)) != NULL;
 }
 
@@ -341,7 +342,7 @@ static void close_corpus(corpus *c) {
     fl_speech_list_free(c->list);
 }
 
-/* Features and target of a sound. */
+/* Computes features and target of a sound. */
 static bool make_sample(fl_data_sample *s, fl_rng *rng, void *user) {
     const corpus *c = user;
     int64_t *target = NULL, cap = 0;
@@ -367,7 +368,7 @@ static fl_optim *make_optim(fl_dist_model *m) {
     if (!strcmp(f.netoptim, "sgd"))
         return fl_optim_sgd(all, .lr = f.lr, .momentum = f.momentum, .weight_decay = f.weightdecay);
     if (!strcmp(f.netoptim, "adam")) return fl_optim_adam(all, .lr = f.lr, .weight_decay = f.weightdecay);
-    fl_fail("asr: --netoptim=%s: sgd adam", f.netoptim);
+    fl_fail("asr: --netoptim=%s is unknown; known: sgd, adam", f.netoptim);
     return NULL;
 }
 
@@ -398,14 +399,14 @@ static bool train_step(recogniser *r, fl_dist_model *m, fl_optim *o, const fl_da
 static bool evaluate(recogniser *r, const char *path, bool search, bool show, double *wer);
 static bool relabel(recogniser *r, const char *path);
 
-/* Batches of what an epoch trains on: --train, and --unlabeled as it was heard last. */
+/* Batches of the current epoch: --train, or --train and the last hypotheses for --unlabeled. */
 static fl_data_set *open_epoch(corpus *c, const recogniser *r, int64_t epoch) {
     char path[1000];
     snprintf(path, sizeof path, "%s/pseudo.%lld", f.rundir, (long long)(epoch - epoch % f.relabelevery));
     return open_corpus(c, f.unlabeled && epoch >= f.relabelevery ? path : f.train, r) ? batches(c) : NULL;
 }
 
-/* At the end of an epoch: new transcripts, if it is time. */
+/* At the end of an epoch: relabels if it is due. */
 static bool next_epoch(corpus *c, recogniser *r, int64_t epoch, fl_data_set **set) {
     char path[1000];
     if (!f.unlabeled || epoch % f.relabelevery) return true;
@@ -416,7 +417,7 @@ static bool next_epoch(corpus *c, recogniser *r, int64_t epoch, fl_data_set **se
     return (*set = open_epoch(c, r, epoch)) != NULL;
 }
 
-/* Every so many epochs: the valid list's errors; the best model is kept. */
+/* Evaluates on the valid list, and saves the best model. */
 static bool look(recogniser *r, double *best, bool *done) {
     double wer;
     char path[1000], flags_path[1010];
@@ -437,7 +438,7 @@ static bool train(recogniser *r, bool go_on) {
     fl_data_set *set = NULL;
     double sum = 0, began = fl_data_now(), best = INFINITY;
     bool ok = o != NULL, done = false;
-    if (f.unlabeled && !f.rundir) ok = fl_fail("asr: --unlabeled wants a --rundir");
+    if (f.unlabeled && !f.rundir) ok = fl_fail("asr: --unlabeled needs a --rundir");
     if (ok && f.rundir) {
         char path[1000];
         mkdir(f.rundir, 0777);
@@ -477,7 +478,7 @@ static bool train(recogniser *r, bool go_on) {
 
 /* ---- test, align, transcribe ---- */
 
-/* What the network makes of a sound: [t', dim]. */
+/* The network's output for a sound: [t', dim]. */
 static fl_tensor *frames_of(recogniser *r, fl_tensor *sound, int64_t *features) {
     fl_tensor *x = features_of(r, sound);
     if (!x) return NULL;
@@ -486,7 +487,7 @@ static fl_tensor *frames_of(recogniser *r, fl_tensor *sound, int64_t *features) 
     return y ? fl_select(fv_value(y), 0, 0) : NULL;
 }
 
-/* The best tokens of frames x. */
+/* Greedy decoding of frames x. */
 static bool say(recogniser *r, fl_tensor *x, fl_data_text *text) {
     int64_t *best = fl_heap_alloc((size_t)f.maxdecoderoutputlen * sizeof *best);
     const int64_t n =
@@ -509,7 +510,7 @@ static bool put_words(const recogniser *r, const fl_speech_result *best, fl_data
     int64_t *token = r->lexicon || !ok ? NULL : fl_heap_alloc((size_t)(best->words + 1) * sizeof *token);
     for (int64_t k = 0; token && k < best->words; k++) token[k] = best->word[k].word;
     if (!r->lexicon) {
-        int64_t n = 0; /* without what is no token: a blank */
+        int64_t n = 0; /* omit the blank */
         for (int64_t k = 0; token && k < best->words; k++)
             if (token[k] < fl_text_dictionary_size(r->tokens)) token[n++] = token[k];
         ok = token && fl_speech_text_of_opt(r->tokens, token, n, text, target_opts());
@@ -518,9 +519,9 @@ static bool put_words(const recogniser *r, const fl_speech_result *best, fl_data
     return ok;
 }
 
-/* The best words of a beam search through frames x, with a weight of the language model. */
+/* Beam search through frames x with a weight of the language model. */
 static bool search(recogniser *r, fl_tensor *x, double weight, fl_data_text *text) {
-    fl_speech_result best = {.words = 0}; /* nothing is said where nothing is possible */
+    fl_speech_result best = {.words = 0}; /* empty if there is no hypothesis */
     const char *kind = fl_speech_criterion_name(r->criterion);
     const bool asg = !strcmp(kind, "asg"), frames = asg || !strcmp(kind, "ctc");
     const bool token_lm = !strcmp(f.decodertype, "tkn");
@@ -577,7 +578,7 @@ static bool each(recogniser *r, const char *path,
     return ok;
 }
 
-/* A line of a list, whose path is below --datadir again. */
+/* Appends a line of a list, with its path relative to --datadir. */
 static bool put_line(fl_data_text *list, const fl_speech_listed *e, const char *text) {
     const char *path = e->path + (f.datadir ? strlen(f.datadir) + 1 : 0);
     return fl_data_text_print(list, "%s %s %g %s\n", e->id, path, e->ms, text);
@@ -591,7 +592,7 @@ static bool hear(recogniser *r, fl_tensor *x, fl_data_text *text) {
     return x && (f.lexicon || f.lm ? search(r, x, f.lmweight, text) : say(r, x, text));
 }
 
-/* A line of the list; none where nothing is heard. */
+/* Appends a line with the hypothesis, unless it is empty. */
 static bool relabel_one(recogniser *r, const fl_speech_listed *e, fl_tensor *sound, void *user) {
     relabelled *l = user;
     int64_t features;
@@ -599,7 +600,7 @@ static bool relabel_one(recogniser *r, const fl_speech_listed *e, fl_tensor *sou
     return !*l->text.p || put_line(&l->list, e, l->text.p);
 }
 
-/* Writes the list to train on: that of --train, and what is heard in --unlabeled. */
+/* Writes the new training list: that of --train, and the hypotheses for --unlabeled. */
 static bool relabel(recogniser *r, const char *path) {
     relabelled l = {{NULL, 0, 0}, {NULL, 0, 0}};
     int64_t n;
@@ -614,10 +615,10 @@ static bool relabel(recogniser *r, const char *path) {
 
 enum { WEIGHTS = 64 };
 typedef struct tested {
-    fl_speech_scores *scores[WEIGHTS]; /* of each weight of the grid */
-    fl_data_text text, trn[2], list;   /* trn: what was heard, and said */
+    fl_speech_scores *scores[WEIGHTS]; /* per weight of the grid */
+    fl_data_text text, trn[2], list;   /* trn: hypotheses and references */
     double weight[WEIGHTS];
-    int weights; /* 0: no search */
+    int weights; /* 0: greedy decoding */
     bool show;
 } tested;
 
@@ -647,7 +648,7 @@ static bool save_tested(const tested *t) {
     return !f.labels || fl_data_replace("asr", f.labels, t->list.p, (size_t)t->list.n);
 }
 
-/* Errors on a list; of several weights those of the best one, which is --lmweight from then on. */
+/* Error rates on a list; with several weights those of the best one, which becomes --lmweight. */
 static bool evaluate(recogniser *r, const char *path, bool by_search, bool show, double *wer) {
     tested t = {.weights = by_search, .weight = {f.lmweight}, .show = show && first_rank(r)};
     bool ok = true;
@@ -681,7 +682,7 @@ static bool evaluate(recogniser *r, const char *path, bool by_search, bool show,
     return ok;
 }
 
-/* A word from begin to end, in seconds. */
+/* Writes a word with its times in seconds. */
 static void put_word(const recogniser *r, const fl_speech_listed *e, const fl_speech_span *span, int64_t n,
                      double frame, FILE *ctm, FILE *audacity) {
     char word[256];
@@ -725,10 +726,10 @@ static bool align_one(recogniser *r, const fl_speech_listed *e, fl_tensor *sound
 
 static bool align(recogniser *r) {
     aligned a = {f.ctm ? fopen(f.ctm, "w") : stdout, f.audacity ? fopen(f.audacity, "w") : NULL};
-    bool ok = (a.ctm && (a.audacity || !f.audacity)) || fl_fail("asr: the files to write cannot be opened");
+    bool ok = (a.ctm && (a.audacity || !f.audacity)) || fl_fail("asr: cannot open the output files");
     ok = ok && each(r, f.test ? f.test : f.train, align_one, &a);
-    if (a.ctm && a.ctm != stdout && fclose(a.ctm)) ok = fl_fail("asr: %s cannot be written", f.ctm);
-    if (a.audacity && fclose(a.audacity)) ok = fl_fail("asr: %s cannot be written", f.audacity);
+    if (a.ctm && a.ctm != stdout && fclose(a.ctm)) ok = fl_fail("asr: cannot write %s", f.ctm);
+    if (a.audacity && fclose(a.audacity)) ok = fl_fail("asr: cannot write %s", f.audacity);
     return ok;
 }
 
@@ -738,7 +739,7 @@ static bool transcribe(recogniser *r) {
     fl_no_grad(true);
     fl_nn_train(r->both, false);
     fl_tensor *x = f.file ? fl_speech_load_audio(f.file, .rate = f.samplerate, .channel = -1)
-                          : (fl_fail("asr: --file=SOUND is needed"), NULL);
+                          : (fl_fail("asr: --file=SOUND is required"), NULL);
     int64_t features;
     x = x ? frames_of(r, fl_select(x, 0, 0), &features) : NULL;
     const bool ok = hear(r, x, &text);
@@ -756,7 +757,7 @@ static int32_t special(const fl_text_tokenizer *t, const char *name) {
     return fl_text_id_of(t, text, (int64_t)strlen(text));
 }
 
-/* A line: begin, end, text. */
+/* Prints a line: begin, end, text. */
 static bool put_segment(const fl_speech_whisper_segment *s, void *user) {
     const fl_text_tokenizer *t = user;
     const int32_t end = special(t, "endoftext");
@@ -777,14 +778,14 @@ static bool transcribe_whisper(void) {
     fl_text_tokenizer *t = fl_text_tokenizer_open(f.whisper);
     fl_nn_module *m = t ? fl_speech_pretrained(f.whisper) : NULL;
     bool ok = m && f.file && fl_speech_preset(&c, "whisper", 16000);
-    if (m && !f.file) fl_fail("asr: --file=SOUND is needed");
+    if (m && !f.file) fl_fail("asr: --file=SOUND is required");
     fl_scope s = fl_scope_begin();
     fl_nn_module *conv = ok ? fl_nn_find(m, "model.encoder.conv1") : NULL;
     if (conv) c.bands = fv_value(fl_nn_get_param(conv, "weight"))->shape[1], c.pad_to = 0;
     fl_speech_features *features = conv ? fl_speech_features_new(&c) : NULL;
     fl_tensor *x = features ? fl_speech_load_audio(f.file, .rate = 16000, .channel = -1) : NULL;
     x = x ? fl_speech_features_of(features, fl_select(x, 0, 0)) : NULL;
-    int64_t prompt[3], n = 0; /* models of English alone have no languages and tasks */
+    int64_t prompt[3], n = 0; /* English-only models have no language and task tokens */
     const char *const names[] = {"startoftranscript", f.language, "transcribe"};
     for (int k = 0; x && k < 3; k++)
         if ((prompt[n] = special(t, names[k])) >= 0) n++;

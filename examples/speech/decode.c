@@ -1,13 +1,13 @@
-/* decode.c - words from scores of tokens, by beam search
+/* examples/speech/decode.c - beam search: words from frame-wise scores of tokens
 
    make speech-decode EMISSIONS=e.safetensors TOKENS=tokens.txt [LEXICON=lexicon.txt] [LM=lm.arpa]
         [TRANSITIONS=t.safetensors] [NBEST=1] [ARGS="--beamsize 500 --lmweight 2 --times ..."]
 
    Every tensor of EMISSIONS is an utterance, [frames, classes]. Prints TSV: rank, score, acoustic score,
-   score of the model, words; with several utterances the name first; with --times a line for each word:
-   rank, begin, end (in frames), confidence, word. Flags: --beamsize --beamsizetoken --beamthreshold
-   --lmweight --wordscore --unkscore --silscore (numbers), --criterion ctc|asg, --smearing none|max|logadd,
-   --blank --sil (tokens), --logadd --flashlight --times --greedy-lm-tokens. */
+   language model score, words; preceded by the name if there are several utterances. --times adds a line for
+   each word: rank, begin, end (in frames), confidence, word. Flags: --beamsize --beamsizetoken
+   --beamthreshold --lmweight --wordscore --unkscore --silscore (numbers), --criterion ctc|asg, --smearing
+   none|max|logadd, --blank --sil (tokens), --logadd --flashlight --times --token-lm. */
 #include "../arguments.h"
 #include "fl_speech.h"
 #include "fl.h"
@@ -47,8 +47,9 @@ static bool parse(int argc, char **argv, job *j) {
                              {NULL, .low = 0}};
     if (!arguments_read(argc, argv, list)) return false;
     if (j->beam < 1 || j->beam > 1e7 || j->nbest < 1)
-        return fl_fail("decode: a beam of %g, %g best", j->beam, j->nbest);
-    return (j->emissions && j->tokens) || fl_fail("decode: --emissions FILE --tokens FILE are needed");
+        return fl_fail("decode: got --beamsize %g, --nbest %g; expected 1 to 1e7, and >= 1", j->beam,
+                       j->nbest);
+    return (j->emissions && j->tokens) || fl_fail("decode: --emissions FILE --tokens FILE are required");
 }
 
 static int64_t token_of(const fl_text_dictionary *d, const char *name) {
@@ -87,11 +88,12 @@ static bool make_parts(parts *p, const job *j) {
     const bool asg = !strcmp(j->criterion, "asg");
     const int64_t classes = fl_text_dictionary_size(p->tokens), blank = token_of(p->tokens, j->blank),
                   sil = token_of(p->tokens, j->sil);
-    if (!asg && blank < 0) return fl_fail("decode: the blank %s is no token: --blank TOKEN", j->blank);
+    if (!asg && blank < 0) return fl_fail("decode: the blank '%s' is not a token: set --blank TOKEN",
+                                          j->blank);
     if (j->transitions && !(p->transitions = first_tensor(j->transitions))) return false;
     if (p->transitions && fl_numel(p->transitions) != classes * classes)
-        return fl_fail("decode: transitions %s of %lld tokens", FL_SHAPE_TEXT(p->transitions),
-                       (long long)classes);
+        return fl_fail("decode: got transitions %s, expected [%lld, %lld]", FL_SHAPE_TEXT(p->transitions),
+                       (long long)classes, (long long)classes);
     p->decoder = fl_speech_decoder_new(
         classes, p->lexicon, .beam = (int64_t)j->beam, .tokens = (int64_t)j->beam_token,
         .threshold = j->threshold == 0 ? FL_ZERO : j->threshold, .log_add = j->log_add,
@@ -113,8 +115,8 @@ static void print_word(const parts *p, int64_t word) {
 
 static bool decode(parts *p, const job *j, const char *name, fl_tensor *e) {
     if (e->ndim != 2 || e->shape[1] != fl_text_dictionary_size(p->tokens))
-        return fl_fail("decode: %s: scores %s of %lld tokens", name, FL_SHAPE_TEXT(e),
-                       (long long)fl_text_dictionary_size(p->tokens));
+        return fl_fail("decode: %s: got scores %s, expected [frames, %lld]", name ? name : j->emissions,
+                       FL_SHAPE_TEXT(e), (long long)fl_text_dictionary_size(p->tokens));
     fl_tensor *scores = fl_contiguous(fl_cast(e, FL_F32));
     fl_speech_result *r = fl_heap_alloc((size_t)j->nbest * sizeof *r);
     bool ok = scores && r && fl_speech_decoder_begin(p->decoder) &&

@@ -1,12 +1,13 @@
-/* digits.c - a recogniser of spoken digits: log-mel features, a small convolutional net, CTC over letters
+/* examples/speech/digits.c - spoken digit recognition: log-mel features, a small convolutional network, CTC
 
-   make speech-digits DATA=dir [ARGS="..."]    dir holds fsdd/train.lst and fsdd/test.lst, whose paths begin
-                                               at the folder above it
-   make speech-digits                          on digits that it speaks itself (voices.h)
+   make speech-digits DATA=dir [ARGS="..."]    dir holds fsdd/train.lst and fsdd/test.lst, whose paths are
+                                               relative to the folder above it
+   make speech-digits                          on synthesised digits (voices.h)
 
-   Trains on recordings, singly and as strings of three to seven with random gaps. The last line is
-   "Test WER: N.NN %": of single digits, with their ten spellings as the lexicon. --stream hears the tests in
-   pieces of 10 to 400 ms too, and compares the words; --page FILE writes what was heard, the worst first. */
+   Trains on recordings, single and concatenated to strings of two to four with random gaps. The last line is
+   "Test WER: N.NN %": of single digits, with their ten spellings as the lexicon. --stream also decodes the
+   tests in pieces of 10 to 400 ms and compares the words; --page FILE writes an HTML page of all tests, worst
+   first. */
 #include "../arguments.h"
 #include "fl_speech.h"
 #include "fl.h"
@@ -27,16 +28,16 @@ enum {
     SUBSAMPLING = 2,
     MAX_STRING = 7,
     FIXED_STRINGS = 200,
-    REACH = 42 /* input frames before and behind the middle one that an output depends on */
+    REACH = 42 /* receptive field: input frames on each side that an output depends on */
 };
-#define SILENCE (-16.0) /* about the logarithm of the floor: what stands for no sound */
-static const char letters[LETTERS + 1] = "|efghinorstuvwxz"; /* | stands between words */
+#define SILENCE (-16.0) /* about the logarithm of the floor: the padding value */
+static const char letters[LETTERS + 1] = "|efghinorstuvwxz"; /* | separates words */
 static const char *const words[DIGITS] = {"zero", "one", "two",   "three", "four",
                                           "five", "six", "seven", "eight", "nine"};
 
 typedef struct options {
     const char *data, *save, *load, *leave_out, *page;
-    int64_t epochs, batch, takes; /* takes: of each digit that are spoken without data */
+    int64_t epochs, batch, takes; /* takes: synthesised recordings per digit, without data */
     double lr;
     int64_t seed;
     bool eval, stream;
@@ -78,13 +79,14 @@ static void corpus_free(corpus *c) {
     fl_heap_free(c->r);
 }
 
-/* A line "0_george_10 path duration zero". */
+/* Loads a line "0_george_10 path duration zero". */
 static bool read_line(const fl_data_listed *e, fl_data_sample *out, void *user) {
     const char *name = strchr(e->field[0], '_');
     int digit = 0;
     while (digit < DIGITS && strcmp(words[digit], e->field[3])) digit++;
     if (!name || digit == DIGITS)
-        return fl_fail("digits: line %lld: '%s' is no digit of a speaker", (long long)e->line, e->field[3]);
+        return fl_fail("digits: line %lld: '%s' is not a digit, or the id has no speaker", (long long)e->line,
+                       e->field[3]);
     fl_tensor *x = fl_speech_load_audio(e->path, .rate = RATE, .channel = -1);
     out->n = 1;
     return x && (out->t[0] = x) &&
@@ -108,7 +110,7 @@ static bool load_list(const char *dir, const char *name, corpus *c) {
     return ok;
 }
 
-/* Takes of every digit, each in a voice of its own. */
+/* Synthesises recordings of every digit, each with a random voice. */
 static bool speak_corpus(corpus *c, int64_t takes, uint64_t seed) {
     static float sound[2 * RATE];
     for (int64_t i = 0; i < takes * DIGITS; i++) {
@@ -128,7 +130,7 @@ typedef struct utterance {
     int digit[MAX_STRING], digits, speaker;
 } utterance;
 
-/* Another recording of the speaker. */
+/* A random recording of the same speaker. */
 static int64_t another(const corpus *c, int64_t i, fl_rng *rng) {
     for (;;) {
         const int64_t k = fl_speech_draw(rng, 0, c->n - 1);
@@ -142,7 +144,7 @@ static void spell(utterance *u, int digit) {
     u->digit[u->digits++] = digit;
 }
 
-/* Recordings one after the other, with gaps between and around; u->sound is to be freed. */
+/* Concatenates recordings, with gaps around them. The caller frees u->sound. */
 static bool join(const corpus *c, const int64_t *index, int count, const double *gap, utterance *u) {
     *u = (utterance){.speaker = c->r[index[0]].speaker};
     int64_t n = (int64_t)(gap[0] * RATE), at = n;
@@ -167,7 +169,7 @@ typedef struct maker {
     int64_t seed;
 } maker;
 
-/* Another speed, another level, noise that is 10 to 50 dB weaker. */
+/* Augments: random speed and level, and noise 10 to 50 dB below the signal. */
 static fl_tensor *disturb(const utterance *u, fl_rng *rng) {
     static const int64_t speed[] = {17, 18, 19, 20, 21, 22, 23};
     fl_tensor *x = fl_from_host(u->sound, FL_SHAPE(u->n), FL_F32);
@@ -178,15 +180,15 @@ static fl_tensor *disturb(const utterance *u, fl_rng *rng) {
     return fl_mul(x, fl_num(gain));
 }
 
-/* Features about within -2 and 2. */
+/* Scales features to about -2 to 2. */
 static fl_tensor *scaled(fl_tensor *features) { return fl_add(fl_mul(features, fl_num(0.25)), fl_num(2)); }
 
 static fl_tensor *features_of(const fl_speech_features *f, fl_tensor *x) {
     return scaled(fl_speech_features_of(f, x));
 }
 
-/* Sample i of an epoch: a recording by itself, or a string that begins with it. Strings of four are enough
-   to learn what stands between words, and shorter than those of the test. */
+/* Sample i of an epoch: a recording alone, or at the start of a string. Strings of four are enough to learn
+   word separators, and shorter than those of the test. */
 static bool make_sample(fl_data_sample *s, fl_rng *rng, void *user) {
     const maker *m = user;
     const int64_t i = fl_item_int(s->t[0]);
@@ -214,7 +216,7 @@ static bool give_index(int64_t i, fl_data_sample *out, void *user) {
     return (out->t[0] = fl_from_host(&i, FL_SCALAR_SHAPE, FL_I64)) != NULL;
 }
 
-/* Every batch has recordings and strings of all lengths, so that batch norms see alike ones. */
+/* Every batch mixes recordings and strings of all lengths, so that batch norm statistics are similar. */
 static fl_data_set *training_set(const maker *m, const options *o) {
     fl_data_set *set = fl_data_shuffle(fl_data_callback(m->c->n, give_index, NULL), o->seed);
     set = fl_data_transform(set, make_sample, (void *)m);
@@ -232,8 +234,8 @@ static fl_nn_module *block(int64_t width, int64_t kernel, int64_t dilation) {
         fl_nn_sequential(conv, fl_nn_batch_norm1d(width), fl_nn_relu(), fl_nn_dropout(0.05)));
 }
 
-/* [n, frames, BANDS] -> scores [n, frames / 2, CLASSES]; all is convolution over time, so it also runs in
-   pieces. */
+/* [n, frames, BANDS] -> logits [n, frames / 2, CLASSES]. Only convolutions over time, so it can be streamed.
+   */
 static fl_nn_module *digits_net(void) {
     enum { WIDTH = 128 };
     fl_nn_module *net =
@@ -294,7 +296,7 @@ static fl_tensor *emissions(fl_nn_module *net, const fl_speech_features *f, cons
     return fl_select(fl_log_softmax(fv_value(fl_nn_forward(net, fv_const(x))), -1), 0, 0);
 }
 
-/* Letters of the best path, equal neighbours merged, blanks left out, spaces between words. */
+/* Greedy decoding: equal neighbours merged, blanks removed, separators become spaces. */
 static void greedy(const fl_tensor *logp, char *text, size_t size) {
     const float *p = fl_data(logp);
     int last = BLANK;
@@ -309,7 +311,7 @@ static void greedy(const fl_tensor *logp, char *text, size_t size) {
     text[n] = 0;
 }
 
-/* The digit whose spelling is the likeliest. */
+/* The digit with the most likely spelling. */
 static int likeliest(fl_tensor *logp) {
     int64_t target[DIGITS][8] = {{0}}, length[DIGITS], steps[DIGITS];
     for (int d = 0; d < DIGITS; d++) {
@@ -326,7 +328,7 @@ static int likeliest(fl_tensor *logp) {
     return (int)fl_item_int(fl_argmin(loss, 0, false));
 }
 
-/* The ten words in any order, with or without a separator between: a loop as language model. */
+/* A decoder for the ten words in any order, separators optional, without a language model. */
 static fl_speech_decoder *make_decoder(fl_speech_lexicon *l) {
     bool ok = l != NULL;
     for (int d = 0; ok && d < DIGITS; d++) {
@@ -343,7 +345,7 @@ static fl_speech_decoder *make_decoder(fl_speech_lexicon *l) {
 
 enum { MOST_WORDS = 256 };
 
-/* The words that the decoder has now; how many, -1 after fl_fail. */
+/* The decoder's current words. Returns their number, -1 after fl_fail. */
 static int64_t words_of(fl_speech_decoder *d, int64_t *word) {
     fl_speech_result r;
     int64_t n = 0;
@@ -366,15 +368,15 @@ static void print_words(const int64_t *word, int64_t n) {
 
 /* ---- pieces ---- */
 
-/* A net of convolutions on frames that come in pieces: what it needs of the past is computed again. */
+/* Streaming of a convolutional network: past frames it needs are computed again. */
 typedef struct listener {
     fl_nn_module *net;
     fl_speech_stream *in;
     float *frame;
-    int64_t n, cap, first, given; /* frames held, from number `first` on; outputs that were given */
+    int64_t n, cap, first, given; /* number of frames held, index of the first; outputs returned */
 } listener;
 
-/* The outputs that the frames at hand allow, [k, CLASSES] with k 0 or more. */
+/* The outputs that the available frames allow, [k, CLASSES], k >= 0. */
 static fl_tensor *listen(listener *l, const float *sound, int64_t n, bool end) {
     fl_tensor *x = fl_speech_stream_push(l->in, sound, n, end);
     if (!x || !fl_heap_grow(&l->frame, &l->cap, (l->n + x->shape[0] + 1) * BANDS, sizeof *l->frame))
@@ -395,8 +397,8 @@ static fl_tensor *listen(listener *l, const float *sound, int64_t n, bool end) {
     return fl_contiguous(fl_slice(x, 0, old - begin / SUBSAMPLING, ready - begin / SUBSAMPLING, 1));
 }
 
-/* Hears an utterance in pieces; counts it in *same if the words are the n of the whole. shows: prints partial
-   results. */
+/* Decodes an utterance in pieces, and increments *same if the words equal the n words of the whole. shows:
+   prints partial results. */
 static bool hear(listener *l, fl_speech_decoder *d, const utterance *u, fl_rng *rng, const int64_t *word,
                  int64_t n, bool shows, int64_t *same) {
     int64_t now[MOST_WORDS], before = 0, k = 0;
@@ -417,7 +419,7 @@ static bool hear(listener *l, fl_speech_decoder *d, const utterance *u, fl_rng *
     return ok;
 }
 
-/* The words of n digits, apart by a space each. */
+/* The words of n digits, separated by spaces. */
 static const char *text_of(const int64_t *word, int64_t n, char *text, size_t size) {
     size_t at = 0;
     *text = 0;
@@ -430,7 +432,7 @@ typedef struct scores {
     fl_speech_scores *greedy, *lexicon;
 } scores;
 
-/* Test i: a recording with silence around; or a string of three to seven, the same ones always. */
+/* Test i: a recording surrounded by silence, or a string of three to seven; the same in each run. */
 static bool test_utterance(const corpus *c, int64_t i, bool string, utterance *u) {
     fl_rng rng = fl_data_rng(1, 0, i);
     int64_t index[MAX_STRING] = {i};
@@ -442,7 +444,7 @@ static bool test_utterance(const corpus *c, int64_t i, bool string, utterance *u
     return join(c, index, count, gap, u);
 }
 
-/* The page shows an utterance: what was said and heard, its features, and where the letters stand. */
+/* Adds an utterance to the page: reference, hypothesis, features, and the alignment of the letters. */
 static bool show(page *p, const fl_speech_features *f, const utterance *u, const fl_tensor *logp,
                  const char *text, const int64_t *word, int64_t n) {
     static const char *const pause = "-";
@@ -475,11 +477,11 @@ typedef struct examination {
     const fl_speech_features *features;
     fl_speech_decoder *decoder;
     listener listener;
-    page *page; /* NULL: none is written */
+    page *page; /* NULL: no page */
     bool stream;
 } examination;
 
-/* Test i, scored; *same counts those whose words are the same in pieces. */
+/* Scores test i, and increments *same if streaming gives the same words. */
 static bool examine(examination *x, const corpus *c, int64_t i, bool string, const scores *s, int64_t *same) {
     utterance u;
     char text[256];
@@ -533,10 +535,11 @@ static bool test(examination *x, const corpus *c, bool string, double *wer) {
     fl_heap_free(table.p);
     fl_speech_scores_free(s.greedy);
     fl_speech_scores_free(s.lexicon);
-    return ok && (!x->stream || same == n || fl_fail("digits: pieces gave other words"));
+    return ok && (!x->stream || same == n || fl_fail("digits: streaming gave other words in %lld tests",
+                                                     (long long)(n - same)));
 }
 
-/* Strings, then single digits, whose WER is the figure. */
+/* Tests strings, then single digits, whose WER is the result. */
 static bool test_all(fl_nn_module *net, const fl_speech_features *f, const corpus *c, const options *o,
                      double *wer) {
     page p = {0};
@@ -564,7 +567,7 @@ static bool parse(int argc, char **argv, options *o) {
                              {"save", .text = &o->save},
                              {"load", .text = &o->load},
                              {"page", .text = &o->page},
-                             {"leave-out", .text = &o->leave_out}, /* a speaker, for the test only */
+                             {"leave-out", .text = &o->leave_out}, /* use a speaker for testing only */
                              {"epochs", .whole = &o->epochs, .low = 1, .high = 1000},
                              {"batch", .whole = &o->batch, .low = 4, .high = 10000},
                              {"takes", .whole = &o->takes, .low = 1, .high = 10000}, /* of each digit */
@@ -591,7 +594,7 @@ static bool leave_out(corpus *train, corpus *test, const char *name) {
         else return false;
     }
     train->n = n;
-    return test->n > 0 || fl_fail("digits: there is no speaker '%s'", name);
+    return test->n > 0 || fl_fail("digits: no speaker '%s'", name);
 }
 
 static bool get_corpora(const options *o, corpus *train, corpus *test) {

@@ -1,11 +1,11 @@
-/* features.c - features of a sound as a safetensors file
+/* examples/speech/features.c - computes features of a sound into a safetensors file
 
    make speech-features FILE=a.wav OUT=x.safetensors KIND=spectrogram|fbank|mfcc|mfsc|plp
         [PRESET=kaldi] [CONF=f] [ARGS="--name=value ..."]
 
-   FILE is a sound, a safetensors file whose first tensor has the samples, or a text of numbers (.txt). A
-   sound is taken at the scale of 16-bit integers by the presets htk and kaldi. CONF is Kaldi's or HTK's, with
-   lines "--name=value" or "NAME = value". The tensor "features" is [frames, dims]. */
+   FILE is a sound, a safetensors file whose first tensor has the samples, or a text file of numbers (.txt).
+   For the presets htk and kaldi, sounds are scaled as 16-bit integers. CONF is a configuration of Kaldi or
+   HTK, with lines "--name=value" or "NAME = value". The output tensor "features" is [frames, dims]. */
 #include "../arguments.h"
 #include "fl_speech.h"
 #include "fl.h"
@@ -26,14 +26,14 @@ static fl_tensor *read_text(const char *path) {
     for (double x; ok && (x = strtod(p, &end), end != p); p = end)
         if ((ok = fl_heap_grow(&v, &cap, n + 1, sizeof *v))) v[n++] = (float)x;
     if (ok && p[strspn(p, " \t\r\n")])
-        ok = fl_fail("features: %s: offset %lld: no number", path, (long long)(p - text));
+        ok = fl_fail("features: %s: offset %lld: expected a number", path, (long long)(p - text));
     fl_tensor *t = ok ? fl_from_host(v, FL_SHAPE(n), FL_F32) : NULL;
     fl_heap_free(text);
     fl_heap_free(v);
     return t;
 }
 
-/* Samples [t], and at what rate they are if the file says so. */
+/* Reads samples [t], and their rate if the file has it. */
 static fl_tensor *read_samples(const char *path, fl_speech_sound *info) {
     if (ends(path, ".txt")) return read_text(path);
     if (ends(path, ".safetensors")) {
@@ -73,7 +73,7 @@ static bool run(int argc, char **argv) {
         const char *value = strchr(argv[i], '=');
         if (mine) continue;
         if (!value || value - argv[i] >= (long)sizeof name)
-            return fl_fail("features: %s: no --name=value", argv[i]);
+            return fl_fail("features: '%s' is not --name=value", argv[i]);
         snprintf(name, sizeof name, "%.*s", (int)(value - argv[i]), argv[i]);
         if (!fl_speech_conf_set(&c, name, value + 1)) return false;
     }

@@ -1,18 +1,18 @@
-/* page.h - a page of HTML that shows features as pictures, with marks of when what was said, in any order */
+/* examples/speech/page.h - an HTML page of feature images with marked time intervals, sorted by rank */
 #ifndef PAGE_H
 #define PAGE_H
 #include "../html.h"
 #include <math.h>
 #include <stdio.h>
 
-enum { PAGE_ZOOM = 4 }; /* pixels of a frame, and of a band */
+enum { PAGE_ZOOM = 4 }; /* pixels per frame and per band */
 
-/* Parts, of which those with the highest rank come first. */
+/* Sections, shown in order of descending rank. */
 typedef struct page {
     fl_data_text *part;
     double *rank;
     int64_t n, cap, rank_cap;
-    bool full; /* memory ran out */
+    bool full; /* out of memory */
 } page;
 
 #define page_put(p, ...) ((p)->full |= !fl_data_text_print(&(p)->part[(p)->n], __VA_ARGS__))
@@ -31,7 +31,7 @@ static inline bool page_end(page *p) {
     return !p->full;
 }
 
-/* x [frames, bands], from the lowest (white) to the highest (black); marks follow, then page_end. */
+/* Draws x [frames, bands], the minimum white, the maximum black. Follow it by marks, then page_end. */
 static inline void page_picture(page *p, const float *x, int64_t frames, int64_t bands) {
     char size[60];
     double low = INFINITY, high = -INFINITY;
@@ -52,7 +52,7 @@ static inline void page_picture(page *p, const float *x, int64_t frames, int64_t
     fl_scope_end(&s);
 }
 
-/* A black letter in a frame, from `begin` to `end`; the surer the bluer. */
+/* A letter below frames `begin` to `end`, on a background whose opacity is the confidence. */
 static inline void page_mark(page *p, double begin, double end, char letter, double sure) {
     page_put(p, "<i style=\"left:%gpx;width:%gpx;background:rgba(110,165,255,%.2f)\">%c</i>",
              PAGE_ZOOM * begin, PAGE_ZOOM * (end - begin), sure, letter);

@@ -1,10 +1,10 @@
-/* vad.c - the probability of speech, and stretches of it
+/* examples/speech/vad.c - voice activity detection: probabilities or segments of speech
 
    make speech-vad FILE=a.wav [WEIGHTS=../shared/data/weights/silero_vad/silero_vad_16k.safetensors]
         [ARGS="--segments --on 0.5 --off 0.35 --speech 0.25 --silence 0.1 --pad 0.03"]
 
-   Prints a probability for every 512 samples at 16,000 a second; with --segments lines "begin end" in
-   seconds. FILE: anything fl_speech_load_audio reads, - for the standard input. */
+   Prints a probability per 512 samples at 16 kHz; with --segments lines "begin end" in seconds. FILE: any
+   file that fl_speech_load_audio reads, or - for standard input. */
 #include "../arguments.h"
 #include "fl_speech.h"
 #include "fl.h"
@@ -24,7 +24,7 @@ int main(int argc, char **argv) {
                              {"pad", .number = &o.pad, .low = 1e-6, .high = 1e6},
                              {NULL, .low = 0}};
     if (!arguments_read(argc, argv, list)) return 2;
-    if (!file || !weights) return fprintf(stderr, "vad: --file FILE --weights FILE are needed\n"), 2;
+    if (!file || !weights) return fprintf(stderr, "vad: --file FILE --weights FILE are required\n"), 2;
     fl_scope s = fl_scope_begin();
     const float *p = NULL;
     fl_speech_vad *v = fl_speech_vad_load(weights);

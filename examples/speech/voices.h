@@ -1,7 +1,7 @@
-/* voices.h - the ten digits spoken by a formant synthesiser: a voice, a room and a rate drawn at random
+/* examples/speech/voices.h - formant synthesis of the ten digits with a random voice, rate, echo and noise
 
-   A source (pulses of a larynx, or noise) goes through resonators at the formants, which glide from phone to
-   phone (Klatt, 1980, much reduced). Enough to train a recogniser where there are no recordings. */
+   A source (glottal pulses or noise) is filtered by resonators at the formants, which glide from phone to
+   phone (Klatt, 1980, simplified). Enough to train a recogniser without recordings. */
 #ifndef VOICES_H
 #define VOICES_H
 #include "fl_speech.h"
@@ -9,8 +9,8 @@
 #include <math.h>
 #include <string.h>
 
-/* A phone: formants in hertz of a man's voice, loudness of voice and of noise, the noise's middle,
-   seconds. */
+/* A phone: formants in Hz of a male voice, amplitudes of voice and noise, the noise's centre frequency,
+   duration in seconds. */
 typedef struct voices_phone {
     const char *name;
     float f1, f2, f3, voice, noise, centre, seconds;
@@ -43,13 +43,13 @@ static inline double voices_resonate(voices_resonator *r, double x, double f, do
     return y;
 }
 
-/* xorshift, for noise by the sample. */
+/* xorshift noise, one sample. */
 static inline double voices_noise(uint64_t *s) {
     *s ^= *s << 13, *s ^= *s >> 7, *s ^= *s << 17;
     return (double)(*s >> 11) * 0x1p-52 - 1;
 }
 
-/* Speaks a digit into sound, at most `most` samples; how many is returned. */
+/* Synthesises a digit into sound, at most `most` samples. Returns their number. */
 static inline int64_t speak_digit(int digit, double rate, float *sound, int64_t most, fl_rng *rng) {
     const double tract = fl_speech_between(rng, 0.88, 1.28), pace = fl_speech_between(rng, 0.75, 1.35);
     const double pitch = tract > 1.08 ? fl_speech_between(rng, 150, 260) : fl_speech_between(rng, 85, 150);
@@ -76,7 +76,7 @@ static inline int64_t speak_digit(int digit, double rate, float *sound, int64_t 
     for (int i = 0; i < n; i++) {
         const int64_t length = (int64_t)(seconds[i] * rate);
         for (int64_t k = 0; k < length && t < most; k++, t++) {
-            /* the last part of a phone glides into the next one */
+            /* phones glide into their neighbours at both ends */
             const double at = (double)k / (double)length, g = at > 0.55 && i + 1 < n ? (at - 0.55) / 0.9 : 0;
             const double back = at < 0.45 && i ? (0.45 - at) / 0.9 : 0;
             const int j = g > 0 ? i + 1 : back > 0 ? i - 1 : i;
