@@ -959,15 +959,15 @@ TEST(what_no_replay_can_repeat_is_an_error_of_its_capture) {
     NEEDS_CUDA;
     static const char *const said[10] = {
         NULL,
-        "fl_map: cuda: the host waits, reads or writes while a graph is captured",
-        "fl_dropout: cuda: a graph is captured, and replays draw from the process's generator alone",
-        "fl_exp: cuda: another stream than the graph's",
-        "fl_exp: cuda: the graph that is captured has no 240000 bytes more",
-        "fl_map: cuda: the host waits",
-        "fl_sync: cuda: the host waits",
-        "fl_to: cuda: the host waits",
-        "fl_nonzero: cuda: the host waits",
-        "fl_attention: cuda: a graph is captured, and replays draw"};
+        "fl_map: cuda: the host cannot wait, read or write while a graph is captured",
+        "fl_dropout: cuda: a captured graph can draw from the default generator only",
+        "fl_exp: cuda: the stream differs from that of the graph",
+        "fl_exp: cuda: the captured graph has no free block of 240000 bytes",
+        "fl_map: cuda: the host cannot wait",
+        "fl_sync: cuda: the host cannot wait",
+        "fl_to: cuda: the host cannot wait",
+        "fl_nonzero: cuda: the host cannot wait",
+        "fl_attention: cuda: a captured graph can draw"};
     fl_tensor *x = fl_ones(FL_SHAPE(12), FL_F32);
     for (int kind = 1; kind < 10; kind++) {
         fl_cuda_graph *g = fl_cuda_graph_new();
@@ -985,7 +985,7 @@ TEST(what_no_replay_can_repeat_is_an_error_of_its_capture) {
         CHECK(fl_cuda_graph_replay(g));
         fl_seed((uint64_t)kind + 100);
         CHECK(!fl_cuda_graph_replay(g));
-        CHECK_STR(fl_error(), "seeded anew");
+        CHECK_STR(fl_error(), "fl_seed was called since");
         fl_error_clear();
         fl_cuda_graph_free(g);
     }
@@ -1176,8 +1176,8 @@ TEST(a_graph_of_one_device_does_not_meet_the_other) {
         CHECK(fl_cuda_graph_begin(g));
         CHECK(!(kind ? fl_to(x, "cuda:1") : fl_exp(y)));
         CHECK(!fl_cuda_graph_end(g));
-        CHECK_STR(fl_error(), kind ? "cuda: memory of 'cuda:1' while a graph of 'cuda' is captured"
-                                   : "fl_exp: cuda: another stream than the graph's");
+        CHECK_STR(fl_error(), kind ? "cuda: memory of 'cuda:1' is needed while a graph of 'cuda' is captured"
+                                   : "fl_exp: cuda: the stream differs from that of the graph");
         fl_error_clear();
         fl_scope_end(&s);
         for (int i = 0; i < 2; i++) { /* it warms up again, beside other work */

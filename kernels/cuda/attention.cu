@@ -1,11 +1,11 @@
-/* kernels/cuda/attention.cu - what stands between the products of attention: masks, softmax, dropout
+/* kernels/cuda/attention.cu - attention between the two matrix products: masks, softmax, dropout
 
-   A team of threads has a query's scores, q k^T. They are read again, from a cache, for their largest, their
-   sum and the weights; the gradient computes the weights again from lse. Threads take four neighbours at a
-   time, which share a draw of dropout's numbers. */
+   A team of threads has a query's scores, q k^T. They are read repeatedly, from the cache, for their
+   maximum, their sum and the weights; the gradient recomputes the weights from lse. Threads process four
+   neighbours at a time, which share a draw of dropout's random numbers. */
 #include "common.cuh"
 
-/* A query: its first score, its place among a batch's queries and its row of the mask. */
+/* A query: its first score, its index within the batch, and its row of the mask. */
 struct flk_query {
     int64_t first, place, mask;
 };
@@ -18,7 +18,7 @@ static __device__ __forceinline__ flk_query flk_query_of(const flk_attention &a,
     return q;
 }
 
-/* The score of key j as the masks leave it, -inf if they hide it. *slope: how it follows q k^T. */
+/* The masked score of key j, -inf if it is hidden. *slope: its derivative by q k^T. */
 template <class T>
 static __device__ __forceinline__ T flk_score(const flk_attention &a, const flk_query &q, int64_t j,
                                               T *slope) {
@@ -37,7 +37,7 @@ static __device__ __forceinline__ T flk_score(const flk_attention &a, const flk_
     return mask.p && mask.dtype != FLK_B8 ? s + ((const T *)mask.p)[at] : s;
 }
 
-/* What dropout leaves of 1 for the elements 4 quad ... */
+/* Dropout factors of elements 4 quad ... 4 quad + 3. */
 template <class T>
 static __device__ __forceinline__ void flk_kept(const flk_attention &a, int64_t quad, T *kept) {
     uint32_t w[4];
@@ -47,7 +47,7 @@ static __device__ __forceinline__ void flk_kept(const flk_attention &a, int64_t 
         kept[k] = a.drop <= 0 ? (T)1 : flm_uniform_f32(w[k]) >= (float)a.drop ? (T)(1 / (1 - a.drop)) : (T)0;
 }
 
-/* f(j, what dropout leaves of 1 there) for the keys j of a team's thread. */
+/* Calls f(j, dropout factor) for the keys j of a thread. */
 template <class T, int TEAM, class F>
 static __device__ __forceinline__ void flk_each_key(const flk_attention &a, const flk_query &q, int lane,
                                                     F f) {
@@ -81,7 +81,7 @@ template <class T, int TEAM> __global__ void flk_attention_kernel(flk_attention 
     });
 }
 
-/* weights p, dscores p (dp - sum p dp) slope; dp is the gradient by the weights, dropped as they are. */
+/* weights p, dscores p (dp - sum p dp) slope; dp is the gradient by the weights, with the same dropout. */
 template <class T, int TEAM> __global__ void flk_attention_grad_kernel(flk_attention a) {
     int lane;
     const int64_t row = flk_team_row<TEAM>(&lane);

@@ -1,11 +1,11 @@
-/* kernels/cuda/attention.h - attention of backend cuda that is none for cuDNN: f32, windows, softcaps, dropout
+/* kernels/cuda/attention.h - attention cases cuDNN does not support: f32, windows, softcaps, dropout
 
-   Its products are records of their own, with the scores of all queries between them in memory, and one
-   kernel does the rest. The products are of the operands' dtype, the scores and sums between them wide. */
+   Runs the two matrix products as ops, with the scores of all queries in memory between them, and one kernel
+   for the rest. Products are in the operands' dtype, scores and sums in the wide one. */
 #ifndef FL_CUDA_ATTENTION_H
 #define FL_CUDA_ATTENTION_H
 #include "layers.h"
-/* Puts the slots of this file into the table. */
+/* Adds the slots of this file to the table. */
 FL_PRIVATE void fl__cuda_attention_slots(fl_backend *cuda);
 #endif
 
@@ -15,7 +15,7 @@ FL_PRIVATE void fl__cuda_attention_slots(fl_backend *cuda);
 #include "../../fl/records/attention.h"
 #include "../../fl/tensor/view.h"
 
-/* y = a b, or a b^T, as a record; y NULL: a new one of the wide dtype */
+/* y = a b, or a b^T, as an op call. y NULL: a new tensor of the wide dtype. */
 static fl_tensor *fl__cuda_product(fl_tensor *y, fl_tensor *a, fl_tensor *b, bool transposed) {
     if (transposed) b = fl_transpose(b, -1, -2);
     if (!a || !b) return NULL;
@@ -25,7 +25,7 @@ static fl_tensor *fl__cuda_product(fl_tensor *y, fl_tensor *a, fl_tensor *b, boo
     return fl_call_into(FL_OP_matmul, y, a, b, NULL);
 }
 
-/* Where the kernel writes what has been computed from x, wide: over it, or of a narrower dtype. */
+/* The output of a kernel with wide input x: x itself, or a new tensor of a narrower dtype. */
 static fl_tensor *fl__cuda_narrower(fl_tensor *x, fl_dtype d) {
     if (!x || x->dtype == d) return x;
     fl_tensor *y = fl_out_on(x->backend, fl_shape_of(x), d);
@@ -48,7 +48,7 @@ static flk_attention fl__cuda_attends(const fl_call *c, fl_tensor *scores, fl_te
                        .counter = args->rng.counter,
                        .word = flk_rng_word(),
                        .causal = args->causal};
-    fl_tensor first = *mask; /* of each batch */
+    fl_tensor first = *mask; /* per batch */
     if (!mask->weak) {
         a.mask_row = mask->stride[nd - 2];
         a.mask_column = mask->stride[nd - 1];

@@ -1,27 +1,28 @@
-/* kernels/cuda/backend.h - the backends cuda, cuda:1 ...: their table and slots; what they make, map, sync
+/* kernels/cuda/backend.h - the backends cuda, cuda:1 ...: tables, slots, allocation, mapping, synchronisation
 
-   A slot turns a record into the plain structs of flk.h, which start kernels on the stream in use
-   (fl_stream) and return; fl_sync and fl_map wait. Ops without a slot here are composed of those with one;
-   those without a composition (factorisations) run on the cpu, with a warning. What only the data shows, an
-   index out of range or x % 0, is an error of the next sync or map.
+   A slot translates a call into the plain structs of flk.h, whose functions start kernels on the current
+   stream (fl_stream) and return; fl_sync and fl_map wait. Ops without a slot here are composed of those with
+   one; those without a composition (factorisations) run on the cpu, with a warning. Errors that depend on
+   the data, an index out of range or x % 0, are reported by the next sync or map.
 
-   -DFL_USE_CUDA includes this file and registers the backends: cuda is device 0, cuda:1 to cuda:7 are others.
-   -DFL_TENSOR_BACKEND=cuda makes new tensors live on the first, and FL_DEVICE=cpu in the environment does
-   not. Device and driver are looked for when the first tensor is made: without them that is an error, never
-   a silent run on the cpu. Operands of one op are of one device; fl_to moves between two without the host.
+   -DFL_USE_CUDA includes this file and registers the backends: cuda is device 0, cuda:1 to cuda:7 are
+   others. -DFL_TENSOR_BACKEND=cuda makes cuda the default backend, unless FL_DEVICE=cpu is in the
+   environment. Driver and device are opened when the first tensor is created: if they are missing, that is
+   an error, not a silent run on the cpu. The operands of an op must be on one device; fl_to copies between
+   two without the host.
 
-   Shown without a GPU, by make cuda-check: what the kernels compute (conformance, gradcheck, random, and the
-   cpu beside them on large operands), that the host relies on no unfinished work and reads no device memory,
-   that each call of the runtime may fail, what is said of no driver, no memory, a broken device and fork; by
-   nvcc, that all compile for sm_90 without spills. Not shown, and open until a GPU has run the tests: any run
-   on a device, speed, races between blocks, how nvcc's code rounds (it fuses what fl_math.h fuses, g++ does
-   not). bench/README.md says more.
+   Tested without a GPU, by make cuda-check: the kernels' results (conformance, gradcheck, random, comparison
+   with the cpu on large operands), that the host does not depend on unfinished work or read device memory,
+   failure of each runtime call, errors for a missing driver, no memory, a broken device and fork; by nvcc,
+   that all compile for sm_90 without spills. Not tested without a GPU: any run on a device, speed, races
+   between blocks, rounding of nvcc's code (it fuses what fl_math.h fuses, g++ does not). See
+   bench/README.md.
 
-   Plain by intent, and slow where it says so: no 16-byte loads; one block reduces each output, one thread
-   scans or scatters each line, but for sums at places that all lines share; convolutions are direct.
-   layers.h, attention.h, ctc.h, fft.h and recurrent.h have the slots of registered ops, step.h those that
-   leave in bundles, graph.h steps that are replayed. Products, convolutions and attention go to cuBLASLt
-   (lt.h) and cuDNN (dnn.h) where they are there. */
+   The kernels here are simple, and slow where stated: no 16-byte loads; one block reduces each output, one
+   thread scans or scatters each line, except for sums at indices shared by all lines; convolutions are
+   direct. layers.h, attention.h, ctc.h, fft.h and recurrent.h have the slots of registered ops, step.h those
+   launched in batches, graph.h captured and replayed steps. Products, convolutions and attention use
+   cuBLASLt (lt.h) and cuDNN (dnn.h) if they are installed. */
 #ifndef FL_CUDA_BACKEND_H
 #define FL_CUDA_BACKEND_H
 #ifdef FL_STATIC
@@ -31,38 +32,41 @@
 #include "flk.h"
 #include "memory.h"
 FL_API const fl_backend *fl_backend_cuda(void);
-/* Of the device with that number, which may be absent; NULL: of a number too large. */
+/* The backend of a device, which need not exist; NULL if the number is too large. */
 FL_API const fl_backend *fl_backend_cuda_of(int device);
 
-/* private: what the files of slots share */
+/* private: shared by the files with slots */
 #define FL__CUDA_SLOT(name) \
     static bool name##_body(const fl_backend *self, const fl_call *c); \
     static bool name(const fl_backend *self, const fl_call *c) { \
         return fl__cuda_slot(self, c, name##_body); \
     } \
     static bool name##_body(const fl_backend *self __attribute__((unused)), const fl_call *c)
-/* Runs it for the stream in use: what other streams did with the operands is waited for. */
+/* Runs a slot on the current stream, after the work of other streams on the operands. */
 FL_PRIVATE bool fl__cuda_slot(const fl_backend *self, const fl_call *c, fl_slot run);
-/* The stream that this thread computes on, NULL after fl_fail. Until the end no other thread starts work. */
+/* Returns this thread's current stream, NULL after fl_fail. No other thread starts work until fl__cuda_end.
+   */
 FL_PRIVATE void *fl__cuda_begin(int device);
 FL_PRIVATE void fl__cuda_end(void);
-/* True, or an error of the record's op that says why. */
+/* True if why is NULL, else false after an error of the call's op. */
 FL_PRIVATE bool fl__cuda_started(const fl_call *c, const char *why);
 FL_PRIVATE bool fl__cuda_refuses(const fl_call *c, fl_dtype d);
-/* t without its strides; a number if it is one. */
+/* Describes t without its strides; a weak number by value. */
 FL_PRIVATE void fl__cuda_operand(flk_operand *o, const fl_tensor *t);
-/* Over t[shaped]'s dims, without `axis` (-1: all of them), in the order in which they lie in memory or as
-   they are. */
+/* Describes a pass over t[shaped]'s dims without `axis` (-1: all dims), ordered by memory layout or as they
+   are. */
 FL_PRIVATE void fl__cuda_pass(flk_pass *p, fl_op op, int n, fl_tensor *const t[], int shaped, int axis,
                               bool as_is);
-/* The same over all but t[shaped]'s axis, which the lines go along. */
+/* As fl__cuda_pass, for lines along t[shaped]'s axis. */
 FL_PRIVATE void fl__cuda_lines(flk_lines *l, fl_op op, int n, fl_tensor *const t[], int shaped, int axis);
-/* Memory of the device in use, for the kernels of one slot, until it is dropped: what runs has it still. */
+/* Workspace on the current device for the kernels of one slot, until it is dropped; running kernels keep it.
+   */
 FL_PRIVATE fl_buffer *fl__cuda_scratch(const fl_call *c, size_t bytes);
-/* While this thread captures (graph.h): b is used; c may be captured, on that stream. */
+/* While this thread captures (graph.h): registers the use of b; checks that c can be captured on that
+   stream. */
 FL_PRIVATE bool fl__cuda_graph_use(fl_buffer *b, bool writes);
 FL_PRIVATE bool fl__cuda_graph_takes(const fl_call *c, const void *stream);
-/* The step cannot be captured; false. */
+/* Marks the step as impossible to capture. Returns false. */
 FL_PRIVATE bool fl__cuda_graph_spoil(void);
 #endif
 
@@ -108,8 +112,8 @@ FL_PRIVATE bool fl__cuda_refuses(const fl_call *c, fl_dtype d) {
     return fl_fail("fl_%s: cuda has no kernel for %s", fl_op_get_info(c->op)->name, fl_dtype_name(d));
 }
 
-/* Held from a tensor's use on until its kernels are started, so that an event of its stream stands behind
-   them. Compositions run slots in slots. */
+/* Held from a tensor's first use until its kernels are started, so that an event on its stream comes after
+   them. Recursive: compositions run slots within slots. */
 static pthread_mutex_t fl__cuda_starting;
 static void fl__cuda_starting_init(void) {
     pthread_mutexattr_t a;
@@ -142,7 +146,7 @@ FL_PRIVATE void fl__cuda_end(void) {
 static bool fl__cuda_use(const fl_call *c, const fl_tensor *t, void *stream, bool writes) {
     if (!t || !t->buffer) return true;
     if (t->buffer->device != fl__cuda_device(flk_device()))
-        return fl_fail("fl_%s: an operand lives on '%s', others on '%s'; move one with fl_to",
+        return fl_fail("fl_%s: the operands are on '%s' and '%s': move one with fl_to",
                        fl_op_get_info(c->op)->name, t->buffer->device->name,
                        fl__cuda_device(flk_device())->name);
     if (fl__cuda_captures() && !fl__cuda_graph_use(t->buffer, writes)) return false;
@@ -166,17 +170,18 @@ static bool fl__cuda_make(const fl_backend *self, fl_tensor *out, const fl_mem_i
     mine.device = fl__cuda_device(fl__cuda_ordinal(self));
     if (!(mine.stream = fl__cuda_stream(fl__cuda_ordinal(self)))) return false;
     if (__builtin_mul_overflow((size_t)fl_numel(out), fl_dtype_size(out->dtype), &bytes))
-        return fl_fail("fl_out_make: %s of %s is too large", FL_SHAPE_TEXT(out), fl_dtype_name(out->dtype));
+        return fl_fail("fl_out_make: a tensor of shape %s and dtype %s is too large", FL_SHAPE_TEXT(out),
+                       fl_dtype_name(out->dtype));
     out->buffer = fl_buffer_new(bytes, &mine);
     return out->buffer != NULL;
 }
 
 static bool fl__cuda_no_host(const char *fn) {
     fl__cuda_graph_spoil();
-    return fl_fail("%s: cuda: the host waits, reads or writes while a graph is captured", fn);
+    return fl_fail("%s: cuda: the host cannot wait, read or write while a graph is captured", fn);
 }
 
-/* Waits, and reports what the data of the work so far showed. */
+/* Waits, and reports errors that depend on the data. */
 static bool fl__cuda_sync(const fl_backend *self) {
     if (fl__cuda_captures()) return fl__cuda_no_host("fl_sync");
     const char *why = flk_sync(fl__cuda_ordinal(self));
@@ -189,7 +194,8 @@ static bool fl__cuda_sync(const fl_backend *self) {
                    (int)f.axis, (long long)f.size);
 }
 
-/* A copy behind all that uses the buffer and another one, of a device or pinned; NULL: of other memory. */
+/* Orders a copy after all uses of the buffer and of another one on a device or pinned (NULL: other memory).
+   */
 static bool fl__cuda_copy_behind(const fl_backend *self, const char *fn, fl_buffer *b, fl_buffer *also,
                                  void *dst, const void *src, size_t bytes, bool waits) {
     if (fl__cuda_captures()) return fl__cuda_no_host(fn);
@@ -203,12 +209,12 @@ static bool fl__cuda_copy_behind(const fl_backend *self, const char *fn, fl_buff
 }
 
 static fl_buffer *fl__cuda_stage(const fl_backend *self, const char *fn, size_t bytes) {
-    if (!fl__cuda_stream(fl__cuda_ordinal(self))) return NULL; /* pinned by a device in use */
+    if (!fl__cuda_stream(fl__cuda_ordinal(self))) return NULL; /* pinned memory needs an open device */
     const fl_mem_info info = {.device = fl__cuda_pinned(), .op = fn, .lifetime = 1};
     return fl_buffer_new(bytes, &info);
 }
 
-/* A mapping: a copy of the bytes from the first to the last element of a tensor. */
+/* A mapping: a host copy of the bytes from the first to the last element of a tensor. */
 typedef struct fl__cuda_map {
     struct fl__cuda_map *next;
     const fl_tensor *of;
@@ -219,7 +225,7 @@ typedef struct fl__cuda_map {
 static fl__cuda_map *fl__cuda_maps;
 static pthread_mutex_t fl__cuda_maps_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Elements before element [0, ...], which is none of them, and in all, gaps included. */
+/* Number of elements before element [0, ...] in memory, and in all, including gaps. */
 static void fl__cuda_extent(const fl_tensor *t, int64_t *before, int64_t *all) {
     int64_t low = 0, high = 0;
     for (int i = 0; i < t->ndim; i++) {
@@ -255,7 +261,7 @@ static void *fl__cuda_map_tensor(const fl_backend *self, fl_tensor *t, int acces
     return (char *)m->host->ptr + before * size;
 }
 
-/* Brings back the elements of a view with gaps, and nothing between them. */
+/* Copies the elements of a view with gaps, without those between them. */
 static bool fl__cuda_bring_elements(const fl_backend *self, fl_tensor *t, const fl__cuda_map *m) {
     const fl_call c = {.op = FL_OP_copy};
     flk_pass p;
@@ -274,7 +280,7 @@ static bool fl__cuda_bring_elements(const fl_backend *self, fl_tensor *t, const 
     return ok;
 }
 
-/* The last mapping of t goes first. */
+/* Ends the last mapping of t. */
 static void fl__cuda_unmap_tensor(const fl_backend *self, fl_tensor *t, int access) {
     pthread_mutex_lock(&fl__cuda_maps_lock);
     fl__cuda_map **at = &fl__cuda_maps, *m;
@@ -290,8 +296,8 @@ static void fl__cuda_unmap_tensor(const fl_backend *self, fl_tensor *t, int acce
     fl_heap_free(m);
 }
 
-/* Between the host's memory and the device's, another device's, or within the device, in one copy by self's
-   stream. To the device through pinned memory, as far as that is little, so that nobody waits. */
+/* Copies between host and device, two devices or within a device, by one copy on self's stream. Small copies
+   to the device go through pinned memory, so that nothing waits. */
 enum { FL__CUDA_STAGED = 64 << 20 };
 static bool fl__cuda_move(const fl_backend *self, fl_tensor *dst, fl_tensor *src) {
     for (int i = 0; i < 2; i++) {
@@ -325,7 +331,7 @@ FL_PRIVATE void fl__cuda_operand(flk_operand *o, const fl_tensor *t) {
     o->i = t->i64;
 }
 
-/* One more dim, outside in; joins the one before where all operands go on as they did. */
+/* Adds a dim, outermost first; merges it with the one before if all operands are contiguous across both. */
 static void fl__cuda_dim(flk_pass *p, int n, int64_t size, const int64_t *stride) {
     p->n *= size;
     if (size == 1) return;
@@ -375,7 +381,7 @@ static bool fl__cuda_run_formula(const fl_call *c, fl_op op, int which, fl_dtype
     return fl__cuda_started(c, flk_formula(&p, which, (int)fl_dtype_wide(d)));
 }
 
-/* Numbers alone do not tell the dtype that y is computed in. */
+/* If all inputs are weak numbers, y decides the dtype of the computation. */
 FL__CUDA_SLOT(fl__cuda_formula) {
     fl_dtype d = c->out[0]->dtype;
     const fl_op_class cls = fl_op_get_info(c->op)->cls;
@@ -434,7 +440,7 @@ FL__CUDA_SLOT(fl__cuda_iota) {
     return fl__cuda_started(c, flk_iota(&p, a->f_start, a->f_step, a->i_start, a->i_step));
 }
 
-/* In place into what has gaps: made dense, then copied. */
+/* In-place updates of tensors with gaps use a contiguous copy. */
 FL__CUDA_SLOT(fl__cuda_random) {
     fl_tensor *y = c->out[0];
     const fl_random_args *a = c->args;
@@ -452,7 +458,7 @@ FL__CUDA_SLOT(fl__cuda_random) {
     return fl__cuda_started(c, flk_convert(&p));
 }
 
-/* The dims of x that are kept and those that go, outside in. */
+/* Splits the dims of x into kept and reduced ones, outermost first. */
 static void fl__cuda_reduction(flk_reduction *r, fl_tensor *y, fl_tensor *x, uint32_t axes, bool places) {
     flk_pass gone = {.n = 1};
     int order[FL_MAX_DIMS], at[FL_MAX_DIMS], kept = 0;
@@ -523,7 +529,7 @@ FL_PRIVATE fl_buffer *fl__cuda_scratch(const fl_call *c, size_t bytes) {
     return fl_buffer_new(bytes, &info);
 }
 
-/* Whether all lines along the axis have one index, and it is long enough to be sorted first. */
+/* Whether all lines along the axis share one index, which is long enough to sort first. */
 static bool fl__cuda_shares_index(const fl_call *c, int axis) {
     enum { LONG = 64 };
     const fl_tensor *index = c->in[1];
@@ -688,14 +694,14 @@ static fl_backend *fl__cuda_table(void) {
     fl__cuda_fft_slots(&table);
     fl__cuda_recurrent_slots(&table);
     fl__cuda_step_slots(&table);
-    fl__cuda_lt_slots(&table); /* these two stand before our own */
+    fl__cuda_lt_slots(&table); /* these two override our own kernels */
     fl__cuda_dnn_slots(&table);
     return &table;
 }
 #undef FL__FORMULA_SLOT
 #undef FL__NARROW
 
-/* First called before main. */
+/* Called before main. */
 FL_API const fl_backend *fl_backend_cuda_of(int device) {
     static fl_backend backend[FLK_DEVICES];
     if (device < 0 || device >= FLK_DEVICES) return NULL;

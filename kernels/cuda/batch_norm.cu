@@ -1,18 +1,18 @@
-/* kernels/cuda/batch_norm.cu - batch norm in training with what follows it (a sum, ReLU), and its gradients
+/* kernels/cuda/batch_norm.cu - batch norm in training, fused with a sum and ReLU, and its gradients
 
-   Images are planes of one channel, or have their channels innermost. A channel's values are cut into parts
-   by their number alone; a part's mean and squares are taken in two passes, the second of a cache; then the
-   parts are joined in order. Three launches forward, three backward. */
+   Images are planes per channel, or channels-last. A channel's values are split into parts depending on
+   their number only; a part's mean and sum of squares take two passes, the second from the cache; then the
+   parts are combined in order. Three launches forward, three backward. */
 #include "common.cuh"
 
 enum { FLK_LANES = FLK_WARP, FLK_DEPTH = FLK_BLOCK / FLK_LANES };
 
-/* Channels that one block goes along, in all. */
+/* Number of channels that blocks are assigned to. */
 static __host__ __device__ __forceinline__ int64_t flk_columns(const flk_batch_norm &a) {
     return a.last ? (a.channels + FLK_LANES - 1) / FLK_LANES : a.channels;
 }
 
-/* Value i of channel c. */
+/* Offset of value i of channel c. */
 static __device__ __forceinline__ int64_t flk_image_at(const flk_batch_norm &a, int64_t c,
                                                        int64_t i) {
     if (a.last) return i * a.channels + c;
@@ -26,8 +26,8 @@ static __device__ __forceinline__ int64_t flk_channel_of(const flk_batch_norm &a
     return a.last ? i : flk_divide(&i, a.width);
 }
 
-/* A thread's share of a part: of planes all threads of a block go along one channel; with channels innermost
-   a row of threads has a channel each. */
+/* A thread's part of the work: for planes, a block processes one channel; for channels-last, a row of
+   threads has one channel per thread. */
 struct flk_share {
     int64_t channel, part, first, end, step;
     bool mine;
@@ -46,7 +46,7 @@ static __device__ __forceinline__ flk_share flk_share_of(const flk_batch_norm &a
     return s;
 }
 
-/* The sum of v over the threads of a channel, for all of them. */
+/* Sums v over the threads of a channel; all of them get the result. */
 template <class T> static __device__ __forceinline__ T flk_share_sum(bool last, T v) {
     __shared__ T sums[FLK_BLOCK];
     const int lane = (int)threadIdx.x % FLK_LANES;
@@ -59,7 +59,7 @@ template <class T> static __device__ __forceinline__ T flk_share_sum(bool last, 
     return v;
 }
 
-/* part [parts][2][channels]: mean, and sum of squares around it */
+/* part [parts][2][channels]: mean, and sum of squared deviations. */
 template <class T> __global__ void flk_moments_kernel(flk_batch_norm a) {
     const flk_share s = flk_share_of(a);
     const T n = (T)(s.part * a.size + a.size < a.count ? a.size : a.count - s.part * a.size);
@@ -105,13 +105,13 @@ template <class T> __global__ void flk_batch_norm_kernel(flk_batch_norm a) {
     flk_store(a.y, i, a.relu ? flk_max_of()(y, (T)0) : y);
 }
 
-/* What of dy comes through the ReLU. */
+/* The gradient dy masked by the ReLU. */
 template <class T>
 static __device__ __forceinline__ T flk_through(const flk_batch_norm &a, int64_t i) {
     return a.relu && flk_load<T>(a.y, i) <= 0 ? 0 : flk_load<T>(a.dy, i);
 }
 
-/* part [parts][2][channels]: sums of g and of g (x - mean) */
+/* part [parts][2][channels]: sums of g and of g (x - mean). */
 template <class T> __global__ void flk_grad_sums_kernel(flk_batch_norm a) {
     const flk_share s = flk_share_of(a);
     T all = 0, along = 0;
@@ -129,7 +129,7 @@ template <class T> __global__ void flk_grad_sums_kernel(flk_batch_norm a) {
     ((T *)a.part)[(2 * s.part + 1) * a.channels + s.channel] = along;
 }
 
-/* The sums of all parts take the place of the first one's. */
+/* Adds the sums of all parts into the first one's. */
 template <class T> __global__ void flk_grad_statistics_kernel(flk_batch_norm a) {
     const int64_t c = flk_thread();
     if (c >= a.channels) return;
@@ -144,7 +144,7 @@ template <class T> __global__ void flk_grad_statistics_kernel(flk_batch_norm a) 
     if (a.db) ((T *)a.db)[c] = all;
 }
 
-/* dx = w rstd (g - mean(g) - n mean(g n)), n = (x - mean) rstd */
+/* dx = w rstd (g - mean(g) - n mean(g n)), n = (x - mean) rstd. */
 template <class T> __global__ void flk_batch_norm_grad_kernel(flk_batch_norm a) {
     const int64_t i = flk_thread();
     if (i >= a.count * a.channels) return;
@@ -159,7 +159,7 @@ template <class T> __global__ void flk_batch_norm_grad_kernel(flk_batch_norm a) 
     flk_store(a.dx, i, rstd * flk_load<T>(a.w, c) * (g - all - n * along));
 }
 
-/* Parts whose values stay in a cache, and not too many of them. */
+/* Chooses parts that fit in the cache, and not too many of them. */
 void flk_batch_norm_parts(flk_batch_norm *a) {
     a->size = a->last ? 256 : 8192;
     if (a->size * 512 < a->count) a->size = (a->count + 511) / 512;

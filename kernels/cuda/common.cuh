@@ -1,7 +1,7 @@
-/* kernels/cuda/common.cuh - what all kernels share: launches, loads and stores of any dtype, places, faults
+/* kernels/cuda/common.cuh - shared by all kernels: launches, loads and stores of any dtype, indexing, faults
 
-   The same text is compiled by nvcc, by NVRTC (--device-as-default-execution-space) without what starts
-   kernels, and, for machines without a GPU, by g++ on emu/. */
+   Compiled by nvcc, by NVRTC (--device-as-default-execution-space) without the parts that launch kernels,
+   and, for machines without a GPU, by g++ with emu/. */
 #ifndef FLK_COMMON_CUH
 #define FLK_COMMON_CUH
 
@@ -15,7 +15,7 @@
 #include "flk.h"
 
 #ifndef __CUDACC_RTC__
-/* The only way to start a kernel. Names the error, and is the value of a flk_ function. */
+/* The only way to launch a kernel. The value is that of a flk_ function: NULL, or the error. */
 #ifdef FL_CUDA_EMU
 #define FLK_LAUNCH(kernel, grid, block, ...) \
     (emu::launch(kernel, dim3(grid), dim3(block), flk_stream(), __VA_ARGS__), flk_started(#kernel))
@@ -24,7 +24,7 @@
     (kernel<<<dim3(grid), dim3(block), 0, flk_stream()>>>(__VA_ARGS__), flk_started(#kernel))
 #endif
 cudaStream_t flk_stream(void);
-flk_fault *flk_faults(void); /* of the device; the first one stays */
+flk_fault *flk_faults(void); /* of the current device; the first fault is kept */
 const char *flk_started(const char *kernel);
 const char *flk_error(cudaError_t e, const char *call);
 #endif
@@ -34,7 +34,7 @@ static __device__ __forceinline__ uint64_t flk_counter(uint64_t counter, const u
 }
 
 enum { FLK_BLOCK = 256 };
-/* Blocks of `block` threads for n elements, one each: n / block <= 2^31 holds on every device there is. */
+/* Number of blocks of `block` threads for n elements, one each: n / block <= 2^31 holds on every device. */
 static inline unsigned flk_blocks(int64_t n, int block = FLK_BLOCK) {
     return (unsigned)((n + block - 1) / block);
 }
@@ -42,10 +42,11 @@ static __device__ __forceinline__ int64_t flk_thread(void) {
     return (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
 }
 
-/* A condition is an int in formulas of integers too: this is its NOT. */
+/* Conditions are int in integer formulas too: this is their NOT. */
 FLM int flm_bitwise_not_i64(int c) { return !c; }
 
-/* The quotient of n, which becomes the remainder; 32 bits where they do, as 64 cost several times as much. */
+/* Divides n: returns the quotient, and *n becomes the remainder; in 32 bits if possible, which is much
+   faster. */
 static __device__ __forceinline__ int64_t flk_divide(int64_t *n, int64_t by) {
     int64_t q;
     if ((uint64_t)*n >> 32 || (uint64_t)by >> 32) q = *n / by;
@@ -54,11 +55,11 @@ static __device__ __forceinline__ int64_t flk_divide(int64_t *n, int64_t by) {
     return q;
 }
 
-/* Offsets of element i of N operands, in elements. */
+/* Offsets of element i in the N operands, in elements. */
 template <int N> static __device__ __forceinline__ void flk_place(const flk_pass &p, int64_t i, int64_t *at) {
 #pragma unroll
     for (int k = 0; k < N; k++) at[k] = 0;
-#pragma unroll 1 /* mostly there is one dim */
+#pragma unroll 1 /* usually there is one dim */
     for (int d = p.ndim - 1; d >= 0; d--) {
         const int64_t rest = d ? flk_divide(&i, p.shape[d]) : 0;
 #pragma unroll
@@ -67,9 +68,9 @@ template <int N> static __device__ __forceinline__ void flk_place(const flk_pass
     }
 }
 
-#define FLK_NEVER (-1e30) /* stands for log 0; its sums are finite, in f32 too */
+#define FLK_NEVER (-1e30) /* represents log 0: sums stay finite, in f32 too */
 
-/* ---- teams: as many threads as share a row, a warp or a block ---- */
+/* ---- teams: the threads that share a row, a warp or a block ---- */
 
 enum { FLK_WARP = 32 };
 struct flk_sum_of {
@@ -80,12 +81,13 @@ struct flk_max_of { /* NaN wins */
     __device__ __forceinline__ double operator()(double a, double b) const { return flm_maximum_f64(a, b); }
 };
 
-/* The threads' values folded: in pairs, then the warps' in order. All get it, with the same bits. */
+/* Reduces the threads' values: pairwise within warps, then over warps in order. All threads get the same
+   bits. */
 template <int TEAM, class T, class F> static __device__ __forceinline__ T flk_team(T v, F fold) {
     for (int mask = FLK_WARP / 2; mask > 0; mask /= 2) v = fold(v, __shfl_xor_sync(~0u, v, mask));
     if (TEAM == FLK_WARP) return v;
     __shared__ T part[TEAM / FLK_WARP];
-    __syncthreads(); /* what was folded before has been read */
+    __syncthreads(); /* the previous reduction has been read */
     if (threadIdx.x % FLK_WARP == 0) part[threadIdx.x / FLK_WARP] = v;
     __syncthreads();
     v = part[0];
@@ -93,22 +95,22 @@ template <int TEAM, class T, class F> static __device__ __forceinline__ T flk_te
     return v;
 }
 
-/* The team's row, and this thread's place in the team. Rows end with a warp's or a block's. */
+/* The team's row, and this thread's index in the team (lane). */
 template <int TEAM> static __device__ __forceinline__ int64_t flk_team_row(int *lane) {
     *lane = (int)threadIdx.x % TEAM;
     return (int64_t)blockIdx.x * (FLK_BLOCK / TEAM) + threadIdx.x / TEAM;
 }
 
-/* Starts kernel<T, team> for so many rows of so many elements: a warp takes a short one, a block a long
-   one. */
+/* Launches kernel<T, team> for rows of n elements: a warp per short row, a block per long one. */
 enum { FLK_SHORT_ROW = 512 };
 #define FLK_BY_ROW(kernel, T, rows, length, ...) \
     ((length) <= FLK_SHORT_ROW \
          ? FLK_LAUNCH((kernel<T, FLK_WARP>), flk_blocks(rows, FLK_BLOCK / FLK_WARP), FLK_BLOCK, __VA_ARGS__) \
          : FLK_LAUNCH((kernel<T, FLK_BLOCK>), (unsigned)(rows), FLK_BLOCK, __VA_ARGS__))
 
-/* Elements lane, lane + TEAM ... of a team's line of n: use(value, place, whether it is kept). The first
-   FLK_KEPT of a thread stay in registers, where flk_keep puts them; others of long lines are loaded again. */
+/* Calls use(value, position, whether it is kept) for elements lane, lane + TEAM ... of a team's line. The
+   first FLK_KEPT of a thread stay in registers, loaded by flk_keep; the rest of long lines is loaded again.
+   */
 enum { FLK_KEPT = 16 };
 template <int TEAM, class T, class Load>
 static __device__ __forceinline__ void flk_keep(T *kept, int64_t n, int lane, Load load) {
@@ -127,7 +129,7 @@ static __device__ __forceinline__ void flk_each_kept(T *kept, int64_t n, int lan
     }
 }
 
-/* Scalar mathematics by type. */
+/* Scalar functions by type. */
 static __device__ __forceinline__ float flk_exp(float x) { return flm_exp_f32(x); }
 static __device__ __forceinline__ double flk_exp(double x) { return flm_exp_f64(x); }
 static __device__ __forceinline__ float flk_log(float x) { return flm_log_f32(x); }
@@ -137,9 +139,10 @@ static __device__ __forceinline__ double flk_tanh(double x) { return flm_tanh_f6
 static __device__ __forceinline__ float flk_sqrt(float x) { return flm_sqrt_f32(x); }
 static __device__ __forceinline__ double flk_sqrt(double x) { return flm_sqrt_f64(x); }
 
-/* ---- elements: storage dtypes of the type that is computed in ---- */
+/* ---- elements: conversion between storage dtypes and the type of the computation ---- */
 
-/* Halves by the machine's own casts, which round alike; NaN is one NaN there, elsewhere it keeps its bits. */
+/* Halves use the device's conversions, with the same rounding; there all NaNs become one, elsewhere bits are
+   kept. */
 static __device__ __forceinline__ float flk_widen(int dtype, uint16_t h) {
     if (dtype == FLK_BF16) return flm_bf16_to_f32(h);
 #ifdef __CUDA_ARCH__
@@ -222,9 +225,9 @@ static __device__ __forceinline__ void flk_store(const flk_operand &t, int64_t a
     }
 }
 
-/* ---- words for results that round to bf16, and for no others: within 1/8 of its last place, by the
-   machine's 2^x and 1/x, whose relative errors are at most 2^-22 and 2^-23. In emulation they are as wrong
-   as that, either way, so that tests see the worst. ---- */
+/* ---- approximate primitives for results that are rounded to bf16: within 1/8 of its last place, by the
+   device's 2^x and 1/x, whose relative errors are at most 2^-22 and 2^-23. The emulation makes errors of
+   that size, of either sign, so that tests cover the worst case. ---- */
 
 static __device__ __forceinline__ float flk_exp2_near(float x) {
 #ifdef __CUDA_ARCH__
@@ -245,8 +248,8 @@ static __device__ __forceinline__ float flk_reciprocal_near(float x) {
 #endif
 }
 
-/* The words of fl_primitives.h, as in f32 but for these. erf's error is 2^-22 of 1, not of erf: for sums with
-   1 alone, as gelu's. */
+/* The primitives of fl_primitives.h, as in f32 except for these. erf's error is 2^-22 absolute, not
+   relative: only for sums with 1, as in gelu. */
 #define FLK_WORD(word, op, ...) \
     template <class... A> static __device__ __forceinline__ auto flk_near_##op(A... a) { \
         return flm_##op##_f32(a...); \
@@ -265,9 +268,9 @@ static __device__ __forceinline__ float flk_near_erf(float x) {
     return copysignf(1 - flk_exp2_near(-1.44269504f * q), x);
 }
 
-/* ---- vectors: as many elements as 16 bytes hold, which one thread takes at once ---- */
+/* ---- vectors: the elements in 16 bytes, which one thread processes at once ---- */
 
-/* Of a type, at most. Of f32 4, or 8 where an operand is of halves. */
+/* Maximal number of elements of a type. For f32 4, or 8 if an operand is half. */
 template <class T> static constexpr int FLK_VECTOR = sizeof(T) == 4 ? 8 : 16 / (int)sizeof(T);
 struct alignas(16) flk_16 {
     uint32_t word[4];
@@ -276,7 +279,7 @@ struct alignas(8) flk_8 {
     uint32_t word[2];
 };
 
-/* 1, 2, 4, 8 or 16 bytes in one load or store; the same for all threads but those of a pass's end. */
+/* Loads or stores 1, 2, 4, 8 or 16 bytes at once; the same for all threads except at the end of a pass. */
 static __device__ __forceinline__ flk_16 flk_take(const void *p, int bytes) {
     flk_16 a = {};
     if (bytes == 16) a = *(const flk_16 *)p;
@@ -299,8 +302,8 @@ static inline int flk_size(int dtype) {
     return size[dtype];
 }
 
-/* The pass, computed in a dtype, with the elements that a thread takes: a vector where all operands go along
-   the innermost dim one by one from an aligned place, or not at all; else, or with no dtype, one. */
+/* The pass with its elements per thread: a vector if all operands are contiguous and aligned along the
+   innermost dim, or broadcast; otherwise, or if dtype is 0, one. */
 static inline flk_pass flk_vectors(const flk_pass *pass, int dtype) {
     flk_pass p = *pass;
     const int last = p.ndim - 1;
@@ -326,8 +329,8 @@ static inline unsigned flk_vector_blocks(const flk_pass &p) {
 }
 #endif
 
-/* The elements of thread i of a pass in vectors: how many, and the first. What is left of all is taken one by
-   one. */
+/* Number of elements of thread i of a vectorised pass, and the first. The rest of the pass is processed one
+   by one. */
 static __device__ __forceinline__ int flk_elements_of(const flk_pass &p, int64_t i, int64_t *first) {
     const int64_t left = i - p.vectors;
     *first = left < 0 ? i * p.each : p.vectors * p.each + left;
@@ -337,7 +340,7 @@ static __device__ __forceinline__ int flk_elements(const flk_pass &p, int64_t *f
     return flk_elements_of(p, flk_thread(), first);
 }
 
-/* n > 1 elements that follow each other. */
+/* Loads n > 1 contiguous elements. */
 template <class T>
 static __device__ __forceinline__ void flk_load_vector(const flk_operand &t, int64_t at, int n, T *v) {
     const flk_16 a = flk_take((const T *)t.p + at, n * (int)sizeof(T));
@@ -354,7 +357,7 @@ __device__ __forceinline__ void flk_load_vector(const flk_operand &t, int64_t at
     }
     for (int j = 0; j < 8 && !wide; j++) v[j] = flk_widen(t.dtype, (uint16_t)(a.word[j / 2] >> j % 2 * 16));
 }
-/* The n elements of operand k; where it does not step, all are one. */
+/* Loads n elements of operand k; a broadcast operand repeats one. */
 template <class T>
 static __device__ __forceinline__ void flk_load_each(const flk_pass &p, int k, int64_t at, int n, T *v) {
     const flk_operand &t = p.t[k];
@@ -391,7 +394,7 @@ static __device__ __forceinline__ void flk_store_each(const flk_operand &t, int6
     else flk_store(t, at, v[0]);
 }
 
-/* The first one stays: its op is written last, by the one thread that found the place free. */
+/* The first fault is kept: op is written last, by the one thread that found the entry free. */
 static __device__ __forceinline__ void flk_note(flk_fault *f, int op, int zero, int64_t index, int64_t size,
                                                 int64_t axis) {
     if (atomicCAS(&f->op, 0, op)) return;

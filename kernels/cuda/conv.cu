@@ -1,7 +1,7 @@
-/* kernels/cuda/conv.cu - 2-D convolution and its gradients: the plain kernels
+/* kernels/cuda/conv.cu - 2-D convolution and its gradients: reference kernels
 
-   A thread makes an element of y or dx, a block one of dw: products are summed where they are met, by any
-   strides. They are what cuDNN is checked with, and what runs without it. */
+   A thread computes an element of y or dx, a block one of dw, by direct summation, for any strides. They are
+   the reference for cuDNN, and the fallback without it. */
 #include "common.cuh"
 
 template <class T> __global__ void flk_conv_kernel(flk_conv c) {
@@ -27,7 +27,7 @@ template <class T> __global__ void flk_conv_kernel(flk_conv c) {
     ((T *)c.y)[n * c.stride_y[0] + o * c.stride_y[1] + oy * c.stride_y[2] + ox * c.stride_y[3]] = sum;
 }
 
-/* The output along axis d that tap k of the kernel takes from input i; -1: none. */
+/* The output along axis d to which tap k contributes input i; -1: none. */
 static __device__ __forceinline__ int64_t flk_output_of(const flk_conv &c, int d, int64_t i, int64_t k) {
     const int64_t at = i + c.pad[d] - k * c.dilation[d], o = at / c.stride[d];
     return at >= 0 && at % c.stride[d] == 0 && o < c.shape_y[2 + d] ? o : -1;

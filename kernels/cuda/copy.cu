@@ -1,5 +1,4 @@
-/* kernels/cuda/copy.cu - casts and copies of any strides, fill, iota, random numbers, choice, and the way to
-   the kernel of a formula */
+/* kernels/cuda/copy.cu - casts and strided copies, fill, iota, random numbers, where; dispatch of formulas */
 #include "common.cuh"
 
 const char *flk_formulas_f32(const flk_pass *p, int which);
@@ -43,7 +42,7 @@ FLK_CASTS(f32, float)
 FLK_CASTS(f64, double)
 FLK_CASTS(i64, int64_t)
 FLK_CASTS(b8, uint8_t)
-/* Between integers it wraps, as from i64. */
+/* Integer to integer casts wrap, as from i64. */
 static __device__ __forceinline__ void flk_cast_to(const flk_operand &t, int64_t at, uint64_t v) {
     if (t.dtype == FLK_F16) ((uint16_t *)t.p)[at] = flm_u64_to_f16(v);
     else if (t.dtype == FLK_BF16) ((uint16_t *)t.p)[at] = flm_u64_to_bf16(v);
@@ -59,13 +58,13 @@ template <class T> __global__ void flk_cast_kernel(flk_pass p) {
     if (!n) return;
     flk_place<2>(p, i, at);
     if (n == 1) return flk_cast_to(p.t[0], at[0], flk_load_at<T>(p.t[1].p, p.t[1].dtype, at[1]));
-    if constexpr (sizeof(T) == sizeof(float)) { /* vectors are of halves and f32 alone */
+    if constexpr (sizeof(T) == sizeof(float)) { /* only halves and f32 are vectorised */
         flk_load_each(p, 1, at[1], n, v);
         flk_store_each(p.t[0], at[0], n, v);
     }
 }
 
-/* Elements of so many bytes. */
+/* Copies elements of `size` bytes. */
 __global__ void flk_move_kernel(flk_pass p, int size) {
     int64_t i, at[2];
     const int n = flk_elements(p, &i);
@@ -99,7 +98,7 @@ static bool flk_dense(const flk_pass *p, int k) {
     return p->ndim == 0 || (p->ndim == 1 && (p->t[k].stride[0] == 1 || p->shape[0] == 1));
 }
 
-/* Elements that are only moved, in vectors by their size; of an x that stays where it is, one by one. */
+/* A pass that copies elements by size, vectorised; one by one if x is broadcast along the vector. */
 static flk_pass flk_moved(const flk_pass *p, int size) {
     const bool stays = p->t[1].p && p->ndim && p->t[1].stride[p->ndim - 1] == 0;
     return flk_vectors(p, stays ? 0 : size == 1 ? FLK_B8 : size == 8 ? FLK_F64 : FLK_F32);
@@ -127,7 +126,7 @@ const char *flk_convert(const flk_pass *pass) {
     }
 }
 
-/* Large blocks of memory are the device's to copy, one by one: a launch is nothing beside them. */
+/* Large contiguous blocks are copied by the device one by one: the launch overhead is negligible. */
 const char *flk_concat(flk_parts *p) {
     enum { LARGE = 1 << 20 };
     const int size = flk_size(p->part[0].t[0].dtype);
@@ -157,7 +156,7 @@ const char *flk_fill(const flk_pass *pass, uint64_t bits) {
     return FLK_LAUNCH(flk_fill_kernel, flk_vector_blocks(p), FLK_BLOCK, p, size, all);
 }
 
-/* ---- choice and sequences ---- */
+/* ---- where and sequences ---- */
 
 template <class T> __global__ void flk_where_kernel(flk_pass p) {
     int64_t i, at[4];
@@ -199,7 +198,7 @@ const char *flk_iota(const flk_pass *p, double f_start, double f_step, int64_t i
     return FLK_LAUNCH(flk_iota_kernel, flk_blocks(p->n), FLK_BLOCK, *p, f_start, f_step, i_start, i_step);
 }
 
-/* One block of four words a thread: four f32, or two of 8 bytes. fl_random_args has the formulas. */
+/* A thread takes one block of four random words: four f32, or two values of 8 bytes. See fl_random_args. */
 __global__ void flk_random_kernel(flk_random_args a) {
     const int per = a.dtype == FLK_F32 ? 4 : 2;
     const int64_t block = flk_thread();

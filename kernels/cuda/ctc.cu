@@ -1,16 +1,16 @@
-/* kernels/cuda/ctc.cu - the likelihood of CTC and its gradient, alpha and beta in log space
+/* kernels/cuda/ctc.cu - CTC loss and its gradient: alpha and beta in log space
 
-   The formulas are those of kernels/cpu/ctc.h. A block has a sequence, its threads have the places, step
-   after step. The gradient leaves alpha + beta of all steps and places; then a block for each step of a
-   sequence sums them by class, each class by one thread, blanks by the block in one order: no order of
-   threads shows. */
+   The formulas are those of kernels/cpu/ctc.h. A block has a sequence, its threads the lattice states, step
+   after step. The gradient first computes alpha + beta of all steps and states; then a block per step of a
+   sequence sums them by class: each class by one thread, blanks by the block in a fixed order, so the result
+   is deterministic. */
 #include "common.cuh"
 
 struct flk_ctc_line {
-    int64_t n, steps, places; /* no places: the target's length is out of range */
+    int64_t n, steps, places; /* places 0: the target's length is out of range */
 };
 
-/* Of a sequence; thread 0 notes a length that is none (fault NULL: it has been noted). */
+/* Describes a sequence; thread 0 reports an invalid length (fault NULL: already reported). */
 static __device__ __forceinline__ flk_ctc_line flk_ctc_line_of(const flk_ctc &c, int64_t n,
                                                                flk_fault *fault) {
     const int64_t length = ((const int64_t *)c.lengths.p)[n * c.lengths.stride[0]];
@@ -25,7 +25,7 @@ static __device__ __forceinline__ int64_t flk_ctc_label(const flk_ctc &c, int64_
     return ((const int64_t *)c.target.p)[n * c.target.stride[0] + s / 2 * c.target.stride[1]];
 }
 
-/* log p of a place's class; of what is no class never, and a fault */
+/* log p of a state's class; for an invalid class log 0, after reporting it. */
 template <class T>
 static __device__ __forceinline__ T flk_ctc_emitted(const flk_ctc &c, int64_t n, int64_t t, int64_t s,
                                                     flk_fault *fault) {
@@ -38,7 +38,8 @@ static __device__ __forceinline__ T flk_ctc_emitted(const flk_ctc &c, int64_t n,
     return v < (T)FLK_NEVER ? (T)FLK_NEVER : v;
 }
 
-/* Place s of a row, by - 1 or 1, and the one two away, met over a blank between other labels only. */
+/* Log-sum over a state's neighbours in a row: itself, the one at distance by (-1 or 1), and the one at 2 by,
+   if a blank lies between two different labels. */
 template <class T, class F>
 static __device__ __forceinline__ T flk_ctc_step(const flk_ctc &c, const flk_ctc_line &l, int64_t s, int by,
                                                  F row) {
@@ -50,7 +51,7 @@ static __device__ __forceinline__ T flk_ctc_step(const flk_ctc &c, const flk_ctc
     return top + flk_log(flk_exp(a - top) + flk_exp(b - top) + flk_exp(d - top));
 }
 
-/* alpha after all steps, of rows in turn, or (keep) with a row for each behind the first. */
+/* alpha after all steps, with two alternating rows, or (keep) one row per step. */
 template <class T>
 static __device__ __forceinline__ const T *flk_ctc_alpha(const flk_ctc &c, const flk_ctc_line &l, T *rows,
                                                          bool keep, flk_fault *fault) {
@@ -78,7 +79,8 @@ template <class T> __global__ void flk_ctc_kernel(flk_ctc c, flk_fault *fault) {
     ((T *)c.total.p)[l.n * c.total.stride[0]] = top + flk_log(flk_exp(a - top) + flk_exp(b - top));
 }
 
-/* Rows of a sequence: alpha at the start and behind each step, where beta is added, then two for beta. */
+/* Rows of a sequence: alpha at the start and after each step, to which beta is added; then two rows for
+   beta. */
 template <class T> __global__ void flk_ctc_both_kernel(flk_ctc c) {
     const flk_ctc_line l = flk_ctc_line_of(c, blockIdx.x, NULL);
     T *rows = (T *)c.work + l.n * (c.t + 3) * c.places, *beta = rows + (c.t + 1) * c.places;
@@ -98,7 +100,7 @@ template <class T> __global__ void flk_ctc_both_kernel(flk_ctc c) {
     }
 }
 
-/* Step t of sequence n of dlogp: dy sum exp(alpha + beta - total) of the places of each class. */
+/* Step t of sequence n of dlogp: dy sum exp(alpha + beta - total) over the states of each class. */
 template <class T> __global__ void flk_ctc_grad_kernel(flk_ctc c) {
     int64_t n = blockIdx.x;
     const int64_t t = flk_divide(&n, c.n), to = t * c.dx.stride[0] + n * c.dx.stride[1];
@@ -112,7 +114,7 @@ template <class T> __global__ void flk_ctc_grad_kernel(flk_ctc c) {
     T sum = 0;
     for (int64_t s = threadIdx.x; s < l.places; s += FLK_BLOCK)
         if (flk_ctc_label(c, n, s) == c.blank) sum += flk_exp(both[s] - total);
-    sum = flk_team<FLK_BLOCK>(sum, flk_sum_of()); /* also a barrier behind the zeros */
+    sum = flk_team<FLK_BLOCK>(sum, flk_sum_of()); /* also a barrier after the zeros */
     if (!threadIdx.x) flk_store(c.dx, to + c.blank * c.dx.stride[2], dy * sum);
     for (int64_t s = 2 * threadIdx.x + 1; s < l.places; s += 2 * FLK_BLOCK) {
         const int64_t label = flk_ctc_label(c, n, s);

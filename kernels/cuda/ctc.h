@@ -1,8 +1,8 @@
-/* kernels/cuda/ctc.h - slots of CTC and its gradient on backend cuda */
+/* kernels/cuda/ctc.h - slots of CTC loss and its gradient on backend cuda */
 #ifndef FL_CUDA_CTC_H
 #define FL_CUDA_CTC_H
 #include "layers.h"
-/* Puts the slots of this file into the table. */
+/* Adds the slots of this file to the table. */
 FL_PRIVATE void fl__cuda_ctc_slots(fl_backend *cuda);
 #endif
 
@@ -17,8 +17,8 @@ static void fl__cuda_strided(flk_operand *o, const fl_tensor *t) {
     memcpy(o->stride, t->stride, sizeof t->stride);
 }
 
-/* logp, target, steps, lengths -> total;  the same, total, dy -> dlogp. Faults are gather's, as in the
-   composition. */
+/* logp, target, steps, lengths -> total; gradient: the same, total, dy -> dlogp. Out-of-range labels are
+   errors of gather, as in the composition. */
 FL__CUDA_SLOT(fl__cuda_ctc) {
     const fl_tensor *x = c->in[0], *target = c->in[1];
     const bool grad = c->op == fl_op_ctc_grad;

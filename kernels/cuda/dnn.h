@@ -1,26 +1,26 @@
-/* kernels/cuda/dnn.h - convolutions and attention of backend cuda by cuDNN 9's graph API
+/* kernels/cuda/dnn.h - convolution and attention on backend cuda by cuDNN 9's graph API
 
-   A record becomes a graph of operations on tensors of the shapes and strides that it has, so that images
-   may lie channels first or last; cuDNN's heuristics name engines for it, and the first that is allowed and
-   can be built makes the plan, which a table of fixed size keeps. Allowed is what gives the same bits in
-   every run, and for f32, unless fl_matmul_precision allows less, what computes in f32 ("compute in float"
-   means TF32 to most engines). What has no plan goes on to the slot that was there before.
-   With FL_CUDA_TUNE (tune.h) it is the engine that was the fastest of the allowed ones.
+   A call becomes a graph of operations on tensors with their actual shapes and strides, so that images may
+   be channels-first or channels-last. cuDNN's heuristics propose engines; the first one that is allowed and
+   can be built makes the plan, which is cached in a table of fixed size. Allowed engines are deterministic,
+   and for f32 compute in f32, unless fl_matmul_precision permits less ("compute in float" means TF32 to most
+   engines). Calls without a plan use the slot that this one replaced. With FL_CUDA_TUNE (tune.h) the fastest
+   allowed engine is used.
 
-   Attention is the composite of products, pointwise operations and reductions that cuDNN knows: f16 and
-   bf16, causal or not, without window, softcap and dropout (it draws other numbers than ours). A mask is a
-   bias to it, finite where it hides: so a query that sees no key gets a tiny lse instead of NaN, and our own
-   kernel puts y and lse right.
+   Attention is a composite of products, pointwise operations and reductions that cuDNN recognises: f16 and
+   bf16, causal or not, without window, softcap and dropout (its random numbers differ from ours). A mask is
+   passed as a finite bias: a query without any visible key gets a tiny lse instead of NaN, and our own
+   kernel corrects y and lse.
 
-   FL_CUDA_DEVICE_JSON=file makes plans for a device that is not there, and runs none of them (cuda-plans). */
+   FL_CUDA_DEVICE_JSON=file builds plans for an absent device, without running them (cuda-plans). */
 #ifndef FL_CUDA_DNN_H
 #define FL_CUDA_DNN_H
 #include "../../fl_backend.h"
 #include "../../fl/records/attention.h"
 #include "../../fl/records/conv.h"
-/* Puts the slots into the table, before those that are there. */
+/* Overrides slots of the table. */
 FL_PRIVATE void fl__cuda_dnn_slots(fl_backend *cuda);
-/* 1: cuDNN has a plan for the record; 0: it has none; -1: there is no cuDNN. Runs nothing. */
+/* Returns 1 if cuDNN has a plan for the call, 0 if not, -1 if cuDNN is missing. Runs nothing. */
 FL_PRIVATE int fl__cuda_dnn_plans(const fl_call *c);
 #endif
 
@@ -41,38 +41,38 @@ FL_PRIVATE int fl__cuda_dnn_plans(const fl_call *c);
 
 enum {
     FL__DNN_PLANS = 1024,
-    FL__DNN_TENSORS = 16, /* of a plan, that are not inside it */
-    FL__DNN_PARTS = 160,  /* descriptors of a graph */
-    FL__DNN_CONFIGS = 16  /* engines that are tried */
+    FL__DNN_TENSORS = 16, /* inputs and outputs of a plan */
+    FL__DNN_PARTS = 160,  /* descriptors per graph */
+    FL__DNN_CONFIGS = 16  /* engines tried */
 };
 static const int64_t fl__dnn_workspace = (int64_t)1 << 30;
 
-/* A tensor of a graph: 4 dims, in the order of the plan's pointers. */
+/* A tensor of a graph: 4 dims, indexed as the plan's pointers. */
 typedef struct fl__dnn_tensor {
     int64_t dim[4], stride[4], type;
 } fl__dnn_tensor;
 
-/* All that decides a plan; compared by its bytes. */
+/* Cache key of a plan, compared bytewise. */
 enum { FL__DNN_CONV, FL__DNN_GRAD_INPUT, FL__DNN_GRAD_WEIGHT, FL__DNN_CONV_BIAS, FL__DNN_ATTENTION,
        FL__DNN_ATTENTION_GRAD, FL__DNN_OPS };
 typedef struct fl__dnn_shape {
     int64_t op, ordinal, align, exact, pad_lo[2], pad_hi[2], stride[2], dilation[2];
-    fl__dnn_tensor t[FL__DNN_TENSORS]; /* without dims: there is none in this place */
+    fl__dnn_tensor t[FL__DNN_TENSORS]; /* dims all 0: absent */
 } fl__dnn_shape;
 
 typedef struct fl__dnn_plan {
     fl__dnn_shape of;
-    bool there, can, fresh; /* fresh: no engine was chosen by timing yet, and one shall */
-    int at;                 /* of the heuristics' engines */
+    bool there, can, fresh; /* fresh: not tuned yet, but to be tuned */
+    int at;                 /* index among the heuristics' engines */
     fl__dnn_desc plan;
     int64_t workspace;
 } fl__dnn_plan;
 
 static struct {
     pthread_mutex_t lock;
-    int state; /* 0: not looked for, 1: there, 2: there, for plans alone; -1: absent */
-    fl__dnn_handle handle[FLK_DEVICES]; /* NULL: not made yet */
-    fl__dnn_desc device;                /* of the JSON; NULL: the handle's */
+    int state; /* 0: not loaded yet, 1: loaded, 2: loaded for plans only; -1: missing */
+    fl__dnn_handle handle[FLK_DEVICES]; /* NULL: not created yet */
+    fl__dnn_desc device;                /* from the JSON; NULL: the handle's */
     struct {
 #define FL__DNN_FIELD(result, name, args) result(*name) args;
         FL__DNN_CALLS(FL__DNN_FIELD)
@@ -82,9 +82,9 @@ static struct {
 } fl__dnn = {.lock = PTHREAD_MUTEX_INITIALIZER};
 static fl_slot fl__dnn_own[FL__DNN_OPS];
 
-/* ---- descriptors; all below under the lock ---- */
+/* ---- descriptors; the lock is held in all functions below ---- */
 
-/* A graph while it is made. Its parts go with it. */
+/* A graph under construction, which owns its descriptors. */
 typedef struct fl__dnn_graph {
     const fl__dnn_shape *of;
     bool failed;
@@ -135,7 +135,7 @@ static fl__dnn_desc fl__dnn_tensor_of(fl__dnn_graph *g, int64_t id, const fl__dn
     return fl__dnn_done(g, d);
 }
 
-/* Tensor or number i of the shape, whose id is i + 1: one descriptor each. */
+/* The descriptor of tensor or number i of the shape, with id i + 1; created once. */
 static fl__dnn_desc fl__dnn_placed(fl__dnn_graph *g, int i, int where) {
     if (!g->place[i]) g->place[i] = fl__dnn_tensor_of(g, i + 1, &g->of->t[i], where);
     return g->place[i];
@@ -147,7 +147,7 @@ static fl__dnn_desc fl__dnn_number(fl__dnn_graph *g, int i) {
     return fl__dnn_placed(g, i, FL__DNN_NUMBER);
 }
 
-/* One that lives inside the plan: of t's dims, dense, or with its strides. */
+/* A virtual tensor inside the plan: of t's dims, contiguous or with given strides. */
 static fl__dnn_desc fl__dnn_inner(fl__dnn_graph *g, const int64_t dim[4], const int64_t *stride,
                                   int64_t type) {
     fl__dnn_tensor t = {.type = type};
@@ -163,7 +163,7 @@ static void fl__dnn_add_op(fl__dnn_graph *g, fl__dnn_desc d) {
     g->op[g->ops++] = fl__dnn_done(g, d);
 }
 
-/* y = f(x), f(x, b) or f(x, b, t), computed in `type`; an index is that along `axis`. */
+/* y = f(x), f(x, b) or f(x, b, t), computed in `type`; index functions count along `axis`. */
 static fl__dnn_desc fl__dnn_compute(fl__dnn_graph *g, int mode, int32_t type, int64_t axis,
                                     const fl__dnn_desc in[3], fl__dnn_desc y) {
     const fl__dnn_desc f = fl__dnn_new(g, FL__BACKEND_POINTWISE_DESCRIPTOR);
@@ -225,7 +225,7 @@ static fl__dnn_desc fl__dnn_reshaped(fl__dnn_graph *g, fl__dnn_desc x, fl__dnn_d
 
 /* ---- graphs ---- */
 
-/* t: x, w, y, or with its gradient in one of the places; [bias]. y = conv(x, w) [+ bias] */
+/* y = conv(x, w) [+ bias]. t: x, w, y, or the gradient in place of one of them; [bias]. */
 static void fl__dnn_conv(fl__dnn_graph *g) {
     static const struct {
         unsigned kind, alpha; /* then beta and the convolution */
@@ -266,7 +266,7 @@ static void fl__dnn_conv(fl__dnn_graph *g) {
     if (bias) fl__dnn_pointwise(g, FL__POINTWISE_ADD, sum, fl__dnn_real(g, 3), y);
 }
 
-/* The places of the tensors of attention and its gradient, K and V transposed where they are so, and of
+/* Indices of the tensors of attention and its gradient, with transposed K and V where needed, and of
    numbers. */
 enum {
     FL__Q,
@@ -282,12 +282,12 @@ enum {
     FL__DQ_SUM,
     FL__ROW_SUM,
     FL__SCALE,
-    FL__HIDDEN, /* what a score is that causal hides */
+    FL__HIDDEN, /* score of keys hidden by causal */
     FL__OFFSET,
     FL__ONE
 };
 
-/* t's last two dims the other way round, without moving anything. */
+/* Swaps t's last two dims, without moving data. */
 static void fl__dnn_swap(int64_t dim[4], int64_t stride[4], const fl__dnn_tensor *t) {
     static const int order[4] = {0, 1, 3, 2};
     for (int i = 0; i < 4; i++) dim[i] = t->dim[order[i]], stride[i] = t->stride[order[i]];
@@ -297,7 +297,7 @@ static void fl__dnn_score_dims(const fl__dnn_graph *g, int64_t all[4]) {
     for (int i = 0; i < 4; i++) all[i] = g->of->t[i < 3 ? FL__Q : FL__KT].dim[i];
 }
 
-/* Scores that causal hides: those of keys behind the query's place. */
+/* Hides scores by the causal mask: keys after the query's position. */
 static fl__dnn_desc fl__dnn_causal(fl__dnn_graph *g, fl__dnn_desc s) {
     int64_t all[4];
     fl__dnn_score_dims(g, all);
@@ -314,7 +314,7 @@ static fl__dnn_desc fl__dnn_causal(fl__dnn_graph *g, fl__dnn_desc s) {
 #undef FL__OF
 }
 
-/* scale q k^T, with what the masks make of it */
+/* scale q k^T with the masks applied. */
 static fl__dnn_desc fl__dnn_scores(fl__dnn_graph *g, fl__dnn_desc q, fl__dnn_desc k) {
     int64_t all[4];
     fl__dnn_score_dims(g, all);
@@ -345,7 +345,8 @@ static void fl__dnn_attention(fl__dnn_graph *g) {
     fl__dnn_product(g, fl__dnn_pointwise(g, FL__POINTWISE_DIV, e, sum, p), v, y);
 }
 
-/* p = exp(s - lse), dv = p^T dy, ds = p (dy v^T - sum dy y) scale, dq = ds k, dk = ds^T q. V is v^T. */
+/* p = exp(s - lse), dv = p^T dy, ds = p (dy v^T - sum dy y) scale, dq = ds k, dk = ds^T q. V is given as
+   v^T. */
 static void fl__dnn_attention_grad(fl__dnn_graph *g) {
     const fl__dnn_tensor *t = g->of->t;
     int64_t all[4], dim_k[4], stride_k[4];
@@ -416,7 +417,7 @@ static bool fl__dnn_build(fl__dnn_plan *p, fl__dnn_desc config) {
     ok = ok && !fl__dnn.call.cudnnBackendSetAttribute(plan, FL__ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
                                                       FL__TYPE_BACKEND_DESCRIPTOR, 1, &config);
     const fl__dnn_status s = ok ? fl__dnn.call.cudnnBackendFinalize(plan) : -1;
-    /* Without a device an engine that was compiled just now cannot be loaded, which comes last. */
+    /* Without a device, loading a runtime-compiled engine, the last step, must fail. */
     const bool compiled = fl__dnn.device && s == 5001;
     ok = !s && !fl__dnn.call.cudnnBackendGetAttribute(plan, FL__ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                                                       FL__TYPE_INT64, 1, &n, &p->workspace);
@@ -428,7 +429,7 @@ static bool fl__dnn_build(fl__dnn_plan *p, fl__dnn_desc config) {
     return false;
 }
 
-/* The first engine from p->at on that is allowed and can be built, which p->at is then. */
+/* Chooses the first engine from p->at on that is allowed and can be built; p->at becomes its index. */
 static bool fl__dnn_choose(fl__dnn_graph *g, fl__dnn_plan *p, fl__dnn_desc graph, int32_t mode) {
     fl__dnn_desc config[FL__DNN_CONFIGS];
     const fl__dnn_desc heuristics = fl__dnn_new(g, FL__BACKEND_ENGINEHEUR_DESCRIPTOR);
@@ -508,21 +509,21 @@ static bool fl__dnn_read_device(const char *path) {
 }
 
 static const char *const fl__dnn_instead =
-    "convolutions run on our own kernels, which are slower, and attention in parts";
+    "convolutions use our own slower kernels, attention is computed in parts";
 
 static int fl__dnn_look(void) {
 #define FL__DNN_NAME(result, name, args) #name,
     static const char *const names[] = {FL__DNN_CALLS(FL__DNN_NAME)};
 #undef FL__DNN_NAME
     const char *json = getenv("FL_CUDA_DEVICE_JSON");
-    fl__cuda_library_open("libcublasLt.so.13"); /* which it wants, as */
+    fl__cuda_library_open("libcublasLt.so.13"); /* dependencies of cuDNN */
     fl__cuda_library_open("libnvrtc.so.13");
     if (!fl__cuda_library("libcudnn.so.9", fl__dnn_instead, names, &fl__dnn.call,
                           (int)(sizeof names / sizeof *names)))
         return -1;
     if (!json) return 1;
     if (fl__dnn_read_device(json)) return 2;
-    fl_message(FL_LOG_WARN, "cuda: cuDNN takes no device from %s", json);
+    fl_message(FL_LOG_WARN, "cuda: cuDNN rejects the device described in %s", json);
     return -1;
 }
 
@@ -534,7 +535,7 @@ static int fl__dnn_make_handle(void) {
     return s ? -1 : 1;
 }
 
-/* The state for the device in use. */
+/* Loads the library for the current device if needed. Returns the state. */
 static int fl__dnn_there(void) {
     pthread_mutex_lock(&fl__dnn.lock);
     if (!fl__dnn.state) fl__dnn.state = fl__dnn_look();
@@ -544,13 +545,13 @@ static int fl__dnn_there(void) {
     return state;
 }
 
-/* ---- from records to shapes ---- */
+/* ---- from calls to shapes ---- */
 
 static int64_t fl__dnn_type_of(fl_dtype d) {
     return d == FL_F32 ? FL__DATA_FLOAT : d == FL_F16 ? FL__DATA_HALF : FL__DATA_BFLOAT16;
 }
 
-/* Dims of one element step as the others want them to: as rows of channels, or as planes. */
+/* Normalises the strides of dims of size 1, as channels-last or channels-first. */
 static void fl__dnn_strides(fl__dnn_tensor *t, const int64_t *stride) {
     static const int orders[2][4] = {{1, 3, 2, 0}, {3, 2, 1, 0}};
     for (int o = 0; o < 2; o++) {
@@ -565,8 +566,8 @@ static void fl__dnn_strides(fl__dnn_tensor *t, const int64_t *stride) {
     for (int i = 0; i < 4; i++) t->stride[i] = stride[i];
 }
 
-/* Tensor i of the shape: the last 4 dims of t, or fewer with ones before. False: it steps back, or
-   nowhere. */
+/* Describes the last 4 dims of t as tensor i of the shape, padding with 1s. Returns false for negative or
+   zero strides. */
 static bool fl__dnn_describe(fl__dnn_shape *s, int i, const fl_tensor *t) {
     int64_t stride[4];
     fl__dnn_tensor *d = &s->t[i];
@@ -582,7 +583,7 @@ static bool fl__dnn_describe(fl__dnn_shape *s, int i, const fl_tensor *t) {
     return true;
 }
 
-/* A plan's tensors in their places, NULL for numbers and what is made for it, and where all of them are. */
+/* A plan's arguments: tensors by index (NULL for numbers and temporaries), and their pointers. */
 typedef struct fl__dnn_use {
     fl__dnn_shape shape;
     const fl_call *call;
@@ -601,7 +602,7 @@ static bool fl__dnn_conv_of(const fl_call *c, fl__dnn_use *u) {
     const bool input = c->op == FL_OP_conv2d_grad_input, weight = c->op == FL_OP_conv2d_grad_weight;
     fl_tensor *out = c->out[0];
     const bool bias = u->shape.op == FL__DNN_CONV_BIAS;
-    if (a->relu) return false; /* composed, of this without it */
+    if (a->relu) return false; /* composed, of this op without relu */
     if (bias) u->shape.op = FL__DNN_CONV;
     u->t[0] = input ? out : c->in[0];
     u->t[1] = weight ? out : c->in[1];
@@ -630,7 +631,7 @@ static void fl__dnn_number_of(fl__dnn_use *u, int place, int64_t type, void *val
     u->pointer[place] = value;
 }
 
-/* f32 without gaps, of so many dims of t and ones */
+/* A contiguous f32 tensor with `dims` of t's dims, padded with 1s. */
 static void fl__dnn_dense(fl__dnn_tensor *to, const int64_t dim[4], int dims) {
     int64_t step = 1;
     to->type = FL__DATA_FLOAT;
@@ -640,7 +641,7 @@ static void fl__dnn_dense(fl__dnn_tensor *to, const int64_t dim[4], int dims) {
     }
 }
 
-/* A mask as a bias: of its own elements, so that the dims that it repeats along are 1. */
+/* A mask as a bias, with broadcast dims as 1. */
 static bool fl__dnn_bias_of(fl__dnn_use *u, const fl_tensor *mask) {
     int64_t dim[4];
     if (mask->weak) return mask->f64 == 0;
@@ -653,7 +654,7 @@ static bool fl__dnn_bias_of(fl__dnn_use *u, const fl_tensor *mask) {
     return true;
 }
 
-/* What hides a key. Finite, as differences of infinities are NaN. */
+/* Score of a hidden key. Finite, because differences of infinities are NaN. */
 static const double fl__dnn_hides = -1e30;
 
 static void fl__dnn_causal_of(fl__dnn_use *u, int64_t offset) {
@@ -728,7 +729,7 @@ static bool fl__dnn_failed(const fl_call *c, fl__dnn_status s) {
                    fl__dnn.call.cudnnGetErrorString(s));
 }
 
-/* Starts the plan: the pointers by their ids. */
+/* Starts the plan, with the pointers by id. */
 static bool fl__dnn_execute(const fl__dnn_plan *p, const fl__dnn_use *u, void *work) {
     void *pointer[FL__DNN_TENSORS];
     int64_t id[FL__DNN_TENSORS], n = 0;
@@ -748,7 +749,7 @@ static bool fl__dnn_execute(const fl__dnn_plan *p, const fl__dnn_use *u, void *w
     return !s || fl__dnn_failed(u->call, s);
 }
 
-/* With scratch for the plan, and for the two sums of attention's gradient behind it. */
+/* Allocates workspace for the plan, and for the two sums of attention's gradient after it. */
 static bool fl__dnn_start(const fl__dnn_plan *p, fl__dnn_use *u) {
     int64_t bytes = (p->workspace + 255) / 256 * 256, sums[2] = {0, 0};
     const fl__dnn_tensor *sum = &p->of.t[FL__DQ_SUM];
@@ -764,7 +765,7 @@ static bool fl__dnn_start(const fl__dnn_plan *p, fl__dnn_use *u) {
     return ok;
 }
 
-/* ---- choosing by timing ---- */
+/* ---- tuning ---- */
 
 typedef struct fl__dnn_trial {
     fl__dnn_plan *plan;
@@ -786,7 +787,7 @@ static bool fl__dnn_try_start(void *trial) {
 
 /* ---- slots ---- */
 
-/* The mask's own elements, 0 or what they add where a key is seen. */
+/* The mask's stored elements as a bias: 0, or the value added, for visible keys. */
 static fl_tensor *fl__dnn_bias(fl_tensor *mask) {
     const fl_shape shape = fl_shape_of(mask);
     for (int i = 0; mask && i < shape.ndim; i++)
@@ -799,7 +800,7 @@ static fl_tensor *fl__dnn_bias(fl_tensor *mask) {
     return y && hides && c.in[1] && fl_call_run(&c) ? y : NULL;
 }
 
-/* A query that sees no key. */
+/* Corrects the results of queries without a visible key. */
 static bool fl__dnn_mend_blind(const fl_call *c) {
     flk_lines l;
     fl__cuda_lines(&l, c->op, 2, c->out, 0, c->out[0]->ndim - 1);
@@ -819,7 +820,7 @@ static bool fl__dnn_run_plan(fl__dnn_plan *p, fl__dnn_use *u) {
     return fl__dnn_start(p, u) && (!u->t[FL__BIAS] || c->op != fl_op_attention || fl__dnn_mend_blind(c));
 }
 
-/* *done: the library computes it. */
+/* Sets *done if the library computes the call. */
 static bool fl__dnn_run(const fl_call *c, bool *done) {
     fl__dnn_use u;
     uintptr_t all = 0;
@@ -856,7 +857,7 @@ FL__CUDA_SLOT(fl__dnn_slot) {
     if (!fl__dnn_run(c, &done)) return false;
     if (done) return true;
     if (!own) return fl_call_compose(c);
-    if (at >= FL__DNN_ATTENTION) return own(self, c); /* which takes half floats */
+    if (at >= FL__DNN_ATTENTION) return own(self, c); /* our kernel supports half floats */
     return fl__cuda_widely(own, self, c);
 }
 

@@ -1,6 +1,6 @@
-/* kernels/cuda/dnn_calls.h - the functions and numbers of cuDNN 9's graph API that dnn.h uses, as C sees them
+/* kernels/cuda/dnn_calls.h - declarations of cuDNN 9's graph API used by dnn.h
 
-   By hand, as lt_calls.h: tests/cuda/vendor.c compiles them beside the real headers. */
+   Written by hand, like lt_calls.h: tests/cuda/vendor.c compiles them against the real headers. */
 #ifndef FL_CUDA_DNN_CALLS_H
 #define FL_CUDA_DNN_CALLS_H
 #include <stddef.h>
@@ -28,7 +28,7 @@ typedef void *fl__dnn_desc;
       (fl__dnn_desc, fl__dnn_attribute, fl__dnn_type, int64_t, int64_t *, void *)) \
     X(fl__dnn_status, cudnnBackendExecute, (fl__dnn_handle, fl__dnn_desc, fl__dnn_desc))
 
-/* Ours are FL__ and theirs: X(name without CUDNN_, value) */
+/* Constants prefixed FL__: X(name without CUDNN_, value). */
 #define FL__DNN_NUMBERS(X) \
     X(DATA_FLOAT, 0) \
     X(DATA_HALF, 2) \

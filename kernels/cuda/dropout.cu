@@ -1,7 +1,7 @@
 /* kernels/cuda/dropout.cu - dropout, and gated linear units with their gradient */
 #include "common.cuh"
 
-/* y, x; element i, row-major, stays where the uniform number i is not below p. Four of them a thread. */
+/* y, x: element i in row-major order is kept if its uniform number is >= p. Four elements per thread. */
 template <class T>
 __global__ void flk_dropout_kernel(flk_pass p, float drop, double scale, uint64_t key,
                                    uint64_t counter, const uint64_t *word) {
@@ -28,7 +28,7 @@ const char *flk_dropout(const flk_pass *p, double drop, uint64_t key, uint64_t c
                       counter, flk_rng_word());
 }
 
-/* y, a, g: y = a / (1 + exp(-g)) */
+/* y, a, g: y = a / (1 + exp(-g)). */
 template <class T> __global__ void flk_glu_kernel(flk_pass p) {
     int64_t i, at[3];
     T a[FLK_VECTOR<T>], g[FLK_VECTOR<T>];

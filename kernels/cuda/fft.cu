@@ -1,10 +1,10 @@
-/* kernels/cuda/fft.cu - discrete Fourier transforms of complex numbers as pairs, of any length
+/* kernels/cuda/fft.cu - FFT of complex numbers as pairs, of any length
 
-   As kernels/cpu/fft.h: Stockham's passes of small primes, other lengths by Bluestein's way, computed in f64.
-   A block has a line, in shared memory while that is large enough. Roots are made anew by each call. */
+   As kernels/cpu/fft.h: Stockham passes of small prime radices, other lengths by Bluestein's algorithm, in
+   f64. A block has a line, in shared memory if it fits. Each call computes the roots again. */
 #include "common.cuh"
 
-enum { FLK_FFT_SHARED = 1024, FLK_FFT_BLOCKS = 256 /* with lines in memory of the device */ };
+enum { FLK_FFT_SHARED = 1024, FLK_FFT_BLOCKS = 256 /* for lines in device memory */ };
 
 struct flk_complex {
     double re, im;
@@ -23,7 +23,7 @@ static __device__ __forceinline__ flk_complex flk_turned(double part) {
     return {cos(6.283185307179586 * part), sin(6.283185307179586 * part)};
 }
 
-/* In work: root [m], chirp [n] and kernel [m] if m is not n, then two lines of m for each block. */
+/* Layout of work: root [m]; chirp [n] and kernel [m] if m differs from n; then two lines of m per block. */
 static __host__ __device__ __forceinline__ flk_complex *flk_fft_root(const flk_fft &f) {
     return (flk_complex *)f.work;
 }
@@ -34,7 +34,7 @@ static __host__ __device__ __forceinline__ flk_complex *flk_fft_lines(const flk_
     return flk_fft_root(f) + (f.m == f.n ? f.m : 2 * f.m + f.n);
 }
 
-/* y[q + s (p j + b)] = root(j b s) sum over t of x[q + s (j + t left)] root_p(t b) */
+/* y[q + s (p j + b)] = root(j b s) sum over t of x[q + s (j + t left)] root_p(t b). */
 static __device__ void flk_fft_pass(const flk_fft &f, const flk_complex *x, flk_complex *y, int64_t s, int p,
                                     int64_t left) {
     const flk_complex *root = flk_fft_root(f);
@@ -48,7 +48,7 @@ static __device__ void flk_fft_pass(const flk_fft &f, const flk_complex *x, flk_
     }
 }
 
-/* The same for p = 4, whose roots are 1, -i, -1, i. */
+/* The same for p = 4, with roots 1, -i, -1, i. */
 static __device__ void flk_fft_pass4(const flk_fft &f, const flk_complex *x, flk_complex *y, int64_t s,
                                      int64_t left) {
     const flk_complex *root = flk_fft_root(f);
@@ -66,7 +66,7 @@ static __device__ void flk_fft_pass4(const flk_fft &f, const flk_complex *x, flk
     }
 }
 
-/* Transforms a of m numbers; the result is in what is returned, a or b. */
+/* Transforms a, m numbers, with buffer b. Returns the one that has the result. */
 static __device__ flk_complex *flk_fft_passes(const flk_fft &f, flk_complex *a, flk_complex *b) {
     int64_t s = 1, left = f.m;
     for (int i = 0; i < f.passes; i++) {
@@ -85,7 +85,7 @@ static __device__ flk_complex *flk_fft_passes(const flk_fft &f, flk_complex *a, 
 }
 
 __global__ void flk_fft_roots_kernel(flk_fft f) {
-    const int64_t k = flk_thread(), near = 2 * k > f.m ? k - f.m : k; /* of small angles */
+    const int64_t k = flk_thread(), near = 2 * k > f.m ? k - f.m : k; /* small angles are more accurate */
     if (k >= f.m) return;
     flk_fft_root(f)[k] = flk_turned(-(double)near / (double)f.m);
     if (f.m != f.n && k < f.n)
@@ -93,7 +93,7 @@ __global__ void flk_fft_roots_kernel(flk_fft f) {
             flk_turned((f.inverse ? 1. : -1.) * (double)(k * k % (2 * f.n)) / (double)(2 * f.n));
 }
 
-/* The transform of the chirp's conjugate: jk = (j^2 + k^2 - (k - j)^2) / 2. */
+/* The transform of the conjugate chirp: jk = (j^2 + k^2 - (k - j)^2) / 2. */
 __global__ void flk_fft_chirp_kernel(flk_fft f) {
     flk_complex *a = flk_fft_lines(f), *chirp = flk_fft_chirp(f);
     for (int64_t k = threadIdx.x; k < f.m; k += FLK_BLOCK) {
@@ -109,7 +109,7 @@ template <class T> __global__ void flk_fft_kernel(flk_fft f) {
     __shared__ flk_complex room[2 * FLK_FFT_SHARED];
     flk_complex *a = f.m <= FLK_FFT_SHARED ? room : flk_fft_lines(f) + blockIdx.x * 2 * f.m, *b = a + f.m;
     const flk_complex *chirp = flk_fft_chirp(f);
-    const bool turns = f.inverse && !chirp; /* backward: the conjugate of the conjugate's transform */
+    const bool turns = f.inverse && !chirp; /* inverse: conjugate of the transform of the conjugate */
     for (int64_t line = blockIdx.x; line < f.lines; line += gridDim.x) {
         int64_t inside = line;
         const int64_t first = flk_divide(&inside, f.inner) * f.n * f.inner + inside;

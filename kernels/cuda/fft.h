@@ -1,8 +1,8 @@
-/* kernels/cuda/fft.h - slot of Fourier transforms on backend cuda */
+/* kernels/cuda/fft.h - slot of the FFT on backend cuda */
 #ifndef FL_CUDA_FFT_H
 #define FL_CUDA_FFT_H
 #include "layers.h"
-/* Puts the slots of this file into the table. */
+/* Adds the slot of this file to the table. */
 FL_PRIVATE void fl__cuda_fft_slots(fl_backend *cuda);
 #endif
 
@@ -19,7 +19,8 @@ FL__CUDA_SLOT(fl__cuda_fft) {
     flk_fft f = {.n = x->shape[a->axis], .inner = 1, .inverse = a->inverse};
     for (int d = a->axis + 1; d < x->ndim - 1; d++) f.inner *= x->shape[d];
     f.lines = fl_numel(x) / (2 * f.n);
-    if (f.n > (int64_t)1 << 31) return fl_fail("fl_fft: %lld elements", (long long)f.n);
+    if (f.n > (int64_t)1 << 31)
+        return fl_fail("fl_fft: cuda: the length must be at most 2^31, got %lld", (long long)f.n);
     fl_buffer *work = fl__cuda_scratch(c, flk_fft_plan(&f));
     if (!work) return false;
     f.x = fl_data(x);

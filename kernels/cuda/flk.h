@@ -1,13 +1,13 @@
-/* kernels/cuda/flk.h - what backend.h (C) asks of the kernels (CUDA): plain structs and flk_ functions
+/* kernels/cuda/flk.h - interface between backend.h (C) and the kernels (CUDA): plain structs, flk_ functions
 
-   A function starts its kernels on the stream that this thread uses and returns: NULL, or the text of what
-   failed, which stays valid. Sizes are in elements, pointers are of the device and at element [0, ...].
-   Shapes and dtypes were checked by the caller; what only the data shows (an index out of range, x % 0) is
-   kept, the first of it, for flk_take_fault. */
+   Functions start kernels on this thread's current stream and return NULL, or an error text, which stays
+   valid. Sizes are in elements; pointers are device pointers to element [0, ...]. The caller checks shapes
+   and dtypes; errors that depend on the data (an index out of range, x % 0) are stored, the first only, for
+   flk_take_fault. */
 #ifndef FLK_H
 #define FLK_H
 
-#ifndef __CUDACC_RTC__ /* NVRTC: rtc.h comes first */
+#ifndef __CUDACC_RTC__ /* NVRTC includes rtc.h first */
 #include <stddef.h>
 #include <stdint.h>
 #endif
@@ -18,7 +18,7 @@ extern "C" {
 
 enum { FLK_DIMS = 8, FLK_OPERANDS = 6 };
 
-/* As fl_dtype: backend.h compares them. */
+/* Numbered as fl_dtype: backend.h checks it. */
 enum {
     FLK_B8 = 1,
     FLK_U8,
@@ -36,19 +36,19 @@ enum {
 };
 
 typedef struct flk_operand {
-    void *p; /* NULL: a number, the same everywhere */
+    void *p; /* NULL: a number, the same for all elements */
     int dtype;
     double f;
     int64_t i;
     int64_t stride[FLK_DIMS];
 } flk_operand;
 
-/* Operands of one shape, outputs first. Dims are outermost first; those that all operands step through as
-   one are one. */
+/* Operands of one shape, outputs first. Dims are outermost first; dims that are contiguous for all operands
+   are merged. */
 typedef struct flk_pass {
     int64_t n; /* elements */
-    int ndim, op; /* fl_op, for faults and formulas */
-    int each;        /* set by kernels that take vectors: the elements of one, and how many vectors */
+    int ndim, op; /* fl_op, for errors and formulas */
+    int each;        /* set by vectorised kernels: elements per vector, and number of vectors */
     int64_t vectors;
     int64_t shape[FLK_DIMS];
     flk_operand t[FLK_OPERANDS];
@@ -56,72 +56,72 @@ typedef struct flk_pass {
 
 /* ---- runtime ---- */
 
-/* Looks for driver and device, which this thread uses from now on; cheap once it has found them. */
+/* flk_start opens driver and device, and makes it this thread's current device; cheap when repeated. */
 enum { FLK_DEVICES = 8 };
 const char *flk_start(int device);
-int flk_device(void); /* that this thread uses; 0 at first */
+int flk_device(void); /* this thread's current device; initially 0 */
 const char *flk_get(void **p, size_t bytes);
 const char *flk_put(void *p);
 const char *flk_host_get(void **p, size_t bytes); /* pinned */
 const char *flk_host_put(void *p);
-/* Between host and device, either way, or within the device. Waits, unless both are the device's. */
+/* Copies between host and device, or within the device. Waits unless both are on the device. */
 const char *flk_copy(void *dst, const void *src, size_t bytes);
-const char *flk_copy_later(void *dst, const void *src, size_t bytes); /* never waits for pinned memory */
+const char *flk_copy_later(void *dst, const void *src, size_t bytes); /* does not wait for pinned memory */
 const char *flk_zero(void *p, size_t bytes);
-const char *flk_sync(int device);  /* waits for all streams of it */
-const char *flk_sync_all(void);    /* of all devices */
-const char *flk_sync_stream(void); /* for the one in use */
+const char *flk_sync(int device);  /* waits for all streams of a device */
+const char *flk_sync_all(void);    /* waits for all devices */
+const char *flk_sync_stream(void); /* waits for the current stream */
 size_t flk_limit(void);
-uint64_t flk_model(void); /* a number for the model of the device in use */
-/* Called once, before any other work is started, waited for or copied: for what waits in a queue. */
+uint64_t flk_model(void); /* a hash of the current device's model */
+/* Registers a callback, called once before any other work is started, waited for or copied: flushes a queue.
+   */
 void flk_before_next(const char *(*work)(void));
 
-/* Streams by number, and as the cudaStream_t that they are to others. */
+/* Streams by number, and as cudaStream_t. */
 enum { FLK_STREAMS = 256 };
-const char *flk_use_stream(int device, int n, void **stream); /* work of this thread goes there from now on */
-void *flk_stream_now(void);    /* starts what waits in the queue */
-void *flk_stream_in_use(void); /* starts nothing */
-void *flk_swap_stream(void *stream); /* the same for a while: returns what it was; NULL changes nothing */
-/* What `stream` has been given so far, as an event. flk_wait: all that comes into `stream`, of any device,
-   waits for it, or, with NULL, the host. */
+const char *flk_use_stream(int device, int n, void **stream); /* sets this thread's current stream */
+void *flk_stream_now(void);    /* the current stream, after flushing the queue */
+void *flk_stream_in_use(void); /* the current stream, without flushing */
+void *flk_swap_stream(void *stream); /* changes it temporarily: returns the old one; NULL changes nothing */
+/* flk_mark records an event after all work of `stream`. flk_wait makes later work of `stream`, on any
+   device, wait for it, or, if stream is NULL, the host. */
 const char *flk_mark(void **event, void *stream);
 const char *flk_wait(void *stream, void *event);
 void flk_unmark(void *event);
 
-/* From flk_capture to flk_captured the stream's work is kept instead of run, and this thread may neither wait
-   nor allocate. Random numbers start at counter + *word, which flk_replay sets. */
+/* Between flk_capture and flk_captured the stream's work is captured, not run, and this thread may not wait
+   or allocate. Random numbers start at counter + *word, which flk_replay sets. */
 const char *flk_capture(void *stream, const uint64_t *word);
 const char *flk_captured(void *stream, void **graph);
 const char *flk_replay(void *graph, uint64_t *word, uint64_t value);
 void flk_graph_put(void *graph);
-const uint64_t *flk_rng_word(void); /* of the graph that is captured, in the device's memory; or NULL */
+const uint64_t *flk_rng_word(void); /* device pointer of the graph being captured; or NULL */
 
-/* The first fault of the device since it was last asked, after a flk_sync: the op that met it, 0 if there was
-   none. */
+/* The first error in the data since the last call, after a flk_sync: the op that met it, or 0. */
 typedef struct flk_fault {
-    int op, zero; /* zero: an integer was divided by 0; else an index was out of range */
+    int op, zero; /* zero: integer division by 0; else an index out of range */
     int64_t index, size, axis;
 } flk_fault;
 flk_fault flk_take_fault(int device);
 
 /* ---- element-wise: operands are y, x or y, a, b; of gradients dx, x, y, dy or da, a, b, y, dy (also db;
-   da, db, a, b, y, dy). The dtype is the wide one that is computed in. ---- */
+   da, db, a, b, y, dy). `dtype` is the wide one of the computation. ---- */
 
 enum { FLK_Y, FLK_DA, FLK_DB, FLK_DA_DB };
 const char *flk_formula(const flk_pass *p, int which, int dtype);
 const char *flk_where(const flk_pass *p, int dtype); /* y, condition, a, b */
 const char *flk_convert(const flk_pass *p);          /* y, x of any dtypes: a cast or a strided copy */
-/* Passes of y and x, of one dtype, in one launch. Sets n and first. */
+/* Copies of several tensors y, x of one dtype in one launch. Sets n and first. */
 enum { FLK_PARTS = 8 };
 typedef struct flk_parts {
     int parts;
-    int64_t n, first[FLK_PARTS]; /* threads; the first of each part, which begins a block */
+    int64_t n, first[FLK_PARTS]; /* threads; first thread of each part, at the start of a block */
     flk_pass part[FLK_PARTS];
 } flk_parts;
 const char *flk_concat(flk_parts *p);
 const char *flk_fill(const flk_pass *p, uint64_t bits);
 const char *flk_iota(const flk_pass *p, double f_start, double f_step, int64_t i_start, int64_t i_step);
-/* fl_random_args: y is dense. dist 0 uniform, 1 normal, 2 integer. */
+/* fl_random_args: y is contiguous. dist: 0 uniform, 1 normal, 2 integer. */
 typedef struct flk_random_args {
     void *y;
     int64_t n;
@@ -133,42 +133,42 @@ typedef struct flk_random_args {
 } flk_random_args;
 const char *flk_random(const flk_random_args *a);
 
-/* ---- reductions: t[0] is y by the kept dims, t[1] x, whose other dims follow. Both are in the order of x's
-   memory, but for places, which count along the dims as they are. inner: the last one that goes is nearer in
-   memory than the last one kept ---- */
+/* ---- reductions: t[0] is y by the kept dims, t[1] x, whose other dims follow. Both are ordered by x's
+   memory, but for argmin/argmax in logical order. inner: the innermost reduced dim is closer in memory than
+   the innermost kept one ---- */
 
 enum { FLK_SUM, FLK_PROD, FLK_AMAX, FLK_AMIN, FLK_ARGMAX, FLK_ARGMIN };
 typedef struct flk_reduction {
     flk_pass kept;
     int ndim, inner;
     int64_t n, shape[FLK_DIMS], stride[FLK_DIMS];
-    int64_t parts, size; /* the n elements in parts of `size`; part: parts kept.n values of the dtype */
+    int64_t parts, size; /* the n elements in parts of `size`; part: parts kept.n values, if parts > 1 */
     void *part;
 } flk_reduction;
-int64_t flk_reduce_parts(flk_reduction *r, int kind); /* sets parts and size; of one, part is not wanted */
+int64_t flk_reduce_parts(flk_reduction *r, int kind); /* sets parts and size */
 const char *flk_reduce(const flk_reduction *r, int kind, int dtype);
 
-/* ---- along one axis: a pass over all other dims, t's strides along the axis apart ---- */
+/* ---- along one axis: a pass over all other dims, and the strides along the axis ---- */
 
 typedef struct flk_lines {
     flk_pass pass; /* pass.n lines */
     int64_t length, step[FLK_OPERANDS];
-    int64_t size; /* of the axis that indices count along */
+    int64_t size; /* size of the indexed axis */
     int axis;
 } flk_lines;
 enum { FLK_GATHER, FLK_SCATTER, FLK_SCATTER_ADD };
 const char *flk_scan(const flk_lines *l, int product, int dtype);  /* y, x */
 const char *flk_index(const flk_lines *l, int kind, int dtype);    /* y, index, x or src */
-/* FLK_SCATTER_ADD where all lines share an index (its strides but along the axis are 0): f32, f64, i64; work
-   holds 4 length i64. */
+/* FLK_SCATTER_ADD if all lines share an index (its other strides are 0): f32, f64, i64; work has space for 4
+   length i64. */
 const char *flk_scatter_rows(const flk_lines *l, int dtype, int64_t *work);
-/* y, index, x, of which y and index have size <= length elements of a line; work holds 2 n length i64. */
+/* y, index, x, where y and index have size <= length elements per line; work has space for 2 n length i64. */
 const char *flk_sort(const flk_lines *l, int descending, int dtype, int64_t *work);
 const char *flk_nonzero(const void *x, int64_t n, int ndim, const int64_t *shape, int64_t *y);
 
 /* ---- products ---- */
 
-/* y[b] = a[b] c[b], of batches by b's dims; strides of rows and columns. f32, f64, i64. */
+/* y[b] = a[b] c[b] for batches over b's dims, with strides of rows and columns. f32, f64, i64. */
 typedef struct flk_product {
     flk_pass batch; /* y, a, b */
     int64_t m, n, k;
@@ -176,7 +176,7 @@ typedef struct flk_product {
 } flk_product;
 const char *flk_matmul(const flk_product *p, int dtype);
 
-/* y [m, n], f32 without gaps, = x [m, k] w [n, k]^T of f32 and of halves: for few rows. */
+/* y [m, n], contiguous f32, = x [m, k] w [n, k]^T, x f32 and w half: for few rows. */
 typedef struct flk_stored {
     flk_operand x, w;
     float *y;
@@ -193,30 +193,30 @@ typedef struct flk_conv {
 enum { FLK_CONV, FLK_CONV_GRAD_INPUT, FLK_CONV_GRAD_WEIGHT };
 const char *flk_conv2d(const flk_conv *c, int which, int dtype);
 
-/* ---- of rows, channels, windows. The dtype is f32 or f64, in which it is computed; operands with one of
-   their own are of it or narrower. `void *` has it. NULL, or an operand's p: not wanted, not there. ---- */
+/* ---- rows, channels, windows. The computation is in dtype, f32 or f64; operands with a dtype field have
+   that or a narrower one, `void *` have dtype. NULL pointers: unused or absent. ---- */
 
 const char *flk_softmax(const flk_lines *l, int log, int dtype);      /* y, x */
 const char *flk_softmax_grad(const flk_lines *l, int log, int dtype); /* dx, y, dy */
 
-/* fl_cross_entropy_args, by rows without gaps; with dx the gradient. */
+/* fl_cross_entropy_args, on contiguous rows; dx selects the gradient. */
 typedef struct flk_cross_entropy_rows {
     const void *x, *dy;
     const int64_t *target;
     void *loss, *largest, *sum, *dx;
     int64_t rows, classes, ignore;
     double smoothing;
-    int fault_op; /* whose fault a target is that is no class */
+    int fault_op; /* the op blamed for a target out of range */
 } flk_cross_entropy_rows;
 const char *flk_cross_entropy(const flk_cross_entropy_rows *e, int dtype);
 
-/* fl_norm_args, by rows of n without gaps. In the gradient y is dx. work: flk_norm_parts(rows) * 2 n values
-   where dw or db are wanted. With a branch x becomes add + dropout(branch) first. */
+/* fl_norm_args, on contiguous rows of n. In the gradient y is dx. work: flk_norm_parts(rows) * 2 n values if
+   dw or db are computed. With a branch, x is first set to add + dropout(branch). */
 typedef struct flk_norm {
     flk_operand x, y, dy, w, b, branch, add;
     void *mean, *rstd, *dw, *db;
     int64_t rows, n;
-    double eps, drop, scale; /* flk_norm_run sets scale and word: flk_rng_word */
+    double eps, drop, scale; /* flk_norm_run sets scale, and word to flk_rng_word */
     uint64_t key, counter;
     const uint64_t *word;
     int rms;
@@ -225,9 +225,9 @@ int64_t flk_norm_parts(int64_t rows);
 const char *flk_norm_run(flk_norm *a, int dtype);
 const char *flk_norm_grad(const flk_norm *a, void *work, int dtype);
 
-/* fl_batch_norm_args, of images without gaps: channels are innermost (last), or planes of `width`. count
-   values a channel, in `parts` of `size`; part: parts * 2 * channels values, NULL in a gradient of add alone.
-   known: mean and var are given. */
+/* fl_batch_norm_args, on contiguous images: channels are innermost (last), or planes of `width`. count
+   values per channel, in `parts` of `size`; part: parts * 2 * channels values, NULL in a gradient of add
+   alone. known: mean and var are given. */
 typedef struct flk_batch_norm {
     flk_operand x, y, add, dy, dx, dadd, w, b;
     void *mean, *var, *dw, *db, *part;
@@ -239,9 +239,8 @@ void flk_batch_norm_parts(flk_batch_norm *a); /* sets size and parts */
 const char *flk_batch_norm_run(const flk_batch_norm *a, int known, int dtype);
 const char *flk_batch_norm_grad(const flk_batch_norm *a, int dtype);
 
-/* fl_batch_norm_args with groups, of images without gaps: `images` of channels of `width`, which are
-   innermost with last. known: mean and var [images, groups] are given. In the gradient y is dx; part: 2
-   images channels values. */
+/* fl_batch_norm_args with groups, on contiguous images: `images` with channels of `width`, innermost if last.
+   known: mean and var [images, groups] are given. In the gradient y is dx; part: 2 images channels values. */
 typedef struct flk_group_norm {
     flk_operand x, y, dy, w, b;
     void *mean, *var, *dw, *db, *part;
@@ -252,8 +251,8 @@ typedef struct flk_group_norm {
 const char *flk_group_norm_run(const flk_group_norm *a, int dtype);
 const char *flk_group_norm_grad(const flk_group_norm *a, int dtype);
 
-/* fl_resample_args: lines y, x along the axis, of `size` and n elements; k taps for each element of y, or of
-   x in the adjoint, `taps` in all, without gaps. inside may be NULL. work: 2 size numbers of the adjoint. */
+/* fl_resample_args: lines y, x along the axis, of `size` and n elements; k contiguous taps per element of y,
+   or of x in the adjoint, `taps` in all. inside may be NULL. work: 2 size numbers for the adjoint. */
 typedef struct flk_resampling {
     flk_lines lines;
     const int64_t *at;
@@ -265,7 +264,7 @@ typedef struct flk_resampling {
 } flk_resampling;
 const char *flk_resample(const flk_resampling *s, int dtype);
 
-/* fl_pool2d_args, by strides. in -> out: x -> y, or dy -> dx. index: u8 (places in windows) or, forward,
+/* fl_pool2d_args, by strides. in -> out: x -> y, or dy -> dx. index: u8 (positions in windows) or, forward,
    i64. */
 typedef struct flk_pool {
     flk_operand in, out, index;
@@ -278,9 +277,9 @@ const char *flk_pool2d(const flk_pool *a, int which, int dtype);
 const char *flk_dropout(const flk_pass *p, double drop, uint64_t key, uint64_t counter, int dtype); /* y, x */
 const char *flk_glu(const flk_pass *p, int grad, int dtype); /* y, a, g;  da, dg, a, g, dy */
 
-/* fl_attention_args, by rows of the scores q k^T without gaps: n queries of m keys a batch. Mask: b8, of the
-   scores' dtype, or a number, which is none. lse, scores and dweights (the gradient by the dropped weights)
-   have the dtype; weights and dscores may lie where what they are made of does. */
+/* fl_attention_args, on contiguous rows of scores q k^T: n queries by m keys per batch. Mask: b8, of the
+   scores' dtype, or a number for none. lse, scores and dweights (gradient by the dropped-out weights) have
+   the dtype; weights and dscores may overwrite their inputs. */
 typedef struct flk_attention {
     flk_pass batch; /* the mask */
     int64_t mask_row, mask_column, rows, n, m, offset, window;
@@ -292,14 +291,14 @@ typedef struct flk_attention {
     const uint64_t *word; /* flk_rng_word */
     int causal;
 } flk_attention;
-const char *flk_attention_weights(const flk_attention *a, int dtype);   /* and lse */
-const char *flk_attention_dscores(const flk_attention *a, int dtype); /* and the weights, by lse */
-/* Lines of y, and lse in f32: where it is below `least` y becomes 0 and lse inf, as of a query that sees no
-   key. */
+const char *flk_attention_weights(const flk_attention *a, int dtype);   /* also computes lse */
+const char *flk_attention_dscores(const flk_attention *a, int dtype); /* recomputes the weights from lse */
+/* Corrects lines of y and lse (f32) of queries without a visible key: if lse < `least`, y becomes 0 and lse
+   inf. */
 const char *flk_attention_blind(const flk_lines *l, double least);
 
-/* fl_ctc_args, by strides: x and dx [t, n, c], of any floats, target [n, longest]; with dx the gradient.
-   work: flk_ctc_work numbers. A length or label out of range is a fault of fault_op, and its sequence
+/* fl_ctc_args, by strides: x and dx [t, n, c], of any floats, target [n, longest]; dx selects the gradient.
+   work: flk_ctc_work numbers. A length or label out of range is an error of fault_op, and makes its sequence
    impossible. */
 typedef struct flk_ctc {
     flk_operand x, target, steps, lengths, total, dy, dx;
@@ -310,9 +309,9 @@ typedef struct flk_ctc {
 int64_t flk_ctc_work(const flk_ctc *c);
 const char *flk_ctc_run(const flk_ctc *c, int dtype);
 
-/* fl_lattice_args, without gaps: first and second are the two operands of floats and total, with d_first the
-   gradient by both. Transducer: [n, t, l + 1] and [n, t, l]; asg: [t, n, c] and [c, c], target [n, l]. work:
-   flk_lattice_work numbers. Counts and labels out of range are faults of fault_op, and their sequences
+/* fl_lattice_args, contiguous: first and second are the two float operands and total; d_first selects the
+   gradient of both. Transducer: [n, t, l + 1] and [n, t, l]; asg: [t, n, c] and [c, c], target [n, l]. work:
+   flk_lattice_work numbers. Counts and labels out of range are errors of fault_op, and make their sequences
    impossible. */
 typedef struct flk_lattice {
     const void *first, *second, *dy;
@@ -325,15 +324,15 @@ typedef struct flk_lattice {
 int64_t flk_lattice_work(const flk_lattice *x);
 const char *flk_lattice_run(const flk_lattice *x, int dtype);
 
-/* fl_rnn_args, without gaps: step `step` of all sequences, of the second direction from the end. Rows are
-   x's. What is [rows, ways, ...] is gate (gates hidden numbers), extra (`more`), y, dy, old (the states
-   before) and projected (out), dx and dh (the gradients of the gates by x and by h, which differ in a GRU).
-   What is [ways, n, ...] is h, c and the step's own:
-     FORWARD  sums: h by W_hh; makes gate, extra (may be NULL), the next h, c and y; projected: work instead
-     PUT      sums: work by W_hr; makes h and y
-     MEET     h and sums (NULL at the end): what is left of dh; makes old, work, projected: dy of this step
-     BACK     the same where nothing is projected, else work: dy by W_hr; makes old, dx, dh, moment (dh of
-              this step), h; c is dc */
+/* fl_rnn_args, contiguous: step `step` of all sequences, for the second direction counted from the end. Rows
+   are x's. [rows, ways, ...] are gate (gates hidden numbers), extra (`more`), y, dy, old (the previous
+   states) and projected (out), dx and dh (gradients of the gates by x and by h, which differ in a GRU).
+   [ways, n, ...] are h, c and the step's own:
+     FORWARD  sums: h by W_hh; computes gate, extra (may be NULL), next h, c and y; projected: work instead
+     PUT      sums: work by W_hr; computes h and y
+     MEET     h and sums (NULL at the end): the rest of dh; computes old, work, projected: dy of this step
+     BACK     the same without projection, else work: dy by W_hr; computes old, dx, dh, moment (dh of this
+              step), h; c is dc */
 typedef struct flk_rnn {
     void *gate, *extra, *y, *h, *c, *work, *projected, *dx, *dh, *moment, *old;
     const void *sums, *bias_x, *bias_h, *dy, *h0, *c0; /* biases, h0 and c0 may be NULL */
@@ -344,8 +343,8 @@ typedef struct flk_rnn {
 enum { FLK_RNN_FORWARD, FLK_RNN_PUT, FLK_RNN_MEET, FLK_RNN_BACK };
 const char *flk_rnn_step(const flk_rnn *r, int what, int dtype);
 
-/* fl_fft_args: lines of n pairs, `inner` apart, x and y without gaps. flk_fft_plan wants n, lines and
-   inverse, sets the rest and returns the bytes of work. */
+/* fl_fft_args: lines of n complex numbers, `inner` apart; x and y contiguous. flk_fft_plan reads n, lines and
+   inverse, sets the rest and returns the size of work in bytes. */
 typedef struct flk_fft {
     const void *x;
     void *y, *work;
@@ -359,14 +358,15 @@ const char *flk_fft_run(const flk_fft *f, int dtype);
 /* ---- steps ---- */
 
 enum { FLK_STEP_PLACES = 23, FLK_STEP_CELLS = 100, FLK_STEP_WORDS = 64, FLK_MANY = 192 };
-/* A primitive of fl/tensor/formula.h. Places below FLK_STEP_PLACES hold a value for each element, first the
-   tensors'; place FLK_STEP_PLACES + k is cell k, a number. */
+/* A primitive of fl/tensor/formula.h. Registers below FLK_STEP_PLACES hold a value per element, first the
+   tensors'; register FLK_STEP_PLACES + k is cell k, a scalar. */
 typedef struct flk_word {
     uint8_t primitive, to, in[3];
 } flk_word;
-/* A step's program, cut in two: words that make cells of cells, then those of elements. Cells are first the
-   numbers, of weak or of 1-d tensors, then the constants. Tensors are reads, writes and, with narrow, one
-   more that becomes the first of the writes; the writes' new values stand at out. skips: with number 0. */
+/* An optimizer step's program in two parts: words on cells only, then on elements. Cells are first the
+   scalars of weak or 1-d tensors, then the constants. Tensors are reads, writes and, with narrow, an
+   additional narrow copy of the first write; the new values of writes are stored at out. skips: scalar 0 may
+   skip the step. */
 typedef struct flk_step_rule {
     int n_reads, n_writes, narrow, skips, n_numbers, n_constants, n_first, n_words;
     int dtype[8], number_dtype[6], numbers[6], number_step[6];
@@ -380,13 +380,13 @@ typedef struct flk_step_entry {
     const void *number[6];
 } flk_step_entry;
 typedef struct flk_step_list {
-    int n, first[FLK_MANY]; /* first: scratch of flk_step */
+    int n, first[FLK_MANY]; /* first: workspace of flk_step */
     flk_step_entry entry[FLK_MANY];
 } flk_step_list;
 const char *flk_step(const flk_step_rule *r, flk_step_list *l);
 
-/* The sum of the squares of p's elements, on top of what `before` holds, or 0; follows: on top of the entry
-   before. y: NULL if only the next one wants it. part: FLK_MANY * FLK_SQUARES_PARTS numbers; *ended: 0. */
+/* Sum of squares of p's elements, added to `before`, or 0; follows: added to the previous entry. y: NULL if
+   only the next entry needs it. part: FLK_MANY * FLK_SQUARES_PARTS numbers; *ended: 0. */
 enum { FLK_SQUARES_PARTS = 256 };
 typedef struct flk_squares_entry {
     int64_t n;

@@ -1,41 +1,41 @@
-/* kernels/cuda/graph.h - a step that is captured once and replayed: one launch in place of its hundreds
+/* kernels/cuda/graph.h - CUDA graphs: captures a training step and replays it with one launch
 
      fl_cuda_graph *g = fl_cuda_graph_new();
      for (...) {
-         fl_assign(x, batch);                       outside: x stays where the graph reads it
+         fl_assign(x, batch);                       outside: x stays at the address the graph reads
          if (fl_cuda_graph_ready(g)) fl_cuda_graph_replay(g);
          else {
              fl_cuda_graph_begin(g);
-             ... forward, fl_backward, clip, step, none of which the host reads ...
+             ... forward, fl_backward, clip, step, without host reads ...
              fl_cuda_graph_end(g);
          }
      }
 
-   The first two steps run as ever: they make state, plans and choices, and give the graph's own memory its
-   blocks. The third is captured, then launched, so each round is one step. What it computed is what it
-   computes again: tensors alive at its end get new values by each replay, as if written in place, and are
-   kept for the graph, as are all that it reads. Dropout and other draws of the process's generator go on as
-   in steps without a graph, bit by bit, and the generator with them. What the host decides (a learning rate
-   written by fl_optim_set_lr before a replay is read; a branch, a layer drop, BatchNorm's count of batches)
-   stays as it was when captured. */
+   The first two steps run normally: they create state, plans and tuned choices, and fill the graph's memory
+   pool. The third is captured, then launched, so each round is one step. A replay computes the same again:
+   tensors alive at the end of the capture get new values, as if written in place, and are kept by the graph,
+   as are all its inputs. Dropout and other draws from the default generator continue as without a graph, bit
+   by bit, and advance the generator. Decisions of the host are fixed at capture: branches, layer drop,
+   BatchNorm's count of batches. (A learning rate set by fl_optim_set_lr before a replay is read.) */
 #ifndef FL_CUDA_GRAPH_H
 #define FL_CUDA_GRAPH_H
 #include "backend.h"
 
 typedef struct fl_cuda_graph fl_cuda_graph;
-/* Of steps on the device of the default backend, of cuda if that is none of these backends: not on two. */
+/* Creates a graph for steps on the device of the default backend, or of cuda if that is another backend. A
+   step may use one device only. */
 FL_API fl_cuda_graph *fl_cuda_graph_new(void);
-/* What this thread computes from begin to end is the step. While it is captured an op that makes the host
+/* This thread's work from begin to end is the step. During capture it is an error if an op makes the host
    wait, read or write, draws from a generator of the user's, changes the stream, or needs more memory than
-   the steps before it is an error with its name; so are two graphs at once. After an error end drops the
-   capture, nothing of whose step was computed, takes back its draws, fails, and two steps warm up again. */
+   the warm-up steps; so are two graphs at once. After an error, end discards the capture, none of which was
+   computed, undoes its draws, fails, and two steps warm up again. */
 FL_API bool fl_cuda_graph_begin(fl_cuda_graph *g);
 FL_API bool fl_cuda_graph_end(fl_cuda_graph *g);
 FL_API bool fl_cuda_graph_ready(const fl_cuda_graph *g);
-/* The step once more, on the stream of its capture. An error before it is ready, and after fl_seed if it
-   draws: then the numbers would not be those of the seed. */
+/* Runs the step again, on the stream of its capture. An error before it is ready, and, if the step draws,
+   after fl_seed: the numbers would not be those of the seed. */
 FL_API bool fl_cuda_graph_replay(fl_cuda_graph *g);
-FL_API void fl_cuda_graph_free(fl_cuda_graph *g); /* waits; NULL is fine */
+FL_API void fl_cuda_graph_free(fl_cuda_graph *g); /* waits; NULL is allowed */
 #endif
 
 #if defined(FL_IMPL_ONLY_CUDA_GRAPH) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
@@ -54,10 +54,10 @@ typedef struct fl__cuda_used {
 struct fl_cuda_graph {
     int device;
     void *graph, *stream; /* graph: NULL until it is ready */
-    fl_buffer *word;      /* of the device: what a replay adds to the counters of draws */
-    fl_rng first;         /* the generator when the capture began */
-    uint64_t draws;       /* of a step, in counter steps */
-    int warm;             /* steps that ran */
+    fl_buffer *word;      /* on the device: added by a replay to the counters of draws */
+    fl_rng first;         /* generator at the start of the capture */
+    uint64_t draws;       /* counter steps per step */
+    int warm;             /* number of steps run */
     bool spoilt;
     fl__cuda_used *used;
     int64_t n, cap;
@@ -100,18 +100,18 @@ FL_PRIVATE bool fl__cuda_graph_takes(const fl_call *c, const void *stream) {
     const fl_cuda_graph *g = fl__cuda_graph;
     const char *name = fl_op_get_info(c->op)->name;
     if (stream != g->stream)
-        return fl_fail("fl_%s: cuda: another stream than the graph's, which is captured", name);
+        return fl_fail("fl_%s: cuda: the stream differs from that of the graph being captured", name);
     const bool attends = c->op == fl_op_attention || c->op == fl_op_attention_grad;
     if (attends ? ((const fl_attention_args *)c->args)->p <= 0
                 : c->op != FL_OP_random && c->op != fl_op_dropout)
         return true;
     const fl_rng now = fl_rng_state(), *at = fl_op_rng(c->op, (void *)(uintptr_t)c->args);
     return (at->key == now.key && at->counter - g->first.counter < now.counter - g->first.counter) ||
-           fl_fail("fl_%s: cuda: a graph is captured, and replays draw from the process's generator alone",
+           fl_fail("fl_%s: cuda: a captured graph can draw from the default generator only",
                    name);
 }
 
-/* It is as it was before the first begin. */
+/* Resets the graph to its state before the first begin. */
 static void fl__cuda_graph_reset(fl_cuda_graph *g) {
     for (int64_t i = 0; i < g->n; i++) fl_buffer_drop(g->used[i].buffer);
     flk_graph_put(g->graph);
@@ -133,8 +133,9 @@ FL_API bool fl_cuda_graph_begin(fl_cuda_graph *g) {
     if (fl_error()) return false;
     if (!g || fl__cuda_graph || g->graph)
         return fl_err_false("fl_cuda_graph_begin: %s", !g               ? "the graph is NULL"
-                                                    : fl__cuda_graph ? "a graph has begun on this thread"
-                                                                     : "its step is captured: replay it");
+                                                    : fl__cuda_graph ? "another graph has begun on this "
+                                                    "thread"
+                                                                     : "the step is captured: replay it");
     if (!(g->stream = fl__cuda_begin(g->device))) return fl_err_false("fl_cuda_graph_begin: no stream");
     fl__cuda_end();
     const fl_mem_info info = {.device = fl__cuda_device(g->device), .stream = g->stream,
@@ -143,7 +144,7 @@ FL_API bool fl_cuda_graph_begin(fl_cuda_graph *g) {
     fl__cuda_memory_for(info.device, g, false);
     if (g->warm == 2 && !fl__cuda_graph_capture(g)) {
         fl__cuda_memory_for(NULL, NULL, false);
-        return fl_err_false("fl_cuda_graph_begin: no capture");
+        return fl_err_false("fl_cuda_graph_begin: the capture failed");
     }
     g->spoilt = false;
     fl__cuda_graph = g;
@@ -165,7 +166,7 @@ static bool fl__cuda_graph_launch(fl_cuda_graph *g, uint64_t drawn) {
     return ok && (!why || fl_fail("fl_cuda_graph_replay: cuda: %s", why));
 }
 
-/* What was captured becomes the graph. */
+/* Ends the capture and instantiates the graph. */
 static bool fl__cuda_graph_finish(fl_cuda_graph *g) {
     const bool before = !fl_error();
     const char *why = flk_captured(g->stream, &g->graph);
@@ -183,7 +184,7 @@ static bool fl__cuda_graph_finish(fl_cuda_graph *g) {
 FL_API bool fl_cuda_graph_end(fl_cuda_graph *g) {
     if (!g || fl__cuda_graph != g)
         return fl_err_false("fl_cuda_graph_end: %s",
-                            g ? "it has not begun on this thread" : "the graph is NULL");
+                            g ? "the graph has not begun on this thread" : "the graph is NULL");
     const bool captures = fl__cuda_captures();
     fl__cuda_graph = NULL;
     if (captures) return fl__cuda_graph_finish(g) || fl_raise();
@@ -200,10 +201,10 @@ FL_API bool fl_cuda_graph_ready(const fl_cuda_graph *g) {
 FL_API bool fl_cuda_graph_replay(fl_cuda_graph *g) {
     if (fl_error()) return false;
     if (!g || !g->graph)
-        return fl_err_false("fl_cuda_graph_replay: %s", g ? "no step is captured: two warm up, the third is"
+        return fl_err_false("fl_cuda_graph_replay: %s", g ? "no step is captured yet: that needs three steps"
                                                        : "the graph is NULL");
     if (g->draws && fl_rng_state().key != g->first.key)
-        return fl_err_false("fl_cuda_graph_replay: the generator was seeded anew: capture the step again");
+        return fl_err_false("fl_cuda_graph_replay: fl_seed was called since: capture the step again");
     const fl_rng at = fl_rng_take(NULL, (int64_t)(2 * g->draws));
     if (!fl__cuda_graph_launch(g, at.counter - g->first.counter)) return fl_raise();
     for (int64_t i = 0; i < g->n; i++) g->used[i].buffer->version += g->used[i].writes;

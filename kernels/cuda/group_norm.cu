@@ -1,13 +1,13 @@
 /* kernels/cuda/group_norm.cu - group norm and its gradients
 
-   A team of threads has a group of channels of an image, in memory one behind the other or innermost. In the
-   gradient sums are per channel of an image first, of which a group's and a weight's are made in order. */
+   A team of threads has a group of channels of an image, channels-first or channels-last. The gradient first
+   computes sums per channel of an image, from which those of groups and weights are computed in order. */
 #include "common.cuh"
 
 struct flk_place_of {
     int64_t at, channel;
 };
-/* Value i of group `row`, in the order of memory. */
+/* Offset of value i of group `row`, in memory order. */
 static __device__ __forceinline__ flk_place_of flk_group_at(const flk_group_norm &a, int64_t row, int64_t i) {
     int64_t group = row;
     const int64_t image = flk_divide(&group, a.groups), each = a.channels / a.groups;
@@ -44,7 +44,7 @@ template <class T, int TEAM> __global__ void flk_group_norm_kernel(flk_group_nor
     ((T *)a.var)[r] = var;
 }
 
-/* part [2][images, channels]: sums of dy and of dy n, n = (x - mean) rstd */
+/* part [2][images, channels]: sums of dy and of dy n, n = (x - mean) rstd. */
 template <class T, int TEAM> __global__ void flk_group_parts_kernel(flk_group_norm a) {
     int lane;
     const int64_t r = flk_team_row<TEAM>(&lane), rows = a.images * a.channels;
@@ -66,7 +66,7 @@ template <class T, int TEAM> __global__ void flk_group_parts_kernel(flk_group_no
     ((T *)a.part)[rows + r] = along;
 }
 
-/* dx = rstd (dy w - mean(dy w) - n mean(dy w n)) */
+/* dx = rstd (dy w - mean(dy w) - n mean(dy w n)). */
 template <class T, int TEAM> __global__ void flk_group_grad_kernel(flk_group_norm a) {
     int lane;
     const int64_t r = flk_team_row<TEAM>(&lane), each = a.channels / a.groups, n = each * a.width;

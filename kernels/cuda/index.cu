@@ -1,7 +1,7 @@
-/* kernels/cuda/index.cu - along one axis: scans, gather and scatter, sort; and the places of true elements
+/* kernels/cuda/index.cu - ops along one axis: scan, gather, scatter, sort; and nonzero
 
-   A scan and a scatter give each line to one thread, which goes along it in order: no two threads write one
-   element, so sums need no atomics and the last of repeated indices wins. */
+   In scans and scatters one thread processes each line in order: no two threads write the same element, so
+   sums need no atomics, and if an index repeats, the last write wins. */
 #include "common.cuh"
 
 template <class T> __global__ void flk_scan_kernel(flk_lines l, bool product);
@@ -30,7 +30,7 @@ const char *flk_scan(const flk_lines *l, int product, int dtype) {
     return FLK_LAUNCH(flk_scan_kernel<int64_t>, blocks, FLK_BLOCK, *l, product != 0);
 }
 
-/* The index of element k of a line; -1 after a fault. */
+/* The index of element k of a line; -1 after reporting an error. */
 static __device__ __forceinline__ int64_t flk_index_at(const flk_lines &l, int64_t at, flk_fault *fault) {
     const int64_t i = ((const int64_t *)l.pass.t[1].p)[at];
     if (i >= 0 && i < l.size) return i;
@@ -38,7 +38,7 @@ static __device__ __forceinline__ int64_t flk_index_at(const flk_lines &l, int64
     return -1;
 }
 
-/* y, index, x: lines of y and index; a thread for each element. */
+/* y, index, x: lines of y and index; one thread per element. */
 template <class T> __global__ void flk_gather_kernel(flk_lines l, flk_fault *fault) {
     int64_t i = flk_thread(), at[3];
     if (i >= l.pass.n * l.length) return;
@@ -98,11 +98,11 @@ const char *flk_index(const flk_lines *l, int kind, int dtype) {
     }
 }
 
-/* ---- sort: of each line runs of 1, 2, 4 ... elements are merged; an element's new place is its own in its
-   run and the number of those in the other that come before it ---- */
+/* ---- merge sort: runs of 1, 2, 4 ... elements of each line are merged; the new position of an element is
+   its position in its run plus the number of elements in the other run that precede it ---- */
 
 template <class T> static __device__ __forceinline__ bool flk_before(T u, T v) {
-    return u < v || (u == u && v != v); /* NaN is the largest */
+    return u < v || (u == u && v != v); /* NaN is the maximum */
 }
 
 template <class T>
@@ -118,7 +118,7 @@ __global__ void flk_merge_kernel(flk_lines l, bool falls, int64_t run, const int
     const int64_t middle = right ? first + run : first + 2 * run;
     int64_t low = begin < l.length ? begin : l.length, high = middle < l.length ? middle : l.length;
     const T v = x[mine * l.step[2]];
-    while (low < high) { /* to the first of the other run that comes after v */
+    while (low < high) { /* search the first of the other run that comes after v */
         const int64_t half = low + (high - low) / 2;
         const T u = x[(run == 1 ? half : from[half]) * l.step[2]];
         const bool less = falls ? flk_before(v, u) : flk_before(u, v),
@@ -164,8 +164,8 @@ const char *flk_sort(const flk_lines *l, int descending, int dtype, int64_t *wor
                               : flk_sort_of<int64_t>(l, descending != 0, work);
 }
 
-/* ---- sums at places that all lines share, as of a table's rows: the places are sorted, and the first of
-   each adds up all that go there, in their order ---- */
+/* ---- scatter_add with indices shared by all lines, such as rows of an embedding: the indices are sorted,
+   and the first of each value adds all its sources in order ---- */
 
 template <class T>
 __global__ void flk_scatter_rows_kernel(flk_lines l, const int64_t *place, const int64_t *order,
@@ -208,7 +208,8 @@ const char *flk_scatter_rows(const flk_lines *l, int dtype, int64_t *work) {
     return FLK_LAUNCH(flk_scatter_rows_kernel<int64_t>, blocks, FLK_BLOCK, *l, place, order, flk_faults());
 }
 
-/* ---- nonzero: one block; each thread takes a stretch, counts it, and writes behind those before it ---- */
+/* ---- nonzero: one block; each thread counts the elements of an interval, and writes after the previous
+   ones ---- */
 
 __global__ void flk_nonzero_kernel(const uint8_t *x, flk_pass p, int64_t *y) {
     __shared__ int64_t before[FLK_BLOCK + 1];

@@ -1,8 +1,8 @@
-/* kernels/cuda/lattice.cu - sums over the paths of ASG and of transducers and their gradients, in f64
+/* kernels/cuda/lattice.cu - ASG and transducer losses and their gradients, in f64
 
-   The formulas are those of kernels/speech/asg.h and transducer.h. A block has a sequence. Of a transducer its
-   threads have the cells of a diagonal, of ASG the tokens or the places of the target; the gradient goes back
-   by the share that each way has in its sum, and each number is added up by one thread. */
+   The formulas are those of kernels/speech/asg.h and transducer.h. A block has a sequence. Its threads have
+   the cells of a diagonal (transducer), or the tokens or target positions (ASG). The gradient distributes to
+   each transition its share of its sum, and each number is summed by one thread. */
 #include "common.cuh"
 
 template <class T> static __device__ __forceinline__ double flk_score(const void *p, int64_t at) {
@@ -17,7 +17,7 @@ static __device__ __forceinline__ void flk_note_count(const flk_lattice &x, flk_
 
 /* ---- transducers ---- */
 
-/* Steps of sequence n, 0 if its counts fit nothing; *last: its labels. */
+/* Steps of sequence n, 0 if its counts are out of range; *last: the number of labels. */
 static __device__ __forceinline__ int64_t flk_transducer_steps(const flk_lattice &x, int64_t n, int64_t *last,
                                                                flk_fault *fault) {
     const int64_t steps = x.steps[n];
@@ -28,7 +28,7 @@ static __device__ __forceinline__ int64_t flk_transducer_steps(const flk_lattice
     return steps < x.t ? steps : x.t;
 }
 
-/* The two ways into a cell, by a blank and by a label. */
+/* The scores of both transitions into a cell, by a blank and by a label. */
 template <class T>
 static __device__ __forceinline__ void flk_ways(const flk_lattice &x, int64_t n, const double *a, int64_t t,
                                                 int64_t u, double way[2]) {
@@ -65,7 +65,7 @@ template <class T> __global__ void flk_transducer_kernel(flk_lattice x, flk_faul
     ((T *)x.total)[n] = (T)(total < FLK_NEVER ? FLK_NEVER : total);
 }
 
-/* g of a cell is what its blank and its label get of the cells that they lead to. */
+/* The gradient of a cell is the sum of what its blank and its label get from the cells they lead to. */
 template <class T> __global__ void flk_transducer_grad_kernel(flk_lattice x) {
     const int64_t n = blockIdx.x, s = x.l + 1;
     int64_t last;
@@ -100,11 +100,11 @@ template <class T> __global__ void flk_transducer_grad_kernel(flk_lattice x) {
 
 /* ---- ASG ---- */
 
-/* A sequence: tokens, or places of its target (label not NULL). */
+/* A sequence: tokens, or positions of its target (label not NULL). */
 struct flk_asg {
     int64_t n, steps, places;
     const int64_t *label;
-    double *row; /* log sums of all frames, or of two in turn, before e is added */
+    double *row; /* log-sums of all frames, or two alternating rows, before e is added */
     double *g, *to, *stayed, *moved;
 };
 
@@ -133,14 +133,14 @@ static __device__ __forceinline__ flk_asg flk_asg_of(const flk_lattice &x, int64
     return a;
 }
 
-/* The score of a place at frame t. */
+/* The score of a position at frame t. */
 template <class T>
 static __device__ __forceinline__ double flk_emission(const flk_lattice &x, const flk_asg &a, int64_t t,
                                                       int64_t s) {
     return flk_score<T>(x.first, (t * x.n + a.n) * x.c + (a.label ? a.label[s] : s));
 }
 
-/* The way to place i from place j: full, or stay or the place before. */
+/* The transition to position i from position j: any (full), or i and i - 1 only. */
 template <class T>
 static __device__ __forceinline__ double flk_way(const flk_lattice &x, const flk_asg &a, const double *before,
                                                  int64_t t, int64_t i, int64_t j) {
@@ -168,7 +168,7 @@ static __device__ const double *flk_asg_rows(const flk_lattice &x, const flk_asg
     return before;
 }
 
-/* log P, by each thread that asks */
+/* log P, computed by each calling thread. */
 template <class T>
 static __device__ double flk_asg_total(const flk_lattice &x, const flk_asg &a, const double *row) {
     if (!a.places) return FLK_NEVER;
@@ -187,7 +187,7 @@ template <class T> __global__ void flk_asg_kernel(flk_lattice x, flk_fault *faul
     ((T *)x.total)[a.n] = (T)(total < FLK_NEVER ? FLK_NEVER : total);
 }
 
-/* de of frame t: the places of a token are added up by the thread of the first one. */
+/* de of frame t: the positions of a token are summed by the thread of the first one. */
 template <class T> static __device__ void flk_asg_emit(const flk_lattice &x, const flk_asg &a, int64_t t) {
     T *de = (T *)x.d_first + (t * x.n + a.n) * x.c;
     for (int64_t s = threadIdx.x; s < a.places; s += FLK_BLOCK) {
@@ -222,7 +222,7 @@ template <class T> __global__ void flk_asg_grad_kernel(flk_lattice x) {
         const double *now = a.row + t * width, *before = now - width;
         flk_asg_emit<T>(x, a, t);
         if (!t) break;
-        /* what place j gets of those it leads to */
+        /* the gradient that position j gets from those it leads to */
         for (int64_t j = threadIdx.x; j < a.places; j += FLK_BLOCK) {
             const int64_t i0 = a.label ? j : 0, i1 = !a.label || j + 2 > a.places ? a.places : j + 2;
             double sum = 0;
@@ -258,7 +258,7 @@ template <class T> __global__ void flk_asg_sums_kernel(flk_lattice x) {
     ((T *)x.d_second)[i] = (T)sum;
 }
 
-/* ---- starts ---- */
+/* ---- launches ---- */
 
 int64_t flk_lattice_work(const flk_lattice *x) {
     const bool grad = x->d_first != NULL;

@@ -1,8 +1,8 @@
-/* kernels/cuda/lattice.h - slots of the sums over paths, ASG's and transducers', on backend cuda */
+/* kernels/cuda/lattice.h - slots of ASG and transducer losses on backend cuda */
 #ifndef FL_CUDA_LATTICE_H
 #define FL_CUDA_LATTICE_H
 #include "backend.h"
-/* Puts the slots of this file into the table, once their ops are registered. */
+/* Adds the slots of this file to the table; the ops must be registered. */
 FL_PRIVATE void fl__cuda_lattice_slots(fl_backend *cuda);
 #endif
 
@@ -12,8 +12,8 @@ FL_PRIVATE void fl__cuda_lattice_slots(fl_backend *cuda);
 #include "../../fl/speech/lattice.h"
 #include "layers.h"
 
-/* asg: e, w, target, steps, lengths -> total;  transducer: blanks, labels, steps, lengths -> total;
-   gradients: the same, total, dy -> those of the first two. Counts that do not fit are an error of the next
+/* asg: e, w, target, steps, lengths -> total; transducer: blanks, labels, steps, lengths -> total;
+   gradients: the same, total, dy -> gradients of the first two. Counts out of range are an error of the next
    sync. */
 FL__CUDA_SLOT(fl__cuda_lattice) {
     const bool asg = c->op == fl_op_asg || c->op == fl_op_asg_grad, grad = c->n_out > 1;

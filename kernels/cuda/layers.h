@@ -1,13 +1,12 @@
-/* kernels/cuda/layers.h - slots of registered ops on backend cuda: concat, softmax, losses, norms, pools,
-   dropout
+/* kernels/cuda/layers.h - slots of registered ops on cuda: concat, softmax, losses, norms, pooling, dropout
 
-   Where a record has what no kernel takes (images that lie in no usual order), its composition runs. */
+   Calls that the kernels do not support (images of unusual layout) use their composition. */
 #ifndef FL_CUDA_LAYERS_H
 #define FL_CUDA_LAYERS_H
 #include "backend.h"
-/* Makes the outputs of c that are wanted. */
+/* Allocates the outputs of c that are requested. */
 FL_PRIVATE bool fl__cuda_outputs(const fl_call *c);
-/* Puts the slots of this file into the table. */
+/* Adds the slots of this file to the table. */
 FL_PRIVATE void fl__cuda_layers_slots(fl_backend *cuda);
 #endif
 
@@ -40,7 +39,7 @@ static int fl__cuda_wide(const fl_tensor *t) {
     return (int)fl_dtype_wide(t->dtype);
 }
 
-/* ---- tensors side by side ---- */
+/* ---- concatenation ---- */
 
 FL__CUDA_SLOT(fl__cuda_concat) {
     const int axis = ((const fl_axis_args *)c->args)->axis;
@@ -78,7 +77,7 @@ FL__CUDA_SLOT(fl__cuda_softmax_grad) {
         c, flk_softmax_grad(&l, c->op == fl_op_log_softmax_grad, fl__cuda_wide(c->in[0])));
 }
 
-/* A target that is no class is a fault of gather, as in the composition. */
+/* A target out of range is an error of gather, as in the composition. */
 static flk_cross_entropy_rows fl__cuda_entropy(const fl_call *c) {
     const fl_cross_entropy_args *a = c->args;
     const fl_tensor *x = c->in[0];
@@ -133,7 +132,7 @@ FL__CUDA_SLOT(fl__cuda_layer_norm) {
     fl__cuda_operand(&a.b, c->in[2]);
     a.mean = fl__cuda_wanted(c->out[1]);
     a.rstd = fl_data(c->out[2]);
-    if (adds) { /* whose arguments begin with layer_norm's */
+    if (adds) { /* its arguments begin with layer_norm's */
         const fl_add_norm_args *args = c->args;
         fl__cuda_operand(&a.x, c->out[3]);
         fl__cuda_operand(&a.branch, c->in[0]);
@@ -167,7 +166,7 @@ FL__CUDA_SLOT(fl__cuda_layer_norm_grad) {
 
 /* ---- batch norm ---- */
 
-/* Whether t, an image or a number, lies as x. */
+/* Whether t, an image or a number, has the layout of x. */
 static bool fl__cuda_lies_as(const fl_tensor *t, const fl_tensor *x) {
     bool ok = t->weak || t->ndim == x->ndim;
     for (int i = 0; ok && !t->weak && i < x->ndim; i++)
@@ -175,13 +174,13 @@ static bool fl__cuda_lies_as(const fl_tensor *t, const fl_tensor *x) {
     return ok;
 }
 
-/* Whether the kernels take the record, whose images are the n ones: then *a has x, w and its sizes. */
+/* Whether the kernels support the call, whose images are the n given: if so, sets x, w and sizes in *a. */
 static bool fl__cuda_batch(flk_batch_norm *a, const fl_call *c, fl_tensor *const *image, int n) {
     const fl_batch_norm_args *args = c->args;
     const fl_tensor *x = c->in[0];
     bool ok = fl_numel(x) > 0;
     for (int i = 0; i < n; i++) ok &= !image[i] || fl__cuda_lies_as(image[i], x);
-    for (int i = 1; i < c->n_in; i++) /* numbers per channel are dense */
+    for (int i = 1; i < c->n_in; i++) /* values per channel are contiguous */
         ok &= c->in[i]->weak || fl_numel(c->in[i]) != x->shape[1] || fl_is_contiguous(c->in[i]);
     *a =
         (flk_batch_norm){.channels = x->shape[1], .width = 1, .eps = args->eps, .relu = args->relu};
@@ -243,7 +242,7 @@ FL__CUDA_SLOT(fl__cuda_batch_norm_grad) {
 
 /* ---- group norm ---- */
 
-/* Whether the kernels take the record, whose images are x and other. */
+/* Whether the kernels support the call with images x and other. */
 static bool fl__cuda_group(flk_group_norm *a, const fl_call *c, const fl_tensor *other) {
     const fl_batch_norm_args *args = c->args;
     const fl_tensor *x = c->in[0];
@@ -313,7 +312,7 @@ FL__CUDA_SLOT(fl__cuda_resample) {
     fl__cuda_lines(&s.lines, c->op, 2, (fl_tensor *[]){y, x}, 0, args->axis);
     fl_buffer *work = args->adjoint ? fl__cuda_scratch(c, (size_t)(2 * s.size) * sizeof *s.work) : NULL;
     if (args->adjoint && !work) return false;
-    fl_scope scope = fl_scope_begin(); /* tables are small */
+    fl_scope scope = fl_scope_begin(); /* the tables are small */
     fl_tensor *at = fl_contiguous(c->in[1]), *dense = fl_contiguous(c->in[2]);
     fl_tensor *inside = c->in[3]->weak ? NULL : fl_contiguous(c->in[3]);
     bool ok = at && dense && (inside || c->in[3]->weak);
@@ -360,7 +359,7 @@ FL__CUDA_SLOT(fl__cuda_max_pool2d) {
     return fl__cuda_pool(c, FLK_MAX_POOL, c->out[1]);
 }
 
-/* Places in images may be anybody's. */
+/* Index tensors in image coordinates may come from the user. */
 FL__CUDA_SLOT(fl__cuda_max_pool2d_grad) {
     if (c->in[1]->dtype != FL_U8 || !fl_dtype_is_float(c->in[0]->dtype)) return fl_call_compose(c);
     return fl__cuda_pool(c, FLK_MAX_POOL_GRAD, c->in[1]);
@@ -374,9 +373,9 @@ FL__CUDA_SLOT(fl__cuda_avg_pool2d_grad) {
     return fl__cuda_pool(c, FLK_AVG_POOL_GRAD, NULL);
 }
 
-/* ---- a linear layer whose weight is stored in halves ---- */
+/* ---- linear layers with weights stored in half precision ---- */
 
-/* More rows than these share one conversion of the weight: the composition. */
+/* For more rows the composition converts the weight once. */
 FL__CUDA_SLOT(fl__cuda_linear_stored) {
     enum { FEW = 16 };
     const fl_tensor *x = c->in[0], *w = c->in[1];

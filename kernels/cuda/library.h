@@ -1,21 +1,21 @@
-/* kernels/cuda/library.h - finds NVIDIA's libraries when they are first needed
+/* kernels/cuda/library.h - loads NVIDIA's libraries on first use
 
-   In the folders of FL_CUDA_LIBS (a colon between two; "no": none is looked for anywhere), where the
-   dynamic loader looks, in the toolkit's folder, and in nvidia/<package>/lib of the Python in use, which
-   is that of VIRTUAL_ENV or the first of PATH: its packages hold the same libraries. A library stays open.
-   A relative folder counts in FL_CUDA_LIBS alone, which says what to load; one in PATH, CUDA_HOME or
-   VIRTUAL_ENV is skipped: anyone who can write to the current folder could have code loaded otherwise. */
+   Searches the folders of FL_CUDA_LIBS (separated by colons; "no": loads none), the dynamic loader's path,
+   the toolkit's folder, and nvidia/<package>/lib of the current Python (of VIRTUAL_ENV, or the first in
+   PATH), whose packages contain the same libraries. Libraries stay loaded. Relative folders are allowed in
+   FL_CUDA_LIBS only; in PATH, CUDA_HOME and VIRTUAL_ENV they are skipped: otherwise anyone who can write to
+   the current folder could have code loaded. */
 #ifndef FL_CUDA_LIBRARY_H
 #define FL_CUDA_LIBRARY_H
 #include "../../fl_mem.h"
 
-/* The functions of a library in a struct of n pointers, in the order of their names. False where the
-   library or one of its functions is absent: said in one warning, which tells what runs instead. */
+/* Loads the functions of a library into a struct of n pointers, in the order of their names. If the library
+   or a function is missing, returns false, after one warning that says what runs instead. */
 FL_PRIVATE bool fl__cuda_library(const char *file, const char *instead, const char *const *names,
                                  void *functions, int n);
-/* Opens it, if it is there, for another library that would look in fewer places. */
+/* Opens a library, if it exists, on behalf of another one that would search fewer folders. */
 FL_PRIVATE void *fl__cuda_library_open(const char *file);
-/* For tables of plans by shape. */
+/* Hash for tables of plans by shape. */
 FL_PRIVATE uint64_t fl__cuda_hash(const void *p, size_t bytes);
 #endif
 
@@ -30,7 +30,7 @@ FL_PRIVATE uint64_t fl__cuda_hash(const void *p, size_t bytes);
 #include <string.h>
 #include <unistd.h>
 
-/* The first of the files that match which opens. */
+/* Opens the first matching file that can be opened. */
 static void *fl__cuda_open_match(const char *pattern) {
     void *library = NULL;
     glob_t found;
@@ -41,7 +41,7 @@ static void *fl__cuda_open_match(const char *pattern) {
     return library;
 }
 
-/* In each of the folders, a colon between two: folder `under` file. */
+/* Searches colon-separated folders for folder `under` file. */
 static void *fl__cuda_open_in(const char *folders, const char *under, const char *file) {
     void *library = NULL;
     char path[PATH_MAX];
@@ -54,7 +54,7 @@ static void *fl__cuda_open_in(const char *folders, const char *under, const char
     return library;
 }
 
-/* In the packages of the Python that stands in the folder bin, or of one that its link leads to. */
+/* Searches the packages of the Python in folder bin, also following its links. */
 static void *fl__cuda_open_python(const char *bin, size_t n, const char *file) {
     char python[PATH_MAX], to[PATH_MAX];
     void *library = NULL;
@@ -78,7 +78,7 @@ static void *fl__cuda_open_python(const char *bin, size_t n, const char *file) {
     return library;
 }
 
-/* The absolute path that a variable holds; NULL: none. */
+/* The absolute path in an environment variable; NULL if it is unset or relative. */
 static const char *fl__cuda_folder_of(const char *variable) {
     const char *folder = getenv(variable);
     return folder && *folder == '/' ? folder : NULL;

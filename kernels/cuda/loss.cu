@@ -1,7 +1,7 @@
 /* kernels/cuda/loss.cu - cross entropy of rows of logits, and its gradient: one pass over the logits each */
 #include "common.cuh"
 
-/* The class of row r; -1 where it does not count. One that is none is a fault. */
+/* The class of row r; -1 if it is ignored. A class out of range is reported. */
 static __device__ __forceinline__ int64_t flk_target(const flk_cross_entropy_rows &e, int64_t r,
                                                      flk_fault *fault) {
     const int64_t t = e.target[r];

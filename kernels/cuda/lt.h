@@ -1,21 +1,21 @@
-/* kernels/cuda/lt.h - matrix products and linear layers of backend cuda by cuBLASLt
+/* kernels/cuda/lt.h - matrix products and linear layers on backend cuda by cuBLASLt
 
-   Takes the slots of matmul and linear. What the library cannot read as it lies (rows that are dense in
-   neither direction), integers, and all without the library goes on to the slot that was there before:
-   our own kernel. The library counts columns first: row-major y = a b is its y^T = b^T a^T, whose bias and
-   activation are those of a linear layer. Batches are one dim of strides for it; others are a loop.
+   Overrides the slots of matmul and linear. Operands that the library cannot read (neither rows nor columns
+   contiguous), integers, and all calls without the library use the slot that this one replaced: our own
+   kernel. The library is column-major: row-major y = a b is its y^T = b^T a^T, with bias and activation as a
+   linear layer has them. One batch dim with strides is passed to the library, others are a loop.
 
-   f32 stays f32 unless fl_matmul_precision allows less: then TF32. Its first choice for a shape, or with
-   FL_CUDA_TUNE (tune.h) the fastest of a few, is kept in a table of fixed size; parts of a long sum are added
-   in f32, in one order: one GPU model gives the same bits in every run. */
+   f32 is computed in f32, unless fl_matmul_precision permits TF32. The library's first choice for a shape,
+   or with FL_CUDA_TUNE (tune.h) the fastest of a few, is cached in a table of fixed size; split sums are
+   added in f32 in a fixed order: one GPU model gives the same bits in every run. */
 #ifndef FL_CUDA_LT_H
 #define FL_CUDA_LT_H
 #include "../../fl_backend.h"
 #include "../../fl/tensor/copy.h"
 #include "../../fl/records/linear.h"
-/* Puts the slots into the table, before those that are there. */
+/* Overrides slots of the table. */
 FL_PRIVATE void fl__cuda_lt_slots(fl_backend *cuda);
-/* Runs our own slot, or, as it takes wide dtypes only, the record in those. */
+/* Runs our own slot; if it supports wide dtypes only, on widened operands. */
 FL_PRIVATE bool fl__cuda_widely(fl_slot own, const fl_backend *self, const fl_call *c);
 #endif
 
@@ -30,20 +30,20 @@ FL_PRIVATE bool fl__cuda_widely(fl_slot own, const fl_backend *self, const fl_ca
 #include <pthread.h>
 #include <string.h>
 
-enum { FL__LT_PLANS = 2048, FL__LT_MOST = 64 /* products of one call */, FL__LT_CHOICES = 8 };
-static const size_t fl__lt_workspace = (size_t)32 << 20; /* what NVIDIA advises for Hopper */
+enum { FL__LT_PLANS = 2048, FL__LT_MOST = 64 /* products per call */, FL__LT_CHOICES = 8 };
+static const size_t fl__lt_workspace = (size_t)32 << 20; /* NVIDIA's recommendation for Hopper */
 
-/* All that decides how a product runs. Its operands as the library sees them: d = op(a) op(b). */
+/* Cache key of a plan, compared bytewise. Operands as the library sees them: d = op(a) op(b). */
 typedef struct fl__lt_shape {
     int64_t m, n, k, lda, ldb, ldd, batch, step_a, step_b, step_d;
     int32_t type, type_d, compute, epilogue, align, transpose_a, transpose_b;
-    int32_t device; /* no gap: shapes are compared by their bytes */
+    int32_t device; /* no padding: keys are compared bytewise */
 } fl__lt_shape;
 
 typedef struct fl__lt_plan {
     fl__lt_shape of;
     bool there, can, fresh; /* fresh: as in dnn.h */
-    int at;                 /* of the library's choices */
+    int at;                 /* index among the library's choices */
     fl__lt_desc op;
     fl__lt_layout a, b, d;
     fl__lt_algo algo;
@@ -52,8 +52,8 @@ typedef struct fl__lt_plan {
 
 static struct {
     pthread_mutex_t lock;
-    int state; /* 0: not looked for, 1: there, -1: absent */
-    fl__lt_handle handle[FLK_DEVICES]; /* NULL: not made yet */
+    int state; /* 0: not loaded yet, 1: loaded, -1: missing */
+    fl__lt_handle handle[FLK_DEVICES]; /* NULL: not created yet */
     struct {
 #define FL__LT_FIELD(result, name, args) result(*name) args;
         FL__LT_CALLS(FL__LT_FIELD)
@@ -69,7 +69,7 @@ static void fl__lt_look(void) {
 #define FL__LT_NAME(result, name, args) #name,
     static const char *const names[] = {FL__LT_CALLS(FL__LT_NAME)};
 #undef FL__LT_NAME
-    const char *instead = "matrix products run on our own kernels, which are slower";
+    const char *instead = "matrix products use our own slower kernels";
     if (!fl__lt.state)
         fl__lt.state = fl__cuda_library("libcublasLt.so.13", instead, names, &fl__lt.call,
                                         (int)(sizeof names / sizeof *names)) ? 1 : -1;
@@ -80,13 +80,13 @@ static void fl__lt_look(void) {
     fl_message(FL_LOG_WARN, "cuda: cublasLtCreate: %s: %s", fl__lt.call.cublasLtGetStatusString(s), instead);
 }
 
-/* For the device in use. Under the lock. */
+/* Loads the library for the current device. The lock is held. */
 static bool fl__lt_there(void) {
     if (fl__lt.state >= 0 && !fl__lt.handle[flk_device()]) fl__lt_look();
     return fl__lt.state > 0;
 }
 
-/* ---- plans; all under the lock ---- */
+/* ---- plans; the lock is held in all functions ---- */
 
 static void fl__lt_forget(fl__lt_plan *p) {
     if (p->op) fl__lt.call.cublasLtMatmulDescDestroy(p->op);
@@ -126,7 +126,7 @@ static bool fl__lt_make_op(fl__lt_plan *p, const void *bias) {
                                                                        sizeof bias));
 }
 
-/* The library's choice p->at; false: it has none. */
+/* Applies the library's choice p->at. Returns false if there is none. */
 static bool fl__lt_choose(fl__lt_plan *p) {
     const uint32_t reduction = FL__LT_REDUCE_IN_F32, align = (uint32_t)p->of.align;
     fl__lt_pref want = NULL;
@@ -155,7 +155,7 @@ static uint64_t fl__lt_key(const fl__lt_shape *s) {
     return fl__cuda_tune_key(&any, sizeof any, fl__lt.call.cublasLtGetVersion());
 }
 
-/* The plan of a shape, which may be that it cannot be done. It takes the place of another one. */
+/* The cached plan of a shape, which may be that it is unsupported. Evicts another plan if needed. */
 static fl__lt_plan *fl__lt_plan_of(const fl__lt_shape *s, const void *bias) {
     fl__lt_plan *p = &fl__lt.plan[fl__cuda_hash(s, sizeof *s) % FL__LT_PLANS];
     if (p->there && !memcmp(&p->of, s, sizeof *s)) return p;
@@ -173,9 +173,9 @@ static fl__lt_plan *fl__lt_plan_of(const fl__lt_shape *s, const void *bias) {
     return p;
 }
 
-/* ---- from records to shapes ---- */
+/* ---- from calls to shapes ---- */
 
-/* A product, with its batch as dims of which the last is the library's. */
+/* A product with its batch dims, of which the last is passed to the library. */
 typedef struct fl__lt_product {
     fl__lt_shape shape;
     const char *a, *b, *bias;
@@ -184,8 +184,8 @@ typedef struct fl__lt_product {
     int64_t dim[FL_MAX_DIMS], step[3][FL_MAX_DIMS]; /* of a, b, d */
 } fl__lt_product;
 
-/* The row-major matrix [rows, columns] as the library's [columns, rows], or the transpose of that one. False:
-   it has no dense direction. */
+/* Describes the row-major matrix [rows, columns] as the library's [columns, rows], or its transpose. Returns
+   false if neither rows nor columns are contiguous. */
 static bool fl__lt_reads(int64_t rows, int64_t columns, int64_t row, int64_t column, int32_t *transpose,
                          int64_t *ld) {
     *transpose = 0;
@@ -200,7 +200,7 @@ static int32_t fl__lt_type_of(fl_dtype d) {
     return d == FL_F32 ? FL__LT_F32 : d == FL_F64 ? FL__LT_F64 : d == FL_F16 ? FL__LT_F16 : FL__LT_BF16;
 }
 
-/* Joins dims that all three go through as one; the last is the longest. */
+/* Merges batch dims that are contiguous in all three operands; puts the longest last. */
 static void fl__lt_batch(fl__lt_product *p, const fl_tensor *a, const fl_tensor *b, const fl_tensor *y) {
     const fl_tensor *const t[3] = {b, a, y};
     for (int d = 0; d < y->ndim - 2; d++) {
@@ -228,7 +228,7 @@ static int64_t fl__lt_size(int32_t type) {
     return type == FL__LT_F64 ? 8 : type == FL__LT_F32 ? 4 : 2;
 }
 
-/* Where product i of a batch has its operands, in bytes from the first one's. */
+/* Byte offsets of the operands of product i of a batch. */
 static void fl__lt_place(const fl__lt_product *p, int64_t i, int64_t at[3]) {
     at[0] = at[1] = at[2] = 0;
     for (int d = p->ndim - 2; d >= 0; i /= p->dim[d--])
@@ -236,7 +236,7 @@ static void fl__lt_place(const fl__lt_product *p, int64_t i, int64_t at[3]) {
             at[k] += i % p->dim[d] * p->step[k][d] * fl__lt_size(k < 2 ? p->shape.type : p->shape.type_d);
 }
 
-/* Calls of the library for all of a batch. */
+/* Number of library calls for a batch. */
 static int64_t fl__lt_loop(const fl__lt_product *p) {
     int64_t n = 1;
     for (int d = 0; d + 1 < p->ndim; d++) n *= p->dim[d];
@@ -253,7 +253,8 @@ static int32_t fl__lt_alignment(const fl__lt_product *p) {
     return (int32_t)(all & -all);
 }
 
-/* y = a b, or a b^T of a linear layer. False: it is none for the library. y has no storage yet. */
+/* Describes y = a b, or a b^T of a linear layer. Returns false if the library does not support it. y has no
+   storage yet. */
 static bool fl__lt_product_of(const fl_call *c, const fl_tensor *y, fl__lt_product *p) {
     const fl_tensor *a = c->in[0], *b = c->in[1];
     const int nd = y->ndim, b_row = c->op == FL_OP_matmul ? nd - 2 : 1,
@@ -298,7 +299,7 @@ static bool fl__lt_start(const fl_call *c, const fl__lt_plan *plan, const fl__lt
     fl__lt_status s = 0;
     if (p->bias &&
         fl__lt.call.cublasLtMatmulDescSetAttribute(plan->op, FL__LT_BIAS_POINTER, &p->bias, sizeof p->bias))
-        return fl_fail("fl_%s: cuda: cuBLASLt takes no bias", fl_op_get_info(c->op)->name);
+        return fl_fail("fl_%s: cuda: cuBLASLt rejects the bias", fl_op_get_info(c->op)->name);
     if (plan->workspace && !(work = fl__cuda_scratch(c, plan->workspace))) return false;
     for (int64_t i = 0, at[3]; i < fl__lt_loop(p) && !s; i++) {
         fl__lt_place(p, i, at);
@@ -312,7 +313,7 @@ static bool fl__lt_start(const fl_call *c, const fl__lt_plan *plan, const fl__lt
     return !s || fl__lt_failed(c, s);
 }
 
-/* ---- choosing by timing ---- */
+/* ---- tuning ---- */
 
 typedef struct fl__lt_trial {
     const fl_call *call;
@@ -339,7 +340,7 @@ static bool fl__lt_run_plan(const fl_call *c, fl__lt_plan *plan, const fl__lt_pr
     return fl__lt_start(c, plan, p);
 }
 
-/* Makes y, which the product goes into, once it is sure that the library computes it. *done: it did. */
+/* Allocates y and computes the product if the library supports it, and sets *done. */
 static bool fl__lt_run(const fl_call *c, fl_tensor *y, int32_t epilogue, const fl_tensor *bias, bool *done) {
     fl__lt_product p;
     *done = false;
@@ -369,7 +370,7 @@ FL__CUDA_SLOT(fl__lt_matmul) {
     return done || fl__cuda_widely(fl__lt_own_matmul, self, c);
 }
 
-/* The epilogue that computes act; 0: the library has none. Its gelu is the one by tanh. */
+/* The epilogue that computes act; 0 if there is none. Its gelu is the tanh approximation. */
 static int32_t fl__lt_epilogue_of(fl_op act) {
     return act == FL_OP_NONE        ? FL__LT_NO_EPILOGUE
            : act == FL_OP_relu      ? FL__LT_RELU
@@ -377,8 +378,8 @@ static int32_t fl__lt_epilogue_of(fl_op act) {
                                     : 0;
 }
 
-/* x [m, k], w [n, k], bias [n] -> act(z), z = x w^T + bias. Activations that are no epilogue run over z: the
-   one that is wanted, or one of the wide dtype, so that nothing is rounded twice. */
+/* x [m, k], w [n, k], bias [n] -> act(z), z = x w^T + bias. Activations without an epilogue are computed
+   from z, in place, or from a z of the wide dtype, so that rounding occurs once. */
 FL__CUDA_SLOT(fl__lt_linear) {
     const fl_op act = ((const fl_linear_args *)c->args)->act;
     fl_tensor *bias = c->n_in > 2 ? c->in[2] : NULL, *y = c->out[0], *z = c->n_out > 1 ? c->out[1] : NULL;
@@ -395,14 +396,14 @@ FL__CUDA_SLOT(fl__lt_linear) {
     const bool takes = y->dtype != FL_F64 && (!bias || bias->shape[0] == 1 || bias->stride[0] == 1);
     if (ok && takes) ok = fl__lt_run(c, fused ? y : z, epilogue, bias, &done);
     fl_call rest = {.op = act == FL_OP_NONE ? FL_OP_copy : act, .n_out = 1, .n_in = 1, .out = {y}, .in = {z}};
-    if (ok && done && !fused) ok = self->op[rest.op](self, &rest); /* y's pin is for who runs this slot */
+    if (ok && done && !fused) ok = self->op[rest.op](self, &rest); /* y stays mapped for the caller */
     if (ok && !done) ok = fl_call_compose(c);
     if (ours && z && z->buffer) fl_buffer_unmap(z->buffer); /* as fl_out_make mapped it */
     fl_scope_end(&s);
     return ok;
 }
 
-/* The library sums the rows of dz where it multiplies them for dw: it sees db as a bias. */
+/* db is fused into the product for dw: for the library it is a bias gradient. */
 FL__CUDA_SLOT(fl__lt_linear_grad) {
     fl_tensor *dw = c->out[1], *db = c->out[2];
     fl__linear_grad part;

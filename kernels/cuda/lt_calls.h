@@ -1,7 +1,7 @@
-/* kernels/cuda/lt_calls.h - the functions of cuBLASLt that lt.h calls, as C sees them
+/* kernels/cuda/lt_calls.h - declarations of the cuBLASLt functions that lt.h calls
 
-   Written by hand, so that nothing of NVIDIA's is needed to build; tests/cuda/vendor.c compiles them
-   beside the real headers, where FL_CUDA_CHECK makes the types those. */
+   Written by hand, so that building needs nothing from NVIDIA; tests/cuda/vendor.c compiles them against the
+   real headers, with FL_CUDA_CHECK selecting the real types. */
 #ifndef FL_CUDA_LT_CALLS_H
 #define FL_CUDA_LT_CALLS_H
 #include <stddef.h>
@@ -54,7 +54,7 @@ typedef struct fl__lt_choice {
        const void *, const void *, fl__lt_layout, void *, fl__lt_layout, const fl__lt_algo *, void *,       \
        size_t, fl__lt_stream))
 
-/* X(name here, the library's, value) */
+/* X(our name, the library's, value) */
 #define FL__LT_NUMBERS(X)                                                   \
     X(FL__LT_COMPUTE_F32, CUBLAS_COMPUTE_32F, 68)                           \
     X(FL__LT_COMPUTE_F64, CUBLAS_COMPUTE_64F, 70)                           \

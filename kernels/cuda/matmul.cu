@@ -1,7 +1,7 @@
-/* kernels/cuda/matmul.cu - products of batches of matrices: the plain kernel
+/* kernels/cuda/matmul.cu - batched matrix products: reference kernel
 
-   A block makes a tile of FLK_TILE x FLK_TILE elements, each thread FLK_EACH x FLK_EACH of them, from
-   stretches of FLK_DEEP of k that it puts into shared memory. The sum over k is one chain, in order. */
+   A block computes a tile of FLK_TILE x FLK_TILE elements, each thread FLK_EACH x FLK_EACH of them, from
+   panels of FLK_DEEP of k in shared memory. The sum over k is sequential, in order. */
 #include "common.cuh"
 
 enum { FLK_TILE = 64, FLK_DEEP = 16, FLK_EACH = 4, FLK_SIDE = FLK_TILE / FLK_EACH };
@@ -13,7 +13,7 @@ static __device__ __forceinline__ int64_t flk_fused(int64_t a, int64_t b, int64_
 }
 
 /* Loads a tile [FLK_DEEP][FLK_TILE] whose element (l, i) is p[i * across + (k0 + l) * along]; zeros outside.
-   Neighbouring threads take neighbours in memory where there are some. */
+   Adjacent threads read adjacent addresses if possible. */
 template <class T>
 static __device__ __forceinline__ void flk_tile(T (*to)[FLK_TILE], const T *p, int64_t left, int64_t deep,
                                                 int64_t across, int64_t along) {
@@ -59,7 +59,7 @@ template <class T> __global__ void __launch_bounds__(FLK_SIDE *FLK_SIDE) flk_mat
         }
 }
 
-/* A warp has a column of y, which is a row of w, and reads it once for a few rows of x at a time. */
+/* A warp computes a column of y, reading its row of w once for a few rows of x at a time. */
 __global__ void flk_stored_kernel(flk_stored s) {
     enum { ROWS = 4 };
     int lane;

@@ -1,36 +1,35 @@
-/* kernels/cuda/memory.h - the devices of backends cuda, cuda:1 ..., and for each a manager, which caches its
-   memory
+/* kernels/cuda/memory.h - devices of the backends cuda, cuda:1 ..., each with a caching memory manager
 
-   A request is rounded up to an eighth of its power of two, 512 bytes at least, and takes a free block that
-   is no more than a quarter larger; else the device is asked. A block goes back to the stream, or the graph,
-   that it was got for: what that one puts into it next runs behind what it put last. Where another stream
-   used it last, an event says when that ends, and the next use waits for it. Nothing is split and nothing
-   merged: fl_mem_trim, which waits, gives the free blocks back, but for those of graphs. Pinned memory of the
-   host, through which bytes come and go, is cached likewise, for all devices. */
+   A request is rounded up to an eighth of its power of two, at least 512 bytes, and takes a free block that
+   is at most a quarter larger; else memory is allocated. A freed block returns to the stream, or graph, that
+   it was allocated for, whose later work runs after its earlier uses. If another stream used it last, an
+   event marks the end of that use, and the next use waits for it. Blocks are neither split nor merged;
+   fl_mem_trim waits and releases the free ones, except those of graphs. Pinned host memory for transfers is
+   cached the same way, for all devices together. */
 #ifndef FL_CUDA_MEMORY_H
 #define FL_CUDA_MEMORY_H
 #include "../../fl_mem.h"
 
-/* Before anything else, once. */
+/* Must be called first, once. */
 FL_PRIVATE void fl__cuda_memory_init(void);
-/* Of device `ordinal`, whose backend is called as it. Its get fails, saying why, where driver or device are
-   missing; its wait makes a stream wait for what another, of any device, was given so far. */
+/* Device number `ordinal`, named as its backend. Its get fails with a reason if driver or device are
+   missing; its wait makes a stream wait for the earlier work of another one, on any device. */
 FL_PRIVATE const fl_device *fl__cuda_device(int ordinal);
-FL_PRIVATE bool fl__cuda_has(const fl_buffer *b); /* a device has the bytes */
-/* Pinned memory of the host. A block that a stream uses (fl_buffer_use) comes again when that has ended. */
+FL_PRIVATE bool fl__cuda_has(const fl_buffer *b); /* whether the bytes are on a device */
+/* Pinned host memory. A block used by a stream (fl_buffer_use) is reused after that work. */
 FL_PRIVATE const fl_device *fl__cuda_pinned(void);
 
-/* For graph.h. What this thread gets of that device from now on is for `home` (NULL: the stream in use), and
-   while it is captured only from what home has. */
+/* For graph.h: this thread's allocations on the device are now for `home` (NULL: the current stream), and
+   during capture only from home's free blocks. */
 FL_PRIVATE void fl__cuda_memory_for(const fl_device *device, const void *home, bool captured);
-FL_PRIVATE bool fl__cuda_captures(void); /* this thread does */
-/* Calls fn with each buffer that was got for home while this was captured, and is still held; then they are
-   as any others. */
+FL_PRIVATE bool fl__cuda_captures(void); /* whether this thread captures */
+/* Calls fn for each buffer allocated for home during capture that is still held, and then treats them as
+   ordinary ones. */
 FL_PRIVATE void fl__cuda_memory_born(const fl_device *device, const void *home,
                                      void (*fn)(fl_buffer *b, void *user), void *user);
-/* Was this one got so? */
+/* Whether b was allocated during capture. */
 FL_PRIVATE bool fl__cuda_is_born(const fl_buffer *b);
-/* home ends, and all its work has: what is free is given back, what is in use belongs to that stream. */
+/* Ends home after all its work: releases its free blocks; blocks in use move to the stream. */
 FL_PRIVATE void fl__cuda_memory_end(const fl_device *device, const void *home, void *stream);
 #endif
 
@@ -44,21 +43,21 @@ FL_PRIVATE void fl__cuda_memory_end(const fl_device *device, const void *home, v
 typedef struct fl__cuda_block fl__cuda_block;
 struct fl__cuda_block {
     fl__cuda_block *next;          /* in its bin */
-    fl__cuda_block *older, *newer; /* of all there are */
+    fl__cuda_block *older, *newer; /* list of all blocks */
     void *p;
     size_t bytes;
-    const void *home;  /* the stream, or the graph, that it is for */
-    void *stream;      /* that it was got on last */
-    void *event;       /* what another stream did last with it; NULL: none did */
-    fl_buffer *holder; /* NULL: it is free */
-    bool pooled, born; /* home is a graph; that was captured when the block was got */
+    const void *home;  /* the stream or graph it belongs to */
+    void *stream;      /* the stream of the last allocation */
+    void *event;       /* end of the last use by another stream; NULL: none */
+    fl_buffer *holder; /* NULL: the block is free */
+    bool pooled, born; /* home is a graph; allocated during its capture */
 };
 
 enum { FL__CUDA_BINS = 400 };
 typedef struct fl__cuda_cache {
-    fl_mem_manager manager; /* first: a manager is its cache */
+    fl_mem_manager manager; /* must be the first field */
     fl_device device;
-    int ordinal; /* FLK_DEVICES: pinned memory */
+    int ordinal; /* FLK_DEVICES for pinned memory */
     pthread_mutex_t lock;
     fl__cuda_block *bin[FL__CUDA_BINS], *newest;
     fl_mem_stats stats;
@@ -90,7 +89,7 @@ static bool fl__cuda_ok(const char *why) {
 }
 
 static void *fl__cuda_get(const fl_device *self, size_t bytes, size_t align) {
-    (void)align; /* cudaMalloc's blocks start on 256 bytes */
+    (void)align; /* cudaMalloc aligns to 256 bytes */
     void *p = NULL;
     if (!fl__cuda_ok(flk_start(fl__cuda_cache_of(self)->ordinal))) return NULL;
     return flk_get(&p, bytes) ? NULL : p;
@@ -102,7 +101,7 @@ static void fl__cuda_put(const fl_device *self, void *p, size_t bytes) {
 }
 
 static void *fl__cuda_pinned_get(const fl_device *self, size_t bytes, size_t align) {
-    (void)self, (void)align; /* on pages */
+    (void)self, (void)align; /* page-aligned */
     void *p = NULL;
     return fl__cuda_ok(flk_start(flk_device())) && fl__cuda_ok(flk_host_get(&p, bytes)) ? p : NULL;
 }
@@ -121,7 +120,7 @@ static size_t fl__cuda_limit(const fl_device *self) {
     return flk_start(fl__cuda_cache_of(self)->ordinal) ? 0 : flk_limit();
 }
 
-/* A capture began when all work had ended: it has nothing to wait for. */
+/* Waits, except during capture, which begins after all work has ended. */
 static bool fl__cuda_wait(const fl_device *self, void *stream, void *before) {
     (void)self;
     if (!before || fl__cuda_captured) return true;
@@ -134,7 +133,7 @@ static bool fl__cuda_wait(const fl_device *self, void *stream, void *before) {
 
 /* ---- the manager ---- */
 
-/* Rounds *bytes, and tells its bin: those that follow hold larger ones. */
+/* Rounds *bytes up, and returns the bin; later bins have larger blocks. */
 static int fl__cuda_bin(size_t *bytes) {
     size_t unit = 512;
     int doubled = 0;
@@ -150,7 +149,7 @@ static void fl__cuda_count(fl_mem_stats *s, int64_t in_use, int64_t reserved) {
     if (s->reserved > s->peak_reserved) s->peak_reserved = s->reserved;
 }
 
-/* A free block of home's, which leaves its bin. The lock is held. */
+/* Takes a free block of home's out of its bin. The lock is held. */
 static fl__cuda_block *fl__cuda_find(fl__cuda_cache *c, size_t bytes, int bin, const void *home) {
     for (int i = bin; i < bin + 3 && i < FL__CUDA_BINS; i++)
         for (fl__cuda_block **at = &c->bin[i]; *at; at = &(*at)->next) {
@@ -163,7 +162,7 @@ static fl__cuda_block *fl__cuda_find(fl__cuda_cache *c, size_t bytes, int bin, c
     return NULL;
 }
 
-/* Another one, from the device. */
+/* Allocates a block from the device. */
 static fl__cuda_block *fl__cuda_block_new(fl__cuda_cache *c, size_t bytes) {
     fl__cuda_block *k = fl_heap_alloc(sizeof *k);
     if (!k) return NULL;
@@ -181,7 +180,7 @@ static fl__cuda_block *fl__cuda_block_new(fl__cuda_cache *c, size_t bytes) {
     return k;
 }
 
-/* To the device again. The lock is held, and it is in no bin. */
+/* Releases a block, which is in no bin, to the device. The lock is held. */
 static void fl__cuda_block_end(fl__cuda_cache *c, fl__cuda_block *k) {
     if (k->newer) k->newer->older = k->older;
     else c->newest = k->older;
@@ -192,15 +191,15 @@ static void fl__cuda_block_end(fl__cuda_cache *c, fl__cuda_block *k) {
     fl_heap_free(k);
 }
 
-/* Into its bin. The lock is held. */
+/* Puts a block into its bin. The lock is held. */
 static void fl__cuda_keep(fl__cuda_cache *c, fl__cuda_block *k) {
     fl__cuda_block **bin = &c->bin[fl__cuda_bin(&k->bytes)];
     k->next = *bin;
     *bin = k;
 }
 
-/* The tag of a buffer is its block. A stream that another one's use holds up waits; without a stream, so
-   does the host. */
+/* The tag of a buffer is its block. If another stream's use must end first, the stream waits, or, without a
+   stream, the host. */
 static bool fl__cuda_cache_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
     fl__cuda_cache *c = (fl__cuda_cache *)(void *)self;
     size_t bytes = b->bytes + FL_ALIGN;
@@ -208,20 +207,20 @@ static bool fl__cuda_cache_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_
     const bool pooled = fl__cuda_home && b->device == fl__cuda_home_device;
     const void *home = c->ordinal == FLK_DEVICES ? self : pooled ? fl__cuda_home : info->stream;
     if (fl__cuda_captured && !pooled)
-        return fl_fail("fl_%s: cuda: memory of '%s' while a graph of '%s' is captured",
+        return fl_fail("fl_%s: cuda: memory of '%s' is needed while a graph of '%s' is captured",
                        info->op ? info->op : "buffer_new", c->device.name, fl__cuda_home_device->name);
     pthread_mutex_lock(&c->lock);
     fl__cuda_block *k = fl__cuda_find(c, bytes, bin, home);
     if (k) c->stats.reuses++;
     pthread_mutex_unlock(&c->lock);
     if (!k && fl__cuda_captured)
-        return fl_fail("fl_%s: cuda: the graph that is captured has no %zu bytes more: its warm-up steps had "
-                       "no such tensor", info->op ? info->op : "buffer_new", b->bytes);
+        return fl_fail("fl_%s: cuda: the captured graph has no free block of %zu bytes: its warm-up steps "
+                       "did not allocate it", info->op ? info->op : "buffer_new", b->bytes);
     if (!k && !(k = fl__cuda_block_new(c, bytes))) return false;
     k->home = home;
     k->pooled = pooled;
     k->born = fl__cuda_captured;
-    const bool moves = k->stream != info->stream; /* of a graph */
+    const bool moves = k->stream != info->stream; /* for blocks of graphs */
     const char *why = k->event && !fl__cuda_captured ? flk_wait(info->stream, k->event) : NULL;
     if (!why) flk_unmark(k->event), k->event = NULL;
     if (!why && moves && !fl__cuda_wait(b->device, info->stream, k->stream)) why = "a stream cannot wait";
@@ -242,7 +241,7 @@ static bool fl__cuda_cache_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_
     return true;
 }
 
-/* Should the event fail, all work is waited for. */
+/* If the event cannot be recorded, waits for all work. */
 static void fl__cuda_cache_put(fl_mem_manager *self, fl_buffer *b) {
     fl__cuda_cache *c = (fl__cuda_cache *)(void *)self;
     fl__cuda_block *k = b->tag;
@@ -258,7 +257,7 @@ static void fl__cuda_cache_put(fl_mem_manager *self, fl_buffer *b) {
     pthread_mutex_unlock(&c->lock);
 }
 
-/* Gives back the free blocks of home's, or (NULL) all that are not of graphs. The lock is held. */
+/* Releases the free blocks of home, or (NULL) all that do not belong to graphs. The lock is held. */
 static size_t fl__cuda_give_back(fl__cuda_cache *c, const void *home) {
     size_t bytes = 0;
     for (int i = 0; i < FL__CUDA_BINS; i++)
@@ -274,7 +273,7 @@ static size_t fl__cuda_give_back(fl__cuda_cache *c, const void *home) {
     return bytes;
 }
 
-/* Pinned memory goes with each device's. */
+/* Also trims pinned memory. */
 static size_t fl__cuda_cache_trim(fl_mem_manager *self) {
     fl__cuda_cache *const both[2] = {(fl__cuda_cache *)(void *)self, &fl__cuda_caches[FLK_DEVICES]};
     size_t bytes = 0;
@@ -335,7 +334,7 @@ FL_PRIVATE void fl__cuda_memory_end(const fl_device *device, const void *home, v
     pthread_mutex_unlock(&c->lock);
 }
 
-/* ---- all of them ---- */
+/* ---- all devices ---- */
 
 FL_PRIVATE void fl__cuda_memory_init(void) {
     static const char *const name[FLK_DEVICES + 1] = {"cuda",   "cuda:1", "cuda:2", "cuda:3",     "cuda:4",

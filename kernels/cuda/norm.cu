@@ -1,8 +1,8 @@
-/* kernels/cuda/norm.cu - layer and rms norm, and their gradients
+/* kernels/cuda/norm.cu - layer norm and RMS norm, and their gradients
 
-   A team of threads has a row, which may be a sum first. The gradients of weight and bias are sums over rows:
-   of parts of them, whose size depends on the number of rows alone, by columns of threads; then over the
-   parts in order. */
+   A team of threads has a row, which may first be a residual sum. The gradients of weight and bias are sums
+   over rows: over parts, whose size depends on the number of rows only, with a thread per column; then over
+   the parts in order. */
 #include "common.cuh"
 
 enum { FLK_LANES = FLK_WARP, FLK_DEPTH = FLK_BLOCK / FLK_LANES };
@@ -28,8 +28,8 @@ static __device__ __forceinline__ void flk_norm_row(const flk_norm &a, int64_t r
     ((T *)a.rstd)[r] = rstd;
 }
 
-/* x = add + dropout(branch) of the row from element `at` on: element i as flk_dropout_kernel has it, four
-   of a draw a thread, of which the row may have some only. */
+/* x = add + dropout(branch) for a row that starts at element `at`: random numbers as in flk_dropout_kernel,
+   four per thread and draw, of which the row may use only some. */
 template <class T, int TEAM>
 static __device__ __forceinline__ void flk_norm_add(const flk_norm &a, int64_t at, int lane) {
     const int64_t end = at + a.n;
@@ -68,7 +68,7 @@ static __device__ __forceinline__ T flk_normed(const flk_norm &a, int64_t r, int
     return (flk_load<T>(a.x, at) - mean) * ((const T *)a.rstd)[r];
 }
 
-/* dx = rstd (g - mean(g) - n mean(g n)), g = dy w */
+/* dx = rstd (g - mean(g) - n mean(g n)), g = dy w. */
 template <class T, int TEAM> __global__ void flk_norm_grad_kernel(flk_norm a) {
     int lane;
     const int64_t r = flk_team_row<TEAM>(&lane), n = a.n, at = r * n;

@@ -1,10 +1,10 @@
-/* kernels/cuda/pool.cu - maxima and means of windows of images, and their gradients
+/* kernels/cuda/pool.cu - max and average pooling of images, and their gradients
 
-   A thread makes an element: of a gradient from the windows that reach it, in order, so nothing is added to
-   by two. */
+   One thread per element; an element of a gradient sums the windows that contain it, in order, so no element
+   is written by two threads. */
 #include "common.cuh"
 
-/* The place of element i of out: n, c, row, column. */
+/* The position of element i of out: n, c, row, column. */
 struct flk_pixel {
     int64_t n, c, row, column;
 };
@@ -20,7 +20,7 @@ static __device__ __forceinline__ int64_t flk_at(const flk_operand &t, const flk
                                                  int64_t row, int64_t column) {
     return p.n * t.stride[0] + p.c * t.stride[1] + row * t.stride[2] + column * t.stride[3];
 }
-/* The windows that reach place i along dim d: from *first to the one before the result. */
+/* The windows that contain position i along dim d: from *first to the returned end. */
 static __device__ __forceinline__ int64_t flk_windows(const flk_pool &a, int d, int64_t i,
                                                       int64_t *first) {
     const int64_t at = i + a.pad[d], from = at - a.kernel[d] + a.stride[d],
@@ -29,7 +29,7 @@ static __device__ __forceinline__ int64_t flk_windows(const flk_pool &a, int d, 
     return end < a.pooled[2 + d] ? end : a.pooled[2 + d];
 }
 
-/* y and index of x: the first of the largest; NaN is that. */
+/* y and index of x: the first maximum; NaN counts as the maximum. */
 template <class T> __global__ void flk_max_pool_kernel(flk_pool a) {
     const int64_t i = flk_thread();
     if (i >= a.pooled[0] * a.pooled[1] * a.pooled[2] * a.pooled[3]) return;
@@ -55,7 +55,7 @@ template <class T> __global__ void flk_max_pool_kernel(flk_pool a) {
         ((int64_t *)a.index.p)[at] = place;
 }
 
-/* dx of dy: by places in windows. */
+/* dx of dy, by the positions in windows. */
 template <class T> __global__ void flk_max_pool_grad_kernel(flk_pool a) {
     const int64_t i = flk_thread();
     if (i >= a.image[0] * a.image[1] * a.image[2] * a.image[3]) return;
@@ -74,7 +74,7 @@ template <class T> __global__ void flk_max_pool_grad_kernel(flk_pool a) {
     flk_store(a.out, flk_at(a.out, p, p.row, p.column), sum);
 }
 
-/* Elements of the image, or of image and padding, in window (y, x). */
+/* Number of elements of the image, or of image and padding, in window (y, x). */
 static __device__ __forceinline__ int64_t flk_window_size(const flk_pool &a, int64_t y, int64_t x) {
     const int64_t at[2] = {y, x};
     int64_t size = 1;

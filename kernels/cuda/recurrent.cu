@@ -1,16 +1,16 @@
-/* kernels/cuda/recurrent.cu - what a step of a recurrent layer does beside its products: gates and states
+/* kernels/cuda/recurrent.cu - a step of recurrent layers besides the matrix products: gates and states
 
    The formulas are those of kernels/cpu/recurrent.inc. A thread has one number of one sequence in one
-   direction; the directions take their steps together, each its own. A sequence that is over, or has not
-   begun, lets its state pass by. */
+   direction; both directions take their steps together. A sequence that has ended, or not begun, keeps its
+   state. */
 #include "common.cuh"
 
 enum { FLK_RNN_TANH, FLK_RNN_RELU, FLK_GRU, FLK_LSTM }; /* as fl_rnn_mode */
 
 template <class T> static __device__ __forceinline__ T flk_sigmoid(T x) { return 1 / (1 + flk_exp(-x)); }
 
-/* Number j of sequence i in a direction, at its step. `at`: among [ways, n, width]; row, way and the row of
-   the step before (-1: there is none): among [rows, ways, ...]. */
+/* Number j of sequence i in a direction, at the current step. `at`: offset in [ways, n, width]; row, way and
+   the row of the previous step (-1: none): in [rows, ways, ...]. */
 struct flk_moment {
     int64_t at, way, j, row, before, sequence; /* sequence: way n + i */
     bool there, active;
@@ -84,12 +84,12 @@ template <class T> __global__ void flk_rnn_put_kernel(flk_rnn r) {
     if (m.active) ((T *)r.h)[m.at] = v;
 }
 
-/* What the step behind leaves of dh: what passed by, and what came through its gates. */
+/* dh from the following step: passed through inactive steps, plus the part through its gates. */
 template <class T> static __device__ __forceinline__ T flk_rnn_left(const flk_rnn &r, int64_t at) {
     return ((const T *)r.h)[at] + (r.sums ? ((const T *)r.sums)[at] : (T)0);
 }
 
-/* The state before this step, 0 where there is none, which is kept for the weights. */
+/* The state before this step, 0 if there is none; stored for the weight gradient. */
 template <class T> static __device__ __forceinline__ T flk_rnn_old(const flk_rnn &r, const flk_moment &m) {
     T v = 0;
     if (m.active && m.before >= 0) v = ((const T *)r.y)[(m.before * r.ways + m.way) * r.out + m.j];
@@ -97,7 +97,7 @@ template <class T> static __device__ __forceinline__ T flk_rnn_old(const flk_rnn
     return ((T *)r.old)[(m.row * r.ways + m.way) * r.out + m.j] = v;
 }
 
-/* dy of the projected state, for all rows and for this step. */
+/* dy of the projected state, stored for all rows and for this step. */
 template <class T> __global__ void flk_rnn_meet_kernel(flk_rnn r) {
     const flk_moment m = flk_moment_of(r, r.out);
     if (!m.there) return;

@@ -1,10 +1,10 @@
 /* kernels/cuda/recurrent.h - slots of recurrent layers and their gradient on backend cuda
 
-   A product of all rows, then of each step a product and a kernel, as on the cpu. */
+   One matrix product for the inputs of all rows, then per step one product and one kernel, as on the cpu. */
 #ifndef FL_CUDA_RECURRENT_H
 #define FL_CUDA_RECURRENT_H
 #include "layers.h"
-/* Puts the slots of this file into the table. */
+/* Adds the slots of this file to the table. */
 FL_PRIVATE void fl__cuda_recurrent_slots(fl_backend *cuda);
 #endif
 
@@ -13,16 +13,16 @@ FL_PRIVATE void fl__cuda_recurrent_slots(fl_backend *cuda);
 #define FL_CUDA_RECURRENT_IMPL
 #include "../../fl/records/recurrent.h"
 
-/* A record: its tensors that kernels and products share. Those of [rows, ...] in x's order of rows. */
+/* A call: the tensors shared by kernels and products; [rows, ...] in x's order of rows. */
 typedef struct fl__cuda_rnn_run {
     const fl_rnn_args *a;
     const fl_call *call;
     flk_rnn k;
-    int64_t in, rows, columns; /* columns: gates hidden */
+    int64_t in, rows, columns; /* columns: number of gates times hidden */
     int dtype;
 } fl__cuda_rnn_run;
 
-/* Numbers of the flat t from `at` on as a matrix, or as one for each of `batch` > 0. */
+/* A view of the flat t from `at` on as a matrix, or as `batch` > 0 matrices. */
 static fl_tensor fl__cuda_cut(const fl_tensor *t, int64_t at, int64_t batch, int64_t rows, int64_t columns) {
     fl_tensor y = *t;
     y.offset += at;
@@ -34,7 +34,7 @@ static fl_tensor fl__cuda_cut(const fl_tensor *t, int64_t at, int64_t batch, int
     return y;
 }
 
-/* The numbers of all rows for one direction as matrices [ways, rows, width], of t [rows, ways, of]. */
+/* The values of all rows per direction as matrices [ways, rows, width], from t [rows, ways, of]. */
 static fl_tensor fl__cuda_ways(const fl__cuda_rnn_run *r, const fl_tensor *t, int64_t at, int64_t width,
                                int64_t of) {
     fl_tensor y = fl__cuda_cut(t, at, r->a->ways, r->rows, width);
@@ -51,7 +51,7 @@ static fl_tensor fl__cuda_turned(fl_tensor t) {
     return t;
 }
 
-/* Part `part` of the weights or their gradient, of all directions. */
+/* Part `part` of the weights or their gradient, for all directions. */
 static fl_tensor fl__cuda_weights(const fl__cuda_rnn_run *r, const fl_tensor *w, int part) {
     fl_shape s;
     const int64_t at = fl_rnn_part(r->a, r->in, part, &s);
@@ -67,7 +67,7 @@ static bool fl__cuda_times(fl_tensor y, fl_tensor a, fl_tensor b) {
     return fl_call_into(FL_OP_matmul, &y, &a, &b, NULL) != NULL;
 }
 
-/* y becomes x, or 0 where that is a number. */
+/* Copies x to y, or fills y with 0 if x is a number. */
 static bool fl__cuda_becomes(fl_tensor y, const fl_tensor *x) {
     static const fl_fill_args zero = {0, 0};
     fl_tensor from = y;
@@ -152,7 +152,7 @@ FL__CUDA_SLOT(fl__cuda_rnn) {
     return ok;
 }
 
-/* What the steps of the gradient make. Without a projection work, dhidden and projected are empty. */
+/* Workspace of the gradient's steps. Without a projection work, dhidden and projected are empty. */
 typedef struct fl__cuda_rnn_rooms {
     fl_tensor *dx, *dh, *old, *projected, *keep, *back, *moment, *work, *dhidden, *cell;
 } fl__cuda_rnn_rooms;
@@ -186,7 +186,7 @@ static bool fl__cuda_rnn_rooms_of(fl__cuda_rnn_run *r, fl__cuda_rnn_rooms *m) {
     return true;
 }
 
-/* All steps, the last first. */
+/* Runs all steps, last first. */
 static bool fl__cuda_rnn_steps_back(fl__cuda_rnn_run *r, const fl__cuda_rnn_rooms *m, const fl_tensor *w) {
     const bool projected = r->a->out != r->a->hidden;
     bool ok = true;
@@ -205,7 +205,7 @@ static bool fl__cuda_rnn_steps_back(fl__cuda_rnn_run *r, const fl__cuda_rnn_room
     return ok;
 }
 
-/* Of each part of the weights one product, or a sum, over all rows. */
+/* One product, or a sum, over all rows per part of the weights. */
 static bool fl__cuda_rnn_weights_back(const fl__cuda_rnn_run *r, const fl__cuda_rnn_rooms *m, fl_tensor *dw) {
     const int64_t out = r->a->out, hidden = r->a->hidden, all = r->a->ways * r->columns;
     const fl_reduce_args rows = {.axes = 1};
@@ -228,8 +228,8 @@ static bool fl__cuda_rnn_weights_back(const fl__cuda_rnn_run *r, const fl__cuda_
     return ok;
 }
 
-/* x, h0, c0, w, lengths, flat y, reserve, dy -> [dx], [dh0], [dc0], [dw]. The reserve is that of the slot
-   above: where another made it, the composition does without. */
+/* x, h0, c0, w, lengths, flat y, reserve, dy -> [dx], [dh0], [dc0], [dw]. The reserve must come from the
+   slot above; otherwise the composition runs, which does not use it. */
 FL__CUDA_SLOT(fl__cuda_rnn_grad) {
     if (self->op[fl_op_rnn] != fl__cuda_rnn) return fl_call_compose(c);
     if (!fl__cuda_outputs(c)) return false;

@@ -1,14 +1,14 @@
-/* kernels/cuda/reduce.cu - sums, products and extremes over any axes, and where an extreme is
+/* kernels/cuda/reduce.cu - sum, prod, max, min, argmax, argmin over any axes
 
-   A row of threads folds the elements of an output, then a tree what they have: neighbours read neighbours,
-   along the elements or along the outputs, whichever lie side by side. Many elements of few outputs are cut
-   into parts, which a second launch folds. All by the numbers of elements and outputs alone, so the bits are
-   those of any device. */
+   A row of threads reduces the elements of an output, then a tree their results: adjacent threads read
+   adjacent elements or outputs, whichever are contiguous. If there are many elements and few outputs, the
+   elements are split into parts, which a second launch reduces. The split depends on the numbers of elements
+   and outputs only, so the bits are the same on every device. */
 #include "common.cuh"
 
 template <class T> struct flk_state {
     T v;
-    int64_t at; /* of an extreme: its place; -1 before the first element */
+    int64_t at; /* index of an extreme; -1 before the first element */
 };
 
 static __device__ __forceinline__ bool flk_nan(float v) { return v != v; }
@@ -25,7 +25,7 @@ FLK_ARITHMETIC(double, f64)
 FLK_ARITHMETIC(int64_t, i64)
 FLK_ARITHMETIC(uint8_t, b8)
 
-/* b comes after a, or, of places, may come before it. */
+/* Combines a and b, where b follows a; for indices in any order. */
 template <class T, int KIND>
 static __device__ __forceinline__ flk_state<T> flk_join(flk_state<T> a, flk_state<T> b) {
     if (a.at < 0) return b;
@@ -43,7 +43,7 @@ static __device__ __forceinline__ flk_state<T> flk_join(flk_state<T> a, flk_stat
     return a;
 }
 
-/* Elements first, first + step ... before end, of the output whose x begins there. */
+/* Reduces elements first, first + step ... before end, of the output whose x begins there. */
 template <class T, int KIND>
 static __device__ __forceinline__ flk_state<T> flk_fold(const flk_reduction &r, int64_t from, int64_t first,
                                                         int64_t end, int step) {
@@ -66,7 +66,7 @@ static __device__ __forceinline__ void flk_give(const flk_reduction &r, int64_t 
     else flk_store(r.kept.t[0], at, s.v);
 }
 
-/* A block has `lanes` outputs, or parts of them, of as many threads each as there are for that. */
+/* A block has `lanes` outputs, or parts of them, with as many threads each as fit. */
 template <class T, int KIND> __global__ void flk_reduce_kernel(flk_reduction r, int lanes) {
     __shared__ T v[FLK_BLOCK];
     __shared__ int64_t place[FLK_BLOCK];
@@ -94,8 +94,8 @@ template <class T, int KIND> __global__ void flk_reduce_kernel(flk_reduction r, 
     else flk_give<T, KIND>(r, at[0], s);
 }
 
-/* Outputs of a block: of one element after the other few threads have enough to do, of neighbours that go a
-   warp or a block has; of neighbours that are kept a warp has as many of them. */
+/* Outputs per block: for contiguous kept elements a warp has as many outputs; for contiguous reduced
+   elements an output has a warp or a block; otherwise a few threads per output suffice. */
 static int flk_reduce_lanes(const flk_reduction *r) {
     int lanes = 32;
     if (r->n <= 8) return FLK_BLOCK;
@@ -105,7 +105,7 @@ static int flk_reduce_lanes(const flk_reduction *r) {
     return lanes;
 }
 
-/* Blocks enough for any device, of at least 16 elements a thread. */
+/* Enough blocks for any device, with at least 16 elements per thread. */
 int64_t flk_reduce_parts(flk_reduction *r, int kind) {
     enum { BLOCKS = 1024, EACH = 16 };
     const int lanes = flk_reduce_lanes(r);
@@ -129,7 +129,7 @@ template <class T, int KIND> static const char *flk_reduce_as(const flk_reductio
         stride *= r->kept.shape[d];
     }
     all.kept.t[1].p = r->part;
-    all.kept.t[1].dtype = sizeof(T) == 4 ? FLK_F32 : sizeof(T) == 1 ? FLK_B8 : FLK_I64; /* of f64: as it is */
+    all.kept.t[1].dtype = sizeof(T) == 4 ? FLK_F32 : sizeof(T) == 1 ? FLK_B8 : FLK_I64; /* f64 unchanged */
     all.ndim = 1;
     all.n = all.size = all.shape[0] = r->parts;
     all.stride[0] = stride;

@@ -1,10 +1,10 @@
 /* kernels/cuda/resample.cu - weighted sums along an axis: interpolation, adaptive pooling, their gradients
 
-   A thread makes an element, in the order of its taps. In the adjoint an element's taps are found among all:
-   between the first and the last one that meets it, which one thread for each looked for before. */
+   One thread per element, in the order of its taps. In the adjoint, the taps of an element lie between the
+   first and the last one that use it, which were found by one thread each. */
 #include "common.cuh"
 
-/* Tap i counts, and meets an element of n. */
+/* Whether tap i is valid, and uses an element below n. */
 static __device__ __forceinline__ bool flk_tap(const flk_resampling &s, int64_t i, int64_t n) {
     return s.at[i] >= 0 && s.at[i] < n && (!s.inside || s.inside[i]);
 }
@@ -19,7 +19,7 @@ __global__ void flk_taps_kernel(flk_resampling s) {
     s.work[2 * o + 1] = last;
 }
 
-/* y, x: a pass over y, where the axis is one of size 1. */
+/* y, x: a pass over y, in which the axis has size 1. */
 template <class T> __global__ void flk_resample_kernel(flk_resampling s) {
     int64_t line = flk_thread(), at[2];
     if (line >= s.lines.pass.n * s.size) return;

@@ -1,4 +1,4 @@
-/* kernels/cuda/rtc.h - what NVRTC lacks of stdint.h and math.h, for texts compiled while a program runs */
+/* kernels/cuda/rtc.h - replacements of stdint.h and math.h for kernels compiled at run time by NVRTC */
 #if !defined(FLK_RTC_H) && defined(__CUDACC_RTC__)
 #define FLK_RTC_H
 typedef signed char int8_t;

@@ -1,8 +1,7 @@
-/* kernels/cuda/runtime.cu - devices, memory, streams, copies, graphs and faults: all that touches the CUDA
-   runtime by hand
+/* kernels/cuda/runtime.cu - wrappers of the CUDA runtime: devices, memory, streams, copies, graphs, faults
 
-   Nothing is called before flk_start. Memory, streams and events are made on the device that the thread uses;
-   what is said of a stream later is said on its own device. An error text lives in its thread's buffer. */
+   No function may be called before flk_start. Memory, streams and events are created on the thread's current
+   device; later calls for a stream use its own device. Error texts are in a thread-local buffer. */
 #include "common.cuh"
 #include <pthread.h>
 #include <stdio.h>
@@ -12,22 +11,22 @@
 struct flk_event {
     cudaEvent_t event;
     int device;
-    flk_event *next; /* of the spare ones */
+    flk_event *next; /* list of unused events */
 };
 static struct {
     bool started;                      /* atomic */
-    cudaStream_t stream[FLK_STREAMS];  /* made when they are first used; atomic */
-    flk_fault *fault_host, *fault;     /* mapped: one memory, two addresses */
-    flk_event *spare;                  /* under the lock, as n_spare */
+    cudaStream_t stream[FLK_STREAMS];  /* created on first use; atomic */
+    flk_fault *fault_host, *fault;     /* mapped memory: host and device address */
+    flk_event *spare;                  /* unused events; under the lock, like n_spare */
     int n_spare;
 } flk_devices[FLK_DEVICES];
 static pthread_mutex_t flk_lock = PTHREAD_MUTEX_INITIALIZER;
-static thread_local int flk_used = -1; /* the device that this thread uses */
-static thread_local cudaStream_t flk_current; /* of that one; NULL: number 0 */
-static thread_local const uint64_t *flk_captured_word; /* of the graph that is captured here; NULL: none is */
-static pid_t flk_pid;                                /* that started; 0: nobody yet */
+static thread_local int flk_used = -1; /* this thread's current device */
+static thread_local cudaStream_t flk_current; /* its current stream; NULL: number 0 */
+static thread_local const uint64_t *flk_captured_word; /* of the graph being captured; or NULL */
+static pid_t flk_pid;                                /* the process that started CUDA; 0: none yet */
 static thread_local char flk_text[300];
-static const char *flk_broken; /* atomic: the first error that no later call survives */
+static const char *flk_broken; /* atomic: the first unrecoverable error */
 
 static bool flk_is_sticky(cudaError_t e) {
     return e == cudaErrorIllegalAddress || e == cudaErrorLaunchFailure || e == cudaErrorLaunchTimeout ||
@@ -38,7 +37,7 @@ static bool flk_is_sticky(cudaError_t e) {
 const char *flk_error(cudaError_t e, const char *call) {
     if (e == cudaSuccess) return NULL;
     snprintf(flk_text, sizeof flk_text, "%s: %s (%s)", call, cudaGetErrorString(e), cudaGetErrorName(e));
-    cudaGetLastError(); /* else the next launch reports it again */
+    cudaGetLastError(); /* clears it: the next launch would report it again */
     static char first[sizeof flk_text];
     static bool broke;
     if (flk_is_sticky(e) && !__atomic_exchange_n(&broke, true, __ATOMIC_ACQ_REL)) {
@@ -50,7 +49,7 @@ const char *flk_error(cudaError_t e, const char *call) {
 }
 
 static const char *(*flk_waiting)(void);     /* atomic */
-static thread_local const char *flk_work_why; /* what was wrong with work that waited */
+static thread_local const char *flk_work_why; /* error of queued work */
 
 void flk_before_next(const char *(*work)(void)) { __atomic_store_n(&flk_waiting, work, __ATOMIC_RELEASE); }
 
@@ -117,7 +116,7 @@ static const char *flk_find_driver(int device) {
 #endif
 static __global__ void flk_any_kernel() {}
 
-/* Were the kernels compiled for this device? */
+/* Checks that the kernels were compiled for this device. */
 static const char *flk_built_for(int device) {
     cudaFuncAttributes a;
     cudaDeviceProp p = {};
@@ -150,7 +149,7 @@ static const char *flk_find_device(int device) {
 
 const char *flk_start(int device) {
     const pid_t by = __atomic_load_n(&flk_pid, __ATOMIC_ACQUIRE);
-#ifdef FL_CUDA_EMU /* whose memory a child has too, which test programs use */
+#ifdef FL_CUDA_EMU /* its memory also exists in a child, which test programs use */
     const bool forked = by && by != getpid() && getenv("CUDA_EMU_FORK");
 #else
     const bool forked = by && by != getpid();
@@ -191,7 +190,7 @@ static int flk_device_of(void *stream) {
     return flk_device();
 }
 
-/* Of another device: what cannot be used is said of the work that comes next. */
+/* If the device cannot be used, the error is reported by the next work. */
 void *flk_swap_stream(void *stream) {
     void *was = flk_stream_in_use();
     if (stream == was || !stream) return was;
@@ -250,7 +249,7 @@ void flk_unmark(void *event) {
 
 /* ---- memory ---- */
 
-/* What the host may not do while this thread captures a graph: the driver would refuse both. */
+/* Errors for calls that are not allowed during capture: the driver would reject both. */
 static const char *flk_refuse_capture(const char *what) {
     if (!flk_captured_word) return NULL;
     snprintf(flk_text, sizeof flk_text, "%s while a graph is captured", what);
@@ -258,7 +257,7 @@ static const char *flk_refuse_capture(const char *what) {
 }
 
 const char *flk_get(void **p, size_t bytes) {
-    const char *why = flk_refuse_capture("memory of the device is asked for");
+    const char *why = flk_refuse_capture("device memory cannot be allocated");
     return why ? why : flk_error(cudaMalloc(p, bytes), "cudaMalloc");
 }
 const char *flk_put(void *p) {
@@ -266,12 +265,12 @@ const char *flk_put(void *p) {
     return why ? why : mine;
 }
 const char *flk_host_get(void **p, size_t bytes) {
-    const char *why = flk_refuse_capture("the host reads or writes");
+    const char *why = flk_refuse_capture("the host cannot read or write");
     return why ? why : flk_error(cudaHostAlloc(p, bytes, cudaHostAllocPortable), "cudaHostAlloc");
 }
 const char *flk_host_put(void *p) { return flk_error(cudaFreeHost(p), "cudaFreeHost"); }
 
-/* cudaMemcpyDefault tells by the addresses which side is whose, also of two devices. */
+/* cudaMemcpyDefault infers the direction from the addresses, also between two devices. */
 const char *flk_copy_later(void *dst, const void *src, size_t bytes) {
     if (!bytes) return NULL;
     const cudaStream_t s = flk_stream();
@@ -280,15 +279,15 @@ const char *flk_copy_later(void *dst, const void *src, size_t bytes) {
     return why ? why : flk_error(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s), "cudaMemcpyAsync");
 }
 
-/* Pageable memory is read before it returns, pinned memory later: so it waits, but for a copy within the
-   device. */
+/* Pageable memory is copied before the call returns, pinned memory later: so it waits, except for copies
+   within a device. */
 const char *flk_copy(void *dst, const void *src, size_t bytes) {
     cudaPointerAttributes a, b;
     const bool within = !bytes || (cudaPointerGetAttributes(&a, dst) == cudaSuccess &&
                                    a.type == cudaMemoryTypeDevice &&
                                    cudaPointerGetAttributes(&b, src) == cudaSuccess &&
                                    b.type == cudaMemoryTypeDevice);
-    const char *why = within ? NULL : flk_refuse_capture("the host reads or writes");
+    const char *why = within ? NULL : flk_refuse_capture("the host cannot read or write");
     if (!why) why = flk_copy_later(dst, src, bytes);
     return why || within ? why : flk_sync_stream();
 }
@@ -304,7 +303,7 @@ const char *flk_zero(void *p, size_t bytes) {
 
 const char *flk_sync(int device) {
     const char *why = flk_run_waiting();
-    if (!why) why = flk_refuse_capture("the host waits");
+    if (!why) why = flk_refuse_capture("the host cannot wait");
     for (int i = 0; i < FLK_STREAMS && !why; i++) {
         const cudaStream_t s = __atomic_load_n(&flk_devices[device].stream[i], __ATOMIC_ACQUIRE);
         if (s) why = flk_error(cudaStreamSynchronize(s), "cudaStreamSynchronize");
@@ -331,7 +330,7 @@ const char *flk_capture(void *stream, const uint64_t *word) {
     return why;
 }
 
-/* Ends the capture, whatever it returns. */
+/* Always ends the capture. */
 const char *flk_captured(void *stream, void **graph) {
     cudaGraph_t g = NULL;
     const char *before = flk_run_waiting();

@@ -1,6 +1,6 @@
-/* kernels/cuda/softmax.cu - softmax, its logarithm, and their gradients along one axis of any strides
+/* kernels/cuda/softmax.cu - softmax, log softmax, and their gradients, along one axis of any strides
 
-   A team of threads has a line, and keeps it: its exponentials too, which are computed once. */
+   A team of threads keeps a line in registers, including its exponentials, which are computed once. */
 #include "common.cuh"
 
 /* y, x */
@@ -31,7 +31,7 @@ template <class T, int TEAM> __global__ void flk_softmax_kernel(flk_lines l, boo
     });
 }
 
-/* dx, y, dy: y (dy - sum y dy);  dy - exp(y) sum dy */
+/* dx, y, dy: softmax y (dy - sum y dy); log softmax dy - exp(y) sum dy. */
 template <class T, int TEAM> __global__ void flk_softmax_grad_kernel(flk_lines l, bool log) {
     struct pair {
         T y, dy;

@@ -1,7 +1,7 @@
-/* kernels/cuda/step.cu - optimizer steps of many tensors, and sums of squares of many, in one launch each
+/* kernels/cuda/step.cu - optimizer steps, and sums of squares, of many tensors in one launch each
 
-   A step's rule is a program (fl/tensor/formula.h). One thread of a block computes what depends on numbers
-   alone, in f64; then all interpret the rest, some elements at a time, on values in shared memory. */
+   A step's rule is a program (fl/tensor/formula.h). One thread per block computes what depends on scalars
+   only, in f64; then all interpret the rest, a few elements at a time, on values in shared memory. */
 #include "common.cuh"
 #include "../../fl/tensor/op_table.h"
 
@@ -81,12 +81,12 @@ FLK_PRIMITIVE(float, f32)
 FLK_PRIMITIVE(double, f64)
 
 enum { FLK_STEP_BYTES = 512, FLK_STEP_EACH = 2, FLK_STEP_RUNS = 16 };
-/* Threads of a block, so that its values fit into shared memory; the elements that it takes. */
+/* Threads per block, such that its values fit into shared memory; elements per block. */
 template <class T> static constexpr int FLK_STEP_BLOCK = FLK_STEP_BYTES / (int)sizeof(T);
 template <class T>
 static constexpr int64_t FLK_STEP_TAKES = FLK_STEP_BLOCK<T> *FLK_STEP_EACH *FLK_STEP_RUNS;
 
-/* The entry whose blocks block b is of, and its place among them. */
+/* The entry that block b belongs to; *b becomes its index within the entry. */
 static __device__ __forceinline__ int flk_entry_of(const int *first, int n, int *b) {
     int low = 0;
     for (int high = n; high - low > 1;) {
@@ -107,7 +107,7 @@ static __device__ double flk_step_number(int dtype, const void *p, int64_t at) {
                               : (double)flk_load_at<float>(p, dtype, at);
 }
 
-/* The cells: numbers, constants, and what is made of them. */
+/* Computes the cells: scalars, constants, and words on them. */
 static __device__ void flk_step_cells(const flk_step_rule &r, const flk_step_entry &e,
                                       double *cell) {
     int n = 0;
@@ -186,7 +186,7 @@ const char *flk_step(const flk_step_rule *r, flk_step_list *l) {
     return r->dtype[r->n_reads] == FLK_F64 ? flk_step_of<double>(r, l) : flk_step_of<float>(r, l);
 }
 
-/* ---- sums of squares: of parts, by a block each; the one that ends last adds them up in order ---- */
+/* ---- sums of squares: one block per part; the last block to finish adds the parts in order ---- */
 
 template <class T>
 __global__ void flk_squares_kernel(flk_squares_list l, int dtype, double *part, int *ended) {

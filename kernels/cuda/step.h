@@ -1,12 +1,13 @@
-/* kernels/cuda/step.h - optimizer steps and sums of squares on backend cuda, which leave in bundles
+/* kernels/cuda/step.h - optimizer steps and sums of squares on backend cuda, launched in batches
 
-   Records of the same rule and numbers' kinds wait in a queue, and hold their buffers. They leave as one
-   launch before anything else is started, copied or waited for, or when one of them writes what another
-   uses. So a step over all parameters of a network is one launch, and so are the squares of its gradients. */
+   Calls with the same rule and kinds of scalars wait in a queue, which holds their buffers. They are
+   launched together before anything else is started, copied or waited for, or when one writes what another
+   uses. So a step over all parameters of a network is one launch, and so are the squares of its gradients.
+   */
 #ifndef FL_CUDA_STEP_H
 #define FL_CUDA_STEP_H
 #include "backend.h"
-/* Puts the slots of this file into the table. */
+/* Adds the slots of this file to the table. */
 FL_PRIVATE void fl__cuda_step_slots(fl_backend *cuda);
 #endif
 
@@ -24,17 +25,17 @@ static struct {
     flk_step_rule rule;
     flk_step_list steps;
     flk_squares_list squares;
-    int dtype;       /* of the squares */
-    fl_buffer *work; /* of the squares */
-    void *stream;    /* of all that waits */
-    /* Buffers in use, found by their address; `written` says which are written. */
+    int dtype;       /* of the sums of squares */
+    fl_buffer *work; /* of the sums of squares */
+    void *stream;    /* of all queued calls */
+    /* Hash table of buffers in use by address; `written` says which are written. */
     fl_buffer *held[FL__CUDA_HELD];
     bool written[FL__CUDA_HELD];
     int n_held;
-    int16_t slot[FL__CUDA_HELD_SLOTS]; /* one more than the number of a buffer there */
+    int16_t slot[FL__CUDA_HELD_SLOTS]; /* index of a buffer in held, plus 1 */
 } fl__cuda_queue = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Starts what waits; the lock is held. */
+/* Launches the queued calls; the lock is held. */
 static const char *fl__cuda_leave(void) {
     const char *why = NULL;
     void *const now = flk_swap_stream(fl__cuda_queue.stream);
@@ -56,7 +57,7 @@ static const char *fl__cuda_leave(void) {
     return why;
 }
 
-/* What was put in by another stream leaves before the first of this one's comes. */
+/* Launches calls queued by another stream before adding one of this stream. */
 static const char *fl__cuda_enter(bool leaves) {
     void *stream = flk_stream_in_use();
     const char *why = leaves || stream != fl__cuda_queue.stream ? fl__cuda_leave() : NULL;
@@ -71,7 +72,7 @@ static const char *fl__cuda_leave_now(void) {
     return why;
 }
 
-/* The place of a buffer among the slots: its own, or a free one. */
+/* The slot of a buffer: its own, or a free one. */
 static int fl__cuda_held_at(const fl_buffer *b) {
     uint32_t at = (uint32_t)((uintptr_t)b >> 6) * 2654435761u >> 20;
     while (fl__cuda_queue.slot[at] && fl__cuda_queue.held[fl__cuda_queue.slot[at] - 1] != b)
@@ -79,7 +80,7 @@ static int fl__cuda_held_at(const fl_buffer *b) {
     return (int)at;
 }
 
-/* Whether b is used by what waits, in a way that a use beside it would disturb. */
+/* Whether a use of b conflicts with the queued calls. */
 static bool fl__cuda_disturbs(const fl_buffer *b, bool writes) {
     const int i = fl__cuda_queue.slot[fl__cuda_held_at(b)];
     return i && (writes || fl__cuda_queue.written[i - 1]);
@@ -97,11 +98,11 @@ static void fl__cuda_hold(fl_buffer *b, bool writes) {
 
 /* ---- the rule as two programs ---- */
 
-/* Where a value of the rule stands for the kernel. */
+/* The kernel's register for a value of the rule. */
 static int fl__cuda_place(const int *cell, int place) {
     if (cell[place] >= 0) return FLK_STEP_PLACES + cell[place];
     if (place < FL_FORMULA_REGISTER) return place;
-    return place - FL_FORMULA_REGISTER + 7; /* after the most tensors */
+    return place - FL_FORMULA_REGISTER + 7; /* after the maximal number of tensors */
 }
 
 static void fl__cuda_word(flk_step_rule *r, int *cell, const fl_formula_step *s, bool of_numbers,
@@ -118,7 +119,7 @@ static void fl__cuda_word(flk_step_rule *r, int *cell, const fl_formula_step *s,
     w->to = (uint8_t)(of_numbers ? cell[s->to] : fl__cuda_place(cell, s->to));
 }
 
-/* Words of numbers alone come first: a second pass takes the others, and follows the cells as the first. */
+/* Splits the rule: a first pass takes the words on scalars only, a second pass the others. */
 static void fl__cuda_program(flk_step_rule *r, const fl_formula *f, int tensors) {
     const int numbers = f->n_in - tensors;
     for (int pass = 0; pass < 2; pass++) {
@@ -145,7 +146,7 @@ static void fl__cuda_program(flk_step_rule *r, const fl_formula *f, int tensors)
 
 /* ---- slots ---- */
 
-/* Without gaps, whatever the order of its axes. */
+/* Whether t is contiguous in some order of its axes. */
 static bool fl__cuda_dense(const fl_tensor *t) {
     int order[FL_MAX_DIMS];
     int64_t step = 1;
@@ -164,7 +165,7 @@ static bool fl__cuda_lie_alike(const fl_tensor *a, const fl_tensor *b) {
     return ok;
 }
 
-/* What the record is: false if the kernel does not take it. */
+/* Describes the call. Returns false if the kernel does not support it. */
 static bool fl__cuda_step_of(flk_step_rule *r, flk_step_entry *e, fl_tensor **t, const fl_call *c) {
     const fl_step_args *rule = c->args;
     const int n = rule->n_reads + rule->n_writes, narrow = c->n_out - rule->n_writes;

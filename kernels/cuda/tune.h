@@ -1,21 +1,21 @@
-/* kernels/cuda/tune.h - choices that were made by timing, once, and are kept in a file
+/* kernels/cuda/tune.h - autotuning: choices made by timing, cached in a file
 
-   FL_CUDA_TUNE=file: where a library offers several ways for a shape (lt.h, dnn.h), each is timed when the
-   shape is first met, and the fastest stands in the file from then on: the next run takes it, and gives its
-   bits. After the first line, which is the file's mark, there is one for each choice: a key, which is of the
-   shape, the GPU's model and the library's version, and the choice. A file that is none of these is ignored,
-   with a warning, and stays as it is: then the library's first choice is taken, as without it. */
+   FL_CUDA_TUNE=file: if a library offers several algorithms for a shape (lt.h, dnn.h), each is timed when
+   the shape is first used, and the fastest is stored in the file: later runs use it, and get the same bits.
+   After the first line, which identifies the format, there is one line per choice: a key of shape, GPU model
+   and library version, and the choice. An invalid file is ignored with a warning, and left unchanged; then
+   the library's first choice is used, as without tuning. */
 #ifndef FL_CUDA_TUNE_H
 #define FL_CUDA_TUNE_H
 #include "../../fl_mem.h"
-/* The file is there, or will be: time what is not known. Calls come from slots, one at a time. */
+/* Whether tuning is on. Calls come from slots, one at a time. */
 FL_PRIVATE bool fl__cuda_tunes(void);
-/* Of a shape on this model of GPU by that version of a library. */
+/* Key of a shape on this GPU model with a library version. */
 FL_PRIVATE uint64_t fl__cuda_tune_key(const void *shape, size_t bytes, uint64_t version);
-FL_PRIVATE int fl__cuda_tuned(uint64_t key); /* -1: not known */
-/* Times the ways of doing something and keeps the fastest in the file, which is then the one that is made.
-   `at` is made; make: the first from that one on that can be done, and tells which, -1 for none; start: its
-   work on the stream in use, any number of times. What fails is slow. */
+FL_PRIVATE int fl__cuda_tuned(uint64_t key); /* the stored choice; -1: unknown */
+/* Times the alternatives, stores the fastest, and leaves that one made. `at` is already made; make: makes
+   the first possible alternative from `at` on and returns its index, -1 if there is none; start: starts its
+   work on the current stream, any number of times. Alternatives that fail count as slow. */
 FL_PRIVATE void fl__cuda_tune(uint64_t key, int at, int (*make)(void *user, int at),
                               bool (*start)(void *user), void *user);
 #endif
@@ -35,7 +35,7 @@ FL_PRIVATE void fl__cuda_tune(uint64_t key, int at, int (*make)(void *user, int 
 static const char fl__cuda_tune_mark[] = "fl cuda tune 1\n";
 static struct {
     bool looked;
-    const char *path; /* NULL: nothing is tuned */
+    const char *path; /* NULL: tuning is off */
     struct {
         uint64_t key;
         int choice;
@@ -52,7 +52,7 @@ static bool fl__cuda_tune_add(uint64_t key, int choice) {
     return true;
 }
 
-/* Lines "0123456789abcdef 7"; one that was cut short makes the file none of ours. */
+/* Reads lines "0123456789abcdef 7"; a truncated line makes the file invalid. */
 static bool fl__cuda_tune_read(FILE *f) {
     char line[64], again[64];
     if (!fgets(line, sizeof line, f) || strcmp(line, fl__cuda_tune_mark)) return false;
@@ -98,11 +98,11 @@ static void fl__cuda_tune_keep(uint64_t key, int choice) {
     ok = ok && fprintf(f, "%016" PRIx64 " %d\n", key, choice) > 0;
     if (f) ok = !fclose(f) && ok;
     if (ok) return;
-    fl_message(FL_LOG_WARN, "cuda: cannot write to %s: nothing more is tuned", fl__cuda_choices.path);
+    fl_message(FL_LOG_WARN, "cuda: cannot write %s: tuning is off from now on", fl__cuda_choices.path);
     fl__cuda_choices.path = NULL;
 }
 
-/* Seconds that it takes, the least of a few; of what does not run many. */
+/* The minimal time of a few runs in seconds; a large number if it fails. */
 static double fl__cuda_seconds(bool (*start)(void *user), void *user) {
     double least = 1e9;
     for (int i = 0; i < 4; i++) {
@@ -112,7 +112,7 @@ static double fl__cuda_seconds(bool (*start)(void *user), void *user) {
         if (!start(user) || flk_sync_stream()) break;
         clock_gettime(CLOCK_MONOTONIC, &b);
         const double took = (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9;
-        if (i && took < least) least = took; /* the first one loads it */
+        if (i && took < least) least = took; /* the first run loads it */
     }
     return least;
 }
