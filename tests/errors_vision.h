@@ -10,21 +10,21 @@ static void rows_of_vision(void) {
     fl_tensor *none = NULL, *floats = o.f23;
     NO_FILE_AS(fl_vision_read_opt, "fl_vision_read", (NULL, plain), NULLS);
     NO_FILE_AS(fl_vision_read_opt, "fl_vision_read", ("/no/such/file", plain), "/no/such/file");
-    NO_FILE_AS(fl_vision_read_opt, "fl_vision_read", (o.file, plain), o.file, "no image");
-    NO_FILE_AS(fl_vision_decode_opt, "fl_vision_decode", (NULL, 0, plain), "bytes are NULL");
+    NO_FILE_AS(fl_vision_read_opt, "fl_vision_read", (o.file, plain), o.file, "unknown image format");
+    NO_FILE_AS(fl_vision_decode_opt, "fl_vision_decode", (NULL, 0, plain), "bytes is NULL");
     NO_FILE_AS(fl_vision_decode_opt, "fl_vision_decode", ("", 0, (fl_vision_read_opts){.depth = 3}),
                "depth 3");
     NO_FILE(fl_vision_inspect, (NULL, 0, false, &info), NULLS);
-    NO_FILE_AS(fl_vision_inspect, "fl_vision_read", ("x", 1, false, &info), "no image");
+    NO_FILE_AS(fl_vision_inspect, "fl_vision_read", ("x", 1, false, &info), "unknown image format");
     NO_FILE_AS(fl_vision_read_bytes, "fl_vision_read", ("/no/such/file"), "/no/such/file");
     NO_FILE(fl_vision_write_png, (NULL, fl_zeros(FL_SHAPE(3, 4, 5), FL_U8)), NULLS);
-    NO_FILE(fl_vision_write_png, ("x", o.f23), "f32 [2, 3] is no image");
+    NO_FILE(fl_vision_write_png, ("x", o.f23), "got f32 [2, 3], expected an image");
     NO_FILE_AS(fl_vision_encode_png, "fl_vision_write_png", (&text, fl_zeros(FL_SHAPE(5, 4, 5), FL_U8)),
                "[5, 4, 5]");
     NO_FILE(fl_vision_encode_png, (NULL, o.f23), NULLS);
     NO_FILE(fl_vision_pixels_of, (&none, &pixels), NULLS);
-    NO_FILE(fl_vision_pixels_of, (&floats, &pixels), "f32 [2, 3] on cpu is no image");
-    NO_FILE(fl_vision_image, (-1, 2, 3, NULL), "-1 channels, 2 x 3 pixels");
+    NO_FILE(fl_vision_pixels_of, (&floats, &pixels), "got f32 [2, 3] on cpu, expected a non-empty image");
+    NO_FILE(fl_vision_image, (-1, 2, 3, NULL), "-1 channels of 2 x 3 pixels");
     NO_FILE_AS(fl_vision_cifar_opt, "fl_vision_cifar",
                (NULL, "train", &arrays, (fl_vision_cifar_opts){.coarse = false}), NULLS);
     NO_FILE_AS(fl_vision_cifar_opt, "fl_vision_cifar",
@@ -37,15 +37,15 @@ static void rows_of_vision(void) {
     double box[4];
     unsigned char mask[4];
     NO_FILE(fl_vision_rle_parse, (NULL, 0, 1, 1, &rle), NULLS);
-    NO_FILE(fl_vision_rle_parse, ("\x01", 1, 2, 2, &rle), "offset 1", "5-bit");
-    NO_FILE(fl_vision_rle_parse, ("9", 1, 2, 2, &rle), "run 0 is 9, past 2 x 2");
-    NO_FILE(fl_vision_rle_parse, ("3", 1, 2, 2, &rle), "runs of 3 cells in all for 2 x 2");
-    NO_FILE(fl_vision_rle_parse, ("4", 1, 70000, 2, &rle), "a mask of 70000 x 2");
+    NO_FILE(fl_vision_rle_parse, ("\x01", 1, 2, 2, &rle), "offset 1", "invalid run");
+    NO_FILE(fl_vision_rle_parse, ("9", 1, 2, 2, &rle), "run 0 is 9: negative, or past the end of");
+    NO_FILE(fl_vision_rle_parse, ("3", 1, 2, 2, &rle), "the sum of the runs is 3, expected 2 x 2");
+    NO_FILE(fl_vision_rle_parse, ("4", 1, 70000, 2, &rle), "mask of h, w = 70000, 2");
     NO_FILE(fl_vision_rle_put, (NULL, NULL), NULLS);
     NO_FILE(fl_vision_rle_of, (NULL, 2, 2, &rle), NULLS);
-    NO_FILE(fl_vision_rle_polygon, (NULL, 3, 2, 2, &rle), "or NULL");
+    NO_FILE(fl_vision_rle_polygon, (NULL, 3, 2, 2, &rle), "not NULL");
     NO_FILE(fl_vision_rle_polygon, ((double[]){0, 0, NAN, 1, 2, 2}, 3, 2, 2, &rle), "corner 1 is at nan");
-    NO_FILE(fl_vision_rle_merge, (both, 2, false, &rle), "masks of two sizes");
+    NO_FILE(fl_vision_rle_merge, (both, 2, false, &rle), "sizes differ: 2 x 2 and 1 x 4");
     FINE(fl_vision_rle_mask, (fl_vision_rle_mask(&full, mask), true));
     FINE(fl_vision_rle_area, fl_vision_rle_area(&full) == 0);
     FINE(fl_vision_rle_box, (fl_vision_rle_box(&full, box), box[2] == 0));
@@ -66,7 +66,7 @@ static void rows_of_vision(void) {
         isnan(fl_vision_voc_opt(&coco, &coco, 3, 0.5, 11, (fl_vision_voc_opts){0})), "class 3");
     FINE(fl_vision_model_name, fl_vision_model_name(-1) == NULL);
     NO_AS(fl_vision_model_opt, "fl_vision_model", ("resnet51", (fl_vision_model_opts){.frozen = false}),
-          "no network 'resnet51'");
+          "unknown network 'resnet51'");
     NO_AS(fl_vision_model_opt, "fl_vision_model", ("vit_b_16", (fl_vision_model_opts){.size = 100}),
           "size 100");
     NO_AS(fl_vision_detr_opt, "fl_vision_detr", (50, (fl_vision_detr_opts){.dim = 30}), "dim 30");
@@ -75,16 +75,16 @@ static void rows_of_vision(void) {
     const fl_vision_targets nothing = {.n = 0};
     fl_vision_losses losses;
     fl_tensor *four = fl_ones(FL_SHAPE(2, 4), FL_F32);
-    NO(fl_vision_box_convert, (o.f23, FL_VISION_XYXY, FL_VISION_XYWH), "f32 [2, 3] are no boxes");
+    NO(fl_vision_box_convert, (o.f23, FL_VISION_XYXY, FL_VISION_XYWH), "got boxes f32 [2, 3]");
     NO_AS(fv_vision_box_convert, "fl_vision_box_convert",
           (fv_const(four), FL_VISION_XYXY, (fl_vision_corners)7), "to 7");
-    NO(fl_vision_box_area, (o.f23), "f32 [2, 3] are no boxes");
-    NO(fl_vision_box_iou, (four, o.f23, true), "f32 [2, 3] are no boxes");
+    NO(fl_vision_box_area, (o.f23), "got boxes f32 [2, 3]");
+    NO(fl_vision_box_iou, (four, o.f23, true), "got boxes f32 [2, 3]");
     NO_AS(fv_vision_box_iou, "fl_vision_box_iou", (fv_const(four), fv_const(o.f23), true),
-          "f32 [2, 3] are no boxes");
+          "got boxes f32 [2, 3]");
     NO(fl_vision_nms, (four, o.f23, NULL, 0.5), "boxes [2, 4], scores [2, 3]");
-    NO_FILE(fl_vision_assign, ((double[]){1, NAN}, 1, 2, (int64_t[1]){0}), "row 0, column 1 is nan");
-    NO_FILE(fl_vision_assign, (NULL, 1, 2, (int64_t[1]){0}), "or NULL");
+    NO_FILE(fl_vision_assign, ((double[]){1, NAN}, 1, 2, (int64_t[1]){0}), "column 1 is not finite: nan");
+    NO_FILE(fl_vision_assign, (NULL, 1, 2, (int64_t[1]){0}), "not NULL");
     const fl_vision_roi_opts roi = {.scale = 1}, many = {.sampling_ratio = 1 << 20}, below = {.scale = -1};
     fl_tensor *maps = fl_ones(FL_SHAPE(1, 2, 4, 4), FL_F32), *five = fl_ones(FL_SHAPE(2, 5), FL_F32);
     NO_AS(fl_vision_roi_align_opt, "fl_vision_roi_align", (NULL, five, 2, 2, roi), NULLS);
@@ -94,10 +94,10 @@ static void rows_of_vision(void) {
     NO_AS(fl_vision_roi_align_opt, "fl_vision_roi_align", (maps, five, 2, 2, many), "sampling_ratio 1048576");
     NO_AS(fl_vision_roi_align_opt, "fl_vision_roi_align", (maps, five, 2, 2, below), "scale -1");
     NO_AS(fl_vision_roi_align_opt, "fl_vision_roi_align", (maps, five, 2, 2, roi),
-          "box 0 is of image 1, of 1");
+          "box 0 has image index 1, expected 0 to 0");
     NO_AS(fl_vision_roi_align_opt, "fl_vision_roi_align",
           (maps, fl_mul(five, fl_from_host((double[]){0, 0, 0, 1e9, 1e9}, FL_SHAPE(5), FL_F64)), 2, 2, roi),
-          "5e+08 samples along a bin of box 0, 65536 are possible");
+          "5e+08 samples along a bin of box 0, expected at most 65536");
     const fl_vision_deform_opts plain_deform = {.pad = {1}};
     fl_tensor *w3 = fl_ones(FL_SHAPE(4, 2, 3, 3), FL_F32), *moves = fl_zeros(FL_SHAPE(1, 18, 4, 4), FL_F32);
     NO_AS(fl_vision_deform_conv2d_opt, "fl_vision_deform_conv2d",
@@ -105,7 +105,7 @@ static void rows_of_vision(void) {
     NO_AS(fv_vision_deform_conv2d_opt, "fl_vision_deform_conv2d",
           (fv_const(maps), fv_const(maps), fv_const(o.f23), NULL, NULL, plain_deform), "weight [2, 3]");
     NO_AS(fl_vision_deform_conv2d_opt, "fl_vision_deform_conv2d",
-          (maps, maps, w3, NULL, NULL, plain_deform), "offset [1, 2, 4, 4]", "for a result of 4 x 4");
+          (maps, maps, w3, NULL, NULL, plain_deform), "offset [1, 2, 4, 4]", "a result of 4 x 4");
     NO_AS(fl_vision_deform_conv2d_opt, "fl_vision_deform_conv2d",
           (maps, moves, w3, NULL, moves, plain_deform), "mask [1, 18, 4, 4]");
     NO_AS(fl_vision_deform_conv2d_opt, "fl_vision_deform_conv2d",
@@ -113,10 +113,10 @@ static void rows_of_vision(void) {
     NO_AS(fl_vision_deform_conv2d_opt, "fl_vision_deform_conv2d",
           (maps, moves, w3, NULL, NULL, (fl_vision_deform_opts){.stride = {-1}}), "stride -1");
     NO_AS(fl_vision_deform_conv2d_opt, "fl_vision_deform_conv2d",
-          (maps, fl_cast(moves, FL_F64), w3, NULL, NULL, plain_deform), "must be of one dtype");
+          (maps, fl_cast(moves, FL_F64), w3, NULL, NULL, plain_deform), "expected one dtype");
     NO(fl_vision_match, (o.f23, o.f23, &nothing), NULLS);
     NO_AS(fl_vision_criterion_opt, "fl_vision_criterion",
-          (FL_VARS(o.v23), &nothing, &losses, (fl_vision_criterion_opts){.last_only = true}), "1 results");
+          (FL_VARS(o.v23), &nothing, &losses, (fl_vision_criterion_opts){.last_only = true}), "got 1 network");
     fl_tensor *image = fl_vision_image(3, 4, 5, NULL);
     const double plane[6] = {1, 0, 0, 0, 1, 0};
     NO_FILE_AS(fl_vision_resize_image_opt, "fl_vision_pixels_of",
@@ -125,7 +125,7 @@ static void rows_of_vision(void) {
                (image, 0, 2, (fl_vision_resize_opts){.box = {0}}), "0 x 2");
     NO_FILE_AS(fl_vision_resize_image_opt, "fl_vision_resize_image",
                (image, 2, 2, (fl_vision_resize_opts){.box = {0, 0, 9, 2}}),
-               "box 0, 0 to 9, 2 of [3, 4, 5]");
+               "box 0, 0, 9, 2 of an image [3, 4, 5]");
     NO_FILE_AS(fl_vision_adjust_opt, "fl_vision_adjust",
                (image, FL_VISION_BLUR, 1, (fl_vision_adjust_opts){.size = 2}), "size 2");
     NO_FILE_AS(fl_vision_adjust_opt, "fl_vision_pixels_of",
@@ -136,23 +136,23 @@ static void rows_of_vision(void) {
     NO_FILE(fl_vision_apply, (NULL, 0, NULL, NULL), NULLS);
     NO_FILE_AS(fl_vision_batch_opt, "fl_vision_batch", (NULL, 1, batch), NULLS);
     NO_FILE_AS(fl_vision_batch_opt, "fl_vision_batch", (fl_data_tensors(&o.f23, 1), 0, batch),
-               "batches of 0");
+               "got size 0");
     fl_vision_detections seen;
     fl_tensor *masks = fl_zeros(FL_SHAPE(1, 2, 2), FL_U8);
     const fl_vision_draw_opts draw = {.width = 0};
     const uint8_t black[3] = {0, 0, 0};
     uint8_t rgb[3];
-    NO(fl_vision_box_clip, (o.f23, 2, 2), "f32 [2, 3] are no boxes");
-    NO(fl_vision_box_clip, (four, -1, 2), "-1 x 2");
-    NO(fl_vision_mask_boxes, (o.f23), "f32 [2, 3] are no masks");
+    NO(fl_vision_box_clip, (o.f23, 2, 2), "got boxes f32 [2, 3]");
+    NO(fl_vision_box_clip, (four, -1, 2), "h and w must be >= 0, got -1, 2");
+    NO(fl_vision_mask_boxes, (o.f23), "got masks f32 [2, 3]");
     NO(fl_vision_detected, (four, four, four, &seen), "logits [2, 4], boxes [2, 4]");
     FINE(fl_vision_colour, (fl_vision_colour(300, rgb), true));
     FINE(fl_vision_draw_text, (fl_vision_draw_text(NULL, 0, 0, "x", black, 1), true));
     NO_FILE_AS(fl_vision_draw_boxes_opt, "fl_vision_draw_boxes", (image, o.f23, draw),
-               "f32 [2, 3] are no boxes");
+               "got boxes f32 [2, 3]");
     NO_FILE_AS(fl_vision_draw_boxes_opt, "fl_vision_pixels_of", (NULL, four, draw), NULLS);
     NO_FILE_AS(fl_vision_draw_masks_opt, "fl_vision_draw_masks", (image, masks, draw),
-               "u8 [1, 2, 2] are no masks");
+               "got masks u8 [1, 2, 2]");
     NO_FILE_AS(fl_vision_objects_opt, "fl_vision_objects",
                (NULL, "x", (fl_vision_objects_opts){.masks = true}), NULLS);
     NO_FILE_AS(fl_vision_mixup_opt, "fl_vision_mixup", (NULL, 2, (fl_vision_mixup_opts){.p = 0}), NULLS);
@@ -167,7 +167,7 @@ static void rows_of_vision(void) {
     FINE(fl_vision_sample_name,
          (fl_vision_sample_name(NULL, 3, name, sizeof name), !strcmp(name, "sample 3")));
     FINE(fl_vision_bad, fl_vision_bad(NULL) == 0);
-    NO_FILE(fl_vision_shards, (NULL, 1), "or they are NULL");
+    NO_FILE(fl_vision_shards, (NULL, 1), "paths not NULL");
     NO_FILE(fl_vision_shards, ((const char *const[]){"/no/such/file"}, 1), "/no/such/file");
     ROW(QUIET, "fl_vision_pack", fl_vision_pack(NULL, "x", 1) == -1, NULLS);
 }

@@ -32,7 +32,7 @@ static const edit bad_jpeg[] = {
 #define ONE(at, byte, want) {{at}, {byte}, 0, want}
 #define TWO(a, x, b, y, want) {{a, b}, {x, y}, 0, want}
 #define CUT(n, want) {{0}, {0}, n, want}
-    CUT(2, "no image: it begins as neither JPEG"),
+    CUT(2, "unknown image format"),
     CUT(3, "offset 2: the image is truncated"),
     CUT(4, "offset 4: the image is truncated"),
     CUT(20, "offset 20: the image is truncated"),
@@ -46,8 +46,8 @@ static const edit bad_jpeg[] = {
     CUT(340, "offset 325: the image is truncated"),
     CUT(372, "offset 360: the image is truncated"),
     CUT(374, "offset 360: the image is truncated"),
-    ONE(1, 0xd9, "no image: it begins as neither JPEG"),
-    ONE(2, 0, "no image: it begins as neither JPEG"),
+    ONE(1, 0xd9, "unknown image format"),
+    ONE(2, 0, "unknown image format"),
     ONE(3, 0xd8, "offset 4: Invalid JPEG file structure: two SOI markers"),
     ONE(3, 0xd9, "offset 4: JPEG datastream contains no image"),
     ONE(3, 0xda, "offset 4: Invalid JPEG file structure: SOS before SOF"),
@@ -79,7 +79,7 @@ static const edit bad_jpeg[] = {
     TWO(165, 0, 166, 0, "offset 160: Empty JPEG image (DNL not supported)"),
     TWO(163, 0xff, 164, 0xff, "offset 303: Maximum supported image dimension is 65500 pixels"),
     TWO(165, 0xff, 166, 0xff, "offset 303: Maximum supported image dimension is 65500 pixels"),
-    TWO(163, 0x40, 165, 0x40, "16411 x 16405 pixels, more than max_pixels, 1048576"),
+    TWO(163, 0x40, 165, 0x40, "16411 x 16405 pixels, more than max_pixels (1048576)"),
     TWO(163, 1, 165, 1, NULL),
     ONE(167, 0, "offset 160: Empty JPEG image (DNL not supported)"),
     ONE(167, 4, "offset 160: Bogus marker length"),
@@ -169,7 +169,7 @@ TEST(jpeg_scans) {
             const size_t n = put_scans(file, cases[i].side, cases[i].most + over, cases[i].size);
             if (!CHECK_EQ_INT(fl_vision_decode(file, n) != NULL, !over)) printf("  row %zu %s\n", i, fl_error());
             char want[80];
-            snprintf(want, sizeof want, "a file of %d bytes has at most %d", (int)n, cases[i].most);
+            snprintf(want, sizeof want, "a file of %d bytes may have at most %d scans", (int)n, cases[i].most);
             if (over) CHECK_ERROR(want);
         }
     /* coefficients of four components, each of 32 x 32 pixels for one */
@@ -179,7 +179,7 @@ TEST(jpeg_scans) {
     for (unsigned k = 0; k < 4; k++)
         file[81 + 3 * k] = (unsigned char)(k + 1), file[82 + 3 * k] = 0x44, file[83 + 3 * k] = 0;
     CHECK(!fl_vision_decode(file, n));
-    CHECK_ERROR("out of memory for coefficients: more than 64 bytes a pixel");
+    CHECK_ERROR("out of memory for coefficients: more than 64 bytes per pixel");
     end(&s);
 }
 
@@ -268,9 +268,9 @@ static const struct {
     HEAD(3, 65501, 8, 2, 0, 0, 0, "offset 33: Invalid IHDR data"),
     HEAD(65501, 2, 8, 2, 0, 0, 0, "offset 33: Invalid IHDR data"),
     HEAD(65500, 65500, 8, 2, 0, 0, 0,
-         "65500 x 65500 pixels, more than max_pixels, 1048576"),
-    HEAD(1024, 1024, 8, 2, 0, 0, 0, "1024 x 1024 pixels, more than its 88 bytes can hold"),
-    HEAD(1024, 1025, 8, 2, 0, 0, 0, "1024 x 1025 pixels, more than max_pixels, 1048576"),
+         "65500 x 65500 pixels, more than max_pixels (1048576)"),
+    HEAD(1024, 1024, 8, 2, 0, 0, 0, "1024 x 1024 pixels, too many for a file of 88 bytes"),
+    HEAD(1024, 1025, 8, 2, 0, 0, 0, "1024 x 1025 pixels, more than max_pixels (1048576)"),
     HEAD(3, 2, 0, 2, 0, 0, 0, "offset 33: Invalid IHDR data"),
     HEAD(3, 2, 3, 0, 0, 0, 0, "offset 33: Invalid IHDR data"),
     HEAD(3, 2, 4, 2, 0, 0, 0, "offset 33: Invalid IHDR data"),
@@ -323,8 +323,8 @@ static const struct {
     {{3, 2, 8, 2, 0, 0, 0}, "HDE", 0, -10, 0, 0, 0, "offset 74: Not enough image data"},
     {{3, 2, 8, 2, 0, 0, 0}, "HDE", 0, 1, 0, 0, 0, NULL},
     {{3, 2, 8, 2, 0, 0, 0}, "HDE", 0, 100, 0, 0, 0, NULL},
-    BYTE(1, 'p', "no image: it begins as neither JPEG"),
-    BYTE(7, 0, "no image: it begins as neither JPEG"),
+    BYTE(1, 'p', "unknown image format"),
+    BYTE(7, 0, "unknown image format"),
     BYTE(8, 128, "offset 16: PNG unsigned integer out of range"),
     BYTE(11, 12, "offset 16: IHDR: invalid"),
     BYTE(11, 14, "offset 16: IHDR: invalid"),

@@ -48,44 +48,44 @@ static const struct {
     PNM("P5 2 1 65535\n\x01\x02\xff\xff", 0, "258 65535"),
     PNM("P5 2 1 65535\n\x01\x02\xff\xff", 8, "1 255"),
     PNM("P5 2 1 255\n\x01\xff", 16, "257 65535"),
-    PNM("P5 2 1 255\n\x01", 0, "offset 11: the image is truncated: 1 bytes of 2"),
+    PNM("P5 2 1 255\n\x01", 0, "offset 11: the image is truncated: got 1 of 2 bytes"),
     PNM("P5 2 1 255", 0, "the image is truncated"),
     PNM("P5 2 1", 0, "the image is truncated"),
-    PNM("P5 2 x 255\n\x01", 0, "offset 5: no number"),
-    PNM("P5 0 1 255\n", 0, "0 x 1 pixels, sides of 1 to 65500"),
+    PNM("P5 2 x 255\n\x01", 0, "offset 5: expected a number"),
+    PNM("P5 0 1 255\n", 0, "0 x 1 pixels, expected sides of 1 to 65500"),
     PNM("P5 65501 1 255\n", 0, "65501 x 1 pixels"),
-    PNM("P5 60000 60000 255\n", 0, "60000 x 60000 pixels, more than max_pixels, 178956970"),
-    PNM("P5 6000 6000 255\n", 0, "more than its 17 bytes can hold"),
-    PNM("P5 1 1 0\n\x01", 0, "the largest value is 0"),
-    PNM("P5 1 1 65536\n\x01", 0, "a number past 65535"),
-    PNM("P5 99999999999 1 255\n\x01", 0, "a number past 2147483647"),
-    PNM("P2 2 1 255 0 70000", 0, "a number past 255"),
-    PNM("P2 2 1 255 0 -", 0, "no number"),
-    PNM("P1 1 1 1", 0, "no image: it begins as neither"),
-    PNM("P4 8 1 \xff", 0, "no image: it begins as neither"),
-    PNM("P55 1 1 255\n\x01", 0, "no image: it begins as neither"),
-    PNM("P5", 0, "no image: it begins as neither"),
+    PNM("P5 60000 60000 255\n", 0, "60000 x 60000 pixels, more than max_pixels (178956970)"),
+    PNM("P5 6000 6000 255\n", 0, "too many for a file of 17 bytes"),
+    PNM("P5 1 1 0\n\x01", 0, "the maximum value is 0"),
+    PNM("P5 1 1 65536\n\x01", 0, "number is too large: expected at most 65535"),
+    PNM("P5 99999999999 1 255\n\x01", 0, "number is too large: expected at most 2147483647"),
+    PNM("P2 2 1 255 0 70000", 0, "number is too large: expected at most 255"),
+    PNM("P2 2 1 255 0 -", 0, "expected a number"),
+    PNM("P1 1 1 1", 0, "unknown image format"),
+    PNM("P4 8 1 \xff", 0, "unknown image format"),
+    PNM("P55 1 1 255\n\x01", 0, "unknown image format"),
+    PNM("P5", 0, "unknown image format"),
     PNM("P5 ", 0, "truncated"),
     PNM("P5 # no end", 0, "truncated"),
     PNM("P5 1 # a comment\n1 255\n\x07", 0, "7"),
-    PNM("P5 -1 1 255\n\x01", 0, "offset 3: no number"),
-    PNM("P5 1 -1 255\n\x01", 0, "offset 5: no number"),
-    PNM("P5 1 1 -255\n\x01", 0, "offset 7: no number"),
-    PNM("P5 1.5 1 255\n\x01", 0, "offset 4: no number"),
+    PNM("P5 -1 1 255\n\x01", 0, "offset 3: expected a number"),
+    PNM("P5 1 -1 255\n\x01", 0, "offset 5: expected a number"),
+    PNM("P5 1 1 -255\n\x01", 0, "offset 7: expected a number"),
+    PNM("P5 1.5 1 255\n\x01", 0, "offset 4: expected a number"),
     PNM("P5 1 0 255\n", 0, "1 x 0 pixels"),
     PNM("P5 1 65501 255\n", 0, "1 x 65501 pixels"),
-    PNM("P5 0x1 1 255\n\x01", 0, "no number"),
-    PNM("P6 1 1 255\n\x01\x02", 0, "truncated: 2 bytes of 3"),
-    PNM("P5 1 1 65535\n\x01", 0, "truncated: 1 bytes of 2"),
+    PNM("P5 0x1 1 255\n\x01", 0, "expected a number"),
+    PNM("P6 1 1 255\n\x01\x02", 0, "truncated: got 2 of 3 bytes"),
+    PNM("P5 1 1 65535\n\x01", 0, "truncated: got 1 of 2 bytes"),
     PNM("P2 1 1 255", 0, "truncated"),
     PNM("P2 2 1 255 7", 0, "truncated"),
     PNM("P3 1 1 255 1 2", 0, "truncated"),
-    PNM("P2 1 1 255 x", 0, "no number"),
-    PNM("P2 1 1 255 256", 0, "a number past 255"),
+    PNM("P2 1 1 255 x", 0, "expected a number"),
+    PNM("P2 1 1 255 256", 0, "number is too large: expected at most 255"),
     PNM("P5 1 1 255", 0, "truncated"),
-    PNM("P7 1 1 255\n\x01", 0, "no image: it begins as neither"),
-    PNM("P", 0, "no image"),
-    PNM("", 0, "no image"),
+    PNM("P7 1 1 255\n\x01", 0, "unknown image format"),
+    PNM("P", 0, "unknown image format"),
+    PNM("", 0, "unknown image format"),
     PNM("\xff\xd8\xff", 0, NULL),
     PNM("\x89PNG\r\n\x1a\n", 0, NULL),
     PNM("\x89PNG\r\n\x1a\n\0\0\0\xdIHDR\0\0\0\0", 0, NULL),
@@ -125,7 +125,7 @@ TEST(regions_of_an_image) {
                                             .x = x, .h = h, .w = w);
             const bool all = h == 0, inside = y >= 0 && x >= 0 && h > 0 && w > 0 && y + h <= H && x + w <= W;
             CHECK_EQ_INT(t != NULL, all || inside);
-            if (!t) CHECK_ERROR(" of an image of 4 x 3"), fl_error_clear();
+            if (!t) CHECK_ERROR(" is outside the image of 4 x 3"), fl_error_clear();
             if (t) CHECK(t->shape[1] == (all ? H : h) && t->shape[2] == (all ? W : w));
             for (int64_t v = 0; t && v < t->shape[1]; v++)
                 for (int64_t u = 0; u < t->shape[2]; u++) {
@@ -182,7 +182,7 @@ TEST(jpeg_of_every_orientation) {
         for (int64_t y = 0; y < 10; y++)
             for (int64_t x = 0; x < 7; x++) CHECK(abs(at(part, 1, y, x) - at(t, 1, y + 3, x + 2)) <= 1);
         CHECK(!fl_vision_decode(bytes, n, .y = 3, .h = 30, .w = 2));
-        CHECK_ERROR("region of 2 x 30 pixels at 0, 3");
+        CHECK_ERROR("region w, h = 2, 30 at x, y = 0, 3");
         fl_error_clear();
     }
     fl_tensor *half = fl_vision_decode(jpeg, sizeof jpeg, .eighths = 4),
@@ -557,7 +557,7 @@ TEST(polygons_are_those_of_coco) {
     double *comb = malloc(2 * 4000 * sizeof *comb); /* edges to and fro */
     for (int i = 0; i < 4000; i++) comb[2 * i] = i % 2 ? 2000 : 0, comb[2 * i + 1] = i % 5;
     CHECK(!fl_vision_rle_polygon(comb, 4000, 2, 2000, &r));
-    CHECK_ERROR("fl_vision_rle_polygon: edges cross the columns of 2 x 2000 cells more often");
+    CHECK_ERROR("fl_vision_rle_polygon: edges cross the columns of 2 x 2000 pixels more often");
     fl_error_clear(), free(comb);
     end(&s);
 }
@@ -580,9 +580,9 @@ TEST(masks_of_many_parts) {
     REQUIRE(fl_vision_rle_merge(r, PARTS, true, &all));
     CHECK_EQ_INT(fl_vision_rle_area(&all), 0);
     fl_heap_free(all.run), r[PARTS - 1].h++;
-    CHECK(!fl_vision_rle_merge(r, PARTS, false, &all)), CHECK_ERROR("masks of two sizes");
+    CHECK(!fl_vision_rle_merge(r, PARTS, false, &all)), CHECK_ERROR("sizes differ");
     fl_error_clear(), r[PARTS - 1].h--, r[0].w++;
-    CHECK(!fl_vision_rle_merge(r, PARTS, false, &all)), CHECK_ERROR("masks of two sizes");
+    CHECK(!fl_vision_rle_merge(r, PARTS, false, &all)), CHECK_ERROR("sizes differ");
     fl_error_clear();
     for (int n = 0; n < PARTS; n++) fl_heap_free(r[n].run);
     end(&s);
@@ -593,58 +593,58 @@ TEST(bad_run_lengths) {
     begin();
     static const struct {
         const char *text, *want;
-    } bad[] = {{"", "runs of 0 cells in all for 2 x 3"},
-               {"5", "runs of 5 cells"},
-               {"7", "run 0 is 7, past 2 x 3"},
-               {"133", "run 2 is 3, past"},
-               {"P", "offset 1: no run length"},
-               {"h", "offset 1: no run length"},
-               {"6P", "offset 2: no run length"},
-               {"6h", "offset 2: no run length"},
-               {"/", "offset 1: no run length"},
-               {" 6", "offset 1: no run length"},
-               {"6 ", "offset 2: no run length"},
-               {"6\n", "offset 2: no run length"},
-               {"p", "offset 1: no run length"},
-               {"\x7f", "offset 1: no run length"},
-               {"\xff", "offset 1: no run length"},
-               {"oooooooo0", "offset 8: no run length"},
-               {"ooooooo0", "offset 8: no run length"},
+    } bad[] = {{"", "the sum of the runs is 0, expected 2 x 3"},
+               {"5", "the sum of the runs is 5"},
+               {"7", "run 0 is 7: negative, or past the end of the mask of 2 x 3"},
+               {"133", "run 2 is 3: negative, or past"},
+               {"P", "offset 1: invalid run"},
+               {"h", "offset 1: invalid run"},
+               {"6P", "offset 2: invalid run"},
+               {"6h", "offset 2: invalid run"},
+               {"/", "offset 1: invalid run"},
+               {" 6", "offset 1: invalid run"},
+               {"6 ", "offset 2: invalid run"},
+               {"6\n", "offset 2: invalid run"},
+               {"p", "offset 1: invalid run"},
+               {"\x7f", "offset 1: invalid run"},
+               {"\xff", "offset 1: invalid run"},
+               {"oooooooo0", "offset 8: invalid run"},
+               {"ooooooo0", "offset 8: invalid run"},
                {"A", "run 0 is"},
                {"1A", "run 1 is"},
-               {"O", "run 0 is -1, past"},
-               {"00000O", "run 5 is -1, past"},
-               {"0", "runs of 0 cells"},
-               {"00", "runs of 0 cells"},
-               {"01", "runs of 1 cells"},
-               {"4", "runs of 4 cells"},
-               {"05", "runs of 5 cells"},
-               {"P0", "runs of 0 cells"},
-               {"1111", "runs of 5 cells"}, /* from the fourth on what a run is more than that before the last */
-               {"111O", "runs of 3 cells"},
-               {"61", "run 1 is 1, past"},
-               {"16", "run 1 is 6, past"},
-               {"52", "run 1 is 2, past"},
-               {"223", "run 2 is 3, past"},
-               {"2220", "run 3 is 2, past"},
-               {"11111", "run 4 is 2, past"},
-               {"1234", "run 3 is 6, past"},
-               {"?", "run 0 is 15, past"},
-               {"P1", "run 0 is 32, past"},
-               {"o0", "run 0 is 31, past"},
-               {"N", "run 0 is -2, past"},
-               {"@", "run 0 is -16, past"},
-               {"6~", "offset 2: no run length"},
-               {"6\t", "offset 2: no run length"},
-               {"\x01", "offset 1: no run length"}};
+               {"O", "run 0 is -1: negative, or past"},
+               {"00000O", "run 5 is -1: negative, or past"},
+               {"0", "the sum of the runs is 0"},
+               {"00", "the sum of the runs is 0"},
+               {"01", "the sum of the runs is 1"},
+               {"4", "the sum of the runs is 4"},
+               {"05", "the sum of the runs is 5"},
+               {"P0", "the sum of the runs is 0"},
+               {"1111", "the sum of the runs is 5"}, /* from the fourth on what a run is more than that before the last */
+               {"111O", "the sum of the runs is 3"},
+               {"61", "run 1 is 1: negative, or past"},
+               {"16", "run 1 is 6: negative, or past"},
+               {"52", "run 1 is 2: negative, or past"},
+               {"223", "run 2 is 3: negative, or past"},
+               {"2220", "run 3 is 2: negative, or past"},
+               {"11111", "run 4 is 2: negative, or past"},
+               {"1234", "run 3 is 6: negative, or past"},
+               {"?", "run 0 is 15: negative, or past"},
+               {"P1", "run 0 is 32: negative, or past"},
+               {"o0", "run 0 is 31: negative, or past"},
+               {"N", "run 0 is -2: negative, or past"},
+               {"@", "run 0 is -16: negative, or past"},
+               {"6~", "offset 2: invalid run"},
+               {"6\t", "offset 2: invalid run"},
+               {"\x01", "offset 1: invalid run"}};
     fl_vision_rle r;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         if (!CHECK(!fl_vision_rle_parse(bad[i].text, strlen(bad[i].text), 2, 3, &r)) ||
             !CHECK_ERROR(bad[i].want))
             printf("  '%s'\n", bad[i].text);
-    CHECK(!fl_vision_rle_parse("6", 1, -2, -3, &r)), CHECK_ERROR("a mask of -2 x -3");
-    CHECK(!fl_vision_rle_parse("6", 1, 65501, 1, &r)), CHECK_ERROR("a mask of 65501 x 1");
-    CHECK(!fl_vision_rle_parse("6", 1, 65500, 65500, &r)), CHECK_ERROR("a mask of 65500 x 65500");
+    CHECK(!fl_vision_rle_parse("6", 1, -2, -3, &r)), CHECK_ERROR("mask of h, w = -2, -3 pixels");
+    CHECK(!fl_vision_rle_parse("6", 1, 65501, 1, &r)), CHECK_ERROR("mask of h, w = 65501, 1 pixels");
+    CHECK(!fl_vision_rle_parse("6", 1, 65500, 65500, &r)), CHECK_ERROR("mask of h, w = 65500, 65500 pixels");
     disk_reset();
     fl_scope s = fl_scope_begin();
     end(&s);
@@ -971,39 +971,39 @@ static const char *const bad_coco[][2] = {
     {"{\"images\":[{\"id\":\"1\"}]}", "expected a number, not a string"},
     {"{\"images\":[{\"id\":1.5}]}", "whole number, not '1.5'"},
     {"{\"images\":[{\"id\":99999999999999999999}]}", "past 2^63"},
-    {"{\"images\":[{\"height\":70000}]}", "a side of 70000"},
-    {"{\"images\":[{\"width\":-1}]}", "a side of -1"},
+    {"{\"images\":[{\"height\":70000}]}", "size is 70000, expected 0 to 65500"},
+    {"{\"images\":[{\"width\":-1}]}", "size is -1, expected 0 to 65500"},
     {"{\"images\":[{\"height\":1e3}]}", "whole number, not '1e3'"},
     {"{\"images\":[{\"file_name\":7}]}", "expected a string, not a number"},
     {"{\"images\":[{\"file_name\":\"a\\u0000b\"}]}", "a NUL in a string"},
-    {"{\"images\":[{\"file_name\":\"../a\"}]}", "offset 24, line 1: file_name '../a' leaves the images' folder"},
-    {"{\"images\":[{\"file_name\":\"a/../../b\"}]}", "file_name 'a/../../b' leaves"},
-    {"{\"images\":[{\"file_name\":\"a/..\"}]}", "file_name 'a/..' leaves"},
-    {"{\"images\":[{\"file_name\":\"\\u002e.\"}]}", "file_name '..' leaves"},
-    {"{\"images\":[{\"file_name\":\"/etc/passwd\"}]}", "file_name '/etc/passwd' leaves"},
+    {"{\"images\":[{\"file_name\":\"../a\"}]}", "offset 24, line 1: file_name '../a' is outside the image folder"},
+    {"{\"images\":[{\"file_name\":\"a/../../b\"}]}", "file_name 'a/../../b' is outside"},
+    {"{\"images\":[{\"file_name\":\"a/..\"}]}", "file_name 'a/..' is outside"},
+    {"{\"images\":[{\"file_name\":\"\\u002e.\"}]}", "file_name '..' is outside"},
+    {"{\"images\":[{\"file_name\":\"/etc/passwd\"}]}", "file_name '/etc/passwd' is outside"},
     {"{\"images\":[{\"file_name\":\"\\ud800\"}]}", "a bad escape in a string"},
-    {"{\"images\":[{\"id\":1},{\"id\":1}]}", "two images or categories of one id"},
-    {"{\"categories\":[{\"id\":4},{\"id\":4}]}", "two images or categories of one id"},
+    {"{\"images\":[{\"id\":1},{\"id\":1}]}", "have the same id"},
+    {"{\"categories\":[{\"id\":4},{\"id\":4}]}", "have the same id"},
     {"{\"categories\":[{\"name\":null}]}", "expected a string, not null"},
-    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1}]}", "object 0 is in image 1, which there is not"},
-    {"{\"annotations\":[{\"image_id\":1}]}", "an object without image_id or category_id"},
-    {"{\"annotations\":[{\"category_id\":1}]}", "an object without image_id or category_id"},
+    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1}]}", "object 0 has unknown image_id 1"},
+    {"{\"annotations\":[{\"image_id\":1}]}", "image_id or category_id is missing"},
+    {"{\"annotations\":[{\"category_id\":1}]}", "image_id or category_id is missing"},
     {"{\"annotations\":[{\"image_id\":[]}]}", "expected a number, not an array"},
-    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"bbox\":[1,2,3]}]}", "a box of 3 numbers"},
-    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"bbox\":[1,2,3,4,5]}]}", "a box of 5 numbers"},
+    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"bbox\":[1,2,3]}]}", "bbox has 3 numbers, expected 4"},
+    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"bbox\":[1,2,3,4,5]}]}", "bbox has 5 numbers, expected 4"},
     {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"bbox\":{}}]}", "expected an array, not an object"},
     {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"bbox\":[1,2,\"3\",4]}]}", "expected a number, not a string"},
     {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"bbox\":[1,2,1e999,4]}]}", "'1e999' is past the range"},
     {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"area\":\"big\"}]}", "expected a number, not a string"},
     {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"area\":NaN}]}", "expected a value"},
     {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"iscrowd\":\"no\"}]}", "expected a number"},
-    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":7}]}", "neither polygons nor run lengths"},
+    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":7}]}", "must be a list of polygons"},
     {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":[1,2]}]}", "expected an array, not a number"},
     {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":[[1,[2]]]}]}", "expected a number, not an array"},
-    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":{\"counts\":true}}]}", "counts that are neither text nor numbers"},
+    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":{\"counts\":true}}]}", "counts must be a string"},
     {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":{\"size\":[1]}}]}", "expected a number, not the end of an array"},
     {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":{\"size\":[1,2,3]}}]}", "expected the end of an array, not a number"},
-    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":{\"size\":[1,65501]}}]}", "a side of 65501"},
+    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":{\"size\":[1,65501]}}]}", "size is 65501, expected 0 to 65500"},
     {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":{\"counts\":[1,null]}}]}", "expected a number, not null"},
     {"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "expected an object"},
     {"{\"x\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "deeper than max_depth"},
@@ -1109,13 +1109,13 @@ TEST(networks_of_every_name) {
     m = fl_vision_model("resnet18", .divide = 16, .blocks = 1, .classes = 9); /* the head stays */
     CHECK(fl_vision_load(m, "w", FL_VISION_TORCHVISION));
     CHECK(!fl_vision_load(m, "w", FL_VISION_HUGGING_FACE));
-    CHECK_ERROR("no tensor 'resnet.embedder.embedder.convolution.weight' for conv1.weight");
+    CHECK_ERROR("tensor 'resnet.embedder.embedder.convolution.weight' is missing (for conv1.weight)");
     fl_error_clear();
     CHECK_EQ_INT(fl_vision_classes(m, "w", FL_VISION_TIMM), 4); /* the same names */
     CHECK_EQ_INT(fl_vision_classes(m, "w", FL_VISION_HUGGING_FACE), -1);
-    CHECK_ERROR("w: no tensor 'classifier.1.weight' for fc.weight"), fl_error_clear();
+    CHECK_ERROR("w: tensor 'classifier.1.weight' is missing (for fc.weight)"), fl_error_clear();
     CHECK_EQ_INT(fl_vision_classes(fl_nn_find(m, "conv1"), "w", FL_VISION_TORCHVISION), -1);
-    CHECK_ERROR("no head"), fl_error_clear();
+    CHECK_ERROR("no classification head"), fl_error_clear();
     fl_nn_free(m);
     CHECK(load_it());
     end(&s);
@@ -1403,22 +1403,22 @@ TEST(batches_with_objects) {
     fl_data_free(set);
     set = fl_vision_objects(&coco, ".", .masks = true, .max_pixels = 10 * 20 - 1);
     CHECK(set && !fl_data_get(set, 0, &b));
-    CHECK_ERROR("fl_vision_objects: image 7: 1 masks of 10 x 20 are more than max_pixels, 199");
+    CHECK_ERROR("fl_vision_objects: image 7: 1 masks of 10 x 20 pixels exceed max_pixels (199)");
     fl_error_clear();
     CHECK(set && fl_data_get(set, 1, &b)); /* 6 x 8 */
     fl_data_free(set);
     set = fl_vision_batch(fl_vision_objects(&coco, ".", .masks = true), 1, .objects = true, .max_pixels = 199);
     coco.image[0].h = 2736, coco.image[0].w = 65432;
     CHECK(set && !fl_data_get(set, 0, &b));
-    CHECK_ERROR("image 7: 2 masks of 2736 x 65432 are more than max_pixels, 178956970");
+    CHECK_ERROR("image 7: 2 masks of 2736 x 65432 pixels exceed max_pixels (178956970)");
     fl_error_clear(), coco.image[0].h = 10, coco.image[0].w = 20;
     CHECK(set && !fl_data_get(set, 0, &b));
-    CHECK_ERROR("./a.ppm: offset 12: 20 x 10 pixels, more than max_pixels, 199");
+    CHECK_ERROR("./a.ppm: offset 12: image is 20 x 10 pixels, more than max_pixels (199)");
     fl_error_clear(), fl_data_free(set);
     set = fl_vision_batch(fl_data_tensors((fl_tensor *[]){fl_zeros(FL_SHAPE(2, 3, 4, 4), FL_U8)}, 1), 2,
                           .objects = true);
     CHECK(set && !fl_data_get(set, 0, &b));
-    CHECK_ERROR("sample 0 has 1 fields, objects want 5");
+    CHECK_ERROR("sample 0 has 1 fields, expected 5");
     fl_error_clear();
     fl_data_free(set);
     fl_vision_coco_free(&coco);
@@ -1460,15 +1460,15 @@ TEST(wrong_batches) {
     } cases[] = {{1, 0, false, 0, 0, NULL},
                  {INT32_MAX, 1, true, 0, 1, NULL},
                  {1, 0, true, -5, 0.5, NULL},
-                 {0, 0, false, 0, 0, "batches of 0, 0 steps"},
-                 {-1, 0, false, 0, 0, "batches of -1, 0 steps"},
-                 {(int64_t)INT32_MAX + 1, 0, false, 0, 0, "batches of 2147483648, 0 steps"},
-                 {1, -1, true, 0, 0, "batches of 1, -1 steps"},
-                 {1, 1, false, 0, 0, "batches of 1, 1 steps"},
-                 {1, 0, false, (double)NAN, 0, "mean nan, std 0 of channel 3"},
-                 {1, 0, false, 0, -1, "mean 0, std -1 of channel 3"},
-                 {1, 0, false, 0, (double)NAN, "of channel 3"},
-                 {1, 0, false, 0, (double)INFINITY, "mean 0, std inf of channel 3"}};
+                 {0, 0, false, 0, 0, "size 0, 0 steps"},
+                 {-1, 0, false, 0, 0, "size -1, 0 steps"},
+                 {(int64_t)INT32_MAX + 1, 0, false, 0, 0, "size 2147483648, 0 steps"},
+                 {1, -1, true, 0, 0, "size 1, -1 steps"},
+                 {1, 1, false, 0, 0, "size 1, 1 steps"},
+                 {1, 0, false, (double)NAN, 0, "channel 3: mean nan, std 0"},
+                 {1, 0, false, 0, -1, "channel 3: mean 0, std -1"},
+                 {1, 0, false, 0, (double)NAN, "channel 3: mean"},
+                 {1, 0, false, 0, (double)INFINITY, "channel 3: mean 0, std inf"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fl_data_set *set = fl_vision_batch(fl_data_tensors(&x, 1), cases[i].size,
                                            .steps = cases[i].steps ? &step : NULL, .n_steps = cases[i].n_steps,
@@ -1485,7 +1485,7 @@ TEST(wrong_batches) {
             const bool ok = i == 1 || (i == 2 && classes == 2);
             CHECK_EQ_INT(set && fl_data_get(set, i, &b), ok);
             if (ok) CHECK_NEAR(((float *)fl_data(b.t[1]))[i - 1], 1 - 0.1 + 0.1 / classes, 1e-6);
-            else CHECK_ERROR(i ? "fl_vision_mixup: class 1 of 1" : "fl_vision_mixup: class -1 of ");
+            else CHECK_ERROR(i ? "fl_vision_mixup: label is 1, expected 0 to 0" : "fl_vision_mixup: label is -1,");
         }
         fl_data_free(set);
     }
@@ -1541,7 +1541,7 @@ TEST(mixed_batches_and_repeated_samples) {
     fl_data_set *set = fl_vision_mixup(fl_data_tensors((fl_tensor *[]){x, y}, 2), K);
     fl_data_sample b;
     CHECK(set && !fl_data_get(set, 0, &b));
-    CHECK_ERROR("batch 0 is not f32 images");
+    CHECK_ERROR("batch 0: expected images f32");
     fl_error_clear(), fl_data_free(set);
     int seen[N] = {0}, ids[3 * N] = {0};
     for (int rank = 0; rank < 2; rank++) {

@@ -1,4 +1,4 @@
-/* coco.h - objects in COCO's JSON, their masks as run lengths, and average precision */
+/* fl/vision/coco.h - COCO annotations (JSON), run-length masks, average precision of COCO and PASCAL VOC */
 #ifndef FL_VISION_COCO_H
 #define FL_VISION_COCO_H
 #ifndef FL_DATA_H
@@ -9,40 +9,45 @@
 extern "C" {
 #endif
 
-/* ---- masks as run lengths, column by column, the first run of zeros (pycocotools.mask) ---- */
+/* ---- run-length masks, in column order, starting with a run of zeros (pycocotools.mask) ---- */
 
+/* A binary mask [h, w] as n run lengths, whose sum is h w. Functions that fill *out allocate out->run; free
+   it with fl_heap_free. They return false after fl_fail. */
 typedef struct fl_vision_rle {
     int64_t h, w, n;
-    uint32_t *run; /* heap memory: fl_heap_free(r.run) ends it. The runs' sum is h w */
+    uint32_t *run; /* heap memory */
 } fl_vision_rle;
-/* From COCO's text: differences, 5 bits a character. False after fl_fail: characters that are none, runs
-   below 0, a sum that is not h w. */
+/* Parses COCO's compressed text: run differences in 5 bits per character. Invalid characters, negative runs,
+   or a sum that is not h w are errors. */
 FL_API bool fl_vision_rle_parse(const char *text, size_t n, int64_t h, int64_t w, fl_vision_rle *out);
-/* The same text, put behind what t holds. */
+/* Appends the compressed text to t. */
 FL_API bool fl_vision_rle_put(fl_data_text *t, const fl_vision_rle *r);
-/* From bytes [h, w], 0 or not; and back, as 0 and 1. */
+/* Encodes bytes [h, w]: zero or non-zero. */
 FL_API bool fl_vision_rle_of(const uint8_t *mask, int64_t h, int64_t w, fl_vision_rle *out);
+/* Decodes into bytes [h, w], 0 or 1. */
 FL_API void fl_vision_rle_mask(const fl_vision_rle *r, uint8_t *mask);
-/* From a polygon of n corners x, y: corners times 5 are rounded, edges walked pixel by pixel, as in COCO. */
+/* Rasterises a polygon of n corners x, y as COCO does: corners are scaled by 5 and rounded, edges are sampled
+   pixel by pixel. */
 FL_API bool fl_vision_rle_polygon(const double *xy, int64_t n, int64_t h, int64_t w, fl_vision_rle *out);
-/* The union, or intersection, of n masks of one size. */
+/* The union, or intersection, of n masks of the same size. */
 FL_API bool fl_vision_rle_merge(const fl_vision_rle *r, int64_t n, bool intersect, fl_vision_rle *out);
+/* Number of pixels in the mask. */
 FL_API int64_t fl_vision_rle_area(const fl_vision_rle *r);
-/* x, y, w, h of the box around it. */
+/* Bounding box: x, y, w, h; zeros for an empty mask. */
 FL_API void fl_vision_rle_box(const fl_vision_rle *r, double box[4]);
-/* Intersection over union; crowd: over a's area. -1 if their sizes differ. */
+/* Intersection over union; crowd: over a's area instead. -1 if the sizes differ. */
 FL_API double fl_vision_rle_iou(const fl_vision_rle *a, const fl_vision_rle *b, bool crowd);
 
 /* ---- files ---- */
 
 typedef struct fl_vision_object {
-    int64_t id, image, category; /* as in the file; a result's id counts from 1 */
-    double box[4];               /* x, y, w, h; of a result w and h may be below 0 */
+    int64_t id, image, category; /* ids as in the file; results are numbered from 1 */
+    double box[4];               /* x, y, w, h; w and h of a result may be negative */
     double area, score;
     bool crowd;
-    int64_t seg, n_seg;          /* its numbers in the file's list: polygons, each after its count, or runs */
-    const char *rle;             /* or run lengths as text; size of the mask for both */
-    int32_t h, w;
+    int64_t seg, n_seg;          /* slice of fl_vision_coco.number: polygons, each after its count, or runs */
+    const char *rle;             /* compressed run lengths instead, or NULL */
+    int32_t h, w;                /* size of the mask */
 } fl_vision_object;
 typedef struct fl_vision_coco_image {
     int64_t id, h, w;
@@ -52,59 +57,63 @@ typedef struct fl_vision_category {
     int64_t id;
     const char *name;
 } fl_vision_category;
-/* What a file holds: all strings in one arena, all numbers of polygons in one list. */
+/* A parsed file, which owns its strings and arrays: free it with fl_vision_coco_free. */
 typedef struct fl_vision_coco {
-    fl_vision_coco_image *image; /* in the order of their ids */
-    fl_vision_category *category; /* likewise */
-    fl_vision_object *object;    /* as they stand in the file */
+    fl_vision_coco_image *image;  /* sorted by id */
+    fl_vision_category *category; /* sorted by id */
+    fl_vision_object *object;     /* in the order of the file */
     int64_t n_image, n_category, n_object;
-    double *number;
+    double *number;               /* segmentations of all objects */
     int64_t n_number, cap_[4];
     fl_data_arena text_;
 } fl_vision_coco;
-/* Reads a file of objects {images, annotations, categories}; false after fl_fail with file and offset. The
-   file is streamed: memory holds no more than the result. Errors too: an unknown image; a file_name that
-   leaves the folder of images (fl_data_path_inside). */
+/* Reads annotations {images, annotations, categories}. False after fl_fail with file and offset; an unknown
+   image id, or a file_name outside the image folder (fl_data_path_inside), is an error too. The file is
+   streamed: only the result is held in memory. */
 FL_API bool fl_vision_coco_load(const char *path, fl_vision_coco *out);
-/* A list of results {image_id, category_id, bbox or segmentation, score}, for the objects of `truth`. */
+/* Reads a list of detections {image_id, category_id, bbox or segmentation, score} for the images of truth.
+   False after fl_fail. */
 FL_API bool fl_vision_coco_results(const char *path, const fl_vision_coco *truth, fl_vision_coco *out);
+/* Frees the contents of *c, not c. */
 FL_API void fl_vision_coco_free(fl_vision_coco *c);
-/* The place of an image by its id, -1 if there is none. */
+/* The index of an image by its id, or -1. */
 FL_API int64_t fl_vision_coco_find(const fl_vision_coco *c, int64_t image);
-/* The mask of object o; of polygons their union. False after fl_fail, also without a segmentation. */
+/* The mask of object o (the union of its polygons). False after fl_fail, also if it has no segmentation. */
 FL_API bool fl_vision_coco_mask(const fl_vision_coco *c, const fl_vision_object *o, fl_vision_rle *out);
 
 /* ---- average precision ---- */
 
 enum { FL_VISION_IOUS = 10, FL_VISION_RECALLS = 101, FL_VISION_AREAS = 4, FL_VISION_LIMITS = 3 };
 typedef struct fl_vision_ap {
-    /* AP, AP50, AP75, APs, APm, APl, AR1, AR10, AR100, ARs, ARm, ARl; -1: no objects of that kind */
+    /* AP, AP50, AP75, APs, APm, APl, AR1, AR10, AR100, ARs, ARm, ARl; -1 if there are no such objects */
     double figure[12];
     int64_t n_category;
     double *precision; /* [10, 101, categories, 4, 3], -1 for classes without objects; heap memory */
     double *score;     /* of the same shape */
     double *recall;    /* [10, categories, 4, 3] */
 } fl_vision_ap;
-/* As pycocotools' COCOeval, of boxes or of masks: thresholds .5 to .95, recalls 0 to 1 in steps of .01, areas
-   all, small, medium, large, at most 1, 10, 100 detections an image and class; but an object may have the id
-   0. NaN scores are an error. */
+/* COCO's average precision of boxes, or of masks, as by pycocotools' COCOeval: IoU thresholds .5 to .95,
+   recalls 0 to 1 in steps of .01, areas all, small, medium, large, at most 1, 10, 100 detections per image
+   and class. Unlike there, an object may have the id 0. False after fl_fail, also for a NaN score; else free
+   out with fl_vision_ap_free. */
 FL_API bool fl_vision_evaluate(const fl_vision_coco *truth, const fl_vision_coco *found, bool masks,
                                fl_vision_ap *out);
+/* Frees the contents of *a, not a. */
 FL_API void fl_vision_ap_free(fl_vision_ap *a);
-/* Class k's mean precision over thresholds and recalls, -1 without objects. */
+/* AP of class k: mean precision over thresholds and recalls; -1 without objects. */
 FL_API double fl_vision_ap_class(const fl_vision_ap *a, int64_t k);
-/* The twelve lines as pycocotools prints them, and lines name<tab>value of the figures and classes that have
-   objects; put behind what t holds. */
+/* Appends to t pycocotools' twelve summary lines, then name<tab>value lines of the metrics, and of the
+   classes if truth is not NULL; entries without objects are left out. */
 FL_API bool fl_vision_ap_put(fl_data_text *t, const fl_vision_ap *a, const fl_vision_coco *truth);
 typedef struct fl_vision_voc_opts {
     fl_opts_guard guard_;
-    bool inclusive; /* boxes as in VOC's files: w = xmax - xmin and h = ymax - ymin, whose corners belong to
-                       the box. Its sides are w + 1 and h + 1, as in the devkit */
+    bool inclusive; /* boxes include their corners, as in VOC's files (w = xmax - xmin, h = ymax - ymin):
+                       sides are w + 1 and h + 1, as in the devkit */
     char _end;
 } fl_vision_voc_opts;
-/* PASCAL VOC's AP of category k, -1 without objects: each detection looks at its best object only, a second
-   hit is false, crowds are ignored. points: 11 (2007), 0: the area under the curve (2010). NaN after
-   fl_fail. */
+/* PASCAL VOC's AP of category k at threshold iou; -1 without objects, NaN after fl_fail. A detection can
+   match only its best object; further matches of an object are false positives; crowds are ignored. points:
+   11 (11-point interpolation, 2007) or 0 (area under the curve, 2010). */
 #define fl_vision_voc(...) FL__VISION_VOC(__VA_ARGS__, ._end = 0)
 #define FL__VISION_VOC(truth, found, k, iou, points, ...) \
     fl_vision_voc_opt(truth, found, k, iou, points, FL_LITERAL(fl_vision_voc_opts, __VA_ARGS__))
@@ -127,13 +136,14 @@ FL_API double fl_vision_voc_opt(const fl_vision_coco *truth, const fl_vision_coc
 
 /* ---- run lengths ---- */
 
-/* h w cells, so that every sum of runs fits 32 bits. */
-static bool fl__rle_sized(const char *who, int64_t h, int64_t w) {
+/* Checks the size of a mask: h w pixels are limited so that every sum of runs fits 32 bits. */
+static bool fl__rle_check_size(const char *fn, int64_t h, int64_t w) {
     return (h >= 0 && w >= 0 && h <= 65500 && w <= 65500 && h * w <= (int64_t)1 << 28) ||
-           fl_fail("%s: a mask of %" PRId64 " x %" PRId64, who, h, w);
+           fl_fail("%s: mask of h, w = %" PRId64 ", %" PRId64 " pixels, expected sides 0 to 65500 and h * w "
+                   "at most 2^28", fn, h, w);
 }
 
-static bool fl__rle_make(fl_vision_rle *r, int64_t h, int64_t w, int64_t most) {
+static bool fl__rle_alloc(fl_vision_rle *r, int64_t h, int64_t w, int64_t most) {
     *r = (fl_vision_rle){h, w, 0, fl_heap_alloc((size_t)(most + 1) * sizeof *r->run)};
     return r->run != NULL;
 }
@@ -142,7 +152,8 @@ FL_API bool fl_vision_rle_parse(const char *text, size_t n, int64_t h, int64_t w
     fl_vision_rle r;
     int64_t sum = 0;
     if (!text || !out) return fl_fail("fl_vision_rle_parse: text or out is NULL");
-    if (!fl__rle_sized("fl_vision_rle_parse", h, w) || !fl__rle_make(&r, h, w, (int64_t)n)) return false;
+    if (!fl__rle_check_size("fl_vision_rle_parse", h, w) || !fl__rle_alloc(&r, h, w, (int64_t)n))
+        return false;
     bool ok = true;
     for (size_t at = 0; ok && at < n;) {
         int64_t x = 0;
@@ -150,7 +161,7 @@ FL_API bool fl_vision_rle_parse(const char *text, size_t n, int64_t h, int64_t w
         do {
             c = at < n ? (uint8_t)text[at++] - 48 : -1;
             ok = (c >= 0 && c < 64 && bits < 35) ||
-                 fl_fail("fl_vision_rle_parse: offset %zu: no run length of 5-bit characters", at);
+                 fl_fail("fl_vision_rle_parse: offset %zu: invalid run, expected characters '0' to 'o'", at);
             if (!ok) break;
             x |= (int64_t)(c & 31) << bits;
             bits += 5;
@@ -159,13 +170,13 @@ FL_API bool fl_vision_rle_parse(const char *text, size_t n, int64_t h, int64_t w
         if (c & 16) x |= -((int64_t)1 << bits);
         if (r.n > 2) x += r.run[r.n - 2];
         ok = (x >= 0 && (sum += x) <= h * w) ||
-             fl_fail("fl_vision_rle_parse: run %" PRId64 " is %" PRId64 ", past %" PRId64 " x %" PRId64,
-                     r.n, x, h, w);
+             fl_fail("fl_vision_rle_parse: run %" PRId64 " is %" PRId64 ": negative, or past the end of the "
+                     "mask of %" PRId64 " x %" PRId64 " pixels", r.n, x, h, w);
         if (ok) r.run[r.n++] = (uint32_t)x;
     }
     if (ok && sum != h * w)
-        ok = fl_fail("fl_vision_rle_parse: runs of %" PRId64 " cells in all for %" PRId64 " x %" PRId64,
-                     sum, h, w);
+        ok = fl_fail("fl_vision_rle_parse: the sum of the runs is %" PRId64 ", expected %" PRId64 " x %"
+                     PRId64 " pixels", sum, h, w);
     if (ok) *out = r;
     else fl_heap_free(r.run);
     return ok;
@@ -189,9 +200,9 @@ FL_API bool fl_vision_rle_put(fl_data_text *t, const fl_vision_rle *r) {
 FL_API bool fl_vision_rle_of(const uint8_t *mask, int64_t h, int64_t w, fl_vision_rle *out) {
     int64_t changes = 1, before = 0;
     if (!mask || !out) return fl_fail("fl_vision_rle_of: mask or out is NULL");
-    if (!fl__rle_sized("fl_vision_rle_of", h, w)) return false;
+    if (!fl__rle_check_size("fl_vision_rle_of", h, w)) return false;
     for (int pass = 0; pass < 2; pass++) {
-        if (pass && !fl__rle_make(out, h, w, changes)) return false;
+        if (pass && !fl__rle_alloc(out, h, w, changes)) return false;
         int64_t run = 0;
         before = 0;
         for (int64_t x = 0; x < w; x++)
@@ -215,18 +226,18 @@ FL_API void fl_vision_rle_mask(const fl_vision_rle *r, uint8_t *mask) {
         for (uint32_t k = 0; k < r->run[i]; k++, at++) mask[at % r->h * r->w + at / r->h] = i % 2;
 }
 
-/* A polygon's outline in the columns [first, first + n_columns) of its mask: a bit for each place at which
-   cells begin or cease to be inside, n_columns h + 1 of them, column by column. */
+/* A polygon's outline in the columns [first, first + n_columns) of its mask: n_columns h + 1 bits, column by
+   column, set where pixels change between outside and inside. */
 typedef struct fl__rle_outline {
     uint64_t *bit;
     int64_t first, n_columns, h;
-    int64_t crossings; /* of columns by edges that are still allowed: they bound the time */
+    int64_t crossings; /* remaining budget of column crossings by edges, which bounds the time */
 } fl__rle_outline;
 
-/* An edge of the polygon, enlarged five times, is rounded to one (u, v) for each step along its longer side.
-   Where u goes from 5 x + 2 to 5 x + 3, or back, it crosses the middle of column x, and v tells the row. Both
-   are monotone in t, in floating point too, so only these steps are computed, however long the edge is. False
-   if no more crossings are allowed. */
+/* Adds an edge of the polygon, scaled by 5. The edge is rounded to one (u, v) for each step t along its
+   longer side; where u changes between 5 x + 2 and 5 x + 3 it crosses the middle of column x, and v gives the
+   row. u and v are monotone in t, in floating point too, so only these steps are computed, however long the
+   edge is. Returns false if the budget of crossings is used up. */
 static bool fl__rle_edge(fl__rle_outline *o, int64_t xs, int64_t ys, int64_t xe, int64_t ye) {
     const double scale = 5;
     const int64_t dx = xe > xs ? xe - xs : xs - xe, dy = ye > ys ? ye - ys : ys - ye;
@@ -259,36 +270,39 @@ static bool fl__rle_edge(fl__rle_outline *o, int64_t xs, int64_t ys, int64_t xe,
 #undef FL__RLE_AT
         const double row = ((double)v + 0.5) / scale - 0.5;
         const int64_t y = row < 0 ? 0 : row > (double)o->h ? o->h : (int64_t)ceil(row);
-        const int64_t place = (x - o->first) * o->h + y;
-        o->bit[place / 64] ^= (uint64_t)1 << place % 64;
+        const int64_t bit_index = (x - o->first) * o->h + y;
+        o->bit[bit_index / 64] ^= (uint64_t)1 << bit_index % 64;
     }
     return true;
 }
 
-/* The runs between the places of an outline; the first column's are `first` h cells on. */
+/* The runs between the set bits of an outline, which starts at pixel first * h. */
 static bool fl__rle_runs(const fl__rle_outline *o, int64_t h, int64_t w, fl_vision_rle *out) {
     const int64_t n_word = (o->n_columns * h) / 64 + 1, start = o->first * h;
     int64_t most = 1, before = 0;
     for (int64_t i = 0; i < n_word; i++) most += __builtin_popcountll(o->bit[i]);
-    if (!fl__rle_make(out, h, w, most)) return false;
+    if (!fl__rle_alloc(out, h, w, most)) return false;
     for (int64_t i = 0; i < n_word; i++)
         for (uint64_t bits = o->bit[i]; bits; bits &= bits - 1) {
-            const int64_t place = start + 64 * i + __builtin_ctzll(bits);
-            if (place < h * w) out->run[out->n++] = (uint32_t)(place - before), before = place;
+            const int64_t bit_index = start + 64 * i + __builtin_ctzll(bits);
+            if (bit_index < h * w) out->run[out->n++] = (uint32_t)(bit_index - before), before = bit_index;
         }
     out->run[out->n++] = (uint32_t)(h * w - before);
     return true;
 }
 
-/* *crossings: how often edges may cross columns; then, how often the next polygon's may. */
+/* *crossings: in: budget of column crossings; out: what is left for the next polygon. */
 static bool fl__rle_polygon(const double *xy, int64_t n, int64_t h, int64_t w, int64_t *crossings,
                             fl_vision_rle *out) {
-    if (!xy || !out || n < 1) return fl_fail("fl_vision_rle_polygon: %" PRId64 " corners, or NULL", n);
-    if (!fl__rle_sized("fl_vision_rle_polygon", h, w)) return false;
+    if (!xy || !out || n < 1)
+        return fl_fail("fl_vision_rle_polygon: got %" PRId64 " corners, expected n >= 1, xy and out not NULL",
+                       n);
+    if (!fl__rle_check_size("fl_vision_rle_polygon", h, w)) return false;
     double low = 1e6, high = -1e6;
     for (int64_t i = 0; i < 2 * n; i++) {
         if (!(fabs(xy[i]) <= 1e6))
-            return fl_fail("fl_vision_rle_polygon: corner %" PRId64 " is at %g", i / 2, xy[i]);
+            return fl_fail("fl_vision_rle_polygon: corner %" PRId64 " is at %g, expected -1e6 to 1e6",
+                           i / 2, xy[i]);
         if (i % 2 == 0) low = fmin(low, xy[i]), high = fmax(high, xy[i]);
     }
     fl__rle_outline o = {.h = h, .crossings = *crossings};
@@ -302,7 +316,7 @@ static bool fl__rle_polygon(const double *xy, int64_t n, int64_t h, int64_t w, i
         ok = fl__rle_edge(&o, (int64_t)(5 * p[0] + .5), (int64_t)(5 * p[1] + .5), (int64_t)(5 * q[0] + .5),
                           (int64_t)(5 * q[1] + .5)) ||
              fl_fail("fl_vision_rle_polygon: edges cross the columns of %" PRId64 " x %" PRId64
-                     " cells more often than there are cells", h, w);
+                     " pixels more often than there are pixels", h, w);
     }
     ok = ok && fl__rle_runs(&o, h, w, out);
     *crossings = o.crossings;
@@ -310,8 +324,8 @@ static bool fl__rle_polygon(const double *xy, int64_t n, int64_t h, int64_t w, i
     return ok;
 }
 
-/* Edges of an outline without overlap cross a column once a cell at most. Small masks and polygons of many
-   corners may have more, as long as what n corners take in a file bounds memory and time. */
+/* The budget of column crossings for n corners. Edges of a simple outline cross a column at most once per
+   pixel; small masks and polygons of many corners may have more, bounded by their size in the file. */
 static int64_t fl__rle_crossings(int64_t n, int64_t h, int64_t w) {
     return (h + 16) * w + 32 * n;
 }
@@ -323,8 +337,10 @@ FL_API bool fl_vision_rle_polygon(const double *xy, int64_t n, int64_t h, int64_
 
 static bool fl__rle_merge_two(const fl_vision_rle *a, const fl_vision_rle *b, bool intersect,
                               fl_vision_rle *out) {
-    if (a->h != b->h || a->w != b->w) return fl_fail("fl_vision_rle_merge: masks of two sizes");
-    if (!fl__rle_make(out, a->h, a->w, a->n + b->n)) return false;
+    if (a->h != b->h || a->w != b->w)
+        return fl_fail("fl_vision_rle_merge: sizes differ: %" PRId64 " x %" PRId64 " and %" PRId64 " x %"
+                       PRId64, a->h, a->w, b->h, b->w);
+    if (!fl__rle_alloc(out, a->h, a->w, a->n + b->n)) return false;
     int64_t i = 0, j = 0, left = a->h * a->w, run = 0;
     uint32_t ca = a->n ? a->run[i++] : 0, cb = b->n ? b->run[j++] : 0;
     bool va = false, vb = false, v = false;
@@ -341,11 +357,12 @@ static bool fl__rle_merge_two(const fl_vision_rle *a, const fl_vision_rle *b, bo
     return true;
 }
 
-/* The second half is merged into the first one, so that each run is copied log2 n times. */
+/* Merges halves recursively, so that each run is copied log2 n times. */
 FL_API bool fl_vision_rle_merge(const fl_vision_rle *r, int64_t n, bool intersect, fl_vision_rle *out) {
-    if (!r || n < 1 || !out) return fl_fail("fl_vision_rle_merge: %" PRId64 " masks, or NULL", n);
+    if (!r || n < 1 || !out)
+        return fl_fail("fl_vision_rle_merge: got %" PRId64 " masks, expected n >= 1, r and out not NULL", n);
     if (n == 1) {
-        if (!fl__rle_make(out, r->h, r->w, r->n)) return false;
+        if (!fl__rle_alloc(out, r->h, r->w, r->n)) return false;
         if (r->n) memcpy(out->run, r->run, (size_t)r->n * sizeof *r->run);
         out->n = r->n;
         return true;
@@ -421,7 +438,7 @@ static bool fl__coco_number(fl_vision_coco *c, double v) {
     return true;
 }
 
-/* Numbers up to the end of the array that is open, behind those that are there. */
+/* Appends the numbers of the array being parsed, up to its end. */
 static bool fl__coco_numbers(fl_vision_coco *c, fl_data_json *j) {
     double v;
     while (fl_data_json_more(j))
@@ -440,14 +457,14 @@ static bool fl__coco_box(fl_data_json *j, fl_vision_object *o, bool *empty) {
     }
     *empty = n == 0;
     return j->event != FL_DATA_JSON_ERROR &&
-           (n == 4 || n == 0 || fl_data_json_fail(j, "a box of %d numbers", n));
+           (n == 4 || n == 0 || fl_data_json_fail(j, "bbox has %d numbers, expected 4", n));
 }
 
 static bool fl__coco_side(fl_data_json *j, int32_t *out) {
     int64_t v;
     if (!fl_data_json_int(j, &v)) return false;
     *out = (int32_t)v;
-    return (v >= 0 && v <= 65500) || fl_data_json_fail(j, "a side of %" PRId64, v);
+    return (v >= 0 && v <= 65500) || fl_data_json_fail(j, "size is %" PRId64 ", expected 0 to 65500", v);
 }
 
 /* [[x, y, ...], ...] or {size: [h, w], counts: text or [runs]}. */
@@ -467,7 +484,7 @@ static bool fl__coco_segmentation(fl_vision_coco *c, fl_data_json *j, fl_vision_
         return j->event != FL_DATA_JSON_ERROR;
     }
     if (e != FL_DATA_JSON_OBJECT)
-        return fl_data_json_fail(j, "a segmentation that is neither polygons nor run lengths");
+        return fl_data_json_fail(j, "segmentation must be a list of polygons or an object of run lengths");
     while (fl_data_json_more(j)) {
         if (!strcmp(j->text, "size")) {
             if (!fl_data_json_expect(j, FL_DATA_JSON_ARRAY) || !fl__coco_side(j, &o->h) ||
@@ -480,7 +497,7 @@ static bool fl__coco_segmentation(fl_vision_coco *c, fl_data_json *j, fl_vision_
             } else if (kind == FL_DATA_JSON_ARRAY) {
                 if (!fl__coco_number(c, -1) || !fl__coco_numbers(c, j)) return false;
                 o->n_seg = c->n_number - o->seg;
-            } else return fl_data_json_fail(j, "counts that are neither text nor numbers");
+            } else return fl_data_json_fail(j, "counts must be a string or a list of numbers");
         } else if (!fl_data_json_skip(j)) return false;
     }
     return j->event != FL_DATA_JSON_ERROR;
@@ -509,8 +526,8 @@ static bool fl__coco_object(fl_vision_coco *c, fl_data_json *j, bool result) {
         if (!ok) return false;
     }
     if (j->event == FL_DATA_JSON_ERROR) return false;
-    if (!image || !category) return fl_data_json_fail(j, "an object without image_id or category_id");
-    if (result && !(o.score == o.score)) return fl_data_json_fail(j, "a result without a score");
+    if (!image || !category) return fl_data_json_fail(j, "image_id or category_id is missing");
+    if (result && !(o.score == o.score)) return fl_data_json_fail(j, "the result's score is missing");
     if (result)
         o.area = box ? o.box[2] * o.box[3] : NAN, o.id = c->n_object + 1, o.crowd = false;
     else if (o.area < 0) o.area = o.box[2] * o.box[3];
@@ -531,7 +548,7 @@ static bool fl__coco_image(fl_vision_coco *c, fl_data_json *j) {
         else if (!strcmp(j->text, "file_name"))
             ok = fl_data_json_string(j) &&
                  (fl_data_path_inside(j->text, (size_t)j->n) ||
-                  fl_data_json_fail(j, "file_name '%.200s' leaves the images' folder", j->text)) &&
+                  fl_data_json_fail(j, "file_name '%.200s' is outside the image folder", j->text)) &&
                  (m.file = fl_data_arena_add(&c->text_, j->text, (size_t)j->n));
         else ok = fl_data_json_skip(j);
         if (!ok) return false;
@@ -560,13 +577,13 @@ static bool fl__coco_category(fl_vision_coco *c, fl_data_json *j) {
     return true;
 }
 
-/* Both kinds begin with their id. */
+/* Images and categories begin with their id. */
 static int fl__coco_by_id(const void *a, const void *b) {
     const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return (x > y) - (x < y);
 }
 
-/* The place of an id in a sorted list of structs of `size` bytes that begin with it. */
+/* The index of an id in a sorted list of structs of `size` bytes that begin with their id, or -1. */
 static int64_t fl__coco_search(const void *list, int64_t n, size_t size, int64_t id) {
     const char *found = n ? bsearch(&id, list, (size_t)n, size, fl__coco_by_id) : NULL;
     return found ? (int64_t)((size_t)(found - (const char *)list) / size) : -1;
@@ -597,17 +614,16 @@ static bool fl__coco_read(fl_vision_coco *c, fl_data_json *j) {
     return j->event != FL_DATA_JSON_ERROR && fl_data_json_next(j) == FL_DATA_JSON_END;
 }
 
-/* Every object's image is one of `truth`. */
-static bool fl__coco_known(const char *path, const fl_vision_coco *c, const fl_vision_coco *truth) {
+/* Checks that every object's image is one of truth's. */
+static bool fl__coco_check_images(const char *path, const fl_vision_coco *c, const fl_vision_coco *truth) {
     for (int64_t i = 0; i < c->n_object; i++)
         if (fl_vision_coco_find(truth, c->object[i].image) < 0)
-            return fl_fail("fl_vision_coco: %s: object %" PRId64 " is in image %" PRId64
-                           ", which there is not",
-                           path, i, c->object[i].image);
+            return fl_fail("fl_vision_coco: %s: object %" PRId64 " has unknown image_id %" PRId64, path, i,
+                           c->object[i].image);
     return true;
 }
 
-static int fl__coco_twice(const void *list, int64_t n, size_t size) {
+static int fl__coco_has_duplicates(const void *list, int64_t n, size_t size) {
     for (int64_t i = 1; i < n; i++)
         if (!fl__coco_by_id((const char *)list + (size_t)i * size,
                             (const char *)list + (size_t)(i - 1) * size))
@@ -623,10 +639,10 @@ FL_API bool fl_vision_coco_load(const char *path, fl_vision_coco *out) {
     fl_data_json_close(j);
     if (ok && c.n_image) qsort(c.image, (size_t)c.n_image, sizeof *c.image, fl__coco_by_id);
     if (ok && c.n_category) qsort(c.category, (size_t)c.n_category, sizeof *c.category, fl__coco_by_id);
-    if (ok && (fl__coco_twice(c.image, c.n_image, sizeof *c.image) ||
-               fl__coco_twice(c.category, c.n_category, sizeof *c.category)))
-        ok = fl_fail("fl_vision_coco: %s: two images or categories of one id", path);
-    ok = ok && fl__coco_known(path, &c, &c);
+    if (ok && (fl__coco_has_duplicates(c.image, c.n_image, sizeof *c.image) ||
+               fl__coco_has_duplicates(c.category, c.n_category, sizeof *c.category)))
+        ok = fl_fail("fl_vision_coco: %s: two images or two categories have the same id", path);
+    ok = ok && fl__coco_check_images(path, &c, &c);
     if (ok) *out = c;
     else fl_vision_coco_free(&c);
     return ok;
@@ -638,7 +654,8 @@ FL_API bool fl_vision_coco_mask(const fl_vision_coco *c, const fl_vision_object 
     if (o->rle) return fl_vision_rle_parse(o->rle, strlen(o->rle), o->h, o->w, out);
     if (o->n_seg && p[0] < 0) { /* a list of runs */
         int64_t sum = 0;
-        if (!fl__rle_sized("fl_vision_coco_mask", o->h, o->w) || !fl__rle_make(out, o->h, o->w, o->n_seg))
+        if (!fl__rle_check_size("fl_vision_coco_mask", o->h, o->w) ||
+            !fl__rle_alloc(out, o->h, o->w, o->n_seg))
             return false;
         for (int64_t i = 1; i < o->n_seg; i++) {
             if (!(p[i] >= 0 && p[i] <= 0x1p28) || (sum += (int64_t)p[i]) > (int64_t)o->h * o->w) break;
@@ -646,8 +663,8 @@ FL_API bool fl_vision_coco_mask(const fl_vision_coco *c, const fl_vision_object 
         }
         if (sum == (int64_t)o->h * o->w && out->n == o->n_seg - 1) return true;
         fl_heap_free(out->run);
-        return fl_fail("fl_vision_coco_mask: object %" PRId64 ": runs of %" PRId64 " cells for %d x %d",
-                       o->id, sum, (int)o->h, (int)o->w);
+        return fl_fail("fl_vision_coco_mask: object %" PRId64 ": the sum of the runs is %" PRId64 ", "
+                       "expected %d x %d pixels", o->id, sum, (int)o->h, (int)o->w);
     }
     if (!o->n_seg) return fl_fail("fl_vision_coco_mask: object %" PRId64 " has no segmentation", o->id);
     int64_t parts = 0, done = 0, crossings = fl__rle_crossings(o->n_seg / 2, o->h, o->w);
@@ -664,7 +681,7 @@ FL_API bool fl_vision_coco_mask(const fl_vision_coco *c, const fl_vision_object 
     return ok;
 }
 
-/* Sizes of polygons' masks, areas and boxes of results that have masks only. */
+/* Fills in the mask sizes of polygons, and the areas and boxes of results that only have masks. */
 static bool fl__coco_finish(fl_vision_coco *c, const fl_vision_coco *truth, bool result) {
     for (int64_t i = 0; i < c->n_object; i++) {
         fl_vision_object *o = &c->object[i];
@@ -691,7 +708,7 @@ FL_API bool fl_vision_coco_results(const char *path, const fl_vision_coco *truth
     while (ok && fl_data_json_more(j)) ok = fl__coco_object(&c, j, true);
     ok = ok && j->event != FL_DATA_JSON_ERROR && fl_data_json_next(j) == FL_DATA_JSON_END;
     fl_data_json_close(j);
-    ok = ok && fl__coco_known(path, &c, truth) && fl__coco_finish(&c, truth, true);
+    ok = ok && fl__coco_check_images(path, &c, truth) && fl__coco_finish(&c, truth, true);
     if (ok) *out = c;
     else fl_vision_coco_free(&c);
     return ok;
@@ -712,9 +729,9 @@ static double fl__ap_recall(int r) {
     return r == FL_VISION_RECALLS - 1 ? 1.0 : r * (1.0 / (FL_VISION_RECALLS - 1));
 }
 
-/* Objects by class, image, and then either their order or their score, the higher first. */
+/* An object as sorted: by class, image, then descending score (detections) or order in the file (truth). */
 typedef struct fl__ap_entry {
-    int64_t category, image, at; /* places, not ids */
+    int64_t category, image, at; /* indices, not ids */
     double score;
 } fl__ap_entry;
 
@@ -723,7 +740,7 @@ typedef struct fl__ap {
     bool masks;
     fl__ap_entry *gt, *dt;
     int64_t n_gt, n_dt;
-    fl_vision_rle *gt_mask, *dt_mask; /* by place in the files */
+    fl_vision_rle *gt_mask, *dt_mask; /* by index in the files */
     fl_vision_ap *out;
     int failed; /* atomic */
 } fl__ap;
@@ -736,7 +753,8 @@ static int fl__ap_order(const void *a, const void *b) {
     return (x->at > y->at) - (x->at < y->at);
 }
 
-/* Those of known classes and images. found_by: results of that function, by their scores; NULL: the truth. */
+/* Sorts the objects of known classes and images. found_by: name of the calling function for detections, which
+   are sorted by score; NULL for the truth. */
 static bool fl__ap_sort(const fl_vision_coco *truth, const fl_vision_coco *c, const char *found_by,
                         fl__ap_entry **out, int64_t *n) {
     for (int64_t i = 0; found_by && i < c->n_object; i++)
@@ -757,7 +775,7 @@ static bool fl__ap_sort(const fl_vision_coco *truth, const fl_vision_coco *c, co
     return true;
 }
 
-/* pixel: what is added to the sides of boxes. */
+/* pixel: added to the sides of boxes. */
 static double fl__ap_box_iou(const double *d, const double *g, bool crowd, double pixel) {
     const double w = fmin(d[2] + d[0], g[2] + g[0]) - fmax(d[0], g[0]) + pixel;
     const double h = fmin(d[3] + d[1], g[3] + g[1]) - fmax(d[1], g[1]) + pixel;
@@ -775,8 +793,8 @@ static double fl__ap_overlap(const fl__ap *p, int64_t d, int64_t g) {
                                                  : 0;
 }
 
-/* A detection of one class: its score, rank in its image, and for each range of areas a bit for each
-   threshold: hit, not counted. */
+/* A detection of one class: its score, its rank in the image, and for each area range a bit for each
+   threshold: hit (true positive), ignored. */
 typedef struct fl__ap_hit {
     double score;
     int64_t order;
@@ -784,13 +802,13 @@ typedef struct fl__ap_hit {
     uint16_t hit[FL_VISION_AREAS], ignored[FL_VISION_AREAS];
 } fl__ap_hit;
 
-/* One image's detections and objects of one class, for range a. iou: [detections, objects]; index, taken:
-   scratch, as many as objects. Returns how many objects count. */
+/* Matches one image's detections to its objects of one class, for area range a. iou: [detections, objects];
+   index, taken: workspace [objects]. Returns the number of objects that are not ignored. */
 static int64_t fl__ap_match(const fl__ap *p, const fl__ap_entry *dt, int64_t nd, const fl__ap_entry *gt,
                             int64_t ng, int a, const double *iou, int64_t *index, uint16_t *taken,
                             fl__ap_hit *hit) {
     int64_t counted = 0, n = 0;
-    for (int pass = 0; pass < 2; pass++) /* those to be ignored go last */
+    for (int pass = 0; pass < 2; pass++) /* ignored objects last */
         for (int64_t g = 0; g < ng; g++) {
             const fl_vision_object *o = &p->truth->object[gt[g].at];
             const bool ignore = o->crowd || o->area < fl__ap_area[a][0] || o->area > fl__ap_area[a][1];
@@ -824,7 +842,8 @@ static int fl__ap_by_score(const void *a, const void *b) {
     return (x->order > y->order) - (x->order < y->order);
 }
 
-/* The curves of class k, range a, limit m, threshold t from the class's detections by score. */
+/* Precision and recall of class k, area range a, detection limit m, threshold t, from the class's detections
+   sorted by score. */
 static void fl__ap_curve(const fl__ap *p, int64_t k, const fl__ap_hit *hit, int64_t n, int64_t objects,
                          int a, int m, int t, double *precision, double *score) {
     fl_vision_ap *out = p->out;
@@ -853,7 +872,7 @@ static void fl__ap_curve(const fl__ap *p, int64_t k, const fl__ap_hit *hit, int6
     }
 }
 
-/* All of class k. */
+/* Evaluates class k. False if memory is short. */
 static bool fl__ap_class(fl__ap *p, int64_t k) {
     int64_t g0 = 0, g1, d0 = 0, d1, objects[FL_VISION_AREAS] = {0}, n = 0, most_gt = 0;
     while (g0 < p->n_gt && p->gt[g0].category < k) g0++;
@@ -898,13 +917,13 @@ static void fl__ap_classes(void *arg, int64_t begin, int64_t end) {
     fl__ap *p = arg;
     for (int64_t k = begin; k < end; k++)
         if (!fl__ap_class(p, k)) {
-            fl_error_clear(); /* this thread's; whoever asked is told */
+            fl_error_clear(); /* errors are per thread: the caller reports it */
             __atomic_store_n(&p->failed, 1, __ATOMIC_RELAXED);
         }
 }
 
-/* NumPy's order of summation, so that means round as its own: eight sums of up to 128 numbers, halves of
-   more. */
+/* NumPy's pairwise summation, so that means round as NumPy's: eight partial sums for up to 128 numbers,
+   halves above. */
 static double fl__ap_sum(const double *v, int64_t n) {
     if (n > 128) {
         const int64_t half = n / 2 - n / 2 % 8;
@@ -921,8 +940,8 @@ static double fl__ap_sum(const double *v, int64_t n) {
     return sum;
 }
 
-/* The mean over what is not -1 of precision (threshold t, or all for -1) or recall, range a, limit m. list:
-   space for all of it. */
+/* The mean, ignoring -1, of precision or recall at threshold t (-1: all), area range a, detection limit m.
+   list: workspace for all values. */
 static double fl__ap_mean(const fl_vision_ap *out, bool recall, int t, int a, int m, double *list) {
     const int64_t K = out->n_category, rows = recall ? 1 : FL_VISION_RECALLS;
     int64_t n = 0;
@@ -1040,7 +1059,8 @@ FL_API bool fl_vision_ap_put(fl_data_text *t, const fl_vision_ap *a, const fl_vi
 
 /* ---- PASCAL VOC ---- */
 
-/* Recall and precision of class k's detections by score, pairs; how many objects there are. */
+/* The curve of class k: (recall, precision) for each detection by descending score, and the number of
+   objects. */
 static bool fl__voc_curve(const fl__ap *p, int64_t k, double iou, double pixel, double **curve, int64_t *n,
                           int64_t *objects) {
     fl__ap_hit *hit = fl_heap_alloc((size_t)(p->n_dt + 1) * sizeof *hit);
@@ -1082,7 +1102,8 @@ FL_API double fl_vision_voc_opt(const fl_vision_coco *truth, const fl_vision_coc
     double *curve = NULL, ap = 0, high = 0;
     int64_t n = 0, objects = 0;
     if (!truth || !found || k < 0 || k >= truth->n_category || (points && points != 11)) {
-        fl_fail("fl_vision_voc: class %" PRId64 ", %d points (0 or 11), or NULL", k, points);
+        fl_fail("fl_vision_voc: got class %" PRId64 ", points %d, expected an existing class, points 0 or "
+                "11, truth and found not NULL", k, points);
         return NAN;
     }
     const bool ok = fl__ap_sort(truth, truth, NULL, &p.gt, &p.n_gt) &&

@@ -1,12 +1,15 @@
-/* fl/vision/deform.h - deformable convolution, whose samples the network moves and weighs
+/* fl/vision/deform.h - deformable convolution: learned sampling offsets, optional modulation mask
 
-   deform_columns   the pixels under a kernel at each place p, moved by offsets, interpolated and masked:
+   deform_columns   im2col with offsets: for each output position p and kernel element k, x at the shifted
+                    position (bilinear), times the mask:
                     v[n, c, k, p] = mask[n, g, k, p] x[n, c, p stride - pad + k dilation + offset[n, g, k, p]]
                     for channels c of offset group g (arXiv 1703.06211, with the mask 1811.11168)
 
-   Records (fl_deform_args), of one float dtype: x [n, c, h, w], offset [n, 2 groups kh kw, oh, ow], if
-   args.masked: mask [n, groups kh kw, oh, ow] -> columns [n, c, kh kw, oh ow].  deform_columns_grad: the
-   same, then the gradient of columns -> those of x, offset and mask; any may be absent. */
+   Ops (fl_deform_args), all operands of one float dtype:
+   deform_columns: x [n, c, h, w], offset [n, 2 groups kh kw, oh, ow], and if args.masked mask [n, groups kh
+   kw, oh, ow] -> columns [n, c, kh kw, oh ow].
+   deform_columns_grad: the same operands, then the gradient of columns -> the gradients of x, offset and
+   mask; each output may be NULL. */
 #ifndef FL_VISION_DEFORM_H
 #define FL_VISION_DEFORM_H
 #ifndef FL_AUTOGRAD_H
@@ -19,19 +22,19 @@ extern "C" {
 
 typedef struct fl_deform_args {
     int64_t kernel[2], stride[2], pad[2], dilation[2]; /* h, w */
-    int64_t groups;                                    /* of offsets */
+    int64_t groups;                                    /* offset groups */
     bool masked;
 } fl_deform_args;
 typedef struct fl_vision_deform_opts {
     fl_opts_guard guard_;
     int64_t stride[2], dilation[2]; /* h, w; first 0 -> 1, second 0 -> the first */
-    int64_t pad[2];                 /* zeros on both sides; the same, FL_I0: none after others */
+    int64_t pad[2];                 /* zeros on both sides; second 0 -> the first, FL_I0: none */
     char _end;
 } fl_vision_deform_opts;
-/* torchvision.ops.deform_conv2d: x [n, c, h, w], offset [n, 2 g kh kw, oh, ow] in pixels, pairs of (down,
-   right) for each of g groups of channels and each element of the kernel, weight [o, c / groups, kh, kw],
-   bias [o] or NULL, mask [n, g kh kw, oh, ow] or NULL (version 1), floats of one dtype -> [n, o, oh, ow].
-   With offsets of 0 and no mask it is fl_conv. Differentiable in all operands:
+/* Deformable convolution (torchvision.ops.deform_conv2d): x [n, c, h, w]; offset [n, 2 g kh kw, oh, ow] in
+   pixels, a pair (down, right) for each of g channel groups and kernel elements; weight [o, c / groups, kh,
+   kw]; bias [o] or NULL; mask [n, g kh kw, oh, ow] or NULL (version 1); floats of one dtype -> [n, o, oh,
+   ow]. With zero offsets and no mask it equals fl_conv. Differentiable in all operands:
    fl_vision_deform_conv2d(x, offset, weight, NULL, NULL, .pad = {1}) */
 #define fl_vision_deform_conv2d(...) FL__DEFORM(fl_, __VA_ARGS__, ._end = 0)
 #define fv_vision_deform_conv2d(...) FL__DEFORM(fv_, __VA_ARGS__, ._end = 0)
@@ -43,7 +46,8 @@ FL_API fl_tensor *fl_vision_deform_conv2d_opt(fl_tensor *x, fl_tensor *offset, f
 FL_API fl_var *fv_vision_deform_conv2d_opt(fl_var *x, fl_var *offset, fl_var *weight, fl_var *bias,
                                            fl_var *mask, fl_vision_deform_opts o);
 FL_DATA fl_op fl_op_deform_columns, fl_op_deform_columns_grad;
-/* Registers the ops and their kernels, once: called by the functions above, before other threads start. */
+/* Registers the ops and their kernels once; the functions above call it. Call it before other threads
+   start. */
 FL_API bool fl_deform_register(void);
 
 #ifdef __cplusplus
@@ -67,8 +71,9 @@ FL_API bool fl_deform_register(void);
 
 FL_DATA_DEFINED fl_op fl_op_deform_columns, fl_op_deform_columns_grad;
 
-/* Where the kernel's elements lie without offsets along axis 0 or 1: [kh, 1, oh, 1] or [kw, 1, ow]. */
-static fl_tensor *fl__deform_places(const fl_tensor *like, const fl_deform_args *a, int axis, int64_t size) {
+/* Sampling positions without offsets along axis 0 or 1: [kh, 1, oh, 1] or [kw, 1, ow]. */
+static fl_tensor *fl__deform_positions(const fl_tensor *like, const fl_deform_args *a, int axis,
+                                       int64_t size) {
     fl_tensor *k = fl_new_arange(like, 0, (double)a->kernel[axis], 1, like->dtype);
     fl_tensor *p = fl_new_arange(like, 0, (double)size, 1, like->dtype);
     k = fl_mul(k, fl_num((double)a->dilation[axis]));
@@ -86,7 +91,7 @@ static bool fl__compose_deform(const fl_call *c, fl_tensor **y) {
     return (y[0] = fl__deform_composed(c->in, c->args)) != NULL;
 }
 
-/* The gradients of columns, whose own is dy, through the graph of their composition. */
+/* The gradients of the operands, given the gradient dy of columns, by autograd through the composition. */
 static bool fv__deform_gradient(fl_var *const *given, const fl_deform_args *a, fl_var *dy, fl_var **d) {
     const bool create = fl_grad_enabled(), recorded = fl_no_grad(false);
     const int n = 2 + a->masked;
@@ -112,7 +117,7 @@ static bool fv__compose_deform_grad(const fl_call *c, fl_tensor **d) {
     return ok;
 }
 
-static void fv__deform_back(fl_node *n, fl_var *dy) {
+static void fv__deform_backward(fl_node *n, fl_var *dy) {
     const fl_deform_args a = *(const fl_deform_args *)fv_args(n);
     fl_var *in[3], *d[3] = {NULL, NULL, NULL};
     fl_call c = {.op = fl_op_deform_columns_grad, .n_out = 2 + a.masked, .args = &a};
@@ -139,13 +144,13 @@ static void fv__deform_back(fl_node *n, fl_var *dy) {
 }
 
 static pthread_once_t fl__deform_once = PTHREAD_ONCE_INIT;
-static bool fl__deform_known;
+static bool fl__deform_registered;
 
 static void fl__deform_register_all(void) {
     fl_backend cpu = *fl_backend_at(fl_backend_index(fl_backend_cpu()->name));
     FL__REGISTER(deform_columns, .args_size = sizeof(fl_deform_args),
                  .uses = "iota mul sub add floor ge lt logical_and maximum minimum gather where",
-                 .compose = fl__compose_deform, .gradient = fv__deform_back);
+                 .compose = fl__compose_deform, .gradient = fv__deform_backward);
     if (fl_op_deform_columns == FL_OP_NONE) return;
     FL__REGISTER(deform_columns_grad, .args_size = sizeof(fl_deform_args),
                  .uses = "iota mul sub add floor ge lt logical_and maximum minimum gather where neg sum "
@@ -153,12 +158,12 @@ static void fl__deform_register_all(void) {
                  .compose = fv__compose_deform_grad);
     if (fl_op_deform_columns_grad == FL_OP_NONE) return;
     fl__cpu_deform_slots(&cpu);
-    fl__deform_known = fl_backend_use(&cpu, NULL);
+    fl__deform_registered = fl_backend_use(&cpu, NULL);
 }
 
 FL_API bool fl_deform_register(void) {
     pthread_once(&fl__deform_once, fl__deform_register_all);
-    return fl__deform_known;
+    return fl__deform_registered;
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* detect.h - boxes, assignment, and the losses of a set of detections */
+/* fl/vision/detect.h - bounding boxes, NMS, linear assignment, DETR's matcher and losses */
 #ifndef FL_NN_H
 #include "../../fl_nn.h"
 #endif
@@ -16,62 +16,63 @@ typedef enum fl_vision_corners {
     FL_VISION_XYWH,  /* left, top, width, height */
     FL_VISION_CXCYWH /* centre, width, height */
 } fl_vision_corners;
+/* Converts between box formats. */
 FL_API fl_tensor *fl_vision_box_convert(fl_tensor *boxes, fl_vision_corners from, fl_vision_corners to);
 FL_API fl_var *fv_vision_box_convert(fl_var *boxes, fl_vision_corners from, fl_vision_corners to);
-/* Of corners (FL_VISION_XYXY): (right - left) (bottom - top). */
+/* (right - left) (bottom - top) of boxes in FL_VISION_XYXY. */
 FL_API fl_tensor *fl_vision_box_area(fl_tensor *boxes);
-/* Pair by pair, broadcasting: intersection over union; or less the part of the hull that neither covers, in
-   (-1, 1] (generalized_box_iou, arXiv 1902.09630). For all pairs of [n, 4] and [m, 4] give [n, 1, 4] and
-   [m, 4]. */
+/* Elementwise intersection over union of boxes in FL_VISION_XYXY, broadcast. generalized: minus the fraction
+   of the enclosing box that neither covers, in (-1, 1] (generalized_box_iou, arXiv 1902.09630). For all pairs
+   of [n, 4] and [m, 4] pass [n, 1, 4] and [m, 4]. */
 FL_API fl_tensor *fl_vision_box_iou(fl_tensor *a, fl_tensor *b, bool generalized);
 FL_API fl_var *fv_vision_box_iou(fl_var *a, fl_var *b, bool generalized);
-/* Indices i64 of the boxes f32 [n, 4] that stay, by falling score f32 [n]: a box goes whose IoU with a better
-   one that stays is above threshold. group i64 [n] (NULL: one): boxes of two groups do not meet
-   (batched_nms). */
+/* Non-maximum suppression: the indices i64 of the boxes f32 [n, 4] (FL_VISION_XYXY) kept, in descending order
+   of scores f32 [n]. A box is removed if its IoU with a kept box of a higher score is above threshold. Boxes
+   suppress only boxes of the same group, i64 [n]; NULL: one group (batched_nms). NULL after an error, such as
+   a NaN score. */
 FL_API fl_tensor *fl_vision_nms(fl_tensor *boxes, fl_tensor *scores, fl_tensor *group, double threshold);
 
-/* Of corners: moved to the borders of an image of h x w pixels where they are beyond
-   (clip_boxes_to_image). */
+/* Clips boxes (FL_VISION_XYXY) to an image of h x w pixels (clip_boxes_to_image). */
 FL_API fl_tensor *fl_vision_box_clip(fl_tensor *boxes, int64_t h, int64_t w);
-/* Of masks [n, h, w], u8 or b8, the corners of what is not 0, f32 [n, 4]: columns and rows, the last ones too
-   (masks_to_boxes); zeros for an empty mask. */
+/* The bounding boxes f32 [n, 4] (FL_VISION_XYXY, inclusive) of the non-zero pixels of masks [n, h, w], u8 or
+   b8; zeros for an empty mask (masks_to_boxes). */
 FL_API fl_tensor *fl_vision_mask_boxes(fl_tensor *masks);
 
 /* ---- assignment ---- */
 
-/* Of rows times columns costs the least sum: column[i] gets row i's, -1 if there are more rows than columns
-   and it has none (linear_sum_assignment). False after fl_fail: a cost is not finite. */
+/* Minimum-cost assignment for cost [rows, columns] (scipy's linear_sum_assignment): column[i] is the column
+   of row i, or -1 if it has none (more rows than columns). False after fl_fail if a cost is not finite. */
 FL_API bool fl_vision_assign(const double *cost, int64_t rows, int64_t columns, int64_t *column);
 
 /* ---- DETR's criterion ---- */
 
-/* The objects of a batch, one image's behind the other's. */
+/* The objects of a batch, concatenated image by image; borrowed. */
 typedef struct fl_vision_targets {
     fl_tensor *labels;    /* i64 [objects] */
-    fl_tensor *boxes;     /* f32 [objects, 4], centre and size over the image's */
-    const int64_t *count; /* of each image, n of them */
-    int64_t n;
+    fl_tensor *boxes;     /* f32 [objects, 4], FL_VISION_CXCYWH, relative to the image's size */
+    const int64_t *count; /* objects per image [n] */
+    int64_t n;            /* images */
 } fl_vision_targets;
-/* For each object the query that is to find it, i64 [objects], as number image * queries + query: the
-   assignment of least 5 |box - target| - probability of the class - 2 giou, image by image. logits [n,
-   queries, classes + 1], boxes [n, queries, 4]. */
+/* DETR's matcher: the query assigned to each object, i64 [objects], as image * queries + query. It minimises
+   5 |box - target| - probability of the class - 2 giou for each image. logits [n, queries, classes + 1],
+   boxes [n, queries, 4]. */
 FL_API fl_tensor *fl_vision_match(fl_tensor *logits, fl_tensor *boxes, const fl_vision_targets *t);
 
 typedef struct fl_vision_losses {
     fl_var *total;           /* ce + 5 l1 + 2 giou, summed over the layers */
     double ce, l1, giou;     /* of the last layer */
-    double class_error;      /* percentage of matched queries of another class, of the last layer */
+    double class_error;      /* percentage of matched queries with a wrong class, of the last layer */
 } fl_vision_losses;
 typedef struct fl_vision_criterion_opts {
     fl_opts_guard guard_;
-    double nothing; /* weight of the class of no object; 0 -> 0.1 */
-    double objects; /* how many there are, averaged over ranks; 0 -> those of the targets, at least 1 */
-    bool last_only; /* no auxiliary losses */
+    double nothing; /* weight of the "no object" class; 0 -> 0.1 */
+    double objects; /* number of objects, averaged over ranks; 0 -> that of the targets, at least 1 */
+    bool last_only; /* no auxiliary losses: only the last decoder layer */
     char _end;
 } fl_vision_criterion_opts;
-/* The losses of what fl_vision_detr gives, each layer matched by itself: cross-entropy over all queries,
-   weighted, over the sum of the weights; |box - target| and 1 - giou of the matched over the number of
-   objects. False after an error. */
+/* DETR's losses of y, the results of fl_vision_detr; each decoder layer is matched separately. ce: weighted
+   mean of the cross-entropy over all queries; l1 and giou: sums of |box - target| and 1 - giou over the
+   matched queries, divided by the number of objects. False after an error. */
 #define fl_vision_criterion(...) FL__VISION_CRITERION(__VA_ARGS__, ._end = 0)
 #define FL__VISION_CRITERION(y, t, out, ...) \
     fl_vision_criterion_opt(y, t, out, FL_LITERAL(fl_vision_criterion_opts, __VA_ARGS__))
@@ -79,12 +80,13 @@ FL_API bool fl_vision_criterion_opt(fl_vars y, const fl_vision_targets *t, fl_vi
                                     fl_vision_criterion_opts o);
 
 typedef struct fl_vision_detections {
-    fl_tensor *scores; /* f32 [n, queries]: the probability of the best class that is one */
+    fl_tensor *scores; /* f32 [n, queries]: the largest probability of a class, without "no object" */
     fl_tensor *labels; /* i64 [n, queries] */
-    fl_tensor *boxes;  /* f32 [n, queries, 4], corners in pixels of the original image */
+    fl_tensor *boxes;  /* f32 [n, queries, 4], FL_VISION_XYXY in pixels of the original image */
 } fl_vision_detections;
-/* What logits [n, queries, classes + 1] and boxes [n, queries, 4] of fl_vision_detr say about images of
-   sizes i64 [n, 2], height and width (DETR's PostProcess). False after an error. */
+/* Post-processing (DETR's PostProcess): scores, labels and boxes from logits [n, queries, classes + 1] and
+   boxes [n, queries, 4] of fl_vision_detr; sizes i64 [n, 2]: the images' height and width. False after an
+   error. */
 FL_API bool fl_vision_detected(fl_tensor *logits, fl_tensor *boxes, fl_tensor *sizes,
                                fl_vision_detections *out);
 
@@ -111,23 +113,25 @@ FL_API bool fl_vision_detected(fl_tensor *logits, fl_tensor *boxes, fl_tensor *s
 
 /* ---- boxes ---- */
 
-static bool fl__boxes_ok(const char *who, const fl_tensor *t) {
-    if (fl_is_null_arg(who, t)) return false;
+static bool fl__boxes_ok(const char *fn, const fl_tensor *t) {
+    if (fl_is_null_arg(fn, t)) return false;
     return (t->ndim >= 1 && t->shape[t->ndim - 1] == 4 && fl_dtype_is_float(t->dtype)) ||
-           fl_fail("%s: %s %s are no boxes, floats [..., 4]", who, fl_dtype_name(t->dtype), FL_SHAPE_TEXT(t));
+           fl_fail("%s: got boxes %s %s, expected floats [..., 4]", fn, fl_dtype_name(t->dtype),
+                   FL_SHAPE_TEXT(t));
 }
 
-/* Pairs of numbers: [..., from] and the one behind it. */
-static fl_var *fl__box_pair(fl_var *boxes, int64_t from) {
+/* boxes[..., from:from + 2]. */
+static fl_var *fl__box_half(fl_var *boxes, int64_t from) {
     return fv_slice(boxes, -1, from, from + 2, 1);
 }
 
 FL_API fl_var *fv_vision_box_convert(fl_var *boxes, fl_vision_corners from, fl_vision_corners to) {
     if (!fl__boxes_ok("fl_vision_box_convert", fv_value(boxes))) return fl_raise();
     if ((unsigned)from > FL_VISION_CXCYWH || (unsigned)to > FL_VISION_CXCYWH)
-        return fl_err_null("fl_vision_box_convert: from %d to %d", (int)from, (int)to);
+        return fl_err_null("fl_vision_box_convert: unknown format: from %d, to %d, expected 0 to %d",
+                           (int)from, (int)to, (int)FL_VISION_CXCYWH);
     if (from == to) return boxes;
-    fl_var *half = fv_num(0.5), *a = fl__box_pair(boxes, 0), *b = fl__box_pair(boxes, 2), *low = a, *size = b;
+    fl_var *half = fv_num(0.5), *a = fl__box_half(boxes, 0), *b = fl__box_half(boxes, 2), *low = a, *size = b;
     if (from == FL_VISION_XYXY) size = fv_sub(b, a);
     else if (from == FL_VISION_CXCYWH) low = fv_sub(a, fv_mul(half, b));
     fl_var *parts[2] = {low, size};
@@ -141,7 +145,7 @@ FL_API fl_tensor *fl_vision_box_convert(fl_tensor *boxes, fl_vision_corners from
 }
 
 static fl_var *fl__box_area(fl_var *boxes) {
-    return fv_prod(fv_sub(fl__box_pair(boxes, 2), fl__box_pair(boxes, 0)), FL_AXES(-1));
+    return fv_prod(fv_sub(fl__box_half(boxes, 2), fl__box_half(boxes, 0)), FL_AXES(-1));
 }
 
 FL_API fl_tensor *fl_vision_box_area(fl_tensor *boxes) {
@@ -152,8 +156,8 @@ FL_API fl_tensor *fl_vision_box_area(fl_tensor *boxes) {
 FL_API fl_var *fv_vision_box_iou(fl_var *a, fl_var *b, bool generalized) {
     if (!fl__boxes_ok("fl_vision_box_iou", fv_value(a)) || !fl__boxes_ok("fl_vision_box_iou", fv_value(b)))
         return fl_raise();
-    fl_var *a0 = fl__box_pair(a, 0), *a1 = fl__box_pair(a, 2), *b0 = fl__box_pair(b, 0),
-           *b1 = fl__box_pair(b, 2);
+    fl_var *a0 = fl__box_half(a, 0), *a1 = fl__box_half(a, 2), *b0 = fl__box_half(b, 0),
+           *b1 = fl__box_half(b, 2);
     fl_var *inner = fv_prod(fv_relu(fv_sub(fv_minimum(a1, b1), fv_maximum(a0, b0))), FL_AXES(-1));
     fl_var *both = fv_sub(fv_add(fl__box_area(a), fl__box_area(b)), inner), *iou = fv_div(inner, both);
     if (!generalized) return iou;
@@ -187,7 +191,8 @@ FL_API fl_tensor *fl_vision_nms(fl_tensor *boxes, fl_tensor *scores, fl_tensor *
     const int64_t n = boxes->shape[0];
     if (boxes->ndim != 2 || scores->ndim != 1 || scores->shape[0] != n ||
         (group && (group->ndim != 1 || group->shape[0] != n)))
-        return fl_err_null("fl_vision_nms: boxes %s, scores %s", FL_SHAPE_TEXT(boxes), FL_SHAPE_TEXT(scores));
+        return fl_err_null("fl_vision_nms: got boxes %s, scores %s, expected [n, 4], [n], group NULL or [n]",
+                           FL_SHAPE_TEXT(boxes), FL_SHAPE_TEXT(scores));
     fl__nms_entry *e = fl_heap_alloc((size_t)(n + 1) * sizeof *e);
     int64_t *kept = fl_heap_alloc((size_t)(n + 1) * sizeof *kept), m = 0;
     fl_data_host b, s, g = {0};
@@ -201,11 +206,11 @@ FL_API fl_tensor *fl_vision_nms(fl_tensor *boxes, fl_tensor *scores, fl_tensor *
     }
     if (ok && n) qsort(e, (size_t)n, sizeof *e, fl__nms_order);
     for (int64_t i = 0; ok && i < n; i++) {
-        bool stays = true;
-        for (int64_t k = 0; stays && k < m; k++)
-            stays = (grouped && g.i[kept[k]] != g.i[e[i].at]) ||
+        bool keep = true;
+        for (int64_t k = 0; keep && k < m; k++)
+            keep = (grouped && g.i[kept[k]] != g.i[e[i].at]) ||
                     fl__nms_iou(b.f + 4 * kept[k], b.f + 4 * e[i].at) <= threshold;
-        if (stays) kept[m++] = e[i].at;
+        if (keep) kept[m++] = e[i].at;
     }
     if (grouped) fl_data_host_end(&g);
     fl_data_host_end(&s), fl_data_host_end(&b);
@@ -216,7 +221,8 @@ FL_API fl_tensor *fl_vision_nms(fl_tensor *boxes, fl_tensor *scores, fl_tensor *
 
 FL_API fl_tensor *fl_vision_box_clip(fl_tensor *boxes, int64_t h, int64_t w) {
     if (!fl__boxes_ok("fl_vision_box_clip", boxes)) return fl_raise();
-    if (h < 0 || w < 0) return fl_err_null("fl_vision_box_clip: an image of %" PRId64 " x %" PRId64, h, w);
+    if (h < 0 || w < 0)
+        return fl_err_null("fl_vision_box_clip: h and w must be >= 0, got %" PRId64 ", %" PRId64, h, w);
     const float most[] = {(float)w, (float)h, (float)w, (float)h};
     return fl_clamp(boxes, fl_num(0), fl_to(fl_from_host(most, FL_SHAPE(4), FL_F32), fl_backend_name(boxes)));
 }
@@ -224,7 +230,7 @@ FL_API fl_tensor *fl_vision_box_clip(fl_tensor *boxes, int64_t h, int64_t w) {
 FL_API fl_tensor *fl_vision_mask_boxes(fl_tensor *masks) {
     if (fl_is_null_arg("fl_vision_mask_boxes", masks)) return fl_raise();
     if (masks->ndim != 3 || (masks->dtype != FL_U8 && masks->dtype != FL_B8))
-        return fl_err_null("fl_vision_mask_boxes: %s %s are no masks, u8 or b8 [n, h, w]",
+        return fl_err_null("fl_vision_mask_boxes: got masks %s %s, expected u8 or b8 [n, h, w]",
                            fl_dtype_name(masks->dtype), FL_SHAPE_TEXT(masks));
     const int64_t n = masks->shape[0], h = masks->shape[1], w = masks->shape[2];
     fl_tensor *m = fl_contiguous(masks), *t = m ? fl_data_host_tensor(FL_SHAPE(n, 4), FL_F32) : NULL;
@@ -247,11 +253,12 @@ FL_API fl_tensor *fl_vision_mask_boxes(fl_tensor *masks) {
 
 /* ---- assignment ---- */
 
-/* Rows are added one after the other along a shortest augmenting path (Jonker and Volgenant 1987, by
-   potentials u and v, which change when a path is found); n <= m. Rows and columns count from 1; cost(i, j)
-   is at cost[i * dn + j * dm]. open: the columns that no path has reached yet, then those that one has. */
+/* Shortest augmenting paths (Jonker and Volgenant 1987): adds one row at a time; the potentials u (rows) and
+   v (columns) are updated once its path is found. n <= m; rows and columns count from 1, 0 means none. The
+   cost of (i, j) is cost[(i - 1) * dn + (j - 1) * dm]. open: first the n_open columns not yet reached, then
+   the reached ones. */
 static void fl__assign(const double *cost, int64_t n, int64_t m, int64_t dn, int64_t dm, double *u,
-                       double *v, double *least, int64_t *owner, int64_t *way, int64_t *open) {
+                       double *v, double *least, int64_t *owner, int64_t *previous, int64_t *open) {
     for (int64_t row = 1; row <= n; row++) {
         int64_t at = 0, n_open = m;
         double low = 0;
@@ -265,7 +272,7 @@ static void fl__assign(const double *cost, int64_t n, int64_t m, int64_t dn, int
             for (int64_t k = 0; k < n_open; k++) {
                 const int64_t j = open[k];
                 const double d = base + p[j * dm] - v[j];
-                if (d < least[j]) least[j] = d, way[j] = at;
+                if (d < least[j]) least[j] = d, previous[j] = at;
                 if (least[j] < best || (least[j] == best && !owner[j])) best = least[j], next = k;
             }
             low = best, at = open[next];
@@ -277,31 +284,32 @@ static void fl__assign(const double *cost, int64_t n, int64_t m, int64_t dn, int
             if (owner[j]) u[owner[j]] += low - least[j];
             v[j] -= low - least[j];
         }
-        for (; at; at = way[at]) owner[at] = owner[way[at]];
+        for (; at; at = previous[at]) owner[at] = owner[previous[at]];
     }
 }
 
 FL_API bool fl_vision_assign(const double *cost, int64_t rows, int64_t columns, int64_t *column) {
     if (rows < 0 || columns < 0 || rows > 1 << 20 || columns > 1 << 20 || (rows && !column) ||
         (rows && columns && !cost))
-        return fl_fail("fl_vision_assign: %" PRId64 " rows, %" PRId64 " columns, or NULL", rows, columns);
+        return fl_fail("fl_vision_assign: got %" PRId64 " x %" PRId64 " costs, expected 0 to %d rows and "
+                       "columns, cost and column not NULL", rows, columns, 1 << 20);
     for (int64_t i = 0; i < rows * columns; i++)
         if (!isfinite(cost[i]))
-            return fl_fail("fl_vision_assign: the cost of row %" PRId64 ", column %" PRId64 " is %g",
+            return fl_fail("fl_vision_assign: cost of row %" PRId64 ", column %" PRId64 " is not finite: %g",
                            i / columns, i % columns, cost[i]);
     for (int64_t i = 0; i < rows; i++) column[i] = -1;
-    const bool turned = rows > columns;
-    const int64_t n = turned ? columns : rows, m = turned ? rows : columns;
+    const bool transposed = rows > columns;
+    const int64_t n = transposed ? columns : rows, m = transposed ? rows : columns;
     if (!n) return true;
     double *u = fl_heap_alloc((size_t)(n + 1 + 2 * (m + 1)) * sizeof *u);
     int64_t *owner = fl_heap_alloc((size_t)(m + 1) * 3 * sizeof *owner);
     const bool ok = u && owner;
     if (ok) {
-        int64_t *way = owner + m + 1;
-        fl__assign(cost, n, m, turned ? 1 : columns, turned ? columns : 1, u, u + n + 1, u + n + 1 + m + 1,
-                   owner, way, way + m + 1);
+        int64_t *previous = owner + m + 1;
+        fl__assign(cost, n, m, transposed ? 1 : columns, transposed ? columns : 1, u, u + n + 1,
+                   u + n + 1 + m + 1, owner, previous, previous + m + 1);
         for (int64_t j = 1; j <= m; j++)
-            if (owner[j]) column[turned ? j - 1 : owner[j] - 1] = turned ? owner[j] - 1 : j - 1;
+            if (owner[j]) column[transposed ? j - 1 : owner[j] - 1] = transposed ? owner[j] - 1 : j - 1;
     }
     fl_heap_free(u), fl_heap_free(owner);
     return ok;
@@ -309,22 +317,23 @@ FL_API bool fl_vision_assign(const double *cost, int64_t rows, int64_t columns, 
 
 /* ---- DETR's criterion ---- */
 
-static bool fl__targets_ok(const char *who, const fl_tensor *logits, const fl_tensor *boxes,
+static bool fl__targets_ok(const char *fn, const fl_tensor *logits, const fl_tensor *boxes,
                            const fl_vision_targets *t) {
-    if (fl_is_null_arg(who, logits) || fl_is_null_arg(who, boxes)) return false;
+    if (fl_is_null_arg(fn, logits) || fl_is_null_arg(fn, boxes)) return false;
     if (!t || !t->labels || !t->boxes || !t->count)
-        return fl_fail("%s: the targets or a part of them is NULL", who);
+        return fl_fail("%s: targets, or its labels, boxes or count, is NULL", fn);
     int64_t sum = 0;
     for (int64_t i = 0; i < t->n; sum += t->count[i++])
         if (t->count[i] < 0 || t->count[i] > INT32_MAX)
-            return fl_fail("%s: %" PRId64 " objects in image %" PRId64, who, t->count[i], i);
+            return fl_fail("%s: the count of image %" PRId64 " is %" PRId64 ", expected 0 to %" PRId32, fn,
+                           i, t->count[i], INT32_MAX);
     return (logits->ndim == 3 && boxes->ndim == 3 && logits->shape[0] == t->n && boxes->shape[0] == t->n &&
             boxes->shape[1] == logits->shape[1] && boxes->shape[2] == 4 && t->labels->ndim == 1 &&
             t->labels->shape[0] == sum && t->boxes->ndim == 2 && t->boxes->shape[0] == sum &&
             t->boxes->shape[1] == 4) ||
-           fl_fail("%s: logits %s and boxes %s, targets of %" PRId64 " objects in %" PRId64
-                   " images: labels %s, boxes %s",
-                   who, FL_SHAPE_TEXT(logits), FL_SHAPE_TEXT(boxes), sum, t->n, FL_SHAPE_TEXT(t->labels),
+           fl_fail("%s: shapes do not match: logits %s (expected [n, queries, classes + 1]), boxes %s ([n, "
+                   "queries, 4]); %" PRId64 " objects in n = %" PRId64 " images: labels %s, boxes %s",
+                   fn, FL_SHAPE_TEXT(logits), FL_SHAPE_TEXT(boxes), sum, t->n, FL_SHAPE_TEXT(t->labels),
                    FL_SHAPE_TEXT(t->boxes));
 }
 
@@ -359,14 +368,14 @@ FL_API fl_tensor *fl_vision_match(fl_tensor *logits, fl_tensor *boxes, const fl_
         for (int64_t k = 0; ok && k < t->count[i]; k++) {
             const int64_t c = label.i[done + k];
             if (c < 0 || c >= classes)
-                ok = fl_fail("fl_vision_match: object %" PRId64 " is of class %" PRId64 " of %" PRId64,
-                             done + k, c, classes);
+                ok = fl_fail("fl_vision_match: object %" PRId64 " has label %" PRId64 ", expected 0 to %"
+                             PRId64, done + k, c, classes - 1);
             for (int64_t q = 0; ok && q < queries; q++)
                 cost[k * queries + q] = fl__match_cost(b.f + 4 * (i * queries + q), want.f + 4 * (done + k),
                                                        p.f[(i * queries + q) * (classes + 1) + c]);
         }
         if (ok && t->count[i] > queries)
-            ok = fl_fail("fl_vision_match: image %" PRId64 " has %" PRId64 " objects, there are %" PRId64
+            ok = fl_fail("fl_vision_match: image %" PRId64 " has %" PRId64 " objects, more than the %" PRId64
                          " queries",
                          i, t->count[i], queries);
         ok = ok && fl_vision_assign(cost, t->count[i], queries, column + done);
@@ -378,7 +387,7 @@ FL_API fl_tensor *fl_vision_match(fl_tensor *logits, fl_tensor *boxes, const fl_
     return y ? y : fl_raise();
 }
 
-/* ce, l1, giou of one layer; false after an error. */
+/* ce, l1 and giou of one decoder layer in loss. False after an error. */
 static bool fl__criterion_layer(fl_var *logits, fl_var *boxes, const fl_vision_targets *t, double nothing,
                                 double objects, fl_var *loss[3], double *class_error) {
     fl_tensor *query = fl_vision_match(fv_value(logits), fv_value(boxes), t);
@@ -412,7 +421,8 @@ FL_API bool fl_vision_criterion_opt(fl_vars y, const fl_vision_targets *t, fl_vi
                                     fl_vision_criterion_opts o) {
     static const double factor[] = {1, 5, 2};
     if (y.n != 4 || !out)
-        return fl_err_false("fl_vision_criterion: %d results of the network, 4 are wanted", y.n);
+        return fl_err_false("fl_vision_criterion: got %d network results%s, expected the 4 of fl_vision_detr",
+                            y.n, out ? "" : " and NULL for out");
     if (!fl__targets_ok("fl_vision_criterion", fv_value(y.v[0]), fv_value(y.v[1]), t)) return fl_raise();
     const double nothing = fl_option(o.nothing, 0.1),
                  objects = o.objects > 0 ? o.objects : fmax(1, (double)t->labels->shape[0]);
@@ -436,7 +446,7 @@ FL_API bool fl_vision_criterion_opt(fl_vars y, const fl_vision_targets *t, fl_vi
     return made.total != NULL;
 }
 
-/* ---- what was found ---- */
+/* ---- post-processing ---- */
 
 FL_API bool fl_vision_detected(fl_tensor *logits, fl_tensor *boxes, fl_tensor *sizes,
                                fl_vision_detections *out) {
@@ -447,8 +457,8 @@ FL_API bool fl_vision_detected(fl_tensor *logits, fl_tensor *boxes, fl_tensor *s
         boxes->shape[1] != logits->shape[1] || boxes->shape[2] != 4 || sizes->dtype != FL_I64 ||
         sizes->ndim != 2 || sizes->shape[0] != n || sizes->shape[1] != 2)
         return fl_err_false(
-            "fl_vision_detected: logits %s, boxes %s, sizes %s %s, not [n, queries, classes + 1], "
-            "[n, queries, 4], i64 [n, 2]; or out is NULL",
+            "fl_vision_detected: got logits %s, boxes %s, sizes %s %s, expected [n, queries, classes + 1], "
+            "[n, queries, 4], i64 [n, 2], and out not NULL",
             FL_SHAPE_TEXT(logits), FL_SHAPE_TEXT(boxes), fl_dtype_name(sizes->dtype), FL_SHAPE_TEXT(sizes));
     fl_tensor *p = fl_slice(fl_softmax(logits, -1), -1, 0, kinds - 1, 1);
     fl_tensor *h = fl_slice(sizes, 1, 0, 1, 1), *w = fl_slice(sizes, 1, 1, 2, 1), *each[] = {w, h, w, h};

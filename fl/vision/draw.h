@@ -1,4 +1,4 @@
-/* draw.h - boxes, masks and labels drawn into images */
+/* fl/vision/draw.h - drawing of bounding boxes, masks and labels into images */
 #ifndef FL_VISION_DRAW_H
 #define FL_VISION_DRAW_H
 #include "images.h"
@@ -7,32 +7,34 @@
 extern "C" {
 #endif
 
-/* Red, green and blue of colour k, 0 to 254, of those that things are told apart by (torchvision's). */
+/* Colour k modulo 255 of the palette that distinguishes objects (torchvision's), as red, green, blue. */
 FL_API void fl_vision_colour(int64_t k, uint8_t rgb[3]);
 
 typedef struct fl_vision_draw_opts {
     fl_opts_guard guard_;
-    const char *const *labels; /* of the boxes; NULL: none. Those with NULL have none */
-    const uint8_t *colours;    /* red, green, blue of each; NULL -> fl_vision_colour of its number */
-    int64_t width;             /* of frames, to the inside; 0 -> 1 */
-    int64_t scale;             /* pixels of a dot of the letters, which have 5 x 7 of them; 0 -> 1 */
-    double alpha;              /* of masks: 1 hides the image; 0 -> 0.8 */
+    const char *const *labels; /* one per box, NULL for a box without a label; NULL: no labels */
+    const uint8_t *colours;    /* RGB of each box or mask; NULL -> fl_vision_colour of its index */
+    int64_t width;             /* line width of boxes, drawn inwards, in pixels; 0 -> 1 */
+    int64_t scale;             /* pixels per dot of the 5 x 7 font; 0 -> 1 */
+    double alpha;              /* opacity of masks, 0 to 1 (opaque); 0 -> 0.8 */
     char _end;
 } fl_vision_draw_opts;
-/* A copy of an image u8 [3, h, w] with frames at boxes f32 [n, 4], corners in pixels that belong to the frame
-   (cut to whole ones), and each label on a plate of its colour within its box (draw_bounding_boxes). */
+/* A copy of an image u8 [3, h, w] with boxes f32 [n, 4] drawn: left, top, right, bottom in pixels, inclusive,
+   truncated to integers. Labels are drawn at the top left inside their box, on a background of its colour
+   (torchvision's draw_bounding_boxes). NULL after fl_fail. */
 #define fl_vision_draw_boxes(...) FL__VISION_DRAW_BOXES(__VA_ARGS__, ._end = 0)
 #define FL__VISION_DRAW_BOXES(image, boxes, ...) \
     fl_vision_draw_boxes_opt(image, boxes, FL_LITERAL(fl_vision_draw_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_vision_draw_boxes_opt(fl_tensor *image, fl_tensor *boxes, fl_vision_draw_opts o);
-/* A copy with (1 - alpha) image + alpha colour, cut, where masks [n, h, w], u8 or b8, are not 0; later masks
-   lie over earlier ones (draw_segmentation_masks of torchvision blends with the topmost alone, too). */
+/* A copy of an image u8 [3, h, w] with (1 - alpha) image + alpha colour, truncated, where masks [n, h, w], u8
+   or b8, are not 0. Where masks overlap only the last one is blended (draw_segmentation_masks). NULL after
+   fl_fail. */
 #define fl_vision_draw_masks(...) FL__VISION_DRAW_MASKS(__VA_ARGS__, ._end = 0)
 #define FL__VISION_DRAW_MASKS(image, masks, ...) \
     fl_vision_draw_masks_opt(image, masks, FL_LITERAL(fl_vision_draw_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_vision_draw_masks_opt(fl_tensor *image, fl_tensor *masks, fl_vision_draw_opts o);
-/* Text into the pixels themselves, its upper left corner at (y, x), as far as they go: letters of 5 x 7 dots
-   of `scale` pixels, one dot apart. What is not printable ASCII is a box. */
+/* Draws text in place, its upper left corner at (y, x), clipped to the image: characters of 5 x 7 dots of
+   scale x scale pixels, one dot apart. Bytes that are not printable ASCII are drawn as a box. */
 FL_API void fl_vision_draw_text(const fl_vision_pixels *to, int64_t y, int64_t x, const char *text,
                                 const uint8_t rgb[3], int64_t scale);
 
@@ -48,8 +50,8 @@ FL_API void fl_vision_draw_text(const fl_vision_pixels *to, int64_t y, int64_t x
 #include "../ops/view.h"
 #include <string.h>
 
-/* Letter k + 32: bit 5 y + x is the dot (y, x). */
-static const uint64_t fl__letters[95] = {
+/* 5 x 7 font, entry k for ASCII code k + 32: bit 5 y + x is the dot (y, x). */
+static const uint64_t fl__font[95] = {
     0x0, 0x100421084, 0x294a, 0x295f57d4a, 0x11f4717c4, 0x672222273, 0x593511526, 0x884, 0x208210888,
     0x88842082, 0x9575480, 0x84f9080, 0x88400000, 0xf8000, 0x18c000000, 0x42222210, 0x3a33ae62e,
     0x3884210c4, 0x7c444422e, 0x3a304111f, 0x211f4a988, 0x3a3083c3f, 0x3a317844c, 0x8422221f, 0x3a317462e,
@@ -71,7 +73,7 @@ FL_API void fl_vision_colour(int64_t k, uint8_t rgb[3]) {
     for (int i = 0; i < 3; i++) rgb[i] = (uint8_t)((uint64_t)(k % 255 * step[i]) % 255);
 }
 
-/* The pixels [y0, y1) x [x0, x1), as far as there are. */
+/* Fills [y0, y1) x [x0, x1), clipped to the image. */
 static void fl__draw_fill(const fl_vision_pixels *p, int64_t y0, int64_t x0, int64_t y1, int64_t x1,
                           const uint8_t rgb[3]) {
     y0 = y0 < 0 ? 0 : y0, x0 = x0 < 0 ? 0 : x0, y1 = y1 > p->h ? p->h : y1, x1 = x1 > p->w ? p->w : x1;
@@ -85,7 +87,7 @@ FL_API void fl_vision_draw_text(const fl_vision_pixels *to, int64_t y, int64_t x
     if (!to || to->c != 3 || !text || scale < 1 || scale > FL_VISION_SIDE) return;
     for (; *text && x < to->w; text++, x += (FL__LETTER_W + 1) * scale) {
         const unsigned c = (unsigned char)*text;
-        const uint64_t dots = c >= 32 && c < 127 ? fl__letters[c - 32] : box;
+        const uint64_t dots = c >= 32 && c < 127 ? fl__font[c - 32] : box;
         for (int i = 0; i < FL__LETTER_W * FL__LETTER_H; i++) {
             const int64_t v = y + i / FL__LETTER_W * scale, u = x + i % FL__LETTER_W * scale;
             if (dots >> i & 1) fl__draw_fill(to, v, u, v + scale, u + scale, rgb);
@@ -93,12 +95,12 @@ FL_API void fl_vision_draw_text(const fl_vision_pixels *to, int64_t y, int64_t x
     }
 }
 
-/* A copy of an image of three channels. */
-static fl_tensor *fl__draw_copy(const char *who, fl_tensor *image, fl_vision_pixels *out) {
+/* A copy of an image of three channels, and its pixels. */
+static fl_tensor *fl__draw_copy(const char *fn, fl_tensor *image, fl_vision_pixels *out) {
     fl_vision_pixels from;
     if (!fl_vision_pixels_of(&image, &from)) return NULL;
     if (from.c != 3) {
-        fl_fail("%s: %s is no image of 3 channels", who, FL_SHAPE_TEXT(image));
+        fl_fail("%s: got an image %s, expected 3 channels", fn, FL_SHAPE_TEXT(image));
         return NULL;
     }
     fl_tensor *t = fl_vision_image(3, from.h, from.w, out);
@@ -107,14 +109,14 @@ static fl_tensor *fl__draw_copy(const char *who, fl_tensor *image, fl_vision_pix
     return t;
 }
 
-static const uint8_t *fl__draw_colour(const fl_vision_draw_opts *o, int64_t i, uint8_t made[3]) {
+static const uint8_t *fl__draw_colour(const fl_vision_draw_opts *o, int64_t i, uint8_t scratch[3]) {
     if (o->colours) return o->colours + 3 * i;
-    fl_vision_colour(i, made);
-    return made;
+    fl_vision_colour(i, scratch);
+    return scratch;
 }
 
-/* A whole number in [-1, most], whatever v is. */
-static int64_t fl__draw_place(float v, int64_t most) {
+/* v truncated and clamped to [-1, most]; NaN is -1. */
+static int64_t fl__draw_clamp(float v, int64_t most) {
     return !(v > -1) ? -1 : v >= (float)most ? most : (int64_t)v;
 }
 
@@ -129,23 +131,23 @@ static void fl__draw_label(const fl_vision_pixels *p, const int64_t b[4], const 
 
 FL_API fl_tensor *fl_vision_draw_boxes_opt(fl_tensor *image, fl_tensor *boxes, fl_vision_draw_opts o) {
     fl_vision_pixels p;
-    uint8_t made[3];
+    uint8_t scratch[3];
     if (!boxes || boxes->dtype != FL_F32 || boxes->ndim != 2 || boxes->shape[1] != 4 || o.width < 0 ||
         o.scale < 0 || o.width > FL_VISION_SIDE || o.scale > FL_VISION_SIDE) {
-        fl_fail("fl_vision_draw_boxes: %s %s are no boxes, f32 [n, 4], or width %lld, scale %lld",
-                boxes ? fl_dtype_name(boxes->dtype) : "NULL", boxes ? FL_SHAPE_TEXT(boxes) : "",
-                (long long)o.width, (long long)o.scale);
+        fl_fail("fl_vision_draw_boxes: got boxes %s %s, width %lld, scale %lld; expected boxes f32 [n, 4], "
+                "width and scale 0 to %d", boxes ? fl_dtype_name(boxes->dtype) : "NULL",
+                boxes ? FL_SHAPE_TEXT(boxes) : "", (long long)o.width, (long long)o.scale, FL_VISION_SIDE);
         return NULL;
     }
     o.width = o.width ? o.width : 1, o.scale = o.scale ? o.scale : 1;
     fl_tensor *t = fl__draw_copy("fl_vision_draw_boxes", image, &p), *b = t ? fl_contiguous(boxes) : NULL;
     const float *v = b && b->shape[0] ? fl_map(b, FL_READ) : NULL;
     for (int64_t i = 0; v && i < b->shape[0]; i++) {
-        const int64_t c[] = {fl__draw_place(v[4 * i], p.w), fl__draw_place(v[4 * i + 1], p.h),
-                             fl__draw_place(v[4 * i + 2], p.w) + 1, fl__draw_place(v[4 * i + 3], p.h) + 1};
+        const int64_t c[] = {fl__draw_clamp(v[4 * i], p.w), fl__draw_clamp(v[4 * i + 1], p.h),
+                             fl__draw_clamp(v[4 * i + 2], p.w) + 1, fl__draw_clamp(v[4 * i + 3], p.h) + 1};
         const int64_t w = o.width, y = c[1] + w < c[3] ? c[1] + w : c[3],
                       x = c[0] + w < c[2] ? c[0] + w : c[2];
-        const uint8_t *rgb = fl__draw_colour(&o, i, made);
+        const uint8_t *rgb = fl__draw_colour(&o, i, scratch);
         fl__draw_fill(&p, c[1], c[0], y, c[2], rgb),
             fl__draw_fill(&p, c[3] - w > c[1] ? c[3] - w : c[1], c[0], c[3], c[2], rgb);
         fl__draw_fill(&p, c[1], c[0], c[3], x, rgb),
@@ -158,15 +160,15 @@ FL_API fl_tensor *fl_vision_draw_boxes_opt(fl_tensor *image, fl_tensor *boxes, f
 
 FL_API fl_tensor *fl_vision_draw_masks_opt(fl_tensor *image, fl_tensor *masks, fl_vision_draw_opts o) {
     fl_vision_pixels p;
-    uint8_t made[3];
+    uint8_t scratch[3];
     const double alpha = fl_option(o.alpha, 0.8);
     fl_tensor *t = fl__draw_copy("fl_vision_draw_masks", image, &p);
     if (!t) return NULL;
     if (!masks || (masks->dtype != FL_U8 && masks->dtype != FL_B8) || masks->ndim != 3 ||
         masks->shape[1] != p.h || masks->shape[2] != p.w || !(alpha >= 0 && alpha <= 1)) {
-        fl_fail("fl_vision_draw_masks: %s %s are no masks, u8 or b8 [n, %lld, %lld], or alpha %g",
-                masks ? fl_dtype_name(masks->dtype) : "NULL", masks ? FL_SHAPE_TEXT(masks) : "",
-                (long long)p.h, (long long)p.w, alpha);
+        fl_fail("fl_vision_draw_masks: got masks %s %s, alpha %g; expected u8 or b8 [n, %lld, %lld], alpha "
+                "in [0, 1]", masks ? fl_dtype_name(masks->dtype) : "NULL", masks ? FL_SHAPE_TEXT(masks) : "",
+                alpha, (long long)p.h, (long long)p.w);
         return NULL;
     }
     fl_tensor *m = fl_contiguous(masks);
@@ -175,7 +177,7 @@ FL_API fl_tensor *fl_vision_draw_masks_opt(fl_tensor *image, fl_tensor *masks, f
         int64_t k = m->shape[0] - 1;
         while (k >= 0 && !on[k * p.h * p.w + i]) k--;
         if (k < 0) continue;
-        const uint8_t *rgb = fl__draw_colour(&o, k, made);
+        const uint8_t *rgb = fl__draw_colour(&o, k, scratch);
         uint8_t *to = p.p + i / p.w * p.row + i % p.w * 3;
         for (int j = 0; j < 3; j++)
             to[j] = (uint8_t)((float)to[j] * (float)(1 - alpha) + (float)rgb[j] * (float)alpha);

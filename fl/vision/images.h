@@ -1,7 +1,7 @@
-/* images.h - image files: JPEG, PNG, PPM and PGM read, PNG written
+/* fl/vision/images.h - image files: decoding of JPEG, PNG, PPM and PGM, encoding of PNG
 
-   JPEG goes through libjpeg-turbo, PNG through libpng; what the build lacks is an error that says so. No
-   longjmp of theirs leaves this room, and their messages go to fl_message. */
+   JPEG is decoded by libjpeg-turbo, PNG by libpng; without the library, reading such a file is an error that
+   names the missing macro. Their longjmps do not leave this file, and their warnings go to fl_message. */
 #ifndef FL_DATA_H
 #include "../../fl_data.h"
 #endif
@@ -14,32 +14,33 @@ extern "C" {
 
 typedef enum fl_vision_mode {
     FL_VISION_RGB,  /* 3 channels: grey is repeated, alpha dropped, CMYK converted as Pillow does */
-    FL_VISION_GREY, /* 1 channel: of JPEG the luma, of RGB (19595 R + 38470 G + 7471 B + 32768) / 65536 */
-    FL_VISION_RGBA, /* 4 channels; alpha is the largest value where the file has none */
-    FL_VISION_ASIS  /* the file's: 1 grey, 2 grey and alpha, 3 RGB (palettes and CMYK too), 4 RGBA */
+    FL_VISION_GREY, /* 1 channel: luma of JPEG; of RGB (19595 R + 38470 G + 7471 B + 32768) / 65536 */
+    FL_VISION_RGBA, /* 4 channels; alpha is opaque (the largest value) if the file has none */
+    FL_VISION_ASIS  /* the file's channels: 1 grey, 2 grey + alpha, 3 RGB (also palettes, CMYK), 4 RGBA */
 } fl_vision_mode;
 
-#define FL_VISION_SIDE 65500 /* pixels of a side at most */
-#define FL_VISION_PIXELS 178956970 /* of an image, if max_pixels is 0: what Pillow refuses, 512 MiB of RGB */
+#define FL_VISION_SIDE 65500 /* largest height or width, in pixels */
+#define FL_VISION_PIXELS 178956970 /* default of max_pixels: Pillow's limit, 512 MiB of RGB */
 
 typedef struct fl_vision_read_opts {
     fl_opts_guard guard_;
     fl_vision_mode mode;
-    int depth;          /* 8: of 16 bits the upper ones; 16: 8 bits times 257; 0: the file's, u8 or u16 */
-    bool as_stored;     /* the orientation that EXIF tells is not applied */
-    bool partial;       /* of a truncated file what is there; the rest is grey or 0 */
-    int eighths;        /* JPEG only: an image of n / 8 of the size, n 1 to 8, for less work; 0 -> 8 */
-    int64_t y, x, h, w; /* a region of the upright image, decoded alone; h 0: all of it */
-    int64_t max_pixels; /* of the whole image; 0 -> FL_VISION_PIXELS */
-    const char *name;   /* what errors call bytes in memory, borrowed; NULL -> "image" */
+    int depth;          /* 8: upper byte of 16-bit samples; 16: 8-bit samples times 257; 0 -> the file's */
+    bool as_stored;     /* ignore the EXIF orientation */
+    bool partial;       /* accept a truncated file; missing pixels are grey or 0 */
+    int eighths;        /* JPEG only: decode at n / 8 of the size, n in 1 to 8, which is faster; 0 -> 8 */
+    int64_t y, x, h, w; /* decode only this region of the upright image; h 0: all of it */
+    int64_t max_pixels; /* limit for the whole image; 0 -> FL_VISION_PIXELS */
+    const char *name;   /* name of bytes in memory in errors, borrowed; NULL -> "image" */
     char _end;
 } fl_vision_read_opts;
-/* The image of a file, whose first bytes tell its kind: u8 or u16 [c, h, w], stored h, w, c. NULL after
-   fl_fail: not an image, damaged, too large. Damage that JPEG's decoder repairs is told by fl_message. */
+/* Reads an image file as u8 or u16 [c, h, w], stored h, w, c; its first bytes select the decoder. Returns
+   NULL after fl_fail if the file is not an image, damaged or too large. Damage that the JPEG decoder repairs
+   is reported by fl_message. */
 #define fl_vision_read(...) FL__VISION_READ(__VA_ARGS__, ._end = 0)
 #define FL__VISION_READ(path, ...) fl_vision_read_opt(path, FL_LITERAL(fl_vision_read_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_vision_read_opt(const char *path, fl_vision_read_opts o);
-/* Of n bytes in memory. */
+/* fl_vision_read of n encoded bytes in memory. */
 #define fl_vision_decode(...) FL__VISION_DECODE(__VA_ARGS__, ._end = 0)
 #define FL__VISION_DECODE(bytes, n, ...) \
     fl_vision_decode_opt(bytes, n, FL_LITERAL(fl_vision_read_opts, __VA_ARGS__))
@@ -48,29 +49,31 @@ FL_API fl_tensor *fl_vision_decode_opt(const void *bytes, size_t n, fl_vision_re
 typedef struct fl_vision_info {
     const char *format;            /* "jpeg", "png", "pnm" */
     int64_t h, w;                  /* upright, if orientation is applied */
-    int channels, depth;           /* as FL_VISION_ASIS would give them */
-    int orientation;               /* of EXIF, 1 to 8 */
+    int channels, depth;           /* as with FL_VISION_ASIS */
+    int orientation;               /* EXIF orientation, 1 to 8 */
 } fl_vision_info;
-/* What the header says, without decoding. as_stored: h and w as they are stored. */
+/* Parses the header without decoding pixels. as_stored: h and w ignore the EXIF orientation. False after
+   fl_fail. */
 FL_API bool fl_vision_inspect(const void *bytes, size_t n, bool as_stored, fl_vision_info *out);
-/* All bytes of a file as u8 [n], an image that is still encoded. */
+/* Reads a file's bytes as u8 [n], without decoding. NULL after fl_fail. */
 FL_API fl_tensor *fl_vision_read_bytes(const char *path);
 
-/* Writes u8 or u16 [c, h, w] of 1 to 4 channels, or [h, w], as PNG: through zlib with FL_USE_ZLIB, else
-   without compression. The file is replaced in one piece. */
+/* Writes u8 or u16 [c, h, w] of 1 to 4 channels, or [h, w], as PNG: compressed by zlib with FL_USE_ZLIB, else
+   uncompressed. The file is replaced atomically. False after fl_fail. */
 FL_API bool fl_vision_write_png(const char *path, fl_tensor *image);
-/* The same bytes put behind what `out` holds. */
+/* Appends the same PNG bytes to out; free them with fl_heap_free(out->p). False after fl_fail. */
 FL_API bool fl_vision_encode_png(fl_data_text *out, fl_tensor *image);
 
-/* For transforms and sets of your own: the bytes of an image u8 [c, h, w] on the host, as rows of pixels. */
+/* Direct access to the bytes of an image u8 [c, h, w] on the host, for custom transforms and data sets. */
 typedef struct fl_vision_pixels {
     uint8_t *p;        /* pixel (y, x), channel k: p[y * row + x * c + k] */
-    int64_t c, h, w, row;    /* row: bytes from one row to the next */
+    int64_t c, h, w, row;    /* row: stride between rows, in bytes */
 } fl_vision_pixels;
-/* False after fl_fail if t is no u8 [c, h, w] of some pixels on the host; *t becomes a copy, of the innermost
-   scope, where its pixels are not stored one behind the other. Valid while the tensor is. */
+/* Gets the pixels of *t; they are valid as long as *t is. If its layout is not channels-last, *t becomes a
+   copy that the innermost scope owns. False after fl_fail if *t is not a non-empty u8 [c, h, w] on the
+   host. */
 FL_API bool fl_vision_pixels_of(fl_tensor **t, fl_vision_pixels *out);
-/* An uninitialised image, and its pixels. */
+/* A new uninitialised image u8 [c, h, w], stored h, w, c; its pixels in *out, if not NULL. */
 FL_API fl_tensor *fl_vision_image(int64_t c, int64_t h, int64_t w, fl_vision_pixels *out);
 
 #ifdef __cplusplus
@@ -98,25 +101,25 @@ FL_API fl_tensor *fl_vision_image(int64_t c, int64_t h, int64_t w, fl_vision_pix
 #include <zlib.h>
 #endif
 
-/* ---- an image under way ---- */
+/* ---- decoder state ---- */
 
-/* What is read, from where, and how; then the rows that came out: h x w pixels of c numbers of depth bits,
-   16-bit ones in the host's order. */
+/* The input and options of a decode, and its result: h x w pixels of c samples of depth bits; 16-bit samples
+   in the host's byte order. */
 typedef struct fl__vision_job {
     const uint8_t *bytes;
     size_t n;
     const char *name;
     fl_vision_read_opts o;
     fl_vision_info info; /* h and w as stored */
-    int64_t at;          /* offset that errors name; -1: none */
+    int64_t at;          /* offset shown in errors; -1: none */
     int64_t y, x, h, w;  /* the region, as stored */
     int c, depth;
-    uint8_t *rows; /* heap memory, or the bytes of: */
-    fl_tensor *direct;   /* the result, where the rows are what was asked for */
+    uint8_t *rows;       /* decoded pixels: heap memory, or the data of `direct` */
+    fl_tensor *direct;   /* the result, if the rows need no conversion */
 } fl__vision_job;
 
-static bool fl__vision_bad(const fl__vision_job *j, const char *format, ...) FL_PRINTF(2, 3);
-static bool fl__vision_bad(const fl__vision_job *j, const char *format, ...) {
+static bool fl__vision_fail(const fl__vision_job *j, const char *format, ...) FL_PRINTF(2, 3);
+static bool fl__vision_fail(const fl__vision_job *j, const char *format, ...) {
     char text[400], offset[40] = "";
     va_list args;
     va_start(args, format);
@@ -126,54 +129,56 @@ static bool fl__vision_bad(const fl__vision_job *j, const char *format, ...) {
     return fl_fail("fl_vision_read: %s: %s%s", j->name, offset, text);
 }
 
-/* Orientations from 5 on exchange rows and columns. */
-static bool fl__vision_turned(const fl__vision_job *j) {
+/* EXIF orientations 5 to 8 swap rows and columns. */
+static bool fl__vision_is_transposed(const fl__vision_job *j) {
     return !j->o.as_stored && j->info.orientation > 4;
 }
 
-/* The header is known: may it be so large, and which part of it is wanted? `most`: pixels that one byte of
-   the file can stand for, 0: no bound. */
-static bool fl__vision_sized(fl__vision_job *j, int64_t h, int64_t w, int64_t most) {
+/* Records the size in the header and checks it against the limits. most: largest number of pixels that a byte
+   of the file can encode (a bound on decompression bombs); 0: no bound. */
+static bool fl__vision_check_size(fl__vision_job *j, int64_t h, int64_t w, int64_t most) {
     const int64_t limit = j->o.max_pixels > 0 ? j->o.max_pixels : FL_VISION_PIXELS;
     j->info.h = h, j->info.w = w;
     if (h < 1 || w < 1 || h > FL_VISION_SIDE || w > FL_VISION_SIDE)
-        return fl__vision_bad(j, "%lld x %lld pixels, sides of 1 to %d are possible", (long long)w,
-                              (long long)h, FL_VISION_SIDE);
+        return fl__vision_fail(j, "image is %lld x %lld pixels, expected sides of 1 to %d", (long long)w,
+                               (long long)h, FL_VISION_SIDE);
     if (h * w > limit)
-        return fl__vision_bad(j, "%lld x %lld pixels, more than max_pixels, %lld", (long long)w, (long long)h,
-                              (long long)limit);
+        return fl__vision_fail(j, "image is %lld x %lld pixels, more than max_pixels (%lld)", (long long)w,
+                               (long long)h, (long long)limit);
     if (most && !j->o.partial && h * w / most > (int64_t)j->n)
-        return fl__vision_bad(j, "%lld x %lld pixels, more than its %zu bytes can hold", (long long)w,
-                              (long long)h, j->n);
+        return fl__vision_fail(j, "header says %lld x %lld pixels, too many for a file of %zu bytes",
+                               (long long)w, (long long)h, j->n);
     return true;
 }
 
-/* The region in the image as it is stored and scaled, H x W; where orientation o puts stored (0, 0): a bit
-   each for transposed, then mirrored in y, in x. */
-static const uint8_t fl__vision_turns[9] = {0, 0, 1, 3, 2, 4, 5, 7, 6};
+/* By EXIF orientation: bit 0: flipped in x, bit 1: flipped in y (of the upright image), bit 2: transposed. */
+static const uint8_t fl__vision_orientations[9] = {0, 0, 1, 3, 2, 4, 5, 7, 6};
 
-static bool fl__vision_region(fl__vision_job *j, int64_t h, int64_t w) {
-    const bool turned = fl__vision_turned(j);
-    const int64_t H = turned ? w : h, W = turned ? h : w;
+/* Maps the requested region of the upright image to the stored, scaled image of h x w pixels. */
+static bool fl__vision_map_region(fl__vision_job *j, int64_t h, int64_t w) {
+    const bool transposed = fl__vision_is_transposed(j);
+    const int64_t H = transposed ? w : h, W = transposed ? h : w;
     int64_t y = j->o.y, x = j->o.x, rh = j->o.h, rw = j->o.w;
     if (!rh) y = x = 0, rh = H, rw = W;
     if (y < 0 || x < 0 || rh < 1 || rw < 1 || y > H - rh || x > W - rw)
-        return fl__vision_bad(j, "region of %lld x %lld pixels at %lld, %lld of an image of %lld x %lld",
-                              (long long)rw, (long long)rh, (long long)x, (long long)y, (long long)W,
-                              (long long)H);
-    const int turn = j->o.as_stored ? 0 : fl__vision_turns[j->info.orientation];
-    if (turn & 1) x = W - x - rw;
-    if (turn & 2) y = H - y - rh;
-    j->y = turned ? x : y, j->x = turned ? y : x, j->h = turned ? rw : rh, j->w = turned ? rh : rw;
+        return fl__vision_fail(j, "region w, h = %lld, %lld at x, y = %lld, %lld is outside the image of "
+                                 "%lld x %lld pixels",
+                               (long long)rw, (long long)rh, (long long)x, (long long)y, (long long)W,
+                               (long long)H);
+    const int flips = j->o.as_stored ? 0 : fl__vision_orientations[j->info.orientation];
+    if (flips & 1) x = W - x - rw;
+    if (flips & 2) y = H - y - rh;
+    j->y = transposed ? x : y, j->x = transposed ? y : x;
+    j->h = transposed ? rw : rh, j->w = transposed ? rh : rw;
     return true;
 }
 
-/* Space for the rows of the region, zeros. */
-static bool fl__vision_rows(fl__vision_job *j, int c, int depth) {
+/* Allocates the region's rows: in the result tensor if they need no conversion. */
+static bool fl__vision_alloc_rows(fl__vision_job *j, int c, int depth) {
     static const int count[] = {[FL_VISION_RGB] = 3, [FL_VISION_GREY] = 1, [FL_VISION_RGBA] = 4};
-    const bool turned = !j->o.as_stored && j->info.orientation > 1;
+    const bool transposed = !j->o.as_stored && j->info.orientation > 1;
     j->c = c, j->depth = depth;
-    if (!turned && (j->o.mode == FL_VISION_ASIS || count[j->o.mode] == c) &&
+    if (!transposed && (j->o.mode == FL_VISION_ASIS || count[j->o.mode] == c) &&
         (!j->o.depth || j->o.depth == depth)) {
         j->direct = fl_data_host_tensor(FL_SHAPE(j->h, j->w, c), depth == 16 ? FL_U16 : FL_U8);
         j->rows = j->direct ? fl_data(j->direct) : NULL;
@@ -193,7 +198,7 @@ static unsigned fl__exif_number(const uint8_t *p, int bytes, bool little) {
     return v;
 }
 
-/* The orientation in a TIFF block, 1 where it tells none: tag 0x0112, a short, of the first directory. */
+/* The orientation in a TIFF block (tag 0x0112, a short, of the first directory); 1 if absent. */
 static int fl__exif_orientation(const uint8_t *p, size_t n) {
     if (n < 8 || (memcmp(p, "II*", 4) && memcmp(p, "MM\0*", 4))) return 1;
     const bool little = *p == 'I';
@@ -213,9 +218,9 @@ static int fl__exif_orientation(const uint8_t *p, size_t n) {
 /* ---- JPEG ---- */
 
 #ifdef FL_USE_JPEG
-/* A file of n bytes has at most 1024 n pixels, half a bit for a block of 64. A progressive one has about 10
-   scans, each of which visits all blocks even if it changes none: each scan beyond 16 needs 64 bytes, and a
-   byte for every 512 pixels. */
+/* Limits on decompression bombs. A file of n bytes has at most 1024 n pixels: half a bit for a block of 64.
+   A progressive file has about 10 scans, and each visits all blocks even if it changes none: a scan beyond
+   the 16th needs 64 bytes and a byte for every 512 pixels. */
 enum { FL__JPEG_BYTE = 1024, FL__JPEG_SCANS = 16, FL__JPEG_SCAN_BYTES = 64, FL__JPEG_SCAN_BYTE = 512 };
 
 typedef struct fl__jpeg {
@@ -224,13 +229,13 @@ typedef struct fl__jpeg {
     struct jpeg_progress_mgr progress;
     jmp_buf back;
     fl__vision_job *job;
-    uint8_t *row; /* a row of four inks, or a wider one than the region */
+    uint8_t *row; /* temporary row: CMYK, or wider than the region */
 } fl__jpeg;
 
 static void fl__jpeg_stop(j_common_ptr d, const char *text) {
     fl__jpeg *g = d->client_data;
     if (g->d.src) g->job->at = (int64_t)(g->job->n - g->d.src->bytes_in_buffer);
-    fl__vision_bad(g->job, "%s", text);
+    fl__vision_fail(g->job, "%s", text);
     longjmp(g->back, 1);
 }
 
@@ -238,10 +243,10 @@ static void fl__jpeg_error(j_common_ptr d) {
     char text[JMSG_LENGTH_MAX];
     d->err->format_message(d, text);
     fl__jpeg_stop(d, d->err->msg_code == JERR_NO_BACKING_STORE ? "out of memory for coefficients: more than "
-                                                                 "64 bytes a pixel" : text);
+                                                                 "64 bytes per pixel" : text);
 }
 
-/* The end of the file in the midst of the image is an error; other damage is repaired, and told once. */
+/* A premature end of the file is an error; other damage is repaired and reported once. */
 static void fl__jpeg_warn(j_common_ptr d, int level) {
     const fl__jpeg *g = d->client_data;
     if (level >= 0) return;
@@ -251,7 +256,7 @@ static void fl__jpeg_warn(j_common_ptr d, int level) {
     if (!d->err->num_warnings++) fl_message(FL_LOG_INFO, "%s: %s", g->job->name, text);
 }
 
-static void fl__jpeg_quiet(j_common_ptr d) {
+static void fl__jpeg_no_message(j_common_ptr d) {
     (void)d;
 }
 
@@ -263,12 +268,12 @@ static void fl__jpeg_progress(j_common_ptr d) {
     const int64_t most = FL__JPEG_SCANS + n / (each > FL__JPEG_SCAN_BYTES ? each : FL__JPEG_SCAN_BYTES);
     if (g->d.input_scan_number <= most) return;
     char text[120];
-    snprintf(text, sizeof text, "scan %d of %u x %u pixels, a file of %lld bytes has at most %lld",
+    snprintf(text, sizeof text, "scan %d of %u x %u pixels: a file of %lld bytes may have at most %lld scans",
              g->d.input_scan_number, g->d.image_width, g->d.image_height, (long long)n, (long long)most);
     fl__jpeg_stop(d, text);
 }
 
-/* The header, up to the first scan; what EXIF tells. */
+/* Reads the header up to the first scan, and the EXIF orientation. */
 static bool fl__jpeg_header(fl__jpeg *g) {
     fl__vision_job *j = g->job;
     j->at = -1;
@@ -285,11 +290,11 @@ static bool fl__jpeg_header(fl__jpeg *g) {
         }
     const int64_t most = (1 << 20) + 64 * ((int64_t)j->n + (int64_t)g->d.image_height * g->d.image_width);
     g->d.mem->max_memory_to_use = most < LONG_MAX ? (long)most : LONG_MAX;
-    return fl__vision_sized(j, g->d.image_height, g->d.image_width, FL__JPEG_BYTE);
+    return fl__vision_check_size(j, g->d.image_height, g->d.image_width, FL__JPEG_BYTE);
 }
 
-/* Of four inks, stored inverted, RGB: each (255 - ink) (255 - black) / 255. */
-static void fl__jpeg_inks(const uint8_t *from, uint8_t *to, int64_t n) {
+/* Converts n pixels from inverted CMYK to RGB: (255 - ink) (255 - black) / 255. */
+static void fl__jpeg_cmyk_to_rgb(const uint8_t *from, uint8_t *to, int64_t n) {
     for (int64_t i = 0; i < n; i++, from += 4, to += 3)
         for (int k = 0; k < 3; k++) {
             const int white = from[3], v = (255 - from[k]) * white + 128;
@@ -300,18 +305,19 @@ static void fl__jpeg_inks(const uint8_t *from, uint8_t *to, int64_t n) {
 static bool fl__jpeg_rows(fl__jpeg *g) {
     fl__vision_job *j = g->job;
     struct jpeg_decompress_struct *d = &g->d;
-    const bool inks = d->jpeg_color_space == JCS_CMYK || d->jpeg_color_space == JCS_YCCK;
+    const bool cmyk = d->jpeg_color_space == JCS_CMYK || d->jpeg_color_space == JCS_YCCK;
     const bool grey =
-        !inks && (j->o.mode == FL_VISION_GREY || (j->o.mode == FL_VISION_ASIS && d->num_components == 1));
-    d->out_color_space = inks ? JCS_CMYK : grey && d->jpeg_color_space != JCS_RGB ? JCS_GRAYSCALE : JCS_RGB;
+        !cmyk && (j->o.mode == FL_VISION_GREY || (j->o.mode == FL_VISION_ASIS && d->num_components == 1));
+    d->out_color_space = cmyk ? JCS_CMYK : grey && d->jpeg_color_space != JCS_RGB ? JCS_GRAYSCALE : JCS_RGB;
     if (j->o.eighths) d->scale_num = (unsigned)j->o.eighths, d->scale_denom = 8;
     g->progress.progress_monitor = fl__jpeg_progress;
     d->progress = &g->progress;
     jpeg_calc_output_dimensions(d);
-    const int from = inks ? 4 : d->out_color_space == JCS_GRAYSCALE ? 1 : 3, c = inks ? 3 : from;
-    if (!fl__vision_region(j, d->output_height, d->output_width) || !fl__vision_rows(j, c, 8)) return false;
+    const int from = cmyk ? 4 : d->out_color_space == JCS_GRAYSCALE ? 1 : 3, c = cmyk ? 3 : from;
+    if (!fl__vision_map_region(j, d->output_height, d->output_width) || !fl__vision_alloc_rows(j, c, 8))
+        return false;
     jpeg_start_decompress(d);
-    /* Upsampling looks at neighbours: some columns more on both sides, and the rows above that it wants. */
+    /* Chroma upsampling reads neighbours: decode a margin of columns on both sides, and rows above. */
     JDIMENSION left = 0, width = d->output_width;
     if (j->w < width) {
         const JDIMENSION most = width, margin = 16;
@@ -320,7 +326,7 @@ static bool fl__jpeg_rows(fl__jpeg *g) {
         if (width > most - left) width = most - left;
         jpeg_crop_scanline(d, &left, &width);
     }
-    if (inks || width != j->w) {
+    if (cmyk || width != j->w) {
         g->row = fl_heap_alloc((size_t)width * (size_t)from);
         if (!g->row) return false;
     }
@@ -332,7 +338,7 @@ static bool fl__jpeg_rows(fl__jpeg *g) {
         if (!jpeg_read_scanlines(d, &row, 1)) break;
         if (y < j->y || !g->row) continue;
         const uint8_t *p = g->row + (j->x - left) * from;
-        if (inks) fl__jpeg_inks(p, to, j->w);
+        if (cmyk) fl__jpeg_cmyk_to_rgb(p, to, j->w);
         else memcpy(to, p, (size_t)(j->w * c));
     }
     jpeg_abort_decompress(d);
@@ -346,7 +352,7 @@ static bool fl__vision_jpeg(fl__vision_job *j, bool pixels) {
     g->d.err = jpeg_std_error(&g->errors);
     g->errors.error_exit = fl__jpeg_error;
     g->errors.emit_message = fl__jpeg_warn;
-    g->errors.output_message = fl__jpeg_quiet;
+    g->errors.output_message = fl__jpeg_no_message;
     g->d.client_data = g;
     bool ok = false;
     if (!setjmp(g->back)) {
@@ -361,7 +367,7 @@ static bool fl__vision_jpeg(fl__vision_job *j, bool pixels) {
 #else
 static bool fl__vision_jpeg(fl__vision_job *j, bool pixels) {
     (void)pixels;
-    return fl__vision_bad(j, "this is a JPEG file, and this program was built without libjpeg: install "
+    return fl__vision_fail(j, "is a JPEG file, but this program was built without libjpeg: install "
                              "libjpeg62-turbo-dev, compile with -DFL_USE_JPEG and link -ljpeg");
 }
 #endif
@@ -379,7 +385,7 @@ typedef struct fl__png {
 static void fl__png_error(png_structp p, png_const_charp text) {
     fl__png *g = png_get_error_ptr(p);
     g->job->at = (int64_t)g->at;
-    fl__vision_bad(g->job, "%s", text);
+    fl__vision_fail(g->job, "%s", text);
     longjmp(g->back, 1);
 }
 
@@ -398,7 +404,8 @@ static void fl__png_read(png_structp p, png_bytep to, size_t n) {
     g->at += n;
 }
 
-/* libpng needs rows, tables and chunks of the file, and takes a chunk's memory before its bytes are there. */
+/* libpng allocates a chunk by its declared length before reading it: refuses more than rows, tables and the
+   chunks of this file can need. */
 static png_voidp fl__png_alloc(png_structp p, png_alloc_size_t n) {
     const fl__png *g = png_get_mem_ptr(p);
     return n > 16 * FL_VISION_SIDE + g->job->n ? NULL : fl_heap_alloc(n);
@@ -409,11 +416,11 @@ static void fl__png_free(png_structp p, png_voidp at) {
     fl_heap_free(at);
 }
 
-/* Everything as grey or RGB, with alpha where there is some, of 8 or 16 bits in the host's order. */
+/* Reads the header; pixels will be grey or RGB, with alpha if any, 8 or 16 bits in the host's byte order. */
 static bool fl__png_header(fl__png *g, png_structp p, png_infop info) {
     fl__vision_job *j = g->job;
     png_set_user_limits(p, FL_VISION_SIDE, FL_VISION_SIDE);
-    /* Chunks that change no pixel are passed over: libpng would keep them, and inflate text and profiles. */
+    /* Skip chunks that do not change pixels: libpng would store them, and inflate text and profiles. */
     png_set_keep_unknown_chunks(p, PNG_HANDLE_CHUNK_NEVER, NULL, -1);
     png_set_keep_unknown_chunks(p, PNG_HANDLE_CHUNK_AS_DEFAULT, (png_const_bytep) "eXIf", 1);
     png_set_read_fn(p, g, fl__png_read);
@@ -424,7 +431,7 @@ static bool fl__png_header(fl__png *g, png_structp p, png_infop info) {
     const int64_t w = png_get_image_width(p, info), h = png_get_image_height(p, info);
     const int bits = png_get_bit_depth(p, info) * png_get_channels(p, info);
     j->at = -1;
-    if (!fl__vision_sized(j, h, w, 8 * FL_DATA_DEFLATE_LIMIT / bits + 1)) return false;
+    if (!fl__vision_check_size(j, h, w, 8 * FL_DATA_DEFLATE_LIMIT / bits + 1)) return false;
     png_read_update_info(p, info);
     j->info.format = "png";
     j->info.channels = png_get_channels(p, info), j->info.depth = png_get_bit_depth(p, info);
@@ -437,14 +444,14 @@ static bool fl__png_header(fl__png *g, png_structp p, png_infop info) {
     return true;
 }
 
-/* Passes of an interlaced image go over all rows, of the whole width; else one row at a time is enough. */
+/* An interlaced image is decoded in passes over all its rows; otherwise one row at a time is enough. */
 static bool fl__png_rows(fl__png *g, png_structp p, png_infop info) {
     fl__vision_job *j = g->job;
     const int c = j->info.channels, depth = j->info.depth;
     const size_t pixel = (size_t)(c * depth / 8), line = (size_t)j->info.w * pixel;
     const bool passes = png_get_interlace_type(p, info) != PNG_INTERLACE_NONE;
-    if (!fl__vision_region(j, j->info.h, j->info.w) || !fl__vision_rows(j, c, depth)) return false;
-    const bool whole = j->h == j->info.h && j->w == j->info.w; /* rows go where they are to be */
+    if (!fl__vision_map_region(j, j->info.h, j->info.w) || !fl__vision_alloc_rows(j, c, depth)) return false;
+    const bool whole = j->h == j->info.h && j->w == j->info.w; /* decode in place */
     g->row = whole ? NULL : fl_heap_alloc(passes ? line * (size_t)j->info.h : line);
     if (!whole && !g->row) return false;
     uint8_t *const to = whole ? j->rows : g->row;
@@ -469,16 +476,16 @@ static bool fl__vision_png(fl__vision_job *j, bool pixels) {
     bool ok = false;
     png_infop info = NULL;
     png_structp volatile p = NULL;
-    png_infop volatile kept = NULL;
+    png_infop volatile saved_info = NULL;
     if (!setjmp(g->back)) {
         p = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, g, fl__png_error, fl__png_warn, g,
                                      fl__png_alloc, fl__png_free);
-        kept = info = p ? png_create_info_struct(p) : NULL;
+        saved_info = info = p ? png_create_info_struct(p) : NULL;
         if (info) ok = fl__png_header(g, p, info) && (!pixels || fl__png_rows(g, p, info));
         else fl_fail("fl_vision_read: %s: out of memory", j->name);
-    } else ok = j->o.partial && j->rows; /* what is there, and zeros */
+    } else ok = j->o.partial && j->rows; /* decoded rows, then zeros */
     if (ok && fl_error()) fl_error_clear();
-    info = kept;
+    info = saved_info;
     png_structp made = p;
     if (made) png_destroy_read_struct(&made, info ? &info : NULL, NULL);
     fl_heap_free(g->row);
@@ -488,15 +495,15 @@ static bool fl__vision_png(fl__vision_job *j, bool pixels) {
 #else
 static bool fl__vision_png(fl__vision_job *j, bool pixels) {
     (void)pixels;
-    return fl__vision_bad(
-        j, "this is a PNG file, and this program was built without libpng: install libpng-dev, "
+    return fl__vision_fail(
+        j, "is a PNG file, but this program was built without libpng: install libpng-dev, "
            "compile with -DFL_USE_PNG and link -lpng");
 }
 #endif
 
 /* ---- PPM and PGM ---- */
 
-/* The next decimal number of a header, or of the pixels as text; white space and comments before it. */
+/* Parses a decimal number (of the header, or a sample in text form) after white space and comments. */
 static bool fl__pnm_number(fl__vision_job *j, int64_t most, int64_t *out) {
     const uint8_t *p = j->bytes;
     size_t at = (size_t)j->at;
@@ -509,8 +516,8 @@ static bool fl__pnm_number(fl__vision_job *j, int64_t most, int64_t *out) {
     size_t digits = 0;
     for (; at < j->n && p[at] >= '0' && p[at] <= '9'; at++, digits++)
         if ((v = 10 * v + p[at] - '0') > most)
-            return fl__vision_bad(j, "a number past %lld", (long long)most);
-    if (!digits) return fl__vision_bad(j, at < j->n ? "no number" : "the image is truncated");
+            return fl__vision_fail(j, "number is too large: expected at most %lld", (long long)most);
+    if (!digits) return fl__vision_fail(j, at < j->n ? "expected a number" : "the image is truncated");
     j->at = (int64_t)at;
     *out = v;
     return true;
@@ -524,15 +531,16 @@ static bool fl__pnm_header(fl__vision_job *j, int64_t *maximum) {
         !fl__pnm_number(j, 65535, maximum)) return false;
     j->info = (fl_vision_info){.format = "pnm", .channels = kind == 2 || kind == 5 ? 1 : 3,
                                .depth = *maximum > 255 ? 16 : 8, .orientation = 1};
-    if (*maximum < 1) return fl__vision_bad(j, "the largest value is 0");
-    if (!fl__vision_sized(j, h, w, 1)) return false;
+    if (*maximum < 1) return fl__vision_fail(j, "the maximum value is 0, expected 1 to 65535");
+    if (!fl__vision_check_size(j, h, w, 1)) return false;
     if (kind > 3) j->at++; /* one white space */
     const int64_t need = h * w * j->info.channels * (kind > 3 ? j->info.depth / 8 : 2) - (kind < 4);
     return j->o.partial || need <= (int64_t)j->n - j->at ||
-           fl__vision_bad(j, "the image is truncated: %lld bytes of %lld", (long long)j->n - j->at,
-                          (long long)need);
+           fl__vision_fail(j, "the image is truncated: got %lld of %lld bytes", (long long)j->n - j->at,
+                           (long long)need);
 }
 
+/* Stores sample i, scaled from [0, maximum] to the full range. */
 static void fl__pnm_put(fl__vision_job *j, int64_t i, int64_t v, int64_t maximum) {
     const int64_t full = j->depth == 16 ? 65535 : 255;
     if (v > maximum) v = maximum;
@@ -548,7 +556,7 @@ static bool fl__vision_pnm(fl__vision_job *j, bool pixels) {
     const bool text = j->bytes[1] < '4';
     const int bytes = j->info.depth / 8;
     const int64_t c = j->info.channels, line = j->info.w * c, from = j->at;
-    if (!fl__vision_region(j, j->info.h, j->info.w) || !fl__vision_rows(j, (int)c, j->info.depth))
+    if (!fl__vision_map_region(j, j->info.h, j->info.w) || !fl__vision_alloc_rows(j, (int)c, j->info.depth))
         return false;
     for (int64_t y = 0; y < j->y + j->h; y++)
         for (int64_t x = 0; x < line; x++) {
@@ -570,19 +578,19 @@ static bool fl__vision_pnm(fl__vision_job *j, bool pixels) {
     return true;
 }
 
-/* ---- from rows to the tensor that was asked for ---- */
+/* ---- decoded rows to the requested tensor ---- */
 
 static bool fl__vision_parse(fl__vision_job *j, bool pixels) {
     const uint8_t *p = j->bytes;
     j->at = -1;
     j->info.orientation = 1;
     if (j->o.eighths < 0 || j->o.eighths > 8)
-        return fl__vision_bad(j, "%d eighths of the size, 1 to 8 are possible", j->o.eighths);
+        return fl__vision_fail(j, "eighths must be in 1 to 8 (0: 8), got %d", j->o.eighths);
     if (j->n >= 3 && !memcmp(p, "\xff\xd8\xff", 3)) return fl__vision_jpeg(j, pixels);
     if (j->n >= 8 && !memcmp(p, "\x89PNG\r\n\x1a\n", 8)) return fl__vision_png(j, pixels);
     if (j->n >= 3 && p[0] == 'P' && strchr("2356", p[1]) && p[1] && (p[2] <= ' ' || p[2] == '#'))
         return fl__vision_pnm(j, pixels);
-    return fl__vision_bad(j, "no image: it begins as neither JPEG, PNG, PPM nor PGM does (%zu bytes)", j->n);
+    return fl__vision_fail(j, "unknown image format (%zu bytes); known: JPEG, PNG, PPM, PGM", j->n);
 }
 
 static int fl__vision_get(const uint8_t *p, int64_t i, int depth) {
@@ -594,7 +602,7 @@ static void fl__vision_put(uint8_t *p, int64_t i, int depth, int v) {
     else p[i] = (uint8_t)v;
 }
 
-/* One pixel of `from` channels as `to` channels. */
+/* Converts a pixel of `from` channels to `to` channels. */
 static void fl__vision_convert(const int *in, int from, int *out, int to, int full) {
     const bool grey = from < 3;
     const int alpha = from == 2 ? in[1] : from == 4 ? in[3] : full;
@@ -607,23 +615,23 @@ static void fl__vision_convert(const int *in, int from, int *out, int to, int fu
     if (to == 2 || to == 4) out[to - 1] = alpha;
 }
 
-/* The upright tensor of the rows. */
+/* The upright tensor [c, h, w] of the decoded rows. */
 static fl_tensor *fl__vision_finish(const fl__vision_job *j) {
     static const int count[] = {[FL_VISION_RGB] = 3, [FL_VISION_GREY] = 1, [FL_VISION_RGBA] = 4};
     static const int planes[] = {2, 0, 1};
     const int c = j->o.mode == FL_VISION_ASIS ? j->c : count[j->o.mode],
               depth = j->o.depth ? j->o.depth : j->depth;
     if (j->direct) return fl_permute(j->direct, 3, planes);
-    const bool turned = fl__vision_turned(j);
-    const int turn = j->o.as_stored ? 0 : fl__vision_turns[j->info.orientation];
-    const int64_t h = turned ? j->w : j->h, w = turned ? j->h : j->w;
+    const bool transposed = fl__vision_is_transposed(j);
+    const int flips = j->o.as_stored ? 0 : fl__vision_orientations[j->info.orientation];
+    const int64_t h = transposed ? j->w : j->h, w = transposed ? j->h : j->w;
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(h, w, c), depth == 16 ? FL_U16 : FL_U8);
     uint8_t *to = t ? fl_map(t, FL_WRITE) : NULL;
     if (!to) return NULL;
     for (int64_t y = 0; y < h; y++)
         for (int64_t x = 0; x < w; x++) {
-            const int64_t v = turn & 2 ? h - 1 - y : y, u = turn & 1 ? w - 1 - x : x;
-            const int64_t from = turned ? u * j->w + v : v * j->w + u;
+            const int64_t v = flips & 2 ? h - 1 - y : y, u = flips & 1 ? w - 1 - x : x;
+            const int64_t from = transposed ? u * j->w + v : v * j->w + u;
             int in[4], out[4];
             for (int k = 0; k < j->c; k++) {
                 in[k] = fl__vision_get(j->rows, from * j->c + k, j->depth);
@@ -639,8 +647,8 @@ static fl_tensor *fl__vision_finish(const fl__vision_job *j) {
 FL_API fl_tensor *fl_vision_decode_opt(const void *bytes, size_t n, fl_vision_read_opts o) {
     fl__vision_job j = {.bytes = bytes, .n = n, .name = o.name ? o.name : "image", .o = o};
     if (!bytes || (o.depth && o.depth != 8 && o.depth != 16) || o.mode > FL_VISION_ASIS) {
-        fl_fail("fl_vision_decode: %s, depth %d (0, 8 or 16), mode %d", bytes ? j.name : "bytes are NULL",
-                o.depth, (int)o.mode);
+        fl_fail("fl_vision_decode: %s: got depth %d, mode %d, expected depth 0, 8 or 16, mode 0 to %d",
+                bytes ? j.name : "bytes is NULL", o.depth, (int)o.mode, (int)FL_VISION_ASIS);
         return NULL;
     }
     fl_quiet(+1);
@@ -658,7 +666,7 @@ FL_API bool fl_vision_inspect(const void *bytes, size_t n, bool as_stored, fl_vi
     if (!bytes || !out) return fl_fail("fl_vision_inspect: bytes or out is NULL");
     if (!fl__vision_parse(&j, false)) return false;
     *out = j.info;
-    if (fl__vision_turned(&j)) out->h = j.info.w, out->w = j.info.h;
+    if (fl__vision_is_transposed(&j)) out->h = j.info.w, out->w = j.info.h;
     return true;
 }
 
@@ -693,8 +701,8 @@ FL_API fl_tensor *fl_vision_read_opt(const char *path, fl_vision_read_opts o) {
 FL_API fl_tensor *fl_vision_image(int64_t c, int64_t h, int64_t w, fl_vision_pixels *out) {
     static const int planes[] = {2, 0, 1};
     if (c < 1 || h < 1 || w < 1 || h > FL_VISION_SIDE || w > FL_VISION_SIDE) {
-        fl_fail("fl_vision_image: %lld channels, %lld x %lld pixels, sides of 1 to %d", (long long)c,
-                (long long)h, (long long)w, FL_VISION_SIDE);
+        fl_fail("fl_vision_image: invalid size: %lld channels of %lld x %lld pixels, expected c >= 1, sides "
+                "of 1 to %d", (long long)c, (long long)h, (long long)w, FL_VISION_SIDE);
         return NULL;
     }
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(h, w, c), FL_U8);
@@ -710,7 +718,7 @@ FL_API bool fl_vision_pixels_of(fl_tensor **t, fl_vision_pixels *out) {
     fl_tensor *x = *t;
     if (!x) return fl_fail("fl_vision_pixels_of: the image is NULL");
     if (x->dtype != FL_U8 || x->ndim != 3 || !fl_numel(x) || !x->buffer || strcmp(fl_backend_name(x), "cpu"))
-        return fl_fail("fl_vision_pixels_of: %s %s on %s is no image, u8 [c, h, w] on the cpu",
+        return fl_fail("fl_vision_pixels_of: got %s %s on %s, expected a non-empty image u8 [c, h, w] on cpu",
                        fl_dtype_name(x->dtype), FL_SHAPE_TEXT(x), fl_backend_name(x));
     const int64_t c = x->shape[0], h = x->shape[1], w = x->shape[2];
     if ((c > 1 && x->stride[0] != 1) || (w > 1 && x->stride[2] != c) || (h > 1 && x->stride[1] < w * c)) {
@@ -729,7 +737,7 @@ static void fl__png_put32(uint8_t *p, uint32_t v) {
     p[3] = (uint8_t)v;
 }
 
-/* A chunk: length, kind, bytes, sum of both. */
+/* Appends a chunk: length, type, data, CRC-32 of type and data. */
 static bool fl__png_chunk(fl_data_text *out, const char *kind, const uint8_t *bytes, size_t n) {
     uint8_t word[4];
     fl__png_put32(word, (uint32_t)n);
@@ -740,7 +748,7 @@ static bool fl__png_chunk(fl_data_text *out, const char *kind, const uint8_t *by
     return fl_data_text_put(out, word, 4);
 }
 
-/* The rows as a zlib stream, in heap memory. */
+/* The rows as a zlib stream in heap memory; stored blocks without zlib. */
 static uint8_t *fl__png_pack(const uint8_t *raw, size_t n, size_t *packed) {
 #ifdef FL_USE_ZLIB
     uLongf size = compressBound((uLong)n);
@@ -774,12 +782,12 @@ static bool fl__png_encode(fl_data_text *out, fl_tensor *image) {
     static const int pixels[] = {1, 2, 0};
     static const uint8_t color[] = {0, 0, 4, 2, 6};
     if (!image || (image->dtype != FL_U8 && image->dtype != FL_U16) || image->ndim < 2 || image->ndim > 3)
-        return fl_fail("fl_vision_write_png: %s %s is no image, u8 or u16 [c, h, w] or [h, w]",
+        return fl_fail("fl_vision_write_png: got %s %s, expected an image u8 or u16 [c, h, w] or [h, w]",
                        image ? fl_dtype_name(image->dtype) : "NULL", image ? FL_SHAPE_TEXT(image) : "");
     fl_tensor *t = image->ndim == 2 ? fl_unsqueeze(image, 0) : image;
     const int64_t c = t ? t->shape[0] : 0, h = t ? t->shape[1] : 0, w = t ? t->shape[2] : 0;
     if (t && (c < 1 || c > 4 || h < 1 || w < 1 || h > FL_VISION_SIDE || w > FL_VISION_SIDE))
-        return fl_fail("fl_vision_write_png: image %s, 1 to 4 channels and sides of 1 to %d are possible",
+        return fl_fail("fl_vision_write_png: got an image %s, expected 1 to 4 channels and sides of 1 to %d",
                        FL_SHAPE_TEXT(image), FL_VISION_SIDE);
     t = t ? fl_contiguous(fl_permute(t, 3, pixels)) : NULL;
     const uint8_t *from = t ? fl_map(t, FL_READ) : NULL;

@@ -1,4 +1,4 @@
-/* models.h - networks for images, with torchvision's names, and weights under the names of others */
+/* fl/vision/models.h - image networks (ResNet, VGG, ViT, DETR ...) and loading of pretrained weights */
 #ifndef FL_NN_H
 #include "../../fl_nn.h"
 #endif
@@ -11,45 +11,44 @@ extern "C" {
 
 typedef struct fl_vision_model_opts {
     fl_opts_guard guard_;
-    int64_t classes;  /* 0 -> 1000; DETR: 91, one more means nothing */
-    int64_t channels; /* of the image; 0 -> 3 */
-    int64_t size;     /* of the image, for ViT's positions; 0 -> 224. Others take any */
-    int64_t patch;    /* ViT: of so many pixels a side; 0 -> the network's own */
-    double dropout;   /* 0 -> the network's own; FL_ZERO -> none */
-    double drop_path; /* ViT: grows from 0 in the first layer to this in the last */
-    bool frozen;      /* ResNet: norms of fixed statistics, their weights are buffers (DETR's always are) */
-    int64_t divide;   /* all widths are divided by this, for tests; 0 -> 1 */
-    int64_t blocks;   /* at most so many in a stage or stack; 0 -> all */
-    bool dilated; /* ResNet: the last stage keeps the size (stride 1) and dilates by 2 instead, DETR's DC5 */
+    int64_t classes;  /* 0 -> 1000; DETR: 91, without the class "no object" */
+    int64_t channels; /* image channels; 0 -> 3 */
+    int64_t size;     /* ViT: image height and width, for its position embedding; 0 -> 224. Others take any */
+    int64_t patch;    /* ViT: patch size in pixels; 0 -> the network's default */
+    double dropout;   /* 0 -> the network's default; FL_ZERO -> none */
+    double drop_path; /* ViT: stochastic depth, linear from 0 in the first layer to this in the last */
+    bool frozen;      /* ResNet: frozen batch norms, whose weights are buffers (as always in DETR) */
+    int64_t divide;   /* divides all widths, for tests; 0 -> 1 */
+    int64_t blocks;   /* largest number of blocks per stage or stack; 0 -> no limit */
+    bool dilated;     /* ResNet: last stage with stride 1 and dilation 2 (DETR's DC5) */
     char _end;
 } fl_vision_model_opts;
-/* The network of that name for x [n, channels, h, w] -> logits [n, classes]; parameters, buffers and their
-   names are torchvision's, so that its safetensors load by fl_nn_load:
+/* A network by name for x [n, channels, h, w] -> logits [n, classes]:
      alexnet, vgg11 vgg13 vgg16 vgg19, each with _bn too, resnet18 resnet34 resnet50 resnet101 resnet152
      mobilenet_v2, vit_ti_16 vit_s_16 vit_b_16 vit_b_32 vit_l_16, deit_ti deit_s deit_b (the same networks)
-   and detr_resnet18 ... detr_resnet101, names as in facebookresearch/detr: see fl_vision_detr. NULL after an
-   error. */
+   and detr_resnet18 ... detr_resnet101, see fl_vision_detr. Parameters and buffers have torchvision's names
+   (DETR: those of facebookresearch/detr), so that fl_nn_load reads its safetensors. NULL after an error. */
 #define fl_vision_model(...) FL__VISION_MODEL(__VA_ARGS__, ._end = 0)
 #define FL__VISION_MODEL(name, ...) fl_vision_model_opt(name, FL_LITERAL(fl_vision_model_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_vision_model_opt(const char *name, fl_vision_model_opts o);
-/* Name i of the list, NULL behind the last. */
+/* Name i of the list above, or NULL past its end. */
 FL_API const char *fl_vision_model_name(int i);
 
 typedef struct fl_vision_detr_opts {
     fl_opts_guard guard_;
     int64_t classes, queries; /* 0 -> 91, 100 */
-    int64_t dim, heads, hidden, layers; /* 0 -> 256, 8, 2048, 6 (of encoder and decoder each) */
+    int64_t dim, heads, hidden, layers; /* 0 -> 256, 8, 2048, 6 (each of encoder and decoder) */
     double dropout;           /* 0 -> 0.1; FL_ZERO -> none */
-    int64_t divide, blocks;   /* of the backbone, see above */
-    bool dilated;             /* likewise: DETR-DC5 */
-    bool live;                /* all of the backbone learns, its norms too: to train it from scratch */
+    int64_t divide, blocks;   /* of the backbone, as in fl_vision_model_opts */
+    bool dilated;             /* dilated last stage: DETR-DC5 */
+    bool live;                /* train the whole backbone, with its norms: for training from scratch */
     char _end;
 } fl_vision_detr_opts;
-/* DETR (arXiv 2005.12872) over a ResNet of that depth, 18 to 101, with frozen norms, stem and first stage
-   (their requires_grad is false): inputs x [n, 3, h, w]
-   and perhaps a mask b8 [n, h, w], true where a padded batch has no image. Results: logits [n, queries,
-   classes + 1] and boxes (centre x, y, width, height over the image's size), then both of all decoder layers
-   for the auxiliary losses, [layers, n, queries, ...]. */
+/* DETR (arXiv 2005.12872) with a ResNet backbone of depth 18 to 101, whose norms, stem and first stage are
+   frozen (requires_grad is false). Inputs: x [n, 3, h, w] and optionally a padding mask b8 [n, h, w], true
+   outside the image. Results: logits [n, queries, classes + 1] and boxes [n, queries, 4] (FL_VISION_CXCYWH
+   relative to the image's size); then both for all decoder layers, [layers, n, queries, ...], for auxiliary
+   losses. NULL after an error. */
 #define fl_vision_detr(...) FL__VISION_DETR(__VA_ARGS__, ._end = 0)
 #define FL__VISION_DETR(depth, ...) fl_vision_detr_opt(depth, FL_LITERAL(fl_vision_detr_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_vision_detr_opt(int depth, fl_vision_detr_opts o);
@@ -59,14 +58,14 @@ typedef enum fl_vision_names {
     FL_VISION_TIMM,
     FL_VISION_HUGGING_FACE
 } fl_vision_names;
-/* Reads weights, safetensors or an index of shards, with the names of that library: q, k and v that are
-   apart are joined, f16 and bf16 become f32, positions of another size are resized (bicubic, the class token
-   apart), and a head of another number of classes stays as it is, which fl_message says at FL_LOG_INFO. All
-   is read and checked before anything is written. False after fl_fail, which names what is missing or does
-   not fit. */
+/* Loads weights (safetensors, or the .json index of a sharded checkpoint) with the given library's names.
+   Separate q, k and v are concatenated, f16 and bf16 are converted to f32, and a position embedding of
+   another size is resized (bicubic, except the class token). A head with another number of classes is left
+   unchanged, which is reported by fl_message at FL_LOG_INFO. Everything is read and checked before m changes.
+   False after fl_fail, which names the missing or mismatched tensor. */
 FL_API bool fl_vision_load(fl_nn_module *m, const char *path, fl_vision_names names);
-/* The classes of the weights in such a file, as fl_vision_model_opts counts them; m: the network, with
-   any number of classes. -1 after fl_fail. */
+/* The number of classes of the weights in such a file, as in fl_vision_model_opts. m: the network, with any
+   number of classes. -1 after fl_fail. */
 FL_API int64_t fl_vision_classes(fl_nn_module *m, const char *path, fl_vision_names names);
 
 #ifdef __cplusplus
@@ -101,7 +100,8 @@ FL_API int64_t fl_vision_classes(fl_nn_module *m, const char *path, fl_vision_na
 #include <stdio.h>
 #include <string.h>
 
-static int64_t fl__zoo_part(const fl_vision_model_opts *o, int64_t width) {
+/* width / divide, at least 1. */
+static int64_t fl__zoo_width(const fl_vision_model_opts *o, int64_t width) {
     const int64_t w = width / (o->divide ? o->divide : 1);
     return w ? w : 1;
 }
@@ -118,7 +118,7 @@ static fl_nn_module *fl__zoo_flatten(void) {
     return fl_nn_view(FL_SHAPE(-1, -1));
 }
 
-/* Child `name` and a number. */
+/* Adds a child named `name` + i. */
 static fl_nn_module *fl__zoo_add(fl_nn_module *m, const char *name, int64_t i, fl_nn_module *child) {
     char text[FL_NN_NAME];
     snprintf(text, sizeof text, "%s%" PRId64, name, i);
@@ -127,7 +127,7 @@ static fl_nn_module *fl__zoo_add(fl_nn_module *m, const char *name, int64_t i, f
 
 /* ---- AlexNet and VGG ---- */
 
-static fl_nn_module *fl__zoo_whole(fl_nn_module *features, int64_t side, fl_nn_module *classifier) {
+static fl_nn_module *fl__zoo_classifier(fl_nn_module *features, int64_t side, fl_nn_module *classifier) {
     fl_nn_module *m = fl_nn_sequential_of(0, NULL);
     const bool ok = fl_nn_add(m, "features", features) &&
                     fl_nn_add(m, "avgpool", fl_nn_adaptive_avg_pool2d(side, side)) &&
@@ -139,10 +139,10 @@ static fl_nn_module *fl__zoo_whole(fl_nn_module *features, int64_t side, fl_nn_m
 }
 
 static fl_nn_module *fl__zoo_alexnet(const fl_vision_model_opts *o) {
-    const int64_t a = fl__zoo_part(o, 64), b = fl__zoo_part(o, 192), c = fl__zoo_part(o, 384),
-                  d = fl__zoo_part(o, 256);
-    const int64_t hidden = o->divide > 1 ? fl__zoo_part(o, 512) : 4096;
-    return fl__zoo_whole(
+    const int64_t a = fl__zoo_width(o, 64), b = fl__zoo_width(o, 192), c = fl__zoo_width(o, 384),
+                  d = fl__zoo_width(o, 256);
+    const int64_t hidden = o->divide > 1 ? fl__zoo_width(o, 512) : 4096;
+    return fl__zoo_classifier(
         fl_nn_sequential(fl_nn_conv2d(o->channels, a, 11, .stride = 4, .pad = 2), fl_nn_relu(),
                          fl_nn_pool2d(3, .stride = 2), fl_nn_conv2d(a, b, 5, .pad = 2), fl_nn_relu(),
                          fl_nn_pool2d(3, .stride = 2), fl_nn_conv2d(b, c, 3, .pad = 1), fl_nn_relu(),
@@ -154,35 +154,35 @@ static fl_nn_module *fl__zoo_alexnet(const fl_vision_model_opts *o) {
                          fl_nn_linear(hidden, o->classes)));
 }
 
-/* Convolutions and a pooling, five times; kind: 11, 13, 16 or 19. */
+/* Five stages of convolutions and a pooling; kind: 11, 13, 16 or 19. */
 static fl_nn_module *fl__zoo_vgg(int kind, bool norm, const fl_vision_model_opts *o) {
     static const int64_t width[] = {64, 128, 256, 512, 512};
     fl_nn_module *m = fl_nn_sequential_of(0, NULL);
     int64_t in = o->channels;
     for (int stage = 0; m && stage < 5; stage++) {
         const int depth = kind == 11 ? 1 + (stage > 1) : kind == 13 || stage < 2 ? 2 : kind == 16 ? 3 : 4;
-        for (int i = 0; i < depth; i++, in = fl__zoo_part(o, width[stage])) {
-            fl_nn_add(m, NULL, fl_nn_conv2d(in, fl__zoo_part(o, width[stage]), 3, .pad = 1));
-            if (norm) fl_nn_add(m, NULL, fl_nn_batch_norm2d(fl__zoo_part(o, width[stage])));
+        for (int i = 0; i < depth; i++, in = fl__zoo_width(o, width[stage])) {
+            fl_nn_add(m, NULL, fl_nn_conv2d(in, fl__zoo_width(o, width[stage]), 3, .pad = 1));
+            if (norm) fl_nn_add(m, NULL, fl_nn_batch_norm2d(fl__zoo_width(o, width[stage])));
             fl_nn_add(m, NULL, fl_nn_relu());
         }
         fl_nn_add(m, NULL, fl_nn_pool2d(2));
     }
-    const int64_t hidden = o->divide > 1 ? fl__zoo_part(o, 512) : 4096;
-    return fl__zoo_whole(m, 7,
-                         fl_nn_sequential(fl_nn_linear(49 * in, hidden), fl_nn_relu(),
-                                          fl__zoo_dropout(o, 0.5), fl_nn_linear(hidden, hidden),
-                                          fl_nn_relu(), fl__zoo_dropout(o, 0.5),
-                                          fl_nn_linear(hidden, o->classes)));
+    const int64_t hidden = o->divide > 1 ? fl__zoo_width(o, 512) : 4096;
+    return fl__zoo_classifier(m, 7,
+                              fl_nn_sequential(fl_nn_linear(49 * in, hidden), fl_nn_relu(),
+                                               fl__zoo_dropout(o, 0.5), fl_nn_linear(hidden, hidden),
+                                               fl_nn_relu(), fl__zoo_dropout(o, 0.5),
+                                               fl_nn_linear(hidden, o->classes)));
 }
 
 /* ---- ResNet ---- */
 
-/* y = relu(branch(x) + shortcut(x)): convolutions conv1, conv2, ..., each with its norm bn1, ... and its
-   relu; the last norm adds the shortcut first. Children, the tree's. */
+/* y = relu(branch(x) + shortcut(x)). The branch is conv1, bn1, conv2, ..., each norm with a relu; the last
+   norm adds the shortcut before its relu. The module tree owns the children. */
 typedef struct fl__zoo_block {
     int n;
-    fl_nn_module *conv[3], *norm[3], *downsample; /* NULL: the identity */
+    fl_nn_module *conv[3], *norm[3], *downsample; /* NULL: identity */
 } fl__zoo_block;
 
 static fl_vars fl__zoo_block_forward(fl_nn_module *m, fl_vars in) {
@@ -198,7 +198,7 @@ static fl_nn_module *fl__zoo_conv(int64_t in, int64_t out, int64_t kernel, int64
                         .no_bias = true);
 }
 
-/* 3x3 */
+/* 3x3 convolution. */
 static fl_nn_module *fl__zoo_conv3(int64_t in, int64_t out, int64_t stride, int64_t dilation) {
     return fl_nn_conv2d(in, out, 3, .stride = stride, .pad = dilation, .dilation = dilation, .no_bias = true);
 }
@@ -215,7 +215,7 @@ static bool fl__zoo_pair(fl_nn_module *m, fl_nn_module *conv, fl_nn_module *norm
     return b->conv[i] && b->norm[i];
 }
 
-/* 3x3, 3x3, or with a bottleneck 1x1, 3x3, 1x1 to four times the width. */
+/* Residual block: 3x3, 3x3; bottleneck: 1x1, 3x3, 1x1 to four times the width. */
 static fl_nn_module *fl__zoo_residual(int64_t in, int64_t width, int64_t stride, int64_t dilation,
                                       bool bottleneck, bool frozen) {
     const int64_t out = bottleneck ? 4 * width : width;
@@ -244,14 +244,14 @@ static fl_nn_module *fl__zoo_residual(int64_t in, int64_t width, int64_t stride,
 static const int fl__zoo_depths[][5] = {
     {18, 2, 2, 2, 2}, {34, 3, 4, 6, 3}, {50, 3, 4, 6, 3}, {101, 3, 4, 23, 3}, {152, 3, 8, 36, 3}};
 
-/* The layers before the pooling: [n, c, h, w] -> [n, *out, h / 32, w / 32]. */
-static fl_nn_module *fl__zoo_body(int depth, const fl_vision_model_opts *o, bool frozen, int64_t *out) {
-    const int64_t first = fl__zoo_part(o, 64);
+/* The layers before the global pooling: [n, c, h, w] -> [n, *out, h / 32, w / 32]. */
+static fl_nn_module *fl__zoo_backbone(int depth, const fl_vision_model_opts *o, bool frozen, int64_t *out) {
+    const int64_t first = fl__zoo_width(o, 64);
     const bool bottleneck = depth >= 50;
     const int *n = NULL;
     for (int i = 0; i < 5; i++)
         if (fl__zoo_depths[i][0] == depth) n = fl__zoo_depths[i];
-    if (!n) return fl_err_null("fl_vision_model: a ResNet of %d layers", depth);
+    if (!n) return fl_err_null("fl_vision_model: no ResNet of depth %d; known: 18, 34, 50, 101, 152", depth);
     fl_nn_module *m = fl_nn_sequential_of(0, NULL);
     bool ok = fl_nn_add(m, "conv1", fl__zoo_conv(o->channels, first, 7, 2)) &&
               fl_nn_add(m, "bn1", fl__zoo_norm(first, true, frozen)) &&
@@ -261,7 +261,7 @@ static fl_nn_module *fl__zoo_body(int depth, const fl_vision_model_opts *o, bool
         fl_nn_module *stage = fl__zoo_add(m, "layer", s + 1, fl_nn_sequential_of(0, NULL));
         ok = stage != NULL;
         for (int64_t i = 0; ok && i < fl__zoo_blocks(o, n[s + 1]); i++) {
-            /* its first block still is of the dilation before */
+            /* the first block of a dilated stage has the previous dilation, 1 */
             const bool wide = o->dilated && s == 3;
             ok = fl_nn_add(stage, NULL, fl__zoo_residual(in, first << s, s && !i && !wide ? 2 : 1,
                                                          wide && i ? 2 : 1, bottleneck, frozen)) != NULL;
@@ -276,7 +276,7 @@ static fl_nn_module *fl__zoo_body(int depth, const fl_vision_model_opts *o, bool
 
 static fl_nn_module *fl__zoo_resnet(int depth, const fl_vision_model_opts *o) {
     int64_t out;
-    fl_nn_module *m = fl__zoo_body(depth, o, o->frozen, &out);
+    fl_nn_module *m = fl__zoo_backbone(depth, o, o->frozen, &out);
     if (m && fl_nn_add(m, "avgpool", fl_nn_adaptive_avg_pool2d(1, 1)) &&
         fl_nn_add(m, "flatten", fl__zoo_flatten()) && fl_nn_add(m, "fc", fl_nn_linear(out, o->classes)))
         return m;
@@ -294,7 +294,7 @@ static fl_nn_module *fl__zoo_conv_norm6(int64_t in, int64_t out, int64_t kernel,
                             fl_nn_batch_norm2d(out), fl_nn_relu6());
 }
 
-/* y = x + conv(x), or conv(x) where the shape changes. */
+/* y = x + conv(x), or conv(x) if the shape changes. */
 static fl_vars fl__zoo_inverted_forward(fl_nn_module *m, fl_vars in) {
     fl_var *y = fl_nn_forward(m->child[0], in.v[0]);
     return FL_VARS(fl_nn_user(m) ? fv_add(in.v[0], y) : y);
@@ -318,15 +318,15 @@ static fl_nn_module *fl__zoo_inverted(int64_t in, int64_t out, int64_t stride, i
 static fl_nn_module *fl__zoo_mobilenet(const fl_vision_model_opts *o) {
     static const int64_t stage[7][4] = {{1, 16, 1, 1},  {6, 24, 2, 2},  {6, 32, 3, 2}, {6, 64, 4, 2},
                                         {6, 96, 3, 1}, {6, 160, 3, 2}, {6, 320, 1, 1}};
-    const int64_t last = fl__zoo_part(o, 1280);
-    int64_t in = fl__zoo_part(o, 32);
+    const int64_t last = fl__zoo_width(o, 1280);
+    int64_t in = fl__zoo_width(o, 32);
     fl_nn_module *m = fl_nn_sequential_of(0, NULL),
                  *f = fl_nn_add(m, "features", fl_nn_sequential_of(0, NULL));
     bool ok = f && fl_nn_add(f, NULL, fl__zoo_conv_norm6(o->channels, in, 3, 2, 1));
     for (int s = 0; s < 7; s++)
-        for (int64_t i = 0; ok && i < fl__zoo_blocks(o, stage[s][2]); i++, in = fl__zoo_part(o, stage[s][1]))
+        for (int64_t i = 0; ok && i < fl__zoo_blocks(o, stage[s][2]); i++, in = fl__zoo_width(o, stage[s][1]))
             ok = fl_nn_add(f, NULL,
-                           fl__zoo_inverted(in, fl__zoo_part(o, stage[s][1]), i ? 1 : stage[s][3],
+                           fl__zoo_inverted(in, fl__zoo_width(o, stage[s][1]), i ? 1 : stage[s][3],
                                             stage[s][0])) != NULL;
     ok = ok && fl_nn_add(f, NULL, fl__zoo_conv_norm6(in, last, 1, 1, 1)) &&
          fl_nn_add(m, "avgpool", fl_nn_adaptive_avg_pool2d(1, 1)) &&
@@ -340,7 +340,7 @@ static fl_nn_module *fl__zoo_mobilenet(const fl_vision_model_opts *o) {
 
 /* ---- ViT ---- */
 
-/* Children, the tree's. */
+/* Encoder layer; the module tree owns the children. */
 typedef struct fl__zoo_layer {
     fl_nn_module *norm1, *attention, *dropout, *norm2, *mlp, *path;
 } fl__zoo_layer;
@@ -372,7 +372,7 @@ static fl_nn_module *fl__zoo_layer_of(int64_t dim, int64_t heads, double drop, d
 
 typedef struct fl__zoo_vit {
     fl_nn_module *patches, *layers, *norm, *heads;
-    fl_var *token, *place; /* [1, 1, dim], [1, steps, dim] */
+    fl_var *token, *position; /* [1, 1, dim], [1, steps, dim] */
 } fl__zoo_vit;
 
 static fl_vars fl__zoo_vit_forward(fl_nn_module *m, fl_vars in) {
@@ -381,11 +381,11 @@ static fl_vars fl__zoo_vit_forward(fl_nn_module *m, fl_vars in) {
     fl_var *x = fv_permute(fl_nn_forward(v->patches, in.v[0]), 4, pixels);
     if (!x) return (fl_vars){0};
     const int64_t *s = fv_value(x)->shape, n = s[0], steps = s[1] * s[2], dim = s[3];
-    if (steps + 1 != fv_value(v->place)->shape[1])
-        return fl_nn_fail(m, "%" PRId64 " patches, it has positions for %" PRId64, steps,
-                          fv_value(v->place)->shape[1] - 1);
+    if (steps + 1 != fv_value(v->position)->shape[1])
+        return fl_nn_fail(m, "got %" PRId64 " patches, expected %" PRId64 " as in pos_embedding", steps,
+                          fv_value(v->position)->shape[1] - 1);
     fl_var *parts[] = {fv_expand(v->token, FL_SHAPE(n, 1, dim)), fv_reshape(x, FL_SHAPE(n, steps, dim))};
-    x = parts[0] && parts[1] ? fv_add(fv_concat(parts, 2, 1), v->place) : NULL;
+    x = parts[0] && parts[1] ? fv_add(fv_concat(parts, 2, 1), v->position) : NULL;
     x = fl_nn_forward(v->norm, fl_nn_forward(v->layers, x));
     return FL_VARS(fl_nn_forward(v->heads, fv_select(x, 1, 0)));
 }
@@ -393,7 +393,7 @@ static fl_vars fl__zoo_vit_forward(fl_nn_module *m, fl_vars in) {
 static fl_nn_module *fl__zoo_vit_of(int64_t dim, int64_t layers, int64_t heads, int64_t patch,
                                     const fl_vision_model_opts *o) {
     const int64_t side = o->size / patch;
-    dim = fl__zoo_part(o, dim), layers = fl__zoo_blocks(o, layers);
+    dim = fl__zoo_width(o, dim), layers = fl__zoo_blocks(o, layers);
     while (dim % heads) heads--;
     fl__zoo_vit *v = fl_heap_alloc(sizeof *v);
     fl_nn_module *m = v ? fl_nn_function("VisionTransformer", fl__zoo_vit_forward, v, fl_heap_free) : NULL;
@@ -409,7 +409,7 @@ static fl_nn_module *fl__zoo_vit_of(int64_t dim, int64_t layers, int64_t heads, 
         (v->token = fl_nn_add_param(m, "class_token", fv_param(fl_zeros(FL_SHAPE(1, 1, dim), FL_F32)))) &&
         (v->patches = fl_nn_add(m, "conv_proj", fl_nn_conv2d(o->channels, dim, patch, .stride = patch))) &&
         (encoder = fl_nn_add(m, "encoder", encoder)) &&
-        (v->place = fl_nn_add_param(
+        (v->position = fl_nn_add_param(
              encoder, "pos_embedding",
              fv_param(fl_normal(FL_SHAPE(1, 1 + side * side, dim), 0, 0.02, FL_F32, NULL)))) &&
         (v->layers = fl_nn_add(encoder, "layers", fl_nn_sequential_of(0, NULL)));
@@ -429,28 +429,28 @@ static fl_nn_module *fl__zoo_vit_of(int64_t dim, int64_t layers, int64_t heads, 
 
 /* ---- DETR ---- */
 
-/* Positions are added to queries and keys, not to values. Children, the tree's. */
+/* Positions are added to queries and keys, not to values. The module tree owns the children. */
 typedef struct fl__detr_layer {
     fl_nn_module *self, *cross, *norm[3], *up, *down, *dropout;
 } fl__detr_layer;
 
-static fl_var *fl__detr_sum(const fl__detr_layer *l, int i, fl_var *x, fl_var *branch) {
+static fl_var *fl__detr_add_norm(const fl__detr_layer *l, int i, fl_var *x, fl_var *branch) {
     return fl_nn_add_norm(l->norm[i], l->dropout, NULL, branch, &x);
 }
 
-/* x, its positions; in the decoder also the image and the image's positions; perhaps a mask of the image's
-   places, b8 [n, 1, 1, places], true where they are seen. Gives x. */
+/* Inputs: x and its positions; in the decoder also the encoder's output and its positions; optionally an
+   attention mask b8 [n, 1, 1, positions], true for visible positions. Returns x. */
 static fl_vars fl__detr_layer_forward(fl_nn_module *m, fl_vars in) {
     const fl__detr_layer *l = fl_nn_user(m);
     fl_var *x = in.v[0], *q = fv_add(x, in.v[1]), *mask = in.n % 2 ? in.v[in.n - 1] : fv_num(0);
-    x = fl__detr_sum(l, 0, x,
-                     fl_nn_forward_vars(l->self, FL_VARS(q, q, x, l->cross ? fv_num(0) : mask)).v[0]);
+    x = fl__detr_add_norm(l, 0, x,
+                          fl_nn_forward_vars(l->self, FL_VARS(q, q, x, l->cross ? fv_num(0) : mask)).v[0]);
     if (l->cross) {
         const fl_vars across = FL_VARS(fv_add(x, in.v[1]), fv_add(in.v[2], in.v[3]), in.v[2], mask);
-        x = fl__detr_sum(l, 1, x, fl_nn_forward_vars(l->cross, across).v[0]);
+        x = fl__detr_add_norm(l, 1, x, fl_nn_forward_vars(l->cross, across).v[0]);
     }
     fl_var *y = fl_nn_forward(l->dropout, fl_nn_forward(l->up, x));
-    return FL_VARS(fl__detr_sum(l, l->cross ? 2 : 1, x, fl_nn_forward(l->down, y)));
+    return FL_VARS(fl__detr_add_norm(l, l->cross ? 2 : 1, x, fl_nn_forward(l->down, y)));
 }
 
 static fl_nn_module *fl__detr_layer_of(const fl_vision_detr_opts *o, bool decoder) {
@@ -479,14 +479,14 @@ typedef struct fl__detr {
     int64_t dim;
 } fl__detr;
 
-/* Sines of the place in y and x over [n, h, w] places that are seen (seen NULL: all), each from 0 to 2 pi
-   over the image: [n, h w, dim], the first half of the numbers for y. */
-static fl_tensor *fl__detr_places(const bool *seen, int64_t n, int64_t h, int64_t w, int64_t dim) {
+/* Sine embedding of y and x at [n, h, w] positions, each scaled to 0 ... 2 pi over the visible ones (seen
+   NULL: all): [n, h w, dim], the first half for y. */
+static fl_tensor *fl__detr_positions(const bool *seen, int64_t n, int64_t h, int64_t w, int64_t dim) {
     const int64_t half = dim / 2;
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(n, h * w, dim), FL_F32);
     float *at = t ? fl_heap_alloc((size_t)(2 * n * h * w + 1) * sizeof *at) : NULL,
           *to = at ? fl_data(t) : NULL;
-    for (int64_t i = 0; to && i < n * h * w; i++) { /* counts of rows above and columns to the left */
+    for (int64_t i = 0; to && i < n * h * w; i++) { /* cumulative sums along y and x */
         const int64_t y = i / w % h, x = i % w;
         const float one = !seen || seen[i];
         at[2 * i] = one + (y ? at[2 * (i - w)] : 0), at[2 * i + 1] = one + (x ? at[2 * (i - 1) + 1] : 0);
@@ -494,12 +494,12 @@ static fl_tensor *fl__detr_places(const bool *seen, int64_t n, int64_t h, int64_
     for (int64_t i = 0; to && i < n * h * w; i++) {
         const int64_t image = i / (h * w), last_y = (image * h + h - 1) * w + i % w,
                       last_x = i / w * w + w - 1;
-        const double place[] = {at[2 * i] / (at[2 * last_y] + 1e-6f),
-                                at[2 * i + 1] / (at[2 * last_x + 1] + 1e-6f)};
+        const double position[] = {at[2 * i] / (at[2 * last_y] + 1e-6f),
+                                   at[2 * i + 1] / (at[2 * last_x + 1] + 1e-6f)};
         for (int64_t k = 0; k < dim; k++) {
             const int64_t j = k % half;
             const double angle =
-                6.283185307179586 * place[k >= half] / pow(10000, (double)(j / 2 * 2) / (double)half);
+                6.283185307179586 * position[k >= half] / pow(10000, (double)(j / 2 * 2) / (double)half);
             to[i * dim + k] = (float)(j % 2 ? cos(angle) : sin(angle));
         }
     }
@@ -507,8 +507,8 @@ static fl_tensor *fl__detr_places(const bool *seen, int64_t n, int64_t h, int64_
     return to ? t : NULL;
 }
 
-/* Where the image is seen at the backbone's output, b8 [n, h, w]: the nearest of mask [n, H, W]. */
-static fl_tensor *fl__detr_seen(fl_tensor *mask, int64_t h, int64_t w) {
+/* Visible positions of the backbone's output, b8 [n, h, w]: mask [n, H, W] negated, nearest neighbour. */
+static fl_tensor *fl__detr_visible(fl_tensor *mask, int64_t h, int64_t w) {
     fl_tensor *m = fl_contiguous(fl_to(mask, "cpu"));
     fl_tensor *t = m ? fl_data_host_tensor(FL_SHAPE(m->shape[0], h, w), FL_B8) : NULL;
     if (!t) return NULL;
@@ -522,7 +522,7 @@ static fl_tensor *fl__detr_seen(fl_tensor *mask, int64_t h, int64_t w) {
 static fl_vars fl__detr_forward(fl_nn_module *m, fl_vars in) {
     static const int pixels[] = {0, 2, 3, 1};
     const fl__detr *d = fl_nn_user(m);
-    if (in.n < 1 || in.n > 2) return fl_nn_fail(m, "%d inputs, takes an image and perhaps a mask", in.n);
+    if (in.n < 1 || in.n > 2) return fl_nn_fail(m, "got %d inputs, expected images, optionally a mask", in.n);
     fl_var *x = fl_nn_forward(d->project, fl_nn_forward(d->body, in.v[0]));
     x = fv_permute(x, 4, pixels);
     if (!x) return (fl_vars){0};
@@ -530,21 +530,23 @@ static fl_vars fl__detr_forward(fl_nn_module *m, fl_vars in) {
     const int64_t n = fv_value(x)->shape[0], h = fv_value(x)->shape[1], w = fv_value(x)->shape[2];
     const fl_tensor *mask = in.n > 1 ? fv_value(in.v[1]) : NULL;
     if (mask && (mask->dtype != FL_B8 || mask->ndim != 3 || mask->shape[0] != n))
-        return fl_nn_fail(m, "the mask is %s %s, not b8 [%" PRId64 ", h, w]", fl_dtype_name(mask->dtype),
+        return fl_nn_fail(m, "mask is %s %s, expected b8 [%" PRId64 ", h, w]", fl_dtype_name(mask->dtype),
                           FL_SHAPE_TEXT(mask), n);
-    fl_tensor *seen = mask ? fl__detr_seen(fv_value(in.v[1]), h, w) : NULL;
-    fl_tensor *places = !mask || seen ? fl__detr_places(seen ? fl_data(seen) : NULL, n, h, w, d->dim) : NULL;
-    fl_var *place = places ? fv_const(fl_to(places, backend)) : NULL;
-    fl_var *see = seen ? fv_const(fl_to(fl_reshape(seen, FL_SHAPE(n, 1, 1, h * w)), backend)) : fv_num(0);
+    fl_tensor *seen = mask ? fl__detr_visible(fv_value(in.v[1]), h, w) : NULL;
+    fl_tensor *positions =
+        !mask || seen ? fl__detr_positions(seen ? fl_data(seen) : NULL, n, h, w, d->dim) : NULL;
+    fl_var *position = positions ? fv_const(fl_to(positions, backend)) : NULL;
+    fl_var *visible =
+        seen ? fv_const(fl_to(fl_reshape(seen, FL_SHAPE(n, 1, 1, h * w)), backend)) : fv_num(0);
     x = fv_reshape(x, FL_SHAPE(n, h * w, d->dim));
-    if (!place || !x || !see) return (fl_vars){0};
+    if (!position || !x || !visible) return (fl_vars){0};
     for (int64_t i = 0; x && i < d->encoder->n_child; i++)
-        x = fl_nn_forward_vars(d->encoder->child[i], FL_VARS(x, place, see)).v[0];
+        x = fl_nn_forward_vars(d->encoder->child[i], FL_VARS(x, position, visible)).v[0];
     const fl_shape all = FL_SHAPE(n, fv_value(d->query)->shape[0], d->dim);
     fl_var *y = fv_const(fl_to(fl_zeros(all, FL_F32), backend)), *query = fv_expand(d->query, all), *each[64];
     const int64_t layers = d->decoder->n_child;
     for (int64_t i = 0; i < layers; i++) {
-        y = fl_nn_forward_vars(d->decoder->child[i], FL_VARS(y, query, x, place, see)).v[0];
+        y = fl_nn_forward_vars(d->decoder->child[i], FL_VARS(y, query, x, position, visible)).v[0];
         each[i] = fl_nn_forward(d->norm, y);
         if (!each[i]) return (fl_vars){0};
     }
@@ -555,8 +557,8 @@ static fl_vars fl__detr_forward(fl_nn_module *m, fl_vars in) {
     return FL_VARS(fv_select(kinds, 0, layers - 1), fv_select(boxes, 0, layers - 1), kinds, boxes);
 }
 
-/* Stem and first stage keep their weights. */
-static void fl__detr_fix(fl_nn_module *body) {
+/* Freezes the stem and the first stage. */
+static void fl__detr_freeze(fl_nn_module *body) {
     static const char *const names[] = {"conv1", "layer1"};
     for (int i = 0; i < 2; i++) {
         const fv_list p = fl_nn_parameters(fl_nn_find(body, names[i]));
@@ -574,8 +576,9 @@ FL_API fl_nn_module *fl_vision_detr_opt(int depth, fl_vision_detr_opts o) {
     o.dropout = fl_option(o.dropout, 0.1);
     if (o.classes < 1 || o.queries < 1 || o.dim < 4 || o.dim % 4 || o.dim % o.heads || o.layers < 1 ||
         o.layers > 64 || depth > 101)
-        return fl_err_null("fl_vision_detr: depth %d, %" PRId64 " classes, %" PRId64 " queries, dim %" PRId64
-                           ", %" PRId64 " heads, %" PRId64 " layers",
+        return fl_err_null("fl_vision_detr: got depth %d, classes %" PRId64 ", queries %" PRId64 ", dim %"
+                           PRId64 ", heads %" PRId64 ", layers %" PRId64 "; expected depth 18 to 101, "
+                           "classes and queries >= 1, dim a multiple of 4 and of heads, layers 1 to 64",
                            depth, o.classes, o.queries, o.dim, o.heads, o.layers);
     int64_t channels = 0;
     fl_quiet(+1);
@@ -610,9 +613,9 @@ FL_API fl_nn_module *fl_vision_detr_opt(int depth, fl_vision_detr_opts o) {
     fl_nn_module *backbone = ok ? fl_nn_add(m, "backbone", fl_nn_sequential_of(0, NULL)) : NULL;
     backbone = backbone ? fl_nn_add(backbone, "0", fl_nn_sequential_of(0, NULL)) : NULL;
     ok = backbone &&
-         (d->body = fl_nn_add(backbone, "body", fl__zoo_body(depth, &body, !o.live, &channels))) &&
+         (d->body = fl_nn_add(backbone, "body", fl__zoo_backbone(depth, &body, !o.live, &channels))) &&
          (d->project = fl_nn_add(m, "input_proj", fl_nn_conv2d(channels, o.dim, 1)));
-    if (ok && !o.live) fl__detr_fix(d->body);
+    if (ok && !o.live) fl__detr_freeze(d->body);
     fl_scope_end(&s);
     return fl_nn_made(m, ok);
 }
@@ -630,7 +633,7 @@ enum {
 };
 static const struct fl__zoo_entry {
     const char *name;
-    int family, a[4]; /* depth; or dim, layers, heads, patch */
+    int arch, a[4]; /* depth; or dim, layers, heads, patch */
 } fl__zoo[] = {
     {"alexnet", FL__ZOO_ALEXNET, {0}},
     {"vgg11", FL__ZOO_VGG, {11}},
@@ -671,24 +674,26 @@ FL_API fl_nn_module *fl_vision_model_opt(const char *name, fl_vision_model_opts 
     for (int i = 0; name && i < FL__ZOO_COUNT; i++)
         if (!strcmp(fl__zoo[i].name, name)) e = &fl__zoo[i];
     if (!e)
-        return fl_err_null("fl_vision_model: no network '%s': fl_vision_model_name lists them",
+        return fl_err_null("fl_vision_model: unknown network '%s'; fl_vision_model_name lists the known ones",
                            name ? name : "NULL");
     const int64_t size = o.size ? o.size : 224;
-    const int64_t patch = e->family != FL__ZOO_VIT ? 1 : o.patch ? o.patch : e->a[3];
+    const int64_t patch = e->arch != FL__ZOO_VIT ? 1 : o.patch ? o.patch : e->a[3];
     if (o.classes < 0 || o.channels < 0 || patch < 1 || size < patch || size % patch || o.divide < 0 ||
         o.blocks < 0)
-        return fl_err_null("fl_vision_model: %s of %" PRId64 " classes, %" PRId64 " channels, size %" PRId64,
-                           name, o.classes, o.channels, size);
-    if (e->family == FL__ZOO_DETR)
+        return fl_err_null("fl_vision_model: %s: got classes %" PRId64 ", channels %" PRId64 ", size %" PRId64
+                           ", patch %" PRId64 ", divide %" PRId64 ", blocks %" PRId64 "; expected >= 0, size "
+                           "a multiple of patch", name, o.classes, o.channels, size, patch, o.divide,
+                           o.blocks);
+    if (e->arch == FL__ZOO_DETR)
         return fl_vision_detr(e->a[0], .classes = o.classes, .dropout = o.dropout, .divide = o.divide,
                               .blocks = o.blocks, .dilated = o.dilated);
     o.size = size, o.classes = o.classes ? o.classes : 1000, o.channels = o.channels ? o.channels : 3;
     fl_quiet(+1);
     fl_nn_module *m = NULL;
-    switch (e->family) {
+    switch (e->arch) {
     case FL__ZOO_ALEXNET: m = fl__zoo_alexnet(&o); break;
     case FL__ZOO_VGG:
-    case FL__ZOO_VGG_BN: m = fl__zoo_vgg(e->a[0], e->family == FL__ZOO_VGG_BN, &o); break;
+    case FL__ZOO_VGG_BN: m = fl__zoo_vgg(e->a[0], e->arch == FL__ZOO_VGG_BN, &o); break;
     case FL__ZOO_RESNET: m = fl__zoo_resnet(e->a[0], &o); break;
     case FL__ZOO_MOBILENET: m = fl__zoo_mobilenet(&o); break;
     default: m = fl__zoo_vit_of(e->a[0], e->a[1], e->a[2], patch, &o);
@@ -696,10 +701,10 @@ FL_API fl_nn_module *fl_vision_model_opt(const char *name, fl_vision_model_opts 
     return fl_nn_made(m, m != NULL);
 }
 
-/* ---- weights under other names ---- */
+/* ---- weights with other libraries' names ---- */
 
-/* Our name's start and theirs; # is a number, #- the one before it, @ a word, | stands between what is
-   joined. Of several rules for a name the first one holds whose names are there. */
+/* Prefix of our name, and of theirs: # is a number, #- that number minus 1, @ a word, | separates tensors to
+   be concatenated. If several rules match a name, the first one whose tensors are in the file applies. */
 typedef struct fl__zoo_rule {
     fl_vision_names names;
     const char *ours, *theirs;
@@ -761,7 +766,7 @@ static const fl__zoo_rule fl__zoo_rules[] = {
      "model.encoder.layers.#.final_layer_norm."},
     {FL_VISION_HUGGING_FACE, FL__DETR_LAYER "norm2.", FL__HF_DETR "encoder_attn_layer_norm."},
     {FL_VISION_HUGGING_FACE, FL__DETR_LAYER "norm3.", FL__HF_DETR "final_layer_norm."},
-    /* as in files of before transformers 5 */
+    /* files written before transformers 5 */
     {FL_VISION_HUGGING_FACE, "backbone.0.body.", "model.backbone.conv_encoder.model."},
     {FL_VISION_HUGGING_FACE, FL__DETR_LAYER "self_attn.out_proj.", FL__HF_DETR "self_attn.out_proj."},
     {FL_VISION_HUGGING_FACE, FL__DETR_LAYER "multihead_attn.out_proj.", FL__HF_DETR "encoder_attn.out_proj."},
@@ -774,19 +779,19 @@ static const fl__zoo_rule fl__zoo_rules[] = {
     {FL_VISION_HUGGING_FACE, FL__VIT_LAYER "ln_2.", FL__HF_OLD "layernorm_after."},
     {FL_VISION_HUGGING_FACE, FL__VIT_LAYER "mlp.0.", FL__HF_OLD "intermediate.dense."},
     {FL_VISION_HUGGING_FACE, FL__VIT_LAYER "mlp.3.", FL__HF_OLD "output.dense."},
-    /* and torchvision's of before 0.13 */
+    /* files written before torchvision 0.13 */
     {FL_VISION_TORCHVISION, FL__VIT_LAYER "mlp.0.", FL__VIT_LAYER "mlp.linear_1."},
     {FL_VISION_TORCHVISION, FL__VIT_LAYER "mlp.3.", FL__VIT_LAYER "mlp.linear_2."},
 };
 
-/* The numbers and the word of a name. */
+/* What # and @ matched in a name. */
 typedef struct fl__zoo_match {
     int64_t number[4];
     const char *word;
     int n_word;
 } fl__zoo_match;
 
-/* What is behind pattern in name; NULL if name does not begin so. */
+/* The rest of name after the prefix `pattern`, or NULL if it does not match. */
 static const char *fl__zoo_matches(const char *pattern, const char *name, fl__zoo_match *m) {
     for (int n = 0; *pattern; pattern++) {
         if (*pattern == '@') {
@@ -804,13 +809,13 @@ static const char *fl__zoo_matches(const char *pattern, const char *name, fl__zo
     return name;
 }
 
-/* Their names for ours by the nth rule that fits, by none our own: parts of buf, each ended by a NUL; how
-   many, 0 if there are no more rules, -1 if they are too long. */
+/* Translates our name by the nth matching rule (the name itself counts as the first). Writes NUL-terminated
+   names to buf; returns their number, 0 if there are no more rules, -1 if they are too long. */
 static int fl__zoo_names(const char *ours, fl_vision_names names, int nth, char *buf, size_t size) {
     const char *rest = nth ? NULL : ours, *theirs = "";
     fl__zoo_match m = {{0}, "", 0};
     int parts = 1, n = 0;
-    nth -= names == FL_VISION_TORCHVISION; /* its names are ours */
+    nth -= names == FL_VISION_TORCHVISION; /* uses the same names */
     for (size_t i = 0; nth >= 0 && i < sizeof fl__zoo_rules / sizeof *fl__zoo_rules; i++) {
         const char *found =
             fl__zoo_rules[i].names == names ? fl__zoo_matches(fl__zoo_rules[i].ours, ours, &m) : NULL;
@@ -842,11 +847,11 @@ typedef struct fl__zoo_load {
     const char *path;
     int64_t classes, n, cap;
     struct fl__zoo_pair {
-        fl_tensor *live, *read; /* of the load's scope */
+        fl_tensor *live, *read; /* destination; source, owned by the load's scope */
     } *pair;
 } fl__zoo_load;
 
-/* Positions [1, 1 + a a, dim] as [1, 1 + b b, dim]. */
+/* Resizes a position embedding from [1, 1 + a a, dim] to [1, 1 + b b, dim]. */
 static fl_tensor *fl__zoo_positions(fl_tensor *t, int64_t steps) {
     const int64_t dim = t->shape[2], a = (int64_t)lround(sqrt((double)(t->shape[1] - 1))),
                   b = (int64_t)lround(sqrt((double)(steps - 1)));
@@ -866,14 +871,14 @@ static bool fl__zoo_is_head(const char *name) {
     return false;
 }
 
-/* The names of a parameter that are in the file, by the first rule that gives such; how many, 0 after
-   fl_fail, which tells what is missing by the first rule. */
+/* Finds a parameter's tensors in the file by the first rule that matches; returns their number, or 0 after
+   fl_fail, which names the tensor that the first rule misses. */
 static int fl__zoo_find(const fl__zoo_load *l, const char *path, char *buf, size_t size) {
     char first[4 * FL_NN_PATH] = "";
     for (int nth = 0;; nth++) {
         const int n = fl__zoo_names(path, l->names, nth, buf, size);
-        if (n < 0 || n > 4) fl_fail("fl_vision_load: %s: a name that is too long", path);
-        else if (!n) fl_fail("fl_vision_load: %s: no tensor '%s' for %s", l->path, first, path);
+        if (n < 0 || n > 4) fl_fail("fl_vision_load: %s: translated name is too long", path);
+        else if (!n) fl_fail("fl_vision_load: %s: tensor '%s' is missing (for %s)", l->path, first, path);
         if (n < 1 || n > 4) return 0;
         const char *name = buf;
         int there = 0;
@@ -901,20 +906,21 @@ static bool fl__zoo_read(const char *path, fl_var *param, fl_tensor *buffer, voi
     t = n == 1 ? part[0] : fl_concat(part, n, 0);
     if (!t) return false;
     if (t->ndim == 3 && live->ndim == 3 && t->shape[1] != live->shape[1] && strstr(path, "pos_embedding")) {
-        fl_message(FL_LOG_INFO, "%s: %s %s is resized to %s", l->path, path, FL_SHAPE_TEXT(t),
+        fl_message(FL_LOG_INFO, "%s: %s is resized from %s to %s", l->path, path, FL_SHAPE_TEXT(t),
                    FL_SHAPE_TEXT(live));
         if (!(t = fl__zoo_positions(t, live->shape[1])))
-            return fl_fail("fl_vision_load: %s: %s is no square of positions", l->path, path);
+            return fl_fail("fl_vision_load: %s: %s is not a square grid of positions", l->path, path);
     }
     if (!fl_same_shape(t, live) && fl__zoo_is_head(path) && t->ndim == live->ndim &&
         (t->ndim < 2 || t->shape[1] == live->shape[1])) {
-        fl_message(FL_LOG_INFO, "%s: %s %s stays as it is, as there are %" PRId64 " classes", l->path, path,
+        fl_message(FL_LOG_INFO, "%s: %s %s is not loaded: the network has %" PRId64 " classes", l->path, path,
                    FL_SHAPE_TEXT(live), live->shape[0]);
         return true;
     }
     if (!fl_same_shape(t, live) || t->dtype != live->dtype)
-        return fl_fail("fl_vision_load: %s: %s is %s %s, not %s %s", l->path, path, fl_dtype_name(t->dtype),
-                       FL_SHAPE_TEXT(t), fl_dtype_name(live->dtype), FL_SHAPE_TEXT(live));
+        return fl_fail("fl_vision_load: %s: %s is %s %s, expected %s %s", l->path, path,
+                       fl_dtype_name(t->dtype), FL_SHAPE_TEXT(t), fl_dtype_name(live->dtype),
+                       FL_SHAPE_TEXT(live));
     if (!fl_heap_grow(&l->pair, &l->cap, l->n + 1, sizeof *l->pair)) return false;
     l->pair[l->n++] = (struct fl__zoo_pair){live, t};
     return true;
@@ -926,7 +932,7 @@ static fl_data_file *fl__zoo_open(const char *path) {
                                                    : fl_data_map_safetensors(path, false);
 }
 
-/* The rows of a head's weight; of several matrices the last one's stay. */
+/* Sets l->classes to the rows of a head's weight; the last matrix counts. */
 static bool fl__zoo_count(const char *path, fl_var *param, fl_tensor *buffer, void *user) {
     (void)buffer;
     fl__zoo_load *l = user;
@@ -935,8 +941,8 @@ static bool fl__zoo_count(const char *path, fl_var *param, fl_tensor *buffer, vo
     const fl_tensor *t = fl__zoo_find(l, path, name, sizeof name) ? fl_data_read(l->file, name) : NULL;
     if (!t) return false;
     if (t->ndim != 2)
-        return fl_fail("fl_vision_classes: %s: %s is %s, no matrix", l->path, name, FL_SHAPE_TEXT(t));
-    l->classes = t->shape[0] - !strncmp(path, "class_embed.", 12); /* DETR's last row means nothing */
+        return fl_fail("fl_vision_classes: %s: %s is %s, expected a matrix", l->path, name, FL_SHAPE_TEXT(t));
+    l->classes = t->shape[0] - !strncmp(path, "class_embed.", 12); /* DETR's last row: no object */
     return true;
 }
 
@@ -949,7 +955,7 @@ FL_API int64_t fl_vision_classes(fl_nn_module *m, const char *path, fl_vision_na
     if (!l.file || !fl_nn_named(m, fl__zoo_count, &l))
         l.classes = -1;
     else if (l.classes < 0)
-        fl_fail("fl_vision_classes: the network has no head that tells classes apart");
+        fl_fail("fl_vision_classes: the network has no classification head");
     fl_scope_end(&s);
     fl_data_close(l.file);
     fl_quiet(-1);

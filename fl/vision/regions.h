@@ -1,11 +1,11 @@
-/* fl/vision/regions.h - features of regions of an image: RoIAlign, as an op
+/* fl/vision/regions.h - features of regions of interest: the op RoIAlign
 
-   roi_align   of each bin of a box the mean of samples on a grid, interpolated between pixels
-               (arXiv 1703.06870, torchvision.ops.roi_align)
+   roi_align   for each bin of a box the mean of bilinear samples on a grid (arXiv 1703.06870,
+               torchvision.ops.roi_align)
 
-   Record (fl_roi_align_args): x [images, c, h, w], boxes [k, 5] -> y [k, c, rows, columns], of x's dtype;
-   boxes of its wide dtype. adjoint: dy, boxes -> dx. A sample's weights are products of one by row and one by
-   column, so of each box y = R x C^T with R [rows, h] and C [columns, w]: linear in x. */
+   Op (fl_roi_align_args): x [images, c, h, w], boxes [k, 5] -> y [k, c, rows, columns], of x's dtype; boxes
+   have its wide dtype. adjoint: dy, boxes -> dx. Bilinear weights factor into rows and columns, so for each
+   box y = R x C^T with R [rows, h] and C [columns, w], which is linear in x. */
 #ifndef FL_VISION_REGIONS_H
 #define FL_VISION_REGIONS_H
 #ifndef FL_AUTOGRAD_H
@@ -20,18 +20,18 @@ typedef struct fl_roi_align_args {
     bool adjoint, aligned;
     int64_t images, h, w;   /* of x */
     int64_t rows, columns;  /* of y */
-    int64_t sampling_ratio; /* 0: of each box its own */
+    int64_t sampling_ratio; /* 0: computed for each box */
     double scale;
 } fl_roi_align_args;
 typedef struct fl_vision_roi_opts {
     fl_opts_guard guard_;
-    double scale;           /* pixels of x for one unit of the boxes; 0 -> 1 */
+    double scale;           /* pixels of x per unit of the boxes; 0 -> 1 */
     int64_t sampling_ratio; /* samples along each side of a bin; 0 -> ceil(side of the box / bins) */
-    bool aligned;           /* boxes are moved by half a pixel, and those below one pixel stay so */
+    bool aligned;           /* shift boxes by half a pixel, and do not enlarge boxes below one pixel to one */
     char _end;
 } fl_vision_roi_opts;
-/* x [n, c, h, w], boxes [k, 5] floats: number of the image, left, top, right, bottom -> [k, c, rows,
-   columns]. A sample outside of [-1, h] x [-1, w] is 0. As torchvision's, boxes get no gradient:
+/* RoIAlign: x [n, c, h, w], boxes [k, 5] floats (image index, left, top, right, bottom) -> [k, c, rows,
+   columns]. A sample outside [-1, h] x [-1, w] is 0. As in torchvision, boxes get no gradient:
    fl_vision_roi_align(x, boxes, 7, 7, .scale = 1 / 16.0, .sampling_ratio = 2, .aligned = true) */
 #define fl_vision_roi_align(...) FL__ROI_ALIGN(fl_, __VA_ARGS__, ._end = 0)
 #define fv_vision_roi_align(...) FL__ROI_ALIGN(fv_, __VA_ARGS__, ._end = 0)
@@ -42,7 +42,7 @@ FL_API fl_tensor *fl_vision_roi_align_opt(fl_tensor *x, fl_tensor *boxes, int64_
 FL_API fl_var *fv_vision_roi_align_opt(fl_var *x, fl_tensor *boxes, int64_t rows, int64_t columns,
                                        fl_vision_roi_opts o);
 FL_DATA fl_op fl_op_roi_align;
-/* Registers the op and its kernel, once: called by the functions above, before other threads start. */
+/* Registers the op and its kernel once; the functions above call it. Call it before other threads start. */
 FL_API bool fl_roi_align_register(void);
 
 #ifdef __cplusplus
@@ -68,15 +68,15 @@ FL_DATA_DEFINED fl_op fl_op_roi_align;
 
 /* ---- composition ---- */
 
-/* 0, 1, ... n - 1 as `like` is, of shape [n] and `behind` axes of 1. */
-static fl_tensor *fl__roi_range(const fl_tensor *like, int64_t n, int behind) {
+/* 0, 1, ... n - 1 with the dtype and backend of `like`, of shape [n] and `behind` trailing axes of 1. */
+static fl_tensor *fl__roi_range(const fl_tensor *like, int64_t n, int trailing) {
     fl_tensor *t = fl_new_arange(like, 0, (double)n, 1, like->dtype);
-    for (int i = 0; i < behind; i++) t = fl_unsqueeze(t, -1);
+    for (int i = 0; i < trailing; i++) t = fl_unsqueeze(t, -1);
     return t;
 }
 
-/* [k, bins, size]: the sums of the samples' weights along one axis (0: rows); *samples: of a bin, [k, 1, 1].
-   The kernel does the same arithmetic, so that both take as many samples. */
+/* Sums of the samples' weights along one axis (0: rows), [k, bins, size]; *samples: per bin, [k, 1, 1]. The
+   arithmetic is the kernel's, so that both take the same number of samples. */
 static fl_tensor *fl__roi_matrix(fl_tensor *boxes, int axis, const fl_roi_align_args *a,
                                  fl_tensor **samples) {
     const int64_t bins = axis ? a->columns : a->rows, size = axis ? a->w : a->h;
@@ -93,7 +93,8 @@ static fl_tensor *fl__roi_matrix(fl_tensor *boxes, int axis, const fl_roi_align_
     *samples = a->sampling_ratio ? fl_full_like(bin, (double)a->sampling_ratio) : fl_ceil(bin);
     const double most = *samples ? fl_item(fl_amax(*samples, FL_ALL_AXES)) : 1;
     if (!(most <= FL__ROI_SAMPLES))
-        return fl_err_null("fl_vision_roi_align: %g samples along a bin, %d are possible", most, FL__ROI_SAMPLES);
+        return fl_err_null("fl_vision_roi_align: %g samples along a bin, expected at most %d", most,
+                           FL__ROI_SAMPLES);
     fl_tensor *i = fl__roi_range(boxes, most > 1 ? (int64_t)most : 1, 0);
     fl_tensor *step = fl_div(fl_mul(fl_add(i, fl_num(0.5)), bin), *samples);
     fl_tensor *at = fl_add(fl_add(side[0], fl_mul(fl__roi_range(boxes, bins, 1), bin)), step);
@@ -122,9 +123,9 @@ static bool fl__compose_roi_align(const fl_call *c, fl_tensor **y) {
     return (y[0] = zeros ? fl_index_add(zeros, 0, image, x, 1) : NULL) != NULL;
 }
 
-/* ---- the record, and its gradient, which is that of the other direction ---- */
+/* ---- op calls; the gradient is the adjoint op ---- */
 
-static fl_tensor *fl__roi_of(fl_tensor *x, fl_tensor *boxes, fl_roi_align_args a) {
+static fl_tensor *fl__roi_call(fl_tensor *x, fl_tensor *boxes, fl_roi_align_args a) {
     const int64_t c = x->shape[1];
     const fl_shape shape = a.adjoint ? FL_SHAPE(a.images, c, a.h, a.w)
                                      : FL_SHAPE(boxes->shape[0], c, a.rows, a.columns);
@@ -132,38 +133,38 @@ static fl_tensor *fl__roi_of(fl_tensor *x, fl_tensor *boxes, fl_roi_align_args a
     return fl_call_into(fl_op_roi_align, fl_out_on(x->backend, shape, x->dtype), x, boxes, &a);
 }
 
-static fl_var *fv__roi_of(fl_var *x, fl_var *boxes, fl_roi_align_args a) {
+static fl_var *fv__roi_call(fl_var *x, fl_var *boxes, fl_roi_align_args a) {
     if (!x || !boxes) return NULL;
-    fl_tensor *y = fl__roi_of(fv_value(x), fv_value(boxes), a);
+    fl_tensor *y = fl__roi_call(fv_value(x), fv_value(boxes), a);
     return fv_record_op(fl_op_roi_align, y, FV_IN(x), FV_SAVE(boxes), &a);
 }
 
-static void fv__roi_back(fl_node *n, fl_var *dy) {
+static void fv__roi_backward(fl_node *n, fl_var *dy) {
     fl_roi_align_args a = *(const fl_roi_align_args *)fv_args(n);
     a.adjoint = !a.adjoint;
-    fv_add_grad(n, 0, fv__roi_of(dy, fv_saved(n, 0), a));
+    fv_add_grad(n, 0, fv__roi_call(dy, fv_saved(n, 0), a));
 }
 
 static pthread_once_t fl__roi_once = PTHREAD_ONCE_INIT;
-static bool fl__roi_known;
+static bool fl__roi_registered;
 
 static void fl__roi_register(void) {
     fl_backend cpu = *fl_backend_at(fl_backend_index(fl_backend_cpu()->name));
     FL__REGISTER(roi_align, .args_size = sizeof(fl_roi_align_args),
                  .uses = "mul sub maximum minimum div ceil amax iota add ge le lt logical_and abs where "
                              "sum gather matmul scatter_add",
-                 .compose = fl__compose_roi_align, .gradient = fv__roi_back);
+                 .compose = fl__compose_roi_align, .gradient = fv__roi_backward);
     if (fl_op_roi_align == FL_OP_NONE) return;
     fl__cpu_roi_align_slots(&cpu);
-    fl__roi_known = fl_backend_use(&cpu, NULL);
+    fl__roi_registered = fl_backend_use(&cpu, NULL);
 }
 
 FL_API bool fl_roi_align_register(void) {
     pthread_once(&fl__roi_once, fl__roi_register);
-    return fl__roi_known;
+    return fl__roi_registered;
 }
 
-/* Checks the operands and fills in the arguments; boxes of the dtype that the record wants, or NULL. */
+/* Checks the operands and fills in the arguments. Returns boxes in the dtype that the op takes, or NULL. */
 static fl_tensor *fl__roi_args(const fl_tensor *x, fl_tensor *boxes, int64_t rows, int64_t columns,
                                const fl_vision_roi_opts *o, fl_roi_align_args *a) {
     const char *fn = "fl_vision_roi_align";
@@ -175,8 +176,8 @@ static fl_tensor *fl__roi_args(const fl_tensor *x, fl_tensor *boxes, int64_t row
                            FL_SHAPE_TEXT(boxes));
     if (rows < 1 || rows > INT16_MAX || columns < 1 || columns > INT16_MAX || o->sampling_ratio < 0 ||
         o->sampling_ratio > FL__ROI_SAMPLES || !(o->scale >= 0))
-        return fl_err_null("%s: %lld x %lld bins, scale %g, sampling_ratio %lld: expected 1 to %d bins, scale > "
-                           "0, a ratio from 0 to %d",
+        return fl_err_null("%s: got %lld x %lld bins, scale %g, sampling_ratio %lld, expected 1 to %d bins, "
+                           "scale > 0, a ratio of 0 to %d",
                            fn, (long long)rows, (long long)columns, o->scale, (long long)o->sampling_ratio,
                            INT16_MAX, FL__ROI_SAMPLES);
     if (!fl_same_backend(fn, x, boxes)) return NULL;
@@ -192,7 +193,7 @@ FL_API fl_tensor *fl_vision_roi_align_opt(fl_tensor *x, fl_tensor *boxes, int64_
     if (fl_is_null_arg("fl_vision_roi_align", x) || fl_is_null_arg("fl_vision_roi_align", boxes)) return NULL;
     fl_scope s = fl_scope_begin();
     boxes = fl__roi_args(x, boxes, rows, columns, &o, &a);
-    return fl_scope_return(&s, boxes ? fl__roi_of(x, boxes, a) : NULL);
+    return fl_scope_return(&s, boxes ? fl__roi_call(x, boxes, a) : NULL);
 }
 
 FL_API fl_var *fv_vision_roi_align_opt(fl_var *x, fl_tensor *boxes, int64_t rows, int64_t columns,
@@ -201,7 +202,7 @@ FL_API fl_var *fv_vision_roi_align_opt(fl_var *x, fl_tensor *boxes, int64_t rows
     if (fl_is_null_arg("fv_vision_roi_align", x) || fl_is_null_arg("fv_vision_roi_align", boxes)) return NULL;
     fl_scope s = fl_scope_begin();
     boxes = fl__roi_args(fv_value(x), boxes, rows, columns, &o, &a);
-    return fv_scope_return(&s, boxes ? fv__roi_of(x, fv_const(boxes), a) : NULL);
+    return fv_scope_return(&s, boxes ? fv__roi_call(x, fv_const(boxes), a) : NULL);
 }
 
 #endif

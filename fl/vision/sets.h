@@ -1,4 +1,4 @@
-/* sets.h - data sets of images */
+/* fl/vision/sets.h - image data sets: CIFAR, class folders, ImageNet, lists, COCO objects */
 #ifndef FL_VISION_SETS_H
 #define FL_VISION_SETS_H
 #include "coco.h"
@@ -8,55 +8,55 @@
 extern "C" {
 #endif
 
-/* All images of a set that fits into memory. */
+/* A data set in memory. */
 typedef struct fl_vision_arrays {
     fl_tensor *image; /* u8 [n, c, h, w], stored n, h, w, c */
     fl_tensor *label; /* i64 [n] */
 } fl_vision_arrays;
 typedef struct fl_vision_cifar_opts {
     fl_opts_guard guard_;
-    bool hundred; /* CIFAR-100: two labels in front of each image, coarse (20) and fine (100) */
-    bool coarse;  /* of CIFAR-100 the coarse one */
+    bool hundred; /* CIFAR-100: records have a coarse (20) and a fine (100) label */
+    bool coarse;  /* use the coarse labels of CIFAR-100 */
     char _end;
 } fl_vision_cifar_opts;
-/* The binary files of CIFAR in a folder, in the order of their names: part "train" is those that begin with
-   "data_batch" or "train", part "test" those that begin with "test", all ending with ".bin". A record is
-   the label and 3,072 bytes, the planes R, G, B of 32 x 32. The tensors are of the innermost scope. False
-   after fl_fail: no file, one that does not end with a record, a label past the last class. */
+/* Reads CIFAR's binary files (*.bin) in a folder, sorted by name. part: "train" for names that begin with
+   "data_batch" or "train", "test" for those that begin with "test". A record is the label(s) and 3,072 bytes,
+   the planes R, G, B of 32 x 32. The innermost scope owns the tensors. False after fl_fail: no file, an
+   incomplete record, a label out of range. */
 #define fl_vision_cifar(...) FL__VISION_CIFAR(__VA_ARGS__, ._end = 0)
 #define FL__VISION_CIFAR(folder, part, out, ...) \
     fl_vision_cifar_opt(folder, part, out, FL_LITERAL(fl_vision_cifar_opts, __VA_ARGS__))
 FL_API bool fl_vision_cifar_opt(const char *folder, const char *part, fl_vision_arrays *out,
                                 fl_vision_cifar_opts o);
 
-/* A folder with one for each class (torchvision's ImageFolder; ImageNet's, where the classes are synsets):
-   files that end with jpg, jpeg, png, ppm or pgm, in any case, in the order of their paths. A sample is the
-   image as it is in the file, u8 [bytes], which fl_vision_batch decodes in the threads above it, and i64 [],
-   the class: fl_data_class_name tells its name. */
+/* A folder with a subfolder per class (torchvision's ImageFolder): files ending with jpg, jpeg, png, ppm or
+   pgm, in any case, sorted by path. A sample is the encoded image, u8 [bytes], which fl_vision_batch decodes
+   in the loader's threads, and the class, i64 [], whose name is fl_data_class_name. NULL after fl_fail. */
 FL_API fl_data_set *fl_vision_folder(const char *path);
-/* Such a folder where a class is its place in a table, a text file with a line for each: the folder's name,
-   and perhaps a tab and what it is called (ImageNet's synsets, in the order of its classes). NULL after
-   fl_fail: a folder that the table lacks. */
+/* A class folder whose class indices come from a table: a text file whose line k is the folder name of class
+   k, optionally a tab and a readable name (ImageNet's synsets). NULL after fl_fail, such as a folder that is
+   not in the table. */
 FL_API fl_data_set *fl_vision_imagenet(const char *path, const char *table);
-/* What class k of such a set itself is called, or its folder; NULL past the last one. */
+/* The readable name of class k of a set by fl_vision_imagenet, or else its folder; NULL past the last
+   class. */
 FL_API const char *fl_vision_synset(const fl_data_set *imagenet, int64_t k);
-/* A line for each image: its path, behind root if that is not NULL, a tab, and its class, a number. NULL
-   after fl_fail if a path leaves root (fl_data_path_inside). */
+/* A text file with a line per image: its path (relative to root if that is not NULL), a tab, and its class
+   index. NULL after fl_fail, such as a path outside root (fl_data_path_inside). */
 FL_API fl_data_set *fl_vision_list(const char *path, const char *root);
-/* What sample i of a set is called in messages: its file where the set, whatever shuffles, shards or
-   prefetches above it, is one of files; else its number. */
+/* A name of sample i for messages: its file, if the set reads files (also through shuffling, sharding or
+   prefetching wrappers), else "sample i". */
 FL_API void fl_vision_sample_name(fl_data_set *set, int64_t i, char *buf, size_t size);
 
 typedef struct fl_vision_objects_opts {
     fl_opts_guard guard_;
-    bool masks; /* fields have masks u8 [n, h, w] too, 1 where the object is */
-    int64_t max_pixels; /* n h w of a sample's masks, as the JSON says; 0 -> FL_VISION_PIXELS */
+    bool masks; /* also return masks u8 [n, h, w], 1 inside the object */
+    int64_t max_pixels; /* largest n h w of a sample's masks; 0 -> FL_VISION_PIXELS */
     char _end;
 } fl_vision_objects_opts;
-/* The images of a folder with their objects, as DETR takes them: crowds are left out, boxes cut to the image,
-   empty ones dropped. A sample is the image as it is in the file, u8 [bytes]; boxes f32 [n, 4], corners in
-   pixels; labels i64 [n], the categories' ids; areas f32 [n]; i64 [3], the image's id, height and width; and
-   perhaps masks. For fl_vision_batch with .objects. coco is borrowed. */
+/* The images of a folder with their objects in coco (borrowed), prepared as for DETR: crowds are left out,
+   boxes are clipped to the image, empty ones dropped. A sample is the encoded image, u8 [bytes]; boxes f32
+   [n, 4], FL_VISION_XYXY in pixels; labels i64 [n], category ids; areas f32 [n]; the image's id, height and
+   width, i64 [3]; and with .masks the masks. For fl_vision_batch with .objects. NULL after fl_fail. */
 #define fl_vision_objects(...) FL__VISION_OBJECTS(__VA_ARGS__, ._end = 0)
 #define FL__VISION_OBJECTS(coco, folder, ...) \
     fl_vision_objects_opt(coco, folder, FL_LITERAL(fl_vision_objects_opts, __VA_ARGS__))
@@ -79,31 +79,32 @@ FL_API fl_data_set *fl_vision_objects_opt(const fl_vision_coco *coco, const char
 
 /* ---- folders ---- */
 
-static bool fl__vision_listed(const fl_data_listed *e, fl_data_sample *out, void *user) {
+static bool fl__vision_read_listed(const fl_data_listed *e, fl_data_sample *out, void *user) {
     (void)user;
     out->n = 1;
     return (out->t[0] = fl_vision_read_bytes(e->path)) != NULL;
 }
 
 FL_API fl_data_set *fl_vision_folder(const char *path) {
-    return fl_data_folder(path, fl__vision_listed, .extensions = "jpg,jpeg,png,ppm,pgm", .classes = true);
+    return fl_data_folder(path, fl__vision_read_listed, .extensions = "jpg,jpeg,png,ppm,pgm",
+                          .classes = true);
 }
 
 /* ---- ImageNet ---- */
 
 typedef struct fl__synsets {
     char *text;
-    const char **name; /* of each class */
-    int64_t n, *place; /* of each folder */
+    const char **name; /* readable name of each class */
+    int64_t n, *class_index; /* class index of each folder */
 } fl__synsets;
 
 static void fl__synsets_close(fl_data_set *self) {
     fl__synsets *t = self->user;
-    if (t) fl_heap_free(t->text), fl_heap_free(t->name), fl_heap_free(t->place);
+    if (t) fl_heap_free(t->text), fl_heap_free(t->name), fl_heap_free(t->class_index);
     fl_heap_free(t);
 }
 
-/* Lines that are ended by NULs now, each cut at its tab: folder NUL name NUL, in the table's order. */
+/* Reads the table and splits its lines in place: folder NUL name NUL. */
 static bool fl__synsets_read(fl__synsets *t, const char *path, fl_data_set *folder) {
     fl_data_stream f;
     if (!fl_data_stream_open(&f, "fl_vision_imagenet", path, FL_DATA_READ)) return false;
@@ -114,8 +115,8 @@ static bool fl__synsets_read(fl__synsets *t, const char *path, fl_data_set *fold
     if (!read) return false;
     int64_t folders = 0, cap = 0;
     while (fl_data_class_name(folder, folders)) folders++;
-    if (!(t->place = fl_heap_alloc((size_t)(folders + 1) * sizeof *t->place))) return false;
-    for (int64_t k = 0; k < folders; k++) t->place[k] = -1;
+    if (!(t->class_index = fl_heap_alloc((size_t)(folders + 1) * sizeof *t->class_index))) return false;
+    for (int64_t k = 0; k < folders; k++) t->class_index[k] = -1;
     for (char *p = t->text, *end = t->text + size; p < end; t->n++) {
         char *stop = p + strcspn(p, "\r\n"), *tab = p + strcspn(p, "\t\r\n");
         if (!fl_heap_grow(&t->name, &cap, t->n + 1, sizeof *t->name)) return false;
@@ -123,11 +124,11 @@ static bool fl__synsets_read(fl__synsets *t, const char *path, fl_data_set *fold
         t->name[t->n] = *tab == '\t' ? tab + 1 : p;
         *tab = *stop = 0;
         for (int64_t k = 0; k < folders; k++)
-            if (!strcmp(fl_data_class_name(folder, k), p)) t->place[k] = t->n;
+            if (!strcmp(fl_data_class_name(folder, k), p)) t->class_index[k] = t->n;
         p = next > p ? next : end; /* a zero byte ends the table */
     }
     for (int64_t k = 0; k < folders; k++)
-        if (t->place[k] < 0)
+        if (t->class_index[k] < 0)
             return fl_fail("fl_vision_imagenet: %s has no line for the folder '%s'", path,
                            fl_data_class_name(folder, k));
     return true;
@@ -136,7 +137,7 @@ static bool fl__synsets_read(fl__synsets *t, const char *path, fl_data_set *fold
 static bool fl__synsets_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
     const fl__synsets *t = self->user;
     if (!fl_data_get(fl_data_inner(self, 0), i, out)) return false;
-    const int64_t label = t->place[*(int64_t *)fl_data(out->t[1])];
+    const int64_t label = t->class_index[*(int64_t *)fl_data(out->t[1])];
     out->t[1] = fl_data_host_tensor(FL_SCALAR_SHAPE, FL_I64);
     return out->t[1] && fl_set_host(out->t[1], &label, sizeof label);
 }
@@ -162,13 +163,13 @@ FL_API const char *fl_vision_synset(const fl_data_set *imagenet, int64_t k) {
 
 /* ---- lists ---- */
 
-static bool fl__vision_line(const fl_data_listed *e, fl_data_sample *out, void *user) {
+static bool fl__vision_read_line(const fl_data_listed *e, fl_data_sample *out, void *user) {
     char *end = NULL;
     (void)user;
     errno = 0;
     const long long label = strtoll(e->field[1], &end, 10);
     if (end == e->field[1] || *end || errno)
-        return fl_fail("fl_vision_list: line %lld: the class '%s' is no number", (long long)e->line,
+        return fl_fail("fl_vision_list: line %lld: class '%s' is not an integer", (long long)e->line,
                        e->field[1]);
     const int64_t value = label;
     out->n = 2;
@@ -178,7 +179,7 @@ static bool fl__vision_line(const fl_data_listed *e, fl_data_sample *out, void *
 }
 
 FL_API fl_data_set *fl_vision_list(const char *path, const char *root) {
-    return fl_data_list(path, fl__vision_line, .root = root, .columns = 2);
+    return fl_data_list(path, fl__vision_read_line, .root = root, .columns = 2);
 }
 
 /* ---- CIFAR ---- */
@@ -187,7 +188,7 @@ enum { FL__CIFAR_SIDE = 32, FL__CIFAR_PLANE = 1024, FL__CIFAR_FILES = 64 };
 
 typedef struct fl__cifar {
     const char *folder, *part;
-    int n, labels, take, classes; /* files; bytes in front of an image, the one that is taken */
+    int n, labels, take, classes; /* files; label bytes per record, index of the one used */
     char name[FL__CIFAR_FILES][64];
     int64_t records[FL__CIFAR_FILES];
 } fl__cifar;
@@ -197,9 +198,9 @@ static bool fl__cifar_name(void *arg, const char *name, bool folder) {
     const size_t n = strlen(name);
     const bool train = !strcmp(c->part, "train");
     if (folder || n < 5 || n >= sizeof c->name[0] || strcmp(name + n - 4, ".bin")) return true;
-    const bool mine = train ? !strncmp(name, "data_batch", 10) || !strncmp(name, "train", 5)
+    const bool matches = train ? !strncmp(name, "data_batch", 10) || !strncmp(name, "train", 5)
                             : !strncmp(name, c->part, strlen(c->part));
-    if (!mine || c->n == FL__CIFAR_FILES) return true;
+    if (!matches || c->n == FL__CIFAR_FILES) return true;
     memcpy(c->name[c->n++], name, n + 1);
     return true;
 }
@@ -208,7 +209,7 @@ static int fl__cifar_by_name(const void *a, const void *b) {
     return strcmp(a, b);
 }
 
-/* Opens file i: its records are counted, or read to their places, from number `at` on. */
+/* Counts the records of file i (image NULL), or reads them to index at and following. */
 static bool fl__cifar_file(fl__cifar *c, int i, uint8_t *image, int64_t *label, int64_t at) {
     enum { PIXELS = 3 * FL__CIFAR_PLANE };
     uint8_t record[2 + PIXELS];
@@ -220,14 +221,14 @@ static bool fl__cifar_file(fl__cifar *c, int i, uint8_t *image, int64_t *label, 
     bool ok = fl_data_stream_open(&f, "fl_vision_cifar", path, FL_DATA_READ);
     const bool opened = ok;
     if (ok && (f.size == 0 || f.size % (int64_t)size))
-        ok = fl_fail("fl_vision_cifar: %s: %lld bytes are no whole records of %zu", path, (long long)f.size,
-                     size);
+        ok = fl_fail("fl_vision_cifar: %s: got %lld bytes, expected a multiple of the record's %zu", path,
+                     (long long)f.size, size);
     if (ok && !image) c->records[i] = f.size / (int64_t)size;
     for (int64_t k = 0; ok && image && k < c->records[i]; k++) {
         ok = fl_data_stream_read(&f, record, size, k * (int64_t)size);
         if (ok && record[c->take] >= c->classes)
-            ok = fl_fail("fl_vision_cifar: %s: offset %lld: class %d of %d", path,
-                         (long long)(k * (int64_t)size), record[c->take], c->classes);
+            ok = fl_fail("fl_vision_cifar: %s: offset %lld: label is %d, expected 0 to %d", path,
+                         (long long)(k * (int64_t)size), record[c->take], c->classes - 1);
         if (!ok) break;
         label[at + k] = record[c->take];
         uint8_t *to = image + (at + k) * PIXELS;
@@ -243,7 +244,7 @@ static bool fl__cifar_read(fl__cifar *c, fl_vision_arrays *out) {
     static const int planes[] = {0, 3, 1, 2};
     int64_t n = 0;
     if (!fl_data_folder_names("fl_vision_cifar", c->folder, fl__cifar_name, c)) return false;
-    if (!c->n) return fl_fail("fl_vision_cifar: %s: no file of part '%s' (*.bin)", c->folder, c->part);
+    if (!c->n) return fl_fail("fl_vision_cifar: %s: no *.bin file of part '%s'", c->folder, c->part);
     qsort(c->name, (size_t)c->n, sizeof c->name[0], fl__cifar_by_name);
     for (int i = 0; i < c->n; i++) {
         if (!fl__cifar_file(c, i, NULL, NULL, 0)) return false;
@@ -282,7 +283,7 @@ FL_API bool fl_vision_cifar_opt(const char *folder, const char *part, fl_vision_
 
 typedef struct fl__objects {
     const fl_vision_coco *coco;
-    const char *folder; /* behind this struct */
+    const char *folder; /* stored after this struct */
     bool masks;
     int64_t max_pixels;
     int64_t *first, *at; /* image i has objects at[first[i]] to at[first[i + 1] - 1] */
@@ -294,7 +295,7 @@ static void fl__objects_close(fl_data_set *self) {
     fl_heap_free(s);
 }
 
-/* The box of an object within its image, as corners; false if nothing is left of it. */
+/* The box of an object as corners, clipped to its image. False for crowds and if the box is empty. */
 static bool fl__objects_box(const fl_vision_object *o, const fl_vision_coco_image *m, float out[4]) {
     const double most[] = {(double)m->w, (double)m->h};
     for (int d = 0; d < 4; d++) {
@@ -325,8 +326,8 @@ static bool fl__objects_fields(const fl__objects *s, int64_t i, fl_data_sample *
     float box[4];
     for (int64_t k = begin; k < end; k++) n += fl__objects_box(&s->coco->object[s->at[k]], m, box);
     if (s->masks && n && m->h * m->w > s->max_pixels / n)
-        return fl_fail("fl_vision_objects: image %lld: %lld masks of %lld x %lld are more than max_pixels, "
-                       "%lld", (long long)m->id, (long long)n, (long long)m->h, (long long)m->w,
+        return fl_fail("fl_vision_objects: image %lld: %lld masks of %lld x %lld pixels exceed max_pixels "
+                       "(%lld)", (long long)m->id, (long long)n, (long long)m->h, (long long)m->w,
                        (long long)s->max_pixels);
     fl_tensor *boxes = fl_data_host_tensor(FL_SHAPE(n, 4), FL_F32),
               *area = fl_data_host_tensor(FL_SHAPE(n), FL_F32),
@@ -379,7 +380,8 @@ FL_API fl_data_set *fl_vision_objects_opt(const fl_vision_coco *coco, const char
         return NULL;
     }
     s->at = s->first + images + 2;
-    /* counts two places on, then ends one place on, which filling makes the begins */
+    /* Counting sort: first[i + 2] counts image i's objects, then first[i + 1] is its begin, advanced to its
+       end. */
     for (int64_t i = 0; i < coco->n_object; i++)
         s->first[fl_vision_coco_find(coco, coco->object[i].image) + 2]++;
     for (int64_t i = 0; i < images; i++) s->first[i + 2] += s->first[i + 1];

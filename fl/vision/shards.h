@@ -1,4 +1,4 @@
-/* shards.h - images in tar files, one behind the other (WebDataset): read in any order, and written */
+/* fl/vision/shards.h - tar shards of images (WebDataset): random access and writing */
 #ifndef FL_VISION_SHARDS_H
 #define FL_VISION_SHARDS_H
 #include "images.h"
@@ -7,16 +7,16 @@
 extern "C" {
 #endif
 
-/* The samples of n tar files, one file's behind the other's. The files of a sample follow each other and have
-   one name up to the first dot: key.jpg (jpeg, png, ppm, pgm), which stays encoded, u8 [bytes], for
-   fl_vision_batch; key.cls, decimal digits, is i64 [], -1 where there is none; others are passed over. All
-   headers are read here, 24 bytes a sample stay, and pixels are read when they are asked for. NULL after
-   fl_fail with file and offset: no ustar header, a sum that is wrong, a size past the end, a sample without
-   an image. Names in the archive are keys only: no file is opened or written by them. */
+/* The samples of n tar files, concatenated. The entries of a sample are consecutive and share their name up
+   to the first dot: key.jpg (jpeg, png, ppm, pgm) is the encoded image, u8 [bytes], for fl_vision_batch;
+   key.cls, decimal digits, is the class, i64 [], -1 if absent; other entries are ignored. All headers are
+   read here, and 24 bytes per sample are kept; images are read on demand. NULL after fl_fail with file and
+   offset: an invalid ustar header or checksum, a size past the end, a sample without an image. Entry names
+   are only keys: no file is opened or written by that name. */
 FL_API fl_data_set *fl_vision_shards(const char *const *paths, int n);
-/* Writes the samples of a set, an image that is still encoded and perhaps i64 [], in its order, as tar files
-   prefix-000000.tar, ... of at most `each` samples: how many files, -1 after fl_fail. Every file takes its
-   place in one piece. */
+/* Writes the samples of a set, encoded image u8 [bytes] and optionally class i64 [], in order, as tar files
+   prefix-000000.tar, ... of at most `each` samples. Every file is replaced atomically. Returns the number of
+   files, or -1 after fl_fail. */
 FL_API int64_t fl_vision_pack(fl_data_set *set, const char *prefix, int64_t each);
 
 #ifdef __cplusplus
@@ -48,7 +48,7 @@ typedef struct fl__tar_set {
 
 /* ---- headers ---- */
 
-/* Octal digits up to a blank or NUL; -1 if there is something else. */
+/* Parses octal digits up to a blank or NUL; -1 if there are other characters. */
 static int64_t fl__tar_number(const char *p, int n) {
     int64_t v = 0;
     int i = 0;
@@ -57,7 +57,7 @@ static int64_t fl__tar_number(const char *p, int n) {
     return i == n || p[i] == ' ' || !p[i] ? v : -1;
 }
 
-/* The sum of the bytes, with blanks in the sum's own place. */
+/* The header checksum: the sum of its bytes, with blanks in the checksum field. */
 static int64_t fl__tar_sum(const char *block) {
     int64_t sum = 8 * ' ';
     for (int i = 0; i < FL__TAR_BLOCK; i++)
@@ -68,10 +68,10 @@ static int64_t fl__tar_sum(const char *block) {
 typedef struct fl__tar_entry {
     char name[FL__TAR_NAME];
     int64_t size;
-    char kind; /* '0': a file */
+    char kind; /* type flag; '0': regular file */
 } fl__tar_entry;
 
-/* The header at offset `at`; *end: there is none, the archive is over. */
+/* Reads the header at offset `at`; *end: end of the archive. */
 static bool fl__tar_header(const fl_data_stream *f, int64_t at, fl__tar_entry *e, bool *end) {
     static const char zeros[FL__TAR_BLOCK];
     char b[FL__TAR_BLOCK];
@@ -84,13 +84,13 @@ static bool fl__tar_header(const fl_data_stream *f, int64_t at, fl__tar_entry *e
     if (*end) return true;
     e->size = fl__tar_number(b + 124, 12), e->kind = b[156] ? b[156] : '0';
     if (fl__tar_number(b + FL__TAR_SUM, 8) != fl__tar_sum(b))
-        return fl_fail("fl_vision_shards: %s: offset %" PRId64 ": no tar header, its sum is wrong", f->path,
-                       at);
+        return fl_fail("fl_vision_shards: %s: offset %" PRId64 ": tar header with a wrong checksum",
+                       f->path, at);
     if (e->kind == 'L' || e->kind == 'K')
-        return fl_fail("fl_vision_shards: %s: offset %" PRId64 ": a GNU long name, only ustar's are read",
+        return fl_fail("fl_vision_shards: %s: offset %" PRId64 ": GNU long name, expected a ustar header",
                        f->path, at);
     if (e->size < 0 || e->size > f->size - at - FL__TAR_BLOCK)
-        return fl_fail("fl_vision_shards: %s: offset %" PRId64 ": a file of %" PRId64 " bytes, %" PRId64
+        return fl_fail("fl_vision_shards: %s: offset %" PRId64 ": entry of %" PRId64 " bytes, but %" PRId64
                        " are left",
                        f->path, at, e->size, f->size - at - FL__TAR_BLOCK);
     const bool ustar = !memcmp(b + 257, "ustar", 5) && b[345];
@@ -100,7 +100,7 @@ static bool fl__tar_header(const fl_data_stream *f, int64_t at, fl__tar_entry *e
 
 /* ---- reading ---- */
 
-/* How long the key of a name is: up to the first dot behind the last slash. */
+/* Length of the key: the name up to the first dot after the last slash. */
 static size_t fl__shard_key(const char *name) {
     const char *base = strrchr(name, '/'), *dot = strchr(base ? base : name, '.');
     return dot ? (size_t)(dot - name) : strlen(name);
@@ -123,10 +123,10 @@ static bool fl__shard_label(const fl_data_stream *f, int64_t at, int64_t size, i
     const bool ended = i + (int64_t)strlen(rest) == size &&
                        (!*rest || !strcmp(rest, "\n") || !strcmp(rest, "\r\n"));
     return (i > 0 && ended && v <= INT32_MAX) ||
-           fl_fail("fl_vision_shards: %s: offset %" PRId64 ": no class, decimal digits", f->path, at);
+           fl_fail("fl_vision_shards: %s: offset %" PRId64 ": the class must be decimal digits", f->path, at);
 }
 
-/* All samples of file k. */
+/* Indexes the samples of file k. */
 static bool fl__shard_index(fl__tar_set *s, int k) {
     const fl_data_stream *f = &s->file[k];
     char key[FL__TAR_NAME] = "";
@@ -175,7 +175,7 @@ static void fl__tar_close(fl_data_set *self) {
 
 FL_API fl_data_set *fl_vision_shards(const char *const *paths, int n) {
     if (!paths || n < 1) {
-        fl_fail("fl_vision_shards: %d paths, or they are NULL", n);
+        fl_fail("fl_vision_shards: got %d paths, expected n >= 1, paths not NULL", n);
         return NULL;
     }
     size_t text = 0;
@@ -184,14 +184,14 @@ FL_API fl_data_set *fl_vision_shards(const char *const *paths, int n) {
     if (!s) return NULL;
     *s = (fl__tar_set){.file = fl_heap_alloc((size_t)n * sizeof *s->file + text)};
     bool ok = s->file != NULL;
-    char *name = ok ? (char *)(s->file + n) : NULL; /* errors name the files as long as the set lives */
+    char *name = ok ? (char *)(s->file + n) : NULL; /* errors name the files for the lifetime of the set */
     for (int k = 0; ok && k < n; k++) {
         if (paths[k]) strcpy(name, paths[k]);
         ok = fl_data_stream_open(&s->file[k], "fl_vision_shards", paths[k] ? name : NULL, FL_DATA_READ);
         s->n_file += ok, name += strlen(name) + 1;
         ok = ok && fl__shard_index(s, k);
     }
-    if (ok && !s->n) ok = fl_fail("fl_vision_shards: %s: there is no sample", paths[0]);
+    if (ok && !s->n) ok = fl_fail("fl_vision_shards: %s: the archive has no samples", paths[0]);
     if (ok)
         return fl_data_set_new(
             &(fl_data_set){.size = s->n, .get = fl__tar_get, .close = fl__tar_close, .user = s}, NULL,
@@ -202,7 +202,7 @@ FL_API fl_data_set *fl_vision_shards(const char *const *paths, int n) {
 
 /* ---- writing ---- */
 
-/* A file of the archive at *at: its header, bytes and padding. */
+/* Writes an entry at *at: header, data and padding. */
 static bool fl__tar_put(const fl_data_stream *f, int64_t *at, const char *name, const void *bytes,
                         int64_t n) {
     static const char zeros[FL__TAR_BLOCK];
@@ -230,7 +230,8 @@ static bool fl__pack_sample(const fl_data_stream *f, int64_t *at, fl_data_set *s
     fl_tensor *t = one.n ? fl_contiguous(one.t[0]) : NULL;
     if (!t || t->dtype != FL_U8 || t->ndim != 1 ||
         (one.n > 1 && (one.t[1]->ndim || one.t[1]->dtype != FL_I64)))
-        return fl_fail("fl_vision_pack: sample %" PRId64 " is no image u8 [bytes] with a class i64 []", i);
+        return fl_fail("fl_vision_pack: sample %" PRId64 ": expected an encoded image u8 [bytes], and "
+                       "optionally a class i64 []", i);
     if (!fl_vision_inspect(fl_numel(t) ? fl_data(t) : (const void *)"", (size_t)fl_numel(t), true, &info))
         return false;
     snprintf(name, sizeof name, "%09" PRId64 ".%s", i,
@@ -248,7 +249,8 @@ static bool fl__pack_sample(const fl_data_stream *f, int64_t *at, fl_data_set *s
 FL_API int64_t fl_vision_pack(fl_data_set *set, const char *prefix, int64_t each) {
     static const char zeros[2 * FL__TAR_BLOCK];
     if (!set || !prefix || each < 1) {
-        fl_fail("fl_vision_pack: files of %" PRId64 " samples, or the set or prefix is NULL", each);
+        fl_fail("fl_vision_pack: got each %" PRId64 ", expected >= 1%s", each,
+                set && prefix ? "" : "; set or prefix is NULL");
         return -1;
     }
     const size_t size = strlen(prefix) + 32;

@@ -1,8 +1,8 @@
-/* transforms.h - what is done to images on their way to a network, and the batches that they end in
+/* fl/vision/transforms.h - image transforms and augmentation, batching, mixup and CutMix
 
-   A transform is a step: a function with its numbers. A list of them is applied to an item, an image with
-   what belongs to it, which all change together. Random numbers are a function of (seed, epoch, who the
-   sample is). Names, defaults and meaning are torchvision's (transforms.v2, on tensors of u8).
+   A step is a transform with its parameters. A list of steps is applied to an item: an image with its boxes,
+   labels and masks, which are transformed together. Random numbers depend on (seed, epoch, sample id) only.
+   Names, defaults and semantics are torchvision's (transforms.v2 on u8 tensors).
 
     fl_vision_step steps[] = {fl_vision_random_crop(32, 4), fl_vision_random_horizontal_flip(0.5)};
     set = fl_vision_batch(set, 64, .steps = steps, .n_steps = 2, .mean = FL_VISION_CIFAR_MEAN,
@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-/* An image and what belongs to it; all but the image may be NULL. Values of the innermost scope. */
+/* An image and its annotations; all but the image may be NULL. The innermost scope owns the tensors. */
 typedef struct fl_vision_item {
     fl_tensor *image;  /* u8 [c, h, w] */
     fl_tensor *boxes;  /* f32 [n, 4]: x0, y0, x1, y1 in pixels */
@@ -25,20 +25,20 @@ typedef struct fl_vision_item {
 } fl_vision_item;
 
 typedef struct fl_vision_step fl_vision_step;
-/* Replaces fields of the item by tensors of the innermost scope; false after fl_fail. Called from several
-   threads. */
+/* Replaces fields of the item by tensors of the innermost scope. Returns false after fl_fail. Must be
+   thread-safe. */
 typedef bool (*fl_vision_step_fn)(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng);
 enum { FL_VISION_NUMBERS = 8 };
 struct fl_vision_step {
     const char *name; /* for messages; a literal */
     fl_vision_step_fn apply;
-    double p;         /* with this probability, else nothing happens */
-    double a[FL_VISION_NUMBERS];
-    int64_t n[FL_VISION_NUMBERS];
-    const fl_vision_step *inner; /* borrowed: of steps that choose among others */
+    double p;         /* probability of applying the step */
+    double a[FL_VISION_NUMBERS];  /* parameters */
+    int64_t n[FL_VISION_NUMBERS]; /* integer parameters */
+    const fl_vision_step *inner;  /* n_inner nested steps (random_choice, random_apply), borrowed */
     int n_inner;
 };
-/* Applies n steps, one after the other. */
+/* Applies n steps in order. False after fl_fail. */
 FL_API bool fl_vision_apply(const fl_vision_step *steps, int n, fl_vision_item *item, fl_rng *rng);
 
 /* ---- sizes ---- */
@@ -52,56 +52,61 @@ typedef enum fl_vision_filter {
 typedef struct fl_vision_resize_opts {
     fl_opts_guard guard_;
     fl_vision_filter filter;
-    double box[4]; /* of the image: y0, x0, y1, x1, fractions too; all 0: the whole image */
+    double box[4]; /* source region y0, x0, y1, x1, may be fractional; all 0: the whole image */
     char _end;
 } fl_vision_resize_opts;
-/* u8 [c, h, w] in another size, antialiased, bit for bit as Pillow's Image.resize of each channel (bicubic of
-   a = -0.5). */
+/* Resizes u8 [c, h, w] to h x w with antialiasing, bit-exact with Pillow's Image.resize per channel (bicubic
+   with a = -0.5). Returns a new image, or NULL after fl_fail. */
 #define fl_vision_resize_image(...) FL__VISION_RESIZE_IMAGE(__VA_ARGS__, ._end = 0)
 #define FL__VISION_RESIZE_IMAGE(image, h, w, ...) \
     fl_vision_resize_image_opt(image, h, w, FL_LITERAL(fl_vision_resize_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_vision_resize_image_opt(fl_tensor *image, int64_t h, int64_t w, fl_vision_resize_opts o);
 
-/* The steps. Resize: the shorter side becomes `size` and the longer one in proportion, cut, or less, so that
-   the longer one is at most `most` (0: any); or h x w exactly. Boxes and area are scaled, masks by the
-   nearest. */
+/* Step: resizes the shorter side to `size` and the longer one in proportion (truncated); both shrink further
+   if the longer one would exceed `most` (0: no limit). Boxes and area are scaled, masks by nearest
+   neighbour. */
 FL_API fl_vision_step fl_vision_resize(int64_t size, int64_t most, fl_vision_filter filter);
+/* Step: resizes to h x w. */
 FL_API fl_vision_step fl_vision_resize_to(int64_t h, int64_t w, fl_vision_filter filter);
-/* size x size from the middle, zeros around an image that is smaller. */
+/* Step: central crop of size x size; a smaller image is padded with zeros. */
 FL_API fl_vision_step fl_vision_center_crop(int64_t size);
-/* size x size at a uniform place of the image with `pad` zeros around it, and more if it is too small. */
+/* Step: crop of size x size at a uniform position, after zero padding by `pad`, or more if it is too
+   small. */
 FL_API fl_vision_step fl_vision_random_crop(int64_t size, int64_t pad);
-/* A part of the area in U(low, high), 0 -> 0.08, 1, and of the ratio exp U(log 3 / 4, log 4 / 3), resized to
-   size x size; after ten tries that do not fit the largest central one. */
+/* Step: crop of a fraction U(low, high) of the area (0 -> 0.08, 1) and aspect ratio exp U(log 3 / 4, log 4 /
+   3), resized to size x size; after ten samples that do not fit, the largest central crop. */
 FL_API fl_vision_step fl_vision_random_resized_crop(int64_t size, double low, double high,
                                                     fl_vision_filter filter);
+/* Step: mirrors left and right with probability p. */
 FL_API fl_vision_step fl_vision_random_horizontal_flip(double p);
+/* Step: mirrors top and bottom with probability p. */
 FL_API fl_vision_step fl_vision_random_vertical_flip(double p);
-/* Pixels of `value` on the four sides. */
+/* Step: pads the four sides with `value`. */
 FL_API fl_vision_step fl_vision_pad(int64_t top, int64_t left, int64_t bottom, int64_t right, double value);
-/* One of n steps, each as likely; borrowed, as are those of a list that is applied with probability p. */
+/* Step: applies one of n steps (borrowed), chosen uniformly. */
 FL_API fl_vision_step fl_vision_random_choice(const fl_vision_step *steps, int n);
+/* Step: applies all n steps (borrowed) with probability p, or none. */
 FL_API fl_vision_step fl_vision_random_apply(const fl_vision_step *steps, int n, double p);
 
-/* ---- colours and places ---- */
+/* ---- colour and geometry ---- */
 
-/* What may be done to an image by one number v. Floats are cut to u8, unless said otherwise. */
+/* Adjustments with a parameter v. Results are clamped and truncated to u8, unless said otherwise. */
 typedef enum fl_vision_adjustment {
     FL_VISION_IDENTITY,
     FL_VISION_BRIGHTNESS,   /* v x */
     FL_VISION_CONTRAST,     /* v x + (1 - v) mean of grey, grey = floor(.2989 R + .587 G + .114 B) */
     FL_VISION_SATURATION,   /* v x + (1 - v) grey */
     FL_VISION_SHARPNESS,    /* v x + (1 - v) s inside, s the mean of 3 x 3 (weights 1, centre 5), rounded */
-    FL_VISION_HUE,          /* v in [-.5, .5] of a turn */
+    FL_VISION_HUE,          /* hue shifted by v in [-.5, .5] of a full circle */
     FL_VISION_GRAYSCALE,    /* grey in all channels */
     FL_VISION_POSTERIZE,    /* the upper v bits */
     FL_VISION_SOLARIZE,     /* x >= v: 255 - x */
     FL_VISION_SOLARIZE_ADD, /* x < 128: min(255, x + v) */
-    FL_VISION_AUTOCONTRAST, /* each channel from 0 to 255 */
-    FL_VISION_EQUALIZE,     /* each channel's histogram flat */
+    FL_VISION_AUTOCONTRAST, /* each channel stretched to 0 to 255 */
+    FL_VISION_EQUALIZE,     /* each channel's histogram equalised */
     FL_VISION_INVERT,       /* 255 - x */
     FL_VISION_ROTATE,       /* by v degrees, counter-clockwise */
-    FL_VISION_SHEAR_X,      /* x' = x + v y, from the upper left corner */
+    FL_VISION_SHEAR_X,      /* x' = x + v y, origin in the upper left corner */
     FL_VISION_SHEAR_Y,
     FL_VISION_TRANSLATE_X,  /* by v pixels */
     FL_VISION_TRANSLATE_Y,
@@ -109,47 +114,49 @@ typedef enum fl_vision_adjustment {
 } fl_vision_adjustment;
 typedef struct fl_vision_adjust_opts {
     fl_opts_guard guard_;
-    bool bilinear;   /* places between pixels; else the nearest */
-    double fill[4];  /* what is outside of the image */
-    int size;        /* of a blur, odd; 0 -> 2 ceil(3 v) + 1 */
+    bool bilinear;   /* geometry: bilinear interpolation instead of nearest neighbour */
+    double fill[4];  /* geometry: value of each channel outside the image */
+    int size;        /* blur: kernel size, odd; 0 -> 2 ceil(3 v) + 1 */
     char _end;
 } fl_vision_adjust_opts;
-/* u8 [c, h, w] changed so; a new image. */
+/* Adjusts u8 [c, h, w], c at most 4; returns a new image, or NULL after fl_fail. */
 #define fl_vision_adjust(...) FL__VISION_ADJUST(__VA_ARGS__, ._end = 0)
 #define FL__VISION_ADJUST(image, how, v, ...) \
     fl_vision_adjust_opt(image, how, v, FL_LITERAL(fl_vision_adjust_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_vision_adjust_opt(fl_tensor *image, fl_vision_adjustment how, double v,
                                        fl_vision_adjust_opts o);
-/* Output pixel (y, x) is what the input has at m (x - cx, y - cy, 1) + (cx, cy), where cx = (w - 1) / 2 and
-   cy = (h - 1) / 2; m has two rows, for x and y. */
+/* Affine warp: output pixel (y, x) samples the input at m (x - cx, y - cy, 1) + (cx, cy), where cx = (w - 1)
+   / 2 and cy = (h - 1) / 2; the rows of m [2, 3] give x and y. NULL after fl_fail. */
 FL_API fl_tensor *fl_vision_affine(fl_tensor *image, const double m[6], fl_vision_adjust_opts o);
 
-/* As a step, of a number in [low, high), with probability p. */
+/* Step: adjusts by v = U(low, high) with probability p. */
 FL_API fl_vision_step fl_vision_adjust_step(fl_vision_adjustment how, double low, double high, double p);
-/* Brightness, contrast, saturation each by U(max(0, 1 - v), 1 + v), hue by U(-v, v), in random order. */
+/* Step: brightness, contrast, saturation by U(max(0, 1 - v), 1 + v), hue by U(-v, v), in random order. */
 FL_API fl_vision_step fl_vision_color_jitter(double brightness, double contrast, double saturation,
                                              double hue);
-/* Degrees in U(-degrees, degrees); moved by at most these parts of the size; scaled by U(low, high), 0 -> 1.
-   Images only. */
+/* Step: rotates by U(-degrees, degrees), translates by up to these fractions of the width and height, scales
+   by U(low, high) (0 -> 1). Boxes and masks do not change. */
 FL_API fl_vision_step fl_vision_random_affine(double degrees, double translate_x, double translate_y,
                                               double low, double high);
-/* With probability p a part of the area U(.02, 1 / 3) and the ratio exp U(log .3, log 3.3) becomes `value`;
-   of value -1 every number a uniform one. Before the normalisation, as all here. */
+/* Step: with probability p fills a rectangle, a fraction U(.02, 1 / 3) of the area with aspect ratio exp
+   U(log .3, log 3.3), with `value`, or with uniform noise if value is -1. Applied before normalisation,
+   unlike torchvision's. */
 FL_API fl_vision_step fl_vision_random_erasing(double p, double value);
-/* A square of that side around a uniform pixel, as far as it is in the image, becomes `value` (arXiv
-   1708.04552). */
+/* Step: fills a square around a uniform pixel, clipped to the image, with `value` (arXiv 1708.04552). */
 FL_API fl_vision_step fl_vision_cutout(int64_t side, double value);
-/* torchvision's RandAugment (0, 0 -> 2 of 14 changes, magnitude 9 of 31) and TrivialAugmentWide; timm's
-   rand-m9-mstd0.5-inc1, as DeiT has it. */
+/* Step: torchvision's RandAugment: `changes` of 14 adjustments (0 -> 2) with a magnitude of 31 (0 -> 9). */
 FL_API fl_vision_step fl_vision_rand_augment(int64_t changes, int64_t magnitude);
+/* Step: torchvision's TrivialAugmentWide. */
 FL_API fl_vision_step fl_vision_trivial_augment_wide(void);
+/* Step: timm's rand-m9-mstd0.5-inc1, as used by DeiT. */
 FL_API fl_vision_step fl_vision_deit_augment(void);
-/* AutoAugment's policy for ImageNet (arXiv 1805.09501): one of 25 pairs of changes. */
+/* Step: AutoAugment's policy for ImageNet (arXiv 1805.09501): one of 25 pairs of adjustments. */
 FL_API fl_vision_step fl_vision_auto_augment(void);
-/* A part of height and width in U{low ... min(side, high)} each, at a uniform place. */
+/* Step: crop of height and width U{low ... min(side, high)} each, at a uniform position. */
 FL_API fl_vision_step fl_vision_random_size_crop(int64_t low, int64_t high);
-/* DETR's: half of the images mirrored; the shorter side one of 480, 512, ..., 800 (the longer at most 1333),
-   in half of the images after one of 400, 500, 600 and a random_size_crop(384, 600). */
+/* Step: DETR's augmentation: flip with probability 1/2; with probability 1/2 a resize to 400, 500 or 600 and
+   a random_size_crop(384, 600); then a resize of the shorter side to one of 480, 512, ..., 800 (the longer at
+   most 1333). */
 FL_API fl_vision_step fl_vision_detr_augment(void);
 
 #define FL_VISION_IMAGENET_MEAN {0.485, 0.456, 0.406}
@@ -159,55 +166,56 @@ FL_API fl_vision_step fl_vision_detr_augment(void);
 
 typedef struct fl_vision_batch_opts {
     fl_opts_guard guard_;
-    const fl_vision_step *steps; /* n_steps of them, copied (what they point to is not) */
+    const fl_vision_step *steps; /* n_steps steps, copied (nested steps are borrowed) */
     int n_steps;
-    uint64_t seed;       /* of the steps' random numbers */
-    bool drop_last;      /* leaves out a shorter last batch */
-    bool region; /* of an encoded image that a random resized crop comes first to only the part that it
-                            takes is decoded: within one level of what it would be, in less time */
-    bool u8;             /* the pixels as they are; else f32 (x / 255 - mean) / std */
-    bool objects;        /* samples are those of fl_vision_objects, a batch is made for fl_vision_detr */
-    bool skip_bad; /* a sample that cannot be read or decoded counts as bad, is named once by fl_message, and
-                            the next one takes its place */
-    double mean[4], std[4]; /* of each channel; std 0 -> 1 */
-    int64_t max_pixels; /* of an encoded image; 0 -> FL_VISION_PIXELS */
+    uint64_t seed;               /* for the steps' random numbers */
+    bool drop_last;              /* drop an incomplete last batch */
+    bool region;                 /* if the first step is random_resized_crop, decode only its region of
+                                    encoded images: faster, pixels differ by at most one level */
+    bool u8;                     /* u8 pixels instead of f32 (x / 255 - mean) / std */
+    bool objects;                /* samples are fl_vision_objects', batches are for fl_vision_detr */
+    bool skip_bad;               /* replace a sample that cannot be read or decoded by the next one;
+                                    fl_message reports it once */
+    double mean[4], std[4];      /* of each channel; std 0 -> 1 */
+    int64_t max_pixels;          /* limit for encoded images; 0 -> FL_VISION_PIXELS */
     char _end;
 } fl_vision_batch_opts;
-/* Batches of `size` samples of a set that gives an image, u8 [c, h, w] or encoded, u8 [bytes], and perhaps
-   more fields: [n, c, h, w], stored n, h, w, c, so that a channels-last network converts nothing; the other
-   fields are stacked. All images of a batch have one size after the steps. Decoding and all else runs in the
-   threads of fl_data_prefetch above it.
-   With objects: images of any size, zeros to the right of and below the smaller ones; b8 [n, h, w], true
-   where those are; boxes f32 [objects, 4], centre and size over each image's own; labels i64 [objects]; i64
-   [n], how many objects each image has; i64 [n, 3], id, height and width of the original; and masks u8
-   [objects, h, w] if there are any. */
+/* Decodes, transforms and batches `size` samples of a set (owned). A sample is an image, u8 [c, h, w] or
+   encoded u8 [bytes], and optionally more fields, which are stacked. A batch is [n, c, h, w], stored n, h, w,
+   c, so that a channels-last network needs no conversion; after the steps its images must have the same size.
+   The work runs in the threads of an fl_data_prefetch around it. NULL after fl_fail. With objects images may
+   differ in size and are padded with zeros to the right and below. Fields: images; b8 [n, h, w], true in the
+   padding; boxes f32 [objects, 4], FL_VISION_CXCYWH relative to each image's size; labels i64 [objects];
+   objects per image i64 [n]; the originals' id, height and width i64 [n, 3]; and masks u8 [objects, h, w] if
+   the samples have them. */
 #define fl_vision_batch(...) FL__VISION_BATCH(__VA_ARGS__, ._end = 0)
 #define FL__VISION_BATCH(set, size, ...) \
     fl_vision_batch_opt(set, size, FL_LITERAL(fl_vision_batch_opts, __VA_ARGS__))
 FL_API fl_data_set *fl_vision_batch_opt(fl_data_set *set, int64_t size, fl_vision_batch_opts o);
-/* How many bad samples such a set, or the one below what prefetches it, has met so far. */
+/* The number of samples skipped so far by an fl_vision_batch set, or by the one inside a wrapper such as
+   fl_data_prefetch. */
 FL_API int64_t fl_vision_bad(fl_data_set *batches);
 
 typedef struct fl_vision_mixup_opts {
     fl_opts_guard guard_;
-    double mixup, cutmix; /* alpha of Beta(alpha, alpha); 0 -> 0.8, 1; FL_ZERO: never */
-    double p, cut;        /* probability that a batch is mixed, and that it is cut where both are possible;
-                             0 -> 1, 0.5 */
-    double smoothing;     /* 0 -> 0.1; FL_ZERO: none */
+    double mixup, cutmix; /* alpha of Beta(alpha, alpha); 0 -> 0.8, 1; FL_ZERO: disabled */
+    double p, cut;        /* probability of mixing a batch, 0 -> 1; of CutMix if both are enabled, 0 -> 0.5 */
+    double smoothing;     /* label smoothing; 0 -> 0.1; FL_ZERO: none */
     uint64_t seed;
     char _end;
 } fl_vision_mixup_opts;
-/* Batches, f32 images and i64 [n], with targets f32 [n, classes] in the labels' place (timm's Mixup, as DeiT
-   has it): lambda x + (1 - lambda) x' where x' is the batch backwards and lambda of Beta(alpha, alpha); or a
-   box of side sqrt(1 - lambda) around a uniform pixel is cut from x', and lambda is what is left. Targets
-   are 1 - s + s / classes and s / classes of the smoothing s, mixed by lambda too. */
+/* Mixup and CutMix (timm's Mixup, as used by DeiT) for batches of a set (owned): f32 images [n, c, h, w] and
+   labels i64 [n]; labels become targets f32 [n, classes]. Mixup: lambda x + (1 - lambda) x', x' the batch in
+   reverse order, lambda ~ Beta(alpha, alpha). CutMix: a box of relative side sqrt(1 - lambda) around a
+   uniform pixel is copied from x', and lambda becomes the remaining fraction of the area. Targets are 1 - s +
+   s / classes and s / classes with smoothing s, mixed by lambda. NULL after fl_fail. */
 #define fl_vision_mixup(...) FL__VISION_MIXUP(__VA_ARGS__, ._end = 0)
 #define FL__VISION_MIXUP(set, classes, ...) \
     fl_vision_mixup_opt(set, classes, FL_LITERAL(fl_vision_mixup_opts, __VA_ARGS__))
 FL_API fl_data_set *fl_vision_mixup_opt(fl_data_set *set, int64_t classes, fl_vision_mixup_opts o);
-/* An order of its own each epoch in which every sample comes `times` in a row, dealt to ranks in turn, until
-   floor(n / 256) 256 / ranks are reached (all n / ranks of fewer than 256): DeiT's repeated augmentation.
-   Each time counts as another sample for random numbers. */
+/* Repeated augmentation (DeiT's RASampler) of a set (owned): shuffles each epoch, repeats every sample
+   `times` in a row, and deals them round-robin to ranks, floor(n / 256) 256 / ranks to each (n / ranks if n <
+   256). Each repetition has its own random numbers. NULL after fl_fail. */
 FL_API fl_data_set *fl_vision_repeated(fl_data_set *set, int64_t times, uint64_t seed, int rank, int ranks);
 
 #ifdef __cplusplus
@@ -236,19 +244,19 @@ FL_API bool fl_vision_apply(const fl_vision_step *steps, int n, fl_vision_item *
     fl_vision_pixels p;
     if (!fl_vision_pixels_of(&item->image, &p)) return false;
     for (int i = 0; i < n; i++) {
-        if (!steps[i].apply) return fl_fail("fl_vision_apply: step %d has no function", i);
+        if (!steps[i].apply) return fl_fail("fl_vision_apply: step %d: apply is NULL", i);
         if (steps[i].p < 1 && !(fl_rng_uniform(rng) < steps[i].p)) continue;
         if (!steps[i].apply(&steps[i], item, rng)) return fl_fail("fl_vision_apply: step %d failed", i);
     }
     return true;
 }
 
-/* A whole number in [low, high]. */
+/* A uniform integer in [low, high]. */
 static int64_t fl__vision_between(fl_rng *rng, int64_t low, int64_t high) {
     return low + (int64_t)(fl_rng_uniform(rng) * (double)(high - low + 1));
 }
 
-/* A number in [low, high). */
+/* A uniform number in [low, high). */
 static double fl__vision_uniform(fl_rng *rng, double low, double high) {
     return low + (high - low) * fl_rng_uniform(rng);
 }
@@ -258,14 +266,15 @@ static double fl__vision_normal(fl_rng *rng) { /* Box and Muller */
     return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
 }
 
-/* A number of pixels that sums and differences of fit; as a side fl_vision_image refuses it. */
-static int64_t fl__vision_side(int64_t v) {
+/* Clamps a number of pixels so that sums and differences do not overflow; fl_vision_image rejects the
+   limit. */
+static int64_t fl__vision_clamp_side(int64_t v) {
     const int64_t most = (int64_t)1 << 30;
     return v < -most ? -most : v > most ? most : v;
 }
 
-/* A value of pixels, or low. */
-static double fl__vision_level(double v, double low) {
+/* Clamps a pixel value to [low, 255]; NaN is low. */
+static double fl__vision_clamp_level(double v, double low) {
     return v > low ? fmin(v, 255) : low;
 }
 
@@ -273,10 +282,10 @@ static fl_vision_step fl__vision_step_of(const char *name, fl_vision_step_fn app
     return (fl_vision_step){.name = name, .apply = apply, .p = p};
 }
 
-/* ---- what belongs to an image ---- */
+/* ---- annotations of an image ---- */
 
-/* t without the rows that are not kept. */
-static fl_tensor *fl__vision_rows_kept(fl_tensor *t, const bool *keep) {
+/* The rows of t whose keep is true. */
+static fl_tensor *fl__vision_select_rows(fl_tensor *t, const bool *keep) {
     if (!t) return NULL;
     t = fl_contiguous(t);
     if (!t) return NULL;
@@ -291,8 +300,8 @@ static fl_tensor *fl__vision_rows_kept(fl_tensor *t, const bool *keep) {
     return y;
 }
 
-/* Boxes become scale * box + shift (in x, in y), mirrored within `mirror` if that is not 0; after a crop to
-   h x w they are clipped, empty ones go with what belongs to them, and area is the box's. */
+/* Transforms boxes: scale * box + shift (x, y), mirrored within `mirror` if that is not 0. For a crop to h x
+   w they are clipped, empty ones are removed with their labels and masks, and area is the box's. */
 static bool fl__vision_move_boxes(fl_vision_item *item, const double scale[2], const double shift[2],
                                   const double mirror[2], int64_t h, int64_t w, bool crop) {
     if (!item->boxes) return true;
@@ -318,7 +327,7 @@ static bool fl__vision_move_boxes(fl_vision_item *item, const double scale[2], c
     if (ok && crop) {
         fl_tensor **all[] = {&y, &item->labels, &item->masks, &area};
         for (int k = 0; ok && k < 4; k++)
-            if (*all[k]) ok = (*all[k] = fl__vision_rows_kept(*all[k], keep)) != NULL;
+            if (*all[k]) ok = (*all[k] = fl__vision_select_rows(*all[k], keep)) != NULL;
     } else if (ok && area && scale[0] * scale[1] != 1) {
         ok = (area = fl_clone(fl_contiguous(area))) != NULL;
         for (int64_t i = 0; ok && i < n; i++) ((float *)fl_data(area))[i] *= (float)(scale[0] * scale[1]);
@@ -328,7 +337,8 @@ static bool fl__vision_move_boxes(fl_vision_item *item, const double scale[2], c
     return ok;
 }
 
-/* Masks [n, h, w] with rows and columns taken from at y[i], x[j]; -1: zeros. */
+/* Resamples masks to [n, h, w] by nearest neighbour: from row y0 + i sy and column x0 + j sx (rounded down,
+   for a negative step from the end of the pixel); zeros outside. */
 static bool fl__vision_move_masks(fl_vision_item *item, int64_t h, int64_t w, double y0, double sy,
                                   double x0, double sx) {
     if (!item->masks) return true;
@@ -365,7 +375,7 @@ static double fl__vision_weight(fl_vision_filter f, double x) {
     }
 }
 
-/* The taps of `out` pixels over [low, high) of `in` ones. fl_heap_free(t->at) ends them. */
+/* Filter taps of `out` pixels over [low, high) of `in` pixels; free with fl_heap_free(t->at). */
 static bool fl__vision_taps(fl__resize_taps *t, int64_t in, double low, double high, int64_t out,
                             fl_vision_filter f) {
     static const double reach[] = {1, 2, 0.5, 3};
@@ -397,15 +407,15 @@ static bool fl__vision_taps(fl__resize_taps *t, int64_t in, double low, double h
     return true;
 }
 
-/* The columns of x to the rows of y. */
+/* Resamples the columns of x to y->h rows. */
 static void fl__vision_resize_columns(const fl_vision_pixels *x, const fl_vision_pixels *y,
                                       const fl__resize_taps *t, int32_t *sums) {
     for (int64_t i = 0; i < y->h; i++)
         fl__resize_column(x->p, x->row, y->p + i * y->row, x->w * x->c, t, i, sums);
 }
 
-/* One direction at a time, u8 between. Rows go first, those that the columns want, unless the height shrinks
-   by more than twice as much as the width: so does Pillow since 13.0. */
+/* Two passes with u8 between them: first along rows (only the rows that the column pass needs), unless the
+   height shrinks by more than twice as much as the width. The order is Pillow's since 13.0. */
 static bool fl__vision_resize_pixels(const fl_vision_pixels *x, const fl_vision_pixels *y,
                                      const double box[4], fl_vision_filter f) {
     fl__resize_taps across = {0}, down = {0};
@@ -420,11 +430,11 @@ static bool fl__vision_resize_pixels(const fl_vision_pixels *x, const fl_vision_
     if (columns_first) middle.w = x->w;
     else middle.h = last - first, from.p += first * from.row;
     middle.row = middle.w * middle.c;
-    uint8_t *held = NULL;
+    uint8_t *scratch = NULL;
     int32_t *sums = ok ? fl_heap_alloc((size_t)middle.row * sizeof *sums + 1) : NULL;
     ok = sums != NULL;
     if (ok && rows && columns)
-        ok = (middle.p = held = fl_heap_alloc((size_t)(middle.h * middle.row) + 4)) != NULL;
+        ok = (middle.p = scratch = fl_heap_alloc((size_t)(middle.h * middle.row) + 4)) != NULL;
     for (int64_t i = 0; ok && columns && !columns_first && i < y->h; i++) down.at[i] -= (int32_t)first;
     if (ok && columns_first) {
         fl__vision_resize_columns(x, rows ? &middle : y, &down, sums);
@@ -438,11 +448,12 @@ static bool fl__vision_resize_pixels(const fl_vision_pixels *x, const fl_vision_
     if (ok && columns && !columns_first) fl__vision_resize_columns(rows ? &middle : &from, y, &down, sums);
     for (int64_t i = 0; ok && !rows && !columns && i < y->h; i++)
         memcpy(y->p + i * y->row, x->p + i * x->row, (size_t)(y->w * y->c));
-    fl_heap_free(across.at), fl_heap_free(down.at), fl_heap_free(held), fl_heap_free(sums);
+    fl_heap_free(across.at), fl_heap_free(down.at), fl_heap_free(scratch), fl_heap_free(sums);
     return ok;
 }
 
-FL_API fl_tensor *fl_vision_resize_image_opt(fl_tensor *image, int64_t h, int64_t w, fl_vision_resize_opts o) {
+FL_API fl_tensor *fl_vision_resize_image_opt(fl_tensor *image, int64_t h, int64_t w,
+                                             fl_vision_resize_opts o) {
     fl_vision_pixels x, y;
     if (!fl_vision_pixels_of(&image, &x)) return NULL;
     const bool whole = !o.box[0] && !o.box[1] && !o.box[2] && !o.box[3];
@@ -453,8 +464,10 @@ FL_API fl_tensor *fl_vision_resize_image_opt(fl_tensor *image, int64_t h, int64_
         o.filter > FL_VISION_LANCZOS ||
         !(box[0] >= 0 && box[1] >= 0 && box[2] > box[0] && box[3] > box[1] && box[2] <= (double)x.h &&
           box[3] <= (double)x.w)) {
-        fl_fail("fl_vision_resize_image: box %g, %g to %g, %g of %s to %lld x %lld", box[0], box[1], box[2],
-                box[3], FL_SHAPE_TEXT(image), (long long)h, (long long)w);
+        fl_fail("fl_vision_resize_image: got size %lld x %lld, box %g, %g, %g, %g of an image %s, filter %d; "
+                "expected sides of 1 to %d, a box y0 < y1, x0 < x1 inside the image, filter 0 to %d",
+                (long long)h, (long long)w, box[0], box[1], box[2], box[3], FL_SHAPE_TEXT(image),
+                (int)o.filter, FL_VISION_SIDE, (int)FL_VISION_LANCZOS);
         return NULL;
     }
     fl_tensor *t = fl_vision_image(x.c, h, w, &y);
@@ -483,18 +496,18 @@ static bool fl__vision_resize(const fl_vision_step *s, fl_vision_item *item, fl_
 
 FL_API fl_vision_step fl_vision_resize(int64_t size, int64_t most, fl_vision_filter filter) {
     return (fl_vision_step){.name = "resize", .apply = fl__vision_resize, .p = 1,
-                            .n = {fl__vision_side(size), fl__vision_side(most), filter}};
+                            .n = {fl__vision_clamp_side(size), fl__vision_clamp_side(most), filter}};
 }
 
 FL_API fl_vision_step fl_vision_resize_to(int64_t h, int64_t w, fl_vision_filter filter) {
     return (fl_vision_step){.name = "resize", .apply = fl__vision_resize, .p = 1,
-                            .n = {0, 0, filter, fl__vision_side(h), fl__vision_side(w)}};
+                            .n = {0, 0, filter, fl__vision_clamp_side(h), fl__vision_clamp_side(w)}};
 }
 
-/* ---- crops, flips, borders ---- */
+/* ---- crops, flips, padding ---- */
 
-/* A copy of the image that may be written. */
-static bool fl__vision_own(fl_vision_item *item, fl_vision_pixels *to) {
+/* Replaces the image by a writable copy. */
+static bool fl__vision_copy_image(fl_vision_item *item, fl_vision_pixels *to) {
     fl_vision_pixels from;
     if (!fl_vision_pixels_of(&item->image, &from)) return false;
     fl_tensor *t = fl_vision_image(from.c, from.h, from.w, to);
@@ -504,9 +517,9 @@ static bool fl__vision_own(fl_vision_item *item, fl_vision_pixels *to) {
     return t != NULL;
 }
 
-/* h x w pixels from (y, x) on of an image that may be smaller, a new one, `value` where there are none. */
-static fl_tensor *fl__vision_border(const fl_vision_pixels *image, int64_t y, int64_t x, int64_t h, int64_t w,
-                                    int value) {
+/* A new image of h x w pixels from (y, x) on; `value` outside the image. */
+static fl_tensor *fl__vision_crop_padded(const fl_vision_pixels *image, int64_t y, int64_t x, int64_t h,
+                                         int64_t w, int value) {
     const fl_vision_pixels from = *image;
     fl_vision_pixels to;
     fl_tensor *t = fl_vision_image(from.c, h, w, &to);
@@ -526,13 +539,13 @@ static fl_tensor *fl__vision_border(const fl_vision_pixels *image, int64_t y, in
     return t;
 }
 
-/* The pixels at (y, x) to (y + h, x + w): a view of the image if it has them all. */
+/* Crops to (y, x) ... (y + h, x + w): a view if that is inside the image, else padded with `value`. */
 static bool fl__vision_crop(fl_vision_item *item, int64_t y, int64_t x, int64_t h, int64_t w, int value) {
     fl_vision_pixels from;
     if (!fl_vision_pixels_of(&item->image, &from)) return false;
     const bool inside = y >= 0 && x >= 0 && h > 0 && w > 0 && y + h <= from.h && x + w <= from.w;
     fl_tensor *t = inside ? fl_slice(fl_slice(item->image, 1, y, y + h, 1), 2, x, x + w, 1)
-                          : fl__vision_border(&from, y, x, h, w, value);
+                          : fl__vision_crop_padded(&from, y, x, h, w, value);
     if (!t) return false;
     item->image = t;
     const double one[] = {1, 1}, shift[] = {(double)-x, (double)-y}, none[2] = {0};
@@ -551,13 +564,13 @@ static bool fl__vision_random_crop(const fl_vision_step *s, fl_vision_item *item
 
 FL_API fl_vision_step fl_vision_random_crop(int64_t size, int64_t pad) {
     return (fl_vision_step){.name = "random_crop", .apply = fl__vision_random_crop, .p = 1,
-                            .n = {fl__vision_side(size), fl__vision_side(pad)}};
+                            .n = {fl__vision_clamp_side(size), fl__vision_clamp_side(pad)}};
 }
 
 static bool fl__vision_center_crop(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
     (void)rng;
     const int64_t size = s->n[0], h = item->image->shape[1], w = item->image->shape[2];
-    /* an image that is smaller gets its border first, the half that is larger behind it */
+    /* a smaller image is padded first; if the padding is odd, the larger half comes after it */
     const int64_t top = size > h ? (size - h) / 2 : 0, left = size > w ? (size - w) / 2 : 0;
     const double y = (double)((size > h ? size : h) - size) / 2,
                  x = (double)((size > w ? size : w) - size) / 2;
@@ -566,12 +579,12 @@ static bool fl__vision_center_crop(const fl_vision_step *s, fl_vision_item *item
 
 FL_API fl_vision_step fl_vision_center_crop(int64_t size) {
     return (fl_vision_step){.name = "center_crop", .apply = fl__vision_center_crop, .p = 1,
-                            .n = {fl__vision_side(size)}};
+                            .n = {fl__vision_clamp_side(size)}};
 }
 
-/* The part that a random resized crop takes of h x w: y, x, h, w. */
-static void fl__vision_choose_part(const fl_vision_step *s, fl_rng *rng, int64_t h, int64_t w,
-                                   int64_t out[4]) {
+/* Samples the region of a random resized crop of h x w pixels: y, x, h, w. */
+static void fl__vision_sample_region(const fl_vision_step *s, fl_rng *rng, int64_t h, int64_t w,
+                                     int64_t out[4]) {
     const double low = log(3.0 / 4.0), high = log(4.0 / 3.0), area = (double)(h * w);
     for (int t = 0; t < 10; t++) {
         const double part = area * fl__vision_uniform(rng, s->a[0], s->a[1]);
@@ -591,7 +604,7 @@ static void fl__vision_choose_part(const fl_vision_step *s, fl_rng *rng, int64_t
 
 static bool fl__vision_random_resized_crop(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
     int64_t part[4];
-    fl__vision_choose_part(s, rng, item->image->shape[1], item->image->shape[2], part);
+    fl__vision_sample_region(s, rng, item->image->shape[1], item->image->shape[2], part);
     return fl__vision_crop(item, part[0], part[1], part[2], part[3], 0) &&
            fl__vision_resize_item(item, s->n[0], s->n[0], (fl_vision_filter)s->n[2]);
 }
@@ -601,7 +614,7 @@ FL_API fl_vision_step fl_vision_random_resized_crop(int64_t size, double low, do
     return (fl_vision_step){.name = "random_resized_crop",
                             .apply = fl__vision_random_resized_crop,
                             .p = 1,
-                            .n = {fl__vision_side(size), 0, filter},
+                            .n = {fl__vision_clamp_side(size), 0, filter},
                             .a = {low ? low : 0.08, high ? high : 1}};
 }
 
@@ -647,7 +660,7 @@ static bool fl__vision_size_crop(const fl_vision_step *s, fl_vision_item *item, 
 FL_API fl_vision_step fl_vision_random_size_crop(int64_t low, int64_t high) {
     return (fl_vision_step){
         .name = "random_size_crop", .apply = fl__vision_size_crop, .p = 1,
-        .n = {fl__vision_side(low), fl__vision_side(high)}};
+        .n = {fl__vision_clamp_side(low), fl__vision_clamp_side(high)}};
 }
 
 static bool fl__vision_detr_augment(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
@@ -675,14 +688,16 @@ static bool fl__vision_pad(const fl_vision_step *s, fl_vision_item *item, fl_rng
 }
 
 FL_API fl_vision_step fl_vision_pad(int64_t top, int64_t left, int64_t bottom, int64_t right, double value) {
-    return (fl_vision_step){.name = "pad", .apply = fl__vision_pad, .p = 1, .a = {fl__vision_level(value, 0)},
-                            .n = {fl__vision_side(top), fl__vision_side(left), fl__vision_side(bottom),
-                                  fl__vision_side(right)}};
+    return (fl_vision_step){.name = "pad", .apply = fl__vision_pad, .p = 1,
+                            .a = {fl__vision_clamp_level(value, 0)},
+                            .n = {fl__vision_clamp_side(top), fl__vision_clamp_side(left),
+                                  fl__vision_clamp_side(bottom), fl__vision_clamp_side(right)}};
 }
 
 static bool fl__vision_choice(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
     if (s->n_inner < 1 || !s->inner)
-        return fl_fail("fl_vision_random_choice: among %d steps%s", s->n_inner, s->inner ? "" : " at NULL");
+        return fl_fail("fl_vision_random_choice: got %d steps%s, expected at least 1", s->n_inner,
+                       s->inner ? "" : " at NULL");
     return fl_vision_apply(s->inner + fl__vision_between(rng, 0, s->n_inner - 1), 1, item, rng);
 }
 
@@ -700,9 +715,9 @@ FL_API fl_vision_step fl_vision_random_apply(const fl_vision_step *steps, int n,
         .name = "random_apply", .apply = fl__vision_all, .p = p, .inner = steps, .n_inner = n};
 }
 
-/* ---- colours ---- */
+/* ---- colour ---- */
 
-static uint8_t fl__vision_cut(float v) {
+static uint8_t fl__vision_to_u8(float v) {
     return (uint8_t)(v > 0 ? v < 255 ? v : 255 : 0); /* NaN: 0 */
 }
 
@@ -715,26 +730,26 @@ static void fl__vision_contrast(const fl_vision_pixels *x, double v) {
     fl__colour_scale(x->p, n * x->c, (float)v, rest * mean);
 }
 
-/* Each channel by a table. */
-static void fl__vision_look_up(const fl_vision_pixels *x, uint8_t table[4][256]) {
+/* Maps each channel by a lookup table. */
+static void fl__vision_apply_table(const fl_vision_pixels *x, uint8_t table[4][256]) {
     uint8_t *p = x->p, *const end = p + x->h * x->w * x->c;
     for (; x->c == 3 && p < end; p += 3) p[0] = table[0][p[0]], p[1] = table[1][p[1]], p[2] = table[2][p[2]];
     for (; p < end; p += x->c)
         for (int64_t k = 0; k < x->c; k++) p[k] = table[k][p[k]];
 }
 
-static void fl__vision_by_value(const fl_vision_pixels *x, fl_vision_adjustment how, double v) {
+static void fl__vision_pointwise(const fl_vision_pixels *x, fl_vision_adjustment how, double v) {
     uint8_t table[4][256], mask = 255, flip = 0, from = 0;
     if (how == FL_VISION_BRIGHTNESS) fl__colour_scale(x->p, x->h * x->w * x->c, (float)v, 0);
     else if (how == FL_VISION_SOLARIZE_ADD) {
         for (int i = 0; i < 4 * 256; i++)
             table[i / 256][i % 256] =
-                (uint8_t)(i % 256 < 128 ? fl__vision_cut((float)(i % 256 + v)) : i % 256);
-        fl__vision_look_up(x, table);
+                (uint8_t)(i % 256 < 128 ? fl__vision_to_u8((float)(i % 256 + v)) : i % 256);
+        fl__vision_apply_table(x, table);
     } else {
         if (how == FL_VISION_POSTERIZE) mask = (uint8_t)(v >= 8 ? 255 : v <= 0 ? 0 : -(1 << (8 - (int)v)));
         if (how == FL_VISION_INVERT || (how == FL_VISION_SOLARIZE && v <= 255)) flip = 255;
-        if (how == FL_VISION_SOLARIZE) from = fl__vision_cut(ceilf((float)v)); /* torchvision's f32 */
+        if (how == FL_VISION_SOLARIZE) from = fl__vision_to_u8(ceilf((float)v)); /* torchvision's f32 */
         fl__colour_bits(x->p, x->h * x->w * x->c, mask, flip, from);
     }
 }
@@ -745,12 +760,12 @@ static void fl__vision_autocontrast(const fl_vision_pixels *x) {
     for (int64_t k = 0; k < x->c; k++) {
         const float scale = (float)(high[k] - low[k]) * (1.0f / 255.0f);
         for (int i = 0; i < 256; i++)
-            table[k][i] = high[k] > low[k] ? fl__vision_cut((float)(i - low[k]) / scale) : (uint8_t)i;
+            table[k][i] = high[k] > low[k] ? fl__vision_to_u8((float)(i - low[k]) / scale) : (uint8_t)i;
     }
-    fl__vision_look_up(x, table);
+    fl__vision_apply_table(x, table);
 }
 
-/* Pixels are counted by turns in two tables: the next one need not wait for the last one's count. */
+/* Histograms alternate between two tables, so that consecutive pixels do not wait for each other's update. */
 static void fl__vision_equalize(const fl_vision_pixels *x) {
     const int64_t n = x->h * x->w, c = x->c;
     int32_t count[2][4][256] = {0};
@@ -769,10 +784,10 @@ static void fl__vision_equalize(const fl_vision_pixels *x) {
             table[k][i] = (uint8_t)(y > 255 ? 255 : y);
         }
     }
-    fl__vision_look_up(x, table);
+    fl__vision_apply_table(x, table);
 }
 
-/* x: a copy of `from`, blended inside with its smoothed self. */
+/* Sharpens the inside of x, a copy of `from`. */
 static void fl__vision_sharpen(const fl_vision_pixels *from, const fl_vision_pixels *x, double v) {
     for (int64_t y = 1; y + 1 < x->h; y++) {
         const uint8_t *p = from->p + y * from->row, *const row[] = {p - from->row, p, p + from->row};
@@ -816,9 +831,9 @@ static bool fl__vision_blur(const fl_vision_pixels *from, const fl_vision_pixels
     return true;
 }
 
-/* ---- places ---- */
+/* ---- geometry ---- */
 
-/* Row y by the nearest pixels; u and v: as many numbers as the row has. */
+/* Row y by nearest neighbour; u, v: workspace of to->w numbers each. */
 static void fl__vision_nearest_row(const fl_vision_pixels *from, const fl_vision_pixels *to, int64_t y,
                                    const double m[6], const uint8_t fill[4], int32_t *u, int32_t *v) {
     const double cx = (double)(from->w - 1) / 2, cy = (double)(from->h - 1) / 2;
@@ -831,7 +846,7 @@ static void fl__vision_nearest_row(const fl_vision_pixels *from, const fl_vision
     }
 }
 
-/* Row y between pixels. */
+/* Row y by bilinear interpolation. */
 static void fl__vision_bilinear_row(const fl_vision_pixels *from, const fl_vision_pixels *to, int64_t y,
                                     const double m[6], const double fill[4]) {
     const double cx = (double)(from->w - 1) / 2, cy = (double)(from->h - 1) / 2, dy = (double)y - cy;
@@ -847,9 +862,9 @@ static void fl__vision_bilinear_row(const fl_vision_pixels *from, const fl_visio
                 if (!(pu >= 0 && pv >= 0 && pu < (double)from->w && pv < (double)from->h)) continue;
                 sum += w * from->p[(int64_t)pv * from->row + (int64_t)pu * from->c + k], inside += w;
             }
-            /* torchvision weighs what is inside twice */
+            /* torchvision applies the weight of the inside twice */
             to->p[y * to->row + x * to->c + k] =
-                fl__vision_cut((float)nearbyint(inside * (sum - fill[k & 3]) + fill[k & 3]));
+                fl__vision_to_u8((float)nearbyint(inside * (sum - fill[k & 3]) + fill[k & 3]));
         }
     }
 }
@@ -858,38 +873,39 @@ FL_API fl_tensor *fl_vision_affine(fl_tensor *image, const double m[6], fl_visio
     fl_vision_pixels from, to;
     if (!fl_vision_pixels_of(&image, &from)) return NULL;
     fl_tensor *t = fl_vision_image(from.c, from.h, from.w, &to);
-    int32_t *places = t ? fl_heap_alloc((size_t)(2 * to.w) * sizeof *places) : NULL;
-    if (!places) return NULL;
+    int32_t *source = t ? fl_heap_alloc((size_t)(2 * to.w) * sizeof *source) : NULL;
+    if (!source) return NULL;
     uint8_t fill[4];
-    for (int k = 0; k < 4; k++) fill[k] = fl__vision_cut((float)o.fill[k]);
+    for (int k = 0; k < 4; k++) fill[k] = fl__vision_to_u8((float)o.fill[k]);
     for (int64_t y = 0; y < to.h; y++)
         if (o.bilinear) fl__vision_bilinear_row(&from, &to, y, m, o.fill);
-        else fl__vision_nearest_row(&from, &to, y, m, fill, places, places + to.w);
-    fl_heap_free(places);
+        else fl__vision_nearest_row(&from, &to, y, m, fill, source, source + to.w);
+    fl_heap_free(source);
     return t;
 }
 
-/* The inverse of: moved to the origin from (cx, cy), sheared, turned, scaled, moved back and by t. */
-static void fl__vision_inverse(double m[6], double degrees, double tx, double ty, double scale, double sx,
-                               double sy, double cx, double cy) {
-    const double turn = degrees * (3.14159265358979323846 / 180);
-    const double a = cos(turn - sy) / cos(sy), b = -cos(turn - sy) * tan(sx) / cos(sy) - sin(turn);
-    const double c = sin(turn - sy) / cos(sy), d = -sin(turn - sy) * tan(sx) / cos(sy) + cos(turn);
+/* Inverse of the transform: translate (cx, cy) to the origin, shear, rotate, scale, translate back and by
+   t. */
+static void fl__vision_inverse_affine(double m[6], double degrees, double tx, double ty, double scale,
+                                      double sx, double sy, double cx, double cy) {
+    const double angle = degrees * (3.14159265358979323846 / 180);
+    const double a = cos(angle - sy) / cos(sy), b = -cos(angle - sy) * tan(sx) / cos(sy) - sin(angle);
+    const double c = sin(angle - sy) / cos(sy), d = -sin(angle - sy) * tan(sx) / cos(sy) + cos(angle);
     m[0] = d / scale, m[1] = -b / scale, m[3] = -c / scale, m[4] = a / scale;
     m[2] = m[0] * (-cx - tx) + m[1] * (-cy - ty) + cx;
     m[5] = m[3] * (-cx - tx) + m[4] * (-cy - ty) + cy;
 }
 
-static fl_tensor *fl__vision_moved(fl_tensor *image, fl_vision_adjustment how, double v,
-                                   fl_vision_adjust_opts o) {
+static fl_tensor *fl__vision_warp(fl_tensor *image, fl_vision_adjustment how, double v,
+                                  fl_vision_adjust_opts o) {
     double m[6];
     const double cx = -(double)image->shape[2] / 2, cy = -(double)image->shape[1] / 2;
-    if (how == FL_VISION_ROTATE) fl__vision_inverse(m, -v, 0, 0, 1, 0, 0, 0, 0);
-    else if (how == FL_VISION_SHEAR_X) fl__vision_inverse(m, 0, 0, 0, 1, atan(v), 0, cx, cy);
-    else if (how == FL_VISION_SHEAR_Y) fl__vision_inverse(m, 0, 0, 0, 1, 0, atan(v), cx, cy);
+    if (how == FL_VISION_ROTATE) fl__vision_inverse_affine(m, -v, 0, 0, 1, 0, 0, 0, 0);
+    else if (how == FL_VISION_SHEAR_X) fl__vision_inverse_affine(m, 0, 0, 0, 1, atan(v), 0, cx, cy);
+    else if (how == FL_VISION_SHEAR_Y) fl__vision_inverse_affine(m, 0, 0, 0, 1, 0, atan(v), cx, cy);
     else
-        fl__vision_inverse(m, 0, how == FL_VISION_TRANSLATE_X ? v : 0, how == FL_VISION_TRANSLATE_Y ? v : 0,
-                           1, 0, 0, 0, 0);
+        fl__vision_inverse_affine(m, 0, how == FL_VISION_TRANSLATE_X ? v : 0,
+                                  how == FL_VISION_TRANSLATE_Y ? v : 0, 1, 0, 0, 0, 0);
     return fl_vision_affine(image, m, o);
 }
 
@@ -898,48 +914,50 @@ FL_API fl_tensor *fl_vision_adjust_opt(fl_tensor *image, fl_vision_adjustment ho
     fl_vision_item item = {.image = image};
     fl_vision_pixels from, x;
     if (how > FL_VISION_BLUR || !(fabs(v) <= 1e6) || o.size < 0 || (o.size && o.size % 2 == 0)) {
-        fl_fail("fl_vision_adjust: change %d by %g, size %d", (int)how, v, o.size);
+        fl_fail("fl_vision_adjust: got adjustment %d, v %g, size %d; expected 0 to %d, |v| <= 1e6, an odd "
+                "size or 0", (int)how, v, o.size, (int)FL_VISION_BLUR);
         return NULL;
     }
     if (!fl_vision_pixels_of(&image, &from)) return NULL;
     if (from.c > 4) {
-        fl_fail("fl_vision_adjust: %lld channels", (long long)from.c);
+        fl_fail("fl_vision_adjust: got %lld channels, expected at most 4", (long long)from.c);
         return NULL;
     }
-    if (how >= FL_VISION_ROTATE && how <= FL_VISION_TRANSLATE_Y) return fl__vision_moved(image, how, v, o);
-    if (!fl__vision_own(&item, &x)) return NULL;
+    if (how >= FL_VISION_ROTATE && how <= FL_VISION_TRANSLATE_Y) return fl__vision_warp(image, how, v, o);
+    if (!fl__vision_copy_image(&item, &x)) return NULL;
     const bool rgb = x.c >= 3;
     const int64_t n = x.h * x.w;
     switch (how) {
     case FL_VISION_CONTRAST: fl__vision_contrast(&x, v); break;
     case FL_VISION_SATURATION: if (rgb) fl__colour_saturate(x.p, n, x.c, (float)v, (float)(1 - v)); break;
     case FL_VISION_GRAYSCALE: if (rgb) fl__colour_saturate(x.p, n, x.c, 0, 1); break;
-    case FL_VISION_HUE: if (rgb) fl__colour_turn(x.p, n, x.c, (float)v); break;
+    case FL_VISION_HUE: if (rgb) fl__colour_hue(x.p, n, x.c, (float)v); break;
     case FL_VISION_SHARPNESS: fl__vision_sharpen(&from, &x, v); break;
     case FL_VISION_AUTOCONTRAST: fl__vision_autocontrast(&x); break;
     case FL_VISION_EQUALIZE: fl__vision_equalize(&x); break;
     case FL_VISION_BLUR:
         if (!(v > 0 && v <= 1e3 && o.size < 1 << 14)) {
-            fl_fail("fl_vision_adjust: a blur of sigma %g, size %d", v, o.size);
+            fl_fail("fl_vision_adjust: got blur sigma %g, size %d, expected sigma in (0, 1000], size < %d", v,
+                    o.size, 1 << 14);
             return NULL;
         }
         if (!fl__vision_blur(&from, &x, v, o.size ? o.size : 2 * (int64_t)ceil(3 * v) + 1)) return NULL;
         break;
-    default: fl__vision_by_value(&x, how, v);
+    default: fl__vision_pointwise(&x, how, v);
     }
     return item.image;
 }
 
-/* ---- random ones ---- */
+/* ---- random adjustments ---- */
 
-static bool fl__vision_change_some(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+static bool fl__vision_adjust_random(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
     return (item->image = fl_vision_adjust(item->image, (fl_vision_adjustment)s->n[0],
                                            fl__vision_uniform(rng, s->a[0], s->a[1]))) != NULL;
 }
 
 FL_API fl_vision_step fl_vision_adjust_step(fl_vision_adjustment how, double low, double high, double p) {
     return (fl_vision_step){
-        .name = "change", .apply = fl__vision_change_some, .p = p, .n = {how}, .a = {low, high}};
+        .name = "change", .apply = fl__vision_adjust_random, .p = p, .n = {how}, .a = {low, high}};
 }
 
 static bool fl__vision_jitter(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
@@ -967,19 +985,19 @@ FL_API fl_vision_step fl_vision_color_jitter(double brightness, double contrast,
                             .a = {brightness, contrast, saturation, hue}};
 }
 
-static bool fl__vision_affine_some(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+static bool fl__vision_affine_random(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
     double m[6];
     const double h = (double)item->image->shape[1], w = (double)item->image->shape[2];
-    const double turn = fl__vision_uniform(rng, -s->a[0], s->a[0]);
+    const double angle = fl__vision_uniform(rng, -s->a[0], s->a[0]);
     const double tx = nearbyint(fl__vision_uniform(rng, -s->a[1] * w, s->a[1] * w));
     const double ty = nearbyint(fl__vision_uniform(rng, -s->a[2] * h, s->a[2] * h));
-    fl__vision_inverse(m, turn, tx, ty, fl__vision_uniform(rng, s->a[3], s->a[4]), 0, 0, 0, 0);
+    fl__vision_inverse_affine(m, angle, tx, ty, fl__vision_uniform(rng, s->a[3], s->a[4]), 0, 0, 0, 0);
     return (item->image = fl_vision_affine(item->image, m, (fl_vision_adjust_opts){.size = 0})) != NULL;
 }
 
 FL_API fl_vision_step fl_vision_random_affine(double degrees, double translate_x, double translate_y,
                                               double low, double high) {
-    return (fl_vision_step){.name = "random_affine", .apply = fl__vision_affine_some, .p = 1,
+    return (fl_vision_step){.name = "random_affine", .apply = fl__vision_affine_random, .p = 1,
                             .a = {degrees, translate_x, translate_y, low ? low : 1, high ? high : 1}};
 }
 
@@ -996,7 +1014,7 @@ static void fl__vision_fill(const fl_vision_pixels *x, int64_t y0, int64_t x0, i
 
 static bool fl__vision_erase(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
     fl_vision_pixels x;
-    if (!fl__vision_own(item, &x)) return false;
+    if (!fl__vision_copy_image(item, &x)) return false;
     for (int t = 0; t < 10; t++) {
         const double area = (double)(x.h * x.w) * fl__vision_uniform(rng, 0.02, 1.0 / 3);
         const double ratio = exp(fl__vision_uniform(rng, log(0.3), log(3.3)));
@@ -1011,12 +1029,12 @@ static bool fl__vision_erase(const fl_vision_step *s, fl_vision_item *item, fl_r
 
 FL_API fl_vision_step fl_vision_random_erasing(double p, double value) {
     return (fl_vision_step){.name = "random_erasing", .apply = fl__vision_erase, .p = p,
-                            .a = {fl__vision_level(value, -1)}};
+                            .a = {fl__vision_clamp_level(value, -1)}};
 }
 
 static bool fl__vision_cutout(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
     fl_vision_pixels x;
-    if (!fl__vision_own(item, &x)) return false;
+    if (!fl__vision_copy_image(item, &x)) return false;
     const int64_t side = s->n[0], cy = fl__vision_between(rng, 0, x.h - 1),
                   cx = fl__vision_between(rng, 0, x.w - 1);
     fl__vision_fill(&x, cy - side / 2, cx - side / 2, side, side, (int)s->a[0], rng);
@@ -1025,12 +1043,12 @@ static bool fl__vision_cutout(const fl_vision_step *s, fl_vision_item *item, fl_
 
 FL_API fl_vision_step fl_vision_cutout(int64_t side, double value) {
     return (fl_vision_step){.name = "cutout", .apply = fl__vision_cutout, .p = 1,
-                            .n = {fl__vision_side(side)}, .a = {fl__vision_level(value, 0)}};
+                            .n = {fl__vision_clamp_side(side)}, .a = {fl__vision_clamp_level(value, 0)}};
 }
 
-/* ---- policies: a change by a magnitude m in [0, 1] ---- */
+/* ---- augmentation policies: adjustments by a magnitude m in [0, 1] ---- */
 
-/* v = base + sign * most * m; limits of RandAugment, TrivialAugmentWide, DeiT. `part`: of the size. */
+/* v = base + sign * most * m; most for RandAugment, TrivialAugmentWide, DeiT. part: relative to the size. */
 typedef struct fl__vision_policy {
     fl_vision_adjustment how;
     double base, most[3];
@@ -1049,66 +1067,66 @@ static const fl__vision_policy fl__vision_policies[] = {
     {FL_VISION_SATURATION, 1, {0.9, 0.99, 0.9}, true, false},
     {FL_VISION_CONTRAST, 1, {0.9, 0.99, 0.9}, true, false},
     {FL_VISION_SHARPNESS, 1, {0.9, 0.99, 0.9}, true, false},
-    {FL_VISION_POSTERIZE, 8, {-4, -6, -4}, false, false}, /* bits: whole ones */
+    {FL_VISION_POSTERIZE, 8, {-4, -6, -4}, false, false}, /* bits, rounded */
     {FL_VISION_SOLARIZE, 255, {-255, -255, -256}, false, false},
     {FL_VISION_AUTOCONTRAST, 0, {0, 0, 0}, false, false},
     {FL_VISION_EQUALIZE, 0, {0, 0, 0}, false, false},
-    {FL_VISION_INVERT, 0, {-1, -1, 0}, false, false}, /* DeiT's alone, as the last one */
+    {FL_VISION_INVERT, 0, {-1, -1, 0}, false, false}, /* this and the next: DeiT only */
     {FL_VISION_SOLARIZE_ADD, 0, {-1, -1, 110}, false, false},
 };
 enum { FL__POLICIES = sizeof fl__vision_policies / sizeof *fl__vision_policies };
 
-/* Number i of n from first to last, as torch.linspace rounds it. */
+/* Number i of n from first to last, rounded as torch.linspace does. */
 static double fl__vision_linspace(double first, double last, double i, int n) {
     const float step = ((float)last - (float)first) / (float)(n - 1);
     return i < n / 2 ? (float)first + step * (float)i : (float)last - step * (float)(n - 1 - i);
 }
 
-/* Changes the image as p says by magnitude m of n from 0 on; n 0: by m in [0, 1]. */
-static bool fl__vision_change_by(fl_vision_item *item, fl_rng *rng, int family, const fl__vision_policy *p,
-                                 double m, int n) {
-    const bool of_size = p->part && family != FL__TRIVIAL;
+/* Applies policy p with magnitude m of 0 to n - 1; n 0: m in [0, 1]. */
+static bool fl__vision_apply_policy(fl_vision_item *item, fl_rng *rng, int scheme, const fl__vision_policy *p,
+                                    double m, int n) {
+    const bool of_size = p->part && scheme != FL__TRIVIAL;
     const double most =
-        p->most[family] * (of_size ? (double)item->image->shape[p->how == FL_VISION_TRANSLATE_X ? 2 : 1] : 1);
+        p->most[scheme] * (of_size ? (double)item->image->shape[p->how == FL_VISION_TRANSLATE_X ? 2 : 1] : 1);
     double v = n ? fl__vision_linspace(0, most, m, n) : most * m;
     if (p->how == FL_VISION_SOLARIZE && n) v = 255 * fl__vision_linspace(1, 0, m, n) - 255;
-    if (p->part && family != FL__DEIT) v = trunc(v);
-    if (p->how == FL_VISION_POSTERIZE) v = family == FL__DEIT ? -4 - trunc(4 * m) : nearbyint(v);
-    if (p->how == FL_VISION_SOLARIZE && family == FL__DEIT) v = 1 - trunc(256 * m);
+    if (p->part && scheme != FL__DEIT) v = trunc(v);
+    if (p->how == FL_VISION_POSTERIZE) v = scheme == FL__DEIT ? -4 - trunc(4 * m) : nearbyint(v);
+    if (p->how == FL_VISION_SOLARIZE && scheme == FL__DEIT) v = 1 - trunc(256 * m);
     if (p->how == FL_VISION_SOLARIZE_ADD) v = trunc(v);
     if (p->sign && fl_rng_uniform(rng) < 0.5) v = -v;
     v += p->base;
-    if (family == FL__DEIT && p->base == 1 && v < 0.1) v = 0.1;
+    if (scheme == FL__DEIT && p->base == 1 && v < 0.1) v = 0.1;
     fl_vision_adjust_opts o = {.size = 0};
-    if (family == FL__DEIT)
+    if (scheme == FL__DEIT)
         for (int i = 0; i < 3; i++) o.fill[i] = (double[])FL_VISION_IMAGENET_MEAN[i] * 255;
     return (item->image = fl_vision_adjust_opt(item->image, p->how, v, o)) != NULL;
 }
 
 static bool fl__vision_augment(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
-    const int family = (int)s->n[0];
-    const bool deit = family == FL__DEIT;
+    const int scheme = (int)s->n[0];
+    const bool deit = scheme == FL__DEIT;
     bool ok = true;
     for (int64_t i = 0; ok && i < s->n[1]; i++) {
         double m = s->a[0];
-        if (family == FL__TRIVIAL) m = (double)fl__vision_between(rng, 0, 30);
+        if (scheme == FL__TRIVIAL) m = (double)fl__vision_between(rng, 0, 30);
         if (deit) {
             if (fl_rng_uniform(rng) >= 0.5) continue;
             m = fmin(fmax(9 + 0.5 * fl__vision_normal(rng), 0), 10) / 10;
         }
         const int64_t k = fl__vision_between(rng, deit, deit ? FL__POLICIES - 1 : FL__POLICIES - 3);
-        ok = fl__vision_change_by(item, rng, family, &fl__vision_policies[k], m, deit ? 0 : 31);
+        ok = fl__vision_apply_policy(item, rng, scheme, &fl__vision_policies[k], m, deit ? 0 : 31);
     }
     return ok;
 }
 
-/* Of each half of a pair: the change, its probability, its magnitude of 10. */
-typedef struct fl__vision_half {
+/* AutoAugment: one adjustment of a pair, its probability, its magnitude of 10. */
+typedef struct fl__vision_subpolicy {
     fl_vision_adjustment how;
     double p;
     int m;
-} fl__vision_half;
-static const fl__vision_half fl__vision_pairs[25][2] = {
+} fl__vision_subpolicy;
+static const fl__vision_subpolicy fl__vision_auto_policies[25][2] = {
     {{FL_VISION_POSTERIZE, .4, 8}, {FL_VISION_ROTATE, .6, 9}},
     {{FL_VISION_SOLARIZE, .6, 5}, {FL_VISION_AUTOCONTRAST, .6, 0}},
     {{FL_VISION_EQUALIZE, .8, 0}, {FL_VISION_EQUALIZE, .6, 0}},
@@ -1138,12 +1156,12 @@ static const fl__vision_half fl__vision_pairs[25][2] = {
 
 static bool fl__vision_auto_augment(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
     (void)s;
-    const fl__vision_half *pair = fl__vision_pairs[fl__vision_between(rng, 0, 24)];
+    const fl__vision_subpolicy *pair = fl__vision_auto_policies[fl__vision_between(rng, 0, 24)];
     for (int i = 0; i < 2; i++) {
         const bool skip = fl_rng_uniform(rng) >= pair[i].p;
         int64_t k = 0;
         while (fl__vision_policies[k].how != pair[i].how) k++;
-        if (!skip && !fl__vision_change_by(item, rng, FL__RAND, &fl__vision_policies[k], pair[i].m, 10))
+        if (!skip && !fl__vision_apply_policy(item, rng, FL__RAND, &fl__vision_policies[k], pair[i].m, 10))
             return false;
     }
     return true;
@@ -1158,7 +1176,7 @@ FL_API fl_vision_step fl_vision_rand_augment(int64_t changes, int64_t magnitude)
                             .apply = fl__vision_augment,
                             .p = 1,
                             .n = {FL__RAND, changes ? changes : 2},
-                            .a = {(double)fl__vision_side(magnitude ? magnitude : 9)}};
+                            .a = {(double)fl__vision_clamp_side(magnitude ? magnitude : 9)}};
 }
 
 FL_API fl_vision_step fl_vision_trivial_augment_wide(void) {
@@ -1175,9 +1193,9 @@ FL_API fl_vision_step fl_vision_deit_augment(void) {
 typedef struct fl__vision_batches {
     fl_vision_batch_opts o; /* steps is a copy */
     int64_t size, epoch;
-    float table[4][256];    /* what each value of a channel becomes */
+    float table[4][256];    /* normalised value of each level, per channel */
     pthread_mutex_t lock;
-    int64_t *bad, n_bad, cap_bad; /* ids of samples that were skipped */
+    int64_t *bad, n_bad, cap_bad; /* ids of skipped samples, guarded by lock */
 } fl__vision_batches;
 
 static bool fl__vision_batch_get(fl_data_set *self, int64_t i, fl_data_sample *out);
@@ -1201,8 +1219,8 @@ static int64_t fl__vision_batch_id(fl_data_set *self, int64_t i) {
     return fl_data_id(fl_data_inner(self, 0), i * b->size);
 }
 
-/* An image into its place of the batch. */
-static void fl__vision_place(const fl__vision_batches *b, const fl_vision_pixels *x, void *to) {
+/* Writes an image to its slice of the batch, normalised. */
+static void fl__vision_write_image(const fl__vision_batches *b, const fl_vision_pixels *x, void *to) {
     const int64_t line = x->w * x->c;
     for (int64_t y = 0; y < x->h; y++) {
         const uint8_t *p = x->p + y * x->row;
@@ -1219,15 +1237,15 @@ static void fl__vision_place(const fl__vision_batches *b, const fl_vision_pixels
     }
 }
 
-/* The part that a random resized crop takes, and nothing else, decoded and resized. */
-static fl_tensor *fl__vision_decode_part(const fl__vision_batches *b, fl_tensor *bytes, const char *name,
-                                         fl_rng *rng) {
+/* Decodes and resizes only the region of a random resized crop. */
+static fl_tensor *fl__vision_decode_region(const fl__vision_batches *b, fl_tensor *bytes, const char *name,
+                                           fl_rng *rng) {
     const fl_vision_step *s = b->o.steps;
     fl_vision_info info;
     int64_t part[4];
     const size_t n = (size_t)fl_numel(bytes);
     if (!fl_vision_inspect(fl_data(bytes), n, false, &info)) return NULL;
-    fl__vision_choose_part(s, rng, info.h, info.w, part);
+    fl__vision_sample_region(s, rng, info.h, info.w, part);
     fl_tensor *t = fl_vision_decode(fl_data(bytes), n, .depth = 8, .name = name, .y = part[0], .x = part[1],
                                     .h = part[2], .w = part[3], .max_pixels = b->o.max_pixels);
     return t ? fl_vision_resize_image(t, s->n[0], s->n[0], .filter = (fl_vision_filter)s->n[2]) : NULL;
@@ -1242,8 +1260,8 @@ static bool fl__vision_sample(fl_data_set *self, int64_t i, fl_data_sample *out,
     fl_vision_item item = {.image = out->n ? out->t[0] : NULL};
     if (b->o.objects) {
         if (out->n < 5)
-            return fl_fail("fl_vision_batch: sample %lld has %d fields, objects want 5", (long long)i,
-                           out->n);
+            return fl_fail("fl_vision_batch: sample %lld has %d fields, expected 5 or 6 with .objects",
+                           (long long)i, out->n);
         item.boxes = out->t[1], item.labels = out->t[2], item.area = out->t[3];
         item.masks = out->n > 5 ? out->t[5] : NULL;
     }
@@ -1254,7 +1272,7 @@ static bool fl__vision_sample(fl_data_set *self, int64_t i, fl_data_sample *out,
                           b->o.steps->apply == fl__vision_random_resized_crop;
         char name[600];
         fl_vision_sample_name(inner, i, name, sizeof name);
-        item.image = part ? fl__vision_decode_part(b, item.image, name, &rng)
+        item.image = part ? fl__vision_decode_region(b, item.image, name, &rng)
                           : fl_vision_decode(fl_data(item.image), (size_t)fl_numel(item.image), .depth = 8,
                                              .name = name, .max_pixels = b->o.max_pixels);
         done = part;
@@ -1267,8 +1285,9 @@ static bool fl__vision_sample(fl_data_set *self, int64_t i, fl_data_sample *out,
     return true;
 }
 
-/* The error of the moment, about sample i, becomes a message, once; false if it is no fault of the sample. */
-static bool fl__vision_note_bad(fl__vision_batches *b, fl_data_set *inner, int64_t i) {
+/* Turns the current error about sample i into a message, once per sample. False if the sample is not its
+   cause (out of memory). */
+static bool fl__vision_report_bad(fl__vision_batches *b, fl_data_set *inner, int64_t i) {
     const int64_t id = fl_data_id(inner, i);
     char name[600];
     bool known = false, noted = true;
@@ -1284,18 +1303,18 @@ static bool fl__vision_note_bad(fl__vision_batches *b, fl_data_set *inner, int64
     return noted;
 }
 
-/* Sample i, or, if bad ones are skipped, the next one that is not. */
-static bool fl__vision_good_sample(fl_data_set *self, int64_t i, fl_data_sample *out,
-                                   fl_vision_pixels *pixels) {
+/* Sample i, or with skip_bad the next good one. */
+static bool fl__vision_next_good(fl_data_set *self, int64_t i, fl_data_sample *out,
+                                 fl_vision_pixels *pixels) {
     fl__vision_batches *b = self->user;
     fl_data_set *inner = fl_data_inner(self, 0);
     const int64_t n = fl_data_size(inner);
     for (int64_t k = 0; k < n; k++) {
         *out = (fl_data_sample){0};
         if (fl__vision_sample(self, (i + k) % n, out, pixels)) return true;
-        if (!b->o.skip_bad || !fl__vision_note_bad(b, inner, (i + k) % n)) return false;
+        if (!b->o.skip_bad || !fl__vision_report_bad(b, inner, (i + k) % n)) return false;
     }
-    return fl_fail("fl_vision_batch: none of %lld samples is good", (long long)n);
+    return fl_fail("fl_vision_batch: all %lld samples are bad", (long long)n);
 }
 
 FL_API int64_t fl_vision_bad(fl_data_set *batches) {
@@ -1308,24 +1327,26 @@ FL_API int64_t fl_vision_bad(fl_data_set *batches) {
     return n;
 }
 
-/* The other fields of n samples, stacked as they come: field k at out->t[k]. */
+/* Stacks the fields other than the image of sample `at` of n: field k into out->t[k]. */
 static bool fl__vision_stack(fl_data_sample *out, const fl_data_sample *one, int64_t at, int64_t n) {
     if (!at) {
         out->n = one->n;
         for (int k = 1; k < one->n; k++) {
             fl_shape s = fl_shape_of(one->t[k]), all = {s.ndim + 1, {n}};
-            if (s.ndim == FL_MAX_DIMS) return fl_fail("fl_vision_batch: field %d has %d dims", k, s.ndim);
+            if (s.ndim == FL_MAX_DIMS)
+                return fl_fail("fl_vision_batch: field %d has %d axes, expected at most %d", k, s.ndim,
+                               FL_MAX_DIMS - 1);
             memcpy(all.dim + 1, s.dim, (size_t)s.ndim * sizeof *s.dim);
             if (!(out->t[k] = fl_data_host_tensor(all, one->t[k]->dtype))) return false;
         }
     }
     if (one->n != out->n)
-        return fl_fail("fl_vision_batch: a sample of %d fields behind one of %d", one->n, out->n);
+        return fl_fail("fl_vision_batch: sample has %d fields, expected %d as in the batch", one->n, out->n);
     for (int k = 1; k < one->n; k++) {
         fl_tensor *t = one->t[k], *all = out->t[k];
         const int64_t bytes = fl_numel(t) * (int64_t)fl_dtype_size(t->dtype);
         if (t->dtype != all->dtype || t->ndim != all->ndim - 1 || fl_numel(t) * n != fl_numel(all))
-            return fl_fail("fl_vision_batch: field %d is %s %s, in a batch of %s %s", k,
+            return fl_fail("fl_vision_batch: field %d is %s %s, expected a row of the batch's %s %s", k,
                            fl_dtype_name(t->dtype), FL_SHAPE_TEXT(t), fl_dtype_name(all->dtype),
                            FL_SHAPE_TEXT(all));
         if (bytes && !fl_to_host(t, (char *)fl_data(all) + at * bytes, (size_t)bytes)) return false;
@@ -1335,8 +1356,8 @@ static bool fl__vision_stack(fl_data_sample *out, const fl_data_sample *one, int
 
 /* ---- batches with objects ---- */
 
-/* The objects of one image: boxes as parts of it, labels and masks, behind the `at` objects before. */
-static void fl__vision_place_objects(const fl_data_sample *one, const fl_vision_pixels *x,
+/* Writes the objects of one image at index `at`: boxes relative to its size, labels and masks. */
+static void fl__vision_write_objects(const fl_data_sample *one, const fl_vision_pixels *x,
                                      fl_data_sample *out, int64_t at) {
     const int64_t n = one->t[2]->shape[0], w = x->w, h = x->h;
     const float *b = n ? fl_data(one->t[1]) : NULL;
@@ -1353,7 +1374,7 @@ static void fl__vision_place_objects(const fl_data_sample *one, const fl_vision_
                (const uint8_t *)fl_data(one->t[5]) + y * w, (size_t)w);
 }
 
-/* Fields of the right kinds, stored one number behind the other. */
+/* Checks the fields' dtypes and shapes, and makes them contiguous. */
 static bool fl__vision_objects_ok(fl_data_sample *one, const fl_vision_pixels *x) {
     static const fl_dtype dtype[] = {FL_U8, FL_F32, FL_I64, FL_F32, FL_I64, FL_U8};
     const int64_t n = one->t[2] && one->t[2]->ndim == 1 ? one->t[2]->shape[0] : -1;
@@ -1362,12 +1383,12 @@ static bool fl__vision_objects_ok(fl_data_sample *one, const fl_vision_pixels *x
     for (int k = 1; ok && k < one->n && k < 6; k++)
         ok = one->t[k] && one->t[k]->dtype == dtype[k] && (one->t[k] = fl_contiguous(one->t[k]));
     return ok ||
-           fl_fail("fl_vision_batch: a sample's boxes, labels or masks do not belong to its %lld x %lld "
-                   "pixels, or to each other",
+           fl_fail("fl_vision_batch: a sample's boxes f32 [n, 4], labels i64 [n], areas, i64 [3], masks do "
+                   "not match each other, or its %lld x %lld pixels",
                    (long long)x->w, (long long)x->h);
 }
 
-/* All n samples are there: the batch is as large as the largest. */
+/* Batches n samples, padded to the largest height and width. */
 static bool fl__vision_pad_batch(const fl__vision_batches *b, const fl_data_sample *one,
                                  const fl_vision_pixels *x, int64_t n, fl_data_sample *out) {
     static const int planes[] = {0, 3, 1, 2};
@@ -1378,7 +1399,8 @@ static bool fl__vision_pad_batch(const fl__vision_batches *b, const fl_data_samp
         h = x[k].h > h ? x[k].h : h, w = x[k].w > w ? x[k].w : w, objects += one[k].t[2]->shape[0];
         masks = masks && one[k].n > 5;
         if (x[k].c != c || c > 4)
-            return fl_fail("fl_vision_batch: images of %lld channels", (long long)x[k].c);
+            return fl_fail("fl_vision_batch: got images of %lld and %lld channels, expected one number, at "
+                           "most 4", (long long)c, (long long)x[k].c);
     }
     const fl_shape shape[] = {FL_SHAPE(n, h, w, c),   FL_SHAPE(n, h, w), FL_SHAPE(objects, 4),
                               FL_SHAPE(objects),      FL_SHAPE(n),       FL_SHAPE(n, 3),
@@ -1395,10 +1417,10 @@ static bool fl__vision_pad_batch(const fl__vision_batches *b, const fl_data_samp
         for (int64_t y = 0; y < x[k].h; y++) {
             fl_vision_pixels row = x[k];
             row.p += y * row.row, row.h = 1;
-            fl__vision_place(b, &row, (char *)fl_data(out->t[0]) + (k * h + y) * w * c * bytes);
+            fl__vision_write_image(b, &row, (char *)fl_data(out->t[0]) + (k * h + y) * w * c * bytes);
             memset(none + (k * h + y) * w, false, (size_t)x[k].w);
         }
-        fl__vision_place_objects(&one[k], &x[k], out, at);
+        fl__vision_write_objects(&one[k], &x[k], out, at);
         const int64_t mine = one[k].t[2]->shape[0];
         ((int64_t *)fl_data(out->t[4]))[k] = mine, at += mine;
         memcpy((int64_t *)fl_data(out->t[5]) + 3 * k, fl_data(one[k].t[4]), 3 * sizeof(int64_t));
@@ -1413,7 +1435,7 @@ static bool fl__vision_objects_get(fl_data_set *self, int64_t begin, int64_t n, 
     fl_scope s = fl_scope_begin();
     bool ok = x && s.depth_ > 0;
     for (int64_t k = 0; ok && k < n; k++)
-        ok = fl__vision_good_sample(self, begin + k, &one[k], &x[k]) && fl__vision_objects_ok(&one[k], &x[k]);
+        ok = fl__vision_next_good(self, begin + k, &one[k], &x[k]) && fl__vision_objects_ok(&one[k], &x[k]);
     fl_data_sample made = {0};
     ok = ok && fl__vision_pad_batch(b, one, x, n, &made);
     for (int k = 0; ok && k < made.n; k++) ok = fl_promote(&s, made.t[k]) != NULL;
@@ -1436,21 +1458,22 @@ static bool fl__vision_batch_get(fl_data_set *self, int64_t i, fl_data_sample *o
         fl_scope s = fl_scope_begin();
         fl_data_sample one = {0};
         fl_vision_pixels x;
-        bool ok = fl__vision_good_sample(self, begin + k, &one, &x);
+        bool ok = fl__vision_next_good(self, begin + k, &one, &x);
         if (ok && !k) {
             c = x.c, h = x.h, w = x.w;
-            ok = c <= 4 || fl_fail("fl_vision_batch: images of %lld channels", (long long)c);
+            ok = c <= 4 ||
+                 fl_fail("fl_vision_batch: got images of %lld channels, expected at most 4", (long long)c);
             batch = ok ? fl_promote(&s, fl_data_host_tensor(FL_SHAPE(n, h, w, c), b->o.u8 ? FL_U8 : FL_F32))
                        : NULL;
             ok = batch != NULL;
         }
         if (ok && (x.c != c || x.h != h || x.w != w))
             ok = fl_fail(
-                "fl_vision_batch: sample %lld is [%lld, %lld, %lld], the batch's first [%lld, %lld, %lld]",
+                "fl_vision_batch: sample %lld is [%lld, %lld, %lld], expected the first's [%lld, %lld, %lld]",
                 (long long)(begin + k), (long long)x.c, (long long)x.h, (long long)x.w, (long long)c,
                 (long long)h, (long long)w);
         if (ok)
-            fl__vision_place(
+            fl__vision_write_image(
                 b, &x, (char *)fl_data(batch) + k * c * h * w * (b->o.u8 ? 1 : (int64_t)sizeof(float)));
         ok = ok && fl__vision_stack(&made, &one, k, n);
         for (int f = 1; ok && !k && f < made.n; f++) ok = fl_promote(&s, made.t[f]) != NULL;
@@ -1465,11 +1488,12 @@ static bool fl__vision_batch_get(fl_data_set *self, int64_t i, fl_data_sample *o
 FL_API fl_data_set *fl_vision_batch_opt(fl_data_set *set, int64_t size, fl_vision_batch_opts o) {
     bool ok = set || fl_fail("fl_vision_batch: the set is NULL");
     if (ok && (size < 1 || size > INT32_MAX || o.n_steps < 0 || (o.n_steps && !o.steps)))
-        ok = fl_fail("fl_vision_batch: batches of %lld, %d steps at %p", (long long)size, o.n_steps,
-                     (const void *)o.steps);
+        ok = fl_fail("fl_vision_batch: got size %lld, %d steps%s; expected a size of 1 to %d, n_steps >= 0",
+                     (long long)size, o.n_steps, o.n_steps && !o.steps ? " at NULL" : "", INT32_MAX);
     for (int k = 0; ok && k < 4; k++)
         ok = (isfinite(o.mean[k]) && o.std[k] >= 0 && isfinite(o.std[k])) ||
-             fl_fail("fl_vision_batch: mean %g, std %g of channel %d", o.mean[k], o.std[k], k);
+             fl_fail("fl_vision_batch: channel %d: mean %g, std %g, expected finite, std >= 0", k, o.mean[k],
+                     o.std[k]);
     fl__vision_batches *b = ok ? fl_heap_alloc(sizeof *b) : NULL;
     fl_vision_step *steps = b ? fl_heap_alloc((size_t)o.n_steps * sizeof *steps + 1) : NULL;
     if (!steps) {
@@ -1491,7 +1515,7 @@ FL_API fl_data_set *fl_vision_batch_opt(fl_data_set *set, int64_t size, fl_visio
                            &set, 1);
 }
 
-/* ---- mixed batches ---- */
+/* ---- mixup and CutMix ---- */
 
 typedef struct fl__vision_mix {
     fl_vision_mixup_opts o;
@@ -1507,7 +1531,7 @@ static bool fl__vision_mix_start(fl_data_set *self, int64_t epoch) {
     return true;
 }
 
-/* Of the gamma distribution of shape a (Marsaglia and Tsang 2000). */
+/* Samples the gamma distribution of shape a (Marsaglia and Tsang 2000). */
 static double fl__vision_gamma(fl_rng *rng, double a) {
     const double less = a < 1 ? pow(1 - fl_rng_uniform(rng), 1 / a) : 1, d = (a < 1 ? a + 1 : a) - 1.0 / 3,
                  c = 1 / sqrt(9 * d);
@@ -1517,7 +1541,7 @@ static double fl__vision_gamma(fl_rng *rng, double a) {
     }
 }
 
-/* Pixels (box) of images a and b, stored h, w, c, become v a + (1 - v) b and v b + (1 - v) a. */
+/* Within box, images a and b, stored h, w, c, become v a + (1 - v) b and v b + (1 - v) a. */
 static void fl__vision_mix_pair(float *a, float *b, int64_t w, int64_t c, const int64_t box[4], float v) {
     for (int64_t y = box[0]; y < box[2]; y++)
         for (int64_t i = (y * w + box[1]) * c; i < (y * w + box[3]) * c; i++) {
@@ -1532,7 +1556,8 @@ static bool fl__vision_mix_targets(const fl__vision_mix *m, const int64_t *label
     for (int64_t i = 0; i < n; i++) {
         const int64_t a = label[i], b = label[n - 1 - i];
         if (a < 0 || a >= m->classes)
-            return fl_fail("fl_vision_mixup: class %lld of %lld", (long long)a, (long long)m->classes);
+            return fl_fail("fl_vision_mixup: label is %lld, expected 0 to %lld", (long long)a,
+                           (long long)m->classes - 1);
         for (int64_t k = 0; k < m->classes; k++)
             to[i * m->classes + k] = (float)(v * (k == a ? high : low) + (1 - v) * (k == b ? high : low));
     }
@@ -1548,7 +1573,7 @@ static bool fl__vision_mix_get(fl_data_set *self, int64_t i, fl_data_sample *out
     if (!fl_data_get(inner, i, &s)) return false;
     if (s.n < 2 || s.t[0]->ndim != 4 || s.t[0]->dtype != FL_F32 || s.t[1]->dtype != FL_I64 ||
         s.t[1]->ndim != 1 || s.t[1]->shape[0] != s.t[0]->shape[0])
-        return fl_fail("fl_vision_mixup: batch %lld is not f32 images [n, c, h, w] and labels i64 [n]",
+        return fl_fail("fl_vision_mixup: batch %lld: expected images f32 [n, c, h, w] and labels i64 [n]",
                        (long long)i);
     const int64_t n = s.t[0]->shape[0], c = s.t[0]->shape[1], h = s.t[0]->shape[2], w = s.t[0]->shape[3];
     fl_tensor *x = fl_clone(fl_contiguous(fl_permute(s.t[0], 4, pixels))),
@@ -1591,8 +1616,9 @@ FL_API fl_data_set *fl_vision_mixup_opt(fl_data_set *set, int64_t classes, fl_vi
     bool ok = set || fl_fail("fl_vision_mixup: the set is NULL");
     if (ok && !(classes > 0 && o.mixup >= 0 && o.mixup < 1e6 && o.cutmix >= 0 && o.cutmix < 1e6 &&
                 o.smoothing >= 0 && o.smoothing < 1))
-        ok = fl_fail("fl_vision_mixup: %lld classes, mixup %g, cutmix %g, smoothing %g", (long long)classes,
-                     o.mixup, o.cutmix, o.smoothing);
+        ok = fl_fail("fl_vision_mixup: got %lld classes, mixup %g, cutmix %g, smoothing %g; expected classes "
+                     "> 0, mixup and cutmix in [0, 1e6), smoothing in [0, 1)", (long long)classes, o.mixup,
+                     o.cutmix, o.smoothing);
     fl__vision_mix *m = ok ? fl_heap_alloc(sizeof *m) : NULL;
     if (!m) {
         fl_data_free(set);
@@ -1614,20 +1640,20 @@ typedef struct fl__vision_repeat {
     int rank, ranks;
 } fl__vision_repeat;
 
-/* Sample i of this rank is place rank + i ranks of the order in which each comes several times. */
-static int64_t fl__vision_repeat_place(const fl_data_set *self, int64_t i) {
+/* Index of this rank's sample i in the order with repetitions. */
+static int64_t fl__vision_repeat_index(const fl_data_set *self, int64_t i) {
     const fl__vision_repeat *r = self->user;
     return r->rank + i * r->ranks;
 }
 
 static bool fl__vision_repeat_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
     const fl__vision_repeat *r = self->user;
-    return fl_data_get(fl_data_inner(self, 0), fl__vision_repeat_place(self, i) / r->times, out);
+    return fl_data_get(fl_data_inner(self, 0), fl__vision_repeat_index(self, i) / r->times, out);
 }
 
 static int64_t fl__vision_repeat_id(fl_data_set *self, int64_t i) {
     const fl__vision_repeat *r = self->user;
-    const int64_t at = fl__vision_repeat_place(self, i);
+    const int64_t at = fl__vision_repeat_index(self, i);
     return fl_data_id(fl_data_inner(self, 0), at / r->times) +
            at % r->times * fl_data_size(fl_data_inner(self, 0));
 }
@@ -1643,7 +1669,8 @@ static bool fl__vision_repeat_arrange(fl_data_set *self, int64_t epoch) {
 FL_API fl_data_set *fl_vision_repeated(fl_data_set *set, int64_t times, uint64_t seed, int rank, int ranks) {
     bool ok = set || fl_fail("fl_vision_repeated: the set is NULL");
     if (ok && !(times > 0 && rank >= 0 && rank < ranks))
-        ok = fl_fail("fl_vision_repeated: %lld times, rank %d of %d", (long long)times, rank, ranks);
+        ok = fl_fail("fl_vision_repeated: got %lld times, rank %d of %d, expected times > 0, 0 <= rank < "
+                     "ranks", (long long)times, rank, ranks);
     fl__vision_repeat *r = ok ? fl_heap_alloc(sizeof *r) : NULL;
     if (!r) {
         fl_data_free(set);

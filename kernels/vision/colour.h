@@ -1,29 +1,31 @@
-/* kernels/vision/colour.h - colours of u8 images, pixel by pixel, for each instruction set
+/* kernels/vision/colour.h - colour adjustments of u8 images, compiled for each instruction set
 
-   Every loop is plain: compiled for wide registers it becomes vectors, whose results are the same. */
+   The loops are scalar C that the compiler vectorises; results are the same at each level. */
 #ifndef FL_VISION_COLOUR_KERNEL_H
 #define FL_VISION_COLOUR_KERNEL_H
 #include "../../fl_mem.h"
 
-/* Each byte p = cut(a p + rest). */
+/* p = cut(a p + rest) for each byte; cut clamps to [0, 255] and truncates. */
 FL_PRIVATE void fl__colour_scale(uint8_t *p, int64_t bytes, float a, float rest);
-/* Of n pixels of c >= 3 channels: the sum of grey = floor(.2989 R + .587 G + .114 B); R, G and B become
-   cut(a x + rest grey); their hue is turned by `turn` of a circle. */
+/* *sum = sum of grey = floor(.2989 R + .587 G + .114 B) over n pixels of c >= 3 channels. */
 FL_PRIVATE void fl__colour_grey(const uint8_t *p, int64_t n, int64_t c, int64_t *sum);
+/* x = cut(a x + rest grey) for R, G and B of n pixels. */
 FL_PRIVATE void fl__colour_saturate(uint8_t *p, int64_t n, int64_t c, float a, float rest);
-FL_PRIVATE void fl__colour_turn(uint8_t *p, int64_t n, int64_t c, float turn);
-/* The least and the largest number of each of c channels, 1 to 4. */
+/* Shifts the hue of n pixels by `shift` of a full circle. */
+FL_PRIVATE void fl__colour_hue(uint8_t *p, int64_t n, int64_t c, float shift);
+/* Minimum and maximum of each of c channels, 1 to 4. */
 FL_PRIVATE void fl__colour_range(const uint8_t *p, int64_t bytes, int64_t c, uint8_t low[4],
                                  uint8_t high[4]);
-/* A row of `bytes` bytes: x + rest (s - x), s the mean of 3 x 3 pixels with weights 1, in the centre 5. */
+/* Sharpens a row of `bytes` bytes: x + rest (s - x), s the mean of 3 x 3 pixels with weights 1, centre 5. */
 FL_PRIVATE void fl__colour_sharpen(const uint8_t *const row[3], int64_t bytes, int64_t c, float rest,
                                    uint8_t *to);
-/* Each byte x becomes (x & mask) ^ flip where x >= from, else x & mask. */
+/* x = (x & mask) ^ flip if x >= from, else x & mask (posterize, solarize, invert). */
 FL_PRIVATE void fl__colour_bits(uint8_t *p, int64_t bytes, uint8_t mask, uint8_t flip, uint8_t from);
-/* sum += weight x, of n numbers; and n of them, rounded, as bytes. */
+/* sum[i] += weight x[i]. */
 FL_PRIVATE void fl__colour_add(float *sum, const float *x, float weight, int64_t n);
+/* to[i] = x[i] rounded and clamped to a byte. */
 FL_PRIVATE void fl__colour_round(const float *x, int64_t n, uint8_t *to);
-/* n pixels of c channels, the last one first. */
+/* Reverses a row of n pixels of c channels. */
 FL_PRIVATE void fl__colour_mirror(const uint8_t *p, int64_t n, int64_t c, uint8_t *to);
 
 #endif /* FL_VISION_COLOUR_KERNEL_H: stop here if you only want the declarations */
@@ -37,13 +39,13 @@ FL_PRIVATE void fl__colour_mirror(const uint8_t *p, int64_t n, int64_t c, uint8_
 
 FL__LOOPS_BEGIN
 
-FL__INLINE uint8_t fl__colour_cut(float v) {
+FL__INLINE uint8_t fl__colour_to_u8(float v) {
     v = v > 0 ? v : 0;
     return (uint8_t)(int32_t)(v < 255 ? v : 255);
 }
 
 FL__INLINE void fl__colour_scale_any(uint8_t *p, int64_t bytes, float a, float rest) {
-    FL__VECTOR for (int64_t i = 0; i < bytes; i++) p[i] = fl__colour_cut((float)p[i] * a + rest);
+    FL__VECTOR for (int64_t i = 0; i < bytes; i++) p[i] = fl__colour_to_u8((float)p[i] * a + rest);
 }
 
 typedef uint8_t fl__colour_u16 __attribute__((vector_size(16)));
@@ -53,10 +55,10 @@ typedef uint8_t fl__colour_u16 __attribute__((vector_size(16)));
 #define FL__COLOUR_SHUFFLE(v, ...) __builtin_shuffle(v, (fl__colour_u16){__VA_ARGS__})
 #endif
 
-/* At most FL__COLOUR_CHUNK pixels as a word each, R in its lowest byte, then G, B; and back. Four pixels of
-   three channels at once read and write four bytes more, which later ones, or the loop below, write again. */
+/* Unpacks at most FL__COLOUR_CHUNK pixels to a 32-bit word each, R in its lowest byte, then G, B. Four pixels
+   of three channels at once read four bytes more than they use. */
 enum { FL__COLOUR_CHUNK = 512, FL__COLOUR_LITTLE = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ };
-FL__INLINE void fl__colour_words(const uint8_t *p, int64_t n, int64_t c, uint32_t *word) {
+FL__INLINE void fl__colour_unpack(const uint8_t *p, int64_t n, int64_t c, uint32_t *word) {
     int64_t i = 0;
     for (; FL__COLOUR_LITTLE && c == 3 && i + 6 <= n; i += 4) {
         fl__colour_u16 v;
@@ -67,7 +69,8 @@ FL__INLINE void fl__colour_words(const uint8_t *p, int64_t n, int64_t c, uint32_
     for (; i < n; i++) word[i] = (uint32_t)(p[c * i] | p[c * i + 1] << 8 | p[c * i + 2] << 16);
 }
 
-FL__INLINE void fl__colour_bytes(const uint32_t *word, int64_t n, int64_t c, uint8_t *p) {
+/* The inverse; four pixels at once write four bytes more, which later ones, or the last loop, overwrite. */
+FL__INLINE void fl__colour_pack(const uint32_t *word, int64_t n, int64_t c, uint8_t *p) {
     int64_t i = 0;
     for (; FL__COLOUR_LITTLE && c == 3 && i + 6 <= n; i += 4) {
         fl__colour_u16 v;
@@ -84,10 +87,10 @@ FL__INLINE float fl__colour_of(uint32_t word, int k) {
 }
 
 FL__INLINE uint32_t fl__colour_join(float r, float g, float b) {
-    return (uint32_t)(fl__colour_cut(r) | fl__colour_cut(g) << 8 | fl__colour_cut(b) << 16);
+    return (uint32_t)(fl__colour_to_u8(r) | fl__colour_to_u8(g) << 8 | fl__colour_to_u8(b) << 16);
 }
 
-/* What is floored is not negative: whole numbers of 32 bits do. */
+/* Truncation is floor here: the value is not negative. */
 FL__INLINE int32_t fl__colour_grey_of(uint32_t w) {
     return (int32_t)(0.2989f * fl__colour_of(w, 0) + 0.587f * fl__colour_of(w, 1) +
                      0.114f * fl__colour_of(w, 2));
@@ -98,7 +101,7 @@ FL__INLINE void fl__colour_grey_any(const uint8_t *p, int64_t n, int64_t c, int6
     *sum = 0;
     for (int64_t m; n > 0; n -= m, p += m * c) {
         int32_t part = 0;
-        fl__colour_words(p, m = n < FL__COLOUR_CHUNK ? n : FL__COLOUR_CHUNK, c, word);
+        fl__colour_unpack(p, m = n < FL__COLOUR_CHUNK ? n : FL__COLOUR_CHUNK, c, word);
         FL__VECTOR for (int64_t i = 0; i < m; i++) part += fl__colour_grey_of(word[i]);
         *sum += part;
     }
@@ -107,32 +110,32 @@ FL__INLINE void fl__colour_grey_any(const uint8_t *p, int64_t n, int64_t c, int6
 FL__INLINE void fl__colour_saturate_any(uint8_t *p, int64_t n, int64_t c, float a, float rest) {
     uint32_t word[FL__COLOUR_CHUNK];
     for (int64_t m; n > 0; n -= m, p += m * c) {
-        fl__colour_words(p, m = n < FL__COLOUR_CHUNK ? n : FL__COLOUR_CHUNK, c, word);
+        fl__colour_unpack(p, m = n < FL__COLOUR_CHUNK ? n : FL__COLOUR_CHUNK, c, word);
         FL__VECTOR for (int64_t i = 0; i < m; i++) {
             const float with = rest * (float)fl__colour_grey_of(word[i]);
             word[i] = fl__colour_join(fl__colour_of(word[i], 0) * a + with,
                                       fl__colour_of(word[i], 1) * a + with,
                                       fl__colour_of(word[i], 2) * a + with);
         }
-        fl__colour_bytes(word, m, c, p);
+        fl__colour_pack(word, m, c, p);
     }
 }
 
-/* |v| < 2^31 */
+/* floor for |v| < 2^31. */
 FL__INLINE float fl__colour_floor(float v) {
     const float whole = (float)(int32_t)v;
     return whole > v ? whole - 1 : whole;
 }
 
-/* h, s, v of r, g, b in [0, 1], h turned, and back. */
-FL__INLINE uint32_t fl__colour_turn_of(uint32_t w, float turn) {
+/* Converts r, g, b in [0, 1] to h, s, v, shifts h and converts back. */
+FL__INLINE uint32_t fl__colour_hue_of(uint32_t w, float shift) {
     const float r = fl__colour_of(w, 0) / 255, g = fl__colour_of(w, 1) / 255, b = fl__colour_of(w, 2) / 255;
-    const float more = g > b ? g : b, less = g < b ? g : b, most = r > more ? r : more;
-    const float range = most - (r < less ? r : less), by = range == 0 ? 1 : range;
+    const float high_gb = g > b ? g : b, low_gb = g < b ? g : b, most = r > high_gb ? r : high_gb;
+    const float range = most - (r < low_gb ? r : low_gb), by = range == 0 ? 1 : range;
     const float s = range / (range == 0 ? 1 : most);
     const float rc = (most - r) / by, gc = (most - g) / by, bc = (most - b) / by;
     float h = (most == r ? bc - gc : most == g ? rc + 2 - bc : gc + 4 - rc) * (1.0f / 6.0f) + 1;
-    h = h - fl__colour_floor(h) + turn;
+    h = h - fl__colour_floor(h) + shift;
     h -= fl__colour_floor(h);
     const float six = h * 6, part = fl__colour_floor(six), f = six - part, k = part < 6 ? part : 0;
     const float q = (1 - s * f) * most, t = (s * f + (1 - s)) * most, low = (1 - s) * most;
@@ -142,16 +145,16 @@ FL__INLINE uint32_t fl__colour_turn_of(uint32_t w, float turn) {
     return fl__colour_join(red * (256.0f - 1e-3f), green * (256.0f - 1e-3f), blue * (256.0f - 1e-3f));
 }
 
-FL__INLINE void fl__colour_turn_any(uint8_t *p, int64_t n, int64_t c, float turn) {
+FL__INLINE void fl__colour_hue_any(uint8_t *p, int64_t n, int64_t c, float shift) {
     uint32_t word[FL__COLOUR_CHUNK];
     for (int64_t m; n > 0; n -= m, p += m * c) {
-        fl__colour_words(p, m = n < FL__COLOUR_CHUNK ? n : FL__COLOUR_CHUNK, c, word);
-        FL__VECTOR for (int64_t i = 0; i < m; i++) word[i] = fl__colour_turn_of(word[i], turn);
-        fl__colour_bytes(word, m, c, p);
+        fl__colour_unpack(p, m = n < FL__COLOUR_CHUNK ? n : FL__COLOUR_CHUNK, c, word);
+        FL__VECTOR for (int64_t i = 0; i < m; i++) word[i] = fl__colour_hue_of(word[i], shift);
+        fl__colour_pack(word, m, c, p);
     }
 }
 
-/* Numbers of channel k stand at places k, k + c, ... of 48 that go side by side. */
+/* 48 lanes side by side: channel k is in lanes k, k + c, ... */
 FL__INLINE void fl__colour_range_any(const uint8_t *p, int64_t bytes, int64_t c, uint8_t *low,
                                      uint8_t *high) {
     enum { SIDE = 48 };
@@ -179,7 +182,7 @@ FL__INLINE void fl__colour_sharpen_any(const uint8_t *const row[3], int64_t byte
         const int32_t sum = u[i - c] + u[i] + u[i + c] + v[i - c] + 5 * v[i] + v[i + c] + w[i - c] + w[i] +
                             w[i + c];
         const float old = (float)v[i];
-        to[i] = fl__colour_cut(old + rest * (nearbyintf((float)sum / 13.0f) - old));
+        to[i] = fl__colour_to_u8(old + rest * (nearbyintf((float)sum / 13.0f) - old));
     }
 }
 
@@ -193,10 +196,10 @@ FL__INLINE void fl__colour_add_any(float *sum, const float *x, float weight, int
 }
 
 FL__INLINE void fl__colour_round_any(const float *x, int64_t n, uint8_t *to) {
-    FL__VECTOR for (int64_t i = 0; i < n; i++) to[i] = fl__colour_cut(nearbyintf(x[i]));
+    FL__VECTOR for (int64_t i = 0; i < n; i++) to[i] = fl__colour_to_u8(nearbyintf(x[i]));
 }
 
-/* Five pixels of three channels at once; the sixteenth byte is written again, or by the loop below. */
+/* Five pixels of three channels at once; the sixteenth byte is overwritten later. */
 FL__INLINE void fl__colour_mirror_any(const uint8_t *p, int64_t n, int64_t c, uint8_t *to) {
     int64_t i = 0;
     for (; c == 3 && i + 6 <= n; i += 5) {
@@ -209,7 +212,7 @@ FL__INLINE void fl__colour_mirror_any(const uint8_t *p, int64_t n, int64_t c, ui
         for (int64_t k = 0; k < c; k++) to[i * c + k] = p[(n - 1 - i) * c + k];
 }
 
-/* A function at each level, and the one that calls that of the moment. */
+/* A function for each level, and a dispatcher to the current level. */
 #define FL__COLOUR_AT(level, name, params, args)                                                           \
     FL__ON_##level(FL__TARGET_##level static void fl__colour_##name##_##level params {                     \
         fl__colour_##name##_any args;                                                                      \
@@ -225,7 +228,7 @@ FL__INLINE void fl__colour_mirror_any(const uint8_t *p, int64_t n, int64_t c, ui
 FL__COLOUR(scale, (uint8_t *p, int64_t bytes, float a, float rest), (p, bytes, a, rest))
 FL__COLOUR(grey, (const uint8_t *p, int64_t n, int64_t c, int64_t *sum), (p, n, c, sum))
 FL__COLOUR(saturate, (uint8_t *p, int64_t n, int64_t c, float a, float rest), (p, n, c, a, rest))
-FL__COLOUR(turn, (uint8_t *p, int64_t n, int64_t c, float turn), (p, n, c, turn))
+FL__COLOUR(hue, (uint8_t *p, int64_t n, int64_t c, float shift), (p, n, c, shift))
 FL__COLOUR(range, (const uint8_t *p, int64_t bytes, int64_t c, uint8_t low[4], uint8_t high[4]),
            (p, bytes, c, low, high))
 FL__COLOUR(sharpen, (const uint8_t *const row[3], int64_t bytes, int64_t c, float rest, uint8_t *to),

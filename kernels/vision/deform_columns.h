@@ -1,13 +1,14 @@
-/* kernels/vision/deform_columns.h - the columns of deformable convolution and their gradients on the cpu
+/* kernels/vision/deform_columns.h - im2col of deformable convolution and its gradients on the cpu
 
-   A row of samples is placed once for all channels that share its offsets. Tasks are such rows; of x's
-   gradient they are blocks of planes: every sum has one order, whatever the number of threads. */
+   Sampling positions of a row are computed once for all channels that share its offsets. A task is such a
+   row; for x's gradient it is a block of planes, so that the order of every sum does not depend on the number
+   of threads. */
 #ifndef FL_CPU_DEFORM_COLUMNS_H
 #define FL_CPU_DEFORM_COLUMNS_H
 #include "../../fl/vision/deform.h"
 #include "../cpu/slots.h"
 #include "../cpu/scratch.h"
-/* Puts the slots of this file into the table. */
+/* Sets the table entries of this file's kernels. */
 FL_PRIVATE void fl__cpu_deform_slots(fl_backend *cpu);
 #endif
 
@@ -17,13 +18,13 @@ FL_PRIVATE void fl__cpu_deform_slots(fl_backend *cpu);
 #include <string.h>
 FL__LOOPS_BEGIN
 
-enum { FL__DEFORM_BLOCK = 16 }; /* planes of a task of x's gradient */
+enum { FL__DEFORM_BLOCK = 16 }; /* planes per task of x's gradient */
 
 struct fl__deform;
 typedef void (*fl__deform_fn)(const struct fl__deform *f, int64_t item, void *scratch);
 typedef struct fl__deform {
     const fl_deform_args *a;
-    int64_t h, w, oh, ow, kernel, each, blocks; /* each: channels of an offset group, in so many blocks */
+    int64_t h, w, oh, ow, kernel, each, blocks; /* each: channels per offset group; blocks of them */
     int64_t even_row;                           /* ow, rounded up to even */
     const void *x, *offset, *mask;
     void *columns, *dx, *d_offset, *d_mask;
@@ -54,7 +55,7 @@ static void fl__deform_begin(const fl_call *c, fl__deform *f) {
     f->even_row = f->ow + f->ow % 2;
 }
 
-/* Places are numbers of 32 bits, and rows and columns f32 has. */
+/* Can the kernel run: pixel indices must fit 32 bits, and rows and columns be exact in f32. */
 static bool fl__deform_fits(const fl_call *c) {
     const fl_tensor *x = c->in[0];
     return fl__variant(x->dtype) <= FL__VARIANT_F64 && x->shape[2] * x->shape[3] < INT32_MAX &&
@@ -85,8 +86,8 @@ static bool fl__cpu_deform_columns(const fl_backend *self, const fl_call *c) {
 }
 
 static bool fl__cpu_deform_columns_grad(const fl_backend *self, const fl_call *c) {
-    static const fl__deform_fn move[FL__VARIANTS] = {FL__AT_FLOATS(fl__deform_move)},
-                               scatter[FL__VARIANTS] = {FL__AT_FLOATS(fl__deform_scatter)};
+    static const fl__deform_fn offset_grad[FL__VARIANTS] = {FL__AT_FLOATS(fl__deform_offset_grad)},
+                               input_grad[FL__VARIANTS] = {FL__AT_FLOATS(fl__deform_input_grad)};
     const int variant = fl__variant(c->in[0]->dtype);
     fl__deform f;
     (void)self;
@@ -99,10 +100,10 @@ static bool fl__cpu_deform_columns_grad(const fl_backend *self, const fl_call *c
     f.d_offset = c->out[1] ? fl_data(c->out[1]) : NULL;
     f.d_mask = f.a->masked && c->out[2] ? fl_data(c->out[2]) : NULL;
     const int64_t groups = c->in[0]->shape[0] * f.a->groups;
-    if ((f.d_offset || f.d_mask) && !fl__deform_run(&f, c, move[variant], groups * f.kernel * f.oh,
+    if ((f.d_offset || f.d_mask) && !fl__deform_run(&f, c, offset_grad[variant], groups * f.kernel * f.oh,
                                                     fl__ceil_div(FL__GRAIN, f.ow * (f.each + 4))))
         return false;
-    return !f.dx || fl__deform_run(&f, c, scatter[variant], groups * f.blocks, 1);
+    return !f.dx || fl__deform_run(&f, c, input_grad[variant], groups * f.blocks, 1);
 }
 
 FL_PRIVATE void fl__cpu_deform_slots(fl_backend *cpu) {

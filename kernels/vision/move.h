@@ -1,10 +1,10 @@
-/* kernels/vision/move.h - where the pixels of a row come from when an image is turned, sheared or moved */
+/* kernels/vision/move.h - source pixels of a row under an affine transform (rotate, shear, translate) */
 #ifndef FL_VISION_MOVE_H
 #define FL_VISION_MOVE_H
 #include "../../fl_mem.h"
 
-/* Pixel x of n is the nearest to m (x - cx, dy, 1) + (cx, cy) of an image of h x w: column u[x] and row v[x]
-   there, or u[x] -1 if that is outside. */
+/* Nearest source pixel of each of n pixels in an image of h x w: column u[x] and row v[x] of
+   m (x - cx, dy, 1) + (cx, cy), rounded; u[x] is -1 if it is outside. */
 FL_PRIVATE void fl__move_row(const double m[6], double cx, double cy, double dy, int64_t h, int64_t w,
                              int64_t n, int32_t *u, int32_t *v);
 

@@ -1,24 +1,24 @@
-/* kernels/vision/resize.h - images in another size: sums of neighbours by weights, along rows, then columns
+/* kernels/vision/resize.h - separable image resampling: weighted sums along rows, then along columns
 
-   What Pillow computes, bit for bit: weights of 22 fractional bits in 32-bit integers, u8 between passes. */
+   Bit-exact with Pillow: weights with 22 fractional bits in 32-bit integers, u8 between the passes. */
 #ifndef FL_VISION_RESIZE_H
 #define FL_VISION_RESIZE_H
 #include "../../fl_mem.h"
 
-/* Output i is the sum over k < n[i] of weight[i * most + k] times input at[i] + k, plus one half, over 2^22,
-   clipped. Weights of k >= n[i] are 0, and most is a multiple of 4. */
+/* Filter taps: output i = clip((sum over k < n[i] of weight[i * most + k] input[at[i] + k] + 2^21) / 2^22).
+   Weights with k >= n[i] are 0; most is a multiple of 4. */
 typedef struct fl__resize_taps {
     int64_t out, most;
     int32_t *at, *n, *weight;
 } fl__resize_taps;
 
-/* Up to FL__RESIZE_ROWS rows of c channels, from_row and to_row bytes apart: each of `to` has taps.out
-   pixels. `bytes` of a row belong to the image, and 4 readable ones stand behind them. */
+/* Resamples up to FL__RESIZE_ROWS rows of c channels to t->out pixels each; from_row, to_row: row strides in
+   bytes. `bytes` of a row belong to the image; 4 more after them must be readable. */
 enum { FL__RESIZE_ROWS = 4 };
 FL_PRIVATE void fl__resize_rows(const uint8_t *from, int64_t from_row, uint8_t *to, int64_t to_row,
                                 int64_t rows, int64_t c, int64_t bytes, const fl__resize_taps *t);
-/* Output row i of `bytes` bytes from the rows below each other at `from`, `row` bytes apart; sums: as many
-   numbers. */
+/* Resamples columns: output row i of `bytes` bytes from rows at `from`, `row` bytes apart; sums: workspace of
+   `bytes` numbers. */
 FL_PRIVATE void fl__resize_column(const uint8_t *from, int64_t row, uint8_t *to, int64_t bytes,
                                   const fl__resize_taps *t, int64_t i, int32_t *sums);
 
@@ -45,7 +45,8 @@ FL__INLINE uint8_t fl__resize_clip(int32_t sum) {
     return (uint8_t)(v < 0 ? 0 : v > 255 ? 255 : v);
 }
 
-/* A pixel of three or four channels is four lanes; the rows share their weights. Outputs from `first` on. */
+/* Pixels of three or four channels as four lanes; rows share their weights. Computes outputs from `first`
+   on. */
 FL__INLINE void fl__resize_rows_4(const uint8_t *from, int64_t from_row, uint8_t *to,
                                   int64_t to_row, int64_t rows, int64_t c, const fl__resize_taps *t,
                                   int64_t first) {
@@ -97,13 +98,14 @@ FL__INLINE void fl__resize_column_any(const uint8_t *from, int64_t row, uint8_t 
 }
 
 #if FL__LEVELS_ON & 6
-/* The same for four taps at a time, of as many outputs as have `bytes` of a row to read: products of pairs in
-   16 bits. A weight is 2^11 high + low, which are apart until the end: the sum is the same whole number. */
+/* RGB rows, four taps at a time, for the outputs whose reads stay within `bytes` of a row; returns their
+   number. Multiplies in 16-bit pairs: a weight is 2^11 high + low, summed separately, so that the total is
+   exact. */
 FL__TARGET_avx2 static int64_t fl__resize_rows_pairs(const uint8_t *from, int64_t from_row, uint8_t *to,
                                                      int64_t to_row, int64_t bytes,
                                                      const fl__resize_taps *t) {
     enum { LOW = 11, Z = -1 };
-    /* channels of taps 0, 1 to the lower half, of 2, 3 to the upper one; and their weights */
+    /* shuffles: channels of taps 0, 1 to the lower half, of 2, 3 to the upper one; and their weights */
     const __m256i pairs = _mm256_setr_epi8(0, Z, 3, Z, 1, Z, 4, Z, 2, Z, 5, Z, Z, Z, Z, Z, 6, Z, 9, Z, 7, Z,
                                            10, Z, 8, Z, 11, Z, Z, Z, Z, Z);
     const __m256i high = _mm256_setr_epi8(0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6,
@@ -151,7 +153,7 @@ FL__TARGET_avx2 static int64_t fl__resize_rows_pairs(const uint8_t *from, int64_
         if (c == 3 && rows == FL__RESIZE_ROWS)                                                               \
             fl__resize_rows_4(from, from_row, to, to_row, FL__RESIZE_ROWS, 3, t,                             \
                               fl__resize_rows_pairs_##level(from, from_row, to, to_row, bytes, t));          \
-        else if (c == 3) /* what is left of the rows, one by one */                                          \
+        else if (c == 3) /* remaining rows, one by one */                                          \
             for (int64_t r = 0; r < rows; r++)                                                               \
                 fl__resize_rows_4(from + r * from_row, 0, to + r * to_row, 0, 1, 3, t, 0);                   \
         else if (c == 4)                                                                                     \

@@ -1,15 +1,15 @@
 /* kernels/vision/roi_align.h - RoIAlign and its adjoint on the cpu
 
-   The weights of each box, by row and by column, are listed first. Tasks are planes of a box; of the adjoint
-   they are planes of an image, to which boxes add in their order: every sum has one order, whatever the
-   number of threads. */
+   The row and column weights of each box are listed first. A task is a plane of a box; for the adjoint it is
+   a plane of an image, to which boxes add in order: the order of every sum does not depend on the number of
+   threads. */
 #ifndef FL_CPU_ROI_ALIGN_H
 #define FL_CPU_ROI_ALIGN_H
 #include "../../fl/vision/regions.h"
 #include "../cpu/slots.h"
 #include "../cpu/scratch.h"
-enum { FL__ROI_SAMPLES = 1 << 16 }; /* along a side of a bin at most */
-/* Puts the slot of this file into the table. */
+enum { FL__ROI_SAMPLES = 1 << 16 }; /* limit along a side of a bin */
+/* Sets the table entry of this file's kernel. */
 FL_PRIVATE void fl__cpu_roi_align_slots(fl_backend *cpu);
 #endif
 
@@ -29,7 +29,7 @@ typedef struct fl__roi_box {
     int64_t image, low, width;      /* the columns that it reads */
     double start[2], bin[2];        /* by row and by column, in pixels */
     int64_t samples[2];             /* along each side of a bin */
-    const fl__roi_tap **first;      /* [rows + columns + 1]: where each bin's weights begin */
+    const fl__roi_tap **first;      /* [rows + columns + 1]: begin of each bin's weights */
 } fl__roi_box;
 
 struct fl__roi;
@@ -50,21 +50,21 @@ typedef struct fl__roi {
 #define FL__WITH_F64 FL__ONCE
 #include "../cpu/levels.inc"
 
-/* Of arithmetic in f64 rounded to f32 after each step, f32's own results. */
+/* Rounding f64 arithmetic to f32 after each step gives the same results as f32 arithmetic. */
 static double fl__roi_round(fl_dtype d, double v) {
     return d == FL_F32 ? (double)(float)v : v;
 }
 
-/* Places box k; false after fl_fail. */
-static bool fl__roi_place(const fl__roi *r, const fl_tensor *boxes, int64_t k, fl__roi_box *b) {
+/* Computes box k's position, bin size and number of samples; false after fl_fail. */
+static bool fl__roi_init_box(const fl__roi *r, const fl_tensor *boxes, int64_t k, fl__roi_box *b) {
     const fl_dtype d = boxes->dtype;
     double v[5];
     for (int i = 0; i < 5; i++)
         v[i] = d == FL_F32 ? (double)((const float *)fl_data(boxes))[5 * k + i]
                            : ((const double *)fl_data(boxes))[5 * k + i];
     if (!(v[0] >= 0 && v[0] < (double)r->a->images))
-        return fl_fail("fl_vision_roi_align: box %lld is of image %g, of %lld", (long long)k, v[0],
-                       (long long)r->a->images);
+        return fl_fail("fl_vision_roi_align: box %lld has image index %g, expected 0 to %lld", (long long)k,
+                       v[0], (long long)r->a->images - 1);
     b->image = (int64_t)v[0];
     const double scale = fl__roi_round(d, r->a->scale);
     for (int axis = 0; axis < 2; axis++) {
@@ -76,14 +76,14 @@ static bool fl__roi_place(const fl__roi *r, const fl_tensor *boxes, int64_t k, f
         b->bin[axis] = fl__roi_round(d, length / bins);
         const double samples = r->a->sampling_ratio ? (double)r->a->sampling_ratio : ceil(b->bin[axis]);
         if (!(samples <= FL__ROI_SAMPLES))
-            return fl_fail("fl_vision_roi_align: %g samples along a bin of box %lld, %d are possible",
+            return fl_fail("fl_vision_roi_align: %g samples along a bin of box %lld, expected at most %d",
                            samples, (long long)k, FL__ROI_SAMPLES);
         b->samples[axis] = samples > 0 ? (int64_t)samples : 0;
     }
     return true;
 }
 
-/* Adds a weight to the list from t on, which ends at `end`; the new end. */
+/* Adds a weight to the list [t, end), merging with the last two entries; returns the new end. */
 static fl__roi_tap *fl__roi_add(fl__roi_tap *t, fl__roi_tap *end, int64_t at, double weight) {
     for (int i = 1; i <= 2 && end - i >= t; i++)
         if (end[-i].at == at) return end[-i].weight += weight, end;
@@ -91,8 +91,8 @@ static fl__roi_tap *fl__roi_add(fl__roi_tap *t, fl__roi_tap *end, int64_t at, do
     return end + 1;
 }
 
-/* Lists the weights of a box from t on; the end of the list. */
-static fl__roi_tap *fl__roi_list(const fl__roi *r, fl__roi_box *b, fl_dtype d, fl__roi_tap *t) {
+/* Writes the weights of a box from t on; returns the end of the list. */
+static fl__roi_tap *fl__roi_list_weights(const fl__roi *r, fl__roi_box *b, fl_dtype d, fl__roi_tap *t) {
     int64_t high = 0, bin = 0;
     const double count = (double)fl__max(b->samples[0] * b->samples[1], 1);
     b->low = r->w;
@@ -148,15 +148,15 @@ static void fl__roi_adjoint_task(void *arg, int64_t begin, int64_t end) {
 }
 
 static bool fl__cpu_roi_align(const fl_backend *self, const fl_call *c) {
-    static const fl__roi_fn sample[FL__VARIANTS] = {FL__AT_FLOATS(fl__roi_sample)},
-                            spread[FL__VARIANTS] = {FL__AT_FLOATS(fl__roi_spread)};
+    static const fl__roi_fn forward[FL__VARIANTS] = {FL__AT_FLOATS(fl__roi_forward)},
+                            adjoint[FL__VARIANTS] = {FL__AT_FLOATS(fl__roi_adjoint)};
     const fl_roi_align_args *a = c->args;
     const fl_tensor *x = c->in[0], *boxes = c->in[1];
     const fl_dtype d = x->dtype;
     (void)self;
     fl__roi r = {.a = a, .boxes = boxes->shape[0], .c = x->shape[1], .rows = a->rows, .columns = a->columns,
                  .h = a->h, .w = a->w, .size = (int64_t)fl_dtype_size(d),
-                 .run = (a->adjoint ? spread : sample)[fl__variant(d)]};
+                 .run = (a->adjoint ? adjoint : forward)[fl__variant(d)]};
     if (!r.run || boxes->dtype != d) return fl__no_kernel(c, d);
     if (!fl_out_make(c->out[0])) return false;
     r.x = fl_data(x), r.y = fl_data(c->out[0]);
@@ -167,14 +167,14 @@ static bool fl__cpu_roi_align(const fl_backend *self, const fl_call *c) {
     for (int64_t k = 0; ok && k < r.boxes; k++) {
         fl__roi_box *b = r.box + k;
         b->first = (const fl__roi_tap **)(void *)(r.box + r.boxes) + (size_t)k * starts;
-        if ((ok = fl__roi_place(&r, boxes, k, b)))
+        if ((ok = fl__roi_init_box(&r, boxes, k, b)))
             taps += 2 * (b->samples[0] * r.rows + b->samples[1] * r.columns);
     }
     fl__roi_tap *tap = ok ? fl_heap_alloc((size_t)(taps + 1) * sizeof *tap) : NULL, *end = tap;
     const int64_t tasks = (a->adjoint ? a->images : r.boxes) * r.c;
     ok = tap && fl__scratch_open(&r.scratch, tasks, r.w * r.size, 0, "roi_align");
     if (ok) {
-        for (int64_t k = 0; k < r.boxes; k++) end = fl__roi_list(&r, r.box + k, d, end);
+        for (int64_t k = 0; k < r.boxes; k++) end = fl__roi_list_weights(&r, r.box + k, d, end);
         fl_parallel(tasks, fl__ceil_div(FL__GRAIN, a->adjoint ? r.h * r.w : 4 * r.rows * r.columns),
                     a->adjoint ? fl__roi_adjoint_task : fl__roi_forward_task, &r);
         fl__scratch_close(&r.scratch);
