@@ -58,7 +58,7 @@
      models.h           language models: a transformer with options, gated convolutions, LSTM
      train.h            training and measuring them
      lora.h             fine-tuning by low-rank additions to weights
-     reader.h           scores of the next token, with keys and values kept
+     decoder.h          incremental decoding with a KV cache
      generate.h         texts of a model's own: samplers, beams
      lm_scorer.h        a neural language model as a scorer
      load.h             models of Hugging Face's folders, GGUF, llama2.c; saving them
@@ -111,7 +111,7 @@ FL__GLUE_BEGIN
 #include "fl/text/models/lora.h"
 #include "fl/text/models/train.h"
 FL__GLUE_END
-#include "fl/text/models/reader.h"
+#include "fl/text/models/decoder.h"
 #include "fl/text/models/generate.h"
 #include "fl/text/models/lm_scorer.h"
 #include "fl/text/models/gguf.h"

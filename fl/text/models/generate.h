@@ -1,7 +1,7 @@
 /* fl/text/models/generate.h - texts of a model's own: choosing tokens, beam search */
 #ifndef FL_TEXT_MODELS_GENERATE_H
 #define FL_TEXT_MODELS_GENERATE_H
-#include "reader.h"
+#include "decoder.h"
 
 #ifdef __cplusplus
 extern "C" {

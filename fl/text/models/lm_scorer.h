@@ -2,7 +2,7 @@
 #ifndef FL_TEXT_MODELS_LM_SCORER_H
 #define FL_TEXT_MODELS_LM_SCORER_H
 #include "../scorer.h"
-#include "reader.h"
+#include "decoder.h"
 
 #ifdef __cplusplus
 extern "C" {

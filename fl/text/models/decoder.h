@@ -1,7 +1,7 @@
-/* fl/text/models/reader.h - what comes next, one token after the other: keys and values of what was read are
+/* fl/text/models/decoder.h - what comes next, one token after the other: keys and values of what was read are
    kept */
-#ifndef FL_TEXT_MODELS_READER_H
-#define FL_TEXT_MODELS_READER_H
+#ifndef FL_TEXT_MODELS_DECODER_H
+#define FL_TEXT_MODELS_DECODER_H
 #include "models.h"
 
 #ifdef __cplusplus
@@ -42,11 +42,11 @@ FL_API bool fl_text_decoder_copy(fl_text_decoder *d, int64_t to, int64_t from);
 #ifdef __cplusplus
 }
 #endif
-#endif /* FL_TEXT_MODELS_READER_H: stop here if you only want the API */
+#endif /* FL_TEXT_MODELS_DECODER_H: stop here if you only want the API */
 
-#if defined(FL_IMPL_ONLY_TEXT_MODELS_READER) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
-#ifndef FL_TEXT_MODELS_READER_IMPL
-#define FL_TEXT_MODELS_READER_IMPL
+#if defined(FL_IMPL_ONLY_TEXT_MODELS_DECODER) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_TEXT_MODELS_DECODER_IMPL
+#define FL_TEXT_MODELS_DECODER_IMPL
 #include "../../ops/attention.h"
 #include "../../ops/copy.h"
 #include "../../ops/elementwise.h"
