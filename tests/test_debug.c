@@ -276,7 +276,7 @@ MISTAKE(tokenizer_freed_twice, "fl_text_tokenizer_free: the tokenizer was freed 
 MISTAKE(tokenizer_used_after_free, "fl_text_encode: the tokenizer was freed before")
 MISTAKE(stream_of_a_freed_tokenizer, "the tokenizer was freed before")
 MISTAKE(model_freed_below_a_tokenizer, "fl_text_model_free: the model belongs to a tokenizer")
-MISTAKE(dictionary_freed_below_a_model, "fl_text_dictionary_free: the dictionary belongs to a model")
+MISTAKE(dictionary_freed_below_a_model, "fl_text_dictionary_free: the dictionary is owned by a model")
 MISTAKE(dictionary_in_two_models, "the vocabulary belongs to another model")
 MISTAKE(reader_closed_twice, "fl_data_json_close: the reader was freed before: JSON reader")
 MISTAKE(file_read_after_close, "fl_data_read: the file was freed before")

@@ -74,13 +74,13 @@ TEST(token_files_come_back) {
         CHECK(fl_text_tokens_span(tokens, 2, &begin, &end) && begin == 10 && end == 60);
         CHECK(fl_text_tokens_span(tokens, 3, &begin, &end) && begin == 60 && end == 100);
         CHECK(!fl_text_tokens_read(tokens, 90, 11, got));
-        CHECK_ERROR("tokens 90 to 101 of 100");
+        CHECK_ERROR("[90, 101) of 100 tokens");
         fl_text_tokens_free(tokens);
         CHECK(!fl_text_tokens_open(path, .tokenizer = "another"));
-        CHECK_ERROR("is of the tokenizer 'a tokenizer', not of 'another'");
+        CHECK_ERROR("tokenizer differs: got 'a tokenizer', expected 'another'");
         tokens = fl_text_tokens_open(path, .vocabulary = 10);
         CHECK(tokens && !fl_text_tokens_read(tokens, 0, 100, got));
-        CHECK_ERROR(i > 2 ? "token 0 is 70000, of a vocabulary of 10" : "of a vocabulary of 10");
+        CHECK_ERROR(i > 2 ? "token 0 is out of range: got id 70000" : "the vocabulary has 10");
         fl_text_tokens_free(tokens);
         remove(path);
         fl_scope_end(&s);
@@ -99,7 +99,7 @@ TEST(raw_and_bad_token_files) {
     CHECK(got[0] == 1 && got[1] == 65535 && got[2] == 256);
     fl_text_tokens_free(t);
     CHECK(fl_data_replace("test", path, bytes, 7) && !fl_text_tokens_open(path, .raw = true));
-    CHECK_ERROR("7 bytes are no whole number of u16");
+    CHECK_ERROR("7 bytes are not a multiple of 2");
     static const int64_t bad[][2] = {{5, 3}, {0, 101}, {-1, 50}};
     for (int i = 0; i < 3; i++) {
         fl_scope s = fl_scope_begin();
@@ -111,7 +111,7 @@ TEST(raw_and_bad_token_files) {
         CHECK(!fl_text_tokens_of(fl_zeros(FL_SHAPE(2, 2), FL_I32), NULL, V));
         CHECK_ERROR("tokens i32 [2, 2]");
         CHECK(!fl_text_tokens_save(path, fl_full(FL_SHAPE(2), -1, FL_I32), NULL, NULL));
-        CHECK_ERROR("ids from -1 to -1");
+        CHECK_ERROR("got -1 to -1");
         const fl_data_named named = {"tokens", fl_zeros(FL_SHAPE(3), FL_F32)};
         CHECK(fl_data_save_safetensors(path, &named, 1, NULL, 0) && !fl_text_tokens_open(path));
         CHECK_ERROR("tokens f32 [3]");
@@ -143,7 +143,7 @@ TEST(shares_are_whole_documents) {
         }
         int64_t b, e;
         CHECK(!fl_text_tokens_share(t, 3, 3, &b, &e));
-        CHECK_ERROR("fl_text_tokens_share: rank 3 of 3");
+        CHECK_ERROR("got 3 of 3 ranks");
         fl_text_tokens_free(t);
     }
     fl_scope_end(&s);
@@ -639,12 +639,12 @@ TEST(low_rank_additions_learn_and_merge) {
     fl_text_lora_free(l);
     test_errors_return();
     CHECK(!fl_text_lora_new(all.model, .targets = "q_proj x_proj"));
-    CHECK_ERROR("fl_text_lora_new: rank 8, alpha 16, targets 'q_proj x_proj' of a transformer");
+    CHECK_ERROR("fl_text_lora_new: got rank 8, alpha 16, targets 'q_proj x_proj' and a transformer");
     CHECK(!fl_text_lora_new(NULL));
     CHECK_ERROR("fl_text_lora_new: the model is NULL");
     l = fl_text_lora_new(all.model, .rank = 2);
     CHECK(l && !fl_text_lora_load(l, folder));
-    CHECK_ERROR("28 tensors, not 8");
+    CHECK_ERROR("got 28, expected 8");
     fl_text_lora_free(l);
     fl_scope_end(&scope);
     fl_optim_free(r.optim);
@@ -1117,7 +1117,7 @@ TEST(saved_models_keep_their_tokens) {
     fl_text_tokenizer *read = fl_text_tokenizer_open(folder);
     CHECK(read && fl_text_tokenizer_hash(read) == fl_text_tokenizer_hash(letters));
     REQUIRE(large = fl_text_char_tokenizer("abcde", 5));
-    NAMED(fl_text_save(m, folder, .tokenizer = large), "5 tokens, the model a vocabulary of 4");
+    NAMED(fl_text_save(m, folder, .tokenizer = large), "got 5, expected at most 4");
     fl_text_tokenizer_free(letters), fl_text_tokenizer_free(large), fl_text_tokenizer_free(read);
     fl_nn_free(m);
     static const char *const files[] = {"config.json", "model.safetensors", "tokenizer.json",
@@ -1274,31 +1274,31 @@ TEST(tensors_of_other_names_load) {
 TEST(models_that_do_not_fit_their_description) {
     test_errors_return();
     static const struct { const char *name; changes c; const char *error; } of[] = {
-        {"llama", {.drop = "model.norm.weight"}, "there is no tensor 'model.norm.weight'"},
-        {"llama", {.drop = "model.norm.weight", .add = "eight"}, "there is no tensor 'model.norm.weight'"},
-        {"llama", {.drop = "lm_head.weight"}, "there is no tensor 'lm_head.weight'"},
+        {"llama", {.drop = "model.norm.weight"}, "tensor 'model.norm.weight' is missing"},
+        {"llama", {.drop = "model.norm.weight", .add = "eight"}, "tensor 'model.norm.weight' is missing"},
+        {"llama", {.drop = "lm_head.weight"}, "tensor 'lm_head.weight' is missing"},
         {"llama", {.drop = "model.layers.1.self_attn.k_proj.weight"},
-         "there is no tensor 'model.layers.1.self_attn.k_proj.weight'"},
+         "tensor 'model.layers.1.self_attn.k_proj.weight' is missing"},
         {"llama", {.drop = "model.layers.1.self_attn.v_proj.weight"},
-         "there is no tensor 'model.layers.1.self_attn.v_proj.weight'"},
-        {"gpt2", {.drop = "transformer.h.0.mlp.c_fc.bias"}, "there is no tensor 'transformer.h.0.mlp.c_fc.bias'"},
+         "tensor 'model.layers.1.self_attn.v_proj.weight' is missing"},
+        {"gpt2", {.drop = "transformer.h.0.mlp.c_fc.bias"}, "tensor 'transformer.h.0.mlp.c_fc.bias'"},
         {"llama", {.add = "model.layers.2.input_layernorm.weight"},
-         "the model has no place for 'model.layers.2.input_layernorm.weight'"},
-        {"qwen2", {.from = "\"num_hidden_layers\": 2", .to = "\"num_hidden_layers\": 3"}, "there is no tensor"},
+         "unexpected tensor 'model.layers.2.input_layernorm.weight'"},
+        {"qwen2", {.from = "\"num_hidden_layers\": 2", .to = "\"num_hidden_layers\": 3"}, "is missing"},
         {"llama", {.from = "\"num_hidden_layers\": 2", .to = "\"num_hidden_layers\": 3"},
-         "there is no tensor 'model.layers.2."},
+         "tensor 'model.layers.2."},
         {"llama", {.from = "\"num_hidden_layers\": 2", .to = "\"num_hidden_layers\": 1"},
-         "the model has no place for 'model.layers.1."},
+         "unexpected tensor 'model.layers.1."},
         {"llama", {.of = "model.norm.weight", .more = -1},
-         "'model.norm.weight' is a tensor (norm.weight here): got [31], expected [32]"},
+         "wrong shape of 'model.norm.weight', a tensor (norm.weight here): got [31], expected [32]"},
         {"llama", {.of = "model.embed_tokens.weight", .more = 1}, "got [41, 32], expected [40, 32]"},
         {"llama", {.of = "model.layers.1.mlp.up_proj.weight", .axis = 1, .more = 1},
-         "'model.layers.1.mlp.up_proj.weight' is a tensor (layers.1.linear1.weight here): got [64, 33], expected "
-         "[64, 32]"},
+         "'model.layers.1.mlp.up_proj.weight', a tensor (layers.1.linear1.weight here): got [64, 33], "
+         "expected [64, 32]"},
         {"llama", {.of = "model.layers.0.self_attn.k_proj.weight", .more = 1}, "got [65, 32], expected [64, 32]"},
         {"llama", {.of = "model.layers.0.self_attn.v_proj.weight", .axis = 1, .more = -1},
-         "'model.layers.0.self_attn.q_proj.weight' is part of a tensor (layers.0.self_attn.in_proj_weight here): "
-         "got [16, 31], expected [64, 32]"},
+         "'model.layers.0.self_attn.q_proj.weight', part of a tensor (layers.0.self_attn.in_proj_weight "
+         "here): got [16, 31], expected [64, 32]"},
         {"gpt2", {.of = "transformer.h.0.attn.c_attn.weight", .more = 1}, "got [96, 33], expected [96, 32]"},
         {"gpt2", {.of = "transformer.wpe.weight", .more = 1}, "got [33, 32], expected [32, 32]"},
         {"llama", {.of = "model.norm.weight", .dtype = FL_I32},
@@ -1306,19 +1306,19 @@ TEST(models_that_do_not_fit_their_description) {
         {"llama", {.of = "model.layers.0.self_attn.v_proj.weight", .dtype = FL_I64},
          "tensor 'model.layers.0.self_attn.v_proj.weight' is i64, expected a float"},
         {"llama", {.from = "\"model_type\": \"llama\"", .to = "\"model_type\": \"llamas\""},
-         "model_type 'llamas': gpt2, llama, mistral, qwen2 and bert are known"},
-        {"llama", {.from = "\"head_dim\": 8", .to = "\"head_dim\": 9"}, "head_dim 9 is not 32 / 4"},
-        {"llama", {.from = "\"num_attention_heads\": 4", .to = "\"num_attention_heads\": 5"}, "that fit"},
-        {"llama", {.from = "\"num_attention_heads\": 4", .to = "\"num_attention_heads\": 0"}, "that fit"},
-        {"llama", {.from = "\"num_hidden_layers\": 2", .to = "\"num_hidden_layers\": 0"}, "that fit"},
-        {"llama", {.from = "\"num_key_value_heads\": 2", .to = "\"num_key_value_heads\": 0"}, "that fit"},
-        {"llama", {.from = "\"intermediate_size\": 64", .to = "\"intermediate_size\": 0"}, "that fit"},
-        {"llama", {.from = "\"vocab_size\": 40", .to = "\"vocab_size\": 0"}, "that fit"},
-        {"llama", {.from = "\"hidden_size\": 32", .to = "\"hidden_size\": 0"}, "that fit"},
-        {"llama", {.from = "\"max_position_embeddings\": 32", .to = "\"max_position_embeddings\": -1"}, "that fit"},
-        {"llama", {.from = "\"silu\"", .to = "\"mish\""}, "the activation 'mish' is not known"},
-        {"llama", {.from = "\"attention_bias\": false", .to = "\"attention_bias\": true"}, "attention_bias or"},
-        {"llama", {.from = "\"mlp_bias\": false", .to = "\"mlp_bias\": true"}, "attention_bias or mlp_bias"},
+         "unknown model_type 'llamas'; known: gpt2, llama, mistral, qwen2, bert"},
+        {"llama", {.from = "\"head_dim\": 8", .to = "\"head_dim\": 9"}, "head_dim: got 9, expected 32 / 4"},
+        {"llama", {.from = "\"num_attention_heads\": 4", .to = "\"num_attention_heads\": 5"}, "integers > 0"},
+        {"llama", {.from = "\"num_attention_heads\": 4", .to = "\"num_attention_heads\": 0"}, "integers > 0"},
+        {"llama", {.from = "\"num_hidden_layers\": 2", .to = "\"num_hidden_layers\": 0"}, "integers > 0"},
+        {"llama", {.from = "\"num_key_value_heads\": 2", .to = "\"num_key_value_heads\": 0"}, "integers > 0"},
+        {"llama", {.from = "\"intermediate_size\": 64", .to = "\"intermediate_size\": 0"}, "integers > 0"},
+        {"llama", {.from = "\"vocab_size\": 40", .to = "\"vocab_size\": 0"}, "integers > 0"},
+        {"llama", {.from = "\"hidden_size\": 32", .to = "\"hidden_size\": 0"}, "integers > 0"},
+        {"llama", {.from = "\"max_position_embeddings\": 32", .to = "\"max_position_embeddings\": -1"}, "integers"},
+        {"llama", {.from = "\"silu\"", .to = "\"mish\""}, "unknown activation 'mish'"},
+        {"llama", {.from = "\"attention_bias\": false", .to = "\"attention_bias\": true"}, "_bias and"},
+        {"llama", {.from = "\"mlp_bias\": false", .to = "\"mlp_bias\": true"}, "attention_bias and mlp_bias"},
         {"llama", {.from = "\"rope_type\": \"default\"", .to = "\"rope_type\": \"longrope\""},
          "rotary scaling 'longrope'"},
     };
@@ -1373,7 +1373,7 @@ TEST(kenlm_tables_must_fit) {
             CHECK(fl_data_replace("test", temporary("kenlm"), bytes, (size_t)at));
             fl_text_ngram *m = fl_text_ngram_load(temporary("kenlm"));
             if (!CHECK((m != NULL) == (at == end))) printf("  %s: %d of %d\n", types[k], (int)at, (int)end);
-            if (!m && at > 120) CHECK_ERROR(at < 136 + 8 ? "" : "do not fit in");
+            if (!m && at > 120) CHECK_ERROR(at < 136 + 8 ? "" : "exceed the file");
             fl_error_clear();
             fl_text_ngram_free(m);
         }
@@ -1413,7 +1413,7 @@ TEST(batches_are_checked) {
             double loss = 0;
             const bool ok = evaluate ? fl_text_evaluate_set(m, set, &sum, 0) : fl_text_training_step(&t, &loss);
             char want[40];
-            snprintf(want, sizeof want, "a batch of %d fields: wants x and y", of[i].n);
+            snprintf(want, sizeof want, "optionally a mask: got %d fields", of[i].n);
             if (!CHECK(ok == of[i].ok)) printf("  case %d\n", (int)i);
             if (!of[i].ok) CHECK_ERROR(want);
             CHECK_NO_ERROR();
@@ -1464,7 +1464,7 @@ TEST(scorers_know_histories_that_branch) {
     CHECK(fl_text_state_equal(&again, &state[2]) && !fl_text_state_equal(&state[1], &state[2]));
     CHECK(s->finish(s, &state[2], &score) && score < 0);
     CHECK(!s->score(s, &state[1], V, &again, &score));
-    CHECK_ERROR("token 17 of 17");
+    CHECK_ERROR("got 17, expected [0, 17)");
     fl_text_scorer_free(s);
     fl_text_decoder_free(r);
     fl_text_decoder_free(one);
@@ -1491,47 +1491,48 @@ TEST(mistakes_are_named) {
     const float scores[] = {0, 1};
     fl_var *x = fv_const(fl_zeros(FL_SHAPE(1, 3), FL_I64));
     NAMED(fl_text_tokens_open("/nowhere/at/all"), "/nowhere/at/all");
-    NAMED(fl_text_blocks(t, 0), "blocks of 0 of tokens 0 to 20 of 20");
-    NAMED(fl_text_blocks(t, 30, .random = true), "blocks of 30");
-    NAMED(fl_text_documents(t, 100), "eos is 100");
-    NAMED(fl_text_mask(fl_text_documents(t, -1), .vocabulary = 5, .mask = 5), "5 ids with mask 5");
+    NAMED(fl_text_blocks(t, 0), "got 0 for tokens [0, 20) of 20");
+    NAMED(fl_text_blocks(t, 30, .random = true), "got 30 for tokens");
+    NAMED(fl_text_documents(t, 100), "an id: got 100");
+    NAMED(fl_text_mask(fl_text_documents(t, -1), .vocabulary = 5, .mask = 5),
+          "mask (5) is not in [0, vocabulary = 5)");
     NAMED(fl_text_lm(0), "vocabulary 0");
     NAMED(fl_text_lm(5, .dim = 9, .heads = 2), "2 heads of dim 9");
-    NAMED(fl_text_lm(5, .cutoffs = FL_SHAPE(2, 6)), "cut off at 6");
-    NAMED(fl_text_lm_info(other, NULL), "ReLU is no model of fl_text_lm");
-    NAMED(fl_nn_forward(m, fv_const(fl_zeros(FL_SHAPE(3), FL_I64))), "i64 [3]: takes tokens i64 [n, t]");
+    NAMED(fl_text_lm(5, .cutoffs = FL_SHAPE(2, 6)), "cutoffs up to 6");
+    NAMED(fl_text_lm_info(other, NULL), "not one of fl_text_lm: got ReLU");
+    NAMED(fl_nn_forward(m, fv_const(fl_zeros(FL_SHAPE(3), FL_I64))), "i64 [3], expected tokens i64 [n, t]");
     NAMED(fl_nn_forward(m, fv_const(fl_zeros(FL_SHAPE(1, 5), FL_I64))), "[1, 5, 8]");
     NAMED(fl_text_loss(m, FL_VARS(x), fl_zeros(FL_SHAPE(3), FL_I64), FL_MEAN),
-          "targets [3] for tokens [1, 3]");
-    NAMED(fl_text_evaluate(m, t, &measure, .end = 21), "tokens 0 to 21 of 20");
-    NAMED(fl_text_evaluate(m, t, &measure, .stride = 5), "windows of 4 every 5");
+          "got [3], expected [1, 3]");
+    NAMED(fl_text_evaluate(m, t, &measure, .end = 21), "tokens [0, 21) of 20");
+    NAMED(fl_text_evaluate(m, t, &measure, .stride = 5), "context 4, stride 5");
     NAMED(fl_text_training_step(&training, NULL), "model, optim or set is NULL");
     NAMED(fl_text_training_save(&training, "x"), "model, optim, set or path is NULL");
     NAMED(fl_text_load("/nowhere/at/all.bin"), "/nowhere/at/all.bin");
     NAMED(fl_text_load("/nowhere/at/all"), "/nowhere/at/all");
     NAMED(fl_text_save(m, "/nowhere/at/all"), "/nowhere/at/all");
-    NAMED(fl_text_save(both, "x"), "have no model like this");
-    NAMED(fl_text_save(NULL, "x"), "the model is NULL");
+    NAMED(fl_text_save(both, "x"), "no architecture has these options");
+    NAMED(fl_text_save(NULL, "x"), "the model or path is NULL");
     NAMED(fl_text_save_gguf(NULL, NULL, 0, NULL, 0), "path, tensors or meta is NULL");
     NAMED(fl_text_save_gguf("x", NULL, 1, NULL, 0), "path, tensors or meta is NULL");
-    NAMED(fl_text_save_gguf("x", NULL, 0, NULL, -1), "a count negative");
+    NAMED(fl_text_save_gguf("x", NULL, 0, NULL, -1), "a count is negative");
     NAMED(fl_text_open_gguf("/nowhere/at/all"), "/nowhere/at/all");
-    NAMED(fl_text_decoder_new(m, 0), "0 texts of 4 tokens");
-    NAMED(fl_text_decoder_new(m, 1, .length = 9), "1 texts of 9 tokens, of a model of 4");
-    NAMED(fl_text_decoder_new(both, 1), "it is no decoder");
-    NAMED(fl_text_decoder_read(r, 0, of, id), "0 rows");
-    NAMED(fl_text_decoder_read(r, 1, of, id + 4), "row 0 is id 9 of text 0: there are 5 ids, 2 texts");
-    NAMED(fl_text_decoder_read(r, 5, of, of), "text 0 would be longer than 4 tokens");
-    NAMED(fl_text_decoder_read(r, 3, apart, of), "rows 0 and 2 of text 0 have others between them");
-    NAMED(fl_text_decoder_rewind(r, 0, 1), "text 0 to 1 of 0 tokens");
-    NAMED(fl_text_decoder_copy(r, 0, 2), "text 2 to 0 of 2");
+    NAMED(fl_text_decoder_new(m, 0), "n (0) and length (4) must be >= 1");
+    NAMED(fl_text_decoder_new(m, 1, .length = 9), "length (9) must be >= 1, and length at most 4");
+    NAMED(fl_text_decoder_new(both, 1), "expected a causal one");
+    NAMED(fl_text_decoder_read(r, 0, of, id), "got 0, or d");
+    NAMED(fl_text_decoder_read(r, 1, of, id + 4), "got id 9 of sequence 0, expected ids < 5, sequences < 2");
+    NAMED(fl_text_decoder_read(r, 5, of, of), "sequence 0 is full: length is 4 tokens");
+    NAMED(fl_text_decoder_read(r, 3, apart, of), "got rows 0 and 2 of sequence 0");
+    NAMED(fl_text_decoder_rewind(r, 0, 1), "got sequence 0, position 1 of 0");
+    NAMED(fl_text_decoder_copy(r, 0, 2), "got 2 to 0, expected [0, 2)");
     NAMED(fl_text_sample(scores, 2, &(fl_text_sampler){.min_p = 3}, NULL, 0, &rng, scratch) >= 0, "min_p 3");
     NAMED(fl_text_generate(r, &text, 1), "text 0 is empty");
-    NAMED(fl_text_beam(r, &text, 1, .beams = 2), "2 beams for 1 texts");
+    NAMED(fl_text_beam(r, &text, 1, .beams = 2), "got 2 beams, n 1, 2 sequences");
     CHECK_EQ_INT(fl_text_decoder_position(r, 0), 0); /* nothing was read by the calls that failed */
     CHECK(fl_nn_init_constant(fl_nn_get_param(m, "norm.weight"), NAN));
     fl_text_decoder *broken = fl_text_decoder_new(m, 1);
-    NAMED(fl_text_decoder_read(broken, 1, of, id), "the score of id 0 behind token 0 of text 0 is NaN");
+    NAMED(fl_text_decoder_read(broken, 1, of, id), "the score of id 0 after token 0 of sequence 0 is NaN");
     fl_text_decoder_free(broken);
     fl_text_decoder_free(r);
     fl_text_tokens_free(t);
@@ -1601,8 +1602,8 @@ TEST(models_save_as_gguf) {
     }
     fl_text_tokenizer *letters = fl_text_char_tokenizer("abc", 3);
     NAMED(fl_text_save(m, path, .tokenizer = letters), "GGUF has no tokenizer with a model of words");
-    NAMED(fl_text_save(m, path, .dtype = fl_q2_k()), "dtype q2_k, expected a float or blocks");
-    NAMED(fl_text_save(m, "x", .dtype = FL_F16), "a dtype is for .gguf files");
+    NAMED(fl_text_save(m, path, .dtype = fl_q2_k()), "dtype q2_k cannot be written");
+    NAMED(fl_text_save(m, "x", .dtype = FL_F16), "dtype applies to .gguf files only");
     fl_text_tokenizer_free(letters);
     fl_nn_free(m), m = fl_text_load(golden("llama"));
     fl_text_tokenizer *pieces = tokenizer_of_pieces(), *read = NULL;
@@ -1633,7 +1634,7 @@ TEST(tensors_that_are_not_read_are_named) {
     fl_message_use(hear_message, said, FL_LOG_INFO);
     fl_nn_module *m = load_changed("gpt2", (changes){.add = "transformer.h.0.attn.masked_bias"});
     fl_message_use(NULL, NULL, FL_LOG_WARN);
-    CHECK(m && strstr(said, "tensor 'transformer.h.0.attn.masked_bias' is not read"));
+    CHECK(m && strstr(said, "tensor 'transformer.h.0.attn.masked_bias' is ignored"));
     fl_nn_free(m);
     CHECK_NOTHING_LIVES();
 }
@@ -1688,9 +1689,9 @@ TEST(gguf_has_factors_of_rotary_frequencies) {
                                   {"rope_freqs.weight", fl_from_host(odd, FL_SHAPE(4), FL_F32)}},
                         few[] = {list[0], {"rope_freqs.weight", fl_ones(FL_SHAPE(3), FL_F32)}};
     REQUIRE(fl_text_save_gguf(path, list, 2, meta, 4));
-    NAMED(fl_text_load(path), "'rope_freqs.weight' are not the factors of a scaling llama3");
+    NAMED(fl_text_load(path), "'rope_freqs.weight' are not the factors of rotary scaling llama3");
     REQUIRE(fl_text_save_gguf(path, list, 2, meta, 6));
-    NAMED(fl_text_load(path), "'rope_freqs.weight' beside another rotary scaling");
+    NAMED(fl_text_load(path), "'rope_freqs.weight' requires rotary positions without another scaling");
     REQUIRE(fl_text_save_gguf(path, few, 2, meta, 4));
     NAMED(fl_text_load(path), "'rope_freqs.weight' is f32 [3], expected f32 [4]");
     fl_scope_end(&s);
@@ -1804,9 +1805,9 @@ TEST(gguf_dims_beyond_the_bytes) {
     }
     for (size_t i = 0; i < sizeof beyond / sizeof *beyond; i++)
         NAMED(gguf_of_one(beyond[i].type, beyond[i].inner, beyond[i].outer, beyond[i].bytes),
-              "a tensor beyond the end of the file");
-    NAMED(gguf_of_one(12, 255, 1, 1000), "rows of blocks that are not whole");
-    NAMED(gguf_of_one(16, 256, 1, 1000), "tensor 'w' is of type 16: expected a float");
+              "tensor data exceeds the file");
+    NAMED(gguf_of_one(12, 255, 1, 1000), "last dim is not a multiple of the block size");
+    NAMED(gguf_of_one(16, 256, 1, 1000), "tensor 'w' has unsupported type 16, expected a float");
     remove(temporary("one.gguf"));
     CHECK_NOTHING_LIVES();
 }
@@ -1867,9 +1868,9 @@ TEST(lines_of_a_text_file) {
     int64_t x[8];
     CHECK(field(set, 0, 0, x) == 1);
     CHECK(field(set, 1, 0, x) < 0);
-    CHECK_ERROR("the line at byte 4: ");
+    CHECK_ERROR("offset 4: the line cannot be encoded: ");
     fl_data_free(set);
-    NAMED(fl_text_lines(path, t, 3), "eos is 3");
+    NAMED(fl_text_lines(path, t, 3), "got 3");
     fl_text_tokenizer_free(t);
     remove(path);
     CHECK_NOTHING_LIVES();

@@ -56,15 +56,15 @@ TEST(dictionary) {
     CHECK_EQ_INT(fl_text_dictionary_find(d, "two", 3), 1);
     CHECK(!strcmp(fl_text_dictionary_entry(d, 1, NULL), "one"));
     CHECK_EQ_INT(fl_text_dictionary_index(d, "four", 4), -1);
-    CHECK_ERROR("'four' is unknown, and there is no default");
+    CHECK_ERROR("unknown entry 'four', and no default index is set");
     CHECK(fl_text_dictionary_set_default(d, 2) && fl_text_dictionary_index(d, "four", 4) == 2);
-    CHECK(!fl_text_dictionary_set_default(d, 3) && CHECK_ERROR("index 3, of 3"));
-    CHECK(!fl_text_dictionary_add_at(d, "one", 3, 7) && CHECK_ERROR("'one' is there twice"));
+    CHECK(!fl_text_dictionary_set_default(d, 3) && CHECK_ERROR("got 3, expected [-1, 3)"));
+    CHECK(!fl_text_dictionary_add_at(d, "one", 3, 7) && CHECK_ERROR("duplicate entry 'one'"));
     CHECK(fl_text_dictionary_add_at(d, "a\0b", 3, 4) && !fl_text_dictionary_contiguous(d));
     CHECK_EQ_INT(fl_text_dictionary_find(d, "a", 1), -1);
     CHECK(!fl_text_dictionary_save(d, "e", false) && CHECK_ERROR("index 3 has no entry"));
     CHECK(fl_text_dictionary_add_at(d, "x", 1, 3) && fl_text_dictionary_save(d, "e", false));
-    CHECK(!fl_text_dictionary_add_at(d, "y", 1, -1) && CHECK_ERROR("index -1"));
+    CHECK(!fl_text_dictionary_add_at(d, "y", 1, -1) && CHECK_ERROR("index (-1)"));
     size_t n;
     unsigned char *bytes = disk_copy("e", &n);
     CHECK(n == 32 && !memcmp(bytes, "zero nought\none two\nthree\nx\na\0b\n", n));
@@ -98,11 +98,11 @@ TEST(dictionary_counts) {
     fl_text_dictionary_free(d);
     disk_write("d", "a 1\nb x\n", 8);
     CHECK(!fl_text_dictionary_load("d", .counts = true) &&
-          CHECK_ERROR("fl_text_dictionary_load: d: line 2: no count behind 'b'"));
+          CHECK_ERROR("fl_text_dictionary_load: d: line 2: expected a count after 'b'"));
     disk_write("d", "a 1\na 2\n", 8);
-    CHECK(!fl_text_dictionary_load("d", .counts = true) && CHECK_ERROR("d: line 2: 'a' is there twice"));
+    CHECK(!fl_text_dictionary_load("d", .counts = true) && CHECK_ERROR("d: line 2: duplicate entry 'a'"));
     disk_write("d", "a b\nc a\n", 8);
-    CHECK(!fl_text_dictionary_load("d") && CHECK_ERROR("d: line 2: 'a' is there twice"));
+    CHECK(!fl_text_dictionary_load("d") && CHECK_ERROR("d: line 2: duplicate entry 'a'"));
     CHECK(!fl_text_dictionary_load("none") && CHECK_ERROR("none: cannot open"));
     end(&s);
 }
@@ -1376,56 +1376,56 @@ TEST(arpa_malformed) {
     fl_scope scope = fl_scope_begin();
     static const struct { const char *text, *error;
     } cases[] = {
-        {"", "line 0: there is no \\data\\"},
-        {"ngram 1=1\n", "line 1: there is no \\data\\"},
-        {"\\data\\\n", "no \"ngram 1=\""},
-        {"\\data\\\nngram 2=1\n", "line 2: not the count of the next order"},
-        {"\\data\\\nngram 1=\n", "line 2: a count that the rest of the file has no room for"},
-        {"\\data\\\nngram 1=1e15\n", "line 2: a count that"},
-        {"\\data\\\nngram 1=1e300\n", "line 2: a count that"},
-        {"\\data\\\nngram 1=-1\n", "line 2: a count that"},
-        {"\\data\\\nngram 1=nan\n", "line 2: a count that"},
+        {"", "line 0: expected \\data\\"},
+        {"ngram 1=1\n", "line 1: expected \\data\\"},
+        {"\\data\\\n", "expected \"ngram 1=COUNT\""},
+        {"\\data\\\nngram 2=1\n", "line 2: expected \"ngram N=COUNT\""},
+        {"\\data\\\nngram 1=\n", "line 2: invalid count, or one too large for the file"},
+        {"\\data\\\nngram 1=1e15\n", "line 2: invalid count"},
+        {"\\data\\\nngram 1=1e300\n", "line 2: invalid count"},
+        {"\\data\\\nngram 1=-1\n", "line 2: invalid count"},
+        {"\\data\\\nngram 1=nan\n", "line 2: invalid count"},
         {"\\data\\\nngram 1=1\n\n\\2-grams:\n", "line 4: expected the section"},
-        {"\\data\\\nngram 1=1\n\\1-grams:\nx a\n\\end\\\n", "line 4: no log probability"},
-        {"\\data\\\nngram 1=1\n\\1-grams:\n0.5 a\n\\end\\\n", "line 4: a positive log probability"},
+        {"\\data\\\nngram 1=1\n\\1-grams:\nx a\n\\end\\\n", "line 4: expected a log probability"},
+        {"\\data\\\nngram 1=1\n\\1-grams:\n0.5 a\n\\end\\\n", "line 4: log probability must be <= 0"},
         {"\\data\\\nngram 1=1\n\\1-grams:\n-1\n\\end\\\n", "line 4: too few words"},
         {"\\data\\\nngram 1=1\n\\1-grams:\n-1 a x\n\\end\\\n",
-         "line 4: a back-off weight that is no number"},
-        {"\\data\\\nngram 1=1\n\\1-grams:\n-1 a -1 -1\n\\end\\\n", "line 4: something behind"},
-        {"\\data\\\nngram 1=2\n\\1-grams:\n-1 a\n-1 a\n\\end\\\n", "line 5: an n-gram that was there"},
+         "line 4: invalid back-off weight"},
+        {"\\data\\\nngram 1=1\n\\1-grams:\n-1 a -1 -1\n\\end\\\n", "line 4: unexpected text after"},
+        {"\\data\\\nngram 1=2\n\\1-grams:\n-1 a\n-1 a\n\\end\\\n", "line 5: duplicate n-gram"},
         {"\\data\\\nngram 1=2\n\\1-grams:\n-1 <unk>\n-1 <unk>\n\\end\\\n",
-         "line 5: an n-gram that was there"},
+         "line 5: duplicate n-gram"},
         {"\\data\\\nngram 1=2\n\\1-grams:\n-1 a\n\\end\\\n", "line 5: fewer n-grams"},
         {"\\data\\\nngram 1=1\n\\1-grams:\n-1 a\n-1 b\n\\end\\\n", "line 5: more n-grams"},
         {"\\data\\\nngram 1=1\n\\1-grams:\n-1 a\n", "line 4: expected \\end\\"},
-        {"\\data\\\nngram 1=1\n\\1-grams:\n-1 a\n\\end\\\n", "there is no <s>"},
-        {"\\data\\\nngram 1=1\n\\1-grams:\n-1 <s>\n\\end\\\n", "there is no </s>"},
+        {"\\data\\\nngram 1=1\n\\1-grams:\n-1 a\n\\end\\\n", "has no '<s>'"},
+        {"\\data\\\nngram 1=1\n\\1-grams:\n-1 <s>\n\\end\\\n", "has no '</s>'"},
         {"\\data\\\nngram 1=1\nngram 2=1\n\\1-grams:\n-1 a\n\\2-grams:\n-1 a b\n\\end\\\n",
-         "line 7: a word that is no 1-gram"},
+         "line 7: a word is not a 1-gram"},
         {"\\data\\\nngram 1=1\nngram 2=2\n\\1-grams:\n-1 a\n\\2-grams:\n-1 a a\n-1 a a\n\\end\\\n",
-         "line 8: an n-gram that was"},
-        {"\\1-grams:\n-1 a\n\\end\\\n", "line 3: there is no \\data\\"},
-        {"\\data\\\nngram 1=1\nngram 1=1\n", "line 3: not the count of the next order"},
-        {"\\data\\\nngram 1\n", "line 2: not the count of the next order"},
-        {"\\data\\\nngram x=1\n", "line 2: not the count of the next order"},
-        {"\\data\\\nngram 0=1\n", "line 2: not the count of the next order"},
+         "line 8: duplicate n-gram"},
+        {"\\1-grams:\n-1 a\n\\end\\\n", "line 3: expected \\data\\"},
+        {"\\data\\\nngram 1=1\nngram 1=1\n", "line 3: expected \"ngram N=COUNT\""},
+        {"\\data\\\nngram 1\n", "line 2: expected \"ngram N=COUNT\""},
+        {"\\data\\\nngram x=1\n", "line 2: expected \"ngram N=COUNT\""},
+        {"\\data\\\nngram 0=1\n", "line 2: expected \"ngram N=COUNT\""},
         {"\\data\\\nngram 1=0\nngram 2=0\nngram 3=0\nngram 4=0\nngram 5=0\nngram 6=0\nngram 7=0\nngram 8=0\n"
          "ngram 9=0\n",
-         "line 10: not the count of the next order, of at most 8"},
-        {"\\data\\\nngram 1=1.5\n                ", "line 2: a count that"},
-        {"\\data\\\nngram 1=\xff\n", "line 2: a count that"},
+         "line 10: expected \"ngram N=COUNT\" of the next order, 8 at most"},
+        {"\\data\\\nngram 1=1.5\n                ", "line 2: invalid count"},
+        {"\\data\\\nngram 1=\xff\n", "line 2: invalid count"},
         {"\\data\\\nngram 1=0\n", "line 2: expected the section"},
         {"\\data\\\nngram 1=0\n\\1-gram:\n", "line 3: expected the section"},
         {"\\data\\\nngram 1=1\n\\1-grams:\n\\end\\\n", "line 4: fewer n-grams"},
-        {"\\data\\\nngram 1=0\n\\1-grams:\n\\end\\\n", "there is no <s>"},
+        {"\\data\\\nngram 1=0\n\\1-grams:\n\\end\\\n", "has no '<s>'"},
         {"\\data\\\nngram 1=1\n\\1-grams:\n-1 a\n\\2-grams:\n", "line 5: expected \\end\\"},
         {"\\data\\\nngram 1=1\n\\1-grams:\n-1 a 1e99\n\\end\\\n",
-         "line 4: a back-off weight that is no number"},
+         "line 4: invalid back-off weight"},
         {"\\data\\\nngram 1=3\nngram 2=1\n\\1-grams:\n-1 a\n-1 <s>\n-1 </s>\n\\end\\\n",
          "line 8: expected the section"},
         {"\\data\\\nngram 1=1\nngram 2=1\n\\1-grams:\n-1 a\n\\2-grams:\n-1 a\n", "line 7: too few words"},
-        {"mmap lm http://kheafield.com/code incomplete\n", "says \"incomplete\""},
-        {"mmap lm http://kheafield.com/code format version 4\n", "says \"format version 4\""},
+        {"mmap lm http://kheafield.com/code incomplete\n", "got \"incomplete\""},
+        {"mmap lm http://kheafield.com/code format version 4\n", "got \"format version 4\""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         disk_write("m", cases[i].text, strlen(cases[i].text));
@@ -1476,9 +1476,9 @@ TEST(ngram_training) {
     CHECK_NEAR(fl_text_ngram_score(m, &s, fl_text_ngram_word(m, "x", 1), &s),
                log10((2 - 1 + (1.0 / 3 + 1 + 3) / 4) / 6), 1e-6);
     fl_text_ngram_free(m);
-    CHECK(!fl_text_ngram_train("a <s>\n", 6, "m") && CHECK_ERROR("<s> or </s> in it"));
-    CHECK(!fl_text_ngram_train("a", 1, "m", .order = 9) && CHECK_ERROR("order 9"));
-    CHECK(!fl_text_ngram_train("", 0, "m") && CHECK_ERROR("a text of 0 bytes"));
+    CHECK(!fl_text_ngram_train("a <s>\n", 6, "m") && CHECK_ERROR("must not contain <s> or </s>"));
+    CHECK(!fl_text_ngram_train("a", 1, "m", .order = 9) && CHECK_ERROR("got 9, expected 1 to 8"));
+    CHECK(!fl_text_ngram_train("", 0, "m") && CHECK_ERROR("got 0 bytes"));
     end(&scope);
 }
 
@@ -1577,18 +1577,18 @@ static const struct { char kind; const char *who, *error, *line[4], *change[12];
 } of_lines[] = {
     {'c',
      "fl_text_dictionary_load",
-     "no count behind '%'",
+     "expected a count after '%'",
      {"the 12", "of 7", "to 5", "and 3"},
      {"0%", "0% x", "0% -1", "0% +1", "0% 1.5", "0% 1e3", "0% 0x10", "0% 12a", "0% 9999999999999999999",
       "0% '1'", "0% \xd9\xa1 2", "0%\t,5"}},
     {'c',
      "fl_text_dictionary_load",
-     "'%' is there twice",
+     "duplicate entry '%'",
      {"the 12", "of 7", "to 5", "and 3"},
      {"1% 1\n% 1", "2% 1\n\n%\t2"}},
     {'s',
      "fl_text_dictionary_load",
-     "'%' is there twice",
+     "duplicate entry '%'",
      {"the The", "of", "to 2", "and & u."},
      {"0% %", "0% x %", "1%\ty  z\n\t% w"}},
     {'v',

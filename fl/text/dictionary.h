@@ -1,5 +1,4 @@
-/* fl/text/dictionary.h - words and their numbers: Flashlight's dictionary, which is every tokenizer's vocabulary
-   too */
+/* fl/text/dictionary.h - dictionary: words and their indices, as Flashlight's; a tokenizer's vocabulary */
 #ifndef FL_TEXT_DICTIONARY_H
 #define FL_TEXT_DICTIONARY_H
 #include "../data/file.h"
@@ -8,79 +7,81 @@
 extern "C" {
 #endif
 
-/* Entries, which are any bytes and occur once, have an index each; several spellings may share one. Looking
-   up is for any number of threads, adding for one. Nothing here calls the error handler. */
+/* Entries are unique byte strings, each with an index; several entries (spellings) may share one. Any number
+   of threads may look up; only one may add. Nothing here calls the error handler. */
 typedef struct fl_text_dictionary fl_text_dictionary;
 FL_API fl_text_dictionary *fl_text_dictionary_new(void);
 FL_API void fl_text_dictionary_free(fl_text_dictionary *d); /* NULL is fine */
-/* The model or tokenizer that frees it, NULL: the user. */
+/* The owner, a model or tokenizer that frees the dictionary; NULL: the user. */
 FL_PRIVATE const void *fl__text_owner(const fl_text_dictionary *d);
 FL_PRIVATE void fl__text_set_owner(fl_text_dictionary *d, const void *owner);
-/* For makers: d, or where something failed NULL, and d is gone. */
+/* For constructors: returns d if ok; else frees it and returns NULL. */
 FL_API fl_text_dictionary *fl_text_dictionary_made(fl_text_dictionary *d, bool ok);
 
-/* Adds n bytes with the next index, the highest one and 1, which it returns; -1 after fl_fail, as when the
-   entry is there. */
+/* Adds an entry of n bytes at the next index (highest index + 1) and returns it; -1 after fl_fail, also if
+   the entry exists. */
 FL_API int64_t fl_text_dictionary_add(fl_text_dictionary *d, const char *entry, int64_t n);
-/* The same with an index of yours, from 0; the first spelling of an index is the one that stands for it. */
+/* The same with an index >= 0 of your choice. The first spelling of an index represents it. */
 FL_API bool fl_text_dictionary_add_at(fl_text_dictionary *d, const char *entry, int64_t n, int64_t index);
-/* Adds those of n texts that are not there. */
+/* Adds those of n strings that are not in the dictionary yet. */
 FL_API bool fl_text_dictionary_add_all(fl_text_dictionary *d, const char *const *entry, int64_t n);
-/* Makes room for so many entries at once. */
+/* Reserves capacity for that many entries. */
 FL_API bool fl_text_dictionary_reserve(fl_text_dictionary *d, int64_t entries);
-/* Counts an entry so many times more, and adds it if it is not there; its index, -1 after fl_fail. */
+/* Adds `times` to the count of an entry, which is added if missing. Returns its index; -1 after fl_fail. */
 FL_API int64_t fl_text_dictionary_count(fl_text_dictionary *d, const char *entry, int64_t n, int64_t times);
 
-/* Its index; -1 if it is not there, default or not. */
+/* Returns the index of an entry; -1, without an error, if it is missing, whatever the default is. */
 FL_API int64_t fl_text_dictionary_find(const fl_text_dictionary *d, const char *entry, int64_t n);
-/* Its index, the default one if it is not there; -1 after fl_fail where there is no default. */
+/* Returns the index of an entry, the default if it is missing; -1 after fl_fail if there is no default. */
 FL_API int64_t fl_text_dictionary_index(const fl_text_dictionary *d, const char *entry, int64_t n);
-/* The index of unknown entries; -1: none, they are errors. */
+/* Sets the index of unknown entries; -1: unknown entries are errors. */
 FL_API bool fl_text_dictionary_set_default(fl_text_dictionary *d, int64_t index);
+/* The default index, -1 if there is none. */
 FL_API int64_t fl_text_dictionary_default(const fl_text_dictionary *d);
-/* The first spelling of an index, its bytes in *n (which may be NULL) and a NUL behind them: it stays while
-   the dictionary does. NULL, without an error, for an index that has none. */
+/* The first spelling of an index, NUL-terminated, its length in *n (may be NULL). Valid as long as the
+   dictionary. Returns NULL, without an error, for an index without an entry. */
 FL_API const char *fl_text_dictionary_entry(const fl_text_dictionary *d, int64_t index, int64_t *n);
+/* The count of an index, see fl_text_dictionary_count. */
 FL_API int64_t fl_text_dictionary_counted(const fl_text_dictionary *d, int64_t index);
-FL_API int64_t fl_text_dictionary_size(const fl_text_dictionary *d);    /* the highest index and 1 */
-FL_API int64_t fl_text_dictionary_entries(const fl_text_dictionary *d); /* spellings */
-FL_API bool fl_text_dictionary_contiguous(const fl_text_dictionary *d); /* every index has an entry */
-/* Spelling k in the order of adding; past the last one NULL, of length 0 and index -1. */
+FL_API int64_t fl_text_dictionary_size(const fl_text_dictionary *d);    /* highest index + 1 */
+FL_API int64_t fl_text_dictionary_entries(const fl_text_dictionary *d); /* number of spellings */
+FL_API bool fl_text_dictionary_contiguous(const fl_text_dictionary *d); /* does every index have an entry? */
+/* Spelling k in the order of insertion; NULL with length 0 and index -1 past the last one. */
 FL_API const char *fl_text_dictionary_spelling(const fl_text_dictionary *d, int64_t k, int64_t *n,
                                                int64_t *index);
 
-/* A new dictionary: the first `keep` indices of d as they are, behind them the others by falling count, equal
-   ones by their bytes, without those below min_count, and no more than max_size in all (0: all). */
+/* A new dictionary: the first `keep` indices of d unchanged, then the others by descending count (ties: by
+   their bytes), without those counted less than min_count; max_size indices at most (0: no limit). */
 FL_API fl_text_dictionary *fl_text_dictionary_pruned(const fl_text_dictionary *d, int64_t keep,
                                                      int64_t min_count, int64_t max_size);
 
 typedef struct fl_text_dictionary_opts {
     fl_opts_guard guard_;
     bool counts;       /* a line is an entry and its count; else all spellings of one index */
-    int64_t min_count; /* leaves out entries that were counted less; needs counts */
-    int64_t max_size;  /* indices; the lines behind them are not read. 0: all */
+    int64_t min_count; /* skips entries with a lower count; needs counts */
+    int64_t max_size;  /* indices at most, further lines are not read; 0: no limit */
     char _end;
 } fl_text_dictionary_opts;
-/* A text file with a line for each index, fields apart by white space; empty lines are none. Entries that
-   come twice, and bad counts, are errors with file and line. */
+/* Loads a text file with one line per index and fields separated by white space; empty lines are skipped.
+   Duplicate entries and invalid counts are errors with path and line. */
 #define fl_text_dictionary_load(...) FL__TEXT_DICTIONARY_LOAD(__VA_ARGS__, ._end = 0)
 #define FL__TEXT_DICTIONARY_LOAD(path, ...) \
     fl_text_dictionary_load_opt(path, FL_LITERAL(fl_text_dictionary_opts, __VA_ARGS__))
 FL_API fl_text_dictionary *fl_text_dictionary_load_opt(const char *path, fl_text_dictionary_opts o);
-/* Such a file, with counts or with all spellings. Holes, and entries that are empty or have white space in
-   them, cannot be told in it: an error, and no file. */
+/* Saves such a file, with counts or with all spellings. Indices without an entry, and entries that are empty
+   or contain white space, cannot be represented: an error, and no file is written. */
 FL_API bool fl_text_dictionary_save(const fl_text_dictionary *d, const char *path, bool counts);
 
-/* For readers of text: the next field of [*p, end) that is apart by ASCII white space, and its bytes in *n;
-   NULL at the end. */
+/* For parsers: returns the next field of [*p, end), delimited by ASCII white space, its length in *n; NULL at
+   the end. */
 FL_API const char *fl_text_field(const char **p, const char *end, int64_t *n);
-/* The next line of [*p, end), and its bytes without LF or CR LF; NULL at the end. */
+/* Returns the next line of [*p, end) without LF or CR LF, its length in *n; NULL at the end. */
 FL_API const char *fl_text_line(const char **p, const char *end, int64_t *n);
-/* A 64-bit number of n bytes, the same on every machine. */
+/* A 64-bit hash of n bytes, the same on every machine. */
 FL_API uint64_t fl_text_hash(const char *s, int64_t n);
-/* A number of n bytes that is another one in each process, for tables whose keys come from files. */
+/* A hash of n bytes that differs between processes, for tables whose keys come from files. */
 FL_API uint64_t fl_text_seeded_hash(const char *s, int64_t n);
-/* A whole file, with a NUL behind it; fl_heap_free it. NULL after fl_fail. */
+/* Reads a whole file, NUL-terminated; free it with fl_heap_free. Returns NULL after fl_fail. */
 FL_API char *fl_text_read_file(const char *who, const char *path, int64_t *n);
 
 #ifdef __cplusplus
@@ -106,17 +107,17 @@ typedef struct fl__text_entry {
 
 typedef struct fl__text_slot {
     uint32_t hash;
-    int32_t entry; /* and 1; 0: free */
+    int32_t entry; /* index of the entry + 1; 0: free */
 } fl__text_slot;
 
 struct fl_text_dictionary {
     fl_data_arena text;
     fl__text_entry *entry;
-    int32_t *first; /* of each index: its first entry, and 1; 0: a hole */
-    int64_t *count; /* of each index; NULL: nothing was counted */
+    int32_t *first; /* per index: its first entry + 1; 0: none */
+    int64_t *count; /* per index; NULL: nothing counted */
     fl__text_slot *slot;
-    int64_t n, cap, size, size_cap, count_cap, mask, missing; /* mask: slots less 1 */
-    const void *owner; /* the model, or the tokenizer, that frees it; NULL: the user */
+    int64_t n, cap, size, size_cap, count_cap, mask, missing; /* mask: slots - 1; missing: default index */
+    const void *owner; /* the model or tokenizer that frees it; NULL: the user */
 };
 
 FL_PRIVATE const void *fl__text_owner(const fl_text_dictionary *d) { return d->owner; }
@@ -139,8 +140,8 @@ FL_API uint64_t fl_text_hash(const char *s, int64_t n) {
     return fl__text_mix(fl__text_mix(h ^ w) + 1);
 }
 
-/* Numbers that no file can know, so that none can choose entries that collide: from the system, else from the
-   clock and from addresses. The order of entries does not depend on them. */
+/* Seeds that a file cannot predict, so that it cannot choose colliding entries: from the system, else from
+   the clock and from addresses. The order of entries does not depend on them. */
 static uint64_t fl__text_seeds[2];
 static pthread_once_t fl__text_seeded = PTHREAD_ONCE_INIT;
 
@@ -217,7 +218,8 @@ FL_API fl_text_dictionary *fl_text_dictionary_new(void) {
 FL_API void fl_text_dictionary_free(fl_text_dictionary *d) {
     if (!d || fl_is_freed(d, "fl_text_dictionary_free", "the dictionary")) return;
     if (d->owner) {
-        fl_err_false("fl_text_dictionary_free: the dictionary belongs to a model, which frees it");
+        fl_err_false("fl_text_dictionary_free: the dictionary is owned by a model or tokenizer, which frees "
+                     "it");
         return;
     }
     fl_data_arena_free(&d->text);
@@ -242,7 +244,9 @@ static void fl__text_place(fl__text_slot *slot, int64_t mask, uint64_t hash, int
 FL_API bool fl_text_dictionary_reserve(fl_text_dictionary *d, int64_t entries) {
     if (!fl_given(d, "fl_text_dictionary_reserve", "the dictionary")) return false;
     int64_t slots = d->mask + 1;
-    if (entries >= INT32_MAX) return fl_fail("fl_text_dictionary: %lld entries", (long long)entries);
+    if (entries >= INT32_MAX)
+        return fl_fail("fl_text_dictionary_reserve: too many entries: got %lld, expected less than 2^31 - 1",
+                       (long long)entries);
     while (slots < entries + entries / 2 + 8) slots = slots < 8 ? 16 : slots * 2;
     if (!fl_heap_grow(&d->entry, &d->cap, entries, sizeof *d->entry)) return false;
     if (slots == d->mask + 1) return true;
@@ -275,11 +279,12 @@ FL_API bool fl_text_dictionary_add_at(fl_text_dictionary *d, const char *entry, 
     if (!fl_given(d, "fl_text_dictionary_add_at", "the dictionary") ||
         !fl_given(entry, "fl_text_dictionary_add_at", "the entry")) return false;
     if (index < 0 || index >= INT32_MAX || n < 0 || n > UINT32_MAX)
-        return fl_fail("fl_text_dictionary: index %lld for an entry of %lld bytes", (long long)index,
-                       (long long)n);
+        return fl_fail("fl_text_dictionary_add_at: index (%lld) is not in [0, 2^31 - 1), or length (%lld) "
+                       "not in "
+                       "[0, 2^32)", (long long)index, (long long)n);
     const uint64_t hash = fl_text_seeded_hash(entry, n);
     if (fl__text_find(d, entry, n, hash) >= 0)
-        return fl_fail("fl_text_dictionary: '%.*s' is there twice", n < 100 ? (int)n : 100, entry);
+        return fl_fail("fl_text_dictionary_add_at: duplicate entry '%.*s'", n < 100 ? (int)n : 100, entry);
     if (3 * (d->n + 1) > 2 * d->mask && !fl_text_dictionary_reserve(d, d->n + d->n / 8 + 8))
         return false;
     if (!fl_heap_grow(&d->entry, &d->cap, d->n + 1, sizeof *d->entry) ||
@@ -323,15 +328,15 @@ FL_API int64_t fl_text_dictionary_index(const fl_text_dictionary *d, const char 
     if (!fl_given(d, "fl_text_dictionary_index", "the dictionary")) return -1;
     const int64_t index = fl_text_dictionary_find(d, entry, n);
     if (index >= 0 || d->missing >= 0) return index >= 0 ? index : d->missing;
-    return fl_fail("fl_text_dictionary_index: '%.*s' is unknown, and there is no default",
+    return fl_fail("fl_text_dictionary_index: unknown entry '%.*s', and no default index is set",
                    n < 100 ? (int)n : 100, entry) - 1;
 }
 
 FL_API bool fl_text_dictionary_set_default(fl_text_dictionary *d, int64_t index) {
     if (!fl_given(d, "fl_text_dictionary_set_default", "the dictionary")) return false;
     if (index < -1 || index >= d->size)
-        return fl_fail("fl_text_dictionary_set_default: index %lld, of %lld", (long long)index,
-                       (long long)d->size);
+        return fl_fail("fl_text_dictionary_set_default: index is out of range: got %lld, expected [-1, %lld)",
+                       (long long)index, (long long)d->size);
     d->missing = index;
     return true;
 }
@@ -415,7 +420,7 @@ FL_API fl_text_dictionary *fl_text_dictionary_pruned(const fl_text_dictionary *d
 
 /* ---- files ---- */
 
-/* One line; false after fl_fail. */
+/* Parses one line; returns false after fl_fail. */
 static bool fl__text_take_line(fl_text_dictionary *d, const char *p, const char *end, const char *path,
                                int64_t line, const fl_text_dictionary_opts *o) {
     int64_t n, digits, count = 0;
@@ -426,10 +431,10 @@ static bool fl__text_take_line(fl_text_dictionary *d, const char *p, const char 
         for (; number && o->counts && stop < number + digits && *stop >= '0' && *stop <= '9'; stop++)
             if (count < INT64_MAX / 16) count = count * 10 + (*stop - '0');
         if (o->counts && (!number || stop != number + digits || count >= INT64_MAX / 16))
-            return fl_fail("fl_text_dictionary_load: %s: line %lld: no count behind '%.*s'", path,
+            return fl_fail("fl_text_dictionary_load: %s: line %lld: expected a count after '%.*s'", path,
                            (long long)line, n < 100 ? (int)n : 100, entry);
         if (fl_text_dictionary_find(d, entry, n) >= 0)
-            return fl_fail("fl_text_dictionary_load: %s: line %lld: '%.*s' is there twice", path,
+            return fl_fail("fl_text_dictionary_load: %s: line %lld: duplicate entry '%.*s'", path,
                            (long long)line, n < 100 ? (int)n : 100, entry);
         if (!o->counts) ok = fl_text_dictionary_add_at(d, entry, n, index);
         else ok = count < o->min_count || fl_text_dictionary_count(d, entry, n, count) >= 0;
@@ -457,13 +462,13 @@ static bool fl__text_put_index(const fl_text_dictionary *d, int64_t i, bool coun
     bool ok = true;
     for (int64_t k = d->first[i] - 1; ok && k < d->n; k++) {
         text = fl_text_dictionary_spelling(d, k, &n, &index);
-        if (index != i) { /* spellings of one index stand together, unless somebody added them otherwise */
+        if (index != i) { /* spellings of one index are adjacent, unless they were added in another order */
             if (!counts) continue;
             break;
         }
         const char *p = text;
         ok = (fl_text_field(&p, text + n, &end) == text && end == n) ||
-             fl_fail("fl_text_dictionary_save: entry %lld is empty or has white space in it", (long long)i);
+              fl_fail("fl_text_dictionary_save: entry %lld is empty or contains white space", (long long)i);
         ok = ok && (k == d->first[i] - 1 || fl_data_text_put(out, " ", 1)) &&
              fl_data_text_put(out, text, (size_t)n);
         if (counts || fl_text_dictionary_entries(d) == d->size) break;

@@ -1,4 +1,4 @@
-/* fl/text/lines.h - training samples from a text file that is encoded when it is read: no token file */
+/* fl/text/lines.h - data set of the lines of a text file, tokenized on the fly */
 #ifndef FL_TEXT_LINES_H
 #define FL_TEXT_LINES_H
 #ifndef FL_DATA_H
@@ -10,13 +10,13 @@
 extern "C" {
 #endif
 
-/* A set of the lines of a text file: sample i is line i in order, x i64 [length] and y, what follows each
-   token of x, with the id eos in front and behind; eos -1: without, and a line of no token is an error. Line
-   ends are no part of lines, empty lines are none. Where lines begin is found at first, by one pass, and kept
-   (8 bytes each); the text is read and encoded (without special tokens) by fl_data_get, from any thread, so
-   that the set goes with all others:
+/* A data set of the lines of a text file, for language models. Sample i is line i of the file: x i64
+   [length] and y i64 [length], the token after each token of x. Lines are framed by the id eos; with eos -1
+   they are not, and a line without tokens is an error. Empty lines are skipped, line ends are not part of a
+   line. Opening scans the file once for the offsets of lines (16 bytes each); fl_data_get reads and encodes
+   the text (without special tokens), from any thread, so that the set can be combined with others:
      fl_data_prefetch(fl_data_batches(fl_data_shuffle(fl_data_shard(set, rank, ranks), seed), ...), 2, 4)
-   A line that cannot be encoded is an error that names it. t is borrowed. NULL after fl_fail. */
+   A line that cannot be encoded is an error with its offset. Borrows t. Returns NULL after fl_fail. */
 FL_API fl_data_set *fl_text_lines(const char *path, const fl_text_tokenizer *t, int64_t eos);
 
 #ifdef __cplusplus
@@ -37,7 +37,7 @@ typedef struct fl__text_lines {
     const fl_text_tokenizer *t;
     fl_data_stream f;
     char *path;
-    int64_t eos, *span; /* of each line: where it begins, and where it ends */
+    int64_t eos, *span; /* begin and end of each line */
     int64_t n, cap;
 } fl__text_lines;
 
@@ -49,7 +49,7 @@ static void fl__text_lines_free(fl__text_lines *l) {
 
 static void fl__text_lines_close(fl_data_set *self) { fl__text_lines_free(self->user); }
 
-/* Notes the line from begin to end, CR apart, if there is something in it. */
+/* Records the line from begin to end, without a trailing CR, unless it is empty. */
 static bool fl__text_lines_add(fl__text_lines *l, int64_t begin, int64_t end) {
     if (begin == end) return true;
     if (!fl_heap_grow(&l->span, &l->cap, 2 * l->n + 2, sizeof *l->span)) return false;
@@ -73,12 +73,12 @@ static bool fl__text_lines_find(fl__text_lines *l) {
     return ok && fl__text_lines_add(l, begin, l->f.size);
 }
 
-/* The tokenizer's error, with the place. */
+/* Prefixes the tokenizer's error with path and offset. */
 static bool fl__text_lines_fail(const fl__text_lines *l, int64_t at) {
     char why[400];
     snprintf(why, sizeof why, "%.399s", fl_error());
     fl_error_clear();
-    return fl_fail("fl_text_lines: %s: the line at byte %" PRId64 ": %s", l->path, at, why);
+    return fl_fail("fl_text_lines: %s: offset %" PRId64 ": the line cannot be encoded: %s", l->path, at, why);
 }
 
 static bool fl__text_lines_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
@@ -89,7 +89,8 @@ static bool fl__text_lines_get(fl_data_set *self, int64_t i, fl_data_sample *out
     bool ok = text && fl_data_stream_read(&l->f, text, (size_t)n, begin);
     if (ok && !fl_text_encode(l->t, text, n, &e, .plain = true)) ok = fl__text_lines_fail(l, begin);
     else if (ok && !e.n && !more)
-        ok = fl_fail("fl_text_lines: %s: the line at byte %" PRId64 " has no token", l->path, begin);
+        ok = fl_fail("fl_text_lines: %s: offset %" PRId64 ": the line has no tokens, and eos is -1", l->path,
+                     begin);
     const int64_t all = e.n + 2 * more;
     fl_tensor *ids = ok ? fl_data_host_tensor(FL_SHAPE(all), FL_I64) : NULL;
     int64_t *id = ids ? fl_map(ids, FL_WRITE) : NULL;
@@ -106,7 +107,9 @@ static bool fl__text_lines_get(fl_data_set *self, int64_t i, fl_data_sample *out
 FL_API fl_data_set *fl_text_lines(const char *path, const fl_text_tokenizer *t, int64_t eos) {
     static const char who[] = "fl_text_lines";
     if (!path || !t || eos < -1 || eos >= fl_text_vocab_size(t))
-        return fl_fail("%s: path or tokenizer is NULL, or eos is %" PRId64, who, eos), NULL;
+        return fl_fail("%s: path or tokenizer is NULL, or eos is not in [-1, vocabulary size): got %" PRId64,
+                       who,
+                       eos), NULL;
     fl__text_lines *l = fl_heap_alloc(sizeof *l);
     const size_t n = strlen(path) + 1;
     if (l) l->t = t, l->eos = eos, l->path = fl_heap_alloc(n);

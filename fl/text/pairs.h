@@ -1,4 +1,4 @@
-/* fl/text/pairs.h - a hash table of pairs of numbers, each with a rank and an id */
+/* fl/text/pairs.h - hash table: a pair of ids -> rank and id */
 #ifndef FL_TEXT_PAIRS_H
 #define FL_TEXT_PAIRS_H
 #include "dictionary.h"
@@ -7,23 +7,23 @@
 extern "C" {
 #endif
 
-#define FL_TEXT_NO_RANK UINT32_MAX /* of a slot that is free */
+#define FL_TEXT_NO_RANK UINT32_MAX /* rank of a free slot */
 typedef struct fl_text_pair {
     int32_t left, right;
     uint32_t rank;
     int32_t id;
 } fl_text_pair;
-/* Starts zeroed; fl_heap_free(slot) ends it. Slots are mask + 1, a power of two, when there are any. */
+/* Starts zeroed; free it with fl_heap_free(slot). Once allocated it has mask + 1 slots, a power of two. */
 typedef struct fl_text_pairs {
     fl_text_pair *slot;
     int64_t n, mask;
-    uint64_t seed; /* another one in each process: files cannot choose pairs that collide */
+    uint64_t seed; /* differs between processes, so that a file cannot choose colliding pairs */
 } fl_text_pairs;
-/* Makes room for so many pairs at once. */
+/* Reserves capacity for that many pairs. */
 FL_API bool fl_text_pairs_reserve(fl_text_pairs *t, int64_t pairs);
-/* The slot of a pair, its own, or a free one that the caller gives a rank. NULL after fl_fail. */
+/* Returns the slot of a pair, or a free slot, which the caller gives a rank. Returns NULL after fl_fail. */
 FL_API fl_text_pair *fl_text_pairs_add(fl_text_pairs *t, int32_t left, int32_t right);
-/* The slot that has the pair, or else would have it: its rank says which. There must be slots. */
+/* Returns the slot of a pair, or the free slot where it would be: its rank tells. The table has slots. */
 static inline fl_text_pair *fl_text_pairs_find(const fl_text_pairs *t, int32_t left, int32_t right) {
     const uint64_t h = (t->seed ^ ((uint64_t)(uint32_t)left << 32 | (uint32_t)right)) * 0x9e3779b97f4a7c15u;
     for (uint64_t at = h ^ h >> 29;; at++) {

@@ -1,6 +1,6 @@
-/* fl/text/scorer.h - what decoders ask of a language model: scores of the next token after a history
+/* fl/text/scorer.h - language model scorers for decoders: score of the next token given a state
 
-   fl_text_ngram_scorer makes one of an n-gram model, fl_text_lm_scorer of a neural one. */
+   fl_text_ngram_scorer makes one from an n-gram model, fl_text_lm_scorer from a neural one. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -13,27 +13,28 @@ extern "C" {
 
 #define FL_TEXT_NGRAM_MOST 8 /* the highest order of n-gram models */
 
-/* What was said, as far as it matters for what comes: a value to copy. Of n-grams the last words, the last
-   one first, and the back-off weights of the n-grams that they end; of other models what these put there. */
+/* The history as far as it affects what follows; copied by value. n-gram models store the last words, the
+   last one first, and the back-off weights of the n-grams they end; other models use the fields as they
+   like. */
 typedef struct fl_text_state {
     int32_t n, word[FL_TEXT_NGRAM_MOST - 1];
     float backoff[FL_TEXT_NGRAM_MOST - 1];
 } fl_text_state;
-/* Do both go on alike? Decoders join such hypotheses. */
+/* Do both states give the same scores? Decoders merge such hypotheses. */
 FL_API bool fl_text_state_equal(const fl_text_state *a, const fl_text_state *b);
 
-/* A language model as a decoder sees it. Scores are natural logarithms of probabilities. All but batch may be
-   called by several threads. False after fl_fail. */
+/* A language model as a decoder sees it. Scores are natural logarithms of probabilities. All functions but
+   batch may be called by several threads. They return false after fl_fail. */
 typedef struct fl_text_scorer fl_text_scorer;
 struct fl_text_scorer {
     void *self;
-    bool (*start)(const fl_text_scorer *s, fl_text_state *out); /* before the first token of a sentence */
+    bool (*start)(const fl_text_scorer *s, fl_text_state *out); /* the state at the start of a sentence */
     bool (*score)(const fl_text_scorer *s, const fl_text_state *from, int64_t token,
                   fl_text_state *to, double *score);
-    /* These n states are asked about next, and no others: a model may work them out at once, and forget what
-       it keeps of others. NULL: there is nothing to do. */
+    /* Announces that only these n states are scored next: the model may compute them in one batch and drop
+       what it caches of others. NULL: not needed. */
     bool (*batch)(const fl_text_scorer *s, const fl_text_state *state, int64_t n);
-    bool (*finish)(const fl_text_scorer *s, const fl_text_state *from, double *score); /* the sentence ends */
+    bool (*finish)(const fl_text_scorer *s, const fl_text_state *from, double *score); /* end of sentence */
     void (*free)(fl_text_scorer *s);
 };
 FL_API void fl_text_scorer_free(fl_text_scorer *s); /* NULL is fine */

@@ -1,4 +1,4 @@
-/* fl/text/utf8.h - characters of text, and what becomes of bytes that are none */
+/* fl/text/utf8.h - UTF-8: decoding, encoding, validation, replacement of invalid bytes */
 #ifndef FL_TEXT_UTF8_H
 #define FL_TEXT_UTF8_H
 #include "../data/text.h"
@@ -7,18 +7,18 @@
 extern "C" {
 #endif
 
-/* Text is a pointer and a number of bytes; a NUL is a character like others. The character at s, of which
-   n >= 1 bytes are left, and its bytes; -1 where it is ill-formed: *len bytes then are what one U+FFFD
-   stands for, the longest part that a character could begin with (Unicode 15, 3.9, "maximal subpart"; so
-   does Python's errors="replace"). */
+/* A text is a pointer and a number of bytes; a NUL is an ordinary character. Decodes the character at s,
+   where n >= 1 bytes are left; *len is its number of bytes. Returns -1 if it is ill-formed: one U+FFFD then
+   replaces *len bytes, the longest prefix of a well-formed character (Unicode 15, 3.9, "maximal subpart";
+   the same as Python's errors="replace"). */
 FL_API int32_t fl_text_char(const char *s, int64_t n, int *len);
-/* The bytes of a character into d; their number, 1 to 4. What is no character counts as U+FFFD. */
+/* Encodes a code point into d and returns its bytes, 1 to 4. Invalid code points are encoded as U+FFFD. */
 FL_API int fl_text_char_put(char d[4], int32_t c);
-/* Offset of the first ill-formed byte, n if there is none. */
+/* Returns the offset of the first ill-formed byte, n if the text is well-formed. */
 FL_API int64_t fl_text_ill_formed(const char *s, int64_t n);
-/* Characters of n bytes, one for each U+FFFD that ill-formed ones would become. */
+/* Returns the number of characters in n bytes; an ill-formed part counts as one, its U+FFFD. */
 FL_API int64_t fl_text_chars(const char *s, int64_t n);
-/* Puts n bytes behind t, U+FFFD for what is ill-formed; *replaced grows by their number. */
+/* Appends n bytes to t with ill-formed parts replaced by U+FFFD; adds their number to *replaced. */
 FL_API bool fl_text_put_replaced(fl_data_text *t, const char *s, int64_t n, int64_t *replaced);
 
 #ifdef __cplusplus
@@ -31,7 +31,7 @@ FL_API bool fl_text_put_replaced(fl_data_text *t, const char *s, int64_t n, int6
 #define FL_TEXT_UTF8_IMPL
 #include <string.h>
 
-/* The second byte's range depends on the first one: no overlong forms, no surrogates, nothing past
+/* The range of the second byte depends on the first: no overlong forms, surrogates or code points above
    U+10FFFF. */
 FL_API int32_t fl_text_char(const char *text, int64_t n, int *len) {
     if (!fl_given(text, "fl_text_char", "the text") ||

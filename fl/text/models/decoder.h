@@ -1,5 +1,4 @@
-/* fl/text/models/decoder.h - what comes next, one token after the other: keys and values of what was read are
-   kept */
+/* fl/text/models/decoder.h - incremental decoding of language models with a KV cache */
 #ifndef FL_TEXT_MODELS_DECODER_H
 #define FL_TEXT_MODELS_DECODER_H
 #include "models.h"
@@ -8,35 +7,36 @@
 extern "C" {
 #endif
 
-/* Reads several texts at once, each at a place of its own, and gives the scores of what follows. It computes
-   what fl_nn_forward does in evaluation mode, of a transformer with less around it: keys and values lie in
-   one block, and nothing is allocated from the second token on. Models of other kinds, and transformers with
-   .uncached, read the whole text again for each token. m is borrowed and must stay as it is. */
+/* Decodes several sequences ("texts") at once, each at its own position, and gives the scores of the next
+   token. Results are those of fl_nn_forward in evaluation mode. For transformers keys and values are cached
+   in one block and nothing is allocated from the second token on. Models of other kinds, and transformers
+   with .uncached, recompute the whole sequence for each token. m is borrowed and must not change. */
 typedef struct fl_text_decoder fl_text_decoder;
 typedef struct fl_text_decoder_opts {
     fl_opts_guard guard_;
-    int64_t length; /* tokens of a text at most, 0 -> the model's context; with learned places no more */
-    bool uncached;
+    int64_t length; /* tokens per sequence at most, 0 -> the context; not above it with learned positions */
+    bool uncached;  /* recompute instead of caching keys and values */
     char _end;
 } fl_text_decoder_opts;
-/* For n texts; NULL after an error. */
+/* A decoder for n sequences; returns NULL after an error. */
 #define fl_text_decoder_new(...) FL_TEXT__DECODER_NEW(__VA_ARGS__, ._end = 0)
 #define FL_TEXT__DECODER_NEW(m, n, ...) \
     fl_text_decoder_new_opt(m, n, FL_LITERAL(fl_text_decoder_opts, __VA_ARGS__))
 FL_API fl_text_decoder *fl_text_decoder_new_opt(fl_nn_module *m, int64_t n, fl_text_decoder_opts o);
 FL_API void fl_text_decoder_free(fl_text_decoder *d); /* NULL is fine */
-/* Reads rows tokens: id[r] of text of[r]; those of one text one behind the other. Each text's last row gives
-   its scores, to be had by fl_text_decoder_scores until the next call. False after an error (a text is full,
-   an id out of range, a score that is no number), and the texts are what they were. */
+/* Appends `rows` tokens: id[r] to sequence of[r]; rows of one sequence must be consecutive. The scores after
+   the last row of each sequence are returned by fl_text_decoder_scores until the next call. Returns false
+   after an error (a sequence is full, an id out of range, a score NaN); sequences are then unchanged. */
 FL_API bool fl_text_decoder_read(fl_text_decoder *d, int64_t rows, const int64_t *of, const int64_t *id);
-/* [vocabulary] of text i; NULL if the last call read none of it. */
+/* Scores [vocabulary] of sequence i; NULL if the last call appended nothing to it. */
 FL_API const float *fl_text_decoder_scores(const fl_text_decoder *d, int64_t i);
-FL_API int64_t fl_text_decoder_position(const fl_text_decoder *d, int64_t i); /* tokens of text i so far */
+FL_API int64_t fl_text_decoder_position(const fl_text_decoder *d, int64_t i); /* tokens of sequence i */
 FL_API int64_t fl_text_decoder_vocabulary(const fl_text_decoder *d);
-FL_API int64_t fl_text_decoder_texts(const fl_text_decoder *d);
-FL_API int64_t fl_text_decoder_length(const fl_text_decoder *d);
-/* Text i forgets all but its first `place` tokens;  text `to` becomes what text `from` is. */
+FL_API int64_t fl_text_decoder_texts(const fl_text_decoder *d);  /* number of sequences */
+FL_API int64_t fl_text_decoder_length(const fl_text_decoder *d); /* tokens per sequence at most */
+/* Truncates sequence i to its first `place` tokens. */
 FL_API bool fl_text_decoder_rewind(fl_text_decoder *d, int64_t i, int64_t place);
+/* Copies sequence `from`, with its cache, to sequence `to`. */
 FL_API bool fl_text_decoder_copy(fl_text_decoder *d, int64_t to, int64_t from);
 
 #ifdef __cplusplus
@@ -57,12 +57,12 @@ FL_API bool fl_text_decoder_copy(fl_text_decoder *d, int64_t to, int64_t from);
 #include <math.h>
 #include <string.h>
 
-/* A weight of a layer and its bias, NULL if there is none. */
+/* Weight and bias of a linear layer; bias NULL: none. */
 typedef struct fl__lm_affine {
     fl_tensor *w, *b;
 } fl__lm_affine;
 
-/* The same of a norm, as numbers. */
+/* Weight and bias of a norm, as host arrays. */
 typedef struct fl__lm_scale {
     const float *w, *b;
 } fl__lm_scale;
@@ -70,25 +70,25 @@ typedef struct fl__lm_scale {
 typedef struct fl__lm_block {
     fl__lm_affine in, out, up, gate, down;
     fl__lm_scale norm1, norm2;
-    fl_tensor *k, *v; /* [n, kv, length, columns] */
+    fl_tensor *k, *v; /* the cache [n, kv, length, columns] */
     float *pk, *pv;
 } fl__lm_block;
 
 struct fl_text_decoder {
     fl_nn_module *m;
     const fl_text_lm_opts *o;
-    int64_t n, length, vocabulary, kv, columns; /* columns of a head */
-    int64_t *place, *row; /* of each text; the row of scores that it has, -1: none */
+    int64_t n, length, vocabulary, kv, columns; /* columns: head dimension */
+    int64_t *place, *row; /* per sequence: position; row of its scores, -1: none */
     int64_t *id;          /* uncached: [n, length] */
-    fl__lm_block *block; /* NULL: uncached */
+    fl__lm_block *block; /* per layer; NULL: uncached */
     fl__lm_scale norm, norm_in;
-    float *waves;         /* cosines and sines [length, columns / 2, 2]; sinusoids [length, dim]; or NULL */
+    float *waves;         /* cos and sin [length, columns / 2, 2]; sinusoids [length, dim]; or NULL */
     float *scores;        /* [n, vocabulary] */
-    fl_tensor **kept;     /* mapped, until the end */
+    fl_tensor **kept;     /* tensors mapped until the decoder is freed */
     int64_t n_kept, cap;
 };
 
-/* ---- making ---- */
+/* ---- construction ---- */
 
 FL_API void fl_text_decoder_free(fl_text_decoder *d) {
     if (!d) return;
@@ -103,7 +103,7 @@ FL_API void fl_text_decoder_free(fl_text_decoder *d) {
     fl_heap_free(d);
 }
 
-/* The numbers of t, which stays mapped; NULL after an error. */
+/* Maps t until the decoder is freed and returns its elements; NULL after an error. */
 static float *fl__lm_keep(fl_text_decoder *d, fl_tensor *t) {
     if (!t || !fl_heap_grow(&d->kept, &d->cap, d->n_kept + 1, sizeof *d->kept)) return NULL;
     float *p = fl_map(t, FL_READ | FL_WRITE);
@@ -139,7 +139,7 @@ static bool fl__lm_take_block(fl_text_decoder *d, fl_nn_module *layer, fl__lm_bl
            fl__lm_take_scale(d, fl_nn_find(layer, "norm2"), &b->norm2);
 }
 
-/* What fl_rotary turns by, or fl_nn_sinusoid adds. */
+/* Precomputes the angles of fl_rotary or the values of fl_nn_sinusoid. */
 static bool fl__lm_fill_waves(fl_text_decoder *d) {
     const bool rotary = d->o->place == FL_LM_ROTARY;
     const int64_t dim = rotary ? d->columns : d->o->dim;
@@ -168,7 +168,7 @@ static bool fl__lm_reader_fill(fl_text_decoder *d, bool uncached) {
     if (uncached || d->o->kind != FL_LM_TRANSFORMER)
         return (d->id = fl_heap_alloc(n * (size_t)d->length * sizeof *d->id)) != NULL;
     if (d->o->bidirectional)
-        return fl_fail("fl_text_decoder_new: the model sees what follows: it is no decoder");
+        return fl_fail("fl_text_decoder_new: the model is bidirectional, expected a causal one");
     d->block = fl_heap_alloc((size_t)d->o->layers * sizeof *d->block);
     fl_nn_module *layers = fl_nn_find(d->m, "layers"), *norm = fl_nn_find(d->m, "norm");
     fl_nn_module *norm_in = fl_nn_find(d->m, "norm_in");
@@ -187,7 +187,8 @@ FL_API fl_text_decoder *fl_text_decoder_new_opt(fl_nn_module *m, int64_t n, fl_t
     if (!o.length) o.length = info->context;
     if (n < 1 || n > INT32_MAX || o.length < 1 || o.length > INT32_MAX ||
         (learned && o.length > info->context))
-        return fl_err_null("fl_text_decoder_new: %" PRId64 " texts of %" PRId64 " tokens, of a model of %" PRId64,
+        return fl_err_null("fl_text_decoder_new: n (%" PRId64 ") and length (%" PRId64
+                           ") must be >= 1, and length at most %" PRId64 " with learned positions",
                            n, o.length, info->context);
     fl_text_decoder *d = fl_heap_alloc(sizeof *d);
     if (!d) return fl_raise();
@@ -219,7 +220,7 @@ static void fl__lm_norm_row(const fl_text_lm_opts *o, const fl__lm_scale *s, con
     for (int64_t i = 0; s->b && i < n; i++) y[i] += s->b[i];
 }
 
-/* Turns one head by its place. */
+/* Applies the rotary embedding to one head. */
 static void fl__lm_turn(const fl_text_decoder *d, float *x, int64_t place) {
     const int64_t half = d->columns / 2, step = d->o->rope.interleaved ? 2 : 1;
     const int64_t other = d->o->rope.interleaved ? 1 : half;
@@ -233,10 +234,10 @@ static void fl__lm_turn(const fl_text_decoder *d, float *x, int64_t place) {
 typedef struct fl__lm_rows {
     int64_t n;
     const int64_t *of, *id;
-    int64_t *place; /* of each row */
+    int64_t *place; /* position of each row */
 } fl__lm_rows;
 
-/* Keys and values of the rows to the cache, queries and keys turned. qkv: [n, heads + 2 kv, columns]. */
+/* Writes keys and values to the cache, with queries and keys rotated. qkv: [n, heads + 2 kv, columns]. */
 static void fl__lm_store(fl_text_decoder *d, const fl__lm_block *b, const fl__lm_rows *r, float *qkv) {
     const int64_t heads = d->o->heads, c = d->columns, width = (heads + 2 * d->kv) * c;
     for (int64_t i = 0; i < r->n; i++, qkv += width) {
@@ -250,7 +251,7 @@ static void fl__lm_store(fl_text_decoder *d, const fl__lm_block *b, const fl__lm
     }
 }
 
-/* What rows first to last - 1, of one text, see: to y [n, heads columns]. */
+/* Attention of rows first to last - 1, of one sequence: to y [n, heads columns]. */
 static bool fl__lm_attend(fl_text_decoder *d, const fl__lm_block *b, const fl__lm_rows *r, fl_tensor *qkv,
                             int64_t first, int64_t last, float *y) {
     const int64_t heads = d->o->heads, c = d->columns, width = (heads + 2 * d->kv) * c, n = last - first;
@@ -272,14 +273,14 @@ static bool fl__lm_attend(fl_text_decoder *d, const fl__lm_block *b, const fl__l
     return p != NULL;
 }
 
-/* y = act(x w^T + b), and its numbers */
+/* y = act(x w^T + b), and its elements. */
 static fl_tensor *fl__lm_linear(fl_tensor *x, const fl__lm_affine *a, fl_op act, float **p) {
     fl_tensor *y = x ? fl_linear_act(x, a->w, a->b, act) : NULL;
     *p = y ? fl_map(y, FL_READ | FL_WRITE) : NULL;
     return *p ? y : NULL;
 }
 
-/* x + y, with the norm of post-norm models. */
+/* x + y, followed by the norm in post-norm models. */
 static void fl__lm_join(const fl_text_decoder *d, const fl__lm_scale *norm, float *x, const float *y,
                           int64_t n) {
     const int64_t dim = d->o->dim;
@@ -314,7 +315,7 @@ static bool fl__lm_mlp(fl_text_decoder *d, const fl__lm_block *b, fl_tensor *h, 
     return true;
 }
 
-/* One layer on x [n, dim], with h and a of as many rows to work in; ph and pa are their numbers. */
+/* One layer on x [n, dim]; h and a are workspace tensors of as many rows, ph and pa their elements. */
 static bool fl__lm_block_run(fl_text_decoder *d, const fl__lm_block *b, const fl__lm_rows *r, float *x,
                                fl_tensor *h, float *ph) {
     float *p, *y;
@@ -336,7 +337,7 @@ static bool fl__lm_block_run(fl_text_decoder *d, const fl__lm_block *b, const fl
     return fl__lm_mlp(d, b, h, x, r->n);
 }
 
-/* What the tokens and their places are at first. */
+/* Token and position embeddings. */
 static bool fl__lm_rows_embed(fl_text_decoder *d, const fl__lm_rows *r, float *x) {
     const int64_t dim = d->o->dim;
     fl_tensor *ids = fl_from_host(r->id, FL_SHAPE(r->n), FL_I64);
@@ -356,7 +357,7 @@ static bool fl__lm_rows_embed(fl_text_decoder *d, const fl__lm_rows *r, float *x
     return true;
 }
 
-/* Scores of each text's last row. */
+/* Scores of the last row of each sequence. */
 static bool fl__lm_rows_score(fl_text_decoder *d, const fl__lm_rows *r, const float *x) {
     const int64_t dim = d->o->dim;
     int64_t n = 0;
@@ -392,7 +393,7 @@ static bool fl__lm_rows_run(fl_text_decoder *d, const fl__lm_rows *r) {
     return ok;
 }
 
-/* The same by the model, on all of each text. */
+/* The same without a cache: a forward call on each whole sequence. */
 static bool fl__lm_rows_again(fl_text_decoder *d, const fl__lm_rows *r) {
     for (int64_t i = 0, k = 0; i < r->n; i++) {
         int64_t *id = d->id + r->of[i] * d->length, n = r->place[i] + 1;
@@ -410,25 +411,26 @@ static bool fl__lm_rows_again(fl_text_decoder *d, const fl__lm_rows *r) {
     return true;
 }
 
-/* ---- reading ---- */
+/* ---- decoding ---- */
 
-/* The rows' places, if they are what they should be. */
+/* Checks the rows and sets their positions. */
 static bool fl__lm_rows_ok(const fl_text_decoder *d, fl__lm_rows *r) {
     for (int64_t i = 0; i < r->n; i++) {
         const int64_t of = r->of[i];
         if (of < 0 || of >= d->n || r->id[i] < 0 || r->id[i] >= d->vocabulary)
-            return fl_fail("fl_text_decoder_read: row %" PRId64 " is id %" PRId64 " of text %" PRId64
-                           ": there are %" PRId64 " ids, %" PRId64 " texts",
+            return fl_fail("fl_text_decoder_read: row %" PRId64 " is out of range: got id %" PRId64
+                           " of sequence %" PRId64 ", expected ids < %" PRId64 ", sequences < %" PRId64,
                            i, r->id[i], of, d->vocabulary, d->n);
         const bool same = i && r->of[i - 1] == of;
         r->place[i] = same ? r->place[i - 1] + 1 : d->place[of];
         if (r->place[i] >= d->length)
-            return fl_fail("fl_text_decoder_read: text %" PRId64 " would be longer than %" PRId64 " tokens",
-                           of, d->length);
+            return fl_fail("fl_text_decoder_read: sequence %" PRId64 " is full: length is %" PRId64 " tokens",
+                           of,
+                           d->length);
         for (int64_t k = 0; !same && k < i; k++)
             if (r->of[k] == of)
-                return fl_fail("fl_text_decoder_read: rows %" PRId64 " and %" PRId64 " of text %" PRId64
-                               " have others between them", k, i, of);
+                return fl_fail("fl_text_decoder_read: rows of a sequence must be consecutive: got rows %"
+                               PRId64 " and %" PRId64 " of sequence %" PRId64, k, i, of);
     }
     return true;
 }
@@ -440,15 +442,16 @@ static bool fl__lm_scores_ok(const fl_text_decoder *d, const fl__lm_rows *r) {
         const float *p = d->scores + rows++ * d->vocabulary;
         for (int64_t k = 0; k < d->vocabulary; k++)
             if (isnan(p[k]))
-                return fl_fail("fl_text_decoder_read: the score of id %" PRId64 " behind token %" PRId64
-                               " of text %" PRId64 " is NaN", k, r->place[i], r->of[i]);
+                return fl_fail("fl_text_decoder_read: the score of id %" PRId64 " after token %" PRId64
+                               " of sequence %" PRId64 " is NaN", k, r->place[i], r->of[i]);
     }
     return true;
 }
 
 FL_API bool fl_text_decoder_read(fl_text_decoder *d, int64_t rows, const int64_t *of, const int64_t *id) {
     if (!d || rows < 1 || rows > INT32_MAX || !of || !id)
-        return fl_err_false("fl_text_decoder_read: %" PRId64 " rows, or the reader, of or id is NULL", rows);
+        return fl_err_false("fl_text_decoder_read: rows must be >= 1: got %" PRId64
+                            ", or d, of or id is NULL", rows);
     int64_t few[64];
     fl__lm_rows r = {rows, of, id, rows <= 64 ? few : fl_heap_alloc((size_t)rows * sizeof *few)};
     const bool train = d->m->train;
@@ -472,7 +475,7 @@ FL_API bool fl_text_decoder_read(fl_text_decoder *d, int64_t rows, const int64_t
 }
 
 FL_API const float *fl_text_decoder_scores(const fl_text_decoder *d, int64_t i) {
-    if (!fl_given(d, "fl_text_decoder_scores", "the reader")) return NULL;
+    if (!fl_given(d, "fl_text_decoder_scores", "the decoder")) return NULL;
     return i >= 0 && i < d->n && d->row[i] >= 0 ? d->scores + d->row[i] * d->vocabulary : NULL;
 }
 
@@ -486,16 +489,17 @@ FL_API int64_t fl_text_decoder_length(const fl_text_decoder *d) { return d ? d->
 
 FL_API bool fl_text_decoder_rewind(fl_text_decoder *d, int64_t i, int64_t place) {
     if (!d || i < 0 || i >= d->n || place < 0 || place > d->place[i])
-        return fl_err_false("fl_text_decoder_rewind: text %" PRId64 " to %" PRId64 " of %" PRId64 " tokens", i,
-                            place, fl_text_decoder_position(d, i));
+        return fl_err_false("fl_text_decoder_rewind: sequence or position is out of range: got sequence %"
+                            PRId64 ", position %" PRId64 " of %" PRId64, i, place,
+                            fl_text_decoder_position(d, i));
     d->place[i] = place, d->row[i] = -1;
     return true;
 }
 
 FL_API bool fl_text_decoder_copy(fl_text_decoder *d, int64_t to, int64_t from) {
     if (!d || to < 0 || from < 0 || to >= d->n || from >= d->n)
-        return fl_err_false("fl_text_decoder_copy: text %" PRId64 " to %" PRId64 " of %" PRId64, from, to,
-                            d ? d->n : 0);
+        return fl_err_false("fl_text_decoder_copy: sequence is out of range: got %" PRId64 " to %" PRId64
+                            ", expected [0, %" PRId64 ")", from, to, d ? d->n : 0);
     if (to == from) return true;
     const size_t bytes = (size_t)(d->place[from] * d->columns) * sizeof(float);
     for (int64_t i = 0; d->block && i < d->o->layers; i++)

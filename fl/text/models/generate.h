@@ -1,4 +1,4 @@
-/* fl/text/models/generate.h - texts of a model's own: choosing tokens, beam search */
+/* fl/text/models/generate.h - text generation: sampling (temperature, top-k, top-p, min-p) and beam search */
 #ifndef FL_TEXT_MODELS_GENERATE_H
 #define FL_TEXT_MODELS_GENERATE_H
 #include "decoder.h"
@@ -7,62 +7,65 @@
 extern "C" {
 #endif
 
-/* How a token is chosen by its scores, in this order: those of tokens that the text has are divided (below 0:
-   multiplied) by `repetition` (arXiv 1909.05858); all are divided by the temperature; the top_k best remain;
-   of these the fewest whose probabilities make up top_p; of these those of at least min_p times the best
-   one's. Of equal ones the lower ids come first. */
+/* How the next token is sampled from its scores (logits), in this order: the scores of tokens that occur in
+   the text are divided (negative ones: multiplied) by `repetition` (arXiv 1909.05858); all are divided by
+   the temperature; the top_k best are kept; of these the fewest whose probabilities sum to top_p; of these
+   the ones with at least min_p times the best one's probability. Ties go to the lower id. */
 typedef struct fl_text_sampler {
     fl_opts_guard guard_;
-    double temperature; /* 0 -> 1; FL_ZERO: always the best one */
-    int64_t top_k;      /* 0: all */
-    double top_p, min_p; /* 0: all */
-    double repetition;  /* 0 -> 1 */
+    double temperature; /* 0 -> 1; FL_ZERO: greedy */
+    int64_t top_k;      /* 0: off */
+    double top_p, min_p; /* 0: off */
+    double repetition;  /* repetition penalty, 0 -> 1 */
     char _end;
 } fl_text_sampler;
 typedef struct fl_text_candidate {
     float score;
     int32_t id;
 } fl_text_candidate;
-/* One of n: the id, of which -1 says fl_fail (a score is NaN, a setting impossible). seen: n_seen ids of the
-   text; scratch: n numbers. */
+/* Samples an id from n scores; returns -1 after fl_fail (a score is NaN, an option is out of range). seen:
+   the n_seen ids of the text; scratch: workspace of n candidates. */
 FL_API int64_t fl_text_sample(const float *scores, int64_t n, const fl_text_sampler *s, const int64_t *seen,
                               int64_t n_seen, fl_rng *rng, fl_text_candidate *scratch);
 
-/* Tokens of a text, which grow. Starts zeroed, or with a prompt; fl_text_sequence_free ends it. */
+/* A growing sequence of tokens. Starts zeroed, or with a prompt; free it with fl_text_sequence_free. */
 typedef struct fl_text_sequence {
     int64_t *id, n;
-    double score; /* of beams: the sum of log probabilities / length^length_penalty */
+    double score; /* beam search: sum of log probabilities / length^length_penalty */
     int64_t cap_;
 } fl_text_sequence;
+/* Appends n ids. Returns false after fl_fail. */
 FL_API bool fl_text_sequence_add(fl_text_sequence *s, const int64_t *id, int64_t n);
 FL_API void fl_text_sequence_free(fl_text_sequence *s);
 
 typedef struct fl_text_generate_opts {
     fl_opts_guard guard_;
-    int64_t most;           /* new tokens of each text; 0 -> as many as the reader takes */
+    int64_t most;           /* new tokens per text; 0 -> up to the decoder's length */
     fl_text_sampler sampler;
-    uint64_t seed;          /* what is drawn is a function of (seed, number of the text, place) */
-    const int64_t *stop;    /* ids that end a text; they belong to it */
+    uint64_t seed;          /* random numbers depend on (seed, index of the text, position) only */
+    const int64_t *stop;    /* ids that end a text; they are part of it */
     int64_t n_stop;
-    bool slide; /* a text that the reader cannot take on goes on, seeing its last half of length */
-    /* Gets each new token; false ends that text (as where a stop string is complete). */
+    bool slide; /* when the decoder is full, continue with the last half of its length as context */
+    /* Called with each new token; returning false ends that text (for example at a stop string). */
     bool (*each)(int64_t text, int64_t id, void *user);
     void *user;
-    /* beams only */
+    /* beam search only */
     int64_t beams;          /* 0 -> 4 */
     double length_penalty;  /* 0 -> 1, FL_ZERO -> 0 */
     char _end;
 } fl_text_generate_opts;
-/* Goes on with n texts, each with a prompt of its own, of one token or more. What a text becomes does not
-   depend on the others, nor on the number of threads. False after an error: texts keep what they have. */
+/* Continues n texts, each from its own prompt of one or more tokens. The result for a text depends neither
+   on the other texts nor on the number of threads. Returns false after an error: texts keep the tokens they
+   have. */
 #define fl_text_generate(...) FL_TEXT__GENERATE(fl_text_generate_opt, __VA_ARGS__, ._end = 0)
 #define FL_TEXT__GENERATE(fn, d, texts, n, ...) \
     fn(d, texts, n, FL_LITERAL(fl_text_generate_opts, __VA_ARGS__))
 FL_API bool fl_text_generate_opt(fl_text_decoder *d, fl_text_sequence *texts, int64_t n,
                                  fl_text_generate_opts o);
-/* The best n continuations of texts[0], as beam search finds them: into texts[0] to texts[n - 1], of which
-   the others must be empty, the best first. d takes as many texts as there are beams. A text that met a stop
-   id is finished; search ends when `beams` are, and none that goes on could still be better. */
+/* Beam search: writes the n best continuations of texts[0] to texts[0] to texts[n - 1], the best first; the
+   other texts must be empty. d needs twice as many sequences as there are beams. A hypothesis that ends with
+   a stop id is finished; search ends when `beams` are finished and no live hypothesis can still be better.
+   */
 #define fl_text_beam(...) FL_TEXT__GENERATE(fl_text_beam_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_text_beam_opt(fl_text_decoder *d, fl_text_sequence *texts, int64_t n, fl_text_generate_opts o);
 
@@ -84,7 +87,8 @@ FL_API bool fl_text_beam_opt(fl_text_decoder *d, fl_text_sequence *texts, int64_
 /* ---- sequences ---- */
 
 FL_API bool fl_text_sequence_add(fl_text_sequence *s, const int64_t *id, int64_t n) {
-    if (!s || n < 0 || (n && !id)) return fl_fail("fl_text_sequence_add: %" PRId64 " ids, or NULL", n);
+    if (!s || n < 0 || (n && !id))
+        return fl_fail("fl_text_sequence_add: n must be >= 0: got %" PRId64 ", or s or id is NULL", n);
     if (!fl_heap_grow(&s->id, &s->cap_, s->n + n, sizeof *s->id)) return false;
     if (n) memcpy(s->id + s->n, id, (size_t)n * sizeof *id);
     s->n += n;
@@ -99,12 +103,12 @@ FL_API void fl_text_sequence_free(fl_text_sequence *s) {
 
 /* ---- samplers ---- */
 
-/* a before b in the order of choice. */
+/* Is a better than b? Ties go to the lower id. */
 static bool fl__lm_better(const fl_text_candidate *a, const fl_text_candidate *b) {
     return a->score > b->score || (a->score == b->score && a->id < b->id);
 }
 
-/* c[at] sinks to its place in a heap of n with the best on top. */
+/* Sifts c[at] down in a max-heap of n. */
 static void fl__lm_sink(fl_text_candidate *c, int64_t at, int64_t n) {
     const fl_text_candidate x = c[at];
     for (int64_t k; (k = 2 * at + 1) < n; c[at] = c[k], at = k) {
@@ -114,7 +118,8 @@ static void fl__lm_sink(fl_text_candidate *c, int64_t at, int64_t n) {
     c[at] = x;
 }
 
-/* The best `most` of n candidates, in order, to the end of c: c[n - 1] is the best, c[n - most] the last. */
+/* Sorts the best `most` of n candidates to the end of c: c[n - 1] is the best, c[n - most] the last of them.
+   */
 static void fl__lm_best(fl_text_candidate *c, int64_t n, int64_t most) {
     for (int64_t i = n / 2; i-- > 0;) fl__lm_sink(c, i, n);
     for (int64_t left = n; left > n - most;) {
@@ -128,7 +133,8 @@ static void fl__lm_best(fl_text_candidate *c, int64_t n, int64_t most) {
 static bool fl__lm_sampler_ok(const fl_text_sampler *s) {
     return (s->temperature >= 0 && s->top_k >= 0 && s->top_p >= 0 && s->top_p <= 1 && s->min_p >= 0 &&
             s->min_p <= 1 && s->repetition >= 0 && s->temperature < INFINITY && s->repetition < INFINITY) ||
-           fl_fail("fl_text_sample: temperature %g, top_k %" PRId64 ", top_p %g, min_p %g, repetition %g",
+           fl_fail("fl_text_sample: options are out of range: got temperature %g, top_k %" PRId64
+                   ", top_p %g, min_p %g, repetition %g, expected >= 0 and finite, top_p and min_p <= 1",
                    s->temperature, s->top_k, s->top_p, s->min_p, s->repetition);
 }
 
@@ -142,7 +148,7 @@ static bool fl__lm_candidates(const float *scores, int64_t n, const fl_text_samp
     for (int64_t i = 0; by != 1 && i < n_seen; i++) {
         if (seen[i] < 0 || seen[i] >= n) continue;
         const double x = scores[seen[i]];
-        c[seen[i]].score = (float)(x > 0 ? x / by : x * by); /* once, however often it was seen */
+        c[seen[i]].score = (float)(x > 0 ? x / by : x * by); /* applied once, from the original score */
     }
     return true;
 }
@@ -150,7 +156,7 @@ static bool fl__lm_candidates(const float *scores, int64_t n, const fl_text_samp
 FL_API int64_t fl_text_sample(const float *scores, int64_t n, const fl_text_sampler *s, const int64_t *seen,
                               int64_t n_seen, fl_rng *rng, fl_text_candidate *c) {
     if (!scores || n < 1 || n > INT32_MAX || !s || !c || (n_seen && !seen)) {
-        fl_fail("fl_text_sample: %" PRId64 " scores, or an argument is NULL", n);
+        fl_fail("fl_text_sample: n must be >= 1: got %" PRId64 ", or an argument is NULL", n);
         return -1;
     }
     if (!fl__lm_sampler_ok(s) || !fl__lm_candidates(scores, n, s, seen, n_seen, c)) return -1;
@@ -161,7 +167,7 @@ FL_API int64_t fl_text_sample(const float *scores, int64_t n, const fl_text_samp
     if (temperature == 0 || s->top_k == 1 || c[best].score == INFINITY) return best;
     const double top = c[best].score;
     if (top == -INFINITY) return fl_fail("fl_text_sample: no id has a probability above 0"), -1;
-    int64_t first = 0; /* the candidates are c[first] to c[n - 1] */
+    int64_t first = 0; /* the remaining candidates are c[first] to c[n - 1] */
     if (s->top_k && s->top_k < n) fl__lm_best(c, n, s->top_k), first = n - s->top_k;
     double sum = 0;
     for (int64_t i = first; i < n; i++) sum += c[i].score = (float)exp((c[i].score - top) / temperature);
@@ -185,7 +191,7 @@ FL_API int64_t fl_text_sample(const float *scores, int64_t n, const fl_text_samp
     return c[last].id;
 }
 
-/* ---- going on ---- */
+/* ---- generation ---- */
 
 static bool fl__lm_stops(const fl_text_generate_opts *o, int64_t id) {
     for (int64_t i = 0; i < o->n_stop; i++)
@@ -196,22 +202,22 @@ static bool fl__lm_stops(const fl_text_generate_opts *o, int64_t id) {
 static bool fl__lm_generate_ok(const char *who, const fl_text_decoder *d, const fl_text_sequence *texts,
                                  int64_t n, const fl_text_generate_opts *o) {
     if (!d || !texts || n < 1 || o->most < 0 || o->n_stop < 0 || (o->n_stop && !o->stop))
-        return fl_fail("%s: %" PRId64 " texts, %" PRId64 " new tokens, or an argument is NULL", who, n,
-                       o->most);
+        return fl_fail("%s: n must be >= 1 and most >= 0: got %" PRId64 " and %" PRId64
+                       ", or an argument is NULL", who, n, o->most);
     return fl__lm_sampler_ok(&o->sampler);
 }
 
-/* The first n texts have prompts, and the reader is empty. */
+/* Checks that the first n texts have prompts, and empties the decoder. */
 static bool fl__lm_prompts(const char *who, fl_text_decoder *d, const fl_text_sequence *texts, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         if (!texts[i].n)
-            return fl_fail("%s: text %" PRId64 " is empty: it wants a token to begin with", who, i);
+            return fl_fail("%s: text %" PRId64 " is empty, expected a prompt of 1 or more tokens", who, i);
         if (!fl_text_decoder_rewind(d, i, 0)) return false;
     }
     return true;
 }
 
-/* One text reads its prompt, by parts of which the model's intermediate results stay in the cache. */
+/* Appends a prompt in chunks whose intermediate results fit in the processor's cache. */
 static bool fl__lm_read(fl_text_decoder *d, const fl_text_sequence *text, int64_t i) {
     enum { PART = 256 };
     int64_t of[PART];
@@ -222,7 +228,7 @@ static bool fl__lm_read(fl_text_decoder *d, const fl_text_sequence *text, int64_
     return true;
 }
 
-/* Reads the half of what text i may be that is before its last token again. */
+/* Restarts sequence i with the last half of the decoder's length, without the last token. */
 static bool fl__lm_slide(fl_text_decoder *d, const fl_text_sequence *text, int64_t i) {
     const int64_t half = fl_text_decoder_length(d) / 2;
     const fl_text_sequence end = {.id = text->id + text->n - 1 - half, .n = half};
@@ -235,7 +241,7 @@ typedef struct fl__lm_going {
     fl_text_candidate *scratch;
 } fl__lm_going;
 
-/* Chooses the next token of text i: a row of the next step, unless it ends. */
+/* Samples the next token of text i and adds it to the rows of the next step, unless the text ends. */
 static bool fl__lm_choose(fl_text_decoder *d, fl_text_sequence *text, int64_t i, int64_t end,
                             const fl_text_generate_opts *o, fl__lm_going *g) {
     fl_rng rng = fl_data_rng(o->seed, i, text->n);
@@ -262,7 +268,7 @@ FL_API bool fl_text_generate_opt(fl_text_decoder *d, fl_text_sequence *texts, in
         ok = fl__lm_read(d, &texts[i], i) && fl__lm_choose(d, &texts[i], i, end[i], &o, &g);
     }
     while (ok && g.rows) {
-        int64_t rows = 0; /* a text that is full ends, or slides */
+        int64_t rows = 0; /* a full text ends, or slides */
         for (int64_t k = 0; ok && k < g.rows; k++) {
             const int64_t i = g.of[k], full = fl_text_decoder_position(d, i) == fl_text_decoder_length(d);
             if (full && o.slide) ok = fl__lm_slide(d, &texts[i], i);
@@ -271,7 +277,7 @@ FL_API bool fl_text_generate_opt(fl_text_decoder *d, fl_text_sequence *texts, in
         }
         g.rows = 0;
         ok = ok && (!rows || fl_text_decoder_read(d, rows, g.of, g.id));
-        for (int64_t k = 0; ok && k < rows; k++) /* rows of the next step are at most as many, and before k */
+        for (int64_t k = 0; ok && k < rows; k++) /* overwrites rows already read only */
             ok = fl__lm_choose(d, &texts[g.of[k]], g.of[k], end[g.of[k]], &o, &g);
     }
     fl_quiet(-1);
@@ -280,7 +286,7 @@ FL_API bool fl_text_generate_opt(fl_text_decoder *d, fl_text_sequence *texts, in
     return ok || fl_raise();
 }
 
-/* ---- beams ---- */
+/* ---- beam search ---- */
 
 typedef struct fl__lm_beam {
     double score;   /* the sum of log probabilities */
@@ -288,18 +294,18 @@ typedef struct fl__lm_beam {
 } fl__lm_beam;
 
 typedef struct fl__lm_search {
-    int64_t beams, n_done, from; /* from: tokens of the prompt */
+    int64_t beams, n_done, from; /* from: length of the prompt */
     double penalty;
     fl_text_sequence *live, *next, *done;
-    double *score, *next_score; /* of the live ones */
-    fl__lm_beam *candidate;   /* the best 2 beams of the step, in order */
+    double *score, *next_score; /* of the live hypotheses */
+    fl__lm_beam *candidate;   /* the best 2 beams candidates of the step, sorted */
 } fl__lm_search;
 
 static double fl__lm_beam_score(const fl__lm_search *s, double sum, int64_t length) {
     return sum / pow((double)length, s->penalty);
 }
 
-/* The best 2 beams continuations of all live texts; ties go to the earlier text and the lower id. */
+/* The best 2 beams continuations of all live hypotheses; ties go to the earlier one, then to the lower id. */
 static int64_t fl__lm_extend(const fl_text_decoder *d, fl__lm_search *s, int64_t live) {
     const int64_t vocabulary = fl_text_decoder_vocabulary(d), most = 2 * s->beams;
     int64_t n = 0;
@@ -322,7 +328,7 @@ static int64_t fl__lm_extend(const fl_text_decoder *d, fl__lm_search *s, int64_t
     return n;
 }
 
-/* A finished text, if it is among the best `beams`. */
+/* Adds a finished hypothesis if it is among the best `beams`. */
 static bool fl__lm_finish(fl__lm_search *s, const fl_text_sequence *text, const int64_t *id, double sum) {
     const double score = fl__lm_beam_score(s, sum, text->n + (id != NULL) - s->from);
     int64_t k = s->n_done;
@@ -341,14 +347,14 @@ static bool fl__lm_finish(fl__lm_search *s, const fl_text_sequence *text, const 
     return true;
 }
 
-/* Candidates become live texts or finished ones; how many live. */
+/* Turns candidates into live or finished hypotheses; *live is the number of live ones. */
 static bool fl__lm_select(fl__lm_search *s, const fl_text_generate_opts *o, int64_t n, int64_t *live,
                             int64_t *from) {
     *live = 0;
     for (int64_t i = 0; i < n && *live < s->beams; i++) {
         const fl__lm_beam *c = &s->candidate[i];
         const fl_text_sequence *text = &s->live[c->from];
-        if (fl__lm_stops(o, c->id)) { /* those behind the first `beams` are not good enough to end */
+        if (fl__lm_stops(o, c->id)) { /* only the first `beams` candidates may finish */
             if (i < s->beams && !fl__lm_finish(s, text, &c->id, c->score)) return false;
             continue;
         }
@@ -364,9 +370,9 @@ static bool fl__lm_select(fl__lm_search *s, const fl_text_generate_opts *o, int6
     return true;
 }
 
-/* Texts of the reader become those that they continue: by copies through one text that is spare. */
+/* Reorders the decoder's sequences to match the live hypotheses, by copies through its second half. */
 static bool fl__lm_reorder(fl_text_decoder *d, const fl__lm_search *s, const int64_t *from, int64_t live) {
-    for (int64_t i = 0; i < live; i++) /* the second half of the texts takes them, */
+    for (int64_t i = 0; i < live; i++) /* copy to the second half, */
         if (!fl_text_decoder_copy(d, s->beams + i, from[i])) return false;
     for (int64_t i = 0; i < live; i++)
         if (!fl_text_decoder_copy(d, i, s->beams + i)) return false;
@@ -381,7 +387,7 @@ static bool fl__lm_search_run(fl_text_decoder *d, fl__lm_search *s, const fl_tex
         const int64_t n = fl__lm_extend(d, s, live);
         ok = fl__lm_select(s, o, n, &live, from);
         if (!ok || !live || s->live[0].n >= end) break;
-        /* the best that a live text may still become: its score at this length, as transformers takes it */
+        /* the best score a live hypothesis can reach, at its present length, as transformers computes it */
         const int64_t length = s->live[0].n - s->from;
         if (s->n_done == s->beams &&
             s->done[s->beams - 1].score >= fl__lm_beam_score(s, s->score[0], length))
@@ -400,9 +406,8 @@ FL_API bool fl_text_beam_opt(fl_text_decoder *d, fl_text_sequence *texts, int64_
     fl__lm_search s = {
         .beams = o.beams ? o.beams : 4, .penalty = fl_option(o.length_penalty, 1), .from = texts[0].n};
     if (s.beams < 1 || s.beams > 64 || n > s.beams || 2 * s.beams > fl_text_decoder_texts(d))
-        return fl_err_false("%s: %" PRId64 " beams for %" PRId64
-                            " texts: 1 to 64, and a reader of twice as many "
-                            "texts, not %" PRId64,
+        return fl_err_false("%s: beams must be in [n, 64], the decoder's sequences >= 2 beams: got %" PRId64
+                            " beams, n %" PRId64 ", %" PRId64 " sequences",
                             who, s.beams, n, fl_text_decoder_texts(d));
     const size_t beams = (size_t)s.beams;
     const int64_t end = o.most && texts[0].n + o.most < fl_text_decoder_length(d) ? texts[0].n + o.most
@@ -418,7 +423,7 @@ FL_API bool fl_text_beam_opt(fl_text_decoder *d, fl_text_sequence *texts, int64_
         ok = fl_text_sequence_add(&s.live[0], texts[0].id, texts[0].n) && fl__lm_read(d, &texts[0], 0) &&
              fl__lm_search_run(d, &s, &o, end);
     }
-    for (int64_t i = 0; ok && i < n && i < s.n_done; i++) { /* they change places: texts get the found ones */
+    for (int64_t i = 0; ok && i < n && i < s.n_done; i++) { /* swap: texts get the results */
         const fl_text_sequence t = texts[i];
         texts[i] = s.done[i], s.done[i] = t;
     }

@@ -1,4 +1,4 @@
-/* fl/text/models/lm_scorer.h - a language model as decoders ask one: by histories that branch */
+/* fl/text/models/lm_scorer.h - neural language model as a scorer for decoders, with a tree of histories */
 #ifndef FL_TEXT_MODELS_LM_SCORER_H
 #define FL_TEXT_MODELS_LM_SCORER_H
 #include "../scorer.h"
@@ -8,9 +8,9 @@
 extern "C" {
 #endif
 
-/* The reader's model as a scorer of its ids: sentences begin behind the id start, and end with the id end. It
-   borrows the reader, whose texts it uses for histories: the more, the less is read again. `batch` reads
-   what is asked for at once. States are histories; a sentence longer than the reader takes is an error. */
+/* A scorer that uses the decoder's model on its ids: sentences begin after the id `start` and end with the
+   id `end`. Borrows the decoder, whose sequences cache histories: with more sequences less is recomputed.
+   `batch` evaluates its states in one step. A sentence longer than the decoder's length is an error. */
 FL_API fl_text_scorer *fl_text_lm_scorer(fl_text_decoder *r, int64_t start, int64_t end);
 
 #ifdef __cplusplus
@@ -26,11 +26,11 @@ FL_API fl_text_scorer *fl_text_lm_scorer(fl_text_decoder *r, int64_t start, int6
 #include <pthread.h>
 #include <string.h>
 
-/* Histories are a tree: a state is the number of a node. */
+/* Histories form a tree: a state is the index of a node. */
 typedef struct fl__lms_node {
-    int32_t parent, child, next; /* the first one below it, the next one beside it; -1: none */
-    int32_t token, length;       /* tokens from the root on, with its own */
-    float *logp;                 /* of what follows; NULL: not known */
+    int32_t parent, child, next; /* first child, next sibling; -1: none */
+    int32_t token, length;       /* length: tokens from the root, this one included */
+    float *logp;                 /* log probabilities of the next token; NULL: not computed */
 } fl__lms_node;
 
 typedef struct fl__lms {
@@ -40,8 +40,8 @@ typedef struct fl__lms {
     pthread_mutex_t lock;
     fl__lms_node *node;
     int64_t n, cap;
-    int32_t *at;        /* of each of the reader's texts: the node that it has read, -1: none */
-    bool *taken;        /* in this step */
+    int32_t *at;        /* per sequence of the decoder: the node it has read, -1: none */
+    bool *taken;        /* sequence is used in this step */
     int64_t *of, *id, n_rows, of_cap, id_cap;
 } fl__lms;
 
@@ -58,7 +58,7 @@ static int32_t fl__lms_add(fl__lms *l, int32_t parent, int32_t token) {
     return i;
 }
 
-/* How many tokens a and b begin with alike. */
+/* Length of the common prefix of a and b. */
 static int32_t fl__lms_common(const fl__lms *l, int32_t a, int32_t b) {
     while (a != b && a >= 0 && b >= 0) {
         const bool longer = l->node[a].length >= l->node[b].length,
@@ -69,7 +69,8 @@ static int32_t fl__lms_common(const fl__lms *l, int32_t a, int32_t b) {
     return a >= 0 && b >= 0 ? l->node[a].length : 0;
 }
 
-/* Rows that bring one of the reader's texts, none of those taken, to node i: the text. -1 after fl_fail. */
+/* Adds the rows that bring a free sequence of the decoder to node i, and returns its index. -1 after
+   fl_fail. */
 static int64_t fl__lms_rows(fl__lms *l, int32_t i) {
     int64_t best = -1;
     int32_t most = -1;
@@ -77,7 +78,7 @@ static int64_t fl__lms_rows(fl__lms *l, int32_t i) {
         const int32_t common = l->taken[k] ? -1 : fl__lms_common(l, l->at[k], i);
         if (common > most) most = common, best = k;
     }
-    if (most == l->node[i].length) most--; /* its last token again, for its scores */
+    if (most == l->node[i].length) most--; /* the last token is read again, for its scores */
     const int64_t rows = l->node[i].length - most, first = l->n_rows;
     if (!fl_text_decoder_rewind(l->r, best, most) ||
         !fl_heap_grow(&l->of, &l->of_cap, first + rows, sizeof *l->of) ||
@@ -103,7 +104,7 @@ static bool fl__lms_take(fl__lms *l, int32_t i, int64_t text) {
     return true;
 }
 
-/* The scores behind those nodes, as many at a time as the reader has texts. */
+/* Computes the log probabilities of those nodes, in batches of the decoder's sequences. */
 static bool fl__lms_know(fl__lms *l, const int32_t *list, int64_t n) {
     const int64_t texts = fl_text_decoder_texts(l->r);
     for (int64_t first = 0; first < n;) {
@@ -118,7 +119,7 @@ static bool fl__lms_know(fl__lms *l, const int32_t *list, int64_t n) {
             rows++;
         }
         if (l->n_rows && !fl_text_decoder_read(l->r, l->n_rows, l->of, l->id)) {
-            for (int64_t k = 0; k < texts; k++) /* they are shorter now */
+            for (int64_t k = 0; k < texts; k++) /* their sequences were truncated */
                 if (l->taken[k]) l->at[k] = -1, fl_text_decoder_rewind(l->r, k, 0);
             return false;
         }
@@ -135,7 +136,7 @@ static bool fl__lms_know(fl__lms *l, const int32_t *list, int64_t n) {
 
 static bool fl__lms_start(const fl_text_scorer *s, fl_text_state *out) {
     (void)s;
-    *out = (fl_text_state){.n = 1}; /* node 0 */
+    *out = (fl_text_state){.n = 1}; /* the root, node 0 */
     return true;
 }
 
@@ -143,8 +144,8 @@ static bool fl__lms_look(fl__lms *l, const fl_text_state *from, int64_t token, f
                          double *score) {
     if (from->n != 1 || from->word[0] < 0 || from->word[0] >= l->n || token < 0 ||
         token >= fl_text_decoder_vocabulary(l->r))
-        return fl_fail("fl_text_lm_scorer: token %" PRId64 " of %" PRId64 ", or a state of another model",
-                       token, fl_text_decoder_vocabulary(l->r));
+        return fl_fail("fl_text_lm_scorer: token is out of range: got %" PRId64 ", expected [0, %" PRId64
+                       "), or the state is another scorer's", token, fl_text_decoder_vocabulary(l->r));
     if (!l->node[from->word[0]].logp && !fl__lms_know(l, &from->word[0], 1)) return false;
     *score = l->node[from->word[0]].logp[token];
     const int32_t i = to ? fl__lms_add(l, from->word[0], (int32_t)token) : 0;
@@ -176,10 +177,10 @@ static bool fl__lms_batch(const fl_text_scorer *s, const fl_text_state *state, i
     for (int64_t i = 0; ok && i < n; i++) {
         list[i] = state[i].word[0];
         ok = state[i].n == 1 && list[i] >= 0 && list[i] < l->n;
-        if (!ok) fl_fail("fl_text_lm_scorer: state %" PRId64 " is one of another model", i);
+        if (!ok) fl_fail("fl_text_lm_scorer: state %" PRId64 " is another scorer's", i);
     }
     ok = ok && fl__lms_know(l, list, n);
-    for (int64_t i = 0, k; ok && i < l->n; i++) { /* the others' scores may go */
+    for (int64_t i = 0, k; ok && i < l->n; i++) { /* drop the scores of other nodes */
         if (!l->node[i].logp) continue;
         for (k = 0; k < n && list[k] != i;) k++;
         if (k == n) fl_heap_free(l->node[i].logp), l->node[i].logp = NULL;
@@ -205,8 +206,8 @@ static void fl__lms_free(fl_text_scorer *s) {
 FL_API fl_text_scorer *fl_text_lm_scorer(fl_text_decoder *r, int64_t start, int64_t end) {
     const int64_t n = fl_text_decoder_vocabulary(r), texts = fl_text_decoder_texts(r);
     if (!r || start < 0 || start >= n || end < 0 || end >= n) {
-        fl_fail("fl_text_lm_scorer: sentences from id %" PRId64 " to id %" PRId64 " of %" PRId64, start,
-                end, n);
+        fl_fail("fl_text_lm_scorer: start or end is out of range: got %" PRId64 " and %" PRId64
+                ", expected [0, %" PRId64 "), or the decoder is NULL", start, end, n);
         return NULL;
     }
     fl__lms *l = fl_heap_alloc(sizeof *l);

@@ -1,5 +1,4 @@
-/* fl/text/models/load.h - models that others have trained: Hugging Face's folders, GGUF, llama2.c;
-   and ours for them */
+/* fl/text/models/load.h - pretrained models: load and save Hugging Face folders, GGUF; load llama2.c */
 #ifndef FL_TEXT_MODELS_LOAD_H
 #define FL_TEXT_MODELS_LOAD_H
 #include "models.h"
@@ -11,34 +10,34 @@ extern "C" {
 
 typedef struct fl_text_load_opts {
     fl_opts_guard guard_;
-    bool stored; /* weights keep the dtype of the file, blocks too, and where possible its mapped pages;
-                    they do not train. Without: f32 */
-    int64_t context; /* 0 -> the file's */
+    bool stored; /* weights keep the file's dtype, quantised ones too, and are memory-mapped where possible;
+                    they cannot be trained. false: f32 */
+    int64_t context; /* tokens at most; 0 -> the file's */
     char _end;
 } fl_text_load_opts;
-/* A model of fl_text_lm, with the weights of
+/* Loads a model of fl_text_lm with the weights of
      a folder with config.json and model.safetensors or model.safetensors.index.json: GPT-2, Llama, Mistral,
-       Qwen2, BERT with its masked head
-     a .gguf file: architectures llama, qwen2, gpt2; tensors as fl_text_open_gguf has them; the factors
-       rope_freqs.weight of Llama 3.1 as the rotary scaling that they are of
-     a .bin file of llama2.c, or a folder with one and no config.json
-   What the file wants and we lack, tensors that the model has no place for, and those that are missing or of
-   another shape, are errors that name them. NULL after fl_fail. */
+       Qwen2, BERT with its masked-LM head
+     a .gguf file: architectures llama, qwen2, gpt2; tensors as in fl_text_open_gguf; Llama 3.1's factors
+       rope_freqs.weight become the equivalent rotary scaling
+     a .bin file of llama2.c, or a folder with one and without config.json
+   Unsupported settings and unexpected, missing or misshapen tensors are errors that name them. Returns NULL
+   after fl_fail. */
 #define fl_text_load(...) FL_TEXT__LOAD(__VA_ARGS__, ._end = 0)
 #define FL_TEXT__LOAD(path, ...) fl_text_load_opt(path, FL_LITERAL(fl_text_load_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_text_load_opt(const char *path, fl_text_load_opts o);
 typedef struct fl_text_save_opts {
     fl_opts_guard guard_;
-    const fl_text_tokenizer *tokenizer; /* NULL -> none is written */
-    fl_dtype dtype; /* of matrices in a .gguf file: a float or blocks such as fl_q4_k(); 0 -> as they are */
+    const fl_text_tokenizer *tokenizer; /* written too; NULL -> none */
+    fl_dtype dtype; /* .gguf only: of matrices, a float or blocks such as fl_q4_k(); 0 -> unchanged */
     char _end;
 } fl_text_save_opts;
 /* Writes config.json, model.safetensors and, with a tokenizer, tokenizer.json and tokenizer_config.json into
-   a folder, which exists, so that transformers loads the model as one of the families above.
-   A path that ends with .gguf: one file of architecture llama, qwen2 or gpt2, with the tokenizer's keys as
-   fl_text_gguf_vocab_of has them. Rows that are no whole blocks of the dtype become q8, or else f16; what is
-   no matrix, and learned positions, f32. False after fl_fail, as where the model is none of these, where the
-   tokenizer has ids beyond its vocabulary, or where GGUF has no tokenizer of its kind. */
+   an existing folder; transformers loads it as one of the architectures above. A path that ends in .gguf:
+   writes one file of architecture llama, qwen2 or gpt2, with the tokenizer's keys of fl_text_gguf_vocab_of.
+   Rows that are not a multiple of the dtype's block size become q8, else f16; vectors and learned positions
+   f32. Returns false after fl_fail, for example if the model is none of these architectures, the tokenizer
+   has ids beyond the model's vocabulary, or GGUF does not support its kind. */
 #define fl_text_save(...) FL_TEXT__SAVE(__VA_ARGS__, ._end = 0)
 #define FL_TEXT__SAVE(m, ...) FL_TEXT__SAVE_(m, __VA_ARGS__)
 #define FL_TEXT__SAVE_(m, path, ...) fl_text_save_opt(m, path, FL_LITERAL(fl_text_save_opts, __VA_ARGS__))
@@ -67,10 +66,10 @@ FL_API bool fl_text_save_opt(fl_nn_module *m, const char *path, fl_text_save_opt
 
 enum { FL__LM_NAME = 256 };
 
-/* ---- what a name of ours is called by others ----
+/* ---- our names of weights and theirs ----
 
-   Patterns: * is the number of a layer, ? at the end is weight or bias. A weight of ours is one of theirs,
-   transposed perhaps (T), or three, one below the other (J: "a|b|c"). */
+   Patterns: * is the index of a layer, a final ? is weight or bias. A weight of ours is one of theirs,
+   perhaps transposed (T), or three of them stacked by rows (J: "a|b|c"). */
 
 typedef struct fl__lm_row {
     const char *ours, *theirs;
@@ -126,7 +125,7 @@ static const fl__lm_row fl__lm_bert[] = {
     {"head.weight", "cls.predictions.decoder.weight", 0},
     {0}};
 
-/* GGUF's names, for all its architectures. */
+/* GGUF's names, for all architectures. */
 static const fl__lm_row fl__lm_gguf[] = {
     {"embedding.weight", "token_embd.weight", 0},
     {"position.weight", "position_embd.weight", 0},
@@ -142,19 +141,19 @@ static const fl__lm_row fl__lm_gguf[] = {
     {"head.weight", "output.weight", 0},
     {0}};
 
-/* What a file may hold beside a model's weights: ends of names. */
+/* Suffixes of tensors that are not weights and are ignored. */
 static const char *const fl__lm_ignored[] = {
     ".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq", "embeddings.position_ids",
     "pooler.dense.weight", "pooler.dense.bias", "cls.seq_relationship.weight", "cls.seq_relationship.bias",
     "cls.predictions.decoder.bias", NULL};
-/* Of GGUF: what each pair's rotary frequency is divided by. */
+/* GGUF: divisors of the rotary frequencies, one per pair. */
 static const char fl__lm_factors[] = "rope_freqs.weight";
 static const char *const fl__lm_prefixes[] = {"transformer.", "model.", "bert.",
-                                              NULL}; /* that may be absent */
+                                              NULL}; /* optional */
 
-/* ---- what a config says ---- */
+/* ---- configuration ---- */
 
-/* The family's names of what all of them have. */
+/* An architecture's names of the common settings. */
 typedef struct fl__lm_family {
     const char *type, *layers, *dim, *heads, *kv, *hidden, *context, *eps, *vocabulary;
     const fl__lm_row *rows;
@@ -185,13 +184,14 @@ static bool fl__lm_read_act(const fl_data_settings *k, const char *key, fl_text_
     if (!name) return true;
     for (size_t i = 0; i < sizeof fl__lm_acts / sizeof *fl__lm_acts; i++)
         if (!strcmp(name, fl__lm_acts[i].name)) return o->activation = fl__lm_acts[i].fn, true;
-    return fl_fail("fl_text_load: %s: the activation '%.80s' is not known", k->path, name);
+    return fl_fail("fl_text_load: %s: unknown activation '%.80s'; known: gelu, gelu_new, gelu_pytorch_tanh, "
+                   "relu, silu, swish", k->path, name);
 }
 
-/* Rotary settings: of old files in rope_scaling, of new ones in rope_parameters. */
+/* Rotary settings: rope_parameters, or rope_scaling in older files. */
 static bool fl__lm_read_rope(const fl_data_settings *k, fl_text_lm_opts *o) {
     static const char *const outer[] = {"rope_parameters", "rope_scaling"};
-    double of[5] = {0}; /* factor, low and high of both kinds, length; those that are absent: 0 */
+    double of[5] = {0}; /* factor, low and high of both kinds, length; 0: missing */
     static const char *const names[] = {"factor", "low_freq_factor", "high_freq_factor",
                                         "original_max_position_embeddings", "attention_factor"};
     const char *type = NULL, *slow = NULL;
@@ -206,7 +206,7 @@ static bool fl__lm_read_rope(const fl_data_settings *k, fl_text_lm_opts *o) {
     o->place = FL_LM_ROTARY;
     o->rope.base = fl_data_settings_number(k, "rope_theta",
                                            fl_data_settings_number(k, "rope_parameters.rope_theta", 10000));
-    /* dynamic: nothing changes within the file's context */
+    /* dynamic: no change within the file's context */
     if (!type || !strcmp(type, "default") || !strcmp(type, "dynamic")) return true;
     const bool yarn = !strcmp(type, "yarn"), llama3 = !strcmp(type, "llama3");
     for (int i = 0; i < 5; i++) {
@@ -215,17 +215,18 @@ static bool fl__lm_read_rope(const fl_data_settings *k, fl_text_lm_opts *o) {
         of[i] = fl_data_settings_number(k, key, 0);
     }
     if (!(yarn || llama3 || !strcmp(type, "linear")))
-        return fl_fail("fl_text_load: %s: rotary scaling '%.80s': linear, dynamic, llama3 and yarn are known",
+        return fl_fail("fl_text_load: %s: unknown rotary scaling '%.80s'; known: linear, dynamic, llama3, "
+                       "yarn",
                        k->path, type);
     o->rope.scale = of[0] > 0 ? 1 / of[0] : 1;
     if (!yarn && !llama3) return true;
     o->rope.kind = yarn ? FL_ROTARY_YARN : FL_ROTARY_LLAMA3, o->rope.low = of[1], o->rope.high = of[2];
     o->rope.trained = of[3] >= 1 && of[3] <= INT32_MAX ? (int64_t)of[3] : o->context;
     return !(of[4] > 0 && fabs(of[4] - fl_rotary_gain(&o->rope)) > 1e-6) ||
-           fl_fail("fl_text_load: %s: attention_factor %g is not 1 + 0.1 log factor", k->path, of[4]);
+           fl_fail("fl_text_load: %s: attention_factor must be 1 + 0.1 ln(factor): got %g", k->path, of[4]);
 }
 
-/* The id of that name, or the list of ids, of which the first 8 count; those that are no ids are left out. */
+/* The id of that key, or its list of ids, the first 8 of them; invalid ids are skipped. */
 static fl_shape fl__lm_read_ids(const fl_data_settings *k, const char *name) {
     fl_shape ids = {0};
     char key[FL__LM_NAME];
@@ -237,7 +238,7 @@ static fl_shape fl__lm_read_ids(const fl_data_settings *k, const char *name) {
     return ids;
 }
 
-/* What the model is made of: *o and *vocabulary. */
+/* Fills *o and *vocabulary from the configuration. */
 static bool fl__lm_read_config(const fl_data_settings *k, const fl__lm_family *f, fl_text_lm_opts *o,
                                int64_t *vocabulary) {
     o->layers = fl_data_settings_size(k, f->layers, -1), o->dim = fl_data_settings_size(k, f->dim, -1);
@@ -249,12 +250,11 @@ static bool fl__lm_read_config(const fl_data_settings *k, const fl__lm_family *f
     *vocabulary = fl_data_settings_size(k, f->vocabulary, -1);
     if (o->layers < 1 || o->dim < 1 || o->heads < 1 || o->kv_heads < 1 || o->hidden < 1 || o->context < 1 ||
         *vocabulary < 1 || o->dim % o->heads)
-        return fl_fail(
-            "fl_text_load: %s: %s layers of %s with %s heads, hidden %s, a vocabulary of %s: not all "
-            "whole numbers above 0 that fit",
-            k->path, f->layers, f->dim, f->heads, f->hidden, f->vocabulary);
+        return fl_fail("fl_text_load: %s: %s, %s, %s, %s and %s must be integers > 0, the width a multiple "
+                       "of the "
+                       "heads", k->path, f->layers, f->dim, f->heads, f->hidden, f->vocabulary);
     if (fl_data_settings_size(k, "head_dim", o->dim / o->heads) != o->dim / o->heads)
-        return fl_fail("fl_text_load: %s: head_dim %s is not %" PRId64 " / %" PRId64, k->path,
+        return fl_fail("fl_text_load: %s: head_dim: got %s, expected %" PRId64 " / %" PRId64, k->path,
                        fl_data_settings_text(k, "head_dim"), o->dim, o->heads);
     if (o->kv_heads == o->heads) o->kv_heads = 0;
     o->bos = fl__lm_read_ids(k, "bos_token_id"), o->eos = fl__lm_read_ids(k, "eos_token_id");
@@ -267,26 +267,27 @@ static bool fl__lm_read_config(const fl_data_settings *k, const fl__lm_family *f
         o->post_norm = o->bidirectional = o->embedding_norm = o->masked_head = true;
         o->types = fl_data_settings_size(k, "type_vocab_size", 2);
         return !place || !strcmp(place, "absolute") ||
-               fl_fail("fl_text_load: %s: positions '%.80s': only absolute is known", k->path, place);
+               fl_fail("fl_text_load: %s: unknown position encoding '%.80s'; known: absolute", k->path,
+                       place);
     }
     o->rms = o->gated = o->no_bias = true;
     o->qkv_bias = !strcmp(f->type, "qwen2");
     if (!o->qkv_bias || fl_data_settings_number(k, "use_sliding_window", 0) > 0)
         o->window = fl_data_settings_size(k, "sliding_window", 0);
     if (fl_data_settings_number(k, "attention_bias", 0) > 0 || fl_data_settings_number(k, "mlp_bias", 0) > 0)
-        return fl_fail("fl_text_load: %s: attention_bias or mlp_bias is not known", k->path);
+        return fl_fail("fl_text_load: %s: attention_bias and mlp_bias are not supported", k->path);
     return fl__lm_read_rope(k, o);
 }
 
 /* ---- weights ---- */
 
-/* What a name has in place of * and ?. */
+/* The values of * and ? in a name. */
 typedef struct fl__lm_place {
     int64_t number;
     const char *kind; /* "weight", "bias" */
 } fl__lm_place;
 
-/* Writes the pattern with that in place; parts end at |. Returns what is behind. */
+/* Writes the pattern with those values up to a |. Returns the rest of the pattern. */
 static const char *fl__lm_put_name(const char *pattern, fl__lm_place of, char *out) {
     size_t n = 0;
     for (; *pattern && *pattern != '|'; pattern++) {
@@ -320,7 +321,7 @@ typedef struct fl__lm_loader {
     bool stored, *used;
 } fl__lm_loader;
 
-/* Where the file has that tensor, perhaps without a prefix; -1: nowhere. */
+/* Index of that tensor in the file, with or without a prefix; -1: missing. */
 static int64_t fl__lm_find(const fl_data_file *f, const char *name) {
     int64_t at = fl_data_find(f, name);
     for (int i = 0; at < 0 && fl__lm_prefixes[i]; i++) {
@@ -328,7 +329,7 @@ static int64_t fl__lm_find(const fl_data_file *f, const char *name) {
         if (!strncmp(name, fl__lm_prefixes[i], n)) at = fl_data_find(f, name + n);
     }
     const char *norm = strstr(name, "LayerNorm.");
-    if (at < 0 && norm) { /* older files have gamma and beta */
+    if (at < 0 && norm) { /* older files call them gamma and beta */
         char old[FL__LM_NAME];
         snprintf(old, sizeof old, "%.*s%s", (int)(norm + 10 - name), name,
                  norm[10] == 'w' ? "gamma" : "beta");
@@ -337,8 +338,8 @@ static int64_t fl__lm_find(const fl_data_file *f, const char *name) {
     return at;
 }
 
-/* The row whose tensors are all in the file, for the parameter at that path: their indices and number. NULL
-   after fl_fail. */
+/* The row for the parameter at that path whose tensors are all in the file: their indices and number. Returns
+   NULL after fl_fail. */
 static const fl__lm_row *fl__lm_find_row(const fl__lm_loader *l, const char *path, int64_t part[3], int *n) {
     char name[FL__LM_NAME];
     fl__lm_place of = {0, ""};
@@ -353,11 +354,11 @@ static const fl__lm_row *fl__lm_find_row(const fl__lm_loader *l, const char *pat
         }
         if (found) return row;
     }
-    fl_fail("fl_text_load: %s: there is no tensor '%s'", l->f->f.path, name);
+    fl_fail("fl_text_load: %s: tensor '%s' is missing", l->f->f.path, name);
     return NULL;
 }
 
-/* Tensor i's shape in numbers, not in blocks. */
+/* Tensor i's shape in elements, not in blocks. */
 static fl_shape fl__lm_shape(const fl_data_file *f, int64_t i) {
     const fl_dtype_info *blocks = fl_dtype_registered(fl_data_dtype(f, i));
     fl_shape s = fl_data_shape(f, i);
@@ -365,7 +366,7 @@ static fl_shape fl__lm_shape(const fl_data_file *f, int64_t i) {
     return s;
 }
 
-/* The parameter's shape as the file has it: that of a transposed tensor, or of parts one below the other. */
+/* The parameter's shape in the file: of a transposed tensor, or of stacked parts. */
 static fl_shape fl__lm_file_shape(const fl__lm_loader *l, const fl__lm_row *row, const int64_t part[3],
                                   int n) {
     fl_shape s = fl__lm_shape(l->f, part[0]);
@@ -380,7 +381,7 @@ static fl_shape fl__lm_file_shape(const fl__lm_loader *l, const fl__lm_row *row,
     return s;
 }
 
-/* Does the file have the parameter at that path, of that shape? */
+/* Checks that the file has the parameter at that path with that shape. */
 static bool fl__lm_check_param(fl__lm_loader *l, const char *path, fl_shape want) {
     int64_t part[3];
     int n = 0;
@@ -395,17 +396,18 @@ static bool fl__lm_check_param(fl__lm_loader *l, const char *path, fl_shape want
     }
     const fl_shape got = fl__lm_file_shape(l, row, part, n);
     if (got.ndim == want.ndim && !memcmp(got.dim, want.dim, (size_t)got.ndim * sizeof *got.dim)) return true;
-    return fl_fail("fl_text_load: %s: '%.200s' is %s (%s here): got %s, expected %s", l->f->f.path,
+    return fl_fail("fl_text_load: %s: wrong shape of '%.200s', %s (%s here): got %s, expected %s",
+                   l->f->f.path,
                    fl_data_name(l->f, part[0]), n > 1 ? "part of a tensor" : "a tensor", path,
                    fl_text_of_shape(got).s, fl_text_of_shape(want).s);
 }
 
-/* A tied head has no weight of its own. */
+/* A tied output projection has no weight of its own. */
 static bool fl__lm_is_tied(const fl__lm_loader *l, const char *path) {
     return !l->o->untied && !strcmp(path, "head.weight");
 }
 
-/* m is in a model of one layer: the others are like it. */
+/* Checks m, a module of a model with one layer: all layers are like it. */
 static bool fl__lm_check_module(fl_nn_module *m, const char *prefix, void *user) {
     fl__lm_loader *l = user;
     static const char first[] = "layers.0.";
@@ -431,7 +433,7 @@ static bool fl__lm_ignorable(const char *name, bool untied) {
                        !strcmp(name, "output.weight"));
 }
 
-/* A model with shapes, but without values. */
+/* A model with shapes but no values. */
 static fl_nn_module *fl__lm_outline(int64_t vocabulary, fl_text_lm_opts o) {
     fl_scope s = fl_scope_begin();
     fl_set_flags(fl_flags() | FL_SHAPES_ONLY);
@@ -440,8 +442,8 @@ static fl_nn_module *fl__lm_outline(int64_t vocabulary, fl_text_lm_opts o) {
     return m;
 }
 
-/* Has the file the tensors of such a model, all of them and no others? It costs what one layer does,
-   whatever the sizes in the description. */
+/* Checks that the file has exactly the tensors of such a model. Costs as much as one layer, whatever the
+   sizes in the configuration. */
 static bool fl__lm_check(fl__lm_loader *l, int64_t vocabulary) {
     fl_text_lm_opts o = *l->o;
     fl_rng rng = {0, 0};
@@ -453,21 +455,21 @@ static bool fl__lm_check(fl__lm_loader *l, int64_t vocabulary) {
         const char *name = fl_data_name(l->f, i);
         if (l->used[i] || (l->rows == fl__lm_gguf && !strcmp(name, fl__lm_factors))) continue;
         ok = fl__lm_ignorable(name, o.untied) ||
-             fl_fail("fl_text_load: %s: the model has no place for '%.200s'", l->f->f.path, name);
-        if (ok) fl_message(FL_LOG_INFO, "fl_text_load: %s: tensor '%.200s' is not read", l->f->f.path, name);
+             fl_fail("fl_text_load: %s: unexpected tensor '%.200s'", l->f->f.path, name);
+        if (ok) fl_message(FL_LOG_INFO, "fl_text_load: %s: tensor '%.200s' is ignored", l->f->f.path, name);
     }
     fl_heap_free(l->used);
     fl_nn_free(m);
     return ok;
 }
 
-/* The parameter's value, of memory of its own unless `stored`; NULL after fl_fail. */
+/* The parameter's value, in new memory unless `stored`; NULL after fl_fail. */
 static fl_tensor *fl__lm_value(const fl__lm_loader *l, const char *path) {
     int64_t at[3];
     int n = 0;
     const fl__lm_row *row = fl__lm_find_row(l, path, at, &n);
     fl_tensor *part[3];
-    bool same = true; /* of several dtypes there is no one tensor */
+    bool same = true; /* parts of different dtypes cannot be one stored tensor */
     for (int i = 0; row && i < n; i++)
         same = same && fl_data_dtype(l->f, at[i]) == fl_data_dtype(l->f, at[0]);
     for (int i = 0; row && i < n; i++) {
@@ -500,7 +502,7 @@ static bool fl__lm_load_module(fl_nn_module *m, const char *prefix, void *user) 
     return true;
 }
 
-/* A model of that description with the file's weights. Frees nothing. */
+/* A model with those options and the file's weights. Frees nothing. */
 static fl_nn_module *fl__lm_load(fl_data_file *f, const fl__lm_row *rows, int64_t vocabulary,
                                  fl_text_lm_opts o, const fl_text_load_opts *how) {
     if (how->context) o.context = o.place == FL_LM_LEARNED ? o.context : how->context;
@@ -511,7 +513,7 @@ static fl_nn_module *fl__lm_load(fl_data_file *f, const fl__lm_row *rows, int64_
     return NULL;
 }
 
-/* ---- the kinds of files ---- */
+/* ---- file formats ---- */
 
 static fl_nn_module *fl__lm_load_folder(const char *path, const char *config, const fl_text_load_opts *how) {
     char name[4096];
@@ -522,7 +524,7 @@ static fl_nn_module *fl__lm_load_folder(const char *path, const char *config, co
     for (int i = 0; type && i < FL__LM_FAMILIES; i++)
         if (!strcmp(type, fl__lm_families[i].type)) f = &fl__lm_families[i];
     if (ok && !f)
-        ok = fl_fail("fl_text_load: %s: model_type '%.80s': gpt2, llama, mistral, qwen2 and bert are known",
+        ok = fl_fail("fl_text_load: %s: unknown model_type '%.80s'; known: gpt2, llama, mistral, qwen2, bert",
                      config, type ? type : "");
     fl_text_lm_opts o = {0};
     int64_t vocabulary = 0;
@@ -537,7 +539,7 @@ static fl_nn_module *fl__lm_load_folder(const char *path, const char *config, co
     return m;
 }
 
-/* Is that scaling the one whose factors, n of them, the file has? They are f32. */
+/* Does that scaling have the file's n factors, which are f32? */
 static bool fl__lm_fits_factors(const fl_rotary_opts *o, const float *factor, int64_t n) {
     fl_rotary_opts plain = *o;
     plain.kind = FL_ROTARY_LINEAR, plain.scale = 1;
@@ -547,10 +549,10 @@ static bool fl__lm_fits_factors(const fl_rotary_opts *o, const float *factor, in
     return fits;
 }
 
-/* The rotary scaling llama3 that divides frequencies by these factors: 1 for pairs that turn more than `high`
-   times within the length trained for, the scaling's factor for those that turn less than `low` times, and
-   between them 1 / factor is a linear function of the turns, from which low = 1, high and the length follow.
-   First the values of Llama 3.1 are tried. False: there is none. */
+/* Finds the rotary scaling llama3 with these frequency divisors: 1 for pairs that rotate more than `high`
+   times within the original context, the scaling's factor for those that rotate less than `low` times; in
+   between 1 / divisor is linear in the number of rotations, from which low = 1, high and the original
+   context follow. Llama 3.1's values are tried first. Returns false if there is none. */
 static bool fl__lm_take_factors(const float *factor, int64_t n, int64_t dim, double trained,
                                 fl_rotary_opts *o) {
     const double lengths[] = {trained, 8192}, most = n ? factor[n - 1] : 0;
@@ -564,7 +566,7 @@ static bool fl__lm_take_factors(const float *factor, int64_t n, int64_t dim, dou
         r.trained = (int64_t)fmin(fmax(lengths[i], 0), INT32_MAX);
         if (fl__lm_fits_factors(&r, factor, n)) return *o = r, true;
     }
-    for (int64_t j = 0; j < n; j++) { /* the first and the last pair between the two */
+    for (int64_t j = 0; j < n; j++) { /* first and last pair in between */
         if (!(factor[j] > 1.0001 && factor[j] < 0.9999 * most)) continue;
         const int k = known > 0;
         share[k] = (1 / (double)factor[j] - 1 / most) / (1 - 1 / most);
@@ -577,15 +579,15 @@ static bool fl__lm_take_factors(const float *factor, int64_t n, int64_t dim, dou
     return fl__lm_fits_factors(&r, factor, n) && (*o = r, true);
 }
 
-/* Applies the tensor of factors, if the file has one. */
+/* Applies the tensor of frequency divisors, if the file has one. */
 static bool fl__lm_read_factors(fl_data_file *f, const fl_data_settings *k, fl_text_lm_opts *o) {
     const int64_t at = fl_data_find(f, fl__lm_factors), dim = o->dim / o->heads;
     if (at < 0) return true;
     fl_tensor *t = fl_data_read(f, fl__lm_factors);
     if (!t) return false;
     if (o->place != FL_LM_ROTARY || o->rope.kind != FL_ROTARY_LINEAR || fl_option(o->rope.scale, 1) != 1)
-        return fl_fail("fl_text_load: %s: '%s' beside another rotary scaling, or without rotary positions",
-                       k->path, fl__lm_factors);
+        return fl_fail("fl_text_load: %s: '%s' requires rotary positions without another scaling", k->path,
+                       fl__lm_factors);
     if (t->dtype != FL_F32 || t->ndim != 1 || t->shape[0] != dim / 2)
         return fl_fail("fl_text_load: %s: '%s' is %s %s, expected f32 [%" PRId64 "]", k->path, fl__lm_factors,
                        fl_dtype_name(t->dtype), fl_text_of_shape(fl_shape_of(t)).s, dim / 2);
@@ -594,8 +596,8 @@ static bool fl__lm_read_factors(fl_data_file *f, const fl_data_settings *k, fl_t
     const float *factor = fl_map(t, FL_READ);
     bool ok = factor && fl__lm_take_factors(factor, dim / 2, dim, trained, &o->rope);
     if (factor) fl_unmap(t, FL_READ);
-    o->rope.dim = 0; /* that of heads */
-    return ok || fl_fail("fl_text_load: %s: '%s' are not the factors of a scaling llama3", k->path,
+    o->rope.dim = 0; /* default: the head dimension */
+    return ok || fl_fail("fl_text_load: %s: '%s' are not the factors of rotary scaling llama3", k->path,
                          fl__lm_factors);
 }
 
@@ -607,9 +609,9 @@ static fl_nn_module *fl__lm_load_gguf(const char *path, const fl_text_load_opts 
     for (int i = 0; arch && i < 3; i++)
         if (!strcmp(arch, known[i])) which = i;
     if (f && which < 0)
-        fl_fail("fl_text_load: %s: architecture '%.80s': llama, qwen2 and gpt2 are known", path,
+        fl_fail("fl_text_load: %s: unknown architecture '%.80s'; known: llama, qwen2, gpt2", path,
                 arch ? arch : "");
-    /* GGUF's keys under the names of the family's config */
+    /* GGUF's keys and the configuration's */
     static const char *const keys[][2] = {{"block_count", "num_hidden_layers"},
                                           {"embedding_length", "hidden_size"},
                                           {"attention.head_count", "num_attention_heads"},
@@ -640,7 +642,7 @@ static fl_nn_module *fl__lm_load_gguf(const char *path, const fl_text_load_opts 
         if (value) ok = fl_data_settings_add(&k, ids[i], value);
     }
     const int64_t table = ok ? fl_data_find(f, "token_embd.weight") : -1;
-    if (ok && table < 0) ok = fl_fail("fl_text_load: %s: there is no tensor 'token_embd.weight'", path);
+    if (ok && table < 0) ok = fl_fail("fl_text_load: %s: tensor 'token_embd.weight' is missing", path);
     char size[32];
     snprintf(size, sizeof size, "%" PRId64, ok ? fl_data_shape(f, table).dim[0] : 0);
     ok = ok && fl_data_settings_add(&k, "vocab_size", size) &&
@@ -658,7 +660,7 @@ static fl_nn_module *fl__lm_load_gguf(const char *path, const fl_text_load_opts 
     return m;
 }
 
-/* llama2.c: seven numbers, then f32 in a fixed order. It becomes a file of named tensors. */
+/* llama2.c: seven integers, then f32 in a fixed order, presented as a file of named tensors. */
 static bool fl__lm_llama2c_fill(const fl_data_file *f, const fl_data_entry *e, void *dst) {
     return fl_data_stream_read(&f->f, dst, (size_t)(e->end - e->begin), e->begin);
 }
@@ -696,13 +698,12 @@ static fl_nn_module *fl__lm_load_llama2c(const char *path, const fl_text_load_op
         {"model.layers.*.mlp.gate_proj.weight", FL_SHAPE(hidden, dim)},
         {"model.layers.*.mlp.down_proj.weight", FL_SHAPE(dim, hidden)},
         {"model.layers.*.mlp.up_proj.weight", FL_SHAPE(hidden, dim)}};
-    const int64_t waves = ok ? context * (dim / heads) * 4 : 0; /* cosines and sines that nobody reads */
+    const int64_t waves = ok ? context * (dim / heads) * 4 : 0; /* cosines and sines, unused */
     int64_t want = ok ? 28 + waves + (vocabulary * dim * (1 + untied) + dim) * 4 : 0;
     for (int i = 0; ok && i < 9; i++) want += layers * fl_shape_numel(per_layer[i].shape) * 4;
     if (!ok || f->f.size != want) {
-        fl_fail("fl_text_load: %s: %" PRId64
-                " bytes are no file of llama2.c: dim %d, hidden %d, %d layers, %d heads, "
-                "%d of keys, %d words, length %d",
+        fl_fail("fl_text_load: %s: not a llama2.c file: %" PRId64 " bytes do not match the header: dim %d, "
+                "hidden %d, layers %d, heads %d, kv heads %d, vocabulary %d, context %d",
                 path, f->f.size, h[0], h[1], h[2], h[3], h[4], h[5], h[6]);
         return fl_data_close(f), NULL;
     }
@@ -735,7 +736,7 @@ static fl_nn_module *fl__lm_load_llama2c(const char *path, const fl_text_load_op
     return m;
 }
 
-/* The first .bin file of a folder that is no tokenizer. */
+/* Finds the first .bin file of a folder that is not a tokenizer. */
 static bool fl__lm_bin_name(void *arg, const char *name, bool folder) {
     char *found = arg;
     if (folder || !fl_data_ends(name, ".bin") || !strncmp(name, "tok", 3)) return true;
@@ -746,7 +747,7 @@ static bool fl__lm_bin_name(void *arg, const char *name, bool folder) {
 FL_API fl_nn_module *fl_text_load_opt(const char *path, fl_text_load_opts o) {
     char name[4096], bin[FL__LM_NAME] = "";
     if (!path || strlen(path) > sizeof name - FL__LM_NAME || o.context < 0 || o.context > INT32_MAX) {
-        fl_fail("fl_text_load: path is NULL or too long, or a context of %" PRId64, o.context);
+        fl_fail("fl_text_load: path is NULL or too long, or context is negative: got %" PRId64, o.context);
         return NULL;
     }
     fl_nn_module *m = NULL;
@@ -761,7 +762,7 @@ FL_API fl_nn_module *fl_text_load_opt(const char *path, fl_text_load_opts o) {
         else if (!config && fl_data_folder_names("fl_text_load", path, fl__lm_bin_name, bin)) {
             snprintf(name, sizeof name, "%s/%s", path, bin);
             if (*bin) m = fl__lm_load_llama2c(name, &o);
-            else fl_fail("fl_text_load: %s: has no config.json and no .bin file of llama2.c", path);
+            else fl_fail("fl_text_load: %s: the folder has no config.json and no llama2.c .bin file", path);
         }
     }
     fl_scope_end(&s);
@@ -771,7 +772,7 @@ FL_API fl_nn_module *fl_text_load_opt(const char *path, fl_text_load_opts o) {
 
 /* ---- saving ---- */
 
-/* The family that has such a model; NULL after fl_fail. */
+/* The architecture with these options; NULL after fl_fail. */
 static const fl__lm_family *fl__lm_family_of(const fl_text_lm_opts *o) {
     const bool plain = o->kind == FL_LM_TRANSFORMER && !o->cutoffs.ndim && o->embedding_scale == 1;
     int i = -1;
@@ -785,7 +786,7 @@ static const fl__lm_family *fl__lm_family_of(const fl_text_lm_opts *o) {
         if (o->post_norm && o->bidirectional && o->types > 1 && o->masked_head && o->embedding_norm) i = 4;
     }
     if (i >= 0) return &fl__lm_families[i];
-    fl_fail("fl_text_save: gpt2, llama, mistral, qwen2 and bert have no model like this");
+    fl_fail("fl_text_save: no architecture has these options; known: gpt2, llama, mistral, qwen2, bert");
     return NULL;
 }
 
@@ -795,11 +796,11 @@ typedef struct fl__lm_saver {
     fl_data_named *list;
     int64_t n, cap;
     fl_data_arena names;
-    bool gguf, pairs; /* pairs: rotary neighbours in rows of heads, else halves */
-    fl_dtype dtype;   /* GGUF's, of matrices; 0: as they are */
+    bool gguf, pairs; /* pairs: rotary pairs are adjacent rows of a head, else half a head apart */
+    fl_dtype dtype;   /* GGUF: of matrices; 0: unchanged */
 } fl__lm_saver;
 
-/* As GGUF has it: matrices of the dtype, or of one that fits their rows; the rest f32. */
+/* The tensor as written to GGUF: matrices in the dtype, or one that fits their rows; others f32. */
 static fl_tensor *fl__lm_gguf_value(const fl__lm_saver *s, const char *name, fl_tensor *t) {
     if (t->ndim < 2 || !strcmp(name, "position_embd.weight")) return fl_cast(t, FL_F32);
     if (!s->dtype || t->dtype == s->dtype) return t;
@@ -815,7 +816,7 @@ static bool fl__lm_save_add(fl__lm_saver *s, const char *name, fl_tensor *t) {
     return s->list[s->n++].name != NULL;
 }
 
-/* Rows of each head, of rotary pairs side by side, as halves; or (pairs) the other way. */
+/* Permutes the rows of each head from adjacent rotary pairs to halves; or (pairs) the other way. */
 static fl_tensor *fl__lm_turn_rows(fl_tensor *t, int64_t heads, bool pairs) {
     const int64_t rows = t->shape[0], rest = fl_numel(t) / rows, half = rows / heads / 2;
     fl_tensor *x = fl_reshape(t, pairs ? FL_SHAPE(heads, 2, half, rest) : FL_SHAPE(heads, half, 2, rest));
@@ -828,12 +829,12 @@ static bool fl__lm_save_param(const char *path, fl_var *param, fl_tensor *buffer
     fl__lm_place of = {0, ""};
     (void)buffer;
     if (!param || (!strcmp(path, "head.weight") && !o->untied)) return true;
-    const bool joined = s->f->rows == fl__lm_gpt2; /* q, k and v are one tensor */
+    const bool joined = s->f->rows == fl__lm_gpt2; /* q, k and v are one tensor there */
     const fl__lm_row *row = s->gguf ? fl__lm_gguf : s->f->rows;
     while (row->ours && (!fl__lm_matches(row->ours, path, &of) || (joined && row->how == 'J') ||
                          (!joined && !strcmp(row->theirs, "blk.*.attn_qkv.?"))))
         row++;
-    if (!row->ours) return fl_fail("fl_text_save: %s has no '%s'", s->f->type, path);
+    if (!row->ours) return fl_fail("fl_text_save: architecture %s has no weight '%s'", s->f->type, path);
     char name[FL__LM_NAME];
     fl_tensor *t = fv_value(param);
     const int64_t kv = o->kv_heads ? o->kv_heads : o->heads, columns = o->dim / o->heads;
@@ -855,7 +856,7 @@ static bool fl__lm_save_param(const char *path, fl_var *param, fl_tensor *buffer
     return true;
 }
 
-/* null, one id or a list: without the key transformers has an id of its own for each family. */
+/* null, one id or a list. Without the key transformers uses the architecture's default ids. */
 static bool fl__lm_save_ids(fl_data_text *t, const char *name, fl_shape ids) {
     bool ok = fl_data_text_print(t, ",\n  \"%s\": %s", name,
                                  ids.ndim == 0 ? "null" : ids.ndim > 1 ? "[" : "");
@@ -870,7 +871,7 @@ static bool fl__lm_save_config(const fl__lm_saver *s, int64_t vocabulary, const 
     const char *act = NULL;
     for (size_t i = 0; i < sizeof fl__lm_acts / sizeof *fl__lm_acts && !act; i++)
         if (o->activation == fl__lm_acts[i].fn) act = fl__lm_acts[i].name;
-    if (!act) return fl_fail("fl_text_save: %s: the activation has no name", path);
+    if (!act) return fl_fail("fl_text_save: %s: the activation is not gelu, gelu_new, relu or silu", path);
     static const char *const classes[] = {"GPT2LMHeadModel", "LlamaForCausalLM", "MistralForCausalLM",
                                           "Qwen2ForCausalLM", "BertForMaskedLM"};
     static const char *const kinds[] = {"linear", "llama3", "yarn"};
@@ -888,7 +889,7 @@ static bool fl__lm_save_config(const fl__lm_saver *s, int64_t vocabulary, const 
         f->hidden, o->hidden, f->context, o->context, f->eps,
         o->eps, f->vocabulary, vocabulary, f == fl__lm_families ? "activation_function" : "hidden_act", act,
         o->types > 1 ? o->types : 1, o->untied ? "false" : "true", o->dropout);
-    if (strcmp(f->kv, f->heads)) /* GPT-2 has no heads of keys */
+    if (strcmp(f->kv, f->heads)) /* GPT-2 has no key/value heads */
         ok = ok && fl_data_text_print(&t, ",\n  \"%s\": %" PRId64, f->kv,
                                       o->kv_heads ? o->kv_heads : o->heads);
     ok = ok && fl__lm_save_ids(&t, "bos_token_id", o->bos) && fl__lm_save_ids(&t, "eos_token_id", o->eos);
@@ -912,15 +913,15 @@ static bool fl__lm_save_config(const fl__lm_saver *s, int64_t vocabulary, const 
     return ok;
 }
 
-/* What transformers wants to know besides tokenizer.json: which tokens begin and end a text. */
+/* tokenizer_config.json: the tokens that begin and end a text. */
 static bool fl__lm_save_tokenizer(const fl__lm_saver *s, const fl_text_tokenizer *t, int64_t vocabulary,
                                   const char *folder) {
     static const char *const keys[] = {"bos_token", "eos_token"};
     const fl_shape ids[] = {s->o->bos, s->o->eos};
     char path[4096];
     if (fl_text_vocab_size(t) > vocabulary)
-        return fl_fail("fl_text_save: %s: the tokenizer has %" PRId64
-                       " tokens, the model a vocabulary of %" PRId64,
+        return fl_fail("fl_text_save: %s: the tokenizer has more tokens than the model: got %" PRId64
+                       ", expected at most %" PRId64,
                        folder, fl_text_vocab_size(t), vocabulary);
     fl_data_text out = {0};
     bool ok = fl_data_text_print(&out, "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\"");
@@ -939,7 +940,7 @@ static bool fl__lm_save_tokenizer(const fl__lm_saver *s, const fl_text_tokenizer
     return ok && fl_text_tokenizer_save(t, path);
 }
 
-/* config.json, the weights and the tokenizer. */
+/* Writes config.json, the weights and the tokenizer. */
 static bool fl__lm_save_folder(fl__lm_saver *s, fl_nn_module *m, const char *folder, int64_t vocabulary,
                                const fl_text_tokenizer *tokenizer) {
     char path[4096];
@@ -952,27 +953,29 @@ static bool fl__lm_save_folder(fl__lm_saver *s, fl_nn_module *m, const char *fol
     return ok && fl__lm_save_config(s, vocabulary, path);
 }
 
-/* What GGUF has no key for. */
+/* Fails for what GGUF cannot represent. */
 static bool fl__lm_gguf_lacks(const fl__lm_saver *s, const char *path, fl_text_save_opts how) {
     const fl_text_lm_opts *o = s->o;
     const fl_rotary_opts *r = &o->rope;
     const fl_dtype_info *blocks = fl_dtype_registered(how.dtype);
-    if (s->f->rows == fl__lm_bert) return !fl_fail("fl_text_save: %s: architecture bert is not known", path);
+    if (s->f->rows == fl__lm_bert)
+        return !fl_fail("fl_text_save: %s: unknown architecture bert; known: llama, qwen2, gpt2", path);
     if (o->activation != (o->gated ? fv_silu : fv_gelu_tanh))
-        return !fl_fail("fl_text_save: %s: the activation is not silu or, of gpt2, gelu_new: GGUF lacks others",
-                        path);
+        return !fl_fail("fl_text_save: %s: GGUF supports only activation silu, of gpt2 gelu_new", path);
     const bool limits = fl_option(r->low, 1) != 1 || fl_option(r->high, 32) != 32;
     if (r->scale > 0 && r->scale != 1 &&
         ((r->kind == FL_ROTARY_LLAMA3 && o->qkv_bias) || (r->kind == FL_ROTARY_YARN && limits)))
-        return !fl_fail("fl_text_save: %s: GGUF lacks limits of yarn, and qwen2 with rotary scaling llama3",
-                        path);
+        return !fl_fail("fl_text_save: %s: GGUF supports neither limits of yarn nor qwen2 with rotary "
+                        "scaling "
+                        "llama3", path);
     if (how.dtype && !fl_dtype_is_float(how.dtype) && !(blocks && blocks->pack))
-        return !fl_fail("fl_text_save: %s: dtype %s, expected a float or blocks that can be written", path,
-                        fl_dtype_name(how.dtype));
+        return !fl_fail("fl_text_save: %s: dtype %s cannot be written, expected a float or blocks that can "
+                        "be "
+                        "packed", path, fl_dtype_name(how.dtype));
     return false;
 }
 
-/* The tokenizer's keys; without one the ids alone. */
+/* The tokenizer's keys; without a tokenizer only the ids. */
 static bool fl__lm_gguf_vocab(const fl__lm_saver *s, const char *path, int64_t vocabulary,
                               const fl_text_tokenizer *tokenizer, fl_text_gguf_vocab *out) {
     const int64_t bos = s->o->bos.ndim ? s->o->bos.dim[0] : -1;
@@ -987,7 +990,7 @@ static bool fl__lm_gguf_vocab(const fl__lm_saver *s, const char *path, int64_t v
     return true;
 }
 
-/* What the scaling llama3 divides each pair's frequency by, as a tensor. */
+/* Adds the divisors of the rotary frequencies of scaling llama3 as a tensor. */
 static bool fl__lm_save_factors(fl__lm_saver *s) {
     fl_rotary_opts scaled = s->o->rope, plain;
     scaled.dim = s->o->dim / s->o->heads;
@@ -1010,7 +1013,7 @@ static bool fl__lm_save_gguf(fl__lm_saver *s, fl_nn_module *m, const char *path,
     const double trained = o->rope.kind == FL_ROTARY_YARN ? (double)o->rope.trained : 0;
     s->gguf = true, s->pairs = !gpt2 && !o->qkv_bias, s->dtype = how.dtype;
     if (fl__lm_gguf_lacks(s, path, how)) return false;
-    const struct { const char *key; double number; fl_dtype dtype; } all[] = { /* 0: is left out */
+    const struct { const char *key; double number; fl_dtype dtype; } all[] = { /* 0: omitted */
         {"%s.vocab_size", (double)vocabulary, FL_U32},
         {"%s.context_length", (double)o->context, FL_U32},
         {"%s.embedding_length", (double)o->dim, FL_U32},
@@ -1048,10 +1051,11 @@ static bool fl__lm_save_gguf(fl__lm_saver *s, fl_nn_module *m, const char *path,
 FL_API bool fl_text_save_opt(fl_nn_module *m, const char *path, fl_text_save_opts o) {
     int64_t vocabulary = 0;
     if (!m || !path || strlen(path) > 4000)
-        return fl_fail("fl_text_save: the model is NULL, or the path NULL or longer than 4,000 bytes");
+        return fl_fail("fl_text_save: the model or path is NULL, or the path is longer than 4,000 bytes");
     const bool gguf = fl_data_ends(path, ".gguf");
     if (!gguf && o.dtype)
-        return fl_fail("fl_text_save: %s: a dtype is for .gguf files, got %s", path, fl_dtype_name(o.dtype));
+        return fl_fail("fl_text_save: %s: dtype applies to .gguf files only: got %s", path,
+                       fl_dtype_name(o.dtype));
     fl_quiet(+1);
     fl_scope scope = fl_scope_begin();
     fl__lm_saver s = {.o = fl_text_lm_info(m, &vocabulary)};

@@ -1,4 +1,4 @@
-/* fl/text/models/lora.h - fine-tuning by low-rank additions to the weights (LoRA, arXiv 2106.09685) */
+/* fl/text/models/lora.h - LoRA: fine-tuning by low-rank updates of weights (arXiv 2106.09685); peft files */
 #ifndef FL_TEXT_MODELS_LORA_H
 #define FL_TEXT_MODELS_LORA_H
 #include "models.h"
@@ -10,37 +10,43 @@ extern "C" {
 typedef struct fl_text_lora fl_text_lora;
 typedef struct fl_text_lora_opts {
     fl_opts_guard guard_;
-    int64_t rank;        /* 0 -> 8 */
+    int64_t rank;        /* r, 0 -> 8 */
     double alpha;        /* 0 -> 16 */
-    const char *targets; /* apart by spaces; NULL: as peft: "q_proj v_proj", "c_attn", "query value" */
+    const char *targets; /* separated by spaces; NULL: peft's defaults "q_proj v_proj", "c_attn",
+        "query value" */
     fl_rng *rng;
     char _end;
 } fl_text_lora_opts;
-/* For a transformer of fl_text_lm, borrowed. Weights have the names of transformers' modules, or ends of
-   these:
-     BERT (bidirectional, norms behind)  attention.self.query, .key, .value, attention.output.dense,
+/* Adds LoRA to a transformer of fl_text_lm, which is borrowed. Targets are names of transformers' modules, or
+   suffixes of these:
+     BERT (bidirectional, post-norm)     attention.self.query, .key, .value, attention.output.dense,
                                          intermediate.dense, output.dense
-     GPT-2 (learned places, no gate)     attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj
-     all others, as Llama                self_attn.q_proj, k_proj, v_proj, o_proj,
+     GPT-2 (learned positions, not gated) attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj
+     others, as Llama                    self_attn.q_proj, k_proj, v_proj, o_proj,
                                          mlp.gate_proj, up_proj, down_proj
-   Of each layer the named weights W [out, in] become W + alpha /
-   rank B A, A [rank, in] as nn.Linear's weights are at first, B [out, rank] 0. All of the model's own
-   parameters become constants. fl_text_training has a place for it, which computes with the sums; outside
-   of that the model is what it was, until they are merged. NULL after an error. */
+   In each layer the target weights W [out, in] become W + alpha / rank B A, with A [rank, in] initialised as
+   nn.Linear's weights, and B [out,
+       rank] 0. The model's own parameters are frozen. Set fl_text_training.lora to
+   train; outside of training steps the model computes without the updates,
+       until they are merged. Returns NULL
+   after an error. */
 #define fl_text_lora_new(...) FL_TEXT__LORA_NEW(__VA_ARGS__, ._end = 0)
 #define FL_TEXT__LORA_NEW(m, ...) fl_text_lora_new_opt(m, FL_LITERAL(fl_text_lora_opts, __VA_ARGS__))
 FL_API fl_text_lora *fl_text_lora_new_opt(fl_nn_module *m, fl_text_lora_opts o);
-FL_API void fl_text_lora_free(fl_text_lora *l); /* NULL is fine; before the model */
-/* A and B of all weights, for an optimizer. */
+FL_API void fl_text_lora_free(fl_text_lora *l); /* NULL is fine; call it before freeing the model */
+/* A and B of all targets, for an optimizer. */
 FL_API fv_list fl_text_lora_parameters(const fl_text_lora *l);
-/* From begin to end, within one scope, the model computes with the sums; false after an error. */
+/* Applies the updates: until fl_text_lora_end, in the same scope, the model computes with W + alpha / rank B
+   A. Returns false after an error. */
 FL_API bool fl_text_lora_begin(fl_text_lora *l);
+/* Restores the model's own weights. */
 FL_API void fl_text_lora_end(fl_text_lora *l);
-/* Adds them to the weights for good, and B becomes 0. */
+/* Adds the updates to the weights permanently and sets B to 0. Returns false after an error. */
 FL_API bool fl_text_lora_merge(fl_text_lora *l);
-/* adapter_model.safetensors and adapter_config.json as peft has them, in a
-   folder that exists; and back, of the same rank and targets. False after fl_fail. */
+/* Writes adapter_model.safetensors and adapter_config.json as peft does into an existing folder. Returns
+   false after fl_fail. */
 FL_API bool fl_text_lora_save(const fl_text_lora *l, const char *folder);
+/* Reads such a folder; rank and targets must be equal. Returns false after fl_fail. */
 FL_API bool fl_text_lora_load(fl_text_lora *l, const char *folder);
 
 #ifdef __cplusplus
@@ -62,11 +68,11 @@ FL_API bool fl_text_lora_load(fl_text_lora *l, const char *folder);
 #include <stdio.h>
 #include <string.h>
 
-/* peft's names: what stands in front of a layer's number, and the rows of our weights that each part is (of
-   in_proj the first, second or third; 0: all). */
+/* peft's names: the prefix of a layer's index, and the rows of our weights that each target is (of in_proj
+   the first, second or third part; 0: all). */
 enum { FL__LORA_LLAMA, FL__LORA_GPT2, FL__LORA_BERT };
 static const struct fl__lora_family {
-    const char *layers, *targets; /* where nothing is said */
+    const char *layers, *targets; /* targets: the default */
 } fl__lora_families[] = {
     {"model.layers", "q_proj v_proj"}, {"transformer.h", "c_attn"}, {"bert.encoder.layer", "query value"}};
 
@@ -93,12 +99,12 @@ static const struct fl__lora_row {
                      {FL__LORA_BERT, "output.dense", "linear2", "weight", 0}};
 enum { FL__LORA_ROWS = sizeof fl__lora_rows / sizeof *fl__lora_rows };
 
-/* One addition: to rows `first` to first + rows - 1 of a parameter. */
+/* One low-rank update, of rows `first` to first + rows - 1 of a parameter. */
 typedef struct fl__lora_part {
     fl_nn_param *of;
     int64_t layer, first, rows;
-    int row; /* of the table */
-    fl_var *a, *b, *base; /* base: the constant, while another stands in its place */
+    int row; /* index in fl__lora_rows */
+    fl_var *a, *b, *base; /* base: the frozen weight, while the updated one replaces it */
 } fl__lora_part;
 
 enum { FL__LORA_TARGETS = 256 };
@@ -125,7 +131,7 @@ static int fl__lora_family_of(const fl_text_lm_opts *o) {
            : o->place == FL_LM_LEARNED && !o->gated ? FL__LORA_GPT2 : FL__LORA_LLAMA;
 }
 
-/* Does one of the words, apart by spaces, end the row's path, as peft matches? */
+/* Is one of the space-separated names a suffix of the row's path, as peft matches? */
 static bool fl__lora_wants(const char *words, const struct fl__lora_row *r) {
     const size_t all = strlen(r->path);
     for (size_t n; *words; words += n + (words[n] == ' ')) {
@@ -137,7 +143,7 @@ static bool fl__lora_wants(const char *words, const struct fl__lora_row *r) {
     return false;
 }
 
-/* How many rows of a family the words name; 0 if one of them names none. */
+/* Number of rows of an architecture that the names select; 0 if one name selects none. */
 static int fl__lora_count(const char *words, int family) {
     int rows = 0;
     bool known = true;
@@ -174,7 +180,7 @@ static bool fl__lora_add(fl_text_lora *l, fl_nn_module *layer, int64_t number, i
     int64_t at = 0;
     while (m && at < m->n_param && strcmp(m->param[at].name, r->param)) at++;
     if (!m || at == m->n_param)
-        return fl_fail("fl_text_lora_new: layer %" PRId64 " has no '%s'", number, r->path);
+        return fl_fail("fl_text_lora_new: layer %" PRId64 " has no weight '%s'", number, r->path);
     fl__lora_part *p = &l->part[l->n];
     const fl_tensor *w = fv_value(m->param[at].var);
     const int64_t columns = info->dim / info->heads, kv = info->kv_heads ? info->kv_heads : info->heads;
@@ -204,9 +210,9 @@ FL_API fl_text_lora *fl_text_lora_new_opt(fl_nn_module *m, fl_text_lora_opts o) 
     bool ok = l != NULL;
     if (ok && (info->kind != FL_LM_TRANSFORMER || o.rank < 1 || o.rank > 1 << 16 || !(o.alpha > 0) || !rows ||
                strlen(o.targets) >= sizeof l->targets))
-        ok = fl_fail("fl_text_lora_new: rank %" PRId64
-                     ", alpha %g, targets '%.100s' of a %s: names of the list, "
-                     "apart by a space",
+        ok = fl_fail("fl_text_lora_new: got rank %" PRId64
+                     ", alpha %g, targets '%.100s' and a %s, expected rank 1 to 65536, alpha > 0, "
+                     "listed targets separated by spaces, and a transformer",
                      o.rank, o.alpha, o.targets,
                      info->kind == FL_LM_TRANSFORMER ? "transformer" : "model of another kind");
     fl_quiet(+1);
@@ -236,7 +242,7 @@ FL_API fv_list fl_text_lora_parameters(const fl_text_lora *l) {
     return l ? (fv_list){(int)(2 * l->n), l->list} : FV_NONE;
 }
 
-/* w + alpha / rank b a, in the part's rows. */
+/* w + alpha / rank b a, in the rows of the update. */
 static fl_var *fl__lora_sum(const fl_text_lora *l, const fl__lora_part *p, fl_var *w) {
     const int64_t end = p->first + p->rows, all = fv_value(w)->shape[0];
     fl_var *rows[3], *more = fv_mul(fv_matmul(p->b, p->a), fv_num(l->o.alpha / (double)l->o.rank));
@@ -248,13 +254,13 @@ static fl_var *fl__lora_sum(const fl_text_lora *l, const fl__lora_part *p, fl_va
 }
 
 FL_API bool fl_text_lora_begin(fl_text_lora *l) {
-    if (!l) return fl_err_false("fl_text_lora_begin: it is NULL");
+    if (!l) return fl_err_false("fl_text_lora_begin: l is NULL");
     for (int64_t i = 0; i < l->n; i++) {
         fl__lora_part *p = &l->part[i];
         fl_var *w = p->of->var, *sum = fl__lora_sum(l, p, fv_cast(w, FL_F32));
         if (!sum) return fl_text_lora_end(l), false;
         p->base = w,
-        p->of->var = sum; /* of several parts of one weight each has the one before as its base */
+        p->of->var = sum; /* with several updates of one weight, each one's base is the sum before it */
     }
     return true;
 }
@@ -268,7 +274,7 @@ FL_API void fl_text_lora_end(fl_text_lora *l) {
 }
 
 FL_API bool fl_text_lora_merge(fl_text_lora *l) {
-    if (!l) return fl_err_false("fl_text_lora_merge: it is NULL");
+    if (!l) return fl_err_false("fl_text_lora_merge: l is NULL");
     bool ok = true;
     for (int64_t i = 0; ok && i < l->n; i++) {
         fl__lora_part *p = &l->part[i];
@@ -295,9 +301,10 @@ static bool fl__lora_ok(const fl_text_lora *l, const char *folder, const char *w
                         const char *file) {
     const fl_text_lm_opts *o = l ? fl_text_lm_info(l->m, NULL) : NULL;
     if (!l || !folder || snprintf(path, 4096, "%s/%s", folder, file) >= 4096)
-        return fl_fail("%s: it is NULL, or the folder's path NULL or too long", who);
+        return fl_fail("%s: l or folder is NULL, or the path is longer than 4,095 bytes", who);
     return l->family != FL__LORA_LLAMA || (o->place == FL_LM_ROTARY && o->gated && !o->rope.interleaved) ||
-           fl_fail("%s: peft's names are those of GPT-2, BERT, Llama, Mistral and Qwen2", who);
+           fl_fail("%s: peft has no names for this architecture; known: GPT-2, BERT, Llama, Mistral, Qwen2",
+                   who);
 }
 
 FL_API bool fl_text_lora_save(const fl_text_lora *l, const char *folder) {
@@ -319,7 +326,7 @@ FL_API bool fl_text_lora_save(const fl_text_lora *l, const char *folder) {
                    "  \"bias\": \"none\",\n  \"fan_in_fan_out\": %s,\n"
                    "  \"base_model_name_or_path\": null,\n  \"target_modules\": [\"",
                    l->o.rank, l->o.alpha, l->family == FL__LORA_GPT2 ? "true" : "false");
-    for (const char *p = l->targets; ok && *p; p++) /* a", "b of: a b */
+    for (const char *p = l->targets; ok && *p; p++) /* "a b" becomes "a", "b" */
         ok = *p == ' ' ? fl_data_text_print(&t, "\", \"") : fl_data_text_put(&t, p, 1);
     snprintf(path, sizeof path, "%s/adapter_config.json", folder);
     ok = ok && fl_data_text_print(&t, "\"]\n}\n") && fl_data_replace(who, path, t.p, (size_t)t.n);
@@ -336,16 +343,17 @@ FL_API bool fl_text_lora_load(fl_text_lora *l, const char *folder) {
     fl_data_file *f = fl_data_open_safetensors(path);
     bool ok = f != NULL;
     if (ok && fl_data_count(f) != 2 * l->n)
-        ok = fl_fail("%s: %s: %" PRId64 " tensors, not %" PRId64, who, path, fl_data_count(f), 2 * l->n);
-    for (int pass = 0; pass < 2; pass++) /* all are looked at before one is changed */
+        ok = fl_fail("%s: %s: wrong number of tensors: got %" PRId64 ", expected %" PRId64, who, path,
+                     fl_data_count(f), 2 * l->n);
+    for (int pass = 0; pass < 2; pass++) /* all are checked before any is changed */
         for (int64_t i = 0; ok && i < 2 * l->n; i++) {
             fl_scope s = fl_scope_begin();
             fl__lora_name(&l->part[i / 2], i & 1, name);
             const int64_t at = fl_data_find(f, name);
-            if (at < 0) ok = fl_fail("%s: %s: no tensor '%s'", who, path, name);
+            if (at < 0) ok = fl_fail("%s: %s: tensor '%s' is missing", who, path, name);
             else if (!fl_shape_is(fv_value(l->list[i]), fl_data_shape(f, at)))
-                ok = fl_fail("%s: %s: '%s' is %s, not %s", who, path, name, FL_TEXT_OF(fl_data_shape(f, at)),
-                             FL_SHAPE_TEXT(fv_value(l->list[i])));
+                ok = fl_fail("%s: %s: wrong shape of '%s': got %s, expected %s", who, path, name,
+                             FL_TEXT_OF(fl_data_shape(f, at)), FL_SHAPE_TEXT(fv_value(l->list[i])));
             else if (pass) {
                 fl_tensor *t = fl_data_read(f, name);
                 ok = t && fl_assign(fv_value(l->list[i]), t);

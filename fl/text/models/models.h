@@ -18,56 +18,58 @@ typedef enum fl_text_lm_position {
     FL_LM_NO_PLACE
 } fl_text_lm_position;
 
-/* One description for all families: GPT-2 is the default; Llama is {.place = FL_LM_ROTARY, .rms = true,
+/* Options of all models. The defaults are GPT-2's; Llama is {.place = FL_LM_ROTARY, .rms = true,
    .gated = true, .no_bias = true, .untied = true}; BERT {.post_norm = true, .bidirectional = true,
    .types = 2, .masked_head = true}. */
 typedef struct fl_text_lm_opts {
     fl_opts_guard guard_;
     fl_text_lm_kind kind;
     int64_t layers, dim, heads; /* 0 -> 6, 384, 6 */
-    int64_t kv_heads;   /* 0 -> heads */
-    int64_t hidden;     /* 0 -> 4 dim */
-    int64_t context;    /* tokens that it sees at most, 0 -> 256; learned places are as many */
-    fl_text_lm_position place;
-    fl_rotary_opts rope; /* of FL_LM_ROTARY */
-    double embedding_scale; /* of what the table gives; 0 -> 1 */
-    int64_t window;     /* a token sees tokens fewer than this many away; 0 -> all */
+    int64_t kv_heads;   /* grouped-query attention; 0 -> heads */
+    int64_t hidden;     /* width of the feed-forward layers; 0 -> 4 dim */
+    int64_t context;    /* tokens at most, 0 -> 256; the number of learned positions */
+    fl_text_lm_position place; /* position encoding */
+    fl_rotary_opts rope; /* for FL_LM_ROTARY */
+    double embedding_scale; /* factor on the embeddings; 0 -> 1 */
+    int64_t window;     /* sliding-window attention over this many tokens; 0 -> all */
     bool rms, gated, post_norm,
-        bidirectional;                /* see fl_nn_transformer; pre-norm has a norm behind the last */
-    fl_var *(*activation)(fl_var *x); /* NULL -> fv_gelu_tanh, gated: fv_silu */
-    bool no_bias, qkv_bias; /* qkv_bias: those of attention's input, with no_bias */
-    int64_t types;      /* kinds of tokens, as BERT's two sentences; 0 -> 1, none */
-    bool embedding_norm; /* a norm behind the embeddings */
+        bidirectional;                /* see fl_nn_transformer; pre-norm models have a final norm */
+    fl_var *(*activation)(fl_var *x); /* NULL -> fv_gelu_tanh, if gated fv_silu */
+    bool no_bias, qkv_bias; /* qkv_bias: no_bias, except for the query, key and value projections */
+    int64_t types;      /* token types (segments), as BERT's two; 0 -> 1, none */
+    bool embedding_norm; /* a norm after the embeddings */
     bool masked_head;   /* scores = decoder(norm(gelu(dense(x)))) + bias, as BERT's */
-    bool untied;        /* the scores' weight is not the embedding's */
-    fl_shape cutoffs;   /* adaptive embedding and softmax, as fl_nn_adaptive_softmax has them */
-    int64_t kernel;     /* FL_LM_GCNN: steps that a convolution sees, 0 -> 4 */
+    bool untied;        /* the output projection has its own weight, not the embedding's */
+    fl_shape cutoffs;   /* adaptive embedding and softmax, see fl_nn_adaptive_softmax */
+    int64_t kernel;     /* FL_LM_GCNN: kernel size in steps, 0 -> 4 */
     double eps, dropout;
-    double std;         /* of the initial weights, 0 -> 0.02 */
-    fl_shape bos, eos;  /* ids that begin and that end a text, as files say: FL_SHAPE(1); ndim 0 -> none */
+    double std;         /* standard deviation of the initial weights, 0 -> 0.02 */
+    fl_shape bos, eos;  /* ids that begin and end a text, for files: FL_SHAPE(1); ndim 0 -> none */
     fl_rng *rng;
     char _end;
 } fl_text_lm_opts;
-/* A model of a vocabulary of that many ids. Its inputs: tokens i64 [n, t]; then perhaps b8 [n, t], true
-   where a token is no padding (fv_num(0): none); then types i64 [n, t] (none: 0). It gives scores
-   [n, t, vocabulary], of an adaptive softmax log probabilities.
-     FL_LM_TRANSFORMER  x = embedding + places, layers of fl_nn_transformer, norm, scores
-     FL_LM_GCNN         x = embedding, then layers of x + glu(conv(x)), of `kernel` steps up to now, their
-                          weights normed (arXiv 1612.08083), norm, scores
-     FL_LM_LSTM         x = embedding, an LSTM of `layers`, norm, scores
-   Residual branches begin smaller by sqrt(2 layers), as GPT-2's. */
+/* A language model over `vocabulary` ids. Inputs: tokens i64 [n, t]; optionally a mask b8 [n, t], true where
+   a token is not padding (fv_num(0): none); optionally types i64 [n, t] (default 0). Output: scores (logits)
+   [n, t, vocabulary]; log probabilities with an adaptive softmax.
+     FL_LM_TRANSFORMER  x = embedding + positions, layers of fl_nn_transformer, norm, output projection
+     FL_LM_GCNN         x = embedding, layers of x + glu(conv(x)) with causal convolutions of `kernel` steps
+   and
+                          weight normalisation (arXiv 1612.08083), norm, output projection
+     FL_LM_LSTM         x = embedding, an LSTM of `layers`, norm, output projection
+   Weights that end residual branches are initialised with std / sqrt(2 layers), as GPT-2's. */
 #define fl_text_lm(...) FL_TEXT__LM(__VA_ARGS__, ._end = 0)
 #define FL_TEXT__LM(vocabulary, ...) fl_text_lm_opt(vocabulary, FL_LITERAL(fl_text_lm_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_text_lm_opt(int64_t vocabulary, fl_text_lm_opts o);
-/* What it was made of, with defaults in place; NULL after an error: it is no text model. */
+/* The options of a model with defaults filled in; NULL after an error, if m is not a model of fl_text_lm. */
 FL_API const fl_text_lm_opts *fl_text_lm_info(const fl_nn_module *m, int64_t *vocabulary);
-/* The table's rows of tokens i64 [n] or [n, t], also of a table that is stored in blocks. */
+/* Embeddings [..., dim] of tokens i64 [n] or [n, t]; the table may be quantised. */
 FL_API fl_var *fl_text_embed(fl_nn_module *m, fl_var *tokens);
-/* The two halves of a call: inputs -> x [n, t, dim];  x [..., dim] -> scores [..., vocabulary]. */
+/* The first half of a forward call: inputs -> hidden states x [n, t, dim]. */
 FL_API fl_var *fl_text_features(fl_nn_module *m, fl_vars in);
+/* The second half: hidden states x [..., dim] -> scores [..., vocabulary]. */
 FL_API fl_var *fl_text_scores(fl_nn_module *m, fl_var *x);
-/* The cross entropy of targets i64 [n, t] (-100: not counted) in nats: the mean, or FL_SUM. By the adaptive
-   softmax, where there is one, without scores of all words. */
+/* Cross entropy in nats for targets i64 [n, t] (-100: ignored), the mean or FL_SUM. With an adaptive softmax
+   it does not compute the scores of all words. */
 FL_API fl_var *fl_text_loss(fl_nn_module *m, fl_vars in, fl_tensor *targets, fl_reduction reduction);
 
 #ifdef __cplusplus
@@ -94,7 +96,7 @@ FL_API fl_var *fl_text_loss(fl_nn_module *m, fl_vars in, fl_tensor *targets, fl_
 typedef struct fl__lm {
     int64_t vocabulary;
     fl_text_lm_opts o;
-    /* children, each the tree's; those that the kind lacks are NULL */
+    /* children, owned by the module tree; NULL if the model has none */
     fl_nn_module *embedding, *types, *position, *norm_in, *dropout, *layers, *norm, *transform, *head;
 } fl__lm;
 
@@ -102,7 +104,7 @@ static const fl_nn_type fl__lm_type;
 
 static const fl__lm *fl__lm_of(const fl_nn_module *m, const char *who) {
     if (m && m->type == &fl__lm_type) return m->data;
-    fl_fail("%s: %s is no model of fl_text_lm", who, m ? m->kind : "NULL");
+    fl_fail("%s: the model is not one of fl_text_lm: got %s", who, m ? m->kind : "NULL");
     fl_raise();
     return NULL;
 }
@@ -113,9 +115,9 @@ FL_API const fl_text_lm_opts *fl_text_lm_info(const fl_nn_module *m, int64_t *vo
     return t ? &t->o : NULL;
 }
 
-/* ---- layers of its own ---- */
+/* ---- private layers ---- */
 
-/* A linear layer whose weight is another module's; its own bias, if there is one. */
+/* A linear layer with another module's weight and, optionally, a bias of its own. */
 static fl_vars fl__lm_tied_forward(fl_nn_module *m, fl_vars in) {
     return FL_VARS(fv_linear(in.v[0], fl_nn_param_at(m, 0), fl_nn_param_at(m, 1)));
 }
@@ -139,7 +141,7 @@ static fl_var *fl__lm_hidden(const fl_var *mask) {
     return fv_const(fl_unsqueeze(fl_unsqueeze(fv_value(mask), 1), 1));
 }
 
-/* Rows [n, dim] of a table of blocks. */
+/* Rows [n, dim] of a quantised table. */
 static fl_tensor *fl__lm_unpack_rows(fl_tensor *table, fl_tensor *tokens) {
     const int64_t n = fl_numel(tokens), blocks = table->shape[1];
     int64_t *id = fl_heap_alloc((size_t)n * sizeof *id);
@@ -151,7 +153,8 @@ static fl_tensor *fl__lm_unpack_rows(fl_tensor *table, fl_tensor *tokens) {
     for (int64_t i = 0; ok && i < n; i++) {
         ok = id[i] >= 0 && id[i] < table->shape[0];
         if (ok) memcpy(to + (size_t)i * bytes, from + (size_t)id[i] * bytes, bytes);
-        else fl_fail("fl_text_embed: id %" PRId64 " of %" PRId64, id[i], table->shape[0]);
+        else fl_fail("fl_text_embed: id is out of range: got %" PRId64 ", expected [0, %" PRId64 ")", id[i],
+                     table->shape[0]);
     }
     if (to) fl_unmap(rows, FL_WRITE);
     if (from) fl_unmap(table, FL_READ);
@@ -176,7 +179,7 @@ static fl_var *fl__lm_embed(fl_nn_module *m, const fl_vars *in) {
     const fl__lm *t = m->data;
     fl_var *x = fl_text_embed(m, in->v[0]);
     if (t->o.embedding_scale != 1) x = fv_mul(x, fv_num(t->o.embedding_scale));
-    if (t->types) { /* all of kind 0 where nothing is said */
+    if (t->types) { /* type 0 by default */
         fl_var *row = in->n > 2 ? fl_nn_forward(t->types, in->v[2])
                                 : fv_slice(fl_nn_param_at(t->types, 0), 0, 0, 1, 1);
         x = fv_add(x, row);
@@ -192,7 +195,8 @@ FL_API fl_var *fl_text_features(fl_nn_module *m, fl_vars in) {
     const fl_tensor *tokens = in.n ? fv_value(in.v[0]) : NULL;
     if (in.n < 1 || in.n > 3 || !tokens || tokens->ndim != 2 || tokens->dtype != FL_I64) {
         if (in.n && !tokens) return NULL;
-        fl_nn_fail(m, "%d inputs, the first %s %s: takes tokens i64 [n, t], a mask and types", in.n,
+        fl_nn_fail(m, "got %d inputs, the first %s %s, expected tokens i64 [n, t], then a mask and types",
+                   in.n,
                    tokens ? fl_dtype_name(tokens->dtype) : "none", tokens ? FL_SHAPE_TEXT(tokens) : "");
         return fl_raise();
     }
@@ -204,7 +208,7 @@ FL_API fl_var *fl_text_features(fl_nn_module *m, fl_vars in) {
     return t->norm && x ? fl_nn_forward(t->norm, x) : x;
 }
 
-/* log P of all words of an adaptive softmax, of x [k, dim]. */
+/* Log probabilities of all words by an adaptive softmax, of x [k, dim]. */
 static fl_var *fl__lm_adaptive_scores(const fl__lm *t, fl_var *x) {
     const int64_t first = t->o.cutoffs.dim[0];
     fl_nn_module *tail = fl_nn_find(t->head, "tail");
@@ -236,8 +240,8 @@ FL_API fl_var *fl_text_loss(fl_nn_module *m, fl_vars in, fl_tensor *targets, fl_
     if (!x) return NULL;
     const fl_shape s = fl_shape_of(fv_value(x));
     if (targets->ndim != 2 || targets->shape[0] != s.dim[0] || targets->shape[1] != s.dim[1])
-        return fl_err_null("fl_text_loss: targets %s for tokens %s", FL_SHAPE_TEXT(targets),
-                           FL_SHAPE_TEXT(fv_value(in.v[0])));
+        return fl_err_null("fl_text_loss: targets differ in shape from tokens: got %s, expected %s",
+                           FL_SHAPE_TEXT(targets), FL_SHAPE_TEXT(fv_value(in.v[0])));
     const int64_t n = s.dim[0] * s.dim[1];
     x = fv_reshape(x, FL_SHAPE(n, s.dim[2])), targets = fl_reshape(targets, FL_SHAPE(n));
     if (!t->o.cutoffs.ndim)
@@ -265,7 +269,7 @@ static const fl_nn_type fl__lm_type = {
     .describe = fl__lm_describe,
 };
 
-/* ---- making ---- */
+/* ---- construction ---- */
 
 static bool fl__lm_part(fl_nn_module *m, const char *name, fl_nn_module *child, fl_nn_module **at) {
     return (*at = fl_nn_add(m, name, child)) != NULL;
@@ -326,7 +330,7 @@ static bool fl__lm_fill_head(fl__lm *t, fl_nn_module *m) {
             fl_nn_add_param(t->head, "bias", fv_param(fl_zeros(FL_SHAPE(t->vocabulary), FL_F32))));
 }
 
-/* Matrices as GPT-2 has them at first; those that end a branch of the residual stream are smaller. */
+/* GPT-2's initialisation of matrices; those that end a residual branch are scaled down. */
 static bool fl__lm_init(const char *path, fl_var *param, fl_tensor *buffer, void *user) {
     const fl_text_lm_opts *o = user;
     const size_t n = strlen(path);
@@ -364,9 +368,10 @@ static bool fl__lm_ok(int64_t vocabulary, const fl_text_lm_opts *o) {
     if (vocabulary < 1 || vocabulary > INT32_MAX || words != vocabulary || o->layers < 1 ||
         o->layers > 10000 || o->dim < 1 || o->context < 1 || o->hidden < 1 || o->kernel < 1 ||
         o->types < 0 || !(o->dropout >= 0 && o->dropout <= 1) || (o->cutoffs.ndim && o->masked_head))
-        return fl_fail("fl_text_lm: vocabulary %" PRId64 ", %" PRId64 " layers of %" PRId64
-                       ", hidden %" PRId64 ", context %" PRId64 ", kernel %" PRId64
-                       ", dropout %g, cut off at %" PRId64,
+        return fl_fail("fl_text_lm: options are out of range: got vocabulary %" PRId64 ", layers %" PRId64
+                       ", dim %" PRId64 ", hidden %" PRId64 ", context %" PRId64 ", kernel %" PRId64
+                       ", expected >= 1; dropout %g, expected [0, 1]; cutoffs up to %" PRId64
+                       ", expected the vocabulary, and no masked_head",
                        vocabulary, o->layers, o->dim, o->hidden, o->context, o->kernel, o->dropout, words);
     return true;
 }
@@ -389,7 +394,7 @@ FL_API fl_nn_module *fl_text_lm_opt(int64_t vocabulary, fl_text_lm_opts o) {
     fl_persistent(true);
     fl_nn_module *m = fl_nn_new(&fl__lm_type, &t, sizeof t);
     const bool ok = m && fl__lm_fill(m);
-    if (m) ((fl__lm *)m->data)->o.rng = NULL; /* the caller's, for now */
+    if (m) ((fl__lm *)m->data)->o.rng = NULL; /* the caller's, not valid later */
     fl_scope_end(&s);
     return fl_nn_made(m, ok);
 }

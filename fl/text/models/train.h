@@ -1,4 +1,4 @@
-/* fl/text/models/train.h - training language models, and measuring them */
+/* fl/text/models/train.h - training and evaluation of language models: steps, checkpoints, perplexity */
 #ifndef FL_TEXT_MODELS_TRAIN_H
 #define FL_TEXT_MODELS_TRAIN_H
 #ifndef FL_OPTIM_H
@@ -12,56 +12,57 @@
 extern "C" {
 #endif
 
-/* What a model makes of a text: nats / tokens is the loss, exp of it the perplexity; divide by bytes or words
-   of the text where models of different tokens are compared. */
+/* Result of an evaluation: nats / tokens is the loss, its exp the perplexity. Divide nats by bytes or words
+   of the text to compare models with different tokenizers. */
 typedef struct fl_text_measure {
-    double nats; /* the sum of -log P(token | those before) */
-    int64_t tokens; /* that were predicted */
+    double nats; /* sum of -log P(token | preceding tokens) */
+    int64_t tokens; /* predicted tokens */
 } fl_text_measure;
 typedef struct fl_text_evaluate_opts {
     fl_opts_guard guard_;
-    int64_t begin, end; /* of the tokens that are taken; end 0 -> all */
-    int64_t context;    /* tokens in a window, 0 -> the model's */
-    int64_t stride;     /* from window to window, 0 -> context / 2: each token is predicted once, with
-                           context - stride or more before it, but at the beginning */
-    int64_t batch;      /* windows at a time, 0 -> 16 */
-    fl_dtype dtype;     /* of products, see fl_autocast; 0 -> f32 */
+    int64_t begin, end; /* range of tokens; end 0 -> all */
+    int64_t context;    /* window length in tokens, 0 -> the model's context */
+    int64_t stride;     /* step from window to window, 0 -> context / 2: each token is predicted once, given
+                           at least context - stride tokens, except at the beginning */
+    int64_t batch;      /* windows per batch, 0 -> 16 */
+    fl_dtype dtype;     /* of matrix products, see fl_autocast; 0 -> f32 */
     char _end;
 } fl_text_evaluate_opts;
-/* All tokens but the first, each once. Leaves training mode as it was. False after an error. */
+/* Predicts all tokens but the first, each once. Preserves training mode. Returns false after an error. */
 #define fl_text_evaluate(...) FL_TEXT__EVALUATE(__VA_ARGS__, ._end = 0)
 #define FL_TEXT__EVALUATE(m, t, out, ...) \
     fl_text_evaluate_opt(m, t, out, FL_LITERAL(fl_text_evaluate_opts, __VA_ARGS__))
 FL_API bool fl_text_evaluate_opt(fl_nn_module *m, const fl_text_tokens *t, fl_text_measure *out,
                                  fl_text_evaluate_opts o);
-/* Of a set whose samples are batches of x, y [n, t] (and perhaps masks): sums over one epoch. */
+/* The same for a set whose samples are batches x, y [n, t] (optionally a mask): sums over one epoch. */
 FL_API bool fl_text_evaluate_set(fl_nn_module *m, fl_data_set *set, fl_text_measure *out, fl_dtype dtype);
 
-/* Training of a model by an optimizer, on a set whose samples are batches: x, y i64 [n, t], and perhaps b8
-   [n, t] of what is no padding. Fill in what you want, the rest is 0:
+/* Trains a model by an optimizer on a set whose samples are batches: x, y i64 [n, t] and optionally a mask b8
+   [n, t], true where a token is not padding. Set the fields you need, the rest is 0:
      fl_text_training t = {.model = m, .optim = optim, .set = set, .schedule = &schedule, .clip = 1};
      while (ok && t.at.step < 2000) ok = fl_text_training_step(&t, &loss);
-   A step is `accumulate` batches: the loss is the mean over all their targets. */
+   A step is `accumulate` batches; its loss is the mean over all their targets. */
 typedef struct fl_text_training {
     fl_nn_module *model;
     fl_optim *optim;
-    fl_optim_schedule *schedule; /* started; NULL: the rate stays */
+    fl_optim_schedule *schedule; /* started; NULL: constant learning rate */
     fl_optim_scaler *scaler;     /* for f16 */
-    fl_text_lora *lora;          /* whose parameters the optimizer has; NULL: the model's own */
+    fl_text_lora *lora;          /* the optimizer has its parameters; NULL: the model's own */
     fl_data_set *set;
-    fl_dtype dtype;              /* of products, see fl_autocast; 0 -> f32 */
-    int64_t accumulate;          /* batches of a step, 0 -> 1 */
-    double clip;                 /* of the gradients' norm; 0: none */
-    /* where it stands: */
+    fl_dtype dtype;              /* of matrix products, see fl_autocast; 0 -> f32 */
+    int64_t accumulate;          /* batches per step, 0 -> 1 */
+    double clip;                 /* maximum norm of the gradients; 0: none */
+    /* progress: */
     fl_optim_progress at;
     int64_t tokens;              /* targets so far */
-    double best; /* yours: the best loss of evaluations, for a file of its own; in checkpoints */
+    double best; /* for the caller: best evaluation loss; stored in checkpoints */
 } fl_text_training;
-/* One step; *loss in nats per target. False after an error, and parameters are what they were. */
+/* Runs one step; *loss in nats per target. Returns false after an error, with parameters unchanged. */
 FL_API bool fl_text_training_step(fl_text_training *t, double *loss);
-/* All that training changes, in one file (fl_optim_checkpoint): going on from it gives the bits of training
-   that did not stop. */
+/* Saves the whole training state in one file (fl_optim_checkpoint); training resumed from it is
+   bit-identical to uninterrupted training. */
 FL_API bool fl_text_training_save(fl_text_training *t, const char *path);
+/* Loads a file of fl_text_training_save into a training with the same setup. */
 FL_API bool fl_text_training_load(fl_text_training *t, const char *path);
 
 #ifdef __cplusplus
@@ -81,9 +82,9 @@ FL_API bool fl_text_training_load(fl_text_training *t, const char *path);
 #include <stdio.h>
 #include <string.h>
 
-/* ---- measuring ---- */
+/* ---- evaluation ---- */
 
-/* Adds what the model makes of x and y [n, t], of which `counted` targets are none of -100. */
+/* Adds the loss on x and y [n, t], of which `counted` targets are not -100. */
 static bool fl__lm_measure_add(fl_nn_module *m, fl_vars in, fl_tensor *y, fl_dtype dtype, int64_t counted,
                                  fl_text_measure *out) {
     fl_scope s = fl_scope_begin();
@@ -96,7 +97,7 @@ static bool fl__lm_measure_add(fl_nn_module *m, fl_vars in, fl_tensor *y, fl_dty
     return ok;
 }
 
-/* Windows first to last - 1 of one length, as one batch: x and y from `id`, which holds their ids. */
+/* Evaluates windows first to last - 1, of equal length, as one batch; `id` is the buffer for their ids. */
 static bool fl__lm_measure_windows(fl_nn_module *m, const fl_text_tokens *t, int64_t first, int64_t last,
                                      int64_t length, const fl_text_evaluate_opts *o, int64_t *id,
                                      fl_text_measure *out) {
@@ -106,7 +107,7 @@ static bool fl__lm_measure_windows(fl_nn_module *m, const fl_text_tokens *t, int
         if (!fl_text_tokens_read(t, o->begin + w * o->stride, length + 1, read)) return false;
         memcpy(x, read, (size_t)length * sizeof *x);
         for (int64_t i = 0; i < length; i++) {
-            const bool seen = w && i < o->context - o->stride; /* by the window before */
+            const bool seen = w && i < o->context - o->stride; /* predicted in the window before */
             y[i] = seen ? -100 : read[i + 1], counted += !seen;
         }
     }
@@ -121,19 +122,21 @@ static bool fl__lm_measure_windows(fl_nn_module *m, const fl_text_tokens *t, int
 FL_API bool fl_text_evaluate_opt(fl_nn_module *m, const fl_text_tokens *t, fl_text_measure *out,
                                  fl_text_evaluate_opts o) {
     const fl_text_lm_opts *info = m ? fl_text_lm_info(m, NULL) : NULL;
-    if (!info || !out) return fl_err_false("fl_text_evaluate: the model is none of fl_text_lm, or out is NULL");
+    if (!info || !out)
+        return fl_err_false("fl_text_evaluate: the model is not one of fl_text_lm, or out is NULL");
     if (!o.end) o.end = fl_text_tokens_count(t);
     if (!o.context) o.context = info->context;
     if (!o.stride) o.stride = (o.context + 1) / 2;
     if (!o.batch) o.batch = 16;
     if (!t || o.begin < 0 || o.end > fl_text_tokens_count(t) || o.end - o.begin < 2 || o.context < 1 ||
         o.stride < 1 || o.stride > o.context || o.batch < 1)
-        return fl_err_false("fl_text_evaluate: tokens %" PRId64 " to %" PRId64 " of %" PRId64
-                            ", windows of %" PRId64 " every %" PRId64 ", %" PRId64 " at a time",
+        return fl_err_false("fl_text_evaluate: options are out of range: got tokens [%" PRId64 ", %" PRId64
+                            ") of %" PRId64 ", expected 2 or more; context %" PRId64 ", stride %" PRId64
+                            ", batch %" PRId64 ", expected >= 1 and stride <= context",
                             o.begin, o.end, fl_text_tokens_count(t), o.context, o.stride, o.batch);
     const int64_t n = o.end - o.begin - 1; /* targets */
     const int64_t whole = n < o.context ? 0 : (n - o.context) / o.stride + 1;
-    const int64_t rest = n - whole * o.stride; /* inputs of the last window, which is shorter */
+    const int64_t rest = n - whole * o.stride; /* inputs of the last, shorter window */
     const bool train = m->train, more = rest > (whole ? o.context - o.stride : 0);
     fl_text_measure sum = {0};
     fl_quiet(+1);
@@ -151,7 +154,7 @@ FL_API bool fl_text_evaluate_opt(fl_nn_module *m, const fl_text_tokens *t, fl_te
     return ok || fl_raise();
 }
 
-/* x, and the mask where there is one */
+/* x, and the mask if there is one. */
 static fl_vars fl__lm_inputs(const fl_data_sample *b) {
     fl_vars in = FL_VARS(fv_const(b->t[0]));
     if (b->n > 2) in.v[in.n++] = fv_const(b->t[2]);
@@ -161,9 +164,9 @@ static fl_vars fl__lm_inputs(const fl_data_sample *b) {
 static bool fl__lm_batch_ok(const fl_data_sample *b) {
     return (b->n >= 2 && b->n <= 3 && b->t[0]->ndim == 2 && b->t[0]->dtype == FL_I64 &&
             b->t[1]->dtype == FL_I64 && fl_same_shape(b->t[0], b->t[1])) ||
-           fl_fail(
-               "fl_text_training_step: a batch of %d fields: wants x and y i64 [n, t], and perhaps a mask",
-               b->n);
+           fl_fail("fl_text_training_step: a batch must be x and y, i64 [n, t], and optionally a mask: got "
+                   "%d fields",
+                   b->n);
 }
 
 static int64_t fl__lm_counted(fl_tensor *y) {
@@ -192,7 +195,7 @@ FL_API bool fl_text_evaluate_set(fl_nn_module *m, fl_data_set *set, fl_text_meas
 
 /* ---- training ---- */
 
-/* Adds the gradients of one batch's sum of losses. */
+/* Adds the gradients of the summed loss of one batch. */
 static bool fl__lm_backward(fl_text_training *t, fl_text_measure *sum) {
     fl_scope s = fl_scope_begin();
     fl_data_sample b;
@@ -220,9 +223,10 @@ FL_API bool fl_text_training_step(fl_text_training *t, double *loss) {
     bool ok = true;
     fl_optim_zero_grad(t->optim);
     for (int64_t i = 0; ok && i < parts; i++) ok = fl__lm_backward(t, &sum);
-    if (ok && !sum.tokens) ok = fl_fail("fl_text_training_step: a step without targets");
+    if (ok && !sum.tokens) ok = fl_fail("fl_text_training_step: the step has no targets: all are -100");
     if (ok && !isfinite(sum.nats) && !t->scaler)
-        ok = fl_fail("fl_text_training_step: the loss of step %" PRId64 " is %g", t->at.step, sum.nats);
+        ok = fl_fail("fl_text_training_step: loss is not finite: got %g at step %" PRId64, sum.nats,
+                     t->at.step);
     ok = ok && (!t->scaler || fl_optim_scaler_unscale(t->scaler, t->optim)) &&
          fl_optim_scale(t->optim, fl_num(1 / (double)sum.tokens)) &&
          (t->clip <= 0 || fl_optim_clip(t->optim, t->clip)) && fl_optim_step(t->optim) &&

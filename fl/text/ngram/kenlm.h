@@ -1,4 +1,4 @@
-/* fl/text/ngram/kenlm.h - KenLM's binary files, version 5, mapped */
+/* fl/text/ngram/kenlm.h - KenLM's binary n-gram files, version 5, memory-mapped */
 #ifndef FL_TEXT_NGRAM_KENLM_H
 #define FL_TEXT_NGRAM_KENLM_H
 #include "ngram.h"
@@ -7,10 +7,11 @@
 extern "C" {
 #endif
 
-/* Is it one? 1, 0; -1 after fl_fail, as when the file cannot be read. fl_text_ngram_load asks. */
+/* Is the file a KenLM binary? Returns 1 or 0; -1 after fl_fail, also if it cannot be read. fl_text_ngram_load
+   calls it. */
 FL_API int fl_text_kenlm_is(const char *path);
-/* Types 0 (probing) and 2 to 5 (tries, quantised, with compressed pointers); others are errors that name
-   them. Every index that the file has is checked when it is used. */
+/* Loads types 0 (probing) and 2 to 5 (tries, also quantised or with compressed pointers); other types are
+   errors. Every index in the file is checked when it is used. */
 FL_API fl_text_ngram *fl_text_kenlm_load(const char *path);
 
 #ifdef __cplusplus
@@ -25,14 +26,14 @@ FL_API fl_text_ngram *fl_text_kenlm_load(const char *path);
 
 enum { FL__KENLM_PROBING, FL__KENLM_REST, FL__KENLM_TRIE, FL__KENLM_QUANT, FL__KENLM_ARRAY, FL__KENLM_BOTH };
 
-/* The n-grams of one order: of a hash, slots; of a trie, entries of `bits` bits: a word, probability and
-   back-off (or their quantised values), and where those begin that have one word more in front. */
+/* The n-grams of one order. Hash: slots. Trie: entries of `bits` bits: a word, probability and back-off (or
+   their quantised codes), and the index of the first n-gram with one more word in front. */
 typedef struct fl__kenlm_level {
     const char *base;
-    uint64_t n;              /* slots; entries */
-    uint32_t bits, word, next; /* next: bits of the pointer */
-    const char *prob, *backoff; /* tables of the quantised */
-    const char *high;        /* upper bits of pointers: at which entry each of their values begins */
+    uint64_t n;              /* slots or entries */
+    uint32_t bits, word, next; /* widths in bits; next: the pointer */
+    const char *prob, *backoff; /* quantisation tables */
+    const char *high;        /* upper bits of pointers: for each value, the first entry that has it */
     uint64_t n_high;
 } fl__kenlm_level;
 
@@ -62,7 +63,7 @@ static float fl__kenlm_f32(const char *p) {
     return v;
 }
 
-/* Up to 57 bits; the file has 8 bytes behind the last ones. */
+/* Reads n <= 57 bits at bit offset `at`; the file has 8 bytes after the last entry. */
 static uint64_t fl__kenlm_bits(const char *p, uint64_t at, uint32_t n) {
     return fl__kenlm_u64(p + at / 8) >> at % 8 & (((uint64_t)1 << n) - 1);
 }
@@ -113,7 +114,7 @@ static int32_t fl__kenlm_find_sorted(const fl_text_ngram *m, const char *word, i
     return 0;
 }
 
-/* A sign says that no longer n-gram ends so. */
+/* A set sign bit means that no longer n-gram extends this one to the left. */
 static fl_text_ngram_entry fl__kenlm_entry(float prob, float backoff) {
     uint32_t bits;
     memcpy(&bits, &prob, sizeof bits);
@@ -142,10 +143,10 @@ static bool fl__kenlm_look_probing(const fl_text_ngram *m, int k, int32_t word, 
     return true;
 }
 
-/* Where the n-grams begin that entry i is the end of; those of entry i + 1 are their end. */
+/* Index of the first n-gram that extends entry i; that of entry i + 1 is the end of the range. */
 static uint64_t fl__kenlm_next(const fl__kenlm_level *l, uint64_t i) {
     const uint64_t low = fl__kenlm_bits(l->base, i * l->bits + l->bits - l->next, l->next);
-    uint64_t from = 0, to = l->n_high; /* the last value of the upper bits that begins at or before i */
+    uint64_t from = 0, to = l->n_high; /* binary search: the last upper value that starts at or before i */
     while (to - from > 1) {
         const uint64_t mid = (from + to) / 2;
         if (fl__kenlm_u64(l->high + 8 * mid) <= i) from = mid;
@@ -213,7 +214,7 @@ static uint64_t fl__kenlm_slots(uint64_t n, float multiplier) {
     return m > n + 1 ? m : n + 1;
 }
 
-/* The next n * size bytes of the file at *at; NULL if there are not so many. */
+/* The next n * size bytes at *at, which is advanced; NULL if the file is too short. */
 static const char *fl__kenlm_part(const fl__kenlm *a, uint64_t *at, uint64_t n, uint64_t size) {
     const uint64_t left = (uint64_t)a->size - *at;
     if (*at > (uint64_t)a->size || n > left / size) return NULL;
@@ -236,7 +237,7 @@ static bool fl__kenlm_probing(fl__kenlm *a, uint64_t at, float multiplier) {
     return ok;
 }
 
-/* Upper bits of pointers that a table has instead of the entries: as many as make the whole smallest. */
+/* Number of upper pointer bits that are moved to a table: the number that minimises the total size. */
 static uint32_t fl__kenlm_chopped(uint64_t entries, uint64_t next, uint32_t most) {
     const uint32_t width = fl__kenlm_width(next);
     uint32_t best = 0;
@@ -273,7 +274,7 @@ static bool fl__kenlm_trie(fl__kenlm *a, uint64_t at, int type) {
     if (!a->vocab || a->vocab_n > words || (quant && !fl__kenlm_quantised(a, &at))) return false;
     a->unigram = fl__kenlm_part(a, &at, words + 2, 16);
     bool ok = a->unigram != NULL;
-    uint32_t most = 0; /* bits that a table may take */
+    uint32_t most = 0; /* upper bits at most */
     for (int k = 1; ok && k < a->m.order; k++) {
         fl__kenlm_level *l = &a->level[k];
         const bool last = k + 1 == a->m.order;
@@ -305,9 +306,9 @@ static bool fl__kenlm_open(fl__kenlm *a, const char *path) {
     const uint32_t tests[6] = {0, 0x3f800000u, 0xbf000000u, 1, 0xffffffffu, 0};
     if ((size_t)a->size < test + 20 || memcmp(a->p + magic, tests, sizeof tests) ||
         fl__kenlm_u64(a->p + magic + 24) != 1)
-        return fl_fail(
-            "fl_text_ngram_load: %s: offset %d: the test values of a KenLM file are not there",
-            path, (int)magic);
+        return fl_fail("fl_text_ngram_load: %s: offset %d: KenLM's test values differ: other byte order or "
+                       "float "
+                       "format", path, (int)magic);
     const char *h = a->p + test;
     const int order = (uint8_t)h[0];
     const float multiplier = fl__kenlm_f32(h + 4);
@@ -315,31 +316,35 @@ static bool fl__kenlm_open(fl__kenlm *a, const char *path) {
     memcpy(&type, h + 8, 4);
     memcpy(&version, h + 16, 4);
     if (type > FL__KENLM_BOTH || type == FL__KENLM_REST)
-        return fl_fail("fl_text_ngram_load: %s: offset %d: a KenLM file of type %u%s%s%s", path,
+        return fl_fail("fl_text_ngram_load: %s: offset %d: unsupported KenLM type %u%s%s%s, known: 0, 2 to 5",
+                       path,
                        (int)test + 8, (unsigned)type, type == FL__KENLM_REST ? " (" : "",
                        type == FL__KENLM_REST ? name[type] : "", type == FL__KENLM_REST ? ")" : "");
     if (order < 2 || order > FL_TEXT_NGRAM_MOST || version != (type >= FL__KENLM_TRIE) || !(multiplier >= 1))
-        return fl_fail(
-            "fl_text_ngram_load: %s: offset %d: a %s of order %d, version %u, multiplier %g", path,
-            (int)test, name[type], order, (unsigned)version, (double)multiplier);
+        return fl_fail("fl_text_ngram_load: %s: offset %d: invalid header of type %s: got order %d, version "
+                       "%u, "
+                       "multiplier %g, expected order 2 to %d, version %d, multiplier >= 1", path, (int)test,
+                       name[type], order, (unsigned)version, (double)multiplier, FL_TEXT_NGRAM_MOST,
+                       type >= FL__KENLM_TRIE);
     uint64_t at = (test + 20 + 8 * (uint64_t)order + 7) / 8 * 8;
-    if (at > (uint64_t)a->size) return fl_fail("fl_text_ngram_load: %s: ends within its header", path);
+    if (at > (uint64_t)a->size) return fl_fail("fl_text_ngram_load: %s: the file ends within its header",
+                                               path);
     a->m.order = order;
     for (int k = 0; k < order; k++) {
         const uint64_t n = fl__kenlm_u64(h + 20 + 8 * k);
         if (n > (uint64_t)a->size * 8 || (!k && n >= INT32_MAX))
-            return fl_fail("fl_text_ngram_load: %s: offset %d: %llu n-grams", path,
-                           (int)test + 20 + 8 * k, (unsigned long long)n);
+            return fl_fail("fl_text_ngram_load: %s: offset %d: too many %d-grams for the file: got %llu",
+                           path,
+                           (int)test + 20 + 8 * k, k + 1, (unsigned long long)n);
         a->m.count[k] = (int64_t)n;
     }
     if (!(type == FL__KENLM_PROBING ? fl__kenlm_probing(a, at, multiplier)
                                     : fl__kenlm_trie(a, at, (int)type)))
-        return fl_fail(
-            "fl_text_ngram_load: %s: offset %lld: the tables of a %s do not fit in %lld bytes",
-            path, (long long)at, name[type], (long long)a->size);
+        return fl_fail("fl_text_ngram_load: %s: offset %lld: the tables of type %s exceed the file's %lld "
+                       "bytes", path, (long long)at, name[type], (long long)a->size);
     a->m.begin = a->m.find(&a->m, "<s>", 3), a->m.end = a->m.find(&a->m, "</s>", 4);
     if (a->m.begin && a->m.end) return true;
-    return fl_fail("fl_text_ngram_load: %s: there is no %s", path, a->m.begin ? "</s>" : "<s>");
+    return fl_fail("fl_text_ngram_load: %s: the vocabulary has no '%s'", path, a->m.begin ? "</s>" : "<s>");
 }
 
 FL_API int fl_text_kenlm_is(const char *path) {
@@ -353,10 +358,9 @@ FL_API int fl_text_kenlm_is(const char *path) {
     if (memcmp(head, start, sizeof start - 1)) return 0;
     if (!memcmp(head, fl__kenlm_magic, sizeof fl__kenlm_magic)) return 1;
     const char *what = head + sizeof start - 1;
-    return fl_fail("fl_text_ngram_load: %s: a KenLM file that says \"%.*s\": only \"format version "
-                   "5\" is read",
-                   path, (int)strcspn(what, "\n"), what) -
-           1;
+    return fl_fail("fl_text_ngram_load: %s: unsupported KenLM file: got \"%.*s\", expected \"format version "
+                   "5\"",
+                   path, (int)strcspn(what, "\n"), what) - 1;
 }
 
 FL_API fl_text_ngram *fl_text_kenlm_load(const char *path) {

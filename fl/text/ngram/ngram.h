@@ -1,4 +1,4 @@
-/* fl/text/ngram/ngram.h - n-gram language models */
+/* fl/text/ngram/ngram.h - n-gram language models with back-off; ARPA files */
 #ifndef FL_TEXT_NGRAM_NGRAM_H
 #define FL_TEXT_NGRAM_NGRAM_H
 #include "../../data/file.h"
@@ -9,42 +9,43 @@
 extern "C" {
 #endif
 
-/* An n-gram model with back-off (Katz 1987): the score of w after h is that of the longest n-gram of both
-   that is stored, and the back-off weights of the longer contexts that are. Words have numbers, 0 is
-   <unk>. */
+/* An n-gram model with back-off (Katz 1987): log P(w | h) is the log probability of the longest stored n-gram
+   that ends h w, plus the back-off weights of the longer stored contexts. Words have ids; 0 is <unk>. */
 typedef struct fl_text_ngram fl_text_ngram;
-/* A file of ARPA's format, or KenLM's binary (version 5, types probing and trie, the latter quantised and
-   array-compressed too), which is mapped. NULL after fl_fail with file and line, or file and offset. A
-   missing <unk> has -100. */
+/* Loads an ARPA file, or a KenLM binary (version 5, types probing and trie, also quantised and with
+   array-compressed pointers), which is memory-mapped. A missing <unk> gets log10 probability -100. Returns
+   NULL after fl_fail, with path and line or offset. */
 FL_API fl_text_ngram *fl_text_ngram_load(const char *path);
 FL_API void fl_text_ngram_free(fl_text_ngram *m); /* NULL is fine */
+/* The highest order n, 1 to FL_TEXT_NGRAM_MOST. */
 FL_API int fl_text_ngram_order(const fl_text_ngram *m);
-/* A word's number; 0: unknown. */
+/* The id of a word; 0: unknown. */
 FL_API int32_t fl_text_ngram_word(const fl_text_ngram *m, const char *word, int64_t n);
-/* The state behind <s>, or behind nothing. */
+/* The state at the start of a sentence, after <s>; or with `sentence` false, with an empty history. */
 FL_API void fl_text_ngram_start(const fl_text_ngram *m, bool sentence, fl_text_state *out);
-/* log10 of a word's probability; *to may be *from. */
+/* Returns log10 of the word's probability and the next state; to may be from. */
 FL_API double fl_text_ngram_score(const fl_text_ngram *m, const fl_text_state *from, int32_t word,
                                   fl_text_state *to);
 typedef struct fl_text_ngram_sum {
-    double log10;           /* of all, unknown words and ends included */
-    double log10_unknown;   /* of the unknown ones alone */
+    double log10;           /* sum over all words, unknown words and sentence ends included */
+    double log10_unknown;   /* sum over the unknown words alone */
     int64_t words, unknown, sentences;
 } fl_text_ngram_sum;
-/* Adds the lines of n bytes of text, words apart by white space, each from <s> to </s>. Perplexity is
-   10 ^ (-log10 / (words + sentences)). */
+/* Adds the lines of n bytes of text to the sums: words separated by white space, each line from <s> to </s>.
+   Perplexity is 10 ^ (-log10 / (words + sentences)). */
 FL_API void fl_text_ngram_text(const fl_text_ngram *m, const char *text, int64_t n, fl_text_ngram_sum *sum);
-/* As a scorer of the indices of a dictionary, whose entries' first spellings are the words. It borrows m. */
+/* A scorer for decoders: tokens are indices of a dictionary whose first spellings are the words. Borrows m.
+   */
 FL_API fl_text_scorer *fl_text_ngram_scorer(const fl_text_ngram *m, const fl_text_dictionary *tokens);
 
-/* >>storage: for readers of other formats */
+/* >>storage: interface for other file formats */
 
 typedef struct fl_text_ngram_entry {
-    float prob, backoff; /* log10; a back-off of -0.0: nothing goes on from here */
-    bool left;           /* longer ones that end so may be stored */
+    float prob, backoff; /* log10; a back-off of -0.0: no longer n-gram starts with this one */
+    bool left;           /* longer n-grams that end with this one may be stored */
 } fl_text_ngram_entry;
 typedef struct fl_text_ngram_state {
-    uint64_t begin, end; /* where the search is: the storage's own */
+    uint64_t begin, end; /* position of the search, defined by the storage */
 } fl_text_ngram_state;
 struct fl_text_ngram {
     int order;
@@ -52,14 +53,15 @@ struct fl_text_ngram {
     int32_t begin, end; /* <s> and </s> */
     void *self;
     int32_t (*find)(const fl_text_ngram *m, const char *word, int64_t n);
-    /* The n-gram of k + 1 words that has `word` in front of what *at is the place of (k 0: of nothing). */
+    /* Looks up the n-gram of k + 1 words that extends *at by `word` in front (k 0: the empty one). */
     bool (*look)(const fl_text_ngram *m, int k, int32_t word, fl_text_ngram_state *at,
                  fl_text_ngram_entry *out);
     void (*close)(fl_text_ngram *m);
 };
-/* KenLM's hash of n-grams, and its table of them: slots of `size` bytes, the key first, key 0 is free. The
-   slot with the key, or the free one where it would stand; NULL: there is neither. */
+/* KenLM's hash of n-grams. */
 FL_API uint64_t fl_text_ngram_key(uint64_t key, int32_t word);
+/* KenLM's hash table with linear probing: n slots of `size` bytes that start with the key; key 0 is free.
+   Returns the slot with the key, or the free slot where it would be; NULL if the table is full. */
 FL_API const char *fl_text_ngram_probe(const char *slots, uint64_t n, size_t size, uint64_t key);
 
 #ifdef __cplusplus
@@ -85,8 +87,8 @@ static bool fl__ngram_goes_on(float backoff) {
     return bits != 0x80000000u;
 }
 
-/* Longer and longer n-grams that end with the word. The new state is as long as the longest that may go
-   on. */
+/* Looks up longer and longer n-grams that end with the word. The new state is as long as the longest one that
+   can be extended. */
 FL_API double fl_text_ngram_score(const fl_text_ngram *m, const fl_text_state *from, int32_t word,
                                   fl_text_state *to) {
     if (!fl_given(m, "fl_text_ngram_score", "the model") ||
@@ -171,8 +173,8 @@ static bool fl__ngram_scorer_score(const fl_text_scorer *s, const fl_text_state 
                                    int64_t token, fl_text_state *to, double *score) {
     const fl__ngram_scorer *k = s->self;
     if (token < 0 || token >= k->n)
-        return fl_fail("fl_text_ngram_scorer: token %lld, of %lld", (long long)token,
-                       (long long)k->n);
+        return fl_fail("fl_text_ngram_scorer: token is out of range: got %lld, expected [0, %lld)",
+                       (long long)token, (long long)k->n);
     *score = fl__ngram_ln10 * fl_text_ngram_score(k->m, from, k->word[token], to);
     return true;
 }
@@ -189,7 +191,7 @@ static void fl__ngram_scorer_free(fl_text_scorer *s) {
 }
 
 FL_API fl_text_scorer *fl_text_ngram_scorer(const fl_text_ngram *m, const fl_text_dictionary *tokens) {
-    if (!m || !tokens) return fl_fail("fl_text_ngram_scorer: %s is NULL", m ? "tokens" : "the model"), NULL;
+    if (!m || !tokens) return fl_fail("fl_text_ngram_scorer: %s is NULL", m ? "tokens" : "m"), NULL;
     const int64_t n = fl_text_dictionary_size(tokens);
     fl__ngram_scorer *k = fl_heap_alloc(sizeof *k + (size_t)n * sizeof *k->word);
     if (!k) return NULL;
@@ -211,8 +213,8 @@ typedef struct fl__ngram_slot {
     float prob, backoff;
 } fl__ngram_slot;
 
-/* In memory: unigrams by number, one table for each higher order. Probabilities have no sign: each may be
-   extended. */
+/* Storage in memory: unigrams by id, one hash table per higher order. Probabilities have no sign bit: any
+   n-gram may be extended to the left. */
 typedef struct fl__ngram_memory {
     fl_text_ngram m;
     fl_text_dictionary *words;
@@ -237,7 +239,7 @@ FL_API const char *fl_text_ngram_probe(const char *slots, uint64_t n, size_t siz
     return NULL;
 }
 
-/* The key of a slot: one for each key, not 0, and in an order that no file can know and fill in one place. */
+/* The key of a slot: injective, not 0, and seeded, so that a file cannot choose colliding n-grams. */
 static uint64_t fl__ngram_slot_key(const fl__ngram_memory *a, uint64_t key) {
     uint64_t h = key ^ a->seed;
     h = (h ^ h >> 32) * 0x9e3779b97f4a7c15u;
@@ -286,7 +288,7 @@ static bool fl__ngram_room(fl__ngram_memory *a, int k, int64_t n) {
     return true;
 }
 
-/* The n-gram of k + 1 words, the last one first; made if it is not there, *made says so. NULL after
+/* The n-gram of k + 1 words, the last one first; inserted if missing, then *made is true. Returns NULL after
    fl_fail. */
 static fl__ngram_slot *fl__ngram_at(fl__ngram_memory *a, int k, const int32_t *word, bool *made) {
     uint64_t key = (uint64_t)(uint32_t)word[0];
@@ -301,8 +303,8 @@ static fl__ngram_slot *fl__ngram_at(fl__ngram_memory *a, int k, const int32_t *w
     return s;
 }
 
-/* Looking goes over all shorter n-grams that end alike, and contexts are n-grams: those that a pruned model
-   lacks, of up to k + 1 words, are put in with the score that backing off gives them. */
+/* Lookup goes through all shorter n-grams with the same ending, and contexts are n-grams too: those that a
+   pruned model lacks, of up to k + 1 words, are inserted with their back-off score. */
 static bool fl__ngram_ensure(fl__ngram_memory *a, int k, const int32_t *word) {
     bool made;
     for (int n = 1; n <= k; n++) {
@@ -318,7 +320,7 @@ static bool fl__ngram_ensure(fl__ngram_memory *a, int k, const int32_t *word) {
             else if (from.n == n) from.n = i;
         }
         const uint64_t key = s->key;
-        s->key = 0; /* for the score it is not there yet */
+        s->key = 0; /* not in the table yet when its score is computed */
         s->prob = (float)-fl_text_ngram_score(&a->m, &from, word[0], &to);
         s->key = key;
     }
@@ -326,7 +328,7 @@ static bool fl__ngram_ensure(fl__ngram_memory *a, int k, const int32_t *word) {
 }
 
 typedef struct fl__ngram_text {
-    const char *path, *p, *end; /* p: behind the line */
+    const char *path, *p, *end; /* p: after the current line */
     int64_t line;
 } fl__ngram_text;
 
@@ -334,7 +336,7 @@ static bool fl__ngram_bad(const fl__ngram_text *t, const char *what) {
     return fl_fail("fl_text_ngram_load: %s: line %lld: %s", t->path, (long long)t->line, what);
 }
 
-/* The next line without its end; false at the end of the text. */
+/* The next line without its line end; false at the end of the text. */
 static bool fl__ngram_line(fl__ngram_text *t, const char **begin, const char **end) {
     int64_t n;
     const char *s = fl_text_line(&t->p, t->end, &n);
@@ -348,9 +350,10 @@ static bool fl__ngram_is(const char *begin, const char *end, const char *text) {
     return (size_t)(end - begin) == strlen(text) && !memcmp(begin, text, strlen(text));
 }
 
-/* "ngram 2=17" lines up to the first other one that is not empty, which *begin, *end are then. */
+/* Reads "ngram 2=17" lines up to the first other non-empty line, which *begin, *end then are. */
 static bool fl__ngram_counts(fl__ngram_memory *a, fl__ngram_text *t, const char **begin, const char **end) {
-    do if (!fl__ngram_line(t, begin, end)) return fl__ngram_bad(t, "there is no \\data\\");
+    do if (!fl__ngram_line(t, begin, end)) return fl__ngram_bad(t, "expected \\data\\, got the end of the "
+                                                                "file");
     while (!fl__ngram_is(*begin, *end, "\\data\\"));
     while (fl__ngram_line(t, begin, end)) {
         double order, count;
@@ -363,18 +366,18 @@ static bool fl__ngram_counts(fl__ngram_memory *a, fl__ngram_text *t, const char 
         number = equals ? fl_text_field(&p, equals, &n) : NULL;
         if (!number || !fl_data_parse_double(number, (size_t)n, &order) ||
             order != a->m.order + 1 || order > FL_TEXT_NGRAM_MOST)
-            return fl__ngram_bad(t, "not the count of the next order, of at most 8");
+            return fl__ngram_bad(t, "expected \"ngram N=COUNT\" of the next order, 8 at most");
         number = fl_text_field(&value, *end, &n);
         if (!number || !fl_data_parse_double(number, (size_t)n, &count) ||
             !(count >= 0 && count <= (double)(t->end - t->p) / (2 * order + 1)) ||
             count != (double)(int64_t)count)
-            return fl__ngram_bad(t, "a count that the rest of the file has no room for");
+            return fl__ngram_bad(t, "invalid count, or one too large for the file");
         a->m.count[a->m.order++] = (int64_t)count;
     }
-    return a->m.order > 0 || fl__ngram_bad(t, "no \"ngram 1=\" behind \\data\\");
+    return a->m.order > 0 || fl__ngram_bad(t, "expected \"ngram 1=COUNT\" after \\data\\");
 }
 
-/* One n-gram of k + 1 words. */
+/* Reads one n-gram of k + 1 words. */
 static bool fl__ngram_entry_of(fl__ngram_memory *a, fl__ngram_text *t, int k, const char *p,
                                const char *end) {
     int32_t word[FL_TEXT_NGRAM_MOST];
@@ -383,38 +386,39 @@ static bool fl__ngram_entry_of(fl__ngram_memory *a, fl__ngram_text *t, int k, co
     bool made = false;
     const char *field = fl_text_field(&p, end, &n);
     if (!field || !fl_data_parse_double(field, (size_t)n, &prob))
-        return fl__ngram_bad(t, "no log probability in front");
-    if (!(prob <= 0)) return fl__ngram_bad(t, "a positive log probability");
+        return fl__ngram_bad(t, "expected a log probability in the first field");
+    if (!(prob <= 0)) return fl__ngram_bad(t, "log probability must be <= 0");
     for (int i = k; i >= 0; i--) {
         field = fl_text_field(&p, end, &n);
-        if (!field) return fl__ngram_bad(t, "too few words");
+        if (!field) return fl__ngram_bad(t, "too few words for the order");
         if (!k && (fl__ngram_is(field, field + n, "<unk>") || fl__ngram_is(field, field + n, "<UNK>"))) {
             made = !a->slot[0][0].key;
             word[0] = 0;
         } else if (!k) {
             made = fl_text_dictionary_find(a->words, field, n) < 0;
             if (made && fl_text_dictionary_size(a->words) >= (int64_t)a->slots[0])
-                return fl__ngram_bad(t, "more words than \\data\\ says");
+                return fl__ngram_bad(t, "more words than \\data\\ declares");
             word[0] = made ? (int32_t)fl_text_dictionary_add(a->words, field, n) : 0;
             if (made && word[0] < 0) return false;
         } else {
             word[i] = fl__ngram_memory_find(&a->m, field, n);
             if (!word[i] && !fl__ngram_is(field, field + n, "<unk>") &&
                 !fl__ngram_is(field, field + n, "<UNK>"))
-                return fl__ngram_bad(t, "a word that is no 1-gram");
+                return fl__ngram_bad(t, "a word is not a 1-gram");
         }
     }
     field = fl_text_field(&p, end, &n);
     if (field && (!fl_data_parse_double(field, (size_t)n, &backoff) || !(backoff > -1e30 && backoff < 1e30)))
-        return fl__ngram_bad(t, "a back-off weight that is no number");
-    if (field && fl_text_field(&p, end, &n)) return fl__ngram_bad(t, "something behind the back-off weight");
+        return fl__ngram_bad(t, "invalid back-off weight");
+    if (field && fl_text_field(&p, end, &n)) return fl__ngram_bad(t, "unexpected text after the back-off "
+                                                                  "weight");
     if (k && !(fl__ngram_ensure(a, k - 1, word) && fl__ngram_ensure(a, k - 1, word + 1))) return false;
     fl__ngram_slot *context = k ? fl__ngram_at(a, k - 1, word + 1, &made) : NULL;
     if (context && !fl__ngram_goes_on(context->backoff)) context->backoff = 0.0f;
     fl__ngram_slot *s = k && !context ? NULL : fl__ngram_at(a, k, word, k ? &made : (bool[]){0});
     if (!s) return false;
-    if (!made) return fl__ngram_bad(t, "an n-gram that was there before");
-    s->key = s->key ? s->key : 1; /* of a 1-gram: that it is there */
+    if (!made) return fl__ngram_bad(t, "duplicate n-gram");
+    s->key = s->key ? s->key : 1; /* marks a 1-gram as present */
     s->prob = (float)-prob, s->backoff = backoff != 0 ? (float)backoff : -0.0f;
     return true;
 }
@@ -438,10 +442,10 @@ static bool fl__ngram_sections(fl__ngram_memory *a, fl__ngram_text *t, const cha
             return fl__ngram_bad(t, "expected the section of the next order");
         while ((more = fl__ngram_line(t, &begin, &end)) && (begin == end || *begin != '\\')) {
             if (begin == end) continue;
-            if (++n > a->m.count[k]) return fl__ngram_bad(t, "more n-grams than \\data\\ says");
+            if (++n > a->m.count[k]) return fl__ngram_bad(t, "more n-grams than \\data\\ declares");
             if (!fl__ngram_entry_of(a, t, k, begin, end)) return false;
         }
-        if (n < a->m.count[k]) return fl__ngram_bad(t, "fewer n-grams than \\data\\ says");
+        if (n < a->m.count[k]) return fl__ngram_bad(t, "fewer n-grams than \\data\\ declares");
     }
     return (more && fl__ngram_is(begin, end, "\\end\\")) || fl__ngram_bad(t, "expected \\end\\");
 }
@@ -453,7 +457,8 @@ static bool fl__ngram_arpa(fl__ngram_memory *a, fl__ngram_text *t) {
     if (!a->slot[0][0].key) a->slot[0][0] = (fl__ngram_slot){1, 100, -0.0f};
     a->m.begin = fl__ngram_memory_find(&a->m, "<s>", 3), a->m.end = fl__ngram_memory_find(&a->m, "</s>", 4);
     if (a->m.begin && a->m.end) return true;
-    return fl_fail("fl_text_ngram_load: %s: there is no %s", t->path, a->m.begin ? "</s>" : "<s>");
+    return fl_fail("fl_text_ngram_load: %s: the vocabulary has no '%s'", t->path,
+                   a->m.begin ? "</s>" : "<s>");
 }
 
 FL_API fl_text_ngram *fl_text_ngram_load(const char *path) {

@@ -1,4 +1,4 @@
-/* fl/text/ngram/train.h - n-gram models estimated from text: modified Kneser-Ney smoothing */
+/* fl/text/ngram/train.h - training n-gram models: interpolated modified Kneser-Ney smoothing */
 #ifndef FL_TEXT_NGRAM_TRAIN_H
 #define FL_TEXT_NGRAM_TRAIN_H
 #include "ngram.h"
@@ -9,17 +9,17 @@ extern "C" {
 
 typedef struct fl_text_ngram_opts {
     fl_opts_guard guard_;
-    int order;                          /* 0: 3 */
-    const fl_text_dictionary *words;    /* others are <unk>; NULL: all words of the text */
-    /* n-grams of order k + 1 with no more than so many occurrences are left out; of single words none is */
+    int order;                          /* 0 -> 3 */
+    const fl_text_dictionary *words;    /* vocabulary, others are <unk>; NULL: all words of the text */
+    /* n-grams of order k + 1 with at most prune[k] occurrences are dropped; unigrams are never dropped */
     int64_t prune[FL_TEXT_NGRAM_MOST];
     char _end;
 } fl_text_ngram_opts;
-/* Writes an ARPA file of n bytes of text, a sentence a line, words apart by white space. Interpolated
-   modified Kneser-Ney (Chen, Goodman 1998): counts of the highest order, and of those that begin with <s>,
-   are of occurrences, others of different words in front; discounts D1, D2, D3 from how many counts are 1,
-   2, 3, 4, or 0.5, 1, 1.5 where that gives none; single words are interpolated with the uniform
-   distribution over all words, </s> and <unk>. False after fl_fail. */
+/* Estimates a model from n bytes of text, one sentence per line, words separated by white space, and writes
+   an ARPA file. Interpolated modified Kneser-Ney (Chen, Goodman 1998): n-grams of the highest order, and
+   those that begin with <s>, are counted by occurrences, others by distinct preceding words; discounts D1,
+   D2, D3+ from the counts of counts 1 to 4, or 0.5, 1, 1.5 where these are not defined; unigrams are
+   interpolated with the uniform distribution over all words, </s> and <unk>. Returns false after fl_fail. */
 #define fl_text_ngram_train(...) FL__TEXT_NGRAM_TRAIN(__VA_ARGS__, ._end = 0)
 #define FL__TEXT_NGRAM_TRAIN(text, n, path, ...) \
     fl_text_ngram_train_opt(text, n, path, FL_LITERAL(fl_text_ngram_opts, __VA_ARGS__))
@@ -39,20 +39,20 @@ FL_API bool fl_text_ngram_train_opt(const char *text, int64_t n, const char *pat
 #include <stdio.h>
 #include <string.h>
 
-enum { FL__KN_UNK, FL__KN_BEGIN, FL__KN_END }; /* numbers of the special words */
+enum { FL__KN_UNK, FL__KN_BEGIN, FL__KN_END }; /* ids of the special words */
 
-/* An n-gram: its context's node, its last word, and the n-gram without its first word. */
+/* An n-gram: the n-gram of its context, its last word, and the n-gram without its first word. */
 typedef struct fl__kn_gram {
     int32_t context, word, tail;
     bool kept;        /* not pruned */
-    int64_t count;    /* occurrences; then what smoothing counts */
-    double prob, sum; /* sum: of counts of n-grams that it is the context of */
-    double left;      /* mass that discounts leave for back-off */
+    int64_t count;    /* occurrences; later the adjusted count */
+    double prob, sum; /* sum: counts of the n-grams whose context it is */
+    double left;      /* discounted mass, for back-off */
 } fl__kn_gram;
 
 typedef struct fl__kn_level {
     fl__kn_gram *v;
-    fl_text_pairs place; /* of a context and a word: the n-gram's number as its rank */
+    fl_text_pairs place; /* context and word -> index of the n-gram, as the rank */
     int64_t n, cap;
     double discount[4];
 } fl__kn_level;
@@ -63,9 +63,9 @@ typedef struct fl__kn {
     fl__kn_level level[FL_TEXT_NGRAM_MOST];
 } fl__kn;
 
-/* The n-gram, made if it is not there; -1 after fl_fail. */
+/* The n-gram, inserted if missing; -1 after fl_fail. */
 static int32_t fl__kn_at(fl__kn_level *l, int32_t context, int32_t word, int32_t tail) {
-    if (l->n >= INT32_MAX - 1) return (int32_t)fl_fail("fl_text_ngram_train: too many n-grams") - 1;
+    if (l->n >= INT32_MAX - 1) return (int32_t)fl_fail("fl_text_ngram_train: more than 2^31 - 2 n-grams") - 1;
     fl_text_pair *p = fl_text_pairs_add(&l->place, context, word);
     if (!p || p->rank != FL_TEXT_NO_RANK) return p ? (int32_t)p->rank : -1;
     if (!fl_heap_grow(&l->v, &l->cap, l->n + 1, sizeof *l->v)) return -1;
@@ -73,7 +73,8 @@ static int32_t fl__kn_at(fl__kn_level *l, int32_t context, int32_t word, int32_t
     return (int32_t)l->n++;
 }
 
-/* Counts all n-grams of a sentence that end with its word i; last: those of one word less, for each order. */
+/* Counts all n-grams that end with word i of a sentence; last[k]: the n-gram of order k that ends before it.
+   */
 static bool fl__kn_count(fl__kn *k, int32_t word, int32_t *last, int length) {
     int32_t now[FL_TEXT_NGRAM_MOST];
     for (int n = 0; n < k->order && n <= length; n++) {
@@ -99,7 +100,7 @@ static bool fl__kn_read(fl__kn *k, const char *text, int64_t n, const fl_text_di
                              : fl_text_dictionary_find(k->words, s, len);
             if (id < 0) id = fl_text_dictionary_add(k->words, s, len);
             if (id == FL__KN_BEGIN || id == FL__KN_END)
-                ok = fl_fail("fl_text_ngram_train: the text has <s> or </s> in it");
+                ok = fl_fail("fl_text_ngram_train: the text must not contain <s> or </s>");
             ok = ok && id >= 0 && fl__kn_count(k, (int32_t)id, last, length++);
         }
         ok = ok && fl__kn_count(k, FL__KN_END, last, length);
@@ -113,12 +114,12 @@ static bool fl__kn_begins(const fl__kn *k, int n, int64_t i) {
     return k->level[0].v[i].word == FL__KN_BEGIN;
 }
 
-/* Below the highest order an n-gram counts the different words that stand in front of it. */
+/* Below the highest order the count of an n-gram is its number of distinct preceding words. */
 static void fl__kn_adjust(fl__kn *k, const int64_t *prune) {
     for (int n = 0; n < k->order; n++)
         for (int64_t i = 0; i < k->level[n].n; i++)
             k->level[n].v[i].kept = !n || k->level[n].v[i].count > prune[n];
-    for (int n = k->order - 1; n > 0; n--) /* what something kept needs is kept */
+    for (int n = k->order - 1; n > 0; n--) /* contexts and suffixes of kept n-grams are kept */
         for (int64_t i = 0; i < k->level[n].n; i++) {
             const fl__kn_gram *g = &k->level[n].v[i];
             if (g->kept) k->level[n - 1].v[g->context].kept = k->level[n - 1].v[g->tail].kept = true;
@@ -219,12 +220,14 @@ FL_API bool fl_text_ngram_train_opt(const char *text, int64_t n, const char *pat
     fl__kn k = {.order = o.order ? o.order : 3};
     fl_data_text out = {0};
     if (k.order < 1 || k.order > FL_TEXT_NGRAM_MOST)
-        return fl_fail("fl_text_ngram_train: order %d, of 1 to %d", k.order, FL_TEXT_NGRAM_MOST);
-    if (n <= 0 || !text) return fl_fail("fl_text_ngram_train: a text of %lld bytes", (long long)n);
+        return fl_fail("fl_text_ngram_train: order is out of range: got %d, expected 1 to %d", k.order,
+                       FL_TEXT_NGRAM_MOST);
+    if (n <= 0 || !text) return fl_fail("fl_text_ngram_train: text is NULL or empty: got %lld bytes",
+                                        (long long)n);
     k.words = fl_text_dictionary_new();
     bool ok = k.words && fl_text_dictionary_add_all(k.words, special, 3) &&
               fl__kn_at(&k.level[0], -1, FL__KN_UNK, -1) == 0 && fl__kn_read(&k, text, n, o.words);
-    for (int i = 0; i < FL_TEXT_NGRAM_MOST; i++) { /* they found n-grams that were counted before */
+    for (int i = 0; i < FL_TEXT_NGRAM_MOST; i++) { /* the tables are needed for counting only */
         fl_heap_free(k.level[i].place.slot);
         k.level[i].place = (fl_text_pairs){0};
     }
