@@ -1601,7 +1601,7 @@ TEST(models_save_as_gguf) {
         fl_data_close(f);
     }
     fl_text_tokenizer *letters = fl_text_char_tokenizer("abc", 3);
-    NAMED(fl_text_save(m, path, .tokenizer = letters), "GGUF has no tokenizer with a model of words");
+    NAMED(fl_text_save(m, path, .tokenizer = letters), "GGUF does not support a word-level model");
     NAMED(fl_text_save(m, path, .dtype = fl_q2_k()), "dtype q2_k cannot be written");
     NAMED(fl_text_save(m, "x", .dtype = FL_F16), "dtype applies to .gguf files only");
     fl_text_tokenizer_free(letters);

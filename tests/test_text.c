@@ -160,14 +160,14 @@ TEST(char_tokenizer) {
         CHECK(decodes(t, "\nb\xc3\xa9" "a") && decodes(t, ""));
         fl_text_encoding e = {0};
         CHECK(!fl_text_encode(t, "a\nbx", 4, &e) &&
-              CHECK_ERROR("offset 3, line 2: the character U+0078 'x' is not in the vocabulary"));
+              CHECK_ERROR("offset 3, line 2: character U+0078 'x' is not in the vocabulary"));
         CHECK(!fl_text_encode(t, "a\xff", 2, &e, .strict = true) &&
               CHECK_ERROR("offset 1, line 1: ill-formed UTF-8"));
         fl_text_encoding_free(&e);
     }
     fl_data_text out = {0};
     CHECK(t && !fl_text_decode(t, FL_ARRAY(int32_t, 0, 4), 2, false, &out) &&
-          CHECK_ERROR("id 4 at 1 is no token, of 4"));
+          CHECK_ERROR("id 4 at position 1 has no token: the vocabulary has 4 ids"));
     fl_heap_free(out.p);
     fl_text_tokenizer_free(t);
     end(&s);
@@ -227,7 +227,7 @@ TEST(added_later) {
     IDS(t, "<s>abcd<s", 256, 'a', 900, 'd', '<', 's');
     CHECK(fl_text_is_special(t, 256) && !fl_text_is_special(t, 900));
     CHECK(fl_text_decode(t, (int32_t[]){256, 'a', 900}, 3, false, &out) && same(out.p, out.n, "abc"));
-    static const char *const errors[] = {"the added token '<s>' has id 7", "an added token without text"};
+    static const char *const errors[] = {"added token '<s>' has id 7", "an added token has no text"};
     for (int i = 0; i < 2; i++) {
         CHECK(!fl_text_tokenizer_add(t, &bad[i], 1));
         CHECK_ERROR(errors[i]);
@@ -340,11 +340,11 @@ TEST(unigram_training) {
         printf("%.0f nats, sentencepiece's pieces %.0f\n", ours, theirs);
     fl_text_tokenizer_free(t);
     CHECK(!fl_text_unigram_train(text, n, .size = 10));
-    CHECK_ERROR("a vocabulary of 10: 20 characters and 3 other pieces must be in it");
+    CHECK_ERROR("got 10, expected at least 20 characters + 3 reserved pieces");
     CHECK(!fl_text_unigram_train(" \n", 2, .size = 10));
     CHECK_ERROR("fl_text_unigram_train: the text has no words");
     CHECK(!fl_text_unigram_train(NULL, 2, .coverage = 2));
-    CHECK_ERROR("text NULL or 2 bytes, a vocabulary of 8192, coverage 2");
+    CHECK_ERROR("text is NULL (2 bytes), size 8192 is not in [4, 2^31), or coverage 2");
     t = fl_text_unigram_train("a\0b \xff\xfe c a\0b", 13, .size = 300, .byte_fallback = true);
     CHECK(t && decodes(t, "a c \xe2\x82\xac"));
     fl_text_tokenizer_free(t);
@@ -440,7 +440,7 @@ TEST(growth_is_limited) {
         REQUIRE(t);
         const bool fits = 100 * k <= 64 * 100 + 8192;
         CHECK_EQ_INT(encoded(t, text, 100), fits ? 100 * k : -1);
-        if (!fits) CHECK_ERROR("bytes of the text, expected at most 14592: 64 times the text and 8 KiB");
+        if (!fits) CHECK_ERROR("bytes, expected at most 14592: 64 times the text + 8 KiB");
         fl_error_clear();
         CHECK_EQ_INT(encoded(t, text, 1), k); /* an error leaves nothing behind */
         fl_text_tokenizer_free(t);
@@ -468,7 +468,7 @@ TEST(growth_is_limited) {
     for (int i = 0; i < 4000; i++) id[i] = 1;
     CHECK(t && fl_text_decode(t, id, 100, true, &out) && out.n == 100 * 140);
     CHECK(t && !fl_text_decode(t, id, 4000, true, &out) &&
-          CHECK_ERROR("bytes of the text, expected at most"));
+          CHECK_ERROR("bytes, expected at most"));
     fl_error_clear();
     CHECK(t && out.n == 100 * 140 && fl_text_decode(t, id, 1, true, &out) && out.n == 101 * 140);
     fl_heap_free(out.p);
@@ -495,7 +495,7 @@ TEST(work_is_limited) {
             fl_text_tokenizer *t = tokenizer_of(json);
             const bool much = letters > 200;
             if (!CHECK(t && encoded(t, text, N) == (much ? -1 : N))) printf("  %d: %d letters\n", i, letters);
-            if (much) CHECK_ERROR("more than 600 units of work for a byte");
+            if (much) CHECK_ERROR("expected at most 600 units of work per byte");
             fl_error_clear();
             CHECK_EQ_INT(t ? encoded(t, text, 100) : 0, 100); /* the next text begins anew */
             fl_text_tokenizer_free(t);
@@ -521,7 +521,7 @@ TEST(tokenizer_settings_are_limited) {
             snprintf(json, sizeof json, "{%s," UNIGRAM "]}}", part);
             fl_text_tokenizer *t = tokenizer_of(json);
             if (!CHECK((t != NULL) == (n == 1024))) printf("  %d of %d\n", i, n);
-            if (!t) CHECK_ERROR("of 1025 bytes, expected at most 1024");
+            if (!t) CHECK_ERROR("got 1025 bytes, expected at most 1024");
             fl_error_clear();
             fl_text_tokenizer_free(t);
         }
@@ -531,7 +531,7 @@ TEST(tokenizer_settings_are_limited) {
         sprintf(p, "}," UNIGRAM "]}}");
         fl_text_tokenizer *t = tokenizer_of(json);
         CHECK((t != NULL) == (settings == 31));
-        if (!t) CHECK_ERROR("t.json: a step of more than 32 settings");
+        if (!t) CHECK_ERROR("t.json: a step has too many settings, expected at most 32");
         fl_error_clear();
         fl_text_tokenizer_free(t);
     }
@@ -541,14 +541,14 @@ TEST(tokenizer_settings_are_limited) {
         sprintf(p, ",\"vocab\":[[\"?\",0],[\"a\",0]]}}");
         fl_text_tokenizer *t = tokenizer_of(json);
         CHECK((t != NULL) == (settings == 62));
-        if (!t) CHECK_ERROR("more than 64 settings");
+        if (!t) CHECK_ERROR("too many settings, expected at most 64");
         fl_error_clear();
         fl_text_tokenizer_free(t);
     }
     check_refused("{\"padding\":{\"strategy\":{\"Fixed\":32769},\"pad_id\":0}," UNIGRAM "]}}",
-                  "\"padding\" to 32769 tokens or a multiple of 0, expected at most 32768");
+                  "\"padding\" is too long: got length 32769, multiple 0, expected at most 32768");
     check_refused("{\"padding\":{\"pad_to_multiple_of\":32769,\"pad_id\":0}," UNIGRAM "]}}",
-                  "\"padding\" to 0 tokens or a multiple of 32769, expected at most 32768");
+                  "\"padding\" is too long: got length 0, multiple 32769, expected at most 32768");
     fl_text_tokenizer *t = tokenizer_of(
         "{\"padding\":{\"strategy\":{\"Fixed\":32768},\"pad_to_multiple_of\":32768,\"pad_id\":0}," UNIGRAM
         "]}}");
@@ -564,7 +564,7 @@ TEST(tokenizer_settings_are_limited) {
         sprintf(p, "]}}}," UNIGRAM "]}}");
         t = tokenizer_of(json);
         CHECK_EQ_INT(t ? encoded(t, "a", 1) : -1, names == 9 ? 901 : -1);
-        if (!t) CHECK_ERROR("t.json: a template of more than 1000 tokens");
+        if (!t) CHECK_ERROR("t.json: a template has too many tokens, expected at most 1000");
         fl_error_clear();
         fl_text_tokenizer_free(t);
     }
@@ -576,7 +576,7 @@ TEST(tokenizer_settings_are_limited) {
     fl_text_encoding e = {0};
     CHECK(fl_text_encode(t, text, 1000, &e) && e.n_overflow == 400);
     CHECK(!fl_text_encode(t, text, 2000, &e) &&
-          CHECK_ERROR("stride or template make more than 64 tokens of each token of the text"));
+          CHECK_ERROR("stride or template make too many tokens, expected at most 64 per token"));
     fl_text_encoding_free(&e);
     fl_text_tokenizer_free(t);
     end(&scope);
@@ -776,10 +776,10 @@ TEST(charsmaps_are_bounded) {
     check_becomes(t, "aab", "aab");
     fl_text_tokenizer_free(t);
     static const struct { uint32_t array; int bytes; const char *error; } bad[] = {
-        {4 * UNITS, 4, "a charsmap whose last replacement does not end"},
-        {4 * UNITS, 0, "a charsmap whose last replacement does not end"},
-        {4 * UNITS + 4, 0, "a charsmap that is none"}, {4 * UNITS + 8, 5, "a charsmap that is none"},
-        {4 * UNITS + 1, 5, "a charsmap that is none"},  {UINT32_MAX, 5, "a charsmap that is none"}};
+        {4 * UNITS, 4, "its last replacement has no NUL"},
+        {4 * UNITS, 0, "its last replacement has no NUL"},
+        {4 * UNITS + 4, 0, "wrong size of its array"}, {4 * UNITS + 8, 5, "wrong size of its array"},
+        {4 * UNITS + 1, 5, "wrong size of its array"},  {UINT32_MAX, 5, "wrong size of its array"}};
     for (int i = 0; i < 6; i++) {
         CHECK(!charsmap_of("Precompiled", bad[i].array, unit, UNITS, text, bad[i].bytes));
         if (!CHECK_ERROR(bad[i].error)) printf("  %d\n", i);
@@ -787,9 +787,9 @@ TEST(charsmaps_are_bounded) {
     }
     check_refused("{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAA=\"}," UNIGRAM
                   "]}}",
-                  "a charsmap that is none");
+                  "wrong size of its array");
     check_refused("{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"A\"}," UNIGRAM "]}}",
-                  "a charsmap that is none");
+                  "wrong size of its array");
     t = tokenizer_of("{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"\"}," UNIGRAM
                      "]}}");
     CHECK(t && encoded(t, "ab", 2) == 2);
@@ -801,7 +801,7 @@ TEST(charsmaps_are_bounded) {
     unit['a'] = 'a' | (uint32_t)'a' << 10; /* leads to itself */
     t = charsmap_of("SentencePiece", 4 * UNITS, unit, UNITS, text, 5);
     CHECK(t && encoded(t, long_text, 20000) == -1);
-    CHECK_ERROR("more than 600 units of work for a byte");
+    CHECK_ERROR("expected at most 600 units of work per byte");
     fl_error_clear();
     fl_text_tokenizer_free(t);
     static char spaces[3000];
@@ -811,7 +811,7 @@ TEST(charsmaps_are_bounded) {
     t = charsmap_of("SentencePiece", 4 * UNITS, unit, UNITS, spaces, sizeof spaces);
     CHECK(t && encoded(t, long_text, 100) == 0);
     CHECK(t && encoded(t, long_text, 20000) == -1);
-    CHECK_ERROR("more than 600 units of work for a byte");
+    CHECK_ERROR("expected at most 600 units of work per byte");
     fl_error_clear();
     fl_text_tokenizer_free(t);
     end(&scope);
@@ -881,7 +881,7 @@ TEST(patterns) {
         if (!t) continue;
         CHECK_EQ_INT(encoded(t, text, i < 3 ? 100 : 10), i < 3 ? 100 : 10);
         CHECK_EQ_INT(encoded(t, text, sizeof text), -1);
-        if (!CHECK_ERROR("more than 600 units of work for a byte")) printf("  %s\n", expensive[i]);
+        if (!CHECK_ERROR("expected at most 600 units of work per byte")) printf("  %s\n", expensive[i]);
         fl_error_clear();
         fl_text_tokenizer_free(t);
     }
@@ -1018,7 +1018,7 @@ TEST(unigram_pieces) {
             CHECK(!piece[i] || fl_text_dictionary_add_at(d, piece[i], (int64_t)strlen(piece[i]), i));
         fl_text_model *m = fl_text_unigram(d, score, unk, false, false, "test");
         CHECK((m != NULL) == (unk == 6));
-        if (!m) CHECK_ERROR("test: the unknown token is 7, of 7"), fl_error_clear();
+        if (!m) CHECK_ERROR("test: unk_id is out of range: got 7, expected < 7"), fl_error_clear();
         fl_text_model_free(m);
     }
     end(&scope);
@@ -1246,10 +1246,10 @@ TEST(llama2c_vocabulary) {
     fl_text_tokenizer_free(fl_text_llama2c_load("v", 0)); /* all that are there */
     CHECK_NO_ERROR();
     disk_write("v", file.p, (size_t)file.n - 1);
-    CHECK(!fl_text_llama2c_load("v", 0) && CHECK_ERROR(": a piece of 2 bytes"));
-    CHECK(!fl_text_llama2c_load("v", N + 1) && CHECK_ERROR("a piece of 2 bytes"));
+    CHECK(!fl_text_llama2c_load("v", 0) && CHECK_ERROR(": length of a piece exceeds the file: got 2"));
+    CHECK(!fl_text_llama2c_load("v", N + 1) && CHECK_ERROR("length of a piece exceeds the file: got 2"));
     disk_write("v", file.p, (size_t)file.n - 10);
-    CHECK(!fl_text_llama2c_load("v", N) && CHECK_ERROR("ends within a piece, or behind 268 of them"));
+    CHECK(!fl_text_llama2c_load("v", N) && CHECK_ERROR("ends within a piece, or has too few: got 268"));
     fl_heap_free(file.p);
     end(&scope);
 }
@@ -1593,19 +1593,19 @@ static const struct { char kind; const char *who, *error, *line[4], *change[12];
      {"0% %", "0% x %", "1%\ty  z\n\t% w"}},
     {'v',
      "fl_text_wordpiece_load",
-     "'%' is there twice",
+     "duplicate token '%'",
      {"[UNK]", "[CLS]", "##a", "b"},
      {"1%\n%", "1%\r\n%", "2%\nx\n%\ny", "3p\nq\n%\n%", "2%\n\xff\n%", "1%\n%\n%", "4r\n%\r\n\r\ns\n%",
       "2%\n \n%", "2%\n%x\n%", "2%\nX%\n%", "3%\r\n%\r\r\n1\n%\r\n", "2\t\n%\n%"}},
     {'k',
      "fl_text_tiktoken_load",
-     "no token in base64 with its rank",
+     "expected a token in base64 and its rank",
      {"YQ== 0", "Yg== 1", "Yw== 2", "ZA== 3"},
      {"0%", "0% x", "0% -1", "0% 1.5", "0% 1000", "0% nan", "0== 1", "0!Q== 1", "0Y 1", "0YQ= 1", "0%= 1",
       "0==== 1"}},
     {'k',
      "fl_text_tiktoken_load",
-     "a token or a rank that was there before",
+     "duplicate token or rank",
      {"YQ== 0", "Yg== 1", "Yw== 2", "ZA== 3"},
      {"1ZQ== 5\n% 5", "1% 6\n% 7"}},
 };
@@ -1681,9 +1681,9 @@ TEST(malformed_llama2c) {
             disk_write("m", bytes, size);
             memcpy(bytes + at, before, 8);
             if (change < 4)
-                snprintf(what, sizeof what, "m: offset %d: a piece of %d bytes", (int)at + 4,
-                         (int)lengths[change]);
-            else snprintf(what, sizeof what, "m: the score of piece %d", (int)k);
+                snprintf(what, sizeof what, "m: offset %d: length of a piece exceeds the file: got %d",
+                         (int)at + 4, (int)lengths[change]);
+            else snprintf(what, sizeof what, "m: score of piece %d is not finite", (int)k);
             CHECK(!fl_text_llama2c_load("m", 0));
             if (!CHECK_ERROR(what)) printf("  piece %d, change %d\n", (int)k, change);
             fl_error_clear();
@@ -1692,7 +1692,8 @@ TEST(malformed_llama2c) {
             disk_write("m", bytes, (size_t)(at + 7 + len));
             CHECK(!fl_text_llama2c_load("m", 0));
             snprintf(what, sizeof what,
-                     len ? "m: offset %d: a piece of %d bytes" : "m: offset %d: ends within a piece",
+                     len ? "m: offset %d: length of a piece exceeds the file: got %d"
+                         : "m: offset %d: the file ends within a piece",
                      len ? (int)at + 4 : (int)at, (int)len);
             if (!CHECK_ERROR(what)) printf("  piece %d\n", (int)k);
             fl_error_clear();
@@ -1701,12 +1702,12 @@ TEST(malformed_llama2c) {
     }
     disk_write("m", bytes, size);
     CHECK(!fl_text_llama2c_load("m", 261));
-    CHECK_ERROR("behind 260 of them");
+    CHECK_ERROR("too few: got 260");
     free(bytes);
     fl_error_clear();
     disk_write("m", "\4", 1);
     CHECK(!fl_text_llama2c_load("m", 0));
-    CHECK_ERROR("fl_text_llama2c_load: m: offset 4: ends within a piece, or behind 0 of them");
+    CHECK_ERROR("fl_text_llama2c_load: m: offset 4: the file ends within a piece, or has too few: got 0");
     fl_error_clear();
     end(&scope);
 }

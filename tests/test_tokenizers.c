@@ -322,8 +322,8 @@ TEST(tokenizers_that_gguf_lacks) {
     static const struct { const char *file, *error; } all[] = {
         {"cl100k.json", "this normalizer, split"}, {"roberta.json", "this normalizer, split"},
         {"unigram.json", "this normalizer"},       {"unigram_bytes.json", "this normalizer"},
-        {"suffix.json", "a prefix or suffix"},     {"words.json", "a model of words"},
-        {"llama.json", "merges that leave out"}};
+        {"suffix.json", "a token prefix or suffix"},     {"words.json", "a word-level model"},
+        {"llama.json", "merges that omit"}};
     begin();
     fl_scope scope = fl_scope_begin();
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -336,17 +336,17 @@ TEST(tokenizers_that_gguf_lacks) {
     fl_text_tokenizer *model = fl_text_tokenizer_open("t.model"), *t = model ? as_llama(model) : NULL;
     fl_text_gguf_vocab v = {0};
     REQUIRE(t);
-    CHECK(!through_gguf(t, 2) && CHECK_ERROR("tokens, the model a vocabulary of 2"));
+    CHECK(!through_gguf(t, 2) && CHECK_ERROR("expected at most 2"));
     CHECK(!fl_text_gguf_vocab_of(t, 2000, 5, -1, NULL, &v) &&
-          CHECK_ERROR("fl_text_gguf_vocab_of: the tokenizer puts ids 1 and -1 around a text, the model's are "
-                      "5 and -1"));
+          CHECK_ERROR("fl_text_gguf_vocab_of: the tokenizer's bos or eos differs from the model's: got 1 and "
+                      "-1, expected 5 and -1"));
     fl_text_gguf_vocab_free(&v);
     CHECK(!fl_text_gguf_vocab_of(NULL, 1, -1, -1, NULL, &v) && CHECK_ERROR("the tokenizer is NULL"));
     const fl_text_added wide = {.text = "<wide>", .n = 6, .id = -1, .lstrip = true},
                         seen = {.text = "<seen>", .n = 6, .id = -1, .special = true};
-    CHECK(fl_text_tokenizer_add(t, &wide, 1) && !through_gguf(t, 2000) && CHECK_ERROR("takes spaces"));
+    CHECK(fl_text_tokenizer_add(t, &wide, 1) && !through_gguf(t, 2000) && CHECK_ERROR("absorb spaces"));
     CHECK(fl_text_tokenizer_add(model, &seen, 1) && !through_gguf(model, 2000) &&
-          CHECK_ERROR("some are not"));
+          CHECK_ERROR("only some are recognised"));
     fl_text_tokenizer_free(t), fl_text_tokenizer_free(model);
     end(&scope);
 }
@@ -366,32 +366,32 @@ TEST(gguf_tokenizers_that_are_none) {
                             score = {"tokenizer.ggml.scores", .array = scores, .n = 4, .dtype = FL_F32};
     const struct { const char *error; fl_text_gguf_pair pair[6]; } all[] = {
         {NULL, {gpt2, pre, tokens, kind, merge}},
-        {"tokenizer.ggml.model ''", {pre, tokens, kind, merge}},
-        {"tokenizer.ggml.model 'rwkv': gpt2, llama, t5 and bert", {{gpt2.key, .text = "rwkv"}, tokens}},
-        {"tokenizer.ggml.pre '': gpt-2, llama-bpe", {gpt2, tokens, kind, merge}},
+        {"unknown tokenizer.ggml.model ''", {pre, tokens, kind, merge}},
+        {"tokenizer.ggml.model 'rwkv'; known: gpt2, llama, t5, bert", {{gpt2.key, .text = "rwkv"}, tokens}},
+        {"tokenizer.ggml.pre ''; known: gpt-2, llama-bpe", {gpt2, tokens, kind, merge}},
         {"tokenizer.ggml.pre 'tekken'", {gpt2, tokens, {pre.key, .text = "tekken"}}},
-        {"0 tokens", {gpt2, pre}},
-        {"4 tokens, 3 token types",
+        {"got 0, 0 and 0", {gpt2, pre}},
+        {"got 4, 3 and 0",
          {gpt2, pre, tokens, {kind.key, .array = kinds, .n = 3, .dtype = FL_I32}}},
         {"got 9 at 2, expected 1 to 6",
          {gpt2, pre, tokens, {kind.key, .array = odd, .n = 4, .dtype = FL_I32}}},
         {"token_type: got 0 at 0", {gpt2, pre, tokens, {kind.key, .array = letters, .n = 4}}},
-        {"expected texts", {gpt2, pre, {tokens.key, .array = kinds, .n = 4, .dtype = FL_I32}}},
-        {"token 2 'a' is there twice", {gpt2, pre, {tokens.key, .array = twice, .n = 4}, kind}},
-        {"merge 1 'a c': expected two tokens",
+        {"expected strings", {gpt2, pre, {tokens.key, .array = kinds, .n = 4, .dtype = FL_I32}}},
+        {"token 2: duplicate 'a'", {gpt2, pre, {tokens.key, .array = twice, .n = 4}, kind}},
+        {"merge 1: got 'a c', expected two tokens",
          {gpt2, pre, tokens, kind, {merge.key, .array = unknown, .n = 2}}},
-        {"merge 0 'ab': expected two tokens",
+        {"merge 0: got 'ab', expected two tokens",
          {gpt2, pre, tokens, kind, {merge.key, .array = alone, .n = 1}}},
-        {"bos_token_id is 4, of 4 tokens",
+        {"bos_token_id is out of range: got 4, expected < 4",
          {gpt2, pre, tokens, kind, merge, {"tokenizer.ggml.bos_token_id", .number = 4}}},
-        {"4 tokens, 4 token types, 0 scores", {llama, tokens, kind}},
-        {"the score of piece 3",
+        {"got 4, 4 and 0", {llama, tokens, kind}},
+        {"score of piece 3 is not finite",
          {llama, tokens, kind, score, {"tokenizer.ggml.add_bos_token", .dtype = FL_B8}}},
-        {"token 0 begins or ends",
+        {"token 0 cannot begin or end",
          {llama, tokens, kind, score, {"tokenizer.ggml.bos_token_id", .number = 0}}},
         {"expected bytes",
          {llama, tokens, kind, score, {"tokenizer.ggml.precompiled_charsmap", .array = letters, .n = 1}}},
-        {"the score of token 3",
+        {"score of token 3 is not finite",
          {llama, tokens, kind, score, {"tokenizer.fl.special_in_text", .number = 1, .dtype = FL_B8}}},
         {"'[UNK]' is not in the vocabulary", {{gpt2.key, .text = "bert"}, tokens, kind}}};
     begin();

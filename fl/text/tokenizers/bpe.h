@@ -1,5 +1,4 @@
-/* fl/text/tokenizers/bpe.h - byte-pair encoding: neighbours are joined as long as the vocabulary has a word
-   for it */
+/* fl/text/tokenizers/bpe.h - byte-pair encoding: merges, ranks, byte fallback; the byte tokenizer */
 #ifndef FL_TEXT_TOKENIZERS_BPE_H
 #define FL_TEXT_TOKENIZERS_BPE_H
 #include "../dictionary.h"
@@ -13,31 +12,30 @@ typedef struct fl_text_merge {
     int32_t left, right;
 } fl_text_merge;
 
-/* Symbols, bytes or characters, are joined in pairs: the pair of the lowest rank, the leftmost of equals,
-   until no pair has one (Sennrich 2016). */
+/* Symbols, bytes or characters, are merged in pairs: first the pair of the lowest rank, the leftmost of equal
+   ones, until no pair has a rank (Sennrich 2016). */
 typedef struct fl_text_bpe_opts {
     fl_opts_guard guard_;
-    const fl_text_merge *merge; /* by rank: each joins two tokens to the one that they spell */
+    const fl_text_merge *merge; /* by rank: merges two tokens to the token of their concatenated text */
     int64_t n_merges;
-    const float *
-        score; /* of each token: instead of merges, any two tokens that spell another one are joined, */
-    bool by_id;           /* to that with the highest score; or the lowest id (tiktoken's ranks) */
+    const float *score;   /* per token, instead of merges: any two tokens that spell a token are merged, */
+    bool by_id;           /* to the one with the highest score; or the lowest id (tiktoken) */
     bool bytes;           /* symbols are bytes */
-    bool byte_fallback;   /* unknown characters become their bytes' tokens, "<0x0A>" */
-    bool fuse_unk;        /* unknown characters in a row are one token */
-    bool ignore_merges;   /* a piece that is a token is taken whole */
-    const char *unk;      /* the token of unknown characters; NULL: they are errors */
-    const char *prefix;   /* of tokens that do not begin a piece; NULL: none */
-    const char *suffix;   /* of those that end one */
-    const char *where;    /* what errors begin with */
+    bool byte_fallback;   /* unknown characters become the tokens of their bytes, "<0x0A>" */
+    bool fuse_unk;        /* consecutive unknown characters are one token */
+    bool ignore_merges;   /* a piece that is a token is taken as it is */
+    const char *unk;      /* token of unknown characters; NULL: they are errors */
+    const char *prefix;   /* of tokens that continue a piece; NULL: none */
+    const char *suffix;   /* of tokens that end a piece; NULL: none */
+    const char *where;    /* prefix of error texts */
     char _end;
 } fl_text_bpe_opts;
-/* A model; takes vocab, also when it fails. */
+/* A BPE model; takes vocab, also on failure. Returns NULL after fl_fail. */
 FL_API fl_text_model *fl_text_bpe_opt(fl_text_dictionary *vocab, fl_text_bpe_opts o);
 #define fl_text_bpe(...) FL__TEXT_BPE(__VA_ARGS__, ._end = 0)
 #define FL__TEXT_BPE(vocab, ...) fl_text_bpe_opt(vocab, FL_LITERAL(fl_text_bpe_opts, __VA_ARGS__))
 
-/* 256 tokens, the bytes: id and byte are the same. */
+/* A tokenizer with the 256 bytes as tokens; an id is the byte's value. */
 FL_API fl_text_tokenizer *fl_text_byte_tokenizer(void);
 
 #ifdef __cplusplus
@@ -59,25 +57,25 @@ FL_API fl_text_tokenizer *fl_text_byte_tokenizer(void);
 
 typedef struct fl__bpe {
     fl_text_model m;
-    fl_text_bpe_opts o; /* its texts are copies; merge and score are gone */
-    fl_text_pairs pairs; /* what each is joined to */
-    uint8_t *whole; /* of each token: 0 not looked at, 1 its own bytes are joined to it, 2 they are not */
-    int32_t unk, byte[256]; /* ids of bytes, or of their fallbacks; -1: none */
+    fl_text_bpe_opts o; /* strings are copies; merge and score are NULL */
+    fl_text_pairs pairs; /* pair -> rank and merged token */
+    uint8_t *whole; /* per token: 0 unknown, 1 merging its bytes gives the token, 2 it does not */
+    int32_t unk, byte[256]; /* ids of bytes or their fallback tokens; -1: none */
     fl_data_arena text;
 } fl__bpe;
 
-/* A symbol of a piece: the list goes over those that are left. */
+/* A symbol of a piece, in a doubly linked list of the remaining ones. */
 typedef struct fl__bpe_symbol {
-    int32_t id, next, before; /* -1: the end */
-    uint32_t begin, rank; /* rank: of the pair with the next one */
+    int32_t id, next, before; /* -1: end of the list */
+    uint32_t begin, rank; /* rank: of the pair with the next symbol */
     int32_t joined;
 } fl__bpe_symbol;
 
-enum { FL__BPE_SHORT = 48, FL__BPE_LONG = 64 }; /* bytes; units of work for one of a longer piece */
+enum { FL__BPE_SHORT = 48, FL__BPE_LONG = 64 }; /* bytes; units of work per byte of a longer piece */
 
 typedef struct fl__bpe_heap {
     uint32_t rank;
-    int32_t at; /* a symbol that had this rank; it is passed over if that has changed */
+    int32_t at; /* left symbol of the pair; the entry is stale if its rank has changed */
 } fl__bpe_heap;
 
 typedef struct fl__bpe_memo {
@@ -88,14 +86,14 @@ typedef struct fl__bpe_memo {
 
 /* ---- pairs ---- */
 
-/* Of pairs that come twice the lower rank counts. */
+/* Of duplicate pairs the lower rank wins. */
 static bool fl__bpe_add(fl__bpe *b, int32_t left, int32_t right, uint32_t rank, int32_t id) {
     fl_text_pair *p = fl_text_pairs_add(&b->pairs, left, right);
     if (p && rank < p->rank) p->rank = rank, p->id = id;
     return p != NULL;
 }
 
-/* Rank k joins two tokens: their texts one behind the other, without the second one's prefix. */
+/* Merge k has rank k: it concatenates two tokens, without the prefix of the second. */
 static bool fl__bpe_take_merges(fl__bpe *b, const fl_text_merge *merge, int64_t n) {
     char small[256];
     const int64_t prefix = b->o.prefix ? (int64_t)strlen(b->o.prefix) : 0;
@@ -105,7 +103,7 @@ static bool fl__bpe_take_merges(fl__bpe *b, const fl_text_merge *merge, int64_t 
         const char *l = fl_text_dictionary_entry(b->m.vocab, merge[i].left, &left);
         const char *r = fl_text_dictionary_entry(b->m.vocab, merge[i].right, &right);
         if (!l || !r || right < prefix)
-            return fl_fail("%s: merge %lld of no tokens", b->o.where, (long long)i);
+            return fl_fail("%s: merge %lld: a side is not a token", b->o.where, (long long)i);
         char *both = left + right <= (int64_t)sizeof small ? small : fl_heap_alloc((size_t)(left + right));
         if (!both) return false;
         memcpy(both, l, (size_t)left);
@@ -113,7 +111,7 @@ static bool fl__bpe_take_merges(fl__bpe *b, const fl_text_merge *merge, int64_t 
         const int64_t id = fl_text_dictionary_find(b->m.vocab, both, left + right - prefix);
         if (both != small) fl_heap_free(both);
         if (id < 0)
-            return fl_fail("%s: merge %lld: '%.60s' and '%.60s' make no token", b->o.where,
+            return fl_fail("%s: merge %lld: '%.60s' and '%.60s' do not make a token", b->o.where,
                            (long long)i, l, r);
         ok = fl__bpe_add(b, merge[i].left, merge[i].right, (uint32_t)i, (int32_t)id);
     }
@@ -131,8 +129,8 @@ static int fl__bpe_by_score(const void *x, const void *y) {
                                 : (a->id > b->id) - (a->id < b->id);
 }
 
-/* All ways to cut each token in two tokens, with the rank of the whole: at lengths that tokens have, so that
-   long tokens are not looked up at each of their bytes. */
+/* Adds all ways to split a token in two tokens, with the rank of the whole; only lengths that tokens have are
+   tried, so that long tokens are not split at every byte. */
 static bool fl__bpe_take_splits(fl__bpe *b) {
     const int64_t n = fl_text_dictionary_size(b->m.vocab);
     int64_t len, longest = 0;
@@ -172,7 +170,7 @@ static inline void fl__bpe_put(fl__bpe_symbol *s, int32_t *n, int32_t id, uint32
     ++*n;
 }
 
-/* The character at [i, i + len), which the vocabulary lacks: its bytes, the unknown token, or an error. */
+/* Adds symbols for the unknown character at [i, i + len): its bytes, the unknown token, or an error. */
 static bool fl__bpe_unknown(const fl__bpe *b, const fl_text_work *w, fl__bpe_symbol *s, int32_t *n,
                             uint32_t i, int len) {
     bool all = b->o.byte_fallback;
@@ -185,7 +183,7 @@ static bool fl__bpe_unknown(const fl__bpe *b, const fl_text_work *w, fl__bpe_sym
     return true;
 }
 
-/* The symbols of a piece, *n of them. */
+/* Splits a piece into *n symbols. */
 static bool fl__bpe_symbols(const fl__bpe *b, const fl_text_work *w, fl__bpe_symbol *s,
                             uint32_t begin, uint32_t end, int32_t *n) {
     const size_t prefix = b->o.prefix ? strlen(b->o.prefix) : 0,
@@ -212,7 +210,7 @@ static bool fl__bpe_symbols(const fl__bpe *b, const fl_text_work *w, fl__bpe_sym
     return true;
 }
 
-/* ---- joining ---- */
+/* ---- merging ---- */
 
 static inline void fl__bpe_look(const fl__bpe *b, fl__bpe_symbol *s, int32_t i) {
     if (i < 0) return;
@@ -230,7 +228,7 @@ static inline void fl__bpe_join(const fl__bpe *b, fl__bpe_symbol *s, int32_t i) 
     fl__bpe_look(b, s, s[i].before);
 }
 
-/* Few symbols: all are looked at for each join. */
+/* Few symbols: each merge scans all pairs. */
 static void fl__bpe_join_few(const fl__bpe *b, fl__bpe_symbol *s) {
     for (;;) {
         uint32_t rank = FL_TEXT_NO_RANK;
@@ -269,8 +267,8 @@ static fl__bpe_heap fl__bpe_pop(fl__bpe_memo *m) {
     return top;
 }
 
-/* Many: a heap of pairs. Those whose symbols were joined otherwise are left there, and passed over, unless
-   the pair that took their place has the same rank: its turn is now too. */
+/* Many symbols: a heap of pairs. Entries whose symbols were merged otherwise stay in it and are skipped,
+   unless the new pair there has the same rank: it is then the next one too. */
 static bool fl__bpe_join_many(const fl__bpe *b, fl__bpe_memo *m, fl__bpe_symbol *s, int32_t n) {
     bool ok = true;
     m->n_heap = 0;
@@ -284,7 +282,7 @@ static bool fl__bpe_join_many(const fl__bpe *b, fl__bpe_memo *m, fl__bpe_symbol 
     return ok;
 }
 
-/* The symbols of a piece, joined; NULL after fl_fail. The first one is symbol 0. */
+/* The merged symbols of a piece, a list that starts at symbol 0; NULL after fl_fail. */
 static const fl__bpe_symbol *fl__bpe_joined(const fl__bpe *b, const fl_text_work *w, uint32_t begin,
                                             uint32_t end) {
     fl__bpe_memo *m = w->memo;
@@ -303,7 +301,7 @@ static const fl__bpe_symbol *fl__bpe_joined(const fl__bpe *b, const fl_text_work
 
 /* ---- pieces ---- */
 
-/* The id of a piece that is a token, and that joining gives too; -1: another one. */
+/* The id of a piece that is a token and the result of merging too; -1: none. */
 static int32_t fl__bpe_whole(const fl__bpe *b, const fl_text_work *w, uint32_t begin, uint32_t end) {
     const int32_t id =
         b->o.prefix || b->o.suffix
@@ -430,7 +428,7 @@ FL_API fl_text_model *fl_text_bpe_opt(fl_text_dictionary *vocab, fl_text_bpe_opt
     bool ok = b->whole && fl__bpe_copy(b, &b->o.unk) && fl__bpe_copy(b, &b->o.prefix) &&
               fl__bpe_copy(b, &b->o.suffix);
     if (ok && ((o.prefix && strlen(o.prefix) > 100) || (o.suffix && strlen(o.suffix) > 100)))
-        ok = fl_fail("%s: a prefix or suffix of more than 100 bytes", o.where);
+        ok = fl_fail("%s: prefix or suffix is longer than 100 bytes", o.where);
     ok = ok && fl_text_pairs_reserve(&b->pairs, 8) && fl__bpe_bytes(b) &&
          (o.score || o.by_id ? fl__bpe_take_splits(b) : fl__bpe_take_merges(b, o.merge, o.n_merges));
     b->o.merge = NULL, b->o.score = NULL, b->o.where = NULL;

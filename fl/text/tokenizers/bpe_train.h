@@ -1,4 +1,4 @@
-/* fl/text/tokenizers/bpe_train.h - byte-pair encoding learnt from text, for bytes and for WordPiece */
+/* fl/text/tokenizers/bpe_train.h - training BPE tokenizers; merges for WordPiece */
 #ifndef FL_TEXT_TOKENIZERS_BPE_TRAIN_H
 #define FL_TEXT_TOKENIZERS_BPE_TRAIN_H
 #include "bpe.h"
@@ -10,26 +10,26 @@ extern "C" {
 
 typedef struct fl_text_train_opts {
     fl_opts_guard guard_;
-    int64_t size;               /* of the vocabulary, special tokens included; 0: 8,192 */
-    int64_t min_count;          /* pairs that occur less often are not joined; 0: 1 */
-    const char *const *special; /* tokens that come first */
+    int64_t size;               /* of the vocabulary, special tokens included; 0 -> 8,192 */
+    int64_t min_count;          /* pairs that occur less often are not merged; 0 -> 1 */
+    const char *const *special; /* special tokens, which get the first ids */
     int n_special;
     const char *split;          /* fl_text_bpe_train: a regular expression; NULL: FL_TEXT_SPLIT_GPT2 */
     bool cased;                 /* fl_text_wordpiece_train: keeps case and accents */
     char _end;
 } fl_text_train_opts;
-/* A byte-level BPE of n bytes of text: always the pair that occurs most, of equals that of the lower ids, as
-   the trainer of Hugging Face's tokenizers. NULL after fl_fail. */
+/* Trains a byte-level BPE on n bytes of text: always merges the most frequent pair, of equal ones the one of
+   the lower ids, as the trainer of Hugging Face's tokenizers. Returns NULL after fl_fail. */
 #define fl_text_bpe_train(...) FL__TEXT_BPE_TRAIN(__VA_ARGS__, ._end = 0)
 #define FL__TEXT_BPE_TRAIN(text, n, ...) \
     fl_text_bpe_train_opt(text, n, FL_LITERAL(fl_text_train_opts, __VA_ARGS__))
 FL_API fl_text_tokenizer *fl_text_bpe_train_opt(const char *text, int64_t n, fl_text_train_opts o);
 
-/* For trainers: counts the pieces that normalizer and pre-tokenizer of a pipeline make of a text. */
+/* For trainers: counts in d the pieces that a pipeline's normalizer and pre-tokenizer make of a text. */
 FL_API bool fl_text_count_pieces(fl_text_dictionary *d, const char *pipeline, const char *text,
                                  int64_t n, const char *where);
-/* Learns merges: vocab has special tokens and symbols, bytes or (prefix != NULL) characters and prefixed
-   ones, and gets the joined ones; *merge is the caller's to free. */
+/* Learns merges. vocab has the special tokens and symbols, bytes or (prefix not NULL) characters and
+   prefixed ones; merged tokens are added. *merge is to be freed by the caller. */
 FL_API bool fl_text_learn_merges(fl_text_dictionary *vocab, const fl_text_dictionary *pieces,
                                  const char *prefix, int64_t size, int64_t min_count,
                                  fl_text_merge **merge, int64_t *n_merges);
@@ -63,7 +63,9 @@ FL_API bool fl_text_count_pieces(fl_text_dictionary *d, const char *pipeline, co
     fl_text_work w = {.p = text, .n = n, .first = true};
     bool ok = tree && fl_text_normalizers_of(&normalize, fl_text_tree_at(tree, "normalizer"), where) &&
               fl_text_splits_of(&split, fl_text_tree_at(tree, "pre_tokenizer"), where);
-    if (n > INT32_MAX) ok = fl_fail("%s: a text of %lld bytes", where, (long long)n);
+    if (n > INT32_MAX)
+        ok = fl_fail("%s: the text is too long: got %lld bytes, expected at most 2^31 - 1", where,
+                     (long long)n);
     fl_text_work_begin(&w, n);
     ok = ok && fl_text_steps_run(&normalize, &w) && (!w.n || fl_text_work_cut(&w, 0, w.n, -1));
     fl_text_work_swap_pieces(&w);
@@ -78,7 +80,7 @@ FL_API bool fl_text_count_pieces(fl_text_dictionary *d, const char *pipeline, co
     return ok;
 }
 
-/* A pair of neighbours: how often, and the words that have it (maybe more than once in the list). */
+/* A pair of adjacent symbols: its count, and the words that contain it (perhaps listed more than once). */
 typedef struct fl__learn_pair {
     int32_t left, right;
     int64_t count;
@@ -87,18 +89,18 @@ typedef struct fl__learn_pair {
 } fl__learn_pair;
 
 typedef struct fl__learn {
-    int32_t *symbol; /* of all words, one behind the other; words shrink in place */
-    int64_t *begin, *times; /* of each word */
+    int32_t *symbol; /* of all words, consecutively; words shrink in place */
+    int64_t *begin, *times; /* per word */
     int32_t *len;
     int64_t words;
     fl__learn_pair *pair;
-    fl_text_pairs place; /* of each pair: its rank */
+    fl_text_pairs place; /* pair -> index, as the rank */
     int64_t n_pairs, pair_cap;
     struct fl__learn_top { int64_t count; int32_t pair; } *heap;
     int64_t n_heap, heap_cap;
 } fl__learn;
 
-/* The pair, made if it is not there; NULL after fl_fail. */
+/* The pair, inserted if missing; NULL after fl_fail. */
 static fl__learn_pair *fl__learn_pair_of(fl__learn *l, int32_t left, int32_t right) {
     fl_text_pair *p = fl_text_pairs_add(&l->place, left, right);
     if (!p || p->rank != FL_TEXT_NO_RANK) return p ? &l->pair[p->rank] : NULL;
@@ -117,7 +119,7 @@ static bool fl__learn_count(fl__learn *l, int32_t left, int32_t right, int64_t w
     return true;
 }
 
-/* Is a to be joined before b? */
+/* Is a merged before b? */
 static bool fl__learn_before(const fl__learn *l, struct fl__learn_top a, struct fl__learn_top b) {
     const fl__learn_pair *x = &l->pair[a.pair], *y = &l->pair[b.pair];
     if (a.count != b.count) return a.count > b.count;
@@ -144,7 +146,7 @@ static bool fl__learn_push(fl__learn *l, int32_t pair) {
     return true;
 }
 
-/* Joins a pair wherever a word has it, from the left. */
+/* Merges every occurrence of a pair in a word, from the left. */
 static bool fl__learn_join(fl__learn *l, int64_t word, int32_t left, int32_t right, int32_t id) {
     int32_t *s = l->symbol + l->begin[word], out = 0, n = l->len[word];
     const int64_t times = l->times[word];
@@ -166,7 +168,7 @@ static bool fl__learn_join(fl__learn *l, int64_t word, int32_t left, int32_t rig
     return ok;
 }
 
-/* The symbols of all pieces; characters that the vocabulary lacks are left out. */
+/* The symbols of all pieces; characters that are not in the vocabulary are skipped. */
 static bool fl__learn_words(fl__learn *l, const fl_text_dictionary *vocab,
                             const fl_text_dictionary *pieces, const char *prefix) {
     const size_t front = prefix ? strlen(prefix) : 0;
@@ -200,7 +202,7 @@ static bool fl__learn_words(fl__learn *l, const fl_text_dictionary *vocab,
     return true;
 }
 
-/* The token that two make; a new one, unless it is there. */
+/* The token that two tokens merge to; added if missing. */
 static int64_t fl__learn_token(fl_text_dictionary *vocab, int32_t left, int32_t right, size_t front) {
     fl_data_text t = {0};
     int64_t n, m;
@@ -228,7 +230,7 @@ FL_API bool fl_text_learn_merges(fl_text_dictionary *vocab, const fl_text_dictio
     bool ok = fl__learn_words(&l, vocab, pieces, prefix);
     while (ok && l.n_heap && fl_text_dictionary_size(vocab) < size) {
         struct fl__learn_top *top = &l.heap[0];
-        if (top->count != l.pair[top->pair].count) { /* it fell since it was put in */
+        if (top->count != l.pair[top->pair].count) { /* it decreased since the push */
             top->count = l.pair[top->pair].count;
             fl__learn_down(&l, 0);
             continue;
@@ -248,7 +250,7 @@ FL_API bool fl_text_learn_merges(fl_text_dictionary *vocab, const fl_text_dictio
         fl_heap_free(p.word);
         l.pair[k].count = 0;
         for (int64_t i = id < tokens ? 0 : before; ok && i < l.n_pairs;
-             i++) /* an old token's pairs may have risen */
+              i++) /* counts of pairs with an existing token may have increased */
             ok = (i < before && l.pair[i].left != id && l.pair[i].right != id) ||
                  fl__learn_push(&l, (int32_t)i);
     }

@@ -1,4 +1,4 @@
-/* fl/text/tokenizers/bytes.h - bytes written as characters, as byte-level vocabularies do; base64 */
+/* fl/text/tokenizers/bytes.h - bytes as characters, as in byte-level vocabularies; base64 decoding */
 #ifndef FL_TEXT_TOKENIZERS_BYTES_H
 #define FL_TEXT_TOKENIZERS_BYTES_H
 #include "../../data/text.h"
@@ -7,16 +7,17 @@
 extern "C" {
 #endif
 
-/* GPT-2's: 33-126, 161-172 and 174-255 are themselves, the others U+0100 and on, in their order. */
+/* GPT-2's mapping: bytes 33-126, 161-172 and 174-255 are themselves, the others U+0100 and on, in order. */
 FL_API int32_t fl_text_byte_char(uint8_t b);
-FL_API int fl_text_char_byte(int32_t c); /* -1: of no byte */
-/* n bytes as characters, behind out; and back into raw, which has room for n: their number, -1 if one is
-   none. */
+FL_API int fl_text_char_byte(int32_t c); /* the byte of a character; -1: none */
+/* Appends n bytes as characters to out. */
 FL_API bool fl_text_bytes_put(fl_data_text *out, const char *bytes, int64_t n);
+/* Converts n bytes of characters back to bytes in raw, of capacity n. Returns their number; -1 if a
+   character stands for no byte. */
 FL_API int64_t fl_text_bytes_get(const char *chars, int64_t n, char *raw);
 
-/* n bytes of base64 (RFC 4648, with its padding) into raw, which has room for 3 n / 4: their number; -1: they
-   are none. */
+/* Decodes n bytes of base64 (RFC 4648, with padding) into raw, of capacity 3 n / 4. Returns the number of
+   bytes; -1 if the text is not base64. */
 FL_API int64_t fl_text_base64_get(const char *text, int64_t n, char *raw);
 
 #ifdef __cplusplus

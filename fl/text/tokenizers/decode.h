@@ -1,4 +1,4 @@
-/* fl/text/tokenizers/decode.h - decoders: how tokens become text again */
+/* fl/text/tokenizers/decode.h - decoders: from tokens to text */
 #ifndef FL_TEXT_TOKENIZERS_DECODE_H
 #define FL_TEXT_TOKENIZERS_DECODE_H
 #include "steps.h"
@@ -8,8 +8,8 @@ extern "C" {
 #endif
 
 /* The steps of a "decoder": ByteLevel, WordPiece, Metaspace, BPEDecoder, CTC, Replace, Fuse, Strip,
-   ByteFallback, Sequence. bytes: tokens are bytes already, and ByteLevel has nothing to do. Each token is a
-   piece of the work. */
+   ByteFallback, Sequence. bytes: tokens are bytes already and ByteLevel has no effect. Each token is a piece
+   of the work. Returns false after fl_fail. */
 FL_API bool fl_text_decoders_of(fl_text_steps *out, const fl_text_tree *t, bool bytes, const char *where);
 
 #ifdef __cplusplus
@@ -28,7 +28,7 @@ static bool fl__dec_put(fl_text_work *w, const char *text, int64_t n) {
     return fl_text_work_put(w, text, n, 0, 0);
 }
 
-/* A token that is text becomes bytes if all its characters stand for some. */
+/* Converts a token to bytes if each of its characters stands for a byte. */
 static bool fl__dec_bytes_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
     (void)s;
     int len;
@@ -53,12 +53,12 @@ static bool fl__dec_fuse(const fl_text_step *s, fl_text_work *w) {
     return ok;
 }
 
-/* What stands for what. */
+/* A replacement. */
 typedef struct fl__dec_swap {
     const char *from, *to;
 } fl__dec_swap;
 
-/* Piece p with those replaced, up to one without `from`. */
+/* Appends piece p after the replacements, a list that ends with `from` NULL. */
 static bool fl__dec_swapped(fl_text_work *w, fl_text_piece p, const fl__dec_swap *swap) {
     const char *s = w->p + p.begin;
     bool ok = true;
@@ -76,7 +76,7 @@ static bool fl__dec_swap_one(const fl_text_step *s, fl_text_work *w, fl_text_pie
     return fl__dec_swapped(w, p, s->data);
 }
 
-/* transformers' clean_up_tokenization: one replacement after the other, over a whole token. */
+/* transformers' clean_up_tokenization: the replacements are applied in this order, each to a whole token. */
 static const fl__dec_swap fl__dec_cleanup[] = {
     {" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}, {" ' ", "'"}, {" n't", "n't"}, {" 'm", "'m"},
     {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}, {NULL, NULL},
@@ -92,12 +92,12 @@ static bool fl__dec_clean(const fl_text_step *s, fl_text_work *w) {
     return ok;
 }
 
-/* Is `text`, n bytes, what the piece begins with? */
+/* Does the piece start with `text`, n bytes? */
 static bool fl__dec_begins(const fl_text_work *w, fl_text_piece p, const char *text, int64_t n) {
     return p.end - p.begin >= n && !memcmp(w->p + p.begin, text, (size_t)n);
 }
 
-/* Pieces of a word lose their "##"; others get a space in front, but for the first one. */
+/* Removes "##" from continuations; other pieces but the first get a space in front. */
 static bool fl__dec_wordpiece_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
     int64_t n;
     const char *prefix = fl_text_tree_string(s->options, "prefix", &n, "##");
@@ -110,7 +110,7 @@ static bool fl__dec_wordpiece(const fl_text_step *s, fl_text_work *w) {
     return fl_text_work_each(s, w, true, fl__dec_wordpiece_one) && fl__dec_clean(s, w);
 }
 
-/* The mark becomes a space; the first token has none in front, unless nothing was prepended. */
+/* Replaces the mark by a space; the first token loses its leading space if one was prepended. */
 static bool fl__dec_metaspace_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
     int64_t n;
     const char *mark = fl_text_tree_string(s->options, "replacement", &n, "\xe2\x96\x81");
@@ -120,14 +120,14 @@ static bool fl__dec_metaspace_one(const fl_text_step *s, fl_text_work *w, fl_tex
     return fl__dec_swapped(w, p, (fl__dec_swap[]){{mark, " "}, {NULL, NULL}});
 }
 
-/* The end of a word becomes a space, nothing behind the last one. */
+/* Replaces the end-of-word suffix by a space, for the last token by nothing. */
 static bool fl__dec_bpe_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
     const char *suffix = fl_text_tree_string(s->options, "suffix", NULL, "</w>");
     return fl__dec_swapped(w, p,
                            (fl__dec_swap[]){{suffix, w->at + 1 < w->n_pieces ? " " : ""}, {NULL, NULL}});
 }
 
-/* Of equal tokens in a row one is left, and the blank is none. */
+/* Merges repeated tokens and removes blanks. */
 static bool fl__dec_ctc(const fl_text_step *s, fl_text_work *w) {
     const bool clean = fl_text_tree_true(s->options, "cleanup", true);
     const char *bar = fl_text_tree_string(s->options, "word_delimiter_token", NULL, "|");
@@ -156,10 +156,10 @@ static bool fl__dec_replace_one(const fl_text_step *s, fl_text_work *w, fl_text_
 
 static bool fl__dec_make_replace(fl_text_step *s, const char *where) {
     return fl_text_tree_string(fl_text_tree_at(s->options, "pattern"), "String", NULL, NULL) ||
-           fl_fail("%s: a decoder's Replace takes a string", where);
+           fl_fail("%s: Replace in a decoder needs a string pattern", where);
 }
 
-/* Up to start and stop characters `content` at the ends of each token. */
+/* Strips up to `start` and `stop` characters `content` from the ends of each token. */
 static bool fl__dec_strip_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
     int64_t n, start = fl_text_tree_int(s->options, "start", 0),
                stop = fl_text_tree_int(s->options, "stop", 0);
@@ -177,7 +177,7 @@ static int fl__dec_hex(char c) {
                                   : -1;
 }
 
-/* The byte of "<0x0A>"; -1: another token. */
+/* The byte of "<0x0A>"; -1 for other tokens. */
 static int fl__dec_byte(const fl_text_work *w, fl_text_piece p) {
     const char *s = w->p + p.begin;
     if (p.end - p.begin != 6 || memcmp(s, "<0x", 3) || s[5] != '>' || fl__dec_hex(s[3]) < 0 ||
@@ -186,7 +186,7 @@ static int fl__dec_byte(const fl_text_work *w, fl_text_piece p) {
     return fl__dec_hex(s[3]) * 16 + fl__dec_hex(s[4]);
 }
 
-/* Bytes in a row become one token if they are UTF-8, else U+FFFD each. */
+/* Merges consecutive byte tokens to one token if they are UTF-8, else each becomes U+FFFD. */
 static bool fl__dec_fallback(const fl_text_step *s, fl_text_work *w) {
     (void)s;
     bool ok = true;
@@ -215,7 +215,7 @@ static bool fl__dec_fallback(const fl_text_step *s, fl_text_work *w) {
 }
 
 static const fl_text_kind fl__dec_kinds[] = {
-    {.type = "ByteLevel"}, /* where tokens are bytes */
+    {.type = "ByteLevel"}, /* no effect, if tokens are bytes */
     {"ByteLevel", .write = fl__dec_bytes_one},
     {"WordPiece", .run = fl__dec_wordpiece},
     {"Metaspace", .write = fl__dec_metaspace_one},

@@ -1,4 +1,4 @@
-/* fl/text/tokenizers/gguf_tokenizer.h - tokenizers in GGUF files: the keys tokenizer.ggml.* */
+/* fl/text/tokenizers/gguf_tokenizer.h - tokenizers in GGUF files (keys tokenizer.ggml.*): load, save */
 #ifndef FL_TEXT_TOKENIZERS_GGUF_TOKENIZER_H
 #define FL_TEXT_TOKENIZERS_GGUF_TOKENIZER_H
 #include "../models/gguf.h"
@@ -9,20 +9,20 @@ extern "C" {
 #endif
 
 /* Four kinds, by tokenizer.ggml.model:
-     gpt2   byte-level BPE; how it cuts text is the name tokenizer.ggml.pre: gpt-2, llama-bpe, smaug-bpe,
-            qwen2, gpt-4o (or another name of one of these splits)
-     llama  SentencePiece BPE: two pieces are joined to the piece with the highest score
+     gpt2   byte-level BPE; tokenizer.ggml.pre names the split: gpt-2, llama-bpe, smaug-bpe, qwen2, gpt-4o (or
+            another name of one of these)
+     llama  SentencePiece BPE: merges two pieces to the piece with the highest score
      t5     SentencePiece unigram
      bert   BERT's WordPiece, uncased or cased
-   Control tokens are cut out of texts in gpt2 and bert; in llama and t5 no text has them, unless the key
-   tokenizer.fl.special_in_text, which is ours, is true. */
+   Control tokens are recognised in text by gpt2 and bert, but not by llama and t5, unless fl's own key
+   tokenizer.fl.special_in_text is true. */
 
-/* The tokenizer of a .gguf file. NULL after fl_fail: another kind or split, keys that are missing or do not
-   belong together, tokens that come twice. */
+/* Loads the tokenizer of a .gguf file. Returns NULL after fl_fail: an unknown kind or split, missing or
+   inconsistent keys, duplicate tokens. */
 FL_API fl_text_tokenizer *fl_text_gguf_tokenizer_load(const char *path);
 
 enum { FL_TEXT_GGUF_KEYS = 24 };
-/* A tokenizer's keys for fl_text_save_gguf. Starts zeroed. */
+/* The metadata of a tokenizer for fl_text_save_gguf. Starts zeroed. */
 typedef struct fl_text_gguf_vocab {
     fl_text_gguf_pair pair[FL_TEXT_GGUF_KEYS];
     int n;
@@ -33,15 +33,16 @@ typedef struct fl_text_gguf_vocab {
     char *charsmap_;
     fl_data_arena text_;
 } fl_text_gguf_vocab;
-/* The keys of t, with unused tokens up to `size`, the rows of the model's table. bos and eos: the model's
-   ids, -1 for none. What GGUF has no key for is left out (truncation, padding, the ranges of offsets, the
-   template of pairs; of merges that make one token which of them comes first) or is false after fl_fail:
-   another kind or split, a normalizer, added tokens that take spaces or are whole words, a template of more
-   than one token in front or behind. llama.cpp normalizes less than we do: not to NFC for qwen2, without
-   the map of characters and the removal of spaces for llama. Borrows from t; freed by the next one, also
-   after false. where: what errors begin with. */
+/* Fills out with the keys of t, padded with unused tokens to `size`, the rows of the model's embedding. bos
+   and eos: the model's ids, -1 for none. Truncation, padding, trimming of offsets, the template of pairs,
+   and the order of merges that give the same token are lost. Other properties that GGUF cannot represent are
+   errors: other kinds, splits and normalizers, added tokens that absorb spaces or match whole words, a
+   template with more than one token before or after. llama.cpp normalises less than fl does: no NFC for
+   qwen2, no character map or removal of spaces for llama. Borrows from t. Free out with the next function,
+   also after false. where: prefix of error texts. */
 FL_API bool fl_text_gguf_vocab_of(const fl_text_tokenizer *t, int64_t size, int64_t bos,
                                   int64_t eos, const char *where, fl_text_gguf_vocab *out);
+/* Frees the arrays of v. */
 FL_API void fl_text_gguf_vocab_free(fl_text_gguf_vocab *v);
 
 #ifdef __cplusplus
@@ -76,10 +77,10 @@ typedef enum fl__ggt_form {
 } fl__ggt_form;
 static const char *const fl__ggt_forms[FL__GGT_FORMS] = {"gpt2", "llama", "t5", "bert"};
 
-/* Splits by their names; of equal ones the first is written. */
+/* Splits by name; the first name of a split is the one written. */
 typedef struct fl__ggt_split {
     const char *name, *pattern;
-    bool ignore_merges, nfc, bos; /* bos: put in front where the file does not say */
+    bool ignore_merges, nfc, bos; /* bos: added by default */
 } fl__ggt_split;
 static const fl__ggt_split fl__ggt_splits[] = {
     {"gpt-2", FL_TEXT_SPLIT_GPT2, false, false, false},
@@ -95,7 +96,7 @@ static const fl__ggt_split fl__ggt_splits[] = {
     {"llama4", FL_TEXT_SPLIT_O200K, false, false, false}};
 enum { FL__GGT_SPLITS = sizeof fl__ggt_splits / sizeof *fl__ggt_splits };
 
-/* Llama's normalizer as tokenizers has it: without and with a mark in front. */
+/* Llama's normalizer in tokenizers' form: without and with a mark in front. */
 #define FL__GGT_MARK "\xe2\x96\x81"
 #define FL__GGT_SPACES \
     "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"" FL__GGT_MARK "\"}"
@@ -111,7 +112,7 @@ typedef struct fl__ggt_reader {
     char where[300];
     fl__ggt_form form;
     fl_text_dictionary *d;
-    int64_t n, n_kinds, n_scores, n_merges, n_added; /* n: tokens */
+    int64_t n, n_kinds, n_scores, n_merges, n_added; /* n: number of tokens */
     int64_t kind_cap, score_cap, merge_cap, added_cap;
     int32_t *kind;
     float *score;
@@ -120,7 +121,7 @@ typedef struct fl__ggt_reader {
     fl_data_text raw, charsmap;
 } fl__ggt_reader;
 
-/* The value of a key of the tokenizer's; NULL: it is not there. */
+/* The value of a key "tokenizer.*"; NULL: missing. */
 static const char *fl__ggt_meta(const fl__ggt_reader *r, const char *key) {
     char name[80];
     snprintf(name, sizeof name, "tokenizer.%s", key);
@@ -132,7 +133,7 @@ static bool fl__ggt_true(const fl__ggt_reader *r, const char *key, bool other) {
     return value ? !strcmp(value, "1") : other;
 }
 
-/* *id: the token that the key names, or `other` where it is not there. */
+/* Sets *id to the token of a key, or to `other` if the key is missing. */
 static bool fl__ggt_id(const fl__ggt_reader *r, const char *key, int64_t other, int64_t *id) {
     const char *value = fl__ggt_meta(r, key);
     double x = 0;
@@ -142,7 +143,8 @@ static bool fl__ggt_id(const fl__ggt_reader *r, const char *key, int64_t other, 
                     x == floor(x);
     *id = ok ? (int64_t)x : -1;
     return ok ||
-           fl_fail("%s: tokenizer.%s is %.40s, of %" PRId64 " tokens", r->where, key, value, r->n);
+           fl_fail("%s: tokenizer.%s is out of range: got %.40s, expected < %" PRId64, r->where, key, value,
+                   r->n);
 }
 
 static bool fl__ggt_add_kind(const char *text, int64_t n, double number, void *user) {
@@ -159,7 +161,7 @@ static bool fl__ggt_add_kind(const char *text, int64_t n, double number, void *u
 static bool fl__ggt_add_score(const char *text, int64_t n, double number, void *user) {
     fl__ggt_reader *r = user;
     (void)n;
-    if (text) return fl_fail("%s: tokenizer.ggml.scores: a text, expected numbers", r->where);
+    if (text) return fl_fail("%s: tokenizer.ggml.scores: got a string, expected numbers", r->where);
     if (!fl_heap_grow(&r->score, &r->score_cap, r->n_scores + 1, sizeof *r->score)) return false;
     r->score[r->n_scores++] = (float)number;
     return true;
@@ -178,20 +180,20 @@ static fl_text_piece_kind fl__ggt_kind(const fl__ggt_reader *r, int64_t i) {
     return i < r->n_kinds ? (fl_text_piece_kind)r->kind[i] : FL_TEXT_NORMAL;
 }
 
-/* Is the token one that only fills the model's table? */
+/* Is the token a placeholder that fills the model's table? */
 static bool fl__ggt_fills(const char *text, int64_t i) {
     char name[40];
     snprintf(name, sizeof name, "[PAD%" PRId64 "]", i);
     return !strcmp(text, name);
 }
 
-/* The bytes of token i as dictionaries have them: in r->raw, or text itself. NULL after fl_fail. */
+/* The bytes of token i as dictionaries store them: in r->raw, or text itself. NULL after fl_fail. */
 static const char *fl__ggt_bytes(fl__ggt_reader *r, int64_t i, const char *text, int64_t *n) {
     const bool normal = fl__ggt_kind(r, i) == FL_TEXT_NORMAL;
     if (normal && r->form == FL__GGT_GPT2) return fl_text_token_bytes(text, n, true, &r->raw);
     if (!normal || r->form != FL__GGT_BERT) return text;
     if (*n >= 3 && !memcmp(text, FL__GGT_MARK, 3))
-        return *n -= 3, text + 3; /* a word begins with it */
+        return *n -= 3, text + 3; /* the start of a word */
     r->raw.n = 0;
     if (!fl_data_text_put(&r->raw, "##", 2) || !fl_data_text_put(&r->raw, text, (size_t)*n))
         return NULL;
@@ -204,21 +206,21 @@ static bool fl__ggt_add_token(const char *text, int64_t n, double number, void *
     const int64_t i = r->n++;
     (void)number;
     if (!text || i >= INT32_MAX)
-        return fl_fail("%s: tokenizer.ggml.tokens: expected texts", r->where);
+        return fl_fail("%s: tokenizer.ggml.tokens: expected strings", r->where);
     if (fl__ggt_kind(r, i) == FL_TEXT_UNUSED && (!pieces || fl__ggt_fills(text, i))) return true;
     char name[40];
     for (int64_t k = fl_text_dictionary_size(r->d); pieces && k < i;
-         k++) { /* of pieces each id is one */
+         k++) { /* SentencePiece: each id is a piece */
         snprintf(name, sizeof name, "[PAD%" PRId64 "]", k);
         if (!fl_text_dictionary_add_at(r->d, name, (int64_t)strlen(name), k)) return false;
     }
     const char *bytes = fl__ggt_bytes(r, i, text, &n);
     if (bytes && fl_text_dictionary_find(r->d, bytes, n) >= 0)
-        return fl_fail("%s: token %" PRId64 " '%.60s' is there twice", r->where, i, text);
+        return fl_fail("%s: token %" PRId64 ": duplicate '%.60s'", r->where, i, text);
     return bytes && fl_text_dictionary_add_at(r->d, bytes, n, i);
 }
 
-/* "left right". */
+/* Adds a merge "left right". */
 static bool fl__ggt_add_merge(const char *text, int64_t n, double number, void *user) {
     fl__ggt_reader *r = user;
     const char *space = text && n ? memchr(text + 1, ' ', (size_t)n - 1) : NULL;
@@ -231,7 +233,7 @@ static bool fl__ggt_add_merge(const char *text, int64_t n, double number, void *
         id[k] = (int32_t)fl_text_dictionary_find(r->d, half, bytes);
     }
     if (id[0] < 0 || id[1] < 0)
-        return fl_fail("%s: merge %" PRId64 " '%.60s': expected two tokens", r->where, r->n_merges,
+        return fl_fail("%s: merge %" PRId64 ": got '%.60s', expected two tokens", r->where, r->n_merges,
                        text ? text : "");
     if (!fl_heap_grow(&r->merge, &r->merge_cap, r->n_merges + 1, sizeof *r->merge)) return false;
     r->merge[r->n_merges++] = (fl_text_merge){id[0], id[1]};
@@ -248,13 +250,14 @@ static bool fl__ggt_read_arrays(fl__ggt_reader *r) {
         (!pieces ||
          fl_text_gguf_array(r->f, "tokenizer.ggml.precompiled_charsmap", fl__ggt_add_byte, r) >= 0);
     if (ok && (!r->n || (r->n_kinds && r->n_kinds != r->n) || (pieces && r->n_scores != r->n)))
-        ok = fl_fail("%s: %" PRId64 " tokens, %" PRId64 " token types, %" PRId64 " scores",
+        ok = fl_fail("%s: numbers of tokens, token types and scores differ: got %" PRId64
+                     ", %" PRId64 " and %" PRId64,
                      r->where, r->n, r->n_kinds, r->n_scores);
     return ok && (r->form != FL__GGT_GPT2 ||
                   fl_text_gguf_array(r->f, "tokenizer.ggml.merges", fl__ggt_add_merge, r) >= 0);
 }
 
-/* Tokens that are cut out of texts. */
+/* Collects added tokens. */
 static bool fl__ggt_read_added(fl__ggt_reader *r, bool in_text) {
     for (int64_t i = 0; i < r->n_kinds; i++) {
         const fl_text_piece_kind k = fl__ggt_kind(r, i);
@@ -269,7 +272,7 @@ static bool fl__ggt_read_added(fl__ggt_reader *r, bool in_text) {
     return true;
 }
 
-/* The ids that stand in front of and behind a text, -1 for none. */
+/* The ids added before and after a text, -1 for none. */
 static bool fl__ggt_read_frame(const fl__ggt_reader *r, bool with_bos, int64_t *bos, int64_t *eos) {
     const bool bert = r->form == FL__GGT_BERT;
     const int64_t cls = bert                       ? fl_text_dictionary_find(r->d, "[CLS]", 5)
@@ -288,7 +291,7 @@ static bool fl__ggt_read_frame(const fl__ggt_reader *r, bool with_bos, int64_t *
         *eos = -1;
     if ((*bos >= 0 && !fl_text_dictionary_entry(r->d, *bos, NULL)) ||
         (*eos >= 0 && !fl_text_dictionary_entry(r->d, *eos, NULL)))
-        return fl_fail("%s: bos_token_id %" PRId64 " or eos_token_id %" PRId64 " is no token",
+        return fl_fail("%s: bos_token_id (%" PRId64 ") or eos_token_id (%" PRId64 ") is not a token",
                        r->where, *bos, *eos);
     return true;
 }
@@ -302,12 +305,11 @@ static fl_text_tokenizer *fl__ggt_read_gpt2(fl__ggt_reader *r, bool in_text) {
         if (!strcmp(pre, fl__ggt_splits[i].name)) split = &fl__ggt_splits[i];
     bool ok =
         split ||
-        fl_fail("%s: tokenizer.ggml.pre '%.60s': gpt-2, llama-bpe, smaug-bpe, qwen2 and gpt-4o are "
-                "known",
+        fl_fail("%s: unknown tokenizer.ggml.pre '%.60s'; known: gpt-2, llama-bpe, smaug-bpe, qwen2, gpt-4o",
                 r->where, pre ? pre : "");
     ok = ok && fl__ggt_read_added(r, in_text) && fl__ggt_read_frame(r, split->bos, &bos, &eos) &&
          fl_text_bytes_pipeline(&json, split->pattern);
-    if (ok) json.n--; /* its last brace */
+    if (ok) json.n--; /* the closing brace */
     ok = ok && (!split->nfc || fl_data_text_print(&json, ",\"normalizer\":{\"type\":\"NFC\"}")) &&
          fl_text_put_template(r->d, bos, eos, &json) && fl_data_text_print(&json, "}");
     fl_text_dictionary *d = fl_text_dictionary_made(r->d, ok);
@@ -327,9 +329,9 @@ static fl_text_tokenizer *fl__ggt_read_bert(fl__ggt_reader *r, bool in_text) {
     int64_t cls, sep;
     fl_data_text json = {0};
     bool ok = fl__ggt_true(r, "ggml.normalizer.strip_accents", lower) == lower ||
-              fl_fail("%s: tokenizer.ggml.normalizer.strip_accents is not .lowercase", r->where);
+              fl_fail("%s: tokenizer.ggml.normalizer.strip_accents must equal .lowercase", r->where);
     ok = ok && fl__ggt_read_added(r, in_text) && fl__ggt_read_frame(r, true, &cls, &sep) &&
-         ((cls >= 0) == (sep >= 0) || fl_fail("%s: one of [CLS] and [SEP] only", r->where)) &&
+         ((cls >= 0) == (sep >= 0) || fl_fail("%s: expected both or neither of [CLS] and [SEP]", r->where)) &&
          fl_text_bert_pipeline(&json, !lower, cls, sep) && fl_data_text_print(&json, "}");
     fl_text_dictionary *d = fl_text_dictionary_made(r->d, ok);
     r->d = NULL;
@@ -340,8 +342,8 @@ static fl_text_tokenizer *fl__ggt_read_bert(fl__ggt_reader *r, bool in_text) {
     return t;
 }
 
-/* Llama's as tokenizers has it: special tokens are cut out of texts, and each text between them begins with a
-   mark. */
+/* Llama's tokenizer in tokenizers' form: special tokens are recognised in text, and each section between them
+   starts with a mark. */
 static fl_text_tokenizer *fl__ggt_read_marked(fl__ggt_reader *r, bool byte_fallback) {
     const bool prefix = fl__ggt_true(r, "ggml.add_space_prefix", true);
     int64_t bos, eos;
@@ -359,7 +361,7 @@ static fl_text_tokenizer *fl__ggt_read_marked(fl__ggt_reader *r, bool byte_fallb
     for (int64_t i = 0; ok && i < r->n; i++) {
         const fl_text_piece_kind k = fl__ggt_kind(r, i);
         if (k == FL_TEXT_UNKNOWN && !unk) unk = fl_text_dictionary_entry(r->d, i, NULL);
-        if (!isfinite(r->score[i])) ok = fl_fail("%s: the score of token %" PRId64, r->where, i);
+        if (!isfinite(r->score[i])) ok = fl_fail("%s: score of token %" PRId64 " is not finite", r->where, i);
         if (k != FL_TEXT_NORMAL && k != FL_TEXT_USER) r->score[i] = -1e30f;
     }
     fl_text_dictionary *d = fl_text_dictionary_made(r->d, ok);
@@ -385,7 +387,10 @@ static fl_text_tokenizer *fl__ggt_read_pieces(fl__ggt_reader *r, bool in_text) {
     if (!r->n_kinds) o.byte_fallback = fl_text_dictionary_find(r->d, "<0x0A>", 6) >= 0;
     if (in_text && o.bpe) return fl__ggt_read_marked(r, o.byte_fallback);
     if (!fl__ggt_read_frame(r, o.bpe, &o.bos, &o.eos)) return NULL;
-    if (!o.bos || !o.eos) return fl_fail("%s: token 0 begins or ends a text", r->where), NULL;
+    if (!o.bos || !o.eos)
+        return fl_fail("%s: token 0 cannot begin or end a text: got bos %" PRId64 ", eos %" PRId64, r->where,
+                       o.bos,
+                       o.eos), NULL;
     if (o.bos < 0) o.bos = 0;
     if (o.eos < 0) o.eos = 0;
     fl_text_dictionary *d = r->d;
@@ -398,9 +403,8 @@ static fl_text_tokenizer *fl__ggt_read(fl__ggt_reader *r) {
     int form = 0;
     while (form < FL__GGT_FORMS && !(model && !strcmp(model, fl__ggt_forms[form]))) form++;
     if (form == FL__GGT_FORMS)
-        return fl_fail("%s: tokenizer.ggml.model '%.60s': gpt2, llama, t5 and bert are known",
-                       r->where, model ? model : ""),
-               NULL;
+        return fl_fail("%s: unknown tokenizer.ggml.model '%.60s'; known: gpt2, llama, t5, bert",
+                       r->where, model ? model : ""), NULL;
     r->form = (fl__ggt_form)form;
     const bool in_text =
         fl__ggt_true(r, "fl.special_in_text", form == FL__GGT_GPT2 || form == FL__GGT_BERT);
@@ -434,11 +438,11 @@ typedef struct fl__ggt_writer {
     fl__ggt_form form;
     fl_text_gguf_vocab *out;
     int64_t size, unk;
-    bool marked; /* llama's as tokenizers has it */
+    bool marked; /* llama's, in tokenizers' form */
 } fl__ggt_writer;
 
 static bool fl__ggt_lacks(const fl__ggt_writer *w, const char *what) {
-    return fl_fail("%s: GGUF has no tokenizer with %s", w->where, what);
+    return fl_fail("%s: GGUF does not support %s", w->where, what);
 }
 
 static void fl__ggt_put(fl__ggt_writer *w, fl_text_gguf_pair pair) {
@@ -449,7 +453,7 @@ static void fl__ggt_put_true(fl__ggt_writer *w, const char *key, bool yes) {
     fl__ggt_put(w, (fl_text_gguf_pair){key, .number = yes, .dtype = FL_B8});
 }
 
-/* The key of a token's id, of which -1 is none. */
+/* Adds a key with a token's id, unless it is -1. */
 static void fl__ggt_put_id(fl__ggt_writer *w, const char *key, int64_t id) {
     if (id >= 0) fl__ggt_put(w, (fl_text_gguf_pair){key, .number = (double)id});
 }
@@ -458,7 +462,7 @@ static bool fl__ggt_is(const fl_text_tree *t, const char *type) {
     return t && !strcmp(fl_text_tree_string(t, "type", NULL, ""), type);
 }
 
-/* The split of a byte-level pre-tokenizer; NULL: it has no name. */
+/* The named split of a byte-level pre-tokenizer; NULL: none has its pattern. */
 static const fl__ggt_split *fl__ggt_split_of(const fl__ggt_writer *w) {
     const fl_text_tree *pre = fl_text_tree_at(w->p.pipeline, "pre_tokenizer"),
                        *norm = fl_text_tree_at(w->p.pipeline, "normalizer"),
@@ -484,16 +488,16 @@ static const fl__ggt_split *fl__ggt_split_of(const fl__ggt_writer *w) {
     return NULL;
 }
 
-/* Control tokens and others that are cut out of texts. */
+/* Collects control tokens and other added tokens. */
 static bool fl__ggt_take_added(fl__ggt_writer *w) {
     for (int64_t i = 0; i < w->p.n_added; i++) {
         const fl_text_added *a = &w->p.added[i];
         if (a->single_word || a->lstrip || a->rstrip)
-            return fl__ggt_lacks(w, "an added token that takes spaces or is a whole word");
+            return fl__ggt_lacks(w, "added tokens that absorb spaces or match whole words");
         const bool hidden = (w->form == FL__GGT_LLAMA || w->form == FL__GGT_T5) && !w->marked;
         if (a->special && a->unreachable != hidden)
             return fl__ggt_lacks(
-                w, "special tokens of which some are found in texts and some are not");
+                w, "special tokens of which only some are recognised in text");
         if (a->id < w->size) w->out->kind_[a->id] = a->special ? FL_TEXT_CONTROL : FL_TEXT_USER;
     }
     return true;
@@ -503,7 +507,7 @@ static bool fl__ggt_is_byte(const char *text, int64_t n) {
     return n == 6 && !memcmp(text, "<0x", 3) && text[5] == '>';
 }
 
-/* The kind of a token that is not an added one; text NULL: there is none. */
+/* The kind of a token that is not an added one; text NULL: unused. */
 static fl_text_piece_kind fl__ggt_kind_of(const fl__ggt_writer *w, int64_t id, const char *text,
                                           int64_t n) {
     if (!text) return FL_TEXT_UNUSED;
@@ -514,14 +518,14 @@ static fl_text_piece_kind fl__ggt_kind_of(const fl__ggt_writer *w, int64_t id, c
     return w->p.score && isnan(w->p.score[id]) ? FL_TEXT_UNUSED : FL_TEXT_NORMAL;
 }
 
-/* A token as files have it; NULL after fl_fail. */
+/* The token's text as written to files; NULL after fl_fail. */
 static const char *fl__ggt_text_of(fl__ggt_writer *w, int64_t id, const char *text, int64_t n) {
     const bool normal = w->out->kind_[id] == FL_TEXT_NORMAL;
     const bool inner = n >= 2 && !memcmp(text, "##", 2);
     fl_data_text out = {0};
     if (!normal || (w->form != FL__GGT_GPT2 && w->form != FL__GGT_BERT)) {
         if (!memchr(text, 0, (size_t)n)) return text;
-        return fl__ggt_lacks(w, "a zero byte in a token"), NULL;
+        return fl__ggt_lacks(w, "zero bytes in tokens"), NULL;
     }
     bool ok =
         w->form == FL__GGT_GPT2 ? fl_text_bytes_put(&out, text, n)
@@ -559,7 +563,7 @@ static bool fl__ggt_take_tokens(fl__ggt_writer *w) {
     return ok;
 }
 
-/* "left right" of every merge. */
+/* Writes merges as "left right". */
 static bool fl__ggt_take_merges(fl__ggt_writer *w) {
     fl_data_text out = {0};
     bool ok = (w->out->merge_ =
@@ -580,7 +584,7 @@ static bool fl__ggt_take_merges(fl__ggt_writer *w) {
     return ok;
 }
 
-/* The token that merge i makes; -1 after fl_fail. */
+/* The id of the token that merge i makes; -1 after fl_fail. */
 static int64_t fl__ggt_merged(const fl__ggt_writer *w, int64_t i, fl_data_text *both) {
     int64_t left, right;
     const char *l = fl_text_dictionary_entry(w->p.vocab, w->p.merge[i].left, &left),
@@ -591,7 +595,7 @@ static int64_t fl__ggt_merged(const fl__ggt_writer *w, int64_t i, fl_data_text *
     return fl_text_dictionary_find(w->p.vocab, both->p, both->n);
 }
 
-/* In how many ways are token id's bytes two tokens? */
+/* Number of ways to split token id's bytes in two tokens. */
 static int64_t fl__ggt_ways(const fl__ggt_writer *w, int64_t id) {
     int64_t n = 0, ways = 0;
     const char *text = fl_text_dictionary_entry(w->p.vocab, id, &n);
@@ -601,9 +605,9 @@ static int64_t fl__ggt_ways(const fl__ggt_writer *w, int64_t id) {
     return ways;
 }
 
-/* Scores by which the pairs of two tokens that spell another one are joined in the order of the merges:
-   minus the rank of a token's first merge. Tokens whose merges lie between each other's have one score. The
-   last merge of each token goes to last. */
+/* Assigns scores that reproduce the order of the merges when any two tokens that spell a token may be
+   merged: minus the rank of a token's first merge. Tokens whose merges interleave share a score. last: last
+   merge of each token. */
 static bool fl__ggt_take_scores(fl__ggt_writer *w, int64_t *made, int64_t *last) {
     fl_data_text both = {0};
     const int64_t n = w->p.n_merges;
@@ -623,7 +627,7 @@ static bool fl__ggt_take_scores(fl__ggt_writer *w, int64_t *made, int64_t *last)
         if (w->out->kind_[i] == FL_TEXT_NORMAL) ways += fl__ggt_ways(w, i);
     fl_heap_free(both.p);
     return ok && (ways == used ||
-                  fl__ggt_lacks(w, "merges that leave out a pair of tokens that spells a token"));
+                  fl__ggt_lacks(w, "merges that omit a pair of tokens whose text is a token"));
 }
 
 static bool fl__ggt_take_all_scores(fl__ggt_writer *w) {
@@ -649,10 +653,10 @@ static bool fl__ggt_take_charsmap(fl__ggt_writer *w, const fl_text_tree *normali
     n = fl_text_base64_get(text, n, w->out->charsmap_);
     fl__ggt_put(w, (fl_text_gguf_pair){"tokenizer.ggml.precompiled_charsmap",
                                        .array = w->out->charsmap_, .n = n, .dtype = FL_U8});
-    return n >= 0 || fl__ggt_lacks(w, "a map of characters that is no base64");
+    return n >= 0 || fl__ggt_lacks(w, "a charsmap that is not base64");
 }
 
-/* Is the normalizer one that llama and t5 have? marked: which of the two. */
+/* Checks that llama or t5 has the normalizer, and sets w->marked. */
 static bool fl__ggt_take_normalizer(fl__ggt_writer *w) {
     const fl_text_tree *t = fl_text_tree_at(w->p.pipeline, "normalizer");
     fl_data_text text = {0};
@@ -660,7 +664,7 @@ static bool fl__ggt_take_normalizer(fl__ggt_writer *w) {
     if (!strcmp(fl_text_tree_string(t, "exact", NULL, ""), "SentencePiece")) {
         if (!fl_text_tree_true(t, "escape_whitespaces", true) ||
             fl_text_tree_true(t, "treat_whitespace_as_suffix", false))
-            return fl__ggt_lacks(w, "spaces that stay, or that stand behind words");
+            return fl__ggt_lacks(w, "spaces that are not escaped, or after words");
         fl__ggt_put_true(w, "tokenizer.ggml.remove_extra_whitespaces",
                          fl_text_tree_true(t, "remove_extra_whitespaces", true));
         if (!fl__ggt_take_charsmap(w, t)) return false;
@@ -686,13 +690,13 @@ static bool fl__ggt_take_bert(fl__ggt_writer *w) {
         strcmp(fl_text_tree_string(o, "unk_token", NULL, ""), "[UNK]") ||
         strcmp(fl_text_tree_string(o, "continuing_subword_prefix", NULL, ""), "##") ||
         fl_text_tree_int(o, "max_input_chars_per_word", 100) != 100)
-        return fl__ggt_lacks(w, "WordPiece that is not as BERT's");
+            return fl__ggt_lacks(w, "WordPiece with settings other than BERT's");
     fl__ggt_put_true(w, "tokenizer.ggml.normalizer.lowercase", lower);
     fl__ggt_put_true(w, "tokenizer.ggml.normalizer.strip_accents", lower);
     return true;
 }
 
-/* What is put around a text: that of a token. */
+/* The ids added around a text, found by encoding a token. */
 static bool fl__ggt_take_frame(fl__ggt_writer *w, int64_t *bos, int64_t *eos) {
     fl_text_encoding e = {0};
     int64_t token = 0, n = 0, front = 0, back = 0, inner = 0;
@@ -711,18 +715,18 @@ static bool fl__ggt_take_frame(fl__ggt_writer *w, int64_t *bos, int64_t *eos) {
     }
     fl_text_encoding_free(&e);
     return ok && ((front < 2 && back < 2) ||
-                  fl__ggt_lacks(w, "more than one token in front of or behind a text"));
+                  fl__ggt_lacks(w, "more than one token before or after a text"));
 }
 
-/* The keys of ids. bos and eos: the model's. */
+/* Writes the keys of special ids. bos and eos: the model's. */
 static bool fl__ggt_take_ids(fl__ggt_writer *w, int64_t bos, int64_t eos) {
     static const char *const pads[] = {"<pad>", "[PAD]", "<|pad|>"};
     const bool bert = w->form == FL__GGT_BERT;
     int64_t front, back, pad = -1;
     if (!fl__ggt_take_frame(w, &front, &back)) return false;
     if ((front >= 0 && bos >= 0 && front != bos) || (back >= 0 && eos >= 0 && back != eos && !bert))
-        return fl_fail("%s: the tokenizer puts ids %" PRId64 " and %" PRId64
-                       " around a text, the model's are %" PRId64 " and %" PRId64,
+        return fl_fail("%s: the tokenizer's bos or eos differs from the model's: got %" PRId64 " and %" PRId64
+                       ", expected %" PRId64 " and %" PRId64,
                        w->where, front, back, bos, eos);
     for (int i = 0; i < 3 && pad < 0; i++)
         pad = fl_text_id_of(w->t, pads[i], (int64_t)strlen(pads[i]));
@@ -730,7 +734,7 @@ static bool fl__ggt_take_ids(fl__ggt_writer *w, int64_t bos, int64_t eos) {
     fl__ggt_put_id(w, "tokenizer.ggml.eos_token_id", back >= 0 && !bert ? back : eos);
     fl__ggt_put_id(w, "tokenizer.ggml.unknown_token_id", w->unk);
     fl__ggt_put_id(w, "tokenizer.ggml.padding_token_id", pad);
-    if (bert) fl__ggt_put_id(w, "tokenizer.ggml.seperator_token_id", back); /* spelt so there */
+    if (bert) fl__ggt_put_id(w, "tokenizer.ggml.seperator_token_id", back); /* GGUF's spelling */
     if (bert) fl__ggt_put_id(w, "tokenizer.ggml.cls_token_id", front);
     if (bert) fl__ggt_put_id(w, "tokenizer.ggml.mask_token_id", fl_text_id_of(w->t, "[MASK]", 6));
     fl__ggt_put_true(w, "tokenizer.ggml.add_bos_token", front >= 0);
@@ -739,7 +743,7 @@ static bool fl__ggt_take_ids(fl__ggt_writer *w, int64_t bos, int64_t eos) {
     return true;
 }
 
-/* Which kind it is, with the keys that the kind alone has. */
+/* Determines the kind and writes its specific keys. */
 static bool fl__ggt_take_form(fl__ggt_writer *w) {
     const fl_text_tree *o = w->p.options;
     const char *type = fl_text_tree_string(o, "type", NULL, ""),
@@ -753,12 +757,12 @@ static bool fl__ggt_take_form(fl__ggt_writer *w) {
               : !strcmp(type, "Unigram") ? FL__GGT_T5
                                          : FL__GGT_BERT;
     if (w->form == FL__GGT_BERT && strcmp(type, "WordPiece"))
-        return fl__ggt_lacks(w, "a model of words");
+        return fl__ggt_lacks(w, "a word-level model");
     const bool plain = !fl_text_tree_at(o, "continuing_subword_prefix") &&
                        !fl_text_tree_at(o, "end_of_word_suffix");
     if (bpe && (!plain || (w->p.bytes && unk)))
         return fl__ggt_lacks(
-            w, "BPE with a prefix or suffix of tokens, or byte-level with an unknown token");
+            w, "BPE with a token prefix or suffix, or byte-level with an unknown token");
     if (w->form == FL__GGT_GPT2 && !(split = fl__ggt_split_of(w)))
         return fl__ggt_lacks(w, "this normalizer, split or \"ignore_merges\"");
     fl__ggt_put(w, (fl_text_gguf_pair){"tokenizer.ggml.model", .text = fl__ggt_forms[w->form]});
@@ -774,9 +778,8 @@ FL_API bool fl_text_gguf_vocab_of(const fl_text_tokenizer *t, int64_t size, int6
     if (!where) where = who;
     if (!fl_given(t, who, "the tokenizer") || !fl_given(out, who, "the keys")) return false;
     if (fl_text_vocab_size(t) > size || size > INT32_MAX)
-        return fl_fail("%s: the tokenizer has %" PRId64
-                       " tokens, the model a vocabulary of %" PRId64,
-                       where, fl_text_vocab_size(t), size);
+        return fl_fail("%s: the tokenizer has more tokens than the model: got %" PRId64
+                       ", expected at most %" PRId64, where, fl_text_vocab_size(t), size);
     fl__ggt_writer w = {.t = t, .where = where, .out = out, .size = size};
     const bool ok =
         fl_text_parts_of(t, &w.p) && fl__ggt_take_form(&w) && fl__ggt_take_tokens(&w) &&

@@ -1,4 +1,4 @@
-/* fl/text/tokenizers/gpt2.h - byte-level BPE in the files of GPT-2 and of tiktoken */
+/* fl/text/tokenizers/gpt2.h - byte-level BPE: files of GPT-2 and tiktoken */
 #ifndef FL_TEXT_TOKENIZERS_GPT2_H
 #define FL_TEXT_TOKENIZERS_GPT2_H
 #include "tokenizer.h"
@@ -7,14 +7,15 @@
 extern "C" {
 #endif
 
-/* "encoder.json" (or vocab.json) and "vocab.bpe" (or merges.txt), cut as GPT-2 does; <|endoftext|> is special
-   where it is a token. NULL after fl_fail. */
+/* Loads "encoder.json" (or vocab.json) and "vocab.bpe" (or merges.txt) with GPT-2's split; <|endoftext|> is
+   special if it is in the vocabulary. Returns NULL after fl_fail. */
 FL_API fl_text_tokenizer *fl_text_gpt2_load(const char *vocab, const char *merges);
-/* A .tiktoken file: a line for each token, base64 ("=" for an empty one) and rank. split: a regular
-   expression, FL_TEXT_SPLIT_CL100K; special: tokens with their ids. */
+/* Loads a .tiktoken file: one token per line, base64 ("=" for an empty one) and rank. split: a regular
+   expression such as FL_TEXT_SPLIT_CL100K; special: special tokens with their ids. Returns NULL after
+   fl_fail. */
 FL_API fl_text_tokenizer *fl_text_tiktoken_load(const char *path, const char *split,
                                                 const fl_text_added *special, int64_t n);
-/* The pipeline of byte-level tokenizers with that split, as JSON. */
+/* Appends the pipeline of byte-level tokenizers with that split, as JSON. */
 FL_API bool fl_text_bytes_pipeline(fl_data_text *out, const char *split);
 
 #ifdef __cplusplus
@@ -36,7 +37,7 @@ FL_API bool fl_text_bytes_pipeline(fl_data_text *out, const char *split);
 FL_API bool fl_text_bytes_pipeline(fl_data_text *out, const char *split) {
     if (!fl_given(out, "fl_text_bytes_pipeline", "the text") ||
         !fl_given(split, "fl_text_bytes_pipeline", "the pattern")) return false;
-    const bool known = !strcmp(split, FL_TEXT_SPLIT_GPT2); /* by ByteLevel itself */
+    const bool known = !strcmp(split, FL_TEXT_SPLIT_GPT2); /* the split that ByteLevel implements */
     return (known ? fl_data_text_print(out, "{\"pre_tokenizer\":")
                   : fl_data_text_print(out, "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":["
                                        "{\"type\":\"Split\",\"pattern\":{\"Regex\":") &&
@@ -48,7 +49,7 @@ FL_API bool fl_text_bytes_pipeline(fl_data_text *out, const char *split) {
                               known ? "true}" : "false}]}");
 }
 
-/* A line "left right" of two tokens. */
+/* Parses a line "left right" of two tokens. */
 static bool fl__gpt2_merge(const fl_text_dictionary *d, const char *p, const char *end,
                            const char *path, int64_t line, fl_data_text *raw, fl_text_merge *out) {
     int32_t id[2];
@@ -56,13 +57,12 @@ static bool fl__gpt2_merge(const fl_text_dictionary *d, const char *p, const cha
         int64_t n;
         const char *text = fl_text_field(&p, end, &n);
         if (!text)
-            return fl_fail("fl_text_gpt2_load: %s: line %lld: no two tokens", path,
-                           (long long)line);
+            return fl_fail("fl_text_gpt2_load: %s: line %lld: expected two tokens", path, (long long)line);
         const char *token = fl_text_token_bytes(text, &n, true, raw);
         if (!token) return false;
         id[k] = (int32_t)fl_text_dictionary_find(d, token, n);
         if (id[k] < 0)
-            return fl_fail("fl_text_gpt2_load: %s: line %lld: '%.*s' is no token", path,
+            return fl_fail("fl_text_gpt2_load: %s: line %lld: '%.*s' is not in the vocabulary", path,
                            (long long)line, (int)(p - text < 60 ? p - text : 60), text);
     }
     int64_t n;
@@ -119,17 +119,16 @@ static bool fl__gpt2_rank(fl_text_dictionary *d, const char *p, const char *end,
     if (!text) return true;
     char *raw = n <= (int64_t)sizeof small ? small : fl_heap_alloc((size_t)n);
     if (!raw) return false;
-    const bool empty = n == 1 && *text == '='; /* a token that only ids show */
+    const bool empty = n == 1 && *text == '='; /* a token with an id but no text */
     const int64_t size = empty ? 0 : fl_text_base64_get(text, n, raw);
     bool ok = (size + empty > 0 && number && fl_data_parse_double(number, (size_t)digits, &rank) &&
                rank >= 0 && rank <= (double)most && rank == (double)(int64_t)rank) ||
-              fl_fail("fl_text_tiktoken_load: %s: line %lld: no token in base64 with its rank",
-                      path, (long long)line);
+               fl_fail("fl_text_tiktoken_load: %s: line %lld: expected a token in base64 and its rank", path,
+                       (long long)line);
     ok = ok &&
          ((!fl_text_dictionary_entry(d, (int64_t)rank, NULL) &&
            fl_text_dictionary_find(d, raw, size) < 0) ||
-          fl_fail("fl_text_tiktoken_load: %s: line %lld: a token or a rank that was there before",
-                  path, (long long)line));
+          fl_fail("fl_text_tiktoken_load: %s: line %lld: duplicate token or rank", path, (long long)line));
     ok = ok && fl_text_dictionary_add_at(d, raw, size, (int64_t)rank);
     if (raw != small) fl_heap_free(raw);
     return ok;

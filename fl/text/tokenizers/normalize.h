@@ -1,4 +1,4 @@
-/* fl/text/tokenizers/normalize.h - normalizers: what is done to text before it is cut */
+/* fl/text/tokenizers/normalize.h - normalizers: Unicode forms, case, accents, replacement, SentencePiece */
 #ifndef FL_TEXT_TOKENIZERS_NORMALIZE_H
 #define FL_TEXT_TOKENIZERS_NORMALIZE_H
 #include "steps.h"
@@ -8,9 +8,9 @@ extern "C" {
 #endif
 
 /* The steps of a "normalizer": BertNormalizer, Strip, StripAccents, NFC, NFD, NFKC, NFKD, Lowercase, Nmt,
-   Precompiled, Replace, Prepend, ByteLevel, Sequence; and ours, SentencePiece, which does what that library
-   does: its map (its own, or that of the first in its list "normalizers"), a dummy prefix, spaces joined and
-   marked. */
+   Precompiled, Replace, Prepend, ByteLevel, Sequence; and fl's own SentencePiece, which reproduces that
+   library: its character map (the step's own, or the first in its list "normalizers"), dummy prefix, merging
+   and escaping of spaces. Returns false after fl_fail. */
 FL_API bool fl_text_normalizers_of(fl_text_steps *out, const fl_text_tree *t, const char *where);
 
 #ifdef __cplusplus
@@ -28,9 +28,9 @@ FL_API bool fl_text_normalizers_of(fl_text_steps *out, const fl_text_tree *t, co
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- character by character ---- */
+/* ---- per character ---- */
 
-/* What a character becomes: characters in out, their number; -1: it stays. */
+/* Maps a character: writes the result to out and returns its length; -1: unchanged. */
 typedef int (*fl__norm_map)(int64_t flags, int32_t c, unsigned cls, int32_t *out);
 
 static int fl__norm_lower_one(int64_t flags, int32_t c, unsigned cls, int32_t *out) {
@@ -60,7 +60,7 @@ static int fl__norm_nmt_one(int64_t flags, int32_t c, unsigned cls, int32_t *out
                : -1;
 }
 
-/* BERT's */
+/* BertNormalizer's flags */
 enum { FL__NORM_CLEAN = 1, FL__NORM_CJK = 2, FL__NORM_ACCENTS = 4, FL__NORM_LOWER = 8 };
 
 static bool fl__norm_is_cjk(int32_t c) {
@@ -127,7 +127,7 @@ static bool fl__norm_chars(const fl_text_step *s, fl_text_work *w) {
              fl_text_work_put(w, bytes, size, fl_text_work_from(w, i), fl_text_work_to(w, i + len - 1));
         same = i + len;
     }
-    if (!same) return ok; /* nothing changes */
+    if (!same) return ok; /* no character changed */
     ok = ok && fl_text_work_copy(w, same, w->n);
     fl_text_work_swap(w);
     return ok;
@@ -135,7 +135,7 @@ static bool fl__norm_chars(const fl_text_step *s, fl_text_work *w) {
 
 /* ---- normal forms ---- */
 
-/* more: of a decomposition, but not its first; joined: characters of the text that this one took in. */
+/* more: not the first character of a decomposition; joined: characters of the text composed into this one. */
 typedef struct fl__norm_char {
     int32_t c, combining;
     bool more;
@@ -156,7 +156,7 @@ static bool fl__norm_decomposed(fl__norm_chain *k, int32_t c, bool compatible) {
     return true;
 }
 
-/* Sorts n marks by their combining class, equal ones in their order. spare: room for n. */
+/* Stable sort of n marks by combining class; spare: workspace of n. */
 static void fl__norm_sort(fl__norm_char *v, int64_t n, fl__norm_char *spare) {
     const int64_t half = n / 2;
     if (n < 16) {
@@ -174,7 +174,7 @@ static void fl__norm_sort(fl__norm_char *v, int64_t n, fl__norm_char *spare) {
         v[out] = k < n && v[k].combining < spare[i].combining ? v[k++] : spare[i++];
 }
 
-/* The canonical order: marks between two starters by their combining class. */
+/* Canonical order: sorts the marks between two starters by combining class. */
 static bool fl__norm_order(fl__norm_chain *k) {
     int64_t longest = 0;
     for (int64_t i = 0, begin = 0; i < k->n; i++) {
@@ -190,7 +190,8 @@ static bool fl__norm_order(fl__norm_chain *k) {
     return true;
 }
 
-/* Each character is joined with the last starter if nothing between them blocks it. */
+/* Canonical composition: joins each character with the last starter unless it is blocked. Returns the new
+   length. */
 static int64_t fl__norm_composed(fl__norm_char *v, int64_t n) {
     int64_t out = 0, starter = -1;
     for (int64_t i = 0; i < n; i++) {
@@ -207,8 +208,9 @@ static int64_t fl__norm_composed(fl__norm_char *v, int64_t n) {
     return out;
 }
 
-/* Writes characters, each for the next one of the text, or, if it is but more of one, for the last; those
-   that it took in have no other. So count tokenizers' offsets. */
+/* Writes the characters. Each stands for the next one of the text, further ones of a decomposition for the
+   last one; characters that were composed have no range. These are the offsets of Hugging Face's tokenizers.
+   */
 static bool fl__norm_write(fl_text_work *w, const fl__norm_chain *k, const fl_text_piece *source, int64_t n) {
     int64_t at = -1, next = 0;
     bool ok = true;
@@ -223,17 +225,17 @@ static bool fl__norm_write(fl_text_work *w, const fl__norm_chain *k, const fl_te
 
 enum { FL__NORM_COMPATIBLE = 1, FL__NORM_COMPOSE = 2 };
 
-/* ASCII stays, and nothing goes over it: what lies between is done in one go, with the character in front. */
+/* ASCII is copied; stretches of other characters are normalised together with the character before them. */
 static bool fl__norm_form(const fl_text_step *s, fl_text_work *w) {
     const bool compatible = s->value & FL__NORM_COMPATIBLE, compose = s->value & FL__NORM_COMPOSE;
     fl__norm_chain k = {0};
-    fl_text_piece *source = NULL; /* the text's characters of that stretch */
+    fl_text_piece *source = NULL; /* ranges of the stretch's characters */
     int64_t cap = 0;
     bool ok = true;
     int len;
     for (int64_t i = 0, begin = 0; ok && begin < w->n;) {
         for (i = begin; i < w->n && (uint8_t)w->p[i] < 0x80;) i++;
-        if (i - begin == w->n) return true; /* ASCII */
+        if (i - begin == w->n) return true; /* all ASCII */
         const int64_t from = i > begin && i < w->n ? i - 1 : i;
         int64_t n = 0;
         ok = fl_text_work_copy(w, begin, from);
@@ -251,7 +253,7 @@ static bool fl__norm_form(const fl_text_step *s, fl_text_work *w) {
         ok = ok && fl__norm_order(&k);
         const int64_t left = compose ? fl__norm_composed(k.v, k.n) : k.n;
         ok = ok && fl__norm_write(w, &k, source, left);
-        const int64_t bad = begin; /* what is ill-formed stays as it is */
+        const int64_t bad = begin; /* ill-formed bytes are copied */
         while (begin < w->n && fl_text_char(w->p + begin, w->n - begin, &len) < 0) begin += len;
         ok = ok && fl_text_work_copy(w, bad, begin);
     }
@@ -292,7 +294,7 @@ static bool fl__norm_prepend(const fl_text_step *s, fl_text_work *w) {
     return ok;
 }
 
-/* What takes a match's place stands for its last character. */
+/* A replacement stands for the last character of its match. */
 static bool fl__norm_replace(const fl_text_step *s, fl_text_work *w) {
     fl_text_matches m = {.pattern = s->pattern, .s = w->p, .n = w->n, .left = &w->left};
     int64_t n, at = 0, last;
@@ -306,7 +308,7 @@ static bool fl__norm_replace(const fl_text_step *s, fl_text_work *w) {
         at = m.end;
     }
     fl_text_matches_end(&m);
-    if (!at) return found == 0; /* nothing changes */
+    if (!at) return found == 0; /* no match */
     ok = ok && found == 0 && fl_text_work_copy(w, at, w->n);
     fl_text_work_swap(w);
     return ok;
@@ -316,7 +318,7 @@ static bool fl__norm_make_replace(fl_text_step *s, const char *where) {
     return (s->pattern = fl_text_pattern_of(fl_text_tree_at(s->options, "pattern"), where)) != NULL;
 }
 
-/* Each byte stands for its whole character. */
+/* Writes bytes as characters; each stands for its whole character. */
 static bool fl__norm_bytes(const fl_text_step *s, fl_text_work *w) {
     (void)s;
     int len;
@@ -333,20 +335,20 @@ static bool fl__norm_bytes(const fl_text_step *s, fl_text_work *w) {
     return ok;
 }
 
-/* ---- SentencePiece's map ---- */
+/* ---- SentencePiece's character map ---- */
 
-/* A u32 of bytes, a double array of u32 (Darts), replacements with a NUL behind each. Every index in it is
-   checked when it is used. */
+/* Format: a u32 with the size in bytes of a double array (Darts) of u32, the array, NUL-terminated
+   replacements. Every index is checked when it is used. */
 typedef struct fl__norm_charsmap {
-    const char *text; /* the replacements */
-    int64_t units, n; /* u32 of the array, bytes of the replacements */
+    const char *text; /* replacements */
+    int64_t units, n; /* number of u32 in the array, bytes of replacements */
     bool prefix, extra, escape,
-        suffix; /* of "SentencePiece": a dummy prefix, extra spaces go, spaces become U+2581 */
-    bool plain[128]; /* characters but the space that no key is, nor begins with where ASCII follows */
+        suffix; /* of "SentencePiece": dummy prefix, merging of spaces, U+2581 for spaces */
+    bool plain[128]; /* ASCII except the space: no key starts with it and ends or continues with ASCII */
     char bytes[];
 } fl__norm_charsmap;
 
-enum { FL__NORM_MAPPED = 4 }; /* units of work for a byte of a key: its walk may have no end */
+enum { FL__NORM_MAPPED = 4 }; /* units of work per byte of a key: a malformed array may loop */
 
 static uint32_t fl__norm_unit(const fl__norm_charsmap *m, uint64_t i) {
     uint32_t u = 0;
@@ -354,7 +356,7 @@ static uint32_t fl__norm_unit(const fl__norm_charsmap *m, uint64_t i) {
     return u;
 }
 
-/* One byte on the way from the root, where *at is 0; false: no key goes on so. */
+/* Follows byte c in the double array; at the root *at is 0. Returns false if no key continues so. */
 static inline bool fl__norm_step(const fl__norm_charsmap *m, uint32_t *unit, uint64_t *at, uint8_t c) {
     *at ^= (uint64_t)(*unit >> 10) << ((*unit & 512) >> 6) ^ c;
     *unit = fl__norm_unit(m, *at);
@@ -372,8 +374,7 @@ static bool fl__norm_is_plain(const fl__norm_charsmap *m, uint8_t c) {
     return plain;
 }
 
-/* The replacement of the shortest or longest key that s begins with, and the key's bytes in *len; NULL:
-   none. */
+/* The replacement of the shortest or longest key that is a prefix of s, its length in *len; NULL: none. */
 static const char *fl__norm_mapped(const fl__norm_charsmap *m, const char *s, int64_t n,
                                    bool longest, int64_t *len, int64_t *left) {
     const char *found = NULL;
@@ -406,15 +407,15 @@ static bool fl__norm_make_charsmap(fl_text_step *s, const char *where) {
     uint32_t array = 0;
     if (size >= 4) memcpy(&array, m->bytes, 4);
     if (size && (size < 4 || array % 4 || array > (uint64_t)size - 4))
-        return fl_fail("%s: a charsmap that is none", where);
+        return fl_fail("%s: precompiled_charsmap is malformed: wrong size of its array", where);
     if (size) m->units = array / 4, m->text = m->bytes + 4 + array, m->n = size - 4 - array;
     for (uint8_t c = 0; c < 128; c++) m->plain[c] = fl__norm_is_plain(m, c);
     if (size == 0) return true;
     return (m->n && !m->text[m->n - 1]) ||
-           fl_fail("%s: a charsmap whose last replacement does not end", where);
+           fl_fail("%s: precompiled_charsmap is malformed: its last replacement has no NUL", where);
 }
 
-/* Bytes of a character with the marks and the joiner behind it, which controls do not have (UAX 29). */
+/* Length of a grapheme cluster: a character, not a control, with the marks and joiners after it (UAX 29). */
 static int64_t fl__norm_cluster(const fl_text_work *w, int64_t at) {
     const unsigned control = 1u << FL_TEXT_CC | 1u << FL_TEXT_CF | 1u << FL_TEXT_ZL | 1u << FL_TEXT_ZP;
     int len, more;
@@ -425,14 +426,14 @@ static int64_t fl__norm_cluster(const fl_text_work *w, int64_t at) {
         return len;
     for (; end < w->n; end += more) {
         const int32_t c = fl_text_char(w->p + end, w->n - end, &more);
-        const bool extends = c == 0xe33 || c == 0xeb3 || c == 0xff9e || c == 0xff9f || /* that are no marks */
+        const bool extends = c == 0xe33 || c == 0xeb3 || c == 0xff9e || c == 0xff9f || /* not marks */
                              (c >= 0x1f3fb && c <= 0x1f3ff) || c == 0x200c || c == 0x200d;
         if (c < 0 || !(extends || FL_TEXT_IS(fl_text_classes()[c], FL_TEXT_MARKS))) break;
     }
     return end - at;
 }
 
-/* tokenizers': clusters first, then characters; the shortest key counts. */
+/* As Hugging Face's tokenizers: grapheme clusters first, then characters; the shortest key wins. */
 static bool fl__norm_precompiled(const fl_text_step *s, fl_text_work *w) {
     bool ok = true;
     for (int64_t i = 0, len, key; ok && i < w->n; i += len) {
@@ -459,8 +460,8 @@ static bool fl__norm_precompiled(const fl_text_step *s, fl_text_work *w) {
     return ok;
 }
 
-/* The library's own: the longest key at each place, spaces joined and marked, in one go. What the text ends
-   with is dropped if it is a mark, a U+2581 of the text's too. */
+/* As the SentencePiece library: the longest key at each position, with spaces merged and escaped in one
+   pass. A final mark is dropped, even a U+2581 of the text. */
 static bool fl__norm_sentencepiece(const fl_text_step *s, fl_text_work *w) {
     const fl__norm_charsmap *m = s->data;
     const char *mark = m->escape ? "\xe2\x96\x81" : " ";

@@ -1,5 +1,4 @@
-/* fl/text/tokenizers/pattern.h - where text is cut: literal strings, the known splits of byte-level tokenizers,
-   regular expressions */
+/* fl/text/tokenizers/pattern.h - matching literals, the splits of known tokenizers, regular expressions */
 #ifndef FL_TEXT_TOKENIZERS_PATTERN_H
 #define FL_TEXT_TOKENIZERS_PATTERN_H
 #include "tree.h"
@@ -8,7 +7,7 @@
 extern "C" {
 #endif
 
-/* The splits of GPT-2, cl100k (GPT-4), Llama 3, Qwen2 and o200k (GPT-4o), as their files write them. */
+/* The split patterns of GPT-2, cl100k (GPT-4), Llama 3, Qwen2 and o200k (GPT-4o), as in their files. */
 #define FL_TEXT_SPLIT_GPT2 \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 #define FL_TEXT_SPLIT_LLAMA3 \
@@ -29,29 +28,31 @@ extern "C" {
     "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 typedef struct fl_text_pattern fl_text_pattern;
-/* A regular expression, or a string that is looked for as it stands. Expressions other than those above need
-   PCRE2 (FL_USE_PCRE2): without it, and for what it does not take, an error that quotes the expression. \s
-   and [:space:] are Unicode's White_Space (before PCRE2 10.40: and U+180E). */
+/* Compiles a regular expression, or a literal string. Expressions other than those above need PCRE2
+   (FL_USE_PCRE2); without it, and if PCRE2 rejects the expression, an error quotes it. \s and [:space:] are
+   Unicode's White_Space (before PCRE2 10.40 also U+180E). where: prefix of error texts. Returns NULL after
+   fl_fail. */
 FL_API fl_text_pattern *fl_text_pattern_new(const char *text, int64_t n, bool literal, const char *where);
-/* Of {"String": ...} or {"Regex": ...}. */
+/* Compiles {"String": ...} or {"Regex": ...}. */
 FL_API fl_text_pattern *fl_text_pattern_of(const fl_text_tree *t, const char *where);
 FL_API void fl_text_pattern_free(fl_text_pattern *p); /* NULL is fine */
-/* The matches in n bytes at s, one after the other: begin with {.pattern = p, .s = s, .n = n, .left = &left}.
-   *left is the work that the text may still take, in units of about 1 ns. */
+/* An iterator over the matches in n bytes at s: start with {.pattern = p, .s = s, .n = n, .left = &left}.
+   *left is the remaining work, in units of about 1 ns. */
 typedef struct fl_text_matches {
     const fl_text_pattern *pattern;
     const char *s;
-    int64_t n, at; /* the next match is looked for from `at` on */
+    int64_t n, at; /* at: where the search for the next match starts */
     int64_t *left;
     int64_t begin, end; /* the last match */
     /* private */
-    int64_t first_, valid_, place_; /* s is well-formed between them; where the expression is there */
+    int64_t first_, valid_, place_; /* range where s is well-formed; position of the expression in it */
     void *data_, *context_;
 } fl_text_matches;
-/* Finds the next match of at least one byte: 1; 0 at the end; -1 after fl_fail. */
+/* Finds the next non-empty match. Returns 1; 0 at the end; -1 after fl_fail. */
 FL_API int fl_text_matches_next(fl_text_matches *m);
+/* Frees the iterator's buffers. */
 FL_API void fl_text_matches_end(fl_text_matches *m);
-/* The error of a text for which *left is below 0; false. */
+/* Fails because *left is below 0; returns false. */
 FL_API bool fl_text_spent(void);
 
 #ifdef __cplusplus
@@ -70,17 +71,17 @@ FL_API bool fl_text_spent(void);
 #include <pcre2.h>
 #endif
 
-enum { FL__PAT_LONGEST = 1024 }; /* a string that is looked for, which is compared at each place */
+enum { FL__PAT_LONGEST = 1024 }; /* bytes of a literal, which is compared at each position */
 
-/* A known split says where the match that begins at `at` ends. */
+/* A known split: returns the end of the match that begins at `at`. */
 typedef int64_t (*fl__pat_split)(const uint8_t *cls, const char *s, int64_t n, int64_t at);
 
 struct fl_text_pattern {
     fl__pat_split split;
     const uint8_t *cls;
-    char *text; /* a literal one */
+    char *text; /* of a literal */
     int64_t n;
-    void *code; /* PCRE2's */
+    void *code; /* PCRE2's compiled expression */
 };
 
 #define FL__PAT_WORD (FL_TEXT_LETTERS | FL_TEXT_NUMBERS)
@@ -88,7 +89,7 @@ struct fl_text_pattern {
     (1u << FL_TEXT_LU | 1u << FL_TEXT_LT | 1u << FL_TEXT_LM | 1u << FL_TEXT_LO | FL_TEXT_MARKS)
 #define FL__PAT_LOWER (1u << FL_TEXT_LL | 1u << FL_TEXT_LM | 1u << FL_TEXT_LO | FL_TEXT_MARKS)
 
-/* The class of the character at s + at; bytes that are none count as symbols. */
+/* The class of the character at s + at; ill-formed bytes count as symbols. */
 static inline unsigned fl__pat_class(const uint8_t *cls, const char *s, int64_t n, int64_t at,
                                      int *len) {
     const uint8_t b = (uint8_t)s[at];
@@ -98,7 +99,7 @@ static inline unsigned fl__pat_class(const uint8_t *cls, const char *s, int64_t 
     return c < 0 ? FL_TEXT_SO : cls[c];
 }
 
-/* Goes over characters of a set, at most `most`. */
+/* Skips characters of a set, at most `most`. */
 static inline int64_t fl__pat_run(const uint8_t *cls, const char *s, int64_t n, int64_t at,
                                   unsigned set, int64_t most) {
     for (int len; at < n && most > 0; at += len, most--)
@@ -110,7 +111,7 @@ static inline bool fl__pat_space(unsigned c) {
     return (c & FL_TEXT_WHITE_SPACE) != 0;
 }
 
-/* Characters that are neither space, letter nor number. */
+/* Skips characters that are neither space, letter nor number. */
 static int64_t fl__pat_symbols(const uint8_t *cls, const char *s, int64_t n, int64_t at) {
     for (int len; at < n; at += len) {
         const unsigned c = fl__pat_class(cls, s, n, at, &len);
@@ -119,7 +120,7 @@ static int64_t fl__pat_symbols(const uint8_t *cls, const char *s, int64_t n, int
     return at;
 }
 
-/* Behind 's 't 're 've 'm 'll 'd at `at`; at itself if there is none. In either case s is also U+017F. */
+/* The end of 's 't 're 've 'm 'll 'd at `at`; `at` if there is none. U+017F is also an s, in any case. */
 static int64_t fl__pat_contraction(const char *s, int64_t n, int64_t at, bool any_case) {
     char c[2] = {0, 0};
     if (at + 1 >= n || s[at] != '\'') return at;
@@ -162,7 +163,7 @@ static int64_t fl__pat_lines(const uint8_t *cls, const char *s, int64_t n, int64
     return end;
 }
 
-/* What is the same from cl100k on: symbols with line ends behind them (and what o200k adds), lines,
+/* The common rest of the patterns since cl100k: symbols followed by line ends (and o200k's '/'), lines,
    spaces. */
 static int64_t fl__pat_rest(const uint8_t *cls, const char *s, int64_t n, int64_t at,
                             bool slash, bool whole) {
@@ -180,7 +181,7 @@ static int64_t fl__pat_rest(const uint8_t *cls, const char *s, int64_t n, int64_
     return lines > at ? lines : fl__pat_spaces(cls, s, n, at);
 }
 
-/* Letters with one character in front that is no line end, letter or number: behind them, or at. */
+/* Letters, optionally after one character that is not a line end, letter or number: their end, or `at`. */
 static int64_t fl__pat_word(const uint8_t *cls, const char *s, int64_t n, int64_t at) {
     int len, more;
     unsigned c = fl__pat_class(cls, s, n, at, &len);
@@ -215,10 +216,10 @@ static int64_t fl__pat_qwen2(const uint8_t *cls, const char *s, int64_t n, int64
     return fl__pat_words(cls, s, n, at, 1, false);
 }
 
-/* Capitals and then small letters, at least one of what counts as small (or, `upper`, as capital): letters
-   without case are both. Behind them, or at. */
+/* Capitals, then lower-case letters; at least one that counts as lower case (or, `upper`, as a capital).
+   Letters without case count as both. Returns the end, or `at`. */
 static int64_t fl__pat_cased(const uint8_t *cls, const char *s, int64_t n, int64_t at, bool upper) {
-    int64_t end = at, both = at; /* both: behind the last one that may be either */
+    int64_t end = at, both = at; /* both: after the last letter without case */
     int len;
     for (; end < n; end += len) {
         const unsigned c = fl__pat_class(cls, s, n, end, &len);
@@ -247,12 +248,12 @@ static int64_t fl__pat_o200k(const uint8_t *cls, const char *s, int64_t n, int64
 
 FL_API bool fl_text_spent(void) {
     return fl_fail(
-        "fl_text: the tokenizer takes too long for this text, more than 600 units of work for a byte");
+        "fl_text: the tokenizer takes too long for this text, expected at most 600 units of work per byte");
 }
 
 #ifdef FL_USE_PCRE2
-/* A callout in front of each item of the expression counts the work: PCRE2's own limit is for each place
-   where a match may begin, and runs of characters do not count for it. */
+/* A callout before each item of the expression counts the work: PCRE2's own limit applies to each start
+   position separately, and does not count runs of characters. */
 static bool fl__pat_compile_as(fl_text_pattern *p, const char *text, int64_t n, const char *where) {
     int error;
     PCRE2_SIZE at;
@@ -263,11 +264,13 @@ static bool fl__pat_compile_as(fl_text_pattern *p, const char *text, int64_t n, 
                             NULL);
     if (p->code) return true;
     pcre2_get_error_message(error, why, sizeof why);
-    return fl_fail("%s: the regular expression '%.200s': at %d: %s", where, text, (int)at, (const char *)why);
+    return fl_fail("%s: invalid regular expression '%.200s': at %d: %s", where, text, (int)at,
+                   (const char *)why);
 }
 
-/* As the file has it, so that errors name its places; then, from PCRE2 10.40 on, with white space as a
-   property: PCRE2's \s has U+180E, which is none in Unicode nor in the libraries that write such files. */
+/* Compiles the file's expression, so that errors have its offsets; then, from PCRE2 10.40 on, with white
+   space as a property: PCRE2's \s includes U+180E, unlike Unicode's and that of the libraries that write
+   such files. */
 static bool fl__pat_compile(fl_text_pattern *p, const char *text, int64_t n, const char *where) {
     static const char *const word[][2] = {{"\\s", "\\p{White_Space}"},
                                           {"\\S", "\\P{White_Space}"},
@@ -303,13 +306,13 @@ static int fl__pat_count(pcre2_callout_block *b, void *user) {
 static bool fl__pat_begin(fl_text_matches *m) {
     m->data_ = pcre2_match_data_create(1, NULL);
     m->context_ = pcre2_match_context_create(NULL);
-    if (!m->data_ || !m->context_) return fl_fail("out of memory: a match of a regular expression");
+    if (!m->data_ || !m->context_) return fl_fail("out of memory: match data of a regular expression");
     pcre2_set_callout(m->context_, fl__pat_count, m);
     pcre2_set_heap_limit(m->context_, (uint32_t)(m->n / 16 + 1024)); /* KiB */
     return true;
 }
 
-/* In s without what is ill-formed: each stretch between is a text of its own, so that it is checked once. */
+/* Matches each well-formed stretch of s as a text of its own, so that UTF-8 is checked once. */
 static int fl__pat_next(fl_text_matches *m) {
     if (!m->data_ && !fl__pat_begin(m)) return -1;
     while (m->at < m->n) {
@@ -329,7 +332,7 @@ static int fl__pat_next(fl_text_matches *m) {
         if (rc == PCRE2_ERROR_NOMATCH) m->at = m->valid_;
         else if (rc == PCRE2_ERROR_CALLOUT) return fl_text_spent(), -1;
         else if (rc < 0)
-            return fl_fail("a regular expression: the match fails with PCRE2's error %d", rc), -1;
+            return fl_fail("fl_text: regular expression: PCRE2 fails with error %d", rc), -1;
         else {
             m->begin = m->first_ + (int64_t)o[0], m->at = m->end = m->first_ + (int64_t)o[1];
             if (m->end > m->begin) return 1;
@@ -347,7 +350,7 @@ FL_API void fl_text_matches_end(fl_text_matches *m) {
 #else
 static bool fl__pat_compile(fl_text_pattern *p, const char *text, int64_t n, const char *where) {
     (void)p;
-    return fl_fail("%s: the regular expression '%.*s' needs PCRE2 (FL_USE_PCRE2, libpcre2-dev)",
+    return fl_fail("%s: the regular expression '%.*s' needs PCRE2: build with FL_USE_PCRE2 (libpcre2-dev)",
                    where, (int)(n < 200 ? n : 200), text);
 }
 
@@ -373,9 +376,9 @@ FL_API fl_text_pattern *fl_text_pattern_new(const char *text, int64_t n, bool li
          fl__pat_gpt2},
     };
     if (literal && n > FL__PAT_LONGEST)
-        return fl_fail("%s: a pattern of %lld bytes, expected at most %d", where, (long long)n,
-                       FL__PAT_LONGEST),
-               NULL;
+        return fl_fail("%s: the pattern is too long: got %lld bytes, expected at most %d", where,
+                       (long long)n,
+                       FL__PAT_LONGEST), NULL;
     fl_text_pattern *p = fl_heap_alloc(sizeof *p);
     if (!p) return NULL;
     p->cls = fl_text_classes();
@@ -398,7 +401,7 @@ FL_API fl_text_pattern *fl_text_pattern_of(const fl_text_tree *t, const char *wh
     const char *text = fl_text_tree_string(t, "String", &n, NULL), *regex = NULL;
     if (!text) regex = fl_text_tree_string(t, "Regex", &n, NULL);
     if (text || regex) return fl_text_pattern_new(text ? text : regex, n, text != NULL, where);
-    fl_fail("%s: a pattern without \"String\" or \"Regex\"", where);
+    fl_fail("%s: a pattern has neither \"String\" nor \"Regex\"", where);
     return NULL;
 }
 
@@ -418,7 +421,7 @@ FL_API int fl_text_matches_next(fl_text_matches *m) {
     if (p->split) m->begin = m->at, m->end = p->split(p->cls, m->s, m->n, m->at);
     else if (!p->text) return fl__pat_next(m);
     else {
-        const char *q = m->s + m->at, *last = m->s + m->n - p->n; /* where a match may begin */
+        const char *q = m->s + m->at, *last = m->s + m->n - p->n; /* last possible start of a match */
         while (p->n && q <= last && (q = memchr(q, p->text[0], (size_t)(last - q + 1))) &&
                memcmp(q, p->text, (size_t)p->n))
             q++;

@@ -1,4 +1,4 @@
-/* fl/text/tokenizers/sentencepiece.h - SentencePiece's .model files, and vocabularies of pieces with scores and
+/* fl/text/tokenizers/sentencepiece.h - SentencePiece .model files; vocabularies of pieces with scores and
    kinds */
 #ifndef FL_TEXT_TOKENIZERS_SENTENCEPIECE_H
 #define FL_TEXT_TOKENIZERS_SENTENCEPIECE_H
@@ -8,40 +8,40 @@
 extern "C" {
 #endif
 
-/* Kinds of pieces, as .model and GGUF files number them. */
+/* Kinds of pieces, with their numbers in .model and GGUF files. */
 typedef enum fl_text_piece_kind {
     FL_TEXT_NORMAL = 1,
     FL_TEXT_UNKNOWN,
     FL_TEXT_CONTROL,
-    FL_TEXT_USER, /* always taken as a whole */
+    FL_TEXT_USER, /* user-defined: never split */
     FL_TEXT_UNUSED,
     FL_TEXT_BYTE
 } fl_text_piece_kind;
 typedef struct fl_text_pieces_opts {
     fl_opts_guard guard_;
-    bool bpe;            /* pairs are joined by score; else the unigram model */
-    bool byte_fallback;  /* unknown characters become their bytes' pieces */
-    bool no_prefix;      /* no space in front of the text */
-    bool keep_spaces;    /* extra spaces stay */
-    bool plain_spaces;   /* spaces are no U+2581 */
-    bool suffix;         /* the dummy space goes behind the text */
-    const char *charsmap; /* bytes of a precompiled map, NULL: none */
+    bool bpe;            /* BPE with merges by score; false: unigram */
+    bool byte_fallback;  /* unknown characters become the pieces of their bytes */
+    bool no_prefix;      /* no dummy space before the text */
+    bool keep_spaces;    /* repeated spaces are kept */
+    bool plain_spaces;   /* spaces are not replaced by U+2581 */
+    bool suffix;         /* the dummy space is after the text */
+    const char *charsmap; /* precompiled normalisation map, NULL: none */
     int64_t n_charsmap;
-    int64_t bos, eos;    /* ids put around a text; 0: none (id 0 is never one) */
-    const char *where;   /* what errors begin with */
+    int64_t bos, eos;    /* ids added around a text; 0: none (id 0 cannot be one) */
+    const char *where;   /* prefix of error texts */
     char _end;
 } fl_text_pieces_opts;
-/* The tokenizer of n pieces (vocab: index k is piece k; it is taken), each with its score and kind; kind
-   NULL: piece 0 is unknown, 1 and 2 are control pieces, "<0x0A>" are bytes. GGUF's "llama" vocabularies and
-   llama2.c's are such. */
+/* A tokenizer of n pieces with scores and kinds; takes vocab, where index k is piece k. kind NULL: piece 0
+   is unknown, 1 and 2 are control pieces, "<0x0A>" are bytes, as in llama2.c's vocabulary. Also for GGUF's
+   "llama" vocabularies. Returns NULL after fl_fail. */
 FL_API fl_text_tokenizer *fl_text_pieces(fl_text_dictionary *vocab, const float *score,
                                          const int32_t *kind, fl_text_pieces_opts o);
-/* A .model file: unigram and BPE; words and characters are errors that name them. Saved as tokenizer.json it
-   is what Hugging Face's converter writes; the keys "exact" and "unused", which other libraries ignore, hold
-   what that leaves out, and it loads as the same tokenizer. */
+/* Loads a .model file of type unigram or BPE; types word and char are errors. Saved as tokenizer.json it has
+   the form of Hugging Face's converter, plus the keys "exact" and "unused", which other libraries ignore and
+   which make it load as the same tokenizer. Returns NULL after fl_fail. */
 FL_API fl_text_tokenizer *fl_text_sentencepiece_load(const char *path);
-/* llama2.c's tokenizer.bin with a vocabulary of n pieces (0: as many as there are); a text begins with
-   <s>. */
+/* Loads llama2.c's tokenizer.bin with n pieces (0: all in the file); texts begin with <s>. Returns NULL after
+   fl_fail. */
 FL_API fl_text_tokenizer *fl_text_llama2c_load(const char *path, int64_t n);
 
 #ifdef __cplusplus
@@ -74,8 +74,8 @@ static fl_text_piece_kind fl__sp_kind(const fl_text_dictionary *d, const int32_t
     return n == 6 && !memcmp(text, "<0x", 3) && text[5] == '>' ? FL_TEXT_BYTE : FL_TEXT_NORMAL;
 }
 
-/* Where pieces have marks, which says where text may be cut: one at the beginning (in front of any mark),
-   some in a row there (in front of a mark that follows something else), or within (nowhere). */
+/* Where pieces contain U+2581, which tells where text may be split: once, at the start (split before each
+   mark); several in a row at the start (before a mark that does not follow one); or inside (nowhere). */
 typedef enum fl__sp_place { FL__SP_ONE, FL__SP_ROWS, FL__SP_WITHIN } fl__sp_place;
 static fl__sp_place fl__sp_marks(const fl_text_dictionary *d, const int32_t *kind) {
     fl__sp_place place = FL__SP_ONE;
@@ -110,7 +110,7 @@ static const char *fl__sp_bool(bool yes) {
     return yes ? "true" : "false";
 }
 
-/* A Replace of one character, or of a regular expression as JSON has it; each % in them is the mark. */
+/* Appends a Replace of a string, or of a regular expression in JSON form; % in them stands for the mark. */
 static bool fl__sp_replace(fl_data_text *t, const char *mark, const char *from, const char *to) {
     bool ok = fl_data_text_print(t, "%s{\"type\":\"Replace\",\"pattern\":{\"%s\":\"",
                                  t->p[t->n - 1] == '[' ? "" : ",", from[1] ? "Regex" : "String");
@@ -122,9 +122,10 @@ static bool fl__sp_replace(fl_data_text *t, const char *mark, const char *from, 
     return ok;
 }
 
-/* For us SentencePiece's own normalizer; for others its parts: the map, extra spaces, marks. The dummy prefix
-   is Metaspace's, which puts none in front of a mark, and none where a normalizer removed what was first: so
-   one leading space stays in its place, and a mark that is no such space gets another one. */
+/* SentencePiece's exact normalizer for fl, and its equivalent parts for other libraries: map, repeated
+   spaces, marks. The dummy prefix is Metaspace's, which adds none before a mark or where a normalizer
+   removed the first character: so one leading space is kept, and a mark that is not such a space gets one
+   more. */
 static bool fl__sp_normalizer(fl_data_text *t, const fl_text_pieces_opts *o) {
     const char *mark = o->plain_spaces ? " " : fl__sp_mark;
     const bool prefix = !o->no_prefix && !o->suffix, extra = !o->keep_spaces;
@@ -165,7 +166,7 @@ static bool fl__sp_pipeline(fl_data_text *t, const fl_text_dictionary *d, const 
              fl_data_json_put_string(t, unk, (size_t)n_unk) &&
              fl_data_text_print(t, "},\"content\":\" \xe2\x81\x87 \"},");
     ok = ok && fl_data_text_print(t, "{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}");
-    if (ok && (!o->no_prefix || !o->keep_spaces)) /* all leading marks, or the dummy prefix */
+    if (ok && (!o->no_prefix || !o->keep_spaces)) /* strip all leading marks, or the dummy prefix */
         ok = fl_data_text_print(t, ",{\"type\":\"Strip\",\"content\":\"%s\",\"start\":%d,\"stop\":0}",
                                 fl__sp_mark, o->keep_spaces ? 1 : INT32_MAX);
     ok = ok && fl__sp_replace(t, fl__sp_mark, "%", " ") && fl_data_text_print(t, "]}");
@@ -173,8 +174,8 @@ static bool fl__sp_pipeline(fl_data_text *t, const fl_text_dictionary *d, const 
            fl_data_text_print(t, "}");
 }
 
-/* The tokens that are cut out: control pieces, which no text has, and symbols. Those that the normalizer does
-   not change are looked for in its text, where it has seen the spaces around them. */
+/* Added tokens: control pieces, which no text contains, and user-defined ones. Those that the normalizer
+   does not change are matched in normalised text, where it has seen the spaces around them. */
 static bool fl__sp_added(const fl_text_dictionary *d, const int32_t *kind, const fl_text_tree *pipeline,
                          bool suffix, fl_text_added **added, int64_t *n) {
     fl_text_steps steps = {0};
@@ -211,14 +212,16 @@ FL_API fl_text_tokenizer *fl_text_pieces(fl_text_dictionary *d, const float *sco
         const fl_text_piece_kind k = fl__sp_kind(d, kind, i);
         const bool taken = k == FL_TEXT_NORMAL || k == FL_TEXT_USER;
         if (!fl_text_dictionary_entry(d, i, NULL))
-            ok = fl_fail("%s: there is no piece %lld", where, (long long)i);
+            ok = fl_fail("%s: piece %lld is missing", where, (long long)i);
         if (k == FL_TEXT_UNKNOWN && unk_id < 0) unk = fl_text_dictionary_entry(d, i, &n_unk), unk_id = i;
         if (!(score[i] > -1e30f && score[i] < 1e30f))
-            ok = fl_fail("%s: the score of piece %lld", where, (long long)i);
+            ok = fl_fail("%s: score of piece %lld is not finite: got %g", where, (long long)i,
+                         (double)score[i]);
         high[i] = taken ? (double)score[i] : (double)NAN, low[i] = taken ? score[i] : -1e30f;
     }
     if (ok && (o.bos >= n || o.eos >= n || o.bos < 0 || o.eos < 0))
-        ok = fl_fail("%s: bos %lld, eos %lld, of %lld pieces", where, (long long)o.bos,
+        ok = fl_fail("%s: bos or eos is out of range: got %lld, %lld, expected [0, %lld)", where,
+                     (long long)o.bos,
                      (long long)o.eos, (long long)n);
     ok = ok && fl__sp_pipeline(&json, d, kind, unk, n_unk, &o);
     fl_data_json *j = ok ? fl_data_json_of(json.p, (size_t)json.n, .who = where) : NULL;
@@ -249,7 +252,7 @@ typedef struct fl__sp_pb {
 } fl__sp_pb;
 
 typedef struct fl__sp_field {
-    uint32_t number, wire; /* 0: value, 2: bytes, 5: four bytes in value */
+    uint32_t number, wire; /* wire 0: varint, 2: bytes, 5: four bytes in value */
     uint64_t value;
     fl__sp_pb bytes;
 } fl__sp_field;
@@ -263,7 +266,7 @@ static bool fl__sp_varint(fl__sp_pb *b, uint64_t *v) {
     return false;
 }
 
-/* 1: a field, 0: the end, -1: what is no message. */
+/* Reads a field: 1; 0 at the end; -1 if the message is invalid. */
 static int fl__sp_next(fl__sp_pb *b, fl__sp_field *f) {
     uint64_t key;
     if (b->p == b->end) return 0;
@@ -307,12 +310,13 @@ static bool fl__sp_piece(fl__sp_model *m, fl__sp_pb b) {
         if (f.number == 2 && f.wire == 5) memcpy(&score, &(uint32_t){(uint32_t)f.value}, sizeof score);
         if (f.number == 3 && f.wire == 0) kind = f.value <= FL_TEXT_BYTE ? (int32_t)f.value : 0;
     }
-    if (more < 0) return fl__sp_bad(m, at, "a piece that is no message");
-    if (!text.value || kind < FL_TEXT_NORMAL) return fl__sp_bad(m, at, "a piece without text, or of no kind");
+    if (more < 0) return fl__sp_bad(m, at, "a piece is not a valid message");
+    if (!text.value || kind < FL_TEXT_NORMAL) return fl__sp_bad(m, at, "a piece has no text, or an unknown "
+                                                                "type");
     const char *s = (const char *)text.bytes.p;
     const int64_t n = fl_text_dictionary_size(m->d);
     if (fl_text_dictionary_find(m->d, s, (int64_t)text.value) >= 0)
-        return fl__sp_bad(m, at, "a piece that is there twice");
+        return fl__sp_bad(m, at, "duplicate piece");
     m->score[n] = score, m->kind[n] = kind;
     return fl_text_dictionary_add(m->d, s, (int64_t)text.value) >= 0;
 }
@@ -335,7 +339,7 @@ static bool fl__sp_specs(fl__sp_model *m, fl__sp_pb b, bool trainer) {
             if (f.number == 5) m->o.plain_spaces = !yes;
         }
     }
-    return more == 0 || fl__sp_bad(m, at, "a spec that is no message");
+    return more == 0 || fl__sp_bad(m, at, "trainer_spec or normalizer_spec is not a valid message");
 }
 
 static bool fl__sp_read(fl__sp_model *m, fl__sp_pb b) {
@@ -349,15 +353,17 @@ static bool fl__sp_read(fl__sp_model *m, fl__sp_pb b) {
     if (!m->d || !m->score || !m->kind || !fl_text_dictionary_reserve(m->d, n)) return false;
     bool ok = true;
     while (ok && (more = fl__sp_next(&b, &f)) > 0) {
-        if (f.number <= 3 && f.wire != 2) ok = fl__sp_bad(m, b.p, "a field of another type");
+        if (f.number <= 3 && f.wire != 2) ok = fl__sp_bad(m, b.p, "a field has the wrong wire type");
         else if (f.number == 1) ok = fl__sp_piece(m, f.bytes);
         else if (f.number == 2 || f.number == 3) ok = fl__sp_specs(m, f.bytes, f.number == 2);
     }
-    if (ok && more < 0) ok = fl__sp_bad(m, b.p, "no protobuf message");
-    if (ok && !n) ok = fl__sp_bad(m, b.p, "no pieces");
+    if (ok && more < 0) ok = fl__sp_bad(m, b.p, "not a protobuf message");
+    if (ok && !n) ok = fl__sp_bad(m, b.p, "the model has no pieces");
     if (ok && m->type != 1 && m->type != 2)
-        ok = fl_fail("fl_text_sentencepiece_load: %s: a model of type %lld (%s)", m->path, (long long)m->type,
-                     m->type == 3 ? "words" : m->type == 4 ? "characters" : "unknown");
+        ok = fl_fail("fl_text_sentencepiece_load: %s: unsupported model_type %lld (%s); known: 1 (unigram), "
+                     "2 (bpe)",
+                     m->path, (long long)m->type,
+                         m->type == 3 ? "words" : m->type == 4 ? "characters" : "unknown");
     return ok;
 }
 
@@ -396,22 +402,24 @@ FL_API fl_text_tokenizer *fl_text_llama2c_load(const char *path, int64_t most) {
         memcpy(&score[n], bytes + at, 4);
         memcpy(&len, bytes + at + 4, 4);
         if (len < 0 || len > size - at - 8)
-            ok = fl_fail("%s: offset %lld: a piece of %d bytes", where, (long long)at + 4, (int)len);
+            ok = fl_fail("%s: offset %lld: length of a piece exceeds the file: got %d", where,
+                         (long long)at + 4,
+                         (int)len);
         text.n = 0;
-        for (int32_t i = 0; ok && i < len; i++) { /* the export wrote spaces for marks */
+        for (int32_t i = 0; ok && i < len; i++) { /* the exporter wrote spaces for U+2581 */
             const char *c = bytes + at + 8 + i;
             ok = *c == ' ' ? fl_data_text_put(&text, fl__sp_mark, 3) : fl_data_text_put(&text, c, 1);
         }
         at += 8 + (ok ? len : 0);
         if (n == 1 || n == 2) text.n = 0, ok = ok && fl_data_text_print(&text, "%s", control[n]);
-        /* texts may differ in their kind of space alone */
+        /* pieces may become equal when their spaces do */
         if (ok && fl_text_dictionary_find(d, text.p ? text.p : "", text.n) >= 0)
             text.n = 0, ok = fl_data_text_print(&text, "<piece %lld>", (long long)n);
         ok = ok && fl_text_dictionary_add(d, text.p ? text.p : "", text.n) >= 0;
     }
     if (ok && (n < 259 || (most ? n < most : at != size)))
-        ok = fl_fail("%s: offset %lld: ends within a piece, or behind %lld of them", where, (long long)at,
-                     (long long)n);
+        ok = fl_fail("%s: offset %lld: the file ends within a piece, or has too few: got %lld", where,
+                     (long long)at, (long long)n);
     const fl_text_pieces_opts o = {.bpe = true, .byte_fallback = true, .keep_spaces = true, .bos = 1,
                                    .where = where};
     fl_text_tokenizer *t = fl_text_pieces(fl_text_dictionary_made(d, ok), score, NULL, o);

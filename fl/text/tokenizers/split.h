@@ -1,4 +1,4 @@
-/* fl/text/tokenizers/split.h - pre-tokenizers: where text may be cut, and where models may not join */
+/* fl/text/tokenizers/split.h - pre-tokenizers: splitting text into pieces before the model */
 #ifndef FL_TEXT_TOKENIZERS_SPLIT_H
 #define FL_TEXT_TOKENIZERS_SPLIT_H
 #include "steps.h"
@@ -7,9 +7,9 @@
 extern "C" {
 #endif
 
-/* The steps of a "pre_tokenizer": BertPreTokenizer, ByteLevel (the last one), CharDelimiterSplit, Digits,
+/* The steps of a "pre_tokenizer": BertPreTokenizer, ByteLevel (must be last), CharDelimiterSplit, Digits,
    FixedLength, Metaspace, Punctuation, Split, UnicodeScripts, Whitespace, WhitespaceSplit, Sequence; and
-   ours, SentencePiece, which cuts in front of marks. */
+   fl's own SentencePiece, which splits before U+2581. Returns false after fl_fail. */
 FL_API bool fl_text_splits_of(fl_text_steps *out, const fl_text_tree *t, const char *where);
 
 #ifdef __cplusplus
@@ -25,7 +25,7 @@ FL_API bool fl_text_splits_of(fl_text_steps *out, const fl_text_tree *t, const c
 #include "../utf8.h"
 #include <string.h>
 
-/* ---- what becomes of matches, and of the text between them ---- */
+/* ---- behaviours: how matches and the text between them become pieces ---- */
 
 typedef enum fl__split_behaviour {
     FL__SPLIT_REMOVED, FL__SPLIT_ISOLATED, FL__SPLIT_PREVIOUS, FL__SPLIT_NEXT, FL__SPLIT_CONTIGUOUS
@@ -34,7 +34,7 @@ typedef enum fl__split_behaviour {
 typedef struct fl__split_parts {
     fl_text_work *w;
     fl__split_behaviour behaviour;
-    bool invert, there, match; /* there: a part waits for what comes behind it; match: it is one */
+    bool invert, there, match; /* there: a part is pending; match: the pending part is a match */
     int64_t begin, end;
 } fl__split_parts;
 
@@ -44,7 +44,7 @@ static bool fl__split_flush(fl__split_parts *p) {
     return !cut || fl_text_work_cut(p->w, p->begin, p->end, -1);
 }
 
-/* The next part of a piece. */
+/* Adds the next part of a piece. */
 static bool fl__split_part(fl__split_parts *p, int64_t begin, int64_t end, bool match) {
     match ^= p->invert;
     if (begin == end || (match && p->behaviour == FL__SPLIT_REMOVED)) return true;
@@ -58,7 +58,7 @@ static bool fl__split_part(fl__split_parts *p, int64_t begin, int64_t end, bool 
     return true;
 }
 
-/* ---- kinds of characters ---- */
+/* ---- character classes ---- */
 
 typedef bool (*fl__split_is)(int32_t c, unsigned cls);
 
@@ -77,7 +77,7 @@ static bool fl__split_is_punctuation(int32_t c, unsigned cls) {
            (c < 128 && c > 32 && !FL_TEXT_IS(cls, FL_TEXT_LETTERS | FL_TEXT_NUMBERS) && c != 127);
 }
 
-/* \w: also letters in circles and squares, which are symbols but alphabetic, and the joiners. */
+/* \w: includes enclosed letters, which are symbols but alphabetic, and the joiners. */
 static bool fl__split_is_word(int32_t c, unsigned cls) {
     return FL_TEXT_IS(cls, FL_TEXT_LETTERS | FL_TEXT_MARKS | 1u << FL_TEXT_ND | 1u << FL_TEXT_NL |
                                1u << FL_TEXT_PC) ||
@@ -86,7 +86,7 @@ static bool fl__split_is_word(int32_t c, unsigned cls) {
            c == 0x200d;
 }
 
-/* Each such character is a match. */
+/* Splits at characters of a class; each is a match. */
 static bool fl__split_chars(fl_text_work *w, fl_text_piece piece, fl__split_is is, fl__split_behaviour b) {
     fl__split_parts p = {.w = w, .behaviour = b};
     const uint8_t *cls = fl_text_classes();
@@ -118,13 +118,13 @@ static bool fl__split_punctuation_one(const fl_text_step *s, fl_text_work *w, fl
     return fl__split_chars(w, p, fl__split_is_punctuation, (fl__split_behaviour)s->value);
 }
 
-/* Words at white space, punctuation characters alone. */
+/* Splits at white space and isolates punctuation characters. */
 static bool fl__split_bert(const fl_text_step *s, fl_text_work *w) {
     return fl_text_work_each(s, w, false, fl__split_space_one) &&
            fl_text_work_each(s, w, false, fl__split_punctuation_one);
 }
 
-/* Runs of word characters and runs of others; white space goes. */
+/* Splits into runs of word characters and of others; removes white space. */
 static bool fl__split_words_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
     (void)s;
     return fl__split_chars(w, p, fl__split_is_word, FL__SPLIT_CONTIGUOUS);
@@ -135,8 +135,8 @@ static bool fl__split_words(const fl_text_step *s, fl_text_work *w) {
            fl_text_work_each(s, w, false, fl__split_words_one);
 }
 
-/* Where the script changes; Hiragana and Katakana count as Han, and what is in no script as what is before
-   it. */
+/* Splits where the script changes; Hiragana and Katakana count as Han, characters without a script as the one
+   before. */
 static bool fl__split_scripts_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
     (void)s;
     const char *han = fl_text_script(0x4e00), *last = NULL, *none = fl_text_script(-1);
@@ -171,12 +171,13 @@ static bool fl__split_length_one(const fl_text_step *s, fl_text_work *w, fl_text
 
 static bool fl__split_make_length(fl_text_step *s, const char *where) {
     s->value = fl_text_tree_int(s->options, "length", 5);
-    return s->value > 0 || fl_fail("%s: FixedLength of length %lld", where, (long long)s->value);
+    return s->value > 0 ||
+           fl_fail("%s: FixedLength: length must be > 0: got %lld", where, (long long)s->value);
 }
 
 /* ---- patterns ---- */
 
-/* Each match of the pattern, which is looked for within the piece alone. */
+/* Splits at the matches of the pattern inside the piece. */
 static bool fl__split_pattern_one(const fl_text_step *s, fl_text_work *w, fl_text_piece piece) {
     fl__split_parts p = {.w = w, .behaviour = (fl__split_behaviour)s->value,
                          .invert = fl_text_tree_true(s->options, "invert", false)};
@@ -200,7 +201,8 @@ static bool fl__split_make_behaviour(fl_text_step *s, const char *where) {
     const char *text = fl_text_tree_string(s->options, "behavior", NULL, "Isolated");
     for (int i = 0; i < 5; i++)
         if (!strcmp(text, name[i])) return s->value = i, true;
-    return fl_fail("%s: a split with the behavior \"%.40s\"", where, text);
+    return fl_fail("%s: unknown split behavior \"%.40s\"; known: Removed, Isolated, MergedWithPrevious, "
+                   "MergedWithNext, Contiguous", where, text);
 }
 
 static bool fl__split_make_pattern(fl_text_step *s, const char *where) {
@@ -212,12 +214,12 @@ static bool fl__split_make_delimiter(fl_text_step *s, const char *where) {
     int64_t n;
     const char *text = fl_text_tree_string(s->options, "delimiter", &n, NULL);
     s->pattern = text ? fl_text_pattern_new(text, n, true, where) : NULL;
-    return s->pattern || fl_fail("%s: a CharDelimiterSplit without \"delimiter\"", where);
+    return s->pattern || fl_fail("%s: CharDelimiterSplit has no \"delimiter\"", where);
 }
 
 /* ---- bytes ---- */
 
-/* A piece with `mark` in front, which stands for the first character. */
+/* Prepends `mark` to a piece; it stands for the first character. */
 static bool fl__split_prepend(fl_text_work *w, fl_text_piece p, const char *mark, int64_t n) {
     int len = 1;
     if (p.end == p.begin) return true;
@@ -275,7 +277,7 @@ static bool fl__split_metaspace(const fl_text_step *s, fl_text_work *w) {
            (!s->pattern || fl_text_work_each(s, w, false, fl__split_pattern_one));
 }
 
-/* Older files have "add_prefix_space" in place of "prepend_scheme". */
+/* Older files have "add_prefix_space" instead of "prepend_scheme". */
 static bool fl__split_make_metaspace(fl_text_step *s, const char *where) {
     fl__split_mark *m = s->data = fl_heap_alloc(sizeof *m);
     const bool prefix = fl_text_tree_true(s->options, "add_prefix_space", true);
@@ -284,13 +286,14 @@ static bool fl__split_make_metaspace(fl_text_step *s, const char *where) {
     m->text = fl_text_tree_string(s->options, "replacement", &m->n, "\xe2\x96\x81");
     m->scheme = !strcmp(scheme, "always") ? 2 : !strcmp(scheme, "first") ? 1 : 0;
     if (!m->scheme && strcmp(scheme, "never"))
-        return fl_fail("%s: a Metaspace with the prepend_scheme \"%.40s\"", where, scheme);
+        return fl_fail("%s: Metaspace: unknown prepend_scheme \"%.40s\"; known: always, first, never", where,
+                       scheme);
     if (!fl_text_tree_true(s->options, "split", true)) return true;
     return (s->pattern = fl_text_pattern_new(m->text, m->n, true, where)) != NULL;
 }
 
-/* Ours: in front of a mark that does not follow one. For vocabularies whose pieces have marks in front
-   only. */
+/* fl's SentencePiece: splits before each mark that does not follow one, for vocabularies whose pieces have
+   marks only at the start. */
 static bool fl__split_marks_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
     (void)s;
     static const char mark[] = "\xe2\x96\x81";
@@ -325,7 +328,7 @@ FL_API bool fl_text_splits_of(fl_text_steps *out, const fl_text_tree *t, const c
     bool ok = fl_text_steps_of(out, t, "pretokenizers", fl__split_kinds, where);
     for (int64_t i = 0; ok && i + 1 < out->n; i++)
         if (out->v[i].kind->run == fl__split_bytes)
-            ok = fl_fail("%s: a ByteLevel in front of another pre-tokenizer", where);
+            ok = fl_fail("%s: ByteLevel must be the last pre-tokenizer", where);
     return ok;
 }
 

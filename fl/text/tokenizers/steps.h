@@ -1,5 +1,4 @@
-/* fl/text/tokenizers/steps.h - text on its way through normalizers, pre-tokenizers and decoders: a list of
-   steps */
+/* fl/text/tokenizers/steps.h - the pipeline of a tokenizer: steps, their double-buffered text, work limits */
 #ifndef FL_TEXT_TOKENIZERS_STEPS_H
 #define FL_TEXT_TOKENIZERS_STEPS_H
 #include "../../data/file.h"
@@ -13,8 +12,8 @@ extern "C" {
 typedef struct fl_text_step fl_text_step;
 
 typedef struct fl_text_piece {
-    uint32_t begin, end; /* bytes of the text at hand */
-    int32_t id;          /* of an added token, which steps leave alone; -1: text */
+    uint32_t begin, end; /* byte range in the current text */
+    int32_t id;          /* of an added token, which steps do not change; -1: text */
 } fl_text_piece;
 
 typedef struct fl_text_token {
@@ -22,31 +21,32 @@ typedef struct fl_text_token {
     uint32_t begin, end;
 } fl_text_token;
 
-/* Text that a step changed, and for each byte the range of the original that it stands for. */
+/* Text written by a step, with the range of the original text for each byte. */
 typedef struct fl_text_changed {
     char *p;
     uint32_t *from, *to;
     int64_t n, cap_, from_cap_, to_cap_;
 } fl_text_changed;
 
-/* What steps work on. A normalizer reads the text, a pre-tokenizer cuts it into pieces, a decoder's pieces
-   are tokens. Each reads what is at hand, writes what comes next, and turns. Positions are below 2^31. */
+/* What steps operate on. A normalizer rewrites the text, a pre-tokenizer splits it into pieces, for a
+   decoder pieces are tokens. Double-buffered: a step reads the current text or pieces, writes the next ones,
+   and swaps. Positions are below 2^31. */
 typedef struct fl_text_work {
-    const char *p; /* the text at hand */
+    const char *p; /* the current text */
     int64_t n;
-    const uint32_t *from, *to; /* of each byte; NULL: byte i is base + i of the original */
+    const uint32_t *from, *to; /* original range of each byte; NULL: byte i is base + i */
     uint32_t base;
-    bool mapped; /* somebody wants to know ranges */
+    bool mapped; /* ranges are needed */
     bool first, last; /* this is the first, the last section of the whole text */
     fl_text_piece *piece;
-    int64_t n_pieces, at; /* at: the piece that fl_text_work_each is at */
-    fl_text_token *token; /* what models made of the pieces */
+    int64_t n_pieces, at; /* at: current piece of fl_text_work_each */
+    fl_text_token *token; /* the model's output */
     int64_t n_tokens;
-    void *memo, *cache; /* the model's own, and the tokenizer's, a block of fl_heap_alloc */
-    int64_t memo_bytes; /* what memo has of the heap, in proportion to a piece's length */
-    double sum;         /* score of the text's tokens so far, for models that go on adding */
+    void *memo, *cache; /* workspaces of the model and of the tokenizer, blocks of fl_heap_alloc */
+    int64_t memo_bytes; /* heap memory of memo, proportional to a piece's length */
+    double sum;         /* score of the tokens so far, for models that sum over the whole text */
     const char *original; /* the whole text */
-    int64_t most, left; /* bytes that a step may make of the text; work that is left: fl_text_work_limit */
+    int64_t most, left; /* bytes that a step may write; remaining units of work; see fl_text_work_limit */
     /* private */
     fl_text_changed text_[2];
     fl_text_piece *pieces_[2];
@@ -54,75 +54,82 @@ typedef struct fl_text_work {
     int text_at_, piece_at_;
 } fl_text_work;
 
-/* Sets the limits for a text of n bytes, whatever the tokenizer's file says: a step makes at most 64 n + 8192
-   bytes of it, and all steps together take at most 600 n + 2^20 units of work, a unit being about 1 ns. Text
-   in a natural language takes less than 150 n. */
+/* Sets the limits for a text of n bytes, independent of the tokenizer's file: a step may write at most 64 n
+   + 8192 bytes, all steps together may spend 600 n + 2^20 units of work (about 1 ns each). Natural language
+   takes less than 150 n. */
 FL_API void fl_text_work_limit(fl_text_work *w, int64_t n);
-/* The same, for a new text: nothing of the last one is left. */
+/* Sets the limits and clears all state, for a new text. */
 FL_API void fl_text_work_begin(fl_text_work *w, int64_t n);
-/* For whatever may take longer than its text is long. False after fl_fail. */
+/* Charges work that may exceed the text's length. Returns false after fl_fail, if the limit is exceeded. */
 static inline bool fl_text_work_spend(fl_text_work *w, int64_t units) {
     w->left -= units;
     return w->left >= 0 || fl_text_spent();
 }
-/* As fl_heap_grow, with at most an eighth to spare: for arrays that are as long as a text. */
+/* As fl_heap_grow, but over-allocates by an eighth at most: for arrays as long as a text. */
 FL_API bool fl_text_work_reserve(void *array, int64_t *cap, int64_t need, size_t size);
-/* Bytes for the next text that stand for [from, to) of the original; a range of the text at hand as it is. */
+/* Appends bytes to the next text that stand for [from, to) of the original. Returns false after fl_fail. */
 FL_API bool fl_text_work_put(fl_text_work *w, const char *bytes, int64_t n, uint32_t from, uint32_t to);
+/* Appends a range of the current text, unchanged. */
 FL_API bool fl_text_work_copy(fl_text_work *w, int64_t begin, int64_t end);
-/* Keeps bytes [begin, end) of the current text. */
+/* Restricts the current text to bytes [begin, end). */
 FL_API void fl_text_work_keep(fl_text_work *w, int64_t begin, int64_t end);
-/* The next text is at hand now. */
+/* Makes the next text the current one. */
 FL_API void fl_text_work_swap(fl_text_work *w);
-FL_API int64_t fl_text_work_next(const fl_text_work *w); /* bytes of the next text so far */
-/* A next piece; and: these are at hand now. */
+FL_API int64_t fl_text_work_next(const fl_text_work *w); /* length of the next text so far */
+/* Appends a piece to the next pieces. */
 FL_API bool fl_text_work_cut(fl_text_work *w, int64_t begin, int64_t end, int32_t id);
+/* Makes the next pieces the current ones. */
 FL_API void fl_text_work_swap_pieces(fl_text_work *w);
+/* Appends a token. */
 FL_API bool fl_text_work_token(fl_text_work *w, int32_t id, int64_t begin, int64_t end);
-/* Calls one for each piece that is text, hands on the others, and turns the pieces. one cuts the piece; or,
-   if it writes, puts the text that is the piece then, which turns too. */
+/* Calls `one` for each piece that is text, copies the others, and swaps the pieces. `one` splits the piece;
+   or, with writes, appends the piece's new text, and the text is swapped too. */
 typedef bool (*fl_text_piece_fn)(const fl_text_step *s, fl_text_work *w, fl_text_piece p);
 FL_API bool fl_text_work_each(const fl_text_step *s, fl_text_work *w, bool writes, fl_text_piece_fn one);
-/* The range of the original that byte i stands for. */
+/* The range [from, to) of the original that byte i stands for. */
 static inline uint32_t fl_text_work_from(const fl_text_work *w, int64_t i) {
     return w->from ? w->from[i] : w->base + (uint32_t)i;
 }
 static inline uint32_t fl_text_work_to(const fl_text_work *w, int64_t i) {
     return w->to ? w->to[i] : w->base + (uint32_t)i + 1;
 }
-/* The error of a character at hand that the vocabulary has no word for: "offset 7, line 2: ..."; false. */
+/* Fails for a character of the current text that is not in the vocabulary: "offset 7, line 2: ..."; returns
+   false. */
 FL_API bool fl_text_work_unknown(const fl_text_work *w, uint32_t at);
-/* Bytes of the heap that steps have; frees them. */
+/* Heap memory of the buffers in bytes. */
 FL_API int64_t fl_text_work_bytes(const fl_text_work *w);
+/* Frees the buffers; w can be used again. */
 FL_API void fl_text_work_release(fl_text_work *w);
+/* Frees everything in w. */
 FL_API void fl_text_work_free(fl_text_work *w);
 
-/* What a "type" of such objects means: one of run, for the whole text, cut and write, for each piece; or
-   none, and nothing is done. make (NULL: nothing to do) looks at s->options, and is false after fl_fail,
-   which begins with `where`. */
+/* A kind of step, by the "type" of its object. One of: run, for the whole text; cut and write, for each
+   piece; none: a step without effect. make (NULL: nothing to prepare) reads s->options; returns false after
+   fl_fail, with `where` as the prefix of the error. */
 typedef struct fl_text_kind {
     const char *type;
     bool (*run)(const fl_text_step *s, fl_text_work *w);
     fl_text_piece_fn cut, write;
     bool (*make)(fl_text_step *s, const char *where);
-    int64_t value; /* that of its steps, unless make has another one */
+    int64_t value; /* initial value of its steps */
 } fl_text_kind;
 struct fl_text_step {
     const fl_text_kind *kind;
     const fl_text_tree *options; /* the object with its settings, borrowed */
-    fl_text_pattern *pattern;    /* the kind's own, and freed with the step: a pattern, */
-    void *data;                  /* a block of fl_heap_alloc */
+    fl_text_pattern *pattern;    /* of the kind; freed with the step */
+    void *data;                  /* of the kind, a block of fl_heap_alloc; freed with the step */
     int64_t value;
 };
 typedef struct fl_text_steps {
     fl_text_step *v;
     int64_t n, cap_;
 } fl_text_steps;
-/* The steps of an object {"type": ...}, of a "Sequence" of those in the list `list`, or of NULL: none. A key
-   "exact" names another type that is ours and takes the place of "type", with the object's settings: other
-   libraries read past it, and do what "type" says, which comes close. */
+/* The steps of an object {"type": ...}, of a "Sequence" with such objects in the list `list`, or of NULL:
+   none. A key "exact" names a type of fl that replaces "type", with the object's other settings; other
+   libraries ignore it and do what "type" says, which is close. Returns false after fl_fail. */
 FL_API bool fl_text_steps_of(fl_text_steps *out, const fl_text_tree *t, const char *list,
                              const fl_text_kind *kind, const char *where);
+/* Runs all steps. Returns false after fl_fail. */
 FL_API bool fl_text_steps_run(const fl_text_steps *s, fl_text_work *w);
 FL_API void fl_text_steps_free(fl_text_steps *s);
 
@@ -171,10 +178,10 @@ FL_API bool fl_text_work_put(fl_text_work *w, const char *bytes, int64_t n, uint
     fl_text_changed *t = &w->text_[w->text_at_];
     const int64_t need = t->n + n;
     if (need > w->most)
-        return fl_fail(
-            "fl_text: a step of the tokenizer makes %lld bytes of the text, expected at most %lld: "
-            "%d times the text and 8 KiB",
-            (long long)need, (long long)w->most, (int)FL__WORK_GROWTH);
+        return fl_fail("fl_text: a step of the tokenizer makes the text too long: got %lld bytes, expected "
+                       "at most "
+                       "%lld: %d times the text + 8 KiB", (long long)need, (long long)w->most,
+                       (int)FL__WORK_GROWTH);
     if (!fl_text_work_spend(w, FL__WORK_PUT * n)) return false;
     if (need > t->cap_ && !fl_text_work_reserve(&t->p, &t->cap_, need, 1)) return false;
     if (w->mapped && need > t->to_cap_ &&
@@ -268,9 +275,9 @@ FL_API bool fl_text_work_unknown(const fl_text_work *w, uint32_t at) {
     const int32_t c = fl_text_char(w->p + at, w->n - at, &len);
     int64_t line = 1;
     for (int64_t i = 0; w->original && i < from; i++) line += w->original[i] == '\n';
-    return fl_fail("fl_text_encode: offset %lld, line %lld: the character U+%04X '%.*s' is not in "
-                   "the vocabulary, "
-                   "which has no unknown token",
+    return fl_fail("fl_text_encode: offset %lld, line %lld: character U+%04X '%.*s' is not in the "
+                   "vocabulary, and "
+                   "there is no unknown token",
                    (long long)from, (long long)line, (unsigned)c, len, w->p + at);
 }
 
@@ -302,16 +309,17 @@ FL_API void fl_text_work_free(fl_text_work *w) {
     *w = (fl_text_work){0};
 }
 
-/* Steps look at their settings for each piece, and for their strings at each place of a text. */
+/* Limits settings, because steps read them for each piece, and their strings at each position. */
 static bool fl__steps_are_small(const fl_text_tree *t, const char *where) {
     enum { SETTINGS = 32, BYTES = 1024 };
     int n = 0;
     for (const fl_text_tree *s = t->first; s; s = s->next) {
         const bool any = s->key && (!strcmp(s->key, "Regex") || !strcmp(s->key, "precompiled_charsmap"));
-        if (++n > SETTINGS) return fl_fail("%s: a step of more than %d settings", where, (int)SETTINGS);
+        if (++n > SETTINGS)
+            return fl_fail("%s: a step has too many settings, expected at most %d", where, (int)SETTINGS);
         if (s->n > BYTES && !any)
-            return fl_fail("%s: \"%.60s\" of %lld bytes, expected at most %d", where, s->key ? s->key : "",
-                           (long long)s->n, (int)BYTES);
+            return fl_fail("%s: \"%.60s\" is too long: got %lld bytes, expected at most %d", where,
+                           s->key ? s->key : "", (long long)s->n, (int)BYTES);
         if (s->event == FL_DATA_JSON_OBJECT && !fl__steps_are_small(s, where)) return false;
     }
     return true;
@@ -321,17 +329,17 @@ FL_API bool fl_text_steps_of(fl_text_steps *out, const fl_text_tree *t, const ch
                              const fl_text_kind *kind, const char *where) {
     if (!t || t->event == FL_DATA_JSON_NULL) return true;
     const char *type = fl_text_tree_string(t, "exact", NULL, fl_text_tree_string(t, "type", NULL, NULL));
-    if (!type) return fl_fail("%s: a step of \"%s\" without a type", where, list);
+    if (!type) return fl_fail("%s: a step of \"%s\" has no type", where, list);
     if (!strcmp(type, "Sequence")) {
         const fl_text_tree *steps = fl_text_tree_at(t, list);
         bool ok = steps && steps->event == FL_DATA_JSON_ARRAY;
-        if (!ok) return fl_fail("%s: a Sequence without \"%s\"", where, list);
+        if (!ok) return fl_fail("%s: a Sequence has no \"%s\"", where, list);
         for (const fl_text_tree *s = steps->first; ok && s; s = s->next)
             ok = fl_text_steps_of(out, s, list, kind, where);
         return ok;
     }
     while (kind->type && strcmp(kind->type, type)) kind++;
-    if (!kind->type) return fl_fail("%s: \"%s\" of type \"%.60s\" is unknown", where, list, type);
+    if (!kind->type) return fl_fail("%s: \"%s\" has unknown type \"%.60s\"", where, list, type);
     if (!fl__steps_are_small(t, where)) return false;
     if (!fl_heap_grow(&out->v, &out->cap_, out->n + 1, sizeof *out->v)) return false;
     fl_text_step *s = &out->v[out->n++];

@@ -1,4 +1,4 @@
-/* fl/text/tokenizers/tokenizer.h - text to numbers and back: one interface for all tokenizers */
+/* fl/text/tokenizers/tokenizer.h - the tokenizer interface: encode, decode, stream, truncate, pad, save */
 #ifndef FL_TEXT_TOKENIZERS_TOKENIZER_H
 #define FL_TEXT_TOKENIZERS_TOKENIZER_H
 #include "../../data/file.h"
@@ -10,24 +10,22 @@
 extern "C" {
 #endif
 
-/* A tokenizer is what tokenizer.json says one is: added tokens are cut out of the text; a normalizer changes
-   what is left; a pre-tokenizer cuts that into pieces; a model makes ids of each piece; a post-processor puts
-   special tokens around them; a decoder goes back. Any number of threads may use one at once. Nothing here
-   calls the error handler. */
+/* A tokenizer has the stages of tokenizer.json: added tokens are cut out of the text; a normalizer rewrites
+   the rest; a pre-tokenizer splits it into pieces; a model converts each piece to ids; a post-processor adds
+   special tokens; a decoder converts ids back to text. Any number of threads may use one at the same time.
+   Nothing here calls the error handler. */
 typedef struct fl_text_tokenizer fl_text_tokenizer;
 
-/* What is made of a text. Starts zeroed, may be used again, fl_text_encoding_free ends it. */
+/* The encoding of a text. Starts zeroed, may be reused; free it with fl_text_encoding_free. */
 typedef struct fl_text_encoding {
     int64_t n;
     int32_t *id;
-    int64_t *begin, *end; /* bytes of the text that it came from; 0, 0 of what was put in */
-    uint8_t *
-        type; /* 0: of the first text, 1: of the second, unless the post-processor says otherwise */
-    uint8_t *special;     /* 1: put in by the post-processor or by padding */
+    int64_t *begin, *end; /* byte range in the text; 0, 0 for tokens that were inserted */
+    uint8_t *type;        /* segment: 0 first text, 1 second, unless the post-processor says otherwise */
+    uint8_t *special;     /* 1: inserted by the post-processor or by padding */
     uint8_t *mask;        /* 0: padding */
-    int64_t replaced;     /* times that U+FFFD took the place of ill-formed UTF-8 */
-    struct fl_text_encoding
-        *overflow; /* what truncation cut off, in parts of its length that overlap by stride */
+    int64_t replaced;     /* number of ill-formed UTF-8 sequences that became U+FFFD */
+    struct fl_text_encoding *overflow; /* what truncation cut off, in parts that overlap by stride */
     int64_t n_overflow;
     int64_t cap_[6], overflow_cap_;
 } fl_text_encoding;
@@ -37,67 +35,68 @@ typedef struct fl_text_encode_opts {
     fl_opts_guard guard_;
     const char *pair; /* a second text; NULL: none */
     int64_t n_pair;   /* its bytes */
-    bool plain;       /* no special tokens around it */
-    bool strict;      /* ill-formed UTF-8 is an error that names its offset */
+    bool plain;       /* without special tokens */
+    bool strict;      /* ill-formed UTF-8 is an error with its offset */
     char _end;
 } fl_text_encode_opts;
-/* Of n bytes. Tokenizers of bytes take any; for the others ill-formed UTF-8 becomes U+FFFD. A character
-   that the vocabulary has no word for is an error with character and line where there is no unknown
-   token. */
+/* Encodes n bytes. Byte-level tokenizers accept any bytes; for others ill-formed UTF-8 becomes U+FFFD. A
+   character that is not in the vocabulary is an error with offset and line, unless there is an unknown
+   token. Returns false after fl_fail. */
 #define fl_text_encode(...) FL__TEXT_ENCODE(__VA_ARGS__, ._end = 0)
 #define FL__TEXT_ENCODE(t, text, n, out, ...) \
     fl_text_encode_opt(t, text, n, out, FL_LITERAL(fl_text_encode_opts, __VA_ARGS__))
 FL_API bool fl_text_encode_opt(const fl_text_tokenizer *t, const char *text, int64_t n, fl_text_encoding *out,
                                fl_text_encode_opts o);
-/* `count` texts by all threads; padding to the longest is that of all of them. pair and n_pair of the options
-   count for none. */
+/* Encodes `count` texts in parallel; padding goes to the longest of them. Ignores the options pair and
+   n_pair. Returns false after fl_fail. */
 FL_API bool fl_text_encode_batch(const fl_text_tokenizer *t, const char *const *text, const int64_t *n,
                                  int64_t count, fl_text_encoding *out, fl_text_encode_opts o);
 
-/* Puts the text of n ids behind out, special ones left out unless keep_special. An id out of range is an
-   error. */
+/* Appends the text of n ids to out, without special tokens unless keep_special. Returns false after fl_fail,
+   also if an id is out of range. */
 FL_API bool fl_text_decode(const fl_text_tokenizer *t, const int32_t *id, int64_t n, bool keep_special,
                            fl_data_text *out);
-/* The same as ids come: text that no later id changes, in whole characters. Starts {.tokenizer = t}. */
+/* Incremental decoding: gives text in whole characters that no later id changes. Starts {.tokenizer = t}. */
 typedef struct fl_text_stream {
     const fl_text_tokenizer *tokenizer;
     bool keep_special;
     /* private */
     int32_t *id_;
-    int64_t n_, cap_, prefix_, given_; /* ids, those whose text was given, and its bytes */
+    int64_t n_, cap_, prefix_, given_; /* ids; ids whose text was returned; bytes of it */
     fl_data_text text_;
 } fl_text_stream;
-/* What one more id adds, *n bytes, maybe none: valid until the next call. NULL after fl_fail. */
+/* Adds an id; returns the new text, *n bytes, maybe none, valid until the next call. NULL after fl_fail. */
 FL_API const char *fl_text_stream_add(fl_text_stream *s, int32_t id, int64_t *n);
-/* What was held back; then it may begin again. */
+/* Returns the text held back; the stream may then be reused. NULL after fl_fail. */
 FL_API const char *fl_text_stream_end(fl_text_stream *s, int64_t *n);
 FL_API void fl_text_stream_free(fl_text_stream *s);
 
-/* Ids are 0 to size - 1; some may have no token. */
+/* Number of ids, 0 to size - 1; some may have no token. */
 FL_API int64_t fl_text_vocab_size(const fl_text_tokenizer *t);
-/* The bytes of a token, as text has them (tokens of byte-level tokenizers as bytes); NULL if there is
-   none. */
+/* The bytes of a token, as in the text (for byte-level tokenizers the decoded bytes); NULL if there is none.
+   */
 FL_API const char *fl_text_token_of(const fl_text_tokenizer *t, int32_t id, int64_t *n);
-/* The id of a token, "</s>"; -1: none. */
+/* The id of a token such as "</s>"; -1: none. */
 FL_API int32_t fl_text_id_of(const fl_text_tokenizer *t, const char *token, int64_t n);
+/* Is the id a special token, which decoding leaves out? */
 FL_API bool fl_text_is_special(const fl_text_tokenizer *t, int32_t id);
-/* Of all that it is: token files say with it who made them. 0 after fl_fail. */
+/* A hash of the whole tokenizer, stored in token files to identify it. Returns 0 after fl_fail. */
 FL_API uint64_t fl_text_tokenizer_hash(const fl_text_tokenizer *t);
 
-/* A token that is cut out of the text before all else. */
+/* An added token: cut out of the text before all other stages. */
 typedef struct fl_text_added {
     const char *text;
     int64_t n;
-    int32_t id;      /* -1: that of the vocabulary, or a new one */
-    bool special;    /* not shown by decoding */
-    bool single_word, lstrip, rstrip; /* only as a whole word; takes the white space in front, behind */
-    bool normalized;  /* looked for in the normalised text */
-    bool unreachable; /* not looked for: only templates and callers put it in */
+    int32_t id;      /* -1: its id in the vocabulary, or a new one */
+    bool special;    /* left out by decoding */
+    bool single_word, lstrip, rstrip; /* matches whole words only; includes white space before, after */
+    bool normalized;  /* matched in the normalised text */
+    bool unreachable; /* never matched in text: only templates and callers insert it */
 } fl_text_added;
-/* Of an object of "added_tokens" in tokenizer.json, whose text it borrows (NULL: it has no "content");
-   its "id" as it stands there, -1 for none, is the caller's to check. */
+/* Reads an object of "added_tokens" in tokenizer.json and borrows its text (NULL: it has no "content").
+   Returns its "id" unchecked, -1 if it has none. */
 FL_API fl_text_added fl_text_added_of(const fl_text_tree *e, int64_t *id);
-/* For the thread that made the tokenizer, before others use it. */
+/* Adds tokens; call it before other threads use the tokenizer. Returns false after fl_fail. */
 FL_API bool fl_text_tokenizer_add(fl_text_tokenizer *t, const fl_text_added *added, int64_t n);
 
 typedef enum fl_text_truncate {
@@ -106,57 +105,60 @@ typedef enum fl_text_truncate {
     FL_TEXT_ONLY_SECOND
 } fl_text_truncate;
 typedef struct fl_text_truncation {
-    int64_t max_length; /* with the special tokens; 0: no truncation */
-    int64_t stride;     /* tokens that parts share */
+    int64_t max_length; /* including special tokens; 0: no truncation */
+    int64_t stride;     /* overlap of consecutive parts in tokens */
     fl_text_truncate strategy;
-    bool left; /* cuts off the beginning */
+    bool left; /* cuts off the beginning instead of the end */
 } fl_text_truncation;
 typedef struct fl_text_padding {
     bool on;
-    int64_t length;   /* 0: of the longest of a batch */
-    int64_t multiple; /* and up to a multiple of this; 0: none */
+    int64_t length;   /* 0: the longest of a batch */
+    int64_t multiple; /* rounded up to a multiple of this; 0: not */
     bool left;
     int32_t id;
     uint8_t type;
-    const char *token; /* its text, for the file: copied; NULL: that of the id */
+    const char *token; /* its text in saved files, copied; NULL: that of the id */
 } fl_text_padding;
+/* Set truncation and padding; false after fl_fail. */
 FL_API bool fl_text_tokenizer_truncate(fl_text_tokenizer *t, fl_text_truncation o);
 FL_API bool fl_text_tokenizer_pad(fl_text_tokenizer *t, fl_text_padding o);
 
-/* >>models: what makes ids of a piece */
+/* >>models: interface of models, which convert pieces to ids */
 
 typedef struct fl_text_model fl_text_model;
 struct fl_text_model {
     const char *type;          /* "BPE" */
-    fl_text_dictionary *vocab; /* owned */
-    bool cached;               /* what short pieces become is kept */
-    /* Tokens of [begin, end) of w->p, by fl_text_work_token. */
+    fl_text_dictionary *vocab; /* owned by the model */
+    bool cached;               /* the tokens of short pieces are cached */
+    /* Adds the tokens of [begin, end) of w->p with fl_text_work_token. */
     bool (*encode)(const fl_text_model *m, fl_text_work *w, uint32_t begin, uint32_t end);
-    /* The settings behind "type", each with a comma in front, and the vocabulary. bytes: tokens are bytes
-       that are written as characters. */
+    /* Writes the settings after "type", each with a leading comma, and the vocabulary as JSON. bytes: tokens
+       are bytes, written as characters. */
     bool (*put)(const fl_text_model *m, bool bytes, fl_data_text *out);
-    void (*free)(fl_text_model *m); /* m itself too, but for its vocab; NULL: fl_heap_free(m) */
-    void (*memo_free)(void *memo);  /* of what encode keeps in w->memo; NULL: nothing */
+    void (*free)(fl_text_model *m); /* frees m except its vocab; NULL: fl_heap_free(m) */
+    void (*memo_free)(void *memo);  /* frees what encode stores in w->memo; NULL: nothing */
 };
-/* For makers of models: `size` bytes that begin with m, the others 0; takes its vocabulary also when it
-   fails, as where that is NULL. */
+/* For constructors of models: allocates `size` bytes that begin with m, the rest 0. Takes ownership of the
+   vocabulary, also on failure, for example if it is NULL. */
 FL_API void *fl_text_model_new(size_t size, fl_text_model m);
 FL_API void fl_text_model_free(fl_text_model *m); /* NULL is fine */
-/* A tokenizer of a model, which it takes (also when it fails), and of an object of tokenizer.json with the
-   keys "normalizer", "pre_tokenizer", "post_processor", "decoder", "added_tokens", "truncation", "padding":
-   each may be absent. added: more of these tokens; where: what errors begin with. */
+/* A tokenizer from a model, which it takes over (also on failure), and a JSON object with the keys
+   "normalizer", "pre_tokenizer", "post_processor", "decoder", "added_tokens", "truncation", "padding" of
+   tokenizer.json, all optional. added: more added tokens; where: prefix of error texts. Returns NULL after
+   fl_fail. */
 FL_API fl_text_tokenizer *fl_text_tokenizer_new(fl_text_model *m, const char *json,
                                                 const fl_text_added *added, int64_t n_added,
                                                 const char *where);
-/* The same of a tree of that object, which it takes. */
+/* The same from a parsed object, which it takes over. */
 FL_API fl_text_tokenizer *fl_text_tokenizer_of(fl_text_model *m, fl_text_tree *pipeline,
                                                const fl_text_added *added, int64_t n_added,
                                                const char *where);
 FL_API void fl_text_tokenizer_free(fl_text_tokenizer *t); /* NULL is fine */
-/* Does the pipeline take bytes as they are ("ByteLevel")? */
+/* Is the pipeline byte-level ("ByteLevel")? */
 FL_API bool fl_text_pipeline_bytes(const fl_text_tree *pipeline);
-/* The whole as tokenizer.json. */
+/* Appends the tokenizer as tokenizer.json to out. Returns false after fl_fail. */
 FL_API bool fl_text_tokenizer_json(const fl_text_tokenizer *t, fl_data_text *out);
+/* Writes tokenizer.json. Returns false after fl_fail. */
 FL_API bool fl_text_tokenizer_save(const fl_text_tokenizer *t, const char *path);
 
 #ifdef __cplusplus
@@ -179,7 +181,7 @@ FL_API bool fl_text_tokenizer_save(const fl_text_tokenizer *t, const char *path)
 #include <stdio.h>
 #include <string.h>
 
-enum { FL__TOK_A = -1, FL__TOK_B = -2 }; /* the texts, among the ids of a template */
+enum { FL__TOK_A = -1, FL__TOK_B = -2 }; /* placeholders of the texts among the ids of a template */
 
 typedef struct fl__tok_item {
     int32_t id;
@@ -194,8 +196,8 @@ typedef struct fl__tok_template {
 typedef struct fl__tok_work {
     fl_text_work w;
     struct fl__tok_work *next;
-    fl_data_text clean; /* the text with U+FFFD */
-    fl_text_piece *fix; /* ends of what was replaced: in the clean text, in the original */
+    fl_data_text clean; /* the text after replacement by U+FFFD */
+    fl_text_piece *fix; /* ends of replacements: in the clean text, in the original */
     int64_t n_fix, fix_cap;
 } fl__tok_work;
 
@@ -206,20 +208,21 @@ struct fl_text_tokenizer {
     fl_text_added *added;
     int64_t n_added, added_cap, size;
     fl_data_arena text;
-    fl_text_dictionary *added_texts; /* the index is the place in `added` */
-    fl_text_pairs added_ids;         /* an id and 0: the place in `added` */
-    fl_text_trie raw, normal; /* added tokens: their places in `added` */
+    fl_text_dictionary *added_texts; /* text -> index in `added` */
+    fl_text_pairs added_ids;         /* (id, 0) -> index in `added` */
+    fl_text_trie raw, normal; /* tries of added tokens, values are indices in `added` */
     fl__tok_template single, pair;
     fl_text_truncation truncation;
     fl_text_padding padding;
-    bool bytes, templated, trims, spaced; /* spaced: a space was put in front, which trimming leaves out */
+    bool bytes, templated, trims, spaced; /* spaced: a space was prepended, which trimming leaves out */
     pthread_mutex_t lock;
     fl__tok_work *idle;
 };
 
 FL_API void *fl_text_model_new(size_t size, fl_text_model m) {
     if (!fl_given(m.vocab, "fl_text_model_new", "the vocabulary")) return NULL;
-    if (fl__text_owner(m.vocab)) return fl_err_null("fl_text_model_new: the vocabulary belongs to another model");
+    if (fl__text_owner(m.vocab))
+        return fl_err_null("fl_text_model_new: the vocabulary is owned by another model or tokenizer");
     fl_text_model *out = fl_heap_alloc(size);
     if (out) *out = m, fl__text_set_owner(m.vocab, out);
     else fl_text_dictionary_free(m.vocab);
@@ -230,7 +233,7 @@ FL_API void fl_text_model_free(fl_text_model *m) {
     if (!m || fl_is_freed(m, "fl_text_model_free", "the model")) return;
     fl_text_dictionary *vocab = m->vocab;
     if (fl__text_owner(vocab) != m) {
-        fl_err_false("fl_text_model_free: the model belongs to a tokenizer, which frees it");
+        fl_err_false("fl_text_model_free: the model is owned by a tokenizer, which frees it");
         return;
     }
     fl__text_set_owner(vocab, NULL);
@@ -239,10 +242,10 @@ FL_API void fl_text_model_free(fl_text_model *m) {
     fl_text_dictionary_free(vocab);
 }
 
-/* ---- what a thread works with ---- */
+/* ---- workspaces, one per thread ---- */
 
 static fl__tok_work *fl__tok_take(const fl_text_tokenizer *t) {
-    fl_text_tokenizer *mine = (fl_text_tokenizer *)(uintptr_t)t; /* its store changes, it does not */
+    fl_text_tokenizer *mine = (fl_text_tokenizer *)(uintptr_t)t; /* only its list of workspaces changes */
     pthread_mutex_lock(&mine->lock);
     fl__tok_work *k = mine->idle;
     if (k) mine->idle = k->next;
@@ -294,11 +297,11 @@ static void fl__tok_set(fl_text_encoding *e, int64_t i, int32_t id, uint8_t type
     e->id[i] = id, e->begin[i] = e->end[i] = 0, e->type[i] = type, e->special[i] = special, e->mask[i] = real;
 }
 
-/* Overlapping parts and what is put in may have so many tokens for each one of the text, and for 512 more. */
+/* Overlapping parts and inserted tokens may make this many tokens per token of the text, plus 512 tokens. */
 enum { FL__TOK_COPIES = 64 };
 
-/* Tokens [a.begin, a.end) of the first text and those of the second, with what the template has around
-   them. *left: tokens that may yet be made. */
+/* Appends tokens [a.begin, a.end) of the first text and [b.begin, b.end) of the second with the template
+   around them. *left: remaining budget of tokens. */
 static bool fl__tok_assemble(const fl_text_tokenizer *t, const fl_text_work *w, fl_text_piece a,
                              fl_text_piece b, bool pair, bool plain, fl_text_encoding *e, int64_t *left) {
     static const fl__tok_item bare[2] = {{FL__TOK_A, 0}, {FL__TOK_B, 1}};
@@ -310,9 +313,9 @@ static bool fl__tok_assemble(const fl_text_tokenizer *t, const fl_text_work *w, 
     for (int64_t i = 0; i < items; i++)
         n += item[i].id >= 0 ? 1 : item[i].id == FL__TOK_A ? a.end - a.begin : b.end - b.begin;
     if ((*left -= n) < 0)
-        return fl_fail(
-            "fl_text_encode: stride or template make more than %d tokens of each token of the text",
-            (int)FL__TOK_COPIES);
+        return fl_fail("fl_text_encode: stride or template make too many tokens, expected at most %d per "
+                       "token "
+                       "of the text", (int)FL__TOK_COPIES);
     if (!fl__tok_room(e, n)) return false;
     for (int64_t i = e->n = 0; i < items; i++) {
         const fl_text_piece from = item[i].id == FL__TOK_A ? a : b;
@@ -352,14 +355,14 @@ static int64_t fl__tok_padded(const fl_text_padding *p, int64_t longest) {
     return p->multiple > 0 ? (n + p->multiple - 1) / p->multiple * p->multiple : n;
 }
 
-/* Lengths that longest_first leaves to both texts, together `most`. */
+/* Truncated lengths of both texts by longest_first, in total `most`. */
 static void fl__tok_longest_first(int64_t *n1, int64_t *n2, int64_t most) {
     int64_t *low = *n1 > *n2 ? n2 : n1, *high = low == n1 ? n2 : n1;
     *high = *low > most ? *low : *low > most - *low ? *low : most - *low;
     if (*low + *high > most) *low = most / 2, *high = *low + most % 2;
 }
 
-/* Part number i of `all` tokens in parts of `most`; false behind the last one. */
+/* Part i of `all` tokens in parts of `most`; returns false after the last one. */
 static bool fl__tok_part(fl_text_piece all, int64_t most, const fl_text_truncation *o, int64_t i,
                          fl_text_piece *part) {
     const int64_t n = all.end - all.begin, from = i * (most - o->stride);
@@ -376,7 +379,7 @@ static bool fl__tok_part(fl_text_piece all, int64_t most, const fl_text_truncati
     return true;
 }
 
-/* Tokens [0, n1) are the first text's, [n1, n) the second's. */
+/* Truncates and applies the template; tokens [0, n1) are the first text's, [n1, n) the second's. */
 static bool fl__tok_finish(const fl_text_tokenizer *t, const fl_text_work *w, int64_t n1,
                            fl_text_encode_opts o, fl_text_encoding *e) {
     const fl_text_truncation *c = &t->truncation;
@@ -386,24 +389,27 @@ static bool fl__tok_finish(const fl_text_tokenizer *t, const fl_text_work *w, in
     const int64_t specials = t->templated && !o.plain ? (pair ? t->pair : t->single).specials : 0;
     const int64_t most = c->max_length - specials, surplus = la + lb - most;
     if (c->max_length && most < 0)
-        return fl_fail("fl_text_encode: max_length %lld leaves no room for text beside %lld special tokens",
-                       (long long)c->max_length, (long long)specials);
+        return fl_fail("fl_text_encode: max_length is too small: got %lld, expected at least the %lld "
+                       "special "
+                       "tokens", (long long)c->max_length, (long long)specials);
     if (c->max_length && surplus > 0) {
         int64_t *cut = c->strategy == FL_TEXT_ONLY_SECOND ? &lb : &la;
         if (c->strategy == FL_TEXT_LONGEST_FIRST && pair) fl__tok_longest_first(&la, &lb, most);
         else if (*cut < surplus || (*cut == surplus && most > 0 && pair))
-            return fl_fail("fl_text_encode: %lld tokens too many, and the text to truncate has %lld",
+            return fl_fail("fl_text_encode: cannot truncate by %lld tokens: the text to truncate has %lld",
                            (long long)surplus, (long long)*cut);
         else *cut -= surplus;
         if ((la < n1 && la && c->stride >= la) || (lb < w->n_tokens - n1 && lb && c->stride >= lb))
-            return fl_fail("fl_text_encode: stride %lld in parts of %lld tokens", (long long)c->stride,
-                           (long long)(la < n1 ? la : lb));
+            return fl_fail("fl_text_encode: stride must be less than the length of parts: got %lld, "
+                           "expected < "
+                           "%lld", (long long)c->stride, (long long)(la < n1 ? la : lb));
     }
     e->n_overflow = 0;
     int64_t parts = 0, left = FL__TOK_COPIES * (w->n_tokens + 512);
     bool ok = true;
-    /* as Hugging Face's: the first parts; the others of the first text, each with all of the second's; then
-       the first text's first part with those */
+    /* in the order of Hugging Face's tokenizers: both first parts; then the other parts of the first text,
+       each with all parts of the second; then the first part of the first text with the other parts of the
+       second */
     for (int turn = 0; turn < 2; turn++)
         for (int64_t i = 0; ok && !(turn ? i : i && !la) && fl__tok_part(a, la, c, i, &pa); i++)
             for (int64_t k = turn; ok && (lb || !k) && (turn || i || !k) && fl__tok_part(b, lb, c, k, &pb);
@@ -431,7 +437,7 @@ static bool fl__tok_is_word(const char *s, int64_t n) {
     return c >= 0 && FL_TEXT_IS(fl_text_classes()[c], set);
 }
 
-/* Beginning of the character that ends at s + end. */
+/* Start of the character that ends at s + end. */
 static int64_t fl__tok_before(const char *s, int64_t end) {
     int64_t at = end - 1;
     while (at > 0 && end - at < 4 && ((uint8_t)s[at] & 0xc0) == 0x80) at--;
@@ -443,8 +449,8 @@ static bool fl__tok_is_space(const char *s, int64_t n, int *len) {
     return c >= 0 && (fl_text_classes()[c] & FL_TEXT_WHITE_SPACE);
 }
 
-/* The next added token at or behind `at` that is one there: its place in *begin, *end with the white space
-   that it takes; NULL: none. */
+/* The next added token that matches at or after `at`: its range in *begin, *end, including the white space it
+   absorbs. NULL: none. */
 static const fl_text_added *fl__tok_next(const fl_text_tokenizer *t, const fl_text_trie *trie, const char *s,
                                          int64_t n, int64_t at, int64_t *begin, int64_t *end, int64_t *left) {
     int64_t len = 0;
@@ -469,8 +475,8 @@ static const fl_text_added *fl__tok_next(const fl_text_tokenizer *t, const fl_te
     return NULL;
 }
 
-/* The spaces at both ends of a token, n bytes at p, are not in its range (ByteLevel's trim_offsets); that
-   which was put in front of the text took nothing of it. */
+/* Removes leading and trailing spaces of a token, n bytes at p, from its range (ByteLevel's trim_offsets); a
+   prepended space has no range to remove. */
 static void fl__tok_trim(const fl_text_tokenizer *t, const char *p, uint32_t n, fl_text_token *token) {
     uint32_t lead = 0, trail = 0;
     while (lead < n && p[lead] == ' ') lead++;
@@ -483,7 +489,7 @@ static void fl__tok_trim(const fl_text_tokenizer *t, const char *p, uint32_t n, 
 
 enum { FL__TOK_CACHE = 8192, FL__TOK_WORD = 18, FL__TOK_TOKENS = 8 };
 
-/* What a short piece became. */
+/* The cached tokens of a short piece. */
 typedef struct fl__tok_cached {
     uint32_t hash;
     uint8_t len, n, end[FL__TOK_TOKENS];
@@ -491,7 +497,7 @@ typedef struct fl__tok_cached {
     int32_t id[FL__TOK_TOKENS];
 } fl__tok_cached;
 
-/* A piece by the model, or as it was the last time. */
+/* Encodes a piece with the model, or from the cache. */
 static bool fl__tok_piece(const fl_text_model *m, fl_text_work *w, uint32_t begin, uint32_t end) {
     const uint32_t len = end - begin;
     if (!m->cached || len > FL__TOK_WORD) return m->encode(m, w, begin, end);
@@ -509,7 +515,7 @@ static bool fl__tok_piece(const fl_text_model *m, fl_text_work *w, uint32_t begi
     if (!m->encode(m, w, begin, end)) return false;
     const int64_t n = w->n_tokens - first;
     for (int64_t i = first; i < w->n_tokens; at = w->token[i++].end)
-        if (w->token[i].begin != at || n > FL__TOK_TOKENS) return true; /* those of bytes overlap */
+        if (w->token[i].begin != at || n > FL__TOK_TOKENS) return true; /* tokens of bytes overlap */
     c->hash = (uint32_t)(h >> 32), c->len = (uint8_t)len, c->n = (uint8_t)n;
     memcpy(c->word, w->p + begin, len);
     for (int64_t i = 0; i < n; i++)
@@ -517,7 +523,7 @@ static bool fl__tok_piece(const fl_text_model *m, fl_text_work *w, uint32_t begi
     return true;
 }
 
-/* Section [begin, end) of the text, which has no token that is cut out raw. */
+/* Encodes section [begin, end) of the text, which contains no raw added token. */
 static bool fl__tok_section(const fl_text_tokenizer *t, fl_text_work *w, const char *text,
                             int64_t n, int64_t begin, int64_t end) {
     const int64_t first = w->n_tokens;
@@ -547,7 +553,7 @@ static bool fl__tok_section(const fl_text_tokenizer *t, fl_text_work *w, const c
     return ok;
 }
 
-/* Text with U+FFFD in place of what is ill-formed, and where. */
+/* Replaces ill-formed UTF-8 by U+FFFD and records where. */
 static bool fl__tok_clean(fl__tok_work *k, const char *text, int64_t n, int64_t *replaced) {
     int64_t at = 0, good;
     int len;
@@ -567,18 +573,18 @@ static bool fl__tok_clean(fl__tok_work *k, const char *text, int64_t n, int64_t 
 }
 
 static uint32_t fl__tok_fixed(const fl__tok_work *k, uint32_t at) {
-    int64_t low = 0, high = k->n_fix; /* the fixes in front of low end at or before it */
+    int64_t low = 0, high = k->n_fix; /* the fixes before low end at or before it */
     while (low < high) {
         const int64_t mid = (low + high) / 2;
         if (k->fix[mid].begin <= at) low = mid + 1;
         else high = mid;
     }
     const uint32_t to = low ? at - k->fix[low - 1].begin + k->fix[low - 1].end : at;
-    /* within U+FFFD, whose bytes may be more than it took the place of */
+    /* inside a U+FFFD, which may be longer than what it replaced */
     return low < k->n_fix && to > k->fix[low].end ? k->fix[low].end : to;
 }
 
-/* The line of an error, from 1. */
+/* Line number for an error, from 1. */
 static int64_t fl__tok_line(const char *text, int64_t at) {
     int64_t line = 1;
     for (int64_t i = 0; i < at; i++) line += text[i] == '\n';
@@ -591,7 +597,9 @@ static bool fl__tok_text(const fl_text_tokenizer *t, fl__tok_work *k, const char
     const int64_t first = w->n_tokens;
     int64_t from, to, at = 0;
     if (n < 0 || n > INT32_MAX || (n && !text))
-        return fl_fail("fl_text_encode: a text of %lld bytes", (long long)n);
+        return fl_fail("fl_text_encode: text is NULL or its length out of range: got %lld bytes, expected "
+                       "at most "
+                       "2^31 - 1", (long long)n);
     const int64_t good = t->bytes && !strict ? n : fl_text_ill_formed(text, n);
     if (good < n && strict)
         return fl_fail("fl_text_encode: offset %lld, line %lld: ill-formed UTF-8", (long long)good,
@@ -617,8 +625,8 @@ static bool fl__tok_text(const fl_text_tokenizer *t, fl__tok_work *k, const char
     return ok;
 }
 
-/* Of a text with more tokens than languages have, what steps and model needed is as large as what comes now:
-   it goes before that, so that n bytes take no more than 64 n. */
+/* With unusually many tokens the buffers of steps and model are as large as what comes next: they are freed
+   first, so that a text of n bytes takes at most 64 n of memory. */
 static void fl__tok_release(const fl_text_tokenizer *t, fl_text_work *w, int64_t n) {
     const int64_t token = sizeof(fl_text_token) + 23, made = w->n_tokens * token * 9 / 8;
     if (fl_text_work_bytes(w) + w->memo_bytes + made < 60 * n + (1 << 19)) return;
@@ -679,7 +687,7 @@ FL_API bool fl_text_encode_batch(const fl_text_tokenizer *t, const char *const *
     fl__tok_batch b = {.t = t, .text = text, .n = n, .out = out, .o = o};
     int64_t longest = 0;
     if (!fl_given(t, "fl_text_encode_batch", "the tokenizer")) return false;
-    if (!text || !n || !out) return fl_fail("fl_text_encode_batch: an argument is NULL");
+    if (!text || !n || !out) return fl_fail("fl_text_encode_batch: text, n or out is NULL");
     b.o.pair = NULL;
     pthread_mutex_init(&b.lock, NULL);
     fl_parallel(count, count > 512 ? count / 128 : 1, fl__tok_batch_part, &b);
@@ -692,7 +700,7 @@ FL_API bool fl_text_encode_batch(const fl_text_tokenizer *t, const char *const *
     return ok;
 }
 
-/* ---- back ---- */
+/* ---- decoding ---- */
 
 /* The added token of an id; NULL: none. */
 static fl_text_added *fl__tok_added(const fl_text_tokenizer *t, int32_t id) {
@@ -726,7 +734,7 @@ FL_API int64_t fl_text_vocab_size(const fl_text_tokenizer *t) {
     return fl_given(t, "fl_text_vocab_size", "the tokenizer") ? t->size : 0;
 }
 
-/* The tokens as pieces of one text, through the decoder. */
+/* Runs the decoder on the tokens as pieces of one text. */
 static bool fl__tok_decode(const fl_text_tokenizer *t, fl_text_work *w, const int32_t *id,
                            int64_t n, bool keep) {
     const bool spaced = !t->pipeline || !fl_text_tree_at(t->pipeline, "decoder");
@@ -735,14 +743,14 @@ static bool fl__tok_decode(const fl_text_tokenizer *t, fl_text_work *w, const in
     w->from = w->to = NULL;
     fl_text_work_begin(w, 0);
     w->most = INT32_MAX,
-    w->left = INT64_MAX; /* of the tokens, which may be as long as the vocabulary has them */
+    w->left = INT64_MAX; /* no limit: tokens may be as long as in the vocabulary */
     for (int64_t i = 0; ok && i < n; i++) {
         int64_t size;
         const char *text = fl_text_token_of(t, id[i], &size);
         const int64_t at = fl_text_work_next(w);
         if (!text)
-            return fl_fail("fl_text_decode: id %d at %lld is no token, of %lld", (int)id[i], (long long)i,
-                           (long long)t->size);
+            return fl_fail("fl_text_decode: id %d at position %lld has no token: the vocabulary has %lld ids",
+                           (int)id[i], (long long)i, (long long)t->size);
         if (!keep && t->n_added && fl_text_is_special(t, id[i])) continue;
         ok = !spaced || !at || fl_text_work_put(w, " ", 1, 0, 0);
         ok = ok && fl_text_work_put(w, text, size, 0, 0) && fl_text_work_cut(w, at, fl_text_work_next(w), -1);
@@ -756,7 +764,7 @@ static bool fl__tok_decode(const fl_text_tokenizer *t, fl_text_work *w, const in
 FL_API bool fl_text_decode(const fl_text_tokenizer *t, const int32_t *id, int64_t n, bool keep_special,
                            fl_data_text *out) {
     if (!fl_given(t, "fl_text_decode", "the tokenizer")) return false;
-    if (!out || (n && !id)) return fl_fail("fl_text_decode: an argument is NULL");
+    if (!out || (n && !id)) return fl_fail("fl_text_decode: id or out is NULL");
     fl__tok_work *k = fl__tok_take(t);
     if (!k) return false;
     fl_text_work *w = &k->w;
@@ -769,7 +777,7 @@ FL_API bool fl_text_decode(const fl_text_tokenizer *t, const int32_t *id, int64_
     return ok;
 }
 
-/* Bytes at the end that may yet become another character. */
+/* Number of final bytes that may still become another character. */
 static int64_t fl__tok_open(const char *s, int64_t n) {
     int len;
     const int64_t at = n ? fl__tok_before(s, n) : 0;
@@ -780,7 +788,7 @@ static int64_t fl__tok_open(const char *s, int64_t n) {
                : 0;
 }
 
-enum { FL__TOK_HELD = 16, FL__TOK_SILENT = 64 }; /* ids whose text is held back at most; that have none */
+enum { FL__TOK_HELD = 16, FL__TOK_SILENT = 64 }; /* limits: ids held back; ids without text */
 
 FL_API const char *fl_text_stream_add(fl_text_stream *s, int32_t id, int64_t *n) {
     if (!fl_given(s, "fl_text_stream_add", "the stream") ||
@@ -795,7 +803,7 @@ FL_API const char *fl_text_stream_add(fl_text_stream *s, int32_t id, int64_t *n)
     const bool waits = s->n_ - s->prefix_ < FL__TOK_HELD && fl__tok_open(s->text_.p, s->text_.n);
     const bool shows = s->text_.n > s->given_;
     if (waits || (!shows && s->n_ - s->prefix_ < FL__TOK_SILENT)) return "";
-    /* The ids of the text that was given now stay, for what decoders do at a beginning. */
+    /* Keep the ids of the text just returned: decoders treat the first tokens differently. */
     const int64_t given = s->given_, drop = s->prefix_;
     fl_data_text again = {0};
     if (!fl_text_decode(s->tokenizer, s->id_ + drop, s->n_ - drop, s->keep_special, &again)) {
@@ -830,14 +838,14 @@ FL_API void fl_text_stream_free(fl_text_stream *s) {
 
 /* ---- added tokens ---- */
 
-/* The text of an added token as that of the others will be: it stays in `texts`, where each is there once. */
+/* Normalises the text of an added token, as other text will be; stored once in `texts`. */
 static bool fl__tok_normal(const fl_text_tokenizer *t, fl_text_work *w, fl_text_dictionary *texts,
                            fl_text_key *key) {
     const int64_t place = fl_text_dictionary_size(texts);
     w->p = key->text, w->n = key->n, w->from = w->to = NULL, w->mapped = false, w->first = w->last = false,
     w->n_pieces = 0;
     if (!fl_text_steps_run(&t->normalize, w)) return false;
-    key->n = 0; /* of equal ones the first counts */
+    key->n = 0; /* the first of equal ones wins */
     if (!w->n || fl_text_dictionary_find(texts, w->p, w->n) >= 0) return true;
     if (!fl_text_dictionary_add_at(texts, w->p, w->n, place)) return false;
     key->text = fl_text_dictionary_entry(texts, place, &key->n);
@@ -877,14 +885,14 @@ static bool fl__tok_tries(fl_text_tokenizer *t) {
 static bool fl__tok_add(fl_text_tokenizer *t, fl_text_added a, const char *where) {
     const int32_t there = fl_text_id_of(t, a.text, a.n);
     int64_t n;
-    if (!a.n) return fl_fail("%s: an added token without text", where);
+    if (!a.n) return fl_fail("%s: an added token has no text", where);
     if (a.id < 0) a.id = there >= 0 ? there : (int32_t)t->size;
     const char *other = fl_text_token_of(t, a.id, &n);
     if ((there >= 0 && there != a.id) || (other && (n != a.n || memcmp(other, a.text, (size_t)n))))
-        return fl_fail("%s: the added token '%.60s' has id %d, but '%.60s' has %d", where, a.text, (int)a.id,
-                       there >= 0 ? a.text : other, there >= 0 ? (int)there : (int)a.id);
+        return fl_fail("%s: conflicting ids: added token '%.60s' has id %d, '%.60s' has %d", where, a.text,
+                       (int)a.id, there >= 0 ? a.text : other, there >= 0 ? (int)there : (int)a.id);
     if (a.id >= INT32_MAX - 1)
-        return fl_fail("%s: the added token '%.60s' has id %d", where, a.text, (int)a.id);
+        return fl_fail("%s: added token '%.60s': id is out of range: got %d", where, a.text, (int)a.id);
     fl_text_added *before = fl__tok_added(t, a.id);
     if (before) {
         a.text = before->text;
@@ -913,8 +921,9 @@ FL_API bool fl_text_tokenizer_truncate(fl_text_tokenizer *t, fl_text_truncation 
     if (!fl_given(t, "fl_text_tokenizer_truncate", "the tokenizer")) return false;
     if (o.max_length < 0 || o.stride < 0 || (o.max_length && o.stride >= o.max_length) ||
         o.strategy > FL_TEXT_ONLY_SECOND)
-        return fl_fail("fl_text_tokenizer_truncate: max_length %lld, stride %lld", (long long)o.max_length,
-                       (long long)o.stride);
+        return fl_fail("fl_text_tokenizer_truncate: invalid options: got max_length %lld, stride %lld, "
+                       "expected "
+                       ">= 0 and stride < max_length", (long long)o.max_length, (long long)o.stride);
     t->truncation = o;
     return true;
 }
@@ -924,8 +933,9 @@ FL_API bool fl_text_tokenizer_pad(fl_text_tokenizer *t, fl_text_padding o) {
     int64_t n;
     const char *token = o.token ? o.token : fl_text_token_of(t, o.id, &n);
     if (o.length < 0 || o.length > INT32_MAX || o.multiple < 0 || o.multiple > INT32_MAX || o.id < 0)
-        return fl_fail("fl_text_tokenizer_pad: length %lld, multiple %lld, id %d", (long long)o.length,
-                       (long long)o.multiple, (int)o.id);
+        return fl_fail("fl_text_tokenizer_pad: options are out of range: got length %lld, multiple %lld, id "
+                       "%d, "
+                       "expected 0 to 2^31 - 1", (long long)o.length, (long long)o.multiple, (int)o.id);
     o.token = fl_data_arena_add(&t->text, token ? token : "[PAD]", strlen(token ? token : "[PAD]"));
     if (!o.token) return false;
     t->padding = o;
@@ -936,14 +946,14 @@ FL_API bool fl_text_tokenizer_pad(fl_text_tokenizer *t, fl_text_padding o) {
 
 static bool fl__tok_item_add(fl__tok_template *f, int32_t id, int64_t type, const char *where) {
     if (f->n >= FL_TEXT_TREE_MAX)
-        return fl_fail("%s: a template of more than %d tokens", where, FL_TEXT_TREE_MAX);
+        return fl_fail("%s: a template has too many tokens, expected at most %d", where, FL_TEXT_TREE_MAX);
     if (!fl_heap_grow(&f->v, &f->cap, f->n + 1, sizeof *f->v)) return false;
     f->v[f->n++] = (fl__tok_item){id, (uint8_t)type};
     f->specials += id >= 0;
     return true;
 }
 
-/* The id that the file says; -1: it says none. */
+/* The id in the file; -1: none. */
 static int32_t fl__tok_id(const fl_text_tree *e) {
     double x;
     return e && e->event == FL_DATA_JSON_NUMBER && fl_data_parse_double(e->text, (size_t)e->n, &x) &&
@@ -952,11 +962,11 @@ static int32_t fl__tok_id(const fl_text_tree *e) {
                : -1;
 }
 
-/* TemplateProcessing: a special token's name stands for one or more ids. */
+/* TemplateProcessing: the name of a special token stands for one or more ids. */
 static bool fl__tok_template_of(fl__tok_template *f, const fl_text_tree *list, const fl_text_tree *names,
                                 const char *where) {
     bool ok = list && list->event == FL_DATA_JSON_ARRAY;
-    if (!ok) return fl_fail("%s: a template that is no list", where);
+    if (!ok) return fl_fail("%s: a template is not a list", where);
     for (const fl_text_tree *e = list->first; ok && e; e = e->next) {
         const fl_text_tree *special = fl_text_tree_at(e, "SpecialToken"),
                            *text = fl_text_tree_at(e, "Sequence");
@@ -966,9 +976,9 @@ static bool fl__tok_template_of(fl__tok_template *f, const fl_text_tree *list, c
         const fl_text_tree *ids = special ? fl_text_tree_at(fl_text_tree_at(names, name), "ids") : NULL;
         if (text && (!strcmp(name, "A") || !strcmp(name, "B")))
             ok = fl__tok_item_add(f, *name == 'A' ? FL__TOK_A : FL__TOK_B, type, where);
-        else if (!ids) ok = fl_fail("%s: a template with '%.60s', which is unknown", where, name);
+        else if (!ids) ok = fl_fail("%s: a template has unknown token '%.60s'", where, name);
         for (const fl_text_tree *id = ids ? ids->first : NULL; ok && id; id = id->next)
-            ok = fl__tok_id(id) < 0 ? fl_fail("%s: a template's '%.60s' has no id", where, name)
+            ok = fl__tok_id(id) < 0 ? fl_fail("%s: a template's token '%.60s' has no id", where, name)
                                     : fl__tok_item_add(f, fl__tok_id(id), type, where);
     }
     return ok;
@@ -982,7 +992,7 @@ static bool fl__tok_fixed_template(fl_text_tokenizer *t, const fl_text_tree *p, 
     for (int i = 0; i < 2; i++) {
         const fl_text_tree *pair = fl_text_tree_at(p, key[i]);
         id[i] = fl__tok_id(pair && pair->first ? pair->first->next : NULL);
-        if (id[i] < 0) return fl_fail("%s: a post-processor without [\"%s\" token, id]", where, key[i]);
+        if (id[i] < 0) return fl_fail("%s: post-processor: expected [\"%s\" token, id]", where, key[i]);
     }
     const fl__tok_item item[] = {{id[0], 0}, {FL__TOK_A, 0}, {id[1], 0}, {id[1], 0}, {FL__TOK_B, !roberta},
                                  {id[1], !roberta}};
@@ -1007,18 +1017,18 @@ static bool fl__tok_post(fl_text_tokenizer *t, const fl_text_tree *p, const char
         t->trims |= fl_text_tree_true(p, "trim_offsets", true),
             t->spaced |= fl_text_tree_true(p, "add_prefix_space", true);
     if (!strcmp(type, "ByteLevel")) return true;
-    if (t->templated) return fl_fail("%s: two post-processors that put in tokens", where);
+    if (t->templated) return fl_fail("%s: more than one post-processor inserts tokens", where);
     if (!strcmp(type, "BertProcessing") || !strcmp(type, "RobertaProcessing"))
         return fl__tok_fixed_template(t, p, *type == 'R', where);
     if (strcmp(type, "TemplateProcessing"))
-        return fl_fail("%s: \"post_processor\" of type \"%.60s\" is unknown", where, type);
+        return fl_fail("%s: \"post_processor\" has unknown type \"%.60s\"", where, type);
     const fl_text_tree *names = fl_text_tree_at(p, "special_tokens");
     t->templated = true;
     return fl__tok_template_of(&t->single, fl_text_tree_at(p, "single"), names, where) &&
            fl__tok_template_of(&t->pair, fl_text_tree_at(p, "pair"), names, where);
 }
 
-enum { FL__TOK_PADDED = 1 << 15 }; /* tokens that a file may pad a short text to */
+enum { FL__TOK_PADDED = 1 << 15 }; /* a file may pad a short text to this many tokens at most */
 
 static bool fl__tok_lengths(fl_text_tokenizer *t, const char *where) {
     const fl_text_tree *c = fl_text_tree_at(t->pipeline, "truncation"),
@@ -1040,10 +1050,12 @@ static bool fl__tok_lengths(fl_text_tokenizer *t, const char *where) {
         o.left = !strcmp(fl_text_tree_string(p, "direction", NULL, "Right"), "Left");
         o.id = (int32_t)id, o.type = (uint8_t)fl_text_tree_int(p, "pad_type_id", 0);
         o.token = fl_text_tree_string(p, "pad_token", NULL, NULL);
-        if (id < 0 || id >= INT32_MAX) return fl_fail("%s: \"pad_id\" %lld", where, (long long)id);
+        if (id < 0 || id >= INT32_MAX) return fl_fail("%s: \"pad_id\" is out of range: got %lld", where,
+                                                      (long long)id);
         if (o.length > FL__TOK_PADDED || o.multiple > FL__TOK_PADDED)
-            return fl_fail("%s: \"padding\" to %lld tokens or a multiple of %lld, expected at most %d; "
-                           "fl_text_tokenizer_pad takes more",
+            return fl_fail("%s: \"padding\" is too long: got length %lld, multiple %lld, expected at most "
+                           "%d; "
+                           "set more by fl_text_tokenizer_pad",
                            where, (long long)o.length, (long long)o.multiple, (int)FL__TOK_PADDED);
         return fl_text_tokenizer_pad(t, o);
     }
@@ -1071,7 +1083,8 @@ static bool fl__tok_add_listed(fl_text_tokenizer *t, const fl_text_tree *list, c
         fl_text_added a = fl_text_added_of(e, &id);
         a.id = (int32_t)id;
         if (!a.text) a.text = "";
-        ok = (id >= -1 && id < INT32_MAX) || fl_fail("%s: an added token with id %lld", where, (long long)id);
+        ok = (id >= -1 && id < INT32_MAX) ||
+             fl_fail("%s: added token: id is out of range: got %lld", where, (long long)id);
         ok = ok && fl__tok_add(t, a, where);
     }
     return ok;
@@ -1090,7 +1103,7 @@ FL_API fl_text_tokenizer *fl_text_tokenizer_of(fl_text_model *m, fl_text_tree *p
                                                const char *where) {
     const bool mine = fl_given(m, "fl_text_tokenizer_of", "the model") &&
                       (fl__text_owner(m->vocab) == m ||
-                       fl_err_false("fl_text_tokenizer_of: the model belongs to another tokenizer"));
+                       fl_err_false("fl_text_tokenizer_of: the model is owned by another tokenizer"));
     fl_text_tokenizer *t = mine ? fl_heap_alloc(sizeof *t) : NULL;
     if (!t) {
         fl_text_model_free(m);

@@ -1,4 +1,4 @@
-/* fl/text/tokenizers/tokenizer_file.h - tokenizer.json, read */
+/* fl/text/tokenizers/tokenizer_file.h - loading tokenizer.json; opening any tokenizer file or folder */
 #ifndef FL_TEXT_TOKENIZERS_TOKENIZER_FILE_H
 #define FL_TEXT_TOKENIZERS_TOKENIZER_FILE_H
 #include "bpe.h"
@@ -8,31 +8,32 @@
 extern "C" {
 #endif
 
-/* The tokenizer of a file "tokenizer.json" (Hugging Face's tokenizers, fl_text_tokenizer_save); NULL after
-   fl_fail. What it has and we do not is an error that names it. */
+/* Loads a tokenizer.json (of Hugging Face's tokenizers, or of fl_text_tokenizer_save). Unsupported features
+   are errors that name them. Returns NULL after fl_fail. */
 FL_API fl_text_tokenizer *fl_text_tokenizer_load(const char *path);
-/* Any of the files that we read, or a folder with one: tokenizer.json, vocab.json and merges.txt,
-   encoder.json and vocab.bpe, vocab.txt (of BERT, uncased), tokenizer.model; a file by its name's end,
-   .json, .txt, .model or .gguf. */
+/* Opens any supported tokenizer file by its suffix, .json, .txt, .model or .gguf, or a folder with
+   tokenizer.json, vocab.json and merges.txt, encoder.json and vocab.bpe, vocab.txt (BERT, uncased) or
+   tokenizer.model. Returns NULL after fl_fail. */
 FL_API fl_text_tokenizer *fl_text_tokenizer_open(const char *path);
 
-/* What tokenizer.json says of a tokenizer, for those who write it in another form. */
+/* The contents of tokenizer.json for a tokenizer, for writers of other formats. */
 typedef struct fl_text_parts {
     fl_text_tree *pipeline;    /* an object: "normalizer", "pre_tokenizer" and so on */
-    fl_text_tree *options;     /* the model's: "type", "unk_token" and so on */
-    fl_text_dictionary *vocab; /* the model's: those added tokens that are not in it have other ids */
-    fl_text_merge *merge;      /* of BPE, by rank */
+    fl_text_tree *options;     /* of the model: "type", "unk_token" and so on */
+    fl_text_dictionary *vocab; /* of the model; added tokens may have further ids */
+    fl_text_merge *merge;      /* BPE: by rank */
     int64_t n_merges;
-    double *score; /* of Unigram's pieces, by id; NaN: never chosen */
+    double *score; /* Unigram: by id; NaN: never chosen */
     fl_text_added *added;
     int64_t n_added;
-    bool bytes; /* tokens are bytes, which files write as characters */
+    bool bytes; /* tokens are bytes, written as characters in files */
     /* private */
     int64_t merge_cap_, score_cap_, added_cap_;
     fl_data_arena text_;
 } fl_text_parts;
-/* Starts zeroed, and is freed by the next one also after false, which follows fl_fail. */
+/* Fills out, which starts zeroed; free it with the next function, also after false (fl_fail). */
 FL_API bool fl_text_parts_of(const fl_text_tokenizer *t, fl_text_parts *out);
+/* Frees the parts. */
 FL_API void fl_text_parts_free(fl_text_parts *p);
 
 #ifdef __cplusplus
@@ -57,11 +58,11 @@ FL_API void fl_text_parts_free(fl_text_parts *p);
 
 typedef struct fl__tokf {
     fl_data_stream f;
-    const char *json; /* instead of a file: its bytes, f.size of them */
+    const char *json; /* instead of a file: f.size bytes of JSON */
     char where[300];
     fl_text_parts p;
-    int64_t model_at; /* offset of the model; 0: none was there */
-    fl_data_text raw; /* half of a merge as bytes */
+    int64_t model_at; /* offset of the model; 0: missing */
+    fl_data_text raw; /* one side of a merge as bytes */
 } fl__tokf;
 
 static bool fl__tokf_added(fl__tokf *t, fl_data_json *j) {
@@ -71,7 +72,7 @@ static bool fl__tokf_added(fl__tokf *t, fl_data_json *j) {
         int64_t id;
         fl_text_added a = fl_text_added_of(e, &id);
         if (e && (!a.text || id < 0 || id >= INT32_MAX))
-            ok = fl_data_json_fail(j, "an added token without \"content\" or \"id\"");
+            ok = fl_data_json_fail(j, "added token: expected \"content\" and \"id\"");
         a.id = (int32_t)id;
         a.text = ok && a.text ? fl_data_arena_add(&t->p.text_, a.text, (size_t)a.n) : NULL;
         ok = a.text && fl_heap_grow(&t->p.added, &t->p.added_cap_, t->p.n_added + 1, sizeof *t->p.added);
@@ -81,34 +82,35 @@ static bool fl__tokf_added(fl__tokf *t, fl_data_json *j) {
     return ok && j->event != FL_DATA_JSON_ERROR;
 }
 
-/* A value of the pipeline or of the model's settings, behind the others. */
+/* Appends a value of the pipeline or of the model's settings. */
 static bool fl__tokf_keep(fl_data_json *j, const char *key, fl_text_tree *into) {
     enum { SETTINGS = 64 };
     fl_text_tree **end = &into->first;
     for (int n = 1; *end; end = &(*end)->next)
-        if (++n > SETTINGS) return fl_data_json_fail(j, "more than %d settings", (int)SETTINGS);
+        if (++n > SETTINGS) return fl_data_json_fail(j, "too many settings, expected at most %d",
+                                                     (int)SETTINGS);
     fl_text_tree *v = *end = fl_text_tree_read(j);
     if (v) v->key = fl_heap_alloc(strlen(key) + 1);
     if (v && v->key) strcpy(v->key, key);
     return v && v->key;
 }
 
-/* "a b" or ["a", "b"]. */
+/* Parses a merge, "a b" or ["a", "b"]. */
 static bool fl__tokf_merge(fl__tokf *t, fl_data_json *j) {
     int64_t id[2] = {-1, -1};
     bool ok = true;
     const bool pair = fl_data_json_next(j) == FL_DATA_JSON_ARRAY;
     if (!pair && j->event != FL_DATA_JSON_STRING)
-        return fl_data_json_fail(j, "a merge that is no string and no pair");
+        return fl_data_json_fail(j, "merge: expected a string or an array of two strings");
     const char *space = pair ? NULL : memchr(j->text, ' ', (size_t)j->n);
     for (int k = 0; ok && k < 2; k++) {
         if (pair && !fl_data_json_string(j)) return false;
         const char *text = pair || !k ? j->text : space + 1;
         int64_t n = pair ? j->n : !space ? -1 : !k ? space - j->text : j->text + j->n - text;
-        if (n < 0) return fl_data_json_fail(j, "a merge that is no pair of tokens");
+        if (n < 0) return fl_data_json_fail(j, "merge: expected two tokens separated by a space");
         text = fl_text_token_bytes(text, &n, t->p.bytes, &t->raw);
         id[k] = text ? fl_text_dictionary_find(t->p.vocab, text, n) : -1;
-        ok = text && (id[k] >= 0 || fl_data_json_fail(j, "a merge of '%.60s', which is no token", j->text));
+        ok = text && (id[k] >= 0 || fl_data_json_fail(j, "merge: '%.60s' is not in the vocabulary", j->text));
     }
     ok = ok && (!pair || fl_data_json_expect(j, FL_DATA_JSON_ARRAY_END)) &&
          fl_heap_grow(&t->p.merge, &t->p.merge_cap_, t->p.n_merges + 1, sizeof *t->p.merge);
@@ -122,14 +124,14 @@ static bool fl__tokf_merges(fl__tokf *t, fl_data_json *j) {
     return ok && j->event != FL_DATA_JSON_ERROR;
 }
 
-/* Unigram's list of [piece, score]. */
+/* Parses Unigram's list of [piece, score]. */
 static bool fl__tokf_pieces(fl__tokf *t, fl_data_json *j) {
     bool ok = true;
     int64_t n = 0;
     while (ok && fl_data_json_more(j)) {
         ok = fl_data_json_expect(j, FL_DATA_JSON_ARRAY) && fl_data_json_string(j);
         if (ok && fl_text_dictionary_find(t->p.vocab, j->text, j->n) >= 0)
-            ok = fl_data_json_fail(j, "'%.60s' is there twice", j->text);
+            ok = fl_data_json_fail(j, "duplicate token '%.60s'", j->text);
         ok = ok && fl_text_dictionary_add(t->p.vocab, j->text, j->n) >= 0 &&
              fl_heap_grow(&t->p.score, &t->p.score_cap_, n + 1, sizeof *t->p.score) &&
              fl_data_json_double(j, &t->p.score[n++]) &&
@@ -138,14 +140,15 @@ static bool fl__tokf_pieces(fl__tokf *t, fl_data_json *j) {
     return ok && j->event != FL_DATA_JSON_ERROR;
 }
 
-/* Unigram's list of pieces that are never chosen, which is ours. */
+/* Parses Unigram's list "unused" of pieces that are never chosen, an extension of fl. */
 static bool fl__tokf_unused(fl__tokf *t, fl_data_json *j) {
     bool ok = fl_data_json_expect(j, FL_DATA_JSON_ARRAY);
     while (ok && fl_data_json_more(j)) {
         int64_t id;
         ok = fl_data_json_int(j, &id);
         if (ok && (id < 0 || id >= (t->p.score ? fl_text_dictionary_size(t->p.vocab) : 0)))
-            ok = fl_data_json_fail(j, "\"unused\" has %lld, which is no piece in front of it", (long long)id);
+            ok = fl_data_json_fail(j, "\"unused\" is out of range: got %lld, expected the id of a piece",
+                                   (long long)id);
         if (ok) t->p.score[id] = (double)NAN;
     }
     return ok && j->event != FL_DATA_JSON_ERROR;
@@ -156,7 +159,7 @@ static bool fl__tokf_vocab(fl__tokf *t, fl_data_json *j) {
     if (e == FL_DATA_JSON_OBJECT) return fl_text_read_vocab(j, t->p.bytes, t->f.size, t->p.vocab);
     return e == FL_DATA_JSON_ARRAY
                ? fl__tokf_pieces(t, j)
-               : fl_data_json_fail(j, "a vocabulary that is no object and no list");
+               : fl_data_json_fail(j, "vocabulary: expected an object or an array");
 }
 
 static bool fl__tokf_model_part(fl__tokf *t, fl_data_json *j, const char *key) {
@@ -166,7 +169,7 @@ static bool fl__tokf_model_part(fl__tokf *t, fl_data_json *j, const char *key) {
     return fl__tokf_keep(j, key, t->p.options);
 }
 
-/* The model's object is next: its settings and vocabulary. */
+/* Parses the model: settings and vocabulary. */
 static bool fl__tokf_model(fl__tokf *t, fl_data_json *j) {
     char key[60];
     t->p.bytes = fl_text_pipeline_bytes(t->p.pipeline);
@@ -181,7 +184,7 @@ static bool fl__tokf_model(fl__tokf *t, fl_data_json *j) {
     return ok && j->event != FL_DATA_JSON_ERROR;
 }
 
-/* The model, which takes the vocabulary. */
+/* Builds the model, which takes the vocabulary. */
 static fl_text_model *fl__tokf_make(fl__tokf *t) {
     const char *type = fl_text_tree_string(t->p.options, "type", NULL,
                                            t->p.score   ? "Unigram"
@@ -214,11 +217,11 @@ static fl_text_model *fl__tokf_make(fl__tokf *t) {
                                fl_text_tree_true(t->p.options, "byte_fallback", false),
                                fl_text_tree_true(t->p.options, "float32", false), t->where);
     fl_text_dictionary_free(vocab);
-    fl_fail("%s: a model of type \"%.60s\" is unknown", t->where, type);
+    fl_fail("%s: unknown model type \"%.60s\"; known: BPE, WordPiece, WordLevel, Unigram", t->where, type);
     return NULL;
 }
 
-/* All but the model, whose vocabulary depends on what may stand behind it. */
+/* Parses all but the model, which is parsed last because its vocabulary depends on the other parts. */
 static bool fl__tokf_parts(fl__tokf *t, fl_data_json *j) {
     static const char *const part[] = {"truncation",    "padding",        "normalizer",
                                        "pre_tokenizer", "post_processor", "decoder"};
@@ -230,28 +233,28 @@ static bool fl__tokf_parts(fl__tokf *t, fl_data_json *j) {
         if (key) ok = fl__tokf_keep(j, key, t->p.pipeline);
         else if (!strcmp(j->text, "added_tokens")) ok = fl__tokf_added(t, j);
         else if (!strcmp(j->text, "model")) {
-            t->model_at = j->at + j->n + 2; /* behind the key, at its colon */
+            t->model_at = j->at + j->n + 2; /* after the key, at its colon */
             ok = fl_data_json_skip(j);
         } else ok = fl_data_json_skip(j);
     }
     return ok && j->event != FL_DATA_JSON_ERROR && fl_data_json_next(j) == FL_DATA_JSON_END;
 }
 
-/* A reader of the text from byte `at` on. */
+/* A JSON reader from offset `at`. */
 static fl_data_json *fl__tokf_json(fl__tokf *t, int64_t at, bool many) {
     const fl_data_json_opts o = {.many = many, .who = t->json ? t->f.who : NULL};
     return t->json ? fl_data_json_of_opt(t->json + at, (size_t)(t->f.size - at), o)
                    : fl_data_json_in(&t->f, at, t->f.size - at, o);
 }
 
-/* The byte there; 0 after fl_fail. */
+/* The byte at an offset; 0 after fl_fail. */
 static char fl__tokf_byte(const fl__tokf *t, int64_t at) {
     char c = 0;
     if (t->json) return t->json[at];
     return fl_data_stream_read(&t->f, &c, 1, at) ? c : 0;
 }
 
-/* All parts. */
+/* Parses all parts. */
 static bool fl__tokf_read(fl__tokf *t) {
     fl_data_json *j = fl__tokf_json(t, 0, false);
     t->p.pipeline = fl_heap_alloc(sizeof *t->p.pipeline);
@@ -259,7 +262,7 @@ static bool fl__tokf_read(fl__tokf *t) {
     bool ok = j && t->p.pipeline && fl__tokf_parts(t, j);
     fl_data_json_close(j);
     if (!ok) return false;
-    if (!t->model_at) return fl_fail("%s: no \"model\"", t->where);
+    if (!t->model_at) return fl_fail("%s: key \"model\" is missing", t->where);
     char c = 0;
     while (c != ':' && t->model_at < t->f.size && (c = fl__tokf_byte(t, t->model_at))) t->model_at++;
     j = fl__tokf_json(t, t->model_at, true);
@@ -332,7 +335,9 @@ FL_API fl_text_tokenizer *fl_text_tokenizer_open(const char *path) {
         if (there < 0) return NULL;
         if (there) return pair[i][1] ? fl_text_gpt2_load(name[0], name[1]) : fl__tokf_one(name[0]);
     }
-    return fl_fail("fl_text_tokenizer_open: %s: no file of a tokenizer", path), NULL;
+    return fl_fail("fl_text_tokenizer_open: %s: no known tokenizer file; known: .json, .txt, .model, .gguf, "
+                   "or a "
+                   "folder with one", path), NULL;
 }
 
 #endif

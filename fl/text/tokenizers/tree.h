@@ -1,5 +1,4 @@
-/* fl/text/tokenizers/tree.h - small JSON texts as trees: what tokenizer.json says about everything but the
-   vocabulary */
+/* fl/text/tokenizers/tree.h - JSON values as trees, for tokenizer.json without its vocabulary */
 #ifndef FL_TEXT_TOKENIZERS_TREE_H
 #define FL_TEXT_TOKENIZERS_TREE_H
 #include "../../data/json.h"
@@ -8,28 +7,28 @@
 extern "C" {
 #endif
 
-/* A value: FL_DATA_JSON_OBJECT or _ARRAY with its values as a list, _STRING, _NUMBER, _TRUE, _FALSE or
-   _NULL. */
+/* A value: FL_DATA_JSON_OBJECT or _ARRAY with a list of values, _STRING, _NUMBER, _TRUE, _FALSE or _NULL. */
 typedef struct fl_text_tree {
     fl_data_json_event event;
-    char *key;  /* in an object; else NULL */
-    char *text; /* of a string or a number, with a NUL behind its n bytes */
+    char *key;  /* if in an object; else NULL */
+    char *text; /* of a string or number: n bytes, NUL-terminated */
     int64_t n;
-    struct fl_text_tree *first, *next;
+    struct fl_text_tree *first, *next; /* first value in it; next value in the same object or array */
 } fl_text_tree;
-/* The next value of j, of no more than FL_TEXT_TREE_MAX values in all; NULL after fl_fail. */
+/* Reads the next value of j, at most FL_TEXT_TREE_MAX values in total. Returns NULL after fl_fail. */
 FL_API fl_text_tree *fl_text_tree_read(fl_data_json *j);
 #define FL_TEXT_TREE_MAX 1000
 FL_API void fl_text_tree_free(fl_text_tree *t); /* NULL is fine */
-/* It as JSON; NULL is null. */
+/* Appends it as JSON; NULL is null. */
 FL_API bool fl_text_tree_put(fl_data_text *out, const fl_text_tree *t);
 
-/* Of an object (NULL is an empty one): the value of a key, NULL if there is none or it is null; a string, its
-   bytes in *n (may be NULL); a truth value; a whole number. The last three give `other` where the key is not
-   there or has a value of another kind. */
+/* The value of a key in an object (NULL: an empty object); NULL if the key is missing or null. */
 FL_API const fl_text_tree *fl_text_tree_at(const fl_text_tree *t, const char *key);
+/* The string, its length in *n (may be NULL), of a key; `other` if it is missing or not a string. */
 FL_API const char *fl_text_tree_string(const fl_text_tree *t, const char *key, int64_t *n, const char *other);
+/* The truth value of a key; `other` if it is missing or not true or false. */
 FL_API bool fl_text_tree_true(const fl_text_tree *t, const char *key, bool other);
+/* The integer of a key; `other` if it is missing or not an integer. */
 FL_API int64_t fl_text_tree_int(const fl_text_tree *t, const char *key, int64_t other);
 
 #ifdef __cplusplus
@@ -46,7 +45,7 @@ FL_API int64_t fl_text_tree_int(const fl_text_tree *t, const char *key, int64_t 
 FL_API void fl_text_tree_free(fl_text_tree *t) {
     for (fl_text_tree *next; t; t = next) {
         next = t->next;
-        fl_text_tree_free(t->first); /* as deep as the reader allowed */
+        fl_text_tree_free(t->first); /* recursion is bounded by the depth limit of the JSON reader */
         fl_heap_free(t->key);
         fl_heap_free(t->text);
         fl_heap_free(t);
@@ -63,7 +62,8 @@ static fl_text_tree *fl__tree_read(fl_data_json *j, int *left) {
     const fl_data_json_event e = fl_data_json_next(j);
     if (e == FL_DATA_JSON_ERROR || e == FL_DATA_JSON_END) return NULL;
     if (--*left < 0) {
-        fl_data_json_fail(j, "more than %d values that are no vocabulary", FL_TEXT_TREE_MAX);
+        fl_data_json_fail(j, "too many values outside of the vocabulary, expected at most %d",
+                          FL_TEXT_TREE_MAX);
         return NULL;
     }
     fl_text_tree *t = fl_heap_alloc(sizeof *t), **end = t ? &t->first : NULL;

@@ -1,4 +1,4 @@
-/* fl/text/tokenizers/trie.h - which keys begin at a place of a text */
+/* fl/text/tokenizers/trie.h - trie (double array): which keys are prefixes of a text */
 #ifndef FL_TENSOR_H
 #include "../../../fl_tensor.h"
 #endif
@@ -12,11 +12,11 @@ extern "C" {
 typedef struct fl_text_key {
     const char *text;
     int64_t n;
-    int32_t value; /* from 0 */
+    int32_t value; /* >= 0 */
 } fl_text_key;
 
-/* A double array (Aoe 1989): the child of node k by byte c is base[k] + c, if check there says k. Node 0 is
-   the root. A key's node has its value, others -1. */
+/* A double array (Aoe 1989): the child of node k for byte c is at base[k] + c, if check there is k. Node 0
+   is the root. The node of a key has its value, others -1. */
 typedef struct fl_text_trie_node {
     int32_t base, check, value;
 } fl_text_trie_node;
@@ -24,16 +24,17 @@ typedef struct fl_text_trie {
     fl_text_trie_node *node;
     int64_t n, cap_;
 } fl_text_trie;
-/* Starts zeroed. Sorts the keys; each must be there once, and none be empty. */
+/* Builds a trie, which starts zeroed. Sorts the keys, which must be distinct and not empty. Returns false
+   after fl_fail. */
 FL_API bool fl_text_trie_build(fl_text_trie *t, fl_text_key *key, int64_t n);
 FL_API void fl_text_trie_free(fl_text_trie *t);
-/* The node that byte c leads to; -1: none. */
+/* The child for byte c; -1: none. */
 static inline int32_t fl_text_trie_step(const fl_text_trie *t, int32_t node, uint8_t c) {
     const int64_t to = (int64_t)t->node[node].base + c;
     return to < t->n && t->node[to].check == node ? (int32_t)to : -1;
 }
-/* The longest key that s begins with: its value, and its bytes in *len; -1: none. *left falls by 4 for
-   each byte that was looked at. */
+/* The value of the longest key that is a prefix of s, its length in *len; -1: none. *left is decreased by 4
+   per byte examined. */
 FL_API int32_t fl_text_trie_longest(const fl_text_trie *t, const char *s, int64_t n, int64_t *len,
                                     int64_t *left);
 
@@ -54,14 +55,14 @@ static int fl__trie_by_text(const void *a, const void *b) {
     return order ? order : (x->n > y->n) - (x->n < y->n);
 }
 
-/* Nodes that wait for their children: the keys [low, high) have its text as their first depth bytes. */
+/* A node whose children are not built yet: keys [low, high) share its first depth bytes. */
 typedef struct fl__trie_task {
     int32_t node;
     int64_t low, high, depth;
 } fl__trie_task;
 
-/* The free nodes are a list in the order of their places: base is the next one, value the one before (-1:
-   none), check is -1 less the searches in which the node was tried in vain. */
+/* Free nodes form a list in the order of their indices: base is the next one, value the previous one (-1:
+   none), check is -1 minus the number of failed searches at the node. */
 typedef struct fl__trie_maker {
     fl_text_trie *t;
     const fl_text_key *key;
@@ -70,8 +71,8 @@ typedef struct fl__trie_maker {
     int32_t first, last;
 } fl__trie_maker;
 
-/* A free node that was tried so often is given up. This bounds the time of a search, and costs little room:
-   the nodes around it are mostly taken. */
+/* A free node is given up after this many failed searches. This bounds the time of a search and wastes little
+   memory: the nodes around it are mostly taken. */
 enum { FL__TRIE_TRIES = 32 };
 
 static void fl__trie_unlink(fl__trie_maker *m, int64_t i) {
@@ -84,7 +85,7 @@ static void fl__trie_unlink(fl__trie_maker *m, int64_t i) {
 
 static bool fl__trie_room(fl__trie_maker *m, int64_t n) {
     fl_text_trie *t = m->t;
-    if (n > INT32_MAX - 512) return fl_fail("fl_text_trie_build: too many nodes");
+    if (n > INT32_MAX - 512) return fl_fail("fl_text_trie_build: more than 2^31 - 513 nodes");
     if (!fl_heap_grow(&t->node, &t->cap_, n, sizeof *t->node)) return false;
     for (; t->n < n; m->last = (int32_t)t->n++) {
         t->node[t->n] = (fl_text_trie_node){-1, -1, m->last};
@@ -93,7 +94,7 @@ static bool fl__trie_room(fl__trie_maker *m, int64_t n) {
     return true;
 }
 
-/* A base from which the places of all children are free. */
+/* A base for which the slots of all children are free. */
 static int64_t fl__trie_base(fl__trie_maker *m, const uint8_t *child, int n) {
     fl_text_trie *t = m->t;
     for (int32_t at = m->first, next; at >= 0; at = next) {
@@ -145,12 +146,12 @@ FL_API bool fl_text_trie_build(fl_text_trie *t, fl_text_key *key, int64_t n) {
             same++;
         nodes += key[i].n - same;
         if (!key[i].n || (i && same == key[i].n))
-            return fl_fail("fl_text_trie_build: '%.*s' is %s", (int)(key[i].n < 100 ? key[i].n : 100),
-                           key[i].text, key[i].n ? "there twice" : "empty");
+            return fl_fail("fl_text_trie_build: %s key '%.*s'", key[i].n ? "duplicate" : "empty",
+                           (int)(key[i].n < 100 ? key[i].n : 100), key[i].text);
     }
     bool ok = fl_heap_grow(&t->node, &t->cap_, nodes + nodes / 16 + 256, sizeof *t->node) &&
               fl__trie_room(&m, 1);
-    if (ok) fl__trie_unlink(&m, 0), t->node[0].check = 0; /* nobody's child, but not free */
+    if (ok) fl__trie_unlink(&m, 0), t->node[0].check = 0; /* the root: no child, but not free */
     ok = ok && (!n || fl__trie_expand(&m, (fl__trie_task){0, 0, n, 0}));
     while (ok && m.n_tasks) ok = fl__trie_expand(&m, m.task[--m.n_tasks]);
     fl_heap_free(m.task);

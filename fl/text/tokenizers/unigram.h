@@ -1,4 +1,4 @@
-/* fl/text/tokenizers/unigram.h - SentencePiece's unigram model: the most probable pieces */
+/* fl/text/tokenizers/unigram.h - SentencePiece's unigram model: Viterbi segmentation by piece scores */
 #ifndef FL_TEXT_TOKENIZERS_UNIGRAM_H
 #define FL_TEXT_TOKENIZERS_UNIGRAM_H
 #include "tokenizer.h"
@@ -7,12 +7,12 @@
 extern "C" {
 #endif
 
-/* A model; takes vocab. score: of each id, the logarithm of a probability, copied; NaN, or -1e30: never
-   chosen (control pieces, bytes). The path of the highest sum wins (Kudo 2018); a character without a piece
-   costs the lowest score less 10, and such neighbours, with those that spell unk itself, are one unk (an id;
-   -1: an error), or their bytes' pieces with byte_fallback. float32: sums are float32 and go on over the
-   whole text, as SentencePiece's, whose rounding decides between ways of equal score; else each piece of the
-   text has a sum of its own in float64, as tokenizers'. */
+/* A unigram model; takes vocab. score: the log probability of each id, copied; NaN or -1e30: never chosen
+   (control pieces, bytes). Chooses the segmentation with the highest sum (Kudo 2018). A character without a
+   piece scores the lowest score - 10; consecutive ones, and pieces equal to unk, become one unk (an id; -1:
+   an error), or with byte_fallback the pieces of their bytes. float32: sums are float32 and continue over
+   the whole text, as in SentencePiece, where rounding decides ties; else each piece of the text has its own
+   float64 sum, as in Hugging Face's tokenizers. Returns NULL after fl_fail. */
 FL_API fl_text_model *fl_text_unigram(fl_text_dictionary *vocab, const double *score, int64_t unk,
                                       bool byte_fallback, bool float32, const char *where);
 
@@ -33,25 +33,26 @@ FL_API fl_text_model *fl_text_unigram(fl_text_dictionary *vocab, const double *s
 #include <string.h>
 
 #define FL__UNI_NEVER (-1e30)
-#define FL__UNI_FAR (-1e5) /* where SentencePiece (0.2.3) counts on from 0 */
-enum { FL__UNI_STEP = 4 }; /* units of work */
+#define FL__UNI_FAR (-1e5) /* sums below it are rebased to 0, as in SentencePiece 0.2.3 */
+enum { FL__UNI_STEP = 4 }; /* units of work of a trie step */
 
 typedef struct fl__uni {
     fl_text_model m;
     fl_text_trie trie;
-    double *score, lowest, unknown; /* lowest: of pieces; unknown: of a character without one */
-    int64_t unk, longest; /* longest: bytes of a piece, or of a character */
+    double *score, lowest,
+        unknown; /* lowest: minimum of all pieces; unknown: of a character without a piece */
+    int64_t unk, longest; /* longest: maximum bytes of a piece or character */
     bool byte_fallback, float32;
     int32_t byte[256];
 } fl__uni;
 
-/* The best way to a place of the piece. */
+/* The best segmentation up to a position. */
 typedef struct fl__uni_place {
     union {
         double score;
-        int32_t next; /* the way on, when the scores have served */
+        int32_t next; /* next position on the path, used after the scores */
     } is;
-    int32_t from, id; /* where its last token begins and which that is, -1: an unknown character */
+    int32_t from, id; /* start and id of the last token; id -1: an unknown character */
 } fl__uni_place;
 
 typedef struct fl__uni_memo {
@@ -59,28 +60,28 @@ typedef struct fl__uni_memo {
     int64_t cap;
 } fl__uni_memo;
 
-/* A sum as it is kept. */
+/* Rounds a sum to the precision in use. */
 static inline double fl__uni_kept(bool float32, double sum) {
     return float32 ? (double)(float)sum : sum;
 }
 
-/* Counts on from 0 at this place, with n bytes behind it, so that float32 stays precise. Places behind it
-   that have a path are no further away than the longest piece. */
+/* Subtracts the sum at this position from it and the n positions after it, so that float32 stays precise.
+   Later positions with a path are at most the longest piece away. */
 static void fl__uni_rebase(const fl__uni *u, fl__uni_place *place, int32_t n) {
     const double base = place->is.score;
     for (int32_t k = 0; k <= n && k <= u->longest; k++)
         if (place[k].from >= 0) place[k].is.score = fl__uni_kept(true, place[k].is.score - base);
 }
 
-/* The best paths to all places of n bytes, the first of which has the score `sum`. *left falls by the steps
-   in the trie, and ends it below 0. */
+/* Computes the best segmentations up to all positions of n bytes, starting from `sum`. *left is decreased by
+   the trie steps; stops when it is negative. */
 static inline void fl__uni_forward(const fl__uni *u, const char *s, int32_t n, double sum,
                                    fl__uni_place *place, int64_t *left, bool float32) {
     const fl_text_trie *t = &u->trie;
     for (int32_t i = 1; i <= n; i++) place[i].from = -1;
     place[0] = (fl__uni_place){{sum}, 0, 0};
     for (int32_t i = 0; i < n && *left >= 0; i++) {
-        if (place[i].from < 0) continue; /* within a character */
+        if (place[i].from < 0) continue; /* inside a character */
         if (float32 && place[i].is.score < FL__UNI_FAR) fl__uni_rebase(u, place + i, n - i);
         const double base = place[i].is.score;
         const uint8_t c = (uint8_t)s[i];
@@ -104,7 +105,7 @@ static inline void fl__uni_forward(const fl__uni *u, const char *s, int32_t n, d
     }
 }
 
-/* An unknown stretch. */
+/* Adds the tokens of a run of unknown characters. */
 static bool fl__uni_unknown(const fl__uni *u, fl_text_work *w, uint32_t begin, uint32_t end) {
     bool all = u->byte_fallback, ok = true;
     for (uint32_t i = begin; all && i < end; i++) all = u->byte[(uint8_t)w->p[i]] >= 0;
@@ -148,8 +149,8 @@ static void fl__uni_memo_free(void *memo) {
     fl_heap_free(memo);
 }
 
-/* Pieces that are never chosen (control pieces, bytes) are listed behind the vocabulary. Other libraries read
-   past that list: the lowest score is what changes least for them. */
+/* Pieces that are never chosen (control pieces, bytes) are listed in "unused", after the vocabulary, which
+   other libraries ignore: the lowest score disturbs them least. */
 static bool fl__uni_put(const fl_text_model *m, bool bytes, fl_data_text *out) {
     const fl__uni *u = (const fl__uni *)m;
     (void)bytes;
@@ -199,7 +200,7 @@ static bool fl__uni_build(fl__uni *u, const double *score) {
         snprintf(text, sizeof text, "<0x%02X>", (unsigned)i);
         u->byte[i] = (int32_t)fl_text_dictionary_find(u->m.vocab, text, 6);
     }
-    const bool ok = key && u->score && (n || fl_fail("fl_text_unigram: no pieces")) &&
+    const bool ok = key && u->score && (n || fl_fail("fl_text_unigram: the vocabulary has no pieces")) &&
                     fl_text_trie_build(&u->trie, key, n);
     fl_heap_free(key);
     return ok;
@@ -213,7 +214,7 @@ FL_API fl_text_model *fl_text_unigram(fl_text_dictionary *vocab, const double *s
     u->unk = unk, u->byte_fallback = byte_fallback, u->float32 = float32;
     u->lowest = INFINITY, u->longest = 4;
     if (unk >= fl_text_dictionary_size(vocab))
-        fl_fail("%s: the unknown token is %lld, of %lld", where, (long long)unk,
+        fl_fail("%s: unk_id is out of range: got %lld, expected < %lld", where, (long long)unk,
                 (long long)fl_text_dictionary_size(vocab));
     else if (fl__uni_build(u, score)) return &u->m;
     fl_text_model_free(&u->m);

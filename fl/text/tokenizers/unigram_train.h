@@ -1,4 +1,4 @@
-/* fl/text/tokenizers/unigram_train.h - SentencePiece's unigram model learnt from text */
+/* fl/text/tokenizers/unigram_train.h - training SentencePiece's unigram model */
 #ifndef FL_TEXT_TOKENIZERS_UNIGRAM_TRAIN_H
 #define FL_TEXT_TOKENIZERS_UNIGRAM_TRAIN_H
 #include "tokenizer.h"
@@ -9,15 +9,15 @@ extern "C" {
 
 typedef struct fl_text_unigram_opts {
     fl_opts_guard guard_;
-    int64_t size;    /* of the vocabulary, with <unk>, <s> and </s>, which come first; 0: 8,192 */
-    double coverage; /* part of the text whose characters have pieces, the rest being unknown; 0: 0.9995 */
-    bool byte_fallback; /* unknown characters become bytes, whose 256 pieces count too */
+    int64_t size;    /* of the vocabulary, including <unk>, <s> and </s>, the first ids; 0 -> 8,192 */
+    double coverage; /* character coverage: fraction of the text that must have pieces; 0 -> 0.9995 */
+    bool byte_fallback; /* unknown characters become bytes; their 256 pieces count in size */
     char _end;
 } fl_text_unigram_opts;
-/* The pieces of n bytes of text, words apart by white space, that make it most probable (Kudo 2018, with
-   sentencepiece's settings): from all stretches of up to 16 characters that come twice, expectation
-   maximisation and the removal of a quarter of them, those whose loss costs the text least, in turn. NULL
-   after fl_fail. */
+/* Trains on n bytes of text, words separated by white space (Kudo 2018, sentencepiece's settings): starts
+   from all substrings of up to 16 characters that occur twice; alternates expectation maximisation and
+   pruning of a quarter of the pieces, those whose loss reduces the likelihood least. Returns NULL after
+   fl_fail. */
 #define fl_text_unigram_train(...) FL__TEXT_UNIGRAM_TRAIN(__VA_ARGS__, ._end = 0)
 #define FL__TEXT_UNIGRAM_TRAIN(text, n, ...) \
     fl_text_unigram_train_opt(text, n, FL_LITERAL(fl_text_unigram_opts, __VA_ARGS__))
@@ -43,35 +43,35 @@ FL_API fl_text_tokenizer *fl_text_unigram_train_opt(const char *text, int64_t n,
 enum {
     FL__LEARN_LONGEST = 16,
     FL__LEARN_WORD = 4000
-}; /* characters of a piece, bytes of a word that count */
+}; /* characters of a piece, bytes of a word, at most */
 
-/* Where a piece may stand in a word; those of a word lie together, by where they begin. */
+/* An occurrence of a piece in a word; those of a word are contiguous, sorted by start. */
 typedef struct fl__uni_arc {
     int32_t piece;
     uint16_t begin, end;
 } fl__uni_arc;
 
 typedef struct fl__uni_word {
-    int64_t arc, n, times; /* the first of its n arcs */
+    int64_t arc, n, times; /* arc: the first of its n arcs */
     int32_t len;
 } fl__uni_word;
 
-/* What is known of a piece. */
+/* Statistics of a piece. */
 typedef struct fl__uni_piece {
     double score, expected, loss;
-    int64_t arc, word; /* the first arc from where it begins, in a word that has it */
+    int64_t arc, word; /* an occurrence: the first arc at its start, and the word */
     uint16_t begin, end;
     uint8_t chars;
     bool alive;
 } fl__uni_piece;
 
 typedef struct fl__uni_learn {
-    fl_text_dictionary *text; /* of pieces, and how often they come */
+    fl_text_dictionary *text; /* pieces and their counts */
     fl__uni_piece *piece;
     fl__uni_word *word;
     fl__uni_arc *arc;
-    double *up, *down; /* of the places of a word: from its beginning, to its end */
-    int64_t *from;     /* the arc of the best way there */
+    double *up, *down; /* forward and backward sums per position of a word */
+    int64_t *from;     /* last arc of the best path to each position */
     int64_t n_arcs, arc_cap, n_words, word_cap, piece_cap, live, longest;
 } fl__uni_learn;
 
@@ -80,7 +80,7 @@ static double fl__uni_log_sum(double a, double b) {
     return a > b ? a + log1p(exp(b - a)) : b + log1p(exp(a - b));
 }
 
-/* The derivative of log gamma (Abramowitz and Stegun 6.3.18 at x - 1/2). */
+/* Digamma, the derivative of log gamma (Abramowitz and Stegun 6.3.18 at x - 1/2). */
 static double fl__uni_digamma(double x) {
     double y = 0;
     for (; x < 7; x++) y -= 1 / x;
@@ -88,7 +88,7 @@ static double fl__uni_digamma(double x) {
     return y + log(x - 0.5) + z * (1.0 / 24 - z * (7.0 / 960 - z * (31.0 / 8064 - z * 127.0 / 30720)));
 }
 
-/* ---- words and where pieces stand in them ---- */
+/* ---- words and occurrences of pieces ---- */
 
 static bool fl__uni_add_arc(fl__uni_learn *l, const char *s, int32_t begin, int32_t end, int chars,
                             int64_t first) {
@@ -124,7 +124,7 @@ static bool fl__uni_add_word(fl__uni_learn *l, const char *s, int32_t len, int64
     return ok;
 }
 
-/* A word with U+2581 in front, cut at characters that are not in `letters`. */
+/* Adds a word with U+2581 in front, split at characters that are not in `letters`. */
 static bool fl__uni_cut_word(fl__uni_learn *l, const fl_text_dictionary *letters, const char *s, int64_t n,
                              int64_t times, fl_data_text *buf) {
     bool ok = true;
@@ -141,7 +141,7 @@ static bool fl__uni_cut_word(fl__uni_learn *l, const fl_text_dictionary *letters
     return ok;
 }
 
-/* The characters that cover that part of the words. */
+/* The most frequent characters that reach the coverage. */
 static fl_text_dictionary *fl__uni_letters(const fl_text_dictionary *words, double coverage) {
     fl_text_dictionary *all = fl_text_dictionary_new(), *kept = NULL;
     double sum = 0, seen = 0;
@@ -150,7 +150,7 @@ static fl_text_dictionary *fl__uni_letters(const fl_text_dictionary *words, doub
         const char *s = fl_text_dictionary_entry(words, w, &n);
         int len;
         for (int64_t i = 0; ok && i < n; i += len) {
-            if (fl_text_char(s + i, n - i, &len) < 0) continue; /* no character: unknown */
+            if (fl_text_char(s + i, n - i, &len) < 0) continue; /* ill-formed: unknown */
             const int64_t times = fl_text_dictionary_counted(words, w);
             ok = fl_text_dictionary_count(all, s + i, len, times) >= 0, sum += (double)times;
         }
@@ -167,7 +167,8 @@ static fl_text_dictionary *fl__uni_letters(const fl_text_dictionary *words, doub
 
 /* ---- expectation and maximisation ---- */
 
-/* Stretches that come twice, but none that always goes on with the same character; and all characters. */
+/* Seed pieces: substrings that occur twice and are not always followed by the same character; all
+   characters. */
 static void fl__uni_seed(fl__uni_learn *l) {
     const int64_t n = fl_text_dictionary_size(l->text);
     double sum = 0;
@@ -178,7 +179,7 @@ static void fl__uni_seed(fl__uni_learn *l) {
         do bytes--;
         while (bytes > 0 && ((uint8_t)s[bytes] & 0xc0) == 0x80);
         const int64_t shorter = bytes > 0 ? fl_text_dictionary_find(l->text, s, bytes) : -1;
-        if (shorter >= 0 && l->piece[shorter].chars > 1 && /* of which there are as many */
+        if (shorter >= 0 && l->piece[shorter].chars > 1 && /* with an equal count */
             fl_text_dictionary_counted(l->text, i) == fl_text_dictionary_counted(l->text, shorter))
             l->piece[shorter].alive = false;
     }
@@ -190,7 +191,7 @@ static void fl__uni_seed(fl__uni_learn *l) {
     for (int64_t i = 0; i < n; i++) l->piece[i].score = log(l->piece[i].score / sum);
 }
 
-/* Adds how often each piece is expected in a word. */
+/* Adds the expected counts of pieces in a word (forward-backward). */
 static void fl__uni_expect(fl__uni_learn *l, const fl__uni_word *w) {
     const fl__uni_arc *arc = l->arc + w->arc;
     for (int32_t i = 0; i <= w->len; i++) l->up[i] = l->down[i] = -INFINITY;
@@ -225,10 +226,10 @@ static void fl__uni_maximise(fl__uni_learn *l) {
             l->piece[i].score = fl__uni_digamma(l->piece[i].expected) - fl__uni_digamma(sum);
 }
 
-/* ---- removal ---- */
+/* ---- pruning ---- */
 
-/* The best way through a word's arcs from k on that lie within [begin, end], without one piece: its score,
-   -INFINITY: none; l->from has the last arc of each part. */
+/* The best path over a word's arcs from k on within [begin, end] that avoids one piece: returns its score,
+   -INFINITY if there is none; l->from has the last arc to each position. */
 static double fl__uni_way(fl__uni_learn *l, const fl__uni_word *w, int64_t k, int32_t begin, int32_t end,
                           int64_t left_out) {
     for (int32_t i = begin; i <= end; i++) l->up[i] = -INFINITY;
@@ -242,14 +243,14 @@ static double fl__uni_way(fl__uni_learn *l, const fl__uni_word *w, int64_t k, in
     return l->up[end];
 }
 
-/* What the text loses by piece i, of which there are `expected` (now: in the best ways): it would be the
-   parts of its next best way. INFINITY: it stays; -INFINITY: it goes. */
+/* Loss of likelihood if piece i, with `expected` occurrences on best paths, is replaced by its next best
+   segmentation. INFINITY: keep it; -INFINITY: remove it. */
 static double fl__uni_loss(fl__uni_learn *l, int64_t i, double sum, double words) {
     const fl__uni_piece *p = &l->piece[i];
     const double other = fl__uni_way(l, &l->word[p->word], p->arc, p->begin, p->end, i);
     if (other == -INFINITY || p->chars == 1) return INFINITY;
     if (p->expected == 0) return -INFINITY;
-    if (other > p->score) return INFINITY; /* though it is used */
+    if (other > p->score) return INFINITY; /* although another segmentation scores higher */
     int parts = 0;
     for (int32_t at = p->end; at > p->begin; at = l->arc[l->from[at]].begin) parts++;
     double apart = -parts * log(sum + p->expected * (parts - 1));
@@ -263,13 +264,13 @@ typedef struct fl__uni_rank {
     int64_t piece;
 } fl__uni_rank;
 
-/* By falling number; of equal ones the first that was met. */
+/* Descending order; ties by index. */
 static int fl__uni_falling(const void *a, const void *b) {
     const fl__uni_rank *x = a, *y = b;
     return x->by != y->by ? (x->by < y->by) - (x->by > y->by) : (x->piece > y->piece) - (x->piece < y->piece);
 }
 
-/* The *n live pieces in that order, by loss or by score. The caller frees it. */
+/* The *n live pieces sorted by loss or by score. The caller frees the list. */
 static fl__uni_rank *fl__uni_ranked(const fl__uni_learn *l, bool by_loss, int64_t *n) {
     fl__uni_rank *r = fl_heap_alloc((size_t)(l->live + 1) * sizeof *r);
     *n = 0;
@@ -279,7 +280,7 @@ static fl__uni_rank *fl__uni_ranked(const fl__uni_learn *l, bool by_loss, int64_
     return r;
 }
 
-/* Leaves so many pieces, or more if they must stay. */
+/* Keeps that many pieces, or more if they must be kept. */
 static bool fl__uni_prune(fl__uni_learn *l, int64_t keep) {
     const int64_t n = fl_text_dictionary_size(l->text);
     double sum = 0, words = 0;
@@ -303,7 +304,7 @@ static bool fl__uni_prune(fl__uni_learn *l, int64_t keep) {
 
 /* ---- the vocabulary ---- */
 
-/* <unk> and the like; then characters and the best of the others, by falling score. */
+/* Builds the vocabulary: special tokens, then characters and the best other pieces by descending score. */
 static fl_text_tokenizer *fl__uni_finish(fl__uni_learn *l, int64_t size, bool bytes) {
     static const char *const special[] = {"<unk>", "<s>", "</s>"};
     const int64_t reserved = 3 + 256 * bytes;
@@ -315,10 +316,9 @@ static fl_text_tokenizer *fl__uni_finish(fl__uni_learn *l, int64_t size, bool by
     bool ok = vocab != NULL;
     for (int64_t k = 0; k < all && rank; k++) letters += l->piece[rank[k].piece].chars == 1;
     if (ok && size < reserved + letters)
-        ok = fl_fail(
-            "fl_text_unigram_train: a vocabulary of %lld: %lld characters and %lld other pieces must be "
-            "in it",
-            (long long)size, (long long)letters, (long long)reserved);
+        ok = fl_fail("fl_text_unigram_train: size is too small: got %lld, expected at least %lld characters "
+                     "+ "
+                     "%lld reserved pieces", (long long)size, (long long)letters, (long long)reserved);
     ok = ok && fl_text_dictionary_add_all(vocab, special, n = 3);
     for (; ok && n < reserved; n++) {
         snprintf(name, sizeof name, "<0x%02X>", (unsigned)(n - 3));
@@ -340,7 +340,7 @@ static fl_text_tokenizer *fl__uni_finish(fl__uni_learn *l, int64_t size, bool by
     return t;
 }
 
-/* ---- all of it ---- */
+/* ---- training ---- */
 
 static bool fl__uni_learn_all(fl__uni_learn *l, int64_t size) {
     const size_t places = (size_t)(l->longest + 1);
@@ -354,7 +354,7 @@ static bool fl__uni_learn_all(fl__uni_learn *l, int64_t size) {
         if (l->live <= wanted) return true;
         const int64_t before = l->live, keep = l->live * 3 / 4;
         if (!fl__uni_prune(l, keep > wanted ? keep : wanted)) return false;
-        if (l->live == before) return true; /* all must stay */
+        if (l->live == before) return true; /* all must be kept */
     }
 }
 
@@ -365,8 +365,8 @@ FL_API fl_text_tokenizer *fl_text_unigram_train_opt(const char *text, int64_t n,
     if (!o.size) o.size = 8192;
     if (o.coverage == 0) o.coverage = 0.9995;
     if (!text || n < 0 || o.size < 4 || o.size > INT32_MAX || !(o.coverage > 0 && o.coverage <= 1))
-        return fl_fail("fl_text_unigram_train: text NULL or %lld bytes, a vocabulary of %lld, coverage %g",
-                       (long long)n, (long long)o.size, o.coverage), NULL;
+        return fl_fail("fl_text_unigram_train: text is NULL (%lld bytes), size %lld is not in [4, 2^31), or "
+                       "coverage %g is not in (0, 1]", (long long)n, (long long)o.size, o.coverage), NULL;
     fl_text_dictionary *words = fl_text_dictionary_new();
     l.text = words ? fl_text_dictionary_new() : NULL;
     bool ok = l.text && fl_text_count_words(words, text, n) &&

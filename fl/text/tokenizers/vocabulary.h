@@ -1,4 +1,4 @@
-/* fl/text/tokenizers/vocabulary.h - vocabularies in tokenizer.json */
+/* fl/text/tokenizers/vocabulary.h - vocabularies in tokenizer.json: read and write */
 #ifndef FL_TEXT_TOKENIZERS_VOCABULARY_H
 #define FL_TEXT_TOKENIZERS_VOCABULARY_H
 #include "../../data/json.h"
@@ -8,17 +8,18 @@
 extern "C" {
 #endif
 
-/* A token as a JSON string; bytes: as characters. */
+/* Appends a token as a JSON string; bytes: written as characters. */
 FL_API bool fl_text_put_token(const char *text, int64_t n, bool bytes, fl_data_text *out);
-/* ,"vocab":{"token":id, ...} */
+/* Appends ,"vocab":{"token":id, ...} */
 FL_API bool fl_text_put_vocab(const fl_text_dictionary *d, bool bytes, fl_data_text *out);
-/* The object {"token": id, ...} that has begun, into d. bytes: tokens whose characters all stand for bytes
-   are these bytes; others stay text. An id that comes twice, or is above the file's size, is an error. */
+/* Reads an object {"token": id, ...}, whose beginning was read, into d. bytes: tokens whose characters all
+   stand for bytes become bytes; others stay text. Ids that are duplicate or above `most` are errors. */
 FL_API bool fl_text_read_vocab(fl_data_json *j, bool bytes, int64_t most, fl_text_dictionary *d);
-/* Bytes of a token of such a vocabulary: in raw, which they replace, if it stands for bytes; else text
-   itself. NULL after fl_fail. */
+/* The bytes of a token of such a vocabulary: in raw, which is overwritten, if it stands for bytes; else text
+   itself. Returns NULL after fl_fail. */
 FL_API const char *fl_text_token_bytes(const char *text, int64_t *n, bool bytes, fl_data_text *raw);
-/* ,"post_processor":{...}: the tokens bos and eos of d, -1 for none, around each text; nothing for none. */
+/* Appends ,"post_processor":{...} that adds the tokens bos and eos of d (-1: none) around each text; nothing
+   if both are -1. */
 FL_API bool fl_text_put_template(const fl_text_dictionary *d, int64_t bos, int64_t eos, fl_data_text *out);
 
 #ifdef __cplusplus
@@ -73,23 +74,23 @@ FL_API bool fl_text_read_vocab(fl_data_json *j, bool bytes, int64_t most, fl_tex
     while (ok && fl_data_json_more(j)) {
         int64_t n = j->n, id = -1;
         const char *text = fl_text_token_bytes(j->text, &n, bytes, &raw);
-        if (text && text == j->text) /* the number's event takes its place */
+        if (text && text == j->text) /* the number's event will overwrite it */
             raw.n = 0, text = fl_data_text_put(&raw, text, (size_t)n) ? raw.p : NULL;
         const int shown = n < 60 ? (int)n : 60;
         ok = text && fl_data_json_int(j, &id);
         if (ok && (id < 0 || id > most))
-            ok = fl_data_json_fail(j, "'%.*s' has id %lld", shown, text, (long long)id);
+            ok = fl_data_json_fail(j, "id of '%.*s' is out of range: got %lld", shown, text, (long long)id);
         if (ok && fl_text_dictionary_entry(d, id, NULL))
-            ok = fl_data_json_fail(j, "'%.*s' has id %lld, as another one", shown, text, (long long)id);
+            ok = fl_data_json_fail(j, "duplicate id %lld of '%.*s'", (long long)id, shown, text);
         if (ok && fl_text_dictionary_find(d, text, n) >= 0)
-            ok = fl_data_json_fail(j, "'%.*s' is there twice", shown, text);
+            ok = fl_data_json_fail(j, "duplicate token '%.*s'", shown, text);
         ok = ok && fl_text_dictionary_add_at(d, text, n, id);
     }
     fl_heap_free(raw.p);
     return ok && j->event != FL_DATA_JSON_ERROR;
 }
 
-/* A format, in which token id stands as JSON for each %, and the number for #; nothing for id -1. */
+/* Appends a format in which % is the token as JSON and # its id; nothing for id -1. */
 static bool fl__vocab_put(fl_data_text *t, const char *format, const fl_text_dictionary *d, int64_t id) {
     int64_t n;
     const char *name = fl_text_dictionary_entry(d, id, &n);
@@ -110,7 +111,8 @@ FL_API bool fl_text_put_template(const fl_text_dictionary *d, int64_t bos, int64
     if (bos < 0 && eos < 0) return true;
     if ((bos >= 0 && !fl_text_dictionary_entry(d, bos, NULL)) ||
         (eos >= 0 && !fl_text_dictionary_entry(d, eos, NULL)))
-        return fl_fail("%s: bos %lld, eos %lld: expected tokens of the dictionary, or -1", who, (long long)bos,
+        return fl_fail("%s: bos (%lld) and eos (%lld) must be ids of the dictionary, or -1", who,
+                       (long long)bos,
                        (long long)eos);
     bool ok = fl_data_text_print(out, ",\"post_processor\":{\"type\":\"TemplateProcessing\"");
     for (int pair = 0; ok && pair < 2; pair++) {
@@ -120,7 +122,7 @@ FL_API bool fl_text_put_template(const fl_text_dictionary *d, int64_t bos, int64
                  fl_data_text_print(out, "{\"Sequence\":{\"id\":\"%c\",\"type_id\":%d}},", 'A' + k,
                                     k) &&
                  fl__vocab_put(out, item[k], d, eos);
-        if (ok) out->n--; /* the last comma */
+        if (ok) out->n--; /* the final comma */
         ok = ok && fl_data_text_print(out, "]");
     }
     ok = ok && fl_data_text_print(out, ",\"special_tokens\":{") && fl__vocab_put(out, known, d, bos) &&

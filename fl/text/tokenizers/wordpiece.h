@@ -1,4 +1,4 @@
-/* fl/text/tokenizers/wordpiece.h - BERT's tokenizer: the longest piece from the left */
+/* fl/text/tokenizers/wordpiece.h - WordPiece, BERT's tokenizer: greedy longest match; load, train */
 #ifndef FL_TEXT_TOKENIZERS_WORDPIECE_H
 #define FL_TEXT_TOKENIZERS_WORDPIECE_H
 #include "bpe_train.h"
@@ -8,19 +8,20 @@
 extern "C" {
 #endif
 
-/* A model; takes vocab. A word is the longest token it begins with, then the longest one with `prefix` in
-   front ("##") that goes on, and so on; if that fails, or the word has more than `most` characters, it is
-   unk. */
+/* A WordPiece model; takes vocab. A word is split into the longest token it starts with, then the longest
+   ones with `prefix` ("##") that continue it. If that fails, or the word has more than `most` characters, it
+   is unk. Returns NULL after fl_fail. */
 FL_API fl_text_model *fl_text_wordpiece(fl_text_dictionary *vocab, const char *unk,
                                         const char *prefix, int64_t most, const char *where);
-/* The beginning of an object of tokenizer.json: BERT's normalizer, pre-tokenizer, decoder and, with tokens
-   [CLS] and [SEP] of those ids (-1: without), template. */
+/* Appends the beginning of a tokenizer.json object: BERT's normalizer, pre-tokenizer, decoder and, with ids
+   of [CLS] and [SEP] (-1: without), template. */
 FL_API bool fl_text_bert_pipeline(fl_data_text *out, bool cased, int64_t cls, int64_t sep);
-/* vocab.txt, a token a line, with BERT's normalizer, pre-tokenizer and template. cased: keeps case and
-   accents. */
+/* Loads vocab.txt, one token per line, with BERT's normalizer, pre-tokenizer and template. cased: keeps case
+   and accents. Returns NULL after fl_fail. */
 FL_API fl_text_tokenizer *fl_text_wordpiece_load(const char *path, bool cased);
-/* Learnt from n bytes of text as Hugging Face's trainer does: joined pairs, of which only the vocabulary is
-   kept. special: [UNK], [CLS], [SEP] among them, default [PAD] [UNK] [CLS] [SEP] [MASK]. */
+/* Trains on n bytes of text as Hugging Face's trainer: BPE merges, of which only the vocabulary is kept.
+   special must include [UNK], [CLS], [SEP]; default [PAD] [UNK] [CLS] [SEP] [MASK]. Returns NULL after
+   fl_fail. */
 #define fl_text_wordpiece_train(...) FL__TEXT_WORDPIECE_TRAIN(__VA_ARGS__, ._end = 0)
 #define FL__TEXT_WORDPIECE_TRAIN(text, n, ...) \
     fl_text_wordpiece_train_opt(text, n, FL_LITERAL(fl_text_train_opts, __VA_ARGS__))
@@ -44,7 +45,7 @@ FL_API fl_text_tokenizer *fl_text_wordpiece_train_opt(const char *text, int64_t 
 
 typedef struct fl__wp {
     fl_text_model m;
-    fl_text_trie first, inner; /* inner: without the prefix */
+    fl_text_trie first, inner; /* inner: continuations, without their prefix */
     int32_t unk;
     int64_t most;
     char *prefix;
@@ -138,7 +139,7 @@ FL_API bool fl_text_bert_pipeline(fl_data_text *out, bool cased, int64_t cls, in
                                (long long)cls));
 }
 
-/* The tokenizer of BERT over that vocabulary, with the special tokens that are in it. */
+/* BERT's tokenizer for that vocabulary, with the special tokens it contains. */
 static fl_text_tokenizer *fl__wp_bert(fl_text_dictionary *vocab, bool cased, const char *where) {
     fl_text_added added[FL__WP_SPECIAL] = {{0}};
     fl_data_text json = {0};
@@ -168,14 +169,14 @@ FL_API fl_text_tokenizer *fl_text_wordpiece_load(const char *path, bool cased) {
     bool ok = d != NULL;
     for (const char *p = text, *s; ok && (s = fl_text_line(&p, text + n, &len));)
         ok = (fl_text_dictionary_find(d, s, len) < 0 ||
-              fl_fail("%s: line %lld: '%.*s' is there twice", where, (long long)line + 1,
-                      (int)(len < 60 ? len : 60), s)) &&
+               fl_fail("%s: line %lld: duplicate token '%.*s'", where, (long long)line + 1,
+                       (int)(len < 60 ? len : 60), s)) &&
              fl_text_dictionary_add_at(d, s, len, line++);
     fl_heap_free(text);
     return fl__wp_bert(fl_text_dictionary_made(d, ok), cased, where);
 }
 
-/* The characters of all words, by code point, and behind them those that are seen within words, prefixed. */
+/* Adds the characters of all words, by code point, then those that occur inside words, prefixed. */
 static bool fl__wp_alphabet(fl_text_dictionary *vocab, const fl_text_dictionary *pieces) {
     uint8_t *seen = fl_heap_alloc(0x110000);
     char text[8] = "##";

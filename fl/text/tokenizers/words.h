@@ -1,4 +1,4 @@
-/* fl/text/tokenizers/words.h - tokenizers whose vocabulary has whole pieces only: words, characters */
+/* fl/text/tokenizers/words.h - word-level and character-level tokenizers */
 #ifndef FL_TEXT_TOKENIZERS_WORDS_H
 #define FL_TEXT_TOKENIZERS_WORDS_H
 #include "../dictionary.h"
@@ -8,16 +8,17 @@
 extern "C" {
 #endif
 
-/* tokenizer.json's WordLevel, which takes the dictionary: a piece is one token, or unk (an index; -1: unknown
+/* WordLevel of tokenizer.json; takes the dictionary. A piece is one token, or unk (an index; -1: unknown
    pieces are errors). */
 FL_API fl_text_model *fl_text_word_model(fl_text_dictionary *vocab, int64_t unk);
 
-/* Words apart by white space, joined by a space; unknown ones are the dictionary's default. Takes it. */
+/* Words separated by white space, decoded with single spaces; unknown words are the dictionary's default
+   index. Takes the dictionary. */
 FL_API fl_text_tokenizer *fl_text_word_tokenizer(fl_text_dictionary *vocab);
-/* Characters: those of n bytes of text, by their code points. Others are errors. Decoding gives the text
-   back. */
+/* Characters: the vocabulary is the characters of n bytes of text, in the order of code points. Other
+   characters are errors. Decoding restores the text exactly. */
 FL_API fl_text_tokenizer *fl_text_char_tokenizer(const char *text, int64_t n);
-/* Counts the words of a text into d, for fl_text_dictionary_pruned. */
+/* Counts the words of a text in d, for fl_text_dictionary_pruned. Returns false after fl_fail. */
 FL_API bool fl_text_count_words(fl_text_dictionary *d, const char *text, int64_t n);
 
 #ifdef __cplusplus
@@ -46,8 +47,8 @@ static bool fl__words_encode(const fl_text_model *m, fl_text_work *w, uint32_t b
     int len;
     fl_text_char(w->p + begin, end - begin, &len);
     if ((uint32_t)len == end - begin) return fl_text_work_unknown(w, begin);
-    return fl_fail("fl_text_encode: offset %lld: the word '%.*s' is not in the vocabulary, which "
-                   "has no unknown "
+    return fl_fail("fl_text_encode: offset %lld: word '%.*s' is not in the vocabulary, and there is no "
+                   "unknown "
                    "token",
                    (long long)fl_text_work_from(w, begin),
                    end - begin < 100 ? (int)(end - begin) : 100, w->p + begin);
