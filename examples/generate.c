@@ -1,11 +1,12 @@
-/* generate.c - texts of a model that somebody has trained: make generate ARGS="--weights F --prompt '...'"
+/* examples/generate.c - generates text with a pretrained model: make generate ARGS="--weights F --prompt
+   '...'"
 
-   ./generate --weights stories260K --prompt "Once upon a time"     llama2.c's file and its tokenizer
-   ./generate --weights folder --tokens tokenizer.json              a folder of Hugging Face, GPT-2 to Qwen2
-   ./generate --weights model.gguf      GGUF and its tokenizer, if no other is named; weights stay as stored
+   ./generate --weights stories260K --prompt "Once upon a time"     llama2.c's file and tokenizer ./generate
+   --weights folder --tokens tokenizer.json              a Hugging Face folder, GPT-2 to Qwen2 ./generate
+   --weights model.gguf      GGUF, with its tokenizer unless --tokens is given; weights stay quantised
 
-   --temperature 0 takes the best token each time; --top-k, --top-p, --min-p, --repetition; --beams N the
-   best of N texts that are followed at once; --ids "1 403 407": tokens in place of text. */
+   --temperature 0: greedy; --top-k, --top-p, --min-p, --repetition: sampling; --beams N: beam search; --ids
+   "1 403 407": prompt as token ids. */
 #include "arguments.h"
 #include "fl_text.h"
 #include "fl.h"
@@ -19,7 +20,7 @@ typedef struct options {
     int64_t length, beams, seed, top_k, context;
     double temperature, top_p, min_p, repetition;
     bool f32;
-    int n_ends; /* 2 where a text ends with the tokens 1 and 2, as llama2.c's do */
+    int n_ends; /* 2 if tokens 1 and 2 end a text, as in llama2.c */
 } options;
 
 static bool parse(int argc, char **argv, options *o) {
@@ -40,11 +41,11 @@ static bool parse(int argc, char **argv, options *o) {
                              {"f32", .on = &o->f32},
                              {NULL, .low = 0}};
     if (!arguments_read(argc, argv, list)) return false;
-    if (!o->weights) fputs("generate: --weights FOLDER or FILE is needed\n", stderr);
+    if (!o->weights) fputs("generate: --weights is missing, expected a file or folder\n", stderr);
     return o->weights != NULL;
 }
 
-/* ---- what is written as it comes ---- */
+/* ---- streaming output ---- */
 
 typedef struct writer {
     fl_text_stream stream;
@@ -52,7 +53,7 @@ typedef struct writer {
     fl_data_text text;
 } writer;
 
-/* False where the stop string is complete. */
+/* Returns false when the stop string is complete. */
 static bool write_token(int64_t text, int64_t id, void *user) {
     writer *w = user;
     const char *p = "";
@@ -85,11 +86,11 @@ static bool encode(const options *o, fl_text_tokenizer *t, fl_text_sequence *s) 
     }
     fl_text_encoding_free(&e);
     return ok && (s->n ||
-                  fl_fail("generate: there are no tokens to begin with: --ids, or --prompt with --tokens"));
+                  fl_fail("generate: no prompt, expected --ids, or --prompt and a tokenizer (--tokens)"));
 }
 
-/* The tokenizer that was named or is in the .gguf file or the folder: tokenizer.json, or llama2.c's of this
-   vocabulary. */
+/* Opens the tokenizer given by --tokens, or in the .gguf file or the folder: tokenizer.json, or llama2.c's
+   of this vocabulary size. */
 static bool find_tokenizer(options *o, int64_t vocabulary, fl_text_tokenizer **t) {
     char path[4096];
     if (o->ids && !o->tokens) return true;

@@ -1,14 +1,14 @@
-/* lm.c - trains language models, measures them, and lets them write: make lm [DATA=file or folder] [ARGS=...]
+/* examples/lm.c - trains language models, evaluates them and samples: make lm [DATA=file or folder]
+   [ARGS=...]
 
-   ./lm                                  text of a grammar that it writes itself, whose entropy is known
-   ./lm --data tinyshakespeare           a text file, or a folder with one, or with train, valid and test.txt
-   ./lm --data F --preset nano           nanoGPT's small recipe: 4 layers of 128, context 64, batch 12
-   ./lm --data F --tokens bpe:1024       byte pairs learnt from the training part; word: words, most frequent
-                                         first, beside a 5-gram
-   ./lm --data F --model gcnn            gated convolutions; lstm; masked: words that are hidden, both
-                                         sides seen; adaptive: Flashlight's transformer, adaptive
-                                         embedding and softmax
-   ./lm --load lm.safetensors --eval     the loss of a saved model, and a sample
+   ./lm                                  text generated from a toy grammar, whose entropy is known ./lm
+   --data tinyshakespeare           a text file, or a folder with input.txt or train, valid and test.txt ./lm
+   --data F --preset nano           nanoGPT's small recipe: 4 layers of 128, context 64, batch 12 ./lm --data
+   F --tokens bpe:1024       BPE trained on the training part; word: words by descending frequency,
+                                         compared with a 5-gram model
+   ./lm --data F --model gcnn            gated convolutions; lstm; masked: masked LM, bidirectional; adaptive:
+                                         Flashlight's transformer, adaptive embedding and softmax
+   ./lm --load lm.safetensors --eval     evaluates a saved model and samples from it
 
    The last line is "Validation loss: x.xxxx nats per character". */
 #include "arguments.h"
@@ -32,12 +32,12 @@ typedef struct options {
 
 typedef struct text {
     char *p;
-    int64_t n, train; /* bytes, and those that training sees */
-    double entropy;   /* nats per character, 0: not known */
+    int64_t n, train; /* bytes; bytes of the training part */
+    double entropy;   /* nats per character, 0: unknown */
 } text;
 
-/* A grammar: a capital letter is one of its bodies, each with its probability. No text has two derivations,
-   as all words differ: so the entropy of the text is that of the choices. */
+/* A context-free grammar: a capital letter is a nonterminal, with productions and their probabilities. It is
+   unambiguous, because all words differ: so the entropy of the text is that of the choices. */
 static const struct rule { char of; double p; const char *body; } grammar[] = {
     {'S', 0.5, "T.\n"}, {'S', 0.2, "T and T.\n"}, {'S', 0.3, "if T then T.\n"},
     {'T', 0.5, "OX"}, {'T', 0.5, "MY"},                         /* one does, many do */
@@ -57,9 +57,9 @@ static double uniform(uint64_t *state) {
     return (double)(*state >> 11) * 0x1p-53;
 }
 
-static bool grow(text *t, int64_t *room, char c) {
-    if (t->n == *room) {
-        char *p = realloc(t->p, (size_t)(*room = 2 * *room + 1024));
+static bool grow(text *t, int64_t *cap, char c) {
+    if (t->n == *cap) {
+        char *p = realloc(t->p, (size_t)(*cap = 2 * *cap + 1024));
         if (!p) return false;
         t->p = p;
     }
@@ -67,17 +67,17 @@ static bool grow(text *t, int64_t *room, char c) {
     return true;
 }
 
-static bool derive(text *t, int64_t *room, char of, uint64_t *state) {
+static bool derive(text *t, int64_t *cap, char of, uint64_t *state) {
     double u = uniform(state);
     int i = 0;
     while (grammar[i].of != of) i++;
     while (u >= grammar[i].p && i + 1 < RULES && grammar[i + 1].of == of) u -= grammar[i++].p;
     for (const char *c = grammar[i].body; *c; c++)
-        if (isupper((unsigned char)*c) ? !derive(t, room, *c, state) : !grow(t, room, *c)) return false;
+        if (isupper((unsigned char)*c) ? !derive(t, cap, *c, state) : !grow(t, cap, *c)) return false;
     return true;
 }
 
-/* Entropy and length of what a letter becomes are sums over its bodies, and of those letters' in turn. */
+/* Expected entropy and length of each nonterminal, by fixed-point iteration over its productions. */
 static double grammar_entropy(void) {
     double h[128] = {0}, n[128] = {0};
     for (int round = 0; round < 2000; round++) {
@@ -98,9 +98,9 @@ static double grammar_entropy(void) {
 
 static bool write_grammar(text *t, int64_t n) {
     uint64_t state = 1;
-    int64_t room = 0;
+    int64_t cap = 0;
     while (t->n < n)
-        if (!derive(t, &room, 'S', &state)) return false;
+        if (!derive(t, &cap, 'S', &state)) return false;
     t->entropy = grammar_entropy();
     t->train = t->n / 10 * 9;
     return true;
@@ -122,8 +122,8 @@ static bool read_file(const char *path, text *t) {
     return ok;
 }
 
-/* The file; or a folder's train.txt and then valid.txt, or valid.txt and then test.txt; or its input.txt. One
-   file is cut after nine tenths. */
+/* Reads the file; or of a folder train.txt and valid.txt, or valid.txt and test.txt, or input.txt. In a
+   single file the last tenth is for validation. */
 static bool read_text(const char *path, text *t) {
     char name[4096];
     *t = (text){0};
@@ -146,7 +146,7 @@ typedef struct corpus {
     fl_text_tokenizer *tokenizer;
     fl_text_tokens *tokens;
     int64_t train;      /* tokens of the training part */
-    double valid_chars; /* characters of the other one */
+    double valid_chars; /* characters of the validation part */
 } corpus;
 
 static void corpus_free(corpus *c) {
@@ -154,7 +154,7 @@ static void corpus_free(corpus *c) {
     fl_text_tokenizer_free(c->tokenizer);
 }
 
-/* Words of the training part, most frequent first, and <unk>. */
+/* Words of the training part by descending frequency, and <unk>. */
 static fl_text_tokenizer *word_tokenizer(const text *t) {
     fl_text_dictionary *all = fl_text_dictionary_new();
     fl_text_dictionary *d = all && fl_text_dictionary_count(all, "<unk>", 5, 1) >= 0 &&
@@ -172,11 +172,11 @@ static fl_text_tokenizer *make_tokenizer(const options *o, const text *t) {
     if (!strcmp(o->tokens, "word")) return word_tokenizer(t);
     if (!strncmp(o->tokens, "bpe:", 4))
         return fl_text_bpe_train(t->p, t->train, .size = atoll(o->tokens + 4));
-    fl_fail("--tokens %s is neither char, word nor bpe:N", o->tokens);
+    fl_fail("lm: unknown --tokens '%s'; known: char, word, bpe:N", o->tokens);
     return NULL;
 }
 
-/* Both parts by c->tokenizer, one behind the other. */
+/* Encodes both parts, one after the other. */
 static bool encode(corpus *c, const text *t) {
     fl_text_encoding e[2] = {{0}};
     bool ok = true;
@@ -206,7 +206,7 @@ static fl_nn_module *make_model(const options *o, int64_t vocabulary) {
         return fl_text_lm(vocabulary, .layers = o->layers, .dim = o->dim, .heads = o->heads,
                           .context = o->context, .no_bias = true, .dropout = o->dropout,
                           .activation = fv_gelu);
-    if (!strcmp(o->model, "masked")) /* one id more: what stands for a hidden token */
+    if (!strcmp(o->model, "masked")) /* one more id, for the mask token */
         return fl_text_lm(vocabulary + 1, .layers = o->layers, .dim = o->dim, .heads = o->heads,
                           .context = o->context, .place = FL_LM_ROTARY, .rms = true, .gated = true,
                           .no_bias = true, .hidden = o->dim * 8 / 3 / 32 * 32, .bidirectional = true,
@@ -227,7 +227,7 @@ static fl_nn_module *make_model(const options *o, int64_t vocabulary) {
                       .rms = true, .gated = true, .no_bias = true, .dropout = o->dropout);
 }
 
-/* Weights go to the file, with how the model is made; the tokenizer beside it. */
+/* Saves weights and options to the file, and the tokenizer next to it. */
 static bool save_model(fl_nn_module *m, const options *o, const corpus *c) {
     char config[256], path[4096];
     snprintf(path, sizeof path, "%s.tokenizer.json", o->save);
@@ -247,11 +247,12 @@ static fl_nn_module *load_model(options *o, corpus *c) {
     snprintf(path, sizeof path, "%s.tokenizer.json", o->load);
     fl_data_file *f = fl_data_open_safetensors(o->load);
     const char *config = f ? fl_data_meta(f, "lm") : NULL;
-    bool ok = f && (config || fl_fail("%s: was not saved by lm", o->load));
+    bool ok = f && (config || fl_fail("%s: not saved by lm: no metadata 'lm'", o->load));
     if (ok)
         ok = sscanf(config, "%31s %31s %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64, preset, model,
                     &o->layers, &o->dim, &o->heads, &o->context) == 6 ||
-             fl_fail("%s: its lm is '%.80s'", o->load, config);
+             fl_fail("%s: invalid metadata 'lm': got '%.80s', expected preset, model and 4 sizes", o->load,
+                     config);
     fl_data_close(f);
     o->preset = preset, o->model = model;
     c->tokenizer = ok ? fl_text_tokenizer_load(path) : NULL;
@@ -265,7 +266,7 @@ static fl_nn_module *load_model(options *o, corpus *c) {
 
 static bool is_masked(const options *o) { return !strcmp(o->model, "masked"); }
 
-/* Blocks of the tokens from begin to end; a part of them hidden, for masked models. */
+/* Blocks of tokens begin to end - 1, masked for masked models. */
 static fl_data_set *samples(const options *o, const corpus *c, int64_t begin, int64_t end, int64_t size) {
     fl_data_set *set = fl_text_blocks(c->tokens, o->context, .begin = begin, .end = end, .random = size > 0,
                                       .size = size, .seed = (uint64_t)o->seed, .drop_last = !size);
@@ -275,7 +276,7 @@ static fl_data_set *samples(const options *o, const corpus *c, int64_t begin, in
     return fl_data_batch(set, o->batch, size > 0);
 }
 
-/* Entropy of the tokens of the validation part, each by itself. */
+/* Entropy of the unigram distribution of the validation part. */
 static double unigram_entropy(const corpus *c) {
     const int64_t n = fl_text_tokens_count(c->tokens) - c->train, size = fl_text_vocab_size(c->tokenizer);
     int64_t *id = calloc((size_t)(n + size), sizeof *id);
@@ -288,7 +289,7 @@ static double unigram_entropy(const corpus *c) {
     return sum;
 }
 
-/* What our own 5-gram of the training part makes of the other. */
+/* Prints the validation loss of a 5-gram model of the training part. */
 static void print_5gram(const text *t) {
     static const char path[] = "lm.5gram.arpa";
     fl_text_ngram_sum sum = {0};
@@ -296,23 +297,23 @@ static void print_5gram(const text *t) {
         fl_text_ngram_train(t->p, t->train, path, .order = 5) ? fl_text_ngram_load(path) : NULL;
     if (m) fl_text_ngram_text(m, t->p + t->train, t->n - t->train, &sum);
     if (m)
-        printf("a 5-gram of the same text: %.4f nats per word or line end, of %lld that it knows %.4f\n",
+        printf("5-gram model: %.4f nats per word or line end, %.4f of the %lld known ones\n",
                -sum.log10 * log(10) / (double)(sum.words + sum.sentences),
-               (long long)(sum.words - sum.unknown + sum.sentences),
-               (sum.log10_unknown - sum.log10) * log(10) / (double)(sum.words - sum.unknown + sum.sentences));
+               (sum.log10_unknown - sum.log10) * log(10) / (double)(sum.words - sum.unknown + sum.sentences),
+               (long long)(sum.words - sum.unknown + sum.sentences));
     else printf("no 5-gram: %s\n", fl_error()), fl_error_clear();
     fl_text_ngram_free(m);
     fl_data_remove(path);
 }
 
-/* The validation part: all its tokens but the first, each predicted once. */
+/* Evaluates the validation part: each of its tokens but the first is predicted once. */
 static bool validate(fl_nn_module *m, const options *o, const corpus *c, double *loss) {
     fl_text_measure r;
     if (is_masked(o)) {
         fl_data_set *set = samples(o, c, c->train, 0, 0);
         const bool done = set && fl_text_evaluate_set(m, set, &r, fl_dtype_named(o->dtype));
         fl_data_free(set);
-        if (done) printf("entropy of single tokens: %.4f nats\n", unigram_entropy(c));
+        if (done) printf("unigram entropy: %.4f nats per token\n", unigram_entropy(c));
         return done && (*loss = r.nats / (double)r.tokens, true);
     }
     const bool ok = fl_text_evaluate(m, c->tokens, &r, .begin = c->train, .dtype = fl_dtype_named(o->dtype));
@@ -357,18 +358,18 @@ static bool train(fl_nn_module *m, const options *o, const corpus *c) {
     return ok;
 }
 
-/* o->sample tokens behind the prompt. */
+/* Prints the prompt and o->sample generated tokens. */
 static bool write_sample(fl_nn_module *m, const options *o, const corpus *c) {
     const char *prompt = o->prompt ? o->prompt : "\n";
     fl_text_sequence s = {0};
     fl_text_encoding e = {0};
     fl_data_text out = {0};
-    fl_text_decoder *reader = fl_text_decoder_new(m, 1);
-    bool ok = reader && fl_text_encode(c->tokenizer, prompt, (int64_t)strlen(prompt), &e, .plain = true);
+    fl_text_decoder *decoder = fl_text_decoder_new(m, 1);
+    bool ok = decoder && fl_text_encode(c->tokenizer, prompt, (int64_t)strlen(prompt), &e, .plain = true);
     for (int64_t i = 0; ok && i < e.n; i++) ok = fl_text_sequence_add(&s, &(int64_t){e.id[i]}, 1);
-    int64_t first; /* of the text, where the prompt has no token, as white space among words */
+    int64_t first; /* the text's first token, if the prompt has none, as white space with words */
     if (ok && !s.n) ok = fl_text_tokens_read(c->tokens, 0, 1, &first) && fl_text_sequence_add(&s, &first, 1);
-    ok = ok && fl_text_generate(reader, &s, 1, .most = o->sample, .seed = (uint64_t)o->seed, .slide = true,
+    ok = ok && fl_text_generate(decoder, &s, 1, .most = o->sample, .seed = (uint64_t)o->seed, .slide = true,
                                 .sampler = {.temperature = o->temperature});
     int32_t *id = ok ? malloc((size_t)s.n * sizeof *id) : NULL;
     for (int64_t i = 0; id && i < s.n; i++) id[i] = (int32_t)s.id[i];
@@ -378,7 +379,7 @@ static bool write_sample(fl_nn_module *m, const options *o, const corpus *c) {
     fl_heap_free(out.p);
     fl_text_encoding_free(&e);
     fl_text_sequence_free(&s);
-    fl_text_decoder_free(reader);
+    fl_text_decoder_free(decoder);
     return ok;
 }
 
@@ -409,7 +410,7 @@ static bool parse(int argc, char **argv, options *o) {
     return arguments_read(argc, argv, list);
 }
 
-/* What was not asked for is the preset's. */
+/* Sets options that were not given to the preset's values. */
 static bool settle(options *o) {
     static const struct {
         const char *name;
@@ -451,15 +452,15 @@ int main(int argc, char **argv) {
     text t = {0};
     corpus c = {0};
     double loss = 0;
-    bool ok = o.data ? read_text(o.data, &t) || fl_fail("%s: cannot be read", o.data)
+    bool ok = o.data ? read_text(o.data, &t) || fl_fail("lm: %s: cannot be read", o.data)
                      : write_grammar(&t, 1000000);
     if (ok && !o.load) ok = (c.tokenizer = make_tokenizer(&o, &t)) != NULL;
     fl_nn_module *m = !ok      ? NULL
                       : o.load ? load_model(&o, &c)
                                : make_model(&o, fl_text_vocab_size(c.tokenizer));
     ok = m && encode(&c, &t);
-    if (ok) printf("%" PRId64 " bytes of text, a vocabulary of %" PRId64 ", %" PRId64 " tokens, %" PRId64
-                   " of them for training; %" PRId64 " parameters\n", t.n, fl_text_vocab_size(c.tokenizer),
+    if (ok) printf("%" PRId64 " bytes of text, vocabulary %" PRId64 ", %" PRId64 " tokens, %" PRId64
+                   " for training; %" PRId64 " parameters\n", t.n, fl_text_vocab_size(c.tokenizer),
                    fl_text_tokens_count(c.tokens), c.train, fl_nn_count(m));
     if (ok && t.entropy > 0) printf("entropy of the grammar: %.4f nats per character\n", t.entropy);
     if (ok && !o.eval) ok = train(m, &o, &c) && (!o.save || save_model(m, &o, &c));

@@ -1,13 +1,13 @@
-/* ngram.c - n-gram language models: estimates them from text, and scores text with any
+/* examples/ngram.c - trains n-gram language models and scores text with them
 
-   ngram train --text FILE --save FILE.arpa [--order 3] [--prune 1]    modified Kneser-Ney; --prune N leaves
-                                                                       out what came no more than N times,
-                                                                       from the order 3 on
-   ngram score --load FILE --text FILE                                 of ARPA's format or KenLM's: log10,
+   ngram train --text FILE --save FILE.arpa [--order 3] [--prune 1]    modified Kneser-Ney; --prune N drops
+                                                                       n-grams of order 3 and more that occur
+                                                                       at most N times
+   ngram score --load FILE --text FILE                                 ARPA or KenLM file: log10 probability,
                                                                        perplexity
 
-   Without arguments: learns from sentences of its own, and must find the next ones less surprising than a
-   model of single words does. */
+   Without arguments: trains on generated sentences; a trigram model must have a lower perplexity on further
+   ones than a unigram model. */
 #include "../fl_text.h"
 #include "../fl.h"
 #include "arguments.h"
@@ -65,17 +65,17 @@ static bool score(const options *o, const char *text, int64_t n) {
     return true;
 }
 
-/* Sentences whose words follow one another by rules. */
-static int64_t sentences(char *out, int64_t room, uint64_t seed) {
+/* Generates sentences of four words, each drawn from five. */
+static int64_t sentences(char *out, int64_t cap, uint64_t seed) {
     static const char *const word[4][5] = {{"the", "a", "every", "one", "no"},
                                            {"cat", "dog", "bird", "child", "ship"},
                                            {"sees", "likes", "follows", "finds", "leaves"},
                                            {"it", "her", "them", "us", "home"}};
     int64_t n = 0;
-    while (n < room - 60) {
+    while (n < cap - 60) {
         for (int k = 0; k < 4; k++) {
             seed = seed * 6364136223846793005u + 1442695040888963407u;
-            n += snprintf(out + n, (size_t)(room - n), "%s%c", word[k][(seed >> 33) % 5], k < 3 ? ' ' : '\n');
+            n += snprintf(out + n, (size_t)(cap - n), "%s%c", word[k][(seed >> 33) % 5], k < 3 ? ' ' : '\n');
         }
     }
     return n;
@@ -97,8 +97,8 @@ static bool show(void) {
         fl_data_remove(path);
     }
     if (ok)
-        printf("perplexity of new sentences: %.2f by single words, %.2f by three in a row (5 "
-               "choices: %.2f)\n",
+        printf("perplexity of new sentences: unigrams %.2f, trigrams %.2f (uniform over 5 words per "
+               "position: %.2f)\n",
                p[0], p[1], pow(5, 0.8));
     return ok && p[1] < 0.3 * p[0];
 }

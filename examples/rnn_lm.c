@@ -1,12 +1,11 @@
-/* rnn_lm.c - an LSTM writes like what it read: cc -O2 -I. examples/rnn_lm.c fl.c -lm -lpthread
+/* examples/rnn_lm.c - a character-level LSTM language model: cc -O2 -I. examples/rnn_lm.c fl.c -lm -lpthread
 
-   A language model of letters. The text stands in BATCH rows that are read side by side, STEPS letters at a
-   time; the state goes on from one piece to the next, without its history (fv_detach): truncated
-   backpropagation through time. A letter's loss is -log P(letter | all before): exp(loss) is between how
-   many letters it hesitates.
+   The text is cut into BATCH rows that are read in parallel, STEPS characters at a time; the state is
+   carried over from step to step without its history (fv_detach): truncated backpropagation through time.
+   The loss of a character is -log P(character | all before); exp(loss) is the perplexity.
 
-   ./rnn_lm                                         learns a sonnet that stands below by heart
-   ./rnn_lm --data FILE [--steps N] [--log FILE]    a text file, such as tinyshakespeare's input.txt */
+   ./rnn_lm                                         overfits a built-in sonnet ./rnn_lm --data FILE [--steps
+   N] [--log FILE]    trains on a text file, such as tinyshakespeare's input.txt */
 #include "arguments.h"
 #include "fl.h"
 #include <math.h>
@@ -30,7 +29,7 @@ typedef struct options {
     int64_t steps;
 } options;
 
-/* The bytes of a file, or the sonnet a few times, as i64 [BATCH, length]. */
+/* The bytes of a file, or the sonnet four times, as i64 [BATCH, length]. */
 static fl_tensor *read_text(const char *path) {
     fl_tensor *bytes = fl_from_host(sonnet, FL_SHAPE(sizeof sonnet - 1), FL_U8);
     if (path) {
@@ -46,12 +45,12 @@ static fl_tensor *read_text(const char *path) {
     return fl_cast(fl_reshape(fl_slice(bytes, 0, 0, row * BATCH, 1), FL_SHAPE(BATCH, row)), FL_I64);
 }
 
-/* What the LSTM remembers: h and c [1, n, HIDDEN]. Kept from step to step; NULL at the beginning. */
-typedef struct memory {
+/* The LSTM's state: h and c [1, n, HIDDEN], kept from step to step; NULL: initial. */
+typedef struct lstm_state {
     fl_var *h, *c;
-} memory;
+} lstm_state;
 
-static void remember(memory *m, fl_var *h, fl_var *c) {
+static void set_state(lstm_state *m, fl_var *h, fl_var *c) {
     fl_var *old[] = {m->h, m->c};
     m->h = h ? fv_keep(fv_detach(h)) : NULL;
     m->c = c ? fv_keep(fv_detach(c)) : NULL;
@@ -59,53 +58,53 @@ static void remember(memory *m, fl_var *h, fl_var *c) {
     fv_drop(old[1]);
 }
 
-/* Scores [n, t, BYTES] of what follows each of the letters i64 [n, t]. */
-static fl_var *read_on(fl_nn_module *net, fl_tensor *letters, memory *m) {
+/* Scores [n, t, BYTES] of the next character after each of the characters i64 [n, t]. */
+static fl_var *next_scores(fl_nn_module *net, fl_tensor *letters, lstm_state *m) {
     fl_var *x = fl_nn_forward(net->child[0], fv_const(letters));
     fl_vars y = fl_nn_forward_vars(net->child[1], m->h ? FL_VARS(x, m->h, m->c) : FL_VARS(x));
-    remember(m, y.v[1], y.v[2]);
+    set_state(m, y.v[1], y.v[2]);
     return fl_nn_forward(net->child[2], y.v[0]);
 }
 
-/* n letters behind `start`, each drawn from the model's probabilities to the power of 1 / temperature. */
+/* Generates n characters from `start`, sampled from softmax(scores / temperature). */
 static void write_text(fl_nn_module *net, const char *start, int n, double temperature) {
-    memory m = {NULL, NULL};
+    lstm_state m = {NULL, NULL};
     fl_scope all = fl_scope_begin();
     fl_no_grad(true);
     int64_t letter = (unsigned char)*start;
     for (int i = 0; i < n; i++) {
         fl_scope s = fl_scope_begin();
         putchar((int)letter);
-        fl_var *scores = read_on(net, fl_from_host(&letter, FL_SHAPE(1, 1), FL_I64), &m);
+        fl_var *scores = next_scores(net, fl_from_host(&letter, FL_SHAPE(1, 1), FL_I64), &m);
         fl_tensor *p = fl_softmax(fl_div(fv_value(scores), fl_num(temperature)), 2);
         const int64_t drawn = fl_item_int(fl_multinomial(fl_reshape(p, FL_SHAPE(BYTES)), 1, true, NULL));
         letter = *start && *++start ? (unsigned char)*start : drawn;
         fl_scope_end(&s);
     }
     putchar('\n');
-    remember(&m, NULL, NULL);
+    set_state(&m, NULL, NULL);
     fl_scope_end(&all);
 }
 
-/* The last loss. */
+/* Returns the last loss. */
 static double train(fl_nn_module *net, fl_tensor *text, const options *o, fl_data_log *log) {
     static fl_data_curve curve = {.name = "bits per letter"};
     fl_optim *optim = fl_optim_adam(fl_nn_parameters(net), .lr = 0.01);
     fl_data_progress bar = fl_data_progress_begin(stderr, "reading", o->steps);
-    memory m = {NULL, NULL};
+    lstm_state m = {NULL, NULL};
     double loss_now = (double)NAN;
     int64_t at = 0;
     for (int64_t step = 0; step < o->steps; step++, at += STEPS) {
         fl_scope s = fl_scope_begin();
-        if (at + STEPS + 1 > text->shape[1]) at = 0, remember(&m, NULL, NULL); /* from the beginning */
+        if (at + STEPS + 1 > text->shape[1]) at = 0, set_state(&m, NULL, NULL); /* restart */
         fl_tensor *x = fl_slice(text, 1, at, at + STEPS, 1);
         fl_tensor *next = fl_slice(text, 1, at + 1, at + STEPS + 1, 1);
-        fl_var *scores = fv_reshape(read_on(net, x, &m), FL_SHAPE(BATCH * STEPS, BYTES));
+        fl_var *scores = fv_reshape(next_scores(net, x, &m), FL_SHAPE(BATCH * STEPS, BYTES));
         fl_var *loss = fv_cross_entropy(scores, fl_reshape(next, FL_SHAPE(BATCH * STEPS)));
         fl_optim_set_lr(optim, fl_optim_lr_cosine(0.01, 0, step, o->steps));
         fl_optim_zero_grad(optim);
         fl_backward(loss);
-        fl_optim_clip(optim, 1); /* gradients through many letters may grow without bound */
+        fl_optim_clip(optim, 1); /* against exploding gradients */
         fl_optim_step(optim);
         loss_now = fl_item(fv_value(loss));
         fl_data_curve_add(&curve, (double)step, loss_now / 0.693147);
@@ -114,7 +113,7 @@ static double train(fl_nn_module *net, fl_tensor *text, const options *o, fl_dat
         fl_scope_end(&s);
     }
     fl_data_progress_end(&bar);
-    remember(&m, NULL, NULL);
+    set_state(&m, NULL, NULL);
     fl_optim_free(optim);
     fl_data_plot_print(stdout, FL_DATA_CURVES(&curve), .x_label = "step");
     return loss_now;
@@ -131,12 +130,15 @@ int main(int argc, char **argv) {
     fl_scope all = fl_scope_begin();
     fl_tensor *text = read_text(o.data);
     fl_data_log *log = o.log ? fl_data_log_open(o.log) : NULL;
-    bool ok = text && (log || !o.log) && (text->shape[1] > STEPS || fl_fail("the text is too short"));
+    bool ok = text && (log || !o.log) && (text->shape[1] > STEPS ||
+                                          fl_fail("the text is too short: got %d characters per row, "
+                                                  "expected more "
+                                                  "than %d", (int)text->shape[1], STEPS));
     if (ok) {
         fl_nn_module *net = fl_nn_module_list(fl_nn_embedding(BYTES, 32), fl_nn_lstm(32, HIDDEN),
                                               fl_nn_linear(HIDDEN, BYTES));
         const double loss = train(net, text, &o, log);
-        printf("loss %.3f: it hesitates between %.1f letters; a text of its own:\n\n", loss, exp(loss));
+        printf("loss %.3f, perplexity %.1f; a sample:\n\n", loss, exp(loss));
         write_text(net, "Shall I ", 300, 0.7);
         ok = loss < (o.data ? 3.5 : 1);
         fl_nn_free(net);

@@ -1,12 +1,12 @@
-/* tokenize.c - trains tokenizers, and encodes, decodes and counts with any
+/* examples/tokenize.c - trains tokenizers; encodes, decodes and counts with any tokenizer file
 
    tokenize train  --text FILE --save tokenizer.json [--model bpe|wordpiece|unigram|char] [--size 8192]
-   tokenize encode --load PATH [--text FILE]        ids, a line for each line of the text (or of the input)
-   tokenize decode --load PATH [--text FILE]        and back
-   tokenize count  --load PATH [--text FILE]        bytes, characters, tokens, tokens a second
+   tokenize encode --load PATH [--text FILE]        prints ids, one line per line of the text (or of stdin)
+   tokenize decode --load PATH [--text FILE]        converts such ids back to text
+   tokenize count  --load PATH [--text FILE]        bytes, characters, tokens, tokens per second
 
-   PATH is what fl_text_tokenizer_open takes: a file, or a folder with one. Without arguments: it learns
-   from a line of its own, and shows the pieces. */
+   PATH: a tokenizer file, or a folder with one (fl_text_tokenizer_open). Without arguments: trains on a
+   built-in line and prints its tokens. */
 #include "../fl_text.h"
 #include "../fl.h"
 #include "arguments.h"
@@ -40,7 +40,7 @@ static bool parse(int argc, char **argv, options *o) {
     return argc < 2 || arguments_read(argc - 1, argv + 1, list);
 }
 
-/* A file, or the standard input. */
+/* Reads a file, or standard input. */
 static char *text_of(const char *path, int64_t *n) {
     fl_data_text t = {0};
     char part[65536];
@@ -58,7 +58,7 @@ static bool train(const options *o, const char *text, int64_t n) {
     else if (!strcmp(o->model, "wordpiece")) t = fl_text_wordpiece_train(text, n, .size = o->size);
     else if (!strcmp(o->model, "unigram")) t = fl_text_unigram_train(text, n, .size = o->size);
     else if (!strcmp(o->model, "char")) t = fl_text_char_tokenizer(text, n);
-    else fl_fail("tokenize: there is no model '%s'", o->model);
+    else fl_fail("tokenize: unknown model '%s'; known: bpe, wordpiece, unigram, char", o->model);
     const bool ok = t && fl_text_tokenizer_save(t, o->save);
     if (ok) printf("%s: %lld tokens\n", o->save, (long long)fl_text_vocab_size(t));
     fl_text_tokenizer_free(t);
@@ -107,14 +107,14 @@ static bool count(const fl_text_tokenizer *t, const char *text, int64_t n) {
     const double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
     if (ok)
         printf(
-            "%lld bytes, %lld characters, %lld tokens, %.3g bytes a token, %.3g tokens a second\n",
+            "%lld bytes, %lld characters, %lld tokens, %.3g bytes per token, %.3g tokens per second\n",
             (long long)n, (long long)fl_text_chars(text, n), (long long)e.n,
             e.n ? (double)n / (double)e.n : 0, seconds > 0 ? (double)e.n / seconds : 0);
     fl_text_encoding_free(&e);
     return ok;
 }
 
-/* What is learnt of one line must give it back. */
+/* Trains on one line; decoding must restore it. */
 static bool show(void) {
     static const char text[] =
         "she sells sea shells by the sea shore; the shells she sells are sea shells, I'm sure";
