@@ -200,11 +200,11 @@ FL_API fl_text_tokens *fl_text_tokens_of(fl_tensor *tokens, fl_tensor *starts, i
 
 FL_API bool fl_text_tokens_save(const char *path, fl_tensor *tokens, fl_tensor *starts,
                                 const char *tokenizer) {
-    static const char who[] = "fl_text_tokens_save";
+    static const char fn[] = "fl_text_tokens_save";
     if (!path || !tokens || tokens->ndim != 1 || fl_dtype_is_float(tokens->dtype) ||
         (starts && (starts->ndim != 1 || starts->dtype != FL_I64)))
         return fl_fail("%s: path is NULL, tokens is not an integer tensor [n], or starts not i64 [documents]",
-                       who);
+                       fn);
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
     fl_tensor *wide = fl_cast(tokens, FL_I64);
@@ -213,7 +213,7 @@ FL_API bool fl_text_tokens_save(const char *path, fl_tensor *tokens, fl_tensor *
     bool ok = wide && !fl_error() &&
               ((low >= 0 && high <= INT32_MAX) ||
                fl_fail("%s: %s: ids are out of range: got %" PRId64 " to %" PRId64 ", expected [0, 2^31)",
-                       who, path,
+                       fn, path,
                        low, high));
     fl_tensor *packed = ok ? fl_cast(wide, high < 65536 ? FL_U16 : FL_I32) : NULL;
     const fl_data_pair meta[] = {{"tokenizer", tokenizer}};
@@ -288,7 +288,7 @@ FL_API bool fl_text_tokens_share(const fl_text_tokens *t, int64_t rank, int64_t 
 
 /* x and y of tokens begin to end - 1, framed by eos (unless -1). */
 static bool fl__lm_pair(const fl_text_tokens *t, int64_t begin, int64_t end, int64_t eos,
-                          fl_data_sample *out) {
+                        fl_data_sample *out) {
     const int64_t more = eos >= 0, n = end - begin + 2 * more - 1;
     int64_t *id = fl_heap_alloc((size_t)(n + 1) * sizeof *id);
     bool ok = id && fl_text_tokens_read(t, begin, end - begin, id + more);
@@ -402,10 +402,10 @@ static bool fl__lm_masked(const fl__lm_mask *m, fl_rng *rng, int64_t *x, int64_t
             if (pass == 0) y[i] = -100;
             if (m->special[x[i]]) continue;
             if (pass ? k++ != sure : fl_rng_uniform(rng) >= m->o.part) continue;
-            const double how = fl_rng_uniform(rng);
+            const double draw = fl_rng_uniform(rng);
             y[i] = x[i], hidden++;
-            if (how < m->o.masked) x[i] = m->o.mask;
-            else if (how < m->o.masked + m->o.random)
+            if (draw < m->o.masked) x[i] = m->o.mask;
+            else if (draw < m->o.masked + m->o.random)
                 x[i] = m->id[(int64_t)(fl_rng_uniform(rng) * (double)m->ordinary)];
         }
     return true;

@@ -82,7 +82,7 @@ FL_API uint64_t fl_text_hash(const char *s, int64_t n);
 /* A hash of n bytes that differs between processes, for tables whose keys come from files. */
 FL_API uint64_t fl_text_seeded_hash(const char *s, int64_t n);
 /* Reads a whole file, NUL-terminated; free it with fl_heap_free. Returns NULL after fl_fail. */
-FL_API char *fl_text_read_file(const char *who, const char *path, int64_t *n);
+FL_API char *fl_text_read_file(const char *fn, const char *path, int64_t *n);
 
 #ifdef __cplusplus
 }
@@ -195,9 +195,9 @@ FL_API const char *fl_text_line(const char **p, const char *end, int64_t *n) {
     return s;
 }
 
-FL_API char *fl_text_read_file(const char *who, const char *path, int64_t *n) {
+FL_API char *fl_text_read_file(const char *fn, const char *path, int64_t *n) {
     fl_data_stream f;
-    if (!fl_data_stream_open(&f, who, path, FL_DATA_READ)) return NULL;
+    if (!fl_data_stream_open(&f, fn, path, FL_DATA_READ)) return NULL;
     char *text = fl_heap_alloc((size_t)f.size + 1);
     const bool ok = text && fl_data_stream_read(&f, text, (size_t)f.size, 0);
     f.io.close(f.io.user, f.file);
@@ -235,7 +235,7 @@ FL_API fl_text_dictionary *fl_text_dictionary_made(fl_text_dictionary *d, bool o
     return ok ? d : NULL;
 }
 
-static void fl__text_place(fl__text_slot *slot, int64_t mask, uint64_t hash, int64_t entry) {
+static void fl__text_insert_slot(fl__text_slot *slot, int64_t mask, uint64_t hash, int64_t entry) {
     uint64_t at = hash & (uint64_t)mask;
     while (slot[at].entry) at = (at + 1) & (uint64_t)mask;
     slot[at] = (fl__text_slot){(uint32_t)(hash >> 32), (int32_t)entry + 1};
@@ -253,7 +253,7 @@ FL_API bool fl_text_dictionary_reserve(fl_text_dictionary *d, int64_t entries) {
     fl__text_slot *slot = fl_heap_alloc((size_t)slots * sizeof *slot);
     if (!slot) return false;
     for (int64_t i = 0; i < d->n; i++)
-        fl__text_place(slot, slots - 1, fl_text_seeded_hash(d->entry[i].text, d->entry[i].n), i);
+        fl__text_insert_slot(slot, slots - 1, fl_text_seeded_hash(d->entry[i].text, d->entry[i].n), i);
     fl_heap_free(d->slot);
     d->slot = slot, d->mask = slots - 1;
     return true;
@@ -294,7 +294,7 @@ FL_API bool fl_text_dictionary_add_at(fl_text_dictionary *d, const char *entry, 
     if (!text) return false;
     for (; d->size <= index; d->size++) d->first[d->size] = 0;
     d->entry[d->n] = (fl__text_entry){text, (uint32_t)n, (int32_t)index};
-    fl__text_place(d->slot, d->mask, hash, d->n++);
+    fl__text_insert_slot(d->slot, d->mask, hash, d->n++);
     if (!d->first[index]) d->first[index] = (int32_t)d->n;
     return true;
 }
@@ -421,8 +421,8 @@ FL_API fl_text_dictionary *fl_text_dictionary_pruned(const fl_text_dictionary *d
 /* ---- files ---- */
 
 /* Parses one line; returns false after fl_fail. */
-static bool fl__text_take_line(fl_text_dictionary *d, const char *p, const char *end, const char *path,
-                               int64_t line, const fl_text_dictionary_opts *o) {
+static bool fl__text_parse_line(fl_text_dictionary *d, const char *p, const char *end, const char *path,
+                                int64_t line, const fl_text_dictionary_opts *o) {
     int64_t n, digits, count = 0;
     const int64_t index = d->size;
     bool ok = true;
@@ -450,7 +450,7 @@ FL_API fl_text_dictionary *fl_text_dictionary_load_opt(const char *path, fl_text
     int64_t len;
     for (const char *p = text, *s; ok && (!o.max_size || d->size < o.max_size) &&
                                    (s = fl_text_line(&p, text + n, &len));)
-        ok = fl__text_take_line(d, s, s + len, path, ++line, &o);
+        ok = fl__text_parse_line(d, s, s + len, path, ++line, &o);
     fl_heap_free(text);
     return fl_text_dictionary_made(d, ok);
 }

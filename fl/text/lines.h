@@ -105,15 +105,15 @@ static bool fl__text_lines_get(fl_data_set *self, int64_t i, fl_data_sample *out
 }
 
 FL_API fl_data_set *fl_text_lines(const char *path, const fl_text_tokenizer *t, int64_t eos) {
-    static const char who[] = "fl_text_lines";
+    static const char fn[] = "fl_text_lines";
     if (!path || !t || eos < -1 || eos >= fl_text_vocab_size(t))
         return fl_fail("%s: path or tokenizer is NULL, or eos is not in [-1, vocabulary size): got %" PRId64,
-                       who,
+                       fn,
                        eos), NULL;
     fl__text_lines *l = fl_heap_alloc(sizeof *l);
     const size_t n = strlen(path) + 1;
     if (l) l->t = t, l->eos = eos, l->path = fl_heap_alloc(n);
-    if (l && l->path && memcpy(l->path, path, n) && fl_data_stream_open(&l->f, who, l->path, FL_DATA_READ) &&
+    if (l && l->path && memcpy(l->path, path, n) && fl_data_stream_open(&l->f, fn, l->path, FL_DATA_READ) &&
         fl__text_lines_find(l))
         return fl_data_set_new(&(fl_data_set){.size = l->n, .get = fl__text_lines_get,
                                               .close = fl__text_lines_close, .user = l}, NULL, 0);

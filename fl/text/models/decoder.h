@@ -35,7 +35,7 @@ FL_API int64_t fl_text_decoder_vocabulary(const fl_text_decoder *d);
 FL_API int64_t fl_text_decoder_texts(const fl_text_decoder *d);  /* number of sequences */
 FL_API int64_t fl_text_decoder_length(const fl_text_decoder *d); /* tokens per sequence at most */
 /* Truncates sequence i to its first `place` tokens. */
-FL_API bool fl_text_decoder_rewind(fl_text_decoder *d, int64_t i, int64_t place);
+FL_API bool fl_text_decoder_rewind(fl_text_decoder *d, int64_t i, int64_t position);
 /* Copies sequence `from`, with its cache, to sequence `to`. */
 FL_API bool fl_text_decoder_copy(fl_text_decoder *d, int64_t to, int64_t from);
 
@@ -78,43 +78,44 @@ struct fl_text_decoder {
     fl_nn_module *m;
     const fl_text_lm_opts *o;
     int64_t n, length, vocabulary, kv, columns; /* columns: head dimension */
-    int64_t *place, *row; /* per sequence: position; row of its scores, -1: none */
+    int64_t *position, *row; /* per sequence: position; row of its scores, -1: none */
     int64_t *id;          /* uncached: [n, length] */
     fl__lm_block *block; /* per layer; NULL: uncached */
     fl__lm_scale norm, norm_in;
-    float *waves;         /* cos and sin [length, columns / 2, 2]; sinusoids [length, dim]; or NULL */
+    float *sinusoids;         /* cos and sin [length, columns / 2, 2]; sinusoids [length, dim]; or NULL */
     float *scores;        /* [n, vocabulary] */
-    fl_tensor **kept;     /* tensors mapped until the decoder is freed */
-    int64_t n_kept, cap;
+    fl_tensor **mapped;     /* tensors mapped until the decoder is freed */
+    int64_t n_mapped, cap;
 };
 
 /* ---- construction ---- */
 
 FL_API void fl_text_decoder_free(fl_text_decoder *d) {
     if (!d) return;
-    for (int64_t i = 0; i < d->n_kept; i++) fl_unmap(d->kept[i], FL_READ | FL_WRITE), fl_drop(d->kept[i]);
-    fl_heap_free(d->kept);
-    fl_heap_free(d->place);
+    for (int64_t i = 0; i < d->n_mapped; i++)
+        fl_unmap(d->mapped[i], FL_READ | FL_WRITE), fl_drop(d->mapped[i]);
+    fl_heap_free(d->mapped);
+    fl_heap_free(d->position);
     fl_heap_free(d->row);
     fl_heap_free(d->id);
     fl_heap_free(d->block);
-    fl_heap_free(d->waves);
+    fl_heap_free(d->sinusoids);
     fl_heap_free(d->scores);
     fl_heap_free(d);
 }
 
 /* Maps t until the decoder is freed and returns its elements; NULL after an error. */
-static float *fl__lm_keep(fl_text_decoder *d, fl_tensor *t) {
-    if (!t || !fl_heap_grow(&d->kept, &d->cap, d->n_kept + 1, sizeof *d->kept)) return NULL;
+static float *fl__lm_map(fl_text_decoder *d, fl_tensor *t) {
+    if (!t || !fl_heap_grow(&d->mapped, &d->cap, d->n_mapped + 1, sizeof *d->mapped)) return NULL;
     float *p = fl_map(t, FL_READ | FL_WRITE);
-    if (p) d->kept[d->n_kept++] = fl_keep(t);
+    if (p) d->mapped[d->n_mapped++] = fl_keep(t);
     return p;
 }
 
 static bool fl__lm_take_scale(fl_text_decoder *d, fl_nn_module *norm, fl__lm_scale *out) {
     for (int i = 0; i < 2; i++) {
         fl_var *p = fl_nn_param_at(norm, i);
-        const float *at = p ? fl__lm_keep(d, fl_clone(fl_cast(fv_value(p), FL_F32))) : NULL;
+        const float *at = p ? fl__lm_map(d, fl_clone(fl_cast(fv_value(p), FL_F32))) : NULL;
         if (p && !at) return false;
         *(i ? &out->b : &out->w) = at;
     }
@@ -134,17 +135,17 @@ static bool fl__lm_take_block(fl_text_decoder *d, fl_nn_module *layer, fl__lm_bl
     fl__lm_take_affine(layer, "linear2.weight", "linear2.bias", &b->down);
     const fl_shape cache = FL_SHAPE(d->n, d->kv, d->length, d->columns);
     b->k = fl_zeros(cache, FL_F32), b->v = fl_zeros(cache, FL_F32);
-    b->pk = fl__lm_keep(d, b->k), b->pv = fl__lm_keep(d, b->v);
+    b->pk = fl__lm_map(d, b->k), b->pv = fl__lm_map(d, b->v);
     return b->pk && b->pv && fl__lm_take_scale(d, fl_nn_find(layer, "norm1"), &b->norm1) &&
            fl__lm_take_scale(d, fl_nn_find(layer, "norm2"), &b->norm2);
 }
 
 /* Precomputes the angles of fl_rotary or the values of fl_nn_sinusoid. */
-static bool fl__lm_fill_waves(fl_text_decoder *d) {
+static bool fl__lm_fill_sinusoids(fl_text_decoder *d) {
     const bool rotary = d->o->place == FL_LM_ROTARY;
     const int64_t dim = rotary ? d->columns : d->o->dim;
     if (!rotary && d->o->place != FL_LM_SINUSOID) return true;
-    if (!(d->waves = fl_heap_alloc((size_t)(d->length * dim) * sizeof *d->waves))) return false;
+    if (!(d->sinusoids = fl_heap_alloc((size_t)(d->length * dim) * sizeof *d->sinusoids))) return false;
     fl_rotary_opts rope = rotary ? d->o->rope : (fl_rotary_opts){.base = 0};
     rope.dim = dim;
     const double gain = fl_rotary_gain(&rope);
@@ -152,18 +153,18 @@ static bool fl__lm_fill_waves(fl_text_decoder *d) {
         const double turn = fl_rotary_frequency(&rope, j / 2);
         for (int64_t t = 0; t < d->length; t++) {
             const double w = (double)t * turn;
-            d->waves[t * dim + j] = (float)(gain * ((j & 1) == rotary ? sin(w) : cos(w)));
+            d->sinusoids[t * dim + j] = (float)(gain * ((j & 1) == rotary ? sin(w) : cos(w)));
         }
     }
     return true;
 }
 
-static bool fl__lm_reader_fill(fl_text_decoder *d, bool uncached) {
+static bool fl__lm_decoder_fill(fl_text_decoder *d, bool uncached) {
     const size_t n = (size_t)d->n;
-    d->place = fl_heap_alloc(n * sizeof *d->place);
+    d->position = fl_heap_alloc(n * sizeof *d->position);
     d->row = fl_heap_alloc(n * sizeof *d->row);
     d->scores = fl_heap_alloc(n * (size_t)d->vocabulary * sizeof *d->scores);
-    if (!d->place || !d->row || !d->scores) return false;
+    if (!d->position || !d->row || !d->scores) return false;
     for (int64_t i = 0; i < d->n; i++) d->row[i] = -1;
     if (uncached || d->o->kind != FL_LM_TRANSFORMER)
         return (d->id = fl_heap_alloc(n * (size_t)d->length * sizeof *d->id)) != NULL;
@@ -172,7 +173,7 @@ static bool fl__lm_reader_fill(fl_text_decoder *d, bool uncached) {
     d->block = fl_heap_alloc((size_t)d->o->layers * sizeof *d->block);
     fl_nn_module *layers = fl_nn_find(d->m, "layers"), *norm = fl_nn_find(d->m, "norm");
     fl_nn_module *norm_in = fl_nn_find(d->m, "norm_in");
-    bool ok = d->block && fl__lm_fill_waves(d) && (!norm || fl__lm_take_scale(d, norm, &d->norm)) &&
+    bool ok = d->block && fl__lm_fill_sinusoids(d) && (!norm || fl__lm_take_scale(d, norm, &d->norm)) &&
               (!norm_in || fl__lm_take_scale(d, norm_in, &d->norm_in));
     for (int64_t i = 0; ok && i < d->o->layers; i++)
         ok = fl__lm_take_block(d, layers->child[i], &d->block[i]);
@@ -196,7 +197,7 @@ FL_API fl_text_decoder *fl_text_decoder_new_opt(fl_nn_module *m, int64_t n, fl_t
     d->columns = info->dim / info->heads, d->kv = info->kv_heads ? info->kv_heads : info->heads;
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
-    const bool ok = fl__lm_reader_fill(d, o.uncached);
+    const bool ok = fl__lm_decoder_fill(d, o.uncached);
     fl_scope_end(&s);
     fl_quiet(-1);
     if (ok) return d;
@@ -221,10 +222,10 @@ static void fl__lm_norm_row(const fl_text_lm_opts *o, const fl__lm_scale *s, con
 }
 
 /* Applies the rotary embedding to one head. */
-static void fl__lm_turn(const fl_text_decoder *d, float *x, int64_t place) {
+static void fl__lm_rotate(const fl_text_decoder *d, float *x, int64_t position) {
     const int64_t half = d->columns / 2, step = d->o->rope.interleaved ? 2 : 1;
     const int64_t other = d->o->rope.interleaved ? 1 : half;
-    const float *w = d->waves + place * d->columns;
+    const float *w = d->sinusoids + position * d->columns;
     for (int64_t j = 0; j < half; j++) {
         const float a = x[j * step], b = x[j * step + other], c = w[2 * j], s = w[2 * j + 1];
         x[j * step] = a * c - b * s, x[j * step + other] = a * s + b * c;
@@ -234,7 +235,7 @@ static void fl__lm_turn(const fl_text_decoder *d, float *x, int64_t place) {
 typedef struct fl__lm_rows {
     int64_t n;
     const int64_t *of, *id;
-    int64_t *place; /* position of each row */
+    int64_t *position; /* position of each row */
 } fl__lm_rows;
 
 /* Writes keys and values to the cache, with queries and keys rotated. qkv: [n, heads + 2 kv, columns]. */
@@ -242,9 +243,9 @@ static void fl__lm_store(fl_text_decoder *d, const fl__lm_block *b, const fl__lm
     const int64_t heads = d->o->heads, c = d->columns, width = (heads + 2 * d->kv) * c;
     for (int64_t i = 0; i < r->n; i++, qkv += width) {
         for (int64_t h = 0; d->o->place == FL_LM_ROTARY && h < heads + d->kv; h++)
-            fl__lm_turn(d, qkv + h * c, r->place[i]);
+            fl__lm_rotate(d, qkv + h * c, r->position[i]);
         for (int64_t h = 0; h < d->kv; h++) {
-            const int64_t at = ((r->of[i] * d->kv + h) * d->length + r->place[i]) * c;
+            const int64_t at = ((r->of[i] * d->kv + h) * d->length + r->position[i]) * c;
             memcpy(b->pk + at, qkv + (heads + h) * c, (size_t)c * sizeof(float));
             memcpy(b->pv + at, qkv + (heads + d->kv + h) * c, (size_t)c * sizeof(float));
         }
@@ -253,15 +254,15 @@ static void fl__lm_store(fl_text_decoder *d, const fl__lm_block *b, const fl__lm
 
 /* Attention of rows first to last - 1, of one sequence: to y [n, heads columns]. */
 static bool fl__lm_attend(fl_text_decoder *d, const fl__lm_block *b, const fl__lm_rows *r, fl_tensor *qkv,
-                            int64_t first, int64_t last, float *y) {
+                          int64_t first, int64_t last, float *y) {
     const int64_t heads = d->o->heads, c = d->columns, width = (heads + 2 * d->kv) * c, n = last - first;
-    const int64_t q_step[] = {c, width, 1}, k_step[] = {d->length * c, c, 1}, seen = r->place[first] + n;
+    const int64_t q_step[] = {c, width, 1}, k_step[] = {d->length * c, c, 1}, seen = r->position[first] + n;
     const int64_t at = r->of[first] * d->kv * d->length * c;
     fl_scope s = fl_scope_begin();
     fl_tensor *q = fl_as_strided(qkv, FL_SHAPE(heads, n, c), q_step, first * width);
     fl_tensor *k = fl_as_strided(b->k, FL_SHAPE(d->kv, seen, c), k_step, at);
     fl_tensor *v = fl_as_strided(b->v, FL_SHAPE(d->kv, seen, c), k_step, at);
-    fl_tensor *out = q && k && v ? fl_attention(q, k, v, .causal = true, .offset = r->place[first],
+    fl_tensor *out = q && k && v ? fl_attention(q, k, v, .causal = true, .offset = r->position[first],
                                                 .window = d->o->window) : NULL;
     const float *p = out ? fl_map(out, FL_READ) : NULL;
     for (int64_t h = 0; p && h < heads; h++)
@@ -281,15 +282,15 @@ static fl_tensor *fl__lm_linear(fl_tensor *x, const fl__lm_affine *a, fl_op act,
 }
 
 /* x + y, followed by the norm in post-norm models. */
-static void fl__lm_join(const fl_text_decoder *d, const fl__lm_scale *norm, float *x, const float *y,
-                          int64_t n) {
+static void fl__lm_residual(const fl_text_decoder *d, const fl__lm_scale *norm, float *x, const float *y,
+                            int64_t n) {
     const int64_t dim = d->o->dim;
     for (int64_t i = 0; i < n * dim; i++) x[i] += y[i];
     for (int64_t i = 0; d->o->post_norm && i < n; i++) fl__lm_norm_row(d->o, norm, x + i * dim, x + i * dim);
 }
 
 static void fl__lm_before(const fl_text_decoder *d, const fl__lm_scale *norm, const float *x, float *y,
-                            int64_t n) {
+                          int64_t n) {
     const int64_t dim = d->o->dim;
     if (d->o->post_norm) memcpy(y, x, (size_t)(n * dim) * sizeof *y);
     else for (int64_t i = 0; i < n; i++) fl__lm_norm_row(d->o, norm, x + i * dim, y + i * dim);
@@ -310,14 +311,14 @@ static bool fl__lm_mlp(fl_text_decoder *d, const fl__lm_block *b, fl_tensor *h, 
     fl_unmap(u, FL_READ | FL_WRITE);
     fl_tensor *y = fl__lm_linear(u, &b->down, FL_OP_NONE, &down);
     if (!y) return false;
-    fl__lm_join(d, &b->norm2, x, down, n);
+    fl__lm_residual(d, &b->norm2, x, down, n);
     fl_unmap(y, FL_READ | FL_WRITE);
     return true;
 }
 
 /* One layer on x [n, dim]; h and a are workspace tensors of as many rows, ph and pa their elements. */
 static bool fl__lm_block_run(fl_text_decoder *d, const fl__lm_block *b, const fl__lm_rows *r, float *x,
-                               fl_tensor *h, float *ph) {
+                             fl_tensor *h, float *ph) {
     float *p, *y;
     fl__lm_before(d, &b->norm1, x, ph, r->n);
     fl_tensor *qkv = fl__lm_linear(h, &b->in, FL_OP_NONE, &p);
@@ -331,7 +332,7 @@ static bool fl__lm_block_run(fl_text_decoder *d, const fl__lm_block *b, const fl
     }
     fl_tensor *out = fl__lm_linear(h, &b->out, FL_OP_NONE, &y);
     if (!out) return false;
-    fl__lm_join(d, &b->norm1, x, y, r->n);
+    fl__lm_residual(d, &b->norm1, x, y, r->n);
     fl_unmap(out, FL_READ | FL_WRITE);
     fl__lm_before(d, &b->norm2, x, ph, r->n);
     return fl__lm_mlp(d, b, h, x, r->n);
@@ -347,10 +348,10 @@ static bool fl__lm_rows_embed(fl_text_decoder *d, const fl__lm_rows *r, float *x
     fl_nn_module *position = fl_nn_find(d->m, "position");
     const bool learned = d->o->place == FL_LM_LEARNED;
     fl_tensor *table = learned ? fv_value(fl_nn_param_at(position, 0)) : NULL;
-    const float *w = learned ? fl_map(table, FL_READ) : d->o->place == FL_LM_SINUSOID ? d->waves : NULL;
+    const float *w = learned ? fl_map(table, FL_READ) : d->o->place == FL_LM_SINUSOID ? d->sinusoids : NULL;
     for (int64_t i = 0; i < r->n; i++) {
         for (int64_t k = 0; k < dim; k++) x[i * dim + k] *= (float)d->o->embedding_scale;
-        for (int64_t k = 0; w && k < dim; k++) x[i * dim + k] += w[r->place[i] * dim + k];
+        for (int64_t k = 0; w && k < dim; k++) x[i * dim + k] += w[r->position[i] * dim + k];
         if (d->norm_in.w) fl__lm_norm_row(d->o, &d->norm_in, x + i * dim, x + i * dim);
     }
     if (learned) fl_unmap(table, FL_READ);
@@ -394,9 +395,9 @@ static bool fl__lm_rows_run(fl_text_decoder *d, const fl__lm_rows *r) {
 }
 
 /* The same without a cache: a forward call on each whole sequence. */
-static bool fl__lm_rows_again(fl_text_decoder *d, const fl__lm_rows *r) {
+static bool fl__lm_rows_uncached(fl_text_decoder *d, const fl__lm_rows *r) {
     for (int64_t i = 0, k = 0; i < r->n; i++) {
-        int64_t *id = d->id + r->of[i] * d->length, n = r->place[i] + 1;
+        int64_t *id = d->id + r->of[i] * d->length, n = r->position[i] + 1;
         id[n - 1] = r->id[i];
         if (i + 1 < r->n && r->of[i + 1] == r->of[i]) continue;
         fl_scope s = fl_scope_begin();
@@ -422,8 +423,8 @@ static bool fl__lm_rows_ok(const fl_text_decoder *d, fl__lm_rows *r) {
                            " of sequence %" PRId64 ", expected ids < %" PRId64 ", sequences < %" PRId64,
                            i, r->id[i], of, d->vocabulary, d->n);
         const bool same = i && r->of[i - 1] == of;
-        r->place[i] = same ? r->place[i - 1] + 1 : d->place[of];
-        if (r->place[i] >= d->length)
+        r->position[i] = same ? r->position[i - 1] + 1 : d->position[of];
+        if (r->position[i] >= d->length)
             return fl_fail("fl_text_decoder_read: sequence %" PRId64 " is full: length is %" PRId64 " tokens",
                            of,
                            d->length);
@@ -443,7 +444,7 @@ static bool fl__lm_scores_ok(const fl_text_decoder *d, const fl__lm_rows *r) {
         for (int64_t k = 0; k < d->vocabulary; k++)
             if (isnan(p[k]))
                 return fl_fail("fl_text_decoder_read: the score of id %" PRId64 " after token %" PRId64
-                               " of sequence %" PRId64 " is NaN", k, r->place[i], r->of[i]);
+                               " of sequence %" PRId64 " is NaN", k, r->position[i], r->of[i]);
     }
     return true;
 }
@@ -459,18 +460,19 @@ FL_API bool fl_text_decoder_read(fl_text_decoder *d, int64_t rows, const int64_t
     fl_scope s = fl_scope_begin();
     fl_no_grad(true);
     if (train) fl_nn_train(d->m, false);
-    const bool ok = r.place && fl__lm_rows_ok(d, &r) &&
-                    (d->block ? fl__lm_rows_run(d, &r) : fl__lm_rows_again(d, &r)) && fl__lm_scores_ok(d, &r);
+    const bool ok = r.position && fl__lm_rows_ok(d, &r) &&
+                    (d->block ? fl__lm_rows_run(d, &r) : fl__lm_rows_uncached(d, &r)) &&
+                    fl__lm_scores_ok(d, &r);
     if (train) fl_nn_train(d->m, true);
     fl_scope_end(&s);
     fl_quiet(-1);
     int64_t row = 0;
     for (int64_t i = 0; i < d->n; i++) d->row[i] = -1;
     for (int64_t i = 0; ok && i < rows; i++) {
-        d->place[of[i]] = r.place[i] + 1;
+        d->position[of[i]] = r.position[i] + 1;
         if (i + 1 == rows || of[i + 1] != of[i]) d->row[of[i]] = row++;
     }
-    if (r.place != few) fl_heap_free(r.place);
+    if (r.position != few) fl_heap_free(r.position);
     return ok || fl_raise();
 }
 
@@ -480,19 +482,19 @@ FL_API const float *fl_text_decoder_scores(const fl_text_decoder *d, int64_t i) 
 }
 
 FL_API int64_t fl_text_decoder_position(const fl_text_decoder *d, int64_t i) {
-    return d && i >= 0 && i < d->n ? d->place[i] : 0;
+    return d && i >= 0 && i < d->n ? d->position[i] : 0;
 }
 
 FL_API int64_t fl_text_decoder_vocabulary(const fl_text_decoder *d) { return d ? d->vocabulary : 0; }
 FL_API int64_t fl_text_decoder_texts(const fl_text_decoder *d) { return d ? d->n : 0; }
 FL_API int64_t fl_text_decoder_length(const fl_text_decoder *d) { return d ? d->length : 0; }
 
-FL_API bool fl_text_decoder_rewind(fl_text_decoder *d, int64_t i, int64_t place) {
-    if (!d || i < 0 || i >= d->n || place < 0 || place > d->place[i])
+FL_API bool fl_text_decoder_rewind(fl_text_decoder *d, int64_t i, int64_t position) {
+    if (!d || i < 0 || i >= d->n || position < 0 || position > d->position[i])
         return fl_err_false("fl_text_decoder_rewind: sequence or position is out of range: got sequence %"
-                            PRId64 ", position %" PRId64 " of %" PRId64, i, place,
+                            PRId64 ", position %" PRId64 " of %" PRId64, i, position,
                             fl_text_decoder_position(d, i));
-    d->place[i] = place, d->row[i] = -1;
+    d->position[i] = position, d->row[i] = -1;
     return true;
 }
 
@@ -501,7 +503,7 @@ FL_API bool fl_text_decoder_copy(fl_text_decoder *d, int64_t to, int64_t from) {
         return fl_err_false("fl_text_decoder_copy: sequence is out of range: got %" PRId64 " to %" PRId64
                             ", expected [0, %" PRId64 ")", from, to, d ? d->n : 0);
     if (to == from) return true;
-    const size_t bytes = (size_t)(d->place[from] * d->columns) * sizeof(float);
+    const size_t bytes = (size_t)(d->position[from] * d->columns) * sizeof(float);
     for (int64_t i = 0; d->block && i < d->o->layers; i++)
         for (int64_t h = 0; h < d->kv; h++) {
             const int64_t a = (to * d->kv + h) * d->length * d->columns;
@@ -510,8 +512,8 @@ FL_API bool fl_text_decoder_copy(fl_text_decoder *d, int64_t to, int64_t from) {
             memcpy(d->block[i].pv + a, d->block[i].pv + b, bytes);
         }
     if (d->id)
-        memcpy(d->id + to * d->length, d->id + from * d->length, (size_t)d->place[from] * sizeof *d->id);
-    d->place[to] = d->place[from], d->row[to] = d->row[from];
+        memcpy(d->id + to * d->length, d->id + from * d->length, (size_t)d->position[from] * sizeof *d->id);
+    d->position[to] = d->position[from], d->row[to] = d->row[from];
     return true;
 }
 

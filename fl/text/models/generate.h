@@ -109,7 +109,7 @@ static bool fl__lm_better(const fl_text_candidate *a, const fl_text_candidate *b
 }
 
 /* Sifts c[at] down in a max-heap of n. */
-static void fl__lm_sink(fl_text_candidate *c, int64_t at, int64_t n) {
+static void fl__lm_sift_down(fl_text_candidate *c, int64_t at, int64_t n) {
     const fl_text_candidate x = c[at];
     for (int64_t k; (k = 2 * at + 1) < n; c[at] = c[k], at = k) {
         if (k + 1 < n && fl__lm_better(&c[k + 1], &c[k])) k++;
@@ -121,11 +121,11 @@ static void fl__lm_sink(fl_text_candidate *c, int64_t at, int64_t n) {
 /* Sorts the best `most` of n candidates to the end of c: c[n - 1] is the best, c[n - most] the last of them.
    */
 static void fl__lm_best(fl_text_candidate *c, int64_t n, int64_t most) {
-    for (int64_t i = n / 2; i-- > 0;) fl__lm_sink(c, i, n);
+    for (int64_t i = n / 2; i-- > 0;) fl__lm_sift_down(c, i, n);
     for (int64_t left = n; left > n - most;) {
         const fl_text_candidate top = c[0];
         c[0] = c[--left];
-        fl__lm_sink(c, 0, left);
+        fl__lm_sift_down(c, 0, left);
         c[left] = top;
     }
 }
@@ -139,7 +139,7 @@ static bool fl__lm_sampler_ok(const fl_text_sampler *s) {
 }
 
 static bool fl__lm_candidates(const float *scores, int64_t n, const fl_text_sampler *s, const int64_t *seen,
-                                int64_t n_seen, fl_text_candidate *c) {
+                              int64_t n_seen, fl_text_candidate *c) {
     for (int64_t i = 0; i < n; i++) {
         if (isnan(scores[i])) return fl_fail("fl_text_sample: the score of id %" PRId64 " is NaN", i);
         c[i] = (fl_text_candidate){scores[i], (int32_t)i};
@@ -199,19 +199,19 @@ static bool fl__lm_stops(const fl_text_generate_opts *o, int64_t id) {
     return false;
 }
 
-static bool fl__lm_generate_ok(const char *who, const fl_text_decoder *d, const fl_text_sequence *texts,
-                                 int64_t n, const fl_text_generate_opts *o) {
+static bool fl__lm_generate_ok(const char *fn, const fl_text_decoder *d, const fl_text_sequence *texts,
+                               int64_t n, const fl_text_generate_opts *o) {
     if (!d || !texts || n < 1 || o->most < 0 || o->n_stop < 0 || (o->n_stop && !o->stop))
         return fl_fail("%s: n must be >= 1 and most >= 0: got %" PRId64 " and %" PRId64
-                       ", or an argument is NULL", who, n, o->most);
+                       ", or an argument is NULL", fn, n, o->most);
     return fl__lm_sampler_ok(&o->sampler);
 }
 
 /* Checks that the first n texts have prompts, and empties the decoder. */
-static bool fl__lm_prompts(const char *who, fl_text_decoder *d, const fl_text_sequence *texts, int64_t n) {
+static bool fl__lm_prompts(const char *fn, fl_text_decoder *d, const fl_text_sequence *texts, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         if (!texts[i].n)
-            return fl_fail("%s: text %" PRId64 " is empty, expected a prompt of 1 or more tokens", who, i);
+            return fl_fail("%s: text %" PRId64 " is empty, expected a prompt of 1 or more tokens", fn, i);
         if (!fl_text_decoder_rewind(d, i, 0)) return false;
     }
     return true;
@@ -235,18 +235,18 @@ static bool fl__lm_slide(fl_text_decoder *d, const fl_text_sequence *text, int64
     return fl_text_decoder_rewind(d, i, 0) && fl__lm_read(d, &end, i);
 }
 
-typedef struct fl__lm_going {
+typedef struct fl__lm_generation {
     int64_t *of, *id; /* the rows of the next step */
     int64_t rows;
     fl_text_candidate *scratch;
-} fl__lm_going;
+} fl__lm_generation;
 
 /* Samples the next token of text i and adds it to the rows of the next step, unless the text ends. */
 static bool fl__lm_choose(fl_text_decoder *d, fl_text_sequence *text, int64_t i, int64_t end,
-                            const fl_text_generate_opts *o, fl__lm_going *g) {
+                          const fl_text_generate_opts *o, fl__lm_generation *g) {
     fl_rng rng = fl_data_rng(o->seed, i, text->n);
-    const int64_t id = fl_text_sample(fl_text_decoder_scores(d, i), fl_text_decoder_vocabulary(d), &o->sampler,
-                                      text->id, text->n, &rng, g->scratch);
+    const int64_t id = fl_text_sample(fl_text_decoder_scores(d, i), fl_text_decoder_vocabulary(d),
+                                      &o->sampler, text->id, text->n, &rng, g->scratch);
     if (id < 0 || !fl_text_sequence_add(text, &id, 1)) return false;
     if ((o->each && !o->each(i, id, o->user)) || fl__lm_stops(o, id) || text->n >= end) return true;
     g->of[g->rows] = i, g->id[g->rows++] = id;
@@ -255,14 +255,14 @@ static bool fl__lm_choose(fl_text_decoder *d, fl_text_sequence *text, int64_t i,
 
 FL_API bool fl_text_generate_opt(fl_text_decoder *d, fl_text_sequence *texts, int64_t n,
                                  fl_text_generate_opts o) {
-    static const char who[] = "fl_text_generate";
-    if (!fl__lm_generate_ok(who, d, texts, n, &o)) return fl_raise();
+    static const char fn[] = "fl_text_generate";
+    if (!fl__lm_generate_ok(fn, d, texts, n, &o)) return fl_raise();
     const size_t count = (size_t)n;
     int64_t *list = fl_heap_alloc(3 * count * sizeof *list), *end = list ? list + 2 * n : NULL;
-    fl__lm_going g = {list, list ? list + n : NULL, 0, NULL};
+    fl__lm_generation g = {list, list ? list + n : NULL, 0, NULL};
     g.scratch = fl_heap_alloc((size_t)fl_text_decoder_vocabulary(d) * sizeof *g.scratch);
     fl_quiet(+1);
-    bool ok = list && g.scratch && fl__lm_prompts(who, d, texts, n);
+    bool ok = list && g.scratch && fl__lm_prompts(fn, d, texts, n);
     for (int64_t i = 0; ok && i < n; i++) {
         end[i] = o.most ? texts[i].n + o.most : INT64_MAX;
         ok = fl__lm_read(d, &texts[i], i) && fl__lm_choose(d, &texts[i], i, end[i], &o, &g);
@@ -349,7 +349,7 @@ static bool fl__lm_finish(fl__lm_search *s, const fl_text_sequence *text, const 
 
 /* Turns candidates into live or finished hypotheses; *live is the number of live ones. */
 static bool fl__lm_select(fl__lm_search *s, const fl_text_generate_opts *o, int64_t n, int64_t *live,
-                            int64_t *from) {
+                          int64_t *from) {
     *live = 0;
     for (int64_t i = 0; i < n && *live < s->beams; i++) {
         const fl__lm_beam *c = &s->candidate[i];
@@ -380,7 +380,7 @@ static bool fl__lm_reorder(fl_text_decoder *d, const fl__lm_search *s, const int
 }
 
 static bool fl__lm_search_run(fl_text_decoder *d, fl__lm_search *s, const fl_text_generate_opts *o,
-                                int64_t end) {
+                              int64_t end) {
     int64_t of[64], id[64], from[64], live = 1;
     bool ok = true;
     for (;;) {
@@ -400,15 +400,16 @@ static bool fl__lm_search_run(fl_text_decoder *d, fl__lm_search *s, const fl_tex
     return ok;
 }
 
-FL_API bool fl_text_beam_opt(fl_text_decoder *d, fl_text_sequence *texts, int64_t n, fl_text_generate_opts o) {
-    static const char who[] = "fl_text_beam";
-    if (!fl__lm_generate_ok(who, d, texts, n, &o)) return fl_raise();
+FL_API bool fl_text_beam_opt(fl_text_decoder *d, fl_text_sequence *texts, int64_t n,
+                             fl_text_generate_opts o) {
+    static const char fn[] = "fl_text_beam";
+    if (!fl__lm_generate_ok(fn, d, texts, n, &o)) return fl_raise();
     fl__lm_search s = {
         .beams = o.beams ? o.beams : 4, .penalty = fl_option(o.length_penalty, 1), .from = texts[0].n};
     if (s.beams < 1 || s.beams > 64 || n > s.beams || 2 * s.beams > fl_text_decoder_texts(d))
         return fl_err_false("%s: beams must be in [n, 64], the decoder's sequences >= 2 beams: got %" PRId64
                             " beams, n %" PRId64 ", %" PRId64 " sequences",
-                            who, s.beams, n, fl_text_decoder_texts(d));
+                            fn, s.beams, n, fl_text_decoder_texts(d));
     const size_t beams = (size_t)s.beams;
     const int64_t end = o.most && texts[0].n + o.most < fl_text_decoder_length(d) ? texts[0].n + o.most
                                                                                   : fl_text_decoder_length(d);
@@ -416,7 +417,7 @@ FL_API bool fl_text_beam_opt(fl_text_decoder *d, fl_text_sequence *texts, int64_
     double *score = fl_heap_alloc(2 * beams * sizeof *score);
     s.candidate = fl_heap_alloc(2 * beams * sizeof *s.candidate);
     fl_quiet(+1);
-    bool ok = all && score && s.candidate && fl__lm_prompts(who, d, texts, 1);
+    bool ok = all && score && s.candidate && fl__lm_prompts(fn, d, texts, 1);
     if (ok) {
         s.live = all, s.next = all + beams, s.done = all + 2 * beams, s.score = score,
         s.next_score = score + beams;

@@ -85,8 +85,8 @@ typedef struct fl__gguf {
     bool ok;
 } fl__gguf;
 
-static bool fl__gguf_fail(fl__gguf *g, const char *what) {
-    if (g->ok) fl_fail("%s: %s: offset %" PRId64 ": %s", g->who, g->f->path, g->at, what);
+static bool fl__gguf_fail(fl__gguf *g, const char *message) {
+    if (g->ok) fl_fail("%s: %s: offset %" PRId64 ": %s", g->who, g->f->path, g->at, message);
     return g->ok = false;
 }
 
@@ -177,11 +177,11 @@ static bool fl__gguf_pair(fl__gguf *g, fl_data_file *f, char *buf, const char *k
     if (fl__gguf_text(g, name, sizeof name) < 0 && g->ok)
         return fl__gguf_fail(g, "key is 4,096 bytes or longer");
     if (!fl__gguf_bytes(g, &type, 4)) return false;
-    const bool asked = key && !strcmp(key, name);
+    const bool wanted = key && !strcmp(key, name);
     if (type == 9) {
         int64_t n = 0;
-        const bool ok = fl__gguf_elements(g, &n, asked ? each : NULL, user, buf);
-        if (asked) *count = n;
+        const bool ok = fl__gguf_elements(g, &n, wanted ? each : NULL, user, buf);
+        if (wanted) *count = n;
         return ok;
     }
     if (type == 8) {
@@ -231,7 +231,7 @@ static bool fl__gguf_tensor(fl__gguf *g, fl_data_file *f) {
 }
 
 /* Offsets of tensors are relative to the aligned end of the header; tensors must not overlap. */
-static bool fl__gguf_place(fl__gguf *g, fl_data_file *f) {
+static bool fl__gguf_check_offsets(fl__gguf *g, fl_data_file *f) {
     const char *text = fl_data_meta(f, "general.alignment");
     double align = 32;
     if (text && (!fl_data_parse_double(text, strlen(text), &align) || !(align >= 8 && align <= 1 << 20) ||
@@ -276,8 +276,8 @@ FL_API fl_data_file *fl_text_open_gguf(const char *path) {
     if (!f) return NULL;
     fl__gguf g = {.f = &f->f, .who = "fl_text_open_gguf", .ok = true};
     f->fill = fl__gguf_fill;
-    if (fl__gguf_header(&g, f, NULL, NULL, NULL, NULL) && fl_data_file_ready(f) && fl__gguf_place(&g, f) &&
-        fl_data_file_map(f, NULL))
+    if (fl__gguf_header(&g, f, NULL, NULL, NULL, NULL) && fl_data_file_ready(f) &&
+        fl__gguf_check_offsets(&g, f) && fl_data_file_map(f, NULL))
         return f;
     fl_data_close(f);
     return NULL;

@@ -105,7 +105,7 @@ static bool fl__lms_take(fl__lms *l, int32_t i, int64_t text) {
 }
 
 /* Computes the log probabilities of those nodes, in batches of the decoder's sequences. */
-static bool fl__lms_know(fl__lms *l, const int32_t *list, int64_t n) {
+static bool fl__lms_compute(fl__lms *l, const int32_t *list, int64_t n) {
     const int64_t texts = fl_text_decoder_texts(l->r);
     for (int64_t first = 0; first < n;) {
         int64_t last = first, rows = 0;
@@ -140,13 +140,13 @@ static bool fl__lms_start(const fl_text_scorer *s, fl_text_state *out) {
     return true;
 }
 
-static bool fl__lms_look(fl__lms *l, const fl_text_state *from, int64_t token, fl_text_state *to,
-                         double *score) {
+static bool fl__lms_lookup(fl__lms *l, const fl_text_state *from, int64_t token, fl_text_state *to,
+                           double *score) {
     if (from->n != 1 || from->word[0] < 0 || from->word[0] >= l->n || token < 0 ||
         token >= fl_text_decoder_vocabulary(l->r))
         return fl_fail("fl_text_lm_scorer: token is out of range: got %" PRId64 ", expected [0, %" PRId64
                        "), or the state is another scorer's", token, fl_text_decoder_vocabulary(l->r));
-    if (!l->node[from->word[0]].logp && !fl__lms_know(l, &from->word[0], 1)) return false;
+    if (!l->node[from->word[0]].logp && !fl__lms_compute(l, &from->word[0], 1)) return false;
     *score = l->node[from->word[0]].logp[token];
     const int32_t i = to ? fl__lms_add(l, from->word[0], (int32_t)token) : 0;
     if (to && i >= 0) *to = (fl_text_state){.n = 1, .word = {i}};
@@ -158,7 +158,7 @@ static bool fl__lms_score(const fl_text_scorer *s, const fl_text_state *from, in
     fl__lms *l = s->self;
     pthread_mutex_lock(&l->lock);
     fl_quiet(+1);
-    const bool ok = fl__lms_look(l, from, token, to, score);
+    const bool ok = fl__lms_lookup(l, from, token, to, score);
     fl_quiet(-1);
     pthread_mutex_unlock(&l->lock);
     return ok;
@@ -179,7 +179,7 @@ static bool fl__lms_batch(const fl_text_scorer *s, const fl_text_state *state, i
         ok = state[i].n == 1 && list[i] >= 0 && list[i] < l->n;
         if (!ok) fl_fail("fl_text_lm_scorer: state %" PRId64 " is another scorer's", i);
     }
-    ok = ok && fl__lms_know(l, list, n);
+    ok = ok && fl__lms_compute(l, list, n);
     for (int64_t i = 0, k; ok && i < l->n; i++) { /* drop the scores of other nodes */
         if (!l->node[i].logp) continue;
         for (k = 0; k < n && list[k] != i;) k++;

@@ -154,11 +154,11 @@ static const char *const fl__lm_prefixes[] = {"transformer.", "model.", "bert.",
 /* ---- configuration ---- */
 
 /* An architecture's names of the common settings. */
-typedef struct fl__lm_family {
+typedef struct fl__lm_arch {
     const char *type, *layers, *dim, *heads, *kv, *hidden, *context, *eps, *vocabulary;
     const fl__lm_row *rows;
-} fl__lm_family;
-static const fl__lm_family fl__lm_families[] = {
+} fl__lm_arch;
+static const fl__lm_arch fl__lm_archs[] = {
     {"gpt2", "n_layer", "n_embd", "n_head", "n_head", "n_inner", "n_positions", "layer_norm_epsilon",
      "vocab_size", fl__lm_gpt2},
 #define FL__LM_HF(type, eps, rows)                                                              \
@@ -171,7 +171,7 @@ static const fl__lm_family fl__lm_families[] = {
     FL__LM_HF("qwen2", "rms_norm_eps", fl__lm_llama),
     FL__LM_HF("bert", "layer_norm_eps", fl__lm_bert),
 };
-enum { FL__LM_FAMILIES = sizeof fl__lm_families / sizeof *fl__lm_families };
+enum { FL__LM_ARCHS = sizeof fl__lm_archs / sizeof *fl__lm_archs };
 
 static const struct fl__lm_act {
     const char *name;
@@ -239,7 +239,7 @@ static fl_shape fl__lm_read_ids(const fl_data_settings *k, const char *name) {
 }
 
 /* Fills *o and *vocabulary from the configuration. */
-static bool fl__lm_read_config(const fl_data_settings *k, const fl__lm_family *f, fl_text_lm_opts *o,
+static bool fl__lm_read_config(const fl_data_settings *k, const fl__lm_arch *f, fl_text_lm_opts *o,
                                int64_t *vocabulary) {
     o->layers = fl_data_settings_size(k, f->layers, -1), o->dim = fl_data_settings_size(k, f->dim, -1);
     o->heads = fl_data_settings_size(k, f->heads, -1);
@@ -282,13 +282,13 @@ static bool fl__lm_read_config(const fl_data_settings *k, const fl__lm_family *f
 /* ---- weights ---- */
 
 /* The values of * and ? in a name. */
-typedef struct fl__lm_place {
+typedef struct fl__lm_wildcards {
     int64_t number;
     const char *kind; /* "weight", "bias" */
-} fl__lm_place;
+} fl__lm_wildcards;
 
 /* Writes the pattern with those values up to a |. Returns the rest of the pattern. */
-static const char *fl__lm_put_name(const char *pattern, fl__lm_place of, char *out) {
+static const char *fl__lm_put_name(const char *pattern, fl__lm_wildcards of, char *out) {
     size_t n = 0;
     for (; *pattern && *pattern != '|'; pattern++) {
         if (*pattern == '*') n += (size_t)snprintf(out + n, FL__LM_NAME - n, "%" PRId64, of.number);
@@ -299,7 +299,7 @@ static const char *fl__lm_put_name(const char *pattern, fl__lm_place of, char *o
     return *pattern ? pattern + 1 : pattern;
 }
 
-static bool fl__lm_matches(const char *pattern, const char *name, fl__lm_place *of) {
+static bool fl__lm_matches(const char *pattern, const char *name, fl__lm_wildcards *of) {
     const char *star = strchr(pattern, '*'), *tail = star ? star + 1 : pattern;
     char *end = (char *)(uintptr_t)name;
     if (star) {
@@ -342,7 +342,7 @@ static int64_t fl__lm_find(const fl_data_file *f, const char *name) {
    NULL after fl_fail. */
 static const fl__lm_row *fl__lm_find_row(const fl__lm_loader *l, const char *path, int64_t part[3], int *n) {
     char name[FL__LM_NAME];
-    fl__lm_place of = {0, ""};
+    fl__lm_wildcards of = {0, ""};
     snprintf(name, sizeof name, "%s", path);
     for (const fl__lm_row *row = l->rows; row->ours; row++) {
         if (!fl__lm_matches(row->ours, path, &of)) continue;
@@ -434,7 +434,7 @@ static bool fl__lm_ignorable(const char *name, bool untied) {
 }
 
 /* A model with shapes but no values. */
-static fl_nn_module *fl__lm_outline(int64_t vocabulary, fl_text_lm_opts o) {
+static fl_nn_module *fl__lm_skeleton(int64_t vocabulary, fl_text_lm_opts o) {
     fl_scope s = fl_scope_begin();
     fl_set_flags(fl_flags() | FL_SHAPES_ONLY);
     fl_nn_module *m = fl_text_lm_opt(vocabulary, o);
@@ -448,7 +448,7 @@ static bool fl__lm_check(fl__lm_loader *l, int64_t vocabulary) {
     fl_text_lm_opts o = *l->o;
     fl_rng rng = {0, 0};
     o.layers = 1, o.rng = &rng;
-    fl_nn_module *m = fl__lm_outline(vocabulary, o);
+    fl_nn_module *m = fl__lm_skeleton(vocabulary, o);
     l->used = m ? fl_heap_alloc((size_t)fl_data_count(l->f) + 1) : NULL;
     bool ok = l->used && fl_nn_each(m, fl__lm_check_module, l);
     for (int64_t i = 0; ok && i < fl_data_count(l->f); i++) {
@@ -504,10 +504,10 @@ static bool fl__lm_load_module(fl_nn_module *m, const char *prefix, void *user) 
 
 /* A model with those options and the file's weights. Frees nothing. */
 static fl_nn_module *fl__lm_load(fl_data_file *f, const fl__lm_row *rows, int64_t vocabulary,
-                                 fl_text_lm_opts o, const fl_text_load_opts *how) {
-    if (how->context) o.context = o.place == FL_LM_LEARNED ? o.context : how->context;
-    fl__lm_loader l = {.f = f, .rows = rows, .o = &o, .stored = how->stored};
-    fl_nn_module *m = fl__lm_check(&l, vocabulary) ? fl__lm_outline(vocabulary, o) : NULL;
+                                 fl_text_lm_opts o, const fl_text_load_opts *opts) {
+    if (opts->context) o.context = o.place == FL_LM_LEARNED ? o.context : opts->context;
+    fl__lm_loader l = {.f = f, .rows = rows, .o = &o, .stored = opts->stored};
+    fl_nn_module *m = fl__lm_check(&l, vocabulary) ? fl__lm_skeleton(vocabulary, o) : NULL;
     if (m && fl_nn_each(m, fl__lm_load_module, &l)) return m;
     fl_nn_free(m);
     return NULL;
@@ -515,14 +515,14 @@ static fl_nn_module *fl__lm_load(fl_data_file *f, const fl__lm_row *rows, int64_
 
 /* ---- file formats ---- */
 
-static fl_nn_module *fl__lm_load_folder(const char *path, const char *config, const fl_text_load_opts *how) {
+static fl_nn_module *fl__lm_load_folder(const char *path, const char *config, const fl_text_load_opts *opts) {
     char name[4096];
     fl_data_settings k = {0};
     bool ok = fl_data_settings_read(&k, config, "fl_text_load");
     const char *type = ok ? fl_data_settings_text(&k, "model_type") : NULL;
-    const fl__lm_family *f = NULL;
-    for (int i = 0; type && i < FL__LM_FAMILIES; i++)
-        if (!strcmp(type, fl__lm_families[i].type)) f = &fl__lm_families[i];
+    const fl__lm_arch *f = NULL;
+    for (int i = 0; type && i < FL__LM_ARCHS; i++)
+        if (!strcmp(type, fl__lm_archs[i].type)) f = &fl__lm_archs[i];
     if (ok && !f)
         ok = fl_fail("fl_text_load: %s: unknown model_type '%.80s'; known: gpt2, llama, mistral, qwen2, bert",
                      config, type ? type : "");
@@ -533,7 +533,7 @@ static fl_nn_module *fl__lm_load_folder(const char *path, const char *config, co
     const int sharded = ok ? fl_data_exists("fl_text_load", name) : -1;
     if (!sharded) snprintf(name, sizeof name, "%s/model.safetensors", path);
     fl_data_file *file = sharded >= 0 ? fl_data_map_safetensors(name, false) : NULL;
-    fl_nn_module *m = file ? fl__lm_load(file, f->rows, vocabulary, o, how) : NULL;
+    fl_nn_module *m = file ? fl__lm_load(file, f->rows, vocabulary, o, opts) : NULL;
     fl_data_close(file);
     fl_data_settings_free(&k);
     return m;
@@ -559,7 +559,7 @@ static bool fl__lm_take_factors(const float *factor, int64_t n, int64_t dim, dou
     fl_rotary_opts r = {.base = o->base, .dim = dim, .scale = 1 / most, .kind = FL_ROTARY_LLAMA3,
                         .low = 1, .high = 4, .interleaved = o->interleaved};
     fl_rotary_opts plain = {.base = o->base, .dim = dim};
-    double share[2], turn[2];
+    double share[2], rotations[2];
     int known = 0;
     if (!(most >= 1 && most < 1e6)) return false;
     for (int i = 0; i < 2; i++) {
@@ -570,10 +570,11 @@ static bool fl__lm_take_factors(const float *factor, int64_t n, int64_t dim, dou
         if (!(factor[j] > 1.0001 && factor[j] < 0.9999 * most)) continue;
         const int k = known > 0;
         share[k] = (1 / (double)factor[j] - 1 / most) / (1 - 1 / most);
-        turn[k] = fl_rotary_frequency(&plain, j) / 6.283185307179586, known++;
+        rotations[k] = fl_rotary_frequency(&plain, j) / 6.283185307179586, known++;
     }
     if (known < 2) return false;
-    const double slope = (share[0] - share[1]) / (turn[0] - turn[1]), low = slope * turn[0] - share[0];
+    const double slope = (share[0] - share[1]) / (rotations[0] - rotations[1]),
+                 low = slope * rotations[0] - share[0];
     if (!(slope > 0 && low > 0)) return false;
     r.high = 1 + 1 / low, r.trained = (int64_t)fmin(slope / low + 0.5, INT32_MAX);
     return fl__lm_fits_factors(&r, factor, n) && (*o = r, true);
@@ -601,7 +602,7 @@ static bool fl__lm_read_factors(fl_data_file *f, const fl_data_settings *k, fl_t
                          fl__lm_factors);
 }
 
-static fl_nn_module *fl__lm_load_gguf(const char *path, const fl_text_load_opts *how) {
+static fl_nn_module *fl__lm_load_gguf(const char *path, const fl_text_load_opts *opts) {
     fl_data_file *f = fl_text_open_gguf(path);
     const char *arch = f ? fl_data_meta(f, "general.architecture") : NULL;
     static const char *const known[] = {"llama", "qwen2", "gpt2"};
@@ -649,12 +650,12 @@ static fl_nn_module *fl__lm_load_gguf(const char *path, const fl_text_load_opts 
          (fl_data_find(f, "output.weight") >= 0 || fl_data_settings_add(&k, "tie_word_embeddings", "1"));
     fl_text_lm_opts o = {0};
     int64_t vocabulary = 0;
-    static const fl__lm_family gpt2 = FL__LM_HF("gpt2", "rms_norm_eps", fl__lm_gpt2);
-    ok = ok && fl__lm_read_config(&k, which == 2 ? &gpt2 : &fl__lm_families[which ? 3 : 1], &o, &vocabulary);
+    static const fl__lm_arch gpt2 = FL__LM_HF("gpt2", "rms_norm_eps", fl__lm_gpt2);
+    ok = ok && fl__lm_read_config(&k, which == 2 ? &gpt2 : &fl__lm_archs[which ? 3 : 1], &o, &vocabulary);
     if (which == 2) o.untied = fl_data_settings_number(&k, "tie_word_embeddings", 0) == 0;
     o.rope.interleaved = which == 0;
     ok = ok && fl__lm_read_factors(f, &k, &o);
-    fl_nn_module *m = ok ? fl__lm_load(f, fl__lm_gguf, vocabulary, o, how) : NULL;
+    fl_nn_module *m = ok ? fl__lm_load(f, fl__lm_gguf, vocabulary, o, opts) : NULL;
     fl_data_close(f);
     fl_data_settings_free(&k);
     return m;
@@ -668,7 +669,7 @@ static bool fl__lm_llama2c_fill(const fl_data_file *f, const fl_data_entry *e, v
 static bool fl__lm_llama2c_add(fl_data_file *f, const char *pattern, int64_t number, fl_shape shape,
                                int64_t *at) {
     char name[FL__LM_NAME];
-    fl__lm_put_name(pattern, (fl__lm_place){number, ""}, name);
+    fl__lm_put_name(pattern, (fl__lm_wildcards){number, ""}, name);
     fl_data_entry *e = fl_data_file_add(f, name, (int64_t)strlen(name));
     if (!e) return false;
     e->dtype = FL_F32, e->shape = shape, e->begin = *at;
@@ -676,7 +677,7 @@ static bool fl__lm_llama2c_add(fl_data_file *f, const char *pattern, int64_t num
     return true;
 }
 
-static fl_nn_module *fl__lm_load_llama2c(const char *path, const fl_text_load_opts *how) {
+static fl_nn_module *fl__lm_load_llama2c(const char *path, const fl_text_load_opts *opts) {
     fl_data_file *f = fl_data_file_new("fl_text_load", path);
     int32_t h[7] = {0};
     if (!f || !fl_data_stream_read(&f->f, h, sizeof h, 0)) return fl_data_close(f), NULL;
@@ -698,8 +699,8 @@ static fl_nn_module *fl__lm_load_llama2c(const char *path, const fl_text_load_op
         {"model.layers.*.mlp.gate_proj.weight", FL_SHAPE(hidden, dim)},
         {"model.layers.*.mlp.down_proj.weight", FL_SHAPE(dim, hidden)},
         {"model.layers.*.mlp.up_proj.weight", FL_SHAPE(hidden, dim)}};
-    const int64_t waves = ok ? context * (dim / heads) * 4 : 0; /* cosines and sines, unused */
-    int64_t want = ok ? 28 + waves + (vocabulary * dim * (1 + untied) + dim) * 4 : 0;
+    const int64_t sinusoids = ok ? context * (dim / heads) * 4 : 0; /* cosines and sines, unused */
+    int64_t want = ok ? 28 + sinusoids + (vocabulary * dim * (1 + untied) + dim) * 4 : 0;
     for (int i = 0; ok && i < 9; i++) want += layers * fl_shape_numel(per_layer[i].shape) * 4;
     if (!ok || f->f.size != want) {
         fl_fail("fl_text_load: %s: not a llama2.c file: %" PRId64 " bytes do not match the header: dim %d, "
@@ -713,7 +714,7 @@ static fl_nn_module *fl__lm_load_llama2c(const char *path, const fl_text_load_op
         for (int64_t n = 0; ok && n < layers; n++)
             ok = fl__lm_llama2c_add(f, per_layer[i].name, n, per_layer[i].shape, &at);
     ok = ok && fl__lm_llama2c_add(f, "model.norm.weight", 0, FL_SHAPE(dim), &at);
-    at += waves;
+    at += sinusoids;
     ok = ok && (!untied || fl__lm_llama2c_add(f, "lm_head.weight", 0, FL_SHAPE(vocabulary, dim), &at));
     f->fill = fl__lm_llama2c_fill;
     fl_nn_module *m = NULL;
@@ -731,7 +732,7 @@ static fl_nn_module *fl__lm_load_llama2c(const char *path, const fl_text_load_op
                                           .gated = true,
                                           .no_bias = true,
                                           .untied = untied},
-                        how);
+                        opts);
     fl_data_close(f);
     return m;
 }
@@ -773,7 +774,7 @@ FL_API fl_nn_module *fl_text_load_opt(const char *path, fl_text_load_opts o) {
 /* ---- saving ---- */
 
 /* The architecture with these options; NULL after fl_fail. */
-static const fl__lm_family *fl__lm_family_of(const fl_text_lm_opts *o) {
+static const fl__lm_arch *fl__lm_arch_of(const fl_text_lm_opts *o) {
     const bool plain = o->kind == FL_LM_TRANSFORMER && !o->cutoffs.ndim && o->embedding_scale == 1;
     int i = -1;
     if (!plain) i = -1;
@@ -785,13 +786,13 @@ static const fl__lm_family *fl__lm_family_of(const fl_text_lm_opts *o) {
             i = 0;
         if (o->post_norm && o->bidirectional && o->types > 1 && o->masked_head && o->embedding_norm) i = 4;
     }
-    if (i >= 0) return &fl__lm_families[i];
+    if (i >= 0) return &fl__lm_archs[i];
     fl_fail("fl_text_save: no architecture has these options; known: gpt2, llama, mistral, qwen2, bert");
     return NULL;
 }
 
 typedef struct fl__lm_saver {
-    const fl__lm_family *f;
+    const fl__lm_arch *f;
     const fl_text_lm_opts *o;
     fl_data_named *list;
     int64_t n, cap;
@@ -817,7 +818,7 @@ static bool fl__lm_save_add(fl__lm_saver *s, const char *name, fl_tensor *t) {
 }
 
 /* Permutes the rows of each head from adjacent rotary pairs to halves; or (pairs) the other way. */
-static fl_tensor *fl__lm_turn_rows(fl_tensor *t, int64_t heads, bool pairs) {
+static fl_tensor *fl__lm_permute_rows(fl_tensor *t, int64_t heads, bool pairs) {
     const int64_t rows = t->shape[0], rest = fl_numel(t) / rows, half = rows / heads / 2;
     fl_tensor *x = fl_reshape(t, pairs ? FL_SHAPE(heads, 2, half, rest) : FL_SHAPE(heads, half, 2, rest));
     return fl_reshape(fl_contiguous(fl_transpose(x, 1, 2)), fl_shape_of(t));
@@ -826,7 +827,7 @@ static fl_tensor *fl__lm_turn_rows(fl_tensor *t, int64_t heads, bool pairs) {
 static bool fl__lm_save_param(const char *path, fl_var *param, fl_tensor *buffer, void *user) {
     fl__lm_saver *s = user;
     const fl_text_lm_opts *o = s->o;
-    fl__lm_place of = {0, ""};
+    fl__lm_wildcards of = {0, ""};
     (void)buffer;
     if (!param || (!strcmp(path, "head.weight") && !o->untied)) return true;
     const bool joined = s->f->rows == fl__lm_gpt2; /* q, k and v are one tensor there */
@@ -840,8 +841,8 @@ static bool fl__lm_save_param(const char *path, fl_var *param, fl_tensor *buffer
     const int64_t kv = o->kv_heads ? o->kv_heads : o->heads, columns = o->dim / o->heads;
     if (row->how != 'J') {
         fl__lm_put_name(row->theirs, of, name);
-        const bool turn = row->how == 'T' && t->ndim == 2;
-        return fl__lm_save_add(s, name, turn ? fl_contiguous(fl_transpose(t, 0, 1)) : t);
+        const bool transpose = row->how == 'T' && t->ndim == 2;
+        return fl__lm_save_add(s, name, transpose ? fl_contiguous(fl_transpose(t, 0, 1)) : t);
     }
     const char *at = row->theirs;
     for (int64_t i = 0, begin = 0; i < 3; i++) {
@@ -849,7 +850,7 @@ static bool fl__lm_save_param(const char *path, fl_var *param, fl_tensor *buffer
         at = fl__lm_put_name(at, of, name);
         fl_tensor *part = fl_contiguous(fl_slice(t, 0, begin, begin + heads * columns, 1));
         if (part && i < 2 && o->place == FL_LM_ROTARY && o->rope.interleaved != s->pairs)
-            part = fl__lm_turn_rows(part, heads, s->pairs);
+            part = fl__lm_permute_rows(part, heads, s->pairs);
         begin += heads * columns;
         if (!fl__lm_save_add(s, name, part)) return false;
     }
@@ -866,7 +867,7 @@ static bool fl__lm_save_ids(fl_data_text *t, const char *name, fl_shape ids) {
 }
 
 static bool fl__lm_save_config(const fl__lm_saver *s, int64_t vocabulary, const char *path) {
-    const fl__lm_family *f = s->f;
+    const fl__lm_arch *f = s->f;
     const fl_text_lm_opts *o = s->o;
     const char *act = NULL;
     for (size_t i = 0; i < sizeof fl__lm_acts / sizeof *fl__lm_acts && !act; i++)
@@ -885,9 +886,9 @@ static bool fl__lm_save_config(const fl__lm_saver *s, int64_t vocabulary, const 
         ",\n  \"%s\": %" PRId64 ",\n  \"%s\": %.17g,\n  \"%s\": %" PRId64
         ",\n  \"%s\": \"%s\",\n  \"type_vocab_size\": %" PRId64
         ",\n  \"tie_word_embeddings\": %s,\n  \"attn_pdrop\": %g,\n  \"torch_dtype\": \"float32\"",
-        classes[f - fl__lm_families], f->type, f->layers, o->layers, f->dim, o->dim, f->heads, o->heads,
+        classes[f - fl__lm_archs], f->type, f->layers, o->layers, f->dim, o->dim, f->heads, o->heads,
         f->hidden, o->hidden, f->context, o->context, f->eps,
-        o->eps, f->vocabulary, vocabulary, f == fl__lm_families ? "activation_function" : "hidden_act", act,
+        o->eps, f->vocabulary, vocabulary, f == fl__lm_archs ? "activation_function" : "hidden_act", act,
         o->types > 1 ? o->types : 1, o->untied ? "false" : "true", o->dropout);
     if (strcmp(f->kv, f->heads)) /* GPT-2 has no key/value heads */
         ok = ok && fl_data_text_print(&t, ",\n  \"%s\": %" PRId64, f->kv,
@@ -907,7 +908,7 @@ static bool fl__lm_save_config(const fl__lm_saver *s, int64_t vocabulary, const 
     if (rotary && o->window)
         ok = ok && fl_data_text_print(&t, ",\n  \"sliding_window\": %" PRId64 "%s", o->window, o->qkv_bias
                                       ? ",\n  \"use_sliding_window\": true, \"max_window_layers\": 0" : "");
-    else if (f == &fl__lm_families[2]) ok = ok && fl_data_text_print(&t, ",\n  \"sliding_window\": null");
+    else if (f == &fl__lm_archs[2]) ok = ok && fl_data_text_print(&t, ",\n  \"sliding_window\": null");
     ok = ok && fl_data_text_print(&t, "\n}\n") && fl_data_replace("fl_text_save", path, t.p, (size_t)t.n);
     fl_heap_free(t.p);
     return ok;
@@ -954,10 +955,10 @@ static bool fl__lm_save_folder(fl__lm_saver *s, fl_nn_module *m, const char *fol
 }
 
 /* Fails for what GGUF cannot represent. */
-static bool fl__lm_gguf_lacks(const fl__lm_saver *s, const char *path, fl_text_save_opts how) {
+static bool fl__lm_gguf_unsupported(const fl__lm_saver *s, const char *path, fl_text_save_opts opts) {
     const fl_text_lm_opts *o = s->o;
     const fl_rotary_opts *r = &o->rope;
-    const fl_dtype_info *blocks = fl_dtype_registered(how.dtype);
+    const fl_dtype_info *blocks = fl_dtype_registered(opts.dtype);
     if (s->f->rows == fl__lm_bert)
         return !fl_fail("fl_text_save: %s: unknown architecture bert; known: llama, qwen2, gpt2", path);
     if (o->activation != (o->gated ? fv_silu : fv_gelu_tanh))
@@ -968,10 +969,10 @@ static bool fl__lm_gguf_lacks(const fl__lm_saver *s, const char *path, fl_text_s
         return !fl_fail("fl_text_save: %s: GGUF supports neither limits of yarn nor qwen2 with rotary "
                         "scaling "
                         "llama3", path);
-    if (how.dtype && !fl_dtype_is_float(how.dtype) && !(blocks && blocks->pack))
+    if (opts.dtype && !fl_dtype_is_float(opts.dtype) && !(blocks && blocks->pack))
         return !fl_fail("fl_text_save: %s: dtype %s cannot be written, expected a float or blocks that can "
                         "be "
-                        "packed", path, fl_dtype_name(how.dtype));
+                        "packed", path, fl_dtype_name(opts.dtype));
     return false;
 }
 
@@ -1004,15 +1005,15 @@ static bool fl__lm_save_factors(fl__lm_saver *s) {
 }
 
 static bool fl__lm_save_gguf(fl__lm_saver *s, fl_nn_module *m, const char *path, int64_t vocabulary,
-                             fl_text_save_opts how) {
+                             fl_text_save_opts opts) {
     const fl_text_lm_opts *o = s->o;
     const bool gpt2 = s->f->rows == fl__lm_gpt2, rotary = o->place == FL_LM_ROTARY;
     const char *arch = gpt2 ? "gpt2" : o->qkv_bias ? "qwen2" : "llama";
     const bool factors = rotary && o->rope.kind == FL_ROTARY_LLAMA3;
     const bool scaled = rotary && !factors && o->rope.scale > 0 && o->rope.scale != 1;
     const double trained = o->rope.kind == FL_ROTARY_YARN ? (double)o->rope.trained : 0;
-    s->gguf = true, s->pairs = !gpt2 && !o->qkv_bias, s->dtype = how.dtype;
-    if (fl__lm_gguf_lacks(s, path, how)) return false;
+    s->gguf = true, s->pairs = !gpt2 && !o->qkv_bias, s->dtype = opts.dtype;
+    if (fl__lm_gguf_unsupported(s, path, opts)) return false;
     const struct { const char *key; double number; fl_dtype dtype; } all[] = { /* 0: omitted */
         {"%s.vocab_size", (double)vocabulary, FL_U32},
         {"%s.context_length", (double)o->context, FL_U32},
@@ -1040,7 +1041,7 @@ static bool fl__lm_save_gguf(fl__lm_saver *s, fl_nn_module *m, const char *path,
     snprintf(key[ALL], sizeof key[ALL], "%s.rope.scaling.type", arch);
     if (scaled) meta[n++] = (fl_text_gguf_pair){key[ALL], .text = trained > 0 ? "yarn" : "linear"};
     fl_text_gguf_vocab vocab = {0};
-    const bool ok = fl__lm_gguf_vocab(s, path, vocabulary, how.tokenizer, &vocab) &&
+    const bool ok = fl__lm_gguf_vocab(s, path, vocabulary, opts.tokenizer, &vocab) &&
                     fl_nn_named(m, fl__lm_save_param, s) && (!factors || fl__lm_save_factors(s));
     for (int i = 0; i < vocab.n; i++) meta[n++] = vocab.pair[i];
     const bool saved = ok && fl_text_save_gguf(path, s->list, (int)s->n, meta, n);
@@ -1059,7 +1060,7 @@ FL_API bool fl_text_save_opt(fl_nn_module *m, const char *path, fl_text_save_opt
     fl_quiet(+1);
     fl_scope scope = fl_scope_begin();
     fl__lm_saver s = {.o = fl_text_lm_info(m, &vocabulary)};
-    s.f = s.o ? fl__lm_family_of(s.o) : NULL;
+    s.f = s.o ? fl__lm_arch_of(s.o) : NULL;
     const bool ok = s.f && (gguf ? fl__lm_save_gguf(&s, m, path, vocabulary, o)
                                  : fl__lm_save_folder(&s, m, path, vocabulary, o.tokenizer));
     fl_heap_free(s.list);

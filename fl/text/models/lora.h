@@ -71,13 +71,13 @@ FL_API bool fl_text_lora_load(fl_text_lora *l, const char *folder);
 /* peft's names: the prefix of a layer's index, and the rows of our weights that each target is (of in_proj
    the first, second or third part; 0: all). */
 enum { FL__LORA_LLAMA, FL__LORA_GPT2, FL__LORA_BERT };
-static const struct fl__lora_family {
+static const struct fl__lora_arch {
     const char *layers, *targets; /* targets: the default */
-} fl__lora_families[] = {
+} fl__lora_archs[] = {
     {"model.layers", "q_proj v_proj"}, {"transformer.h", "c_attn"}, {"bert.encoder.layer", "query value"}};
 
 static const struct fl__lora_row {
-    int family;
+    int arch;
     const char *path, *module, *param;
     int part;
 } fl__lora_rows[] = {{FL__LORA_LLAMA, "self_attn.q_proj", "self_attn", "in_proj_weight", 1},
@@ -111,7 +111,7 @@ enum { FL__LORA_TARGETS = 256 };
 struct fl_text_lora {
     fl_nn_module *m;
     fl_text_lora_opts o;
-    int family;
+    int arch;
     char targets[FL__LORA_TARGETS];
     fl__lora_part *part;
     fl_var **list; /* a and b of all parts */
@@ -126,13 +126,13 @@ FL_API void fl_text_lora_free(fl_text_lora *l) {
     fl_heap_free(l);
 }
 
-static int fl__lora_family_of(const fl_text_lm_opts *o) {
+static int fl__lora_arch_of(const fl_text_lm_opts *o) {
     return o->bidirectional && o->post_norm ? FL__LORA_BERT
            : o->place == FL_LM_LEARNED && !o->gated ? FL__LORA_GPT2 : FL__LORA_LLAMA;
 }
 
 /* Is one of the space-separated names a suffix of the row's path, as peft matches? */
-static bool fl__lora_wants(const char *words, const struct fl__lora_row *r) {
+static bool fl__lora_matches(const char *words, const struct fl__lora_row *r) {
     const size_t all = strlen(r->path);
     for (size_t n; *words; words += n + (words[n] == ' ')) {
         n = strcspn(words, " ");
@@ -144,7 +144,7 @@ static bool fl__lora_wants(const char *words, const struct fl__lora_row *r) {
 }
 
 /* Number of rows of an architecture that the names select; 0 if one name selects none. */
-static int fl__lora_count(const char *words, int family) {
+static int fl__lora_count(const char *words, int arch) {
     int rows = 0;
     bool known = true;
     for (const char *w = words; known; w += strcspn(w, " ") + 1) {
@@ -153,11 +153,11 @@ static int fl__lora_count(const char *words, int family) {
         if (n >= sizeof word) return 0;
         memcpy(word, w, n), known = false;
         for (int i = 0; i < FL__LORA_ROWS; i++)
-            known |= fl__lora_rows[i].family == family && fl__lora_wants(word, &fl__lora_rows[i]);
+            known |= fl__lora_rows[i].arch == arch && fl__lora_matches(word, &fl__lora_rows[i]);
         if (!w[n]) break;
     }
     for (int i = 0; known && i < FL__LORA_ROWS; i++)
-        rows += fl__lora_rows[i].family == family && fl__lora_wants(words, &fl__lora_rows[i]);
+        rows += fl__lora_rows[i].arch == arch && fl__lora_matches(words, &fl__lora_rows[i]);
     return rows;
 }
 
@@ -203,10 +203,10 @@ FL_API fl_text_lora *fl_text_lora_new_opt(fl_nn_module *m, fl_text_lora_opts o) 
     if (!info) return m ? NULL : fl_err_null("fl_text_lora_new: the model is NULL");
     if (!o.rank) o.rank = 8;
     if (o.alpha == 0) o.alpha = 16;
-    const int family = fl__lora_family_of(info);
-    if (!o.targets) o.targets = fl__lora_families[family].targets;
+    const int arch = fl__lora_arch_of(info);
+    if (!o.targets) o.targets = fl__lora_archs[arch].targets;
     fl_text_lora *l = fl_heap_alloc(sizeof *l);
-    const int rows = fl__lora_count(o.targets, family);
+    const int rows = fl__lora_count(o.targets, arch);
     bool ok = l != NULL;
     if (ok && (info->kind != FL_LM_TRANSFORMER || o.rank < 1 || o.rank > 1 << 16 || !(o.alpha > 0) || !rows ||
                strlen(o.targets) >= sizeof l->targets))
@@ -219,7 +219,7 @@ FL_API fl_text_lora *fl_text_lora_new_opt(fl_nn_module *m, fl_text_lora_opts o) 
     fl_scope s = fl_scope_begin();
     fl_persistent(true);
     if (ok) {
-        l->m = m, l->o = o, l->family = family;
+        l->m = m, l->o = o, l->arch = arch;
         memcpy(l->targets, o.targets, strlen(o.targets) + 1);
         l->part = fl_heap_alloc((size_t)(rows * info->layers) * sizeof *l->part);
         l->list = fl_heap_alloc((size_t)(2 * rows * info->layers) * sizeof(fl_var *));
@@ -228,7 +228,7 @@ FL_API fl_text_lora *fl_text_lora_new_opt(fl_nn_module *m, fl_text_lora_opts o) 
     fl_nn_module *layers = fl_nn_find(m, "layers");
     for (int64_t i = 0; ok && i < info->layers; i++)
         for (int k = 0; ok && k < FL__LORA_ROWS; k++)
-            if (fl__lora_rows[k].family == family && fl__lora_wants(o.targets, &fl__lora_rows[k]))
+            if (fl__lora_rows[k].arch == arch && fl__lora_matches(o.targets, &fl__lora_rows[k]))
                 ok = fl__lora_add(l, layers->child[i], i, k, info);
     ok = ok && fl_nn_each(m, fl__lora_freeze, NULL);
     fl_scope_end(&s);
@@ -294,23 +294,23 @@ FL_API bool fl_text_lora_merge(fl_text_lora *l) {
 static void fl__lora_name(const fl__lora_part *p, int b, char name[200]) {
     const struct fl__lora_row *r = &fl__lora_rows[p->row];
     snprintf(name, 200, "base_model.model.%s.%" PRId64 ".%s.lora_%c.weight",
-             fl__lora_families[r->family].layers, p->layer, r->path, b ? 'B' : 'A');
+             fl__lora_archs[r->arch].layers, p->layer, r->path, b ? 'B' : 'A');
 }
 
-static bool fl__lora_ok(const fl_text_lora *l, const char *folder, const char *who, char path[4096],
+static bool fl__lora_ok(const fl_text_lora *l, const char *folder, const char *fn, char path[4096],
                         const char *file) {
     const fl_text_lm_opts *o = l ? fl_text_lm_info(l->m, NULL) : NULL;
     if (!l || !folder || snprintf(path, 4096, "%s/%s", folder, file) >= 4096)
-        return fl_fail("%s: l or folder is NULL, or the path is longer than 4,095 bytes", who);
-    return l->family != FL__LORA_LLAMA || (o->place == FL_LM_ROTARY && o->gated && !o->rope.interleaved) ||
+        return fl_fail("%s: l or folder is NULL, or the path is longer than 4,095 bytes", fn);
+    return l->arch != FL__LORA_LLAMA || (o->place == FL_LM_ROTARY && o->gated && !o->rope.interleaved) ||
            fl_fail("%s: peft has no names for this architecture; known: GPT-2, BERT, Llama, Mistral, Qwen2",
-                   who);
+                   fn);
 }
 
 FL_API bool fl_text_lora_save(const fl_text_lora *l, const char *folder) {
-    static const char who[] = "fl_text_lora_save";
+    static const char fn[] = "fl_text_lora_save";
     char path[4096];
-    if (!fl__lora_ok(l, folder, who, path, "adapter_model.safetensors")) return false;
+    if (!fl__lora_ok(l, folder, fn, path, "adapter_model.safetensors")) return false;
     char(*name)[200] = fl_heap_alloc((size_t)(2 * l->n) * sizeof *name);
     fl_data_named *list = name ? fl_heap_alloc((size_t)(2 * l->n) * sizeof *list) : NULL;
     for (int64_t i = 0; list && i < 2 * l->n; i++) {
@@ -325,11 +325,11 @@ FL_API bool fl_text_lora_save(const fl_text_lora *l, const char *folder) {
                    ",\n  \"lora_alpha\": %.17g,\n  \"lora_dropout\": 0.0,\n"
                    "  \"bias\": \"none\",\n  \"fan_in_fan_out\": %s,\n"
                    "  \"base_model_name_or_path\": null,\n  \"target_modules\": [\"",
-                   l->o.rank, l->o.alpha, l->family == FL__LORA_GPT2 ? "true" : "false");
+                   l->o.rank, l->o.alpha, l->arch == FL__LORA_GPT2 ? "true" : "false");
     for (const char *p = l->targets; ok && *p; p++) /* "a b" becomes "a", "b" */
         ok = *p == ' ' ? fl_data_text_print(&t, "\", \"") : fl_data_text_put(&t, p, 1);
     snprintf(path, sizeof path, "%s/adapter_config.json", folder);
-    ok = ok && fl_data_text_print(&t, "\"]\n}\n") && fl_data_replace(who, path, t.p, (size_t)t.n);
+    ok = ok && fl_data_text_print(&t, "\"]\n}\n") && fl_data_replace(fn, path, t.p, (size_t)t.n);
     fl_heap_free(t.p);
     fl_heap_free(name);
     fl_heap_free(list);
@@ -337,22 +337,22 @@ FL_API bool fl_text_lora_save(const fl_text_lora *l, const char *folder) {
 }
 
 FL_API bool fl_text_lora_load(fl_text_lora *l, const char *folder) {
-    static const char who[] = "fl_text_lora_load";
+    static const char fn[] = "fl_text_lora_load";
     char path[4096], name[200];
-    if (!fl__lora_ok(l, folder, who, path, "adapter_model.safetensors")) return false;
+    if (!fl__lora_ok(l, folder, fn, path, "adapter_model.safetensors")) return false;
     fl_data_file *f = fl_data_open_safetensors(path);
     bool ok = f != NULL;
     if (ok && fl_data_count(f) != 2 * l->n)
-        ok = fl_fail("%s: %s: wrong number of tensors: got %" PRId64 ", expected %" PRId64, who, path,
+        ok = fl_fail("%s: %s: wrong number of tensors: got %" PRId64 ", expected %" PRId64, fn, path,
                      fl_data_count(f), 2 * l->n);
     for (int pass = 0; pass < 2; pass++) /* all are checked before any is changed */
         for (int64_t i = 0; ok && i < 2 * l->n; i++) {
             fl_scope s = fl_scope_begin();
             fl__lora_name(&l->part[i / 2], i & 1, name);
             const int64_t at = fl_data_find(f, name);
-            if (at < 0) ok = fl_fail("%s: %s: tensor '%s' is missing", who, path, name);
+            if (at < 0) ok = fl_fail("%s: %s: tensor '%s' is missing", fn, path, name);
             else if (!fl_shape_is(fv_value(l->list[i]), fl_data_shape(f, at)))
-                ok = fl_fail("%s: %s: wrong shape of '%s': got %s, expected %s", who, path, name,
+                ok = fl_fail("%s: %s: wrong shape of '%s': got %s, expected %s", fn, path, name,
                              FL_TEXT_OF(fl_data_shape(f, at)), FL_SHAPE_TEXT(fv_value(l->list[i])));
             else if (pass) {
                 fl_tensor *t = fl_data_read(f, name);

@@ -102,9 +102,9 @@ typedef struct fl__lm {
 
 static const fl_nn_type fl__lm_type;
 
-static const fl__lm *fl__lm_of(const fl_nn_module *m, const char *who) {
+static const fl__lm *fl__lm_of(const fl_nn_module *m, const char *fn) {
     if (m && m->type == &fl__lm_type) return m->data;
-    fl_fail("%s: the model is not one of fl_text_lm: got %s", who, m ? m->kind : "NULL");
+    fl_fail("%s: the model is not one of fl_text_lm: got %s", fn, m ? m->kind : "NULL");
     fl_raise();
     return NULL;
 }
@@ -137,7 +137,7 @@ static const fl_nn_type fl__lm_gated_type = {.name = "GatedConv", .inputs = 1,
 /* ---- calls ---- */
 
 /* b8 [n, t] as attention's mask [n, 1, 1, t]. */
-static fl_var *fl__lm_hidden(const fl_var *mask) {
+static fl_var *fl__lm_attention_mask(const fl_var *mask) {
     return fv_const(fl_unsqueeze(fl_unsqueeze(fv_value(mask), 1), 1));
 }
 
@@ -203,7 +203,7 @@ FL_API fl_var *fl_text_features(fl_nn_module *m, fl_vars in) {
     fl_var *x = fl__lm_embed(m, &in);
     const bool masked = in.n > 1 && in.v[1] && !fv_value(in.v[1])->weak;
     if (masked && t->o.kind == FL_LM_TRANSFORMER)
-        x = fl_nn_forward_vars(t->layers, FL_VARS(x, fl__lm_hidden(in.v[1]))).v[0];
+        x = fl_nn_forward_vars(t->layers, FL_VARS(x, fl__lm_attention_mask(in.v[1]))).v[0];
     else x = fl_nn_forward(t->layers, x);
     return t->norm && x ? fl_nn_forward(t->norm, x) : x;
 }

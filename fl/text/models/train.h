@@ -86,7 +86,7 @@ FL_API bool fl_text_training_load(fl_text_training *t, const char *path);
 
 /* Adds the loss on x and y [n, t], of which `counted` targets are not -100. */
 static bool fl__lm_measure_add(fl_nn_module *m, fl_vars in, fl_tensor *y, fl_dtype dtype, int64_t counted,
-                                 fl_text_measure *out) {
+                               fl_text_measure *out) {
     fl_scope s = fl_scope_begin();
     fl_no_grad(true);
     fl_var *loss = !dtype || fl_autocast(dtype) ? fl_text_loss(m, in, y, FL_SUM) : NULL;
@@ -99,8 +99,8 @@ static bool fl__lm_measure_add(fl_nn_module *m, fl_vars in, fl_tensor *y, fl_dty
 
 /* Evaluates windows first to last - 1, of equal length, as one batch; `id` is the buffer for their ids. */
 static bool fl__lm_measure_windows(fl_nn_module *m, const fl_text_tokens *t, int64_t first, int64_t last,
-                                     int64_t length, const fl_text_evaluate_opts *o, int64_t *id,
-                                     fl_text_measure *out) {
+                                   int64_t length, const fl_text_evaluate_opts *o, int64_t *id,
+                                   fl_text_measure *out) {
     const int64_t n = last - first;
     int64_t *x = id, *y = x + n * length, *read = y + n * length, counted = 0;
     for (int64_t w = first; w < last; w++, x += length, y += length) {

@@ -124,8 +124,8 @@ static fl_text_ngram_entry fl__kenlm_entry(float prob, float backoff) {
     return (fl_text_ngram_entry){prob, backoff, left};
 }
 
-static bool fl__kenlm_look_probing(const fl_text_ngram *m, int k, int32_t word, fl_text_ngram_state *at,
-                                   fl_text_ngram_entry *out) {
+static bool fl__kenlm_lookup_probing(const fl_text_ngram *m, int k, int32_t word, fl_text_ngram_state *at,
+                                     fl_text_ngram_entry *out) {
     const fl__kenlm *a = m->self;
     if (!k) {
         at->begin = (uint64_t)(uint32_t)word;
@@ -155,8 +155,8 @@ static uint64_t fl__kenlm_next(const fl__kenlm_level *l, uint64_t i) {
     return l->n_high ? from << l->next | low : low;
 }
 
-static bool fl__kenlm_look_trie(const fl_text_ngram *m, int k, int32_t word, fl_text_ngram_state *at,
-                                fl_text_ngram_entry *out) {
+static bool fl__kenlm_lookup_trie(const fl_text_ngram *m, int k, int32_t word, fl_text_ngram_state *at,
+                                  fl_text_ngram_entry *out) {
     const fl__kenlm *a = m->self;
     const fl__kenlm_level *l = &a->level[k];
     const bool last = k + 1 == m->order;
@@ -224,7 +224,7 @@ static const char *fl__kenlm_part(const fl__kenlm *a, uint64_t *at, uint64_t n, 
 }
 
 static bool fl__kenlm_probing(fl__kenlm *a, uint64_t at, float multiplier) {
-    a->m.find = fl__kenlm_find_probing, a->m.look = fl__kenlm_look_probing;
+    a->m.find = fl__kenlm_find_probing, a->m.look = fl__kenlm_lookup_probing;
     a->vocab_n = fl__kenlm_slots((uint64_t)a->m.count[0], multiplier);
     bool ok = fl__kenlm_part(a, &at, 1, 8) && (a->vocab = fl__kenlm_part(a, &at, a->vocab_n, 12)) &&
               (a->unigram = fl__kenlm_part(a, &at, (uint64_t)a->m.count[0] + 1, 8));
@@ -268,7 +268,7 @@ static bool fl__kenlm_trie(fl__kenlm *a, uint64_t at, int type) {
     const bool quant = type == FL__KENLM_QUANT || type == FL__KENLM_BOTH;
     const uint64_t words = (uint64_t)a->m.count[0];
     const char *head = fl__kenlm_part(a, &at, 1, 8);
-    a->m.find = fl__kenlm_find_sorted, a->m.look = fl__kenlm_look_trie;
+    a->m.find = fl__kenlm_find_sorted, a->m.look = fl__kenlm_lookup_trie;
     a->vocab_n = head ? fl__kenlm_u64(head) : 0;
     a->vocab = fl__kenlm_part(a, &at, words, 8);
     if (!a->vocab || a->vocab_n > words || (quant && !fl__kenlm_quantised(a, &at))) return false;

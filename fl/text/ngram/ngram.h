@@ -81,7 +81,7 @@ FL_API const char *fl_text_ngram_probe(const char *slots, uint64_t n, size_t siz
 
 /* ---- scores ---- */
 
-static bool fl__ngram_goes_on(float backoff) {
+static bool fl__ngram_extends(float backoff) {
     uint32_t bits;
     memcpy(&bits, &backoff, sizeof bits);
     return bits != 0x80000000u;
@@ -102,12 +102,12 @@ FL_API double fl_text_ngram_score(const fl_text_ngram *m, const fl_text_state *f
     if (!m->look(m, 0, word, &at, &e)) m->look(m, 0, word = 0, &at, &e);
     prob = (double)e.prob;
     to->backoff[0] = e.backoff;
-    if (fl__ngram_goes_on(e.backoff)) keep = 1;
+    if (fl__ngram_extends(e.backoff)) keep = 1;
     while (e.left && found <= s.n && found < m->order && m->look(m, found, s.word[found - 1], &at, &e)) {
         prob = (double)e.prob;
         if (found < FL_TEXT_NGRAM_MOST - 1) to->backoff[found] = e.backoff;
         found++;
-        if (found < m->order && fl__ngram_goes_on(e.backoff)) keep = found;
+        if (found < m->order && fl__ngram_extends(e.backoff)) keep = found;
     }
     for (int32_t i = found - 1; i < s.n; i++) prob += (double)s.backoff[i];
     to->n = keep;
@@ -252,8 +252,8 @@ static fl__ngram_slot *fl__ngram_slot_of(const fl__ngram_memory *a, int k, uint6
                                                             sizeof(fl__ngram_slot), key);
 }
 
-static bool fl__ngram_memory_look(const fl_text_ngram *m, int k, int32_t word, fl_text_ngram_state *at,
-                                  fl_text_ngram_entry *out) {
+static bool fl__ngram_memory_lookup(const fl_text_ngram *m, int k, int32_t word, fl_text_ngram_state *at,
+                                    fl_text_ngram_entry *out) {
     const fl__ngram_memory *a = m->self;
     at->begin = k ? fl_text_ngram_key(at->begin, word) : (uint64_t)(uint32_t)word;
     if (!k && (word < 0 || (uint64_t)word >= a->slots[0])) return false;
@@ -276,7 +276,7 @@ static void fl__ngram_memory_close(fl_text_ngram *m) {
     fl_heap_free(a);
 }
 
-static bool fl__ngram_room(fl__ngram_memory *a, int k, int64_t n) {
+static bool fl__ngram_reserve(fl__ngram_memory *a, int k, int64_t n) {
     const uint64_t need = (uint64_t)n + (uint64_t)n / 2 + 8;
     fl__ngram_slot *old = a->slot[k], *table = fl_heap_alloc(need * sizeof *table);
     const uint64_t before = a->slots[k];
@@ -296,7 +296,8 @@ static fl__ngram_slot *fl__ngram_at(fl__ngram_memory *a, int k, const int32_t *w
     if (!k) return &a->slot[0][word[0]];
     for (int i = 1; i <= k; i++) key = fl_text_ngram_key(key, word[i]);
     key = fl__ngram_slot_key(a, key);
-    if ((uint64_t)a->used[k] * 5 >= a->slots[k] * 4 && !fl__ngram_room(a, k, 2 * a->used[k] + 8)) return NULL;
+    if ((uint64_t)a->used[k] * 5 >= a->slots[k] * 4 && !fl__ngram_reserve(a, k, 2 * a->used[k] + 8))
+        return NULL;
     fl__ngram_slot *s = fl__ngram_slot_of(a, k, key);
     *made = !s->key;
     if (*made) a->used[k]++, *s = (fl__ngram_slot){key, 0, -0.0f};
@@ -332,8 +333,8 @@ typedef struct fl__ngram_text {
     int64_t line;
 } fl__ngram_text;
 
-static bool fl__ngram_bad(const fl__ngram_text *t, const char *what) {
-    return fl_fail("fl_text_ngram_load: %s: line %lld: %s", t->path, (long long)t->line, what);
+static bool fl__ngram_fail(const fl__ngram_text *t, const char *message) {
+    return fl_fail("fl_text_ngram_load: %s: line %lld: %s", t->path, (long long)t->line, message);
 }
 
 /* The next line without its line end; false at the end of the text. */
@@ -352,8 +353,8 @@ static bool fl__ngram_is(const char *begin, const char *end, const char *text) {
 
 /* Reads "ngram 2=17" lines up to the first other non-empty line, which *begin, *end then are. */
 static bool fl__ngram_counts(fl__ngram_memory *a, fl__ngram_text *t, const char **begin, const char **end) {
-    do if (!fl__ngram_line(t, begin, end)) return fl__ngram_bad(t, "expected \\data\\, got the end of the "
-                                                                "file");
+    do if (!fl__ngram_line(t, begin, end)) return fl__ngram_fail(t, "expected \\data\\, got the end of the "
+                                                                 "file");
     while (!fl__ngram_is(*begin, *end, "\\data\\"));
     while (fl__ngram_line(t, begin, end)) {
         double order, count;
@@ -366,15 +367,15 @@ static bool fl__ngram_counts(fl__ngram_memory *a, fl__ngram_text *t, const char 
         number = equals ? fl_text_field(&p, equals, &n) : NULL;
         if (!number || !fl_data_parse_double(number, (size_t)n, &order) ||
             order != a->m.order + 1 || order > FL_TEXT_NGRAM_MOST)
-            return fl__ngram_bad(t, "expected \"ngram N=COUNT\" of the next order, 8 at most");
+            return fl__ngram_fail(t, "expected \"ngram N=COUNT\" of the next order, 8 at most");
         number = fl_text_field(&value, *end, &n);
         if (!number || !fl_data_parse_double(number, (size_t)n, &count) ||
             !(count >= 0 && count <= (double)(t->end - t->p) / (2 * order + 1)) ||
             count != (double)(int64_t)count)
-            return fl__ngram_bad(t, "invalid count, or one too large for the file");
+            return fl__ngram_fail(t, "invalid count, or one too large for the file");
         a->m.count[a->m.order++] = (int64_t)count;
     }
-    return a->m.order > 0 || fl__ngram_bad(t, "expected \"ngram 1=COUNT\" after \\data\\");
+    return a->m.order > 0 || fl__ngram_fail(t, "expected \"ngram 1=COUNT\" after \\data\\");
 }
 
 /* Reads one n-gram of k + 1 words. */
@@ -386,38 +387,38 @@ static bool fl__ngram_entry_of(fl__ngram_memory *a, fl__ngram_text *t, int k, co
     bool made = false;
     const char *field = fl_text_field(&p, end, &n);
     if (!field || !fl_data_parse_double(field, (size_t)n, &prob))
-        return fl__ngram_bad(t, "expected a log probability in the first field");
-    if (!(prob <= 0)) return fl__ngram_bad(t, "log probability must be <= 0");
+        return fl__ngram_fail(t, "expected a log probability in the first field");
+    if (!(prob <= 0)) return fl__ngram_fail(t, "log probability must be <= 0");
     for (int i = k; i >= 0; i--) {
         field = fl_text_field(&p, end, &n);
-        if (!field) return fl__ngram_bad(t, "too few words for the order");
+        if (!field) return fl__ngram_fail(t, "too few words for the order");
         if (!k && (fl__ngram_is(field, field + n, "<unk>") || fl__ngram_is(field, field + n, "<UNK>"))) {
             made = !a->slot[0][0].key;
             word[0] = 0;
         } else if (!k) {
             made = fl_text_dictionary_find(a->words, field, n) < 0;
             if (made && fl_text_dictionary_size(a->words) >= (int64_t)a->slots[0])
-                return fl__ngram_bad(t, "more words than \\data\\ declares");
+                return fl__ngram_fail(t, "more words than \\data\\ declares");
             word[0] = made ? (int32_t)fl_text_dictionary_add(a->words, field, n) : 0;
             if (made && word[0] < 0) return false;
         } else {
             word[i] = fl__ngram_memory_find(&a->m, field, n);
             if (!word[i] && !fl__ngram_is(field, field + n, "<unk>") &&
                 !fl__ngram_is(field, field + n, "<UNK>"))
-                return fl__ngram_bad(t, "a word is not a 1-gram");
+                return fl__ngram_fail(t, "a word is not a 1-gram");
         }
     }
     field = fl_text_field(&p, end, &n);
     if (field && (!fl_data_parse_double(field, (size_t)n, &backoff) || !(backoff > -1e30 && backoff < 1e30)))
-        return fl__ngram_bad(t, "invalid back-off weight");
-    if (field && fl_text_field(&p, end, &n)) return fl__ngram_bad(t, "unexpected text after the back-off "
-                                                                  "weight");
+        return fl__ngram_fail(t, "invalid back-off weight");
+    if (field && fl_text_field(&p, end, &n)) return fl__ngram_fail(t, "unexpected text after the back-off "
+                                                                   "weight");
     if (k && !(fl__ngram_ensure(a, k - 1, word) && fl__ngram_ensure(a, k - 1, word + 1))) return false;
     fl__ngram_slot *context = k ? fl__ngram_at(a, k - 1, word + 1, &made) : NULL;
-    if (context && !fl__ngram_goes_on(context->backoff)) context->backoff = 0.0f;
+    if (context && !fl__ngram_extends(context->backoff)) context->backoff = 0.0f;
     fl__ngram_slot *s = k && !context ? NULL : fl__ngram_at(a, k, word, k ? &made : (bool[]){0});
     if (!s) return false;
-    if (!made) return fl__ngram_bad(t, "duplicate n-gram");
+    if (!made) return fl__ngram_fail(t, "duplicate n-gram");
     s->key = s->key ? s->key : 1; /* marks a 1-gram as present */
     s->prob = (float)-prob, s->backoff = backoff != 0 ? (float)backoff : -0.0f;
     return true;
@@ -428,26 +429,26 @@ static bool fl__ngram_sections(fl__ngram_memory *a, fl__ngram_text *t, const cha
     bool more = true;
     for (int k = 0; k < a->m.order; k++) {
         int64_t n = 0;
-        const int64_t room = a->m.count[k] + (k ? 0 : 1);
+        const int64_t capacity = a->m.count[k] + (k ? 0 : 1);
         if (k) {
-            if (!fl__ngram_room(a, k, room)) return false;
+            if (!fl__ngram_reserve(a, k, capacity)) return false;
         } else {
-            a->slots[0] = (uint64_t)room;
-            a->slot[0] = fl_heap_alloc((size_t)room * sizeof **a->slot);
-            if (!a->slot[0] || !fl_text_dictionary_reserve(a->words, room)) return false;
+            a->slots[0] = (uint64_t)capacity;
+            a->slot[0] = fl_heap_alloc((size_t)capacity * sizeof **a->slot);
+            if (!a->slot[0] || !fl_text_dictionary_reserve(a->words, capacity)) return false;
         }
         while (more && begin == end) more = fl__ngram_line(t, &begin, &end);
         snprintf(title, sizeof title, "\\%d-grams:", k + 1);
         if (!more || !fl__ngram_is(begin, end, title))
-            return fl__ngram_bad(t, "expected the section of the next order");
+            return fl__ngram_fail(t, "expected the section of the next order");
         while ((more = fl__ngram_line(t, &begin, &end)) && (begin == end || *begin != '\\')) {
             if (begin == end) continue;
-            if (++n > a->m.count[k]) return fl__ngram_bad(t, "more n-grams than \\data\\ declares");
+            if (++n > a->m.count[k]) return fl__ngram_fail(t, "more n-grams than \\data\\ declares");
             if (!fl__ngram_entry_of(a, t, k, begin, end)) return false;
         }
-        if (n < a->m.count[k]) return fl__ngram_bad(t, "fewer n-grams than \\data\\ declares");
+        if (n < a->m.count[k]) return fl__ngram_fail(t, "fewer n-grams than \\data\\ declares");
     }
-    return (more && fl__ngram_is(begin, end, "\\end\\")) || fl__ngram_bad(t, "expected \\end\\");
+    return (more && fl__ngram_is(begin, end, "\\end\\")) || fl__ngram_fail(t, "expected \\end\\");
 }
 
 static bool fl__ngram_arpa(fl__ngram_memory *a, fl__ngram_text *t) {
@@ -471,7 +472,7 @@ FL_API fl_text_ngram *fl_text_ngram_load(const char *path) {
     if (a) {
         a->m = (fl_text_ngram){.self = a,
                                .find = fl__ngram_memory_find,
-                               .look = fl__ngram_memory_look,
+                               .look = fl__ngram_memory_lookup,
                                .close = fl__ngram_memory_close};
         a->words = fl_text_dictionary_new();
         a->seed = (uint64_t)(uintptr_t)a ^ (uint64_t)time(NULL) << 32;

@@ -52,7 +52,7 @@ typedef struct fl__kn_gram {
 
 typedef struct fl__kn_level {
     fl__kn_gram *v;
-    fl_text_pairs place; /* context and word -> index of the n-gram, as the rank */
+    fl_text_pairs index; /* context and word -> index of the n-gram, as the rank */
     int64_t n, cap;
     double discount[4];
 } fl__kn_level;
@@ -66,7 +66,7 @@ typedef struct fl__kn {
 /* The n-gram, inserted if missing; -1 after fl_fail. */
 static int32_t fl__kn_at(fl__kn_level *l, int32_t context, int32_t word, int32_t tail) {
     if (l->n >= INT32_MAX - 1) return (int32_t)fl_fail("fl_text_ngram_train: more than 2^31 - 2 n-grams") - 1;
-    fl_text_pair *p = fl_text_pairs_add(&l->place, context, word);
+    fl_text_pair *p = fl_text_pairs_add(&l->index, context, word);
     if (!p || p->rank != FL_TEXT_NO_RANK) return p ? (int32_t)p->rank : -1;
     if (!fl_heap_grow(&l->v, &l->cap, l->n + 1, sizeof *l->v)) return -1;
     l->v[p->rank = (uint32_t)l->n] = (fl__kn_gram){.context = context, .word = word, .tail = tail};
@@ -192,7 +192,7 @@ static bool fl__kn_put_words(const fl__kn *k, int n, int64_t i, fl_data_text *ou
     return ok;
 }
 
-static bool fl__kn_put(const fl__kn *k, fl_data_text *out) {
+static bool fl__kn_write(const fl__kn *k, fl_data_text *out) {
     bool ok = fl_data_text_print(out, "\\data\\\n");
     for (int n = 0; ok && n < k->order; n++) {
         int64_t kept = 0;
@@ -228,12 +228,12 @@ FL_API bool fl_text_ngram_train_opt(const char *text, int64_t n, const char *pat
     bool ok = k.words && fl_text_dictionary_add_all(k.words, special, 3) &&
               fl__kn_at(&k.level[0], -1, FL__KN_UNK, -1) == 0 && fl__kn_read(&k, text, n, o.words);
     for (int i = 0; i < FL_TEXT_NGRAM_MOST; i++) { /* the tables are needed for counting only */
-        fl_heap_free(k.level[i].place.slot);
-        k.level[i].place = (fl_text_pairs){0};
+        fl_heap_free(k.level[i].index.slot);
+        k.level[i].index = (fl_text_pairs){0};
     }
     if (ok) fl__kn_adjust(&k, o.prune);
     if (ok) fl__kn_estimate(&k);
-    ok = ok && fl__kn_put(&k, &out) && fl_data_replace("fl_text_ngram_train", path, out.p, (size_t)out.n);
+    ok = ok && fl__kn_write(&k, &out) && fl_data_replace("fl_text_ngram_train", path, out.p, (size_t)out.n);
     for (int i = 0; i < FL_TEXT_NGRAM_MOST; i++) fl_heap_free(k.level[i].v);
     fl_text_dictionary_free(k.words);
     fl_heap_free(out.p);

@@ -212,7 +212,7 @@ static bool fl__bpe_symbols(const fl__bpe *b, const fl_text_work *w, fl__bpe_sym
 
 /* ---- merging ---- */
 
-static inline void fl__bpe_look(const fl__bpe *b, fl__bpe_symbol *s, int32_t i) {
+static inline void fl__bpe_lookup(const fl__bpe *b, fl__bpe_symbol *s, int32_t i) {
     if (i < 0) return;
     const fl_text_pair *p = s[i].next < 0 ? NULL : fl_text_pairs_find(&b->pairs, s[i].id, s[s[i].next].id);
     s[i].rank = p ? p->rank : FL_TEXT_NO_RANK;
@@ -224,8 +224,8 @@ static inline void fl__bpe_join(const fl__bpe *b, fl__bpe_symbol *s, int32_t i) 
     s[i].id = s[i].joined, s[i].next = s[gone].next;
     if (s[i].next >= 0) s[s[i].next].before = i;
     s[gone].rank = FL_TEXT_NO_RANK;
-    fl__bpe_look(b, s, i);
-    fl__bpe_look(b, s, s[i].before);
+    fl__bpe_lookup(b, s, i);
+    fl__bpe_lookup(b, s, s[i].before);
 }
 
 /* Few symbols: each merge scans all pairs. */
@@ -293,7 +293,7 @@ static const fl__bpe_symbol *fl__bpe_joined(const fl__bpe *b, const fl_text_work
         s = m->symbol;
     }
     if (!fl__bpe_symbols(b, w, s, begin, end, &n)) return NULL;
-    for (int32_t i = 0; i < n; i++) fl__bpe_look(b, s, i);
+    for (int32_t i = 0; i < n; i++) fl__bpe_lookup(b, s, i);
     if (n <= FL__BPE_SHORT) fl__bpe_join_few(b, s);
     else if (!fl__bpe_join_many(b, m, s, n)) return NULL;
     return s;

@@ -94,7 +94,7 @@ typedef struct fl__learn {
     int32_t *len;
     int64_t words;
     fl__learn_pair *pair;
-    fl_text_pairs place; /* pair -> index, as the rank */
+    fl_text_pairs index; /* pair -> index, as the rank */
     int64_t n_pairs, pair_cap;
     struct fl__learn_top { int64_t count; int32_t pair; } *heap;
     int64_t n_heap, heap_cap;
@@ -102,7 +102,7 @@ typedef struct fl__learn {
 
 /* The pair, inserted if missing; NULL after fl_fail. */
 static fl__learn_pair *fl__learn_pair_of(fl__learn *l, int32_t left, int32_t right) {
-    fl_text_pair *p = fl_text_pairs_add(&l->place, left, right);
+    fl_text_pair *p = fl_text_pairs_add(&l->index, left, right);
     if (!p || p->rank != FL_TEXT_NO_RANK) return p ? &l->pair[p->rank] : NULL;
     if (!fl_heap_grow(&l->pair, &l->pair_cap, l->n_pairs + 1, sizeof *l->pair)) return NULL;
     l->pair[p->rank = (uint32_t)l->n_pairs] = (fl__learn_pair){.left = left, .right = right};
@@ -255,7 +255,7 @@ FL_API bool fl_text_learn_merges(fl_text_dictionary *vocab, const fl_text_dictio
                  fl__learn_push(&l, (int32_t)i);
     }
     for (int64_t i = 0; i < l.n_pairs; i++) fl_heap_free(l.pair[i].word);
-    void *const part[] = {l.symbol, l.begin, l.times, l.len, l.pair, l.place.slot, l.heap};
+    void *const part[] = {l.symbol, l.begin, l.times, l.len, l.pair, l.index.slot, l.heap};
     for (int i = 0; i < 7; i++) fl_heap_free(part[i]);
     return ok;
 }

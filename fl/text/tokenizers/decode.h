@@ -54,16 +54,16 @@ static bool fl__dec_fuse(const fl_text_step *s, fl_text_work *w) {
 }
 
 /* A replacement. */
-typedef struct fl__dec_swap {
+typedef struct fl__dec_replacement {
     const char *from, *to;
-} fl__dec_swap;
+} fl__dec_replacement;
 
 /* Appends piece p after the replacements, a list that ends with `from` NULL. */
-static bool fl__dec_swapped(fl_text_work *w, fl_text_piece p, const fl__dec_swap *swap) {
+static bool fl__dec_replaced(fl_text_work *w, fl_text_piece p, const fl__dec_replacement *swap) {
     const char *s = w->p + p.begin;
     bool ok = true;
     for (int64_t n = p.end - p.begin, len; ok && n > 0; s += len, n -= len) {
-        const fl__dec_swap *k = swap;
+        const fl__dec_replacement *k = swap;
         while (k->from && (!*k->from || (int64_t)strlen(k->from) > n || memcmp(s, k->from, strlen(k->from))))
             k++;
         len = k->from ? (int64_t)strlen(k->from) : 1;
@@ -73,11 +73,11 @@ static bool fl__dec_swapped(fl_text_work *w, fl_text_piece p, const fl__dec_swap
 }
 
 static bool fl__dec_swap_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
-    return fl__dec_swapped(w, p, s->data);
+    return fl__dec_replaced(w, p, s->data);
 }
 
 /* transformers' clean_up_tokenization: the replacements are applied in this order, each to a whole token. */
-static const fl__dec_swap fl__dec_cleanup[] = {
+static const fl__dec_replacement fl__dec_cleanup[] = {
     {" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}, {" ' ", "'"}, {" n't", "n't"}, {" 'm", "'m"},
     {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}, {NULL, NULL},
 };
@@ -85,15 +85,15 @@ static const fl__dec_swap fl__dec_cleanup[] = {
 static bool fl__dec_clean(const fl_text_step *s, fl_text_work *w) {
     bool ok = true;
     if (!fl_text_tree_true(s->options, "cleanup", true)) return true;
-    for (const fl__dec_swap *k = fl__dec_cleanup; ok && k->from; k++) {
-        fl__dec_swap one[2] = {*k, {NULL, NULL}};
+    for (const fl__dec_replacement *k = fl__dec_cleanup; ok && k->from; k++) {
+        fl__dec_replacement one[2] = {*k, {NULL, NULL}};
         ok = fl_text_work_each(&(fl_text_step){.data = one}, w, true, fl__dec_swap_one);
     }
     return ok;
 }
 
 /* Does the piece start with `text`, n bytes? */
-static bool fl__dec_begins(const fl_text_work *w, fl_text_piece p, const char *text, int64_t n) {
+static bool fl__dec_starts_with(const fl_text_work *w, fl_text_piece p, const char *text, int64_t n) {
     return p.end - p.begin >= n && !memcmp(w->p + p.begin, text, (size_t)n);
 }
 
@@ -101,7 +101,7 @@ static bool fl__dec_begins(const fl_text_work *w, fl_text_piece p, const char *t
 static bool fl__dec_wordpiece_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
     int64_t n;
     const char *prefix = fl_text_tree_string(s->options, "prefix", &n, "##");
-    const bool inner = w->at && fl__dec_begins(w, p, prefix, n);
+    const bool inner = w->at && fl__dec_starts_with(w, p, prefix, n);
     return (!w->at || inner || fl__dec_put(w, " ", 1)) &&
            fl_text_work_copy(w, p.begin + (inner ? n : 0), p.end);
 }
@@ -116,30 +116,30 @@ static bool fl__dec_metaspace_one(const fl_text_step *s, fl_text_work *w, fl_tex
     const char *mark = fl_text_tree_string(s->options, "replacement", &n, "\xe2\x96\x81");
     const bool prepends = fl_text_tree_true(s->options, "add_prefix_space", true) &&
                           strcmp(fl_text_tree_string(s->options, "prepend_scheme", NULL, "always"), "never");
-    if (!w->at && prepends && fl__dec_begins(w, p, mark, n)) p.begin += (uint32_t)n;
-    return fl__dec_swapped(w, p, (fl__dec_swap[]){{mark, " "}, {NULL, NULL}});
+    if (!w->at && prepends && fl__dec_starts_with(w, p, mark, n)) p.begin += (uint32_t)n;
+    return fl__dec_replaced(w, p, (fl__dec_replacement[]){{mark, " "}, {NULL, NULL}});
 }
 
 /* Replaces the end-of-word suffix by a space, for the last token by nothing. */
 static bool fl__dec_bpe_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
     const char *suffix = fl_text_tree_string(s->options, "suffix", NULL, "</w>");
-    return fl__dec_swapped(w, p,
-                           (fl__dec_swap[]){{suffix, w->at + 1 < w->n_pieces ? " " : ""}, {NULL, NULL}});
+    const fl__dec_replacement list[] = {{suffix, w->at + 1 < w->n_pieces ? " " : ""}, {NULL, NULL}};
+    return fl__dec_replaced(w, p, list);
 }
 
 /* Merges repeated tokens and removes blanks. */
 static bool fl__dec_ctc(const fl_text_step *s, fl_text_work *w) {
     const bool clean = fl_text_tree_true(s->options, "cleanup", true);
     const char *bar = fl_text_tree_string(s->options, "word_delimiter_token", NULL, "|");
-    const fl__dec_swap swap[3] = {{fl_text_tree_string(s->options, "pad_token", NULL, "<pad>"), ""},
-                                  {clean ? bar : NULL, " "},
-                                  {NULL, NULL}};
+    const fl__dec_replacement swap[3] = {{fl_text_tree_string(s->options, "pad_token", NULL, "<pad>"), ""},
+                                         {clean ? bar : NULL, " "},
+                                         {NULL, NULL}};
     bool ok = true;
     for (int64_t i = 0; ok && i < w->n_pieces; i++) {
         const fl_text_piece p = w->piece[i], before = w->piece[i ? i - 1 : 0];
         const int64_t at = fl_text_work_next(w), n = before.end - before.begin;
-        if (i && p.end - p.begin == n && fl__dec_begins(w, p, w->p + before.begin, n)) continue;
-        ok = fl__dec_swapped(w, p, swap);
+        if (i && p.end - p.begin == n && fl__dec_starts_with(w, p, w->p + before.begin, n)) continue;
+        ok = fl__dec_replaced(w, p, swap);
         ok = ok && (at == fl_text_work_next(w) || fl_text_work_cut(w, at, fl_text_work_next(w), -1));
     }
     fl_text_work_swap(w);
@@ -149,9 +149,9 @@ static bool fl__dec_ctc(const fl_text_step *s, fl_text_work *w) {
 
 static bool fl__dec_replace_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
     const fl_text_tree *pattern = fl_text_tree_at(s->options, "pattern");
-    return fl__dec_swapped(w, p, (fl__dec_swap[]){{fl_text_tree_string(pattern, "String", NULL, ""),
-                                                   fl_text_tree_string(s->options, "content", NULL, "")},
-                                                  {NULL, NULL}});
+    const fl__dec_replacement list[] = {{fl_text_tree_string(pattern, "String", NULL, ""),
+                                         fl_text_tree_string(s->options, "content", NULL, "")}, {NULL, NULL}};
+    return fl__dec_replaced(w, p, list);
 }
 
 static bool fl__dec_make_replace(fl_text_step *s, const char *where) {
@@ -164,7 +164,7 @@ static bool fl__dec_strip_one(const fl_text_step *s, fl_text_work *w, fl_text_pi
     int64_t n, start = fl_text_tree_int(s->options, "start", 0),
                stop = fl_text_tree_int(s->options, "stop", 0);
     const char *c = fl_text_tree_string(s->options, "content", &n, " ");
-    for (; n && start-- > 0 && fl__dec_begins(w, p, c, n);) p.begin += (uint32_t)n;
+    for (; n && start-- > 0 && fl__dec_starts_with(w, p, c, n);) p.begin += (uint32_t)n;
     for (; n && stop-- > 0 && p.end - p.begin >= n && !memcmp(w->p + p.end - n, c, (size_t)n);)
         p.end -= (uint32_t)n;
     return fl_text_work_cut(w, p.begin, p.end, -1);

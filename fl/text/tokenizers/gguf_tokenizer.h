@@ -181,7 +181,7 @@ static fl_text_piece_kind fl__ggt_kind(const fl__ggt_reader *r, int64_t i) {
 }
 
 /* Is the token a placeholder that fills the model's table? */
-static bool fl__ggt_fills(const char *text, int64_t i) {
+static bool fl__ggt_is_filler(const char *text, int64_t i) {
     char name[40];
     snprintf(name, sizeof name, "[PAD%" PRId64 "]", i);
     return !strcmp(text, name);
@@ -207,7 +207,7 @@ static bool fl__ggt_add_token(const char *text, int64_t n, double number, void *
     (void)number;
     if (!text || i >= INT32_MAX)
         return fl_fail("%s: tokenizer.ggml.tokens: expected strings", r->where);
-    if (fl__ggt_kind(r, i) == FL_TEXT_UNUSED && (!pieces || fl__ggt_fills(text, i))) return true;
+    if (fl__ggt_kind(r, i) == FL_TEXT_UNUSED && (!pieces || fl__ggt_is_filler(text, i))) return true;
     char name[40];
     for (int64_t k = fl_text_dictionary_size(r->d); pieces && k < i;
          k++) { /* SentencePiece: each id is a piece */
@@ -441,8 +441,8 @@ typedef struct fl__ggt_writer {
     bool marked; /* llama's, in tokenizers' form */
 } fl__ggt_writer;
 
-static bool fl__ggt_lacks(const fl__ggt_writer *w, const char *what) {
-    return fl_fail("%s: GGUF does not support %s", w->where, what);
+static bool fl__ggt_unsupported(const fl__ggt_writer *w, const char *feature) {
+    return fl_fail("%s: GGUF does not support %s", w->where, feature);
 }
 
 static void fl__ggt_put(fl__ggt_writer *w, fl_text_gguf_pair pair) {
@@ -493,10 +493,10 @@ static bool fl__ggt_take_added(fl__ggt_writer *w) {
     for (int64_t i = 0; i < w->p.n_added; i++) {
         const fl_text_added *a = &w->p.added[i];
         if (a->single_word || a->lstrip || a->rstrip)
-            return fl__ggt_lacks(w, "added tokens that absorb spaces or match whole words");
+            return fl__ggt_unsupported(w, "added tokens that absorb spaces or match whole words");
         const bool hidden = (w->form == FL__GGT_LLAMA || w->form == FL__GGT_T5) && !w->marked;
         if (a->special && a->unreachable != hidden)
-            return fl__ggt_lacks(
+            return fl__ggt_unsupported(
                 w, "special tokens of which only some are recognised in text");
         if (a->id < w->size) w->out->kind_[a->id] = a->special ? FL_TEXT_CONTROL : FL_TEXT_USER;
     }
@@ -525,7 +525,7 @@ static const char *fl__ggt_text_of(fl__ggt_writer *w, int64_t id, const char *te
     fl_data_text out = {0};
     if (!normal || (w->form != FL__GGT_GPT2 && w->form != FL__GGT_BERT)) {
         if (!memchr(text, 0, (size_t)n)) return text;
-        return fl__ggt_lacks(w, "zero bytes in tokens"), NULL;
+        return fl__ggt_unsupported(w, "zero bytes in tokens"), NULL;
     }
     bool ok =
         w->form == FL__GGT_GPT2 ? fl_text_bytes_put(&out, text, n)
@@ -596,7 +596,7 @@ static int64_t fl__ggt_merged(const fl__ggt_writer *w, int64_t i, fl_data_text *
 }
 
 /* Number of ways to split token id's bytes in two tokens. */
-static int64_t fl__ggt_ways(const fl__ggt_writer *w, int64_t id) {
+static int64_t fl__ggt_n_splits(const fl__ggt_writer *w, int64_t id) {
     int64_t n = 0, ways = 0;
     const char *text = fl_text_dictionary_entry(w->p.vocab, id, &n);
     for (int64_t k = 1; text && k < n; k++)
@@ -624,10 +624,10 @@ static bool fl__ggt_take_scores(fl__ggt_writer *w, int64_t *made, int64_t *last)
         w->out->score_[made[i]] = (float)-start;
     }
     for (int64_t i = 0; ok && i < w->size; i++)
-        if (w->out->kind_[i] == FL_TEXT_NORMAL) ways += fl__ggt_ways(w, i);
+        if (w->out->kind_[i] == FL_TEXT_NORMAL) ways += fl__ggt_n_splits(w, i);
     fl_heap_free(both.p);
     return ok && (ways == used ||
-                  fl__ggt_lacks(w, "merges that omit a pair of tokens whose text is a token"));
+                  fl__ggt_unsupported(w, "merges that omit a pair of tokens whose text is a token"));
 }
 
 static bool fl__ggt_take_all_scores(fl__ggt_writer *w) {
@@ -653,7 +653,7 @@ static bool fl__ggt_take_charsmap(fl__ggt_writer *w, const fl_text_tree *normali
     n = fl_text_base64_get(text, n, w->out->charsmap_);
     fl__ggt_put(w, (fl_text_gguf_pair){"tokenizer.ggml.precompiled_charsmap",
                                        .array = w->out->charsmap_, .n = n, .dtype = FL_U8});
-    return n >= 0 || fl__ggt_lacks(w, "a charsmap that is not base64");
+    return n >= 0 || fl__ggt_unsupported(w, "a charsmap that is not base64");
 }
 
 /* Checks that llama or t5 has the normalizer, and sets w->marked. */
@@ -664,7 +664,7 @@ static bool fl__ggt_take_normalizer(fl__ggt_writer *w) {
     if (!strcmp(fl_text_tree_string(t, "exact", NULL, ""), "SentencePiece")) {
         if (!fl_text_tree_true(t, "escape_whitespaces", true) ||
             fl_text_tree_true(t, "treat_whitespace_as_suffix", false))
-            return fl__ggt_lacks(w, "spaces that are not escaped, or after words");
+            return fl__ggt_unsupported(w, "spaces that are not escaped, or after words");
         fl__ggt_put_true(w, "tokenizer.ggml.remove_extra_whitespaces",
                          fl_text_tree_true(t, "remove_extra_whitespaces", true));
         if (!fl__ggt_take_charsmap(w, t)) return false;
@@ -674,7 +674,7 @@ static bool fl__ggt_take_normalizer(fl__ggt_writer *w) {
         w->marked = prefix || (ok && !strcmp(text.p, fl__ggt_normalizer[0]));
         fl_heap_free(text.p);
         if (!w->marked || fl_text_tree_at(w->p.pipeline, "pre_tokenizer"))
-            return fl__ggt_lacks(w, "this normalizer or pre-tokenizer");
+            return fl__ggt_unsupported(w, "this normalizer or pre-tokenizer");
     }
     fl__ggt_put_true(w, "tokenizer.ggml.add_space_prefix", prefix);
     return true;
@@ -690,7 +690,7 @@ static bool fl__ggt_take_bert(fl__ggt_writer *w) {
         strcmp(fl_text_tree_string(o, "unk_token", NULL, ""), "[UNK]") ||
         strcmp(fl_text_tree_string(o, "continuing_subword_prefix", NULL, ""), "##") ||
         fl_text_tree_int(o, "max_input_chars_per_word", 100) != 100)
-            return fl__ggt_lacks(w, "WordPiece with settings other than BERT's");
+            return fl__ggt_unsupported(w, "WordPiece with settings other than BERT's");
     fl__ggt_put_true(w, "tokenizer.ggml.normalizer.lowercase", lower);
     fl__ggt_put_true(w, "tokenizer.ggml.normalizer.strip_accents", lower);
     return true;
@@ -715,7 +715,7 @@ static bool fl__ggt_take_frame(fl__ggt_writer *w, int64_t *bos, int64_t *eos) {
     }
     fl_text_encoding_free(&e);
     return ok && ((front < 2 && back < 2) ||
-                  fl__ggt_lacks(w, "more than one token before or after a text"));
+                  fl__ggt_unsupported(w, "more than one token before or after a text"));
 }
 
 /* Writes the keys of special ids. bos and eos: the model's. */
@@ -757,14 +757,14 @@ static bool fl__ggt_take_form(fl__ggt_writer *w) {
               : !strcmp(type, "Unigram") ? FL__GGT_T5
                                          : FL__GGT_BERT;
     if (w->form == FL__GGT_BERT && strcmp(type, "WordPiece"))
-        return fl__ggt_lacks(w, "a word-level model");
+        return fl__ggt_unsupported(w, "a word-level model");
     const bool plain = !fl_text_tree_at(o, "continuing_subword_prefix") &&
                        !fl_text_tree_at(o, "end_of_word_suffix");
     if (bpe && (!plain || (w->p.bytes && unk)))
-        return fl__ggt_lacks(
+        return fl__ggt_unsupported(
             w, "BPE with a token prefix or suffix, or byte-level with an unknown token");
     if (w->form == FL__GGT_GPT2 && !(split = fl__ggt_split_of(w)))
-        return fl__ggt_lacks(w, "this normalizer, split or \"ignore_merges\"");
+        return fl__ggt_unsupported(w, "this normalizer, split or \"ignore_merges\"");
     fl__ggt_put(w, (fl_text_gguf_pair){"tokenizer.ggml.model", .text = fl__ggt_forms[w->form]});
     fl__ggt_put(w,
                 (fl_text_gguf_pair){"tokenizer.ggml.pre", .text = split ? split->name : "default"});
@@ -774,9 +774,9 @@ static bool fl__ggt_take_form(fl__ggt_writer *w) {
 
 FL_API bool fl_text_gguf_vocab_of(const fl_text_tokenizer *t, int64_t size, int64_t bos,
                                   int64_t eos, const char *where, fl_text_gguf_vocab *out) {
-    static const char who[] = "fl_text_gguf_vocab_of";
-    if (!where) where = who;
-    if (!fl_given(t, who, "the tokenizer") || !fl_given(out, who, "the keys")) return false;
+    static const char fn[] = "fl_text_gguf_vocab_of";
+    if (!where) where = fn;
+    if (!fl_given(t, fn, "the tokenizer") || !fl_given(out, fn, "the keys")) return false;
     if (fl_text_vocab_size(t) > size || size > INT32_MAX)
         return fl_fail("%s: the tokenizer has more tokens than the model: got %" PRId64
                        ", expected at most %" PRId64, where, fl_text_vocab_size(t), size);

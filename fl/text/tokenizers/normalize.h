@@ -107,17 +107,17 @@ static const fl__norm_map fl__norm_maps[] = {fl__norm_lower_one, fl__norm_unacce
                                              fl__norm_bert_one}; /* by the value of the kind */
 enum { FL__NORM_LOWERCASE, FL__NORM_UNACCENTED, FL__NORM_NMT, FL__NORM_BERT };
 
-enum { FL__NORM_ROOM = 2 * FL_TEXT_PARTS + 2 };
+enum { FL__NORM_CAPACITY = 2 * FL_TEXT_PARTS + 2 };
 
 static bool fl__norm_chars(const fl_text_step *s, fl_text_work *w) {
     const uint8_t *cls = fl_text_classes();
     const fl__norm_map map = fl__norm_maps[s->kind->value];
-    int32_t out[FL__NORM_ROOM];
+    int32_t out[FL__NORM_CAPACITY];
     int64_t same = 0;
     int len;
     bool ok = true;
     for (int64_t i = 0; ok && i < w->n; i += len) {
-        char bytes[4 * FL__NORM_ROOM];
+        char bytes[4 * FL__NORM_CAPACITY];
         const int32_t c = fl_text_char(w->p + i, w->n - i, &len);
         const int n = c < 0 ? -1 : map(s->value, c, cls[c], out);
         if (n < 0 || (n == 1 && out[0] == c)) continue;

@@ -297,8 +297,8 @@ enum { FL__PAT_ITEM = 16, FL__PAT_CHAR = 4 }; /* units of work */
 
 static int fl__pat_count(pcre2_callout_block *b, void *user) {
     fl_text_matches *m = user;
-    const int64_t place = (int64_t)b->current_position, run = place - m->place_;
-    m->place_ = place;
+    const int64_t position = (int64_t)b->current_position, run = position - m->place_;
+    m->place_ = position;
     *m->left -= FL__PAT_ITEM + FL__PAT_CHAR * (run < 0 ? -run : run);
     return *m->left < 0 ? PCRE2_ERROR_CALLOUT : 0;
 }

@@ -76,9 +76,9 @@ static fl_text_piece_kind fl__sp_kind(const fl_text_dictionary *d, const int32_t
 
 /* Where pieces contain U+2581, which tells where text may be split: once, at the start (split before each
    mark); several in a row at the start (before a mark that does not follow one); or inside (nowhere). */
-typedef enum fl__sp_place { FL__SP_ONE, FL__SP_ROWS, FL__SP_WITHIN } fl__sp_place;
-static fl__sp_place fl__sp_marks(const fl_text_dictionary *d, const int32_t *kind) {
-    fl__sp_place place = FL__SP_ONE;
+typedef enum fl__sp_mark_kind { FL__SP_ONE, FL__SP_ROWS, FL__SP_WITHIN } fl__sp_mark_kind;
+static fl__sp_mark_kind fl__sp_marks(const fl_text_dictionary *d, const int32_t *kind) {
+    fl__sp_mark_kind kind_of_mark = FL__SP_ONE;
     for (int64_t i = 0, n; i < fl_text_dictionary_size(d); i++) {
         const char *s = fl_text_dictionary_entry(d, i, &n);
         const fl_text_piece_kind k = fl__sp_kind(d, kind, i);
@@ -86,11 +86,11 @@ static fl__sp_place fl__sp_marks(const fl_text_dictionary *d, const int32_t *kin
         for (int64_t at = 0; s && (k == FL_TEXT_NORMAL || k == FL_TEXT_USER) && at < n;) {
             const bool mark = at + 3 <= n && !memcmp(s + at, fl__sp_mark, 3);
             if (mark && text) return FL__SP_WITHIN;
-            if (mark && at) place = FL__SP_ROWS;
+            if (mark && at) kind_of_mark = FL__SP_ROWS;
             text |= !mark, at += mark ? 3 : 1;
         }
     }
-    return place;
+    return kind_of_mark;
 }
 
 static bool fl__sp_base64(fl_data_text *t, const char *p, int64_t n) {
@@ -150,7 +150,7 @@ static bool fl__sp_normalizer(fl_data_text *t, const fl_text_pieces_opts *o) {
 
 static bool fl__sp_pipeline(fl_data_text *t, const fl_text_dictionary *d, const int32_t *kind,
                             const char *unk, int64_t n_unk, const fl_text_pieces_opts *o) {
-    const fl__sp_place marks = o->plain_spaces ? FL__SP_WITHIN : fl__sp_marks(d, kind);
+    const fl__sp_mark_kind marks = o->plain_spaces ? FL__SP_WITHIN : fl__sp_marks(d, kind);
     bool ok = fl_data_text_print(t, "{\"normalizer\":") && fl__sp_normalizer(t, o);
     if (ok && !o->suffix)
         ok = fl_data_text_print(t,
@@ -294,9 +294,9 @@ typedef struct fl__sp_model {
     fl_text_pieces_opts o;
 } fl__sp_model;
 
-static bool fl__sp_bad(const fl__sp_model *m, const uint8_t *at, const char *what) {
+static bool fl__sp_fail(const fl__sp_model *m, const uint8_t *at, const char *message) {
     return fl_fail("fl_text_sentencepiece_load: %s: offset %lld: %s", m->path,
-                   (long long)(at - m->start), what);
+                   (long long)(at - m->start), message);
 }
 
 static bool fl__sp_piece(fl__sp_model *m, fl__sp_pb b) {
@@ -310,13 +310,13 @@ static bool fl__sp_piece(fl__sp_model *m, fl__sp_pb b) {
         if (f.number == 2 && f.wire == 5) memcpy(&score, &(uint32_t){(uint32_t)f.value}, sizeof score);
         if (f.number == 3 && f.wire == 0) kind = f.value <= FL_TEXT_BYTE ? (int32_t)f.value : 0;
     }
-    if (more < 0) return fl__sp_bad(m, at, "a piece is not a valid message");
-    if (!text.value || kind < FL_TEXT_NORMAL) return fl__sp_bad(m, at, "a piece has no text, or an unknown "
-                                                                "type");
+    if (more < 0) return fl__sp_fail(m, at, "a piece is not a valid message");
+    if (!text.value || kind < FL_TEXT_NORMAL) return fl__sp_fail(m, at, "a piece has no text, or an unknown "
+                                                                 "type");
     const char *s = (const char *)text.bytes.p;
     const int64_t n = fl_text_dictionary_size(m->d);
     if (fl_text_dictionary_find(m->d, s, (int64_t)text.value) >= 0)
-        return fl__sp_bad(m, at, "duplicate piece");
+        return fl__sp_fail(m, at, "duplicate piece");
     m->score[n] = score, m->kind[n] = kind;
     return fl_text_dictionary_add(m->d, s, (int64_t)text.value) >= 0;
 }
@@ -339,7 +339,7 @@ static bool fl__sp_specs(fl__sp_model *m, fl__sp_pb b, bool trainer) {
             if (f.number == 5) m->o.plain_spaces = !yes;
         }
     }
-    return more == 0 || fl__sp_bad(m, at, "trainer_spec or normalizer_spec is not a valid message");
+    return more == 0 || fl__sp_fail(m, at, "trainer_spec or normalizer_spec is not a valid message");
 }
 
 static bool fl__sp_read(fl__sp_model *m, fl__sp_pb b) {
@@ -353,12 +353,12 @@ static bool fl__sp_read(fl__sp_model *m, fl__sp_pb b) {
     if (!m->d || !m->score || !m->kind || !fl_text_dictionary_reserve(m->d, n)) return false;
     bool ok = true;
     while (ok && (more = fl__sp_next(&b, &f)) > 0) {
-        if (f.number <= 3 && f.wire != 2) ok = fl__sp_bad(m, b.p, "a field has the wrong wire type");
+        if (f.number <= 3 && f.wire != 2) ok = fl__sp_fail(m, b.p, "a field has the wrong wire type");
         else if (f.number == 1) ok = fl__sp_piece(m, f.bytes);
         else if (f.number == 2 || f.number == 3) ok = fl__sp_specs(m, f.bytes, f.number == 2);
     }
-    if (ok && more < 0) ok = fl__sp_bad(m, b.p, "not a protobuf message");
-    if (ok && !n) ok = fl__sp_bad(m, b.p, "the model has no pieces");
+    if (ok && more < 0) ok = fl__sp_fail(m, b.p, "not a protobuf message");
+    if (ok && !n) ok = fl__sp_fail(m, b.p, "the model has no pieces");
     if (ok && m->type != 1 && m->type != 2)
         ok = fl_fail("fl_text_sentencepiece_load: %s: unsupported model_type %lld (%s); known: 1 (unigram), "
                      "2 (bpe)",

@@ -310,7 +310,7 @@ FL_API void fl_text_work_free(fl_text_work *w) {
 }
 
 /* Limits settings, because steps read them for each piece, and their strings at each position. */
-static bool fl__steps_are_small(const fl_text_tree *t, const char *where) {
+static bool fl__steps_limit(const fl_text_tree *t, const char *where) {
     enum { SETTINGS = 32, BYTES = 1024 };
     int n = 0;
     for (const fl_text_tree *s = t->first; s; s = s->next) {
@@ -320,7 +320,7 @@ static bool fl__steps_are_small(const fl_text_tree *t, const char *where) {
         if (s->n > BYTES && !any)
             return fl_fail("%s: \"%.60s\" is too long: got %lld bytes, expected at most %d", where,
                            s->key ? s->key : "", (long long)s->n, (int)BYTES);
-        if (s->event == FL_DATA_JSON_OBJECT && !fl__steps_are_small(s, where)) return false;
+        if (s->event == FL_DATA_JSON_OBJECT && !fl__steps_limit(s, where)) return false;
     }
     return true;
 }
@@ -340,7 +340,7 @@ FL_API bool fl_text_steps_of(fl_text_steps *out, const fl_text_tree *t, const ch
     }
     while (kind->type && strcmp(kind->type, type)) kind++;
     if (!kind->type) return fl_fail("%s: \"%s\" has unknown type \"%.60s\"", where, list, type);
-    if (!fl__steps_are_small(t, where)) return false;
+    if (!fl__steps_limit(t, where)) return false;
     if (!fl_heap_grow(&out->v, &out->cap_, out->n + 1, sizeof *out->v)) return false;
     fl_text_step *s = &out->v[out->n++];
     *s = (fl_text_step){.kind = kind, .options = t, .value = kind->value};

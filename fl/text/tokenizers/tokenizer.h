@@ -244,7 +244,7 @@ FL_API void fl_text_model_free(fl_text_model *m) {
 
 /* ---- workspaces, one per thread ---- */
 
-static fl__tok_work *fl__tok_take(const fl_text_tokenizer *t) {
+static fl__tok_work *fl__tok_work_acquire(const fl_text_tokenizer *t) {
     fl_text_tokenizer *mine = (fl_text_tokenizer *)(uintptr_t)t; /* only its list of workspaces changes */
     pthread_mutex_lock(&mine->lock);
     fl__tok_work *k = mine->idle;
@@ -253,7 +253,7 @@ static fl__tok_work *fl__tok_take(const fl_text_tokenizer *t) {
     return k ? k : fl_heap_alloc(sizeof *k);
 }
 
-static void fl__tok_give(const fl_text_tokenizer *t, fl__tok_work *k) {
+static void fl__tok_work_release(const fl_text_tokenizer *t, fl__tok_work *k) {
     fl_text_tokenizer *mine = (fl_text_tokenizer *)(uintptr_t)t;
     pthread_mutex_lock(&mine->lock);
     k->next = mine->idle;
@@ -284,7 +284,7 @@ FL_API void fl_text_encoding_free(fl_text_encoding *e) {
     *e = (fl_text_encoding){0};
 }
 
-static bool fl__tok_room(fl_text_encoding *e, int64_t n) {
+static bool fl__tok_reserve(fl_text_encoding *e, int64_t n) {
     return n <= e->cap_[5] || (fl_text_work_reserve(&e->id, &e->cap_[0], n, sizeof *e->id) &&
                                fl_text_work_reserve(&e->begin, &e->cap_[1], n, sizeof *e->begin) &&
                                fl_text_work_reserve(&e->end, &e->cap_[2], n, sizeof *e->end) &&
@@ -316,7 +316,7 @@ static bool fl__tok_assemble(const fl_text_tokenizer *t, const fl_text_work *w, 
         return fl_fail("fl_text_encode: stride or template make too many tokens, expected at most %d per "
                        "token "
                        "of the text", (int)FL__TOK_COPIES);
-    if (!fl__tok_room(e, n)) return false;
+    if (!fl__tok_reserve(e, n)) return false;
     for (int64_t i = e->n = 0; i < items; i++) {
         const fl_text_piece from = item[i].id == FL__TOK_A ? a : b;
         if (item[i].id >= 0) fl__tok_set(e, e->n++, item[i].id, item[i].type, true, true);
@@ -335,7 +335,7 @@ static bool fl__tok_pad(const fl_text_padding *p, int64_t n, fl_text_encoding *e
     for (int64_t i = 0; i < e->n_overflow; i++)
         if (!fl__tok_pad(p, n, &e->overflow[i])) return false;
     if (more <= 0) return true;
-    if (!fl__tok_room(e, n)) return false;
+    if (!fl__tok_reserve(e, n)) return false;
     const size_t size = (size_t)e->n;
     if (p->left && size) {
         memmove(e->id + more, e->id, size * sizeof *e->id);
@@ -410,9 +410,9 @@ static bool fl__tok_finish(const fl_text_tokenizer *t, const fl_text_work *w, in
     /* in the order of Hugging Face's tokenizers: both first parts; then the other parts of the first text,
        each with all parts of the second; then the first part of the first text with the other parts of the
        second */
-    for (int turn = 0; turn < 2; turn++)
-        for (int64_t i = 0; ok && !(turn ? i : i && !la) && fl__tok_part(a, la, c, i, &pa); i++)
-            for (int64_t k = turn; ok && (lb || !k) && (turn || i || !k) && fl__tok_part(b, lb, c, k, &pb);
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t i = 0; ok && !(pass ? i : i && !la) && fl__tok_part(a, la, c, i, &pa); i++)
+            for (int64_t k = pass; ok && (lb || !k) && (pass || i || !k) && fl__tok_part(b, lb, c, k, &pb);
                  k++, parts++) {
                 const int64_t before = e->overflow_cap_;
                 if (!la) pa.end = pa.begin;
@@ -637,7 +637,7 @@ static void fl__tok_release(const fl_text_tokenizer *t, fl_text_work *w, int64_t
 
 static bool fl__tok_encode(const fl_text_tokenizer *t, const char *text, int64_t n, fl_text_encoding *out,
                            fl_text_encode_opts o) {
-    fl__tok_work *k = fl__tok_take(t);
+    fl__tok_work *k = fl__tok_work_acquire(t);
     if (!k) return false;
     fl_text_work *w = &k->w;
     w->n_tokens = 0, w->mapped = true, out->replaced = 0;
@@ -646,7 +646,7 @@ static bool fl__tok_encode(const fl_text_tokenizer *t, const char *text, int64_t
     ok = ok && (!o.pair || fl__tok_text(t, k, o.pair, o.n_pair, o.strict, out));
     fl__tok_release(t, w, n + (o.pair ? o.n_pair : 0));
     ok = ok && fl__tok_finish(t, w, n1, o, out);
-    fl__tok_give(t, k);
+    fl__tok_work_release(t, k);
     return ok;
 }
 
@@ -719,8 +719,8 @@ FL_API const char *fl_text_token_of(const fl_text_tokenizer *t, int32_t id, int6
 FL_API int32_t fl_text_id_of(const fl_text_tokenizer *t, const char *token, int64_t n) {
     if (!fl_given(t, "fl_text_id_of", "the tokenizer") || !fl_given(token, "fl_text_id_of", "the token"))
         return -1;
-    const int64_t place = t->added_texts ? fl_text_dictionary_find(t->added_texts, token, n) : -1;
-    if (place >= 0) return t->added[place].id;
+    const int64_t index = t->added_texts ? fl_text_dictionary_find(t->added_texts, token, n) : -1;
+    if (index >= 0) return t->added[index].id;
     return (int32_t)fl_text_dictionary_find(t->model->vocab, token, n);
 }
 
@@ -765,20 +765,20 @@ FL_API bool fl_text_decode(const fl_text_tokenizer *t, const int32_t *id, int64_
                            fl_data_text *out) {
     if (!fl_given(t, "fl_text_decode", "the tokenizer")) return false;
     if (!out || (n && !id)) return fl_fail("fl_text_decode: id or out is NULL");
-    fl__tok_work *k = fl__tok_take(t);
+    fl__tok_work *k = fl__tok_work_acquire(t);
     if (!k) return false;
     fl_text_work *w = &k->w;
     const int64_t before = out->n;
     bool ok = fl__tok_decode(t, w, id, n, keep_special) && fl_data_text_put(out, "", 0);
     for (int64_t i = 0; ok && i < w->n_pieces; i++)
         ok = fl_data_text_put(out, w->p + w->piece[i].begin, w->piece[i].end - w->piece[i].begin);
-    fl__tok_give(t, k);
+    fl__tok_work_release(t, k);
     if (!ok && out->p) out->n = before, out->p[before] = 0;
     return ok;
 }
 
 /* Number of final bytes that may still become another character. */
-static int64_t fl__tok_open(const char *s, int64_t n) {
+static int64_t fl__tok_incomplete(const char *s, int64_t n) {
     int len;
     const int64_t at = n ? fl__tok_before(s, n) : 0;
     if (n >= 3 && !memcmp(s + n - 3, "\xef\xbf\xbd", 3)) return 3;
@@ -800,20 +800,20 @@ FL_API const char *fl_text_stream_add(fl_text_stream *s, int32_t id, int64_t *n)
     s->text_.n = 0;
     if (!fl_text_decode(s->tokenizer, s->id_, s->n_ + 1, s->keep_special, &s->text_)) return NULL;
     s->n_++;
-    const bool waits = s->n_ - s->prefix_ < FL__TOK_HELD && fl__tok_open(s->text_.p, s->text_.n);
+    const bool waits = s->n_ - s->prefix_ < FL__TOK_HELD && fl__tok_incomplete(s->text_.p, s->text_.n);
     const bool shows = s->text_.n > s->given_;
     if (waits || (!shows && s->n_ - s->prefix_ < FL__TOK_SILENT)) return "";
     /* Keep the ids of the text just returned: decoders treat the first tokens differently. */
     const int64_t given = s->given_, drop = s->prefix_;
-    fl_data_text again = {0};
-    if (!fl_text_decode(s->tokenizer, s->id_ + drop, s->n_ - drop, s->keep_special, &again)) {
+    fl_data_text suffix_text = {0};
+    if (!fl_text_decode(s->tokenizer, s->id_ + drop, s->n_ - drop, s->keep_special, &suffix_text)) {
         s->n_--;
         return NULL;
     }
     if (shows) *n = s->text_.n - given;
     memmove(s->id_, s->id_ + drop, (size_t)(s->n_ - drop) * sizeof *s->id_);
-    s->n_ -= drop, s->prefix_ = s->n_, s->given_ = again.n;
-    fl_heap_free(again.p);
+    s->n_ -= drop, s->prefix_ = s->n_, s->given_ = suffix_text.n;
+    fl_heap_free(suffix_text.p);
     return shows ? s->text_.p + given : "";
 }
 
@@ -841,14 +841,14 @@ FL_API void fl_text_stream_free(fl_text_stream *s) {
 /* Normalises the text of an added token, as other text will be; stored once in `texts`. */
 static bool fl__tok_normal(const fl_text_tokenizer *t, fl_text_work *w, fl_text_dictionary *texts,
                            fl_text_key *key) {
-    const int64_t place = fl_text_dictionary_size(texts);
+    const int64_t index = fl_text_dictionary_size(texts);
     w->p = key->text, w->n = key->n, w->from = w->to = NULL, w->mapped = false, w->first = w->last = false,
     w->n_pieces = 0;
     if (!fl_text_steps_run(&t->normalize, w)) return false;
     key->n = 0; /* the first of equal ones wins */
     if (!w->n || fl_text_dictionary_find(texts, w->p, w->n) >= 0) return true;
-    if (!fl_text_dictionary_add_at(texts, w->p, w->n, place)) return false;
-    key->text = fl_text_dictionary_entry(texts, place, &key->n);
+    if (!fl_text_dictionary_add_at(texts, w->p, w->n, index)) return false;
+    key->text = fl_text_dictionary_entry(texts, index, &key->n);
     return true;
 }
 
@@ -856,7 +856,7 @@ static bool fl__tok_tries(fl_text_tokenizer *t) {
     fl_text_key *key = fl_heap_alloc((size_t)(t->n_added + 1) * sizeof *key);
     fl_text_dictionary *texts = fl_text_dictionary_new();
     fl_text_trie trie[2] = {{0}, {0}};
-    fl__tok_work *k = key && texts ? fl__tok_take(t) : NULL;
+    fl__tok_work *k = key && texts ? fl__tok_work_acquire(t) : NULL;
     int64_t bytes = 0;
     bool ok = k != NULL;
     for (int64_t i = 0; i < t->n_added; i++) bytes += t->added[i].n;
@@ -871,7 +871,7 @@ static bool fl__tok_tries(fl_text_tokenizer *t) {
         }
         ok = ok && (!n || fl_text_trie_build(&trie[normal], key, n));
     }
-    if (k) fl__tok_give(t, k);
+    if (k) fl__tok_work_release(t, k);
     if (ok) {
         fl_text_trie_free(&t->raw);
         fl_text_trie_free(&t->normal);

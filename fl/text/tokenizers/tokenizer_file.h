@@ -83,7 +83,7 @@ static bool fl__tokf_added(fl__tokf *t, fl_data_json *j) {
 }
 
 /* Appends a value of the pipeline or of the model's settings. */
-static bool fl__tokf_keep(fl_data_json *j, const char *key, fl_text_tree *into) {
+static bool fl__tokf_append(fl_data_json *j, const char *key, fl_text_tree *into) {
     enum { SETTINGS = 64 };
     fl_text_tree **end = &into->first;
     for (int n = 1; *end; end = &(*end)->next)
@@ -166,7 +166,7 @@ static bool fl__tokf_model_part(fl__tokf *t, fl_data_json *j, const char *key) {
     if (!strcmp(key, "vocab")) return fl__tokf_vocab(t, j);
     if (!strcmp(key, "merges")) return fl__tokf_merges(t, j);
     if (!strcmp(key, "unused")) return fl__tokf_unused(t, j);
-    return fl__tokf_keep(j, key, t->p.options);
+    return fl__tokf_append(j, key, t->p.options);
 }
 
 /* Parses the model: settings and vocabulary. */
@@ -230,7 +230,7 @@ static bool fl__tokf_parts(fl__tokf *t, fl_data_json *j) {
         const char *key = NULL;
         for (int i = 0; i < 6; i++)
             if (!strcmp(j->text, part[i])) key = part[i];
-        if (key) ok = fl__tokf_keep(j, key, t->p.pipeline);
+        if (key) ok = fl__tokf_append(j, key, t->p.pipeline);
         else if (!strcmp(j->text, "added_tokens")) ok = fl__tokf_added(t, j);
         else if (!strcmp(j->text, "model")) {
             t->model_at = j->at + j->n + 2; /* after the key, at its colon */
@@ -284,11 +284,11 @@ FL_API void fl_text_parts_free(fl_text_parts *p) {
 }
 
 FL_API bool fl_text_parts_of(const fl_text_tokenizer *t, fl_text_parts *out) {
-    static const char who[] = "fl_text_parts_of";
+    static const char fn[] = "fl_text_parts_of";
     fl_data_text json = {0};
-    if (!fl_given(t, who, "the tokenizer") || !fl_given(out, who, "the parts")) return false;
+    if (!fl_given(t, fn, "the tokenizer") || !fl_given(out, fn, "the parts")) return false;
     bool ok = fl_text_tokenizer_json(t, &json);
-    fl__tokf f = {.f = {.who = who, .size = json.n}, .json = json.p, .where = "fl_text_parts_of"};
+    fl__tokf f = {.f = {.who = fn, .size = json.n}, .json = json.p, .where = "fl_text_parts_of"};
     ok = ok && fl__tokf_read(&f);
     *out = f.p;
     fl_heap_free(f.raw.p);

@@ -63,19 +63,19 @@ typedef struct fl__trie_task {
 
 /* Free nodes form a list in the order of their indices: base is the next one, value the previous one (-1:
    none), check is -1 minus the number of failed searches at the node. */
-typedef struct fl__trie_maker {
+typedef struct fl__trie_builder {
     fl_text_trie *t;
     const fl_text_key *key;
     fl__trie_task *task;
     int64_t n_tasks, cap;
     int32_t first, last;
-} fl__trie_maker;
+} fl__trie_builder;
 
 /* A free node is given up after this many failed searches. This bounds the time of a search and wastes little
    memory: the nodes around it are mostly taken. */
 enum { FL__TRIE_TRIES = 32 };
 
-static void fl__trie_unlink(fl__trie_maker *m, int64_t i) {
+static void fl__trie_unlink(fl__trie_builder *m, int64_t i) {
     fl_text_trie_node *node = m->t->node;
     const int32_t next = node[i].base, before = node[i].value;
     *(before < 0 ? &m->first : &node[before].base) = next;
@@ -83,7 +83,7 @@ static void fl__trie_unlink(fl__trie_maker *m, int64_t i) {
     node[i] = (fl_text_trie_node){0, -1, -1};
 }
 
-static bool fl__trie_room(fl__trie_maker *m, int64_t n) {
+static bool fl__trie_reserve(fl__trie_builder *m, int64_t n) {
     fl_text_trie *t = m->t;
     if (n > INT32_MAX - 512) return fl_fail("fl_text_trie_build: more than 2^31 - 513 nodes");
     if (!fl_heap_grow(&t->node, &t->cap_, n, sizeof *t->node)) return false;
@@ -95,7 +95,7 @@ static bool fl__trie_room(fl__trie_maker *m, int64_t n) {
 }
 
 /* A base for which the slots of all children are free. */
-static int64_t fl__trie_base(fl__trie_maker *m, const uint8_t *child, int n) {
+static int64_t fl__trie_base(fl__trie_builder *m, const uint8_t *child, int n) {
     fl_text_trie *t = m->t;
     for (int32_t at = m->first, next; at >= 0; at = next) {
         const int64_t base = at - child[0];
@@ -108,7 +108,7 @@ static int64_t fl__trie_base(fl__trie_maker *m, const uint8_t *child, int n) {
     return t->n > child[0] ? t->n - child[0] : 1;
 }
 
-static bool fl__trie_expand(fl__trie_maker *m, fl__trie_task task) {
+static bool fl__trie_expand(fl__trie_builder *m, fl__trie_task task) {
     fl_text_trie *t = m->t;
     uint8_t child[256];
     int n = 0;
@@ -119,7 +119,7 @@ static bool fl__trie_expand(fl__trie_maker *m, fl__trie_task task) {
     }
     if (!n) return true;
     const int64_t base = fl__trie_base(m, child, n);
-    if (!fl__trie_room(m, base + child[n - 1] + 1)) return false;
+    if (!fl__trie_reserve(m, base + child[n - 1] + 1)) return false;
     t->node[task.node].base = (int32_t)base;
     int64_t low = task.low;
     for (int i = 0; i < n; i++) {
@@ -136,7 +136,7 @@ static bool fl__trie_expand(fl__trie_maker *m, fl__trie_task task) {
 
 FL_API bool fl_text_trie_build(fl_text_trie *t, fl_text_key *key, int64_t n) {
     if (!fl_given(t, "fl_text_trie_build", "the trie")) return false;
-    fl__trie_maker m = {.t = t, .key = key, .first = -1, .last = -1};
+    fl__trie_builder m = {.t = t, .key = key, .first = -1, .last = -1};
     int64_t nodes = 1;
     if (n) qsort(key, (size_t)n, sizeof *key, fl__trie_by_text);
     for (int64_t i = 0; i < n; i++) {
@@ -150,7 +150,7 @@ FL_API bool fl_text_trie_build(fl_text_trie *t, fl_text_key *key, int64_t n) {
                            (int)(key[i].n < 100 ? key[i].n : 100), key[i].text);
     }
     bool ok = fl_heap_grow(&t->node, &t->cap_, nodes + nodes / 16 + 256, sizeof *t->node) &&
-              fl__trie_room(&m, 1);
+              fl__trie_reserve(&m, 1);
     if (ok) fl__trie_unlink(&m, 0), t->node[0].check = 0; /* the root: no child, but not free */
     ok = ok && (!n || fl__trie_expand(&m, (fl__trie_task){0, 0, n, 0}));
     while (ok && m.n_tasks) ok = fl__trie_expand(&m, m.task[--m.n_tasks]);

@@ -47,43 +47,43 @@ typedef struct fl__uni {
 } fl__uni;
 
 /* The best segmentation up to a position. */
-typedef struct fl__uni_place {
+typedef struct fl__uni_position {
     union {
         double score;
         int32_t next; /* next position on the path, used after the scores */
     } is;
     int32_t from, id; /* start and id of the last token; id -1: an unknown character */
-} fl__uni_place;
+} fl__uni_position;
 
 typedef struct fl__uni_memo {
-    fl__uni_place *place;
+    fl__uni_position *position;
     int64_t cap;
 } fl__uni_memo;
 
 /* Rounds a sum to the precision in use. */
-static inline double fl__uni_kept(bool float32, double sum) {
+static inline double fl__uni_round(bool float32, double sum) {
     return float32 ? (double)(float)sum : sum;
 }
 
 /* Subtracts the sum at this position from it and the n positions after it, so that float32 stays precise.
    Later positions with a path are at most the longest piece away. */
-static void fl__uni_rebase(const fl__uni *u, fl__uni_place *place, int32_t n) {
-    const double base = place->is.score;
+static void fl__uni_rebase(const fl__uni *u, fl__uni_position *position, int32_t n) {
+    const double base = position->is.score;
     for (int32_t k = 0; k <= n && k <= u->longest; k++)
-        if (place[k].from >= 0) place[k].is.score = fl__uni_kept(true, place[k].is.score - base);
+        if (position[k].from >= 0) position[k].is.score = fl__uni_round(true, position[k].is.score - base);
 }
 
 /* Computes the best segmentations up to all positions of n bytes, starting from `sum`. *left is decreased by
    the trie steps; stops when it is negative. */
 static inline void fl__uni_forward(const fl__uni *u, const char *s, int32_t n, double sum,
-                                   fl__uni_place *place, int64_t *left, bool float32) {
+                                   fl__uni_position *position, int64_t *left, bool float32) {
     const fl_text_trie *t = &u->trie;
-    for (int32_t i = 1; i <= n; i++) place[i].from = -1;
-    place[0] = (fl__uni_place){{sum}, 0, 0};
+    for (int32_t i = 1; i <= n; i++) position[i].from = -1;
+    position[0] = (fl__uni_position){{sum}, 0, 0};
     for (int32_t i = 0; i < n && *left >= 0; i++) {
-        if (place[i].from < 0) continue; /* inside a character */
-        if (float32 && place[i].is.score < FL__UNI_FAR) fl__uni_rebase(u, place + i, n - i);
-        const double base = place[i].is.score;
+        if (position[i].from < 0) continue; /* inside a character */
+        if (float32 && position[i].is.score < FL__UNI_FAR) fl__uni_rebase(u, position + i, n - i);
+        const double base = position[i].is.score;
         const uint8_t c = (uint8_t)s[i];
         int len = 1;
         if (c >= 0x80) fl_text_char(s + i, n - i, &len);
@@ -92,16 +92,16 @@ static inline void fl__uni_forward(const fl__uni *u, const char *s, int32_t n, d
         for (; k < n && (node = fl_text_trie_step(t, node, (uint8_t)s[k])) >= 0; k++) {
             const int32_t id = t->node[node].value;
             if (id < 0) continue;
-            const double score = fl__uni_kept(float32, base + u->score[id]);
-            fl__uni_place *to = &place[k + 1];
+            const double score = fl__uni_round(float32, base + u->score[id]);
+            fl__uni_position *to = &position[k + 1];
             if (to->from < 0 || score > to->is.score)
-                *to = (fl__uni_place){{score}, i, id};
+                *to = (fl__uni_position){{score}, i, id};
             single |= k + 1 - i == len;
         }
         *left -= FL__UNI_STEP * (k - i);
-        fl__uni_place *to = &place[i + len];
-        const double score = fl__uni_kept(float32, base + u->unknown);
-        if (!single && (to->from < 0 || score > to->is.score)) *to = (fl__uni_place){{score}, i, -1};
+        fl__uni_position *to = &position[i + len];
+        const double score = fl__uni_round(float32, base + u->unknown);
+        if (!single && (to->from < 0 || score > to->is.score)) *to = (fl__uni_position){{score}, i, -1};
     }
 }
 
@@ -120,22 +120,22 @@ static bool fl__uni_encode(const fl_text_model *model, fl_text_work *w, uint32_t
     if (!w->memo && !(w->memo = fl_heap_alloc(sizeof(fl__uni_memo)))) return false;
     fl__uni_memo *m = w->memo;
     const int32_t n = (int32_t)(end - begin);
-    if (!fl_text_work_reserve(&m->place, &m->cap, (int64_t)n + 1, sizeof *m->place)) return false;
-    fl__uni_place *place = m->place;
-    w->memo_bytes = m->cap * (int64_t)sizeof *place;
-    if (u->float32) fl__uni_forward(u, w->p + begin, n, w->sum, place, &w->left, true);
-    else fl__uni_forward(u, w->p + begin, n, 0, place, &w->left, false);
+    if (!fl_text_work_reserve(&m->position, &m->cap, (int64_t)n + 1, sizeof *m->position)) return false;
+    fl__uni_position *position = m->position;
+    w->memo_bytes = m->cap * (int64_t)sizeof *position;
+    if (u->float32) fl__uni_forward(u, w->p + begin, n, w->sum, position, &w->left, true);
+    else fl__uni_forward(u, w->p + begin, n, 0, position, &w->left, false);
     bool ok = fl_text_work_spend(w, 0);
     if (!ok) return false;
-    if (u->float32) w->sum = place[n].is.score;
-    for (int32_t at = n; at > 0; at = place[at].from) place[place[at].from].is.next = at;
+    if (u->float32) w->sum = position[n].is.score;
+    for (int32_t at = n; at > 0; at = position[at].from) position[position[at].from].is.next = at;
     for (int32_t at = 0, to; ok && at < n; at = to) {
-        to = place[at].is.next;
-        const int32_t id = place[to].id, first = to;
+        to = position[at].is.next;
+        const int32_t id = position[to].id, first = to;
         const bool unknown = id < 0 || id == u->unk;
         for (int32_t k; unknown && to < n; to = k) {
-            k = place[to].is.next;
-            if (place[k].id >= 0 && place[k].id != u->unk) break;
+            k = position[to].is.next;
+            if (position[k].id >= 0 && position[k].id != u->unk) break;
         }
         ok = id >= 0 && to == first
                  ? fl_text_work_token(w, id, begin + (uint32_t)at, begin + (uint32_t)to)
@@ -145,7 +145,7 @@ static bool fl__uni_encode(const fl_text_model *model, fl_text_work *w, uint32_t
 }
 
 static void fl__uni_memo_free(void *memo) {
-    fl_heap_free(((fl__uni_memo *)memo)->place);
+    fl_heap_free(((fl__uni_memo *)memo)->position);
     fl_heap_free(memo);
 }
 
@@ -195,7 +195,7 @@ static bool fl__uni_build(fl__uni *u, const double *score) {
         if (len > u->longest) u->longest = len;
         key[n++] = (fl_text_key){piece, len, (int32_t)id};
     }
-    u->unknown = fl__uni_kept(u->float32, u->lowest - 10);
+    u->unknown = fl__uni_round(u->float32, u->lowest - 10);
     for (int i = 0; i < 256; i++) {
         snprintf(text, sizeof text, "<0x%02X>", (unsigned)i);
         u->byte[i] = (int32_t)fl_text_dictionary_find(u->m.vocab, text, 6);

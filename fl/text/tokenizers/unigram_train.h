@@ -230,8 +230,8 @@ static void fl__uni_maximise(fl__uni_learn *l) {
 
 /* The best path over a word's arcs from k on within [begin, end] that avoids one piece: returns its score,
    -INFINITY if there is none; l->from has the last arc to each position. */
-static double fl__uni_way(fl__uni_learn *l, const fl__uni_word *w, int64_t k, int32_t begin, int32_t end,
-                          int64_t left_out) {
+static double fl__uni_best_path(fl__uni_learn *l, const fl__uni_word *w, int64_t k, int32_t begin,
+                                int32_t end, int64_t left_out) {
     for (int32_t i = begin; i <= end; i++) l->up[i] = -INFINITY;
     l->up[begin] = 0;
     for (; k < w->arc + w->n && l->arc[k].begin < end; k++) {
@@ -247,7 +247,7 @@ static double fl__uni_way(fl__uni_learn *l, const fl__uni_word *w, int64_t k, in
    segmentation. INFINITY: keep it; -INFINITY: remove it. */
 static double fl__uni_loss(fl__uni_learn *l, int64_t i, double sum, double words) {
     const fl__uni_piece *p = &l->piece[i];
-    const double other = fl__uni_way(l, &l->word[p->word], p->arc, p->begin, p->end, i);
+    const double other = fl__uni_best_path(l, &l->word[p->word], p->arc, p->begin, p->end, i);
     if (other == -INFINITY || p->chars == 1) return INFINITY;
     if (p->expected == 0) return -INFINITY;
     if (other > p->score) return INFINITY; /* although another segmentation scores higher */
@@ -289,7 +289,7 @@ static bool fl__uni_prune(fl__uni_learn *l, int64_t keep) {
     for (int64_t w = 0; w < l->n_words; w++) {
         const fl__uni_word *word = &l->word[w];
         words += (double)word->times;
-        fl__uni_way(l, word, word->arc, 0, word->len, -1);
+        fl__uni_best_path(l, word, word->arc, 0, word->len, -1);
         for (int32_t at = word->len; at > 0; at = l->arc[l->from[at]].begin)
             l->piece[l->arc[l->from[at]].piece].expected += (double)word->times, sum += (double)word->times;
     }
@@ -324,10 +324,10 @@ static fl_text_tokenizer *fl__uni_finish(fl__uni_learn *l, int64_t size, bool by
         snprintf(name, sizeof name, "<0x%02X>", (unsigned)(n - 3));
         ok = fl_text_dictionary_add(vocab, name, 6) >= 0;
     }
-    int64_t room = size - reserved - letters, len;
+    int64_t left = size - reserved - letters, len;
     for (int64_t k = 0; ok && k < all; k++) {
         const fl__uni_piece *p = &l->piece[rank[k].piece];
-        if (p->chars > 1 && room-- <= 0) continue;
+        if (p->chars > 1 && left-- <= 0) continue;
         const char *s = fl_text_dictionary_entry(l->text, rank[k].piece, &len);
         ok = fl_text_dictionary_add(vocab, s, len) >= 0;
         score[n++] = (float)p->score;

@@ -103,15 +103,15 @@ static bool fl__vocab_put(fl_data_text *t, const char *format, const fl_text_dic
 }
 
 FL_API bool fl_text_put_template(const fl_text_dictionary *d, int64_t bos, int64_t eos, fl_data_text *out) {
-    static const char who[] = "fl_text_put_template";
+    static const char fn[] = "fl_text_put_template";
     static const char *const item[] = {"{\"SpecialToken\":{\"id\":%,\"type_id\":0}},",
                                        "{\"SpecialToken\":{\"id\":%,\"type_id\":1}},"};
     static const char known[] = "%:{\"id\":%,\"ids\":[#],\"tokens\":[%]},";
-    if (!fl_given(d, who, "the dictionary") || !fl_given(out, who, "the text")) return false;
+    if (!fl_given(d, fn, "the dictionary") || !fl_given(out, fn, "the text")) return false;
     if (bos < 0 && eos < 0) return true;
     if ((bos >= 0 && !fl_text_dictionary_entry(d, bos, NULL)) ||
         (eos >= 0 && !fl_text_dictionary_entry(d, eos, NULL)))
-        return fl_fail("%s: bos (%lld) and eos (%lld) must be ids of the dictionary, or -1", who,
+        return fl_fail("%s: bos (%lld) and eos (%lld) must be ids of the dictionary, or -1", fn,
                        (long long)bos,
                        (long long)eos);
     bool ok = fl_data_text_print(out, ",\"post_processor\":{\"type\":\"TemplateProcessing\"");
