@@ -1,8 +1,7 @@
-/* fl_mem.h - errors, log, dtypes, threads, devices, memory managers and buffers: the ground floor
-   of fl
+/* fl_mem.h - errors, log, dtypes, threads, devices, memory managers, buffers: the lowest layer of fl
 
-   Everything in fl stands on this header. It knows no tensors: it hands out reference-counted
-   buffers of bytes, runs loops on one pool of threads, and keeps the error of each thread.
+   All of fl is built on this header. It does not know tensors: it provides reference-counted buffers of
+   bytes, parallel loops on one thread pool, and one error record per thread.
 
    >>example
     #define FL_IMPLEMENTATION
@@ -24,47 +23,46 @@
     }
    <<example
 
-   Contents: one file of fl/mem/ each; what a file declares needs only files before it.
-     build.h      how fl is compiled: linkage, attributes, arrays as arguments, the version
-     errors.h     the error of each thread, its handler, and who is at work
-     log.h        messages: levels, threshold, sink
-     text.h       text that grows, in a buffer or a file
-     dtypes.h     types of elements, those of yours too
-     heap.h       small allocations and their hook
-     threads.h    the thread pool
-     records.h    between the files of fl: small records on free lists
-     devices.h    where memory is: the host, and devices of others
-     buffers.h    reference-counted bytes
-     managers.h   who gives buffers their bytes: which one serves, figures, one of your own
-     caching.h    the manager that serves by default
-     failing.h    one that fails, for tests
-     arena.h      one that plans the offsets of a step
-     trace.h      a timeline of what buffers did
-   Only implementations of these include shared.h, one lock and what else they have in common, and
-   thread_cache.h, what each thread keeps for itself.
+   Contents: one file of fl/mem/ per line; each file needs only the files listed before it.
+     build.h      build configuration: linkage, attributes, array literals, version
+     errors.h     per-thread errors, the error handler, call context for error texts
+     log.h        log messages: levels, threshold, sink
+     text.h       string builder: appends to a buffer or a file
+     dtypes.h     element types, built-in and registered
+     heap.h       heap allocation and its hook
+     threads.h    thread pool: parallel loops
+     records.h    internal: small records on per-thread free lists
+     devices.h    memory devices: the host, and registered ones
+     buffers.h    reference-counted buffers
+     managers.h   memory managers (allocators): selection, statistics, custom managers
+     caching.h    the caching manager, the default
+     failing.h    fault-injection manager, for tests
+     arena.h      arena manager: plans the offsets of a training step and replays them
+     trace.h      trace of buffer events, as a timeline
+   Only the implementations of these files include shared.h (global lock, clock, internal functions) and
+   thread_cache.h (per-thread caches).
 
    Macros, all optional
-     FL_IMPLEMENTATION  define it in one C file before the include: compiles the
-                        implementation there
-     FL_STATIC          everything static, for one-file programs (implies FL_IMPLEMENTATION)
-     FL_BUILD_SHARED    export the public functions from a shared library; they are hidden otherwise
-     FL_SHARED          in programs that are linked with one (pkg-config says so)
-     FL_IMPL_ONLY, FL_IMPL_ONLY_MEM_HEAP   compile the implementation of one file alone, here
-                        fl/mem/heap.h (one object per file)
+     FL_IMPLEMENTATION  define it in one C file before the include: the implementation is compiled there
+     FL_STATIC          all functions static, for one-file programs (implies FL_IMPLEMENTATION)
+     FL_BUILD_SHARED    build a shared library: exports the public functions, which are hidden otherwise
+     FL_SHARED          for programs that link with the shared library (set by pkg-config)
+     FL_IMPL_ONLY, FL_IMPL_ONLY_MEM_HEAP   compile the implementation of one file only, here
+                        fl/mem/heap.h (for one object per file)
 
    Concepts
-     Errors   A function that fails records one text for its thread and returns NULL or false,
-              outputs untouched. While an error is pending NULL operands pass silently and the first
-              text stays, so nested calls need one check. Failures of functions that return a value
-              handle reach the handler of fl_on_error: the default one prints and stops. Functions
-              about files, data and devices never stop.
-     Threads  One pool per process. Work is cut by its size, never by the number of threads, so any
-              number of threads computes the same bits.
-     Memory   A buffer takes its bytes from the manager in use when it is made and returns them
-              there. Its bytes are reached between fl_buffer_map and fl_buffer_unmap only, so a
-              manager may move, page or recompute them. */
+     Errors   A function that fails records an error text for its thread, leaves its outputs untouched
+             and returns NULL or false. While an error is pending, functions given NULL return NULL
+             without a new error and the first text is kept, so nested calls need one check.
+             Functions that return a value handle also call the handler of fl_on_error; the default
+             handler prints the text and aborts. Functions for files, data and devices never abort.
+     Threads  One thread pool per process. Work is split by its size, never by the number of threads, so
+             results are bit-identical for any number of threads.
+     Memory   A buffer gets its bytes from the manager that is current when it is created and returns
+             them to that manager. The bytes may be accessed only between fl_buffer_map and
+             fl_buffer_unmap, so a manager may move, page out or recompute them. */
 #if defined(__cplusplus) && (defined(FL_IMPLEMENTATION) || defined(FL_STATIC))
-#error "fl: its implementation is C: define FL_IMPLEMENTATION in a C file, and only include fl here"
+#error "fl: the implementation is C, not C++: define FL_IMPLEMENTATION in a C file, include only here"
 #undef FL_IMPLEMENTATION
 #undef FL_STATIC
 #endif
@@ -85,7 +83,7 @@
 #include "fl/mem/failing.h"
 #include "fl/mem/arena.h"
 #include "fl/mem/trace.h"
-#define FL__MEM_DECLARED /* all of them, so that each can be implemented, by a second include */
+#define FL__MEM_DECLARED /* all files are declared: a second include may compile their implementations */
 #endif
 
 #if defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY) && !defined(FL_MEM_FILES_IMPL)

@@ -294,7 +294,7 @@ static void rows_of_memory(void) {
     FINE(fl_dtype_wide, !fl_dtype_wide((fl_dtype)99) && !fl_dtype_wide((fl_dtype)-1));
     FINE(fl_number_load, isnan(fl_number_load(FL_F32, NULL).f) && isnan(fl_number_load(99, "x").f));
     FINE(fl_number_store, (fl_number_store(FL_F32, NULL, (fl_number){0}), true));
-    NO_FILE(fl_set_threads, (1 << 20), "1048576 threads");
+    NO_FILE(fl_set_threads, (1 << 20), "too many threads: got 1048576");
     FINE(fl_parallel, (fl_parallel(0, 1, NULL, NULL), fl_parallel(-5, 1, NULL, NULL), true));
     NO_FILE(fl_buffer_new, (SIZE_MAX, NULL), "out of memory: asked for 18446744073709551615 bytes");
     NO_FILE(fl_buffer_new, (SIZE_MAX / 2, NULL),
@@ -321,7 +321,7 @@ static void rows_of_memory(void) {
     NO_FILE(fl_mem_arena_begin, (NULL), "not an arena");
     FINE(fl_mem_arena_bytes, !fl_mem_arena_bytes(NULL) && !fl_mem_arena_bytes(fl_mem_native()));
     FINE(fl_mem_close, (fl_mem_close(NULL), fl_mem_close(fl_mem_native()), true));
-    NO_FILE(fl_mem_trace_begin, (-1), "max_events -1");
+    NO_FILE(fl_mem_trace_begin, (-1), "max_events must not be negative, got -1");
     NO_FILE(fl_mem_trace_save, (NULL), NULLS);
     NO_FILE(fl_mem_trace_save, ("/no/folder/x.json"), "no trace was begun");
 }

@@ -313,7 +313,7 @@ TEST(threads_setting) {
     bool ok = true;
     fl_parallel(1, 1, set_threads_inside, &ok);
     CHECK(!ok);
-    CHECK_ERROR("inside a parallel body");
+    CHECK_ERROR("inside a task of fl_parallel");
     CHECK(!fl_set_threads(100000));
     CHECK_ERROR("100000");
     setenv("FL_THREADS", "5", 1);
@@ -1355,7 +1355,7 @@ TEST(trace_is_bounded) {
     REQUIRE(fd >= 0);
     close(fd);
     CHECK(!fl_mem_trace_begin(-1));
-    CHECK_ERROR("max_events -1");
+    CHECK_ERROR("max_events must not be negative, got -1");
     CHECK(fl_mem_trace_begin(20));
     for (int i = 0; i < 50; i++) fl_buffer_drop(fl_buffer_new(10, NULL));
     CHECK(fl_mem_trace_save(path));

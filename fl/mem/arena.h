@@ -1,4 +1,4 @@
-/* fl/mem/arena.h - a memory manager that plans the offsets of a step and replays them */
+/* fl/mem/arena.h - the arena memory manager: plans the offsets of a training step and replays them */
 #ifndef FL_MEM_ARENA_H
 #define FL_MEM_ARENA_H
 #include "managers.h"
@@ -7,12 +7,14 @@
 extern "C" {
 #endif
 
-/* Planned offsets for replays. Between arena_begin and the next one is a step; the first step
-   records sizes and lifetimes, then one block is laid out (greedy by size) and each later step gets
-   the planned offsets in order. A request that departs from the plan is served by `inner`. */
+/* Static memory planning for steps that repeat the same allocations. The first step records sizes and
+   lifetimes; then one block is laid out (greedy by size), and the requests of later steps get the planned
+   offsets in order. Requests that depart from the plan go to `inner` (NULL: the current manager). Free it by
+   fl_mem_close. NULL after fl_fail, also if inner is an arena. */
 FL_API fl_mem_manager *fl_mem_arena(fl_mem_manager *inner);
+/* Begins a step, which ends the one before. False after fl_fail if it is no arena or out of memory. */
 FL_API bool fl_mem_arena_begin(fl_mem_manager *arena);
-/* size of the planned block, 0 before it is planned */
+/* Bytes of the planned block, 0 before it is planned. */
 FL_API size_t fl_mem_arena_bytes(fl_mem_manager *arena);
 
 #ifdef __cplusplus
@@ -30,15 +32,15 @@ FL_API size_t fl_mem_arena_bytes(fl_mem_manager *arena);
 
 /* ---- the arena ----
 
-   The first step is served by the inner manager while sizes and lifetimes are written down, on a
-   clock that ticks at every get and put. Requests that outlive the step are left out of the plan.
-   In later steps the k-th request of the plan gets its offset, provided its size agrees (a few
-   planned requests may be skipped, to get back in step) and nothing that still lives is in the way;
-   whatever else comes is handed on to the inner manager. */
+   The first step is served by the inner manager, while sizes and lifetimes are recorded on a clock that
+   ticks at every get and put. Requests that outlive the step are left out of the plan. In later steps the
+   k-th request of the plan gets its offset if its size matches (up to FL__ARENA_SKIP planned requests may
+   be skipped, to resynchronise) and no live buffer overlaps it; all other requests are delegated to the
+   inner manager. */
 
 typedef struct fl__request {
     size_t bytes, offset;
-    int64_t born, died; /* died -1: not in the step */
+    int64_t born, died; /* clock times of get and put; died -1: outlives the step */
     fl_mem_manager *owner;
 } fl__request;
 
@@ -47,13 +49,13 @@ typedef enum fl__phase { FL__IDLE, FL__RECORDING, FL__PLANNED } fl__phase;
 typedef struct fl__arena {
     fl_mem_manager table;
     fl_mem_manager *inner;
-    pthread_mutex_t lock; /* of all that follows */
+    pthread_mutex_t lock; /* for all fields below */
     fl__phase phase;
     fl__request *requests;
     int64_t n, cap, clock, cursor;
     int64_t *live; /* planned requests whose buffers exist */
     int64_t n_live;
-    int64_t held; /* buffers that will come back here */
+    int64_t held; /* live buffers that this arena must free */
     bool closing;
     fl_buffer *block;
     char *base;
@@ -80,7 +82,7 @@ static void fl__arena_free(fl__arena *a) {
     fl_heap_free(a);
 }
 
-/* Under the arena's lock: the request of the plan that this one is, -1 if it departs from it. */
+/* Under the arena's lock: index of the planned request that matches, -1 if none does. */
 static int64_t fl__arena_match(fl__arena *a, size_t bytes) {
     for (int64_t i = a->cursor; i < a->n && i < a->cursor + FL__ARENA_SKIP; i++)
         if (a->requests[i].bytes == bytes) {
@@ -90,6 +92,7 @@ static int64_t fl__arena_match(fl__arena *a, size_t bytes) {
     return -1;
 }
 
+/* True if no live buffer overlaps r. */
 static bool fl__arena_clear(const fl__arena *a, const fl__request *r) {
     for (int64_t i = 0; i < a->n_live; i++) {
         const fl__request *other = &a->requests[a->live[i]];
@@ -100,7 +103,7 @@ static bool fl__arena_clear(const fl__arena *a, const fl__request *r) {
     return true;
 }
 
-/* Serves a request of the plan from the block. */
+/* Serves a planned request from the block; false if it is not in the plan. */
 static bool fl__arena_replay(fl__arena *a, fl_buffer *b) {
     pthread_mutex_lock(&a->lock);
     int64_t i = a->phase == FL__PLANNED && a->base ? fl__arena_match(a, b->bytes) : -1;
@@ -120,7 +123,7 @@ static bool fl__arena_replay(fl__arena *a, fl_buffer *b) {
     return planned;
 }
 
-/* Writes down a buffer that the inner manager has just served; it then comes back here. */
+/* Records a buffer that the inner manager has just served, and becomes its manager to see it freed. */
 static void fl__arena_record(fl__arena *a, fl_buffer *b) {
     pthread_mutex_lock(&a->lock);
     if (a->phase == FL__RECORDING &&
@@ -190,7 +193,7 @@ static void fl__arena_reset_peak(fl_mem_manager *self) {
     pthread_mutex_unlock(&a->lock);
 }
 
-/* Buffers that live on keep the arena: it is freed with the last of them. */
+/* The arena is freed with the last of its buffers. */
 static void fl__arena_close(fl_mem_manager *self) {
     fl__arena *a = self->user;
     pthread_mutex_lock(&a->lock);
@@ -203,7 +206,7 @@ static void fl__arena_close(fl_mem_manager *self) {
 FL_API fl_mem_manager *fl_mem_arena(fl_mem_manager *inner) {
     if (!inner) inner = fl_mem_current();
     if (inner->get == fl__arena_get) {
-        fl_fail("fl_mem_arena: the inner manager is an arena itself");
+        fl_fail("fl_mem_arena: the inner manager is an arena itself, which is not supported");
         return NULL;
     }
     fl__arena *a = fl_heap_alloc(sizeof *a);
@@ -221,15 +224,15 @@ FL_API fl_mem_manager *fl_mem_arena(fl_mem_manager *inner) {
     return &a->table;
 }
 
-/* Larger first, then in order of time. */
+/* By size, descending, then by time. */
 static int fl__by_size(const void *x, const void *y) {
     const fl__request *a = *(fl__request *const *)x, *b = *(fl__request *const *)y;
     if (a->bytes != b->bytes) return a->bytes < b->bytes ? 1 : -1;
     return a->born < b->born ? -1 : a->born > b->born;
 }
 
-/* The lowest offset where r fits among those placed (sorted by offset) that live at the same time;
-   then inserts it. */
+/* First fit: the lowest offset at which r does not overlap a placed request (sorted by offset) with an
+   overlapping lifetime; then inserts r. */
 static void fl__arena_place(fl__request **placed, int64_t n, fl__request *r) {
     size_t at = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -271,7 +274,7 @@ static bool fl__arena_plan(fl__arena *a) {
     return true;
 }
 
-/* Takes the planned block from the inner manager. */
+/* Allocates the planned block from the inner manager. */
 static bool fl__arena_take_block(fl__arena *a) {
     if (!a->block) a->block = fl_buffer_from(a->inner, a->bytes, NULL);
     a->base = a->block ? fl_buffer_map(a->block) : NULL;

@@ -1,4 +1,4 @@
-/* fl/mem/buffers.h - reference-counted bytes that a manager gives, moves and takes back */
+/* fl/mem/buffers.h - reference-counted buffers: creation, mapping, paging, streams, frozen contents */
 #ifndef FL_MEM_BUFFERS_H
 #define FL_MEM_BUFFERS_H
 #include "devices.h"
@@ -7,88 +7,92 @@
 extern "C" {
 #endif
 
-#define FL_ALIGN 64 /* every buffer starts on this boundary and has as many readable bytes behind its end */
+#define FL_ALIGN 64 /* alignment of every buffer, and number of readable bytes past its end */
 
 typedef struct fl_buffer fl_buffer;
 typedef enum fl_buffer_state { FL_RESIDENT, FL_EVICTED, FL_LAZY } fl_buffer_state;
 
 struct fl_buffer {
-    void *ptr;                        /* the bytes; NULL unless resident */
-    size_t bytes;                     /* as asked for */
-    fl_mem_manager *manager;          /* gave the bytes, takes them back; may hand the buffer on */
-    const fl_device *device;          /* has the bytes; never NULL */
+    void *ptr;                        /* the memory; NULL unless resident */
+    size_t bytes;                     /* size as requested */
+    fl_mem_manager *manager;          /* allocated the memory and frees it; may delegate the buffer to
+                                         another */
+    const fl_device *device;          /* where the memory is; never NULL */
     void *stream;                     /* of the last use (fl_buffer_use); NULL on host */
     uint32_t version;                 /* counts in-place writes; autograd compares it */
-    bool pageable;                    /* its manager may take ptr away: pins are counted */
-    bool tight;                       /* the bytes are somebody's who has no readable ones behind their end */
+    bool pageable;                    /* its manager may evict it, so pins are counted */
+    bool tight;                       /* foreign memory without readable bytes past its end */
     fl_buffer_state state;
     bool (*restore)(fl_buffer *self); /* makes it resident: sets ptr; false after fl_fail */
-    void *tag;                        /* the manager's own word */
+    void *tag;                        /* for use by the manager */
     uint64_t last_use;                /* tick of the last map; pageable buffers only */
     /* private */
-    uint64_t frozen_;                 /* the version that was promised to stay, plus 1; 0: none */
-    struct fl__made *made_;           /* what was made of that */
-    int refs_, pins_;                 /* pins_: mappings, -1: away, -2: being restored */
-    int64_t slot_;                    /* the arena's number of the request */
+    uint64_t frozen_;                 /* 1 + the version at fl_buffer_freeze; 0: not frozen */
+    struct fl__made *made_;           /* cache of data derived from the frozen contents */
+    int refs_, pins_;                 /* pins_: number of mappings; -1: not resident; -2: being restored */
+    int64_t slot_;                    /* index of the arena's request */
     fl_buffer *next_;
 };
 
-/* What a manager is told about a request. */
+/* Information about a request, passed to the manager. */
 typedef struct fl_mem_info {
     const fl_device *device; /* NULL: host */
     void *stream;
-    const char *op;          /* the op that asks, NULL if none */
+    const char *op;          /* the requesting op, NULL if none */
     int64_t step;            /* fl_mem_step's count */
     int ndim;
     const int64_t *shape;
-    int lifetime;            /* hint: 0 unknown, until 1 the op (scratch), 2 the step ends, 3 for ever */
+    int lifetime;            /* hint: 0 unknown; lives until 1 the op (workspace), 2 the step ends; 3
+                                persistent */
 } fl_mem_info;
 
-/* A buffer of `bytes` with one reference; its bytes are not cleared. info may be NULL. NULL after
-   fl_fail when memory is out even after every manager trimmed its caches. Does not raise. */
+/* An uninitialised buffer with one reference, from the current manager. info may be NULL. NULL after fl_fail
+   if out of memory even after all caches were trimmed. Does not call the error handler. */
 FL_API fl_buffer *fl_buffer_new(size_t bytes, const fl_mem_info *info);
-/* The same from that manager. */
+/* fl_buffer_new from manager m. */
 FL_API fl_buffer *fl_buffer_from(fl_mem_manager *m, size_t bytes, const fl_mem_info *info);
-/* A buffer whose bytes do not exist yet: restore(b) makes them on first map (from b->tag). The
-   bytes it sets must come from the manager in use: restore calls fl_buffer_fill(b), then writes
-   b->ptr. The tag is the caller's until then; a paging manager may take it over in fill, so read it
-   first if such managers are about. */
+/* A buffer that is materialised on its first map, by restore(b): it calls fl_buffer_fill(b), so that the
+   memory comes from the current manager, then writes b->ptr, using b->tag. The tag belongs to the caller
+   until then; a paging manager may overwrite it in fill, so read it first if one may be in use. */
 FL_API fl_buffer *fl_buffer_new_lazy(size_t bytes, bool (*restore)(fl_buffer *), void *tag);
-/* Gives a buffer that is not resident its bytes from its manager. */
+/* Allocates the memory of a buffer that is not resident, from its manager. */
 FL_API bool fl_buffer_fill(fl_buffer *b);
+/* Adds a reference; returns b. NULL passes. */
 FL_API fl_buffer *fl_buffer_keep(fl_buffer *b);
-FL_API void fl_buffer_drop(fl_buffer *b); /* NULL is fine */
-/* a and b, which nobody has mapped, have each other's bytes from now on: a copy of large ones both ways that
-   costs nothing. False, without an error, where only a copy does it: sizes differ, not both are large ones
-   of the caching manager on the host, or one has several references, of which one may be lent out
-   (fl_to_dlpack). Counts as a write into both. */
+/* Removes a reference; the last one frees the buffer. NULL is allowed. */
+FL_API void fl_buffer_drop(fl_buffer *b);
+/* Swaps the storage of a and b, which must not be mapped: exchanges large contents without copying. Counts
+   as a write into both. Returns false, without an error, where only a copy can do it: the sizes differ, a
+   buffer is not a large host buffer of the caching manager, or it has further references (one may have been
+   exported by fl_to_dlpack). */
 FL_API bool fl_buffer_swap(fl_buffer *a, fl_buffer *b);
-/* A promise that the bytes stay as they are, for pointers into them too: backends may keep what they make of
-   them, as packed weights, until b is freed or `on` is false, when nobody may be using b. A write that counts
-   as one (version) ends it. */
+/* Promises that the contents do not change, through raw pointers either, so that backends may cache data
+   derived from them, such as packed weights. Ends when b is freed, by a write that increments version, or
+   with on false, which must not be called while b is in use. */
 FL_API bool fl_buffer_freeze(fl_buffer *b, bool on);
+/* True from fl_buffer_freeze until a write. */
 FL_API bool fl_buffer_is_frozen(const fl_buffer *b);
-/* For backends, in any thread: what was made of a frozen b under that key, and stays b's, or NULL;  hands
-   `made` over to b, whether that succeeds or not. */
+/* For backends, in any thread: the derived buffer cached in a frozen b under key, owned by b; NULL if
+   none. */
 FL_API fl_buffer *fl_buffer_cache_get(const fl_buffer *b, const void *key, size_t size);
+/* Caches `made` in a frozen b under key; takes ownership of `made`, even on failure. False with an error. */
 FL_API bool fl_buffer_cache_add(fl_buffer *b, const void *key, size_t size, fl_buffer *made);
-/* The bytes, resident and pinned until the matching unmap; NULL after fl_fail if they cannot be
-   brought back. */
+/* The memory, resident and pinned until the matching unmap; NULL after fl_fail if it cannot be restored. */
 FL_API void *fl_buffer_map(fl_buffer *b);
 FL_API void fl_buffer_unmap(fl_buffer *b);
-/* For backends: work in `stream` is about to use b. It waits for the last use, if that was in another
-   stream, and becomes the last one; a manager that takes b back gives it out again behind that. False
-   after the device's fl_fail. One thread at a time uses a buffer. */
+/* For backends: call before enqueuing work on b into `stream`. The stream waits for the last use, if that
+   was in another stream, and becomes the last user; when b is freed, its manager reuses the memory only
+   after that work. False after an error of the device. Only one thread at a time may use a buffer. */
 FL_API bool fl_buffer_use(fl_buffer *b, void *stream);
-/* For managers: takes a resident, unmapped, pageable buffer out of reach (then save b->ptr, free
-   it, set it NULL and state FL_EVICTED). False if it is mapped or away. Hold the manager's lock
-   from claim until the state is FL_EVICTED and take it in restore and put: another thread may map
-   or drop the buffer meanwhile, and must wait there. restore finds b->ptr already set when the
-   manager changed its mind. */
+/* For managers: claims a resident, unmapped, pageable buffer for eviction; then save the contents of b->ptr,
+   free it, set it NULL and state FL_EVICTED. False if b is mapped or not resident. Hold the manager's lock
+   from the claim until the state is FL_EVICTED, and take it in restore and put: meanwhile another thread may
+   map or drop the buffer, and must wait there. If the manager cancels the eviction, restore finds b->ptr
+   set. */
 FL_API bool fl_buffer_claim(fl_buffer *b);
-/* For managers, after claim or in restore: b->ptr is valid again. */
+/* For managers, after a claim or in restore: marks b resident, b->ptr is valid again. */
 FL_API void fl_buffer_resident(fl_buffer *b);
-/* Buffers alive now, whatever their manager: 0 at the end of a clean program. */
+/* Live buffers of all managers: 0 at the end of a program without leaks. */
 FL_API int64_t fl_mem_live(void);
 
 #ifdef __cplusplus
@@ -109,7 +113,8 @@ FL_PRIVATE pthread_cond_t fl__restored = PTHREAD_COND_INITIALIZER;
 #define FL__AWAY (-1)
 #define FL__RESTORING (-2)
 
-/* The second and last try, after a trim. What the first one said goes with it, unless it was said before. */
+/* Second and last try, after a trim. On success the error of the first try is cleared, unless an error was
+   pending before. */
 static FL__COLD bool fl__retry_get(fl_mem_manager *m, fl_buffer *b, const fl_mem_info *info, bool failed) {
     if (b->bytes <= SIZE_MAX / 4) {
         fl__trim_all(m, b->device);
@@ -119,16 +124,16 @@ static FL__COLD bool fl__retry_get(fl_mem_manager *m, fl_buffer *b, const fl_mem
             return true;
         }
     }
-    m = b->device == &fl__host ? m : b->manager; /* whose figures tell why */
+    m = b->device == &fl__host ? m : b->manager; /* the manager whose statistics explain the failure */
     fl_mem_stats s = fl_mem_stats_of(m);
     return fl_fail("fl_buffer_new: out of memory: asked for %zu bytes, in use %lld, reserved %lld, "
                    "largest free %lld (manager %s)",
                    b->bytes, (long long)s.in_use, (long long)s.reserved, (long long)s.largest_free,
-                   m->name ? m->name : "without a name");
+                   m->name ? m->name : "unnamed");
 }
 
-/* Asks m for the bytes of b; m may hand the buffer on to another manager. Without info this thread
-   has a record, since b came from it. */
+/* Allocates the memory of b from m, which may delegate to another manager. Without info, the thread's own is
+   used: its thread record exists, because b came from it. */
 static bool fl__get(fl_mem_manager *m, fl_buffer *b, const fl_mem_info *info) {
     const bool failed = fl_error() != NULL;
     if (!info) {
@@ -143,8 +148,8 @@ static bool fl__get(fl_mem_manager *m, fl_buffer *b, const fl_mem_info *info) {
     return true;
 }
 
-/* One reference, everything but ptr, manager and device. Field by field: compilers make a slow
-   string instruction of a literal. */
+/* Initialises all fields but ptr, manager and device. Field by field, because compilers turn a struct
+   literal into a slow string instruction. */
 static inline fl_buffer *fl__buffer_begin(fl_buffer *b, size_t bytes) {
     b->bytes = bytes;
     memset(&b->stream, 0, offsetof(fl_buffer, refs_) - offsetof(fl_buffer, stream));
@@ -167,12 +172,12 @@ FL_API FL__COLD fl_buffer *fl_buffer_from(fl_mem_manager *m, size_t bytes, const
         fl__record_put(FL__RECORD_BUFFER, b);
         return NULL;
     }
-    /* Another thread may be paging a pageable one out already: its claim set the count. */
+    /* Another thread may already be evicting a pageable buffer: its claim has set the count. */
     if (!b->pageable && b->state != FL_RESIDENT) b->pins_ = FL__AWAY;
     return b;
 }
 
-/* Small ones of the default manager are taken from this thread's shelf as they are. */
+/* Fast path: small buffers of the default manager come ready-made from this thread's bin. */
 FL_API fl_buffer *fl_buffer_new(size_t bytes, const fl_mem_info *info) {
     fl_mem_manager *m = fl__manager_in_use();
     bool plain = m == &fl__caching && fl__is_small(bytes) && !(info && info->device) && !fl__tracing();
@@ -210,7 +215,7 @@ FL_API fl_buffer *fl_buffer_keep(fl_buffer *b) {
     return b;
 }
 
-/* A count of 1 is this caller's own: nobody else can change it. */
+/* True for a resident host buffer of the caching manager. */
 static bool fl__is_plain(const fl_buffer *b) {
     return b && b->manager == &fl__caching && b->device == &fl__host && !b->pageable && b->ptr;
 }
@@ -264,7 +269,7 @@ FL_API fl_buffer *fl_buffer_cache_get(const fl_buffer *b, const void *key, size_
     return NULL;
 }
 
-/* Two threads may make the same: the older one is never found again. */
+/* If two threads add the same key, the older entry is never found again. */
 FL_API bool fl_buffer_cache_add(fl_buffer *b, const void *key, size_t size, fl_buffer *made) {
     fl__made *m = fl_buffer_is_frozen(b) ? fl_heap_alloc(sizeof *m + size) : NULL;
     if (!m) {
@@ -283,7 +288,7 @@ FL_API void fl_buffer_drop(fl_buffer *b) {
         __atomic_sub_fetch(&b->refs_, 1, __ATOMIC_ACQ_REL))
         return;
     if (b->made_) fl__made_drop(b);
-    /* A manager has seen it; it may be taking the bytes of a pageable one away. */
+    /* Known to a manager, which may be evicting it if it is pageable. */
     bool held = b->pageable || b->ptr;
     if (held && fl__tracing()) fl__trace_add(FL__PUT, b, NULL);
     if (fl__is_plain(b) && fl__is_small(b->bytes) && fl__small_put(b)) return;
@@ -296,22 +301,22 @@ FL_API bool fl_buffer_use(fl_buffer *b, void *stream) {
     if (b->stream == stream) return true;
     const fl_device *d = b->device;
     if (d->wait && !d->wait(d, stream, b->stream))
-        return fl_fail("fl_buffer_use: device %s does not let a stream wait", d->name);
+        return fl_fail("fl_buffer_use: device %s: waiting for another stream failed", d->name);
     b->stream = stream;
     return true;
 }
 
-/* This thread has set pins_ to FL__RESTORING; the others wait at fl__restored. */
+/* This thread has set pins_ to FL__RESTORING; other threads wait on fl__restored. */
 static bool fl__restore(fl_buffer *b) {
     bool ok = b->restore && b->restore(b);
     if (ok && b->state != FL_RESIDENT)
-        b->state = FL_RESIDENT; /* no write when the manager did it */
+        b->state = FL_RESIDENT; /* written only if the manager has not set it */
     pthread_mutex_lock(&fl__lock);
     __atomic_store_n(&b->pins_, ok ? b->pageable : FL__AWAY, __ATOMIC_RELEASE);
     pthread_cond_broadcast(&fl__restored);
     pthread_mutex_unlock(&fl__lock);
     if (ok && fl__tracing()) fl__trace_add(FL__RESTORE, b, NULL);
-    return ok || fl_fail("fl_buffer_map: cannot restore the %zu bytes of a buffer", b->bytes);
+    return ok || fl_fail("fl_buffer_map: cannot restore a buffer of %zu bytes", b->bytes);
 }
 
 static void fl__await_restored(const fl_buffer *b) {
@@ -321,7 +326,7 @@ static void fl__await_restored(const fl_buffer *b) {
     pthread_mutex_unlock(&fl__lock);
 }
 
-/* Pins a buffer that may be away; the pin is counted only if it is pageable. */
+/* Pins a buffer that may not be resident; pins are counted only if it is pageable. */
 static FL__COLD bool fl__pin(fl_buffer *b) {
     for (;;) {
         int pins = __atomic_load_n(&b->pins_, __ATOMIC_ACQUIRE);
@@ -364,7 +369,7 @@ FL_API bool fl_buffer_claim(fl_buffer *b) {
                                        __ATOMIC_RELAXED);
 }
 
-/* While a map waits in restore (FL__RESTORING), that map sets the count itself. */
+/* During a restore (FL__RESTORING) fl__restore sets the count instead. */
 FL_API void fl_buffer_resident(fl_buffer *b) {
     if (!fl_given(b, "fl_buffer_resident", "the buffer")) return;
     int pins = FL__AWAY;

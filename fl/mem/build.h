@@ -1,4 +1,4 @@
-/* fl/mem/build.h - how fl is compiled: linkage, attributes, arrays as arguments, the version */
+/* fl/mem/build.h - build configuration: linkage, attributes, array literals, version */
 #ifndef FL_MEM_BUILD_H
 #define FL_MEM_BUILD_H
 
@@ -6,7 +6,7 @@
 #error "fl needs gcc or clang (atomic builtins, thread-local storage): compile with one of them"
 #endif
 #ifdef __FAST_MATH__
-#error "fl needs IEEE arithmetic: drop -ffast-math (or -Ofast); the kernels set its safe part themselves"
+#error "fl needs IEEE arithmetic: remove -ffast-math or -Ofast; the kernels enable its safe parts themselves"
 #endif
 #ifdef FL_STATIC
 #ifndef FL_IMPLEMENTATION
@@ -14,7 +14,7 @@
 #endif
 #endif
 #if (defined(FL_IMPLEMENTATION) || defined(FL_IMPL_ONLY)) && !defined(_GNU_SOURCE)
-#define _GNU_SOURCE /* works when this is the file's first include; checked in shared.h */
+#define _GNU_SOURCE /* effective only if this is the file's first include; checked in shared.h */
 #endif
 
 #include <stdarg.h>
@@ -37,7 +37,7 @@
 #else
 #define FL_API __attribute__((visibility("hidden")))
 #endif
-/* Public variables: FL_DATA int x; declares one, FL_DATA_DEFINED int x; in the implementation defines it. */
+/* Public variables: FL_DATA int x; declares one, FL_DATA_DEFINED int x; defines it in the implementation. */
 #if defined(FL_STATIC)
 #define FL_DATA static __attribute__((unused))
 #define FL_DATA_DEFINED FL_DATA
@@ -61,8 +61,8 @@
 #define FL__PRIVATE_VARIABLE extern __attribute__((visibility("hidden")))
 #endif
 
-/* Around the includes of rooms whose time goes by in the ops that they call: at O1 a program's unit takes a
-   third less for them. The Makefile does the same for their objects. */
+/* Put around includes of files that spend their run time in the ops they call: they are compiled with -O1,
+   which saves a third of their compile time. The Makefile does the same for their objects. */
 #if defined(FL_IMPLEMENTATION) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__) && !defined(__clang__)
 #define FL__GLUE_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\")")
 #define FL__GLUE_END _Pragma("GCC pop_options")
@@ -71,7 +71,7 @@
 #define FL__GLUE_END
 #endif
 
-/* Keeps rare paths out of the hot functions, and hot ones together. */
+/* FL__COLD keeps rare paths out of line; FL__HOT forces inlining. */
 #define FL__COLD __attribute__((noinline, cold))
 #define FL__HOT inline __attribute__((always_inline))
 
@@ -81,8 +81,9 @@
 #define FL_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #endif
 
-/* The address of an array of T with these elements, for an argument `T const *`: it lives until the
-   end of the full expression. FL_COUNT is the number of its elements, which it does not evaluate. */
+/* FL_ARRAY(T, ...): address of a temporary array, for an argument `T const *`. In C++ it lives until the end
+   of the full expression, in C until the end of the block. FL_COUNT: number of the elements, which are not
+   evaluated. */
 #ifdef __cplusplus
 #define FL_ARRAY(T, ...) (std::initializer_list<T>{__VA_ARGS__}.begin())
 #else
@@ -94,9 +95,9 @@
 extern "C" {
 #endif
 
-/* The first field of every struct of options: arguments are named, f(x, .stride = 2), and one that
-   is not lands here, where compilers warn about its missing braces (C) or refuse it (C++). The last
-   field is `char _end`, which the macros append: so C++ finds all fields in their order. */
+/* First field of every options struct. Options are named, f(x, .stride = 2); an unnamed one would initialise
+   this field, where compilers warn about missing braces (C) or report an error (C++). The last field of the
+   struct is `char _end`, set by the macros, so that C++ accepts the designators in order. */
 typedef struct fl_opts_guard {
     char _;
 } fl_opts_guard;
@@ -104,7 +105,7 @@ typedef struct fl_opts_guard {
 #define FL_VERSION_MAJOR 0
 #define FL_VERSION_MINOR 1
 #define FL_VERSION_PATCH 0
-/* "0.1.0" of the compiled implementation. */
+/* Version of the compiled implementation, "0.1.0". */
 FL_API const char *fl_version(void);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* fl/mem/caching.h - the caching manager, which is the default: size classes, thread caches, slabs */
+/* fl/mem/caching.h - the caching memory manager, the default: size classes, thread caches, slabs */
 #ifndef FL_MEM_CACHING_H
 #define FL_MEM_CACHING_H
 #include "managers.h"
@@ -7,9 +7,10 @@
 extern "C" {
 #endif
 
-/* The default: size classes with thread caches for small blocks; large blocks best-fit with
-   splitting and merging, in slabs that stay. FL_MEM_SPLIT_LIMIT bytes (environment): blocks above
-   it are never split. */
+/* The default manager. Small blocks (below 64 KiB): size classes with per-thread caches. Large blocks: best
+   fit
+   with splitting and merging, in slabs that are kept until a trim. Environment variable FL_MEM_SPLIT_LIMIT:
+   blocks of more bytes are never split. */
 FL_API fl_mem_manager *fl_mem_caching(void);
 
 #ifdef __cplusplus
@@ -27,8 +28,8 @@ FL_API fl_mem_manager *fl_mem_caching(void);
 
 #define FL__CLASSES 224
 
-#define FL__REFILL 8                        /* buffers from one trip to the shared bins, */
-#define FL__REFILL_BYTES ((size_t)16 << 10) /* and their bytes at most */
+#define FL__REFILL 8                        /* buffers per refill from the shared bins, */
+#define FL__REFILL_BYTES ((size_t)16 << 10) /* and maximum of their bytes */
 
 typedef struct fl__node {
     struct fl__node *next;
@@ -39,12 +40,12 @@ typedef struct fl__bin {
     int64_t count; /* blocks */
 } fl__bin;
 
-/* ---- the caching manager: what it keeps ----
+/* ---- the caching manager: state ----
 
-   Small blocks are carved from runs: aligned pieces of device memory with a header, each of one
-   class. Large blocks lie in slabs; each has a header in front of it that knows its neighbours, so
-   that free ones merge. All of it is under fl__lock. With the address sanitizer, free blocks are
-   poisoned but for their links. */
+   Small blocks are carved from runs: aligned chunks of device memory with a header, each for one size
+   class. Large blocks lie in slabs; the header in front of each gives its size and its left neighbour's, so
+   that free neighbours merge. All of it is under fl__lock. Under the address sanitizer free blocks are
+   poisoned except for their links. */
 
 #define FL__RUN ((size_t)512 << 10)
 #define FL__SLAB ((size_t)32 << 20)
@@ -52,7 +53,7 @@ typedef struct fl__bin {
 
 typedef struct fl__run {
     struct fl__run *next;
-    size_t carved; /* blocks handed out so far, */
+    size_t carved; /* blocks carved so far, */
     size_t idle;   /* and, during a trim, how many of them are free */
 } fl__run;
 
@@ -62,10 +63,10 @@ typedef struct fl__slab {
 } fl__slab;
 
 typedef struct fl__block {
-    size_t bytes, before; /* with header: of the block, and of its left neighbour (0: none) */
+    size_t bytes, before; /* sizes, with header, of the block and of its left neighbour (0: none) */
     fl__slab *slab;
     struct fl__block *next, *prev; /* free blocks of the same class */
-    bool vacant;
+    bool is_free;
 } fl__block;
 
 _Static_assert(sizeof(fl__block) <= FL_ALIGN && sizeof(fl__run) <= FL_ALIGN,
@@ -76,10 +77,10 @@ static struct {
     fl__run *runs;
     fl__run *fresh[FL__SMALL_CLASSES]; /* the run that is being carved */
     fl__slab *slabs;
-    fl__block *vacant[FL__CLASSES];
+    fl__block *free_lists[FL__CLASSES];
     size_t split_limit; /* 0: not read yet */
-    int64_t small_out;  /* small blocks that are not in the shared bins */
-    fl_mem_stats stats; /* in_use includes the shelves of the threads; gets, puts: large ones */
+    int64_t small_out;  /* small blocks outside the shared bins */
+    fl_mem_stats stats; /* in_use includes the thread bins; gets, puts: large blocks only */
 } fl__cache;
 
 /* ---- small blocks ---- */
@@ -100,7 +101,7 @@ static inline fl__node *fl__bin_pop(fl__bin *bin) {
     return node;
 }
 
-/* The next block never used before, from a new run if need be; NULL when the device has no more. */
+/* Carves a block off the current run, or off a new one; NULL if out of memory. */
 static void *fl__carve(int c) {
     size_t size = fl__class_size(c);
     fl__run *run = fl__cache.fresh[c];
@@ -116,12 +117,12 @@ static void *fl__carve(int c) {
     return (char *)run + FL__HEADER + run->carved++ * size;
 }
 
-/* Makes buffers of blocks from the shared bin; of records, only the first may come from the heap.
-   NULL: none left. */
-FL__COLD fl__shelf *fl__shelf_refill(int c) {
+/* Refills this thread's bin of class c from the shared bin; only the first buffer record may come from the
+   heap. NULL if out of memory. */
+FL__COLD fl__thread_bin *fl__thread_bin_refill(int c) {
     fl__thread *t = fl__thread_record();
     if (!t) return NULL;
-    fl__shelf *to = &t->shelves[c];
+    fl__thread_bin *to = &t->bins[c];
     fl__bin *from = &fl__cache.bins[c];
     size_t size = (size_t)to->size;
     int n = size > FL__REFILL_BYTES / FL__REFILL ? 1 : FL__REFILL;
@@ -135,7 +136,7 @@ FL__COLD fl__shelf *fl__shelf_refill(int c) {
         if (!block) break;
         fl_buffer *b = fl__record_get(FL__RECORD_BUFFER, sizeof *b);
         b->ptr = block;
-        fl__shelf_push(to, b);
+        fl__thread_bin_push(to, b);
     }
     fl__cache.small_out += to->count;
     fl__stats_took(&fl__cache.stats, (int64_t)size * to->count);
@@ -143,13 +144,14 @@ FL__COLD fl__shelf *fl__shelf_refill(int c) {
     return to->count > 0 ? to : NULL;
 }
 
-/* Takes the thread's buffers of a class apart, until `keep` are left. Under fl__lock. */
-static void fl__shelf_share(fl__thread *t, int c, int64_t keep) {
-    fl__shelf *from = &t->shelves[c];
+/* Moves a thread's buffers of class c to the shared lists, blocks and records apart, until `keep` are left.
+   Under fl__lock. */
+static void fl__thread_bin_share(fl__thread *t, int c, int64_t keep) {
+    fl__thread_bin *from = &t->bins[c];
     size_t size = (size_t)from->size;
     int64_t moved = from->count > keep ? from->count - keep : 0;
     for (; from->count > keep; fl__bump(&t->taken[FL__RECORD_BUFFER], -1)) {
-        fl_buffer *b = fl__shelf_pop(from);
+        fl_buffer *b = fl__thread_bin_pop(from);
         fl__bin_push(&fl__cache.bins[c], b->ptr, size);
         fl__record_share(FL__RECORD_BUFFER, b);
     }
@@ -157,13 +159,13 @@ static void fl__shelf_share(fl__thread *t, int c, int64_t keep) {
     fl__cache.stats.in_use -= (int64_t)size * moved;
 }
 
-/* Everything a thread keeps goes to the shared lists. Under fl__lock. */
+/* Moves all caches of a thread to the shared lists. Under fl__lock. */
 void fl__trim_thread(fl__thread *t) {
     for (int k = 0; k < FL__RECORD_KINDS; k++) fl__records_share(t, k, 0);
-    for (int c = 0; c < FL__SMALL_CLASSES; c++) fl__shelf_share(t, c, 0);
+    for (int c = 0; c < FL__SMALL_CLASSES; c++) fl__thread_bin_share(t, c, 0);
 }
 
-/* A thread that gets no record (the heap is out) gives straight to the shared bin. */
+/* For a thread without a record (out of memory): returns a block to the shared bin. */
 static FL__COLD void fl__small_put_shared(void *block, int c) {
     size_t size = fl__class_size(c);
     pthread_mutex_lock(&fl__lock);
@@ -173,14 +175,14 @@ static FL__COLD void fl__small_put_shared(void *block, int c) {
     pthread_mutex_unlock(&fl__lock);
 }
 
-/* A shelf that is full gives half of it away; NULL if this thread has none. */
-FL__COLD fl__shelf *fl__shelf_overflow(int c) {
+/* Moves half of a full bin to the shared lists; NULL if this thread has no bins. */
+FL__COLD fl__thread_bin *fl__thread_bin_overflow(int c) {
     fl__thread *t = fl__thread_record();
     if (!t) return NULL;
     pthread_mutex_lock(&fl__lock);
-    if (t->shelves[c].count >= t->shelves[c].most) fl__shelf_share(t, c, t->shelves[c].most / 2);
+    if (t->bins[c].count >= t->bins[c].most) fl__thread_bin_share(t, c, t->bins[c].most / 2);
     pthread_mutex_unlock(&fl__lock);
-    return &t->shelves[c];
+    return &t->bins[c];
 }
 
 /* ---- large blocks: under fl__lock ---- */
@@ -190,9 +192,9 @@ static fl__block *fl__right_of(const fl__block *k) {
     return end < (char *)k->slab + k->slab->bytes ? (fl__block *)(void *)end : NULL;
 }
 
-static void fl__vacant_add(fl__block *k) {
-    fl__block **head = &fl__cache.vacant[fl__class(k->bytes)];
-    k->vacant = true;
+static void fl__free_list_add(fl__block *k) {
+    fl__block **head = &fl__cache.free_lists[fl__class(k->bytes)];
+    k->is_free = true;
     k->prev = NULL;
     k->next = *head;
     if (k->next) k->next->prev = k;
@@ -200,13 +202,13 @@ static void fl__vacant_add(fl__block *k) {
     fl__poison((char *)k + FL__HEADER, k->bytes - FL__HEADER);
 }
 
-static void fl__vacant_remove(fl__block *k) {
+static void fl__free_list_remove(fl__block *k) {
     if (k->prev)
         k->prev->next = k->next;
     else
-        fl__cache.vacant[fl__class(k->bytes)] = k->next;
+        fl__cache.free_lists[fl__class(k->bytes)] = k->next;
     if (k->next) k->next->prev = k->prev;
-    k->vacant = false;
+    k->is_free = false;
 }
 
 static size_t fl__split_limit(void) {
@@ -218,20 +220,20 @@ static size_t fl__split_limit(void) {
     return fl__cache.split_limit;
 }
 
-/* Best fit: the smallest vacant block that is large enough. Blocks above the split limit serve only
-   such requests. */
-static fl__block *fl__vacant_find(size_t need) {
+/* Best fit: the smallest free block that is large enough. Blocks above the split limit are used only for
+   requests above it. */
+static fl__block *fl__free_list_find(size_t need) {
     size_t limit = fl__split_limit(), most = need > limit ? SIZE_MAX : limit;
     for (int c = fl__class(need); c < FL__CLASSES; c++) {
         fl__block *best = NULL;
-        for (fl__block *k = fl__cache.vacant[c]; k; k = k->next)
+        for (fl__block *k = fl__cache.free_lists[c]; k; k = k->next)
             if (k->bytes >= need && k->bytes <= most && (!best || k->bytes < best->bytes)) best = k;
         if (best) return best;
     }
     return NULL;
 }
 
-/* A new slab, as one vacant block. */
+/* Allocates a slab as one free block. */
 static fl__block *fl__slab_new(size_t need) {
     size_t limit = fl__split_limit(), size = limit < FL__SLAB ? limit : FL__SLAB;
     if (size < need) size = need;
@@ -248,11 +250,11 @@ static fl__block *fl__slab_new(size_t need) {
     fl__cache.slabs = slab;
     fl__block *k = (fl__block *)(void *)((char *)slab + FL__HEADER);
     *k = (fl__block){.bytes = size - FL__HEADER, .slab = slab};
-    fl__vacant_add(k);
+    fl__free_list_add(k);
     return k;
 }
 
-/* Cuts the end off a block that is larger than needed. */
+/* Splits the unneeded end off a block. */
 static void fl__block_split(fl__block *k, size_t need) {
     if (k->bytes - need < FL__SMALL_MAX || k->bytes > fl__split_limit()) return;
     fl__block *rest = (fl__block *)(void *)((char *)k + need), *right = fl__right_of(k);
@@ -260,10 +262,10 @@ static void fl__block_split(fl__block *k, size_t need) {
     *rest = (fl__block){.bytes = k->bytes - need, .before = need, .slab = k->slab};
     if (right) right->before = rest->bytes;
     k->bytes = need;
-    fl__vacant_add(rest);
+    fl__free_list_add(rest);
 }
 
-/* Joins a block with its right neighbour; neither is in a list. */
+/* Merges a block with its right neighbour; neither is in a free list. */
 static void fl__block_merge(fl__block *k, fl__block *right) {
     k->bytes += right->bytes;
     fl__block *next = fl__right_of(k);
@@ -273,10 +275,10 @@ static void fl__block_merge(fl__block *k, fl__block *right) {
 static FL__COLD bool fl__large_get(fl_buffer *b) {
     size_t need = (b->bytes + FL_ALIGN + FL__HEADER + 4095) & ~(size_t)4095;
     pthread_mutex_lock(&fl__lock);
-    fl__block *k = fl__vacant_find(need);
+    fl__block *k = fl__free_list_find(need);
     if (!k) k = fl__slab_new(need);
     if (k) {
-        fl__vacant_remove(k);
+        fl__free_list_remove(k);
         fl__block_split(k, need);
         fl__stats_took(&fl__cache.stats, (int64_t)k->bytes);
         fl__cache.stats.gets++;
@@ -293,17 +295,17 @@ static FL__COLD void fl__large_put(void *ptr) {
     fl__cache.stats.in_use -= (int64_t)k->bytes;
     fl__cache.stats.puts++;
     fl__block *right = fl__right_of(k);
-    if (right && right->vacant) {
-        fl__vacant_remove(right);
+    if (right && right->is_free) {
+        fl__free_list_remove(right);
         fl__block_merge(k, right);
     }
     fl__block *left = k->before ? (fl__block *)(void *)((char *)k - k->before) : NULL;
-    if (left && left->vacant) {
-        fl__vacant_remove(left);
+    if (left && left->is_free) {
+        fl__free_list_remove(left);
         fl__block_merge(left, k);
         k = left;
     }
-    fl__vacant_add(k);
+    fl__free_list_add(k);
     pthread_mutex_unlock(&fl__lock);
 }
 
@@ -313,8 +315,8 @@ static fl__run *fl__run_of(void *block) {
     return (fl__run *)((uintptr_t)block & ~(uintptr_t)(FL__RUN - 1));
 }
 
-/* Takes the blocks of wholly idle runs out of a shared bin. */
-static void fl__bin_forget_idle(fl__bin *bin) {
+/* Removes the blocks of entirely idle runs from a shared bin. */
+static void fl__bin_remove_idle(fl__bin *bin) {
     fl__node **link = &bin->head;
     while (*link) {
         const fl__run *run = fl__run_of(*link);
@@ -334,7 +336,7 @@ static size_t fl__trim_runs(void) {
         for (fl__node *node = fl__cache.bins[c].head; node; node = node->next)
             fl__run_of(node)->idle++;
     for (int c = 0; c < FL__SMALL_CLASSES; c++) {
-        fl__bin_forget_idle(&fl__cache.bins[c]);
+        fl__bin_remove_idle(&fl__cache.bins[c]);
         if (fl__cache.fresh[c] && fl__cache.fresh[c]->idle == fl__cache.fresh[c]->carved)
             fl__cache.fresh[c] = NULL;
     }
@@ -355,11 +357,11 @@ static size_t fl__trim_slabs(void) {
     size_t freed = 0;
     for (fl__slab **link = &fl__cache.slabs, *slab; (slab = *link);) {
         fl__block *k = (fl__block *)(void *)((char *)slab + FL__HEADER);
-        if (!k->vacant || k->bytes + FL__HEADER < slab->bytes) {
+        if (!k->is_free || k->bytes + FL__HEADER < slab->bytes) {
             link = &slab->next;
             continue;
         }
-        fl__vacant_remove(k);
+        fl__free_list_remove(k);
         *link = slab->next;
         size_t bytes = slab->bytes;
         fl__unpoison(slab, bytes);
@@ -381,7 +383,7 @@ static void fl__trim_records(void) {
 size_t fl__cache_trim(fl_mem_manager *self) {
     (void)self;
     pthread_mutex_lock(&fl__lock);
-    if (fl__this_thread() != &fl__nobody) fl__trim_thread(fl__this_thread());
+    if (fl__this_thread() != &fl__no_thread) fl__trim_thread(fl__this_thread());
     size_t freed = fl__trim_runs() + fl__trim_slabs();
     fl__trim_records();
     fl__cache.stats.reserved -= (int64_t)freed;
@@ -391,14 +393,13 @@ size_t fl__cache_trim(fl_mem_manager *self) {
 
 /* ---- the caching manager: its table ---- */
 
-/* Of another device than the host, which has a manager of its own or is asked itself. The buffer is that
-   one's from now on. */
+/* Delegates a buffer of another device to that device's manager, or to the native one. */
 static bool fl__device_get(fl_buffer *b, const fl_mem_info *info) {
     b->manager = b->device->manager ? b->device->manager : &fl__native;
     return b->manager->get(b->manager, b, info);
 }
 
-/* A small block for a buffer that has a record already, as other managers ask for. */
+/* Allocates for a buffer that already has a record, as fl_buffer_from and other managers do. */
 static bool fl__cache_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
     (void)self;
     if (b->device != &fl__host) return fl__device_get(b, info);
@@ -426,16 +427,16 @@ static void fl__cache_put(fl_mem_manager *self, fl_buffer *b) {
     }
 }
 
-/* What threads keep on shelves is not in use; a small block came back if it is there or in a bin. Under
-   fl__lock. */
+/* Adds the small blocks: those in thread bins are not in use; those in thread or shared bins count as
+   returned. Under fl__lock. */
 static void fl__stats_add_small(fl_mem_stats *out) {
     int64_t gets = fl__shared.gets, used = fl__cache.small_out;
     for (const fl__thread *t = fl__shared.threads; t; t = t->next) {
         gets += fl__load(&t->gets);
         for (int c = 0; c < FL__SMALL_CLASSES; c++) {
-            int64_t idle = fl__load(&t->shelves[c].count);
+            int64_t idle = fl__load(&t->bins[c].count);
             used -= idle;
-            out->in_use -= idle * t->shelves[c].size;
+            out->in_use -= idle * t->bins[c].size;
         }
     }
     out->gets += gets;
@@ -450,7 +451,7 @@ static void fl__cache_stats(fl_mem_manager *self, fl_mem_stats *out) {
     out->reuses = out->gets - out->device_gets;
     for (int c = 0; c < FL__SMALL_CLASSES; c++) out->free_blocks += fl__cache.bins[c].count;
     for (int c = 0; c < FL__CLASSES; c++)
-        for (const fl__block *k = fl__cache.vacant[c]; k; k = k->next) {
+        for (const fl__block *k = fl__cache.free_lists[c]; k; k = k->next) {
             out->free_blocks++;
             if ((int64_t)k->bytes > out->largest_free) out->largest_free = (int64_t)k->bytes;
         }

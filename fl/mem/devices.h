@@ -1,4 +1,4 @@
-/* fl/mem/devices.h - where memory is: the host, and devices of others */
+/* fl/mem/devices.h - memory devices: the host, and the interface for others */
 #ifndef FL_MEM_DEVICES_H
 #define FL_MEM_DEVICES_H
 #include "build.h"
@@ -9,23 +9,24 @@ extern "C" {
 
 typedef struct fl_mem_manager fl_mem_manager;
 typedef struct fl_device fl_device;
+/* A memory device: the host, or one of a backend. */
 struct fl_device {
     const char *name;
-    void *(*get)(const fl_device *self, size_t bytes, size_t align); /* NULL when it has no more */
+    void *(*get)(const fl_device *self, size_t bytes, size_t align); /* NULL if out of memory */
     void (*put)(const fl_device *self, void *ptr, size_t bytes);
-    /* Between its memory and the host's, or within it. */
+    /* Copies between its memory and the host's, or within its own. */
     bool (*copy)(const fl_device *self, void *dst, const void *src, size_t bytes);
-    size_t (*limit)(const fl_device *self); /* bytes it can have in all, 0 if unknown */
-    /* What is put into `stream` from now on waits for all that is in `before` now. NULL: no work outlasts
-       the call that starts it. */
+    size_t (*limit)(const fl_device *self); /* total bytes available, 0 if unknown */
+    /* Makes work enqueued into `stream` from now on wait for all work now in `before`. NULL: the device is
+       synchronous. */
     bool (*wait)(const fl_device *self, void *stream, void *before);
-    /* Hands out its memory wherever the manager in use is for the host's alone, as the caching one is;
-       NULL: each request goes to get and put. Its figures are fl_mem_stats_of(manager). */
+    /* Allocates its memory when the current manager serves only the host, as the caching one does; NULL:
+       each request calls get and put. Statistics: fl_mem_stats_of(manager). */
     fl_mem_manager *manager;
-    bool host; /* the processor reads and writes its bytes */
+    bool host; /* the CPU can read and write its memory */
 };
-/* Plain memory: large blocks come page-aligned, on huge pages where the system has them, faulted in
-   when taken. */
+/* Host memory. Blocks of 1 MiB or more are page-aligned, on huge pages where available, and faulted in when
+   allocated. */
 FL_API const fl_device *fl_device_host(void);
 
 #ifdef __cplusplus
@@ -47,14 +48,14 @@ FL_API const fl_device *fl_device_host(void);
 
 /* ---- the host device ----
 
-   Large blocks are mapped by themselves, on 2 MiB boundaries and huge pages, and faulted in at
-   once: a first touch page by page runs at a tenth of the speed. Small ones come from the heap
-   hook, so that fault tests reach them. */
+   Large blocks are mapped individually, on 2 MiB boundaries and huge pages, and faulted in at once:
+   first touch page by page runs at a tenth of the speed. Small ones come from the heap hook, so that
+   fault injection covers them. */
 
 #define FL__LARGE ((size_t)1 << 20)
 #define FL__HUGE ((size_t)2 << 20)
 
-/* Bytes of memory this process can hope for, 0 if unknown. */
+/* Memory limit of this process in bytes (physical memory or cgroup limit), 0 if unknown. */
 static size_t fl__host_limit(const fl_device *self) {
     size_t limit = 0;
     (void)self;
@@ -76,7 +77,7 @@ static size_t fl__pages(size_t bytes) {
 
 static bool fl__fault_in(char *p, size_t bytes) {
 #ifdef MADV_HUGEPAGE
-    madvise(p, bytes, MADV_HUGEPAGE); /* a wish: kernels without huge pages refuse */
+    madvise(p, bytes, MADV_HUGEPAGE); /* advice only: fails on kernels without huge pages */
 #endif
 #ifdef __linux__
     const int populate_write = 23; /* MADV_POPULATE_WRITE, Linux 5.14 */
@@ -91,7 +92,7 @@ static void *fl__map_large(size_t bytes, size_t align) {
     size_t size = fl__pages(bytes), limit = fl__host_limit(NULL);
     if (align < FL__HUGE) align = FL__HUGE;
     if (limit && size > limit)
-        return NULL; /* the kernel would promise it and kill us while we fault it in */
+        return NULL; /* mmap would succeed by overcommitting, and the process be killed while faulting in */
     char *raw =
         mmap(NULL, size + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (raw == MAP_FAILED) return NULL;
@@ -104,7 +105,7 @@ static void *fl__map_large(size_t bytes, size_t align) {
 }
 #endif
 
-/* align is a power of two. The block's heap address stands just before it. */
+/* align is a power of two. The block's heap address is stored just before it. */
 static void *fl__host_get(const fl_device *self, size_t bytes, size_t align) {
     (void)self;
     if (align < FL_ALIGN) align = FL_ALIGN;

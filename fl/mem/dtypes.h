@@ -1,4 +1,4 @@
-/* fl/mem/dtypes.h - the types of elements: sizes, names, registered block formats */
+/* fl/mem/dtypes.h - element types: sizes, names, promotion to compute types, registered block formats */
 #ifndef FL_MEM_DTYPES_H
 #define FL_MEM_DTYPES_H
 #include "build.h"
@@ -7,7 +7,7 @@
 extern "C" {
 #endif
 
-/* 0 means "the default" wherever a dtype is an option. */
+/* Element types. FL_DTYPE_NONE (0) means "the default" wherever a dtype is an option. */
 typedef enum fl_dtype {
     FL_DTYPE_NONE,
     FL_B8,  /* truth value, one byte, 0 or 1 */
@@ -18,7 +18,7 @@ typedef enum fl_dtype {
     FL_I64, /* the default integer */
     FL_U16,
     FL_U32,
-    FL_U64, /* storage, casts, comparisons, and of arithmetic what is exact modulo 2^64: add sub mul neg,
+    FL_U64, /* storage, casts, comparisons, and arithmetic that is exact modulo 2^64: add sub mul neg,
                maximum minimum, bitwise_*, shift_left */
     FL_F16,  /* IEEE binary16 */
     FL_BF16, /* the upper half of an f32 */
@@ -26,30 +26,31 @@ typedef enum fl_dtype {
     FL_F64,
     FL_DTYPE_COUNT
 } fl_dtype;
-/* The table is open: a dtype of yours packs `block` numbers into each element of `size` bytes. A
-   tensor of it counts such blocks, along its last axis: it is made (fl_full), stored, viewed, copied,
-   gathered from (fl_index_select), cast from and to floats, and taken by fl_matmul and fl_linear; other ops
-   ask for a cast. n: blocks. */
+/* A registered dtype, such as a quantised block format: each element of `size` bytes packs `block` numbers,
+   along a tensor's last axis. Tensors of it can be created (fl_full), stored, viewed, copied, gathered from
+   (fl_index_select), cast from and to floats, and used by fl_matmul and fl_linear; other ops report an error
+   that asks for a cast. n counts blocks. */
 typedef struct fl_dtype_info {
-    const char *name; /* a literal */
+    const char *name; /* a string literal: the pointer is stored */
     size_t size;
     int block;
     void (*unpack)(const void *blocks, float *numbers, int64_t n);
-    void (*pack)(const float *numbers, void *blocks, int64_t n); /* NULL: nothing can be cast to it */
+    void (*pack)(const float *numbers, void *blocks, int64_t n); /* NULL: casts to this dtype are errors */
 } fl_dtype_info;
-/* The dtype of that name, new or known; FL_DTYPE_NONE with an error after 32. Thread-safe. */
+/* Registers a dtype, or returns the existing one of that name. FL_DTYPE_NONE with an error if a field is
+   missing or 32 are registered already. Thread-safe. */
 FL_API fl_dtype fl_dtype_register(const fl_dtype_info *info);
-/* Its entry; NULL (no error) unless it was registered. */
+/* The description of a registered dtype; NULL (no error) for built-in and unknown ones. */
 FL_API const fl_dtype_info *fl_dtype_registered(fl_dtype d);
 /* Bytes of one element; 0 for an unknown dtype. */
 FL_API size_t fl_dtype_size(fl_dtype d);
 /* "f32", "i64", ...; "?" for an unknown dtype. */
 FL_API const char *fl_dtype_name(fl_dtype d);
-/* The dtype of that name, FL_DTYPE_NONE if there is none (no error). */
+/* The dtype of that name; FL_DTYPE_NONE (no error) if it is unknown or NULL. */
 FL_API fl_dtype fl_dtype_named(const char *name);
+/* True for f16, bf16, f32 and f64. */
 FL_API bool fl_dtype_is_float(fl_dtype d);
-/* The dtype that arithmetic on d is done in: f32 for f16, bf16 and registered ones, i64 for
-   integers, else d. */
+/* The compute type of d: f32 for f16, bf16 and registered dtypes, i64 for integers, otherwise d. */
 FL_API fl_dtype fl_dtype_wide(fl_dtype d);
 
 #ifdef __cplusplus
@@ -78,10 +79,10 @@ static const struct {
 
 enum { FL__OWN_DTYPES = 32 };
 static fl_dtype_info fl__own_dtypes[FL__OWN_DTYPES]; /* dtype FL_DTYPE_COUNT and up */
-static int fl__n_own_dtypes;                         /* entries before it never change */
+static int fl__n_own_dtypes;                         /* entries below this index never change */
 
 FL_API const fl_dtype_info *fl_dtype_registered(fl_dtype d) {
-    /* d may be any number that a rank sent, so it is compared before the subtraction, which could overflow. */
+    /* d may be any number (ranks receive it), so compare before the subtraction, which could overflow */
     if ((int)d < FL_DTYPE_COUNT) return NULL;
     int i = (int)d - FL_DTYPE_COUNT;
     return i < __atomic_load_n(&fl__n_own_dtypes, __ATOMIC_ACQUIRE) ? &fl__own_dtypes[i] : NULL;
@@ -89,7 +90,7 @@ FL_API const fl_dtype_info *fl_dtype_registered(fl_dtype d) {
 
 FL_API fl_dtype fl_dtype_register(const fl_dtype_info *info) {
     if (!info || !info->name || info->size < 1 || info->block < 1 || !info->unpack) {
-        fl_fail("fl_dtype_register: a name, a size, a block and unpack are needed");
+        fl_fail("fl_dtype_register: a name, a size, a block and unpack are required");
         return FL_DTYPE_NONE;
     }
     pthread_mutex_lock(&fl__lock);
@@ -101,7 +102,9 @@ FL_API fl_dtype fl_dtype_register(const fl_dtype_info *info) {
         __atomic_store_n(&fl__n_own_dtypes, fl__n_own_dtypes + 1, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&fl__lock);
-    if (d == FL_DTYPE_NONE) fl_fail("fl_dtype_register: '%s' is one too many", info->name);
+    if (d == FL_DTYPE_NONE)
+        fl_fail("fl_dtype_register: cannot register '%s': the limit of %d dtypes is reached", info->name,
+                FL__OWN_DTYPES);
     return d;
 }
 

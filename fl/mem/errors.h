@@ -1,4 +1,4 @@
-/* fl/mem/errors.h - the error of each thread: recording, handing over, who is at work */
+/* fl/mem/errors.h - per-thread errors: recording, the handler, call context for error texts */
 #ifndef FL_MEM_ERRORS_H
 #define FL_MEM_ERRORS_H
 #include "build.h"
@@ -7,63 +7,60 @@
 extern "C" {
 #endif
 
-/* Records a failure of this thread: printf format, "function: what, actual shapes or file and
-   offset". The first text stays until fl_error_clear. Returns false, so that a slot or reader can
-   end with `return fl_fail(...)`. Never calls the handler. */
+/* Records an error of this thread (printf format), by convention "function: what is wrong: got, expected",
+   or with file and offset. The first text is kept until fl_error_clear. Returns false, so that a kernel or a
+   reader can end with `return fl_fail(...)`. Never calls the handler. */
 FL_API bool fl_fail(const char *format, ...) FL_PRINTF(1, 2);
-/* Hands a recorded failure to the handler, once, unless this thread is quiet. Returns NULL.
-   Functions that return a value handle end their failures with it; nothing may be half-done and no
-   lock held, because a handler may longjmp. */
+/* Calls the handler with the recorded error, once per error, unless this thread is quiet. Returns NULL.
+   Functions that return a value handle end with it on failure. Because a handler may longjmp, the caller
+   must hold no lock and leave no work half done. */
 FL_API void *fl_raise(void);
-/* Both at once, for a mistake of the caller: fl_err_null ends functions that return a pointer (NULL),
-   fl_err_false those that return a truth value (false). */
+/* fl_fail and fl_raise in one, for a mistake of the caller: fl_err_null returns NULL, fl_err_false false. */
 FL_API void *fl_err_null(const char *format, ...) FL_PRINTF(1, 2) __attribute__((cold));
 FL_API bool fl_err_false(const char *format, ...) FL_PRINTF(1, 2) __attribute__((cold));
-/* Under FL_DEBUG true, with an error, for an object that fl_object_free took: the last thousands are
-   known. Else false. For functions that free objects. */
-FL_API bool fl_is_freed(const void *p, const char *who, const char *what);
-/* False for an argument that is NULL, after fl_fail: "who: what is NULL"; under FL_DEBUG also for one
-   that was freed. */
-static inline bool fl_given(const void *p, const char *who, const char *what) {
+/* Under FL_DEBUG: true, with an error, if p was freed by fl_object_free; the last few thousand objects are
+   remembered. Otherwise false. fn is the public function, what the argument's role, for the error text. */
+FL_API bool fl_is_freed(const void *p, const char *fn, const char *what);
+/* False, after fl_fail("fn: what is NULL"), if p is NULL; under FL_DEBUG also if p was freed. */
+static inline bool fl_given(const void *p, const char *fn, const char *what) {
 #ifdef FL_DEBUG
-    if (fl_is_freed(p, who, what)) return false;
+    if (fl_is_freed(p, fn, what)) return false;
 #endif
-    return __builtin_expect(p != NULL, 1) || fl_fail("%s: %s is NULL", who, what);
+    return __builtin_expect(p != NULL, 1) || fl_fail("%s: %s is NULL", fn, what);
 }
-/* The text of the pending error of this thread, NULL if there is none. Valid until
-   fl_error_clear. */
+/* The pending error of this thread, NULL if there is none. Valid until fl_error_clear. */
 FL_API const char *fl_error(void);
-/* Ends the pending error. */
+/* Clears the pending error. */
 FL_API void fl_error_clear(void);
 typedef void (*fl_error_fn)(const char *text, void *user);
-/* Installs the process's error handler. The default (fn NULL) prints the text and aborts, so that a
-   debugger stands on the faulty line. A handler that returns makes all errors return values; it may
-   longjmp. It runs on the caller's thread, outside parallel regions, no lock held. */
+/* Sets the error handler of the process. The default (fn NULL) prints the text and aborts, so that a
+   debugger stops at the faulty call. If a handler returns, errors are reported by return values only; it may
+   also longjmp. It runs on the calling thread, outside parallel regions, with no lock held. */
 FL_API void fl_on_error(fl_error_fn fn, void *user);
-/* Adds delta (+1, then -1) to this thread's quiet count; above zero fl_raise leaves the handler
-   alone. For functions about files and data, which never stop, and for worker threads, which carry
-   their error to the consumer. */
+/* Adds delta (+1, later -1) to this thread's quiet count; while it is positive, fl_raise does not call the
+   handler. For functions on files and data, which never abort, and for worker threads, which pass their
+   error to the consumer. */
 FL_API void fl_quiet(int delta);
-/* Who is at work on this thread, for the texts of its errors; scopes keep it (fl_tensor.h). */
+/* Call context of this thread, used in error texts; scopes save and restore it (fl_tensor.h). */
 typedef struct fl_error_place {
-    const char *fn; /* the public function that was called: its name takes the place of an inner one's */
-    const void *of; /* what runs it, a module, whose description comes first; NULL: nothing */
+    const char *fn; /* the public function that was called: its name replaces that of an inner function */
+    const void *of; /* the object that runs it, a module, described first in the text; NULL: none */
     void (*describe)(const void *of, char *buf, size_t size);
-    const char
-        *backward; /* name of the record whose backward runs: `of` is where that was made; NULL: none */
+    const char *backward; /* name of the node whose gradient runs, `of` then is where it was recorded; or
+                             NULL */
 } fl_error_place;
-/* The line of the program that made the innermost call on this thread, NULL and 0 if it was compiled without
-   FL_TRACE_CALLS: then each call of build/calls.h pushes its line and pops it, as the one around it goes on
-   behind its arguments. A pop gives back what it is given. */
+/* Call site: the source line of the innermost call into fl on this thread; NULL and 0 unless the program was
+   compiled with FL_TRACE_CALLS. Then each macro of build/calls.h wraps its call in push and pop; pop returns
+   its argument. */
 typedef struct fl_site {
-    const char *file; /* a literal */
+    const char *file; /* a string literal */
     int line;
 } fl_site;
 FL_API fl_site fl_site_now(void);
 FL_API void fl_site_push(const char *file, int line);
 FL_API void *fl_site_pop(const void *result);
-/* "fl_nn_linear 'head' at train.c:42": what describes the place of this thread, and the site; "" if nobody
-   says so. Returns buf. */
+/* Writes the running module's description and the call site, "fl_nn_linear 'head' at train.c:42", into buf;
+   "" if neither is known. Returns buf; NULL with an error if buf is NULL. */
 FL_API char *fl_call_stack_text(char *buf, size_t size);
 #ifndef __cplusplus
 FL__PRIVATE_VARIABLE _Thread_local fl_error_place fl__place;
@@ -96,15 +93,15 @@ static struct {
 
 FL_PRIVATE _Thread_local fl_error_place fl__place;
 
-/* text without the name of an fl_ or fv_ function in front. */
+/* text without a leading "fl_name: " or "fv_name: ". */
 static const char *fl__after_name(const char *text) {
     const size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789_");
     const bool ours = text[0] == 'f' && (text[1] == 'l' || text[1] == 'v') && text[2] == '_';
     return ours && text[n] == ':' && text[n + 1] == ' ' ? text + n + 2 : text;
 }
 
-/* The lines of the calls within calls of this thread. A call that is left by longjmp leaves its own behind,
-   under those that come later: so they go round. */
+/* Ring of the call sites of this thread's nested calls. It is a ring because a call that is left by longjmp
+   never pops its entry. */
 enum { FL__SITES = 32 };
 static _Thread_local struct {
     fl_site site[FL__SITES];
@@ -128,20 +125,20 @@ FL_API char *fl_call_stack_text(char *buf, size_t size) {
     *buf = 0;
     if (fl__place.of) fl__place.describe(fl__place.of, buf, size);
     const size_t n = strlen(buf);
-    if (site.file && !fl__place.backward) /* that of fl_backward says nothing */
+    if (site.file && !fl__place.backward) /* the call site of fl_backward is not informative */
         snprintf(buf + n, size - n, "%sat %s:%d", n ? " " : "", site.file, site.line);
     return buf;
 }
 
-/* "fl_sum: axis 3 ..." becomes "fl_nn_x 'path': fl_norm: axis 3 ...". __func__ gave the name: fv_conv_opt
-   is called fl_conv. */
-static void fl__place_failure(char *text) {
+/* Adds the call context: "fl_sum: axis 3 ..." becomes "fl_nn_x 'path': fl_norm: axis 3 ...". Names from
+   __func__ are shortened: fv_conv_opt becomes fl_conv. */
+static void fl__add_error_context(char *text) {
     char was[FL__TEXT], of[FL__TEXT / 4] = "", fn[100] = "", pass[100] = "";
     const fl_error_place *p = &fl__place;
     const char *what = was;
     strcpy(was, text);
     if (p->of) p->describe(p->of, of, sizeof of);
-    if (*of && !strncmp(was, of, strlen(of))) return; /* it says so itself */
+    if (*of && !strncmp(was, of, strlen(of))) return; /* text already starts with it */
     if (p->backward && strncmp(was, "fl_backward: ", 13))
         snprintf(pass, sizeof pass, "backward of %.80s: ", p->backward);
     if (p->fn) {
@@ -152,12 +149,12 @@ static void fl__place_failure(char *text) {
     snprintf(text, FL__TEXT, "%s%s%s%s%.500s", of, *of ? ": " : "", pass, fn, what);
 }
 
-/* The first text stays. */
+/* Keeps the first text while an error is pending. */
 static void fl__record_failure(const char *format, va_list args) {
     fl__error_record *e = &fl__failure;
     if (e->pending) return;
-    vsnprintf(e->text, sizeof e->text, format ? format : "an error without a text", args);
-    if (fl__place.fn || fl__place.of) fl__place_failure(e->text);
+    vsnprintf(e->text, sizeof e->text, format ? format : "unspecified error (the format is NULL)", args);
+    if (fl__place.fn || fl__place.of) fl__add_error_context(e->text);
     const fl_site site = fl_site_now();
     const size_t n = strlen(e->text);
     if (site.file) snprintf(e->text + n, sizeof e->text - n, " (%s:%d)", site.file, site.line);
@@ -185,10 +182,10 @@ FL_API void *fl_raise(void) {
         fn(e->text, user);
         return NULL;
     }
-    fflush(stdout); /* abort does not: what the program printed into a pipe would be lost */
+    fflush(stdout); /* abort does not flush: output of the program into a pipe would be lost */
     fprintf(stderr, "fl: %s\n", e->text);
     fflush(stderr);
-    abort(); /* the default handler: the only place where the library stops a program */
+    abort(); /* the default handler: the only place where the library ends a program */
 }
 
 FL_API void *fl_err_null(const char *format, ...) {

@@ -1,4 +1,4 @@
-/* fl/mem/failing.h - a memory manager that fails, for tests of what an error leaves behind */
+/* fl/mem/failing.h - a fault-injection memory manager, for testing out-of-memory paths */
 #ifndef FL_MEM_FAILING_H
 #define FL_MEM_FAILING_H
 #include "managers.h"
@@ -7,8 +7,8 @@
 extern "C" {
 #endif
 
-/* Fails the n-th get from now (n = 1 the next), and all after it if for_ever; the rest goes to
-   `inner` (NULL: current). */
+/* A manager whose n-th request from now fails (n = 1: the next), and with for_ever all later ones too; other
+   requests go to `inner` (NULL: the current manager). Free it by fl_mem_close. NULL after fl_fail. */
 FL_API fl_mem_manager *fl_mem_failing(fl_mem_manager *inner, int64_t n, bool for_ever);
 
 #ifdef __cplusplus
@@ -24,9 +24,9 @@ FL_API fl_mem_manager *fl_mem_failing(fl_mem_manager *inner, int64_t n, bool for
 typedef struct fl__failing {
     fl_mem_manager table;
     fl_mem_manager *inner;
-    int64_t n; /* the gets to go until the one that fails; atomic, as is refused */
+    int64_t n; /* gets left until the one that fails; atomic, as is refused */
     bool for_ever;
-    const fl_buffer *refused; /* its second try, after the trim, must fail too */
+    const fl_buffer *refused; /* the failed buffer: its second try, after the trim, must fail too */
 } fl__failing;
 
 static bool fl__failing_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
@@ -41,8 +41,7 @@ static bool fl__failing_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_inf
     return false;
 }
 
-/* Only reached if a buffer was absent when it was dropped: the others belong to the inner manager.
-   */
+/* Reached only by buffers dropped before they were materialised: all others belong to the inner manager. */
 static void fl__failing_put(fl_mem_manager *self, fl_buffer *b) {
     fl__failing *f = self->user;
     f->inner->put(f->inner, b);

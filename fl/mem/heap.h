@@ -1,4 +1,4 @@
-/* fl/mem/heap.h - small allocations, their hook, arrays that grow, freed objects */
+/* fl/mem/heap.h - heap allocation: the hook, growing arrays, detection of use after free */
 #ifndef FL_MEM_HEAP_H
 #define FL_MEM_HEAP_H
 #include "build.h"
@@ -7,27 +7,29 @@
 extern "C" {
 #endif
 
-/* All heap use of the library besides buffers. p NULL allocates, bytes 0 frees; returns NULL when
-   it cannot. */
+/* Allocator of all heap memory except buffers, a realloc: p NULL allocates, bytes 0 frees. Returns NULL on
+   failure. */
 typedef void *(*fl_heap_fn)(void *user, void *p, size_t bytes);
-/* Replaces the heap (fault injection, accounting). NULL restores realloc/free. Blocks made before
-   stay valid only if the new function can free them: wrap, do not replace, the C heap once fl has
-   been used. Host blocks below 1 MiB come from here too. The function may be called with a lock of
-   fl held: it must not call fl. */
+/* Replaces the allocator (fault injection, accounting); fn NULL restores realloc/free. The new function must
+   be able to free blocks allocated before: once fl has been used, wrap the C heap rather than replace it.
+   Host buffers below 1 MiB use it too. It may be called with a lock of fl held, so it must not call fl. */
 FL_API void fl_heap_use(fl_heap_fn fn, void *user);
-/* zeroed; records "out of memory" on failure */
+/* Allocates zeroed memory. NULL, with an "out of memory" error, on failure. */
 FL_API void *fl_heap_alloc(size_t bytes);
-/* p stays valid on failure */
+/* Resizes p, not zeroed. NULL with an error on failure; p then stays valid. */
 FL_API void *fl_heap_realloc(void *p, size_t bytes);
+/* Frees p, which may be NULL. */
 FL_API void fl_heap_free(void *p);
-/* The same for an object that users hold: a module, a data set, a tokenizer. Under FL_DEBUG its memory is
-   kept for a while, so that fl_is_freed knows it. Its kind and name ("": none) are for errors. */
+/* Frees an object that users hold: a module, a data set, a tokenizer. Under FL_DEBUG its memory is
+   quarantined for a while, so that fl_is_freed detects uses after free. kind and name ("": none) appear in
+   that error. */
 FL_API void fl_object_free(void *p, const char *kind, const char *name);
-/* *array doubles until it holds need elements */
+/* Grows *array (a T **), by doubling, to at least `need` elements of `size` bytes; updates *cap. False with
+   an error if out of memory; the array is then unchanged. */
 FL_API bool fl_heap_grow(void *array, int64_t *cap, int64_t need, size_t size);
-/* the same, which records no error */
+/* fl_heap_grow without recording an error. */
 FL_PRIVATE bool fl__grow_raw(void *array, int64_t *cap, int64_t need, size_t size);
-/* a * b without overflow; false (no error recorded) if it does not fit. */
+/* *out = a * b; false (no error) on overflow. */
 FL_PRIVATE bool fl__mul_size(size_t a, size_t b, size_t *out);
 
 #ifdef __cplusplus
@@ -51,7 +53,7 @@ FL_API void fl_heap_use(fl_heap_fn fn, void *user) {
     __atomic_store_n(&fl__heap.fn, fn, __ATOMIC_RELEASE);
 }
 
-/* The heap without an error record: p NULL allocates, bytes 0 frees. */
+/* Calls the allocator without recording an error: p NULL allocates, bytes 0 frees. */
 void *fl__heap_raw(void *p, size_t bytes) {
     fl_heap_fn fn = __atomic_load_n(&fl__heap.fn, __ATOMIC_ACQUIRE);
     if (fn) return fn(__atomic_load_n(&fl__heap.user, __ATOMIC_RELAXED), p, bytes);
@@ -65,7 +67,7 @@ FL_API void *fl_heap_alloc(size_t bytes) {
     size_t n = bytes ? bytes : 1;
     void *p = hooked ? fl__heap_raw(NULL, n) : calloc(1, n);
     if (!p)
-        fl_fail("out of memory: asked the heap for %zu bytes", bytes);
+        fl_fail("out of memory: cannot allocate %zu bytes on the heap", bytes);
     else if (hooked)
         memset(p, 0, n);
     return p;
@@ -73,7 +75,7 @@ FL_API void *fl_heap_alloc(size_t bytes) {
 
 FL_API void *fl_heap_realloc(void *p, size_t bytes) {
     void *q = fl__heap_raw(p, bytes ? bytes : 1);
-    if (!q) fl_fail("out of memory: asked the heap for %zu bytes", bytes);
+    if (!q) fl_fail("out of memory: cannot allocate %zu bytes on the heap", bytes);
     return q;
 }
 
@@ -92,7 +94,7 @@ FL_PRIVATE bool fl__grow_raw(void *array, int64_t *cap, int64_t need, size_t siz
     int64_t n = *cap < 8 ? 8 : *cap;
     while (n < need) n = n > INT64_MAX / 2 ? need : 2 * n;
     if (!fl__mul_size((size_t)n, size, &bytes)) return false;
-    memcpy(&p, array, sizeof p); /* array is a T **: its pointer travels as bytes */
+    memcpy(&p, array, sizeof p); /* array is a T **: copying bytes avoids an aliasing violation */
     p = fl__heap_raw(p, bytes);
     if (!p) return false;
     memcpy(array, &p, sizeof p);
@@ -101,26 +103,26 @@ FL_PRIVATE bool fl__grow_raw(void *array, int64_t *cap, int64_t need, size_t siz
 }
 
 #ifdef FL_DEBUG
-/* The objects that were freed last, by their addresses: one that comes to the place of another frees that. */
+/* Quarantine of freed objects, hashed by address: a new entry frees the older one in its slot. */
 typedef struct fl__freed_object {
     void *p;
     char text[100];
 } fl__freed_object;
-static fl__freed_object fl__freed_objects[1 << 12]; /* by the 12 bits of fl__freed_at */
+static fl__freed_object fl__freed_objects[1 << 12]; /* indexed by the 12-bit hash of fl__freed_at */
 static pthread_mutex_t fl__freed_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static fl__freed_object *fl__freed_at(const void *p) {
-    /* the high bits of a product: allocators place blocks at multiples of large powers of two */
+    /* multiplicative hash, high bits: allocators place blocks at multiples of large powers of two */
     return &fl__freed_objects[(uint64_t)(uintptr_t)p * 0x9e3779b97f4a7c15u >> 52];
 }
 
-FL_API bool fl_is_freed(const void *p, const char *who, const char *what) {
+FL_API bool fl_is_freed(const void *p, const char *fn, const char *what) {
     char text[100] = "";
     pthread_mutex_lock(&fl__freed_lock);
     const fl__freed_object *o = fl__freed_at(p);
     if (p && o->p == p) strcpy(text, o->text);
     pthread_mutex_unlock(&fl__freed_lock);
-    return *text && !fl_err_false("%s: %s was freed before: %s", who, what, text);
+    return *text && !fl_err_false("%s: %s was freed before: %s", fn, what, text);
 }
 
 FL_API void fl_object_free(void *p, const char *kind, const char *name) {
@@ -134,8 +136,8 @@ FL_API void fl_object_free(void *p, const char *kind, const char *name) {
     fl_heap_free(old);
 }
 #else
-FL_API bool fl_is_freed(const void *p, const char *who, const char *what) {
-    return (void)p, (void)who, (void)what, false;
+FL_API bool fl_is_freed(const void *p, const char *fn, const char *what) {
+    return (void)p, (void)fn, (void)what, false;
 }
 
 FL_API void fl_object_free(void *p, const char *kind, const char *name) {
@@ -148,7 +150,7 @@ FL_API bool fl_heap_grow(void *array, int64_t *cap, int64_t need, size_t size) {
     if (!fl_given(array, "fl_heap_grow", "the array") || !fl_given(cap, "fl_heap_grow", "the capacity"))
         return false;
     if (fl__grow_raw(array, cap, need, size)) return true;
-    return fl_fail("out of memory: asked the heap for %lld elements of %zu bytes", (long long)need,
+    return fl_fail("out of memory: cannot allocate %lld elements of %zu bytes on the heap", (long long)need,
                    size);
 }
 

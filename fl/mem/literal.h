@@ -1,14 +1,15 @@
-/* literal.h - the struct values that macros make of their arguments, for C and C++ */
+/* fl/mem/literal.h - FL_LITERAL: compound literals that compile as C and as C++ */
 #ifndef FL_MEM_LITERAL_H
 #define FL_MEM_LITERAL_H
 
-/* C++ has no compound literals, before C++20 no designators, and g++ warns of the fields that designators leave
-   out: __extension__ ends the first two warnings, a system header the last. In C none of them is given. */
+/* C++ has no compound literals and, before C++20, no designators; g++ also warns of fields that designators
+   omit. __extension__ silences the first two warnings, the system header pragma the last. C needs
+   neither. */
 #ifdef __cplusplus
 #pragma GCC system_header
 #endif
 
-/* A value of type T with these elements or designated fields. */
+/* A value of type T from elements or designated fields. */
 #define FL_LITERAL(T, ...) (__extension__(T){__VA_ARGS__})
 
 #endif /* FL_MEM_LITERAL_H */

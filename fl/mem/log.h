@@ -1,4 +1,4 @@
-/* fl/mem/log.h - messages of the library: levels, threshold, sink */
+/* fl/mem/log.h - log messages of the library: levels, threshold, sink */
 #ifndef FL_MEM_LOG_H
 #define FL_MEM_LOG_H
 #include "build.h"
@@ -9,9 +9,9 @@ extern "C" {
 
 typedef enum fl_log_level { FL_LOG_DEBUG, FL_LOG_INFO, FL_LOG_WARN, FL_LOG_ERROR, FL_LOG_OFF } fl_log_level;
 typedef void (*fl_message_fn)(fl_log_level level, const char *text, void *user);
-/* Writes one line through the sink when level is at or above the threshold. */
+/* Sends one line (printf format) to the sink if level is at or above the threshold. */
 FL_API void fl_message(fl_log_level level, const char *format, ...) FL_PRINTF(2, 3);
-/* Sets sink and threshold. fn NULL: stderr. Default threshold: FL_LOG_WARN. */
+/* Sets the sink (fn NULL: stderr, the default) and the threshold (default FL_LOG_WARN). */
 FL_API void fl_message_use(fl_message_fn fn, void *user, fl_log_level threshold);
 
 #ifdef __cplusplus

@@ -1,4 +1,5 @@
-/* fl/mem/managers.h - memory managers: which one serves, figures, the native one, one of your own */
+/* fl/mem/managers.h - memory managers (allocators): selection, statistics, native manager, custom
+   managers */
 #ifndef FL_MEM_MANAGERS_H
 #define FL_MEM_MANAGERS_H
 #include "buffers.h"
@@ -9,52 +10,57 @@ extern "C" {
 #endif
 
 typedef struct fl_mem_stats {
-    /* Bytes handed out, now and at most; blocks below 64 KiB are counted to within the bound of the
-       thread caches. */
+    /* Bytes allocated by buffers, now and at the peak; the peak of blocks below 64 KiB is exact only up to
+       the capacity of the thread caches. */
     int64_t in_use, peak_in_use;
-    int64_t reserved, peak_reserved; /* bytes taken from the device */
-    int64_t gets, puts, reuses;      /* requests, returns, requests served without the device */
-    int64_t device_gets;             /* trips to the device */
-    /* Of the cached memory: fragmentation = 1 - largest_free / (reserved - in_use). */
+    int64_t reserved, peak_reserved; /* bytes allocated from the device, now and at the peak */
+    int64_t gets, puts, reuses;      /* allocations, frees, allocations served from the cache */
+    int64_t device_gets;             /* allocations from the device */
+    /* Of the cached memory, in bytes and blocks: fragmentation = 1 - largest_free / (reserved - in_use). */
     int64_t largest_free, free_blocks;
 } fl_mem_stats;
 
-/* A memory manager: about 40 lines for one of your own. All functions are called from any thread.
-   get may leave the bytes for later: sets restore and the state instead of ptr, and claims the
-   buffer if it declares it pageable. */
+/* A memory manager; a custom one takes about 40 lines. Its functions may be called from any thread. get may
+   defer the allocation: then it sets restore and the state instead of ptr, and claims the buffer
+   (fl_buffer_claim) if it makes it pageable. */
 struct fl_mem_manager {
     const char *name;
-    /* Sets b->ptr to b->bytes bytes, aligned to FL_ALIGN with FL_ALIGN spare; false: none left. */
+    /* Sets b->ptr to b->bytes bytes, aligned to FL_ALIGN, plus FL_ALIGN readable ones; false if out of
+       memory. */
     bool (*get)(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info);
-    void (*put)(fl_mem_manager *self, fl_buffer *b); /* takes b->ptr back; b may be not resident */
-    size_t (*trim)(fl_mem_manager *self); /* returns cached bytes to the device; NULL: none */
+    void (*put)(fl_mem_manager *self, fl_buffer *b); /* frees b->ptr; b may not be resident */
+    size_t (*trim)(fl_mem_manager *self); /* frees cached memory, returns its bytes; NULL: none */
     void (*stats)(fl_mem_manager *self, fl_mem_stats *out); /* NULL: zeros */
-    void (*reset_peak)(fl_mem_manager *self); /* peaks become what is; NULL: nothing to do */
+    void (*reset_peak)(fl_mem_manager *self); /* sets peaks to current values; NULL: nothing to do */
     void (*close)(fl_mem_manager *self); /* frees the manager; NULL: nothing to do */
     void *user;
 };
 
-/* Makes m the manager of all buffers made from now on and returns the one before. NULL: the caching
-   one. A buffer remembers its own manager, so swapping is safe at any time; a manager must outlive
-   its buffers. */
+/* Makes m (NULL: the caching manager) the manager of buffers created from now on, in all threads; returns
+   the previous one. Buffers remember their manager, so this is safe at any time; a manager must outlive its
+   buffers. */
 FL_API fl_mem_manager *fl_mem_use(fl_mem_manager *m);
+/* The manager of new buffers. */
 FL_API fl_mem_manager *fl_mem_current(void);
-/* Straight to the device, nothing kept. */
+/* Allocates from the device and frees to it, without a cache. */
 FL_API fl_mem_manager *fl_mem_native(void);
-/* Closes a manager (the shared ones stay). One that is in use is replaced by the default. */
+/* Frees a manager; no effect on the native and the caching one. The current one is replaced by the
+   default. */
 FL_API void fl_mem_close(fl_mem_manager *m);
-FL_API fl_mem_stats fl_mem_stats_of(fl_mem_manager *m); /* NULL: current */
+/* Statistics of m; m NULL, here and below: the current one. */
+FL_API fl_mem_stats fl_mem_stats_of(fl_mem_manager *m);
+/* Sets m's peaks to its current values. */
 FL_API void fl_mem_stats_reset_peak(fl_mem_manager *m);
-/* Several lines of text about m's peak, reuse and fragmentation, through fl_message at level. */
+/* Logs m's usage, reuse and fragmentation by fl_message at level, in four lines. */
 FL_API void fl_mem_report(fl_mem_manager *m, fl_log_level level);
-/* Returns all cached memory of the current manager and of the calling thread to the device; bytes
-   returned. */
+/* Frees the cached memory of the current and the caching manager and of the calling thread; returns its
+   bytes. */
 FL_API size_t fl_mem_trim(void);
-/* Marks the start of the next training step in infos and traces; returns its number. */
+/* Marks the start of a training step, for fl_mem_info and traces; returns its number, from 1. */
 FL_API int64_t fl_mem_step(void);
-/* That number now. */
+/* The number of the current step, 0 before the first. */
 FL_API int64_t fl_mem_step_now(void);
-/* For a get of your own: lets `inner` serve the buffer and take it back by itself. */
+/* For the get of a custom manager: delegates the buffer to `inner`, which will also free it. */
 FL_API bool fl_mem_delegate(fl_mem_manager *self, fl_mem_manager *inner, fl_buffer *b,
                             const fl_mem_info *info);
 
@@ -92,7 +98,7 @@ FL_API int64_t fl_mem_step_now(void) {
 
 static fl_mem_stats fl__native_stats; /* under fl__lock */
 
-/* Under fl__lock is what the shared managers count. */
+/* For the native and the caching manager, whose statistics are under fl__lock. */
 void fl__reset_peak(fl_mem_stats *s) {
     pthread_mutex_lock(&fl__lock);
     s->peak_in_use = s->in_use;
@@ -193,7 +199,7 @@ FL_API void fl_mem_report(fl_mem_manager *m, fl_log_level level) {
     int64_t idle = s.reserved - s.in_use;
     const double mib = 1024 * 1024;
     fl_message(level, "memory (%s): in use %.2f MiB, peak %.2f; reserved %.2f MiB, peak %.2f",
-               m->name ? m->name : "without a name", (double)s.in_use / mib,
+               m->name ? m->name : "unnamed", (double)s.in_use / mib,
                (double)s.peak_in_use / mib, (double)s.reserved / mib,
                (double)s.peak_reserved / mib);
     fl_message(

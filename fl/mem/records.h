@@ -1,4 +1,4 @@
-/* fl/mem/records.h - small records on free lists of each thread; the end of a thread and of the process */
+/* fl/mem/records.h - internal: small records on per-thread free lists; cleanup at thread and process exit */
 #ifndef FL_MEM_RECORDS_H
 #define FL_MEM_RECORDS_H
 #include "build.h"
@@ -7,16 +7,16 @@
 extern "C" {
 #endif
 
-/* Between the headers of fl; not for users. Small records come from free lists that each thread
-   keeps for itself, so that one is taken and put back without a lock or an atomic
-   read-modify-write. The lists are bounded: the surplus goes to shared lists, in batches, and
-   everything does when the thread ends. Kinds 0 to 15 are sizes, of 64 to 1024 bytes. */
+/* Internal to fl, not for users. Small records come from per-thread free lists, so that getting and putting
+   one takes neither a lock nor an atomic read-modify-write. The lists are bounded: the surplus moves to
+   shared lists, in batches, and all of it when the thread ends. Kinds 0 to 15 are the sizes 64, 128 ... 1024
+   bytes. */
 enum {
     FL__RECORD_SIZES = 16,
     FL__RECORD_TENSOR = FL__RECORD_SIZES,
     FL__RECORD_BUFFER,
     FL__RECORD_KINDS,
-    FL__RECORDS_MOST = 1024 /* in each list of a thread */
+    FL__RECORDS_MOST = 1024 /* capacity of each list of a thread */
 };
 typedef struct fl__record {
     struct fl__record *next;
@@ -26,19 +26,20 @@ typedef struct fl__records {
         fl__record *head;
         int64_t n; /* written by its thread, read by all */
     } list[FL__RECORD_KINDS];
-    int64_t most; /* FL__RECORDS_MOST; 0 before the thread has lists of its own */
+    int64_t most; /* FL__RECORDS_MOST; 0 before the thread has its own lists */
 } fl__records;
-/* For empty and for full lists. NULL after fl_fail. */
+/* Slow path of fl__record_get, for an empty list. NULL after fl_fail. */
 FL_PRIVATE void *fl__record_refill(int kind, size_t size);
+/* Slow path of fl__record_put, for a full list. */
 FL_PRIVATE void fl__record_overflow(int kind, void *record);
-/* Records of that kind in use, in all threads. */
+/* Records of that kind in use, over all threads. */
 FL_PRIVATE int64_t fl__records_live(int kind);
-/* Calls fn when this thread ends, or the process if it is the first, before its records go. Another
-   fn replaces it. False when the heap is out. */
+/* Registers fn to run when this thread ends (for the first thread: the process), before its records are
+   released. A later fn replaces it. False if out of memory. */
 FL_PRIVATE bool fl__at_thread_end(void (*fn)(void));
 #ifndef __cplusplus
 FL__PRIVATE_VARIABLE _Thread_local fl__records *fl__self; /* never NULL */
-/* A record of `size` bytes, not cleared: always the same size for one kind. */
+/* An uninitialised record of `size` bytes; each kind has one size. */
 static FL__HOT void *fl__record_get(int kind, size_t size) {
     fl__records *t = fl__self;
     fl__record *r = t->list[kind].head;
@@ -73,11 +74,11 @@ static FL__HOT void fl__record_put(int kind, void *record) {
 #include "heap.h"
 #include <string.h>
 
-#define FL__BIN_BLOCKS 256               /* buffers on one shelf, */
-#define FL__BIN_BYTES ((size_t)64 << 10) /* and their bytes; but four blocks are always kept */
+#define FL__BIN_BLOCKS 256               /* capacity of a thread's bin in buffers, */
+#define FL__BIN_BYTES ((size_t)64 << 10) /* and in bytes; at least four blocks */
 
-FL_PRIVATE fl__thread fl__nobody;
-FL_PRIVATE _Thread_local fl__records *fl__self = &fl__nobody.records;
+FL_PRIVATE fl__thread fl__no_thread;
+FL_PRIVATE _Thread_local fl__records *fl__self = &fl__no_thread.records;
 FL_PRIVATE struct fl__shared fl__shared = {.once = PTHREAD_ONCE_INIT};
 
 static void fl__thread_end(void *thread);
@@ -109,7 +110,7 @@ void fl__setup(void) {
     pthread_once(&fl__shared.once, fl__setup_once);
 }
 
-/* NULL when the heap is out; does not record it, for a drop must not fail. */
+/* NULL if out of memory, without recording an error, because fl_buffer_drop must not fail. */
 static FL__COLD fl__thread *fl__thread_start(void) {
     fl__setup();
     fl__thread *t = fl__heap_raw(NULL, sizeof *t);
@@ -118,8 +119,8 @@ static FL__COLD fl__thread *fl__thread_start(void) {
     t->records.most = FL__RECORDS_MOST;
     for (int c = 0; c < FL__SMALL_CLASSES; c++) {
         size_t size = fl__class_size(c), most = FL__BIN_BYTES / size;
-        t->shelves[c].size = (int)size;
-        t->shelves[c].most = most > FL__BIN_BLOCKS ? FL__BIN_BLOCKS : most < 4 ? 4 : (int)most;
+        t->bins[c].size = (int)size;
+        t->bins[c].most = most > FL__BIN_BLOCKS ? FL__BIN_BLOCKS : most < 4 ? 4 : (int)most;
     }
     if (fl__shared.ready) pthread_setspecific(fl__shared.key, t);
     pthread_mutex_lock(&fl__lock);
@@ -132,7 +133,7 @@ static FL__COLD fl__thread *fl__thread_start(void) {
 }
 
 fl__thread *fl__thread_record(void) {
-    return fl__this_thread() == &fl__nobody ? fl__thread_start() : fl__this_thread();
+    return fl__this_thread() == &fl__no_thread ? fl__thread_start() : fl__this_thread();
 }
 
 FL_PRIVATE bool fl__at_thread_end(void (*fn)(void)) {
@@ -147,8 +148,8 @@ static void fl__thread_call_end(fl__thread *t) {
     if (end) end();
 }
 
-/* The end of a thread (or of the process): its caches go to the shared lists. Key destructors that
-   run later and touch buffers start a new record, which ends the same way. */
+/* At thread (or process) exit: its caches move to the shared lists. Key destructors that run later and use
+   buffers start a new record, which ends the same way. */
 static void fl__thread_end(void *thread) {
     fl__thread *t = thread, **link = &fl__shared.threads;
     fl__thread_call_end(t);
@@ -159,7 +160,7 @@ static void fl__thread_end(void *thread) {
     for (int k = 0; k < FL__RECORD_KINDS; k++) fl__shared.taken[k] += t->taken[k];
     fl__shared.gets += t->gets;
     pthread_mutex_unlock(&fl__lock);
-    fl__self = &fl__nobody.records;
+    fl__self = &fl__no_thread.records;
     fl_heap_free(t);
 }
 
@@ -170,7 +171,7 @@ void fl__record_share(int kind, void *record) {
     fl__shared.records[kind] = r;
 }
 
-/* Under fl__lock: a thread gives records away until it keeps so many. */
+/* Under fl__lock: moves records of a thread to the shared list until `keep` are left. */
 void fl__records_share(fl__thread *t, int kind, int64_t keep) {
     while (t->records.list[kind].n > keep) {
         fl__record_share(kind, fl__record_get(kind, 0));
@@ -178,7 +179,7 @@ void fl__records_share(fl__thread *t, int kind, int64_t keep) {
     }
 }
 
-/* Under fl__lock: one more record for a thread, a shared or a new one. */
+/* Under fl__lock: adds a record to a thread's list, from the shared list or the heap. */
 bool fl__record_take(fl__thread *t, int kind, size_t size) {
     fl__record *r = fl__shared.records[kind];
     if (r) fl__shared.records[kind] = r->next;
@@ -196,7 +197,7 @@ FL_PRIVATE FL__COLD void *fl__record_refill(int kind, size_t size) {
         fl__record_take(t, kind, size);
     pthread_mutex_unlock(&fl__lock);
     if (ok) return fl__record_get(kind, size);
-    fl_fail("out of memory: asked the heap for a record of %zu bytes", size);
+    fl_fail("out of memory: cannot allocate a record of %zu bytes on the heap", size);
     return NULL;
 }
 
@@ -206,14 +207,14 @@ FL_PRIVATE FL__COLD void fl__record_overflow(int kind, void *record) {
     if (t) {
         fl__records_share(t, kind, FL__RECORDS_MOST / 2);
         fl__record_put(kind, record);
-    } else { /* no memory for lists of its own */
+    } else { /* no memory for the thread's own lists */
         fl__record_share(kind, record);
         fl__shared.taken[kind]--;
     }
     pthread_mutex_unlock(&fl__lock);
 }
 
-/* Under fl__lock: records in use, and buffers on shelves. */
+/* Under fl__lock: records in use, including buffers in thread bins. */
 static int64_t fl__records_out(int kind) {
     int64_t n = fl__shared.taken[kind];
     for (const fl__thread *t = fl__shared.threads; t; t = t->next)
@@ -228,22 +229,22 @@ FL_PRIVATE int64_t fl__records_live(int kind) {
     return n;
 }
 
-/* Under fl__lock: buffers. */
+/* Under fl__lock: buffers in use. */
 int64_t fl__live(void) {
     int64_t n = fl__records_out(FL__RECORD_BUFFER);
     for (const fl__thread *t = fl__shared.threads; t; t = t->next)
-        for (int c = 0; c < FL__SMALL_CLASSES; c++) n -= fl__load(&t->shelves[c].count);
+        for (int c = 0; c < FL__SMALL_CLASSES; c++) n -= fl__load(&t->bins[c].count);
     return n;
 }
 
-/* ---- the end of the process, or of the shared library ---- */
+/* ---- exit of the process, or unloading of the shared library ---- */
 
-/* Memory is given back only if nobody can still use it: no buffer alive, no other thread, the heap
-   our own. */
+/* Frees all memory, but only if it cannot be in use any more: no live buffer, no other thread, no heap
+   hook. */
 static void fl__free_everything(void) {
     fl__thread *t = fl__this_thread();
     pthread_mutex_lock(&fl__lock);
-    bool mine = t != &fl__nobody;
+    bool mine = t != &fl__no_thread;
     bool alone = !fl__shared.threads || (mine && fl__shared.threads == t && !t->next);
     bool unused = fl__live() == 0;
     pthread_mutex_unlock(&fl__lock);

@@ -1,7 +1,9 @@
-/* fl/mem/shared.h - what the implementations of fl/mem/ share: the lock, a clock, private functions */
+/* fl/mem/shared.h - internals shared by the implementations of fl/mem/: global lock, clock, private
+   functions */
 #ifndef FL_MEM_SHARED_H
 #define FL_MEM_SHARED_H
-#ifndef FL_MEM_H /* an object of one file: the declarations of these; else all is declared */
+#ifndef FL_MEM_H /* compiling one file (FL_IMPL_ONLY): include its dependencies; otherwise fl_mem.h has
+                    included all */
 #include "errors.h"
 #include "heap.h"
 #include "managers.h"
@@ -18,21 +20,20 @@
 #endif
 
 #if !defined(_WIN32) && (!defined(MAP_ANONYMOUS) || !defined(CLOCK_MONOTONIC))
-/* System headers came first under a strict -std=, which hid mmap and clocks. */
+/* A system header was included first under a strict -std=, which hides mmap and clock_gettime. */
 #error "fl: include fl first in the file that defines FL_IMPLEMENTATION, or add -D_GNU_SOURCE"
 #endif
 
 #define FL__TEXT 1024
 
-/* The one lock of everything shared but the pool: settings, thread records, caches, trace. */
+/* Global lock for all shared state except the thread pool: settings, thread records, caches, trace. */
 FL__PRIVATE_VARIABLE pthread_mutex_t fl__lock;
 
 static inline int64_t fl__load(const int64_t *p) {
     return __atomic_load_n(p, __ATOMIC_RELAXED);
 }
 
-/* Adds to a counter that only this thread writes and others may read: no read-modify-write
-   instruction. */
+/* Adds to a counter that only this thread writes but others read: needs no read-modify-write instruction. */
 static inline void fl__bump(int64_t *p, int64_t delta) {
     __atomic_store_n(p, *p + delta, __ATOMIC_RELAXED);
 }
@@ -45,7 +46,7 @@ static inline int64_t fl__nanoseconds(void) {
 
 /* heap.h */
 struct fl__heap {
-    fl_heap_fn fn; /* atomic; the user word is stored first */
+    fl_heap_fn fn; /* atomic; stored after user */
     void *user;
 };
 FL__PRIVATE_VARIABLE struct fl__heap fl__heap;
@@ -59,7 +60,7 @@ FL_PRIVATE int64_t fl__system_number(const char *path, long long *second);
 FL_PRIVATE void fl__pool_forget(void);
 FL_PRIVATE void fl__pool_end(void);
 
-/* records.h: makes the end of a thread and a fork known to the system, once. */
+/* records.h: registers the thread-exit and fork handlers, once. */
 FL_PRIVATE void fl__setup(void);
 
 /* devices.h, managers.h, caching.h */
@@ -72,7 +73,7 @@ FL_PRIVATE void fl__reset_peak(fl_mem_stats *s);
 FL_PRIVATE size_t fl__cache_trim(fl_mem_manager *self);
 FL_PRIVATE size_t fl__trim_all(fl_mem_manager *m, const fl_device *d);
 
-/* fl_mem_current, inline where buffers are made. */
+/* fl_mem_current, inlined into buffer creation. */
 static inline fl_mem_manager *fl__manager_in_use(void) {
     return __atomic_load_n(&fl__current, __ATOMIC_ACQUIRE);
 }
@@ -100,7 +101,7 @@ typedef struct fl__event {
 } fl__event;
 struct fl__trace {
     bool on;           /* atomic */
-    fl__event *events; /* the rest under fl__lock */
+    fl__event *events; /* this and the rest under fl__lock */
     int64_t n, cap, max, lost;
 };
 FL__PRIVATE_VARIABLE struct fl__trace fl__trace;

@@ -1,4 +1,4 @@
-/* fl/mem/text.h - text that grows, in a buffer or in a file that is replaced as a whole */
+/* fl/mem/text.h - string builder on a buffer or a file; writing a file atomically */
 #ifndef FL_MEM_TEXT_H
 #define FL_MEM_TEXT_H
 #include "build.h"
@@ -7,20 +7,22 @@
 extern "C" {
 #endif
 
-/* Text that grows: what does not fit into buf is counted and left out, as by snprintf; with a file it goes
-   there. fl_put_json puts the inside of a JSON string. */
+/* String builder. Text that does not fit into buf is dropped but counted, as by snprintf. With a file, text
+   is written there instead. */
 typedef struct fl_strbuf {
     char *buf;
     size_t size;
     int64_t n;  /* characters so far, written or not */
-    void *file; /* a FILE *; NULL: buf */
+    void *file; /* a FILE *; NULL: write to buf */
 } fl_strbuf;
+/* Appends formatted text (printf format). */
 FL_API void fl_put(fl_strbuf *t, const char *format, ...) FL_PRINTF(2, 3);
 FL_API void fl_vput(fl_strbuf *t, const char *format, va_list args) FL_PRINTF(2, 0);
+/* Appends text escaped as the contents of a JSON string, without the quotes. */
 FL_API void fl_put_json(fl_strbuf *t, const char *text);
-/* A file of what `put` puts: one of that name is replaced once all is written, or stays. False after
-   fl_fail, with the name of the public function, `who`. */
-FL_API bool fl_put_file(const char *who, const char *path, void (*put)(fl_strbuf *t, void *user), void *user);
+/* Writes a file through `put`, atomically: an existing file is replaced only once all is written. False
+   after fl_fail, whose text names the public function fn. */
+FL_API bool fl_put_file(const char *fn, const char *path, void (*put)(fl_strbuf *t, void *user), void *user);
 
 #ifdef __cplusplus
 }
@@ -37,7 +39,7 @@ FL_API bool fl_put_file(const char *who, const char *path, void (*put)(fl_strbuf
 #include <string.h>
 
 FL_API void fl_vput(fl_strbuf *t, const char *format, va_list args) {
-    if (!fl_given(t, "fl_vput", "the text") || !fl_given(format, "fl_vput", "the format")) return;
+    if (!fl_given(t, "fl_vput", "the string builder") || !fl_given(format, "fl_vput", "the format")) return;
     const size_t at = (size_t)t->n < t->size ? (size_t)t->n : t->size;
     const int n = t->file ? vfprintf((FILE *)t->file, format, args)
                           : vsnprintf(t->buf ? t->buf + at : NULL, t->buf ? t->size - at : 0, format, args);
@@ -45,7 +47,7 @@ FL_API void fl_vput(fl_strbuf *t, const char *format, va_list args) {
 }
 
 FL_API void fl_put(fl_strbuf *t, const char *format, ...) {
-    if (!fl_given(t, "fl_put", "the text") || !fl_given(format, "fl_put", "the format")) return;
+    if (!fl_given(t, "fl_put", "the string builder") || !fl_given(format, "fl_put", "the format")) return;
     va_list args;
     va_start(args, format);
     fl_vput(t, format, args);
@@ -53,7 +55,8 @@ FL_API void fl_put(fl_strbuf *t, const char *format, ...) {
 }
 
 FL_API void fl_put_json(fl_strbuf *t, const char *text) {
-    if (!fl_given(t, "fl_put_json", "the text") || !fl_given(text, "fl_put_json", "the string")) return;
+    if (!fl_given(t, "fl_put_json", "the string builder") || !fl_given(text, "fl_put_json", "the string"))
+        return;
     for (; *text; text++) {
         const unsigned char c = (unsigned char)*text;
         if (c < 32 || c > 126) fl_put(t, "\\u%04x", c);
@@ -61,18 +64,19 @@ FL_API void fl_put_json(fl_strbuf *t, const char *text) {
     }
 }
 
-FL_API bool fl_put_file(const char *who, const char *path, void (*put)(fl_strbuf *t, void *user), void *user) {
+FL_API bool fl_put_file(const char *fn, const char *path, void (*put)(fl_strbuf *t, void *user), void *user) {
     if (!fl_given(path, "fl_put_file", "the path")) return false;
-    if (!put) return fl_fail("fl_put_file: the function is NULL");
+    if (!put) return fl_fail("fl_put_file: put is NULL");
     char temporary[1024];
     if (snprintf(temporary, sizeof temporary, "%s.part", path) >= (int)sizeof temporary)
-        return fl_fail("%s: the path has more than %zu characters", who, sizeof temporary - 6);
+        return fl_fail("%s: the path is too long: got %zu characters, expected at most %zu", fn,
+                       strlen(path), sizeof temporary - 6);
     FILE *f = fopen(temporary, "w");
-    if (!f) return fl_fail("%s: cannot open %s: %s", who, temporary, strerror(errno));
+    if (!f) return fl_fail("%s: cannot open %s: %s", fn, temporary, strerror(errno));
     put(&(fl_strbuf){.file = f}, user);
     const bool bad = ferror(f) != 0;
     if (!fclose(f) && !bad && !rename(temporary, path)) return true;
-    fl_fail("%s: cannot write %s: %s", who, path, strerror(errno));
+    fl_fail("%s: cannot write %s: %s", fn, path, strerror(errno));
     remove(temporary);
     return false;
 }

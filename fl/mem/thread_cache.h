@@ -1,6 +1,6 @@
-/* fl/mem/thread_cache.h - what each thread keeps for itself: free records and small buffers, without a lock
+/* fl/mem/thread_cache.h - lock-free per-thread caches of records and small buffers
 
-   What of it is inline is on the way of each small buffer. */
+   The inline functions are on the fast path of every small buffer. */
 #ifndef FL_MEM_THREAD_CACHE_H
 #define FL_MEM_THREAD_CACHE_H
 #include "shared.h"
@@ -34,9 +34,9 @@ static inline void fl__unpoison(const void *p, size_t bytes) {
 
 /* ---- size classes ----
 
-   Sizes are multiples of 64. The first eight classes are 64 apart, then come four per doubling: at
-   most a fifth of a block is slack. Small blocks have exactly the size of their class; free large
-   blocks are only sorted by it. */
+   Sizes are multiples of 64 bytes. The first eight classes are 64 apart, then there are four per
+   doubling, so at most a fifth of a block is wasted. Small blocks have exactly the size of their class;
+   free large blocks are only binned by it. */
 
 #define FL__SMALL_MAX ((size_t)64 << 10)
 #define FL__SMALL_CLASSES 36
@@ -59,36 +59,37 @@ static inline bool fl__is_small(size_t bytes) {
 
 /* ---- threads and their records ----
 
-   What a thread keeps for itself: free records, shelves of small buffers that are ready (a record
-   with its block, as it was dropped), counters. It stands on the heap and is linked, so that
-   counters can be summed and a forked child can outlive the threads it lost. */
+   Per-thread state: free records, bins of ready-made small buffers (a record with its block, as it was
+   dropped), counters. It is allocated on the heap and linked in a list, so that counters can be summed and
+   a forked child still finds the caches of the threads it lost. */
 
-typedef struct fl__shelf {
+typedef struct fl__thread_bin {
     fl_buffer *head;
     int64_t count;
-    int size; /* bytes of a block */
-    int most; /* buffers a thread keeps */
-} fl__shelf;
+    int size; /* bytes per block */
+    int most; /* capacity in buffers */
+} fl__thread_bin;
 
-/* Counters are written by their thread and read by all. Few of them: every store counts on the hot
+/* Counters are written by their thread and read by all. There are few, because each costs a store on the hot
    path. */
 typedef struct fl__thread {
     fl__records records; /* first: fl__self points there */
-    int64_t taken[FL__RECORD_KINDS]; /* records that came in minus those given away: what is not free lives */
-    int64_t gets; /* small blocks served */
-    fl__shelf shelves[FL__SMALL_CLASSES];
-    fl_mem_info info;  /* what managers are told when the caller tells nothing */
+    int64_t taken[FL__RECORD_KINDS]; /* records received minus records given away; those not free are in
+                                        use */
+    int64_t gets; /* small blocks allocated */
+    fl__thread_bin bins[FL__SMALL_CLASSES];
+    fl_mem_info info;  /* passed to managers if the caller gives none */
     void (*end)(void); /* see fl__at_thread_end */
     int id;            /* 1, 2, ...: for traces */
     struct fl__thread *next;
 } fl__thread;
 
-/* Of a thread that has no record yet: all is empty, and full. */
-FL__PRIVATE_VARIABLE fl__thread fl__nobody;
+/* Used by a thread that has no record yet: its lists are empty and have no capacity. */
+FL__PRIVATE_VARIABLE fl__thread fl__no_thread;
 struct fl__shared {
     fl__thread *threads;
     int last_id;
-    int64_t taken[FL__RECORD_KINDS], gets; /* of threads that are gone */
+    int64_t taken[FL__RECORD_KINDS], gets; /* of threads that have ended */
     fl__record *records[FL__RECORD_KINDS];
     pthread_key_t key;
     bool ready;
@@ -109,41 +110,41 @@ FL_PRIVATE bool fl__record_take(fl__thread *t, int kind, size_t size);
 FL_PRIVATE int64_t fl__live(void);
 
 /* caching.h */
-FL_PRIVATE fl__shelf *fl__shelf_refill(int c);
-FL_PRIVATE fl__shelf *fl__shelf_overflow(int c);
+FL_PRIVATE fl__thread_bin *fl__thread_bin_refill(int c);
+FL_PRIVATE fl__thread_bin *fl__thread_bin_overflow(int c);
 FL_PRIVATE void fl__trim_thread(fl__thread *t);
 
-static inline void fl__shelf_push(fl__shelf *shelf, fl_buffer *b) {
-    fl__poison(b->ptr, (size_t)shelf->size);
-    b->next_ = shelf->head;
-    shelf->head = b;
-    fl__bump(&shelf->count, 1);
+static inline void fl__thread_bin_push(fl__thread_bin *bin, fl_buffer *b) {
+    fl__poison(b->ptr, (size_t)bin->size);
+    b->next_ = bin->head;
+    bin->head = b;
+    fl__bump(&bin->count, 1);
 }
 
-static inline fl_buffer *fl__shelf_pop(fl__shelf *shelf) {
-    fl_buffer *b = shelf->head;
-    shelf->head = b->next_;
-    fl__bump(&shelf->count, -1);
+static inline fl_buffer *fl__thread_bin_pop(fl__thread_bin *bin) {
+    fl_buffer *b = bin->head;
+    bin->head = b->next_;
+    fl__bump(&bin->count, -1);
     return b;
 }
 
-/* A ready buffer, with the fields that do not change on a shelf; NULL when there is no memory. */
+/* A ready-made buffer from this thread's bin, with ptr set; NULL if out of memory. */
 static FL__HOT fl_buffer *fl__small_take(size_t bytes) {
     int c = fl__class(bytes + FL_ALIGN);
-    fl__shelf *shelf = &fl__this_thread()->shelves[c];
-    if (!shelf->head && !(shelf = fl__shelf_refill(c))) return NULL;
-    fl_buffer *b = fl__shelf_pop(shelf);
+    fl__thread_bin *bin = &fl__this_thread()->bins[c];
+    if (!bin->head && !(bin = fl__thread_bin_refill(c))) return NULL;
+    fl_buffer *b = fl__thread_bin_pop(bin);
     fl__unpoison(b->ptr, bytes + FL_ALIGN);
     fl__bump(&fl__this_thread()->gets, 1);
     return b;
 }
 
-/* Puts a dropped buffer away, record and block. False: this thread has no shelves. */
+/* Puts a dropped buffer, record and block, into this thread's bin. False: the thread has none. */
 static FL__HOT bool fl__small_put(fl_buffer *b) {
     int c = fl__class(b->bytes + FL_ALIGN);
-    fl__shelf *shelf = &fl__this_thread()->shelves[c];
-    if (shelf->count >= shelf->most && !(shelf = fl__shelf_overflow(c))) return false;
-    fl__shelf_push(shelf, b);
+    fl__thread_bin *bin = &fl__this_thread()->bins[c];
+    if (bin->count >= bin->most && !(bin = fl__thread_bin_overflow(c))) return false;
+    fl__thread_bin_push(bin, b);
     return true;
 }
 

@@ -1,4 +1,4 @@
-/* fl/mem/threads.h - the thread pool: loops cut into chunks, the number of threads */
+/* fl/mem/threads.h - thread pool: parallel loops in chunks, number of threads */
 #ifndef FL_MEM_THREADS_H
 #define FL_MEM_THREADS_H
 #include "build.h"
@@ -7,18 +7,20 @@
 extern "C" {
 #endif
 
+/* The body of a parallel loop: processes [begin, end). */
 typedef void (*fl_task)(void *arg, int64_t begin, int64_t end);
-/* Calls task(arg, begin, end) over [0, n) in chunks of exactly `grain` (the last may be shorter),
-   in any order and on any thread; begin is always a multiple of grain. Serial when called inside a
-   parallel body, when another thread holds the pool, when one chunk suffices, or with one thread.
-   Returns when all chunks are done. */
+/* Parallel for: calls task(arg, begin, end) over [0, n) in chunks of exactly `grain` (the last may be
+   shorter), in any order and on any thread, and returns when all are done. begin is always a multiple of
+   grain. Runs serially inside another parallel loop, while another thread uses the pool, if one chunk
+   suffices, or with one thread. An error of a task (fl_fail) becomes the caller's error. */
 FL_API void fl_parallel(int64_t n, int64_t grain, fl_task task, void *arg);
-/* True inside a task of fl_parallel: ops refuse to run there. */
+/* True inside a task of fl_parallel, where ops report an error. */
 FL_API bool fl_in_parallel(void);
-/* Threads that fl_parallel uses, the caller included. Default: the processors this process may run
-   on, or FL_THREADS from the environment. Setting joins the old workers; n < 1 restores the
-   default. */
+/* Number of threads of fl_parallel, the caller included. Default: the environment variable FL_THREADS, or
+   the CPUs available to this process (affinity mask, container quota). */
 FL_API int fl_threads(void);
+/* Sets it, at most 256, and joins the old workers; n < 1 restores the default. False with an error if n is
+   too large or inside a parallel loop. */
 FL_API bool fl_set_threads(int n);
 
 #ifdef __cplusplus
@@ -47,13 +49,12 @@ FL_API bool fl_set_threads(int n);
 
 FL_PRIVATE _Thread_local bool fl__inside_task;
 
-/* ---- processors ---- */
+/* ---- CPUs ---- */
 
 #define FL__THREADS_MAX 256
 
 #ifdef __linux__
-/* The number in the first line of a small system file, -1 if it cannot be had. *second gets the
-   next one, if any. */
+/* The first number of a small system file, -1 if it cannot be read; *second gets the next one, if any. */
 int64_t fl__system_number(const char *path, long long *second) {
     long long first = -1;
     FILE *f = fopen(path, "r");
@@ -64,7 +65,7 @@ int64_t fl__system_number(const char *path, long long *second) {
 }
 #endif
 
-/* Processors this process may run on: its affinity mask, cut by the quota of its container. */
+/* CPUs available to this process: its affinity mask, limited by the cgroup quota. */
 static int fl__processors(void) {
     int n = 0;
 #if defined(__linux__)
@@ -92,13 +93,13 @@ static int fl__threads_default(void) {
 
 /* ---- thread pool ----
 
-   One caller at a time owns the pool (`busy`); it fills in the loop and opens the gate: number of
-   the loop << 16, plus a bit that says closed, plus the count of workers inside. A worker enters
-   with a compare-and-swap that fails once the gate is closed, so a worker that wakes late misses
-   the loop instead of delaying it, and the loop's fields are only written while the gate is closed
-   and nobody is inside. Chunks are taken one by one from `next`. Who waits spins for a while and
-   then parks; the flags `parked` and `waiting` are ordered against the gate by sequential
-   consistency on both sides, so no wake-up is lost. Forking inside a task is not supported. */
+   One caller at a time owns the pool (`busy`). It sets the fields of the loop and opens the gate, a word
+   of: loop number << 16 | closed bit | count of workers inside. A worker enters by a compare-and-swap that
+   fails once the gate is closed, so a worker that wakes up late misses the loop instead of delaying it.
+   The loop's fields are written only while the gate is closed and no worker is inside. Chunks are claimed
+   one by one from `next`. Waiting threads spin for a while, then park. The flags `parked` and `waiting`
+   are ordered against the gate by sequential consistency on both sides, so no wake-up is lost. Forking
+   inside a task is not supported. */
 
 #define FL__GATE_CLOSED (1u << 15)
 #define FL__GATE_INSIDE (FL__GATE_CLOSED - 1)
@@ -106,20 +107,20 @@ static int fl__threads_default(void) {
 
 static struct {
     _Alignas(64) uint64_t gate; /* atomic */
-    _Alignas(64) int64_t next;  /* atomic: the first chunk that nobody took */
+    _Alignas(64) int64_t next;  /* atomic: the next unclaimed chunk */
     _Alignas(64) int busy;      /* atomic: a caller owns the pool */
-    int n_threads;              /* atomic; 0: not decided yet */
-    int parked, waiting;        /* atomic: workers asleep; the caller sleeps */
-    bool stop;                  /* atomic: workers leave */
+    int n_threads;              /* atomic; 0: not set yet */
+    int parked, waiting;        /* atomic: number of sleeping workers; the caller sleeps */
+    bool stop;                  /* atomic: workers exit */
     pthread_mutex_t lock;
     pthread_cond_t work, done;
     fl_task task; /* the loop */
     void *arg;
     int64_t n, grain, chunks;
-    int started;  /* the rest belongs to the owner: workers running, */
-    int away;     /* 1 + the processor that they keep off, 0: none */
-    bool refused; /* the system gives no more threads, */
-    int64_t spin; /* how long to spin: not at all with more threads than processors */
+    int started;  /* from here on only for the owner: number of workers */
+    int away;     /* 1 + the CPU excluded from the workers' affinity, 0: none */
+    bool refused; /* thread creation failed: do not try again */
+    int64_t spin; /* spin time in ns: 0 with more threads than CPUs */
     bool failed;  /* a task failed on a worker (under lock) */
     char text[FL__TEXT];
     pthread_t workers[FL__THREADS_MAX];
@@ -176,7 +177,7 @@ static void fl__pool_chunks(void) {
     fl__inside_task = false;
 }
 
-/* Carries the error of a task from this worker to the caller: the first one stays. */
+/* Passes the error of a task from this worker to the caller; the first one is kept. */
 static void fl__pool_hand_over_error(void) {
     if (!fl_error()) return;
     pthread_mutex_lock(&fl__pool.lock);
@@ -209,7 +210,7 @@ static void fl__pool_leave(void) {
     }
 }
 
-/* Waits for a loop and enters it. False: the pool stops. */
+/* Waits for a loop and enters it. False: the pool is stopping. */
 static bool fl__pool_await(uint64_t *seen) {
     int64_t end = fl__pool.spin ? fl__nanoseconds() + fl__pool.spin : 0;
     do {
@@ -256,7 +257,7 @@ static void fl__pool_drain(void) {
     pthread_mutex_unlock(&fl__pool.lock);
 }
 
-/* Starts workers up to `want`, with all signals blocked and the stack that kernels may count on. */
+/* Starts workers up to `want`, with all signals blocked and a 2 MiB stack, which kernels rely on. */
 static void fl__pool_start(int want, int threads) {
     pthread_attr_t attr;
     if (fl__pool.started >= want || fl__pool.refused || pthread_attr_init(&attr)) return;
@@ -291,15 +292,15 @@ static void fl__pool_stop(void) {
     fl__pool.refused = false;
 }
 
-/* A sleeper tends to wake up on its waker's processor and to stay behind it for milliseconds while
-   another one idles; so workers keep off the processor where the loop was started. */
+/* A woken thread tends to be scheduled on its waker's CPU and to wait there for milliseconds while another
+   CPU idles; so the CPU of the thread that starts the loop is excluded from the workers' affinity. */
 static void fl__pool_spread(void) {
 #if defined(__linux__)
     cpu_set_t others;
     const int here = sched_getcpu();
     if (here < 0 || here + 1 == fl__pool.away) return;
     if (sched_getaffinity(0, sizeof others, &others)) return;
-    if (CPU_COUNT(&others) <= fl__pool.started) return; /* more threads than processors */
+    if (CPU_COUNT(&others) <= fl__pool.started) return; /* more threads than CPUs */
     CPU_CLR((size_t)here, &others);
     for (int i = 0; i < fl__pool.started; i++)
         pthread_setaffinity_np(fl__pool.workers[i], sizeof others, &others);
@@ -307,7 +308,7 @@ static void fl__pool_spread(void) {
 #endif
 }
 
-/* Wakes as many sleepers as the loop can use besides those that spin. */
+/* Wakes as many parked workers as the loop can use. */
 static void fl__pool_wake(int helpers) {
     int n = __atomic_load_n(&fl__pool.parked, __ATOMIC_SEQ_CST);
     if (!n) return;
@@ -320,7 +321,7 @@ static void fl__pool_wake(int helpers) {
     pthread_mutex_unlock(&fl__pool.lock);
 }
 
-/* One loop over the pool, which this thread owns. */
+/* Runs one loop on the pool, which this thread owns. */
 static void fl__pool_run(int64_t n, int64_t grain, fl_task task, void *arg, int threads) {
     int64_t chunks = n / grain + (n % grain != 0);
     int helpers = chunks < threads ? (int)chunks - 1 : threads - 1;
@@ -354,9 +355,9 @@ FL_API void fl_parallel(int64_t n, int64_t grain, fl_task task, void *arg) {
 }
 
 FL_API bool fl_set_threads(int n) {
-    if (fl__inside_task) return fl_fail("fl_set_threads: called inside a parallel body");
+    if (fl__inside_task) return fl_fail("fl_set_threads: must not be called inside a task of fl_parallel");
     if (n > FL__THREADS_MAX)
-        return fl_fail("fl_set_threads: %d threads, at most %d are possible", n, FL__THREADS_MAX);
+        return fl_fail("fl_set_threads: too many threads: got %d, expected at most %d", n, FL__THREADS_MAX);
     while (__atomic_exchange_n(&fl__pool.busy, 1, __ATOMIC_ACQUIRE)) sched_yield();
     fl__pool_stop();
     __atomic_store_n(&fl__pool.n_threads, n < 1 ? fl__threads_default() : n, __ATOMIC_RELEASE);
@@ -365,8 +366,7 @@ FL_API bool fl_set_threads(int n) {
 }
 
 #ifndef _WIN32
-/* After a fork the child has this thread only: the pool is as new, with the number of threads kept.
-   */
+/* After a fork the child has only this thread: resets the pool, but keeps the number of threads. */
 void fl__pool_forget(void) {
     fl__pool.gate |= FL__GATE_CLOSED;
     fl__pool.gate &= ~(uint64_t)FL__GATE_INSIDE;

@@ -1,4 +1,4 @@
-/* fl/mem/trace.h - a timeline of what buffers did */
+/* fl/mem/trace.h - traces of buffer events, as JSON for timeline viewers */
 #ifndef FL_MEM_TRACE_H
 #define FL_MEM_TRACE_H
 #include "build.h"
@@ -7,10 +7,11 @@
 extern "C" {
 #endif
 
-/* Records every get, put, map and restore (pointer, bytes, op, step, time), up to max events (0: a
-   million). */
+/* Starts recording every get, put, map and restore of a buffer (pointer, bytes, op, step, time), up to
+   max_events (0: one million); discards an earlier trace. False after fl_fail if max_events < 0. */
 FL_API bool fl_mem_trace_begin(int64_t max_events);
-/* Writes the events as JSON for timeline viewers ("traceEvents") and ends the trace. */
+/* Stops recording and writes the events in Chrome's trace format ("traceEvents"), for chrome://tracing or
+   Perfetto. False after fl_fail; the events are then kept for another attempt. */
 FL_API bool fl_mem_trace_save(const char *path);
 
 #ifdef __cplusplus
@@ -44,13 +45,14 @@ FL__COLD void fl__trace_add(fl__event_kind kind, const fl_buffer *b, const char 
     if (fits)
         fl__trace.events[fl__trace.n++] = e;
     else
-        fl__trace.lost += fl__trace.on; /* a trace that cannot grow loses events, not the program */
+        fl__trace.lost += fl__trace.on; /* out of space: drop events rather than fail */
     pthread_mutex_unlock(&fl__lock);
 }
 
 FL_API bool fl_mem_trace_begin(int64_t max_events) {
     if (max_events < 0)
-        return fl_fail("fl_mem_trace_begin: max_events %lld", (long long)max_events);
+        return fl_fail("fl_mem_trace_begin: max_events must not be negative, got %lld",
+                       (long long)max_events);
     pthread_mutex_lock(&fl__lock);
     if (fl__trace.events) fl__heap_raw(fl__trace.events, 0);
     fl__trace.events = NULL;
@@ -61,8 +63,8 @@ FL_API bool fl_mem_trace_begin(int64_t max_events) {
     return true;
 }
 
-/* One event as an instant on its thread; gets and puts also as a counter, which viewers draw as a
-   curve. Times are written as integers, for the decimal point depends on the locale. */
+/* Writes an event as an instant event of its thread; gets and puts also as a counter, which viewers plot.
+   Times are written as integers, because a decimal point would depend on the locale. */
 static void fl__write_event(FILE *f, const fl__event *e, int64_t start, int64_t *in_use) {
     static const char *const names[] = {"get", "put", "map", "restore"};
     long long t = (long long)(e->time - start);
@@ -83,7 +85,7 @@ static void fl__write_event(FILE *f, const fl__event *e, int64_t start, int64_t 
             t / 1000, t % 1000, (long long)*in_use);
 }
 
-/* The trace has stopped: its events belong to this thread. */
+/* Recording has stopped, so no lock is needed. */
 static bool fl__trace_write(const char *path) {
     int64_t in_use = 0, start = fl__trace.n ? fl__trace.events[0].time : 0;
     FILE *f = fopen(path, "w");
@@ -105,8 +107,8 @@ FL_API bool fl_mem_trace_save(const char *path) {
     bool begun = fl__trace.on || fl__trace.events;
     __atomic_store_n(&fl__trace.on, false, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&fl__lock);
-    if (!begun) return fl_fail("fl_mem_trace_save: no trace was begun");
-    if (!fl__trace_write(path)) return false; /* the events stay: saving elsewhere may work */
+    if (!begun) return fl_fail("fl_mem_trace_save: no trace was begun: call fl_mem_trace_begin first");
+    if (!fl__trace_write(path)) return false; /* keeps the events: saving to another path may work */
     fl__heap_raw(fl__trace.events, 0);
     fl__trace.events = NULL;
     fl__trace.n = fl__trace.cap = 0;
