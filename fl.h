@@ -13,9 +13,9 @@
     }
    <<example
 
-   Define FL_IMPLEMENTATION before the include in one C file of the program, or compile fl.c beside it.
-   Link -lm -lpthread.
-   This header declares nothing: each header below explains itself and can be used alone.
+   Define FL_IMPLEMENTATION before the include in one C file of the program, or compile fl.c and link it.
+   Link with -lm -lpthread.
+   This header declares nothing itself: each header below has its own manual and can be used alone.
 
      fl_mem.h       errors, log, dtypes, threads, devices, memory managers
      fl_tensor.h    tensors and scopes, and all ops (files in fl/ops/)
@@ -24,22 +24,23 @@
      fl_nn.h        modules, layers, initialisation, saving (files in fl/nn/)
      fl_optim.h     optimizers, schedules, clipping, checkpoints
 
-   Not part of it, each included by a program that wants it, with the core below it; fl_all.h has them all:
+   Separate packages, included by programs that need them (each includes the core; fl_all.h includes all):
 
      fl_text.h      tokenizers, dictionaries, language models
-     fl_speech.h    sound, its features, speech recognisers
-     fl_vision.h    images, their data sets, transforms, networks, detection
-     fl_dist.h      several ranks: collectives, failures, data-parallel training
-     fl_backend.h   op tables, call records, slots, hooks: for those who replace or extend the inside
+     fl_speech.h    audio, features, speech recognition
+     fl_vision.h    images, data sets, transforms, networks, detection
+     fl_dist.h      distributed training: collectives, fault tolerance, data parallelism
+     fl_backend.h   op tables, call records, kernel slots, hooks: for writing ops and backends
 
-   A header of this list includes the lower ones and its files before any guard, so that a program that defines
-   FL_IMPLEMENTATION after a first include still gets all of it. Such a file includes what it uses inside its
-   guard, so that it is read once.
+   These headers include the headers they need and their own files outside the include guard, so that
+   FL_IMPLEMENTATION may be defined before a second include. The files in the folders include what they use
+   inside their guards.
 
-   FL_TRACE_CALLS, in files of yours: errors, traces, the first NaN and what is alive tell file and line of
-   the call, by a macro for each function in build/calls.h, which `make calls` writes from the prototypes. */
+   FL_TRACE_CALLS, defined before the include: errors, traces, the NaN finder and the list of live objects
+   report
+   file and line of the call, by a macro per function in build/calls.h, which `make calls` generates. */
 #if defined(FL_TRACE_CALLS) && defined(FL_CALLS_H) && defined(FL_IMPLEMENTATION) && !defined(FL_TENSOR_IMPL)
-#error "fl: with FL_TRACE_CALLS define FL_IMPLEMENTATION before the first include: functions are macros now"
+#error "fl: with FL_TRACE_CALLS, define FL_IMPLEMENTATION before the first include of fl"
 #endif
 #include "fl_mem.h"
 #include "fl_tensor.h"
@@ -48,7 +49,7 @@
 #include "fl_nn.h"
 #include "fl_optim.h"
 #ifdef FL_TRACE_CALLS
-#include "build/calls.h" /* is it absent? `make calls` in fl's folder writes it */
+#include "build/calls.h" /* if it is missing, run `make calls` in fl's folder */
 #endif
 
 /* MIT licence: see LICENSE. */

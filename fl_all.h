@@ -1,4 +1,4 @@
-/* fl_all.h - everything: the core of fl.h, and the packages text, speech, vision and distributed
+/* fl_all.h - includes everything: the core of fl.h and the packages text, speech, vision and distributed
 
    >>example
     #define FL_IMPLEMENTATION
@@ -12,7 +12,7 @@
     }
    <<example
 
-   fl.c compiles this header; a program that wants less includes fl.h, or one package. */
+   fl.c compiles this header; programs that need less include fl.h or a single package. */
 #include "fl_text.h"
 #include "fl_speech.h"
 #include "fl_vision.h"

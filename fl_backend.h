@@ -1,19 +1,20 @@
-/* fl_backend.h - for who replaces the inside of fl: the op tables, call records, slots, hooks, backends
+/* fl_backend.h - extending fl: op tables, call records, kernel slots, hooks, backends
 
-   Every op builds one call record and hands it to the backend of its operands. Replace a slot, add a
-   backend, watch calls, or write an op with the functions that the ops of fl/ops/ use.
+   Every op builds one call record and passes it to the backend of its operands, whose slot for the op is
+   the kernel. With this header you replace a slot, add a backend, observe calls, or write an op with the
+   functions that the ops of fl/ops/ use.
 
    >>example
     #define FL_IMPLEMENTATION
     #include "fl_backend.h"
     #include <stdio.h>
-    static void tell(const fl_call *c, void *user) {
+    static void print_op(const fl_call *c, void *user) {
         (void)user;
         printf("%s\n", fl_op_get_info(c->op)->name);
     }
     int main(void) {
         fl_scope s = fl_scope_begin();
-        fl_call_hook(tell, NULL, NULL);
+        fl_call_hook(print_op, NULL, NULL);
         fl_softmax(fl_ones(FL_SHAPE(2, 3), FL_F32), 1);
         fl_scope_end(&s);
         return 0;
@@ -37,16 +38,16 @@ extern "C" {
 
 /* >>tables ------------------------------------------------------------------------------------- */
 
-/* The lines of ops with formulas, FL_UNARY_OPS and FL_BINARY_OPS: fl/tensor/op_table.h. */
+/* Element-wise ops with formulas, FL_UNARY_OPS and FL_BINARY_OPS: see fl/tensor/op_table.h. */
 
-/* Ops that are not element-wise formulas. `holds`: the CORE ops that an COMPILED op's composition runs;
-   "cpu": it has none, and runs on the cpu where the backend has no slot.
-   Inputs -> outputs, with shapes; "any strides" unless said otherwise. [in] optional input.
+/* Ops that are not element-wise formulas, as inputs -> outputs, any strides unless stated otherwise.
+   need: CORE ops without a slot in a backend fall back to the cpu, COMPILED ops are composed.
+   uses: the CORE ops that a composition runs; "cpu": no composition, the op falls back to the cpu.
 
-         op                  need  args              holds                                        */
+         op                  need  args              uses                                         */
 #define FL_OTHER_OPS(X) \
-    /* x -> y: same shape, any strides and dtypes; y may have storage, and either may be an \
-       alias (see >>backends) */ \
+    /* x -> y: same shape, any strides and dtypes; y may have storage; either may be an alias (see \
+       >>backends) */ \
     X(copy,                CORE, fl_no_args,      "") \
     /* -> y, every element = value */ \
     X(fill,                CORE, fl_fill_args,    "") \
@@ -56,9 +57,8 @@ extern "C" {
     X(random,              CORE, fl_random_args,  "") \
     /* c b8, a, b -> y = c ? a : b; all the same shape (a or b may be weak) */ \
     X(where,               CORE, fl_no_args,      "") \
-    /* x -> y over args.axes; y has the final shape, with or without the reduced dims; sums and products \
-      of integers \
-       are i64, b8 arrives as an integer */ \
+    /* x -> y, reduced over args.axes; y has the final shape, with or without the reduced dims; sums and \
+       products of integers are i64; b8 arrives as an integer */ \
     X(sum,                 CORE, fl_reduce_args,  "") \
     X(prod,                CORE, fl_reduce_args,  "") \
     X(amax,                CORE, fl_reduce_args,  "") \
@@ -66,37 +66,38 @@ extern "C" {
     /* x -> i64 index of the first extreme (NaN is the most extreme) along the one axis of args.axes */ \
     X(argmax,              CORE, fl_reduce_args,  "") \
     X(argmin,              CORE, fl_reduce_args,  "") \
-    /* x -> y of its shape: sums, products of the elements up to and with each along one axis */ \
+    /* x -> y of x's shape: inclusive prefix sum, product along one axis */ \
     X(cumsum,              CORE, fl_axis_args,    "") \
     X(cumprod,             CORE, fl_axis_args,    "") \
-    /* x, index i64 -> y of index's shape: y[..i..] = x[..index[..i..]..]; indices are in range (checked \
-      by the slot) */ \
+    /* x, index i64 -> y of index's shape: y[..i..] = x[..index[..i..]..]; indices are in range \
+       (checked by the slot) */ \
     X(gather,              CORE, fl_axis_args,    "") \
     /* x, index, src -> y = copy of x, then y[..index[..i..]..] += src[..i..] in order of i */ \
     X(scatter_add,         CORE, fl_axis_args,    "") \
-    /* the same, but y[..index[..i..]..] = src[..i..]: of repeats the last one stays */ \
+    /* x, index, src -> y = copy of x, then y[..index[..i..]..] = src[..i..]; if an index \
+       repeats, the last write wins */ \
     X(scatter,             CORE, fl_axis_args,    "") \
-    /* x -> y, index i64, of x's shape: stable order along one axis, NaN largest; y = x at index; where \
-       y is shorter along the axis, the first of that order */ \
+    /* x -> y, index i64: stable sort along one axis, NaN largest; y = x at index. If y is shorter than x \
+       along the axis, only the first elements (top k) */ \
     X(sort,                CORE, fl_sort_args,    "") \
-    /* x b8 -> y i64 [n, ndim]: coordinates of the true elements, row-major; the core counts n before */ \
+    /* x b8 -> y i64 [n, ndim]: coordinates of the true elements, row-major; the core has counted n */ \
     X(nonzero,             CORE, fl_no_args,      "") \
-    /* a [..., m, k], b [..., k, n] -> [..., m, n]; batch dims equal (stride 0 where broadcast), ndim >= \
-      2 */ \
+    /* a [..., m, k], b [..., k, n] -> [..., m, n]; ndim >= 2; batch dims equal (stride 0 \
+       where broadcast) */ \
     X(matmul,              CORE, fl_no_args,      "") \
     /* x [n, c, h, w], w [o, c / groups, kh, kw] -> [n, o, oh, ow] */ \
     X(conv2d,              CORE, fl_conv2d_args,  "") \
     /* dy, w -> dx (its shape is out's);  x, dy -> dw (its shape is out's) */ \
     X(conv2d_grad_input,   CORE, fl_conv2d_args,  "") \
     X(conv2d_grad_weight,  CORE, fl_conv2d_args,  "") \
-    /* args.op's gradient formula: x, y, dy -> dx;  a, b, y, dy -> da, db (either may be absent: out[i] \
-      NULL) */ \
+    /* the gradient formula of args.op: x, y, dy -> dx;  a, b, y, dy -> da, db, of which one may be \
+       unneeded (out[i] is NULL) */ \
     X(grad1,               COMPILED, fl_grad_args,    "") \
     X(grad2,               COMPILED, fl_grad_args,    "")
 
-/* A digest of the names of the ops in their order: tests/compile/tables.awk computes and compares it. Every
-   object refers to a symbol that has it in its name, so that one compiled with other tables than the library
-   does not link: undefined fl__tables_of_<digest>. */
+/* Hash of the op names in order, checked by tests/compile/tables.awk. Every object file refers to a symbol
+   with the hash in its name, so that one compiled with different op tables than the library fails to link:
+   undefined fl__tables_of_<hash>. */
 #define FL_TABLE_VERSION 0x12025ca0
 
 enum {
@@ -104,8 +105,8 @@ enum {
 #define FL__ENUM(op, ...) FL_OP_##op,
     FL_OTHER_OPS(FL__ENUM)
 #undef FL__ENUM
-    FL_TABLE_OPS,     /* those of the tables end before it */
-    FL_MAX_OPS = 512, /* of both kinds: a backend's slots are arrays in it, so that it can be copied */
+    FL_TABLE_OPS,     /* 1 + the last op of the tables */
+    FL_MAX_OPS = 512, /* limit of table and registered ops: the size of a backend's slot array */
 };
 
 typedef enum fl_op_class {
@@ -117,47 +118,51 @@ typedef enum fl_op_class {
     FL_CLASS_CMP,
     FL_CLASS_BOOL
 } fl_op_class;
-/* A composition: value[i] becomes output i of the record by other ops, for each c->out[i] that is
-   wanted. False after an error. Runs in a scope of its own. */
+/* A composition computes an op by other ops: sets value[i] for each output c->out[i] that is not NULL. Runs
+   in its own scope. False after an error. */
 typedef bool (*fl_compose_fn)(const fl_call *c, fl_tensor **value);
 typedef struct fl_op_info {
     const char *name;
-    size_t args_size;     /* of the op's argument struct */
-    /* Names of all ops that its composition runs, those within the ops it calls too (copy and fill need no
-       name): an override of one of them takes the op's slot away. "cpu": there is no composition. */
+    size_t args_size;     /* size of the op's argument struct */
+    /* Names of all ops that its composition runs, directly or indirectly, except copy and fill. An override
+       of one of them disables the op's slot, so that the override takes effect. "cpu": there is no
+       composition. */
     const char *uses;
     fl_compose_fn compose;
-    /* The backward function of its records on variables, see fv_record_op; NULL: no gradient */
+    /* Backward function of its records on the tape, see fv_record_op; NULL: not differentiable */
     void (*gradient)(fl_node *n, fl_var *dy);
-    size_t rng_end; /* where an fl_rng in the arguments ends, in bytes; 0: they hold none */
-    int64_t (*macs)(const fl_call *c); /* multiply-adds of its products; NULL: none (fl/tools/cost.h) */
-    /* of ops of the tables only */
-    int arity;       /* 1, 2: a formula of x, or of a and b; 0: another op */
-    fl_op_class cls; /* of formulas */
-    bool required;
-    const char *formula; /* text of y; NULL for other ops */
-    const char *grad[2]; /* text of dx, or of da and db */
+    size_t rng_end; /* end, in bytes, of the fl_rng in the arguments; 0: none */
+    int64_t (*macs)(const fl_call *c); /* multiply-adds of its matrix products; NULL: none
+                                          (fl/tools/cost.h) */
+    /* ops of the tables only: */
+    int arity;       /* formula of 1 (x) or 2 (a, b) operands; 0: no formula */
+    fl_op_class cls; /* of a formula: the dtypes it supports */
+    bool required;   /* CORE */
+    const char *formula; /* y; NULL if it has no formula */
+    const char *grad[2]; /* dx, or da and db */
 } fl_op_info;
-/* Registers an op that no table has: ours and yours alike. It is optional: a backend has a slot for
-   it (fl_backend_set), or runs its composition. info and what it points to must stay. NULL-safe
-   before main: FL_OP_NONE after an error (a name that is taken, more than FL_MAX_OPS, a name in `uses`
-   that is no op). Before other threads start. After an override the op's first call compares `uses` with
-   what its composition runs, and fails if a name is missing. */
+/* Registers an op outside the built-in tables, as most ops of fl/ops/ and all custom ones are. Backends may
+   set a slot for it (fl_backend_set); the others run its composition. info is not copied and must stay
+   valid. Call it before other threads start; also possible before main. FL_OP_NONE after an error: the name
+   is taken, there are FL_MAX_OPS already, or `uses` has an unknown name. After an override, the op's first
+   call verifies `uses` against the ops that its composition runs, and fails if one is missing. */
 FL_API fl_op fl_op_register(const fl_op_info *info);
 FL_API int fl_op_count(void); /* ops are numbered 1 to fl_op_count() - 1 */
+/* Description of an op; NULL if there is no such op. */
 FL_API const fl_op_info *fl_op_get_info(fl_op op);
-FL_API fl_op fl_op_named(const char *name); /* FL_OP_NONE if there is none */
+/* The op of that name, FL_OP_NONE if there is none. */
+FL_API fl_op fl_op_named(const char *name);
 /* True if op's composition (its formula, or `uses`) runs the op `part`. */
 FL_API bool fl_op_uses(fl_op op, fl_op part);
-/* True if the gradient formula of op for operand i (0, 1) runs `part`. */
+/* True if op's gradient formula for operand i (0, 1) runs `part`. */
 FL_API bool fl_op_grad_uses(fl_op op, int i, fl_op part);
-/* Steps of that gradient formula: 0 passes dy on (or is constant zero), 1 is a single op. */
+/* Number of steps of that gradient formula: 0 if it is dy itself or a constant, 1 for a single op. */
 FL_API int fl_op_grad_steps(fl_op op, int i);
-/* The state of the generator in the arguments of an op's record, which a replay moves on; NULL if the op
-   draws nothing. */
+/* The random generator in the arguments of an op's record, which a replay must advance; NULL if the op is
+   deterministic. */
 FL_API fl_rng *fl_op_rng(fl_op op, void *args);
-/* The programs of a table line, parsed at the first call: y of (x) or (a, b); dx of (x, y, dy) or da
-   of (a, b, y, dy); db; both da and db. NULL, after fl_fail, if the op has no such formula. */
+/* The parsed formulas of an op: Y of (x) or (a, b); DA: dx of (x, y, dy), or da of (a, b, y, dy); DB: db;
+   DA_DB: both. Parsed at the first call. NULL after fl_fail if the op has no such formula. */
 typedef enum fl_program {
     FL_PROGRAM_Y,
     FL_PROGRAM_DA,
@@ -165,29 +170,29 @@ typedef enum fl_program {
     FL_PROGRAM_DA_DB
 } fl_program;
 FL_API const fl_formula *fl_op_program(fl_op op, fl_program which);
-FL_API fl_op fl_primitive_op(fl_primitive primitive); /* the op that a step of a program runs */
+FL_API fl_op fl_primitive_op(fl_primitive primitive); /* the op of a step of a formula */
 
 /* >>records ------------------------------------------------------------------------------------ */
 
-/* Arguments are plain values: a recorder may copy args_size bytes and replay them. */
+/* Arguments are plain data without pointers to temporaries: a recorder may copy args_size bytes and replay
+   them. */
 typedef struct fl_no_args {
     char _;
 } fl_no_args;
 typedef struct fl_fill_args {
     double f64;
     int64_t i64;
-} fl_fill_args; /* the same number, for float and integer outputs */
+} fl_fill_args; /* the value, for float and for integer outputs */
 typedef struct fl_iota_args {
     double f_start, f_step;
     int64_t i_start, i_step;
 } fl_iota_args;
 typedef enum fl_random_kind { FL_UNIFORM, FL_NORMAL, FL_INTEGER } fl_random_kind;
-/* Element i (row-major) uses words of Philox block rng.counter + i * w / 4, from word i * w % 4, w
-   words each:
+/* Element i (row-major) uses w words of Philox block rng.counter + i * w / 4, from word i * w % 4 on:
    UNIFORM f32 w = 1: a + (b - a) * (word >> 8) * 2^-24
            f64 w = 2: ((second word >> 5) * 2^26 + (first word >> 6)) * 2^-53
-   NORMAL  f32 w = 1 and f64 w = 2: Box-Muller on the pair of elements 2j (cos), 2j + 1 (sin), as
-           flm_normal_f32 and flm_normal_f64 of kernels/fl_math.h say; mean a, deviation b
+   NORMAL  f32 w = 1 and f64 w = 2: Box-Muller on the pair of elements 2j (cos), 2j + 1 (sin), see
+           flm_normal_f32 and flm_normal_f64 in kernels/fl_math.h; mean a, standard deviation b
    INTEGER i64 w = 2: ia + high 64 bits of (second word * 2^32 + first word) * (ib - ia) */
 typedef struct fl_random_args {
     fl_random_kind dist;
@@ -208,7 +213,7 @@ typedef struct fl_sort_args {
 } fl_sort_args;
 typedef struct fl_conv2d_args {
     int64_t stride[2], pad_lo[2], pad_hi[2], dilation[2], groups;
-    bool relu; /* y = max(0, that): of conv2d_bias alone */
+    bool relu; /* y = max(0, conv): set only for conv2d_bias */
 } fl_conv2d_args; /* h, w */
 typedef struct fl_grad_args {
     fl_op op;
@@ -220,12 +225,13 @@ struct fl_call {
     const void *args; /* the op's argument struct, NULL for fl_no_args */
 };
 
-/* Runs a record whose outputs are handles of fl_out_on (shape and dtype set, no storage) or
-   tensors to be written in place. Everything the public ops do ends here: hooks, slot, fallback.
-   False after fl_fail; does not raise. */
+/* Runs a record: hooks, then slot, composition or fallback. All public ops end here. Outputs are handles of
+   fl_out_on (shape and dtype set, no storage), or tensors to be written in place. False after fl_fail; does
+   not call the error handler. */
 FL_API bool fl_call_run(const fl_call *c);
-/* Begins a record, of which the caller sets n_out outputs and n_in inputs: nobody reads more. An initialiser
-   would clear all of it by a string instruction, which takes as long as an op on few elements. */
+/* Begins a record; the caller sets its n_out outputs and n_in inputs. The unused ones stay uninitialised: a
+   struct initialiser would clear them by a string instruction that takes as long as an op on few
+   elements. */
 static inline void fl_call_begin(fl_call *c, fl_op op, int n_out, int n_in, const void *args) {
     c->op = op;
     c->n_out = n_out;
@@ -236,20 +242,20 @@ static inline void fl_call_begin(fl_call *c, fl_op op, int n_out, int n_in, cons
    backend: index. */
 FL_API fl_tensor *fl_out_on(int backend, fl_shape shape, fl_dtype dtype);
 typedef void (*fl_call_hook_fn)(const fl_call *c, void *user);
-/* Observes the calls of this thread, those of compositions too; each may be NULL, and replaces the pair
-   before, also from within a hook, which is given back. Every `before` has its `after`: of a call that
-   failed fl_error() is set there. Not observed is what a hook runs itself, and what the core does on the
-   way (casts for a slot of wider dtypes, copies for one that wants contiguous operands, moves between
-   backends). */
+/* Hooks on the calls of this thread, including those of compositions. Replaces the previous pair, which is
+   returned; either may be NULL; may be called inside a hook. Each `before` is followed by an `after`, in
+   which fl_error() is set if the call failed. Not reported: calls made by hooks, implicit casts (for slots
+   without narrow dtypes), copies (for slots that need contiguous operands) and transfers between
+   backends. */
 typedef struct fl_call_hooks {
     fl_call_hook_fn before, after;
     void *user;
 } fl_call_hooks;
 FL_API fl_call_hooks fl_call_hook(fl_call_hook_fn before, fl_call_hook_fn after, void *user);
-/* The same for the calls of all threads, and several at once, in the order in which they came, before the
-   pair of the thread. A watcher is its maker's and must stay where calls may run; `before` or `after` of a
-   call that runs on another thread meanwhile may be missing. An `after` that fails (fl_fail) makes the call
-   fail. The two functions are for any thread, and for hooks. */
+/* Watchers: any number of hook pairs for the calls of all threads, run in order of registration before the
+   thread's own pair. The caller owns the struct, which must stay valid while calls may run. For a call that
+   runs on another thread during registration `before` or `after` may be missing. An `after` that calls
+   fl_fail makes the call fail. Both functions may be called from any thread and inside hooks. */
 typedef struct fl_call_watcher fl_call_watcher;
 struct fl_call_watcher {
     fl_call_hook_fn before, after;
@@ -259,136 +265,145 @@ struct fl_call_watcher {
 FL_API void fl_watch_calls(fl_call_watcher *w);
 FL_API void fl_unwatch_calls(fl_call_watcher *w);
 
-/* The f32 operands of the call at work on this thread were bf16: products may round them without a loss. */
+/* True if the f32 operands of the call that runs on this thread were cast from bf16: matrix products may
+   convert them back without loss. */
 FL_PRIVATE bool fl__of_bf16(void);
 
 /* >>backends ----------------------------------------------------------------------------------- */
 
 typedef struct fl_backend fl_backend;
-/* The slot contract. Outputs arrive with shape, dtype and strides and no storage: an eager slot
-   calls fl_out_make(out) first (a no-op for outputs that are written in place), a lazy one sets
-   out->impl. Inputs come promoted and expanded (stride 0), with any strides unless flags ask for
-   contiguous; weak inputs of element-wise ops are numbers, to be copied, never kept. In
-   element-wise ops out may equal an input exactly. Returns false after fl_fail; a deferred backend
-   reports what only the data shows (an index out of range, x % 0) at its next sync or map. Inside a
-   slot fl_data is valid for every tensor of the call that has a buffer. */
+/* A slot: the kernel of one op.
+   Outputs  have shape, dtype and strides, but no storage: an eager slot calls fl_out_make(out) first (no
+            effect on outputs written in place), a lazy one sets out->impl.
+   Inputs   are promoted and expanded (stride 0), with any strides unless the flags ask for contiguous ones.
+            Weak inputs of element-wise ops are numbers: copy them, do not store the handles. In element-wise
+            ops an output may be an input.
+   Returns false after fl_fail; an asynchronous backend reports errors that depend on the data (an index out
+   of range, x % 0) at its next sync or map. Inside a slot fl_data is valid for every tensor with a buffer. */
 typedef bool (*fl_slot)(const fl_backend *self, const fl_call *c);
-/* flags[op]. CONTIGUOUS: inputs are made contiguous first. NARROW: the slot takes f16, bf16 and the
-   integers narrower than i64 itself; without it the core casts its operands to the wide dtype
-   (fl_dtype_wide) and the results back. copy and fill always take every dtype. BLOCKS: it takes registered
-   dtypes too; without it an op that has a composition runs that. */
+/* Flags of a slot. CONTIGUOUS: inputs are made contiguous first. NARROW: the slot supports f16, bf16 and the
+   integers narrower than i64; otherwise the core casts operands to the wide dtype (fl_dtype_wide) and
+   results back; copy and fill always get every dtype. BLOCKS: it supports registered dtypes; otherwise the
+   composition, if any, runs. */
 enum { FL_SLOT_CONTIGUOUS = 1, FL_SLOT_NARROW = 2, FL_SLOT_BLOCKS = 4 };
 
 struct fl_backend {
-    const char *name; /* of the backend */
+    const char *name;
     void *user;
-    /* Hooks; NULL: the fl_buffer way. */
-    /* Storage for out, as out->stride says; info tells who asks, for what and for how long. */
+    /* Hooks. NULL: the default, storage in a fl_buffer. */
+    /* Allocates storage for out, laid out by out->stride; info describes the request. */
     bool (*make)(const fl_backend *self, fl_tensor *out, const fl_mem_info *info);
-    void (*drop)(const fl_backend *self, fl_tensor *t);   /* the handle goes: release impl */
-    /* Waits for t; the bytes of element [0, ...], by t->stride. */
+    void (*drop)(const fl_backend *self, fl_tensor *t);   /* t is being freed: release impl */
+    /* Waits for t; returns the host address of element [0, ...], the others by t->stride. */
     void *(*map)(const fl_backend *self, fl_tensor *t, int access);
     void (*unmap)(const fl_backend *self, fl_tensor *t, int access);
-    /* out: other shape, strides and offset over in's storage. False (no error): refused, the core
-       copies instead; NULL: shared if `in` has a buffer, else refused. */
+    /* Makes out, with its shape, strides and offset, a view of in's storage. Returns false, without an
+       error, to decline: the core copies instead. NULL: shares the buffer of `in`, declines if it has
+       none. */
     bool (*view)(const fl_backend *self, fl_tensor *out, fl_tensor *in);
-    /* src's elements into dst, of one shape and dtype, where at least one of them is this backend's. False
-       (no error): refused, the next one is asked: dst's backend, src's, then both are mapped. */
+    /* Copies src to dst, of the same shape and dtype; at least one is on this backend. Returns false,
+       without an error, to decline; the destination's backend is asked first, then the source's; if both
+       decline, both tensors are mapped to the host. */
     bool (*move)(const fl_backend *self, fl_tensor *dst, fl_tensor *src);
     bool (*sync)(const fl_backend *self); /* waits for all work */
-    fl_slot any;                          /* if set, receives every call */
+    fl_slot any;                          /* if set, gets every call instead of op[] */
     fl_slot op[FL_MAX_OPS];
     uint8_t flags[FL_MAX_OPS];
-    /* Formulas whose gradient must not go through grad1/grad2 (set by fl_backend_override). */
+    /* Formulas whose gradient must not use grad1/grad2 (set by fl_backend_override). */
     bool no_grad[FL_TABLE_OPS];
     /* private */
     bool shipped_;    /* a copy of fl_backend_cpu() */
-    bool overridden_; /* by fl_backend_override */
+    bool overridden_; /* fl_backend_override was called */
 };
-/* For a backend that refuses views, fl_copy's record may hold an alias: a handle with the impl of
-   another tensor (dense, as made) but shape, strides and offset of its own. Only `copy` ever sees
+/* For a backend that declines views, the record of a copy may contain an alias: a handle with the impl of
+   another tensor (dense, as allocated) but different shape, strides and offset. Only `copy` ever gets
    one. */
 
-/* The CPU backend as shipped. To change the one in use begin with *fl_backend_at(fl_backend_index("cpu")),
-   which has the kernels of registered ops and earlier overrides: fl_backend_use refuses a changed copy of the
-   shipped one that would drop them. */
+/* The built-in cpu backend. To modify the current one, copy *fl_backend_at(fl_backend_index("cpu")), which
+   has the kernels of registered ops and earlier overrides: fl_backend_use rejects a modified copy of the
+   built-in table that would lose them. */
 FL_API const fl_backend *fl_backend_cpu(void);
-/* Copies *b into the table of the backend b->name, for the whole process and for existing tensors
-   too; a new name makes a new backend. *old (may be NULL) gets the one before (name NULL if new). Of
-   the slots only copy must be there. */
+/* Installs *b, which is copied, as the backend b->name, replacing one of that name, for the whole process
+   and for existing tensors too. *old (may be NULL) receives the previous table (name NULL if new). Only the
+   slot of copy is required. False after an error. */
 FL_API bool fl_backend_use(const fl_backend *b, fl_backend *old);
-/* b's slot for op, with flags: what a backend fills its table with. False for an op that is not there. */
+/* Sets b's slot for op, with flags (FL_SLOT_ bits): to fill a backend's table. False, with an error, if the
+   op does not exist. */
 FL_API bool fl_backend_set(fl_backend *b, fl_op op, fl_slot slot, unsigned flags);
-/* b->op[op] = slot, with no flags, and clears the COMPILED slots and gradients of b that contain op, so
-   every composition passes through it. */
+/* Replaces b's slot for op, without flags, and clears those slots and fused gradients of b that use op, so
+   that they are composed and call the new slot. False after an error. Then call fl_backend_use. */
 FL_API bool fl_backend_override(fl_backend *b, fl_op op, fl_slot slot);
-/* The table in use of the backend of an index (fl_backend_index); NULL if there is none. */
+/* The installed table of a backend index (fl_backend_index); NULL if there is none. */
 FL_API const fl_backend *fl_backend_at(int backend);
-/* For slots: storage for an output. */
+/* For slots: allocates the storage of an output; true if it already has some. */
 FL_API bool fl_out_make(fl_tensor *out);
 
 /* >>for op writers ----------------------------------------------------------------------------- */
 
-/* What the ops of fl/ops/ are made with, and yours: check the operands, infer the result's shape and
-   dtype, run one record. fn is the name of the public function, for messages. */
+/* An op checks its operands, infers the result's shape and dtype, and runs one record. fn is the name of the
+   public function, for error texts. */
 
-/* True if a and b live on one backend (numbers do on all); else an error. */
+/* True if a and b are on the same backend (weak numbers match any); otherwise an error. */
 FL_API bool fl_same_backend(const char *fn, const fl_tensor *a, const fl_tensor *b);
-/* axis, which may count from the end, in [0, ndim); -1 after an error. A 0-d tensor takes 0 and -1, as
-   PyTorch's does: along it is one element, which its shape[0] and stride[0] say to loops and slots. */
+/* Normalises axis, which may count from the end, to [0, ndim); -1 after an error. As in PyTorch, a 0-d
+   tensor accepts 0 and -1: its shape[0] and stride[0] are 1, so that loops and slots see one element. */
 FL_API int fl_axis_of(const char *fn, const fl_tensor *t, int axis);
-/* The same for what cuts or joins along the axis: a 0-d tensor has none. */
+/* fl_axis_of for ops that split or join along the axis: a 0-d tensor has no axis. */
 FL_API int fl_own_axis_of(const char *fn, const fl_tensor *t, int axis);
 
-/* The dtype that operands of a class of ops are computed in if they promote to d; NONE: not taken. */
+/* The dtype in which an op of class cls computes operands that promote to d; FL_DTYPE_NONE: not
+   supported. */
 FL_API fl_dtype fl_compute_dtype(fl_op_class cls, fl_dtype d);
-/* True if arithmetic on t's dtype is done in a wider one. */
+/* True if t's dtype is computed in a wider one. */
 FL_API bool fl_is_narrow(const fl_tensor *t);
-/* t, cast to d; numbers pass. */
+/* t cast to d; weak numbers are returned unchanged. */
 FL_API fl_tensor *fl_operand(fl_tensor *t, fl_dtype d);
-/* t; of a weak number a 0-d tensor. */
+/* t; a weak number becomes a 0-d tensor with storage. */
 FL_API fl_tensor *fl_materialise(fl_tensor *t);
-/* A weak number that takes the dtype of what it meets: a formula's constant. */
+/* A weak number that adopts the dtype of the other operand: a constant of a formula. */
 FL_API fl_tensor *fl_constant(double value);
 
-/* A handle for a result: t's shape, row-major, without storage yet. */
+/* An output handle with t's shape and backend, row-major, without storage. */
 FL_API fl_tensor *fl_out_like(const fl_tensor *t, fl_dtype dtype);
-/* Lays a handle without storage out as t: the same order of axes, if t has the same shape and is
-   dense in that order (channels-last images stay so). Returns out. */
+/* Gives a handle without storage the strides of t, if t has the same shape and is dense (so channels-last
+   images stay channels-last). Returns out. */
 FL_API fl_tensor *fl_out_lay_as(fl_tensor *out, const fl_tensor *t);
-/* Lays a handle without storage out densely, its axes in the order in which t's lie in memory, for
-   a shape other than t's. Returns out. */
+/* Gives a handle without storage dense strides in t's axis order, for a shape other than t's. Returns
+   out. */
 FL_API fl_tensor *fl_out_order_as(fl_tensor *out, const fl_tensor *t);
-/* The axes of t by falling stride; equal ones keep their order. */
+/* order[] = the axes of t by descending stride; stable. */
 FL_API void fl_axes_by_stride(const fl_tensor *t, int order[FL_MAX_DIMS]);
-/* As fl_as_strided of fl/tensor/view.h, but nothing is checked, and stride is given. */
+/* As fl_as_strided (fl/tensor/view.h), without checks; stride is required. */
 FL_API fl_tensor *fl_view_of(fl_tensor *t, fl_shape shape, const int64_t *stride, int64_t offset);
-/* Gives a handle its storage, uninitialised, outside of slots; true if it has some. */
+/* Allocates a handle's storage, uninitialised, outside of slots; true if it already has some. */
 FL_API bool fl_out_allocate(fl_tensor *t);
 
-/* Runs c: its first output, or raises. */
+/* Runs c and returns its first output; on failure calls the error handler and returns NULL. */
 FL_API fl_tensor *fl_call_result(const fl_call *c);
-/* y = op(a, b): the same for one output and at most two operands (b, or both, NULL); y NULL raises. */
+/* y = op(a, b): fl_call_result for one output and at most two operands (b, or both, may be NULL). y NULL,
+   from a failed allocation, is passed on as a failure. */
 FL_API fl_tensor *fl_call_into(fl_op op, fl_tensor *y, fl_tensor *a, fl_tensor *b, const void *args);
-/* The outputs of c by the composition of its op: for slots that leave a case to it. */
+/* Computes c by the composition of its op: for slots that do not handle all cases. */
 FL_API bool fl_call_compose(const fl_call *c);
-/* The same in the wide dtypes, for NARROW slots that leave a case to those without. */
+/* Runs c in the wide dtypes: for NARROW slots that do not handle all cases. */
 FL_PRIVATE bool fl__call_widen(const fl_call *c);
 
-/* y = op(x), op(a, b) of a line of the tables: checks, promotes, broadcasts, and runs the record. */
+/* y = op(x) for a unary op of the tables: checks, promotes, and runs the record. */
 FL_API fl_tensor *fl_unary_op(fl_op op, fl_tensor *x);
+/* y = op(a, b) for a binary op of the tables: also broadcasts. */
 FL_API fl_tensor *fl_binary_op(fl_op op, fl_tensor *a, fl_tensor *b);
-/* The first output of a program by ops, a step each; in as its names were given. A program of
-   constants gives a number. NULL passes. */
+/* Evaluates a formula by ops, one per step, and returns its first output; `in` in the order of its input
+   names. A constant formula gives a weak number. NULL passes. */
 FL_API fl_tensor *fl_formula_value(const fl_formula *f, fl_tensor *const *in);
-/* A handle on the default backend, as creation functions take shape and dtype (NONE: `otherwise`). */
+/* A handle on the default backend, with shape and dtype checked (NONE: `otherwise`), for creation
+   functions. */
 FL_API fl_tensor *fl_out_new(const char *fn, fl_shape shape, fl_dtype dtype, fl_dtype otherwise);
 
 /* private */
-/* Registers the ops of fl/ops, when the library starts: fl/ops/ops.h. */
+/* Registers the ops of fl/ops/ at library start: fl/ops/ops.h. */
 FL_PRIVATE void fl__register_ops(void);
-/* FL__REGISTER(glu, .uses = "mul", ...); is a static const fl_op_info with .name = "glu" and the fields
-   given, of which there is at least one, and fl_op_glu = fl_op_register(&it). */
+/* FL__REGISTER(glu, .uses = "mul", ...); defines a static const fl_op_info with .name = "glu" and the given
+   fields (at least one), and sets fl_op_glu = fl_op_register(&info). */
 #define FL__REGISTER(op, ...) \
     do { \
         static const fl_op_info info_of_##op = {.name = #op, __VA_ARGS__}; \
@@ -427,22 +442,22 @@ static const char *const fl__tables_linked __attribute__((used)) = &FL__TABLES;
 #endif
 
 #ifdef FL_DEBUG
-/* The objects that went last, by their addresses: one that comes to the place of another sends that on. */
-static fl_obj *fl__gone[1 << 14];
-static fl_obj **fl__place_of_gone(const void *p) {
-    return &fl__gone[((uintptr_t)p >> 6) % (sizeof fl__gone / sizeof *fl__gone)];
+/* Quarantine of freed objects, hashed by address: a new entry releases the older one in its slot. */
+static fl_obj *fl__freed_objs[1 << 14];
+static fl_obj **fl__freed_slot(const void *p) {
+    return &fl__freed_objs[((uintptr_t)p >> 6) % (sizeof fl__freed_objs / sizeof *fl__freed_objs)];
 }
-static fl_obj *fl__bury(fl_obj *o) {
-    return __atomic_exchange_n(fl__place_of_gone(o), o, __ATOMIC_ACQ_REL);
+static fl_obj *fl__quarantine(fl_obj *o) {
+    return __atomic_exchange_n(fl__freed_slot(o), o, __ATOMIC_ACQ_REL);
 }
 
 bool fl_is_dropped(const char *fn, const void *p) {
-    if (!p || __atomic_load_n(fl__place_of_gone(p), __ATOMIC_ACQUIRE) != p) return false;
+    if (!p || __atomic_load_n(fl__freed_slot(p), __ATOMIC_ACQUIRE) != p) return false;
     if (!fl_error()) fl_err_null("%s: an operand is used after its scope ended, or after fl_drop", fn);
     return true;
 }
 #else
-static inline fl_obj *fl__bury(fl_obj *o) {
+static inline fl_obj *fl__quarantine(fl_obj *o) {
     return o;
 }
 
@@ -451,15 +466,13 @@ bool fl_is_dropped(const char *fn, const void *p) {
 }
 #endif
 
-/* True for a NULL operand: passes silently while an error is pending, is a mistake of its own
-   otherwise. */
 bool fl_is_null_arg(const char *fn, const void *p) {
     if (p) return fl_is_dropped(fn, p);
     if (!fl_error()) fl_err_null("%s: an operand is NULL", fn);
     return true;
 }
 
-/* The same for the operands of an op of the tables. */
+/* fl_is_null_arg for the operands of a table op. */
 static bool fl__null_operand(const fl_op_info *info, const void *p) {
 #ifdef FL_DEBUG
     char fn[100];
@@ -472,18 +485,17 @@ static bool fl__null_operand(const fl_op_info *info, const void *p) {
     return true;
 }
 
-/* ---- objects and scopes: one stack of owned objects per thread, one stack of marks into it
-   ---- */
+/* ---- objects and scopes: per thread, a stack of owned objects and a stack of marks into it ---- */
 
-#define FL__ROOT_WARN 100000 /* values of a root scope */
+#define FL__ROOT_WARN 100000 /* values in the root scope that trigger the warning */
 #define FL__ROOT_WARN_BYTES ((int64_t)1 << 30)
-#define FL__ROOT_LOOK 1000 /* a look at the bytes for so many values */
+#define FL__ROOT_INTERVAL 1000 /* interval, in values, at which bytes are checked */
 
 typedef struct fl__mark {
-    int64_t base;   /* first value that the scope owns */
-    uint64_t flags; /* to restore, as is the place */
+    int64_t base;   /* index of the scope's first value */
+    uint64_t flags; /* saved flags, restored at the end as is place */
     fl_error_place place;
-    int64_t number; /* of a scope that set the place */
+    int64_t number; /* for a scope that set the place: see fl_call_frame */
 } fl__mark;
 
 typedef struct fl__context {
@@ -494,25 +506,25 @@ typedef struct fl__context {
     uint64_t flags;
     fl_call_hook_fn before, after;
     void *hook_user;
-    const char *op; /* running now, for memory traces */
-    int64_t look_at, bytes; /* so many values bring the next look; in use at the first one */
-    int64_t places;         /* that were set so far */
-    bool registered, looked, warned;
+    const char *op; /* running op, for memory traces */
+    int64_t next_check, bytes; /* number of values at the next check; bytes in use at the first check */
+    int64_t places;         /* number of places set so far */
+    bool registered, checked, warned;
 } fl__context;
 
-static _Thread_local fl__context fl__here;
-/* A bit of `flags`: hooks do not see the calls. Scopes restore it as they do the others. */
-#define FL__UNWATCHED ((uint64_t)1 << 63)
-/* Another: what is made is to stay. */
-#define FL__LASTING ((uint64_t)1 << 62)
-/* And one more: operands were bf16, so that products of them may be so again. */
+static _Thread_local fl__context fl__thread_context;
+/* Internal bits of `flags`, restored by scopes like the others: calls are not reported to hooks, */
+#define FL__HOOKS_OFF ((uint64_t)1 << 63)
+/* allocations are long-lived (fl_persistent), */
+#define FL__PERSISTENT ((uint64_t)1 << 62)
+/* operands were cast from bf16, so that matrix products may convert them back. */
 #define FL__OF_BF16 ((uint64_t)1 << 61)
-#define FL__OWN_FLAGS (FL__UNWATCHED | FL__LASTING | FL__OF_BF16)
-static int fl__watched; /* threads with hooks, and watchers; atomic: calls look no further while it is 0 */
+#define FL__OWN_FLAGS (FL__HOOKS_OFF | FL__PERSISTENT | FL__OF_BF16)
+static int fl__n_hooks; /* number of threads with hooks, plus watchers; atomic; 0: fast path */
 
-/* Drops what the scopes of a thread that ends own. */
+/* At thread exit: drops all values that its scopes own. */
 static void fl__context_end(void) {
-    fl__context *th = &fl__here;
+    fl__context *th = &fl__thread_context;
     th->depth = 0;
     fl_call_hook(NULL, NULL, NULL);
     while (th->n > 0) fl_obj_drop(th->value[--th->n]);
@@ -525,7 +537,7 @@ static void fl__context_begin(fl__context *th) {
     if (!th->registered) th->registered = fl__at_thread_end(fl__context_end);
 }
 
-/* An object whose bytes behind the header are not cleared. */
+/* An object, not cleared beyond its header. */
 static FL__HOT void *fl__obj_raw(int kind, size_t bytes, void (*drop)(fl_obj *self)) {
     fl_obj *o = fl__record_get(kind, bytes);
     if (!o) return NULL;
@@ -537,22 +549,22 @@ static FL__HOT void *fl__obj_raw(int kind, size_t bytes, void (*drop)(fl_obj *se
 
 void *fl_obj_new(size_t size, void (*drop)(fl_obj *self)) {
     if (size < sizeof(fl_obj) || size > FL__RECORD_SIZES * 64) {
-        fl_fail("fl_obj_new: size %zu is not between %zu and %d", size, sizeof(fl_obj),
-                FL__RECORD_SIZES * 64);
+        fl_fail("fl_obj_new: size must be between %zu and %d bytes, got %zu", sizeof(fl_obj),
+                FL__RECORD_SIZES * 64, size);
         return NULL;
     }
     const int kind = (int)((size - 1) / 64);
     char *o = fl__obj_raw(kind, (size_t)(kind + 1) * 64, drop);
     if (!o) return NULL;
     memset(o + sizeof(fl_obj), 0, 64 - sizeof(fl_obj));
-    for (size_t at = 64; at < size; at += 64) memset(o + at, 0, 64); /* a record is whole lines */
+    for (size_t at = 64; at < size; at += 64) memset(o + at, 0, 64); /* records are multiples of 64 bytes */
     return o;
 }
 
 static void fl__tensor_drop(fl_obj *o);
 
 void fl_obj_free(fl_obj *o) {
-    if (!(o = fl__bury(o))) return;
+    if (!(o = fl__quarantine(o))) return;
     fl__record_put(o->drop_ == fl__tensor_drop ? FL__RECORD_TENSOR : (int)((o->size_ - 1) / 64), o);
 }
 
@@ -562,20 +574,20 @@ void fl_obj_keep(fl_obj *o) {
 
 void fl_obj_drop(fl_obj *o) {
     if (!o) return;
-    /* With one reference left nobody else can add one: no read-modify-write needed. */
+    /* If it is the only reference, no other thread can add one: no read-modify-write needed. */
     if (__atomic_load_n(&o->refs_, __ATOMIC_ACQUIRE) == 1 ||
         __atomic_fetch_sub(&o->refs_, 1, __ATOMIC_ACQ_REL) == 1)
         o->drop_(o);
 }
 
 void fl_obj_steal(fl_obj *o) {
-    fl__context *th = &fl__here;
+    fl__context *th = &fl__thread_context;
     int64_t base = th->depth ? th->scope[th->depth].base : 0;
     if (th->n > base && th->value[th->n - 1] == o) th->n--;
     else fl_obj_keep(o);
 }
 
-/* Makes room on a full stack, or drops o. */
+/* Grows a full stack; on failure drops o. */
 static FL__COLD bool fl__scope_grow(fl__context *th, fl_obj *o) {
     fl__context_begin(th);
     if (fl_heap_grow(&th->value, &th->cap, th->n + 1, sizeof *th->value)) return true;
@@ -585,32 +597,33 @@ static FL__COLD bool fl__scope_grow(fl__context *th, fl_obj *o) {
 
 static FL__COLD void fl__root_warn(fl__context *th) {
     const bool before = th->n <= FL__ROOT_WARN;
-    th->look_at = before && th->n + FL__ROOT_LOOK > FL__ROOT_WARN ? FL__ROOT_WARN : th->n + FL__ROOT_LOOK;
+    th->next_check = th->n + FL__ROOT_INTERVAL;
+    if (before && th->next_check > FL__ROOT_WARN) th->next_check = FL__ROOT_WARN;
     if (th->depth || th->warned) return;
     const int64_t bytes = fl_mem_stats_of(NULL).in_use;
-    if (!th->looked) th->bytes = bytes;
-    th->looked = true;
+    if (!th->checked) th->bytes = bytes;
+    th->checked = true;
     if (before && bytes - th->bytes <= FL__ROOT_WARN_BYTES) return;
     th->warned = true;
     fl_message(FL_LOG_WARN,
-               "the root scope of this thread owns %lld values, and %lld MiB are in use: put "
-               "fl_scope_begin / fl_scope_end around a step",
+               "the root scope of this thread owns %lld values, and %lld MiB are in use: call "
+               "fl_scope_begin before and fl_scope_end after each step to free temporaries",
                (long long)th->n, (long long)(bytes >> 20));
 }
 
-static inline bool fl__own(fl__context *th, fl_obj *o) {
+static inline bool fl__scope_push(fl__context *th, fl_obj *o) {
     if (th->n == th->cap && !fl__scope_grow(th, o)) return false;
     th->value[th->n++] = o;
-    if (th->n > th->look_at) fl__root_warn(th);
+    if (th->n > th->next_check) fl__root_warn(th);
     return true;
 }
 
 bool fl_scope_adopt(fl_obj *o) {
-    return fl__own(&fl__here, o);
+    return fl__scope_push(&fl__thread_context, o);
 }
 
 fl_scope fl_scope_begin(void) {
-    fl__context *th = &fl__here;
+    fl__context *th = &fl__thread_context;
     if (th->depth + 1 >= th->scope_cap) {
         fl__context_begin(th);
         if (!fl_heap_grow(&th->scope, &th->scope_cap, th->depth + 2, sizeof *th->scope))
@@ -633,9 +646,9 @@ fl_scope fl_scope_of(const char *fn) {
 
 fl_scope fl_scope_at(const fl_error_place *place) {
     const fl_scope s = fl_scope_begin();
-    if (s.depth_ < 1 || !fl_given(place, "fl_scope_at", "the place")) return s;
+    if (s.depth_ < 1 || !fl_given(place, "fl_scope_at", "the error context")) return s;
     fl__place = *place;
-    fl__here.scope[s.depth_].number = ++fl__here.places;
+    fl__thread_context.scope[s.depth_].number = ++fl__thread_context.places;
     return s;
 }
 
@@ -644,12 +657,12 @@ fl_scope fl_scope_in(const void *of, void (*describe)(const void *of, char *buf,
 }
 
 int64_t fl_scope_depth(void) {
-    return fl__here.depth;
+    return fl__thread_context.depth;
 }
 
-/* What scope d set is what the next one found. */
+/* The place that scope d set is the one that scope d + 1 saved. */
 int fl_call_stack(fl_call_frame *places, int most) {
-    const fl__context *th = &fl__here;
+    const fl__context *th = &fl__thread_context;
     int n = 0;
     for (int64_t d = 1; d <= th->depth && n < most; d++) {
         const fl__mark *m = &th->scope[d];
@@ -659,13 +672,13 @@ int fl_call_stack(fl_call_frame *places, int most) {
     return n;
 }
 
-static int fl__notes; /* atomic */
+static int fl__provenance_count; /* atomic */
 
 void fl_provenance_enable(int delta) {
-    __atomic_fetch_add(&fl__notes, delta, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&fl__provenance_count, delta, __ATOMIC_RELAXED);
 }
 
-static FL__COLD fl_provenance *fl__note_new(void) {
+static FL__COLD fl_provenance *fl__provenance_new(void) {
     const bool failed = fl_error();
     fl_provenance *note = fl_obj_new(sizeof *note, fl_obj_free);
     if (note) fl_call_stack_text(note->text, sizeof note->text);
@@ -674,11 +687,11 @@ static FL__COLD fl_provenance *fl__note_new(void) {
 }
 
 fl_provenance *fl_provenance_here(void) {
-    return __atomic_load_n(&fl__notes, __ATOMIC_RELAXED) > 0 ? fl__note_new() : NULL;
+    return __atomic_load_n(&fl__provenance_count, __ATOMIC_RELAXED) > 0 ? fl__provenance_new() : NULL;
 }
 
 void fl_scope_end(fl_scope *s) {
-    fl__context *th = &fl__here;
+    fl__context *th = &fl__thread_context;
     if (!s || s->depth_ < 1 || s->depth_ > th->depth) return;
     fl__mark m = th->scope[s->depth_];
     th->depth = s->depth_ - 1;
@@ -696,13 +709,13 @@ fl_tensor *fl_scope_return(fl_scope *s, fl_tensor *t) {
 }
 
 void *fl_promote(fl_scope *s, void *obj) {
-    fl__context *th = &fl__here;
+    fl__context *th = &fl__thread_context;
     fl_obj *o = obj;
     if (!o || !s || s->depth_ < 1 || s->depth_ > th->depth) return o;
     fl_obj_keep(o);
     if (!fl_scope_adopt(o)) return fl_raise();
-    /* o now lies on top; it moves to the end of the enclosing scope's part, and the marks above
-       shift by one. */
+    /* o is on top now: move it to the end of the enclosing scope's values, and shift the marks above by
+       one. */
     int64_t at = th->scope[s->depth_].base;
     if (s->depth_ == th->depth) {
         th->value[th->n - 1] = th->value[at];
@@ -715,29 +728,29 @@ void *fl_promote(fl_scope *s, void *obj) {
 }
 
 int64_t fl_scope_size(void) {
-    fl__context *th = &fl__here;
+    fl__context *th = &fl__thread_context;
     return th->n - (th->depth ? th->scope[th->depth].base : 0);
 }
 
 uint64_t fl_flags(void) {
-    return fl__here.flags & ~FL__OWN_FLAGS;
+    return fl__thread_context.flags & ~FL__OWN_FLAGS;
 }
 void fl_set_flags(uint64_t flags) {
-    fl__here.flags = (fl__here.flags & FL__OWN_FLAGS) | (flags & ~FL__OWN_FLAGS);
+    fl__thread_context.flags = (fl__thread_context.flags & FL__OWN_FLAGS) | (flags & ~FL__OWN_FLAGS);
 }
 
 int fl_stream(int n) {
-    const uint64_t flags = fl__here.flags;
-    if (n < 0 || n > 255) return fl_err_false("fl_stream: %d is not of 0 to 255", n), -1;
-    fl__here.flags = (flags & ~((uint64_t)255 << 16)) | (uint64_t)n << 16;
+    const uint64_t flags = fl__thread_context.flags;
+    if (n < 0 || n > 255) return fl_err_false("fl_stream: n must be in [0, 255], got %d", n), -1;
+    fl__thread_context.flags = (flags & ~((uint64_t)255 << 16)) | (uint64_t)n << 16;
     return (int)(flags >> 16 & 255);
 }
 
-FL_PRIVATE bool fl__of_bf16(void) { return fl__here.flags & FL__OF_BF16; }
+FL_PRIVATE bool fl__of_bf16(void) { return fl__thread_context.flags & FL__OF_BF16; }
 
 bool fl_persistent(bool on) {
-    const bool was = fl__here.flags & FL__LASTING;
-    fl__here.flags = (fl__here.flags & ~FL__LASTING) | (on ? FL__LASTING : 0);
+    const bool was = fl__thread_context.flags & FL__PERSISTENT;
+    fl__thread_context.flags = (fl__thread_context.flags & ~FL__PERSISTENT) | (on ? FL__PERSISTENT : 0);
     return was;
 }
 
@@ -745,7 +758,7 @@ int64_t fl_live_tensors(void) {
     return fl__records_live(FL__RECORD_TENSOR);
 }
 
-/* ---- the op tables as data ---- */
+/* ---- op tables as arrays ---- */
 
 #ifndef FL_STATIC
 const char FL__TABLES = 0;
@@ -762,8 +775,8 @@ static const fl_op_info fl__table[FL_TABLE_OPS] = {
 #define FL__B(op, class_, need, f, ga, gb) \
     [FL_OP_##op] = {#op, 0, .arity = 2, .cls = FL_CLASS_##class_, .required = FL__IS_##need, \
                     .formula = #f, .grad = {#ga, #gb}},
-#define FL__O(op, need, args_type, holds) \
-    [FL_OP_##op] = {#op, sizeof(args_type), holds, .required = FL__IS_##need},
+#define FL__O(op, need, args_type, uses) \
+    [FL_OP_##op] = {#op, sizeof(args_type), uses, .required = FL__IS_##need},
     FL_UNARY_OPS(FL__U) FL_BINARY_OPS(FL__B) FL_OTHER_OPS(FL__O)
 #undef FL__U
 #undef FL__B
@@ -773,12 +786,12 @@ static const fl_op_info fl__table[FL_TABLE_OPS] = {
 #undef FL__IS_COMPILED
 #undef FL__IS_COMPOSED
 };
-/* Those of the tables, then the registered ones. */
+/* Table ops, then registered ops. */
 static const fl_op_info *fl__ops[FL_MAX_OPS];
 static int fl__n_ops;
-static int fl__n_own_ops; /* those of the library come first */
+static int fl__n_library_ops; /* ops of the library, which come before those of the program */
 
-/* The ops that primitives run. */
+/* Op of each formula primitive. */
 static const fl_op fl__primitive_ops[] = {
 #define FL__P(word, op, ...) [FL_PRIMITIVE_##op] = FL_OP_##op,
     FL_PRIMITIVES(FL__P)
@@ -812,7 +825,7 @@ fl_op fl_op_named(const char *name) {
     return FL_OP_NONE;
 }
 
-/* The first word of list that names no op, and its length; NULL: there is none. */
+/* The first word of list that is not an op's name, and its length; NULL if there is none. */
 static const char *fl__unknown_word(const char *list, int *length) {
     char word[64];
     for (const char *p = list; p && *p; p += *length, p += *p == ' ') {
@@ -824,17 +837,19 @@ static const char *fl__unknown_word(const char *list, int *length) {
 }
 
 fl_op fl_op_register(const fl_op_info *info) {
-    fl__ops_init(); /* a registration may come before that of this file */
-    if (!info || !info->name) return fl_err_null("fl_op_register: the op has no name"), FL_OP_NONE;
+    fl__ops_init(); /* registrations may run before this file's constructor */
+    if (!info || !info->name) return fl_err_null("fl_op_register: info or its name is NULL"), FL_OP_NONE;
     if (fl_op_named(info->name))
-        return fl_err_null("fl_op_register: there is an op '%s' already", info->name), FL_OP_NONE;
+        return fl_err_null("fl_op_register: an op '%s' exists already", info->name), FL_OP_NONE;
     if (fl__n_ops == FL_MAX_OPS)
-        return fl_err_null("fl_op_register: no room for '%s' behind %d ops", info->name, FL_MAX_OPS),
+        return fl_err_null("fl_op_register: cannot register '%s': the limit of %d ops is reached", info->name,
+                           FL_MAX_OPS),
                FL_OP_NONE;
-    int length = 0; /* the library's own ops name each other */
-    const char *unknown = fl__n_own_ops ? fl__unknown_word(info->uses, &length) : NULL;
+    int length = 0; /* not checked for the library's ops, which may name later ones */
+    const char *unknown = fl__n_library_ops ? fl__unknown_word(info->uses, &length) : NULL;
     if (unknown)
-        return fl_err_null("fl_op_register: '%s' contains '%.*s', which is no op", info->name, length, unknown),
+        return fl_err_null("fl_op_register: `uses` of '%s' has '%.*s', which is not an op", info->name,
+                           length, unknown),
                FL_OP_NONE;
     fl__ops[fl__n_ops] = info;
     return fl__n_ops++;
@@ -851,7 +866,7 @@ const fl_formula *fl_op_program(fl_op op, fl_program which) {
     const fl_op_info *info = fl_op_get_info(op);
     const int arity = info ? info->arity : 0;
     if (!arity || (unsigned)which > (arity == 1 ? FL_PROGRAM_DA : FL_PROGRAM_DA_DB)) {
-        fl_fail("fl_op_program: op %d has no such formula", (int)op);
+        fl_fail("fl_op_program: op %d '%s' has no formula %d", (int)op, fl_op_name(op), (int)which);
         return NULL;
     }
     fl_formula *f = &programs[op][which];
@@ -869,14 +884,14 @@ const fl_formula *fl_op_program(fl_op op, fl_program which) {
     return ok ? f : NULL;
 }
 
-/* Whether that program runs the op `part`. */
-static bool fl__program_holds(fl_op op, fl_program which, fl_op part) {
+/* True if that formula runs the op `part`. */
+static bool fl__program_uses(fl_op op, fl_program which, fl_op part) {
     for (int i = 0; i < FL_PRIMITIVE_COUNT; i++)
         if (fl__primitive_ops[i] == part) return fl_formula_has(fl_op_program(op, which), (fl_primitive)i);
     return false;
 }
 
-/* True if `name` is one of the space-separated words of list. */
+/* True if `name` is a word of the space-separated list. */
 static bool fl__listed(const char *list, const char *name) {
     size_t n = strlen(name);
     for (const char *p = list; p && *p; p += strcspn(p, " "), p += *p == ' ')
@@ -886,13 +901,13 @@ static bool fl__listed(const char *list, const char *name) {
 
 bool fl_op_uses(fl_op op, fl_op part) {
     if (!fl__op_exists(op) || !fl__op_exists(part)) return false;
-    if (fl__ops[op]->arity) return op != part && fl__program_holds(op, FL_PROGRAM_Y, part);
+    if (fl__ops[op]->arity) return op != part && fl__program_uses(op, FL_PROGRAM_Y, part);
     return fl__listed(fl__ops[op]->uses, fl__ops[part]->name);
 }
 
 bool fl_op_grad_uses(fl_op op, int i, fl_op part) {
     return fl__op_exists(op) && i >= 0 && i < fl__ops[op]->arity &&
-           fl__program_holds(op, i ? FL_PROGRAM_DB : FL_PROGRAM_DA, part);
+           fl__program_uses(op, i ? FL_PROGRAM_DB : FL_PROGRAM_DA, part);
 }
 
 fl_rng *fl_op_rng(fl_op op, void *args) {
@@ -909,17 +924,17 @@ int fl_op_grad_steps(fl_op op, int i) {
 
 /* ---- shapes ---- */
 
-static int fl__axis_among(int n, const char *fn, const fl_tensor *t, int axis) {
+static int fl__normalise_axis(int n, const char *fn, const fl_tensor *t, int axis) {
     const int a = axis < 0 ? axis + n : axis;
     if (a >= 0 && a < n) return a;
     fl_err_null("%s: axis %d is out of range for shape %s", fn, axis, FL_SHAPE_TEXT(t));
     return -1;
 }
 int fl_axis_of(const char *fn, const fl_tensor *t, int axis) {
-    return fl_is_null_arg(fn, t) ? -1 : fl__axis_among(t->ndim ? t->ndim : 1, fn, t, axis);
+    return fl_is_null_arg(fn, t) ? -1 : fl__normalise_axis(t->ndim ? t->ndim : 1, fn, t, axis);
 }
 int fl_own_axis_of(const char *fn, const fl_tensor *t, int axis) {
-    return fl_is_null_arg(fn, t) ? -1 : fl__axis_among(t->ndim, fn, t, axis);
+    return fl_is_null_arg(fn, t) ? -1 : fl__normalise_axis(t->ndim, fn, t, axis);
 }
 
 int64_t fl_shape_numel(fl_shape s) {
@@ -1007,7 +1022,6 @@ bool fl_shape_is(const fl_tensor *t, fl_shape s) {
     return true;
 }
 
-/* Broadcasts b into *s, NumPy's rule. */
 bool fl_broadcast_shape(fl_shape *s, const fl_tensor *t) {
     if (fl_is_null_arg("fl_broadcast_shape", s) || fl_is_null_arg("fl_broadcast_shape", t)) return false;
     fl_shape r = *s;
@@ -1052,34 +1066,36 @@ static void fl__tensor_drop(fl_obj *o) {
     fl_obj_free(o);
 }
 
-/* A handle without storage, owned by the innermost scope; strides still unset. NULL after
+/* A handle without storage, owned by the innermost scope; shape and strides are not set. NULL after
    fl_fail. */
 static FL__HOT fl_tensor *fl__handle(int backend, fl_dtype dtype, int ndim) {
-    fl__context *th = &fl__here;
+    fl__context *th = &fl__thread_context;
     fl_tensor *t = fl__obj_raw(FL__RECORD_TENSOR, sizeof *t, fl__tensor_drop);
     if (!t) return NULL;
     t->dtype = dtype;
     t->backend = (uint8_t)backend;
     t->weak = t->copied = false;
     t->ndim = ndim;
-    t->shape[0] = t->stride[0] = 1; /* stays so of a 0-d tensor */
+    t->shape[0] = t->stride[0] = 1; /* remains so for a 0-d tensor */
     t->offset = 0;
     t->buffer = NULL;
     t->impl = NULL;
     t->version_ = 0;
     t->base_ = NULL;
-    return fl__own(th, &t->obj) ? t : NULL;
+    return fl__scope_push(th, &t->obj) ? t : NULL;
 }
 
 fl_tensor *fl_out_on(int backend, fl_shape shape, fl_dtype dtype) {
     if (fl_shape_numel(shape) < 0) {
-        fl_fail("fl_out_on: shape %s is not valid", FL_TEXT_OF(shape));
+        fl_fail("fl_out_on: shape %s is not valid: expected up to %d dims >= 0, numel <= 2^62",
+                FL_TEXT_OF(shape), FL_MAX_DIMS);
         return NULL;
     }
     fl_tensor *t = fl__handle(backend, dtype, shape.ndim);
     if (!t) return NULL;
     int64_t n = 1;
-    memcpy(t->shape, shape.dim, sizeof t->shape); /* a fixed size: no slow string instruction */
+    memcpy(t->shape, shape.dim, sizeof t->shape); /* constant size: compiles to moves, not to a slow string
+                                                     instruction */
     if (!shape.ndim) t->shape[0] = 1;
     for (int i = shape.ndim - 1; i >= 0; i--) {
         t->stride[i] = n;
@@ -1088,7 +1104,7 @@ fl_tensor *fl_out_on(int backend, fl_shape shape, fl_dtype dtype) {
     return t;
 }
 
-/* An output shaped like t, whose numel is known to be valid; *dense: t is row-major too. */
+/* An output handle with the shape of t, which is known to be valid; *dense: t is row-major. */
 static inline fl_tensor *fl__out_shaped(const fl_tensor *t, fl_dtype dtype, bool *dense) {
     fl_tensor *o = fl__handle(t->backend, dtype, t->ndim);
     if (!o) return NULL;
@@ -1109,14 +1125,13 @@ fl_tensor *fl_out_like(const fl_tensor *t, fl_dtype dtype) {
     return fl_is_null_arg("fl_out_like", t) ? NULL : fl__out_shaped(t, dtype, &dense);
 }
 
-/* Laid out as t too: what element-wise ops give. */
+/* The same with t's layout too: the output of element-wise ops. */
 static inline fl_tensor *fl__out_same(const fl_tensor *t, fl_dtype dtype) {
     bool dense;
     fl_tensor *o = fl__out_shaped(t, dtype, &dense);
     return !o || dense ? o : fl_out_lay_as(o, t);
 }
 
-/* The axes of t by falling stride; equal ones keep their order. */
 void fl_axes_by_stride(const fl_tensor *t, int order[FL_MAX_DIMS]) {
     if (fl_is_null_arg("fl_axes_by_stride", t)) return;
     for (int i = 0; i < t->ndim; i++) {
@@ -1127,7 +1142,7 @@ void fl_axes_by_stride(const fl_tensor *t, int order[FL_MAX_DIMS]) {
     }
 }
 
-/* Contiguous with the axes in the order in which they lie in memory. */
+/* True if contiguous after sorting the axes by stride. */
 static bool fl__dense_in_order(const fl_tensor *t) {
     int order[FL_MAX_DIMS];
     int64_t n = 1;
@@ -1192,7 +1207,10 @@ const fl_backend *fl_backend_cuda_of(int device); /* kernels/cuda/backend.h */
 static int fl__backend_of(const char *fn, const char *name) {
     for (int i = 0; i < fl__n_backends; i++)
         if (name && !strcmp(fl__backends[i].name, name)) return i;
-    fl_fail("%s: there is no backend '%s'", fn, name ? name : "(null)");
+    char known[200] = "";
+    for (int i = 0, n = 0; i < fl__n_backends && n < 180; i++)
+        n += snprintf(known + n, sizeof known - (size_t)n, "%s%s", i ? ", " : "", fl__backends[i].name);
+    fl_fail("%s: there is no backend '%s'; known: %s", fn, name ? name : "(null)", known);
     return -1;
 }
 
@@ -1203,14 +1221,14 @@ static void fl__default_from_environment(void) {
         fl__default_backend = backend;
         return;
     }
-    fl_message(FL_LOG_WARN, "%s: new tensors are of '%s'", fl_error(), fl__backends[fl__default_backend].name);
+    fl_message(FL_LOG_WARN, "%s: using '%s'", fl_error(), fl__backends[fl__default_backend].name);
     fl_error_clear();
 }
 
-__attribute__((constructor)) static void fl__families_init(void) {
+__attribute__((constructor)) static void fl__backends_init(void) {
     fl__ops_init();
     fl__register_ops();
-    fl__n_own_ops = fl__n_ops;
+    fl__n_library_ops = fl__n_ops;
     fl_backend_use(fl_backend_cpu(), NULL);
 #ifdef FL_USE_CUDA
     for (int i = 0; fl_backend_cuda_of(i); i++) fl_backend_use(fl_backend_cuda_of(i), NULL);
@@ -1229,8 +1247,9 @@ const fl_backend *fl_backend_at(int backend) {
     return backend >= 0 && backend < fl__n_backends ? &fl__backends[backend] : NULL;
 }
 
-/* An op whose slot in the table in use a changed copy of the shipped one would drop; NONE: no op. */
-static fl_op fl__dropped_by(const fl_backend *b, const fl_backend *now) {
+/* The first op whose current slot would be lost by installing b, a modified copy of the built-in table;
+   NONE: none. */
+static fl_op fl__lost_slot(const fl_backend *b, const fl_backend *now) {
     const fl_backend *shipped = fl_backend_cpu();
     const bool changed = b->shipped_ && !strcmp(b->name, shipped->name) && memcmp(b, shipped, sizeof *b) != 0;
     for (fl_op i = 1; changed && i < fl__n_ops; i++)
@@ -1238,23 +1257,23 @@ static fl_op fl__dropped_by(const fl_backend *b, const fl_backend *now) {
     return FL_OP_NONE;
 }
 
-static uint32_t fl__override_state; /* changes when a table with overrides comes into use; atomic */
+static uint32_t fl__override_state; /* incremented when a table with overrides is installed; atomic */
 
 bool fl_backend_use(const fl_backend *b, fl_backend *old) {
-    if (!b || !b->name) return fl_err_false("fl_backend_use: the backend has no name");
+    if (!b || !b->name) return fl_err_false("fl_backend_use: the backend or its name is NULL");
     if (!b->any && !b->op[FL_OP_copy])
         return fl_err_false(
-            "fl_backend_use: backend '%s' has no copy: without it nothing can fall back on the cpu",
+            "fl_backend_use: backend '%s' has no copy slot, which fallbacks to the cpu need",
             b->name);
     int at = 0;
     while (at < fl__n_backends && strcmp(fl__backends[at].name, b->name)) at++;
     if (at == FL__MAX_BACKENDS)
-        return fl_err_false("fl_backend_use: no room for '%s', the %d backends are taken", b->name,
-                       FL__MAX_BACKENDS);
-    const fl_op dropped = at < fl__n_backends ? fl__dropped_by(b, &fl__backends[at]) : FL_OP_NONE;
+        return fl_err_false("fl_backend_use: cannot add '%s': the limit of %d backends is reached", b->name,
+                            FL__MAX_BACKENDS);
+    const fl_op dropped = at < fl__n_backends ? fl__lost_slot(b, &fl__backends[at]) : FL_OP_NONE;
     if (dropped != FL_OP_NONE)
-        return fl_err_false("fl_backend_use: a copy of fl_backend_cpu() lacks the kernel of %s that 'cpu' got "
-                            "since: copy *fl_backend_at(fl_backend_index(\"cpu\"))",
+        return fl_err_false("fl_backend_use: this copy of fl_backend_cpu() lacks the current kernel of %s: "
+                            "modify a copy of *fl_backend_at(fl_backend_index(\"cpu\")) instead",
                             fl__ops[dropped]->name);
     if (old) memset(old, 0, sizeof *old);
     if (old && at < fl__n_backends) *old = fl__backends[at];
@@ -1267,14 +1286,15 @@ bool fl_backend_use(const fl_backend *b, fl_backend *old) {
 
 bool fl_backend_set(fl_backend *b, fl_op op, fl_slot slot, unsigned flags) {
     if (!b || !fl__op_exists(op))
-        return fl_err_false("fl_backend_set: no backend or no such op (%d)", op);
+        return fl_err_false("fl_backend_set: the backend is NULL, or op %d does not exist", op);
     b->op[op] = slot;
     b->flags[op] = (uint8_t)flags;
     return true;
 }
 
 bool fl_backend_override(fl_backend *b, fl_op op, fl_slot slot) {
-    if (!b || !fl__op_exists(op)) return fl_err_false("fl_backend_override: no backend or no such op (%d)", op);
+    if (!b || !fl__op_exists(op))
+        return fl_err_false("fl_backend_override: the backend is NULL, or op %d does not exist", op);
     b->op[op] = slot;
     b->flags[op] = 0;
     b->overridden_ = true;
@@ -1328,21 +1348,21 @@ bool fl_sync(const fl_tensor *t) {
 }
 
 fl_call_hooks fl_call_hook(fl_call_hook_fn before, fl_call_hook_fn after, void *user) {
-    fl__context *th = &fl__here;
+    fl__context *th = &fl__thread_context;
     const fl_call_hooks replaced = {th->before, th->after, th->hook_user};
     const int was = th->before || th->after, is = before || after;
     if (is) fl__context_begin(th);
-    if (is != was) __atomic_fetch_add(&fl__watched, is - was, __ATOMIC_RELAXED);
+    if (is != was) __atomic_fetch_add(&fl__n_hooks, is - was, __ATOMIC_RELAXED);
     th->before = before;
     th->after = after;
     th->hook_user = user;
     return replaced;
 }
 
-static fl_call_watcher *fl__watchers; /* atomic, as is next_: one that goes still leads on */
+static fl_call_watcher *fl__watchers; /* atomic, as is next_: a removed watcher still links to the rest */
 static pthread_mutex_t fl__watchers_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The link that points to w, or the last one. */
+/* The link that points to w, or the last link. */
 static fl_call_watcher **fl__link_to(const fl_call_watcher *w) {
     fl_call_watcher **at = &fl__watchers;
     while (*at && *at != w) at = &(*at)->next_;
@@ -1355,7 +1375,7 @@ void fl_unwatch_calls(fl_call_watcher *w) {
     fl_call_watcher **at = fl__link_to(w);
     if (*at) {
         __atomic_store_n(at, w->next_, __ATOMIC_RELEASE);
-        __atomic_fetch_sub(&fl__watched, 1, __ATOMIC_RELAXED);
+        __atomic_fetch_sub(&fl__n_hooks, 1, __ATOMIC_RELAXED);
     }
     pthread_mutex_unlock(&fl__watchers_lock);
 }
@@ -1366,19 +1386,19 @@ void fl_watch_calls(fl_call_watcher *w) {
     pthread_mutex_lock(&fl__watchers_lock);
     __atomic_store_n(&w->next_, NULL, __ATOMIC_RELAXED);
     __atomic_store_n(fl__link_to(w), w, __ATOMIC_RELEASE);
-    __atomic_fetch_add(&fl__watched, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&fl__n_hooks, 1, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&fl__watchers_lock);
 }
 
 static FL__HOT bool fl__storage_new(fl_tensor *t) {
     const fl_backend *be = &fl__backends[t->backend];
-    const int lifetime = fl__here.flags & FL__LASTING ? 3 : fl__here.depth ? 2 : 0;
-    const fl_mem_info info = {.op = fl__here.op, .step = fl_mem_step_now(), .ndim = t->ndim,
+    const int lifetime = fl__thread_context.flags & FL__PERSISTENT ? 3 : fl__thread_context.depth ? 2 : 0;
+    const fl_mem_info info = {.op = fl__thread_context.op, .step = fl_mem_step_now(), .ndim = t->ndim,
                               .shape = t->shape, .lifetime = lifetime};
     if (be->make) return be->make(be, t, &info);
     size_t bytes;
     if (__builtin_mul_overflow((size_t)fl_numel(t), fl_dtype_size(t->dtype), &bytes))
-        return fl_fail("fl_out_make: %s of %s is too large", FL_SHAPE_TEXT(t),
+        return fl_fail("fl_out_make: the bytes of shape %s of %s overflow size_t", FL_SHAPE_TEXT(t),
                        fl_dtype_name(t->dtype));
     t->buffer = fl_buffer_new(bytes, &info);
     return t->buffer != NULL;
@@ -1389,8 +1409,8 @@ bool fl_out_allocate(fl_tensor *t) {
     return fl__has_storage(t) || fl__storage_new(t);
 }
 
-/* A slot reads and writes through fl_data, so pageable buffers stay mapped while it runs: inputs
-   and outputs written in place from before the slot, new outputs from fl_out_make on. */
+/* Slots access memory by fl_data, so pageable buffers are mapped while a slot runs: inputs and in-place
+   outputs before it starts, new outputs from fl_out_make on. */
 static bool fl__pin_tensor(fl_tensor *t) {
     return !t || !t->buffer || !t->buffer->pageable || fl_buffer_map(t->buffer);
 }
@@ -1414,11 +1434,11 @@ static int fl__call_backend(const fl_call *c) {
     return fl__default_backend;
 }
 
-/* What the operands of a call decide: how it runs. */
+/* Properties of a call's operands that decide how it runs. */
 typedef struct fl__traits {
-    uint32_t dtypes;  /* that occur, as bits */
-    uint32_t written; /* outputs that have storage: they are written in place */
-    bool paged;       /* a buffer needs its pin */
+    uint32_t dtypes;  /* bit set of the dtypes */
+    uint32_t written; /* bit set of the outputs that have storage: written in place */
+    bool paged;       /* a buffer is pageable and must be pinned */
 } fl__traits;
 
 static inline fl__traits fl__traits_of(const fl_call *c) {
@@ -1430,7 +1450,7 @@ static inline fl__traits fl__traits_of(const fl_call *c) {
         r.written |= (uint32_t)fl__has_storage(t) << i;
         if (t->buffer) r.paged |= t->buffer->pageable;
     }
-    for (int i = 0; i < c->n_in; i++) { /* numbers count as f32 or i64, which change nothing */
+    for (int i = 0; i < c->n_in; i++) { /* weak numbers count as f32 or i64, which is harmless */
         const fl_tensor *t = c->in[i];
         r.dtypes |= 1u << t->dtype;
         if (t->buffer) r.paged |= t->buffer->pageable;
@@ -1443,7 +1463,7 @@ static FL__COLD bool fl__run_pinned(const fl_backend *be, const fl_call *c, fl_s
     bool ok = true;
     for (; ok && out < c->n_out; out++) ok = fl__pin_tensor(c->out[out]);
     for (; ok && in < c->n_in; in++) ok = fl__pin_tensor(c->in[in]);
-    if (!ok) { /* the last one did not get its pin */
+    if (!ok) { /* the last one was not pinned */
         if (in > 0)
             in--;
         else
@@ -1458,14 +1478,14 @@ static FL__COLD bool fl__run_pinned(const fl_backend *be, const fl_call *c, fl_s
 static FL__HOT bool fl__run_slot(const fl_backend *be, const fl_call *c, fl_slot slot, bool paged) {
     if (paged) return fl__run_pinned(be, c, slot);
     bool ok = slot(be, c);
-    for (int i = 0; i < c->n_out; i++) fl__unpin_tensor(c->out[i]); /* what fl_out_make pinned */
+    for (int i = 0; i < c->n_out; i++) fl__unpin_tensor(c->out[i]); /* pinned by fl_out_make */
     return ok;
 }
 
-/* Returns the flags to go back to. */
-static uint64_t fl__unwatch(void) {
-    const uint64_t flags = fl__here.flags;
-    fl__here.flags |= FL__UNWATCHED;
+/* Disables hooks; returns the flags to restore. */
+static uint64_t fl__hooks_off(void) {
+    const uint64_t flags = fl__thread_context.flags;
+    fl__thread_context.flags |= FL__HOOKS_OFF;
     return flags;
 }
 
@@ -1474,22 +1494,23 @@ static FL__COLD bool fl__run_contiguous(const fl_backend *be, const fl_call *c, 
     fl_scope s = fl_scope_begin();
     fl_call d = *c;
     bool ok = true;
-    const uint64_t flags = fl__unwatch();
+    const uint64_t flags = fl__hooks_off();
     for (int i = 0; ok && i < d.n_in; i++)
         if (!d.in[i]->weak) ok = (d.in[i] = fl_contiguous(d.in[i])) != NULL;
-    fl__here.flags = flags; /* the slot may compose */
+    fl__thread_context.flags = flags; /* hooks see the calls of a slot that composes */
     ok = ok && fl__run_slot(be, &d, slot, fl__traits_of(&d).paged);
     fl_scope_end(&s);
     return ok;
 }
 
-/* Same shape and dtype, any two backends: by one that knows the way, or through the host. */
+/* Copies src to dst, of the same shape and dtype, between backends: by a `move` of either, or through the
+   host. */
 static bool fl__transfer(fl_tensor *dst, fl_tensor *src) {
-    const fl_backend *const ask[2] = {&fl__backends[dst->backend], &fl__backends[src->backend]};
-    const char *said = fl_error();
+    const fl_backend *const backends[2] = {&fl__backends[dst->backend], &fl__backends[src->backend]};
+    const char *pending = fl_error();
     for (int i = 0; i < 2; i++) {
-        if (ask[i]->move && ask[i]->move(ask[i], dst, src)) return true;
-        if (fl_error() != said) return false;
+        if (backends[i]->move && backends[i]->move(backends[i], dst, src)) return true;
+        if (fl_error() != pending) return false;
     }
     void *from = fl_map(src, FL_READ);
     if (!from) return false;
@@ -1504,10 +1525,10 @@ static bool fl__fallback_allowed(const fl_backend *be, const fl_call *c) {
     static uint8_t warned[FL__MAX_BACKENDS][FL_MAX_OPS];
     long backend = be - fl__backends;
     if (backend == 0)
-        return fl_fail("fl_%s: the cpu backend has no slot for it", fl__ops[c->op]->name);
+        return fl_fail("fl_%s: the cpu backend has no slot for this op", fl__ops[c->op]->name);
     if (fl__strict_mode)
         return fl_fail(
-            "fl_%s: backend '%s' has no slot for it, and fallbacks are errors (fl_backend_strict)",
+            "fl_%s: backend '%s' has no slot for this op, and fallbacks are errors (fl_backend_strict)",
             fl__ops[c->op]->name, be->name);
     __atomic_fetch_add(&fl__fallback_count, 1, __ATOMIC_RELAXED);
     if (!__atomic_exchange_n(&warned[backend][c->op], 1, __ATOMIC_RELAXED))
@@ -1516,13 +1537,13 @@ static bool fl__fallback_allowed(const fl_backend *be, const fl_call *c) {
     return true;
 }
 
-/* A missing slot: the operands go to the cpu, the results come back. */
+/* Fallback for a missing slot: copies operands to the cpu, runs the op there, copies results back. */
 static FL__COLD bool fl__run_fallback(const fl_backend *be, const fl_call *c) {
     if (!fl__fallback_allowed(be, c)) return false;
     fl_scope s = fl_scope_begin();
     fl_call d = *c;
     bool ok = true;
-    fl__unwatch();
+    fl__hooks_off();
     for (int i = 0; ok && i < d.n_in; i++)
         if (!d.in[i]->weak) ok = (d.in[i] = fl_to(d.in[i], fl__backends[0].name)) != NULL;
     for (int i = 0; ok && i < d.n_out; i++) {
@@ -1540,18 +1561,18 @@ static FL__COLD bool fl__run_fallback(const fl_backend *be, const fl_call *c) {
     return ok;
 }
 
-/* Without a slot the cpu runs it: it is required, or has no composition. */
+/* True if op falls back to the cpu without a slot: it is CORE, or has no composition. */
 static bool fl__falls_back(fl_op op) {
     return fl__ops[op]->required || (fl__ops[op]->uses && !strcmp(fl__ops[op]->uses, "cpu"));
 }
 
-/* A fused gradient whose formula holds a replaced op. */
+/* True for a fused gradient whose formula uses an overridden op. */
 static bool fl__replaced_gradient(const fl_backend *be, const fl_call *c) {
     return (c->op == FL_OP_grad1 || c->op == FL_OP_grad2) &&
            be->no_grad[((const fl_grad_args *)c->args)->op];
 }
 
-/* Dtypes as bits that are not computed in but in a wider one. */
+/* Bit set of the dtypes that are computed in a wider one. */
 #define FL__NARROW_DTYPES \
     (1u << FL_U8 | 1u << FL_I8 | 1u << FL_I16 | 1u << FL_I32 | 1u << FL_U16 | 1u << FL_U32 | \
      1u << FL_U64 | 1u << FL_F16 | 1u << FL_BF16)
@@ -1568,7 +1589,7 @@ static bool fl__takes_narrow(const fl_backend *be, fl_op op) {
 static bool fl__run_by(const fl_backend *be, const fl_call *c);
 static bool fl__run_composed(const fl_call *c);
 
-/* What out[i] of c becomes in the wide record d: the input that it is written over, or a handle. */
+/* Output i of the wide record d for c: the cast input if c works in place, or a new handle. */
 static fl_tensor *fl__wide_out(const fl_call *c, const fl_call *d, int i) {
     fl_tensor *y = c->out[i];
     if (!y || !fl_is_narrow(y)) return y;
@@ -1578,23 +1599,23 @@ static fl_tensor *fl__wide_out(const fl_call *c, const fl_call *d, int i) {
     return fl_out_lay_as(fl_out_on(y->backend, fl_shape_of(y), fl_dtype_wide(y->dtype)), y);
 }
 
-/* Runs c in wide dtypes; its outputs round or wrap. */
+/* Runs c in the wide dtypes; results are rounded or wrapped once. */
 static FL__COLD bool fl__run_wide(const fl_backend *be, const fl_call *c) {
     fl_scope s = fl_scope_begin();
     fl_call d = *c;
     bool ok = true;
-    const uint64_t flags = fl__unwatch();
+    const uint64_t flags = fl__hooks_off();
     for (int i = 0; ok && i < d.n_in; i++)
         if (!d.in[i]->weak && fl_is_narrow(d.in[i]))
             ok = (d.in[i] = fl_cast(d.in[i], fl_dtype_wide(d.in[i]->dtype))) != NULL;
     for (int i = 0; ok && i < d.n_out; i++)
         if (c->out[i]) ok = (d.out[i] = fl__wide_out(c, &d, i)) != NULL;
-    fl__here.flags = flags; /* a composition is observed */
-    const bool mixed = c->out[0] && !fl_is_narrow(c->out[0]); /* other operands are wider than bf16 */
+    fl__thread_context.flags = flags; /* hooks see a composition */
+    const bool mixed = c->out[0] && !fl_is_narrow(c->out[0]); /* other operands are wider */
     for (int i = 0; i < c->n_in && !mixed; i++)
-        if (!c->in[i]->weak && c->in[i]->dtype == FL_BF16) fl__here.flags |= FL__OF_BF16;
+        if (!c->in[i]->weak && c->in[i]->dtype == FL_BF16) fl__thread_context.flags |= FL__OF_BF16;
     ok = ok && fl__run_by(be, &d);
-    fl__here.flags = flags;
+    fl__thread_context.flags = flags;
     for (int i = 0; ok && i < d.n_out; i++) {
         fl_call copy = {
             .op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {c->out[i]}, .in = {d.out[i]}};
@@ -1604,7 +1625,7 @@ static FL__COLD bool fl__run_wide(const fl_backend *be, const fl_call *c) {
     return ok;
 }
 
-/* Blocks are copied as bytes: one more axis. */
+/* *alias = t seen as bytes, with an additional last axis: blocks are copied as bytes. */
 static void fl__as_bytes(fl_tensor *alias, const fl_tensor *t) {
     int64_t size = (int64_t)fl_dtype_size(t->dtype);
     *alias = *t;
@@ -1616,7 +1637,7 @@ static void fl__as_bytes(fl_tensor *alias, const fl_tensor *t) {
     alias->ndim++;
 }
 
-/* to = from, each with its dtype or as bytes. */
+/* Copies `from` to `to` as bytes; either may already be u8. */
 static bool fl__copy_blocks(const fl_backend *be, fl_tensor *to, fl_tensor *from) {
     fl_tensor bytes[2];
     fl_call copy = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {to}, .in = {from}};
@@ -1626,22 +1647,22 @@ static bool fl__copy_blocks(const fl_backend *be, fl_tensor *to, fl_tensor *from
     return fl__run_by(be, &copy);
 }
 
-/* All elements of y are one, packed on the host. */
+/* Fills y with one block that is packed on the host. */
 static bool fl__fill_blocks(const fl_backend *be, fl_tensor *y, const fl_fill_args *a) {
     static const int64_t stride[FL_MAX_DIMS] = {0};
-    const fl_dtype_info *own = fl_dtype_registered(y->dtype);
-    const size_t numbers = (size_t)own->block * sizeof(float);
-    float *number = fl_heap_alloc(numbers + own->size);
-    for (int i = 0; number && i < own->block; i++) number[i] = (float)a->f64;
-    if (number) own->pack(number, number + own->block, 1);
+    const fl_dtype_info *info = fl_dtype_registered(y->dtype);
+    const size_t numbers = (size_t)info->block * sizeof(float);
+    float *number = fl_heap_alloc(numbers + info->size);
+    for (int i = 0; number && i < info->block; i++) number[i] = (float)a->f64;
+    if (number) info->pack(number, number + info->block, 1);
     fl_tensor *one = number ? fl_out_on(y->backend, FL_SCALAR_SHAPE, y->dtype) : NULL;
-    bool ok = one && fl_out_allocate(one) && fl_set_host(one, number + own->block, own->size);
+    bool ok = one && fl_out_allocate(one) && fl_set_host(one, number + info->block, info->size);
     fl_heap_free(number);
     one = ok ? fl_view_of(one, fl_shape_of(y), stride, 0) : NULL;
     return one && fl__copy_blocks(be, y, one);
 }
 
-/* x's elements as bytes, one more axis: a view where it has a buffer, else a copy. */
+/* x as bytes, with an additional axis: a view if it has a buffer, otherwise a copy. */
 static fl_tensor *fl__bytes_of(const fl_backend *be, fl_tensor *x) {
     fl_tensor as;
     fl__as_bytes(&as, x);
@@ -1653,7 +1674,7 @@ static fl_tensor *fl__bytes_of(const fl_backend *be, fl_tensor *x) {
     return t;
 }
 
-/* The same gather for each byte of the elements. */
+/* Gathers each byte of the blocks. */
 static bool fl__gather_blocks(const fl_backend *be, const fl_call *c) {
     fl_tensor *index = c->in[1], *x = fl__bytes_of(be, c->in[0]);
     fl_shape shape = fl_shape_of(index);
@@ -1670,33 +1691,36 @@ static bool fl__gather_blocks(const fl_backend *be, const fl_call *c) {
            fl__copy_blocks(be, c->out[0], bytes.out[0]);
 }
 
-/* A record with registered dtypes: moves elements as they are, or is of an op that can do without a slot. */
+/* Runs a record with registered dtypes: by a slot with FL_SLOT_BLOCKS, a composition, or by copying
+   bytes. */
 static FL__COLD bool fl__run_blocks(const fl_backend *be, const fl_call *c) {
     const bool alike = c->op == FL_OP_fill || (!c->in[0]->weak && c->in[0]->dtype == c->out[0]->dtype);
     if (be->op[c->op] && be->flags[c->op] & FL_SLOT_BLOCKS)
         return fl__run_slot(be, c, be->op[c->op], fl__traits_of(c).paged);
     if (fl__ops[c->op]->compose) return fl__run_composed(c);
     if (!alike || (c->op != FL_OP_copy && c->op != FL_OP_fill && c->op != FL_OP_gather))
-        return fl_fail("fl_%s: takes no blocks of numbers: cast them", fl__ops[c->op]->name);
+        return fl_fail("fl_%s: takes no blocks, as dtype %s has: cast to a float first", fl__ops[c->op]->name,
+                       fl_dtype_name(c->in[0]->weak ? c->out[0]->dtype : c->in[0]->dtype));
     if (c->out[0]->ndim == FL_MAX_DIMS)
-        return fl_fail("fl_%s: %d dims of blocks", fl__ops[c->op]->name, FL_MAX_DIMS);
+        return fl_fail("fl_%s: too many dims for a dtype of blocks: got %d, expected at most %d",
+                       fl__ops[c->op]->name, FL_MAX_DIMS, FL_MAX_DIMS - 1);
     fl_scope s = fl_scope_begin();
-    const uint64_t flags = fl__unwatch();
+    const uint64_t flags = fl__hooks_off();
     const bool ok = c->op == FL_OP_copy   ? fl__copy_blocks(be, c->out[0], c->in[0])
                     : c->op == FL_OP_fill ? fl__fill_blocks(be, c->out[0], c->args)
                                           : fl__gather_blocks(be, c);
-    fl__here.flags = flags;
+    fl__thread_context.flags = flags;
     fl_scope_end(&s);
     return ok;
 }
 
-typedef struct fl__parts {
+typedef struct fl__uses_check {
     fl_op op;
-    char missing[200]; /* names, a space before each */
-} fl__parts;
+    char missing[200]; /* names of ops, each preceded by a space */
+} fl__uses_check;
 
-static void fl__see_part(const fl_call *c, void *user) {
-    fl__parts *parts = user;
+static void fl__check_use(const fl_call *c, void *user) {
+    fl__uses_check *parts = user;
     const char *name = fl__ops[c->op]->name;
     if (c->op == FL_OP_copy || c->op == FL_OP_fill || fl_op_uses(parts->op, c->op) ||
         fl__listed(parts->missing + 1, name))
@@ -1705,26 +1729,26 @@ static void fl__see_part(const fl_call *c, void *user) {
     snprintf(parts->missing + n, sizeof parts->missing - n, " %s", name);
 }
 
-/* Whether a registered op names all ops that its composition runs, else an override of one would not be seen
-   behind its slot: found out by running the composition beside it, once after each override. */
-static FL__COLD bool fl__names_its_parts(const fl_backend *be, const fl_call *c) {
-    static uint32_t checked[FL_MAX_OPS]; /* atomic: the state in which the op was found to */
+/* Verifies that `uses` of a registered op is complete, without which an override would not disable its slot:
+   runs the composition with a hook, once after each override. */
+static FL__COLD bool fl__uses_complete(const fl_backend *be, const fl_call *c) {
+    static uint32_t checked[FL_MAX_OPS]; /* atomic: fl__override_state of the last successful check */
     const uint32_t state = __atomic_load_n(&fl__override_state, __ATOMIC_RELAXED);
-    if (c->op < fl__n_own_ops || !be->op[c->op] || !fl__ops[c->op]->compose) return true;
-    if (__atomic_load_n(&checked[c->op], __ATOMIC_RELAXED) == state || fl__here.flags & FL__UNWATCHED)
-        return true;
+    if (c->op < fl__n_library_ops || !be->op[c->op] || !fl__ops[c->op]->compose) return true;
+    if (__atomic_load_n(&checked[c->op], __ATOMIC_RELAXED) == state) return true;
+    if (fl__thread_context.flags & FL__HOOKS_OFF) return true;
     fl_scope s = fl_scope_begin();
-    fl__parts parts = {.op = c->op};
+    fl__uses_check parts = {.op = c->op};
     fl_call d = *c;
     bool ok = true;
     for (int i = 0; ok && i < c->n_out; i++)
         if (c->out[i]) ok = (d.out[i] = fl_out_like(c->out[i], c->out[i]->dtype)) != NULL;
-    const fl_call_hooks hooks = fl_call_hook(fl__see_part, NULL, &parts);
+    const fl_call_hooks hooks = fl_call_hook(fl__check_use, NULL, &parts);
     ok = ok && fl__run_composed(&d);
     fl_call_hook(hooks.before, hooks.after, hooks.user);
     fl_scope_end(&s);
     if (ok && parts.missing[0])
-        return fl_fail("fl_%s: `uses` of its fl_op_info does not name what its composition runs:%s",
+        return fl_fail("fl_%s: `uses` in its fl_op_info lacks ops that its composition runs:%s",
                        fl__ops[c->op]->name, parts.missing);
     if (ok) __atomic_store_n(&checked[c->op], state, __ATOMIC_RELAXED);
     return ok;
@@ -1732,7 +1756,7 @@ static FL__COLD bool fl__names_its_parts(const fl_backend *be, const fl_call *c)
 
 static FL__HOT bool fl__run_as(const fl_backend *be, const fl_call *c, fl__traits is) {
     fl_slot slot = be->op[c->op];
-    if (__builtin_expect(be->overridden_, 0) && !fl__names_its_parts(be, c)) return false;
+    if (__builtin_expect(be->overridden_, 0) && !fl__uses_complete(be, c)) return false;
     if (is.dtypes >> FL_DTYPE_COUNT) return fl__run_blocks(be, c);
     if (is.dtypes & FL__NARROW_DTYPES && !fl__takes_narrow(be, c->op)) return fl__run_wide(be, c);
     if (be->any) return be->any(be, c);
@@ -1746,7 +1770,7 @@ static bool fl__run_by(const fl_backend *be, const fl_call *c) {
     return fl__run_as(be, c, fl__traits_of(c));
 }
 
-static void fl__tell_watchers(const fl_call *c, bool ran) {
+static void fl__call_watchers(const fl_call *c, bool ran) {
     for (fl_call_watcher *w = __atomic_load_n(&fl__watchers, __ATOMIC_ACQUIRE); w;
          w = __atomic_load_n(&w->next_, __ATOMIC_ACQUIRE)) {
         const fl_call_hook_fn fn = ran ? w->after : w->before;
@@ -1754,42 +1778,41 @@ static void fl__tell_watchers(const fl_call *c, bool ran) {
     }
 }
 
-static FL__COLD bool fl__run_watched(const fl_backend *be, const fl_call *c, fl__traits is) {
-    fl__context *th = &fl__here;
-    if (th->flags & FL__UNWATCHED) return fl__run_as(be, c, is);
+static FL__COLD bool fl__run_hooked(const fl_backend *be, const fl_call *c, fl__traits is) {
+    fl__context *th = &fl__thread_context;
+    if (th->flags & FL__HOOKS_OFF) return fl__run_as(be, c, is);
     const fl_call_hook_fn after = th->after;
-    const uint64_t flags = fl__unwatch();
-    fl__tell_watchers(c, false);
+    const uint64_t flags = fl__hooks_off();
+    fl__call_watchers(c, false);
     if (th->before) th->before(c, th->hook_user);
     th->flags = flags;
     bool ok = fl__run_as(be, c, is);
     const bool failed = fl_error();
-    fl__unwatch();
-    fl__tell_watchers(c, true);
+    fl__hooks_off();
+    fl__call_watchers(c, true);
     if (after && after == th->after) after(c, th->hook_user);
     th->flags = flags;
     return ok && (failed || !fl_error());
 }
 
 bool fl_call_run(const fl_call *c) {
-    fl__context *th = &fl__here;
+    fl__context *th = &fl__thread_context;
     if (!c || !fl__op_exists(c->op))
-        return fl_fail("fl_call_run: no record, or no such op (%d)", c ? (int)c->op : -1);
+        return fl_fail("fl_call_run: the record is NULL, or op %d does not exist", c ? (int)c->op : -1);
     if (fl_in_parallel())
-        return fl_fail("fl_%s: called inside a parallel body", fl__ops[c->op]->name);
+        return fl_fail("fl_%s: ops must not be called inside a task of fl_parallel", fl__ops[c->op]->name);
     const fl_backend *be = &fl__backends[fl__call_backend(c)];
     const fl__traits is = fl__traits_of(c);
     const char *outer = th->op;
     th->op = fl__ops[c->op]->name;
-    const bool watched = __builtin_expect(__atomic_load_n(&fl__watched, __ATOMIC_RELAXED), 0);
-    bool ok = watched ? fl__run_watched(be, c, is) : fl__run_as(be, c, is);
+    const bool watched = __builtin_expect(__atomic_load_n(&fl__n_hooks, __ATOMIC_RELAXED), 0);
+    bool ok = watched ? fl__run_hooked(be, c, is) : fl__run_as(be, c, is);
     th->op = outer;
     for (int i = 0; ok && is.written >> i; i++)
         if (is.written >> i & 1) ++*fl__version(c->out[i]);
     return ok;
 }
 
-/* Runs c and returns its first output, or raises. */
 fl_tensor *fl_call_result(const fl_call *c) {
     return fl_call_run(c) ? c->out[0] : fl_raise();
 }
@@ -1826,7 +1849,7 @@ fl_tensor *fl_view_of(fl_tensor *t, fl_shape shape, const int64_t *stride,
         return v;
     }
     if (fl_error()) return fl_raise();
-    fl_tensor alias = *t; /* never leaves the call below */
+    fl_tensor alias = *t; /* used only by the call below */
     alias.ndim = shape.ndim;
     alias.offset = offset;
     memcpy(alias.shape, v->shape, sizeof alias.shape);
@@ -1837,7 +1860,7 @@ fl_tensor *fl_view_of(fl_tensor *t, fl_shape shape, const int64_t *stride,
     return fl_call_into(FL_OP_copy, copy, &alias, NULL, NULL);
 }
 
-/* A stored tensor for what needs one: weak numbers become 0-d f32 or i64. */
+/* Weak numbers become 0-d f32 or i64 tensors. */
 fl_tensor *fl_materialise(fl_tensor *t) {
     if (fl_is_null_arg("fl_materialise", t)) return NULL;
     if (!t->weak) return t;
@@ -1857,8 +1880,8 @@ static bool fl__unsigned(fl_dtype d) {
     return d == FL_U8 || (d >= FL_U16 && d <= FL_U64);
 }
 
-/* The narrowest dtype that holds both: of u8 and i8 it is i16, of f16 and bf16 f32; of u64 and a
-   signed integer i64. */
+/* Promotion within a category: the narrowest dtype that represents both: u8, i8: i16; f16, bf16: f32; but
+   u64 and a signed integer: i64. */
 static fl_dtype fl__wider(fl_dtype a, fl_dtype b) {
     static const fl_dtype twice[] = {[FL_U8] = FL_I16, [FL_U16] = FL_I32, [FL_U32] = FL_I64,
                                      [FL_U64] = FL_I64};
@@ -1872,8 +1895,8 @@ static fl_dtype fl__wider(fl_dtype a, fl_dtype b) {
     return fl_dtype_size(with) > fl_dtype_size(without) ? with : twice[without];
 }
 
-/* PyTorch's rule: tensors with dims decide; 0-d tensors, then weak numbers, matter only by a higher
-   category. A weak number of dtype NONE (a formula's constant) never decides anything. */
+/* PyTorch's rule: tensors with dims take precedence; 0-d tensors, then weak numbers, count only if of a
+   higher category. A weak number of dtype NONE (a constant of a formula) never counts. */
 fl_dtype fl_result_type(int n, fl_tensor *const *t) {
     fl_dtype rank[3] = {FL_DTYPE_NONE, FL_DTYPE_NONE, FL_DTYPE_NONE};
     bool alike = n > 0 && t[0]->dtype != FL_DTYPE_NONE;
@@ -1889,7 +1912,7 @@ fl_dtype fl_result_type(int n, fl_tensor *const *t) {
     return d == FL_DTYPE_NONE ? FL_F32 : d;
 }
 
-/* The dtypes that an op of a class takes as they are. */
+/* Bit sets of the dtypes that an op of each class computes without a cast. */
 #define FL__FLOAT_DTYPES (1u << FL_F16 | 1u << FL_BF16 | 1u << FL_F32 | 1u << FL_F64)
 #define FL__INTEGER_DTYPES \
     (1u << FL_U8 | 1u << FL_I8 | 1u << FL_I16 | 1u << FL_I32 | 1u << FL_I64 | 1u << FL_U16 | \
@@ -1907,8 +1930,7 @@ static bool fl__class_takes(fl_op_class cls, fl_dtype d) {
     return fl__class_dtypes[cls] >> d & 1;
 }
 
-/* The dtype that the operands of an op of a class take if they promote to d; NONE (0) if it does
-   not take them. Slots see it, or its wide one. */
+/* Slots get this dtype, or its wide one. */
 fl_dtype fl_compute_dtype(fl_op_class cls, fl_dtype d) {
     if (fl__class_takes(cls, d)) return d;
     if (cls == FL_CLASS_BOOL) return FL_B8;
@@ -1920,14 +1942,13 @@ static fl_dtype fl__result_dtype(fl_op_class cls, fl_dtype compute) {
     return cls == FL_CLASS_CMP ? FL_B8 : compute;
 }
 
-/* A formula's constant: takes the dtype of its neighbours. */
 fl_tensor *fl_constant(double value) {
     fl_tensor *t = fl_num(value);
     if (t) t->dtype = FL_DTYPE_NONE;
     return t;
 }
 
-/* t in the compute dtype. Weak numbers pass as they are, but for truth values: those are 0 or 1. */
+/* Weak numbers are returned unchanged, except that for b8 they become 0 or 1. */
 fl_tensor *fl_operand(fl_tensor *t, fl_dtype d) {
     if (fl_is_null_arg("fl_operand", t)) return NULL;
     if (t->weak && d == FL_B8) return fl_constant(t->f64 != 0);
@@ -1937,11 +1958,11 @@ fl_tensor *fl_operand(fl_tensor *t, fl_dtype d) {
 bool fl_same_backend(const char *fn, const fl_tensor *a, const fl_tensor *b) {
     if (fl_is_null_arg(fn, a) || fl_is_null_arg(fn, b)) return false;
     if (a->weak || b->weak || a->backend == b->backend) return true;
-    return fl_err_false("fl_%s: operands live on the backends '%s' and '%s'; move one with fl_to", fn,
+    return fl_err_false("fl_%s: operands are on different backends, '%s' and '%s': move one with fl_to", fn,
                    fl_backend_name(a), fl_backend_name(b));
 }
 
-/* ---- ops of the tables with a formula, by slot or as compositions ---- */
+/* ---- table ops with a formula: by slot or composed ---- */
 
 static void *fl__formula_number(double value) {
     return fl_constant(value);
@@ -1960,9 +1981,9 @@ fl_tensor *fl_formula_value(const fl_formula *f, fl_tensor *const *in) {
     return f && fl_formula_run(f, &tensors, x, y) ? y[0] : NULL;
 }
 
-/* A weak operand of a composition in the dtype of the op: combined with constants, and by itself, it
-   would be an f32 of the default backend. */
-static fl_tensor *fl__strong(fl_tensor *t, const fl_tensor *like) {
+/* Converts a weak operand of a composition to the dtype and backend of the other operand: combined only with
+   constants it would become f32 on the default backend. */
+static fl_tensor *fl__materialise_like(fl_tensor *t, const fl_tensor *like) {
     if (!t->weak) return t;
     fl_fill_args a = {t->f64, t->i64};
     fl_tensor *o = fl_out_on(like->backend, FL_SCALAR_SHAPE, like->dtype);
@@ -1972,42 +1993,44 @@ static fl_tensor *fl__strong(fl_tensor *t, const fl_tensor *like) {
 static fl_tensor *fl__formula(fl_op op, fl_tensor *a, fl_tensor *b) {
     if (b && a->weak != b->weak) {
         const fl_tensor *like = a->weak ? b : a;
-        if (!(a = fl__strong(a, like)) || !(b = fl__strong(b, like))) return NULL;
+        if (!(a = fl__materialise_like(a, like)) || !(b = fl__materialise_like(b, like))) return NULL;
     }
     return fl_formula_value(fl_op_program(op, FL_PROGRAM_Y), (fl_tensor *[]){a, b});
 }
 
-/* The cast is for formulas that give nothing but constants. */
+/* The cast is for constant formulas. */
 static fl_tensor *fl__compose(fl_op op, fl_tensor *a, fl_tensor *b, fl_dtype dtype) {
     fl_scope s = fl_scope_begin();
     fl_tensor *y = fl__formula(op, a, b);
     return fl_scope_return(&s, y ? fl_cast(y, dtype) : NULL);
 }
 
-/* A slot of its own, or nothing else to do: CORE ops never compose, and narrow operands become wide
-   before they do. */
+/* True if op runs as a record on t's backend rather than composed here: it has a slot, is CORE (never
+   composed), or t is narrow, so that fl__run_wide casts first. */
 static bool fl__by_slot(const fl_tensor *t, fl_op op) {
     const fl_backend *be = &fl__backends[t->backend];
     return fl__ops[op]->required || be->any || be->op[op] || fl_is_narrow(t);
 }
 
-/* Ops whose result modulo 2^64 does not depend on the sign. */
+/* Ops whose result modulo 2^64 is the same for signed and unsigned operands. */
 static bool fl__exact_u64(fl_op op) {
     return op == FL_OP_add || op == FL_OP_sub || op == FL_OP_mul || op == FL_OP_neg ||
            op == FL_OP_bitwise_and || op == FL_OP_bitwise_or || op == FL_OP_bitwise_xor ||
            op == FL_OP_bitwise_not || op == FL_OP_shift_left;
 }
 
-/* u64 as an i64 of the same order. */
+/* Maps u64 to i64, preserving the order: flips the top bit. */
 static fl_tensor *fl__ordered(fl_tensor *t) {
     if (t->weak) return fl_int(t->i64 ^ INT64_MIN);
     return fl_binary_op(FL_OP_bitwise_xor, fl_cast(t, FL_I64), fl_int(INT64_MIN));
 }
 
-/* x mod z of u64 that are held as i64. The remainder of floor(x / 2) is that of positive i64; twice that,
-   plus the last bit of x, is below 2 z. A z of 2^63 or more goes into x once at most. */
+/* x mod z of u64 values stored as i64. floor(x / 2) mod z is computed on non-negative i64; twice that, plus
+   the last bit of x, is below 2 z, so one conditional subtraction remains. For z >= 2^63 the quotient is 0
+   or 1. */
 static fl_tensor *fl__remainder_u64(fl_tensor *x, fl_tensor *z) {
-    fl_tensor *large = fl_binary_op(FL_OP_lt, z, fl_int(0)), *last = fl_binary_op(FL_OP_bitwise_and, x, fl_int(1));
+    fl_tensor *large = fl_binary_op(FL_OP_lt, z, fl_int(0));
+    fl_tensor *last = fl_binary_op(FL_OP_bitwise_and, x, fl_int(1));
     fl_tensor *half = fl_binary_op(FL_OP_shift_right, x, fl_int(1));
     half = fl_binary_op(FL_OP_bitwise_and, half, fl_int(INT64_MAX));
     fl_tensor *rest = fl_binary_op(FL_OP_remainder, half, fl_where(large, fl_int(1), z));
@@ -2017,15 +2040,16 @@ static fl_tensor *fl__remainder_u64(fl_tensor *x, fl_tensor *z) {
     return less ? fl_where(less, rest, fl_binary_op(FL_OP_sub, rest, z)) : NULL;
 }
 
-/* Of i64 the sum, difference, product and bits are those of u64; the order is that of fl__ordered. */
+/* Binary ops on u64 by those on i64: sums, differences, products and bits agree; comparisons use
+   fl__ordered. */
 static fl_tensor *fl__binary_u64(fl_op op, fl_tensor *a, fl_tensor *b) {
     const bool compares = fl__ops[op]->cls == FL_CLASS_CMP;
     const bool ordered = compares || op == FL_OP_maximum || op == FL_OP_minimum || op == FL_OP_fmax ||
                          op == FL_OP_fmin;
     const bool rest = op == FL_OP_remainder || op == FL_OP_fmod;
     if (!ordered && !rest && !fl__exact_u64(op))
-        return fl_err_null("fl_%s: %s and %s are not supported", fl__ops[op]->name, fl_dtype_name(a->dtype),
-                           fl_dtype_name(b->dtype));
+        return fl_err_null("fl_%s: dtypes %s and %s are not supported", fl__ops[op]->name,
+                           fl_dtype_name(a->dtype), fl_dtype_name(b->dtype));
     fl_scope s = fl_scope_begin();
     fl_tensor *x = ordered ? fl__ordered(a) : fl_operand(a, FL_I64);
     fl_tensor *z = ordered ? fl__ordered(b) : fl_operand(b, FL_I64);
@@ -2040,18 +2064,18 @@ fl_tensor *fl_unary_op(fl_op op, fl_tensor *x) {
     const bool exact = x->dtype == FL_U64 && fl__exact_u64(op);
     fl_dtype d = exact ? FL_U64 : fl_compute_dtype(info->cls, x->dtype);
     if (d == FL_DTYPE_NONE)
-        return fl_err_null("fl_%s: %s is not supported", info->name, fl_dtype_name(x->dtype));
+        return fl_err_null("fl_%s: dtype %s is not supported", info->name, fl_dtype_name(x->dtype));
     if (x->dtype != d && !(x = fl_cast(x, d))) return NULL;
     if (!fl__by_slot(x, op)) return fl__compose(op, x, NULL, fl__result_dtype(info->cls, d));
     return fl_call_into(op, fl__out_same(x, fl__result_dtype(info->cls, d)), x, NULL, NULL);
 }
 
-/* t in a shape that it broadcasts to; numbers pass. */
+/* t expanded to shape; weak numbers are returned unchanged. */
 static fl_tensor *fl__broadcast(fl_tensor *t, fl_shape shape) {
     return t->weak || fl_shape_is(t, shape) ? t : fl_expand(t, shape);
 }
 
-/* Operands of different shape, dtype or weight: everything but the common case of fl__binary. */
+/* Slow path of fl_binary_op: operands of different shapes or dtypes, or weak ones that promote. */
 static FL__COLD fl_tensor *fl__binary_general(fl_op op, fl_tensor *a, fl_tensor *b) {
     const fl_op_info *info = fl__ops[op];
     if (a->weak && b->weak && !(a = fl_materialise(a))) return NULL;
@@ -2061,8 +2085,8 @@ static FL__COLD fl_tensor *fl__binary_general(fl_op op, fl_tensor *a, fl_tensor 
         return fl__binary_u64(op, a, b);
     d = fl_compute_dtype(info->cls, d);
     if (d == FL_DTYPE_NONE)
-        return fl_err_null("fl_%s: %s and %s are not supported", info->name, fl_dtype_name(a->dtype),
-                       fl_dtype_name(b->dtype));
+        return fl_err_null("fl_%s: dtypes %s and %s are not supported", info->name, fl_dtype_name(a->dtype),
+                           fl_dtype_name(b->dtype));
     if (!(a = fl_operand(a, d)) || !(b = fl_operand(b, d))) return NULL;
     fl_tensor *strong = a->weak ? b : a;
     fl_shape shape = fl_shape_of(strong);
@@ -2076,8 +2100,8 @@ static FL__COLD fl_tensor *fl__binary_general(fl_op op, fl_tensor *a, fl_tensor 
     return fl_call_into(op, fl_out_lay_as(fl_out_lay_as(y, b), a), a, b, NULL);
 }
 
-/* Do a and b agree in shape, dtype and backend? One may be a number that does not promote. */
-static inline bool fl__alike(const fl_tensor *a, const fl_tensor *b) {
+/* True if a and b agree in shape, dtype and backend; one may be a weak number that does not promote. */
+static inline bool fl__same_kind(const fl_tensor *a, const fl_tensor *b) {
     if (!a->weak && !b->weak)
         return a->dtype == b->dtype && a->backend == b->backend && fl_same_shape(a, b);
     const fl_tensor *strong = a->weak ? b : a, *number = a->weak ? a : b;
@@ -2089,7 +2113,7 @@ fl_tensor *fl_binary_op(fl_op op, fl_tensor *a, fl_tensor *b) {
     const fl_op_info *info = fl__ops[op];
     if (fl__null_operand(info, a) || fl__null_operand(info, b)) return NULL;
     const fl_tensor *x = a->weak ? b : a;
-    bool plain = fl__alike(a, b) && fl__class_takes(info->cls, x->dtype) && x->dtype != FL_U64 &&
+    bool plain = fl__same_kind(a, b) && fl__class_takes(info->cls, x->dtype) && x->dtype != FL_U64 &&
                  fl__by_slot(x, op);
     if (!plain) return fl__binary_general(op, a, b);
     return fl_call_into(op, fl__out_same(x, fl__result_dtype(info->cls, x->dtype)), a, b, NULL);
@@ -2097,9 +2121,9 @@ fl_tensor *fl_binary_op(fl_op op, fl_tensor *a, fl_tensor *b) {
 
 /* ---- compositions ---- */
 
-/* y becomes v, which may be a number or broadcast. */
+/* Writes the composed value v, which may be a weak number or broadcast, to the output y. */
 static bool fl__composed_out(fl_tensor *y, fl_tensor *v) {
-    if (v && v->weak) { /* a formula that is a constant */
+    if (v && v->weak) { /* a constant formula */
         fl_fill_args a = {v->f64, v->i64};
         fl_call fill = {.op = FL_OP_fill, .n_out = 1, .out = {y}, .args = &a};
         return fl_call_run(&fill);
@@ -2110,7 +2134,7 @@ static bool fl__composed_out(fl_tensor *y, fl_tensor *v) {
     return fl_call_run(&copy);
 }
 
-/* Of ops of the tables, whose formulas are the composition. */
+/* Composition of a table op by its formula. */
 static bool fl__compose_formula(const fl_call *c, fl_tensor **value) {
     if (fl__ops[c->op]->arity) return (value[0] = fl__formula(c->op, c->in[0], c->in[1])) != NULL;
     const fl_op of = ((const fl_grad_args *)c->args)->op;
@@ -2122,7 +2146,7 @@ static bool fl__compose_formula(const fl_call *c, fl_tensor **value) {
     return ok;
 }
 
-/* Compositions are of wide floats: from a slot that takes halves the record comes back wide. */
+/* Compositions run in wide floats: records with half-precision operands are widened first. */
 static bool fl__run_composed(const fl_call *c) {
     const fl_op_info *info = fl_op_get_info(c->op);
     fl_tensor *value[4] = {NULL};
@@ -2132,7 +2156,8 @@ static bool fl__run_composed(const fl_call *c) {
     fl_compose_fn compose = info->compose;
     if (!compose && (info->arity || c->op == FL_OP_grad1 || c->op == FL_OP_grad2))
         compose = fl__compose_formula;
-    if (!compose) return fl_err_false("fl_%s: it has no composition", info->name);
+    if (!compose)
+        return fl_err_false("fl_%s: the op has no composition, and the call has no slot", info->name);
     fl_scope s = fl_scope_begin();
     bool ok = compose(c, value);
     for (int i = 0; ok && i < c->n_out; i++)
@@ -2141,8 +2166,8 @@ static bool fl__run_composed(const fl_call *c) {
     return ok;
 }
 
-/* New outputs of a slot that did not make them itself are left pinned, as fl_out_make leaves them: what runs
-   the slot unpins them. */
+/* Pins new outputs that the slot did not allocate itself, as fl_out_make does: the caller of the slot unpins
+   them. */
 static bool fl__leave_pinned(const fl_call *c, uint32_t written, bool ok) {
     for (int i = 0; i < c->n_out; i++) {
         fl_tensor *y = c->out[i];
@@ -2194,15 +2219,15 @@ fl_tensor *fl_to(fl_tensor *t, const char *backend) {
     return o ? o : fl_raise();
 }
 
-static int64_t fl__span(const fl_tensor *t) {
+static int64_t fl__byte_offset(const fl_tensor *t) {
     return t->offset * (int64_t)fl_dtype_size(t->dtype);
 }
 
-/* A deferred backend runs calls here: they are not the user's, so hooks do not see them. */
+/* A lazy backend runs its calls here; hooks do not see them, because they are not the user's. */
 static void *fl__map_by_hook(const fl_backend *be, fl_tensor *t, int access) {
-    const uint64_t flags = fl__unwatch();
+    const uint64_t flags = fl__hooks_off();
     void *p = be->map(be, t, access);
-    fl__here.flags = flags;
+    fl__thread_context.flags = flags;
     return p;
 }
 
@@ -2214,19 +2239,19 @@ int64_t fl_host_reads(void) {
 
 void *fl_map(fl_tensor *t, int access) {
     if (fl_is_null_arg("fl_map", t)) return NULL;
-    if (t->weak) return fl_err_null("fl_map: a weak number has no bytes");
+    if (t->weak) return fl_err_null("fl_map: t is a weak number, which has no storage");
     if (!fl__has_storage(t)) return fl_err_null("fl_map: the tensor has no storage yet");
     if ((access & FL_WRITE) && t->copied)
-        return fl_err_null("fl_map: backend '%s' copies views: a write would be lost",
+        return fl_err_null("fl_map: t is a copied view, for backend '%s' copies views: a write would be lost",
                        fl_backend_name(t));
     const fl_backend *be = &fl__backends[t->backend];
     if (!be->map && !fl_sync(t))
-        return fl_raise(); /* a map hook waits for what t needs, and no more */
+        return fl_raise(); /* a map hook waits itself, only for t */
     char *p = be->map ? fl__map_by_hook(be, t, access) : fl_buffer_map(t->buffer);
     if (!p) return fl_raise();
     if (access & FL_READ) __atomic_fetch_add(&fl__host_reads, 1, __ATOMIC_RELAXED);
     if (access & FL_WRITE) ++*fl__version(t);
-    return be->map ? p : p + fl__span(t);
+    return be->map ? p : p + fl__byte_offset(t);
 }
 
 void fl_unmap(fl_tensor *t, int access) {

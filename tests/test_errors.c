@@ -404,7 +404,7 @@ static void rows_of_handles(void) {
     NO(fl_empty_on, ("cpu", negative, FL_F32), "[2, -3]");
     NO(fl_empty_on, ("cpu", FL_SHAPE(2), (fl_dtype)99), "dtype 99");
     ROW(RAISES, "fl_backend_set_default", !fl_backend_set_default("none"), "'none'");
-    ROW(RAISES, "fl_stream", fl_stream(256) == -1, "fl_stream: 256 is not of 0 to 255");
+    ROW(RAISES, "fl_stream", fl_stream(256) == -1, "fl_stream: n must be in [0, 255], got 256");
     FINE(fl_cpu_level, fl_cpu_level() != NULL);
     FINE(fl_cpu_bf16, fl_cpu_bf16() != NULL);
     NO(fl_cpu_set_bf16, ("tf32"), "'tf32' is unknown or not supported here");
@@ -469,7 +469,7 @@ static void rows_of_creation(void) {
     NO(fl_empty, (too_long, FL_F32), "shape");
     NO(fl_empty, (least, FL_F32), "shape");
     NO(fl_empty, (FL_SHAPE(2), none), "dtype 99");
-    ROW(RAISES, "fl_out_make", creation_is_refused(FL_SHAPE((int64_t)1 << 62), FL_F64), "too large",
+    ROW(RAISES, "fl_out_make", creation_is_refused(FL_SHAPE((int64_t)1 << 62), FL_F64), "overflow size_t",
         "fl_out_make");
     ROW(RAISES, "fl_buffer_new", creation_is_refused(FL_SHAPE((int64_t)1 << 58), FL_F64),
         "out of memory: asked for");
