@@ -1,8 +1,8 @@
-/* fl_autograd.h - variables and the tape: reverse-mode differentiation over the public tensor ops
+/* fl_autograd.h - autograd: variables, the tape, reverse-mode differentiation of the public tensor ops
 
-   A fl_var is a value, its gradient and the node that made it. fv_ functions run the fl_ op of the
-   same name and, when an operand requires a gradient, record a node. fl_backward walks the nodes in
-   reverse and frees them as it goes.
+   A fl_var holds a value, its gradient and the node that produced it. fv_ functions run the fl_ op of the
+   same name and, if an operand requires a gradient, record a node. fl_backward visits the nodes in reverse
+   order and frees them on the way.
 
    >>example
     #define FL_IMPLEMENTATION
@@ -26,22 +26,26 @@
    Contents: search for the marker.
      >>variables >>recording >>backward >>modes
      >>implementation
-   Its rooms, which come with it: fl/autograd/forward.h has the forward mode, fl/tools/gradcheck.h
-   gradients against finite differences, and Jacobians, fl/autograd/tape.h the tape as a graph to look at.
+   Files (included automatically): fl/autograd/forward.h forward mode, fl/tools/gradcheck.h gradient check
+   by
+   finite differences and Jacobians, fl/autograd/tape.h the tape as a Graphviz graph,
+   fl/autograd/accumulate.h
+   cast, expand and sum to a shape on variables.
 
    Concepts
-     Life time   As for tensors: a fl_var * that a function returns belongs to the innermost scope;
-                 fv_keep what you store. A kept variable keeps its graph: store fv_detach(h).
-     Threads     A graph belongs to the thread that records it. Several may read one net's parameters
-                 at once (evaluation, best in no-grad regions); backward passes through the same
-                 leaves run in one thread at a time, which is checked.
-     Saved       A node saves only what its backward reads, and releases it when backward passes
-                 (unless retained).
-     Order       C leaves open in which order the arguments of a call are computed: f(D(a), D(b)) may
-                 run D(b) first. Name the results where running statistics or generators are concerned.
-     Versions    Every in-place write bumps the version of the storage. Backward fails, naming op
-                 and tensor, when a saved value was written after it was saved. There are no
-                 in-place fv_ ops; write a variable's tensor in no-grad regions. */
+     Lifetime    As for tensors: a fl_var * that a function returns is owned by the innermost scope;
+                 fv_keep what you store. A stored variable keeps its whole graph alive: store
+                 fv_detach(h) to avoid that.
+     Threads     A graph belongs to the thread that records it. Several threads may read the same
+                 parameters (evaluation, best in no-grad regions); backward passes through the same
+                 leaves must run in one thread at a time, which is checked.
+     Saved       A node saves only the values that its backward reads, and releases them after
+                 backward (unless retained).
+     Order       C does not specify the order in which arguments are evaluated: f(D(a), D(b)) may run
+                 D(b) first. Use named variables where running statistics or random generators matter.
+     Versions    Every in-place write increments the version of the storage. Backward fails, naming op
+                 and tensor, if a saved value was written after it was saved. There are no in-place
+                 fv_ ops; write to a variable's tensor in no-grad regions. */
 #include "fl_tensor.h"
 #ifndef FL_AUTOGRAD_H
 #define FL_AUTOGRAD_H
@@ -52,200 +56,235 @@ extern "C" {
 
 /* >>variables ---------------------------------------------------------------------------------- */
 
-/* x->grad is complete; it may be replaced through fv_set_grad. */
+/* A gradient hook: x->grad is complete, and may be replaced with fv_set_grad. */
 typedef void (*fv_hook_fn)(fl_var *x, void *user);
 typedef struct fv_hooks fv_hooks;
+/* A variable: a tensor in the graph. */
 struct fl_var {
     fl_obj obj;
     fl_tensor *value;
-    fl_var *grad;         /* of leaves after fl_backward; NULL before */
-    fl_node *node;        /* that made it; NULL for leaves */
+    fl_var *grad;         /* gradient of a leaf, set by fl_backward; NULL before */
+    fl_node *node;        /* the node that produced it; NULL for leaves */
     bool requires_grad;
     /* private */
     fv_hooks *hooks_;
-    fl_node *sink_;       /* of a leaf that has been used */
+    fl_node *sink_;       /* of a leaf: node that accumulates its gradient, created at the first use */
 };
 
-/* A constant; a leaf that requires a gradient (float only). Each keeps t. NULL passes. */
+/* A constant, without gradient. Adds a reference to t. NULL passes. */
 FL_API fl_var *fv_const(fl_tensor *t);
+/* A leaf that requires a gradient; float dtypes only. Adds a reference to t. NULL passes. */
 FL_API fl_var *fv_param(fl_tensor *t);
-/* A weak number, as fl_num. */
+/* A constant weak number, as fl_num. */
 FL_API fl_var *fv_num(double value);
-FL_API fl_tensor *fv_value(const fl_var *x); /* NULL-safe, borrowed */
-FL_API fl_tensor *fv_grad(const fl_var *x);  /* value of x->grad, NULL if there is none */
-/* The same value without its graph. */
+/* x's tensor, borrowed; NULL for NULL. */
+FL_API fl_tensor *fv_value(const fl_var *x);
+/* The tensor of x's gradient, borrowed; NULL if there is none. */
+FL_API fl_tensor *fv_grad(const fl_var *x);
+/* A constant with the same value, without the graph. */
 FL_API fl_var *fv_detach(fl_var *x);
+/* Adds a reference; returns x. NULL passes. */
 FL_API fl_var *fv_keep(fl_var *x);
+/* Removes a reference. NULL is allowed. */
 FL_API void fv_drop(fl_var *x);
+/* As fl_scope_return. */
 FL_API fl_var *fv_scope_return(fl_scope *s, fl_var *x);
-/* Drops x's gradient; replaces it (shape and dtype of x). */
+/* Drops x's gradient. */
 FL_API void fv_zero_grad(fl_var *x);
+/* Replaces x's gradient by g, which must have the shape and dtype of x. False after an error. */
 FL_API bool fv_set_grad(fl_var *x, fl_var *g);
-/* Calls fn when x's gradient is complete in a backward pass. Several hooks are called in the order in
-   which they came; each sees the gradient that the one before it left. The result is a number for
-   fv_unhook, from 1; 0 after an error, and for fn NULL, which removes all hooks. A hook may add and
-   remove hooks, itself too: what it adds is called in the same pass. */
+/* Registers fn to be called when x's gradient is complete in a backward pass. Hooks run in order of
+   registration; each sees the gradient left by the one before. Returns a number for fv_unhook, from 1; 0
+   after an error. fn NULL removes all hooks and returns 0. A hook may add hooks, which then run in the same
+   pass, and remove any. */
 FL_API int fv_hook(fl_var *x, fv_hook_fn fn, void *user);
+/* Removes a hook by its number. */
 FL_API void fv_unhook(fl_var *x, int hook);
 
 /* >>recording ---------------------------------------------------------------------------------- */
 
-/* A backward function: adds to the gradients of the node's inputs, given that of its output. Runs
-   in a scope of its own. */
+/* A backward function: given the output's gradient dy, adds to the gradients of the node's inputs by
+   fv_add_grad. Runs in its own scope. */
 typedef void (*fl_back_fn)(fl_node *n, fl_var *dy);
 typedef struct fv_list { int n; fl_var *const *v; } fv_list;
-/* {n, v}: a macro such as fl_optim_sgd would take the comma of that for one between its arguments. */
+/* The list {n, v}, for use in macro arguments, where the comma of a struct literal would separate
+   arguments. */
 FL_API fv_list fv_list_of(int n, fl_var *const *v);
-/* False, with an error that is not raised, if the list is empty or has a NULL; `what` names one of it. */
-FL_API bool fv_check_list(const char *who, const char *what, fv_list list);
-#define FV_MAX 8 /* inputs, and saved values, of a record at most */
+/* False after fl_fail if the list is empty or contains NULL. fn and what, the name of an element, are for
+   the error text. */
+FL_API bool fv_check_list(const char *fn, const char *what, fv_list list);
+#define FV_MAX 8 /* maximum of inputs, and of saved values, of a record */
 #define FV_LIST(...) FL_LITERAL(fv_list, FL_COUNT(fl_var *, __VA_ARGS__), FL_ARRAY(fl_var *, __VA_ARGS__))
 #define FV_IN(...) FV_LIST(__VA_ARGS__)
 #define FV_SAVE(...) FV_LIST(__VA_ARGS__)
 #define FV_NONE FL_LITERAL(fv_list, 0, NULL)
-/* FV_OUT in a save list stands for the output itself, FV_OUT_OF(k) for output k of several. */
+/* FV_OUT in a save list denotes the output itself, FV_OUT_OF(k) output k of several. */
 #define FV_OUT FV_OUT_OF(0)
 #define FV_OUT_OF(k) (fv__out(k))
 FL_PRIVATE fl_var *fv__out(int k);
-/* The variable of `value`, produced from inputs `in` (edges) with `saved` values kept for `back`.
-   Records nothing, so a plain constant, if no input requires a gradient or in no-grad regions. At
-   most 8 of each. value NULL passes; NULL entries in `in` stand for absent optional inputs. */
+/* Records an op: returns the variable of its result `value`, with edges to the inputs `in` and the values
+   `saved` for its backward function. At most FV_MAX of each; NULL entries of `in` are omitted optional
+   inputs. If no input requires a gradient, or in no-grad regions, nothing is recorded and the result is a
+   constant. value NULL passes. NULL after an error. */
 FL_API fl_var *fv_record(fl_tensor *value, fl_back_fn back, fv_list in, fv_list saved);
-/* The same with `bytes` of plain arguments copied into the node; read back by fv_args. name: for
-   messages (a literal). */
+/* fv_record with `bytes` of plain arguments, copied into the node and read by fv_args. name: for error
+   texts, a string literal. */
 FL_API fl_var *fv_record_args(const char *name, fl_tensor *value, fl_back_fn back, fv_list in,
                               fv_list saved, const void *args,
                               size_t bytes);
-/* Everything that a record may say. */
+/* All options of a record. */
 typedef struct fv_record_opts {
-    fl_op op;         /* a registered one: without `back`, name, back and bytes are its own */
-    const char *name; /* for messages, a literal */
+    fl_op op;         /* an op: if back is NULL, its name, gradient and args_size are used */
+    const char *name; /* for error texts, a string literal */
     fl_back_fn back;
-    fv_list in, saved; /* at most FV_MAX each; NULL entries of `in` stand for absent optional inputs */
-    unsigned blocked;  /* bit i: the gradient of input i is zero everywhere */
-    /* The value again, from what was saved, for outputs that are cheaper to compute twice than to keep:
-       a large one is kept neither by its node nor by those that save it. NULL: it is kept. */
+    fv_list in, saved; /* at most FV_MAX each; NULL entries of `in` are omitted optional inputs */
+    unsigned blocked;  /* bit i: input i gets no gradient, because it is zero everywhere */
+    /* Recomputes the output from the saved values, for outputs that are cheaper to recompute than to store:
+       a large one is stored neither by its node nor by nodes that save it (see fl_set_recompute). NULL:
+       stored. */
     fl_tensor *(*recompute)(fl_node *n);
-    int n_recompute_only; /* so many of the last of `saved` are read by `recompute` alone */
-    const void *args;     /* `bytes` of plain arguments, copied */
+    int n_recompute_only; /* number of values at the end of `saved` that only `recompute` reads */
+    const void *args;     /* plain arguments, copied */
     size_t bytes;
-    /* Frees what the arguments own, not `args` itself: called once with their copy when backward has used
-       the record or its graph is dropped, or with `args` if nothing is recorded, after an error too. NULL:
-       they own nothing. */
+    /* Frees resources owned by the arguments, not `args` itself: called exactly once, with the copy after
+       backward or when the graph is dropped, or with `args` if nothing is recorded, also after an error.
+       NULL: none. */
     void (*free_args)(void *args);
 } fv_record_opts;
+/* fv_record with options. */
 FL_API fl_var *fv_record_opt(fl_tensor *value, const fv_record_opts *o);
-/* One node of n <= FV_MAX results: y[k] is the variable of value[k]. Its backward runs once, when the
-   gradients of all of them are complete, and reads them by fv_grad_of; its dy is one of them. No
-   `recompute`. value NULL passes. False, and y untouched, after an error. */
+/* Records an op with n <= FV_MAX results: y[k] is the variable of value[k]. Its backward runs once, when the
+   gradients of all results are complete, and reads them by fv_grad_of; its dy is one of them. `recompute` is
+   not supported. False after an error, also if a value[k] is NULL; y is then untouched. */
 FL_API bool fv_record_several(int n, fl_tensor *const *value, fl_var **y, const fv_record_opts *o);
-/* True if x's value is not kept for backward but computed again: so are views of it. */
+/* True if x's value is not stored for backward but recomputed, as are views of it. */
 FL_API bool fv_recomputed(const fl_var *x);
-/* The variable of a registered op's result, whose backward is the op's gradient and whose arguments
-   are `args`. value NULL passes. */
+/* fv_record for the result of an op, with the gradient and args_size of its fl_op_info. value NULL
+   passes. */
 FL_API fl_var *fv_record_op(fl_op op, fl_tensor *value, fv_list in, fv_list saved, const void *args);
-/* The variable of value = op(x), of an op of FL_UNARY_OPS that was computed in another record. Whether its
-   gradient formula reads x: if not, y is enough. value NULL passes. */
+/* Records value = op(x) for an op of FL_UNARY_OPS whose value was computed as part of a fused op. value NULL
+   passes. */
 FL_API fl_var *fv_record_formula(fl_op op, fl_var *x, fl_tensor *value);
+/* True if the gradient formula of op reads x; otherwise y suffices. */
 FL_API bool fv_formula_reads_x(fl_op op);
-/* In a backward function: saved value i (checked against its version), the arguments, whether input
-   i wants a gradient, and its shape. */
+
+/* In a backward function: */
+/* Saved value i, possibly recomputed; NULL after an error if it was written in place since. */
 FL_API fl_var *fv_saved(fl_node *n, int i);
+/* The plain arguments; NULL if there are none. */
 FL_API const void *fv_args(const fl_node *n);
+/* Number of inputs. */
 FL_API int fv_in_count(const fl_node *n);
+/* Number of saved values. */
 FL_API int fv_saved_count(const fl_node *n);
-FL_API fl_op fv_op(const fl_node *n); /* as recorded */
-/* For those who look at a graph: the node's name; the node that made input i, NULL where no gradient goes;
-   the leaf that ends a path of them, if it is alive, else NULL; who made it (fl_provenance_here), "" if unknown. */
-FL_API const char *fv_node_name(const fl_node *n);
-FL_API fl_node *fv_in_node(const fl_node *n, int i);
-FL_API fl_var *fv_leaf_of(const fl_node *n);
-FL_API const char *fv_made_by(const fl_node *n);
-/* dy's tensor, if the input's gradient may be written over it: it is dense, and nobody else sees it;
-   else NULL. */
-FL_API fl_tensor *fv_own_grad(const fl_node *n, const fl_var *dy);
-/* The gradient of result k of several; NULL if none has come, so it is zero. */
-FL_API fl_var *fv_grad_of(fl_node *n, int k);
+/* The recorded op; FL_OP_NONE if none was given. */
+FL_API fl_op fv_op(const fl_node *n);
+/* True if input i needs a gradient in this pass. */
 FL_API bool fv_needs(const fl_node *n, int i);
+/* Shape of input i. */
 FL_API fl_shape fv_in_shape(const fl_node *n, int i);
-/* Adds g to the gradient of input i; g NULL passes (an error is pending). g is summed to the
-   input's shape if it was broadcast and cast to its dtype. */
+/* The gradient of result k of several; NULL if it is zero, because none arrived. */
+FL_API fl_var *fv_grad_of(fl_node *n, int k);
+/* dy's tensor if the input's gradient may overwrite it: it is dense and not shared; otherwise NULL. */
+FL_API fl_tensor *fv_own_grad(const fl_node *n, const fl_var *dy);
+/* Accumulates g into the gradient of input i: sums it to the input's shape if that was broadcast, and casts
+   it to its dtype. g NULL has no effect (an error is pending). */
 FL_API void fv_add_grad(fl_node *n, int i, fl_var *g);
-/* For views: adds g to what `part` shows, a view, of a tensor like input i, which is its gradient. In
-   place, so that many parts of one source cost what they hold, not that of the source each. False, and
-   nothing is added, where that cannot be: when the pass is recorded, and without views to write
-   through. Then add g with zeros around it. */
+/* fv_add_grad for ops that return a view of input i: part(n, whole) returns the same view of `whole`, the
+   input's gradient, and g is added there in place. So the gradients of many slices of one tensor cost their
+   own size, not that of the tensor each. False, without effect, if the pass is recorded or the backend
+   copies views: then add g padded with zeros by fv_add_grad. */
 typedef fl_tensor *(*fv_part_fn)(fl_node *n, fl_tensor *whole);
 FL_API bool fv_add_grad_part(fl_node *n, int i, fl_var *g, fv_part_fn part);
+
+/* To inspect a graph: */
+/* Name of a node. */
+FL_API const char *fv_node_name(const fl_node *n);
+/* The node that produced input i; NULL if the input needs no gradient. */
+FL_API fl_node *fv_in_node(const fl_node *n, int i);
+/* The leaf of a node without inputs; NULL for other nodes and if the leaf was freed. */
+FL_API fl_var *fv_leaf_of(const fl_node *n);
+/* The provenance note of a node (fl_provenance_here); "" if there is none. */
+FL_API const char *fv_made_by(const fl_node *n);
 
 /* >>backward ----------------------------------------------------------------------------------- */
 
 typedef struct fl_backward_opts {
     fl_opts_guard guard_;
-    fl_tensor *grad;    /* of the root; NULL: ones (the root must have one element) */
+    fl_tensor *grad;    /* gradient of the root; NULL: 1 (the root must have one element) */
     bool retain_graph;  /* keep nodes and saved values for another pass */
-    /* Records the backward pass itself: double backward; implies retain_graph. The gradients of
-       leaves then hold graphs that hold the leaves: end with fv_zero_grad, or use fl_grad. */
+    /* Records the backward pass itself, for double backward; implies retain_graph. The gradients of leaves
+       then refer to graphs that refer to the leaves, a cycle: call fv_zero_grad afterwards, or use
+       fl_grad. */
     bool create_graph;
     char _end;
 } fl_backward_opts;
-/* Adds d root / d leaf to the gradient of every leaf that requires one. Iterative; nodes and saved
-   values are freed one by one. False after an error (raised); refuses while one is pending. */
+/* Backward pass: adds d root / d leaf to the gradient of every leaf that requires one. Iterative, not
+   recursive; nodes and saved values are freed as soon as they are used. False after an error, or if one is
+   pending. */
 #define fl_backward(...) FL__BACKWARD(__VA_ARGS__, ._end = 0)
 #define FL__BACKWARD(root, ...) fl_backward_opt(root, FL_LITERAL(fl_backward_opts, __VA_ARGS__))
 FL_API bool fl_backward_opt(fl_var *root, fl_backward_opts o);
-/* Gradient of root with respect to one variable (leaf or not), without touching any .grad.
-   create_graph as above; the graph is kept. NULL if root does not depend on x (no error). */
+/* The gradient of root with respect to one variable, leaf or not, without changing any .grad. create_graph
+   as above; the graph is retained. NULL, without an error, if root does not depend on x. */
 FL_API fl_var *fl_grad(fl_var *root, fl_var *x, bool create_graph);
-/* The same in one pass for several of each: grads[i] = the sum over outputs k of d outputs[k] /
-   d inputs[i] applied to given[k], as torch.autograd.grad. `given` may itself be differentiated.
+/* Gradients of several outputs with respect to several inputs in one pass, as torch.autograd.grad:
+     grads[i] = sum over k of given[k] * d outputs[k] / d inputs[i]
+   A Hessian-vector product takes first
      fl_grads(FV_LIST(loss), fl_nn_parameters(m), g, .create_graph = true)
-   and, with directions v, fl_grads(fv_list_of(n, g), params, hv, .given = fv_list_of(n, v)) is a
-   Hessian-vector product by reverse over reverse, fl_jvps(fv_list_of(n, g), params, fv_list_of(n, v),
-   hv, false) by forward over reverse: examples/hessian.c. False after an error, grads untouched. */
+   and then, for a direction v, reverse over reverse
+     fl_grads(fv_list_of(n, g), params, hv, .given = fv_list_of(n, v))
+   or forward over reverse
+     fl_jvps(fv_list_of(n, g), params, fv_list_of(n, v), hv, false)
+   as in examples/hessian.c. `given` may be differentiated too. False after an error, grads are then
+   untouched. */
 typedef struct fl_grads_opts {
     fl_opts_guard guard_;
-    fv_list given;     /* for each output a gradient of its shape; none, or NULL: ones (one element) */
-    bool retain_graph; /* as fl_backward's: else what the pass went through is freed */
-    bool create_graph;
-    bool allow_unused; /* an input that no output depends on gets NULL; else it is an error */
+    fv_list given;     /* per output a gradient of its shape; empty or NULL: 1 (outputs of one element) */
+    bool retain_graph; /* as for fl_backward; otherwise the visited part of the graph is freed */
+    bool create_graph; /* as for fl_backward */
+    bool allow_unused; /* inputs that no output depends on get NULL; otherwise they are an error */
     char _end;
 } fl_grads_opts;
 #define fl_grads(...) FL__GRADS(__VA_ARGS__, ._end = 0)
 #define FL__GRADS(outputs, inputs, grads, ...) \
     fl_grads_opt(outputs, inputs, grads, FL_LITERAL(fl_grads_opts, __VA_ARGS__))
 FL_API bool fl_grads_opt(fv_list outputs, fv_list inputs, fl_var **grads, fl_grads_opts o);
-/* What follows the passes of fl_backward on this thread while they run, as a reducer of gradients over
-   processes does. A watcher is the caller's, and stays in place until fv_unwatch; several are called in
-   the order in which they came. Neither function may be NULL. A pass that a backward function runs is
-   a pass of its own; fl_grad, fl_grads and fl_jvp, which change no leaf, are not watched. */
+/* Watchers observe the passes of fl_backward on this thread, as data-parallel gradient reduction does. The
+   caller owns the struct, which must stay valid until fv_unwatch. Several are called in order of
+   registration. Neither function may be NULL. A pass run inside a backward function is a separate pass;
+   fl_grad, fl_grads and fl_jvp, which change no leaf, are not observed. */
 typedef struct fv_watcher fv_watcher;
 struct fv_watcher {
-    /* x->grad is final in this pass, x's hooks have run: once for each leaf that requires a gradient
-       and lies behind the root, in the order in which they get ready; for one that got no gradient
-       too, whose x->grad is as it was, maybe NULL. Runs within the pass: nothing is recorded, and an
-       error of its own ends the pass. Not for the leaves that are left after an error. */
+    /* x->grad is final in this pass and x's hooks have run. Called once per reachable leaf that requires a
+       gradient, in the order in which they become ready, also if none arrived (x->grad is then unchanged,
+       maybe NULL). Runs within the pass in no-grad mode; an error in it (fl_fail) ends the pass. Not called
+       for the remaining leaves after an error. */
     void (*leaf_ready)(fv_watcher *w, fl_var *x);
-    /* The pass is over: once for each, also after an error, whose text is given; else NULL. Runs in a
-       scope of its own; an error of its own makes fl_backward fail. */
+    /* Called once at the end of each pass, also after an error, whose text is passed, else NULL. Runs in its
+       own scope; an error in it makes fl_backward fail. */
     void (*end)(fv_watcher *w, const char *error);
     void *user;
     fv_watcher *next_; /* private */
 };
+/* Registers a watcher. */
 FL_API void fv_watch(fv_watcher *w);
-FL_API void fv_unwatch(fv_watcher *w); /* also from within its own functions */
-/* Is there a watcher with another leaf_ready? */
+/* Removes it; may be called inside its own functions. */
+FL_API void fv_unwatch(fv_watcher *w);
+/* True if there is a watcher with a different leaf_ready. */
 FL_PRIVATE bool fv__others_watch(const fv_watcher *w);
 
 /* >>modes -------------------------------------------------------------------------------------- */
 
-/* Nothing is recorded until on is false again or the scope ends; returns the setting before. */
+/* No-grad mode of this thread: nothing is recorded until it is called with false or the scope ends. Returns
+   the previous setting. */
 FL_API bool fl_no_grad(bool on);
-/* Backward computes cheap values of so many bytes or more again, where it reads them, rather than keep them;
-   0: none. -1, as at the start: those of 64 KiB, which spares a processor's caches and memory, but none on
-   a device of its own, whose bandwidth they would cost. Process-wide; returns the setting before. */
-FL_API int64_t fl_set_recompute(int64_t bytes);
+/* True unless in no-grad mode. */
 FL_API bool fl_grad_enabled(void);
+/* Recomputation: outputs of cheap ops (element-wise ...) of at least `bytes` bytes are recomputed in
+   backward instead of stored. 0: never. -1, the default: 64 KiB on the host, where it saves cache and
+   memory; never on devices, where it would cost bandwidth. Process-wide; returns the previous setting. */
+FL_API int64_t fl_set_recompute(int64_t bytes);
 
 #ifdef __cplusplus
 }
@@ -263,58 +302,58 @@ FL_API bool fl_grad_enabled(void);
 #include <stdio.h>
 #include <string.h>
 
-/* Who holds whom. A variable holds its value, its gradient and its node. A node holds the nodes
-   of its inputs (its edges) and what its backward reads (saved), not its output: an output that
-   backward reads is saved as a tensor and gets a variable again when asked for. So a graph has no
-   cycles, and a value that nothing reads dies with its handle. An edge to a leaf ends in the
-   leaf's sink, a node without a backward function that is made when the leaf is first used; it
-   knows its leaf without holding it. A graph belongs to one thread at a time; leaves are shared. */
+/* Ownership. A variable owns references to its value, its gradient and its node. A node owns references to
+   the nodes of its inputs (its edges) and to the values that its backward reads (saved), but not to its
+   output: an output that backward reads is saved as a tensor, and wrapped in a variable again on request. So
+   graphs have no cycles, and a value that nothing reads is freed with its handle. An edge to a leaf ends in
+   the leaf's sink, a node without a backward function that is created at the first use of the leaf; its
+   pointer to the leaf is weak. A graph belongs to one thread at a time; leaves are shared. */
 
-#define FV__NODE_MAX 1024 /* bytes that fl_obj_new gives */
+#define FV__NODE_MAX 1024 /* maximum size of fl_obj_new */
 enum { FV__NO_GRAD = 1 }; /* in fl_flags */
 enum { FV__OTHER = -1, FV__OUTPUT = -2 }; /* result k of several: FV__OUTPUT - k */
 
 typedef struct fv__saved {
-    fl_var *var; /* NULL for the output, which node->out has (of several it is a constant here), for
-                    what is not read, and for what is computed again */
+    fl_var *var; /* NULL for the output, which is in node->out (of several, a constant here), for values that
+                    are not read, and for recomputed ones */
     uint32_t version;
-    int operand; /* which input it is; FV__OTHER, FV__OUTPUT - k */
-    bool recompute; /* by the node of that operand, or this one of its output */
+    int operand; /* index of the input that it is; FV__OTHER, or FV__OUTPUT - k for output k */
+    bool recompute; /* recomputed by the node of that operand, or, for the output, by this node */
 } fv__saved;
 
 struct fl_node {
     fl_obj obj;
-    fl_back_fn back;  /* NULL: the sink of a leaf */
-    const char *name; /* for messages */
+    fl_back_fn back;  /* NULL for the sink of a leaf */
+    const char *name; /* for error texts */
     void *args;
-    void (*free_args)(void *args); /* NULL: they own nothing */
-    fl_op op;        /* of the tables' ops */
-    uint32_t version; /* of the output when it was made */
-    fl_var *grad;    /* sum so far of a running pass */
-    fl_tensor *out;     /* the output, if saved; if computed again, from then on */
-    fl_tensor *(*recompute)(fl_node *n); /* NULL: the output is kept */
-    fl_var **results;   /* of one with several: their gradients so far */
-    fl_var *leaf;    /* of a sink; not held */
+    void (*free_args)(void *args); /* NULL: nothing to free */
+    fl_op op;        /* the recorded op, FL_OP_NONE if none was given */
+    uint32_t version; /* version of the output when it was recorded */
+    fl_var *grad;    /* gradient accumulated so far in the running pass */
+    fl_tensor *out;     /* the output, if saved; a recomputed one, once it was recomputed */
+    fl_tensor *(*recompute)(fl_node *n); /* NULL: the output is stored */
+    fl_var **results;   /* of a node with several results: their gradients so far */
+    fl_var *leaf;    /* of a sink: its leaf, a weak pointer */
     void *pass;      /* of a sink: the outermost pass that it is in */
-    fl_var *hook_var; /* the output variable, if it has a hook; not held: */
-    fl_var *hook_copy;    /* stands in when it is gone */
-    fl_provenance *made;   /* by whom, if that is noted */
-    fl_node *next;   /* in the list of the dying */
-    int64_t pending; /* edges that lead here from nodes not yet in order */
+    fl_var *hook_var; /* the output variable, if it has hooks; a weak pointer */
+    fl_var *hook_copy;    /* copy that carries the hooks after the variable is dropped */
+    fl_provenance *made;   /* provenance note, or NULL */
+    fl_node *next;   /* next in the drop queue */
+    int64_t pending; /* edges to this node from nodes not yet sorted */
     uint8_t n_in, n_saved, ndim[FV_MAX], dtype[FV_MAX];
-    uint8_t n_results; /* if several */
-    uint8_t depth; /* nodes in a row that compute again, this one the last */
-    bool seen;   /* by the search of a pass */
-    bool wanted; /* in a pass: its gradient is of use */
-    bool target; /* of a pass: its gradient stays in it */
-    bool spent;  /* backward has passed and taken edges and saved values */
+    uint8_t n_results; /* number of results if several, else 0 */
+    uint8_t depth; /* length of the chain of recomputed nodes that ends here */
+    bool seen;   /* visited by the search of a pass */
+    bool wanted; /* its gradient is needed in the pass */
+    bool target; /* target of fl_grads: its gradient stays here */
+    bool spent;  /* backward has run and released edges and saved values */
     bool heap_args;
-    /* behind it: edges, saved values, dims of the inputs, arguments */
+    /* followed in memory by edges, saved values, dims of the inputs, arguments */
 };
 
 enum { FV__LARGEST_INPUT = sizeof(void *) + sizeof(fv__saved) + FL_MAX_DIMS * sizeof(int64_t) };
 _Static_assert(sizeof(fl_node) + FV_MAX * FV__LARGEST_INPUT <= FV__NODE_MAX,
-               "a node is an object");
+               "a node must fit in an object");
 
 typedef struct fv__hook {
     fv_hook_fn fn;
@@ -322,12 +361,12 @@ typedef struct fv__hook {
     int number;
 } fv__hook;
 
-/* Of a variable and of its twin. */
+/* Hooks, shared by a variable and the hook_copy of its node. */
 struct fv_hooks {
     fl_obj obj;
-    fv__hook *at; /* by rising numbers */
+    fv__hook *at; /* in ascending order of numbers */
     int64_t n, cap;
-    int last; /* number */
+    int last; /* last number assigned */
 };
 
 static fl_node **fv__edges(const fl_node *n) {
@@ -385,8 +424,8 @@ FL_API fl_var *fv_param(fl_tensor *t) {
     fv__text text;
     if (!t) return NULL;
     if (t->weak || !fl_dtype_is_float(t->dtype)) {
-        fl_fail("fv_param: %s%s cannot have a gradient", t->weak ? "the number " : "",
-                fv__describe(t, &text));
+        fl_fail("fv_param: %s%s cannot have a gradient, which needs a float tensor",
+                t->weak ? "the weak number " : "", fv__describe(t, &text));
         return fl_raise();
     }
     fl_var *x = fv_const(t);
@@ -426,10 +465,10 @@ FL_API fv_list fv_list_of(int n, fl_var *const *v) {
     return (fv_list){n, v};
 }
 
-FL_API bool fv_check_list(const char *who, const char *what, fv_list list) {
-    if (list.n < 1 || !list.v) return fl_fail("%s: the list of %ss is empty", who, what);
+FL_API bool fv_check_list(const char *fn, const char *what, fv_list list) {
+    if (list.n < 1 || !list.v) return fl_fail("%s: the list of %ss is empty", fn, what);
     for (int i = 0; i < list.n; i++)
-        if (!list.v[i]) return fl_fail("%s: %s %d is NULL", who, what, i);
+        if (!list.v[i]) return fl_fail("%s: %s %d is NULL", fn, what, i);
     return true;
 }
 
@@ -446,7 +485,7 @@ FL_API void fv_zero_grad(fl_var *x) {
     fv_drop(old);
 }
 
-static bool fv__alike(const fl_tensor *a, const fl_tensor *b) {
+static bool fv__same_kind(const fl_tensor *a, const fl_tensor *b) {
     return a->dtype == b->dtype && fl_same_shape(a, b);
 }
 
@@ -454,8 +493,8 @@ FL_API bool fv_set_grad(fl_var *x, fl_var *g) {
     fv__text a, b;
     if (!x || !g) {
         if (!fl_error()) fl_fail("fv_set_grad: %s is NULL", x ? "the gradient" : "the variable");
-    } else if (!fv__alike(g->value, x->value)) {
-        fl_fail("fv_set_grad: gradient %s of %s", fv__describe(g->value, &a),
+    } else if (!fv__same_kind(g->value, x->value)) {
+        fl_fail("fv_set_grad: the gradient is %s, expected %s as the variable", fv__describe(g->value, &a),
                 fv__describe(x->value, &b));
     } else {
         fl_var *old = x->grad;
@@ -474,7 +513,7 @@ static void fv__hooks_drop(fl_obj *o) {
     fl_obj_free(o);
 }
 
-/* x's hooks, with a reference for x; NULL after fl_fail. */
+/* x's hooks, created if needed; NULL after fl_fail. */
 static fv_hooks *fv__hooks_of(fl_var *x) {
     fl_node *n = x->node;
     if (x->hooks_) return x->hooks_;
@@ -483,9 +522,9 @@ static fv_hooks *fv__hooks_of(fl_var *x) {
     return x->hooks_ = n->hook_copy->hooks_;
 }
 
-/* A node must be able to call the hooks of its variable when that is gone: a twin of the same value
-   stays. */
-static bool fv__follow(fl_node *n, fl_var *x) {
+/* A node must be able to call the hooks of its variable after that was dropped: creates hook_copy, a
+   variable with the same value and hooks. */
+static bool fv__make_hook_copy(fl_node *n, fl_var *x) {
     if (n->hook_copy) return true;
     fl_scope s = fl_scope_begin();
     n->hook_copy = fv_keep(fv_const(x->value));
@@ -505,7 +544,7 @@ FL_API int fv_hook(fl_var *x, fv_hook_fn fn, void *user) {
     }
     fv_hooks *h = fv__hooks_of(x);
     bool ok = h && (h->n < h->cap || fl_heap_grow(&h->at, &h->cap, h->n + 1, sizeof *h->at));
-    if (ok && x->node && !x->node->spent) ok = fv__follow(x->node, x);
+    if (ok && x->node && !x->node->spent) ok = fv__make_hook_copy(x->node, x);
     if (!ok) return fl_raise(), 0;
     h->at[h->n++] = (fv__hook){fn, user, ++h->last};
     return h->last;
@@ -519,7 +558,7 @@ FL_API void fv_unhook(fl_var *x, int hook) {
     if (h) h->n = kept;
 }
 
-/* Each after the one with the number before it, whatever came and went meanwhile. */
+/* Calls the hooks in order of their numbers, so that hooks may be added and removed meanwhile. */
 static void fv__call_hooks(fl_var *x) {
     fv_hooks *h = fv_keep(x)->hooks_;
     for (int64_t i = 0; h && i < h->n;) {
@@ -555,8 +594,8 @@ FL_PRIVATE bool fv__others_watch(const fv_watcher *w) {
     return other != NULL;
 }
 
-/* x's gradient of this pass is final. */
-static void fv__say_ready(fl_var *x) {
+/* Calls the watchers: x's gradient is final in this pass. */
+static void fv__notify_leaf_ready(fl_var *x) {
     fv_keep(x);
     for (fv_watcher *w = fv__watchers, *next; w && !fl_error(); w = next) {
         next = w->next_;
@@ -565,7 +604,7 @@ static void fv__say_ready(fl_var *x) {
     fv_drop(x);
 }
 
-static void fv__say_end(void) {
+static void fv__notify_pass_end(void) {
     fl_scope s = fl_scope_begin();
     for (fv_watcher *w = fv__watchers, *next; w; w = next) {
         next = w->next_;
@@ -588,7 +627,7 @@ FL_API bool fl_grad_enabled(void) {
 
 /* ---- nodes ---- */
 
-/* Lets go of the gradient and those of several results: none may have come. */
+/* Drops the gradient, and those of several results. */
 static void fv__drop_grad(fl_node *n) {
     fl_var *g = n->grad;
     n->grad = NULL;
@@ -608,7 +647,7 @@ static void fv__drop_edges(fl_node *n) {
     }
 }
 
-/* Lets go of all but the edges. */
+/* Releases everything but the edges. */
 static void fv__node_clear(fl_node *n) {
     fv__saved *saved = fv__saves(n);
     for (int i = 0; i < n->n_saved; i++) {
@@ -634,23 +673,23 @@ static void fv__node_clear(fl_node *n) {
 static _Thread_local struct {
     bool busy;
     fl_node *first;
-} fv__dying;
+} fv__drop_queue;
 
-/* A chain of a million nodes dies by a list, not by recursion: a node that dies while another is
-   cleared waits for its turn. */
+/* Frees long chains of nodes by a queue instead of recursion: a node dropped while another is being cleared
+   is queued. */
 static void fv__node_drop(fl_obj *o) {
     fl_node *n = (fl_node *)o;
-    n->next = fv__dying.first;
-    fv__dying.first = n;
-    if (fv__dying.busy) return;
-    fv__dying.busy = true;
-    while ((n = fv__dying.first)) {
-        fv__dying.first = n->next;
+    n->next = fv__drop_queue.first;
+    fv__drop_queue.first = n;
+    if (fv__drop_queue.busy) return;
+    fv__drop_queue.busy = true;
+    while ((n = fv__drop_queue.first)) {
+        fv__drop_queue.first = n->next;
         if (!n->spent) fv__node_clear(n);
         fv__drop_edges(n);
         fl_obj_free(&n->obj);
     }
-    fv__dying.busy = false;
+    fv__drop_queue.busy = false;
 }
 
 static fl_var fv__output[FV_MAX];
@@ -688,7 +727,8 @@ static fl_node *fv__node_new(const fv_record_opts *s) {
     return NULL;
 }
 
-/* Where the gradient of x goes; NULL after fl_fail. */
+/* The node that receives the gradient of x: the one that produced it, or a leaf's sink; NULL after
+   fl_fail. */
 static fl_node *fv__grad_target(fl_var *x) {
     static const fv_record_opts sink = {.name = "a leaf"};
     if (x->node) return x->node;
@@ -697,12 +737,12 @@ static fl_node *fv__grad_target(fl_var *x) {
     to->leaf = x;
     if (__atomic_compare_exchange_n(&x->sink_, &other, to, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
         return to;
-    fl_obj_drop(&to->obj); /* another thread has used the leaf for the first time */
+    fl_obj_drop(&to->obj); /* another thread has created the sink meanwhile */
     return other;
 }
 
-/* The same with a reference for the edge. */
-static fl_node *fv__end_of(fl_var *x) {
+/* The same with a reference, for an edge. */
+static fl_node *fv__edge_target(fl_var *x) {
     fl_node *to = fv__grad_target(x);
     if (to) fl_obj_keep(&to->obj);
     return to;
@@ -717,14 +757,14 @@ static bool fv__connect(fl_node *n, const fv_record_opts *s) {
         n->ndim[i] = (uint8_t)x->value->ndim;
         n->dtype[i] = (uint8_t)x->value->dtype;
         for (int d = 0; d < x->value->ndim; d++) *dim++ = x->value->shape[d];
-        if (x->requires_grad && !(s->blocked >> i & 1) && !(in[i] = fv__end_of(x))) return false;
+        if (x->requires_grad && !(s->blocked >> i & 1) && !(in[i] = fv__edge_target(x))) return false;
     }
     return true;
 }
 
 enum {
-    FV__LARGE = 1 << 16, /* bytes of a value from which computing it again pays on a processor */
-    FV__DEEPEST = 2      /* of a long chain of such values every third is kept */
+    FV__LARGE = 1 << 16, /* bytes of a value from which recomputing it pays on a CPU */
+    FV__DEEPEST = 2      /* longest chain of recomputed values: every third one is stored */
 };
 static int64_t fv__recompute_from = -1; /* atomic */
 
@@ -738,8 +778,8 @@ static bool fv__is_large(const fl_tensor *t) {
     return from && fl_numel(t) * (int64_t)fl_dtype_size(t->dtype) >= from;
 }
 
-/* Can the node that made x, operand k of n, make it again when n's backward wants it? Not if it was
-   written to since. */
+/* True if the node of x, operand k of n, can recompute it for n's backward: not if it was written in place
+   since. */
 static bool fv__recomputable(const fl_node *n, int k, const fl_var *x) {
     return k >= 0 && x->node && x->node->recompute && fv__edges(n)[k] == x->node &&
            fl_version_of(x->value) == x->node->version;
@@ -756,8 +796,8 @@ static bool fv__same_storage(const fl_tensor *a, const fl_tensor *b) {
     return a && b && (a == b || (a->buffer && a->buffer == b->buffer));
 }
 
-/* Is n's value to be computed again? Then it is large, and not too much comes again before it; a view
-   adds nothing to that. */
+/* Decides whether n's value is recomputed: it must be large, and the chain of recomputed values before it
+   short. A view does not lengthen the chain. */
 static void fv__decide_recompute(fl_node *n, const fv_record_opts *s, const fl_tensor *value) {
     if (!s->recompute || !fv__is_large(value)) return;
     n->depth = 1;
@@ -790,7 +830,7 @@ static bool fv__save(fl_node *n, const fv_record_opts *s, fl_tensor *const *valu
     return true;
 }
 
-/* Is a result of these inputs to be recorded? */
+/* True if an op with these inputs must be recorded. */
 static inline bool fv__tracks(const fl_tensor *value, fv_list in) {
     bool any = false;
     if (!fl_grad_enabled() || !fl_dtype_is_float(value->dtype)) return false;
@@ -798,24 +838,24 @@ static inline bool fv__tracks(const fl_tensor *value, fv_list in) {
     return any;
 }
 
-/* *s with name, backward function and size of the arguments of its op; NULL after an error. */
-static const fv_record_opts *fv__of_op(const fv_record_opts *s, fv_record_opts *room) {
+/* Completes *s by name, backward function and args_size of its op, in *storage; NULL after an error. */
+static const fv_record_opts *fv__of_op(const fv_record_opts *s, fv_record_opts *storage) {
     const fl_op_info *info = fl_op_get_info(s->op);
     if (!info) return fl_err_null("fv_record_opt: there is no op %d", s->op);
-    *room = *s;
-    room->name = info->name;
-    room->back = info->gradient;
-    room->bytes = s->args ? info->args_size : 0;
-    return room;
+    *storage = *s;
+    storage->name = info->name;
+    storage->back = info->gradient;
+    storage->bytes = s->args ? info->args_size : 0;
+    return storage;
 }
 
-/* For a record that is not made. */
+/* Frees the arguments of an op that is not recorded. */
 static void fv__free_args(const fv_record_opts *s) {
     if (s && s->free_args) s->free_args((void *)(uintptr_t)s->args);
 }
 
-/* The node of one result, or of several (0: one), with a reference; NULL after fl_fail. It owns the
-   arguments, which an error frees. */
+/* Creates the node of one result (several 0) or of several, with a reference; NULL after fl_fail. It takes
+   ownership of the arguments, which are freed after an error. */
 static fl_node *fv__record(const fv_record_opts *s, fl_tensor *const *value, int several) {
     fl_node *n = fv__node_new(s);
     if (!n) return fv__free_args(s), NULL;
@@ -850,15 +890,15 @@ static void fv__added_back(fl_node *n, fl_var *dy) {
         if (fv_needs(n, i)) fv_add_grad(n, i, dy);
 }
 
-/* a + b, of one shape and dtype, as a record of its own: fv_add is above the tape. */
+/* Records a + b, of the same shape and dtype; fv_add is not used, because it belongs to a higher layer. */
 static fl_var *fv__added(fl_var *a, fl_var *b) {
-    return fv_record_args("add", fl_binary_op(FL_OP_add, a->value, b->value), fv__added_back, FV_IN(a, b), FV_NONE,
-                          NULL, 0);
+    fl_tensor *sum = fl_binary_op(FL_OP_add, a->value, b->value);
+    return fv_record_args("add", sum, fv__added_back, FV_IN(a, b), FV_NONE, NULL, 0);
 }
 
 /* ---- several results ---- */
 
-/* The backward of a port: hands a result's gradient to the node, and lets it run. */
+/* Backward of a port: passes the gradient of a result to the node. */
 static void fv__port_back(fl_node *port, fl_var *dy) {
     fl_node *n = fv__edges(port)[0];
     fl_var **to = &n->results[*(const int *)port->args], *old = *to;
@@ -869,7 +909,7 @@ static void fv__port_back(fl_node *port, fl_var *dy) {
     if (!n->grad) n->grad = fv_keep(g);
 }
 
-/* y becomes result k of n: by a port, a node between the two that backward comes to before n. */
+/* Makes y result k of n through a port, a node between the two that backward visits before n. */
 static bool fv__connect_result(fl_var *y, fl_node *n, int k) {
     static fl_var *const none[1];
     fl_node *port = fv__node_new(&(fv_record_opts){
@@ -890,10 +930,10 @@ FL_API bool fv_record_several(int count, fl_tensor *const *value, fl_var **y, co
     const fv_record_opts *given = s;
     fl_var *made[FV_MAX] = {0};
     bool tracks = false;
-    fl_quiet(1); /* a handler that jumps must not lose the node */
+    fl_quiet(1); /* a handler that does longjmp must not leak the node */
     bool ok = !s->op || s->back || (s = fv__of_op(s, &of_op));
     if (ok && (count < 1 || count > FV_MAX))
-        ok = fl_fail("fv_record_several: %s has %d results, at most %d", s->name, count, FV_MAX);
+        ok = fl_fail("fv_record_several: %s has %d results, expected 1 to %d", s->name, count, FV_MAX);
     for (int k = 0; ok && k < count; k++) {
         ok = (made[k] = fv_const(value[k])) != NULL;
         tracks |= ok && fv__tracks(value[k], s->in);
@@ -925,7 +965,7 @@ FL_API fl_var *fv_record_args(const char *name, fl_tensor *value, fl_back_fn bac
     if (in.n <= FV_MAX && saved.n <= FV_MAX && back) return fv_record_opt(value, &s);
     if (!back) fl_fail("fv_record: %s has no backward function", name);
     else
-        fl_fail("fv_record: %s has %d inputs and %d saved values, at most %d each", name, in.n,
+        fl_fail("fv_record: %s has %d inputs and %d saved values, expected at most %d each", name, in.n,
                 saved.n, FV_MAX);
     return fl_raise();
 }
@@ -947,7 +987,7 @@ FL_API fl_var *fv_record(fl_tensor *value, fl_back_fn back, fv_list in, fv_list 
 
 /* ---- in a backward function ---- */
 
-/* The output, whose value is t, as a variable again. */
+/* Wraps the output's tensor t in a variable of node n again. */
 static fl_var *fv__output_of(fl_node *n, fl_tensor *t) {
     fl_var *y = fv_const(t);
     if (!y || !fl_grad_enabled()) return y;
@@ -957,7 +997,7 @@ static fl_var *fv__output_of(fl_node *n, fl_tensor *t) {
     return y;
 }
 
-/* Result k of several, whose value is t, likewise. */
+/* The same for result k of several. */
 static fl_var *fv__result_of(fl_node *n, fl_tensor *t, int k) {
     fl_var *y = fv_const(t);
     if (!y || !fl_grad_enabled() || fv__connect_result(y, n, k)) return y;
@@ -969,7 +1009,7 @@ FL_API fl_var *fv_saved(fl_node *n, int i) {
     fv__text text;
     char what[40];
     if (i < 0 || i >= n->n_saved) {
-        fl_fail("fv_saved: %s saved %d values, there is no number %d", n->name, n->n_saved, i);
+        fl_fail("fv_saved: saved value %d of %s is out of range: it saved %d", i, n->name, n->n_saved);
         return fl_raise();
     }
     const fv__saved *s = fv__saves(n) + i;
@@ -1053,8 +1093,8 @@ static bool fv__has_in_shape(const fl_node *n, int i, const fl_tensor *t) {
     return true;
 }
 
-/* Has x's value `handles` handles in all, x's own among them, and does nobody else hold that or x?
-   Storage of a backend's own is held by a handle, and that by its views. */
+/* True if x has one reference and its storage is used by `handles` handles, including x's value, and nothing
+   else. Storage outside of buffers belongs to a handle, which its views refer to. */
 static bool fv__is_sole(const fl_var *x, int handles) {
     const fl_tensor *t = x->value;
     const int refs = __atomic_load_n(&t->obj.refs_, __ATOMIC_ACQUIRE);
@@ -1063,17 +1103,18 @@ static bool fv__is_sole(const fl_var *x, int handles) {
     return refs == 1 && __atomic_load_n(&t->buffer->refs_, __ATOMIC_ACQUIRE) == handles;
 }
 
-/* Is g all of n's gradient, seen otherwise, which dies when n's backward has passed? */
-static bool fv__inherits(const fl_node *n, const fl_tensor *g) {
+/* True if g is a view of all of n's gradient, which is freed after n's backward, so that g may take over its
+   storage. */
+static bool fv__may_take_storage(const fl_node *n, const fl_tensor *g) {
     const fl_tensor *dy = n->grad->value;
     return fl_numel(g) == fl_numel(dy) && fv__is_sole(n->grad, g == dy ? 1 : 2);
 }
 
-/* Does g share storage with something else that n's backward sees? */
+/* True if g shares storage with another value that n's backward may access. */
 static bool fv__is_shared(const fl_node *n, const fl_tensor *g) {
     fl_node **in = fv__edges(n);
     const fv__saved *saved = fv__saves(n);
-    bool shared = (fv__same_storage(g, fv_value(n->grad)) && !fv__inherits(n, g)) ||
+    bool shared = (fv__same_storage(g, fv_value(n->grad)) && !fv__may_take_storage(n, g)) ||
                   fv__same_storage(g, n->out);
     for (int i = 0; i < n->n_in; i++) shared |= in[i] && fv__same_storage(g, fv_value(in[i]->grad));
     for (int i = 0; i < n->n_saved; i++) shared |= fv__same_storage(g, fv_value(saved[i].var));
@@ -1081,7 +1122,7 @@ static bool fv__is_shared(const fl_node *n, const fl_tensor *g) {
     return shared;
 }
 
-/* g as a gradient of input i: its shape, its dtype, a tensor rather than a number. */
+/* Converts g to a gradient of input i: a tensor with its shape and dtype. */
 static fl_var *fv__fit(fl_node *n, int i, fl_var *g) {
     fl_dtype dtype = (fl_dtype)n->dtype[i];
     if (g->value->weak) {
@@ -1093,7 +1134,7 @@ static fl_var *fv__fit(fl_node *n, int i, fl_var *g) {
     return g && g->value->dtype != dtype ? fv_cast(g, dtype) : g;
 }
 
-/* Are t's elements one block of memory, each once, in any order of axes? */
+/* True if t is dense, in any order of axes. */
 static bool fv__is_dense(const fl_tensor *t) {
     int64_t n = 1;
     for (int64_t known = 0; known != n;) {
@@ -1108,16 +1149,16 @@ FL_API fl_tensor *fv_own_grad(const fl_node *n, const fl_var *dy) {
     return dy && dy == n->grad && fv__is_sole(dy, 1) && fv__is_dense(dy->value) ? dy->value : NULL;
 }
 
-/* t += g, where t is a tensor of its own. */
+/* t += g in place; t is not shared. */
 static bool fv__add_into(fl_tensor *t, fl_tensor *g) {
     return fl_call_into(FL_OP_add, t, t, g, NULL) != NULL;
 }
 
-/* sum + g, in place where nobody else sees sum. */
+/* sum + g, in place if sum is not shared. */
 static fl_var *fv__sum_of(fl_var *sum, fl_var *g) {
     fl_tensor *t = sum->value;
-    const bool alike = t->backend == g->value->backend && !g->value->weak && fv__alike(t, g->value);
-    if (fl_grad_enabled() || !alike || !fv__is_sole(sum, 1) || !fv__is_dense(t))
+    const bool same_kind = t->backend == g->value->backend && !g->value->weak && fv__same_kind(t, g->value);
+    if (fl_grad_enabled() || !same_kind || !fv__is_sole(sum, 1) || !fv__is_dense(t))
         return fv__added(sum, g);
     return fv__add_into(t, g->value) ? sum : NULL;
 }
@@ -1130,7 +1171,7 @@ static void fv__set_sum(fl_node *to, fl_var *g) {
 
 FL_API void fv_add_grad(fl_node *n, int i, fl_var *g) {
     if (n && (i < 0 || i >= n->n_in)) {
-        fl_fail("fv_add_grad: %s has %d inputs, there is no input %d", n->name, n->n_in, i);
+        fl_fail("fv_add_grad: input %d of %s is out of range: it has %d", i, n->name, n->n_in);
         return;
     }
     if (!g || !fv_needs(n, i)) return;
@@ -1142,8 +1183,8 @@ FL_API void fv_add_grad(fl_node *n, int i, fl_var *g) {
     if (g) fv__set_sum(to, g);
 }
 
-/* What the gradient of input i is so far, in a tensor that nobody else sees: as it is, copied, or zeros. */
-static fl_var *fv__own_sum(fl_node *n, int i) {
+/* The gradient of input i so far, in an unshared tensor: itself, a copy, or zeros. */
+static fl_var *fv__unshared_sum(fl_node *n, int i) {
     fl_var *sum = fv__edges(n)[i]->grad;
     if (!sum) {
         fl_tensor *like = fl_cast(n->grad->value, (fl_dtype)n->dtype[i]);
@@ -1157,7 +1198,7 @@ FL_API bool fv_add_grad_part(fl_node *n, int i, fl_var *g, fv_part_fn part) {
     if (fl_grad_enabled()) return false;
     fl_node *to = fv__edges(n)[i];
     const bool first = !to->grad;
-    fl_var *sum = fv__own_sum(n, i);
+    fl_var *sum = fv__unshared_sum(n, i);
     fl_tensor *at = sum ? part(n, sum->value) : NULL;
     if (at && at->copied) return false;
     fl_tensor *t = at ? fl_cast(g->value, at->dtype) : NULL;
@@ -1173,18 +1214,19 @@ typedef struct fv__outer {
     fl_var *grad;
 } fv__outer;
 
-/* One pass. Nodes are put in order first (Kahn's algorithm, no recursion), then visited. */
+/* A backward pass. Nodes are first sorted topologically (Kahn's algorithm, without recursion), then
+   visited. */
 typedef struct fv__pass fv__pass;
 struct fv__pass {
-    const char *who; /* for messages */
+    const char *fn; /* for error texts */
     fl_node **node;
     int64_t n, cap;
     fv_list roots, given;
-    fl_tensor *grad; /* given, of fl_backward */
-    /* Of fl_grads: only what leads to a target, one of these, is visited, and gradients stay there. */
+    fl_tensor *grad; /* .grad of fl_backward */
+    /* For fl_grads: only nodes on paths to these are visited, and the gradients stay there. */
     fv_list targets;
     bool retain, create_graph;
-    fv__outer *outer; /* what a pass around this one has brought to nodes of both, until this one is over */
+    fv__outer *outer; /* gradients of an enclosing pass at nodes of both, saved during this one */
     int64_t n_outer, outer_cap;
     fv__pass *around;
 };
@@ -1196,7 +1238,7 @@ static void fv__mark_targets(const fv__pass *p, bool on) {
         if (p->targets.v[i]->requires_grad) fv__grad_target(p->targets.v[i])->target = on;
 }
 
-/* A leaf is in passes of one thread at a time: those of two would mix what they add up there. */
+/* Claims a leaf for the passes of this thread: passes of two threads would mix their sums. */
 static bool fv__claim(fv__pass *p, fl_node *sink) {
     void *other = NULL;
     if (__atomic_compare_exchange_n(&sink->pass, &other, p, false, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE))
@@ -1204,14 +1246,14 @@ static bool fv__claim(fv__pass *p, fl_node *sink) {
     for (const fv__pass *mine = fv__running; mine; mine = mine->around)
         if (mine == other) return true;
     return other == p || fl_fail("%s: another thread runs backward through the same leaf: train a net in one "
-                                 "thread at a time, or give each a copy", p->who);
+                                 "thread at a time, or give each thread a copy", p->fn);
 }
 
 static void fv__release(const fv__pass *p, fl_node *n) {
     if (!n->back && n->pass == p) __atomic_store_n(&n->pass, NULL, __ATOMIC_RELEASE);
 }
 
-static void fv__forget(fv__pass *p) {
+static void fv__reset_search(fv__pass *p) {
     for (int64_t i = 0; i < p->n; i++) {
         p->node[i]->seen = false;
         p->node[i]->pending = 0;
@@ -1219,15 +1261,15 @@ static void fv__forget(fv__pass *p) {
     }
 }
 
-static bool fv__is_whole(const fl_node *n) {
+static bool fv__check_not_freed(const fl_node *n) {
     return !n->spent || fl_fail("fl_backward: the graph behind %s was freed by an earlier backward; "
-                                "pass .retain_graph = true there", n->name);
+                                "pass .retain_graph = true to it", n->name);
 }
 
-static bool fv__find(fv__pass *p, fl_node *to) {
+static bool fv__search_push(fv__pass *p, fl_node *to) {
     if (!to->back && !fv__claim(p, to)) return false;
     if (!to->seen) {
-        if (!fv__is_whole(to)) return false;
+        if (!fv__check_not_freed(to)) return false;
         if (p->n == p->cap && !fl_heap_grow(&p->node, &p->cap, p->n + 64, sizeof *p->node)) return false;
         to->seen = true;
         p->node[p->n++] = to;
@@ -1236,50 +1278,51 @@ static bool fv__find(fv__pass *p, fl_node *to) {
     return true;
 }
 
-/* All nodes behind the roots, with the number of edges that lead to each, and one for each root. */
+/* Collects all nodes reachable from the roots, and counts in `pending` the edges to each, plus one per
+   root. */
 static bool fv__search(fv__pass *p) {
     bool ok = true;
     for (int i = 0; ok && i < p->roots.n; i++)
-        if (p->roots.v[i]->requires_grad) ok = fv__find(p, fv__grad_target(p->roots.v[i]));
+        if (p->roots.v[i]->requires_grad) ok = fv__search_push(p, fv__grad_target(p->roots.v[i]));
     for (int64_t i = 0; ok && i < p->n; i++) {
         fl_node *n = p->node[i], **in = fv__edges(n);
         for (int k = 0; ok && k < n->n_in; k++)
-            if (in[k]) ok = fv__find(p, in[k]);
+            if (in[k]) ok = fv__search_push(p, in[k]);
     }
-    if (!ok) fv__forget(p);
+    if (!ok) fv__reset_search(p);
     return ok;
 }
 
-static void fv__put(fv__pass *p, fl_node *to) {
+static void fv__sort_push(fv__pass *p, fl_node *to) {
     if (--to->pending == 0) p->node[p->n++] = to;
 }
 
-static bool fv__leads_on(const fl_node *n) {
+static bool fv__leads_to_target(const fl_node *n) {
     fl_node **in = fv__edges(n);
     bool wanted = false;
     for (int k = 0; k < n->n_in; k++) wanted |= in[k] && in[k]->wanted;
     return wanted;
 }
 
-/* Orders them so that a node comes after all that lead to it. */
+/* Topological sort: a node comes after all nodes with edges to it. */
 static void fv__sort(fv__pass *p) {
     p->n = 0;
     for (int i = 0; i < p->roots.n; i++)
-        if (p->roots.v[i]->requires_grad) fv__put(p, fv__grad_target(p->roots.v[i]));
+        if (p->roots.v[i]->requires_grad) fv__sort_push(p, fv__grad_target(p->roots.v[i]));
     for (int64_t i = 0; i < p->n; i++) {
         fl_node *n = p->node[i], **in = fv__edges(n);
         n->seen = false;
         for (int k = 0; k < n->n_in; k++)
-            if (in[k]) fv__put(p, in[k]);
+            if (in[k]) fv__sort_push(p, in[k]);
     }
     for (int64_t i = p->n; i-- > 0;) {
         fl_node *n = p->node[i];
-        n->wanted = !p->targets.n || n->target || fv__leads_on(n);
+        n->wanted = !p->targets.n || n->target || fv__leads_to_target(n);
     }
 }
 
-/* Puts the gradient that a pass around p has brought to n so far aside. */
-static bool fv__put_aside(fv__pass *p, fl_node *n) {
+/* Saves the gradient that an enclosing pass has accumulated at n. */
+static bool fv__save_outer_grad(fv__pass *p, fl_node *n) {
     if (!n->grad) return true;
     if (p->n_outer == p->outer_cap &&
         !fl_heap_grow(&p->outer, &p->outer_cap, p->n_outer + 1, sizeof *p->outer))
@@ -1289,28 +1332,29 @@ static bool fv__put_aside(fv__pass *p, fl_node *n) {
     return true;
 }
 
-/* Where p is to bring its own; p is of fl_grads: fl_backward takes along what a leaf has. */
-static bool fv__put_all_aside(fv__pass *p) {
+/* The same for all nodes to which p adds. Only for fl_grads: fl_backward adds to what a leaf has. */
+static bool fv__save_outer_grads(fv__pass *p) {
     bool ok = true;
     for (int i = 0; ok && i < p->targets.n; i++)
-        if (p->targets.v[i]->requires_grad) ok = fv__put_aside(p, fv__grad_target(p->targets.v[i]));
+        if (p->targets.v[i]->requires_grad) ok = fv__save_outer_grad(p, fv__grad_target(p->targets.v[i]));
     for (int64_t i = 0; ok && p->targets.n && i < p->n; i++)
-        if (p->node[i]->wanted) ok = fv__put_aside(p, p->node[i]);
+        if (p->node[i]->wanted) ok = fv__save_outer_grad(p, p->node[i]);
     return ok;
 }
 
-/* g stored as leaf is, if that is dense, else row-major: then steps read both in one line. */
+/* g in the layout of the leaf if that is dense, otherwise row-major, so that optimizer steps traverse both
+   linearly. */
 static fl_tensor *fv__stored_as(fl_tensor *g, fl_tensor *leaf) {
     if (fl_is_contiguous(leaf)) return fl_contiguous(g);
     fl_tensor *y = fl_empty_like(leaf);
-    bool alike = y != NULL;
-    for (int i = 0; alike && i < g->ndim; i++)
-        alike = g->shape[i] == 1 || g->stride[i] == y->stride[i];
+    bool same_kind = y != NULL;
+    for (int i = 0; same_kind && i < g->ndim; i++)
+        same_kind = g->shape[i] == 1 || g->stride[i] == y->stride[i];
     if (!y) return NULL;
-    return alike ? g : fl_assign(y, g);
+    return same_kind ? g : fl_assign(y, g);
 }
 
-/* Adds the gradient that arrived at a sink, if any, to its leaf's. That one shares no storage. */
+/* Adds the gradient that arrived at a sink, if any, to its leaf's, which shares no storage. */
 static void fv__accumulate(fl_node *sink) {
     fl_var *x = sink->leaf, *g = sink->grad;
     if (!x || !x->requires_grad) return;
@@ -1319,14 +1363,14 @@ static void fv__accumulate(fl_node *sink) {
         if (stored != g->value && !(g = fv_const(stored))) return;
     }
     if (g && x->grad && !(g = fv__sum_of(x->grad, g))) return;
-    if (g && g == sink->grad && !x->grad && fv__alike(g->value, x->value)) { /* its reference moves */
+    if (g && g == sink->grad && !x->grad && fv__same_kind(g->value, x->value)) { /* move the reference */
         x->grad = g;
         sink->grad = NULL;
     } else if (g && !fv_set_grad(x, g)) {
         return;
     }
     if (g && x->hooks_) fv__call_hooks(x);
-    if (fv__watchers && !fl_error()) fv__say_ready(x);
+    if (fv__watchers && !fl_error()) fv__notify_leaf_ready(x);
 }
 
 static void fv__call_hooks_of(fl_node *n) {
@@ -1342,26 +1386,26 @@ static void fv__describe_node(const void *of, char *buf, size_t size) {
     snprintf(buf, size, "%s", fv_made_by(of));
 }
 
-/* A target's gradient is held, so that nothing is added in place to what the backward hands on. */
+/* Visits a node. An additional reference to a target's gradient prevents in-place additions to it. */
 static void fv__visit(const fv__pass *p, fl_node *n, bool on) {
-    const bool told = n->back && n->made; /* to those who asked for notes */
+    const bool noted = n->back && n->made;
     fl_scope s =
-        told ? fl_scope_at(&(fl_error_place){NULL, n, fv__describe_node, n->name}) : fl_scope_begin();
+        noted ? fl_scope_at(&(fl_error_place){NULL, n, fv__describe_node, n->name}) : fl_scope_begin();
     if (fl_error()) return;
     if (n->hook_copy) fv__call_hooks_of(n);
     fl_var *dy = n->grad, *held = n->target ? fv_keep(dy) : NULL;
-    if (n->back && dy && on && fv__is_whole(n)) n->back(n, dy);
+    if (n->back && dy && on && fv__check_not_freed(n)) n->back(n, dy);
     if (!n->back && !p->targets.n) fv__accumulate(n);
     fv_drop(held);
     fl_scope_end(&s);
 }
 
-/* Visits until the first error. Nodes hold each other by edges until all are done; then those of spent ones
-   go, from the leaves on, so that none is looked at that went. A pass within this one leaves all edges. */
+/* Visits the nodes, until the first error. The edges are released after the pass, leaves first, so that no
+   freed node is accessed; a nested pass releases none. */
 static void fv__run(fv__pass *p) {
     for (int64_t i = 0; i < p->n; i++) {
         fl_node *n = p->node[i];
-        const bool on = n->wanted && (!n->target || fv__leads_on(n));
+        const bool on = n->wanted && (!n->target || fv__leads_to_target(n));
         if (n->wanted && (n->grad || (!n->back && fv__watchers)) && !fl_error()) fv__visit(p, n, on);
         if (n->wanted && !n->target) fv__drop_grad(n);
         if (!p->retain && n->back && on && !fl_error()) {
@@ -1371,28 +1415,28 @@ static void fv__run(fv__pass *p) {
             fl_drop(n->out);
             n->out = NULL;
         }
-        n->wanted = true; /* for a pass around this one */
+        n->wanted = true; /* for an enclosing pass */
         fv__release(p, n);
     }
     for (int64_t i = p->n; !p->around && i-- > 0;)
         if (p->node[i]->spent) fv__drop_edges(p->node[i]);
 }
 
-/* The gradient that the pass starts with at root k; NULL after an error. */
+/* The initial gradient of root k; NULL after an error. */
 static fl_var *fv__seed(const fv__pass *p, int k) {
     fv__text a, b;
     const fl_var *root = p->roots.v[k];
     fl_var *given = k < p->given.n ? p->given.v[k] : fv_const(p->grad);
     fl_tensor *v = root->value;
-    const bool grads = !strcmp(p->who, "fl_grads"), leaf = !root->node && !p->targets.n;
+    const bool grads = !strcmp(p->fn, "fl_grads"), leaf = !root->node && !p->targets.n;
     if (!given && fl_numel(v) != 1)
-        fl_fail("%s: the root is %s; reduce it to one element%s", p->who, fv__describe(v, &a),
+        fl_fail("%s: the root is %s; reduce it to one element%s", p->fn, fv__describe(v, &a),
                 grads ? " or pass .given" : p->targets.n ? "" : " or pass .grad");
     else if (given && !fl_same_shape(given->value, v))
-        fl_fail("%s: %s is %s, the root %s", p->who, grads ? ".given" : ".grad",
+        fl_fail("%s: %s is %s, expected the shape of the root, %s", p->fn, grads ? ".given" : ".grad",
                 fv__describe(given->value, &a), fv__describe(v, &b));
     else if (!given) return fv_const(fl_full_like(v, 1));
-    else /* a leaf's gradient has storage of its own */
+    else /* a leaf's gradient must have its own storage */
         return fv_cast(leaf ? fv_const(fl_clone(given->value)) : given, v->dtype);
     return NULL;
 }
@@ -1407,14 +1451,14 @@ static void fv__start(const fv__pass *p) {
     }
 }
 
-/* The nodes of roots and targets exist from here on. */
-static bool fv__has_goals(fv_list of) {
+/* Creates the sinks of roots and targets that are leaves. */
+static bool fv__create_targets(fv_list of) {
     for (int i = 0; i < of.n; i++)
         if (of.v[i]->requires_grad && !fv__grad_target(of.v[i])) return false;
     return true;
 }
 
-/* Takes the targets' gradients, with a reference each; gives back what was put aside. */
+/* Takes the targets' gradients, with a reference each; restores those of an enclosing pass. */
 static void fv__take(fv__pass *p, fl_var **grads) {
     for (int i = 0; i < p->targets.n; i++)
         grads[i] = p->targets.v[i]->requires_grad ? fv_keep(fv__grad_target(p->targets.v[i])->grad) : NULL;
@@ -1423,21 +1467,21 @@ static void fv__take(fv__pass *p, fl_var **grads) {
     for (int64_t i = 0; i < p->n_outer; i++) p->outer[i].node->grad = p->outer[i].grad;
 }
 
-/* Runs a pass, in a scope of its own; the error handler is not called in its midst. grads: with a
-   reference each. False after fl_fail. */
+/* Runs a pass in its own scope, without calling the error handler. grads: the targets', with a reference
+   each. False after fl_fail. */
 static bool fv__pass_run(fv__pass *p, fl_var **grads) {
     uint64_t flags = fl_flags();
     fl_scope s = fl_scope_begin();
     fl_quiet(1);
     fl_set_flags(flags & ~FL_AUTOCAST_FLAGS);
     fl_no_grad(!p->create_graph);
-    if (!fl_error() && fv__has_goals(p->roots) && fv__has_goals(p->targets) && fv__search(p)) {
+    if (!fl_error() && fv__create_targets(p->roots) && fv__create_targets(p->targets) && fv__search(p)) {
         fv__mark_targets(fv__running, false);
         fv__mark_targets(p, true);
         p->around = fv__running;
         fv__running = p;
         fv__sort(p);
-        if (fv__put_all_aside(p)) fv__start(p);
+        if (fv__save_outer_grads(p)) fv__start(p);
         fv__run(p);
         fv__take(p, grads);
         fv__running = p->around;
@@ -1447,8 +1491,8 @@ static bool fv__pass_run(fv__pass *p, fl_var **grads) {
     fl_heap_free(p->outer);
     fl_heap_free(p->node);
     fl_scope_end(&s);
-    fl_set_flags(flags); /* the scope may not have begun */
-    if (!p->targets.n && fv__watchers) fv__say_end();
+    fl_set_flags(flags); /* fl_scope_begin may have failed */
+    if (!p->targets.n && fv__watchers) fv__notify_pass_end();
     fl_quiet(-1);
     return !fl_error();
 }
@@ -1461,14 +1505,14 @@ FL_API bool fl_backward_opt(fl_var *root, fl_backward_opts o) {
         fl_raise();
         return false;
     }
-    fv__pass p = {.who = "fl_backward", .roots = {1, &root}, .grad = o.grad,
+    fv__pass p = {.fn = "fl_backward", .roots = {1, &root}, .grad = o.grad,
                   .retain = o.retain_graph || o.create_graph, .create_graph = o.create_graph};
     if (fv__pass_run(&p, NULL)) return true;
     fl_raise();
     return false;
 }
 
-/* A pass of fl_grads, whose lists are checked; found: [p->targets.n], owned by the innermost scope. */
+/* Runs a pass of fl_grads, whose lists are valid; found: [p->targets.n], owned by the innermost scope. */
 static bool fv__grads(fv__pass *p, fl_var **found) {
     bool ok = fv__pass_run(p, found);
     for (int i = 0; i < p->targets.n; i++)
@@ -1485,7 +1529,7 @@ FL_API fl_var *fl_grad(fl_var *root, fl_var *x, bool create_graph) {
         return fl_raise();
     }
     if (!root->requires_grad || !x->requires_grad) return NULL;
-    fv__pass p = {.who = "fl_grad", .roots = {1, &root}, .targets = {1, &x}, .retain = true,
+    fv__pass p = {.fn = "fl_grad", .roots = {1, &root}, .targets = {1, &x}, .retain = true,
                   .create_graph = create_graph};
     return fv__grads(&p, &g) ? g : fl_raise();
 }
@@ -1496,9 +1540,9 @@ FL_API bool fl_grads_opt(fv_list outputs, fv_list inputs, fl_var **grads, fl_gra
     bool ok = fv_check_list("fl_grads", "output", outputs) && fv_check_list("fl_grads", "input", inputs);
     if (ok && !grads) ok = fl_fail("fl_grads: the array of gradients is NULL");
     if (ok && o.given.n && o.given.n != outputs.n)
-        ok = fl_fail("fl_grads: .given has %d gradients for %d outputs", o.given.n, outputs.n);
+        ok = fl_fail("fl_grads: .given has %d gradients, expected one per output, %d", o.given.n, outputs.n);
     fl_var **found = ok ? fl_heap_alloc((size_t)inputs.n * sizeof *found) : NULL;
-    fv__pass p = {.who = "fl_grads", .roots = outputs, .given = o.given, .targets = inputs,
+    fv__pass p = {.fn = "fl_grads", .roots = outputs, .given = o.given, .targets = inputs,
                   .retain = o.retain_graph || o.create_graph, .create_graph = o.create_graph};
     if (found) memset(found, 0, (size_t)inputs.n * sizeof *found);
     ok = found && fv__grads(&p, found);

@@ -1126,7 +1126,7 @@ static void rows_of_variables(void) {
     fl_tensor *nine[9] = {o.f23};
     fl_var *results[9];
     const fv_record_opts several = {.name = "mine", .back = dead_back, .in = FV_IN(o.v23)};
-    NO(fv_record_several, (9, nine, results, &several), "mine has 9 results, at most 8");
+    NO(fv_record_several, (9, nine, results, &several), "mine has 9 results, expected 1 to 8");
     NO(fv_record_several, (0, nine, results, &several), "0 results");
     FINE(fv_grad_of, true); /* in asking_back */
     FINE(fv_add_grad_part, true);
@@ -1135,8 +1135,8 @@ static void rows_of_variables(void) {
     NO_AS(fv_record_args, "fv_record: mine",
           ("mine", o.f23, dead_back, ((fv_list){9, (fl_var *[9]){o.v23}}), FV_NONE, NULL, 0),
           "9 inputs");
-    ROW(RAISES, "fv_saved", !backward_asking(0), "fv_saved", "saved 1 values", "number 1");
-    ROW(RAISES, "fv_saved", !backward_asking(1), "number -1");
+    ROW(RAISES, "fv_saved", !backward_asking(0), "fv_saved", "saved value 1 of", "it saved 1");
+    ROW(RAISES, "fv_saved", !backward_asking(1), "saved value -1 of");
     ROW_OF(RAISES, "fv_add_grad", "fv_sum_to", !backward_asking(2), "[5]", "[2, 3]");
     FINE(fv_needs, row.mode != RETURNING || backward_asking(3));
     FINE(fv_in_shape, true); /* and fv_args: in asking_back */
@@ -1168,11 +1168,11 @@ static void rows_of_backward(void) {
     NO(fl_grads_opt, (sums, others, NULL, (fl_grads_opts){0}), "array of gradients is NULL");
     NO(fl_grads_opt, (ys, ys, g, (fl_grads_opts){0}), "the root is f32 [2, 3]", ".given");
     NO(fl_grads_opt, (ys, ys, g, (fl_grads_opts){.given = FV_LIST(o.v34)}), ".given is f32 [3, 4]");
-    NO(fl_grads_opt, (ys, ys, g, (fl_grads_opts){.given = FV_LIST(y, y)}), "2 gradients for 1 outputs");
+    NO(fl_grads_opt, (ys, ys, g, (fl_grads_opts){.given = FV_LIST(y, y)}), "has 2 gradients, expected one per output, 1");
     NO(fl_grads_opt, (sums, others, g, (fl_grads_opts){0}), "depends on input 0", "allow_unused");
     NO(fl_jvps, (none, others, others, g, false), "list of results is empty");
     NO(fl_jvps, (ys, none, others, g, false), "list of variables is empty");
-    NO(fl_jvps, (ys, others, none, g, false), "0 directions for 1 variables");
+    NO(fl_jvps, (ys, others, none, g, false), "got 0 directions, expected one per variable, 1");
     NO(fl_jvps, (ys, others, FV_LIST(o.v34), g, false), "[3, 4]", "[2, 3]");
     NO(fl_jvp, (NULL, o.v23, o.v23, false), NULLS);
     NO(fl_jvp, (o.v23, NULL, o.v23, false), NULLS);

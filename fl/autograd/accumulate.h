@@ -1,7 +1,7 @@
-/* fl/autograd/accumulate.h - the operations that the tape itself needs: cast, expand, sum to a shape
+/* fl/autograd/accumulate.h - cast, expand, sum to a shape on variables, for gradient accumulation
 
-   fv_add_grad casts each gradient to its input's dtype and sums it to its shape by these, so that gradients can be
-   differentiated again. */
+   fv_add_grad uses them to cast each gradient to its input's dtype and sum it to its shape, so that
+   gradients are differentiable. */
 #ifndef FL_AUTOGRAD_H
 #include "../../fl_autograd.h"
 #endif
@@ -12,11 +12,13 @@
 extern "C" {
 #endif
 
-/* fl_cast (fl/tensor/copy.h) and fl_expand (fl/tensor/view.h) on variables. NULL raises. */
+/* fl_cast on a variable (fl/tensor/copy.h); the gradient is cast back. */
 FL_API fl_var *fv_cast(fl_var *x, fl_dtype dtype);
+/* fl_expand on a variable (fl/tensor/view.h); the gradient is summed. */
 FL_API fl_var *fv_expand(fl_var *x, fl_shape shape);
-/* The sum of x over the axes along which shape broadcasts to x's: the gradient of a broadcast. Integers become
-   i64; x itself if the shapes are equal. An error if shape does not broadcast. */
+/* Sums x over the axes along which shape broadcasts to x's shape: the gradient of a broadcast. Sums of
+   integers are i64; returns x itself if the shapes are equal. An error if shape does not broadcast to
+   x's. */
 FL_API fl_var *fv_sum_to(fl_var *x, fl_shape shape);
 
 #ifdef __cplusplus
@@ -31,7 +33,7 @@ FL_API fl_var *fv_sum_to(fl_var *x, fl_shape shape);
 #include "../tensor/copy.h"
 #include "../tensor/view.h"
 
-/* fv_add_grad undoes a cast and an expansion by itself. */
+/* fv_add_grad reverses casts and expansions. */
 static void fv__pass_back(fl_node *n, fl_var *dy) {
     fv_add_grad(n, 0, dy);
 }
@@ -57,8 +59,8 @@ static fl_tensor *fl__sum_to(fl_tensor *t, fl_shape shape) {
         if (d < front || kept.dim[d] != want) a.axes |= 1u << d, kept.dim[d] = 1;
     }
     if (!fits)
-        return fl_err_null("fv_sum_to: %s does not broadcast to %s %s", FL_TEXT_OF(shape), fl_dtype_name(t->dtype),
-                           FL_SHAPE_TEXT(t));
+        return fl_err_null("fv_sum_to: shape %s does not broadcast to that of x, %s %s", FL_TEXT_OF(shape),
+                           fl_dtype_name(t->dtype), FL_SHAPE_TEXT(t));
     if (a.axes && !fl_dtype_is_float(t->dtype)) t = fl_cast(t, FL_I64);
     if (a.axes && t) t = fl_call_into(FL_OP_sum, fl_out_on(t->backend, kept, t->dtype), t, NULL, &a);
     return t ? fl_reshape(t, shape) : NULL;

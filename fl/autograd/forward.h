@@ -1,4 +1,4 @@
-/* fl/autograd/forward.h - forward mode: Jacobian-vector products, by two reverse passes */
+/* fl/autograd/forward.h - forward-mode differentiation: Jacobian-vector products, by two reverse passes */
 #ifndef FL_AUTOGRAD_H
 #include "../../fl_autograd.h"
 #endif
@@ -9,12 +9,12 @@
 extern "C" {
 #endif
 
-/* Forward mode: the derivative of y (of any shape) in the direction v of x (x's shape): J v, of y's
-   shape. The gradient u J is linear in u; its own gradient is J v: so every op whose backward can be
-   differentiated has a forward mode, by the same tables. create_graph and NULL as for fl_grad. */
+/* Jacobian-vector product J v: the derivative of y in the direction v; J = dy/dx, v has x's shape, the
+   result y's. Computed by double backward: the gradient u J is linear in u, and its own gradient is J v; so
+   every op whose backward is differentiable supports it. create_graph and NULL as for fl_grad. */
 FL_API fl_var *fl_jvp(fl_var *y, fl_var *x, fl_var *v, bool create_graph);
-/* Of several in two passes: jv[k] = the sum over i of d y[k] / d x[i] applied to v[i] (NULL: zero);
-   NULL where y[k] depends on none. The graph is kept. False after an error, jv untouched. */
+/* The same for several, in two passes: jv[k] = sum over i of dy[k]/dx[i] v[i] (v[i] NULL: zero); NULL where
+   y[k] depends on no x. The graph is retained. False after an error, jv is then untouched. */
 FL_API bool fl_jvps(fv_list y, fv_list x, fv_list v, fl_var **jv, bool create_graph);
 
 #ifdef __cplusplus
@@ -27,21 +27,22 @@ FL_API bool fl_jvps(fv_list y, fv_list x, fv_list v, fl_var **jv, bool create_gr
 #define FL_AUTOGRAD_FORWARD_IMPL
 #include <string.h>
 
-/* The directions fit the variables. */
+/* Checks that the directions have the shapes of the variables; false after fl_fail. */
 static bool fv__jvp_fits(fv_list x, fv_list v) {
-    if (v.n != x.n || !v.v) return fl_fail("fl_jvps: %d directions for %d variables", v.n, x.n);
+    if (v.n != x.n || !v.v)
+        return fl_fail("fl_jvps: got %d directions, expected one per variable, %d", v.n, x.n);
     for (int i = 0; i < x.n; i++) {
         fl_tensor *d = fv_value(v.v[i]);
         if (d && !fl_same_shape(d, x.v[i]->value))
-            return fl_fail("fl_jvps: the direction has shape %s, the variable %s", FL_SHAPE_TEXT(d),
-                           FL_SHAPE_TEXT(x.v[i]->value));
+            return fl_fail("fl_jvps: direction %d has shape %s, expected %s as the variable", i,
+                           FL_SHAPE_TEXT(d), FL_SHAPE_TEXT(x.v[i]->value));
     }
     return true;
 }
 
-/* room: [2 y.n + 2 x.n]. */
-static bool fv__jvps(fv_list y, fv_list x, fv_list v, fl_var **room, bool create_graph) {
-    fl_var **u = room, **jv = room + y.n, **g = jv + y.n, **along = g + x.n;
+/* work: [2 y.n + 2 x.n]. */
+static bool fv__jvps(fv_list y, fv_list x, fv_list v, fl_var **work, bool create_graph) {
+    fl_var **u = work, **jv = work + y.n, **g = jv + y.n, **along = g + x.n;
     int n = 0;
     for (int k = 0; k < y.n; k++)
         if (!(u[k] = fv_param(fl_full_like(y.v[k]->value, 1)))) return false;
@@ -60,14 +61,14 @@ FL_API bool fl_jvps(fv_list y, fv_list x, fv_list v, fl_var **jv, bool create_gr
     fl_scope s = fl_scope_begin();
     bool ok = fv_check_list("fl_jvps", "result", y) && fv_check_list("fl_jvps", "variable", x) &&
               fv__jvp_fits(x, v);
-    fl_var **room = ok ? fl_heap_alloc(2 * ((size_t)y.n + (size_t)x.n) * sizeof *room) : NULL;
+    fl_var **work = ok ? fl_heap_alloc(2 * ((size_t)y.n + (size_t)x.n) * sizeof *work) : NULL;
     const bool recorded = fl_no_grad(false);
-    ok = room && fv__jvps(y, x, v, room, create_graph);
+    ok = work && fv__jvps(y, x, v, work, create_graph);
     fl_no_grad(recorded);
     for (int k = 0; ok && k < y.n; k++)
-        if (room[y.n + k]) ok = fl_promote(&s, room[y.n + k]) != NULL;
-    if (ok) memcpy(jv, room + y.n, (size_t)y.n * sizeof *jv);
-    fl_heap_free(room);
+        if (work[y.n + k]) ok = fl_promote(&s, work[y.n + k]) != NULL;
+    if (ok) memcpy(jv, work + y.n, (size_t)y.n * sizeof *jv);
+    fl_heap_free(work);
     fl_scope_end(&s);
     fl_quiet(-1);
     if (!ok) fl_raise();

@@ -1,4 +1,4 @@
-/* fl/autograd/tape.h - the tape as a graph: Graphviz text of what backward will walk */
+/* fl/autograd/tape.h - the autograd graph in Graphviz format */
 #ifndef FL_AUTOGRAD_H
 #include "../../fl_autograd.h"
 #endif
@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* Writes the name of a leaf, "" for none: as fl_nn_name_of, with a module as user. */
+/* Writes the name of a leaf into buf, "" if it has none; fl_nn_name_of is one, with a module as user. */
 typedef void (*fl_tape_name_fn)(const fl_var *leaf, void *user, char *buf, size_t size);
 typedef struct fl_tape_opts {
     fl_opts_guard guard_;
@@ -17,16 +17,14 @@ typedef struct fl_tape_opts {
     void *user;
     char _end;
 } fl_tape_opts;
-/* The graph behind y in the DOT language: a node for each record, a box for each leaf, edges with the
-   shape of what goes along them, towards y. Records that were made while notes were asked for
-   (fl_provenance_enable(+1) before the forward pass) stand in a cluster for each module. As snprintf does; -1 after an
-   error. fl_tape_save writes a file, for
-     dot -Tsvg tape.dot > tape.svg
-   and is false after an error, which is not raised. */
+/* Writes the graph of y in the DOT language into buf: a node per recorded op, a box per leaf, edges towards
+   y labelled with shapes. Ops recorded with provenance notes (fl_provenance_enable(+1) before the forward
+   pass) are grouped in a cluster per module. Returns the length as snprintf does; -1 after an error. */
 #define fl_tape_format(...) FL__TAPE_FORMAT(__VA_ARGS__, ._end = 0)
 #define FL__TAPE_FORMAT(y, buf, size, ...) \
     fl_tape_format_opt(y, buf, size, FL_LITERAL(fl_tape_opts, __VA_ARGS__))
 FL_API int64_t fl_tape_format_opt(const fl_var *y, char *buf, size_t size, fl_tape_opts o);
+/* Writes it to a file, for dot -Tsvg tape.dot > tape.svg. False after fl_fail. */
 #define fl_tape_save(...) FL__TAPE_SAVE(__VA_ARGS__, ._end = 0)
 #define FL__TAPE_SAVE(y, path, ...) fl_tape_save_opt(y, path, FL_LITERAL(fl_tape_opts, __VA_ARGS__))
 FL_API bool fl_tape_save_opt(const fl_var *y, const char *path, fl_tape_opts o);
@@ -45,12 +43,13 @@ FL_API bool fl_tape_save_opt(const fl_var *y, const char *path, fl_tape_opts o);
 typedef struct fl__tape {
     const fl_var *y;
     fl_tape_opts o;
-    const fl_node **node; /* by number, y's first */
+    const fl_node **node; /* indexed by number, y's node first */
     int64_t n, cap;
-    bool *put;
+    bool *put; /* node i was written */
 } fl__tape;
 
-/* The number of a node; -1 if memory is out. What leads to a node is mostly new, or came of late. */
+/* The number of a node; -1 if out of memory. Searches from the end, because most inputs were added
+   recently. */
 static int64_t fl__tape_number(fl__tape *t, const fl_node *n) {
     for (int64_t i = t->n; i-- > 0;)
         if (t->node[i] == n) return i;
@@ -59,7 +58,7 @@ static int64_t fl__tape_number(fl__tape *t, const fl_node *n) {
     return t->n++;
 }
 
-static bool fl__tape_walk(fl__tape *t) {
+static bool fl__tape_number_nodes(fl__tape *t) {
     bool ok = !t->y->node || fl__tape_number(t, t->y->node) >= 0;
     for (int64_t i = 0; ok && i < t->n; i++)
         for (int k = 0; ok && k < fv_in_count(t->node[i]); k++)
@@ -67,7 +66,7 @@ static bool fl__tape_walk(fl__tape *t) {
     return ok && (t->put = fl_heap_alloc((size_t)t->n + 1)) != NULL;
 }
 
-/* The module, without the line. */
+/* The module in a node's provenance note, without the call site. */
 static void fl__tape_module(const fl_node *n, char *buf, size_t size) {
     const char *made = fv_made_by(n), *at = strncmp(made, "at ", 3) ? strstr(made, " at ") : made;
     snprintf(buf, size, "%.*s", at ? (int)(at - made) : (int)size, made);
@@ -83,7 +82,7 @@ static void fl__tape_put_node(const fl__tape *t, fl_strbuf *to, int64_t i) {
     fl_put(to, "\"%s];\n", leaf ? ", shape=box" : "");
 }
 
-/* The nodes of node i's module that are not there yet. */
+/* Writes the nodes of node i's module that were not written yet. */
 static void fl__tape_put_cluster(const fl__tape *t, fl_strbuf *to, int64_t i) {
     char module[232], other[232];
     fl__tape_module(t->node[i], module, sizeof module);
@@ -120,14 +119,14 @@ static void fl__tape_put(fl_strbuf *to, void *tape) {
     fl_put(to, "}\n");
 }
 
-/* By text or file; false after an error. */
-static bool fl__tape_run(const char *who, const fl_var *y, const fl_tape_opts *o, fl_strbuf *text,
+/* Writes to text or to a file; false after an error. */
+static bool fl__tape_write(const char *fn, const fl_var *y, const fl_tape_opts *o, fl_strbuf *text,
                          const char *path) {
     fl__tape t = {.y = y, .o = *o};
-    if (!y || (!text && !path)) return fl_fail("%s: the %s is NULL", who, y ? "path" : "variable");
-    bool ok = fl__tape_walk(&t);
+    if (!y || (!text && !path)) return fl_fail("%s: the %s is NULL", fn, y ? "path" : "variable");
+    bool ok = fl__tape_number_nodes(&t);
     if (ok && text) fl__tape_put(text, &t);
-    if (ok && !text) ok = fl_put_file(who, path, fl__tape_put, &t);
+    if (ok && !text) ok = fl_put_file(fn, path, fl__tape_put, &t);
     fl_heap_free(t.node);
     fl_heap_free(t.put);
     return ok;
@@ -135,13 +134,13 @@ static bool fl__tape_run(const char *who, const fl_var *y, const fl_tape_opts *o
 
 FL_API int64_t fl_tape_format_opt(const fl_var *y, char *buf, size_t size, fl_tape_opts o) {
     fl_strbuf text = {buf, size, 0, NULL};
-    if (fl__tape_run("fl_tape_format", y, &o, &text, NULL)) return text.n;
+    if (fl__tape_write("fl_tape_format", y, &o, &text, NULL)) return text.n;
     fl_raise();
     return -1;
 }
 
 FL_API bool fl_tape_save_opt(const fl_var *y, const char *path, fl_tape_opts o) {
-    return fl__tape_run("fl_tape_save", y, &o, NULL, path);
+    return fl__tape_write("fl_tape_save", y, &o, NULL, path);
 }
 
 #endif
