@@ -1,15 +1,15 @@
-# single.awk - one header and all that it includes as a single file
+# fl/single.awk - writes one header and everything it includes as a single file
 # usage: awk -v header=fl.h -f fl/single.awk LICENSE fl*.h kernels/*.h ...    (called by `make single`)
 #
-# The files named are those that may be written in place of an #include; others stay includes. First come the
-# declarations, what the header is to a file that includes it plainly; then, under FL_IMPLEMENTATION, what a second
-# include adds. So conditions are decided as far as they can be: a macro is defined, not defined, or unknown (what
-# flags, compilers and users decide), and of a condition that is not unknown only the branch that holds is written.
-# Guards are written, so that the file can be included twice; but no file is written twice because of them. A text
-# that is expanded several times, for tensors and variables or at each level, stands in the file as often. Comments
-# are not repeated.
+# The files on the command line are those that replace their #include; other includes are kept. Declarations
+# come first: what the header is when included without FL_IMPLEMENTATION; then, under FL_IMPLEMENTATION,
+# what a second include adds. So conditions are evaluated as far as possible: a macro is defined, not
+# defined, or unknown (set by flags, compilers and users), and of a condition that is not unknown only the
+# active branch is written. Include guards are written, so that the result can be included twice, but they
+# never cause a file to be written twice. A text that is expanded several times, for tensors and variables
+# or for each instruction set, is written each time, its comments only once.
 
-# --- the files, read once: what each line is -------------------------------------------------------------------
+# --- reading the files: classify each line ----------------------------------------------------------------
 
 FNR == 1 { joined = in_comment = 0 }
 {
@@ -30,7 +30,7 @@ FNR == 1 { joined = in_comment = 0 }
     if ($0 !~ /\\$/) joined = 0
 }
 
-# A guard: #ifndef or !defined(), and a definition of nothing on the next line.
+# An include guard: #ifndef or !defined(), followed by an empty definition on the next line.
 function note_guard(code,    name) {
     name = code
     gsub(/^#define |[ \t]+$/, "", name)
@@ -42,7 +42,7 @@ function without_backslash(s) {
     return s
 }
 
-# The line without comments; in_comment is kept from line to line.
+# The line without comments; in_comment persists between lines.
 function without_comments(s,    out, i, c, two, quote) {
     if (!in_comment && s !~ /\/[*\/]/) return s
     for (i = 1; i <= length(s); i++) {
@@ -64,9 +64,9 @@ function without_comments(s,    out, i, c, two, quote) {
     return out
 }
 
-# --- macros: "1" defined, "0" not defined, "?" unknown; changes are logged so that a branch can be left again ---
+# --- macros: "1" defined, "0" not defined, "?" unknown; changes are logged so that a branch can be undone -
 
-# Private names belong to fl, and so are its guards and what it undefines: nobody else defines them before.
+# Private names, guards and macros that fl undefines are not defined before, as no one else uses them.
 function state(name) {
     if (name ~ /^FL_IMPL_ONLY/) return "0"
     if (name == "FL_IMPLEMENTATION" || name == "FL_STATIC") return "?"
@@ -82,7 +82,7 @@ function set_macro(name, known, body) {
     body_of[name] = body
 }
 
-# --- conditions ------------------------------------------------------------------------------------------------
+# --- conditions -------------------------------------------------------------------------------------------
 
 function next_token() {
     sub(/^[ \t]+/, "", rest)
@@ -112,7 +112,7 @@ function value_of_and(    a, b) {
     return a
 }
 
-# Anything else than defined, !, && and || is unknown.
+# Only defined, !, && and || are evaluated; anything else is unknown.
 function value_of_compared(    a) {
     a = value_of_one()
     while (token != "" && token != "&&" && token != "||" && token != ")") {
@@ -173,7 +173,7 @@ function condition_of(d,    name) {
     return in_half(name)
 }
 
-# The second half is for what conditions of this form hold.
+# The second half handles conditions of this form.
 function in_half(condition) {
     gsub(/defined\(FL_IMPLEMENTATION\) && !defined\(FL_IMPL_ONLY\)/, second_half, condition)
     sub(/^1 && /, "", condition)
@@ -186,7 +186,7 @@ function evaluate(condition) {
     return value_of_or()
 }
 
-# Whether it names a guard, which must guard the single file too.
+# True if it names a guard, which must guard the single file too.
 function has_guard(condition) {
     while (match(condition, /FL_[A-Z_0-9]+/)) {
         if (substr(condition, RSTART, RLENGTH) in is_guard) return 1
@@ -195,7 +195,7 @@ function has_guard(condition) {
     return 0
 }
 
-# What a branch knows from its condition, or from its condition being false, if that names one macro.
+# What is known inside a branch from its condition being true, or false, if that names one macro.
 function refine(condition, holds) {
     if (condition !~ /^!?[ \t]*defined\([A-Za-z_0-9]+\)$/) return
     if (condition ~ /^!/) holds = !holds
@@ -203,7 +203,7 @@ function refine(condition, holds) {
     if (state(condition) == "?") set_macro(condition, holds ? "1" : "0", "")
 }
 
-# --- branches: of the n_if conditions around the line ------------------------------------------------------------
+# --- branches of the n_if enclosing conditions ------------------------------------------------------------
 
 function open_if(condition,    value) {
     parent_live = n_if == 0 || live[n_if]
@@ -215,7 +215,7 @@ function open_if(condition,    value) {
     if (!dead[n_if]) choose(condition, "#if ")
 }
 
-# Enters the branch of that condition, "1" for #else, if it can be reached.
+# Enters the branch of that condition ("1" for #else) if it is reachable.
 function choose(condition, word,    value) {
     value = taken[n_if] ? "0" : condition == "1" ? "1" : evaluate(condition)
     live[n_if] = value != "0"
@@ -237,7 +237,7 @@ function choose(condition, word,    value) {
     if (condition != "1" && value == "?") failed[n_if] = failed[n_if] == "" ? condition : "several"
 }
 
-# Leaves the branch: notes what it made of each macro and takes that back.
+# Leaves the branch: records its changes of macros and undoes them.
 function end_branch(    f, t, name, b) {
     if (dead[n_if] || !live[n_if] || !written[n_if]) return
     f = frame[n_if]
@@ -263,7 +263,7 @@ function next_branch(condition) {
     choose(condition)
 }
 
-# Behind #endif a macro is what all branches agree on.
+# After #endif the state of a macro is the one that all branches agree on.
 function close_if(    f, k, b, name, s, v, branch_state, branch_body) {
     if (!dead[n_if] && written[n_if]) {
         end_branch()
@@ -294,7 +294,7 @@ function close_if(    f, k, b, name, s, v, branch_state, branch_body) {
     n_if--
 }
 
-# --- writing -----------------------------------------------------------------------------------------------------
+# --- writing ----------------------------------------------------------------------------------------------
 
 function put(s) {
     out[++written_lines] = s
@@ -304,14 +304,14 @@ function folder_of(file) {
     return file ~ /\// ? substr(file, 1, match(file, /[^\/]*$/) - 1) : ""
 }
 
-# The file that an include of this name means, "" if it is none of those at hand.
+# The file that an include of this name refers to, "" if it is not one of the given files.
 function resolve(name, file,    path) {
     path = folder_of(file) name
     while (sub(/[^\/]+\/\.\.\//, "", path)) continue
     return path in lines ? path : name in lines ? name : ""
 }
 
-# Writes the include, or the file in its place. A file that is over and done with leaves nothing.
+# Writes the include, or the file in its place; nothing if its guards exclude all of it.
 function include(s, file, i,    name, path) {
     name = s
     sub(/^[ \t]*#[ \t]*include[ \t]*/, "", name)
@@ -381,8 +381,9 @@ END {
     put("/*")
     for (i = 1; i <= lines["LICENSE"]; i++) put(text["LICENSE", i])
     put("*/")
-    # The directive changes no number. gcc leaves -Wmisleading-indentation out behind one, and so does not read this
-    # file again from a far line for each statement, which takes three times as long as all else at -Wall.
+    # This directive keeps the line number. gcc disables -Wmisleading-indentation after one, and so does not
+    # re-read the file from a distant line for each statement, which takes three times as long as all else
+    # at -Wall.
     for (i = 1; i <= written_lines; i++)
         if (out[i] != "" || out[i - 1] != "") {
             printed++

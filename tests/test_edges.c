@@ -561,7 +561,7 @@ TEST(u64_remainders_and_order) {
     CHECK(!fl_remainder(row_u64(2, x), row_u64(2, (uint64_t[]){1, 0})));
     CHECK_ERROR("integer division by zero");
     CHECK(!fl_floor_divide(row_u64(2, x), row_u64(2, y)));
-    CHECK_ERROR("fl_floor_divide: dtype u64 is not supported");
+    CHECK_ERROR("fl_floor_divide: u64 is not supported");
     fl_scope_end(&s);
 }
 

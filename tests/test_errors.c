@@ -362,17 +362,17 @@ static void rows_of_handles(void) {
     FINE(fl_version_of, fl_version_of(NULL) == 0);
     FINE(fl_keep, !fl_keep(NULL));
     FINE(fl_drop, (fl_drop(NULL), true));
-    NO_FILE(fl_obj_new, (0, NULL), "size 0");
-    NO_FILE(fl_obj_new, (5000, NULL), "size 5000");
+    NO_FILE(fl_obj_new, (0, NULL), "got 0");
+    NO_FILE(fl_obj_new, (5000, NULL), "got 5000");
     FINE(fl_scope_end, (fl_scope_end(NULL), true));
     FINE(fl_scope_return, !fl_scope_return(NULL, NULL));
     FINE(fl_promote, (fl_promote(NULL, o.f23), fl_promote(&(fl_scope){-1}, o.f23),
                       fl_promote(&(fl_scope){99}, NULL), true));
-    NO(fl_op_register, (NULL), "no name");
-    NO(fl_op_register, (&(fl_op_info){.name = "add"}), "there is an op 'add' already");
+    NO(fl_op_register, (NULL), "name is NULL");
+    NO(fl_op_register, (&(fl_op_info){.name = "add"}), "an op 'add' exists already");
     FINE(fl_op_count, fl_op_count() > FL_TABLE_OPS);
-    NO(fl_backend_set, (NULL, FL_OP_add, no_slot, 0), "no backend");
-    NO(fl_backend_set, (&(fl_backend){.name = "x"}, FL_MAX_OPS, no_slot, 0), "no such op");
+    NO(fl_backend_set, (NULL, FL_OP_add, no_slot, 0), "the backend is NULL");
+    NO(fl_backend_set, (&(fl_backend){.name = "x"}, FL_MAX_OPS, no_slot, 0), "does not exist");
     FINE(fl_op_get_info, !fl_op_get_info((fl_op)-1) && !fl_op_get_info(FL_OP_NONE));
     FINE(fl_op_named, fl_op_named(NULL) == FL_OP_NONE && fl_op_named("no such op") == FL_OP_NONE);
     FINE(fl_op_uses, !fl_op_uses(FL_OP_NONE, FL_OP_add) && !fl_op_uses(FL_OP_gelu, (fl_op)-1));
@@ -381,8 +381,8 @@ static void rows_of_handles(void) {
     FINE(fl_op_rng, !fl_op_rng(FL_OP_NONE, NULL) && !fl_op_rng(FL_OP_random, NULL));
     FINE(fl_op_grad_steps,
          fl_op_grad_steps(FL_OP_NONE, 0) == 0 && fl_op_grad_steps(FL_OP_mul, -1) == 0);
-    NO_FILE(fl_op_program, (FL_OP_NONE, FL_PROGRAM_Y), "no such formula");
-    NO_FILE(fl_op_program, (FL_OP_relu, FL_PROGRAM_DB), "no such formula");
+    NO_FILE(fl_op_program, (FL_OP_NONE, FL_PROGRAM_Y), "has no formula");
+    NO_FILE(fl_op_program, (FL_OP_relu, FL_PROGRAM_DB), "has no formula");
     FINE(fl_primitive_op, fl_primitive_op(FL_PRIMITIVE_COUNT) == FL_OP_NONE);
     NO_FILE(fl_formula_parse, (&(fl_formula){0}, NULL, "x"), "NULL");
     NO_FILE(fl_formula_parse, (&(fl_formula){0}, "ADD(x, z)", "x y"), "no such input at character 8");
@@ -390,10 +390,10 @@ static void rows_of_handles(void) {
     ROW(QUIET, "fl_call_run", !run_unknown_op(), "fl_call_run", "9999");
     NO_FILE(fl_out_on, (0, negative, FL_F32), "[2, -3]");
     NO_FILE(fl_out_on, (0, least, FL_F32), "shape");
-    NO(fl_backend_use, (NULL, NULL), "no name");
-    NO(fl_backend_use, (&(fl_backend){.name = NULL}, NULL), "no name");
-    NO(fl_backend_override, (NULL, FL_OP_add, no_slot), "no backend");
-    NO(fl_backend_override, (&(fl_backend){.name = "x"}, (fl_op)-1, no_slot), "no such op");
+    NO(fl_backend_use, (NULL, NULL), "name is NULL");
+    NO(fl_backend_use, (&(fl_backend){.name = NULL}, NULL), "name is NULL");
+    NO(fl_backend_override, (NULL, FL_OP_add, no_slot), "the backend is NULL");
+    NO(fl_backend_override, (&(fl_backend){.name = "x"}, (fl_op)-1, no_slot), "does not exist");
     ROW(QUIET, "fl_backend_index", fl_backend_index("none") == -1, "no backend 'none'");
     ROW(QUIET, "fl_backend_index", fl_backend_index(NULL) == -1, "no backend");
     FINE(fl_backend_at, !fl_backend_at(-1) && !fl_backend_at(99));
@@ -449,7 +449,7 @@ static void rows_of_op_writers(void) {
     FINE(fl_view_of, fl_view_of(o.f23, FL_SHAPE(3), (int64_t[]){1}, 3)->buffer == o.f23->buffer);
     FINE(fl_out_allocate, fl_out_allocate(o.f23));
     ROW_OF(RAISES, "fl_call_result", "fl_call_run", !fl_call_result(&(fl_call){.op = FL_MAX_OPS}), "512");
-    NO_AS(fl_call_into, "fl_call_run", (FL_OP_NONE, out, NULL, NULL, NULL), "no such op");
+    NO_AS(fl_call_into, "fl_call_run", (FL_OP_NONE, out, NULL, NULL, NULL), "does not exist");
     ROW_OF(RAISES, "fl_call_compose", "fl_sum",
         !fl_call_compose(&(fl_call){.op = FL_OP_sum, .n_out = 1, .out = {out}}), "no composition");
     FINE(fv_recomputed, !fv_recomputed(NULL));
@@ -842,8 +842,8 @@ static void rows_of_indexing(void) {
     NO(fv_index_select, (NULL, 0, i), NULLS);
     NO(fv_index_select, (o.v23, 0, i), "[2, 3]");
     FINE(fl_matmul_precision, fl_matmul_precision() == FL_F32);
-    NO(fl_set_matmul_precision, (FL_F16), "f16: f32 or bf16");
-    NO(fl_set_matmul_precision, ((fl_dtype)99), "?: f32 or bf16");
+    NO(fl_set_matmul_precision, (FL_F16), "got f16, expected f32 or bf16");
+    NO(fl_set_matmul_precision, ((fl_dtype)99), "got ?, expected f32 or bf16");
     NO(fl_autocast, (FL_F64), "f64: f16, bf16, or f32 for off");
     FINE(fl_autocast_dtype, fl_autocast_dtype() == FL_F32);
     NO(fl_autocast_set_policy, (-1, FL_AUTOCAST_WIDE), "there is no op -1");
@@ -1024,8 +1024,8 @@ static void rows_of_steps(void) {
     const fl_call unparsed = {.op = fl_op_step, .n_out = 1, .n_in = 2, .out = {o.f23}, .in = {o.f23, o.f23},
                               .args = &(fl_step_args){.n_reads = 1, .n_writes = 1}};
     NO_FILE(fl_step_args_of, (NULL), NULLS);
-    NO_FILE_AS(fl_step_args_of, "fl_step", (&unparsed), "holds no program");
-    NO_FILE_AS(fl_call_run, "fl_step", (&unparsed), "holds no program");
+    NO_FILE_AS(fl_step_args_of, "fl_step", (&unparsed), "has no program");
+    NO_FILE_AS(fl_call_run, "fl_step", (&unparsed), "has no program");
     NO(fl_sum_squares, (NULL), NULLS);
     NO(fl_sum_squares, (o.i23), "i64");
     NO_AS(fl_add_squares, "fl_sum_squares", (NULL, NULL), NULLS);
@@ -1094,15 +1094,15 @@ static void rows_of_variables(void) {
     FINE(fv_unwatch, (fv_unwatch(NULL), true));
     ROW(RAISES, "fl_watch_calls", (fl_watch_calls(NULL), true), NULLS);
     ROW(RAISES, "fl_unwatch_calls", (fl_unwatch_calls(NULL), true), NULLS);
-    NO(fl_profile_print, (), "no profile runs");
-    ROW(RAISES, "fl_profile_format", fl_profile_format(NULL, 0) < 0, "no profile runs");
+    NO(fl_profile_print, (), "no profile is running");
+    ROW(RAISES, "fl_profile_format", fl_profile_format(NULL, 0) < 0, "no profile is running");
     NO_FILE(fl_profile_save, (NULL), NULLS);
-    NO_FILE(fl_profile_save, ("/no/folder/x.json"), "no profile runs");
-    NO(fl_profile_add, ("gpu", "kernel", 0, 1), "no profile runs");
+    NO_FILE(fl_profile_save, ("/no/folder/x.json"), "no profile is running");
+    NO(fl_profile_add, ("gpu", "kernel", 0, 1), "no profile is running");
     NO(fl_profile_add, (NULL, "kernel", 0, 1), NULLS);
     double one[1], *room = one;
     NO(fl_jacobian, (NULL, FV_LIST(o.v23), &room), "the result or the room is NULL");
-    NO(fl_jacobian, (o.v23, FV_NONE, &room), "0 variables, of 1 to 8");
+    NO(fl_jacobian, (o.v23, FV_NONE, &room), "got 0 variables, expected 1 to 8");
     NO_FILE_AS(fl_gradcheck_opt, "fl_gradcheck", (NULL, FV_LIST(o.v23), (fl_gradcheck_opts){.eps = 0}),
                "no function");
     NO_FILE_AS(fl_gradgradcheck_opt, "fl_gradgradcheck",
@@ -1115,11 +1115,11 @@ static void rows_of_variables(void) {
                "cannot open /no/folder/x.part");
     if (fl_profile_begin(1)) {
         NO_AS(fl_profile_begin_opt, "fl_profile_begin", (1, (fl_profile_opts){.sync = true}),
-              "a profile runs already");
+              "a profile is running");
         fl_profile_end();
     }
     if (fl_alive_begin()) {
-        NO(fl_alive_begin, (), "remembered already");
+        NO(fl_alive_begin, (), "recording is on already");
         FINE(fl_alive_format, fl_alive_format(NULL, 0) > 0);
         fl_alive_end();
     }

@@ -293,12 +293,12 @@ TEST(profiles_one_at_a_time) {
     test_errors_return();
     job j = job_new();
     CHECK(!fl_profile_print() && fl_profile_format(text, 10) == -1);
-    CHECK_ERROR("fl_profile_print: no profile runs");
+    CHECK_ERROR("fl_profile_print: no profile is running");
     CHECK(!fl_profile_save("x") && !fl_profile_add("a", "b", 0, 1));
-    CHECK_ERROR("fl_profile_save: no profile runs");
+    CHECK_ERROR("fl_profile_save: no profile is running");
     REQUIRE(fl_profile_begin(3));
     CHECK(!fl_profile_begin(0));
-    CHECK_ERROR("fl_profile_begin: a profile runs already: fl_profile_end");
+    CHECK_ERROR("fl_profile_begin: a profile is running: call fl_profile_end first");
     CHECK(job_step(&j)); /* of which three events fit */
     CHECK(fl_profile_format(text, sizeof text) > 0);
     CHECK_STR(text, "fl_nn_linear '2'        1");
@@ -430,7 +430,7 @@ TEST(the_first_nan) {
     CHECK(fl_full(FL_SHAPE(2), (double)NAN, FL_F32) && fl_add(x, fl_num((double)NAN))); /* it is named */
     fl_tensor *outside = fl_from_host((double[]){1, (double)NAN}, FL_SHAPE(2), FL_F64);
     CHECK(!fl_neg(outside));
-    CHECK_ERROR("operand 0 f64 [2] in [1, 1], 1 NaN, which no call has made");
+    CHECK_ERROR("operand 0 f64 [2] in [1, 1], 1 NaN, which no checked call produced");
     CHECK_EQ_INT(fl_detect_anomaly(FL_ANOMALY_INF), FL_ANOMALY_NAN);
     CHECK(fl_neg(outside) && !fl_reciprocal(x));
     CHECK_ERROR("result 0 has the first infinity, inf at [1, 1]");
@@ -586,7 +586,7 @@ TEST(gradients_against_differences) {
     CHECK(!fl_gradcheck(drifts_back, FV_LIST(a)));
     CHECK_ERROR("fl_gradcheck: two backward passes differ in the gradient of input 0");
     CHECK(!fl_gradcheck(product, FV_LIST(fv_param(fl_ones(FL_SHAPE(2), FL_F32)))));
-    CHECK_ERROR("fl_gradcheck: input 0 is f32: differences want f64");
+    CHECK_ERROR("fl_gradcheck: input 0 is f32, expected f64, which finite differences need");
     double ja[8 * 6], jb[8 * 12], *j[] = {ja, jb};
     CHECK(fl_jacobian(product((fl_var *[]){a, b}, NULL), FV_LIST(a, b), j));
     for (int k = 0; k < 8; k++)

@@ -1,6 +1,4 @@
-/* fl/records/activation.h - arguments and op numbers of the call records of gated linear units
-
-   fl/ops/activation.h says what they do. */
+/* fl/records/activation.h - call records of gated linear units: op numbers (fl/ops/activation.h) */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif

@@ -1,4 +1,4 @@
-/* fl/records/attention.h - arguments and op numbers of the call records of attention (fl/ops/attention.h) */
+/* fl/records/attention.h - call records of attention: arguments and op numbers (fl/ops/attention.h) */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -11,10 +11,10 @@ extern "C" {
 
 typedef struct fl_attention_args {
     double scale;
-    bool causal;            /* query i, which stands at i + offset, sees the keys up to there */
-    int64_t offset, window; /* window > 0: it sees keys fewer than this many places away */
-    double softcap;         /* 0: none */
-    double p;               /* dropout of the softmax, before it meets v: element i as in fl_dropout_args */
+    bool causal;            /* query i, at position i + offset, attends to keys up to that position */
+    int64_t offset, window; /* window > 0: attends only to keys fewer than `window` positions away */
+    double softcap;         /* cap of the logits, 0: none */
+    double p;               /* dropout of the softmax's output: element i as in fl_dropout_args */
     fl_rng rng;
 } fl_attention_args;
 FL_DATA fl_op fl_op_attention, fl_op_attention_grad;

@@ -1,4 +1,4 @@
-/* fl/records/conv.h - arguments and op numbers of the call records of convolution (fl/ops/conv.h) */
+/* fl/records/conv.h - call records of convolution: op numbers (fl/ops/conv.h) */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif

@@ -1,6 +1,4 @@
-/* fl/records/copy.h - arguments and op numbers of the call records of tensors joined end to end
-
-   fl/ops/copy.h says what they do. */
+/* fl/records/copy.h - call records of concatenation: op numbers (fl/ops/copy.h) */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif

@@ -1,6 +1,4 @@
-/* fl/records/ctc.h - arguments and op numbers of the call records of connectionist temporal classification
-
-   fl/ops/ctc.h says what they do. */
+/* fl/records/ctc.h - call records of CTC, connectionist temporal classification (fl/ops/ctc.h) */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -12,7 +10,7 @@ extern "C" {
 #endif
 
 typedef struct fl_ctc_args {
-    int64_t blank; /* its class */
+    int64_t blank; /* index of the blank class */
 } fl_ctc_args;
 FL_DATA fl_op fl_op_ctc, fl_op_ctc_grad;
 

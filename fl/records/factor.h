@@ -1,6 +1,4 @@
-/* fl/records/factor.h - arguments and op numbers of the call records of matrix factorisations
-
-   fl/ops/factor.h says what they do. */
+/* fl/records/factor.h - call records of matrix factorisations: arguments and op numbers (fl/ops/factor.h) */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -12,8 +10,8 @@ extern "C" {
 #endif
 
 typedef struct fl_triangle_args {
-    bool upper; /* else the lower triangle: the other one is not read, */
-    bool unit;  /* nor the diagonal, which counts as ones */
+    bool upper; /* uses the upper triangle, else the lower one; the other is not read */
+    bool unit;  /* unit diagonal: not read either */
 } fl_triangle_args;
 FL_DATA fl_op fl_op_lu_factor, fl_op_solve, fl_op_solve_triangular, fl_op_cholesky, fl_op_qr, fl_op_svd,
     fl_op_eigh, fl_op_eig;

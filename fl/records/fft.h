@@ -1,4 +1,4 @@
-/* fl/records/fft.h - arguments and op numbers of the call records of Fourier transforms (fl/ops/fft.h) */
+/* fl/records/fft.h - call records of Fourier transforms: arguments and op numbers (fl/ops/fft.h) */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -11,7 +11,7 @@ extern "C" {
 
 typedef struct fl_fft_args {
     int axis;
-    bool inverse; /* with +, and without 1 / n */
+    bool inverse; /* positive exponent, without the factor 1 / n */
 } fl_fft_args;
 FL_DATA fl_op fl_op_fft;
 

@@ -1,6 +1,4 @@
-/* fl/records/image.h - arguments and op numbers of the call records of resampling along an axis
-
-   fl/ops/image.h says what they do. */
+/* fl/records/image.h - call records of resampling along an axis: arguments, op numbers (fl/ops/image.h) */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -13,8 +11,8 @@ extern "C" {
 
 typedef struct fl_resample_args {
     int axis;
-    int64_t size; /* elements of the axis of the result */
-    bool adjoint;
+    int64_t size; /* size of the axis in the result */
+    bool adjoint; /* the gradient */
 } fl_resample_args;
 FL_DATA fl_op fl_op_resample;
 

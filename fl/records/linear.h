@@ -1,4 +1,4 @@
-/* fl/records/linear.h - arguments and op numbers of the call records of linear layers (fl/ops/linear.h) */
+/* fl/records/linear.h - call records of linear layers, matmul precision (fl/ops/linear.h) */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -10,17 +10,17 @@ extern "C" {
 #endif
 
 typedef struct fl_linear_args {
-    fl_op act; /* relu, gelu, gelu_tanh, silu, sigmoid, tanh; FL_OP_NONE */
+    fl_op act; /* fused activation: relu, gelu, gelu_tanh, silu, sigmoid, tanh; or FL_OP_NONE */
 } fl_linear_args;
-/* What products of f32 may round their operands to, process-wide: FL_F32 (nothing, at the start) or
-   FL_BF16. That is a permission for matmul, linear layers, convolution and attention, their
-   gradients, and what is composed of them; a backend uses it where its processor multiplies bf16
-   (or anything in between, as TF32) faster, and keeps f32 where that gains nothing (of the cpu:
-   fl_cpu_set_bf16). Sums and results
-   stay f32, so weights and gradients need no scaling. Each operand is off by at most 2^-9 of itself,
-   a product by 2^-8 of the sum of its absolute terms; NaN and infinities stay, denormals may count
-   as 0. Compare PyTorch's torch.set_float32_matmul_precision("medium"). */
+/* The dtype to which matrix products of f32 may round their operands, process-wide: FL_F32 (the default: no
+   rounding) or FL_BF16. FL_BF16 permits it for matmul, linear layers, convolution and attention, their
+   gradients and their compositions; a backend uses bf16 (or an intermediate format such as TF32) where its
+   hardware multiplies it faster (cpu: see fl_cpu_set_bf16). Sums and results remain f32, so weights and
+   gradients need no scaling. Relative error of an operand at most 2^-9, of a product 2^-8 of the sum of its
+   absolute terms; NaN and infinities are kept, denormals may become 0. As
+   torch.set_float32_matmul_precision("medium"). */
 FL_API fl_dtype fl_matmul_precision(void);
+/* Sets it; false with an error for other dtypes. */
 FL_API bool fl_set_matmul_precision(fl_dtype d);
 FL_DATA fl_op fl_op_linear, fl_op_linear_grad, fl_op_linear_packed;
 
@@ -40,7 +40,7 @@ fl_dtype fl_matmul_precision(void) {
 
 bool fl_set_matmul_precision(fl_dtype d) {
     if (d != FL_F32 && d != FL_BF16)
-        return fl_err_false("fl_set_matmul_precision: %s: f32 or bf16", fl_dtype_name(d));
+        return fl_err_false("fl_set_matmul_precision: got %s, expected f32 or bf16", fl_dtype_name(d));
     __atomic_store_n(&fl__matmul_precision, (int)d, __ATOMIC_RELAXED);
     return true;
 }

@@ -1,4 +1,4 @@
-/* fl/records/loss.h - arguments and op numbers of the call records of cross entropy (fl/ops/loss.h) */
+/* fl/records/loss.h - call records of cross entropy: arguments and op numbers (fl/ops/loss.h) */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -10,8 +10,8 @@ extern "C" {
 #endif
 
 typedef struct fl_cross_entropy_args {
-    double smoothing;
-    int64_t ignore;
+    double smoothing; /* label smoothing */
+    int64_t ignore;   /* target class that is ignored */
 } fl_cross_entropy_args;
 FL_DATA fl_op fl_op_cross_entropy, fl_op_cross_entropy_grad;
 

@@ -1,4 +1,4 @@
-/* fl/records/random.h - arguments and op numbers of the call records of dropout (fl/ops/random.h) */
+/* fl/records/random.h - call records of dropout: arguments and op numbers (fl/ops/random.h) */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* Element i: the UNIFORM f32 number i of rng. */
+/* Element i is decided by the UNIFORM f32 number i of rng (fl_random_args). */
 typedef struct fl_dropout_args {
     double p;
     fl_rng rng;

@@ -1,6 +1,5 @@
-/* fl/records/recurrent.h - arguments and op numbers of the call records of recurrent layers
-
-   fl/ops/recurrent.h says what they do. */
+/* fl/records/recurrent.h - call records of recurrent layers: arguments, packed weights
+   (fl/ops/recurrent.h) */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -14,15 +13,16 @@ extern "C" {
 typedef enum fl_rnn_mode { FL_RNN_TANH, FL_RNN_RELU, FL_GRU, FL_LSTM } fl_rnn_mode;
 typedef struct fl_rnn_args {
     fl_rnn_mode mode;
-    int gates, ways;     /* gates: 1, 3 of a GRU, 4 of an LSTM; ways: directions, 1 or 2 */
+    int gates, ways;     /* gates: 1, GRU 3, LSTM 4; ways: number of directions, 1 or 2 */
     bool batch_first;    /* x and y are [n, t, ...] */
-    bool biased;         /* w holds b_ih and b_hh */
-    int64_t hidden, out; /* out < hidden: projected */
+    bool biased;         /* w contains b_ih and b_hh */
+    int64_t hidden, out; /* out < hidden: with projection */
 } fl_rnn_args;
-/* For slots. Where W_ih, W_hh, b_ih, b_hh, W_hr (part 0 to 4) of the first direction begin in w, each of
-   the others follows it; 5: the end of w. *s: the part's shape in one direction. */
+/* For slots: offset in the packed weights w of W_ih, W_hh, b_ih, b_hh, W_hr (part 0 to 4) of the first
+   direction, which that of the second follows; part 5: the end of w. *s: the part's shape in one
+   direction. */
 FL_API int64_t fl_rnn_part(const fl_rnn_args *a, int64_t in, int part, fl_shape *s);
-/* Numbers in the reserve of so many rows. */
+/* Size, in elements, of the reserve (values saved for backward) of `rows` rows. */
 FL_API int64_t fl_rnn_reserve(const fl_rnn_args *a, int64_t rows);
 FL_DATA fl_op fl_op_rnn, fl_op_rnn_grad;
 
@@ -47,7 +47,7 @@ FL_API int64_t fl_rnn_part(const fl_rnn_args *a, int64_t in, int part, fl_shape 
     return at;
 }
 
-/* The gates; of a GRU h_n, of an LSTM c and, where that is projected, o tanh(c). */
+/* The reserve has the gates; for a GRU also h_n; for an LSTM also c and, with projection, o tanh(c). */
 FL_API int64_t fl_rnn_reserve(const fl_rnn_args *a, int64_t rows) {
     if (!fl_given(a, "fl_rnn_reserve", "the args")) return -1;
     const int more = a->mode < FL_GRU ? 0 : a->out == a->hidden ? 1 : 2;

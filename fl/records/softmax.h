@@ -1,4 +1,4 @@
-/* fl/records/softmax.h - arguments and op numbers of the call records of softmax (fl/ops/softmax.h) */
+/* fl/records/softmax.h - call records of softmax: op numbers (fl/ops/softmax.h) */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif

@@ -1,8 +1,8 @@
-/* fl/tools/alive.h - what is alive, and who made it: where memory has gone
+/* fl/tools/alive.h - live buffers and where they were allocated: finds memory leaks
 
     fl_alive_begin();
     for (int i = 0; i < 10; i++) step();
-    fl_alive_print(); // lists what the steps have left, the largest first
+    fl_alive_print(); // lists the buffers that the steps have left, largest first
     fl_alive_end(); */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
@@ -14,17 +14,18 @@
 extern "C" {
 #endif
 
-/* From now on each buffer is remembered with its shape, the op that made it, the step (fl_mem_step), the
-   module and the line of the program (FL_TRACE_CALLS): by a memory manager before the one in use, as one
-   of yours could be. False after an error. fl_alive_end puts that one back: nothing is added then. */
+/* Starts recording each buffer with its shape, op, step (fl_mem_step), module and call site
+   (FL_TRACE_CALLS), by a memory manager in front of the current one. False after an error. */
 FL_API bool fl_alive_begin(void);
+/* Stops recording new buffers: restores the previous manager. */
 FL_API void fl_alive_end(void);
-/* What was made since and is alive now: first how many bytes and buffers, and the scopes of this thread
-   that are open; then a line for all buffers that agree but in their step, most bytes first. Life:
-   "lasting" was made to stay (fl_persistent: parameters, states), "scope" within a scope, so it was kept
-   since or its scope never ended, "root" outside of all. As snprintf does, or on stdout; -1, or false,
-   after an error. */
+/* Lists the recorded buffers that are still alive: totals and the open scopes of this thread, then a line
+   for all buffers that differ only in their step, most bytes first. Column Life: "lasting" was allocated as
+   persistent (fl_persistent: parameters, optimizer state); "scope" inside a scope, so that it was kept since
+   or its scope never ended; "root" outside of scopes. Returns the length as snprintf does; -1 after an
+   error. */
 FL_API int64_t fl_alive_format(char *buf, size_t size);
+/* Prints it to stdout. False after an error. */
 FL_API bool fl_alive_print(void);
 
 #ifdef __cplusplus
@@ -44,11 +45,11 @@ enum { FL__ALIVE_LISTS = 1 << 12 };
 typedef struct fl__alive fl__alive;
 struct fl__alive {
     const fl_buffer *buffer;
-    fl_mem_manager *inner; /* has its bytes */
+    fl_mem_manager *inner; /* allocated its memory */
     fl__alive *next;
-    int64_t step, last;    /* the first and the last of a line */
+    int64_t step, last;    /* first and last step of a line */
     int64_t n, bytes;
-    char what[280];        /* life, op, shape and place, which a line has in common */
+    char what[280];        /* life, op, shape and call context: the key of a line */
 };
 static fl__alive *fl__alive_of[FL__ALIVE_LISTS];
 static pthread_mutex_t fl__alive_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -69,13 +70,13 @@ static void fl__alive_describe(fl__alive *a, const fl_mem_info *info) {
              fl_call_stack_text(place, sizeof place));
 }
 
-/* The manager before this one, in the user word of the table: a call of another thread may still be in
-   here when the next fl_alive_begin writes it. */
+/* The previous manager, in table.user: atomic, because a call of another thread may still be running here
+   when the next fl_alive_begin writes it. */
 static fl_mem_manager *fl__alive_inner(fl_mem_manager *self) {
     return __atomic_load_n(&self->user, __ATOMIC_ACQUIRE);
 }
 
-/* What cannot be remembered is left to the manager before. */
+/* If a buffer cannot be recorded, it is delegated to the previous manager. */
 static bool fl__alive_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
     fl_mem_manager *inner = fl__alive_inner(self);
     const bool failed = fl_error();
@@ -90,7 +91,7 @@ static bool fl__alive_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info 
     fl__alive_describe(a, info);
     pthread_mutex_lock(&fl__alive_lock);
     fl__alive **at = fl__alive_at(b);
-    fl__alive *known = *at; /* of one that got its bytes again */
+    fl__alive *known = *at; /* of a buffer whose memory was reallocated */
     a->next = known ? known->next : NULL;
     *at = a;
     pthread_mutex_unlock(&fl__alive_lock);
@@ -126,7 +127,7 @@ static fl_mem_manager fl__alive_manager = {.name = "alive", .get = fl__alive_get
 FL_API bool fl_alive_begin(void) {
     fl_mem_manager *m = &fl__alive_manager;
     if (fl_mem_current() == m)
-        return fl_err_false("fl_alive_begin: buffers are remembered already: fl_alive_end");
+        return fl_err_false("fl_alive_begin: recording is on already: call fl_alive_end first");
     __atomic_store_n(&m->user, (void *)fl_mem_current(), __ATOMIC_RELEASE);
     fl_mem_use(m);
     return true;
@@ -144,7 +145,7 @@ static int fl__alive_by_bytes(const void *a, const void *b) {
     return x != y ? (x < y) - (x > y) : fl__alive_by_text(a, b);
 }
 
-/* A copy of all of them; its length, or -1 after an error. */
+/* Copies all records to *all; returns their number, -1 after an error. */
 static int64_t fl__alive_all(fl__alive **all) {
     int64_t n = 0, cap = 0;
     bool ok = true;
@@ -164,7 +165,7 @@ static bool fl__alive_put_text(fl_strbuf *t) {
         fl_put(t, "Alive: %lld bytes in %lld buffers; scopes open on this thread: %lld\n", (long long)bytes,
                (long long)n, (long long)fl_scope_depth());
     if (n > 0) qsort(all, (size_t)n, sizeof *all, fl__alive_by_text);
-    for (int64_t i = 0; i < n; i++) { /* those that agree become one line */
+    for (int64_t i = 0; i < n; i++) { /* merge equal ones into one line */
         fl__alive *line = lines ? &all[lines - 1] : NULL;
         if (!line || strcmp(line->what, all[i].what)) {
             all[lines++] = all[i];

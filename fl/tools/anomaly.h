@@ -1,4 +1,4 @@
-/* fl/tools/anomaly.h - the first NaN, or infinity: which op made it, where, of what */
+/* fl/tools/anomaly.h - anomaly detection: finds the op that produces the first NaN or infinity */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -10,12 +10,13 @@ extern "C" {
 #endif
 
 enum { FL_ANOMALY_NAN = 1, FL_ANOMALY_INF = 2 };
-/* Has the results of all calls, of all threads, forward and backward, looked through from now on for NaN, for
-   infinities or for both, 0 for nothing (which costs nothing); returns the setting before. The first call
-   that gives one fails, with the op, the element, the ranges of its operands and who made it: so the default
-   handler stops on the faulty line, as after other errors. Numbers that the program names itself (fl_full,
-   fl_num) are not found, nor infinities that come from an operand, as from a mask. Deferred backends compute
-   each result at once meanwhile. As torch.autograd.set_detect_anomaly, which looks at backward only. */
+/* Checks the results of all calls, in all threads, forward and backward, for NaN (FL_ANOMALY_NAN),
+   infinities (FL_ANOMALY_INF) or both; 0, the default, turns it off, without cost. Returns the previous
+   setting. The first call that produces one fails with an error that gives the op, the element, the ranges
+   of its operands and its call context, so that the default handler stops at the faulty call. Not reported:
+   values that the program itself passes (fl_full, fl_num), and infinities that an operand already has, such
+   as a mask. Lazy backends compute each result at once while it is on. As torch.autograd.set_detect_anomaly,
+   which checks backward only. */
 FL_API int fl_detect_anomaly(int what);
 
 #ifdef __cplusplus
@@ -31,18 +32,18 @@ FL_API int fl_detect_anomaly(int what);
 #include <math.h>
 #include <string.h>
 
-/* What a tensor holds. */
-typedef struct fl__look {
-    double least, most;        /* of the finite numbers */
-    int64_t finite, n[2];      /* how many; NaN, infinities */
-    int64_t index[2];          /* of the first ones, row-major */
-    double first[2];
-} fl__look;
+/* Summary of a tensor's values. Index 0: NaN, 1: infinity. */
+typedef struct fl__value_summary {
+    double least, most;        /* range of the finite values */
+    int64_t finite, n[2];      /* number of finite values, of NaN and infinities */
+    int64_t index[2];          /* row-major index of the first NaN, infinity, */
+    double first[2];           /* and its value */
+} fl__value_summary;
 
 static int fl__anomalies; /* atomic */
 
-static fl__look fl__look_at(fl_tensor *t) {
-    fl__look l = {.least = (double)INFINITY, .most = -(double)INFINITY};
+static fl__value_summary fl__summarise(fl_tensor *t) {
+    fl__value_summary l = {.least = (double)INFINITY, .most = -(double)INFINITY};
     int64_t index[FL_MAX_DIMS] = {0}, at = 0, size = (int64_t)fl_dtype_size(t->dtype);
     const char *p = t->weak ? NULL : fl_map(t, FL_READ);
     for (int64_t i = 0; (p || t->weak) && i < fl_numel(t); i++) {
@@ -57,7 +58,7 @@ static fl__look fl__look_at(fl_tensor *t) {
             l.index[kind] = i;
             l.first[kind] = v;
         }
-        for (int d = t->ndim - 1; d >= 0; d--) { /* the next element */
+        for (int d = t->ndim - 1; d >= 0; d--) { /* advance to the next element */
             at += t->stride[d];
             if (++index[d] < t->shape[d]) break;
             at -= t->stride[d] * t->shape[d];
@@ -68,8 +69,8 @@ static fl__look fl__look_at(fl_tensor *t) {
     return l;
 }
 
-/* "f32 [2, 3] in [-1, 4], 1 NaN" */
-static void fl__put_look(fl_strbuf *text, const fl_tensor *t, const fl__look *l) {
+/* Writes "f32 [2, 3] in [-1, 4], 1 NaN". */
+static void fl__put_summary(fl_strbuf *text, const fl_tensor *t, const fl__value_summary *l) {
     static const char *const kinds[] = {"NaN", "infinite"};
     fl_put(text, "%s %s", fl_dtype_name(t->dtype ? t->dtype : FL_F32), t->weak ? "number" : FL_SHAPE_TEXT(t));
     if (l->finite) fl_put(text, " in [%.6g, %.6g]", l->least, l->most);
@@ -77,7 +78,8 @@ static void fl__put_look(fl_strbuf *text, const fl_tensor *t, const fl__look *l)
         if (l->n[k]) fl_put(text, ", %" PRId64 " %s", l->n[k], kinds[k]);
 }
 
-static void fl__report_anomaly(const fl_call *c, int k, const fl__look *y, int kind, const fl__look *x) {
+static void fl__report_anomaly(const fl_call *c, int k, const fl__value_summary *y, int kind,
+                               const fl__value_summary *x) {
     char text[700];
     fl_strbuf lines = {text, sizeof text, 0, NULL};
     fl_shape s = fl_shape_of(c->out[k]), at = s;
@@ -85,11 +87,11 @@ static void fl__report_anomaly(const fl_call *c, int k, const fl__look *y, int k
     for (int d = s.ndim - 1; d >= 0; i /= s.dim[d--]) at.dim[d] = i % s.dim[d];
     fl_put(&lines, "result %d has the first %s, %g at %s: ", k, kind ? "infinity" : "NaN", y->first[kind],
            FL_TEXT_OF(at));
-    fl__put_look(&lines, c->out[k], y);
+    fl__put_summary(&lines, c->out[k], y);
     for (int n = 0; n < c->n_in; n++) {
         fl_put(&lines, "; operand %d ", n);
-        fl__put_look(&lines, c->in[n], &x[n]);
-        if (x[n].n[kind]) fl_put(&lines, ", which no call has made");
+        fl__put_summary(&lines, c->in[n], &x[n]);
+        if (x[n].n[kind]) fl_put(&lines, ", which no checked call produced");
     }
     const bool gradient = c->op == FL_OP_grad1 || c->op == FL_OP_grad2;
     const fl_op op = gradient ? ((const fl_grad_args *)c->args)->op : c->op;
@@ -98,21 +100,21 @@ static void fl__report_anomaly(const fl_call *c, int k, const fl__look *y, int k
 
 static void fl__anomaly_after(const fl_call *c, void *user) {
     const int what = __atomic_load_n(&fl__anomalies, __ATOMIC_RELAXED);
-    fl__look x[8];
+    fl__value_summary x[8];
     (void)user;
     if (fl_error() || c->op == FL_OP_fill) return;
     for (int k = 0; k < c->n_out; k++) {
         if (!c->out[k] || !fl_dtype_is_float(c->out[k]->dtype)) continue;
-        const fl__look y = fl__look_at(c->out[k]);
+        const fl__value_summary y = fl__summarise(c->out[k]);
         for (int kind = 0; kind < 2; kind++) {
-            bool named = false, held = false;
+            bool from_number = false, from_operand = false;
             if (!y.n[kind] || !(what >> kind & 1)) continue;
             for (int i = 0; i < c->n_in; i++) {
-                x[i] = fl__look_at(c->in[i]);
-                held |= x[i].n[kind] > 0;
-                named |= c->in[i]->weak && x[i].n[kind];
+                x[i] = fl__summarise(c->in[i]);
+                from_operand |= x[i].n[kind] > 0;
+                from_number |= c->in[i]->weak && x[i].n[kind];
             }
-            if (named || (kind && held)) continue;
+            if (from_number || (kind && from_operand)) continue;
             fl__report_anomaly(c, k, &y, kind, x);
             return;
         }

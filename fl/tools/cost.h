@@ -1,4 +1,4 @@
-/* fl/tools/cost.h - what a record, or all that runs, costs: floating-point operations and bytes */
+/* fl/tools/cost.h - cost model: multiply-adds, floating-point operations and bytes of calls */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -10,31 +10,32 @@ extern "C" {
 #endif
 
 typedef struct fl_cost {
-    int64_t macs;  /* multiply-adds of its products: of matrices, convolutions, attention, recurrent layers */
-    int64_t flops; /* two for each of them; else the steps of the op's formula for each number of the result,
-                      of other arithmetic one for each number of the first operand, of a move none */
-    int64_t bytes; /* of its operands and results, each once; of what is broadcast, what is stored */
+    int64_t macs;  /* multiply-adds of matrix products, convolutions, attention, recurrent layers */
+    int64_t flops; /* 2 macs; otherwise steps of the op's formula per output element; other arithmetic: 1 per
+                      element of the first operand; data movement: 0 */
+    int64_t bytes; /* of operands and results, each once; of broadcast ones the stored elements */
 } fl_cost;
-/* Of a record by itself, from the shapes of its operands: an algorithm may do with fewer, or move more. For
-   a composition sum its parts instead. Formulas stand here for the ops of the tables, and with the op that
-   is registered (fl_op_info.macs). */
+/* Nominal cost of a call, from the shapes of its operands: an algorithm may need fewer operations or move
+   more bytes. For a composition, sum its parts instead. Registered ops give theirs in fl_op_info.macs. Zeros
+   after an error. */
 FL_API fl_cost fl_call_cost(const fl_call *c);
 
-enum { FL_COST_NESTED = 64 }; /* compositions within compositions that are told apart */
-/* Counts the multiply-adds of what this thread runs between begin and end: `macs`, which may be read on the
-   way. Of a composition its parts count, not itself; a call that fails counts nothing. It is the thread's
-   pair of call hooks meanwhile (fl_backend.h): the pair before sees nothing until end gives it back. It
-   starts zeroed and stays where it is; one within another ends first. */
+enum { FL_COST_NESTED = 64 }; /* maximum nesting depth of compositions */
+/* Counts in `macs` the multiply-adds of the calls of this thread between begin and end. Of a composition its
+   parts are counted; failed calls are not. Replaces the thread's call hooks (fl_backend.h) until end.
+   Initialise it to zeros, do not move it meanwhile, and end nested ones first. */
 typedef struct fl_cost_counter {
     int64_t macs;
     /* private */
-    int64_t mark_[FL_COST_NESTED]; /* `macs` when a call began that runs now */
+    int64_t mark_[FL_COST_NESTED]; /* value of `macs` at the start of each running call */
     int nested_;
     void (*before_)(const fl_call *c, void *user);
     void (*after_)(const fl_call *c, void *user);
     void *user_;
 } fl_cost_counter;
+/* Starts counting. */
 FL_API void fl_cost_begin(fl_cost_counter *counter);
+/* Stops counting and restores the previous hooks. */
 FL_API void fl_cost_end(fl_cost_counter *counter);
 
 #ifdef __cplusplus
@@ -47,14 +48,14 @@ FL_API void fl_cost_end(fl_cost_counter *counter);
 #define FL_TOOLS_COST_IMPL
 #include "../../fl_backend.h"
 
-/* Numbers that are stored. */
+/* Number of stored elements: broadcast dims count once. */
 static int64_t fl__stored_numbers(const fl_tensor *t) {
     int64_t n = 1;
     for (int i = 0; i < t->ndim; i++) n *= t->stride[i] || !t->shape[i] ? t->shape[i] : 1;
     return n;
 }
 
-/* Each number of the result of a convolution, dy in a gradient, meets [c / groups, kh, kw] of the weight. */
+/* Each output element of a convolution (of dy in gradients) takes c / groups * kh * kw multiply-adds. */
 static int64_t fl__table_macs(const fl_call *c) {
     const fl_tensor *a = c->in[0], *b = c->in[1], *y = c->out[0];
     switch (c->op) {
@@ -66,7 +67,7 @@ static int64_t fl__table_macs(const fl_call *c) {
     }
 }
 
-/* The steps of a formula, or of those of a gradient whose results are wanted. */
+/* Steps of a formula, or of the needed outputs of a gradient formula, times elements. */
 static int64_t fl__formula_flops(const fl_call *c, const fl_op_info *info) {
     if (info->arity) return fl_op_program(c->op, FL_PROGRAM_Y)->n_steps * fl_numel(c->out[0]);
     int64_t n = 0;
@@ -98,7 +99,7 @@ static void fl__cost_before(const fl_call *c, void *user) {
     n->nested_++;
 }
 
-/* A record whose composition was counted is not counted itself. */
+/* A call whose composition was counted is not counted itself. */
 static void fl__cost_after(const fl_call *c, void *user) {
     fl_cost_counter *n = user;
     if (--n->nested_ < FL_COST_NESTED && n->mark_[n->nested_] == n->macs && !fl_error())

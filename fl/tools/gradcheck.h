@@ -1,4 +1,4 @@
-/* fl/tools/gradcheck.h - gradients against finite differences, Jacobians */
+/* fl/tools/gradcheck.h - gradient check by finite differences; Jacobians */
 #ifndef FL_AUTOGRAD_H
 #include "../../fl_autograd.h"
 #endif
@@ -9,29 +9,32 @@
 extern "C" {
 #endif
 
-/* j[i][k numel(x[i]) + n] = d y[k] / d x[i][n], in row-major order of each: a backward pass for each
-   element of y. The graph is kept. Zeros where y does not depend on x[i]. False after an error. */
+/* Jacobian of y: j[i][k numel(x[i]) + n] = d y[k] / d x[i][n], with row-major indices k and n; zeros where y
+   does not depend on x[i]. The caller allocates the numel(y) numel(x[i]) numbers of each j[i]. Runs a
+   backward pass per element of y; the graph is retained. At most FV_MAX of x. False after an error. */
 FL_API bool fl_jacobian(fl_var *y, fv_list x, double *const *j);
 
-/* A function of variables: the same result whenever x has the same values. */
+/* A deterministic function of variables. */
 typedef fl_var *(*fl_gradcheck_fn)(fl_var *const *x, void *user);
 typedef struct fl_gradcheck_opts {
     fl_opts_guard guard_;
-    double eps;        /* of the differences; 0 -> 1e-6 */
-    double atol, rtol; /* 0 -> 1e-5, 1e-3 */
-    void *user;
+    double eps;        /* step of the differences; 0: 1e-6 */
+    double atol, rtol; /* absolute and relative tolerance; 0: 1e-5, 1e-3 */
+    void *user;        /* passed to fn */
     char _end;
 } fl_gradcheck_opts;
-/* True if the Jacobian of fn at x by backward is that by central differences,
+/* True if the Jacobian of fn at x by backward agrees with central differences,
      |backward - difference| <= atol + rtol |difference|,  difference = (fn(x + eps) - fn(x - eps)) / (2 eps),
-   for all elements of all of x that require a gradient, and two passes have the same bits; else false with an
-   error, not raised, that names the worst element. x are leaves in f64, on which the differences stand.
-   NaN is near NaN; a result that requires no gradient has zeros. As torch.autograd.gradcheck. */
+   for all elements of all x that require a gradient, and two backward passes are bit-identical. Otherwise
+   false after
+   fl_fail, which names the worst element. x must be f64 leaves. Two NaNs count as equal; a result that
+   requires no
+   gradient has zeros. As torch.autograd.gradcheck. */
 #define fl_gradcheck(...) FL__GRADCHECK(fl_gradcheck_opt, __VA_ARGS__, ._end = 0)
 #define FL__GRADCHECK(check, fn, x, ...) check(fn, x, FL_LITERAL(fl_gradcheck_opts, __VA_ARGS__))
 FL_API bool fl_gradcheck_opt(fl_gradcheck_fn fn, fv_list x, fl_gradcheck_opts o);
-/* The same of the gradient, by backward through a recorded backward: of (x, v) -> v J, for v of fn's
-   shape. At most 7 of x. As torch.autograd.gradgradcheck. */
+/* The same for second derivatives: checks the gradient of (x, v) -> v J, by double backward, for a random v
+   of fn's shape. At most FV_MAX - 1 of x. As torch.autograd.gradgradcheck. */
 #define fl_gradgradcheck(...) FL__GRADCHECK(fl_gradgradcheck_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_gradgradcheck_opt(fl_gradcheck_fn fn, fv_list x, fl_gradcheck_opts o);
 
@@ -52,15 +55,15 @@ FL_API bool fl_gradgradcheck_opt(fl_gradcheck_fn fn, fv_list x, fl_gradcheck_opt
 #include <math.h>
 #include <string.h>
 
-enum { FL__CHECKED = FV_MAX }; /* inputs at most */
+enum { FL__CHECKED = FV_MAX }; /* maximum number of inputs */
 
-/* Into numbers on the host, as f64. */
+/* Copies t to the host as f64. */
 static bool fl__numbers(fl_tensor *t, double *to) {
     t = t ? fl_cast(t, FL_F64) : NULL;
     return t && fl_to_host(t, to, (size_t)fl_numel(t) * sizeof *to);
 }
 
-/* Row k: a pass that begins with 1 there. */
+/* Row k of the Jacobians: a backward pass from a one-hot gradient. */
 static bool fl__jacobian_row(fl_var *y, fv_list x, int64_t k, double *seed, double *const *j) {
     fl_var *g[FL__CHECKED];
     fl_scope s = fl_scope_begin();
@@ -82,8 +85,8 @@ static bool fl__jacobian_row(fl_var *y, fv_list x, int64_t k, double *seed, doub
 FL_API bool fl_jacobian(fl_var *y, fv_list x, double *const *j) {
     if (fl_error()) return false;
     if (!y || !j || x.n < 1 || x.n > FL__CHECKED)
-        return fl_err_false("fl_jacobian: %d variables, of 1 to %d, or the result or the room is NULL", x.n,
-                            FL__CHECKED);
+        return fl_err_false("fl_jacobian: %s: got %d variables, expected 1 to %d",
+                            y && j ? "wrong number of variables" : "y or j is NULL", x.n, FL__CHECKED);
     const int64_t m = fl_numel(y->value);
     double *seed = fl_heap_alloc((size_t)(m + 1) * sizeof *seed);
     fl_quiet(1);
@@ -100,22 +103,22 @@ FL_API bool fl_jacobian(fl_var *y, fv_list x, double *const *j) {
 /* ---- the check ---- */
 
 typedef struct fl__check {
-    const char *who;
+    const char *fn_name;
     fl_gradcheck_fn fn;
     fv_list x;
     fl_gradcheck_opts o;
     fl_shape out;
-    int64_t m, n[FL__CHECKED]; /* numbers of the result, of each of x */
-    double *at[FL__CHECKED];   /* values of x */
+    int64_t m, n[FL__CHECKED]; /* number of elements of the result, of each x */
+    double *at[FL__CHECKED];   /* values of each x */
     double *jacobian[FL__CHECKED], *again[FL__CHECKED];
     double *up, *down;
-    double worst;              /* how many times what is allowed, */
-    double backward, difference;
-    int64_t k, element;        /* there */
-    int input;
+    double worst;              /* largest error as a multiple of the tolerance, */
+    double backward, difference; /* the two derivatives there, */
+    int64_t k, element;        /* and the indices of result */
+    int input;                 /* and input */
 } fl__check;
 
-/* fn of the values `at`, on new leaves. */
+/* Evaluates fn at the values `at`, on new leaves. */
 static bool fl__check_value(const fl__check *c, double *to) {
     fl_var *x[FL__CHECKED];
     fl_scope s = fl_scope_begin();
@@ -127,12 +130,12 @@ static bool fl__check_value(const fl__check *c, double *to) {
     fl_var *y = ok ? c->fn(x, c->o.user) : NULL;
     ok = y && fl_numel(y->value) == c->m
              ? fl__numbers(y->value, to)
-             : fl_fail("%s: the function gave no result, or one of another size", c->who);
+             : fl_fail("%s: fn returned NULL, or a result of a different size at x + eps", c->fn_name);
     fl_scope_end(&s);
     return ok;
 }
 
-/* Column e of the Jacobian of input i. */
+/* Compares column e of the Jacobian of input i. */
 static bool fl__check_column(fl__check *c, int i, int64_t e) {
     const double x = c->at[i][e], h = c->o.eps;
     c->at[i][e] = x + h;
@@ -151,7 +154,7 @@ static bool fl__check_column(fl__check *c, int i, int64_t e) {
     return ok;
 }
 
-/* "[0, 2]": element i of that shape. */
+/* "[0, 2]": the index of element i of a shape. */
 static fl_str200 fl__index_text(fl_shape s, int64_t i) {
     for (int d = s.ndim - 1; d >= 0; d--) {
         const int64_t n = s.dim[d];
@@ -163,7 +166,7 @@ static fl_str200 fl__index_text(fl_shape s, int64_t i) {
 
 static bool fl__check_run(fl__check *c) {
     fl_var *y = c->fn(c->x.v, c->o.user);
-    if (!y) return fl_fail("%s: the result is NULL", c->who);
+    if (!y) return fl_fail("%s: fn returned NULL", c->fn_name);
     c->out = fl_shape_of(y->value);
     c->m = fl_numel(y->value);
     c->up = fl_heap_alloc((size_t)(2 * c->m + 1) * sizeof *c->up);
@@ -179,28 +182,29 @@ static bool fl__check_run(fl__check *c) {
     if (!fl_jacobian(y, c->x, c->jacobian) || !fl_jacobian(y, c->x, c->again)) return false;
     for (int i = 0; i < c->x.n; i++)
         if (memcmp(c->jacobian[i], c->again[i], (size_t)(c->n[i] * c->m) * sizeof **c->again))
-            return fl_fail("%s: two backward passes differ in the gradient of input %d", c->who, i);
+            return fl_fail("%s: two backward passes differ in the gradient of input %d", c->fn_name, i);
     for (int i = 0; i < c->x.n; i++)
         for (int64_t e = 0; c->x.v[i]->requires_grad && e < c->n[i]; e++)
             if (!fl__check_column(c, i, e)) return false;
     if (c->worst <= 1) return true;
-    return fl_fail("%s: d result%s / d input %d %s is %.12g by backward, %.12g by differences", c->who,
+    return fl_fail("%s: d result%s / d input %d %s is %.12g by backward, %.12g by differences", c->fn_name,
                    fl__index_text(c->out, c->k).s, c->input,
                    fl__index_text(fl_shape_of(c->x.v[c->input]->value), c->element).s, c->backward,
                    c->difference);
 }
 
-static bool fl__check_of(const char *who, fl_gradcheck_fn fn, fv_list x, fl_gradcheck_opts o) {
-    fl__check c = {.who = who, .fn = fn, .x = x, .o = o};
+static bool fl__check_of(const char *fn_name, fl_gradcheck_fn fn, fv_list x, fl_gradcheck_opts o) {
+    fl__check c = {.fn_name = fn_name, .fn = fn, .x = x, .o = o};
     if (fl_error()) return false;
     c.o.eps = fl_option(o.eps, 1e-6);
     c.o.atol = fl_option(o.atol, 1e-5);
     c.o.rtol = fl_option(o.rtol, 1e-3);
     if (!fn || x.n < 1 || x.n > FL__CHECKED || !x.v)
-        return fl_fail("%s: no function, or %d variables, of 1 to %d", who, x.n, FL__CHECKED);
+        return fl_fail("%s: %s: got %d variables, expected 1 to %d", fn_name,
+                       fn ? "wrong number of variables" : "fn is NULL", x.n, FL__CHECKED);
     for (int i = 0; i < x.n; i++) {
         if (!x.v[i] || x.v[i]->value->dtype != FL_F64)
-            return fl_fail("%s: input %d is %s: differences want f64", who, i,
+            return fl_fail("%s: input %d is %s, expected f64, which finite differences need", fn_name, i,
                            x.v[i] ? fl_dtype_name(x.v[i]->value->dtype) : "NULL");
         c.n[i] = fl_numel(x.v[i]->value);
     }
@@ -225,7 +229,8 @@ typedef struct fl__vjp {
     int n;
 } fl__vjp;
 
-/* The gradients of x given v, x[n], in a row. What the result does not depend on gives zeros. */
+/* The gradients of x for v = x[n], flattened and concatenated; zeros for x that the result does not depend
+   on. */
 static fl_var *fl__vjp_of(fl_var *const *x, void *user) {
     const fl__vjp *f = user;
     fl_var *g[FL__CHECKED];
@@ -246,7 +251,8 @@ FL_API bool fl_gradgradcheck_opt(fl_gradcheck_fn fn, fv_list x, fl_gradcheck_opt
     fl_rng rng = {1, 0};
     if (fl_error()) return false;
     if (!fn || x.n < 1 || x.n >= FL__CHECKED || !x.v)
-        return fl_fail("fl_gradgradcheck: no function, or %d variables, of 1 to %d", x.n, FL__CHECKED - 1);
+        return fl_fail("fl_gradgradcheck: %s: got %d variables, expected 1 to %d",
+                       fn ? "wrong number of variables" : "fn is NULL", x.n, FL__CHECKED - 1);
     fl_scope s = fl_scope_begin();
     fl_quiet(1);
     fl_var *y = fn(x.v, o.user);
@@ -255,7 +261,7 @@ FL_API bool fl_gradgradcheck_opt(fl_gradcheck_fn fn, fv_list x, fl_gradcheck_opt
     if (v) all[x.n] = fv_param(fl_to(v, fl_backend_name(y->value)));
     o.user = &f;
     const bool ok = y ? all[x.n] && fl__check_of("fl_gradgradcheck", fl__vjp_of, fv_list_of(x.n + 1, all), o)
-                      : fl_fail("fl_gradgradcheck: the result is NULL");
+                      : fl_fail("fl_gradgradcheck: fn returned NULL");
     fl_scope_end(&s);
     fl_quiet(-1);
     return ok;

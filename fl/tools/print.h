@@ -1,4 +1,4 @@
-/* fl/tools/print.h - tensors as text, as PyTorch prints them */
+/* fl/tools/print.h - formats and prints tensors as PyTorch does */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -9,9 +9,10 @@
 extern "C" {
 #endif
 
-/* PyTorch's text (width 75, summary past 1000 elements, precision 4) as snprintf does; fl_print
-   adds a newline on stdout. */
+/* Writes t as PyTorch prints it (line width 75, summarised above 1000 elements, precision 4) to buf. Returns
+   the length as snprintf does; -1 after an error. */
 FL_API int64_t fl_format(fl_tensor *t, char *buf, size_t size);
+/* Prints it and a newline to stdout. False after an error. */
 FL_API bool fl_print(fl_tensor *t);
 
 #ifdef __cplusplus
@@ -29,14 +30,14 @@ FL_API bool fl_print(fl_tensor *t);
 #include <string.h>
 
 #define FL__PRINT_WIDTH 75
-#define FL__PRINT_EDGE 3 /* items kept at either end of a long dim */
+#define FL__PRINT_EDGE 3 /* items printed at either end of a summarised dim */
 
 typedef struct fl__printer {
     const fl_tensor *t;
     const char *data; /* element [0, ...] */
     char *buf;
     size_t size;
-    int64_t length; /* of the whole text, as snprintf counts */
+    int64_t length; /* of the whole text, including what did not fit */
     bool summary, integral, scientific;
     int width;       /* of an element */
     double max, min; /* of the absolute finite nonzero values */
@@ -51,7 +52,7 @@ __attribute__((format(printf, 2, 3))) static void fl__emit(fl__printer *pr, cons
     va_end(args);
 }
 
-/* The element `at` elements from the first one, as text; the value as a float in *f. */
+/* Formats the element at offset `at`; its value as float in *f. */
 static int fl__element_text(const fl__printer *pr, int64_t at, char *text, size_t size, double *f) {
     const char *p = pr->data + at * (int64_t)fl_dtype_size(pr->t->dtype);
     const fl_number v = fl_number_load(pr->t->dtype, p);
@@ -65,8 +66,8 @@ static int fl__element_text(const fl__printer *pr, int64_t at, char *text, size_
     return pr->integral ? snprintf(text, size, "%.0f.", *f) : snprintf(text, size, "%.4f", *f);
 }
 
-/* Index of the k-th item that is shown of a dim; -1 stands for "...". *count: items shown, the dots
-   included. */
+/* Index of the k-th printed item of a dim of n; -1 for "...". *count: number of printed items, including
+   "...". */
 static int64_t fl__shown(const fl__printer *pr, int64_t n, int64_t k, int64_t *count) {
     bool cut = pr->summary && n > 2 * FL__PRINT_EDGE;
     *count = cut ? 2 * FL__PRINT_EDGE + 1 : n;
@@ -142,7 +143,7 @@ int64_t fl_format(fl_tensor *t, char *buf, size_t size) {
     fl__printer pr = {.buf = buf, .size = size, .integral = true, .min = (double)INFINITY};
     fl_dtype dtype = t->dtype;
     t = fl_materialise(t);
-    if (t && t->dtype >= FL_DTYPE_COUNT) t = fl_cast(t, FL_F32); /* what its blocks hold */
+    if (t && t->dtype >= FL_DTYPE_COUNT) t = fl_cast(t, FL_F32); /* block dtypes: their numbers */
     pr.t = t;
     pr.data = t ? fl_map(t, FL_READ) : NULL;
     if (pr.data) {

@@ -1,24 +1,24 @@
-/* fl/tools/profile.h - where the time goes: a table of ops, one of modules, and a trace for timeline viewers
+/* fl/tools/profile.h - profiler: tables of ops and modules, and a trace for timeline viewers
 
     fl_profile_begin(0);
     for (int i = 0; i < 10; i++) step();
-    fl_profile_print();                // ops and modules, the longest first
+    fl_profile_print();                // ops and modules, slowest first
     fl_profile_save("step.json");      // for chrome://tracing or ui.perfetto.dev
     fl_profile_end();
 
-   It stands on what a user has: fl_watch_calls tells it of all calls, of all threads, and fl_call_stack which
-   module, or backward function, they belong to. While no profile runs nothing of it does.
+   It is built on public hooks: fl_watch_calls reports all calls of all threads, fl_call_stack the module or
+   backward function that they belong to. It costs nothing while no profile runs.
 
-   Time   is what passes between a call and its return. That of an op is its own: without the calls that its
-          composition makes, which have lines of their own, as have the gradients of formulas (relu_grad).
-          A module has the ops that it runs itself, not those of its children. Backward is what runs in the
-          backward functions of what was recorded after fl_profile_begin; it belongs to the module that ran
-          then. All else, optimizers too, counts as forward.
-   Asynchronous backends   return before the work is done, and the time of a call is that of its submission:
-          .sync = true waits after each, so that the work lands in its call, at the price of overlap. A
-          backend that times its own work, by device events, adds slices with fl_profile_add.
-   Work   is what fl/tools/cost.h says; the share of the peak is of what the machine did in a product of
-          matrices and in a copy of this library before the profile began, or of what you give. */
+   Time    Wall time between a call and its return. The time of an op excludes the calls that its composition
+           makes, which have their own rows, as have the gradients of formulas (relu_grad). The time of a
+           module is that of the ops that it runs itself, without its children. Backward is the time in
+           backward functions of ops recorded after fl_profile_begin, attributed to the module that recorded
+           them. All other time, including optimizers, counts as forward.
+   Async   Calls of asynchronous backends return before the work is done, so their time is that of submission.
+           .sync = true waits after each call and so measures its work, but prevents overlap. A backend that
+           times its work by device events adds slices with fl_profile_add.
+   Work    By the cost model of fl/tools/cost.h. The share of peak is relative to a matrix product and a copy
+           that are timed when the profile begins, or to the peaks in the options. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -31,30 +31,31 @@ extern "C" {
 
 typedef struct fl_profile_opts {
     fl_opts_guard guard_;
-    double peak_flops, peak_bytes; /* of the machine, per second; 0: measured; FL_ZERO: no shares */
-    bool sync;
-    int64_t (*now)(void *user); /* a clock of yours, in nanoseconds; NULL: the monotonic one */
-    void *user;
+    double peak_flops, peak_bytes; /* peak rates per second; 0: measured; FL_ZERO: no shares */
+    bool sync;                  /* wait after each call */
+    int64_t (*now)(void *user); /* clock in nanoseconds; NULL: CLOCK_MONOTONIC */
+    void *user;                 /* passed to now */
     char _end;
 } fl_profile_opts;
-/* One profile at a time, of the whole process, whose trace has at most that many events (0: a million); the
-   tables count on. False after an error: one runs already. */
+/* Starts the profile of the whole process; only one at a time. The trace has at most max_events events (0:
+   one million); the tables count all. False after an error: one is running. */
 #define fl_profile_begin(...) FL__PROFILE_BEGIN(__VA_ARGS__, ._end = 0)
 #define FL__PROFILE_BEGIN(max_events, ...) \
     fl_profile_begin_opt(max_events, FL_LITERAL(fl_profile_opts, __VA_ARGS__))
 FL_API bool fl_profile_begin_opt(int64_t max_events, fl_profile_opts o);
-/* Ends it and forgets what it saw; without one nothing happens. */
+/* Ends the profile and discards its data; no effect if none is running. */
 FL_API void fl_profile_end(void);
-/* The tables of the profile that runs, as snprintf does, or on stdout. -1, or false, after an error: none
-   runs. */
+/* Writes the tables of the running profile to buf. Returns the length as snprintf does; -1 after an error:
+   none is running. */
 FL_API int64_t fl_profile_format(char *buf, size_t size);
+/* Prints the tables to stdout. False after an error. */
 FL_API bool fl_profile_print(void);
-/* Writes the trace so far as JSON (Chrome's trace events): on each thread modules and ops as nested slices,
-   backward marked as such, with operations, bytes, shapes and the line of the program (FL_TRACE_CALLS);
-   memory in use as a counter. A file of that name is replaced once all is written. False after an error,
-   which is not raised; the profile runs on. */
+/* Writes the trace so far as JSON (Chrome trace events), replacing the file atomically: per thread, modules
+   and ops as nested slices, backward marked as such, with operations, bytes, shapes and call site
+   (FL_TRACE_CALLS), and memory in use as a counter. The profile continues. False after fl_fail. */
 FL_API bool fl_profile_save(const char *path);
-/* A slice of your own on a track of that name: what a device did, in nanoseconds of the same clock. */
+/* Adds a slice to the track of that name, such as work of a device; times in nanoseconds of the same clock.
+   False after an error: no profile is running. */
 FL_API bool fl_profile_add(const char *track, const char *name, int64_t begin, int64_t end);
 
 #ifdef __cplusplus
@@ -78,15 +79,15 @@ FL_API bool fl_profile_add(const char *track, const char *name, int64_t begin, i
 #include <time.h>
 
 typedef enum fl__track { FL__OPS, FL__MODULES, FL__MEMORY, FL__DEVICES, FL__TRACKS } fl__track;
-/* A line of a table: an op, or the gradient of a formula; a module. */
+/* A row of a table: an op, a gradient of a formula, or a module. */
 typedef struct fl__profile_row {
-    char name[160], shapes[96]; /* of the slowest call */
+    char name[160], shapes[96]; /* shapes of the slowest call */
     int64_t calls, slowest, ns[2], flops, bytes; /* ns: forward, backward */
-    bool put;
+    bool put;                                    /* the row was written */
 } fl__profile_row;
 typedef struct fl__slice {
     int64_t begin, ns, flops, bytes;
-    int row, thread; /* of devices: the row that names the track */
+    int row, thread; /* thread, for devices: the row that names the track */
     fl__track track;
     bool backward;
     fl_site site;
@@ -94,33 +95,34 @@ typedef struct fl__slice {
 } fl__slice;
 
 static struct {
-    int number;                /* of the profile that runs, 0: none; atomic */
-    pthread_mutex_t lock;      /* of the rest */
+    int number;                /* number of the running profile, 0: none; atomic */
+    pthread_mutex_t lock;      /* for all fields below */
     fl_profile_opts o;
     fl__profile_row *row[FL__TRACKS];
     int64_t n_row[FL__TRACKS], row_cap[FL__TRACKS];
     fl__slice *slice;
     int64_t n, cap, most, lost;
-    int64_t start, looked;     /* at the memory in use; atomic */
+    int64_t start, sampled;     /* time of the last sample of memory in use; atomic */
     int begun, threads;
 } fl__profile = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-enum { FL__FRAMES = 16, FL__OPEN = 16, FL__LOOK_NS = 50000 };
-/* The calls and modules that run on this thread. One that was left by longjmp stays until another comes to
-   its scope or one further out: what a call runs itself runs in a scope further in. */
+enum { FL__FRAMES = 16, FL__OPEN = 16, FL__SAMPLE_NS = 50000 };
+/* Running calls and modules of this thread. A frame left by longjmp is removed when a call starts at the
+   same or an outer scope depth, because nested calls run in inner scopes. */
 static _Thread_local struct {
     int profile, thread, n, n_open;
     bool backward;
-    fl_profile_opts o; /* as the profile has them: what runs on at its end may meet the next one's */
+    fl_profile_opts o; /* copy of the profile's options: a call may outlast the profile and see the next
+                          one */
     struct {
-        int64_t begin, inner, depth; /* inner: nanoseconds of the calls that it ran */
+        int64_t begin, inner, depth; /* inner: nanoseconds in nested calls */
         bool composed;
     } frame[FL__FRAMES];
     struct {
         int64_t number, slice; /* slice -1: the trace is full */
         int row;
     } open[FL__OPEN];
-} fl__profiled;
+} fl__running;
 
 static int64_t fl__profile_now(const fl_profile_opts *o) {
     struct timespec t;
@@ -131,14 +133,14 @@ static int64_t fl__profile_now(const fl_profile_opts *o) {
 
 /* ---- rows and slices: under the lock ---- */
 
-/* A profile that cannot grow loses lines and slices; the program goes on. */
+/* If out of memory, the profile drops rows and slices without an error. */
 static bool fl__profile_grow(void *array, int64_t *cap, int64_t need, size_t size) {
     const bool failed = fl_error(), ok = fl_heap_grow(array, cap, need, size);
     if (!ok && !failed) fl_error_clear();
     return ok;
 }
 
-/* The line of that name; -1 if memory is out. */
+/* Index of the row of that name; -1 if out of memory. */
 static int fl__profile_row_of(fl__track track, const char *name) {
     fl__profile_row **rows = &fl__profile.row[track];
     int64_t *n = &fl__profile.n_row[track];
@@ -150,7 +152,7 @@ static int fl__profile_row_of(fl__track track, const char *name) {
     return (int)(*n)++;
 }
 
-static int64_t fl__profile_keep(fl__slice s) {
+static int64_t fl__profile_add_slice(fl__slice s) {
     const bool fits = s.row >= 0 && fl__profile.n < fl__profile.most &&
                       fl__profile_grow(&fl__profile.slice, &fl__profile.cap, fl__profile.n + 1, sizeof s);
     if (fits) fl__profile.slice[fl__profile.n] = s;
@@ -158,17 +160,16 @@ static int64_t fl__profile_keep(fl__slice s) {
     return fits ? fl__profile.n++ : -1;
 }
 
-/* Slices of the modules that run now; those that ran at the last call and do not any more have ended
-   there. */
+/* Opens slices for the running modules; those of the last call that no longer run are closed. */
 static void fl__profile_open(void) {
     fl_call_frame place[FL__OPEN];
     const int n = fl_call_stack(place, FL__OPEN);
     const int64_t now = fl__profile_now(&fl__profile.o);
     int same = 0;
-    while (same < n && same < fl__profiled.n_open && fl__profiled.open[same].number == place[same].number)
+    while (same < n && same < fl__running.n_open && fl__running.open[same].number == place[same].number)
         same++;
-    fl__profiled.n_open = same;
-    fl__profiled.backward = n && place[n - 1].at.backward;
+    fl__running.n_open = same;
+    fl__running.backward = n && place[n - 1].at.backward;
     for (; same < n; same++) {
         const fl_error_place *at = &place[same].at;
         char name[160] = "";
@@ -176,11 +177,11 @@ static void fl__profile_open(void) {
         if (!*name) snprintf(name, sizeof name, "no module");
         const int row = fl__profile_row_of(FL__MODULES, name);
         if (row >= 0) fl__profile.row[FL__MODULES][row].calls += !at->backward;
-        const fl__slice s = {.begin = now, .row = row, .thread = fl__profiled.thread, .track = FL__MODULES,
+        const fl__slice s = {.begin = now, .row = row, .thread = fl__running.thread, .track = FL__MODULES,
                              .backward = at->backward != NULL, .site = fl_site_now()};
-        fl__profiled.open[fl__profiled.n_open].number = place[same].number;
-        fl__profiled.open[fl__profiled.n_open].row = row;
-        fl__profiled.open[fl__profiled.n_open++].slice = fl__profile_keep(s);
+        fl__running.open[fl__running.n_open].number = place[same].number;
+        fl__running.open[fl__running.n_open].row = row;
+        fl__running.open[fl__running.n_open++].slice = fl__profile_add_slice(s);
     }
 }
 
@@ -200,7 +201,7 @@ static int fl__profile_op_row(const fl_call *c) {
     return fl__profile_row_of(FL__OPS, name);
 }
 
-static void fl__profile_count(fl__track track, const fl__slice *s, int row, int64_t own) {
+static void fl__profile_add_time(fl__track track, const fl__slice *s, int row, int64_t own) {
     if (row < 0) return;
     fl__profile_row *r = &fl__profile.row[track][row];
     r->ns[s->backward] += own;
@@ -213,10 +214,10 @@ static void fl__profile_count(fl__track track, const fl__slice *s, int row, int6
     memcpy(r->shapes, s->shapes, sizeof r->shapes);
 }
 
-/* ---- what the calls tell ---- */
+/* ---- call hooks ---- */
 
-/* Whether profile `number` still runs. Under the lock: what it keeps stays until that is given back. */
-static bool fl__profile_runs(int number) {
+/* True if profile `number` is still running; under the lock its data then stays valid until the unlock. */
+static bool fl__profile_is_running(int number) {
     return number && __atomic_load_n(&fl__profile.number, __ATOMIC_ACQUIRE) == number;
 }
 
@@ -225,66 +226,66 @@ static void fl__profile_before(const fl_call *c, void *user) {
     const int64_t depth = fl_scope_depth();
     (void)c, (void)user;
     if (!number) return;
-    while (fl__profiled.n && fl__profiled.frame[fl__profiled.n - 1].depth >= depth) fl__profiled.n--;
-    if (fl__profiled.profile != number || !fl__profiled.n) {
+    while (fl__running.n && fl__running.frame[fl__running.n - 1].depth >= depth) fl__running.n--;
+    if (fl__running.profile != number || !fl__running.n) {
         pthread_mutex_lock(&fl__profile.lock);
-        if (!fl__profile_runs(number)) {
+        if (!fl__profile_is_running(number)) {
             pthread_mutex_unlock(&fl__profile.lock);
             return;
         }
-        if (fl__profiled.profile != number) {
-            fl__profiled.profile = number;
-            fl__profiled.o = fl__profile.o;
-            fl__profiled.n = fl__profiled.n_open = 0;
-            fl__profiled.thread = ++fl__profile.threads;
+        if (fl__running.profile != number) {
+            fl__running.profile = number;
+            fl__running.o = fl__profile.o;
+            fl__running.n = fl__running.n_open = 0;
+            fl__running.thread = ++fl__profile.threads;
         }
         fl__profile_open();
         pthread_mutex_unlock(&fl__profile.lock);
     }
-    if (fl__profiled.n == FL__FRAMES) return;
-    const int i = fl__profiled.n++;
-    fl__profiled.frame[i].depth = depth;
-    fl__profiled.frame[i].inner = 0;
-    fl__profiled.frame[i].composed = false;
-    fl__profiled.frame[i].begin = fl__profile_now(&fl__profiled.o);
+    if (fl__running.n == FL__FRAMES) return;
+    const int i = fl__running.n++;
+    fl__running.frame[i].depth = depth;
+    fl__running.frame[i].inner = 0;
+    fl__running.frame[i].composed = false;
+    fl__running.frame[i].begin = fl__profile_now(&fl__running.o);
 }
 
 static void fl__profile_after(const fl_call *c, void *user) {
     const int64_t depth = fl_scope_depth();
-    for (int i = 0; fl__profiled.o.sync && i < c->n_out; i++) fl_sync(c->out[i]);
-    const int64_t now = fl__profile_now(&fl__profiled.o);
+    for (int i = 0; fl__running.o.sync && i < c->n_out; i++) fl_sync(c->out[i]);
+    const int64_t now = fl__profile_now(&fl__running.o);
     (void)user;
-    while (fl__profiled.n && fl__profiled.frame[fl__profiled.n - 1].depth > depth) fl__profiled.n--;
-    const int i = fl__profiled.n - 1;
-    if (i < 0 || fl__profiled.frame[i].depth != depth) return; /* it began before the profile */
-    fl__profiled.n--;
-    if (!fl__profile_runs(fl__profiled.profile)) return;
-    const int64_t begin = fl__profiled.frame[i].begin, own = now - begin - fl__profiled.frame[i].inner;
-    fl__slice s = {.begin = begin, .ns = now - begin, .thread = fl__profiled.thread,
-                   .backward = fl__profiled.backward, .site = fl_site_now()};
-    const fl_cost cost = fl__profiled.frame[i].composed ? (fl_cost){0, 0, 0} : fl_call_cost(c);
+    while (fl__running.n && fl__running.frame[fl__running.n - 1].depth > depth) fl__running.n--;
+    const int i = fl__running.n - 1;
+    if (i < 0 || fl__running.frame[i].depth != depth) return; /* it began before the profile */
+    fl__running.n--;
+    if (!fl__profile_is_running(fl__running.profile)) return;
+    const int64_t begin = fl__running.frame[i].begin, own = now - begin - fl__running.frame[i].inner;
+    fl__slice s = {.begin = begin, .ns = now - begin, .thread = fl__running.thread,
+                   .backward = fl__running.backward, .site = fl_site_now()};
+    const fl_cost cost = fl__running.frame[i].composed ? (fl_cost){0, 0, 0} : fl_call_cost(c);
     s.flops = cost.flops;
     s.bytes = cost.bytes;
     fl__profile_shapes(c, s.shapes, sizeof s.shapes);
-    if (i) fl__profiled.frame[i - 1].inner += now - begin, fl__profiled.frame[i - 1].composed = true;
-    const bool look = now - __atomic_load_n(&fl__profile.looked, __ATOMIC_RELAXED) >= FL__LOOK_NS;
-    const int64_t in_use = look ? fl_mem_stats_of(NULL).in_use : 0;
+    if (i) fl__running.frame[i - 1].inner += now - begin, fl__running.frame[i - 1].composed = true;
+    const bool sample = now - __atomic_load_n(&fl__profile.sampled, __ATOMIC_RELAXED) >= FL__SAMPLE_NS;
+    const int64_t in_use = sample ? fl_mem_stats_of(NULL).in_use : 0;
     pthread_mutex_lock(&fl__profile.lock);
-    if (!fl__profile_runs(fl__profiled.profile)) { /* it has ended since: so have its rows and slices */
+    if (!fl__profile_is_running(fl__running.profile)) { /* ended meanwhile, with its rows and slices */
         pthread_mutex_unlock(&fl__profile.lock);
         return;
     }
     s.row = fl__profile_op_row(c);
-    fl__profile_count(FL__OPS, &s, s.row, own);
-    if (fl__profiled.n_open)
-        fl__profile_count(FL__MODULES, &s, fl__profiled.open[fl__profiled.n_open - 1].row, own);
-    fl__profile_keep(s);
-    for (int k = 0; k < fl__profiled.n_open; k++) {
-        const int64_t at = fl__profiled.open[k].slice;
+    fl__profile_add_time(FL__OPS, &s, s.row, own);
+    if (fl__running.n_open)
+        fl__profile_add_time(FL__MODULES, &s, fl__running.open[fl__running.n_open - 1].row, own);
+    fl__profile_add_slice(s);
+    for (int k = 0; k < fl__running.n_open; k++) {
+        const int64_t at = fl__running.open[k].slice;
         if (at >= 0) fl__profile.slice[at].ns = now - fl__profile.slice[at].begin;
     }
-    if (look) fl__profile_keep((fl__slice){.begin = now, .bytes = in_use, .track = FL__MEMORY});
-    if (look) __atomic_store_n(&fl__profile.looked, now, __ATOMIC_RELAXED);
+    if (sample) fl__profile_add_slice((fl__slice){.begin = now, .bytes = in_use, .track = FL__MEMORY});
+    if (sample) __atomic_store_n(&fl__profile.sampled, now, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&fl__profile.lock);
 }
 
@@ -292,7 +293,8 @@ static void fl__profile_after(const fl_call *c, void *user) {
 
 static fl_call_watcher fl__profile_watcher = {.before = fl__profile_before, .after = fl__profile_after};
 
-/* What the machine does in a second in `what`, the best of a few; 0 if memory is out. */
+/* Peak rate: operations per second of a matrix product, or bytes per second of a copy; the best of 5, 0 if
+   out of memory. */
 static double fl__profile_peak(fl_tensor *x, bool product) {
     const fl_profile_opts clock = {.now = NULL};
     double best = 0;
@@ -321,16 +323,16 @@ FL_API bool fl_profile_begin_opt(int64_t max_events, fl_profile_opts o) {
             o.peak_flops = fl__profile_peak(fl_full(FL_SHAPE(512, 512), 1, FL_F32), true);
         if (o.peak_bytes == 0 && !signbit(o.peak_bytes))
             o.peak_bytes = fl__profile_peak(fl_full(FL_SHAPE(1 << 23), 1, FL_F32), false);
-        fl_error_clear(); /* of memory: no shares then */
+        fl_error_clear(); /* out of memory: no shares */
     }
     fl_scope_end(&s);
     fl_quiet(-1);
-    if (runs) return fl_err_false("fl_profile_begin: a profile runs already: fl_profile_end");
+    if (runs) return fl_err_false("fl_profile_begin: a profile is running: call fl_profile_end first");
     pthread_mutex_lock(&fl__profile.lock);
     fl__profile.o = o;
     fl__profile.most = max_events > 0 ? max_events : 1000000;
     fl__profile.start = fl__profile_now(&o);
-    __atomic_store_n(&fl__profile.looked, fl__profile.start - FL__LOOK_NS, __ATOMIC_RELAXED);
+    __atomic_store_n(&fl__profile.sampled, fl__profile.start - FL__SAMPLE_NS, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&fl__profile.lock);
     __atomic_store_n(&fl__profile.number, fl__profile.begun, __ATOMIC_RELEASE);
     fl_provenance_enable(1);
@@ -355,18 +357,19 @@ FL_API void fl_profile_end(void) {
 }
 
 FL_API bool fl_profile_add(const char *track, const char *name, int64_t begin, int64_t end) {
-    if (fl_is_null_arg("fl_profile_add", track) || fl_is_null_arg("fl_profile_add", name)) return fl_raise() != NULL;
+    if (fl_is_null_arg("fl_profile_add", track) || fl_is_null_arg("fl_profile_add", name))
+        return fl_raise() != NULL;
     pthread_mutex_lock(&fl__profile.lock);
     const bool runs = fl__profile.begun;
     const int thread = runs ? fl__profile_row_of(FL__DEVICES, track) : -1;
     if (thread >= 0)
-        fl__profile_keep((fl__slice){.begin = begin,
+        fl__profile_add_slice((fl__slice){.begin = begin,
                                      .ns = end - begin,
                                      .thread = thread,
                                      .track = FL__DEVICES,
                                      .row = fl__profile_row_of(FL__DEVICES, name)});
     pthread_mutex_unlock(&fl__profile.lock);
-    return runs || fl_err_false("fl_profile_add: no profile runs");
+    return runs || fl_err_false("fl_profile_add: no profile is running: call fl_profile_begin first");
 }
 
 /* ---- tables ---- */
@@ -391,7 +394,7 @@ static void fl__profile_put_rows(fl_strbuf *t, fl__track track, int64_t total) {
     for (int64_t i = 0; i < n; i++) rows[i].put = false;
     for (int64_t k = 0; k < n; k++) {
         fl__profile_row *r = NULL;
-        for (int64_t i = 0; i < n; i++) /* of the longest the first */
+        for (int64_t i = 0; i < n; i++) /* the slowest row left, the first of equals */
             if (!rows[i].put && (!r || rows[i].ns[0] + rows[i].ns[1] > r->ns[0] + r->ns[1])) r = &rows[i];
         const int64_t ns = r->ns[0] + r->ns[1];
         r->put = true;
@@ -419,7 +422,7 @@ static bool fl__profile_put(fl_strbuf *t, const char *fn) {
         if (fl__profile.lost) fl_put(t, "The trace lacks %lld events\n", (long long)fl__profile.lost);
     }
     pthread_mutex_unlock(&fl__profile.lock);
-    return runs || fl_err_false("%s: no profile runs", fn);
+    return runs || fl_err_false("%s: no profile is running: call fl_profile_begin first", fn);
 }
 
 FL_API int64_t fl_profile_format(char *buf, size_t size) {
@@ -433,7 +436,7 @@ FL_API bool fl_profile_print(void) {
 
 /* ---- the trace ---- */
 
-/* Microseconds; as integers, for the decimal point depends on the locale. */
+/* Microseconds, written as integers because a decimal point would depend on the locale. */
 static void fl__profile_put_time(fl_strbuf *t, const char *name, int64_t ns) {
     fl_put(t, ",\"%s\":%s%lld.%03lld", name, ns < 0 ? "-" : "", llabs((long long)ns) / 1000,
            llabs((long long)ns) % 1000);
@@ -481,7 +484,7 @@ static void fl__profile_put_trace(fl_strbuf *t, void *user) {
 FL_API bool fl_profile_save(const char *path) {
     if (!path) return fl_fail("fl_profile_save: path is NULL");
     if (!__atomic_load_n(&fl__profile.number, __ATOMIC_ACQUIRE))
-        return fl_fail("fl_profile_save: no profile runs");
+        return fl_fail("fl_profile_save: no profile is running: call fl_profile_begin first");
     return fl_put_file("fl_profile_save", path, fl__profile_put_trace, NULL);
 }
 
