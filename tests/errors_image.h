@@ -24,7 +24,7 @@ static void rows_of_image_conv(void) {
     NO(fl_conv_transpose_opt, (line, w, NULL, (fl_conv_opts){.pad = {4}}), "pad 4");
     NO(fl_conv_transpose_opt, (line, w, NULL, (fl_conv_opts){.output_pad = {1}}), "output_pad 1");
     NO(fl_conv_transpose_opt, (line, w, NULL, (fl_conv_opts){.groups = -1}), "-1 groups");
-    NO(fl_conv_transpose_opt, (line, w, o.f4, plain), "bias f32 [4], not f32 [2]");
+    NO(fl_conv_transpose_opt, (line, w, o.f4, plain), "bias f32 [4], expected f32 [2]");
     NO_AS(fv_conv_transpose_opt, "fv_conv_transpose", (o.v23, NULL, NULL, plain), NULLS);
     NO(fv_conv2d_run, (NULL, o.kernel_v, NULL, args), NULLS);
     NO(fv_conv2d_run, (o.image_v, o.kernel_v, o.v4, args), "[4]");

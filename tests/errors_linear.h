@@ -85,7 +85,7 @@ static void rows_of_linear(void) {
 #define SQUARE_ONLY(f, call, v)                                       \
     do {                                                              \
         ROW(RAISES, #f, !call(NULL), NULLS);                          \
-        ROW(RAISES, #f, !call(v(o.f23)), "[2, 3]: no square matrices"); \
+        ROW(RAISES, #f, !call(v(o.f23)), "square matrices [..., n, n], got shape [2, 3]"); \
         ROW(RAISES, #f, !call(v(o.f4)), "[4]");                       \
     } while (0)
 #define ITSELF(t) (t)
@@ -115,22 +115,22 @@ static void rows_of_factor(void) {
     SQUARE_ONLY(fv_eigh, eigh_var, fv_const);
     NO(fl_lu_factor, (NULL, &some_tensor), NULLS);
     NO(fl_lu_factor, (o.f23, NULL), NULLS);
-    NO(fl_lu_factor, (o.f4, &some_tensor), "[4]: no matrices");
+    NO(fl_lu_factor, (o.f4, &some_tensor), "matrices [..., m, n], got shape [4]");
     NO(fl_lu, (NULL, &some_tensor, &some_tensor), NULLS);
     NO(fl_lu, (o.f23, NULL, &some_tensor), NULLS);
     NO(fl_lu, (o.f23, &some_tensor, NULL), NULLS);
-    NO(fl_lu, (o.f4, &some_tensor, &some_tensor), "[4]: no matrices");
+    NO(fl_lu, (o.f4, &some_tensor, &some_tensor), "matrices [..., m, n], got shape [4]");
     NO(fl_lu, (o.i23, &some_tensor, &some_tensor), "i64 is not a float");
     NO(fv_lu, (NULL, &some_var, &some_tensor), NULLS);
     NO(fv_lu, (o.v23, &some_var, NULL), NULLS);
-    NO(fv_lu, (o.v4, &some_var, &some_tensor), "[4]: no matrices");
+    NO(fv_lu, (o.v4, &some_var, &some_tensor), "matrices [..., m, n], got shape [4]");
     NO(fl_qr, (NULL, &some_tensor), NULLS);
     NO(fl_qr, (o.f23, NULL), NULLS);
-    NO(fl_qr, (o.f4, &some_tensor), "[4]: no matrices");
+    NO(fl_qr, (o.f4, &some_tensor), "matrices [..., m, n], got shape [4]");
     NO(fl_qr, (o.i23, &some_tensor), "i64 is not a float");
     NO(fv_qr, (NULL, &some_var), NULLS);
     NO(fv_qr, (o.v23, NULL), NULLS);
-    NO(fv_qr, (o.v4, &some_var), "[4]: no matrices");
+    NO(fv_qr, (o.v4, &some_var), "matrices [..., m, n], got shape [4]");
     NO(fl_svd, (NULL, &some_tensor, &some_tensor), NULLS);
     NO(fl_svd, (o.f23, NULL, &some_tensor), NULLS);
     NO(fl_svd, (o.f23, &some_tensor, NULL), NULLS);
@@ -188,7 +188,7 @@ static void rows_of_factor(void) {
     NO(fl_cond, (fl_eye(2, 2, FL_F32), 3), "p must be 0, 1, -1, 2, -2, inf or -inf, got 3");
     NO(fv_cond, (NULL, 1), NULLS);
     NO(fl_matrix_rank, (NULL, 0, 0), NULLS);
-    NO(fl_matrix_rank, (o.f4, 0, 0), "[4]: no matrices");
+    NO(fl_matrix_rank, (o.f4, 0, 0), "matrices [..., m, n], got shape [4]");
     NO(fl_matrix_rank, (o.f23, -1, 0), "atol and rtol must be 0 or more, got -1 and 0");
     NO(fl_matrix_rank, (o.f23, 0, NAN), "got 0 and nan");
     NO(fl_pinv, (NULL, 0), NULLS);
@@ -210,7 +210,7 @@ static void rows_of_fft(void) {
     NO(fl_stft_opt, (line, 0, exact), "n_fft 0");
     NO(fl_stft_opt, (line, 4, (fl_stft_opts){.hop = -1}), "hop -1");
     NO(fl_stft_opt, (line, 4, (fl_stft_opts){.win_length = 5}), "win_length 5");
-    NO(fl_stft_opt, (line, 4, (fl_stft_opts){.window = o.f2}), "window f32 [2]", "want floats [4]");
+    NO(fl_stft_opt, (line, 4, (fl_stft_opts){.window = o.f2}), "window f32 [2]", "must be floats [4]");
     NO(fl_stft_opt, (line, 16, exact), "[8] is too short for frames of 16");
     NO(fl_stft_opt, (line, 9, (fl_stft_opts){.no_center = true}), "too short for frames of 9");
     NO_AS(fl_istft_opt, "fl_istft", (NULL, 4, exact), NULLS);
@@ -219,24 +219,24 @@ static void rows_of_fft(void) {
     NO(fl_istft_opt, (frames, 4, (fl_stft_opts){.hop = 9}), "leave elements out", "hop 9");
     NO(fl_istft_opt, (frames, 4, (fl_stft_opts){.length = -1}), "length -1");
     NO_AS(fl_fft_opt, "fl_fft", (NULL, 0, plain), NULLS);
-    NO_AS(fl_fft_opt, "fl_fft", (o.f23, 0, plain), "[2, 3]: no pairs");
-    NO_AS(fl_fft_opt, "fl_fft", (o.f2, 0, plain), "[2]: no pairs");
+    NO_AS(fl_fft_opt, "fl_fft", (o.f23, 0, plain), "shape [2, 3] has no pairs");
+    NO_AS(fl_fft_opt, "fl_fft", (o.f2, 0, plain), "shape [2] has no pairs");
     NO_AS(fl_fft_opt, "fl_fft", (fl_zeros(FL_SHAPE(3, 2), FL_F32), 1, plain), "axis 1 of shape [3, 2]");
     NO_AS(fl_fft_opt, "fl_fft", (fl_zeros(FL_SHAPE(3, 2), FL_F32), -2, plain), "axis -2");
     NO_AS(fl_fft_opt, "fl_fft", (fl_zeros(FL_SHAPE(0, 2), FL_F32), 0, plain), "[0, 2]");
     NO_AS(fv_fft_opt, "fv_fft", (NULL, 0, plain), NULLS);
     NO_AS(fl_ifft_opt, "fl_ifft", (NULL, 0, plain), NULLS);
-    NO_AS(fl_ifft_opt, "fl_ifft", (o.f23, 0, plain), "[2, 3]: no pairs");
-    NO_AS(fv_ifft_opt, "fl_ifft", (o.v23, 0, plain), "[2, 3]: no pairs");
+    NO_AS(fl_ifft_opt, "fl_ifft", (o.f23, 0, plain), "shape [2, 3] has no pairs");
+    NO_AS(fv_ifft_opt, "fl_ifft", (o.v23, 0, plain), "shape [2, 3] has no pairs");
     NO_AS(fl_fft2_opt, "fl_fft2", (NULL, plain), NULLS);
     NO_AS(fl_fft2_opt, "fl_fft2", (fl_zeros(FL_SHAPE(3, 2), FL_F32), plain), "axis -2 of shape [3, 2]");
-    NO_AS(fv_fft2_opt, "fl_fft2", (o.v23, plain), "[2, 3]: no pairs");
+    NO_AS(fv_fft2_opt, "fl_fft2", (o.v23, plain), "shape [2, 3] has no pairs");
     NO_AS(fl_ifft2_opt, "fl_ifft2", (NULL, plain), NULLS);
-    NO_AS(fv_ifft2_opt, "fl_ifft2", (o.v23, plain), "[2, 3]: no pairs");
+    NO_AS(fv_ifft2_opt, "fl_ifft2", (o.v23, plain), "shape [2, 3] has no pairs");
     const fl_fftn_opts all = {0}, twice = {.axes = FL_AXES(0, -1)}, three = {.s = FL_SHAPE(1, 2, 3)};
     NO_AS(fl_fftn_opt, "fl_fftn", (NULL, all), NULLS);
-    NO_AS(fv_fftn_opt, "fl_fftn", (o.v23, all), "[2, 3]: no pairs");
-    NO_AS(fl_fftn_opt, "fl_fftn", (pairs, twice), "axis 0 is there twice");
+    NO_AS(fv_fftn_opt, "fl_fftn", (o.v23, all), "shape [2, 3] has no pairs");
+    NO_AS(fl_fftn_opt, "fl_fftn", (pairs, twice), "axis 0 is given twice");
     NO_AS(fl_ifftn_opt, "fl_ifftn", (pairs, three), "0 axes and 3 sizes for shape [3, 2]");
     NO_AS(fl_ifftn_opt, "fl_ifftn", (pairs, (fl_fftn_opts){.norm = (fl_fft_norm)3}), "norm 3");
     NO_AS(fl_rfftn_opt, "fl_rfftn", (fl_zeros(FL_SCALAR_SHAPE, FL_F32), all), "0 axes and 0 sizes");
@@ -244,7 +244,7 @@ static void rows_of_fft(void) {
     NO_AS(fl_rfftn_opt, "fl_rfftn", (o.f23, (fl_fftn_opts){.s = FL_SHAPE(-1)}), "n is -1");
     NO_AS(fl_rfft2_opt, "fl_rfft2", (o.f2, all), "axis -2 of shape [2]");
     NO_AS(fl_rfft2_opt, "fl_rfft2", (o.f23, (fl_fftn_opts){.s = FL_SHAPE(4)}), "2 axes and 1 sizes");
-    NO_AS(fl_irfftn_opt, "fl_irfftn", (o.f23, all), "[2, 3]: no pairs");
+    NO_AS(fl_irfftn_opt, "fl_irfftn", (o.f23, all), "shape [2, 3] has no pairs");
     NO_AS(fl_irfftn_opt, "fl_irfftn", (fl_zeros(FL_SHAPE(1, 2), FL_F32), all), "0 numbers of 1 frequencies");
     NO_AS(fv_ifftn_opt, "fv_ifftn", (NULL, all), NULLS);
     NO_AS(fv_rfftn_opt, "fv_rfftn", (NULL, all), NULLS);
@@ -257,10 +257,10 @@ static void rows_of_fft(void) {
     NO_AS(fl_rfft_opt, "fl_rfft", (o.f03, 0, plain), "axis 0 of shape [0, 3]");
     NO_AS(fv_rfft_opt, "fl_rfft", (o.v23, -3, plain), "axis -3");
     NO_AS(fl_irfft_opt, "fl_irfft", (NULL, 4, 0, plain), NULLS);
-    NO_AS(fl_irfft_opt, "fl_irfft", (o.f23, 4, 0, plain), "[2, 3]: no pairs");
+    NO_AS(fl_irfft_opt, "fl_irfft", (o.f23, 4, 0, plain), "shape [2, 3] has no pairs");
     NO_AS(fl_irfft_opt, "fl_irfft", (fl_zeros(FL_SHAPE(3, 2), FL_F32), 6, 0, plain),
           "6 numbers of 3 frequencies");
     NO_AS(fl_irfft_opt, "fl_irfft", (fl_zeros(FL_SHAPE(3, 2), FL_F32), 0, 0, plain), "0 numbers");
-    NO_AS(fv_irfft_opt, "fl_irfft", (o.v23, 4, 0, plain), "[2, 3]: no pairs");
+    NO_AS(fv_irfft_opt, "fl_irfft", (o.v23, 4, 0, plain), "shape [2, 3] has no pairs");
 }
 /* MIT licence: see LICENSE. */

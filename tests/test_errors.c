@@ -844,10 +844,10 @@ static void rows_of_indexing(void) {
     FINE(fl_matmul_precision, fl_matmul_precision() == FL_F32);
     NO(fl_set_matmul_precision, (FL_F16), "got f16, expected f32 or bf16");
     NO(fl_set_matmul_precision, ((fl_dtype)99), "got ?, expected f32 or bf16");
-    NO(fl_autocast, (FL_F64), "f64: f16, bf16, or f32 for off");
+    NO(fl_autocast, (FL_F64), "f16 or bf16, or f32 to turn it off, got f64");
     FINE(fl_autocast_dtype, fl_autocast_dtype() == FL_F32);
-    NO(fl_autocast_set_policy, (-1, FL_AUTOCAST_WIDE), "there is no op -1");
-    NO(fl_autocast_set_policy, (FL_OP_add, (fl_autocast_policy)9), "no policy 9");
+    NO(fl_autocast_set_policy, (-1, FL_AUTOCAST_WIDE), "op -1 or policy 2 does not exist");
+    NO(fl_autocast_set_policy, (FL_OP_add, (fl_autocast_policy)9), "policy 9 does not exist");
     FINE(fl_autocast_policy_of, fl_autocast_policy_of(-1) == FL_AUTOCAST_NONE);
     FINE(fv_autocast_operands, fv_autocast_operands(FL_OP_exp, &(fl_var *){NULL}, 1));
     NO(fl_matmul, (NULL, o.f23), NULLS);
@@ -2418,7 +2418,8 @@ static bool find_headers(const char *root, glob_t *found) {
 
 /* Packages have tests of bad input of their own: test_text.c, and so on. */
 static bool is_of_a_package(const char *path) {
-    static const char *const package[] = {"fl_dist.h", "fl_speech.h", "fl_text.h", "fl_vision.h", "fl/distributed/",
+    static const char *const package[] = {"fl_dist.h", "fl_speech.h", "fl_text.h", "fl_vision.h",
+                                          "fl/distributed/",
                                           "fl/speech/", "fl/text/", "fl/vision/"};
     for (size_t i = 0; i < sizeof package / sizeof *package; i++)
         if (strstr(path, package[i])) return true;

@@ -2,13 +2,14 @@
 
    y = dropout(softmax(cap(scale q k^T) + mask)) v,  cap(s) = softcap tanh(s / softcap) or s
 
-   Records (fl_attention_args), with the same batch dims: q, k, v, y and their gradients of one dtype,
-   lse and a float mask of its wide one.
-     attention       q [..., n, d], k [..., m, d], v [..., m, e], mask [..., n, m] (b8: true takes part;
-                     a float is added; a number: no mask) -> y [..., n, e], lse [..., n, 1] = log of
-                     the sum of exp(scores), inf for a query that sees no key
-     attention_grad  the same, y, lse, dy -> dq, dk, dv
-   Rows of the outputs are dense. Query heads that share a key are an axis along which k and v step by 0. */
+   Records (fl_attention_args). All operands have the same batch dims. q, k, v, y and their gradients have
+   one dtype; lse and a float mask have the dtype that accumulates it (f32 for f16 and bf16).
+     attention       q [..., n, d], k [..., m, d], v [..., m, e], mask [..., n, m] (b8: true = attend; float:
+                     added to the scores; a number: no mask) -> y [..., n, e], lse [..., n, 1] =
+                     log(sum(exp(scores))), inf for a query that attends to no key
+     attention_grad  the same inputs, y, lse, dy -> dq, dk, dv
+   The last axis of each output has stride 1. Query heads that share a key/value head (grouped-query
+   attention) are an extra axis, along which k and v have stride 0. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -22,19 +23,19 @@ extern "C" {
 
 typedef struct fl_attention_opts {
     fl_opts_guard guard_;
-    fl_tensor *mask; /* broadcasts to [..., n, m]: b8 (true takes part) or a float that is added */
-    bool causal;     /* query i sees keys 0 to offset + i */
-    int64_t offset;  /* place of query 0 among the keys, as after a cache of that many */
-    int64_t window;  /* query i sees keys fewer than this many places from offset + i, itself one of
-                        them (Mistral's sliding window); 0: all */
-    double softcap;  /* scaled scores become softcap tanh(score / softcap) (Gemma 2); 0: none */
-    double scale;    /* 0: 1 / sqrt(d) */
-    double dropout;  /* probability with which one of the softmax's results becomes 0; the others
-                        grow by 1 / (1 - dropout) */
-    fl_rng *rng;     /* NULL: the process's */
+    fl_tensor *mask; /* broadcasts to [..., n, m]: b8 (true = attend) or a float added to the scores */
+    bool causal;     /* query i attends to keys 0 to offset + i */
+    int64_t offset;  /* position of query 0 among the keys, for example the length of a KV cache */
+    int64_t window;  /* query i attends to keys j with |offset + i - j| < window (Mistral's sliding window);
+                        0: no limit */
+    double softcap;  /* scaled scores become softcap tanh(score / softcap) (Gemma 2); 0: off */
+    double scale;    /* factor of q k^T; 0: 1 / sqrt(d) */
+    double dropout;  /* probability in [0, 1] of zeroing an attention weight; the others are multiplied
+                        by 1 / (1 - dropout) */
+    fl_rng *rng;     /* generator for dropout; NULL: the global one */
     char _end;
 } fl_attention_opts;
-/* The same with a variable as mask, which may want a gradient. */
+/* The same fields, with a variable as the mask, which may require a gradient. */
 typedef struct fv_attention_opts {
     fl_opts_guard guard_;
     fl_var *mask;
@@ -44,17 +45,20 @@ typedef struct fv_attention_opts {
     fl_rng *rng;
     char _end;
 } fv_attention_opts;
-/* softmax(scale q k^T, masked) v: q [..., n, d], k [..., m, d], v [..., m, e] -> [..., n, e]. A query
-   that sees no key gives 0. If k and v have fewer heads (axis -3) than q, more than one and a divisor,
-   each serves as many neighbours of q's (grouped queries, PyTorch's enable_gqa). The record saves one
-   number per query, not the scores; from the cpu's slot NaN and infinities among the values of keys
-   that causal or window hide may stay unseen. */
+/* PyTorch's scaled_dot_product_attention: q [..., n, d], k [..., m, d], v [..., m, e] -> [..., n, e]; batch
+   dims broadcast, dtypes promote (integers to f32). The output is 0 for a query that attends to no key. If k
+   and v have fewer heads (axis -3) than q, but more than one, each key/value head is shared by q_heads /
+   kv_heads consecutive query heads (grouped-query attention, enable_gqa). The backward pass saves one number
+   per query, not the scores. The cpu kernel skips keys that causal or window hide: NaN and inf in their
+   values need not reach the output. Errors: shapes that do not match, dropout outside [0, 1], a negative
+   offset, window or softcap. */
 #define fl_attention(...) FL__ATTENTION(fl_, __VA_ARGS__, ._end = 0)
 #define fv_attention(...) FL__ATTENTION(fv_, __VA_ARGS__, ._end = 0)
 #define FL__ATTENTION(p, q, k, v, ...) p##attention_opt(q, k, v, FL_LITERAL(p##attention_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_attention_opt(fl_tensor *q, fl_tensor *k, fl_tensor *v, fl_attention_opts o);
 FL_API fl_var *fv_attention_opt(fl_var *q, fl_var *k, fl_var *v, fv_attention_opts o);
-/* The same of qkv [3, ..., n, d], whose parts are q, k and v: so is the gradient, in one piece. */
+/* Attention of q = qkv[0], k = qkv[1], v = qkv[2] for qkv [3, ..., n, d] -> [..., n, d]. The gradient is one
+   tensor of qkv's shape. */
 #define fl_attention_packed(...) FL__ATTENTION_PACKED(fl_, __VA_ARGS__, ._end = 0)
 #define fv_attention_packed(...) FL__ATTENTION_PACKED(fv_, __VA_ARGS__, ._end = 0)
 #define FL__ATTENTION_PACKED(p, qkv, ...) \
@@ -89,7 +93,7 @@ FL_PRIVATE void fl__register_attention(void);
 
 FL_DATA_DEFINED fl_op fl_op_attention, fl_op_attention_grad;
 
-/* q k^T, and the weights times v; in the gradient q k^T again, dy v^T, and the products for dq, dk and dv. */
+/* Multiply-adds of q k^T and weights v; the gradient's are q k^T, dy v^T, and those of dq, dk and dv. */
 static int64_t fl__attention_macs(const fl_call *c) {
     return (fl_numel(c->in[0]) + fl_numel(c->out[0])) * c->in[1]->shape[c->in[1]->ndim - 2];
 }

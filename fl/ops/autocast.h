@@ -1,8 +1,7 @@
-/* fl/ops/autocast.h - mixed precision by policy: which ops on variables run narrow, and which stay wide
+/* fl/ops/autocast.h - automatic mixed precision: which ops on variables run in f16 or bf16, and which in f32
 
-   Parameters and the tape stay f32; while it is on, operands of the ops below are cast on the way in, by
-   recorded casts, so that gradients arrive in each one's own dtype. Compare PyTorch's torch.autocast, whose
-   lists these are. */
+   PyTorch's torch.autocast, with its op lists. Parameters stay f32. While autocast is on, fv_ functions cast
+   their operands by recorded casts, so each gradient arrives in the dtype of its operand. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -13,29 +12,33 @@
 extern "C" {
 #endif
 
-/* Turns it on with FL_F16 or FL_BF16, and off with FL_F32, on this thread until the scope ends. A weight (a
-   leaf that wants a gradient) is cast once, and again after it was written; those casts are kept until the
-   scope in which it was first turned on ends, or it is turned off: turn it on in the scope of a step. It
-   concerns fv_ functions, and is off within backward passes. False after an error. */
+/* Turns autocast on (FL_F16 or FL_BF16) or off (FL_F32) for fv_ functions on this thread until the scope
+   ends; it is off within backward passes. The cast of a weight (a leaf that requires a gradient) is cached,
+   and renewed after the weight was written. The cache lives until the scope in which autocast was first
+   turned on ends, or autocast is turned off, so turn it on in the scope of a training step. Returns false
+   after an error. */
 FL_API bool fl_autocast(fl_dtype d);
-FL_API fl_dtype fl_autocast_dtype(void); /* FL_F32: it is off */
+/* The dtype in use; FL_F32 if autocast is off. */
+FL_API fl_dtype fl_autocast_dtype(void);
 
-/* What happens to f16, bf16 and f32 operands; beside an f64 none is cast. */
+/* How f16, bf16 and f32 operands of an op are cast. If an operand is f64, none is cast. */
 typedef enum fl_autocast_policy {
-    FL_AUTOCAST_NONE,  /* nothing: they promote as ever */
-    FL_AUTOCAST_NARROW, /* they become the narrow dtype */
-    FL_AUTOCAST_WIDE,  /* they become f32, and so does the result */
-    FL_AUTOCAST_WIDEST /* they become f32 if one is */
+    FL_AUTOCAST_NONE,   /* not cast: the usual promotion */
+    FL_AUTOCAST_NARROW, /* cast to f16 or bf16 */
+    FL_AUTOCAST_WIDE,   /* cast to f32; the result is f32 */
+    FL_AUTOCAST_WIDEST  /* cast to f32 if one of them is f32 */
 } fl_autocast_policy;
-/* The table, for all threads: change it before others start. Besides their own op, all convolutions go by
-   conv2d's row, group norm by layer_norm's, losses by cross_entropy's, norms and distances of vectors by
-   sum's. */
+/* The policy table, shared by all threads: change it before starting others. Ops without an entry of their
+   own: convolutions use conv2d's, group norm layer_norm's, losses cross_entropy's, norms and distances of
+   vectors sum's. */
 FL_API fl_autocast_policy fl_autocast_policy_of(fl_op op);
 FL_API bool fl_autocast_set_policy(fl_op op, fl_autocast_policy p);
 
-/* For op writers: casts the operands of an fv_ function as op's row says; NULLs stay. False after an error.
-   Whether op's row wants an f32 result now. In the texts of expand.h: FL_AUTOCAST, FL_AUTOCAST_WIDE. */
+/* For op writers; in files that expand.h includes they are FL_AUTOCAST and FL_AUTOCAST_WIDE. */
+/* Casts the n operands x of an fv_ function by op's policy; NULL entries stay. Returns false after an
+   error. */
 static inline bool fv_autocast(fl_op op, fl_var **x, int n);
+/* True if op's policy now asks for an f32 result. */
 static inline bool fv_autocast_wide(fl_op op);
 FL_API bool fv_autocast_operands(fl_op op, fl_var **x, int n);
 static inline bool fv_autocast(fl_op op, fl_var **x, int n) {
@@ -81,7 +84,7 @@ FL_PRIVATE void fl__register_autocast(void) {
             char name[32] = "";
             const size_t n = strcspn(p, " ");
             memcpy(name, p, n);
-            fl__policies[fl_op_named(name)] = (uint8_t)rows[r].policy; /* of no op: that of FL_OP_NONE */
+            fl__policies[fl_op_named(name)] = (uint8_t)rows[r].policy; /* FL_OP_NONE if unknown */
             p += n;
         }
 }
@@ -92,16 +95,16 @@ FL_API fl_autocast_policy fl_autocast_policy_of(fl_op op) {
 
 FL_API bool fl_autocast_set_policy(fl_op op, fl_autocast_policy p) {
     if (!fl_op_get_info(op) || (unsigned)p > FL_AUTOCAST_WIDEST)
-        return fl_err_false("fl_autocast_set_policy: there is no op %d, or no policy %d", op, (int)p);
+        return fl_err_false("fl_autocast_set_policy: op %d or policy %d does not exist", op, (int)p);
     fl__policies[op] = (uint8_t)p;
     return true;
 }
 
-/* ---- casts of weights, kept by an object of the scope in which it was turned on ---- */
+/* ---- cache of weight casts, an object of the scope in which autocast was turned on ---- */
 
 typedef struct fl__weight_cast {
-    fl_tensor *from, *to; /* both kept, so that no other tensor gets from's address */
-    uint32_t version;     /* of from when it was cast */
+    fl_tensor *from, *to; /* references to both, so that no other tensor reuses from's address */
+    uint32_t version;     /* fl_version_of(from) when it was cast */
 } fl__weight_cast;
 typedef struct fl__weight_casts {
     fl_obj obj;
@@ -126,7 +129,7 @@ static void fl__autocast_drop(fl_obj *o) {
     fl_obj_free(o);
 }
 
-/* t as d, from the kept ones if it was not written since; borrowed. NULL after an error. */
+/* Returns t cast to d, from the cache if t was not written since; borrowed. NULL after an error. */
 static fl_tensor *fl__cast_of_weight(fl_tensor *t, fl_dtype d) {
     fl__weight_casts *c = fl__autocast_kept;
     int64_t i = 0;
@@ -154,7 +157,8 @@ FL_API fl_dtype fl_autocast_dtype(void) {
 
 FL_API bool fl_autocast(fl_dtype d) {
     if (d != FL_F16 && d != FL_BF16 && d != FL_F32)
-        return fl_err_false("fl_autocast: %s: f16, bf16, or f32 for off", fl_dtype_name(d));
+        return fl_err_false("fl_autocast: dtype must be f16 or bf16, or f32 to turn it off, got %s",
+                            fl_dtype_name(d));
     const bool on = d != FL_F32;
     if (on && !fl__autocast_kept) {
         fl__weight_casts *c = fl_obj_new(sizeof *c, fl__autocast_drop);
@@ -169,7 +173,7 @@ FL_API bool fl_autocast(fl_dtype d) {
 /* ---- operands ---- */
 
 static void fv__autocast_back(fl_node *n, fl_var *dy) {
-    fv_add_grad(n, 0, dy); /* which casts */
+    fv_add_grad(n, 0, dy); /* casts dy to the input's dtype */
 }
 
 static fl_var *fv__autocast_one(fl_var *x, fl_dtype d) {

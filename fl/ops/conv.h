@@ -1,14 +1,13 @@
-/* fl/ops/conv.h - convolution of 1 to 3 spatial dims, transposed, and its gradients
+/* fl/ops/conv.h - convolution and transposed convolution of 1 to 3 spatial dims, with gradients
 
    conv            y[n, o, p] = bias[o] + sum over c, k of x[n, c, stride p - pad + dilation k] w[o, c, k]
-   conv_transpose  the gradient of conv's x, as an op
+   conv_transpose  the gradient of conv with respect to x, as an op
 
-   Records (args: fl_conv2d_args). Of the root table: conv2d x, w -> y;  conv2d_grad_input dy, w -> dx;
-   conv2d_grad_weight x, dy -> dw. Registered: conv2d_bias x, w, bias -> y, with args.relu max(0, y); the
-   args of others never say that: recorded, or without a bias, a relu is an op of its own. 1-d is conv2d of
-   one row.
-   3-d is one conv2d of the planes: the depths under the kernel become channels; transposed, the
-   products' depths add up where they overlap. */
+   Records (args: fl_conv2d_args). In the op table of fl_backend.h: conv2d x, w -> y; conv2d_grad_input
+   dy, w -> dx; conv2d_grad_weight x, dy -> dw. Registered here: conv2d_bias x, w, bias -> y, or max(0, y) if
+   args.relu. relu is set only for conv2d_bias; without a bias, or while a gradient is recorded, it is a
+   separate op. 1-d convolution is conv2d of one row. 3-d convolution is one conv2d per output depth: the
+   input depths under the kernel become channels. Transposed, overlapping output depths are added. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -22,27 +21,29 @@ extern "C" {
 
 typedef struct fl_conv_opts {
     fl_opts_guard guard_;
-    int64_t stride[3];     /* per spatial dim, here and below 0 -> that of the dim before; first 0 -> 1 */
-    int64_t pad[3];        /* zeros on both sides, or FL_SAME; FL_I0: none after others */
-    int64_t dilation[3];   /* first 0 -> 1 */
-    int64_t output_pad[3]; /* transposed: more elements at the end of just that dim, fewer than its stride or
-                              its dilation */
-    int64_t groups;        /* 0 -> 1 */
-    bool relu;             /* y = max(0, that); not transposed */
+    int64_t stride[3];     /* per spatial dim; 0: as the dim before, first dim 1 */
+    int64_t pad[3];        /* zeros on both sides, or FL_SAME; 0: as the dim before, first dim 0; FL_I0: 0 */
+    int64_t dilation[3];   /* 0: as the dim before, first dim 1 */
+    int64_t output_pad[3]; /* conv_transpose: extra elements at the end of this dim alone, fewer than its
+                              stride or its dilation */
+    int64_t groups;        /* 0: 1 */
+    bool relu;             /* return max(0, y); not for conv_transpose */
     char _end;
 } fl_conv_opts;
-/* Cross-correlation, conv1d, conv2d and conv3d in one: x [n, c, spatial...], w [o, c / groups,
-   kernel...], bias [o] or NULL, floats of one dtype -> [n, o, ...] of (d + pads - dilation (k - 1) - 1)
-   / stride + 1 elements in a dim of d: fl_conv(x, w, NULL, .stride = {2}, .pad = {1}). A 2-d result is
-   stored channels-last if x or w is (fl_channels_last), as are the gradients if one of their operands
-   is. */
+/* PyTorch's conv1d, conv2d and conv3d (cross-correlation): x [n, c, spatial...], w [o, c / groups,
+   kernel...], bias [o] or NULL, floats of one dtype -> [n, o, spatial...]. A dim of size d becomes
+   floor((d + 2 pad - dilation (k - 1) - 1) / stride) + 1; FL_SAME pads so that it becomes ceil(d / stride).
+   Example: fl_conv(x, w, NULL, .stride = {2}, .pad = {1}). A 2-d result is stored channels-last if x or w is
+   (fl_channels_last), and a gradient if one of its operands is. Errors: channels that do not match w and
+   groups, a kernel larger than the padded input, settings out of range. */
 #define fl_conv(...) FL__CONV(fl_, __VA_ARGS__, ._end = 0)
 #define fv_conv(...) FL__CONV(fv_, __VA_ARGS__, ._end = 0)
 #define FL__CONV(p, x, w, bias, ...) p##conv_opt(x, w, bias, FL_LITERAL(fl_conv_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_conv_opt(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv_opts o);
 FL_API fl_var *fv_conv_opt(fl_var *x, fl_var *w, fl_var *bias, fl_conv_opts o);
-/* Its gradient with regard to x: x [n, c, ...], w [c, o / groups, kernel...] -> [n, o, ...] of
-   (d - 1) stride - 2 pad + dilation (k - 1) + output_pad + 1 elements in a dim of d; no FL_SAME. */
+/* PyTorch's conv_transpose1d to 3d: x [n, c, spatial...], w [c, o / groups, kernel...], bias [o] or NULL ->
+   [n, o, spatial...]. A dim of size d becomes (d - 1) stride - 2 pad + dilation (k - 1) + output_pad + 1.
+   FL_SAME is an error. */
 #define fl_conv_transpose(...) FL__CONV_TRANSPOSE(fl_, __VA_ARGS__, ._end = 0)
 #define fv_conv_transpose(...) FL__CONV_TRANSPOSE(fv_, __VA_ARGS__, ._end = 0)
 #define FL__CONV_TRANSPOSE(p, x, w, bias, ...) \
@@ -51,8 +52,8 @@ FL_API fl_tensor *fl_conv_transpose_opt(fl_tensor *x, fl_tensor *w, fl_tensor *b
 FL_API fl_var *fv_conv_transpose_opt(fl_var *x, fl_var *w, fl_var *bias, fl_conv_opts o);
 
 typedef struct fl_conv2d_args fl_conv2d_args; /* fl_backend.h */
-/* The records, with resolved args: x [n, c, h, w], w [o, c / groups, kh, kw], bias [o] or NULL; dx has
-   x_shape, dw has w_shape. args.relu counts for y alone: it is max(0, y). */
+/* The 2-d records, with all settings resolved: x [n, c, h, w], w [o, c / groups, kh, kw], bias [o] or NULL;
+   dx has x_shape, dw has w_shape. a.relu (return max(0, y)) is used by fl_conv2d_run only. */
 FL_API fl_tensor *fl_conv2d_run(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv2d_args a);
 FL_API fl_var *fv_conv2d_run(fl_var *x, fl_var *w, fl_var *bias, fl_conv2d_args a);
 FL_API fl_tensor *fl_conv2d_grad_input(fl_tensor *dy, fl_tensor *w, fl_shape x_shape, fl_conv2d_args a);
@@ -84,27 +85,30 @@ FL_PRIVATE void fl__register_conv(void);
 
 /* ---- shape rules of the records ---- */
 
-/* Resolved arguments may come from anywhere: nothing below divides by zero or overflows. */
+/* Checks settings that a caller may have filled in freely, so that nothing below divides by 0 or
+   overflows. */
 static bool fl__conv2d_args_ok(const char *fn, const fl_conv2d_args *a) {
     bool ok = true;
-    if (!fl__in_range(a->groups, 1)) return fl_err_false("%s: %lld groups", fn, (long long)a->groups);
+    if (!fl__in_range(a->groups, 1)) return fl_err_false("%s: groups must be at least 1, got %lld groups", fn,
+                                                         (long long)a->groups);
     for (int i = 0; i < 2; i++)
         ok = ok && fl__in_range(a->stride[i], 1) && fl__in_range(a->pad_lo[i], 0) &&
              fl__in_range(a->pad_hi[i], 0) && fl__in_range(a->dilation[i], 1);
     if (ok) return true;
-    return fl_err_false("%s: stride %lld x %lld, pad %lld x %lld, dilation %lld x %lld", fn,
+    return fl_err_false("%s: stride and dilation must be at least 1, pad at least 0: got stride %lld x %lld, "
+                        "pad %lld x %lld, dilation %lld x %lld", fn,
                         (long long)a->stride[0], (long long)a->stride[1], (long long)a->pad_lo[0],
                         (long long)a->pad_lo[1], (long long)a->dilation[0], (long long)a->dilation[1]);
 }
 
-/* Floats of one dtype: convolution computes in nothing else. */
+/* Checks that a and b are floats of one dtype on one backend. */
 static bool fl__conv_floats(const char *fn, const fl_tensor *a, const fl_tensor *b) {
     if (fl_dtype_is_float(a->dtype) && a->dtype == b->dtype) return fl_same_backend(fn, a, b);
-    return fl_err_false("%s: %s and %s: both must be the same float", fn, fl_dtype_name(a->dtype),
-                        fl_dtype_name(b->dtype));
+    return fl_err_false("%s: operands must be floats of one dtype, got %s and %s", fn,
+                        fl_dtype_name(a->dtype), fl_dtype_name(b->dtype));
 }
 
-/* The relu as an op of its own. */
+/* Convolution, then relu as a separate op. */
 static fl_tensor *fl__conv2d_relu(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv2d_args a) {
     a.relu = false;
     fl_scope s = fl_scope_begin();
@@ -118,11 +122,14 @@ fl_tensor *fl_conv2d_run(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv2d_
     if (a.relu && !bias) return fl__conv2d_relu(x, w, NULL, a);
     if (x->ndim != 4 || w->ndim != 4 || x->shape[1] != w->shape[1] * a.groups ||
         w->shape[0] % a.groups || w->shape[1] < 1 || w->shape[2] < 1 || w->shape[3] < 1)
-        return fl_err_null("fl_conv2d: x %s, w %s, %lld groups: channels do not match", FL_SHAPE_TEXT(x),
+        return fl_err_null("fl_conv2d: channels do not match: got x %s, w %s, %lld groups, expected "
+                           "x [n, c, h, w], w [o, c / groups, kh, kw], o divisible by "
+                           "groups", FL_SHAPE_TEXT(x),
                            FL_SHAPE_TEXT(w), (long long)a.groups);
     if (bias && !fl__conv_floats("fl_conv2d", x, bias)) return NULL;
     if (bias && (bias->ndim != 1 || bias->shape[0] != w->shape[0]))
-        return fl_err_null("fl_conv2d: bias %s for w %s", FL_SHAPE_TEXT(bias), FL_SHAPE_TEXT(w));
+        return fl_err_null("fl_conv2d: bias must have one element per output channel of w %s, got bias %s",
+                           FL_SHAPE_TEXT(w), FL_SHAPE_TEXT(bias));
     fl_shape shape = FL_SHAPE(x->shape[0], w->shape[0], 0, 0);
     for (int i = 2; i < 4; i++) {
         shape.dim[i] = fl__windows(x->shape[i], a.pad_lo[i - 2], a.pad_hi[i - 2],
@@ -137,8 +144,7 @@ fl_tensor *fl_conv2d_run(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_conv2d_
     return c.out[0] ? fl_call_result(&c) : fl_raise();
 }
 
-/* True for gradients of conv2d of x and w by a, whose operands p, q are floats, where dy is the
-   result's. */
+/* Checks the operands p and q of a gradient of conv2d(x, w, a), and that dy has the shape of its result. */
 static bool fl__conv2d_grad_ok(const char *fn, const fl_tensor *p, const fl_tensor *q, fl_shape x,
                                fl_shape w, const fl_tensor *dy, const fl_conv2d_args *a) {
     if (!fl__conv_floats(fn, p, q) || !fl__conv2d_args_ok(fn, a)) return false;
@@ -148,8 +154,8 @@ static bool fl__conv2d_grad_ok(const char *fn, const fl_tensor *p, const fl_tens
         ok = fl__in_range(x.dim[2 + i], 0) && fl__in_range(w.dim[2 + i], 1) &&
              dy->shape[2 + i] == fl__windows(x.dim[2 + i], a->pad_lo[i], a->pad_hi[i],
                                              a->dilation[i] * (w.dim[2 + i] - 1) + 1, a->stride[i]);
-    return ok || fl_err_false("%s: x %s, w %s and dy %s do not belong together", fn, FL_TEXT_OF(x),
-                              FL_TEXT_OF(w), FL_SHAPE_TEXT(dy));
+    return ok || fl_err_false("%s: dy must have the shape of conv2d(x, w): got x %s, w %s, dy %s", fn,
+                              FL_TEXT_OF(x), FL_TEXT_OF(w), FL_SHAPE_TEXT(dy));
 }
 
 fl_tensor *fl_conv2d_grad_input(fl_tensor *dy, fl_tensor *w, fl_shape x_shape, fl_conv2d_args a) {
@@ -179,11 +185,11 @@ static bool fl__compose_conv2d_bias(const fl_call *c, fl_tensor **y) {
     return (y[0] = fl_add(product, fl_reshape(c->in[2], FL_SHAPE(c->in[2]->shape[0], 1, 1)))) != NULL;
 }
 
-/* ---- gradients: conv2d and its two gradients are each other's ---- */
+/* ---- gradients: those of conv2d, conv2d_grad_input and conv2d_grad_weight are the other two ---- */
 
 static fl_var *fv__conv2d_grad_weight(fl_var *x, fl_var *dy, fl_shape w_shape, fl_conv2d_args a);
 
-/* The gradient of weights wants the most room, so it comes before the image's. */
+/* The gradient of w needs the most workspace, so it is computed before that of x. */
 static void fv__conv2d_back(fl_node *n, fl_var *dy) {
     fl_conv2d_args a = *(const fl_conv2d_args *)fv_args(n);
     fl_var *x = fv_saved(n, 0), *w = fv_saved(n, 1);
@@ -192,7 +198,7 @@ static void fv__conv2d_back(fl_node *n, fl_var *dy) {
     if (fv_needs(n, 0)) fv_add_grad(n, 0, fv_conv2d_grad_input(dy, w, fv_in_shape(n, 0), a));
 }
 
-/* Inputs dy, w; g has x's shape. */
+/* Inputs: dy, w. g has x's shape. */
 static void fv__conv2d_grad_input_back(fl_node *n, fl_var *g) {
     fl_conv2d_args a = *(const fl_conv2d_args *)fv_args(n);
     fl_var *dy = fv_saved(n, 0), *w = fv_saved(n, 1);
@@ -200,7 +206,7 @@ static void fv__conv2d_grad_input_back(fl_node *n, fl_var *g) {
     if (fv_needs(n, 1)) fv_add_grad(n, 1, fv__conv2d_grad_weight(g, dy, fv_in_shape(n, 1), a));
 }
 
-/* Inputs x, dy; g has w's shape. */
+/* Inputs: x, dy. g has w's shape. */
 static void fv__conv2d_grad_weight_back(fl_node *n, fl_var *g) {
     fl_conv2d_args a = *(const fl_conv2d_args *)fv_args(n);
     fl_var *x = fv_saved(n, 0), *dy = fv_saved(n, 1);
@@ -208,7 +214,7 @@ static void fv__conv2d_grad_weight_back(fl_node *n, fl_var *g) {
     if (fv_needs(n, 1)) fv_add_grad(n, 1, fv_conv2d_run(x, g, NULL, a));
 }
 
-/* y of p, q and a bias: bilinear in p and q, so each one's gradient reads the other. */
+/* Records y = f(p, q) + bias. f is bilinear, so p is saved only if q requires a gradient, and vice versa. */
 static fl_var *fv__conv2d_record(const char *name, fl_tensor *y, fl_back_fn back, fl_var *p, fl_var *q,
                                  fl_var *bias, fl_conv2d_args a) {
     fl_var *saved_p = q && q->requires_grad ? p : NULL, *saved_q = p && p->requires_grad ? q : NULL;

@@ -1,8 +1,8 @@
-/* fl/ops/copy.h - tensors joined end to end, accumulation, and the gradients of casts and copies
+/* fl/ops/copy.h - concat, stack, in-place add, and the gradients of casts and copies
 
-   fl/tensor/copy.h has fl_cast, fl_contiguous, fl_clone and fl_assign. All run the record copy: x -> y, of one
-   shape, any strides and dtypes; and, where the backend has it, concat (fl_axis_args): up to 8 x -> y, which has
-   them side by side along the axis. */
+   fl_cast, fl_contiguous, fl_clone and fl_assign are in fl/tensor/copy.h. All run the record copy: x -> y, of
+   one shape, with any strides and dtypes. Where the backend has it, concat and stack run the record concat
+   (fl_axis_args): up to 8 x -> y, joined along the axis. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -17,15 +17,17 @@
 extern "C" {
 #endif
 
-/* n tensors end to end along axis; dtypes promote. */
+/* torch.cat: joins n >= 1 tensors along axis; their shapes must be equal in all other axes. Dtypes
+   promote. */
 FL_API fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis);
 FL_API fl_var *fv_concat(fl_var *const *xs, int n, int axis);
-/* Along a new axis. */
+/* torch.stack: joins n >= 1 tensors of one shape along a new axis, in [-ndim - 1, ndim]. Dtypes promote. */
 FL_API fl_tensor *fl_stack(fl_tensor *const *ts, int n, int axis);
 FL_API fl_var *fv_stack(fl_var *const *xs, int n, int axis);
+/* fl_contiguous and fl_clone on variables. */
 FL_API fl_var *fv_contiguous(fl_var *x);
 FL_API fl_var *fv_clone(fl_var *x);
-/* dst += src, likewise. */
+/* dst += src in place, by fl_assign: src broadcasts to dst, the sum is cast to dst's dtype. Returns dst. */
 FL_API fl_tensor *fl_accumulate(fl_tensor *dst, fl_tensor *src);
 
 FL_PRIVATE void fl__register_copy(void);
@@ -52,10 +54,10 @@ fl_tensor *fl_accumulate(fl_tensor *dst, fl_tensor *src) {
     return fl_scope_return(&s, fl_assign(dst, fl_add(dst, src)));
 }
 
-/* Writes n tensors, side by side along axis, into out from element *at on, which moves on. */
+/* Writes n tensors along axis into out, starting at element *at, and advances *at. */
 static bool fl__write_parts(fl_tensor *out, fl_tensor *const *ts, int n, int axis, int64_t *at) {
     const fl_axis_args args = {axis};
-    fl_tensor alias = *out; /* never leaves the call below */
+    fl_tensor alias = *out; /* used by the call below only */
     fl_call c = {.op = n > 1 ? fl_op_concat : FL_OP_copy, .n_out = 1, .n_in = n, .out = {&alias},
                  .args = &args};
     alias.offset += *at * out->stride[axis];
@@ -76,10 +78,10 @@ static bool fl__compose_concat(const fl_call *c, fl_tensor **y) {
 
 fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis) {
     if (fl_is_null_arg("fl_concat", ts)) return NULL;
-    if (n < 1) return fl_err_null("fl_concat: %d tensors", n);
+    if (n < 1) return fl_err_null("fl_concat: expected at least one tensor, got %d tensors", n);
     for (int i = 0; i < n; i++) {
         if (fl_is_null_arg("fl_concat", ts[i])) return NULL;
-        if (ts[i]->weak) return fl_err_null("fl_concat: tensor %d is a weak number", i);
+        if (ts[i]->weak) return fl_err_null("fl_concat: tensor %d is a weak number, expected a tensor", i);
         if (!fl_same_backend("concat", ts[0], ts[i])) return NULL;
     }
     if ((axis = fl_own_axis_of("fl_concat", ts[0], axis)) < 0) return NULL;
@@ -88,19 +90,21 @@ fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis) {
         fl_shape rest = fl_shape_of(ts[i]);
         if (rest.ndim != shape.ndim ||
             __builtin_add_overflow(shape.dim[axis], rest.dim[axis], &shape.dim[axis]))
-            return fl_err_null("fl_concat: shapes %s and %s", FL_SHAPE_TEXT(ts[0]),
-                           FL_SHAPE_TEXT(ts[i]));
+            return fl_err_null("fl_concat: shapes %s and %s have different numbers of dims, or too many "
+                               "elements",
+                               FL_SHAPE_TEXT(ts[0]), FL_SHAPE_TEXT(ts[i]));
         for (int d = 0; d < shape.ndim; d++)
             if (d != axis && rest.dim[d] != shape.dim[d])
-                return fl_err_null("fl_concat: shapes %s and %s differ besides axis %d",
+                return fl_err_null("fl_concat: shapes %s and %s differ outside axis %d",
                                FL_SHAPE_TEXT(ts[0]), FL_SHAPE_TEXT(ts[i]), axis);
     }
     fl_tensor *out = fl_out_on(ts[0]->backend, shape, fl_result_type(n, ts));
-    bool last = shape.ndim == 4; /* images that all have their channels innermost stay so */
+    bool last = shape.ndim == 4; /* channels-last images give a channels-last result */
     for (int i = 0; last && i < n; i++) last = fl_is_channels_last(ts[i]) && !fl_is_contiguous(ts[i]);
     if (out && last) out = fl_out_order_as(out, ts[0]);
     if (!out || !fl_out_allocate(out)) return fl_raise();
-    const int most = out->buffer && fl_backend_has(out->backend, fl_op_concat) ? 8 : 1; /* of a record */
+    const int most = out->buffer && fl_backend_has(out->backend, fl_op_concat) ? 8 : 1; /* inputs of a
+                                                                                           record */
     int64_t at = 0;
     for (int i = 0; i < n; i += most)
         if (!fl__write_parts(out, ts + i, n - i < most ? n - i : most, axis, &at)) return fl_raise();
@@ -109,17 +113,17 @@ fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis) {
 
 fl_tensor *fl_stack(fl_tensor *const *ts, int n, int axis) {
     if (fl_is_null_arg("fl_stack", ts)) return NULL;
-    if (n < 1) return fl_err_null("fl_stack: %d tensors", n);
+    if (n < 1) return fl_err_null("fl_stack: expected at least one tensor, got %d tensors", n);
     for (int i = 0; i < n; i++) {
         if (fl_is_null_arg("fl_stack", ts[i])) return NULL;
         if (!fl_same_shape(ts[0], ts[i]))
-            return fl_err_null("fl_stack: shapes %s and %s", FL_SHAPE_TEXT(ts[0]),
-                           FL_SHAPE_TEXT(ts[i]));
+            return fl_err_null("fl_stack: tensors must have one shape, got shapes %s and %s",
+                               FL_SHAPE_TEXT(ts[0]), FL_SHAPE_TEXT(ts[i]));
     }
     int dims = ts[0]->ndim, at = axis < 0 ? axis + dims + 1 : axis;
     if (at < 0 || at > dims || dims == FL_MAX_DIMS)
-        return fl_err_null("fl_stack: axis %d for shape %s", axis, FL_SHAPE_TEXT(ts[0]));
-    fl_quiet(+1); /* a handler that jumps must not lose the list */
+        return fl_err_null("fl_stack: cannot insert axis %d for shape %s", axis, FL_SHAPE_TEXT(ts[0]));
+    fl_quiet(+1); /* an error handler that longjmps must not leak rows */
     fl_scope s = fl_scope_of(__func__);
     fl_tensor **rows = fl_heap_alloc((size_t)n * sizeof *rows), *out = NULL;
     bool ok = rows != NULL;
@@ -169,7 +173,7 @@ static fl_var *fv__join(const char *name, fv__join_fn join, fl_back_fn back, fl_
     fl_tensor *ts[FV_MAX];
     if (!xs || n < 1) {
         if (!xs) fl_fail("fv_%s: the list of variables is NULL", name);
-        else fl_fail("fv_%s: %d variables", name, n);
+        else fl_fail("fv_%s: expected at least one variable, got %d variables", name, n);
         return fl_raise();
     }
     for (int i = 0; i < n; i++) ts[i] = fv_value(xs[i]);
@@ -178,7 +182,7 @@ static fl_var *fv__join(const char *name, fv__join_fn join, fl_back_fn back, fl_
     return fv_record_args(name, value, back, (fv_list){n, xs}, FV_NONE, &axis, sizeof axis);
 }
 
-/* More than a node has inputs: groups of them are joined first. */
+/* For more variables than a node has inputs: joins FV_MAX groups, then their results. */
 static fl_var *fv__join_groups(fl_var *(*join)(fl_var *const *xs, int n, int axis),
                                fl_var *const *xs, int n, int axis) {
     fl_scope s = fl_scope_begin();

@@ -1,6 +1,7 @@
-/* fl/ops/create.h - sequences, diagonals and windows of numbers
+/* fl/ops/create.h - creation ops: arange, linspace, eye, tri, window functions
 
-   fl_empty, fl_full and the like stand in fl_tensor.h. Computed in f64, so f32 rounds once. */
+   fl_empty, fl_full and so on are in fl_tensor.h. Values are computed in f64 and rounded once to the dtype.
+   Results are on the default backend. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -11,26 +12,32 @@
 extern "C" {
 #endif
 
-/* start, start + step, ... before stop; ceil((stop - start) / step) elements. dtype NONE: i64. */
+/* start, start + step, ..., excluding stop: max(0, ceil((stop - start) / step)) elements. FL_DTYPE_NONE: i64.
+   Errors: step 0, a dtype without arithmetic (b8). */
 FL_API fl_tensor *fl_arange(double start, double stop, double step, fl_dtype dtype);
-/* The same on t's backend, whatever the default one is: for an op's constants beside its operand t. */
+/* fl_arange on t's backend: for constants that an op combines with its operand t. */
 FL_API fl_tensor *fl_new_arange(const fl_tensor *t, double start, double stop, double step, fl_dtype dtype);
-/* Ones on the diagonal [n, m]. */
+/* [n, m] with ones on the main diagonal, else 0. FL_DTYPE_NONE, here and below: f32. */
 FL_API fl_tensor *fl_eye(int64_t n, int64_t m, fl_dtype dtype);
 
-/* As fl_full_like. */
+/* Zeros or ones with t's shape, dtype and backend, as fl_full_like. */
 FL_API fl_tensor *fl_zeros_like(fl_tensor *t);
 FL_API fl_tensor *fl_ones_like(fl_tensor *t);
-/* n numbers from start to stop, evenly; base to the power of those. dtype NONE, here and below:
-   f32. */
+/* n evenly spaced numbers from start to stop, both included */
 FL_API fl_tensor *fl_linspace(double start, double stop, int64_t n, fl_dtype dtype);
+/* base^x for the n numbers x of fl_linspace */
 FL_API fl_tensor *fl_logspace(double start, double stop, int64_t n, double base, fl_dtype dtype);
-/* [n, m]: ones up to diagonal k, else 0 */
+/* [n, m] with ones on and below diagonal k (0: the main one, k > 0: above it), else 0 */
 FL_API fl_tensor *fl_tri(int64_t n, int64_t m, int64_t k, fl_dtype dtype);
-/* Windows of n values for spectra; periodic: those of n + 1 without the last. */
+/* Window functions [n] for spectral analysis, torch.hann_window and so on. periodic: the symmetric window of
+   n + 1 values without the last. With t = i / n (periodic) or i / (n - 1): */
+/* 0.5 - 0.5 cos(2 pi t) */
 FL_API fl_tensor *fl_hann_window(int64_t n, bool periodic, fl_dtype dtype);
+/* 0.54 - 0.46 cos(2 pi t) */
 FL_API fl_tensor *fl_hamming_window(int64_t n, bool periodic, fl_dtype dtype);
+/* 0.42 - 0.5 cos(2 pi t) + 0.08 cos(4 pi t) */
 FL_API fl_tensor *fl_blackman_window(int64_t n, bool periodic, fl_dtype dtype);
+/* 1 - |2 t - 1| */
 FL_API fl_tensor *fl_bartlett_window(int64_t n, bool periodic, fl_dtype dtype);
 
 #ifdef __cplusplus
@@ -53,11 +60,13 @@ FL_API fl_tensor *fl_bartlett_window(int64_t n, bool periodic, fl_dtype dtype);
 static fl_tensor *fl__arange(const char *fn, int backend, double start, double stop, double step,
                              fl_dtype dtype) {
     double n = ceil((stop - start) / step);
-    if (!(step != 0) || !(n < 4e18)) return fl_err_null("%s: from %g to %g by %g", fn, start, stop, step);
+    if (!(step != 0) || !(n < 4e18)) return fl_err_null("%s: step must not be 0, the range must be finite: "
+                                                        "got from %g to %g by %g", fn, start, stop, step);
     if (dtype == FL_DTYPE_NONE) dtype = FL_I64;
     if (fl_dtype_size(dtype) == 0) return fl_err_null("%s: dtype %d is not known", fn, (int)dtype);
     if (fl_compute_dtype(FL_CLASS_NUM, dtype) != dtype)
-        return fl_err_null("%s: %s is not supported", fn, fl_dtype_name(dtype));
+        return fl_err_null("%s: %s is not supported, expected a float or an integer dtype", fn,
+                           fl_dtype_name(dtype));
     fl_tensor *t = fl_out_on(backend, FL_SHAPE(n > 0 ? (int64_t)n : 0), dtype);
     fl_iota_args a = {start, step, flm_f64_to_i64(start), flm_f64_to_i64(step)};
     return t ? fl_call_into(FL_OP_iota, t, NULL, NULL, &a) : fl_raise();
@@ -96,11 +105,12 @@ fl_tensor *fl_ones_like(fl_tensor *t) {
 
 /* 0, 1, ... n - 1 in f64 */
 static fl_tensor *fl__create_counted(const char *fn, int64_t n) {
-    if (n < 0 || n > (int64_t)1 << 53) return fl_err_null("%s: %lld elements", fn, (long long)n);
+    if (n < 0 || n > (int64_t)1 << 53)
+        return fl_err_null("%s: n must be in [0, 2^53], got %lld elements", fn, (long long)n);
     return fl_arange(0, (double)n, 1, FL_F64);
 }
 
-/* Each half from its own end: exact at both, and symmetric. */
+/* n evenly spaced numbers. The halves are computed from start and from stop: both ends are exact. */
 static fl_tensor *fl__spaced(const char *fn, double start, double stop, int64_t n) {
     double step = n > 1 ? (stop - start) / (double)(n - 1) : 0;
     fl_tensor *i = fl__create_counted(fn, n);
@@ -131,7 +141,7 @@ fl_tensor *fl_tri(int64_t n, int64_t m, int64_t k, fl_dtype dtype) {
 
 /* >>windows */
 
-/* The angles, in turns: 0 to 1, where 1 is element n, or n - 1 if not periodic. */
+/* The phases i / n, or i / (n - 1) if not periodic, for i = 0 to n - 1, in f64. */
 static fl_tensor *fl__turns(const char *fn, int64_t n, bool periodic) {
     fl_tensor *i = fl__create_counted(fn, n);
     if (!i) return NULL;

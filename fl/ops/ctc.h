@@ -1,13 +1,13 @@
-/* fl/ops/ctc.h - the loss of connectionist temporal classification
+/* fl/ops/ctc.h - connectionist temporal classification (CTC) loss
 
-   -log P(target), P summed over all alignments of the target's labels with the steps. The forward pass
-   runs in log space over blank, label 1, blank, label 2, ... blank, a step for each time for the whole
-   batch. FL__NEVER stands for log 0: its sums stay finite, so gradients of any order do.
+   -log P(target), where P is the sum over all alignments of the target with the time steps. The forward
+   algorithm runs in log space on the sequence blank, label 1, blank, label 2, ..., blank, one time step of
+   the whole batch at a time. FL__LOG_ZERO stands for log 0: its sums stay finite, and so do gradients.
 
-   Records (fl_ctc_args); of logp's dtype, any float, is its gradient, all else f32 or f64.
+   Records (fl_ctc_args). logp may be any float, dlogp has its dtype; the other floats are f32 or f64.
      ctc       logp [t, n, c], i64: target [n, l], steps [n], lengths [n] -> log P(target) [n], about
-               -1e30 where no alignment gives it
-     ctc_grad  the same, that, dy [n] -> dlogp [t, n, c], 0 for such targets */
+               -1e30 for a target without an alignment
+     ctc_grad  the same inputs, log P, dy [n] -> dlogp [t, n, c], 0 for a target without an alignment */
 #ifndef FL_OPS_CTC_H
 #define FL_OPS_CTC_H
 #include "loss.h"
@@ -19,14 +19,14 @@ extern "C" {
 
 typedef struct fl_ctc_loss_opts {
     fl_opts_guard guard_;
-    int64_t blank;          /* its class */
-    fl_reduction reduction; /* FL_MEAN: each loss by its target's length, then over the batch */
-    bool zero_infinity;     /* 0 instead of inf for targets that no alignment gives */
+    int64_t blank;          /* class index of the blank */
+    fl_reduction reduction; /* FL_MEAN: each loss is divided by its target length, then averaged */
+    bool zero_infinity;     /* loss 0 instead of inf for a target without an alignment */
     char _end;
 } fl_ctc_loss_opts;
-/* -log P(target), summed over all alignments: log probabilities [t, n, c]; i64: target [n, l], and
-   of each sequence the steps (beyond t: t) and the target's length, [n]. Gradient of inf: 0. That of
-   PyTorch holds a log softmax's before it. */
+/* torch's ctc_loss of log probabilities logp [t, n, c] and, all i64, padded targets [n, l], the number of
+   time steps [n] (more than t count as t) and the target lengths [n] -> a scalar, or [n] with FL_NONE. A loss
+   of inf has gradient 0. The gradient is exact for logp; PyTorch's assumes that a log_softmax made logp. */
 #define fl_ctc_loss(...) FL__CTC_LOSS(fl_, __VA_ARGS__, ._end = 0)
 #define fv_ctc_loss(...) FL__CTC_LOSS(fv_, __VA_ARGS__, ._end = 0)
 #define FL__CTC_LOSS(p, logp, target, steps, lengths, ...) \
@@ -55,10 +55,10 @@ FL_PRIVATE void fl__register_ctc(void);
 #include "reduce.h"
 #include "view.h"
 #include <math.h>
-#define FL__NEVER (-1e30)
+#define FL__LOG_ZERO (-1e30)
 #define FL_TEXT "ctc.inc"
 #include "expand.h"
-#undef FL__NEVER
+#undef FL__LOG_ZERO
 
 FL_DATA_DEFINED fl_op fl_op_ctc, fl_op_ctc_grad;
 

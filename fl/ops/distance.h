@@ -1,7 +1,7 @@
-/* fl/ops/distance.h - how alike vectors are: cosine similarity, pairwise distance
+/* fl/ops/distance.h - cosine similarity and pairwise distance of vectors
 
-   Composed of other ops: see expand.h. The distances of all rows of two matrices, fl_cdist, are in
-   linear.h. */
+   Composed of other ops (expand.h). Operands broadcast; integers become f32, f16 and bf16 are computed in
+   f32. fl_cdist, the distances between all rows of two matrices, is in linear.h. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -12,9 +12,10 @@
 extern "C" {
 #endif
 
-/* a b / (max(|a|, eps) max(|b|, eps)) along axis;  |a - b + eps|_p along the last axis */
+/* sum(a b) / (max(|a|, eps) max(|b|, eps)) along axis, which is removed; PyTorch's default eps is 1e-8. */
 FL_API fl_tensor *fl_cosine_similarity(fl_tensor *a, fl_tensor *b, int axis, double eps);
 FL_API fl_var *fv_cosine_similarity(fl_var *a, fl_var *b, int axis, double eps);
+/* The p-norm |a - b + eps|_p along the last axis, which is removed; PyTorch's defaults are p 2, eps 1e-6. */
 FL_API fl_tensor *fl_pairwise_distance(fl_tensor *a, fl_tensor *b, double p, double eps);
 FL_API fl_var *fv_pairwise_distance(fl_var *a, fl_var *b, double p, double eps);
 

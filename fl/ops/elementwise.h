@@ -1,8 +1,9 @@
-/* fl/ops/elementwise.h - the ops of the tables that have a formula, and choice between two
+/* fl/ops/elementwise.h - element-wise unary and binary ops, where, clamp
 
-   One prototype per line of FL_UNARY_OPS and FL_BINARY_OPS (fl/tensor/op_table.h), where formulas,
-   gradients and dtypes stand; what it does is fl_unary_op and fl_binary_op there. On variables the
-   gradient formula runs in one pass (records grad1, grad2) where the backend can, else by its steps. */
+   One prototype per line of FL_UNARY_OPS and FL_BINARY_OPS (fl/tensor/op_table.h), which has each op's
+   formula, gradient and dtype rule; they run fl_unary_op and fl_binary_op. Binary operands broadcast and
+   promote. The gradient formula is one fused kernel (records grad1, grad2) if the backend has it, else run op
+   by op. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -15,7 +16,7 @@
 extern "C" {
 #endif
 
-/* One per line of FL_UNARY_OPS; formulas and dtypes stand there. */
+/* The ops of FL_UNARY_OPS; formulas and dtype rules are in op_table.h. */
 FL_API fl_tensor *fl_neg(fl_tensor *x);
 FL_API fl_var *fv_neg(fl_var *x);
 FL_API fl_tensor *fl_abs(fl_tensor *x);
@@ -40,7 +41,7 @@ FL_API fl_tensor *fl_erf(fl_tensor *x);
 FL_API fl_var *fv_erf(fl_var *x);
 FL_API fl_tensor *fl_floor(fl_tensor *x);
 FL_API fl_var *fv_floor(fl_var *x);
-FL_API fl_tensor *fl_rint(fl_tensor *x); /* halves to even */
+FL_API fl_tensor *fl_rint(fl_tensor *x); /* nearest integer, ties to even: torch.round */
 FL_API fl_var *fv_rint(fl_var *x);
 FL_API fl_tensor *fl_bitwise_not(fl_tensor *x);
 FL_API fl_var *fv_bitwise_not(fl_var *x);
@@ -94,13 +95,13 @@ FL_API fl_tensor *fl_relu(fl_tensor *x);
 FL_API fl_var *fv_relu(fl_var *x);
 FL_API fl_tensor *fl_sigmoid(fl_tensor *x);
 FL_API fl_var *fv_sigmoid(fl_var *x);
-FL_API fl_tensor *fl_silu(fl_tensor *x);
-FL_API fl_var *fv_silu(fl_var *x);     /* x sigmoid(x) */
+FL_API fl_tensor *fl_silu(fl_tensor *x); /* x sigmoid(x) */
+FL_API fl_var *fv_silu(fl_var *x);
 FL_API fl_tensor *fl_softplus(fl_tensor *x); /* log(1 + exp(x)) */
 FL_API fl_var *fv_softplus(fl_var *x);
-FL_API fl_tensor *fl_gelu(fl_tensor *x);
-FL_API fl_var *fv_gelu(fl_var *x);     /* x Phi(x), by erf */
-FL_API fl_tensor *fl_gelu_tanh(fl_tensor *x); /* x Phi(x), by tanh as in GPT-2 */
+FL_API fl_tensor *fl_gelu(fl_tensor *x); /* x Phi(x), exact (erf) */
+FL_API fl_var *fv_gelu(fl_var *x);
+FL_API fl_tensor *fl_gelu_tanh(fl_tensor *x); /* x Phi(x), the tanh approximation of GPT-2 */
 FL_API fl_var *fv_gelu_tanh(fl_var *x);
 FL_API fl_tensor *fl_relu6(fl_tensor *x); /* min(max(x, 0), 6) */
 FL_API fl_var *fv_relu6(fl_var *x);
@@ -128,28 +129,29 @@ FL_API fl_tensor *fl_isposinf(fl_tensor *x);
 FL_API fl_var *fv_isposinf(fl_var *x);
 FL_API fl_tensor *fl_isneginf(fl_tensor *x);
 FL_API fl_var *fv_isneginf(fl_var *x);
-FL_API fl_tensor *fl_signbit(fl_tensor *x); /* of -0 too; false for NaN */
+FL_API fl_tensor *fl_signbit(fl_tensor *x); /* x < 0 or x is -0; false for NaN */
 FL_API fl_var *fv_signbit(fl_var *x);
 FL_API fl_tensor *fl_logical_not(fl_tensor *x);
 FL_API fl_var *fv_logical_not(fl_var *x);
-/* One per line of FL_BINARY_OPS. */
+/* The ops of FL_BINARY_OPS. */
 FL_API fl_tensor *fl_add(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_add(fl_var *a, fl_var *b);
 FL_API fl_tensor *fl_sub(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_sub(fl_var *a, fl_var *b);
 FL_API fl_tensor *fl_mul(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_mul(fl_var *a, fl_var *b);
-FL_API fl_tensor *fl_div(fl_tensor *a, fl_tensor *b); /* true division */
+FL_API fl_tensor *fl_div(fl_tensor *a, fl_tensor *b); /* true division: integers become f32 */
 FL_API fl_var *fv_div(fl_var *a, fl_var *b);
 FL_API fl_tensor *fl_pow(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_pow(fl_var *a, fl_var *b);
-/* of the divisor's sign; integer x % 0: an error */
+/* a - b floor(a / b): the sign of b. Integer division by 0 is an error. */
 FL_API fl_tensor *fl_remainder(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_remainder(fl_var *a, fl_var *b);
-FL_API fl_tensor *fl_atan2(fl_tensor *a, fl_tensor *b); /* the angle of (b, a) */
+FL_API fl_tensor *fl_atan2(fl_tensor *a, fl_tensor *b); /* angle of the point (x = b, y = a) */
 FL_API fl_var *fv_atan2(fl_var *a, fl_var *b);
+/* Of maximum and minimum, each of two equal operands gets half of the gradient. */
 FL_API fl_tensor *fl_maximum(fl_tensor *a, fl_tensor *b);
-FL_API fl_var *fv_maximum(fl_var *a, fl_var *b); /* equal operands share the gradient */
+FL_API fl_var *fv_maximum(fl_var *a, fl_var *b);
 FL_API fl_tensor *fl_minimum(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_minimum(fl_var *a, fl_var *b);
 FL_API fl_tensor *fl_eq(fl_tensor *a, fl_tensor *b);
@@ -170,27 +172,28 @@ FL_API fl_tensor *fl_bitwise_or(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_bitwise_or(fl_var *a, fl_var *b);
 FL_API fl_tensor *fl_bitwise_xor(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_bitwise_xor(fl_var *a, fl_var *b);
-/* a 2^b; 0 past the width and for b < 0 */
+/* a << b, that is a 2^b; 0 if b < 0 or b is at least the bit width */
 FL_API fl_tensor *fl_shift_left(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_shift_left(fl_var *a, fl_var *b);
-/* a / 2^b, rounded down; past the width and for b < 0: 0, or -1 of a < 0 */
+/* a >> b, that is floor(a / 2^b); 0, or -1 for a < 0, if b < 0 or b is at least the bit width */
 FL_API fl_tensor *fl_shift_right(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_shift_right(fl_var *a, fl_var *b);
-/* a - b trunc(a / b): of a's sign; integer x % 0: an error */
+/* a - b trunc(a / b): the sign of a. Integer division by 0 is an error. */
 FL_API fl_tensor *fl_fmod(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_fmod(fl_var *a, fl_var *b);
-FL_API fl_tensor *fl_fmax(fl_tensor *a, fl_tensor *b); /* maximum and minimum that pass a NaN by */
+/* Maximum and minimum that ignore a NaN if the other operand is a number. */
+FL_API fl_tensor *fl_fmax(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_fmax(fl_var *a, fl_var *b);
 FL_API fl_tensor *fl_fmin(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_fmin(fl_var *a, fl_var *b);
-/* |a| with the sign of b; that of NaN counts as + */
+/* |a| with the sign of b; positive for b = NaN */
 FL_API fl_tensor *fl_copysign(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_copysign(fl_var *a, fl_var *b);
 FL_API fl_tensor *fl_heaviside(fl_tensor *a, fl_tensor *b); /* a < 0: 0; a == 0: b; a > 0: 1 */
 FL_API fl_var *fv_heaviside(fl_var *a, fl_var *b);
 FL_API fl_tensor *fl_ldexp(fl_tensor *a, fl_tensor *b); /* a 2^b */
 FL_API fl_var *fv_ldexp(fl_var *a, fl_var *b);
-FL_API fl_tensor *fl_xlogy(fl_tensor *a, fl_tensor *b); /* a log(b), 0 where a is 0 */
+FL_API fl_tensor *fl_xlogy(fl_tensor *a, fl_tensor *b); /* a log(b); 0 where a is 0 */
 FL_API fl_var *fv_xlogy(fl_var *a, fl_var *b);
 FL_API fl_tensor *fl_logaddexp(fl_tensor *a, fl_tensor *b); /* log(exp(a) + exp(b)) */
 FL_API fl_var *fv_logaddexp(fl_var *a, fl_var *b);
@@ -204,18 +207,19 @@ FL_API fl_tensor *fl_logical_or(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_logical_or(fl_var *a, fl_var *b);
 FL_API fl_tensor *fl_logical_xor(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_logical_xor(fl_var *a, fl_var *b);
+/* c ? a : b, fl_where on variables; c gets no gradient. */
 FL_API fl_var *fv_where(fl_var *c, fl_var *a, fl_var *b);
-/* min(max(x, low), high); numbers or tensors, either may be NULL. Gradient: dy goes to x where
-   low <= x <= high; to low where x < low < high; to high where max(x, low) > high. */
+/* min(max(x, low), high). The bounds are numbers or tensors; NULL means no bound. The gradient dy goes to x
+   where low <= x <= high, to low where x < low < high, to high where max(x, low) > high. */
 FL_API fl_tensor *fl_clamp(fl_tensor *x, fl_tensor *low, fl_tensor *high);
 FL_API fl_var *fv_clamp(fl_var *x, fl_var *low, fl_var *high);
 
-/* The gradient formula of a FL_UNARY_OPS line: x, y, dy -> dx, one fused pass, into out (which may be
-   dy) or a new tensor (NULL). NULL without an error when the backend has no grad1 slot for op: run the
-   composition then. */
+/* Runs the gradient formula of op, one of FL_UNARY_OPS, as one fused kernel: x, y, dy -> dx, written into out
+   (which may be dy) or, if out is NULL, a new tensor. Returns NULL without an error if the backend has no
+   fused gradient for op; the caller then runs the formula op by op. */
 FL_API fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy, fl_tensor *out);
-/* The same for FL_BINARY_OPS, all of one shape; want bit 0: *da, bit 1: *db. False without an
-   error: as above. */
+/* The same for op, one of FL_BINARY_OPS, with all operands of one shape. want: bit 0 asks for *da, bit 1 for
+   *db. Returns false without an error if the backend has no fused gradient for op. */
 FL_API bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_tensor *dy,
                      fl_tensor **da, fl_tensor **db);
 
@@ -235,32 +239,32 @@ FL_API bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *
 /* ---- on tensors ---- */
 
 fl_tensor *fl_clamp(fl_tensor *x, fl_tensor *low, fl_tensor *high) {
-    if (fl_is_null_arg("fl_clamp", x) || ((!low || !high) && fl_error())) return NULL; /* a bound that failed */
+    if (fl_is_null_arg("fl_clamp", x) || ((!low || !high) && fl_error())) return NULL;
     fl_scope s = fl_scope_of(__func__);
     fl_tensor *y = low ? fl_maximum(x, low) : x;
     return fl_scope_return(&s, high ? fl_minimum(y, high) : y);
 }
 
-/* The fused gradient may run: the backend has the slot and nobody replaced an op of the formula. */
+/* True if the backend has the fused kernel and no op of the formula was replaced. */
 static bool fl__grad_by_slot(const fl_tensor *dy, fl_op slot, fl_op op) {
     const fl_backend *be = fl_backend_at(dy->backend);
     return (be->any || be->op[slot]) && !be->no_grad[op];
 }
 
-/* An operand of a fused gradient: a number, or a float like dy. */
+/* True if t is a number or a float of dy's dtype, shape and backend. */
 static bool fl__grad_operand(const char *fn, const fl_tensor *t, const fl_tensor *dy) {
     if (fl_is_null_arg(fn, t) || fl_is_null_arg(fn, dy)) return false;
     if (!dy->weak && (t->weak || (t->dtype == dy->dtype && t->backend == dy->backend &&
                                   fl_dtype_is_float(dy->dtype) && fl_same_shape(t, dy))))
         return true;
-    return fl_err_false("%s: operand %s %s and dy %s %s differ, or are no floats", fn,
-                   fl_dtype_name(t->dtype), FL_SHAPE_TEXT(t), fl_dtype_name(dy->dtype),
-                   FL_SHAPE_TEXT(dy));
+    return fl_err_false("%s: operands must be floats of dy's dtype, shape and backend: got %s %s, dy %s %s",
+                        fn, fl_dtype_name(t->dtype), FL_SHAPE_TEXT(t), fl_dtype_name(dy->dtype),
+                        FL_SHAPE_TEXT(dy));
 }
 
 fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy, fl_tensor *out) {
     if (!fl_op_get_info(op) || fl_op_get_info(op)->arity != 1)
-        return fl_err_null("fl_grad1: op %d has no formula of x", (int)op);
+        return fl_err_null("fl_grad1: op %d is not in FL_UNARY_OPS: it has no formula of x", (int)op);
     if (!fl__grad_operand("fl_grad1", x, dy) || !fl__grad_operand("fl_grad1", y, dy)) return NULL;
     if (!fl__grad_by_slot(dy, FL_OP_grad1, op)) return NULL;
     fl_grad_args a = {op};
@@ -274,7 +278,7 @@ fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy, fl_tens
 bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_tensor *dy,
               fl_tensor **da, fl_tensor **db) {
     if (!fl_op_get_info(op) || fl_op_get_info(op)->arity != 2)
-        return fl_err_false("fl_grad2: op %d has no formula of a and b", (int)op);
+        return fl_err_false("fl_grad2: op %d is not in FL_BINARY_OPS: it has no formula of a and b", (int)op);
     if (!fl__grad_operand("fl_grad2", a, dy) || !fl__grad_operand("fl_grad2", b, dy) ||
         !fl__grad_operand("fl_grad2", y, dy))
         return false;
@@ -295,15 +299,15 @@ bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_t
 
 /* ---- on variables ---- */
 
-/* What the gradient formula of operand i of op needs, in bits 8 i ...: */
+/* Properties of the gradient formula of operand i, in bits 8 i to 8 i + 7: */
 enum {
-    FV__READS_A = 1, /* or x */
+    FV__READS_A = 1, /* reads a, or x */
     FV__READS_B = 2,
     FV__READS_Y = 4,
-    FV__FLOWS = 8, /* it is not zero everywhere: it has a dy */
-    FV__LONG = 16, /* more than one op: fused if the backend can */
-    FV__PASSES = 32, /* it is dy itself */
-    FV__KNOWN = 64
+    FV__FLOWS = 8,   /* reads dy: the gradient is not 0 everywhere */
+    FV__LONG = 16,   /* more than one op: fused if the backend can */
+    FV__PASSES = 32, /* is dy itself */
+    FV__KNOWN = 64   /* the entry is computed */
 };
 
 static unsigned fv__needs_of_formula(fl_op op, int i) {
@@ -318,7 +322,7 @@ static unsigned fv__needs_of_formula(fl_op op, int i) {
     return needs;
 }
 
-/* Read from the program once per op; which thread writes the result does not matter. */
+/* Computed from the formula's program once per op. Threads that race store the same value. */
 static unsigned fv__needs_of(fl_op op) {
     static unsigned known[FL_TABLE_OPS];
     unsigned needs = __atomic_load_n(&known[op], __ATOMIC_RELAXED);
@@ -328,7 +332,8 @@ static unsigned fv__needs_of(fl_op op) {
     return needs;
 }
 
-/* For what a formula does not read, the fused slot gets any tensor of the right shape: dy. */
+/* An operand of the fused kernel, in dy's dtype and shape; dy in place of an operand that the formula does
+   not read (x NULL). */
 static fl_tensor *fv__operand(fl_var *x, fl_var *dy) {
     fl_tensor *t = fl_cast(x ? x->value : dy->value, dy->value->dtype);
     return !t || fl_same_shape(t, dy->value) ? t : fl_expand(t, fl_shape_of(dy->value));
@@ -347,7 +352,7 @@ static void *fv__formula_step(fl_primitive primitive, void *const x[]) {
     return fl_op_get_info(op)->arity == 1 ? fv__unary(op, x[0]) : fv__binary(op, x[0], x[1]);
 }
 
-/* The gradient of operand i on variables: where no fused one is better, and where it is recorded. */
+/* The gradient of operand i, op by op: for one-op formulas, without a fused kernel, and if it is recorded. */
 static fl_var *fv__gradient(fl_op op, int i, void *const in[]) {
     static const fl_formula_vtable variables = {fv__formula_number, fv__formula_step};
     void *d[FL_FORMULA_OUTPUTS];
@@ -359,7 +364,7 @@ static fl_tensor *fv__unary_recompute(fl_node *n) {
     return fl_unary_op(fv_op(n), fv_value(fv_saved(n, 0)));
 }
 
-/* dx takes dy's place where nobody else sees dy. */
+/* dx is written over dy if nothing else holds dy. */
 static void fv__unary_back(fl_node *n, fl_var *dy) {
     const fl_op op = fv_op(n);
     fl_tensor *own = fv_own_grad(n, dy);
@@ -373,7 +378,7 @@ static void fv__unary_back(fl_node *n, fl_var *dy) {
     else if (!fl_error()) fv_add_grad(n, 0, fv__gradient(op, 0, (void *[]){x, y, dy}));
 }
 
-/* Filled field by field: compilers make a slow string instruction of a literal. */
+/* Assigns field by field: compilers turn a literal into a slow string instruction. */
 static fl_var *fv__record_line(fl_op op, fl_tensor *value, fl_back_fn back, int n_in, fl_var *const *in,
                                int n_saved, fl_var *const *saved, unsigned blocked,
                                fl_tensor *(*recompute)(fl_node *n)) {
@@ -394,7 +399,8 @@ static fl_var *fv__record_line(fl_op op, fl_tensor *value, fl_back_fn back, int 
 
 FL_API fl_var *fv_record_formula(fl_op op, fl_var *x, fl_tensor *value) {
     const fl_op_info *info = fl_op_get_info(op);
-    if (!info || info->arity != 1) return fl_err_null("fv_record_formula: op %d has no formula of x", op);
+    if (!info || info->arity != 1) return fl_err_null("fv_record_formula: op %d is not in FL_UNARY_OPS: it "
+                                                      "has no formula of x", op);
     if (!value || !x->requires_grad) return fv_const(value);
     unsigned needs = fv__needs_of(op);
     fl_var *saved[] = {needs & FV__READS_A ? x : NULL, needs & FV__READS_Y ? FV_OUT : NULL};
@@ -413,8 +419,8 @@ FL_API bool fv_formula_reads_x(fl_op op) {
     return info && info->arity == 1 && fv__needs_of(op) & FV__READS_A;
 }
 
-/* x in dy's precision: formulas combine it with constants and itself, which makes an f32 of two
-   numbers, and must not round where the other operand is wider. */
+/* x in dy's dtype. A weak number becomes a tensor: formulas combine it with constants, and two numbers would
+   give f32, which rounds if the other operand is f64. */
 static fl_var *fv__strong(fl_var *x, fl_var *dy) {
     if (!x) return NULL;
     if (!x->value->weak) return fv_cast(x, dy->value->dtype);
@@ -462,7 +468,7 @@ static fl_var *fv__binary(fl_op op, fl_var *a, fl_var *b) {
     return fv__record_line(op, value, fv__binary_back, 2, in, n_saved, saved, blocked, NULL);
 }
 
-/* ---- the functions of the tables' lines: fl_add(a, b), fv_add(a, b), fl_exp(x), fv_exp(x) and so on ---- */
+/* ---- one function per table line: fl_add(a, b), fv_add(a, b), fl_exp(x), fv_exp(x) and so on ---- */
 
 #define FL__UNARY(op, ...) \
     fl_tensor *fl_##op(fl_tensor *x) { return fl_unary_op(FL_OP_##op, x); } \

@@ -1,7 +1,7 @@
-/* fl/ops/embedding.h - rows of a table by their numbers, and sums of them
+/* fl/ops/embedding.h - embedding lookup and embedding bags
 
-   Composed of other ops: see expand.h. The gradient of a table is that of index_select: the rows of
-   dy added to the rows that were read, in order. */
+   Composed of other ops (expand.h). The gradient of weight is index_select's: the rows of dy are added, in
+   order, to the rows that were read. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -12,11 +12,11 @@
 extern "C" {
 #endif
 
-/* Rows of weight [n, d] by index i64: [...] -> [..., d]. The row `padding` gets no gradient; -1:
-   none. */
+/* Rows of weight [n, d] at index [...], i64 or i32 in [0, n) -> [..., d]. padding is PyTorch's padding_idx:
+   that row gets no gradient; -1: no padding row. */
 FL_API fl_tensor *fl_embedding(fl_tensor *index, fl_tensor *weight, int64_t padding);
 FL_API fl_var *fv_embedding(fl_tensor *index, fl_var *weight, int64_t padding);
-/* Their sum, or mean, along the last axis of index: [..., k] -> [..., d] */
+/* Sum, or mean, of the embeddings along the last axis of index: [..., k] -> [..., d] */
 FL_API fl_tensor *fl_embedding_bag(fl_tensor *index, fl_tensor *weight, bool mean);
 FL_API fl_var *fv_embedding_bag(fl_tensor *index, fl_var *weight, bool mean);
 

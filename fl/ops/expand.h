@@ -1,23 +1,23 @@
-/* fl/ops/expand.h - expands a text of compositions for tensors and for variables
+/* fl/ops/expand.h - includes a composition file twice: for tensors (fl_) and for variables (fv_)
 
-   A header of this folder names a text, FL_TEXT, and includes this file, which includes the text twice:
-   once where FL_T is fl_tensor and FL_FN(add) is fl_add, once where they are fl_var and fv_add. So a
-   composition is written once, and its gradients, of any order and in both directions, are those of
-   the ops it runs. The text is written in the words of fl_primitives.h and in
+   A header of this folder defines FL_TEXT, the name of its .inc file, and includes this file, which includes
+   FL_TEXT twice: first with FL_T = fl_tensor and FL_FN(add) = fl_add, then with fl_var and fv_add. A
+   composition is written once, and its gradients, of any order, forward and reverse, are those of the ops it
+   runs. It uses the macros of kernels/fl_primitives.h (ADD, MUL, ...) and
 
      FL_FN(name)        fl_name or fv_name
-     FL_T              fl_tensor or fl_var
-     FL_VALUE(x)       the tensor of an x that is not NULL
-     FL_CONST(t)          the constant t
-     FL_IS_NULL(fn, x)  true, with an error that names fn, for an operand that is NULL
-     FL_RETURN(s, y)     ends the scope *s and hands y out
-     FL_PROMOTE(s, y)  hands y out of the scope *s, which stays open: for second results
-     FL_AUTOCAST(op, x, n), FL_AUTOCAST_WIDE(op)  those of autocast.h; on tensors nothing is cast
+     FL_T               fl_tensor or fl_var
+     FL_VALUE(x)        the tensor of x, which is not NULL
+     FL_CONST(t)        t as a constant
+     FL_IS_NULL(fn, x)  true, after an error that names fn, if x is NULL
+     FL_RETURN(s, y)    ends the scope *s and returns y to the caller's scope
+     FL_PROMOTE(s, y)   moves y to the caller's scope while *s stays open: for second results
+     FL_AUTOCAST(op, x, n), FL_AUTOCAST_WIDE(op)  fv_autocast, fv_autocast_wide; no cast for tensors
 
-   fl_scope_begin() is fl_scope_of(__func__) there: errors name the composition, not what it is made of.
+   There fl_scope_begin() is fl_scope_of(__func__): errors name the composition, not the op inside it.
 
-   FL_ON_TENSORS is defined in the first expansion, FL_ON_VARS in the second: for helpers that
-   exist once, and for the few ops whose two forms differ. */
+   FL_ON_TENSORS is defined in the first inclusion, FL_ON_VARS in the second: for helpers that exist once, and
+   for the few ops whose two versions differ. */
 #include "../../kernels/fl_primitives.h"
 #include "autocast.h"
 

@@ -1,8 +1,8 @@
-/* fl/ops/ops.h - all families of ops
+/* fl/ops/ops.h - includes and registers every op group
 
-   A group of ops is one file: prototypes on tensors (fl_) and on variables (fv_), shape rule, composition,
-   gradient, registration, in this order. Its kernel is one file of kernels/cpu. An op added to a
-   group touches these two; a new group adds two lines here and two in kernels/cpu/backend.h. */
+   An op group is one header: prototypes on tensors (fl_) and on variables (fv_), shape rule, composition,
+   gradient, registration, in this order. Its kernels are one file in kernels/cpu. Adding an op to a group
+   changes these two files; a new group adds two lines here and two in kernels/cpu/backend.h. */
 #include "activation.h"
 #include "attention.h"
 #include "autocast.h"
@@ -56,7 +56,7 @@ FL_PRIVATE void fl__register_ops(void) {
     fl__register_recurrent();
     fl__register_softmax();
     fl__register_step();
-    fl__register_autocast(); /* it names ops of the others */
+    fl__register_autocast(); /* last: its policy table names ops of the other groups */
 }
 
 #endif
