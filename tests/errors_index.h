@@ -25,15 +25,15 @@ static void rows_of_index_writes(void) {
     NO(fl_index_add, (o.f23, 0, NULL, o.f23, 1), NULLS);
     NO(fl_index_add, (o.f23, 0, one, NULL, 1), NULLS);
     NO(fl_index_add, (o.f23, 2, one, o.f23, 1), "axis 2");
-    NO(fl_index_add, (o.f23, 0, three, o.f23, 1), "[2, 3], not [3, 3]");
-    NO(fl_index_add, (o.f23, 0, o.index, o.f23, 1), "[2, 1]", "not one dim");
+    NO(fl_index_add, (o.f23, 0, three, o.f23, 1), "[2, 3], expected [3, 3]");
+    NO(fl_index_add, (o.f23, 0, o.index, o.f23, 1), "[2, 1]", "expected one dim");
     NO(fl_index_add, (o.i23, 0, one, o.i23, 0.5), "alpha 0.5", "i64");
     NO(fl_index_add, (o.i23, 0, one, o.i23, 1e39), "alpha 1e+39", "i64");
     NO(fl_index_add, (o.f23, 0, seven, o.f23, 1), "index 7", "size 2");
     NO(fl_index_add, (o.f23, 0, below, o.f23, 1), "index -1");
     NO(fv_index_add, (o.v23, 0, one, NULL, 1), NULLS);
     NO(fl_index_copy, (NULL, 0, one, o.f23), NULLS);
-    NO(fl_index_copy, (o.f23, 0, one, o.f34), "[3, 4], not [2, 3]");
+    NO(fl_index_copy, (o.f23, 0, one, o.f34), "[3, 4], expected [2, 3]");
     NO(fl_index_copy, (o.f23, 0, seven, o.f23), "index 7", "size 2");
     NO(fv_index_copy, (o.v23, 0, one, NULL), NULLS);
     NO(fl_index_fill, (NULL, 0, one, 1), NULLS);
@@ -54,7 +54,7 @@ static void rows_of_scatter_reduce(void) {
     NO(fl_scatter_reduce, (o.f34, 0, at, o.f34, FL_SCATTER_AMAX, true), "differ in shape");
     NO(fl_scatter_reduce, (o.f23, 0, at, o.i23, FL_SCATTER_AMAX, true), "x is f32, src i64");
     NO(fl_scatter_reduce, (fl_cast(o.f23, FL_B8), 0, at, fl_cast(o.f23, FL_B8), FL_SCATTER_AMIN, true), "b8");
-    NO(fl_scatter_reduce, (o.f23, 0, at, o.f23, (fl_scatter_mode)7, true), "no way 7");
+    NO(fl_scatter_reduce, (o.f23, 0, at, o.f23, (fl_scatter_mode)7, true), "unknown mode 7");
     NO_AS(fl_scatter_reduce, "fl_scatter", (o.f23, 0, far, o.f23, FL_SCATTER_AMAX, true), "index 7");
     NO(fv_scatter_reduce, (NULL, 0, at, o.v23, FL_SCATTER_SUM, true), NULLS);
     NO(fl_unique_dim, (NULL, 0, NULL, &counts), NULLS);
@@ -67,7 +67,7 @@ static void rows_of_quantized(void) {
     NO(fl_quantize, (NULL, one, zero, 0, FL_I8), NULLS);
     NO(fl_quantize, (o.f23, NULL, zero, 0, FL_I8), NULLS);
     NO(fl_quantize, (o.i23, one, zero, 0, FL_I8), "x is i64");
-    NO(fl_quantize, (o.f23, one, zero, 0, FL_F32), "to f32");
+    NO(fl_quantize, (o.f23, one, zero, 0, FL_F32), "got f32");
     NO(fl_quantize, (o.f23, o.f4, zero, 0, FL_U8), "scale f32 [4]", "[2, 3]");
     NO(fl_quantize, (o.f23, o.f2, zero, 0, FL_U8), "scale f32 [2]", "zero point i64 []");
     NO(fl_quantize, (o.f23, o.f2, NULL, 2, FL_U8), "axis 2");
@@ -134,7 +134,7 @@ static void rows_of_index_reads(void) {
 static void rows_of_masks(void) {
     NO(fl_masked_fill, (NULL, o.b23, 1), NULLS);
     NO(fl_masked_fill, (o.f23, NULL, 1), NULLS);
-    NO(fl_masked_fill, (o.f23, o.f23, 1), "f32", "not b8");
+    NO(fl_masked_fill, (o.f23, o.f23, 1), "f32", "expected b8");
     NO(fl_masked_fill, (o.f34, o.b23, 1), "[2, 3]", "[3, 4]");
     NO(fv_masked_fill, (NULL, o.b23, 1), NULLS);
     NO(fl_masked_select, (NULL, o.b23), NULLS);
@@ -143,7 +143,7 @@ static void rows_of_masks(void) {
     NO(fv_masked_select, (NULL, o.b23), NULLS);
     NO(fl_masked_scatter, (NULL, o.b23, o.f23), NULLS);
     NO(fl_masked_scatter, (o.f23, o.b23, NULL), NULLS);
-    NO(fl_masked_scatter, (o.f23, o.f23, o.f23), "f32", "not b8");
+    NO(fl_masked_scatter, (o.f23, o.f23, o.f23), "f32", "expected b8");
     NO(fl_masked_scatter, (o.f23, fl_ones(FL_SHAPE(3), FL_B8), o.f4), "4 elements for 6 places");
     NO(fv_masked_scatter, (o.v23, o.b23, NULL), NULLS);
 }

@@ -41,19 +41,19 @@ static void rows_of_linear(void) {
     NO(fl_cdist, (o.f4, o.f4, 2), "[4] and [4]");
     NO(fv_cdist, (o.v23, NULL, 2), NULLS);
     NO(fl_linear, (NULL, o.f23, NULL), NULLS);
-    NO(fl_linear, (o.f23, o.f4, NULL), "[4], not [out, in]");
+    NO(fl_linear, (o.f23, o.f4, NULL), "[4], expected [out, in]");
     NO_AS(fl_linear, "fl_matmul", (o.f4, o.f23, NULL), "[4] and [3, 2]");
     NO(fv_linear, (o.v23, NULL, NULL), NULLS);
     NO(fl_linear_act, (o.f23, NULL, NULL, FL_OP_relu), NULLS);
-    NO(fl_linear_act, (o.f23, o.f23, NULL, FL_OP_exp), "exp is no activation");
-    NO(fl_linear_act, (o.f23, o.f23, NULL, -1), "no op is no activation");
+    NO(fl_linear_act, (o.f23, o.f23, NULL, FL_OP_exp), "unsupported activation exp");
+    NO(fl_linear_act, (o.f23, o.f23, NULL, -1), "unsupported activation (no op)");
     FINE(fl_linear_takes,
          fl_linear_takes(FL_OP_NONE) && fl_linear_takes(FL_OP_relu) && !fl_linear_takes(FL_OP_exp));
     FINE(fv_linear_act_of, fv_linear_act_of(fv_gelu) == FL_OP_gelu && fv_linear_act_of(fv_exp) == FL_OP_NONE);
     NO_AS(fl_linear_act, "fl_matmul", (o.f4, o.f23, NULL, FL_OP_relu), "[4] and [3, 2]");
     NO_AS(fl_linear_act, "fl_add", (o.f23, o.f23, o.f4, FL_OP_relu), "[2, 2]", "[4]");
     NO(fv_linear_act, (NULL, o.v23, NULL, FL_OP_relu), NULLS);
-    NO(fv_linear_act, (o.v23, o.v23, NULL, FL_OP_matmul), "matmul is no activation");
+    NO(fv_linear_act, (o.v23, o.v23, NULL, FL_OP_matmul), "unsupported activation matmul");
     NO(fl_bilinear, (o.f23, o.f23, NULL, NULL), NULLS);
     NO(fl_bilinear, (o.f23, o.f23, o.f23, NULL), "operand 1", "[2, 3]");
     NO(fv_bilinear, (o.v23, NULL, o.v23, NULL), NULLS);
@@ -120,21 +120,21 @@ static void rows_of_factor(void) {
     NO(fl_lu, (o.f23, NULL, &some_tensor), NULLS);
     NO(fl_lu, (o.f23, &some_tensor, NULL), NULLS);
     NO(fl_lu, (o.f4, &some_tensor, &some_tensor), "matrices [..., m, n], got shape [4]");
-    NO(fl_lu, (o.i23, &some_tensor, &some_tensor), "i64 is not a float");
+    NO(fl_lu, (o.i23, &some_tensor, &some_tensor), "must be a float, got i64");
     NO(fv_lu, (NULL, &some_var, &some_tensor), NULLS);
     NO(fv_lu, (o.v23, &some_var, NULL), NULLS);
     NO(fv_lu, (o.v4, &some_var, &some_tensor), "matrices [..., m, n], got shape [4]");
     NO(fl_qr, (NULL, &some_tensor), NULLS);
     NO(fl_qr, (o.f23, NULL), NULLS);
     NO(fl_qr, (o.f4, &some_tensor), "matrices [..., m, n], got shape [4]");
-    NO(fl_qr, (o.i23, &some_tensor), "i64 is not a float");
+    NO(fl_qr, (o.i23, &some_tensor), "must be a float, got i64");
     NO(fv_qr, (NULL, &some_var), NULLS);
     NO(fv_qr, (o.v23, NULL), NULLS);
     NO(fv_qr, (o.v4, &some_var), "matrices [..., m, n], got shape [4]");
     NO(fl_svd, (NULL, &some_tensor, &some_tensor), NULLS);
     NO(fl_svd, (o.f23, NULL, &some_tensor), NULLS);
     NO(fl_svd, (o.f23, &some_tensor, NULL), NULLS);
-    NO(fl_svd, (o.i23, &some_tensor, &some_tensor), "i64 is not a float");
+    NO(fl_svd, (o.i23, &some_tensor, &some_tensor), "must be a float, got i64");
     NO(fv_svd, (o.v23, NULL, &some_var), NULLS);
     NO(fv_svd, (NULL, &some_var, &some_var), NULLS);
     NO(fv_svd, (o.v4, &some_var, &some_var), "[4]");
@@ -144,14 +144,14 @@ static void rows_of_factor(void) {
     NO(fl_svdvals, (o.f4), "[4]");
     NO(fv_svdvals, (NULL), NULLS);
     NO(fl_solve, (NULL, o.f23), NULLS);
-    NO(fl_solve, (o.f23, o.f23), "[2, 3]: no square");
+    NO(fl_solve, (o.f23, o.f23), "square matrices [..., n, n], got shape [2, 3]");
     NO(fl_solve, (fl_eye(2, 2, FL_F32), o.f34), "[2, 2] and [3, 4]");
     NO(fl_solve, (fl_eye(2, 2, FL_F32), o.number), "[2, 2] and []");
     NO(fl_solve, (fl_ones(FL_SHAPE(3, 2, 2), FL_F32), fl_ones(FL_SHAPE(2, 2, 1), FL_F32)),
-       "batches do not broadcast");
+       "do not broadcast");
     NO(fv_solve, (o.v23, NULL), NULLS);
     NO(fl_solve_triangular, (NULL, o.f23, false, false), NULLS);
-    NO(fl_solve_triangular, (o.f23, o.f23, false, false), "[2, 3]: no square");
+    NO(fl_solve_triangular, (o.f23, o.f23, false, false), "square matrices [..., n, n], got shape [2, 3]");
     NO(fl_solve_triangular, (fl_eye(2, 2, FL_F32), o.f4, false, false), "[2, 2] and [4]");
     NO(fv_solve_triangular, (NULL, o.v23, false, false), NULLS);
     NO(fl_lstsq, (NULL, o.f23), NULLS);
@@ -161,16 +161,17 @@ static void rows_of_factor(void) {
     NO(fl_eig, (o.f23, NULL, &some_tensor, &some_tensor), NULLS);
     NO(fl_eig, (o.f23, &some_tensor, NULL, &some_tensor), NULLS);
     NO(fl_eig, (o.f23, &some_tensor, &some_tensor, NULL), NULLS);
-    NO(fl_eig, (o.f23, &some_tensor, &some_tensor, &some_tensor), "[2, 3]: no square");
+    NO(fl_eig, (o.f23, &some_tensor, &some_tensor, &some_tensor),
+       "square matrices [..., n, n], got shape [2, 3]");
     NO(fv_eig, (NULL, &some_var, &some_var, &some_var), NULLS);
     NO(fv_eig, (o.v23, &some_var, NULL, &some_var), NULLS);
-    NO(fv_eig, (o.v23, &some_var, &some_var, &some_var), "[2, 3]: no square");
+    NO(fv_eig, (o.v23, &some_var, &some_var, &some_var), "square matrices [..., n, n], got shape [2, 3]");
     NO(fl_eigvals, (o.f23, NULL), NULLS);
-    NO(fl_eigvals, (o.f4, &some_tensor), "[4]: no square");
+    NO(fl_eigvals, (o.f4, &some_tensor), "square matrices [..., n, n], got shape [4]");
     NO(fv_eigvals, (NULL, &some_var), NULLS);
-    NO(fv_eigvals, (o.v23, &some_var), "[2, 3]: no square");
+    NO(fv_eigvals, (o.v23, &some_var), "square matrices [..., n, n], got shape [2, 3]");
     NO(fl_matrix_norm, (NULL, 1), NULLS);
-    NO(fl_matrix_norm, (o.i23, 1), "i64 is not a float");
+    NO(fl_matrix_norm, (o.i23, 1), "must be a float, got i64");
     NO(fl_matrix_norm, (o.f4, 1), "[4]");
     NO(fl_matrix_norm, (o.f23, 3), "p must be 0, 1, -1, 2, -2, inf or -inf, got 3");
     NO(fv_matrix_norm, (NULL, 1), NULLS);
@@ -178,13 +179,13 @@ static void rows_of_factor(void) {
     NO(fl_nuclear_norm, (o.f4), "[4]");
     NO(fv_nuclear_norm, (NULL), NULLS);
     NO(fl_cholesky_solve, (NULL, o.f23), NULLS);
-    NO(fl_cholesky_solve, (o.f23, o.f23), "[2, 3]: no square");
+    NO(fl_cholesky_solve, (o.f23, o.f23), "square matrices [..., n, n], got shape [2, 3]");
     NO(fl_cholesky_solve, (fl_eye(2, 2, FL_F32), o.f4), "[2, 2] and [4]");
     NO(fv_cholesky_solve, (o.v23, NULL), NULLS);
     NO(fl_cond, (NULL, 1), NULLS);
-    NO(fl_cond, (o.i23, 2), "i64 is not a float");
-    NO(fl_cond, (o.f23, 1), "[2, 3]: no square");
-    NO(fl_cond, (o.f23, 2.5), "[2, 3]: no square");
+    NO(fl_cond, (o.i23, 2), "must be a float, got i64");
+    NO(fl_cond, (o.f23, 1), "square matrices [..., n, n], got shape [2, 3]");
+    NO(fl_cond, (o.f23, 2.5), "square matrices [..., n, n], got shape [2, 3]");
     NO(fl_cond, (fl_eye(2, 2, FL_F32), 3), "p must be 0, 1, -1, 2, -2, inf or -inf, got 3");
     NO(fv_cond, (NULL, 1), NULLS);
     NO(fl_matrix_rank, (NULL, 0, 0), NULLS);
@@ -192,7 +193,7 @@ static void rows_of_factor(void) {
     NO(fl_matrix_rank, (o.f23, -1, 0), "atol and rtol must be 0 or more, got -1 and 0");
     NO(fl_matrix_rank, (o.f23, 0, NAN), "got 0 and nan");
     NO(fl_pinv, (NULL, 0), NULLS);
-    NO(fl_pinv, (o.i23, 0), "i64 is not a float");
+    NO(fl_pinv, (o.i23, 0), "must be a float, got i64");
     NO(fv_pinv, (NULL, 0), NULLS);
 }
 

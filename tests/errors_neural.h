@@ -147,7 +147,7 @@ static void rows_of_nets(void) {
           (o.f23, o.index, 1, FL_MEAN, (fl_multi_margin_loss_opts){.p = 3}), "p must be 1 or 2, got 3");
     NO_AS(fl_multi_margin_loss_opt, "fl_multi_margin_loss",
           (o.f23, fl_select(o.index, 1, 0), 1, FL_MEAN, (fl_multi_margin_loss_opts){.weight = o.f4}),
-          "want floats [3]");
+          "expected floats [3]");
     NO_AS(fl_multi_margin_loss_opt, "fl_multi_margin_loss",
           (o.f23, o.index, 1, FL_MEAN, margins), "[2, 3]", "[2, 1]");
     NO_AS(fl_multi_margin_loss_opt, "fl_multi_margin_loss",

@@ -827,7 +827,7 @@ static void rows_of_indexing(void) {
     NO(fl_index_select, (o.f23, 5, o.f4), "axis 5");
     NO(fl_index_select, (o.f23, 0, o.f4), "f32", "expected i64 or i32");
     NO(fl_one_hot, (NULL, 3), NULLS);
-    NO(fl_one_hot, (o.f23, 3), "f32", "not of integers");
+    NO(fl_one_hot, (o.f23, 3), "f32", "expected integers");
     NO(fl_one_hot, (i, -1), "-1 classes");
     NO(fl_one_hot, (i, INT64_MAX), "9223372036854775807 classes");
     NO(fv_gather, (NULL, 0, i), NULLS);
@@ -1377,15 +1377,15 @@ static void rows_of_losses(void) {
     const fl_cross_entropy_opts weighted = {.weight = o.f4}, ignoring = {.ignore = 2},
         sharp = {.smoothing = 2};
     fl_tensor *classes = fl_zeros(FL_SHAPE(2), FL_U8);
-    NO(fl_nll_loss_opt, (o.f23, classes, weighted_nll), "weight f32 [4]", "want floats [3]");
+    NO(fl_nll_loss_opt, (o.f23, classes, weighted_nll), "weight f32 [4]", "expected floats [3]");
     NO(fl_nll_loss_opt, (o.f23, classes, counted_nll), "weight i64 [3]");
     NO(fl_nll_loss_opt, (o.f23, fl_cast(classes, FL_B8), nll), "integers", "b8 [2]");
     NO(fl_nll_loss_opt, (o.f23, o.f23, nll), "integers", "f32 [2, 3]");
-    NO(fl_cross_entropy_opt, (o.f23, classes, weighted), "weight f32 [4]", "want floats [3]");
-    NO(fl_cross_entropy_opt, (o.f23, o.f23, weighted), "weight f32 [4]", "want floats [3]");
+    NO(fl_cross_entropy_opt, (o.f23, classes, weighted), "weight f32 [4]", "expected floats [3]");
+    NO(fl_cross_entropy_opt, (o.f23, o.f23, weighted), "weight f32 [4]", "expected floats [3]");
     NO(fl_cross_entropy_opt, (o.f23, o.f23, ignoring), "ignore is 2", "probabilities");
     NO(fl_cross_entropy_opt, (o.f23, o.f34, ce), "integers", "f32 [3, 4]");
-    NO(fl_cross_entropy_opt, (o.f23, o.f23, sharp), "smoothing is 2");
+    NO(fl_cross_entropy_opt, (o.f23, o.f23, sharp), "smoothing must be in [0, 1], got 2");
     NO_AS(fv_nll_loss_opt, "fv_nll_loss", (NULL, o.i23, nll), NULLS);
     NO_AS(fv_nll_loss_opt, "fv_nll_loss", (o.v23, NULL, nll), NULLS);
     NO(fv_nll_loss_opt, (o.v23, o.i23, nll), "f32 [2, 3]", "i64 [2, 3]");

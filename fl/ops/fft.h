@@ -1,9 +1,10 @@
-/* fl/ops/fft.h - Fourier transforms of complex numbers, pairs along the last axis, and of frames of a signal
+/* fl/ops/fft.h - discrete and short-time Fourier transforms
 
-   fft    y_k = sum over j of x_j exp(-2 pi i j k / n) along one axis of [..., n, ..., 2]
-   ifft   the same with + and 1 / n
+   Complex numbers are pairs (re, im) along the last axis, as torch.view_as_real gives: [..., n, ..., 2].
+   fft    y_k = sum over j of x_j exp(-2 pi i j k / n) along one axis
+   ifft   y_k = 1 / n sum over j of x_j exp(+2 pi i j k / n)
 
-   Record (args: fl_fft_args): fft x -> y, one transform without 1 / n; x holds floats. */
+   Record (args: fl_fft_args): fft x -> y, one transform without the factor 1 / n; x is a float. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -15,17 +16,17 @@
 extern "C" {
 #endif
 
-/* Who divides by n: the inverse, both by its square root, or the other way. */
+/* Normalisation: the inverse divides by n, both transforms by sqrt(n), or the forward one by n. */
 typedef enum fl_fft_norm { FL_NORM_BACKWARD, FL_NORM_ORTHO, FL_NORM_FORWARD } fl_fft_norm;
 typedef struct fl_fft_opts {
     fl_opts_guard guard_;
-    int64_t n; /* elements along the axis, cut or followed by zeros; 0: as they are. Not of irfft */
+    int64_t n; /* size along the axis: x is cut or padded with zeros at the end; 0: x's size. Not for irfft */
     fl_fft_norm norm;
     char _end;
 } fl_fft_opts;
-/* Discrete Fourier transforms along one axis of complex numbers, which are pairs along the last axis:
-   [..., n, ..., 2]; the pairs' axis does not count. fft2 and ifft2: both along the last two axes.
-   Floats, of integers f32; any n > 0: fl_fft(x, -1, .n = 512, .norm = FL_NORM_ORTHO) */
+/* torch.fft.fft, ifft, fft2 and ifft2 of complex pairs [..., n, ..., 2]. axis is counted without the axis of
+   the pairs: -1 is the one before it. fft2 and ifft2 transform the last two axes, .n sets the size of both.
+   Any n > 0. Floats; integers become f32. Example: fl_fft(x, -1, .n = 512, .norm = FL_NORM_ORTHO) */
 #define fl_fft(...) FL__FFT(fl_fft_opt, __VA_ARGS__, ._end = 0)
 #define fv_fft(...) FL__FFT(fv_fft_opt, __VA_ARGS__, ._end = 0)
 #define fl_ifft(...) FL__FFT(fl_ifft_opt, __VA_ARGS__, ._end = 0)
@@ -44,8 +45,8 @@ FL_API fl_tensor *fl_fft2_opt(fl_tensor *x, fl_fft_opts o);
 FL_API fl_var *fv_fft2_opt(fl_var *x, fl_fft_opts o);
 FL_API fl_tensor *fl_ifft2_opt(fl_tensor *x, fl_fft_opts o);
 FL_API fl_var *fv_ifft2_opt(fl_var *x, fl_fft_opts o);
-/* Of n real numbers: frequencies 0 to n / 2 as pairs;  and back, to n numbers (n / 2 + 1 pairs or
-   more, of which the rest is left out). */
+/* rfft: n real numbers along axis -> the frequencies 0 to n / 2 as pairs. irfft: at least n / 2 + 1
+   frequencies (the rest is ignored) -> n real numbers along axis. */
 #define fl_rfft(...) FL__FFT(fl_rfft_opt, __VA_ARGS__, ._end = 0)
 #define fv_rfft(...) FL__FFT(fv_rfft_opt, __VA_ARGS__, ._end = 0)
 #define fl_irfft(...) FL__IRFFT(fl_irfft_opt, __VA_ARGS__, ._end = 0)
@@ -58,13 +59,12 @@ FL_API fl_var *fv_irfft_opt(fl_var *x, int64_t n, int axis, fl_fft_opts o);
 
 typedef struct fl_fftn_opts {
     fl_opts_guard guard_;
-    fl_axes axes; /* to transform, each once, not the pairs' own; none: the last s.ndim, or all without s */
-    fl_shape s;   /* elements along each of them, cut or followed by zeros; a 0, or no s: as they are */
+    fl_axes axes; /* axes to transform, each once, without that of the pairs; none: the last s.ndim, or all */
+    fl_shape s;   /* size along each of them: cut or padded with zeros; 0, or no s: x's size */
     fl_fft_norm norm;
     char _end;
 } fl_fftn_opts;
-/* Discrete Fourier transforms along several axes, as torch.fft.fftn and ifftn of pairs:
-   fl_fftn(x, .axes = FL_AXES(0, 2), .s = FL_SHAPE(8, 16)) */
+/* torch.fft.fftn and ifftn of pairs: fl_fftn(x, .axes = FL_AXES(0, 2), .s = FL_SHAPE(8, 16)) */
 #define fl_fftn(...) FL__FFTN(fl_fftn_opt, __VA_ARGS__, ._end = 0)
 #define fv_fftn(...) FL__FFTN(fv_fftn_opt, __VA_ARGS__, ._end = 0)
 #define fl_ifftn(...) FL__FFTN(fl_ifftn_opt, __VA_ARGS__, ._end = 0)
@@ -74,8 +74,8 @@ FL_API fl_tensor *fl_fftn_opt(fl_tensor *x, fl_fftn_opts o);
 FL_API fl_var *fv_fftn_opt(fl_var *x, fl_fftn_opts o);
 FL_API fl_tensor *fl_ifftn_opt(fl_tensor *x, fl_fftn_opts o);
 FL_API fl_var *fv_ifftn_opt(fl_var *x, fl_fftn_opts o);
-/* Those of real numbers: rfft along the last one of the axes, whose frequencies are 0 to n / 2, and fft along
-   the others. rfft2: of the last two axes if none are given. */
+/* torch.fft.rfftn of real numbers: rfft along the last of the axes (frequencies 0 to n / 2), fft along the
+   others. rfft2 transforms the last two axes if none are given. */
 #define fl_rfftn(...) FL__FFTN(fl_rfftn_opt, __VA_ARGS__, ._end = 0)
 #define fv_rfftn(...) FL__FFTN(fv_rfftn_opt, __VA_ARGS__, ._end = 0)
 #define fl_rfft2(...) FL__FFTN(fl_rfft2_opt, __VA_ARGS__, ._end = 0)
@@ -84,8 +84,8 @@ FL_API fl_tensor *fl_rfftn_opt(fl_tensor *x, fl_fftn_opts o);
 FL_API fl_var *fv_rfftn_opt(fl_var *x, fl_fftn_opts o);
 FL_API fl_tensor *fl_rfft2_opt(fl_tensor *x, fl_fftn_opts o);
 FL_API fl_var *fv_rfft2_opt(fl_var *x, fl_fftn_opts o);
-/* And back, to real numbers: s counts these. Of m frequencies the last axis becomes 2 (m - 1) numbers unless
-   s gives another size; frequencies that are missing are 0. */
+/* The inverses, with real results: s has their sizes. The last axis, of m frequencies, becomes 2 (m - 1)
+   numbers unless s says otherwise; missing frequencies are 0. */
 #define fl_irfftn(...) FL__FFTN(fl_irfftn_opt, __VA_ARGS__, ._end = 0)
 #define fv_irfftn(...) FL__FFTN(fv_irfftn_opt, __VA_ARGS__, ._end = 0)
 #define fl_irfft2(...) FL__FFTN(fl_irfft2_opt, __VA_ARGS__, ._end = 0)
@@ -97,18 +97,19 @@ FL_API fl_var *fv_irfft2_opt(fl_var *x, fl_fftn_opts o);
 
 typedef struct fl_stft_opts {
     fl_opts_guard guard_;
-    int64_t hop;        /* between frames; 0: n_fft / 4 */
-    int64_t win_length; /* of the window, which stands in the middle of n_fft; 0: n_fft */
+    int64_t hop;        /* samples between frames; 0: n_fft / 4 */
+    int64_t win_length; /* window size, padded with zeros on both sides to n_fft; 0: n_fft */
     fl_tensor *window;  /* [win_length], floats; NULL: ones */
-    bool no_center;     /* frame k begins at k hop; else it has it in its middle, x being mirrored */
-    bool normalized;    /* over sqrt(n_fft) */
+    bool no_center;     /* frame k starts at sample k hop; else it is centred there, with x padded by
+                           reflection */
+    bool normalized;    /* divide by sqrt(n_fft) */
     bool two_sided;     /* all n_fft frequencies, not n_fft / 2 + 1 */
-    int64_t length;     /* of istft's result; 0: what the frames cover */
+    int64_t length;     /* istft: samples of the result; 0: all that the frames cover */
     char _end;
 } fl_stft_opts;
-/* The short-time Fourier transform of the windows of x [..., t] -> pairs [..., frequencies, frames, 2];  and
-   its inverse: the frames' overlapping windows over the sum of the squared windows, which may be 0 nowhere:
-   fl_stft(x, 512, .window = w). As torch.stft and torch.istft. */
+/* torch.stft: x [..., t] -> pairs [..., frequencies, frames, 2], and its inverse torch.istft: overlap-add of
+   the windowed frames over the sum of the squared windows, which must not be 0 anywhere (error).
+   Example: fl_stft(x, 512, .window = w) */
 #define fl_stft(...) FL__STFT(fl_stft_opt, __VA_ARGS__, ._end = 0)
 #define fv_stft(...) FL__STFT(fv_stft_opt, __VA_ARGS__, ._end = 0)
 #define fl_istft(...) FL__STFT(fl_istft_opt, __VA_ARGS__, ._end = 0)
@@ -142,19 +143,20 @@ FL_PRIVATE void fl__register_fft(void);
 #include <math.h>
 /* ---- shape rules ---- */
 
-/* The axis in [0, dims); -1 after an error, also if nothing lies along it. */
+/* The axis in [0, dims); -1 after an error, also if its size is 0. */
 static int fl__fft_axis(const char *fn, const fl_tensor *x, int axis, int dims) {
     int at = axis < 0 ? axis + dims : axis;
     if (at >= 0 && at < dims && x->shape[at] > 0) return at;
-    return fl_err_null("%s: axis %d of shape %s", fn, axis, FL_SHAPE_TEXT(x)), -1;
+    return fl_err_null("%s: axis %d of shape %s does not exist or is empty", fn, axis, FL_SHAPE_TEXT(x)), -1;
 }
 
 static bool fl__has_pairs(const char *fn, const fl_tensor *x) {
     return (x->ndim >= 2 && x->shape[x->ndim - 1] == 2) ||
-           fl_err_false("%s: shape %s: no pairs along the last axis", fn, FL_SHAPE_TEXT(x));
+           fl_err_false("%s: shape %s has no pairs along the last axis, expected [..., 2]", fn,
+                        FL_SHAPE_TEXT(x));
 }
 
-/* The same for pairs, whose own axis does not count. */
+/* The same for complex x, without the axis of the pairs. */
 static int fl__pairs_axis(const char *fn, const fl_tensor *x, int axis) {
     return fl__has_pairs(fn, x) ? fl__fft_axis(fn, x, axis, x->ndim - 1) : -1;
 }
@@ -165,7 +167,7 @@ static fl_tensor *fl__fft_of(fl_tensor *x, fl_fft_args a) {
 
 /* ---- composition: a product with the matrix of the transform ---- */
 
-/* That matrix, [2 n, 2 n] of re and im: [[cos, sin], [-sin, cos]] of the angles. */
+/* The matrix [2 n, 2 n] of the transform of interleaved (re, im): blocks [[cos, sin], [-sin, cos]]. */
 static fl_tensor *fl__fft_matrix(int64_t n, bool inverse, const fl_tensor *like) {
     fl_tensor *k = fl_new_arange(like, 0, (double)n, 1, FL_I64);
     fl_tensor *jk = fl_remainder(fl_mul(fl_unsqueeze(k, 1), k), fl_int(n));
@@ -190,7 +192,7 @@ static bool fl__compose_fft(const fl_call *c, fl_tensor **y) {
     return (y[0] = fl_transpose(fl_reshape(product, pairs), a->axis, last)) != NULL;
 }
 
-/* ---- gradient: the matrix is symmetric, so it is by the conjugate one ---- */
+/* ---- gradient: the matrix is symmetric, so it is the transform with the conjugate matrix ---- */
 
 static fl_var *fv__fft_of(fl_var *x, fl_fft_args a) {
     return fv_record_op(fl_op_fft, fl__fft_of(fv_value(x), a), FV_IN(x), FV_NONE, &a);

@@ -1,14 +1,17 @@
-/* fl/ops/linear.h - products of vectors, matrices and tensors, linear layers, einsum
+/* fl/ops/linear.h - matmul, linear layers, dot, outer, kron, cross, tensordot, einsum, cdist
 
-   What sums products goes through matmul, or through linear.
+   Sums of products run as matmul, or as linear.
 
-   Records: matmul (of the table) a [..., m, k], b [..., k, n] -> [..., m, n];
-   linear (args: fl_linear_args) x [n, in], w [out, in], [b out] -> y [n, out] = act(z),
-   [z = x w^T + b]: floats of one dtype;
-   linear_grad dz [n, out], x [n, in], w [out, in] -> dx = dz w, dw = dz^T x, db [out], the sum of dz's rows,
-   those that are wanted; x or w may be a number if nothing wants it;
-   linear_packed x [n, in] f32, w [out, in] f16 or bf16, or [out, in / block] of a registered dtype -> x w^T
-   [n, out] f32: a slot need not make all of w f32, as the composition does. */
+   Records; operands and outputs in brackets are optional:
+     matmul         (op table) a [..., m, k], b [..., k, n] -> [..., m, n]
+     linear         (fl_linear_args) x [n, in], w [out, in], [b [out]], floats of one dtype ->
+                    y [n, out] = act(z), [z = x w^T + b]
+     linear_grad    dz [n, out], x [n, in], w [out, in] -> [dx = dz w], [dw = dz^T x], [db [out], the sum of
+     dz's
+                    rows]; x or w may be a number if no output needs it
+     linear_packed  x [n, in] f32, w [out, in] f16 or bf16, or [out, in / block] of a registered dtype -> x
+     w^T
+                    [n, out] f32; unlike the composition, a kernel need not convert all of w to f32 */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -21,51 +24,58 @@
 extern "C" {
 #endif
 
-/* [..., m, k] x [..., k, n], batch dims broadcast; 1-D operands act as row and column and
-   vanish. Blocks of a registered dtype are unpacked to f32. */
+/* torch.matmul: [..., m, k] x [..., k, n] -> [..., m, n]; batch dims broadcast, dtypes promote. A 1-d operand
+   is a row (a) or a column (b), whose dim is removed from the result. Registered block dtypes are unpacked to
+   f32. b8 is an error. */
 FL_API fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_matmul(fl_var *a, fl_var *b);
 
-/* sum a b of two vectors;  [m], [n] -> [m, n]: a_i b_j;  blocks a_ij b of at most 4 dims */
+/* sum of a b for two vectors of one size -> a scalar */
 FL_API fl_tensor *fl_dot(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_dot(fl_var *a, fl_var *b);
+/* Outer product of two vectors: [m], [n] -> [m, n], a[i] b[j] */
 FL_API fl_tensor *fl_outer(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_outer(fl_var *a, fl_var *b);
+/* Kronecker product: a tensor of blocks a[i, j, ...] b, of at most 4 dims */
 FL_API fl_tensor *fl_kron(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_kron(fl_var *a, fl_var *b);
-/* The vector product along axis, of 3 elements in both; the other dims broadcast. */
+/* Cross product along axis, which has size 3 in both; the other dims broadcast. */
 FL_API fl_tensor *fl_cross(fl_tensor *a, fl_tensor *b, int axis);
 FL_API fl_var *fv_cross(fl_var *a, fl_var *b, int axis);
-/* Sums over n axes of a and as many of b, in pairs of one size or of which one has size 1 and broadcasts;
-   NULL, NULL: the last of a, the first of b. */
+/* torch.tensordot: sums over n axes of a paired with n axes of b, of equal sizes or 1 (which broadcasts). The
+   result has the other dims of a, then those of b. axes NULL: the last n of a and the first n of b. */
 FL_API fl_tensor *fl_tensordot(fl_tensor *a, fl_tensor *b, int n, const int *axes_a,
                                const int *axes_b);
 FL_API fl_var *fv_tensordot(fl_var *a, fl_var *b, int n, const int *axes_a, const int *axes_b);
-/* Einstein's sum of 1 to 8 operands: "ij,jk->ik". A letter names a dim, twice in one operand its
-   diagonal; without "->" the result has what appears once, in the alphabet's order (capitals
-   first); "..." stands for dims that broadcast. What the result lacks is summed: from left to
-   right, by matmul; letters of one operand alone as by fl_sum. */
+/* torch.einsum of 1 to 8 operands: "ij,jk->ik". A letter names a dim; twice in one operand it takes the
+   diagonal; "..." stands for dims that broadcast. Without "->" the result has the letters that occur once, in
+   alphabetical order (capitals first). Letters missing from the result are summed: those of one operand by
+   fl_sum, the others by matmul, from left to right. */
 FL_API fl_tensor *fl_einsum(const char *equation, fl_tensor *const *xs, int n);
 FL_API fl_var *fv_einsum(const char *equation, fl_var *const *xs, int n);
-/* Sum of the diagonal of a matrix. */
+/* The sum of the diagonal of a matrix [n, m] -> a scalar */
 FL_API fl_tensor *fl_trace(fl_tensor *x);
 FL_API fl_var *fv_trace(fl_var *x);
-/* beta c + alpha a b, c broadcast; c is not read where beta is 0 */
+/* beta c + alpha a b, with a b by fl_matmul and c broadcast; beta 0: c is not read. */
 FL_API fl_tensor *fl_addmm(fl_tensor *c, fl_tensor *a, fl_tensor *b, double beta, double alpha);
 FL_API fl_var *fv_addmm(fl_var *c, fl_var *a, fl_var *b, double beta, double alpha);
-/* [..., m, k], [..., n, k] -> [..., m, n]: the p-norm of a_i - b_j, p >= 0, INFINITY too */
+/* Distances between rows: [..., m, k], [..., n, k] -> [..., m, n], the p-norm of a[i] - b[j], p in [0,
+   inf] */
 FL_API fl_tensor *fl_cdist(fl_tensor *a, fl_tensor *b, double p);
 FL_API fl_var *fv_cdist(fl_var *a, fl_var *b, double p);
-/* linear: x [..., in], w [out, in], or [out, in / 32] of blocks such as fl_q8 -> x w^T + bias;
-   bilinear: a [..., i], b [..., j], w [out, i, j] -> a w b + bias; bias [out] may be NULL */
+/* x w^T + bias: x [..., in], w [out, in], or [out, in / 32] of a block dtype such as fl_q8, bias [out] or
+   NULL -> [..., out]. Dtypes promote. */
 FL_API fl_tensor *fl_linear(fl_tensor *x, fl_tensor *w, fl_tensor *bias);
 FL_API fl_var *fv_linear(fl_var *x, fl_var *w, fl_var *bias);
-/* act(linear(x, w, bias)) in one pass, act one of FL_OP_relu, gelu, gelu_tanh, silu, sigmoid, tanh, or
-   FL_OP_NONE. Whether it takes act;  the act that fn is, such as fv_relu, FL_OP_NONE if there is none */
+/* act(fl_linear(x, w, bias)) fused: act is FL_OP_relu, gelu, gelu_tanh, silu, sigmoid, tanh or FL_OP_NONE. */
 FL_API fl_tensor *fl_linear_act(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_op act);
 FL_API fl_var *fv_linear_act(fl_var *x, fl_var *w, fl_var *bias, fl_op act);
+/* True if fl_linear_act takes act. */
 FL_API bool fl_linear_takes(fl_op act);
+/* The act of fl_linear_act whose function is fn, such as fv_relu; FL_OP_NONE if there is none. */
 FL_API fl_op fv_linear_act_of(fl_var *(*fn)(fl_var *x));
+/* sum over i, j of a[..., i] w[o, i, j] b[..., j] + bias[o]: w [out, i, j], bias [out] or NULL -> [...,
+   out] */
 FL_API fl_tensor *fl_bilinear(fl_tensor *a, fl_tensor *b, fl_tensor *w, fl_tensor *bias);
 FL_API fl_var *fv_bilinear(fl_var *a, fl_var *b, fl_var *w, fl_var *bias);
 
@@ -90,7 +100,7 @@ FL_PRIVATE void fl__register_linear(void);
 #include <math.h>
 #include <string.h>
 
-/* Expands two matrices or batches of them over the batch dims of both; *shape: of their product. */
+/* Broadcasts the batch dims of a and b; *shape: the shape of their product. */
 static bool fl__stretch_batches(fl_tensor **a, fl_tensor **b, fl_shape *shape) {
     fl_tensor batch_a = **a, batch_b = **b; /* shapes only */
     batch_a.ndim -= 2;
@@ -98,7 +108,7 @@ static bool fl__stretch_batches(fl_tensor **a, fl_tensor **b, fl_shape *shape) {
     *shape = fl_shape_of(&batch_a);
     if (!fl_broadcast_shape(shape, &batch_b))
         return fl_err_false("fl_matmul: shapes %s and %s: batch dims do not broadcast",
-                       FL_SHAPE_TEXT(*a), FL_SHAPE_TEXT(*b));
+                            FL_SHAPE_TEXT(*a), FL_SHAPE_TEXT(*b));
     int n = shape->ndim;
     shape->ndim += 2;
     fl_shape sa = *shape, sb = *shape;
@@ -112,21 +122,22 @@ static bool fl__stretch_batches(fl_tensor **a, fl_tensor **b, fl_shape *shape) {
 }
 
 fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b) {
-    if (fl_is_null_arg("fl_matmul", a) || fl_is_null_arg("fl_matmul", b) || !fl_same_backend("matmul", a, b) ||
+    if (fl_is_null_arg("fl_matmul", a) || fl_is_null_arg("fl_matmul", b) || !fl_same_backend("matmul", a,
+                                                                                             b) ||
         (a->dtype >= FL_DTYPE_COUNT && !(a = fl_cast(a, FL_F32))) ||
         (b->dtype >= FL_DTYPE_COUNT && !(b = fl_cast(b, FL_F32))))
         return NULL;
     if (a->ndim < 1 || b->ndim < 1)
-        return fl_err_null("fl_matmul: shapes %s and %s: both need a dim", FL_SHAPE_TEXT(a),
-                       FL_SHAPE_TEXT(b));
+        return fl_err_null("fl_matmul: operands need at least one dim: got shapes %s and %s",
+                           FL_SHAPE_TEXT(a), FL_SHAPE_TEXT(b));
     fl_dtype d = fl_compute_dtype(FL_CLASS_NUM, fl_result_type(2, (fl_tensor *[]){a, b}));
     if (d == FL_DTYPE_NONE)
-        return fl_err_null("fl_matmul: %s and %s are not supported", fl_dtype_name(a->dtype),
-                       fl_dtype_name(b->dtype));
+        return fl_err_null("fl_matmul: %s and %s are not supported, expected floats or integers",
+                           fl_dtype_name(a->dtype), fl_dtype_name(b->dtype));
     bool row = a->ndim == 1, column = b->ndim == 1;
     if (a->shape[a->ndim - 1] != b->shape[column ? 0 : b->ndim - 2])
         return fl_err_null("fl_matmul: shapes %s and %s: inner dims differ", FL_SHAPE_TEXT(a),
-                       FL_SHAPE_TEXT(b));
+                           FL_SHAPE_TEXT(b));
     if (!(a = fl_operand(a, d)) || !(b = fl_operand(b, d))) return NULL;
     if (row && !(a = fl_unsqueeze(a, 0))) return NULL;
     if (column && !(b = fl_unsqueeze(b, 1))) return NULL;
@@ -138,21 +149,21 @@ fl_tensor *fl_matmul(fl_tensor *a, fl_tensor *b) {
     return y;
 }
 
-/* One matrix times many is one product: [..., m, k] -> [.. m, k]. */
+/* [..., m, k] -> [(... m), k]: the gradient of a shared matrix is one product. */
 static fl_var *fv__as_rows(fl_var *x, int64_t columns) {
     int64_t rows = 1;
     for (int d = 0; x && d + 1 < x->value->ndim; d++) rows *= x->value->shape[d];
     return fv_reshape(x, FL_SHAPE(rows, columns));
 }
 
-/* Is t one transposed matrix, as a linear layer's weight? */
+/* True if t is a transposed matrix, as a linear layer's weight is. */
 static bool fv__is_transposed(const fl_tensor *t) {
     int d = t->ndim - 2;
     return d == 0 && t->shape[d] > 1 && t->stride[d] == 1 && t->stride[d + 1] >= t->shape[d];
 }
 
-/* da = dy b', db = a' dy, or the transpose of dy' a if b is a transposed matrix (the argument), so
-   that the gradient has its strides; the missing dim of a row or column comes back for that. */
+/* da = dy b^T, db = a^T dy; or db = (dy^T a)^T if b is a transposed matrix (args), so that db has b's
+   strides. The removed dim of a row or column operand is inserted first. */
 static void fv__matmul_back(fl_node *n, fl_var *dy) {
     fl_shape sa = fv_in_shape(n, 0), sb = fv_in_shape(n, 1);
     fl_var *a = fv_saved(n, 0), *b = fv_saved(n, 1);
@@ -209,7 +220,7 @@ fl_op fv_linear_act_of(fl_var *(*fn)(fl_var *x)) {
     return FL_OP_NONE;
 }
 
-/* The record of y, and of z if it is not NULL; bias may be. */
+/* Runs the record for y, and for z if z is not NULL. in: x, w, bias (may be NULL). */
 static bool fl__run_linear(fl_tensor *const *in, fl_op act, fl_tensor **y, fl_tensor **z) {
     fl_linear_args a = {act};
     fl_call c;
@@ -221,8 +232,8 @@ static bool fl__run_linear(fl_tensor *const *in, fl_op act, fl_tensor **y, fl_te
     return (*y && (!z || *z) && fl_call_run(&c)) || fl_raise();
 }
 
-/* Do the operands make a record: floats, a bias [out] or none, all of one backend? The others take
-   several ops, which say what is wrong. */
+/* True if the operands suit the record: tensors on one backend, matching shapes, bias [out] or none. Others
+   run as several ops, which report errors. */
 static bool fl__fits_linear(int n, fl_tensor *const *t) {
     fl_tensor *x = t[0], *w = t[1], *b = n > 2 ? t[2] : NULL;
     bool fits = !x->weak && !w->weak && x->ndim > 0 && x->shape[x->ndim - 1] == w->shape[1] &&
@@ -261,8 +272,8 @@ static void fv__linear_back(fl_node *n, fl_var *dz) {
     if (fv_needs(n, 2)) fv_add_grad(n, 2, fv_sum(dz, FL_AXES(0)));
 }
 
-/* Two nodes that one record computes: z, and act of it, whose gradient finds z saved if it reads it;
-   else no z is written, and y stands for it. */
+/* One record computes two nodes: z, and y = act(z). z is written only if act's gradient reads it; else y
+   stands in for z. */
 static fl_var *fv__linear_node(fl_var *const *in, fl_op act) {
     fl_var *b = in[2];
     fl_tensor *t[] = {in[0]->value, in[1]->value, b ? b->value : NULL}, *y, *z = NULL;
@@ -275,37 +286,38 @@ static fl_var *fv__linear_node(fl_var *const *in, fl_op act) {
     return !linear || act == FL_OP_NONE ? linear : fv_record_formula(act, linear, y);
 }
 
-/* x f32 [..., in] and a weight of fewer bytes */
-static bool fl__reads_stored(const fl_tensor *x, const fl_tensor *w) {
+/* True if x is f32 [..., in] and w a narrower float or a block dtype that linear_packed reads. */
+static bool fl__reads_packed(const fl_tensor *x, const fl_tensor *w) {
     const fl_dtype_info *blocks = fl_dtype_registered(w->dtype);
     return (blocks || w->dtype == FL_F16 || w->dtype == FL_BF16) && !w->weak && !x->weak &&
            x->dtype == FL_F32 && x->ndim > 0 && x->backend == w->backend &&
            x->shape[x->ndim - 1] == w->shape[1] * (blocks ? blocks->block : 1);
 }
 
-/* Of variables: the weight is no parameter, and nothing is to be cast. */
-static bool fv__reads_stored(const fl_var *x, const fl_var *w) {
-    return !w->requires_grad && !(fl_flags() & FL_AUTOCAST_FLAGS) && fl__reads_stored(x->value, w->value);
+/* The same for variables: w must not require a gradient, and autocast must be off. */
+static bool fv__reads_packed(const fl_var *x, const fl_var *w) {
+    return !w->requires_grad && !(fl_flags() & FL_AUTOCAST_FLAGS) && fl__reads_packed(x->value, w->value);
 }
 
-static fl_tensor *fl__linear_stored_node(fl_tensor *x, fl_tensor *w) {
-    return fl_call_into(fl_op_linear_packed, fl_out_on(x->backend, FL_SHAPE(x->shape[0], w->shape[0]), FL_F32),
+static fl_tensor *fl__linear_packed_node(fl_tensor *x, fl_tensor *w) {
+    return fl_call_into(fl_op_linear_packed, fl_out_on(x->backend, FL_SHAPE(x->shape[0], w->shape[0]),
+                                                       FL_F32),
                         x, w, NULL);
 }
 
-/* dx = dz w; w is no parameter */
-static void fv__linear_stored_back(fl_node *n, fl_var *dz) {
+/* dx = dz w; w has no gradient. */
+static void fv__linear_packed_back(fl_node *n, fl_var *dz) {
     fv_add_grad(n, 0, fv_matmul(dz, fv_cast(fv_saved(n, 0), FL_F32)));
 }
 
-static fl_var *fv__linear_stored_node(fl_var *x, fl_var *w) {
-    return fv_record_op(fl_op_linear_packed, fl__linear_stored_node(x->value, w->value), FV_IN(x), FV_SAVE(w),
+static fl_var *fv__linear_packed_node(fl_var *x, fl_var *w) {
+    return fv_record_op(fl_op_linear_packed, fl__linear_packed_node(x->value, w->value), FV_IN(x), FV_SAVE(w),
                         NULL);
 }
 
-/* >>the texts */
+/* >>compositions */
 
-enum { FL__TERMS = 8 }; /* operands of a sum of products */
+enum { FL__TERMS = 8 }; /* maximum number of operands of einsum */
 
 #define FL_TEXT "linear.inc"
 #include "expand.h"
@@ -316,7 +328,7 @@ static int64_t fl__linear_macs(const fl_call *c) {
     return fl_numel(c->out[0]) * c->in[0]->shape[1];
 }
 
-/* A product for dx, and one for dw. */
+/* One product for dx, one for dw. */
 static int64_t fl__linear_grad_macs(const fl_call *c) {
     int64_t n = 0;
     for (int i = 0; i < 2; i++)
@@ -330,8 +342,8 @@ FL_PRIVATE void fl__register_linear(void) {
                  .compose = fl__compose_linear, .gradient = fv__linear_back, .macs = fl__linear_macs);
     FL__REGISTER(linear_grad, .uses = "matmul sum", .compose = fl__compose_linear_grad,
                  .macs = fl__linear_grad_macs);
-    FL__REGISTER(linear_packed, .uses = "copy matmul linear", .compose = fl__compose_linear_stored,
-                 .gradient = fv__linear_stored_back, .macs = fl__linear_macs);
+    FL__REGISTER(linear_packed, .uses = "copy matmul linear", .compose = fl__compose_linear_packed,
+                 .gradient = fv__linear_packed_back, .macs = fl__linear_macs);
 }
 
 #endif /* FL_OPS_LINEAR_IMPL */
