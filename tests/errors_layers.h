@@ -38,7 +38,7 @@ static void rows_of_sequences(void) {
     NO(fl_nn_add_norm, (NULL, NULL, NULL, NULL, NULL), NULLS);
     NO(fl_nn_add_norm, (NULL, NULL, NULL, o.v23, &(fl_var *){NULL}), NULLS);
     BAD_CALL(fl_nn_rms_norm_opt, fl_nn_rms_norm(FL_SHAPE(4)), o.v23, "[2, 3]", "[4]");
-    NO(fl_nn_group_norm_opt, (2, 3, (fl_nn_layer_norm_opts){0}), "2 groups of 3 channels");
+    NO(fl_nn_group_norm_opt, (2, 3, (fl_nn_layer_norm_opts){0}), "divisible by groups (2)");
     NO(fl_nn_group_norm_opt, (1, 3, (fl_nn_layer_norm_opts){.dtype = FL_U8}), "u8");
     BAD_CALL(fl_nn_group_norm_opt, fl_nn_group_norm(2, 4), o.v23, "[2, 3]", "[n, 4, ...]");
 }
@@ -69,23 +69,23 @@ static void rows_of_convolutions(void) {
     BAD_CALL(fl_nn_pool1d_opt, fl_nn_pool1d(2), o.v23, "[2, 3]", "[n, c, t]");
     NO(fl_nn_pool3d_opt, (2, (fl_nn_pool_opts){.stride = -2}), "stride -2");
     NO(fl_nn_pool3d_opt, (2, (fl_nn_pool_opts){.norm = 2, .average = true}), "norm 2");
-    NO(fl_nn_pool1d_opt, (2, (fl_nn_pool_opts){.average = true, .return_indices = true}), "only maxima");
+    NO(fl_nn_pool1d_opt, (2, (fl_nn_pool_opts){.average = true, .return_indices = true}), "for max pooling");
     BAD_CALL(fl_nn_pool3d_opt, fl_nn_pool3d(2), o.image_v, "[1, 2, 4, 4]", "[n, c, d, h, w]");
     NO_AS(fl_nn_adaptive_avg_pool, "fl_nn_adaptive_pool", (FL_SCALAR_SHAPE), "size []");
     NO_AS(fl_nn_adaptive_max_pool, "fl_nn_adaptive_pool", (FL_SHAPE(2, 0)), "size [2, 0]");
     ROW_OF(RAISES, "fl_nn_adaptive_max_pool", "fl_nn_adaptive_pool '0'",
            !through(fl_nn_adaptive_max_pool(FL_SHAPE(2)), o.v23), "[2, 3]");
-    NO(fl_nn_conv1d_opt, (2, 2, 3, (fl_nn_conv_opts){.stride_w = 2}), "other dims than its 1");
-    NO(fl_nn_conv2d_opt, (2, 2, 3, (fl_nn_conv_opts){.kernel_h = 2}), "other dims than its 2");
-    NO(fl_nn_conv3d_opt, (2, 2, 3, (fl_nn_conv_opts){.causal = true}), "other dims than its 3");
+    NO(fl_nn_conv1d_opt, (2, 2, 3, (fl_nn_conv_opts){.stride_w = 2}), "the layer of 1 spatial dims");
+    NO(fl_nn_conv2d_opt, (2, 2, 3, (fl_nn_conv_opts){.kernel_h = 2}), "the layer of 2 spatial dims");
+    NO(fl_nn_conv3d_opt, (2, 2, 3, (fl_nn_conv_opts){.causal = true}), "the layer of 3 spatial dims");
     NO(fl_nn_pool1d_opt, (2, (fl_nn_pool_opts){.pad_w = 1}), "of 1 dims");
 }
 
 static void rows_of_plain_layers(void) {
     fl_rng rng = {1, 0};
-    NO_AS(fl_nn_activation_axis, "fl_nn_activation", ("A", NULL, 0), "no function");
-    NO_AS(fl_nn_activation_1, "fl_nn_activation", ("A", "a", NULL, 0), "no function");
-    NO_AS(fl_nn_activation_2, "fl_nn_activation", ("A", "a, b", NULL, 0, 0), "no function");
+    NO_AS(fl_nn_activation_axis, "fl_nn_activation", ("A", NULL, 0), "function is NULL");
+    NO_AS(fl_nn_activation_1, "fl_nn_activation", ("A", "a", NULL, 0), "function is NULL");
+    NO_AS(fl_nn_activation_2, "fl_nn_activation", ("A", "a, b", NULL, 0, 0), "function is NULL");
     ROW_OF(RAISES, "fl_nn_softmax", "Softmax '0'", !through(fl_nn_softmax(2), o.v23), "axis 2", "[2, 3]");
     ROW_OF(RAISES, "fl_nn_softmin", "Softmin '0'", !through(fl_nn_softmin(-3), o.v23), "axis -3");
     NO(fl_nn_hardtanh, (1, 0.5), "from 1 to 0.5");
@@ -146,7 +146,7 @@ static void rows_of_containers(void) {
     ROW(RAISES, "fl_nn_shortcut", !bad_shortcut("1", "0", NULL, false), "from '1' to '0'");
     ROW(RAISES, "fl_nn_shortcut", !bad_shortcut("0", NULL, NULL, true), "the projection's name");
     ROW_OF(RAISES, "fl_nn_shortcut", "fl_nn_add", !bad_shortcut("0", NULL, "1", true),
-           "'1' is there already");
+           "already has a '1'");
     NO(fl_nn_shortcut, (NULL, NULL, NULL, NULL, NULL), NULLS);
     NO(fl_nn_weight_norm, (stage(), "bias", 0), "Linear", "'bias'");
     NO(fl_nn_weight_norm, (stage(), "weight", 2), "axis 2");
@@ -158,13 +158,13 @@ static void rows_of_embeddings(void) {
     fl_rng rng = {1, 0};
     const fl_nn_embedding_opts plain = {0};
     const fl_nn_position_opts position = {0};
-    NO(fl_nn_embedding_opt, (0, 3, plain), "0 rows of 3");
+    NO(fl_nn_embedding_opt, (0, 3, plain), "got 0, 3");
     NO(fl_nn_embedding_opt, (4, 3, (fl_nn_embedding_opts){.padding = 4}), "padding 4");
     NO(fl_nn_embedding_opt, (4, 3, (fl_nn_embedding_opts){.dtype = FL_I64}), "i64");
     BAD_CALL(fl_nn_embedding_opt, fl_nn_embedding(4, 3, .rng = &rng), o.v23, "f32 [2, 3]");
     ROW_OF(RAISES, "fl_nn_embedding_opt", "fl_nn_embedding '0': fl_embedding: ",
            !through(fl_nn_embedding(2, 3, .rng = &rng), o.vi), "size 2");
-    NO(fl_nn_position_opt, (0, 3, position), "0 steps of 3");
+    NO(fl_nn_position_opt, (0, 3, position), "got 0 and 3");
     NO(fl_nn_position_opt, (2, 3, (fl_nn_position_opts){.dtype = FL_B8}), "b8");
     BAD_CALL(fl_nn_position_opt, fl_nn_position(5, 3, .rng = &rng), o.v23, "[2, 3]",
              "at most 5 steps");
@@ -217,7 +217,7 @@ static void rows_of_caches(void) {
     ROW(RAISES, "fl_nn_forward_cached", !step_of(false, true), "module is NULL");
     ROW(RAISES, "fl_nn_forward_cached", !step_of(true, false), "cache is NULL");
     ROW_OF(RAISES, "fl_nn_forward_cached", "fl_nn_attention", !step_of(true, true),
-           "1 sequences of 1 places", "do not fit");
+           "1 sequences of 1 positions", "no space");
     FINE(fl_nn_cached_position, fl_nn_cached_position() == 0);
     NO(fl_nn_cache_rewind, (NULL, 0), NULLS);
     ROW(RAISES, "fl_nn_cache_rewind", !with_cache(0), "to 1 of 0 places");
@@ -230,24 +230,24 @@ static void rows_of_caches(void) {
 static void rows_of_attention(void) {
     const fl_nn_attention_opts plain = {0};
     fl_rng rng = {1, 0};
-    NO(fl_nn_attention_opt, (6, 4, plain), "4 heads of dim 6");
+    NO(fl_nn_attention_opt, (6, 4, plain), "dim (6) is not divisible by heads (4)");
     NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.dropout = 2}), "dropout 2");
     NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.kdim = -4}), "kdim -4");
     NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.zero_attn = true, .window = 2}), "window");
     ROW(RAISES, "fl_nn_attention_opt", !through_all(fl_nn_attention(3, 1, .vdim = 2, .rng = &rng), sequences(1)),
         "1 inputs", "q, k and v");
     NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.dtype = FL_I64}), "i64");
-    NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.n_kv_heads = 3}), "2 heads share 3 of keys");
+    NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.n_kv_heads = 3}), "by n_kv_heads (3)");
     NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.window = -1}), "window -1");
     NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.softcap = (double)NAN}), "softcap nan");
     NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.relative = -1}), "relative -1");
-    NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.buckets = 3}), "3 buckets up to 128");
+    NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.buckets = 3}), "buckets 3, max_distance 128");
     BAD_CALL(fl_nn_attention_opt, fl_nn_attention(4, 2, .rng = &rng), o.v23, "[2, 3]", "[n, t, 4]");
     NO_AS(fl_nn_transformer_decoder_opt, "fl_nn_attention", (6, 4, 8, (fl_nn_transformer_opts){0}),
-          "4 heads of dim 6");
+          "dim (6) is not divisible by heads (4)");
     ROW(RAISES, "fl_nn_transformer_decoder_opt",
         !through_all(fl_nn_transformer_decoder(3, 1, 2, .rng = &rng), sequences(1)),
-        "1 inputs, takes 2 to 4");
+        "got 1 inputs, expected 2 to 4");
     ROW(RAISES, "fl_nn_attention_opt",
         !through_all(fl_nn_attention(3, 1, .rng = &rng), sequences(5)), "5 inputs");
     ROW(RAISES, "fl_nn_attention_opt",
@@ -260,7 +260,7 @@ static void rows_of_attention(void) {
           (6, 2, 8, (fl_nn_transformer_opts){.drop_path = 2, .rng = &rng}), "p is 2");
     ROW(RAISES, "fl_nn_transformer_opt",
         !through_all(fl_nn_transformer(3, 1, 2, .rng = &rng), sequences(3)),
-        "3 inputs, takes 1 to 2");
+        "got 3 inputs, expected 1 to 2");
 }
 
 /* n inputs for a recurrent layer of 3 numbers: x, two states of other shapes, lengths beyond the steps. */
@@ -280,7 +280,7 @@ static void rows_of_recurrence(void) {
     BAD_CALL(fl_nn_lstm_opt, fl_nn_lstm(4, 2, .rng = &rng), o.v23, "[2, 3]", "[n, t, in] of 4");
     BAD_CALL(fl_nn_gru_opt, fl_nn_gru(4, 2, .time_first = true, .rng = &rng), o.v23, "[t, n, in] of 4");
     ROW(RAISES, "fl_nn_lstm_opt", !through_all(fl_nn_lstm(3, 2, .rng = &rng), to_recur(2, false)),
-        "2 inputs but lengths, takes x alone or with h0 and c0");
+        "got 2 inputs without lengths, expected x alone or with h0 and c0");
     ROW_OF(RAISES, "fl_nn_lstm_opt", "fl_rnn",
            !through_all(fl_nn_lstm(3, 2, .rng = &rng), to_recur(3, false)), "h0 [1, 2, 3]", "[1, 1, 2]");
     ROW_OF(RAISES, "fl_nn_gru_opt", "fl_rnn",
@@ -299,7 +299,7 @@ static void rows_of_vocabularies(void) {
     BAD_CALL(fl_nn_adaptive_embedding_opt, fl_nn_adaptive_embedding(8, cuts, .rng = &rng), o.v23,
              "f32");
     BAD_CALL(fl_nn_adaptive_embedding_opt, fl_nn_adaptive_embedding(8, cuts, .rng = &rng),
-             fv_const(nines()), "2 words are not in [0, 4)");
+             fv_const(nines()), "2 words are out of range [0, 4)");
     NO(fl_nn_adaptive_softmax_opt, (8, FL_SCALAR_SHAPE, plain), "cutoffs []");
     NO(fl_nn_adaptive_softmax_opt, (8, cuts, (fl_nn_adaptive_opts){.divide = -1}), "by -1");
     NO(fl_nn_adaptive_softmax_opt, (8, cuts, (fl_nn_adaptive_opts){.dtype = FL_U8}), "u8");
@@ -314,7 +314,7 @@ static void rows_of_vocabularies(void) {
     ROW(RAISES, "fl_nn_adaptive_softmax_opt",
         !through_all(fl_nn_adaptive_softmax(3, FL_SHAPE(2), .rng = &rng),
                      FL_VARS(o.v23, fv_const(nines()))),
-        "2 words are not in [0, 2)");
+        "2 words are out of range [0, 2)");
 }
 
 static void rows_of_capsules(void) {

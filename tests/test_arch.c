@@ -79,7 +79,7 @@ TEST(every_token_runs) {
             continue;
         }
         fl_var *y = fl_nn_forward(m, fv_const(x));
-        if (!table[i].shape) CHECK_ERROR("does not fit");
+        if (!table[i].shape) CHECK_ERROR("does not match");
         else if (!CHECK(y && !strcmp(FL_SHAPE_TEXT(fv_value(y)), table[i].shape)) ||
                  !CHECK_EQ_INT(fl_nn_count(m), table[i].parameters))
             printf("%s: %s\n", table[i].line, y ? FL_SHAPE_TEXT(fv_value(y)) : fl_error());
@@ -147,21 +147,21 @@ TEST(errors_name_file_line_and_token) {
                  {"TR 10 8 4 5 0", "a.arch:1: TR: fl_nn_attention"},
                  {"C 4 4 0 1", "a.arch:1: C: kernels, strides and sizes must be >= 1"},
                  {"C 4 4 3 0", "a.arch:1: C: kernels"},
-                 {"C 0 4 3 1", "a.arch:1: C: fl_nn_conv2d: in 0, out 4"},
+                 {"C 0 4 3 1", "a.arch:1: C: fl_nn_conv2d: in, out, kernel"},
                  {"C 4 4 3 1 -2", "a.arch:1: C: a padding must be >= 0, or -1 (same length)"},
                  {"C2 1 2 3 3 0 1 0 0", "a.arch:1: C2: kernels"},
                  {"AC 4 4 3 1 1 0.5 0", "a.arch:1: AC: kernels"},
                  {"TDS 0 3 4", "a.arch:1: TDS: kernels"},
-                 {"TDS 2 3 4 2", "a.arch:1: TDS: fl_nn_dropout: p is 2"},
-                 {"TR 8 8 0 5 0", "a.arch:1: TR: fl_nn_attention: 0 heads of dim 8"},
-                 {"CFR 8 8 3 5 3 0", "a.arch:1: CFR: fl_nn_attention: 3 heads"},
-                 {"POSEMB 8 0", "a.arch:1: POSEMB: fl_nn_position: 0 steps of 8"},
-                 {"SINPOSEMB 0", "a.arch:1: SINPOSEMB: fl_nn_sinusoid: dim 0"},
-                 {"E 0 3", "a.arch:1: E: fl_nn_embedding: 3 rows of 0"},
+                 {"TDS 2 3 4 2", "a.arch:1: TDS: fl_nn_dropout: p must be in [0, 1]"},
+                 {"TR 8 8 0 5 0", "a.arch:1: TR: fl_nn_attention: dim and heads must be positive"},
+                 {"CFR 8 8 3 5 3 0", "a.arch:1: CFR: fl_nn_attention: dim (8) is not divisible by heads (3)"},
+                 {"POSEMB 8 0", "a.arch:1: POSEMB: fl_nn_position: steps and dim must be positive"},
+                 {"SINPOSEMB 0", "a.arch:1: SINPOSEMB: fl_nn_sinusoid: dim must be positive"},
+                 {"E 0 3", "a.arch:1: E: fl_nn_embedding: n and dim must be positive"},
                  {"BN 4 7", "a.arch:1: BN: axes must be in 0 to 3"},
                  {"LN 1.5", "a.arch:1: LN: axes must be in 0 to 3"},
                  {"M 2 2 0 1", "a.arch:1: M: kernels"},
-                 {"PR 0", "a.arch:1: PR: fl_nn_prelu: n 0"},
+                 {"PR 0", "a.arch:1: PR: fl_nn_prelu: n must be positive"},
                  {"GLU", "a.arch:1: GLU: got 0 arguments, expected 1 to 1"},
                  {"LSTM 4 4 0", "a.arch:1: LSTM: kernels"},
                  {"RES 1 1\nR\nSKIPL 0 2 0", "a.arch:3: SKIPL: expected 1 to 100 layers"},

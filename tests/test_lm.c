@@ -1497,7 +1497,7 @@ TEST(mistakes_are_named) {
     NAMED(fl_text_mask(fl_text_documents(t, -1), .vocabulary = 5, .mask = 5),
           "mask (5) is not in [0, vocabulary = 5)");
     NAMED(fl_text_lm(0), "vocabulary 0");
-    NAMED(fl_text_lm(5, .dim = 9, .heads = 2), "2 heads of dim 9");
+    NAMED(fl_text_lm(5, .dim = 9, .heads = 2), "dim (9) is not divisible by heads (2)");
     NAMED(fl_text_lm(5, .cutoffs = FL_SHAPE(2, 6)), "cutoffs up to 6");
     NAMED(fl_text_lm_info(other, NULL), "not one of fl_text_lm: got ReLU");
     NAMED(fl_nn_forward(m, fv_const(fl_zeros(FL_SHAPE(3), FL_I64))), "i64 [3], expected tokens i64 [n, t]");

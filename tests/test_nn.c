@@ -238,9 +238,9 @@ TEST(view_keeps_the_batch) {
                     FL_SHAPE(0, 2, 6)));
     /* 36 elements would fit [3, 2, 6], but the batch is 1. */
     CHECK(!fl_nn_forward(m, fv_const(fl_ones(FL_SHAPE(1, 36), FL_F32))));
-    CHECK_ERROR("fl_nn_view: input [1, 36] does not fit [-1, 2, 6]");
+    CHECK_ERROR("fl_nn_view: cannot reshape input [1, 36] to [-1, 2, 6]");
     CHECK(!fl_nn_view(FL_SHAPE(-1, -1, -1)));
-    CHECK_ERROR("fl_nn_view: [-1, -1, -1] is no shape");
+    CHECK_ERROR("fl_nn_view: shape [-1, -1, -1] is not valid");
     CHECK(!fl_nn_view(FL_SHAPE(-1, -2)));
     CHECK_ERROR("fl_nn_view");
     fl_nn_free(m);
@@ -463,7 +463,7 @@ TEST(batch_norm_wants_two_values) {
     fl_nn_module *m = fl_nn_sequential(fl_nn_batch_norm2d(3));
     fl_var *one = fv_const(fl_ones(FL_SHAPE(1, 3, 1, 1), FL_F32));
     CHECK(!fl_nn_forward(m, one));
-    CHECK_ERROR("fl_nn_batch_norm2d '0': input [1, 3, 1, 1] has 1 values per channel");
+    CHECK_ERROR("fl_nn_batch_norm2d '0': input [1, 3, 1, 1] has 1 value per channel");
     CHECK_EQ_INT(fl_item_int(fl_nn_get_buffer(m, "0.num_batches_tracked")), 0);
     fl_nn_train(m, false);
     CHECK(fl_nn_forward(m, one));
@@ -596,7 +596,7 @@ TEST(init_functions) {
     CHECK(fl_nn_init_constant(v, 7));
     CHECK_VALUES(fv_value(v), ((double[]){7, 7, 7}), 3, 0);
     CHECK(!fl_nn_init_kaiming_normal(v, 0, NULL));
-    CHECK_ERROR("fl_nn_fan: a weight has 2 or more dims, this one is [3]");
+    CHECK_ERROR("fl_nn_fan: the weight must have at least 2 dims, got [3]");
     CHECK(!fl_nn_init_glorot_uniform(NULL, 1, NULL));
     CHECK_ERROR("the parameter is NULL");
     CHECK(!fl_nn_init_constant(NULL, 1) && !fl_nn_init_uniform(NULL, 0, 1, NULL) &&
@@ -1007,7 +1007,7 @@ TEST(load_checks_before_it_touches) {
     /* No handler is set here: loading never stops. */
     CHECK(fl_nn_save(a, test_file("a")));
     CHECK_LOAD_FAILS(wide, test_file("a"),
-                     "'0.weight' is f32 [4, 1, 3, 3], the file has f32 [3, 1, 3, 3]");
+                     "'0.weight' is f32 [4, 1, 3, 3], but the file has f32 [3, 1, 3, 3]");
     fl_nn_free(fl_nn_find(b, "head"));
     CHECK_LOAD_FAILS(b, test_file("a"), "0 names missing; 2 unexpected: head.");
     fl_nn_add(b, "tail", fl_nn_linear(4, 2, .dtype = FL_F64));
@@ -1015,7 +1015,7 @@ TEST(load_checks_before_it_touches) {
                      "2 names missing: tail.weight, tail.bias; 2 unexpected: head.");
     fl_nn_free(fl_nn_find(b, "tail"));
     fl_nn_add(b, "head", fl_nn_linear(4, 2));
-    CHECK_LOAD_FAILS(b, test_file("a"), "'head.weight' is f32 [2, 4], the file has f64 [2, 4]");
+    CHECK_LOAD_FAILS(b, test_file("a"), "'head.weight' is f32 [2, 4], but the file has f64 [2, 4]");
     CHECK_LOAD_FAILS(a, test_file("b"), "b");
     CHECK_LOAD_FAILS(a, NULL, "NULL");
     CHECK(!fl_nn_save(a, test_file("none/a")));
@@ -1097,41 +1097,41 @@ static fl_vars no_result(fl_nn_module *m, fl_vars in) {
 TEST(wrong_makers) {
     test_errors_return();
     CHECK(!fl_nn_linear(0, 3));
-    CHECK_ERROR("fl_nn_linear: in 0, out 3: must be positive");
+    CHECK_ERROR("fl_nn_linear: in and out must be positive, got 0 and 3");
     CHECK(!fl_nn_linear(2, 3, .dtype = FL_I64));
-    CHECK_ERROR("fl_nn_linear: dtype i64");
+    CHECK_ERROR("fl_nn_linear: parameters must be a float dtype, got i64");
     CHECK(!fl_nn_conv2d(3, -1, 3));
-    CHECK_ERROR("fl_nn_conv2d: in 3, out -1");
+    CHECK_ERROR("fl_nn_conv2d: in, out, kernel, stride and dilation must be positive, got in 3, out -1");
     CHECK(!fl_nn_conv2d(3, 4, 3, .groups = 2));
-    CHECK_ERROR("fl_nn_conv2d: groups 2 must divide in 3 and out 4");
+    CHECK_ERROR("fl_nn_conv2d: in (3) and out (4) must be divisible by groups (2)");
     CHECK(!fl_nn_conv2d(3, 4, 3, .dtype = FL_B8));
-    CHECK_ERROR("fl_nn_conv2d: dtype b8");
+    CHECK_ERROR("fl_nn_conv2d: parameters must be a float dtype, got b8");
     CHECK(!fl_nn_pool2d(0));
-    CHECK_ERROR("fl_nn_pool2d: kernel 0");
+    CHECK_ERROR("fl_nn_pool2d: kernel and stride must be positive");
     CHECK(!fl_nn_dropout(1.5));
-    CHECK_ERROR("fl_nn_dropout: p is 1.5");
+    CHECK_ERROR("fl_nn_dropout: p must be in [0, 1], got 1.5");
     CHECK(!fl_nn_batch_norm2d(0));
-    CHECK_ERROR("fl_nn_batch_norm2d: 0 channels");
+    CHECK_ERROR("fl_nn_batch_norm2d: channels must be positive");
     CHECK(!fl_nn_batch_norm2d(3, .momentum = 2));
-    CHECK_ERROR("momentum 2");
+    CHECK_ERROR("got 3, 2 and");
     CHECK(!fl_nn_batch_norm2d(3, .dtype = FL_I64));
-    CHECK_ERROR("fl_nn_batch_norm2d: dtype i64");
+    CHECK_ERROR("fl_nn_batch_norm2d: parameters must be a float dtype, got i64");
     CHECK(!fl_nn_layer_norm(FL_SCALAR_SHAPE));
-    CHECK_ERROR("fl_nn_layer_norm: shape []");
+    CHECK_ERROR("fl_nn_layer_norm: dims must be positive");
     CHECK(!fl_nn_layer_norm(FL_SHAPE(3), .eps = -1));
-    CHECK_ERROR("eps -1");
+    CHECK_ERROR("got [3] and -1");
     CHECK(!fl_nn_layer_norm(FL_SHAPE(3), .dtype = FL_I64));
-    CHECK_ERROR("fl_nn_layer_norm: dtype i64");
+    CHECK_ERROR("fl_nn_layer_norm: parameters must be a float dtype, got i64");
     CHECK(!fl_nn_activation("Nothing", NULL));
-    CHECK_ERROR("fl_nn_activation: no function");
+    CHECK_ERROR("fl_nn_activation: the function is NULL");
     int user = 1;
     released = 0;
     CHECK(!fl_nn_function("Nothing", NULL, &user, count_release));
-    CHECK_ERROR("fl_nn_function: no forward function");
+    CHECK_ERROR("fl_nn_function: forward is NULL");
     CHECK_EQ_INT(released, 1);
     /* A child that could not be made takes its siblings along, whatever its place. */
     CHECK(!fl_nn_sequential(fl_nn_linear(2, 2), fl_nn_linear(0, 2), fl_nn_linear(2, 2)));
-    CHECK_ERROR("fl_nn_linear: in 0, out 2");
+    CHECK_ERROR("fl_nn_linear: in and out must be positive, got 0 and 2");
     CHECK(!fl_nn_sequential(NULL, fl_nn_relu()));
     CHECK_ERROR("fl_nn_add: the child is NULL");
     CHECK_NOTHING_LIVES();
@@ -1144,15 +1144,15 @@ TEST(wrong_trees) {
                  *other = fl_nn_sequential_of(0, NULL);
     fl_var *p = fv_param(fl_zeros(FL_SHAPE(2), FL_F32));
     CHECK(!fl_nn_add(net, "a.b", fl_nn_relu()));
-    CHECK_ERROR("fl_nn_add: 'a.b' is no name");
+    CHECK_ERROR("fl_nn_add: name 'a.b' is not valid");
     CHECK(!fl_nn_add(net, "", fl_nn_relu()));
-    CHECK_ERROR("is no name");
+    CHECK_ERROR("is not valid");
     CHECK(!fl_nn_add(net, "0", fl_nn_relu()));
-    CHECK_ERROR("fl_nn_add: '0' is there already");
+    CHECK_ERROR("fl_nn_add: the module already has a '0'");
     CHECK(!fl_nn_add(other, "x", in));
-    CHECK_ERROR("fl_nn_add: 'x' belongs to another module");
+    CHECK_ERROR("fl_nn_add: 'x' already belongs to another module");
     CHECK(!fl_nn_add(in, "x", net));
-    CHECK_ERROR("fl_nn_add: 'x' would be inside itself");
+    CHECK_ERROR("fl_nn_add: 'x' is an ancestor of its new parent");
     CHECK(!fl_nn_add(NULL, "x", fl_nn_relu()));
     CHECK_ERROR("fl_nn_add: the parent is NULL");
     CHECK(!fl_nn_add(net, "x", NULL));
@@ -1160,7 +1160,7 @@ TEST(wrong_trees) {
     CHECK_EQ_INT(net->n_child, 1);
     CHECK(fl_nn_add_param(net, "p", p) == p);
     CHECK(!fl_nn_add_param(net, "p", p) && !fl_nn_add_buffer(net, "p", fv_value(p)));
-    CHECK_ERROR("fl_nn_add_param: 'p' is there already");
+    CHECK_ERROR("fl_nn_add_param: the module already has a 'p'");
     CHECK(!fl_nn_add_param(net, "q", NULL));
     CHECK_ERROR("fl_nn_add_param: the parameter is NULL");
     CHECK(!fl_nn_add_buffer(net, "q", NULL));
@@ -1200,26 +1200,26 @@ TEST(wrong_inputs_name_the_module) {
     CHECK_ERROR("fl_nn_linear 'body.fc1': input []");
     CHECK(!fl_nn_forward(conv, x));
     CHECK_ERROR(
-        "fl_nn_conv2d 'body.conv1': input [64, 3136], weight [4, 3, 3, 3], wants [n, 3, h, w]");
+        "fl_nn_conv2d 'body.conv1': input [64, 3136], weight [4, 3, 3, 3], expected [n, 3, h, w]");
     CHECK(!fl_nn_forward(norm, x));
     CHECK_ERROR("fl_nn_layer_norm 'body.norm': input [64, 3136] does not end in [5]");
     CHECK(!fl_nn_forward(norm, fv_num(1)));
     CHECK_ERROR("does not end in [5]");
     CHECK(!fl_nn_forward(bn, x));
-    CHECK_ERROR("fl_nn_batch_norm2d 'body.bn': input [64, 3136], wants [n, 3, h, w]");
+    CHECK_ERROR("fl_nn_batch_norm2d 'body.bn': input [64, 3136], expected [n, 3, h, w]");
     CHECK(!fl_nn_forward(pool, x));
     CHECK_ERROR("fl_nn_pool2d 'body.pool': input [64, 3136]");
     CHECK(!fl_nn_forward(soft, x));
-    CHECK_ERROR("LogSoftmax 'body.soft': axis 2, input [64, 3136]");
+    CHECK_ERROR("LogSoftmax 'body.soft': axis 2 is out of range for input [64, 3136]");
     CHECK(!fl_nn_forward(fc, NULL));
     CHECK_ERROR("fl_nn_linear 'body.fc1': input 0 is NULL");
     CHECK(!fl_nn_forward(NULL, x));
     CHECK_ERROR("fl_nn_forward: the module is NULL");
     CHECK_EQ_INT(fl_nn_forward_vars(fc, FL_VARS(x, x)).n, 0);
-    CHECK_ERROR("fl_nn_linear 'body.fc1': 2 inputs, takes 1");
+    CHECK_ERROR("fl_nn_linear 'body.fc1': got 2 inputs, expected 1");
     fl_nn_module *none = fl_nn_function("None", no_result, NULL, NULL);
     CHECK(!fl_nn_forward(none, x));
-    CHECK_ERROR("None: forward gave no result");
+    CHECK_ERROR("None: forward returned no result");
     /* While an error is pending NULL passes and the first text stays. */
     CHECK(!fl_nn_forward(fc, fl_nn_forward(conv, x)));
     CHECK_ERROR("fl_nn_conv2d 'body.conv1'");

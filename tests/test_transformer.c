@@ -117,28 +117,28 @@ TEST(a_full_cache_stays_as_it_is) {
     fl_tensor *want = fv_value(fl_nn_forward_vars(net, FL_VARS(fv_slice(x, 1, 0, 4, 1), memory)).v[0]);
     CHECK(step(net, c, x, memory, 0, 3));
     CHECK(!step(net, c, x, memory, 3, 5));
-    CHECK_ERROR("fl_nn_attention '0.self_attn': the cache has 2 sequences of 4 places, 3 of them full: "
-                "2 sequences and 2 more do not fit");
+    CHECK_ERROR("fl_nn_attention '0.self_attn': the cache of 2 sequences of 4 positions holds 3: "
+                "no space for 2 sequences of 2 more");
     CHECK_EQ_INT(fl_nn_cache_position(c), 3);
     CHECK(!step(net, c, fv_slice(x, 0, 0, 1, 1), fv_slice(memory, 0, 0, 1, 1), 3, 4));
-    CHECK_ERROR("1 sequences and 1 more do not fit");
+    CHECK_ERROR("no space for 1 sequences of 1 more");
     CHECK(!fl_nn_forward_cached(other, FL_VARS(x), c).n);
     CHECK_ERROR("is not in the tree that the cache was made for");
     CHECK(!fl_nn_cache_rewind(c, 4));
-    CHECK_ERROR("to 4 of 3 places");
+    CHECK_ERROR("position must be in 0 to 3, got 4");
     CHECK_NEAR(apart(step(net, c, x, memory, 3, 4), fl_slice(want, 1, 3, 4, 1)), 0, 1e-12);
     CHECK(!step(net, c, x, memory, 4, 5));
-    CHECK_ERROR("4 of them full");
+    CHECK_ERROR("holds 4");
     CHECK(!fl_nn_forward_cached(NULL, FL_VARS(x), c).n);
     CHECK_ERROR("the module is NULL");
     CHECK(!fl_nn_forward_cached(net, FL_VARS(x, memory), NULL).n);
     CHECK_ERROR("the cache is NULL");
     CHECK(!fl_nn_cache_new(net, 0, 3));
-    CHECK_ERROR("0 sequences of 3 places");
+    CHECK_ERROR("n and length must be positive, got 0 and 3");
     CHECK(!fl_nn_cache_new(net, 1, 3, .dtype = FL_I64));
     CHECK_ERROR("i64");
     CHECK(!fl_nn_cache_new(other->child[0], 1, 3));
-    CHECK_ERROR("there is no attention");
+    CHECK_ERROR("contains no attention");
     CHECK(fl_nn_forward(other, x) && fl_grad_enabled()); /* no cache is left in use */
     fl_nn_cache_free(c);
     fl_nn_cache_free(NULL);
@@ -162,7 +162,7 @@ TEST(beams_are_reordered) {
     fl_tensor *y = fl_index_select(step(net, c, turned, memory, 5, 6), 0, swap);
     CHECK_NEAR(apart(y, fl_slice(want, 1, 5, 6, 1)), 0, 1e-12);
     CHECK(!fl_nn_cache_reorder(c, fl_arange(0, 3, 1, FL_I64)));
-    CHECK_ERROR("index [3] for 2 sequences");
+    CHECK_ERROR("index must be [2], got [3]");
     fl_nn_cache_free(c);
     fl_nn_free(net);
     fl_scope_end(&s);

@@ -1,4 +1,4 @@
-/* activation.h - functions of one variable as layers: activations with and without numbers */
+/* fl/nn/activation.h - activation layers */
 #ifndef FL_NN_ACTIVATION_H
 #define FL_NN_ACTIVATION_H
 #include "module.h"
@@ -7,21 +7,21 @@
 extern "C" {
 #endif
 
-/* A function of one variable as a layer, e.g. fl_nn_activation("Log", fv_log); the name is for printing.
-   The others pass an axis, or numbers that print under the names in a list: fl_nn_activation_2("Scale",
-   "factor, shift", scaled, 2, 1) with fl_var *scaled(fl_var *x, double factor, double shift). Texts are
-   literals. What has state or several inputs is a case for fl_nn_function. */
+/* A function of one variable as a layer, e.g. fl_nn_activation("Log", fv_log); kind is the printed name. The
+   others also pass an axis, or scalars, which are printed under the names of a list:
+   fl_nn_activation_2("Scale", "factor, shift", scaled, 2, 1) with fl_var *scaled(fl_var *x, double factor,
+   double shift). All texts are literals. For functions with state or several inputs use fl_nn_function. */
 FL_API fl_nn_module *fl_nn_activation(const char *kind, fl_var *(*fn)(fl_var *x));
 FL_API fl_nn_module *fl_nn_activation_axis(const char *kind, fl_var *(*fn)(fl_var *x, int axis), int axis);
 FL_API fl_nn_module *fl_nn_activation_1(const char *kind, const char *names,
                                         fl_var *(*fn)(fl_var *x, double a), double a);
 FL_API fl_nn_module *fl_nn_activation_2(const char *kind, const char *names,
                                         fl_var *(*fn)(fl_var *x, double a, double b), double a, double b);
-/* What fl_nn_activation was given; NULL of any other module. */
+/* The function given to fl_nn_activation; NULL for any other module. */
 typedef fl_var *(*fl_nn_activation_fn)(fl_var *x);
 FL_API fl_nn_activation_fn fl_nn_activation_of(const fl_nn_module *m);
 
-/* The layer of fv_relu, and so on: formulas stand there. */
+/* Layers of fv_relu, and so on; fl/ops/activation.h has the formulas. */
 FL_API fl_nn_module *fl_nn_relu(void);
 FL_API fl_nn_module *fl_nn_relu6(void);
 FL_API fl_nn_module *fl_nn_gelu(void);
@@ -36,7 +36,7 @@ FL_API fl_nn_module *fl_nn_logsigmoid(void);
 FL_API fl_nn_module *fl_nn_tanhshrink(void);
 FL_API fl_nn_module *fl_nn_hardsigmoid(void);
 FL_API fl_nn_module *fl_nn_hardswish(void);
-/* The same with numbers, of which 0 is PyTorch's default and FL_ZERO is 0. */
+/* With parameters: 0 is PyTorch's default, FL_ZERO is 0. */
 FL_API fl_nn_module *fl_nn_leaky_relu(double slope);                     /* 0 -> 0.01 */
 FL_API fl_nn_module *fl_nn_elu(double alpha);                            /* 0 -> 1 */
 FL_API fl_nn_module *fl_nn_celu(double alpha);                           /* 0 -> 1 */
@@ -45,9 +45,9 @@ FL_API fl_nn_module *fl_nn_hardshrink(double lambda);                    /* 0 ->
 FL_API fl_nn_module *fl_nn_softshrink(double lambda);                    /* 0 -> 0.5 */
 FL_API fl_nn_module *fl_nn_softplus(double beta, double threshold);      /* 0, 0 -> 1, 20 */
 FL_API fl_nn_module *fl_nn_threshold(double threshold, double value);    /* x > threshold ? x : value */
-/* min(max(x, low), high), gradient 0 at both; low < high, 0, 0 -> -1, 1 */
+/* min(max(x, low), high), with gradient 0 at both bounds; low < high; 0, 0 -> -1, 1 */
 FL_API fl_nn_module *fl_nn_hardtanh(double low, double high);
-/* And along an axis; softmin is the softmax of -x, glu is a sigmoid(b) of the halves a, b. */
+/* Along an axis; softmin is the softmax of -x; glu is a sigmoid(b), a and b being the halves of x. */
 FL_API fl_nn_module *fl_nn_softmax(int axis);
 FL_API fl_nn_module *fl_nn_softmin(int axis);
 FL_API fl_nn_module *fl_nn_log_softmax(int axis);
@@ -59,12 +59,13 @@ typedef struct fl_nn_prelu_opts {
     fl_dtype dtype;
     char _end;
 } fl_nn_prelu_opts;
-/* x > 0 ? x : weight x; weight [n], one number, or one for each place of axis 1 (PyTorch's PReLU). */
+/* x > 0 ? x : weight x with weight [n]: one for all (n = 1), or one per channel, axis 1 (PyTorch's PReLU). */
 #define fl_nn_prelu(...) FL_NN__PRELU(__VA_ARGS__, ._end = 0)
 #define FL_NN__PRELU(n, ...) fl_nn_prelu_opt(n, FL_LITERAL(fl_nn_prelu_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_prelu_opt(int64_t n, fl_nn_prelu_opts o);
-/* x > 0 ? x : a x; in training each a is uniform in [low, high), else it is their mean (PyTorch's RReLU;
-   arXiv 1505.00853). 0, 0 -> 1 / 8, 1 / 3. rng NULL: the process's; it must outlive the layer. */
+/* x > 0 ? x : a x; in training each a is uniform in [low, high), in evaluation their mean (PyTorch's RReLU;
+   arXiv 1505.00853). 0, 0 -> 1 / 8, 1 / 3. rng NULL: the global generator; otherwise it must outlive the
+   layer. */
 FL_API fl_nn_module *fl_nn_rrelu(double low, double high, fl_rng *rng);
 
 #ifdef __cplusplus
@@ -84,7 +85,7 @@ FL_API fl_nn_module *fl_nn_rrelu(double low, double high, fl_rng *rng);
 #include <stdio.h>
 #include <string.h>
 
-/* A function and what it is given besides x: its form says which member of fn it is. */
+/* A function and its arguments besides x; form selects the member of fn. */
 typedef struct fl__nn_activation {
     enum { FL__NN_PLAIN, FL__NN_AXIS, FL__NN_ONE, FL__NN_TWO } form;
     union {
@@ -101,13 +102,13 @@ typedef struct fl__nn_activation {
 static fl_vars fl__nn_activation_forward(fl_nn_module *m, fl_vars in) {
     const fl__nn_activation *f = m->data;
     fl_var *x = in.v[0];
-    const int ndim = fv_value(x)->ndim ? fv_value(x)->ndim : 1; /* a number takes the axes 0 and -1 */
+    const int ndim = fv_value(x)->ndim ? fv_value(x)->ndim : 1; /* a scalar has the axes 0 and -1 */
     if (f->form == FL__NN_PLAIN) return FL_VARS(f->fn.plain(x));
     if (f->form == FL__NN_ONE) return FL_VARS(f->fn.one(x, f->a[0]));
     if (f->form == FL__NN_TWO) return FL_VARS(f->fn.two(x, f->a[0], f->a[1]));
     if (f->axis < -ndim || f->axis >= ndim) {
         char text[FL_NN_SHAPE];
-        return fl_nn_fail(m, "axis %d, input %s", f->axis, fl_nn_shape_text(x, text));
+        return fl_nn_fail(m, "axis %d is out of range for input %s", f->axis, fl_nn_shape_text(x, text));
     }
     return FL_VARS(f->fn.axis(x, f->axis));
 }
@@ -131,7 +132,7 @@ static const fl_nn_type fl__nn_activation_type = {.name = "Activation", .inputs 
                                                   .describe = fl__nn_activation_describe};
 
 static fl_nn_module *fl__nn_activation_new(const char *kind, const fl__nn_activation *f) {
-    if (!f->fn.plain) return fl_err_null("fl_nn_activation: no function");
+    if (!f->fn.plain) return fl_err_null("fl_nn_activation: the function is NULL");
     fl_nn_module *m = fl_nn_new(&fl__nn_activation_type, f, sizeof *f);
     if (m && kind) m->kind = kind;
     return m;
@@ -168,13 +169,13 @@ static fl_var *fl__nn_softmin(fl_var *x, int axis) {
     return fv_softmax(fv_neg(x), axis);
 }
 
-/* The bounds have no gradient, as in PyTorch. */
+/* No gradient at the bounds, as in PyTorch. */
 static fl_var *fl__nn_hardtanh(fl_var *x, double low, double high) {
     fl_var *inside = fv_logical_and(fv_gt(x, fv_num(low)), fv_lt(x, fv_num(high)));
     return fv_where(inside, x, fv_const(fl_clamp(fv_value(x), fl_num(low), fl_num(high))));
 }
 
-/* function, kind;  function, kind, names, and their defaults */
+/* X(function, kind), then X(function, kind, parameter names, default) */
 #define FL__NN_ACTIVATIONS(X) \
     X(relu, "ReLU") X(relu6, "ReLU6") X(gelu, "GELU") X(gelu_tanh, "GELUTanh") X(tanh, "Tanh") \
     X(sigmoid, "Sigmoid") X(silu, "SiLU") X(mish, "Mish") X(selu, "SELU") X(softsign, "Softsign") \
@@ -207,7 +208,8 @@ FL_API fl_nn_module *fl_nn_threshold(double threshold, double value) {
 }
 FL_API fl_nn_module *fl_nn_hardtanh(double low, double high) {
     low = fl_option(low, -1), high = fl_option(high, 1);
-    if (!(low < high)) return fl_err_null("fl_nn_hardtanh: from %g to %g is no interval", low, high);
+    if (!(low < high)) return fl_err_null("fl_nn_hardtanh: low must be less than high, got %g and %g", low,
+                                          high);
     return fl_nn_activation_2("Hardtanh", "min_val, max_val", fl__nn_hardtanh, low, high);
 }
 FL_API fl_nn_module *fl_nn_softmax(int axis) {
@@ -229,7 +231,7 @@ static fl_vars fl__nn_prelu_forward(fl_nn_module *m, fl_vars in) {
     const int64_t n = fl_numel(fv_value(w));
     if (n != 1 && (x->ndim < 2 || x->shape[1] != n)) {
         char text[FL_NN_SHAPE];
-        return fl_nn_fail(m, "input %s, wants [n, %" PRId64 ", ...]", fl_nn_shape_text(in.v[0], text), n);
+        return fl_nn_fail(m, "input %s, expected [n, %" PRId64 ", ...]", fl_nn_shape_text(in.v[0], text), n);
     }
     return FL_VARS(fv_prelu_channels(in.v[0], w));
 }
@@ -243,7 +245,7 @@ static const fl_nn_type fl__nn_prelu_type = {.name = "PReLU", .maker = "fl_nn_pr
                                              .describe = fl__nn_prelu_describe};
 
 FL_API fl_nn_module *fl_nn_prelu_opt(int64_t n, fl_nn_prelu_opts o) {
-    if (n < 1) return fl_err_null("fl_nn_prelu: n %" PRId64 ": must be positive", n);
+    if (n < 1) return fl_err_null("fl_nn_prelu: n must be positive, got %" PRId64, n);
     if (!fl_nn_dtype_ok("fl_nn_prelu", o.dtype)) return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
@@ -279,7 +281,8 @@ static const fl_nn_type fl__nn_rrelu_type = {.name = "RReLU", .maker = "fl_nn_rr
 
 FL_API fl_nn_module *fl_nn_rrelu(double low, double high, fl_rng *rng) {
     const fl__nn_rrelu r = {fl_option(low, 1.0 / 8), fl_option(high, 1.0 / 3), rng};
-    if (!(r.low <= r.high)) return fl_err_null("fl_nn_rrelu: slopes from %g to %g", r.low, r.high);
+    if (!(r.low <= r.high)) return fl_err_null("fl_nn_rrelu: low must not exceed high, got %g and %g", r.low,
+                                               r.high);
     return fl_nn_new(&fl__nn_rrelu_type, &r, sizeof r);
 }
 

@@ -1,4 +1,4 @@
-/* attention.h - multi-head attention, and the keys and values that it keeps from step to step */
+/* fl/nn/attention.h - multi-head attention and its KV cache */
 #ifndef FL_NN_ATTENTION_H
 #define FL_NN_ATTENTION_H
 #include "../ops/position.h"
@@ -11,84 +11,85 @@ extern "C" {
 
 typedef struct fl_nn_attention_opts {
     fl_opts_guard guard_;
-    double dropout;     /* of the weights that the softmax gives */
-    bool causal;        /* step i sees steps 0 to i, and what a cache holds before them */
+    double dropout;     /* of the attention weights (after the softmax) */
+    bool causal;        /* step i attends to steps 0 to i, and to cached steps before them */
     bool no_bias;
-    bool in_bias;       /* with no_bias: q, k and v have theirs all the same (Qwen2) */
-    bool cross;         /* keys and values are a memory's, the same at each step: a cache keeps the first */
-    int64_t n_kv_heads; /* heads of keys and values, a divisor of heads that share them; 0 -> heads */
-    int64_t window;     /* a step sees steps fewer than this many away; 0 -> all */
+    bool in_bias;       /* with no_bias: q, k and v have a bias nevertheless (Qwen2) */
+    bool cross;         /* cross-attention to a constant memory: a cache stores its keys and values once */
+    int64_t n_kv_heads; /* key/value heads (grouped-query attention), a divisor of heads; 0 -> heads */
+    int64_t window;     /* sliding window: attend to steps fewer than this many away; 0 -> all */
     double softcap, scale; /* see fl_attention; 0 -> none, 1 / sqrt(dim / heads) (T5: 1) */
-    bool rotary;        /* turns queries and keys by their places, with `rope`: see fl_rotary */
+    bool rotary;        /* rotary position embedding of queries and keys, with `rope`: see fl_rotary */
     fl_rotary_opts rope;
-    int64_t relative;   /* c > 0: a learned row of dim / heads numbers for each distance from -c + 1 to c - 1,
-                           times the query, is added to the scores: relative_embedding [2 c - 1, dim / heads],
-                           shared by the heads (Flashlight's, which has c = bptt) */
-    int64_t buckets;    /* > 0: a learned bias for each head and bucket of distances is added to the scores,
-                           as T5's: relative_attention_bias [buckets, heads]; both ways unless causal */
+    int64_t relative;   /* c > 0: a learned vector of dim / heads elements for each distance from -c + 1 to
+                           c - 1; its product with the query is added to the scores: relative_embedding
+                           [2 c - 1, dim / heads], shared by the heads (as in Flashlight, where c = bptt) */
+    int64_t buckets;    /* > 0: adds a learned bias per head and distance bucket to the scores, as T5:
+                           relative_attention_bias [buckets, heads]; bidirectional unless causal */
     int64_t max_distance; /* of buckets, 0 -> 128 */
-    int64_t kdim, vdim; /* numbers of k's and v's steps; 0 -> dim. With one q_proj_weight [dim, dim],
+    int64_t kdim, vdim; /* features of k and v; 0 -> dim. If one differs from dim, q_proj_weight [dim, dim],
                            k_proj_weight [., kdim] and v_proj_weight [., vdim] replace in_proj_weight */
-    bool bias_kv;       /* one more key and value, bias_k and bias_v [1, 1, dim], which each step sees */
-    bool zero_attn;     /* one more key and value, of zeros, which each step sees */
-    bool alibi;         /* distances times the head's slope are taken from the scores: see fl_alibi */
+    bool bias_kv;       /* one more key and value, bias_k and bias_v [1, 1, dim], visible to every step */
+    bool zero_attn;     /* one more key and value, of zeros, visible to every step */
+    bool alibi;         /* ALiBi: subtracts slope of the head * distance from the scores: see fl_alibi */
     fl_dtype dtype;
     fl_rng *rng;
     char _end;
 } fl_nn_attention_opts;
 /* Multi-head attention as nn.MultiheadAttention(batch_first=True): in_proj_weight [3 dim, dim] and
-   in_proj_bias [3 dim] give q, k and v, each of `heads` parts of dim / heads numbers; fl_attention
-   of each; out_proj is a linear layer of the parts side by side. With n_kv_heads the k's and v's thirds are
-   n_kv_heads dim / heads rows. Inputs (the result has the first's shape):
-     x [n, t, dim]                          attends to itself
+   in_proj_bias [3 dim] project to q, k and v, each split into `heads` heads of dim / heads; fl_attention per
+   head; out_proj is a linear layer over the concatenated heads. With n_kv_heads the k and v thirds have
+   n_kv_heads dim / heads rows. Inputs (the result has the first one's shape):
+     x [n, t, dim]                          self-attention
      x, mask                                the same; a mask as fl_attention takes, with the heads'
                                             axis: it broadcasts to [n, heads, t, t]
      q [n, t, dim], k [n, s, kdim],         q attends to k
      v [n, s, vdim]
      q, k, v, mask
-   A mask that is a number (fv_num(0)) is ignored. With a cache t keys become those before them and t. A mask
-   says nothing of the keys that bias_kv and zero_attn add. */
+   A mask that is a number (fv_num(0)) is ignored. With a cache, a mask covers the cached keys and the new
+   ones. A mask does not cover the keys that bias_kv and zero_attn add. */
 #define fl_nn_attention(...) FL_NN__ATTENTION(__VA_ARGS__, ._end = 0)
 #define FL_NN__ATTENTION(dim, heads, ...) \
     fl_nn_attention_opt(dim, heads, FL_LITERAL(fl_nn_attention_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_attention_opt(int64_t dim, int64_t heads, fl_nn_attention_opts o);
 
-/* A cache holds the keys and values of all attentions in a tree, for sequences that grow: each step is
-   given what is new, at first several places perhaps (a prompt), then one at a time. The tree is not
-   changed, so that several caches, and threads, may serve one tree.
+/* KV cache: the keys and values of all attentions in a tree, for incremental decoding. Each step gets only
+   the new positions, e.g. first a prompt, then one at a time. The tree is not changed, so several caches, and
+   threads, may share one tree.
 
      fl_nn_cache *cache = fl_nn_cache_new(decoder, n, 512);
-     fl_var *y = fl_nn_forward_cached(decoder, FL_VARS(prompt, memory), cache).v[0];   // places 0 to t - 1
-     y = fl_nn_forward_cached(decoder, FL_VARS(next, memory), cache).v[0];             // place t ...
+     fl_var *y = fl_nn_forward_cached(decoder, FL_VARS(prompt, memory), cache).v[0];   // positions 0 to t - 1
+     y = fl_nn_forward_cached(decoder, FL_VARS(next, memory), cache).v[0];             // position t ...
      fl_nn_cache_free(cache); */
 typedef struct fl_nn_cache fl_nn_cache;
 typedef struct fl_nn_cache_opts {
     fl_opts_guard guard_;
-    fl_dtype dtype; /* of what is kept; 0 -> each attention's */
+    fl_dtype dtype; /* of keys and values; 0 -> each attention's */
     char _end;
 } fl_nn_cache_opts;
-/* Space for n sequences of at most `length` places, in each attention of m: twice [n, kv heads, length,
-   dim / heads]. It refers to m, which must live as long. NULL after an error. */
+/* A cache for n sequences of at most `length` positions: two tensors [n, kv heads, length, dim / heads] for
+   each attention of m, which must outlive the cache. Returns NULL after an error. */
 #define fl_nn_cache_new(...) FL_NN__CACHE_NEW(__VA_ARGS__, ._end = 0)
 #define FL_NN__CACHE_NEW(m, n, length, ...) \
     fl_nn_cache_new_opt(m, n, length, FL_LITERAL(fl_nn_cache_opts, __VA_ARGS__))
 FL_API fl_nn_cache *fl_nn_cache_new_opt(fl_nn_module *m, int64_t n, int64_t length, fl_nn_cache_opts o);
-FL_API void fl_nn_cache_free(fl_nn_cache *c); /* NULL is fine */
-/* Runs m, the cache's tree or a part of it, on inputs whose places follow those before; nothing is recorded
-   for backward. Attentions write their keys and values behind those they have, cross ones compute theirs
-   at place 0. A cache that is too full for the step is an error; it stays as it was then, after any error. */
+FL_API void fl_nn_cache_free(fl_nn_cache *c); /* NULL is allowed */
+/* Runs m, the cache's tree or a part of it, on inputs whose positions follow the cached ones, without
+   recording for backward. Self-attentions append their keys and values, cross-attentions compute theirs at
+   position 0. A step that does not fit is an error; after any error the cache is unchanged. */
 FL_API fl_vars fl_nn_forward_cached(fl_nn_module *m, fl_vars in, fl_nn_cache *c);
-/* Places that it holds now: where the next step begins. */
+/* Number of cached positions: where the next step begins. */
 FL_API int64_t fl_nn_cache_position(const fl_nn_cache *c);
-/* For forward functions: the place of a sequence's first step in the call of this thread, 0 without a
-   cache. */
+/* For forward functions: the position of the first step of the inputs in this thread's cached call; 0 without
+   a cache. */
 FL_API int64_t fl_nn_cached_position(void);
-/* Forgets all but the first `position` places (speculation that failed); 0: all, and the memory. False after
-   an error: it does not hold as many. */
+/* Truncates to the first `position` positions (e.g. rejected speculative tokens); 0 also discards the memory.
+   False after an error: fewer positions are cached. */
 FL_API bool fl_nn_cache_rewind(fl_nn_cache *c, int64_t position);
+/* fl_nn_cache_rewind(c, 0). */
 FL_API bool fl_nn_cache_reset(fl_nn_cache *c);
-/* Sequence i becomes what sequence index[i] was, i64 [n] (beam search); for the time of the call there are
-   two caches. False after an error, and nothing has changed. */
+/* Sequence i becomes the former sequence index[i], i64 [n] (beam search). During the call two copies of the
+   cache exist. Returns false after an error, with the cache unchanged. */
 FL_API bool fl_nn_cache_reorder(fl_nn_cache *c, fl_tensor *index);
 
 #ifdef __cplusplus
@@ -113,7 +114,7 @@ FL_API bool fl_nn_cache_reorder(fl_nn_cache *c, fl_tensor *index);
 #include <stdio.h>
 
 typedef struct fl__nn_attention {
-    int64_t dim, heads, kv, columns; /* kv: heads of keys; columns of a head */
+    int64_t dim, heads, kv, columns; /* kv: key/value heads; columns: features per head */
     fl_nn_attention_opts o;
 } fl__nn_attention;
 
@@ -121,17 +122,17 @@ typedef struct fl__nn_attention {
 
 typedef struct fl__nn_cached {
     const fl_nn_module *m;
-    fl_tensor *k, *v; /* [n, kv, length, columns]; of a cross one NULL before it ran */
+    fl_tensor *k, *v; /* [n, kv, length, columns]; NULL for cross-attention before its first step */
 } fl__nn_cached;
 
 struct fl_nn_cache {
     fl__nn_cached *entry;
     int64_t n_entry, cap, n, length, position;
-    int64_t step; /* places that the step in progress has written */
+    int64_t step; /* positions written by the step in progress */
     fl_dtype dtype;
 };
 
-/* The cache of this thread's step: valid while the flag is set, which scopes take back. */
+/* The cache of this thread's current step: valid while the flag is set; scopes restore the flags. */
 #define FL__NN_CACHED ((uint64_t)1 << 40)
 static _Thread_local fl_nn_cache *fl__nn_cache_in_use;
 
@@ -151,13 +152,13 @@ static bool fl__nn_has_in_bias(const fl_nn_attention_opts *o) {
     return !o->no_bias || o->in_bias;
 }
 
-/* Weights of q, k and v apart. */
+/* Whether q, k and v have separate weights. */
 static bool fl__nn_is_apart(const fl__nn_attention *a) {
     return a->o.kdim != a->dim || a->o.vdim != a->dim;
 }
 
-/* Parameters in their order, weights, bias of all three, bias_k and bias_v, relative_embedding,
-   relative_attention_bias; NULL if the module has no such parameter. */
+/* Order of the parameters: weights, bias of all three, bias_k and bias_v, relative_embedding,
+   relative_attention_bias. These return NULL if the module has no such parameter. */
 static fl_var *fl__nn_in_bias(const fl_nn_module *m) {
     const fl__nn_attention *a = m->data;
     return fl__nn_has_in_bias(&a->o) ? fl_nn_param_at(m, fl__nn_is_apart(a) ? 3 : 1) : NULL;
@@ -180,7 +181,7 @@ static fl_var *fl__nn_split_heads(const fl__nn_attention *a, fl_var *x, int64_t 
     return fv_transpose(fv_reshape(x, FL_SHAPE(t->shape[0], t->shape[1], heads, a->columns)), 1, 2);
 }
 
-/* q, k and v of one input, by one product: [3, n, heads, t, columns] */
+/* q, k and v of one input, by one matrix product: [3, n, heads, t, columns] */
 static fl_var *fl__nn_project_packed(fl_nn_module *m, fl_var *x) {
     static const int parts_first[] = {2, 0, 3, 1, 4};
     const fl__nn_attention *a = m->data;
@@ -190,7 +191,7 @@ static fl_var *fl__nn_project_packed(fl_nn_module *m, fl_var *x) {
     return fv_permute(fv_reshape(y, parts), 5, parts_first);
 }
 
-/* q (0), k (1) or v (2): its rows of the weight, or of one input's product by all of them. */
+/* q (0), k (1) or v (2): by its rows of the weight, or (product) its columns of the packed projection x. */
 static fl_var *fl__nn_part_of(fl_nn_module *m, fl_var *x, int which, bool product) {
     const fl__nn_attention *a = m->data;
     const int64_t heads = which ? a->kv : a->heads;
@@ -203,18 +204,18 @@ static fl_var *fl__nn_part_of(fl_nn_module *m, fl_var *x, int which, bool produc
     return fl__nn_split_heads(a, fv_linear(x, part, b ? fv_slice(b, 0, begin, end, 1) : NULL), heads);
 }
 
-/* q, k, v are [n, ., dim, kdim or vdim] of one n, k and v of one length; else fails. */
+/* Checks that q, k, v are [n, ., dim, kdim or vdim] with equal n, k and v of equal length; else fails. */
 static bool fl__nn_attention_ok(const fl_nn_module *m, const fl_vars *in) {
     const fl__nn_attention *a = m->data;
     if (in->n < 1 || in->n > 4) {
-        fl_nn_fail(m, "%d inputs, takes 1 to 4", in->n);
+        fl_nn_fail(m, "got %d inputs, expected 1 to 4", in->n);
         return false;
     }
     const int64_t dims[] = {a->dim, a->o.kdim, a->o.vdim};
     for (int i = 0; i < (in->n < 3 ? 1 : 3); i++)
         if (!fl_nn_sequence_ok(m, in->v[i], dims[i], INT64_MAX)) return false;
     if (in->n < 3 && fl__nn_is_apart(a)) {
-        fl_nn_fail(m, "%d inputs, with kdim %" PRId64 " and vdim %" PRId64 " it takes q, k and v", in->n,
+        fl_nn_fail(m, "got %d inputs, expected q, k and v with kdim %" PRId64 " and vdim %" PRId64, in->n,
                    a->o.kdim, a->o.vdim);
         return false;
     }
@@ -223,14 +224,15 @@ static bool fl__nn_attention_ok(const fl_nn_module *m, const fl_vars *in) {
     const int64_t *v = fv_value(in->v[2])->shape;
     if (q[0] == k[0] && k[0] == v[0] && k[1] == v[1]) return true;
     char x[FL_NN_SHAPE], y[FL_NN_SHAPE], z[FL_NN_SHAPE];
-    fl_nn_fail(m, "q %s, k %s, v %s do not fit", fl_nn_shape_text(in->v[0], x),
+    fl_nn_fail(m, "q %s, k %s, v %s: expected equal n, and k and v of equal length",
+               fl_nn_shape_text(in->v[0], x),
                fl_nn_shape_text(in->v[1], y), fl_nn_shape_text(in->v[2], z));
     return false;
 }
 
-/* What is added to the scores of q [n, heads, t, columns] with `keys` keys, t of them at `place`; the mask,
-   if there is one, hides some. */
-static fl_var *fl__nn_bias(fl_nn_module *m, fl_var *q, fl_var *mask, int64_t keys, int64_t place) {
+/* Bias of the scores of q [n, heads, t, columns], whose first position is `position`, with `keys` keys,
+   combined with the mask, if any. */
+static fl_var *fl__nn_bias(fl_nn_module *m, fl_var *q, fl_var *mask, int64_t keys, int64_t position) {
     static const int heads_first[] = {2, 0, 1};
     const fl__nn_attention *a = m->data;
     const int64_t t = fv_value(q)->shape[2];
@@ -239,15 +241,15 @@ static fl_var *fl__nn_bias(fl_nn_module *m, fl_var *q, fl_var *mask, int64_t key
     int n = 0;
     if (a->o.relative) {
         const double scale = a->o.scale ? a->o.scale : 1 / sqrt((double)a->columns);
-        part[n++] = fv_relative_scores(fv_mul(q, fv_num(scale)), fl__nn_relative(m), keys, place);
+        part[n++] = fv_relative_scores(fv_mul(q, fv_num(scale)), fl__nn_relative(m), keys, position);
     }
     if (a->o.buckets) {
-        fl_tensor *at = fl_relative_buckets(t, keys, place, a->o.buckets, a->o.max_distance, a->o.causal);
+        fl_tensor *at = fl_relative_buckets(t, keys, position, a->o.buckets, a->o.max_distance, a->o.causal);
         fl_var *each = at ? fv_embedding(fl_to(at, backend), fl__nn_bucket_bias(m), -1) : NULL;
         part[n++] = fv_permute(each, 3, heads_first);
     }
     if (a->o.alibi) {
-        fl_tensor *distance = fl_alibi(a->heads, t, keys, place);
+        fl_tensor *distance = fl_alibi(a->heads, t, keys, position);
         part[n++] = fv_const(distance ? fl_to(distance, backend) : NULL);
     }
     for (int i = 0; i < n; i++) sum = i ? fv_add(sum, part[i]) : part[0];
@@ -256,12 +258,12 @@ static fl_var *fl__nn_bias(fl_nn_module *m, fl_var *q, fl_var *mask, int64_t key
     return fv_value(mask)->dtype == FL_B8 ? fv_where(mask, sum, fv_num(-INFINITY)) : fv_add(mask, sum);
 }
 
-/* Writes k and v behind the places that the cache has, and makes them all that it has then. */
+/* Appends k and v to the cache and replaces them by all that it holds then. */
 static bool fl__nn_cache_append(fl_nn_module *m, fl_nn_cache *c, fl__nn_cached *entry, fl_var *kv[2]) {
     const int64_t *s = fv_value(kv[0])->shape, end = c->position + s[2];
     if (s[0] != c->n || end > c->length) {
-        fl_nn_fail(m, "the cache has %" PRId64 " sequences of %" PRId64 " places, %" PRId64
-                   " of them full: %" PRId64 " sequences and %" PRId64 " more do not fit", c->n,
+        fl_nn_fail(m, "the cache of %" PRId64 " sequences of %" PRId64 " positions holds %" PRId64
+                   ": no space for %" PRId64 " sequences of %" PRId64 " more", c->n,
                    c->length, c->position, s[0], s[2]);
         return false;
     }
@@ -275,35 +277,35 @@ static bool fl__nn_cache_append(fl_nn_module *m, fl_nn_cache *c, fl__nn_cached *
     return true;
 }
 
-/* The memory's keys and values, dense. */
+/* Stores keys and values of the memory, contiguous. */
 static bool fl__nn_cache_memory(fl_nn_cache *c, fl__nn_cached *entry, const fl_var *k, const fl_var *v) {
-    fl_tensor *kept[2] = {fv_value(k), fv_value(v)};
+    fl_tensor *kv[2] = {fv_value(k), fv_value(v)};
     for (int i = 0; i < 2; i++) {
-        kept[i] = fl_contiguous(c->dtype ? fl_cast(kept[i], c->dtype) : kept[i]);
-        if (!kept[i]) return false;
+        kv[i] = fl_contiguous(c->dtype ? fl_cast(kv[i], c->dtype) : kv[i]);
+        if (!kv[i]) return false;
     }
     fl_drop(entry->k), fl_drop(entry->v);
-    entry->k = fl_keep(kept[0]), entry->v = fl_keep(kept[1]);
+    entry->k = fl_keep(kv[0]), entry->v = fl_keep(kv[1]);
     return true;
 }
 
-/* q, k and v of the inputs, k and v of what the cache holds too; *place gets where q begins. */
-static bool fl__nn_project(fl_nn_module *m, const fl_vars *in, fl_var *qkv[3], int64_t *place) {
+/* Projects the inputs to q, k and v, with the cached k and v; *position is where q begins. */
+static bool fl__nn_project(fl_nn_module *m, const fl_vars *in, fl_var *qkv[3], int64_t *position) {
     const fl__nn_attention *a = m->data;
     fl_nn_cache *c = fl__nn_cache_now();
     fl__nn_cached *entry = fl__nn_entry_of(c, m);
     const bool self = in->n < 3, known = c && a->o.cross && c->position > 0 && entry && entry->k;
     if (c && !entry) {
-        fl_nn_fail(m, "is not in the tree that the cache was made for");
+        fl_nn_fail(m, "the module is not in the tree that the cache was made for");
         return false;
     }
-    *place = c && !a->o.cross ? c->position : 0;
+    *position = c && !a->o.cross ? c->position : 0;
     fl_var *product = self ? fv_linear(in->v[0], fl_nn_param_at(m, 0), fl__nn_in_bias(m)) : NULL;
     for (int i = 0; i < (known ? 1 : 3); i++)
         if (!(qkv[i] = fl__nn_part_of(m, self ? product : in->v[i], i, self))) return false;
     for (int i = 0; a->o.rotary && i < 2; i++) {
         fl_rotary_opts rope = a->o.rope;
-        rope.offset += *place;
+        rope.offset += *position;
         if (!(qkv[i] = fv_rotary_opt(qkv[i], rope))) return false;
     }
     if (c && !a->o.cross) return fl__nn_cache_append(m, c, entry, qkv + 1);
@@ -312,8 +314,8 @@ static bool fl__nn_project(fl_nn_module *m, const fl_vars *in, fl_var *qkv[3], i
     return qkv[1] && qkv[2];
 }
 
-/* Puts the keys and values that each step sees before the others, where causal hides nothing: bias_k and
-   bias_v, and zeros. Returns how many; -1 after an error. */
+/* Prepends the keys and values that every step sees, where causal masks nothing: bias_k and bias_v, and
+   zeros. Returns their number; -1 after an error. */
 static int fl__nn_put_extra(fl_nn_module *m, fl_var *qkv[3], fl_var **mask) {
     const fl__nn_attention *a = m->data;
     const int n = a->o.bias_kv + a->o.zero_attn;
@@ -335,7 +337,7 @@ static int fl__nn_put_extra(fl_nn_module *m, fl_var *qkv[3], fl_var **mask) {
     if (!n || !*mask) return n;
     fl_shape s = fl_shape_of(fv_value(*mask));
     const fl_dtype dtype = fv_value(*mask)->dtype;
-    if (!s.ndim) return fl_nn_fail(m, "the mask has no axis of keys"), -1;
+    if (!s.ndim) return fl_nn_fail(m, "the mask is a scalar, expected a last axis of keys"), -1;
     s.dim[s.ndim - 1] = k->shape[2];
     fl_var *all = fv_expand(*mask, s);
     s.dim[s.ndim - 1] = n;
@@ -427,39 +429,46 @@ static bool fl__nn_attention_fill(fl_nn_module *m, const fl__nn_attention *a) {
 
 FL_API fl_nn_module *fl_nn_attention_opt(int64_t dim, int64_t heads, fl_nn_attention_opts o) {
     fl__nn_attention a = {.dim = dim, .heads = heads, .kv = o.n_kv_heads ? o.n_kv_heads : heads, .o = o};
-    const int64_t ways = o.causal ? 1 : 2; /* buckets are for each way */
-    if (dim < 1 || dim > INT32_MAX || heads < 1 || dim % heads ||
-        !(o.dropout >= 0 && o.dropout <= 1))
-        return fl_err_null("fl_nn_attention: %" PRId64 " heads of dim %" PRId64 ", dropout %g", heads, dim,
-                           o.dropout);
+    const int64_t ways = o.causal ? 1 : 2; /* directions, which share the buckets */
+    if (dim < 1 || dim > INT32_MAX || heads < 1)
+        return fl_err_null("fl_nn_attention: dim and heads must be positive, got %" PRId64 " and %" PRId64,
+                           dim, heads);
+    if (dim % heads)
+        return fl_err_null("fl_nn_attention: dim (%" PRId64 ") is not divisible by heads (%" PRId64 ")", dim,
+                           heads);
+    if (!(o.dropout >= 0 && o.dropout <= 1))
+        return fl_err_null("fl_nn_attention: dropout must be in [0, 1], got %g", o.dropout);
     if (a.kv < 1 || heads % a.kv)
-        return fl_err_null("fl_nn_attention: %" PRId64 " heads share %" PRId64 " of keys", heads, a.kv);
+        return fl_err_null("fl_nn_attention: heads (%" PRId64 ") is not divisible by n_kv_heads "
+                           "(%" PRId64 ")", heads, a.kv);
     if (o.max_distance == 0) a.o.max_distance = 128;
     if (!o.kdim) a.o.kdim = dim;
     if (!o.vdim) a.o.vdim = dim;
     if (a.o.kdim < 1 || a.o.kdim > INT32_MAX || a.o.vdim < 1 || a.o.vdim > INT32_MAX)
-        return fl_err_null("fl_nn_attention: kdim %" PRId64 ", vdim %" PRId64 ": must be positive", o.kdim, o.vdim);
+        return fl_err_null("fl_nn_attention: kdim and vdim must be positive, got %" PRId64 " and %" PRId64,
+                           o.kdim, o.vdim);
     if ((o.bias_kv || o.zero_attn) && (o.window || o.relative || o.buckets || o.alibi))
-        return fl_err_null("fl_nn_attention: bias_kv and zero_attn have no place, which window, relative, buckets "
-                           "and alibi need");
+        return fl_err_null("fl_nn_attention: bias_kv and zero_attn have no position and cannot be combined "
+                           "with window, relative, buckets or alibi");
     a.columns = dim / heads;
     if (o.window < 0 || !(o.softcap >= 0) || o.relative < 0 || o.relative > INT32_MAX || o.buckets < 0 ||
         (o.buckets && (o.buckets < 2 * ways || a.o.max_distance <= o.buckets / ways / 2)))
-        return fl_err_null("fl_nn_attention: window %" PRId64 ", softcap %g, relative %" PRId64 ", %" PRId64
-                           " buckets up to %" PRId64, o.window, o.softcap, o.relative, o.buckets,
-                           a.o.max_distance);
+        return fl_err_null("fl_nn_attention: got window %" PRId64 ", softcap %g, relative %" PRId64
+                           ", buckets %" PRId64 ", max_distance %" PRId64 ": none may be negative, buckets "
+                           "must be 0 or at least %" PRId64 ", max_distance greater than buckets / %" PRId64,
+                           o.window, o.softcap, o.relative, o.buckets, a.o.max_distance, 2 * ways, 2 * ways);
     if (!fl_nn_dtype_ok("fl_nn_attention", o.dtype)) return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
     fl_persistent(true);
     fl_nn_module *m = fl_nn_new(&fl__nn_attention_type, &a, sizeof a);
     const bool ok = m && fl__nn_attention_fill(m, &a);
-    if (m) ((fl__nn_attention *)m->data)->o.rng = NULL; /* the caller's, for now */
+    if (m) ((fl__nn_attention *)m->data)->o.rng = NULL; /* borrowed from the caller */
     fl_scope_end(&s);
     return fl_nn_made(m, ok);
 }
 
-/* ---- caches, from outside ---- */
+/* ---- caches: public functions ---- */
 
 FL_API void fl_nn_cache_free(fl_nn_cache *c) {
     if (!c) return;
@@ -468,7 +477,7 @@ FL_API void fl_nn_cache_free(fl_nn_cache *c) {
     fl_heap_free(c);
 }
 
-/* Space for m's keys and values, if it is an attention. */
+/* Allocates m's keys and values, if it is an attention. */
 static bool fl__nn_cache_add(fl_nn_module *m, const char *prefix, void *user) {
     fl_nn_cache *c = user;
     const fl__nn_attention *a = m->data;
@@ -492,14 +501,15 @@ static bool fl__nn_cache_add(fl_nn_module *m, const char *prefix, void *user) {
 FL_API fl_nn_cache *fl_nn_cache_new_opt(fl_nn_module *m, int64_t n, int64_t length, fl_nn_cache_opts o) {
     if (!fl_given(m, "fl_nn_cache_new", "the module")) return fl_raise();
     if (n < 1 || length < 1)
-        return fl_err_null("fl_nn_cache_new: %" PRId64 " sequences of %" PRId64 " places", n, length);
+        return fl_err_null("fl_nn_cache_new: n and length must be positive, got %" PRId64 " and %" PRId64, n,
+                           length);
     if (!fl_nn_dtype_ok("fl_nn_cache_new", o.dtype)) return fl_raise();
     fl_nn_cache *c = fl_heap_alloc(sizeof *c);
     if (!c) return fl_raise();
     c->n = n, c->length = length, c->dtype = o.dtype;
     fl_quiet(+1);
     bool ok = fl_nn_each(m, fl__nn_cache_add, c);
-    if (ok && !c->n_entry) ok = fl_fail("fl_nn_cache_new: there is no attention in the module");
+    if (ok && !c->n_entry) ok = fl_fail("fl_nn_cache_new: the module contains no attention");
     fl_quiet(-1);
     if (ok) return c;
     fl_nn_cache_free(c);
@@ -532,7 +542,8 @@ FL_API int64_t fl_nn_cached_position(void) { return fl_nn_cache_position(fl__nn_
 FL_API bool fl_nn_cache_rewind(fl_nn_cache *c, int64_t position) {
     if (!fl_given(c, "fl_nn_cache_rewind", "the cache")) return fl_raise();
     if (position < 0 || position > c->position)
-        return fl_err_false("fl_nn_cache_rewind: to %" PRId64 " of %" PRId64 " places", position, c->position);
+        return fl_err_false("fl_nn_cache_rewind: position must be in 0 to %" PRId64 ", got %" PRId64,
+                            c->position, position);
     c->position = position;
     return true;
 }
@@ -547,8 +558,8 @@ FL_API bool fl_nn_cache_reorder(fl_nn_cache *c, fl_tensor *index) {
         !fl_given(index, "fl_nn_cache_reorder", "the index"))
         return fl_raise();
     if (index->ndim != 1 || index->shape[0] != c->n)
-        return fl_err_false("fl_nn_cache_reorder: index %s for %" PRId64 " sequences", FL_SHAPE_TEXT(index),
-                            c->n);
+        return fl_err_false("fl_nn_cache_reorder: index must be [%" PRId64 "], got %s", c->n,
+                            FL_SHAPE_TEXT(index));
     fl_scope s = fl_scope_begin();
     fl_tensor **now = fl_heap_alloc((size_t)(2 * c->n_entry) * sizeof *now);
     bool ok = now != NULL;

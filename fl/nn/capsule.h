@@ -1,4 +1,4 @@
-/* capsule.h - capsules by dynamic routing */
+/* fl/nn/capsule.h - capsule layers with dynamic routing */
 #ifndef FL_NN_CAPSULE_H
 #define FL_NN_CAPSULE_H
 #include "module.h"
@@ -7,19 +7,19 @@
 extern "C" {
 #endif
 
-/* x |x| / (1 + x^2) along the last axis: the direction stays, the length comes into [0, 1). */
+/* x |x| / (1 + x^2) along the last axis: keeps the direction, maps the length to [0, 1). */
 FL_API fl_var *fl_nn_squash(fl_var *x);
 typedef struct fl_nn_capsules_opts {
     fl_opts_guard guard_;
-    int64_t rounds; /* of routing, 0 -> 3 */
+    int64_t rounds; /* routing iterations, 0 -> 3 */
     fl_dtype dtype;
     fl_rng *rng;
     char _end;
 } fl_nn_capsules_opts;
-/* Capsules by dynamic routing (arXiv 1710.09829): x [n, in, in_dim] -> [n, out, out_dim]. Each
-   input capsule i predicts u_ij = W_ij x_i, weight [in, out, out_dim, in_dim], normal of deviation
-   0.01. Starting with b = 0, each round weighs them by c = softmax(b) over j, v_j = squash(sum_i
-   c_ij u_ij), and adds u_ij . v_j to b_ij. */
+/* Capsules by dynamic routing (arXiv 1710.09829): x [n, in, in_dim] -> [n, out, out_dim]. Each input capsule
+   i predicts u_ij = W_ij x_i; weight [in, out, out_dim, in_dim] is initialised to N(0, 0.01^2). Starting with
+   b = 0, each round computes c = softmax(b) over j and v_j = squash(sum_i c_ij u_ij), and adds u_ij . v_j to
+   b_ij. */
 #define fl_nn_capsules(...) FL_NN__CAPSULES(__VA_ARGS__, ._end = 0)
 #define FL_NN__CAPSULES(in, in_dim, out, out_dim, ...) \
     fl_nn_capsules_opt(in, in_dim, out, out_dim, FL_LITERAL(fl_nn_capsules_opts, __VA_ARGS__))
@@ -56,7 +56,7 @@ typedef struct fl__nn_capsules {
     int64_t in, in_dim, out, out_dim, rounds;
 } fl__nn_capsules;
 
-/* u [n, in, out, out_dim]: for each input capsule one product of [n, in_dim] and its weight */
+/* u [n, in, out, out_dim]: one matrix product [n, in_dim] x weight per input capsule */
 static fl_var *fl__nn_predictions(const fl__nn_capsules *c, fl_var *w, fl_var *x) {
     const int64_t n = fv_value(x)->shape[0];
     fl_var *each = fv_reshape(w, FL_SHAPE(c->in, c->out * c->out_dim, c->in_dim));
@@ -69,7 +69,7 @@ static fl_vars fl__nn_capsules_forward(fl_nn_module *m, fl_vars in) {
     const fl_tensor *x = fv_value(in.v[0]);
     if (x->ndim != 3 || x->shape[1] != c->in || x->shape[2] != c->in_dim) {
         char text[FL_NN_SHAPE];
-        return fl_nn_fail(m, "input %s, wants [n, %" PRId64 ", %" PRId64 "]",
+        return fl_nn_fail(m, "input %s, expected [n, %" PRId64 ", %" PRId64 "]",
                           fl_nn_shape_text(in.v[0], text), c->in, c->in_dim);
     }
     fl_var *u = fl__nn_predictions(c, fl_nn_param_at(m, 0), in.v[0]);
@@ -104,8 +104,9 @@ FL_API fl_nn_module *fl_nn_capsules_opt(int64_t in, int64_t in_dim, int64_t out,
                                         fl_nn_capsules_opts o) {
     const fl__nn_capsules c = {in, in_dim, out, out_dim, o.rounds ? o.rounds : 3};
     if (in < 1 || in_dim < 1 || out < 1 || out_dim < 1 || c.rounds < 1)
-        return fl_err_null("fl_nn_capsules: %" PRId64 " of %" PRId64 " to %" PRId64 " of %" PRId64 ", %" PRId64
-                           " rounds: must be positive", in, in_dim, out, out_dim, c.rounds);
+        return fl_err_null("fl_nn_capsules: in, in_dim, out, out_dim and rounds must be positive, "
+                           "got %" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 " and %" PRId64, in, in_dim,
+                           out, out_dim, c.rounds);
     if (!fl_nn_dtype_ok("fl_nn_capsules", o.dtype)) return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();

@@ -1,4 +1,4 @@
-/* container.h - modules made of modules: sequences, lists, sequences with shortcuts */
+/* fl/nn/container.h - containers: Sequential, ModuleList, residual blocks */
 #ifndef FL_NN_CONTAINER_H
 #define FL_NN_CONTAINER_H
 #include "activation.h"
@@ -8,31 +8,31 @@
 extern "C" {
 #endif
 
-/* Containers own their children; if making them fails, they are freed. fl_nn_add adds more. */
+/* Containers own their children; if construction fails, the children are freed. fl_nn_add adds more. */
 
 /* Each child's results are the next one's inputs. */
 #define fl_nn_sequential(...) \
     fl_nn_sequential_of(FL_COUNT(fl_nn_module *, __VA_ARGS__), FL_ARRAY(fl_nn_module *, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_sequential_of(int n, fl_nn_module *const *children);
 FL_API bool fl_nn_is_sequential(const fl_nn_module *m);
-/* What a sequence does, for a forward of yours: runs n modules, each one's results the next one's inputs. Of
-   frozen ones (fl_nn_freeze), while nothing is recorded and no calls are watched, a 2-d convolution takes the
-   batch norm and the ReLU behind it along: they are one op. */
+/* Runs n modules in sequence, as Sequential does, for custom forward functions. While gradients are off and
+   no calls are watched, a frozen 2-d convolution (fl_nn_freeze) is fused with the batch norm and the ReLU
+   that follow it. */
 FL_API fl_vars fl_nn_chain(fl_nn_module *const *m, int64_t n, fl_vars in);
 
-/* Holds modules for a forward function of yours, which calls m->child[i]; to call the list itself is an
-   error (PyTorch's ModuleList). */
+/* Holds modules for a custom forward function, which calls m->child[i]; calling the list itself is an error
+   (PyTorch's ModuleList). */
 #define fl_nn_module_list(...) \
     fl_nn_module_list_of(FL_COUNT(fl_nn_module *, __VA_ARGS__), FL_ARRAY(fl_nn_module *, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_module_list_of(int n, fl_nn_module *const *children);
 
-/* A sequence of stages of one input and one result, with shortcuts (Flashlight's Residual). */
+/* A sequence of stages, each of one input and one result, with shortcuts (Flashlight's Residual). */
 #define fl_nn_residual(...) \
     fl_nn_residual_of(FL_COUNT(fl_nn_module *, __VA_ARGS__), FL_ARRAY(fl_nn_module *, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_residual_of(int n, fl_nn_module *const *children);
-/* Adds what the stage `from` gave (NULL: the residual's input) to what the later stage `to` gets (NULL:
-   to the residual's result); through `projection`, if there is one, which becomes the child `name` and
-   no stage. y = x + f(x): fl_nn_shortcut(m, NULL, NULL, NULL, NULL). If it fails, projection is freed. */
+/* Adds the result of stage `from` (NULL: the input of the whole) to the input of the later stage `to` (NULL:
+   to the result of the whole), optionally through `projection`, which becomes the child `name` but not a
+   stage. y = x + f(x): fl_nn_shortcut(m, NULL, NULL, NULL, NULL). On failure projection is freed. */
 FL_API bool fl_nn_shortcut(fl_nn_module *m, const char *from, const char *to, const char *name,
                            fl_nn_module *projection);
 
@@ -51,7 +51,7 @@ FL_API bool fl_nn_shortcut(fl_nn_module *m, const char *from, const char *to, co
 
 /* ---- sequences and lists ---- */
 
-/* Values that the scope holds through this one object, so that they can go before it ends. */
+/* Values held by the scope through this one object, so that they can be released before the scope ends. */
 typedef struct fl__nn_held {
     fl_obj obj;
     fl_vars vars;
@@ -66,7 +66,7 @@ static void fl__nn_held_drop(fl_obj *o) {
     fl_obj_free(o);
 }
 
-/* Runs those of the n modules from m[0] on that go as one op; returns their number, 0: there are none. */
+/* Runs the longest fusible prefix of the n modules as one op; returns its number of modules, 0 if none. */
 static int64_t fl__nn_together(fl_nn_module *const *m, int64_t n, fl_vars *in) {
     if (n < 2 || in->n != 1 || !m[0] || !in->v[0] || !fl__nn_conv_takes(m[0], NULL)) return 0;
     const fl_nn_module *norm = fl__nn_conv_takes(m[0], m[1]) ? m[1] : NULL;
@@ -78,7 +78,7 @@ static int64_t fl__nn_together(fl_nn_module *const *m, int64_t n, fl_vars *in) {
     return ran + relu;
 }
 
-/* What a layer gave dies as soon as the next one has run, unless its backward reads it. */
+/* A layer's output is released as soon as the next layer has run, unless its backward needs it. */
 FL_API fl_vars fl_nn_chain(fl_nn_module *const *m, int64_t n, fl_vars in) {
     if (!fl_given(m, "fl_nn_chain", "the list")) return fl_raise(), (fl_vars){0};
     fl__nn_held *held = fl_obj_new(sizeof *held, fl__nn_held_drop);
@@ -126,7 +126,7 @@ FL_API bool fl_nn_is_sequential(const fl_nn_module *m) {
 
 static fl_vars fl__nn_list_forward(fl_nn_module *m, fl_vars in) {
     (void)in;
-    return fl_nn_fail(m, "a list has no forward: call its %" PRId64 " children", m->n_child);
+    return fl_nn_fail(m, "a list has no forward: call its %" PRId64 " children instead", m->n_child);
 }
 
 static const fl_nn_type fl__nn_list_type = {.name = "ModuleList", .maker = "fl_nn_module_list",
@@ -157,14 +157,14 @@ static bool fl__nn_is_projection(const fl__nn_residual *r, const char *name) {
     return false;
 }
 
-/* What the stage of that name gave: made[0] is the input, made[1 + i] of child i. */
+/* The output of the stage of that name: made[0] is the input, made[1 + i] the output of child i. */
 static fl_var *fl__nn_made_by(const fl_nn_module *m, fl_var *const *made, const char *name) {
     for (int64_t i = 0; *name && i < m->n_child; i++)
         if (!strcmp(m->child[i]->name, name)) return made[1 + i];
     return *name ? NULL : made[0];
 }
 
-/* x with what arrives at the stage `to`. */
+/* Adds all shortcuts that end at stage `to` to x. */
 static fl_var *fl__nn_arrive(fl_nn_module *m, fl_var *const *made, const char *to, fl_var *x) {
     const fl__nn_residual *r = m->data;
     for (int64_t i = 0; x && i < r->n; i++) {
@@ -174,7 +174,7 @@ static fl_var *fl__nn_arrive(fl_nn_module *m, fl_var *const *made, const char *t
         if (y && *cut->projection) y = fl_nn_forward(fl_nn_find(m, cut->projection), y);
         if (y && !fl_same_shape(fv_value(x), fv_value(y))) {
             char a[FL_NN_SHAPE], b[FL_NN_SHAPE];
-            fl_nn_fail(m, "%s from %s%s does not fit %s at %s%s", fl_nn_shape_text(y, a),
+            fl_nn_fail(m, "shortcut %s from %s%s does not match %s at %s%s", fl_nn_shape_text(y, a),
                        *cut->from ? "stage " : "the input", cut->from, fl_nn_shape_text(x, b),
                        *to ? "stage " : "the result", to);
             y = NULL;
@@ -217,8 +217,8 @@ FL_API fl_nn_module *fl_nn_residual_of(int n, fl_nn_module *const *children) {
                                 children);
 }
 
-/* The place of a stage; -1, or for the result the number of children, where no name is given; -2 where
-   there is no such stage. */
+/* Index of a stage. Without a name: -1, or for the result the number of children (`otherwise`). -2 if there
+   is no such stage. */
 static int64_t fl__nn_stage(const fl_nn_module *m, const char *name, int64_t otherwise) {
     if (!name) return otherwise;
     for (int64_t i = 0; i < m->n_child; i++)
@@ -234,7 +234,8 @@ FL_API bool fl_nn_shortcut(fl_nn_module *m, const char *from, const char *to, co
     fl__nn_shortcut cut = {{0}, {0}, {0}};
     if (a == -2 || b <= a || (projection && !name)) {
         if (!fl_error())
-            fl_fail("fl_nn_shortcut: from '%s' to '%s' of a %s: wants a stage and a later one%s",
+            fl_fail("fl_nn_shortcut: from '%s' to '%s' of a %s: expected a stage and a later one of a "
+                    "Residual%s",
                     from ? from : "", to ? to : "", m->kind, projection ? ", and the projection's name" : "");
         if (projection && !projection->parent) fl_nn_free(projection);
         return fl_raise() != NULL;

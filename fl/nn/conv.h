@@ -1,4 +1,4 @@
-/* conv.h - convolutions and transposed convolutions of 1 to 3 spatial dims */
+/* fl/nn/conv.h - convolutions and transposed convolutions in 1 to 3 spatial dims */
 #ifndef FL_NN_CONV_H
 #define FL_NN_CONV_H
 #include "norm.h"
@@ -8,18 +8,18 @@
 extern "C" {
 #endif
 
-/* A setting of a dim is 0 for that of the dim before: 2-d ones have the plain name for h and _w for w, 3-d
-   ones that for d, _h and _w. */
+/* A per-dim setting of 0 repeats the dim before. In 2-d the plain name is for h and _w for w; in 3-d the
+   plain name is for d, _h for h and _w for w. */
 typedef struct fl_nn_conv_opts {
     fl_opts_guard guard_;
-    int64_t kernel_h, kernel_w;                     /* where they are not kernel */
+    int64_t kernel_h, kernel_w;                     /* where they differ from kernel */
     int64_t stride, stride_h, stride_w;             /* 0 -> 1 */
-    int64_t pad, pad_h, pad_w;                      /* zeros on both sides, or FL_SAME; FL_I0 -> 0 */
+    int64_t pad, pad_h, pad_w;                      /* zeros on both sides, or FL_SAME; FL_I0: none */
     int64_t dilation, dilation_h, dilation_w;       /* 0 -> 1 */
-    int64_t output_pad, output_pad_h, output_pad_w; /* transposed only: more elements at the end */
-    int64_t pad_end;      /* 1-d: behind the end, where that differs; 0 -> pad, FL_I0 -> 0 */
-    bool causal;          /* 1-d: dilation (kernel - 1) before the start: no output sees what follows it */
-    fl_pad_mode pad_mode; /* what stands for the zeros, see fl_pad; not transposed (PyTorch's padding_mode) */
+    int64_t output_pad, output_pad_h, output_pad_w; /* transposed only: additional size at the end */
+    int64_t pad_end;      /* 1-d: padding at the end, where it differs; 0 -> pad, FL_I0 -> 0 */
+    bool causal;          /* 1-d: pads dilation (kernel - 1) at the start: no output sees later inputs */
+    fl_pad_mode pad_mode; /* padding other than zeros, see fl_pad; not transposed (PyTorch's padding_mode) */
     int64_t groups;       /* 0 -> 1 */
     bool no_bias;
     fl_dtype dtype;
@@ -27,8 +27,8 @@ typedef struct fl_nn_conv_opts {
     char _end;
 } fl_nn_conv_opts;
 /* x [n, in, t], [n, in, h, w] or [n, in, d, h, w] -> [n, out, ...] as fl_conv; weight [out, in / groups,
-   kernel...] and bias [out] are uniform within 1 / sqrt(in / groups * kernel...) of 0. (Flashlight's
-   AsymmetricConv1D of p on each side, of which the part f is future: .pad = 2 p (1 - f), .pad_end = 2 p f) */
+   kernel...] and bias [out] are initialised to U(-b, b), b = 1 / sqrt(in / groups * kernel...). (Flashlight's
+   AsymmetricConv1D with padding p and future part f: .pad = 2 p (1 - f), .pad_end = 2 p f) */
 #define fl_nn_conv1d(...) FL_NN__CONV(fl_nn_conv1d_opt, __VA_ARGS__, ._end = 0)
 #define fl_nn_conv2d(...) FL_NN__CONV(fl_nn_conv2d_opt, __VA_ARGS__, ._end = 0)
 #define fl_nn_conv3d(...) FL_NN__CONV(fl_nn_conv3d_opt, __VA_ARGS__, ._end = 0)
@@ -37,26 +37,26 @@ typedef struct fl_nn_conv_opts {
 FL_API fl_nn_module *fl_nn_conv1d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv_opts o);
 FL_API fl_nn_module *fl_nn_conv2d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv_opts o);
 FL_API fl_nn_module *fl_nn_conv3d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv_opts o);
-/* The same by fl_conv_transpose; weight [in, out / groups, kernel...] and bias [out] are uniform within 1 /
-   sqrt(out / groups * kernel...) of 0. */
+/* The same by fl_conv_transpose; weight [in, out / groups, kernel...] and bias [out] are initialised to
+   U(-b, b), b = 1 / sqrt(out / groups * kernel...). */
 #define fl_nn_conv_transpose1d(...) FL_NN__CONV(fl_nn_conv_transpose1d_opt, __VA_ARGS__, ._end = 0)
 #define fl_nn_conv_transpose2d(...) FL_NN__CONV(fl_nn_conv_transpose2d_opt, __VA_ARGS__, ._end = 0)
 #define fl_nn_conv_transpose3d(...) FL_NN__CONV(fl_nn_conv_transpose3d_opt, __VA_ARGS__, ._end = 0)
 FL_API fl_nn_module *fl_nn_conv_transpose1d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv_opts o);
 FL_API fl_nn_module *fl_nn_conv_transpose2d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv_opts o);
 FL_API fl_nn_module *fl_nn_conv_transpose3d_opt(int64_t in, int64_t out, int64_t kernel, fl_nn_conv_opts o);
-/* Lays the tree out for images stored [n, h, w, c], once, before an optimizer is made: weights of
-   2-d convolutions are stored so from here on, and such a layer converts an input that is stored
-   otherwise. As what follows a channels-last image stays so, that is the first one's. Shapes,
-   values and files are what they were. False after an error. */
+/* Converts the tree to channels-last images, stored [n, h, w, c], once, before an optimizer is made: the
+   weights of 2-d convolutions are stored so from then on, and such a layer converts an input of another
+   layout. Most ops keep the layout of a channels-last image, hence only the first layer converts. Shapes,
+   values and files are unchanged. Returns false after an error. */
 FL_API bool fl_nn_channels_last(fl_nn_module *m);
 
-/* For containers: whether m, a frozen 2-d convolution, and the norm behind it (NULL: none) go as one op while
-   nothing is recorded or watched;  that, by weights into which the norm went once, and then a relu if there
-   is one. */
+/* For containers: whether m is a frozen 2-d convolution that can be fused with the batch norm `norm` (NULL:
+   none) now, while nothing is recorded or watched. */
 FL_PRIVATE bool fl__nn_conv_takes(const fl_nn_module *m, const fl_nn_module *norm);
+/* Runs that fused op, with cached weights that include the norm, then a ReLU if relu. */
 FL_PRIVATE fl_var *fl__nn_conv_with(fl_nn_module *m, const fl_nn_module *norm, bool relu, fl_var *x);
-/* Lets go of these weights, if m is a convolution. */
+/* Frees these cached weights, if m is a convolution. */
 FL_PRIVATE void fl__nn_conv_unfold(fl_nn_module *m);
 
 #ifdef __cplusplus
@@ -74,26 +74,26 @@ FL_PRIVATE void fl__nn_conv_unfold(fl_nn_module *m);
 #include <math.h>
 #include <string.h>
 
-/* w and b of a convolution with the batch norm behind it, and the tensors that they were made of: addresses
-   and versions. */
+/* Weights w and b of a convolution with the batch norm folded in, and the addresses and versions of the
+   tensors that they were computed from. */
 enum { FL__NN_FOLDS = 8 };
 typedef struct fl__nn_folded {
     fl_tensor *w, *b;
     int64_t n, of[FL__NN_FOLDS][2];
 } fl__nn_folded;
 
-/* All six: settings per dim, resolved but for the paddings, which may be FL_SAME. */
+/* Settings per dim of all six layers, resolved except for paddings, which may be FL_SAME. */
 typedef struct fl__nn_conv {
     int64_t in, out, groups;
     fl_shape kernel, stride, pad, dilation, output_pad;
-    int64_t pad_end; /* 1-d: where it is not pad */
+    int64_t pad_end; /* 1-d: padding at the end */
     fl_pad_mode pad_mode;
     bool transposed, channels_last, padded;
-    fl_pad_opts around; /* what is put around x first, if padded; then the op gets no padding */
-    fl__nn_folded *folded; /* NULL: not yet */
+    fl_pad_opts around; /* if padded: padding applied to x first; the op itself then gets none */
+    fl__nn_folded *folded; /* cache; NULL: empty */
 } fl__nn_conv;
 
-/* Options of the op. Resolved numbers keep their meaning: 0 is FL_I0. */
+/* Options of the op. A resolved 0 becomes FL_I0, which the op reads as 0. */
 static fl_conv_opts fl__nn_conv_opts_of(const fl__nn_conv *c) {
     fl_conv_opts o = {.groups = c->groups};
     for (int i = 0; i < c->kernel.ndim; i++) {
@@ -111,7 +111,7 @@ static fl_vars fl__nn_conv_by(const fl_nn_module *m, fl_var *image, fl_var *w, f
     const fl_tensor *x = fv_value(image);
     if (x->ndim != c->kernel.ndim + 2 || x->shape[1] != c->in) {
         char a[FL_NN_SHAPE], d[FL_NN_SHAPE];
-        return fl_nn_fail(m, "input %s, weight %s, wants [n, %" PRId64 ", %s]", fl_nn_shape_text(image, a),
+        return fl_nn_fail(m, "input %s, weight %s, expected [n, %" PRId64 ", %s]", fl_nn_shape_text(image, a),
                           fl_nn_shape_text(w, d), c->in, dims[c->kernel.ndim]);
     }
     if (c->channels_last && !fl_is_channels_last(x)) image = fv_channels_last(image);
@@ -136,7 +136,7 @@ static void fl__nn_conv_release(void *data) {
     fl__nn_folded_free(((fl__nn_conv *)data)->folded);
 }
 
-/* A list that is not the number `usual` everywhere. */
+/* Prints a list unless all its elements are `usual`. */
 static void fl__nn_put_dims(fl_nn_text *t, const char *name, const fl_shape *s, int64_t usual) {
     bool same = true, differs = false;
     for (int i = 0; i < s->ndim; i++) {
@@ -175,7 +175,7 @@ static const fl_nn_type fl__nn_conv_types[2][3] = {
      FL__NN_CONV_TYPE("ConvTranspose2d", "fl_nn_conv_transpose2d"),
      FL__NN_CONV_TYPE("ConvTranspose3d", "fl_nn_conv_transpose3d")}};
 
-/* False after fl_fail. */
+/* Checks the resolved settings. Returns false after fl_fail. */
 static bool fl__nn_conv_ok(const char *maker, const fl__nn_conv *c) {
     char k[FL_NN_SHAPE], s[FL_NN_SHAPE], p[FL_NN_SHAPE], d[FL_NN_SHAPE], more[FL_NN_SHAPE];
     bool ok = c->in >= 1 && c->out >= 1, extra = false, same = false;
@@ -186,22 +186,23 @@ static bool fl__nn_conv_ok(const char *maker, const fl__nn_conv *c) {
     }
     const char *kernel = fl_shape_text(c->kernel, k, sizeof k), *pad = fl_shape_text(c->pad, p, sizeof p);
     if (!ok)
-        return fl_fail("%s: in %" PRId64 ", out %" PRId64 ", kernel %s, stride %s, dilation %s: must be "
-                       "positive", maker, c->in, c->out, kernel, fl_shape_text(c->stride, s, sizeof s),
-                       fl_shape_text(c->dilation, d, sizeof d));
+        return fl_fail("%s: in, out, kernel, stride and dilation must be positive, got in %" PRId64 ", "
+                       "out %" PRId64 ", kernel %s, stride %s, dilation %s", maker, c->in, c->out, kernel,
+                       fl_shape_text(c->stride, s, sizeof s), fl_shape_text(c->dilation, d, sizeof d));
     if (c->groups < 1 || c->in % c->groups || c->out % c->groups)
-        return fl_fail("%s: groups %" PRId64 " must divide in %" PRId64 " and out %" PRId64, maker,
-                       c->groups, c->in, c->out);
+        return fl_fail("%s: in (%" PRId64 ") and out (%" PRId64 ") must be divisible by groups (%" PRId64 ")",
+                       maker, c->in, c->out, c->groups);
     if ((unsigned)c->pad_mode > FL_PAD_CIRCULAR ||
         (c->padded && (same || c->transposed || c->pad_end < 0)))
-        return fl_fail("%s: padding %s, %" PRId64 " at the end, in mode %d: only zeros can be FL_SAME%s",
-                       maker, pad, c->pad_end, (int)c->pad_mode, c->transposed ? ", or transposed" : "");
+        return fl_fail("%s: padding %s, %" PRId64 " at the end, mode %d: a mode but zeros, or pad_end, "
+                       "excludes FL_SAME%s", maker, pad, c->pad_end, (int)c->pad_mode,
+                       c->transposed ? " and transposed convolutions" : "");
     return !extra || c->transposed ||
-           fl_fail("%s: output_pad %s, but it is not transposed", maker,
+           fl_fail("%s: output_pad %s is only for transposed convolutions", maker,
                    fl_shape_text(c->output_pad, more, sizeof more));
 }
 
-/* The settings of each dim; false if there are some of dims that it has not. */
+/* Resolves the settings of each dim; false if one is set for a dim that the layer does not have. */
 static bool fl__nn_conv_settings(fl__nn_conv *c, int dims, int64_t kernel, const fl_nn_conv_opts *o) {
     int64_t list[5][3] = {{kernel, o->kernel_h, o->kernel_w}, {o->stride, o->stride_h, o->stride_w},
                           {o->pad, o->pad_h, o->pad_w}, {o->dilation, o->dilation_h, o->dilation_w},
@@ -223,11 +224,13 @@ static fl_nn_module *fl__nn_conv_new(int dims, bool transposed, int64_t in, int6
     fl__nn_conv c = {.in = in, .out = out, .groups = fl_option_int(o.groups, 1), .pad_mode = o.pad_mode,
                      .transposed = transposed, .around = {.mode = o.pad_mode}};
     if (!fl__nn_conv_settings(&c, dims, kernel, &o))
-        return fl_err_null("%s: settings of other dims than its %d", type->maker, dims);
+        return fl_err_null("%s: a setting is for a dim that the layer of %d spatial dims does not have",
+                           type->maker, dims);
     c.pad_end = fl_option_int(o.pad_end, c.pad.dim[0]);
     if (o.causal && (o.pad || o.pad_end || transposed || kernel > INT32_MAX || o.dilation > INT32_MAX))
-        return fl_err_null("%s: causal, with kernel %" PRId64 ", pad %" PRId64 ", %" PRId64 ": where zeros go it "
-                           "says itself, of no transposed one", type->maker, kernel, o.pad, o.pad_end);
+        return fl_err_null("%s: causal sets the padding itself: got kernel %" PRId64 ", pad %" PRId64 ", "
+                           "pad_end %" PRId64 ", expected no padding, not transposed", type->maker, kernel,
+                           o.pad, o.pad_end);
     if (o.causal && kernel > 1) c.pad.dim[0] = c.dilation.dim[0] * (kernel - 1);
     c.padded = c.pad_end != c.pad.dim[0] || c.pad_mode;
     if (!fl__nn_conv_ok(type->maker, &c) || !fl_nn_dtype_ok(type->maker, o.dtype)) return fl_raise();
@@ -266,7 +269,7 @@ static void fl__nn_fold_notes(fl__nn_folded *f, const fl_nn_module *m) {
     }
 }
 
-/* Weights of their own, frozen too, so that what backends make of them stays with them. */
+/* The folded weights are frozen tensors of their own, so that backends cache what they pack from them. */
 static bool fl__nn_fold(const fl_nn_module *m, const fl_nn_module *norm, fl__nn_folded *f) {
     fl_tensor *w = fv_value(fl_nn_param_at(m, 0)), *b = fv_value(fl_nn_param_at(m, 1)), *scale, *shift;
     fl_scope s = fl_scope_begin();
@@ -279,7 +282,7 @@ static bool fl__nn_fold(const fl_nn_module *m, const fl_nn_module *norm, fl__nn_
     return f->w && f->b && fl_buffer_freeze(f->w->buffer, true);
 }
 
-/* Threads that ask for the first time make them each, and use those of one. NULL: there is no memory. */
+/* Threads that call this first may each compute the weights; one result is used. NULL: out of memory. */
 static fl__nn_folded *fl__nn_folded_of(fl_nn_module *m, const fl_nn_module *norm) {
     fl__nn_conv *c = m->data;
     fl__nn_folded now = {.n = 0}, *made, *f = __atomic_load_n(&c->folded, __ATOMIC_ACQUIRE);

@@ -1,4 +1,4 @@
-/* convert.h - modules in another dtype, on another backend of tensors, frozen for inference */
+/* fl/nn/convert.h - conversion of modules: dtype, backend, weight storage, freezing for inference */
 #ifndef FL_NN_CONVERT_H
 #define FL_NN_CONVERT_H
 #include "conv.h"
@@ -7,26 +7,27 @@
 extern "C" {
 #endif
 
-/* Converts all floats among the parameters and buffers of the tree to dtype, a float, in place: optimizers
-   and other holders of the parameters see the new values. To f16 or bf16, norms (types that say `wide`)
-   stay, or become, f32: their ops take such weights beside narrow inputs. To a registered dtype, for a file or
-   another program: all last axes must be whole blocks, and parameters require no gradient any more. Most layers
-   compute after a cast back only; see fl_nn_store. Moves parameters and buffers to the backend of that
-   name. Layouts stay as they are in a cast, become row-major in a move.
-   Gradients are dropped, graphs that were recorded before do not run backward any more. Make optimizers
-   afterwards: their state has the parameters' dtype and backend. False after an error: nothing is changed. */
+/* Converts all float parameters and buffers of the tree to a float dtype, in place: optimizers and other
+   holders of the parameters see the new values. For f16 and bf16, norms (types with `wide`) stay, or become,
+   f32: their ops take such weights with narrow inputs. A registered dtype is also allowed, for a file or
+   another program: all last axes must then be whole blocks, and parameters no longer require gradients; most
+   layers must be cast back before they can compute, but see fl_nn_store. Layouts are preserved. Gradients are
+   dropped, and graphs recorded before cannot run backward any more. Make optimizers afterwards: their state
+   has the parameters' dtype and backend. Returns false after an error, with nothing changed. */
 FL_API bool fl_nn_cast(fl_nn_module *m, fl_dtype dtype);
+/* Moves parameters and buffers to the backend of that name, row-major, with the same consequences. */
 FL_API bool fl_nn_to(fl_nn_module *m, const char *backend);
-/* Stores the weights of the tree's linear layers as f16, bf16 or a registered dtype (fl_q8), for inference,
-   where reading them is what few rows of inputs wait for (fl_op_linear_packed); inputs, sums and all else stay
-   as they are. They require no gradient any more. False after an error: nothing is changed. */
+/* Stores the weights of the tree's linear layers as f16, bf16 or a registered dtype (fl_q8), for inference
+   with few input rows, which is bound by reading weights (fl_op_linear_packed). Inputs, accumulators and
+   everything else keep their dtype. These weights no longer require gradients. Returns false after an error,
+   with nothing changed. */
 FL_API bool fl_nn_store(fl_nn_module *m, fl_dtype dtype);
-/* For inference, after all else was done: evaluation mode, and a promise that the parameters stay as they
-   are (fl_buffer_freeze): what the backend packs or transforms them to is kept from the first call on, on the
-   cpu as much memory again for weights, up to four times for 3 x 3 convolutions. Batch norms go into the
-   weights of the convolutions before them in a container, of copies (fl_nn_chain). What writes to a parameter
-   all the same, as an optimizer or fl_nn_load, ends the promise for that one. Not on: what was kept is freed,
-   the mode stays. */
+/* For inference, as the last step: sets evaluation mode and promises that the parameters stay as they are
+   (fl_buffer_freeze), so that backends cache packed or transformed weights from the first call on; on the cpu
+   backend as much memory again for weights, up to four times for 3 x 3 convolutions. Batch norms are folded
+   into copies of the weights of the convolutions before them in a container (fl_nn_chain). Writing to a
+   parameter nevertheless, as an optimizer or fl_nn_load does, ends the promise for that one. on = false frees
+   the caches; the mode stays. */
 FL_API bool fl_nn_freeze(fl_nn_module *m, bool on);
 
 #ifdef __cplusplus
@@ -40,17 +41,17 @@ FL_API bool fl_nn_freeze(fl_nn_module *m, bool on);
 #include "../ops/copy.h"
 #include <string.h>
 
-/* What is to be where, made before anything is changed. Tied tensors stay tied. */
+/* A planned replacement; all are made before anything is changed. Tied tensors stay tied. */
 typedef struct fl__nn_change {
-    fl_tensor **place, *to; /* to: a reference; NULL: it stays */
+    fl_tensor **place, *to; /* to: an owned reference */
     fl_var *param;
 } fl__nn_change;
 typedef struct fl__nn_changes {
     fl__nn_change *all;
     int64_t n, cap;
     fl_dtype dtype;
-    const char *backend; /* or this is NULL */
-    bool stored;        /* weights of linear layers alone, which are no parameters any more */
+    const char *backend; /* NULL: a cast to dtype */
+    bool stored;         /* fl_nn_store: weights of linear layers only, which stop requiring gradients */
 } fl__nn_changes;
 
 static fl_tensor *fl__nn_converted(const fl__nn_changes *c, const fl_nn_module *m, fl_tensor *t) {
@@ -109,14 +110,15 @@ static bool fl__nn_convert(fl_nn_module *m, fl__nn_changes c) {
 FL_API bool fl_nn_cast(fl_nn_module *m, fl_dtype dtype) {
     if (!fl_given(m, "fl_nn_cast", "the module")) return fl_raise();
     if (!fl_dtype_is_float(dtype) && !fl_dtype_registered(dtype))
-        return fl_err_false("fl_nn_cast: dtype %s, parameters are float", fl_dtype_name(dtype));
+        return fl_err_false("fl_nn_cast: dtype must be a float or registered, got %s", fl_dtype_name(dtype));
     return fl__nn_convert(m, (fl__nn_changes){.dtype = dtype});
 }
 
 FL_API bool fl_nn_store(fl_nn_module *m, fl_dtype dtype) {
     if (!fl_given(m, "fl_nn_store", "the module")) return fl_raise();
     if (dtype != FL_F16 && dtype != FL_BF16 && !fl_dtype_registered(dtype))
-        return fl_err_false("fl_nn_store: dtype %s, not f16, bf16 or registered", fl_dtype_name(dtype));
+        return fl_err_false("fl_nn_store: dtype must be f16, bf16 or registered, got %s",
+                            fl_dtype_name(dtype));
     return fl__nn_convert(m, (fl__nn_changes){.dtype = dtype, .stored = true});
 }
 
@@ -125,7 +127,7 @@ FL_API bool fl_nn_to(fl_nn_module *m, const char *backend) {
         return fl_raise();
     int i = 0;
     while (fl_backend_name_of(i) && strcmp(fl_backend_name_of(i), backend)) i++;
-    if (!fl_backend_name_of(i)) return fl_err_false("fl_nn_to: there is no backend '%s'", backend);
+    if (!fl_backend_name_of(i)) return fl_err_false("fl_nn_to: no backend '%s'", backend);
     return fl__nn_convert(m, (fl__nn_changes){.backend = backend});
 }
 

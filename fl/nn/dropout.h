@@ -1,4 +1,4 @@
-/* dropout.h - numbers, samples and layers left out at random in training */
+/* fl/nn/dropout.h - dropout of elements, layers and residual branches */
 #ifndef FL_NN_DROPOUT_H
 #define FL_NN_DROPOUT_H
 #include "module.h"
@@ -9,24 +9,24 @@ extern "C" {
 
 typedef struct fl_nn_dropout_opts {
     fl_opts_guard guard_;
-    fl_rng *rng; /* NULL -> the process's; must outlive the layer */
+    fl_rng *rng; /* NULL -> the global generator; must outlive the layer */
     char _end;
 } fl_nn_dropout_opts;
-/* In training x / (1 - p) with probability 1 - p, else 0; otherwise x. */
+/* In training x / (1 - p) with probability 1 - p, else 0; in evaluation x. */
 #define fl_nn_dropout(...) FL_NN__DROPOUT(__VA_ARGS__, ._end = 0)
 #define FL_NN__DROPOUT(p, ...) fl_nn_dropout_opt(p, FL_LITERAL(fl_nn_dropout_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_dropout_opt(double p, fl_nn_dropout_opts o);
-/* The probability by which it drops now, 0 in evaluation, and *rng its generator; -1: m is none of these. */
+/* The current drop probability of m, 0 in evaluation, and its generator in *rng; -1 if m is not
+   fl_nn_dropout. */
 FL_API double fl_nn_dropout_of(const fl_nn_module *m, fl_rng **rng);
 
-/* A sequence of the children that fl_nn_add gives it, each of which maps its inputs to the same
-   shapes: in training each is left out, so is the identity, with probability p (arXiv
-   1909.11556). */
+/* LayerDrop (arXiv 1909.11556): a sequence of children, added by fl_nn_add, each of which keeps the shapes of
+   its inputs; in training each child is skipped (replaced by the identity) with probability p. */
 #define fl_nn_layer_drop(...) FL_NN__LAYER_DROP(__VA_ARGS__, ._end = 0)
 #define FL_NN__LAYER_DROP(p, ...) fl_nn_layer_drop_opt(p, FL_LITERAL(fl_nn_dropout_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_layer_drop_opt(double p, fl_nn_dropout_opts o);
-/* In training each x[i] of x [n, ...] is 0 with probability p, else x[i] / (1 - p): the branch of a
-   residual that is left out for a sample at a time (arXiv 1603.09382). */
+/* Stochastic depth (arXiv 1603.09382), for a residual branch: in training each sample x[i] of x [n, ...] is 0
+   with probability p, else x[i] / (1 - p). */
 #define fl_nn_drop_path(...) FL_NN__DROP_PATH(__VA_ARGS__, ._end = 0)
 #define FL_NN__DROP_PATH(p, ...) fl_nn_drop_path_opt(p, FL_LITERAL(fl_nn_dropout_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_drop_path_opt(double p, fl_nn_dropout_opts o);
@@ -52,10 +52,10 @@ static void fl__nn_dropout_describe(const fl_nn_module *m, char *buf, size_t siz
     snprintf(buf, size, "p=%g", ((const fl__nn_dropout *)m->data)->p);
 }
 
-/* A module of that type, with probability p. */
+/* A module of that type with drop probability p. */
 static fl_nn_module *fl__nn_dropout_new(const fl_nn_type *type, double p, fl_rng *rng) {
     const fl__nn_dropout d = {p, rng};
-    if (!(p >= 0 && p <= 1)) return fl_err_null("%s: p is %g, must be in [0, 1]", type->maker, p);
+    if (!(p >= 0 && p <= 1)) return fl_err_null("%s: p must be in [0, 1], got %g", type->maker, p);
     return fl_nn_new(type, &d, sizeof d);
 }
 

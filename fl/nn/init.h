@@ -1,4 +1,4 @@
-/* init.h - initial values of parameters */
+/* fl/nn/init.h - parameter initialisation: constant, uniform, normal, Kaiming, Glorot */
 #ifndef FL_NN_INIT_H
 #define FL_NN_INIT_H
 #include "module.h"
@@ -7,18 +7,18 @@
 extern "C" {
 #endif
 
-/* These overwrite the value of p. rng NULL -> the process's. False after an error. */
+/* These overwrite the value of p and return false after an error. rng NULL -> the global generator. */
 FL_API bool fl_nn_init_constant(fl_var *p, double value);
 FL_API bool fl_nn_init_uniform(fl_var *p, double low, double high, fl_rng *rng);
 FL_API bool fl_nn_init_normal(fl_var *p, double mean, double std, fl_rng *rng);
-/* Of a weight [out, in, ...]: in (out) times the product of the dims after them. False after an
-   error. */
+/* Fan in and fan out of a weight [out, in, ...]: in and out times the product of the other dims. False after
+   an error. */
 FL_API bool fl_nn_fan(const fl_var *p, int64_t *fan_in, int64_t *fan_out);
-/* gain / sqrt(fan_in) as deviation, gain = sqrt(2 / (1 + a^2)), a the negative slope of a leaky
-   ReLU (0: ReLU). */
+/* Kaiming (He): standard deviation gain / sqrt(fan_in), gain = sqrt(2 / (1 + a^2)), where a is the negative
+   slope of a leaky ReLU (0: ReLU). */
 FL_API bool fl_nn_init_kaiming_uniform(fl_var *p, double a, fl_rng *rng);
 FL_API bool fl_nn_init_kaiming_normal(fl_var *p, double a, fl_rng *rng);
-/* gain sqrt(2 / (fan_in + fan_out)) as deviation. */
+/* Glorot (Xavier): standard deviation gain sqrt(2 / (fan_in + fan_out)). */
 FL_API bool fl_nn_init_glorot_uniform(fl_var *p, double gain, fl_rng *rng);
 FL_API bool fl_nn_init_glorot_normal(fl_var *p, double gain, fl_rng *rng);
 
@@ -34,7 +34,7 @@ FL_API bool fl_nn_init_glorot_normal(fl_var *p, double gain, fl_rng *rng);
 #include "../ops/random.h"
 #include <math.h>
 
-/* Overwrites p with t, made on the scope s, and ends the scope. */
+/* Overwrites p with t, which scope s holds, and ends the scope. */
 static bool fl__nn_overwrite(fl_scope *s, fl_var *p, fl_tensor *t) {
     const bool ok = t && (fl_flags() & FL_SHAPES_ONLY || fl_assign(fv_value(p), t));
     fl_scope_end(s);
@@ -67,7 +67,8 @@ FL_API bool fl_nn_fan(const fl_var *p, int64_t *fan_in, int64_t *fan_out) {
     const fl_shape s = fl_shape_of(fv_value(p));
     if (s.ndim < 2) {
         char text[FL_NN_SHAPE];
-        return fl_err_false("fl_nn_fan: a weight has 2 or more dims, this one is %s", fl_nn_shape_text(p, text));
+        return fl_err_false("fl_nn_fan: the weight must have at least 2 dims, got %s",
+                            fl_nn_shape_text(p, text));
     }
     int64_t field = 1;
     for (int i = 2; i < s.ndim; i++) field *= s.dim[i];
@@ -76,7 +77,7 @@ FL_API bool fl_nn_fan(const fl_var *p, int64_t *fan_in, int64_t *fan_out) {
     return true;
 }
 
-/* A uniform number within b of 0 has deviation b / sqrt(3). */
+/* U(-b, b) has standard deviation b / sqrt(3). */
 FL_API bool fl_nn_init_kaiming_uniform(fl_var *p, double a, fl_rng *rng) {
     int64_t in, out;
     if (!fl_nn_fan(p, &in, &out)) return false;

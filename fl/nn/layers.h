@@ -1,4 +1,4 @@
-/* layers.h - the plain layers: linear and bilinear, shapes, padding, dtypes */
+/* fl/nn/layers.h - basic layers: linear, bilinear, reshaping, padding, dtype casts */
 #ifndef FL_NN_LAYERS_H
 #define FL_NN_LAYERS_H
 #include "activation.h"
@@ -9,42 +9,42 @@
 extern "C" {
 #endif
 
-/* What it is given. */
+/* Returns its inputs unchanged. */
 FL_API fl_nn_module *fl_nn_identity(void);
-/* Same elements, other shape. A first dim of -1 is that of the input (the batch); one other may be
-   -1. */
+/* Reshapes its input. A first dim of -1 is the input's first dim (the batch); one other dim may be -1 and is
+   inferred. */
 FL_API fl_nn_module *fl_nn_view(fl_shape shape);
-/* Dims first to last become one; PyTorch's are 1 and -1. */
+/* Merges dims first to last into one; PyTorch's defaults are 1 and -1. */
 FL_API fl_nn_module *fl_nn_flatten(int first, int last);
-/* x with axis a and axis b swapped;  axis i of the result is axis axes.axis[i] of x (Flashlight's
-   Reorder): fl_nn_permute(FL_AXES(0, 2, 1)). */
+/* Swaps axes a and b. */
 FL_API fl_nn_module *fl_nn_transpose(int a, int b);
+/* Axis i of the result is axis axes.axis[i] of x (Flashlight's Reorder): fl_nn_permute(FL_AXES(0, 2, 1)). */
 FL_API fl_nn_module *fl_nn_permute(fl_axes axes);
-/* fl_pad in that mode: fl_nn_pad(FL_PAD_CONSTANT, .low = {0, 0, 1, 1}, .high = {0, 0, 1, 1}) is PyTorch's
-   ZeroPad2d(1), with .value ConstantPad2d; FL_PAD_REFLECT and FL_PAD_EDGE are the ReflectionPad and the
+/* fl_pad in the given mode: fl_nn_pad(FL_PAD_CONSTANT, .low = {0, 0, 1, 1}, .high = {0, 0, 1, 1}) is
+   PyTorch's ZeroPad2d(1), with .value its ConstantPad2d; FL_PAD_REFLECT is ReflectionPad, FL_PAD_EDGE
    ReplicationPad. */
 #define fl_nn_pad(...) FL_NN__PAD(__VA_ARGS__, ._end = 0)
 #define FL_NN__PAD(mode, ...) fl_nn_pad_opt(mode, FL_LITERAL(fl_pad_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_pad_opt(fl_pad_mode mode, fl_pad_opts o);
-/* Its inputs in that dtype (Flashlight's PrecisionCast). */
+/* Casts its inputs to a float dtype (Flashlight's PrecisionCast). */
 FL_API fl_nn_module *fl_nn_precision_cast(fl_dtype dtype);
 
 typedef struct fl_nn_linear_opts {
     fl_opts_guard guard_;
     bool no_bias;
-    fl_op act; /* y = act(that), one of fl_linear_act's: FL_OP_relu, FL_OP_gelu, ...; 0 -> none */
+    fl_op act; /* activation of y, one that fl_linear_act takes: FL_OP_relu, FL_OP_gelu, ...; 0 -> none */
     fl_dtype dtype;
     fl_rng *rng;
     char _end;
 } fl_nn_linear_opts;
-/* y = x weight^T + bias; x [..., in] -> [..., out], weight [out, in], bias [out], both U(-1 /
-   sqrt(in), 1 / sqrt(in)). */
+/* y = x weight^T + bias with x [..., in] -> [..., out], weight [out, in], bias [out]; both are initialised to
+   U(-1 / sqrt(in), 1 / sqrt(in)). */
 #define fl_nn_linear(...) FL_NN__LINEAR(__VA_ARGS__, ._end = 0)
 #define FL_NN__LINEAR(in, out, ...) fl_nn_linear_opt(in, out, FL_LITERAL(fl_nn_linear_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_linear_opt(int64_t in, int64_t out, fl_nn_linear_opts o);
 
 /* y[o] = a weight[o] b + bias[o] of two inputs a [..., in1], b [..., in2] -> [..., out]; weight [out, in1,
-   in2] and bias [out] U(-1 / sqrt(in1), 1 / sqrt(in1)). No .act. */
+   in2] and bias [out] are initialised to U(-1 / sqrt(in1), 1 / sqrt(in1)). .act must be 0. */
 #define fl_nn_bilinear(...) FL_NN__BILINEAR(__VA_ARGS__, ._end = 0)
 #define FL_NN__BILINEAR(in1, in2, out, ...) \
     fl_nn_bilinear_opt(in1, in2, out, FL_LITERAL(fl_nn_linear_opts, __VA_ARGS__))
@@ -90,7 +90,7 @@ static fl_vars fl__nn_view_forward(fl_nn_module *m, fl_vars in) {
     if (free_dim >= 0 && known > 0) s.dim[free_dim] = fl_numel(x) / known;
     if (fl_shape_numel(s) != fl_numel(x)) {
         char a[FL_NN_SHAPE], b[FL_NN_SHAPE];
-        return fl_nn_fail(m, "input %s does not fit %s", fl_nn_shape_text(in.v[0], a),
+        return fl_nn_fail(m, "cannot reshape input %s to %s", fl_nn_shape_text(in.v[0], a),
                           fl_shape_text(*want, b, sizeof b));
     }
     return FL_VARS(fv_reshape(in.v[0], s));
@@ -105,7 +105,7 @@ static const fl_nn_type fl__nn_view_type = {.name = "View", .maker = "fl_nn_view
                                             .describe = fl__nn_view_describe};
 
 FL_API fl_nn_module *fl_nn_view(fl_shape shape) {
-    fl_shape rest = shape; /* without the two dims that may be -1 */
+    fl_shape rest = shape; /* with 1 for the two dims that may be -1 */
     int open = 0;
     for (int i = 0; i < shape.ndim && i < FL_MAX_DIMS; i++) {
         if (shape.dim[i] != -1) continue;
@@ -114,7 +114,7 @@ FL_API fl_nn_module *fl_nn_view(fl_shape shape) {
     }
     if (shape.ndim < 0 || shape.ndim > FL_MAX_DIMS || open > 1 || fl_shape_numel(rest) < 0) {
         char text[FL_NN_SHAPE];
-        return fl_err_null("fl_nn_view: %s is no shape: one dim besides the first may be -1",
+        return fl_err_null("fl_nn_view: shape %s is not valid: at most one dim besides the first may be -1",
                            fl_shape_text(shape, text, sizeof text));
     }
     return fl_nn_new(&fl__nn_view_type, &shape, sizeof shape);
@@ -131,7 +131,8 @@ static fl_vars fl__nn_axes_forward(fl_nn_module *m, fl_vars in) {
     const bool first = f->a >= -ndim && f->a < ndim;
     char text[FL_NN_SHAPE];
     if (first && f->b >= -ndim && f->b < ndim) return FL_VARS(f->fn(in.v[0], f->a, f->b));
-    return fl_nn_fail(m, "axis %d, input %s", first ? f->b : f->a, fl_nn_shape_text(in.v[0], text));
+    return fl_nn_fail(m, "axis %d is out of range for input %s", first ? f->b : f->a,
+                      fl_nn_shape_text(in.v[0], text));
 }
 
 static void fl__nn_axes_describe(const fl_nn_module *m, char *buf, size_t size) {
@@ -159,7 +160,7 @@ static fl_vars fl__nn_permute_forward(fl_nn_module *m, fl_vars in) {
     const fl_axes *a = m->data;
     if (fv_value(in.v[0])->ndim != a->n) {
         char text[FL_NN_SHAPE];
-        return fl_nn_fail(m, "input %s, wants %d dims", fl_nn_shape_text(in.v[0], text), a->n);
+        return fl_nn_fail(m, "input %s, expected %d dims", fl_nn_shape_text(in.v[0], text), a->n);
     }
     return FL_VARS(fv_permute(in.v[0], a->n, a->axis));
 }
@@ -181,7 +182,8 @@ FL_API fl_nn_module *fl_nn_permute(fl_axes axes) {
         if (at >= 0 && at < axes.n) seen |= 1u << at;
     }
     if (axes.n < 1 || axes.n > FL_MAX_DIMS || seen != (1u << axes.n) - 1)
-        return fl_err_null("fl_nn_permute: %d axes, which are not each axis once", axes.n);
+        return fl_err_null("fl_nn_permute: the %d axes are not a permutation of 0 to n - 1 (n in 1 to %d)",
+                           axes.n, FL_MAX_DIMS);
     return fl_nn_new(&fl__nn_permute_type, &axes, sizeof axes);
 }
 
@@ -191,12 +193,13 @@ static fl_vars fl__nn_pad_forward(fl_nn_module *m, fl_vars in) {
     for (int i = ndim; i < FL_MAX_DIMS; i++) {
         char text[FL_NN_SHAPE];
         if (o->low[i] || o->high[i])
-            return fl_nn_fail(m, "padding of axis %d, input %s", i, fl_nn_shape_text(in.v[0], text));
+            return fl_nn_fail(m, "padding of axis %d is out of range for input %s", i,
+                              fl_nn_shape_text(in.v[0], text));
     }
     return FL_VARS(fv_pad_opt(in.v[0], *o));
 }
 
-/* "(0, 0), (1, 2), mode=reflect": before and behind each axis up to the last that has any */
+/* "(0, 0), (1, 2), mode=reflect": low and high padding of each axis, up to the last padded one */
 static void fl__nn_pad_describe(const fl_nn_module *m, char *buf, size_t size) {
     static const char *const modes[] = {"constant", "replicate", "reflect", "symmetric", "circular"};
     const fl_pad_opts *o = m->data;
@@ -213,7 +216,8 @@ static const fl_nn_type fl__nn_pad_type = {.name = "Pad", .maker = "fl_nn_pad", 
                                            .forward = fl__nn_pad_forward, .describe = fl__nn_pad_describe};
 
 FL_API fl_nn_module *fl_nn_pad_opt(fl_pad_mode mode, fl_pad_opts o) {
-    if ((unsigned)mode > FL_PAD_CIRCULAR) return fl_err_null("fl_nn_pad: mode %d", (int)mode);
+    if ((unsigned)mode > FL_PAD_CIRCULAR)
+        return fl_err_null("fl_nn_pad: mode %d is not an fl_pad_mode", (int)mode);
     o.mode = mode;
     return fl_nn_new(&fl__nn_pad_type, &o, sizeof o);
 }
@@ -233,7 +237,7 @@ static const fl_nn_type fl__nn_precision_type = {.name = "PrecisionCast", .maker
 
 FL_API fl_nn_module *fl_nn_precision_cast(fl_dtype dtype) {
     if (!fl_dtype_is_float(dtype))
-        return fl_err_null("fl_nn_precision_cast: dtype %s, wants a float", fl_dtype_name(dtype));
+        return fl_err_null("fl_nn_precision_cast: dtype must be a float, got %s", fl_dtype_name(dtype));
     return fl_nn_new(&fl__nn_precision_type, &dtype, sizeof dtype);
 }
 
@@ -248,7 +252,8 @@ static fl_vars fl__nn_linear_forward(fl_nn_module *m, fl_vars in) {
     const fl_tensor *t = fv_value(x);
     if (!t->ndim || t->shape[t->ndim - 1] != l->in) {
         char a[FL_NN_SHAPE], c[FL_NN_SHAPE];
-        return fl_nn_fail(m, "input %s, weight %s", fl_nn_shape_text(x, a), fl_nn_shape_text(w, c));
+        return fl_nn_fail(m, "input %s, weight %s, expected [..., %" PRId64 "]", fl_nn_shape_text(x, a),
+                          fl_nn_shape_text(w, c), l->in);
     }
     return FL_VARS(fv_linear_act(x, w, b, l->act));
 }
@@ -267,9 +272,9 @@ static const fl_nn_type fl__nn_linear_type = {.name = "Linear", .maker = "fl_nn_
 FL_API fl_nn_module *fl_nn_linear_opt(int64_t in, int64_t out, fl_nn_linear_opts o) {
     const fl__nn_linear l = {in, out, o.act};
     bool ok = in >= 1 && out >= 1;
-    if (!ok) fl_fail("fl_nn_linear: in %" PRId64 ", out %" PRId64 ": must be positive", in, out);
+    if (!ok) fl_fail("fl_nn_linear: in and out must be positive, got %" PRId64 " and %" PRId64, in, out);
     if (ok && !fl_linear_takes(o.act))
-        ok = fl_fail("fl_nn_linear: .act: op %d is no activation that fl_linear_act takes", (int)o.act);
+        ok = fl_fail("fl_nn_linear: .act: op %d is not an activation that fl_linear_act takes", (int)o.act);
     if (!ok || !fl_nn_dtype_ok("fl_nn_linear", o.dtype)) return fl_raise();
     fl_quiet(+1);
     fl_nn_module *m = fl_nn_new(&fl__nn_linear_type, &l, sizeof l);
@@ -288,7 +293,7 @@ static fl_vars fl__nn_bilinear_forward(fl_nn_module *m, fl_vars in) {
     for (int i = 0; ok && i < a->ndim - 1; i++) ok = a->shape[i] == b->shape[i];
     if (!ok) {
         char s[FL_NN_SHAPE], t[FL_NN_SHAPE];
-        return fl_nn_fail(m, "inputs %s and %s, wants [..., %" PRId64 "] and [..., %" PRId64 "]",
+        return fl_nn_fail(m, "inputs %s and %s, expected [..., %" PRId64 "] and [..., %" PRId64 "]",
                           fl_nn_shape_text(in.v[0], s), fl_nn_shape_text(in.v[1], t), l->in1, l->in2);
     }
     return FL_VARS(fv_bilinear(in.v[0], in.v[1], fl_nn_param_at(m, 0), fl_nn_param_at(m, 1)));
@@ -307,8 +312,8 @@ static const fl_nn_type fl__nn_bilinear_type = {.name = "Bilinear", .maker = "fl
 FL_API fl_nn_module *fl_nn_bilinear_opt(int64_t in1, int64_t in2, int64_t out, fl_nn_linear_opts o) {
     const fl__nn_bilinear l = {in1, in2, out};
     if (in1 < 1 || in2 < 1 || out < 1 || o.act)
-        return fl_err_null("fl_nn_bilinear: in %" PRId64 " and %" PRId64 ", out %" PRId64 ": must be positive; "
-                           "act %d: none", in1, in2, out, (int)o.act);
+        return fl_err_null("fl_nn_bilinear: in1, in2 and out must be positive, got %" PRId64 ", %" PRId64
+                           " and %" PRId64 "; .act must be 0, got %d", in1, in2, out, (int)o.act);
     if (!fl_nn_dtype_ok("fl_nn_bilinear", o.dtype)) return fl_raise();
     fl_quiet(+1);
     fl_nn_module *m = fl_nn_new(&fl__nn_bilinear_type, &l, sizeof l);

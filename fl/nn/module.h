@@ -1,4 +1,4 @@
-/* module.h - modules, their trees, and what those who write layers need */
+/* fl/nn/module.h - modules, module trees, and the tools to write layers */
 #ifndef FL_AUTOGRAD_H
 #include "../../fl_autograd.h"
 #endif
@@ -9,11 +9,11 @@
 extern "C" {
 #endif
 
-#define FL_NN_NAME 64 /* bytes of one name, its end included; a path has at most FL_NN_PATH */
-#define FL_NN_PATH 512
+#define FL_NN_NAME 64  /* size of the longest name, with its terminator */
+#define FL_NN_PATH 512 /* size of the longest path, with its terminator */
 #define FL_VARS_MAX 8
 
-/* What a module takes and gives. */
+/* A module's inputs, or its outputs. */
 typedef struct fl_vars {
     int n;
     fl_var *v[FL_VARS_MAX];
@@ -23,28 +23,27 @@ typedef struct fl_vars {
 typedef struct fl_nn_module fl_nn_module;
 typedef fl_vars (*fl_nn_forward_fn)(fl_nn_module *m, fl_vars in);
 
-/* The table of a kind of module: all that a layer of your own must bring is `forward`. */
+/* The type (vtable) of a module; a custom layer needs only `forward`. */
 typedef struct fl_nn_type {
-    const char *name;         /* as printed: "Linear" */
-    const char *maker;        /* as messages call it: "fl_nn_linear"; NULL: name */
-    int inputs;               /* that forward takes; 0: any number */
-    fl_nn_forward_fn forward; /* runs in a scope of its own; n = 0 after fl_fail */
-    /* The others may be NULL. release lets go of what data holds; describe writes the text in the
-       parentheses; state gives plain bytes that are saved beside the buffers, as "_extra_state". */
-    void (*release)(void *data);
-    void (*describe)(const fl_nn_module *m, char *buf, size_t size);
-    void *(*state)(fl_nn_module *m, size_t *bytes);
-    bool wide; /* fl_nn_cast to a half leaves it in f32: a norm's weights and statistics */
+    const char *name;         /* printed name: "Linear" */
+    const char *maker;        /* name in error messages: "fl_nn_linear"; NULL -> name */
+    int inputs;               /* number of inputs of forward; 0: any */
+    fl_nn_forward_fn forward; /* runs in its own scope; returns n = 0 after fl_fail */
+    /* The rest may be NULL. */
+    void (*release)(void *data); /* releases what data refers to */
+    void (*describe)(const fl_nn_module *m, char *buf, size_t size); /* writes the text in parentheses */
+    void *(*state)(fl_nn_module *m, size_t *bytes); /* bytes saved with the buffers, as "_extra_state" */
+    bool wide; /* fl_nn_cast to a half type leaves it in f32: weights and statistics of norms */
 } fl_nn_type;
 
 typedef struct fl_nn_param { char name[FL_NN_NAME]; fl_var *var; } fl_nn_param;
 typedef struct fl_nn_buffer { char name[FL_NN_NAME]; fl_tensor *tensor; } fl_nn_buffer;
 struct fl_nn_module {
     const fl_nn_type *type;
-    const char *kind;      /* type->name, or the name given to fl_nn_function; a literal */
+    const char *kind;      /* type->name, or the name given to fl_nn_function; a string literal */
     char name[FL_NN_NAME]; /* under the parent; "" at the root */
     bool train;
-    void *data;            /* the type's own, freed with the module */
+    void *data;            /* data of the type, freed with the module */
     fl_nn_module *parent, **child;
     fl_nn_param *param;    /* trained by an optimizer */
     fl_nn_buffer *buffer;  /* saved, not trained */
@@ -54,91 +53,94 @@ struct fl_nn_module {
     fl_var **list_;
 };
 
-/* A module of that type with a copy of `bytes` plain bytes of data. If it fails, data is released.
-   */
+/* A module of that type with a copy of `bytes` plain bytes of data. On failure data is released. */
 FL_API fl_nn_module *fl_nn_new(const fl_nn_type *type, const void *data, size_t bytes);
-/* A module made of a function, which finds `user` by fl_nn_user(m). kind: for printing (a literal).
-   release (NULL: nothing) gets user when the module goes. Children and parameters may be added. */
+/* A module made of a function, which gets `user` by fl_nn_user(m). kind: the printed name (a literal).
+   release(user), if not NULL, is called when the module is freed. Children and parameters may be added. */
 FL_API fl_nn_module *fl_nn_function(const char *kind, fl_nn_forward_fn forward, void *user,
                                     void (*release)(void *user));
+/* The `user` of fl_nn_function; NULL for any other module. */
 FL_API void *fl_nn_user(const fl_nn_module *m);
-/* Adds a child and returns it; the parent owns it. name NULL: its number. If it fails, the child is
+/* Adds a child and returns it; the parent owns it. name NULL: the child's index. On failure the child is
    freed. */
 FL_API fl_nn_module *fl_nn_add(fl_nn_module *parent, const char *name, fl_nn_module *child);
-/* Keeps a parameter or buffer under that name and returns it. */
+/* Registers a parameter or buffer under that name and returns it; the module holds a reference. */
 FL_API fl_var *fl_nn_add_param(fl_nn_module *m, const char *name, fl_var *p);
 FL_API fl_tensor *fl_nn_add_buffer(fl_nn_module *m, const char *name, fl_tensor *t);
-/* Frees the tree (and takes it out of its parent). NULL is fine. */
+/* Frees the tree and removes it from its parent. NULL is allowed. */
 FL_API void fl_nn_free(fl_nn_module *m);
 
-/* Runs m on several inputs, or on one; in a scope of its own, only the results leave it. n = 0, or
+/* Runs m on several inputs, or on one, in a scope of its own that only the results leave. Returns n = 0, or
    NULL, after an error. */
 FL_API fl_vars fl_nn_forward_vars(fl_nn_module *m, fl_vars in);
 FL_API fl_var *fl_nn_forward(fl_nn_module *m, fl_var *x);
-/* Observes the calls of this thread: fn runs before a module's forward (out NULL), and after one that
-   gave results. Returns the watch that it replaces, to be put back; {0} ends it. */
+/* Observes module calls of this thread: fn runs before a module's forward (out NULL) and after each
+   successful one. Returns the previous watch, to be restored later; {0} stops watching. */
 typedef struct fl_nn_watch {
     void (*fn)(fl_nn_module *m, const fl_vars *out, void *user);
     void *user;
 } fl_nn_watch;
 FL_API fl_nn_watch fl_nn_watch_calls(fl_nn_watch watch);
 FL_PRIVATE bool fl__nn_watched(void);
-/* The text of a module for fl_scope_in: whose ops a profile and messages then name. */
+/* Text of a module for fl_scope_in, by which profiles and messages name its ops. */
 FL_PRIVATE void fl__nn_describe(const void *of, char *buf, size_t size);
 
 /* trees */
 
-/* The parameters of the tree, each once, for optimizers and clipping. The array belongs to m: valid
-   until a call after the tree has changed. From any thread. */
+/* The parameters of the tree, each once, for optimizers and clipping. The array belongs to m and is valid
+   until the next call after the tree changed. Thread-safe. */
 FL_API fv_list fl_nn_parameters(fl_nn_module *m);
-/* Numbers in these parameters. */
+/* Number of elements of these parameters. */
 FL_API int64_t fl_nn_count(fl_nn_module *m);
+/* Sets training (true) or evaluation mode of the whole tree. */
 FL_API void fl_nn_train(fl_nn_module *m, bool on);
+/* Drops the gradients of all parameters of the tree. */
 FL_API void fl_nn_zero_grad(fl_nn_module *m);
-/* By path from m, NULL (no error) if there is none. */
+/* Lookup by path from m; NULL, without an error, if nothing has that path. */
 FL_API fl_nn_module *fl_nn_find(fl_nn_module *m, const char *path);
 FL_API fl_var *fl_nn_get_param(fl_nn_module *m, const char *path);
 FL_API fl_tensor *fl_nn_get_buffer(fl_nn_module *m, const char *path);
-/* The path of that parameter of module m, "" if it has none, into buf: for fl_tape_format. */
+/* Writes the path of a parameter of module m into buf, "" if m does not have it: for fl_tape_format. */
 FL_API void fl_nn_name_of(const fl_var *param, void *m, char *buf, size_t size);
-/* Visits each module's parameters, then its buffers, then its children, with paths from m; one of
-   param and buffer is NULL. Ends with false when fn returns false. */
+/* Visits each module's parameters, then its buffers, then its children, with paths from m; either param or
+   buffer is NULL. Stops and returns false when fn returns false. */
 typedef bool (*fl_nn_visit_fn)(const char *path, fl_var *param, fl_tensor *buffer, void *user);
 FL_API bool fl_nn_named(fl_nn_module *m, fl_nn_visit_fn fn, void *user);
-/* The tree as PyTorch prints it, as snprintf does; fl_nn_print adds a newline on stdout. */
+/* Writes the tree as PyTorch prints it and returns its length, as snprintf does. */
 FL_API int64_t fl_nn_format(const fl_nn_module *m, char *buf, size_t size);
+/* Prints that to stdout, with a newline. */
 FL_API bool fl_nn_print(const fl_nn_module *m);
 
-/* For those who write layers: fl's own are written with no more than this. */
+/* Writing layers: fl's own layers use no more than this. */
 
-/* For forward functions: fl_fail with "maker 'path': " in front; returns no results. */
+/* For forward functions: fl_fail with "maker 'path': " as prefix. Returns n = 0. */
 FL_API fl_vars fl_nn_fail(const fl_nn_module *m, const char *format, ...) FL_PRINTF(2, 3);
-/* Parameters are floats; 0 is the default dtype. False after fl_fail. */
-FL_API bool fl_nn_dtype_ok(const char *who, fl_dtype dtype);
-/* x is [n, t, dim] with t <= steps (INT64_MAX: any). False after fl_nn_fail. */
+/* Whether dtype is a float, or 0 (the default dtype). Returns false after fl_fail, which names fn. */
+FL_API bool fl_nn_dtype_ok(const char *fn, fl_dtype dtype);
+/* Whether x is [n, t, dim] with t <= steps (INT64_MAX: any). Returns false after fl_nn_fail. */
 FL_API bool fl_nn_sequence_ok(const fl_nn_module *m, const fl_var *x, int64_t dim, int64_t steps);
-/* Parameter number i in the order in which they were added; NULL if there are fewer (no bias). */
+/* Parameter i in the order of registration; NULL if there are fewer (no bias). */
 FL_API fl_var *fl_nn_param_at(const fl_nn_module *m, int64_t i);
-/* Weight one and bias zero of that shape. False after an error. */
+/* Adds a weight of ones and a bias of zeros of that shape. Returns false after an error. */
 FL_API bool fl_nn_add_affine(fl_nn_module *m, fl_shape shape, bool no_bias, fl_dtype dtype);
-/* A weight of that shape and a bias of `bias` numbers (0: none), uniform within bound of 0. */
+/* Adds a weight of that shape and a bias of `bias` elements (0: none), both U(-bound, bound). */
 FL_API bool fl_nn_add_uniform(fl_nn_module *m, fl_shape weight, int64_t bias, double bound, fl_dtype dtype,
                               fl_rng *rng);
-/* Settings per dim, as options give them: 0 is that of the dim before, the first 0 is `otherwise`. */
+/* Per-dim settings of options: 0 repeats the dim before, a 0 in the first dim is `otherwise`. */
 FL_API fl_shape fl_nn_per_dim(const int64_t *list, int dims, int64_t otherwise);
-/* A maker calls fl_quiet(+1) before it makes the module, allocates parameters and buffers in a scope in
-   which fl_persistent(true) tells memory managers that they stay, and ends with one of these two. fl_nn_made
-   returns m if ok, else frees m and returns NULL after an error. fl_nn_made_with gives m a weight of
-   shape w and a bias [w[0]] first, both uniform within 1 / sqrt(fan in) of 0: PyTorch's
-   kaiming_uniform(a = sqrt(5)) comes to the same bound. */
+/* A maker calls fl_quiet(+1) before it makes the module, allocates parameters and buffers in a scope with
+   fl_persistent(true), which tells memory managers that they are long-lived, and ends with one of these two.
+   fl_nn_made returns m if ok; else it frees m and returns NULL after an error. fl_nn_made_with first adds a
+   weight of shape w and a bias [w[0]], both U(-1 / sqrt(fan in), 1 / sqrt(fan in)): the bound of PyTorch's
+   kaiming_uniform(a = sqrt(5)). */
 FL_API fl_nn_module *fl_nn_made(fl_nn_module *m, bool ok);
 FL_API fl_nn_module *fl_nn_made_with(fl_nn_module *m, fl_shape w, bool no_bias, fl_dtype dtype,
                                      fl_rng *rng);
-/* Calls fn for m and all modules below it, parents first, with the path from m and a dot behind it
-   ("" for m itself). Ends with false when fn returns false. */
+/* Calls fn for m and all modules below it, parents first, with the path from m and a trailing dot ("" for m
+   itself). Stops and returns false when fn returns false. */
 typedef bool (*fl_nn_each_fn)(fl_nn_module *m, const char *prefix, void *user);
 FL_API bool fl_nn_each(fl_nn_module *m, fl_nn_each_fn fn, void *user);
-/* Text for describe functions: what does not fit into buf is counted and left out. */
+/* Text of describe functions: what does not fit into buf is counted but not written. */
 typedef struct fl_nn_text {
     char *buf;
     size_t size;
@@ -147,7 +149,7 @@ typedef struct fl_nn_text {
 FL_API void fl_nn_put(fl_nn_text *t, const char *format, ...) FL_PRINTF(2, 3);
 FL_API void fl_nn_put_shape(fl_nn_text *t, const fl_shape *s);                         /* (2, 3) */
 FL_API void fl_nn_put_pair(fl_nn_text *t, const char *name, int64_t a, int64_t b);     /* , name=(2, 3) */
-#define FL_NN_SHAPE 192 /* bytes of a shape's text, for messages */
+#define FL_NN_SHAPE 192 /* buffer size for the text of a shape */
 FL_API const char *fl_nn_shape_text(const fl_var *x, char *buf);
 
 #ifdef __cplusplus
@@ -231,7 +233,7 @@ FL_API fl_nn_module *fl_nn_function(const char *kind, fl_nn_forward_fn forward, 
                                     void (*release)(void *user)) {
     const fl__nn_function f = {forward, user, release};
     if (!forward) {
-        fl_fail("fl_nn_function: no forward function");
+        fl_fail("fl_nn_function: forward is NULL");
         if (release) release(user);
         return fl_raise();
     }
@@ -247,7 +249,7 @@ FL_API void *fl_nn_user(const fl_nn_module *m) {
 
 /* modules: names */
 
-/* Appends the path of m from its root; returns the length it has. */
+/* Appends the path of m from its root; returns its full length. */
 static int fl__nn_path(const fl_nn_module *m, char *buf, int size) {
     int n = m->parent ? fl__nn_path(m->parent, buf, size) : 0;
     int left = size > n ? size - n : 0;
@@ -266,13 +268,13 @@ FL_PRIVATE void fl__nn_describe(const void *of, char *buf, size_t size) {
 FL_API fl_vars fl_nn_fail(const fl_nn_module *m, const char *format, ...) {
     if (!fl_given(m, "fl_nn_fail", "the module") ||
         !fl_given(format, "fl_nn_fail", "the format")) return (fl_vars){0};
-    char who[FL_NN_PATH], text[1024];
+    char label[FL_NN_PATH], text[1024];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    fl__nn_describe(m, who, sizeof who);
-    fl_fail("%s: %s", who, text);
+    fl__nn_describe(m, label, sizeof label);
+    fl_fail("%s: %s", label, text);
     return (fl_vars){0};
 }
 
@@ -294,14 +296,14 @@ static int64_t fl__nn_buffer_at(const fl_nn_module *m, const char *name) {
     return -1;
 }
 
-/* A name can be a part of a path, and nothing else in m has it. */
-static bool fl__nn_name_free(const fl_nn_module *m, const char *who, const char *name) {
+/* Checks that the name can be part of a path and that no member of m has it. */
+static bool fl__nn_name_free(const fl_nn_module *m, const char *fn, const char *name) {
     if (!name || !*name || strlen(name) >= FL_NN_NAME || strchr(name, '.'))
-        return fl_fail("%s: '%s' is no name: 1 to %d characters without dots", who,
+        return fl_fail("%s: name '%s' is not valid: expected 1 to %d characters without dots", fn,
                        name ? name : "", FL_NN_NAME - 1);
     if (fl__nn_child_at(m, name, strlen(name)) >= 0 || fl__nn_param_named(m, name) >= 0 ||
         fl__nn_buffer_at(m, name) >= 0)
-        return fl_fail("%s: '%s' is there already", who, name);
+        return fl_fail("%s: the module already has a '%s'", fn, name);
     return true;
 }
 
@@ -310,9 +312,9 @@ static bool fl__nn_may_add(fl_nn_module *parent, const char *name, fl_nn_module 
         !fl_given(child, "fl_nn_add", "the child"))
         return false;
     for (const fl_nn_module *p = parent; p; p = p->parent)
-        if (p == child) return fl_fail("fl_nn_add: '%s' would be inside itself", name ? name : "");
+        if (p == child) return fl_fail("fl_nn_add: '%s' is an ancestor of its new parent", name ? name : "");
     if (child->parent)
-        return fl_fail("fl_nn_add: '%s' belongs to another module", name ? name : child->name);
+        return fl_fail("fl_nn_add: '%s' already belongs to another module", name ? name : child->name);
     return true;
 }
 
@@ -361,7 +363,7 @@ static bool fl__nn_inputs_ok(const fl_nn_module *m, const fl_vars *in) {
     if (!fl_given(m, "fl_nn_forward", "the module")) return false;
     const int want = m->type->inputs;
     if (in->n < 0 || in->n > FL_VARS_MAX || (want && in->n != want)) {
-        fl_nn_fail(m, "%d inputs, takes %d", in->n, want ? want : FL_VARS_MAX);
+        fl_nn_fail(m, "got %d inputs, expected %d", in->n, want ? want : FL_VARS_MAX);
         return false;
     }
     for (int i = 0; i < in->n; i++) {
@@ -372,15 +374,15 @@ static bool fl__nn_inputs_ok(const fl_nn_module *m, const fl_vars *in) {
     return true;
 }
 
-/* All results are there, or an error is pending. */
+/* Checks that all results are there; reports an error unless one is pending. */
 static bool fl__nn_results_ok(const fl_nn_module *m, const fl_vars *out) {
     bool ok = out->n > 0 && out->n <= FL_VARS_MAX;
     for (int i = 0; ok && i < out->n; i++) ok = out->v[i] != NULL;
-    if (!ok && !fl_error()) fl_nn_fail(m, "forward gave no result");
+    if (!ok && !fl_error()) fl_nn_fail(m, "forward returned no result");
     return ok;
 }
 
-/* Gives the references to the innermost scope; all of them are given, or dropped. */
+/* Hands the references to the innermost scope; on failure they are dropped. */
 static bool fl__nn_own(fl_vars *vars) {
     bool ok = true;
     for (int i = 0; i < vars->n; i++) ok = fl_scope_adopt(&vars->v[i]->obj) && ok;
@@ -427,7 +429,7 @@ static bool fl__nn_listed(const fl_nn_module *root, const fl_var *p) {
     return false;
 }
 
-/* Writes what differs from the last list only: who has that may be reading it. */
+/* Writes only entries that differ from the last list: another thread may be reading it. */
 static bool fl__nn_list(fl_nn_module *root, const fl_nn_module *m) {
     for (int64_t i = 0; i < m->n_param; i++) {
         fl_var *p = m->param[i].var;
@@ -482,7 +484,7 @@ typedef struct fl__nn_wanted {
     size_t size;
 } fl__nn_wanted;
 
-static bool fl__nn_is_other(const char *path, fl_var *param, fl_tensor *buffer, void *user) {
+static bool fl__nn_match_param(const char *path, fl_var *param, fl_tensor *buffer, void *user) {
     const fl__nn_wanted *w = user;
     (void)buffer;
     if (!param || param != w->param) return true;
@@ -494,10 +496,10 @@ FL_API void fl_nn_name_of(const fl_var *param, void *m, char *buf, size_t size) 
     if (!fl_given(buf, "fl_nn_name_of", "the buffer")) return;
     fl__nn_wanted w = {param, buf, size};
     *buf = 0;
-    fl_nn_named(m, fl__nn_is_other, &w);
+    fl_nn_named(m, fl__nn_match_param, &w);
 }
 
-/* The module that holds the last name of path; *last is that name. */
+/* Finds the module that the last name of path belongs to; *last is that name. */
 static fl_nn_module *fl__nn_holder(fl_nn_module *m, const char *path, const char **last) {
     if (!path) return NULL;
     for (const char *dot; m && (dot = strchr(path, '.')); path = dot + 1) {
@@ -527,7 +529,7 @@ FL_API fl_tensor *fl_nn_get_buffer(fl_nn_module *m, const char *path) {
     return i < 0 ? NULL : m->buffer[i].tensor;
 }
 
-/* The same from m on, whose path and dot are the first len bytes of path. */
+/* fl_nn_each from m on; the first len bytes of path are its path and a dot. */
 static bool fl__nn_walk(fl_nn_module *m, char *path, size_t len, fl_nn_each_fn fn, void *user) {
     if (!fn(m, path, user)) return false;
     for (int64_t i = 0; i < m->n_child; i++) {
@@ -569,7 +571,7 @@ static bool fl__nn_visit(fl_nn_module *m, const char *prefix, void *user) {
 FL_API bool fl_nn_named(fl_nn_module *m, fl_nn_visit_fn fn, void *user) {
     fl__nn_visitor v = {fn, user};
     return fl_given(m, "fl_nn_named", "the module") &&
-           (fn || fl_fail("fl_nn_named: the function is NULL")) &&
+           (fn || fl_fail("fl_nn_named: fn is NULL")) &&
            fl_nn_each(m, fl__nn_visit, &v);
 }
 
@@ -626,7 +628,7 @@ FL_API void fl_nn_put_pair(fl_nn_text *t, const char *name, int64_t a, int64_t b
     fl_nn_put(t, "%s%s=(%" PRId64 ", %" PRId64 ")", t->n ? ", " : "", name, a, b);
 }
 
-/* what layers are written with */
+/* tools to write layers */
 
 FL_API const char *fl_nn_shape_text(const fl_var *x, char *buf) {
     if (!fl_given(buf, "fl_nn_shape_text", "the buffer")) return NULL;
@@ -638,9 +640,9 @@ FL_API fl_var *fl_nn_param_at(const fl_nn_module *m, int64_t i) {
     return i < m->n_param ? m->param[i].var : NULL;
 }
 
-FL_API bool fl_nn_dtype_ok(const char *who, fl_dtype dtype) {
+FL_API bool fl_nn_dtype_ok(const char *fn, fl_dtype dtype) {
     return dtype == FL_DTYPE_NONE || fl_dtype_is_float(dtype) ||
-           fl_fail("%s: dtype %s, parameters are float", who, fl_dtype_name(dtype));
+           fl_fail("%s: parameters must be a float dtype, got %s", fn, fl_dtype_name(dtype));
 }
 
 FL_API bool fl_nn_sequence_ok(const fl_nn_module *m, const fl_var *x, int64_t dim, int64_t steps) {
@@ -650,7 +652,7 @@ FL_API bool fl_nn_sequence_ok(const fl_nn_module *m, const fl_var *x, int64_t di
     if (t->ndim == 3 && t->shape[2] == dim && t->shape[1] <= steps) return true;
     char text[FL_NN_SHAPE], most[40] = "";
     if (steps != INT64_MAX) snprintf(most, sizeof most, " of at most %" PRId64 " steps", steps);
-    fl_nn_fail(m, "input %s, wants [n, t, %" PRId64 "]%s", fl_nn_shape_text(x, text), dim, most);
+    fl_nn_fail(m, "input %s, expected [n, t, %" PRId64 "]%s", fl_nn_shape_text(x, text), dim, most);
     return false;
 }
 

@@ -1,4 +1,4 @@
-/* norm.h - layers that normalise */
+/* fl/nn/norm.h - normalisation layers: batch, layer, RMS, group, instance norm, Lp normalisation */
 #ifndef FL_NN_NORM_H
 #define FL_NN_NORM_H
 #include "module.h"
@@ -10,19 +10,19 @@ extern "C" {
 typedef struct fl_nn_batch_norm_opts {
     fl_opts_guard guard_;
     double momentum; /* 0 -> 0.1; running = (1 - momentum) running + momentum batch */
-    bool cumulative; /* running is the plain average over all batches instead */
+    bool cumulative; /* running is the plain average over all batches instead (PyTorch's momentum=None) */
     double eps;      /* 0 -> 1e-5 */
     bool no_affine;  /* no weight and bias */
-    bool no_track;   /* no running statistics: those of the batch always */
-    bool frozen;     /* running statistics always; weight and bias are buffers, no count is kept */
-    bool relu;       /* y = max(0, that), after the second input, if there is one, was added */
+    bool no_track;   /* no running statistics: always normalise by the batch's */
+    bool frozen;     /* always use running statistics; weight and bias are buffers; no batch count */
+    bool relu;       /* y = max(0, y), after the second input, if any, was added */
     fl_dtype dtype;
     char _end;
 } fl_nn_batch_norm_opts;
 /* y = (x - mean) / sqrt(var + eps) * weight + bias per channel of x [n, c] or [n, c, t] (1d), [n, c, h, w]
-   (2d), [n, c, d, h, w] (3d). In training mean and var (biased) are the batch's, and running_mean,
-   running_var (unbiased) and num_batches_tracked (i64) are updated; else the running ones. A second
-   input of x's shape is added to y: the end of a residual block in one pass. Frozen: torchvision's
+   (2d), [n, c, d, h, w] (3d). In training, mean and var (biased) are the batch's, and running_mean,
+   running_var (unbiased) and num_batches_tracked (i64) are updated; in evaluation the running ones are used.
+   A second input of x's shape is added to y, which fuses the end of a residual block. .frozen: torchvision's
    FrozenBatchNorm2d. */
 #define fl_nn_batch_norm1d(...) FL_NN__BATCH_NORM(fl_nn_batch_norm1d_opt, __VA_ARGS__, ._end = 0)
 #define fl_nn_batch_norm2d(...) FL_NN__BATCH_NORM(fl_nn_batch_norm2d_opt, __VA_ARGS__, ._end = 0)
@@ -31,38 +31,39 @@ typedef struct fl_nn_batch_norm_opts {
 FL_API fl_nn_module *fl_nn_batch_norm1d_opt(int64_t channels, fl_nn_batch_norm_opts o);
 FL_API fl_nn_module *fl_nn_batch_norm2d_opt(int64_t channels, fl_nn_batch_norm_opts o);
 FL_API fl_nn_module *fl_nn_batch_norm3d_opt(int64_t channels, fl_nn_batch_norm_opts o);
-/* The batch norms of the tree take statistics of batches that have several parts from now on: fl_batch_norm's
-   .reduce (NULL: no longer). fl_dist_sync_batch_norm gives one over ranks. */
+/* Makes the batch norms of the tree sum their statistics over several parts of a batch: sets fl_batch_norm's
+   .reduce (NULL: removes it). fl_dist_sync_batch_norm sets one over ranks. */
 FL_API bool fl_nn_batch_norm_reduce(fl_nn_module *m, bool (*reduce)(fl_tensor *sums, void *user), void *user);
-/* Whether m is one of images that goes by its running statistics now: then it is x scale + shift per channel,
-   and what `relu` says behind it;  these two, [channels], NULL after an error. */
+/* Whether m is a 2-d batch norm that uses running statistics now, hence is x scale + shift per channel, then
+   a ReLU if *relu. */
 FL_PRIVATE bool fl__nn_batch_norm_fixed(const fl_nn_module *m, bool *relu);
+/* Scale and shift [channels] of such a norm. Returns false after an error. */
 FL_PRIVATE bool fl__nn_batch_norm_line(const fl_nn_module *m, fl_tensor **scale, fl_tensor **shift);
 
 typedef struct fl_nn_layer_norm_opts {
     fl_opts_guard guard_;
     double eps;     /* 0 -> 1e-5 */
     bool no_affine; /* no weight and no bias */
-    bool no_bias;   /* no bias only */
+    bool no_bias;   /* weight but no bias */
     fl_dtype dtype;
     char _end;
 } fl_nn_layer_norm_opts;
-/* y = (x - mean) / sqrt(var + eps) * weight + bias; mean and var (biased) over the last dims of x,
-   which are `shape`, as are weight and bias. */
+/* y = (x - mean) / sqrt(var + eps) * weight + bias; mean and var (biased) over the last dims of x, which must
+   be `shape`, the shape of weight and bias. */
 #define fl_nn_layer_norm(...) FL_NN__LAYER_NORM(__VA_ARGS__, ._end = 0)
 #define FL_NN__LAYER_NORM(shape, ...) \
     fl_nn_layer_norm_opt(shape, FL_LITERAL(fl_nn_layer_norm_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_layer_norm_opt(fl_shape shape, fl_nn_layer_norm_opts o);
 
-/* y = x / sqrt(mean(x^2) + eps) * weight over the last dims of x, which are `shape`. eps 0 -> 2^-23 for
-   f32, and so on: the step from 1 to the next number of x's dtype, as PyTorch has it. no_bias counts for
-   nothing. */
+/* y = x / sqrt(mean(x^2) + eps) * weight over the last dims of x, which must be `shape`. eps 0 -> the machine
+   epsilon of x's dtype (2^-23 for f32), as in PyTorch. no_bias is ignored. */
 #define fl_nn_rms_norm(...) FL_NN__RMS_NORM(__VA_ARGS__, ._end = 0)
 #define FL_NN__RMS_NORM(shape, ...) fl_nn_rms_norm_opt(shape, FL_LITERAL(fl_nn_layer_norm_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_rms_norm_opt(fl_shape shape, fl_nn_layer_norm_opts o);
-/* How a block's branch ends: *x becomes *x + drop_path(dropout(branch)), and norm of that is the result; norm
-   (then *x is) and drop_path may be NULL. As the modules' forwards, but in one pass forward where the backend
-   has one, they are fl_nn_layer_norm or fl_nn_rms_norm and fl_nn_dropout, and nobody watches. */
+/* Residual add and norm, fused: *x becomes *x + drop_path(dropout(branch)); returns norm(*x). norm (then *x
+   is returned) and drop_path may be NULL. Same values as the modules' forwards, but one pass if the backend
+   implements it, norm is fl_nn_layer_norm or fl_nn_rms_norm, dropout is fl_nn_dropout, and no calls are
+   watched. */
 FL_API fl_var *fl_nn_add_norm(fl_nn_module *norm, fl_nn_module *dropout, fl_nn_module *drop_path,
                               fl_var *branch, fl_var **x);
 /* A layer norm over groups of channels of x [n, channels, ...]; weight and bias [channels]. */
@@ -76,13 +77,13 @@ typedef struct fl_nn_instance_norm_opts {
     double eps;      /* 0 -> 1e-5 */
     bool affine;     /* weight and bias */
     bool track;      /* running statistics, which evaluation uses as batch norm does */
-    double momentum; /* of these, 0 -> 0.1; running = (1 - momentum) running + momentum (mean over the batch) */
+    double momentum; /* 0 -> 0.1; running = (1 - momentum) running + momentum (mean over the batch) */
     fl_dtype dtype;
     char _end;
 } fl_nn_instance_norm_opts;
 /* A layer norm over each channel of x [n, channels, ...] (PyTorch's InstanceNorm1d to 3d, which have no
-   weight unless they are asked to). With .track running_mean, running_var (unbiased) [channels] and
-   num_batches_tracked, which stays 0 as PyTorch's does. */
+   weight by default). .track adds running_mean, running_var (unbiased) [channels] and num_batches_tracked,
+   which stays 0 as in PyTorch. */
 #define fl_nn_instance_norm(...) FL_NN__INSTANCE_NORM(__VA_ARGS__, ._end = 0)
 #define FL_NN__INSTANCE_NORM(channels, ...) \
     fl_nn_instance_norm_opt(channels, FL_LITERAL(fl_nn_instance_norm_opts, __VA_ARGS__))
@@ -95,7 +96,7 @@ typedef struct fl_nn_normalize_opts {
     double value; /* 0 -> 1 */
     char _end;
 } fl_nn_normalize_opts;
-/* y = value x / max(|x|_p over axes, eps), as F.normalize: fl_nn_normalize(FL_AXES(1)). */
+/* y = value x / max(|x|_p over axes, eps), as PyTorch's F.normalize: fl_nn_normalize(FL_AXES(1)). */
 #define fl_nn_normalize(...) FL_NN__NORMALIZE(__VA_ARGS__, ._end = 0)
 #define FL_NN__NORMALIZE(axes, ...) fl_nn_normalize_opt(axes, FL_LITERAL(fl_nn_normalize_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_normalize_opt(fl_axes axes, fl_nn_normalize_opts o);
@@ -128,7 +129,7 @@ typedef struct fl__nn_batch_norm {
     void *reduce_user;
 } fl__nn_batch_norm;
 
-/* The buffers' order; what is behind the statistics depends on whether they are frozen. */
+/* Order of the buffers; those after the statistics depend on whether they are frozen. */
 enum { FL__NN_RUNNING_MEAN, FL__NN_RUNNING_VAR, FL__NN_BATCHES, FL__NN_WEIGHT = FL__NN_BATCHES, FL__NN_BIAS };
 
 static bool fl__nn_batch_norm_fits(const fl__nn_batch_norm *b, const fl_tensor *x) {
@@ -141,13 +142,13 @@ static fl_vars fl__nn_batch_norm_forward(fl_nn_module *m, fl_vars in) {
     const bool batch = (m->train && !b->frozen) || !b->track;
     static const char *const dims[] = {"", "] or [n, c, t", ", h, w", ", d, h, w"};
     char text[FL_NN_SHAPE];
-    if (in.n != 1 && in.n != 2) return fl_nn_fail(m, "%d inputs, takes 1 or 2", in.n);
+    if (in.n != 1 && in.n != 2) return fl_nn_fail(m, "got %d inputs, expected 1 or 2", in.n);
     if (!fl__nn_batch_norm_fits(b, x))
-        return fl_nn_fail(m, "input %s, wants [n, %" PRId64 "%s]", fl_nn_shape_text(in.v[0], text),
+        return fl_nn_fail(m, "input %s, expected [n, %" PRId64 "%s]", fl_nn_shape_text(in.v[0], text),
                           b->channels, dims[b->dims]);
     const int64_t n = fl_numel(x) / b->channels;
     if (batch && n == 1 && !b->reduce)
-        return fl_nn_fail(m, "input %s has %" PRId64 " values per channel, batch statistics want 2",
+        return fl_nn_fail(m, "input %s has %" PRId64 " value per channel, batch statistics need at least 2",
                           fl_nn_shape_text(in.v[0], text), n);
     fl_batch_norm_opts o = {
         .train = batch, .momentum = b->momentum, .eps = b->eps, .relu = b->relu,
@@ -194,7 +195,7 @@ static const fl_nn_type fl__nn_batch_norm_types[] = {
     FL__NN_BATCH_NORM_TYPE("BatchNorm2d", "fl_nn_batch_norm2d"),
     FL__NN_BATCH_NORM_TYPE("BatchNorm3d", "fl_nn_batch_norm3d")};
 
-/* Running statistics, and behind them the count of batches, or weight and bias. */
+/* Adds running statistics, then the count of batches or, if frozen, weight and bias. */
 static bool fl__nn_add_running(fl_nn_module *m, fl_shape shape, bool frozen, fl_dtype dtype) {
     if (!fl_nn_add_buffer(m, "running_mean", fl_zeros(shape, dtype)) ||
         !fl_nn_add_buffer(m, "running_var", fl_ones(shape, dtype)))
@@ -212,10 +213,10 @@ static fl_nn_module *fl__nn_batch_norm_new(int dims, int64_t channels, fl_nn_bat
         .channels = channels, .momentum = fl_option(o.momentum, 0.1), .eps = fl_option(o.eps, 1e-5),
         .dims = dims, .cumulative = o.cumulative, .track = !o.no_track, .frozen = o.frozen, .relu = o.relu};
     if (channels < 1 || !(b.eps >= 0) || !(b.momentum >= 0 && b.momentum <= 1))
-        return fl_err_null("%s: %" PRId64 " channels, momentum %g, eps %g", type->maker, channels, b.momentum,
-                           b.eps);
+        return fl_err_null("%s: channels must be positive, momentum in [0, 1], eps not negative, got %" PRId64
+                           ", %g and %g", type->maker, channels, b.momentum, b.eps);
     if (o.frozen && (o.no_affine || o.no_track))
-        return fl_err_null("%s: frozen, so it has weight, bias and statistics", type->maker);
+        return fl_err_null("%s: .frozen cannot be combined with .no_affine or .no_track", type->maker);
     if (!fl_nn_dtype_ok(type->maker, o.dtype)) return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
@@ -273,18 +274,19 @@ FL_API bool fl_nn_batch_norm_reduce(fl_nn_module *m, bool (*reduce)(fl_tensor *s
 
 typedef struct fl__nn_norm {
     fl_shape shape; /* of the weight */
-    int64_t groups; /* of channels; -1: of the last dims, 0: each channel by itself */
+    int64_t groups; /* groups of channels; -1: norm over the last dims, 0: over each channel */
     double eps;
     double momentum; /* of an instance norm's running statistics */
 } fl__nn_norm;
 
-/* A norm of that type with weight one, and bias zero unless there is none. */
+/* A norm of that type with a weight of ones and, unless disabled, a bias of zeros. */
 static fl_nn_module *fl__nn_norm_new(const fl_nn_type *type, fl_shape shape, int64_t groups,
                                      fl_nn_layer_norm_opts o) {
     const fl__nn_norm l = {shape, groups, fl_option(o.eps, 1e-5), 0};
     if (shape.ndim < 1 || shape.ndim > FL_MAX_DIMS || fl_shape_numel(shape) < 1 || !(l.eps >= 0)) {
         char text[FL_NN_SHAPE];
-        return fl_err_null("%s: shape %s, eps %g", type->maker, fl_shape_text(shape, text, sizeof text), l.eps);
+        return fl_err_null("%s: dims must be positive (1 to %d of them), eps not negative, got %s and %g",
+                           type->maker, FL_MAX_DIMS, fl_shape_text(shape, text, sizeof text), l.eps);
     }
     if (!fl_nn_dtype_ok(type->maker, o.dtype)) return fl_raise();
     fl_quiet(+1);
@@ -295,7 +297,7 @@ static fl_nn_module *fl__nn_norm_new(const fl_nn_type *type, fl_shape shape, int
     return fl_nn_made(m, ok);
 }
 
-/* The last dims of x are those of the weight. False after fl_nn_fail. */
+/* Checks that the last dims of x are those of the weight. Returns false after fl_nn_fail. */
 static bool fl__nn_norm_fits(const fl_nn_module *m, const fl_var *x) {
     const fl__nn_norm *l = m->data;
     const fl_shape have = fl_shape_of(fv_value(x)), want = l->shape;
@@ -307,7 +309,7 @@ static bool fl__nn_norm_fits(const fl_nn_module *m, const fl_var *x) {
     return false;
 }
 
-/* "(4,), eps=1e-05, elementwise_affine=True" of dims, "2, 4, eps=1e-05, affine=True" of channels */
+/* "(4,), eps=1e-05, elementwise_affine=True" over dims, "2, 4, eps=1e-05, affine=True" over channels */
 static void fl__nn_norm_describe(const fl_nn_module *m, char *buf, size_t size) {
     const fl__nn_norm *l = m->data;
     fl_nn_text t = {buf, size, 0};
@@ -334,7 +336,7 @@ FL_API fl_nn_module *fl_nn_layer_norm_opt(fl_shape shape, fl_nn_layer_norm_opts 
     return fl__nn_norm_new(&fl__nn_layer_norm_type, shape, -1, o);
 }
 
-/* The step from 1 to the next number. */
+/* Machine epsilon: the difference of 1 and the next larger number. */
 static double fl__nn_step(fl_dtype dtype) {
     return dtype == FL_F64 ? 0x1p-52 : dtype == FL_BF16 ? 0x1p-7 : dtype == FL_F16 ? 0x1p-10 : 0x1p-23;
 }
@@ -356,7 +358,7 @@ FL_API fl_nn_module *fl_nn_rms_norm_opt(fl_shape shape, fl_nn_layer_norm_opts o)
     return fl__nn_norm_new(&fl__nn_rms_norm_type, shape, -1, o);
 }
 
-/* Are they what fl_add_layer_norm computes, of the backend's own? */
+/* Whether fl_add_layer_norm computes them, and the backend implements it itself. */
 static bool fl__nn_adds_norm(const fl_nn_module *norm, const fl_tensor *branch, const fl_tensor *x) {
     return norm && (norm->type == &fl__nn_layer_norm_type || norm->type == &fl__nn_rms_norm_type) &&
            branch->dtype == x->dtype && fl_backend_has(x->backend, fl_op_add_layer_norm) && !fl__nn_watched();
@@ -366,8 +368,8 @@ FL_API fl_var *fl_nn_add_norm(fl_nn_module *norm, fl_nn_module *dropout, fl_nn_m
                               fl_var *branch, fl_var **x) {
     fl_rng *rng = NULL;
     const double p = drop_path ? -1 : fl_nn_dropout_of(dropout, &rng);
-    static const char who[] = "fl_nn_add_norm";
-    if (fl_is_null_arg(who, branch) || fl_is_null_arg(who, x) || fl_is_null_arg(who, *x)) return NULL;
+    static const char fn[] = "fl_nn_add_norm";
+    if (fl_is_null_arg(fn, branch) || fl_is_null_arg(fn, x) || fl_is_null_arg(fn, *x)) return NULL;
     if (p < 0 || !fl__nn_adds_norm(norm, fv_value(branch), fv_value(*x))) {
         branch = fl_nn_forward(dropout, branch);
         *x = fv_add(*x, drop_path ? fl_nn_forward(drop_path, branch) : branch);
@@ -381,13 +383,13 @@ FL_API fl_var *fl_nn_add_norm(fl_nn_module *norm, fl_nn_module *dropout, fl_nn_m
                              (fl_norm_args){l->shape.ndim, eps, rms}, p, rng, x);
 }
 
-/* x has its channels; else fails. */
+/* Checks the channels of x; fails if they differ. */
 static bool fl__nn_channels_fit(const fl_nn_module *m, const fl_var *v, int dims) {
     const fl__nn_norm *l = m->data;
     const fl_tensor *x = fv_value(v);
     if (x->ndim >= dims && x->shape[1] == l->shape.dim[0]) return true;
     char text[FL_NN_SHAPE];
-    fl_nn_fail(m, "input %s, wants [n, %" PRId64 ", %s...]", fl_nn_shape_text(v, text), l->shape.dim[0],
+    fl_nn_fail(m, "input %s, expected [n, %" PRId64 ", %s...]", fl_nn_shape_text(v, text), l->shape.dim[0],
                dims > 2 ? "t, " : "");
     return false;
 }
@@ -406,7 +408,8 @@ static const fl_nn_type fl__nn_group_norm_type = {.name = "GroupNorm", .maker = 
 FL_API fl_nn_module *fl_nn_group_norm_opt(int64_t groups, int64_t channels,
                                           fl_nn_layer_norm_opts o) {
     if (groups < 1 || channels < 1 || channels % groups)
-        return fl_err_null("fl_nn_group_norm: %" PRId64 " groups of %" PRId64 " channels", groups, channels);
+        return fl_err_null("fl_nn_group_norm: channels (%" PRId64 ") must be divisible by groups (%" PRId64
+                           "), both positive", channels, groups);
     return fl__nn_norm_new(&fl__nn_group_norm_type, FL_SHAPE(channels), groups, o);
 }
 
@@ -427,7 +430,7 @@ static fl_vars fl__nn_instance_norm_forward(fl_nn_module *m, fl_vars in) {
     fl_tensor *x = fl_cast(fl_flatten(fv_value(in.v[0]), 2, -1), mean->dtype);
     if (x && x->shape[2] < 2) {
         char text[FL_NN_SHAPE];
-        return fl_nn_fail(m, "input %s has 1 value per channel, running statistics want 2",
+        return fl_nn_fail(m, "input %s has 1 value per channel, running statistics need at least 2",
                           fl_nn_shape_text(in.v[0], text));
     }
     fl_var *y = fv_instance_norm(in.v[0], weight, bias, l->eps);
@@ -478,7 +481,8 @@ static fl_vars fl__nn_normalize_forward(fl_nn_module *m, fl_vars in) {
     for (int i = 0; i < f->axes.n; i++) {
         char text[FL_NN_SHAPE];
         if (f->axes.axis[i] < -ndim || f->axes.axis[i] >= ndim)
-            return fl_nn_fail(m, "axis %d, input %s", f->axes.axis[i], fl_nn_shape_text(x, text));
+            return fl_nn_fail(m, "axis %d is out of range for input %s", f->axes.axis[i],
+                              fl_nn_shape_text(x, text));
     }
     fl_var *y = fv_div(x, fv_maximum(fv_norm(x, f->p, f->axes), fv_num(f->eps)));
     return FL_VARS(f->value == 1 ? y : fv_mul(y, fv_num(f->value)));
@@ -501,7 +505,9 @@ FL_API fl_nn_module *fl_nn_normalize_opt(fl_axes axes, fl_nn_normalize_opts o) {
     fl__nn_normalize f = {axes, fl_option(o.p, 2), fl_option(o.eps, 1e-12), fl_option(o.value, 1)};
     f.axes.keepdim = true;
     if (axes.n < 0 || axes.n > FL_MAX_DIMS || !(f.eps >= 0) || isnan(f.p) || isnan(f.value))
-        return fl_err_null("fl_nn_normalize: %d axes, p %g, eps %g, value %g", axes.n, f.p, f.eps, f.value);
+        return fl_err_null("fl_nn_normalize: expected up to %d axes, eps >= 0, p and value not NaN, got %d "
+                           "axes, "
+                           "eps %g, p %g, value %g", FL_MAX_DIMS, axes.n, f.eps, f.p, f.value);
     return fl_nn_new(&fl__nn_normalize_type, &f, sizeof f);
 }
 

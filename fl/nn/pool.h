@@ -1,4 +1,4 @@
-/* pool.h - pooling over windows, and over parts of the whole image */
+/* fl/nn/pool.h - pooling over windows; adaptive pooling */
 #ifndef FL_NN_POOL_H
 #define FL_NN_POOL_H
 #include "activation.h"
@@ -10,20 +10,20 @@ extern "C" {
 /* Settings per dim as in fl_nn_conv_opts. */
 typedef struct fl_nn_pool_opts {
     fl_opts_guard guard_;
-    int64_t kernel_h, kernel_w;         /* where they are not kernel */
-    int64_t stride, stride_h, stride_w; /* no stride: the kernel */
-    int64_t pad, pad_h, pad_w;          /* on both sides, at most half a window, or FL_SAME; FL_I0 -> 0 */
+    int64_t kernel_h, kernel_w;         /* where they differ from kernel */
+    int64_t stride, stride_h, stride_w; /* 0 -> the kernel */
+    int64_t pad, pad_h, pad_w;          /* on both sides, at most half a window, or FL_SAME; FL_I0: none */
     int64_t dilation, dilation_h, dilation_w; /* 0 -> 1 */
-    bool ceil_mode;                     /* the last window may reach beyond the padding */
+    bool ceil_mode;                     /* the last window may extend past the padding */
     bool average;                       /* mean instead of maximum */
-    bool ignore_pad;                    /* average over the elements inside the image only */
-    int64_t divisor_override;           /* average: the sum over this instead; 0 -> none */
+    bool ignore_pad;                    /* average: leave padding out of the count */
+    int64_t divisor_override;           /* average: divide by this instead; 0 -> off */
     double norm;                        /* p > 0: (sum x^p)^(1 / p) instead (PyTorch's LPPool) */
-    bool return_indices;                /* maximum: a second output, i64, where each is: fl_max_unpool takes it */
+    bool return_indices;                /* maximum: second output, i64 argmax, for fl_max_unpool */
     char _end;
 } fl_nn_pool_opts;
-/* The maximum of each window of x [n, c, t], [n, c, h, w] or [n, c, d, h, w], or what options say, as
-   fl_max_pool, fl_avg_pool and fl_lp_pool. */
+/* Pools windows of x [n, c, t], [n, c, h, w] or [n, c, d, h, w]: the maximum by default, else as the options
+   say; see fl_max_pool, fl_avg_pool and fl_lp_pool. */
 #define fl_nn_pool1d(...) FL_NN__POOL(fl_nn_pool1d_opt, __VA_ARGS__, ._end = 0)
 #define fl_nn_pool2d(...) FL_NN__POOL(fl_nn_pool2d_opt, __VA_ARGS__, ._end = 0)
 #define fl_nn_pool3d(...) FL_NN__POOL(fl_nn_pool3d_opt, __VA_ARGS__, ._end = 0)
@@ -32,17 +32,16 @@ FL_API fl_nn_module *fl_nn_pool1d_opt(int64_t kernel, fl_nn_pool_opts o);
 FL_API fl_nn_module *fl_nn_pool2d_opt(int64_t kernel, fl_nn_pool_opts o);
 FL_API fl_nn_module *fl_nn_pool3d_opt(int64_t kernel, fl_nn_pool_opts o);
 
-/* x [n, c, ...] -> [n, c, size...], of 1 to 3 spatial dims: means, or maxima, over windows that part
-   the image evenly (PyTorch's AdaptiveAvgPool1d to 3d, AdaptiveMaxPool1d to 3d). */
+/* x [n, c, ...] -> [n, c, size...] with 1 to 3 spatial dims: mean or maximum over windows that divide the
+   image evenly (PyTorch's AdaptiveAvgPool1d to 3d, AdaptiveMaxPool1d to 3d). */
 FL_API fl_nn_module *fl_nn_adaptive_avg_pool(fl_shape size);
 FL_API fl_nn_module *fl_nn_adaptive_max_pool(fl_shape size);
-/* The mean for images [n, c, h', w']. */
+/* fl_nn_adaptive_avg_pool for images [n, c, h', w']. */
 FL_API fl_nn_module *fl_nn_adaptive_avg_pool2d(int64_t h, int64_t w);
 
-/* In all sequences of the tree, swaps a ReLU and the max pooling right behind it: values and
-   gradients are the same, and ReLU has, and keeps, fewer numbers. For a network whose convolutions
-   are followed so (VGG16 trains in 15 % less memory). Once, when the tree is made. False after an
-   error. */
+/* Swaps each ReLU in a sequence of the tree with the 2-d max pooling that follows it: same values and
+   gradients, but ReLU processes and saves fewer elements (VGG16 trains in 15 % less memory). Call once, after
+   building the tree. Returns false after an error. */
 FL_API bool fl_nn_pool_before_relu(fl_nn_module *m);
 
 #ifdef __cplusplus
@@ -62,16 +61,16 @@ FL_API bool fl_nn_pool_before_relu(fl_nn_module *m);
 typedef struct fl__nn_pool {
     int dims;
     bool average, indices;
-    double norm; /* 0: none */
+    double norm; /* 0: off */
     fl_pool_opts opts;
 } fl__nn_pool;
 
-/* x has so many spatial dims; else fails. */
+/* Checks the number of spatial dims of x; else fails. */
 static bool fl__nn_is_image(const fl_nn_module *m, const fl_var *x, int dims) {
     static const char *const names[] = {"", "t", "h, w", "d, h, w"};
     if (fv_value(x)->ndim == dims + 2) return true;
     char text[FL_NN_SHAPE];
-    fl_nn_fail(m, "input %s, wants [n, c, %s]", fl_nn_shape_text(x, text), names[dims]);
+    fl_nn_fail(m, "input %s, expected [n, c, %s]", fl_nn_shape_text(x, text), names[dims]);
     return false;
 }
 
@@ -125,7 +124,7 @@ static fl_nn_module *fl__nn_pool_new(int dims, int64_t kernel, fl_nn_pool_opts o
     static const char *const means[] = {"AvgPool1d", "AvgPool2d", "AvgPool3d"};
     static const char *const norms[] = {"LPPool1d", "LPPool2d", "LPPool3d"};
     const fl_nn_type *type = &fl__nn_pool_types[dims - 1];
-    const bool three = dims == 3; /* then _h is the second dim, else _w is */
+    const bool three = dims == 3; /* 3-d: _h is the second dim; else _w is */
     const fl_pool_opts opts = {.kernel = {kernel, three ? o.kernel_h : o.kernel_w, o.kernel_w},
                                .stride = {o.stride, three ? o.stride_h : o.stride_w, o.stride_w},
                                .pad = {o.pad, three ? o.pad_h : o.pad_w, o.pad_w},
@@ -136,12 +135,12 @@ static fl_nn_module *fl__nn_pool_new(int dims, int64_t kernel, fl_nn_pool_opts o
     bool ok = kernel >= 1, own = three || !(o.kernel_h || o.stride_h || o.pad_h || o.dilation_h);
     for (int i = 0; i < dims; i++) ok = ok && opts.kernel[i] >= 0 && opts.stride[i] >= 0;
     if (!ok || !own || (dims == 1 && (o.kernel_w || o.stride_w || o.pad_w || o.dilation_w)))
-        return fl_err_null("%s: kernel %" PRId64 ", stride %" PRId64 ": must be positive, of %d dims", type->maker,
-                           kernel, o.stride, dims);
+        return fl_err_null("%s: kernel and stride must be positive, and set for at most %d spatial dims, "
+                           "got kernel %" PRId64 ", stride %" PRId64, type->maker, dims, kernel, o.stride);
     if (!(o.norm >= 0) || (o.norm > 0 && o.average))
-        return fl_err_null("%s: norm %g: must be positive, and no average", type->maker, o.norm);
+        return fl_err_null("%s: norm must be positive and excludes average, got %g", type->maker, o.norm);
     if (o.return_indices && (o.average || o.norm > 0))
-        return fl_err_null("%s: return_indices: only maxima have indices", type->maker);
+        return fl_err_null("%s: return_indices is only for max pooling", type->maker);
     fl_nn_module *m = fl_nn_new(type, &p, sizeof p);
     if (m && o.norm > 0) m->kind = norms[dims - 1];
     if (m && o.average) m->kind = means[dims - 1];
@@ -166,7 +165,7 @@ static bool fl__nn_swap_pools(fl_nn_module *m, const char *prefix, void *user) {
         if (fl_nn_activation_of(relu) != fv_relu || pool->type != &fl__nn_pool_types[1] || p->average ||
             p->indices || p->norm > 0)
             continue;
-        char name[FL_NN_NAME]; /* names stay with places: numbers count on */
+        char name[FL_NN_NAME]; /* names stay at their indices */
         memcpy(name, relu->name, sizeof name);
         memcpy(relu->name, pool->name, sizeof name);
         memcpy(pool->name, name, sizeof name);
@@ -212,7 +211,7 @@ static fl_nn_module *fl__nn_adaptive_pool_new(fl_shape size, bool largest) {
     for (int i = 0; ok && i < size.ndim; i++) ok = size.dim[i] >= 1;
     if (!ok) {
         char text[FL_NN_SHAPE];
-        return fl_err_null("fl_nn_adaptive_pool: size %s: 1 to 3 dims, which must be positive",
+        return fl_err_null("fl_nn_adaptive_pool: size must have 1 to 3 positive dims, got %s",
                            fl_shape_text(size, text, sizeof text));
     }
     const fl__nn_adaptive_pool p = {size, largest};

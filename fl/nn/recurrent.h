@@ -1,4 +1,4 @@
-/* recurrent.h - recurrent layers over sequences */
+/* fl/nn/recurrent.h - recurrent layers: RNN, LSTM, GRU */
 #ifndef FL_NN_RECURRENT_H
 #define FL_NN_RECURRENT_H
 #include "../ops/recurrent.h"
@@ -12,23 +12,22 @@ typedef struct fl_nn_rnn_opts {
     fl_opts_guard guard_;
     int layers;         /* 0 -> 1 */
     bool bidirectional;
-    double dropout;     /* of each layer's results but the last's, in training */
-    int64_t
-        projection; /* fl_nn_lstm: h has so many numbers, fewer than hidden (PyTorch's proj_size); 0: none */
-    bool relu;          /* fl_nn_rnn: relu for tanh */
-    bool time_first;    /* x and y are [t, n, ...], PyTorch's default; here as elsewhere in fl [n, t, ...] */
-    bool output_only;   /* gives y alone, for sequences of modules */
+    double dropout;     /* on the outputs of each layer but the last, in training */
+    int64_t projection; /* fl_nn_lstm: features of h, fewer than hidden (PyTorch's proj_size); 0: none */
+    bool relu;          /* fl_nn_rnn: relu instead of tanh */
+    bool time_first;    /* x and y are [t, n, ...], as PyTorch's default; otherwise [n, t, ...] */
+    bool output_only;   /* return y only, for use in containers */
     bool no_bias;
     fl_dtype dtype;
-    fl_rng *rng;        /* of the initial values and dropout; NULL -> the process's; must outlive the layer */
+    fl_rng *rng;        /* of the initial values and dropout; NULL -> the global generator; must outlive it */
     char _end;
 } fl_nn_rnn_opts;
-/* Recurrent layers as nn.RNN, nn.LSTM and nn.GRU (fl_rnn says what they compute), whose names and order the
-   parameters have: weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_hr_l0 of projections, then the
-   same with _reverse of the other direction, then layer 1; all uniform within 1 / sqrt(hidden) of 0.
-   Inputs: x [n, t, in]; after it may come the state, h0 [layers ways, n, out] and an LSTM's
-   c0 [layers ways, n, hidden] (without: zeros); last may come i64 lengths [n], 1 to t: further steps are
-   not computed and give 0. Results: y [n, t, ways out], the last h and, of an LSTM, c. */
+/* Recurrent layers as nn.RNN, nn.LSTM and nn.GRU (formulas: fl_rnn), with PyTorch's names and order of the
+   parameters: weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_hr_l0 with a projection, then the
+   same with _reverse for the other direction, then layer 1; all U(-1 / sqrt(hidden), 1 / sqrt(hidden)).
+   Inputs: x [n, t, in]; optionally the initial state, h0 [layers directions, n, out] and for an LSTM c0
+   [layers directions, n, hidden] (default: zeros); optionally last, i64 lengths [n], 1 to t: later steps are
+   not computed and give 0. Results: y [n, t, directions out], the last h and, for an LSTM, c. */
 #define fl_nn_rnn(...) FL_NN__RNN(rnn, __VA_ARGS__, ._end = 0)
 #define fl_nn_lstm(...) FL_NN__RNN(lstm, __VA_ARGS__, ._end = 0)
 #define fl_nn_gru(...) FL_NN__RNN(gru, __VA_ARGS__, ._end = 0)
@@ -58,7 +57,7 @@ typedef struct fl__nn_rnn {
     fl_nn_rnn_opts o;
 } fl__nn_rnn;
 
-/* The weights as fl_rnn takes them: a NULL for each bias that is not there. */
+/* The weights as fl_rnn takes them, with NULL for absent biases. */
 static fl_var **fl__nn_rnn_weights(const fl_nn_module *m, const fl__nn_rnn *r) {
     const int count = r->o.projection ? 5 : 4, groups = r->o.layers * (1 + r->o.bidirectional);
     fl_var **w = fl_heap_alloc((size_t)(groups * count) * sizeof *w);
@@ -76,12 +75,12 @@ static fl_vars fl__nn_rnn_forward(fl_nn_module *m, fl_vars in) {
     fl_tensor *lengths = NULL;
     if (in.n > 1 && fv_value(in.v[in.n - 1])->dtype == FL_I64) lengths = fv_value(in.v[--in.n]);
     if (in.n != 1 && in.n != 1 + states)
-        return fl_nn_fail(m, "%d inputs but lengths, takes x alone or with %s", in.n,
+        return fl_nn_fail(m, "got %d inputs without lengths, expected x alone or with %s", in.n,
                           states == 2 ? "h0 and c0" : "h0");
     const fl_tensor *x = fv_value(in.v[0]);
     if (x->ndim != 3 || x->shape[2] != r->in) {
         char text[FL_NN_SHAPE];
-        return fl_nn_fail(m, "input %s, wants %s of %" PRId64, fl_nn_shape_text(in.v[0], text),
+        return fl_nn_fail(m, "input %s, expected %s with in = %" PRId64, fl_nn_shape_text(in.v[0], text),
                           r->o.time_first ? "[t, n, in]" : "[n, t, in]", r->in);
     }
     fl_var *last[2] = {NULL}, **w = fl__nn_rnn_weights(m, r);
@@ -116,7 +115,7 @@ static const fl_nn_type fl__nn_rnn_types[] = {[FL_RNN_TANH] = FL_NN__RNN_TYPE("R
                                               [FL_LSTM] = FL_NN__RNN_TYPE("LSTM", "fl_nn_lstm")};
 #undef FL_NN__RNN_TYPE
 
-/* The parameters of one layer in one direction. */
+/* Adds the parameters of one layer and direction. */
 static bool fl__nn_rnn_fill(fl_nn_module *m, const fl__nn_rnn *r, int layer, bool reverse) {
     static const char *const names[] = {"weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr"};
     const int64_t rows = (r->mode == FL_LSTM ? 4 : r->mode == FL_GRU ? 3 : 1) * r->hidden;
@@ -141,11 +140,12 @@ static fl_nn_module *fl__nn_rnn_new(fl_rnn_mode mode, int64_t in, int64_t hidden
     const fl__nn_rnn r = {in, hidden, mode, o};
     if (in < 1 || in > INT32_MAX || hidden < 1 || hidden > INT32_MAX / 4 || o.layers < 1 ||
         o.layers > INT16_MAX || !(o.dropout >= 0 && o.dropout <= 1))
-        return fl_err_null("%s: %" PRId64 " to %" PRId64 ", %d layers, dropout %g", maker, in, hidden, o.layers,
-                           o.dropout);
+        return fl_err_null("%s: in, hidden and layers must be positive, dropout in [0, 1], got "
+                           "in %" PRId64 ", hidden %" PRId64 ", layers %d, dropout %g", maker, in, hidden,
+                           o.layers, o.dropout);
     if (o.projection && (mode != FL_LSTM || o.projection < 1 || o.projection >= hidden))
-        return fl_err_null("%s: projection %" PRId64 " of %" PRId64 "; an LSTM has one to fewer", maker,
-                           o.projection, hidden);
+        return fl_err_null("%s: projection must be in [1, hidden) and is only for an LSTM, got %" PRId64 " "
+                           "with hidden %" PRId64, maker, o.projection, hidden);
     if (!fl_nn_dtype_ok(maker, o.dtype)) return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();

@@ -1,4 +1,4 @@
-/* save.h - parameters and buffers in files */
+/* fl/nn/save.h - saving and loading parameters and buffers; state dicts */
 #ifndef FL_NN_SAVE_H
 #define FL_NN_SAVE_H
 #include "module.h"
@@ -8,59 +8,59 @@
 extern "C" {
 #endif
 
-/* Writes all parameters and buffers by path to a safetensors file; the file is replaced in one
-   piece or not at all. A parameter with several paths (tied weights) is written once, under the first.
-   These functions return false after an error and never stop. */
+/* Writes all parameters and buffers, named by path, to a safetensors file, which is replaced atomically. A
+   parameter with several paths (tied weights) is written once, under the first. These functions return false
+   after an error and never abort. */
 FL_API bool fl_nn_save(fl_nn_module *m, const char *path);
 typedef struct fl_nn_load_opts {
     fl_opts_guard guard_;
-    bool partial;       /* take what is there: neither missing nor unexpected names are errors */
-    bool cast;          /* numbers of another dtype are converted; without it they are an error */
-    const char *prefix; /* of the names in the file that are m's, e.g. "model."; NULL -> "" */
-    /* Patterns of names (behind the prefix) with spaces between: "head.* *.bias". * stands for any
-       characters, ? for one. What matches is left alone: not read, neither missing nor unexpected. */
+    bool partial;       /* neither missing nor unexpected names are errors (PyTorch's strict=False) */
+    bool cast;          /* convert other dtypes; otherwise they are an error */
+    const char *prefix; /* of the names in the file that belong to m, e.g. "model."; NULL -> "" */
+    /* Patterns of names (after the prefix) separated by spaces: "head.* *.bias". * matches any characters, ?
+       one. Matching names are skipped: not read, neither missing nor unexpected. */
     const char *ignore;
     char _end;
 } fl_nn_load_opts;
-/* Overwrites parameters and buffers from a file. All names, shapes and dtypes are checked before
-   any is touched; the first that does not fit is named. Of a parameter with several paths any one is
-   enough. */
+/* Overwrites parameters and buffers from a file. All names, shapes and dtypes are checked before anything is
+   changed; the error names the first mismatch. Of a parameter with several paths one suffices. */
 #define fl_nn_load(...) FL_NN__LOAD(__VA_ARGS__, ._end = 0)
 #define FL_NN__LOAD(m, path, ...) fl_nn_load_opt(m, path, FL_LITERAL(fl_nn_load_opts, __VA_ARGS__))
 FL_API bool fl_nn_load_opt(fl_nn_module *m, const char *path, fl_nn_load_opts o);
 
-/* What a file of state holds, or is to fill: tensors by name. For checkpoints of your own: collect
-   from several modules and optimizers, then save, or read and commit. Starts zeroed. */
+/* A state dict: tensors by name, to save or to load. For custom checkpoints: add several modules and
+   optimizers, then save, or read and commit. Initialise with {0}. */
 typedef struct fl_nn_item {
     char *name;
-    fl_tensor *tensor;  /* the live one; with `host` a snapshot of it */
-    void *host;         /* plain numbers, overwritten by commit */
-    bool fixed;         /* the file's must be those of `tensor` */
+    fl_tensor *tensor;  /* the live tensor; with `host` a snapshot of it */
+    void *host;         /* host memory, overwritten by commit */
+    bool fixed;         /* the value in the file must equal `tensor` */
     fl_tensor *loaded_;
 } fl_nn_item;
 typedef struct fl_nn_state {
     fl_nn_item *item;
     int64_t n, cap_;
 } fl_nn_state;
-/* Adds a tensor, numbers in host memory, or all parameters and buffers of a module. name is prefix
-   + name. */
+/* Adds a tensor, host memory, or all parameters and buffers of a module, under the name prefix + name. */
 FL_API bool fl_nn_state_add(fl_nn_state *s, const char *prefix, const char *name, fl_tensor *t);
 FL_API bool fl_nn_state_add_host(fl_nn_state *s, const char *prefix, const char *name, void *host,
                                  fl_shape shape, fl_dtype dtype);
 FL_API bool fl_nn_state_add_module(fl_nn_state *s, const char *prefix, fl_nn_module *m);
-/* One number, or generator, of yours. */
+/* Adds a double, an int64_t, or a generator's state in host memory. */
 FL_API bool fl_nn_state_add_number(fl_nn_state *s, const char *prefix, const char *name, double *number);
 FL_API bool fl_nn_state_add_integer(fl_nn_state *s, const char *prefix, const char *name, int64_t *number);
 FL_API bool fl_nn_state_add_rng(fl_nn_state *s, const char *prefix, const char *name, fl_rng *rng);
-/* A number that must be the same in the file, as the count of batches that a position is one of. */
+/* Adds a number that the file must match, e.g. the number of batches per epoch. */
 FL_API bool fl_nn_state_add_fixed(fl_nn_state *s, const char *prefix, const char *name, int64_t number);
+/* Writes the items, and n_meta pairs of metadata, to a safetensors file, which is replaced atomically. */
 FL_API bool fl_nn_state_save(const fl_nn_state *s, const char *path, const fl_data_pair *meta,
                              int n_meta);
-/* Reads every item of s from f, touching nothing. Names of f that start with prefix (NULL: "") and
-   are not in s are unexpected. what: for messages. */
+/* Reads every item of s from f without changing live tensors. Names in f that start with prefix (NULL: "")
+   and are not in s are unexpected. what: prefix of error messages. */
 FL_API bool fl_nn_state_read(fl_nn_state *s, fl_data_file *f, const char *what, const char *prefix,
                              bool partial);
-/* Overwrites the live tensors with what was read. On the cpu nothing here needs memory: it does not fail. */
+/* Overwrites the live tensors with the values read. Needs no memory on the cpu backend, hence cannot fail
+   there. */
 FL_API bool fl_nn_state_commit(fl_nn_state *s);
 FL_API void fl_nn_state_free(fl_nn_state *s);
 
@@ -142,7 +142,7 @@ typedef struct fl__nn_collector {
     const char *prefix;
 } fl__nn_collector;
 
-/* A module's parameters, buffers, and its type's plain bytes. */
+/* Adds a module's parameters, buffers, and the extra state of its type. */
 static bool fl__nn_collect(fl_nn_module *m, const char *prefix, void *user) {
     const fl__nn_collector *c = user;
     char path[FL_NN_PATH];
@@ -168,7 +168,7 @@ FL_API bool fl_nn_state_add_module(fl_nn_state *s, const char *prefix, fl_nn_mod
            fl_nn_each(m, fl__nn_collect, &c);
 }
 
-/* The first item with the tensor of item i: itself, unless that is tied. */
+/* The first item with the tensor of item i: i itself unless tied. */
 static int64_t fl__nn_first_of(const fl_nn_state *s, int64_t i) {
     int64_t k = 0;
     while (s->item[k].tensor != s->item[i].tensor) k++;
@@ -180,7 +180,7 @@ FL_API bool fl_nn_state_save(const fl_nn_state *s, const char *path, const fl_da
     size_t bytes = 0;
     if (!fl_given(s, "fl_nn_state_save", "the state")) return false;
     if (!fl__mul_size((size_t)s->n, sizeof(fl_data_named), &bytes))
-        return fl_fail("fl_nn_state_save: too many tensors");
+        return fl_fail("fl_nn_state_save: too many tensors (%lld)", (long long)s->n);
     fl_data_named *named = fl_heap_alloc(bytes ? bytes : 1);
     int n = 0;
     if (!named) return false;
@@ -193,7 +193,7 @@ FL_API bool fl_nn_state_save(const fl_nn_state *s, const char *path, const fl_da
     return ok;
 }
 
-/* A list of names, cut after the eighth. */
+/* A list of up to eight names. */
 typedef struct fl__nn_names {
     char text[512];
     int n;
@@ -211,7 +211,7 @@ static bool fl__nn_state_has(const fl_nn_state *s, const char *name) {
     return false;
 }
 
-/* Does the pattern up to `end` match the whole name? */
+/* Whether the pattern up to `end` matches the whole name. */
 static bool fl__nn_matches(const char *pattern, const char *end, const char *name) {
     for (; pattern < end && *pattern != '*'; pattern++, name++)
         if (!*name || (*pattern != '?' && *pattern != *name)) return false;
@@ -235,12 +235,12 @@ static bool fl__nn_ignored(const fl_nn_load_opts *o, const char *name) {
     return false;
 }
 
-/* Where the file has item i; -1 if it does not, or if the item is not to be read. */
+/* Index of item i in the file; -1 if it is not there or ignored. */
 static int64_t fl__nn_find(const fl_nn_state *s, int64_t i, const fl_data_file *f, const fl_nn_load_opts *o) {
     return fl__nn_ignored(o, s->item[i].name) ? -1 : fl_data_find(f, s->item[i].name);
 }
 
-/* Is item i, by no name of its tensor, in the file? */
+/* Whether the file has item i under no name of its tensor. */
 static bool fl__nn_is_missing(const fl_nn_state *s, int64_t i, const fl_data_file *f,
                               const fl_nn_load_opts *o) {
     if (fl__nn_ignored(o, s->item[i].name)) return false;
@@ -249,7 +249,7 @@ static bool fl__nn_is_missing(const fl_nn_state *s, int64_t i, const fl_data_fil
     return true;
 }
 
-/* Every item is in the file, and every name of the file below the prefix is an item. */
+/* Checks that every item is in the file, and every name in the file with the prefix is an item. */
 static bool fl__nn_names_match(const fl_nn_state *s, const fl_data_file *f, const char *what,
                                const fl_nn_load_opts *o) {
     fl__nn_names missing = {"", 0}, unexpected = {"", 0};
@@ -266,7 +266,7 @@ static bool fl__nn_names_match(const fl_nn_state *s, const fl_data_file *f, cons
                    unexpected.text);
 }
 
-/* The tensor at index at of the file has the item's shape, and its dtype unless that is converted. */
+/* Checks that tensor `at` of the file has the item's shape, and its dtype unless cast. */
 static bool fl__nn_item_fits(const fl_nn_item *item, const fl_data_file *f, int64_t at,
                              const char *what, bool cast) {
     const fl_shape have = fl_data_shape(f, at), want = fl_shape_of(item->tensor);
@@ -275,7 +275,7 @@ static bool fl__nn_item_fits(const fl_nn_item *item, const fl_data_file *f, int6
     for (int i = 0; ok && i < have.ndim; i++) ok = have.dim[i] == want.dim[i];
     if (ok) return true;
     char a[FL_NN_SHAPE], b[FL_NN_SHAPE];
-    return fl_fail("%s: '%s' is %s %s, the file has %s %s", what, item->name,
+    return fl_fail("%s: '%s' is %s %s, but the file has %s %s", what, item->name,
                    fl_dtype_name(item->tensor->dtype), fl_shape_text(want, a, sizeof a),
                    fl_dtype_name(dtype), fl_shape_text(have, b, sizeof b));
 }
@@ -291,8 +291,8 @@ static bool fl__nn_read_item(fl_nn_item *item, fl_data_file *f, const char *what
     fl_scope_end(&scope);
     if (!item->loaded_ || !item->fixed) return item->loaded_ != NULL;
     const int64_t here = fl_item_int(item->tensor), there = fl_item_int(item->loaded_);
-    return here == there || fl_fail("%s: '%s' is %lld, the file has %lld", what, item->name, (long long)here,
-                                    (long long)there);
+    return here == there || fl_fail("%s: '%s' is %lld, but the file has %lld", what, item->name,
+                                    (long long)here, (long long)there);
 }
 
 static bool fl__nn_state_read(fl_nn_state *s, fl_data_file *f, const char *what, const fl_nn_load_opts *o) {
@@ -316,7 +316,7 @@ FL_API bool fl_nn_state_read(fl_nn_state *s, fl_data_file *f, const char *what, 
            fl_given(f, "fl_nn_state_read", "the file") && fl__nn_state_read(s, f, what, &o);
 }
 
-/* Large tensors change their storage for what was read. */
+/* Large tensors take over the storage of the tensor read. */
 static bool fl__nn_commit_item(const fl_nn_item *item) {
     fl_tensor *to = item->tensor, *from = item->loaded_;
     if (!from) return true;

@@ -1,4 +1,4 @@
-/* summary.h - a table of a module tree: output shapes, parameters, multiply-adds, bytes */
+/* fl/nn/summary.h - table of a module tree: output shapes, parameters, multiply-adds, bytes */
 #ifndef FL_NN_SUMMARY_H
 #define FL_NN_SUMMARY_H
 #include "module.h"
@@ -10,19 +10,18 @@ extern "C" {
 
 typedef struct fl_nn_summary_opts {
     fl_opts_guard guard_;
-    fl_dtype dtype; /* of the input; 0 -> that of the first parameter, or f32 */
+    fl_dtype dtype; /* of the input; 0 -> the first parameter's, or f32 */
     FILE *out;      /* NULL -> stdout */
     char _end;
 } fl_nn_summary_opts;
-/* Runs m once on zeros of that shape, in evaluation mode and without recording, and writes a line for
-   each module: what it gave at its last call, its own parameters, and the multiply-adds of its own
-   products, convolutions and attention over all calls (a bias, a norm and an activation count none),
-   in numbers; outputs and the totals in bytes. Modes, buffers, the process's generator and hooks are
-   as before afterwards. False after an error. */
+/* Runs m once on zeros of that shape, in evaluation mode without recording, and prints one line per module:
+   the output shape of its last call, its own parameters, and the multiply-adds of its own matrix products,
+   convolutions and attention over all calls (biases, norms and activations count 0), and its output bytes;
+   then totals. Modes, buffers, the global generator and hooks are restored. Returns false after an error. */
 #define fl_nn_summary(...) FL_NN__SUMMARY(__VA_ARGS__, ._end = 0)
 #define FL_NN__SUMMARY(m, shape, ...) fl_nn_summary_opt(m, shape, FL_LITERAL(fl_nn_summary_opts, __VA_ARGS__))
 FL_API bool fl_nn_summary_opt(fl_nn_module *m, fl_shape shape, fl_nn_summary_opts o);
-/* The same text, for inputs of yours; to be freed with fl_heap_free. */
+/* The same text for given inputs; to be freed with fl_heap_free. */
 FL_API char *fl_nn_summary_text(fl_nn_module *m, fl_vars in);
 
 #ifdef __cplusplus
@@ -43,15 +42,15 @@ FL_API char *fl_nn_summary_text(fl_nn_module *m, fl_vars in);
 
 typedef struct fl__nn_row {
     fl_nn_module *m;
-    bool train;      /* before */
+    bool train;      /* mode before the run */
     int depth;
-    int64_t caller;  /* the row of the module that called it; -1: none */
+    int64_t caller;  /* row of the calling module; -1: none */
     int n_out;       /* 0: not called */
     fl_shape out;    /* of the first result */
     int64_t params, macs, out_bytes;
 } fl__nn_row;
 
-/* A buffer, and what it held. */
+/* A buffer, and a copy of its value before the run. */
 typedef struct fl__nn_before {
     fl_tensor *buffer, *copy;
     uint32_t version;
@@ -61,9 +60,9 @@ typedef struct fl__nn_summary {
     fl__nn_row *row;
     fl__nn_before *before;
     int64_t n, cap, n_before, before_cap;
-    int64_t at;               /* the row that runs; -1: none */
-    fl_cost_counter cost;     /* of all so far */
-    int64_t counted;          /* of cost.macs, what rows have */
+    int64_t at;               /* row of the running module; -1: none */
+    fl_cost_counter cost;     /* total so far */
+    int64_t counted;          /* part of cost.macs already attributed to rows */
     int64_t params, param_bytes, buffer_bytes, in_bytes;
 } fl__nn_summary;
 
@@ -74,7 +73,7 @@ static int64_t fl__nn_bytes(const fl_tensor *t) {
 /* ---- rows ---- */
 
 static bool fl__nn_param_is_new(const fl__nn_summary *s, const fl_var *p) {
-    for (int64_t r = 0; r < s->n; r++) /* the last row is the one that is made; a weight may be tied */
+    for (int64_t r = 0; r < s->n; r++) /* the last row is under construction; weights may be tied */
         for (int64_t i = 0; i < s->row[r].m->n_param; i++)
             if (s->row[r].m->param[i].var == p) return r == s->n - 1;
     return true;
@@ -104,9 +103,9 @@ static bool fl__nn_add_row(fl_nn_module *m, const char *prefix, void *user) {
     return true;
 }
 
-/* ---- what the run shows ---- */
+/* ---- measuring the run ---- */
 
-/* What ran since the last time was the work of the row at `at`. */
+/* Attributes the cost since the last call to the row at `at`. */
 static void fl__nn_count(fl__nn_summary *s) {
     if (s->at >= 0) s->row[s->at].macs += s->cost.macs - s->counted;
     s->counted = s->cost.macs;
@@ -117,7 +116,7 @@ static void fl__nn_on_module(fl_nn_module *m, const fl_vars *out, void *user) {
     int64_t i = 0;
     fl__nn_count(s);
     while (i < s->n && s->row[i].m != m) i++;
-    if (i == s->n) return; /* of no module of the tree: its caller's work */
+    if (i == s->n) return; /* not in the tree: counts for its caller */
     fl__nn_row *row = &s->row[i];
     if (!out) {
         row->caller = s->at;
@@ -131,7 +130,7 @@ static void fl__nn_on_module(fl_nn_module *m, const fl_vars *out, void *user) {
     for (int k = 0; k < out->n; k++) row->out_bytes += fl__nn_bytes(fv_value(out->v[k]));
 }
 
-/* Runs m, and puts back what that may change. */
+/* Runs m and restores everything that the run may change. */
 static bool fl__nn_observe(fl__nn_summary *s, fl_nn_module *m, fl_vars in) {
     const fl_rng rng = fl_rng_state();
     const bool recorded = fl_no_grad(true);
@@ -152,7 +151,7 @@ static bool fl__nn_observe(fl__nn_summary *s, fl_nn_module *m, fl_vars in) {
     return ok;
 }
 
-/* ---- the text ---- */
+/* ---- formatting ---- */
 
 /* The first two columns of a row, FL_NN_PATH bytes each. */
 static void fl__nn_cells(const fl__nn_row *row, char *name, char *out) {
@@ -164,27 +163,27 @@ static void fl__nn_cells(const fl__nn_row *row, char *name, char *out) {
     if (row->n_out > 1) fl_nn_put(&t, " and %d more", row->n_out - 1);
 }
 
-/* A number to the right, "-" for none. */
+/* A right-aligned number, "-" for 0. */
 static void fl__nn_put_count(fl_nn_text *t, int64_t n) {
     if (n) fl_nn_put(t, "  %14" PRId64, n);
     else fl_nn_put(t, "  %14s", "-");
 }
 
 static void fl__nn_put_summary(fl_nn_text *t, const fl__nn_summary *s) {
-    char name[FL_NN_PATH], gave[FL_NN_PATH];
+    char name[FL_NN_PATH], shape[FL_NN_PATH];
     int first = (int)strlen("Module"), second = (int)strlen("Output");
     int64_t out = 0;
     for (int64_t i = 0; i < s->n; i++) {
-        fl__nn_cells(&s->row[i], name, gave);
+        fl__nn_cells(&s->row[i], name, shape);
         if ((int)strlen(name) > first) first = (int)strlen(name);
-        if ((int)strlen(gave) > second) second = (int)strlen(gave);
-        if (!s->row[i].m->n_child) out += s->row[i].out_bytes; /* a container's are a child's */
+        if ((int)strlen(shape) > second) second = (int)strlen(shape);
+        if (!s->row[i].m->n_child) out += s->row[i].out_bytes; /* a container's output is a child's */
     }
     fl_nn_put(t, "%-*s  %-*s  %14s  %14s  %14s\n", first, "Module", second, "Output", "Parameters",
               "Multiply-adds", "Output bytes");
     for (int64_t i = 0; i < s->n; i++) {
-        fl__nn_cells(&s->row[i], name, gave);
-        fl_nn_put(t, "%-*s  %-*s", first, name, second, gave);
+        fl__nn_cells(&s->row[i], name, shape);
+        fl_nn_put(t, "%-*s  %-*s", first, name, second, shape);
         fl__nn_put_count(t, s->row[i].params);
         fl__nn_put_count(t, s->row[i].macs);
         fl__nn_put_count(t, s->row[i].out_bytes);
@@ -205,7 +204,7 @@ FL_API char *fl_nn_summary_text(fl_nn_module *m, fl_vars in) {
     bool ok = fl_nn_each(m, fl__nn_add_row, &s);
     for (int i = 0; ok && i < in.n && i < FL_VARS_MAX; i++)
         if (in.v[i]) s.in_bytes += fl__nn_bytes(fv_value(in.v[i]));
-    if (ok && fl__nn_observe(&s, m, in) && !fl_error()) { /* what ran while one was pending is not counted */
+    if (ok && fl__nn_observe(&s, m, in) && !fl_error()) { /* ops are not counted while an error is pending */
         fl_nn_text t = {NULL, 0, 0};
         fl__nn_put_summary(&t, &s);
         text = fl_heap_alloc((size_t)t.n + 1);
@@ -230,7 +229,7 @@ FL_API bool fl_nn_summary_opt(fl_nn_module *m, fl_shape shape, fl_nn_summary_opt
     if (!text) return false;
     const bool ok = fputs(text, o.out ? o.out : stdout) >= 0;
     fl_heap_free(text);
-    return ok || fl_fail("fl_nn_summary: cannot write");
+    return ok || fl_fail("fl_nn_summary: cannot write to the output file");
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* transformer.h - layers of transformers: an encoder's and a decoder's */
+/* fl/nn/transformer.h - transformer encoder and decoder layers */
 #ifndef FL_NN_TRANSFORMER_H
 #define FL_NN_TRANSFORMER_H
 #include "attention.h"
@@ -12,35 +12,35 @@ extern "C" {
 
 typedef struct fl_nn_transformer_opts {
     fl_opts_guard guard_;
-    double dropout;                   /* of attention weights, the hidden layer and all branches */
-    double drop_path;                 /* of the branches, see fl_nn_drop_path */
+    double dropout;                   /* of attention weights, the hidden layer and all residual branches */
+    double drop_path;                 /* stochastic depth of the branches, see fl_nn_drop_path */
     double eps;                       /* of the norms, 0 -> 1e-5 */
     fl_var *(*activation)(fl_var *x); /* NULL -> fv_relu */
-    bool rms;                         /* fl_nn_rms_norm for layer norms */
+    bool rms;                         /* fl_nn_rms_norm instead of fl_nn_layer_norm */
     bool gated;                       /* the hidden layer is activation(gate(x)) * linear1(x) (GLU variants,
-                                         arXiv 2002.05202): a third linear layer `gate`, as linear1 */
-    bool norm_first;                  /* norms at the start of the branches, not after the sums */
+                                         arXiv 2002.05202): a third linear layer `gate`, shaped as linear1 */
+    bool norm_first;                  /* pre-norm: norms at the start of the branches, not after the sums */
     bool causal, no_bias;
-    fl_nn_attention_opts attention;   /* of self_attn: n_kv_heads, window, rotary and the like; its dropout,
+    fl_nn_attention_opts attention;   /* of self_attn: n_kv_heads, window, rotary, ...; its dropout,
                                          causal, no_bias, dtype and rng are those of the layer */
     fl_dtype dtype;
     fl_rng *rng;
     char _end;
 } fl_nn_transformer_opts;
-/* One layer, as nn.TransformerEncoderLayer(batch_first=True): x [n, t, dim] -> the same,
+/* An encoder layer as nn.TransformerEncoderLayer(batch_first=True): x [n, t, dim] -> [n, t, dim],
      x = norm1(x + self_attn(x)),        x = norm2(x + linear2(activation(linear1(x)))), or
      x = x + self_attn(norm1(x)),        x = x + linear2(activation(linear1(norm2(x)))).
-   With a mask as second input (see fl_nn_attention) the results are x and the mask, so that layers
-   follow each other in a container. */
+   With a mask as second input (see fl_nn_attention) the results are x and the mask, so that layers can be
+   chained in a container. */
 #define fl_nn_transformer(...) FL_NN__TRANSFORMER(__VA_ARGS__, ._end = 0)
 #define FL_NN__TRANSFORMER(dim, heads, hidden, ...) \
     fl_nn_transformer_opt(dim, heads, hidden, FL_LITERAL(fl_nn_transformer_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_transformer_opt(int64_t dim, int64_t heads, int64_t hidden,
                                            fl_nn_transformer_opts o);
-/* One layer, as nn.TransformerDecoderLayer(batch_first=True): x [n, t, dim] and memory [n, s, dim] -> x,
+/* A decoder layer as nn.TransformerDecoderLayer(batch_first=True): x [n, t, dim], memory [n, s, dim] -> x,
      x = norm1(x + self_attn(x)),  x = norm2(x + multihead_attn(x, memory)),  x = norm3(x + ...),
-   or with the norms first. PyTorch's tgt_mask is .causal, or a third input, memory_mask a fourth; fv_num(0)
-   is none. The results are x and the other inputs. */
+   or with norm_first. PyTorch's tgt_mask is .causal or a third input, memory_mask a fourth input; fv_num(0)
+   stands for no mask. The results are x and the other inputs. */
 #define fl_nn_transformer_decoder(...) FL_NN__TRANSFORMER_DECODER(__VA_ARGS__, ._end = 0)
 #define FL_NN__TRANSFORMER_DECODER(dim, heads, hidden, ...) \
     fl_nn_transformer_decoder_opt(dim, heads, hidden, FL_LITERAL(fl_nn_transformer_opts, __VA_ARGS__))
@@ -61,10 +61,10 @@ FL_API fl_nn_module *fl_nn_transformer_decoder_opt(int64_t dim, int64_t heads, i
 #include <stdio.h>
 
 typedef struct fl__nn_transformer {
-    fl_var *(*activation)(fl_var *x); /* NULL: linear1's, or the gate's */
+    fl_var *(*activation)(fl_var *x); /* NULL: fused into linear1, or into gate */
     bool norm_first;
-    /* children, each the tree's; an encoder's layer has no cross-attention, gate and drop_path may be NULL.
-       norm and drop are of the branches in their order. */
+    /* Children, owned by the tree. cross is NULL in an encoder layer; gate and drop_path may be NULL. norm
+       and drop are those of the branches, in order. */
     fl_nn_module *attention, *cross, *up, *gate, *down, *norm[3], *dropout, *drop[3], *drop_path;
 } fl__nn_transformer;
 
@@ -75,7 +75,7 @@ static fl_var *fl__nn_hidden_branch(const fl__nn_transformer *t, fl_var *x) {
     return fl_nn_forward(t->down, fl_nn_forward(t->dropout, hidden));
 }
 
-/* Branch i of x, which is attention to itself, to the memory (in), or the hidden layer. */
+/* Branch i of x: self-attention, cross-attention to the memory (in), or the feed-forward branch. */
 static fl_var *fl__nn_branch(const fl__nn_transformer *t, int i, fl_var *x, const fl_vars *in) {
     const bool cross = t->cross && i == 1;
     fl_var *mask = in->n > (t->cross ? 2 + cross : 1) ? in->v[t->cross ? 2 + cross : 1] : NULL;
@@ -88,9 +88,10 @@ static fl_var *fl__nn_branch(const fl__nn_transformer *t, int i, fl_var *x, cons
 static fl_vars fl__nn_transformer_forward(fl_nn_module *m, fl_vars in) {
     const fl__nn_transformer *t = m->data;
     const int least = t->cross ? 2 : 1, most = t->cross ? 4 : 2, branches = t->cross ? 3 : 2;
-    if (in.n < least || in.n > most) return fl_nn_fail(m, "%d inputs, takes %d to %d", in.n, least, most);
+    if (in.n < least || in.n > most) return fl_nn_fail(m, "got %d inputs, expected %d to %d", in.n, least,
+                                                       most);
     fl_vars out = in;
-    fl_var *x = in.v[0], *y = t->norm_first ? fl_nn_forward(t->norm[0], x) : x; /* the sum so far, its norm */
+    fl_var *x = in.v[0], *y = t->norm_first ? fl_nn_forward(t->norm[0], x) : x; /* residual, its norm */
     for (int i = 0; i < branches; i++) {
         fl_nn_module *norm = !t->norm_first ? t->norm[i] : i + 1 < branches ? t->norm[i + 1] : NULL;
         y = fl_nn_add_norm(norm, t->drop[i], t->drop_path, fl__nn_branch(t, i, y, &in), &x);
@@ -118,7 +119,7 @@ static const fl_nn_type fl__nn_decoder_type = {
     .describe = fl__nn_transformer_describe,
 };
 
-/* Adds the child and says where it is; false after an error. */
+/* Adds the child and stores its pointer in *at; false after an error. */
 static bool fl__nn_part(fl_nn_module *m, const char *name, fl_nn_module *child, fl_nn_module **at) {
     return (*at = fl_nn_add(m, name, child)) != NULL;
 }
@@ -134,7 +135,7 @@ static fl_nn_module *fl__nn_block_norm(int64_t dim, const fl_nn_transformer_opts
     return fl_nn_layer_norm(FL_SHAPE(dim), .eps = o->eps, .no_bias = o->no_bias, .dtype = o->dtype);
 }
 
-/* In the order of nn.TransformerEncoderLayer, or of the decoder's; ends at the first error. */
+/* Adds the children in the order of PyTorch's layers; stops at the first error. */
 static bool fl__nn_transformer_fill(fl_nn_module *m, int64_t dim, int64_t heads, int64_t hidden,
                                     const fl_nn_transformer_opts *o) {
     static const char *const norms[] = {"norm1", "norm2", "norm3"};

@@ -1,4 +1,4 @@
-/* vocabulary.h - embedding and softmax of large vocabularies */
+/* fl/nn/vocabulary.h - adaptive embedding and adaptive softmax for large vocabularies */
 #ifndef FL_NN_VOCABULARY_H
 #define FL_NN_VOCABULARY_H
 #include "container.h"
@@ -9,9 +9,9 @@
 extern "C" {
 #endif
 
-/* Large vocabularies, most frequent words first, cut at 0 < cutoffs[0] < ... < cutoffs[n - 1], the
-   number of words; each next part works in `divide` (0 -> 4) times fewer dims (arXiv 1609.04309).
-   At most 8 parts. */
+/* Large vocabularies, words sorted by frequency, split into clusters at 0 < cutoffs[0] < ... < cutoffs[n - 1]
+   = the number of words; each next cluster uses `divide` (0 -> 4) times fewer dims (arXiv 1609.04309). At
+   most 8 clusters. */
 typedef struct fl_nn_adaptive_opts {
     fl_opts_guard guard_;
     int64_t divide;
@@ -19,16 +19,16 @@ typedef struct fl_nn_adaptive_opts {
     fl_rng *rng;
     char _end;
 } fl_nn_adaptive_opts;
-/* Words [...] -> [..., dim]: embeddings.i.0 is the table of part i, embeddings.i.1 a linear layer
-   without bias from its dims to dim, as in fairseq. */
+/* Words [...] -> [..., dim]: embeddings.i.0 is the table of cluster i, embeddings.i.1 a linear layer without
+   bias from its dims to dim, as in fairseq. */
 #define fl_nn_adaptive_embedding(...) FL_NN__ADAPTIVE_EMBEDDING(__VA_ARGS__, ._end = 0)
 #define FL_NN__ADAPTIVE_EMBEDDING(dim, cutoffs, ...) \
     fl_nn_adaptive_embedding_opt(dim, cutoffs, FL_LITERAL(fl_nn_adaptive_opts, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_adaptive_embedding_opt(int64_t dim, fl_shape cutoffs,
                                                   fl_nn_adaptive_opts o);
-/* x [k, dim], words [k] -> log P(word | x) [k], as nn.AdaptiveLogSoftmaxWithLoss: `head` is a
-   linear layer to the first part's words and a class for each other part, tail.i two linear layers
-   to the words of such a part. Waits for the words. */
+/* x [k, dim], words [k] -> log P(word | x) [k], as nn.AdaptiveLogSoftmaxWithLoss: `head` is a linear layer to
+   the words of the first cluster and one class per other cluster, tail.i two linear layers to the words of
+   such a cluster. Reads the words on the host (synchronises with the device). */
 #define fl_nn_adaptive_softmax(...) FL_NN__ADAPTIVE_SOFTMAX(__VA_ARGS__, ._end = 0)
 #define FL_NN__ADAPTIVE_SOFTMAX(dim, cutoffs, ...) \
     fl_nn_adaptive_softmax_opt(dim, cutoffs, FL_LITERAL(fl_nn_adaptive_opts, __VA_ARGS__))
@@ -56,38 +56,39 @@ typedef struct fl__nn_adaptive {
     fl_shape cutoffs; /* the last is the number of words */
 } fl__nn_adaptive;
 
-/* Where words of part p begin and end. */
+/* The first word of cluster p. */
 static int64_t fl__nn_part_first(const fl__nn_adaptive *a, int p) {
     return p ? a->cutoffs.dim[p - 1] : 0;
 }
 
-/* The dims that part p works in. */
+/* The dims of cluster p. */
 static int64_t fl__nn_part_dim(const fl__nn_adaptive *a, int p) {
     int64_t dim = a->dim;
     while (p--) dim /= a->divide;
     return dim;
 }
 
-static bool fl__nn_adaptive_ok(const char *who, const fl__nn_adaptive *a, fl_dtype dtype) {
+static bool fl__nn_adaptive_ok(const char *fn, const fl__nn_adaptive *a, fl_dtype dtype) {
     const fl_shape *c = &a->cutoffs;
     char text[FL_NN_SHAPE];
     bool ok = c->ndim >= 1 && c->ndim <= FL_MAX_DIMS && a->dim >= 1 && a->divide >= 1;
     for (int p = 0; ok && p < c->ndim; p++)
         ok = c->dim[p] > fl__nn_part_first(a, p) && fl__nn_part_dim(a, p) > 0;
     if (!ok)
-        return fl_fail("%s: dim %" PRId64 " divided by %" PRId64 " a part, cutoffs %s", who, a->dim,
-                       a->divide, fl_shape_text(*c, text, sizeof text));
-    return fl_nn_dtype_ok(who, dtype);
+        return fl_fail("%s: cutoffs must increase from above 0 (1 to %d of them), and dim divided by divide "
+                       "per cluster stay positive, got dim %" PRId64 ", divide %" PRId64 ", cutoffs %s", fn,
+                       FL_MAX_DIMS, a->dim, a->divide, fl_shape_text(*c, text, sizeof text));
+    return fl_nn_dtype_ok(fn, dtype);
 }
 
-/* words is i64; else fails. */
+/* Checks that words are i64; else fails. */
 static bool fl__nn_words_ok(const fl_nn_module *m, const fl_tensor *words) {
     if (words->dtype != FL_I64)
-        fl_nn_fail(m, "words are %s, must be i64", fl_dtype_name(words->dtype));
+        fl_nn_fail(m, "words must be i64, got %s", fl_dtype_name(words->dtype));
     return words->dtype == FL_I64;
 }
 
-/* Indices [k] of the words [n] of part p, and *local [k]: their numbers within it. k may be 0. */
+/* Indices [k] of the words [n] in cluster p, and *local [k]: the words relative to its first. k may be 0. */
 static fl_tensor *fl__nn_words_of(const fl__nn_adaptive *a, fl_tensor *words, int p,
                                   fl_tensor **local) {
     const int64_t first = fl__nn_part_first(a, p);
@@ -110,7 +111,7 @@ static void fl__nn_adaptive_describe(const fl_nn_module *m, char *buf, size_t si
 static fl_vars fl__nn_all_words(const fl_nn_module *m, int64_t have, int64_t want, fl_var *y) {
     const fl__nn_adaptive *a = m->data;
     if (!y || have == want) return FL_VARS(y);
-    return fl_nn_fail(m, "%" PRId64 " words are not in [0, %" PRId64 ")", want - have,
+    return fl_nn_fail(m, "%" PRId64 " words are out of range [0, %" PRId64 ")", want - have,
                       a->cutoffs.dim[a->cutoffs.ndim - 1]);
 }
 
@@ -118,7 +119,8 @@ static fl_vars fl__nn_adaptive_embedding_forward(fl_nn_module *m, fl_vars in) {
     const fl__nn_adaptive *a = m->data;
     fl_shape shape = fl_shape_of(fv_value(in.v[0]));
     if (!fl__nn_words_ok(m, fv_value(in.v[0]))) return (fl_vars){0};
-    if (shape.ndim == FL_MAX_DIMS) return fl_nn_fail(m, "words of %d dims", FL_MAX_DIMS);
+    if (shape.ndim == FL_MAX_DIMS) return fl_nn_fail(m, "words have %d dims, expected at most %d",
+                                                     FL_MAX_DIMS, FL_MAX_DIMS - 1);
     const int64_t n = fl_shape_numel(shape);
     fl_tensor *words = fl_reshape(fv_value(in.v[0]), FL_SHAPE(n));
     const fl_tensor *like = fv_value(fl_nn_get_param(m, "embeddings.0.0.weight"));
@@ -161,7 +163,7 @@ FL_API fl_nn_module *fl_nn_adaptive_embedding_opt(int64_t dim, fl_shape cutoffs,
     return fl_nn_made(m, ok);
 }
 
-/* The class of the head that a word is, or belongs to. */
+/* The class in the head of each word: itself, or that of its cluster. */
 static fl_tensor *fl__nn_head_class(const fl__nn_adaptive *a, fl_tensor *words) {
     fl_tensor *y = words;
     for (int p = 1; p < a->cutoffs.ndim; p++) {
@@ -184,7 +186,7 @@ static fl_vars fl__nn_adaptive_softmax_forward(fl_nn_module *m, fl_vars in) {
     if (x->ndim != 2 || x->shape[1] != a->dim || words->ndim != 1 ||
         words->shape[0] != x->shape[0]) {
         char s[FL_NN_SHAPE], t[FL_NN_SHAPE];
-        return fl_nn_fail(m, "input %s, words %s, wants [k, %" PRId64 "] and [k]",
+        return fl_nn_fail(m, "input %s, words %s, expected [k, %" PRId64 "] and [k]",
                           fl_nn_shape_text(in.v[0], s), fl_nn_shape_text(in.v[1], t), a->dim);
     }
     if (!fl__nn_words_ok(m, words)) return (fl_vars){0};

@@ -1,4 +1,4 @@
-/* weight_norm.h - a parameter as length and direction, learned apart */
+/* fl/nn/weight_norm.h - weight normalisation: magnitude and direction as separate parameters */
 #ifndef FL_NN_WEIGHT_NORM_H
 #define FL_NN_WEIGHT_NORM_H
 #include "module.h"
@@ -7,11 +7,11 @@
 extern "C" {
 #endif
 
-/* m's own parameter `name` becomes two, name_g and name_v, as torch.nn.utils.weight_norm makes them: in
-   each call it is g v / |v|, with norms over all axes but `axis` (PyTorch's dim, 0) - for g, which has
-   size 1 along those, starts as that norm, and v as the parameter was (arXiv 1602.07868). Before an
-   optimizer is made, and after fl_nn_channels_last. Returns m; NULL after an error, and m, if nothing owns
-   it, is freed. */
+/* Weight normalisation (arXiv 1602.07868) as torch.nn.utils.weight_norm: replaces m's own parameter `name` by
+   name_g and name_v; each call uses g v / |v|, with norms over all axes but `axis` (PyTorch's dim, 0). g has
+   size 1 along those axes and starts as that norm, v starts as the parameter. Call it before an optimizer is
+   made and after fl_nn_channels_last. Returns m. After an error returns NULL, and frees m unless it has
+   a parent. */
 FL_API fl_nn_module *fl_nn_weight_norm(fl_nn_module *m, const char *name, int axis);
 
 #ifdef __cplusplus
@@ -28,16 +28,16 @@ FL_API fl_nn_module *fl_nn_weight_norm(fl_nn_module *m, const char *name, int ax
 #include <stdio.h>
 #include <string.h>
 
-/* What a module was stands in its data; its own type, in `type`, runs that on the combined parameter. */
+/* Replaces a module's data; `type` wraps the original type, which runs on the combined parameter. */
 typedef struct fl__nn_weight_norm {
     fl_nn_type type;
     const fl_nn_type *was;
     void *data;
-    int64_t v, g; /* their places among the parameters */
+    int64_t v, g; /* their indices among the parameters */
     int axis;
 } fl__nn_weight_norm;
 
-/* m as it was, but for its parameters, of which `param` has room for all. */
+/* A copy of m with its original type and data; `param` has space for its parameters. */
 static fl_nn_module fl__nn_unwrapped(const fl_nn_module *m, fl_nn_param *param) {
     const fl__nn_weight_norm *w = m->data;
     fl_nn_module inner = *m;
@@ -50,7 +50,7 @@ static fl_nn_module fl__nn_unwrapped(const fl_nn_module *m, fl_nn_param *param) 
     return inner;
 }
 
-enum { FL__NN_FEW = 16 }; /* parameters of one module, whose list is made for each call */
+enum { FL__NN_FEW = 16 }; /* most parameters of a module, copied for each call */
 
 static fl_vars fl__nn_weight_norm_forward(fl_nn_module *m, fl_vars in) {
     const fl__nn_weight_norm *w = m->data;
@@ -80,7 +80,7 @@ static void fl__nn_weight_norm_release(void *data) {
     fl_heap_free(w->data);
 }
 
-/* |v| over all axes but one, which stay as 1. */
+/* |v| over all axes but one, with keepdim. */
 static fl_tensor *fl__nn_lengths(fl_tensor *v, int axis) {
     fl_axes rest = {.keepdim = true};
     for (int i = 0; i < v->ndim; i++)
@@ -88,7 +88,7 @@ static fl_tensor *fl__nn_lengths(fl_tensor *v, int axis) {
     return fl_norm(v, 2, rest);
 }
 
-/* m runs as `w` says, on a parameter that is v and g of these names. False after an error. */
+/* Makes m run on a parameter combined from v and g, described by w. Returns false after an error. */
 static bool fl__nn_wrap(fl_nn_module *m, const fl__nn_weight_norm *w, const char *name) {
     char v_name[FL_NN_NAME], g_name[FL_NN_NAME];
     snprintf(v_name, sizeof v_name, "%.*s_v", FL_NN_NAME - 3, name);
@@ -119,7 +119,7 @@ FL_API fl_nn_module *fl_nn_weight_norm(fl_nn_module *m, const char *name, int ax
     fl_quiet(+1);
     bool ok = ndim >= 2 && one >= 0 && one < ndim && m->n_param < FL__NN_FEW && strlen(name) < FL_NN_NAME - 2;
     if (!ok)
-        fl_fail("fl_nn_weight_norm: %s has no parameter '%s' of 2 or more dims with an axis %d", m->kind,
+        fl_fail("fl_nn_weight_norm: %s has no parameter '%s' with at least 2 dims and an axis %d", m->kind,
                 name ? name : "", axis);
     fl__nn_weight_norm w = {*m->type, m->type, m->data, at, m->n_param, one};
     w.type.forward = fl__nn_weight_norm_forward;
