@@ -358,7 +358,7 @@ TEST(samples_without_end) {
     fl_data_sample b = {.n = 0};
     index = 6;
     CHECK(!fl_data_next(set, &epoch, &index, &b) && index == 6 && b.n == 0);
-    CHECK_ERROR("fl_data_get: sample 6 of 6");
+    CHECK_ERROR("fl_data_get: sample index must be in [0, 6), got 6");
     CHECK(!fl_data_next(NULL, &epoch, &index, &b));
     CHECK_ERROR("fl_data_next: the set is NULL");
     fl_data_free(set);
@@ -420,10 +420,10 @@ TEST(checkpoints_that_do_not_fit) {
     CHECK(training_file(&saved, a, true));
     training_end(&saved);
     static const struct { settings o; const char *text; } cases[] = {
-        {{LSTM, FL_F16, FL_LR_COSINE}, "'optim' is of optimizer 'sgd', this one is 'adam'"},
-        {{TINY, FL_F16, FL_LR_COSINE}, "'optim' is of optimizer 'sgd', this one is 'amsgrad'"},
+        {{LSTM, FL_F16, FL_LR_COSINE}, "optimizer 'optim' is 'sgd' in the file, but 'adam' here"},
+        {{TINY, FL_F16, FL_LR_COSINE}, "optimizer 'optim' is 'sgd' in the file, but 'amsgrad' here"},
         {{CNN, FL_F32, FL_LR_COSINE}, "0 names missing; 3 unexpected: scaler.scale, scaler.good"},
-        {{CNN, FL_F16, FL_LR_PLATEAU}, "'lr.kind' is 10, the file has 5"},
+        {{CNN, FL_F16, FL_LR_PLATEAU}, "'lr.kind' is 10, but the file has 5"},
     };
     for (int i = 0; i < 4; i++) {
         training_begin(&t, cases[i].o, 2);
@@ -434,10 +434,10 @@ TEST(checkpoints_that_do_not_fit) {
     /* Another count of batches; other groups; another shape; an optimizer of other numbers; no average. */
     training_begin(&t, (settings){CNN, FL_F16, FL_LR_COSINE}, 3);
     t.set = fl_data_span(t.set, 0, 5);
-    refuses(&t, a, "a: 'batches' is 5, the file has 6");
+    refuses(&t, a, "a: 'batches' is 5, but the file has 6");
     t.set = (fl_data_free(t.set), data_of(2));
     CHECK_EQ_INT(fl_optim_group_of(t.optim, t.net, "6.weight"), 2);
-    refuses(&t, a, "'optim' is of other groups of parameters: 'abababab', here 'ababcbab'");
+    refuses(&t, a, "optimizer 'optim' has parameter groups 'abababab' in the file, but 'ababcbab' here");
     training_end(&t);
     training_begin(&t, (settings){CNN, FL_F16, FL_LR_COSINE}, 3);
     fl_optim_checkpoint c = {.at = NULL};
@@ -447,13 +447,13 @@ TEST(checkpoints_that_do_not_fit) {
     CHECK_ERROR("names missing; ");
     fl_optim_checkpoint_free(&c);
     CHECK(fl_optim_checkpoint_add(&c, "gen.", t.optim) && !fl_optim_checkpoint_load(&c, a));
-    CHECK_ERROR("a: has no optimizer 'gen'");
+    CHECK_ERROR("a: the file has no optimizer 'gen'");
     fl_optim_checkpoint_free(&c);
     fl_scope s = fl_scope_begin();
     CHECK(fl_optim_scale(t.optim, fl_full(FL_SCALAR_SHAPE, 2, FL_F32)));
     fl_scope_end(&s);
     CHECK(!training_file(&t, file_of("b"), true));
-    CHECK_ERROR("fl_optim_checkpoint_save: 'optim.' is within a step");
+    CHECK_ERROR("fl_optim_checkpoint_save: optimizer 'optim.' is within a step");
     CHECK(training_file(&t, a, false)); /* which forgets the step */
     CHECK(training_file(&t, file_of("b"), true) && same_files(a, file_of("b")));
     training_end(&t);
@@ -496,10 +496,10 @@ TEST(the_way_of_bf16) {
         CHECK(fl_optim_load_checkpoint(path, net, o, NULL) && !*said);
         CHECK(fl_cpu_set_bf16("emulated"));
         CHECK(fl_optim_load_checkpoint(path, net, o, NULL));
-        if (was[i]) CHECK_STR(said, "way.safetensors: products of bf16 took the way");
+        if (was[i]) CHECK_STR(said, "way.safetensors: bf16 products were computed by");
         else CHECK(!*said);
     }
-    CHECK_STR(said, "took the way 'emulated_vdpbf16' and take 'emulated' here");
+    CHECK_STR(said, "computed by 'emulated_vdpbf16' and are now by 'emulated'");
     fl_optim_free(o);
     fl_nn_free(net);
     fl_scope_end(&s);
@@ -564,19 +564,19 @@ TEST(versions) {
     CHECK(training_file(&t, a, true));
     train(&t, 1);
     rewrite(a, b, "2", NULL);
-    refuses(&t, b, "b: a checkpoint of version 2, written by a newer fl: this one reads 1");
+    refuses(&t, b, "b: checkpoint version 2 was written by a newer fl: expected at most 1");
     rewrite(a, b, "18446744073709551615", NULL);
-    refuses(&t, b, "version 18446744073709551615, written by a newer fl");
+    refuses(&t, b, "version 18446744073709551615 was written by a newer fl");
     rewrite(a, b, "18446744073709551616", NULL);
-    refuses(&t, b, "metadata 'checkpoint.version' is no number");
+    refuses(&t, b, "metadata 'checkpoint.version' is not a number");
     rewrite(a, b, "1 ", NULL);
-    refuses(&t, b, "metadata 'checkpoint.version' is no number");
+    refuses(&t, b, "metadata 'checkpoint.version' is not a number");
     rewrite(a, b, NULL, "checkpoint.version");
-    refuses(&t, b, "no checkpoint: it has no version; fl_nn_load reads weights");
+    refuses(&t, b, "not a checkpoint: metadata 'checkpoint.version' is missing");
     rewrite(a, b, NULL, "rng.counter");
-    refuses(&t, b, "metadata 'rng.counter' is no number");
+    refuses(&t, b, "metadata 'rng.counter' is not a number");
     rewrite(a, b, NULL, "optim.groups");
-    refuses(&t, b, "'optim' is of other groups of parameters: 'a ...', here 'ab'");
+    refuses(&t, b, "optimizer 'optim' has parameter groups 'a ...' in the file, but 'ab' here");
     rewrite(a, b, NULL, NULL);
     CHECK(training_file(&t, b, false));
     training_end(&t);

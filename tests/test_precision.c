@@ -169,7 +169,7 @@ TEST(a_module_on_another_family) {
     CHECK(!fl_nn_cast(NULL, FL_BF16));
     CHECK_ERROR("fl_nn_cast: the module is NULL");
     CHECK(!fl_nn_cast(net, FL_I64));
-    CHECK_ERROR("fl_nn_cast: dtype i64, parameters are float");
+    CHECK_ERROR("fl_nn_cast: dtype must be a float or registered, got i64");
     CHECK_STR(fl_backend_name(fv_value(fl_nn_get_param(net, "0.weight"))), "other");
     fl_nn_free(net);
     fl_scope_end(&s);
@@ -320,7 +320,7 @@ TEST(loading_converts_ties_and_ignores) {
     fl_data_close(f);
     const double before = param_sum(b, "2.weight");
     CHECK(!fl_nn_load(b, file));
-    CHECK_ERROR("'0.weight' is bf16 [12, 8], the file has f32 [12, 8]");
+    CHECK_ERROR("'0.weight' is bf16 [12, 8], but the file has f32 [12, 8]");
     CHECK(param_sum(b, "2.weight") == before);
     CHECK(fl_nn_load(b, file, .cast = true, .ignore = "nothing 2.*"));
     CHECK(param_sum(b, "2.weight") == before && fabs(param_sum(b, "7.weight") - tied) < 0.05);
@@ -608,7 +608,7 @@ TEST(a_scale_that_sinks_is_an_error) {
     for (int i = 0; i < 2; i++) CHECK(scaled_step(&t, i, true)); /* 4, 2 */
     CHECK_NEAR(scale_of(&t), 1, 0);
     CHECK(!scaled_step(&t, 2, true));
-    CHECK_ERROR("the scale sank to its floor, 1, and gradients are still infinite or not a number");
+    CHECK_ERROR("the scale is at its lower bound, 1, and gradients are still infinite or NaN");
     CHECK_NEAR(fl_item(fl_select(fv_value(t.w), 0, 0)), 0.5, 0);
     CHECK(scaled_step(&t, 0, false) && scale_of(&t) > 1e29);
     CHECK(!scaled_step(&t, 0, false) || scale_of(&t) > 1e29); /* squares of such gradients are infinite */
@@ -616,11 +616,11 @@ TEST(a_scale_that_sinks_is_an_error) {
     CHECK(!fl_optim_scaler_update(s));
     CHECK_ERROR("no gradients were unscaled since the last one");
     CHECK(!fl_optim_scaler_new(0, .growth = 0.5));
-    CHECK_ERROR("growth 0.5 >= 1");
+    CHECK_ERROR("growth 0.5");
     CHECK(!fl_optim_scaler_new(NAN));
-    CHECK_ERROR("fl_optim_scaler_new: init nan");
+    CHECK_ERROR("got init nan");
     CHECK(!fl_optim_scaler_new(1, .least = 2));
-    CHECK_ERROR("init 1 must be at least least, 2 > 0");
+    CHECK_ERROR("got init 1, least 2");
     CHECK(!fl_optim_scaler_scale(s, NULL) && fl_error());
     fl_error_clear();
     CHECK(!fl_optim_scaler_unscale(NULL, t.optim) && fl_error());

@@ -1,4 +1,4 @@
-/* adafactor.h - Adafactor: second moments of matrices as a row and a column */
+/* fl/optim/adafactor.h - Adafactor: factored second moments (a row and a column per matrix) */
 #ifndef FL_OPTIM_ADAFACTOR_H
 #define FL_OPTIM_ADAFACTOR_H
 #include "optim.h"
@@ -9,21 +9,21 @@ extern "C" {
 
 typedef struct fl_optim_adafactor_opts {
     fl_opts_guard guard_;
-    double lr;           /* the most; 0 -> 0.01 */
+    double lr;           /* the maximum; 0 -> 0.01 */
     double beta2_decay;  /* at most 0; 0 -> -0.8 */
-    double eps1;         /* the least divisor; 0 -> the epsilon of f32, of an f64 parameter that of f64 */
-    double eps2;         /* the least size of a parameter; 0 -> 1e-3 */
-    double d;            /* the most of an update's root mean square, at least 1; 0 -> 1 */
+    double eps1;         /* lower bound of the divisor; 0 -> machine epsilon of f32, or f64 for f64 */
+    double eps2;         /* lower bound of a parameter's RMS; 0 -> 1e-3 */
+    double d;            /* upper bound of an update's RMS, at least 1; 0 -> 1 */
     double weight_decay; /* 0; p -= lr weight_decay p */
     bool master;         /* see fl_optim_use_masters */
     bool maximize;       /* see fl_optim_maximize */
     char _end;
 } fl_optim_adafactor_opts;
-/* w = t^beta2_decay;  row += w (mean of g^2 over the last axis - row);  col alike over the last axis but one;
-   v = row col / max(mean of row, eps1), of a parameter of one axis or none v += w (g^2 - v);  u = g / max(
-   sqrt(v), eps1);  p -= min(lr, 1 / sqrt(t)) max(eps2, rms(p)) u / max(1, rms(u) / d). State of n + m numbers
-   for n x m. torch.optim.Adafactor (Shazeer and Stern 2018, "Adaptive learning rates with sublinear memory
-   cost") */
+/* w = t^beta2_decay; row += w (mean of g^2 over the last axis - row); col likewise over the last axis but
+   one; v = row col / max(mean of row, eps1), for a parameter of at most one axis v += w (g^2 - v); u = g /
+   max( sqrt(v), eps1); p -= min(lr, 1 / sqrt(t)) max(eps2, rms(p)) u / max(1, rms(u) / d). The state of an n
+   x m matrix has n + m elements. torch.optim.Adafactor (Shazeer and Stern 2018, "Adaptive learning rates with
+   sublinear memory cost") */
 #define fl_optim_adafactor(...) FL_OPTIM__ADAFACTOR(__VA_ARGS__, ._end = 0)
 #define FL_OPTIM__ADAFACTOR(params, ...) \
     fl_optim_adafactor_opt(params, FL_LITERAL(fl_optim_adafactor_opts, __VA_ARGS__))
@@ -44,27 +44,27 @@ FL_API fl_optim *fl_optim_adafactor_opt(fv_list params, fl_optim_adafactor_opts 
 #include <float.h>
 
 #define FL__FACTOR_NUMBERS "factor t lr beta2_decay eps1 eps2 d weight_decay"
-/* v after the step; x is the mean of the squares, or a square, before the factor. */
+/* v after the step; x is the (mean of the) squares before the factor. */
 #define FL__FACTOR_V \
     "ADD(v, MUL(POW(ADD(t, CONST(1)), beta2_decay), SUB(MUL(MUL(factor, factor), x), v)))"
 static fl_step_rule fl__factor_peek = {.reads = "x v", .writes = "y", .numbers = FL__FACTOR_NUMBERS,
                                        .formula = FL__FACTOR_V};
 static fl_step_rule fl__factor_moment = {.reads = "x", .writes = "v", .numbers = FL__FACTOR_NUMBERS,
                                          .formula = FL__FACTOR_V};
-/* The estimate of the second moment becomes the update. */
+/* Turns the estimate of the second moment into the update. */
 static fl_step_rule fl__factor_update = {
     .reads = "g", .writes = "u", .numbers = FL__FACTOR_NUMBERS " least",
     .formula = "DIV(MUL(factor, g), SQRT(MAX(u, MUL(least, least))))"};
-/* What the update is multiplied by, given sums of squares of p and u and their count n. */
+/* The factor of the update, from sums of squares of p and u and their count n. */
 static fl_step_rule fl__factor_size = {
     .reads = "", .writes = "size", .numbers = FL__FACTOR_NUMBERS " pp uu n",
     .formula = "DIV(MUL(MIN(lr, DIV(CONST(1), SQRT(ADD(t, CONST(1))))), MAX(eps2, SQRT(DIV(pp, n)))), "
                "MAX(CONST(1), DIV(SQRT(DIV(uu, n)), d)))"};
-/* u, which stays, makes the record one of wide numbers: p may be narrow. */
+/* Writing u too, unchanged, makes the record compute in u's wide dtype: p may be narrow. */
 static fl_step_rule fl__factor_rule = {.reads = "", .writes = "p u", .numbers = FL__FACTOR_NUMBERS " size",
                                        .formula = "SUB(" FL_OPTIM_SHRUNK_P ", MUL(size, u)), u"};
 
-enum { FL__FACTOR_EPS = 1, FL__FACTOR_VECTOR = 2 /* the state of parameters that have no rows */ };
+enum { FL__FACTOR_EPS = 1, FL__FACTOR_VECTOR = 2 /* the state of parameters without rows */ };
 
 static fl_tensor *fl__factor_init(fl_optim *o, fl_tensor *param, int k) {
     fl_shape shape = fl_shape_of(param);
@@ -130,7 +130,7 @@ FL_API fl_optim *fl_optim_adafactor_opt(fv_list params, fl_optim_adafactor_opts 
     const double hyper[] = {decay, fl_option(o.eps1, 0), fl_option(o.eps2, 1e-3), d,
                             fl_option(o.weight_decay, 0)};
     if (!(decay <= 0 && d >= 1))
-        return fl_err_null("fl_optim_adafactor: beta2_decay is %g, must be at most 0; d is %g, must be at least 1",
+        return fl_err_null("fl_optim_adafactor: beta2_decay must be at most 0, got %g; d at least 1, got %g",
                            decay, d);
     return fl__optim_make(&fl__factor_type, params, o.lr, 1e-2, hyper, o.master, o.maximize);
 }

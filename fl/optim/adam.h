@@ -1,4 +1,4 @@
-/* adam.h - Adam, AdamW, AMSGrad, Adamax, NAdam, RAdam */
+/* fl/optim/adam.h - Adam, AdamW, AMSGrad, Adamax, NAdam, RAdam */
 #ifndef FL_OPTIM_ADAM_H
 #define FL_OPTIM_ADAM_H
 #include "optim.h"
@@ -12,13 +12,13 @@ typedef struct fl_optim_adam_opts {
     double lr;           /* 0 -> 1e-3 */
     double beta1, beta2; /* 0 -> 0.9, 0.999 */
     double eps;          /* 0 -> 1e-8 */
-    double weight_decay; /* adam: 0, added to g; adamw: 0 -> 0.01, p -= lr weight_decay p */
-    bool amsgrad;        /* of adam and adamw: v' is the largest v so far, corrected as v is */
+    double weight_decay; /* adam: added to g, 0 -> 0; adamw: p -= lr weight_decay p, 0 -> 0.01 */
+    bool amsgrad;        /* adam and adamw: v' is the bias-corrected maximum of v so far */
     bool master;         /* see fl_optim_use_masters */
     bool maximize;       /* see fl_optim_maximize */
     char _end;
 } fl_optim_adam_opts;
-/* m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;  p -= lr m' / (sqrt(v') + eps), m' =
+/* m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; p -= lr m' / (sqrt(v') + eps), m' =
    m / (1 - beta1^t), v' = v / (1 - beta2^t). torch.optim.Adam and AdamW; Flashlight's Adam is AdamW. */
 #define fl_optim_adam(...) FL_OPTIM__ADAM(__VA_ARGS__, ._end = 0)
 #define FL_OPTIM__ADAM(params, ...) fl_optim_adam_opt(params, FL_LITERAL(fl_optim_adam_opts, __VA_ARGS__))
@@ -26,17 +26,17 @@ FL_API fl_optim *fl_optim_adam_opt(fv_list params, fl_optim_adam_opts o);
 #define fl_optim_adamw(...) FL_OPTIM__ADAMW(__VA_ARGS__, ._end = 0)
 #define FL_OPTIM__ADAMW(params, ...) fl_optim_adamw_opt(params, FL_LITERAL(fl_optim_adam_opts, __VA_ARGS__))
 FL_API fl_optim *fl_optim_adamw_opt(fv_list params, fl_optim_adam_opts o);
-/* v = max(beta2 v, |g| + eps);  p -= lr m' / v. torch.optim.Adamax: lr 0 -> 2e-3, weight_decay added to g */
+/* v = max(beta2 v, |g| + eps); p -= lr m' / v. torch.optim.Adamax: lr 0 -> 2e-3, weight_decay added to g */
 #define fl_optim_adamax(...) FL_OPTIM__ADAMAX(__VA_ARGS__, ._end = 0)
 #define FL_OPTIM__ADAMAX(params, ...) fl_optim_adamax_opt(params, FL_LITERAL(fl_optim_adam_opts, __VA_ARGS__))
 FL_API fl_optim *fl_optim_adamax_opt(fv_list params, fl_optim_adam_opts o);
-/* Adam with Nesterov's momentum: u_t = beta1 (1 - 0.96^(0.004 t) / 2);  p -= lr ((1 - u_t) / (1 - u_1 ...
+/* Adam with Nesterov momentum: u_t = beta1 (1 - 0.96^(0.004 t) / 2); p -= lr ((1 - u_t) / (1 - u_1 ...
    u_t) g + u_t+1 / (1 - u_1 ... u_t+1) m) / (sqrt(v') + eps). torch.optim.NAdam: lr 0 -> 2e-3, weight_decay
    added to g */
 #define fl_optim_nadam(...) FL_OPTIM__NADAM(__VA_ARGS__, ._end = 0)
 #define FL_OPTIM__NADAM(params, ...) fl_optim_nadam_opt(params, FL_LITERAL(fl_optim_adam_opts, __VA_ARGS__))
 FL_API fl_optim *fl_optim_nadam_opt(fv_list params, fl_optim_adam_opts o);
-/* Adam whose first steps are rectified: rho = rho' - 2 t beta2^t / (1 - beta2^t), rho' = 2 / (1 - beta2) - 1;
+/* Rectified Adam: rho = rho' - 2 t beta2^t / (1 - beta2^t), rho' = 2 / (1 - beta2) - 1;
    p -= lr m' r / (sqrt(v') + eps / sqrt(1 - beta2^t)) if rho > 5, else lr m'; r = sqrt((rho - 4) (rho - 2)
    rho' / ((rho' - 4) (rho' - 2) rho)). torch.optim.RAdam, weight_decay added to g (Liu et al. 2020, "On the
    variance of the adaptive learning rate and beyond") */
@@ -111,7 +111,7 @@ FL_API fl_optim *fl_optim_adamax_opt(fv_list params, fl_optim_adam_opts o) {
     return fl__adam_of(&fl__adamax_type, params, o, 2e-3, 0);
 }
 
-/* u of step t + n; their product up to the step before is a state, 0 before the first. */
+/* u at step t + n; the product of u up to the previous step is a state, 0 before the first. */
 #define FL__ADAM_U(n) \
     "MUL(beta1, SUB(CONST(1), MUL(CONST(0.5), POW(CONST(0.96), MUL(CONST(0.004), ADD(t, CONST(" n ")))))))"
 #define FL__ADAM_ALL "MUL(SELECT(EQ(t, CONST(0)), CONST(1), all), " FL__ADAM_U("1") ")"

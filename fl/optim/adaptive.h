@@ -1,4 +1,4 @@
-/* adaptive.h - Adadelta, Adagrad, RMSProp, Rprop: steps by a parameter's own past */
+/* fl/optim/adaptive.h - Adadelta, Adagrad, RMSProp, Rprop */
 #ifndef FL_OPTIM_ADAPTIVE_H
 #define FL_OPTIM_ADAPTIVE_H
 #include "optim.h"
@@ -8,7 +8,7 @@ extern "C" {
 #endif
 
 /* Formulas and defaults of torch.optim; weight decay is added to the gradient. .master: see
-   fl_optim_use_masters; .maximize: fl_optim_maximize. */
+   fl_optim_use_masters; .maximize: see fl_optim_maximize. */
 typedef struct fl_optim_adadelta_opts {
     fl_opts_guard guard_;
     double lr;           /* 0 -> 1 */
@@ -17,7 +17,7 @@ typedef struct fl_optim_adadelta_opts {
     bool master, maximize;
     char _end;
 } fl_optim_adadelta_opts;
-/* v = rho v + (1 - rho) g^2;  d = sqrt(a + eps) / sqrt(v + eps) g;  a = rho a + (1 - rho) d^2;  p -= lr d
+/* v = rho v + (1 - rho) g^2; d = sqrt(a + eps) / sqrt(v + eps) g; a = rho a + (1 - rho) d^2; p -= lr d
    (Zeiler 2012) */
 #define fl_optim_adadelta(...) FL_OPTIM__ADADELTA(__VA_ARGS__, ._end = 0)
 #define FL_OPTIM__ADADELTA(params, ...) \
@@ -33,7 +33,7 @@ typedef struct fl_optim_adagrad_opts {
     bool master, maximize;
     char _end;
 } fl_optim_adagrad_opts;
-/* s = s + g^2;  p -= lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps) (Duchi et al. 2011) */
+/* s = s + g^2; p -= lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps) (Duchi et al. 2011) */
 #define fl_optim_adagrad(...) FL_OPTIM__ADAGRAD(__VA_ARGS__, ._end = 0)
 #define FL_OPTIM__ADAGRAD(params, ...) \
     fl_optim_adagrad_opt(params, FL_LITERAL(fl_optim_adagrad_opts, __VA_ARGS__))
@@ -45,12 +45,12 @@ typedef struct fl_optim_rmsprop_opts {
     double alpha, eps;   /* 0 -> 0.99, 1e-8 */
     double momentum;     /* 0 */
     double weight_decay; /* 0 */
-    bool centered;       /* divides by the deviation from the mean gradient */
+    bool centered;       /* normalises by the variance instead of the second moment */
     bool master, maximize;
     char _end;
 } fl_optim_rmsprop_opts;
-/* v = alpha v + (1 - alpha) g^2;  d = g / (sqrt(v) + eps), centred: a = alpha a + (1 - alpha) g, d = g /
-   (sqrt(v - a^2) + eps);  p -= lr d, with momentum: b = momentum b + d, p -= lr b */
+/* v = alpha v + (1 - alpha) g^2; d = g / (sqrt(v) + eps), if centered: a = alpha a + (1 - alpha) g, d = g /
+   (sqrt(v - a^2) + eps); p -= lr d, with momentum: b = momentum b + d, p -= lr b */
 #define fl_optim_rmsprop(...) FL_OPTIM__RMSPROP(__VA_ARGS__, ._end = 0)
 #define FL_OPTIM__RMSPROP(params, ...) \
     fl_optim_rmsprop_opt(params, FL_LITERAL(fl_optim_rmsprop_opts, __VA_ARGS__))
@@ -58,15 +58,14 @@ FL_API fl_optim *fl_optim_rmsprop_opt(fv_list params, fl_optim_rmsprop_opts o);
 
 typedef struct fl_optim_rprop_opts {
     fl_opts_guard guard_;
-    double lr;                 /* the first step; 0 -> 0.01 */
+    double lr;                 /* initial step size; 0 -> 0.01 */
     double etaminus, etaplus;  /* 0 -> 0.5, 1.2 */
     double step_min, step_max; /* 0 -> 1e-6, 50 */
     bool master, maximize;
     char _end;
 } fl_optim_rprop_opts;
-/* s = s etaplus where g has the sign of the step before, s etaminus and then g = 0 where it has the other
-   one, within [step_min, step_max];  p -= s sign(g). For gradients of the whole set (Riedmiller and Braun
-   1993) */
+/* s = s etaplus where g keeps its sign; s = s etaminus and g = 0 where it changes; s within [step_min,
+   step_max]; p -= s sign(g). For full-batch gradients (Riedmiller and Braun 1993) */
 #define fl_optim_rprop(...) FL_OPTIM__RPROP(__VA_ARGS__, ._end = 0)
 #define FL_OPTIM__RPROP(params, ...) fl_optim_rprop_opt(params, FL_LITERAL(fl_optim_rprop_opts, __VA_ARGS__))
 FL_API fl_optim *fl_optim_rprop_opt(fv_list params, fl_optim_rprop_opts o);
@@ -79,7 +78,7 @@ FL_API fl_optim *fl_optim_rprop_opt(fv_list params, fl_optim_rprop_opts o);
 #if defined(FL_IMPL_ONLY_OPTIM_ADAPTIVE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_OPTIM_ADAPTIVE_IMPL
 #define FL_OPTIM_ADAPTIVE_IMPL
-/* the mean of old and new: rate old + (1 - rate) new */
+/* exponential average: rate old + (1 - rate) new */
 #define FL__PAST_MEAN(rate, old, new_one) \
     "ADD(MUL(" rate ", " old "), MUL(SUB(CONST(1), " rate "), " new_one "))"
 #define FL__PAST_SQUARE "MUL(" FL_OPTIM_DECAYED_G ", " FL_OPTIM_DECAYED_G ")"
@@ -121,7 +120,7 @@ FL_API fl_optim *fl_optim_adagrad_opt(fv_list params, fl_optim_adagrad_opts o) {
 #define FL__RMS_RULE(writes_, formula_) \
     {.reads = "g", .writes = writes_, .numbers = "factor t lr alpha eps momentum weight_decay", \
      .formula = formula_}
-/* [centred][with momentum] */
+/* [centered][with momentum] */
 static fl_step_rule fl__rmsprop_rules[2][2] = {
     {FL__RMS_RULE("p v", "SUB(p, MUL(lr, " FL__RMS_D(FL__RMS_V) "))," FL__RMS_V),
      FL__RMS_RULE("p v b", "SUB(p, MUL(lr, " FL__RMS_B(FL__RMS_V) "))," FL__RMS_V "," FL__RMS_B(FL__RMS_V))},
@@ -144,7 +143,7 @@ FL_API fl_optim *fl_optim_rmsprop_opt(fv_list params, fl_optim_rmsprop_opts o) {
     return fl__optim_make(type, params, o.lr, 1e-2, hyper, o.master, o.maximize);
 }
 
-/* q is the gradient before, 0 where it turned. */
+/* q is the previous gradient, 0 where it changed sign. */
 #define FL__RPROP_TURN "MUL(" FL_OPTIM_SCALED_G ", q)"
 #define FL__RPROP_ETA \
     "SELECT(LT(CONST(0), " FL__RPROP_TURN "), etaplus, " \

@@ -1,4 +1,4 @@
-/* checkpoint.h - all that training needs to go on, in one file */
+/* fl/optim/checkpoint.h - checkpoints: models, optimizers, schedules and progress in one file */
 #ifndef FL_OPTIM_CHECKPOINT_H
 #define FL_OPTIM_CHECKPOINT_H
 #include "ema.h"
@@ -9,32 +9,32 @@
 extern "C" {
 #endif
 
-/* The version of what is written here, "checkpoint.version" in the file's metadata. Older ones are read for
-   ever, newer ones refused. */
+/* The version written, "checkpoint.version" in the file's metadata. All older versions can be read; newer
+   ones are an error. */
 #define FL_OPTIM_CHECKPOINT_VERSION 1
 
-/* Where training stands. The numbers are yours; nothing here reads them. */
+/* Progress of training, for the caller's use; nothing here interprets it. */
 typedef struct fl_optim_progress {
     int64_t step, epoch;
-    int64_t position; /* samples (or batches) of the epoch that are done: fl_data_next counts both */
+    int64_t position; /* samples (or batches) done in the epoch: fl_data_next counts both */
 } fl_optim_progress;
-/* Writes model ("model." + path), optimizer ("optim." + index + name), the process's generator and
-   *at (NULL: zeros) to one safetensors file, which is replaced in one piece or not at all. Weights
-   alone: fl_nn_load(m, path, .prefix = "model."). How the cpu rounded products to bf16 (fl_cpu_bf16_taken)
-   is in the metadata, "cpu.bf16": loading warns where it rounds otherwise. */
+/* Writes model ("model." + path), optimizer ("optim." + index + name), the global generator and *at (NULL:
+   zeros) to one safetensors file, which is replaced atomically. To load the weights only: fl_nn_load(m, path,
+   .prefix = "model."). The metadata "cpu.bf16" records how the cpu backend rounded bf16 products
+   (fl_cpu_bf16_taken): loading warns where rounding differs. Returns false after an error, never aborts. */
 FL_API bool fl_optim_save_checkpoint(const char *path, fl_nn_module *m, fl_optim *o,
                                      const fl_optim_progress *at);
-/* Restores all of it; everything is checked before anything is touched. The optimizer must be of
-   the saved kind, over the same list of parameters in the same groups; its lr and other numbers are restored
-   too. Both never stop. */
+/* Restores all of it; everything is checked before anything is changed. The optimizer must be of the saved
+   type, over the same list of parameters in the same groups; its lr and hyperparameters are restored too.
+   Returns false after an error and never aborts. */
 FL_API bool fl_optim_load_checkpoint(const char *path, fl_nn_module *m, fl_optim *o,
                                      fl_optim_progress *at);
-/* Adds the optimizer's tensors and numbers under prefix, for files of your own (see fl_nn_state). Numbers
-   that were read reach the steps with the next fl_optim_step. */
+/* Adds the optimizer's tensors and hyperparameters under prefix, for custom files (see fl_nn_state).
+   Hyperparameters that were read take effect with the next fl_optim_step. */
 FL_API bool fl_optim_state(fl_optim *o, const char *prefix, fl_nn_state *state);
 
-/* A checkpoint of several models and optimizers, schedules, averages, and of what else you have. List
-   what belongs into it, the same for saving and loading:
+/* A checkpoint of several models, optimizers, schedules, averages and custom state. List what belongs to it,
+   in the same way for saving and loading:
      fl_optim_checkpoint c = {.at = &at};
      fl_nn_state *s = &c.state;
      bool ok = fl_nn_state_add_module(s, "gen.", gen) && fl_optim_checkpoint_add(&c, "g.", g) &&
@@ -45,10 +45,10 @@ FL_API bool fl_optim_state(fl_optim *o, const char *prefix, fl_nn_state *state);
                fl_nn_state_add_fixed(s, "", "batches", fl_data_size(set)) &&
                (save ? fl_optim_checkpoint_save(&c, path) : fl_optim_checkpoint_load(&c, path));
      fl_optim_checkpoint_free(&c);
-   Both take the process's generator along. Modules with a generator of yours (.rng) do not: list it. Numbers
-   are those of the time when they were listed, tensors those of saving. Save between steps: gradients are
-   not in it.
-   Training that goes on from it gives the bits of training that did not stop, if batches come from
+   Both include the global generator. They do not include generators that modules were given (.rng): add
+   those. Numbers are saved as they were when added, tensors as they are when saved. Save between steps:
+   gradients are not included. Resumed training gives the same bits as uninterrupted training if batches come
+   from
      while (at.epoch < epochs && fl_data_next(set, &at.epoch, &at.position, &batch)) ... */
 typedef struct fl_optim_checkpoint {
     fl_nn_state state;
@@ -60,9 +60,9 @@ typedef struct fl_optim_checkpoint {
     int n;
 } fl_optim_checkpoint;
 FL_API bool fl_optim_checkpoint_add(fl_optim_checkpoint *c, const char *prefix, fl_optim *o);
-/* Refused while an optimizer has a factor for a step that has not been made (fl_optim_scale, _clip). */
+/* Fails while an optimizer has a factor for a step that was not made (fl_optim_scale, _clip). */
 FL_API bool fl_optim_checkpoint_save(fl_optim_checkpoint *c, const char *path);
-/* All or nothing: the first thing that does not fit is said, and nothing is touched. */
+/* All or nothing: the error names the first mismatch, and nothing is changed. */
 FL_API bool fl_optim_checkpoint_load(fl_optim_checkpoint *c, const char *path);
 FL_API void fl_optim_checkpoint_free(fl_optim_checkpoint *c);
 
@@ -95,7 +95,7 @@ static bool fl__optim_add_slot(fl_nn_state *state, const char *prefix, const fl_
     return fl_nn_state_add(state, prefix, name, slot->steps);
 }
 
-/* "beta1" of the first group, "group2.beta1" of the third. */
+/* "beta1" in group 0, "group2.beta1" in group 2. */
 static const char *fl__optim_number_name(char name[FL_NN_PATH], int group, const char *number) {
     if (group) snprintf(name, FL_NN_PATH, "group%d.%s", group, number);
     else snprintf(name, FL_NN_PATH, "%s", number);
@@ -122,7 +122,7 @@ FL_API bool fl_optim_state(fl_optim *o, const char *prefix, fl_nn_state *state) 
     return true;
 }
 
-/* The numbers of a checkpoint besides the tensors, in the order of their keys. */
+/* The numbers in the metadata, in the order of their keys. */
 enum { FL__META_VERSION, FL__META_STEP, FL__META_EPOCH, FL__META_POSITION, FL__META_KEY, FL__META_COUNTER,
        FL__META_COUNT, FL__META_OPTIMS = 8 };
 #define FL__META_BF16 "cpu.bf16"
@@ -133,9 +133,10 @@ FL_API bool fl_optim_checkpoint_add(fl_optim_checkpoint *c, const char *prefix, 
     if (!fl_given(c, "fl_optim_checkpoint_add", "the checkpoint") ||
         !fl_given(prefix, "fl_optim_checkpoint_add", "the prefix"))
         return false;
-    if (c->n == FL__META_OPTIMS) return fl_fail("fl_optim_checkpoint_add: more than %d optimizers", c->n);
+    if (c->n == FL__META_OPTIMS) return fl_fail("fl_optim_checkpoint_add: at most %d optimizers are possible",
+                                                c->n);
     if (!*prefix || strlen(prefix) >= sizeof c->optim[0].prefix)
-        return fl_fail("fl_optim_checkpoint_add: the prefix '%s' must have 1 to 47 characters", prefix);
+        return fl_fail("fl_optim_checkpoint_add: prefix must have 1 to 47 characters, got '%s'", prefix);
     snprintf(c->optim[c->n].prefix, sizeof c->optim[0].prefix, "%s", prefix);
     c->optim[c->n].optim = o;
     if (!fl_optim_state(o, prefix, &c->state)) return false;
@@ -147,8 +148,8 @@ FL_API void fl_optim_checkpoint_free(fl_optim_checkpoint *c) {
     if (c) fl_nn_state_free(&c->state);
 }
 
-/* What the file says of optimizer i: its kind under "optim" (the prefix less its dot), and if there are
-   several groups, under "optim.groups", the group of each parameter as a letter. Heap strings. */
+/* Metadata of optimizer i: its type under "optim" (the prefix without its dot) and, if there are several
+   groups, the group of each parameter as a letter under "optim.groups". Heap strings. */
 static char *fl__optim_key(const fl_optim_checkpoint *c, int i, const char *more) {
     const char *prefix = c->optim[i].prefix;
     const size_t n = strlen(prefix), size = n + strlen(more) + 1;
@@ -179,8 +180,8 @@ FL_API bool fl_optim_checkpoint_save(fl_optim_checkpoint *c, const char *path) {
     bool ok = true;
     for (int i = 0; ok && i < c->n; i++)
         ok = !c->optim[i].optim->factor ||
-             fl_fail("fl_optim_checkpoint_save: '%s' is within a step: its gradients have a factor",
-                     c->optim[i].prefix);
+             fl_fail("fl_optim_checkpoint_save: optimizer '%s' is within a step: a factor is set for its "
+                     "gradients", c->optim[i].prefix);
     for (; n < FL__META_COUNT; n++) {
         snprintf(text[n], sizeof text[n], "%" PRIu64, numbers[n]);
         meta[n] = (fl_data_pair){fl__optim_keys[n], text[n]};
@@ -202,7 +203,7 @@ FL_API bool fl_optim_checkpoint_save(fl_optim_checkpoint *c, const char *path) {
     return ok;
 }
 
-/* A decimal number of 64 bits, no more and no less. */
+/* Parses a decimal number of 64 bits without anything after it. */
 static bool fl__optim_parse(const char *text, uint64_t *out) {
     if (!text || *text < '0' || *text > '9') return false;
     char *end;
@@ -211,32 +212,33 @@ static bool fl__optim_parse(const char *text, uint64_t *out) {
     return !*end && !errno;
 }
 
-/* The numbers of f, of a version that is known. */
+/* Reads the metadata numbers of f; fails unless its version is known. */
 static bool fl__optim_read_numbers(const fl_data_file *f, const char *what, uint64_t *numbers) {
     if (!fl_data_meta(f, fl__optim_keys[FL__META_VERSION]))
-        return fl_fail("%s: no checkpoint: it has no version; fl_nn_load reads weights", what);
+        return fl_fail("%s: not a checkpoint: metadata 'checkpoint.version' is missing (fl_nn_load reads "
+                       "weights)", what);
     for (int i = 0; i < FL__META_COUNT; i++) {
         if (!fl__optim_parse(fl_data_meta(f, fl__optim_keys[i]), &numbers[i]))
-            return fl_fail("%s: metadata '%s' is no number", what, fl__optim_keys[i]);
+            return fl_fail("%s: metadata '%s' is not a number: got '%s'", what, fl__optim_keys[i],
+                           fl_data_meta(f, fl__optim_keys[i]) ? fl_data_meta(f, fl__optim_keys[i]) : "");
         if (i == FL__META_VERSION && numbers[i] > FL_OPTIM_CHECKPOINT_VERSION)
-            return fl_fail("%s: a checkpoint of version %" PRIu64
-                           ", written by a newer fl: this one reads %d",
-                           what, numbers[i], FL_OPTIM_CHECKPOINT_VERSION);
+            return fl_fail("%s: checkpoint version %" PRIu64 " was written by a newer fl: expected at "
+                           "most %d", what, numbers[i], FL_OPTIM_CHECKPOINT_VERSION);
     }
     return true;
 }
 
-/* Optimizer i is of the kind and has the groups that the file says. */
+/* Checks that optimizer i has the type and groups of the file. */
 static bool fl__optim_fits(const fl_optim_checkpoint *c, int i, const fl_data_file *f, const char *what) {
     const fl_optim *o = c->optim[i].optim;
     char *key = fl__optim_key(c, i, ""), *key2 = fl__optim_key(c, i, ".groups"), *mine = fl__optim_groups(o);
     bool ok = key && key2 && mine;
     const char *name = ok ? fl_data_meta(f, key) : NULL, *theirs = ok ? fl_data_meta(f, key2) : NULL;
-    if (ok && !name) ok = fl_fail("%s: has no optimizer '%s'", what, key);
+    if (ok && !name) ok = fl_fail("%s: the file has no optimizer '%s'", what, key);
     else if (ok && strcmp(name, o->type->name))
-        ok = fl_fail("%s: '%s' is of optimizer '%s', this one is '%s'", what, key, name, o->type->name);
+        ok = fl_fail("%s: optimizer '%s' is '%s' in the file, but '%s' here", what, key, name, o->type->name);
     else if (ok && (theirs ? strcmp(theirs, mine) != 0 : o->n_groups > 1))
-        ok = fl_fail("%s: '%s' is of other groups of parameters: '%s', here '%s'", what, key,
+        ok = fl_fail("%s: optimizer '%s' has parameter groups '%s' in the file, but '%s' here", what, key,
                      theirs ? theirs : "a ...", mine);
     fl_heap_free(key);
     fl_heap_free(key2);
@@ -244,7 +246,7 @@ static bool fl__optim_fits(const fl_optim_checkpoint *c, int i, const fl_data_fi
     return ok;
 }
 
-/* The numbers that were read for optimizer i are possible ones. */
+/* Checks that the hyperparameters read for optimizer i are valid. */
 static bool fl__optim_numbers_fit(const fl_optim_checkpoint *c, int i, const char *what) {
     const fl_optim *o = c->optim[i].optim;
     for (int64_t k = 0; k < c->state.n; k++) {
@@ -258,25 +260,26 @@ static bool fl__optim_numbers_fit(const fl_optim_checkpoint *c, int i, const cha
                 hyper = (int)(at - o->group[g].hyper);
         }
         if (hyper < FL_OPTIM_HYPERS && !fl__optim_allowed(o->type, hyper, fl_item(item->loaded_)))
-            return fl_fail("%s: '%s' is %g", what, item->name, fl_item(item->loaded_));
+            return fl_fail("%s: '%s' is out of range: got %g", what, item->name, fl_item(item->loaded_));
     }
     return true;
 }
 
-/* Training that goes on where products are rounded otherwise than in the run that wrote f gets other bits. */
+/* Warns if bf16 products are rounded otherwise than in the run that wrote f, which changes bits. */
 static void fl__optim_warn_of_bf16(const fl_data_file *f, const char *what) {
     const char *was = fl_data_meta(f, FL__META_BF16);
     if (!was || !strcmp(was, fl_cpu_bf16())) return;
-    fl_message(FL_LOG_WARN, "%s: products of bf16 took the way '%s' and take '%s' here, which gives other "
-               "bits; FL_CPU_BF16=%s keeps it where the processor can", what, was, fl_cpu_bf16(), was);
+    fl_message(FL_LOG_WARN, "%s: bf16 products were computed by '%s' and are now by '%s', which gives other "
+               "bits; FL_CPU_BF16=%s selects the former if the processor supports it", what, was,
+               fl_cpu_bf16(), was);
 }
 
 FL_API bool fl_optim_checkpoint_load(fl_optim_checkpoint *c, const char *path) {
-    static const char who[] = "fl_optim_load_checkpoint";
-    if (!fl_given(c, who, "the checkpoint") || !fl_given(path, who, "the path")) return false;
+    static const char fn[] = "fl_optim_load_checkpoint";
+    if (!fl_given(c, fn, "the checkpoint") || !fl_given(path, fn, "the path")) return false;
     char what[FL_NN_PATH];
     uint64_t numbers[FL__META_COUNT] = {0};
-    snprintf(what, sizeof what, "%s: %s", who, path);
+    snprintf(what, sizeof what, "%s: %s", fn, path);
     fl_quiet(+1);
     fl_data_file *f = fl_data_open_safetensors(path);
     bool ok = f && fl__optim_read_numbers(f, what, numbers);
@@ -286,7 +289,7 @@ FL_API bool fl_optim_checkpoint_load(fl_optim_checkpoint *c, const char *path) {
     ok = ok && fl_nn_state_commit(&c->state);
     for (int i = 0; ok && i < c->n; i++) {
         fl_optim *o = c->optim[i].optim;
-        fl_drop(o->factor); /* of a step that is no more */
+        fl_drop(o->factor); /* of an abandoned step */
         o->factor = NULL;
         ok = fl__optim_send(o);
     }
@@ -301,11 +304,11 @@ FL_API bool fl_optim_checkpoint_load(fl_optim_checkpoint *c, const char *path) {
     return true;
 }
 
-/* One model and one optimizer. */
+/* Lists one model and one optimizer. */
 static bool fl__optim_checkpoint_of(fl_optim_checkpoint *c, const char *path, fl_nn_module *m, fl_optim *o,
-                                    const char *who) {
-    if (!fl_given(o, who, "the optimizer")) return false;
-    if (!path || !m) return fl_error() ? false : fl_fail("%s: the %s is NULL", who, path ? "module" : "path");
+                                    const char *fn) {
+    if (!fl_given(o, fn, "the optimizer")) return false;
+    if (!path || !m) return fl_error() ? false : fl_fail("%s: the %s is NULL", fn, path ? "module" : "path");
     return fl_nn_state_add_module(&c->state, "model.", m) && fl_optim_checkpoint_add(c, "optim.", o);
 }
 

@@ -1,4 +1,4 @@
-/* clip.h - bounds for gradients, by norm and by value */
+/* fl/optim/clip.h - gradient clipping by norm and by value */
 #ifndef FL_OPTIM_CLIP_H
 #define FL_OPTIM_CLIP_H
 #include "optim.h"
@@ -7,17 +7,17 @@
 extern "C" {
 #endif
 
-/* No host reads these norms on the way: a step with them can be recorded, or wait in a device's queue. */
+/* None of these reads the norm on the host: a step with them can be recorded or queued on a device. */
 
-/* The root of the sum of the squares of all gradients: 0-d, f64. */
+/* Global norm of all gradients: the root of the sum of their squares, 0-d, f64. */
 FL_API fl_tensor *fl_optim_grad_norm(fv_list params);
-/* Scales all gradients by max_norm / (norm + 1e-6) if that is below 1, in place. Returns the norm before. A
-   norm that is no number goes into all of them (torch.nn.utils.clip_grad_norm_). */
+/* Scales all gradients in place by max_norm / (norm + 1e-6) if that is below 1. Returns the norm before. A
+   NaN norm propagates to all gradients (torch.nn.utils.clip_grad_norm_). */
 FL_API fl_tensor *fl_optim_clip_grad_norm(fv_list params, double max_norm);
-/* The same for the next step of o, by fl_optim_scale: gradients stay as they are, which spares a pass over
+/* The same for the next step of o, by fl_optim_scale: gradients are not rewritten, which saves a pass over
    them. The norm is that of the gradients times o's factor so far. */
 FL_API fl_tensor *fl_optim_clip(fl_optim *o, double max_norm);
-/* Limits every gradient's elements to -most .. most, in place (torch.nn.utils.clip_grad_value_). */
+/* Clamps every gradient element to [-most, most] in place (torch.nn.utils.clip_grad_value_). */
 FL_API bool fl_optim_clip_grad_value(fv_list params, double most);
 
 #ifdef __cplusplus
@@ -34,7 +34,7 @@ FL_API bool fl_optim_clip_grad_value(fv_list params, double most);
 #include "../ops/step.h"
 #include "../ops/view.h"
 
-/* The sum of the squares of all gradients. */
+/* Sum of the squares of all gradients. */
 static fl_tensor *fl__clip_squares(int64_t n, fl_var *const *list, const fl_optim_slot *slot) {
     fl_tensor *sum = NULL;
     for (int64_t i = 0; i < n && !fl_error(); i++) {
@@ -45,8 +45,8 @@ static fl_tensor *fl__clip_squares(int64_t n, fl_var *const *list, const fl_opti
     return fl_error() ? NULL : sum;
 }
 
-/* norm = scale sqrt(sum), and most / (norm + 1e-6), at most 1; NaN stays. One record, where all this would
-   be many small ones. */
+/* norm = scale sqrt(sum); factor = most / (norm + 1e-6), at most 1; NaN propagates. One record instead of
+   many small ones. */
 static bool fl__clip_factor(fl_tensor *sum, fl_tensor *scale, double most, fl_tensor **norm,
                             fl_tensor **factor) {
 #define FL__CLIP_NORM "MUL(SQRT(sum), ABS(scale))"
@@ -62,10 +62,10 @@ static bool fl__clip_factor(fl_tensor *sum, fl_tensor *scale, double most, fl_te
 }
 
 static bool fl__clip_allowed(const char *name, const char *what, double most) {
-    return most >= 0 || fl_fail("fl_optim_%s: %s is %g, must not be negative", name, what, most);
+    return most >= 0 || fl_fail("fl_optim_%s: %s must not be negative, got %g", name, what, most);
 }
 
-/* g = op(g, x) in place, but for gradients that are not dense, such as broadcast ones. */
+/* g = op(g, x), in place unless g is not dense, e.g. broadcast. */
 static bool fl__clip_grad(fl_var *p, fl_op op, fl_tensor *x) {
     fl_tensor *g = fv_grad(p);
     if (!g) return true;

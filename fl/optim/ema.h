@@ -1,4 +1,4 @@
-/* ema.h - an exponential moving average of weights */
+/* fl/optim/ema.h - exponential moving average of parameters */
 #ifndef FL_OPTIM_EMA_H
 #define FL_OPTIM_EMA_H
 #include "optim.h"
@@ -7,23 +7,22 @@
 extern "C" {
 #endif
 
-/* Copies of parameters, f32 or wider, that follow them slowly, to be evaluated and saved. */
+/* Exponential moving averages of parameters, f32 or wider, to be evaluated and saved. */
 typedef struct fl_optim_ema {
-    fv_list params;      /* kept */
-    fl_tensor **average; /* their averages; while swapped, their values */
+    fv_list params;      /* owned references */
+    fl_tensor **average; /* the averages; while swapped, the parameters' values */
     fl_tensor *decay;    /* f64, 0-d */
     bool swapped;
 } fl_optim_ema;
-/* Starts at the parameters' values. decay in [0, 1), 0.999 say. */
+/* Averages that start at the parameters' values. decay in [0, 1), e.g. 0.999. */
 FL_API fl_optim_ema *fl_optim_ema_new(fv_list params, double decay);
-FL_API void fl_optim_ema_free(fl_optim_ema *e); /* NULL is fine */
-/* average = decay average + (1 - decay) parameter; in a step that is skipped, call it not. Refused while
-   swapped. */
+FL_API void fl_optim_ema_free(fl_optim_ema *e); /* NULL is allowed */
+/* average = decay average + (1 - decay) parameter. Not for skipped steps; an error while swapped. */
 FL_API bool fl_optim_ema_update(fl_optim_ema *e);
-/* Exchanges averages and parameters; the second time back. A narrow parameter's average is rounded on the
-   way out, and back from there. */
+/* Swaps averages and parameters; the second call swaps back. The average of a narrow parameter is rounded to
+   its dtype on the way, and keeps that value. */
 FL_API bool fl_optim_ema_swap(fl_optim_ema *e);
-/* The averages, for checkpoints: under prefix, by index; also while they are swapped. */
+/* Adds the averages under prefix, by index, for checkpoints; allowed while swapped. */
 FL_API bool fl_optim_ema_state(fl_optim_ema *e, const char *prefix, fl_nn_state *state);
 
 #ifdef __cplusplus
@@ -43,7 +42,8 @@ static fl_step_rule fl__ema_rule = {.reads = "p", .writes = "e", .numbers = "dec
 
 FL_API fl_optim_ema *fl_optim_ema_new(fv_list params, double decay) {
     if (!fl__optim_params_ok("ema", params)) return fl_raise();
-    if (!(decay >= 0 && decay < 1)) return fl_err_null("fl_optim_ema: decay is %g, must be in [0, 1)", decay);
+    if (!(decay >= 0 && decay < 1)) return fl_err_null("fl_optim_ema: decay must be in [0, 1), got %g",
+                                                       decay);
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
     fl_optim_ema *e = fl_heap_alloc(sizeof *e);
@@ -78,7 +78,8 @@ FL_API void fl_optim_ema_free(fl_optim_ema *e) {
 FL_API bool fl_optim_ema_update(fl_optim_ema *e) {
     if (fl_error()) return false;
     if (!fl_given(e, "fl_optim_ema_update", "the average")) return fl_raise();
-    if (e->swapped) return fl_err_false("fl_optim_ema_update: parameters and averages are swapped");
+    if (e->swapped) return fl_err_false("fl_optim_ema_update: parameters and averages are swapped: call "
+                                        "fl_optim_ema_swap first");
     bool ok = true;
     for (int i = 0; ok && i < e->params.n; i++)
         ok = fl_step(&fl__ema_rule, (fl_tensor *[]){fv_value(e->params.v[i]), e->average[i]}, 1, &e->decay,

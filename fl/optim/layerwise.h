@@ -1,4 +1,4 @@
-/* layerwise.h - LAMB and NovoGrad: the norm of a whole tensor decides */
+/* fl/optim/layerwise.h - LAMB and NovoGrad: layer-wise adaptive rates */
 #ifndef FL_OPTIM_LAYERWISE_H
 #define FL_OPTIM_LAYERWISE_H
 #include "optim.h"
@@ -7,7 +7,7 @@
 extern "C" {
 #endif
 
-/* .master: see fl_optim_use_masters; .maximize: fl_optim_maximize. */
+/* .master: see fl_optim_use_masters; .maximize: see fl_optim_maximize. */
 typedef struct fl_optim_lamb_opts {
     fl_opts_guard guard_;
     double lr;           /* 0 -> 1e-3 */
@@ -17,8 +17,8 @@ typedef struct fl_optim_lamb_opts {
     bool master, maximize;
     char _end;
 } fl_optim_lamb_opts;
-/* m, v, m', v' as Adam's;  r = m' / (sqrt(v') + eps) + weight_decay p;  p -= lr |p| / |r| r, a norm of 0
-   makes the ratio 1 (You et al. 2020, "Large batch optimization for deep learning") */
+/* m, v, m', v' as in Adam; r = m' / (sqrt(v') + eps) + weight_decay p; p -= lr |p| / |r| r; the ratio is 1 if
+   a norm is 0 (You et al. 2020, "Large batch optimization for deep learning") */
 #define fl_optim_lamb(...) FL_OPTIM__LAMB(__VA_ARGS__, ._end = 0)
 #define FL_OPTIM__LAMB(params, ...) fl_optim_lamb_opt(params, FL_LITERAL(fl_optim_lamb_opts, __VA_ARGS__))
 FL_API fl_optim *fl_optim_lamb_opt(fv_list params, fl_optim_lamb_opts o);
@@ -32,9 +32,9 @@ typedef struct fl_optim_novograd_opts {
     bool master, maximize;
     char _end;
 } fl_optim_novograd_opts;
-/* v = beta2 v + (1 - beta2) |g|^2, at first |g|^2, one number per tensor;  m = beta1 m + g / (sqrt(v) + eps)
-   + weight_decay p;  p -= lr m (Ginsburg et al. 2019, "Stochastic gradient methods with layer-wise adaptive
-   moments"; defaults Flashlight's) */
+/* v = beta2 v + (1 - beta2) |g|^2, initially |g|^2, one number per tensor; m = beta1 m + g / (sqrt(v) + eps)
+   + weight_decay p; p -= lr m (Ginsburg et al. 2019, "Stochastic gradient methods with layer-wise adaptive
+   moments"; Flashlight's defaults) */
 #define fl_optim_novograd(...) FL_OPTIM__NOVOGRAD(__VA_ARGS__, ._end = 0)
 #define FL_OPTIM__NOVOGRAD(params, ...) \
     fl_optim_novograd_opt(params, FL_LITERAL(fl_optim_novograd_opts, __VA_ARGS__))
@@ -59,7 +59,7 @@ FL_API fl_optim *fl_optim_novograd_opt(fv_list params, fl_optim_novograd_opts o)
     "ADD(DIV(DIV(" FL__LAMB_M ", " FL__LAMB_BIAS("beta1") "), " \
     "ADD(SQRT(DIV(" FL__LAMB_V ", " FL__LAMB_BIAS("beta2") ")), eps)), MUL(weight_decay, p))"
 #define FL__LAMB_NUMBERS "factor t lr beta1 beta2 eps weight_decay"
-/* What would be r, for its norm; then all, with |p| / |r|. */
+/* First r, for its norm; then the update, with the ratio |p| / |r|. */
 static fl_step_rule fl__lamb_peek = {.reads = "g p m v", .writes = "r", .numbers = FL__LAMB_NUMBERS,
                                      .formula = FL__LAMB_R};
 static fl_step_rule fl__lamb_rule = {
@@ -90,7 +90,7 @@ FL_API fl_optim *fl_optim_lamb_opt(fv_list params, fl_optim_lamb_opts o) {
     return fl__optim_make(&fl__lamb_type, params, o.lr, 1e-3, hyper, o.master, o.maximize);
 }
 
-/* gg is |g|^2, before the factor; v is of the step before. */
+/* gg is |g|^2 before the factor; v is that of the previous step. */
 #define FL__NOVO_GG "MUL(MUL(factor, factor), gg)"
 #define FL__NOVO_V \
     "SELECT(EQ(t, CONST(0)), " FL__NOVO_GG ", " \

@@ -1,4 +1,4 @@
-/* lbfgs.h - L-BFGS: quasi-Newton steps, with a line search by the strong Wolfe conditions */
+/* fl/optim/lbfgs.h - L-BFGS: quasi-Newton steps with a strong Wolfe line search */
 #ifndef FL_OPTIM_LBFGS_H
 #define FL_OPTIM_LBFGS_H
 #include "optim.h"
@@ -9,18 +9,18 @@ extern "C" {
 
 typedef struct fl_optim_lbfgs_opts {
     fl_opts_guard guard_;
-    double lr;                /* step length, or the first one that a line search tries; 0 -> 1 */
-    int64_t max_iter;         /* updates in a step; 0 -> 20 */
-    int64_t max_eval;         /* evaluations of the loss in a step; 0 -> 1.25 max_iter */
-    double tolerance_grad;    /* a step ends where no gradient is larger; 0 -> 1e-7 */
-    double tolerance_change;  /* and where loss or parameters change less; 0 -> 1e-9 */
-    int64_t history;          /* pairs that are remembered: memory of 2 history parameters; 0 -> 100 */
-    bool strong_wolfe;        /* searches a step length: sufficient decrease, curvature */
+    double lr;                /* step length, or the first one that the line search tries; 0 -> 1 */
+    int64_t max_iter;         /* updates per step; 0 -> 20 */
+    int64_t max_eval;         /* evaluations of the loss per step; 0 -> 1.25 max_iter */
+    double tolerance_grad;    /* stop when no gradient element exceeds this; 0 -> 1e-7 */
+    double tolerance_change;  /* stop when loss or parameters change less; 0 -> 1e-9 */
+    int64_t history;          /* stored pairs (y, s): memory of 2 history parameters; 0 -> 100 */
+    bool strong_wolfe;        /* line search by sufficient decrease and curvature */
     bool master;              /* see fl_optim_use_masters */
     bool maximize;            /* see fl_optim_maximize */
     char _end;
 } fl_optim_lbfgs_opts;
-/* For losses of the whole set. fl_optim_step_closure, as it evaluates the loss itself:
+/* L-BFGS, for full-batch losses. It evaluates the loss itself, hence needs fl_optim_step_closure:
      fl_optim *o = fl_optim_lbfgs(fl_nn_parameters(net), .strong_wolfe = true);
      fl_optim_step_closure(o, loss_of, user, &loss);
    One group. torch.optim.LBFGS (Nocedal and Wright, "Numerical Optimization", algorithms 7.4, 3.5, 3.6) */
@@ -43,12 +43,12 @@ FL_API fl_optim *fl_optim_lbfgs_opt(fv_list params, fl_optim_lbfgs_opts o);
 #include "../ops/view.h"
 #include <math.h>
 
-/* The states, of slot 0 alone: all parameters are one flat vector. */
+/* The states, all in slot 0: all parameters form one flat vector. */
 enum { FL__LBFGS_D, FL__LBFGS_GRAD, FL__LBFGS_Y, FL__LBFGS_S, FL__LBFGS_RHO, FL__LBFGS_NUMBERS };
 enum { FL__LBFGS_ITERS, FL__LBFGS_EVALS, FL__LBFGS_TOL_GRAD, FL__LBFGS_TOL_CHANGE, FL__LBFGS_HISTORY,
        FL__LBFGS_WOLFE };
 
-/* A step. The numbers stay from one to the next, in a state. */
+/* A step. `number` persists between steps in a state tensor. */
 typedef struct fl__lbfgs {
     fl_optim *o;
     fl_optim_closure closure;
@@ -57,12 +57,12 @@ typedef struct fl__lbfgs {
     fl_tensor **state;
     fl_dtype dtype;
     struct {
-        double t, scale;    /* step length; of the first estimate of the inverse Hessian */
-        double pairs, next; /* how many there are; where the next one goes: y and s are rings of rows */
+        double t, scale;    /* step length; scale of the initial inverse Hessian */
+        double pairs, next; /* number of stored pairs; index of the next: y and s are ring buffers of rows */
         double evals;
     } number;
 } fl__lbfgs;
-/* Of the search line: the loss, its slope and its gradient at length t. */
+/* A point on the search line: loss, slope and gradient at step length t. */
 typedef struct fl__lbfgs_point {
     double t, f, slope;
     fl_tensor *g;
@@ -92,7 +92,7 @@ static fl_tensor *fl__lbfgs_init(fl_optim *o, fl_tensor *param, int k) {
     return fl_to(fl_zeros(shape, d), fl_backend_name(param));
 }
 
-/* A copy of all parameters, or of their gradients as they are to be minimized, as one vector. */
+/* A copy of all parameters, or of the gradients to descend, as one vector. */
 static fl_tensor *fl__lbfgs_flat(const fl__lbfgs *w, bool grads) {
     const fl_optim *o = w->o;
     fl_tensor **part = fl_heap_alloc((size_t)o->n * sizeof *part), *y = NULL;
@@ -109,7 +109,7 @@ static fl_tensor *fl__lbfgs_flat(const fl__lbfgs *w, bool grads) {
     return fl_scope_return(&s, y);
 }
 
-/* The parameters become x. */
+/* Assigns x to the parameters. */
 static bool fl__lbfgs_put(const fl__lbfgs *w, fl_tensor *x) {
     bool ok = x != NULL;
     int64_t at = 0;
@@ -140,7 +140,7 @@ static double fl__lbfgs_largest(fl_tensor *x) {
     return y;
 }
 
-/* Loss and gradient at x + t d, which the parameters become; d NULL: where they are. */
+/* Loss and gradient at x + t d, which is assigned to the parameters; d NULL: at the current parameters. */
 static bool fl__lbfgs_eval(fl__lbfgs *w, fl_tensor *x, fl_tensor *d, double t, fl__lbfgs_point *at) {
     fl_scope s = fl_scope_begin();
     bool ok = !d || fl__lbfgs_put(w, fl_add(x, fl_mul(d, fl_num(t))));
@@ -154,7 +154,7 @@ static bool fl__lbfgs_eval(fl__lbfgs *w, fl_tensor *x, fl_tensor *d, double t, f
     return at->g && !fl_error();
 }
 
-/* The least of the cubic with these values and slopes at a and b, within [low, high]. */
+/* The minimum in [low, high] of the cubic with the values and slopes of a and b. */
 static double fl__lbfgs_cubic(const fl__lbfgs_point *a, const fl__lbfgs_point *b, double low, double high) {
     if (a->t > b->t) return fl__lbfgs_cubic(b, a, low, high);
     const double c = a->slope + b->slope - 3 * (a->f - b->f) / (a->t - b->t);
@@ -164,13 +164,13 @@ static double fl__lbfgs_cubic(const fl__lbfgs_point *a, const fl__lbfgs_point *b
     return fmin(fmax(t, low), high);
 }
 
-/* A point on the line from `start` along d that satisfies the strong Wolfe conditions, or the best that 25
-   evaluations find. The parameters may be elsewhere on the line afterwards. */
+/* Finds a point on the line from `start` along d that satisfies the strong Wolfe conditions, or the best of
+   25 evaluations. Afterwards the parameters may be at another point of the line. */
 static bool fl__lbfgs_search(fl__lbfgs *w, fl_tensor *x, fl_tensor *d, const fl__lbfgs_point *start, double t,
                              fl__lbfgs_point *found) {
     enum { MOST = 25 };
     const double size = fl__lbfgs_largest(d), c1 = 1e-4, c2 = 0.9;
-    fl__lbfgs_point end[2] = {*start}, now; /* the bracket, or the point before */
+    fl__lbfgs_point end[2] = {*start}, now; /* the bracket, or the previous point */
     bool done = false, stuck = false, bracket = false;
     int i = 0;
     if (!fl__lbfgs_eval(w, x, d, t, &now)) return false;
@@ -216,13 +216,13 @@ static bool fl__lbfgs_search(fl__lbfgs *w, fl_tensor *x, fl_tensor *d, const fl_
     return true;
 }
 
-/* Row i of the pairs, from the oldest on. */
+/* Row i of the pairs, the oldest first. */
 static fl_tensor *fl__lbfgs_row(const fl__lbfgs *w, int state, int64_t i) {
     const int64_t rows = w->state[state]->shape[0];
     return fl_select(w->state[state], 0, ((int64_t)(w->number.next - w->number.pairs) + i + rows) % rows);
 }
 
-/* Remembers y = g - the gradient before and s = t d, if the curvature y s is positive. */
+/* Stores y = g - previous gradient and s = t d, if the curvature y s is positive. */
 static bool fl__lbfgs_remember(fl__lbfgs *w, fl_tensor *g) {
     fl_scope s = fl_scope_begin();
     fl_tensor *y = fl_sub(g, w->state[FL__LBFGS_GRAD]);
@@ -247,7 +247,7 @@ static bool fl__lbfgs_subtract(fl_tensor *q, fl_tensor *x, double a) {
     return fl_assign_op(q, FL_OP_sub, q, fl_mul(x, fl_num(a))) != NULL;
 }
 
-/* d = -(inverse Hessian) g, by the two loops over the pairs. */
+/* d = -(inverse Hessian) g, by the two-loop recursion. */
 static bool fl__lbfgs_direct(fl__lbfgs *w, fl_tensor *g) {
     fl_tensor *d = w->state[FL__LBFGS_D];
     const int64_t n = (int64_t)w->number.pairs;
@@ -268,7 +268,7 @@ static bool fl__lbfgs_direct(fl__lbfgs *w, fl_tensor *g) {
     return ok && !fl_error();
 }
 
-/* One update from *at, which becomes where it ends; *more: another may follow. */
+/* One update from *at, which becomes its end point; *more: whether to continue. */
 static bool fl__lbfgs_update(fl__lbfgs *w, fl__lbfgs_point *at, bool last, bool *more) {
     const fl_optim *o = w->o;
     fl_tensor *d = w->state[FL__LBFGS_D];
@@ -283,7 +283,7 @@ static bool fl__lbfgs_update(fl__lbfgs *w, fl__lbfgs_point *at, bool last, bool 
     if (first) w->number.t *= fmin(1, 1 / fl_item(fl_sum(fl_abs(at->g), FL_ALL_AXES)));
     start.t = 0;
     start.slope = fl__lbfgs_dot(at->g, d);
-    if (start.slope > -w->hyper[FL__LBFGS_TOL_CHANGE]) return true; /* not downhill */
+    if (start.slope > -w->hyper[FL__LBFGS_TOL_CHANGE]) return true; /* not a descent direction */
     fl_tensor *x = fl__lbfgs_flat(w, false);
     ok = x != NULL;
     if (wolfe) ok = ok && fl__lbfgs_search(w, x, d, &start, w->number.t, at);
@@ -306,7 +306,7 @@ static bool fl__lbfgs_minimize(fl_optim *o, fl_optim_closure closure, void *user
     bool more = ok && !(fl__lbfgs_largest(at.g) <= w.hyper[FL__LBFGS_TOL_GRAD]);
     const double evals = w.number.evals - 1;
     *loss = at.f * o->sign->f64;
-    fl_keep(at.g); /* one of the last update is dropped with the next */
+    fl_keep(at.g); /* the next update drops this one */
     for (int64_t i = 1; ok && more; i++) {
         fl_scope inner = fl_scope_begin();
         fl_tensor *before = at.g;
@@ -333,8 +333,8 @@ FL_API fl_optim *fl_optim_lbfgs_opt(fv_list params, fl_optim_lbfgs_opts o) {
     const double hyper[] = {(double)iters, (double)evals, fl_option(o.tolerance_grad, 1e-7),
                             fl_option(o.tolerance_change, 1e-9), (double)history, o.strong_wolfe};
     if (iters < 1 || evals < 1 || history < 1)
-        return fl_err_null("fl_optim_lbfgs: max_iter %g, max_eval %g and history %g must be at least 1", hyper[0],
-                           hyper[1], hyper[4]);
+        return fl_err_null("fl_optim_lbfgs: max_iter, max_eval and history must be at least 1, got %g, %g "
+                           "and %g", hyper[0], hyper[1], hyper[4]);
     return fl__optim_make(&fl__lbfgs_type, params, o.lr, 1, hyper, o.master, o.maximize);
 }
 

@@ -1,4 +1,4 @@
-/* lion.h - Lion: the sign of a momentum */
+/* fl/optim/lion.h - Lion: updates by the sign of a momentum */
 #ifndef FL_OPTIM_LION_H
 #define FL_OPTIM_LION_H
 #include "optim.h"
@@ -16,7 +16,7 @@ typedef struct fl_optim_lion_opts {
     bool maximize;       /* see fl_optim_maximize */
     char _end;
 } fl_optim_lion_opts;
-/* p -= lr (sign(beta1 m + (1 - beta1) g) + weight_decay p);  m = beta2 m + (1 - beta2) g (Chen et al. 2023,
+/* p -= lr (sign(beta1 m + (1 - beta1) g) + weight_decay p); m = beta2 m + (1 - beta2) g (Chen et al. 2023,
    "Symbolic discovery of optimization algorithms") */
 #define fl_optim_lion(...) FL_OPTIM__LION(__VA_ARGS__, ._end = 0)
 #define FL_OPTIM__LION(params, ...) fl_optim_lion_opt(params, FL_LITERAL(fl_optim_lion_opts, __VA_ARGS__))

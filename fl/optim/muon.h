@@ -1,4 +1,4 @@
-/* muon.h - Muon: orthogonal updates of matrices */
+/* fl/optim/muon.h - Muon: orthogonalised momentum updates of matrices */
 #ifndef FL_OPTIM_MUON_H
 #define FL_OPTIM_MUON_H
 #include "optim.h"
@@ -13,18 +13,18 @@ typedef struct fl_optim_muon_opts {
     double weight_decay; /* 0 -> 0.1; p -= lr weight_decay p */
     double momentum;     /* 0 -> 0.95 */
     double eps;          /* 0 -> 1e-7 */
-    int64_t steps;       /* 0 -> 5, of Newton and Schulz */
+    int64_t steps;       /* Newton-Schulz iterations, 0 -> 5 */
     bool no_nesterov;
-    bool match_adamw;    /* scales by 0.2 sqrt(max(rows, columns)): the size of AdamW's updates */
+    bool match_adamw;    /* scale by 0.2 sqrt(max(rows, columns)), to match the RMS of AdamW's updates */
     bool master;         /* see fl_optim_use_masters */
     bool maximize;       /* see fl_optim_maximize */
     char _end;
 } fl_optim_muon_opts;
-/* m = momentum m + (1 - momentum) g;  u = (1 - momentum) g + momentum m (no_nesterov: m);  p -= lr
-   (sqrt(max(1, rows / columns)) orthogonal(u) + weight_decay p); orthogonal: x = u / |u|, then steps times
-   x = 3.4445 x - 4.775 y x + 2.0315 y y x, y = x x^T, of the flat side. torch.optim.Muon, which does that in
-   bf16, this in f32. Every parameter must have 2 dims: biases, norms, embeddings and heads go to another
-   optimizer. */
+/* m = momentum m + (1 - momentum) g; u = (1 - momentum) g + momentum m (no_nesterov: m); p -= lr (sqrt(max(1,
+   rows / columns)) orthogonal(u) + weight_decay p); orthogonal: x = u / |u|, then `steps` times x = 3.4445 x
+   - 4.775 y x + 2.0315 y y x, y = x x^T, with x transposed if it has more rows than columns.
+   torch.optim.Muon, which does that in bf16, fl in f32. Every parameter must have 2 dims: use another
+   optimizer for biases, norms, embeddings and heads. */
 #define fl_optim_muon(...) FL_OPTIM__MUON(__VA_ARGS__, ._end = 0)
 #define FL_OPTIM__MUON(params, ...) fl_optim_muon_opt(params, FL_LITERAL(fl_optim_muon_opts, __VA_ARGS__))
 FL_API fl_optim *fl_optim_muon_opt(fv_list params, fl_optim_muon_opts o);
@@ -57,7 +57,7 @@ static fl_step_rule fl__muon_rule = {
 
 enum { FL__MUON_EPS = 2, FL__MUON_STEPS, FL__MUON_NESTEROV, FL__MUON_MATCH };
 
-/* About the nearest orthogonal matrix to u, whose singular values become 0.7 to 1.2. */
+/* An approximation of the orthogonal matrix nearest to u: its singular values become 0.7 to 1.2. */
 static fl_tensor *fl__muon_orthogonal(fl_tensor *u, double eps, int64_t steps) {
     fl_tensor *norm = fl_maximum(fl_cast(fl_sqrt(fl_sum_squares(u)), u->dtype), fl_num(eps));
     const bool tall = u->shape[0] > u->shape[1];
@@ -98,8 +98,8 @@ FL_API fl_optim *fl_optim_muon_opt(fv_list params, fl_optim_muon_opts o) {
                             o.match_adamw};
     for (int i = 0; i < params.n; i++)
         if (params.v[i] && fv_value(params.v[i])->ndim != 2)
-            return fl_err_null("fl_optim_muon: parameter %d is %s, must have 2 dims: give it to another optimizer",
-                               i, FL_SHAPE_TEXT(fv_value(params.v[i])));
+            return fl_err_null("fl_optim_muon: parameters must have 2 dims, got %s for parameter %d: use "
+                               "another optimizer for it", FL_SHAPE_TEXT(fv_value(params.v[i])), i);
     return fl__optim_make(&fl__muon_type, params, o.lr, 1e-3, hyper, o.master, o.maximize);
 }
 

@@ -1,8 +1,8 @@
-/* optim.h - what an optimizer is: parameters, groups, a rule, and the step
+/* fl/optim/optim.h - optimizers: parameter groups, update rules, the step
 
-   A kind of optimizer is a rule (fl/ops/step.h): formulas of the new parameter and of what is remembered
-   about it. Steps read their numbers from tensors, so that one which was recorded, or waits in a device's
-   queue, uses those of its moment. */
+   A type of optimizer is a rule (fl/ops/step.h): formulas of the new parameter and of its state. Steps read
+   their hyperparameters from tensors, so that a recorded step, or one queued on a device, uses the values of
+   its time. */
 #ifndef FL_OPTIM_OPTIM_H
 #define FL_OPTIM_OPTIM_H
 #ifndef FL_NN_H
@@ -15,39 +15,40 @@ extern "C" {
 #endif
 
 enum {
-    FL_OPTIM_STATES = 8, /* tensors that an optimizer may remember per parameter */
-    FL_OPTIM_HYPERS = 8, /* numbers of an optimizer besides lr */
-    FL_OPTIM_GROUPS = 16
+    FL_OPTIM_STATES = 8,  /* most state tensors per parameter */
+    FL_OPTIM_HYPERS = 8,  /* most hyperparameters besides lr */
+    FL_OPTIM_GROUPS = 16  /* most parameter groups */
 };
 
 typedef struct fl_optim fl_optim;
-/* Parameters with the same numbers. */
+/* A parameter group: parameters with the same hyperparameters. */
 typedef struct fl_optim_group {
-    double lr_scale;               /* its lr is the optimizer's times this */
-    double hyper[FL_OPTIM_HYPERS]; /* in the order of their names */
-    fl_tensor *numbers;            /* f64 [1 + hypers]: lr and hyper, where steps read them */
-    double sent[1 + FL_OPTIM_HYPERS];
+    double lr_scale;               /* its lr is the optimizer's lr times this */
+    double hyper[FL_OPTIM_HYPERS]; /* in the order of the type's names */
+    fl_tensor *numbers;            /* f64 [1 + hypers]: lr and hyper, as read by steps */
+    double sent[1 + FL_OPTIM_HYPERS]; /* the last values written there */
 } fl_optim_group;
+/* A parameter and its state. */
 typedef struct fl_optim_slot {
     fl_var *param;
-    fl_tensor *master;                 /* f32, of a narrower parameter: fl_optim_use_masters; else NULL */
-    /* f32, or f64 as param, zeros at first; those that the type has `apart` are of any shape, or NULL. */
+    fl_tensor *master;                 /* f32 copy of a narrower parameter: fl_optim_use_masters; else NULL */
+    /* Initially zeros, f32 or f64 as param; those in the type's `apart` mask have any shape, or are NULL. */
     fl_tensor *state[FL_OPTIM_STATES];
-    fl_tensor *steps;                  /* i64, 0-d: updates so far */
+    fl_tensor *steps;                  /* i64, 0-d: number of updates so far */
     fl_optim_group *group;
-    /* During a step. NULL grad: the parameter is skipped. */
-    fl_tensor *grad;     /* dense */
-    fl_tensor *update;   /* what `prepare` made: a second tensor that the rule reads, */
-    fl_tensor *number[2]; /* 0-d numbers behind its others, */
-    fl_tensor *made[2];   /* and what only `step` reads */
-    bool early;           /* updated within the pass, its gradient is gone: fl_optim_step_early */
+    /* During a step: */
+    fl_tensor *grad;      /* dense; NULL: the parameter is skipped */
+    fl_tensor *update;    /* from `prepare`: a second tensor that the rule reads */
+    fl_tensor *number[2]; /* from `prepare`: 0-d numbers after the rule's others */
+    fl_tensor *made[2];   /* from `prepare`: tensors for `step` only */
+    bool early;           /* already updated in this pass, gradient dropped: fl_optim_step_early */
 } fl_optim_slot;
 
-/* The loss, after fl_optim_zero_grad, with the gradients of fl_backward. NULL after an error. */
+/* Calls fl_optim_zero_grad, computes the loss, calls fl_backward, returns the loss; NULL after an error. */
 typedef fl_var *(*fl_optim_closure)(void *user);
 
-/* Parts of rules: g with its factor, and with PyTorch's weight decay, which is no term at all if it is 0;
-   p less the decay that is no gradient (AdamW's); -1, 0 or 1. */
+/* Parts of rules: g times its factor; the same plus PyTorch's weight decay (no term at all if 0); p after
+   decoupled weight decay (AdamW's); the sign -1, 0 or 1. */
 #define FL_OPTIM_SCALED_G "MUL(factor, g)"
 #define FL_OPTIM_DECAYED_G \
     "SELECT(EQ(weight_decay, CONST(0)), MUL(factor, g), ADD(MUL(factor, g), MUL(weight_decay, p)))"
@@ -55,104 +56,108 @@ typedef fl_var *(*fl_optim_closure)(void *user);
 #define FL_OPTIM_SIGN(x) \
     "SELECT(LT(CONST(0), " x "), CONST(1), SELECT(LT(" x ", CONST(0)), CONST(-1), " x "))"
 
-/* The table of a kind of optimizer. */
+/* The type (vtable) of an optimizer. */
 typedef struct fl_optim_type {
-    const char *name;                   /* "sgd": compared when a checkpoint is loaded */
-    const char *state[FL_OPTIM_STATES]; /* names of the tensors, up to the first NULL */
-    const char *hyper[FL_OPTIM_HYPERS]; /* names of the numbers, up to the first NULL */
-    const char *limits; /* a letter each: f in [0, 1), n finite and not negative; NULL: any number */
-    /* reads "g" (and update), writes "p" and one for each state, numbers "factor t lr", one for each hyper,
-       and those of prepare. t counts the steps before this one; g is to be multiplied by factor. */
+    const char *name;                   /* "sgd"; must match when a checkpoint is loaded */
+    const char *state[FL_OPTIM_STATES]; /* names of the state tensors, up to the first NULL */
+    const char *hyper[FL_OPTIM_HYPERS]; /* names of the hyperparameters, up to the first NULL */
+    const char *limits; /* one letter per hyperparameter: f: in [0, 1), n: finite and >= 0; NULL: any */
+    /* Reads "g" (and update); writes "p" and each state; numbers: "factor t lr", each hyperparameter, those
+       of prepare. t is the number of steps before this one; g must be multiplied by factor. */
     fl_step_rule *rule;
-    /* Bit k: the rule does not write state k, which is one number, f64 and 0-d, or what `init` makes. */
+    /* Mask of states that the rule does not write: f64 scalars, or made by `init`. */
     unsigned apart;
-    /* May be NULL. The first value of state k, one of those apart, for a parameter of this value: of any
-       shape and dtype, on its backend. NULL without an error: this parameter has none. */
+    /* Optional. Initial value of state k (one in `apart`) for a parameter of this value: of any shape and
+       dtype, on its backend. NULL without an error: the parameter does not have that state. */
     fl_tensor *(*init)(fl_optim *o, fl_tensor *param, int k);
-    /* Both may be NULL. Before anything is written: sets p->update, p->number and p->made, which the
-       innermost scope owns; all that may fail for want of memory. Instead of the rule: updates p->param in
-       place. */
+    /* Optional. Runs before anything is written, and does everything that may run out of memory: sets
+       p->update, p->number and p->made, which the innermost scope owns. */
     bool (*prepare)(fl_optim *o, fl_optim_slot *p);
+    /* Optional, instead of the rule: updates p->param in place. */
     bool (*step)(fl_optim *o, fl_optim_slot *p);
-    /* Instead of rule and step, for fl_optim_step_closure: updates all parameters, evaluating the loss as
-       often as it likes, and counts in o->steps; *loss is that of the first evaluation. Within a scope. */
+    /* Optional, instead of rule and step, for fl_optim_step_closure: updates all parameters, with any number
+       of evaluations of the loss, and counts in o->steps; *loss is that of the first evaluation. Runs in a
+       scope. */
     bool (*minimize)(fl_optim *o, fl_optim_closure closure, void *user, double *loss);
-    void (*destroy)(fl_optim *o); /* frees what o->user points to; called once if that is set. May be NULL */
+    void (*destroy)(fl_optim *o); /* optional: frees o->user, if that is not NULL */
 } fl_optim_type;
 
 struct fl_optim {
     const fl_optim_type *type;
-    void *user; /* of the type's functions; NULL at first */
+    void *user; /* for the type's functions; initially NULL */
     double lr;
     fl_optim_group group[FL_OPTIM_GROUPS];
     int n_groups;
     fl_optim_slot *slot;
     int64_t n;
-    fl_tensor *steps;  /* i64 [n]: the slots' are its elements */
-    fl_tensor *factor; /* of the gradients in the next step; NULL: */
-    fl_tensor *sign;   /* 1, or -1 to maximize */
-    fv_watcher early;  /* of the passes, while fl_optim_step_early is on; its user is the optimizer */
-    int64_t last_early; /* the slot that it updated last */
+    fl_tensor *steps;  /* i64 [n]: its elements are the slots' steps */
+    fl_tensor *factor; /* of the gradients in the next step; NULL: `sign` */
+    fl_tensor *sign;   /* 1, or -1 to maximise */
+    fv_watcher early;  /* watches backward passes while fl_optim_step_early is on; its user is this */
+    int64_t last_early; /* the slot updated last by it */
 };
 
-/* An optimizer of that type; keeps the parameters. hyper has as many numbers as the type has names. */
+/* An optimizer of that type; holds references to the parameters. hyper has one value per name of the type. */
 FL_API fl_optim *fl_optim_new(const fl_optim_type *type, fv_list params, double lr, const double *hyper);
-FL_API void fl_optim_free(fl_optim *o); /* NULL is fine */
-/* Gives every f16 or bf16 parameter an f32 master, made of its value: steps update that, and round it to
-   the parameter in the same pass. Again: after values were loaded into the parameters. Makers take .master.
-   */
+FL_API void fl_optim_free(fl_optim *o); /* NULL is allowed */
+/* Gives each f16 or bf16 parameter an f32 master copy: steps update that and round it to the parameter in the
+   same pass. Call again after loading values into the parameters. Makers take .master. */
 FL_API bool fl_optim_use_masters(fl_optim *o);
-/* While on, steps go up the gradient: the factor that rules read has the other sign. Not within a step, whose
-   factor is set already (fl_optim_scale). Makers take .maximize. */
+/* While on, steps ascend the gradient: the factor that rules read changes sign. An error while a factor is
+   set (fl_optim_scale). Makers take .maximize. */
 FL_API bool fl_optim_maximize(fl_optim *o, bool on);
 
-/* Updates every parameter that has a gradient. False after an error, and while one is pending. */
+/* Updates every parameter that has a gradient. Returns false after an error, and while one is pending. */
 FL_API bool fl_optim_step(fl_optim *o);
+/* Drops the gradients of all its parameters. */
 FL_API void fl_optim_zero_grad(fl_optim *o);
-/* A step that evaluates the loss: of L-BFGS several times, of others once, then fl_optim_step. *loss, unless
-   it is NULL, becomes that of the first evaluation. */
+/* A step that evaluates the loss: L-BFGS several times; others once, then fl_optim_step. *loss, unless NULL,
+   is set to that of the first evaluation. */
 FL_API bool fl_optim_step_closure(fl_optim *o, fl_optim_closure closure, void *user, double *loss);
-/* While on, fl_backward on this thread updates each parameter as soon as its gradient is complete, and
-   drops the gradient: memory holds those of a layer or two instead of all, and what the pass wrote is read
-   from a cache. fl_optim_step then updates those that are left and counts. The result has the same bits.
-   One pass a step; no clipping and no scaler, which want all gradients first, and none that other processes
-   are to sum (an error); a pass that fails leaves some parameters updated (LOMO, arXiv 2306.09782). */
+/* While on, fl_backward on this thread updates each parameter as soon as its gradient is complete, and drops
+   the gradient (LOMO, arXiv 2306.09782): memory holds the gradients of one or two layers instead of all, and
+   they are still in cache. fl_optim_step then updates the remaining parameters and counts. The result is
+   bitwise the same. One pass per step. Clipping, a scaler, and gradients summed over processes need all
+   gradients first and are errors. A pass that fails leaves some parameters updated. */
 FL_API bool fl_optim_step_early(fl_optim *o, bool on);
 FL_API double fl_optim_lr(const fl_optim *o); /* NaN for NULL */
-/* Of all groups: their ratios stay. Written to the tensor that steps read. */
+/* Sets lr of the optimizer; groups keep their ratio to it. Writes the tensor that steps read. */
 FL_API bool fl_optim_set_lr(fl_optim *o, double lr);
-/* In the next step gradients are multiplied by factor, a 0-d float; several factors multiply. 0: that
-   step is skipped, whatever the gradients are, and counts nowhere. The host does not read it. */
+/* Multiplies the gradients of the next step by factor, a 0-d float; several factors multiply. With 0 that
+   step is skipped, whatever the gradients are, and not counted. Does not read factor on the host (no
+   synchronisation). */
 FL_API bool fl_optim_scale(fl_optim *o, fl_tensor *factor);
 
 typedef struct fl_optim_group_opts {
     fl_opts_guard guard_;
-    double lr;           /* 0 -> the optimizer's; else its ratio to that stays when lr changes */
+    double lr;           /* 0 -> the optimizer's; else keeps its ratio to that when lr changes */
     double weight_decay; /* 0 -> the optimizer's */
     char _end;
 } fl_optim_group_opts;
-/* Moves the parameters of m whose path matches pattern ("*.bias", "layers.?.norm*"; * any text, ? one
-   character) to a group of their own, whose number is returned; others are set by fl_optim_set. -1 after
-   an error: nothing matches, or not a parameter of o. */
+/* Moves the parameters of m whose path matches pattern ("*.bias", "layers.?.norm*"; * matches any text, ? one
+   character) to a new group and returns its index; fl_optim_set sets its other hyperparameters. -1 after an
+   error: nothing matches, or a match is not a parameter of o. */
 #define fl_optim_group_of(...) FL_OPTIM__GROUP(__VA_ARGS__, ._end = 0)
 #define FL_OPTIM__GROUP(o, m, pattern, ...) \
     fl_optim_group_of_opt(o, m, pattern, FL_LITERAL(fl_optim_group_opts, __VA_ARGS__))
 FL_API int fl_optim_group_of_opt(fl_optim *o, fl_nn_module *m, const char *pattern, fl_optim_group_opts opts);
-/* Sets a number by name, "lr" too, of a group (0: those in no other). */
+/* Sets a hyperparameter, or "lr", of a group by name. Group 0 has the parameters that are in no other. */
 FL_API bool fl_optim_set(fl_optim *o, int group, const char *name, double value);
 
 /* For types with a `step`: runs a rule on the slot's tensors. */
 FL_API bool fl_optim_apply(fl_optim *o, fl_optim_slot *p, fl_step_rule *rule);
-/* The factor of this step's gradients: 0-d, or the weak number 1, or -1 to maximize. */
+/* The factor of this step's gradients: 0-d, or the weak number 1, or -1 to maximise. */
 FL_API fl_tensor *fl_optim_factor(const fl_optim *o);
 
+/* Number of names up to the first NULL. */
 FL_PRIVATE int fl__optim_names(const char *const *names, int most);
+/* Checks the parameters; reports errors of fl_optim_<name>. */
 FL_PRIVATE bool fl__optim_params_ok(const char *name, fv_list params);
-/* Is value possible for number k of the type, -1: lr? */
+/* Whether value is valid for hyperparameter k of the type; -1: lr. */
 FL_PRIVATE bool fl__optim_allowed(const fl_optim_type *type, int k, double value);
-/* Sends the groups' numbers to their tensors, where they changed. */
+/* Writes changed hyperparameters of the groups to their tensors. */
 FL_PRIVATE bool fl__optim_send(fl_optim *o);
-/* fl_optim_new, fl_optim_use_masters and fl_optim_maximize; lr 0: default_lr. */
+/* fl_optim_new, then fl_optim_use_masters and fl_optim_maximize if asked; lr 0 -> default_lr. */
 FL_PRIVATE fl_optim *fl__optim_make(const fl_optim_type *type, fv_list params, double lr, double default_lr,
                                     const double *hyper, bool master, bool maximize);
 
@@ -181,10 +186,10 @@ FL_PRIVATE int fl__optim_names(const char *const *names, int most) {
 }
 
 FL_PRIVATE bool fl__optim_params_ok(const char *name, fv_list params) {
-    const char *wrong = params.n > 0 ? NULL : "no parameters";
+    const char *wrong = params.n > 0 ? NULL : "the list of parameters is empty";
     for (int i = 0; !wrong && i < params.n; i++)
         wrong = !params.v[i]                   ? "a parameter is NULL"
-                : fv_value(params.v[i])->weak ? "a parameter is a number without memory"
+                : fv_value(params.v[i])->weak ? "a parameter is a scalar constant without storage"
                                                : NULL;
     if (wrong && !fl_error()) fl_fail("fl_optim_%s: %s", name, wrong);
     return !wrong;
@@ -199,15 +204,15 @@ FL_PRIVATE bool fl__optim_allowed(const fl_optim_type *type, int k, double value
     return limit == ' ' || (value >= 0 && (limit == 'f' ? value < 1 : value <= DBL_MAX));
 }
 
-/* The same, or fl_fail. */
-static bool fl__optim_check(const char *who, const fl_optim_type *type, int k, double value) {
+/* Checks the same and reports an error. */
+static bool fl__optim_check(const char *fn, const fl_optim_type *type, int k, double value) {
     const char limit = fl__optim_limit(type, k);
     if (fl__optim_allowed(type, k, value)) return true;
-    return fl_fail("fl_optim_%s: %s is %g, must be %s", who, k < 0 ? "lr" : type->hyper[k], value,
-                   limit == 'f' ? "in [0, 1)" : "finite and not negative");
+    return fl_fail("fl_optim_%s: %s must be %s, got %g", fn, k < 0 ? "lr" : type->hyper[k],
+                   limit == 'f' ? "in [0, 1)" : "finite and not negative", value);
 }
 
-/* The first value of state k of param: zeros as wide as its arithmetic, or what the type has apart. */
+/* Initial value of state k of param: zeros in the dtype of its arithmetic, or that of the type's init. */
 static fl_tensor *fl__optim_first(fl_optim *o, fl_tensor *param, int k) {
     if (!(o->type->apart >> k & 1)) return fl_cast(fl_full_like(param, 0), fl_dtype_wide(param->dtype));
     if (o->type->init) return o->type->init(o, param, k);
@@ -223,7 +228,7 @@ static bool fl__optim_init_slot(fl_optim *o, fl_optim_slot *slot, int64_t i) {
     return true;
 }
 
-/* A tensor of n zeros, in the backend of the parameters. */
+/* A tensor of n zeros on the parameters' backend. */
 static fl_tensor *fl__optim_numbers(fl_optim *o, int64_t n, fl_dtype dtype) {
     const char *backend = fl_backend_name(fv_value(o->slot[0].param));
     return fl_keep(fl_to(fl_zeros(FL_SHAPE(n), dtype), backend));
@@ -247,7 +252,7 @@ static bool fl__optim_init(fl_optim *o, fv_list params, const double *hyper) {
 
 FL_API fl_optim *fl_optim_new(const fl_optim_type *type, fv_list params, double lr, const double *hyper) {
     if (!type || (!type->step && !type->rule && !type->minimize))
-        return fl_err_null("fl_optim_new: the type is NULL, or has no step");
+        return fl_err_null("fl_optim_new: the type is NULL, or has neither rule, step nor minimize");
     if (!fl__optim_params_ok(type->name, params)) return fl_raise();
     if (!fl__optim_check(type->name, type, -1, lr)) return fl_raise();
     for (int k = 0; k < fl__optim_names(type->hyper, FL_OPTIM_HYPERS); k++)
@@ -304,7 +309,8 @@ FL_API bool fl_optim_use_masters(fl_optim *o) {
 
 FL_API bool fl_optim_maximize(fl_optim *o, bool on) {
     if (!fl_given(o, "fl_optim_maximize", "the optimizer")) return fl_raise();
-    if (o->factor) return fl_err_false("fl_optim_maximize: the factor of a step that was not made is set");
+    if (o->factor) return fl_err_false("fl_optim_maximize: a factor is already set for the next step "
+                                       "(fl_optim_scale)");
     fl_scope s = fl_scope_begin();
     fl_tensor *sign = fl_keep(fl_num(on ? -1 : 1));
     fl_scope_end(&s);
@@ -322,7 +328,7 @@ FL_PRIVATE fl_optim *fl__optim_make(const fl_optim_type *type, fv_list params, d
     return NULL;
 }
 
-/* numbers */
+/* hyperparameters */
 
 FL_PRIVATE bool fl__optim_send(fl_optim *o) {
     const int n = 1 + fl__optim_names(o->type->hyper, FL_OPTIM_HYPERS);
@@ -356,16 +362,17 @@ FL_API bool fl_optim_set(fl_optim *o, int group, const char *name, double value)
     if (!fl_given(o, "fl_optim_set", "the optimizer") || !fl_given(name, "fl_optim_set", "the name"))
         return fl_raise();
     if (group < 0 || group >= o->n_groups)
-        return fl_err_false("fl_optim_set: group %d of %d", group, o->n_groups);
+        return fl_err_false("fl_optim_set: group must be in [0, %d), got %d", o->n_groups, group);
     fl_optim_group *g = &o->group[group];
     const bool lr = !strcmp(name, "lr");
     int k = 0;
     while (!lr && k < FL_OPTIM_HYPERS && o->type->hyper[k] && strcmp(name, o->type->hyper[k])) k++;
     if (!lr && (k == FL_OPTIM_HYPERS || !o->type->hyper[k]))
-        return fl_err_false("fl_optim_set: %s has no number '%s'", o->type->name, name);
+        return fl_err_false("fl_optim_set: %s has no hyperparameter '%s'", o->type->name, name);
     if (!fl__optim_check("set", o->type, lr ? -1 : k, value)) return fl_raise();
     if (lr && !(o->lr > 0))
-        return fl_err_false("fl_optim_set: lr of a group is a ratio to that of the optimizer, which is 0");
+        return fl_err_false("fl_optim_set: cannot set lr of a group while the optimizer's lr is 0: it is "
+                            "stored as a ratio");
     double *number = lr ? &g->lr_scale : &g->hyper[k], before = *number;
     *number = lr ? value / o->lr : value;
     if (fl__optim_send(o)) return true;
@@ -385,7 +392,7 @@ static bool fl__optim_matches(const char *pattern, const char *text) {
 typedef struct fl__optim_search {
     fl_optim *o;
     const char *pattern;
-    fl_optim_group *to; /* NULL: only look */
+    fl_optim_group *to; /* NULL: only count matches */
     int64_t found;
 } fl__optim_search;
 
@@ -399,30 +406,31 @@ static bool fl__optim_match(const char *path, fl_var *param, fl_tensor *buffer, 
         s->found++;
         return true;
     }
-    return fl_fail("fl_optim_group_of: '%s' is no parameter of this optimizer", path);
+    return fl_fail("fl_optim_group_of: '%s' is not a parameter of this optimizer", path);
 }
 
-/* Sets what is not left at its default. */
+/* Sets a hyperparameter unless the option has its default. */
 static bool fl__optim_option(fl_optim *o, int group, const char *name, double value) {
     return (value == 0 && !signbit(value)) || fl_optim_set(o, group, name, fl_option(value, 0));
 }
 
 FL_API int fl_optim_group_of_opt(fl_optim *o, fl_nn_module *m, const char *pattern,
                                  fl_optim_group_opts opts) {
-    static const char who[] = "fl_optim_group_of";
-    if (!fl_given(o, who, "the optimizer") || !fl_given(m, who, "the module") ||
-        !fl_given(pattern, who, "the pattern"))
+    static const char fn[] = "fl_optim_group_of";
+    if (!fl_given(o, fn, "the optimizer") || !fl_given(m, fn, "the module") ||
+        !fl_given(pattern, fn, "the pattern"))
         return fl_raise(), -1;
-    if (o->type->minimize) return fl_err_null("%s: %s has one group", who, o->type->name), -1;
-    if (o->n_groups == FL_OPTIM_GROUPS) return fl_err_null("%s: more than %d groups", who, FL_OPTIM_GROUPS), -1;
+    if (o->type->minimize) return fl_err_null("%s: %s has only one group", fn, o->type->name), -1;
+    if (o->n_groups == FL_OPTIM_GROUPS)
+        return fl_err_null("%s: more than %d groups", fn, FL_OPTIM_GROUPS), -1;
     fl__optim_search search = {o, pattern, NULL, 0};
     if (!fl_nn_named(m, fl__optim_match, &search)) return fl_raise(), -1;
-    if (!search.found) return fl_err_null("%s: no parameter is called '%s'", who, pattern), -1;
+    if (!search.found) return fl_err_null("%s: no parameter matches '%s'", fn, pattern), -1;
     const int k = o->n_groups;
     fl_optim_group *g = search.to = &o->group[k];
     *g = o->group[0];
     memset(g->sent, 0, sizeof g->sent);
-    fl_quiet(+1); /* a handler that jumps does so when all is as before */
+    fl_quiet(+1); /* an error handler that jumps must find everything restored */
     fl_scope s = fl_scope_begin();
     g->numbers = fl__optim_numbers(o, 1 + fl__optim_names(o->type->hyper, FL_OPTIM_HYPERS), FL_F64);
     fl_scope_end(&s);
@@ -439,10 +447,11 @@ FL_API int fl_optim_group_of_opt(fl_optim *o, fl_nn_module *m, const char *patte
 
 /* steps */
 
-/* Does o update parameters one by one, from gradients that are there? Else fl_fail. */
-static bool fl__optim_steps(const fl_optim *o, const char *who) {
+/* Checks that o updates from existing gradients; else fails. */
+static bool fl__optim_steps(const fl_optim *o, const char *fn) {
     return !o->type->minimize ||
-           fl_fail("%s: %s evaluates loss and gradients itself: use fl_optim_step_closure", who, o->type->name);
+           fl_fail("%s: %s evaluates loss and gradients itself: use fl_optim_step_closure", fn,
+                   o->type->name);
 }
 
 FL_API bool fl_optim_scale(fl_optim *o, fl_tensor *factor) {
@@ -450,14 +459,14 @@ FL_API bool fl_optim_scale(fl_optim *o, fl_tensor *factor) {
         return fl_raise();
     if (!fl__optim_steps(o, "fl_optim_scale")) return fl_raise();
     if (factor->ndim || !fl_dtype_is_float(factor->dtype))
-        return fl_err_false("fl_optim_scale: the factor is %s %s, must be a 0-d float",
+        return fl_err_false("fl_optim_scale: factor must be a 0-d float, got %s %s",
                             fl_dtype_name(factor->dtype), FL_SHAPE_TEXT(factor));
     for (int64_t i = 0; i < o->n; i++)
         if (o->slot[i].early)
-            return fl_err_false("fl_optim_scale: fl_optim_step_early is on: gradients were used in the pass");
+            return fl_err_false("fl_optim_scale: gradients were already used: fl_optim_step_early is on");
     fl_scope s = fl_scope_begin();
     fl_tensor *all = o->sign->f64 == 1 ? factor : fl_mul(factor, o->sign);
-    if (o->factor) /* 0 stays 0, beside NaN too */
+    if (o->factor) /* 0 stays 0, even times NaN */
         all = fl_where(fl_eq(o->factor, fl_num(0)), fl_num(0), fl_mul(o->factor, factor));
     fl_keep(all);
     fl_scope_end(&s);
@@ -486,20 +495,21 @@ FL_API bool fl_optim_apply(fl_optim *o, fl_optim_slot *p, fl_step_rule *rule) {
     number[numbers++] = p->steps;
     number[numbers++] = p->group->numbers;
     for (int k = 0; k < 2 && p->number[k]; k++) number[numbers++] = p->number[k];
-    /* A record has four outputs: a parameter beside four others is rounded by a record of its own. */
+    /* A step record has at most four outputs: with four others, the parameter is rounded separately. */
     fl_tensor *narrow = p->master && rule->args.n_writes < 4 ? value : NULL;
     if (!fl_step(rule, tensor, numbers, number, narrow)) return false;
     return !p->master || narrow || fl_assign(value, p->master) != NULL;
 }
 
-/* A dense gradient (of a sum, say, it is broadcast) and what the type prepares; none: nothing. */
+/* Makes the gradient dense (that of a sum is broadcast) and calls the type's prepare. Without gradient:
+   nothing. */
 static bool fl__optim_prepare(fl_optim *o, fl_optim_slot *p) {
     fl_tensor *g = fv_grad(p->param);
     p->grad = !g || fl_is_dense(g) ? g : fl_contiguous(g);
     return !g || (p->grad && (!o->type->prepare || o->type->prepare(o, p)));
 }
 
-/* steps += 1, unless the factor is 0. */
+/* steps += 1, or 0 if the step is skipped. */
 static bool fl__optim_count(fl_tensor *steps, fl_tensor *one) {
     return fl_assign_op(steps, FL_OP_add, steps, one) != NULL;
 }
@@ -512,7 +522,7 @@ static void fl__optim_forget(fl_optim_slot *p) {
     p->grad = p->update = p->number[0] = p->number[1] = p->made[0] = p->made[1] = NULL;
 }
 
-/* Counts only after all are written: rules see the steps before this one. */
+/* Counts only after all parameters are written: rules read the number of steps before this one. */
 static bool fl__optim_run(fl_optim *o, fl_tensor *one) {
     int64_t updated = 0;
     for (int64_t i = 0; i < o->n; i++) {
@@ -526,7 +536,7 @@ static bool fl__optim_run(fl_optim *o, fl_tensor *one) {
     return true;
 }
 
-/* Parameters get ready in about the reverse of their order: the search goes on where it ended. */
+/* Gradients complete in about the reverse order of parameters: the search resumes where it ended. */
 static fl_optim_slot *fl__optim_slot_of(fl_optim *o, const fl_var *x) {
     for (int64_t i = 0, at = o->last_early; i < o->n; i++, at = (at > 0 ? at : o->n) - 1)
         if (o->slot[at].param == x) return &o->slot[o->last_early = at];
@@ -539,8 +549,8 @@ static void fl__optim_ready(fv_watcher *w, fl_var *x) {
     if (!p) return;
     if (p->early || fv__others_watch(w)) {
         fl_fail("fl_optim_step_early: %s",
-                p->early ? "a second pass before fl_optim_step"
-                         : "gradients of this pass are not summed over all processes yet");
+                p->early ? "a second backward pass before fl_optim_step"
+                         : "gradients of this pass are not yet summed over all processes");
         return;
     }
     p->early = fl__optim_send(o) && fl__optim_prepare(o, p) && fl__optim_update(o, p);
@@ -566,7 +576,7 @@ FL_API bool fl_optim_step(fl_optim *o) {
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
     fl_tensor *one = o->factor ? fl_cast(fl_ne(o->factor, fl_num(0)), FL_I64) : fl_int(1);
-    /* All that takes memory comes before the first parameter is written. */
+    /* Everything that allocates comes before the first parameter is written. */
     bool ok = one && fl__optim_send(o);
     for (int64_t i = 0; ok && i < o->n; i++) ok = fl__optim_prepare(o, &o->slot[i]);
     ok = ok && fl__optim_run(o, one);
@@ -582,10 +592,10 @@ FL_API bool fl_optim_step(fl_optim *o) {
 }
 
 FL_API bool fl_optim_step_closure(fl_optim *o, fl_optim_closure closure, void *user, double *loss) {
-    static const char who[] = "fl_optim_step_closure";
+    static const char fn[] = "fl_optim_step_closure";
     double first = NAN;
     if (fl_error()) return false;
-    if (!fl_given(o, who, "the optimizer") || !fl_given((const void *)(uintptr_t)closure, who, "the closure"))
+    if (!fl_given(o, fn, "the optimizer") || !fl_given((const void *)(uintptr_t)closure, fn, "the closure"))
         return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
@@ -595,7 +605,7 @@ FL_API bool fl_optim_step_closure(fl_optim *o, fl_optim_closure closure, void *u
     } else {
         fl_var *y = closure(user);
         first = y ? fl_item(fv_value(y)) : NAN;
-        ok = (y || fl_error() || fl_fail("%s: the closure returned NULL", who)) && fl_optim_step(o);
+        ok = (y || fl_error() || fl_fail("%s: the closure returned NULL", fn)) && fl_optim_step(o);
     }
     fl_scope_end(&s);
     fl_quiet(-1);
@@ -606,7 +616,7 @@ FL_API bool fl_optim_step_closure(fl_optim *o, fl_optim_closure closure, void *u
 FL_API void fl_optim_zero_grad(fl_optim *o) {
     for (int64_t i = 0; o && i < o->n; i++) {
         fv_zero_grad(o->slot[i].param);
-        o->slot[i].early = false; /* of a pass that failed */
+        o->slot[i].early = false; /* left by a failed pass */
     }
 }
 

@@ -1,4 +1,4 @@
-/* scaler.h - loss scaling: gradients that f16 can hold */
+/* fl/optim/scaler.h - dynamic loss scaling for f16 gradients */
 #ifndef FL_OPTIM_SCALER_H
 #define FL_OPTIM_SCALER_H
 #include "optim.h"
@@ -7,23 +7,24 @@
 extern "C" {
 #endif
 
-/* Gradients below 6e-8 are zero in f16. So the loss is multiplied by a scale, and the step divides the
-   gradients by it, in the optimizer's f32. Where a gradient is infinite or NaN the step is skipped and the
-   scale multiplied by `backoff`; after `interval` steps in a row that were not it is multiplied by `growth`.
-   (PyTorch's torch.amp.GradScaler; bf16 needs none.) No host reads on the way: the state is tensors.
+/* Gradients below 6e-8 underflow to zero in f16. Therefore the loss is multiplied by a scale, and the step
+   divides the gradients by it, in the optimizer's f32. If a gradient is infinite or NaN, the step is skipped
+   and the scale is multiplied by `backoff`; after `interval` steps in a row without that it is multiplied by
+   `growth`. (PyTorch's torch.amp.GradScaler; not needed for bf16.) The state is tensors, so nothing waits for
+   the device.
 
      fl_backward(fl_optim_scaler_scale(scaler, loss));
-     fl_optim_scaler_unscale(scaler, optim); // then fl_optim_clip, if you like
+     fl_optim_scaler_unscale(scaler, optim); // then optionally fl_optim_clip
      fl_optim_step(optim);
      fl_optim_scaler_update(scaler);
 
-   Several optimizers: unscale and step each, then update once. */
+   With several optimizers: unscale and step each, then update once. */
 typedef struct fl_optim_scaler {
-    double growth, backoff, least;
+    double growth, backoff, least; /* as in the options */
     int64_t interval;
     fl_tensor *scale; /* f32, 0-d */
-    fl_tensor *good;  /* i64, 0-d: steps since the scale changed or one was skipped */
-    fl_tensor *sum;   /* f64, 0-d: of the squares of this step's gradients; NULL: none were unscaled yet */
+    fl_tensor *good;  /* i64, 0-d: steps since the scale changed or a step was skipped */
+    fl_tensor *sum;   /* f64, 0-d: sum of squares of this step's gradients; NULL: none unscaled yet */
     int64_t updates;
 } fl_optim_scaler;
 
@@ -32,22 +33,22 @@ typedef struct fl_optim_scaler_opts {
     double growth;    /* 0 -> 2 */
     double backoff;   /* 0 -> 0.5 */
     int64_t interval; /* 0 -> 2000 */
-    double least;     /* the floor; 0 -> 2^-14 */
+    double least;     /* lower bound of the scale; 0 -> 2^-14 */
     char _end;
 } fl_optim_scaler_opts;
-/* init: the first scale, 0 -> 65536. */
+/* init: the initial scale, 0 -> 65536. */
 #define fl_optim_scaler_new(...) FL_OPTIM__SCALER(__VA_ARGS__, ._end = 0)
 #define FL_OPTIM__SCALER(init, ...) \
     fl_optim_scaler_new_opt(init, FL_LITERAL(fl_optim_scaler_opts, __VA_ARGS__))
 FL_API fl_optim_scaler *fl_optim_scaler_new_opt(double init, fl_optim_scaler_opts o);
-FL_API void fl_optim_scaler_free(fl_optim_scaler *s); /* NULL is fine */
-/* loss times the scale; of a half f32. */
+FL_API void fl_optim_scaler_free(fl_optim_scaler *s); /* NULL is allowed */
+/* loss times the scale; computed in f32 for a half dtype. */
 FL_API fl_var *fl_optim_scaler_scale(fl_optim_scaler *s, fl_var *loss);
-/* The next step of o divides by the scale, or is skipped (fl_optim_scale): the gradients stay as they are.
-   Once a step. */
+/* Makes the next step of o divide gradients by the scale, or be skipped (fl_optim_scale); the gradients
+   themselves are not rewritten. Call once per step. */
 FL_API bool fl_optim_scaler_unscale(fl_optim_scaler *s, fl_optim *o);
-/* The scale of the next step. An error if gradients are not finite though the scale sank to its floor: it is
-   looked for with every update where no work is waited for, else with each hundredth. */
+/* Computes the scale of the next step. An error if gradients are not finite although the scale is at its
+   lower bound: checked in every update, but on asynchronous devices only in each hundredth. */
 FL_API bool fl_optim_scaler_update(fl_optim_scaler *s);
 /* Adds scale and count under prefix, for checkpoints (fl_optim_checkpoint). */
 FL_API bool fl_optim_scaler_state(fl_optim_scaler *s, const char *prefix, fl_nn_state *state);
@@ -80,8 +81,8 @@ FL_API fl_optim_scaler *fl_optim_scaler_new_opt(double init, fl_optim_scaler_opt
     init = fl_option(init, 65536);
     if (!(least > 0 && init >= least && init < 0x1p127 && growth >= 1 && growth < 0x1p127 && backoff > 0 &&
           backoff < 1 && interval > 0))
-        return fl_err_null("fl_optim_scaler_new: init %g must be at least least, %g > 0; growth %g >= 1, "
-                           "backoff %g in (0, 1), interval %" PRId64 " > 0",
+        return fl_err_null("fl_optim_scaler_new: expected init >= least > 0, growth >= 1, backoff in (0, 1), "
+                           "interval > 0, got init %g, least %g, growth %g, backoff %g, interval %" PRId64,
                            init, least, growth, backoff, interval);
     fl_quiet(+1);
     fl_scope scope = fl_scope_begin();
@@ -97,7 +98,7 @@ FL_API fl_optim_scaler *fl_optim_scaler_new_opt(double init, fl_optim_scaler_opt
     return fl_raise();
 }
 
-/* The state lives where the losses do. */
+/* Moves the state to the loss's backend. */
 static bool fl__scaler_move(fl_optim_scaler *s, const fl_tensor *to) {
     if (to->weak || s->scale->backend == to->backend) return true;
     fl_scope scope = fl_scope_begin();
@@ -117,7 +118,7 @@ FL_API fl_var *fl_optim_scaler_scale(fl_optim_scaler *s, fl_var *loss) {
         return fl_raise();
     fl_scope scope = fl_scope_begin();
     fl_var *wide = fv_cast(loss, fl_dtype_wide(fv_value(loss)->dtype));
-    /* a copy: backward reads it, after an update too */
+    /* a copy, because backward may read it after an update */
     return fv_scope_return(&scope, wide ? fv_mul(wide, fv_const(fl_clone(s->scale))) : NULL);
 }
 
@@ -139,7 +140,7 @@ FL_API bool fl_optim_scaler_unscale(fl_optim_scaler *s, fl_optim *o) {
     return ok;
 }
 
-/* Is it to be said that the scale sank? Reading waits for a device. */
+/* Whether the scale is at its lower bound and gradients are not finite. Reading waits for the device. */
 static bool fl__scaler_sank(const fl_optim_scaler *s, fl_tensor *finite) {
     if (s->updates % 100 && fl_is_async(s->scale)) return false;
     return fl_item_int(fl_cast(fl_logical_or(finite, fl_gt(s->scale, fl_num(s->least))), FL_I64)) == 0;
@@ -158,8 +159,8 @@ FL_API bool fl_optim_scaler_update(fl_optim_scaler *s) {
     s->updates++;
     bool ok = next && good;
     if (ok && fl__scaler_sank(s, finite)) {
-        ok = fl_fail("fl_optim_scaler_update: the scale sank to its floor, %g, and gradients are still "
-                     "infinite or not a number", s->least);
+        ok = fl_fail("fl_optim_scaler_update: the scale is at its lower bound, %g, and gradients are still "
+                     "infinite or NaN", s->least);
         fl_raise();
     }
     ok = ok && !fl_error() && fl_assign(s->scale, next) && fl_assign(s->good, good);

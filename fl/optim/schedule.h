@@ -1,4 +1,4 @@
-/* schedule.h - learning rates over time */
+/* fl/optim/schedule.h - learning rate schedules */
 #ifndef FL_OPTIM_SCHEDULE_H
 #define FL_OPTIM_SCHEDULE_H
 #include "optim.h"
@@ -7,12 +7,12 @@
 extern "C" {
 #endif
 
-/* As plain functions of the step (or epoch) t = 0, 1, ...: fl_optim_set_lr(o, fl_optim_lr_cosine(0.1, 0, t,
-   1000)). They multiply: warm-up of a cosine is the warm-up of its value. */
+/* As functions of the step (or epoch) t = 0, 1, ...: fl_optim_set_lr(o, fl_optim_lr_cosine(0.1, 0, t, 1000)).
+   They compose: pass the value of a warm-up as lr of a cosine. */
 
 /* lr gamma^floor(t / every) */
 FL_API double fl_optim_lr_step(double lr, int64_t t, int64_t every, double gamma);
-/* lr gamma^k, k of the n steps are reached */
+/* lr gamma^k, where k of the n steps have been reached */
 FL_API double fl_optim_lr_multi_step(double lr, int64_t t, int n, const int64_t *steps, double gamma);
 /* lr gamma^t */
 FL_API double fl_optim_lr_exponential(double lr, int64_t t, double gamma);
@@ -20,22 +20,23 @@ FL_API double fl_optim_lr_exponential(double lr, int64_t t, double gamma);
 FL_API double fl_optim_lr_polynomial(double lr, int64_t t, int64_t total, double power);
 /* low + (lr - low) (1 + cos(pi t / total)) / 2; low from t = total on */
 FL_API double fl_optim_lr_cosine(double lr, double low, int64_t t, int64_t total);
-/* The same again and again, each period `grow` (1, 2, ...) times as long as the one before, the first of
-   `period` steps (CosineAnnealingWarmRestarts) */
+/* Cosine with warm restarts: the first period has `period` steps, each next one `grow` (1, 2, ...) times as
+   many (CosineAnnealingWarmRestarts) */
 FL_API double fl_optim_lr_cosine_restarts(double lr, double low, int64_t t, int64_t period, int64_t grow);
 /* lr min(1, (t + 1) / steps) */
 FL_API double fl_optim_lr_warmup(double lr, int64_t t, int64_t steps);
 /* lr min((t + 1) / steps, sqrt(steps / (t + 1))) (Vaswani et al. 2017; fairseq's inverse_sqrt) */
 FL_API double fl_optim_lr_inverse_sqrt(double lr, int64_t t, int64_t steps);
-/* lr min(1, (t + 1) / warmup) until t = total - decay, then in a line to low at t = total */
+/* Warm-up, stable, decay: lr min(1, (t + 1) / warmup) until t = total - decay, then linearly to low at t =
+   total */
 FL_API double fl_optim_lr_wsd(double lr, double low, int64_t t, int64_t warmup, int64_t decay, int64_t total);
-/* From lr / 25 to lr in the first `rise` (0.3) of total, then to lr / 250000, both by half a cosine
+/* From lr / 25 to lr in the first `rise` (0.3) of total, then to lr / 250000, each along half a cosine
    (OneCycleLR). */
 FL_API double fl_optim_lr_one_cycle(double lr, int64_t t, int64_t total, double rise);
-/* What goes with it: momentum from high to low (0.95 and 0.85) while the rate rises, and back. */
+/* The matching momentum: from high to low (0.95 and 0.85) while the rate rises, and back. */
 FL_API double fl_optim_momentum_one_cycle(double low, double high, int64_t t, int64_t total, double rise);
 
-/* A schedule as an object: a plain struct, of which you set what its kind uses.
+/* A schedule as an object: a plain struct; set the fields that its kind uses.
      fl_optim_schedule s = {.kind = FL_LR_COSINE, .total = 1000, .warmup = 50};
      fl_optim_schedule_start(&s, optim);
      for (...) { ...; fl_optim_step(optim); fl_optim_schedule_step(&s); } */
@@ -54,32 +55,33 @@ typedef enum fl_optim_schedule_kind {
 } fl_optim_schedule_kind;
 typedef struct fl_optim_schedule {
     fl_optim_schedule_kind kind;
-    double lr;           /* the highest; 0 -> the optimizer's at the start */
-    double low;          /* 0 */
+    double lr;           /* the peak; 0 -> the optimizer's at the start */
+    double low;          /* the minimum */
     double gamma, power; /* 0 -> 0.1, 1 */
     double rise;         /* 0 -> 0.3 */
-    double momentum_low, momentum_high; /* set momentum, or beta1, of all groups; high 0: it stays */
-    double threshold;    /* 0 -> 1e-4: better is below best (1 - threshold) */
+    double momentum_low, momentum_high; /* momentum, or beta1, of all groups; high 0: unchanged */
+    double threshold;    /* 0 -> 1e-4: an improvement is below best (1 - threshold) */
     int64_t every, total, grow; /* grow: 0 -> 1 */
-    int64_t warmup, decay;      /* warmup: of any other kind too, as fl_optim_lr_warmup */
+    int64_t warmup, decay;      /* warmup applies to other kinds too, as fl_optim_lr_warmup */
     int64_t patience, cooldown; /* patience: 0 -> 10 */
     int64_t milestone[8];       /* ascending, up to the first 0 */
-    bool maximize;              /* the metric: better is above best (1 + threshold) */
-    /* Where it stands; start zeroed. */
+    bool maximize;              /* the metric: an improvement is above best (1 + threshold) */
+    /* Current state; initialise with zeros. */
     fl_optim *optim;
-    int64_t t, bad, waits;
+    int64_t t, bad, waits; /* step; evaluations without improvement; left of the cooldown */
     double best;
 } fl_optim_schedule;
-/* Its rate at step t; of a plateau the rate now. */
+/* The rate at step t; for a plateau the current rate. */
 FL_API double fl_optim_schedule_at(const fl_optim_schedule *s, int64_t t);
-/* Binds it to o, whose rate becomes that of t = 0; for the step after: t + 1. */
+/* Binds the schedule to o and sets the rate of t = 0. */
 FL_API bool fl_optim_schedule_start(fl_optim_schedule *s, fl_optim *o);
+/* Sets the rate of the next step, t + 1. */
 FL_API bool fl_optim_schedule_step(fl_optim_schedule *s);
-/* Of a plateau, after each evaluation: lr becomes gamma lr, not below low, once `metric` has not been better
-   for more than `patience` times (ReduceLROnPlateau). */
+/* FL_LR_PLATEAU, after each evaluation: multiplies lr by gamma, down to low, after more than `patience`
+   evaluations without an improvement of `metric` (ReduceLROnPlateau). */
 FL_API bool fl_optim_schedule_metric(fl_optim_schedule *s, double metric);
-/* Where it stands, for checkpoints: under prefix. The kind must be the file's; totals and the like are those
-   of the program. */
+/* Adds the current state under prefix, for checkpoints. The kind must equal the file's; all other settings
+   are the program's. */
 FL_API bool fl_optim_schedule_state(fl_optim_schedule *s, const char *prefix, fl_nn_state *state);
 
 #ifdef __cplusplus
@@ -141,17 +143,17 @@ FL_API double fl_optim_lr_wsd(double lr, double low, int64_t t, int64_t warmup, 
     return low + (lr - low) * (double)(total - t) / (double)decay;
 }
 
-/* From a to b as x goes from 0 to 1. */
+/* Cosine from a to b as x runs from 0 to 1. */
 static double fl__schedule_anneal(double a, double b, double x) {
     return b + (a - b) * (1 + cos(FL__PI * x)) / 2;
 }
 
-/* From `from` to `top` in the first rise of total, then to `to`. */
+/* Cosine from `from` to `top` in the first `rise` of total, then to `to`. */
 static double fl__schedule_cycle(double from, double top, double to, int64_t t, int64_t total, double rise) {
-    const double turn = rise * (double)total - 1, end = (double)total - 1, at = (double)t;
+    const double peak = rise * (double)total - 1, end = (double)total - 1, at = (double)t;
     if (at >= end) return to;
-    return at <= turn ? fl__schedule_anneal(from, top, at / turn)
-                      : fl__schedule_anneal(top, to, (at - turn) / (end - turn));
+    return at <= peak ? fl__schedule_anneal(from, top, at / peak)
+                      : fl__schedule_anneal(top, to, (at - peak) / (end - peak));
 }
 
 FL_API double fl_optim_lr_one_cycle(double lr, int64_t t, int64_t total, double rise) {
@@ -191,7 +193,7 @@ static bool fl__schedule_momentum(const fl_optim_schedule *s, double value) {
     return ok;
 }
 
-/* The rate of step t, and the momentum, reach the optimizer. */
+/* Sets the optimizer's rate, and momentum, of step t. */
 static bool fl__schedule_send(const fl_optim_schedule *s) {
     if (!fl_optim_set_lr(s->optim, fl_optim_schedule_at(s, s->t))) return false;
     return s->kind != FL_LR_ONE_CYCLE || s->momentum_high == 0 ||
@@ -210,9 +212,9 @@ FL_API bool fl_optim_schedule_start(fl_optim_schedule *s, fl_optim *o) {
     return fl__schedule_send(s);
 }
 
-static bool fl__schedule_started(const fl_optim_schedule *s, const char *who) {
-    if (!fl_given(s, who, "the schedule")) return fl_raise();
-    return s->optim || fl_err_false("%s: the schedule was not started", who);
+static bool fl__schedule_started(const fl_optim_schedule *s, const char *fn) {
+    if (!fl_given(s, fn, "the schedule")) return fl_raise();
+    return s->optim || fl_err_false("%s: call fl_optim_schedule_start first", fn);
 }
 
 FL_API bool fl_optim_schedule_step(fl_optim_schedule *s) {

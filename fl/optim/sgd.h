@@ -1,4 +1,4 @@
-/* sgd.h - stochastic gradient descent, with momentum, Nesterov's too; averaged (ASGD) */
+/* fl/optim/sgd.h - stochastic gradient descent with (Nesterov) momentum; averaged SGD (ASGD) */
 #ifndef FL_OPTIM_SGD_H
 #define FL_OPTIM_SGD_H
 #include "optim.h"
@@ -13,15 +13,15 @@ typedef struct fl_optim_sgd_opts {
     double momentum;     /* 0 */
     double dampening;    /* 0 */
     double weight_decay; /* 0; added to the gradient */
-    bool nesterov;       /* wants momentum and no dampening */
-    bool decoupled;      /* weight decay is p -= lr weight_decay p instead */
+    bool nesterov;       /* requires momentum and no dampening */
+    bool decoupled;      /* decoupled weight decay: p -= lr weight_decay p */
     bool master;         /* see fl_optim_use_masters */
     bool maximize;       /* see fl_optim_maximize */
     char _end;
 } fl_optim_sgd_opts;
-/* g += weight_decay p;  m = momentum m + (1 - dampening) g, at first m = g;  p -= lr (nesterov ? g
+/* g += weight_decay p; m = momentum m + (1 - dampening) g, initially m = g; p -= lr (nesterov ? g
    + momentum m : m). torch.optim.SGD. Flashlight's and fairseq's NAG (momentum 0.99 there) is .nesterov
-   with .decoupled: they keep lr m for m, and correct that when lr changes. */
+   with .decoupled: they store lr m instead of m and correct it when lr changes. */
 #define fl_optim_sgd(...) FL_OPTIM__SGD(__VA_ARGS__, ._end = 0)
 #define FL_OPTIM__SGD(params, ...) fl_optim_sgd_opt(params, FL_LITERAL(fl_optim_sgd_opts, __VA_ARGS__))
 FL_API fl_optim *fl_optim_sgd_opt(fv_list params, fl_optim_sgd_opts o);
@@ -29,17 +29,17 @@ FL_API fl_optim *fl_optim_sgd_opt(fv_list params, fl_optim_sgd_opts o);
 typedef struct fl_optim_asgd_opts {
     fl_opts_guard guard_;
     double lr;           /* 0 -> 0.01 */
-    double lambd;        /* decay of p and of the rate; 0 -> 1e-4 */
-    double alpha;        /* power of the rate; 0 -> 0.75 */
-    double t0;           /* the step from which averages are taken; 0 -> 1e6 */
+    double lambd;        /* decay of p and of the step size; 0 -> 1e-4 */
+    double alpha;        /* exponent of the step size; 0 -> 0.75 */
+    double t0;           /* step at which averaging starts; 0 -> 1e6 */
     double weight_decay; /* 0; added to the gradient */
     bool master;         /* see fl_optim_use_masters */
     bool maximize;       /* see fl_optim_maximize */
     char _end;
 } fl_optim_asgd_opts;
-/* eta = lr / (1 + lambd lr t)^alpha;  p = (1 - lambd eta) p - eta g;  ax += (p - ax) / max(1, t - t0), t the
-   steps before this one. The average, ax, is state 0 of a slot. torch.optim.ASGD, whose eta is of the lr of
-   the step before (Polyak and Juditsky 1992) */
+/* eta = lr / (1 + lambd lr t)^alpha; p = (1 - lambd eta) p - eta g; ax += (p - ax) / max(1, t - t0), where t
+   is the number of steps before this one. The average, ax, is state 0 of a slot. torch.optim.ASGD, except
+   that its eta uses the previous step's lr (Polyak and Juditsky 1992) */
 #define fl_optim_asgd(...) FL_OPTIM__ASGD(__VA_ARGS__, ._end = 0)
 #define FL_OPTIM__ASGD(params, ...) fl_optim_asgd_opt(params, FL_LITERAL(fl_optim_asgd_opts, __VA_ARGS__))
 FL_API fl_optim *fl_optim_asgd_opt(fv_list params, fl_optim_asgd_opts o);
@@ -66,7 +66,7 @@ FL_API fl_optim *fl_optim_asgd_opt(fv_list params, fl_optim_asgd_opts o);
     {.name = "sgd", .state = {buffer}, .hyper = {"momentum", "dampening", "weight_decay", "nesterov"}, \
      .limits = "n nn", .rule = rule_}
 
-/* [decoupled][plain, with momentum, Nesterov's] */
+/* [decoupled][plain, momentum, Nesterov] */
 static fl_step_rule fl__sgd_rules[2][3] = {
     {FL__SGD_RULE("p", FL__SGD_PLAIN, FL_OPTIM_DECAYED_G, "p"),
      FL__SGD_RULE("p m", FL__SGD_HEAVY, FL_OPTIM_DECAYED_G, "p"),
@@ -84,7 +84,7 @@ FL_API fl_optim *fl_optim_sgd_opt(fv_list params, fl_optim_sgd_opts o) {
     const double momentum = fl_option(o.momentum, 0), dampening = fl_option(o.dampening, 0);
     const double hyper[] = {momentum, dampening, fl_option(o.weight_decay, 0), o.nesterov};
     if (o.nesterov && (!(momentum > 0) || dampening != 0))
-        return fl_err_null("fl_optim_sgd: momentum %g, dampening %g: nesterov wants momentum and no dampening",
+        return fl_err_null("fl_optim_sgd: nesterov requires momentum > 0 and dampening 0, got %g and %g",
                            momentum, dampening);
     const fl_optim_type *type = &fl__sgd_types[o.decoupled][o.nesterov ? 2 : momentum != 0];
     return fl__optim_make(type, params, o.lr, 1e-3, hyper, o.master, o.maximize);
