@@ -128,7 +128,7 @@ static inline int dist_call_as(const char *folder, int rank, int size, uint8_t s
     const double end = fl_dist_now() + 60;
     const int fd = dist_call(folder, token);
     fl__dist_token_key(token, key);
-    if (fd >= 0 && fl__dist_prove(fd, &who, 0, "the control channel", key, secret, end, end, &refused))
+    if (fd >= 0 && fl__dist_authenticate(fd, &who, 0, "the control channel", key, secret, end, end, &refused))
         return fd;
     fl_dist_socket_close(fd);
     return -1;

@@ -39,25 +39,25 @@ TEST(secrets_are_random) {
 /* ---- who may come in ---- */
 
 /* A door that listens at this host, and what a test needs of it. */
-static fl__dist_door door;
+static fl__dist_listener door;
 static int door_port;
 static void open_door(int rank, int size) {
     test_errors_return();
     fl_message_use(NULL, NULL, FL_LOG_OFF);
     door_port = 0;
-    fl__dist_door_open(&door, fl_dist_listen("127.0.0.1", &door_port), rank, size, "test", key, 5);
+    fl__dist_listener_open(&door, fl_dist_listen("127.0.0.1", &door_port), rank, size, "test", key, 5);
     memset(door.secret, 7, sizeof door.secret);
-    CHECK(door.listener >= 0);
+    CHECK(door.listen_fd >= 0);
 }
 /* Connects, and waits until the door has greeted it. */
-static int connect_to_door(fl__dist_greeting *g) {
-    fl__dist_greeting unused;
+static int connect_to_door(fl__dist_challenge *g) {
+    fl__dist_challenge unused;
     const double end = fl_dist_now() + 60;
     const int fd = fl_dist_connect("127.0.0.1", door_port, end);
     size_t n = 0;
     if (!g) g = &unused;
     while (fd >= 0 && n < sizeof *g && fl_dist_now() < end) {
-        CHECK(!fl__dist_door_next(&door, fl_dist_now()));
+        CHECK(!fl__dist_listener_next(&door, fl_dist_now()));
         const ssize_t k = recv(fd, (char *)g + n, sizeof *g - n, 0);
         if (k > 0) n += (size_t)k;
         if (!k) break;
@@ -66,18 +66,18 @@ static int connect_to_door(fl__dist_greeting *g) {
     return fd;
 }
 /* The claim is sent whole; who comes in, or NULL when the door has closed the connection. */
-static fl__dist_caller *claim_at_door(int fd, const void *claim, size_t n) {
+static fl__dist_pending *claim_at_door(int fd, const void *claim, size_t n) {
     const double end = fl_dist_now() + 60;
-    fl__dist_caller *c = NULL;
+    fl__dist_pending *c = NULL;
     char byte;
     CHECK(send(fd, claim, n, MSG_NOSIGNAL) == (ssize_t)n);
-    while (!(c = fl__dist_door_next(&door, fl_dist_now())) && fl_dist_now() < end) {
+    while (!(c = fl__dist_listener_next(&door, fl_dist_now())) && fl_dist_now() < end) {
         const ssize_t k = recv(fd, &byte, 1, MSG_PEEK);
         if (k >= 0 || errno != EAGAIN) break; /* a verdict, or the end */
     }
     return c;
 }
-static fl__dist_claim claim_of(int rank, int size, const fl__dist_greeting *g, const uint8_t *with) {
+static fl__dist_claim claim_of(int rank, int size, const fl__dist_challenge *g, const uint8_t *with) {
     fl__dist_claim c = {FL__DIST_VERSION, fl__dist_layout(), rank, size, {1, 2, 3}, 0};
     c.proof = fl__dist_proof(with, "test", door.rank, g->nonce, &c, NULL);
     return c;
@@ -93,16 +93,16 @@ static bool hung_up(int fd) {
 }
 
 TEST(only_the_key_opens_the_door) {
-    fl__dist_greeting g;
-    fl__dist_verdict v;
+    fl__dist_challenge g;
+    fl__dist_reply v;
     open_door(0, 3);
     int fd = connect_to_door(&g);
     fl__dist_claim c = claim_of(2, 3, &g, key);
-    fl__dist_caller *in = claim_at_door(fd, &c, sizeof c);
+    fl__dist_pending *in = claim_at_door(fd, &c, sizeof c);
     REQUIRE(in && in->claim.rank == 2);
-    const int accepted = fl__dist_door_answer(&door, in, "");
+    const int accepted = fl__dist_listener_answer(&door, in, "");
     CHECK(accepted >= 0 && fl_dist_socket_io(fd, false, &v, sizeof v, fl_dist_now() + 60));
-    CHECK(!*v.why && v.secret[0] == 7);
+    CHECK(!*v.reason && v.secret[0] == 7);
     CHECK(v.proof == fl__dist_proof(key, "test", 0, g.nonce, &c, &v));
     fl_dist_socket_close(accepted);
     fl_dist_socket_close(fd);
@@ -119,19 +119,19 @@ TEST(only_the_key_opens_the_door) {
         if (attack == 6) c.version++;
         if (!CHECK(!claim_at_door(fd, &c, sizeof c))) printf("attack %d\n", attack);
         CHECK(fl_dist_socket_io(fd, false, &v, sizeof v, fl_dist_now() + 60));
-        CHECK(*v.why && !v.secret[0] && hung_up(fd));
+        CHECK(*v.reason && !v.secret[0] && hung_up(fd));
         const bool proved = attack >= 3 && attack <= 5; /* the others get no hash to guess tokens by */
         CHECK(proved ? v.proof == fl__dist_proof(key, "test", 0, g.nonce, &c, &v) : v.proof == 0);
         fl_dist_socket_close(fd);
     }
     CHECK_EQ_INT(door.refused, 7);
-    fl__dist_door_close(&door);
+    fl__dist_listener_close(&door);
 }
 
 /* A hash that went one way is none for the other, other ranks, or another group. */
 TEST(proofs_are_of_one_connection) {
     const fl__dist_claim c = {1, 1, 2, 3, {1}, 0};
-    const fl__dist_verdict v = {.proof = 0};
+    const fl__dist_reply v = {.proof = 0};
     const uint8_t nonce[FL__DIST_SECRET] = {5}, other[FL__DIST_SECRET] = {6};
     const uint64_t proof = fl__dist_proof(key, "all", 0, nonce, &c, NULL);
     fl__dist_claim d = c;
@@ -145,7 +145,7 @@ TEST(proofs_are_of_one_connection) {
     CHECK(proof != fl__dist_proof(key, "all", 0, nonce, &d, NULL));
     d = c, d.nonce[15] = 1;
     CHECK(proof != fl__dist_proof(key, "all", 0, nonce, &d, NULL));
-    fl__dist_verdict with = v;
+    fl__dist_reply with = v;
     with.secret[15] = 1;
     CHECK(fl__dist_proof(key, "all", 0, nonce, &c, &v) != fl__dist_proof(key, "all", 0, nonce, &c, &with));
 }
@@ -153,10 +153,10 @@ TEST(proofs_are_of_one_connection) {
 /* Who listens in a rank's place, and does not know the key, gets a claim and no more. */
 TEST(who_listens_proves_the_key_too) {
     const fl__dist_claim who = {.rank = 1, .size = 2};
-    const fl__dist_greeting g = {FL__DIST_VERSION, fl__dist_layout(), {9}};
+    const fl__dist_challenge g = {FL__DIST_VERSION, fl__dist_layout(), {9}};
     test_errors_return();
     for (int attack = 0; attack < 3; attack++) {
-        fl__dist_verdict v = {.proof = 0};
+        fl__dist_reply v = {.proof = 0};
         uint8_t secret[FL__DIST_SECRET] = {0};
         int pair[2];
         bool refused = false;
@@ -164,9 +164,9 @@ TEST(who_listens_proves_the_key_too) {
         REQUIRE(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair));
         memset(v.secret, 8, sizeof v.secret);
         if (attack == 1) v.proof = 12345;
-        if (attack == 2) snprintf(v.why, sizeof v.why, "go away"); /* may be a lie: try again */
+        if (attack == 2) snprintf(v.reason, sizeof v.reason, "go away"); /* may be a lie: try again */
         CHECK(send(pair[1], &g, sizeof g, 0) == sizeof g && send(pair[1], &v, sizeof v, 0) == sizeof v);
-        CHECK(!fl__dist_prove(pair[0], &who, 0, "test", key, secret, end, end, &refused));
+        CHECK(!fl__dist_authenticate(pair[0], &who, 0, "test", key, secret, end, end, &refused));
         CHECK_ERROR(attack == 2 ? "refused this connection: go away" : "does not know the token");
         CHECK(!refused && !secret[0]);
         close(pair[0]);
@@ -179,34 +179,34 @@ TEST(a_silent_connection_is_sent_away) {
     const int fd = connect_to_door(NULL), half = connect_to_door(NULL);
     const uint32_t cut = FL__DIST_VERSION;
     CHECK(send(half, &cut, sizeof cut, MSG_NOSIGNAL) == sizeof cut);
-    CHECK(!fl__dist_door_next(&door, fl_dist_now() + 4));
-    CHECK(door.caller[0].fd >= 0 && door.caller[1].fd >= 0);
-    CHECK(!fl__dist_door_next(&door, fl_dist_now() + 6));
-    CHECK(door.caller[0].fd < 0 && door.caller[1].fd < 0);
+    CHECK(!fl__dist_listener_next(&door, fl_dist_now() + 4));
+    CHECK(door.pending[0].fd >= 0 && door.pending[1].fd >= 0);
+    CHECK(!fl__dist_listener_next(&door, fl_dist_now() + 6));
+    CHECK(door.pending[0].fd < 0 && door.pending[1].fd < 0);
     CHECK(hung_up(fd) && hung_up(half));
     fl_dist_socket_close(fd);
     fl_dist_socket_close(half);
-    fl__dist_door_close(&door);
+    fl__dist_listener_close(&door);
 }
 
 /* What a stranger costs is small, and as many as like may come: the oldest go. */
 TEST(strangers_do_not_keep_a_rank_out) {
-    enum { STRANGERS = 3 * FL__DIST_CALLERS };
+    enum { STRANGERS = 3 * FL__DIST_PENDING };
     static int fd[STRANGERS];
-    fl__dist_greeting g;
+    fl__dist_challenge g;
     open_door(0, 2);
-    CHECK(sizeof door.caller[0] <= 128);
+    CHECK(sizeof door.pending[0] <= 128);
     for (int i = 0; i < STRANGERS; i++) fd[i] = connect_to_door(NULL);
-    for (int i = 0; i < STRANGERS - FL__DIST_CALLERS; i++) CHECK(hung_up(fd[i]));
+    for (int i = 0; i < STRANGERS - FL__DIST_PENDING; i++) CHECK(hung_up(fd[i]));
     const int rank = connect_to_door(&g);
     const fl__dist_claim c = claim_of(1, 2, &g, key);
-    fl__dist_caller *in = claim_at_door(rank, &c, sizeof c);
-    CHECK(in && hung_up(fd[STRANGERS - FL__DIST_CALLERS]));
+    fl__dist_pending *in = claim_at_door(rank, &c, sizeof c);
+    CHECK(in && hung_up(fd[STRANGERS - FL__DIST_PENDING]));
     char byte;
     CHECK(recv(fd[STRANGERS - 1], &byte, 1, 0) < 0 && errno == EAGAIN); /* the newest stay */
     for (int i = 0; i < STRANGERS; i++) fl_dist_socket_close(fd[i]);
     fl_dist_socket_close(rank);
-    fl__dist_door_close(&door);
+    fl__dist_listener_close(&door);
 }
 
 /* ---- messages of ranks ---- */
@@ -222,11 +222,11 @@ static fl__dist_link *link_of(int rank) {
         int pair[2];
         CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair));
         l->peer[i].fd = pair[0], ends[i] = pair[1];
-        l->peer[i].in = fl_heap_alloc(sizeof(fl__dist_head) + FL__DIST_BODY);
+        l->peer[i].in = fl_heap_alloc(sizeof(fl__dist_header) + FL__DIST_BODY_MAX);
         CHECK(l->peer[i].in);
-        l->peer[i].heard = fl_dist_now();
+        l->peer[i].last_heard = fl_dist_now();
     }
-    l->came = 3;
+    l->n_connected = 3;
     l->ready = true;
     return l;
 }
@@ -234,14 +234,14 @@ static void free_link(fl__dist_link *l, int rank) {
     for (int i = rank ? 0 : 1; i < l->n_peers; i++) close(ends[i]);
     fl__dist_link_free(l);
 }
-static void says(fl__dist_link *l, int i, fl__dist_word word, const void *body, size_t n) {
-    const fl__dist_head head = {word, (uint32_t)n};
+static void says(fl__dist_link *l, int i, fl__dist_message_type word, const void *body, size_t n) {
+    const fl__dist_header head = {word, (uint32_t)n};
     char bytes[sizeof head + 1024];
     memcpy(bytes, &head, sizeof head);
     if (n) memcpy(bytes + sizeof head, body, n);
     CHECK(send(ends[i], bytes, sizeof head + n, 0) == (ssize_t)(sizeof head + n));
     errno = 0;
-    if (!fl__dist_read(l, i)) fl__dist_lost(l, i);
+    if (!fl__dist_receive(l, i)) fl__dist_disconnected(l, i);
 }
 
 TEST(a_message_without_a_body_is_taken_at_once) {
@@ -254,66 +254,66 @@ TEST(a_message_without_a_body_is_taken_at_once) {
 }
 
 TEST(messages_that_a_rank_may_not_send_end_the_group) {
-    const fl__dist_bye other = {0, 2, 0}, own = {0, 1, 0}, nobody = {0, 3, 0};
-    const char long_key[FL__DIST_KEY] = {0}, endless[FL__DIST_KEY + 1] = {1};
-    char unended[FL__DIST_KEY];
+    const fl__dist_goodbye other = {0, 2, 0}, own = {0, 1, 0}, nobody = {0, 3, 0};
+    const char long_key[FL__DIST_KEY_SIZE] = {0}, endless[FL__DIST_KEY_SIZE + 1] = {1};
+    char unended[FL__DIST_KEY_SIZE];
     memset(unended, 'x', sizeof unended);
     const struct {
         const char *what;
-        fl__dist_word word;
+        fl__dist_message_type word;
         const void *body;
         size_t n;
-    } bad[] = {{"the goodbye of another rank", FL__DIST_BYE, &other, sizeof other},
-               {"the goodbye of no rank", FL__DIST_BYE, &nobody, sizeof nobody},
-               {"half a goodbye", FL__DIST_BYE, &own, sizeof own - 1},
+    } bad[] = {{"the goodbye of another rank", FL__DIST_GOODBYE, &other, sizeof other},
+               {"the goodbye of no rank", FL__DIST_GOODBYE, &nobody, sizeof nobody},
+               {"half a goodbye", FL__DIST_GOODBYE, &own, sizeof own - 1},
                {"what rank 0 alone says", FL__DIST_READY, NULL, 0},
                {"a value that nobody asked for", FL__DIST_VALUE, long_key, sizeof long_key},
                {"a key without an end", FL__DIST_SET, unended, sizeof unended},
-               {"a cut key", FL__DIST_GET, endless, FL__DIST_KEY - 1},
-               {"half a record", FL__DIST_BEAT, endless, sizeof(fl__dist_record) - 1},
-               {"another word", (fl__dist_word)0x4c465d00, NULL, 0}};
+               {"a cut key", FL__DIST_GET, endless, FL__DIST_KEY_SIZE - 1},
+               {"half a record", FL__DIST_HEARTBEAT, endless, sizeof(fl__dist_record) - 1},
+               {"another word", (fl__dist_message_type)0x4c465d00, NULL, 0}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         fl__dist_link *l = link_of(0);
         REQUIRE(l);
         says(l, 1, bad[i].word, bad[i].body, bad[i].n);
         if (!CHECK(l->failure.kind == FL_DIST_BROKEN && l->failure.rank == 1)) printf("%s\n", bad[i].what);
-        CHECK_STR(l->failure.text, "rank 1 sent what is no message");
-        CHECK(!l->peer[2].bye && !l->left);
+        CHECK_STR(l->failure.text, "rank 1 sent an invalid message");
+        CHECK(!l->peer[2].goodbye && !l->left);
         free_link(l, 0);
     }
     fl__dist_link *l = link_of(0);
     REQUIRE(l);
-    says(l, 1, FL__DIST_BYE, &own, sizeof own);
-    CHECK(!l->failure.kind && l->peer[1].bye && !l->peer[2].bye && l->left && l->left_rank == 1);
+    says(l, 1, FL__DIST_GOODBYE, &own, sizeof own);
+    CHECK(!l->failure.kind && l->peer[1].goodbye && !l->peer[2].goodbye && l->left && l->left_rank == 1);
     free_link(l, 0);
 }
 
 TEST(a_message_that_is_too_long_ends_the_group) {
     fl__dist_link *l = link_of(0);
-    const fl__dist_head head = {FL__DIST_SET, FL__DIST_BODY + 1};
+    const fl__dist_header head = {FL__DIST_SET, FL__DIST_BODY_MAX + 1};
     REQUIRE(l);
     CHECK(send(ends[1], &head, sizeof head, 0) == sizeof head);
     errno = 0;
-    CHECK(!fl__dist_read(l, 1));
-    fl__dist_lost(l, 1);
-    CHECK_STR(l->failure.text, "rank 1 sent what is no message");
+    CHECK(!fl__dist_receive(l, 1));
+    fl__dist_disconnected(l, 1);
+    CHECK_STR(l->failure.text, "rank 1 sent an invalid message");
     free_link(l, 0);
 }
 
 /* Values of all ranks take 64 MiB of rank 0's memory and no more; whose value was too much is told. */
 TEST(the_store_is_bounded) {
-    enum { VALUE = FL__DIST_BODY - FL__DIST_KEY };
+    enum { VALUE = FL__DIST_BODY_MAX - FL__DIST_KEY_SIZE };
     fl__dist_link *l = link_of(0);
-    char *body = calloc(1, FL__DIST_BODY);
+    char *body = calloc(1, FL__DIST_BODY_MAX);
     REQUIRE(l && body);
     int kept = 0;
     while (!l->failure.kind && kept < 2000) {
-        snprintf(body, FL__DIST_KEY, "key%d", kept);
-        CHECK(fl__dist_take(l, 1, &l->peer[1], FL__DIST_SET, body, FL__DIST_BODY));
+        snprintf(body, FL__DIST_KEY_SIZE, "key%d", kept);
+        CHECK(fl__dist_handle_message(l, 1, &l->peer[1], FL__DIST_SET, body, FL__DIST_BODY_MAX));
         kept += !l->failure.kind;
         if (l->item_bytes > 1 << 26) break;
     }
-    CHECK_EQ_INT(kept, (1 << 26) / (int)(sizeof(fl__dist_item) + VALUE));
+    CHECK_EQ_INT(kept, (1 << 26) / (int)(sizeof(fl__dist_store_item) + VALUE));
     CHECK(l->item_bytes <= 1 << 26 && l->failure.kind == FL_DIST_ERROR && l->failure.rank == 1);
     CHECK_STR(l->failure.text, "67108864 bytes");
     CHECK(!l->store.set(&l->store, "mine", body, VALUE));
@@ -327,11 +327,11 @@ TEST(silence_of_a_rank_is_its_stall) {
     REQUIRE(l);
     fl_message_use(NULL, NULL, FL_LOG_OFF);
     const double now = fl_dist_now();
-    l->peer[2].heard = now + 4;
-    for (int i = 0; i < 5; i++) fl__dist_listen_for(l, l->turn = now + i);
+    l->peer[2].last_heard = now + 4;
+    for (int i = 0; i < 5; i++) fl__dist_check_heartbeats(l, l->last_run = now + i);
     CHECK(!l->failure.kind);
-    l->turn = now + 6;
-    fl__dist_listen_for(l, now + 6);
+    l->last_run = now + 6;
+    fl__dist_check_heartbeats(l, now + 6);
     CHECK(l->failure.kind == FL_DIST_STALL && l->failure.rank == 1);
     free_link(l, 0);
 }
@@ -342,7 +342,7 @@ static bool final;
 static bool read_folder(const fl__dist_world *w) {
     char host[256], token[64];
     int port;
-    return fl__dist_look_up(w, host, &port, token, 0, &final);
+    return fl__dist_find_rank0(w, host, &port, token, 0, &final);
 }
 
 TEST(folders_that_others_may_write_are_refused) {
@@ -364,13 +364,13 @@ TEST(folders_that_others_may_write_are_refused) {
     for (int i = 0; i < 3; i++) {
         CHECK(!chmod(w.folder, open_to[i]));
         CHECK(!read_folder(&w) && final);
-        CHECK_ERROR("others may write there");
+        CHECK_ERROR("is writable by others");
         CHECK(!fl__dist_publish(&w, "127.0.0.1", 5, "token"));
-        CHECK_ERROR("others may write there");
+        CHECK_ERROR("is writable by others");
     }
     CHECK(!chmod(w.folder, 01777) && read_folder(&w)); /* as /tmp: none removes what is another's */
     CHECK(!chmod(file, 0666) && !read_folder(&w) && final);
-    CHECK_ERROR("others may write there");
+    CHECK_ERROR("is writable by others");
     CHECK(!chmod(file, 0600) && !chmod(w.folder, 0700));
 
     snprintf(link_name, sizeof link_name, "%s/link", base);
@@ -396,7 +396,7 @@ TEST(folders_that_others_may_write_are_refused) {
     fl_error_clear();
     unlink(file);
     CHECK(!mkdir(file, 0700) && !read_folder(&w) && final);
-    CHECK_ERROR("is no file");
+    CHECK_ERROR("is not a regular file");
     rmdir(file);
     rmdir(w.folder);
     rmdir(base);

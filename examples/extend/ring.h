@@ -1,15 +1,14 @@
-/* ring.h - an implementation of one's own for fl_dist.h: a socket between any two ranks
+/* examples/extend/ring.h - custom communication implementation for fl_dist.h: a socket between any two ranks
 
-   What it shows: the least that carries data between ranks. `exchange` sends to one rank while it receives
-   from another; fl composes all collectives of that. Each message says its tag and length before its bytes,
-   so that calls which differ never take each other's data. fl_dist_connect_ranks makes the connections, whose
-   ends have proved to each other that they are of this job.
+   This is the minimum: `exchange` sends to one rank while it receives from another, and fl composes all
+   collectives from it. Each message starts with its tag and length, so that different calls never receive
+   each other's data. fl_dist_connect_ranks makes the connections and authenticates both ends.
 
      cc -I. -DFL_DIST_IMPL=ring -DFL_DIST_IMPL_H='"examples/extend/ring.h"' examples/mnist.c fl.c -lm
      -lpthread
      examples/launch 2 ./a.out
 
-   or, beside others: fl_dist_impl_use(&fl_dist_ring), then fl_dist_init(.impl = "ring"). */
+   or, in addition to others: fl_dist_impl_use(&fl_dist_ring), then fl_dist_init(.impl = "ring"). */
 #ifndef RING_H
 #define RING_H
 #include "../../fl_dist.h"
@@ -21,19 +20,19 @@
 typedef struct ring {
     int size;
     bool aborted; /* atomic */
-    int fd[];     /* to each rank; -1 to itself */
+    int fd[];     /* socket to each rank; -1 for this rank */
 } ring;
 
 typedef struct ring_head {
     uint64_t tag, bytes;
 } ring_head;
 
-/* One direction of an exchange: a head, then bytes. */
+/* One direction of an exchange: a header, then bytes. */
 typedef struct ring_side {
     int fd, rank;
     ring_head head;
     char *bytes;
-    size_t done, all; /* of both */
+    size_t done, all; /* bytes of header and data */
 } ring_side;
 
 static void ring_close(void *self) {
@@ -42,7 +41,7 @@ static void ring_close(void *self) {
     fl_heap_free(r);
 }
 
-/* Wakes whoever waits in poll: the connections are over. */
+/* Shuts down the connections, which ends a poll that waits for them. */
 static void ring_abort(void *self) {
     ring *r = (ring *)self;
     __atomic_store_n(&r->aborted, true, __ATOMIC_RELEASE);
@@ -60,7 +59,7 @@ static void *ring_open(const fl_dist_place *p) {
     return NULL;
 }
 
-/* As much as goes without waiting. */
+/* Transfers as much as possible without blocking. */
 static bool ring_move(ring_side *s, bool out) {
     while (s->done < s->all) {
         const bool head = s->done < sizeof s->head;
@@ -70,18 +69,18 @@ static bool ring_move(ring_side *s, bool out) {
         if (k < 0 && errno == EINTR) continue;
         if (k < 0 && errno == EAGAIN) return true;
         if (k <= 0)
-            return fl_fail("ring: the connection to rank %d ended after %zu of %zu bytes", s->rank,
+            return fl_fail("ring: the connection to rank %d closed after %zu of %zu bytes", s->rank,
                            s->done, s->all);
         s->done += (size_t)k;
     }
     return true;
 }
 
-/* What came is what was expected: its head says so, once it is there. */
+/* Checks a complete header against the expected tag and length. */
 static bool ring_fits(const ring_side *s, uint64_t tag) {
     if (s->done < sizeof s->head || (s->head.tag == tag && s->head.bytes == s->all - sizeof s->head))
         return true;
-    return fl_fail("ring: rank %d sent %llu bytes of another call, expected were %zu", s->rank,
+    return fl_fail("ring: rank %d sent %llu bytes of another call, expected %zu", s->rank,
                    (unsigned long long)s->head.bytes, s->all - sizeof s->head);
 }
 
@@ -94,7 +93,7 @@ static bool ring_exchange(void *self, int to, const void *out, size_t out_bytes,
     if (from >= 0) i.fd = r->fd[from], i.all = sizeof i.head + in_bytes;
     for (;;) {
         if (!ring_move(&o, true)) return false;
-        /* the head first: what is not ours is not read into our bytes */
+        /* check the header before receiving data into the caller's buffer */
         ring_side head = i;
         if (i.done < sizeof i.head) {
             head.all = i.all ? sizeof i.head : 0;
@@ -107,7 +106,7 @@ static bool ring_exchange(void *self, int to, const void *out, size_t out_bytes,
         const double left = deadline - fl_dist_now();
         if (left <= 0)
             return fl_fail(
-                "ring: no time left: %zu of %zu bytes sent to rank %d, %zu of %zu received from rank %d",
+                "ring: timeout: %zu of %zu bytes sent to rank %d, %zu of %zu received from rank %d",
                 o.done, o.all, to, i.done, i.all, from);
         struct pollfd f[2] = {{o.done < o.all ? o.fd : -1, POLLOUT, 0},
                               {i.done < i.all ? i.fd : -1, POLLIN, 0}};

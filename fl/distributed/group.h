@@ -1,4 +1,4 @@
-/* group.h - groups of ranks and what they call: collectives on tensors, in order, each with a deadline */
+/* fl/distributed/group.h - process groups, collectives on tensors, timeouts and failures */
 #ifndef FL_DIST_LINK_H
 #include "link.h"
 #endif
@@ -9,98 +9,103 @@
 extern "C" {
 #endif
 
-/* A group of ranks, as this one sees it. Its functions are called by one thread, and by all ranks in the
-   same order; they never stop: false (or NULL) after fl_fail. */
+/* A process group. One thread calls its functions, and all ranks call them in the same order. They never
+   abort the program or hang: they return false (or NULL) after fl_fail. */
 typedef struct fl_dist_group fl_dist_group;
 typedef struct fl_dist_init_opts {
     fl_opts_guard guard_;
-    const char *impl;  /* "gloo", "nccl", ...; NULL: FL_DIST of the environment, else the default one */
-    int rank, size;    /* size 0: from the environment: torchrun, Slurm, Open MPI, MPICH, or alone */
-    const char *store; /* "host:port" of rank 0, or a folder that all see and others cannot write; NULL: from
-                          the environment */
-    const fl_dist_store *own_store; /* or one of yours: rank 0 sets "rank0", the others get it */
-    const char *token;              /* ranks that do not know it are refused; NULL: FL_DIST_TOKEN */
-    const char *iface;              /* the interface, or address, to listen at; NULL: the way to rank 0 */
-    double timeout;   /* seconds that a call may take; 0 -> 1800. Ranks meet within 300 of them */
-    double heartbeat; /* seconds without a word after which a rank stands still; 0 -> 5 */
+    const char *impl;  /* "gloo", "nccl", ...; NULL: environment variable FL_DIST, else the default */
+    int rank, size;    /* size 0: from the environment (torchrun, Slurm, Open MPI, MPICH), else one rank */
+    const char *store; /* rendezvous: "host:port" of rank 0, or a shared folder that other users cannot write;
+                          NULL: from the environment */
+    const fl_dist_store *own_store; /* custom rendezvous store: rank 0 sets the key "rank0", others get it */
+    const char *token;              /* shared secret: ranks without it are refused; NULL: FL_DIST_TOKEN */
+    const char *iface;              /* interface or address to listen at; NULL: the one that reaches rank 0 */
+    double timeout;   /* timeout of a call in seconds; 0 -> 1800. Rendezvous: the same, at most 300 */
+    double heartbeat; /* seconds without a message after which a rank counts as stalled; 0 -> 5 */
     char _end;
 } fl_dist_init_opts;
-/* The group of all ranks; alone it is `single`. Sets the threads of the pool to the processors over the
-   ranks of this host, unless FL_THREADS is set. */
+/* Connects all ranks and returns their group; a program on one rank gets a group without communication
+   (implementation "single"). Sets the size of the thread pool to the host's processors divided by its ranks,
+   unless FL_THREADS is set. NULL after fl_fail. */
 #define fl_dist_init(...) fl_dist_init_opt(FL_LITERAL(fl_dist_init_opts, .guard_ = {0}, __VA_ARGS__))
 FL_API fl_dist_group *fl_dist_init_opt(fl_dist_init_opts o);
-/* Says goodbye; for all ranks. A group that split off goes before the one that it came from. NULL is
-   fine. */
+/* Waits for outstanding calls and closes the group; all ranks call it. Close a split group before its parent.
+   NULL is ignored. */
 FL_API void fl_dist_close(fl_dist_group *d);
-FL_API int fl_dist_rank(const fl_dist_group *d); /* 0 and 1 for NULL: a program on one rank */
-FL_API int fl_dist_size(const fl_dist_group *d);
-FL_API int fl_dist_local_rank(const fl_dist_group *d); /* among the ranks of this host */
-FL_API const char *fl_dist_impl_name(const fl_dist_group *d);
-/* Ranks of the same color become a group, ordered by key, then rank; color < 0: none (NULL, no error). */
+FL_API int fl_dist_rank(const fl_dist_group *d);       /* this rank; 0 for NULL */
+FL_API int fl_dist_size(const fl_dist_group *d);       /* number of ranks; 1 for NULL */
+FL_API int fl_dist_local_rank(const fl_dist_group *d); /* rank among those of this host */
+FL_API const char *fl_dist_impl_name(const fl_dist_group *d); /* "gloo", ...; "single" for one rank */
+/* Splits a group (MPI_Comm_split): ranks of the same color form a group, ordered by key, then rank. color <
+   0: no group for this rank (NULL, no error). */
 FL_API fl_dist_group *fl_dist_split(fl_dist_group *d, int color, int key);
-/* What ended the group, for good; kind FL_DIST_FINE: nothing has. */
+/* The failure that ended the group permanently; kind FL_DIST_FINE if there is none. */
 FL_API fl_dist_failure_info fl_dist_failure(const fl_dist_group *d);
-/* Ends it: all ranks fail with this text. From any thread. */
+/* Ends the group: all ranks fail with this text. May be called from any thread. */
 FL_API void fl_dist_abort(fl_dist_group *d, const char *text);
 
-/* A call that runs while others compute; an object (fl_obj) of the scope it was made in, whose end
-   waits. */
+/* An asynchronous call: an object (fl_obj) owned by the scope it was made in. Freeing it, as at the end of
+   the scope, waits for the call. */
 typedef struct fl_dist_work fl_dist_work;
-/* Until it is done: false after fl_fail. Again: the same answer. */
+/* Waits until the call is done. False after fl_fail; further calls return the same. */
 FL_API bool fl_dist_wait(fl_dist_work *w);
 typedef struct fl_dist_opts {
     fl_opts_guard guard_;
     fl_dist_reduction op; /* FL_DIST_SUM */
-    double scale;         /* 0 -> 1; the result is multiplied by it (floats) */
-    fl_dist_work **work;  /* starts it, and does not wait; outputs are there after fl_dist_wait */
+    double scale;         /* factor for the result (floats); 0 -> 1 */
+    fl_dist_work **work;  /* asynchronous: starts the call; outputs are valid after fl_dist_wait */
     char _end;
 } fl_dist_opts;
 
-/* Tensors of any strides and any backend. After an error outputs are undefined. */
+/* Collectives. Tensors may have any strides and backend. After an error outputs are undefined. */
 #define FL_DIST__1(f, d, t, ...) f(d, t, FL_LITERAL(fl_dist_opts, __VA_ARGS__))
 #define FL_DIST__2(f, d, t, u, ...) f(d, t, u, FL_LITERAL(fl_dist_opts, __VA_ARGS__))
 #define FL_DIST__3(f, d, t, u, v, ...) f(d, t, u, v, FL_LITERAL(fl_dist_opts, __VA_ARGS__))
 
-/* t = the reduction of all ranks' t, on each. f16 and bf16 add in f32; the order is fixed by rank. */
+/* t = the reduction of all ranks' t, on each rank. f16 and bf16 accumulate in f32; the order of summation is
+   fixed by rank. */
 #define fl_dist_all_reduce(...) FL_DIST__1(fl_dist_all_reduce_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_dist_all_reduce_opt(fl_dist_group *d, fl_tensor *t, fl_dist_opts o);
-/* The same of n tensors, a call each, without .work. */
+/* all_reduce of n tensors, one call each; without .work. */
 #define fl_dist_all_reduce_multiple(...) FL_DIST__2(fl_dist_all_reduce_multiple_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_dist_all_reduce_multiple_opt(fl_dist_group *d, fl_tensor *const *t, int n, fl_dist_opts o);
-/* out, of size times as many elements as in: those of rank 0, rank 1, ... */
+/* out = concatenation of in from rank 0, rank 1, ...: size times as many elements as in. */
 #define fl_dist_all_gather(...) FL_DIST__2(fl_dist_all_gather_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_dist_all_gather_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, fl_dist_opts o);
-/* out = part `rank` of the reduction of in, which has size times as many elements. */
+/* out = chunk `rank` of the reduction of in, which has size times as many elements. */
 #define fl_dist_reduce_scatter(...) FL_DIST__2(fl_dist_reduce_scatter_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_dist_reduce_scatter_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, fl_dist_opts o);
-/* t = the root's t */
+/* t = the root's t, on each rank. */
 #define fl_dist_broadcast(...) FL_DIST__2(fl_dist_broadcast_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_dist_broadcast_opt(fl_dist_group *d, fl_tensor *t, int root, fl_dist_opts o);
-/* The reduction in the root's t; elsewhere t is undefined afterwards. */
+/* The root's t = the reduction of all ranks' t; on other ranks t is undefined afterwards. */
 #define fl_dist_reduce(...) FL_DIST__2(fl_dist_reduce_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_dist_reduce_opt(fl_dist_group *d, fl_tensor *t, int root, fl_dist_opts o);
-/* As all_gather at the root; out is NULL elsewhere. */
+/* all_gather whose result only the root gets; out is NULL on other ranks. */
 #define fl_dist_gather(...) FL_DIST__3(fl_dist_gather_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_dist_gather_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, int root, fl_dist_opts o);
-/* out = part `rank` of the root's in, which is NULL elsewhere. */
+/* out = chunk `rank` of the root's in; in is NULL on other ranks. */
 #define fl_dist_scatter(...) FL_DIST__3(fl_dist_scatter_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_dist_scatter_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, int root,
                                 fl_dist_opts o);
-/* Part k of out = part `rank` of rank k's in; both have size parts. */
+/* Chunk k of out = chunk `rank` of rank k's in; both have size chunks. */
 #define fl_dist_all_to_all(...) FL_DIST__2(fl_dist_all_to_all_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_dist_all_to_all_opt(fl_dist_group *d, fl_tensor *out, fl_tensor *in, fl_dist_opts o);
-/* Between two ranks. */
+/* Sends t to rank `to`, which calls fl_dist_recv. */
 #define fl_dist_send(...) FL_DIST__2(fl_dist_send_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_dist_send_opt(fl_dist_group *d, fl_tensor *t, int to, fl_dist_opts o);
+/* Receives t from rank `from`, which calls fl_dist_send. */
 #define fl_dist_recv(...) FL_DIST__2(fl_dist_recv_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_dist_recv_opt(fl_dist_group *d, fl_tensor *t, int from, fl_dist_opts o);
-FL_API bool fl_dist_barrier(fl_dist_group *d); /* until all ranks are here */
-/* Until what was started here is done; of other ranks it knows nothing. */
+/* Waits until all ranks have called it. */
+FL_API bool fl_dist_barrier(fl_dist_group *d);
+/* Waits for all calls started by this rank; not for other ranks. */
 FL_API bool fl_dist_sync(fl_dist_group *d);
 
-/* Makes an implementation known by its name, one of yours too: before fl_dist_init. And the one of that
-   name (NULL: the default one); NULL after fl_fail. */
+/* Registers an implementation under its name, before fl_dist_init. */
 FL_API bool fl_dist_impl_use(const fl_dist_impl *impl);
+/* The implementation of that name (NULL: the default), or NULL after fl_fail. */
 FL_API const fl_dist_impl *fl_dist_impl_named(const char *name);
 
 #ifdef __cplusplus
@@ -127,53 +132,53 @@ FL_API const fl_dist_impl *fl_dist_impl_named(const char *name);
 #include "../../kernels/dist/nccl.h"
 #endif
 
-/* A call is mapped on the caller's thread, where tensors belong, and runs on the group's own, which sees
-   bytes only. The caller waits on the link's condition, which failures signal too; so it never waits within
-   a library, but in short calls of one whose every wait a failure ends (prompt). A thread that hangs in one
-   is left behind, with the call and its buffers. */
+/* A call maps its tensors on the calling thread and runs on the group's thread, which handles bytes only. The
+   caller waits on the link's condition variable, which failures signal too, and so never blocks inside a
+   communication library; the exception is short calls of an implementation whose waits an abort ends
+   (prompt). A group thread that hangs in a library is abandoned, with the call and its buffers. */
 
-typedef enum fl__dist_state { FL__DIST_QUEUE, FL__DIST_RUN, FL__DIST_OVER } fl__dist_state;
-typedef struct fl__dist_side {
-    fl_tensor *user, *dense; /* the caller's; itself, or a copy without gaps */
+typedef enum fl__dist_state { FL__DIST_QUEUED_CALL, FL__DIST_RUNNING, FL__DIST_FINISHED } fl__dist_state;
+typedef struct fl__dist_operand {
+    fl_tensor *user, *dense; /* the caller's tensor; the same or a contiguous copy */
     int access;
-} fl__dist_side;
+} fl__dist_operand;
 struct fl_dist_work {
     fl_obj obj;
     fl_dist_group *group,
-        *held; /* group NULL: the call was never made; held: stays until the work goes */
+        *held; /* group NULL: the call was never made; held: kept alive until the work is freed */
     fl_dist_call call;
     fl__dist_record record;
-    fl__dist_side in, out;
+    fl__dist_operand in, out;
     fl__dist_state state;
-    bool ok, ended; /* ended: mappings are given back */
+    bool ok, ended; /* ended: tensors are unmapped */
     fl_dist_work *next;
     char error[400];
 };
 
 struct fl_dist_group {
-    fl__dist_guard guard; /* first */
+    fl__dist_abort_hook guard; /* first */
     int rank, size, local_rank;
-    double timeout, began;    /* began: when the running call did */
+    double timeout, began;    /* began: start time of the running call */
     const fl_dist_impl *impl; /* NULL: single */
     void *self;
     fl__dist_link *link;
     fl_dist_group *parent;
     fl_dist_place place;
     char prefix[64];
-    uint64_t id, number, *paired; /* paired: calls so far to and from each rank */
-    int splits, works;            /* works: objects that hold the group */
-    bool closed;                  /* and to be freed with the last of them */
-    bool open, opened, stop, ended, left_behind;
-    char error[400]; /* of opening */
+    uint64_t id, number, *paired; /* number of calls; of sends to, then of receives from each rank */
+    int splits, works;            /* works: objects that refer to the group */
+    bool closed;                  /* freed with the last work */
+    bool open, opened, stop, ended, abandoned;
+    char error[400]; /* error of impl->open */
     fl_dist_work *first, *last, *running;
     pthread_t thread, caller;
     bool called; /* by `caller` */
     int64_t process;
     fl_dist_group *next;
-    fl_dist_failure_info failure; /* of single, and when the link is gone */
+    fl_dist_failure_info failure; /* for one rank, and after the link is closed */
 };
 
-static fl_dist_group *fl__dist_groups; /* those that are open */
+static fl_dist_group *fl__dist_groups; /* open groups */
 static pthread_mutex_t fl__dist_groups_lock = PTHREAD_MUTEX_INITIALIZER;
 static const fl_dist_impl *fl__dist_impls[8];
 
@@ -198,11 +203,11 @@ FL_API bool fl_dist_impl_use(const fl_dist_impl *impl) {
     const int most = sizeof fl__dist_impls / sizeof *fl__dist_impls;
     if (!impl || !impl->name || !impl->open || !impl->exchange || !impl->abort || !impl->close)
         return fl_fail(
-            "fl_dist_impl_use: the implementation, or one of open, exchange, abort, close is NULL");
+            "fl_dist_impl_use: impl, or its name, open, exchange, abort or close, is NULL");
     for (int i = 0; i < most; i++)
         if (!fl__dist_impls[i] || !strcmp(fl__dist_impls[i]->name, impl->name))
             return fl__dist_impls[i] = impl, true;
-    return fl_fail("fl_dist_impl_use: more than %d implementations", most);
+    return fl_fail("fl_dist_impl_use: too many implementations, expected at most %d", most);
 }
 
 FL_API const fl_dist_impl *fl_dist_impl_named(const char *name) {
@@ -227,10 +232,11 @@ FL_API const fl_dist_impl *fl_dist_impl_named(const char *name) {
         if (!strcmp(name, (*i)->name)) return *i;
     if (!name || !strcmp(name, "gloo"))
         fl_fail(
-            "fl_dist_init: this build has no Gloo: apt-get install libgloo-dev, then make, or build with "
+            "fl_dist_init: this build has no Gloo: install libgloo-dev and run make, or build with "
             "-DFL_DIST_IMPL=ring -DFL_DIST_IMPL_H='\"examples/extend/ring.h\"'");
     else
-        fl_fail("fl_dist_init: there is no implementation '%s'", name);
+        fl_fail("fl_dist_init: unknown implementation '%s'; known: gloo, nccl, and those of fl_dist_impl_use",
+                name);
     return NULL;
 }
 
@@ -242,29 +248,29 @@ static void fl__dist_take_error(char *text, size_t size, const char *otherwise) 
     fl_error_clear();
 }
 
-/* Runs the first call of the queue. With the lock. */
+/* Runs the first call of the queue. Called with the lock held. */
 static void fl__dist_run_first(fl_dist_group *d) {
     fl_dist_work *w = d->running = d->first;
     if (!(d->first = w->next)) d->last = NULL;
-    w->state = FL__DIST_RUN;
+    w->state = FL__DIST_RUNNING;
     d->began = fl_dist_now();
     w->call.deadline = d->began + d->timeout;
-    fl__dist_link_note(d->link, &w->record);
+    fl__dist_link_record(d->link, &w->record);
     fl__dist_link_lock(d->link, false);
     const bool ok = fl_dist_run(d->impl, d->self, d->rank, d->size, &w->call);
-    if (!ok) fl__dist_take_error(w->error, sizeof w->error, "it failed");
+    if (!ok) fl__dist_take_error(w->error, sizeof w->error, "the implementation gave no error text");
     fl__dist_link_lock(d->link, true);
     w->ok = ok;
-    w->state = FL__DIST_OVER;
+    w->state = FL__DIST_FINISHED;
     d->running = NULL;
     fl__dist_link_changed(d->link);
 }
 
-static void *fl__dist_carry(void *arg) {
+static void *fl__dist_group_thread(void *arg) {
     fl_dist_group *d = arg;
     fl_quiet(+1);
     void *self = d->impl->open(&d->place);
-    if (!self) fl__dist_take_error(d->error, sizeof d->error, "it could not be opened");
+    if (!self) fl__dist_take_error(d->error, sizeof d->error, "open failed without an error text");
     fl__dist_link_lock(d->link, true);
     d->self = self;
     d->opened = true;
@@ -292,7 +298,7 @@ FL_API fl_dist_failure_info fl_dist_failure(const fl_dist_group *d) {
     return f;
 }
 
-/* Says so to all. */
+/* Ends the group and tells all ranks. */
 static void fl__dist_fail(fl_dist_group *d, fl_dist_failure_kind kind, int rank, const char *text) {
     if (!d->link) {
         if (d->failure.kind) return;
@@ -311,14 +317,14 @@ static int fl__dist_world_rank(const fl_dist_group *d) {
 }
 
 FL_API void fl_dist_abort(fl_dist_group *d, const char *text) {
-    char said[400];
+    char message[400];
     if (!d) return;
     const int rank = fl__dist_world_rank(d);
-    snprintf(said, sizeof said, "rank %d: %.370s", rank, text ? text : "fl_dist_abort");
-    fl__dist_fail(d, FL_DIST_ERROR, rank, said);
+    snprintf(message, sizeof message, "rank %d: %.370s", rank, text ? text : "fl_dist_abort");
+    fl__dist_fail(d, FL_DIST_ERROR, rank, message);
 }
 
-static void fl__dist_abort_impl(fl__dist_guard *g) {
+static void fl__dist_abort_impl(fl__dist_abort_hook *g) {
     fl_dist_group *d = (fl_dist_group *)g;
     fl__dist_link_lock(d->link, true);
     void *self = d->self;
@@ -326,8 +332,9 @@ static void fl__dist_abort_impl(fl__dist_guard *g) {
     if (self) d->impl->abort(self);
 }
 
-/* False, after fl_fail, where no call may be made: who is pending, over, or calls from the wrong place. */
-static bool fl__dist_ready_for(fl_dist_group *d, const char *fn) {
+/* Checks that a call may be made: the group is open and has not failed, no error is pending, and the call
+   comes from its thread and process. False after fl_fail. */
+static bool fl__dist_check_call(fl_dist_group *d, const char *fn) {
     if (!d) return fl_error() ? false : fl_fail("%s: the group is NULL", fn);
     pthread_mutex_lock(&fl__dist_groups_lock);
     fl_dist_group *open = fl__dist_groups;
@@ -335,11 +342,11 @@ static bool fl__dist_ready_for(fl_dist_group *d, const char *fn) {
     pthread_mutex_unlock(&fl__dist_groups_lock);
     if (!open) return fl_fail("%s: the group is closed", fn);
     if (d->process != fl__dist_process())
-        return fl_fail("%s: in a process that was forked: it is no rank", fn);
-    if (fl_in_parallel()) return fl_fail("%s: within fl_parallel", fn);
+        return fl_fail("%s: called in a forked process, expected the rank's own", fn);
+    if (fl_in_parallel()) return fl_fail("%s: called within fl_parallel", fn);
     if (d->called && !pthread_equal(d->caller, pthread_self()))
         return fl_fail(
-            "%s: from a second thread: a group's calls come from one, so that they have an order", fn);
+            "%s: called from a second thread, expected one thread per group, which orders its calls", fn);
     d->caller = pthread_self();
     d->called = true;
     if (fl_error()) return fl_dist_abort(d, fl_error()), false;
@@ -349,7 +356,7 @@ static bool fl__dist_ready_for(fl_dist_group *d, const char *fn) {
 
 /* ---- works ---- */
 
-static bool fl__dist_unmap(fl__dist_side *side, bool ok) {
+static bool fl__dist_unmap(fl__dist_operand *side, bool ok) {
     if (side->dense) fl_unmap(side->dense, side->access);
     if (ok && side->dense != side->user && side->access & FL_WRITE)
         ok = fl_assign(side->user, side->dense) != NULL;
@@ -359,8 +366,8 @@ static bool fl__dist_unmap(fl__dist_side *side, bool ok) {
     return ok;
 }
 
-/* The bytes of t without gaps, mapped until fl__dist_unmap. t NULL: none. */
-static bool fl__dist_map(fl__dist_side *side, fl_tensor *t, int access, void **bytes) {
+/* Maps the contiguous bytes of t until fl__dist_unmap; *bytes is NULL if t is. */
+static bool fl__dist_map(fl__dist_operand *side, fl_tensor *t, int access, void **bytes) {
     *bytes = NULL;
     if (!t) return true;
     fl_scope s = fl_scope_begin();
@@ -372,45 +379,45 @@ static bool fl__dist_map(fl__dist_side *side, fl_tensor *t, int access, void **b
     return ok;
 }
 
-/* Until the work is over, or the group: a moment of grace, then the thread is left behind. With the
-   lock. */
-static void fl__dist_await(fl_dist_group *d, fl_dist_work *w) {
+/* Waits until the work is done or the group has failed; then waits another 0.2 s for a running call before
+   the thread is abandoned. Called with the lock held. */
+static void fl__dist_await_work(fl_dist_group *d, fl_dist_work *w) {
     double grace = 0;
-    while (w->state != FL__DIST_OVER) {
+    while (w->state != FL__DIST_FINISHED) {
         const double now = fl_dist_now();
         if (fl__dist_link_failure(d->link)) {
-            for (; d->first; d->first = d->first->next) d->first->state = FL__DIST_OVER; /* never runs */
+            for (; d->first; d->first = d->first->next) d->first->state = FL__DIST_FINISHED; /* never runs */
             d->last = NULL;
-            if (w->state == FL__DIST_OVER) return;
-            if (!grace) grace = now + (d->left_behind ? 0 : 0.2);
+            if (w->state == FL__DIST_FINISHED) return;
+            if (!grace) grace = now + (d->abandoned ? 0 : 0.2);
             if (now > grace) {
-                d->left_behind = true;
+                d->abandoned = true;
                 return;
             }
             fl__dist_link_wait(d->link, grace + 0.001);
         } else if (d->running && now > d->began + d->timeout + 1) {
             fl__dist_link_fail(d->link, FL_DIST_TIMEOUT, fl__dist_world_rank(d),
-                               "rank %d waited %.1f s for call %" PRIu64 ", %s", fl__dist_world_rank(d),
-                               now - d->began, d->running->call.number,
-                               fl_dist_kind_name(d->running->call.kind));
+                               "timeout on rank %d: call %" PRIu64 ", %s, took more than %.1f s",
+                               fl__dist_world_rank(d), d->running->call.number,
+                               fl_dist_kind_name(d->running->call.kind), now - d->began);
         } else {
             fl__dist_link_wait(d->link, now + 1);
         }
     }
 }
 
-/* Until the queue is empty, or the group over. With the lock. */
+/* Waits until the queue is empty or the group has failed. Called with the lock held. */
 static void fl__dist_drain(fl_dist_group *d) {
-    while ((d->last || d->running) && !fl__dist_link_failure(d->link) && !d->left_behind)
-        fl__dist_await(d, d->last ? d->last : d->running);
+    while ((d->last || d->running) && !fl__dist_link_failure(d->link) && !d->abandoned)
+        fl__dist_await_work(d, d->last ? d->last : d->running);
 }
 
-/* An error of the data's: the control channel may know better, who died; it is given half a second to say
-   so. */
-static void fl__dist_blame(fl_dist_group *d, const fl_dist_work *w) {
+/* Reports an error of the data connection, after half a second in which the control channel may report the
+   rank that caused it, such as one that died. */
+static void fl__dist_report_failure(fl_dist_group *d, const fl_dist_work *w) {
     const double until = fl_dist_now() + 0.5;
     const bool late = fl_dist_now() >= w->call.deadline;
-    fl__dist_link_hurry(d->link);
+    fl__dist_link_report(d->link);
     while (!late && !fl__dist_link_failure(d->link) && fl_dist_now() < until)
         fl__dist_link_wait(d->link, until);
     fl__dist_link_fail(d->link, late ? FL_DIST_TIMEOUT : FL_DIST_BROKEN, fl__dist_world_rank(d),
@@ -421,16 +428,16 @@ static void fl__dist_blame(fl_dist_group *d, const fl_dist_work *w) {
 FL_API bool fl_dist_wait(fl_dist_work *w) {
     static const char fn[] = "fl_dist_wait";
     char text[512] = "";
-    if (!w) return fl_error() ? false : fl_fail("%s: the work is NULL", fn);
+    if (!w) return fl_error() ? false : fl_fail("%s: w is NULL", fn);
     fl_dist_group *d = w->group;
     if (!w->ended && d && d->link) {
         fl__dist_link_lock(d->link, true);
-        fl__dist_await(d, w);
-        if (w->state == FL__DIST_OVER && !w->ok && *w->error && !fl__dist_link_failure(d->link))
-            fl__dist_blame(d, w);
+        fl__dist_await_work(d, w);
+        if (w->state == FL__DIST_FINISHED && !w->ok && *w->error && !fl__dist_link_failure(d->link))
+            fl__dist_report_failure(d, w);
         const fl_dist_failure_info *f = fl__dist_link_failure(d->link);
         if (!w->ok && f) snprintf(text, sizeof text, "%s", f->text);
-        const bool over = w->state == FL__DIST_OVER;
+        const bool over = w->state == FL__DIST_FINISHED;
         fl__dist_link_lock(d->link, false);
         if (*text) snprintf(w->error, sizeof w->error, "%.399s", text);
         if (!over) return fl_fail("%s: %s", fl_dist_kind_name(w->call.kind), w->error);
@@ -439,20 +446,20 @@ FL_API bool fl_dist_wait(fl_dist_work *w) {
         w->ended = true;
         fl__dist_unmap(&w->in, false);
         if (!fl__dist_unmap(&w->out, w->ok) && w->ok)
-            w->ok = false, snprintf(w->error, sizeof w->error, "no copy");
+            w->ok = false, snprintf(w->error, sizeof w->error, "the result could not be copied");
     }
     return w->ok || fl_fail("fl_dist_%s: %s", fl_dist_kind_name(w->call.kind), w->error);
 }
 
-/* Frees a closed group, unless a work or a thread that hangs needs it. */
+/* Frees a closed group, unless a work or a hanging thread refers to it. */
 static void fl__dist_free(fl_dist_group *d) {
     d->closed = true;
-    if (d->left_behind || d->works) return;
+    if (d->abandoned || d->works) return;
     fl_heap_free(d->paired);
     fl_heap_free(d);
 }
 
-/* The last reference goes: a call that hangs keeps all it has. */
+/* Destructor of a work: waits for it. A hanging call keeps its buffers. */
 static void fl__dist_drop_work(fl_obj *o) {
     fl_dist_work *w = (fl_dist_work *)o;
     fl_dist_group *d = w->held;
@@ -463,17 +470,17 @@ static void fl__dist_drop_work(fl_obj *o) {
     if (d->closed) fl__dist_free(d);
 }
 
-/* Puts the call into the queue; a short one that is waited for at once, and has nothing before it, runs here
-   if its implementation can be woken. */
+/* Queues the call. A short synchronous call with an empty queue runs on the calling thread if the
+   implementation is prompt. */
 static bool fl__dist_submit(fl_dist_group *d, fl_dist_work *w, bool waits) {
     if (!d->link) {
-        w->state = FL__DIST_OVER;
+        w->state = FL__DIST_FINISHED;
         w->ok = fl_dist_run(NULL, NULL, 0, 1, &w->call);
         return w->ok;
     }
     fl__dist_link_lock(d->link, true);
     const bool here = waits && !d->first && !d->running && d->impl->prompt &&
-                      fl__dist_short(&w->call) && !fl__dist_link_failure(d->link);
+                      fl__dist_is_short(&w->call) && !fl__dist_link_failure(d->link);
     if (d->last)
         d->last->next = w;
     else
@@ -487,7 +494,7 @@ static bool fl__dist_submit(fl_dist_group *d, fl_dist_work *w, bool waits) {
     return true;
 }
 
-/* Numbers the call: those between two ranks have numbers and a group of their own. */
+/* Numbers the call and computes its tag. Sends and receives are numbered per pair of ranks and direction. */
 static void fl__dist_number(fl_dist_group *d, fl_dist_work *w) {
     fl_dist_call *c = &w->call;
     fl__dist_record *r = &w->record;
@@ -516,54 +523,57 @@ static void fl__dist_number(fl_dist_group *d, fl_dist_work *w) {
 
 static bool fl__dist_reducible(const char *fn, fl_dtype dtype, const fl_dist_opts *o) {
     const bool logic = o->op == FL_DIST_AND || o->op == FL_DIST_OR;
-    if (o->op >= FL_DIST_REDUCTIONS) return fl_fail("%s: reduction %d", fn, (int)o->op);
+    if (o->op >= FL_DIST_REDUCTIONS)
+        return fl_fail("%s: unknown reduction %d, expected 0 to %d", fn, (int)o->op, FL_DIST_REDUCTIONS - 1);
     if (fl_dtype_registered(dtype))
-        return fl_fail("%s: %s packs numbers into blocks, which do not add: cast first", fn,
+        return fl_fail("%s: got registered dtype %s, which cannot be reduced: cast first", fn,
                        fl_dtype_name(dtype));
     if (logic != (dtype == FL_B8))
-        return fl_fail("%s: %s: b8 takes FL_DIST_AND and FL_DIST_OR, numbers the others", fn,
+        return fl_fail("%s: reduction for %s: b8 takes FL_DIST_AND and FL_DIST_OR, numbers the others", fn,
                        fl_dtype_name(dtype));
     if (!fl_dtype_is_float(dtype) && (o->op == FL_DIST_AVG || o->scale))
-        return fl_fail("%s: an average or scaled sum of %s: integers have none, cast first", fn,
+        return fl_fail("%s: average or scale for %s, expected a float dtype: cast first", fn,
                        fl_dtype_name(dtype));
     return true;
 }
 
-/* Parts of `count` elements that a side of a call has here; 0: it has none. */
+/* Number of chunks of `count` elements of an operand on this rank; 0 if it is not used here. */
 static int64_t fl__dist_parts(const fl_dist_group *d, char side, int root) {
     if (side == '-' || (side == 'r' && root != d->rank)) return 0;
     return side == 'n' || side == 'r' ? d->size : 1;
 }
 
-/* The count of a call on tensors that are there where its form wants them; -1 after fl_fail. */
-static int64_t fl__dist_count(const fl_dist_group *d, const fl__dist_form *f, bool pair,
+/* Checks the operands against the signature and returns the call's count, or -1 after fl_fail. */
+static int64_t fl__dist_count(const fl_dist_group *d, const fl__dist_signature *f, bool pair,
                               const fl_tensor *out, const fl_tensor *in, int root, const fl_dist_opts *o) {
-    const int64_t outs = fl__dist_parts(d, f->out, root), ins = fl__dist_parts(d, f->in, root);
+    const int64_t n_out = fl__dist_parts(d, f->out, root), n_in = fl__dist_parts(d, f->in, root);
     if (f->rooted && (root < 0 || root >= d->size))
-        return fl_fail("%s: rank %d of %d", f->fn, root, d->size), -1;
-    if (pair && root == d->rank) return fl_fail("%s: rank %d is this one", f->fn, root), -1;
-    if ((outs && !out) || (ins && !in))
-        return fl_fail("%s: the %s is NULL", f->fn, outs && !out && f->in != '-' ? "result" : "tensor"), -1;
-    if ((outs && out->weak) || (ins && in->weak))
-        return fl_fail("%s: a number has no memory: fl_full makes a tensor", f->fn), -1;
-    if (outs && !fl_is_writable(f->fn, out)) return -1;
-    if (!outs && !ins) return 0;
-    const fl_tensor *one = outs ? out : in;
-    const int64_t parts = outs ? outs : ins, n = fl_numel(one) / parts;
-    if (outs && ins && (out->dtype != in->dtype || fl_numel(out) != n * outs || fl_numel(in) != n * ins))
-        return fl_fail("%s: %s %s from %s %s with %d ranks", f->fn, fl_dtype_name(out->dtype),
-                       FL_SHAPE_TEXT(out), fl_dtype_name(in->dtype), FL_SHAPE_TEXT(in), d->size),
+        return fl_fail("%s: got rank %d, expected 0 to %d", f->fn, root, d->size - 1), -1;
+    if (pair && root == d->rank) return fl_fail("%s: rank %d is this one, expected another", f->fn, root), -1;
+    if ((n_out && !out) || (n_in && !in))
+        return fl_fail("%s: %s is NULL", f->fn, n_out && !out && f->in != '-' ? "out" : "the tensor"), -1;
+    if ((n_out && out->weak) || (n_in && in->weak))
+        return fl_fail("%s: got a number without memory, expected a tensor (fl_full)", f->fn), -1;
+    if (n_out && !fl_is_writable(f->fn, out)) return -1;
+    if (!n_out && !n_in) return 0;
+    const fl_tensor *one = n_out ? out : in;
+    const int64_t parts = n_out ? n_out : n_in, n = fl_numel(one) / parts;
+    if (n_out && n_in && (out->dtype != in->dtype || fl_numel(out) != n * n_out || fl_numel(in) != n * n_in))
+        return fl_fail("%s: out %s %s does not match in %s %s with %d ranks", f->fn,
+                       fl_dtype_name(out->dtype), FL_SHAPE_TEXT(out), fl_dtype_name(in->dtype),
+                       FL_SHAPE_TEXT(in), d->size),
                -1;
     if (fl_numel(one) != n * parts)
-        return fl_fail("%s: %s is not divisible by %d ranks", f->fn, FL_SHAPE_TEXT(one), d->size), -1;
+        return fl_fail("%s: the number of elements of %s is not divisible by %d ranks", f->fn,
+                       FL_SHAPE_TEXT(one), d->size), -1;
     return !f->reduces || fl__dist_reducible(f->fn, one->dtype, o) ? n : -1;
 }
 
-/* One call: checks, maps, runs. A side that the call does not have here is not looked at. */
+/* One call: checks and maps the operands, and runs it. Operands that this rank does not use are ignored. */
 static bool fl__dist_call(fl_dist_group *d, fl_dist_kind kind, fl_tensor *out, fl_tensor *in, int root,
                           fl_dist_opts o) {
-    const fl__dist_form *f = fl__dist_form_of((int)kind);
-    if (!fl__dist_ready_for(d, f->fn)) return false;
+    const fl__dist_signature *f = fl__dist_signature_of((int)kind);
+    if (!fl__dist_check_call(d, f->fn)) return false;
     const int64_t n = fl__dist_count(d, f, kind == FL_DIST_SEND || kind == FL_DIST_RECV, out, in, root, &o);
     if (n < 0) return false;
     if (!fl__dist_parts(d, f->out, root)) out = NULL;
@@ -577,15 +587,15 @@ static bool fl__dist_call(fl_dist_group *d, fl_dist_kind kind, fl_tensor *out, f
         w->group = w->held = d;
         d->works++;
         w->ended = w->ok = false;
-        w->state = FL__DIST_OVER;
+        w->state = FL__DIST_FINISHED;
         ok = fl__dist_map(&w->out, out, FL_WRITE | (f->out == '=' ? FL_READ : 0), &out_bytes) &&
              fl__dist_map(&w->in, in, FL_READ, &in_bytes);
-        snprintf(w->error, sizeof w->error, "its tensors could not be mapped");
+        snprintf(w->error, sizeof w->error, "the tensors could not be mapped");
         if (!ok) w->group = NULL;
     }
     if (ok) {
         w->error[0] = '\0';
-        w->state = FL__DIST_QUEUE;
+        w->state = FL__DIST_QUEUED_CALL;
         w->call = (fl_dist_call){.kind = kind,
                                  .reduction = o.op,
                                  .dtype = one ? one->dtype : FL_DTYPE_NONE,
@@ -615,13 +625,14 @@ FL_API bool fl_dist_all_reduce_opt(fl_dist_group *d, fl_tensor *t, fl_dist_opts 
 
 FL_API bool fl_dist_all_reduce_multiple_opt(fl_dist_group *d, fl_tensor *const *t, int n,
                                             fl_dist_opts o) {
-    bool ok = (t && n >= 0 && !o.work) || fl_fail("fl_dist_all_reduce_multiple: %s",
-                                                  o.work ? "it has no .work" : "the tensors are NULL");
+    bool ok = (t && n >= 0 && !o.work) ||
+              fl_fail("fl_dist_all_reduce_multiple: %s",
+                      o.work ? ".work is not supported" : "t is NULL, or n is negative");
     fl_scope s = fl_scope_begin();
     fl_dist_work *w = NULL;
     o.work = &w;
     for (int i = 0; ok && i < n; i++) ok = fl_dist_all_reduce_opt(d, t[i], o);
-    ok = ok && (!w || fl_dist_wait(w)); /* they run in order */
+    ok = ok && (!w || fl_dist_wait(w)); /* calls run in order */
     fl_scope_end(&s);
     return ok && !fl_error();
 }
@@ -667,7 +678,7 @@ FL_API bool fl_dist_barrier(fl_dist_group *d) {
 }
 
 FL_API bool fl_dist_sync(fl_dist_group *d) {
-    if (!fl__dist_ready_for(d, "fl_dist_sync")) return false;
+    if (!fl__dist_check_call(d, "fl_dist_sync")) return false;
     if (!d->link) return true;
     fl__dist_link_lock(d->link, true);
     fl__dist_drain(d);
@@ -706,7 +717,7 @@ static void fl__dist_list(fl_dist_group *d, bool add) {
     pthread_mutex_unlock(&fl__dist_groups_lock);
 }
 
-/* Starts the group's thread, which opens the implementation. */
+/* Starts the group's thread, which opens the implementation, and waits until that is done. */
 static bool fl__dist_start(fl_dist_group *d, double deadline) {
     d->place = (fl_dist_place){.rank = d->rank,
                                .size = d->size,
@@ -715,7 +726,7 @@ static bool fl__dist_start(fl_dist_group *d, double deadline) {
                                .store = fl__dist_link_store(d->link),
                                .deadline = deadline,
                                .secret = fl__dist_link_secret(d->link)};
-    if (!fl__dist_thread(&d->thread, fl__dist_carry, d)) return false;
+    if (!fl__dist_thread_start(&d->thread, fl__dist_group_thread, d)) return false;
     fl__dist_link_lock(d->link, true);
     while (!d->opened && !fl__dist_link_failure(d->link) && fl_dist_now() < deadline + 1)
         fl__dist_link_wait(d->link, deadline + 1);
@@ -723,13 +734,13 @@ static bool fl__dist_start(fl_dist_group *d, double deadline) {
     if (failed)
         fl_fail("fl_dist_init: %s", fl__dist_link_failure(d->link)->text);
     else if (!d->opened)
-        fl_fail("fl_dist_init: %s did not connect in time", d->impl->name);
+        fl_fail("fl_dist_init: %s did not connect before the timeout", d->impl->name);
     else if (!d->self)
         fl_fail("fl_dist_init: %s: %s", d->impl->name, d->error);
     const bool ok = d->opened && d->self && !failed;
     if (!ok) d->stop = true;
     fl__dist_link_lock(d->link, false);
-    fl__dist_link_guard(d->link, &d->guard, true);
+    fl__dist_link_hook(d->link, &d->guard, true);
     return ok;
 }
 
@@ -740,14 +751,14 @@ static void fl__dist_stop(fl_dist_group *d) {
     fl__dist_link_changed(d->link);
     const double until = fl_dist_now() + 2;
     while (!d->ended && fl_dist_now() < until) fl__dist_link_wait(d->link, until);
-    if (!d->ended) d->left_behind = true;
+    if (!d->ended) d->abandoned = true;
     fl__dist_link_lock(d->link, false);
-    fl__dist_link_guard(d->link, &d->guard, false);
-    if (d->left_behind)
+    fl__dist_link_hook(d->link, &d->guard, false);
+    if (d->abandoned)
         pthread_detach(d->thread);
     else
         pthread_join(d->thread, NULL);
-    if (!d->left_behind && d->self) d->impl->close(d->self);
+    if (!d->abandoned && d->self) d->impl->close(d->self);
 }
 
 static fl_dist_group *fl__dist_new(int rank, int size, double timeout) {
@@ -769,7 +780,8 @@ static fl_dist_group *fl__dist_new(int rank, int size, double timeout) {
 }
 
 static bool fl__dist_bad_seconds(const char *what, double v) {
-    return (v != 0 && !(v > 0 && v < 1e7)) && (fl_fail("fl_dist_init: .%s is %g seconds", what, v), true);
+    return (v != 0 && !(v > 0 && v < 1e7)) &&
+           (fl_fail("fl_dist_init: .%s is %g seconds, expected 0 to 1e7", what, v), true);
 }
 
 FL_API fl_dist_group *fl_dist_init_opt(fl_dist_init_opts o) {
@@ -777,13 +789,13 @@ FL_API fl_dist_group *fl_dist_init_opt(fl_dist_init_opts o) {
     const char *token = o.token ? o.token : getenv("FL_DIST_TOKEN"),
                *name = o.impl ? o.impl : getenv("FL_DIST");
     if (fl_error()) return NULL;
-    if (fl_in_parallel()) return fl_fail("fl_dist_init: within fl_parallel"), NULL;
+    if (fl_in_parallel()) return fl_fail("fl_dist_init: called within fl_parallel"), NULL;
     if (fl__dist_bad_seconds("timeout", o.timeout) || fl__dist_bad_seconds("heartbeat", o.heartbeat))
         return NULL;
     if (o.size < 0 || (o.rank && !o.size))
-        return fl_fail("fl_dist_init: rank %d of %d", o.rank, o.size), NULL;
+        return fl_fail("fl_dist_init: got rank %d, size %d, expected 0 <= rank < size", o.rank, o.size), NULL;
     if (token && strlen(token) > 127)
-        return fl_fail("fl_dist_init: the token has more than 127 characters"), NULL;
+        return fl_fail("fl_dist_init: the token is too long, expected at most 127 characters"), NULL;
     if (!fl__dist_world_of(&w, o.rank, o.size, o.store)) return NULL;
     const double timeout = fl_option(o.timeout, 1800),
                  deadline = fl_dist_now() + (timeout < 300 ? timeout : 300);
@@ -799,7 +811,7 @@ FL_API fl_dist_group *fl_dist_init_opt(fl_dist_init_opts o) {
         if (!ok) {
             fl__dist_fail(d, FL_DIST_BROKEN, d->rank, fl_error());
             fl__dist_stop(d);
-            if (!d->left_behind) fl__dist_link_close(d->link);
+            if (!d->abandoned) fl__dist_link_close(d->link);
         }
     }
     if (!ok) return fl__dist_free(d), NULL;
@@ -823,14 +835,14 @@ FL_API void fl_dist_close(fl_dist_group *d) {
         fl__dist_link_lock(d->link, false);
         fl__dist_stop(d);
         d->failure = fl_dist_failure(d);
-        if (!d->parent && !d->left_behind) fl__dist_link_close(d->link);
-        if (!d->left_behind) d->link = NULL;
+        if (!d->parent && !d->abandoned) fl__dist_link_close(d->link);
+        if (!d->abandoned) d->link = NULL;
     }
     fl__dist_free(d);
 }
 
-/* My rank among those of my color: by key, then by rank. */
-static int fl__dist_place_of(const int64_t *all, int size, int me, int *count) {
+/* This rank among those of its color, ordered by key, then rank; *count: their number. */
+static int fl__dist_split_rank(const int64_t *all, int size, int me, int *count) {
     int before = 0;
     *count = 0;
     for (int k = 0; k < size; k++) {
@@ -843,7 +855,7 @@ static int fl__dist_place_of(const int64_t *all, int size, int me, int *count) {
 
 FL_API fl_dist_group *fl_dist_split(fl_dist_group *d, int color, int key) {
     static const char fn[] = "fl_dist_split";
-    if (!fl__dist_ready_for(d, fn)) return NULL;
+    if (!fl__dist_check_call(d, fn)) return NULL;
     fl_scope s = fl_scope_begin();
     const int64_t mine[2] = {color, key};
     fl_tensor *in = fl_from_host(mine, FL_SHAPE(2), FL_I64),
@@ -852,7 +864,7 @@ FL_API fl_dist_group *fl_dist_split(fl_dist_group *d, int color, int key) {
     bool ok = in && out && all && fl_dist_all_gather(d, out, in) &&
               fl_to_host(out, all, 2 * (size_t)d->size * sizeof *all);
     int size = 0;
-    const int rank = ok ? fl__dist_place_of(all, d->size, d->rank, &size) : 0;
+    const int rank = ok ? fl__dist_split_rank(all, d->size, d->rank, &size) : 0;
     fl_heap_free(all);
     fl_scope_end(&s);
     d->splits++;

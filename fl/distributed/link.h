@@ -1,8 +1,9 @@
-/* link.h - the control channel: who lives, what each rank called, and what rank 0 keeps for all
+/* fl/distributed/link.h - the control channel: heartbeats, comparison of calls, rank 0's key-value store
 
-   Each rank has one connection to rank 0, and one thread that looks after it, beside the one that carries
-   data. It sends beats with the latest calls; rank 0 compares these. The end of a connection is a rank's
-   death, no beat its standstill; whoever finds a failure says so to rank 0, which tells all. */
+   Each rank has one connection to rank 0, served by one thread, besides the group's thread for data. The
+   thread sends heartbeats with the latest calls, which rank 0 compares. A closed connection means that the
+   rank died, a missing heartbeat that it stalled. A rank that finds a failure reports it to rank 0, which
+   tells all ranks. */
 #ifndef FL_DIST_MEET_H
 #include "meet.h"
 #endif
@@ -16,59 +17,64 @@ extern "C" {
 typedef enum fl_dist_failure_kind {
     FL_DIST_FINE,
     FL_DIST_DEATH,    /* the rank's process ended */
-    FL_DIST_STALL,    /* it has not been heard of for a heartbeat */
-    FL_DIST_MISMATCH, /* it called something else */
-    FL_DIST_ERROR,    /* it had an error of its own, whose text this is */
-    FL_DIST_LEFT,     /* it closed the group while another still called */
-    FL_DIST_TIMEOUT,  /* the call passed its deadline; the rank is who noticed */
-    FL_DIST_BROKEN    /* data or messages did not get through */
+    FL_DIST_STALL,    /* no message from the rank for a heartbeat interval */
+    FL_DIST_MISMATCH, /* the rank made a different call */
+    FL_DIST_ERROR,    /* the rank had an error; text is that error */
+    FL_DIST_LEFT,     /* the rank closed the group before another rank's call */
+    FL_DIST_TIMEOUT,  /* a call passed its deadline; rank: the one that noticed */
+    FL_DIST_BROKEN    /* a data or control connection failed */
 } fl_dist_failure_kind;
 typedef struct fl_dist_failure_info {
     fl_dist_failure_kind kind;
-    int rank;      /* whose failure it is, in the first group */
-    uint64_t call; /* the number of the call that was running here, or the last one */
+    int rank;      /* the rank that failed, as numbered in the first group */
+    uint64_t call; /* number of the running or last call on this rank */
     char text[512];
 } fl_dist_failure_info;
 
 /* private */
-/* What is compared of a call. */
+/* The properties of a call that all ranks must agree on. */
 typedef struct fl__dist_record {
     uint64_t group, number;
     int32_t kind, reduction, dtype, root;
     int64_t count;
 } fl__dist_record;
 typedef struct fl__dist_link fl__dist_link;
-/* A group that failures end: abort is called once, from the link's thread. */
-typedef struct fl__dist_guard {
-    void (*abort)(struct fl__dist_guard *self);
+/* Hook for a group that failures end: abort is called once, on the link's thread. */
+typedef struct fl__dist_abort_hook {
+    void (*abort)(struct fl__dist_abort_hook *self);
     bool aborted;
-    struct fl__dist_guard *next;
-} fl__dist_guard;
-/* Starts *thread, a pthread_t, which takes no signals: they are for the program's own threads, and SIGPIPE of
-   libraries is for nobody. */
-FL_PRIVATE bool fl__dist_thread(void *thread, void *(*run)(void *), void *arg);
-/* Returns when all ranks have come; NULL after fl_fail. */
+    struct fl__dist_abort_hook *next;
+} fl__dist_abort_hook;
+/* Starts *thread, a pthread_t, with all signals blocked: they are for the program's own threads, and SIGPIPE
+   from libraries must not end it. False after fl_fail. */
+FL_PRIVATE bool fl__dist_thread_start(void *thread, void *(*run)(void *), void *arg);
+/* Opens the control channel; returns when all ranks have connected. NULL after fl_fail. */
 FL_PRIVATE fl__dist_link *fl__dist_link_open(const fl__dist_world *w, const char *token,
                                              const char *iface, double heartbeat, double deadline);
-/* Says goodbye, and waits up to a heartbeat for that of the others. */
+/* Sends goodbye and waits up to a heartbeat interval for that of the other ranks, then frees the link. */
 FL_PRIVATE void fl__dist_link_close(fl__dist_link *l);
+/* The store that rank 0 keeps. */
 FL_PRIVATE const fl_dist_store *fl__dist_link_store(fl__dist_link *l);
-FL_PRIVATE const char *fl__dist_link_address(const fl__dist_link *l); /* of this rank, for data */
-FL_PRIVATE const uint8_t *fl__dist_link_secret(const fl__dist_link *l); /* of the job, for data too */
-FL_PRIVATE void fl__dist_link_guard(fl__dist_link *l, fl__dist_guard *g, bool add);
-/* The lock of the link and of its groups, and its condition. wait: until `deadline` or a change. */
+/* This rank's address and the job's secret, for data connections. */
+FL_PRIVATE const char *fl__dist_link_address(const fl__dist_link *l);
+FL_PRIVATE const uint8_t *fl__dist_link_secret(const fl__dist_link *l);
+/* Adds or removes an abort hook. */
+FL_PRIVATE void fl__dist_link_hook(fl__dist_link *l, fl__dist_abort_hook *g, bool add);
+/* Takes or releases the lock of the link and its groups. */
 FL_PRIVATE void fl__dist_link_lock(fl__dist_link *l, bool on);
+/* With the lock held: waits for fl__dist_link_changed, until the deadline. */
 FL_PRIVATE void fl__dist_link_wait(fl__dist_link *l, double deadline);
 FL_PRIVATE void fl__dist_link_changed(fl__dist_link *l);
-/* With the lock held: the failure, NULL if all is well. */
+/* With the lock held: the failure, or NULL. */
 FL_PRIVATE const fl_dist_failure_info *fl__dist_link_failure(fl__dist_link *l);
-/* With the lock held: the first failure stays, and all ranks hear of it. */
+/* With the lock held: records a failure, unless there is one already, and sends it to all ranks. */
 FL_PRIVATE void fl__dist_link_fail(fl__dist_link *l, fl_dist_failure_kind kind, int rank,
                                    const char *format, ...) FL_PRINTF(4, 5);
-/* With the lock held: this rank begins a call; it is compared when the latest is 20 ms old, or at once
-   (hurry). */
-FL_PRIVATE void fl__dist_link_note(fl__dist_link *l, const fl__dist_record *r);
-FL_PRIVATE void fl__dist_link_hurry(fl__dist_link *l);
+/* With the lock held: records that this rank begins a call. Records are sent for comparison 20 ms after the
+   latest call began. */
+FL_PRIVATE void fl__dist_link_record(fl__dist_link *l, const fl__dist_record *r);
+/* With the lock held: sends the records at once. */
+FL_PRIVATE void fl__dist_link_report(fl__dist_link *l);
 
 #ifdef __cplusplus
 }
@@ -97,100 +103,100 @@ FL_PRIVATE void fl__dist_link_hurry(fl__dist_link *l);
 #include <unistd.h>
 
 enum {
-    FL__DIST_BODY = 1 << 16,   /* bytes of a message at most */
-    FL__DIST_RECORDS = 64,     /* latest calls that a rank tells */
-    FL__DIST_COMPARED = 256,   /* latest calls that rank 0 compares */
-    FL__DIST_QUEUED = 1 << 22, /* bytes that wait for a rank at most */
-    FL__DIST_KEPT = 1 << 26,   /* bytes of values that rank 0 keeps at most */
-    FL__DIST_KEY = 128
+    FL__DIST_BODY_MAX = 1 << 16,  /* largest message body in bytes */
+    FL__DIST_RECORDS = 64,        /* latest calls that a rank reports */
+    FL__DIST_COMPARED = 256,      /* latest calls that rank 0 compares */
+    FL__DIST_QUEUE_MAX = 1 << 22, /* largest send queue of a rank in bytes */
+    FL__DIST_STORE_MAX = 1 << 26, /* capacity of rank 0's store in bytes */
+    FL__DIST_KEY_SIZE = 128
 };
-#define FL__DIST_CONTROL "the control channel" /* what a connection to rank 0 proves the token for */
-/* Seconds that a call may take before its record is told. */
-#define FL__DIST_SOON 0.02
-/* SET and GET go to rank 0, READY and VALUE come from it; the others go both ways. */
-typedef enum fl__dist_word {
+#define FL__DIST_CONTROL "the control channel" /* purpose in handshakes with rank 0 */
+/* Age in seconds of the latest call at which records are sent. */
+#define FL__DIST_REPORT_DELAY 0.02
+/* Message types. SET and GET go to rank 0, READY and VALUE come from it; the others go both ways. */
+typedef enum fl__dist_message_type {
     FL__DIST_READY = 0x4c465d31,
     FL__DIST_SET,
     FL__DIST_GET,
     FL__DIST_VALUE,
-    FL__DIST_BEAT,
-    FL__DIST_BYE,
+    FL__DIST_HEARTBEAT,
+    FL__DIST_GOODBYE,
     FL__DIST_ABORT
-} fl__dist_word;
-typedef struct fl__dist_head {
-    uint32_t word, bytes;
-} fl__dist_head;
-typedef struct fl__dist_bye {
+} fl__dist_message_type;
+typedef struct fl__dist_header {
+    uint32_t type, bytes;
+} fl__dist_header;
+typedef struct fl__dist_goodbye {
     uint64_t calls;
     int32_t rank, unused;
-} fl__dist_bye;
+} fl__dist_goodbye;
 
 typedef struct fl__dist_peer {
-    int fd; /* -1: none */
-    bool bye, warned;
-    bool wants; /* it waits for the value of `key` */
-    double heard;
-    char key[FL__DIST_KEY];
-    char *in, *out; /* half a message; what is to be sent */
+    int fd; /* -1: not connected */
+    bool goodbye, warned;
+    bool waiting;      /* a GET of `key` is unanswered */
+    double last_heard; /* time of the last message */
+    char key[FL__DIST_KEY_SIZE];
+    char *in, *out;    /* partial message received; send queue */
     size_t n_in;
     int64_t n_out, cap_out;
 } fl__dist_peer;
 
-typedef struct fl__dist_item {
-    struct fl__dist_item *next;
+typedef struct fl__dist_store_item {
+    struct fl__dist_store_item *next;
     size_t bytes;
-    char key[FL__DIST_KEY];
+    char key[FL__DIST_KEY_SIZE];
     char value[];
-} fl__dist_item;
+} fl__dist_store_item;
 
-typedef struct fl__dist_seen {
+typedef struct fl__dist_seen_call {
     fl__dist_record r;
-    int rank; /* who said so first */
-} fl__dist_seen;
+    int rank; /* the first rank that reported it */
+} fl__dist_seen_call;
 
 struct fl__dist_link {
     int rank, size, wake[2];
-    double heartbeat, next_beat, turn; /* turn: when the thread last looked */
-    double noted_at, asleep_until;     /* the latest call began; the thread looks at the latest */
+    double heartbeat, next_beat, last_run; /* last_run: when the thread last ran */
+    double recorded_at, asleep_until;      /* start of the latest call; latest wake-up of the thread */
     char address[64];
-    fl__dist_door door;             /* on rank 0, until all ranks have come */
-    uint8_t secret[FL__DIST_SECRET]; /* of the job */
+    fl__dist_listener listener;            /* on rank 0, until all ranks have connected */
+    uint8_t secret[FL__DIST_SECRET];       /* the job's */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t thread;
     bool started, stop, ready, leaving, aborting;
-    int came;            /* ranks, on rank 0 */
-    fl__dist_peer *peer; /* of rank 0: all ranks; of others: rank 0 */
+    int n_connected;     /* number of ranks connected, on rank 0 */
+    fl__dist_peer *peer; /* on rank 0: all ranks; on others: rank 0 */
     int n_peers;
-    fl__dist_item *items;
+    fl__dist_store_item *items;
     int64_t item_bytes;
     fl_dist_store store;
-    struct { /* to GET */
+    struct { /* reply to GET */
         bool here;
         int64_t bytes;
-        char key[FL__DIST_KEY], value[FL__DIST_BODY];
+        char key[FL__DIST_KEY_SIZE], value[FL__DIST_BODY_MAX];
     } answer;
-    fl__dist_record record[FL__DIST_RECORDS]; /* number k at k % RECORDS */
-    uint64_t noted, told;
+    fl__dist_record record[FL__DIST_RECORDS]; /* ring buffer: record k at k % RECORDS */
+    uint64_t recorded, reported;              /* number of records, and of those sent */
     uint64_t calls; /* number of the latest call of the first group */
-    bool left;      /* somebody, the first of them after its call number left_calls: */
+    bool left;      /* a rank closed its group; the earliest was left_rank after call left_calls */
     int left_rank;
     uint64_t left_calls;
-    fl__dist_seen *seen;
+    fl__dist_seen_call *seen;
     fl_dist_failure_info failure;
-    fl__dist_guard *guards;
+    fl__dist_abort_hook *guards;
 };
 
-FL_PRIVATE bool fl__dist_thread(void *thread, void *(*run)(void *), void *arg) {
+FL_PRIVATE bool fl__dist_thread_start(void *thread, void *(*run)(void *), void *arg) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);
     const int reason = pthread_create((pthread_t *)thread, NULL, run, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return !reason || fl_fail("fl_dist_init: a thread: %s", strerror(reason));
+    return !reason || fl_fail("fl_dist_init: pthread_create: %s", strerror(reason));
 }
 
-/* The mutex checks who holds it: a mistake of ours ends the group instead of racing on. */
+/* The mutex detects misuse: a locking error ends the group instead of causing a race. */
 static void fl__dist_check_lock(fl__dist_link *l, int reason) {
     if (!reason || reason == ETIMEDOUT) return;
     fl_message(FL_LOG_ERROR, "fl_dist: the lock of the control channel: %s", strerror(reason));
@@ -227,27 +233,27 @@ FL_PRIVATE const fl_dist_store *fl__dist_link_store(fl__dist_link *l) {
     return &l->store;
 }
 
-static void fl__dist_poke(fl__dist_link *l) {
+static void fl__dist_wake(fl__dist_link *l) {
     const char c = 0;
     const ssize_t n = write(l->wake[1], &c, 1);
     (void)n; /* a full pipe wakes as well */
 }
 
-FL_PRIVATE void fl__dist_link_hurry(fl__dist_link *l) {
-    if (l->told == l->noted) return;
+FL_PRIVATE void fl__dist_link_report(fl__dist_link *l) {
+    if (l->reported == l->recorded) return;
     l->next_beat = 0;
-    fl__dist_poke(l);
+    fl__dist_wake(l);
 }
 
 /* ---- messages ---- */
 
-/* Puts a message into the queue of p. One that does not fit is lost, and with it the connection. */
-static void fl__dist_say(fl__dist_link *l, fl__dist_peer *p, fl__dist_word word, const void *a,
-                         size_t n_a, const void *b, size_t n_b) {
-    const fl__dist_head head = {word, (uint32_t)(n_a + n_b)};
+/* Appends a message to the send queue of p. If it does not fit, the connection is shut down. */
+static void fl__dist_send_message(fl__dist_link *l, fl__dist_peer *p, fl__dist_message_type type,
+                                  const void *a, size_t n_a, const void *b, size_t n_b) {
+    const fl__dist_header head = {type, (uint32_t)(n_a + n_b)};
     const int64_t need = p->n_out + (int64_t)(sizeof head + n_a + n_b);
     if (p->fd < 0) return;
-    if (need > FL__DIST_QUEUED || (need > p->cap_out && !fl_heap_grow(&p->out, &p->cap_out, need, 1))) {
+    if (need > FL__DIST_QUEUE_MAX || (need > p->cap_out && !fl_heap_grow(&p->out, &p->cap_out, need, 1))) {
         fl_error_clear();
         shutdown(p->fd, SHUT_RDWR);
         return;
@@ -256,21 +262,21 @@ static void fl__dist_say(fl__dist_link *l, fl__dist_peer *p, fl__dist_word word,
     if (n_a) memcpy(p->out + p->n_out + sizeof head, a, n_a);
     if (n_b) memcpy(p->out + p->n_out + sizeof head + n_a, b, n_b);
     p->n_out = need;
-    fl__dist_poke(l);
+    fl__dist_wake(l);
 }
 
-static void fl__dist_say_all(fl__dist_link *l, fl__dist_word word, const void *bytes, size_t n) {
-    for (int i = 0; i < l->n_peers; i++) fl__dist_say(l, &l->peer[i], word, bytes, n, NULL, 0);
+static void fl__dist_send_all(fl__dist_link *l, fl__dist_message_type type, const void *bytes, size_t n) {
+    for (int i = 0; i < l->n_peers; i++) fl__dist_send_message(l, &l->peer[i], type, bytes, n, NULL, 0);
 }
 
-static void fl__dist_write(fl__dist_peer *p) {
+static void fl__dist_flush(fl__dist_peer *p) {
     const ssize_t k = send(p->fd, p->out, (size_t)p->n_out, MSG_NOSIGNAL);
-    if (k <= 0) return; /* reading tells */
+    if (k <= 0) return; /* the next read reports errors */
     memmove(p->out, p->out + k, (size_t)(p->n_out - k));
     p->n_out -= k;
 }
 
-static void fl__dist_hang_up(fl__dist_peer *p) {
+static void fl__dist_disconnect(fl__dist_peer *p) {
     fl_dist_socket_close(p->fd);
     p->fd = -1;
     p->n_in = 0;
@@ -287,53 +293,54 @@ FL_PRIVATE void fl__dist_link_fail(fl__dist_link *l, fl_dist_failure_kind kind, 
     l->failure.kind = kind;
     l->failure.rank = rank;
     l->failure.call = l->calls;
-    fl__dist_say_all(l, FL__DIST_ABORT, &l->failure, sizeof l->failure);
-    fl__dist_poke(l);
+    fl__dist_send_all(l, FL__DIST_ABORT, &l->failure, sizeof l->failure);
+    fl__dist_wake(l);
     fl__dist_link_changed(l);
 }
 
-/* ---- what rank 0 keeps ---- */
+/* ---- rank 0's store ---- */
 
-static fl__dist_item *fl__dist_find(const fl__dist_link *l, const char *key) {
-    fl__dist_item *i = l->items;
+static fl__dist_store_item *fl__dist_store_find(const fl__dist_link *l, const char *key) {
+    fl__dist_store_item *i = l->items;
     while (i && strcmp(i->key, key)) i = i->next;
     return i;
 }
 
-static void fl__dist_answer(fl__dist_link *l, fl__dist_peer *p) {
-    const fl__dist_item *i = p->wants ? fl__dist_find(l, p->key) : NULL;
+/* Answers the GET of p if its key is set. */
+static void fl__dist_answer_get(fl__dist_link *l, fl__dist_peer *p) {
+    const fl__dist_store_item *i = p->waiting ? fl__dist_store_find(l, p->key) : NULL;
     if (!i) return;
-    p->wants = false;
-    fl__dist_say(l, p, FL__DIST_VALUE, i->key, sizeof i->key, i->value, i->bytes);
+    p->waiting = false;
+    fl__dist_send_message(l, p, FL__DIST_VALUE, i->key, sizeof i->key, i->value, i->bytes);
 }
 
-/* False after fl_fail. */
-static bool fl__dist_keep_item(fl__dist_link *l, const char *key, const void *value, size_t n) {
-    if (l->item_bytes + (int64_t)(sizeof(fl__dist_item) + n) > FL__DIST_KEPT)
-        return fl_fail("fl_dist: the store has more than %d bytes of values: no room for '%.100s'",
-                       FL__DIST_KEPT, key);
-    fl__dist_item *i = fl_heap_alloc(sizeof *i + n);
+/* Stores a value and answers the ranks that wait for it. False after fl_fail. */
+static bool fl__dist_store_put(fl__dist_link *l, const char *key, const void *value, size_t n) {
+    if (l->item_bytes + (int64_t)(sizeof(fl__dist_store_item) + n) > FL__DIST_STORE_MAX)
+        return fl_fail("fl_dist: the store is full: '%.100s' exceeds its capacity of %d bytes", key,
+                       FL__DIST_STORE_MAX);
+    fl__dist_store_item *i = fl_heap_alloc(sizeof *i + n);
     if (!i) return false;
-    *i = (fl__dist_item){.next = l->items, .bytes = n};
+    *i = (fl__dist_store_item){.next = l->items, .bytes = n};
     snprintf(i->key, sizeof i->key, "%s", key);
     if (n) memcpy(i->value, value, n);
     l->items = i;
     l->item_bytes += (int64_t)(sizeof *i + n);
-    for (int k = 1; k < l->size; k++) fl__dist_answer(l, &l->peer[k]);
+    for (int k = 1; k < l->size; k++) fl__dist_answer_get(l, &l->peer[k]);
     fl__dist_link_changed(l);
     return true;
 }
 
 static bool fl__dist_store_set(const fl_dist_store *self, const char *key, const void *bytes, size_t n) {
     fl__dist_link *l = self->user;
-    char name[FL__DIST_KEY] = {0};
-    if (strlen(key) >= sizeof name || n > FL__DIST_BODY - sizeof name)
-        return fl_fail("fl_dist: a value of %zu bytes under '%.200s': at most %zu, and 127 in the name",
-                       n, key, FL__DIST_BODY - sizeof name);
+    char name[FL__DIST_KEY_SIZE] = {0};
+    if (strlen(key) >= sizeof name || n > FL__DIST_BODY_MAX - sizeof name)
+        return fl_fail("fl_dist: got %zu bytes for key '%.200s', expected at most %zu, a key of at most 127",
+                       n, key, FL__DIST_BODY_MAX - sizeof name);
     snprintf(name, sizeof name, "%s", key);
     fl__dist_link_lock(l, true);
-    const bool ok = l->rank || fl__dist_keep_item(l, name, bytes, n);
-    if (l->rank) fl__dist_say(l, l->peer, FL__DIST_SET, name, sizeof name, bytes, n);
+    const bool ok = l->rank || fl__dist_store_put(l, name, bytes, n);
+    if (l->rank) fl__dist_send_message(l, l->peer, FL__DIST_SET, name, sizeof name, bytes, n);
     fl__dist_link_lock(l, false);
     return ok;
 }
@@ -341,18 +348,18 @@ static bool fl__dist_store_set(const fl_dist_store *self, const char *key, const
 static int64_t fl__dist_store_get(const fl_dist_store *self, const char *key, void *bytes, size_t size,
                                   double deadline) {
     fl__dist_link *l = self->user;
-    char name[FL__DIST_KEY] = {0};
-    const fl__dist_item *i = NULL;
+    char name[FL__DIST_KEY_SIZE] = {0};
+    const fl__dist_store_item *i = NULL;
     int64_t n = -1;
     snprintf(name, sizeof name, "%s", key);
     fl__dist_link_lock(l, true);
     if (l->rank) {
         l->answer.here = false;
         memcpy(l->answer.key, name, sizeof name);
-        fl__dist_say(l, l->peer, FL__DIST_GET, name, sizeof name, NULL, 0);
+        fl__dist_send_message(l, l->peer, FL__DIST_GET, name, sizeof name, NULL, 0);
     }
     while (!l->failure.kind && fl_dist_now() < deadline &&
-           !(l->rank ? l->answer.here : (i = fl__dist_find(l, name)) != NULL))
+           !(l->rank ? l->answer.here : (i = fl__dist_store_find(l, name)) != NULL))
         fl__dist_link_wait(l, deadline);
     const char *from = i ? i->value : l->answer.value;
     if (i)
@@ -360,13 +367,13 @@ static int64_t fl__dist_store_get(const fl_dist_store *self, const char *key, vo
     else if (l->rank && l->answer.here)
         n = l->answer.bytes;
     if (n > (int64_t)size)
-        fl_fail("fl_dist: '%s' has %lld bytes, room is for %zu", key, (long long)n, size), n = -1;
+        fl_fail("fl_dist: key '%s' has %lld bytes, expected at most %zu", key, (long long)n, size), n = -1;
     else if (n >= 0)
         memcpy(bytes, from, (size_t)n);
     else if (l->failure.kind)
-        fl_fail("fl_dist: '%s' did not come: %s", key, l->failure.text);
+        fl_fail("fl_dist: waiting for key '%s': %s", key, l->failure.text);
     else
-        fl_fail("fl_dist: nobody set '%s' in time", key);
+        fl_fail("fl_dist: timeout: no rank has set key '%s'", key);
     fl__dist_link_lock(l, false);
     return n;
 }
@@ -379,17 +386,17 @@ static char *fl__dist_record_text(const fl__dist_record *r, char *buf, size_t si
     if (r->dtype)
         n += snprintf(buf + n, size - (size_t)n, " of %" PRId64 " %s", r->count,
                       fl_dtype_name((fl_dtype)r->dtype));
-    if (fl__dist_form_of(r->kind)->reduces && r->reduction >= 0 && r->reduction < FL_DIST_REDUCTIONS)
+    if (fl__dist_signature_of(r->kind)->reduces && r->reduction >= 0 && r->reduction < FL_DIST_REDUCTIONS)
         n += snprintf(buf + n, size - (size_t)n, " (%s)", reductions[r->reduction]);
     if (r->root >= 0) snprintf(buf + n, size - (size_t)n, ", root %d", (int)r->root);
     return buf;
 }
 
-/* On rank 0: the call of a rank beside what another said of the same number. */
+/* On rank 0: compares a rank's call with what another rank reported under the same number. */
 static void fl__dist_compare(fl__dist_link *l, const fl__dist_record *r, int rank) {
-    fl__dist_seen *s = &l->seen[(r->group * 31 + r->number) % FL__DIST_COMPARED];
+    fl__dist_seen_call *s = &l->seen[(r->group * 31 + r->number) % FL__DIST_COMPARED];
     if (s->r.group != r->group || s->r.number != r->number) {
-        if (s->r.group != r->group || s->r.number < r->number) *s = (fl__dist_seen){*r, rank};
+        if (s->r.group != r->group || s->r.number < r->number) *s = (fl__dist_seen_call){*r, rank};
         return;
     }
     char a[128], b[128];
@@ -399,118 +406,119 @@ static void fl__dist_compare(fl__dist_link *l, const fl__dist_record *r, int ran
                        fl__dist_record_text(r, b, sizeof b), rank);
 }
 
-/* Who waits for a rank that left before this call waits in vain. */
-static void fl__dist_miss(fl__dist_link *l) {
+/* A call after a rank has left cannot complete: fails. */
+static void fl__dist_check_left(fl__dist_link *l) {
     if (l->left && l->calls > l->left_calls && !l->leaving)
         fl__dist_link_fail(l, FL_DIST_LEFT, l->left_rank,
                            "rank %d closed its group after call %" PRIu64 ", before call %" PRIu64,
                            l->left_rank, l->left_calls, l->calls);
 }
 
-FL_PRIVATE void fl__dist_link_note(fl__dist_link *l, const fl__dist_record *r) {
-    l->record[l->noted++ % FL__DIST_RECORDS] = *r;
-    l->noted_at = fl_dist_now();
-    if (l->asleep_until > l->noted_at + FL__DIST_SOON) fl__dist_poke(l);
+FL_PRIVATE void fl__dist_link_record(fl__dist_link *l, const fl__dist_record *r) {
+    l->record[l->recorded++ % FL__DIST_RECORDS] = *r;
+    l->recorded_at = fl_dist_now();
+    if (l->asleep_until > l->recorded_at + FL__DIST_REPORT_DELAY) fl__dist_wake(l);
     if (r->group == 1) l->calls = r->number;
-    fl__dist_miss(l);
+    fl__dist_check_left(l);
 }
 
-/* Tells what was noted since the last beat. */
-static void fl__dist_beat(fl__dist_link *l, double now) {
+/* Sends a heartbeat with the records since the last one. */
+static void fl__dist_send_heartbeat(fl__dist_link *l, double now) {
     fl__dist_record r[FL__DIST_RECORDS];
-    uint64_t from = l->noted > FL__DIST_RECORDS ? l->noted - FL__DIST_RECORDS : 0;
+    uint64_t from = l->recorded > FL__DIST_RECORDS ? l->recorded - FL__DIST_RECORDS : 0;
     size_t n = 0;
-    if (from < l->told) from = l->told;
-    while (from < l->noted) r[n++] = l->record[from++ % FL__DIST_RECORDS];
-    l->told = l->noted;
+    if (from < l->reported) from = l->reported;
+    while (from < l->recorded) r[n++] = l->record[from++ % FL__DIST_RECORDS];
+    l->reported = l->recorded;
     l->next_beat = now + l->heartbeat / 4;
     if (l->rank) {
-        fl__dist_say(l, l->peer, FL__DIST_BEAT, r, n * sizeof *r, NULL, 0);
+        fl__dist_send_message(l, l->peer, FL__DIST_HEARTBEAT, r, n * sizeof *r, NULL, 0);
         return;
     }
-    fl__dist_say_all(l, FL__DIST_BEAT, NULL, 0);
+    fl__dist_send_all(l, FL__DIST_HEARTBEAT, NULL, 0);
     for (size_t i = 0; i < n; i++) fl__dist_compare(l, &r[i], 0);
 }
 
-/* A rank says goodbye. */
-static void fl__dist_left(fl__dist_link *l, int rank, uint64_t calls) {
+/* Handles the goodbye of a rank. */
+static void fl__dist_rank_left(fl__dist_link *l, int rank, uint64_t calls) {
     fl__dist_peer *p = l->rank ? NULL : &l->peer[rank];
-    const fl__dist_bye bye = {calls, rank, 0};
-    if (p) p->bye = true;
-    if (l->rank && !rank) l->peer->bye = true;
-    if (l->rank == 0) fl__dist_say_all(l, FL__DIST_BYE, &bye, sizeof bye);
-    l->came--;
+    const fl__dist_goodbye goodbye = {calls, rank, 0};
+    if (p) p->goodbye = true;
+    if (l->rank && !rank) l->peer->goodbye = true;
+    if (l->rank == 0) fl__dist_send_all(l, FL__DIST_GOODBYE, &goodbye, sizeof goodbye);
+    l->n_connected--;
     if (!l->left || calls < l->left_calls) l->left_rank = rank, l->left_calls = calls;
     l->left = true;
-    fl__dist_miss(l);
+    fl__dist_check_left(l);
     fl__dist_link_changed(l);
 }
 
-/* ---- taking messages ---- */
+/* ---- received messages ---- */
 
-/* On rank 0: a rank has come that knows the token. */
-static void fl__dist_welcome(fl__dist_link *l, fl__dist_caller *c) {
+/* On rank 0: admits a rank that has proved the token. */
+static void fl__dist_admit(fl__dist_link *l, fl__dist_pending *c) {
     const int rank = c->claim.rank;
     fl__dist_peer *p = &l->peer[rank];
-    char why[100] = "", *in = p->in ? NULL : fl_heap_alloc(sizeof(fl__dist_head) + FL__DIST_BODY);
+    char reason[100] = "", *in = p->in ? NULL : fl_heap_alloc(sizeof(fl__dist_header) + FL__DIST_BODY_MAX);
     if (p->in)
-        snprintf(why, sizeof why, "rank %d is here already: do two jobs share an address or a folder?", rank);
+        snprintf(reason, sizeof reason,
+                 "rank %d is connected already: do two jobs share an address or folder?", rank);
     else if (!in)
-        snprintf(why, sizeof why, "rank 0 is out of memory");
+        snprintf(reason, sizeof reason, "rank 0 is out of memory");
     fl_error_clear();
-    const int fd = fl__dist_door_answer(&l->door, c, why);
+    const int fd = fl__dist_listener_answer(&l->listener, c, reason);
     if (fd < 0) {
         fl_heap_free(in);
         return;
     }
-    *p = (fl__dist_peer){.fd = fd, .heard = fl_dist_now(), .in = in};
-    if (++l->came < l->size) return;
+    *p = (fl__dist_peer){.fd = fd, .last_heard = fl_dist_now(), .in = in};
+    if (++l->n_connected < l->size) return;
     l->ready = true;
-    fl__dist_door_close(&l->door);
-    fl__dist_say_all(l, FL__DIST_READY, NULL, 0);
+    fl__dist_listener_close(&l->listener);
+    fl__dist_send_all(l, FL__DIST_READY, NULL, 0);
     fl__dist_link_changed(l);
 }
 
-/* One message of a rank. False: it makes no sense. */
-static bool fl__dist_take(fl__dist_link *l, int rank, fl__dist_peer *p, fl__dist_word word,
-                          const char *body, size_t n) {
-    fl__dist_bye bye;
+/* Handles one message of a rank. False if it is invalid. */
+static bool fl__dist_handle_message(fl__dist_link *l, int rank, fl__dist_peer *p, fl__dist_message_type type,
+                                    const char *body, size_t n) {
+    fl__dist_goodbye goodbye;
     fl_dist_failure_info f;
     fl__dist_record r;
-    const bool hub = l->rank == 0, key = n >= FL__DIST_KEY && !body[FL__DIST_KEY - 1];
-    p->heard = fl_dist_now();
+    const bool is_rank0 = l->rank == 0, key = n >= FL__DIST_KEY_SIZE && !body[FL__DIST_KEY_SIZE - 1];
+    p->last_heard = fl_dist_now();
     p->warned = false;
-    switch (word) {
-    case FL__DIST_READY: return !hub && (l->ready = true, fl__dist_link_changed(l), true);
+    switch (type) {
+    case FL__DIST_READY: return !is_rank0 && (l->ready = true, fl__dist_link_changed(l), true);
     case FL__DIST_SET:
-        if (!hub || !key) return false;
-        if (!fl__dist_keep_item(l, body, body + FL__DIST_KEY, n - FL__DIST_KEY)) {
+        if (!is_rank0 || !key) return false;
+        if (!fl__dist_store_put(l, body, body + FL__DIST_KEY_SIZE, n - FL__DIST_KEY_SIZE)) {
             fl__dist_link_fail(l, FL_DIST_ERROR, rank, "rank %d: %s", rank, fl_error());
             fl_error_clear();
         }
         return true;
     case FL__DIST_GET:
-        if (!hub || !key) return false;
+        if (!is_rank0 || !key) return false;
         memcpy(p->key, body, sizeof p->key);
-        p->wants = true;
-        return fl__dist_answer(l, p), true;
+        p->waiting = true;
+        return fl__dist_answer_get(l, p), true;
     case FL__DIST_VALUE:
-        if (hub || !key) return false;
-        if (memcmp(body, l->answer.key, FL__DIST_KEY)) return true; /* of a get that gave up */
+        if (is_rank0 || !key) return false;
+        if (memcmp(body, l->answer.key, FL__DIST_KEY_SIZE)) return true; /* a get timed out */
         l->answer.here = true;
-        l->answer.bytes = (int64_t)(n - FL__DIST_KEY);
-        memcpy(l->answer.value, body + FL__DIST_KEY, n - FL__DIST_KEY);
+        l->answer.bytes = (int64_t)(n - FL__DIST_KEY_SIZE);
+        memcpy(l->answer.value, body + FL__DIST_KEY_SIZE, n - FL__DIST_KEY_SIZE);
         fl__dist_link_changed(l);
         return true;
-    case FL__DIST_BEAT:
-        for (; hub && n >= sizeof r; n -= sizeof r, body += sizeof r)
+    case FL__DIST_HEARTBEAT:
+        for (; is_rank0 && n >= sizeof r; n -= sizeof r, body += sizeof r)
             fl__dist_compare(l, memcpy(&r, body, sizeof r), rank);
         return n == 0;
-    case FL__DIST_BYE:
-        if (n != sizeof bye) return false;
-        memcpy(&bye, body, n);
-        if (bye.rank < 0 || bye.rank >= l->size || (hub && bye.rank != rank)) return false;
-        if (bye.rank != l->rank) fl__dist_left(l, bye.rank, bye.calls);
+    case FL__DIST_GOODBYE:
+        if (n != sizeof goodbye) return false;
+        memcpy(&goodbye, body, n);
+        if (goodbye.rank < 0 || goodbye.rank >= l->size || (is_rank0 && goodbye.rank != rank)) return false;
+        if (goodbye.rank != l->rank) fl__dist_rank_left(l, goodbye.rank, goodbye.calls);
         return true;
     case FL__DIST_ABORT:
         if (n != sizeof f) return false;
@@ -523,22 +531,23 @@ static bool fl__dist_take(fl__dist_link *l, int rank, fl__dist_peer *p, fl__dist
     }
 }
 
-/* What came from peer i, message by message. False: no more of it. */
-static bool fl__dist_read(fl__dist_link *l, int i) {
+/* Receives from peer i and handles complete messages. False if the connection ended (errno EPROTO: invalid
+   data). */
+static bool fl__dist_receive(fl__dist_link *l, int i) {
     fl__dist_peer *p = &l->peer[i];
-    fl__dist_head head;
-    const ssize_t k = recv(p->fd, p->in + p->n_in, sizeof head + FL__DIST_BODY - p->n_in, 0);
+    fl__dist_header head;
+    const ssize_t k = recv(p->fd, p->in + p->n_in, sizeof head + FL__DIST_BODY_MAX - p->n_in, 0);
     if (k < 0 && (errno == EAGAIN || errno == EINTR)) return true;
     if (k <= 0) return false;
     p->n_in += (size_t)k;
     size_t at = 0;
     while (p->n_in - at >= sizeof head) {
         memcpy(&head, p->in + at, sizeof head);
-        if (head.bytes > FL__DIST_BODY) return errno = EPROTO, false;
+        if (head.bytes > FL__DIST_BODY_MAX) return errno = EPROTO, false;
         if (p->n_in - at < sizeof head + head.bytes) break;
         const char *body = p->in + at + sizeof head;
         at += sizeof head + head.bytes;
-        if (!fl__dist_take(l, i, p, (fl__dist_word)head.word, body, head.bytes))
+        if (!fl__dist_handle_message(l, i, p, (fl__dist_message_type)head.type, body, head.bytes))
             return errno = EPROTO, false;
     }
     memmove(p->in, p->in + at, p->n_in - at);
@@ -546,44 +555,44 @@ static bool fl__dist_read(fl__dist_link *l, int i) {
     return true;
 }
 
-/* The connection of peer i is over. */
-static void fl__dist_lost(fl__dist_link *l, int i) {
+/* Handles the end of peer i's connection. */
+static void fl__dist_disconnected(fl__dist_link *l, int i) {
     fl__dist_peer *p = &l->peer[i];
-    const bool garbled = errno == EPROTO;
-    fl__dist_hang_up(p);
-    if (p->bye || l->stop) return;
-    if (garbled)
-        fl__dist_link_fail(l, FL_DIST_BROKEN, i, "rank %d sent what is no message", i);
+    const bool invalid = errno == EPROTO;
+    fl__dist_disconnect(p);
+    if (p->goodbye || l->stop) return;
+    if (invalid)
+        fl__dist_link_fail(l, FL_DIST_BROKEN, i, "rank %d sent an invalid message", i);
     else
-        fl__dist_link_fail(l, FL_DIST_DEATH, i, "rank %d died: its connection ended", i);
+        fl__dist_link_fail(l, FL_DIST_DEATH, i, "rank %d died: its connection was closed", i);
 }
 
 /* ---- the thread ---- */
 
-/* A silent rank has stalled. If this process itself was paused, all ranks get their time again. */
-static void fl__dist_listen_for(fl__dist_link *l, double now) {
-    const bool away = now - l->turn > l->heartbeat / 2;
-    l->turn = now;
+/* A rank without messages for a heartbeat interval has stalled. If this process itself was paused, the
+   intervals start again. */
+static void fl__dist_check_heartbeats(fl__dist_link *l, double now) {
+    const bool paused = now - l->last_run > l->heartbeat / 2;
+    l->last_run = now;
     for (int i = 0; i < l->n_peers; i++) {
         fl__dist_peer *p = &l->peer[i];
         if (p->fd < 0) continue;
-        if (away) p->heard = now;
-        const double silent = now - p->heard;
-        if (p->bye || !l->ready) continue;
+        if (paused) p->last_heard = now;
+        const double silent = now - p->last_heard;
+        if (p->goodbye || !l->ready) continue;
         if (silent > l->heartbeat) {
             fl__dist_link_fail(l, FL_DIST_STALL, i,
-                               "rank %d stands still: nothing was heard of it for %.1f s", i, silent);
+                               "rank %d stalled: no message for %.1f s", i, silent);
         } else if (silent > 0.6 * l->heartbeat && !p->warned) {
-            fl_message(FL_LOG_WARN, "fl_dist: rank %d is late: nothing was heard of it for %.1f s", i,
-                       silent);
+            fl_message(FL_LOG_WARN, "fl_dist: rank %d is late: no message for %.1f s", i, silent);
             p->warned = true;
         }
     }
 }
 
-/* Ends the groups: their calls fail soon. Not under the lock: a library may take its time. */
+/* Calls the abort hooks, without the lock: a library may block in them. */
 static void fl__dist_abort_groups(fl__dist_link *l) {
-    for (fl__dist_guard *g = l->guards; g; g = g->next) {
+    for (fl__dist_abort_hook *g = l->guards; g; g = g->next) {
         if (g->aborted) continue;
         g->aborted = l->aborting = true;
         fl__dist_link_lock(l, false);
@@ -594,60 +603,61 @@ static void fl__dist_abort_groups(fl__dist_link *l) {
     }
 }
 
-/* Waits for something to do, without the lock: the pipe, the peers, then the door. poll passes over what is
-   closed (-1). */
+/* Polls the wake-up pipe, the peers and the listener, without the lock; closed ones (-1) are ignored by
+   poll. */
 static bool fl__dist_poll(fl__dist_link *l, struct pollfd *f) {
     const double now = fl_dist_now();
     l->asleep_until = l->next_beat;
-    if (l->told != l->noted)
-        l->asleep_until = fmin(l->next_beat, fmax(now, l->noted_at + FL__DIST_SOON));
+    if (l->reported != l->recorded)
+        l->asleep_until = fmin(l->next_beat, fmax(now, l->recorded_at + FL__DIST_REPORT_DELAY));
     const double left = l->asleep_until - now;
     f[0] = (struct pollfd){l->wake[0], POLLIN, 0};
     for (int i = 0; i < l->n_peers; i++)
         f[1 + i] = (struct pollfd){l->peer[i].fd, (short)(POLLIN | (l->peer[i].n_out ? POLLOUT : 0)), 0};
-    const bool open = l->door.listener >= 0;
-    if (open) fl__dist_door_poll(&l->door, f + 1 + l->n_peers);
+    const bool open = l->listener.listen_fd >= 0;
+    if (open) fl__dist_listener_poll(&l->listener, f + 1 + l->n_peers);
     fl__dist_link_lock(l, false);
-    const nfds_t n = (nfds_t)(1 + l->n_peers + (open ? 1 + FL__DIST_CALLERS : 0));
+    const nfds_t n = (nfds_t)(1 + l->n_peers + (open ? 1 + FL__DIST_PENDING : 0));
     const int ready = poll(f, n, left <= 0 ? 0 : (int)(1000 * left) + 1);
     fl__dist_link_lock(l, true);
     return ready > 0;
 }
 
-static void fl__dist_turn(fl__dist_link *l, struct pollfd *f) {
+static void fl__dist_link_iteration(fl__dist_link *l, struct pollfd *f) {
     char drain[256];
     if (fl__dist_poll(l, f)) {
         while (f[0].revents && read(l->wake[0], drain, sizeof drain) > 0) continue;
         for (int i = 0; i < l->n_peers; i++) {
             const short events = f[1 + i].revents;
             if (!events || l->peer[i].fd != f[1 + i].fd) continue;
-            if (events & POLLOUT) fl__dist_write(&l->peer[i]);
+            if (events & POLLOUT) fl__dist_flush(&l->peer[i]);
             errno = 0;
-            if ((events & ~POLLOUT) && !fl__dist_read(l, i)) fl__dist_lost(l, i);
+            if ((events & ~POLLOUT) && !fl__dist_receive(l, i)) fl__dist_disconnected(l, i);
         }
     }
     const double now = fl_dist_now();
-    fl__dist_caller *c;
-    while (l->door.listener >= 0 && (c = fl__dist_door_next(&l->door, now))) fl__dist_welcome(l, c);
-    const bool late = l->told != l->noted && now >= l->noted_at + FL__DIST_SOON;
+    fl__dist_pending *c;
+    while (l->listener.listen_fd >= 0 && (c = fl__dist_listener_next(&l->listener, now)))
+        fl__dist_admit(l, c);
+    const bool late = l->reported != l->recorded && now >= l->recorded_at + FL__DIST_REPORT_DELAY;
     if ((late || now >= l->next_beat) && (l->ready || l->rank))
-        fl__dist_beat(l, now);
+        fl__dist_send_heartbeat(l, now);
     else if (now >= l->next_beat)
         l->next_beat = now + l->heartbeat / 4;
-    fl__dist_listen_for(l, now);
+    fl__dist_check_heartbeats(l, now);
     for (int i = 0; i < l->n_peers; i++)
-        if (l->peer[i].fd >= 0 && l->peer[i].n_out) fl__dist_write(&l->peer[i]);
+        if (l->peer[i].fd >= 0 && l->peer[i].n_out) fl__dist_flush(&l->peer[i]);
     if (l->failure.kind) fl__dist_abort_groups(l);
 }
 
-static void *fl__dist_watch(void *arg) {
+static void *fl__dist_link_thread(void *arg) {
     fl__dist_link *l = arg;
-    struct pollfd *f = fl_heap_alloc(((size_t)l->n_peers + 2 + FL__DIST_CALLERS) * sizeof *f);
+    struct pollfd *f = fl_heap_alloc(((size_t)l->n_peers + 2 + FL__DIST_PENDING) * sizeof *f);
     fl_quiet(+1);
     fl__dist_link_lock(l, true);
     if (!f) fl__dist_link_fail(l, FL_DIST_ERROR, l->rank, "rank %d: out of memory", l->rank);
-    l->turn = fl_dist_now();
-    while (f && !l->stop) fl__dist_turn(l, f);
+    l->last_run = fl_dist_now();
+    while (f && !l->stop) fl__dist_link_iteration(l, f);
     fl__dist_link_lock(l, false);
     fl_heap_free(f);
     return NULL;
@@ -655,38 +665,39 @@ static void *fl__dist_watch(void *arg) {
 
 /* ---- opening and closing ---- */
 
-/* The file in the folder that tells where rank 0 listens. */
+/* The file in the rendezvous folder with rank 0's address. */
 static void fl__dist_folder_file(const fl__dist_world *w, char *path, size_t size) {
     snprintf(path, size, "%s/rank0", w->folder);
 }
 
-/* Others must not be able to send ranks elsewhere. False after fl_fail. */
-static bool fl__dist_ours(const char *path, const struct stat *s) {
-    const bool shared = S_ISDIR(s->st_mode) && (s->st_mode & S_ISVTX); /* each deletes only what is his */
+/* Checks that other users cannot change the path, and so redirect ranks. False after fl_fail. */
+static bool fl__dist_check_owner(const char *path, const struct stat *s) {
+    const bool shared = S_ISDIR(s->st_mode) && (s->st_mode & S_ISVTX); /* sticky bit */
     if (s->st_uid != geteuid() && s->st_uid != 0)
         return fl_fail("fl_dist_init: %s belongs to user %ld: expected the user of this process, %ld", path,
                        (long)s->st_uid, (long)geteuid());
     return !(s->st_mode & (S_IWGRP | S_IWOTH)) || S_ISLNK(s->st_mode) || shared ||
-           fl_fail("fl_dist_init: %s: others may write there (mode %03o): chmod go-w, or name another one",
+           fl_fail("fl_dist_init: %s is writable by others (mode %03o): chmod go-w, or use another path",
                    path, (unsigned)s->st_mode & 0777);
 }
 
-/* Of the folder, or of the link that leads there and of what it leads to. Not there: false, *there too. */
-static bool fl__dist_folder_ours(const char *path, bool *there) {
+/* The same check for the folder, and if it is a symbolic link for its target too. *there: whether it
+   exists. */
+static bool fl__dist_check_folder(const char *path, bool *there) {
     struct stat s;
     *there = false;
     if (lstat(path, &s)) return fl_fail("fl_dist_init: folder %s: %s", path, strerror(errno));
     *there = true;
-    if (!fl__dist_ours(path, &s)) return false;
-    if (stat(path, &s) || !S_ISDIR(s.st_mode)) return fl_fail("fl_dist_init: %s is no folder", path);
-    return fl__dist_ours(path, &s);
+    if (!fl__dist_check_owner(path, &s)) return false;
+    if (stat(path, &s) || !S_ISDIR(s.st_mode)) return fl_fail("fl_dist_init: %s is not a folder", path);
+    return fl__dist_check_owner(path, &s);
 }
 
-/* A file that this user alone reads, in one piece. */
+/* Writes a file that only this user can read, atomically. */
 static bool fl__dist_write_file(const char *path, const char *text, size_t n) {
     char temp[640];
     snprintf(temp, sizeof temp, "%s.%ld", path, (long)getpid());
-    unlink(temp); /* of a process that died */
+    unlink(temp); /* left by a process that died */
     const int fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     bool ok = fd >= 0 && write(fd, text, n) == (ssize_t)n;
     if (fd >= 0 && close(fd)) ok = false;
@@ -696,7 +707,7 @@ static bool fl__dist_write_file(const char *path, const char *text, size_t n) {
     return false;
 }
 
-/* "address port" of rank 0, and the token that it made if nobody gave one, as the store tells it. */
+/* Publishes "address port" of rank 0, and its generated token if none was given, in the store or folder. */
 static bool fl__dist_publish(const fl__dist_world *w, const char *address, int port, const char *token) {
     char text[192], path[600];
     bool there;
@@ -706,32 +717,33 @@ static bool fl__dist_publish(const fl__dist_world *w, const char *address, int p
     if (mkdir(w->folder, 0700) && errno != EEXIST)
         return fl_fail("fl_dist_init: folder %s: %s", w->folder, strerror(errno));
     fl__dist_folder_file(w, path, sizeof path);
-    return fl__dist_folder_ours(w->folder, &there) && fl__dist_write_file(path, text, (size_t)n);
+    return fl__dist_check_folder(w->folder, &there) && fl__dist_write_file(path, text, (size_t)n);
 }
 
-/* What rank 0 has written in the folder, "" if nothing. False after fl_fail: *final if it is not to be
-   trusted, else it is not there yet. */
+/* Reads what rank 0 has published in the folder. False after fl_fail: *final if it cannot be trusted, else it
+   is not there yet. */
 static bool fl__dist_read_folder(const fl__dist_world *w, char *text, size_t size, bool *final) {
     struct stat s;
     char path[600];
-    if (!fl__dist_folder_ours(w->folder, final)) return false;
+    if (!fl__dist_check_folder(w->folder, final)) return false;
     fl__dist_folder_file(w, path, sizeof path);
     const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     *final = fd < 0 && (errno == ELOOP || errno == EACCES);
     if (fd < 0 && *final) return fl_fail("fl_dist_init: reading %s: %s", path, strerror(errno));
     const bool stated = fd >= 0 && !fstat(fd, &s);
-    if (stated) *final = !S_ISREG(s.st_mode) || !fl__dist_ours(path, &s);
+    if (stated) *final = !S_ISREG(s.st_mode) || !fl__dist_check_owner(path, &s);
     const ssize_t n = stated && !*final ? read(fd, text, size - 1) : -1;
     if (fd >= 0) close(fd);
-    if (*final) return fl_error() ? false : fl_fail("fl_dist_init: %s is no file", path);
-    if (n <= 0) return fl_fail("fl_dist_init: rank 0 has not written %s", path);
+    if (*final) return fl_error() ? false : fl_fail("fl_dist_init: %s is not a regular file", path);
+    if (n <= 0) return fl_fail("fl_dist_init: rank 0 has not written %s yet", path);
     text[n] = '\0';
     return true;
 }
 
-/* Where rank 0 listens, and its token if nobody gave one. False after fl_fail: not told yet, or *final. */
-static bool fl__dist_look_up(const fl__dist_world *w, char host[256], int *port, char token[64],
-                             double deadline, bool *final) {
+/* Gets rank 0's address, and its generated token if any. False after fl_fail: *final, or not published
+   yet. */
+static bool fl__dist_find_rank0(const fl__dist_world *w, char host[256], int *port, char token[64],
+                                double deadline, bool *final) {
     char text[192] = {0};
     *token = '\0';
     *final = false;
@@ -742,33 +754,34 @@ static bool fl__dist_look_up(const fl__dist_world *w, char host[256], int *port,
         return *final = true, false;
     }
     return sscanf(text, "%63s %d %63s", host, port, token) >= 2 ||
-           fl_fail("fl_dist_init: '%s' is no address", text);
+           fl_fail("fl_dist_init: rank 0 published '%s', expected an address and port", text);
 }
 
-/* Rank 0 listens, and says where. A token of its own goes with that, where others cannot read it. */
-static bool fl__dist_open_hub(fl__dist_link *l, const fl__dist_world *w, const char *token,
-                              const char *iface) {
+/* Rank 0 listens and publishes its address. Without a given token it generates one, which is published only
+   where other users cannot read it. */
+static bool fl__dist_open_rank0(fl__dist_link *l, const fl__dist_world *w, const char *token,
+                                const char *iface) {
     const char *at = iface ? iface : *w->host ? w->host : "127.0.0.1";
     uint8_t key[FL__DIST_SECRET];
     char own[2 * FL__DIST_SECRET + 1] = "";
     int port = w->port;
     if (!iface && !*w->host && w->local_size < w->size)
-        return fl_fail("fl_dist_init: several hosts and a folder: .iface must say at which address rank "
-                       "0 is reached");
+        return fl_fail("fl_dist_init: ranks on several hosts with a folder: set .iface to the address of "
+                       "rank 0");
     if (!fl__dist_random(l->secret) || !fl__dist_random(key)) return false;
     for (int i = 0; !*token && !*w->host && i < FL__DIST_SECRET; i++)
         snprintf(own + 2 * i, 3, "%02x", key[i]);
     if (!fl_dist_address_of(at, l->address, sizeof l->address)) return false;
-    const int listener = fl_dist_listen(l->address, &port);
-    if (listener < 0) return false;
+    const int listen_fd = fl_dist_listen(l->address, &port);
+    if (listen_fd < 0) return false;
     fl__dist_token_key(*own ? own : token, key);
-    fl__dist_door_open(&l->door, listener, 0, l->size, FL__DIST_CONTROL, key, l->heartbeat);
-    memcpy(l->door.secret, l->secret, sizeof l->secret);
-    l->came = 1;
+    fl__dist_listener_open(&l->listener, listen_fd, 0, l->size, FL__DIST_CONTROL, key, l->heartbeat);
+    memcpy(l->listener.secret, l->secret, sizeof l->secret);
+    l->n_connected = 1;
     return fl__dist_publish(w, l->address, port, own);
 }
 
-/* The address of this end of the connection is where others reach this rank. */
+/* Sets the address at which others reach this rank: that of this end of the connection, or iface's. */
 static bool fl__dist_own_address(fl__dist_link *l, int fd, const char *iface) {
     struct sockaddr_storage own;
     socklen_t n = sizeof own;
@@ -776,38 +789,38 @@ static bool fl__dist_own_address(fl__dist_link *l, int fd, const char *iface) {
     return (!getsockname(fd, (struct sockaddr *)&own, &n) &&
             !getnameinfo((struct sockaddr *)&own, n, l->address, sizeof l->address, NULL, 0,
                          NI_NUMERICHOST)) ||
-           fl_fail("fl_dist_init: this end has no address");
+           fl_fail("fl_dist_init: the local address of the connection to rank 0 is unknown");
 }
 
-/* A rank connects to rank 0, again and again: a stale folder names a port where nobody listens, or another
-   job does, and rank 0 closes connections when it has too many. */
-static bool fl__dist_call_hub(fl__dist_link *l, const fl__dist_world *w, const char *token,
-                              const char *iface, double deadline) {
+/* Connects to rank 0, retrying until the deadline: a stale folder may name a port where nothing or another
+   job listens, and rank 0 closes connections when it has too many. */
+static bool fl__dist_connect_rank0(fl__dist_link *l, const fl__dist_world *w, const char *token,
+                                   const char *iface, double deadline) {
     enum { GREETED = 5 }; /* seconds */
-    const fl__dist_claim who = {.rank = l->rank, .size = l->size};
+    const fl__dist_claim claim = {.rank = l->rank, .size = l->size};
     fl__dist_peer *p = l->peer;
-    char host[256], told[64], why[200] = "";
+    char host[256], generated[64], reason[200] = "";
     uint8_t key[FL__DIST_SECRET];
     int port = 0;
     for (bool final = false, proof;; final = false) {
         const double now = fl_dist_now();
-        if (fl__dist_look_up(w, host, &port, told, deadline, &final)) {
-            fl__dist_token_key(*token ? token : told, key);
+        if (fl__dist_find_rank0(w, host, &port, generated, deadline, &final)) {
+            fl__dist_token_key(*token ? token : generated, key);
             p->fd = fl_dist_connect(host, port, *w->host ? deadline : fmin(deadline, now + 0.2));
             final = p->fd < 0 && strstr(fl_error(), "host '");
         }
         proof = p->fd >= 0;
-        if (proof && fl__dist_prove(p->fd, &who, 0, FL__DIST_CONTROL, key, l->secret,
-                                    fmin(deadline, fl_dist_now() + GREETED), deadline, &final))
+        if (proof && fl__dist_authenticate(p->fd, &claim, 0, FL__DIST_CONTROL, key, l->secret,
+                                           fmin(deadline, fl_dist_now() + GREETED), deadline, &final))
             break;
-        fl__dist_hang_up(p);
-        if (proof && !final && !*why)
-            fl_message(FL_LOG_WARN, "fl_dist: rank %d at %s port %d: %s; it tries again", l->rank, host,
+        fl__dist_disconnect(p);
+        if (proof && !final && !*reason)
+            fl_message(FL_LOG_WARN, "fl_dist: rank %d at %s port %d: %s; retrying", l->rank, host,
                        port, fl_error());
-        if (final || !fl__dist_try_again(proof, why, deadline)) return false;
+        if (final || !fl__dist_retry(proof, reason, deadline)) return false;
     }
-    p->heard = fl_dist_now();
-    if (!(p->in = fl_heap_alloc(sizeof(fl__dist_head) + FL__DIST_BODY))) return false;
+    p->last_heard = fl_dist_now();
+    if (!(p->in = fl_heap_alloc(sizeof(fl__dist_header) + FL__DIST_BODY_MAX))) return false;
     return fl__dist_own_address(l, p->fd, iface);
 }
 
@@ -817,11 +830,11 @@ static void fl__dist_link_free(fl__dist_link *l) {
         fl_heap_free(l->peer[i].in);
         fl_heap_free(l->peer[i].out);
     }
-    for (fl__dist_item *i = l->items, *next; i; i = next) {
+    for (fl__dist_store_item *i = l->items, *next; i; i = next) {
         next = i->next;
         fl_heap_free(i);
     }
-    fl__dist_door_close(&l->door);
+    fl__dist_listener_close(&l->listener);
     fl_dist_socket_close(l->wake[0]);
     fl_dist_socket_close(l->wake[1]);
     pthread_cond_destroy(&l->changed);
@@ -837,7 +850,7 @@ static fl__dist_link *fl__dist_link_new(const fl__dist_world *w, double heartbea
     memset(l, 0, sizeof *l);
     l->rank = w->rank, l->size = w->size, l->heartbeat = heartbeat;
     l->wake[0] = l->wake[1] = -1;
-    fl__dist_door_open(&l->door, -1, 0, 0, "", l->secret, heartbeat);
+    fl__dist_listener_open(&l->listener, -1, 0, 0, "", l->secret, heartbeat);
     l->store = (fl_dist_store){fl__dist_store_set, fl__dist_store_get, l};
     pthread_condattr_t clock;
     pthread_condattr_init(&clock);
@@ -855,7 +868,7 @@ static fl__dist_link *fl__dist_link_new(const fl__dist_world *w, double heartbea
     bool ok = l->peer && l->seen;
     if (!l->peer) l->n_peers = 0;
     for (int i = 0; i < l->n_peers; i++) l->peer[i] = (fl__dist_peer){.fd = -1};
-    if (ok && pipe(l->wake)) ok = fl_fail("fl_dist_init: a pipe: %s", strerror(errno));
+    if (ok && pipe(l->wake)) ok = fl_fail("fl_dist_init: pipe: %s", strerror(errno));
     for (int i = 0; ok && i < 2; i++) {
         fcntl(l->wake[i], F_SETFL, O_NONBLOCK);
         fcntl(l->wake[i], F_SETFD, FD_CLOEXEC);
@@ -865,7 +878,7 @@ static fl__dist_link *fl__dist_link_new(const fl__dist_world *w, double heartbea
     return NULL;
 }
 
-/* "1, 3" of those who have not come. */
+/* Lists the ranks that have not connected: "1, 3". */
 static void fl__dist_missing(const fl__dist_link *l, char *buf, size_t size) {
     size_t n = 0;
     buf[0] = '\0';
@@ -875,7 +888,7 @@ static void fl__dist_missing(const fl__dist_link *l, char *buf, size_t size) {
 
 static bool fl__dist_link_start(fl__dist_link *l, double deadline) {
     char missing[200];
-    if (!fl__dist_thread(&l->thread, fl__dist_watch, l)) return false;
+    if (!fl__dist_thread_start(&l->thread, fl__dist_link_thread, l)) return false;
     l->started = true;
     const double begin = fl_dist_now();
     fl__dist_link_lock(l, true);
@@ -885,11 +898,11 @@ static bool fl__dist_link_start(fl__dist_link *l, double deadline) {
     if (l->failure.kind)
         fl_fail("fl_dist_init: %s", l->failure.text);
     else if (!ready && l->rank)
-        fl_fail("fl_dist_init: after %.1f s not all ranks had come", fl_dist_now() - begin);
+        fl_fail("fl_dist_init: timeout: not all ranks had connected after %.1f s", fl_dist_now() - begin);
     else if (!ready)
-        fl_fail("fl_dist_init: of %d ranks these did not come within %.1f s: %s%s%s", l->size,
-                fl_dist_now() - begin, missing, *l->door.why ? "; a connection was refused: " : "",
-                l->door.why);
+        fl_fail("fl_dist_init: timeout: of %d ranks these did not connect within %.1f s: %s%s%s", l->size,
+                fl_dist_now() - begin, missing, *l->listener.reason ? "; a connection was refused: " : "",
+                l->listener.reason);
     fl__dist_link_lock(l, false);
     return ready;
 }
@@ -900,10 +913,10 @@ FL_PRIVATE fl__dist_link *fl__dist_link_open(const fl__dist_world *w, const char
     fl__dist_link *l = fl__dist_link_new(w, heartbeat);
     if (!l) return NULL;
     if (!token) token = "";
-    if ((w->rank ? fl__dist_call_hub(l, w, token, iface, deadline) :
-                   fl__dist_open_hub(l, w, token, iface)) &&
+    if ((w->rank ? fl__dist_connect_rank0(l, w, token, iface, deadline) :
+                   fl__dist_open_rank0(l, w, token, iface)) &&
         fl__dist_link_start(l, deadline)) {
-        if (!w->rank && *w->folder) { /* nothing stays that a later job could take for its own */
+        if (!w->rank && *w->folder) { /* so that a later job does not find it */
             fl__dist_folder_file(w, path, sizeof path);
             unlink(path);
             rmdir(w->folder);
@@ -917,34 +930,34 @@ FL_PRIVATE fl__dist_link *fl__dist_link_open(const fl__dist_world *w, const char
 FL_PRIVATE void fl__dist_link_close(fl__dist_link *l) {
     if (!l) return;
     fl__dist_link_lock(l, true);
-    const fl__dist_bye bye = {l->calls, l->rank, 0};
+    const fl__dist_goodbye goodbye = {l->calls, l->rank, 0};
     const double deadline = fl_dist_now() + l->heartbeat;
     l->leaving = true;
     if (l->ready && !l->failure.kind) {
         if (l->rank)
-            fl__dist_say(l, l->peer, FL__DIST_BYE, &bye, sizeof bye, NULL, 0);
+            fl__dist_send_message(l, l->peer, FL__DIST_GOODBYE, &goodbye, sizeof goodbye, NULL, 0);
         else
-            fl__dist_left(l, 0, l->calls);
-        if (l->rank) l->came += l->size - 1; /* as many goodbyes are to come */
-        while (l->came > 0 && !l->failure.kind && fl_dist_now() < deadline)
+            fl__dist_rank_left(l, 0, l->calls);
+        if (l->rank) l->n_connected += l->size - 1; /* goodbyes to wait for */
+        while (l->n_connected > 0 && !l->failure.kind && fl_dist_now() < deadline)
             fl__dist_link_wait(l, deadline);
     }
-    for (int k = 0; k < 20 && l->started; k++) { /* what was said gets out */
-        bool said = true;
-        for (int i = 0; i < l->n_peers; i++) said = said && (l->peer[i].fd < 0 || !l->peer[i].n_out);
-        if (said) break;
-        fl__dist_poke(l);
+    for (int k = 0; k < 20 && l->started; k++) { /* flush the send queues */
+        bool flushed = true;
+        for (int i = 0; i < l->n_peers; i++) flushed = flushed && (l->peer[i].fd < 0 || !l->peer[i].n_out);
+        if (flushed) break;
+        fl__dist_wake(l);
         fl__dist_link_wait(l, fl_dist_now() + 0.01);
     }
     l->stop = true;
-    fl__dist_poke(l);
+    fl__dist_wake(l);
     fl__dist_link_lock(l, false);
     if (l->started) pthread_join(l->thread, NULL);
     fl__dist_link_free(l);
 }
 
-FL_PRIVATE void fl__dist_link_guard(fl__dist_link *l, fl__dist_guard *g, bool add) {
-    fl__dist_guard **at = &l->guards;
+FL_PRIVATE void fl__dist_link_hook(fl__dist_link *l, fl__dist_abort_hook *g, bool add) {
+    fl__dist_abort_hook **at = &l->guards;
     fl__dist_link_lock(l, true);
     while (l->aborting) fl__dist_link_wait(l, fl_dist_now() + 1);
     while (*at && *at != g) at = &(*at)->next;

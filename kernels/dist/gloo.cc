@@ -1,8 +1,8 @@
-// gloo.cc - Gloo's collectives as an implementation for fl_dist.h; the only C++ of fl
+// kernels/dist/gloo.cc - Gloo as an implementation for fl_dist.h; the only C++ file of fl
 //
-// Gloo's own connections take whoever connects first. So Gloo gets a transport: sockets whose ends have
-// proved that they are of this job (fl_dist_connect_ranks), and that move bytes while a caller waits for
-// them. No exception leaves this file.
+// Gloo's own connections are not authenticated. It gets a custom transport: sockets whose ends have proved
+// that they belong to this job (fl_dist_connect_ranks), and which transfer bytes while a caller waits. No
+// exception leaves this file.
 #include "../../fl/distributed/group.h"
 
 #include <gloo/allgather.h>
@@ -39,7 +39,7 @@ milliseconds left(double deadline) {
 
 class Buffer;
 
-// Stands for a connection where collectives ask if there is one; they never use it.
+// Placeholder for a connection: collectives check that it exists, but do not use it.
 class Pair : public gloo::transport::Pair {
   public:
     const gloo::transport::Address &address() const override {
@@ -68,30 +68,30 @@ class Pair : public gloo::transport::Pair {
 
   private:
     [[noreturn]] static void none() {
-        throw std::logic_error("messages go through unbound buffers only");
+        throw std::logic_error("pairs are not supported, expected unbound buffers");
     }
 };
 
-// A message on its way: a head, then bytes.
+// A message in transfer: a header, then bytes.
 struct Message {
-    Buffer *buffer; // counts it when it is done
+    Buffer *buffer; // counts it when done
     char *bytes;
     struct {
         uint64_t slot, n;
-    } head;         // of a received one what came
-    uint64_t slot;  // what is expected of it
-    size_t n, done; // done: bytes of both
+    } head;         // received header, if receiving
+    uint64_t slot;  // expected slot
+    size_t n, done; // expected bytes; bytes of header and data transferred
 };
 
-// Messages between two ranks arrive in the order in which they are sent, and are received in that order: the
-// next one has to be of the slot and length that are expected.
+// Messages between two ranks are received in the order in which they are sent; the next one must have the
+// expected slot and length.
 class Sockets : public gloo::transport::Context {
   public:
     explicit Sockets(const fl_dist_place &place)
         : Context(place.rank, place.size), fd_((size_t)place.size, -1), out_((size_t)place.size),
           in_((size_t)place.size) {
         if (!fl_dist_connect_ranks(&place, fd_.data())) {
-            const std::string text = fl_error() ? fl_error() : "no connections";
+            const std::string text = fl_error() ? fl_error() : "the ranks could not be connected";
             fl_error_clear();
             throw std::runtime_error(text);
         }
@@ -103,7 +103,7 @@ class Sockets : public gloo::transport::Context {
         for (int fd : fd_) fl_dist_socket_close(fd);
     }
 
-    // From any thread: wakes who waits, and nobody waits again.
+    // May be called from any thread: ends all waits, current and future.
     void abort() {
         aborted_ = true;
         for (int fd : fd_)
@@ -122,7 +122,7 @@ class Sockets : public gloo::transport::Context {
                     if (q[i].buffer == b) q.erase(q.begin() + (ptrdiff_t)i);
     }
 
-    // Moves messages of all ranks until *count is above 0, and takes 1 off.
+    // Transfers messages of all ranks until *count is above 0, then decrements it.
     void wait(int *count, milliseconds timeout) {
         if (timeout.count() < 0) timeout = getTimeout();
         const double deadline = fl_dist_now() + 1e-3 * (double)timeout.count();
@@ -148,13 +148,13 @@ class Sockets : public gloo::transport::Context {
         return (out ? out_ : in_)[(size_t)rank];
     }
 
-    // Moves what goes without waiting of the first message; true if that is all of it.
+    // Transfers as much of the first message as possible without blocking; true if it is complete.
     bool move(bool out, int rank);
 
-    // Until some socket is ready, or a second has passed.
+    // Waits until a socket is ready, at most a second.
     void sleep(double deadline) {
         const double seconds = deadline - fl_dist_now();
-        if (seconds <= 0) throw std::runtime_error("no time left");
+        if (seconds <= 0) throw std::runtime_error("timeout");
         std::vector<struct pollfd> f;
         for (int k = 0; k < size; k++) {
             const int events =
@@ -187,7 +187,7 @@ class Buffer : public gloo::transport::UnboundBuffer {
     }
 
     void recv(std::vector<int>, uint64_t, size_t, size_t) override {
-        throw std::logic_error("messages come from one rank");
+        throw std::logic_error("receiving from any of several ranks is not supported");
     }
 
     bool waitSend(int *, milliseconds timeout) override {
@@ -208,7 +208,7 @@ class Buffer : public gloo::transport::UnboundBuffer {
         sockets_->abort();
     }
 
-    int sent = 0, received = 0; // messages that nobody has waited for yet
+    int sent = 0, received = 0; // completed messages that have not been waited for
 
   private:
     Message message(uint64_t slot, size_t offset, size_t n) {
@@ -227,7 +227,7 @@ bool Sockets::move(bool out, int rank) {
     Message &m = queue(out, rank).front();
     constexpr size_t head = sizeof m.head;
     for (;;) {
-        // bytes are received once their head is known to be the right one
+        // receive data only after the header has been checked
         const size_t all = head + (out || m.done >= head ? m.n : 0);
         if (m.done < head || m.n) {
             struct iovec part[2] = {{(char *)&m.head + m.done, head - m.done}, {m.bytes, m.n}};
@@ -243,13 +243,13 @@ bool Sockets::move(bool out, int rank) {
             if (k < 0 && errno == EINTR) continue;
             if (k < 0 && errno == EAGAIN) return false;
             if (k <= 0)
-                throw std::runtime_error("the connection to rank " + std::to_string(rank) + " ended after " +
+                throw std::runtime_error("the connection to rank " + std::to_string(rank) + " closed after " +
                                          std::to_string(m.done) + " of " + std::to_string(head + m.n) +
                                          " bytes");
             m.done += (size_t)k;
             if (!out && m.done >= head && (m.head.slot != m.slot || m.head.n != m.n))
                 throw std::runtime_error("rank " + std::to_string(rank) + " sent " +
-                                         std::to_string(m.head.n) + " bytes of another call, expected were " +
+                                         std::to_string(m.head.n) + " bytes of another call, expected " +
                                          std::to_string(m.n));
         }
         if (m.done < head + m.n) continue;
@@ -259,7 +259,7 @@ bool Sockets::move(bool out, int rank) {
     }
 }
 
-// What Gloo's collectives run in.
+// The context of Gloo's collectives.
 struct Context : public gloo::Context {
     Context(int rank, int size, std::shared_ptr<Sockets> sockets) : gloo::Context(rank, size) {
         transportContext_ = std::move(sockets);
@@ -314,13 +314,13 @@ bool exchange(void *self, int to, const void *out, size_t out_bytes, int from, v
     });
 }
 
-// Gloo counts elements by their C++ type: one of the same size.
+// T: any type of the element's size, which is all that Gloo uses it for.
 template <typename T> void all_reduce(Group *g, const fl_dist_call *c) {
     gloo::AllreduceOptions o(g->context);
     o.setOutput((T *)c->out, (size_t)c->count);
     o.setReduceFunction([c](void *sum, const void *a, const void *b, size_t n) {
         if (sum == b)
-            std::swap(a, b); // both orders have one sum
+            std::swap(a, b); // reductions are commutative
         else if (sum != a)
             std::memcpy(sum, a, n * sizeof(T));
         fl_dist_fold(c->reduction, c->dtype, sum, b, (int64_t)n);

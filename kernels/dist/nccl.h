@@ -1,8 +1,8 @@
-/* nccl.h - NCCL as an implementation for fl_dist.h: loaded when it is asked for, never linked
+/* kernels/dist/nccl.h - NCCL as an implementation for fl_dist.h: loaded at run time, not linked
 
-   Calls take pointers of the device; `stream` is a cudaStream_t. All of NCCL runs non-blocking: what is
-   under way is polled, so that a failure elsewhere, or the deadline, ends a call. ncclCommAbort may hang:
-   it runs in a thread of its own, for which closing waits a while. Prototypes are by hand, of NCCL 2.14 and
+   Calls take device pointers; `stream` is a cudaStream_t. NCCL is used in non-blocking mode: operations are
+   polled, so that a failure on another rank, or the deadline, ends a call. ncclCommAbort may hang: it runs in
+   a separate thread, for which closing waits up to 2 s. Prototypes are written by hand for NCCL 2.14 and
    later. */
 #ifndef NCCL_FL_H
 #define NCCL_FL_H
@@ -17,14 +17,14 @@
 typedef struct nccl_id {
     char bytes[128];
 } nccl_id;
-typedef struct nccl_config { /* as of 2.14: later ones read no further */
+typedef struct nccl_config { /* ncclConfig_t of 2.14: later versions read no more, by its size and version */
     size_t size;
     unsigned magic, version;
     int blocking;
 } nccl_config;
 enum { NCCL_SUCCESS, NCCL_IN_PROGRESS = 7, NCCL_NOT_READY = 600 };
 
-/* What is used of it, and of the driver. Tests give one of their own. */
+/* Functions used of NCCL and of the CUDA driver; tests provide a mock. */
 typedef struct nccl_table {
     int (*get_id)(nccl_id *id);
     int (*init)(void **comm, int size, nccl_id id, int rank, nccl_config *config);
@@ -49,14 +49,14 @@ typedef struct nccl_table {
     int (*free)(uintptr_t pointer);
 } nccl_table;
 
-static const nccl_table *nccl__use; /* NULL: the library's */
+static const nccl_table *nccl__use; /* NULL: the real library */
 
 typedef struct nccl__group {
     const nccl_table *t;
-    struct nccl__group *next; /* of those left behind */
+    struct nccl__group *next; /* list of abandoned groups */
     void *comm;
     int rank, size;
-    uintptr_t word;      /* of the device, for barriers; 0: none yet */
+    uintptr_t barrier_word;      /* device memory for barriers; 0: not allocated */
     bool aborted, ended; /* atomic */
 } nccl__group;
 
@@ -76,12 +76,12 @@ static const nccl_table *nccl__load(void) {
     void *nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     void *cuda = nccl ? dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL) : NULL;
     if (!nccl || !cuda)
-        return fl_fail("nccl: %s: apt-get install libnccl2, and a driver",
+        return fl_fail("nccl: cannot load %s: install libnccl2 and an NVIDIA driver",
                        nccl ? "libcuda.so.1" : "libnccl.so.2"),
                NULL;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!(at[i] = dlsym(names[i][0] == 'c' ? cuda : nccl, names[i])))
-            return fl_fail("nccl: the library has no %s", names[i]), NULL;
+            return fl_fail("nccl: function %s is missing, expected NCCL 2.14 or later", names[i]), NULL;
     memcpy(&t, at, sizeof t);
     return &t;
 }
@@ -92,35 +92,36 @@ static bool nccl__fail(const nccl__group *g, const char *what, int error) {
     return fl_fail("nccl: %s: %s", what, g->t->text(error));
 }
 
-static bool nccl__may_go_on(const nccl__group *g, const char *what, double deadline) {
+/* Between polls: false after fl_fail if the group has failed or the deadline has passed. */
+static bool nccl__check_time(const nccl__group *g, const char *what, double deadline) {
     if (__atomic_load_n(&g->aborted, __ATOMIC_ACQUIRE))
         return fl_fail("nccl: %s: the group has failed", what);
-    if (fl_dist_now() > deadline) return fl_fail("nccl: %s: no time left", what);
+    if (fl_dist_now() > deadline) return fl_fail("nccl: %s: timeout", what);
     usleep(20);
     return true;
 }
 
-/* Until what returned `result` is started. */
-static bool nccl__started(const nccl__group *g, const char *what, int result, double deadline) {
+/* Waits until the operation that returned `result` is enqueued. */
+static bool nccl__wait_enqueued(const nccl__group *g, const char *what, int result, double deadline) {
     while (result == NCCL_IN_PROGRESS) {
         const int asked = g->t->async_error(g->comm, &result);
         if (asked) return nccl__fail(g, what, asked);
-        if (result == NCCL_IN_PROGRESS && !nccl__may_go_on(g, what, deadline)) return false;
+        if (result == NCCL_IN_PROGRESS && !nccl__check_time(g, what, deadline)) return false;
     }
     return !result || nccl__fail(g, what, result);
 }
 
-/* Until the stream has done it; what goes wrong on another rank shows in the communicator. */
-static bool nccl__done(const nccl__group *g, const char *what, int result, void *stream,
-                       double deadline) {
-    if (!nccl__started(g, what, result, deadline)) return false;
+/* Waits until the stream has completed it; errors of other ranks appear in the communicator. */
+static bool nccl__wait_done(const nccl__group *g, const char *what, int result, void *stream,
+                            double deadline) {
+    if (!nccl__wait_enqueued(g, what, result, deadline)) return false;
     for (int state; (state = g->t->query(stream)) != 0;) {
         int error = 0;
-        if (state != NCCL_NOT_READY) return fl_fail("nccl: %s: the stream has error %d", what, state);
+        if (state != NCCL_NOT_READY) return fl_fail("nccl: %s: CUDA error %d in the stream", what, state);
         const int asked = g->t->async_error(g->comm, &error);
         if (asked || (error && error != NCCL_IN_PROGRESS))
             return nccl__fail(g, what, asked ? asked : error);
-        if (!nccl__may_go_on(g, what, deadline)) return false;
+        if (!nccl__check_time(g, what, deadline)) return false;
     }
     return true;
 }
@@ -134,9 +135,9 @@ static void *nccl__end_thread(void *arg) {
     return NULL;
 }
 
-static nccl__group *nccl__left_behind; /* their abort hangs, and may yet come back */
+static nccl__group *nccl__abandoned; /* abandoned: ncclCommAbort hangs, and may still return */
 
-/* Ends the communicator; the group stays if that hangs. */
+/* Aborts the communicator and frees the group, unless the abort hangs. */
 static void nccl__end(nccl__group *g) {
     pthread_t thread;
     if (!g->comm) {
@@ -148,12 +149,12 @@ static void nccl__end(nccl__group *g) {
     pthread_detach(thread);
     while (!__atomic_load_n(&g->ended, __ATOMIC_ACQUIRE) && fl_dist_now() < deadline) usleep(1000);
     if (__atomic_load_n(&g->ended, __ATOMIC_ACQUIRE)) {
-        if (g->word) g->t->free(g->word);
+        if (g->barrier_word) g->t->free(g->barrier_word);
         fl_heap_free(g);
         return;
     }
-    g->next = __atomic_exchange_n(&nccl__left_behind, g, __ATOMIC_ACQ_REL);
-    fl_message(FL_LOG_WARN, "fl_dist: nccl: ncclCommAbort hangs: its communicator is left behind");
+    g->next = __atomic_exchange_n(&nccl__abandoned, g, __ATOMIC_ACQ_REL);
+    fl_message(FL_LOG_WARN, "fl_dist: nccl: ncclCommAbort hangs: the communicator is leaked");
 }
 
 static void *nccl__open(const fl_dist_place *p) {
@@ -172,8 +173,9 @@ static void *nccl__open(const fl_dist_place *p) {
     else if (ok)
         ok = p->store->get(p->store, key, &id, sizeof id, p->deadline) == (int64_t)sizeof id;
     if (ok)
-        ok = nccl__started(g, "ncclCommInitRankConfig", t->init(&g->comm, p->size, id, p->rank, &config),
-                           p->deadline);
+        ok = nccl__wait_enqueued(g, "ncclCommInitRankConfig",
+                                 t->init(&g->comm, p->size, id, p->rank, &config),
+                                 p->deadline);
     if (ok) return g;
     nccl__end(g);
     return NULL;
@@ -190,32 +192,32 @@ static void nccl__close(void *self) {
         return;
     }
     g->t->destroy(g->comm);
-    if (g->word) g->t->free(g->word);
+    if (g->barrier_word) g->t->free(g->barrier_word);
     fl_heap_free(g);
 }
 
-/* The device's memory, which is all that NCCL takes. */
+/* Checks that p is device memory, as NCCL requires. */
 static bool nccl__on_device(const nccl__group *g, const void *p) {
     enum { MEMORY_TYPE = 2, DEVICE = 2 };
     unsigned type = 0;
     if (!p || (!g->t->pointer(&type, MEMORY_TYPE, (uintptr_t)p) && type == DEVICE)) return true;
-    return fl_fail("nccl: memory of the host: tensors of a GPU are wanted");
+    return fl_fail("nccl: got host memory, expected tensors on a GPU");
 }
 
-enum { NCCL_INT8 = 0, NCCL__NOBODY = -1, NCCL__ALL = -2 };
+enum { NCCL_INT8 = 0, NCCL__NONE = -1, NCCL__ALL = -2 };
 
-/* Messages in one group: `in`, of `sent` bytes, to rank `to` (part k of it to each rank k, if that is
-   all), and `out` from rank `from` the same. */
+/* Sends and receives in one group call: `sent` bytes of `in` to rank `to` (NCCL__ALL: chunk k to rank k), and
+   `taken` bytes of `out` from rank `from` likewise. */
 static int nccl__move(nccl__group *g, int to, const char *in, size_t sent, int from, char *out,
                       size_t taken, void *stream) {
     int result = g->t->begin();
     for (int k = 0; k < g->size && (!result || result == NCCL_IN_PROGRESS); k++) {
         const size_t part = to == NCCL__ALL ? (size_t)k * sent : 0,
-                     room = from == NCCL__ALL ? (size_t)k * taken : 0;
+                     offset = from == NCCL__ALL ? (size_t)k * taken : 0;
         if (to == k || to == NCCL__ALL)
             result = g->t->send(in + part, sent, NCCL_INT8, k, g->comm, stream);
         if ((!result || result == NCCL_IN_PROGRESS) && (from == k || from == NCCL__ALL))
-            result = g->t->recv(out + room, taken, NCCL_INT8, k, g->comm, stream);
+            result = g->t->recv(out + offset, taken, NCCL_INT8, k, g->comm, stream);
     }
     const int end = g->t->end();
     return result && result != NCCL_IN_PROGRESS ? result : end;
@@ -226,25 +228,25 @@ static bool nccl__exchange(void *self, int to, const void *out, size_t out_bytes
     nccl__group *g = (nccl__group *)self;
     (void)tag;
     if ((to >= 0 && !nccl__on_device(g, out)) || (from >= 0 && !nccl__on_device(g, in))) return false;
-    return nccl__done(g, "exchange",
-                      nccl__move(g, to, (const char *)out, out_bytes, from, (char *)in, in_bytes, NULL), NULL,
-                      deadline);
+    return nccl__wait_done(g, "exchange",
+                           nccl__move(g, to, (const char *)out, out_bytes, from, (char *)in, in_bytes, NULL),
+                           NULL, deadline);
 }
 
-/* A sum of a byte, which no rank has before all have come. */
+/* An all-reduce of a byte, which completes only when all ranks have started it. */
 static bool nccl__barrier(nccl__group *g, const fl_dist_call *c) {
-    const int failed = g->word ? 0 : g->t->alloc(&g->word, 1);
-    if (failed) return fl_fail("nccl: no memory of the device for barriers: error %d", failed);
-    void *word = (void *)g->word;
-    const int result = g->t->all_reduce(word, word, 1, NCCL_INT8, 0, g->comm, c->stream);
-    return nccl__done(g, "barrier", result, c->stream, c->deadline);
+    const int failed = g->barrier_word ? 0 : g->t->alloc(&g->barrier_word, 1);
+    if (failed) return fl_fail("nccl: cannot allocate device memory for barriers: CUDA error %d", failed);
+    void *barrier_word = (void *)g->barrier_word;
+    const int result = g->t->all_reduce(barrier_word, barrier_word, 1, NCCL_INT8, 0, g->comm, c->stream);
+    return nccl__wait_done(g, "barrier", result, c->stream, c->deadline);
 }
 
 static fl_dist_answer nccl__run(void *self, const fl_dist_call *c) {
     static const int8_t dtypes[FL_DTYPE_COUNT] = {
         [FL_I8] = 0 + 1,  [FL_U8] = 1 + 1,  [FL_B8] = 1 + 1,  [FL_I32] = 2 + 1,
         [FL_U32] = 3 + 1, [FL_I64] = 4 + 1, [FL_U64] = 5 + 1, [FL_F16] = 6 + 1,
-        [FL_F32] = 7 + 1, [FL_F64] = 8 + 1, [FL_BF16] = 9 + 1}; /* one more than NCCL's */
+        [FL_F32] = 7 + 1, [FL_F64] = 8 + 1, [FL_BF16] = 9 + 1}; /* NCCL's plus 1; 0: not supported */
     static const int8_t ops[FL_DIST_REDUCTIONS] = {0, 0, 3, 2, 3, 2};
     enum { AVG = 4 };
     nccl__group *g = (nccl__group *)self;
@@ -253,15 +255,15 @@ static fl_dist_answer nccl__run(void *self, const fl_dist_call *c) {
     const size_t n = (size_t)c->count, bytes = n * (c->dtype ? fl_dtype_size(c->dtype) : 1);
     const bool sums = c->kind == FL_DIST_ALL_REDUCE || c->kind == FL_DIST_REDUCE ||
                       c->kind == FL_DIST_REDUCE_SCATTER,
-               here = c->root == g->rank, every = c->kind == FL_DIST_ALL_TO_ALL;
+               is_root = c->root == g->rank, all_to_all = c->kind == FL_DIST_ALL_TO_ALL;
     const char *in = (const char *)c->in;
     char *out = (char *)c->out;
-    int result, to = NCCL__NOBODY, from = NCCL__NOBODY;
+    int result, to = NCCL__NONE, from = NCCL__NONE;
     if (c->kind == FL_DIST_BARRIER) return nccl__barrier(g, c) ? FL_DIST_DONE : FL_DIST_FAILED;
     if (!n) return FL_DIST_DECLINED;
     const bool mean = c->reduction == FL_DIST_AVG && c->scale * g->size == 1;
     if (sums && (dtype < 0 || (c->scale != 1 && !mean)))
-        return fl_fail("nccl: there is no %s of %s%s", fl_dist_kind_name(c->kind),
+        return fl_fail("nccl: %s of %s%s is not supported", fl_dist_kind_name(c->kind),
                        fl_dtype_name(c->dtype), dtype < 0 ? "" : " with a scale"),
                FL_DIST_FAILED;
     if (!nccl__on_device(g, c->in) || !nccl__on_device(g, c->out)) return FL_DIST_FAILED;
@@ -281,14 +283,15 @@ static fl_dist_answer nccl__run(void *self, const fl_dist_call *c) {
     case FL_DIST_REDUCE_SCATTER:
         result = g->t->reduce_scatter(in, out, n, dtype, op, g->comm, c->stream);
         break;
-    default: /* what NCCL composes of messages */
+    default: /* collectives composed of sends and receives */
         if (c->kind == FL_DIST_GATHER || c->kind == FL_DIST_SEND) to = c->root;
         if (c->kind == FL_DIST_SCATTER || c->kind == FL_DIST_RECV) from = c->root;
-        if (every || (c->kind == FL_DIST_SCATTER && here)) to = NCCL__ALL;
-        if (every || (c->kind == FL_DIST_GATHER && here)) from = NCCL__ALL;
+        if (all_to_all || (c->kind == FL_DIST_SCATTER && is_root)) to = NCCL__ALL;
+        if (all_to_all || (c->kind == FL_DIST_GATHER && is_root)) from = NCCL__ALL;
         result = nccl__move(g, to, in, bytes, from, out, bytes, c->stream);
     }
-    if (!nccl__done(g, fl_dist_kind_name(c->kind), result, c->stream, c->deadline)) return FL_DIST_FAILED;
+    if (!nccl__wait_done(g, fl_dist_kind_name(c->kind), result, c->stream, c->deadline))
+        return FL_DIST_FAILED;
     return mean ? FL_DIST_SCALED : FL_DIST_DONE;
 }
 
@@ -299,7 +302,7 @@ static const fl_dist_impl fl_dist_nccl = {.name = "nccl",
                                           .close = nccl__close,
                                           .run = nccl__run};
 
-/* For tests: what stands for the library; NULL: itself. */
+/* For tests: a mock of the library; NULL: the real one. */
 static __attribute__((unused)) void nccl_use(const nccl_table *t) {
     nccl__use = t;
 }

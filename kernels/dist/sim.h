@@ -1,10 +1,10 @@
-/* sim.h - ranks as threads of one process, with real data and a clock of their own
+/* kernels/dist/sim.h - simulation of a network: ranks are threads, data is real, time is virtual
 
-   Each rank has a virtual time. A message of n bytes from a rank leaves when its sender has finished the
-   one before, and is there alpha + n / beta later (of the link between the two, which a topology gives); an
-   exchange ends when both of its messages have. So a program's collectives run as they are, and sim_seconds
-   says what they would have taken. Ranks are threads: each passes a generator of its own where it draws,
-   the default one is the process's.
+   Each rank has a virtual clock. A message of n bytes is sent when its sender has finished the previous one,
+   and arrives alpha + n / beta later (latency and bandwidth of the link, which a topology may give); an
+   exchange ends when both of its messages have arrived. Collectives run unchanged, and sim_seconds returns
+   the time that they would have taken. Ranks are threads: each must use a random generator of its own, not
+   the process's.
 
     sim_world *w = sim_open(8, 50e-6, 1e9);
     ... in thread r: fl_dist_run(&fl_dist_sim, sim_rank(w, r), r, 8, &call); ... sim_seconds(w, r) ...
@@ -19,21 +19,22 @@
 
 enum { SIM_MOST = 64 };
 typedef struct sim_world sim_world;
-/* A message of n bytes takes alpha + n / beta seconds on a link. */
+/* A link: a message of n bytes takes alpha + n / beta seconds (latency alpha in s, bandwidth beta in
+   bytes/s). */
 typedef struct sim_link {
     double alpha, beta;
 } sim_link;
 typedef sim_link (*sim_topology)(int from, int to, void *user);
 #define SIM_FN static __attribute__((unused))
 
-/* A message on its way from one rank to another: its bytes are the sender's until they were taken. */
-typedef struct sim__box {
+/* A message between two ranks; its bytes are the sender's buffer until received. */
+typedef struct sim__message {
     const void *bytes;
     size_t n;
     uint64_t tag;
     double arrives;
     bool full;
-} sim__box;
+} sim__message;
 typedef struct sim__rank {
     sim_world *world;
     int rank;
@@ -48,13 +49,14 @@ struct sim_world {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     sim__rank rank[SIM_MOST];
-    sim__box box[SIM_MOST][SIM_MOST]; /* from, to */
+    sim__message message[SIM_MOST][SIM_MOST]; /* from, to */
 };
 
-/* Ranks 0 .. n - 1 with one kind of link; NULL after fl_fail. */
+/* A simulation of n ranks with equal links; close it with sim_close. NULL after fl_fail. */
 SIM_FN sim_world *sim_open(int n, double alpha, double beta) {
     if (n < 1 || n > SIM_MOST || !(alpha >= 0) || !(beta > 0))
-        return fl_fail("sim_open: %d ranks (1 to %d), alpha %g, beta %g", n, SIM_MOST, alpha, beta), NULL;
+        return fl_fail("sim_open: got %d ranks, alpha %g, beta %g, expected 1 to %d ranks, alpha >= 0, beta "
+                       "> 0", n, alpha, beta, SIM_MOST), NULL;
     sim_world *w = (sim_world *)fl_heap_alloc(sizeof *w);
     if (!w) return NULL;
     memset(w, 0, sizeof *w);
@@ -70,6 +72,7 @@ SIM_FN sim_world *sim_open(int n, double alpha, double beta) {
     return w;
 }
 
+/* Sets a function that gives the link between two ranks. */
 SIM_FN void sim_use_topology(sim_world *w, sim_topology topology, void *user) {
     w->topology = topology;
     w->user = user;
@@ -82,27 +85,27 @@ SIM_FN void sim_close(sim_world *w) {
     fl_heap_free(w);
 }
 
-/* `self` of fl_dist_run. */
+/* The argument `self` of fl_dist_run for a rank. */
 SIM_FN void *sim_rank(sim_world *w, int rank) {
     return &w->rank[rank];
 }
 
-/* Its time. */
+/* Virtual time of a rank in seconds. */
 SIM_FN double sim_seconds(const sim_world *w, int rank) {
     return w->rank[rank].time;
 }
 
-/* Seconds pass without messages. */
+/* Advances a rank's clock by a computation of that many seconds. */
 SIM_FN void sim_compute(sim_world *w, int rank, double seconds) {
     w->rank[rank].time += seconds;
 }
 
-/* Until the box is as wanted; false after fl_fail. With the lock. */
-static bool sim__await(sim_world *w, const sim__box *b, bool full, double deadline) {
+/* Waits until b->full is `full`; false after fl_fail. Called with the lock held. */
+static bool sim__await(sim_world *w, const sim__message *b, bool full, double deadline) {
     const struct timespec t = {(time_t)deadline, (long)(1e9 * (deadline - floor(deadline)))};
     while (b->full != full && !w->aborted)
         if (fl_dist_now() > deadline)
-            return fl_fail("sim: no time left");
+            return fl_fail("sim: timeout");
         else
             pthread_cond_timedwait(&w->changed, &w->lock, &t);
     return !w->aborted || fl_fail("sim: the group has failed");
@@ -112,8 +115,8 @@ static bool sim__exchange(void *self, int to, const void *out, size_t out_bytes,
                           size_t in_bytes, uint64_t tag, double deadline) {
     sim__rank *r = (sim__rank *)self;
     sim_world *w = r->world;
-    sim__box *sent = to >= 0 ? &w->box[r->rank][to] : NULL,
-             *got = from >= 0 ? &w->box[from][r->rank] : NULL;
+    sim__message *sent = to >= 0 ? &w->message[r->rank][to] : NULL,
+             *got = from >= 0 ? &w->message[from][r->rank] : NULL;
     double end = r->time;
     bool ok = true;
     pthread_mutex_lock(&w->lock);
@@ -123,20 +126,19 @@ static bool sim__exchange(void *self, int to, const void *out, size_t out_bytes,
         if ((ok = sim__await(w, sent, false, deadline))) {
             sent->bytes = out, sent->n = out_bytes, sent->tag = tag, sent->arrives = arrives,
             sent->full = true;
-            end = arrives; /* the link is the sender's until then */
+            end = arrives; /* the sender uses the link until then */
         }
         pthread_cond_broadcast(&w->changed);
     }
     if (ok && got && (ok = sim__await(w, got, true, deadline))) {
         ok = (got->tag == tag && got->n == in_bytes) ||
-             fl_fail("sim: rank %d sent %zu bytes of another call, expected were %zu", from, got->n,
-                     in_bytes);
+             fl_fail("sim: rank %d sent %zu bytes of another call, expected %zu", from, got->n, in_bytes);
         if (ok) memcpy(in, got->bytes, in_bytes);
         if (got->arrives > end) end = got->arrives;
         got->full = false;
         pthread_cond_broadcast(&w->changed);
     }
-    if (ok && sent) ok = sim__await(w, sent, false, deadline); /* the bytes may change from here on */
+    if (ok && sent) ok = sim__await(w, sent, false, deadline); /* then the buffer may be reused */
     if (!ok) w->aborted = true;
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
@@ -153,7 +155,7 @@ static void sim__abort(void *self) {
 }
 
 static void *sim__open(const fl_dist_place *p) {
-    return fl_fail("sim: rank %d is no thread of a sim_world: see kernels/dist/sim.h", p->rank), NULL;
+    return fl_fail("sim: rank %d cannot be opened: use sim_open and fl_dist_run", p->rank), NULL;
 }
 
 static void sim__close(void *self) {
@@ -166,13 +168,12 @@ SIM_FN const fl_dist_impl fl_dist_sim = {.name = "sim",
                                          .abort = sim__abort,
                                          .close = sim__close};
 
-/* What an all_reduce takes by the formulas. A ring: 2 (n - 1) messages of a part each, one after the
-   other. */
+/* Predicted time of a ring all_reduce: 2 (n - 1) consecutive messages of a chunk each. */
 SIM_FN double sim_ring_seconds(int n, double bytes, double alpha, double beta) {
     return 2 * (n - 1) * (alpha + bytes / n / beta);
 }
 
-/* Recursive halving and doubling: as many bytes in 2 log2 n messages. */
+/* Predicted time of recursive halving and doubling: as many bytes in 2 log2 n messages. */
 SIM_FN double sim_tree_seconds(int n, double bytes, double alpha, double beta) {
     return 2 * ceil(log2(n)) * alpha + 2 * (n - 1) * bytes / n / beta;
 }
