@@ -1,4 +1,5 @@
-/* vision.h - what the programs vision_*.c share: pictures to learn from, frames drawn into them
+/* examples/vision.h - shared by vision_*.c: synthetic images, class names, drawing and evaluation of
+   detections
 
    Not part of the library. */
 #ifndef EXAMPLES_VISION_H
@@ -14,13 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- pictures that are drawn here: ten kinds of figures, turned, sized, placed and coloured at random, with
-   noise ---- */
+/* ---- synthetic images: ten classes of figures with random rotation, size, position and colour, and noise
+   ---- */
 
-static const char *const vision_drawn[] = {"disc",    "ring",   "square", "triangle", "cross",
-                                           "stripes", "checks", "dots",   "star",     "waves"};
+static const char *const vision_class_names[] = {"disc",    "ring",   "square", "triangle", "cross",
+                                                 "stripes", "checks", "dots",   "star",     "waves"};
 
-/* Is (u, v) in figure k, which is about as large as the unit circle? */
+/* Whether (u, v) is inside figure k, which is about as large as the unit circle. */
 static inline bool vision_figure(int k, double u, double v) {
     const double r = sqrt(u * u + v * v), a = fabs(u), b = fabs(v);
     switch (k) {
@@ -37,9 +38,9 @@ static inline bool vision_figure(int k, double u, double v) {
     }
 }
 
-/* One of them, RGB, side x side. */
+/* Draws a figure of class `kind` as RGB, side x side. */
 static inline void vision_draw(unsigned char *rgb, int side, int kind, fl_rng *rng) {
-    const double turn = 6.2832 * fl_rng_uniform(rng), size = side * (0.25 + 0.2 * fl_rng_uniform(rng));
+    const double angle = 6.2832 * fl_rng_uniform(rng), size = side * (0.25 + 0.2 * fl_rng_uniform(rng));
     const double cy = side * (0.4 + 0.2 * fl_rng_uniform(rng)), cx = side * (0.4 + 0.2 * fl_rng_uniform(rng));
     double colour[2][3], apart = 0;
     while (apart < 0.5)
@@ -52,7 +53,7 @@ static inline void vision_draw(unsigned char *rgb, int side, int kind, fl_rng *r
         for (int x = 0; x < side; x++) {
             const double dy = (y - cy) / size, dx = (x - cx) / size;
             const bool in =
-                vision_figure(kind, cos(turn) * dx + sin(turn) * dy, cos(turn) * dy - sin(turn) * dx);
+                vision_figure(kind, cos(angle) * dx + sin(angle) * dy, cos(angle) * dy - sin(angle) * dx);
             for (int i = 0; i < 3; i++) {
                 state = state * 6364136223846793005u + 1442695040888963407u;
                 const double noise = (double)(state >> 40) / 0x1p24 - 0.5;
@@ -62,7 +63,7 @@ static inline void vision_draw(unsigned char *rgb, int side, int kind, fl_rng *r
         }
 }
 
-/* n of them, 32 x 32, the kinds in turn; in the innermost scope. */
+/* Draws n images of 32 x 32 with labels i % 10, owned by the innermost scope. */
 static inline bool vision_draw_all(int64_t n, uint64_t seed, fl_vision_arrays *out) {
     static const int planes[] = {0, 3, 1, 2};
     enum { SIDE = 32 };
@@ -78,17 +79,17 @@ static inline bool vision_draw_all(int64_t n, uint64_t seed, fl_vision_arrays *o
     return out->image != NULL;
 }
 
-/* ---- names of classes ---- */
+/* ---- class names ---- */
 
-/* Of a text with a line for each class, named after the last tab (ImageNet's synsets.tsv), or of COCO's
-   JSON, whose categories have the classes as ids. Without either "class 7". */
+/* Class names from a text file, where line k ends with a tab and the name of class k (ImageNet's
+   synsets.tsv), or from COCO's JSON, where classes are category ids; else "class 7". */
 typedef struct vision_labels {
     char *text;
     int64_t n;
     fl_vision_coco coco;
 } vision_labels;
 
-/* path NULL: none. False after fl_fail. */
+/* Reads the names; path NULL: no names. False after fl_fail. */
 static inline bool vision_labels_read(const char *program, const char *path, vision_labels *l) {
     const size_t n = path ? strlen(path) : 0;
     if (n > 5 && !strcmp(path + n - 5, ".json")) return fl_vision_coco_load(path, &l->coco);
@@ -99,6 +100,7 @@ static inline void vision_labels_free(vision_labels *l) {
     fl_heap_free(l->text), fl_vision_coco_free(&l->coco);
 }
 
+/* The name of class k. */
 static inline void vision_label(const vision_labels *l, int64_t k, char *name, size_t size) {
     const char *line = l->text, *end = line ? line + l->n : NULL;
     *name = 0;
@@ -117,9 +119,9 @@ static inline void vision_label(const vision_labels *l, int64_t k, char *name, s
     if (!*name) snprintf(name, size, "class %lld", (long long)k);
 }
 
-/* ---- what a detector finds ---- */
+/* ---- detections ---- */
 
-/* Frames with names and perhaps scores, to be drawn into an image. */
+/* Boxes with labels, to be drawn into an image. */
 enum { VISION_FRAMES = 100 };
 typedef struct vision_frames {
     int64_t n;
@@ -128,7 +130,7 @@ typedef struct vision_frames {
     float box[VISION_FRAMES][4];
 } vision_frames;
 
-/* score 1: not shown. */
+/* Adds a box; a score of 1 is not shown. */
 static inline void vision_frame(vision_frames *f, const char *name, int64_t kind, double score,
                                 const float box[4]) {
     if (f->n == VISION_FRAMES) return;
@@ -136,7 +138,7 @@ static inline void vision_frame(vision_frames *f, const char *name, int64_t kind
     fl_vision_colour(kind, f->colour[f->n]), memcpy(f->box[f->n++], box, sizeof *f->box);
 }
 
-/* Lines and letters are as thick as they look alike in images of any size. */
+/* Draws the boxes; line width and font size scale with the image. */
 static inline fl_tensor *vision_draw_frames(fl_tensor *image, const vision_frames *f) {
     const char *labels[VISION_FRAMES];
     const int64_t shorter = image->shape[1] < image->shape[2] ? image->shape[1] : image->shape[2];
@@ -146,7 +148,8 @@ static inline fl_tensor *vision_draw_frames(fl_tensor *image, const vision_frame
                                 .colours = f->colour[0], .width = 1 + scale, .scale = scale);
 }
 
-/* In all batches of a set with objects, `queries` an image, in heap memory at found->object. */
+/* Runs the detector on all batches of an objects set: `queries` detections per image, in heap memory at
+   found->object. */
 static inline bool vision_find_all(fl_nn_module *net, fl_data_set *test, int64_t images, int64_t queries,
                                    fl_vision_coco *found) {
     bool ok = true;
@@ -180,7 +183,7 @@ static inline bool vision_find_all(fl_nn_module *net, fl_data_set *test, int64_t
     return ok;
 }
 
-/* The losses of a batch with objects. */
+/* DETR's losses of a batch of an objects set. */
 static inline bool vision_losses(fl_nn_module *net, const fl_data_sample *b, double objects,
                                  fl_vision_losses *l) {
     const fl_vision_targets target = {b->t[3], b->t[2], fl_data(b->t[4]), fl_numel(b->t[4])};

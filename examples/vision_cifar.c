@@ -1,15 +1,15 @@
-/* vision_cifar.c - trains a small residual network on CIFAR-10, or on pictures that it draws
+/* examples/vision_cifar.c - trains a small residual network on CIFAR-10 or on synthetic images
 
    make vision-cifar DATA=../shared/data/cifar10 ARGS="--epochs 30 --seed 1"
-   cc -O2 -I.. vision_cifar.c ../fl.c -o vision_cifar -lm -lpthread     (-DFL_USE_ZLIB -lz: smaller pages)
+   cc -O2 -I.. vision_cifar.c ../fl.c -o vision_cifar -lm -lpthread     (-DFL_USE_ZLIB -lz: smaller HTML)
    ./vision_cifar --data dir     CIFAR-10's binary files in dir (train*.bin or data_batch*.bin, test*.bin)
-   ./vision_cifar                without: ten kinds of drawn figures
+   ./vision_cifar                synthetic images: ten classes of figures
    ./vision_cifar --load cifar.safetensors --eval
-   ./vision_cifar --minutes 2    ends then at the latest, with a schedule that fits
+   ./vision_cifar --minutes 2    time limit, to which the learning rate schedule is fitted
 
-   Flip, crop with a border of 4, cutout; SGD with Nesterov's momentum under one cycle of the rate; smoothing
-   0.1. Writes the weights, the curves cifar.svg (loss) and cifar_accuracy.svg, and predictions.html, which
-   shows what it takes for what. The last line is "Test accuracy: NN.NN %". */
+   Augmentation: flip, crop with padding 4, cutout. SGD with Nesterov momentum, one-cycle learning rate, label
+   smoothing 0.1. Writes the weights, the curves cifar.svg (loss) and cifar_accuracy.svg, and predictions.html
+   with the confusion matrix and the worst errors. The last line is "Test accuracy: NN.NN %". */
 #include "html.h"
 #include "vision.h"
 
@@ -21,13 +21,13 @@ typedef struct options {
     bool eval;
 } options;
 
-/* The names of the classes, a line each, of CIFAR's batches.meta.txt. */
+/* Class names, one per line of CIFAR's batches.meta.txt. */
 static char class_name[CLASSES][32];
 
 static void read_names(const char *folder) {
     char path[1024];
     for (int k = 0; k < CLASSES; k++)
-        snprintf(class_name[k], sizeof *class_name, "%s", folder ? "" : vision_drawn[k]);
+        snprintf(class_name[k], sizeof *class_name, "%s", folder ? "" : vision_class_names[k]);
     if (!folder) return;
     snprintf(path, sizeof path, "%s/batches.meta.txt", folder);
     FILE *f = fopen(path, "r");
@@ -48,7 +48,7 @@ static fl_nn_module *norm(int64_t channels) {
     return fl_nn_batch_norm2d(channels, .relu = true);
 }
 
-/* y = x + f(x), f two convolutions. */
+/* y = x + f(x), where f is two convolutions. */
 static fl_nn_module *residual(int64_t channels) {
     fl_nn_module *m =
         fl_nn_residual(conv(channels, channels), norm(channels), conv(channels, channels), norm(channels));
@@ -79,13 +79,14 @@ static fl_data_set *batches(fl_vision_arrays a, const options *o, bool train) {
 static bool get_pictures(const options *o, fl_vision_arrays *train, fl_vision_arrays *test) {
     read_names(o->data);
     if (o->data) return fl_vision_cifar(o->data, "train", train) && fl_vision_cifar(o->data, "test", test);
-    puts("No --data given: training on pictures drawn here.");
+    puts("No --data given: training on synthetic images.");
     return vision_draw_all(4000, 1, train) && vision_draw_all(1000, 2, test);
 }
 
 /* ---- training ---- */
 
-/* Probabilities of the whole set, f32 [n, classes], without training; in the innermost scope. */
+/* Class probabilities of the whole set, f32 [n, classes], in evaluation mode; owned by the innermost
+   scope. */
 static fl_tensor *predict(fl_nn_module *net, fl_data_set *set) {
     fl_tensor *part[64];
     int n = 0;
@@ -103,7 +104,7 @@ static fl_tensor *predict(fl_nn_module *net, fl_data_set *set) {
     return ok ? fl_concat(part, n, 0) : NULL;
 }
 
-/* Of probabilities, in percent; NaN if they are NULL. */
+/* Accuracy of probabilities p in percent; NaN if p is NULL. */
 static double accuracy(fl_tensor *p, fl_vision_arrays a) {
     fl_data_frame_error wrong = {0};
     return p && fl_data_frame_error_add(&wrong, p, a.label) ? fl_data_accuracy_percent(&wrong) : (double)NAN;
@@ -118,7 +119,7 @@ static bool train(fl_nn_module *net, const options *o, fl_vision_arrays images, 
     const int64_t steps = fl_data_size(set), total = steps * (int64_t)o->epochs;
     const double begin = fl_data_now();
     int64_t t = 0;
-    double part = 0; /* of the schedule: of all steps, or of the minutes, whichever is more */
+    double part = 0; /* progress of the schedule: of the steps or the minutes, whichever is further */
     for (int64_t e = 0; ok && part < 1; e++) {
         fl_data_average mean = {0};
         ok = fl_data_set_epoch(set, e);
@@ -159,9 +160,9 @@ static bool train(fl_nn_module *net, const options *o, fl_vision_arrays images, 
            fl_nn_save(net, o->save);
 }
 
-/* ---- the page ---- */
+/* ---- predictions.html ---- */
 
-/* How sure of the wrong: the guess's probability less the target's. Right ones come last. */
+/* Sorted by the probability of the guess minus that of the target: the worst errors first. */
 static const float *probabilities;
 static const int64_t *targets;
 
@@ -248,20 +249,20 @@ static bool write_page(const char *path, fl_tensor *p, fl_vision_arrays a, doubl
 int main(int argc, char **argv) {
     options o = {.save = "cifar.safetensors", .page = "predictions.html", .batch = 64, .seed = 1, .lr = 0.1};
     const argument list[] = {
-        {"data", .text = &o.data, .about = "folder of CIFAR-10's binary files; without: figures drawn here"},
-        {"save", .text = &o.save, .about = "the weights"},
-        {"load", .text = &o.load, .about = "weights to begin with"},
-        {"page", .text = &o.page, .about = "what it takes for what"},
+        {"data", .text = &o.data, .about = "folder of CIFAR-10's binary files; default: synthetic images"},
+        {"save", .text = &o.save, .about = "output file for the weights"},
+        {"load", .text = &o.load, .about = "initial weights"},
+        {"page", .text = &o.page, .about = "output file for the predictions"},
         {"epochs", .number = &o.epochs, .low = 1, .high = MOST_EPOCHS,
-         .about = "if not 40 for data, 6 for figures"},
+         .about = "default: 40 with --data, else 6"},
         {"batch", .number = &o.batch, .low = 2, .high = 1000},
         {"seed", .number = &o.seed, .low = 0, .high = 9e15},
-        {"lr", .number = &o.lr, .low = 1e-6, .high = 100, .about = "at its peak"},
+        {"lr", .number = &o.lr, .low = 1e-6, .high = 100, .about = "peak learning rate"},
         {"width", .number = &o.width, .low = 1, .high = 256,
-         .about = "channels, if not 32 for data, 12 for figures"},
+         .about = "channels of the first layer; default: 32 with --data, else 12"},
         {"minutes", .number = &o.minutes, .low = 0.01, .high = 1e5,
-         .about = "of training at most, which the rate fits"},
-        {"eval", .on = &o.eval, .about = "tests only"},
+         .about = "time limit, to which the schedule is fitted"},
+        {"eval", .on = &o.eval, .about = "evaluate only"},
         {NULL, .low = 0}};
     if (!arguments_read(argc, argv, list)) return 2;
     if (!o.epochs) o.epochs = o.data ? 40 : 6;

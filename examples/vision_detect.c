@@ -1,15 +1,15 @@
-/* vision_detect.c - trains a small DETR to find shapes on noise that it draws, or on a few images of COCO
+/* examples/vision_detect.c - trains a small DETR on synthetic shapes over noise, or on a few images of COCO
 
    make vision-detect [DATA=../shared/data/coco] [ARGS="--steps 2000 --seed 1"]
    cc -O2 -I.. vision_detect.c ../fl.c -o vision_detect -lm -lpthread  (COCO: -DFL_USE_JPEG -ljpeg)
-   ./vision_detect               discs, squares and triangles; 200 fresh images decide
+   ./vision_detect               discs, squares and triangles; evaluated on 200 new images
    ./vision_detect --data dir    trains on the first 8 (--images) of dir/train, with the objects of
-                                 dir/annotations/instances_train.json; dir/val and instances_val.json decide.
-                                 The net overfits so few images: their average precision is told, too
+                                 dir/annotations/instances_train.json; evaluated on dir/val and
+                                 instances_val.json, and on the training images, which so few overfit
    ./vision_detect --load detect.safetensors --eval
 
-   Prints COCO's lines and the average precision of each class that there is; writes the weights, detect.svg,
-   detect_0.png ... (a frame for each object that was found) and detections.html. */
+   Prints COCO's lines and the average precision of each class that has objects; writes the weights,
+   detect.svg, detect_0.png ... (a box for each detection) and detections.html. */
 #include "html.h"
 #include "vision.h"
 
@@ -22,11 +22,11 @@ typedef struct options {
     bool eval;
 } options;
 
-/* ---- shapes on noise, each image a function of its number ---- */
+/* ---- synthetic shapes over noise; an image is a function of its index ---- */
 
 static const char *const shape_name[] = {"disc", "square", "triangle"};
 
-/* Up to 4 shapes that hardly hide each other; as fl_vision_objects gives them. */
+/* A sample like fl_vision_objects': an image with up to 4 shapes that hardly overlap. */
 static bool shapes_get(int64_t i, fl_data_sample *out, void *user) {
     fl_rng rng = fl_data_rng(*(const uint64_t *)user, 0, i);
     fl_vision_pixels p;
@@ -70,7 +70,7 @@ static bool shapes_get(int64_t i, fl_data_sample *out, void *user) {
     return out->t[1] && out->t[2] && out->t[3] && out->t[4];
 }
 
-/* What the set holds, as a file would: images count from 0, boxes are of the original size. */
+/* The annotations of the synthetic set, as a COCO file would hold them; image ids count from 0. */
 static bool truth_of_shapes(int64_t n, uint64_t seed, fl_vision_coco *out) {
     static fl_vision_category category[KINDS];
     static fl_vision_coco_image image[FRESH];
@@ -100,9 +100,9 @@ static bool truth_of_shapes(int64_t n, uint64_t seed, fl_vision_coco *out) {
     return true;
 }
 
-/* ---- what is trained, on what ---- */
+/* ---- data sets ---- */
 
-/* What decides, or what was trained on: images in batches, and what is there. */
+/* An evaluation set: batches of images, and the ground truth. */
 typedef struct image_set {
     char name[80], folder[1024];
     fl_data_set *set;
@@ -111,12 +111,12 @@ typedef struct image_set {
 
 typedef struct task {
     fl_data_set *train;
-    image_set test, seen; /* seen: only of files */
+    image_set test, seen; /* seen: the training images; only with --data */
     int64_t classes, queries;
     bool drawn;
 } task;
 
-/* Annotations of dir/name, at most `images` of them, the first ones, and their objects. */
+/* Reads the annotations of dir/name: the first `images` images and their objects. */
 static bool read_part(const options *o, const char *name, int64_t images, image_set *p) {
     char path[1100];
     int64_t n = 0;
@@ -129,7 +129,7 @@ static bool read_part(const options *o, const char *name, int64_t images, image_
             p->truth.object[n++] = p->truth.object[i];
     p->truth.n_object = n;
     snprintf(p->name, sizeof p->name, "%.20s, %lld images", name, (long long)p->truth.n_image);
-    return p->truth.n_image && p->truth.n_category ? true : fl_fail("%s: no images or categories", path);
+    return p->truth.n_image && p->truth.n_category ? true : fl_fail("%s: no images or no categories", path);
 }
 
 static bool open_task(const options *o, task *t) {
@@ -145,7 +145,7 @@ static bool open_task(const options *o, task *t) {
         for (int i = 0; i < 2; i++) set[i] = fl_vision_objects(&tested[i]->truth, tested[i]->folder);
         t->classes = t->seen.truth.category[t->seen.truth.n_category - 1].id + 1, t->queries = 60;
     } else {
-        puts("No --data given: training on shapes drawn here.");
+        puts("No --data given: training on synthetic shapes.");
         train_seed = 1000 + (uint64_t)o->seed;
         train = fl_data_callback(1 << 20, shapes_get, &train_seed);
         set[0] = fl_data_callback(FRESH, shapes_get, &fresh_seed);
@@ -188,7 +188,7 @@ static bool train(fl_nn_module *net, const options *o, task *t) {
     fl_data_average mean = {0}, giou = {0}, wrong = {0};
     bool ok = optim != NULL;
     fl_nn_train(net, true);
-    double part = 0; /* of the schedule: a warm-up, then half a cosine over the steps, or the minutes */
+    double part = 0; /* progress of the schedule (warm-up, then half a cosine): of steps or minutes */
     for (int64_t i = 0; ok && part < 1; i++) {
         fl_scope s = fl_scope_begin();
         fl_data_sample b;
@@ -217,7 +217,7 @@ static bool train(fl_nn_module *net, const options *o, task *t) {
            fl_nn_save(net, o->save);
 }
 
-/* ---- what is found ---- */
+/* ---- evaluation ---- */
 
 static const char *category_name(const fl_vision_coco *c, int64_t id) {
     for (int64_t k = 0; k < c->n_category; k++)
@@ -225,8 +225,8 @@ static const char *category_name(const fl_vision_coco *c, int64_t id) {
     return "?";
 }
 
-/* Image i with the frames of what was found there with a score of at least one half, or of what is there. */
-static fl_tensor *drawn_image(const task *t, int64_t i, const fl_vision_coco *from) {
+/* Image i with the boxes of `from`: detections with a score of at least one half, or the ground truth. */
+static fl_tensor *draw_image(const task *t, int64_t i, const fl_vision_coco *from) {
     vision_frames frames = {.n = 0};
     char path[2200];
     uint64_t fresh_seed = 2;
@@ -255,13 +255,13 @@ static bool write_pictures(const task *t, const fl_vision_coco *found, const cha
     fl_data_text page = {0};
     bool ok = html_begin(&page, "Detections", "figure{display:inline-block;margin:4px}") &&
               fl_data_text_print(&page,
-                                 "<h1>What was found, beside what is there: %s</h1>"
+                                 "<h1>Detections and ground truth: %s</h1>"
                                  "<pre>%s</pre>\n",
                                  t->test.name, lines);
     for (int64_t i = 0; ok && i < t->test.truth.n_image && i < SHOWN; i++) {
         fl_scope s = fl_scope_begin();
         char name[40];
-        fl_tensor *guess = drawn_image(t, i, found), *is = drawn_image(t, i, &t->test.truth);
+        fl_tensor *guess = draw_image(t, i, found), *is = draw_image(t, i, &t->test.truth);
         snprintf(name, sizeof name, "detect_%d.png", (int)i);
         ok = guess && is && fl_data_text_print(&page, "<figure>") && html_image(&page, guess, "") &&
              fl_data_text_print(&page, " ") && html_image(&page, is, "") &&
@@ -275,7 +275,7 @@ static bool write_pictures(const task *t, const fl_vision_coco *found, const cha
     return ok;
 }
 
-/* All lines but those of sizes of objects that there are none of, which say -1. */
+/* All lines except those of object sizes without objects, whose value is -1. */
 static bool put_lines(fl_data_text *t, const fl_vision_ap *ap, const fl_vision_coco *truth) {
     fl_data_text all = {0};
     bool ok = fl_vision_ap_put(&all, ap, truth);
@@ -288,7 +288,8 @@ static bool put_lines(fl_data_text *t, const fl_vision_ap *ap, const fl_vision_c
     return ok;
 }
 
-/* The last lines say on which images. with_pictures: all figures and the page, too. */
+/* Evaluates on p and prints AP and AP50. with_pictures: also all metrics, and writes the pictures and the
+   page. */
 static bool evaluate(fl_nn_module *net, const task *t, const image_set *p, bool with_pictures) {
     fl_vision_coco found = {0};
     fl_vision_ap ap = {.n_category = 0};
@@ -307,19 +308,19 @@ int main(int argc, char **argv) {
     options o = {.save = "detect.safetensors", .steps = 0, .seed = 1, .images = 8, .size = 256};
     const argument list[] = {
         {"data", .text = &o.data,
-         .about = "folder with train, val and annotations; without: shapes drawn here"},
-        {"save", .text = &o.save, .about = "the weights"},
-        {"load", .text = &o.load, .about = "weights to begin with"},
-        {"eval", .on = &o.eval, .about = "tests only"},
+         .about = "folder with train, val and annotations; default: synthetic shapes"},
+        {"save", .text = &o.save, .about = "output file for the weights"},
+        {"load", .text = &o.load, .about = "initial weights"},
+        {"eval", .on = &o.eval, .about = "evaluate only"},
         {"steps", .number = &o.steps, .low = 1, .high = 1e9,
-         .about = "if not 2500 for data, 4000 for shapes"},
-        {"batch", .number = &o.batch, .low = 1, .high = 1024, .about = "if not 8 for data, 16 for shapes"},
+         .about = "default: 2500 with --data, else 4000"},
+        {"batch", .number = &o.batch, .low = 1, .high = 1024, .about = "default: 8 with --data, else 16"},
         {"seed", .number = &o.seed, .low = 0, .high = 1e9},
-        {"lr", .number = &o.lr, .low = 1e-7, .high = 1, .about = "if not 0.001"},
+        {"lr", .number = &o.lr, .low = 1e-7, .high = 1, .about = "learning rate; default: 0.001"},
         {"minutes", .number = &o.minutes, .low = 0.1, .high = 1e6,
-         .about = "at most, if not 14 for data, 9 for shapes"},
-        {"images", .whole = &o.images, .low = 1, .high = 1e6, .about = "of train, the first ones"},
-        {"size", .whole = &o.size, .low = 32, .high = 1333, .about = "of the images' shorter side"},
+         .about = "time limit; default: 14 with --data, else 9"},
+        {"images", .whole = &o.images, .low = 1, .high = 1e6, .about = "number of training images"},
+        {"size", .whole = &o.size, .low = 32, .high = 1333, .about = "size of the images' longer side"},
         {NULL, .low = 0}};
     if (!arguments_read(argc, argv, list)) return 2;
     o.steps = o.steps ? o.steps : o.data ? 2500 : 4000, o.batch = o.batch ? o.batch : o.data ? 8 : 16;

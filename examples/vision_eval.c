@@ -1,11 +1,12 @@
-/* vision_eval.c - average precision of detections, as pycocotools or PASCAL VOC count it
+/* examples/vision_eval.c - average precision of detections, as computed by pycocotools or PASCAL VOC
 
    make vision-eval GT=instances.json DT=results.json [TYPE=bbox|segm]
         [METRIC=voc IOU=0.5 POINTS=11|all ARGS=--inclusive]
 
-   Prints COCO's twelve lines, then a line name<tab>value for each figure and class that has objects.
-   --inclusive: boxes of VOC's files, whose w and h are the last pixel less the first. --arrays FILE: also
-   precision [10, 101, categories, 4, 3], scores of that shape and recall [10, categories, 4, 3], doubles. */
+   Prints COCO's twelve lines, then a line name<tab>value for each metric and class that has objects.
+   --inclusive: boxes include their last pixel, as in VOC's files (w = xmax - xmin). --arrays FILE: also
+   writes precision [10, 101, categories, 4, 3], scores of that shape and recall [10, categories, 4, 3], as
+   doubles. */
 #include "vision.h"
 
 static bool voc(const fl_vision_coco *gt, const fl_vision_coco *dt, double iou, int points, bool inclusive) {
@@ -28,14 +29,14 @@ int main(int argc, char **argv) {
     double iou = 0.5;
     bool inclusive = false;
     const argument list[] = {
-        {"gt", .text = &truth, .about = "COCO's JSON of what there is"},
-        {"dt", .text = &results, .about = "list of results"},
+        {"gt", .text = &truth, .about = "ground truth in COCO's JSON"},
+        {"dt", .text = &results, .about = "JSON list of detections"},
         {"type", .text = &type, .about = "bbox or segm"},
         {"metric", .text = &metric, .about = "coco or voc"},
-        {"points", .text = &points, .about = "of VOC's curve: 11 or all"},
-        {"arrays", .text = &arrays, .about = "file for COCO's precision, scores and recall"},
-        {"iou", .number = &iou, .low = 0, .high = 1, .about = "of VOC: the least that counts"},
-        {"inclusive", .on = &inclusive, .about = "boxes of VOC's files: w is the last pixel less the first"},
+        {"points", .text = &points, .about = "VOC: points of the curve, 11 or all"},
+        {"arrays", .text = &arrays, .about = "output file for COCO's precision, scores and recall"},
+        {"iou", .number = &iou, .low = 0, .high = 1, .about = "VOC: IoU threshold"},
+        {"inclusive", .on = &inclusive, .about = "VOC: boxes include their last pixel, w = xmax - xmin"},
         {NULL, .low = 0}};
     if (!arguments_read(argc, argv, list)) return 2;
     const bool masks = !strcmp(type, "segm"), is_voc = !strcmp(metric, "voc");
@@ -43,7 +44,8 @@ int main(int argc, char **argv) {
         (strcmp(points, "11") && strcmp(points, "all")))
         return fprintf(
                    stderr,
-                   "vision_eval: --gt FILE --dt FILE --type bbox|segm --metric coco|voc --points 11|all\n"),
+                   "usage: vision_eval --gt FILE --dt FILE --type bbox|segm --metric coco|voc --points 11|all"
+                   "\n"),
                2;
     fl_vision_coco gt = {0}, dt = {0};
     fl_vision_ap ap = {.n_category = 0};

@@ -1,4 +1,4 @@
-/* vision_image.c - decodes an image file to raw samples
+/* examples/vision_image.c - decodes an image file to raw samples
 
    make vision-image FILE=x.jpg OUT=y.raw [MODE=grey|rgb|rgba|asis] [DEPTH=8|16] [ORIENT=0]
    ./vision_image --file x.jpg --out y.raw --mode rgb --depth 8 --stored
@@ -13,17 +13,17 @@ int main(int argc, char **argv) {
     bool stored = false, partial = false;
     const argument list[] = {
         {"file", .text = &file, .about = "JPEG, PNG, PPM ..."},
-        {"out", .text = &out, .about = "for the samples"},
+        {"out", .text = &out, .about = "output file for the samples"},
         {"mode", .text = &mode, .about = "rgb, grey, rgba or asis"},
-        {"depth", .number = &depth, .low = 8, .high = 16, .about = "bits of a sample, if not the file's"},
-        {"stored", .on = &stored, .about = "does not turn the image upright"},
-        {"partial", .on = &partial, .about = "takes what a damaged file has"},
+        {"depth", .number = &depth, .low = 8, .high = 16, .about = "bits per sample; default: the file's"},
+        {"stored", .on = &stored, .about = "ignore the EXIF orientation"},
+        {"partial", .on = &partial, .about = "accept a truncated file"},
         {NULL, .low = 0}};
     int kind = 0;
     if (!arguments_read(argc, argv, list)) return 2;
     while (kind < 4 && strcmp(names[kind], mode)) kind++;
     if (!file || !out || kind == 4)
-        return fprintf(stderr, "vision_image: --file, --out and --mode rgb, grey, rgba or asis\n"), 2;
+        return fprintf(stderr, "usage: vision_image --file FILE --out FILE --mode rgb|grey|rgba|asis\n"), 2;
     fl_scope s = fl_scope_begin();
     fl_tensor *t = fl_vision_read(file, .mode = (fl_vision_mode)kind, .depth = (int)depth,
                                   .as_stored = stored, .partial = partial);

@@ -1,13 +1,13 @@
-/* vision_predict.c - what a network of the zoo says about an image, or a tensor
+/* examples/vision_predict.c - classifies an image or detects objects with a pretrained network
 
    make vision-predict MODEL=resnet50 WEIGHTS=w.safetensors [NAMES=torchvision|timm|hf] IMAGE=photo.jpg
         [LABELS=synsets.tsv|instances.json]
    make vision-predict MODEL=detr_resnet50 WEIGHTS=w.safetensors INPUT=x.safetensors OUT=y.safetensors
 
-   INPUT has x [n, 3, h, w], and for DETR perhaps mask b8 [n, h, w]; OUT gets y, or logits and boxes. Of an
-   image the five best classes are printed, or the boxes, which also are drawn into predict.png: number,
-   probability, (corners,) name. LABELS has the names: a line for each class, or COCO's JSON; by default the
-   file .txt beside the weights, as vision_train writes it. The number of classes is the weights'. */
+   INPUT holds x [n, 3, h, w], and for DETR optionally mask b8 [n, h, w]; y, or logits and boxes, are written
+   to OUT. For an image it prints the five best classes, or the boxes, which are also drawn to predict.png:
+   class, probability, (corners,) name. LABELS: class names, one per line, or COCO's JSON; default: the .txt
+   file next to the weights, as written by vision_train. The number of classes is taken from the weights. */
 #include "vision.h"
 
 typedef struct options {
@@ -30,7 +30,7 @@ static bool from_tensor(fl_nn_module *net, const options *o, bool boxes) {
     return first && fl_data_save_safetensors(o->out, named, boxes ? 2 : 1, NULL, 0);
 }
 
-/* Five classes with their probabilities and names. */
+/* Prints the five best classes with their probabilities and names. */
 static bool print_best(fl_tensor *logits) {
     fl_tensor *class = NULL, *p = fl_softmax(logits, -1);
     const int64_t n = p && fl_numel(p) < 5 ? fl_numel(p) : 5;
@@ -44,17 +44,17 @@ static bool print_best(fl_tensor *logits) {
     return best != NULL;
 }
 
-/* What has a probability of more than one half, in pixels of the image, also drawn into it. */
+/* Prints and draws the detections with a probability above one half, in pixels of the image. */
 static bool print_boxes(fl_tensor *image, fl_tensor *logits, fl_tensor *boxes) {
     static vision_frames frames;
     const int64_t size[] = {image->shape[1], image->shape[2]};
     fl_vision_detections d;
     if (!fl_vision_detected(logits, boxes, fl_from_host(size, FL_SHAPE(1, 2), FL_I64), &d)) return false;
     fl_tensor *score = fl_contiguous(d.scores), *label = fl_contiguous(d.labels),
-              *where = fl_contiguous(d.boxes);
-    if (!score || !label || !where) return false;
+              *corners = fl_contiguous(d.boxes);
+    if (!score || !label || !corners) return false;
     for (int64_t i = 0; i < fl_numel(score); i++) {
-        const float p = ((float *)fl_data(score))[i], *b = (float *)fl_data(where) + 4 * i;
+        const float p = ((float *)fl_data(score))[i], *b = (float *)fl_data(corners) + 4 * i;
         const int64_t k = ((int64_t *)fl_data(label))[i];
         char name[80];
         if (!(p > 0.5f)) continue;
@@ -85,7 +85,7 @@ static bool from_image(fl_nn_module *net, const options *o, bool boxes) {
     return boxes ? print_boxes(image, fv_value(y.v[0]), fv_value(y.v[1])) : print_best(fv_value(y.v[0]));
 }
 
-/* The network, of as many classes as the weights have. */
+/* The network, with the number of classes of the weights. */
 static fl_nn_module *new_net(const options *o, fl_vision_names names) {
     fl_nn_module *small = fl_vision_model(o->model, .divide = 8, .blocks = 1);
     const int64_t classes = small ? fl_vision_classes(small, o->weights, names) : -1;
@@ -93,34 +93,34 @@ static fl_nn_module *new_net(const options *o, fl_vision_names names) {
     return classes > 0 ? fl_vision_model(o->model, .classes = classes, .size = (int64_t)o->size) : NULL;
 }
 
-/* Those of --labels, else of the file beside the weights, if there is one. */
+/* Reads the labels of --labels, else of the file next to the weights, if it exists. */
 static bool read_labels(const options *o) {
-    char beside[1024];
+    char label_path[1024];
     const char *end = strrchr(o->weights, '.');
-    snprintf(beside, sizeof beside, "%.*s.txt", end ? (int)(end - o->weights) : 1000, o->weights);
-    FILE *f = o->labels ? NULL : fopen(beside, "r");
+    snprintf(label_path, sizeof label_path, "%.*s.txt", end ? (int)(end - o->weights) : 1000, o->weights);
+    FILE *f = o->labels ? NULL : fopen(label_path, "r");
     if (f) fclose(f);
-    return vision_labels_read("vision_predict", f ? beside : o->labels, &labels);
+    return vision_labels_read("vision_predict", f ? label_path : o->labels, &labels);
 }
 
 int main(int argc, char **argv) {
     options o = {.names = "torchvision"};
     const argument list[] = {
         {"model", .text = &o.model, .about = "resnet50, vit_b_16, detr_resnet50 ... (without it: the list)"},
-        {"weights", .text = &o.weights, .about = "safetensors, or the index of its shards"},
-        {"names", .text = &o.names, .about = "whose names the weights have: torchvision, timm or hf"},
+        {"weights", .text = &o.weights, .about = "safetensors, or the index of a sharded checkpoint"},
+        {"names", .text = &o.names, .about = "naming scheme of the weights: torchvision, timm or hf"},
         {"image", .text = &o.image, .about = "JPEG, PNG or PPM"},
         {"input", .text = &o.input, .about = "safetensors with x [n, 3, h, w] instead of an image"},
         {"out", .text = &o.out, .about = "safetensors for the results of --input"},
-        {"labels", .text = &o.labels, .about = "names: a line for each class, or COCO's JSON"},
-        {"size", .number = &o.size, .low = 1, .high = 10000, .about = "of the image, if not 224"},
+        {"labels", .text = &o.labels, .about = "class names, one per line, or COCO's JSON"},
+        {"size", .number = &o.size, .low = 1, .high = 10000, .about = "input size in pixels; default: 224"},
         {NULL, .low = 0}};
     if (!arguments_read(argc, argv, list)) return 2;
     static const char *const kinds[] = {"torchvision", "timm", "hf"};
     int kind = 0;
     while (kind < 3 && strcmp(o.names, kinds[kind])) kind++;
     if (!o.model || !o.weights || kind == 3 || (!o.image && !(o.input && o.out))) {
-        fprintf(stderr, "vision_predict: --model NAME --weights FILE --names torchvision|timm|hf, then "
+        fprintf(stderr, "usage: vision_predict --model NAME --weights FILE --names torchvision|timm|hf, then "
                         "--image FILE or --input FILE --out FILE; the models are:");
         for (int i = 0; fl_vision_model_name(i); i++) fprintf(stderr, " %s", fl_vision_model_name(i));
         return fputc('\n', stderr), 2;

@@ -1,37 +1,37 @@
-/* vision_train.c - the recipes of torchvision's ResNet-50, of DeiT's transformers, and of DETR
+/* examples/vision_train.c - training recipes: torchvision's ResNet-50, DeiT, DETR; on one or several ranks
 
-   make vision-train TRAIN=imagenet/train VAL=imagenet/val [RECIPE=resnet50] [ARGS="--epochs 90 --bf16"]
-   cc -O2 -I.. vision_train.c ../fl.c -o vision_train -lm -lpthread -DFL_USE_JPEG -ljpeg
-   ./vision_train --recipe resnet50 --train imagenet/train --val imagenet/val
-   ./vision_train --recipe deit_s --train imagenet/train --val imagenet/val --accumulate 4 --bf16
-   ./vision_train --recipe detr_resnet50 --train coco/train2017 --val coco/val2017 --backbone r50.safetensors
-   ./vision_train ... --resume vision_train.checkpoint     goes on where that was written, bit for bit
-   examples/launch 4 ./vision_train ...                    four ranks, each with a part of every batch
+   make vision-train TRAIN=imagenet/train VAL=imagenet/val [RECIPE=resnet50] [ARGS="--epochs 90 --bf16"] cc
+   -O2 -I.. vision_train.c ../fl.c -o vision_train -lm -lpthread -DFL_USE_JPEG -ljpeg ./vision_train --recipe
+   resnet50 --train imagenet/train --val imagenet/val ./vision_train --recipe deit_s --train imagenet/train
+   --val imagenet/val --accumulate 4 --bf16 ./vision_train --recipe detr_resnet50 --train coco/train2017 --val
+   coco/val2017 --backbone r50.safetensors ./vision_train ... --resume vision_train.checkpoint continues from
+   the checkpoint, bit for bit examples/launch 4 ./vision_train ... four ranks, each with a part of every
+   batch
 
-   Folders have one for each class; beside DETR's stands annotations/instances_NAME.json. After each epoch the
-   average of the weights, where the recipe has one, is tested at --test-size; the best so far goes to
-   vision_train.safetensors, the names of the classes to vision_train.txt. The last line is
-   "Best accuracy: NN.NN %", for DETR "Best AP: NN.NN %". */
+   Data folders have a subfolder per class; for DETR, annotations/instances_NAME.json is next to the image
+   folder. After each epoch the weights (their moving average, if the recipe has one) are evaluated at
+   --test-size; the best are written to vision_train.safetensors, the class names to vision_train.txt. The
+   last line is "Best accuracy: NN.NN %", for DETR "Best AP: NN.NN %". */
 #include "fl_dist.h"
 #include "vision.h"
 
 typedef enum kind {
-    CLASSIC, /* SGD, a tenth every third of the epochs */
-    DEIT,    /* AdamW, a cosine, DeiT's augmentation, mixup */
-    DETR     /* AdamW, a tenth after two thirds, the backbone a tenth of the rate, sets of objects */
+    CLASSIC, /* SGD; the learning rate drops to a tenth after each third of the epochs */
+    DEIT,    /* AdamW, cosine schedule, DeiT's augmentation, mixup */
+    DETR     /* AdamW; a tenth after two thirds; the backbone has a tenth of the rate; object detection */
 } kind;
 
 typedef struct recipe {
     const char *name, *model;
     kind kind;
-    double lr, of, decay, clip, ema, drop_path; /* lr for batches of `of` samples; clip, ema 0: none */
+    double lr, of, decay, clip, ema, drop_path; /* lr: for batches of `of` samples; clip, ema 0: off */
     int64_t batch, epochs, warmup, size, test_size;
 } recipe;
 
 static const recipe recipes[] = {
     {"resnet50", "resnet50", CLASSIC, 0.1, 256, 1e-4, 0, 0, 0, 256, 90, 0, 224, 224},
     {"resnet50-320", "resnet50", CLASSIC, 0.1, 256, 1e-4, 0, 0, 0, 256, 90, 0, 224,
-     320}, /* tested at another size */
+     320}, /* evaluated at another size */
     {"resnet18", "resnet18", CLASSIC, 0.1, 256, 1e-4, 0, 0, 0, 256, 90, 0, 224, 224},
     {"deit_ti", "deit_ti", DEIT, 5e-4, 512, 0.05, 0, 0.99996, 0.1, 1024, 300, 5, 224, 224},
     {"deit_s", "deit_s", DEIT, 5e-4, 512, 0.05, 0, 0.99996, 0.1, 1024, 300, 5, 224, 224},
@@ -46,13 +46,13 @@ typedef struct options {
     double lr, clip;
     bool bf16;
     recipe r;
-    fl_vision_coco coco[2]; /* DETR's objects to learn and to be tested with */
+    fl_vision_coco coco[2]; /* DETR: annotations for training and validation */
     fl_dist_group *d;
 } options;
 
 /* ---- data ---- */
 
-/* Of DETR: the objects beside folder/../annotations. */
+/* DETR: reads folder/../annotations/instances_NAME.json. */
 static bool read_objects(const char *folder, fl_vision_coco *out) {
     char path[1200];
     const char *slash = strrchr(folder, '/');
@@ -63,7 +63,7 @@ static bool read_objects(const char *folder, fl_vision_coco *out) {
 
 static fl_data_set *training_set(const options *o, int64_t classes) {
     const recipe *r = &o->r;
-    const bool small = r->size != 800; /* DETR's sizes, or one square for trials */
+    const bool small = r->size != 800; /* one square size, for trials, instead of DETR's sizes */
     const fl_vision_step detr[] = {fl_vision_random_horizontal_flip(0.5),
                                    fl_vision_resize_to(r->size, r->size, FL_VISION_BILINEAR)},
                          full = fl_vision_detr_augment();
@@ -89,7 +89,8 @@ static fl_data_set *training_set(const options *o, int64_t classes) {
     return fl_data_prefetch(set, (int)o->threads, 2 * (int)o->threads);
 }
 
-/* The middle of the image, of 224 / 256 of its shorter side; of DETR all of it, and all of the set. */
+/* Validation set: the central 224 / 256 of the image, sharded over ranks; for DETR whole images, not
+   sharded. */
 static fl_data_set *test_set(const options *o) {
     const int64_t size = o->r.test_size;
     const fl_vision_filter filter = o->r.kind == DEIT ? FL_VISION_BICUBIC : FL_VISION_BILINEAR;
@@ -108,10 +109,10 @@ static fl_data_set *test_set(const options *o) {
     return fl_data_prefetch(set, (int)o->threads, 2 * (int)o->threads);
 }
 
-/* ---- test ---- */
+/* ---- evaluation ---- */
 
 static double accuracy(fl_nn_module *net, fl_data_set *set, fl_dist_group *d) {
-    double count[2] = {0}; /* right ones, all */
+    double count[2] = {0}; /* correct, total */
     bool ok = true;
     fl_nn_train(net, false);
     for (int64_t i = 0; ok && i < fl_data_size(set); i++) {
@@ -135,7 +136,7 @@ static double accuracy(fl_nn_module *net, fl_data_set *set, fl_dist_group *d) {
     return ok && count[1] > 0 ? 100 * count[0] / count[1] : (double)NAN;
 }
 
-/* AP of boxes in percent; every rank tests all, so that all know it. */
+/* AP of boxes in percent; every rank evaluates the whole set. */
 static double precision(fl_nn_module *net, fl_data_set *set, const fl_vision_coco *truth) {
     enum { QUERIES = 100 };
     fl_vision_coco found = {0};
@@ -153,7 +154,7 @@ typedef struct run {
     fl_nn_module *net;
     fl_dist_model *model;
     fl_optim *optim;
-    fl_optim_ema *ema; /* NULL: none */
+    fl_optim_ema *ema; /* or NULL */
     fl_data_set *train, *test;
     fl_optim_progress at; /* position: micro-batches */
     double best;
@@ -182,7 +183,7 @@ static double rate(const options *o, int64_t step, int64_t per_epoch) {
                        : fl_optim_lr_cosine(lr, 1e-5, step - warm, r->epochs * per_epoch - warm);
 }
 
-/* What is to become smaller; DETR's over the mean number of objects of the ranks. */
+/* The loss; DETR's is divided by the mean number of objects over ranks. */
 static fl_var *loss_of(run *t, const options *o, const fl_data_sample *b) {
     if (o->r.kind != DETR) {
         fl_var *y = fl_nn_forward(t->net, fv_const(b->t[0]));
@@ -197,7 +198,7 @@ static fl_var *loss_of(run *t, const options *o, const fl_data_sample *b) {
     return ok ? l.total : NULL;
 }
 
-/* One step of several micro-batches, whose gradients add up; their mean loss. */
+/* One step with gradients accumulated over micro-batches; *loss: their mean loss. */
 static bool step(run *t, const options *o, double *loss) {
     fl_optim_zero_grad(t->optim);
     *loss = 0;
@@ -221,7 +222,7 @@ static bool step(run *t, const options *o, double *loss) {
 
 static const char *measure(const options *o) { return o->r.kind == DETR ? "AP" : "accuracy"; }
 
-/* Tests the averaged weights, keeps the best, and writes where training stands. */
+/* Evaluates the averaged weights, saves the best, and writes a checkpoint. */
 static bool end_of_epoch(run *t, const options *o) {
     const bool first = fl_dist_rank(o->d) == 0;
     bool ok = !t->ema || fl_optim_ema_swap(t->ema);
@@ -262,7 +263,7 @@ static int64_t count_classes(const char *folder) {
     return n;
 }
 
-/* DETR's labels are the categories' ids, as in its files. */
+/* The network; DETR's classes are category ids, as in its pretrained weights. */
 static fl_nn_module *new_net(const options *o, int64_t *classes) {
     const recipe *r = &o->r;
     const fl_vision_coco *c = &o->coco[0];
@@ -277,7 +278,7 @@ static fl_nn_module *new_net(const options *o, int64_t *classes) {
                           .live = !o->backbone && !o->load);
 }
 
-/* vision_train.txt: the names of the classes, a line each, for vision_predict. */
+/* Writes vision_train.txt: class names, one per line, for vision_predict. */
 static bool write_labels(const options *o, int64_t classes) {
     fl_data_text text = {0};
     fl_data_set *set = o->r.kind == DETR ? NULL : fl_vision_folder(o->train);
@@ -309,7 +310,7 @@ static bool set_up(run *t, options *o) {
     const fv_list p = fl_dist_parameters(t->model);
     t->optim = r->kind != CLASSIC ? fl_optim_adamw(p, .lr = 1e-3, .weight_decay = r->decay)
                        : fl_optim_sgd(p, .lr = 0.1, .momentum = 0.9, .weight_decay = r->decay);
-    /* vectors and positions do not decay in DeiT */
+    /* DeiT: no weight decay for biases, norms and the position embedding */
     bool ok = t->model && t->optim;
     if (ok && r->kind == DETR) ok = fl_optim_group_of(t->optim, t->net, "backbone.*", .lr = 1e-4) >= 0;
     if (ok && r->kind == DEIT)
@@ -326,31 +327,31 @@ int main(int argc, char **argv) {
     options o = {.recipe = "resnet50", .accumulate = 1, .seed = 1, .threads = 2, .divide = 1};
     const argument list[] = {
         {"recipe", .text = &o.recipe, .about = "resnet50, resnet18, deit_s, detr_resnet50 ..."},
-        {"train", .text = &o.train, .about = "a folder for each class, or COCO's images"},
-        {"val", .text = &o.val, .about = "likewise"},
-        {"resume", .text = &o.resume, .about = "a checkpoint that goes on"},
-        {"load", .text = &o.load, .about = "weights to begin with, of torchvision's names"},
-        {"backbone", .text = &o.backbone, .about = "weights of DETR's ResNet"},
-        {"batch", .whole = &o.batch, .low = 1, .high = 1e6, .about = "of a step, if not the recipe's"},
-        {"epochs", .whole = &o.epochs, .low = 1, .high = 1e6, .about = "if not the recipe's"},
+        {"train", .text = &o.train, .about = "training images: a folder per class, or COCO's"},
+        {"val", .text = &o.val, .about = "validation images"},
+        {"resume", .text = &o.resume, .about = "checkpoint to continue from"},
+        {"load", .text = &o.load, .about = "initial weights, with torchvision's names"},
+        {"backbone", .text = &o.backbone, .about = "initial weights of DETR's ResNet"},
+        {"batch", .whole = &o.batch, .low = 1, .high = 1e6, .about = "per step; default: the recipe's"},
+        {"epochs", .whole = &o.epochs, .low = 1, .high = 1e6, .about = "default: the recipe's"},
         {"accumulate", .whole = &o.accumulate, .low = 1, .high = 1e4,
-         .about = "parts that a batch is computed in"},
-        {"steps", .whole = &o.steps, .low = 1, .high = 1e12, .about = "ends after so many"},
+         .about = "micro-batches per step (gradient accumulation)"},
+        {"steps", .whole = &o.steps, .low = 1, .high = 1e12, .about = "stop after this many steps"},
         {"seed", .whole = &o.seed, .low = 0, .high = 1e9},
-        {"threads", .whole = &o.threads, .low = 1, .high = 64, .about = "that read images"},
-        {"size", .whole = &o.size, .low = 32, .high = 1024, .about = "of images, if not the recipe's"},
-        {"test-size", .whole = &o.test_size, .low = 32, .high = 1024, .about = "likewise"},
-        {"divide", .whole = &o.divide, .low = 1, .high = 64, .about = "widths by this, for trials"},
-        {"lr", .number = &o.lr, .low = 1e-9, .high = 100, .about = "if not the recipe's"},
+        {"threads", .whole = &o.threads, .low = 1, .high = 64, .about = "data loading threads"},
+        {"size", .whole = &o.size, .low = 32, .high = 1024, .about = "image size; default: the recipe's"},
+        {"test-size", .whole = &o.test_size, .low = 32, .high = 1024, .about = "image size for evaluation"},
+        {"divide", .whole = &o.divide, .low = 1, .high = 64, .about = "divisor of the widths, for trials"},
+        {"lr", .number = &o.lr, .low = 1e-9, .high = 100, .about = "learning rate; default: the recipe's"},
         {"clip", .number = &o.clip, .low = 1e-9, .high = 1e9,
-         .about = "norm of the gradient, if not the recipe's"},
-        {"bf16", .on = &o.bf16, .about = "products in bf16"},
+         .about = "gradient clipping norm; default: the recipe's"},
+        {"bf16", .on = &o.bf16, .about = "matrix products in bf16"},
         {NULL, .low = 0}};
     if (!arguments_read(argc, argv, list)) return 2;
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++)
         if (!strcmp(recipes[i].name, o.recipe)) o.r = recipes[i];
     if (!o.r.name || !o.train || !o.val) {
-        fprintf(stderr, "vision_train: --train DIR --val DIR --recipe");
+        fprintf(stderr, "usage: vision_train --train DIR --val DIR --recipe");
         for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) fprintf(stderr, " %s", recipes[i].name);
         return fputc('\n', stderr), 2;
     }
