@@ -128,7 +128,7 @@ typedef struct fl__dist_signature {
     bool rooted, reduces;
 } fl__dist_signature;
 FL_PRIVATE const fl__dist_signature *fl__dist_signature_of(int kind);
-FL_PRIVATE bool fl__dist_is_short(const fl_dist_call *c);
+FL_PRIVATE bool fl__dist_is_short(const fl_dist_call *c); /* below FL_DIST_SHORT */
 
 #ifdef __cplusplus
 }

@@ -80,8 +80,11 @@ typedef struct fl__dist_listener {
 struct pollfd;
 /* Random bytes of the operating system. False after fl_fail. */
 FL_PRIVATE bool fl__dist_random(uint8_t bytes[FL__DIST_SECRET]);
+/* The key derived from a token of any length. */
 FL_PRIVATE void fl__dist_token_key(const char *token, uint8_t key[FL__DIST_SECRET]);
+/* Keyed hash (SipHash-2-4). */
 FL_PRIVATE uint64_t fl__dist_mac(const uint8_t key[FL__DIST_SECRET], const void *bytes, size_t n);
+/* Initialises a listener for a listening socket, which it owns then; size: number of ranks of the job. */
 FL_PRIVATE void fl__dist_listener_open(fl__dist_listener *d, int listen_fd, int rank, int size,
                                        const char *purpose, const uint8_t key[FL__DIST_SECRET],
                                        double patience);

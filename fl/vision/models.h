@@ -784,7 +784,7 @@ static const fl__zoo_rule fl__zoo_rules[] = {
     {FL_VISION_TORCHVISION, FL__VIT_LAYER "mlp.3.", FL__VIT_LAYER "mlp.linear_2."},
 };
 
-/* What # and @ matched in a name. */
+/* The matches of # and @ in a name. */
 typedef struct fl__zoo_match {
     int64_t number[4];
     const char *word;

@@ -68,7 +68,7 @@ FL_DATA_DEFINED fl_op fl_op_roi_align;
 
 /* ---- composition ---- */
 
-/* 0, 1, ... n - 1 with the dtype and backend of `like`, of shape [n] and `behind` trailing axes of 1. */
+/* 0, 1, ... n - 1 with the dtype and backend of `like`, of shape [n, 1, ...] with `trailing` axes of 1. */
 static fl_tensor *fl__roi_range(const fl_tensor *like, int64_t n, int trailing) {
     fl_tensor *t = fl_new_arange(like, 0, (double)n, 1, like->dtype);
     for (int i = 0; i < trailing; i++) t = fl_unsqueeze(t, -1);

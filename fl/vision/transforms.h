@@ -139,12 +139,12 @@ FL_API fl_vision_step fl_vision_color_jitter(double brightness, double contrast,
 FL_API fl_vision_step fl_vision_random_affine(double degrees, double translate_x, double translate_y,
                                               double low, double high);
 /* Step: with probability p fills a rectangle, a fraction U(.02, 1 / 3) of the area with aspect ratio exp
-   U(log .3, log 3.3), with `value`, or with uniform noise if value is -1. Applied before normalisation,
-   unlike torchvision's. */
+   U(log .3, log 3.3), with `value`, or with uniform noise if value is -1. Like all steps it precedes
+   normalisation. */
 FL_API fl_vision_step fl_vision_random_erasing(double p, double value);
 /* Step: fills a square around a uniform pixel, clipped to the image, with `value` (arXiv 1708.04552). */
 FL_API fl_vision_step fl_vision_cutout(int64_t side, double value);
-/* Step: torchvision's RandAugment: `changes` of 14 adjustments (0 -> 2) with a magnitude of 31 (0 -> 9). */
+/* Step: torchvision's RandAugment: `changes` of 14 adjustments (0 -> 2), magnitude of 31 levels (0 -> 9). */
 FL_API fl_vision_step fl_vision_rand_augment(int64_t changes, int64_t magnitude);
 /* Step: torchvision's TrivialAugmentWide. */
 FL_API fl_vision_step fl_vision_trivial_augment_wide(void);
