@@ -418,7 +418,7 @@ static bool next_epoch(corpus *c, recogniser *r, int64_t epoch, fl_data_set **se
 }
 
 /* Evaluates on the valid list, and saves the best model. */
-static bool look(recogniser *r, double *best, bool *done) {
+static bool evaluate_epoch(recogniser *r, double *best, bool *done) {
     double wer;
     char path[1000], flags_path[1010];
     if (!evaluate(r, f.valid ? f.valid : f.train, f.lm != NULL, false, &wer)) return false;
@@ -465,7 +465,7 @@ static bool train(recogniser *r, bool go_on) {
                    fl_data_now() - began);
         sum = 0;
         ok = next_epoch(&c, r, at.epoch, &set) && checkpoint(model, o, &at, true) &&
-             (at.epoch % f.evalevery || look(r, &best, &done));
+             (at.epoch % f.evalevery || evaluate_epoch(r, &best, &done));
         size = ok ? fl_data_size(set) : 0;
         fflush(stdout);
     }
@@ -488,7 +488,7 @@ static fl_tensor *frames_of(recogniser *r, fl_tensor *sound, int64_t *features) 
 }
 
 /* Greedy decoding of frames x. */
-static bool say(recogniser *r, fl_tensor *x, fl_data_text *text) {
+static bool greedy(recogniser *r, fl_tensor *x, fl_data_text *text) {
     int64_t *best = fl_heap_alloc((size_t)f.maxdecoderoutputlen * sizeof *best);
     const int64_t n =
         x && best ? fl_speech_criterion_best(r->criterion, x, best, f.maxdecoderoutputlen) : -1;
@@ -588,15 +588,15 @@ typedef struct relabelled {
     fl_data_text text, list;
 } relabelled;
 
-static bool hear(recogniser *r, fl_tensor *x, fl_data_text *text) {
-    return x && (f.lexicon || f.lm ? search(r, x, f.lmweight, text) : say(r, x, text));
+static bool recognise(recogniser *r, fl_tensor *x, fl_data_text *text) {
+    return x && (f.lexicon || f.lm ? search(r, x, f.lmweight, text) : greedy(r, x, text));
 }
 
 /* Appends a line with the hypothesis, unless it is empty. */
 static bool relabel_one(recogniser *r, const fl_speech_listed *e, fl_tensor *sound, void *user) {
     relabelled *l = user;
     int64_t features;
-    if (!hear(r, frames_of(r, sound, &features), &l->text)) return false;
+    if (!recognise(r, frames_of(r, sound, &features), &l->text)) return false;
     return !*l->text.p || put_line(&l->list, e, l->text.p);
 }
 
@@ -630,7 +630,7 @@ static bool test_one(recogniser *r, const fl_speech_listed *e, fl_tensor *sound,
     bool ok = x != NULL;
     snprintf(speaker, sizeof speaker, "%.*s", (int)strcspn(e->id, "-_"), e->id);
     for (int k = 0; ok && k < (t->weights ? t->weights : 1); k++) {
-        ok = t->weights ? search(r, x, t->weight[k], &t->text) : say(r, x, &t->text);
+        ok = t->weights ? search(r, x, t->weight[k], &t->text) : greedy(r, x, &t->text);
         ok = ok && fl_speech_scores_add(t->scores[k], speaker, t->text.p, e->transcript);
     }
     if (ok && t->show) printf("%s\n|T|: %s\n|P|: %s\n", e->id, e->transcript, t->text.p);
@@ -742,7 +742,7 @@ static bool transcribe(recogniser *r) {
                           : (fl_fail("asr: --file=SOUND is required"), NULL);
     int64_t features;
     x = x ? frames_of(r, fl_select(x, 0, 0), &features) : NULL;
-    const bool ok = hear(r, x, &text);
+    const bool ok = recognise(r, x, &text);
     if (ok) puts(text.p);
     fl_heap_free(text.p);
     fl_scope_end(&s);

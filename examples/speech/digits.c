@@ -111,11 +111,11 @@ static bool load_list(const char *dir, const char *name, corpus *c) {
 }
 
 /* Synthesises recordings of every digit, each with a random voice. */
-static bool speak_corpus(corpus *c, int64_t takes, uint64_t seed) {
+static bool synthesise_corpus(corpus *c, int64_t takes, uint64_t seed) {
     static float sound[2 * RATE];
     for (int64_t i = 0; i < takes * DIGITS; i++) {
         fl_rng rng = fl_data_rng(seed, 0, i);
-        const int64_t n = speak_digit((int)(i % DIGITS), RATE, sound, 2 * RATE, &rng);
+        const int64_t n = synthesise_digit((int)(i % DIGITS), RATE, sound, 2 * RATE, &rng);
         if (!corpus_add(c, sound, n, (int)(i % DIGITS), speaker_of("synthetic", 9))) return false;
     }
     return true;
@@ -170,7 +170,7 @@ typedef struct maker {
 } maker;
 
 /* Augments: random speed and level, and noise 10 to 50 dB below the signal. */
-static fl_tensor *disturb(const utterance *u, fl_rng *rng) {
+static fl_tensor *augmented(const utterance *u, fl_rng *rng) {
     static const int64_t speed[] = {17, 18, 19, 20, 21, 22, 23};
     fl_tensor *x = fl_from_host(u->sound, FL_SHAPE(u->n), FL_F32);
     x = fl_speech_resample(x, speed[fl_speech_draw(rng, 0, 6)], 20);
@@ -200,7 +200,7 @@ static bool make_sample(fl_data_sample *s, fl_rng *rng, void *user) {
     for (int k = 0; k <= count; k++) gap[k] = fl_speech_between(rng, k && k < count ? -0.0 : 0.05, 0.3);
     utterance u;
     if (!join(m->c, index, count, gap, &u)) return false;
-    fl_tensor *x = features_of(m->features, disturb(&u, rng));
+    fl_tensor *x = features_of(m->features, augmented(&u, rng));
     x = fl_speech_spec_augment(x, rng, .band_width = 4, .bands = 2, .frame_width = 5, .frames = 1 + count,
                                .mean = true);
     fl_heap_free(u.sound);
@@ -369,15 +369,15 @@ static void print_words(const int64_t *word, int64_t n) {
 /* ---- pieces ---- */
 
 /* Streaming of a convolutional network: past frames it needs are computed again. */
-typedef struct listener {
+typedef struct streamer {
     fl_nn_module *net;
     fl_speech_stream *in;
     float *frame;
     int64_t n, cap, first, given; /* number of frames held, index of the first; outputs returned */
-} listener;
+} streamer;
 
 /* The outputs that the available frames allow, [k, CLASSES], k >= 0. */
-static fl_tensor *listen(listener *l, const float *sound, int64_t n, bool end) {
+static fl_tensor *stream_outputs(streamer *l, const float *sound, int64_t n, bool end) {
     fl_tensor *x = fl_speech_stream_push(l->in, sound, n, end);
     if (!x || !fl_heap_grow(&l->frame, &l->cap, (l->n + x->shape[0] + 1) * BANDS, sizeof *l->frame))
         return NULL;
@@ -399,8 +399,8 @@ static fl_tensor *listen(listener *l, const float *sound, int64_t n, bool end) {
 
 /* Decodes an utterance in pieces, and increments *same if the words equal the n words of the whole. shows:
    prints partial results. */
-static bool hear(listener *l, fl_speech_decoder *d, const utterance *u, fl_rng *rng, const int64_t *word,
-                 int64_t n, bool shows, int64_t *same) {
+static bool decode_stream(streamer *l, fl_speech_decoder *d, const utterance *u, fl_rng *rng,
+                          const int64_t *word, int64_t n, bool shows, int64_t *same) {
     int64_t now[MOST_WORDS], before = 0, k = 0;
     bool ok = fl_speech_decoder_begin(d);
     l->n = l->first = l->given = 0;
@@ -408,7 +408,7 @@ static bool hear(listener *l, fl_speech_decoder *d, const utterance *u, fl_rng *
         piece = fl_speech_draw(rng, RATE / 100, RATE * 4 / 10);
         piece = piece < u->n - at ? piece : u->n - at;
         fl_scope s = fl_scope_begin();
-        fl_tensor *logp = listen(l, u->sound + at, piece, at + piece == u->n);
+        fl_tensor *logp = stream_outputs(l, u->sound + at, piece, at + piece == u->n);
         ok = logp && fl_speech_decoder_step(d, fl_data(logp), logp->shape[0]) && (k = words_of(d, now)) >= 0;
         if (ok && shows && k != before)
             printf("%6.2f s:", (double)(at + piece) / RATE), print_words(now, before = k);
@@ -472,17 +472,17 @@ static bool show(page *p, const fl_speech_features *f, const utterance *u, const
     return page_end(p);
 }
 
-typedef struct examination {
+typedef struct test_run {
     fl_nn_module *net;
     const fl_speech_features *features;
     fl_speech_decoder *decoder;
-    listener listener;
+    streamer streamer;
     page *page; /* NULL: no page */
     bool stream;
-} examination;
+} test_run;
 
 /* Scores test i, and increments *same if streaming gives the same words. */
-static bool examine(examination *x, const corpus *c, int64_t i, bool string, const scores *s, int64_t *same) {
+static bool run_test(test_run *x, const corpus *c, int64_t i, bool string, const scores *s, int64_t *same) {
     utterance u;
     char text[256];
     int64_t word[MOST_WORDS], target[MAX_STRING], n = 1;
@@ -503,13 +503,13 @@ static bool examine(examination *x, const corpus *c, int64_t i, bool string, con
     if (ok && x->stream) {
         fl_rng rng = fl_data_rng(2, string, i);
         ok = (n = decode(x->decoder, logp, word)) >= 0 &&
-             hear(&x->listener, x->decoder, &u, &rng, word, n, string && i == 0, same);
+             decode_stream(&x->streamer, x->decoder, &u, &rng, word, n, string && i == 0, same);
     }
     fl_heap_free(u.sound);
     return ok;
 }
 
-static bool test(examination *x, const corpus *c, bool string, double *wer) {
+static bool test(test_run *x, const corpus *c, bool string, double *wer) {
     const scores s = {fl_speech_scores_new(), fl_speech_scores_new()};
     fl_data_text table = {0};
     fl_data_edits e;
@@ -519,7 +519,7 @@ static bool test(examination *x, const corpus *c, bool string, double *wer) {
     for (int64_t i = 0; ok && i < n; i++) {
         fl_scope scope = fl_scope_begin();
         fl_no_grad(true);
-        ok = examine(x, c, i, string, &s, &same);
+        ok = run_test(x, c, i, string, &s, &same);
         fl_scope_end(&scope);
     }
     const char *what = string ? "strings" : "single digits";
@@ -544,17 +544,17 @@ static bool test_all(fl_nn_module *net, const fl_speech_features *f, const corpu
                      double *wer) {
     page p = {0};
     fl_speech_lexicon *lexicon = fl_speech_lexicon_new();
-    examination x = {net, f, make_decoder(lexicon), {net, fl_speech_stream_new(f), NULL, 0, 0, 0, 0},
-                     o->page ? &p : NULL, o->stream};
+    test_run x = {net, f, make_decoder(lexicon), {net, fl_speech_stream_new(f), NULL, 0, 0, 0, 0},
+                  o->page ? &p : NULL, o->stream};
     fl_nn_train(net, false);
-    bool ok = x.decoder && x.listener.in && test(&x, c, true, wer) && test(&x, c, false, wer);
+    bool ok = x.decoder && x.streamer.in && test(&x, c, true, wer) && test(&x, c, false, wer);
     if (ok && o->page) {
         ok = page_save(&p, o->page, "What the digits' recogniser heard");
         if (ok) printf("\n%s: %lld utterances, the worst first\n", o->page, (long long)p.n);
     }
     page_free(&p);
-    fl_heap_free(x.listener.frame);
-    fl_speech_stream_free(x.listener.in);
+    fl_heap_free(x.streamer.frame);
+    fl_speech_stream_free(x.streamer.in);
     fl_speech_decoder_free(x.decoder);
     fl_speech_lexicon_free(lexicon);
     return ok;
@@ -600,7 +600,7 @@ static bool leave_out(corpus *train, corpus *test, const char *name) {
 static bool get_corpora(const options *o, corpus *train, corpus *test) {
     if (!o->data) {
         puts("No --data given: training on digits spoken here.");
-        return speak_corpus(train, o->takes, o->seed) && speak_corpus(test, 30, o->seed + 1000);
+        return synthesise_corpus(train, o->takes, o->seed) && synthesise_corpus(test, 30, o->seed + 1000);
     }
     return load_list(o->data, "train.lst", train) && load_list(o->data, "test.lst", test) &&
            (!o->leave_out || leave_out(train, test, o->leave_out));

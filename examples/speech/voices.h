@@ -50,7 +50,7 @@ static inline double voices_noise(uint64_t *s) {
 }
 
 /* Synthesises a digit into sound, at most `most` samples. Returns their number. */
-static inline int64_t speak_digit(int digit, double rate, float *sound, int64_t most, fl_rng *rng) {
+static inline int64_t synthesise_digit(int digit, double rate, float *sound, int64_t most, fl_rng *rng) {
     const double tract = fl_speech_between(rng, 0.88, 1.28), pace = fl_speech_between(rng, 0.75, 1.35);
     const double pitch = tract > 1.08 ? fl_speech_between(rng, 150, 260) : fl_speech_between(rng, 85, 150);
     const double fall = fl_speech_between(rng, -0.3, 0.1), level = fl_speech_between(rng, 0.08, 0.5),

@@ -46,8 +46,8 @@ FL_API double fl_speech_align_opt(const float *scores, int64_t frames, int64_t c
 typedef struct fl__speech_lattice {
     const fl_speech_align_opts *o;
     const int64_t *token;
-    int64_t classes, places, blank;
-    uint8_t *step; /* [frames][places]: back-pointers, as a distance in states */
+    int64_t classes, states, blank;
+    uint8_t *step; /* [frames][states]: back-pointers, as a distance in states */
 } fl__speech_lattice;
 
 static int64_t fl__speech_label(const fl__speech_lattice *l, int64_t s) {
@@ -61,28 +61,28 @@ static bool fl__speech_may_skip(const fl__speech_lattice *l, int64_t s) {
 /* One step of the Viterbi recursion: the scores of all states at frame t from those at frame t - 1. */
 static void fl__speech_lattice_frame(const fl__speech_lattice *l, int64_t t, const float *e,
                                      const double *before, double *now) {
-    for (int64_t s = 0; s < l->places; s++) {
+    for (int64_t s = 0; s < l->states; s++) {
         const int64_t to = fl__speech_label(l, s);
         double best = -INFINITY;
-        int way = 0;
+        int distance = 0;
         for (int back = 0; back <= 2 && back <= s; back++) {
             if (back == 2 && !fl__speech_may_skip(l, s)) break;
             const int64_t from = fl__speech_label(l, s - back);
             const double move =
                 l->o->asg && l->o->transitions && t ? l->o->transitions[to * l->classes + from] : 0;
-            if (before[s - back] + move > best) best = before[s - back] + move, way = back;
+            if (before[s - back] + move > best) best = before[s - back] + move, distance = back;
         }
-        if (t == 0) best = s <= !l->o->asg ? 0 : -INFINITY, way = 0;
+        if (t == 0) best = s <= !l->o->asg ? 0 : -INFINITY, distance = 0;
         now[s] = best + e[to];
-        l->step[t * l->places + s] = (uint8_t)way;
+        l->step[t * l->states + s] = (uint8_t)distance;
     }
 }
 
 static void fl__speech_spans(const fl__speech_lattice *l, const float *scores, int64_t frames, int64_t s,
                              fl_speech_span *out, int64_t *path) {
-    for (int64_t k = 0; k < (l->o->asg ? l->places : l->places / 2); k++)
+    for (int64_t k = 0; k < (l->o->asg ? l->states : l->states / 2); k++)
         out[k] = (fl_speech_span){l->token[k], -1, -1, 0};
-    for (int64_t t = frames - 1; t >= 0; s -= l->step[t-- * l->places + s]) {
+    for (int64_t t = frames - 1; t >= 0; s -= l->step[t-- * l->states + s]) {
         const int64_t label = fl__speech_label(l, s);
         if (path) path[t] = label;
         if (!l->o->asg && s % 2 == 0) continue;
@@ -91,7 +91,7 @@ static void fl__speech_spans(const fl__speech_lattice *l, const float *scores, i
         span->begin = t;
         span->confidence += exp(scores[t * l->classes + label]);
     }
-    for (int64_t k = 0; k < (l->o->asg ? l->places : l->places / 2); k++)
+    for (int64_t k = 0; k < (l->o->asg ? l->states : l->states / 2); k++)
         out[k].confidence /= (double)(out[k].end - out[k].begin);
 }
 
@@ -115,18 +115,18 @@ FL_API double fl_speech_align_opt(const float *scores, int64_t frames, int64_t c
         if (isnan(scores[i])) return fl_fail("%s: a score of frame %lld is NaN", fn,
                                              (long long)(i / classes)), NAN;
     fl__speech_lattice l = {
-        .o = &o, .token = tokens, .classes = classes, .places = o.asg ? n : 2 * n + 1, .blank = blank};
-    double *row = fl_heap_alloc((size_t)(2 * l.places) * sizeof *row), total = NAN;
-    l.step = row ? fl_heap_alloc((size_t)(frames * l.places)) : NULL;
-    double *before = row, *now = row ? row + l.places : NULL;
-    for (int64_t s = 0; row && s < l.places; s++) before[s] = -INFINITY;
+        .o = &o, .token = tokens, .classes = classes, .states = o.asg ? n : 2 * n + 1, .blank = blank};
+    double *row = fl_heap_alloc((size_t)(2 * l.states) * sizeof *row), total = NAN;
+    l.step = row ? fl_heap_alloc((size_t)(frames * l.states)) : NULL;
+    double *before = row, *now = row ? row + l.states : NULL;
+    for (int64_t s = 0; row && s < l.states; s++) before[s] = -INFINITY;
     for (int64_t t = 0; l.step && t < frames; t++) {
         fl__speech_lattice_frame(&l, t, scores + t * classes, before, now);
         double *swap = before;
         before = now, now = swap;
     }
     if (l.step) {
-        int64_t s = l.places - 1;
+        int64_t s = l.states - 1;
         if (!o.asg && s && before[s - 1] >= before[s]) s--;
         total = before[s];
         if (total == -INFINITY) fl_fail("%s: every path has score -inf", fn), total = NAN;

@@ -108,43 +108,43 @@ FL_API int64_t fl_speech_attend_best(fl_nn_module *m, fl_tensor *x, int64_t *out
 
 /* Inputs of an attention: states q [n, u, d], keys k and values v [n, t, d], the last weights a [n, 1, t]
    (NULL if the attention does not use them). The submodules of m are created by the table's functions. */
-typedef struct fl__attending {
+typedef struct fl__attend_input {
     fl_nn_module *m;
     fl_var *q, *k, *v, *a, *bias; /* bias: log of window and mask, broadcastable to [n, u, t] */
-} fl__attending;
+} fl__attend_input;
 
 typedef struct fl__attention_kind {
     const char *name;
-    fl_var *(*scores)(const fl__attending *c); /* [n, u, t]; NULL: multi-head attention */
+    fl_var *(*scores)(const fl__attend_input *c); /* [n, u, t]; NULL: multi-head attention */
     bool (*make)(fl_nn_module *m, int64_t d, const fl_speech_attend_opts *o);
     bool reads_last, keyvalue, split;
 } fl__attention_kind;
 
 static fl_var *fl__attend_dot(fl_var *q, fl_var *k) { return fv_matmul(q, fv_transpose(k, 1, 2)); }
 
-static fl_var *fl__attend_content(const fl__attending *c) {
+static fl_var *fl__attend_content(const fl__attend_input *c) {
     return fv_div(fl__attend_dot(c->q, c->k), fv_num(sqrt((double)fv_value(c->q)->shape[2])));
 }
 
 /* Convolution of the last weights: [n, channels, t]. */
-static fl_var *fl__attend_conv(const fl__attending *c) {
+static fl_var *fl__attend_conv(const fl__attend_input *c) {
     return fl_nn_forward(fl_nn_find(c->m, "conv"), c->a);
 }
 
-static fl_var *fl__attend_neural(const fl__attending *c) {
+static fl_var *fl__attend_neural(const fl__attend_input *c) {
     fl_var *sum = fv_add(fv_unsqueeze(c->q, 2), fv_unsqueeze(c->k, 1)); /* [n, u, t, d] */
     return fv_squeeze(fl_nn_forward(fl_nn_find(c->m, "linear"), fv_relu(sum)), 3);
 }
 
-static fl_var *fl__attend_simple_location(const fl__attending *c) {
+static fl_var *fl__attend_simple_location(const fl__attend_input *c) {
     return fv_add(fl__attend_dot(c->q, c->k), fv_relu(fl__attend_conv(c)));
 }
 
-static fl_var *fl__attend_location(const fl__attending *c) {
+static fl_var *fl__attend_location(const fl__attend_input *c) {
     return fv_add(fl__attend_dot(c->q, c->k), fv_matmul(c->q, fv_relu(fl__attend_conv(c))));
 }
 
-static fl_var *fl__attend_neural_location(const fl__attending *c) {
+static fl_var *fl__attend_neural_location(const fl__attend_input *c) {
     fl_var *place = fl_nn_forward(fl_nn_find(c->m, "place"), fv_transpose(fl__attend_conv(c), 1, 2));
     fl_var *q = fl_nn_forward(fl_nn_find(c->m, "query"), c->q),
            *k = fl_nn_forward(fl_nn_find(c->m, "key"), c->k);
@@ -214,7 +214,7 @@ static fl_var *fl__attend_heads(fl_nn_module *projection, fl_var *x, int64_t hea
 }
 
 /* The context vectors [n, u, d] and the weights [n, u, t], for heads their mean. */
-static fl_var *fl__attend_run(const fl__attention_kind *kind, const fl__attending *c, int64_t heads,
+static fl_var *fl__attend_run(const fl__attention_kind *kind, const fl__attend_input *c, int64_t heads,
                               fl_var **weights) {
     if (kind->scores) {
         fl_var *scores = kind->scores(c);
@@ -360,7 +360,7 @@ static fl_var *fl__attend_step(fl_nn_module *m, fl_var *h, fl_var *x, const fl_t
     fl_tensor *bias =
         h ? fl__attend_bias(a, steps, t, first, fv_value(h)->shape[1], of, share) : NULL;
     if (bias && median && s->weights) bias = fl__attend_median(a, bias, s->weights, steps);
-    fl__attending c = {.bias = bias ? fv_const(bias) : NULL, .a = s->weights, .k = x, .v = x};
+    fl__attend_input c = {.bias = bias ? fv_const(bias) : NULL, .a = s->weights, .k = x, .v = x};
     if (!c.bias) return NULL;
     if (a->kind->keyvalue) c.k = fv_slice(x, 2, 0, d, 1), c.v = fv_slice(x, 2, d, 2 * d, 1);
     if (a->o.input_feeding && s->summary) h = fv_add(h, s->summary);

@@ -139,7 +139,7 @@ static uint32_t fl__speech_u(const uint8_t *p, int bytes) {
 
 static int fl__speech_s16(const uint8_t *p) { return (int16_t)fl__speech_u(p, 2); }
 
-static void *fl__speech_bad(const fl__speech_bytes *b, int64_t at, const char *what) {
+static void *fl__speech_fail(const fl__speech_bytes *b, int64_t at, const char *what) {
     fl_fail("fl_speech_load_audio: %s: offset %lld: %s", b->name, (long long)at, what);
     return NULL;
 }
@@ -184,24 +184,24 @@ static bool fl__speech_adpcm(const fl__speech_bytes *b, fl__speech_layout *l, in
     const int64_t ch = l->s.channels, head = (ms ? 7 : 4) * ch;
     l->block = fl__speech_u(p + 12, 2);
     if (l->s.channels < 1 || fl__speech_u(p + 14, 2) != 4 || l->block < head || l->block > INT16_MAX * 2)
-        return fl__speech_bad(b, at, "the ADPCM block size is invalid") != NULL;
+        return fl__speech_fail(b, at, "the ADPCM block size is invalid") != NULL;
     l->per_block = (l->block - head) * 2 / ch + (ms ? 2 : 1);
     if (!ms) l->per_block = (l->block - head) / (4 * ch) * 8 + 1;
     if (!ms) return true;
     l->n_coef = n >= 22 ? (int)fl__speech_u(p + 20, 2) : 0;
     if (l->n_coef < 1 || l->n_coef > 256 || n < 22 + 4 * l->n_coef)
-        return fl__speech_bad(b, at, "the MS ADPCM coefficients are missing") != NULL;
+        return fl__speech_fail(b, at, "the MS ADPCM coefficients are missing") != NULL;
     for (int i = 0; i < 2 * l->n_coef; i++) l->coef[i / 2][i % 2] = (int16_t)fl__speech_s16(p + 22 + 2 * i);
     return true;
 }
 
 static bool fl__speech_format(const fl__speech_bytes *b, fl__speech_layout *l, int64_t at, int64_t n) {
     const uint8_t *p = b->p + at;
-    if (n < 16) return fl__speech_bad(b, at, "the format chunk has fewer than 16 bytes") != NULL;
+    if (n < 16) return fl__speech_fail(b, at, "the format chunk has fewer than 16 bytes") != NULL;
     uint32_t tag = fl__speech_u(p, 2);
     const uint32_t bits = fl__speech_u(p + 14, 2);
     if (tag == 0xfffe && n < 40)
-        return fl__speech_bad(b, at, "the extensible format chunk has fewer than 40 bytes") != NULL;
+        return fl__speech_fail(b, at, "the extensible format chunk has fewer than 40 bytes") != NULL;
     if (tag == 0xfffe) tag = fl__speech_u(p + 24, 2);
     l->s.channels = fl__speech_u(p + 2, 2), l->s.rate = fl__speech_u(p + 4, 4);
     const struct { uint32_t tag, bits; fl_speech_coding coding; } known[] = {
@@ -237,14 +237,14 @@ static bool fl__speech_wav(const fl__speech_bytes *b, fl__speech_layout *l) {
         if (!memcmp(p, "ds64", 4) && size >= 16)
             wide =
                 (int64_t)((uint64_t)fl__speech_u(b->p + at + 12, 4) << 32 | fl__speech_u(b->p + at + 8, 4));
-        if (data && !format) return fl__speech_bad(b, at - 8, "the data chunk precedes fmt") != NULL;
+        if (data && !format) return fl__speech_fail(b, at - 8, "the data chunk precedes fmt") != NULL;
         if (data) {
             l->at = at, l->bytes = size;
             return fl__speech_count(b, l);
         }
         at += size + size % 2;
     }
-    return fl__speech_bad(b, b->n, "the file ends before the data chunk") != NULL;
+    return fl__speech_fail(b, b->n, "the file ends before the data chunk") != NULL;
 }
 
 /* ---- NIST SPHERE ---- */
@@ -267,7 +267,7 @@ static int64_t fl__speech_sphere_int(const char *head, const char *name, int64_t
 
 static bool fl__speech_sphere(const fl__speech_bytes *b, fl__speech_layout *l) {
     char head[1025] = "";
-    if (b->n < 1024) return fl__speech_bad(b, b->n, "the header is truncated, expected 1024 bytes") != NULL;
+    if (b->n < 1024) return fl__speech_fail(b, b->n, "the header is truncated, it needs 1024 bytes") != NULL;
     memcpy(head, b->p, 1024);
     const char *coding = fl__speech_sphere_field(head, "sample_coding"),
                *order = fl__speech_sphere_field(head, "sample_byte_format");
@@ -279,7 +279,7 @@ static bool fl__speech_sphere(const fl__speech_bytes *b, fl__speech_layout *l) {
                                        {FL_SPEECH_S16, FL_SPEECH_S16_BIG},
                                        {FL_SPEECH_S24, FL_SPEECH_S24_BIG},
                                        {FL_SPEECH_S32, FL_SPEECH_S32_BIG}};
-    if (!strstr(head, "\nend_head")) return fl__speech_bad(b, 1024, "the header has no end_head") != NULL;
+    if (!strstr(head, "\nend_head")) return fl__speech_fail(b, 1024, "the header has no end_head") != NULL;
     if ((coding && !mulaw && !alaw && strncmp(coding, "pcm\n", 4)) || bytes < 1 || bytes > 4)
         return fl_fail("fl_speech_load_audio: %s: unknown encoding '%.*s' with %lld bytes per sample; known: "
                        "pcm with 1 to 4, ulaw, alaw", b->name, (int)strcspn(coding ? coding : "pcm", "\n"),
@@ -288,14 +288,14 @@ static bool fl__speech_sphere(const fl__speech_bytes *b, fl__speech_layout *l) {
     l->s.rate = fl__speech_sphere_int(head, "sample_rate", 0);
     l->s.channels = fl__speech_sphere_int(head, "channel_count", 1);
     l->at = strtol(head + 8, NULL, 10);
-    if (l->at < 1024 || l->at > b->n) return fl__speech_bad(b, 8, "the header size is invalid") != NULL;
+    if (l->at < 1024 || l->at > b->n) return fl__speech_fail(b, 8, "the header size is invalid") != NULL;
     l->bytes = b->n - l->at;
     if (!fl__speech_count(b, l)) return false;
-    const int64_t promised = fl__speech_sphere_int(head, "sample_count", l->s.frames);
-    if (promised < 0 || promised > l->s.frames)
+    const int64_t declared = fl__speech_sphere_int(head, "sample_count", l->s.frames);
+    if (declared < 0 || declared > l->s.frames)
         return fl_fail("fl_speech_load_audio: %s: truncated: the header gives %lld samples, the file has "
-                       "%lld", b->name, (long long)promised, (long long)l->s.frames);
-    l->s.frames = promised;
+                       "%lld", b->name, (long long)declared, (long long)l->s.frames);
+    l->s.frames = declared;
     return true;
 }
 
@@ -354,7 +354,7 @@ static bool fl__speech_ms_block(const fl__speech_layout *l, const uint8_t *p, in
 
 static bool fl__speech_ima_block(const fl__speech_layout *l, const uint8_t *p, int64_t frame,
                                  float *out) {
-    static const int turn[8] = {-1, -1, -1, -1, 2, 4, 6, 8};
+    static const int index_step[8] = {-1, -1, -1, -1, 2, 4, 6, 8};
     static const int16_t step[89] = {
         7,    8,     9,     10,    11,    12,    13,    14,    16,    17,    19,    21,    23,    25,   28,
         31,   34,    37,    41,    45,    50,    55,    60,    66,    73,    80,    88,    97,    107,  118,
@@ -372,7 +372,7 @@ static bool fl__speech_ima_block(const fl__speech_layout *l, const uint8_t *p, i
             const int code = i % 2 ? p[byte] >> 4 : p[byte] & 15, s = step[index];
             const int d = (s >> 3) + (code & 1 ? s >> 2 : 0) + (code & 2 ? s >> 1 : 0) + (code & 4 ? s : 0);
             v = fl__speech_clamp16(code & 8 ? v - d : v + d);
-            index += turn[code & 7];
+            index += index_step[code & 7];
             index = index < 0 ? 0 : index > 88 ? 88 : index;
             fl__speech_put(l, out, c, frame + t, v);
         }
@@ -389,13 +389,13 @@ static bool fl__speech_decode(const fl__speech_bytes *b, const fl__speech_layout
     for (int64_t k = 0; !width && k < l->bytes / l->block; k++, p += l->block)
         if (!(l->s.coding == FL_SPEECH_MS_ADPCM ? fl__speech_ms_block
                                                 : fl__speech_ima_block)(l, p, k * l->per_block, out))
-            return fl__speech_bad(b, p - b->p, "the ADPCM block is invalid") != NULL;
+            return fl__speech_fail(b, p - b->p, "the ADPCM block is invalid") != NULL;
     return true;
 }
 
 /* Checks the number of samples, at the given rate, against .max_samples. */
-static bool fl__speech_few(const fl__speech_bytes *b, const fl_speech_audio_opts *o, const fl_speech_sound *s,
-                           double samples, int64_t rate) {
+static bool fl__speech_fits(const fl__speech_bytes *b, const fl_speech_audio_opts *o,
+                            const fl_speech_sound *s, double samples, int64_t rate) {
     const double n = (double)b->n, packed = 64 * n > 1 << 26 ? 64 * n : 1 << 26;
     const double most = o->max_samples                   ? (double)o->max_samples
                         : s->coding == FL_SPEECH_OTHER ? packed
@@ -439,20 +439,20 @@ static fl_tensor *fl__speech_sndfile(const fl__speech_bytes *b, const fl_speech_
                         .read = fl__speech_sf_read, .tell = fl__speech_sf_tell};
     SF_INFO info = {0};
     SNDFILE *f = sf_open_virtual(&io, SFM_READ, &info, &file);
-    if (!f) return fl__speech_bad(b, 0, sf_strerror(NULL));
+    if (!f) return fl__speech_fail(b, 0, sf_strerror(NULL));
     *s = (fl_speech_sound){info.samplerate, info.channels, info.frames, FL_SPEECH_OTHER};
     const int64_t ch = info.channels, frames = info.frames;
-    int64_t got = 0, room = 0;
+    int64_t got = 0, capacity = 0;
     float *v = NULL, *p;
-    bool ok = ch < 1 || frames < 0 ? fl__speech_bad(b, 0, "no channels, or negative frames") != NULL
-                                   : fl__speech_few(b, o, s, (double)frames * (double)ch, s->rate);
+    bool ok = ch < 1 || frames < 0 ? fl__speech_fail(b, 0, "no channels, or negative frames") != NULL
+                                   : fl__speech_fits(b, o, s, (double)frames * (double)ch, s->rate);
     while (ok && got < frames) {
-        room = room ? 2 * room : 1 + 65536 / ch;
-        if (room > frames) room = frames;
-        ok = (p = fl_heap_realloc(v, (size_t)(room * ch) * sizeof *v)) != NULL;
+        capacity = capacity ? 2 * capacity : 1 + 65536 / ch;
+        if (capacity > frames) capacity = frames;
+        ok = (p = fl_heap_realloc(v, (size_t)(capacity * ch) * sizeof *v)) != NULL;
         if (!ok) break;
-        v = p, got += sf_readf_float(f, v + got * ch, room - got);
-        ok = got == room || fl__speech_bad(b, file.at, "truncated: too few samples") != NULL;
+        v = p, got += sf_readf_float(f, v + got * ch, capacity - got);
+        ok = got == capacity || fl__speech_fail(b, file.at, "truncated: too few samples") != NULL;
     }
     sf_close(f);
     fl_tensor *x = ok ? fl_data_host_tensor(FL_SHAPE(ch, frames), FL_F32) : NULL;
@@ -465,7 +465,7 @@ static fl_tensor *fl__speech_sndfile(const fl__speech_bytes *b, const fl_speech_
 static fl_tensor *fl__speech_sndfile(const fl__speech_bytes *b, const fl_speech_audio_opts *o,
                                      fl_speech_sound *s) {
     (void)o, (void)s;
-    return fl__speech_bad(b, 0, "not WAV or SPHERE; other formats need a build with FL_USE_SNDFILE");
+    return fl__speech_fail(b, 0, "not WAV or SPHERE; other formats need a build with FL_USE_SNDFILE");
 }
 #endif
 
@@ -485,7 +485,7 @@ static fl_tensor *fl__speech_samples(const fl__speech_bytes *b, fl_speech_audio_
     else if (!raw && !wav && !sphere) x = fl__speech_sndfile(b, &o, s);
     else if (raw ? fl__speech_count(b, l) : wav ? fl__speech_wav(b, l) : fl__speech_sphere(b, l)) {
         *s = l->s;
-        if (fl__speech_few(b, &o, s, (double)(l->s.channels * l->s.frames), s->rate))
+        if (fl__speech_fits(b, &o, s, (double)(l->s.channels * l->s.frames), s->rate))
             x = fl_data_host_tensor(FL_SHAPE(l->s.channels, l->s.frames), FL_F32);
         if (x && !fl__speech_decode(b, l, fl_data(x))) x = NULL;
     }
@@ -530,7 +530,7 @@ FL_API fl_tensor *fl_speech_read_audio(const char *name, const void *bytes, int6
                                           : fl_unsqueeze(fl_mean(x, FL_AXES(0)), 0);
     if (x && o.rate && o.rate != s.rate) {
         const double samples = ceil((double)x->shape[1] * (double)o.rate / (double)s.rate);
-        x = fl__speech_few(&b, &o, &s, samples * (double)x->shape[0], o.rate)
+        x = fl__speech_fits(&b, &o, &s, samples * (double)x->shape[0], o.rate)
                 ? fl_speech_resample(x, s.rate, o.rate) : NULL;
     }
     if (x && o.info) *o.info = s;

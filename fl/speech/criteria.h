@@ -133,7 +133,7 @@ static const float *fl__criterion_scores(fl_tensor *x) {
 }
 
 /* Collapses a path of t classes, in place, and copies at most `most` tokens to out. */
-static int64_t fl__criterion_said(int64_t *path, int64_t t, int64_t blank, int64_t *out, int64_t most) {
+static int64_t fl__criterion_collapsed(int64_t *path, int64_t t, int64_t blank, int64_t *out, int64_t most) {
     int64_t n = fl_speech_collapse(path, t, blank, path);
     if (n > most) n = most;
     if (n > 0) memcpy(out, path, (size_t)n * sizeof *out);
@@ -160,7 +160,7 @@ static fl_var *fl__criterion_loss_ctc(fl_nn_module *m, const fl__criterion_batch
 
 static int64_t fl__criterion_best_of_frames(fl_tensor *x, int64_t blank, int64_t *out, int64_t most) {
     fl_tensor *best = x ? fl_contiguous(fl_argmax(x, 1, false)) : NULL;
-    return best ? fl__criterion_said(fl_data(best), best->shape[0], blank, out, most) : -1;
+    return best ? fl__criterion_collapsed(fl_data(best), best->shape[0], blank, out, most) : -1;
 }
 
 static int64_t fl__criterion_best_ctc(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most) {
@@ -241,7 +241,7 @@ static int64_t fl__criterion_best_asg(fl_nn_module *m, fl_tensor *x, int64_t *ou
     const int64_t t = x->shape[0], c = fl__criterion_of(m)->classes;
     const float *e = fl__criterion_scores(x), *w = fl__criterion_scores(fv_value(fl_nn_param_at(m, 0)));
     int64_t *path = e && w ? fl_heap_alloc((size_t)t * sizeof *path) : NULL, n = -1;
-    if (path && fl__criterion_asg_path(e, w, t, c, path)) n = fl__criterion_said(path, t, -1, out, most);
+    if (path && fl__criterion_asg_path(e, w, t, c, path)) n = fl__criterion_collapsed(path, t, -1, out, most);
     fl_heap_free(path);
     return n;
 }
@@ -331,7 +331,7 @@ static int64_t fl__criterion_transducer_class(fl_nn_module *m, fl_var *frame, fl
     return best ? fl_item_int(best) : -1;
 }
 
-enum { FL__TRANSDUCER_BESIDE = 10 }; /* maximal number of tokens per frame */
+enum { FL__TRANSDUCER_FRAME_TOKENS = 10 }; /* maximal number of tokens per frame */
 
 static int64_t fl__criterion_best_transducer(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most) {
     const int64_t blank = fl__criterion_of(m)->classes - 1, frames = x->shape[0];
@@ -339,12 +339,12 @@ static int64_t fl__criterion_best_transducer(fl_nn_module *m, fl_tensor *x, int6
     fl_var *a = fl_nn_forward(fl_nn_find(m, "encoder"), fv_const(fl_unsqueeze(x, 0))), *state = NULL;
     fl_var *b =
         a ? fl__criterion_transducer_predict(m, fl_from_host(&token, FL_SHAPE(1, 1), FL_I64), &state) : NULL;
-    for (int64_t t = 0, beside = 0; b && t < frames && n < most;) {
+    for (int64_t t = 0, emitted = 0; b && t < frames && n < most;) {
         token = fl__criterion_transducer_class(m, fv_slice(a, 1, t, t + 1, 1), b);
         if (token < 0) return -1;
-        if (token == blank || beside == FL__TRANSDUCER_BESIDE) t++, beside = 0;
+        if (token == blank || emitted == FL__TRANSDUCER_FRAME_TOKENS) t++, emitted = 0;
         else {
-            out[n++] = token, beside++;
+            out[n++] = token, emitted++;
             b = fl__criterion_transducer_predict(m, fl_from_host(&token, FL_SHAPE(1, 1), FL_I64), &state);
         }
     }
@@ -531,7 +531,7 @@ static fl_tensor *fl__criterion_lengths(const fl__criterion *c, const fl__criter
     const int64_t *steps = fl_data(b->steps);
     int64_t *target = fl_data(b->target), *length = fl_data(b->lengths);
     for (int64_t i = 0; i < n; i++) {
-        const int64_t room = steps[i] < frames ? steps[i] : frames;
+        const int64_t available = steps[i] < frames ? steps[i] : frames;
         counts[i] = 1;
         if (length[i] < 0 || length[i] > l || steps[i] < 1)
             return fl_err_null("fl_speech_criterion: sequence %lld: got %lld tokens, %lld frames; expected 0 "
@@ -544,12 +544,12 @@ static fl_tensor *fl__criterion_lengths(const fl__criterion *c, const fl__criter
                                    "below %lld", (long long)i, (long long)k, (long long)target[i * l + k],
                                    (long long)c->classes);
         const int64_t need = c->kind->need ? c->kind->need(target + i * l, length[i]) : 0;
-        if (need <= room) continue;
+        if (need <= available) continue;
         if (c->o.too_long == FL_SPEECH_TOO_LONG)
             return fl_err_null("fl_speech_criterion: sequence %lld: %lld tokens need %lld frames, got %lld",
-                               (long long)i, (long long)length[i], (long long)need, (long long)room);
+                               (long long)i, (long long)length[i], (long long)need, (long long)available);
         counts[i] = c->o.too_long == FL_SPEECH_CUT;
-        while (length[i] && c->kind->need(target + i * l, length[i]) > room) length[i]--;
+        while (length[i] && c->kind->need(target + i * l, length[i]) > available) length[i]--;
     }
     return b->lengths;
 }
@@ -646,9 +646,9 @@ typedef struct fl__criterion_predictor {
     fl_speech_predictor p;
     fl_nn_module *m;
     fl_tensor *x; /* frames; of a transducer the encoder's output */
-    fl_speech_decoder_state *speaker;
-    float *state, *said; /* [places][h] */
-    int64_t beam, most, h, state_cap, said_cap;
+    fl_speech_decoder_state *decoder_state;
+    float *state, *output; /* [slots][h] */
+    int64_t beam, most, h, state_cap, output_cap;
 } fl__criterion_predictor;
 
 /* Gathers rows of a table into a tensor. */
@@ -678,7 +678,7 @@ static bool fl__criterion_extend_transducer(fl__criterion_predictor *c, int64_t 
         ((int64_t *)fl_data(tokens))[i] = token[i] < 0 ? c->p.end : token[i];
     if (!tokens || (from[0] >= 0 && !s)) return false;
     fl_var *y = fl__criterion_transducer_predict(c->m, tokens, &s);
-    return y && s && fl__criterion_put_rows(&c->said, &c->said_cap, c->h, fv_value(y), n, to) &&
+    return y && s && fl__criterion_put_rows(&c->output, &c->output_cap, c->h, fv_value(y), n, to) &&
            fl__criterion_put_rows(&c->state, &c->state_cap, c->h, fv_value(s), n, to);
 }
 
@@ -696,13 +696,15 @@ static bool fl__criterion_extend_attend(fl__criterion_predictor *c, int64_t n, c
         ((int64_t *)fl_data(tokens))[i] = token[i < n ? i : 0];
     }
     if (from[0] < 0) {
-        fl_speech_decoder_state_free(c->speaker);
-        c->speaker = fl_speech_decoder_state_new(fl_nn_find(c->m, "decoder"), c->x, c->beam, c->most + 1);
+        fl_speech_decoder_state_free(c->decoder_state);
+        c->decoder_state =
+            fl_speech_decoder_state_new(fl_nn_find(c->m, "decoder"), c->x, c->beam, c->most + 1);
         tokens = NULL;
     }
-    if (!c->speaker || (tokens && !fl_speech_decoder_state_reorder(c->speaker, order))) return false;
-    fl_tensor *p = fl_speech_decoder_state_next(c->speaker, tokens);
-    return p && fl__criterion_put_rows(&c->said, &c->said_cap, c->h, p, n, to);
+    if (!c->decoder_state || (tokens && !fl_speech_decoder_state_reorder(c->decoder_state, order)))
+        return false;
+    fl_tensor *p = fl_speech_decoder_state_next(c->decoder_state, tokens);
+    return p && fl__criterion_put_rows(&c->output, &c->output_cap, c->h, p, n, to);
 }
 
 static bool fl__criterion_extend(const fl_speech_predictor *p, int64_t n, const int32_t *from,
@@ -721,7 +723,7 @@ static bool fl__criterion_next(const fl_speech_predictor *p, int64_t frame, int6
     const fl__criterion_predictor *c = p->self;
     fl_scope s = fl_scope_begin();
     const bool recorded = fl_no_grad(true);
-    fl_tensor *y = fl__criterion_rows(c->said, c->h, n, at);
+    fl_tensor *y = fl__criterion_rows(c->output, c->h, n, at);
     if (p->transducer) {
         if (frame >= c->x->shape[0])
             y = fl_err_null("fl_speech_criterion_predictor: frame %lld is out of range, there are %lld",
@@ -739,9 +741,9 @@ static bool fl__criterion_next(const fl_speech_predictor *p, int64_t frame, int6
 
 static void fl__criterion_predictor_free(fl_speech_predictor *p) {
     fl__criterion_predictor *c = p->self;
-    fl_speech_decoder_state_free(c->speaker);
+    fl_speech_decoder_state_free(c->decoder_state);
     fl_drop(c->x);
-    fl_heap_free(c->state), fl_heap_free(c->said), fl_heap_free(c);
+    fl_heap_free(c->state), fl_heap_free(c->output), fl_heap_free(c);
 }
 
 FL_API fl_speech_predictor *fl_speech_criterion_predictor(fl_nn_module *m, fl_tensor *x, int64_t beam,

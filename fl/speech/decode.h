@@ -107,10 +107,10 @@ typedef struct fl__speech_hyp {
 } fl__speech_hyp;
 
 /* Cache entry: a language model score. */
-typedef struct fl__speech_said {
+typedef struct fl__speech_lm_entry {
     int32_t state, token, to; /* to: next state; -1: the entry is free */
     double score;
-} fl__speech_said;
+} fl__speech_lm_entry;
 
 struct fl_speech_decoder {
     fl_speech_decoder_opts o;
@@ -121,17 +121,17 @@ struct fl_speech_decoder {
     int64_t hyps, first, hyp_cap;
     fl__speech_hyp *candidate;
     int32_t *table;             /* [table_size]: hash table of candidates for merging; -1: free */
-    double *own;                /* log_add: candidates' best single scores before merging */
-    int64_t candidates, candidate_cap, table_size, own_cap;
+    double *single;             /* log_add: candidates' best single scores before merging */
+    int64_t candidates, candidate_cap, table_size, single_cap;
     double best;
     fl_text_state *state;
-    fl__speech_said *said;
-    int64_t states, state_cap, said_n, said_size;
+    fl__speech_lm_entry *cache;
+    int64_t states, state_cap, cache_n, cache_size;
     int32_t *order, *path;
-    int64_t order_cap, path_cap, frames, forgotten;
+    int64_t order_cap, path_cap, frames, pruned;
     fl_speech_word *word;
-    fl_text_state *asked;       /* the next states, for a batch */
-    int64_t word_cap, asked_cap, forget_at;
+    fl_text_state *next_states; /* for a batch */
+    int64_t word_cap, next_states_cap, drop_at;
     bool ended;
 };
 
@@ -142,56 +142,56 @@ static uint64_t fl__speech_mix(uint64_t a, uint64_t b) {
     return a ^ a >> 32;
 }
 
-static fl__speech_said *fl__speech_said_at(const fl_speech_decoder *d, int32_t state, int32_t token) {
+static fl__speech_lm_entry *fl__speech_lm_entry_at(const fl_speech_decoder *d, int32_t state, int32_t token) {
     uint64_t i = fl__speech_mix((uint64_t)state + 1, (uint64_t)token);
     for (;; i++) {
-        fl__speech_said *s = &d->said[i & (uint64_t)(d->said_size - 1)];
+        fl__speech_lm_entry *s = &d->cache[i & (uint64_t)(d->cache_size - 1)];
         if (s->to < 0 || (s->state == state && s->token == token)) return s;
     }
 }
 
-static bool fl__speech_said_grow(fl_speech_decoder *d) {
-    if (2 * (d->said_n + 1) <= d->said_size) return true;
-    fl__speech_said *old = d->said;
-    const int64_t n = d->said_size, size = n ? 2 * n : 1024;
-    fl__speech_said *said = fl_heap_alloc((size_t)size * sizeof *said);
-    if (!said) return false;
-    d->said = said, d->said_size = size;
-    for (int64_t i = 0; i < size; i++) said[i].to = -1;
+static bool fl__speech_lm_cache_grow(fl_speech_decoder *d) {
+    if (2 * (d->cache_n + 1) <= d->cache_size) return true;
+    fl__speech_lm_entry *old = d->cache;
+    const int64_t n = d->cache_size, size = n ? 2 * n : 1024;
+    fl__speech_lm_entry *cache = fl_heap_alloc((size_t)size * sizeof *cache);
+    if (!cache) return false;
+    d->cache = cache, d->cache_size = size;
+    for (int64_t i = 0; i < size; i++) cache[i].to = -1;
     for (int64_t i = 0; i < n; i++)
-        if (old[i].to >= 0) *fl__speech_said_at(d, old[i].state, old[i].token) = old[i];
+        if (old[i].to >= 0) *fl__speech_lm_entry_at(d, old[i].state, old[i].token) = old[i];
     fl_heap_free(old);
     return true;
 }
 
 /* The entry of an equal state, or a free one. States share the table of scores: their token is -2 - hash.
    Space must be available. */
-static fl__speech_said *fl__speech_state_at(const fl_speech_decoder *d, const fl_text_state *s,
-                                            int32_t *key) {
+static fl__speech_lm_entry *fl__speech_state_at(const fl_speech_decoder *d, const fl_text_state *s,
+                                                int32_t *key) {
     uint64_t hash = (uint64_t)s->n;
     for (int i = 0; i < s->n; i++) hash = fl__speech_mix(hash, (uint64_t)s->word[i]);
     for (*key = -2 - (int32_t)(hash % 1000000007);; --*key) {
-        fl__speech_said *at = fl__speech_said_at(d, -1, *key);
+        fl__speech_lm_entry *at = fl__speech_lm_entry_at(d, -1, *key);
         if (at->to < 0 || fl_text_state_equal(&d->state[at->to], s)) return at;
     }
 }
 
 /* The index of a state, shared by equal states. */
-static int32_t fl__speech_number(fl_speech_decoder *d, const fl_text_state *s) {
-    if (!fl_heap_grow(&d->state, &d->state_cap, d->states + 1, sizeof *d->state) || !fl__speech_said_grow(d))
-        return -1;
+static int32_t fl__speech_state_index(fl_speech_decoder *d, const fl_text_state *s) {
+    if (!fl_heap_grow(&d->state, &d->state_cap, d->states + 1, sizeof *d->state) ||
+        !fl__speech_lm_cache_grow(d)) return -1;
     int32_t key;
-    fl__speech_said *at = d->o.flashlight ? NULL : fl__speech_state_at(d, s, &key);
+    fl__speech_lm_entry *at = d->o.flashlight ? NULL : fl__speech_state_at(d, s, &key);
     if (at && at->to >= 0) return at->to;
     d->state[d->states] = *s;
-    if (at) *at = (fl__speech_said){-1, key, (int32_t)d->states, 0}, d->said_n++;
+    if (at) *at = (fl__speech_lm_entry){-1, key, (int32_t)d->states, 0}, d->cache_n++;
     return (int32_t)d->states++;
 }
 
 /* Removes states without hypotheses, and their cached scores, when there are many: bounds the memory of
    endless utterances. */
-static bool fl__speech_forget(fl_speech_decoder *d) {
-    if (d->states < d->forget_at) return true;
+static bool fl__speech_drop_states(fl_speech_decoder *d) {
+    if (d->states < d->drop_at) return true;
     if (!fl_heap_grow(&d->order, &d->order_cap, d->states, sizeof *d->order)) return false;
     int32_t *to = d->order, kept = 0;
     for (int64_t i = 0; i < d->states; i++) to[i] = -1;
@@ -199,60 +199,61 @@ static bool fl__speech_forget(fl_speech_decoder *d) {
     for (int64_t i = 0; i < d->states; i++)
         if (to[i] == 0) d->state[kept] = d->state[i], to[i] = kept++;
     for (int64_t i = 0; i < d->hyps; i++) d->hyp[i].state = i < d->first ? 0 : to[d->hyp[i].state];
-    for (int64_t i = 0; i < d->said_size; i++) d->said[i].to = -1;
-    d->said_n = 0, d->states = kept, d->forget_at = kept < 2048 ? 4096 : 2 * kept;
+    for (int64_t i = 0; i < d->cache_size; i++) d->cache[i].to = -1;
+    d->cache_n = 0, d->states = kept, d->drop_at = kept < 2048 ? 4096 : 2 * kept;
     for (int32_t i = 0, key; i < kept && !d->o.flashlight; i++) {
-        fl__speech_said *at = fl__speech_state_at(d, &d->state[i], &key);
-        *at = (fl__speech_said){-1, key, i, 0}, d->said_n++;
+        fl__speech_lm_entry *at = fl__speech_state_at(d, &d->state[i], &key);
+        *at = (fl__speech_lm_entry){-1, key, i, 0}, d->cache_n++;
     }
     return true;
 }
 
-static int fl__speech_by_number(const void *a, const void *b) {
+static int fl__speech_by_index(const void *a, const void *b) {
     return (*(const int32_t *)a > *(const int32_t *)b) - (*(const int32_t *)a < *(const int32_t *)b);
 }
 
 /* Passes the next states to the language model, so a neural one evaluates them in one batch. */
-static bool fl__speech_ask(fl_speech_decoder *d) {
+static bool fl__speech_lm_batch(fl_speech_decoder *d) {
     if (!d->o.lm || !d->o.lm->batch) return true;
     const int64_t n = d->hyps - d->first;
     int64_t k = 0;
     if (!fl_heap_grow(&d->order, &d->order_cap, n + 1, sizeof *d->order) ||
-        !fl_heap_grow(&d->asked, &d->asked_cap, n + 1, sizeof *d->asked))
+        !fl_heap_grow(&d->next_states, &d->next_states_cap, n + 1, sizeof *d->next_states))
         return false;
     for (int64_t i = 0; i < n; i++) d->order[i] = d->hyp[d->first + i].state;
-    qsort(d->order, (size_t)n, sizeof *d->order, fl__speech_by_number);
+    qsort(d->order, (size_t)n, sizeof *d->order, fl__speech_by_index);
     for (int64_t i = 0; i < n; i++)
-        if (!i || d->order[i] != d->order[i - 1]) d->asked[k++] = d->state[d->order[i]];
-    return d->o.lm->batch(d->o.lm, d->asked, k);
+        if (!i || d->order[i] != d->order[i - 1]) d->next_states[k++] = d->state[d->order[i]];
+    return d->o.lm->batch(d->o.lm, d->next_states, k);
 }
 
 /* The language model's score of a token in a state, and the next state; -1 after fl_fail. */
 static int32_t fl__speech_lm(fl_speech_decoder *d, int32_t state, int64_t token, double *score) {
     *score = 0;
     if (!d->o.lm) return state;
-    const fl__speech_said *known = fl__speech_said_at(d, state, (int32_t)token);
+    const fl__speech_lm_entry *known = fl__speech_lm_entry_at(d, state, (int32_t)token);
     if (known->to >= 0) return *score = known->score, known->to;
     fl_text_state next;
     if (!d->o.lm->score(d->o.lm, &d->state[state], token, &next, score)) return -1;
     if (d->o.flashlight) *score *= 0.4342944819032518;
-    const int32_t to = fl__speech_number(d, &next);
-    if (to < 0 || !fl__speech_said_grow(d)) return -1;
-    *fl__speech_said_at(d, state, (int32_t)token) = (fl__speech_said){state, (int32_t)token, to, *score};
-    d->said_n++;
+    const int32_t to = fl__speech_state_index(d, &next);
+    if (to < 0 || !fl__speech_lm_cache_grow(d)) return -1;
+    *fl__speech_lm_entry_at(d, state, (int32_t)token) =
+        (fl__speech_lm_entry){state, (int32_t)token, to, *score};
+    d->cache_n++;
     return to;
 }
 
 /* ---- candidates ---- */
 
 /* Merges b into a candidate: the better one's history is kept, comparing single scores, not sums. */
-static void fl__speech_join(const fl_speech_decoder *d, int32_t at, const fl__speech_hyp *b) {
+static void fl__speech_merge_into(const fl_speech_decoder *d, int32_t at, const fl__speech_hyp *b) {
     fl__speech_hyp *a = &d->candidate[at];
     const double sum = a->score;
     const double most = sum > b->score ? sum : b->score, least = sum > b->score ? b->score : sum;
-    if (b->score > (d->o.log_add ? d->own[at] : sum)) {
+    if (b->score > (d->o.log_add ? d->single[at] : sum)) {
         *a = *b;
-        if (d->o.log_add) d->own[at] = b->score;
+        if (d->o.log_add) d->single[at] = b->score;
     }
     if (d->o.log_add) a->score = most + log1p(exp(least - most));
 }
@@ -269,7 +270,7 @@ static void fl__speech_add(fl_speech_decoder *d, fl__speech_hyp h) {
     d->candidate[d->candidates++] = h;
 }
 
-static bool fl__speech_table_room(fl_speech_decoder *d) {
+static bool fl__speech_table_grow(fl_speech_decoder *d) {
     int64_t size = d->table_size ? d->table_size : 1024;
     while (size < 2 * d->candidates) size *= 2;
     if (size == d->table_size) return true;
@@ -284,8 +285,8 @@ static bool fl__speech_table_room(fl_speech_decoder *d) {
 /* Prunes by the threshold first, then merges equal candidates, as Flashlight does: sums exclude pruned ones.
    */
 static bool fl__speech_merge(fl_speech_decoder *d) {
-    if (!fl__speech_table_room(d) ||
-        (d->o.log_add && !fl_heap_grow(&d->own, &d->own_cap, d->candidates + 1, sizeof *d->own)))
+    if (!fl__speech_table_grow(d) ||
+        (d->o.log_add && !fl_heap_grow(&d->single, &d->single_cap, d->candidates + 1, sizeof *d->single)))
         return false;
     const uint64_t mask = (uint64_t)d->table_size - 1;
     int64_t n = 0;
@@ -295,11 +296,11 @@ static bool fl__speech_merge(fl_speech_decoder *d) {
         for (uint64_t k = fl__speech_hash(&h);; k++) {
             int32_t *at = &d->table[k & mask];
             fl__speech_hyp *c = *at < 0 ? NULL : &d->candidate[*at];
-            if (!c && d->o.log_add) d->own[n] = h.score;
+            if (!c && d->o.log_add) d->single[n] = h.score;
             if (!c) d->candidate[*at = (int32_t)n++] = h;
             else if (c->state != h.state || c->node != h.node || c->token != h.token || c->blank != h.blank)
                 continue;
-            else fl__speech_join(d, *at, &h);
+            else fl__speech_merge_into(d, *at, &h);
             break;
         }
     }
@@ -334,7 +335,7 @@ static void fl__speech_select(const fl__speech_hyp *c, int32_t *order, int64_t n
 }
 
 /* The best candidates become the current hypotheses. */
-static bool fl__speech_keep(fl_speech_decoder *d) {
+static bool fl__speech_prune(fl_speech_decoder *d) {
     if (!fl__speech_merge(d) || !fl_heap_grow(&d->order, &d->order_cap, d->candidates + 1, sizeof *d->order))
         return false;
     const int64_t n = d->candidates;
@@ -520,10 +521,10 @@ static bool fl__speech_frame(fl_speech_decoder *d, const float *e) {
         ok = fl_heap_grow(&d->candidate, &d->candidate_cap, d->candidates + most, sizeof *d->candidate);
         ok = ok && (d->node ? fl__speech_lexical : fl__speech_free)(d, first + i, e, top);
     }
-    ok = ok && fl__speech_keep(d);
+    ok = ok && fl__speech_prune(d);
     fl__speech_clear(d);
     d->frames += ok;
-    return ok && fl__speech_ask(d);
+    return ok && fl__speech_lm_batch(d);
 }
 
 /* ---- utterances ---- */
@@ -559,22 +560,22 @@ FL_API fl_speech_decoder *fl_speech_decoder_new_opt(int64_t classes, const fl_sp
 
 FL_API void fl_speech_decoder_free(fl_speech_decoder *d) {
     if (!d) return;
-    void *const all[] = {d->hyp,  d->candidate, d->table, d->own,  d->state,
-                         d->said, d->order,     d->path,  d->word, d->asked, d};
+    void *const all[] = {d->hyp,   d->candidate, d->table, d->single, d->state,
+                         d->cache, d->order,     d->path,  d->word,   d->next_states, d};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) fl_heap_free(all[i]);
 }
 
 FL_API bool fl_speech_decoder_begin(fl_speech_decoder *d) {
     if (!fl_given(d, "fl_speech_decoder_begin", "the decoder")) return false;
-    if (!fl_heap_grow(&d->hyp, &d->hyp_cap, 1, sizeof *d->hyp) || !fl__speech_said_grow(d)) return false;
-    for (int64_t i = 0; i < d->said_size; i++) d->said[i].to = -1;
-    d->said_n = d->states = 0, d->forget_at = 4096;
+    if (!fl_heap_grow(&d->hyp, &d->hyp_cap, 1, sizeof *d->hyp) || !fl__speech_lm_cache_grow(d)) return false;
+    for (int64_t i = 0; i < d->cache_size; i++) d->cache[i].to = -1;
+    d->cache_n = d->states = 0, d->drop_at = 4096;
     fl_text_state start = {0};
     if (d->o.lm && !d->o.lm->start(d->o.lm, &start)) return false;
-    const int32_t state = fl__speech_number(d, &start);
+    const int32_t state = fl__speech_state_index(d, &start);
     if (state < 0) return false;
     d->hyp[0] = (fl__speech_hyp){.parent = -1, .state = state, .token = (int32_t)d->sil, .word = -1};
-    d->hyps = 1, d->first = d->frames = d->forgotten = 0, d->ended = false;
+    d->hyps = 1, d->first = d->frames = d->pruned = 0, d->ended = false;
     fl__speech_clear(d);
     return true;
 }
@@ -597,12 +598,13 @@ FL_API bool fl_speech_decoder_end(fl_speech_decoder *d) {
     if (!fl_given(d, "fl_speech_decoder_end", "the decoder")) return false;
     if (d->ended) return true;
     const int64_t first = d->first, n = d->hyps - first;
-    bool nice = !d->node, ok = fl_heap_grow(&d->candidate, &d->candidate_cap, n + 1, sizeof *d->candidate);
-    for (int64_t i = 0; i < n; i++) nice |= d->hyp[first + i].node == 0;
+    bool ok = fl_heap_grow(&d->candidate, &d->candidate_cap, n + 1, sizeof *d->candidate),
+         complete = !d->node;
+    for (int64_t i = 0; i < n; i++) complete |= d->hyp[first + i].node == 0;
     for (int64_t i = 0; ok && i < n; i++) {
         fl__speech_hyp h = d->hyp[first + i];
         double lm = 0;
-        if (nice && h.node) continue;
+        if (complete && h.node) continue;
         ok = !d->o.lm || d->o.lm->finish(d->o.lm, &d->state[h.state], &lm);
         if (d->o.flashlight) lm *= 0.4342944819032518;
         h.parent = (int32_t)(first + i), h.word = -1, h.grown = false, h.blank = false;
@@ -610,7 +612,7 @@ FL_API bool fl_speech_decoder_end(fl_speech_decoder *d) {
         if (d->o.flashlight) h.token = (int32_t)d->sil; /* so that they are merged */
         if (ok) fl__speech_add(d, h);
     }
-    ok = ok && fl__speech_keep(d);
+    ok = ok && fl__speech_prune(d);
     fl__speech_clear(d);
     d->ended = ok;
     return ok;
@@ -619,7 +621,7 @@ FL_API bool fl_speech_decoder_end(fl_speech_decoder *d) {
 /* ---- results ---- */
 
 /* Puts the hypotheses from the first frame to h into d->path. Returns their number, -1 after fl_fail. */
-static int64_t fl__speech_way(fl_speech_decoder *d, int64_t h) {
+static int64_t fl__speech_backtrace(fl_speech_decoder *d, int64_t h) {
     int64_t n = 0;
     for (int64_t i = h; d->hyp[i].parent >= 0; i = d->hyp[i].parent) n++;
     if (!fl_heap_grow(&d->path, &d->path_cap, n + 1, sizeof *d->path)) return -1;
@@ -630,12 +632,12 @@ static int64_t fl__speech_way(fl_speech_decoder *d, int64_t h) {
 /* Appends the words of h at d->word[at]. A word begins at its first token, and ends with the last frame of
    its last token. Returns their number, -1 after fl_fail. */
 static int64_t fl__speech_words_of(fl_speech_decoder *d, int64_t h, int64_t at) {
-    const int64_t frames = fl__speech_way(d, h);
+    const int64_t frames = fl__speech_backtrace(d, h);
     int64_t n = 0, begin = -1;
     if (frames < 0 || !fl_heap_grow(&d->word, &d->word_cap, at + frames + 1, sizeof *d->word)) return -1;
     for (int64_t t = 0; t < frames; t++) {
         const fl__speech_hyp *x = &d->hyp[d->path[t]];
-        const int64_t now = d->forgotten + t;
+        const int64_t now = d->pruned + t;
         if (x->grown && begin < 0) begin = now;
         if (!x->grown && n && begin < 0 && !x->blank && x->token == d->hyp[d->path[t - 1]].token &&
             d->word[at + n - 1].end == now)
@@ -650,12 +652,12 @@ static int64_t fl__speech_words_of(fl_speech_decoder *d, int64_t h, int64_t at) 
 FL_API int64_t fl_speech_decoder_best(fl_speech_decoder *d, int64_t n, fl_speech_result *out) {
     if (!fl_given(d, "fl_speech_decoder_best", "the decoder") ||
         !fl_given(out, "fl_speech_decoder_best", "the results")) return -1;
-    const int64_t there = d->hyps - d->first;
-    if (!fl_heap_grow(&d->order, &d->order_cap, there + 1, sizeof *d->order)) return -1;
+    const int64_t count = d->hyps - d->first;
+    if (!fl_heap_grow(&d->order, &d->order_cap, count + 1, sizeof *d->order)) return -1;
     const fl__speech_hyp *h = d->hyp + d->first;
-    for (int64_t i = 0; i < there; i++) d->order[i] = (int32_t)i;
-    n = n < there ? n : there;
-    for (int64_t k = 0; k < n; k++) fl__speech_select(h, d->order + k, there - k, 1);
+    for (int64_t i = 0; i < count; i++) d->order[i] = (int32_t)i;
+    n = n < count ? n : count;
+    for (int64_t k = 0; k < n; k++) fl__speech_select(h, d->order + k, count - k, 1);
     int64_t at = 0;
     for (int64_t i = 0; i < n; i++) {
         h = &d->hyp[d->first + d->order[i]];
@@ -679,8 +681,8 @@ FL_API bool fl_speech_decoder_tokens(fl_speech_decoder *d, int32_t *token) {
     int64_t best = d->first;
     for (int64_t i = d->first; i < d->hyps; i++)
         if (d->hyp[i].score > d->hyp[best].score) best = i;
-    const int64_t n = d->hyps > d->first ? fl__speech_way(d, best) : 0;
-    for (int64_t t = 0; t < n; t++) token[d->forgotten + t] = d->hyp[d->path[t]].token;
+    const int64_t n = d->hyps > d->first ? fl__speech_backtrace(d, best) : 0;
+    for (int64_t t = 0; t < n; t++) token[d->pruned + t] = d->hyp[d->path[t]].token;
     return n >= 0;
 }
 
@@ -705,7 +707,7 @@ FL_API int64_t fl_speech_decoder_prune(fl_speech_decoder *d, const fl_speech_wor
         if (d->hyp[at].parent < 0) return 0;
         at = d->hyp[at].parent, depth++;
     }
-    const int64_t words = fl__speech_words_of(d, at, 0), frames = fl__speech_way(d, at);
+    const int64_t words = fl__speech_words_of(d, at, 0), frames = fl__speech_backtrace(d, at);
     if (words < 0 || frames < 0) return -1;
     *out = d->word;
     /* Move the later frames to the front, and adjust their back-pointers. */
@@ -714,8 +716,8 @@ FL_API int64_t fl_speech_decoder_prune(fl_speech_decoder *d, const fl_speech_wor
         d->hyp[i - shift] = d->hyp[i];
         d->hyp[i - shift].parent = i == at ? -1 : d->hyp[i].parent - (int32_t)shift;
     }
-    d->hyps -= shift, d->first -= shift, d->forgotten += frames;
-    return fl__speech_forget(d) ? words : -1;
+    d->hyps -= shift, d->first -= shift, d->pruned += frames;
+    return fl__speech_drop_states(d) ? words : -1;
 }
 
 /* ---- endpoints ---- */
@@ -731,7 +733,7 @@ FL_API int fl_speech_decoder_endpoint_opt(const fl_speech_decoder *d, fl_speech_
     else if (d->ended) at = d->hyp[at].parent; /* the entry of the end is not a frame */
     for (; !none && d->hyp[at].parent >= 0 && (d->hyp[at].blank || d->hyp[at].token == d->sil); silent++)
         at = d->hyp[at].parent;
-    const bool spoken = d->forgotten || (!none && d->hyp[at].parent >= 0);
+    const bool spoken = d->pruned || (!none && d->hyp[at].parent >= 0);
     if (!spoken && (double)silent * frame >= fl_option(o.nothing, 2.4)) return 1;
     if (spoken && (double)silent * frame >= fl_option(o.trailing, 1.2)) return 2;
     return (double)d->frames * frame >= fl_option(o.longest, 20) ? 3 : 0;

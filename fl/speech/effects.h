@@ -234,14 +234,14 @@ static void fl__effect_low_pass(float *h, int64_t middle, int64_t half, double c
 }
 
 /* Half the number of taps of such a filter; -1 if it would need more than 20,000. */
-static int64_t fl__effect_half(double cut) {
+static int64_t fl__effect_half_taps(double cut) {
     const double half = floor(2 / (cut / 4 + 1e-6));
     return 2 * half + 1 > 20000 ? -1 : (int64_t)half;
 }
 
 /* Removes the band between two frequencies, as fractions of the rate. */
 static fl_tensor *fl__effect_band_stop(fl_tensor *x, double low, double high) {
-    const int64_t a = fl__effect_half(low), b = fl__effect_half(high), middle = a > b ? a : b;
+    const int64_t a = fl__effect_half_taps(low), b = fl__effect_half_taps(high), middle = a > b ? a : b;
     if (b < 0 || low >= high) return x;
     fl_tensor *h = fl_data_host_tensor(FL_SHAPE(2 * middle + 1), FL_F32);
     if (!h) return NULL;
@@ -298,7 +298,8 @@ FL_API fl_tensor *fl_speech_speed(fl_tensor *x, double factor) {
 
 /* The position around `at` where a window of x matches the one at `like` best: the highest correlation
    divided by the window's norm. */
-static int64_t fl__effect_alike(const float *x, int64_t like, int64_t at, int64_t window, int64_t search) {
+static int64_t fl__effect_best_match(const float *x, int64_t like, int64_t at, int64_t window,
+                                     int64_t search) {
     int64_t best = at;
     double most = -INFINITY;
     for (int64_t k = at - search; k <= at + search; k++) {
@@ -334,7 +335,7 @@ FL_API fl_tensor *fl_speech_tempo(fl_tensor *x, double rate, double factor) {
     for (int64_t k = -1; k * hop < n; k++) { /* windows of two hops, overlapping by one */
         const int64_t ideal = (int64_t)((double)(k * hop) * factor);
         if (k < 0) from = -hop;
-        else from = fl__effect_alike(mean + pad, from + hop, ideal < t ? ideal : t, 2 * hop, search);
+        else from = fl__effect_best_match(mean + pad, from + hop, ideal < t ? ideal : t, 2 * hop, search);
         for (int64_t i = 0; i < 2 * hop; i++) {
             const int64_t to = k * hop + i, at = from + i;
             const float w = (float)(0.5 - 0.5 * cos(3.141592653589793 * (double)i / (double)hop));
@@ -594,12 +595,12 @@ static bool fl__effect_config(fl_speech_chain *c, fl_data_json *j, fl__effect *e
     return j->event != FL_DATA_JSON_ERROR;
 }
 
-static void fl__effect_begin(fl__effect *e, const fl__effect_kind *kind) {
+static void fl__effect_init(fl__effect *e, const fl__effect_kind *kind) {
     e->kind = kind;
     for (int k = 0; k < FL__EFFECT_VALUES; k++) e->v[k] = kind->field[k].value;
 }
 
-static const fl__effect_kind *fl__effect_named(const char *name, bool config) {
+static const fl__effect_kind *fl__effect_find(const char *name, bool config) {
     for (int k = 0; k < FL__EFFECT_KINDS; k++)
         if (!strcmp(name, config ? fl__effect_kinds[k].config : fl__effect_kinds[k].type))
             return &fl__effect_kinds[k];
@@ -612,18 +613,18 @@ static bool fl__effect_read(fl_speech_chain *c, fl_data_json *j, fl__effect *e) 
     const fl__effect_kind *kind = NULL;
     if (!fl_data_json_expect(j, FL_DATA_JSON_OBJECT)) return false;
     while (fl_data_json_more(j)) {
-        const fl__effect_kind *config = fl__effect_named(j->text, true);
+        const fl__effect_kind *config = fl__effect_find(j->text, true);
         if (!strcmp(j->text, "type")) {
             const char *type = fl_data_json_string(j);
             if (!type) return false;
-            if (!(kind = fl__effect_named(type, false)))
+            if (!(kind = fl__effect_find(type, false)))
                 return fl_data_json_fail(j, "unknown effect type '%.99s'", type);
-            if (!e->kind) fl__effect_begin(e, kind);
+            if (!e->kind) fl__effect_init(e, kind);
         } else if (!strcmp(j->text, "normalizeOnlyIfTooHigh")) {
-            fl__effect_begin(e, fl__effect_named("Normalize", false));
+            fl__effect_init(e, fl__effect_find("Normalize", false));
             if (!fl__effect_number(j, &e->v[1])) return false;
         } else if (config) {
-            fl__effect_begin(e, config);
+            fl__effect_init(e, config);
             if (!fl__effect_config(c, j, e)) return false;
         } else
             return fl_data_json_fail(j, "unknown field '%.99s' of an effect", j->text);

@@ -835,7 +835,7 @@ struct fl_speech_features {
 };
 
 /* Stores each triangle as its first bin and weights. */
-static bool fl__speech_banded(fl_speech_features *f) {
+static bool fl__speech_make_bands(fl_speech_features *f) {
     const fl_speech_conf *c = &f->c;
     const int64_t bins = c->n_fft / 2 + 1, n = c->bands;
     fl_tensor *first = fl_data_host_tensor(FL_SHAPE(n), FL_I64);
@@ -862,7 +862,7 @@ static bool fl__speech_banded(fl_speech_features *f) {
 }
 
 /* The window, padded with zeros to n_fft on both sides if frames are centred. */
-static bool fl__speech_windowed(fl_speech_features *f) {
+static bool fl__speech_make_window(fl_speech_features *f) {
     const fl_speech_conf *c = &f->c;
     const bool middle = c->edges == FL_SPEECH_ZEROS || c->edges == FL_SPEECH_REFLECT;
     const int64_t n = middle ? c->n_fft : c->window_length, at = middle ? (n - c->window_length) / 2 : 0;
@@ -901,7 +901,7 @@ static void fl__speech_args(fl_speech_features *f) {
     fl_spectrum_args *a = &f->a;
     const bool mfcc = c->kind == FL_SPEECH_MFCC, bands = c->kind == FL_SPEECH_FBANK;
     const bool plp = c->kind == FL_SPEECH_PLP, cepstra = mfcc || plp;
-    const bool beside = bands || (cepstra && (c->no_c0 || c->energy_beside));
+    const bool appended = bands || (cepstra && (c->no_c0 || c->energy_beside));
     const double scale[] = {1, 1, 0.4342944819032518, 4.342944819032518};
     *a = (fl_spectrum_args){.hop = c->hop, .n_fft = c->n_fft, .remove_mean = c->remove_mean,
                             .preemphasis = c->preemphasis, .magnitude = c->magnitude};
@@ -909,12 +909,12 @@ static void fl__speech_args(fl_speech_features *f) {
     a->log_scale = plp ? 1 : scale[c->log], a->floor = c->floor;
     f->dims = cepstra ? c->cepstra : bands ? c->bands : c->n_fft / 2 + 1;
     if (c->energy) a->energy = c->raw_energy ? FL_ENERGY_RAW : FL_ENERGY_WINDOWED;
-    a->energy_replaces = !beside && !plp;
+    a->energy_replaces = !appended && !plp;
     a->energy_floor = c->energy_floor > 0 ? c->energy_floor : 1.1754943508222875e-38;
-    const bool last = c->energy == FL_SPEECH_ENERGY_LAST || (cepstra && c->c0_last && !beside);
-    f->energy_at = !c->energy ? -1 : last ? f->dims - !beside : 0;
+    const bool last = c->energy == FL_SPEECH_ENERGY_LAST || (cepstra && c->c0_last && !appended);
+    f->energy_at = !c->energy ? -1 : last ? f->dims - !appended : 0;
     a->energy_at = plp ? c->bands : f->energy_at < 0 ? 0 : f->energy_at; /* plp: after the bands */
-    f->dims += beside && c->energy;
+    f->dims += appended && c->energy;
 }
 
 FL_API fl_speech_features *fl_speech_features_new(const fl_speech_conf *c) {
@@ -925,7 +925,7 @@ FL_API fl_speech_features *fl_speech_features_new(const fl_speech_conf *c) {
     fl__speech_args(f);
     fl_quiet(1);
     fl_scope s = fl_scope_begin();
-    bool ok = fl__speech_windowed(f) && (c->kind == FL_SPEECH_SPECTROGRAM || fl__speech_banded(f));
+    bool ok = fl__speech_make_window(f) && (c->kind == FL_SPEECH_SPECTROGRAM || fl__speech_make_bands(f));
     if (ok && c->kind == FL_SPEECH_PLP) ok = fl__speech_plp_matrix(f);
     if (ok && c->kind == FL_SPEECH_MFCC)
         ok = (f->cosine = fl_keep(fl_cast(fl_speech_cosines_of(c), FL_F32))) != NULL;
@@ -963,7 +963,7 @@ static int64_t fl__speech_frames(const fl_speech_features *f, int64_t n) {
 }
 
 /* The sample at position i of the padded sound of n samples, possibly mirrored; -1 for a zero. */
-static int64_t fl__speech_place(const fl_speech_features *f, int64_t i, int64_t n) {
+static int64_t fl__speech_sample_index(const fl_speech_features *f, int64_t i, int64_t n) {
     const bool twice = f->c.edges == FL_SPEECH_MIRROR;
     if (f->c.edges == FL_SPEECH_ZEROS) return i >= 0 && i < n ? i : -1;
     while (i < 0 || i >= n) i = i < 0 ? -i - twice : 2 * n - 2 + twice - i;
@@ -1103,8 +1103,8 @@ FL_API fl_tensor *fl_speech_features_of(const fl_speech_features *f, fl_tensor *
             from = noisy, gain = 1, have = n;
         }
         for (int64_t i = 0; i < need && wide; i++) {
-            const int64_t place = fl__speech_place(f, i - f->before, n);
-            to[i] = place < 0 || place >= have ? 0 : from[place] * gain;
+            const int64_t index = fl__speech_sample_index(f, i - f->before, n);
+            to[i] = index < 0 || index >= have ? 0 : from[index] * gain;
             if (i != f->before) continue;
             const int64_t whole = have < need - i ? have : need - i; /* contiguous samples */
             for (int64_t j = 1; j < whole; j++) to[i + j] = from[j] * gain;
@@ -1131,13 +1131,13 @@ FL_API fl_var *fv_speech_features_of(const fl_speech_features *f, fl_var *x) {
     const int64_t n = v->shape[v->ndim - 1], frames = fl__speech_frames(f, n);
     const int64_t need = frames ? (frames - 1) * c->hop + f->window->shape[0] : 0;
     fl_tensor *at = fl_data_host_tensor(FL_SHAPE(need), FL_I64),
-              *there = fl_data_host_tensor(FL_SHAPE(need), FL_F32);
-    for (int64_t i = 0; at && there && i < need; i++) {
-        const int64_t place = fl__speech_place(f, i - f->before, n);
-        ((int64_t *)fl_data(at))[i] = place < 0 ? 0 : place;
-        ((float *)fl_data(there))[i] = place < 0 ? 0 : (float)c->gain;
+              *weight = fl_data_host_tensor(FL_SHAPE(need), FL_F32);
+    for (int64_t i = 0; at && weight && i < need; i++) {
+        const int64_t index = fl__speech_sample_index(f, i - f->before, n);
+        ((int64_t *)fl_data(at))[i] = index < 0 ? 0 : index;
+        ((float *)fl_data(weight))[i] = index < 0 ? 0 : (float)c->gain;
     }
-    fl_var *wide = at && there ? fv_mul(fv_index_select(x, -1, at), fv_const(there)) : NULL;
+    fl_var *wide = at && weight ? fv_mul(fv_index_select(x, -1, at), fv_const(weight)) : NULL;
     return fv_scope_return(&s,
                            wide ? fv_spectrum(wide, f->window, f->bands, f->first, f->cosine, f->a) : NULL);
 }
@@ -1183,14 +1183,14 @@ static int64_t fl__speech_ready(const fl_speech_stream *s, int64_t seen, bool en
 }
 
 /* Frames s->done to ready - 1, of a sound of which `seen` samples were received. */
-static fl_tensor *fl__speech_give(const fl_speech_stream *s, int64_t ready, int64_t seen) {
+static fl_tensor *fl__speech_stream_frames(const fl_speech_stream *s, int64_t ready, int64_t seen) {
     const fl_speech_features *f = s->f;
     const int64_t win = f->window->shape[0], frames = ready - s->done;
     const int64_t need = frames > 0 ? (frames - 1) * f->c.hop + win : 0;
     fl_tensor *wide = fl_data_host_tensor(FL_SHAPE(need), FL_F32);
     for (int64_t i = 0; wide && i < need; i++) {
-        const int64_t at = s->done * f->c.hop - f->before + i, place = fl__speech_place(f, at, seen);
-        ((float *)fl_data(wide))[i] = place < 0 ? 0 : s->x[place - s->start];
+        const int64_t at = s->done * f->c.hop - f->before + i, index = fl__speech_sample_index(f, at, seen);
+        ((float *)fl_data(wide))[i] = index < 0 ? 0 : s->x[index - s->start];
     }
     fl_tensor *y = wide ? fl_spectrum(wide, f->window, f->bands, f->first, f->cosine, f->a) : NULL;
     return y ? fl__speech_finish(f, y) : NULL;
@@ -1208,7 +1208,8 @@ FL_API fl_tensor *fl_speech_stream_push(fl_speech_stream *s, const float *x, int
     const int64_t kept = s->n;
     s->n += n;
     fl_tensor *y = NULL;
-    if (fl__speech_dither(f, to, s->seen, n)) y = fl__speech_give(s, ready > s->done ? ready : s->done, seen);
+    if (fl__speech_dither(f, to, s->seen, n))
+        y = fl__speech_stream_frames(s, ready > s->done ? ready : s->done, seen);
     y = fl_scope_return(&scope, y);
     fl_quiet(-1);
     if (!y) return s->n = kept, NULL;

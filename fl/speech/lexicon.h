@@ -89,14 +89,14 @@ typedef struct fl__speech_spelling {
 } fl__speech_spelling;
 
 /* First and last spelling of a word. */
-typedef struct fl__speech_spelled {
+typedef struct fl__speech_spelling_range {
     int32_t first, last;
-} fl__speech_spelled;
+} fl__speech_spelling_range;
 
 struct fl_speech_lexicon {
     fl_text_dictionary *words;
     fl__speech_spelling *spelling;
-    fl__speech_spelled *spelled; /* [words] */
+    fl__speech_spelling_range *spelled; /* [words] */
     int32_t *token, *list;
     fl_speech_node *node;
     int64_t n, cap, tokens, token_cap, nodes, node_cap, listed, list_cap, spelled_cap;
@@ -141,7 +141,7 @@ FL_API int64_t fl_speech_lexicon_add(fl_speech_lexicon *l, const char *word, con
     int64_t index = fl_text_dictionary_find(l->words, word, length);
     if (index >= 0) l->spelling[l->spelled[index].last].next = (int32_t)l->n;
     else if ((index = fl_text_dictionary_add(l->words, word, length)) < 0) return -1;
-    else l->spelled[index] = (fl__speech_spelled){.first = (int32_t)l->n};
+    else l->spelled[index] = (fl__speech_spelling_range){.first = (int32_t)l->n};
     l->spelled[index].last = (int32_t)l->n;
     memcpy(l->token + l->tokens, tokens, (size_t)n * sizeof *tokens);
     l->spelling[l->n++] = (fl__speech_spelling){.at = l->tokens, .n = (int32_t)n, .word = (int32_t)index};
@@ -261,9 +261,9 @@ static bool fl__speech_list_words(fl_speech_lexicon *l, const fl__speech_spellin
     fl_speech_node *node = &l->node[b->node];
     node->word = (int32_t)l->listed;
     for (; b->begin < b->end && sorted[b->begin].n == b->depth; b->begin++) {
-        bool there = false;
-        for (int i = 0; i < node->words; i++) there |= l->list[node->word + i] == sorted[b->begin].word;
-        if (there || node->words == FL__SPEECH_HOMOPHONES) continue;
+        bool seen = false;
+        for (int i = 0; i < node->words; i++) seen |= l->list[node->word + i] == sorted[b->begin].word;
+        if (seen || node->words == FL__SPEECH_HOMOPHONES) continue;
         if (!fl_heap_grow(&l->list, &l->list_cap, l->listed + 1, sizeof *l->list)) return false;
         l->list[l->listed++] = sorted[b->begin].word;
         node->words++;
@@ -273,7 +273,7 @@ static bool fl__speech_list_words(fl_speech_lexicon *l, const fl__speech_spellin
 
 /* Builds the tree from node 0, depth first, with an explicit stack because a spelling may have thousands of
    tokens. */
-static bool fl__speech_grow(fl_speech_lexicon *l, const fl__speech_spelling *sorted) {
+static bool fl__speech_build_tree(fl_speech_lexicon *l, const fl__speech_spelling *sorted) {
     fl__speech_branch *stack = NULL;
     int64_t n = 1, cap = 0;
     bool ok = fl_heap_grow(&stack, &cap, 1, sizeof *stack);
@@ -342,7 +342,7 @@ FL_API bool fl_speech_lexicon_finish(fl_speech_lexicon *l, fl_speech_smear how, 
             sorted[i] = l->spelling[i], sorted[i].token = l->token + sorted[i].at;
         if (ok) qsort(sorted, (size_t)l->n, sizeof *sorted, fl__speech_by_tokens);
         if (ok) l->node[0] = (fl_speech_node){.token = -1}, l->nodes = 1;
-        ok = ok && fl__speech_grow(l, sorted);
+        ok = ok && fl__speech_build_tree(l, sorted);
         fl_heap_free(sorted);
         if (!ok) return l->nodes = l->listed = 0, false;
     }

@@ -430,7 +430,7 @@ static bool fl__arch_make_position(fl_nn_module *m, const fl__arch_layer *l) {
     return fl__arch_add(m, "layer",
                         fl_nn_sequential(p, fl_nn_dropout(fl__arch_number(l, 3, 0), .rng = l->rng)));
 }
-static bool fl__arch_make_waves(fl_nn_module *m, const fl__arch_layer *l) {
+static bool fl__arch_make_sinusoid(fl_nn_module *m, const fl__arch_layer *l) {
     return fl__arch_add(m, "layer", fl_nn_sinusoid((int64_t)l->a[1], fl__arch_number(l, 2, 1)));
 }
 static bool fl__arch_make_dropout(fl_nn_module *m, const fl__arch_layer *l) {
@@ -550,8 +550,8 @@ static double fl__arch_tds_parameters(const fl__arch_layer *l) {
 }
 /* Of attention with relative positions. */
 static double fl__arch_attention_parameters(const fl__arch_layer *l) {
-    const double d = fl__arch_size(l, 1), heads = fl__arch_size(l, 3), places = fl__arch_size(l, 4);
-    return 4 * d * d + 4 * d + (heads >= 1 && places >= 1 ? (2 * places - 1) * d / heads : 0);
+    const double d = fl__arch_size(l, 1), heads = fl__arch_size(l, 3), positions = fl__arch_size(l, 4);
+    return 4 * d * d + 4 * d + (heads >= 1 && positions >= 1 ? (2 * positions - 1) * d / heads : 0);
 }
 /* Of a feed-forward network. */
 static double fl__arch_ff_parameters(const fl__arch_layer *l) {
@@ -587,7 +587,7 @@ static const fl__arch_token fl__arch_tokens[] = {
     {"TR", 6, 9, fl__arch_make_transformer, fl__arch_transformer_parameters, fl__arch_run_masked},
     {"CFR", 7, 8, fl__arch_make_conformer, fl__arch_conformer_parameters, fl__arch_run_masked},
     {"POSEMB", 3, 4, fl__arch_make_position, fl__arch_table_parameters, fl__arch_run_sequence},
-    {"SINPOSEMB", 2, 3, fl__arch_make_waves, NULL, fl__arch_run_sequence},
+    {"SINPOSEMB", 2, 3, fl__arch_make_sinusoid, NULL, fl__arch_run_sequence},
     {"L", 3, 4, fl__arch_make_linear, fl__arch_linear_parameters, NULL},
     {"E", 3, 3, fl__arch_make_embedding, fl__arch_table_parameters, NULL},
     {"ADAPTIVEE", 3, 3, fl__arch_make_adaptive, fl__arch_adaptive_parameters, NULL},
@@ -648,7 +648,7 @@ static bool fl__arch_fail(const fl__arch *a, const char *token, const char *what
 }
 
 /* Prefixes the current error with file, line and token. */
-static bool fl__arch_because(const fl__arch *a, const char *token) {
+static bool fl__arch_prefix_error(const fl__arch *a, const char *token) {
     char text[512];
     snprintf(text, sizeof text, "%s", fl_error() ? fl_error() : "cannot be created");
     fl_error_clear();
@@ -715,7 +715,7 @@ static bool fl__arch_numbers(const fl__arch *a, fl__arch_layer *l, int from) {
     return true;
 }
 
-static bool fl__arch_counted(const fl__arch *a, const fl__arch_layer *l, int least, int most) {
+static bool fl__arch_check_count(const fl__arch *a, const fl__arch_layer *l, int least, int most) {
     char text[120];
     if (l->n >= least && l->n <= most) return true;
     snprintf(text, sizeof text, "got %d arguments, expected %d to %d", l->n - 1, least - 1, most - 1);
@@ -776,7 +776,7 @@ static fl_nn_module *fl__arch_module(fl__arch_layer *l, const fl__arch_token *to
 static fl_nn_module *fl__arch_weight_norm(fl__arch *a, fl__arch_layer *l) {
     fl__arch_layer inner = {.n = l->n - 2, .line = l->line, .rng = l->rng};
     double axis;
-    if (!fl__arch_counted(a, l, 3, FL__ARCH_ARGS)) return NULL;
+    if (!fl__arch_check_count(a, l, 3, FL__ARCH_ARGS)) return NULL;
     if (!fl_data_parse_double(l->field[1], strlen(l->field[1]), &axis))
         return fl__arch_fail(a, "WN", "the axis is not a number"), NULL;
     for (int i = 0; i < inner.n; i++) memcpy(inner.field[i], l->field[i + 2], FL__ARCH_FIELD);
@@ -788,7 +788,7 @@ static fl_nn_module *fl__arch_weight_norm(fl__arch *a, fl__arch_layer *l) {
         return NULL;
     }
     if (m && (!w || at < 0 || at >= dims || !fl_nn_weight_norm(layer, "weight", at))) {
-        if (w && fl_error()) fl__arch_because(a, "WN");
+        if (w && fl_error()) fl__arch_prefix_error(a, "WN");
         else fl__arch_fail(a, "WN", w ? "the weight does not have this axis" : "the layer has no weight");
         fl_nn_free(m);
         return NULL;
@@ -825,7 +825,8 @@ static bool fl__arch_read_skip(fl__arch *a, int64_t n, fl__arch_skip *s) {
     if (!fl__arch_line(a, &l)) return false;
     const bool plain = !strcmp(l.field[0], "SKIP"), projected = !strcmp(l.field[0], "SKIPL");
     if (!plain && !projected) return fl__arch_fail(a, l.n ? l.field[0] : "RES", "expected SKIP or SKIPL");
-    if (!fl__arch_counted(a, &l, 3 + projected, 4 + projected) || !fl__arch_numbers(a, &l, 1)) return false;
+    if (!fl__arch_check_count(a, &l, 3 + projected, 4 + projected) || !fl__arch_numbers(a, &l, 1))
+        return false;
     *s = (fl__arch_skip){(int64_t)l.a[1], (int64_t)l.a[2], fl__arch_number(&l, 3 + projected, 1), NULL};
     if (s->from < 0 || s->to > n + 1 || s->from >= s->to)
         return fl__arch_fail(a, l.field[0], "the layers do not exist or are not in order");
@@ -869,7 +870,7 @@ static bool fl__arch_block(fl_nn_module *m, fl_nn_module **list, int64_t n, fl__
 
 /* RES layers skips [blocks]: creates several blocks by reading the lines repeatedly. */
 static fl_nn_module *fl__arch_residual(fl__arch *a, fl__arch_layer *l) {
-    if (!fl__arch_counted(a, l, 3, 4) || !fl__arch_numbers(a, l, 1)) return NULL;
+    if (!fl__arch_check_count(a, l, 3, 4) || !fl__arch_numbers(a, l, 1)) return NULL;
     const int64_t n = (int64_t)l->a[1], skips = (int64_t)l->a[2], blocks = fl__arch_int(l, 3, 1);
     if (n < 1 || n > 1000 || a->depth == FL__ARCH_DEEPEST || skips < 0 || skips > FL__ARCH_SKIPS ||
         blocks < 1 || blocks > 1000)
@@ -887,7 +888,8 @@ static fl_nn_module *fl__arch_residual(fl__arch *a, fl__arch_layer *l) {
         ok = list != NULL;
         for (int64_t i = 0; ok && i < skips; i++) ok = fl__arch_read_skip(a, n, &skip[i]);
         fl_nn_module *block = ok ? fl_nn_add(all, NULL, fl_nn_residual_of(0, NULL)) : NULL;
-        if (ok && !(ok = block && fl__arch_block(block, list, n, skip, skips))) fl__arch_because(a, "RES");
+        if (ok && !(ok = block && fl__arch_block(block, list, n, skip, skips)))
+            fl__arch_prefix_error(a, "RES");
         for (int64_t i = 0; i < skips; i++) fl_nn_free(skip[i].projection);
         for (int64_t i = 0; list && i < n; i++) fl_nn_free(list[i]);
         fl_heap_free(list);
@@ -910,14 +912,14 @@ static fl_nn_module *fl__arch_layer_of(fl__arch *a, fl__arch_layer *l) {
     for (size_t i = 0; i < sizeof fl__arch_tokens / sizeof *fl__arch_tokens; i++) {
         const fl__arch_token *t = &fl__arch_tokens[i];
         if (strcmp(l->field[0], t->name) != 0) continue;
-        if (!fl__arch_counted(a, l, t->least, t->most) || !fl__arch_numbers(a, l, 1) ||
+        if (!fl__arch_check_count(a, l, t->least, t->most) || !fl__arch_numbers(a, l, 1) ||
             !fl__arch_sizes_ok(a, l) ||
             !fl__arch_count(a, t->name, fl__arch_depth(l, t) - 1, t->parameters ? t->parameters(l) : 0))
             return NULL;
         fl_nn_module *m = fl__arch_module(l, t);
         if (m && (!t->make || t->make(m, l))) return m;
         fl_nn_free(m);
-        fl__arch_because(a, t->name);
+        fl__arch_prefix_error(a, t->name);
         return NULL;
     }
     fl__arch_fail(a, l->field[0], "unknown layer");
@@ -993,7 +995,7 @@ FL_API fl_var *fl_speech_arch_forward(fl_nn_module *m, fl_var *x, fl_tensor *ste
 typedef struct fl__arch_state {
     fl_nn_module *m;
     const fl__arch_layer *l;
-    fl_tensor *held, *late;
+    fl_tensor *pending, *residual;
     fl_nn_cache *cache;
     fl_var *h[2];
     bool begun;
@@ -1004,13 +1006,13 @@ struct fl_speech_arch_stream {
     int64_t n, ahead;
 };
 
-static void fl__arch_forget(fl__arch_state *s) {
-    fl_drop(s->held), fl_drop(s->late), fv_drop(s->h[0]), fv_drop(s->h[1]);
-    s->held = s->late = NULL, s->h[0] = s->h[1] = NULL, s->begun = false;
+static void fl__arch_reset(fl__arch_state *s) {
+    fl_drop(s->pending), fl_drop(s->residual), fv_drop(s->h[0]), fv_drop(s->h[1]);
+    s->pending = s->residual = NULL, s->h[0] = s->h[1] = NULL, s->begun = false;
     if (s->cache) fl_nn_cache_reset(s->cache);
 }
 
-static bool fl__arch_hold(fl_tensor **slot, fl_tensor *t) {
+static bool fl__arch_assign(fl_tensor **slot, fl_tensor *t) {
     t = t ? fl_contiguous(t) : NULL;
     fl_keep(t);
     fl_drop(*slot);
@@ -1048,14 +1050,14 @@ static bool fl__arch_window_of(const fl__arch_layer *l, fl__arch_window *w) {
 /* *out becomes the frames that the next outputs see, [b, c, f, t]; NULL if no output is ready. */
 static bool fl__arch_slide(fl__arch_state *s, fl_tensor *x, bool end, const fl__arch_window *w,
                            fl_tensor **out) {
-    fl_tensor *part[4], *like = x ? x : s->held, *all = NULL;
+    fl_tensor *part[4], *like = x ? x : s->pending, *all = NULL;
     int n = 0;
     *out = NULL;
     if (!like) return true;
     fl_shape zeros = fl_shape_of(like);
     zeros.dim[3] = w->low;
     if (!s->begun && w->low) part[n++] = fl_new_full(like, zeros, 0);
-    if (s->held) part[n++] = s->held;
+    if (s->pending) part[n++] = s->pending;
     if (x) part[n++] = x;
     zeros.dim[3] = w->high;
     if (end && w->high) part[n++] = fl_new_full(like, zeros, 0);
@@ -1063,7 +1065,7 @@ static bool fl__arch_slide(fl__arch_state *s, fl_tensor *x, bool end, const fl__
     if (!(all = fl_concat(part, n, 3))) return false;
     const int64_t t = all->shape[3], outs = t >= w->span ? (t - w->span) / w->hop + 1 : 0;
     if (outs && !(*out = fl_slice(all, 3, 0, (outs - 1) * w->hop + w->span, 1))) return false;
-    return fl__arch_hold(&s->held, fl_slice(all, 3, outs * w->hop, t, 1));
+    return fl__arch_assign(&s->pending, fl_slice(all, 3, outs * w->hop, t, 1));
 }
 
 /* The layer's convolution without padding along time. */
@@ -1096,16 +1098,17 @@ static bool fl__arch_push_window(fl__arch_state *s, const fl__arch_window *w, fl
                                  fl_tensor **y) {
     const bool tds = !strcmp(s->l->field[0], "TDS"),
                pool = *s->l->field[0] == 'M' || !strcmp(s->l->field[0], "A");
-    fl_tensor *in, *waiting[] = {s->late, x};
-    if (tds && x && !fl__arch_hold(&s->late, s->late ? fl_concat(waiting, 2, 3) : x)) return false;
+    fl_tensor *in, *waiting[] = {s->residual, x};
+    if (tds && x && !fl__arch_assign(&s->residual, s->residual ? fl_concat(waiting, 2, 3) : x)) return false;
     *y = NULL;
     if (!fl__arch_slide(s, x, end, w, &in)) return false;
     if (!in) return true;
     fl_var *v = pool ? fl_nn_forward(s->m->child[0], fv_const(in)) : fl__arch_bare_conv(s, in);
     if (v && tds) {
         const int64_t n = fv_value(v)->shape[3];
-        v = fl__arch_tds_rest(s->m, s->l, fv_const(fl_slice(s->late, 3, 0, n, 1)), v);
-        if (!v || !fl__arch_hold(&s->late, fl_slice(s->late, 3, n, s->late->shape[3], 1))) return false;
+        v = fl__arch_tds_rest(s->m, s->l, fv_const(fl_slice(s->residual, 3, 0, n, 1)), v);
+        if (!v || !fl__arch_assign(&s->residual, fl_slice(s->residual, 3, n, s->residual->shape[3], 1)))
+            return false;
     }
     *y = v ? fv_value(v) : NULL;
     return v != NULL;
@@ -1130,10 +1133,10 @@ static bool fl__arch_push_pad(fl__arch_state *s, fl_tensor *x, bool end, fl_tens
         o.low[3 - i] = (int64_t)s->l->a[2 + 2 * i], o.high[3 - i] = (int64_t)s->l->a[3 + 2 * i];
     if (s->begun) o.low[3] = 0;
     if (!end) o.high[3] = 0;
-    if (!x && s->held && o.high[3]) x = s->held;
+    if (!x && s->pending && o.high[3]) x = s->pending;
     *y = x ? fl_pad_opt(x, o) : NULL;
     if (x && x->shape[3]) s->begun = true;
-    return (!x || *y) && (!x || fl__arch_hold(&s->held, fl_slice(x, 3, 0, 0, 1)));
+    return (!x || *y) && (!x || fl__arch_assign(&s->pending, fl_slice(x, 3, 0, 0, 1)));
 }
 
 /* Runs one layer: *x becomes its output, NULL if there is no frame. */
@@ -1191,7 +1194,7 @@ static const char *fl__arch_unstreamable(const fl__arch_layer *l, int *time) {
 
 FL_API void fl_speech_arch_stream_free(fl_speech_arch_stream *s) {
     if (!s) return;
-    for (int64_t i = 0; i < s->n; i++) fl__arch_forget(&s->layer[i]), fl_nn_cache_free(s->layer[i].cache);
+    for (int64_t i = 0; i < s->n; i++) fl__arch_reset(&s->layer[i]), fl_nn_cache_free(s->layer[i].cache);
     fl_heap_free(s->layer);
     fl_heap_free(s);
 }
@@ -1245,7 +1248,7 @@ FL_API bool fl_speech_arch_stream_push(fl_speech_arch_stream *s, fl_tensor *x, b
     if (ok && x && x->shape[0]) ok = (t = fl_unsqueeze(fl_unsqueeze(fl_transpose(x, 0, 1), 0), 0)) != NULL;
     for (int64_t i = 0; ok && i < s->n; i++) ok = fl__arch_push(&s->layer[i], &t, end);
     if (ok && t) ok = (*y = fl_select(fl_select(t, 0, 0), 0, 0)) != NULL;
-    for (int64_t i = 0; i < s->n && (end || !ok); i++) fl__arch_forget(&s->layer[i]);
+    for (int64_t i = 0; i < s->n && (end || !ok); i++) fl__arch_reset(&s->layer[i]);
     fl_no_grad(recorded);
     *y = fl_scope_return(&scope, ok ? *y : NULL);
     return ok;

@@ -243,8 +243,8 @@ static bool fl__hf_is(const fl_nn_module *m, const fl_nn_type *type) {
 
 /* The positional convolution with weight norm over the last axis; parameter names before and after PyTorch
    2. */
-static bool fl__w2v_places(fl_nn_module *encoder, const fl_data_settings *c, const fl_data_file *f,
-                           int64_t d) {
+static bool fl__w2v_positions(fl_nn_module *encoder, const fl_data_settings *c, const fl_data_file *f,
+                              int64_t d) {
     const bool old = fl_data_find(f, "wav2vec2.encoder.pos_conv_embed.conv.weight_g") >= 0;
     const int64_t kernel = fl__hf_size(c, "num_conv_pos_embeddings", 128);
     const int64_t groups = fl__hf_size(c, "num_conv_pos_embedding_groups", 16);
@@ -265,7 +265,7 @@ static bool fl__w2v_places(fl_nn_module *encoder, const fl_data_settings *c, con
                            fv_param(fl_ones(FL_SHAPE(d, d / groups, kernel), FL_F32)));
 }
 
-static fl_var *fl__w2v_place(fl_nn_module *m, fl_var *x) {
+static fl_var *fl__w2v_add_positions(fl_nn_module *m, fl_var *x) {
     fl_nn_module *conv = fl_nn_find(m, "wav2vec2.encoder.pos_conv_embed.conv");
     fl_nn_module *at = fl_nn_find(conv, "parametrizations.weight");
     fl_var *g = fl_nn_param_at(at ? at : conv, at ? 0 : 1), *v = fl_nn_param_at(at ? at : conv, at ? 1 : 2);
@@ -352,7 +352,7 @@ static bool fl__w2v_fill(fl_nn_module *m, const fl_data_settings *c, const fl_da
     bool ok =
         projection && fl__hf_norm(projection, "layer_norm", last, h->eps) &&
         fl__hf_linear(projection, "projection", last, h->dim, false) && encoder &&
-        fl__w2v_places(encoder, c, f, h->dim) && fl__hf_norm(encoder, "layer_norm", h->dim, h->eps) &&
+        fl__w2v_positions(encoder, c, f, h->dim) && fl__hf_norm(encoder, "layer_norm", h->dim, h->eps) &&
         (layers = fl__hf_list(encoder, "layers")) &&
         (!masked || fl_nn_add_param(w, "masked_spec_embed", fv_param(fl_zeros(FL_SHAPE(h->dim), FL_F32))));
     for (int64_t i = 0; ok && i < h->layers; i++)
@@ -397,7 +397,7 @@ FL_API fl_var *fl_speech_wav2vec2(fl_nn_module *m, fl_var *x, bool raw) {
     fl_var *y = fl__w2v_features(m, fv_unsqueeze(x, 1));
     y = fl__hf_run(m, "wav2vec2.feature_projection.layer_norm", y);
     y = fl__hf_run(m, "wav2vec2.feature_projection.projection", y);
-    y = y ? fl__w2v_place(m, y) : NULL;
+    y = y ? fl__w2v_add_positions(m, y) : NULL;
     if (!h->stable) y = fl__hf_run(m, "wav2vec2.encoder.layer_norm", y);
     fl_nn_module *layers = fl_nn_find(m, "wav2vec2.encoder.layers");
     for (int64_t i = 0; y && i < h->layers; i++) y = fl__w2v_block(layers->child[i], h, y);
@@ -494,14 +494,14 @@ static fl_var *fl__whisper_block(fl_nn_module *l, fl_var *x, fl_var *memory, int
    NULL. */
 static fl_var *fl__whisper_stack(fl_nn_module *half, fl_var *x, int64_t first, fl_var *memory, int64_t heads,
                                  fl__hf_kv *kv) {
-    fl_var *places = fl_nn_get_param(half, "embed_positions.weight");
-    const int64_t t = x ? fv_value(x)->shape[1] : 0, most = fv_value(places)->shape[0];
+    fl_var *positions = fl_nn_get_param(half, "embed_positions.weight");
+    const int64_t t = x ? fv_value(x)->shape[1] : 0, most = fv_value(positions)->shape[0];
     if (!x) return NULL;
     if (first + t > most)
         return fl_err_false("fl_speech_whisper: %lld positions are needed, the model has %lld",
                             (long long)(first + t), (long long)most),
                NULL;
-    x = fv_add(x, fv_slice(places, 0, first, first + t, 1));
+    x = fv_add(x, fv_slice(positions, 0, first, first + t, 1));
     fl_nn_module *layers = fl_nn_find(half, "layers");
     for (int64_t i = 0; x && i < layers->n_child; i++)
         x = fl__whisper_block(layers->child[i], x, memory, heads, kv ? kv + 2 * i : NULL);
@@ -537,7 +537,7 @@ FL_API fl_var *fl_speech_whisper_scores(fl_nn_module *m, fl_var *memory, fl_tens
 
 /* ---- Whisper: decoding ---- */
 
-typedef struct fl__whisper_talk {
+typedef struct fl__whisper_run {
     fl_nn_module *m;
     const fl__hf_model *h;
     const fl_speech_whisper_opts *o;
@@ -547,9 +547,9 @@ typedef struct fl__whisper_talk {
     double temperature;
     fl_speech_whisper_result result;
     fl_rng rng;
-} fl__whisper_talk;
+} fl__whisper_run;
 
-static void fl__whisper_hide(float *p, int64_t from, int64_t to) {
+static void fl__whisper_mask(float *p, int64_t from, int64_t to) {
     for (int64_t i = from; i < to; i++) p[i] = -INFINITY;
 }
 
@@ -564,29 +564,29 @@ static double fl__whisper_log_sum(const float *p, int64_t from, int64_t to, doub
 
 /* Constraints: timestamps come first, in pairs, and never decrease; if all of them together are likelier
    than any other token, one must follow. */
-static void fl__whisper_time_rules(const fl__whisper_talk *w, float *p, int64_t n) {
+static void fl__whisper_time_rules(const fl__whisper_run *w, float *p, int64_t n) {
     const int64_t v = w->h->vocabulary, begin = w->times, eos = w->h->eos;
     const bool last = n > 0 && w->out[n - 1] >= begin, before = n < 2 || w->out[n - 2] >= begin;
     int64_t newest = -1;
     double text, time;
     for (int64_t i = 0; i < n; i++)
         if (w->out[i] >= begin) newest = w->out[i];
-    fl__whisper_hide(p, begin - 1, begin); /* the no-timestamps token */
-    if (last && before) fl__whisper_hide(p, begin, v);
-    else if (last) fl__whisper_hide(p, 0, eos);
-    if (newest >= 0) fl__whisper_hide(p, begin, last && !before ? newest : newest + 1);
+    fl__whisper_mask(p, begin - 1, begin); /* the no-timestamps token */
+    if (last && before) fl__whisper_mask(p, begin, v);
+    else if (last) fl__whisper_mask(p, 0, eos);
+    if (newest >= 0) fl__whisper_mask(p, begin, last && !before ? newest : newest + 1);
     if (n == 0) {
         const int64_t latest = begin + (int64_t)lround(fl_option(w->o->latest, 1) / 0.02);
-        fl__whisper_hide(p, 0, begin);
-        if (latest + 1 < v) fl__whisper_hide(p, latest + 1, v);
+        fl__whisper_mask(p, 0, begin);
+        if (latest + 1 < v) fl__whisper_mask(p, latest + 1, v);
     }
     const double all = fl__whisper_log_sum(p, begin, v, &time);
     fl__whisper_log_sum(p, 0, begin, &text);
-    if (all > text) fl__whisper_hide(p, 0, begin);
+    if (all > text) fl__whisper_mask(p, 0, begin);
 }
 
 /* Chooses the next token by scores p [vocabulary], which are modified; *score becomes its log probability. */
-static int64_t fl__whisper_choose(fl__whisper_talk *w, float *p, int64_t n, double *score) {
+static int64_t fl__whisper_choose(fl__whisper_run *w, float *p, int64_t n, double *score) {
     const fl_speech_whisper_opts *o = w->o;
     const int64_t v = w->h->vocabulary;
     double top;
@@ -611,7 +611,7 @@ static int64_t fl__whisper_choose(fl__whisper_talk *w, float *p, int64_t n, doub
 }
 
 /* The probability of no speech, from the scores [u, vocabulary] after the start-of-transcript token. */
-static double fl__whisper_no_speech(const fl__whisper_talk *w, const float *p) {
+static double fl__whisper_no_speech(const fl__whisper_run *w, const float *p) {
     const int64_t v = w->h->vocabulary, token = w->o->no_speech ? w->o->no_speech : w->times - 2;
     int64_t start = w->n_prompt - 1;
     double top;
@@ -621,9 +621,9 @@ static double fl__whisper_no_speech(const fl__whisper_talk *w, const float *p) {
 }
 
 /* Decodes once at a temperature. Returns the number of tokens, -1 after an error. */
-static int64_t fl__whisper_say(fl__whisper_talk *w) {
-    const int64_t places = w->h->positions - w->n_prompt, limit = w->o->most ? w->o->most : places;
-    const int64_t most = limit < places ? limit : places;
+static int64_t fl__whisper_decode_once(fl__whisper_run *w) {
+    const int64_t positions = w->h->positions - w->n_prompt, limit = w->o->most ? w->o->most : positions;
+    const int64_t most = limit < positions ? limit : positions;
     fl__hf_kv *kv = fl_heap_alloc((size_t)(2 * w->h->decoder_layers) * sizeof *kv);
     int64_t n = 0, at = 0, token = -1;
     double sum = 0, score = 0;
@@ -653,7 +653,7 @@ static int64_t fl__whisper_say(fl__whisper_talk *w) {
 }
 
 /* Compression ratio of n tokens, 2 or 3 bytes each, by zlib. */
-static double fl__whisper_repeated(const fl__whisper_talk *w, int64_t n) {
+static double fl__whisper_repeated(const fl__whisper_run *w, int64_t n) {
     double ratio = 0;
 #ifdef FL_USE_ZLIB
     const int size = w->h->vocabulary < 1 << 16 ? 2 : 3;
@@ -672,7 +672,7 @@ static double fl__whisper_repeated(const fl__whisper_talk *w, int64_t n) {
 }
 
 /* Transcribes features x [bands, frames], raising the temperature until the result is acceptable. */
-static int64_t fl__whisper_window(fl__whisper_talk *w, fl_tensor *x) {
+static int64_t fl__whisper_window(fl__whisper_run *w, fl_tensor *x) {
     const double least = fl_option(w->o->least, -1), most = fl_option(w->o->repeated, 1.35),
                  silent = fl_option(w->o->silent, 0.6);
     fl_scope s = fl_scope_begin();
@@ -680,7 +680,7 @@ static int64_t fl__whisper_window(fl__whisper_talk *w, fl_tensor *x) {
     w->memory = x ? fl_speech_whisper_encode(w->m, fv_const(fl_unsqueeze(x, 0))) : NULL;
     for (int k = 0; w->memory && k <= 5; k++) {
         w->result.temperature = w->temperature = 0.2 * k;
-        if ((n = fl__whisper_say(w)) < 0) break;
+        if ((n = fl__whisper_decode_once(w)) < 0) break;
         w->result.repeated = fl__whisper_repeated(w, n);
         const bool unlikely = least != 0 && w->result.mean < least;
         w->result.silence = unlikely && silent != 0 && w->result.no_speech > silent;
@@ -691,11 +691,11 @@ static int64_t fl__whisper_window(fl__whisper_talk *w, fl_tensor *x) {
 }
 
 /* again: more windows may follow: up to half of the positions are reserved for previous text. */
-static bool fl__whisper_begin(fl__whisper_talk *w, fl_nn_module *m, const fl_tensor *x,
+static bool fl__whisper_begin(fl__whisper_run *w, fl_nn_module *m, const fl_tensor *x,
                               const fl_speech_whisper_opts *o, bool again) {
     if (!fl__hf_is(m, &fl__hf_whisper_type) || fl_is_null_arg("fl_speech_whisper", x)) return false;
     const fl__hf_model *h = m->data;
-    *w = (fl__whisper_talk){.m = m, .h = h, .o = o, .rng = fl_data_rng(o->seed, 0, 0)};
+    *w = (fl__whisper_run){.m = m, .h = h, .o = o, .rng = fl_data_rng(o->seed, 0, 0)};
     w->times = o->first_time ? o->first_time : h->vocabulary - 1501;
     w->n_prompt = o->prompt ? o->n_prompt : 1;
     if (x->ndim != 2 || x->shape[1] < 1)
@@ -714,7 +714,7 @@ static bool fl__whisper_begin(fl__whisper_talk *w, fl_nn_module *m, const fl_ten
 
 FL_API int64_t fl_speech_whisper_opt(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t room,
                                      fl_speech_whisper_result *result, fl_speech_whisper_opts o) {
-    fl__whisper_talk w;
+    fl__whisper_run w;
     if (room < 1) return fl_err_false("fl_speech_whisper: room must be positive, got %lld", (long long)room),
     -1;
     if (!fl__whisper_begin(&w, m, x, &o, false)) return -1;
@@ -730,16 +730,16 @@ FL_API int64_t fl_speech_whisper_opt(fl_nn_module *m, fl_tensor *x, int64_t *out
 /* ---- long recordings ---- */
 
 typedef struct fl__whisper_long {
-    fl__whisper_talk w;
+    fl__whisper_run w;
     fl_speech_whisper_each each;
     void *user;
-    int64_t *told, n, cap; /* tokens generated so far */
+    int64_t *history, n, cap; /* tokens generated so far */
     int64_t from;          /* first frame of the window */
 } fl__whisper_long;
 
 /* Puts the last half of the previous text before the prompt. */
 static void fl__whisper_prompt(fl__whisper_long *l) {
-    fl__whisper_talk *w = &l->w;
+    fl__whisper_run *w = &l->w;
     const int64_t previous = w->o->previous ? fl_option_int(w->o->previous, 0) : w->times - 3;
     const int64_t most = w->h->positions / 2 - 1, n = l->n < most ? l->n : most;
     const int64_t own = w->o->prompt ? w->o->n_prompt : 1;
@@ -747,14 +747,14 @@ static void fl__whisper_prompt(fl__whisper_long *l) {
     w->n_prompt = before + own;
     if (before) {
         w->prompt[0] = previous;
-        memcpy(w->prompt + 1, l->told + l->n - n, (size_t)n * sizeof *l->told);
+        memcpy(w->prompt + 1, l->history + l->n - n, (size_t)n * sizeof *l->history);
     }
     memcpy(w->prompt + before, w->o->prompt ? w->o->prompt : &w->h->start,
            (size_t)own * sizeof *w->prompt);
 }
 
 /* Reports tokens `first` to `end` of a window as a segment of its frames `from` to `to`. */
-static bool fl__whisper_tell(fl__whisper_long *l, int64_t first, int64_t end, int64_t from,
+static bool fl__whisper_emit(fl__whisper_long *l, int64_t first, int64_t end, int64_t from,
                              int64_t to) {
     const int64_t *token = l->w.out + first;
     fl_speech_whisper_segment s = {(double)(l->from + from) / 100, (double)(l->from + to) / 100,
@@ -762,8 +762,8 @@ static bool fl__whisper_tell(fl__whisper_long *l, int64_t first, int64_t end, in
     bool text = false;
     for (int64_t i = 0; i < s.n; i++) text |= token[i] < l->w.h->eos;
     if (!text || to <= from) return true;
-    if (!fl_heap_grow(&l->told, &l->cap, l->n + s.n, sizeof *l->told)) return fl_raise() != NULL;
-    memcpy(l->told + l->n, token, (size_t)s.n * sizeof *token);
+    if (!fl_heap_grow(&l->history, &l->cap, l->n + s.n, sizeof *l->history)) return fl_raise() != NULL;
+    memcpy(l->history + l->n, token, (size_t)s.n * sizeof *token);
     l->n += s.n;
     return !l->each || l->each(&s, l->user);
 }
@@ -776,7 +776,7 @@ static int64_t fl__whisper_split(fl__whisper_long *l, int64_t n, int64_t frames)
     int64_t first = 0;
     for (int64_t i = 0; i + 1 < n; i++) {
         if (out[i] < begin || out[i + 1] < begin) continue;
-        if (!fl__whisper_tell(l, first, i + 1, 2 * (out[first] - begin), 2 * (out[i] - begin)))
+        if (!fl__whisper_emit(l, first, i + 1, 2 * (out[first] - begin), 2 * (out[i] - begin)))
             return -1;
         first = i + 1;
     }
@@ -786,16 +786,16 @@ static int64_t fl__whisper_split(fl__whisper_long *l, int64_t n, int64_t frames)
     }
     const int64_t last = n && out[n - 1] >= begin ? 2 * (out[n - 1] - begin) : 0;
     const int64_t from = first ? 2 * (out[first] - begin) : 0;
-    return fl__whisper_tell(l, first, n, from, last > from ? last : frames) ? frames : -1;
+    return fl__whisper_emit(l, first, n, from, last > from ? last : frames) ? frames : -1;
 }
 
 FL_API bool fl_speech_whisper_long_opt(fl_nn_module *m, fl_tensor *x, fl_speech_whisper_each each,
                                        void *user, fl_speech_whisper_opts o) {
     fl__whisper_long l = {.each = each, .user = user};
     if (!fl__whisper_begin(&l.w, m, x, &o, true)) return false;
-    const fl_var *places =
+    const fl_var *positions =
         fl_nn_get_param(fl_nn_find(m, "model.encoder"), "embed_positions.weight");
-    const int64_t window = 2 * fv_value(places)->shape[0], all = x->shape[1];
+    const int64_t window = 2 * fv_value(positions)->shape[0], all = x->shape[1];
     const bool recorded = fl_no_grad(true);
     l.w.room = l.w.h->positions;
     bool ok = (l.w.out = fl_heap_alloc((size_t)l.w.room * sizeof *l.w.out)) != NULL || fl_raise();
@@ -815,7 +815,7 @@ FL_API bool fl_speech_whisper_long_opt(fl_nn_module *m, fl_tensor *x, fl_speech_
         fl_scope_end(&s);
     }
     fl_no_grad(recorded);
-    fl_heap_free(l.w.prompt), fl_heap_free(l.w.out), fl_heap_free(l.told);
+    fl_heap_free(l.w.prompt), fl_heap_free(l.w.out), fl_heap_free(l.history);
     return ok;
 }
 

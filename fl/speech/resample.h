@@ -158,7 +158,7 @@ static int64_t fl__speech_reads(const fl_speech_resampler *r, int64_t i) {
     return i / r->to * r->from + fl__speech_first(r, i % r->to);
 }
 
-enum { FL__SPEECH_BESIDE = 32 };
+enum { FL__SPEECH_LANES = 32 };
 
 FL__LOOPS_BEGIN
 /* The next n outputs one by one, where r->x holds all the samples they read. */
@@ -176,15 +176,15 @@ FL__INLINE void fl__speech_filter_each(const fl_speech_resampler *r, int64_t n, 
    q from + m is split[m][q], counted from the first sample read. */
 FL__INLINE void fl__speech_filter_split(const fl_speech_resampler *r, int64_t groups, float *y) {
     for (int64_t p = 0; p < r->to; p++)
-        for (int64_t j = 0; j < groups; j += FL__SPEECH_BESIDE) {
-            float sum[FL__SPEECH_BESIDE] = {0};
+        for (int64_t j = 0; j < groups; j += FL__SPEECH_LANES) {
+            float sum[FL__SPEECH_LANES] = {0};
             int64_t m = (r->first[p] - r->first[0]) % r->from, q = (r->first[p] - r->first[0]) / r->from;
             for (int64_t k = 0; k < r->taps; k++) {
                 const float *x = r->split + m * r->split_row + q + j, tap = r->tap[p * r->taps + k];
-                for (int i = 0; i < FL__SPEECH_BESIDE; i++) sum[i] += x[i] * tap;
+                for (int i = 0; i < FL__SPEECH_LANES; i++) sum[i] += x[i] * tap;
                 if (++m == r->from) m = 0, q++;
             }
-            for (int64_t i = 0; i < FL__SPEECH_BESIDE && j + i < groups; i++) y[(j + i) * r->to + p] = sum[i];
+            for (int64_t i = 0; i < FL__SPEECH_LANES && j + i < groups; i++) y[(j + i) * r->to + p] = sum[i];
         }
 }
 
@@ -204,7 +204,7 @@ static const fl__speech_filter_fn fl__speech_filters[FL__LEVEL_COUNT] = {FL__AT_
 /* Deinterleaves the samples read by `groups` outputs of each phase. Returns false if out of memory. */
 static bool fl__speech_split(fl_speech_resampler *r, int64_t groups) {
     const int64_t all = r->first[r->to - 1] - r->first[0] + r->taps; /* samples read by one group */
-    r->split_row = (groups + FL__SPEECH_BESIDE) / FL__SPEECH_BESIDE * FL__SPEECH_BESIDE + all / r->from + 1;
+    r->split_row = (groups + FL__SPEECH_LANES) / FL__SPEECH_LANES * FL__SPEECH_LANES + all / r->from + 1;
     if (!fl_heap_grow(&r->split, &r->split_cap, r->split_row * r->from, sizeof *r->split)) return false;
     const float *x = r->x + (fl__speech_reads(r, r->done) - r->start);
     const int64_t n = (groups - 1) * r->from + all;
@@ -221,9 +221,9 @@ static bool fl__speech_split(fl_speech_resampler *r, int64_t groups) {
 static bool fl__speech_filter_to(fl_speech_resampler *r, int64_t end, float *y) {
     const fl__speech_filter_fn filter = fl__speech_filters[fl__level()];
     while (r->done < end) {
-        const int64_t odd = (r->to - r->done % r->to) % r->to, groups = (end - r->done) / r->to;
-        int64_t n = odd && odd < end - r->done ? odd : end - r->done;
-        const bool many = r->first && !odd && groups >= FL__SPEECH_BESIDE / 2;
+        const int64_t partial = (r->to - r->done % r->to) % r->to, groups = (end - r->done) / r->to;
+        int64_t n = partial && partial < end - r->done ? partial : end - r->done;
+        const bool many = r->first && !partial && groups >= FL__SPEECH_LANES / 2;
         if (!r->first) fl__speech_phase(r, r->done % r->to, r->tap), n = 1;
         if (many && !fl__speech_split(r, groups)) return false;
         if (many) n = groups * r->to;
@@ -244,14 +244,14 @@ FL_API int64_t fl_speech_resampler_push(fl_speech_resampler *r, const float *x, 
         if (n) memcpy(r->out, x, (size_t)n * sizeof *x);
         return *y = r->out, n;
     }
-    const int64_t silence = end ? r->taps : 0;
+    const int64_t tail = end ? r->taps : 0;
     if (r->seen == 0 && r->n == 0) { /* zeros that the first output reads before the sound */
         r->start = fl__speech_first(r, 0);
         if (!fl_heap_grow(&r->x, &r->cap, -r->start, sizeof *r->x)) return -1;
         memset(r->x, 0, (size_t)-r->start * sizeof *r->x);
         r->n = -r->start;
     }
-    if (!fl_heap_grow(&r->x, &r->cap, r->n + n + silence + 16, sizeof *r->x)) return -1;
+    if (!fl_heap_grow(&r->x, &r->cap, r->n + n + tail + 16, sizeof *r->x)) return -1;
     const int64_t seen = r->seen + n;
     int64_t ready = r->done;
     if (end) ready = (seen * r->to + r->from - 1) / r->from;
@@ -263,7 +263,7 @@ FL_API int64_t fl_speech_resampler_push(fl_speech_resampler *r, const float *x, 
     const int64_t made = ready - r->done;
     if (!fl_heap_grow(&r->out, &r->out_cap, made + 1, sizeof *r->out)) return -1;
     if (n) memcpy(r->x + r->n, x, (size_t)n * sizeof *x);
-    memset(r->x + r->n + n, 0, (size_t)(silence + 16) * sizeof *x);
+    memset(r->x + r->n + n, 0, (size_t)(tail + 16) * sizeof *x);
     r->n += n, r->seen = seen;
     if (!fl__speech_filter_to(r, ready, r->out)) return -1;
     *y = r->out;
@@ -294,7 +294,7 @@ FL_API fl_tensor *fl_speech_resample_opt(fl_tensor *x, int64_t from, int64_t to,
     fl_shape shape = fl_shape_of(x);
     const int64_t n = shape.dim[shape.ndim - 1] = (t * r->to + r->from - 1) / r->from;
     /* Each piece completes whole groups of all phases; the first also has the overlap of the filters. */
-    const int64_t group = FL__SPEECH_BESIDE * r->from, overlap = fl__speech_first(r, 0) + r->taps - 1,
+    const int64_t group = FL__SPEECH_LANES * r->from, overlap = fl__speech_first(r, 0) + r->taps - 1,
                   piece = PIECE > group ? PIECE / group * group : group;
     if (in) y = fl_data_host_tensor(shape, FL_F32);
     for (int64_t i = 0; y && i < lines; i++) {

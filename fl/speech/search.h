@@ -94,16 +94,16 @@ FL_API bool fl_speech_rescore(fl_speech_result *r, int64_t n, const fl_text_scor
 
 /* A token in the history of hypotheses. All kept ones stay in one array, in which back-pointers are indices.
    */
-typedef struct fl__search_said {
+typedef struct fl__search_trace {
     int32_t before, token, word; /* before: back-pointer, -1 at the start; word: -1 if none ends here */
     int32_t step;
-} fl__search_said;
+} fl__search_trace;
 
 typedef struct fl__search_hyp {
     double score, acoustic, lm;
     uint64_t history;          /* hash of tokens and words */
-    int32_t way, place;        /* way: index of its last token in `said`; place: slot of its state */
-    int32_t node, token, word; /* token: a new one, not yet in `said`; -1: none */
+    int32_t back, slot;        /* back: index of its last token in `trace`; slot: of its state */
+    int32_t node, token, word; /* token: a new one, not yet in `trace`; -1: none */
     bool ended;
     fl_text_state state;
 } fl__search_hyp;
@@ -120,14 +120,14 @@ struct fl_speech_search {
     const fl_speech_node *node; /* NULL: no lexicon */
     const int32_t *list;
     fl__search_list now, next, open; /* open: transducer hypotheses to be expanded at the current frame */
-    fl__search_said *said;
+    fl__search_trace *trace;
     float *scores;
     int32_t *order, *from, *token, *to;
-    bool *taken; /* slots in use */
+    bool *occupied; /* slots in use */
     fl_speech_word *word;
-    fl_text_state *asked;
-    int64_t said_n, said_cap, score_cap, order_cap, from_cap, token_cap, to_cap, taken_cap,
-        word_cap, asked_cap, steps;
+    fl_text_state *lm_states;
+    int64_t trace_n, trace_cap, score_cap, order_cap, from_cap, token_cap, to_cap, occupied_cap,
+        word_cap, lm_states_cap, steps;
 };
 
 FL_API void fl_speech_predictor_free(fl_speech_predictor *p) {
@@ -222,7 +222,7 @@ static void fl__search_sort(fl__search_list *l, bool by_history) {
 }
 
 /* Merges hypotheses with equal history; the best one's back-pointer is kept. */
-static void fl__search_join(const fl_speech_search *s, fl__search_list *l) {
+static void fl__search_merge(const fl_speech_search *s, fl__search_list *l) {
     int64_t n = 0;
     fl__search_sort(l, true);
     for (int64_t i = 0; i < l->n; i++) {
@@ -234,7 +234,7 @@ static void fl__search_join(const fl_speech_search *s, fl__search_list *l) {
 }
 
 /* Prunes a list to the beam and to the threshold below its best score, or `best` if that is higher. */
-static void fl__search_keep(const fl_speech_search *s, fl__search_list *l, double best) {
+static void fl__search_prune(const fl_speech_search *s, fl__search_list *l, double best) {
     fl__search_sort(l, false);
     if (l->n && l->at[0].score > best) best = l->at[0].score;
     if (l->n > s->o.beam) l->n = s->o.beam;
@@ -244,21 +244,21 @@ static void fl__search_keep(const fl_speech_search *s, fl__search_list *l, doubl
 /* ---- the models ---- */
 
 /* Evaluates the predictor's scores for the active hypotheses of a list. */
-static bool fl__search_ask(fl_speech_search *s, const fl__search_list *l) {
+static bool fl__search_scores(fl_speech_search *s, const fl__search_list *l) {
     int64_t n = 0;
     const int64_t c = s->p->classes;
     if (!fl_heap_grow(&s->from, &s->from_cap, l->n + 1, sizeof *s->from) ||
-        !fl_heap_grow(&s->asked, &s->asked_cap, l->n + 1, sizeof *s->asked) ||
+        !fl_heap_grow(&s->lm_states, &s->lm_states_cap, l->n + 1, sizeof *s->lm_states) ||
         !fl_heap_grow(&s->scores, &s->score_cap, l->n * c + 1, sizeof *s->scores))
         return false;
     for (int64_t i = 0; i < l->n; i++)
-        if (!l->at[i].ended) s->asked[n] = l->at[i].state, s->from[n++] = l->at[i].place;
+        if (!l->at[i].ended) s->lm_states[n] = l->at[i].state, s->from[n++] = l->at[i].slot;
     if (n && !s->p->scores(s->p, s->steps, n, s->from, s->scores)) return false;
     for (int64_t i = 0; i < n * c; i++)
         if (!(s->scores[i] < INFINITY))
             return fl_fail("fl_speech_search_step: step %lld, class %lld: the score is %s",
                            (long long)s->steps, (long long)(i % c), isnan(s->scores[i]) ? "NaN" : "inf");
-    return !n || !s->o.lm || !s->o.lm->batch || s->o.lm->batch(s->o.lm, s->asked, n);
+    return !n || !s->o.lm || !s->o.lm->batch || s->o.lm->batch(s->o.lm, s->lm_states, n);
 }
 
 /* Puts the best tokens of p except `end` into s->order. Returns their number. */
@@ -281,24 +281,24 @@ static bool fl__search_extend(fl_speech_search *s, fl__search_list *l) {
     int64_t n = 0, free = 0;
     if (!fl_heap_grow(&s->from, &s->from_cap, l->n + 1, sizeof *s->from) ||
         !fl_heap_grow(&s->token, &s->token_cap, l->n + 1, sizeof *s->token) ||
-        !fl_heap_grow(&s->to, &s->to_cap, l->n + 1, sizeof *s->to) || s->said_n + l->n > INT32_MAX ||
-        !fl_heap_grow(&s->said, &s->said_cap, s->said_n + l->n + 1, sizeof *s->said))
+        !fl_heap_grow(&s->to, &s->to_cap, l->n + 1, sizeof *s->to) || s->trace_n + l->n > INT32_MAX ||
+        !fl_heap_grow(&s->trace, &s->trace_cap, s->trace_n + l->n + 1, sizeof *s->trace))
         return false;
     const fl__search_list *const used[] = {&s->now, &s->next, &s->open};
-    int64_t places = l->n + 1;
-    for (int k = 0; k < 3; k++) places += used[k]->n;
-    if (!fl_heap_grow(&s->taken, &s->taken_cap, places, sizeof *s->taken)) return false;
-    memset(s->taken, 0, (size_t)places);
+    int64_t slots = l->n + 1;
+    for (int k = 0; k < 3; k++) slots += used[k]->n;
+    if (!fl_heap_grow(&s->occupied, &s->occupied_cap, slots, sizeof *s->occupied)) return false;
+    memset(s->occupied, 0, (size_t)slots);
     for (int k = 0; s->p->transducer && k < 3; k++)
         for (int64_t i = 0; i < used[k]->n; i++)
-            if (used[k]->at[i].place < places) s->taken[used[k]->at[i].place] = true;
+            if (used[k]->at[i].slot < slots) s->occupied[used[k]->at[i].slot] = true;
     for (int64_t i = 0; i < l->n; i++) {
         fl__search_hyp *h = &l->at[i];
         if (h->token < 0) continue;
-        s->said[s->said_n] = (fl__search_said){h->way, h->token, h->word, (int32_t)s->steps};
-        while (s->taken[free]) free++;
-        s->from[n] = h->place, s->token[n] = h->token, s->to[n++] = (int32_t)free;
-        h->way = (int32_t)s->said_n++, h->place = (int32_t)free++, h->token = -1;
+        s->trace[s->trace_n] = (fl__search_trace){h->back, h->token, h->word, (int32_t)s->steps};
+        while (s->occupied[free]) free++;
+        s->from[n] = h->slot, s->token[n] = h->token, s->to[n++] = (int32_t)free;
+        h->back = (int32_t)s->trace_n++, h->slot = (int32_t)free++, h->token = -1;
     }
     return !n || s->p->extend(s->p, n, s->from, s->token, s->to);
 }
@@ -307,7 +307,7 @@ static bool fl__search_extend(fl_speech_search *s, fl__search_list *l) {
 
 /* Extends all sequences by one token. */
 static bool fl__search_token(fl_speech_search *s) {
-    bool ok = fl__search_ask(s, &s->now);
+    bool ok = fl__search_scores(s, &s->now);
     const float *p = s->scores;
     fl__search_empty(&s->next);
     for (int64_t i = 0; ok && i < s->now.n; i++) {
@@ -325,7 +325,7 @@ static bool fl__search_token(fl_speech_search *s) {
     const fl__search_list old = s->now;
     if (s->next.n) s->now = s->next, s->next = old; /* if none: all hypotheses end here */
     else for (int64_t i = 0; i < s->now.n; i++) s->now.at[i].ended = true;
-    fl__search_keep(s, &s->now, -INFINITY);
+    fl__search_prune(s, &s->now, -INFINITY);
     s->next.n = 0;
     return fl__search_extend(s, &s->now);
 }
@@ -337,15 +337,15 @@ static bool fl__search_frame(fl_speech_search *s) {
     swap = s->open, s->open = s->now, s->now = swap;
     bool ok = true;
     for (int64_t round = 0; ok && s->open.n && round <= s->o.most; round++) {
-        ok = fl__search_ask(s, &s->open);
+        ok = fl__search_scores(s, &s->open);
         for (int64_t i = 0; ok && i < s->open.n; i++) {
             fl__search_hyp h = s->open.at[i];
             const double blank = s->scores[i * s->p->classes + s->p->end];
             h.score += blank, h.acoustic += blank;
             ok = fl__search_put(s, &s->next, &h);
         }
-        fl__search_join(s, &s->next);
-        fl__search_keep(s, &s->next, -INFINITY);
+        fl__search_merge(s, &s->next);
+        fl__search_prune(s, &s->next, -INFINITY);
         const double best = s->next.n ? s->next.at[0].score : -INFINITY;
         const double last = s->next.n == s->o.beam ? s->next.at[s->next.n - 1].score : -INFINITY;
         fl__search_empty(&s->now);
@@ -354,7 +354,7 @@ static bool fl__search_frame(fl_speech_search *s) {
             for (int64_t n = fl__search_top(s, p), k = 0; ok && k < n; k++)
                 ok = fl__search_grow(s, &s->now, s->open.at[i], s->order[k], p[s->order[k]]);
         }
-        fl__search_keep(s, &s->now, best);
+        fl__search_prune(s, &s->now, best);
         while (s->now.n && s->now.at[s->now.n - 1].score < last) s->now.n--; /* below a full beam */
         swap = s->now, s->now = s->open, s->open = swap;
         ok = ok && fl__search_extend(s, &s->open);
@@ -377,9 +377,9 @@ FL_API bool fl_speech_search_step(fl_speech_search *s, int64_t steps) {
 FL_API bool fl_speech_search_begin(fl_speech_search *s) {
     if (!fl_given(s, "fl_speech_search_begin", "the search")) return false;
     static const int32_t none = -1, first = 0;
-    fl__search_hyp h = {.way = -1, .token = -1, .word = -1};
+    fl__search_hyp h = {.back = -1, .token = -1, .word = -1};
     fl__search_empty(&s->now), fl__search_empty(&s->next), fl__search_empty(&s->open);
-    s->said_n = s->steps = 0;
+    s->trace_n = s->steps = 0;
     if (s->o.lm && !s->o.lm->start(s->o.lm, &h.state)) return false;
     return s->p->extend(s->p, 1, &none, &none, &first) && fl__search_put(s, &s->now, &h);
 }
@@ -387,19 +387,19 @@ FL_API bool fl_speech_search_begin(fl_speech_search *s) {
 FL_API bool fl_speech_search_end(fl_speech_search *s) {
     if (!fl_given(s, "fl_speech_search_end", "the search")) return false;
     const bool transducer = s->p->transducer;
-    bool nice = false, ok = true;
-    for (int64_t i = 0; i < s->now.n; i++) nice |= transducer ? !s->now.at[i].node : s->now.at[i].ended;
+    bool complete = false, ok = true;
+    for (int64_t i = 0; i < s->now.n; i++) complete |= transducer ? !s->now.at[i].node : s->now.at[i].ended;
     fl__search_empty(&s->next);
     for (int64_t i = 0; ok && i < s->now.n; i++) {
         const fl__search_hyp *h = &s->now.at[i];
-        if (nice && (transducer ? h->node != 0 : !h->ended)) continue;
-        ok = transducer && nice && !h->ended ? fl__search_finish(s, &s->next, *h, 0)
+        if (complete && (transducer ? h->node != 0 : !h->ended)) continue;
+        ok = transducer && complete && !h->ended ? fl__search_finish(s, &s->next, *h, 0)
                                              : fl__search_put(s, &s->next, h);
     }
     if (!ok) return false;
     const fl__search_list old = s->now;
     s->now = s->next, s->next = old;
-    fl__search_keep(s, &s->now, -INFINITY);
+    fl__search_prune(s, &s->now, -INFINITY);
     return true;
 }
 
@@ -425,15 +425,15 @@ FL_API void fl_speech_confidences(const fl_speech_result *r, int64_t n, fl_speec
 }
 
 /* A word begins at its first token's step, and ends after its last token's. */
-static int64_t fl__search_words(fl_speech_search *s, int32_t way, int64_t at) {
+static int64_t fl__search_words(fl_speech_search *s, int32_t back, int64_t at) {
     int64_t n = 0, k;
-    for (int32_t i = way; i >= 0; i = s->said[i].before) n += s->said[i].word >= 0;
+    for (int32_t i = back; i >= 0; i = s->trace[i].before) n += s->trace[i].word >= 0;
     if (!fl_heap_grow(&s->word, &s->word_cap, at + n + 1, sizeof *s->word)) return -1;
     k = n;
-    for (int32_t i = way; i >= 0; i = s->said[i].before) {
-        if (s->said[i].word >= 0)
-            s->word[at + --k] = (fl_speech_word){s->said[i].word, 0, s->said[i].step + 1, 0};
-        if (k < n) s->word[at + k].begin = s->said[i].step;
+    for (int32_t i = back; i >= 0; i = s->trace[i].before) {
+        if (s->trace[i].word >= 0)
+            s->word[at + --k] = (fl_speech_word){s->trace[i].word, 0, s->trace[i].step + 1, 0};
+        if (k < n) s->word[at + k].begin = s->trace[i].step;
     }
     return n;
 }
@@ -445,7 +445,7 @@ FL_API int64_t fl_speech_search_best(fl_speech_search *s, int64_t n, fl_speech_r
     n = n < s->now.n ? n : s->now.n;
     for (int64_t i = 0; i < n; i++) {
         const fl__search_hyp *h = &s->now.at[i];
-        const int64_t words = fl__search_words(s, h->way, at);
+        const int64_t words = fl__search_words(s, h->back, at);
         if (words < 0) return -1;
         out[i] = (fl_speech_result){h->score, h->acoustic, h->lm, words, NULL};
         at += words;
@@ -459,10 +459,10 @@ FL_API int64_t fl_speech_search_tokens(const fl_speech_search *s, int64_t i, int
     if (!fl_given(s, "fl_speech_search_tokens", "the search")) return -1;
     int64_t n = 0;
     if (i < 0 || i >= s->now.n) return 0;
-    for (int32_t k = s->now.at[i].way; k >= 0; k = s->said[k].before) n++;
+    for (int32_t k = s->now.at[i].back; k >= 0; k = s->trace[k].before) n++;
     int64_t at = n;
-    for (int32_t k = s->now.at[i].way; k >= 0; k = s->said[k].before)
-        if (--at < most) out[at] = s->said[k].token;
+    for (int32_t k = s->now.at[i].back; k >= 0; k = s->trace[k].before)
+        if (--at < most) out[at] = s->trace[k].token;
     return n < most ? n : most;
 }
 
@@ -520,8 +520,8 @@ FL_API fl_speech_search *fl_speech_search_new_opt(const fl_speech_predictor *p,
 
 FL_API void fl_speech_search_free(fl_speech_search *s) {
     if (!s) return;
-    void *const all[] = {s->now.at, s->next.at, s->open.at, s->said,  s->scores, s->order, s->from,
-                         s->token,  s->to,      s->taken,   s->asked, s->word,   s};
+    void *const all[] = {s->now.at, s->next.at, s->open.at,  s->trace,     s->scores, s->order, s->from,
+                         s->token,  s->to,      s->occupied, s->lm_states, s->word,   s};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) fl_heap_free(all[i]);
 }
 

@@ -75,7 +75,7 @@ static inline int64_t fl__spectrum_rows(const fl_spectrum_args *a, int64_t win, 
 FL_DATA_DEFINED fl_op fl_op_spectrum;
 
 /* i64 [frames win]: sample indices of the frames. */
-static fl_tensor *fl__spectrum_places(const fl_tensor *x, int64_t win, int64_t hop) {
+static fl_tensor *fl__spectrum_indices(const fl_tensor *x, int64_t win, int64_t hop) {
     const int64_t frames = (x->shape[1] - win) / hop + 1;
     fl_tensor *start = fl_mul(fl_new_arange(x, 0, (double)frames, 1, FL_I64), fl_int(hop));
     fl_tensor *at = fl_add(fl_unsqueeze(start, 1), fl_new_arange(x, 0, (double)win, 1, FL_I64));

@@ -158,8 +158,8 @@ FL_API int64_t fl_speech_vad_push(fl_speech_vad *v, const float *x, int64_t n, b
     if (!fl_heap_grow(&v->x, &v->cap, most, sizeof *v->x)) return -1;
     if (!v->n) memset(v->x, 0, FL__VAD_BEFORE * sizeof *v->x);
     if (n) memcpy(v->x + before, x, (size_t)n * sizeof *x);
-    const int64_t there = before + n - FL__VAD_BEFORE,
-                  k = (there + (end ? FL_SPEECH_VAD_CHUNK - 1 : 0)) / FL_SPEECH_VAD_CHUNK;
+    const int64_t available = before + n - FL__VAD_BEFORE,
+                  k = (available + (end ? FL_SPEECH_VAD_CHUNK - 1 : 0)) / FL_SPEECH_VAD_CHUNK;
     if (!fl_heap_grow(&v->p, &v->p_cap, k + 1, sizeof *v->p)) return -1;
     *p = v->p;
     memset(v->x + before + n, 0, FL_SPEECH_VAD_CHUNK * sizeof *v->x);
@@ -207,8 +207,8 @@ FL_API int64_t fl_speech_segments_opt(const float *p, int64_t n, fl_speech_segme
         begin = quiet = -1;
     }
     for (int64_t k = 0; k < found; k++) { /* adjacent segments share the silence between them */
-        const int64_t room = k + 1 < found ? (out[k + 1].begin - out[k].end) / 2 : n * chunk - out[k].end;
-        const int64_t more = pad < room ? pad : room;
+        const int64_t space = k + 1 < found ? (out[k + 1].begin - out[k].end) / 2 : n * chunk - out[k].end;
+        const int64_t more = pad < space ? pad : space;
         out[k].end += more;
         if (k == 0) out[k].begin = out[k].begin > pad ? out[k].begin - pad : 0;
         if (k + 1 < found) out[k + 1].begin -= more;

@@ -135,15 +135,15 @@ static void fl__asg_forced_back(const fl__asg *x, const int64_t *y, int64_t l, c
 
 typedef struct fl__asg_line {
     const int64_t *label; /* NULL: all paths */
-    int64_t n, steps, places;
+    int64_t n, steps, positions;
     double *row, *v, *sums; /* row: all frames, or two rows used alternately; v: 2 stride */
 } fl__asg_line;
 
-static fl__asg_line fl__asg_begin(const fl__asg *a, char *room, int64_t n) {
+static fl__asg_line fl__asg_begin(const fl__asg *a, char *buffer, int64_t n) {
     fl__asg_line x = {
-        .n = n, .steps = fl__min(a->steps[n], a->frames), .places = a->full ? a->c : a->lengths[n]};
+        .n = n, .steps = fl__min(a->steps[n], a->frames), .positions = a->full ? a->c : a->lengths[n]};
     if (!a->full) x.label = a->target + n * a->l;
-    x.v = (double *)(void *)room, x.sums = x.v + 2 * a->stride, x.row = x.sums + 2 * a->stride;
+    x.v = (double *)(void *)buffer, x.sums = x.v + 2 * a->stride, x.row = x.sums + 2 * a->stride;
     return x;
 }
 
@@ -153,67 +153,67 @@ static double *fl__asg_rows(const fl__asg *a, const fl__asg_line *x, bool keep) 
     for (int64_t t = 0; t < x->steps; t++) {
         const int64_t at = fl__asg_at(a, t, x->n);
         before = now, now = x->row + (keep ? t : t % 2) * a->stride;
-        for (int64_t s = 0; s < x->places; s++)
+        for (int64_t s = 0; s < x->positions; s++)
             now[s] = fl__asg_number(a->dtype, a->e, at + (x->label ? x->label[s] : s));
         if (t && a->full) fl__asg_full_frame(a, before, now, x->v, x->sums);
         else if (t)
-            for (int64_t s = 0; s < x->places; s++) now[s] += fl__asg_two(a, x->label, before, s, &moved);
+            for (int64_t s = 0; s < x->positions; s++) now[s] += fl__asg_two(a, x->label, before, s, &moved);
         else
-            for (int64_t s = 1; !a->full && s < x->places; s++) now[s] = FL__ASG_NEVER;
+            for (int64_t s = 1; !a->full && s < x->positions; s++) now[s] = FL__ASG_NEVER;
     }
     return now;
 }
 
 static void fl__asg_forward_task(void *arg, int64_t begin, int64_t end) {
     const fl__asg *a = arg;
-    char *room = fl__scratch_take(&a->scratch);
+    char *buffer = fl__scratch_take(&a->scratch);
     for (int64_t n = begin; n < end; n++) {
-        const fl__asg_line x = fl__asg_begin(a, room, n);
+        const fl__asg_line x = fl__asg_begin(a, buffer, n);
         double total = FL__ASG_NEVER;
-        if (x.places) {
+        if (x.positions) {
             const double *row = fl__asg_rows(a, &x, false);
             memset(x.sums, 0, (size_t)a->stride * sizeof *x.sums);
-            total = a->full ? fl__asg_log_sum(row, x.sums, x.places, NULL, 0) : row[x.places - 1];
+            total = a->full ? fl__asg_log_sum(row, x.sums, x.positions, NULL, 0) : row[x.positions - 1];
         }
         if (total < FL__ASG_NEVER) total = FL__ASG_NEVER;
         fl_number_store(a->dtype, (char *)a->y + n * (int64_t)fl_dtype_size(a->dtype),
                         (fl_number){true, total, 0});
     }
-    fl__scratch_give_back(&a->scratch, room);
+    fl__scratch_give_back(&a->scratch, buffer);
 }
 
 static void fl__asg_backward(const fl__asg *a, const fl__asg_line *x, double *dw, double dy) {
     double *last = fl__asg_rows(a, x, true), *g = x->sums + a->stride, *to = x->row + a->frames * a->stride;
-    memset(g, 0, (size_t)x->places * sizeof *g);
+    memset(g, 0, (size_t)x->positions * sizeof *g);
     if (a->full) {
-        memset(to, 0, (size_t)x->places * sizeof *to);
-        fl__asg_log_sum(last, to, x->places, g, dy);
-    } else g[x->places - 1] = dy;
+        memset(to, 0, (size_t)x->positions * sizeof *to);
+        fl__asg_log_sum(last, to, x->positions, g, dy);
+    } else g[x->positions - 1] = dy;
     for (int64_t t = x->steps - 1; t >= 0; t--) {
-        for (int64_t s = 0; s < x->places; s++)
+        for (int64_t s = 0; s < x->positions; s++)
             fl__asg_add(a->dtype, a->de, fl__asg_at(a, t, x->n) + (x->label ? x->label[s] : s), g[s]);
         if (!t) break;
         const double *before = x->row + (t - 1) * a->stride;
         if (a->full) fl__asg_full_back(a, before, g, to, dw, x->v, x->sums);
-        else fl__asg_forced_back(a, x->label, x->places, before, g, to, dw);
-        memcpy(g, to, (size_t)x->places * sizeof *g);
+        else fl__asg_forced_back(a, x->label, x->positions, before, g, to, dw);
+        memcpy(g, to, (size_t)x->positions * sizeof *g);
     }
 }
 
 static void fl__asg_backward_task(void *arg, int64_t begin, int64_t end) {
     const fl__asg *a = arg;
     const int64_t size = (int64_t)fl_dtype_size(a->dtype);
-    char *room = fl__scratch_take(&a->scratch);
+    char *buffer = fl__scratch_take(&a->scratch);
     for (int64_t n = begin; n < end; n++) {
         double *dw = a->dw + n * a->c * a->c;
         memset(dw, 0, (size_t)(a->c * a->c) * sizeof *dw);
         for (int64_t t = 0; t < a->frames; t++)
             memset((char *)a->de + fl__asg_at(a, t, n) * size, 0, (size_t)(a->c * size));
-        const fl__asg_line x = fl__asg_begin(a, room, n);
-        if (x.places && fl__asg_number(a->dtype, a->total, n) > FL__ASG_NEVER / 2)
+        const fl__asg_line x = fl__asg_begin(a, buffer, n);
+        if (x.positions && fl__asg_number(a->dtype, a->total, n) > FL__ASG_NEVER / 2)
             fl__asg_backward(a, &x, dw, fl__asg_number(a->dtype, a->dy, n));
     }
-    fl__scratch_give_back(&a->scratch, room);
+    fl__scratch_give_back(&a->scratch, buffer);
 }
 FL__LOOPS_END
 
@@ -236,9 +236,9 @@ static bool fl__asg_check(const fl__asg *a) {
 }
 
 /* Transitions in f64, and the tables of their exponentials. */
-static void fl__asg_tables(fl__asg *a, const void *w, double *room) {
+static void fl__asg_tables(fl__asg *a, const void *w, double *buffer) {
     const int64_t c = a->c;
-    a->w = room, a->exp_w = a->w + c * c, a->exp_by_from = a->exp_w + c * c;
+    a->w = buffer, a->exp_w = a->w + c * c, a->exp_by_from = a->exp_w + c * c;
     a->top_w = a->exp_by_from + c * c, a->dw = a->top_w + c;
     for (int64_t i = 0; i < c * c; i++) a->w[i] = fl__asg_number(a->dtype, w, i);
     for (int64_t i = 0; a->full && i < c; i++) {

@@ -19,7 +19,7 @@ FL_PRIVATE void fl__cpu_spectrum_slots(fl_backend *cpu);
 #include <string.h>
 FL__LOOPS_BEGIN
 
-enum { FL__BESIDE = 16 }; /* frames in a block */
+enum { FL__GROUP = 16 }; /* frames in a block */
 
 typedef struct fl__spectrum fl__spectrum;
 typedef void (*fl__spectrum_fn)(const fl__spectrum *s, const float *x, int64_t frames, float *a, float *b,
@@ -35,7 +35,7 @@ struct fl__spectrum {
     int64_t m, bins, n_bands, width, dims;     /* m: complex numbers per transform */
     bool odd;
     int radix[64], passes;
-    float *root, *turn; /* [m] exp(-2 pi i k / m), [bins] exp(-2 pi i k / n_fft) */
+    float *root, *twiddle; /* [m] exp(-2 pi i k / m), [bins] exp(-2 pi i k / n_fft) */
     int64_t *used;      /* [n_bands]: number of weights without trailing zeros */
     fl__scratch scratch;
 };
@@ -49,19 +49,19 @@ static const fl__spectrum_fn fl__spectrum_runs[FL__LEVEL_COUNT] = {FL__AT_LEVELS
 
 static void fl__spectrum_task(void *arg, int64_t begin, int64_t end) {
     const fl__spectrum *s = arg;
-    char *room = fl__scratch_take(&s->scratch);
-    float *a = (float *)(void *)room,
-          *b = a + fl__spectrum_rows(s->a, s->win, s->n_bands, s->dims) * FL__BESIDE;
+    char *buffer = fl__scratch_take(&s->scratch);
+    float *a = (float *)(void *)buffer,
+          *b = a + fl__spectrum_rows(s->a, s->win, s->n_bands, s->dims) * FL__GROUP;
     const int64_t dims = s->dims + (s->a->energy && !s->a->energy_replaces);
     for (int64_t i = begin; i < end; i++) {
-        const int64_t line = i / s->blocks, frame = i % s->blocks * FL__BESIDE;
-        s->run(s, s->x + line * s->samples + frame * s->hop, fl__min(s->frames - frame, FL__BESIDE), a, b,
+        const int64_t line = i / s->blocks, frame = i % s->blocks * FL__GROUP;
+        s->run(s, s->x + line * s->samples + frame * s->hop, fl__min(s->frames - frame, FL__GROUP), a, b,
                s->y + (line * s->frames + frame) * dims);
     }
-    fl__scratch_give_back(&s->scratch, room);
+    fl__scratch_give_back(&s->scratch, buffer);
 }
 
-static void fl__spectrum_turns(float *to, int64_t n, int64_t of) {
+static void fl__spectrum_roots(float *to, int64_t n, int64_t of) {
     for (int64_t k = 0; k < n; k++) {
         const double angle = -6.283185307179586 * (double)k / (double)of;
         to[2 * k] = (float)cos(angle), to[2 * k + 1] = (float)sin(angle);
@@ -71,9 +71,9 @@ static void fl__spectrum_turns(float *to, int64_t n, int64_t of) {
 /* Fills the tables, which are in the shared part of the workspace. */
 static void fl__spectrum_tables(fl__spectrum *s) {
     s->used = (int64_t *)(void *)s->scratch.shared;
-    s->root = (float *)(void *)(s->used + s->n_bands), s->turn = s->root + 2 * s->m;
-    fl__spectrum_turns(s->root, s->m, s->m);
-    fl__spectrum_turns(s->turn, s->bins, s->a->n_fft);
+    s->root = (float *)(void *)(s->used + s->n_bands), s->twiddle = s->root + 2 * s->m;
+    fl__spectrum_roots(s->root, s->m, s->m);
+    fl__spectrum_roots(s->twiddle, s->bins, s->a->n_fft);
     int64_t left = s->m;
     while (left % 4 == 0) s->radix[s->passes++] = 4, left /= 4;
     for (int p = 2; left > 1; p++)
@@ -108,11 +108,11 @@ static bool fl__cpu_spectrum(const fl_backend *self, const fl_call *c) {
         if (s.first[k] < 0 || s.first[k] >= s.bins)
             return fl_fail("fl_spectrum: first bin %lld of band %lld is out of range, there are %lld bins",
                            (long long)s.first[k], (long long)k, (long long)s.bins);
-    s.blocks = fl__ceil_div(s.frames, FL__BESIDE);
+    s.blocks = fl__ceil_div(s.frames, FL__GROUP);
     const int64_t tasks = s.blocks * x->shape[0];
     if (!tasks) return true;
     const int64_t rows = fl__spectrum_rows(a, s.win, s.n_bands, s.dims);
-    if (!fl__scratch_open(&s.scratch, tasks, 2 * rows * FL__BESIDE * 4, s.n_bands * 8 + (s.m + s.bins) * 8,
+    if (!fl__scratch_open(&s.scratch, tasks, 2 * rows * FL__GROUP * 4, s.n_bands * 8 + (s.m + s.bins) * 8,
                           "fl_spectrum"))
         return false;
     fl__spectrum_tables(&s);

@@ -46,14 +46,15 @@ static int64_t fl__transducer_label(const fl__transducer *x, int64_t n, int64_t 
 }
 
 /* The scores of both transitions into cell (t, u) of lattice a: by blank, by label. */
-static void fl__transducer_ways(const fl__transducer *x, int64_t n, const double *a, int64_t t, int64_t u,
-                                double way[2]) {
-    way[0] = way[1] = FL__TRANSDUCER_NEVER * 4;
+static void fl__transducer_scores(const fl__transducer *x, int64_t n, const double *a, int64_t t, int64_t u,
+                                  double score[2]) {
+    score[0] = score[1] = FL__TRANSDUCER_NEVER * 4;
     if (t)
-        way[0] =
+        score[0] =
             a[(t - 1) * x->s + u] + fl__transducer_get(x, x->blank, fl__transducer_blank(x, n, t - 1, u));
     if (u)
-        way[1] = a[t * x->s + u - 1] + fl__transducer_get(x, x->label, fl__transducer_label(x, n, t, u - 1));
+        score[1] =
+            a[t * x->s + u - 1] + fl__transducer_get(x, x->label, fl__transducer_label(x, n, t, u - 1));
 }
 
 /* The lattice [steps, s] of sequence n, and log P. */
@@ -61,10 +62,10 @@ static double fl__transducer_fill(const fl__transducer *x, int64_t n, double *a)
     const int64_t steps = fl__min(x->steps[n], x->t), u_end = x->lengths[n];
     for (int64_t t = 0; t < steps; t++)
         for (int64_t u = 0; u <= u_end; u++) {
-            double way[2];
-            fl__transducer_ways(x, n, a, t, u, way);
-            const double top = way[0] > way[1] ? way[0] : way[1];
-            a[t * x->s + u] = t || u ? top + log1p(exp(-fabs(way[0] - way[1]))) : 0;
+            double score[2];
+            fl__transducer_scores(x, n, a, t, u, score);
+            const double top = score[0] > score[1] ? score[0] : score[1];
+            a[t * x->s + u] = t || u ? top + log1p(exp(-fabs(score[0] - score[1]))) : 0;
         }
     return a[(steps - 1) * x->s + u_end] +
            fl__transducer_get(x, x->blank, fl__transducer_blank(x, n, steps - 1, u_end));
@@ -72,12 +73,12 @@ static double fl__transducer_fill(const fl__transducer *x, int64_t n, double *a)
 
 static void fl__transducer_forward_task(void *arg, int64_t begin, int64_t end) {
     const fl__transducer *x = arg;
-    char *room = fl__scratch_take(&x->scratch);
+    char *buffer = fl__scratch_take(&x->scratch);
     for (int64_t n = begin; n < end; n++) {
-        const double total = fl__transducer_fill(x, n, (double *)(void *)room);
+        const double total = fl__transducer_fill(x, n, (double *)(void *)buffer);
         fl__transducer_set(x, x->y, n, total < FL__TRANSDUCER_NEVER ? FL__TRANSDUCER_NEVER : total);
     }
-    fl__scratch_give_back(&x->scratch, room);
+    fl__scratch_give_back(&x->scratch, buffer);
 }
 
 static void fl__transducer_backward(const fl__transducer *x, int64_t n, double *a, double dy) {
@@ -89,10 +90,10 @@ static void fl__transducer_backward(const fl__transducer *x, int64_t n, double *
     fl__transducer_set(x, x->d_blank, fl__transducer_blank(x, n, steps - 1, u_end), dy);
     for (int64_t t = steps - 1; t >= 0; t--)
         for (int64_t u = u_end; u >= 0; u--) {
-            double way[2];
+            double score[2];
             if (g[u] == 0 || (!t && !u)) continue;
-            fl__transducer_ways(x, n, a, t, u, way);
-            const double by_blank = g[u] / (1 + exp(way[1] - way[0])), by_label = g[u] - by_blank;
+            fl__transducer_scores(x, n, a, t, u, score);
+            const double by_blank = g[u] / (1 + exp(score[1] - score[0])), by_label = g[u] - by_blank;
             if (t) fl__transducer_set(x, x->d_blank, fl__transducer_blank(x, n, t - 1, u), by_blank);
             if (u) {
                 fl__transducer_set(x, x->d_label, fl__transducer_label(x, n, t, u - 1), by_label);
@@ -105,14 +106,14 @@ static void fl__transducer_backward(const fl__transducer *x, int64_t n, double *
 static void fl__transducer_backward_task(void *arg, int64_t begin, int64_t end) {
     const fl__transducer *x = arg;
     const int64_t size = (int64_t)fl_dtype_size(x->dtype);
-    char *room = fl__scratch_take(&x->scratch);
+    char *buffer = fl__scratch_take(&x->scratch);
     for (int64_t n = begin; n < end; n++) {
         memset((char *)x->d_blank + n * x->t * x->s * size, 0, (size_t)(x->t * x->s * size));
         memset((char *)x->d_label + n * x->t * (x->s - 1) * size, 0, (size_t)(x->t * (x->s - 1) * size));
         if (fl__transducer_get(x, x->total, n) > FL__TRANSDUCER_NEVER / 2)
-            fl__transducer_backward(x, n, (double *)(void *)room, fl__transducer_get(x, x->dy, n));
+            fl__transducer_backward(x, n, (double *)(void *)buffer, fl__transducer_get(x, x->dy, n));
     }
-    fl__scratch_give_back(&x->scratch, room);
+    fl__scratch_give_back(&x->scratch, buffer);
 }
 
 /* >>slots */
