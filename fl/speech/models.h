@@ -694,7 +694,7 @@ static bool fl__arch_line(fl__arch *a, fl__arch_layer *l) {
         a->line++;
         a->at = stop < a->end ? stop + 1 : stop;
         for (const char *f; (f = fl_text_field(&p, last, &n));) {
-            if (l->n == FL__ARCH_ARGS) return fl__arch_fail(a, l->field[0], "more than 15 arguments");
+            if (l->n == FL__ARCH_ARGS) return fl__arch_fail(a, l->field[0], "got more than 15 arguments");
             if (!fl__arch_field(a, f, n, l->field[l->n++])) return false;
         }
         l->line = a->line;
@@ -803,7 +803,7 @@ static fl_nn_module **fl__arch_list(fl__arch *a, int64_t n, const char *what) {
     int64_t got = 0;
     for (; ok && got < n; got += ok) {
         fl__arch_layer l;
-        ok = fl__arch_line(a, &l) && (l.n || fl__arch_fail(a, what, "the file ends before its layers")) &&
+        ok = fl__arch_line(a, &l) && (l.n || fl__arch_fail(a, what, "the file ends before all its layers")) &&
              (list[got] = fl__arch_layer_of(a, &l)) != NULL;
     }
     if (ok) return list;

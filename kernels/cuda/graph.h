@@ -136,7 +136,8 @@ FL_API bool fl_cuda_graph_begin(fl_cuda_graph *g) {
                                                     : fl__cuda_graph ? "another graph has begun on this "
                                                     "thread"
                                                                      : "the step is captured: replay it");
-    if (!(g->stream = fl__cuda_begin(g->device))) return fl_err_false("fl_cuda_graph_begin: no stream");
+    if (!(g->stream = fl__cuda_begin(g->device)))
+        return fl_err_false("fl_cuda_graph_begin: the stream cannot be used");
     fl__cuda_end();
     const fl_mem_info info = {.device = fl__cuda_device(g->device), .stream = g->stream,
                               .op = "cuda_graph_begin", .lifetime = 3};

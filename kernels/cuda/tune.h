@@ -75,7 +75,7 @@ FL_PRIVATE bool fl__cuda_tunes(void) {
     const bool ok = f ? fl__cuda_tune_read(f) : errno == ENOENT;
     if (f) fclose(f);
     if (ok) fl__cuda_choices.path = path;
-    else fl_message(FL_LOG_WARN, "cuda: %s is no file of FL_CUDA_TUNE, or cannot be read: ignored", path);
+    else fl_message(FL_LOG_WARN, "cuda: FL_CUDA_TUNE: %s is not a valid file or not readable: ignored", path);
     return ok;
 }
 
