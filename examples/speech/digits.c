@@ -234,8 +234,7 @@ static fl_nn_module *block(int64_t width, int64_t kernel, int64_t dilation) {
         fl_nn_sequential(conv, fl_nn_batch_norm1d(width), fl_nn_relu(), fl_nn_dropout(0.05)));
 }
 
-/* [n, frames, BANDS] -> logits [n, frames / 2, CLASSES]. Only convolutions over time, so it can be streamed.
-   */
+/* [n, frames, BANDS] -> logits [n, frames / 2, CLASSES]. Only convolutions over time: can be streamed. */
 static fl_nn_module *digits_net(void) {
     enum { WIDTH = 128 };
     fl_nn_module *net =

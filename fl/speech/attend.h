@@ -74,8 +74,7 @@ FL_API fl_tensor *fl_speech_decoder_state_next(fl_speech_decoder_state *s, fl_te
 FL_API bool fl_speech_decoder_state_reorder(fl_speech_decoder_state *s, fl_tensor *from);
 /* The attention weights [n, t] of the last step; owned by s. */
 FL_API fl_tensor *fl_speech_decoder_state_weights(const fl_speech_decoder_state *s);
-/* Greedy decoding until eos, at most `most` tokens. Returns the number of tokens in out, -1 after an error.
-   */
+/* Greedy decoding until eos, at most `most` tokens. Returns their number in out, -1 after an error. */
 FL_API int64_t fl_speech_attend_best(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most);
 
 #ifdef __cplusplus
@@ -393,8 +392,7 @@ static fl_tensor *fl__attend_replaced(const fl__speech_attend *a, fl_tensor *tar
     return drawn && other ? fl_where(fl_lt(drawn, fl_num(a->o.replaced)), other, target) : NULL;
 }
 
-/* The next input from the last step's scores [n, 1, classes]: the embedded best token, or a Gumbel-softmax
-   mix. */
+/* The next input from the last scores [n, 1, classes]: the embedded best token, or a Gumbel-softmax mix. */
 static fl_var *fl__attend_sampled(fl_nn_module *m, fl_var *scores) {
     const fl__speech_attend *a = m->data;
     if (!strcmp(a->o.sampling, "model")) return fl__attend_embed(m, fl_argmax(fv_value(scores), 2, false));

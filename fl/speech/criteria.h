@@ -40,7 +40,7 @@ typedef struct fl_speech_criterion_opts {
     double ctc_weight; /* weight of an auxiliary CTC loss of all criteria but ctc and asg; their own loss has
                           the rest; 0 -> none, joint 0.3 */
     fl_speech_attend_opts attend; /* seq2seq, transformer and joint (.transformer selects the decoder) */
-    fl_rng *rng;
+    fl_rng *rng; /* borrowed; NULL: the default generator */
     char _end;
 } fl_speech_criterion_opts;
 /* Creates a criterion: "ctc", "asg", "transducer", "seq2seq", "transformer" or "joint". dim: size of the
@@ -351,8 +351,7 @@ static int64_t fl__criterion_best_transducer(fl_nn_module *m, fl_tensor *x, int6
     return b ? n : -1;
 }
 
-/* The best path through p [t, u + 1, 2]: token k is emitted at frame out[k].begin, and lasts until the next
-   one. */
+/* The best path through p [t, u + 1, 2]: token k is emitted at frame out[k].begin, until the next one. */
 static double fl__criterion_transducer_path(const float *p, int64_t t, int64_t u, fl_speech_span *out) {
     const int64_t s = u + 1;
     double *a = fl_heap_alloc((size_t)(t * s) * sizeof *a);
@@ -523,8 +522,7 @@ FL_API bool fl_speech_criterion_warmup(fl_nn_module *m, double share) {
     return !decoder || fl_speech_attend_warmup(decoder, share);
 }
 
-/* Cuts lengths to what the frames can hold; counts [n] becomes 0 for ignored losses. Returns NULL after
-   raising. */
+/* Cuts lengths to what the frames can hold; counts [n] becomes 0 for ignored losses. NULL after raising. */
 static fl_tensor *fl__criterion_lengths(const fl__criterion *c, const fl__criterion_batch *b, int64_t frames,
                                         float *counts) {
     const int64_t n = b->target->shape[0], l = b->target->shape[1];

@@ -1,5 +1,4 @@
-/* fl/speech/decode.h - beam search for CTC and ASG with a lexicon and a language model; endpoints, hot words
-   */
+/* fl/speech/decode.h - beam search for CTC and ASG with lexicon and language model; endpoints, hot words */
 #ifndef FL_SPEECH_DECODE_H
 #define FL_SPEECH_DECODE_H
 #include "search.h"
@@ -28,7 +27,7 @@ typedef struct fl_speech_decoder_opts {
     bool asg;                   /* ASG: no blank */
     const float *transitions;   /* ASG: scores [classes, classes], to and from; NULL: zeros. Borrowed */
     int64_t separator;          /* class of the silence allowed between words; 0: none, FL_I0: 0 */
-    bool flashlight;            /* reproduce Flashlight's decoder exactly: see below */
+    bool flashlight;            /* reproduce the quirks of Flashlight's decoder: see below */
     char _end;
 } fl_speech_decoder_opts;
 /* Creates a decoder for n-best beam search as in Flashlight (Pratap et al., arXiv 1812.07625). A hypothesis
@@ -282,8 +281,7 @@ static bool fl__speech_table_grow(fl_speech_decoder *d) {
     return true;
 }
 
-/* Prunes by the threshold first, then merges equal candidates, as Flashlight does: sums exclude pruned ones.
-   */
+/* Prunes by the threshold, then merges equal candidates, as Flashlight does: sums exclude pruned ones. */
 static bool fl__speech_merge(fl_speech_decoder *d) {
     if (!fl__speech_table_grow(d) ||
         (d->o.log_add && !fl_heap_grow(&d->single, &d->single_cap, d->candidates + 1, sizeof *d->single)))
@@ -686,8 +684,7 @@ FL_API bool fl_speech_decoder_tokens(fl_speech_decoder *d, int32_t *token) {
     return n >= 0;
 }
 
-/* Finds the last common ancestor of the current hypotheses at a word boundary, which becomes the new start.
-   */
+/* Finds the last common ancestor of the hypotheses at a word boundary, which becomes the new start. */
 FL_API int64_t fl_speech_decoder_prune(fl_speech_decoder *d, const fl_speech_word **out) {
     if (!fl_given(d, "fl_speech_decoder_prune", "the decoder") ||
         !fl_given(out, "fl_speech_decoder_prune", "the results")) return -1;

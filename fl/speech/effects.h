@@ -1,5 +1,4 @@
-/* fl/speech/effects.h - augmentation of sounds: noise, reverberation, echoes, speed, tempo, codecs, masks;
-   chains of effects from JSON
+/* fl/speech/effects.h - audio augmentation: noise, reverb, echo, speed, tempo, codecs, masks; JSON chains
 
    Deterministic given the random generator. */
 #ifndef FL_SPEECH_EFFECTS_H
@@ -21,8 +20,7 @@ FL_API fl_tensor *fl_speech_add_noise(fl_tensor *x, fl_tensor *noise, int64_t st
 FL_API fl_tensor *fl_speech_convolve(fl_tensor *x, fl_tensor *h, int64_t at);
 /* Convolves x with a room impulse response, whose loudest sample becomes time 0, and restores x's power. */
 FL_API fl_tensor *fl_speech_reverb(fl_tensor *x, fl_tensor *response);
-/* Resamples to play faster by a factor of 0.01 to 100, rounded to hundredths; changes the pitch: [..., t /
-   factor]. */
+/* Resamples to play faster by a factor of 0.01 to 100, in hundredths; shifts the pitch: [..., t / factor]. */
 FL_API fl_tensor *fl_speech_speed(fl_tensor *x, double factor);
 /* Plays faster by a factor of 0.1 to 10 at the same pitch: overlapping windows of 30 ms are placed where they
    correlate best (WSOLA, Verhelst and Roelands 1993). [..., t / factor] */
@@ -607,8 +605,7 @@ static const fl__effect_kind *fl__effect_find(const char *name, bool config) {
     return NULL;
 }
 
-/* Reads an effect. Its config may precede its type, so the config selects the kind, which the type must
-   match. */
+/* Reads an effect. Its config may precede its type, so the config selects the kind; the type must match. */
 static bool fl__effect_read(fl_speech_chain *c, fl_data_json *j, fl__effect *e) {
     const fl__effect_kind *kind = NULL;
     if (!fl_data_json_expect(j, FL_DATA_JSON_OBJECT)) return false;

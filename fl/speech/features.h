@@ -1,5 +1,6 @@
-/* fl/speech/features.h - spectrograms, mel filter banks, MFCC and PLP as in HTK, Kaldi, torchaudio, librosa
-   and Whisper, whole or streamed; deltas, normalisation */
+/* fl/speech/features.h - spectrogram, mel filter bank, MFCC, PLP, deltas, normalisation, whole or streamed
+
+   Presets compute the same as HTK, Kaldi, torchaudio, librosa and Whisper. */
 #ifndef FL_SPEECH_FEATURES_H
 #define FL_SPEECH_FEATURES_H
 #include "spectrum.h"
@@ -38,8 +39,7 @@ typedef enum fl_speech_edges {
     FL_SPEECH_ZEROS,
     FL_SPEECH_REFLECT
 } fl_speech_edges;
-/* Frequency scales of f Hz: 2595 log10(1 + f / 700); the same as 1127 ln(1 + f / 700); Slaney's; f; log10 f.
-   */
+/* Frequency scales of f Hz: 2595 log10(1 + f / 700); the same as 1127 ln(1 + f / 700); Slaney's; f; log10. */
 typedef enum fl_speech_scale {
     FL_SPEECH_MEL,
     FL_SPEECH_MEL_1127,
@@ -467,8 +467,7 @@ typedef struct fl__speech_line {
     int line, stage; /* stage: see fl__speech_stage */
 } fl__speech_line;
 
-/* Splits "[MODULE:] NAME = value" in place; the value may be quoted. Returns false if the line is malformed.
-   */
+/* Splits "[MODULE:] NAME = value" in place; the value may be quoted. Returns false if it is malformed. */
 static bool fl__speech_split_line(char *p, fl__speech_line *l) {
     char *value = strchr(p, '='), *colon;
     if (!value) return false;

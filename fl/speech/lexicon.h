@@ -8,8 +8,7 @@
 extern "C" {
 #endif
 
-/* Spellings of words. A word may have several spellings, and several words the same one. Concurrent reads are
-   safe. */
+/* Spellings of words. A word may have several, and several words the same one. Concurrent reads are safe. */
 typedef struct fl_speech_lexicon fl_speech_lexicon;
 FL_API fl_speech_lexicon *fl_speech_lexicon_new(void);
 FL_API void fl_speech_lexicon_free(fl_speech_lexicon *l); /* NULL is allowed */
@@ -63,8 +62,7 @@ FL_API const fl_speech_node *fl_speech_lexicon_nodes(const fl_speech_lexicon *l,
 FL_API const int32_t *fl_speech_lexicon_list(const fl_speech_lexicon *l);
 /* The child of a node with a given token; -1 if there is none. */
 FL_API int32_t fl_speech_node_child(const fl_speech_node *nodes, int32_t node, int32_t token);
-/* Checks that the lexicon is finished and its tokens are below `classes`. Returns false after fl_fail in fn's
-   name. */
+/* Checks that the lexicon is finished and its tokens are below `classes`; else false after fl_fail as fn. */
 FL_API bool fl_speech_lexicon_fits(const char *fn, const fl_speech_lexicon *l, int64_t classes);
 
 #ifdef __cplusplus

@@ -1,5 +1,4 @@
-/* fl/speech/models.h - acoustic models from architecture files of Flashlight and wav2letter: one layer per
-   line
+/* fl/speech/models.h - acoustic models from architecture files of Flashlight and wav2letter
 
    Files list sizes and axes fastest first, (time, features, channels, batch); a tensor here is [batch,
    channels, features, time], so their axis d is ours 3 - d. */
@@ -771,8 +770,7 @@ static fl_nn_module *fl__arch_module(fl__arch_layer *l, const fl__arch_token *to
     return fl_nn_new(&fl__arch_layer_type, l, sizeof *l);
 }
 
-/* WN axis layer: weight norm of a layer along one of Flashlight's axes, for convolutions counted from the
-   end. */
+/* WN axis layer: weight norm along one of Flashlight's axes, counted from the end for convolutions. */
 static fl_nn_module *fl__arch_weight_norm(fl__arch *a, fl__arch_layer *l) {
     fl__arch_layer inner = {.n = l->n - 2, .line = l->line, .rng = l->rng};
     double axis;
@@ -1159,8 +1157,7 @@ static bool fl__arch_push(fl__arch_state *s, fl_tensor **x, bool end) {
     return y != NULL;
 }
 
-/* Why a layer cannot be streamed, if time is axis *time, or NULL; *time becomes the time axis of its output.
-   */
+/* Why a layer cannot be streamed along time axis *time, or NULL; *time becomes its output's time axis. */
 static const char *fl__arch_unstreamable(const fl__arch_layer *l, int *time) {
     static const char whole[] = " CFR POSEMB SINPOSEMB E ADAPTIVEE scale SAUG ";
     fl__arch_window w;

@@ -1,5 +1,4 @@
-/* fl/speech/pretrained.h - wav2vec 2.0 and Whisper: loading from and saving to Hugging Face folders,
-   inference
+/* fl/speech/pretrained.h - wav2vec 2.0 and Whisper of Hugging Face: loading, saving, inference
 
    Modules and parameters have the names in the files (model.safetensors), so no mapping is needed. */
 #ifndef FL_SPEECH_PRETRAINED_H
@@ -241,8 +240,7 @@ static bool fl__hf_is(const fl_nn_module *m, const fl_nn_type *type) {
 
 /* ---- wav2vec 2.0 ---- */
 
-/* The positional convolution with weight norm over the last axis; parameter names before and after PyTorch
-   2. */
+/* The positional convolution with weight norm over the last axis; names before and after PyTorch 2. */
 static bool fl__w2v_positions(fl_nn_module *encoder, const fl_data_settings *c, const fl_data_file *f,
                               int64_t d) {
     const bool old = fl_data_find(f, "wav2vec2.encoder.pos_conv_embed.conv.weight_g") >= 0;

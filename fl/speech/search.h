@@ -7,8 +7,7 @@
 extern "C" {
 #endif
 
-/* Interface of an autoregressive model. Its states are stored in slots 0, 1, ..., which the search assigns.
-   */
+/* Interface of an autoregressive model. Its states are in slots 0, 1, ..., which the search assigns. */
 typedef struct fl_speech_predictor fl_speech_predictor;
 struct fl_speech_predictor {
     void *self;
@@ -92,8 +91,7 @@ FL_API bool fl_speech_rescore(fl_speech_result *r, int64_t n, const fl_text_scor
 #include <stdlib.h>
 #include <string.h>
 
-/* A token in the history of hypotheses. All kept ones stay in one array, in which back-pointers are indices.
-   */
+/* A token in the history of hypotheses. All kept ones are in one array, with indices as back-pointers. */
 typedef struct fl__search_trace {
     int32_t before, token, word; /* before: back-pointer, -1 at the start; word: -1 if none ends here */
     int32_t step;

@@ -1,5 +1,4 @@
-/* fl/speech/targets.h - dataset lists, transcripts to tokens and back, error rates by speaker, sclite files
-   */
+/* fl/speech/targets.h - dataset lists, transcripts to tokens and back, error rates by speaker, sclite */
 #ifndef FL_SPEECH_TARGETS_H
 #define FL_SPEECH_TARGETS_H
 #include "lexicon.h"
@@ -18,8 +17,7 @@ typedef struct fl_speech_listed {
     double ms;
     int64_t line;
 } fl_speech_listed;
-/* A dataset list: lines "id path duration_ms [transcript ...]" separated by white space; blank lines are
-   skipped. */
+/* A dataset list: lines "id path duration_ms [transcript ...]", split at white space; skips blank lines. */
 typedef struct fl_speech_list fl_speech_list;
 /* Loads a list; root is the folder of relative paths, NULL: the current one. Returns NULL after fl_fail with
    file and line. */
@@ -58,8 +56,7 @@ typedef struct fl_speech_target_opts {
     fl_speech_target_opt(tokens, text, out, cap, FL_LITERAL(fl_speech_target_opts, __VA_ARGS__))
 FL_API int64_t fl_speech_target_opt(const fl_text_dictionary *tokens, const char *text, int64_t **out,
                                     int64_t *cap, fl_speech_target_opts o);
-/* Merges equal neighbours of a path, then removes blanks (blank -1: none). out may be path. Returns the new
-   length. */
+/* Merges equal neighbours of a path, then removes blanks (-1: none). out may be path. Returns the length. */
 FL_API int64_t fl_speech_collapse(const int64_t *path, int64_t n, int64_t blank, int64_t *out);
 /* Appends the words of tokens to *text, separated by spaces: expands replabels, removes surround and eos,
    replaces separators by spaces. Returns false after fl_fail. */
@@ -79,8 +76,7 @@ FL_API void fl_speech_scores_free(fl_speech_scores *s); /* NULL is allowed */
 /* Compares the words and letters of a hypothesis `guess` with the reference `target`. */
 FL_API bool fl_speech_scores_add(fl_speech_scores *s, const char *speaker, const char *guess,
                                  const char *target);
-/* Error counts of a speaker, or of all for NULL; either result may be NULL. Returns false for an unknown
-   speaker. */
+/* Error counts of a speaker, NULL: of all; either result may be NULL. Returns false for unknown speakers. */
 FL_API bool fl_speech_scores_of(const fl_speech_scores *s, const char *speaker, fl_data_edits *word,
                                 fl_data_edits *letter);
 /* Appends a table to *out: one line per speaker, in order of appearance, then "all". */

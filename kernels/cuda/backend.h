@@ -44,8 +44,7 @@ FL_API const fl_backend *fl_backend_cuda_of(int device);
     static bool name##_body(const fl_backend *self __attribute__((unused)), const fl_call *c)
 /* Runs a slot on the current stream, after the work of other streams on the operands. */
 FL_PRIVATE bool fl__cuda_slot(const fl_backend *self, const fl_call *c, fl_slot run);
-/* Returns this thread's current stream, NULL after fl_fail. No other thread starts work until fl__cuda_end.
-   */
+/* Returns this thread's current stream, NULL after fl_fail. Other threads wait until fl__cuda_end. */
 FL_PRIVATE void *fl__cuda_begin(int device);
 FL_PRIVATE void fl__cuda_end(void);
 /* True if why is NULL, else false after an error of the call's op. */
@@ -59,11 +58,9 @@ FL_PRIVATE void fl__cuda_pass(flk_pass *p, fl_op op, int n, fl_tensor *const t[]
                               bool as_is);
 /* As fl__cuda_pass, for lines along t[shaped]'s axis. */
 FL_PRIVATE void fl__cuda_lines(flk_lines *l, fl_op op, int n, fl_tensor *const t[], int shaped, int axis);
-/* Workspace on the current device for the kernels of one slot, until it is dropped; running kernels keep it.
-   */
+/* Workspace on the current device for one slot's kernels, until it is dropped; running kernels keep it. */
 FL_PRIVATE fl_buffer *fl__cuda_scratch(const fl_call *c, size_t bytes);
-/* While this thread captures (graph.h): registers the use of b; checks that c can be captured on that
-   stream. */
+/* While this thread captures (graph.h): registers the use of b; checks that c can be captured on it. */
 FL_PRIVATE bool fl__cuda_graph_use(fl_buffer *b, bool writes);
 FL_PRIVATE bool fl__cuda_graph_takes(const fl_call *c, const void *stream);
 /* Marks the step as impossible to capture. Returns false. */
@@ -194,8 +191,7 @@ static bool fl__cuda_sync(const fl_backend *self) {
                    (int)f.axis, (long long)f.size);
 }
 
-/* Orders a copy after all uses of the buffer and of another one on a device or pinned (NULL: other memory).
-   */
+/* Orders a copy after all uses of the buffer and of another one on a device or pinned (NULL: other). */
 static bool fl__cuda_copy_behind(const fl_backend *self, const char *fn, fl_buffer *b, fl_buffer *also,
                                  void *dst, const void *src, size_t bytes, bool waits) {
     if (fl__cuda_captures()) return fl__cuda_no_host(fn);

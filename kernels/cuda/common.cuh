@@ -45,8 +45,7 @@ static __device__ __forceinline__ int64_t flk_thread(void) {
 /* Conditions are int in integer formulas too: this is their NOT. */
 FLM int flm_bitwise_not_i64(int c) { return !c; }
 
-/* Divides n: returns the quotient, and *n becomes the remainder; in 32 bits if possible, which is much
-   faster. */
+/* Divides n: returns the quotient, *n becomes the remainder; in 32 bits if possible, much faster. */
 static __device__ __forceinline__ int64_t flk_divide(int64_t *n, int64_t by) {
     int64_t q;
     if ((uint64_t)*n >> 32 || (uint64_t)by >> 32) q = *n / by;
@@ -81,8 +80,7 @@ struct flk_max_of { /* NaN wins */
     __device__ __forceinline__ double operator()(double a, double b) const { return flm_maximum_f64(a, b); }
 };
 
-/* Reduces the threads' values: pairwise within warps, then over warps in order. All threads get the same
-   bits. */
+/* Reduces the threads' values: pairwise within warps, then over warps in order. All get the same bits. */
 template <int TEAM, class T, class F> static __device__ __forceinline__ T flk_team(T v, F fold) {
     for (int mask = FLK_WARP / 2; mask > 0; mask /= 2) v = fold(v, __shfl_xor_sync(~0u, v, mask));
     if (TEAM == FLK_WARP) return v;
@@ -109,8 +107,7 @@ enum { FLK_SHORT_ROW = 512 };
          : FLK_LAUNCH((kernel<T, FLK_BLOCK>), (unsigned)(rows), FLK_BLOCK, __VA_ARGS__))
 
 /* Calls use(value, position, whether it is kept) for elements lane, lane + TEAM ... of a team's line. The
-   first FLK_KEPT of a thread stay in registers, loaded by flk_keep; the rest of long lines is loaded again.
-   */
+   first FLK_KEPT of a thread stay in registers, loaded by flk_keep; the rest is loaded again. */
 enum { FLK_KEPT = 16 };
 template <int TEAM, class T, class Load>
 static __device__ __forceinline__ void flk_keep(T *kept, int64_t n, int lane, Load load) {
@@ -141,8 +138,7 @@ static __device__ __forceinline__ double flk_sqrt(double x) { return flm_sqrt_f6
 
 /* ---- elements: conversion between storage dtypes and the type of the computation ---- */
 
-/* Halves use the device's conversions, with the same rounding; there all NaNs become one, elsewhere bits are
-   kept. */
+/* Halves use the device's conversions, with the same rounding; but NaN payloads are lost there. */
 static __device__ __forceinline__ float flk_widen(int dtype, uint16_t h) {
     if (dtype == FLK_BF16) return flm_bf16_to_f32(h);
 #ifdef __CUDA_ARCH__

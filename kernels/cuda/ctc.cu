@@ -79,8 +79,7 @@ template <class T> __global__ void flk_ctc_kernel(flk_ctc c, flk_fault *fault) {
     ((T *)c.total.p)[l.n * c.total.stride[0]] = top + flk_log(flk_exp(a - top) + flk_exp(b - top));
 }
 
-/* Rows of a sequence: alpha at the start and after each step, to which beta is added; then two rows for
-   beta. */
+/* Rows of a sequence: alpha at the start and after each step, plus beta; then two rows for beta. */
 template <class T> __global__ void flk_ctc_both_kernel(flk_ctc c) {
     const flk_ctc_line l = flk_ctc_line_of(c, blockIdx.x, NULL);
     T *rows = (T *)c.work + l.n * (c.t + 3) * c.places, *beta = rows + (c.t + 1) * c.places;

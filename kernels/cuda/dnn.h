@@ -266,8 +266,7 @@ static void fl__dnn_conv(fl__dnn_graph *g) {
     if (bias) fl__dnn_pointwise(g, FL__POINTWISE_ADD, sum, fl__dnn_real(g, 3), y);
 }
 
-/* Indices of the tensors of attention and its gradient, with transposed K and V where needed, and of
-   numbers. */
+/* Indices of the tensors of attention and its gradient, K and V transposed where needed, and of numbers. */
 enum {
     FL__Q,
     FL__KT,
@@ -345,8 +344,7 @@ static void fl__dnn_attention(fl__dnn_graph *g) {
     fl__dnn_product(g, fl__dnn_pointwise(g, FL__POINTWISE_DIV, e, sum, p), v, y);
 }
 
-/* p = exp(s - lse), dv = p^T dy, ds = p (dy v^T - sum dy y) scale, dq = ds k, dk = ds^T q. V is given as
-   v^T. */
+/* p = exp(s - lse), dv = p^T dy, ds = p (dy v^T - sum dy y) scale, dq = ds k, dk = ds^T q. v is v^T. */
 static void fl__dnn_attention_grad(fl__dnn_graph *g) {
     const fl__dnn_tensor *t = g->of->t;
     int64_t all[4], dim_k[4], stride_k[4];

@@ -73,8 +73,7 @@ const char *flk_sync_all(void);    /* waits for all devices */
 const char *flk_sync_stream(void); /* waits for the current stream */
 size_t flk_limit(void);
 uint64_t flk_model(void); /* a hash of the current device's model */
-/* Registers a callback, called once before any other work is started, waited for or copied: flushes a queue.
-   */
+/* Registers a callback, called once before other work is started, waited for or copied: flushes a queue. */
 void flk_before_next(const char *(*work)(void));
 
 /* Streams by number, and as cudaStream_t. */
@@ -264,8 +263,7 @@ typedef struct flk_resampling {
 } flk_resampling;
 const char *flk_resample(const flk_resampling *s, int dtype);
 
-/* fl_pool2d_args, by strides. in -> out: x -> y, or dy -> dx. index: u8 (positions in windows) or, forward,
-   i64. */
+/* fl_pool2d_args, by strides. in -> out: x -> y, or dy -> dx. index: u8 (in windows) or, forward, i64. */
 typedef struct flk_pool {
     flk_operand in, out, index;
     int64_t image[4], pooled[4], kernel[2], stride[2], pad[2];

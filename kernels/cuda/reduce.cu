@@ -94,8 +94,8 @@ template <class T, int KIND> __global__ void flk_reduce_kernel(flk_reduction r, 
     else flk_give<T, KIND>(r, at[0], s);
 }
 
-/* Outputs per block: for contiguous kept elements a warp has as many outputs; for contiguous reduced
-   elements an output has a warp or a block; otherwise a few threads per output suffice. */
+/* Outputs per block: one thread per output for few elements; a warp or a block per output if reduced elements
+   are contiguous; else threads of a warp have adjacent outputs. */
 static int flk_reduce_lanes(const flk_reduction *r) {
     int lanes = 32;
     if (r->n <= 8) return FLK_BLOCK;

@@ -2,8 +2,7 @@
 
    Calls with the same rule and kinds of scalars wait in a queue, which holds their buffers. They are
    launched together before anything else is started, copied or waited for, or when one writes what another
-   uses. So a step over all parameters of a network is one launch, and so are the squares of its gradients.
-   */
+   uses. So a step over all parameters of a network is one launch, as are the squares of its gradients. */
 #ifndef FL_CUDA_STEP_H
 #define FL_CUDA_STEP_H
 #include "backend.h"
