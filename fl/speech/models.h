@@ -12,9 +12,9 @@
 extern "C" {
 #endif
 
-/* Builds a network from an architecture file. NFEAT and NLABEL stand for `features` and `labels`; # begins a
-   comment. Returns NULL after fl_fail with file, line and token, for an unknown token or wrong arguments.
-   Tokens (arguments in brackets are optional):
+/* Builds a network from an architecture file, one layer per line. NFEAT and NLABEL stand for `features` and
+   `labels`; # begins a comment. Returns NULL after fl_fail with file, line and token, for an unknown token
+   or wrong arguments. Tokens (arguments in brackets are optional):
      V, RO a [b c ...]              reshape (-1: inferred, 0: unchanged); permute, where axes not listed have
                                     size 1
      PD value (low high)...         padding
