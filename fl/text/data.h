@@ -54,8 +54,7 @@ typedef struct fl_text_blocks_opts {
     uint64_t seed;
     char _end;
 } fl_text_blocks_opts;
-/* Consecutive blocks of `length` tokens: each token but the first is a target once. The last block may be
-   shorter. */
+/* Consecutive blocks of `length` tokens: each token but the first is a target once. The last is shorter. */
 #define fl_text_blocks(...) FL_TEXT__BLOCKS(__VA_ARGS__, ._end = 0)
 #define FL_TEXT__BLOCKS(t, length, ...) \
     fl_text_blocks_opt(t, length, FL_LITERAL(fl_text_blocks_opts, __VA_ARGS__))

@@ -18,8 +18,8 @@ FL_PRIVATE void fl__text_set_owner(fl_text_dictionary *d, const void *owner);
 /* For constructors: returns d if ok; else frees it and returns NULL. */
 FL_API fl_text_dictionary *fl_text_dictionary_made(fl_text_dictionary *d, bool ok);
 
-/* Adds an entry of n bytes at the next index (highest index + 1) and returns it; -1 after fl_fail, also if
-   the entry exists. */
+/* Adds an entry of n bytes at the next index (highest index + 1) and returns it; -1 after fl_fail,
+   also if the entry exists. */
 FL_API int64_t fl_text_dictionary_add(fl_text_dictionary *d, const char *entry, int64_t n);
 /* The same with an index >= 0 of your choice. The first spelling of an index represents it. */
 FL_API bool fl_text_dictionary_add_at(fl_text_dictionary *d, const char *entry, int64_t n, int64_t index);
@@ -72,7 +72,7 @@ FL_API fl_text_dictionary *fl_text_dictionary_load_opt(const char *path, fl_text
    or contain white space, cannot be represented: an error, and no file is written. */
 FL_API bool fl_text_dictionary_save(const fl_text_dictionary *d, const char *path, bool counts);
 
-/* For parsers: returns the next field of [*p, end), delimited by ASCII white space, its length in *n; NULL at
+/* For parsers: returns the next field of [*p, end), delimited by ASCII white space, and its length; NULL at
    the end. */
 FL_API const char *fl_text_field(const char **p, const char *end, int64_t *n);
 /* Returns the next line of [*p, end) without LF or CR LF, its length in *n; NULL at the end. */

@@ -14,8 +14,7 @@ extern "C" {
 #define FL_TEXT_NGRAM_MOST 8 /* the highest order of n-gram models */
 
 /* The history as far as it affects what follows; copied by value. n-gram models store the last words, the
-   last one first, and the back-off weights of the n-grams they end; other models use the fields as they
-   like. */
+   last one first, and the back-off weights of the n-grams they end; other models use the fields freely. */
 typedef struct fl_text_state {
     int32_t n, word[FL_TEXT_NGRAM_MOST - 1];
     float backoff[FL_TEXT_NGRAM_MOST - 1];

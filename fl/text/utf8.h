@@ -31,7 +31,7 @@ FL_API bool fl_text_put_replaced(fl_data_text *t, const char *s, int64_t n, int6
 #define FL_TEXT_UTF8_IMPL
 #include <string.h>
 
-/* The range of the second byte depends on the first: no overlong forms, surrogates or code points above
+/* The range of the second byte depends on the first: no overlong forms, surrogates, code points above
    U+10FFFF. */
 FL_API int32_t fl_text_char(const char *text, int64_t n, int *len) {
     if (!fl_given(text, "fl_text_char", "the text") ||

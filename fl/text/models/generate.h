@@ -55,8 +55,7 @@ typedef struct fl_text_generate_opts {
     char _end;
 } fl_text_generate_opts;
 /* Continues n texts, each from its own prompt of one or more tokens. The result for a text depends neither
-   on the other texts nor on the number of threads. Returns false after an error: texts keep the tokens they
-   have. */
+   on the other texts nor on the number of threads. Returns false after an error: texts keep their tokens. */
 #define fl_text_generate(...) FL_TEXT__GENERATE(fl_text_generate_opt, __VA_ARGS__, ._end = 0)
 #define FL_TEXT__GENERATE(fn, d, texts, n, ...) \
     fn(d, texts, n, FL_LITERAL(fl_text_generate_opts, __VA_ARGS__))
@@ -64,8 +63,7 @@ FL_API bool fl_text_generate_opt(fl_text_decoder *d, fl_text_sequence *texts, in
                                  fl_text_generate_opts o);
 /* Beam search: writes the n best continuations of texts[0] to texts[0] to texts[n - 1], the best first; the
    other texts must be empty. d needs twice as many sequences as there are beams. A hypothesis that ends with
-   a stop id is finished; search ends when `beams` are finished and no live hypothesis can still be better.
-   */
+   a stop id is finished; search ends when `beams` are finished and no live hypothesis can be better. */
 #define fl_text_beam(...) FL_TEXT__GENERATE(fl_text_beam_opt, __VA_ARGS__, ._end = 0)
 FL_API bool fl_text_beam_opt(fl_text_decoder *d, fl_text_sequence *texts, int64_t n, fl_text_generate_opts o);
 
@@ -118,8 +116,7 @@ static void fl__lm_sift_down(fl_text_candidate *c, int64_t at, int64_t n) {
     c[at] = x;
 }
 
-/* Sorts the best `most` of n candidates to the end of c: c[n - 1] is the best, c[n - most] the last of them.
-   */
+/* Sorts the best `most` of n candidates to the end of c: c[n - 1] is the best, c[n - most] the last one. */
 static void fl__lm_best(fl_text_candidate *c, int64_t n, int64_t most) {
     for (int64_t i = n / 2; i-- > 0;) fl__lm_sift_down(c, i, n);
     for (int64_t left = n; left > n - most;) {

@@ -13,16 +13,16 @@ extern "C" {
    Q8_0, Q2_K to Q8_K, IQ4_NL, IQ4_XS, MXFP4); other types are errors. Shapes are [out, in] for weights, in
    blocks for quantised dtypes. Tensors are views of the memory-mapped file, as with fl_data_map_safetensors.
    fl_data_meta returns keys with numbers, strings of less than 4,096 bytes and booleans ("1", "0") as text;
-   for arrays see below. Sizes are checked against the file's size before anything is allocated. Returns NULL
-   after fl_fail. */
+   for arrays see below. Sizes are checked against the file's size before anything is allocated. NULL after
+   fl_fail. */
 FL_API fl_data_file *fl_text_open_gguf(const char *path);
 /* Calls `each` for every element of the array of a key: a string of n bytes, or (text NULL) a number.
    Returns the number of elements, 0 if the key is missing; -1 after fl_fail. */
 typedef bool (*fl_text_gguf_fn)(const char *text, int64_t n, double number, void *user);
 FL_API int64_t fl_text_gguf_array(fl_data_file *f, const char *key, fl_text_gguf_fn each, void *user);
 
-/* A key and its value for writing: a string, or (text NULL) a number of that dtype (0 -> u32), or (array not
-   NULL) an array. */
+/* A key and its value for writing: a string, or (text NULL) a number of that dtype (0 -> u32),
+   or (array not NULL) an array. */
 typedef struct fl_text_gguf_pair {
     const char *key, *text;
     double number;
@@ -38,9 +38,8 @@ typedef struct fl_text_gguf_pair {
                                 {"llama.block_count", .number = 1}};
     bool ok = fl_text_save_gguf("model.gguf", list, 1, meta, 2);
 
-   Returns false after fl_fail: an unsupported dtype or array, a name longer than 63 bytes,
-       a duplicate name or key, a
-   number that its dtype cannot represent, or the key general.alignment, which is always 32. */
+   Returns false after fl_fail: an unsupported dtype or array, a name longer than 63 bytes, a
+   duplicate name or key, a number that its dtype cannot represent, or the key general.alignment. */
 FL_API bool fl_text_save_gguf(const char *path, const fl_data_named *tensors, int n,
                               const fl_text_gguf_pair *meta, int n_meta);
 
@@ -167,8 +166,7 @@ static bool fl__gguf_elements(fl__gguf *g, int64_t *count, fl_text_gguf_fn each,
     return g->ok;
 }
 
-/* Reads one key and its value: metadata; or, if each is not NULL and the key is `key`, the elements of an
-   array. */
+/* Reads one key and its value: metadata; or, if each is not NULL and the key is `key`, its elements. */
 static bool fl__gguf_pair(fl__gguf *g, fl_data_file *f, char *buf, const char *key, fl_text_gguf_fn each,
                           void *user, int64_t *count) {
     char name[FL_DATA_MAX_NAME];

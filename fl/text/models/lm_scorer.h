@@ -69,8 +69,7 @@ static int32_t fl__lms_common(const fl__lms *l, int32_t a, int32_t b) {
     return a >= 0 && b >= 0 ? l->node[a].length : 0;
 }
 
-/* Adds the rows that bring a free sequence of the decoder to node i, and returns its index. -1 after
-   fl_fail. */
+/* Adds the rows that bring a free sequence of the decoder to node i, returns its index; -1 after fl_fail. */
 static int64_t fl__lms_rows(fl__lms *l, int32_t i) {
     int64_t best = -1;
     int32_t most = -1;

@@ -12,8 +12,7 @@ typedef struct fl_text_lora_opts {
     fl_opts_guard guard_;
     int64_t rank;        /* r, 0 -> 8 */
     double alpha;        /* 0 -> 16 */
-    const char *targets; /* separated by spaces; NULL: peft's defaults "q_proj v_proj", "c_attn",
-        "query value" */
+    const char *targets; /* separated by spaces; NULL: as peft: "q_proj v_proj", "c_attn", "query value" */
     fl_rng *rng;
     char _end;
 } fl_text_lora_opts;
@@ -21,15 +20,13 @@ typedef struct fl_text_lora_opts {
    suffixes of these:
      BERT (bidirectional, post-norm)     attention.self.query, .key, .value, attention.output.dense,
                                          intermediate.dense, output.dense
-     GPT-2 (learned positions, not gated) attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj
+     GPT-2 (learned positions, no gate)  attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj
      others, as Llama                    self_attn.q_proj, k_proj, v_proj, o_proj,
                                          mlp.gate_proj, up_proj, down_proj
    In each layer the target weights W [out, in] become W + alpha / rank B A, with A [rank, in] initialised as
-   nn.Linear's weights, and B [out,
-       rank] 0. The model's own parameters are frozen. Set fl_text_training.lora to
-   train; outside of training steps the model computes without the updates,
-       until they are merged. Returns NULL
-   after an error. */
+   nn.Linear's weights, and B [out, rank] 0. The model's own parameters are frozen. Set fl_text_training.lora
+   to train; outside of training steps the model computes without the updates, until they are merged. Returns
+   NULL after an error. */
 #define fl_text_lora_new(...) FL_TEXT__LORA_NEW(__VA_ARGS__, ._end = 0)
 #define FL_TEXT__LORA_NEW(m, ...) fl_text_lora_new_opt(m, FL_LITERAL(fl_text_lora_opts, __VA_ARGS__))
 FL_API fl_text_lora *fl_text_lora_new_opt(fl_nn_module *m, fl_text_lora_opts o);

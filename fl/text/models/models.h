@@ -52,8 +52,7 @@ typedef struct fl_text_lm_opts {
    a token is not padding (fv_num(0): none); optionally types i64 [n, t] (default 0). Output: scores (logits)
    [n, t, vocabulary]; log probabilities with an adaptive softmax.
      FL_LM_TRANSFORMER  x = embedding + positions, layers of fl_nn_transformer, norm, output projection
-     FL_LM_GCNN         x = embedding, layers of x + glu(conv(x)) with causal convolutions of `kernel` steps
-   and
+     FL_LM_GCNN         x = embedding, layers of x + glu(conv(x)) with causal convolutions of `kernel` steps,
                           weight normalisation (arXiv 1612.08083), norm, output projection
      FL_LM_LSTM         x = embedding, an LSTM of `layers`, norm, output projection
    Weights that end residual branches are initialised with std / sqrt(2 layers), as GPT-2's. */

@@ -7,8 +7,7 @@
 extern "C" {
 #endif
 
-/* Is the file a KenLM binary? Returns 1 or 0; -1 after fl_fail, also if it cannot be read. fl_text_ngram_load
-   calls it. */
+/* Is the file a KenLM binary? Returns 1 or 0; -1 after fl_fail, also if it cannot be read. */
 FL_API int fl_text_kenlm_is(const char *path);
 /* Loads types 0 (probing) and 2 to 5 (tries, also quantised or with compressed pointers); other types are
    errors. Every index in the file is checked when it is used. */

@@ -34,8 +34,7 @@ typedef struct fl_text_ngram_sum {
 /* Adds the lines of n bytes of text to the sums: words separated by white space, each line from <s> to </s>.
    Perplexity is 10 ^ (-log10 / (words + sentences)). */
 FL_API void fl_text_ngram_text(const fl_text_ngram *m, const char *text, int64_t n, fl_text_ngram_sum *sum);
-/* A scorer for decoders: tokens are indices of a dictionary whose first spellings are the words. Borrows m.
-   */
+/* A scorer for decoders: tokens are indices of a dictionary whose first spellings are words. Borrows m. */
 FL_API fl_text_scorer *fl_text_ngram_scorer(const fl_text_ngram *m, const fl_text_dictionary *tokens);
 
 /* >>storage: interface for other file formats */
@@ -87,8 +86,8 @@ static bool fl__ngram_extends(float backoff) {
     return bits != 0x80000000u;
 }
 
-/* Looks up longer and longer n-grams that end with the word. The new state is as long as the longest one that
-   can be extended. */
+/* Looks up longer and longer n-grams that end with the word. The new state is the longest one that can
+   be extended. */
 FL_API double fl_text_ngram_score(const fl_text_ngram *m, const fl_text_state *from, int32_t word,
                                   fl_text_state *to) {
     if (!fl_given(m, "fl_text_ngram_score", "the model") ||

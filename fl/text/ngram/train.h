@@ -73,8 +73,7 @@ static int32_t fl__kn_at(fl__kn_level *l, int32_t context, int32_t word, int32_t
     return (int32_t)l->n++;
 }
 
-/* Counts all n-grams that end with word i of a sentence; last[k]: the n-gram of order k that ends before it.
-   */
+/* Counts all n-grams that end with word i of a sentence; last[k]: n-gram of order k that ends before it. */
 static bool fl__kn_count(fl__kn *k, int32_t word, int32_t *last, int length) {
     int32_t now[FL_TEXT_NGRAM_MOST];
     for (int n = 0; n < k->order && n <= length; n++) {

@@ -11,8 +11,7 @@ extern "C" {
    special if it is in the vocabulary. Returns NULL after fl_fail. */
 FL_API fl_text_tokenizer *fl_text_gpt2_load(const char *vocab, const char *merges);
 /* Loads a .tiktoken file: one token per line, base64 ("=" for an empty one) and rank. split: a regular
-   expression such as FL_TEXT_SPLIT_CL100K; special: special tokens with their ids. Returns NULL after
-   fl_fail. */
+   expression such as FL_TEXT_SPLIT_CL100K; special: special tokens with ids. Returns NULL after fl_fail. */
 FL_API fl_text_tokenizer *fl_text_tiktoken_load(const char *path, const char *split,
                                                 const fl_text_added *special, int64_t n);
 /* Appends the pipeline of byte-level tokenizers with that split, as JSON. */

@@ -190,8 +190,7 @@ static bool fl__norm_order(fl__norm_chain *k) {
     return true;
 }
 
-/* Canonical composition: joins each character with the last starter unless it is blocked. Returns the new
-   length. */
+/* Canonical composition: joins characters with the last starter unless blocked. Returns the new length. */
 static int64_t fl__norm_composed(fl__norm_char *v, int64_t n) {
     int64_t out = 0, starter = -1;
     for (int64_t i = 0; i < n; i++) {
@@ -209,8 +208,7 @@ static int64_t fl__norm_composed(fl__norm_char *v, int64_t n) {
 }
 
 /* Writes the characters. Each stands for the next one of the text, further ones of a decomposition for the
-   last one; characters that were composed have no range. These are the offsets of Hugging Face's tokenizers.
-   */
+   last one; characters that were composed have no range. These are tokenizers' offsets. */
 static bool fl__norm_write(fl_text_work *w, const fl__norm_chain *k, const fl_text_piece *source, int64_t n) {
     int64_t at = -1, next = 0;
     bool ok = true;

@@ -30,8 +30,7 @@ extern "C" {
 typedef struct fl_text_pattern fl_text_pattern;
 /* Compiles a regular expression, or a literal string. Expressions other than those above need PCRE2
    (FL_USE_PCRE2); without it, and if PCRE2 rejects the expression, an error quotes it. \s and [:space:] are
-   Unicode's White_Space (before PCRE2 10.40 also U+180E). where: prefix of error texts. Returns NULL after
-   fl_fail. */
+   Unicode's White_Space (before PCRE2 10.40 also U+180E). where: prefix of errors. NULL after fl_fail. */
 FL_API fl_text_pattern *fl_text_pattern_new(const char *text, int64_t n, bool literal, const char *where);
 /* Compiles {"String": ...} or {"Regex": ...}. */
 FL_API fl_text_pattern *fl_text_pattern_of(const fl_text_tree *t, const char *where);
@@ -163,8 +162,7 @@ static int64_t fl__pat_lines(const uint8_t *cls, const char *s, int64_t n, int64
     return end;
 }
 
-/* The common rest of the patterns since cl100k: symbols followed by line ends (and o200k's '/'), lines,
-   spaces. */
+/* The common rest of the patterns since cl100k: symbols with line ends (and o200k's '/'), lines, spaces. */
 static int64_t fl__pat_rest(const uint8_t *cls, const char *s, int64_t n, int64_t at,
                             bool slash, bool whole) {
     int len;

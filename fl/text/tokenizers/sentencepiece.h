@@ -1,5 +1,4 @@
-/* fl/text/tokenizers/sentencepiece.h - SentencePiece .model files; vocabularies of pieces with scores and
-   kinds */
+/* fl/text/tokenizers/sentencepiece.h - SentencePiece .model files; pieces with scores and kinds */
 #ifndef FL_TEXT_TOKENIZERS_SENTENCEPIECE_H
 #define FL_TEXT_TOKENIZERS_SENTENCEPIECE_H
 #include "tokenizer.h"
@@ -40,8 +39,7 @@ FL_API fl_text_tokenizer *fl_text_pieces(fl_text_dictionary *vocab, const float 
    the form of Hugging Face's converter, plus the keys "exact" and "unused", which other libraries ignore and
    which make it load as the same tokenizer. Returns NULL after fl_fail. */
 FL_API fl_text_tokenizer *fl_text_sentencepiece_load(const char *path);
-/* Loads llama2.c's tokenizer.bin with n pieces (0: all in the file); texts begin with <s>. Returns NULL after
-   fl_fail. */
+/* Loads llama2.c's tokenizer.bin with n pieces (0: all of them); texts begin with <s>. NULL after fl_fail. */
 FL_API fl_text_tokenizer *fl_text_llama2c_load(const char *path, int64_t n);
 
 #ifdef __cplusplus

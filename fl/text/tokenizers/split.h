@@ -135,8 +135,8 @@ static bool fl__split_words(const fl_text_step *s, fl_text_work *w) {
            fl_text_work_each(s, w, false, fl__split_words_one);
 }
 
-/* Splits where the script changes; Hiragana and Katakana count as Han, characters without a script as the one
-   before. */
+/* Splits where the script changes; Hiragana and Katakana count as Han, characters without
+   a script as the one before. */
 static bool fl__split_scripts_one(const fl_text_step *s, fl_text_work *w, fl_text_piece p) {
     (void)s;
     const char *han = fl_text_script(0x4e00), *last = NULL, *none = fl_text_script(-1);

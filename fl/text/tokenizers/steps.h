@@ -93,8 +93,7 @@ static inline uint32_t fl_text_work_from(const fl_text_work *w, int64_t i) {
 static inline uint32_t fl_text_work_to(const fl_text_work *w, int64_t i) {
     return w->to ? w->to[i] : w->base + (uint32_t)i + 1;
 }
-/* Fails for a character of the current text that is not in the vocabulary: "offset 7, line 2: ..."; returns
-   false. */
+/* Fails for a character of the current text that is not in the vocabulary: "offset 7, line 2: ...". False. */
 FL_API bool fl_text_work_unknown(const fl_text_work *w, uint32_t at);
 /* Heap memory of the buffers in bytes. */
 FL_API int64_t fl_text_work_bytes(const fl_text_work *w);

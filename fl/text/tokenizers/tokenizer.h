@@ -73,8 +73,7 @@ FL_API void fl_text_stream_free(fl_text_stream *s);
 
 /* Number of ids, 0 to size - 1; some may have no token. */
 FL_API int64_t fl_text_vocab_size(const fl_text_tokenizer *t);
-/* The bytes of a token, as in the text (for byte-level tokenizers the decoded bytes); NULL if there is none.
-   */
+/* The bytes of a token, as in the text (for byte-level tokenizers the decoded bytes); NULL if it has none. */
 FL_API const char *fl_text_token_of(const fl_text_tokenizer *t, int32_t id, int64_t *n);
 /* The id of a token such as "</s>"; -1: none. */
 FL_API int32_t fl_text_id_of(const fl_text_tokenizer *t, const char *token, int64_t n);
@@ -94,7 +93,7 @@ typedef struct fl_text_added {
     bool unreachable; /* never matched in text: only templates and callers insert it */
 } fl_text_added;
 /* Reads an object of "added_tokens" in tokenizer.json and borrows its text (NULL: it has no "content").
-   Returns its "id" unchecked, -1 if it has none. */
+   *id is its "id", unchecked, or -1. */
 FL_API fl_text_added fl_text_added_of(const fl_text_tree *e, int64_t *id);
 /* Adds tokens; call it before other threads use the tokenizer. Returns false after fl_fail. */
 FL_API bool fl_text_tokenizer_add(fl_text_tokenizer *t, const fl_text_added *added, int64_t n);
@@ -119,8 +118,9 @@ typedef struct fl_text_padding {
     uint8_t type;
     const char *token; /* its text in saved files, copied; NULL: that of the id */
 } fl_text_padding;
-/* Set truncation and padding; false after fl_fail. */
+/* Sets truncation. Returns false after fl_fail. */
 FL_API bool fl_text_tokenizer_truncate(fl_text_tokenizer *t, fl_text_truncation o);
+/* Sets padding. Returns false after fl_fail. */
 FL_API bool fl_text_tokenizer_pad(fl_text_tokenizer *t, fl_text_padding o);
 
 /* >>models: interface of models, which convert pieces to ids */
@@ -144,8 +144,7 @@ FL_API void *fl_text_model_new(size_t size, fl_text_model m);
 FL_API void fl_text_model_free(fl_text_model *m); /* NULL is fine */
 /* A tokenizer from a model, which it takes over (also on failure), and a JSON object with the keys
    "normalizer", "pre_tokenizer", "post_processor", "decoder", "added_tokens", "truncation", "padding" of
-   tokenizer.json, all optional. added: more added tokens; where: prefix of error texts. Returns NULL after
-   fl_fail. */
+   tokenizer.json, all optional. added: further added tokens; where: prefix of errors. NULL after fl_fail. */
 FL_API fl_text_tokenizer *fl_text_tokenizer_new(fl_text_model *m, const char *json,
                                                 const fl_text_added *added, int64_t n_added,
                                                 const char *where);
@@ -408,8 +407,7 @@ static bool fl__tok_finish(const fl_text_tokenizer *t, const fl_text_work *w, in
     int64_t parts = 0, left = FL__TOK_COPIES * (w->n_tokens + 512);
     bool ok = true;
     /* in the order of Hugging Face's tokenizers: both first parts; then the other parts of the first text,
-       each with all parts of the second; then the first part of the first text with the other parts of the
-       second */
+       each with all parts of the second; then the first part of the first text with the second's others */
     for (int pass = 0; pass < 2; pass++)
         for (int64_t i = 0; ok && !(pass ? i : i && !la) && fl__tok_part(a, la, c, i, &pa); i++)
             for (int64_t k = pass; ok && (lb || !k) && (pass || i || !k) && fl__tok_part(b, lb, c, k, &pb);

@@ -24,8 +24,7 @@ typedef struct fl_text_trie {
     fl_text_trie_node *node;
     int64_t n, cap_;
 } fl_text_trie;
-/* Builds a trie, which starts zeroed. Sorts the keys, which must be distinct and not empty. Returns false
-   after fl_fail. */
+/* Builds a trie, which starts zeroed. Sorts the keys, distinct and not empty. Returns false after fl_fail. */
 FL_API bool fl_text_trie_build(fl_text_trie *t, fl_text_key *key, int64_t n);
 FL_API void fl_text_trie_free(fl_text_trie *t);
 /* The child for byte c; -1: none. */

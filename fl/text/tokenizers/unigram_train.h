@@ -16,8 +16,7 @@ typedef struct fl_text_unigram_opts {
 } fl_text_unigram_opts;
 /* Trains on n bytes of text, words separated by white space (Kudo 2018, sentencepiece's settings): starts
    from all substrings of up to 16 characters that occur twice; alternates expectation maximisation and
-   pruning of a quarter of the pieces, those whose loss reduces the likelihood least. Returns NULL after
-   fl_fail. */
+   pruning of a quarter of the pieces, those whose loss reduces the likelihood least. NULL after fl_fail. */
 #define fl_text_unigram_train(...) FL__TEXT_UNIGRAM_TRAIN(__VA_ARGS__, ._end = 0)
 #define FL__TEXT_UNIGRAM_TRAIN(text, n, ...) \
     fl_text_unigram_train_opt(text, n, FL_LITERAL(fl_text_unigram_opts, __VA_ARGS__))
@@ -167,8 +166,8 @@ static fl_text_dictionary *fl__uni_letters(const fl_text_dictionary *words, doub
 
 /* ---- expectation and maximisation ---- */
 
-/* Seed pieces: substrings that occur twice and are not always followed by the same character; all
-   characters. */
+/* Seed pieces: substrings that occur twice and are not always followed by the same character; and
+   all characters. */
 static void fl__uni_seed(fl__uni_learn *l) {
     const int64_t n = fl_text_dictionary_size(l->text);
     double sum = 0;

@@ -20,8 +20,7 @@ FL_API bool fl_text_bert_pipeline(fl_data_text *out, bool cased, int64_t cls, in
    and accents. Returns NULL after fl_fail. */
 FL_API fl_text_tokenizer *fl_text_wordpiece_load(const char *path, bool cased);
 /* Trains on n bytes of text as Hugging Face's trainer: BPE merges, of which only the vocabulary is kept.
-   special must include [UNK], [CLS], [SEP]; default [PAD] [UNK] [CLS] [SEP] [MASK]. Returns NULL after
-   fl_fail. */
+   special must include [UNK], [CLS], [SEP]; default [PAD] [UNK] [CLS] [SEP] [MASK]. NULL after fl_fail. */
 #define fl_text_wordpiece_train(...) FL__TEXT_WORDPIECE_TRAIN(__VA_ARGS__, ._end = 0)
 #define FL__TEXT_WORDPIECE_TRAIN(text, n, ...) \
     fl_text_wordpiece_train_opt(text, n, FL_LITERAL(fl_text_train_opts, __VA_ARGS__))
