@@ -102,7 +102,7 @@ static void rows_of_parts(void) {
     NO(fl_split, (NULL, 0, 1, t, 8), NULLS);
     NO(fv_split, (NULL, 0, 1, v, 8), NULLS);
     NO(fl_split, (o.f23, 0, 1, NULL, 8), NULLS);
-    NO(fl_split, (o.f23, 1, 1, t, 2), "parts of 1", "room for 2");
+    NO(fl_split, (o.f23, 1, 1, t, 2), "parts of 1", "capacity 2");
     NO(fl_split, (o.f23, 1, 0, t, 8), "parts of 0", "[2, 3]");
     NO(fv_split, (o.v23, 2, 1, v, 8), "axis 2", "[2, 3]");
     const int64_t sizes[] = {1, 2}, below[] = {4, -1}, vast[] = {INT64_MAX, INT64_MAX};
@@ -118,7 +118,7 @@ static void rows_of_parts(void) {
     NO(fl_unbind, (NULL, 0, t, 8), NULLS);
     NO(fv_unbind, (NULL, 0, v, 8), NULLS);
     NO(fl_unbind, (o.f23, 0, NULL, 8), NULLS);
-    NO(fl_unbind, (o.f23, 1, t, 2), "axis 1 of shape [2, 3]", "room for 2");
+    NO(fl_unbind, (o.f23, 1, t, 2), "axis 1 of shape [2, 3]", "capacity 2");
     NO(fv_unbind, (o.v23, 2, v, 8), "axis 2", "[2, 3]");
     NO(fl_unbind, (o.number, 0, t, 8), "[]");
     NO(fl_chunk, (NULL, 0, 1, t), NULLS);

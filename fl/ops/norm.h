@@ -1,22 +1,25 @@
-/* fl/ops/norm.h - normalisation: of layers, batches, groups, channels, vectors
+/* fl/ops/norm.h - layer, RMS, batch, group, instance and local response norm; normalize, weight norm
 
    layer norm   y = (x - mean) rstd w + b,  rstd = 1 / sqrt(var + eps), over the last dims of x;
                 rms: mean = 0 and var = mean(x^2)
-   batch norm   y = max((x - mean) rstd w + b + add, 0 with relu), per channel over all other axes
+   batch norm   y = (x - mean) rstd w + b + add, or max(y, 0) with relu, per channel over all other axes
 
-   Records (fl_norm_args, fl_batch_norm_args). Means and variances are biased. x, y, add and their
-   gradients may be halves: all else, weights and statistics, is then f32, and a slot that takes no
-   narrow operands sees one dtype, in which it computes. [out] may be absent.
-     layer_norm       x, w, b -> y, [mean], rstd: w and b have the last args.dims dims of x, or are
-                      numbers; mean (absent with rms) and rstd have x's shape with those dims 1
+   Records (fl_norm_args, fl_batch_norm_args). Variances are biased. x, y, add and their gradients may be f16
+   or bf16; weights and statistics are f32 then. A kernel that takes no narrow operands gets all operands in
+   the one dtype it computes in. [out] is optional.
+     layer_norm       x, w, b -> y, [mean], rstd: w and b have the last args.dims dims of x, or are numbers;
+     mean
+                      (absent with rms) and rstd have x's shape with those dims 1
      layer_norm_grad  x, w, mean (a number with rms), rstd, dy -> [dx], [dw], [db]
      add_layer_norm   (fl_add_norm_args) x, w, b, add -> y, [mean], rstd, sum: the norm of sum = add +
                       dropout(x), all of x's shape
-     batch_norm       x [n, c, ...], w, b, add -> y, mean, var: w and b are [c, 1, ...] or numbers,
-                      add is like x or a number, mean and var are [1, c, 1, ...];
-                      the same, mean, var -> y
+     batch_norm       x [n, c, ...], w, b, add -> y, mean, var (batch statistics), or x, w, b, add, mean, var
+     -> y:
+                      w and b are [c, 1, ...] or numbers, add is like x or a number, mean and var are
+                      [1, c, 1, ...]
      batch_norm_grad  x, w, mean, var, y (a number without relu), dy -> [dx], [dw], [db], [dadd]
-     group_norm, group_norm_grad: the same with args.groups; mean and var are [n, groups, 1, ...], of one dim
+     group_norm, group_norm_grad: the same with args.groups; mean and var are [n, groups, 1, ...], with one
+     dim
                       more than x */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
@@ -29,43 +32,47 @@
 extern "C" {
 #endif
 
-/* (x - mean) / sqrt(var + eps) * weight + bias, mean and biased variance over the last `dims` dims,
-   the shape of weight and bias (either may be NULL). rms: x / sqrt(mean(x^2) + eps) * weight.
-   Floats, of integers f32; halves are computed in f32. */
+/* All norms take floats; integers become f32, f16 and bf16 are computed in f32 and rounded once. */
+/* (x - mean) / sqrt(var + eps) weight + bias, with mean and biased variance over the last `dims` dims. weight
+   and bias have those dims; NULL: 1 and 0. */
 FL_API fl_tensor *fl_layer_norm(fl_tensor *x, int dims, fl_tensor *weight, fl_tensor *bias,
                                 double eps);
 FL_API fl_var *fv_layer_norm(fl_var *x, int dims, fl_var *weight, fl_var *bias, double eps);
+/* x / sqrt(mean(x^2) + eps) weight, with the mean over the last `dims` dims; weight NULL: 1. */
 FL_API fl_tensor *fl_rms_norm(fl_tensor *x, int dims, fl_tensor *weight, double eps);
 FL_API fl_var *fv_rms_norm(fl_var *x, int dims, fl_var *weight, double eps);
-/* The norm of *sum = add + dropout(x), as a transformer's branch ends: where the backend has it, and x and
-   add are alike, in one pass forward, with the same numbers. p 0: no dropout. */
+/* Residual add and norm, fused: *sum = add + dropout(x), returns its layer norm (RMS norm if a.rms). One
+   forward pass if the backend has the kernel and x and add have one shape and dtype; else composed, with the
+   same random numbers. p 0: no dropout; rng NULL: the global generator. */
 FL_API fl_tensor *fl_add_layer_norm(fl_tensor *x, fl_tensor *add, fl_tensor *weight, fl_tensor *bias,
                                     fl_norm_args a, double p, fl_rng *rng, fl_tensor **sum);
 FL_API fl_var *fv_add_layer_norm(fl_var *x, fl_var *add, fl_var *weight, fl_var *bias, fl_norm_args a,
                                  double p, fl_rng *rng, fl_var **sum);
-/* The same over groups of channels of x [n, c, ...], over single channels; weight, bias: [c] or
-   NULL. */
+/* Layer norm over each of `groups` groups of channels of x [n, c, ...]; groups divides c. weight and bias are
+   [c] or NULL. */
 FL_API fl_tensor *fl_group_norm(fl_tensor *x, int64_t groups, fl_tensor *weight, fl_tensor *bias,
                                 double eps);
 FL_API fl_var *fv_group_norm(fl_var *x, int64_t groups, fl_var *weight, fl_var *bias, double eps);
+/* Group norm with one channel per group. */
 FL_API fl_tensor *fl_instance_norm(fl_tensor *x, fl_tensor *weight, fl_tensor *bias, double eps);
 FL_API fl_var *fv_instance_norm(fl_var *x, fl_var *weight, fl_var *bias, double eps);
 typedef struct fl_batch_norm_opts {
     fl_opts_guard guard_;
-    fl_tensor *mean, *var; /* [c], running statistics; without train they are wanted */
-    bool train; /* statistics of the batch, at least 2 values; updates mean and var. An empty batch leaves
-                   both as they are */
-    double momentum;       /* 0 -> 0.1; mean = (1 - momentum) mean + momentum batch, var unbiased */
-    double eps;            /* 0 -> 1e-5 */
-    bool relu;             /* the result, at least 0 */
-    /* With train: statistics of a batch of which x is a part. Adds up sums, f64 [2 c + 1], over all parts, in
-       place, once forward and once backward; the last one is the number of values per channel. False after
-       fl_fail. No second derivative. */
+    fl_tensor *mean, *var; /* [c], running statistics; required unless train */
+    bool train; /* use the batch's statistics (at least 2 values per channel) and update mean and var, which
+                   may be NULL. An empty batch does not change them */
+    double momentum;       /* 0: 0.1; running = (1 - momentum) running + momentum batch, with unbiased var */
+    double eps;            /* 0: 1e-5 */
+    bool relu;             /* return max(y, 0) */
+    /* Synchronised batch norm, with train: x is a part of the batch. reduce sums `sums`, f64 [2 c + 1], in
+       place over all parts, once in the forward and once in the backward pass; its last element is the number
+       of values per channel. It returns false after fl_fail. No second derivative. */
     bool (*reduce)(fl_tensor *sums, void *user);
-    void *reduce_user;
+    void *reduce_user; /* user of reduce */
     char _end;
 } fl_batch_norm_opts;
-/* The same per channel of x [n, c, ...] over all else, or with running statistics. */
+/* (x - mean) / sqrt(var + eps) weight + bias per channel of x [n, c, ...], with the batch's statistics if
+   train, else the running ones; weight and bias are [c] or NULL. */
 #define fl_batch_norm(...) FL__BATCH_NORM(fl_, __VA_ARGS__, ._end = 0)
 #define fv_batch_norm(...) FL__BATCH_NORM(fv_, __VA_ARGS__, ._end = 0)
 #define FL__BATCH_NORM(p, x, weight, bias, ...) \
@@ -73,7 +80,7 @@ typedef struct fl_batch_norm_opts {
 FL_API fl_tensor *fl_batch_norm_opt(fl_tensor *x, fl_tensor *weight, fl_tensor *bias,
                                     fl_batch_norm_opts o);
 FL_API fl_var *fv_batch_norm_opt(fl_var *x, fl_var *weight, fl_var *bias, fl_batch_norm_opts o);
-/* The same plus y, which has x's shape, before the relu: the end of a residual block. */
+/* Batch norm, plus y of x's shape, then the optional relu: the end of a residual block, fused. */
 #define fl_batch_norm_add(...) FL__BATCH_NORM_ADD(fl_, __VA_ARGS__, ._end = 0)
 #define fv_batch_norm_add(...) FL__BATCH_NORM_ADD(fv_, __VA_ARGS__, ._end = 0)
 #define FL__BATCH_NORM_ADD(p, x, weight, bias, y, ...) \
@@ -82,14 +89,15 @@ FL_API fl_tensor *fl_batch_norm_add_opt(fl_tensor *x, fl_tensor *weight, fl_tens
                                         fl_tensor *y, fl_batch_norm_opts o);
 FL_API fl_var *fv_batch_norm_add_opt(fl_var *x, fl_var *weight, fl_var *bias, fl_var *y,
                                      fl_batch_norm_opts o);
-/* x / (k + alpha * mean of x^2 over `size` neighbouring channels)^beta, zeros outside; x
-   [n, c, ...] */
+/* x / (k + alpha mean(x^2))^beta, where the mean is over `size` neighbouring channels of x [n, c, ...], with
+   zeros outside */
 FL_API fl_tensor *fl_local_response_norm(fl_tensor *x, int64_t size, double alpha, double beta,
                                          double k);
 FL_API fl_var *fv_local_response_norm(fl_var *x, int64_t size, double alpha, double beta, double k);
-/* x / max(|x|_p, eps) along axis;  v g / |v|_2 over all axes but one, to which g broadcasts */
+/* x / max(|x|_p, eps), with the p-norm along axis */
 FL_API fl_tensor *fl_normalize(fl_tensor *x, double p, int axis, double eps);
 FL_API fl_var *fv_normalize(fl_var *x, double p, int axis, double eps);
+/* v g / |v|_2, with the norm over all axes but `axis`; g broadcasts to the norm's shape. */
 FL_API fl_tensor *fl_weight_norm(fl_tensor *v, fl_tensor *g, int axis);
 FL_API fl_var *fv_weight_norm(fl_var *v, fl_var *g, int axis);
 

@@ -1,8 +1,7 @@
-/* fl/ops/order.h - sorting, and what sorting finds out
+/* fl/ops/order.h - sort, topk, unique, searchsorted, isin, nonzero
 
-   sort and nonzero are ops of the table. sort (args: fl_sort_args) x -> y, index i64: in a stable order
-   along one axis, NaN the largest; y = x at index; where y is shorter along the axis, the first of that
-   order. nonzero x b8 -> y i64 [n, ndim]. */
+   Records of the op table: sort (fl_sort_args) x -> y, i64 index: stable along one axis, NaN largest, y = x
+   at index; if y is shorter along the axis, its first elements. nonzero x b8 -> y i64 [n, ndim]. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -13,38 +12,40 @@
 extern "C" {
 #endif
 
-/* x in ascending (descending) order along axis: stable, NaN is the largest. *index (may be NULL)
-   gets the i64 place in x of each. */
+/* Sorts along axis, stable; NaN is the largest. *index (may be NULL): the i64 index in x of each element. */
 FL_API fl_tensor *fl_sort(fl_tensor *x, int axis, bool descending, fl_tensor **index);
 FL_API fl_var *fv_sort(fl_var *x, int axis, bool descending, fl_tensor **index);
-/* The places alone. */
+/* The i64 indices of fl_sort. */
 FL_API fl_tensor *fl_argsort(fl_tensor *x, int axis, bool descending);
-/* The k largest (smallest) along axis, in order; *index as above. */
+/* The k largest (or smallest) along axis, sorted; *index (may be NULL) as of fl_sort. Error if k exceeds the
+   axis. */
 FL_API fl_tensor *fl_topk(fl_tensor *x, int64_t k, int axis, bool smallest, fl_tensor **index);
 FL_API fl_var *fv_topk(fl_var *x, int64_t k, int axis, bool smallest, fl_tensor **index);
-/* Coordinates of the nonzero elements, i64 [n, ndim], row-major; waits for x. */
+/* Coordinates of the nonzero elements, i64 [n, ndim], in row-major order. Waits for x. */
 FL_API fl_tensor *fl_nonzero(fl_tensor *x);
-/* The distinct elements, sorted (each NaN is one), or one of each run of equal neighbours in
-   row-major order; *inverse (of x's shape) and *counts, which may be NULL: the place of each
-   element of x among them, and how many are equal to each. Waits for x. */
+/* torch.unique: the distinct elements, sorted; each NaN is distinct. *inverse (x's shape): the index of each
+   element of x in the result; *counts: the number of elements equal to each. Both are i64 and may be NULL.
+   Waits for x. */
 FL_API fl_tensor *fl_unique(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts);
+/* One element of each run of equal elements in row-major order; *inverse and *counts as above. Waits for
+   x. */
 FL_API fl_tensor *fl_unique_consecutive(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts);
-/* The same of the slices along axis, compared and sorted row-major: inverse and counts are vectors. */
+/* The same for the slices of x along axis, compared in row-major order: inverse and counts are vectors. */
 FL_API fl_tensor *fl_unique_dim(fl_tensor *x, int axis, fl_tensor **inverse, fl_tensor **counts);
 FL_API fl_tensor *fl_unique_consecutive_dim(fl_tensor *x, int axis, fl_tensor **inverse, fl_tensor **counts);
 typedef struct fl_searchsorted_opts {
     fl_opts_guard guard_;
-    fl_tensor *sorter; /* of sorted's shape: the places of its elements in ascending order, as fl_argsort
-                          gives them; NULL: they are in order */
+    fl_tensor *sorter; /* indices that sort `sorted`, as of fl_argsort, in its shape; NULL: it is sorted */
     char _end;
 } fl_searchsorted_opts;
-/* Where v would be inserted among elements in ascending order (NaN last): before those equal to it,
-   or after (right). sorted: a vector, or lines [..., n] for v's lines [..., m]. */
+/* torch.searchsorted: the i64 index at which each element of v would be inserted into the ascending `sorted`
+   (NaN last), before equal elements or, if right, after them. sorted is a vector, or has a row [..., n] for
+   each row [..., m] of v. */
 #define fl_searchsorted(...) FL__SEARCHSORTED(__VA_ARGS__, ._end = 0)
 #define FL__SEARCHSORTED(sorted, v, right, ...) \
     fl_searchsorted_opt(sorted, v, right, FL_LITERAL(fl_searchsorted_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_searchsorted_opt(fl_tensor *sorted, fl_tensor *v, bool right, fl_searchsorted_opts o);
-/* x is one of `among`'s elements -> b8 */
+/* b8 of x's shape: true where the element occurs in `among` */
 FL_API fl_tensor *fl_isin(fl_tensor *x, fl_tensor *among);
 
 #ifdef __cplusplus
@@ -67,14 +68,16 @@ FL_API fl_tensor *fl_isin(fl_tensor *x, fl_tensor *among);
 #include "view.h"
 /* ---- sort and nonzero ---- */
 
-/* The first *keep of x in order along axis; NULL: all. */
+/* The first *keep elements of x in sorted order along axis; keep NULL: all. */
 static fl_tensor *fl__sorted(const char *fn, fl_tensor *x, int axis, bool descending, const int64_t *keep,
                              fl_tensor **index) {
-    if (fl_is_null_arg(fn, x) || !(x = fl_materialise(x)) || (axis = fl_axis_of(fn, x, axis)) < 0) return NULL;
+    if (fl_is_null_arg(fn, x) || !(x = fl_materialise(x)) || (axis = fl_axis_of(fn, x,
+                                                                                axis)) < 0) return NULL;
     const int64_t n = x->shape[axis], k = keep ? *keep : n;
     if (k < 0 || k > n)
-        return fl_err_null("%s: %lld of axis %d of shape %s", fn, (long long)k, axis, FL_SHAPE_TEXT(x));
-    if (x->dtype == FL_U64) { /* sorted as the i64 of the same order */
+        return fl_err_null("%s: k must be at most the axis' size: got %lld of axis %d of shape %s", fn,
+                           (long long)k, axis, FL_SHAPE_TEXT(x));
+    if (x->dtype == FL_U64) { /* sorted as i64 after flipping the sign bit */
         fl_scope s = fl_scope_begin();
         x = fl_bitwise_xor(fl_cast(x, FL_I64), fl_int(INT64_MIN));
         fl_tensor *at = NULL, *y = x ? fl__sorted(fn, x, axis, descending, keep, &at) : NULL;
@@ -119,36 +122,36 @@ fl_tensor *fl_nonzero(fl_tensor *x) {
     return fl_scope_return(&s, c.out[0] ? fl_call_result(&c) : fl_raise());
 }
 
-/* The values are those at the places, so that is how the gradient goes back. */
+/* y = x at index, so dx is dy scattered to index. */
 static void fv__sort_back(fl_node *n, fl_var *dy) {
     fl_tensor *index = fv_value(fv_saved(n, 0)), *zero = fl_new_full(dy->value, FL_SCALAR_SHAPE, 0);
     fl_var *zeros = fv_const(fl_expand(zero, fv_in_shape(n, 0)));
     fv_add_grad(n, 0, fv_scatter_add(zeros, *(const int *)fv_args(n), index, dy));
 }
 
-static fl_var *fv__sorted(const char *name, fl_var *x, int axis, fl_tensor *value, fl_tensor *places,
+static fl_var *fv__sorted(const char *name, fl_var *x, int axis, fl_tensor *value, fl_tensor *indices,
                           fl_tensor **index) {
-    fl_var *saved = value ? fv_const(places) : NULL;
+    fl_var *saved = value ? fv_const(indices) : NULL;
     if (!saved) return NULL;
     fl_var *y = fv_record_args(name, value, fv__sort_back, FV_IN(x), FV_SAVE(saved), &axis, sizeof axis);
-    if (y && index) *index = places;
+    if (y && index) *index = indices;
     return y;
 }
 
 fl_var *fv_sort(fl_var *x, int axis, bool descending, fl_tensor **index) {
-    fl_tensor *places = NULL, *value = fl_sort(fv_value(x), axis, descending, &places);
-    return fv__sorted("sort", x, axis, value, places, index);
+    fl_tensor *indices = NULL, *value = fl_sort(fv_value(x), axis, descending, &indices);
+    return fv__sorted("sort", x, axis, value, indices, index);
 }
 
 fl_var *fv_topk(fl_var *x, int64_t k, int axis, bool smallest, fl_tensor **index) {
-    fl_tensor *places = NULL, *value = fl_topk(fv_value(x), k, axis, smallest, &places);
-    return fv__sorted("topk", x, axis, value, places, index);
+    fl_tensor *indices = NULL, *value = fl_topk(fv_value(x), k, axis, smallest, &indices);
+    return fv__sorted("topk", x, axis, value, indices, index);
 }
 
-/* ---- runs of equal elements, and places among sorted ones ---- */
+/* ---- runs of equal elements, binary search ---- */
 
-/* Of a vector, or rows of a matrix, whose equal elements are neighbours: one of each run. order[i]
-   (NULL: i) is where element i stands in *inverse, of the given shape. */
+/* One element of each run of equal elements of a vector, or rows of a matrix. order[i] (NULL: i) is the index
+   of element i in *inverse, which has the given shape. */
 static fl_tensor *fl__runs(fl_scope *s, fl_tensor *line, fl_tensor *order, fl_shape shape,
                            fl_tensor **inverse, fl_tensor **counts) {
     if (!line) return fl_scope_return(s, NULL);
@@ -181,8 +184,8 @@ fl_tensor *fl_unique(fl_tensor *x, fl_tensor **inverse, fl_tensor **counts) {
     return fl__runs(&s, line, order, fl_shape_of(x), inverse, counts);
 }
 
-/* The places of rows [n, m] in row-major order. They are sorted by their last element first: each sort keeps
-   the order of those before. */
+/* Indices that sort rows [n, m] lexicographically: stable sorts by the last column first (LSD radix
+   order). */
 static fl_tensor *fl__row_order(fl_tensor *rows) {
     if (!rows) return NULL;
     fl_tensor *order = fl_new_arange(rows, 0, (double)rows->shape[0], 1, FL_I64);
@@ -195,7 +198,7 @@ static fl_tensor *fl__row_order(fl_tensor *rows) {
     return order;
 }
 
-/* One of each run of equal slices along axis, which are sorted before or as they are. */
+/* One of each run of equal slices along axis, which are sorted first if asked for. */
 static fl_tensor *fl__unique_slices(const char *fn, fl_tensor *x, int axis, bool sort, fl_tensor **inverse,
                                     fl_tensor **counts) {
     if (fl_is_null_arg(fn, x) || (axis = fl_axis_of(fn, x, axis)) < 0) return NULL;
@@ -209,12 +212,12 @@ static fl_tensor *fl__unique_slices(const char *fn, fl_tensor *x, int axis, bool
     if (sort) rows = order ? fl_index_select(rows, 0, order) : NULL;
     if (!rows) return fl_scope_return(&s, NULL);
     fl_scope inner = fl_scope_begin();
-    fl_tensor *places = NULL, *sizes = NULL;
-    fl_tensor *y = fl__runs(&inner, rows, order, FL_SHAPE(n), &places, &sizes);
+    fl_tensor *indices = NULL, *sizes = NULL;
+    fl_tensor *y = fl__runs(&inner, rows, order, FL_SHAPE(n), &indices, &sizes);
     if (y) shape.dim[0] = y->shape[0];
     if (y) y = fl_movedim(fl_reshape(y, shape), 0, axis);
     if (!y) return fl_scope_return(&s, NULL);
-    if (inverse) *inverse = fl_promote(&s, places);
+    if (inverse) *inverse = fl_promote(&s, indices);
     if (counts) *counts = fl_promote(&s, sizes);
     return fl_scope_return(&s, y);
 }
@@ -233,7 +236,8 @@ fl_tensor *fl_unique_consecutive(fl_tensor *x, fl_tensor **inverse, fl_tensor **
     return fl__runs(&s, fl_reshape(x, FL_SHAPE(fl_numel(x))), NULL, fl_shape_of(x), inverse, counts);
 }
 
-/* at + step where the element before that place comes before v, else at. NaN comes last. */
+/* One step of the binary search: at + step where sorted[at + step - 1] comes before v, else at. NaN is
+   last. */
 static fl_tensor *fl__step_right(fl_tensor *sorted, fl_tensor *v, bool right, fl_tensor *at,
                                  int64_t step) {
     fl_scope s = fl_scope_begin();
@@ -247,15 +251,16 @@ static fl_tensor *fl__step_right(fl_tensor *sorted, fl_tensor *v, bool right, fl
 }
 
 fl_tensor *fl_searchsorted_opt(fl_tensor *sorted, fl_tensor *v, bool right, fl_searchsorted_opts o) {
-    if (fl_is_null_arg("fl_searchsorted", sorted) || fl_is_null_arg("fl_searchsorted", v) || fl_error()) return NULL;
+    if (fl_is_null_arg("fl_searchsorted", sorted) || fl_is_null_arg("fl_searchsorted", v) ||
+        fl_error()) return NULL;
     bool fits = sorted->ndim == 1 || (sorted->ndim > 1 && sorted->ndim == v->ndim);
     for (int i = 0; fits && i < sorted->ndim - 1; i++) fits = sorted->shape[i] == v->shape[i];
     if (!fits)
-        return fl_err_null("fl_searchsorted: values of shape %s in %s", FL_SHAPE_TEXT(v),
-                       FL_SHAPE_TEXT(sorted));
+        return fl_err_null("fl_searchsorted: sorted must be a vector or have v's leading dims: got values of "
+                           "shape %s in %s", FL_SHAPE_TEXT(v), FL_SHAPE_TEXT(sorted));
     if (o.sorter && !fl_same_shape(sorted, o.sorter))
-        return fl_err_null("fl_searchsorted: sorter of shape %s for %s", FL_SHAPE_TEXT(o.sorter),
-                           FL_SHAPE_TEXT(sorted));
+        return fl_err_null("fl_searchsorted: sorter must have sorted's shape: got sorter of shape %s for %s",
+                           FL_SHAPE_TEXT(o.sorter), FL_SHAPE_TEXT(sorted));
     fl_scope s = fl_scope_of("fl_searchsorted");
     if (o.sorter && !(sorted = fl_gather(sorted, -1, o.sorter))) return fl_scope_return(&s, NULL);
     fl_shape shape = fl_shape_of(v);

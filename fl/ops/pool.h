@@ -1,11 +1,12 @@
-/* fl/ops/pool.h - pooling of 1 to 3 spatial dims: the maximum, mean or p-norm of windows
+/* fl/ops/pool.h - pooling of 1 to 3 spatial dims: max, average and Lp pooling, adaptive pooling, max
+   unpooling
 
    Records (args: fl_pool2d_args):
-     max_pool2d       x [n, c, h, w] -> y [n, c, oh, ow], index of the first maximum: i64 into h * w, or,
-                      in_window, u8 into the window, of at most 256 elements
+     max_pool2d       x [n, c, h, w] -> y [n, c, oh, ow], index of the first maximum: i64 into h * w, or, if
+                      in_window, u8 into the window, which has at most 256 elements
      max_pool2d_grad  dy, index -> dx (its shape is out's)
      avg_pool2d       x -> y;  avg_pool2d_grad  dy -> dx
-   1-d, 3-d, p-norms and adaptive windows go axis by axis, through the taps of taps.inc. */
+   1-d, 3-d, Lp and adaptive pooling work axis by axis, by the taps of taps.inc. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -17,26 +18,26 @@
 extern "C" {
 #endif
 
-/* Of a float x [n, c, spatial...]. */
+/* Settings per spatial dim of a float x [n, c, spatial...]; 0: as the dim before. */
 typedef struct fl_pool_opts {
     fl_opts_guard guard_;
-    int64_t kernel[3], stride[3]; /* per dim, 0 -> that of the dim before; no stride: the kernel */
+    int64_t kernel[3], stride[3]; /* window size; distance of windows, first 0: the kernel */
     int64_t pad[3];               /* on both sides, at most half a window, or FL_SAME; FL_I0: 0 */
-    bool ignore_pad;              /* average over the elements inside the image only */
-    int64_t pad_hi[3];            /* behind the image, where that is another one than pad */
-    int64_t dilation[3];          /* between the elements of a window */
-    bool ceil_mode;               /* the last window may reach beyond the padding */
-    int64_t divisor_override;     /* of averages: the sum over this; 0: over the elements that count */
+    bool ignore_pad;              /* average over the elements inside the image (count_include_pad=False) */
+    int64_t pad_hi[3];            /* padding at the end, if it differs from pad */
+    int64_t dilation[3];          /* distance of the elements of a window; first 0: 1 */
+    bool ceil_mode;               /* round the number of windows up: the last may reach beyond the padding */
+    int64_t divisor_override;     /* average: divide the sum by this; 0: by the number of elements */
     char _end;
 } fl_pool_opts;
-/* The largest of each window; padding counts as -inf, NaN wins. *index (may be NULL) gets the i64
-   row-major place of the first maximum in its image: fl_max_pool(x, NULL, .kernel = {3, 2}). */
+/* PyTorch's max_pool1d to 3d. Padding counts as -inf, NaN counts as largest. *index (may be NULL): the i64
+   row-major index in the image of the first maximum. Example: fl_max_pool(x, NULL, .kernel = {3, 2}) */
 #define fl_max_pool(...) FL__MAX_POOL(fl_, __VA_ARGS__, ._end = 0)
 #define fv_max_pool(...) FL__MAX_POOL(fv_, __VA_ARGS__, ._end = 0)
 #define FL__MAX_POOL(p, x, index, ...) p##max_pool_opt(x, index, FL_LITERAL(fl_pool_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_max_pool_opt(fl_tensor *x, fl_tensor **index, fl_pool_opts o);
 FL_API fl_var *fv_max_pool_opt(fl_var *x, fl_tensor **index, fl_pool_opts o);
-/* The mean of each window, padding counted as 0. */
+/* PyTorch's avg_pool1d to 3d: the mean of each window, with padding as 0. */
 #define fl_avg_pool(...) FL__AVG_POOL(fl_, __VA_ARGS__, ._end = 0)
 #define fv_avg_pool(...) FL__AVG_POOL(fv_, __VA_ARGS__, ._end = 0)
 #define FL__AVG_POOL(p, x, ...) p##avg_pool_opt(x, FL_LITERAL(fl_pool_opts, __VA_ARGS__))
@@ -48,17 +49,19 @@ FL_API fl_var *fv_avg_pool_opt(fl_var *x, fl_pool_opts o);
 #define FL__LP_POOL(prefix, x, p, ...) prefix##lp_pool_opt(x, p, FL_LITERAL(fl_pool_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_lp_pool_opt(fl_tensor *x, double p, fl_pool_opts o);
 FL_API fl_var *fv_lp_pool_opt(fl_var *x, double p, fl_pool_opts o);
-/* The adjoint of picking maxima: zero images of the spatial dims size with x [n, c, spatial...] written at
-   index, the places that fl_max_pool gave (of repeated ones the last stays). */
+/* PyTorch's max_unpool: zero images with spatial dims `size`, in which x [n, c, spatial...] is written at
+   index, as fl_max_pool returned it. If an index repeats, the last write wins. */
 FL_API fl_tensor *fl_max_unpool(fl_tensor *x, fl_tensor *index, fl_shape size);
 FL_API fl_var *fv_max_unpool(fl_var *x, fl_tensor *index, fl_shape size);
-/* Windows i n / size to (i + 1) n / size, rounded outwards: size has one entry per spatial dim. */
+/* PyTorch's adaptive pooling to spatial dims `size`: of n elements, window i covers floor(i n / size) to
+   ceil((i + 1) n / size) - 1. */
 FL_API fl_tensor *fl_adaptive_max_pool(fl_tensor *x, fl_shape size, fl_tensor **index);
 FL_API fl_var *fv_adaptive_max_pool(fl_var *x, fl_shape size, fl_tensor **index);
 FL_API fl_tensor *fl_adaptive_avg_pool(fl_tensor *x, fl_shape size);
 FL_API fl_var *fv_adaptive_avg_pool(fl_var *x, fl_shape size);
 
-/* With resolved args: the mean, its gradient, and that of the maximum by its i64 index. */
+/* The 2-d records, with all settings resolved: average pooling, its gradient, and the gradient of max pooling
+   from its i64 index. */
 FL_API fl_tensor *fl_avg_pool2d_run(fl_tensor *x, fl_pool2d_args a);
 FL_API fl_var *fv_avg_pool2d_run(fl_var *x, fl_pool2d_args a);
 FL_API fl_tensor *fl_avg_pool2d_grad(fl_tensor *dy, fl_shape x_shape, fl_pool2d_args a);
@@ -96,7 +99,7 @@ static bool fl__takes_bytes(const fl_tensor *x, const fl_pool2d_args *a);
 
 /* ---- shape rules of the records ---- */
 
-/* True if a pools x, a float of four dims, in windows that all see some of the image; *y: the shape. */
+/* True if every window of a overlaps the image x [n, c, h, w]; *y: the shape of the result. */
 static bool fl__pooled_shape(const char *fn, fl_shape x, const fl_pool2d_args *a, fl_shape *y) {
     bool ok = x.ndim == 4;
     *y = x;
@@ -108,8 +111,9 @@ static bool fl__pooled_shape(const char *fn, fl_shape x, const fl_pool2d_args *a
         ok = ok && y->dim[2 + i] > 0 &&
              (hi <= k / 2 || (y->dim[2 + i] - 1) * a->stride[i] - lo < x.dim[2 + i]);
     }
-    return ok || fl_err_false("%s: x %s, window %lld x %lld, stride %lld x %lld, pad %lld x %lld (at most half "
-                              "a window)", fn, FL_TEXT_OF(x), (long long)a->kernel[0],
+    return ok || fl_err_false("%s: the windows do not fit x or a setting is out of range: x %s, window %lld "
+                              "x %lld, stride %lld x %lld, pad %lld x %lld (at most half a window)", fn,
+                              FL_TEXT_OF(x), (long long)a->kernel[0],
                               (long long)a->kernel[1], (long long)a->stride[0], (long long)a->stride[1],
                               (long long)a->pad_lo[0], (long long)a->pad_lo[1]);
 }
@@ -117,12 +121,12 @@ static bool fl__pooled_shape(const char *fn, fl_shape x, const fl_pool2d_args *a
 static bool fl__poolable(const char *fn, const fl_tensor *x) {
     if (fl_is_null_arg(fn, x)) return false;
     if (x->ndim == 4 && fl_dtype_is_float(x->dtype)) return true;
-    return fl_err_false("%s: x is %s of shape %s, not a float of four dims", fn, fl_dtype_name(x->dtype),
+    return fl_err_false("%s: x is %s of shape %s, expected a float of 4 dims", fn, fl_dtype_name(x->dtype),
                         FL_SHAPE_TEXT(x));
 }
 
-/* True if places of maxima that only the gradient reads may be bytes: in windows of at most 256 elements,
-   where the backend's slots take them as they are. */
+/* True if the indices, read by the gradient alone, may be u8: windows of at most 256 elements, and a backend
+   whose kernels take u8 indices. */
 static bool fl__takes_bytes(const fl_tensor *x, const fl_pool2d_args *a) {
     const fl_backend *be = fl_backend_at(x->backend);
     const fl_op both[] = {fl_op_max_pool2d, fl_op_max_pool2d_grad};
@@ -154,8 +158,9 @@ fl_tensor *fl_max_pool2d_grad(fl_tensor *dy, fl_tensor *index, fl_shape x_shape)
     if (!fl_same_shape(dy, index) || index->dtype != FL_I64 || x_shape.ndim != 4 ||
         x_shape.dim[0] != dy->shape[0] || x_shape.dim[1] != dy->shape[1] ||
         fl_shape_numel(x_shape) < 0 || !fl_same_backend("fl_max_pool2d_grad", dy, index))
-        return fl_err_null("fl_max_pool2d_grad: dy %s, index %s (%s), x %s", FL_SHAPE_TEXT(dy),
-                           FL_SHAPE_TEXT(index), fl_dtype_name(index->dtype), FL_TEXT_OF(x_shape));
+        return fl_err_null("fl_max_pool2d_grad: dy and i64 index must have one shape, with x's [n, c]: got "
+                           "dy %s, index %s (%s), x %s", FL_SHAPE_TEXT(dy), FL_SHAPE_TEXT(index),
+                           fl_dtype_name(index->dtype), FL_TEXT_OF(x_shape));
     return fl__max_pool2d_grad(dy, index, x_shape, (fl_pool2d_args){.in_window = false});
 }
 
@@ -174,21 +179,22 @@ fl_tensor *fl_avg_pool2d_grad(fl_tensor *dy, fl_shape x_shape, fl_pool2d_args a)
         !fl__pooled_shape("fl_avg_pool2d_grad", x_shape, &a, &shape))
         return NULL;
     if (!fl_shape_is(dy, shape))
-        return fl_err_null("fl_avg_pool2d_grad: dy %s, x %s", FL_SHAPE_TEXT(dy), FL_TEXT_OF(x_shape));
+        return fl_err_null("fl_avg_pool2d_grad: dy must have the result's shape: got dy %s, x %s, expected "
+                           "dy %s",
+                           FL_SHAPE_TEXT(dy), FL_TEXT_OF(x_shape), FL_TEXT_OF(shape));
     fl_tensor *dx = fl__image_as(fl_out_on(dy->backend, x_shape, dy->dtype), dy, dy);
     return fl_call_into(fl_op_avg_pool2d_grad, dx, dy, NULL, &a);
 }
 
-/* ---- compositions: by a table of the places of each window's elements ---- */
+/* ---- compositions: by a table of the indices of each window's elements ---- */
 
-/* For x of the shape x_shape: i64 [oh, ow, kh * kw] positions h * w of each window's elements,
-   clipped into the image; *inside b8 of the same shape. The pooling compositions gather and scatter
-   with them. */
+/* i64 [oh, ow, kh * kw]: the row-major index in an image of x_shape of each window's elements, clipped to the
+   image; *inside: b8 of the same shape. The compositions gather and scatter with them. */
 static fl_tensor *fl__windows_of(fl_shape x_shape, fl_shape y, const fl_pool2d_args *a,
                                  const char *backend, fl_tensor **inside) {
     const fl_shape flat = FL_SHAPE(y.dim[2], y.dim[3], a->kernel[0] * a->kernel[1]);
     const int64_t n = fl_shape_numel(flat), h = x_shape.dim[2], w = x_shape.dim[3];
-    if (n < 0) fl_fail("fl_pool: windows %s are too many", FL_TEXT_OF(flat));
+    if (n < 0) fl_fail("fl_pool: windows %s have too many elements", FL_TEXT_OF(flat));
     int64_t *at = n < 0 ? NULL : fl_heap_alloc((size_t)n * (sizeof *at + 1) + 1);
     uint8_t *in = at ? (uint8_t *)(at + n) : NULL;
     for (int64_t k = 0; at && k < n; k++) {
@@ -198,15 +204,15 @@ static fl_tensor *fl__windows_of(fl_shape x_shape, fl_shape y, const fl_pool2d_a
         in[k] = i >= 0 && i < h && j >= 0 && j < w;
         at[k] = (i < 0 ? 0 : i < h ? i : h - 1) * w + (j < 0 ? 0 : j < w ? j : w - 1);
     }
-    fl_tensor *place = at ? fl_from_host(at, flat, FL_I64) : NULL;
-    *inside = place ? fl_from_host(in, flat, FL_B8) : NULL;
+    fl_tensor *index_map = at ? fl_from_host(at, flat, FL_I64) : NULL;
+    *inside = index_map ? fl_from_host(in, flat, FL_B8) : NULL;
     fl_heap_free(at);
     if (*inside) *inside = fl_to(*inside, backend);
-    return *inside ? fl_to(place, backend) : NULL;
+    return *inside ? fl_to(index_map, backend) : NULL;
 }
 
-/* The windows of x as values [n, c, oh * ow, k] with `outside` where they leave the image; *index
-   (n, c expanded) and *inside as above, flat. */
+/* The windows' values [n, c, oh * ow, k], with `outside` for elements outside the image; *index (expanded
+   over n and c) and *inside as above, flattened. */
 static fl_tensor *fl__unfold_windows(fl_tensor *x, fl_shape y, const fl_pool2d_args *a,
                                      double outside, fl_tensor **index) {
     fl_tensor *inside;
@@ -231,7 +237,7 @@ static bool fl__compose_max_pool2d(const fl_call *c, fl_tensor **y) {
     return y[0] && y[1];
 }
 
-/* i64 places in images of x_shape of places in windows */
+/* Converts indices into windows to i64 indices into images of x_shape. */
 static fl_tensor *fl__pooled_places(fl_tensor *index, fl_shape x_shape, const fl_pool2d_args *a) {
     fl_scope s = fl_scope_begin();
     fl_shape y = fl_shape_of(index);
@@ -242,7 +248,7 @@ static fl_tensor *fl__pooled_places(fl_tensor *index, fl_shape x_shape, const fl
     return fl_scope_return(&s, fl_reshape(fl_gather(at, 3, tap), y));
 }
 
-/* Adds src [n, c, m] at the places index [n, c, m] of zero images of x_shape. */
+/* Zero images of x_shape with src [n, c, m] added at index [n, c, m]. */
 static fl_tensor *fl__scatter_images(fl_tensor *src, fl_tensor *index, fl_shape x_shape) {
     fl_shape flat = FL_SHAPE(x_shape.dim[0], x_shape.dim[1], x_shape.dim[2] * x_shape.dim[3]);
     if (!src || !index) return NULL;
@@ -259,7 +265,7 @@ static bool fl__compose_max_pool2d_grad(const fl_call *c, fl_tensor **dx) {
     return (dx[0] = fl__scatter_images(fl_reshape(dy, flat), fl_reshape(index, flat), x)) != NULL;
 }
 
-/* One over the number of elements each window averages, [oh * ow, 1]; on x's backend. */
+/* 1 / (number of elements of each window), [oh * ow, 1], on x's backend. */
 static fl_tensor *fl__window_weights(fl_shape x_shape, fl_shape y, const fl_pool2d_args *a,
                                      fl_dtype dtype, const char *backend) {
     fl_tensor *inside;
@@ -295,7 +301,7 @@ static bool fl__compose_avg_pool2d_grad(const fl_call *c, fl_tensor **dx) {
 
 /* ---- gradients ---- */
 
-/* g [n, c, h, w] at the places that won. */
+/* The gradient of dy: g [n, c, h, w] gathered at the maxima. */
 static void fv__max_pool2d_grad_back(fl_node *n, fl_var *g) {
     fl_shape s = fl_shape_of(g->value), out = fv_in_shape(n, 0);
     fl_tensor *index = fv_value(fv_saved(n, 0));

@@ -1,5 +1,5 @@
-/* fl/ops/position.h - what tells attention where its queries and keys stand: rotary positions, and
-   masks by length and by distance */
+/* fl/ops/position.h - positional encodings for attention: rotary embedding, ALiBi, relative positions, length
+   masks */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -10,21 +10,23 @@
 extern "C" {
 #endif
 
-/* Rotary positions (arXiv 2104.09864): row i of x [..., t, d] stands at p = scale (offset + i); its pair
-   (a, b) number j becomes (a cos w - b sin w, a sin w + b cos w), w = p base^(-2 j / dim). */
+/* Rotary position embedding (RoPE, arXiv 2104.09864): row i of x [..., t, d] has position p = scale (offset +
+   i). Its pair j, (a, b), is rotated to (a cos w - b sin w, a sin w + b cos w), w = p base^(-2 j / dim).
+   Floats; integers become f32. Errors: an odd dim or one above d, settings out of range. */
 typedef enum fl_rotary_kind { FL_ROTARY_LINEAR, FL_ROTARY_LLAMA3, FL_ROTARY_YARN } fl_rotary_kind;
 typedef struct fl_rotary_opts {
     fl_opts_guard guard_;
     double base;      /* 0: 10000 */
-    int64_t offset;   /* place of row 0, as after a cache of that many */
-    double scale;     /* of positions, 0: 1; 1 / 4 reads four times the length trained for (linear) */
-    fl_rotary_kind kind; /* which pairs are scaled, by how often they turn within the length trained for:
-                            LINEAR all; LLAMA3 (Llama 3.1) those that turn fewer than `low` times, and those
-                            between low and high in part; YARN (arXiv 2309.00071) the same along the numbers
-                            of pairs, and all is multiplied by 1 + 0.1 log(1 / scale) */
-    double low, high; /* 0: 1 and 4; YARN 1 and 32 */
-    int64_t trained;  /* that length; LLAMA3, YARN */
-    int64_t dim;      /* the first dim of d columns turn, the others stay; even; 0: d */
+    int64_t offset;   /* position of row 0, for example the length of a KV cache */
+    double scale;     /* factor of positions (1 / the scaling factor); 1 / 4 extends the context 4 times; 0:
+                         1 */
+    fl_rotary_kind kind; /* which pairs are scaled, by their number of rotations within the trained context:
+                            LINEAR all; LLAMA3 (Llama 3.1) those with fewer than `low`, and partly those
+                            between low and high; YARN (arXiv 2309.00071) the same with a ramp over pair
+                            indices, and results are multiplied by 1 + 0.1 log(1 / scale) */
+    double low, high; /* rotations; 0: 1 and 4, for YARN 1 and 32 */
+    int64_t trained;  /* length of the trained context; for LLAMA3 and YARN */
+    int64_t dim;      /* number of columns to rotate, the first of d; even; 0: d */
     bool interleaved; /* pairs are columns 2 j and 2 j + 1 (GPT-J, Meta's Llama); else j and j + dim / 2
                          (GPT-NeoX, Hugging Face) */
     char _end;
@@ -34,24 +36,29 @@ typedef struct fl_rotary_opts {
 #define FL__ROTARY(p, x, ...) p##rotary_opt(x, FL_LITERAL(fl_rotary_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_rotary_opt(fl_tensor *x, fl_rotary_opts o);
 FL_API fl_var *fv_rotary_opt(fl_var *x, fl_rotary_opts o);
-/* The angle of pair j of o->dim columns, from place to place;  what all results are multiplied by. */
+/* The angle, in radians, by which pair j of o->dim columns rotates per position. */
 FL_API double fl_rotary_frequency(const fl_rotary_opts *o, int64_t j);
+/* The factor of all results: 1, or YARN's 1 + 0.1 log(1 / scale). */
 FL_API double fl_rotary_gain(const fl_rotary_opts *o);
 
-/* Masks for the above, on the default backend. m keys, n queries from place offset on. */
-/* b8 [batch, 1, 1, m]: true for the first lengths[i] keys of sequence i; lengths i64 [batch], 1 to m each. */
+/* Attention masks and biases, on the default backend, for m keys and n queries, of which query 0 has position
+   offset. */
+/* Padding mask, b8 [batch, 1, 1, m]: true for the first lengths[i] keys of sequence i; lengths is i64 [batch]
+   with elements in [1, m]. */
 FL_API fl_tensor *fl_length_mask(fl_tensor *lengths, int64_t m);
-/* f32 [heads, n, m], ALiBi (arXiv 2108.12409): -slope |offset + i - j|, slopes 2^(-8 h / heads) for h from 1
-   where heads is a power of two, with every other one of twice as many behind them where it is not. */
+/* ALiBi (arXiv 2108.12409), f32 [heads, n, m]: -slope |offset + i - j| with slopes 2^(-8 h / heads), h = 1,
+   2, ..., if heads is a power of two. Else the slopes of the next lower power of two, then every other one of
+   twice as many heads. */
 FL_API fl_tensor *fl_alibi(int64_t heads, int64_t n, int64_t m, int64_t offset);
-/* i64 [n, m]: which of `buckets` the distance j - (offset + i) falls into, as T5 (arXiv 1910.10683): half of
-   them (of each direction's) exact, the others logarithmic up to `most`, beyond which all are one. Both
-   directions have half the buckets each, or (causal) keys ahead are in bucket 0. */
-FL_API fl_tensor *fl_relative_buckets(int64_t n, int64_t m, int64_t offset, int64_t buckets, int64_t most,
-                                      bool causal);
-/* What relative positions add to scores (arXiv 1803.02155): of q [..., n, d] and one row per distance,
-   table [2 c - 1, d], -> [..., n, m] = q_i . table[c - 1 + j - (offset + i)]; distances beyond c - 1 are
-   taken as that. */
+/* T5's relative position buckets (arXiv 1910.10683), i64 [n, m]: the bucket of the distance j - (offset + i).
+   Both directions have half of the buckets each; if causal, keys after the query are in bucket 0. Half of a
+   direction's buckets hold one distance each, the others grow logarithmically up to max_distance; larger
+   distances share the last one. */
+FL_API fl_tensor *fl_relative_buckets(int64_t n, int64_t m, int64_t offset, int64_t buckets,
+                                      int64_t max_distance, bool causal);
+/* Relative position scores (arXiv 1803.02155), to be added to q k^T: q [..., n, d], table [2 c - 1, d] with
+   one row per distance -> [..., n, m], q[i] . table[c - 1 + j - (offset + i)]. Distances are clamped to [1 -
+   c, c - 1]. */
 FL_API fl_tensor *fl_relative_scores(fl_tensor *q, fl_tensor *table, int64_t m, int64_t offset);
 FL_API fl_var *fv_relative_scores(fl_var *q, fl_var *table, int64_t m, int64_t offset);
 

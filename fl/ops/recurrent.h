@@ -1,20 +1,21 @@
-/* fl/ops/recurrent.h - recurrent networks: cells, and layers of them over sequences
+/* fl/ops/recurrent.h - recurrent networks: RNN, GRU and LSTM cells, and multi-layer sequences of them
 
    rnn    h' = tanh, or relu, of (x W_ih^T + b_ih + h W_hh^T + b_hh)
    gru    r, z = sigmoid(x_r + h_r), sigmoid(x_z + h_z);  n = tanh(x_n + r h_n);  h' = n + z (h - n)
    lstm   i, f, g, o of x + h, by sigmoid, sigmoid, tanh, sigmoid;  c' = f c + i g;  h' = o tanh(c'),
-          projected: h' = (o tanh(c')) W_hr^T (arXiv 1402.1128)
+                 projected: h' = (o tanh(c')) W_hr^T (arXiv 1402.1128)
 
-   where x_* and h_* are parts of x W_ih^T + b_ih and h W_hh^T + b_hh. Cells are composed of other
-   ops: see expand.h. A layer over a sequence, in one direction or both, is one record.
+   where x_* and h_* are the gates' parts of x W_ih^T + b_ih and h W_hh^T + b_hh. Cells are composed of other
+   ops (expand.h). A layer over a sequence, in one direction or both, is one record.
 
-   Records (fl_rnn_args), of one dtype but i64 lengths. t steps, n sequences, r = n t rows; out =
-   hidden, or what it is projected to.
-     rnn       x [t, n, in] or [n, t, in], h0 [ways, n, out], c0 [ways, n, hidden] (of an LSTM), flat
-               weights w: for all directions W_ih, then W_hh, b_ih, b_hh, W_hr (fl_rnn_part);
-               lengths [n]. Numbers: zeros for h0 and c0, all steps for lengths
-               -> flat: y [t, n, ways out], or [n, t, ...], then the last h and c; [reserve], flat, what
-               the backend's rnn_grad wants to know: fl_rnn_reserve numbers
+   Records (fl_rnn_args), of one dtype except i64 lengths. t steps, n sequences, ways = 1 or 2 directions; out
+   = hidden, or the projection's size. Flat: concatenated to one dim.
+     rnn       x [t, n, in] or [n, t, in], h0 [ways, n, out], c0 [ways, n, hidden] (LSTM), flat weights w:
+     W_ih of
+               all directions, then W_hh, b_ih, b_hh, W_hr (fl_rnn_part); lengths [n]. A number instead of h0
+               or c0 means zeros, instead of lengths all steps
+               -> flat y: y [t, n, ways out] or [n, t, ways out], the last h, the last c; [reserve]: what the
+               backend's rnn_grad needs, fl_rnn_reserve numbers
      rnn_grad  the same, flat y, reserve, gradient of flat y -> [dx], [dh0], [dc0], [dw] */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
@@ -27,9 +28,9 @@
 extern "C" {
 #endif
 
-/* The next state of x [n, in] and h [n, hidden]. w: W_ih [gates hidden, in], W_hh [gates hidden,
-   hidden], b_ih, b_hh [gates hidden] (either may be NULL), gates in PyTorch's order: gru r z n,
-   lstm i f g o. *c_out: the LSTM's next cell. */
+/* PyTorch's RNNCell, GRUCell and LSTMCell: the next state [n, hidden] for input x [n, in] and state h [n,
+   hidden]. w: W_ih [gates hidden, in], W_hh [gates hidden, hidden], b_ih and b_hh [gates hidden] (each may be
+   NULL), with gates in PyTorch's order: r z n (GRU), i f g o (LSTM). *c_out: the LSTM's next cell state. */
 FL_API fl_tensor *fl_rnn_tanh_cell(fl_tensor *x, fl_tensor *h, fl_tensor *const w[4]);
 FL_API fl_var *fv_rnn_tanh_cell(fl_var *x, fl_var *h, fl_var *const w[4]);
 FL_API fl_tensor *fl_rnn_relu_cell(fl_tensor *x, fl_tensor *h, fl_tensor *const w[4]);
@@ -41,18 +42,19 @@ FL_API fl_tensor *fl_lstm_cell(fl_tensor *x, fl_tensor *h, fl_tensor *c, fl_tens
 FL_API fl_var *fv_lstm_cell(fl_var *x, fl_var *h, fl_var *c, fl_var *const w[4], fl_var **c_out);
 typedef struct fl_rnn_opts {
     fl_opts_guard guard_;
-    fl_tensor *h0, *c0;         /* [layers ways, n, out] and, of an LSTM, [layers ways, n, hidden]; NULL: 0 */
-    fl_tensor *lengths;         /* i64 [n], 1 to t: steps of each sequence; NULL: t */
-    int layers;                 /* 0 -> 1 */
+    fl_tensor *h0, *c0;         /* initial states [layers ways, n, out] and (LSTM) [layers ways, n, hidden];
+                                   NULL: 0 */
+    fl_tensor *lengths;         /* i64 [n] in [1, t]: steps of each sequence; NULL: t */
+    int layers;                 /* 0: 1 */
     bool bidirectional;
     bool batch_first;           /* x and y are [n, t, ...] */
-    bool projected;             /* LSTM: five weights, the fifth W_hr [out, hidden] */
-    double dropout;             /* of each layer's results but the last's */
-    fl_rng *rng;                /* of the dropout; NULL: the process's */
-    fl_tensor **h_out, **c_out; /* the last states, of h0's and c0's shapes; NULL: not wanted */
+    bool projected;             /* LSTM with proj_size: a fifth weight W_hr [out, hidden] */
+    double dropout;             /* probability in [0, 1]; on the output of each layer except the last */
+    fl_rng *rng;                /* generator for dropout; NULL: the global one */
+    fl_tensor **h_out, **c_out; /* receive the last states, of h0's and c0's shapes; may be NULL */
     char _end;
 } fl_rnn_opts;
-/* The same on variables. */
+/* The same fields on variables. */
 typedef struct fv_rnn_opts {
     fl_opts_guard guard_;
     fl_var *h0, *c0;
@@ -64,11 +66,11 @@ typedef struct fv_rnn_opts {
     fl_var **h_out, **c_out;
     char _end;
 } fv_rnn_opts;
-/* Layers over sequences (torch.rnn_tanh, rnn_relu, gru, lstm): x [t, n, in] -> y [t, n, ways out],
-   ways = 1 + bidirectional. w: of each layer and direction the four weights of a cell, five where
-   projected. Sequences may be of any lengths, in any order: their further steps are not computed, y is 0
-   there, and the last states are those of their own last steps (as of PyTorch's packed sequences).
-   After an error *h_out and *c_out are NULL; *c_out is NULL of all but an LSTM. */
+/* torch.rnn_tanh, rnn_relu, gru and lstm: x [t, n, in] -> y [t, n, ways out], ways = 1 + bidirectional. w:
+   the four weights of a cell (five if projected) for each layer and, within it, each direction. With lengths,
+   sequences need not be sorted: steps past the end are not computed, y is 0 there, and the last states are
+   those of each sequence's last step, as for PyTorch's packed sequences. *c_out is NULL except for an LSTM;
+   both are NULL after an error. */
 #define fl_rnn(...) FL__RNN(fl_, __VA_ARGS__, ._end = 0)
 #define fv_rnn(...) FL__RNN(fv_, __VA_ARGS__, ._end = 0)
 #define FL__RNN(p, mode, x, w, ...) p##rnn_opt(mode, x, w, FL_LITERAL(p##rnn_opts, __VA_ARGS__))
@@ -100,7 +102,7 @@ FL_PRIVATE void fl__register_recurrent(void);
 
 FL_DATA_DEFINED fl_op fl_op_rnn, fl_op_rnn_grad;
 
-/* Each row of x, at its step, meets all weights but the biases; in the gradient twice: for x and h, for w. */
+/* Multiply-adds: rows of x times the number of weights without biases; the gradient has twice as many. */
 static int64_t fl__rnn_macs(const fl_call *c) {
     const fl_rnn_args *a = c->args;
     const fl_tensor *x = c->in[0], *w = c->in[3];
