@@ -1,8 +1,10 @@
-/* fl/ops/reduce.h - reductions along any axes, norms, and order statistics along one
+/* fl/ops/reduce.h - reductions: sum, mean, variance, max, norm, logsumexp, median, quantile, trapezoid
 
-   sum, prod, amax, amin, argmax, argmin are ops of the table, with records (args: fl_reduce_args)
-   x -> y; the others are composed of them. Slots see b8 as u8. Sums and products of b8 and integers
-   are i64. Half floats are summed in f32, and their means and norms round once. */
+   sum, prod, amax, amin, argmax and argmin are ops of the table, with records (fl_reduce_args) x -> y; the
+   others are composed of them. Kernels see b8 as u8. Sums and products of b8 and integers are i64. f16 and
+   bf16 accumulate in f32; means and norms are rounded once. axes: FL_AXES(0, 2) removes axes,
+   FL_AXES_KEEP(...) keeps them as size 1, FL_ALL_AXES reduces all. Errors: an axis out of range or given
+   twice. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -14,71 +16,79 @@
 extern "C" {
 #endif
 
+/* Sum; 0 over no elements */
 FL_API fl_tensor *fl_sum(fl_tensor *x, fl_axes axes);
 FL_API fl_var *fv_sum(fl_var *x, fl_axes axes);
+/* Product; 1 over no elements. Its gradient is exact at zeros too. */
 FL_API fl_tensor *fl_prod(fl_tensor *x, fl_axes axes);
 FL_API fl_var *fv_prod(fl_var *x, fl_axes axes);
-/* Of floats only: sum x / n;  sum (x - mean)^2 / (n - correction);  its root, which is computed in f64,
-   as the terms of its second derivative cancel */
+/* sum(x) / n; floats only, as variance and std */
 FL_API fl_tensor *fl_mean(fl_tensor *x, fl_axes axes);
 FL_API fl_var *fv_mean(fl_var *x, fl_axes axes);
+/* torch.var: sum((x - mean)^2) / (n - correction); correction 1 is unbiased (PyTorch's default), 0 biased */
 FL_API fl_tensor *fl_variance(fl_tensor *x, fl_axes axes, int64_t correction);
 FL_API fl_var *fv_variance(fl_var *x, fl_axes axes, int64_t correction);
+/* The square root of the variance, in f64, because the terms of its second derivative cancel */
 FL_API fl_tensor *fl_std(fl_tensor *x, fl_axes axes, int64_t correction);
 FL_API fl_var *fv_std(fl_var *x, fl_axes axes, int64_t correction);
-/* The extremes; NaN wins, and of no elements there is none: an error. Equal ones share the gradient. */
+/* Maximum and minimum; NaN wins; equal elements share the gradient. Error over no elements. */
 FL_API fl_tensor *fl_amax(fl_tensor *x, fl_axes axes);
 FL_API fl_var *fv_amax(fl_var *x, fl_axes axes);
 FL_API fl_tensor *fl_amin(fl_tensor *x, fl_axes axes);
 FL_API fl_var *fv_amin(fl_var *x, fl_axes axes);
-/* i64 index of the first extreme along axis; NaN wins. */
+/* The i64 index of the first maximum, or minimum, along axis; NaN wins. */
 FL_API fl_tensor *fl_argmax(fl_tensor *x, int axis, bool keepdim);
 FL_API fl_tensor *fl_argmin(fl_tensor *x, int axis, bool keepdim);
-/* The first extreme along axis, NaN wins; *index (may be NULL) gets its place. */
+/* torch.max and min with dim: the first maximum, or minimum, along axis, which gets the gradient; NaN wins.
+   *index (may be NULL): its i64 index. */
 FL_API fl_tensor *fl_max_along(fl_tensor *x, int axis, bool keepdim, fl_tensor **index);
 FL_API fl_var *fv_max_along(fl_var *x, int axis, bool keepdim, fl_tensor **index);
 FL_API fl_tensor *fl_min_along(fl_tensor *x, int axis, bool keepdim, fl_tensor **index);
 FL_API fl_var *fv_min_along(fl_var *x, int axis, bool keepdim, fl_tensor **index);
-/* Whether all, or any, are not 0 -> b8;  how many are not 0 -> i64 */
+/* b8: true if all elements, or any, are not 0 */
 FL_API fl_tensor *fl_all(fl_tensor *x, fl_axes axes);
 FL_API fl_tensor *fl_any(fl_tensor *x, fl_axes axes);
+/* i64: the number of elements that are not 0 */
 FL_API fl_tensor *fl_count_nonzero(fl_tensor *x, fl_axes axes);
-/* log(sum exp(x)), stable for any finite x; of no elements -inf */
+/* log(sum(exp(x))), stable for any finite x; -inf over no elements */
 FL_API fl_tensor *fl_logsumexp(fl_tensor *x, fl_axes axes);
 FL_API fl_var *fv_logsumexp(fl_var *x, fl_axes axes);
-/* (sum |x|^p)^(1/p); p = inf, -inf: the largest, smallest |x|; 0: the number of x != 0.
-   Gradient 0 at 0. */
+/* Vector p-norm (sum |x|^p)^(1/p); p = inf or -inf: the largest or smallest |x|; p = 0: the number of x != 0.
+   The gradient is 0 at x = 0. */
 FL_API fl_tensor *fl_norm(fl_tensor *x, double p, fl_axes axes);
 FL_API fl_var *fv_norm(fl_var *x, double p, fl_axes axes);
-/* Sum and mean of what is not NaN; of nothing: 0 and NaN */
+/* Sum of the elements that are not NaN; 0 if there are none */
 FL_API fl_tensor *fl_nansum(fl_tensor *x, fl_axes axes);
 FL_API fl_var *fv_nansum(fl_var *x, fl_axes axes);
+/* Mean of the elements that are not NaN; NaN if there are none */
 FL_API fl_tensor *fl_nanmean(fl_tensor *x, fl_axes axes);
 FL_API fl_var *fv_nanmean(fl_var *x, fl_axes axes);
-/* dx / 2 times the sum of y[1:] + y[:-1] along axis */
+/* Trapezoidal rule with spacing dx: dx / 2 sum(y[1:] + y[:-1]) along axis */
 FL_API fl_tensor *fl_trapezoid(fl_tensor *y, double dx, int axis);
 FL_API fl_var *fv_trapezoid(fl_var *y, double dx, int axis);
-/* The same with the samples' places x, a vector along axis or of a shape that broadcasts with y's */
+/* The same with sample points x: a vector along axis, or a shape that broadcasts with y's */
 FL_API fl_tensor *fl_trapezoid_x(fl_tensor *y, fl_tensor *x, int axis);
 FL_API fl_var *fv_trapezoid_x(fl_var *y, fl_var *x, int axis);
-/* Of n samples the n - 1 areas up to the second, the third, ... along axis */
+/* The n - 1 integrals up to samples 1, 2, ..., n - 1 along axis */
 FL_API fl_tensor *fl_cumulative_trapezoid(fl_tensor *y, double dx, int axis);
 FL_API fl_var *fv_cumulative_trapezoid(fl_var *y, double dx, int axis);
 FL_API fl_tensor *fl_cumulative_trapezoid_x(fl_tensor *y, fl_tensor *x, int axis);
 FL_API fl_var *fv_cumulative_trapezoid_x(fl_var *y, fl_var *x, int axis);
 
-/* Number k, from 1, in ascending order along axis; NaN last. */
+/* The k-th smallest element along axis, 1 <= k <= n; NaN is the largest. *index, here and below, may be
+   NULL. */
 FL_API fl_tensor *fl_kthvalue(fl_tensor *x, int64_t k, int axis, bool keepdim, fl_tensor **index);
 FL_API fl_var *fv_kthvalue(fl_var *x, int64_t k, int axis, bool keepdim, fl_tensor **index);
-/* The middle one along axis, of an even number the lower; a NaN wins, or is passed by. */
+/* The median along axis, the lower of two middle elements; NaN if an element is NaN */
 FL_API fl_tensor *fl_median(fl_tensor *x, int axis, bool keepdim, fl_tensor **index);
 FL_API fl_var *fv_median(fl_var *x, int axis, bool keepdim, fl_tensor **index);
+/* The median of the elements that are not NaN */
 FL_API fl_tensor *fl_nanmedian(fl_tensor *x, int axis, bool keepdim, fl_tensor **index);
 FL_API fl_var *fv_nanmedian(fl_var *x, int axis, bool keepdim, fl_tensor **index);
 /* The median over several axes, or all. */
 FL_API fl_tensor *fl_median_axes(fl_tensor *x, fl_axes axes);
 FL_API fl_var *fv_median_axes(fl_var *x, fl_axes axes);
-/* What a quantile that lies between two elements becomes. */
+/* Interpolation between the two nearest elements, as torch.quantile's */
 typedef enum fl_quantile_method {
     FL_QUANTILE_LINEAR,
     FL_QUANTILE_LOWER,
@@ -86,8 +96,8 @@ typedef enum fl_quantile_method {
     FL_QUANTILE_NEAREST,
     FL_QUANTILE_MIDPOINT
 } fl_quantile_method;
-/* The element at place q (n - 1) in ascending order along axis, 0 <= q <= 1; a NaN wins, or is passed
-   by. */
+/* The quantile q in [0, 1] along axis: the element at rank q (n - 1) in ascending order. NaN if an element is
+   NaN; nanquantile ignores NaN. */
 FL_API fl_tensor *fl_quantile(fl_tensor *x, double q, int axis, bool keepdim, fl_quantile_method method);
 FL_API fl_var *fv_quantile(fl_var *x, double q, int axis, bool keepdim, fl_quantile_method method);
 FL_API fl_tensor *fl_nanquantile(fl_tensor *x, double q, int axis, bool keepdim, fl_quantile_method method);
@@ -116,10 +126,12 @@ FL_API fl_var *fv_nanquantile(fl_var *x, double q, int axis, bool keepdim, fl_qu
 
 /* ---- shape rules ---- */
 
-/* Axes as a mask; all of them if none is named. False after an error. */
+/* *mask: axes as bits, all of x's if none is given. Returns false after an error. */
 static bool fl__axes_mask(const char *fn, const fl_tensor *x, fl_axes axes, uint32_t *mask) {
     *mask = 0;
-    if (axes.n < 0 || axes.n > FL_MAX_DIMS) return fl_err_false("%s: %d axes", fn, axes.n);
+    if (axes.n < 0 || axes.n > FL_MAX_DIMS) return fl_err_false("%s: got %d axes, expected 0 to %d", fn,
+                                                                axes.n,
+                                                                   FL_MAX_DIMS);
     if (axes.n == 0) *mask = (1u << x->ndim) - 1;
     for (int i = 0; i < axes.n; i++) {
         int a = fl_axis_of(fn, x, axes.axis[i]);
@@ -130,7 +142,7 @@ static bool fl__axes_mask(const char *fn, const fl_tensor *x, fl_axes axes, uint
     return true;
 }
 
-/* Elements of the axes of the mask: so many make one result. */
+/* The number of elements per result: the product of the sizes of the axes of the mask. */
 static int64_t fl__group_size(fl_shape x, uint32_t mask) {
     int64_t n = 1;
     for (int d = 0; d < x.ndim; d++)
@@ -147,7 +159,7 @@ static fl_shape fl__reduced_shape(const fl_tensor *x, uint32_t mask, bool keepdi
     return s;
 }
 
-/* Runs the record; out NONE: x's dtype. */
+/* Runs the record; out: dtype of the result, FL_DTYPE_NONE: x's. */
 static fl_tensor *fl__reduce(fl_op op, const char *fn, fl_tensor *x, fl_axes axes, fl_dtype out,
                              bool needs_elements) {
     fl_reduce_args a = {0, axes.keepdim};
@@ -158,12 +170,12 @@ static fl_tensor *fl__reduce(fl_op op, const char *fn, fl_tensor *x, fl_axes axe
     return fl_call_into(op, fl_out_on(x->backend, shape, out ? out : x->dtype), x, NULL, &a);
 }
 
-/* What a slot takes of x. */
+/* x as a kernel takes it: b8 as u8, materialised. */
 static fl_tensor *fl__reduce_operand(const char *fn, fl_tensor *x, fl_op_class cls) {
     if (fl_is_null_arg(fn, x) || !(x = fl_materialise(x))) return NULL;
     if (x->dtype == FL_B8) return fl_cast(x, FL_U8);
     if (fl_compute_dtype(cls, x->dtype) == FL_DTYPE_NONE)
-        return fl_err_null("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
+        return fl_err_null("%s: dtype %s is not supported", fn, fl_dtype_name(x->dtype));
     return x;
 }
 
@@ -210,7 +222,7 @@ fl_tensor *fl_argmin(fl_tensor *x, int axis, bool keepdim) {
 
 /* ---- composed of these, on tensors ---- */
 
-/* x of a mean: a stored float; *n: elements per result. */
+/* Checks that x is a float, materialised; *n: elements per result. */
 static fl_tensor *fl__mean_operand(const char *fn, fl_tensor *x, fl_axes axes, int64_t *n) {
     uint32_t mask;
     if (fl_is_null_arg(fn, x) || !(x = fl_materialise(x))) return NULL;
@@ -288,13 +300,13 @@ fl_tensor *fl_logsumexp(fl_tensor *x, fl_axes axes) {
 
 /* ---- gradients ---- */
 
-/* A reduction's axes as bits, and its correction. */
+/* The saved arguments of a reduction: axes as bits, correction. */
 typedef struct fv__reduced {
     uint32_t axes;
     int64_t correction;
 } fv__reduced;
 
-/* The variable of a reduction's value. */
+/* Records a reduction. */
 static fl_var *fv__reduction(const char *name, fl_tensor *value, fl_back_fn back, fl_var *x, fl_axes axes,
                              fv_list saved, int64_t correction) {
     fv__reduced r = {.correction = correction};
@@ -302,7 +314,7 @@ static fl_var *fv__reduction(const char *name, fl_tensor *value, fl_back_fn back
     return fv_record_args(name, value, back, FV_IN(x), saved, &r, sizeof r);
 }
 
-/* The same axes for a call that keeps them as 1. */
+/* The axes of a mask as an fl_axes that keeps them as size 1. */
 static fl_axes fv__kept_axes(uint32_t axes) {
     fl_axes a = {.keepdim = true};
     for (int d = 0; d < FL_MAX_DIMS; d++)
@@ -310,8 +322,7 @@ static fl_axes fv__kept_axes(uint32_t axes) {
     return a;
 }
 
-/* A result of the reduction, or its gradient, with the reduced dims as 1: it broadcasts to the
-   input. */
+/* A result of the reduction, or its gradient, with the reduced dims as 1, to broadcast with the input. */
 static fl_var *fv__kept(fl_var *r, fl_shape in, uint32_t axes) {
     for (int d = 0; d < in.ndim; d++)
         if (axes >> d & 1) in.dim[d] = 1;
@@ -356,7 +367,7 @@ fl_var *fv_variance(fl_var *x, fl_axes axes, int64_t correction) {
     return fv__reduction("variance", value, fv__variance_back, x, axes, FV_SAVE(x), correction);
 }
 
-/* Those that equal the result share dy. */
+/* Elements equal to the result share dy. */
 static void fv__extreme_back(fl_node *n, fl_var *dy) {
     const fv__reduced *r = fv_args(n);
     fl_shape in = fv_in_shape(n, 0);
@@ -390,9 +401,9 @@ fl_var *fv_logsumexp(fl_var *x, fl_axes axes) {
     return fv__reduction("logsumexp", value, fv__logsumexp_back, x, axes, FV_SAVE(x, FV_OUT), 0);
 }
 
-/* x [rows, n], dy [rows, 1] -> dy times the product of the other elements of the row, [rows, n].
-   A tree of pairwise products goes up, the product of everything else comes down. There is no
-   division, so zeros are right, to every order. */
+/* x [rows, n], dy [rows, 1] -> [rows, n]: dy times the product of the other elements of the row. Pairwise
+   products are computed up a tree, products of all other elements down it. Without division, so that
+   derivatives of any order are right at zeros. */
 static fl_var *fv__times_others(fl_var *x, fl_var *dy, int64_t rows, int64_t n) {
     fl_var *pairs[64];
     int64_t size[64];
@@ -420,13 +431,13 @@ static void fv__prod_back(fl_node *n, fl_var *dy) {
     const fv__reduced *r = fv_args(n);
     fl_shape in = fv_in_shape(n, 0), moved = {.ndim = in.ndim};
     int to[FL_MAX_DIMS], back[FL_MAX_DIMS], k = 0;
-    for (int reduced = 0; reduced < 2; reduced++) /* the reduced axes behind the others */
+    for (int reduced = 0; reduced < 2; reduced++) /* the reduced axes after the others */
         for (int d = 0; d < in.ndim; d++)
             if ((int)(r->axes >> d & 1) == reduced)
                 back[d] = k, to[k] = d, moved.dim[k++] = in.dim[d];
     int64_t group = fl__group_size(in, r->axes), rows = fl__group_size(in, ~r->axes);
     fl_var *x = fv_saved(n, 0);
-    if (group == 0 || rows == 0) { /* a gradient of no elements */
+    if (group == 0 || rows == 0) { /* empty gradient */
         fv_add_grad(n, 0, fv_const(fl_new_full(dy->value, in, 0)));
         return;
     }

@@ -1,7 +1,7 @@
-/* fl/ops/scan.h - sums, products and extremes of the elements up to each along one axis
+/* fl/ops/scan.h - cumulative sum, product, maximum, minimum and logsumexp along an axis; diff
 
-   cumsum and cumprod are ops of the table, with records (args: fl_axis_args) x -> y; b8 and integers
-   give i64. The others are one loop on the host, whatever the backend, and wait for x. */
+   cumsum and cumprod are ops of the table, with records (fl_axis_args) x -> y; b8 and integers give i64.
+   cummax, cummin and logcumsumexp run one loop on the host for any backend, and wait for x. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -12,18 +12,19 @@
 extern "C" {
 #endif
 
-/* y_i = x_0 + ... + x_i;  x_0 ... x_i along axis */
+/* y[i] = x[0] + ... + x[i] along axis */
 FL_API fl_tensor *fl_cumsum(fl_tensor *x, int axis);
 FL_API fl_var *fv_cumsum(fl_var *x, int axis);
+/* y[i] = x[0] ... x[i] (product) along axis */
 FL_API fl_tensor *fl_cumprod(fl_tensor *x, int axis);
 FL_API fl_var *fv_cumprod(fl_var *x, int axis);
-/* The extreme of the elements up to each along axis, of equals the last; *index (may be NULL) gets its
-   place. */
+/* y[i] = max, or min, of x[0] to x[i] along axis; NaN wins. *index (may be NULL): its i64 index, the last one
+   of equal elements. */
 FL_API fl_tensor *fl_cummax(fl_tensor *x, int axis, fl_tensor **index);
 FL_API fl_var *fv_cummax(fl_var *x, int axis, fl_tensor **index);
 FL_API fl_tensor *fl_cummin(fl_tensor *x, int axis, fl_tensor **index);
 FL_API fl_var *fv_cummin(fl_var *x, int axis, fl_tensor **index);
-/* log of the sums of exp(x) up to each along axis. Computed in f64. */
+/* y[i] = log(exp(x[0]) + ... + exp(x[i])) along axis, computed in f64 */
 FL_API fl_tensor *fl_logcumsumexp(fl_tensor *x, int axis);
 FL_API fl_var *fv_logcumsumexp(fl_var *x, int axis);
 /* x[1:] - x[:-1] along axis */
@@ -52,7 +53,7 @@ FL_API fl_var *fv_diff(fl_var *x, int axis);
 static fl_tensor *fl__scan_op(fl_op op, const char *fn, fl_tensor *x, int axis) {
     if (fl_is_null_arg(fn, x) || !(x = fl_materialise(x))) return NULL;
     if (fl_compute_dtype(FL_CLASS_CMP, x->dtype) == FL_DTYPE_NONE)
-        return fl_err_null("%s: %s is not supported", fn, fl_dtype_name(x->dtype));
+        return fl_err_null("%s: dtype %s is not supported", fn, fl_dtype_name(x->dtype));
     if (!fl_dtype_is_float(x->dtype)) x = fl_cast(x, FL_I64);
     if (!x || (axis = fl_axis_of(fn, x, axis)) < 0) return NULL;
     return fl_call_into(op, fl_out_like(x, x->dtype), x, NULL, &(fl_axis_args){axis});
@@ -81,8 +82,8 @@ fl_var *fv_cumsum(fl_var *x, int axis) {
                           FV_NONE, &axis, sizeof axis);
 }
 
-/* By doubling: after k rounds each element holds the product of 2^k. There is no division, so zeros
-   are right, to every order. */
+/* Cumulative products by doubling: after k rounds each element is the product of up to 2^k. Without division,
+   so that derivatives of any order are right at zeros. */
 static fl_var *fv__doubled_products(fl_var *x, int axis) {
     int64_t n = x->value->shape[axis];
     for (int64_t reach = 1; reach < n && x; reach *= 2) {
@@ -102,9 +103,9 @@ fl_var *fv_cumprod(fl_var *x, int axis) {
     return fv__doubled_products(x, fl_axis_of("fl_cumprod", value, axis));
 }
 
-/* ---- logcumsumexp, and the places of extremes ---- */
+/* ---- logcumsumexp, indices of cummax and cummin ---- */
 
-/* x is [outer, n, inner] around the axis. False after an error. */
+/* The sizes of x viewed as [outer, n, inner] with axis in the middle. Returns false after an error. */
 static bool fl__lines_of(const char *fn, const fl_tensor *x, int axis, int64_t *n, int64_t *inner) {
     if ((axis = fl_axis_of(fn, x, axis)) < 0) return false;
     *n = x->shape[axis];
@@ -113,7 +114,7 @@ static bool fl__lines_of(const char *fn, const fl_tensor *x, int axis, int64_t *
     return true;
 }
 
-/* Does v come in as the new extreme? The last of equals does, and NaN stays. */
+/* True if v replaces the extreme `best`: equal values do, and NaN is kept. */
 static bool fl__new_real(double v, double best, bool max) {
     return isnan(v) || (!isnan(best) && (max ? v >= best : v <= best));
 }
@@ -121,7 +122,8 @@ static bool fl__new_integer(int64_t v, int64_t best, bool max) {
     return max ? v >= best : v <= best;
 }
 
-/* index[i]: the place along its line of the extreme up to element i, of `count` in all, f64 or i64. */
+/* index[i]: the index along the axis of the extreme up to element i; data has `count` elements, f64 or
+   i64. */
 static void fl__extremes(const void *data, bool real, bool max, int64_t count, int64_t n, int64_t inner,
                          int64_t *index) {
     const double *f = data;

@@ -3,8 +3,8 @@
    softmax      y_i = exp(x_i - m) / s,  m = max x (0 where it is infinite),  s = sum exp(x - m)
    log_softmax  y_i = (x_i - m) - log s
 
-   Records (args: fl_axis_args): softmax x -> y;  softmax_grad y, dy -> dx;  the same of log_softmax.
-   Slots see floats; narrow ones and integers were cast. */
+   Records (fl_axis_args): softmax and log_softmax x -> y; softmax_grad and log_softmax_grad y, dy -> dx.
+   Kernels get f32 or f64: other dtypes are cast before. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -16,16 +16,17 @@
 extern "C" {
 #endif
 
-/* Floats, of integers f32; stable for any finite x. */
+/* Softmax and log softmax along axis, numerically stable for any finite x. Floats; integers become f32. */
 FL_API fl_tensor *fl_softmax(fl_tensor *x, int axis);
 FL_API fl_var *fv_softmax(fl_var *x, int axis);
 FL_API fl_tensor *fl_log_softmax(fl_tensor *x, int axis);
 FL_API fl_var *fv_log_softmax(fl_var *x, int axis);
-/* dx of a result y, of one shape and dtype: y (dy - sum y dy);  dy - exp(y) sum dy. */
+/* The gradient of softmax with result y: dx = y (dy - sum(y dy)). y and dy are floats of one shape and
+   dtype. */
 FL_API fl_tensor *fl_softmax_grad(fl_tensor *y, fl_tensor *dy, int axis);
+/* The gradient of log softmax with result y: dx = dy - exp(y) sum(dy). */
 FL_API fl_tensor *fl_log_softmax_grad(fl_tensor *y, fl_tensor *dy, int axis);
-/* What stable exponentials subtract: the maximum along axes, whose dims stay as 1; 0 where it is
-   infinite. */
+/* The maximum along axes (kept as size 1), 0 where it is infinite: exp(x - max) does not overflow. */
 FL_API fl_tensor *fl_stable_max(fl_tensor *x, fl_axes axes);
 
 FL_PRIVATE void fl__register_softmax(void);
@@ -48,21 +49,23 @@ FL_PRIVATE void fl__register_softmax(void);
 
 /* ---- shape rules ---- */
 
-/* x along an axis. */
+/* Runs op on x along axis. */
 static fl_tensor *fl__softmax_of(fl_op op, const char *fn, fl_tensor *x, int axis) {
-    if (fl_is_null_arg(fn, x) || !(x = fl_materialise(x)) || (axis = fl_axis_of(fn, x, axis)) < 0) return NULL;
+    if (fl_is_null_arg(fn, x) || !(x = fl_materialise(x)) || (axis = fl_axis_of(fn, x,
+                                                                                axis)) < 0) return NULL;
     if (!fl_dtype_is_float(x->dtype) && !(x = fl_cast(x, FL_F32))) return NULL;
     return fl_call_into(op, fl_out_like(x, x->dtype), x, NULL, &(fl_axis_args){axis});
 }
 
 static fl_tensor *fl__softmax_grad_of(fl_op op, const char *fn, fl_tensor *y, fl_tensor *dy, int axis) {
-    if (fl_is_null_arg(fn, y) || fl_is_null_arg(fn, dy) || !(y = fl_materialise(y)) || !(dy = fl_materialise(dy)) ||
-        (axis = fl_axis_of(fn, y, axis)) < 0)
+    if (fl_is_null_arg(fn, y) || fl_is_null_arg(fn, dy) || !(y = fl_materialise(y)) ||
+        !(dy = fl_materialise(dy)) || (axis = fl_axis_of(fn, y, axis)) < 0)
         return NULL;
     if (!fl_same_shape(y, dy) || y->dtype != dy->dtype || y->backend != dy->backend ||
         !fl_dtype_is_float(y->dtype))
-        return fl_err_null("%s: y %s %s and dy %s %s differ, or are no floats", fn, fl_dtype_name(y->dtype),
-                       FL_SHAPE_TEXT(y), fl_dtype_name(dy->dtype), FL_SHAPE_TEXT(dy));
+        return fl_err_null("%s: y and dy must be floats of one shape and dtype: got y %s %s, dy %s %s", fn,
+                           fl_dtype_name(y->dtype), FL_SHAPE_TEXT(y), fl_dtype_name(dy->dtype),
+                           FL_SHAPE_TEXT(dy));
     return fl_call_into(op, fl_out_like(y, y->dtype), y, dy, &(fl_axis_args){axis});
 }
 
@@ -97,7 +100,7 @@ static int fl__softmax_axis(const fl_call *c) {
 static bool fl__compose_softmax(const fl_call *c, fl_tensor **y) {
     fl_tensor *x = c->in[0];
     const int axis = fl__softmax_axis(c);
-    if (fl_numel(x) == 0) return (y[0] = x) != NULL; /* which has no maximum */
+    if (fl_numel(x) == 0) return (y[0] = x) != NULL; /* empty: no maximum */
     fl_tensor *e = fl_exp(fl_sub(x, fl_stable_max(x, FL_AXES(axis))));
     return (y[0] = fl_div(e, fl_sum(e, FL_AXES_KEEP(axis)))) != NULL;
 }
@@ -122,7 +125,7 @@ static bool fl__compose_log_softmax_grad(const fl_call *c, fl_tensor **dx) {
     return (dx[0] = fl_sub(dy, fl_mul(fl_exp(y), sum))) != NULL;
 }
 
-/* ---- gradients: fused in first order, composed where they are recorded themselves ---- */
+/* ---- gradients: fused, or composed if they are recorded for a second derivative ---- */
 
 static void fv__softmax_back(fl_node *n, fl_var *dy) {
     const int axis = ((const fl_axis_args *)fv_args(n))->axis;

@@ -1,7 +1,8 @@
-/* fl/ops/special.h - arithmetic in several steps, and special functions
+/* fl/ops/special.h - special functions (erf, gamma, Bessel, normal distribution), composed arithmetic, gcd
 
-   A branch that SELECT does not take is computed all the same: its operands are made harmless first,
-   or 0 * inf would be NaN in the gradient. */
+   Operands broadcast and promote; floats, integers become f32, f16 and bf16 are computed in f32 unless
+   stated. SELECT computes both branches, so the operands of the branch that is not taken are replaced first:
+   0 * inf would be NaN in the gradient. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -12,59 +13,67 @@
 extern "C" {
 #endif
 
-/* To that many decimals, which may be negative, halves to even; gradient 0. */
+/* Rounds to `decimals` decimal places (may be negative), ties to even; gradient 0. */
 FL_API fl_tensor *fl_round(fl_tensor *x, int decimals);
 FL_API fl_var *fv_round(fl_var *x, int decimals);
-/* NaN, inf and -inf become nan, above and below; integers pass. */
+/* Replaces NaN, inf and -inf by nan, above and below; integers are returned unchanged. */
 FL_API fl_tensor *fl_nan_to_num(fl_tensor *x, double nan, double above, double below);
 FL_API fl_var *fv_nan_to_num(fl_var *x, double nan, double above, double below);
-/* sqrt(a^2 + b^2) without overflow; inf beside NaN too */
+/* sqrt(a^2 + b^2) without overflow; inf if one operand is infinite, even if the other is NaN */
 FL_API fl_tensor *fl_hypot(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_hypot(fl_var *a, fl_var *b);
-/* a + w (b - a);  x + value a b;  x + value a / b */
+/* Linear interpolation a + w (b - a) */
 FL_API fl_tensor *fl_lerp(fl_tensor *a, fl_tensor *b, fl_tensor *w);
 FL_API fl_var *fv_lerp(fl_var *a, fl_var *b, fl_var *w);
+/* x + value a b */
 FL_API fl_tensor *fl_addcmul(fl_tensor *x, fl_tensor *a, fl_tensor *b, double value);
 FL_API fl_var *fv_addcmul(fl_var *x, fl_var *a, fl_var *b, double value);
+/* x + value a / b */
 FL_API fl_tensor *fl_addcdiv(fl_tensor *x, fl_tensor *a, fl_tensor *b, double value);
 FL_API fl_var *fv_addcdiv(fl_var *x, fl_var *a, fl_var *b, double value);
-/* a log(1 + b), 0 where a is 0;  a^b in f64 */
+/* a log(1 + b); 0 where a is 0 */
 FL_API fl_tensor *fl_xlog1py(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_xlog1py(fl_var *a, fl_var *b);
+/* a^b in f64 */
 FL_API fl_tensor *fl_float_power(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_float_power(fl_var *a, fl_var *b);
-/* -x log(x), 0 at 0, -inf below */
+/* Entropy -x log(x); 0 at x = 0, -inf for x < 0 */
 FL_API fl_tensor *fl_entr(fl_tensor *x);
 FL_API fl_var *fv_entr(fl_var *x);
-/* The normal distribution's integral up to x, and its logarithm, for very small x too. */
+/* The cumulative distribution function of the standard normal distribution */
 FL_API fl_tensor *fl_ndtr(fl_tensor *x);
 FL_API fl_var *fv_ndtr(fl_var *x);
+/* log(ndtr(x)), accurate for very negative x too */
 FL_API fl_tensor *fl_log_ndtr(fl_tensor *x);
 FL_API fl_var *fv_log_ndtr(fl_var *x);
-/* The modified Bessel function of the first kind, of order 0. Computed in f64. */
+/* The modified Bessel function of the first kind of order 0, computed in f64 */
 FL_API fl_tensor *fl_i0(fl_tensor *x);
 FL_API fl_var *fv_i0(fl_var *x);
-/* log |gamma(x)|, within 1e-14 near its zeros, and its derivative. Computed in f64. */
+/* log |gamma(x)|, computed in f64, with an absolute error of 1e-14 near its zeros */
 FL_API fl_tensor *fl_lgamma(fl_tensor *x);
 FL_API fl_var *fv_lgamma(fl_var *x);
+/* The derivative of lgamma, computed in f64 */
 FL_API fl_tensor *fl_digamma(fl_tensor *x);
 FL_API fl_var *fv_digamma(fl_var *x);
-/* erf's complement, for large x too, and its inverse. Computed in f64. */
+/* 1 - erf(x), computed in f64, accurate for large x too */
 FL_API fl_tensor *fl_erfc(fl_tensor *x);
 FL_API fl_var *fv_erfc(fl_var *x);
+/* The inverse of erf, computed in f64; inf at 1, NaN for |y| > 1 */
 FL_API fl_tensor *fl_erfinv(fl_tensor *y);
 FL_API fl_var *fv_erfinv(fl_var *y);
-/* a / b, exactly, rounded down;  to 0. Integer x / 0: an error. Gradient 0. */
+/* floor(a / b), exact; integer division by 0 is an error; gradient 0; u64 is not supported. */
 FL_API fl_tensor *fl_floor_divide(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_floor_divide(fl_var *a, fl_var *b);
+/* trunc(a / b), exact; the rest as floor_divide. */
 FL_API fl_tensor *fl_trunc_divide(fl_tensor *a, fl_tensor *b);
 FL_API fl_var *fv_trunc_divide(fl_var *a, fl_var *b);
-/* Greatest common divisor and least common multiple of integers, not negative; wrap as * does. */
+/* The greatest common divisor of integers, at least 0 */
 FL_API fl_tensor *fl_gcd(fl_tensor *a, fl_tensor *b);
+/* The least common multiple of integers, at least 0; wraps around on overflow */
 FL_API fl_tensor *fl_lcm(fl_tensor *a, fl_tensor *b);
-/* The float next to a on the way to b, and b if they are equal. Waits for a and b. */
+/* The next float after a towards b; b if they are equal. Floats only. Waits for a and b. */
 FL_API fl_tensor *fl_nextafter(fl_tensor *a, fl_tensor *b);
-/* |a - b| <= atol + rtol |b|, or a = b, or both NaN with equal_nan -> b8 */
+/* b8: |a - b| <= atol + rtol |b|, or a = b, or, with equal_nan, both NaN; rtol and atol at least 0 */
 FL_API fl_tensor *fl_isclose(fl_tensor *a, fl_tensor *b, double rtol, double atol, bool equal_nan);
 
 #ifdef __cplusplus

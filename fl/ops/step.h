@@ -1,19 +1,19 @@
-/* fl/ops/step.h - optimizer steps: a rule, written as formulas, in one pass over memory, in place
+/* fl/ops/step.h - fused optimizer steps: an update rule written as formulas, run in one pass, in place
 
-   A rule says what tensors of one shape become, from what they are and from a few numbers:
+   A rule computes the new values of tensors of one shape from their old values and a few numbers:
 
      reads "g", writes "p m", numbers "factor t lr momentum",
      "SUB(p, MUL(lr, ADD(MUL(momentum, m), MUL(factor, g)))), ADD(MUL(momentum, m), MUL(factor, g))"
 
-   Words are those of fl/tensor/formula.h. What depends on numbers alone is computed once, in f64; the
-   rest in f32, or in f64 for f64 tensors. The numbers are read when the step runs, from tensors: a step
-   that was recorded, or waits in a queue of a device, uses those of that moment. If the first number is
-   called "factor" and is 0, nothing is written: the step is skipped.
+   The formulas' primitives are those of fl/tensor/formula.h. Subexpressions of numbers alone are computed
+   once, in f64; the rest in f32, or in f64 for f64 tensors. The numbers are tensors, read when the step runs:
+   a recorded or queued step uses their values at that time. If the first number is called "factor" and is 0,
+   the step is skipped: nothing is written.
 
    Records:
-     step (fl_step_args)  reads, writes, numbers -> [narrow,] writes: the same handles. Number tensors are
-                          0-d or 1-d and lie one behind the other. The arguments hold the program itself, so
-                          that a copy of them runs without the rule, in another process too
+     step (fl_step_args)  reads, writes, numbers -> [narrow,] writes, with the same handles for writes. Number
+                          tensors are 0-d or 1-d. The arguments contain the program, so that a copy of them
+                          runs without the rule, in another process too
      sum_squares          sum 0-d f64 or the number 0, x a float -> 0-d f64: sum + the squares of x */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
@@ -27,23 +27,26 @@ extern "C" {
 #endif
 
 typedef struct fl_step_rule {
-    const char *reads, *writes, *numbers; /* names, separated by spaces */
-    const char *formula;                  /* one for each of `writes`, separated by commas */
-    /* Made at the first step; start zeroed. */
+    const char *reads, *writes, *numbers; /* operand names, separated by spaces */
+    const char *formula;                  /* one formula for each of `writes`, separated by commas */
+    /* Private: compiled at the first step; initialise to 0. */
     fl_step_args args;
     bool known;
 } fl_step_rule;
-/* Runs a rule, which must stay: tensor holds its reads, then its writes, number its numbers. Reads may be
-   narrower (bf16, f16) than writes; narrow, if not NULL, becomes the first of the writes in its own
-   dtype: a parameter whose f32 master is that. Other than that all are floats of one shape, dtype and
-   backend. At most 4 are written, narrow included. */
+/* Runs a rule, which must outlive the step. tensor: its reads, then its writes; number: n_numbers tensors
+   with its numbers, one after the other. All tensors are floats of one shape, dtype and backend, except that
+   reads may be f16 or bf16. narrow (may be NULL) receives the first of the writes in its own dtype: a
+   parameter whose f32 master weight that is. At most 4 outputs, with narrow, and 8 inputs. Returns false
+   after an error. */
 FL_API bool fl_step(fl_step_rule *rule, fl_tensor *const *tensor, int n_numbers, fl_tensor *const *number,
                     fl_tensor *narrow);
-/* The sum of the squares of t, a float: 0-d, f64. Summed in t's own dtype by pieces. */
+/* The sum of the squares of a float t, 0-d f64; blocks are summed in f32 (f64 for f64), their sums in f64. */
 FL_API fl_tensor *fl_sum_squares(fl_tensor *t);
-/* The same on top of sum, a result of these two: a chain of them may be one launch on a device. NULL: 0. */
+/* sum + fl_sum_squares(t), where sum is a result of these functions, or NULL for 0. A device may run a chain
+   of them as one launch. */
 FL_API fl_tensor *fl_add_squares(fl_tensor *sum, fl_tensor *t);
-/* The rule's program, of reads, writes and numbers in this order. NULL after fl_fail for bad text. */
+/* The compiled rule, with inputs in the order reads, writes, numbers. NULL after fl_fail for an invalid
+   formula. */
 FL_API const fl_formula *fl_step_program(fl_step_rule *rule);
 
 FL_PRIVATE void fl__register_step(void);
@@ -85,24 +88,25 @@ const fl_formula *fl_step_program(fl_step_rule *rule) {
     args->n_writes = (uint8_t)fl__step_words(rule->writes);
     args->skips = !strncmp(rule->numbers, "factor", 6);
     if (ok && args->program.n_out != args->n_writes)
-        ok = fl_fail("fl_step: %d formulas for \"%s\"", args->program.n_out, rule->writes);
+        ok = fl_fail("fl_step: expected one formula for each of writes: got %d formulas for \"%s\"",
+                     args->program.n_out, rule->writes);
     __atomic_store_n(&rule->known, ok, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&lock);
     return ok ? &args->program : NULL;
 }
 
-/* t is a stored float of the shape and backend of `like`, in its dtype or a narrower one. */
+/* True if t is a float with the shape, backend and dtype of `like`, or a narrower dtype if allowed. */
 static bool fl__step_operand(const fl_tensor *t, int i, const fl_tensor *like, bool narrow) {
     if (fl_is_null_arg("fl_step", t)) return false;
     if (fl_same_shape(like, t) && like->backend == t->backend && fl_dtype_is_float(t->dtype) &&
         (t->dtype == like->dtype || (narrow && fl_dtype_wide(t->dtype) == fl_dtype_wide(like->dtype))))
         return true;
-    return fl_err_false("fl_step: operand %d %s %s and %s %s do not belong together", i,
-                        fl_dtype_name(t->dtype), FL_SHAPE_TEXT(t), fl_dtype_name(like->dtype),
-                        FL_SHAPE_TEXT(like));
+    return fl_err_false("fl_step: operands must be floats of one shape, dtype and backend: got operand %d %s "
+                        "%s, expected %s %s", i, fl_dtype_name(t->dtype), FL_SHAPE_TEXT(t),
+                        fl_dtype_name(like->dtype), FL_SHAPE_TEXT(like));
 }
 
-/* Puts the tensors into the record, those that are written as its outputs too. */
+/* Sets the record's inputs, and the written tensors as its outputs too. */
 static bool fl__step_operands(fl_call *c, const fl_step_args *rule, fl_tensor *const *tensor,
                               fl_tensor *narrow) {
     const int n = rule->n_reads + rule->n_writes, wide = narrow != NULL;
@@ -131,18 +135,20 @@ bool fl_step(fl_step_rule *rule, fl_tensor *const *tensor, int n_numbers, fl_ten
     int64_t numbers = 0;
     fl_call_begin(&c, fl_op_step, args->n_writes + (narrow != NULL), n + n_numbers, args);
     if (c.n_out > 4 || c.n_in > 8)
-        return fl_err_false("fl_step: %d outputs and %d inputs, at most 4 and 8", c.n_out, c.n_in);
+        return fl_err_false("fl_step: got %d outputs and %d inputs, expected at most 4 and 8", c.n_out,
+                            c.n_in);
     if (!fl__step_operands(&c, args, tensor, narrow)) return false;
     for (int i = 0; i < n_numbers; i++) {
         if (fl_is_null_arg("fl_step", c.in[n + i] = number[i])) return false;
         numbers += fl_numel(number[i]);
     }
     if (numbers != f->n_in - n)
-        return fl_err_false("fl_step: %d numbers for \"%s\"", (int)numbers, rule->numbers);
+        return fl_err_false("fl_step: expected one number per name: got %d numbers for \"%s\"", (int)numbers,
+                            rule->numbers);
     return fl_call_run(&c) || fl_raise();
 }
 
-/* In pieces whose squares stay in the caches, each in the order in which t lies in memory. */
+/* Sums blocks whose squares fit the caches, in the memory order of t. */
 static fl_tensor *fl__squares(fl_tensor *t) {
     enum { PIECE = 1 << 18 };
     int order[FL_MAX_DIMS];
@@ -165,13 +171,13 @@ static bool fl__compose_sum_squares(const fl_call *c, fl_tensor **y) {
     return (y[0] = c->in[0]->weak ? one : fl_add(c->in[0], one)) != NULL;
 }
 
-/* Without a slot halves are widened piece by piece, not by the core. */
+/* Without a kernel, f16 and bf16 are widened block by block here, not as a whole by the core. */
 fl_tensor *fl_add_squares(fl_tensor *sum, fl_tensor *t) {
     if (fl_is_null_arg("fl_sum_squares", t) || fl_error()) return NULL;
     if (!fl_dtype_is_float(t->dtype))
-        return fl_err_null("fl_sum_squares: %s is not supported", fl_dtype_name(t->dtype));
+        return fl_err_null("fl_sum_squares: %s is not supported, expected a float", fl_dtype_name(t->dtype));
     if (sum && (sum->ndim || sum->dtype != FL_F64 || sum->backend != t->backend))
-        return fl_err_null("fl_add_squares: the sum is %s %s, must be a 0-d f64 of the same backend",
+        return fl_err_null("fl_add_squares: the sum is %s %s, must be a 0-d f64 on t's backend",
                            fl_dtype_name(sum->dtype), FL_SHAPE_TEXT(sum));
     if (t->weak || !fl_backend_has(t->backend, fl_op_sum_squares)) {
         fl_scope s = fl_scope_begin();
@@ -193,7 +199,7 @@ static void *fl__step_number(double value) {
     return fl_constant(value);
 }
 
-/* Numbers are f64 until they meet a tensor. */
+/* Numbers are f64 until they are combined with a tensor. */
 static void *fl__step_word(fl_primitive primitive, void *const x[]) {
     const fl_op op = fl_primitive_op(primitive);
     const int n = fl_primitive_operands(primitive);

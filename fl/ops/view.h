@@ -1,8 +1,8 @@
-/* fl/ops/view.h - gradients of views: the functions of fl/tensor/view.h on variables
+/* fl/ops/view.h - views on variables: reshape, permute, transpose, slice, select, squeeze, unsqueeze, flatten
 
-   A view shares the storage of its tensor; nothing is copied, unless reshape finds strides that no
-   view can have, or the backend refuses views. The gradient of a view is the view back, of a part
-   zeros around it. */
+   The functions of fl/tensor/view.h, with gradients. A view shares its tensor's storage. reshape copies if no
+   strides can describe the result, and every view copies if the backend does not support views. The gradient
+   of a view is the inverse view; that of a part (slice, select) is dy with zeros around it. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -49,7 +49,7 @@ static fl_tensor *fv__reshape_recompute(fl_node *n) {
     return fl_reshape(fv_value(fv_saved(n, 0)), *(const fl_shape *)fv_args(n));
 }
 
-/* Records what only changes the shape; if x is computed again, so is this. */
+/* Records an op that changes only the shape. If x is recomputed in the backward pass, so is its view. */
 static fl_var *fv__reshaped(const char *name, fl_var *x, fl_tensor *value) {
     if (!value) return NULL;
     const bool again = fv_recomputed(x);
@@ -114,8 +114,7 @@ typedef struct fv__range {
     int64_t start, stop, step;
 } fv__range;
 
-/* The places of a slice as a scatter index of dy's shape: for backends without views to write
-   through. */
+/* The scatter index, in dy's shape, of a slice of `shape`: for backends without writable views. */
 static fl_tensor *fv__range_index(const fl_tensor *dy, fl_shape shape, fv__range r) {
     int axis = r.axis < 0 ? r.axis + shape.ndim : r.axis;
     fl_shape column = {.ndim = shape.ndim};
@@ -137,7 +136,7 @@ static void fv__slice_grad_back(fl_node *n, fl_var *dy) {
     fv_add_grad(n, 0, fv_slice(dy, r->axis, r->start, r->stop, r->step));
 }
 
-/* Zeros of a shape with dy in a slice of them. */
+/* Zeros of `shape` with dy in the slice r. */
 static fl_var *fv__slice_grad(fl_var *dy, fl_shape shape, fv__range r) {
     if (!dy) return NULL;
     return fv_record_args("slice_grad", fv__spread_range(dy->value, shape, r), fv__slice_grad_back,
