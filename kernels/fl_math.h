@@ -1,28 +1,26 @@
-/* fl_math.h - scalar functions for the op tables, written once for C and CUDA
+/* kernels/fl_math.h - scalar functions of the op tables, written once for C and CUDA: exp, log, erf, casts,
+   random
 
    flm_<name>_<t> computes one element: <name> is a name of fl_primitives.h, <t> is f32, f32_fma, f64,
    i64 or b8 (uint8_t, 0 or 1). flm_<from>_to_<to> converts. The f32 functions have no branches, no
-   errno and no tables, so gcc and clang turn a loop over them into vector code at any ISA level,
-   and the loop gives the same bits as a single call: what is fused into an fma is written down, all
-   else is rounded alone (contraction is off; nvcc wants --fmad=false for that, and clang no
-   -ffp-contract=fast).
+   errno and no tables, so that gcc and clang vectorise a loop over them at any ISA level, with the same bits
+   as a single call: fused multiply-adds are explicit, every other operation is rounded (contraction is off;
+   nvcc needs --fmad=false for that, and clang must not be given -ffp-contract=fast).
 
-   f32_fma is f32 with fused multiply-adds: half the instructions of a polynomial. Only functions of
-   an ISA level that has them may call it, elsewhere each is a call of libm. f32 fuses too where all
-   code may, in CUDA or with -mfma, and multiplies and adds everywhere else.
+   f32_fma is f32 with fused multiply-adds: half the instructions of a polynomial. Only functions compiled for
+   an ISA level with FMA may call it; elsewhere each fma is a call of libm. f32 uses FMA too if all code may,
+   in CUDA or with -mfma, and multiplies and adds everywhere else.
 
-   Accuracy against the exact value, every f32 tested (tests/test_math.c --all): exp and log within
-   2 ulp, the others within 4. f64 calls libm. Infinities, NaN, -0 and denormals are IEEE's; NaN
-   propagates through maximum and minimum, for which +0 is above -0. Assumed: round to nearest,
-   denormals on.
+   Accuracy against the exact value, every f32 tested (tests/test_math.c --all): exp and log within 2 ulp, the
+   others within 4. f64 calls libm. Infinities, NaN, -0 and denormals follow IEEE 754; NaN propagates through
+   maximum and minimum, for which +0 is above -0. Assumes round to nearest and denormals enabled.
 
-   Integers wrap. remainder follows the divisor's sign, as Python's %. Integer x / 0 and x % 0 are 0
-   here; the caller raises the error. Comparisons return int conditions, `where` takes one, and for
-   f32 and f64 bitwise_and/or/xor/not combine them: formulas have no other use for these words on
-   floats.
+   Integers wrap around. remainder has the divisor's sign, as Python's %. Integer x / 0 and x % 0 are 0
+   here; the caller reports the error. Comparisons return int conditions, `where` takes one, and for f32 and
+   f64 bitwise_and/or/xor/not combine them: formulas do not use these on floats otherwise.
 
-   Functions of kernels stand between FL_KERNEL_BEGIN and FL_KERNEL_END: the functions here are
-   inlined and follow the rules of the function that they land in.
+   Kernels are written between FL_KERNEL_BEGIN and FL_KERNEL_END: the functions here are inlined and compiled
+   with the options of their caller.
 
    Contents: >>arithmetic >>f32 >>f64 >>i64 >>b8 >>casts >>random */
 #ifndef FL_MATH_H
@@ -38,10 +36,9 @@
 #error "fl_math.h needs IEEE arithmetic: drop -ffast-math (-Ofast); its safe part is on here anyway"
 #endif
 
-/* What a kernel file needs whatever the command line says: vectorised loops (gcc's -O2 leaves
-   ours alone; -O3 rewrites some of them first, and then cannot), no errno and no traps (either
-   would forbid it), and no contraction. clang's float_control saves the contraction state. With
-   FL_QUICK the command line decides. */
+/* Options of kernel files, independent of the command line: vectorised loops (gcc's -O2 does not vectorise
+   ours; -O3 first transforms some so that it cannot), no errno and no traps, which would prevent it, and no
+   contraction. clang's float_control saves the contraction state. With FL_QUICK the command line decides. */
 #if defined(__CUDACC__)
 #define FL_KERNEL_BEGIN
 #define FL_KERNEL_END
@@ -65,9 +62,9 @@
 
 FL_KERNEL_BEGIN
 
-/* A square root is vectorised only if it may not set errno. clang has no way to say so but on
-   the command line: it gets a const name for libm's function, which it knows by its symbol. gcc
-   knows it by its name: a const redeclaration. */
+/* A square root is vectorised only if it cannot set errno. clang can be told so only on the command line, so
+   it gets a const function with sqrt's symbol, which it recognises. gcc recognises the name: a const
+   redeclaration. */
 #if defined(__clang__) && !defined(__CUDACC__)
 #define FLM__STR(x) #x
 #define FLM__SYMBOL(prefix, name) FLM__STR(prefix) name
@@ -116,7 +113,7 @@ FLM double flm__double(uint64_t u) {
     return x;
 }
 
-/* >>arithmetic: what the machine does itself */
+/* >>arithmetic: single machine operations */
 
 #define FLM__COMPARE(t, T)                                                                         \
     FLM int flm_lt_##t(T a, T b) { return a < b; }                                                 \
@@ -214,7 +211,7 @@ FLM double flm_remainder_f64(double a, double b) {
     return ((r != 0.0) & ((r < 0.0) != (b < 0.0))) ? r + b : r;
 }
 
-/* >>i64: sums and products wrap by way of uint64_t */
+/* >>i64: sums and products wrap around, computed as uint64_t */
 
 FLM int64_t flm_add_i64(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
 FLM int64_t flm_sub_i64(int64_t a, int64_t b) { return (int64_t)((uint64_t)a - (uint64_t)b); }
@@ -230,7 +227,7 @@ FLM int64_t flm_bitwise_or_i64(int64_t a, int64_t b) { return a | b; }
 FLM int64_t flm_bitwise_xor_i64(int64_t a, int64_t b) { return a ^ b; }
 FLM int64_t flm_bitwise_not_i64(int64_t a) { return ~a; }
 
-/* A shift by 64 or more leaves nothing of a but, to the right, its sign; a negative one counts as such. */
+/* Shifts by n < 0 or n >= 64 give 0 to the left, the sign (0 or -1) to the right. */
 FLM int64_t flm_shift_left_i64(int64_t a, int64_t n) {
     return (uint64_t)n < 64 ? (int64_t)((uint64_t)a << ((uint64_t)n & 63)) : 0;
 }
@@ -238,7 +235,7 @@ FLM int64_t flm_shift_right_i64(int64_t a, int64_t n) {
     return a >> ((uint64_t)n < 64 ? n : 63);
 }
 
-/* Rounds down, so that FLOOR(DIV(a, b)) is floor_divide for integers too; 0 for b = 0. */
+/* floor(a / b), so that FLOOR(DIV(a, b)) is floor_divide for integers too; 0 for b = 0. */
 FLM int64_t flm_div_i64(int64_t a, int64_t b) {
     if (b == 0) return 0;
     if (b == -1) return flm_neg_i64(a);
@@ -252,7 +249,7 @@ FLM int64_t flm_remainder_i64(int64_t a, int64_t b) {
     return ((r != 0) & ((r < 0) != (b < 0))) ? r + b : r;
 }
 
-/* Wraps; a negative exponent gives 0 unless a is 1 or -1. */
+/* a^n, wraps around; a negative exponent gives 0 unless a is 1 or -1. */
 FLM int64_t flm_pow_i64(int64_t a, int64_t n) {
     uint64_t x = (uint64_t)a, y = 1, k = (uint64_t)n;
     if (n < 0) return a == 1 ? 1 : a == -1 ? 1 - 2 * (int64_t)(k & 1) : 0;
@@ -261,7 +258,7 @@ FLM int64_t flm_pow_i64(int64_t a, int64_t n) {
     return (int64_t)y;
 }
 
-/* >>b8: add is or, mul and div are and; a shift is that of the integer, where 2 is as true as 1 */
+/* >>b8: add is or, mul and div are and; shifts are those of the integer, != 0 */
 
 FLM uint8_t flm_add_b8(uint8_t a, uint8_t b) { return a | b; }
 FLM uint8_t flm_mul_b8(uint8_t a, uint8_t b) { return a & b; }
@@ -275,20 +272,20 @@ FLM uint8_t flm_bitwise_not_b8(uint8_t a) { return 1 ^ a; }
 FLM uint8_t flm_shift_left_b8(uint8_t a, uint8_t n) { return (void)n, a; }
 FLM uint8_t flm_shift_right_b8(uint8_t a, uint8_t n) { return a & (1 ^ n); }
 
-/* >>casts: from float to integer saturates and NaN gives 0; between integers wraps; to b8 is x
-   != 0; to a narrower float rounds to nearest even. f16 and bf16 are held as their bits. */
+/* >>casts: float to integer saturates, NaN gives 0; integer to integer wraps around; to b8 is x != 0; to a
+   narrower float rounds to nearest even. f16 and bf16 are represented by their bits. */
 
 FLM float flm_bf16_to_f32(uint16_t h) { return flm__float((uint32_t)h << 16); }
 
-/* NaN keeps its sign and upper bits, and stays one. */
+/* A NaN stays a NaN, with its sign and upper bits. */
 FLM uint16_t flm_f32_to_bf16(float x) {
     uint32_t u = flm__bits32(x);
     uint32_t rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16;
     return (uint16_t)(x == x ? rounded : u >> 16 | 0x40);
 }
 
-/* The exponent moves by 112. Denormals come from a difference of normal numbers: processors stumble over
-   denormal operands. */
+/* Adds 112 to the exponent. Denormals are computed as a difference of normal numbers, because processors are
+   slow on denormal operands. */
 FLM float flm_f16_to_f32(uint16_t h) {
     uint32_t magnitude = (uint32_t)(h & 0x7fff) << 13, sign = (uint32_t)(h & 0x8000) << 16;
     uint32_t normal = magnitude + (112u << 23), special = magnitude | 0x7f800000u;
@@ -297,8 +294,8 @@ FLM float flm_f16_to_f32(uint16_t h) {
     return flm__float(sign | (magnitude >= 0x7c00u << 13 ? special : finite));
 }
 
-/* Normal numbers round in integer arithmetic; denormals by adding 0.5, whose last place is that of
-   the smallest f16. */
+/* Normal numbers are rounded in integer arithmetic, denormals by adding 0.5, whose ulp is the smallest
+   f16. */
 FLM uint16_t flm_f32_to_f16(float x) {
     uint32_t u = flm__bits32(x), sign = u >> 16 & 0x8000, m = u & 0x7fffffff;
     uint32_t normal = (m + 0xfff + (m >> 13 & 1) - (112u << 23)) >> 13;
@@ -308,8 +305,8 @@ FLM uint16_t flm_f32_to_f16(float x) {
     return (uint16_t)(sign | (m > 0x7f800000u ? nan : finite));
 }
 
-/* Casts from the dtypes that ops compute in to all: X(name, C type, minimum, maximum, the power of
-   two above it). The way back is C's conversion; u64 to float must not pass through i64. */
+/* Casts from the dtypes that ops compute in to all integers: X(name, C type, minimum, maximum, the power of
+   two above it). Casts from them are C's conversions; u64 to float must not pass through i64. */
 #define FLM__INTEGERS(X, ...)                                                                      \
     X(u8, uint8_t, 0, UINT8_MAX, 0x1p8, __VA_ARGS__)                                               \
     X(i8, int8_t, INT8_MIN, INT8_MAX, 0x1p7, __VA_ARGS__)                                          \
@@ -366,8 +363,8 @@ FLM int64_t flm_num_i64(double k) { return flm_f64_to_i64(k); }
 FLM uint8_t flm_num_b8(double k) { return k != 0; }
 
 /* >>random: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC
-   2011). Four words are a function of (key, stream, counter) alone, so any element of any
-   sequence may be computed by anyone. */
+   2011). Four words are a function of (key, stream, counter) alone, so that any element of any sequence can
+   be computed independently. */
 
 FLM void flm_philox_stream(uint64_t key, uint64_t stream, uint64_t counter, uint32_t out[4]) {
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
@@ -401,8 +398,8 @@ FLM double flm_uniform_f64(uint32_t u, uint32_t v) {
 }
 
 /* Two independent standard normals (Box-Muller). The radius takes u in (0, 1] with 31 bits:
-   |out| < 6.7. The angle needs no reduction: the top two bits of v are its quadrant, the others
-   its place within. */
+   |out| < 6.7. The angle needs no range reduction: the top two bits of v are its quadrant, the others its
+   position in it. */
 FLM void flm_normal_f32(uint32_t u, uint32_t v, float out[2]) {
     float uniform = (float)(int32_t)(u >> 1) * 0x1p-31f + 0x1p-32f;
     float radius = flm_sqrt_f32(-2.0f * flm_log_f32(uniform));
@@ -419,15 +416,15 @@ FLM void flm_normal_f64(const uint32_t w[4], double out[2]) {
     out[1] = radius * sin(angle);
 }
 
-/* Upper half of a * b */
+/* The upper 64 bits of a * b */
 FLM uint64_t flm__mulhi(uint64_t a, uint64_t b) {
     uint64_t al = (uint32_t)a, ah = a >> 32, bl = (uint32_t)b, bh = b >> 32;
     uint64_t mid = ah * bl + (al * bl >> 32), low = (uint32_t)mid + al * bh;
     return ah * bh + (mid >> 32) + (low >> 32);
 }
 
-/* [0, n) from 64 random bits; the probabilities differ by less than n / 2^64 of their size. 0
-   for n = 0. */
+/* An integer in [0, n) from 64 random bits; 0 for n = 0. The relative bias of a probability is below n /
+   2^64. */
 FLM uint64_t flm_bounded(uint32_t u, uint32_t v, uint64_t n) {
     return flm__mulhi((uint64_t)u << 32 | v, n);
 }

@@ -1,14 +1,14 @@
-/* fl_math_f32.h - the functions of f32, for one way to multiply and add
+/* kernels/fl_math_f32.h - the f32 functions of fl_math.h, included once with and once without fused
+   multiply-adds
 
-   fl_math.h includes it for each, after defining
+   fl_math.h defines before each include, and this file undefines at its end,
      FLM__F(name)        the name with its prefix and suffix
-     FLM__FMA(a, b, c)   a b + c in float, FLM__FMA64(a, b, c) in double
-   and it undefines them all. */
+     FLM__FMA(a, b, c)   a b + c in float, FLM__FMA64(a, b, c) in double */
 
 FLM float FLM__F(abs)(float x) { return fabsf(x); }
 FLM float FLM__F(sqrt)(float x) { return flm__libm_sqrtf(x); }
 
-/* Equal operands differ in a zero's sign at most: and-ing their bits gives +0, or-ing -0. */
+/* Equal operands differ at most in the sign of a zero: the bitwise and gives +0, the bitwise or -0. */
 FLM float FLM__F(maximum)(float a, float b) {
     float m = ((a > b) | (a != a)) ? a : b;
     return a == b ? flm__float(flm__bits32(a) & flm__bits32(b)) : m;
@@ -19,7 +19,7 @@ FLM float FLM__F(minimum)(float a, float b) {
     return a == b ? flm__float(flm__bits32(a) | flm__bits32(b)) : m;
 }
 
-/* Adding 2^23 leaves no room for a fraction. */
+/* Adding 2^23 leaves no bits for a fraction. */
 FLM float FLM__F(rint)(float x) {
     float a = fabsf(x), r = (a + 8388608.0f) - 8388608.0f;
     return a < 8388608.0f ? copysignf(r, x) : x;
@@ -30,22 +30,22 @@ FLM float FLM__F(floor)(float x) {
     return r > x ? r - 1.0f : r;
 }
 
-/* a - n b with n = floor(a / b), exact but for the last addition */
+/* a - n b with n = floor(a / b), exact except for the last addition */
 FLM float FLM__F(remainder)(float a, float b) {
     float r = fmodf(a, b);
     return ((r != 0.0f) & ((r < 0.0f) != (b < 0.0f))) ? r + b : r;
 }
 
 /* x = n ln 2 + r, |r| <= ln 2 / 2. The magic addend 1.5 * 2^23 rounds to an integer and leaves
-   n + bias in the low bits of *n. ln 2 in two parts: n times the upper one is exact. Garbage n for
-   NaN does no harm, as r is NaN then. */
+   n + bias in the low bits of *n. ln 2 is split in two parts: n times the upper one is exact. For NaN n is
+   arbitrary, and r is NaN. */
 FLM float FLM__F(_split_ln2)(float x, float bias, uint32_t *n) {
     float t = FLM__FMA(x, 1.44269504f, 12582912.0f + bias), k = t - (12582912.0f + bias);
     *n = flm__bits32(t);
     return FLM__FMA(k, 2.12194440e-4f, FLM__FMA(k, -0.693359375f, x));
 }
 
-/* e^r - 1 on |r| <= ln 2 / 2: r + r^2 P(r), P's upper and lower half side by side */
+/* e^r - 1 for |r| <= ln 2 / 2: r + r^2 P(r), with the two halves of P evaluated in parallel */
 FLM float FLM__F(_expm1_poly)(float r) {
     float z = r * r, lo = FLM__FMA(1.66665211e-1f, r, 4.99999940e-1f);
     float hi = FLM__FMA(8.36870074e-3f, r, 4.16682884e-2f);
@@ -53,8 +53,8 @@ FLM float FLM__F(_expm1_poly)(float r) {
     return FLM__FMA(FLM__FMA(hi, z, lo), z, r);
 }
 
-/* 2^n in two factors, which reach infinity, and round once, if at all, into the denormals: their
-   exponents, biased, are the halves of n + 254. */
+/* 2^n as two factors, so that the product reaches infinity and rounds at most once in the denormals; their
+   biased exponents are the halves of n + 254. */
 FLM float FLM__F(exp)(float x) {
     uint32_t n, half;
     float r, scale;
@@ -66,22 +66,23 @@ FLM float FLM__F(exp)(float x) {
     return FLM__FMA(scale, FLM__F(_expm1_poly)(r), scale) * flm__float((n - half) << 23);
 }
 
-/* e^x for shares, x <= 0 or little more: 0 below -126.5 ln 2, where n + 127 is 0, as denormals cost
-   a hundred times as much */
+/* e^x for softmax weights, x at most slightly above 0: 0 below -126.5 ln 2, where n + 127 is 0, because
+   denormals cost a hundred times as much. */
 FLM float FLM__F(exp_share)(float x) {
     uint32_t n;
     float r = FLM__F(_split_ln2)(x < -88.0f ? -88.0f : x, 127.0f, &n), scale = flm__float(n << 23);
     return FLM__FMA(scale, FLM__F(_expm1_poly)(r), scale);
 }
 
-/* one (e^x - 1) for x >= -18 and one = 2^(bias - 127): s (e^r - 1) + (s - one), s = one 2^n */
+/* one (e^x - 1) for x >= -18 and one = 2^(bias - 127), as s (e^r - 1) + (s - one) with s = one 2^n */
 FLM float FLM__F(_expm1_scaled)(float x, float one, float bias) {
     uint32_t n;
     float r = FLM__F(_split_ln2)(x, bias, &n), scale = flm__float(n << 23);
     return FLM__FMA(scale, FLM__F(_expm1_poly)(r), scale - one);
 }
 
-/* Half of it reaches infinity late enough, but is not exact next to 0, where e^x - 1 = x. */
+/* Computed as twice (e^x - 1) / 2, which overflows late enough; near 0, where that is not exact, e^x - 1 =
+   x. */
 FLM float FLM__F(expm1)(float x) {
     float y = x < -18.0f ? -18.0f : x;
     y = y > 89.0f ? 89.0f : y;
@@ -97,7 +98,7 @@ FLM float FLM__F(tanh)(float x) {
 }
 
 /* erf |x| = 1 - e^-q, q = t + t P(t) a fit of -log(erfc t) for t = |x| up to 4, from where on erf is 1 in
-   float. P's even and odd terms side by side. */
+   float. P's even and odd terms are evaluated in parallel. */
 FLM float FLM__F(_erf_exponent)(float t) {
     float z = t * t, p = 1.18869430e-4f, q = -9.38920402e-6f;
     p = FLM__FMA(p, z, 1.67569821e-3f);
@@ -129,7 +130,7 @@ FLM float FLM__F(_log_core)(float f, float e) {
     return FLM__FMA(e, 0.693359375f, f + FLM__FMA(z, -0.5f, p));
 }
 
-/* 0x3f3504f3 is sqrt(1/2): the subtraction puts the mantissa's wrap there. */
+/* 0x3f3504f3 is sqrt(1/2): after the subtraction the exponent changes there. */
 FLM float FLM__F(log)(float x) {
     int tiny = x < 1.17549435e-38f;
     uint32_t u = flm__bits32(tiny ? x * 33554432.0f : x) - 0x3f3504f3u;
@@ -140,8 +141,8 @@ FLM float FLM__F(log)(float x) {
     return x == 0.0f ? -INFINITY : y;
 }
 
-/* log(1 + x): c is the rounding error of u = 1 + x (two-sum), which goes back in at the scale of
-   u's mantissa. For e = 0 that restores f = x. */
+/* log(1 + x): c is the rounding error of u = 1 + x (two-sum), added back at the scale of u's mantissa. For e
+   = 0 that restores f = x. */
 FLM float FLM__F(log1p)(float x) {
     float u = 1.0f + x, b = u - 1.0f, c = (1.0f - (u - b)) + (x - b);
     uint32_t i = flm__bits32(u) - 0x3f3504f3u;
@@ -155,8 +156,8 @@ FLM float FLM__F(log1p)(float x) {
     return x == 0.0f ? x : y;
 }
 
-/* t less a multiple of 4, in [-4, 4]. The magic addend 1.5 * 2^53 rounds to an even number as
-   long as |t / 4| stays below 2^52; from there on t is a multiple of 4 itself. */
+/* t minus a multiple of 4, in [-4, 4]. The magic addend 1.5 * 2^53 rounds to an even number while |t / 4| <
+   2^52; above, t itself is a multiple of 4. */
 FLM double FLM__F(_mod4)(double t) {
     double k = FLM__FMA64(t, 0.25, 13510798882111488.0) - 13510798882111488.0;
     return fabs(t) < 18014398509481984.0 ? FLM__FMA64(k, -4.0, t) : 0.0;
@@ -178,8 +179,8 @@ FLM float FLM__F(_sin_quadrant)(double r, uint64_t q) {
 }
 
 /* x = q pi/2 + r, |r| <= pi/4, for every float up to 2^128; NaN for infinity. 2/pi in pieces of 29
-   bits: their products with the 24 bits of x are exact. The sum of what they leave mod 4, rounded,
-   gives q (in the low bits), which goes before the small ones come: nothing that counts is lost. */
+   bits: their products with the 24 bits of x are exact. The rounded sum of their residues mod 4 is q (low
+   bits), subtracted before the small residues are added, so that no significant bits are lost. */
 FLM double FLM__F(_quadrant)(float xf, uint64_t *q) {
     double x = xf, m0 = FLM__F(_mod4)(x * 0x1.45f306d000000p-1);
     double m1 = FLM__F(_mod4)(x * 0x1.9391054000000p-30);
@@ -206,8 +207,8 @@ FLM float FLM__F(cos)(float x) {
     return FLM__F(_sin_quadrant)(r, q + 1);
 }
 
-/* log2 a for a > 0, relative error 2^-43. The exponent becomes a double by way of the bits of
-   2^52 + e + 1024. */
+/* log2 a for a > 0, relative error 2^-43. The exponent e is converted to double by the bits of 2^52 + e +
+   1024. */
 FLM double FLM__F(_log2)(double a) {
     uint64_t u = flm__bits64(a) - 0x3fe6a09e667f3bcdu + ((uint64_t)1024 << 52);
     double e = flm__double((u >> 52) | 0x4330000000000000u) - (4503599627370496.0 + 1024.0);
@@ -234,7 +235,7 @@ FLM double FLM__F(_exp2)(double p) {
     return y * flm__double((flm__bits64(t) + 1023) << 52);
 }
 
-/* 2^(y log2 |x|) in double, then C's rules for signs, zeros, ones, infinities and NaN */
+/* 2^(y log2 |x|) in double, then the special cases of C's pow: signs, zeros, ones, infinities, NaN */
 FLM float FLM__F(pow)(float xf, float yf) {
     double x = xf, y = yf, a = fabs(x), half = 0.5 * y, l = FLM__F(_log2)(a), p, r;
     int whole = FLM__F(rint)(yf) == yf, odd = whole & (FLM__F(rint)((float)half) != (float)half);
@@ -250,8 +251,8 @@ FLM float FLM__F(pow)(float xf, float yf) {
     return ((y == 0.0) | (x == 1.0)) ? 1.0f : (float)r;
 }
 
-/* The angle of the point (x, y) in double: that of the octant where it lies, |u| <= sqrt(2) - 1,
-   then back by pi/4, pi/2 and pi. */
+/* The angle of the point (x, y) in double: reduced to an octant, |u| <= sqrt(2) - 1, then extended by pi/4,
+   pi/2 and pi. */
 FLM float FLM__F(atan2)(float yf, float xf) {
     double x = fabs((double)xf), y = fabs((double)yf), hi = x > y ? x : y, lo = x > y ? y : x;
     int both = lo == INFINITY, steep = y > x, left = (int)(flm__bits32(xf) >> 31), mid;

@@ -1,23 +1,23 @@
-/* fl_primitives.h - the primitives of formulas (fl/tensor/formula.h) as macros
+/* kernels/fl_primitives.h - the primitives of formulas (fl/tensor/formula.h) as macros: ADD, MUL, SELECT, ...
 
-   A formula, say MUL(dy, SUB(CONST(1), MUL(y, y))), is written in these words only. Each is a call of
-   FL_FN(name); whoever expands a formula says what FL_FN makes of a name:
+   A formula, for example MUL(dy, SUB(CONST(1), MUL(y, y))), consists of these macros only. Each is a call of
+   FL_FN(name); the file that expands a formula defines what FL_FN makes of a name:
 
      scalar C     #define FL_FN(name) flm_##name##_f32   hot loops of kernels/, C and CUDA (fl_math.h)
      text         #define FL_FN(name) flm_##name##_f32   in the file generated around "MUL(dy, ..."
      composition  #define FL_FN(name) fl_##name          fl/ops/ (expand.h), on tensors
                   #define FL_FN(name) fv_##name          and on variables
 
-   FL_FN may be redefined between expansions. The words are short, and a program may own macros
-   called MIN or EQ: so the first include saves whatever they meant and defines them, and
+   FL_FN may be redefined between expansions. The names are short, and a program may have its own macros MIN
+   or EQ: the first include saves the old definitions (push_macro) and defines the primitives, and
 
      #define FL_PRIMITIVE_WORDS_END
      #include "fl_primitives.h"
 
-   takes them (with FL_FN and FL_PRIMITIVE_WORDS_END) away and gives the old meanings back. Pairs follow
-   each other, they do not nest. CONST takes a number. LET(u, value, formula) assigns a variable: the function
-   around the formula declares u and v of the type it computes in. tests/test_formula.c compares the words
-   with the list of primitives. */
+   undefines them, FL_FN and FL_PRIMITIVE_WORDS_END, and restores the old definitions. Such pairs follow each
+   other and do not nest. CONST takes a number. LET(u, value, formula) assigns a variable: the function around
+   the formula declares u and v of the type it computes in. tests/test_formula.c compares the macros with the
+   list of primitives. */
 #if !defined(FL_PRIMITIVE_WORDS_END) && !defined(FL_PRIMITIVE_WORDS_DEFINED)
 #define FL_PRIMITIVE_WORDS_DEFINED
 

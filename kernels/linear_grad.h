@@ -1,15 +1,16 @@
-/* kernels/linear_grad.h - linear_grad as products: the records that slots of several backends run */
+/* kernels/linear_grad.h - splits the record linear_grad into two matmuls and a sum, for several backends */
 #ifndef FL_KERNELS_LINEAR_GRAD_H
 #define FL_KERNELS_LINEAR_GRAD_H
 #include "../fl_backend.h"
 #include "../fl/records/linear.h"
 
-/* For slots of linear_grad: the records of which it consists, into its outputs. */
+/* The records of linear_grad: dx = dz w, dw = dz^T x, db = the sum of dz's rows. */
 typedef struct fl__linear_grad {
     fl_call dx, dw, db;
-    fl_tensor across; /* dz^T */
-    fl_reduce_args rows;
+    fl_tensor across;    /* dz^T */
+    fl_reduce_args rows; /* of db */
 } fl__linear_grad;
+/* Fills in p from the record c; p's records write into c's outputs. p must not move afterwards. */
 static inline void fl__linear_grad_parts(fl__linear_grad *p, const fl_call *c) {
     fl_tensor *dz = c->in[0];
     p->across = *dz;
