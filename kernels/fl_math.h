@@ -1,5 +1,4 @@
-/* kernels/fl_math.h - scalar functions of the op tables, written once for C and CUDA: exp, log, erf, casts,
-   random
+/* kernels/fl_math.h - scalar math for C and CUDA: arithmetic, exp, log, erf, casts, random numbers
 
    flm_<name>_<t> computes one element: <name> is a name of fl_primitives.h, <t> is f32, f32_fma, f64,
    i64 or b8 (uint8_t, 0 or 1). flm_<from>_to_<to> converts. The f32 functions have no branches, no

@@ -1,5 +1,4 @@
-/* kernels/fl_math_f32.h - the f32 functions of fl_math.h, included once with and once without fused
-   multiply-adds
+/* kernels/fl_math_f32.h - the f32 functions of fl_math.h, included once with and once without FMA
 
    fl_math.h defines before each include, and this file undefines at its end,
      FLM__F(name)        the name with its prefix and suffix

@@ -111,9 +111,9 @@ typedef struct fl__weight_casts {
     fl__weight_cast *all;
     int64_t n, cap;
 } fl__weight_casts;
-static _Thread_local fl__weight_casts *fl__autocast_kept;
+static _Thread_local fl__weight_casts *fl__autocast_cache;
 
-static void fl__autocast_empty(fl__weight_casts *c) {
+static void fl__autocast_clear(fl__weight_casts *c) {
     for (int64_t i = 0; i < c->n; i++) {
         fl_drop(c->all[i].from);
         fl_drop(c->all[i].to);
@@ -124,14 +124,14 @@ static void fl__autocast_empty(fl__weight_casts *c) {
 }
 
 static void fl__autocast_drop(fl_obj *o) {
-    fl__autocast_empty((fl__weight_casts *)(void *)o);
-    fl__autocast_kept = NULL;
+    fl__autocast_clear((fl__weight_casts *)(void *)o);
+    fl__autocast_cache = NULL;
     fl_obj_free(o);
 }
 
 /* Returns t cast to d, from the cache if t was not written since; borrowed. NULL after an error. */
 static fl_tensor *fl__cast_of_weight(fl_tensor *t, fl_dtype d) {
-    fl__weight_casts *c = fl__autocast_kept;
+    fl__weight_casts *c = fl__autocast_cache;
     int64_t i = 0;
     while (i < c->n && c->all[i].from != t) i++;
     fl__weight_cast *w = i < c->n ? c->all + i : NULL;
@@ -160,12 +160,12 @@ FL_API bool fl_autocast(fl_dtype d) {
         return fl_err_false("fl_autocast: dtype must be f16 or bf16, or f32 to turn it off, got %s",
                             fl_dtype_name(d));
     const bool on = d != FL_F32;
-    if (on && !fl__autocast_kept) {
+    if (on && !fl__autocast_cache) {
         fl__weight_casts *c = fl_obj_new(sizeof *c, fl__autocast_drop);
         if (!c || !fl_scope_adopt(&c->obj)) return fl_raise() != NULL;
-        fl__autocast_kept = c;
+        fl__autocast_cache = c;
     }
-    if (!on && fl__autocast_kept) fl__autocast_empty(fl__autocast_kept);
+    if (!on && fl__autocast_cache) fl__autocast_clear(fl__autocast_cache);
     fl_set_flags((fl_flags() & ~FL_AUTOCAST_FLAGS) | (on ? (uint64_t)d << 8 : 0));
     return true;
 }
@@ -177,7 +177,7 @@ static void fv__autocast_back(fl_node *n, fl_var *dy) {
 }
 
 static fl_var *fv__autocast_one(fl_var *x, fl_dtype d) {
-    if (d == FL_F32 || x->node || !x->requires_grad || !fl__autocast_kept) return fv_cast(x, d);
+    if (d == FL_F32 || x->node || !x->requires_grad || !fl__autocast_cache) return fv_cast(x, d);
     fl_tensor *narrow = fl__cast_of_weight(x->value, d);
     return fv_record_args("cast", narrow, fv__autocast_back, FV_IN(x), FV_NONE, NULL, 0);
 }

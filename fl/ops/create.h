@@ -142,7 +142,7 @@ fl_tensor *fl_tri(int64_t n, int64_t m, int64_t k, fl_dtype dtype) {
 /* >>windows */
 
 /* The phases i / n, or i / (n - 1) if not periodic, for i = 0 to n - 1, in f64. */
-static fl_tensor *fl__turns(const char *fn, int64_t n, bool periodic) {
+static fl_tensor *fl__window_phases(const char *fn, int64_t n, bool periodic) {
     fl_tensor *i = fl__create_counted(fn, n);
     if (!i) return NULL;
     int64_t last = periodic ? n : n - 1;
@@ -154,7 +154,7 @@ static fl_tensor *fl__cosine_window(const char *fn, int64_t n, bool periodic, fl
                                     double a, double b, double c) {
     if (n == 1) return fl_ones(FL_SHAPE(1), dtype);
     fl_scope s = fl_scope_begin();
-    fl_tensor *t = fl__turns(fn, n, periodic);
+    fl_tensor *t = fl__window_phases(fn, n, periodic);
     if (!t) return fl_scope_return(&s, NULL);
     t = fl_mul(t, fl_num(6.2831853071795865));
     fl_tensor *y = fl_sub(fl_num(a), fl_mul(fl_num(b), fl_cos(t)));
@@ -177,7 +177,7 @@ fl_tensor *fl_blackman_window(int64_t n, bool periodic, fl_dtype dtype) {
 fl_tensor *fl_bartlett_window(int64_t n, bool periodic, fl_dtype dtype) {
     if (n == 1) return fl_ones(FL_SHAPE(1), dtype);
     fl_scope s = fl_scope_of(__func__);
-    fl_tensor *t = fl__turns("fl_bartlett_window", n, periodic);
+    fl_tensor *t = fl__window_phases("fl_bartlett_window", n, periodic);
     if (!t) return fl_scope_return(&s, NULL);
     t = fl_abs(fl_sub(fl_mul(fl_num(2), t), fl_num(1)));
     return fl_scope_return(&s, fl_cast(fl_sub(fl_num(1), t), dtype ? dtype : FL_F32));

@@ -304,21 +304,21 @@ enum {
     FV__READS_A = 1, /* reads a, or x */
     FV__READS_B = 2,
     FV__READS_Y = 4,
-    FV__FLOWS = 8,   /* reads dy: the gradient is not 0 everywhere */
-    FV__LONG = 16,   /* more than one op: fused if the backend can */
-    FV__PASSES = 32, /* is dy itself */
-    FV__KNOWN = 64   /* the entry is computed */
+    FV__READS_DY = 8,   /* reads dy: the gradient is not 0 everywhere */
+    FV__MULTI_OP = 16,   /* more than one op: fused if the backend can */
+    FV__IS_DY = 32, /* is dy itself */
+    FV__COMPUTED = 64   /* the entry is computed */
 };
 
 static unsigned fv__needs_of_formula(fl_op op, int i) {
     const int arity = fl_op_get_info(op)->arity;
     if (i >= arity) return 0;
     const fl_formula *f = fl_op_program(op, i ? FL_PROGRAM_DB : FL_PROGRAM_DA);
-    unsigned needs = f->n_steps > 1 ? FV__LONG : !f->n_steps && f->out[0] == arity + 1 ? FV__PASSES : 0;
+    unsigned needs = f->n_steps > 1 ? FV__MULTI_OP : !f->n_steps && f->out[0] == arity + 1 ? FV__IS_DY : 0;
     if (f->reads & 1) needs |= FV__READS_A;
     if (f->reads & 2 && arity == 2) needs |= FV__READS_B;
     if (f->reads >> arity & 1) needs |= FV__READS_Y;
-    if (f->reads >> (arity + 1) & 1) needs |= FV__FLOWS;
+    if (f->reads >> (arity + 1) & 1) needs |= FV__READS_DY;
     return needs;
 }
 
@@ -327,7 +327,7 @@ static unsigned fv__needs_of(fl_op op) {
     static unsigned known[FL_TABLE_OPS];
     unsigned needs = __atomic_load_n(&known[op], __ATOMIC_RELAXED);
     if (needs) return needs;
-    needs = FV__KNOWN | fv__needs_of_formula(op, 0) | fv__needs_of_formula(op, 1) << 8;
+    needs = FV__COMPUTED | fv__needs_of_formula(op, 0) | fv__needs_of_formula(op, 1) << 8;
     __atomic_store_n(&known[op], needs, __ATOMIC_RELAXED);
     return needs;
 }
@@ -372,7 +372,7 @@ static void fv__unary_back(fl_node *n, fl_var *dy) {
     fl_var *x = n_saved > 0 ? fv_saved(n, 0) : NULL, *y = n_saved > 1 ? fv_saved(n, 1) : NULL;
     fl_tensor *dx = NULL;
     if (fl_error() || !fv_needs(n, 0)) return;
-    if (!fl_grad_enabled() && fv__needs_of(op) & FV__LONG)
+    if (!fl_grad_enabled() && fv__needs_of(op) & FV__MULTI_OP)
         dx = fl_grad1(op, fv__operand(x, dy), fv__operand(y, dy), dy->value, own);
     if (dx) fv_add_grad(n, 0, dx == own ? dy : fv_const(dx));
     else if (!fl_error()) fv_add_grad(n, 0, fv__gradient(op, 0, (void *[]){x, y, dy}));
@@ -405,7 +405,7 @@ FL_API fl_var *fv_record_formula(fl_op op, fl_var *x, fl_tensor *value) {
     unsigned needs = fv__needs_of(op);
     fl_var *saved[] = {needs & FV__READS_A ? x : NULL, needs & FV__READS_Y ? FV_OUT : NULL};
     int n_saved = needs & FV__READS_Y ? 2 : needs & FV__READS_A ? 1 : 0;
-    return fv__record_line(op, value, fv__unary_back, 1, &x, n_saved, saved, needs & FV__FLOWS ? 0 : 1,
+    return fv__record_line(op, value, fv__unary_back, 1, &x, n_saved, saved, needs & FV__READS_DY ? 0 : 1,
                            n_saved == 1 ? fv__unary_recompute : NULL);
 }
 
@@ -443,14 +443,14 @@ static void fv__binary_back(fl_node *n, fl_var *dy) {
     fl_var *a = n_saved > 0 ? fv_saved(n, 0) : NULL, *b = n_saved > 1 ? fv_saved(n, 1) : NULL;
     fl_var *y = n_saved > 2 ? fv_saved(n, 2) : NULL;
     if (fl_error()) return;
-    if ((want & 1 && needs & FV__LONG) || (want & 2 && needs >> 8 & FV__LONG)) {
+    if ((want & 1 && needs & FV__MULTI_OP) || (want & 2 && needs >> 8 & FV__MULTI_OP)) {
         a = fv__strong(a, dy);
         b = fv__strong(b, dy);
         if ((!fl_grad_enabled() && fv__binary_fused(n, want, a, b, y, dy)) || fl_error()) return;
     }
     for (int i = 0; i < 2; i++, needs >>= 8)
         if (want >> i & 1)
-            fv_add_grad(n, i, needs & FV__PASSES ? dy : fv__gradient(op, i, (void *[]){a, b, y, dy}));
+            fv_add_grad(n, i, needs & FV__IS_DY ? dy : fv__gradient(op, i, (void *[]){a, b, y, dy}));
 }
 
 static fl_var *fv__binary(fl_op op, fl_var *a, fl_var *b) {
@@ -464,7 +464,7 @@ static fl_var *fv__binary(fl_op op, fl_var *a, fl_var *b) {
     fl_var *saved[] = {read & FV__READS_A ? a : NULL, read & FV__READS_B ? b : NULL,
                        read & FV__READS_Y ? FV_OUT : NULL};
     int n_saved = read & FV__READS_Y ? 3 : read & FV__READS_B ? 2 : read & FV__READS_A ? 1 : 0;
-    const unsigned blocked = (da & FV__FLOWS ? 0u : 1u) | (db & FV__FLOWS ? 0u : 2u);
+    const unsigned blocked = (da & FV__READS_DY ? 0u : 1u) | (db & FV__READS_DY ? 0u : 2u);
     return fv__record_line(op, value, fv__binary_back, 2, in, n_saved, saved, blocked, NULL);
 }
 

@@ -250,7 +250,7 @@ fl_var *fv_scatter_add(fl_var *x, int axis, fl_tensor *index, fl_var *src) {
 }
 
 /* b8 of index's shape: true for the elements of src that a scatter wrote last at their index. */
-static fl_tensor *fv__winners(fl_tensor *index, fl_shape in, int axis) {
+static fl_tensor *fv__last_writes(fl_tensor *index, fl_shape in, int axis) {
     fl_shape shape = fl_shape_of(index);
     fl_tensor *number = fl_reshape(fl_new_arange(index, 0, (double)fl_numel(index), 1, FL_I64), shape);
     fl_tensor *last = fl_to(fl_full(in, -1, FL_I64), fl_backend_name(index));
@@ -264,7 +264,7 @@ static void fv__scatter_back(fl_node *n, fl_var *dy) {
     fl_var *zeros = fv_const(fl_new_full(dy->value, fl_shape_of(index), 0));
     if (fv_needs(n, 0)) fv_add_grad(n, 0, fv_scatter(dy, axis, index, zeros));
     if (!fv_needs(n, 1)) return;
-    fl_tensor *won = fv__winners(index, fv_in_shape(n, 0), axis);
+    fl_tensor *won = fv__last_writes(index, fv_in_shape(n, 0), axis);
     fv_add_grad(n, 1, fv_where(fv_const(won), fv_gather(dy, axis, index), fv_num(0)));
 }
 
@@ -378,7 +378,7 @@ static fl_tensor *fl__mask_over(const char *fn, const fl_tensor *x, fl_tensor *m
 }
 
 /* The indices of the true elements of the flattened mask */
-static fl_tensor *fl__true_places(fl_tensor *mask) {
+static fl_tensor *fl__true_indices(fl_tensor *mask) {
     fl_tensor *at = fl_nonzero(fl_reshape(mask, FL_SHAPE(fl_numel(mask))));
     return at ? fl_select(at, 1, 0) : NULL;
 }

@@ -1,5 +1,4 @@
-/* fl/ops/pool.h - pooling of 1 to 3 spatial dims: max, average and Lp pooling, adaptive pooling, max
-   unpooling
+/* fl/ops/pool.h - max, average, Lp and adaptive pooling of 1 to 3 spatial dims, max unpooling
 
    Records (args: fl_pool2d_args):
      max_pool2d       x [n, c, h, w] -> y [n, c, oh, ow], index of the first maximum: i64 into h * w, or, if
@@ -238,7 +237,7 @@ static bool fl__compose_max_pool2d(const fl_call *c, fl_tensor **y) {
 }
 
 /* Converts indices into windows to i64 indices into images of x_shape. */
-static fl_tensor *fl__pooled_places(fl_tensor *index, fl_shape x_shape, const fl_pool2d_args *a) {
+static fl_tensor *fl__pooled_indices(fl_tensor *index, fl_shape x_shape, const fl_pool2d_args *a) {
     fl_scope s = fl_scope_begin();
     fl_shape y = fl_shape_of(index);
     int64_t n = y.dim[0], c = y.dim[1], m = y.dim[2] * y.dim[3], k = a->kernel[0] * a->kernel[1];
@@ -261,7 +260,7 @@ static bool fl__compose_max_pool2d_grad(const fl_call *c, fl_tensor **dx) {
     fl_tensor *dy = c->in[0], *index = c->in[1];
     const fl_shape x = fl_shape_of(c->out[0]);
     const fl_shape flat = FL_SHAPE(dy->shape[0], dy->shape[1], dy->shape[2] * dy->shape[3]);
-    if (((const fl_pool2d_args *)c->args)->in_window) index = fl__pooled_places(index, x, c->args);
+    if (((const fl_pool2d_args *)c->args)->in_window) index = fl__pooled_indices(index, x, c->args);
     return (dx[0] = fl__scatter_images(fl_reshape(dy, flat), fl_reshape(index, flat), x)) != NULL;
 }
 
@@ -306,7 +305,7 @@ static void fv__max_pool2d_grad_back(fl_node *n, fl_var *g) {
     fl_shape s = fl_shape_of(g->value), out = fv_in_shape(n, 0);
     fl_tensor *index = fv_value(fv_saved(n, 0));
     if (index && ((const fl_pool2d_args *)fv_args(n))->in_window)
-        index = fl__pooled_places(index, s, fv_args(n));
+        index = fl__pooled_indices(index, s, fv_args(n));
     index = fl_reshape(index, FL_SHAPE(out.dim[0], out.dim[1], out.dim[2] * out.dim[3]));
     g = fv_reshape(g, FL_SHAPE(s.dim[0], s.dim[1], s.dim[2] * s.dim[3]));
     fv_add_grad(n, 0, fv_reshape(fv_gather(g, 2, index), out));

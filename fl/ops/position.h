@@ -1,5 +1,4 @@
-/* fl/ops/position.h - positional encodings for attention: rotary embedding, ALiBi, relative positions, length
-   masks */
+/* fl/ops/position.h - positional encodings: rotary embedding, ALiBi, relative positions; length masks */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif

@@ -149,7 +149,7 @@ static bool fl__all_true(fl_tensor *condition) {
     return ok;
 }
 
-static fl_tensor *fl__uniform_beside(fl_tensor *t, fl_shape shape, fl_dtype d, fl_rng *rng) {
+static fl_tensor *fl__uniform_like(fl_tensor *t, fl_shape shape, fl_dtype d, fl_rng *rng) {
     return fl_to(fl_uniform(shape, 0, 1, d, rng), fl_backend_name(t));
 }
 
@@ -161,7 +161,7 @@ fl_tensor *fl_bernoulli(fl_tensor *p, fl_rng *rng) {
     fl_dtype wide = p->dtype == FL_F64 ? FL_F64 : FL_F32;
     fl_tensor *y = NULL;
     if (fl__all_true(fl_bitwise_and(fl_ge(p, fl_num(0)), fl_le(p, fl_num(1)))))
-        y = fl_cast(fl_lt(fl__uniform_beside(p, fl_shape_of(p), wide, rng), p), p->dtype);
+        y = fl_cast(fl_lt(fl__uniform_like(p, fl_shape_of(p), wide, rng), p), p->dtype);
     else fl_fail("fl_bernoulli: a probability is not in [0, 1], or NaN");
     fl_scope_return(&s, y);
     return y ? y : fl_raise();
@@ -189,18 +189,18 @@ static bool fl__are_weights(fl_tensor *w, int64_t n, bool replacement) {
 }
 
 /* Inverse transform sampling: the number of cumulative sums at or below a uniform fraction of the total. */
-static fl_tensor *fl__drawn(fl_tensor *w, int64_t n, fl_rng *rng) {
+static fl_tensor *fl__draw_replaced(fl_tensor *w, int64_t n, fl_rng *rng) {
     fl_shape shape = fl_shape_of(w);
     shape.dim[shape.ndim - 1] = n;
     fl_tensor *sums = fl_cumsum(w, -1), *total = fl_slice(sums, -1, -1, FL_SLICE_END, 1);
-    fl_tensor *at = fl_mul(fl__uniform_beside(w, shape, FL_F64, rng), total);
+    fl_tensor *at = fl_mul(fl__uniform_like(w, shape, FL_F64, rng), total);
     fl_tensor *below = fl_le(fl_unsqueeze(sums, -2), fl_unsqueeze(at, -1));
     return fl_sum(below, FL_AXES(-1));
 }
 
 /* Gumbel top-k: the n largest of log w plus Gumbel noise are n draws without replacement, in order. */
-static fl_tensor *fl__drawn_once(fl_tensor *w, int64_t n, fl_rng *rng) {
-    fl_tensor *u = fl__uniform_beside(w, fl_shape_of(w), FL_F64, rng), *index = NULL;
+static fl_tensor *fl__draw_distinct(fl_tensor *w, int64_t n, fl_rng *rng) {
+    fl_tensor *u = fl__uniform_like(w, fl_shape_of(w), FL_F64, rng), *index = NULL;
     fl_tensor *keys = fl_sub(fl_log(w), fl_log(fl_neg(fl_log(u))));
     return fl_topk(keys, n, -1, false, &index) ? index : NULL;
 }
@@ -214,7 +214,7 @@ fl_tensor *fl_multinomial(fl_tensor *weights, int64_t n, bool replacement, fl_rn
     fl_scope s = fl_scope_of(__func__);
     fl_tensor *w = fl_cast(weights, FL_F64), *y = NULL;
     if (w && fl__are_weights(w, n, replacement))
-        y = replacement ? fl__drawn(w, n, rng) : fl__drawn_once(w, n, rng);
+        y = replacement ? fl__draw_replaced(w, n, rng) : fl__draw_distinct(w, n, rng);
     fl_scope_return(&s, y);
     return y ? y : fl_raise();
 }

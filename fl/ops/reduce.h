@@ -315,7 +315,7 @@ static fl_var *fv__reduction(const char *name, fl_tensor *value, fl_back_fn back
 }
 
 /* The axes of a mask as an fl_axes that keeps them as size 1. */
-static fl_axes fv__kept_axes(uint32_t axes) {
+static fl_axes fv__keepdim_axes(uint32_t axes) {
     fl_axes a = {.keepdim = true};
     for (int d = 0; d < FL_MAX_DIMS; d++)
         if (axes >> d & 1) a.axis[a.n++] = d;
@@ -323,7 +323,7 @@ static fl_axes fv__kept_axes(uint32_t axes) {
 }
 
 /* A result of the reduction, or its gradient, with the reduced dims as 1, to broadcast with the input. */
-static fl_var *fv__kept(fl_var *r, fl_shape in, uint32_t axes) {
+static fl_var *fv__keepdim(fl_var *r, fl_shape in, uint32_t axes) {
     for (int d = 0; d < in.ndim; d++)
         if (axes >> d & 1) in.dim[d] = 1;
     return fv_reshape(r, in);
@@ -332,7 +332,7 @@ static fl_var *fv__kept(fl_var *r, fl_shape in, uint32_t axes) {
 static void fv__sum_back(fl_node *n, fl_var *dy) {
     const fv__reduced *r = fv_args(n);
     fl_shape in = fv_in_shape(n, 0);
-    fv_add_grad(n, 0, fv_expand(fv__kept(dy, in, r->axes), in));
+    fv_add_grad(n, 0, fv_expand(fv__keepdim(dy, in, r->axes), in));
 }
 
 fl_var *fv_sum(fl_var *x, fl_axes axes) {
@@ -344,7 +344,7 @@ static void fv__mean_back(fl_node *n, fl_var *dy) {
     const fv__reduced *r = fv_args(n);
     fl_shape in = fv_in_shape(n, 0);
     fl_var *share = fv_div(dy, fv_num((double)fl__group_size(in, r->axes)));
-    fv_add_grad(n, 0, fv_expand(fv__kept(share, in, r->axes), in));
+    fv_add_grad(n, 0, fv_expand(fv__keepdim(share, in, r->axes), in));
 }
 
 fl_var *fv_mean(fl_var *x, fl_axes axes) {
@@ -357,9 +357,9 @@ static void fv__variance_back(fl_node *n, fl_var *dy) {
     fl_shape in = fv_in_shape(n, 0);
     fl_var *x = fv_saved(n, 0);
     int64_t left = fl__group_size(in, r->axes) - r->correction;
-    fl_var *away = fv_sub(x, fv_mean(x, fv__kept_axes(r->axes)));
+    fl_var *away = fv_sub(x, fv_mean(x, fv__keepdim_axes(r->axes)));
     fl_var *scaled = fv_mul(dy, fv_num(2.0 / (double)(left > 0 ? left : 0)));
-    fv_add_grad(n, 0, fv_mul(away, fv__kept(scaled, in, r->axes)));
+    fv_add_grad(n, 0, fv_mul(away, fv__keepdim(scaled, in, r->axes)));
 }
 
 fl_var *fv_variance(fl_var *x, fl_axes axes, int64_t correction) {
@@ -371,9 +371,9 @@ fl_var *fv_variance(fl_var *x, fl_axes axes, int64_t correction) {
 static void fv__extreme_back(fl_node *n, fl_var *dy) {
     const fv__reduced *r = fv_args(n);
     fl_shape in = fv_in_shape(n, 0);
-    fl_var *x = fv_saved(n, 0), *y = fv__kept(fv_saved(n, 1), in, r->axes);
+    fl_var *x = fv_saved(n, 0), *y = fv__keepdim(fv_saved(n, 1), in, r->axes);
     fl_var *hit = fv_cast(fv_eq(x, y), dy->value->dtype);
-    fl_var *share = fv_div(fv__kept(dy, in, r->axes), fv_sum(hit, fv__kept_axes(r->axes)));
+    fl_var *share = fv_div(fv__keepdim(dy, in, r->axes), fv_sum(hit, fv__keepdim_axes(r->axes)));
     fv_add_grad(n, 0, fv_mul(hit, share));
 }
 
@@ -391,8 +391,8 @@ fl_var *fv_amin(fl_var *x, fl_axes axes) {
 static void fv__logsumexp_back(fl_node *n, fl_var *dy) {
     const fv__reduced *r = fv_args(n);
     fl_shape in = fv_in_shape(n, 0);
-    fl_var *x = fv_saved(n, 0), *y = fv__kept(fv_saved(n, 1), in, r->axes);
-    fv_add_grad(n, 0, fv_mul(fv__kept(dy, in, r->axes), fv_exp(fv_sub(x, y))));
+    fl_var *x = fv_saved(n, 0), *y = fv__keepdim(fv_saved(n, 1), in, r->axes);
+    fv_add_grad(n, 0, fv_mul(fv__keepdim(dy, in, r->axes), fv_exp(fv_sub(x, y))));
 }
 
 fl_var *fv_logsumexp(fl_var *x, fl_axes axes) {

@@ -69,7 +69,7 @@ FL_PRIVATE void fl__register_step(void);
 #include <stdio.h>
 #include <string.h>
 
-static int fl__step_words(const char *list) {
+static int fl__count_names(const char *list) {
     int n = 0;
     for (const char *p = list; p && *p; p += strcspn(p, " "), p += strspn(p, " ")) n++;
     return n;
@@ -84,8 +84,8 @@ const fl_formula *fl_step_program(fl_step_rule *rule) {
     snprintf(names, sizeof names, "%s %s %s", rule->reads, rule->writes, rule->numbers);
     pthread_mutex_lock(&lock);
     bool ok = rule->known || fl_formula_parse(&args->program, rule->formula, names);
-    args->n_reads = (uint8_t)fl__step_words(rule->reads);
-    args->n_writes = (uint8_t)fl__step_words(rule->writes);
+    args->n_reads = (uint8_t)fl__count_names(rule->reads);
+    args->n_writes = (uint8_t)fl__count_names(rule->writes);
     args->skips = !strncmp(rule->numbers, "factor", 6);
     if (ok && args->program.n_out != args->n_writes)
         ok = fl_fail("fl_step: expected one formula for each of writes: got %d formulas for \"%s\"",
@@ -200,7 +200,7 @@ static void *fl__step_number(double value) {
 }
 
 /* Numbers are f64 until they are combined with a tensor. */
-static void *fl__step_word(fl_primitive primitive, void *const x[]) {
+static void *fl__step_primitive(fl_primitive primitive, void *const x[]) {
     const fl_op op = fl_primitive_op(primitive);
     const int n = fl_primitive_operands(primitive);
     fl_tensor *t[3];
@@ -216,7 +216,7 @@ static void *fl__step_word(fl_primitive primitive, void *const x[]) {
 }
 
 static bool fl__compose_step(const fl_call *c, fl_tensor **value) {
-    static const fl_formula_vtable meaning = {fl__step_number, fl__step_word};
+    static const fl_formula_vtable meaning = {fl__step_number, fl__step_primitive};
     const fl_step_args *args = fl_step_args_of(c);
     if (!args) return false;
     const int n = args->n_reads + args->n_writes, wide = c->n_out - args->n_writes;
