@@ -199,7 +199,7 @@ static void rows_of_nets(void) {
     NO_AS(fl_rnn_opt, "fl_rnn", (FL_LSTM, steps, lstm, other_dtype), "f32 [4]", "i64 [2]");
     NO_AS(fl_rnn_opt, "fl_rnn", (FL_LSTM, steps, lstm, too_many), "i64 [3]", "i64 [2]");
     NO_AS(fl_rnn_opt, "fl_rnn", (FL_LSTM, steps, lstm, none_left), "sequence 1 has 0 steps");
-    NO_AS(fl_rnn_opt, "fl_rnn", (FL_LSTM, steps, lstm, beyond), "sequence 0 has 4 steps, of 1 to 3");
+    NO_AS(fl_rnn_opt, "fl_rnn", (FL_LSTM, steps, lstm, beyond), "sequence 0 has 4 steps, expected 1 to 3");
     fl_tensor *two = fl_zeros(FL_SHAPE(2), FL_I64), *seven = fl_full(FL_SHAPE(2), 7, FL_I64);
     const fl_ctc_loss_opts plain = {0}, fifth = {.blank = 4};
     fl_tensor *cube = fl_ones(FL_SHAPE(3, 2, 4), FL_F32);
@@ -368,7 +368,7 @@ static void rows_of_var_nets(void) {
     NO_AS(fv_rnn_opt, "fv_rnn", (FL_LSTM, steps, lstm, other_dtype), "f32 [4]", "i64 [2]");
     NO_AS(fv_rnn_opt, "fv_rnn", (FL_LSTM, steps, lstm, too_many), "i64 [3]", "i64 [2]");
     NO_AS(fv_rnn_opt, "fv_rnn", (FL_LSTM, steps, lstm, none_left), "sequence 1 has 0 steps");
-    NO_AS(fv_rnn_opt, "fv_rnn", (FL_LSTM, steps, lstm, beyond), "sequence 0 has 4 steps, of 1 to 3");
+    NO_AS(fv_rnn_opt, "fv_rnn", (FL_LSTM, steps, lstm, beyond), "sequence 0 has 4 steps, expected 1 to 3");
     fl_tensor *two = fl_zeros(FL_SHAPE(2), FL_I64), *seven = fl_full(FL_SHAPE(2), 7, FL_I64);
     const fl_ctc_loss_opts plain = {0}, fifth = {.blank = 4};
     fl_var *cube = fv_const(fl_ones(FL_SHAPE(3, 2, 4), FL_F32));

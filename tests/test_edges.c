@@ -271,7 +271,8 @@ TEST(errors_name_the_module) {
     fl_nn_add(net, "stem", stem);
     fl_scope s = fl_scope_begin();
     fl_var *image = fv_const(fl_ones(FL_SHAPE(1, 1, 3, 3), FL_F32));
-    CHECK_FAILS(fl_nn_forward(net, image), "fl_nn_conv2d 'stem.0': fl_conv: x [1, 1, 3, 3], w [2, 1, 5, 5]");
+    CHECK_FAILS(fl_nn_forward(net, image), "fl_nn_conv2d 'stem.0': fl_conv: the kernel of w [2, 1, 5, 5] does not "
+                                            "fit x [1, 1, 3, 3]");
     CHECK_FAILS(fl_nn_forward(net, fv_const(fl_ones(FL_SHAPE(3), FL_F32))),
                 "fl_nn_conv2d 'stem.0': input [3]");
     CHECK_FAILS(fl_matmul(fv_value(image), fl_ones(FL_SHAPE(2), FL_F32)), "fl_matmul: ");
@@ -425,7 +426,7 @@ TEST(output_pad_below_the_dilation) {
     CHECK_ROW(fl_conv_transpose(v, k, NULL, .dilation = {4}, .pad = {2}, .output_pad = {1}), 0, 0, 10);
     test_errors_return();
     CHECK(!fl_conv_transpose(v, k, NULL, .dilation = {3}, .output_pad = {3}));
-    CHECK_ERROR("output_pad 3 (less than the stride or the dilation)");
+    CHECK_ERROR("output_pad 3 (expected less than the stride or the dilation)");
     fl_scope_end(&s);
 }
 
