@@ -129,10 +129,10 @@ static void fl__extremes(const void *data, bool real, bool max, int64_t count, i
     const double *f = data;
     const int64_t *k = data;
     for (int64_t i = 0; i < count; i++) {
-        int64_t place = i / inner % n, before = place ? index[i - inner] : 0;
-        int64_t best = i + (before - place) * inner;
+        int64_t position = i / inner % n, before = position ? index[i - inner] : 0;
+        int64_t best = i + (before - position) * inner;
         bool is_new = real ? fl__new_real(f[i], f[best], max) : fl__new_integer(k[i], k[best], max);
-        index[i] = place == 0 || is_new ? place : before;
+        index[i] = position == 0 || is_new ? position : before;
     }
 }
 

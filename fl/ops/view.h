@@ -119,9 +119,9 @@ static fl_tensor *fv__range_index(const fl_tensor *dy, fl_shape shape, fv__range
     int axis = r.axis < 0 ? r.axis + shape.ndim : r.axis;
     fl_shape column = {.ndim = shape.ndim};
     for (int d = 0; d < shape.ndim; d++) column.dim[d] = d == axis ? dy->shape[d] : 1;
-    fl_tensor *places = fl_new_arange(dy, 0, (double)shape.dim[axis], 1, FL_I64);
-    places = fl_reshape(fl_slice(places, 0, r.start, r.stop, r.step), column);
-    return fl_expand(places, fl_shape_of(dy));
+    fl_tensor *indices = fl_new_arange(dy, 0, (double)shape.dim[axis], 1, FL_I64);
+    indices = fl_reshape(fl_slice(indices, 0, r.start, r.stop, r.step), column);
+    return fl_expand(indices, fl_shape_of(dy));
 }
 
 static fl_tensor *fv__spread_range(fl_tensor *dy, fl_shape shape, fv__range r) {
