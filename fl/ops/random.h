@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-/* rng NULL, here and below: the global generator. FL_DTYPE_NONE: f32. Shapes: on the default backend. */
+/* rng NULL, here and below: the global generator. FL_DTYPE_NONE: f32. Backend: the default one. */
 /* Uniform numbers in [low, high); dtype must be a float. */
 FL_API fl_tensor *fl_uniform(fl_shape shape, double low, double high, fl_dtype dtype, fl_rng *rng);
 /* Normal numbers; dtype must be a float. */
