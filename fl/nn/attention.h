@@ -136,7 +136,7 @@ struct fl_nn_cache {
 #define FL__NN_CACHED ((uint64_t)1 << 40)
 static _Thread_local fl_nn_cache *fl__nn_cache_in_use;
 
-static fl_nn_cache *fl__nn_cache_now(void) {
+static fl_nn_cache *fl__nn_cache_current(void) {
     return fl_flags() & FL__NN_CACHED ? fl__nn_cache_in_use : NULL;
 }
 
@@ -153,7 +153,7 @@ static bool fl__nn_has_in_bias(const fl_nn_attention_opts *o) {
 }
 
 /* Whether q, k and v have separate weights. */
-static bool fl__nn_is_apart(const fl__nn_attention *a) {
+static bool fl__nn_is_separate(const fl__nn_attention *a) {
     return a->o.kdim != a->dim || a->o.vdim != a->dim;
 }
 
@@ -161,14 +161,14 @@ static bool fl__nn_is_apart(const fl__nn_attention *a) {
    relative_attention_bias. These return NULL if the module has no such parameter. */
 static fl_var *fl__nn_in_bias(const fl_nn_module *m) {
     const fl__nn_attention *a = m->data;
-    return fl__nn_has_in_bias(&a->o) ? fl_nn_param_at(m, fl__nn_is_apart(a) ? 3 : 1) : NULL;
+    return fl__nn_has_in_bias(&a->o) ? fl_nn_param_at(m, fl__nn_is_separate(a) ? 3 : 1) : NULL;
 }
-static int64_t fl__nn_behind_bias(const fl__nn_attention *a) {
-    return (fl__nn_is_apart(a) ? 3 : 1) + fl__nn_has_in_bias(&a->o);
+static int64_t fl__nn_after_bias(const fl__nn_attention *a) {
+    return (fl__nn_is_separate(a) ? 3 : 1) + fl__nn_has_in_bias(&a->o);
 }
 static fl_var *fl__nn_relative(const fl_nn_module *m) {
     const fl__nn_attention *a = m->data;
-    return a->o.relative ? fl_nn_param_at(m, fl__nn_behind_bias(a) + 2 * a->o.bias_kv) : NULL;
+    return a->o.relative ? fl_nn_param_at(m, fl__nn_after_bias(a) + 2 * a->o.bias_kv) : NULL;
 }
 static fl_var *fl__nn_bucket_bias(const fl_nn_module *m) {
     return ((const fl__nn_attention *)m->data)->o.buckets ? fl_nn_param_at(m, m->n_param - 1) : NULL;
@@ -199,7 +199,7 @@ static fl_var *fl__nn_part_of(fl_nn_module *m, fl_var *x, int which, bool produc
     const int64_t end = begin + a->columns * heads;
     if (product) return fl__nn_split_heads(a, fv_slice(x, 2, begin, end, 1), heads);
     fl_var *b = fl__nn_in_bias(m);
-    fl_var *part = fl__nn_is_apart(a) ? fl_nn_param_at(m, which)
+    fl_var *part = fl__nn_is_separate(a) ? fl_nn_param_at(m, which)
                                       : fv_slice(fl_nn_param_at(m, 0), 0, begin, end, 1);
     return fl__nn_split_heads(a, fv_linear(x, part, b ? fv_slice(b, 0, begin, end, 1) : NULL), heads);
 }
@@ -214,7 +214,7 @@ static bool fl__nn_attention_ok(const fl_nn_module *m, const fl_vars *in) {
     const int64_t dims[] = {a->dim, a->o.kdim, a->o.vdim};
     for (int i = 0; i < (in->n < 3 ? 1 : 3); i++)
         if (!fl_nn_sequence_ok(m, in->v[i], dims[i], INT64_MAX)) return false;
-    if (in->n < 3 && fl__nn_is_apart(a)) {
+    if (in->n < 3 && fl__nn_is_separate(a)) {
         fl_nn_fail(m, "got %d inputs, expected q, k and v with kdim %" PRId64 " and vdim %" PRId64, in->n,
                    a->o.kdim, a->o.vdim);
         return false;
@@ -292,7 +292,7 @@ static bool fl__nn_cache_memory(fl_nn_cache *c, fl__nn_cached *entry, const fl_v
 /* Projects the inputs to q, k and v, with the cached k and v; *position is where q begins. */
 static bool fl__nn_project(fl_nn_module *m, const fl_vars *in, fl_var *qkv[3], int64_t *position) {
     const fl__nn_attention *a = m->data;
-    fl_nn_cache *c = fl__nn_cache_now();
+    fl_nn_cache *c = fl__nn_cache_current();
     fl__nn_cached *entry = fl__nn_entry_of(c, m);
     const bool self = in->n < 3, known = c && a->o.cross && c->position > 0 && entry && entry->k;
     if (c && !entry) {
@@ -327,7 +327,7 @@ static int fl__nn_put_extra(fl_nn_module *m, fl_var *qkv[3], fl_var **mask) {
         int parts = 0;
         if (a->o.zero_attn) part[parts++] = fv_const(fl_to(fl_zeros(one, fv_value(qkv[i])->dtype), backend));
         if (a->o.bias_kv) {
-            fl_var *bias = fl_nn_param_at(m, fl__nn_behind_bias(a) + i - 1);
+            fl_var *bias = fl_nn_param_at(m, fl__nn_after_bias(a) + i - 1);
             bias = fv_reshape(bias, FL_SHAPE(1, a->kv, 1, a->columns));
             part[parts++] = fv_cast(fv_expand(bias, one), fv_value(qkv[i])->dtype);
         }
@@ -355,7 +355,7 @@ static fl_vars fl__nn_attention_forward(fl_nn_module *m, fl_vars in) {
                            .softcap = a->o.softcap, .scale = a->o.scale,
                            .dropout = m->train ? a->o.dropout : 0};
     const bool biased = a->o.relative || a->o.buckets || a->o.alibi, more = a->o.bias_kv || a->o.zero_attn;
-    if (in.n < 3 && a->kv == a->heads && !a->o.rotary && !biased && !more && !fl__nn_cache_now()) {
+    if (in.n < 3 && a->kv == a->heads && !a->o.rotary && !biased && !more && !fl__nn_cache_current()) {
         qkv[0] = fl__nn_project_packed(m, in.v[0]);
         y = qkv[0] ? fv_attention_packed_opt(qkv[0], o) : NULL;
     } else {
@@ -383,7 +383,7 @@ static void fl__nn_attention_describe(const fl_nn_module *m, char *buf, size_t s
     if (a->o.relative) fl_nn_put(&t, ", relative=%" PRId64, a->o.relative);
     if (a->o.buckets) fl_nn_put(&t, ", buckets=%" PRId64, a->o.buckets);
     if (a->o.alibi) fl_nn_put(&t, ", alibi=True");
-    if (fl__nn_is_apart(a)) fl_nn_put(&t, ", kdim=%" PRId64 ", vdim=%" PRId64, a->o.kdim, a->o.vdim);
+    if (fl__nn_is_separate(a)) fl_nn_put(&t, ", kdim=%" PRId64 ", vdim=%" PRId64, a->o.kdim, a->o.vdim);
     if (a->o.bias_kv) fl_nn_put(&t, ", add_bias_kv=True");
     if (a->o.zero_attn) fl_nn_put(&t, ", add_zero_attn=True");
 }
@@ -399,7 +399,7 @@ static bool fl__nn_attention_fill(fl_nn_module *m, const fl__nn_attention *a) {
     const fl_nn_attention_opts *o = &a->o;
     static const char *const apart[] = {"q_proj_weight", "k_proj_weight", "v_proj_weight"};
     static const char *const bias[] = {"bias_k", "bias_v"};
-    const bool is_apart = fl__nn_is_apart(a);
+    const bool is_apart = fl__nn_is_separate(a);
     const int64_t dim = a->dim, kv = a->kv * a->columns, rows = dim + 2 * kv;
     for (int i = 0; i < (is_apart ? 3 : 1); i++) {
         const int64_t out = !is_apart ? rows : i ? kv : dim, in = i == 1 ? o->kdim : i ? o->vdim : dim;
@@ -537,7 +537,7 @@ FL_API fl_vars fl_nn_forward_cached(fl_nn_module *m, fl_vars in, fl_nn_cache *c)
 
 FL_API int64_t fl_nn_cache_position(const fl_nn_cache *c) { return c ? c->position : 0; }
 
-FL_API int64_t fl_nn_cached_position(void) { return fl_nn_cache_position(fl__nn_cache_now()); }
+FL_API int64_t fl_nn_cached_position(void) { return fl_nn_cache_position(fl__nn_cache_current()); }
 
 FL_API bool fl_nn_cache_rewind(fl_nn_cache *c, int64_t position) {
     if (!fl_given(c, "fl_nn_cache_rewind", "the cache")) return fl_raise();

@@ -14,6 +14,7 @@ extern "C" {
 #define fl_nn_sequential(...) \
     fl_nn_sequential_of(FL_COUNT(fl_nn_module *, __VA_ARGS__), FL_ARRAY(fl_nn_module *, __VA_ARGS__))
 FL_API fl_nn_module *fl_nn_sequential_of(int n, fl_nn_module *const *children);
+/* Whether m was made by fl_nn_sequential. */
 FL_API bool fl_nn_is_sequential(const fl_nn_module *m);
 /* Runs n modules in sequence, as Sequential does, for custom forward functions. While gradients are off and
    no calls are watched, a frozen 2-d convolution (fl_nn_freeze) is fused with the batch norm and the ReLU
@@ -57,23 +58,23 @@ typedef struct fl__nn_held {
     fl_vars vars;
 } fl__nn_held;
 
-static void fl__nn_let_go(fl_vars vars) {
+static void fl__nn_drop_vars(fl_vars vars) {
     for (int i = 0; i < vars.n; i++) fv_drop(vars.v[i]);
 }
 
 static void fl__nn_held_drop(fl_obj *o) {
-    fl__nn_let_go(((fl__nn_held *)(void *)o)->vars);
+    fl__nn_drop_vars(((fl__nn_held *)(void *)o)->vars);
     fl_obj_free(o);
 }
 
 /* Runs the longest fusible prefix of the n modules as one op; returns its number of modules, 0 if none. */
-static int64_t fl__nn_together(fl_nn_module *const *m, int64_t n, fl_vars *in) {
-    if (n < 2 || in->n != 1 || !m[0] || !in->v[0] || !fl__nn_conv_takes(m[0], NULL)) return 0;
-    const fl_nn_module *norm = fl__nn_conv_takes(m[0], m[1]) ? m[1] : NULL;
+static int64_t fl__nn_run_fused(fl_nn_module *const *m, int64_t n, fl_vars *in) {
+    if (n < 2 || in->n != 1 || !m[0] || !in->v[0] || !fl__nn_conv_can_fuse(m[0], NULL)) return 0;
+    const fl_nn_module *norm = fl__nn_conv_can_fuse(m[0], m[1]) ? m[1] : NULL;
     const int64_t ran = norm ? 2 : 1;
     const bool relu = ran < n && fl_nn_activation_of(m[ran]) == fv_relu;
     if (ran + relu == 1) return 0;
-    fl_var *y = fl__nn_conv_with(m[0], norm, relu, in->v[0]);
+    fl_var *y = fl__nn_conv_fused(m[0], norm, relu, in->v[0]);
     *in = y ? FL_VARS(y) : (fl_vars){0};
     return ran + relu;
 }
@@ -86,12 +87,12 @@ FL_API fl_vars fl_nn_chain(fl_nn_module *const *m, int64_t n, fl_vars in) {
     for (int64_t i = 0, ran; i < n && in.n; i += ran) {
         const fl_vars last = held->vars;
         fl_scope s = fl_scope_begin();
-        ran = fl__nn_together(m + i, n - i, &in);
+        ran = fl__nn_run_fused(m + i, n - i, &in);
         if (!ran) in = fl_nn_forward_vars(m[i], in), ran = 1;
         for (int k = in.n; k-- > 0;) fl_obj_steal(&in.v[k]->obj);
         held->vars = in;
         fl_scope_end(&s);
-        fl__nn_let_go(last);
+        fl__nn_drop_vars(last);
     }
     return in;
 }
@@ -158,19 +159,19 @@ static bool fl__nn_is_projection(const fl__nn_residual *r, const char *name) {
 }
 
 /* The output of the stage of that name: made[0] is the input, made[1 + i] the output of child i. */
-static fl_var *fl__nn_made_by(const fl_nn_module *m, fl_var *const *made, const char *name) {
+static fl_var *fl__nn_output_of(const fl_nn_module *m, fl_var *const *made, const char *name) {
     for (int64_t i = 0; *name && i < m->n_child; i++)
         if (!strcmp(m->child[i]->name, name)) return made[1 + i];
     return *name ? NULL : made[0];
 }
 
 /* Adds all shortcuts that end at stage `to` to x. */
-static fl_var *fl__nn_arrive(fl_nn_module *m, fl_var *const *made, const char *to, fl_var *x) {
+static fl_var *fl__nn_add_shortcuts(fl_nn_module *m, fl_var *const *made, const char *to, fl_var *x) {
     const fl__nn_residual *r = m->data;
     for (int64_t i = 0; x && i < r->n; i++) {
         const fl__nn_shortcut *cut = &r->cut[i];
         if (strcmp(cut->to, to)) continue;
-        fl_var *y = fl__nn_made_by(m, made, cut->from);
+        fl_var *y = fl__nn_output_of(m, made, cut->from);
         if (y && *cut->projection) y = fl_nn_forward(fl_nn_find(m, cut->projection), y);
         if (y && !fl_same_shape(fv_value(x), fv_value(y))) {
             char a[FL_NN_SHAPE], b[FL_NN_SHAPE];
@@ -190,10 +191,10 @@ static fl_vars fl__nn_residual_forward(fl_nn_module *m, fl_vars in) {
     made[0] = x;
     for (int64_t i = 0; x && i < m->n_child; i++) {
         if (fl__nn_is_projection(m->data, m->child[i]->name)) continue;
-        x = fl__nn_arrive(m, made, m->child[i]->name, x);
+        x = fl__nn_add_shortcuts(m, made, m->child[i]->name, x);
         made[1 + i] = x = x ? fl_nn_forward(m->child[i], x) : NULL;
     }
-    x = fl__nn_arrive(m, made, "", x);
+    x = fl__nn_add_shortcuts(m, made, "", x);
     fl_heap_free(made);
     return FL_VARS(x);
 }

@@ -53,9 +53,9 @@ FL_API bool fl_nn_channels_last(fl_nn_module *m);
 
 /* For containers: whether m is a frozen 2-d convolution that can be fused with the batch norm `norm` (NULL:
    none) now, while nothing is recorded or watched. */
-FL_PRIVATE bool fl__nn_conv_takes(const fl_nn_module *m, const fl_nn_module *norm);
+FL_PRIVATE bool fl__nn_conv_can_fuse(const fl_nn_module *m, const fl_nn_module *norm);
 /* Runs that fused op, with cached weights that include the norm, then a ReLU if relu. */
-FL_PRIVATE fl_var *fl__nn_conv_with(fl_nn_module *m, const fl_nn_module *norm, bool relu, fl_var *x);
+FL_PRIVATE fl_var *fl__nn_conv_fused(fl_nn_module *m, const fl_nn_module *norm, bool relu, fl_var *x);
 /* Frees these cached weights, if m is a convolution. */
 FL_PRIVATE void fl__nn_conv_unfold(fl_nn_module *m);
 
@@ -105,7 +105,7 @@ static fl_conv_opts fl__nn_conv_opts_of(const fl__nn_conv *c) {
     return o;
 }
 
-static fl_vars fl__nn_conv_by(const fl_nn_module *m, fl_var *image, fl_var *w, fl_var *b, bool relu) {
+static fl_vars fl__nn_conv_apply(const fl_nn_module *m, fl_var *image, fl_var *w, fl_var *b, bool relu) {
     static const char *const dims[] = {"", "t", "h, w", "d, h, w"};
     const fl__nn_conv *c = m->data;
     const fl_tensor *x = fv_value(image);
@@ -122,7 +122,7 @@ static fl_vars fl__nn_conv_by(const fl_nn_module *m, fl_var *image, fl_var *w, f
 }
 
 static fl_vars fl__nn_conv_forward(fl_nn_module *m, fl_vars in) {
-    return fl__nn_conv_by(m, in.v[0], fl_nn_param_at(m, 0), fl_nn_param_at(m, 1), false);
+    return fl__nn_conv_apply(m, in.v[0], fl_nn_param_at(m, 0), fl_nn_param_at(m, 1), false);
 }
 
 static void fl__nn_folded_free(fl__nn_folded *f) {
@@ -250,18 +250,18 @@ static fl_nn_module *fl__nn_conv_new(int dims, bool transposed, int64_t in, int6
 
 /* >>frozen */
 
-FL_PRIVATE bool fl__nn_conv_takes(const fl_nn_module *m, const fl_nn_module *norm) {
+FL_PRIVATE bool fl__nn_conv_can_fuse(const fl_nn_module *m, const fl_nn_module *norm) {
     bool relu;
     if (m->type != &fl__nn_conv_types[0][1] || fl_grad_enabled() || fl__nn_watched()) return false;
     const fl_tensor *w = fv_value(fl_nn_param_at(m, 0));
     if (!fl_buffer_is_frozen(w->buffer)) return false;
-    return !norm || (fl__nn_batch_norm_fixed(norm, &relu) && m->n_param + m->n_buffer <= 2 &&
+    return !norm || (fl__nn_batch_norm_is_affine(norm, &relu) && m->n_param + m->n_buffer <= 2 &&
                      norm->n_param + norm->n_buffer <= FL__NN_FOLDS - 2 &&
                      norm->buffer[0].tensor->dtype == w->dtype &&
                      norm->buffer[0].tensor->shape[0] == w->shape[0]);
 }
 
-static void fl__nn_fold_notes(fl__nn_folded *f, const fl_nn_module *m) {
+static void fl__nn_fold_record(fl__nn_folded *f, const fl_nn_module *m) {
     for (int64_t i = 0; i < m->n_param + m->n_buffer; i++) {
         const fl_tensor *t = i < m->n_param ? fv_value(m->param[i].var) : m->buffer[i - m->n_param].tensor;
         f->of[f->n][0] = (int64_t)(uintptr_t)t->buffer;
@@ -273,7 +273,7 @@ static void fl__nn_fold_notes(fl__nn_folded *f, const fl_nn_module *m) {
 static bool fl__nn_fold(const fl_nn_module *m, const fl_nn_module *norm, fl__nn_folded *f) {
     fl_tensor *w = fv_value(fl_nn_param_at(m, 0)), *b = fv_value(fl_nn_param_at(m, 1)), *scale, *shift;
     fl_scope s = fl_scope_begin();
-    if (fl__nn_batch_norm_line(norm, &scale, &shift)) {
+    if (fl__nn_batch_norm_affine(norm, &scale, &shift)) {
         fl_tensor *scaled = fl_mul(w, fl_reshape(scale, FL_SHAPE(w->shape[0], 1, 1, 1)));
         f->w = fl_keep(fl_is_channels_last(w) ? fl_channels_last(scaled) : scaled);
         f->b = fl_keep(b ? fl_add(fl_mul(b, scale), shift) : shift);
@@ -283,11 +283,11 @@ static bool fl__nn_fold(const fl_nn_module *m, const fl_nn_module *norm, fl__nn_
 }
 
 /* Threads that call this first may each compute the weights; one result is used. NULL: out of memory. */
-static fl__nn_folded *fl__nn_folded_of(fl_nn_module *m, const fl_nn_module *norm) {
+static fl__nn_folded *fl__nn_folded_get(fl_nn_module *m, const fl_nn_module *norm) {
     fl__nn_conv *c = m->data;
     fl__nn_folded now = {.n = 0}, *made, *f = __atomic_load_n(&c->folded, __ATOMIC_ACQUIRE);
-    fl__nn_fold_notes(&now, m);
-    fl__nn_fold_notes(&now, norm);
+    fl__nn_fold_record(&now, m);
+    fl__nn_fold_record(&now, norm);
     if (f && f->n == now.n && !memcmp(f->of, now.of, sizeof now.of)) return f;
     if ((made = fl_heap_alloc(sizeof *made))) *made = now;
     if (!made || !fl__nn_fold(m, norm, made)) {
@@ -301,17 +301,17 @@ static fl__nn_folded *fl__nn_folded_of(fl_nn_module *m, const fl_nn_module *norm
     return first ? made : f;
 }
 
-FL_PRIVATE fl_var *fl__nn_conv_with(fl_nn_module *m, const fl_nn_module *norm, bool relu, fl_var *x) {
+FL_PRIVATE fl_var *fl__nn_conv_fused(fl_nn_module *m, const fl_nn_module *norm, bool relu, fl_var *x) {
     fl_var *w = fl_nn_param_at(m, 0), *b = fl_nn_param_at(m, 1);
     bool own = false;
     if (norm) {
-        const fl__nn_folded *f = fl__nn_folded_of(m, norm);
+        const fl__nn_folded *f = fl__nn_folded_get(m, norm);
         if (!f) return fl_nn_forward((fl_nn_module *)(uintptr_t)norm, fl_nn_forward(m, x));
         w = fv_const(f->w), b = fv_const(f->b);
-        fl__nn_batch_norm_fixed(norm, &own);
+        fl__nn_batch_norm_is_affine(norm, &own);
     }
     fl_scope s = fl_scope_in(m, fl__nn_describe);
-    return fv_scope_return(&s, fl__nn_conv_by(m, x, w, b, relu || own).v[0]);
+    return fv_scope_return(&s, fl__nn_conv_apply(m, x, w, b, relu || own).v[0]);
 }
 
 FL_PRIVATE void fl__nn_conv_unfold(fl_nn_module *m) {

@@ -67,7 +67,7 @@ static fl_tensor *fl__nn_converted(const fl__nn_changes *c, const fl_nn_module *
     return to;
 }
 
-static bool fl__nn_change_to(fl__nn_changes *c, const fl_nn_module *m, fl_tensor **place, fl_var *param) {
+static bool fl__nn_plan_change(fl__nn_changes *c, const fl_nn_module *m, fl_tensor **place, fl_var *param) {
     if (!fl_heap_grow(&c->all, &c->cap, c->n + 1, sizeof *c->all)) return false;
     fl_tensor *to = fl__nn_converted(c, m, *place);
     if (to) c->all[c->n++] = (fl__nn_change){place, to, param};
@@ -81,9 +81,9 @@ static bool fl__nn_convert_each(fl_nn_module *m, const char *prefix, void *user)
     if (c->stored && strcmp(m->type->name, "Linear") != 0) return true;
     for (int64_t i = 0; ok && i < m->n_param; i++)
         if (!c->stored || !strcmp(m->param[i].name, "weight"))
-            ok = fl__nn_change_to(user, m, &m->param[i].var->value, m->param[i].var);
+            ok = fl__nn_plan_change(user, m, &m->param[i].var->value, m->param[i].var);
     for (int64_t i = 0; ok && i < m->n_buffer; i++)
-        ok = fl__nn_change_to(user, m, &m->buffer[i].tensor, NULL);
+        ok = fl__nn_plan_change(user, m, &m->buffer[i].tensor, NULL);
     return ok;
 }
 
@@ -131,7 +131,7 @@ FL_API bool fl_nn_to(fl_nn_module *m, const char *backend) {
     return fl__nn_convert(m, (fl__nn_changes){.backend = backend});
 }
 
-static bool fl__nn_freeze_own(fl_nn_module *m, const char *prefix, void *user) {
+static bool fl__nn_freeze_params(fl_nn_module *m, const char *prefix, void *user) {
     (void)prefix;
     fl__nn_conv_unfold(m);
     for (int64_t i = 0; i < m->n_param; i++) {
@@ -144,7 +144,7 @@ static bool fl__nn_freeze_own(fl_nn_module *m, const char *prefix, void *user) {
 FL_API bool fl_nn_freeze(fl_nn_module *m, bool on) {
     if (!fl_given(m, "fl_nn_freeze", "the module")) return fl_raise();
     if (on) fl_nn_train(m, false);
-    return fl_nn_each(m, fl__nn_freeze_own, &on);
+    return fl_nn_each(m, fl__nn_freeze_params, &on);
 }
 
 #endif

@@ -144,7 +144,7 @@ typedef struct fl__nn_sinusoid {
 } fl__nn_sinusoid;
 
 /* p [t, dim] from `position` on, in f64; a phase of pi / 2 makes the sine a cosine. */
-static fl_tensor *fl__nn_waves(int64_t position, int64_t t, int64_t dim) {
+static fl_tensor *fl__nn_sinusoids(int64_t position, int64_t t, int64_t dim) {
     fl_tensor *at = fl_unsqueeze(fl_arange((double)position, (double)(position + t), 1, FL_F64), 1);
     fl_tensor *i = fl_arange(0, (double)dim, 1, FL_F64);
     fl_tensor *odd = fl_remainder(i, fl_num(2));
@@ -157,7 +157,7 @@ static fl_vars fl__nn_sinusoid_forward(fl_nn_module *m, fl_vars in) {
     fl_var *x = in.v[0];
     if (!fl_nn_sequence_ok(m, x, p->dim, INT64_MAX)) return (fl_vars){0};
     const fl_tensor *t = fv_value(x);
-    fl_tensor *waves = fl__nn_waves(fl_nn_cached_position(), t->shape[1], p->dim);
+    fl_tensor *waves = fl__nn_sinusoids(fl_nn_cached_position(), t->shape[1], p->dim);
     waves = waves ? fl_to(fl_cast(waves, t->dtype), fl_backend_name(t)) : NULL;
     if (p->scale != 1) x = fv_mul(x, fv_num(p->scale));
     return FL_VARS(fv_add(x, fv_const(waves)));

@@ -278,19 +278,19 @@ FL_API fl_vars fl_nn_fail(const fl_nn_module *m, const char *format, ...) {
     return (fl_vars){0};
 }
 
-static int64_t fl__nn_child_at(const fl_nn_module *m, const char *name, size_t len) {
+static int64_t fl__nn_child_index(const fl_nn_module *m, const char *name, size_t len) {
     for (int64_t i = 0; i < m->n_child; i++)
         if (strlen(m->child[i]->name) == len && !memcmp(m->child[i]->name, name, len)) return i;
     return -1;
 }
 
-static int64_t fl__nn_param_named(const fl_nn_module *m, const char *name) {
+static int64_t fl__nn_param_index(const fl_nn_module *m, const char *name) {
     for (int64_t i = 0; i < m->n_param; i++)
         if (!strcmp(m->param[i].name, name)) return i;
     return -1;
 }
 
-static int64_t fl__nn_buffer_at(const fl_nn_module *m, const char *name) {
+static int64_t fl__nn_buffer_index(const fl_nn_module *m, const char *name) {
     for (int64_t i = 0; i < m->n_buffer; i++)
         if (!strcmp(m->buffer[i].name, name)) return i;
     return -1;
@@ -301,13 +301,13 @@ static bool fl__nn_name_free(const fl_nn_module *m, const char *fn, const char *
     if (!name || !*name || strlen(name) >= FL_NN_NAME || strchr(name, '.'))
         return fl_fail("%s: name '%s' is not valid: expected 1 to %d characters without dots", fn,
                        name ? name : "", FL_NN_NAME - 1);
-    if (fl__nn_child_at(m, name, strlen(name)) >= 0 || fl__nn_param_named(m, name) >= 0 ||
-        fl__nn_buffer_at(m, name) >= 0)
+    if (fl__nn_child_index(m, name, strlen(name)) >= 0 || fl__nn_param_index(m, name) >= 0 ||
+        fl__nn_buffer_index(m, name) >= 0)
         return fl_fail("%s: the module already has a '%s'", fn, name);
     return true;
 }
 
-static bool fl__nn_may_add(fl_nn_module *parent, const char *name, fl_nn_module *child) {
+static bool fl__nn_check_add(fl_nn_module *parent, const char *name, fl_nn_module *child) {
     if (!fl_given(parent, "fl_nn_add", "the parent") ||
         !fl_given(child, "fl_nn_add", "the child"))
         return false;
@@ -319,7 +319,7 @@ static bool fl__nn_may_add(fl_nn_module *parent, const char *name, fl_nn_module 
 }
 
 FL_API fl_nn_module *fl_nn_add(fl_nn_module *parent, const char *name, fl_nn_module *child) {
-    const bool mine = fl__nn_may_add(parent, name, child);
+    const bool mine = fl__nn_check_add(parent, name, child);
     char number[24];
     if (mine && !name) {
         snprintf(number, sizeof number, "%" PRId64, parent->n_child);
@@ -383,7 +383,7 @@ static bool fl__nn_results_ok(const fl_nn_module *m, const fl_vars *out) {
 }
 
 /* Hands the references to the innermost scope; on failure they are dropped. */
-static bool fl__nn_own(fl_vars *vars) {
+static bool fl__nn_adopt(fl_vars *vars) {
     bool ok = true;
     for (int i = 0; i < vars->n; i++) ok = fl_scope_adopt(&vars->v[i]->obj) && ok;
     return ok;
@@ -410,7 +410,7 @@ FL_API fl_vars fl_nn_forward_vars(fl_nn_module *m, fl_vars in) {
         if (ok && fl__nn_watch.fn) fl__nn_watch.fn(m, &out, fl__nn_watch.user);
         for (int i = out.n; ok && i-- > 0;) fl_obj_steal(&out.v[i]->obj);
         fl_scope_end(&s);
-        if (ok) ok = fl__nn_own(&out);
+        if (ok) ok = fl__nn_adopt(&out);
     }
     if (ok) return out;
     fl_raise();
@@ -478,14 +478,14 @@ FL_API void fl_nn_zero_grad(fl_nn_module *m) {
     for (int64_t i = 0; i < m->n_child; i++) fl_nn_zero_grad(m->child[i]);
 }
 
-typedef struct fl__nn_wanted {
+typedef struct fl__nn_name_query {
     const fl_var *param;
     char *buf;
     size_t size;
-} fl__nn_wanted;
+} fl__nn_name_query;
 
 static bool fl__nn_match_param(const char *path, fl_var *param, fl_tensor *buffer, void *user) {
-    const fl__nn_wanted *w = user;
+    const fl__nn_name_query *w = user;
     (void)buffer;
     if (!param || param != w->param) return true;
     snprintf(w->buf, w->size, "%s", path);
@@ -494,16 +494,16 @@ static bool fl__nn_match_param(const char *path, fl_var *param, fl_tensor *buffe
 
 FL_API void fl_nn_name_of(const fl_var *param, void *m, char *buf, size_t size) {
     if (!fl_given(buf, "fl_nn_name_of", "the buffer")) return;
-    fl__nn_wanted w = {param, buf, size};
+    fl__nn_name_query w = {param, buf, size};
     *buf = 0;
     fl_nn_named(m, fl__nn_match_param, &w);
 }
 
 /* Finds the module that the last name of path belongs to; *last is that name. */
-static fl_nn_module *fl__nn_holder(fl_nn_module *m, const char *path, const char **last) {
+static fl_nn_module *fl__nn_parent_of(fl_nn_module *m, const char *path, const char **last) {
     if (!path) return NULL;
     for (const char *dot; m && (dot = strchr(path, '.')); path = dot + 1) {
-        int64_t i = fl__nn_child_at(m, path, (size_t)(dot - path));
+        int64_t i = fl__nn_child_index(m, path, (size_t)(dot - path));
         m = i < 0 ? NULL : m->child[i];
     }
     *last = path;
@@ -512,32 +512,32 @@ static fl_nn_module *fl__nn_holder(fl_nn_module *m, const char *path, const char
 
 FL_API fl_nn_module *fl_nn_find(fl_nn_module *m, const char *path) {
     if (m && path && !*path) return m;
-    m = fl__nn_holder(m, path, &path);
-    const int64_t i = m ? fl__nn_child_at(m, path, strlen(path)) : -1;
+    m = fl__nn_parent_of(m, path, &path);
+    const int64_t i = m ? fl__nn_child_index(m, path, strlen(path)) : -1;
     return i < 0 ? NULL : m->child[i];
 }
 
 FL_API fl_var *fl_nn_get_param(fl_nn_module *m, const char *path) {
-    m = fl__nn_holder(m, path, &path);
-    const int64_t i = m ? fl__nn_param_named(m, path) : -1;
+    m = fl__nn_parent_of(m, path, &path);
+    const int64_t i = m ? fl__nn_param_index(m, path) : -1;
     return i < 0 ? NULL : m->param[i].var;
 }
 
 FL_API fl_tensor *fl_nn_get_buffer(fl_nn_module *m, const char *path) {
-    m = fl__nn_holder(m, path, &path);
-    const int64_t i = m ? fl__nn_buffer_at(m, path) : -1;
+    m = fl__nn_parent_of(m, path, &path);
+    const int64_t i = m ? fl__nn_buffer_index(m, path) : -1;
     return i < 0 ? NULL : m->buffer[i].tensor;
 }
 
 /* fl_nn_each from m on; the first len bytes of path are its path and a dot. */
-static bool fl__nn_walk(fl_nn_module *m, char *path, size_t len, fl_nn_each_fn fn, void *user) {
+static bool fl__nn_each_from(fl_nn_module *m, char *path, size_t len, fl_nn_each_fn fn, void *user) {
     if (!fn(m, path, user)) return false;
     for (int64_t i = 0; i < m->n_child; i++) {
         const size_t n = strlen(m->child[i]->name) + 1;
         if (len + n + FL_NN_NAME > FL_NN_PATH)
             return fl_fail("fl_nn: a path below '%s' is longer than %d characters", path, FL_NN_PATH - 1);
         snprintf(path + len, FL_NN_PATH - len, "%s.", m->child[i]->name);
-        const bool ok = fl__nn_walk(m->child[i], path, len + n, fn, user);
+        const bool ok = fl__nn_each_from(m->child[i], path, len + n, fn, user);
         path[len] = '\0';
         if (!ok) return false;
     }
@@ -546,7 +546,7 @@ static bool fl__nn_walk(fl_nn_module *m, char *path, size_t len, fl_nn_each_fn f
 
 FL_API bool fl_nn_each(fl_nn_module *m, fl_nn_each_fn fn, void *user) {
     char path[FL_NN_PATH] = "";
-    return fl_given(m, "fl_nn_each", "the module") && fl__nn_walk(m, path, 0, fn, user);
+    return fl_given(m, "fl_nn_each", "the module") && fl__nn_each_from(m, path, 0, fn, user);
 }
 
 typedef struct fl__nn_visitor {

@@ -36,9 +36,9 @@ FL_API fl_nn_module *fl_nn_batch_norm3d_opt(int64_t channels, fl_nn_batch_norm_o
 FL_API bool fl_nn_batch_norm_reduce(fl_nn_module *m, bool (*reduce)(fl_tensor *sums, void *user), void *user);
 /* Whether m is a 2-d batch norm that uses running statistics now, hence is x scale + shift per channel, then
    a ReLU if *relu. */
-FL_PRIVATE bool fl__nn_batch_norm_fixed(const fl_nn_module *m, bool *relu);
+FL_PRIVATE bool fl__nn_batch_norm_is_affine(const fl_nn_module *m, bool *relu);
 /* Scale and shift [channels] of such a norm. Returns false after an error. */
-FL_PRIVATE bool fl__nn_batch_norm_line(const fl_nn_module *m, fl_tensor **scale, fl_tensor **shift);
+FL_PRIVATE bool fl__nn_batch_norm_affine(const fl_nn_module *m, fl_tensor **scale, fl_tensor **shift);
 
 typedef struct fl_nn_layer_norm_opts {
     fl_opts_guard guard_;
@@ -241,14 +241,14 @@ FL_API fl_nn_module *fl_nn_batch_norm3d_opt(int64_t channels, fl_nn_batch_norm_o
     return fl__nn_batch_norm_new(3, channels, o);
 }
 
-FL_PRIVATE bool fl__nn_batch_norm_fixed(const fl_nn_module *m, bool *relu) {
+FL_PRIVATE bool fl__nn_batch_norm_is_affine(const fl_nn_module *m, bool *relu) {
     const fl__nn_batch_norm *b = m->data;
     if (m->type != &fl__nn_batch_norm_types[1]) return false;
     *relu = b->relu;
     return b->track && (!m->train || b->frozen);
 }
 
-FL_PRIVATE bool fl__nn_batch_norm_line(const fl_nn_module *m, fl_tensor **scale, fl_tensor **shift) {
+FL_PRIVATE bool fl__nn_batch_norm_affine(const fl_nn_module *m, fl_tensor **scale, fl_tensor **shift) {
     const fl__nn_batch_norm *b = m->data;
     fl_tensor *w = fv_value(fl_nn_param_at(m, 0)), *more = fv_value(fl_nn_param_at(m, 1));
     if (b->frozen) w = m->buffer[FL__NN_WEIGHT].tensor, more = m->buffer[FL__NN_BIAS].tensor;
@@ -337,14 +337,14 @@ FL_API fl_nn_module *fl_nn_layer_norm_opt(fl_shape shape, fl_nn_layer_norm_opts 
 }
 
 /* Machine epsilon: the difference of 1 and the next larger number. */
-static double fl__nn_step(fl_dtype dtype) {
+static double fl__nn_epsilon(fl_dtype dtype) {
     return dtype == FL_F64 ? 0x1p-52 : dtype == FL_BF16 ? 0x1p-7 : dtype == FL_F16 ? 0x1p-10 : 0x1p-23;
 }
 
 static fl_vars fl__nn_rms_norm_forward(fl_nn_module *m, fl_vars in) {
     const fl__nn_norm *l = m->data;
     if (!fl__nn_norm_fits(m, in.v[0])) return (fl_vars){0};
-    const double eps = l->eps == HUGE_VAL ? fl__nn_step(fv_value(in.v[0])->dtype) : l->eps;
+    const double eps = l->eps == HUGE_VAL ? fl__nn_epsilon(fv_value(in.v[0])->dtype) : l->eps;
     return FL_VARS(fv_rms_norm(in.v[0], l->shape.ndim, fl_nn_param_at(m, 0), eps));
 }
 
@@ -359,7 +359,7 @@ FL_API fl_nn_module *fl_nn_rms_norm_opt(fl_shape shape, fl_nn_layer_norm_opts o)
 }
 
 /* Whether fl_add_layer_norm computes them, and the backend implements it itself. */
-static bool fl__nn_adds_norm(const fl_nn_module *norm, const fl_tensor *branch, const fl_tensor *x) {
+static bool fl__nn_can_fuse_norm(const fl_nn_module *norm, const fl_tensor *branch, const fl_tensor *x) {
     return norm && (norm->type == &fl__nn_layer_norm_type || norm->type == &fl__nn_rms_norm_type) &&
            branch->dtype == x->dtype && fl_backend_has(x->backend, fl_op_add_layer_norm) && !fl__nn_watched();
 }
@@ -370,7 +370,7 @@ FL_API fl_var *fl_nn_add_norm(fl_nn_module *norm, fl_nn_module *dropout, fl_nn_m
     const double p = drop_path ? -1 : fl_nn_dropout_of(dropout, &rng);
     static const char fn[] = "fl_nn_add_norm";
     if (fl_is_null_arg(fn, branch) || fl_is_null_arg(fn, x) || fl_is_null_arg(fn, *x)) return NULL;
-    if (p < 0 || !fl__nn_adds_norm(norm, fv_value(branch), fv_value(*x))) {
+    if (p < 0 || !fl__nn_can_fuse_norm(norm, fv_value(branch), fv_value(*x))) {
         branch = fl_nn_forward(dropout, branch);
         *x = fv_add(*x, drop_path ? fl_nn_forward(drop_path, branch) : branch);
         return norm ? fl_nn_forward(norm, *x) : *x;
@@ -378,7 +378,7 @@ FL_API fl_var *fl_nn_add_norm(fl_nn_module *norm, fl_nn_module *dropout, fl_nn_m
     if (!fl__nn_norm_fits(norm, *x)) return NULL;
     const fl__nn_norm *l = norm->data;
     const bool rms = norm->type == &fl__nn_rms_norm_type;
-    const double eps = l->eps == HUGE_VAL ? fl__nn_step(fv_value(*x)->dtype) : l->eps;
+    const double eps = l->eps == HUGE_VAL ? fl__nn_epsilon(fv_value(*x)->dtype) : l->eps;
     return fv_add_layer_norm(branch, *x, fl_nn_param_at(norm, 0), fl_nn_param_at(norm, 1),
                              (fl_norm_args){l->shape.ndim, eps, rms}, p, rng, x);
 }
@@ -414,7 +414,7 @@ FL_API fl_nn_module *fl_nn_group_norm_opt(int64_t groups, int64_t channels,
 }
 
 /* (1 - momentum) running + momentum (mean over the batch), of statistics [n, channels] */
-static fl_tensor *fl__nn_follow(fl_tensor *running, fl_tensor *each, double momentum) {
+static fl_tensor *fl__nn_running_update(fl_tensor *running, fl_tensor *each, double momentum) {
     return fl_add(fl_mul(running, fl_num(1 - momentum)), fl_mul(fl_mean(each, FL_AXES(0)), fl_num(momentum)));
 }
 
@@ -434,8 +434,8 @@ static fl_vars fl__nn_instance_norm_forward(fl_nn_module *m, fl_vars in) {
                           fl_nn_shape_text(in.v[0], text));
     }
     fl_var *y = fv_instance_norm(in.v[0], weight, bias, l->eps);
-    fl_tensor *next_mean = fl__nn_follow(mean, fl_mean(x, FL_AXES(2)), l->momentum);
-    fl_tensor *next_var = fl__nn_follow(var, fl_variance(x, FL_AXES(2), 1), l->momentum);
+    fl_tensor *next_mean = fl__nn_running_update(mean, fl_mean(x, FL_AXES(2)), l->momentum);
+    fl_tensor *next_var = fl__nn_running_update(var, fl_variance(x, FL_AXES(2), 1), l->momentum);
     const bool ok = y && next_mean && next_var && fl_assign(mean, next_mean) && fl_assign(var, next_var);
     return ok ? FL_VARS(y) : (fl_vars){0};
 }

@@ -51,14 +51,14 @@ typedef struct fl__nn_row {
 } fl__nn_row;
 
 /* A buffer, and a copy of its value before the run. */
-typedef struct fl__nn_before {
+typedef struct fl__nn_saved_buffer {
     fl_tensor *buffer, *copy;
     uint32_t version;
-} fl__nn_before;
+} fl__nn_saved_buffer;
 
 typedef struct fl__nn_summary {
     fl__nn_row *row;
-    fl__nn_before *before;
+    fl__nn_saved_buffer *before;
     int64_t n, cap, n_before, before_cap;
     int64_t at;               /* row of the running module; -1: none */
     fl_cost_counter cost;     /* total so far */
@@ -97,7 +97,7 @@ static bool fl__nn_add_row(fl_nn_module *m, const char *prefix, void *user) {
     for (int64_t i = 0; i < m->n_buffer; i++) {
         fl_tensor *t = m->buffer[i].tensor, *copy = fl_clone(t);
         if (!copy) return false;
-        s->before[s->n_before++] = (fl__nn_before){t, copy, fl_version_of(t)};
+        s->before[s->n_before++] = (fl__nn_saved_buffer){t, copy, fl_version_of(t)};
         s->buffer_bytes += fl__nn_bytes(t);
     }
     return true;
@@ -131,7 +131,7 @@ static void fl__nn_on_module(fl_nn_module *m, const fl_vars *out, void *user) {
 }
 
 /* Runs m and restores everything that the run may change. */
-static bool fl__nn_observe(fl__nn_summary *s, fl_nn_module *m, fl_vars in) {
+static bool fl__nn_measure(fl__nn_summary *s, fl_nn_module *m, fl_vars in) {
     const fl_rng rng = fl_rng_state();
     const bool recorded = fl_no_grad(true);
     fl_nn_train(m, false);
@@ -144,7 +144,7 @@ static bool fl__nn_observe(fl__nn_summary *s, fl_nn_module *m, fl_vars in) {
     fl_rng_set_state(rng);
     for (int64_t i = 0; i < s->n; i++) s->row[i].m->train = s->row[i].train;
     for (int64_t i = 0; i < s->n_before; i++) {
-        const fl__nn_before *b = &s->before[i];
+        const fl__nn_saved_buffer *b = &s->before[i];
         if (fl_version_of(b->buffer) != b->version) ok = fl_assign(b->buffer, b->copy) && ok;
     }
     fl_no_grad(recorded);
@@ -204,7 +204,7 @@ FL_API char *fl_nn_summary_text(fl_nn_module *m, fl_vars in) {
     bool ok = fl_nn_each(m, fl__nn_add_row, &s);
     for (int i = 0; ok && i < in.n && i < FL_VARS_MAX; i++)
         if (in.v[i]) s.in_bytes += fl__nn_bytes(fv_value(in.v[i]));
-    if (ok && fl__nn_observe(&s, m, in) && !fl_error()) { /* ops are not counted while an error is pending */
+    if (ok && fl__nn_measure(&s, m, in) && !fl_error()) { /* ops are not counted while an error is pending */
         fl_nn_text t = {NULL, 0, 0};
         fl__nn_put_summary(&t, &s);
         text = fl_heap_alloc((size_t)t.n + 1);

@@ -120,12 +120,12 @@ static const fl_nn_type fl__nn_decoder_type = {
 };
 
 /* Adds the child and stores its pointer in *at; false after an error. */
-static bool fl__nn_part(fl_nn_module *m, const char *name, fl_nn_module *child, fl_nn_module **at) {
+static bool fl__nn_add_part(fl_nn_module *m, const char *name, fl_nn_module *child, fl_nn_module **at) {
     return (*at = fl_nn_add(m, name, child)) != NULL;
 }
 
-static fl_nn_module *fl__nn_wide(int64_t in, int64_t out, fl_op act,
-                                 const fl_nn_transformer_opts *o) {
+static fl_nn_module *fl__nn_ffn_linear(int64_t in, int64_t out, fl_op act,
+                                       const fl_nn_transformer_opts *o) {
     return fl_nn_linear(in, out, .act = act, .no_bias = o->no_bias, .dtype = o->dtype,
                         .rng = o->rng);
 }
@@ -150,19 +150,20 @@ static bool fl__nn_transformer_fill(fl_nn_module *m, int64_t dim, int64_t heads,
     self.dtype = o->dtype, self.rng = o->rng;
     const fl_nn_attention_opts cross = {.cross = true, .n_kv_heads = self.n_kv_heads, .dropout = o->dropout,
                                         .no_bias = o->no_bias, .dtype = o->dtype, .rng = o->rng};
-    bool ok = fl__nn_part(m, "self_attn", fl_nn_attention_opt(dim, heads, self), &t->attention) &&
+    bool ok = fl__nn_add_part(m, "self_attn", fl_nn_attention_opt(dim, heads, self), &t->attention) &&
               (!decoder ||
-               fl__nn_part(m, "multihead_attn", fl_nn_attention_opt(dim, heads, cross), &t->cross)) &&
-              fl__nn_part(m, "linear1", fl__nn_wide(dim, hidden, o->gated ? FL_OP_NONE : act, o), &t->up) &&
-              (!o->gated || fl__nn_part(m, "gate", fl__nn_wide(dim, hidden, act, o), &t->gate)) &&
-              fl__nn_part(m, "dropout", fl_nn_dropout(o->dropout), &t->dropout) &&
-              fl__nn_part(m, "linear2", fl__nn_wide(hidden, dim, FL_OP_NONE, o), &t->down);
+               fl__nn_add_part(m, "multihead_attn", fl_nn_attention_opt(dim, heads, cross), &t->cross)) &&
+              fl__nn_add_part(m, "linear1", fl__nn_ffn_linear(dim, hidden, o->gated ? FL_OP_NONE : act, o),
+                              &t->up) &&
+              (!o->gated || fl__nn_add_part(m, "gate", fl__nn_ffn_linear(dim, hidden, act, o), &t->gate)) &&
+              fl__nn_add_part(m, "dropout", fl_nn_dropout(o->dropout), &t->dropout) &&
+              fl__nn_add_part(m, "linear2", fl__nn_ffn_linear(hidden, dim, FL_OP_NONE, o), &t->down);
     for (int i = 0; ok && i < branches; i++)
-        ok = fl__nn_part(m, norms[i], fl__nn_block_norm(dim, o), &t->norm[i]);
+        ok = fl__nn_add_part(m, norms[i], fl__nn_block_norm(dim, o), &t->norm[i]);
     for (int i = 0; ok && i < branches; i++)
-        ok = fl__nn_part(m, drops[i], fl_nn_dropout(o->dropout), &t->drop[i]);
+        ok = fl__nn_add_part(m, drops[i], fl_nn_dropout(o->dropout), &t->drop[i]);
     return ok && (o->drop_path == 0 ||
-                  fl__nn_part(m, "drop_path", fl_nn_drop_path(o->drop_path), &t->drop_path));
+                  fl__nn_add_part(m, "drop_path", fl_nn_drop_path(o->drop_path), &t->drop_path));
 }
 
 static fl_nn_module *fl__nn_transformer_new(const fl_nn_type *type, int64_t dim, int64_t heads,

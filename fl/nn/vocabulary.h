@@ -57,12 +57,12 @@ typedef struct fl__nn_adaptive {
 } fl__nn_adaptive;
 
 /* The first word of cluster p. */
-static int64_t fl__nn_part_first(const fl__nn_adaptive *a, int p) {
+static int64_t fl__nn_cluster_first(const fl__nn_adaptive *a, int p) {
     return p ? a->cutoffs.dim[p - 1] : 0;
 }
 
 /* The dims of cluster p. */
-static int64_t fl__nn_part_dim(const fl__nn_adaptive *a, int p) {
+static int64_t fl__nn_cluster_dim(const fl__nn_adaptive *a, int p) {
     int64_t dim = a->dim;
     while (p--) dim /= a->divide;
     return dim;
@@ -73,7 +73,7 @@ static bool fl__nn_adaptive_ok(const char *fn, const fl__nn_adaptive *a, fl_dtyp
     char text[FL_NN_SHAPE];
     bool ok = c->ndim >= 1 && c->ndim <= FL_MAX_DIMS && a->dim >= 1 && a->divide >= 1;
     for (int p = 0; ok && p < c->ndim; p++)
-        ok = c->dim[p] > fl__nn_part_first(a, p) && fl__nn_part_dim(a, p) > 0;
+        ok = c->dim[p] > fl__nn_cluster_first(a, p) && fl__nn_cluster_dim(a, p) > 0;
     if (!ok)
         return fl_fail("%s: cutoffs must increase from above 0 (1 to %d of them), and dim divided by divide "
                        "per cluster stay positive, got dim %" PRId64 ", divide %" PRId64 ", cutoffs %s", fn,
@@ -89,9 +89,9 @@ static bool fl__nn_words_ok(const fl_nn_module *m, const fl_tensor *words) {
 }
 
 /* Indices [k] of the words [n] in cluster p, and *local [k]: the words relative to its first. k may be 0. */
-static fl_tensor *fl__nn_words_of(const fl__nn_adaptive *a, fl_tensor *words, int p,
-                                  fl_tensor **local) {
-    const int64_t first = fl__nn_part_first(a, p);
+static fl_tensor *fl__nn_cluster_words(const fl__nn_adaptive *a, fl_tensor *words, int p,
+                                       fl_tensor **local) {
+    const int64_t first = fl__nn_cluster_first(a, p);
     fl_tensor *in =
         fl_logical_and(fl_ge(words, fl_int(first)), fl_lt(words, fl_int(a->cutoffs.dim[p])));
     fl_tensor *rows = fl_nonzero(in);
@@ -108,7 +108,7 @@ static void fl__nn_adaptive_describe(const fl_nn_module *m, char *buf, size_t si
     fl_nn_put(&t, ", div_value=%" PRId64, a->divide);
 }
 
-static fl_vars fl__nn_all_words(const fl_nn_module *m, int64_t have, int64_t want, fl_var *y) {
+static fl_vars fl__nn_check_found(const fl_nn_module *m, int64_t have, int64_t want, fl_var *y) {
     const fl__nn_adaptive *a = m->data;
     if (!y || have == want) return FL_VARS(y);
     return fl_nn_fail(m, "%" PRId64 " words are out of range [0, %" PRId64 ")", want - have,
@@ -127,14 +127,14 @@ static fl_vars fl__nn_adaptive_embedding_forward(fl_nn_module *m, fl_vars in) {
     fl_var *y = fv_const(fl_to(fl_zeros(FL_SHAPE(n, a->dim), like->dtype), fl_backend_name(like)));
     int64_t found = 0;
     for (int p = 0; y && p < a->cutoffs.ndim; p++) {
-        fl_tensor *local, *rows = fl__nn_words_of(a, words, p, &local);
+        fl_tensor *local, *rows = fl__nn_cluster_words(a, words, p, &local);
         if (!rows) return (fl_vars){0};
         found += fl_numel(rows);
         if (!fl_numel(rows)) continue;
         y = fv_index_add(y, 0, rows, fl_nn_forward(m->child[0]->child[p], fv_const(local)), 1);
     }
     shape.dim[shape.ndim++] = a->dim;
-    return fl__nn_all_words(m, found, n, fv_reshape(y, shape));
+    return fl__nn_check_found(m, found, n, fv_reshape(y, shape));
 }
 
 static const fl_nn_type fl__nn_adaptive_embedding_type = {
@@ -154,7 +154,7 @@ FL_API fl_nn_module *fl_nn_adaptive_embedding_opt(int64_t dim, fl_shape cutoffs,
     fl_nn_module *parts = m ? fl_nn_add(m, "embeddings", fl_nn_sequential_of(0, NULL)) : NULL;
     bool ok = parts != NULL;
     for (int p = 0; ok && p < cutoffs.ndim; p++) {
-        const int64_t n = cutoffs.dim[p] - fl__nn_part_first(&a, p), d = fl__nn_part_dim(&a, p);
+        const int64_t n = cutoffs.dim[p] - fl__nn_cluster_first(&a, p), d = fl__nn_cluster_dim(&a, p);
         fl_nn_module *table =
             fl_nn_embedding(n, d, .std = 1 / sqrt((double)d), .dtype = o.dtype, .rng = o.rng);
         fl_nn_module *wider = fl_nn_linear(d, dim, .no_bias = true, .dtype = o.dtype, .rng = o.rng);
@@ -167,7 +167,7 @@ FL_API fl_nn_module *fl_nn_adaptive_embedding_opt(int64_t dim, fl_shape cutoffs,
 static fl_tensor *fl__nn_head_class(const fl__nn_adaptive *a, fl_tensor *words) {
     fl_tensor *y = words;
     for (int p = 1; p < a->cutoffs.ndim; p++) {
-        fl_tensor *past = fl_ge(words, fl_int(fl__nn_part_first(a, p)));
+        fl_tensor *past = fl_ge(words, fl_int(fl__nn_cluster_first(a, p)));
         y = fl_where(past, fl_int(a->cutoffs.dim[0] + p - 1), y);
     }
     return y;
@@ -190,11 +190,11 @@ static fl_vars fl__nn_adaptive_softmax_forward(fl_nn_module *m, fl_vars in) {
                           fl_nn_shape_text(in.v[0], s), fl_nn_shape_text(in.v[1], t), a->dim);
     }
     if (!fl__nn_words_ok(m, words)) return (fl_vars){0};
-    fl_tensor *local, *rows = fl__nn_words_of(a, words, 0, &local);
+    fl_tensor *local, *rows = fl__nn_cluster_words(a, words, 0, &local);
     int64_t found = rows ? fl_numel(rows) : 0;
     fl_var *y = NULL;
     for (int p = 1; rows && p < a->cutoffs.ndim; p++) {
-        rows = fl__nn_words_of(a, words, p, &local);
+        rows = fl__nn_cluster_words(a, words, p, &local);
         if (!rows || !fl_numel(rows)) continue;
         found += fl_numel(rows);
         if (!y) y = fl__nn_log_probability(fl_nn_forward(m->child[0], in.v[0]), fl__nn_head_class(a, words));
@@ -202,7 +202,7 @@ static fl_vars fl__nn_adaptive_softmax_forward(fl_nn_module *m, fl_vars in) {
         y = fv_index_add(y, 0, rows, fl__nn_log_probability(part, local), 1);
     }
     if (!rows) return (fl_vars){0};
-    if (found < x->shape[0]) return fl__nn_all_words(m, found, x->shape[0], in.v[0]);
+    if (found < x->shape[0]) return fl__nn_check_found(m, found, x->shape[0], in.v[0]);
     if (!y) y = fl__nn_log_probability(fl_nn_forward(m->child[0], in.v[0]), words);
     return FL_VARS(y);
 }
@@ -228,7 +228,7 @@ FL_API fl_nn_module *fl_nn_adaptive_softmax_opt(int64_t dim, fl_shape cutoffs,
     if (!m) fl_nn_free(head);
     fl_nn_module *tail = ok ? fl_nn_add(m, "tail", fl_nn_sequential_of(0, NULL)) : NULL;
     for (int p = 1; tail && ok && p < cutoffs.ndim; p++) {
-        const int64_t n = cutoffs.dim[p] - fl__nn_part_first(&a, p), d = fl__nn_part_dim(&a, p);
+        const int64_t n = cutoffs.dim[p] - fl__nn_cluster_first(&a, p), d = fl__nn_cluster_dim(&a, p);
         fl_nn_module *narrow =
             fl_nn_linear(dim, d, .no_bias = true, .dtype = o.dtype, .rng = o.rng);
         fl_nn_module *words = fl_nn_linear(d, n, .no_bias = true, .dtype = o.dtype, .rng = o.rng);

@@ -50,11 +50,11 @@ static fl_nn_module fl__nn_unwrapped(const fl_nn_module *m, fl_nn_param *param) 
     return inner;
 }
 
-enum { FL__NN_FEW = 16 }; /* most parameters of a module, copied for each call */
+enum { FL__NN_MAX_WRAPPED = 16 }; /* most parameters of a module, copied for each call */
 
 static fl_vars fl__nn_weight_norm_forward(fl_nn_module *m, fl_vars in) {
     const fl__nn_weight_norm *w = m->data;
-    fl_nn_param param[FL__NN_FEW];
+    fl_nn_param param[FL__NN_MAX_WRAPPED];
     fl_nn_module inner = fl__nn_unwrapped(m, param);
     fl_var *weight = fv_weight_norm(m->param[w->v].var, m->param[w->g].var, w->axis);
     param[w->v].var = weight;
@@ -63,13 +63,13 @@ static fl_vars fl__nn_weight_norm_forward(fl_nn_module *m, fl_vars in) {
 
 static void fl__nn_weight_norm_describe(const fl_nn_module *m, char *buf, size_t size) {
     const fl__nn_weight_norm *w = m->data;
-    fl_nn_param param[FL__NN_FEW];
+    fl_nn_param param[FL__NN_MAX_WRAPPED];
     const fl_nn_module inner = fl__nn_unwrapped(m, param);
     if (w->was->describe) w->was->describe(&inner, buf, size);
 }
 
 static void *fl__nn_weight_norm_state(fl_nn_module *m, size_t *bytes) {
-    fl_nn_param param[FL__NN_FEW];
+    fl_nn_param param[FL__NN_MAX_WRAPPED];
     fl_nn_module inner = fl__nn_unwrapped(m, param);
     return inner.type->state(&inner, bytes);
 }
@@ -81,7 +81,7 @@ static void fl__nn_weight_norm_release(void *data) {
 }
 
 /* |v| over all axes but one, with keepdim. */
-static fl_tensor *fl__nn_lengths(fl_tensor *v, int axis) {
+static fl_tensor *fl__nn_norms(fl_tensor *v, int axis) {
     fl_axes rest = {.keepdim = true};
     for (int i = 0; i < v->ndim; i++)
         if (i != axis) rest.axis[rest.n++] = i;
@@ -96,7 +96,7 @@ static bool fl__nn_wrap(fl_nn_module *m, const fl__nn_weight_norm *w, const char
     fl_scope s = fl_scope_begin();
     fl_persistent(true);
     fl__nn_weight_norm *data = fl_heap_alloc(sizeof *data);
-    fl_tensor *g = data ? fl__nn_lengths(fv_value(m->param[w->v].var), w->axis) : NULL;
+    fl_tensor *g = data ? fl__nn_norms(fv_value(m->param[w->v].var), w->axis) : NULL;
     const bool ok = g && fl_nn_add_param(m, g_name, fv_param(g));
     fl_scope_end(&s);
     if (!ok) {
@@ -117,7 +117,8 @@ FL_API fl_nn_module *fl_nn_weight_norm(fl_nn_module *m, const char *name, int ax
     const int ndim = at < m->n_param ? fv_value(m->param[at].var)->ndim : 0;
     const int one = axis < 0 ? axis + ndim : axis;
     fl_quiet(+1);
-    bool ok = ndim >= 2 && one >= 0 && one < ndim && m->n_param < FL__NN_FEW && strlen(name) < FL_NN_NAME - 2;
+    bool ok = ndim >= 2 && one >= 0 && one < ndim && m->n_param < FL__NN_MAX_WRAPPED &&
+              strlen(name) < FL_NN_NAME - 2;
     if (!ok)
         fl_fail("fl_nn_weight_norm: %s has no parameter '%s' with at least 2 dims and an axis %d", m->kind,
                 name ? name : "", axis);

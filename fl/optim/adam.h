@@ -82,19 +82,19 @@ static const fl_optim_type fl__adam_types[2][2] = {
     {FL__ADAM_TYPE("adamw", &fl__adam_rules[1][0], NULL),
      FL__ADAM_TYPE("amsgrad", &fl__adam_rules[1][1], "max_exp_avg_sq")}};
 
-static fl_optim *fl__adam_of(const fl_optim_type *type, fv_list params, fl_optim_adam_opts o, double lr,
-                             double decay) {
+static fl_optim *fl__adam_make(const fl_optim_type *type, fv_list params, fl_optim_adam_opts o, double lr,
+                               double decay) {
     const double hyper[] = {fl_option(o.beta1, 0.9), fl_option(o.beta2, 0.999), fl_option(o.eps, 1e-8),
                             fl_option(o.weight_decay, decay)};
     return fl__optim_make(type, params, o.lr, lr, hyper, o.master, o.maximize);
 }
 
 FL_API fl_optim *fl_optim_adam_opt(fv_list params, fl_optim_adam_opts o) {
-    return fl__adam_of(&fl__adam_types[0][o.amsgrad], params, o, 1e-3, 0);
+    return fl__adam_make(&fl__adam_types[0][o.amsgrad], params, o, 1e-3, 0);
 }
 
 FL_API fl_optim *fl_optim_adamw_opt(fv_list params, fl_optim_adam_opts o) {
-    return fl__adam_of(&fl__adam_types[1][o.amsgrad], params, o, 1e-3, 1e-2);
+    return fl__adam_make(&fl__adam_types[1][o.amsgrad], params, o, 1e-3, 1e-2);
 }
 
 #define FL__ADAM_NUMBERS "factor t lr beta1 beta2 eps weight_decay"
@@ -108,7 +108,7 @@ static const fl_optim_type fl__adamax_type = {.name = "adamax", .state = {"exp_a
                                               .limits = "ffnn", .rule = &fl__adamax_rule};
 
 FL_API fl_optim *fl_optim_adamax_opt(fv_list params, fl_optim_adam_opts o) {
-    return fl__adam_of(&fl__adamax_type, params, o, 2e-3, 0);
+    return fl__adam_make(&fl__adamax_type, params, o, 2e-3, 0);
 }
 
 /* u at step t + n; the product of u up to the previous step is a state, 0 before the first. */
@@ -146,7 +146,7 @@ static const fl_optim_type fl__nadam_type = {
     .apart = 4, .prepare = fl__nadam_prepare, .step = fl__nadam_step};
 
 FL_API fl_optim *fl_optim_nadam_opt(fv_list params, fl_optim_adam_opts o) {
-    return fl__adam_of(&fl__nadam_type, params, o, 2e-3, 0);
+    return fl__adam_make(&fl__nadam_type, params, o, 2e-3, 0);
 }
 
 #define FL__RADAM_MOST "SUB(DIV(CONST(2), SUB(CONST(1), beta2)), CONST(1))"
@@ -167,7 +167,7 @@ static fl_step_rule fl__radam_rule = {
 static const fl_optim_type fl__radam_type = FL__ADAM_TYPE("radam", &fl__radam_rule, NULL);
 
 FL_API fl_optim *fl_optim_radam_opt(fv_list params, fl_optim_adam_opts o) {
-    return fl__adam_of(&fl__radam_type, params, o, 1e-3, 0);
+    return fl__adam_make(&fl__radam_type, params, o, 1e-3, 0);
 }
 
 #endif

@@ -144,12 +144,12 @@ FL_API fl_optim *fl_optim_rmsprop_opt(fv_list params, fl_optim_rmsprop_opts o) {
 }
 
 /* q is the previous gradient, 0 where it changed sign. */
-#define FL__RPROP_TURN "MUL(" FL_OPTIM_SCALED_G ", q)"
+#define FL__RPROP_PRODUCT "MUL(" FL_OPTIM_SCALED_G ", q)"
 #define FL__RPROP_ETA \
-    "SELECT(LT(CONST(0), " FL__RPROP_TURN "), etaplus, " \
-    "SELECT(LT(" FL__RPROP_TURN ", CONST(0)), etaminus, CONST(1)))"
+    "SELECT(LT(CONST(0), " FL__RPROP_PRODUCT "), etaplus, " \
+    "SELECT(LT(" FL__RPROP_PRODUCT ", CONST(0)), etaminus, CONST(1)))"
 #define FL__RPROP_S "MIN(MAX(MUL(SELECT(EQ(t, CONST(0)), lr, s), " FL__RPROP_ETA "), step_min), step_max)"
-#define FL__RPROP_G "SELECT(LT(" FL__RPROP_TURN ", CONST(0)), CONST(0), " FL_OPTIM_SCALED_G ")"
+#define FL__RPROP_G "SELECT(LT(" FL__RPROP_PRODUCT ", CONST(0)), CONST(0), " FL_OPTIM_SCALED_G ")"
 static fl_step_rule fl__rprop_rule = {
     .reads = "g", .writes = "p q s", .numbers = "factor t lr etaminus etaplus step_min step_max",
     .formula = "SUB(p, MUL(" FL_OPTIM_SIGN(FL__RPROP_G) ", " FL__RPROP_S "))," FL__RPROP_G "," FL__RPROP_S};

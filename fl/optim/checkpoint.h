@@ -259,7 +259,7 @@ static bool fl__optim_numbers_fit(const fl_optim_checkpoint *c, int i, const cha
             if (at >= o->group[g].hyper && at < o->group[g].hyper + FL_OPTIM_HYPERS)
                 hyper = (int)(at - o->group[g].hyper);
         }
-        if (hyper < FL_OPTIM_HYPERS && !fl__optim_allowed(o->type, hyper, fl_item(item->loaded_)))
+        if (hyper < FL_OPTIM_HYPERS && !fl__optim_is_valid(o->type, hyper, fl_item(item->loaded_)))
             return fl_fail("%s: '%s' is out of range: got %g", what, item->name, fl_item(item->loaded_));
     }
     return true;
@@ -291,7 +291,7 @@ FL_API bool fl_optim_checkpoint_load(fl_optim_checkpoint *c, const char *path) {
         fl_optim *o = c->optim[i].optim;
         fl_drop(o->factor); /* of an abandoned step */
         o->factor = NULL;
-        ok = fl__optim_send(o);
+        ok = fl__optim_write_hypers(o);
     }
     if (ok) fl__optim_warn_of_bf16(f, what);
     fl_data_close(f);

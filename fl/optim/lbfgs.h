@@ -110,7 +110,7 @@ static fl_tensor *fl__lbfgs_flat(const fl__lbfgs *w, bool grads) {
 }
 
 /* Assigns x to the parameters. */
-static bool fl__lbfgs_put(const fl__lbfgs *w, fl_tensor *x) {
+static bool fl__lbfgs_assign(const fl__lbfgs *w, fl_tensor *x) {
     bool ok = x != NULL;
     int64_t at = 0;
     fl_scope s = fl_scope_begin();
@@ -143,7 +143,7 @@ static double fl__lbfgs_largest(fl_tensor *x) {
 /* Loss and gradient at x + t d, which is assigned to the parameters; d NULL: at the current parameters. */
 static bool fl__lbfgs_eval(fl__lbfgs *w, fl_tensor *x, fl_tensor *d, double t, fl__lbfgs_point *at) {
     fl_scope s = fl_scope_begin();
-    bool ok = !d || fl__lbfgs_put(w, fl_add(x, fl_mul(d, fl_num(t))));
+    bool ok = !d || fl__lbfgs_assign(w, fl_add(x, fl_mul(d, fl_num(t))));
     fl_var *loss = ok ? w->closure(w->user) : NULL;
     if (ok && !loss && !fl_error()) fl_fail("fl_optim_step_closure: the closure returned NULL");
     at->t = t;
@@ -223,7 +223,7 @@ static fl_tensor *fl__lbfgs_row(const fl__lbfgs *w, int state, int64_t i) {
 }
 
 /* Stores y = g - previous gradient and s = t d, if the curvature y s is positive. */
-static bool fl__lbfgs_remember(fl__lbfgs *w, fl_tensor *g) {
+static bool fl__lbfgs_store_pair(fl__lbfgs *w, fl_tensor *g) {
     fl_scope s = fl_scope_begin();
     fl_tensor *y = fl_sub(g, w->state[FL__LBFGS_GRAD]);
     fl_tensor *step = fl_mul(w->state[FL__LBFGS_D], fl_num(w->number.t));
@@ -248,7 +248,7 @@ static bool fl__lbfgs_subtract(fl_tensor *q, fl_tensor *x, double a) {
 }
 
 /* d = -(inverse Hessian) g, by the two-loop recursion. */
-static bool fl__lbfgs_direct(fl__lbfgs *w, fl_tensor *g) {
+static bool fl__lbfgs_direction(fl__lbfgs *w, fl_tensor *g) {
     fl_tensor *d = w->state[FL__LBFGS_D];
     const int64_t n = (int64_t)w->number.pairs;
     double *a = fl_heap_alloc((size_t)(n + 1) * sizeof *a);
@@ -274,7 +274,7 @@ static bool fl__lbfgs_update(fl__lbfgs *w, fl__lbfgs_point *at, bool last, bool 
     fl_tensor *d = w->state[FL__LBFGS_D];
     const bool first = fl_item_int(o->slot[0].steps) == 0, wolfe = w->hyper[FL__LBFGS_WOLFE] != 0;
     fl__lbfgs_point start = *at;
-    bool ok = !fl_error() && (first || fl__lbfgs_remember(w, at->g)) && fl__lbfgs_direct(w, at->g) &&
+    bool ok = !fl_error() && (first || fl__lbfgs_store_pair(w, at->g)) && fl__lbfgs_direction(w, at->g) &&
               fl_assign(w->state[FL__LBFGS_GRAD], at->g) &&
               fl_assign_op(o->steps, FL_OP_add, o->steps, fl_int(1));
     *more = false;
@@ -289,7 +289,7 @@ static bool fl__lbfgs_update(fl__lbfgs *w, fl__lbfgs_point *at, bool last, bool 
     if (wolfe) ok = ok && fl__lbfgs_search(w, x, d, &start, w->number.t, at);
     else if (!last) ok = ok && fl__lbfgs_eval(w, x, d, w->number.t, at);
     if (wolfe) w->number.t = at->t;
-    if (wolfe || last) ok = ok && fl__lbfgs_put(w, fl_add(x, fl_mul(d, fl_num(w->number.t))));
+    if (wolfe || last) ok = ok && fl__lbfgs_assign(w, fl_add(x, fl_mul(d, fl_num(w->number.t))));
     *more = ok && !last && !(fl__lbfgs_largest(at->g) <= w->hyper[FL__LBFGS_TOL_GRAD]) &&
             !(fl__lbfgs_largest(d) * fabs(w->number.t) <= w->hyper[FL__LBFGS_TOL_CHANGE]) &&
             !(fabs(at->f - start.f) < w->hyper[FL__LBFGS_TOL_CHANGE]);

@@ -154,9 +154,9 @@ FL_PRIVATE int fl__optim_names(const char *const *names, int most);
 /* Checks the parameters; reports errors of fl_optim_<name>. */
 FL_PRIVATE bool fl__optim_params_ok(const char *name, fv_list params);
 /* Whether value is valid for hyperparameter k of the type; -1: lr. */
-FL_PRIVATE bool fl__optim_allowed(const fl_optim_type *type, int k, double value);
+FL_PRIVATE bool fl__optim_is_valid(const fl_optim_type *type, int k, double value);
 /* Writes changed hyperparameters of the groups to their tensors. */
-FL_PRIVATE bool fl__optim_send(fl_optim *o);
+FL_PRIVATE bool fl__optim_write_hypers(fl_optim *o);
 /* fl_optim_new, then fl_optim_use_masters and fl_optim_maximize if asked; lr 0 -> default_lr. */
 FL_PRIVATE fl_optim *fl__optim_make(const fl_optim_type *type, fv_list params, double lr, double default_lr,
                                     const double *hyper, bool master, bool maximize);
@@ -199,7 +199,7 @@ static char fl__optim_limit(const fl_optim_type *type, int k) {
     return k < 0 ? 'n' : type->limits ? type->limits[k] : ' ';
 }
 
-FL_PRIVATE bool fl__optim_allowed(const fl_optim_type *type, int k, double value) {
+FL_PRIVATE bool fl__optim_is_valid(const fl_optim_type *type, int k, double value) {
     const char limit = fl__optim_limit(type, k);
     return limit == ' ' || (value >= 0 && (limit == 'f' ? value < 1 : value <= DBL_MAX));
 }
@@ -207,13 +207,13 @@ FL_PRIVATE bool fl__optim_allowed(const fl_optim_type *type, int k, double value
 /* Checks the same and reports an error. */
 static bool fl__optim_check(const char *fn, const fl_optim_type *type, int k, double value) {
     const char limit = fl__optim_limit(type, k);
-    if (fl__optim_allowed(type, k, value)) return true;
+    if (fl__optim_is_valid(type, k, value)) return true;
     return fl_fail("fl_optim_%s: %s must be %s, got %g", fn, k < 0 ? "lr" : type->hyper[k],
                    limit == 'f' ? "in [0, 1)" : "finite and not negative", value);
 }
 
 /* Initial value of state k of param: zeros in the dtype of its arithmetic, or that of the type's init. */
-static fl_tensor *fl__optim_first(fl_optim *o, fl_tensor *param, int k) {
+static fl_tensor *fl__optim_initial_state(fl_optim *o, fl_tensor *param, int k) {
     if (!(o->type->apart >> k & 1)) return fl_cast(fl_full_like(param, 0), fl_dtype_wide(param->dtype));
     if (o->type->init) return o->type->init(o, param, k);
     return fl_to(fl_zeros(FL_SCALAR_SHAPE, FL_F64), fl_backend_name(param));
@@ -224,7 +224,7 @@ static bool fl__optim_init_slot(fl_optim *o, fl_optim_slot *slot, int64_t i) {
     slot->group = o->group;
     if (!(slot->steps = fl_keep(fl_select(o->steps, 0, i)))) return false;
     for (int k = 0; k < fl__optim_names(o->type->state, FL_OPTIM_STATES); k++)
-        if (!(slot->state[k] = fl_keep(fl__optim_first(o, param, k))) && fl_error()) return false;
+        if (!(slot->state[k] = fl_keep(fl__optim_initial_state(o, param, k))) && fl_error()) return false;
     return true;
 }
 
@@ -247,7 +247,7 @@ static bool fl__optim_init(fl_optim *o, fv_list params, const double *hyper) {
     for (int64_t i = 0; i < o->n; i++) o->slot[i].param = fv_keep(params.v[i]);
     for (int64_t i = 0; i < o->n; i++)
         if (!fl__optim_init_slot(o, &o->slot[i], i)) return false;
-    return fl__optim_send(o);
+    return fl__optim_write_hypers(o);
 }
 
 FL_API fl_optim *fl_optim_new(const fl_optim_type *type, fv_list params, double lr, const double *hyper) {
@@ -330,7 +330,7 @@ FL_PRIVATE fl_optim *fl__optim_make(const fl_optim_type *type, fv_list params, d
 
 /* hyperparameters */
 
-FL_PRIVATE bool fl__optim_send(fl_optim *o) {
+FL_PRIVATE bool fl__optim_write_hypers(fl_optim *o) {
     const int n = 1 + fl__optim_names(o->type->hyper, FL_OPTIM_HYPERS);
     for (int k = 0; k < o->n_groups; k++) {
         fl_optim_group *g = &o->group[k];
@@ -353,7 +353,7 @@ FL_API bool fl_optim_set_lr(fl_optim *o, double lr) {
     if (!fl__optim_check("set_lr", o->type, -1, lr)) return fl_raise();
     const double before = o->lr;
     o->lr = lr;
-    if (fl__optim_send(o)) return true;
+    if (fl__optim_write_hypers(o)) return true;
     o->lr = before;
     return fl_raise();
 }
@@ -375,7 +375,7 @@ FL_API bool fl_optim_set(fl_optim *o, int group, const char *name, double value)
                             "stored as a ratio");
     double *number = lr ? &g->lr_scale : &g->hyper[k], before = *number;
     *number = lr ? value / o->lr : value;
-    if (fl__optim_send(o)) return true;
+    if (fl__optim_write_hypers(o)) return true;
     *number = before;
     return fl_raise();
 }
@@ -436,7 +436,7 @@ FL_API int fl_optim_group_of_opt(fl_optim *o, fl_nn_module *m, const char *patte
     fl_scope_end(&s);
     if (g->numbers) o->n_groups++;
     const bool ok = g->numbers && fl__optim_option(o, k, "lr", opts.lr) &&
-                    fl__optim_option(o, k, "weight_decay", opts.weight_decay) && fl__optim_send(o) &&
+                    fl__optim_option(o, k, "weight_decay", opts.weight_decay) && fl__optim_write_hypers(o) &&
                     fl_nn_named(m, fl__optim_match, &search);
     fl_quiet(-1);
     if (ok) return k;
@@ -518,7 +518,7 @@ static bool fl__optim_update(fl_optim *o, fl_optim_slot *p) {
     return o->type->step ? o->type->step(o, p) : fl_optim_apply(o, p, o->type->rule);
 }
 
-static void fl__optim_forget(fl_optim_slot *p) {
+static void fl__optim_reset_slot(fl_optim_slot *p) {
     p->grad = p->update = p->number[0] = p->number[1] = p->made[0] = p->made[1] = NULL;
 }
 
@@ -543,7 +543,7 @@ static fl_optim_slot *fl__optim_slot_of(fl_optim *o, const fl_var *x) {
     return NULL;
 }
 
-static void fl__optim_ready(fv_watcher *w, fl_var *x) {
+static void fl__optim_on_leaf_ready(fv_watcher *w, fl_var *x) {
     fl_optim *o = w->user;
     fl_optim_slot *p = fv_grad(x) ? fl__optim_slot_of(o, x) : NULL;
     if (!p) return;
@@ -553,9 +553,9 @@ static void fl__optim_ready(fv_watcher *w, fl_var *x) {
                          : "gradients of this pass are not yet summed over all processes");
         return;
     }
-    p->early = fl__optim_send(o) && fl__optim_prepare(o, p) && fl__optim_update(o, p);
+    p->early = fl__optim_write_hypers(o) && fl__optim_prepare(o, p) && fl__optim_update(o, p);
     if (p->early) fv_zero_grad(x);
-    fl__optim_forget(p);
+    fl__optim_reset_slot(p);
 }
 
 static void fl__optim_pass_end(fv_watcher *w, const char *error) { (void)w, (void)error; }
@@ -564,7 +564,7 @@ FL_API bool fl_optim_step_early(fl_optim *o, bool on) {
     if (!fl_given(o, "fl_optim_step_early", "the optimizer")) return fl_raise();
     if (on && !fl__optim_steps(o, "fl_optim_step_early")) return fl_raise();
     fv_unwatch(&o->early);
-    o->early = (fv_watcher){.leaf_ready = fl__optim_ready, .end = fl__optim_pass_end, .user = o};
+    o->early = (fv_watcher){.leaf_ready = fl__optim_on_leaf_ready, .end = fl__optim_pass_end, .user = o};
     if (on) fv_watch(&o->early);
     return true;
 }
@@ -577,10 +577,10 @@ FL_API bool fl_optim_step(fl_optim *o) {
     fl_scope s = fl_scope_begin();
     fl_tensor *one = o->factor ? fl_cast(fl_ne(o->factor, fl_num(0)), FL_I64) : fl_int(1);
     /* Everything that allocates comes before the first parameter is written. */
-    bool ok = one && fl__optim_send(o);
+    bool ok = one && fl__optim_write_hypers(o);
     for (int64_t i = 0; ok && i < o->n; i++) ok = fl__optim_prepare(o, &o->slot[i]);
     ok = ok && fl__optim_run(o, one);
-    for (int64_t i = 0; i < o->n; i++) fl__optim_forget(&o->slot[i]);
+    for (int64_t i = 0; i < o->n; i++) fl__optim_reset_slot(&o->slot[i]);
     for (int64_t i = 0; ok && i < o->n; i++) o->slot[i].early = false;
     fl_scope_end(&s);
     if (ok) {
@@ -601,7 +601,7 @@ FL_API bool fl_optim_step_closure(fl_optim *o, fl_optim_closure closure, void *u
     fl_scope s = fl_scope_begin();
     bool ok = true;
     if (o->type->minimize) {
-        ok = fl__optim_send(o) && o->type->minimize(o, closure, user, &first);
+        ok = fl__optim_write_hypers(o) && o->type->minimize(o, closure, user, &first);
     } else {
         fl_var *y = closure(user);
         first = y ? fl_item(fv_value(y)) : NAN;

@@ -141,7 +141,7 @@ FL_API bool fl_optim_scaler_unscale(fl_optim_scaler *s, fl_optim *o) {
 }
 
 /* Whether the scale is at its lower bound and gradients are not finite. Reading waits for the device. */
-static bool fl__scaler_sank(const fl_optim_scaler *s, fl_tensor *finite) {
+static bool fl__scaler_at_bound(const fl_optim_scaler *s, fl_tensor *finite) {
     if (s->updates % 100 && fl_is_async(s->scale)) return false;
     return fl_item_int(fl_cast(fl_logical_or(finite, fl_gt(s->scale, fl_num(s->least))), FL_I64)) == 0;
 }
@@ -158,7 +158,7 @@ FL_API bool fl_optim_scaler_update(fl_optim_scaler *s) {
     good = fl_where(fl_logical_and(finite, fl_logical_not(grows)), good, fl_int(0));
     s->updates++;
     bool ok = next && good;
-    if (ok && fl__scaler_sank(s, finite)) {
+    if (ok && fl__scaler_at_bound(s, finite)) {
         ok = fl_fail("fl_optim_scaler_update: the scale is at its lower bound, %g, and gradients are still "
                      "infinite or NaN", s->least);
         fl_raise();

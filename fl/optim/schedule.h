@@ -194,7 +194,7 @@ static bool fl__schedule_momentum(const fl_optim_schedule *s, double value) {
 }
 
 /* Sets the optimizer's rate, and momentum, of step t. */
-static bool fl__schedule_send(const fl_optim_schedule *s) {
+static bool fl__schedule_apply(const fl_optim_schedule *s) {
     if (!fl_optim_set_lr(s->optim, fl_optim_schedule_at(s, s->t))) return false;
     return s->kind != FL_LR_ONE_CYCLE || s->momentum_high == 0 ||
            fl__schedule_momentum(s, fl_optim_momentum_one_cycle(s->momentum_low, s->momentum_high, s->t,
@@ -209,7 +209,7 @@ FL_API bool fl_optim_schedule_start(fl_optim_schedule *s, fl_optim *o) {
     s->t = s->bad = s->waits = 0;
     s->best = s->maximize ? -INFINITY : INFINITY;
     if (s->lr == 0) s->lr = o->lr;
-    return fl__schedule_send(s);
+    return fl__schedule_apply(s);
 }
 
 static bool fl__schedule_started(const fl_optim_schedule *s, const char *fn) {
@@ -220,7 +220,7 @@ static bool fl__schedule_started(const fl_optim_schedule *s, const char *fn) {
 FL_API bool fl_optim_schedule_step(fl_optim_schedule *s) {
     if (!fl__schedule_started(s, "fl_optim_schedule_step")) return false;
     s->t++;
-    return fl__schedule_send(s);
+    return fl__schedule_apply(s);
 }
 
 FL_API bool fl_optim_schedule_metric(fl_optim_schedule *s, double metric) {
@@ -235,7 +235,7 @@ FL_API bool fl_optim_schedule_metric(fl_optim_schedule *s, double metric) {
     s->lr = lower > s->low ? lower : s->low;
     s->waits = s->cooldown;
     s->bad = 0;
-    return fl__schedule_send(s);
+    return fl__schedule_apply(s);
 }
 
 FL_API bool fl_optim_schedule_state(fl_optim_schedule *s, const char *prefix, fl_nn_state *state) {
