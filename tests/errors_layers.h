@@ -22,7 +22,7 @@ static void rows_of_sequences(void) {
     NO(fl_nn_conv1d_opt, (0, 4, 3, conv), "in 0");
     NO(fl_nn_conv1d_opt, (4, 4, -3, conv), "kernel [-3]");
     NO(fl_nn_conv1d_opt, (4, 4, 3, (fl_nn_conv_opts){.stride = -1}), "stride [-1]");
-    NO(fl_nn_conv1d_opt, (4, 4, 3, (fl_nn_conv_opts){.groups = 3}), "groups 3");
+    NO(fl_nn_conv1d_opt, (4, 4, 3, (fl_nn_conv_opts){.groups = 3}), "by groups (3)");
     NO(fl_nn_conv1d_opt, (4, 4, 3, (fl_nn_conv_opts){.dtype = FL_I64}), "i64");
     BAD_CALL(fl_nn_conv1d_opt, fl_nn_conv1d(3, 4, 3, .rng = &rng), o.v23, "[2, 3]", "[n, 3, t]");
     NO_AS(fl_nn_adaptive_avg_pool2d, "fl_nn_adaptive_pool", (0, 3), "[0, 3]");
@@ -31,10 +31,10 @@ static void rows_of_sequences(void) {
     ROW_OF(RAISES, "fl_nn_glu", "GLU '0'", !through(fl_nn_glu(2), o.v23), "axis 2", "[2, 3]");
     ROW_OF(RAISES, "fl_nn_glu", "fl_glu", !through(fl_nn_glu(1), o.v23), "axis 1 has 3");
     BAD_CALL(fl_nn_transpose, fl_nn_transpose(0, -3), o.v23, "axis -3", "[2, 3]");
-    NO(fl_nn_layer_drop_opt, (1.5, (fl_nn_dropout_opts){0}), "p is 1.5");
+    NO(fl_nn_layer_drop_opt, (1.5, (fl_nn_dropout_opts){0}), "got 1.5");
     NO(fl_nn_drop_path_opt, ((double)NAN, (fl_nn_dropout_opts){0}), "nan");
     NO(fl_nn_rms_norm_opt, (FL_SCALAR_SHAPE, (fl_nn_layer_norm_opts){0}), "[]");
-    NO(fl_nn_rms_norm_opt, (FL_SHAPE(3), (fl_nn_layer_norm_opts){.eps = -1}), "eps -1");
+    NO(fl_nn_rms_norm_opt, (FL_SHAPE(3), (fl_nn_layer_norm_opts){.eps = -1}), "got [3] and -1");
     NO(fl_nn_add_norm, (NULL, NULL, NULL, NULL, NULL), NULLS);
     NO(fl_nn_add_norm, (NULL, NULL, NULL, o.v23, &(fl_var *){NULL}), NULLS);
     BAD_CALL(fl_nn_rms_norm_opt, fl_nn_rms_norm(FL_SHAPE(4)), o.v23, "[2, 3]", "[4]");
@@ -58,27 +58,27 @@ static void rows_of_convolutions(void) {
     NO(fl_nn_conv_transpose1d_opt, (2, 2, 3, (fl_nn_conv_opts){.pad_mode = FL_PAD_REFLECT}), "transposed");
     BAD_CALL(fl_nn_conv_transpose1d_opt, fl_nn_conv_transpose1d(3, 2, 2, .rng = &rng), o.v23, "[2, 3]",
              "[n, 3, t]");
-    NO(fl_nn_conv_transpose2d_opt, (3, 2, 3, (fl_nn_conv_opts){.groups = 2}), "groups 2");
+    NO(fl_nn_conv_transpose2d_opt, (3, 2, 3, (fl_nn_conv_opts){.groups = 2}), "by groups (2)");
     NO(fl_nn_conv_transpose2d_opt, (2, 2, 0, plain), "kernel [0, 0]");
     ROW_OF(RAISES, "fl_nn_conv_transpose2d_opt", "fl_conv_transpose",
            !through(fl_nn_conv_transpose2d(2, 2, 2, .output_pad = 1, .rng = &rng), o.image_v),
            "output_pad 1");
     NO(fl_nn_conv_transpose3d_opt, (2, 2, 3, (fl_nn_conv_opts){.dtype = FL_I64}), "i64");
     NO(fl_nn_pool1d_opt, (0, (fl_nn_pool_opts){0}), "kernel 0");
-    NO(fl_nn_pool1d_opt, (2, (fl_nn_pool_opts){.norm = -1}), "norm -1");
+    NO(fl_nn_pool1d_opt, (2, (fl_nn_pool_opts){.norm = -1}), "got -1");
     BAD_CALL(fl_nn_pool1d_opt, fl_nn_pool1d(2), o.v23, "[2, 3]", "[n, c, t]");
     NO(fl_nn_pool3d_opt, (2, (fl_nn_pool_opts){.stride = -2}), "stride -2");
-    NO(fl_nn_pool3d_opt, (2, (fl_nn_pool_opts){.norm = 2, .average = true}), "norm 2");
+    NO(fl_nn_pool3d_opt, (2, (fl_nn_pool_opts){.norm = 2, .average = true}), "got 2");
     NO(fl_nn_pool1d_opt, (2, (fl_nn_pool_opts){.average = true, .return_indices = true}), "for max pooling");
     BAD_CALL(fl_nn_pool3d_opt, fl_nn_pool3d(2), o.image_v, "[1, 2, 4, 4]", "[n, c, d, h, w]");
-    NO_AS(fl_nn_adaptive_avg_pool, "fl_nn_adaptive_pool", (FL_SCALAR_SHAPE), "size []");
-    NO_AS(fl_nn_adaptive_max_pool, "fl_nn_adaptive_pool", (FL_SHAPE(2, 0)), "size [2, 0]");
+    NO_AS(fl_nn_adaptive_avg_pool, "fl_nn_adaptive_pool", (FL_SCALAR_SHAPE), "got []");
+    NO_AS(fl_nn_adaptive_max_pool, "fl_nn_adaptive_pool", (FL_SHAPE(2, 0)), "got [2, 0]");
     ROW_OF(RAISES, "fl_nn_adaptive_max_pool", "fl_nn_adaptive_pool '0'",
            !through(fl_nn_adaptive_max_pool(FL_SHAPE(2)), o.v23), "[2, 3]");
     NO(fl_nn_conv1d_opt, (2, 2, 3, (fl_nn_conv_opts){.stride_w = 2}), "the layer of 1 spatial dims");
     NO(fl_nn_conv2d_opt, (2, 2, 3, (fl_nn_conv_opts){.kernel_h = 2}), "the layer of 2 spatial dims");
     NO(fl_nn_conv3d_opt, (2, 2, 3, (fl_nn_conv_opts){.causal = true}), "the layer of 3 spatial dims");
-    NO(fl_nn_pool1d_opt, (2, (fl_nn_pool_opts){.pad_w = 1}), "of 1 dims");
+    NO(fl_nn_pool1d_opt, (2, (fl_nn_pool_opts){.pad_w = 1}), "got kernel 2, stride 0");
 }
 
 static void rows_of_plain_layers(void) {
@@ -88,9 +88,9 @@ static void rows_of_plain_layers(void) {
     NO_AS(fl_nn_activation_2, "fl_nn_activation", ("A", "a, b", NULL, 0, 0), "function is NULL");
     ROW_OF(RAISES, "fl_nn_softmax", "Softmax '0'", !through(fl_nn_softmax(2), o.v23), "axis 2", "[2, 3]");
     ROW_OF(RAISES, "fl_nn_softmin", "Softmin '0'", !through(fl_nn_softmin(-3), o.v23), "axis -3");
-    NO(fl_nn_hardtanh, (1, 0.5), "from 1 to 0.5");
-    NO(fl_nn_rrelu, (0.5, 0.1, NULL), "from 0.5 to 0.1");
-    NO(fl_nn_prelu_opt, (0, (fl_nn_prelu_opts){0}), "n 0");
+    NO(fl_nn_hardtanh, (1, 0.5), "got 1 and 0.5");
+    NO(fl_nn_rrelu, (0.5, 0.1, NULL), "got 0.5 and 0.1");
+    NO(fl_nn_prelu_opt, (0, (fl_nn_prelu_opts){0}), "got 0");
     NO(fl_nn_prelu_opt, (2, (fl_nn_prelu_opts){.dtype = FL_I64}), "i64");
     BAD_CALL(fl_nn_prelu_opt, fl_nn_prelu(2), o.v23, "[2, 3]", "[n, 2, ...]");
     BAD_CALL(fl_nn_flatten, fl_nn_flatten(1, 4), o.v23, "axis 4", "[2, 3]");
@@ -99,12 +99,12 @@ static void rows_of_plain_layers(void) {
     NO(fl_nn_pad_opt, ((fl_pad_mode)7, (fl_pad_opts){0}), "mode 7");
     BAD_CALL(fl_nn_pad_opt, fl_nn_pad(FL_PAD_CONSTANT, .low = {0, 0, 1}), o.v23, "axis 2", "[2, 3]");
     NO(fl_nn_precision_cast, (FL_I64), "i64");
-    NO(fl_nn_bilinear_opt, (2, 0, 3, (fl_nn_linear_opts){0}), "in 2 and 0");
+    NO(fl_nn_bilinear_opt, (2, 0, 3, (fl_nn_linear_opts){0}), "got 0");
     NO(fl_nn_bilinear_opt, (2, 2, 3, (fl_nn_linear_opts){.dtype = FL_I64}), "i64");
     ROW(RAISES, "fl_nn_bilinear_opt",
         !through_all(fl_nn_bilinear(3, 2, 4, .rng = &rng), FL_VARS(o.v23, o.v23)), "[2, 3] and [2, 3]",
         "[..., 3] and [..., 2]");
-    NO(fl_nn_batch_norm1d_opt, (0, (fl_nn_batch_norm_opts){0}), "0 channels");
+    NO(fl_nn_batch_norm1d_opt, (0, (fl_nn_batch_norm_opts){0}), "got 0, 0.1 and 1e-05");
     BAD_CALL(fl_nn_batch_norm1d_opt, fl_nn_batch_norm1d(2), o.v23, "[2, 3]", "[n, 2] or [n, c, t]");
     NO(fl_nn_batch_norm2d_opt, (2, (fl_nn_batch_norm_opts){.frozen = true, .no_affine = true}), "frozen");
     BAD_CALL(fl_nn_batch_norm3d_opt, fl_nn_batch_norm3d(2), o.image_v, "[1, 2, 4, 4]", "[n, 2, d, h, w]");
@@ -159,7 +159,7 @@ static void rows_of_embeddings(void) {
     const fl_nn_embedding_opts plain = {0};
     const fl_nn_position_opts position = {0};
     NO(fl_nn_embedding_opt, (0, 3, plain), "got 0, 3");
-    NO(fl_nn_embedding_opt, (4, 3, (fl_nn_embedding_opts){.padding = 4}), "padding 4");
+    NO(fl_nn_embedding_opt, (4, 3, (fl_nn_embedding_opts){.padding = 4}), "got 4, 3 and 4");
     NO(fl_nn_embedding_opt, (4, 3, (fl_nn_embedding_opts){.dtype = FL_I64}), "i64");
     BAD_CALL(fl_nn_embedding_opt, fl_nn_embedding(4, 3, .rng = &rng), o.v23, "f32 [2, 3]");
     ROW_OF(RAISES, "fl_nn_embedding_opt", "fl_nn_embedding '0': fl_embedding: ",
@@ -168,7 +168,7 @@ static void rows_of_embeddings(void) {
     NO(fl_nn_position_opt, (2, 3, (fl_nn_position_opts){.dtype = FL_B8}), "b8");
     BAD_CALL(fl_nn_position_opt, fl_nn_position(5, 3, .rng = &rng), o.v23, "[2, 3]",
              "at most 5 steps");
-    NO(fl_nn_sinusoid, (0, 1), "dim 0");
+    NO(fl_nn_sinusoid, (0, 1), "got 0");
     BAD_CALL(fl_nn_sinusoid, fl_nn_sinusoid(4, 0), o.v23, "[2, 3]", "[n, t, 4]");
 }
 
@@ -220,10 +220,10 @@ static void rows_of_caches(void) {
            "1 sequences of 1 positions", "no space");
     FINE(fl_nn_cached_position, fl_nn_cached_position() == 0);
     NO(fl_nn_cache_rewind, (NULL, 0), NULLS);
-    ROW(RAISES, "fl_nn_cache_rewind", !with_cache(0), "to 1 of 0 places");
+    ROW(RAISES, "fl_nn_cache_rewind", !with_cache(0), "got 1");
     NO(fl_nn_cache_reset, (NULL), NULLS);
     NO(fl_nn_cache_reorder, (NULL, o.f23), NULLS);
-    ROW(RAISES, "fl_nn_cache_reorder", !with_cache(1), "[2, 3] for 1 sequences");
+    ROW(RAISES, "fl_nn_cache_reorder", !with_cache(1), "got [2, 3]");
     ROW(RAISES, "fl_nn_cache_reorder", !with_cache(2), NULLS);
 }
 
@@ -231,8 +231,8 @@ static void rows_of_attention(void) {
     const fl_nn_attention_opts plain = {0};
     fl_rng rng = {1, 0};
     NO(fl_nn_attention_opt, (6, 4, plain), "dim (6) is not divisible by heads (4)");
-    NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.dropout = 2}), "dropout 2");
-    NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.kdim = -4}), "kdim -4");
+    NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.dropout = 2}), "got 2");
+    NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.kdim = -4}), "got -4 and 0");
     NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.zero_attn = true, .window = 2}), "window");
     ROW(RAISES, "fl_nn_attention_opt", !through_all(fl_nn_attention(3, 1, .vdim = 2, .rng = &rng), sequences(1)),
         "1 inputs", "q, k and v");
@@ -253,11 +253,11 @@ static void rows_of_attention(void) {
     ROW(RAISES, "fl_nn_attention_opt",
         !through_all(fl_nn_attention(3, 1, .rng = &rng), sequences(3)), "[1, 2, 3]", "[1, 4, 3]");
     NO_AS(fl_nn_transformer_opt, "fl_nn_attention", (6, 4, 8, (fl_nn_transformer_opts){0}),
-          "4 heads");
+          "by heads (4)");
     NO_AS(fl_nn_transformer_opt, "fl_nn_linear", (6, 2, 0, (fl_nn_transformer_opts){.rng = &rng}),
-          "out 0");
+          "got 6 and 0");
     NO_AS(fl_nn_transformer_opt, "fl_nn_drop_path",
-          (6, 2, 8, (fl_nn_transformer_opts){.drop_path = 2, .rng = &rng}), "p is 2");
+          (6, 2, 8, (fl_nn_transformer_opts){.drop_path = 2, .rng = &rng}), "got 2");
     ROW(RAISES, "fl_nn_transformer_opt",
         !through_all(fl_nn_transformer(3, 1, 2, .rng = &rng), sequences(3)),
         "got 3 inputs, expected 1 to 2");
@@ -271,14 +271,14 @@ static fl_vars to_recur(int n, bool lengths) {
 
 static void rows_of_recurrence(void) {
     fl_rng rng = {1, 0};
-    NO(fl_nn_rnn_opt, (0, 4, (fl_nn_rnn_opts){0}), "0 to 4");
-    NO(fl_nn_rnn_opt, (3, 4, (fl_nn_rnn_opts){.layers = -1}), "-1 layers");
-    NO(fl_nn_rnn_opt, (3, 4, (fl_nn_rnn_opts){.projection = 2}), "projection 2 of 4");
-    NO(fl_nn_lstm_opt, (3, 4, (fl_nn_rnn_opts){.projection = 4}), "projection 4 of 4");
+    NO(fl_nn_rnn_opt, (0, 4, (fl_nn_rnn_opts){0}), "got in 0, hidden 4, layers 1, dropout 0");
+    NO(fl_nn_rnn_opt, (3, 4, (fl_nn_rnn_opts){.layers = -1}), "got in 3, hidden 4, layers -1, dropout 0");
+    NO(fl_nn_rnn_opt, (3, 4, (fl_nn_rnn_opts){.projection = 2}), "got 2 with hidden 4");
+    NO(fl_nn_lstm_opt, (3, 4, (fl_nn_rnn_opts){.projection = 4}), "got 4 with hidden 4");
     NO(fl_nn_lstm_opt, (3, 4, (fl_nn_rnn_opts){.dropout = 2}), "dropout 2");
     NO(fl_nn_gru_opt, (3, 4, (fl_nn_rnn_opts){.dtype = FL_I64}), "i64");
-    BAD_CALL(fl_nn_lstm_opt, fl_nn_lstm(4, 2, .rng = &rng), o.v23, "[2, 3]", "[n, t, in] of 4");
-    BAD_CALL(fl_nn_gru_opt, fl_nn_gru(4, 2, .time_first = true, .rng = &rng), o.v23, "[t, n, in] of 4");
+    BAD_CALL(fl_nn_lstm_opt, fl_nn_lstm(4, 2, .rng = &rng), o.v23, "[2, 3]", "[n, t, in] with in = 4");
+    BAD_CALL(fl_nn_gru_opt, fl_nn_gru(4, 2, .time_first = true, .rng = &rng), o.v23, "[t, n, in] with in = 4");
     ROW(RAISES, "fl_nn_lstm_opt", !through_all(fl_nn_lstm(3, 2, .rng = &rng), to_recur(2, false)),
         "got 2 inputs without lengths, expected x alone or with h0 and c0");
     ROW_OF(RAISES, "fl_nn_lstm_opt", "fl_rnn",
@@ -294,14 +294,14 @@ static void rows_of_vocabularies(void) {
     const fl_nn_adaptive_opts plain = {0};
     fl_rng rng = {1, 0};
     NO(fl_nn_adaptive_embedding_opt, (8, FL_SHAPE(4, 2), plain), "[4, 2]");
-    NO(fl_nn_adaptive_embedding_opt, (2, cuts, plain), "dim 2 divided by 4");
+    NO(fl_nn_adaptive_embedding_opt, (2, cuts, plain), "got dim 2, divide 4, cutoffs [2, 4]");
     NO(fl_nn_adaptive_embedding_opt, (8, cuts, (fl_nn_adaptive_opts){.dtype = FL_I64}), "i64");
     BAD_CALL(fl_nn_adaptive_embedding_opt, fl_nn_adaptive_embedding(8, cuts, .rng = &rng), o.v23,
              "f32");
     BAD_CALL(fl_nn_adaptive_embedding_opt, fl_nn_adaptive_embedding(8, cuts, .rng = &rng),
              fv_const(nines()), "2 words are out of range [0, 4)");
     NO(fl_nn_adaptive_softmax_opt, (8, FL_SCALAR_SHAPE, plain), "cutoffs []");
-    NO(fl_nn_adaptive_softmax_opt, (8, cuts, (fl_nn_adaptive_opts){.divide = -1}), "by -1");
+    NO(fl_nn_adaptive_softmax_opt, (8, cuts, (fl_nn_adaptive_opts){.divide = -1}), "divide -1");
     NO(fl_nn_adaptive_softmax_opt, (8, cuts, (fl_nn_adaptive_opts){.dtype = FL_U8}), "u8");
     ROW(RAISES, "fl_nn_adaptive_softmax_opt",
         !through_all(fl_nn_adaptive_softmax(4, cuts, .rng = &rng),
@@ -320,8 +320,8 @@ static void rows_of_vocabularies(void) {
 static void rows_of_capsules(void) {
     fl_rng rng = {1, 0};
     NO(fl_nn_squash, (NULL), NULLS);
-    NO(fl_nn_capsules_opt, (0, 2, 3, 4, (fl_nn_capsules_opts){0}), "0 of 2");
-    NO(fl_nn_capsules_opt, (1, 2, 3, 4, (fl_nn_capsules_opts){.rounds = -1}), "-1 rounds");
+    NO(fl_nn_capsules_opt, (0, 2, 3, 4, (fl_nn_capsules_opts){0}), "got 0, 2, 3, 4 and 3");
+    NO(fl_nn_capsules_opt, (1, 2, 3, 4, (fl_nn_capsules_opts){.rounds = -1}), "got 1, 2, 3, 4 and -1");
     NO(fl_nn_capsules_opt, (1, 2, 3, 4, (fl_nn_capsules_opts){.dtype = FL_I64}), "i64");
     BAD_CALL(fl_nn_capsules_opt, fl_nn_capsules(2, 3, 2, 2, .rng = &rng), o.v23, "[2, 3]",
              "[n, 2, 3]");

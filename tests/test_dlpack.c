@@ -89,20 +89,20 @@ TEST(the_deleter_is_called_once) {
 TEST(what_is_refused_stays_the_callers) {
     test_errors_return();
     fl_scope s = fl_scope_begin();
-    REFUSED(d->major = 2, "fl_from_dlpack: DLPack 2.0, only 1 is known");
+    REFUSED(d->major = 2, "fl_from_dlpack: got DLPack version 2.0, expected 1");
     REFUSED(d->flags = FL_DLPACK_READ_ONLY, "read-only: copy it first");
-    REFUSED(d->tensor.device.type = 2, "device 2:0, not the processor's memory");
+    REFUSED(d->tensor.device.type = 2, "device 2:0, expected host memory");
     REFUSED(d->tensor.type.code = 5, "no dtype of code 5, 32 bits, 1 lanes");
     REFUSED(d->tensor.type.bits = 24, "no dtype of code 2, 24 bits");
     REFUSED(d->tensor.type.lanes = 2, "32 bits, 2 lanes");
-    REFUSED(d->tensor.ndim = 9, "9 dims, 0 to 8 are possible");
+    REFUSED(d->tensor.ndim = 9, "expected 0 to 8 dims with a shape, got 9");
     REFUSED(d->tensor.ndim = -1, "-1 dims");
-    REFUSED(d->tensor.shape = NULL, "2 dims, 0 to 8");
+    REFUSED(d->tensor.shape = NULL, "expected 0 to 8 dims with a shape, got 2");
     REFUSED(f.shape[1] = -3, "shape [3, -3] is not valid");
     REFUSED(f.shape[0] = f.shape[1] = INT64_C(1) << 40, "is not valid");
-    REFUSED(d->tensor.data = NULL, "without data");
-    REFUSED(f.stride[0] = INT64_MAX, "strides that are too large");
-    REFUSED(f.stride[0] = INT64_MIN / 2, "strides that are too large");
+    REFUSED(d->tensor.data = NULL, "data is NULL");
+    REFUSED(f.stride[0] = INT64_MAX, "the strides are too large");
+    REFUSED(f.stride[0] = INT64_MIN / 2, "the strides are too large");
     REFUSED(d->tensor.byte_offset = 2, "not aligned to 4 bytes");
     CHECK(fl_from_dlpack(NULL) == NULL && fl_to_dlpack(NULL) == NULL);
     fl_error_clear();

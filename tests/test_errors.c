@@ -1247,23 +1247,23 @@ static void rows_of_modules(void) {
     FINE(fl_nn_free, (fl_nn_free(NULL), true));
     FINE(fl_nn_cache_free, (fl_nn_cache_free(NULL), true));
     FINE(fl_nn_cache_position, fl_nn_cache_position(NULL) == 0);
-    NO(fl_nn_function, ("F", NULL, NULL, NULL), "no forward function");
+    NO(fl_nn_function, ("F", NULL, NULL, NULL), "forward is NULL");
     FINE(fl_nn_user, !fl_nn_user(NULL) && !fl_nn_user(net));
     NO(fl_nn_add, (NULL, "x", NULL), NULLS);
     NO(fl_nn_add, (net, "x", NULL), NULLS);
     NO(fl_nn_add, (NULL, "x", fl_nn_relu()), NULLS);
-    NO(fl_nn_add, (net, "x.y", fl_nn_relu()), "'x.y' is no name");
-    NO(fl_nn_add, (net, "", fl_nn_relu()), "'' is no name");
-    NO(fl_nn_add, (net, "0", fl_nn_relu()), "'0' is there already");
-    NO(fl_nn_add, (net, "me", net), "inside itself");
+    NO(fl_nn_add, (net, "x.y", fl_nn_relu()), "'x.y' is not valid");
+    NO(fl_nn_add, (net, "", fl_nn_relu()), "'' is not valid");
+    NO(fl_nn_add, (net, "0", fl_nn_relu()), "already has a '0'");
+    NO(fl_nn_add, (net, "me", net), "ancestor");
     ROW(RAISES, "fl_nn_add", !add_twice(), "belongs to another module");
     NO(fl_nn_add_param, (NULL, "p", o.v23), NULLS);
     NO(fl_nn_add_param, (net, "p", NULL), NULLS);
-    NO(fl_nn_add_param, (net, NULL, o.v23), "no name");
-    NO(fl_nn_add_param, (net, "0", o.v23), "'0' is there already");
+    NO(fl_nn_add_param, (net, NULL, o.v23), "not valid");
+    NO(fl_nn_add_param, (net, "0", o.v23), "already has a '0'");
     NO(fl_nn_add_buffer, (NULL, "b", o.f23), NULLS);
     NO(fl_nn_add_buffer, (net, "b", NULL), NULLS);
-    NO(fl_nn_add_buffer, (net, "a.b", o.f23), "'a.b' is no name");
+    NO(fl_nn_add_buffer, (net, "a.b", o.f23), "'a.b' is not valid");
     NO(fl_nn_forward, (NULL, o.v23), NULLS);
     NO_AS(fl_nn_forward, "fl_nn_sequential", (net, NULL), "input 0 is NULL");
     ROW(RAISES, "fl_nn_forward_vars", !fl_nn_forward_vars(NULL, FL_VARS(o.v23)).n, NULLS);
@@ -1291,8 +1291,8 @@ static void rows_of_modules(void) {
     ROW(QUIET, "fl_nn_named", !fl_nn_named(net, NULL, NULL), NULLS);
     ROW(QUIET, "fl_nn_each", !fl_nn_each(NULL, NULL, NULL), NULLS);
     NO_FILE_AS(fl_given, "fl_nn_mine", (NULL, "fl_nn_mine", "the input"), "the input is NULL");
-    NO_FILE_AS(fl_nn_dtype_ok, "fl_nn_mine", ("fl_nn_mine", FL_I64), "dtype i64, parameters are float");
-    NO_FILE_AS(fl_nn_sequence_ok, "fl_nn_sequential", (net, o.v23, 3, 2), "input [2, 3], wants [n, t, 3]");
+    NO_FILE_AS(fl_nn_dtype_ok, "fl_nn_mine", ("fl_nn_mine", FL_I64), "must be a float dtype, got i64");
+    NO_FILE_AS(fl_nn_sequence_ok, "fl_nn_sequential", (net, o.v23, 3, 2), "input [2, 3], expected [n, t, 3]");
     FINE(fl_nn_format, fl_nn_format(NULL, NULL, 0) == 0);
 }
 
@@ -1303,18 +1303,18 @@ static void rows_of_layers(void) {
     NO(fl_nn_view, (least), "shape");
     NO(fl_nn_view, (huge), "9223372036854775807");
     ROW(RAISES, "fl_nn_view", !through(fl_nn_view(FL_SHAPE(-1, 5)), o.v23), "[2, 3]", "[-1, 5]");
-    NO(fl_nn_linear_opt, (0, 4, (fl_nn_linear_opts){0}), "in 0, out 4");
-    NO(fl_nn_linear_opt, (4, -1, (fl_nn_linear_opts){0}), "out -1");
+    NO(fl_nn_linear_opt, (0, 4, (fl_nn_linear_opts){0}), "got 0 and 4");
+    NO(fl_nn_linear_opt, (4, -1, (fl_nn_linear_opts){0}), "got 4 and -1");
     NO_AS(fl_nn_linear_opt, "fl_uniform", (INT64_MAX, 4, (fl_nn_linear_opts){0}),
           "9223372036854775807");
     NO(fl_nn_linear_opt, (3, 4, (fl_nn_linear_opts){.dtype = FL_I64}), "i64");
-    NO(fl_nn_linear_opt, (3, 4, (fl_nn_linear_opts){.act = FL_OP_exp}), "no activation");
+    NO(fl_nn_linear_opt, (3, 4, (fl_nn_linear_opts){.act = FL_OP_exp}), "not an activation");
     ROW(RAISES, "fl_nn_linear_opt", !through(fl_nn_linear(4, 2, .rng = &rng), o.v23),
         "fl_nn_linear '0'", "[2, 3]", "[2, 4]");
     NO(fl_nn_conv2d_opt, (0, 4, 3, (fl_nn_conv_opts){0}), "in 0");
     NO(fl_nn_conv2d_opt, (4, 4, -3, (fl_nn_conv_opts){0}), "-3");
     NO(fl_nn_conv2d_opt, (4, 4, 3, (fl_nn_conv_opts){.stride = -1}), "stride [-1");
-    NO(fl_nn_conv2d_opt, (4, 4, 3, (fl_nn_conv_opts){.groups = 3}), "groups 3");
+    NO(fl_nn_conv2d_opt, (4, 4, 3, (fl_nn_conv_opts){.groups = 3}), "by groups (3)");
     NO_AS(fl_nn_conv2d_opt, "fl_uniform", (INT64_MAX, INT64_MAX, 3, (fl_nn_conv_opts){0}),
           "9223372036854775807");
     NO(fl_nn_conv2d_opt, (2, 2, 3, (fl_nn_conv_opts){.dtype = FL_B8}), "b8");
@@ -1324,9 +1324,9 @@ static void rows_of_layers(void) {
     NO(fl_nn_pool_before_relu, (NULL), NULLS);
     NO(fl_nn_batch_norm_reduce, (NULL, NULL, NULL), NULLS);
     NO(fl_nn_cast, (NULL, FL_F32), NULLS);
-    NO(fl_nn_cast, (o.net, FL_I64), "dtype i64");
+    NO(fl_nn_cast, (o.net, FL_I64), "got i64");
     NO(fl_nn_store, (NULL, FL_BF16), NULLS);
-    NO(fl_nn_store, (o.net, FL_F32), "dtype f32, not f16, bf16 or registered");
+    NO(fl_nn_store, (o.net, FL_F32), "must be f16, bf16 or registered, got f32");
     NO(fl_nn_freeze, (NULL, true), NULLS);
     NO(fl_nn_to, (NULL, "cpu"), NULLS);
     NO(fl_nn_to, (o.net, NULL), NULLS);
@@ -1334,15 +1334,15 @@ static void rows_of_layers(void) {
     NO(fl_nn_pool2d_opt, (0, (fl_nn_pool_opts){0}), "kernel 0");
     NO(fl_nn_pool2d_opt, (INT64_MIN, (fl_nn_pool_opts){0}), "kernel -9223372036854775808");
     ROW(RAISES, "fl_nn_pool2d_opt", !through(fl_nn_pool2d(2), o.v23), "[2, 3]");
-    NO(fl_nn_activation, ("A", NULL), "no function");
+    NO(fl_nn_activation, ("A", NULL), "is NULL");
     ROW_OF(RAISES, "fl_nn_log_softmax", "LogSoftmax '0'", !through(fl_nn_log_softmax(2), o.v23), "axis 2",
            "[2, 3]");
-    NO(fl_nn_dropout_opt, (1.5, (fl_nn_dropout_opts){0}), "p is 1.5");
+    NO(fl_nn_dropout_opt, (1.5, (fl_nn_dropout_opts){0}), "got 1.5");
     NO(fl_nn_dropout_opt, ((double)NAN, (fl_nn_dropout_opts){0}), "nan");
-    NO(fl_nn_batch_norm2d_opt, (0, (fl_nn_batch_norm_opts){0}), "0 channels");
+    NO(fl_nn_batch_norm2d_opt, (0, (fl_nn_batch_norm_opts){0}), "got 0, 0.1 and 1e-05");
     NO_AS(fl_nn_batch_norm2d_opt, "fl_ones", (INT64_MAX, (fl_nn_batch_norm_opts){0}),
           "9223372036854775807");
-    NO(fl_nn_batch_norm2d_opt, (2, (fl_nn_batch_norm_opts){.eps = -1}), "eps -1");
+    NO(fl_nn_batch_norm2d_opt, (2, (fl_nn_batch_norm_opts){.eps = -1}), "got 2, 0.1 and -1");
     NO(fl_nn_batch_norm2d_opt, (2, (fl_nn_batch_norm_opts){.dtype = FL_I64}), "i64");
     ROW(RAISES, "fl_nn_batch_norm2d_opt", !through(fl_nn_batch_norm2d(3), o.image_v),
         "[1, 2, 4, 4]", "3");
@@ -1475,21 +1475,21 @@ static void rows_of_optimizers(fv_list one) {
     static const char group[] = "fl_optim_group_of_opt";
     const fv_list hole = FV_LIST(o.v23, NULL), vector = FV_LIST(fv_param(o.f4));
     const double inf = (double)INFINITY;
-    NO(fl_optim_adamax_opt, (one, (fl_optim_adam_opts){.beta2 = 1}), "beta2 is 1");
-    NO(fl_optim_nadam_opt, (one, (fl_optim_adam_opts){.lr = inf}), "lr is inf");
-    NO(fl_optim_radam_opt, (one, (fl_optim_adam_opts){.beta1 = 1}), "beta1 is 1");
-    NO(fl_optim_rprop_opt, (one, (fl_optim_rprop_opts){.etaminus = 1}), "etaminus is 1");
-    NO(fl_optim_asgd_opt, (one, (fl_optim_asgd_opts){.lambd = -1}), "lambd is -1");
-    NO(fl_optim_adafactor_opt, (one, (fl_optim_adafactor_opts){.d = .5}), "d is 0.5, must be at least 1");
-    NO(fl_optim_adafactor_opt, (one, (fl_optim_adafactor_opts){.beta2_decay = .8}), "beta2_decay is 0.8");
-    NO(fl_optim_adadelta_opt, (one, (fl_optim_adadelta_opts){.rho = -1}), "rho is -1");
+    NO(fl_optim_adamax_opt, (one, (fl_optim_adam_opts){.beta2 = 1}), "got 1");
+    NO(fl_optim_nadam_opt, (one, (fl_optim_adam_opts){.lr = inf}), "got inf");
+    NO(fl_optim_radam_opt, (one, (fl_optim_adam_opts){.beta1 = 1}), "got 1");
+    NO(fl_optim_rprop_opt, (one, (fl_optim_rprop_opts){.etaminus = 1}), "got 1");
+    NO(fl_optim_asgd_opt, (one, (fl_optim_asgd_opts){.lambd = -1}), "got -1");
+    NO(fl_optim_adafactor_opt, (one, (fl_optim_adafactor_opts){.d = .5}), "d at least 1, got 0.5");
+    NO(fl_optim_adafactor_opt, (one, (fl_optim_adafactor_opts){.beta2_decay = .8}), "got 0.8");
+    NO(fl_optim_adadelta_opt, (one, (fl_optim_adadelta_opts){.rho = -1}), "got -1");
     NO(fl_optim_adagrad_opt, (hole, (fl_optim_adagrad_opts){0}), NULLS);
-    NO(fl_optim_rmsprop_opt, (one, (fl_optim_rmsprop_opts){.momentum = (double)NAN}), "momentum is nan");
-    NO(fl_optim_lion_opt, (FV_NONE, (fl_optim_lion_opts){0}), "no parameters");
-    NO(fl_optim_lamb_opt, (one, (fl_optim_lamb_opts){.eps = -1}), "eps is -1");
-    NO(fl_optim_novograd_opt, (one, (fl_optim_novograd_opts){.weight_decay = -1}), "weight_decay is -1");
-    NO(fl_optim_muon_opt, (vector, (fl_optim_muon_opts){0}), "parameter 0 is [4], must have 2 dims");
-    NO(fl_optim_lbfgs_opt, (one, (fl_optim_lbfgs_opts){.history = -1}), "history -1 must be at least 1");
+    NO(fl_optim_rmsprop_opt, (one, (fl_optim_rmsprop_opts){.momentum = (double)NAN}), "got nan");
+    NO(fl_optim_lion_opt, (FV_NONE, (fl_optim_lion_opts){0}), "parameters is empty");
+    NO(fl_optim_lamb_opt, (one, (fl_optim_lamb_opts){.eps = -1}), "got -1");
+    NO(fl_optim_novograd_opt, (one, (fl_optim_novograd_opts){.weight_decay = -1}), "got -1");
+    NO(fl_optim_muon_opt, (vector, (fl_optim_muon_opts){0}), "must have 2 dims, got [4] for parameter 0");
+    NO(fl_optim_lbfgs_opt, (one, (fl_optim_lbfgs_opts){.history = -1}), "got 20, 25 and -1");
     NO(fl_optim_step, (o.lbfgs), "lbfgs evaluates loss and gradients itself: use fl_optim_step_closure");
     NO(fl_optim_step_early, (o.lbfgs, true), "lbfgs evaluates loss and gradients itself");
     NO(fl_optim_scale, (o.lbfgs, o.f23), "lbfgs evaluates loss and gradients itself");
@@ -1501,22 +1501,22 @@ static void rows_of_optimizers(fv_list one) {
     NO(fl_optim_use_masters, (NULL), NULLS);
     NO(fl_optim_maximize, (NULL, true), NULLS);
     NO(fl_optim_step_early, (NULL, true), NULLS);
-    NO(fl_optim_set_lr, (o.optim, inf), "lr is inf");
+    NO(fl_optim_set_lr, (o.optim, inf), "got inf");
     NO(fl_optim_set, (NULL, 0, "lr", 1), NULLS);
     NO(fl_optim_set, (o.optim, 0, NULL, 1), NULLS);
-    NO(fl_optim_set, (o.optim, 3, "lr", 1), "group 3 of 1");
-    NO(fl_optim_set, (o.optim, 0, "beta1", 0.5), "sgd has no number 'beta1'");
-    NO(fl_optim_set, (o.optim, 0, "momentum", (double)NAN), "momentum is nan");
+    NO(fl_optim_set, (o.optim, 3, "lr", 1), "got 3");
+    NO(fl_optim_set, (o.optim, 0, "beta1", 0.5), "sgd has no hyperparameter 'beta1'");
+    NO(fl_optim_set, (o.optim, 0, "momentum", (double)NAN), "got nan");
     NO(fl_optim_scale, (NULL, o.f23), NULLS);
     NO(fl_optim_scale, (o.optim, NULL), NULLS);
     NO(fl_optim_scale, (o.optim, o.f23), "f32 [2, 3]");
     ROW(RAISES, group, fl_optim_group_of_opt(NULL, o.net, "*", (fl_optim_group_opts){0}) < 0, NULLS);
     ROW(RAISES, group, fl_optim_group_of_opt(o.optim, o.net, NULL, (fl_optim_group_opts){0}) < 0, NULLS);
     ROW(RAISES, group, fl_optim_group_of_opt(o.optim, o.net, "*.wait", (fl_optim_group_opts){0}) < 0,
-        "no parameter is called '*.wait'");
+        "no parameter matches '*.wait'");
     ROW(RAISES, "fl_optim_set",
         fl_optim_group_of_opt(o.optim, o.net, "*", (fl_optim_group_opts){.lr = -1}) < 0,
-        "lr is -1");
+        "got -1");
     FINE(fl_optim_free, o.optim->n_groups == 1);
     FINE(fl_optim_apply, true); /* within a step */
     FINE(fl_optim_factor, fl_optim_factor(o.optim) != NULL);
@@ -1524,8 +1524,8 @@ static void rows_of_optimizers(fv_list one) {
     FINE(fl_step_program, true); /* rows of fl_step */
     NO(fl_optim_grad_norm, (hole), NULLS);
     NO(fl_optim_clip, (NULL, 1), NULLS);
-    NO(fl_optim_clip, (o.optim, (double)NAN), "max_norm is nan");
-    NO(fl_optim_clip_grad_value, (one, -1), "the value is -1");
+    NO(fl_optim_clip, (o.optim, (double)NAN), "got nan");
+    NO(fl_optim_clip_grad_value, (one, -1), "got -1");
     NO(fl_optim_clip_grad_value, (hole, 1), NULLS);
 }
 
@@ -1543,15 +1543,15 @@ static void rows_of_schedules(void) {
     NO(fl_optim_schedule_start, (NULL, o.optim), NULLS);
     NO(fl_optim_schedule_start, (&idle, NULL), NULLS);
     NO(fl_optim_schedule_step, (NULL), NULLS);
-    NO(fl_optim_schedule_step, (&idle), "was not started");
-    NO(fl_optim_schedule_metric, (&idle, 1), "was not started");
+    NO(fl_optim_schedule_step, (&idle), "fl_optim_schedule_start");
+    NO(fl_optim_schedule_metric, (&idle, 1), "fl_optim_schedule_start");
 }
 
 static void rows_of_averages(fv_list one, fl_nn_state *s) {
     fl_optim_schedule idle = {0};
     fl_optim_checkpoint c = {.at = NULL};
-    NO_AS(fl_optim_ema_new, "fl_optim_ema", (FV_NONE, 0.9), "no parameters");
-    NO_AS(fl_optim_ema_new, "fl_optim_ema", (one, 1), "decay is 1");
+    NO_AS(fl_optim_ema_new, "fl_optim_ema", (FV_NONE, 0.9), "parameters is empty");
+    NO_AS(fl_optim_ema_new, "fl_optim_ema", (one, 1), "got 1");
     FINE(fl_optim_ema_free, (fl_optim_ema_free(NULL), true));
     NO(fl_optim_ema_update, (NULL), NULLS);
     NO(fl_optim_ema_swap, (NULL), NULLS);
@@ -1560,7 +1560,7 @@ static void rows_of_averages(fv_list one, fl_nn_state *s) {
     NO_FILE_AS(fl_optim_schedule_state, "fl_nn_state_add_host", (&idle, "", NULL), NULLS);
     NO_FILE(fl_optim_checkpoint_add, (NULL, "a.", o.optim), NULLS);
     NO_FILE(fl_optim_checkpoint_add, (&c, NULL, o.optim), NULLS);
-    NO_FILE(fl_optim_checkpoint_add, (&c, "", o.optim), "the prefix ''");
+    NO_FILE(fl_optim_checkpoint_add, (&c, "", o.optim), "got ''");
     NO_FILE_AS(fl_optim_checkpoint_add, "fl_optim_state", (&c, "a.", NULL), NULLS);
     NO_FILE(fl_optim_checkpoint_save, (NULL, o.file), NULLS);
     NO_FILE(fl_optim_checkpoint_save, (&c, NULL), NULLS);
@@ -1576,15 +1576,15 @@ static void rows_of_optim(void) {
     fl_nn_state s = {0};
     fl_optim_progress at = {7, 7, 7};
     NO(fl_optim_new, (NULL, one, 0.1, NULL), "type");
-    NO_AS(fl_optim_new, "fl_optim_mine", (&mine, FV_NONE, 0.1, NULL), "no parameters");
+    NO_AS(fl_optim_new, "fl_optim_mine", (&mine, FV_NONE, 0.1, NULL), "parameters is empty");
     NO_AS(fl_optim_new, "fl_optim_mine", (&mine, hole, 0.1, NULL), NULLS);
-    NO_AS(fl_optim_new, "fl_optim_mine", (&mine, one, -1, NULL), "lr is -1");
+    NO_AS(fl_optim_new, "fl_optim_mine", (&mine, one, -1, NULL), "got -1");
     FINE(fl_optim_free, (fl_optim_free(NULL), true));
-    NO(fl_optim_sgd_opt, (FV_NONE, (fl_optim_sgd_opts){0}), "no parameters");
+    NO(fl_optim_sgd_opt, (FV_NONE, (fl_optim_sgd_opts){0}), "parameters is empty");
     NO(fl_optim_sgd_opt, (hole, (fl_optim_sgd_opts){0}), NULLS);
-    NO(fl_optim_sgd_opt, (one, (fl_optim_sgd_opts){.lr = -1}), "lr is -1");
-    NO(fl_optim_sgd_opt, (one, (fl_optim_sgd_opts){.nesterov = true}), "momentum 0");
-    NO(fl_optim_adam_opt, (FV_NONE, (fl_optim_adam_opts){0}), "no parameters");
+    NO(fl_optim_sgd_opt, (one, (fl_optim_sgd_opts){.lr = -1}), "got -1");
+    NO(fl_optim_sgd_opt, (one, (fl_optim_sgd_opts){.nesterov = true}), "got 0 and 0");
+    NO(fl_optim_adam_opt, (FV_NONE, (fl_optim_adam_opts){0}), "parameters is empty");
     NO(fl_optim_adam_opt, (one, (fl_optim_adam_opts){.beta1 = 1}), "1");
     NO(fl_optim_adam_opt, (one, (fl_optim_adam_opts){.lr = (double)NAN}), "nan");
     NO(fl_optim_adamw_opt, (hole, (fl_optim_adam_opts){0}), NULLS);
@@ -1593,10 +1593,10 @@ static void rows_of_optim(void) {
     FINE(fl_optim_zero_grad, (fl_optim_zero_grad(NULL), true));
     FINE(fl_optim_lr, isnan(fl_optim_lr(NULL)));
     NO(fl_optim_set_lr, (NULL, 1), NULLS);
-    NO(fl_optim_set_lr, (o.optim, -1), "lr is -1");
+    NO(fl_optim_set_lr, (o.optim, -1), "got -1");
     NO(fl_optim_set_lr, (o.optim, (double)NAN), "nan");
     NO(fl_optim_scaler_new_opt, (NAN, (fl_optim_scaler_opts){0}), "init nan");
-    NO(fl_optim_scaler_new_opt, (0, (fl_optim_scaler_opts){.backoff = 1}), "backoff 1 in");
+    NO(fl_optim_scaler_new_opt, (0, (fl_optim_scaler_opts){.backoff = 1}), "backoff 1, interval");
     NO(fl_optim_scaler_new_opt, (0, (fl_optim_scaler_opts){.interval = -1}), "interval -1");
     NO(fl_optim_scaler_scale, (NULL, o.v23), NULLS);
     NO(fl_optim_scaler_scale, (o.scaler, NULL), NULLS);
@@ -1607,7 +1607,7 @@ static void rows_of_optim(void) {
     ROW(QUIET, "fl_optim_scaler_state", !fl_optim_scaler_state(NULL, "", NULL), NULLS);
     FINE(fl_optim_scaler_free, (fl_optim_scaler_free(NULL), true));
     ROW(RAISES, "fl_optim_clip_grad_norm", !fl_optim_clip_grad_norm(one, -1),
-        "max_norm is -1");
+        "got -1");
     ROW(RAISES, "fl_optim_clip_grad_norm", !fl_optim_clip_grad_norm(hole, 1), NULLS);
     FINE(fl_optim_lr_step, fl_optim_lr_step(0.1, 5, 0, 0.5) == 0.1);
     FINE(fl_optim_lr_cosine, fl_optim_lr_cosine(0.1, 0, 5, 0) == 0);
@@ -1686,7 +1686,7 @@ static void rows_of_files(void) {
     FINE(fl_data_entry_fits, !fl_data_entry_fits(&(fl_data_entry){.dtype = FL_F32, .shape = huge}));
     NO_FILE(fl_data_load_npy, (NULL), NULLS);
     NO_FILE(fl_data_load_npy, ("/no/such/file"), "/no/such/file");
-    NO_FILE(fl_data_load_npy, (o.file), o.file, "no npy file");
+    NO_FILE(fl_data_load_npy, (o.file), o.file, "not an npy file");
     NO_FILE(fl_data_save_npy, (NULL, o.f23), NULLS);
     NO_FILE(fl_data_save_npy, ("/no/folder/x", o.f23), "/no/folder/x");
     NO_FILE_AS(fl_data_csv_open_opt, "fl_data_csv_open", (NULL, (fl_data_csv_opts){.delimiter = ';'}), NULLS);
@@ -1694,7 +1694,7 @@ static void rows_of_files(void) {
                ("/no/such/file", (fl_data_csv_opts){.no_header = true}), "/no/such/file");
     FINE(fl_data_csv_close, (fl_data_csv_close(NULL), true));
     FINE(fl_data_csv_next, !fl_data_csv_next(NULL));
-    ROW(QUIET, "fl_data_csv_column", fl_data_csv_column(NULL, "a") == -1, "no file: no column 'a'");
+    ROW(QUIET, "fl_data_csv_column", fl_data_csv_column(NULL, "a") == -1, "no file: there is no column 'a'");
     ROW_OF(QUIET, "fl_data_csv_double", "fl_data_csv", !fl_data_csv_double(NULL, 0, &(double){0}),
            "no such field");
     ROW_OF(QUIET, "fl_data_csv_int", "fl_data_csv", !fl_data_csv_int(NULL, 0, &(int64_t){0}),
@@ -1706,10 +1706,10 @@ static void rows_of_files(void) {
     NO_FILE_AS(fl_data_open_npz_opt, "fl_data_open_npz", ("/no/such/file", (fl_data_unpack_opts){0}),
                "/no/such/file");
     NO_FILE_AS(fl_data_open_npz_opt, "fl_data_open_npz", (o.file, (fl_data_unpack_opts){0}), o.file,
-               "no zip archive");
+               "not a zip archive");
     const fl_data_stream small = {.who = "fl_data_mine", .path = "z", .size = 10};
     NO_FILE_AS(fl_data_may_unpack, "fl_data_mine", (&small, 9, &(fl_data_unpack_opts){.max_bytes = 8}),
-               ".max_bytes is 8");
+               ".max_bytes, 8");
     NO_FILE(fl_data_save_npz, (NULL, named, 1, false), NULLS);
     NO_FILE(fl_data_save_npz, ("/no/folder/x", named, 1, false), "/no/folder/x");
     NO_FILE(fl_data_save_npz, ("x", named, -1, false), "negative");
@@ -1745,9 +1745,9 @@ static void rows_of_files(void) {
          fl_data_exists("fl_data_mine", "/no/such/file") == 0 && fl_data_exists("x", o.idx) == 1);
     FINE(fl_data_close, (fl_data_close(NULL), true));
     FINE(fl_data_count, fl_data_count(NULL) == 0);
-    ROW(QUIET, "fl_data_name", outside_of_file(), "tensor 2 of 2");
-    NO_FILE(fl_data_dtype, (NULL, 0), "tensor 0 of 0");
-    ROW(QUIET, "fl_data_shape", fl_data_shape(NULL, 0).ndim == 0, "tensor 0 of 0");
+    ROW(QUIET, "fl_data_name", outside_of_file(), "got 2");
+    NO_FILE(fl_data_dtype, (NULL, 0), "got 0");
+    ROW(QUIET, "fl_data_shape", fl_data_shape(NULL, 0).ndim == 0, "got 0");
     FINE(fl_data_find, unknown_names());
     FINE(fl_data_meta, unknown_names());
     NO_FILE(fl_data_read, (NULL, "0.weight"), "no file");
@@ -1795,11 +1795,11 @@ static void rows_of_more_sets(void) {
     int64_t index[] = {0, 2};
     const int64_t short_one[] = {1};
     NO_FILE(fl_data_get_many, (NULL, index, 1, &sample), NULLS);
-    NO_FILE(fl_data_get_many, (o.set, index, 0, &sample), "0 samples");
-    NO_FILE(fl_data_get_many, (o.set, index, 2, &sample), "sample 2 of 2");
+    NO_FILE(fl_data_get_many, (o.set, index, 0, &sample), "got n 0");
+    NO_FILE(fl_data_get_many, (o.set, index, 2, &sample), "got 2");
     FINE(fl_data_id, fl_data_id(NULL, 7) == 7);
-    ROW(QUIET, "fl_data_length", fl_data_length(o.set, 2) == -1, "sample 2 of 2");
-    NO_FILE(fl_data_callback, (-1, refuses_to_make, NULL), "-1 samples");
+    ROW(QUIET, "fl_data_length", fl_data_length(o.set, 2) == -1, "got 2");
+    NO_FILE(fl_data_callback, (-1, refuses_to_make, NULL), "got size -1");
     NO_FILE(fl_data_callback, (1, NULL, NULL), NULLS);
     NO_FILE(fl_data_filter, (NULL, keeps, NULL), NULLS);
     NO_FILE(fl_data_filter, (fresh(), NULL, NULL), NULLS);
@@ -1813,13 +1813,13 @@ static void rows_of_more_sets(void) {
     NO_FILE_AS(fl_data_to, "fl_backend_index", (fresh(), "nowhere"), "nowhere");
     NO_FILE_AS(fl_data_batches_opt, "fl_data_batches", (fresh(), (fl_data_batches_opts){.size = -1}), "-1");
     NO_FILE_AS(fl_data_batches_opt, "fl_data_batches",
-               (fresh(), (fl_data_batches_opts){.size = 1, .masks = 1}), "go with pad");
+               (fresh(), (fl_data_batches_opts){.size = 1, .masks = 1}), "require pad");
     NO_FILE(fl_data_save_blob, (NULL, o.set), NULLS);
     NO_FILE(fl_data_save_blob, ("/no/such/folder/x", o.set), "/no/such/folder/x");
     NO_FILE(fl_data_open_blob, (NULL), NULLS);
     NO_FILE(fl_data_open_blob, ("/no/such/file"), "/no/such/file");
     NO_FILE(fl_data_blob_of, (NULL, 0), NULLS);
-    NO_FILE(fl_data_blob_of, ("flblob1", 8), "8 bytes are no blob");
+    NO_FILE(fl_data_blob_of, ("flblob1", 8), "not a blob: got 8 bytes");
     FINE(fl_data_path_inside, fl_data_path_inside("a/b.png", 7) && !fl_data_path_inside("a/../../b", 9) &&
                                   !fl_data_path_inside("/b", 2));
     NO_FILE(fl_data_folder_names, ("fl_data_folder_names", NULL, NULL, NULL), NULLS);
@@ -1839,7 +1839,7 @@ static void rows_of_dlpack(void) {
     NO(fl_to_dlpack, (NULL), NULLS);
     NO(fl_to_dlpack_old, (NULL), NULLS);
     NO(fl_from_dlpack, (NULL), NULLS);
-    NO(fl_from_dlpack, (&newer), "DLPack 2.0, only 1");
+    NO(fl_from_dlpack, (&newer), "got DLPack version 2.0, expected 1");
     NO(fl_from_dlpack, (&fixed), "read-only");
     NO(fl_from_dlpack_old, (&far), "device 2:0");
 }
@@ -1858,10 +1858,10 @@ static void rows_of_json(void) {
     FINE(fl_data_json_close, (fl_data_json_close(NULL), true));
     NO_JSON(fl_data_json_next, "", json_next, "offset 0, line 1", "ends early");
     NO_JSON(fl_data_json_more, "[1 2]", json_more, "offset 3, line 1", "','");
-    NO_JSON(fl_data_json_expect, "[]", json_object, "expected an object, not an array");
-    NO_JSON(fl_data_json_string, "1", json_string, "expected a string, not a number");
-    NO_JSON(fl_data_json_int, "1.5", json_int, "whole number, not '1.5'");
-    NO_JSON(fl_data_json_double, "1e999", json_double, "'1e999' is past the range");
+    NO_JSON(fl_data_json_expect, "[]", json_object, "expected an object, got an array");
+    NO_JSON(fl_data_json_string, "1", json_string, "expected a string, got a number");
+    NO_JSON(fl_data_json_int, "1.5", json_int, "integer, got '1.5'");
+    NO_JSON(fl_data_json_double, "1e999", json_double, "'1e999' is out of range");
     NO_JSON(fl_data_json_bool, "null", json_bool, "expected true or false");
     NO_JSON(fl_data_json_as_int, "true", json_as_int, "expected a number");
     NO_JSON(fl_data_json_as_double, "true", json_as_double, "expected a number");
@@ -1891,43 +1891,43 @@ static void rows_of_sets(void) {
     FINE(fl_data_size, fl_data_size(NULL) == 0);
     NO_FILE(fl_data_get, (NULL, 0, &sample), NULLS);
     NO_FILE(fl_data_get, (o.set, 0, NULL), NULLS);
-    NO_FILE(fl_data_get, (o.set, 2, &sample), "sample 2 of 2");
-    NO_FILE(fl_data_get, (o.set, INT64_MIN, &sample), "of 2");
+    NO_FILE(fl_data_get, (o.set, 2, &sample), "got 2");
+    NO_FILE(fl_data_get, (o.set, INT64_MIN, &sample), "got -9223372036854775808");
     NO_FILE(fl_data_set_epoch, (NULL, 1), NULLS);
     NO_FILE(fl_data_next, (NULL, &(int64_t){0}, &(int64_t){0}, &sample), NULLS);
     NO_FILE(fl_data_tensors, (NULL, 1), "fl_data_tensors");
-    NO_FILE(fl_data_tensors, (unlike, 9), "9 tensors");
+    NO_FILE(fl_data_tensors, (unlike, 9), "got 9");
     NO_FILE(fl_data_tensors, (unlike, 2), "tensor 1");
     NO_FILE(fl_data_tensors, ((fl_tensor *[]){NULL}, 1), "tensor 0");
     NO_FILE(fl_data_tensors, (&o.number, 1), "tensor 0");
     NO_FILE(fl_data_span, (NULL, 0, 1), NULLS);
-    NO_FILE(fl_data_span, (fresh(), 1, 2), "of 2");
-    NO_FILE(fl_data_span, (fresh(), INT64_MAX, INT64_MAX), "of 2");
-    NO_FILE(fl_data_span, (fresh(), -1, 1), "of 2");
+    NO_FILE(fl_data_span, (fresh(), 1, 2), "exceeds the 2 samples");
+    NO_FILE(fl_data_span, (fresh(), INT64_MAX, INT64_MAX), "exceeds the 2 samples");
+    NO_FILE(fl_data_span, (fresh(), -1, 1), "got -1 and 1");
     NO_FILE(fl_data_resample, (NULL, far, 2), NULLS);
     NO_FILE(fl_data_resample, (fresh(), NULL, 2), NULLS);
-    NO_FILE(fl_data_resample, (fresh(), far, -2), "-2 indices");
-    NO_FILE(fl_data_resample, (fresh(), far, 2), "index 1 is 2", "2 samples");
+    NO_FILE(fl_data_resample, (fresh(), far, -2), "got n -2");
+    NO_FILE(fl_data_resample, (fresh(), far, 2), "index[1]", "got 2");
     NO_FILE(fl_data_shuffle, (NULL, 1), NULLS);
     NO_FILE(fl_data_shard, (NULL, 0, 1), NULLS);
-    NO_FILE(fl_data_shard, (fresh(), 2, 2), "rank 2 of 2");
-    NO_FILE(fl_data_shard, (fresh(), 0, 0), "rank 0 of 0");
-    NO_FILE(fl_data_concat, (NULL, 1), "no sets");
+    NO_FILE(fl_data_shard, (fresh(), 2, 2), "got 2 with ranks 2");
+    NO_FILE(fl_data_shard, (fresh(), 0, 0), "got 0 with ranks 0");
+    NO_FILE(fl_data_concat, (NULL, 1), "sets is NULL");
     NO_FILE(fl_data_concat, ((fl_data_set *[]){fresh(), NULL}, 2), "set 1 is NULL");
-    NO_FILE(fl_data_zip, (NULL, 1), "no sets");
+    NO_FILE(fl_data_zip, (NULL, 1), "sets is NULL");
     NO_FILE(fl_data_zip, ((fl_data_set *[]){fresh(), fl_data_span(fresh(), 0, 1)}, 2), "set 1");
     NO_FILE(fl_data_batch, (NULL, 1, false), NULLS);
-    NO_FILE(fl_data_batch, (fresh(), 0, false), "batches of 0");
-    NO_FILE(fl_data_batch, (fresh(), INT64_MIN, false), "batches of -9223372036854775808");
+    NO_FILE(fl_data_batch, (fresh(), 0, false), "got 0");
+    NO_FILE(fl_data_batch, (fresh(), INT64_MIN, false), "got -9223372036854775808");
     NO_FILE(fl_data_transform, (NULL, refuses, NULL), NULLS);
     NO_FILE(fl_data_transform, (fresh(), NULL, NULL), NULLS);
     ROW(QUIET, "fl_data_transform", !get_through(fl_data_transform(fresh(), refuses, NULL), 1),
-        "sample 1 was refused");
+        "false for sample 1");
     ROW_OF(QUIET, "fl_data_get", "refused",
            !get_through(fl_data_transform(fresh(), refuses, &o), 1), "refused");
     NO_FILE(fl_data_prefetch, (NULL, 1, 1), NULLS);
-    NO_FILE(fl_data_prefetch, (fresh(), 0, 1), "0 threads");
-    NO_FILE(fl_data_prefetch, (fresh(), 1, 0), "depth 0");
+    NO_FILE(fl_data_prefetch, (fresh(), 0, 1), "got 0 and 1");
+    NO_FILE(fl_data_prefetch, (fresh(), 1, 0), "got 1 and 0");
     ROW_OF(QUIET, "fl_data_prefetch", "refused",
            !get_through(fl_data_prefetch(fl_data_transform(fresh(), refuses, &o), 1, 1), 1),
            "refused");
@@ -1952,8 +1952,8 @@ static void rows_of_meters(void) {
     NO_FILE(fl_data_average_add_squares, (&mean, o.f23, o.f34), "[2, 3]", "[3, 4]");
     FINE(fl_data_average_merge, (fl_data_average_merge(&mean, NULL), mean.weight == 0));
     NO_FILE(fl_data_counts_add, (&(fl_data_counts){0}, FL_DATA_COUNTS, 1), "16");
-    NO_FILE(fl_data_counts_add, (&(fl_data_counts){{INT64_MAX}}, 0, 1), "2^63");
-    NO_FILE(fl_data_counts_merge, (&(fl_data_counts){{INT64_MAX}}, &(fl_data_counts){{1}}), "2^63");
+    NO_FILE(fl_data_counts_add, (&(fl_data_counts){{INT64_MAX}}, 0, 1), "overflows");
+    NO_FILE(fl_data_counts_merge, (&(fl_data_counts){{INT64_MAX}}, &(fl_data_counts){{1}}), "overflows");
     CHECK(mean.weight == 0 && wrong.total == 0);
 }
 
@@ -1964,14 +1964,14 @@ static void rows_of_scores(void) {
     fl_data_calibration bins = {.bins = 101}, few = {.bins = 2, .total = 1}, many = {.bins = 3, .total = 1};
     fl_tensor *classes = row.mode == LIST ? NULL : fl_zeros(FL_SHAPE(2), FL_I64);
     NO_FILE(fl_data_top_k_add, (&wrong, o.f23, NULL, 1), NULLS);
-    NO_FILE(fl_data_top_k_add, (&wrong, o.f23, classes, 0), "k is 0");
+    NO_FILE(fl_data_top_k_add, (&wrong, o.f23, classes, 0), "got 0");
     NO_FILE(fl_data_top_k_add, (&wrong, o.f34, classes, 1), "[3, 4]", "[2]");
     FINE(fl_data_accuracy_percent, isnan(fl_data_accuracy_percent(&wrong)));
-    NO_FILE(fl_data_confusion_add, (&none, o.f23, classes), "0 classes");
+    NO_FILE(fl_data_confusion_add, (&none, o.f23, classes), "got 0");
     NO_FILE(fl_data_confusion_add, (&two, o.f2, classes), "f32 [2]");
     NO_FILE_AS(fl_data_confusion_merge, "fl_data_confusion_merge",
                (&(fl_data_confusion){.classes = 3}, &(fl_data_confusion){2, &(int64_t){1}}),
-               "3 and 2 classes");
+               "differ: 3 and 2");
     FINE(fl_data_confusion_free, (fl_data_confusion_free(&two), two.classes == 0));
     FINE(fl_data_confusion_class, isnan(fl_data_confusion_class(&none, 0).f1));
     FINE(fl_data_confusion_macro, isnan(fl_data_confusion_macro(&none).f1));
@@ -1981,8 +1981,8 @@ static void rows_of_scores(void) {
     FINE(fl_data_roc_auc, isnan(fl_data_roc_auc(&roc)));
     FINE(fl_data_roc_average_precision, isnan(fl_data_roc_average_precision(&roc)));
     FINE(fl_data_roc_free, (fl_data_roc_free(&roc), roc.n == 0));
-    NO_FILE(fl_data_calibration_add, (&bins, o.f23, classes), "101 bins");
-    NO_FILE(fl_data_calibration_merge, (&few, &many), "2 and 3 bins");
+    NO_FILE(fl_data_calibration_add, (&bins, o.f23, classes), "got 101");
+    NO_FILE(fl_data_calibration_merge, (&few, &many), "differ: 2 and 3");
     FINE(fl_data_calibration_error, isnan(fl_data_calibration_error(&bins)));
     FINE(fl_data_calibration_worst, isnan(fl_data_calibration_worst(&bins)));
     NO_FILE(fl_data_edits_add, (&(fl_data_edits){0}, NULL, 1, NULL, 0), NULLS);

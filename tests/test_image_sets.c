@@ -173,7 +173,7 @@ TEST(classes_of_a_table) {
     CHECK(!fl_vision_imagenet("root", "none")), CHECK_ERROR("cannot open"), fl_error_clear();
     CHECK(!fl_vision_imagenet("nowhere", "table")), CHECK_ERROR("nowhere"), fl_error_clear();
     put_ppm("flat/a.ppm", 'a');
-    CHECK(!fl_vision_folder("flat")), CHECK_ERROR("flat: there is no sample"), fl_error_clear();
+    CHECK(!fl_vision_folder("flat")), CHECK_ERROR("flat: no samples found"), fl_error_clear();
     disk_write("root/n2/x.gif", "x", 1);
     CHECK(!fl_vision_folder("root")), CHECK_ERROR("root: class 'n2' has no file"), fl_error_clear();
     end(&s);
@@ -409,12 +409,12 @@ TEST(lists_shards_and_bad_files) {
 TEST(bad_lists) {
     begin();
     fl_scope s = fl_scope_begin();
-    static const char *const bad[][2] = {{"", "list: there is no sample"},
-                                         {"\n \n\r\n", "there is no sample"},
-                                         {"n3/a.ppm\n", "line 1: 1 fields, of 2"},
-                                         {"n3/a.ppm 5\n", "line 1: 1 fields, of 2"},
-                                         {"\t5\n", "line 1: no path in field 0"},
-                                         {"n3/a.ppm\t5\n\t6\n", "line 2: no path in field 0"},
+    static const char *const bad[][2] = {{"", "list: no samples found"},
+                                         {"\n \n\r\n", "no samples found"},
+                                         {"n3/a.ppm\n", "line 1: got 1 fields, expected at least 2"},
+                                         {"n3/a.ppm 5\n", "line 1: got 1 fields, expected at least 2"},
+                                         {"\t5\n", "line 1: field 0, the path, is empty"},
+                                         {"n3/a.ppm\t5\n\t6\n", "line 2: field 0, the path, is empty"},
                                          {"n3/a.ppm\t\n", "line 1: class '' is not an integer"},
                                          {"n3/a.ppm\tx\n", "line 1: class 'x' is not an integer"},
                                          {"n3/a.ppm\t5x\n", "line 1: class '5x' is not an integer"},
@@ -426,12 +426,12 @@ TEST(bad_lists) {
                                          {"n3/a.ppm\t-99999999999999999999\n", "is not an integer"},
                                          {"n3/none.ppm\t5\n", "root/n3/none.ppm: cannot open"},
                                          {"n3\t5\n", "root/n3: cannot open"},
-                                         {"/n3/b\t5\n", "list: line 1: the path '/n3/b' leaves root"},
-                                         {"n3/a.ppm", "line 1: 1 fields, of 2"},
-                                         {"n3/a.ppm,5\n", "line 1: 1 fields, of 2"},
-                                         {"n3/a.ppm\t5\n\nn3/b.ppm\n", "line 3: 1 fields, of 2"},
-                                         {"n3/a.ppm\t5\r\nn3/a.ppm\r\n", "line 2: 1 fields, of 2"},
-                                         {"\t\n", "there is no sample"},
+                                         {"/n3/b\t5\n", "list: line 1: the path '/n3/b' is outside root"},
+                                         {"n3/a.ppm", "line 1: got 1 fields, expected at least 2"},
+                                         {"n3/a.ppm,5\n", "line 1: got 1 fields, expected at least 2"},
+                                         {"n3/a.ppm\t5\n\nn3/b.ppm\n", "line 3: got 1 fields"},
+                                         {"n3/a.ppm\t5\r\nn3/a.ppm\r\n", "line 2: got 1 fields"},
+                                         {"\t\n", "no samples found"},
                                          {"n3/a.ppm\t+\n", "class '+' is not an integer"},
                                          {"n3/a.ppm\t-\n", "class '-' is not an integer"},
                                          {"n3/a.ppm\t--5\n", "class '--5' is not an integer"},
@@ -450,10 +450,10 @@ TEST(bad_lists) {
                                          {"n3/a.ppm\t-9223372036854775809\n", "is not an integer"},
                                          {"n3/A.PPM\t5\n", "root/n3/A.PPM: cannot open"},
                                          {"n3/a.ppm \t5\n", "root/n3/a.ppm : cannot open"},
-                                         {"../n3/a.ppm\t5\n", "list: line 1: the path '../n3/a.ppm' leaves root"},
-                                         {"n3/..\t5\n", "line 1: the path 'n3/..' leaves root"},
-                                         {"n3/../../a\t5\n", "line 1: the path 'n3/../../a' leaves root"},
-                                         {"n3/a.ppm\t5\n..\t5\n", "line 2: the path '..' leaves root"},
+                                         {"../n3/a.ppm\t5\n", "list: line 1: the path '../n3/a.ppm' is outside"},
+                                         {"n3/..\t5\n", "line 1: the path 'n3/..' is outside root"},
+                                         {"n3/../../a\t5\n", "line 1: the path 'n3/../../a' is outside root"},
+                                         {"n3/a.ppm\t5\n..\t5\n", "line 2: the path '..' is outside root"},
                                          {"n3/.../a\t5\n", "root/n3/.../a: cannot open"},
                                          {"n3/..a\t5\n", "root/n3/..a: cannot open"},
                                          {"n3/a..\t5\n", "root/n3/a..: cannot open"},
@@ -465,7 +465,7 @@ TEST(bad_lists) {
         fl_error_clear();
     }
     disk_write("list", "n3/a.ppm\t5\0\n", 12);
-    CHECK(!list_it()), CHECK_ERROR("line 1: a zero byte"), fl_error_clear();
+    CHECK(!list_it()), CHECK_ERROR("line 1: the line contains a NUL byte"), fl_error_clear();
     end(&s);
 }
 

@@ -1729,9 +1729,9 @@ TEST(gguf_files_are_written) {
     for (int i = 0; i < 7; i++) NAMED(fl_text_save_gguf(path, NULL, 0, &bad[i], 1), "key 'n': ");
     const fl_text_gguf_pair twice[] = {meta[1], meta[1]}, alignment = {.key = "general.alignment"};
     const fl_data_named both[] = {{"x", x}, {"x", x}};
-    NAMED(fl_text_save_gguf(path, NULL, 0, twice, 2), "key 'n' comes twice");
+    NAMED(fl_text_save_gguf(path, NULL, 0, twice, 2), "duplicate metadata key 'n'");
     NAMED(fl_text_save_gguf(path, NULL, 0, &alignment, 1), "general.alignment");
-    NAMED(fl_text_save_gguf(path, both, 2, NULL, 0), "two tensors are named 'x'");
+    NAMED(fl_text_save_gguf(path, both, 2, NULL, 0), "duplicate tensor name 'x'");
     NAMED(fl_text_save_gguf(path, (fl_data_named[]){{"", x}}, 1, NULL, 0), "expected 1 to 63 bytes");
     const fl_data_named narrow = {"x", fl_cast(x, FL_U16)}, null = {"x", NULL};
     NAMED(fl_text_save_gguf(path, &narrow, 1, NULL, 0), "tensor 'x' is u16");

@@ -139,7 +139,7 @@ TEST(changed_event_files) {
         f->bytes[at] ^= (unsigned char)(1 << at % 8);
         fl_data_log *log = fl_data_log_open(path);
         if (log) CHECK(fl_data_log_add(log, 1, "a", 1) && fl_data_log_close(log));
-        else CHECK_ERROR("no record of an event file");
+        else CHECK_ERROR("not a record of an event file");
         refused += !log;
         f = disk_find(path)->file;
         CHECK(log ? f->size > size : f->size == size);
@@ -248,15 +248,15 @@ TEST(other_files_are_refused) {
     CHECK_ERROR("fl_data_log_open: tfevents/log.txt: the name must end with .csv or .jsonl, or contain tfev");
     disk_write("log.csv", "epoch,loss\n1,2\n", 15);
     CHECK(!fl_data_log_open("log.csv"));
-    CHECK_ERROR("fl_data_log_open: log.csv: begins otherwise than a log of that name does");
+    CHECK_ERROR("fl_data_log_open: log.csv: the file does not begin as a log of the format its name says");
     CHECK(content_is("log.csv", "epoch,loss\n1,2\n"));
     disk_write("log.jsonl", "{\"a\": 1}", 8); /* a line without end, but none of a log: it stays */
     CHECK(!fl_data_log_open("log.jsonl"));
-    CHECK_ERROR("log.jsonl: begins otherwise");
+    CHECK_ERROR("log.jsonl: the file does not begin as");
     CHECK(content_is("log.jsonl", "{\"a\": 1}"));
     disk_write("a.tfevents", "no event file at all", 20);
     CHECK(!fl_data_log_open("a.tfevents"));
-    CHECK_ERROR("fl_data_log_open: a.tfevents: offset 0: no record of an event file");
+    CHECK_ERROR("fl_data_log_open: a.tfevents: offset 0: not a record of an event file");
     CHECK(content_is("a.tfevents", "no event file at all"));
     disk_write("log.csv", "", 0);
     fl_data_log *log = fl_data_log_open("log.csv");
@@ -265,7 +265,7 @@ TEST(other_files_are_refused) {
     CHECK(!fl_data_log_text(log, 1, "a", NULL));
     CHECK_ERROR("fl_data_log_text: the log, the name or the value is NULL");
     CHECK(!fl_data_log_histogram(log, 1, "a", fl_zeros(FL_SHAPE(1), FL_F32)));
-    CHECK_ERROR("fl_data_log_histogram: log.csv: only event files hold them");
+    CHECK_ERROR("fl_data_log_histogram: log.csv: histograms are for event files only");
     CHECK(!fl_data_log_add(NULL, 1, "a", 1));
     CHECK_ERROR("the log, the name or the value is NULL");
     CHECK(fl_data_log_close(log) && fl_data_log_close(NULL));
@@ -294,7 +294,7 @@ TEST(killed_writers_and_second_ones) {
         char byte;
         CHECK(read(ready[0], &byte, 1) == 1);
         CHECK(!fl_data_log_open(path));
-        CHECK_ERROR("another writer is at it");
+        CHECK_ERROR("the file is open for writing elsewhere");
         kill(pid, SIGKILL);
         waitpid(pid, NULL, 0);
         close(ready[0]);

@@ -168,11 +168,11 @@ TEST(what_cannot_be_drawn) {
     CHECK(!fl_data_plot_print(NULL, none));
     CHECK_ERROR("fl_data_plot_print: the stream is NULL");
     CHECK(!fl_data_plot_print(stdout, missing));
-    CHECK_ERROR("fl_data_plot_print: a curve is NULL, or a number out of range");
+    CHECK_ERROR("fl_data_plot_print: a curve is NULL, or an option is out of range");
     CHECK(!fl_data_plot_print(stdout, none, .width = 10001));
-    CHECK_ERROR("a number out of range");
+    CHECK_ERROR("an option is out of range");
     CHECK(!fl_data_plot_svg("x", many));
-    CHECK_ERROR("fl_data_plot_svg: a curve is NULL, or a number out of range");
+    CHECK_ERROR("fl_data_plot_svg: a curve is NULL, or an option is out of range");
     CHECK(!fl_data_plot_svg(NULL, none));
     CHECK_ERROR("fl_data_plot_svg: path is NULL");
     FILE *full = fopen("/dev/full", "w");

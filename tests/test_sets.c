@@ -167,7 +167,7 @@ TEST(lengths_are_asked_without_reading) {
     for (int64_t i = 0; i < 200; i++) {
         int64_t n = fl_data_length(set, i);
         if (fl_error()) {
-            CHECK(n == -1 && (strstr(fl_error(), "length_fn: 92") || strstr(fl_error(), "gave no reason")));
+            CHECK(n == -1 && (strstr(fl_error(), "length_fn: 92") || strstr(fl_error(), "without an error message")));
             fl_error_clear();
         } else sum += n;
     }
@@ -182,9 +182,9 @@ TEST(lengths_are_asked_without_reading) {
     CHECK_EQ_INT(fl_data_length(set, 3), 13 % 7);
     CHECK_EQ_INT(reads, 1);
     CHECK_EQ_INT(fl_data_length(set, 90), -1);
-    CHECK_ERROR("fl_data_length: sample 90 of 90");
+    CHECK_ERROR("fl_data_length: sample index must be in [0, 90), got 90");
     CHECK_EQ_INT(fl_data_length(set, 88), -1);
-    CHECK_ERROR("fl_data_callback: sample 98 was refused");
+    CHECK_ERROR("fl_data_callback: fn returned false for sample 98");
     CHECK_EQ_INT(fl_data_length(NULL, 0), -1);
     CHECK_ERROR("the set");
     fl_data_free(set);
@@ -330,7 +330,7 @@ TEST(padding_along_every_dim) {
     fl_data_free(set);
     set = fl_data_batches(fl_data_callback(4, images_get, NULL), .size = 4, .pad = true, .lengths = 2);
     CHECK(!fl_data_get(set, 0, &b));
-    CHECK_ERROR("field 1 of sample 0 has no length");
+    CHECK_ERROR("lengths or masks of field 1: sample 0");
     fl_data_free(set);
     fl_scope_end(&s);
     CHECK_NOTHING_LIVES();
@@ -407,7 +407,7 @@ TEST(a_join_of_ones_own) {
                                        .user = &bad);
     CHECK(values(set, 1, 0, v) == 4 && v[0] == 4 + 5 + 6 && v[3] == v[0]);
     CHECK_EQ_INT(values(set, 0, 0, v), -1);
-    CHECK_ERROR("fl_data_batches: samples 0 to 3 were refused");
+    CHECK_ERROR("fl_data_batches: join returned false for samples 0 to 3");
     bad = -1;
     CHECK(values(set, 0, 0, v) == 4 && v[0] == 6);
     fl_data_free(set);
@@ -446,7 +446,7 @@ TEST(budgets) {
     }
     (void)padded, (void)summed, (void)few;
     CHECK(!fl_data_batches(fl_data_lengths(numbers(10), length, 10), .budget = 8));
-    CHECK_ERROR("fl_data_batches: sample 5 has length 9, the budget is 8");
+    CHECK_ERROR("fl_data_batches: sample 5 has length 9, more than the budget 8");
     fl_data_set *set = fl_data_batches(fl_data_lengths(numbers(0), length, 0), .budget = 8);
     CHECK(set && fl_data_size(set) == 0);
     fl_data_free(set);
@@ -474,12 +474,12 @@ TEST(explicit_sizes) {
     CHECK_EQ_INT(fl_data_size(set), 3);
     fl_data_free(set);
     CHECK(!fl_data_batches(numbers(9), .sizes = sizes, .n_sizes = 3));
-    CHECK_ERROR("the sizes make 7 samples of 9");
+    CHECK_ERROR("the sizes must sum to 9, got 7");
     CHECK(!fl_data_batches(numbers(6), .sizes = sizes, .n_sizes = 3));
-    CHECK_ERROR("batch 2 of 2 samples from 5 of 6");
+    CHECK_ERROR("sizes[2] must be in [1, 1] (the remaining samples), got 2");
     sizes[1] = 0;
     CHECK(!fl_data_batches(numbers(6), .sizes = sizes, .n_sizes = 3));
-    CHECK_ERROR("batch 1 of 0 samples");
+    CHECK_ERROR("sizes[1] must be in [1, 5]");
     CHECK_NOTHING_LIVES();
 }
 
@@ -531,34 +531,34 @@ TEST(wrong_arguments) {
     fl_data_sample b;
     fl_scope s = fl_scope_begin();
 #define REFUSES(call, text) (CHECK(!(call)), CHECK_ERROR(text))
-    REFUSES(fl_data_callback(-1, ragged_get, NULL), "fl_data_callback: -1 samples");
+    REFUSES(fl_data_callback(-1, ragged_get, NULL), "or size is negative: got size -1");
     REFUSES(fl_data_callback(1, NULL, NULL), "fn is NULL");
     REFUSES(fl_data_filter(NULL, even_fn, NULL), "fl_data_filter: the set is NULL");
     REFUSES(fl_data_filter(numbers(1), NULL, NULL), "keep is NULL");
     REFUSES(fl_data_sort_by_length(NULL, 0), "the set is NULL");
-    REFUSES(fl_data_sort_by_length(numbers(1), -1), "a window of -1");
+    REFUSES(fl_data_sort_by_length(numbers(1), -1), "window must not be negative, got -1");
     REFUSES(fl_data_repeat(NULL, 1), "fl_data_repeat: the set is NULL");
-    REFUSES(fl_data_repeat(numbers(2), -1), "-1 times");
+    REFUSES(fl_data_repeat(numbers(2), -1), "got -1");
     REFUSES(fl_data_repeat(numbers(2), INT64_MAX), "times 2 samples");
     REFUSES(fl_data_lengths(NULL, index, 2), "fl_data_lengths: the set is NULL");
-    REFUSES(fl_data_lengths(numbers(3), index, 2), "2 lengths of 3 samples");
+    REFUSES(fl_data_lengths(numbers(3), index, 2), "got n 2, expected 3");
     REFUSES(fl_data_lengths(numbers(2), NULL, 2), "length is NULL");
-    REFUSES(fl_data_lengths(numbers(1), (int64_t[]){-4}, 1), "length 0 is -4");
+    REFUSES(fl_data_lengths(numbers(1), (int64_t[]){-4}, 1), "length[0] must not be negative, got -4");
     REFUSES(fl_data_to(NULL, "cpu"), "fl_data_to: the set is NULL");
     REFUSES(fl_data_to(numbers(1), "nowhere"), "nowhere");
     REFUSES(fl_data_to(numbers(1), NULL), "the backend is NULL");
     REFUSES(fl_data_batches(NULL, .size = 1), "fl_data_batches: the set is NULL");
-    REFUSES(fl_data_batches(numbers(1)), "wants a size, a budget or both, or else sizes");
+    REFUSES(fl_data_batches(numbers(1)), "expected a size, a budget or both, or else sizes");
     REFUSES(fl_data_batches(numbers(1), .size = 1, .sizes = index, .n_sizes = 1), "or else sizes");
-    REFUSES(fl_data_batches(numbers(1), .size = -1), "batches of -1 samples");
-    REFUSES(fl_data_batches(numbers(1), .budget = -2), "a budget of -2");
-    REFUSES(fl_data_batches(numbers(1), .budget = 2, .drop_last = true), "drop_last goes with");
-    REFUSES(fl_data_batches(numbers(1), .size = 1, .lengths = 1), "go with pad");
-    REFUSES(fl_data_batches(numbers(1), .size = 1, .pad = true, .masks = 256), "of a field past 7");
+    REFUSES(fl_data_batches(numbers(1), .size = -1), "got -1");
+    REFUSES(fl_data_batches(numbers(1), .budget = -2), "and -2");
+    REFUSES(fl_data_batches(numbers(1), .budget = 2, .drop_last = true), "drop_last requires");
+    REFUSES(fl_data_batches(numbers(1), .size = 1, .lengths = 1), "require pad");
+    REFUSES(fl_data_batches(numbers(1), .size = 1, .pad = true, .masks = 256), "are for fields 0 to 7");
     REFUSES(fl_data_get_many(NULL, index, 1, &b), "fl_data_get_many: the set, or out, is NULL");
     fl_data_set *set = numbers(5);
-    REFUSES(fl_data_get_many(set, index, 2, &b), "sample 5 of 5");
-    REFUSES(fl_data_get_many(set, index, 0, &b), "0 samples");
+    REFUSES(fl_data_get_many(set, index, 2, &b), "must be in [0, 5), got 5");
+    REFUSES(fl_data_get_many(set, index, 0, &b), "got n 0");
     REFUSES(fl_data_get_many(set, NULL, 1, &b), "index is NULL");
     fl_data_free(set);
     fl_scope_end(&s);
@@ -580,9 +580,9 @@ TEST(joins_of_unlike_samples) {
     fl_data_sample b;
     for (int64_t i = 3; i <= 5; i++) {
         static const char *const text[] = {
-            "fl_data_batches: sample 1 has 2 fields, the batch's first 1",
-            "field 0 of sample 1 is i32 [4] and cannot be padded to the batch's first, f32 [2]",
-            "field 0 of sample 1 is f32 [2, 2] and cannot be padded to the batch's first, f32 [2]"};
+            "fl_data_batches: sample 1 has 2 fields, expected 1",
+            "field 0 of sample 1 is i32 [4], expected dtype and number of dims of the batch's first, f32 [2]",
+            "field 0 of sample 1 is f32 [2, 2], expected dtype"};
         fl_data_set *set = fl_data_resample(fl_data_callback(6, unlike_get, NULL), (int64_t[]){2, i}, 2);
         set = fl_data_batches(set, .size = 2, .pad = true);
         CHECK(!fl_data_get(set, 0, &b));
@@ -835,18 +835,18 @@ TEST(bad_lists) {
     test_errors_return();
     REQUIRE(make_folder());
     static const struct { const char *text; size_t n; const char *want; } bad[] = {
-        {"a\t1\nb\n", 6, "list: line 2: 1 fields, of 2"},
-        {"a\t1\n\t2\n", 7, "list: line 2: no path in field 0"},
-        {"a\tx\n", 4, "list: line 1: field 1 is no length"},
-        {"a\t1\nb\t-2\n", 9, "list: line 2: field 1 is no length"},
-        {"a\t1e99\n", 7, "field 1 is no length"},
-        {"a\tnan\n", 6, "field 1 is no length"},
-        {"a\t1x\n", 5, "field 1 is no length"},
-        {"a\t\n", 3, "field 1 is no length"},
-        {"a\t0000000000000000000000000000000000000000000000000000000000000000000001\n", 74, "is no length"},
-        {"a\t1\nb\0c\t2\n", 10, "list: line 2: a zero byte"},
-        {"", 0, "list: there is no sample"},
-        {"\n \t\n\r\n", 6, "list: there is no sample"},
+        {"a\t1\nb\n", 6, "list: line 2: got 1 fields, expected at least 2"},
+        {"a\t1\n\t2\n", 7, "list: line 2: field 0, the path, is empty"},
+        {"a\tx\n", 4, "list: line 1: field 1 is not a length"},
+        {"a\t1\nb\t-2\n", 9, "list: line 2: field 1 is not a length"},
+        {"a\t1e99\n", 7, "field 1 is not a length"},
+        {"a\tnan\n", 6, "field 1 is not a length"},
+        {"a\t1x\n", 5, "field 1 is not a length"},
+        {"a\t\n", 3, "field 1 is not a length"},
+        {"a\t0000000000000000000000000000000000000000000000000000000000000000000001\n", 74, "not a length"},
+        {"a\t1\nb\0c\t2\n", 10, "list: line 2: the line contains a NUL byte"},
+        {"", 0, "list: no samples found"},
+        {"\n \t\n\r\n", 6, "list: no samples found"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         CHECK(!fl_data_list(write_file("list", bad[i].text, bad[i].n), text_read, .length = 2));
@@ -861,9 +861,9 @@ TEST(bad_lists) {
     CHECK(!fl_data_list("x", NULL));
     CHECK_ERROR("fl_data_list: read is NULL");
     CHECK(!fl_data_list("x", text_read, .columns = 2, .path = 2));
-    CHECK_ERROR("path in column 2");
+    CHECK_ERROR("got path 2");
     CHECK(!fl_data_list("x", text_read, .columns = 2, .length = 3));
-    CHECK_ERROR("length in 2, of 2");
+    CHECK_ERROR("length 3, columns 2");
     remove_folder();
     CHECK_NOTHING_LIVES();
 }
@@ -911,12 +911,12 @@ TEST(folders) {
     CHECK(!fl_data_folder(folder, text_read, .extensions = "jpg", .classes = true));
     CHECK_ERROR("class 'ant' has no file");
     CHECK(!fl_data_folder(folder, text_read, .extensions = "gif,pn"));
-    CHECK_ERROR("there is no sample");
+    CHECK_ERROR("no samples found");
     CHECK(symlink(".", in_folder("loop")) == 0);
     CHECK(!fl_data_folder(folder, text_read));
     /* 64 folders deep, or as many links as the system follows */
     CHECK(fl_error() &&
-          (strstr(fl_error(), "deeper than 64 folders") || strstr(fl_error(), "Too many levels")));
+          (strstr(fl_error(), "more than 64 nested folders") || strstr(fl_error(), "Too many levels")));
     fl_error_clear();
     CHECK(!fl_data_folder(in_folder("none"), text_read));
     CHECK_ERROR("none: cannot list the folder: No such file");
@@ -930,7 +930,7 @@ TEST(folders) {
     io.list = NULL;
     fl_data_io_use(&io);
     CHECK(!fl_data_folder(folder, text_read));
-    CHECK_ERROR("the file operations in use list no folders");
+    CHECK_ERROR("the table of file operations cannot list folders");
     fl_data_io_use(NULL);
     remove_folder();
     CHECK_NOTHING_LIVES();
@@ -1038,7 +1038,7 @@ TEST(blobs) {
     int reads = 0;
     fl_data_set *fails = fl_data_callback(100, counted_get, &reads);
     CHECK(!fl_data_save_blob(path, fails));
-    CHECK_ERROR("fl_data_callback: sample 95 was refused");
+    CHECK_ERROR("fl_data_callback: fn returned false for sample 95");
     fl_data_free(fails);
     back = fl_data_open_blob(path);
     CHECK(fl_data_size(back) == 9);
@@ -1047,7 +1047,7 @@ TEST(blobs) {
     CHECK(!fl_data_save_blob(in_folder("none/blob"), near));
     CHECK_ERROR("cannot open");
     CHECK(!fl_data_save_blob(NULL, near));
-    CHECK_ERROR("fl_data_save_blob: path, or the set, is NULL");
+    CHECK_ERROR("fl_data_save_blob: path or set is NULL");
     CHECK(!fl_data_open_blob(NULL));
     CHECK_ERROR("path is NULL");
     CHECK(!fl_data_open_blob(in_folder("none")));
@@ -1105,23 +1105,23 @@ TEST(hostile_blobs) {
     int64_t *w = (int64_t *)(void *)bytes, words = (int64_t)n / 8, index = w[words - 3] / 8;
     static const struct { int at; int64_t value; const char *want; } bad[] = {
         {0, 0, "memory: offset 0: not a blob"},
-        {-1, 0, "the blob has no end"},
-        {-2, INT64_MAX, "an index of 9223372036854775807 samples"},
-        {-2, -1, "an index of -1 samples"},
-        {-2, 3, "the index goes on behind its last sample"},
-        {-2, 5, "sample 4 is not sound"},
+        {-1, 0, "the end marker is missing"},
+        {-2, INT64_MAX, "not a valid index: 9223372036854775807 samples"},
+        {-2, -1, "not a valid index: -1 samples"},
+        {-2, 3, "unexpected words after the index of the last sample"},
+        {-2, 5, "sample 4 is not valid"},
         {-3, 9, "samples at offset 9"},
         {-3, INT64_MIN, "samples at offset -9223372036854775808"},
-        {1000, 9, "sample 0 is not sound"}, /* 1000 + k: word k of the index: fields of sample 0, of 1 */
-        {1001, 9, "sample 1 is not sound"},
-        {1002, 0x3939393939393939, "sample 1 is not sound"}, /* a dtype "99999999" */
-        {1003, 9, "sample 1 is not sound"},                  /* 9 dims */
-        {1003, -1, "sample 1 is not sound"},
-        {1004, 0, "sample 1 is not sound"}, /* bytes over the head */
-        {1004, INT64_MAX, "sample 1 is not sound"},
-        {1005, INT64_MAX, "sample 1 is not sound"},
-        {1005, -3, "sample 1 is not sound"},
-        {1005, (int64_t)1 << 60, "sample 1 is not sound"},
+        {1000, 9, "sample 0 is not valid"}, /* 1000 + k: word k of the index: fields of sample 0, of 1 */
+        {1001, 9, "sample 1 is not valid"},
+        {1002, 0x3939393939393939, "sample 1 is not valid"}, /* a dtype "99999999" */
+        {1003, 9, "sample 1 is not valid"},                  /* 9 dims */
+        {1003, -1, "sample 1 is not valid"},
+        {1004, 0, "sample 1 is not valid"}, /* bytes over the head */
+        {1004, INT64_MAX, "sample 1 is not valid"},
+        {1005, INT64_MAX, "sample 1 is not valid"},
+        {1005, -3, "sample 1 is not valid"},
+        {1005, (int64_t)1 << 60, "sample 1 is not valid"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         int64_t *at = bad[i].at >= 1000 ? w + index + bad[i].at - 1000
@@ -1134,7 +1134,7 @@ TEST(hostile_blobs) {
         *at = was;
     }
     CHECK(!fl_data_blob_of(bytes, 31));
-    CHECK_ERROR("31 bytes are no blob");
+    CHECK_ERROR("not a blob: got 31 bytes");
     remove_folder();
     CHECK_NOTHING_LIVES();
 }
@@ -1154,7 +1154,7 @@ TEST(blobs_with_wrong_truths) {
     set = fl_data_blob_of(bytes, n);
     fl_data_sample b;
     CHECK(fl_data_get(set, 0, &b) && !fl_data_get(set, 1, &b));
-    CHECK_ERROR("memory: offset 16: a truth value of 2");
+    CHECK_ERROR("memory: offset 16: a bool must be 0 or 1, got 2");
     fl_data_free(set);
     fl_scope_end(&s);
     remove_folder();

@@ -1,9 +1,9 @@
-/* blob.h - a data set in one file: samples one after the other, read back in any order
+/* fl/data/blob.h - a data set in one file, with random access to samples
 
-   A file: the magic "flblob1\n"; each tensor's bytes, row-major, little-endian, from multiples of 8; an
-   index; the tail (24 bytes): offset of the index, number of samples, the magic again. The index is
-   words of 64 bits: for each sample its number of fields; for each field the dtype's name in 8 bytes,
-   the number of dims, the offset of its bytes, the dims. */
+   Format: the magic "flblob1\n"; each tensor's bytes, row-major, little-endian, aligned to 8; an index; the
+   tail (24 bytes): offset of the index, number of samples, the magic again. The index is 64-bit words: for
+   each sample its number of fields; for each field the dtype's name in 8 bytes, the number of dims, the
+   offset of its bytes, the dims. */
 #ifndef FL_DATA_BLOB_H
 #define FL_DATA_BLOB_H
 #include "file.h"
@@ -13,14 +13,12 @@
 extern "C" {
 #endif
 
-/* Writes all samples of a set, which stays the caller's: one at a time, so that it may be larger than
-   memory. The bytes go to "<path>.tmp", reach the disk, and then take path's place: a kill leaves the
-   old file or the new one. */
+/* Writes all samples of a set (which is not freed), one at a time, so that it may be larger than memory. The
+   file is replaced atomically: data goes to "<path>.tmp", is synced to disk and renamed. */
 FL_API bool fl_data_save_blob(const char *path, fl_data_set *set);
-/* The set in such a file: the index is read and checked now, samples when they are asked for, as tensors
-   of their own. */
+/* Opens such a file as a set: the index is read and checked now, samples on demand, into new tensors. */
 FL_API fl_data_set *fl_data_open_blob(const char *path);
-/* The same of n bytes in memory, which the caller keeps until the set is freed. */
+/* The same for n bytes in memory, which must outlive the set. */
 FL_API fl_data_set *fl_data_blob_of(const void *bytes, size_t n);
 
 #ifdef __cplusplus
@@ -43,7 +41,7 @@ enum { FL__BLOB_HEAD = 8, FL__BLOB_TAIL = 24 };
 typedef struct fl__blob_writer {
     fl_data_replacement r;
     int64_t at;
-    int64_t *word, n, cap; /* the index */
+    int64_t *word, n, cap; /* index words */
 } fl__blob_writer;
 
 static bool fl__blob_put(fl__blob_writer *w, int64_t word) {
@@ -65,7 +63,7 @@ static bool fl__blob_write_tensor(fl__blob_writer *w, fl_tensor *t) {
     int64_t name = 0;
     const char *dtype = fl_dtype_name(t->dtype);
     if (strlen(dtype) > sizeof name)
-        return fl_fail("%s: %s: the name of dtype %s has more than 8 bytes", w->r.f.who, w->r.f.path, dtype);
+        return fl_fail("%s: %s: the name of dtype %s is longer than 8 bytes", w->r.f.who, w->r.f.path, dtype);
     memcpy(&name, dtype, strlen(dtype));
     bool ok = fl__blob_put(w, name) && fl__blob_put(w, t->ndim) && fl__blob_put(w, w->at);
     for (int d = 0; ok && d < t->ndim; d++) ok = fl__blob_put(w, t->shape[d]);
@@ -97,7 +95,7 @@ static bool fl__blob_write_all(fl__blob_writer *w, fl_data_set *set) {
 
 FL_API bool fl_data_save_blob(const char *path, fl_data_set *set) {
     const char *who = "fl_data_save_blob";
-    if (!path || !set) return fl_fail("%s: path, or the set, is NULL", who);
+    if (!path || !set) return fl_fail("%s: path or set is NULL", who);
     fl__blob_writer w = {0};
     fl_quiet(+1);
     const bool ok = fl_data_replace_begin(&w.r, who, path) &&
@@ -112,9 +110,9 @@ FL_API bool fl_data_save_blob(const char *path, fl_data_set *set) {
 typedef struct fl__blob {
     fl_data_stream f;
     char *path;
-    const char *bytes; /* of memory, or NULL */
-    int64_t index, n;  /* offset, and number of words, of the index */
-    int64_t *word, *first; /* first[i]: word of sample i */
+    const char *bytes; /* of a blob in memory, or NULL */
+    int64_t index, n;  /* offset and number of words of the index */
+    int64_t *word, *first; /* first[i]: first word of sample i */
     int64_t samples;
 } fl__blob;
 
@@ -129,14 +127,14 @@ static int fl__blob_memory_close(void *user, void *file) {
     return 0;
 }
 
-/* One field, as the index has it. */
+/* One field, from the index. */
 typedef struct fl__blob_field {
     fl_dtype dtype;
     fl_shape shape;
     int64_t at, bytes;
 } fl__blob_field;
 
-/* The field at word *k, which moves behind it. The index was read whole: it ends at b->n. */
+/* Parses the field at word *k and advances *k. */
 static bool fl__blob_parse_field(const fl__blob *b, int64_t *k, fl__blob_field *f) {
     char name[9] = {0};
     const int64_t *w = b->word + *k;
@@ -153,7 +151,7 @@ static bool fl__blob_parse_field(const fl__blob *b, int64_t *k, fl__blob_field *
            f->at >= FL__BLOB_HEAD && f->at <= b->index && f->bytes <= b->index - f->at;
 }
 
-/* Walks through the index once; every sample and field in it is sound then. */
+/* Checks all samples and fields of the index, once. */
 static bool fl__blob_check(fl__blob *b) {
     int64_t k = 0;
     for (int64_t i = 0; i < b->samples; i++) {
@@ -163,11 +161,11 @@ static bool fl__blob_check(fl__blob *b) {
         fl__blob_field f;
         for (int64_t j = 0; ok && j < fields; j++) ok = fl__blob_parse_field(b, &k, &f);
         if (!ok)
-            return fl_fail("%s: %s: offset %lld: sample %lld is not sound", b->f.who, b->f.path,
+            return fl_fail("%s: %s: offset %lld: the index of sample %lld is not valid", b->f.who, b->f.path,
                            (long long)(b->index + 8 * b->first[i]), (long long)i);
     }
-    return k == b->n || fl_fail("%s: %s: offset %lld: the index goes on behind its last sample", b->f.who,
-                                b->f.path, (long long)(b->index + 8 * k));
+    return k == b->n || fl_fail("%s: %s: offset %lld: unexpected words after the index of the last sample",
+                                b->f.who, b->f.path, (long long)(b->index + 8 * k));
 }
 
 static bool fl__blob_read_index(fl__blob *b) {
@@ -175,16 +173,18 @@ static bool fl__blob_read_index(fl__blob *b) {
     int64_t tail[3];
     const fl_data_stream *f = &b->f;
     if (f->size < FL__BLOB_HEAD + FL__BLOB_TAIL)
-        return fl_fail("%s: %s: %lld bytes are no blob", f->who, f->path, (long long)f->size);
+        return fl_fail("%s: %s: not a blob: got %lld bytes, expected at least %d", f->who, f->path,
+                       (long long)f->size, FL__BLOB_HEAD + FL__BLOB_TAIL);
     if (!fl_data_stream_read(f, head, sizeof head, 0) ||
         !fl_data_stream_read(f, tail, sizeof tail, f->size - FL__BLOB_TAIL)) return false;
     if (memcmp(head, FL__BLOB_MAGIC, 8) != 0) return fl_fail("%s: %s: offset 0: not a blob", f->who, f->path);
     if (memcmp(&tail[2], FL__BLOB_MAGIC, 8) != 0)
-        return fl_fail("%s: %s: offset %lld: the blob has no end", f->who, f->path, (long long)(f->size - 8));
+        return fl_fail("%s: %s: offset %lld: the end marker is missing (truncated file?)", f->who, f->path,
+                       (long long)(f->size - 8));
     const int64_t end = f->size - FL__BLOB_TAIL;
     if (tail[0] < FL__BLOB_HEAD || tail[0] > end || (end - tail[0]) % 8 || tail[1] < 0 ||
         tail[1] > (end - tail[0]) / 8)
-        return fl_fail("%s: %s: offset %lld: an index of %lld samples at offset %lld", f->who, f->path,
+        return fl_fail("%s: %s: offset %lld: not a valid index: %lld samples at offset %lld", f->who, f->path,
                        (long long)end, (long long)tail[1], (long long)tail[0]);
     b->index = tail[0], b->samples = tail[1], b->n = (end - tail[0]) / 8;
     b->word = fl_heap_alloc((size_t)b->n * sizeof *b->word + 1);
@@ -198,7 +198,7 @@ static fl_tensor *fl__blob_tensor(const fl__blob *b, const fl__blob_field *f) {
     unsigned char *p = t && f->bytes ? fl_map(t, FL_WRITE) : NULL;
     bool ok = p && fl_data_stream_read(&b->f, p, (size_t)f->bytes, f->at);
     for (int64_t i = 0; ok && f->dtype == FL_B8 && i < f->bytes; i++)
-        ok = p[i] <= 1 || fl_fail("%s: %s: offset %lld: a truth value of %d", b->f.who, b->f.path,
+        ok = p[i] <= 1 || fl_fail("%s: %s: offset %lld: a bool must be 0 or 1, got %d", b->f.who, b->f.path,
                                   (long long)(f->at + i), p[i]);
     if (p) fl_unmap(t, FL_WRITE);
     return ok || (t && !f->bytes) ? t : NULL;
@@ -214,7 +214,7 @@ static bool fl__blob_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
     return true;
 }
 
-/* The first dim of field 0, which the index has. */
+/* The first dim of field 0, from the index. */
 static int64_t fl__blob_length(fl_data_set *self, int64_t i) {
     const fl__blob *b = self->user;
     int64_t k = b->first[i];
@@ -255,7 +255,7 @@ FL_API fl_data_set *fl_data_open_blob(const char *path) {
 }
 
 FL_API fl_data_set *fl_data_blob_of(const void *bytes, size_t n) {
-    if (!bytes || n > INT64_MAX) fl_fail("fl_data_blob_of: bytes is NULL, or too many");
+    if (!bytes || n > INT64_MAX) fl_fail("fl_data_blob_of: bytes is NULL, or n is too large");
     fl__blob *b = bytes && n <= INT64_MAX ? fl_heap_alloc(sizeof *b) : NULL;
     if (!b) return NULL;
     b->bytes = bytes;

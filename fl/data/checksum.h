@@ -1,4 +1,4 @@
-/* checksum.h - sums that tell whether bytes are those that were written */
+/* fl/data/checksum.h - CRC checksums */
 #ifndef FL_MEM_H
 #include "../../fl_mem.h"
 #endif
@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* CRC32C (Castagnoli, RFC 3720) of what crc is the sum of (0: nothing), followed by n bytes. */
+/* CRC32C (Castagnoli, RFC 3720): continues crc (0: start) with n bytes. */
 FL_API uint32_t fl_data_crc32c(uint32_t crc, const void *bytes, size_t n);
 /* The same with the polynomial of zip, gzip and PNG (IEEE 802.3). */
 FL_API uint32_t fl_data_crc32(uint32_t crc, const void *bytes, size_t n);
@@ -25,7 +25,7 @@ FL_API uint32_t fl_data_crc32(uint32_t crc, const void *bytes, size_t n);
 #include <pthread.h>
 #include <string.h>
 
-/* Eight bytes a step: table k is that of a byte with k zero bytes behind it. */
+/* Slicing by 8: table k is for a byte followed by k zero bytes. */
 static uint32_t fl__crc32c_table[8][256], fl__crc32_table[8][256];
 static pthread_once_t fl__crc_once = PTHREAD_ONCE_INIT;
 
@@ -63,7 +63,7 @@ static uint32_t fl__crc(uint32_t table[8][256], uint32_t crc, const void *bytes,
 }
 
 #ifdef __x86_64__
-/* Sums are polynomials modulo CRC32C's over GF(2), bit 31 the coefficient of 1: their product. */
+/* CRCs are polynomials over GF(2) modulo CRC32C's, bit 31 being the coefficient of 1: their product. */
 static uint32_t fl__crc_product(uint32_t a, uint32_t b) {
     uint32_t p = 0;
     for (; a; a <<= 1) {
@@ -73,7 +73,7 @@ static uint32_t fl__crc_product(uint32_t a, uint32_t b) {
     return p;
 }
 
-/* x^(8 n): n zero bytes behind something multiply its sum by it. */
+/* x^(8 n): appending n zero bytes multiplies the CRC by this. */
 static uint32_t fl__crc_zeros(uint64_t n) {
     uint32_t power = 1u << 31, square = 1u << 23;
     for (; n; n >>= 1, square = fl__crc_product(square, square))
@@ -81,8 +81,8 @@ static uint32_t fl__crc_zeros(uint64_t n) {
     return power;
 }
 
-/* The processor's instruction starts each cycle and takes three: so three sums at once, joined after PART
-   bytes each. */
+/* The crc32 instruction has a latency of three cycles and a throughput of one: three CRCs run in parallel and
+   are combined after PART bytes each. */
 __attribute__((target("sse4.2")))
 static uint32_t fl__crc_sse42(uint32_t crc, const unsigned char *p, size_t n) {
     enum { PART = 8192 };
@@ -107,7 +107,7 @@ static uint32_t fl__crc_sse42(uint32_t crc, const unsigned char *p, size_t n) {
 
 FL_API uint32_t fl_data_crc32c(uint32_t crc, const void *bytes, size_t n) {
 #ifdef __x86_64__
-    /* short ones by the table anywhere, so that the tests of any machine test it */
+    /* short inputs always use the table, so that it is tested on any machine */
     if (n >= 64 && __builtin_cpu_supports("sse4.2")) return ~fl__crc_sse42(~crc, bytes, n);
 #endif
     return fl__crc(fl__crc32c_table, crc, bytes, n);

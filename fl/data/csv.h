@@ -1,4 +1,4 @@
-/* csv.h - tables of text, read row by row, and written */
+/* fl/data/csv.h - reading CSV files row by row, and writing them */
 #ifndef FL_DATA_CSV_H
 #define FL_DATA_CSV_H
 #include "file.h"
@@ -8,16 +8,16 @@
 extern "C" {
 #endif
 
-/* A file of rows (RFC 4180: fields may be quoted, and then hold delimiters, line ends and, doubled, quotes;
-   lines end with LF or CR LF; a byte order mark is left out). It must be UTF-8, and every row must have as
-   many fields as the first. One row is held at a time. Lines without a byte are no rows, unless rows have
-   one field. Errors name file, line and, where it matters, column. */
+/* A CSV reader (RFC 4180: fields may be quoted and then contain delimiters, line ends and, doubled, quotes;
+   lines end with LF or CR LF; a byte order mark is skipped). The file must be UTF-8, and every row must have
+   as many fields as the first. One row is in memory at a time. Empty lines are skipped, unless rows have one
+   field. Errors name file, line and, where it matters, column. */
 typedef struct fl_data_csv {
-    const char **name;  /* of the columns: the first row; NULL if there is none */
-    const char **field; /* of the row, until the next one */
-    int64_t n;          /* columns; 0 before the first row */
-    int64_t row, line;  /* rows that were read; the line in which the last one begins, from 1 */
-    bool ended;         /* next was false because there is no more */
+    const char **name;  /* of the columns, from the first row; NULL with no_header */
+    const char **field; /* of the row, valid until the next one */
+    int64_t n;          /* number of columns; 0 before the first row */
+    int64_t row, line;  /* number of rows read; line where the last one begins, from 1 */
+    bool ended;         /* next returned false because the file ended */
     /* private */
     fl_data_stream f_;
     char *window_, *p_, *end_;
@@ -29,29 +29,31 @@ typedef struct fl_data_csv {
 typedef struct fl_data_csv_opts {
     fl_opts_guard guard_;
     char delimiter; /* 0 -> ',' */
-    bool no_header; /* the first row is data as well */
+    bool no_header; /* the first row is data */
     char _end;
 } fl_data_csv_opts;
-/* Opens it and reads the names. NULL after fl_fail; an empty file has no names and no rows. */
+/* Opens a file and reads the names. Returns NULL after fl_fail; an empty file has no names and no rows. */
 #define fl_data_csv_open(...) FL__DATA_CSV_OPEN(__VA_ARGS__, ._end = 0)
 #define FL__DATA_CSV_OPEN(path, ...) fl_data_csv_open_opt(path, FL_LITERAL(fl_data_csv_opts, __VA_ARGS__))
 FL_API fl_data_csv *fl_data_csv_open_opt(const char *path, fl_data_csv_opts o);
-FL_API void fl_data_csv_close(fl_data_csv *c); /* NULL is fine */
-/* Goes to the next row: false at the end, and after fl_fail, from where no way leads on. */
+FL_API void fl_data_csv_close(fl_data_csv *c); /* NULL is allowed */
+/* Advances to the next row. Returns false at the end, and after fl_fail, which ends reading. */
 FL_API bool fl_data_csv_next(fl_data_csv *c);
-/* The column of that name; -1 after fl_fail if there is none. */
+/* The index of the column of that name; -1 after fl_fail if there is none. */
 FL_API int64_t fl_data_csv_column(const fl_data_csv *c, const char *name);
-/* The row's field as a number, in every locale: "-1.5e3", "nan", "inf"; false after fl_fail if it is none. */
+/* Parses the row's field as a number, independently of the locale: "-1.5e3", "nan", "inf". False after
+   fl_fail if it is not one. */
 FL_API bool fl_data_csv_double(const fl_data_csv *c, int64_t column, double *out);
+/* The same for an integer. */
 FL_API bool fl_data_csv_int(const fl_data_csv *c, int64_t column, int64_t *out);
-/* The numbers of n columns in all rows that are left: [rows, n] on the host. Integer dtypes want whole
-   numbers in their range. */
+/* The numbers of n columns in all remaining rows: [rows, n] on the host. Integer dtypes require integers in
+   their range. */
 FL_API fl_tensor *fl_data_csv_tensor(fl_data_csv *c, const int64_t *column, int n, fl_dtype dtype);
 
-/* One row of n fields put behind t, quoted where they must be, with CR LF at its end. */
+/* Appends one row of n fields to t, quoted where necessary, with CR LF. */
 FL_API bool fl_data_csv_put(fl_data_text *t, const char *const *field, int64_t n, char delimiter);
-/* Writes a tensor [rows, n] below the names (NULL: none); numbers read back as they were. The file takes
-   path's place in one piece. */
+/* Writes a tensor [rows, n] after the names (NULL: none); numbers read back exactly. The file is replaced
+   atomically. */
 FL_API bool fl_data_save_csv(const char *path, const char *const *names, fl_tensor *t);
 
 #ifdef __cplusplus
@@ -74,13 +76,13 @@ static bool fl__csv_bad(const fl_data_csv *c, int64_t line, const char *what) {
     return fl_fail("%s: %s: line %lld: %s", c->f_.who, c->f_.path, (long long)line, what);
 }
 
-/* The next byte, which stays: -1 at the end, -2 after fl_fail. */
+/* The next byte, without consuming it; -1 at the end, -2 after fl_fail. */
 static int fl__csv_peek(fl_data_csv *c) {
     if (c->p_ < c->end_) return (unsigned char)*c->p_;
     const int64_t left = c->f_.size - c->at_, n = left < FL__CSV_WINDOW ? left : FL__CSV_WINDOW;
     if (n <= 0) return n < 0 ? -2 : -1;
     if (!fl_data_stream_read(&c->f_, c->window_, (size_t)n, c->at_)) {
-        c->at_ = INT64_MAX; /* it stays so */
+        c->at_ = INT64_MAX; /* permanently */
         return -2;
     }
     c->at_ += n;
@@ -88,7 +90,7 @@ static int fl__csv_peek(fl_data_csv *c) {
     return (unsigned char)*c->p_;
 }
 
-/* The plain bytes from p_ on, up to a stop, go behind the row's text. */
+/* Appends plain bytes from p_ on, up to a special character, to the row's text. */
 static bool fl__csv_run(fl_data_csv *c, bool quoted) {
     const char *from = c->p_;
     for (; c->p_ < c->end_; c->p_++) {
@@ -97,11 +99,11 @@ static bool fl__csv_run(fl_data_csv *c, bool quoted) {
         if (!quoted && (*c->p_ == c->delimiter_ || *c->p_ == '\n' || *c->p_ == '\r')) break;
     }
     if (c->text_.n + (c->p_ - from) > FL__CSV_ROW)
-        return fl__csv_bad(c, c->line, "a row of more than 16 MiB");
+        return fl__csv_bad(c, c->line, "the row is longer than 16 MiB");
     return fl_data_text_put(&c->text_, from, (size_t)(c->p_ - from));
 }
 
-/* The field at p_, put behind the row's text with its NUL: the byte behind it, which is gone; -1 at the end,
+/* Appends the field at p_ to the row's text, with a NUL. Returns the byte after it, consumed; -1 at the end,
    -2 after fl_fail. */
 static int fl__csv_field(fl_data_csv *c) {
     const int64_t from = c->text_.n;
@@ -111,8 +113,8 @@ static int fl__csv_field(fl_data_csv *c) {
     for (;;) {
         next = fl__csv_peek(c);
         if (next == -2) return -2;
-        if (quoted && next < 0) return fl__csv_bad(c, c->line, "a quoted field does not end") - 2;
-        if (next == 0) return fl__csv_bad(c, c->line_, "a NUL") - 2;
+        if (quoted && next < 0) return fl__csv_bad(c, c->line, "a quoted field is not terminated") - 2;
+        if (next == 0) return fl__csv_bad(c, c->line_, "a NUL byte") - 2;
         if (quoted && next == '"') {
             c->p_++;
             if (fl__csv_peek(c) != '"') {
@@ -120,9 +122,9 @@ static int fl__csv_field(fl_data_csv *c) {
                 continue;
             }
             if (!fl_data_text_put(&c->text_, c->p_++, 1)) return -2;
-        } else if (next == '"') return fl__csv_bad(c, c->line_, "a quote inside a field") - 2;
+        } else if (next == '"') return fl__csv_bad(c, c->line_, "a quote inside an unquoted field") - 2;
         else if (!quoted && (next < 0 || next == c->delimiter_ || next == '\n' || next == '\r')) break;
-        else if (closed) return fl__csv_bad(c, c->line_, "something behind a closing quote") - 2;
+        else if (closed) return fl__csv_bad(c, c->line_, "text after a closing quote") - 2;
         else if (!fl__csv_run(c, quoted)) return -2;
     }
     if (next >= 0) c->p_++;
@@ -134,15 +136,16 @@ static int fl__csv_field(fl_data_csv *c) {
     c->line_ += next == '\n';
     for (int64_t i = from, len; i < c->text_.n; i += len)
         if (!(len = (int64_t)fl_data_utf8(c->text_.p + i, (size_t)(c->text_.n - i))))
-            return fl__csv_bad(c, c->line, "a field that is not UTF-8") - 2;
+            return fl__csv_bad(c, c->line, "a field is not valid UTF-8") - 2;
     return fl_data_text_put(&c->text_, "", 1) ? next : -2;
 }
 
-/* The texts of the row, which stand one behind the other, to field. */
+/* Sets the field pointers into the row's text, where the fields follow one another. */
 static bool fl__csv_fields(fl_data_csv *c, int64_t n) {
     char text[80];
     if (!c->n) c->n = n;
-    snprintf(text, sizeof text, "%lld fields, the first row has %lld", (long long)n, (long long)c->n);
+    snprintf(text, sizeof text, "got %lld fields, expected %lld as in the first row", (long long)n,
+             (long long)c->n);
     if (n != c->n) return fl__csv_bad(c, c->line, text);
     if (!fl_heap_grow(&c->field, &c->cap_, n, sizeof *c->field)) return false;
     const char *p = c->text_.p;
@@ -169,7 +172,7 @@ FL_API bool fl_data_csv_next(fl_data_csv *c) {
         return true;
     }
     fl_heap_free(c->window_);
-    c->window_ = NULL; /* there is no way on */
+    c->window_ = NULL; /* reading cannot continue */
     return false;
 }
 
@@ -191,7 +194,7 @@ FL_API fl_data_csv *fl_data_csv_open_opt(const char *path, fl_data_csv_opts o) {
     static const char who[] = "fl_data_csv_open";
     if (!path) return fl_fail("%s: path is NULL", who), NULL;
     if (o.delimiter && strchr("\"\r\n", o.delimiter))
-        return fl_fail("%s: a delimiter that ends fields", who), NULL;
+        return fl_fail("%s: the delimiter must not be a quote, CR or LF", who), NULL;
     fl_data_csv *c = fl_heap_alloc(sizeof *c);
     if (!c) return NULL;
     const char *own = fl_data_arena_add(&c->names_, path, strlen(path));
@@ -219,12 +222,12 @@ FL_API void fl_data_csv_close(fl_data_csv *c) {
 FL_API int64_t fl_data_csv_column(const fl_data_csv *c, const char *name) {
     for (int64_t i = 0; c && c->name && name && i < c->n; i++)
         if (!strcmp(c->name[i], name)) return i;
-    return fl_fail("fl_data_csv_column: %s: no column '%.100s'", c ? c->f_.path : "no file",
+    return fl_fail("fl_data_csv_column: %s: there is no column '%.100s'", c ? c->f_.path : "no file",
                    name ? name : "(null)") -
            1;
 }
 
-static bool fl__csv_no_number(const fl_data_csv *c, int64_t column, const char *what) {
+static bool fl__csv_field_fail(const fl_data_csv *c, int64_t column, const char *what) {
     const bool there = c && c->row && column >= 0 && column < c->n;
     return fl_fail("%s: %s: line %lld, column %lld%s%.60s%s: %s", c ? c->f_.who : "fl_data_csv",
                    c ? c->f_.path : "no file", c ? (long long)c->line : 0, (long long)column,
@@ -232,7 +235,7 @@ static bool fl__csv_no_number(const fl_data_csv *c, int64_t column, const char *
                    there ? what : "there is no such field");
 }
 
-/* What NumPy and Python write for numbers that are not finite. */
+/* Parses what NumPy and Python write for infinities and NaN. */
 static bool fl__csv_not_finite(const char *s, double *out) {
     const bool minus = *s == '-';
     s += minus || *s == '+';
@@ -243,7 +246,7 @@ static bool fl__csv_not_finite(const char *s, double *out) {
     return true;
 }
 
-/* The field without the spaces around it, n bytes of it; NULL if there is none. */
+/* The field without surrounding spaces, n bytes; NULL if there is no such field. */
 static const char *fl__csv_trimmed(const fl_data_csv *c, int64_t column, size_t *n) {
     if (!c || !c->row || column < 0 || column >= c->n) return NULL;
     const char *s = c->field[column] + strspn(c->field[column], " ");
@@ -255,7 +258,7 @@ FL_API bool fl_data_csv_double(const fl_data_csv *c, int64_t column, double *out
     size_t n;
     const char *s = fl__csv_trimmed(c, column, &n);
     return (s && (fl_data_parse_double(s, n, out) || fl__csv_not_finite(s, out))) ||
-           fl__csv_no_number(c, column, "no number");
+           fl__csv_field_fail(c, column, "not a number");
 }
 
 FL_API bool fl_data_csv_int(const fl_data_csv *c, int64_t column, int64_t *out) {
@@ -266,20 +269,20 @@ FL_API bool fl_data_csv_int(const fl_data_csv *c, int64_t column, int64_t *out) 
     for (i = s && n > 1 && (*s == '-' || *s == '+'); s && i < n && s[i] >= '0' && s[i] <= '9'; i++)
         if (__builtin_mul_overflow(v, 10, &v) ||
             __builtin_add_overflow(v, minus ? '0' - s[i] : s[i] - '0', &v))
-            return fl__csv_no_number(c, column, "a number past 2^63");
-    if (!s || !n || i < n) return fl__csv_no_number(c, column, "no whole number");
+            return fl__csv_field_fail(c, column, "the number overflows int64");
+    if (!s || !n || i < n) return fl__csv_field_fail(c, column, "not an integer");
     *out = v;
     return true;
 }
 
-/* Stores a field at p: what comes back of it must be the number. */
+/* Stores a field at p; fails if the dtype cannot hold the number. */
 static bool fl__csv_store(const fl_data_csv *c, int64_t column, fl_dtype dtype, char *p) {
     fl_number v = {.real = fl_dtype_is_float(dtype)};
     if (v.real ? !fl_data_csv_double(c, column, &v.f) : !fl_data_csv_int(c, column, &v.i)) return false;
     if (!v.real) v.f = (double)v.i;
     fl_number_store(dtype, p, v);
     const bool fits = v.real || (fl_number_load(dtype, p).i == v.i && (dtype != FL_U64 || v.i >= 0));
-    return fits || fl__csv_no_number(c, column, "a number that the dtype does not hold");
+    return fits || fl__csv_field_fail(c, column, "the number is out of range of the dtype");
 }
 
 FL_API fl_tensor *fl_data_csv_tensor(fl_data_csv *c, const int64_t *column, int n, fl_dtype dtype) {
@@ -287,9 +290,8 @@ FL_API fl_tensor *fl_data_csv_tensor(fl_data_csv *c, const int64_t *column, int 
     fl_data_text bytes = {0};
     int64_t rows = 0;
     if (!c || !column || n < 1 || !size)
-        return fl_fail("fl_data_csv_tensor: the table or the columns are NULL, or %d of dtype %d", n,
-                       (int)dtype),
-               NULL;
+        return fl_fail("fl_data_csv_tensor: the table or the columns are NULL, or n or dtype is not valid: "
+                       "got n %d, dtype %d", n, (int)dtype), NULL;
     bool ok = true;
     for (; ok && fl_data_csv_next(c); rows++)
         for (int i = 0; ok && i < n; i++) {
@@ -317,14 +319,14 @@ FL_API bool fl_data_csv_put(fl_data_text *t, const char *const *field, int64_t n
     for (int64_t i = 0; ok && i < n; i++) {
         const char *s = field[i];
         if (i) ok = fl_data_text_put(t, &delimiter, 1);
-        const bool mark = !strncmp(s, "\xef\xbb\xbf", 3); /* is left out where a file begins with it */
+        const bool mark = !strncmp(s, "\xef\xbb\xbf", 3); /* would be skipped at the beginning of a file */
         if ((n > 1 || *s) && !s[strcspn(s, stops)] && !mark) {
             ok = ok && fl_data_text_put(t, s, strlen(s));
             continue;
         }
         ok = ok && fl_data_text_put(t, "\"", 1);
         for (size_t k; ok && *s; s += k) {
-            k = strcspn(s + 1, "\"") + 1; /* a quote begins each run but the first, and is doubled */
+            k = strcspn(s + 1, "\"") + 1; /* every run but the first begins with a quote, which is doubled */
             ok = (*s != '"' || fl_data_text_put(t, "\"", 1)) && fl_data_text_put(t, s, k);
         }
         ok = ok && fl_data_text_put(t, "\"", 1);
@@ -332,7 +334,7 @@ FL_API bool fl_data_csv_put(fl_data_text *t, const char *const *field, int64_t n
     return ok && fl_data_text_put(t, "\r\n", 2);
 }
 
-/* A number as text that reads back as it. */
+/* Appends a number as text that reads back exactly. */
 static bool fl__csv_put_number(fl_data_text *t, fl_number v, fl_dtype dtype) {
     char text[32];
     if (v.real && isfinite(v.f)) return fl_data_json_put_double(t, v.f);
@@ -341,7 +343,7 @@ static bool fl__csv_put_number(fl_data_text *t, fl_number v, fl_dtype dtype) {
     return fl_data_text_put(t, text, strlen(text));
 }
 
-/* Rows leave the text for the file whenever it has become long. */
+/* Writes rows to the file whenever the text has become long. */
 static bool fl__csv_write(const fl_data_stream *f, const char *const *names, const fl_tensor *t,
                           const char *p) {
     fl_data_text text = {0};

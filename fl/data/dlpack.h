@@ -1,8 +1,8 @@
-/* fl/data/dlpack.h - tensors that other libraries share without a copy, and theirs: DLPack
+/* fl/data/dlpack.h - zero-copy tensor exchange with other libraries: DLPack
 
-   The structs are those of DLPack's specification (dmlc.github.io/dlpack, "C API"), laid out alike under
-   names of fl's, so that a program may include dlpack.h as well and cast. examples/python/fl.py makes the
-   capsules of Python's protocol of them. */
+   The structs are those of DLPack's specification (dmlc.github.io/dlpack, "C API"), with the same layout
+   under fl's names, so that a program may include dlpack.h too and cast. examples/python/fl.py makes Python's
+   capsules from them. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -14,7 +14,7 @@ extern "C" {
 #endif
 
 typedef struct fl_dlpack_device {
-    int32_t type; /* 1: the processor's memory, 2: CUDA, 3: pinned by CUDA, ... */
+    int32_t type; /* 1: host memory, 2: CUDA, 3: pinned by CUDA, ... */
     int32_t id;
 } fl_dlpack_device;
 typedef struct fl_dlpack_type {
@@ -32,12 +32,12 @@ typedef struct fl_dlpack_tensor {
 } fl_dlpack_tensor;
 
 enum { FL_DLPACK_MAJOR = 1, FL_DLPACK_MINOR = 0, FL_DLPACK_READ_ONLY = 1 };
-/* DLPack 1: a capsule "dltensor_versioned". Whoever has it calls deleter(self), once, from any thread. */
+/* DLPack 1: a capsule "dltensor_versioned". Its owner calls deleter(self) once, from any thread. */
 typedef struct fl_dlpack fl_dlpack;
 struct fl_dlpack {
     uint32_t major, minor;
     void *manager;
-    void (*deleter)(fl_dlpack *self); /* NULL: nothing to do */
+    void (*deleter)(fl_dlpack *self); /* may be NULL */
     uint64_t flags;
     fl_dlpack_tensor tensor;
 };
@@ -49,15 +49,15 @@ struct fl_dlpack_old {
     void (*deleter)(fl_dlpack_old *self);
 };
 
-/* t's elements for others, who read and write them in place: t is kept, and mapped, until the deleter is
-   called. Their writes are not counted as fl's are (fl_version_of): not between forward and backward. NULL
-   after an error: dtypes that DLPack does not have, tensors that are not in the processor's memory. */
+/* Exports t's elements, to be read and written in place: t is referenced, and mapped, until the deleter is
+   called. Such writes are not counted as fl's are (fl_version_of): do not write between forward and backward.
+   Returns NULL after an error: dtypes that DLPack does not have, tensors that are not in host memory. */
 FL_API fl_dlpack *fl_to_dlpack(fl_tensor *t);
 FL_API fl_dlpack_old *fl_to_dlpack_old(fl_tensor *t);
-/* The tensor of the backend cpu whose storage is d's, which is fl's now: its deleter is called when the last
-   handle on that storage goes. Any strides. NULL after an error, and d is the caller's still: another major
-   version, read-only, the memory of a device, more than FL_MAX_DIMS dims, a type that fl does not have,
-   elements that are not aligned to their size. */
+/* Imports a tensor of the cpu backend that shares d's storage and takes ownership of d: its deleter is called
+   when the last reference to that storage is dropped. Any strides. Returns NULL after an error, with d still
+   the caller's: another major version, read-only, device memory, more than FL_MAX_DIMS dims, a type that fl
+   does not have, elements that are not aligned to their size. */
 FL_API fl_tensor *fl_from_dlpack(fl_dlpack *d);
 FL_API fl_tensor *fl_from_dlpack_old(fl_dlpack_old *d);
 
@@ -84,18 +84,18 @@ static fl_dtype fl__dlpack_dtype(fl_dlpack_type type) {
     return FL_DTYPE_NONE;
 }
 
-/* ---- to others ---- */
+/* ---- export ---- */
 
-typedef struct fl__dlpack_loan {
+typedef struct fl__dlpack_exported {
     union {
         fl_dlpack now;
         fl_dlpack_old old;
-    } as; /* first: its address is the loan's */
+    } as; /* must be first: same address as the loan */
     fl_tensor *t;
-    fl_buffer *buffer; /* a second reference: nobody exchanges its bytes */
-} fl__dlpack_loan;
+    fl_buffer *buffer; /* a second reference prevents swapping its bytes */
+} fl__dlpack_exported;
 
-static void fl__dlpack_end(fl__dlpack_loan *loan) {
+static void fl__dlpack_end(fl__dlpack_exported *loan) {
     fl_unmap(loan->t, FL_READ);
     fl_buffer_drop(loan->buffer);
     fl_drop(loan->t);
@@ -103,23 +103,23 @@ static void fl__dlpack_end(fl__dlpack_loan *loan) {
 }
 
 static void fl__dlpack_delete(fl_dlpack *self) {
-    fl__dlpack_end((fl__dlpack_loan *)self);
+    fl__dlpack_end((fl__dlpack_exported *)self);
 }
 
 static void fl__dlpack_delete_old(fl_dlpack_old *self) {
-    fl__dlpack_end((fl__dlpack_loan *)self);
+    fl__dlpack_end((fl__dlpack_exported *)self);
 }
 
-/* A loan of t with *tensor filled, not yet what it says about itself. */
-static fl__dlpack_loan *fl__dlpack_lend(const char *fn, fl_tensor *t, fl_dlpack_tensor *tensor) {
-    if (fl_is_null_arg(fn, t) || (t->weak && !(t = fl_contiguous(t)))) return NULL; /* a number is stored */
+/* A loan of t with *tensor filled; the caller sets the DLPack header. */
+static fl__dlpack_exported *fl__dlpack_export(const char *fn, fl_tensor *t, fl_dlpack_tensor *tensor) {
+    if (fl_is_null_arg(fn, t) || (t->weak && !(t = fl_contiguous(t)))) return NULL; /* gets storage */
     if (t->dtype >= FL_DTYPE_COUNT)
         return fl_err_null("%s: DLPack has no dtype %s", fn, fl_dtype_name(t->dtype));
     if (!t->buffer || !t->buffer->device->host || t->copied)
         return fl_err_null(
-            "%s: shape %s of '%s' is not in the processor's memory: fl_to(t, \"cpu\") first", fn,
+            "%s: the tensor %s of backend '%s' is not in host memory: fl_to(t, \"cpu\") first", fn,
             FL_SHAPE_TEXT(t), fl_backend_name(t));
-    fl__dlpack_loan *loan = fl_heap_alloc(sizeof *loan);
+    fl__dlpack_exported *loan = fl_heap_alloc(sizeof *loan);
     void *data = loan ? fl_map(t, FL_READ) : NULL;
     if (!data) {
         fl_heap_free(loan);
@@ -139,7 +139,7 @@ static fl__dlpack_loan *fl__dlpack_lend(const char *fn, fl_tensor *t, fl_dlpack_
 
 FL_API fl_dlpack *fl_to_dlpack(fl_tensor *t) {
     fl_dlpack_tensor tensor;
-    fl__dlpack_loan *loan = fl__dlpack_lend("fl_to_dlpack", t, &tensor);
+    fl__dlpack_exported *loan = fl__dlpack_export("fl_to_dlpack", t, &tensor);
     if (!loan) return NULL;
     loan->as.now = (fl_dlpack){.major = FL_DLPACK_MAJOR,
                                .minor = FL_DLPACK_MINOR,
@@ -150,49 +150,49 @@ FL_API fl_dlpack *fl_to_dlpack(fl_tensor *t) {
 
 FL_API fl_dlpack_old *fl_to_dlpack_old(fl_tensor *t) {
     fl_dlpack_tensor tensor;
-    fl__dlpack_loan *loan = fl__dlpack_lend("fl_to_dlpack_old", t, &tensor);
+    fl__dlpack_exported *loan = fl__dlpack_export("fl_to_dlpack_old", t, &tensor);
     if (!loan) return NULL;
     loan->as.old = (fl_dlpack_old){.tensor = tensor, .deleter = fl__dlpack_delete_old};
     return &loan->as.old;
 }
 
-/* ---- from others ---- */
+/* ---- import ---- */
 
-/* The manager of one buffer, whose bytes are somebody else's. */
-typedef struct fl__dlpack_guest {
-    fl_mem_manager manager; /* first: its address is the guest's */
+/* The memory manager of one buffer whose bytes belong to another library. */
+typedef struct fl__dlpack_imported {
+    fl_mem_manager manager; /* must be first: same address as the guest */
     void *bytes;
-    fl_dlpack *now; /* one of the two */
+    fl_dlpack *now; /* one of these two */
     fl_dlpack_old *old;
-} fl__dlpack_guest;
+} fl__dlpack_imported;
 
 static bool fl__dlpack_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
     (void)info;
-    b->ptr = ((fl__dlpack_guest *)self)->bytes;
+    b->ptr = ((fl__dlpack_imported *)self)->bytes;
     b->tight = true;
     return true;
 }
 
 static void fl__dlpack_put(fl_mem_manager *self, fl_buffer *b) {
-    fl__dlpack_guest *g = (fl__dlpack_guest *)self;
+    fl__dlpack_imported *g = (fl__dlpack_imported *)self;
     b->ptr = NULL;
     if (g->now && g->now->deleter) g->now->deleter(g->now);
     if (g->old && g->old->deleter) g->old->deleter(g->old);
     fl_heap_free(g);
 }
 
-/* What a foreign tensor is in memory. */
+/* The memory layout of an imported tensor. */
 typedef struct fl__dlpack_layout {
     fl_dtype dtype;
     fl_shape shape;
     const int64_t *stride; /* NULL: row-major */
-    int64_t offset;        /* of the first element, from the lowest one */
-    char *at;              /* the lowest one; NULL where there is none */
+    int64_t offset;        /* of the first element, relative to the lowest */
+    char *at;              /* the lowest element; NULL if there are no elements */
     size_t bytes;          /* from there on */
 } fl__dlpack_layout;
 
-/* Elements from the lowest to the highest; *low: of the lowest, at most 0. -1 if they are more than a buffer
-   can have. */
+/* Number of elements from the lowest to the highest address; *low: offset of the lowest, at most 0. -1 if
+   they exceed what a buffer can hold. */
 static int64_t fl__dlpack_extent(const fl__dlpack_layout *l, int64_t *low) {
     int64_t high = 0, step;
     *low = 0;
@@ -206,29 +206,29 @@ static int64_t fl__dlpack_extent(const fl__dlpack_layout *l, int64_t *low) {
     return __builtin_sub_overflow(high, *low, &step) || step >= INT64_MAX / 16 ? -1 : step + 1;
 }
 
-/* False after an error. */
+/* Checks d and fills *l. Returns false after an error. */
 static bool fl__dlpack_read(const char *fn, const fl_dlpack_tensor *d, fl__dlpack_layout *l) {
     const fl_dtype dtype = fl__dlpack_dtype(d->type);
     if (d->device.type != 1 && d->device.type != 3)
-        return fl_err_false("%s: device %d:%d, not the processor's memory: copy it there first", fn,
-                            (int)d->device.type, (int)d->device.id);
+        return fl_err_false("%s: the tensor is on device %d:%d, expected host memory: copy it there first",
+                            fn, (int)d->device.type, (int)d->device.id);
     if (!dtype)
-        return fl_err_false("%s: no dtype of code %d, %d bits, %d lanes", fn, d->type.code, d->type.bits,
-                            d->type.lanes);
+        return fl_err_false("%s: fl has no dtype of code %d, %d bits, %d lanes", fn, d->type.code,
+                            d->type.bits, d->type.lanes);
     if (d->ndim < 0 || d->ndim > FL_MAX_DIMS || (d->ndim && !d->shape))
-        return fl_err_false("%s: %d dims, 0 to %d are possible", fn, (int)d->ndim, FL_MAX_DIMS);
+        return fl_err_false("%s: expected 0 to %d dims with a shape, got %d", fn, FL_MAX_DIMS, (int)d->ndim);
     fl_shape s = {.ndim = d->ndim};
     for (int i = 0; i < d->ndim; i++) s.dim[i] = d->shape[i];
     const int64_t n = fl_shape_numel(s);
     if (n < 0 || (n && !d->data))
-        return fl_err_false("%s: shape %s is not valid, or without data", fn, FL_TEXT_OF(s));
+        return fl_err_false("%s: shape %s is not valid, or data is NULL", fn, FL_TEXT_OF(s));
     *l = (fl__dlpack_layout){.dtype = dtype, .shape = s, .stride = d->strides};
     int64_t low, extent = fl__dlpack_extent(l, &low), size = (int64_t)fl_dtype_size(dtype);
     if (extent < 0 || __builtin_mul_overflow(extent, size, &extent))
-        return fl_err_false("%s: shape %s: strides that are too large", fn, FL_TEXT_OF(s));
+        return fl_err_false("%s: the strides are too large for shape %s", fn, FL_TEXT_OF(s));
     if (n) l->at = (char *)d->data + d->byte_offset + low * size;
     if (n && (uintptr_t)l->at % (uintptr_t)size)
-        return fl_err_false("%s: shape %s: its elements are not aligned to %d bytes", fn, FL_TEXT_OF(s),
+        return fl_err_false("%s: the elements of shape %s are not aligned to %d bytes", fn, FL_TEXT_OF(s),
                             (int)size);
     l->offset = -low;
     l->bytes = (size_t)extent;
@@ -239,15 +239,15 @@ static fl_tensor *fl__dlpack_take(const char *fn, const fl_dlpack_tensor *d, fl_
                                   fl_dlpack_old *old) {
     fl__dlpack_layout l = {0};
     if (!fl__dlpack_read(fn, d, &l)) return NULL;
-    fl__dlpack_guest *g = fl_heap_alloc(sizeof *g);
+    fl__dlpack_imported *g = fl_heap_alloc(sizeof *g);
     if (!g) return fl_raise();
-    *g = (fl__dlpack_guest){
+    *g = (fl__dlpack_imported){
         {.name = "dlpack", .get = fl__dlpack_get, .put = fl__dlpack_put}, l.at ? l.at : (void *)g, now, old};
     fl_buffer *b = fl_buffer_from(&g->manager, l.bytes, NULL);
     if (!b) return fl_heap_free(g), fl_raise();
     fl_tensor *t = fl_from_buffer(b, l.dtype, l.shape, l.stride, l.offset);
     if (t) return t;
-    g->now = NULL; /* stays the caller's */
+    g->now = NULL; /* the caller keeps it */
     g->old = NULL;
     fl_buffer_drop(b);
     return NULL;
@@ -256,10 +256,10 @@ static fl_tensor *fl__dlpack_take(const char *fn, const fl_dlpack_tensor *d, fl_
 FL_API fl_tensor *fl_from_dlpack(fl_dlpack *d) {
     if (fl_is_null_arg("fl_from_dlpack", d)) return NULL;
     if (d->major != FL_DLPACK_MAJOR)
-        return fl_err_null("fl_from_dlpack: DLPack %u.%u, only %d is known", d->major, d->minor,
+        return fl_err_null("fl_from_dlpack: got DLPack version %u.%u, expected %d", d->major, d->minor,
                            FL_DLPACK_MAJOR);
     if (d->flags & FL_DLPACK_READ_ONLY)
-        return fl_err_null("fl_from_dlpack: it is read-only: copy it first");
+        return fl_err_null("fl_from_dlpack: the tensor is read-only: copy it first");
     return fl__dlpack_take("fl_from_dlpack", &d->tensor, d, NULL);
 }
 

@@ -1,4 +1,4 @@
-/* edit.h - edit distance: how many tokens must be replaced, inserted and deleted, and which */
+/* fl/data/edit.h - edit distance: error rates and alignment of token sequences */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -9,14 +9,14 @@
 extern "C" {
 #endif
 
-/* The fewest edits that make guesses of targets (Levenshtein 1966), over all pairs so far: word, letter and
-   phone error rates. Start with {0}. */
+/* Levenshtein distance (1966): the fewest edits that turn targets into guesses, summed over all pairs: word,
+   letter and phone error rates. Start with {0}. */
 typedef struct fl_data_edits {
     int64_t tokens;                              /* of the targets */
-    int64_t substitutions, insertions, deletions; /* a deletion: a token of the target that the guess lacks */
+    int64_t substitutions, insertions, deletions; /* deletion: a target token missing in the guess */
 } fl_data_edits;
-/* Of alignments with equally few edits, the one that, looked at from the end, has a match or substitution
-   first, else a deletion, is counted. Time n n_target, memory n_target; FL_DATA_MAX_EDIT cells at most. */
+/* Of alignments with equally few edits, counts the one that, from the end, prefers a match or substitution,
+   then a deletion. Time O(n n_target), memory O(n_target); at most FL_DATA_MAX_EDIT cells. */
 FL_API bool fl_data_edits_add(fl_data_edits *m, const int64_t *guess, int64_t n, const int64_t *target,
                               int64_t n_target);
 /* guess [n] and target [n_target] of integers. */
@@ -26,12 +26,13 @@ FL_API void fl_data_edits_merge(fl_data_edits *m, const fl_data_edits *other);
 FL_API double fl_data_edits_percent(const fl_data_edits *m);
 #define FL_DATA_MAX_EDIT ((int64_t)1 << 36)
 
-/* Indices of a guess's and a target's token that stand for one another; -1: the other has no partner. */
+/* Indices of aligned tokens of the guess and the target; -1: the other token has no counterpart. */
 typedef struct fl_data_aligned {
     int64_t guess, target;
 } fl_data_aligned;
-/* The alignment that fl_data_edits_add counts, from the beginning, into out, which has room for n + n_target.
-   Returns its length; -1 after fl_fail. Takes (n + 1) (n_target + 1) bytes, FL_DATA_MAX_ALIGN at most. */
+/* Writes the alignment that fl_data_edits_add counts, from the beginning, to out, which has space for n +
+   n_target pairs. Returns its length; -1 after fl_fail. Needs (n + 1) (n_target + 1) bytes, at most
+   FL_DATA_MAX_ALIGN. */
 FL_API int64_t fl_data_align(const int64_t *guess, int64_t n, const int64_t *target, int64_t n_target,
                              fl_data_aligned *out);
 #define FL_DATA_MAX_ALIGN ((int64_t)1 << 28)
@@ -48,8 +49,8 @@ FL_API int64_t fl_data_align(const int64_t *guess, int64_t n, const int64_t *tar
 #include <math.h>
 #include <string.h>
 
-/* A cell of Wagner and Fischer's table (1974) carries the edits of its alignment, so that they are known
-   without the way back. */
+/* A cell of the Wagner-Fischer table (1974) holds the edits of its alignment, so that they are known without
+   backtracking. */
 typedef struct fl__edit_cell {
     int64_t substitutions, insertions, deletions;
 } fl__edit_cell;
@@ -60,7 +61,7 @@ static int64_t fl__edit_cost(const fl__edit_cell *c) {
     return c->substitutions + c->insertions + c->deletions;
 }
 
-/* The best of the three ways into a cell, and which it was. */
+/* The best of the three predecessors of a cell; returns which one. */
 static int fl__edit_step(fl__edit_cell diagonal, fl__edit_cell left, fl__edit_cell up, bool same,
                          fl__edit_cell *out) {
     diagonal.substitutions += !same;
@@ -72,8 +73,8 @@ static int fl__edit_step(fl__edit_cell diagonal, fl__edit_cell left, fl__edit_ce
     return move;
 }
 
-/* Row by row over the guess; row has n_target + 1 cells, and ends as the last one. moves, if not NULL, has
-   (n + 1) (n_target + 1). */
+/* Fills the table row by row over the guess; row has n_target + 1 cells and ends as the last row. moves, if
+   not NULL, has (n + 1) (n_target + 1). */
 static void fl__edit_fill(const int64_t *guess, int64_t n, const int64_t *target, int64_t n_target,
                           fl__edit_cell *row, unsigned char *moves) {
     for (int64_t j = 0; j <= n_target; j++) row[j] = (fl__edit_cell){.deletions = j};
@@ -91,7 +92,7 @@ static void fl__edit_fill(const int64_t *guess, int64_t n, const int64_t *target
     }
 }
 
-/* Its cells are counted before anything is allocated. */
+/* Checks the arguments and the number of cells before anything is allocated. */
 static bool fl__edit_fits(const char *who, const int64_t *guess, int64_t n, const int64_t *target,
                           int64_t n_target, int64_t most) {
     int64_t cells;
@@ -99,8 +100,8 @@ static bool fl__edit_fits(const char *who, const int64_t *guess, int64_t n, cons
         return fl_fail("%s: a sequence is NULL or its length negative", who);
     if (n == INT64_MAX || n_target == INT64_MAX || __builtin_mul_overflow(n + 1, n_target + 1, &cells) ||
         cells > most)
-        return fl_fail("%s: sequences of %lld and %lld tokens are too long: %lld cells are possible", who,
-                       (long long)n, (long long)n_target, (long long)most);
+        return fl_fail("%s: sequences of %lld and %lld tokens need too many cells, expected at most %lld",
+                       who, (long long)n, (long long)n_target, (long long)most);
     return true;
 }
 
@@ -124,9 +125,9 @@ FL_API bool fl_data_edits_add_tensor(fl_data_edits *m, fl_tensor *guess, fl_tens
     if (!m || !guess || !target) return fl_fail("fl_data_edits_add_tensor: an argument is NULL");
     if (guess->ndim != 1 || target->ndim != 1 || fl_dtype_is_float(guess->dtype) ||
         fl_dtype_is_float(target->dtype))
-        return fl_fail("fl_data_edits_add_tensor: guess %s %s, target %s %s, must be integers of one dim",
-                       fl_dtype_name(guess->dtype), FL_SHAPE_TEXT(guess), fl_dtype_name(target->dtype),
-                       FL_SHAPE_TEXT(target));
+        return fl_fail("fl_data_edits_add_tensor: guess and target must be integers of one dim, got %s %s "
+                       "and %s %s", fl_dtype_name(guess->dtype), FL_SHAPE_TEXT(guess),
+                       fl_dtype_name(target->dtype), FL_SHAPE_TEXT(target));
     fl_data_host x, y;
     bool ok = fl_data_host_begin(&x, guess, FL_I64);
     ok = fl_data_host_begin(&y, target, FL_I64) && ok && fl_data_edits_add(m, x.i, x.n, y.i, y.n);

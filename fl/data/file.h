@@ -1,4 +1,4 @@
-/* fl/data/file.h - the file operations, and whole reads and writes */
+/* fl/data/file.h - file operations; complete reads and writes; atomic replacement */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -11,89 +11,90 @@ extern "C" {
 
 typedef enum fl_data_mode {
     FL_DATA_READ,    /* an existing regular file */
-    FL_DATA_REPLACE, /* made, or emptied, for one writer; EWOULDBLOCK while another has it open */
-    FL_DATA_APPEND   /* the same with what is there kept: it can be read too */
+    FL_DATA_REPLACE, /* created or truncated, for one writer; EWOULDBLOCK while another has it open */
+    FL_DATA_APPEND   /* the same, but existing contents are kept and can be read */
 } fl_data_mode;
 
 typedef bool (*fl_data_name_fn)(void *arg, const char *name, bool folder);
 
-/* The file operations. Failures are NULL or -1 with errno set. read and write may do less than
-   asked, or fail with EINTR: both are tried again. All may be called from any thread. */
+/* A table of file operations. Failures are NULL or -1 with errno set. read and write may transfer less than
+   requested, or fail with EINTR: both are retried. All may be called from any thread. */
 typedef struct fl_data_io {
     void *user;
     void *(*open)(void *user, const char *path, fl_data_mode mode);
-    /* bytes done; read: 0 at the end */
+    /* return the number of bytes transferred; read: 0 at the end */
     int64_t (*read)(void *user, void *file, void *dst, size_t n, int64_t at);
     int64_t (*write)(void *user, void *file, const void *src, size_t n, int64_t at);
     int64_t (*size)(void *user, void *file);
-    int (*sync)(void *user, void *file);  /* returns when the bytes will survive a power loss */
-    int (*close)(void *user, void *file); /* the handle is gone even when it fails */
+    int (*sync)(void *user, void *file);  /* fsync: returns when the data is durable */
+    int (*close)(void *user, void *file); /* the handle is invalid even after a failure */
     /* replaces `to` atomically; `from` may be open */
     int (*rename)(void *user, const char *from, const char *to);
     int (*remove)(void *user, const char *path);
     int (*sync_dir)(void *user, const char *path); /* makes a rename to path durable */
-    /* Calls each for every name in a folder but "." and "..", in any order, until it says false. NULL:
-       there are no folders. */
+    /* Calls each for every name in a folder except "." and "..", in any order, until it returns false. NULL:
+       folders are not supported. */
     int (*list)(void *user, const char *path, fl_data_name_fn each, void *arg);
-    /* Optional, both or none: the first n bytes of a file in memory, with FL_ALIGN readable ones behind
-       them, that stay when the file is closed. Writing there changes no file (copy on write). */
+    /* Optional, both or none: maps the first n bytes of a file, followed by FL_ALIGN readable bytes; the
+       mapping outlives the handle. Writes change memory only, not the file (copy on write). */
     void *(*map)(void *user, void *file, int64_t n);
     void (*unmap)(void *user, void *p, int64_t n);
 } fl_data_io;
-/* The operating system's files. On Windows they are not mapped. Only regular files are opened: a pipe (also
-   process substitution and a piped /dev/stdin), a socket or a device is an error at once, as readers need the
-   size, and bytes at any offset; /dev/stdin works where a file is redirected to it. */
+/* The operating system's files. On Windows they are not mapped. Only regular files can be opened: a pipe
+   (also process substitution and a piped /dev/stdin), a socket or a device is an error at once, because
+   readers need the size and random access; /dev/stdin works if a file is redirected to it. */
 FL_API const fl_data_io *fl_data_io_system(void);
-/* Makes *io (copied; NULL: the system's) the table of the process. Set it before other threads use
-   files; files that are open keep the table that opened them. */
+/* Makes *io (copied; NULL: the system's) the table of the process. Call it before other threads use files;
+   open files keep the table that opened them. */
 FL_API void fl_data_io_use(const fl_data_io *io);
 
-/* For readers and writers of your own: a file open through the process's table. */
+/* For custom readers and writers: a file opened through the process's table. */
 typedef struct fl_data_stream {
     fl_data_io io;
-    void *file;       /* close: f.io.close(f.io.user, f.file) */
-    const char *who;  /* the function and the file, for messages; borrowed */
+    void *file;       /* close it by f.io.close(f.io.user, f.file) */
+    const char *who;  /* function name and path for error messages; borrowed */
     const char *path;
     int64_t size;     /* of a file opened for reading or appending, in bytes */
 } fl_data_stream;
-/* These are false after fl_fail("who: path: what went wrong"). */
+/* These return false after fl_fail("who: path: what went wrong"). */
 FL_API bool fl_data_stream_open(fl_data_stream *f, const char *who, const char *path, fl_data_mode mode);
-/* All n bytes at offset at. */
+/* Reads or writes all n bytes at offset `at`. */
 FL_API bool fl_data_stream_read(const fl_data_stream *f, void *dst, size_t n, int64_t at);
 FL_API bool fl_data_stream_write(const fl_data_stream *f, const void *src, size_t n, int64_t at);
-/* 1: there is a file of that name, 0: there is none, -1: after fl_fail. */
+/* 1 if the file exists, 0 if not, -1 after fl_fail. */
 FL_API int fl_data_exists(const char *who, const char *path);
-FL_API bool fl_data_ends(const char *name, const char *end); /* does a name end so? */
-/* True if a path of n bytes, which some file names, stays in the folder that it is relative to: it is not
-   absolute and has no component "..". Links in that folder are followed: who may write there is trusted. */
+FL_API bool fl_data_ends(const char *name, const char *end); /* whether name ends with end */
+/* Whether a path of n bytes from an untrusted file stays inside the folder that it is relative to: it is not
+   absolute and has no component "..". Links in that folder are followed: those who can write there are
+   trusted. */
 FL_API bool fl_data_path_inside(const char *path, size_t n);
-/* Removes a file if that can be done. */
+/* Removes a file; failures are ignored. */
 FL_API void fl_data_remove(const char *path);
-/* Records the failure that errno tells; false. */
+/* Reports an error with errno's text; returns false. */
 FL_API bool fl_data_stream_fail(const fl_data_stream *f, const char *what);
-/* The names in a folder, through the process's table. */
+/* Lists the names in a folder through the process's table. */
 FL_API bool fl_data_folder_names(const char *who, const char *path, fl_data_name_fn each, void *arg);
 
-/* A file that takes path's place in one piece: write to f, then end it. The bytes go to "<path>.tmp",
-   reach the disk, and then take path's place: a kill or a power loss at any moment leaves the old file
-   or the new one, and a <path>.tmp that a dead writer left is taken over by the next one. A second
-   writer of the same path at the same time gets an error, and so does one that finds a symbolic or a hard
-   link at <path>.tmp. The new file has the permissions of the one that it replaces; its owner
-   may always read and write it. */
+/* Atomic replacement of a file: begin, write to f, then end. Data goes to "<path>.tmp", is synced to disk,
+   and renamed to path: a kill or a power loss at any moment leaves the old file or the new one. A <path>.tmp
+   that a dead writer left is taken over by the next one. It is an error if another writer has the same path
+   open, or <path>.tmp is a symbolic or hard link. The new file has the permissions of the one that it
+   replaces, and its owner may always read and write it. */
 typedef struct fl_data_replacement {
     fl_data_stream f;
     const char *path; /* borrowed */
 } fl_data_replacement;
 FL_API bool fl_data_replace_begin(fl_data_replacement *r, const char *who, const char *path);
-/* written: all that was to be written is; if not, nothing was replaced. True if path has the new file. */
+/* written: whether all data was written; if not, nothing is replaced. Returns true if path has the new
+   file. */
 FL_API bool fl_data_replace_end(fl_data_replacement *r, bool written);
-/* The file path with those bytes, in one piece. */
+/* Writes a whole file, with atomic replacement. */
 FL_API bool fl_data_replace(const char *who, const char *path, const void *bytes, size_t n);
 
-/* For readers and sets of your own: a tensor in the host's memory (of backend "cpu"), whatever the default
-   backend is; uninitialised, in this thread's scope. */
+/* For custom readers and sets: an uninitialised tensor in host memory (backend "cpu"), whatever the default
+   backend is, in this thread's scope. */
 FL_API fl_tensor *fl_data_host_tensor(fl_shape shape, fl_dtype dtype);
-/* Reverses the bytes of each of n / size numbers: big-endian to little-endian. */
+/* Reverses the bytes of each of n / size numbers (big-endian to little-endian). */
 FL_API void fl_data_swap_bytes(void *bytes, size_t n, size_t size);
 
 #ifdef __cplusplus
@@ -125,7 +126,7 @@ FL_API void fl_data_swap_bytes(void *bytes, size_t n, size_t size);
 #include <unistd.h>
 #endif
 
-#define FL__DATA_TEMP ".tmp" /* behind the path that is being replaced */
+#define FL__DATA_TEMP ".tmp" /* appended to the path being replaced */
 
 /* ---- the system's files ---- */
 
@@ -135,8 +136,8 @@ typedef struct fl__data_fd {
     int fd;
 } fl__data_fd;
 
-/* The permissions of the file that "<file>.tmp" will replace, with those that taking it over needs; -1: there
-   is none. False: out of memory. */
+/* The permissions of the file that "<file>.tmp" will replace, plus those needed to take it over; -1: no such
+   file. Returns false if out of memory. */
 static bool fl__data_permissions(const char *temp, int *permissions) {
     struct stat s;
     *permissions = -1;
@@ -151,16 +152,16 @@ static bool fl__data_permissions(const char *temp, int *permissions) {
     return true;
 }
 
-/* The lock makes us the only writer, unless somebody renamed or removed the file between our open
-   and our lock: then we hold another file than the one there. 1: ours, 0: try again, -1: errno. */
-static int fl__data_claim(int fd, const char *path, fl_data_mode mode, int permissions) {
+/* Locks the file to be its only writer. If somebody renamed or removed the file between open and lock, the
+   handle is not that of the path any more. Returns 1: locked, 0: try again, -1: errno. */
+static int fl__data_lock(int fd, const char *path, fl_data_mode mode, int permissions) {
     struct stat ours, there;
     const bool replace = mode == FL_DATA_REPLACE;
     bool unsupported;
     if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
         unsupported = errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP;
         if (!unsupported)
-            return errno == EINTR ? 0 : -1; /* some network file systems have no locks */
+            return errno == EINTR ? 0 : -1; /* some network file systems do not support locks */
     }
     if (fstat(fd, &ours) < 0) return -1;
     if ((replace ? lstat : stat)(path, &there) < 0) return errno == ENOENT ? 0 : -1;
@@ -172,7 +173,7 @@ static int fl__data_claim(int fd, const char *path, fl_data_mode mode, int permi
     return replace && ftruncate(fd, 0) < 0 ? -1 : 1;
 }
 
-/* Opening a pipe does not wait for its other end. */
+/* O_NONBLOCK: opening a pipe must not wait for its other end. */
 static int fl__data_open_fd(const char *path, fl_data_mode mode) {
     const int common = O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
     const int more = mode == FL_DATA_REPLACE ? O_CREAT | O_NOFOLLOW : O_CREAT;
@@ -187,7 +188,7 @@ static int fl__data_open_fd(const char *path, fl_data_mode mode) {
                      : open(path, O_RDWR | more | common, permissions < 0 ? 0666 : (mode_t)permissions);
         if (fd < 0 && errno == EINTR) continue;
         if (fd < 0 || mode == FL_DATA_READ) return fd;
-        int claimed = fl__data_claim(fd, path, mode, permissions), reason = errno;
+        int claimed = fl__data_lock(fd, path, mode, permissions), reason = errno;
         if (claimed > 0) return fd;
         close(fd);
         errno = reason;
@@ -272,11 +273,11 @@ static int fl__data_system_sync_dir(void *user, const char *path) {
     int r = fsync(fd), reason = errno;
     close(fd);
     errno = reason;
-    bool unsupported = reason == EINVAL || reason == ENOTSUP; /* not all can */
+    bool unsupported = reason == EINVAL || reason == ENOTSUP; /* some file systems cannot */
     return r < 0 && !unsupported ? -1 : 0;
 }
 
-/* Links count as what they lead to; those that lead nowhere as files. */
+/* Links count as their targets; dangling links as files. */
 static int fl__data_system_list(void *user, const char *path, fl_data_name_fn each, void *arg) {
     (void)user;
     DIR *dir = opendir(path);
@@ -295,7 +296,7 @@ static int fl__data_system_list(void *user, const char *path, fl_data_name_fn ea
     return reason ? -1 : 0;
 }
 
-/* The page behind the file's last one is memory of zeros. */
+/* One more page after the file's last one is mapped to zeros. */
 static int64_t fl__data_mapped(int64_t n) {
     const int64_t page = sysconf(_SC_PAGESIZE);
     return (n + page - 1) / page * page + page;
@@ -340,7 +341,7 @@ static int fl__data_windows_result(bool ok) {
     return ok ? 0 : -1;
 }
 
-/* UTF-8 to the system's characters; the caller frees. */
+/* UTF-8 to wide characters; the caller frees. */
 static wchar_t *fl__data_wide(const char *path) {
     int n = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, NULL, 0);
     wchar_t *w = n > 0 ? fl_heap_alloc((size_t)n * sizeof *w) : NULL;
@@ -349,7 +350,7 @@ static wchar_t *fl__data_wide(const char *path) {
     return w;
 }
 
-/* A writer shares only removal and renaming, so a second one is refused. */
+/* A writer shares only deletion and renaming, so that a second writer fails. */
 static void *fl__data_system_open(void *user, const char *path, fl_data_mode mode) {
     (void)user;
     wchar_t *w = fl__data_wide(path);
@@ -480,7 +481,7 @@ FL_API void fl_data_io_use(const fl_data_io *io) {
 
 /* ---- whole reads and writes ---- */
 
-#define FL__DATA_PIECE ((size_t)1 << 28) /* bytes of one call of the table */
+#define FL__DATA_PIECE ((size_t)1 << 28) /* most bytes per call of the table */
 
 FL_API bool fl_data_stream_fail(const fl_data_stream *f, const char *what) {
     if (!fl_given(f, "fl_data_stream_fail", "the stream")) return false;
@@ -490,11 +491,11 @@ FL_API bool fl_data_stream_fail(const fl_data_stream *f, const char *what) {
 /* An open socket is ENXIO, a pipe or a device ESPIPE. */
 static bool fl__data_open_fail(const fl_data_stream *f, fl_data_mode mode, const char *what) {
     if (errno == ESPIPE || errno == ENXIO)
-        return fl_fail("%s: %s: it is a pipe, a socket or a device, expected a regular file", f->who,
+        return fl_fail("%s: %s: got a pipe, a socket or a device, expected a regular file", f->who,
                        f->path);
     if (mode == FL_DATA_REPLACE && (errno == ELOOP || errno == EMLINK))
-        return fl_fail("%s: %s: it is a link to another file, which would be overwritten: remove it", f->who,
-                       f->path);
+        return fl_fail("%s: %s: the path is a link to another file, which would be overwritten: remove it",
+                       f->who, f->path);
     return fl_data_stream_fail(f, what);
 }
 
@@ -506,7 +507,7 @@ FL_API bool fl_data_stream_open(fl_data_stream *f, const char *who, const char *
     errno = 0;
     f->file = f->io.open(f->io.user, path, mode);
     if (!f->file && mode != FL_DATA_READ && errno == EWOULDBLOCK)
-        return fl_fail("%s: %s: another writer is at it", who, path);
+        return fl_fail("%s: %s: the file is open for writing elsewhere", who, path);
     if (!f->file) return fl__data_open_fail(f, mode, "cannot open");
     if (mode == FL_DATA_REPLACE) return true;
     f->size = f->io.size(f->io.user, f->file);
@@ -560,7 +561,7 @@ FL_API bool fl_data_stream_read(const fl_data_stream *f, void *dst, size_t n, in
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return fl_data_stream_fail(f, "cannot read");
         if (got == 0 || (size_t)got > n)
-            return fl_fail("%s: %s: ends at offset %lld, %zu bytes early", f->who, f->path,
+            return fl_fail("%s: %s: the file ends at offset %lld, %zu bytes early", f->who, f->path,
                            (long long)at, n);
         p += got, at += got, n -= (size_t)got;
     }
@@ -580,7 +581,7 @@ FL_API bool fl_data_stream_write(const fl_data_stream *f, const void *src, size_
     return true;
 }
 
-/* ---- one file in another's place ---- */
+/* ---- atomic replacement ---- */
 
 FL_API bool fl_data_replace_begin(fl_data_replacement *r, const char *who, const char *path) {
     if (!fl_given(r, "fl_data_replace_begin", "the replacement")) return false;
@@ -595,7 +596,7 @@ FL_API bool fl_data_replace_begin(fl_data_replacement *r, const char *who, const
     return false;
 }
 
-/* From the rename on there is nothing to undo. */
+/* After the rename nothing can be undone. */
 FL_API bool fl_data_replace_end(fl_data_replacement *r, bool written) {
     if (!fl_given(r, "fl_data_replace_end", "the replacement")) return false;
     const fl_data_io *io = &r->f.io;
@@ -606,7 +607,7 @@ FL_API bool fl_data_replace_end(fl_data_replacement *r, bool written) {
         renamed = io->rename(io->user, temp, r->path) >= 0;
         if (!renamed) ok = fl_data_stream_fail(&r->f, "cannot rename");
     }
-    if (!renamed) io->remove(io->user, temp); /* while we hold it: it is surely ours */
+    if (!renamed) io->remove(io->user, temp); /* still open and locked, hence ours */
     if (io->close(io->user, r->f.file) < 0 && ok) ok = fl_data_stream_fail(&r->f, "cannot close");
     if (ok && io->sync_dir(io->user, r->path) < 0) ok = fl_data_stream_fail(&r->f, "cannot sync the folder");
     fl_heap_free((char *)temp);
@@ -642,7 +643,7 @@ FL_API void fl_data_swap_bytes(void *bytes, size_t n, size_t size) {
 FL_API bool fl_data_folder_names(const char *who, const char *path, fl_data_name_fn each, void *arg) {
     const fl_data_stream f = {.io = *fl__data_io, .who = who, .path = path};
     if (!path) return fl_fail("%s: path is NULL", who);
-    if (!f.io.list) return fl_fail("%s: %s: the file operations in use list no folders", who, path);
+    if (!f.io.list) return fl_fail("%s: %s: the table of file operations cannot list folders", who, path);
     return f.io.list(f.io.user, path, each, arg) >= 0 || fl_data_stream_fail(&f, "cannot list the folder");
 }
 

@@ -1,4 +1,4 @@
-/* idx.h - tensors of idx files, as MNIST's */
+/* fl/data/idx.h - idx files (MNIST) */
 #ifndef FL_DATA_IDX_H
 #define FL_DATA_IDX_H
 #include "file.h"
@@ -8,9 +8,9 @@
 extern "C" {
 #endif
 
-/* The tensor of an idx file (MNIST's format), gzip-compressed or not (known by its first bytes;
-   gzip wants FL_USE_ZLIB). Element types: unsigned byte -> u8, int -> i32, float -> f32, double ->
-   f64; 1 to 8 dims. */
+/* Loads the tensor of an idx file (MNIST's format), plain or gzip-compressed (recognised by its first bytes;
+   gzip needs FL_USE_ZLIB). Element types: unsigned byte -> u8, int -> i32, float -> f32, double -> f64; 1 to
+   8 dims. */
 #define fl_data_load_idx(...) FL__DATA_LOAD_IDX(__VA_ARGS__, ._end = 0)
 #define FL__DATA_LOAD_IDX(path, ...) fl_data_load_idx_opt(path, FL_LITERAL(fl_data_unpack_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_data_load_idx_opt(const char *path, fl_data_unpack_opts o);
@@ -23,17 +23,16 @@ FL_API fl_tensor *fl_data_load_idx_opt(const char *path, fl_data_unpack_opts o);
 #if defined(FL_IMPL_ONLY_DATA_IDX) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_DATA_IDX_IMPL
 #define FL_DATA_IDX_IMPL
-/* Compares the bytes that the header declares, `left` of them, with the file before anything is
-   allocated. */
+/* Compares the size that the header declares, `left` bytes, with the file before anything is allocated. */
 static bool fl__idx_check_size(const fl_data_source *s, size_t left, const fl_data_unpack_opts *o) {
     if (s->packing == FL_DATA_GZIP)
         return ((int64_t)(left / FL_DATA_DEFLATE_LIMIT) <= s->f->size ||
-                fl_fail("%s: %s: declares %zu bytes, more than its %lld compressed bytes can hold",
+                fl_fail("%s: %s: the header declares %zu bytes, more than its %lld compressed bytes can hold",
                         s->f->who, s->f->path, left, (long long)s->f->size)) &&
                fl_data_may_unpack(s->f, (int64_t)left, o);
     return (int64_t)left == s->f->size - s->at ||
-           fl_fail("%s: %s: offset %lld: declares %zu bytes of data, the file has %lld", s->f->who,
-                   s->f->path, (long long)s->at, left, (long long)(s->f->size - s->at));
+           fl_fail("%s: %s: offset %lld: the header declares %zu bytes of data, but the file has %lld",
+                   s->f->who, s->f->path, (long long)s->at, left, (long long)(s->f->size - s->at));
 }
 
 static fl_dtype fl__idx_dtype(int code) {
@@ -48,7 +47,7 @@ static fl_dtype fl__idx_dtype(int code) {
     }
 }
 
-/* Reads magic number and dims, and checks the size: *bytes of data follow. */
+/* Reads magic number and dims, and checks the size; *bytes of data follow. */
 static bool fl__idx_header(fl_data_source *s, const fl_data_unpack_opts *o, fl_dtype *dtype, fl_shape *shape,
                            size_t *bytes) {
     unsigned char head[4], dim[4];
@@ -62,8 +61,8 @@ static bool fl__idx_header(fl_data_source *s, const fl_data_unpack_opts *o, fl_d
                        "0x0b i16, 0x0c i32, 0x0d f32, 0x0e f64 are)", s->f->who, s->f->path, head[2]);
     shape->ndim = head[3];
     if (shape->ndim < 1 || shape->ndim > FL_MAX_DIMS)
-        return fl_fail("%s: %s: offset 3: %d dims, 1 to %d are possible", s->f->who, s->f->path,
-                       shape->ndim, FL_MAX_DIMS);
+        return fl_fail("%s: %s: offset 3: the number of dims must be in [1, %d], got %d", s->f->who,
+                       s->f->path, FL_MAX_DIMS, shape->ndim);
     for (int i = 0; i < shape->ndim; i++) {
         if (!fl_data_source_read(s, dim, 4)) return false;
         shape->dim[i] = (int64_t)dim[0] << 24 | dim[1] << 16 | dim[2] << 8 | dim[3];
@@ -71,7 +70,7 @@ static bool fl__idx_header(fl_data_source *s, const fl_data_unpack_opts *o, fl_d
     int64_t numel = fl_shape_numel(*shape);
     if (numel < 0 || !fl__mul_size((size_t)numel, fl_dtype_size(*dtype), bytes) ||
         *bytes > INT64_MAX)
-        return fl_fail("%s: %s: offset 4: the dims multiply past 2^62", s->f->who, s->f->path);
+        return fl_fail("%s: %s: offset 4: the product of the dims exceeds 2^62", s->f->who, s->f->path);
     return fl__idx_check_size(s, *bytes, o);
 }
 

@@ -1,4 +1,4 @@
-/* json.h - JSON read as a stream of events, and written */
+/* fl/data/json.h - streaming JSON reader and writer */
 #ifndef FL_DATA_JSON_H
 #define FL_DATA_JSON_H
 #include "file.h"
@@ -8,10 +8,10 @@
 extern "C" {
 #endif
 
-/* A reader (RFC 8259) gives one event after the other and holds no more than a window of the file and
-   one text: files may be larger than memory. What is not JSON, not UTF-8, too deep or too long is an
-   error with file, offset and line, and stays one. Keys come as they stand: a reader that must have
-   each once checks that itself.
+/* A pull parser (RFC 8259): it returns one event after the other and holds no more than a window of the file
+   and one text, so that files may be larger than memory. Anything that is not JSON, not UTF-8, too deep or
+   too long is an error with file, offset and line; after it every call fails. Duplicate keys are not
+   detected.
 
     fl_data_json *j = fl_data_json_open("config.json");
     int64_t hidden = 0;
@@ -19,11 +19,11 @@ extern "C" {
         while (fl_data_json_more(j)) // at a key
             if (!strcmp(j->text, "hidden_size")) fl_data_json_int(j, &hidden);
             else fl_data_json_skip(j);
-    bool ok = j && fl_data_json_next(j) == FL_DATA_JSON_END; // no error, and nothing behind it
+    bool ok = j && fl_data_json_next(j) == FL_DATA_JSON_END; // no error, and nothing follows
     fl_data_json_close(j); */
 typedef enum fl_data_json_event {
     FL_DATA_JSON_ERROR, /* after fl_fail */
-    FL_DATA_JSON_END,   /* of the text */
+    FL_DATA_JSON_END,   /* end of the text */
     FL_DATA_JSON_OBJECT,
     FL_DATA_JSON_OBJECT_END,
     FL_DATA_JSON_ARRAY,
@@ -39,75 +39,77 @@ typedef enum fl_data_json_event {
 typedef struct fl_data_json {
     fl_data_json_event event; /* the last one */
     const char *text;         /* of a key, string (unescaped) or number (as written), until the next event;
-                                 "" of one that fl_data_json_int or _double gave */
-    int64_t n;                /* its bytes; a NUL is behind them, and \u0000 is one among them */
-    int depth;                /* objects and arrays that are open */
-    int64_t at, line;         /* where the event begins: offset in the file, line from 1 */
+                                 "" after fl_data_json_int or _double */
+    int64_t n;                /* its length in bytes; a NUL follows; \u0000 is a byte of it */
+    int depth;                /* number of open objects and arrays */
+    int64_t at, line;         /* start of the event: offset in the file, line from 1 */
     /* private */
     fl_data_stream f_;
     char *window_;
-    const char *start_, *p_, *end_; /* the bytes at hand: of the window or the caller's */
-    int64_t start_at_, left_;       /* offset of start_; bytes of the file behind end_ */
+    const char *start_, *p_, *end_; /* buffered bytes: of the window or the caller */
+    int64_t start_at_, left_;       /* offset of start_; bytes of the file after end_ */
     int64_t line_, max_text_;
     int max_depth_, expects_;
-    uint64_t arrays_[16]; /* a bit for each level: an array? */
+    uint64_t arrays_[16]; /* one bit per level: 1 for an array */
     fl_data_text text_;
-    bool c_strings_, many_, broken_; /* broken_: the file could not be read on */
+    bool c_strings_, many_, broken_; /* broken_: reading the file failed */
 } fl_data_json;
 
 typedef struct fl_data_json_opts {
     fl_opts_guard guard_;
-    int max_depth;    /* levels of objects and arrays: 0 -> 64, at most 1024 */
-    int64_t max_text; /* bytes of a string or a number: 0 -> 16 MiB */
-    bool c_strings;   /* \u0000, where a C string would end, is an error */
-    bool many;        /* values one behind the other, as the lines of a JSONL file are */
-    const char *who;  /* the function that errors name, borrowed; NULL -> the one that opened */
-    const char *name; /* what fl_data_json_of calls the text in errors, borrowed; NULL -> "text" */
+    int max_depth;    /* most nested objects and arrays: 0 -> 64, at most 1024 */
+    int64_t max_text; /* most bytes of a string or number: 0 -> 16 MiB */
+    bool c_strings;   /* reject \u0000, which would end a C string */
+    bool many;        /* several values in sequence, as the lines of a JSONL file */
+    const char *who;  /* function name for errors, borrowed; NULL -> the function that opened */
+    const char *name; /* name of the text of fl_data_json_of for errors, borrowed; NULL -> "text" */
     char _end;
 } fl_data_json_opts;
-/* A reader of a file; NULL after fl_fail, which the functions below take as a reader with an error. */
+/* Opens a file. Returns NULL after fl_fail, which the functions below accept as a reader with an error. */
 #define fl_data_json_open(...) FL__DATA_JSON_OPEN(__VA_ARGS__, ._end = 0)
 #define FL__DATA_JSON_OPEN(path, ...) fl_data_json_open_opt(path, FL_LITERAL(fl_data_json_opts, __VA_ARGS__))
 FL_API fl_data_json *fl_data_json_open_opt(const char *path, fl_data_json_opts o);
-/* Of n bytes in memory, which stay the caller's and must outlive the reader. */
+/* Reads n bytes in memory, which must outlive the reader. */
 #define fl_data_json_of(...) FL__DATA_JSON_OF(__VA_ARGS__, ._end = 0)
 #define FL__DATA_JSON_OF(bytes, n, ...) \
     fl_data_json_of_opt(bytes, n, FL_LITERAL(fl_data_json_opts, __VA_ARGS__))
 FL_API fl_data_json *fl_data_json_of_opt(const void *bytes, size_t n, fl_data_json_opts o);
-/* Of n bytes at offset at of a file that is open and stays so; closing the reader leaves it open. */
+/* Reads n bytes at offset `at` of an open file, which must stay open; closing the reader does not close
+   it. */
 FL_API fl_data_json *fl_data_json_in(const fl_data_stream *f, int64_t at, int64_t n, fl_data_json_opts o);
-FL_API void fl_data_json_close(fl_data_json *j); /* NULL is fine */
+FL_API void fl_data_json_close(fl_data_json *j); /* NULL is allowed */
 
 FL_API fl_data_json_event fl_data_json_next(fl_data_json *j);
-/* Is there another one? In an object it goes to its KEY, in an array in front of the element; at the end
-   it goes behind that, and is false. On the outermost level: is there another value? */
+/* Whether there is another element. In an object it advances to its KEY, in an array to just before the
+   element; at the end it consumes the end and returns false. At the outermost level: whether there is another
+   value. */
 FL_API bool fl_data_json_more(fl_data_json *j);
-/* The next event must be that one. */
+/* Reads the next event, which must be e. */
 FL_API bool fl_data_json_expect(fl_data_json *j, fl_data_json_event e);
-/* The next event must be a value of that kind. A string is valid until the next event; NULL after an
-   error. Whole numbers are exact, or an error past 64 bits; doubles are the nearest ones, in every locale,
-   and an error past their range. */
+/* Read the next value, which must have that type. A string is valid until the next event; NULL after an
+   error. Integers are exact; more than 64 bits are an error. Doubles are correctly rounded, in every locale;
+   an overflow is an error. */
 FL_API const char *fl_data_json_string(fl_data_json *j);
 FL_API bool fl_data_json_int(fl_data_json *j, int64_t *out);
 FL_API bool fl_data_json_double(fl_data_json *j, double *out);
 FL_API bool fl_data_json_bool(fl_data_json *j, bool *out);
-/* The same of the NUMBER that the last event was. */
+/* Convert the NUMBER of the last event. */
 FL_API bool fl_data_json_as_int(fl_data_json *j, int64_t *out);
 FL_API bool fl_data_json_as_double(fl_data_json *j, double *out);
-/* Goes over the next value, whatever is in it. */
+/* Skips the next value with everything in it. */
 FL_API bool fl_data_json_skip(fl_data_json *j);
-/* An error of the reader's user at the last event: "who: path: offset 12, line 3: text"; false. */
+/* Reports an error at the last event: "who: path: offset 12, line 3: text"; returns false. */
 FL_API bool fl_data_json_fail(fl_data_json *j, const char *format, ...) FL_PRINTF(2, 3);
 
-/* n bytes as a JSON string with its quotes, put behind t. What is not UTF-8 becomes U+FFFD. */
+/* Appends n bytes to t as a quoted JSON string. Invalid UTF-8 becomes U+FFFD. */
 FL_API bool fl_data_json_put_string(fl_data_text *t, const char *text, size_t n);
-/* x with the fewest digits that read back as x; null if it is not finite, as JSON has no word for that. */
+/* Appends the shortest decimal that reads back as x; null if x is not finite, which JSON cannot express. */
 FL_API bool fl_data_json_put_double(fl_data_text *t, double x);
 
-/* For readers of other formats. Bytes of the UTF-8 character at s, of which n bytes are left; 0: none. */
+/* Length of the UTF-8 character at s, of which n bytes are left; 0 if it is not valid. */
 FL_API size_t fl_data_utf8(const char *s, size_t n);
-/* The nearest double of n bytes like "-12.5e3", in every locale (past the range: infinite); false if they
-   are no number. */
+/* Parses n bytes like "-12.5e3" as the nearest double, in every locale (infinite on overflow). Returns false
+   if they are not a number. */
 FL_API bool fl_data_parse_double(const char *s, size_t n, double *out);
 
 #ifdef __cplusplus
@@ -127,8 +129,8 @@ FL_API bool fl_data_parse_double(const char *s, size_t n, double *out);
 
 #define FL__JSON_WINDOW 16384
 
-/* What may stand next: a value; an element or the end (behind [ or {); a key (behind a comma); a comma or
-   the end (behind an element). */
+/* What may come next: a value; an element or the end (after [ or {); a key (after a comma); a comma or the
+   end (after an element). */
 enum { FL__JSON_VALUE, FL__JSON_FIRST, FL__JSON_KEY, FL__JSON_AFTER };
 
 /* ---- bytes ---- */
@@ -165,14 +167,14 @@ FL_API bool fl_data_json_fail(fl_data_json *j, const char *format, ...) {
                    (long long)j->line, text);
 }
 
-/* An error where the reader is now. */
+/* Reports an error at the current position. */
 static bool fl__json_bad(fl_data_json *j, const char *what) {
     j->at = fl__json_position(j), j->line = j->line_;
     return fl_data_json_fail(j, "%s", what);
 }
 
-/* Brings n bytes into the window, if so many are left; what is at hand then. A file that cannot be read
-   looks as if it ended: the error's text is the first one. */
+/* Fills the window with n bytes, if so many are left; returns the number of bytes buffered. A read error
+   looks like the end of the file: the first error text is kept. */
 static int64_t fl__json_fill(fl_data_json *j, int64_t n) {
     const int64_t have = j->end_ - j->p_;
     if (have >= n || !j->left_) return have;
@@ -199,7 +201,7 @@ static int fl__json_space(fl_data_json *j) {
 }
 
 static bool fl__json_put(fl_data_json *j, const char *bytes, int64_t n) {
-    if (n > j->max_text_ - j->text_.n) return fl__json_bad(j, "a text longer than max_text");
+    if (n > j->max_text_ - j->text_.n) return fl__json_bad(j, "a text is longer than max_text");
     if (fl_data_text_put(&j->text_, bytes, (size_t)n)) return true;
     j->event = FL_DATA_JSON_ERROR;
     return false;
@@ -212,7 +214,7 @@ static fl_data_json_event fl__json_give(fl_data_json *j, fl_data_json_event e) {
 
 /* ---- strings ---- */
 
-/* Four hexadecimal digits at s; -1 if they are not. */
+/* The value of four hexadecimal digits at s; -1 if they are not. */
 static int32_t fl__json_hex4(const char *s) {
     int32_t v = 0;
     for (int i = 0; i < 4; i++) {
@@ -225,7 +227,7 @@ static int32_t fl__json_hex4(const char *s) {
     return v;
 }
 
-/* The character of \uXXXX, or of two of them, at s; *len bytes were read. -1: there is none. */
+/* The character of \uXXXX, or of a surrogate pair, at s; *len bytes were read. -1 if it is not valid. */
 static int32_t fl__json_unicode(const char *s, int64_t n, int *len) {
     const int32_t c = n < 6 ? -1 : fl__json_hex4(s + 2);
     *len = 6;
@@ -244,7 +246,7 @@ static int64_t fl__json_utf8(char d[4], int32_t c) {
     return tail + 1;
 }
 
-/* The character that a backslash at p_ stands for. */
+/* The character that the escape at p_ stands for. */
 static bool fl__json_escape(fl_data_json *j) {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     const int64_t n = fl__json_fill(j, 12);
@@ -252,14 +254,14 @@ static bool fl__json_escape(fl_data_json *j) {
     char bytes[4];
     int len = 2;
     const int32_t u = k ? to[k - from] : c == 'u' ? fl__json_unicode(j->p_, n, &len) : -1;
-    if (u < 0) return fl__json_bad(j, "a bad escape in a string");
+    if (u < 0) return fl__json_bad(j, "invalid escape in a string");
     if (!u && j->c_strings_) return fl__json_bad(j, "a NUL in a string");
     if (!fl__json_put(j, bytes, fl__json_utf8(bytes, u))) return false;
     j->p_ += len;
     return true;
 }
 
-/* The string at p_ into text_: runs of plain bytes, and what is special between them. */
+/* Copies the string at p_ to text_: runs of plain bytes, and the escapes between them. */
 static bool fl__json_read_string(fl_data_json *j) {
     j->p_++;
     for (;;) {
@@ -268,14 +270,14 @@ static bool fl__json_read_string(fl_data_json *j) {
             j->p_++;
         if (!fl__json_put(j, run, j->p_ - run)) return false;
         if (j->p_ == j->end_ && fl__json_fill(j, 1)) continue;
-        if (j->p_ == j->end_) return fl__json_bad(j, "the string does not end");
+        if (j->p_ == j->end_) return fl__json_bad(j, "the string is not terminated");
         if (*j->p_ == '"') break;
         if ((unsigned char)*j->p_ < 0x20) return fl__json_bad(j, "a control character in a string");
         if (*j->p_ == '\\') {
             if (!fl__json_escape(j)) return false;
             continue;
         }
-        const int64_t left = fl__json_fill(j, 4); /* which moves p_ */
+        const int64_t left = fl__json_fill(j, 4); /* may move p_ */
         const size_t len = fl_data_utf8(j->p_, (size_t)left);
         if (!len) return fl__json_bad(j, "invalid UTF-8");
         if (!fl__json_put(j, j->p_, (int64_t)len)) return false;
@@ -320,14 +322,14 @@ static bool fl__json_read_number(fl_data_json *j) {
         while (j->p_ < j->end_ && fl__json_in_number(*j->p_)) j->p_++;
         if (!fl__json_put(j, run, j->p_ - run)) return false;
     } while (j->p_ == j->end_ && fl__json_fill(j, 1));
-    return fl__json_is_number(j->text_.p) || fl_data_json_fail(j, "'%.40s' is no number", j->text_.p);
+    return fl__json_is_number(j->text_.p) || fl_data_json_fail(j, "'%.40s' is not a number", j->text_.p);
 }
 
 static const double fl__json_ten[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
                                       1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
 
-/* The digits without their point, which a locale may write in another way: "-12.5e3" is "-125e2". Few
-   digits and a small exponent need no more than one exact operation. */
+/* Converts the digits without the point, whose character depends on the locale: "-12.5e3" is "-125e2". With
+   few digits and a small exponent one exact operation suffices. */
 FL_API bool fl_data_parse_double(const char *s, size_t n, double *out) {
     if (!fl_given(s, "fl_data_parse_double", "the text") ||
         !fl_given(out, "fl_data_parse_double", "the result")) return false;
@@ -375,11 +377,11 @@ FL_API bool fl_data_json_as_double(fl_data_json *j, double *out) {
     double x;
     if (!fl__json_at_number(j)) return false;
     if (!fl_data_parse_double(j->text, (size_t)j->n, &x)) {
-        j->event = FL_DATA_JSON_ERROR; /* out of memory: it is a number */
+        j->event = FL_DATA_JSON_ERROR; /* out of memory: the text is a number */
         return false;
     }
     if (!isfinite(x))
-        return fl_data_json_fail(j, "the number '%.40s' is past the range of a double", j->text);
+        return fl_data_json_fail(j, "the number '%.40s' is out of range of a double", j->text);
     *out = x;
     return true;
 }
@@ -393,8 +395,8 @@ FL_API bool fl_data_json_as_int(fl_data_json *j, int64_t *out) {
     for (; *s >= '0' && *s <= '9'; s++)
         if (__builtin_mul_overflow(v, 10, &v) ||
             __builtin_add_overflow(v, negative ? '0' - *s : *s - '0', &v))
-            return fl_data_json_fail(j, "the number '%.40s' is past 2^63", j->text);
-    if (*s) return fl_data_json_fail(j, "expected a whole number, not '%.40s'", j->text);
+            return fl_data_json_fail(j, "the number '%.40s' is out of range of int64", j->text);
+    if (*s) return fl_data_json_fail(j, "expected an integer, got '%.40s'", j->text);
     *out = v;
     return true;
 }
@@ -406,8 +408,8 @@ static bool fl__json_in_array(const fl_data_json *j) {
     return level >= 0 && (j->arrays_[level / 64] >> level % 64 & 1);
 }
 
-/* The first byte of what comes next, behind white space and a comma; -1 at the end of the text, or after
-   an error. */
+/* The first byte of what comes next, after white space and a comma; -1 at the end of the text, or after an
+   error. */
 static int fl__json_ready(fl_data_json *j) {
     const int c = fl__json_space(j);
     if (j->expects_ != FL__JSON_AFTER || !j->depth) return c;
@@ -422,14 +424,15 @@ static int fl__json_ready(fl_data_json *j) {
     return fl__json_space(j);
 }
 
-/* Does the object or array end here, with the byte c? */
+/* Whether the object or array ends here, with the byte c. */
 static bool fl__json_is_end(const fl_data_json *j, int c) {
     const bool may = j->expects_ == FL__JSON_FIRST || j->expects_ == FL__JSON_AFTER;
     return j->depth && may && c == (fl__json_in_array(j) ? ']' : '}');
 }
 
 static bool fl__json_enter(fl_data_json *j, bool array) {
-    if (j->depth == j->max_depth_) return fl__json_bad(j, "objects and arrays deeper than max_depth");
+    if (j->depth == j->max_depth_) return fl__json_bad(j, "objects and arrays are nested deeper than "
+                                                       "max_depth");
     const uint64_t bit = (uint64_t)1 << j->depth % 64, word = j->arrays_[j->depth / 64];
     j->arrays_[j->depth / 64] = array ? word | bit : word & ~bit;
     j->depth++;
@@ -454,7 +457,7 @@ static bool fl__json_word(fl_data_json *j, const char *word) {
     return true;
 }
 
-/* The value that begins with the byte c. */
+/* Reads the value that begins with the byte c. */
 static fl_data_json_event fl__json_value(fl_data_json *j, int c) {
     static const struct {
         char first;
@@ -487,7 +490,7 @@ FL_API fl_data_json_event fl_data_json_next(fl_data_json *j) {
     if (!fl__json_put(j, "", 0)) return FL_DATA_JSON_ERROR;
     if (!j->depth && j->expects_ == FL__JSON_AFTER) {
         if (c < 0) return fl__json_give(j, FL_DATA_JSON_END);
-        if (!j->many_) return fl__json_bad(j, "something behind the value"), FL_DATA_JSON_ERROR;
+        if (!j->many_) return fl__json_bad(j, "unexpected text after the value"), FL_DATA_JSON_ERROR;
     }
     if (fl__json_is_end(j, c)) {
         const bool array = fl__json_in_array(j);
@@ -520,21 +523,21 @@ FL_API bool fl_data_json_expect(fl_data_json *j, fl_data_json_event e) {
         "an array", "the end of an array", "a key",     "a string",
         "a number", "true",                "false",     "null"};
     if (fl_data_json_next(j) == e) return true;
-    return j && j->event && fl_data_json_fail(j, "expected %s, not %s", names[e], names[j->event]);
+    return j && j->event && fl_data_json_fail(j, "expected %s, got %s", names[e], names[j->event]);
 }
 
 FL_API const char *fl_data_json_string(fl_data_json *j) {
     return fl_data_json_expect(j, FL_DATA_JSON_STRING) ? j->text : NULL;
 }
 
-/* A number of at most 15 digits that stands plainly in the window, as digits / 10^places (NULL: 0); false,
-   and nothing has happened, if something else comes. */
+/* Fast path: a number of at most 15 digits that is completely in the window, as digits / 10^places (NULL: 0).
+   Returns false, without consuming anything, for everything else. */
 static bool fl__json_plain_number(fl_data_json *j, int64_t *digits, int *places) {
     if (!j || j->event == FL_DATA_JSON_ERROR || j->broken_ || fl__json_ready(j) < 0 ||
         j->expects_ != FL__JSON_VALUE) return false;
     const bool negative = *j->p_ == '-';
     const char *first = j->p_ + negative, *s = first, *point = NULL;
-    const char *last = j->end_ - s > 16 ? s + 16 : j->end_ - 1; /* the byte behind the number is there too */
+    const char *last = j->end_ - s > 16 ? s + 16 : j->end_ - 1; /* the byte after the number is there too */
     int64_t v = 0;
     for (; s < last; s++) {
         if (*s >= '0' && *s <= '9') v = v * 10 + (*s - '0');
@@ -581,7 +584,7 @@ FL_API bool fl_data_json_skip(fl_data_json *j) {
 
 /* ---- opening ---- */
 
-/* path: copied behind the reader. */
+/* path: copied to memory after the reader. */
 static fl_data_json *fl__json_new(const char *who, const char *path, fl_data_json_opts o) {
     const size_t n = strlen(path) + 1;
     if (o.max_depth < 0 || o.max_depth > 1024 || o.max_text < 0) {
@@ -622,7 +625,7 @@ FL_API fl_data_json *fl_data_json_in(const fl_data_stream *f, int64_t at, int64_
     if (!fl_given(f, "fl_data_json_in", "the stream")) return NULL;
     fl_data_json *j = fl__json_new(f->who, f->path, o);
     if (!j) return NULL;
-    j->f_.io = f->io, j->f_.file = f->file, j->f_.size = -1; /* -1: not ours to close */
+    j->f_.io = f->io, j->f_.file = f->file, j->f_.size = -1; /* -1: not closed with the reader */
     if (fl__json_window(j, at, n)) return j;
     fl_data_json_close(j);
     return NULL;
@@ -674,7 +677,7 @@ FL_API bool fl_data_json_put_double(fl_data_text *t, double x) {
     for (int digits = 15; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, x);
         char *d = text;
-        for (const char *s = text; *s; s++) { /* whatever a locale's point is */
+        for (const char *s = text; *s; s++) { /* the decimal point depends on the locale */
             const bool plain = (*s >= '0' && *s <= '9') || *s == '-' || *s == '+' || *s == 'e';
             if (plain) *d++ = *s;
             else if (d[-1] != '.') *d++ = '.';

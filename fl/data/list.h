@@ -1,4 +1,4 @@
-/* list.h - data sets of files: a list with a line for each sample, a folder, a folder for each class */
+/* fl/data/list.h - data sets of files: from a list, a folder, or a folder per class */
 #ifndef FL_DATA_LIST_H
 #define FL_DATA_LIST_H
 #include "file.h"
@@ -8,29 +8,29 @@
 extern "C" {
 #endif
 
-/* What a sample is to be made of. */
+/* The description of a sample to read. */
 typedef struct fl_data_listed {
-    const char *path;         /* the file, behind the root or the folder */
-    int n;                    /* fields of the line; a folder's entry has one: the path without the folder */
+    const char *path;         /* of the file, with root or folder */
+    int n;                    /* fields of the line; in a folder 1: the path relative to the folder */
     const char *const *field;
-    int64_t line;             /* of the list, from 1; 0: of a folder */
-    int64_t label;            /* the class of a folder of classes; else -1 */
+    int64_t line;             /* number in the list, from 1; in a folder 0 */
+    int64_t label;            /* the class in a folder of classes; else -1 */
 } fl_data_listed;
-/* Reads a sample. Called from several threads below fl_data_prefetch; e lives until it returns. */
+/* Reads a sample. Called from several threads under fl_data_prefetch; e is valid until it returns. */
 typedef bool (*fl_data_read_fn)(const fl_data_listed *e, fl_data_sample *out, void *user);
 
 typedef struct fl_data_list_opts {
     fl_opts_guard guard_;
-    void *user;       /* read's */
-    const char *root; /* folder that paths must stay in (fl_data_path_inside); NULL: taken as they are */
+    void *user;       /* passed to read */
+    const char *root; /* folder that all paths are in (fl_data_path_inside); NULL: paths are used as is */
     char separator;   /* of fields; 0: a tab */
-    int columns;      /* fields that a line must have: the last takes what is left; 0: any number */
+    int columns;      /* required fields per line, the last takes the rest of the line; 0: any number */
     int path;         /* column of the path, from 0 */
-    int length;       /* column, from 1, of the sample's length (fl_data_length; parts count up); 0: none */
+    int length;       /* column, from 1, of the sample's length (fl_data_length; rounded up); 0: none */
     char _end;
 } fl_data_list_opts;
-/* A sample for each line of a text file that is not blank. The text is read at once, the files by
-   `read`. A bad line is an error that names file and line. */
+/* A sample for each non-blank line of a text file. The list is read at once, the files later, by `read`.
+   Invalid lines are errors that name file and line. */
 #define fl_data_list(...) FL__DATA_LIST(__VA_ARGS__, ._end = 0)
 #define FL__DATA_LIST(path, read, ...) \
     fl_data_list_opt(path, read, FL_LITERAL(fl_data_list_opts, __VA_ARGS__))
@@ -38,23 +38,24 @@ FL_API fl_data_set *fl_data_list_opt(const char *path, fl_data_read_fn read, fl_
 
 typedef struct fl_data_folder_opts {
     fl_opts_guard guard_;
-    void *user;             /* read's */
-    const char *extensions; /* "png,jpg": only files that end so, in any case; NULL: all */
-    bool flat;              /* leaves sub-folders out */
-    bool classes;           /* a sub-folder for each class, in the order of their names (torchvision's
-                               ImageFolder): i64 [], the class, comes behind what read gives */
+    void *user;             /* passed to read */
+    const char *extensions; /* "png,jpg": only files with these extensions, ignoring case; NULL: all */
+    bool flat;              /* ignore sub-folders */
+    bool classes;           /* one sub-folder per class, sorted by name (torchvision's ImageFolder); class,
+                               i64 [], is appended to the fields from read */
     char _end;
 } fl_data_folder_opts;
-/* A sample for each file in a folder and those below it, up to 64 deep, in the order of the
-   bytes of the names along their paths. Names that start with a dot are left out. */
+/* A sample for each file in a folder and its sub-folders, up to 64 levels deep, sorted by the bytes of the
+   names along their paths. Names that start with a dot are ignored. */
 #define fl_data_folder(...) FL__DATA_FOLDER(__VA_ARGS__, ._end = 0)
 #define FL__DATA_FOLDER(path, read, ...) \
     fl_data_folder_opt(path, read, FL_LITERAL(fl_data_folder_opts, __VA_ARGS__))
 FL_API fl_data_set *fl_data_folder_opt(const char *path, fl_data_read_fn read, fl_data_folder_opts o);
-/* The name of class k of such a set itself, NULL past the last one: valid while the set is. */
+/* The name of class k of such a set; NULL if out of range. Valid as long as the set. */
 FL_API const char *fl_data_class_name(const fl_data_set *folder, int64_t k);
 
-/* The path of sample i of such a set, or of a list's, as `read` gets it; false (no error) of other sets. */
+/* Writes the path of sample i of such a set, or of a list, as passed to `read`; false, without an error, for
+   other sets. */
 FL_API bool fl_data_listed_path(const fl_data_set *set, int64_t i, char *buf, size_t size);
 
 #ifdef __cplusplus
@@ -71,14 +72,14 @@ FL_API bool fl_data_listed_path(const fl_data_set *set, int64_t i, char *buf, si
 #include <stdlib.h>
 #include <string.h>
 
-/* A line, or a path within a folder: small, as many may be in a small file. */
+/* A line, or a path within a folder; kept small, because there may be many. */
 typedef struct fl__data_line {
     union {
         const char *text;
-        int64_t at; /* of text, while that may still move */
+        int64_t at; /* offset in text, while that may still move */
     };
-    int64_t number; /* of the line; depth of a folder */
-    int64_t value;  /* length of a list's sample, class of a folder's; -1: none */
+    int64_t number; /* of the line; depth in a folder */
+    int64_t value;  /* length of a list's sample, class in a folder; -1: none */
 } fl__data_line;
 
 typedef struct fl__data_listed {
@@ -88,8 +89,8 @@ typedef struct fl__data_listed {
     bool is_list, flat, classes;
     char *root, *text;
     int64_t len, cap, n, line_cap, n_folder, folder_cap;
-    fl__data_line *line, *folder; /* the classes, in the end */
-    int64_t at;                   /* folder that is being read */
+    fl__data_line *line, *folder; /* finally the classes */
+    int64_t at;                   /* folder being read */
     bool ok;
 } fl__data_listed;
 
@@ -114,7 +115,7 @@ static int fl__data_count_fields(const char *text, const fl_data_list_opts *o) {
     return n;
 }
 
-/* Reads with the fields of a line: pointers, a copy of the text and the path lie in one block. */
+/* Reads a sample with the fields of a line: pointers, a copy of the text and the path are in one block. */
 static bool fl__data_read_line(const fl__data_listed *d, const fl__data_line *l, fl_data_sample *out) {
     const int n = d->o.separator ? fl__data_count_fields(l->text, &d->o) : 1;
     const size_t len = strlen(l->text), root = d->root ? strlen(d->root) : 0;
@@ -129,10 +130,10 @@ static bool fl__data_read_line(const fl__data_listed *d, const fl__data_line *l,
     snprintf(path, root + len + 2, "%s%s%s", d->root ? d->root : "", d->root ? "/" : "", field[d->o.path]);
     const int64_t label = d->is_list ? -1 : l->value;
     const fl_data_listed e = {path, n, (const char *const *)field, d->is_list ? l->number : 0, label};
-    bool ok = d->read(&e, out, d->o.user) || fl_fail("fl_data_list: %s was refused", path);
+    bool ok = d->read(&e, out, d->o.user) || fl_fail("fl_data_list: read returned false for %s", path);
     if (ok && label >= 0) {
         fl_tensor *t = fl_data_host_tensor(FL_SCALAR_SHAPE, FL_I64);
-        ok = out->n < FL_DATA_FIELDS || fl_fail("fl_data_folder: %s: no room for the class", path);
+        ok = out->n < FL_DATA_FIELDS || fl_fail("fl_data_folder: %s: no field is left for the class", path);
         ok = ok && t && fl_set_host(t, &label, sizeof label);
         if (ok) out->t[out->n++] = t;
     }
@@ -150,10 +151,10 @@ static int64_t fl__data_listed_length(fl_data_set *self, int64_t i) {
     return d->is_list ? d->line[i].value : -1;
 }
 
-/* The set of what d lists; takes it. */
+/* Makes the set from d and takes ownership. */
 static fl_data_set *fl__data_listed_set(fl__data_listed *d, const char *who, const char *path) {
     bool ok = d && d->ok;
-    if (ok && !d->n) ok = fl_fail("%s: %s: there is no sample", who, path);
+    if (ok && !d->n) ok = fl_fail("%s: %s: no samples found", who, path);
     if (!ok) {
         fl__data_listed_free(d);
         return NULL;
@@ -178,7 +179,7 @@ static fl__data_listed *fl__data_listed_new(const char *who, const char *root, f
 
 /* ---- a list ---- */
 
-/* Field k of a line, up to size - 1 bytes of it; false if it is empty or too long. */
+/* Copies field k of a line, up to size - 1 bytes; false if it is empty or too long. */
 static bool fl__data_field(const char *text, const fl_data_list_opts *o, int k, char *buf, size_t size) {
     while (k--) text = strchr(text, o->separator) + 1;
     const size_t n = strcspn(text, (char[]){o->separator, 0});
@@ -188,33 +189,35 @@ static bool fl__data_field(const char *text, const fl_data_list_opts *o, int k, 
     return true;
 }
 
-/* Checks a line and takes it. */
-static bool fl__data_take_line(fl__data_listed *d, const char *path, char *text, size_t n, int64_t number) {
+/* Checks a line and adds it. */
+static bool fl__data_add_line(fl__data_listed *d, const char *path, char *text, size_t n, int64_t number) {
     char buf[64], *end = buf;
     const fl_data_list_opts *o = &d->o;
-    if (strlen(text) < n) return fl_fail("fl_data_list: %s: line %lld: a zero byte", path, (long long)number);
+    if (strlen(text) < n) return fl_fail("fl_data_list: %s: line %lld: the line contains a NUL byte", path,
+                                         (long long)number);
     if (n && text[n - 1] == '\r') text[--n] = 0;
     if (strspn(text, " \t") == n) return true;
     const int columns = fl__data_count_fields(text, o);
     const int most = o->path > o->length - 1 ? o->path + 1 : o->length,
               least = o->columns > most ? o->columns : most;
     if (columns < least)
-        return fl_fail("fl_data_list: %s: line %lld: %d fields, of %d", path, (long long)number, columns,
-                       least);
+        return fl_fail("fl_data_list: %s: line %lld: got %d fields, expected at least %d", path,
+                       (long long)number, columns, least);
     const char *file = text;
     for (int k = 0; k < o->path; k++) file = strchr(file, o->separator) + 1;
     if (!*file || (*file == o->separator && o->path + 1 != o->columns))
-        return fl_fail("fl_data_list: %s: line %lld: no path in field %d", path, (long long)number, o->path);
+        return fl_fail("fl_data_list: %s: line %lld: field %d, the path, is empty", path, (long long)number,
+                       o->path);
     const size_t n_file = o->path + 1 == o->columns ? strlen(file) : strcspn(file, (char[]){o->separator, 0});
     if (d->root && !fl_data_path_inside(file, n_file))
-        return fl_fail("fl_data_list: %s: line %lld: the path '%.*s' leaves root", path, (long long)number,
-                       n_file > 200 ? 200 : (int)n_file, file);
+        return fl_fail("fl_data_list: %s: line %lld: the path '%.*s' is outside root", path,
+                       (long long)number, n_file > 200 ? 200 : (int)n_file, file);
     double length = -1;
     if (o->length) {
         length = fl__data_field(text, o, o->length - 1, buf, sizeof buf) ? strtod(buf, &end) : -1;
         if (end == buf || *end || !(length >= 0 && length <= 0x1p53))
-            return fl_fail("fl_data_list: %s: line %lld: field %d is no length", path, (long long)number,
-                           o->length - 1);
+            return fl_fail("fl_data_list: %s: line %lld: field %d is not a length, a number from 0 to 2^53",
+                           path, (long long)number, o->length - 1);
     }
     const int64_t whole = (int64_t)length;
     d->line[d->n++] = (fl__data_line){{text}, number, whole + ((double)whole < length)};
@@ -233,12 +236,12 @@ static bool fl__data_read_list(fl__data_listed *d, const char *path) {
     for (const char *q = p; (q = memchr(q, '\n', (size_t)(end - q))); q++) lines++;
     d->line = fl_heap_alloc((size_t)lines * sizeof *d->line);
     if (!d->line) return false;
-    if (f.size >= 3 && !memcmp(p, "\xef\xbb\xbf", 3)) p += 3; /* some editors mark UTF-8 so */
+    if (f.size >= 3 && !memcmp(p, "\xef\xbb\xbf", 3)) p += 3; /* byte order mark of some editors */
     for (int64_t number = 1; ok && p < end; number++) {
         char *stop = memchr(p, '\n', (size_t)(end - p));
         if (!stop) stop = end;
         *stop = 0;
-        ok = fl__data_take_line(d, path, p, (size_t)(stop - p), number);
+        ok = fl__data_add_line(d, path, p, (size_t)(stop - p), number);
         p = stop + 1;
     }
     return ok;
@@ -247,7 +250,8 @@ static bool fl__data_read_list(fl__data_listed *d, const char *path) {
 FL_API fl_data_set *fl_data_list_opt(const char *path, fl_data_read_fn read, fl_data_list_opts o) {
     if (o.columns < 0 || o.path < 0 || o.length < 0 ||
         (o.columns && (o.path >= o.columns || o.length > o.columns))) {
-        fl_fail("fl_data_list: path in column %d and length in %d, of %d", o.path, o.length - 1, o.columns);
+        fl_fail("fl_data_list: columns must not be negative, path and length within them, got path %d, "
+                "length %d, columns %d", o.path, o.length, o.columns);
         return NULL;
     }
     fl__data_listed *d = fl__data_listed_new("fl_data_list", o.root, read);
@@ -275,8 +279,8 @@ static bool fl__data_has_extension(const char *name, const char *list) {
     return false;
 }
 
-/* A name within the folder that is being read. */
-static bool fl__data_take_name(void *arg, const char *name, bool folder) {
+/* Adds a name found in the folder being read. */
+static bool fl__data_add_name(void *arg, const char *name, bool folder) {
     fl__data_listed *d = arg;
     const bool top = d->at < 0;
     if (*name == '.' || (folder && d->flat && !(top && d->classes))) return true;
@@ -306,14 +310,14 @@ static bool fl__data_read_folder(fl__data_listed *d) {
         if (!path) return false;
         snprintf(path, size, "%s%s%s", d->root, *within ? "/" : "", within);
         if (d->at >= 0 && d->folder[d->at].number > 64)
-            d->ok = fl_fail("fl_data_folder: %s: deeper than 64 folders: links in a circle?", path);
-        else d->ok = fl_data_folder_names("fl_data_folder", path, fl__data_take_name, d) && d->ok;
+            d->ok = fl_fail("fl_data_folder: %s: more than 64 nested folders (a cycle of links?)", path);
+        else d->ok = fl_data_folder_names("fl_data_folder", path, fl__data_add_name, d) && d->ok;
         fl_heap_free(path);
     }
     return d->ok;
 }
 
-/* By the names along the path: a '/' comes before what else a name may go on with. */
+/* Sorts by the names along the path: '/' sorts before any other character. */
 static int fl__data_by_text(const void *a, const void *b) {
     const char *x = ((const fl__data_line *)a)->text, *y = ((const fl__data_line *)b)->text;
     while (*x && *x == *y) x++, y++;
@@ -326,10 +330,10 @@ static void fl__data_sort_lines(fl__data_line *line, int64_t n, const char *text
     if (n) qsort(line, (size_t)n, sizeof *line, fl__data_by_text);
 }
 
-/* Numbers the classes, the folders of the root, in the order of their names; each has a file. */
+/* Numbers the classes, i.e. the folders of the root, sorted by name; each must contain a file. */
 static bool fl__data_number_classes(fl__data_listed *d) {
     int64_t n = 0, i = 0;
-    while (n < d->n_folder && d->folder[n].number == 1) n++; /* they were found first */
+    while (n < d->n_folder && d->folder[n].number == 1) n++; /* they come first */
     d->n_folder = n;
     fl__data_sort_lines(d->folder, n, d->text);
     for (int64_t k = 0; k < n; k++) {

@@ -1,4 +1,4 @@
-/* log.h - what happens by step: CSV, JSON lines, and event files for TensorBoard */
+/* fl/data/log.h - training logs: CSV, JSON lines, TensorBoard event files */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -10,23 +10,24 @@ extern "C" {
 #endif
 
 typedef struct fl_data_log fl_data_log;
-/* A log to append to, of the kind that its name says:
-     *.csv        lines "step,name,value" below that header; names and texts quoted where RFC 4180 wants it,
-                  with spaces for line ends: a record is a line
+/* Opens a log for appending; its name selects the format:
+     *.csv        lines "step,name,value" after that header; names and texts are quoted as in RFC 4180, with
+                  line ends replaced by spaces, so that a record is one line
      *.jsonl      lines {"step":1,"name":"loss","value":0.5}, or "text" instead of "value"
-     *tfevents*   TensorBoard's: any such file in a folder that it is shown, "runs/1/events.out.tfevents.1"
-   What a killed program left of its last record is taken away, so that a resumed run goes on behind the last
-   whole one. NULL after fl_fail: also if another process writes to it, or it is no such file. One thread at
-   a time. */
+     *tfevents*   TensorBoard's; it reads every such file in its folder, "runs/1/events.out.tfevents.1"
+   An incomplete last record, as a killed program may leave, is removed, so that a resumed run continues after
+   the last complete one. Returns NULL after fl_fail, also if another process writes to the file or it has
+   another format. Not thread-safe. */
 FL_API fl_data_log *fl_data_log_open(const char *path);
-/* A record of one number, with the system before it returns. A value that is not finite is nan, inf or -inf
-   in CSV, and null in JSON, which has no word for it; event files hold f32. False after fl_fail: the disk may
-   be full. Then the record is kept, up to 1 MiB of them, and goes out before the next one. */
+/* Writes a record of one number, handed to the operating system before the call returns. Values that are not
+   finite are nan, inf or -inf in CSV, and null in JSON; event files hold f32. Returns false after fl_fail,
+   e.g. if the disk is full; up to 1 MiB of records are then kept and written before the next one. */
 FL_API bool fl_data_log_add(fl_data_log *log, int64_t step, const char *name, double value);
+/* Writes a record of text. */
 FL_API bool fl_data_log_text(fl_data_log *log, int64_t step, const char *name, const char *text);
-/* How the finite values of t are distributed, over 30 intervals of one width: in event files only. */
+/* Writes a histogram of the finite values of t with 30 bins of equal width: in event files only. */
 FL_API bool fl_data_log_histogram(fl_data_log *log, int64_t step, const char *name, fl_tensor *t);
-/* Writes what was kept, and frees the log whatever happens; false after fl_fail. NULL is fine. */
+/* Writes the records kept, and frees the log in any case; false after fl_fail. NULL is allowed. */
 FL_API bool fl_data_log_close(fl_data_log *log);
 
 #ifdef __cplusplus
@@ -51,12 +52,12 @@ typedef enum fl__log_kind { FL__LOG_CSV, FL__LOG_JSONL, FL__LOG_EVENTS } fl__log
 struct fl_data_log {
     fl_data_stream f;
     fl__log_kind kind;
-    fl_data_text text; /* what is not yet written, from offset at */
+    fl_data_text text; /* records not yet written, at offset `at` */
     int64_t at;
     char *path;
 };
 
-#define FL__LOG_KEPT ((int64_t)1 << 20)
+#define FL__LOG_MAX_PENDING ((int64_t)1 << 20)
 static const char fl__log_header[] = "step,name,value\n";
 
 static bool fl__log_puts(fl_data_text *t, const char *text) {
@@ -65,9 +66,9 @@ static bool fl__log_puts(fl_data_text *t, const char *text) {
 
 /* ---- event files ----
 
-   Records (TensorFlow's tfrecord) of messages in Protocol Buffers' encoding: a varint field << 3 | kind
-   before each value. A message inside a message stands behind its length, which is known last: it gets four
-   bytes of seven bits. */
+   Records (TensorFlow's TFRecord) of messages encoded as Protocol Buffers: a varint field << 3 | wire type
+   before each value. A nested message is preceded by its length, which is known last: four bytes of seven
+   bits are reserved for it. */
 
 enum { FL__PB_VARINT = 0, FL__PB_64 = 1, FL__PB_BYTES = 2, FL__PB_32 = 5 };
 
@@ -79,7 +80,7 @@ static bool fl__pb_varint(fl_data_text *t, uint64_t v) {
     return fl_data_text_put(t, b, n);
 }
 
-/* Fields up to 15. */
+/* Field numbers up to 15. */
 static bool fl__pb_key(fl_data_text *t, int field, int kind) {
     return fl__pb_varint(t, (uint64_t)(field << 3 | kind));
 }
@@ -100,7 +101,8 @@ static bool fl__pb_open(fl_data_text *t, int field, int64_t *at) {
 
 static bool fl__pb_close(fl_data_text *t, int64_t at) {
     int64_t n = t->n - at;
-    if (n >> 28) return fl_fail("fl_data_log: a record of %lld bytes is too long", (long long)n);
+    if (n >> 28) return fl_fail("fl_data_log: a record of %lld bytes is too long, expected less than 2^28",
+                                (long long)n);
     for (int i = 4; i; i--, n >>= 7) t->p[at - i] = (char)((n & 127) | (i > 1 ? 128 : 0));
     return true;
 }
@@ -114,7 +116,7 @@ typedef struct fl__tb_event {
     int64_t record, summary, value;
 } fl__tb_event;
 
-/* Length and its sum come when the record ends. Event: wall_time = 1, step = 2. */
+/* Length and its checksum are filled in at the end of the record. Event: wall_time = 1, step = 2. */
 static bool fl__tb_begin(fl_data_text *t, fl__tb_event *e, int64_t step) {
     struct timespec now = {0};
     clock_gettime(CLOCK_REALTIME, &now);
@@ -168,7 +170,7 @@ static bool fl__tb_text(fl_data_text *t, int64_t step, const char *name, const c
 
 enum { FL__TB_BUCKETS = 30 };
 
-/* HistogramProto's fields: min, max, num, sum, sum_squares = 1 to 5, bucket_limit = 6, bucket = 7. */
+/* Fields of HistogramProto: min, max, num, sum, sum_squares = 1 to 5, bucket_limit = 6, bucket = 7. */
 typedef struct fl__tb_histogram {
     double number[5], limit[FL__TB_BUCKETS], bucket[FL__TB_BUCKETS];
 } fl__tb_histogram;
@@ -206,9 +208,9 @@ static bool fl__tb_put_histogram(fl_data_text *t, int64_t step, const char *name
            fl__tb_end_value(t, &e);
 }
 
-/* ---- opening: where the whole records end ---- */
+/* ---- opening: finding the end of the complete records ---- */
 
-/* Behind the last line's end. */
+/* Offset after the last line end. */
 static bool fl__log_end_of_lines(const fl_data_log *log, int64_t *end) {
     char bytes[4096];
     for (int64_t to = log->f.size, from; to > 0; to = from) {
@@ -230,7 +232,7 @@ static bool fl__log_end_of_events(const fl_data_log *log, int64_t *end) {
         memcpy(&n, head, 8);
         memcpy(&sum, head + 8, 4);
         if (sum != fl__tb_sum(head, 8))
-            return fl_fail("%s: %s: offset %lld: no record of an event file", log->f.who, log->path,
+            return fl_fail("%s: %s: offset %lld: not a record of an event file", log->f.who, log->path,
                            (long long)*end);
         if (left < 16 || n > (uint64_t)(left - 16)) return true;
         *end += 16 + (int64_t)n;
@@ -238,28 +240,29 @@ static bool fl__log_end_of_events(const fl_data_log *log, int64_t *end) {
     return true;
 }
 
-/* Is it a log of this kind, as far as it goes? */
-static bool fl__log_begins_well(const fl_data_log *log) {
+/* Checks the beginning of the file, as far as it goes, against the format. */
+static bool fl__log_check_header(const fl_data_log *log) {
     const char *const wants[] = {fl__log_header, "{\"step\":", ""}, *want = wants[log->kind];
     char head[sizeof fl__log_header];
     const size_t all = strlen(want), n = log->f.size < (int64_t)all ? (size_t)log->f.size : all;
     return fl_data_stream_read(&log->f, head, n, 0) &&
            (!memcmp(head, want, n) ||
-            fl_fail("%s: %s: begins otherwise than a log of that name does", log->f.who, log->path));
+            fl_fail("%s: %s: the file does not begin as a log of the format its name says", log->f.who,
+                    log->path));
 }
 
-static bool fl__log_shut(fl_data_log *log) {
+static bool fl__log_close_file(fl_data_log *log) {
     void *file = log->f.file;
     log->f.file = NULL;
     return !file || log->f.io.close(log->f.io.user, file) >= 0 ||
            fl_data_stream_fail(&log->f, "cannot close");
 }
 
-/* The file again with the first `end` bytes only. */
-static bool fl__log_cut(fl_data_log *log, int64_t end) {
+/* Truncates the file to the first `end` bytes. */
+static bool fl__log_truncate(fl_data_log *log, int64_t end) {
     const char *who = log->f.who;
     char *bytes = fl_heap_alloc((size_t)end + 1);
-    const bool ok = bytes && fl_data_stream_read(&log->f, bytes, (size_t)end, 0) && fl__log_shut(log) &&
+    const bool ok = bytes && fl_data_stream_read(&log->f, bytes, (size_t)end, 0) && fl__log_close_file(log) &&
                     fl_data_replace(who, log->path, bytes, (size_t)end) &&
                     fl_data_stream_open(&log->f, who, log->path, FL_DATA_APPEND);
     fl_heap_free(bytes);
@@ -276,9 +279,9 @@ static bool fl__log_prepare(fl_data_log *log, const char *path) {
     if (!log->path) return false;
     strcpy(log->path, path);
     if (!fl_data_stream_open(&log->f, who, log->path, FL_DATA_APPEND)) return false;
-    bool ok = fl__log_begins_well(log) && (log->kind == FL__LOG_EVENTS ? fl__log_end_of_events(log, &log->at)
+    bool ok = fl__log_check_header(log) && (log->kind == FL__LOG_EVENTS ? fl__log_end_of_events(log, &log->at)
                                                                       : fl__log_end_of_lines(log, &log->at));
-    if (ok && log->at < log->f.size) ok = fl__log_cut(log, log->at);
+    if (ok && log->at < log->f.size) ok = fl__log_truncate(log, log->at);
     if (!ok || log->at) return ok;
     if (log->kind == FL__LOG_CSV) return fl__log_puts(&log->text, fl__log_header);
     return log->kind == FL__LOG_JSONL || fl__tb_version(&log->text);
@@ -286,7 +289,7 @@ static bool fl__log_prepare(fl_data_log *log, const char *path) {
 
 /* ---- records ---- */
 
-/* On failure they are kept. */
+/* Writes the pending records; they are kept on failure. */
 static bool fl__log_flush(fl_data_log *log, const char *who) {
     log->f.who = who;
     if (!log->text.n) return true;
@@ -306,10 +309,10 @@ FL_API fl_data_log *fl_data_log_open(const char *path) {
     return NULL;
 }
 
-/* What was encoded behind `start` goes out, or is taken back. */
+/* Writes the record encoded after `start`, or discards it. */
 static bool fl__log_record(fl_data_log *log, const char *who, int64_t start, bool encoded) {
     if (encoded && fl__log_flush(log, who)) return true;
-    if (!encoded || log->text.n > FL__LOG_KEPT) log->text.n = start;
+    if (!encoded || log->text.n > FL__LOG_MAX_PENDING) log->text.n = start;
     return false;
 }
 
@@ -317,7 +320,7 @@ static bool fl__log_given(const fl_data_log *log, const char *who, const char *n
     return (log && name && value) || fl_fail("%s: the log, the name or the value is NULL", who);
 }
 
-/* text as it stands, or quoted if it must be. */
+/* text as it is, or quoted if necessary. */
 static bool fl__log_cell(fl_data_text *t, const char *text) {
     if (!strpbrk(text, ",\"\r\n")) return fl__log_puts(t, text);
     bool ok = fl__log_puts(t, "\"");
@@ -328,7 +331,7 @@ static bool fl__log_cell(fl_data_text *t, const char *text) {
     return ok && fl__log_puts(t, "\"");
 }
 
-/* The line up to its value. */
+/* The beginning of a line, up to the value. */
 static bool fl__log_line(fl_data_log *log, int64_t step, const char *name, const char *key) {
     fl_data_text *t = &log->text;
     char text[64];
@@ -373,7 +376,8 @@ FL_API bool fl_data_log_text(fl_data_log *log, int64_t step, const char *name, c
 FL_API bool fl_data_log_histogram(fl_data_log *log, int64_t step, const char *name, fl_tensor *t) {
     const char *who = "fl_data_log_histogram";
     if (!fl__log_given(log, who, name, t)) return false;
-    if (log->kind != FL__LOG_EVENTS) return fl_fail("%s: %s: only event files hold them", who, log->path);
+    if (log->kind != FL__LOG_EVENTS) return fl_fail("%s: %s: histograms are for event files only", who,
+                                                    log->path);
     const int64_t start = log->text.n;
     fl__tb_histogram h;
     fl_data_host x;
@@ -385,7 +389,7 @@ FL_API bool fl_data_log_histogram(fl_data_log *log, int64_t step, const char *na
 
 FL_API bool fl_data_log_close(fl_data_log *log) {
     if (!log) return true;
-    const bool written = fl__log_flush(log, "fl_data_log_close"), ok = fl__log_shut(log) && written;
+    const bool written = fl__log_flush(log, "fl_data_log_close"), ok = fl__log_close_file(log) && written;
     fl_heap_free(log->path);
     fl_heap_free(log->text.p);
     fl_heap_free(log);

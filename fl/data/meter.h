@@ -1,7 +1,7 @@
-/* meter.h - averages, counts, timers, and a line of progress
+/* fl/data/meter.h - meters: averages, counts, timers; progress bar
 
-   Every meter starts with {0}, which also resets it, and is a plain struct: what _merge takes may come from
-   another thread or rank. NaN says that nothing was added yet. */
+   Every meter is a plain struct that starts with {0}, which also resets it; _merge accepts meters from other
+   threads or ranks. Results are NaN before the first addition. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -14,18 +14,18 @@
 extern "C" {
 #endif
 
-/* For meters of your own: a tensor's values on the host. */
+/* For custom meters: a tensor's values on the host. */
 typedef struct fl_data_host {
     int64_t n;
-    const double *f;  /* row-major, of FL_F64; NULL of FL_I64 */
-    const int64_t *i; /* row-major, of FL_I64; NULL of FL_F64 */
+    const double *f;  /* row-major, for FL_F64; else NULL */
+    const int64_t *i; /* row-major, for FL_I64; else NULL */
     /* private */
     fl_tensor *tensor_;
     fl_scope scope_;
 } fl_data_host;
-/* t, of any dtype, layout and backend, read once, as dtype FL_F64 or FL_I64. Opens a scope, and keeps the
-   error handler quiet, until fl_data_host_end, which each begin wants, the last one first. False after
-   fl_fail. */
+/* Reads t, of any dtype, layout and backend, once, as dtype FL_F64 or FL_I64. Opens a scope, and suppresses
+   the error handler, until fl_data_host_end, which must follow every begin, last one first. Returns false
+   after fl_fail. */
 FL_API bool fl_data_host_begin(fl_data_host *h, fl_tensor *t, fl_dtype dtype);
 FL_API void fl_data_host_end(fl_data_host *h);
 
@@ -36,47 +36,47 @@ typedef struct fl_data_average {
     /* private */
     double squares_, weight2_;
 } fl_data_average;
-/* Weights must be positive, others are ignored. */
+/* Weights must be positive; others are ignored. */
 FL_API void fl_data_average_add(fl_data_average *m, double value, double weight);
-/* Every element of t with weight 1. */
+/* Adds every element of t with weight 1. */
 FL_API bool fl_data_average_add_tensor(fl_data_average *m, fl_tensor *t);
-/* (a - b)^2 of every element with weight 1, so that the mean is the mean squared error; one shape. */
+/* Adds (a - b)^2 of every element with weight 1: the mean is the mean squared error. Shapes must be equal. */
 FL_API bool fl_data_average_add_squares(fl_data_average *m, fl_tensor *a, fl_tensor *b);
-/* All that other was given, into m. */
+/* Adds everything that was added to other. */
 FL_API void fl_data_average_merge(fl_data_average *m, const fl_data_average *other);
-/* Unbiased: sum w (x - mean)^2 / (W - sum w^2 / W); NaN below two values. */
+/* Unbiased variance: sum w (x - mean)^2 / (W - sum w^2 / W), W = sum w; NaN for less than two values. */
 FL_API double fl_data_average_variance(const fl_data_average *m);
 
 #define FL_DATA_COUNTS 16
-/* Whole numbers under so many indices: samples, tokens, skipped steps ... */
+/* Counters: samples, tokens, skipped steps, ... */
 typedef struct fl_data_counts {
     int64_t count[FL_DATA_COUNTS];
 } fl_data_counts;
-/* False after fl_fail: no such index, or the sum passes 2^63. */
+/* Returns false after fl_fail: index out of range, or int64 overflow. */
 FL_API bool fl_data_counts_add(fl_data_counts *m, int index, int64_t n);
 FL_API bool fl_data_counts_merge(fl_data_counts *m, const fl_data_counts *other);
 
 /* Seconds by a monotonic clock, summed over start/stop pairs. */
 typedef struct fl_data_timer {
-    int64_t units; /* yours to count: samples, batches, ... */
+    int64_t units; /* counted by the caller: samples, batches, ... */
     /* private */
     double sum_, since_;
     bool running_;
 } fl_data_timer;
 FL_API void fl_data_timer_start(fl_data_timer *m);
 FL_API void fl_data_timer_stop(fl_data_timer *m);
-FL_API double fl_data_timer_seconds(const fl_data_timer *m); /* the running part included */
+FL_API double fl_data_timer_seconds(const fl_data_timer *m); /* including a running interval */
 /* Seconds / units; NaN without units. */
 FL_API double fl_data_timer_per_unit(const fl_data_timer *m);
-/* Seconds (a running part of other included) and units. */
+/* Adds seconds (including a running interval of other) and units. */
 FL_API void fl_data_timer_merge(fl_data_timer *m, const fl_data_timer *other);
 /* Seconds of the monotonic clock, from an arbitrary start. */
 FL_API double fl_data_now(void);
 
-/* One line, redrawn, on a terminal; a plain line now and then in a log. */
+/* A progress bar: a redrawn line on a terminal, an occasional line in a log. */
 typedef struct fl_data_progress {
-    FILE *out;    /* NULL: off, every call returns at once */
-    double every; /* seconds between lines: 0.1 on a terminal, 10 in a log; set it after begin */
+    FILE *out;    /* NULL: disabled */
+    double every; /* seconds between updates: 0.1 on a terminal, 10 in a log; set it after begin */
     /* private */
     const char *label_;
     int64_t total_, done_;
@@ -84,9 +84,9 @@ typedef struct fl_data_progress {
     int width_;
     bool terminal_;
 } fl_data_progress;
-/* label stays the caller's and must live as long. */
+/* label is borrowed and must outlive the progress bar. */
 FL_API fl_data_progress fl_data_progress_begin(FILE *out, const char *label, int64_t total);
-/* `done` of total are done; format (NULL: nothing) adds text, such as the loss. */
+/* Reports `done` of total; format (NULL: none) appends text, such as the loss. */
 FL_API void fl_data_progress_step(fl_data_progress *p, int64_t done, const char *format, ...)
     FL_PRINTF(3, 4);
 /* Ends the line on a terminal. */
@@ -129,7 +129,7 @@ FL_API double fl_data_average_variance(const fl_data_average *m) {
 
 FL_API void fl_data_average_merge(fl_data_average *m, const fl_data_average *other) {
     if (!m || !other || !(other->weight > 0)) return;
-    const fl_data_average o = *other; /* which m may be */
+    const fl_data_average o = *other; /* a copy, because m may be other */
     double d = o.mean - m->mean, weight = m->weight + o.weight, share = o.weight / weight;
     m->squares_ += o.squares_ + d * d * m->weight * share; /* Chan, Golub, LeVeque 1979 */
     m->mean += d * share;
@@ -175,7 +175,8 @@ FL_API bool fl_data_average_add_tensor(fl_data_average *m, fl_tensor *t) {
 FL_API bool fl_data_average_add_squares(fl_data_average *m, fl_tensor *a, fl_tensor *b) {
     if (!m || !a || !b) return fl_fail("fl_data_average_add_squares: an argument is NULL");
     if (a->ndim != b->ndim || memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape))
-        return fl_fail("fl_data_average_add_squares: shapes %s and %s", FL_SHAPE_TEXT(a), FL_SHAPE_TEXT(b));
+        return fl_fail("fl_data_average_add_squares: the shapes differ: %s and %s", FL_SHAPE_TEXT(a),
+                       FL_SHAPE_TEXT(b));
     fl_data_host x, y;
     const bool x_ok = fl_data_host_begin(&x, a, FL_F64), ok = fl_data_host_begin(&y, b, FL_F64) && x_ok;
     for (int64_t i = 0; ok && i < x.n; i++)
@@ -187,10 +188,11 @@ FL_API bool fl_data_average_add_squares(fl_data_average *m, fl_tensor *a, fl_ten
 
 FL_API bool fl_data_counts_add(fl_data_counts *m, int index, int64_t n) {
     if (!m || index < 0 || index >= FL_DATA_COUNTS)
-        return fl_fail("fl_data_counts_add: index %d of %d", index, FL_DATA_COUNTS);
+        return fl_fail("fl_data_counts_add: the meter is NULL, or index is not in [0, %d): got %d",
+                       FL_DATA_COUNTS, index);
     int64_t sum;
     if (__builtin_add_overflow(m->count[index], n, &sum))
-        return fl_fail("fl_data_counts_add: count %d passes 2^63", index);
+        return fl_fail("fl_data_counts_add: count %d overflows int64", index);
     m->count[index] = sum;
     return true;
 }
@@ -201,7 +203,7 @@ FL_API bool fl_data_counts_merge(fl_data_counts *m, const fl_data_counts *other)
     fl_data_counts sum = *m;
     for (int i = 0; i < FL_DATA_COUNTS; i++)
         if (__builtin_add_overflow(m->count[i], other->count[i], &sum.count[i]))
-            return fl_fail("fl_data_counts_merge: count %d passes 2^63", i);
+            return fl_fail("fl_data_counts_merge: count %d overflows int64", i);
     *m = sum;
     return true;
 }
@@ -300,7 +302,7 @@ FL_API void fl_data_progress_step(fl_data_progress *p, int64_t done, const char 
     }
     fl__data_progress_line(p, now, extra, line, sizeof line);
     if (p->terminal_) {
-        int width = (int)strlen(line); /* the rest of a longer line before is wiped */
+        int width = (int)strlen(line); /* padding erases a longer previous line */
         fprintf(p->out, "\r%s%*s", line, p->width_ > width ? p->width_ - width : 0, "");
         p->width_ = width;
     } else fprintf(p->out, "%s\n", line);

@@ -1,4 +1,4 @@
-/* named.h - files of named tensors, whatever their format */
+/* fl/data/named.h - files of named tensors, independent of the format */
 #ifndef FL_DATA_NAMED_H
 #define FL_DATA_NAMED_H
 #include "file.h"
@@ -16,62 +16,64 @@ typedef struct fl_data_pair {
     const char *key, *value;
 } fl_data_pair;
 
-/* A file of named tensors open for reading, as fl_data_open_safetensors and fl_data_open_npz make it; may
-   be used from several threads at once. */
+/* A file of named tensors open for reading, from fl_data_open_safetensors or fl_data_open_npz.
+   Thread-safe. */
 typedef struct fl_data_file fl_data_file;
-FL_API void fl_data_close(fl_data_file *f); /* NULL is fine */
+FL_API void fl_data_close(fl_data_file *f); /* NULL is allowed */
 FL_API int64_t fl_data_count(const fl_data_file *f);
-/* Name, dtype and shape of tensor i, in the file's order; i must be in [0, count). */
+/* Name, dtype and shape of tensor i, in the file's order, 0 <= i < count. */
 FL_API const char *fl_data_name(const fl_data_file *f, int64_t i);
 FL_API fl_dtype fl_data_dtype(const fl_data_file *f, int64_t i);
 FL_API fl_shape fl_data_shape(const fl_data_file *f, int64_t i);
-/* Index of the tensor of that name; -1 if there is none (no error). */
+/* Index of the tensor of that name; -1, without an error, if there is none. */
 FL_API int64_t fl_data_find(const fl_data_file *f, const char *name);
-/* Reads one tensor and verifies its checksum, if the file has one. */
+/* Reads one tensor, and verifies its checksum if the file has one. */
 FL_API fl_tensor *fl_data_read(fl_data_file *f, const char *name);
-/* The metadata of that key; NULL if there is none (no error). Valid until fl_data_close. */
+/* The metadata of that key; NULL, without an error, if there is none. Valid until fl_data_close. */
 FL_API const char *fl_data_meta(const fl_data_file *f, const char *key);
 
-/* For formats of your own. */
+/* For custom formats. */
 typedef struct fl_data_entry {
     const char *name;
     fl_dtype dtype;
     fl_shape shape;
-    int64_t begin, end; /* of its bytes, counted as the format likes */
+    int64_t begin, end; /* range of its bytes; the format defines the origin */
     uint32_t crc;
-    int part;           /* the format's own word */
+    int part;           /* for the format's use */
 } fl_data_entry;
 struct fl_data_file {
-    fl_data_stream f; /* f.path is the file's own copy */
+    fl_data_stream f; /* f.path is owned by this */
     fl_data_entry *entry;
     fl_data_pair *meta;
     int64_t n, n_meta;
-    fl_data_arena texts; /* that live as long as the file */
-    /* One of both: gives a tensor of its own memory all its bytes, or makes the tensor in another way. */
+    fl_data_arena texts; /* freed with the file */
+    /* One of these: fill writes the bytes of a tensor that was allocated, read makes the tensor in another
+       way. */
     bool (*fill)(const fl_data_file *self, const fl_data_entry *e, void *dst);
     fl_tensor *(*read)(fl_data_file *self, const fl_data_entry *e);
-    void (*close)(fl_data_file *self); /* frees `user`; NULL: nothing to do */
+    void (*close)(fl_data_file *self); /* frees `user`; may be NULL */
     void *user;
     /* private */
     fl_data_entry **sorted_;
     int64_t cap_, meta_cap_;
 };
-/* A file that is open for reading, without entries. add appends one of that name (n bytes, copied), which
-   the caller fills in; ready sorts names and keys for finding and wants each once. */
+/* Opens a file for reading, without entries. */
 FL_API fl_data_file *fl_data_file_new(const char *who, const char *path);
+/* Appends an entry of that name (n bytes, copied), to be filled in by the caller. */
 FL_API fl_data_entry *fl_data_file_add(fl_data_file *f, const char *name, int64_t n);
+/* Appends a pair of metadata (copied). */
 FL_API bool fl_data_file_add_meta(fl_data_file *f, const char *key, const char *value);
+/* Sorts names and keys for lookup; duplicates are an error. */
 FL_API bool fl_data_file_ready(fl_data_file *f);
-/* Frees what is in a file that is no heap block, as writers have one. */
+/* Frees the contents of a file that is not a heap block, as writers have. */
 FL_API void fl_data_file_clear(fl_data_file *f);
-/* Has its shape, of its dtype, end - begin bytes? */
+/* Whether the shape and dtype take end - begin bytes. */
 FL_API bool fl_data_entry_fits(const fl_data_entry *e);
-/* A new tensor, filled by f->fill. */
+/* Allocates a tensor and fills it by f->fill. */
 FL_API fl_tensor *fl_data_entry_read(fl_data_file *f, const fl_data_entry *e);
-/* From now on tensors of f, whose entries lie in the file as they are from `begin` on and which uses
-   neither read, close nor user, are views of the mapped file, as fl_data_map_safetensors has them; verify,
-   unless NULL, looks at the bytes of each that is read. Nothing changes where the table of file operations
-   does not map. */
+/* Makes the tensors of f views of the mapped file, as in fl_data_map_safetensors. Entries must be stored as
+   they are, from `begin` on, and f must not use read, close or user; verify, unless NULL, checks the bytes of
+   each tensor read. No effect if the table of file operations cannot map. */
 FL_API bool fl_data_file_map(fl_data_file *f, bool (*verify)(const fl_data_file *f, const fl_data_entry *e,
                                                              const char *bytes));
 
@@ -137,11 +139,11 @@ FL_API bool fl_data_file_ready(fl_data_file *f) {
     if (f->n_meta > 1) qsort(f->meta, (size_t)f->n_meta, sizeof *f->meta, fl__named_by_key);
     for (int64_t i = 1; i < f->n; i++)
         if (!strcmp(f->sorted_[i - 1]->name, f->sorted_[i]->name))
-            return fl_fail("%s: %s: two tensors are named '%.100s'", f->f.who, f->f.path,
+            return fl_fail("%s: %s: duplicate tensor name '%.100s'", f->f.who, f->f.path,
                            f->sorted_[i]->name);
     for (int64_t i = 1; i < f->n_meta; i++)
         if (!strcmp(f->meta[i - 1].key, f->meta[i].key))
-            return fl_fail("%s: %s: metadata key '%.100s' comes twice", f->f.who, f->f.path, f->meta[i].key);
+            return fl_fail("%s: %s: duplicate metadata key '%.100s'", f->f.who, f->f.path, f->meta[i].key);
     return true;
 }
 
@@ -175,7 +177,8 @@ FL_API int64_t fl_data_count(const fl_data_file *f) {
 
 static const fl_data_entry *fl__named_at(const fl_data_file *f, int64_t i, const char *who) {
     if (f && i >= 0 && i < f->n) return &f->entry[i];
-    fl_fail("%s: tensor %lld of %lld", who, (long long)i, (long long)fl_data_count(f));
+    fl_fail("%s: tensor index must be in [0, %lld), got %lld", who, (long long)fl_data_count(f),
+            (long long)i);
     return NULL;
 }
 
@@ -219,9 +222,9 @@ FL_API fl_tensor *fl_data_entry_read(fl_data_file *f, const fl_data_entry *e) {
     return ok ? t : NULL;
 }
 
-/* ---- mapped ---- */
+/* ---- memory mapping ---- */
 
-/* A file in memory: kept by the open file and by each tensor. */
+/* A mapped file: referenced by the open file and by each tensor. */
 typedef struct fl__mapping {
     fl_data_io io;
     char *p;
@@ -236,7 +239,7 @@ static void fl__mapping_drop(fl__mapping *m) {
     fl_heap_free(m);
 }
 
-/* What gives one tensor's buffer its bytes, and goes with it. */
+/* Memory manager of one mapped tensor's buffer; freed with it. */
 typedef struct fl__mapped {
     fl_mem_manager manager;
     fl__mapping *mapping;
@@ -256,7 +259,7 @@ static void fl__mapped_put(fl_mem_manager *self, fl_buffer *b) {
     fl_heap_free(v);
 }
 
-/* The buffer begins where a multiple of FL_ALIGN does; that of blocks, which are bytes, where they do. */
+/* The buffer begins at a multiple of FL_ALIGN; for registered (block) dtypes at the tensor's first byte. */
 static fl_tensor *fl__mapped_view(fl__mapping *m, const fl_data_entry *e) {
     const int64_t size = (int64_t)fl_dtype_size(e->dtype);
     const int64_t begin = fl_dtype_registered(e->dtype) ? e->begin : e->begin / FL_ALIGN * FL_ALIGN;
@@ -279,8 +282,8 @@ static fl_tensor *fl__read_mapped(fl_data_file *f, const fl_data_entry *e) {
     const int64_t size = f->f.io.size(f->f.io.user, f->f.file);
     if (size < 0) return fl_data_stream_fail(&f->f, "cannot read its size"), NULL;
     if (size < m->n)
-        return fl_fail("fl_data_read: %s: it shrank from %lld bytes to %lld since it was opened", f->f.path,
-                       (long long)m->n, (long long)size), NULL;
+        return fl_fail("fl_data_read: %s: the file shrank from %lld to %lld bytes since it was opened",
+                       f->f.path, (long long)m->n, (long long)size), NULL;
     const bool aligned = fl_dtype_registered(e->dtype) || e->begin % (int64_t)fl_dtype_size(e->dtype) == 0;
     if (e->begin == e->end || !aligned) return fl_data_entry_read(f, e);
     if (m->verify && !m->verify(f, e, m->p + e->begin)) return NULL;
@@ -311,7 +314,8 @@ FL_API fl_tensor *fl_data_read(fl_data_file *f, const char *name) {
     if (fl_is_freed(f, "fl_data_read", "the file")) return NULL;
     const int64_t i = fl_data_find(f, name);
     if (i < 0) {
-        fl_fail("fl_data_read: %s: no tensor '%.100s'", f ? f->f.path : "no file", name ? name : "(null)");
+        fl_fail("fl_data_read: %s: there is no tensor '%.100s'", f ? f->f.path : "no file",
+                name ? name : "(null)");
         return NULL;
     }
     fl_quiet(+1);

@@ -1,4 +1,4 @@
-/* npy.h - tensors in NumPy's files, npy and npz */
+/* fl/data/npy.h - NumPy files: npy and npz */
 #ifndef FL_DATA_NPY_H
 #define FL_DATA_NPY_H
 #include "named.h"
@@ -8,19 +8,19 @@
 extern "C" {
 #endif
 
-/* The array of an .npy file, of version 1, 2 or 3: numbers and bool of any byte order, in C or Fortran
-   order. Complex numbers, text, records and objects are refused. */
+/* Loads the array of an .npy file, version 1, 2 or 3: numbers and bool of any byte order, in C or Fortran
+   order. Complex numbers, text, records and objects are errors. */
 FL_API fl_tensor *fl_data_load_npy(const char *path);
-/* Writes one, in C order; the file takes path's place in one piece. NumPy has no bf16: such a tensor is
-   written as f32, which holds each of its values. */
+/* Saves one, in C order; the file is replaced atomically. NumPy has no bf16: such a tensor is written as f32,
+   without loss. */
 FL_API bool fl_data_save_npy(const char *path, fl_tensor *t);
 
-/* The .npy members of an .npz file (a zip archive), by their names without ".npy"; others are left out.
-   Deflated ones want FL_USE_ZLIB. */
+/* Opens the .npy members of an .npz file (a zip archive), named without ".npy"; other members are ignored.
+   Deflated members need FL_USE_ZLIB. */
 #define fl_data_open_npz(...) FL__DATA_OPEN_NPZ(__VA_ARGS__, ._end = 0)
 #define FL__DATA_OPEN_NPZ(path, ...) fl_data_open_npz_opt(path, FL_LITERAL(fl_data_unpack_opts, __VA_ARGS__))
 FL_API fl_data_file *fl_data_open_npz_opt(const char *path, fl_data_unpack_opts o);
-/* Writes n named tensors as np.savez does; deflate: as np.savez_compressed, through zlib. */
+/* Saves n named tensors as np.savez does; deflate: as np.savez_compressed, with zlib. */
 FL_API bool fl_data_save_npz(const char *path, const fl_data_named *tensors, int n, bool deflate);
 
 #ifdef __cplusplus
@@ -38,7 +38,7 @@ FL_API bool fl_data_save_npz(const char *path, const fl_data_named *tensors, int
 #include <stdio.h>
 #include <string.h>
 
-enum { FL__NPY_HEADER = 65536 }; /* the most bytes of a header that are read; of 8 dims 300 are usual */
+enum { FL__NPY_HEADER = 65536 }; /* most bytes of a header; with 8 dims 300 are usual */
 
 static const struct { char kind; int size; fl_dtype dtype;
 } fl__npy_dtypes[] = {
@@ -50,7 +50,7 @@ enum { FL__NPY_DTYPES = sizeof fl__npy_dtypes / sizeof fl__npy_dtypes[0] };
 
 /* ---- reading ---- */
 
-/* What is read: the bytes of a file, or of a member, whose sum is taken on the way. */
+/* The input: the bytes of a file, or of a member, whose checksum is computed on the way. */
 typedef struct fl__npy {
     fl_data_source s;
     const char *name; /* of the member; "" */
@@ -59,7 +59,7 @@ typedef struct fl__npy {
     fl_dtype dtype;
     fl_shape shape;
     bool swapped, fortran;
-    char *p; /* the next one of the header */
+    char *p; /* next byte of the header */
 } fl__npy;
 
 static bool fl__npy_bad(const fl__npy *a, const char *what) {
@@ -80,15 +80,15 @@ static bool fl__npy_try(fl__npy *a, const char *text) {
     return true;
 }
 
-/* '<f4' and the like; what NumPy's other types would be is said. */
+/* '<f4' and the like; unsupported types of NumPy are named in the error. */
 static bool fl__npy_parse_dtype(fl__npy *a) {
     char text[48], kind = 0;
     int size = 0, n = 0;
-    if (fl__npy_try(a, "[")) return fl__npy_bad(a, "an array of records, which are no tensors");
+    if (fl__npy_try(a, "[")) return fl__npy_bad(a, "arrays of records are not supported");
     const char quote = fl__npy_try(a, "'") ? '\'' : fl__npy_try(a, "\"") ? '"' : 0;
     const char *from = a->p;
     while (quote && *a->p && *a->p != quote) a->p++;
-    if (!quote || !*a->p) return fl__npy_bad(a, "its header's descr is no string");
+    if (!quote || !*a->p) return fl__npy_bad(a, "the header's descr is not a string");
     const int len = (int)(a->p++ - from);
     const char order = len ? *from : 0;
     if (!order || !strchr("<>|=", order) || len > 8 || sscanf(from + 1, "%c%d%n", &kind, &size, &n) < 2 ||
@@ -110,18 +110,18 @@ static bool fl__npy_parse_dtype(fl__npy *a) {
 }
 
 static bool fl__npy_parse_shape(fl__npy *a) {
-    if (!fl__npy_try(a, "(")) return fl__npy_bad(a, "its header's shape is no tuple");
+    if (!fl__npy_try(a, "(")) return fl__npy_bad(a, "the header's shape is not a tuple");
     for (a->shape.ndim = 0; !fl__npy_try(a, ")"); a->shape.ndim++) {
         int64_t v = 0;
         const char *from = a->p;
         for (; *a->p >= '0' && *a->p <= '9'; a->p++)
             if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, *a->p - '0', &v))
-                return fl__npy_bad(a, "a dim past 2^63");
-        if (a->p == from) return fl__npy_bad(a, "its header's shape is no tuple of whole numbers");
+                return fl__npy_bad(a, "a dim overflows int64");
+        if (a->p == from) return fl__npy_bad(a, "the header's shape is not a tuple of integers");
         if (a->shape.ndim == FL_MAX_DIMS) return fl__npy_bad(a, "more than 8 dims");
         a->shape.dim[a->shape.ndim] = v;
-        fl__npy_try(a, "L"); /* Python 2 wrote it */
-        if (!fl__npy_try(a, ",") && *a->p != ')') return fl__npy_bad(a, "its header's shape is no tuple");
+        fl__npy_try(a, "L"); /* written by Python 2 */
+        if (!fl__npy_try(a, ",") && *a->p != ')') return fl__npy_bad(a, "the header's shape is not a tuple");
     }
     return true;
 }
@@ -130,47 +130,47 @@ static bool fl__npy_parse_shape(fl__npy *a) {
 static bool fl__npy_parse(fl__npy *a) {
     static const char *const keys[] = {"'descr'", "'fortran_order'", "'shape'"};
     unsigned seen = 0;
-    if (!fl__npy_try(a, "{")) return fl__npy_bad(a, "its header is no dict");
+    if (!fl__npy_try(a, "{")) return fl__npy_bad(a, "the header is not a dict");
     while (!fl__npy_try(a, "}")) {
         int k = 0;
         while (k < 3 && !fl__npy_try(a, keys[k])) k++;
-        if (k == 3 || seen & 1u << k) return fl__npy_bad(a, "its header has an unknown key, or one twice");
+        if (k == 3 || seen & 1u << k) return fl__npy_bad(a, "the header has an unknown or duplicate key");
         seen |= 1u << k;
-        if (!fl__npy_try(a, ":")) return fl__npy_bad(a, "its header lacks a ':'");
+        if (!fl__npy_try(a, ":")) return fl__npy_bad(a, "the header lacks a ':'");
         if (k == 0 && !fl__npy_parse_dtype(a)) return false;
         if (k == 2 && !fl__npy_parse_shape(a)) return false;
         if (k == 1 && !(a->fortran = fl__npy_try(a, "True")) && !fl__npy_try(a, "False"))
-            return fl__npy_bad(a, "its header's fortran_order is neither True nor False");
-        if (!fl__npy_try(a, ",") && *a->p != '}') return fl__npy_bad(a, "its header lacks a ','");
+            return fl__npy_bad(a, "the header's fortran_order is neither True nor False");
+        if (!fl__npy_try(a, ",") && *a->p != '}') return fl__npy_bad(a, "the header lacks a ','");
     }
     fl__npy_try(a, "");
-    if (seen != 7) return fl__npy_bad(a, "its header lacks descr, fortran_order or shape");
-    return !*a->p || fl__npy_bad(a, "something behind the dict of its header");
+    if (seen != 7) return fl__npy_bad(a, "the header lacks descr, fortran_order or shape");
+    return !*a->p || fl__npy_bad(a, "unexpected text after the header's dict");
 }
 
-/* Everything before the data, and that the data have the size that the shape wants. */
+/* Reads everything before the data, and checks that the data has the size of the shape. */
 static bool fl__npy_header(fl__npy *a) {
     unsigned char magic[8], size[4] = {0};
     if (!fl__npy_read(a, magic, 8)) return false;
     if (memcmp(magic, "\x93NUMPY", 6))
-        return fl__npy_bad(a, "no npy file: it does not start with \\x93NUMPY");
+        return fl__npy_bad(a, "not an npy file: it does not start with \\x93NUMPY");
     if (magic[6] < 1 || magic[6] > 3 || magic[7])
-        return fl__npy_bad(a, "an npy version other than 1.0, 2.0 and 3.0");
+        return fl__npy_bad(a, "the npy version is not 1.0, 2.0 or 3.0");
     if (!fl__npy_read(a, size, magic[6] == 1 ? 2 : 4)) return false;
     const int64_t n = (int64_t)((uint32_t)size[0] | (uint32_t)size[1] << 8 | (uint32_t)size[2] << 16 |
                                 (uint32_t)size[3] << 24);
     if (n > FL__NPY_HEADER || n > a->size - a->s.at)
-        return fl__npy_bad(a, "a header longer than the file, or than 65536 bytes");
+        return fl__npy_bad(a, "the header is longer than the file, or than 65536 bytes");
     char *text = a->p = fl_heap_alloc((size_t)n + 1);
     const bool ok = text && fl__npy_read(a, text, (size_t)n) && fl__npy_parse(a);
     fl_heap_free(text);
     const fl_data_entry e = {.dtype = a->dtype, .shape = a->shape, .begin = a->s.at, .end = a->size};
     return ok && (fl_data_entry_fits(&e) ||
-                  fl_fail("%s: %s: %s%sits shape does not fit its %lld bytes of data", a->s.f->who,
+                  fl_fail("%s: %s: %s%sthe shape does not match the %lld bytes of data", a->s.f->who,
                           a->s.f->path, a->name, *a->name ? ": " : "", (long long)(a->size - a->s.at)));
 }
 
-/* The data behind the header. */
+/* Reads the data after the header. */
 static fl_tensor *fl__npy_data(fl__npy *a) {
     fl_shape shape = a->shape;
     const int ndim = shape.ndim;
@@ -181,7 +181,7 @@ static fl_tensor *fl__npy_data(fl__npy *a) {
     const size_t bytes = (size_t)fl_numel(t) * fl_dtype_size(a->dtype);
     bool ok = fl__npy_read(a, p, bytes) && fl_data_source_finish(&a->s);
     for (size_t i = 0; ok && a->dtype == FL_B8 && i < bytes; i++)
-        if (p[i] > 1) ok = fl__npy_bad(a, "a bool that is neither 0 nor 1");
+        if (p[i] > 1) ok = fl__npy_bad(a, "a bool is neither 0 nor 1");
     if (a->swapped) fl_data_swap_bytes(p, bytes, fl_dtype_size(a->dtype));
     fl_unmap(t, FL_WRITE);
     if (!ok || !a->fortran || ndim < 2) return ok ? t : NULL;
@@ -206,7 +206,7 @@ FL_API fl_tensor *fl_data_load_npy(const char *path) {
 
 /* ---- npz ---- */
 
-/* Begins to read member m as an array, header and all; to be ended after true. */
+/* Begins to read member m as an array, including its header; must be ended if it returns true. */
 static bool fl__npz_begin(fl__npy *a, const fl_data_stream *f, const fl_data_member *m) {
     *a = (fl__npy){.name = m->name, .size = m->size};
     if (!fl_data_archive_source(m, f, &a->s)) return false;
@@ -222,7 +222,7 @@ static fl_tensor *fl__npz_read(fl_data_file *file, const fl_data_entry *e) {
     f.who = "fl_data_read";
     if (!fl__npz_begin(&a, &f, m)) return NULL;
     fl_tensor *t = fl__npy_data(&a);
-    if (t && a.crc != m->crc) fl__npy_bad(&a, "its checksum does not match"), t = NULL;
+    if (t && a.crc != m->crc) fl__npy_bad(&a, "the checksum does not match"), t = NULL;
     fl_data_source_end(&a.s);
     return t;
 }
@@ -263,7 +263,7 @@ FL_API fl_data_file *fl_data_open_npz_opt(const char *path, fl_data_unpack_opts 
 
 /* ---- writing ---- */
 
-/* Version 1: its 65,535 bytes hold the header of any tensor; the data begin at a multiple of 64. */
+/* Version 1: 65,535 bytes suffice for the header of any tensor; the data begins at a multiple of 64. */
 static size_t fl__npy_compose(char head[512], const fl_tensor *t) {
     int k = 0, n = 10;
     while (k < FL__NPY_DTYPES && fl__npy_dtypes[k].dtype != t->dtype) k++;
@@ -285,12 +285,13 @@ static size_t fl__npy_compose(char head[512], const fl_tensor *t) {
 static bool fl__npy_write(const fl_data_stream *f, fl_tensor *t, const char *name, fl_data_archive *z,
                           int64_t *at, bool deflate) {
     char head[512];
-    if (!t || t->weak) return fl_fail("%s: %s: tensor '%s' is NULL or a number", f->who, f->path, name);
+    if (!t || t->weak) return fl_fail("%s: %s: tensor '%s' is NULL or a scalar constant", f->who, f->path,
+                                      name);
     fl_scope scope = fl_scope_begin();
     fl_tensor *dense = fl_contiguous(t->dtype == FL_BF16 ? fl_cast(t, FL_F32) : t);
     const size_t n = dense ? fl__npy_compose(head, dense) : 0;
     bool ok = n > 0 || !dense ||
-              fl_fail("%s: %s: tensor '%s' is %s, which NumPy lacks", f->who, f->path, name,
+              fl_fail("%s: %s: NumPy has no dtype for tensor '%s', %s", f->who, f->path, name,
                       fl_dtype_name(t->dtype));
     void *p = n ? fl_map(dense, FL_READ) : NULL;
     if (p) {
@@ -329,7 +330,7 @@ FL_API bool fl_data_save_npz(const char *path, const fl_data_named *tensors, int
         ok = tensors[i].name || fl_fail("%s: %s: a name is NULL", who, path);
         for (int k = 0; ok && k < i; k++)
             if (!strcmp(tensors[k].name, tensors[i].name))
-                ok = fl_fail("%s: %s: two tensors are named '%.100s'", who, path, tensors[i].name);
+                ok = fl_fail("%s: %s: duplicate tensor name '%.100s'", who, path, tensors[i].name);
         ok = ok && fl__npy_write(&r.f, tensors[i].tensor, tensors[i].name, &z, &at, deflate);
     }
     fl_quiet(-1);

@@ -1,4 +1,4 @@
-/* pack.h - bytes of a file one after the other, unpacked on the way */
+/* fl/data/pack.h - sequential reading of a file with decompression (gzip, deflate); compression */
 #ifndef FL_DATA_PACK_H
 #define FL_DATA_PACK_H
 #include "file.h"
@@ -9,37 +9,38 @@ extern "C" {
 
 typedef enum fl_data_packing {
     FL_DATA_PLAIN,
-    FL_DATA_GZIP,   /* RFC 1952; these two want FL_USE_ZLIB */
-    FL_DATA_DEFLATE /* RFC 1951, as zip has it: without header and sum */
+    FL_DATA_GZIP,   /* RFC 1952; this and the next need FL_USE_ZLIB */
+    FL_DATA_DEFLATE /* RFC 1951, as in zip: without header and checksum */
 } fl_data_packing;
-#define FL_DATA_DEFLATE_LIMIT 1032 /* the most bytes that deflate unpacks one byte to */
+#define FL_DATA_DEFLATE_LIMIT 1032 /* largest compression ratio of deflate */
 
 typedef struct fl_data_source {
     const fl_data_stream *f;
     fl_data_packing packing;
-    int64_t at;              /* bytes that were read, as they are unpacked */
-    int64_t in_at_, in_end_; /* offsets in the file of the next bytes to take, and of the end */
+    int64_t at;              /* number of unpacked bytes read */
+    int64_t in_at_, in_end_; /* offsets in the file of the next packed byte and of the end */
     void *unpacker_;
 } fl_data_source;
-/* From n bytes of f at offset at; f must stay open. After true it must be ended. */
+/* Begins reading n bytes of f at offset `at`; f must stay open. If it returns true, fl_data_source_end must
+   follow. */
 FL_API bool fl_data_source_begin(fl_data_source *s, const fl_data_stream *f, int64_t at, int64_t n,
                                  fl_data_packing packing);
-/* All of the next n bytes. */
+/* Reads exactly n bytes. */
 FL_API bool fl_data_source_read(fl_data_source *s, void *dst, size_t n);
-/* Nothing may follow; of gzip the sum is compared. */
+/* Checks that nothing follows and, for gzip, the checksum. */
 FL_API bool fl_data_source_finish(fl_data_source *s);
 FL_API void fl_data_source_end(fl_data_source *s);
 
 /* Options of readers of compressed files. */
 typedef struct fl_data_unpack_opts {
     fl_opts_guard guard_;
-    int64_t max_bytes; /* unpacked bytes of all data, at most; 0 -> 60 for each byte of the file, plus 2^19 */
+    int64_t max_bytes; /* most unpacked bytes; 0 -> 60 times the file's size plus 2^19 */
     char _end;
 } fl_data_unpack_opts;
-/* Checks that f may unpack to that many bytes; false after fl_fail, which names max_bytes. */
+/* Checks that f may unpack to so many bytes; false after fl_fail, which names max_bytes. */
 FL_API bool fl_data_may_unpack(const fl_data_stream *f, int64_t bytes, const fl_data_unpack_opts *o);
 
-/* Deflates n pieces, one behind the other, to f at offset at: bytes written, -1 after fl_fail. */
+/* Deflates n consecutive pieces to f at offset `at`. Returns the bytes written, -1 after fl_fail. */
 typedef struct fl_data_piece {
     const void *bytes;
     size_t n;
@@ -63,11 +64,11 @@ FL_API bool fl_data_may_unpack(const fl_data_stream *f, int64_t bytes, const fl_
     if (!fl_given(f, "fl_data_may_unpack", "the file") || !fl_given(o, "fl_data_may_unpack", "the options"))
         return false;
     const int64_t most = o->max_bytes > 0 ? o->max_bytes : 60 * f->size + (1 << 19);
-    return bytes <= most || fl_fail("%s: %s: %lld bytes unpack to %lld, .max_bytes is %lld", f->who, f->path,
-                                    (long long)f->size, (long long)bytes, (long long)most);
+    return bytes <= most || fl_fail("%s: %s: %lld bytes unpack to %lld, more than .max_bytes, %lld", f->who,
+                                    f->path, (long long)f->size, (long long)bytes, (long long)most);
 }
 
-#define FL__PACK_PIECE ((size_t)1 << 28) /* bytes that zlib gets at once: its sizes are unsigned int */
+#define FL__PACK_PIECE ((size_t)1 << 28) /* bytes per call of zlib, whose sizes are unsigned int */
 
 #ifdef FL_USE_ZLIB
 
@@ -95,10 +96,10 @@ static bool fl__unpacker_begin(fl_data_source *s) {
     u->z.zfree = fl__z_free;
     if (inflateInit2(&u->z, s->packing == FL_DATA_GZIP ? 16 + MAX_WBITS : -MAX_WBITS) == Z_OK) return true;
     fl_heap_free(u);
-    return fl_fail("%s: %s: zlib does not start: out of memory", s->f->who, s->f->path);
+    return fl_fail("%s: %s: cannot start zlib: out of memory", s->f->who, s->f->path);
 }
 
-/* Gives inflate more input; at the end there is none. */
+/* Gives inflate more input, if there is any. */
 static bool fl__unpacker_refill(fl_data_source *s, fl__unpacker *u) {
     const int64_t left = s->in_end_ - s->in_at_;
     const size_t n = left < (int64_t)sizeof u->bytes ? (size_t)left : sizeof u->bytes;
@@ -109,7 +110,7 @@ static bool fl__unpacker_refill(fl_data_source *s, fl__unpacker *u) {
     return true;
 }
 
-/* Unpacks up to n bytes: fewer only at the end of the packed data. -1 after fl_fail. */
+/* Unpacks up to n bytes, fewer only at the end of the packed data. -1 after fl_fail. */
 static int64_t fl__unpack(fl_data_source *s, void *dst, size_t n) {
     fl__unpacker *u = s->unpacker_;
     unsigned char *p = dst;
@@ -125,7 +126,7 @@ static int64_t fl__unpack(fl_data_source *s, void *dst, size_t n) {
         if (r == Z_STREAM_END) u->ended = true;
         else if (r != Z_OK) {
             const char *what = u->z.msg ? u->z.msg : r == Z_BUF_ERROR ? "it ends early" : "zlib error";
-            fl_fail("%s: %s: bad packed data before offset %lld: %s", s->f->who, s->f->path,
+            fl_fail("%s: %s: invalid packed data before offset %lld: %s", s->f->who, s->f->path,
                     (long long)s->in_at_, what);
             return -1;
         }
@@ -172,7 +173,7 @@ FL_API int64_t fl_data_deflate(const fl_data_stream *f, int64_t at, const fl_dat
     if (!buffer) return -1;
     bool ok =
         deflateInit2(&z, Z_DEFAULT_COMPRESSION, Z_DEFLATED, -MAX_WBITS, 8, Z_DEFAULT_STRATEGY) == Z_OK ||
-        fl_fail("%s: %s: zlib does not start: out of memory", f->who, f->path);
+        fl_fail("%s: %s: cannot start zlib: out of memory", f->who, f->path);
     for (int i = 0; ok && i < n; i++) {
         const int64_t done = fl__deflate_piece(f, at, &z, piece[i], i + 1 == n, buffer, SIZE);
         ok = done >= 0;
@@ -230,7 +231,7 @@ FL_API bool fl_data_source_read(fl_data_source *s, void *dst, size_t n) {
     int64_t got = (int64_t)n;
     if (s->packing == FL_DATA_PLAIN) {
         if ((uint64_t)(s->in_end_ - s->in_at_) < n)
-            return fl_fail("%s: %s: ends at offset %lld, %lld bytes early", s->f->who, s->f->path,
+            return fl_fail("%s: %s: the file ends at offset %lld, %lld bytes early", s->f->who, s->f->path,
                            (long long)s->in_end_, (long long)(got - (s->in_end_ - s->in_at_)));
         if (!fl_data_stream_read(s->f, dst, n, s->in_at_)) return false;
         s->in_at_ += got;
@@ -248,16 +249,16 @@ FL_API bool fl_data_source_read(fl_data_source *s, void *dst, size_t n) {
 FL_API bool fl_data_source_finish(fl_data_source *s) {
     if (!fl_given(s, "fl_data_source_finish", "the source")) return false;
     char more;
-    if (s->packing != FL_DATA_PLAIN) { /* zlib compares its sum only here */
+    if (s->packing != FL_DATA_PLAIN) { /* zlib verifies its checksum only here */
         const int64_t got = fl__unpack(s, &more, 1);
         if (got < 0) return false;
         if (got > 0)
-            return fl_fail("%s: %s: unpacked data goes on at offset %lld, behind what its header declares",
+            return fl_fail("%s: %s: the unpacked data is longer than its header declares, %lld bytes",
                            s->f->who, s->f->path, (long long)s->at);
     }
     const int64_t end = s->packing == FL_DATA_PLAIN ? s->in_at_ : fl__unpacker_position(s);
-    return end == s->in_end_ || fl_fail("%s: %s: bytes behind the data at offset %lld", s->f->who, s->f->path,
-                                        (long long)end);
+    return end == s->in_end_ || fl_fail("%s: %s: unexpected bytes after the data at offset %lld", s->f->who,
+                                        s->f->path, (long long)end);
 }
 
 FL_API void fl_data_source_end(fl_data_source *s) {

@@ -1,4 +1,4 @@
-/* plot.h - curves of what is measured, drawn in the terminal and as SVG */
+/* fl/data/plot.h - line plots in the terminal and as SVG */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -12,19 +12,19 @@ extern "C" {
 #endif
 
 #define FL_DATA_CURVE 512
-/* A series of points, however many: past FL_DATA_CURVE of them neighbours are merged into their mean, and as
-   many of those that follow. Start with {.name = "loss"}. */
+/* A series of any number of points: beyond FL_DATA_CURVE of them neighbours are averaged, and so are later
+   ones. Start with {.name = "loss"}. */
 typedef struct fl_data_curve {
     const char *name; /* borrowed */
     int n;
     double x[FL_DATA_CURVE], y[FL_DATA_CURVE];
     /* private */
-    int64_t stride_, have_; /* points behind x[n - 1], and those of them that came */
+    int64_t stride_, have_; /* points per stored point; points added to the last one */
 } fl_data_curve;
-/* x grows. A point that is not finite, or past 1e300, is left out. */
+/* Adds a point; x must increase. Points that are not finite, or exceed 1e300, are ignored. */
 FL_API void fl_data_curve_add(fl_data_curve *c, double x, double y);
 
-/* What one picture shows: FL_DATA_CURVES(&train, &valid). */
+/* The curves of one plot: FL_DATA_CURVES(&train, &valid). */
 #define FL_DATA_CURVES_MAX 16
 typedef struct fl_data_curves {
     int n;
@@ -36,17 +36,17 @@ typedef struct fl_data_curves {
 typedef struct fl_data_plot_opts {
     fl_opts_guard guard_;
     const char *title, *x_label, *y_label; /* NULL: none */
-    bool log_x, log_y;                     /* points that are not positive are left out */
-    bool ascii;                            /* in the terminal: no characters past ASCII */
-    int width, height;                     /* of the drawn area; 0 -> 64 x 16 characters, 640 x 320 pixels */
+    bool log_x, log_y;                     /* logarithmic axes; points that are not positive are left out */
+    bool ascii;                            /* in the terminal: ASCII characters only */
+    int width, height;                     /* of the plot area; 0 -> 64 x 16 characters, 640 x 320 pixels */
     char _end;
 } fl_data_plot_opts;
-/* The curves, each with a mark of its own, as text. False after fl_fail. */
+/* Prints the curves as text, each with its own mark. Returns false after fl_fail. */
 #define fl_data_plot_print(...) FL__DATA_PLOT_PRINT(__VA_ARGS__, ._end = 0)
 #define FL__DATA_PLOT_PRINT(out, curves, ...) \
     fl_data_plot_print_opt(out, curves, FL_LITERAL(fl_data_plot_opts, __VA_ARGS__))
 FL_API bool fl_data_plot_print_opt(FILE *out, fl_data_curves curves, fl_data_plot_opts o);
-/* The same as one SVG file without scripts; a failure leaves the file that was there. */
+/* Writes them as one SVG file without scripts; a failure leaves the existing file. */
 #define fl_data_plot_svg(...) FL__DATA_PLOT_SVG(__VA_ARGS__, ._end = 0)
 #define FL__DATA_PLOT_SVG(path, curves, ...) \
     fl_data_plot_svg_opt(path, curves, FL_LITERAL(fl_data_plot_opts, __VA_ARGS__))
@@ -92,11 +92,11 @@ FL_API void fl_data_curve_add(fl_data_curve *c, double x, double y) {
 /* ---- axes ---- */
 
 typedef struct fl__plot_axis {
-    double low, high, step; /* of a logarithmic one: of the exponents of 10 */
+    double low, high, step; /* for a logarithmic axis: exponents of 10 */
     bool log;
 } fl__plot_axis;
 
-/* 1, 2 or 5 times a power of ten: the smallest that makes at most `most` steps of span. */
+/* The smallest 1, 2 or 5 times a power of ten that divides span into at most `most` steps. */
 static double fl__plot_step(double span, int most) {
     const double tenth = pow(10, floor(log10(span / most)));
     for (int i = 0; i < 3; i++)
@@ -104,12 +104,12 @@ static double fl__plot_step(double span, int most) {
     return tenth * 10;
 }
 
-/* Where v lies on the axis' scale; NaN: nowhere. */
+/* v on the axis' scale; NaN if it has no position there. */
 static double fl__plot_scale(const fl__plot_axis *a, double v) {
     return !a->log ? v : v > 0 ? log10(v) : (double)NAN;
 }
 
-/* Over all values (y of each curve, or x), widened to whole steps if loose (Heckbert 1990). */
+/* The range of all values (y of each curve, or x), widened to whole steps if loose (Heckbert 1990). */
 static fl__plot_axis fl__plot_axis_of(const fl_data_curves *curves, bool of_y, bool log, int most) {
     fl__plot_axis a = {INFINITY, -INFINITY, 1, log};
     for (int c = 0; c < curves->n; c++)
@@ -119,7 +119,7 @@ static fl__plot_axis fl__plot_axis_of(const fl_data_curves *curves, bool of_y, b
             if (v > a.high) a.high = v;
         }
     if (!(a.low <= a.high)) a.low = 0, a.high = 1;
-    const double least = 1e-12 * fmax(fabs(a.low), fabs(a.high)) + 1e-300; /* what ticks can tell apart */
+    const double least = 1e-12 * fmax(fabs(a.low), fabs(a.high)) + 1e-300; /* smallest distance of ticks */
     if (a.high - a.low <= least) {
         const double middle = a.low, half = middle != 0 ? fabs(middle) / 2 : 1;
         a.low = middle - half, a.high = middle + half;
@@ -130,7 +130,7 @@ static fl__plot_axis fl__plot_axis_of(const fl_data_curves *curves, bool of_y, b
     return a;
 }
 
-/* Tick i: its place along the axis in [0, 1], and its text. False: there are no more. */
+/* Tick i: its position along the axis in [0, 1], and its text. Returns false if there are no more. */
 static bool fl__plot_tick(const fl__plot_axis *a, int i, double *place, char text[32]) {
     const double v = (ceil(a->low / a->step - 1e-9) + i) * a->step;
     *place = (v - a->low) / (a->high - a->low);
@@ -152,7 +152,7 @@ static bool fl__plot_begin(fl__plot *p, const char *who, fl_data_curves curves, 
     bool ok = curves.n >= 0 && curves.n <= FL_DATA_CURVES_MAX && o.width >= 0 && o.width <= 10000;
     ok = ok && o.height >= 0 && o.height <= 10000;
     for (int c = 0; ok && c < curves.n; c++) ok = curves.v[c] != NULL;
-    if (!ok) return fl_fail("%s: a curve is NULL, or a number out of range", who);
+    if (!ok) return fl_fail("%s: a curve is NULL, or an option is out of range", who);
     *p = (fl__plot){.curves = curves, .o = o, .ok = true};
     p->width = o.width ? o.width : width;
     p->height = o.height ? o.height : height;
@@ -161,7 +161,7 @@ static bool fl__plot_begin(fl__plot *p, const char *who, fl_data_curves curves, 
     return true;
 }
 
-/* Point i of a curve in [0, 1] x [0, 1]; false: it is not on these axes. */
+/* Point i of a curve in [0, 1] x [0, 1]; false if it has no position on these axes. */
 static bool fl__plot_point(const fl__plot *p, const fl_data_curve *c, int i, double at[2]) {
     at[0] = (fl__plot_scale(&p->x, c->x[i]) - p->x.low) / (p->x.high - p->x.low);
     at[1] = (fl__plot_scale(&p->y, c->y[i]) - p->y.low) / (p->y.high - p->y.low);
@@ -181,7 +181,7 @@ FL_PRINTF(2, 3) static void fl__plot_put(fl__plot *p, const char *format, ...) {
     p->ok = p->ok && n >= 0 && n < (int)sizeof line && fl_data_text_put(&p->text, line, (size_t)n);
 }
 
-/* User's text: a control character is a space, and what is not UTF-8 a question mark. */
+/* Prints the user's text: control characters become spaces, invalid UTF-8 becomes '?'. */
 static void fl__plot_text(fl__plot *p, const char *s, bool svg) {
     for (size_t n = strlen(s), len; p->ok && n; s += len, n -= len) {
         const char c = *s;
@@ -197,7 +197,7 @@ static void fl__plot_text(fl__plot *p, const char *s, bool svg) {
 
 static const char fl__plot_marks[] = "*+ox#@%&";
 
-/* A mark in each column from point a to point b. */
+/* Draws a mark in each column from point a to point b. */
 static void fl__plot_stroke(const fl__plot *p, char *canvas, const double a[2], const double b[2],
                             char mark) {
     const int from = (int)lround(a[0] * (p->width - 1)), to = (int)lround(b[0] * (p->width - 1));
@@ -210,7 +210,7 @@ static void fl__plot_stroke(const fl__plot *p, char *canvas, const double a[2], 
 
 static void fl__plot_strokes(const fl__plot *p, char *canvas) {
     memset(canvas, ' ', (size_t)p->width * (size_t)p->height);
-    for (int c = p->curves.n - 1; c >= 0; c--) { /* the first one on top */
+    for (int c = p->curves.n - 1; c >= 0; c--) { /* the first curve on top */
         double last[2], at[2];
         bool begun = false;
         for (int i = 0; i < p->curves.v[c]->n; i++) {
@@ -223,7 +223,7 @@ static void fl__plot_strokes(const fl__plot *p, char *canvas) {
     }
 }
 
-/* Row r and the tick that lies there, if any. */
+/* Row r with its tick, if any. */
 static void fl__plot_row(fl__plot *p, const char *canvas, int r) {
     char label[32] = "", text[32];
     double place;
@@ -246,7 +246,7 @@ static void fl__plot_below(fl__plot *p) {
     fl__plot_put(p, "\n%14s", "");
     for (int i = 0; fl__plot_tick(&p->x, i, &place, text); i++) {
         const int n = (int)strlen(text), at = (int)lround(place * (p->width - 1)) - n / 2;
-        if (at < end + (end > 0) || at < 0) continue; /* no room beside its neighbour */
+        if (at < end + (end > 0) || at < 0) continue; /* no space next to its neighbour */
         fl__plot_put(p, "%*s%s", at - end, "", text);
         end = at + n;
     }
@@ -274,7 +274,7 @@ FL_API bool fl_data_plot_print_opt(FILE *out, fl_data_curves curves, fl_data_plo
     for (int r = 0; p.ok && r < p.height; r++) fl__plot_row(&p, canvas, r);
     fl__plot_below(&p);
     if (p.ok && fwrite(p.text.p, 1, (size_t)p.text.n, out) != (size_t)p.text.n)
-        p.ok = fl_fail("%s: cannot write", who);
+        p.ok = fl_fail("%s: cannot write to the stream", who);
     fl_heap_free(canvas);
     fl_heap_free(p.text.p);
     return p.ok;
@@ -284,7 +284,7 @@ FL_API bool fl_data_plot_print_opt(FILE *out, fl_data_curves curves, fl_data_plo
 
 enum { FL__PLOT_LEFT = 72, FL__PLOT_TOP = 40, FL__PLOT_RIGHT = 24, FL__PLOT_BOTTOM = 48 };
 
-/* Okabe and Ito's colours, which colour-blind people tell apart. */
+/* Okabe and Ito's palette, which is safe for colour-blind readers. */
 static const char *const fl__plot_colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                                "#e69f00", "#56b4e9", "#000000"};
 
@@ -320,7 +320,7 @@ static void fl__plot_svg_curve(fl__plot *p, const fl_data_curve *c, const char *
             points++;
         }
     fl__plot_put(p, "\"/>\n");
-    for (int i = 0; points <= 20 && i < c->n; i++) /* few points are shown each */
+    for (int i = 0; points <= 20 && i < c->n; i++) /* with few points each is marked */
         if (fl__plot_point(p, c, i, at))
             fl__plot_put(p, "<circle r=\"3\" fill=\"%s\" cx=\"%.1f\" cy=\"%.1f\"/>\n", colour,
                          FL__PLOT_LEFT + at[0] * p->width, FL__PLOT_TOP + (1 - at[1]) * p->height);

@@ -1,4 +1,4 @@
-/* prefetch.h - samples made ahead of time by threads */
+/* fl/data/prefetch.h - prefetching of samples by worker threads */
 #ifndef FL_DATA_PREFETCH_H
 #define FL_DATA_PREFETCH_H
 #include "set.h"
@@ -7,10 +7,10 @@
 extern "C" {
 #endif
 
-/* The same samples, made ahead of time by worker threads: up to `depth` of them wait. For reading
-   in order, from one thread; asking for another index than the next starts anew there, so that an
-   epoch resumed at i makes none before i. A worker's error comes out of fl_data_get of its sample,
-   which may be asked again. fl_data_free and fl_data_set_epoch wait for the samples being made. */
+/* The same samples, prefetched by worker threads: up to `depth` samples are ready in advance. For sequential
+   reading from one thread; reading any other index than the next restarts there, so that an epoch resumed at
+   i does not make earlier samples. A worker's error is reported by fl_data_get of its sample, which may be
+   retried. fl_data_free and fl_data_set_epoch wait for the samples in progress. */
 FL_API fl_data_set *fl_data_prefetch(fl_data_set *set, int threads, int depth);
 
 #ifdef __cplusplus
@@ -26,15 +26,15 @@ FL_API fl_data_set *fl_data_prefetch(fl_data_set *set, int threads, int depth);
 #include <stdio.h>
 #include <string.h>
 
-/* Workers take the numbers from `next` on while they are less than depth ahead of `want`, which the
-   reader asks for next, and leave sample i in slot i % depth. A jump starts a new run: slots are
-   emptied, and a worker that comes back from an older run drops what it made. To wake a thread costs
-   as much as a small batch: a reader that is ahead looks out for a while before it sleeps, and workers
-   that are ahead sleep until half of what waits is gone. */
+/* Workers make samples from `next` on while they are less than depth ahead of `want`, the reader's next
+   index, and store sample i in slot i % depth. A jump starts a new run: slots are emptied, and results of an
+   older run are dropped. Waking a thread costs as much as a small batch: hence a reader that must wait spins
+   for a while before it sleeps, and workers that are ahead sleep until half of the ready samples are
+   consumed. */
 
 typedef struct fl__data_slot {
     bool full, ok;
-    fl_data_sample sample; /* kept */
+    fl_data_sample sample; /* owned references */
     char error[1024];
 } fl__data_slot;
 
@@ -42,7 +42,7 @@ typedef struct fl__data_loader {
     fl_data_set *inner;
     pthread_mutex_t lock;
     pthread_cond_t work, done; /* for workers, for the reader */
-    int64_t want, next;        /* want -1: no run */
+    int64_t want, next;        /* want -1: idle */
     uint64_t run;
     int busy, ready;           /* workers making a sample; full slots */
     int made;                  /* samples so far: atomic */
@@ -57,7 +57,7 @@ static void fl__data_drop_sample(fl_data_sample *s) {
     s->n = 0;
 }
 
-/* Makes sample i; its tensors are kept, its error is text. */
+/* Makes sample i: keeps references to its tensors, stores its error as text. */
 static void fl__data_make(fl_data_set *inner, int64_t i, fl__data_slot *s) {
     fl_scope scope = fl_scope_begin();
     s->sample.n = 0;
@@ -66,7 +66,7 @@ static void fl__data_make(fl_data_set *inner, int64_t i, fl__data_slot *s) {
     const char *text = fl_error();
     if (!s->ok)
         snprintf(s->error, sizeof s->error, "%.*s", (int)sizeof s->error - 1,
-                 text ? text : "fl_data_prefetch: a sample failed");
+                 text ? text : "fl_data_prefetch: a sample failed without an error message");
     fl_error_clear();
     fl_scope_end(&scope);
 }
@@ -102,7 +102,7 @@ static void *fl__data_worker(void *arg) {
     return NULL;
 }
 
-/* Ends the run; `want` starts another (-1: none). The lock is held. */
+/* Ends the run and starts another at `want` (-1: none). The lock is held. */
 static void fl__data_jump(fl__data_loader *l, int64_t want) {
     for (int i = 0; i < l->depth; i++) {
         if (l->slot[i].full) fl__data_drop_sample(&l->slot[i].sample);
@@ -114,12 +114,12 @@ static void fl__data_jump(fl__data_loader *l, int64_t want) {
     pthread_cond_broadcast(&l->work);
 }
 
-/* Until another sample is made, for some microseconds at most. The lock is held before and after. */
-static void fl__data_look_out(fl__data_loader *l) {
+/* Spins until another sample is made, for at most some microseconds. The lock is held before and after. */
+static void fl__data_spin(fl__data_loader *l) {
     const int made = __atomic_load_n(&l->made, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&l->lock);
     for (int k = 0; k < 1 << 15 && made == __atomic_load_n(&l->made, __ATOMIC_RELAXED); k++)
-        if (k % 512 == 511) sched_yield(); /* to a worker that waits for this processor */
+        if (k % 512 == 511) sched_yield(); /* lets a worker on this processor run */
     pthread_mutex_lock(&l->lock);
 }
 
@@ -128,7 +128,7 @@ static bool fl__data_prefetch_get(fl_data_set *self, int64_t i, fl_data_sample *
     pthread_mutex_lock(&l->lock);
     fl__data_slot *slot = &l->slot[i % l->depth];
     if (l->want != i) fl__data_jump(l, i);
-    else if (!slot->full) fl__data_look_out(l);
+    else if (!slot->full) fl__data_spin(l);
     while (!slot->full) pthread_cond_wait(&l->done, &l->lock);
     bool ok = slot->ok, owned = true;
     *out = slot->sample;
@@ -199,7 +199,8 @@ static int64_t fl__data_prefetch_length(fl_data_set *self, int64_t i) {
 FL_API fl_data_set *fl_data_prefetch(fl_data_set *set, int threads, int depth) {
     bool ok = fl_given(set, "fl_data_prefetch", "the set");
     if (threads < 1 || threads > 1024 || depth < 1 || depth > 1 << 20)
-        ok = fl_fail("fl_data_prefetch: %d threads (1 to 1024), depth %d (1 to 2^20)", threads, depth);
+        ok = fl_fail("fl_data_prefetch: threads must be in [1, 1024] and depth in [1, 2^20], got %d and %d",
+                     threads, depth);
     fl__data_loader *l = ok ? fl__data_loader_new(set, threads, depth) : NULL;
     if (!l) {
         fl_data_free(set);
@@ -212,7 +213,7 @@ FL_API fl_data_set *fl_data_prefetch(fl_data_set *set, int threads, int depth) {
     while (l->threads < threads) {
         int reason = pthread_create(&l->thread[l->threads], NULL, fl__data_worker, l);
         if (reason) {
-            fl_fail("fl_data_prefetch: thread %d of %d: %s", l->threads + 1, threads,
+            fl_fail("fl_data_prefetch: cannot start thread %d of %d: %s", l->threads + 1, threads,
                     strerror(reason));
             fl_data_free(s);
             return NULL;

@@ -1,4 +1,4 @@
-/* safetensors.h - named tensors in files of the safetensors format */
+/* fl/data/safetensors.h - named tensors in safetensors files */
 #ifndef FL_DATA_SAFETENSORS_H
 #define FL_DATA_SAFETENSORS_H
 #include "named.h"
@@ -7,31 +7,31 @@
 extern "C" {
 #endif
 
-#define FL_DATA_MAX_HEADER 100000000 /* bytes of a safetensors header, the format's own limit */
-#define FL_DATA_MAX_NAME 4096        /* bytes of a tensor's name */
+#define FL_DATA_MAX_HEADER 100000000 /* most bytes of a safetensors header, the format's limit */
+#define FL_DATA_MAX_NAME 4096        /* most bytes of a tensor's name */
 
-/* The dtypes F8_E4M3, F8_E5M2 and F8_E8M0 are those that you register by the names f8_e4m3, f8_e5m2 and
-   f8_e8m0 (one byte, blocks of one number: fl_dtype_register) before a file is opened or saved. */
+/* For the dtypes F8_E4M3, F8_E5M2 and F8_E8M0 register dtypes named f8_e4m3, f8_e5m2 and f8_e8m0 (one byte,
+   blocks of one number: fl_dtype_register) before a file is opened or saved. */
 
-/* Saves n named tensors, in the order given, and n_meta pairs of metadata (UTF-8; keys may not
-   start with "crc32c"). The file takes path's place in one piece (fl_data_replacement). CRC32C sums of
-   each tensor and of the header go into __metadata__, and "format", "pt" unless meta has another: Hugging
-   Face's transformers refuses a file with metadata but without it. A path that ends with .json is an index:
-   fl_data_save_sharded, with shards of 5 GB. */
+/* Saves n named tensors, in the order given, and n_meta pairs of metadata (UTF-8; keys may not start with
+   "crc32c"). The file is replaced atomically (fl_data_replacement). __metadata__ also gets CRC32C checksums
+   of each tensor and of the header, and "format", "pt" unless meta has another: Hugging Face's transformers
+   rejects files with metadata but without it. A path that ends with .json is an index: fl_data_save_sharded
+   with shards of 5 GB. */
 FL_API bool fl_data_save_safetensors(const char *path, const fl_data_named *tensors, int n,
                                      const fl_data_pair *meta, int n_meta);
 
-/* Reads and checks the header only: sizes, names, dtypes, offsets that tile the data without overlap or
-   hole, and, where the file has checksums, the header's. A path that ends with .json is an index of
-   shards: fl_data_open_sharded. */
+/* Reads and checks the header only: sizes, names, dtypes, offsets, which must cover the data without overlaps
+   or gaps, and the header's checksum, if the file has one. A path that ends with .json is an index of shards:
+   fl_data_open_sharded. */
 FL_API fl_data_file *fl_data_open_safetensors(const char *path);
-/* The same, with tensors that are views of the mapped file: nothing is read before its pages are used,
-   and the mapping lives until the file is closed and its last tensor gone. Writing to such a tensor
-   changes its own pages only, never the file. verify: fl_data_read compares a tensor's checksum, for
-   which it reads all of it. Where the table of file operations does not map, and for tensors that are not
-   aligned in the file, values are read as usual. A file that shrinks is an error of the next
-   fl_data_read; using a tensor whose bytes went away ends the process (SIGBUS), as of every mapping.
-   Replacing the file, as saving does, leaves mapped tensors as they are. */
+/* The same, with tensors that are views of the memory-mapped file: pages are read when used, and the mapping
+   lives until the file is closed and its last tensor freed. Writing to such a tensor changes memory only,
+   never the file (copy on write). verify: fl_data_read compares a tensor's checksum, for which it reads all
+   of it. Values are read as usual if the table of file operations cannot map, and for tensors that are not
+   aligned in the file. A file that shrank is an error of the next fl_data_read; using a tensor whose bytes
+   were truncated raises SIGBUS, as with every mapping. Replacing the file, as saving does, leaves mapped
+   tensors unchanged. */
 FL_API fl_data_file *fl_data_map_safetensors(const char *path, bool verify);
 
 #ifdef __cplusplus
@@ -59,7 +59,7 @@ static bool fl__st_is_index(const char *path) {
     return n >= 5 && !strcmp(path + n - 5, ".json");
 }
 
-/* ---- safetensors: what file and header have in common ---- */
+/* ---- common to reading and writing ---- */
 
 static const struct { const char *name; fl_dtype dtype; } fl__st_dtypes[] = {
     {"F16", FL_F16}, {"BF16", FL_BF16}, {"F32", FL_F32}, {"F64", FL_F64}, {"BOOL", FL_B8},
@@ -67,7 +67,7 @@ static const struct { const char *name; fl_dtype dtype; } fl__st_dtypes[] = {
     {"I16", FL_I16}, {"I32", FL_I32},   {"I64", FL_I64},
 };
 enum { FL__ST_DTYPES = sizeof fl__st_dtypes / sizeof fl__st_dtypes[0] };
-/* Dtypes of the format that fl lacks: yours, registered by these names. */
+/* Dtypes of the format that fl lacks, to be registered under these names. */
 static const struct { const char *name, *registered; } fl__st_own_dtypes[] = {
     {"F8_E4M3", "f8_e4m3"}, {"F8_E5M2", "f8_e5m2"}, {"F8_E8M0", "f8_e8m0"},
 };
@@ -82,7 +82,7 @@ static const char *fl__st_dtype_name(fl_dtype d) {
     return NULL;
 }
 
-/* *needed: what has to be registered for it, NULL: nothing helps. */
+/* *needed: the dtype to register for it; NULL: none. */
 static fl_dtype fl__st_dtype(const char *name, const char **needed) {
     *needed = NULL;
     for (int i = 0; i < FL__ST_DTYPES; i++)
@@ -100,7 +100,7 @@ static bool fl__st_is_utf8(const char *s) {
     return true;
 }
 
-/* What is wrong with a tensor's name, NULL if it is fine. */
+/* The error in a tensor's name; NULL if it is valid. */
 static const char *fl__st_name_fault(const char *name) {
     if (!*name) return "a tensor without name";
     if (!strcmp(name, "__metadata__")) return "a tensor named __metadata__";
@@ -108,14 +108,13 @@ static const char *fl__st_name_fault(const char *name) {
     return NULL;
 }
 
-#define FL__ST_CRC "crc32c" /* key of the header's checksum; "crc32c.<name>" of a tensor's */
+#define FL__ST_CRC "crc32c" /* key of the header's checksum; "crc32c.<name>": a tensor's */
 
 static bool fl__st_is_crc(const char *key) {
     return !strncmp(key, FL__ST_CRC, sizeof FL__ST_CRC - 1);
 }
 
-/* The header's checksum is over its meaning, in sorted order: another program may rewrite the JSON,
-   and the file stays valid. */
+/* The header's checksum covers its contents in sorted order, so that other programs may rewrite the JSON. */
 static uint32_t fl__st_header_crc(const fl_data_file *f) {
     uint32_t crc = 0;
     for (int64_t i = 0; i < f->n; i++) {
@@ -134,21 +133,21 @@ static uint32_t fl__st_header_crc(const fl_data_file *f) {
     return crc;
 }
 
-/* ---- safetensors: saving ---- */
+/* ---- saving ---- */
 
 typedef struct fl__st_saver {
     fl_data_replacement r;
-    fl_data_file file; /* what will be in it: nothing is open */
+    fl_data_file file; /* the contents; no file is open */
     const fl_data_named *tensors;
     fl_data_text text;           /* the header */
-    int64_t *digits, crc_digits; /* where it has the checksums, and its own */
+    int64_t *digits, crc_digits; /* positions of the checksums in it, and of its own */
 } fl__st_saver;
 
 static bool fl__st_puts(fl__st_saver *s, const char *text) {
     return fl_data_text_put(&s->text, text, strlen(text));
 }
 
-/* The header's checksum is that of no tensor. */
+/* Computes the header's checksum. */
 static bool fl__st_put_crc(fl__st_saver *s, const char *name, int64_t *digits) {
     fl_data_text key = {0};
     bool ok = fl_data_text_put(&key, name ? FL__ST_CRC "." : FL__ST_CRC, sizeof FL__ST_CRC - !name) &&
@@ -172,7 +171,7 @@ static bool fl__st_put_entry(fl__st_saver *s, const fl_data_entry *e) {
            fl__st_puts(s, text);
 }
 
-/* The header with checksums of zero, which are written over it when they are known. */
+/* Writes the header with checksums of zero, overwritten when they are known. */
 static bool fl__st_compose(fl__st_saver *s) {
     const fl_data_file *f = &s->file;
     bool ok = fl__st_puts(s, "{\"__metadata__\":{") && fl__st_put_crc(s, NULL, &s->crc_digits);
@@ -188,7 +187,8 @@ static bool fl__st_compose(fl__st_saver *s) {
     ok = ok && fl__st_puts(s, "}");
     while (ok && s->text.n % 8) ok = fl__st_puts(s, " ");
     return ok && (s->text.n <= FL_DATA_MAX_HEADER ||
-                  fl_fail("%s: %s: the header passes %d bytes", f->f.who, f->f.path, FL_DATA_MAX_HEADER));
+                  fl_fail("%s: %s: the header is longer than %d bytes", f->f.who, f->f.path,
+                          FL_DATA_MAX_HEADER));
 }
 
 static void fl__st_put_digits(fl__st_saver *s, int64_t at, uint32_t crc) {
@@ -203,7 +203,7 @@ static bool fl__st_take_tensor(fl_data_file *f, const fl_data_named *t, int64_t 
     if (fault) return fl_fail("%s: %s: %s", f->f.who, f->f.path, fault);
     if (!t->tensor) return fl_fail("%s: %s: tensor '%s' is NULL", f->f.who, f->f.path, t->name);
     if (t->tensor->weak || !fl__st_dtype_name(t->tensor->dtype))
-        return fl_fail("%s: %s: tensor '%s' is a number, or of a dtype that safetensors lacks (%s)",
+        return fl_fail("%s: %s: tensor '%s' is a scalar constant, or safetensors has no dtype %s",
                        f->f.who, f->f.path, t->name, fl_dtype_name(t->tensor->dtype));
     fl_data_entry *e = fl_data_file_add(f, t->name, (int64_t)strlen(t->name));
     if (!e) return false;
@@ -221,7 +221,7 @@ static bool fl__st_take(fl_data_file *f, const fl_data_named *tensors, int n, co
         if (!fl__st_take_tensor(f, &tensors[i], i ? f->entry[i - 1].end : 0)) return false;
     for (int i = 0; i < n_meta; i++) {
         if (!meta[i].key || !meta[i].value)
-            return fl_fail("%s: %s: metadata pair %d has a NULL", f->f.who, f->f.path, i);
+            return fl_fail("%s: %s: metadata pair %d has a NULL key or value", f->f.who, f->f.path, i);
         if (fl__st_is_crc(meta[i].key) || !fl__st_is_utf8(meta[i].key) || !fl__st_is_utf8(meta[i].value))
             return fl_fail("%s: %s: metadata pair %d is not UTF-8, or its key starts with " FL__ST_CRC,
                            f->f.who, f->f.path, i);
@@ -231,7 +231,7 @@ static bool fl__st_take(fl_data_file *f, const fl_data_named *tensors, int n, co
     return (format || fl_data_file_add_meta(f, "format", "pt")) && fl_data_file_ready(f);
 }
 
-/* Tensors are read and written in pieces that a processor's cache holds: the checksum finds them there. */
+/* Tensors are read and written in pieces that fit into the cache, where the checksum finds them. */
 enum { FL__ST_PIECE = 1 << 18 };
 
 static size_t fl__st_piece(size_t left) {
@@ -310,7 +310,7 @@ FL_API bool fl_data_save_safetensors(const char *path, const fl_data_named *tens
     return ok;
 }
 
-/* ---- safetensors: opening ---- */
+/* ---- opening ---- */
 
 static bool fl__st_parse_meta(fl_data_file *s, fl_data_json *j) {
     bool ok = s->meta ? fl_data_json_fail(j, "a second __metadata__")
@@ -337,14 +337,14 @@ static bool fl__st_parse_dtype(fl_data_json *j, fl_data_entry *e) {
                              "(F64 F32 F16 BF16 I64 I32 I16 I8 U64 U32 U16 U8 BOOL are)", e->name, name);
 }
 
-/* [a, b, ...] of at most max whole numbers that are not negative. */
+/* [a, b, ...] of at most max non-negative integers. */
 static bool fl__st_parse_numbers(fl_data_json *j, int64_t *out, int max, int *n) {
     *n = 0;
     if (!fl_data_json_expect(j, FL_DATA_JSON_ARRAY)) return false;
     while (fl_data_json_more(j)) {
-        if (*n == max) return fl_data_json_fail(j, "too many numbers");
+        if (*n == max) return fl_data_json_fail(j, "expected at most %d numbers", max);
         if (!fl_data_json_int(j, &out[*n])) return false;
-        if (out[(*n)++] < 0) return fl_data_json_fail(j, "expected a whole number, not negative");
+        if (out[(*n)++] < 0) return fl_data_json_fail(j, "expected a non-negative integer");
     }
     return j->event != FL_DATA_JSON_ERROR;
 }
@@ -354,14 +354,14 @@ static bool fl__st_parse_field(fl_data_json *j, fl_data_entry *e, unsigned *seen
     int64_t offsets[2];
     int n, k = 0;
     while (k < 3 && strcmp(j->text, fields[k])) k++;
-    if (k == 3) return fl_data_json_fail(j, "an unknown field of a tensor");
-    if (*seen & 1u << k) return fl_data_json_fail(j, "a field comes twice");
+    if (k == 3) return fl_data_json_fail(j, "unknown field of a tensor");
+    if (*seen & 1u << k) return fl_data_json_fail(j, "duplicate field");
     *seen |= 1u << k;
     if (k == 0) return fl__st_parse_dtype(j, e);
     if (k == 1) return fl__st_parse_numbers(j, e->shape.dim, FL_MAX_DIMS, &e->shape.ndim);
     if (!fl__st_parse_numbers(j, offsets, 2, &n)) return false;
     e->begin = offsets[0], e->end = n == 2 ? offsets[1] : 0;
-    return n == 2 || fl_data_json_fail(j, "data_offsets wants two numbers");
+    return n == 2 || fl_data_json_fail(j, "expected two numbers for data_offsets");
 }
 
 static bool fl__st_parse_entry(fl_data_file *s, fl_data_json *j) {
@@ -376,7 +376,7 @@ static bool fl__st_parse_entry(fl_data_file *s, fl_data_json *j) {
     return seen == 7 || fl_data_json_fail(j, "a tensor lacks dtype, shape or data_offsets");
 }
 
-/* The format pads the header with spaces; whatever else could hide there. */
+/* Checks that the header is padded with spaces only, as the format says. */
 static bool fl__st_only_spaces(const fl_data_file *s, int64_t at, int64_t end) {
     char piece[256];
     for (int64_t n; at < end; at += n) {
@@ -384,7 +384,7 @@ static bool fl__st_only_spaces(const fl_data_file *s, int64_t at, int64_t end) {
         if (!fl_data_stream_read(&s->f, piece, (size_t)n, at)) return false;
         for (int64_t i = 0; i < n; i++)
             if (piece[i] != ' ')
-                return fl_fail("%s: %s: offset %lld: something behind the header", s->f.who, s->f.path,
+                return fl_fail("%s: %s: offset %lld: unexpected bytes after the header", s->f.who, s->f.path,
                                (long long)(at + i));
     }
     return true;
@@ -405,7 +405,7 @@ static int fl__st_by_offset(const void *a, const void *b) {
     return x->end < y->end ? -1 : x->end > y->end;
 }
 
-/* Every tensor's range has the size of its shape, and together they tile the data. */
+/* Checks that every tensor's range has the size of its shape, and that the ranges cover the data exactly. */
 static bool fl__st_check_ranges(fl_data_file *s, int64_t data_at) {
     const int64_t size = s->f.size - data_at;
     int64_t at = 0;
@@ -413,7 +413,7 @@ static bool fl__st_check_ranges(fl_data_file *s, int64_t data_at) {
     for (int64_t i = 0; i < s->n; i++) {
         fl_data_entry *e = s->sorted_[i];
         if (!fl_data_entry_fits(e))
-            return fl_fail("%s: %s: tensor '%.100s': offsets %lld to %lld do not fit its shape",
+            return fl_fail("%s: %s: tensor '%.100s': offsets %lld to %lld do not match its shape",
                            s->f.who, s->f.path, e->name, (long long)e->begin, (long long)e->end);
         if (e->begin != at || e->end > size)
             return fl_fail(
@@ -424,11 +424,11 @@ static bool fl__st_check_ranges(fl_data_file *s, int64_t data_at) {
         at = e->end;
     }
     for (int64_t i = 0; i < s->n; i++) s->entry[i].begin += data_at, s->entry[i].end += data_at;
-    return at == size || fl_fail("%s: %s: %lld bytes behind the last tensor", s->f.who, s->f.path,
+    return at == size || fl_fail("%s: %s: %lld unexpected bytes after the last tensor", s->f.who, s->f.path,
                                  (long long)(size - at));
 }
 
-/* Eight hexadecimal digits, lower case. */
+/* Parses eight hexadecimal digits, lower case. */
 static bool fl__st_parse_crc(const char *digits, uint32_t *crc) {
     char written[9];
     *crc = (uint32_t)strtoul(digits, NULL, 16);
@@ -436,8 +436,7 @@ static bool fl__st_parse_crc(const char *digits, uint32_t *crc) {
     return !strcmp(written, digits);
 }
 
-/* A file has all checksums or none. Keys and entries are sorted alike, so both lists are walked
-   once. */
+/* Reads the checksums; a file has all or none. Keys and entries have the same order, so one pass suffices. */
 static bool fl__st_take_checksums(fl_data_file *s) {
     const size_t prefix = sizeof FL__ST_CRC - 1;
     int64_t at = 0, header = -1;
@@ -450,10 +449,10 @@ static bool fl__st_take_checksums(fl_data_file *s) {
         else if (ok && key[prefix] == '.' && at < s->n &&
                  !strcmp(key + prefix + 1, s->sorted_[at]->name))
             s->sorted_[at++]->crc = crc;
-        else return fl_fail("%s: %s: bad checksum entry '%.100s'", s->f.who, s->f.path, key);
+        else return fl_fail("%s: %s: invalid checksum entry '%.100s'", s->f.who, s->f.path, key);
     }
     if (at != (header >= 0 ? s->n : 0))
-        return fl_fail("%s: %s: some tensors have a checksum and some have none", s->f.who,
+        return fl_fail("%s: %s: checksums must be given for all tensors or none", s->f.who,
                        s->f.path);
     if (header < 0) return true;
     fl__st_parse_crc(s->meta[header].value, &crc);
@@ -469,8 +468,8 @@ static bool fl__st_read_header(fl_data_file *s) {
     uint64_t most =
         s->f.size - 8 < FL_DATA_MAX_HEADER ? (uint64_t)s->f.size - 8 : FL_DATA_MAX_HEADER;
     if (len < 2 || len > most)
-        return fl_fail("%s: %s: offset 0: a header of %llu bytes, 2 to %llu are possible", s->f.who,
-                       s->f.path, (unsigned long long)len, (unsigned long long)most);
+        return fl_fail("%s: %s: offset 0: the header's size must be in [2, %llu], got %llu", s->f.who,
+                       s->f.path, (unsigned long long)most, (unsigned long long)len);
     const int64_t data_at = 8 + (int64_t)len;
     const fl_data_json_opts o = {.max_text = FL_DATA_MAX_HEADER, .c_strings = true};
     fl_data_json *j = fl_data_json_in(&s->f, 8, (int64_t)len, o);
@@ -480,12 +479,12 @@ static bool fl__st_read_header(fl_data_file *s) {
            fl__st_take_checksums(s);
 }
 
-/* A truth value has only two of a byte's values. */
+/* Checks that bools are 0 or 1. */
 static bool fl__st_check_bools(const fl_data_file *f, const fl_data_entry *e, const unsigned char *p) {
     for (int64_t i = 0; e->dtype == FL_B8 && i < e->end - e->begin; i++)
         if (p[i] > 1)
-            return fl_fail("fl_data_read: %s: offset %lld: the byte %d in the BOOL tensor '%.100s'",
-                           f->f.path, (long long)(e->begin + i), p[i], e->name);
+            return fl_fail("fl_data_read: %s: offset %lld: got %d in the BOOL tensor '%.100s', expected 0 or "
+                           "1", f->f.path, (long long)(e->begin + i), p[i], e->name);
     return true;
 }
 

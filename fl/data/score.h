@@ -1,8 +1,8 @@
-/* score.h - how good a classifier is: errors, top k, confusion, ROC, calibration
+/* fl/data/score.h - classification metrics: error rate, top k, confusion matrix, ROC, calibration
 
-   Every meter starts with {0}; those with a _free hold memory, and _free makes them {0} again. Classes are
-   whole numbers from 0. Targets are integers [...]; scores are [..., classes], of any float dtype. An
-   addition that fails changes nothing. NaN says that nothing was added yet. */
+   Every meter starts with {0}; those with a _free own memory, and _free resets them to {0}. Classes are
+   integers from 0. Targets are integers [...]; scores are [..., classes], of any float dtype. A failed
+   addition changes nothing. Results are NaN before the first addition. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -13,67 +13,70 @@
 extern "C" {
 #endif
 
-/* Percentage of wrong classes. */
+/* Error rate: percentage of wrong predictions. */
 typedef struct fl_data_frame_error {
     int64_t wrong, total;
 } fl_data_frame_error;
-/* The largest score wins. Instead of scores, the guessed classes themselves may be given, [...]. */
+/* The prediction is the class with the largest score. Integer predictions [...] may be given instead of
+   scores. */
 FL_API bool fl_data_frame_error_add(fl_data_frame_error *m, fl_tensor *scores, fl_tensor *target);
-/* Wrong is a target that is not among the k largest scores; of equal ones the first class counts as larger,
-   and NaN as the largest. */
+/* Top k: wrong if the target is not among the k largest scores. Of equal scores the lower class counts as
+   larger, NaN as the largest. */
 FL_API bool fl_data_top_k_add(fl_data_frame_error *m, fl_tensor *scores, fl_tensor *target, int64_t k);
 FL_API double fl_data_frame_error_percent(const fl_data_frame_error *m);
 FL_API double fl_data_accuracy_percent(const fl_data_frame_error *m); /* 100 - the error */
 FL_API void fl_data_frame_error_merge(fl_data_frame_error *m, const fl_data_frame_error *other);
 
-/* How often which class was taken for which. Set classes before the first addition. */
+/* Confusion matrix. Set classes before the first addition. */
 typedef struct fl_data_confusion {
     int64_t classes; /* at most 16,384 */
-    int64_t *count;  /* [classes, classes]: count[target * classes + guess]; NULL before the first addition */
+    int64_t *count;  /* count[target * classes + prediction]; NULL before the first addition */
 } fl_data_confusion;
-/* scores as for fl_data_frame_error_add. An error: a class that there is not. */
+/* scores as in fl_data_frame_error_add. Classes out of range are an error. */
 FL_API bool fl_data_confusion_add(fl_data_confusion *m, fl_tensor *scores, fl_tensor *target);
 FL_API bool fl_data_confusion_merge(fl_data_confusion *m, const fl_data_confusion *other);
 FL_API void fl_data_confusion_free(fl_data_confusion *m);
-/* Of one class, with true and false positives and negatives: precision tp / (tp + fp), recall tp / (tp + fn),
-   f1 2 tp / (2 tp + fp + fn), their harmonic mean; 0 where the denominator is. support is tp + fn. */
+/* Figures of one class, from true and false positives and negatives: precision tp / (tp + fp), recall tp /
+   (tp + fn), f1 2 tp / (2 tp + fp + fn), their harmonic mean; 0 if the denominator is 0. support: tp + fn. */
 typedef struct fl_data_f1 {
     double precision, recall, f1;
     int64_t support;
 } fl_data_f1;
 FL_API fl_data_f1 fl_data_confusion_class(const fl_data_confusion *m, int64_t c);
-/* The mean over the classes that occur as target or as guess (scikit-learn's macro average). */
+/* Macro average: mean over the classes that occur as target or prediction (as scikit-learn). */
 FL_API fl_data_f1 fl_data_confusion_macro(const fl_data_confusion *m);
-/* From sums over the classes. As each sample has one class, all three are the accuracy. */
+/* Micro average: from sums over the classes. With one class per sample all three figures equal the
+   accuracy. */
 FL_API fl_data_f1 fl_data_confusion_micro(const fl_data_confusion *m);
 
-/* Two classes by a threshold: keeps every score. */
+/* Receiver operating characteristic of a binary classifier; stores every score. */
 typedef struct fl_data_roc {
     int64_t n, positives;
     /* private */
     int64_t cap_;
     struct fl_data_roc_point *point_;
 } fl_data_roc;
-/* scores and target [...]; target 0 or 1. An error: another target, or a score that is NaN. */
+/* scores and target [...]. It is an error if a target is not 0 or 1, or a score is NaN. */
 FL_API bool fl_data_roc_add(fl_data_roc *m, fl_tensor *scores, fl_tensor *target);
 FL_API bool fl_data_roc_merge(fl_data_roc *m, const fl_data_roc *other);
 FL_API void fl_data_roc_free(fl_data_roc *m);
-/* The area under the curve: the probability that a positive has a larger score than a negative, ties half
-   (Mann-Whitney U / (positives negatives)). Exact up to the last rounding. NaN with one class only. */
+/* Area under the curve: the probability that a positive has a larger score than a negative, ties counting
+   half (Mann-Whitney U / (positives negatives)). Exact up to the last rounding. NaN if there is only one
+   class. */
 FL_API double fl_data_roc_auc(fl_data_roc *m);
-/* Average precision: sum over thresholds of (recall_k - recall_{k-1}) precision_k, equal scores together;
-   NaN without positives. */
+/* Average precision: sum over thresholds of (recall_k - recall_{k-1}) precision_k, equal scores together; NaN
+   without positives. */
 FL_API double fl_data_roc_average_precision(fl_data_roc *m);
 
 #define FL_DATA_BINS 100
-/* Does a confidence of p come true p of the time? Set bins, 1 to FL_DATA_BINS, before the first addition;
-   0: 15. Bin b has confidences in (b / bins, (b + 1) / bins]. */
+/* Calibration: whether predictions of confidence p are right with frequency p. Set bins, 1 to FL_DATA_BINS,
+   before the first addition; 0 -> 15. Bin b has confidences in (b / bins, (b + 1) / bins]. */
 typedef struct fl_data_calibration {
     int bins;
     int64_t total, n[FL_DATA_BINS], right[FL_DATA_BINS];
     double confidence[FL_DATA_BINS]; /* sums */
 } fl_data_calibration;
-/* Of probabilities [..., classes] the largest is the confidence. An error: it is not in [0, 1]. */
+/* The confidence is the largest of the probabilities [..., classes]. It must be in [0, 1]. */
 FL_API bool fl_data_calibration_add(fl_data_calibration *m, fl_tensor *probabilities, fl_tensor *target);
 FL_API bool fl_data_calibration_merge(fl_data_calibration *m, const fl_data_calibration *other);
 /* Expected calibration error (Guo et al. 2017): sum over bins of n / total |right / n - confidence / n|. */
@@ -97,34 +100,36 @@ FL_API double fl_data_calibration_worst(const fl_data_calibration *m);
 
 /* ---- scores against targets ---- */
 
-/* extra: the dims that scores have more than target; 2: either 0 or 1. */
+/* Checks shapes and dtypes. extra: number of dims that scores have more than target; 2: 0 or 1. */
 static bool fl__score_fits(const char *who, const void *m, fl_tensor *scores, fl_tensor *target, int extra) {
     if (!m || !scores || !target) return fl_fail("%s: an argument is NULL", who);
     const int more = scores->ndim - target->ndim;
-    const bool classes = more == 0 && extra == 2; /* guesses, not scores */
+    const bool classes = more == 0 && extra == 2; /* predictions, not scores */
     bool ok = !fl_dtype_is_float(target->dtype) && (extra == 2 ? more == 0 || more == 1 : more == extra);
     ok = ok && !(classes && fl_dtype_is_float(scores->dtype)) &&
          !memcmp(scores->shape, target->shape, (size_t)target->ndim * sizeof *target->shape);
     ok = ok && !(more && scores->shape[target->ndim] == 0 && fl_numel(target));
-    return ok || fl_fail("%s: scores %s %s, target %s %s", who, fl_dtype_name(scores->dtype),
-                         FL_SHAPE_TEXT(scores), fl_dtype_name(target->dtype), FL_SHAPE_TEXT(target));
+    static const char *const expected[] = {"[...]", "[..., classes]", "[..., classes] or integers [...]"};
+    return ok || fl_fail("%s: got scores %s %s and target %s %s, expected scores %s and a target of integers "
+                         "[...]", who, fl_dtype_name(scores->dtype), FL_SHAPE_TEXT(scores),
+                         fl_dtype_name(target->dtype), FL_SHAPE_TEXT(target), expected[extra]);
 }
 
-/* Both on the host. What is opened here fl__score_close closes, whatever comes out. */
-static bool fl__score_open(fl_data_host v[2], fl_tensor *scores, fl_dtype dtype, fl_tensor *target) {
+/* Reads both on the host. fl__score_end must follow, whatever this returns. */
+static bool fl__score_begin(fl_data_host v[2], fl_tensor *scores, fl_dtype dtype, fl_tensor *target) {
     const bool ok = fl_data_host_begin(&v[1], target, FL_I64);
     return fl_data_host_begin(&v[0], scores, dtype) && ok;
 }
 
-/* The same with the guessed class of each row of scores, found where they are. */
-static bool fl__score_open_guesses(fl_data_host v[2], fl_tensor *scores, fl_tensor *target) {
+/* The same with the predicted class of each row of scores, computed on their backend. */
+static bool fl__score_begin_predictions(fl_data_host v[2], fl_tensor *scores, fl_tensor *target) {
     const bool ok = fl_data_host_begin(&v[1], target, FL_I64);
     fl_tensor *guess = scores;
     if (scores->ndim > target->ndim && v[1].n) guess = fl_argmax(scores, -1, false);
     return fl_data_host_begin(&v[0], v[1].n ? guess : target, FL_I64) && ok;
 }
 
-static bool fl__score_close(fl_data_host v[2], bool ok) {
+static bool fl__score_end(fl_data_host v[2], bool ok) {
     fl_data_host_end(&v[0]);
     fl_data_host_end(&v[1]);
     return ok;
@@ -133,17 +138,17 @@ static bool fl__score_close(fl_data_host v[2], bool ok) {
 FL_API bool fl_data_frame_error_add(fl_data_frame_error *m, fl_tensor *scores, fl_tensor *target) {
     fl_data_host v[2];
     if (!fl__score_fits("fl_data_frame_error_add", m, scores, target, 2)) return false;
-    if (!fl__score_open_guesses(v, scores, target)) return fl__score_close(v, false);
+    if (!fl__score_begin_predictions(v, scores, target)) return fl__score_end(v, false);
     for (int64_t r = 0; r < v[1].n; r++) m->wrong += v[0].i[r] != v[1].i[r];
     m->total += v[1].n;
-    return fl__score_close(v, true);
+    return fl__score_end(v, true);
 }
 
 FL_API bool fl_data_top_k_add(fl_data_frame_error *m, fl_tensor *scores, fl_tensor *target, int64_t k) {
     fl_data_host v[2];
     if (!fl__score_fits("fl_data_top_k_add", m, scores, target, 1)) return false;
-    if (k < 1) return fl_fail("fl_data_top_k_add: k is %lld", (long long)k);
-    if (!fl__score_open(v, scores, FL_F64, target)) return fl__score_close(v, false);
+    if (k < 1) return fl_fail("fl_data_top_k_add: k must be positive, got %lld", (long long)k);
+    if (!fl__score_begin(v, scores, FL_F64, target)) return fl__score_end(v, false);
     const int64_t classes = v[1].n ? v[0].n / v[1].n : 0;
     for (int64_t r = 0; r < v[1].n; r++) {
         const double *s = v[0].f + r * classes;
@@ -156,7 +161,7 @@ FL_API bool fl_data_top_k_add(fl_data_frame_error *m, fl_tensor *scores, fl_tens
         m->wrong += before >= k;
     }
     m->total += v[1].n;
-    return fl__score_close(v, true);
+    return fl__score_end(v, true);
 }
 
 FL_API double fl_data_frame_error_percent(const fl_data_frame_error *m) {
@@ -176,11 +181,11 @@ FL_API void fl_data_frame_error_merge(fl_data_frame_error *m, const fl_data_fram
     m->total += other->total;
 }
 
-/* ---- confusion ---- */
+/* ---- confusion matrix ---- */
 
 static bool fl__score_make_counts(fl_data_confusion *m, const char *who) {
     if (m->classes < 1 || m->classes > 16384)
-        return fl_fail("%s: %lld classes, 1 to 16384 are possible", who, (long long)m->classes);
+        return fl_fail("%s: classes must be in [1, 16384], got %lld", who, (long long)m->classes);
     if (!m->count) m->count = fl_heap_alloc((size_t)(m->classes * m->classes) * sizeof *m->count);
     return m->count != NULL;
 }
@@ -189,18 +194,18 @@ FL_API bool fl_data_confusion_add(fl_data_confusion *m, fl_tensor *scores, fl_te
     const char *who = "fl_data_confusion_add";
     fl_data_host v[2];
     if (!fl__score_fits(who, m, scores, target, 2) || !fl__score_make_counts(m, who)) return false;
-    if (!fl__score_open_guesses(v, scores, target)) return fl__score_close(v, false);
+    if (!fl__score_begin_predictions(v, scores, target)) return fl__score_end(v, false);
     const int64_t n = m->classes;
     for (int64_t r = 0; r < 2 * v[1].n; r++) {
         const int64_t c = v[r & 1].i[r / 2];
         if (c < 0 || c >= n) {
-            fl_fail("%s: the %s of sample %lld is %lld, of %lld classes", who, r & 1 ? "target" : "guess",
-                    (long long)(r / 2), (long long)c, (long long)n);
-            return fl__score_close(v, false);
+            fl_fail("%s: the %s of sample %lld must be in [0, %lld), got %lld", who,
+                    r & 1 ? "target" : "prediction", (long long)(r / 2), (long long)n, (long long)c);
+            return fl__score_end(v, false);
         }
     }
     for (int64_t r = 0; r < v[1].n; r++) m->count[v[1].i[r] * n + v[0].i[r]]++;
-    return fl__score_close(v, true);
+    return fl__score_end(v, true);
 }
 
 FL_API bool fl_data_confusion_merge(fl_data_confusion *m, const fl_data_confusion *other) {
@@ -209,8 +214,8 @@ FL_API bool fl_data_confusion_merge(fl_data_confusion *m, const fl_data_confusio
     if (!other->count) return true;
     if (!m->classes) m->classes = other->classes;
     if (m->classes != other->classes)
-        return fl_fail("fl_data_confusion_merge: %lld and %lld classes", (long long)m->classes,
-                       (long long)other->classes);
+        return fl_fail("fl_data_confusion_merge: the numbers of classes differ: %lld and %lld",
+                       (long long)m->classes, (long long)other->classes);
     if (!fl__score_make_counts(m, "fl_data_confusion_merge")) return false;
     for (int64_t k = 0; k < m->classes * m->classes; k++) m->count[k] += other->count[k];
     return true;
@@ -277,26 +282,27 @@ FL_API bool fl_data_roc_add(fl_data_roc *m, fl_tensor *scores, fl_tensor *target
     const char *who = "fl_data_roc_add";
     fl_data_host v[2];
     if (!fl__score_fits(who, m, scores, target, 0)) return false;
-    bool ok = fl__score_open(v, scores, FL_F64, target) &&
+    bool ok = fl__score_begin(v, scores, FL_F64, target) &&
               fl_heap_grow(&m->point_, &m->cap_, m->n + v[1].n, sizeof *m->point_);
     int64_t positives = 0;
     for (int64_t r = 0; ok && r < v[1].n; r++) {
         const double s = v[0].f[r];
         const int64_t t = v[1].i[r];
         ok = (t == 0 || t == 1) && !isnan(s);
-        if (!ok) fl_fail("%s: sample %lld: score %g, target %lld", who, (long long)r, s, (long long)t);
+        if (!ok) fl_fail("%s: sample %lld: expected a score other than NaN and target 0 or 1, got %g "
+                         "and %lld", who, (long long)r, s, (long long)t);
         m->point_[m->n + r] = (struct fl_data_roc_point){s, t == 1};
         positives += t == 1;
     }
     if (ok) m->n += v[1].n, m->positives += positives;
-    return fl__score_close(v, ok);
+    return fl__score_end(v, ok);
 }
 
 FL_API bool fl_data_roc_merge(fl_data_roc *m, const fl_data_roc *other) {
     if (!fl_given(m, "fl_data_roc_merge", "the meter") ||
         !fl_given(other, "fl_data_roc_merge", "the other meter")) return false;
     if (!fl_heap_grow(&m->point_, &m->cap_, m->n + other->n, sizeof *m->point_)) return false;
-    const int64_t n = other->n; /* m may be other */
+    const int64_t n = other->n; /* m may be equal to other */
     if (n) memcpy(m->point_ + m->n, other->point_, (size_t)n * sizeof *m->point_);
     m->n += n;
     m->positives += other->positives;
@@ -309,14 +315,14 @@ FL_API void fl_data_roc_free(fl_data_roc *m) {
     *m = (fl_data_roc){0};
 }
 
-/* Largest score first. */
+/* Sorts by descending score. */
 static int fl__roc_order(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x < y) - (x > y);
 }
 
-/* What both figures need of each threshold: the sums of either over all of them. */
-static void fl__roc_walk(fl_data_roc *m, double *auc, double *precision) {
+/* Computes both figures in one pass over the thresholds. */
+static void fl__roc_compute(fl_data_roc *m, double *auc, double *precision) {
     int64_t above[2] = {0}; /* negatives and positives with larger scores */
     uint64_t twice = 0;     /* 2 U: pairs with the positive above, ties half */
     double sum = 0;
@@ -336,14 +342,14 @@ static void fl__roc_walk(fl_data_roc *m, double *auc, double *precision) {
 FL_API double fl_data_roc_auc(fl_data_roc *m) {
     if (!fl_given(m, "fl_data_roc_auc", "the meter")) return NAN;
     double auc, precision;
-    fl__roc_walk(m, &auc, &precision);
+    fl__roc_compute(m, &auc, &precision);
     return auc;
 }
 
 FL_API double fl_data_roc_average_precision(fl_data_roc *m) {
     if (!fl_given(m, "fl_data_roc_average_precision", "the meter")) return NAN;
     double auc, precision;
-    fl__roc_walk(m, &auc, &precision);
+    fl__roc_compute(m, &auc, &precision);
     return precision;
 }
 
@@ -356,15 +362,16 @@ FL_API bool fl_data_calibration_add(fl_data_calibration *m, fl_tensor *probabili
     fl_data_calibration sum = *m;
     if (!sum.bins) sum.bins = 15;
     if (sum.bins < 0 || sum.bins > FL_DATA_BINS)
-        return fl_fail("%s: %d bins, 1 to %d are possible", who, sum.bins, FL_DATA_BINS);
-    bool ok = fl__score_open(v, probabilities, FL_F64, target);
+        return fl_fail("%s: bins must be in [1, %d], got %d", who, FL_DATA_BINS, sum.bins);
+    bool ok = fl__score_begin(v, probabilities, FL_F64, target);
     const int64_t classes = ok && v[1].n ? v[0].n / v[1].n : 0;
     for (int64_t r = 0; ok && r < v[1].n; r++) {
         const double *p = v[0].f + r * classes;
         int64_t best = 0;
         for (int64_t c = 1; c < classes; c++) best = p[c] > p[best] || isnan(p[c]) ? c : best;
         ok = (p[best] >= 0 && p[best] <= 1) ||
-             fl_fail("%s: the probability of sample %lld is %g", who, (long long)r, p[best]);
+             fl_fail("%s: the largest probability of sample %lld must be in [0, 1], got %g", who,
+                     (long long)r, p[best]);
         if (!ok) break;
         const int b = p[best] > 0 ? (int)ceil(p[best] * sum.bins) - 1 : 0;
         sum.n[b]++;
@@ -373,7 +380,7 @@ FL_API bool fl_data_calibration_add(fl_data_calibration *m, fl_tensor *probabili
     }
     sum.total += v[1].n;
     if (ok) *m = sum;
-    return fl__score_close(v, ok);
+    return fl__score_end(v, ok);
 }
 
 FL_API bool fl_data_calibration_merge(fl_data_calibration *m, const fl_data_calibration *other) {
@@ -381,7 +388,8 @@ FL_API bool fl_data_calibration_merge(fl_data_calibration *m, const fl_data_cali
         !fl_given(other, "fl_data_calibration_merge", "the other meter")) return false;
     if (!m->total && other->total) m->bins = other->bins;
     if (other->total && m->bins != other->bins)
-        return fl_fail("fl_data_calibration_merge: %d and %d bins", m->bins, other->bins);
+        return fl_fail("fl_data_calibration_merge: the numbers of bins differ: %d and %d", m->bins,
+                       other->bins);
     m->total += other->total;
     for (int b = 0; b < FL_DATA_BINS; b++) {
         m->n[b] += other->n[b];

@@ -1,4 +1,4 @@
-/* set.h - data sets: views, orders, transforms */
+/* fl/data/set.h - data sets: views, orders, transforms */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -9,107 +9,107 @@
 extern "C" {
 #endif
 
-#define FL_DATA_FIELDS 8
+#define FL_DATA_FIELDS 8 /* most fields of a sample */
 typedef struct fl_data_sample {
     int n;
-    fl_tensor *t[FL_DATA_FIELDS]; /* owned by the scope of whoever called fl_data_get */
+    fl_tensor *t[FL_DATA_FIELDS]; /* owned by the innermost scope of fl_data_get's caller */
 } fl_data_sample;
 
-/* A data set is this table. All but size and get may be left out. */
+/* A data set: a table of functions. All but size and get are optional. */
 typedef struct fl_data_set fl_data_set;
 struct fl_data_set {
     int64_t size; /* samples */
-    /* Fills *out with values of the innermost scope, or fails (fl_fail). 0 <= i < size. Called from
-       several threads at once below fl_data_prefetch. */
+    /* Fills *out with tensors of the innermost scope, or fails (fl_fail). 0 <= i < size. Called from several
+       threads at once under fl_data_prefetch. */
     bool (*get)(fl_data_set *self, int64_t i, fl_data_sample *out);
-    /* The epoch changes: called before the inner sets' own. */
+    /* Called when the epoch changes, before the inner sets' start. */
     bool (*start)(fl_data_set *self, int64_t epoch);
     void (*close)(fl_data_set *self); /* releases user */
     void *user;
-    /* Takes size and order from the inner sets: called when the set is made, and after they have
+    /* Sets size and order from the inner sets: called when the set is made, and after the inner sets have
        started an epoch. */
     bool (*arrange)(fl_data_set *self, int64_t epoch);
-    /* Who sample i is, for random numbers (fl_data_id). Without it: the id in the inner set, where
-       there is one, of the same size; else i. */
+    /* Stable id of sample i, to seed random numbers (fl_data_id). Default: the id in the inner set, if there
+       is exactly one and it has the same size; else i. */
     int64_t (*id)(fl_data_set *self, int64_t i);
-    /* fl_data_length without reading: -1: cannot say, less: failed (fl_fail). */
+    /* fl_data_length without reading the sample; -1: unknown, less: failed (fl_fail). */
     int64_t (*length)(fl_data_set *self, int64_t i);
-    /* fl_data_get_many by a shorter way than one sample at a time; may change index. */
+    /* Faster fl_data_get_many than one sample at a time; may change index. */
     bool (*many)(fl_data_set *self, int64_t *index, int64_t n, fl_data_sample *out);
     /* private */
     int64_t epoch_;
     bool started_; /* by fl_data_set_epoch */
-    bool inside_;  /* another set, which frees it */
+    bool inside_;  /* belongs to another set, which frees it */
     int n_inner_;
     fl_data_set **inner_;
 };
-/* A set of your own: copies the table and takes ownership of n inner sets (freed after close). NULL
-   on failure, or if an inner set is NULL; then everything taken has been freed. */
+/* A custom set: copies the table and takes ownership of n inner sets (freed after close). Returns NULL on
+   failure, or if an inner set is NULL; everything taken has then been freed. */
 FL_API fl_data_set *fl_data_set_new(const fl_data_set *table, fl_data_set *const *inner, int n);
 /* Inner set k of a set made by fl_data_set_new. */
 FL_API fl_data_set *fl_data_inner(const fl_data_set *set, int k);
-/* Frees the set and all below it. NULL is fine. */
+/* Frees the set and its inner sets. NULL is allowed. */
 FL_API void fl_data_free(fl_data_set *set);
-FL_API int64_t fl_data_size(const fl_data_set *set); /* 0 for NULL; of this epoch */
-/* Sample i into *out, owned by the caller's innermost scope. On failure *out stays as it was. */
+FL_API int64_t fl_data_size(const fl_data_set *set); /* in this epoch; 0 for NULL */
+/* Reads sample i into *out, owned by the caller's innermost scope. On failure *out is unchanged. */
 FL_API bool fl_data_get(fl_data_set *set, int64_t i, fl_data_sample *out);
-/* Samples index[0], ..., index[n - 1] stacked along a new first dim, field by field, likewise; their
-   shapes and dtypes must be the same. index may be overwritten. */
+/* Reads samples index[0], ..., index[n - 1] in the same way, stacked along a new first dim, field by field;
+   their shapes and dtypes must be the same. index may be overwritten. */
 FL_API bool fl_data_get_many(fl_data_set *set, int64_t *index, int64_t n, fl_data_sample *out);
-/* Starts an epoch (they begin at 0) in this set and all below: another order of shuffles, other
-   numbers for transforms. No fl_data_get of the set may be under way. */
+/* Starts an epoch (counted from 0) in this set and its inner sets: shuffles change their order, transforms
+   their random numbers. No fl_data_get of the set may be running. */
 FL_API bool fl_data_set_epoch(fl_data_set *set, int64_t epoch);
-/* The next sample of an endless iteration: sample *index of epoch *epoch, which it starts. Then *index is one
-   more, behind the last sample 0 of the next epoch. The two numbers are all that a checkpoint must hold,
-   whatever is shuffled, transformed or made ahead. */
+/* Endless iteration: reads sample *index of epoch *epoch, which it starts if needed, then advances *index,
+   and at the end of the epoch *epoch. A checkpoint needs only these two numbers, whatever is shuffled,
+   transformed or prefetched. */
 FL_API bool fl_data_next(fl_data_set *set, int64_t *epoch, int64_t *index, fl_data_sample *out);
-/* Who sample i is: its index in the set that reads it, whatever shuffles, shards, spans or batches
-   (their first sample's) stand between; another number in each repetition and part of a concat. */
+/* Stable id of sample i: its index in the innermost set, regardless of shuffles, shards, spans or batches
+   (which have the id of their first sample); distinct for each repetition and each part of a concat. */
 FL_API int64_t fl_data_id(fl_data_set *set, int64_t i);
-/* Size of sample i, in what the set below counts (tokens, frames): as fl_data_lengths says, without
-   reading; where nobody says, the first dim of field 0 of the sample, which is read. -1 on failure. */
+/* Length of sample i (tokens, frames, ...): as given by fl_data_lengths, without reading; if no set knows it,
+   the first dim of field 0 of the sample, which is read. Returns -1 on failure. */
 FL_API int64_t fl_data_length(fl_data_set *set, int64_t i);
-/* A generator that is a function of its arguments alone. For augmentation: of a seed, the epoch and
-   fl_data_id, so that a sample gets the same numbers on one rank and on many. */
+/* A generator that depends on its arguments only. For augmentation use a seed, the epoch and fl_data_id, so
+   that a sample gets the same random numbers on any number of ranks. */
 FL_API fl_rng fl_data_rng(uint64_t seed, int64_t epoch, int64_t index);
 
-/* Sample i is element i along the first dim of each of n tensors (kept, not copied; views come
-   out). */
+/* Sample i is element i along the first dim of each of n tensors (references, not copies; samples are
+   views). */
 FL_API fl_data_set *fl_data_tensors(fl_tensor *const *tensors, int n);
-/* Sample i is what fn makes: tensors of the innermost scope, or false after fl_fail. */
+/* Sample i is made by fn: tensors of the innermost scope, or false after fl_fail. */
 typedef bool (*fl_data_get_fn)(int64_t i, fl_data_sample *out, void *user);
 FL_API fl_data_set *fl_data_callback(int64_t size, fl_data_get_fn fn, void *user);
-/* Samples offset, ..., offset + length - 1. */
+/* Samples offset, ..., offset + length - 1 of set. */
 FL_API fl_data_set *fl_data_span(fl_data_set *set, int64_t offset, int64_t length);
 /* Sample i is sample index[i], n of them, of set (index is copied). */
 FL_API fl_data_set *fl_data_resample(fl_data_set *set, const int64_t *index, int64_t n);
-/* The samples for which keep is true; it sees each once, in the epoch of the moment, and may fail
-   (fl_fail). */
+/* The samples for which keep returns true; it is called once per sample now, in the current epoch, and may
+   fail (fl_fail). */
 typedef bool (*fl_data_keep_fn)(const fl_data_sample *sample, void *user);
 FL_API fl_data_set *fl_data_filter(fl_data_set *set, fl_data_keep_fn keep, void *user);
-/* In an order that is a function of (seed, epoch): all permutations alike. */
+/* Random order determined by (seed, epoch); all permutations are equally likely. */
 FL_API fl_data_set *fl_data_shuffle(fl_data_set *set, uint64_t seed);
-/* Within each `window` samples (0: in all) by length, the shorter first, equal ones as they were. Over
-   a shuffle and below batches: buckets of like length, others in each epoch. */
+/* Sorts each `window` samples (0: all) by length, ascending, stably. Over a shuffle and under batches:
+   buckets of similar length that change with each epoch. */
 FL_API fl_data_set *fl_data_sort_by_length(fl_data_set *set, int64_t window);
-/* Every ranks-th sample from `rank`; size / ranks of them, so that all ranks make the same number
-   of steps. */
+/* Every ranks-th sample from `rank` on, size / ranks of them, so that all ranks make the same number of
+   steps. */
 FL_API fl_data_set *fl_data_shard(fl_data_set *set, int rank, int ranks);
-/* All samples `times` times, one pass after the other. */
+/* All samples, `times` times in a row. */
 FL_API fl_data_set *fl_data_repeat(fl_data_set *set, int64_t times);
-/* One set after the other. */
+/* The samples of the first set, then those of the next. */
 FL_API fl_data_set *fl_data_concat(fl_data_set *const *sets, int n);
-/* The fields of all sets side by side; they have one size. */
+/* The fields of all sets side by side; they must have the same size. */
 FL_API fl_data_set *fl_data_zip(fl_data_set *const *sets, int n);
-/* Says how long the samples are: length[i], n = size of them (copied). */
+/* Sets the lengths of samples: length[i], n = size of them (copied). */
 FL_API fl_data_set *fl_data_lengths(fl_data_set *set, const int64_t *length, int64_t n);
-/* Changes a sample in place: replaces tensors, adds or drops fields. rng is a function of (epoch,
-   fl_data_id): mix your seed into rng->key. Called from several threads below fl_data_prefetch. */
+/* Modifies a sample in place: replaces tensors, adds or drops fields. rng depends on (epoch, fl_data_id)
+   only: mix your seed into rng->key. Called from several threads under fl_data_prefetch. */
 typedef bool (*fl_data_fn)(fl_data_sample *sample, fl_rng *rng, void *user);
 FL_API fl_data_set *fl_data_transform(fl_data_set *set, fl_data_fn fn, void *user);
-/* The same values on another backend (fl_to), where they are moved on stream 255 (fl_stream): beside
-   what is computed on others, which wait for them when they use them. Above batches whole batches move; below
-   fl_data_prefetch in its threads, while others are worked on. */
+/* Moves samples to another backend (fl_to) on stream 255 (fl_stream), concurrently with computation on other
+   streams, which wait when they use the samples. Put it over batches to move whole batches, and under
+   fl_data_prefetch to overlap the copies with other work. */
 FL_API fl_data_set *fl_data_to(fl_data_set *set, const char *backend);
 
 #ifdef __cplusplus
@@ -128,11 +128,11 @@ FL_API fl_data_set *fl_data_to(fl_data_set *set, const char *backend);
 
 /* ---- sets ---- */
 
-/* Can inner set i go into a new set? */
-static bool fl__data_may_take(const fl_data_set *set, int i) {
+/* Whether inner set i can go into a new set. */
+static bool fl__data_check_inner(const fl_data_set *set, int i) {
     if (!set) return fl_fail("fl_data_set_new: inner set %d is NULL", i);
     if (fl_is_freed(set, "fl_data_set_new", "an inner set")) return false;
-    return !set->inside_ || fl_err_false("fl_data_set_new: inner set %d is inside another one", i);
+    return !set->inside_ || fl_err_false("fl_data_set_new: inner set %d already belongs to another set", i);
 }
 
 FL_API fl_data_set *fl_data_set_new(const fl_data_set *table, fl_data_set *const *inner, int n) {
@@ -140,7 +140,7 @@ FL_API fl_data_set *fl_data_set_new(const fl_data_set *table, fl_data_set *const
     int taken = 0;
     bool ok = table && table->get && table->size >= 0 && n >= 0;
     if (!ok) fl_fail("fl_data_set_new: the table is NULL, has no get, or a negative size");
-    for (; ok && taken < n && (ok = fl__data_may_take(inner[taken], taken)); taken++)
+    for (; ok && taken < n && (ok = fl__data_check_inner(inner[taken], taken)); taken++)
         inner[taken]->inside_ = true;
     if (ok) s = fl_heap_alloc(sizeof *s + (size_t)n * sizeof *inner);
     if (s) {
@@ -156,7 +156,7 @@ FL_API fl_data_set *fl_data_set_new(const fl_data_set *table, fl_data_set *const
     }
     fl_data_set mine = table ? *table : (fl_data_set){0};
     if (mine.close) mine.close(&mine);
-    for (int i = n; i-- > 0;) { /* those of other sets, and one that is there twice, are not freed */
+    for (int i = n; i-- > 0;) { /* not those of other sets, nor duplicates */
         if (i < taken) inner[i]->inside_ = false;
         fl_data_free(inner[i]);
     }
@@ -170,7 +170,7 @@ FL_API fl_data_set *fl_data_inner(const fl_data_set *set, int k) {
 FL_API void fl_data_free(fl_data_set *set) {
     if (!set || fl_is_freed(set, "fl_data_free", "the set")) return;
     if (set->inside_) {
-        fl_err_false("fl_data_free: the set is inside another one, which frees it");
+        fl_err_false("fl_data_free: the set belongs to another set, which frees it");
         return;
     }
     if (set->close) set->close(set);
@@ -185,8 +185,8 @@ FL_API int64_t fl_data_size(const fl_data_set *set) {
     return set && !fl_is_freed(set, "fl_data_size", "the set") ? set->size : 0;
 }
 
-/* Gives one reference of each tensor to the innermost scope. */
-static bool fl__data_own_sample(const fl_data_sample *s) {
+/* Hands one reference of each tensor to the innermost scope. */
+static bool fl__data_adopt_sample(const fl_data_sample *s) {
     bool ok = true;
     for (int k = 0; k < s->n; k++) ok = fl_scope_adopt(&s->t[k]->obj) && ok;
     return ok;
@@ -196,21 +196,21 @@ static bool fl__data_same_kind(const fl_tensor *a, const fl_tensor *b) {
     return a->dtype == b->dtype && fl_same_shape(a, b);
 }
 
-/* Sample i may follow the batch's first one. */
+/* Checks that sample i has the fields of the batch's first. */
 static bool fl__data_check_like(const fl_data_sample *s, const fl_data_sample *first, int64_t i) {
     if (s->n != first->n)
-        return fl_fail("fl_data_batch: sample %lld has %d fields, the batch's first %d",
+        return fl_fail("fl_data_batch: sample %lld has %d fields, expected %d as the batch's first",
                        (long long)i, s->n, first->n);
     for (int k = 0; k < s->n; k++)
         if (!fl__data_same_kind(s->t[k], first->t[k]))
             return fl_fail(
-                "fl_data_batch: field %d of sample %lld is %s %s, of the batch's first %s %s", k,
+                "fl_data_batch: field %d of sample %lld is %s %s, expected %s %s as the batch's first", k,
                 (long long)i, fl_dtype_name(s->t[k]->dtype), FL_SHAPE_TEXT(s->t[k]),
                 fl_dtype_name(first->t[k]->dtype), FL_SHAPE_TEXT(first->t[k]));
     return true;
 }
 
-/* Samples one at a time: column k of ts takes field k. */
+/* Reads samples one at a time: column k of ts gets field k. */
 static bool fl__data_columns(fl_data_set *set, const int64_t *index, int64_t n, fl_tensor **ts,
                              fl_data_sample *like) {
     for (int64_t i = 0; i < n; i++) {
@@ -234,7 +234,7 @@ static bool fl__data_stack(fl_data_set *set, const int64_t *index, int64_t n, fl
     return ok;
 }
 
-/* Runs get (n 0), or many, inside a scope and hands the results out. */
+/* Runs get (n = 0) or many in a scope and hands the results to the caller's scope. */
 static bool fl__data_get_in_scope(fl_data_set *set, int64_t *index, int64_t n, fl_data_sample *out) {
     fl_data_sample r = {0};
     fl_scope scope = fl_scope_begin();
@@ -243,20 +243,21 @@ static bool fl__data_get_in_scope(fl_data_set *set, int64_t *index, int64_t n, f
     if (ok && n) ok = set->many ? set->many(set, index, n, &r) : fl__data_stack(set, index, n, &r);
     else if (ok) ok = set->get(set, i, &r);
     if (ok && (r.n < 0 || r.n > FL_DATA_FIELDS))
-        ok = fl_fail("fl_data_get: sample %lld has %d fields", i, r.n);
+        ok = fl_fail("fl_data_get: sample %lld has %d fields, expected 0 to %d", i, r.n, FL_DATA_FIELDS);
     for (int k = 0; ok && k < r.n; k++)
         ok = r.t[k] || fl_fail("fl_data_get: field %d of sample %lld is NULL", k, i);
     for (int k = 0; ok && k < r.n; k++) fl_keep(r.t[k]);
     fl_scope_end(&scope);
-    ok = ok && fl__data_own_sample(&r);
+    ok = ok && fl__data_adopt_sample(&r);
     if (ok) *out = r;
-    return ok || fl_fail("fl_data_get: sample %lld: the set gave no reason", i);
+    return ok || fl_fail("fl_data_get: sample %lld: the set failed without an error message", i);
 }
 
 static bool fl__data_has(const fl_data_set *set, int64_t i, const char *who) {
     if (!fl_given(set, who, "the set, or out,")) return false;
     return (i >= 0 && i < set->size) ||
-           fl_fail("%s: sample %lld of %lld", who, (long long)i, (long long)set->size);
+           fl_fail("%s: sample index must be in [0, %lld), got %lld", who, (long long)set->size,
+                   (long long)i);
 }
 
 FL_API bool fl_data_get(fl_data_set *set, int64_t i, fl_data_sample *out) {
@@ -269,7 +270,8 @@ FL_API bool fl_data_get(fl_data_set *set, int64_t i, fl_data_sample *out) {
 
 FL_API bool fl_data_get_many(fl_data_set *set, int64_t *index, int64_t n, fl_data_sample *out) {
     if (n < 1 || n > INT32_MAX || !index)
-        return fl_fail("fl_data_get_many: %lld samples, or index is NULL", (long long)n);
+        return fl_fail("fl_data_get_many: index is NULL, or n is not in [1, 2^31): got n %lld",
+                       (long long)n);
     for (int64_t i = 0; i < n; i++)
         if (!fl__data_has(out ? set : NULL, index[i], "fl_data_get_many")) return false;
     fl_quiet(+1);
@@ -281,8 +283,8 @@ FL_API bool fl_data_get_many(fl_data_set *set, int64_t *index, int64_t n, fl_dat
 FL_API bool fl_data_set_epoch(fl_data_set *set, int64_t epoch) {
     if (!fl_given(set, "fl_data_set_epoch", "the set")) return false;
     if (set->start && !set->start(set, epoch))
-        return fl_fail("fl_data_set_epoch: a set does not start epoch %lld", (long long)epoch);
-    set->started_ = false; /* until all below are */
+        return fl_fail("fl_data_set_epoch: a set could not start epoch %lld", (long long)epoch);
+    set->started_ = false; /* until all inner sets are */
     set->epoch_ = epoch;
     for (int i = 0; i < set->n_inner_; i++)
         if (!fl_data_set_epoch(set->inner_[i], epoch)) return false;
@@ -306,19 +308,19 @@ FL_API int64_t fl_data_id(fl_data_set *set, int64_t i) {
     return set->n_inner_ == 1 && set->inner_[0]->size == set->size ? fl_data_id(set->inner_[0], i) : i;
 }
 
-/* What a set, or those below it, says of a length without reading. */
-static int64_t fl__data_said(fl_data_set *set, int64_t i) {
+/* The length as known to a set or its inner sets without reading; -1: unknown. */
+static int64_t fl__data_known_length(fl_data_set *set, int64_t i) {
     return set->length ? set->length(set, i) : -1;
 }
 
 static int64_t fl__data_inner_length(fl_data_set *self, int64_t i) {
-    return fl__data_said(self->inner_[0], i);
+    return fl__data_known_length(self->inner_[0], i);
 }
 
 FL_API int64_t fl_data_length(fl_data_set *set, int64_t i) {
     if (!fl__data_has(set, i, "fl_data_length")) return -1;
-    int64_t n = fl__data_said(set, i);
-    if (n < -1) fl_fail("fl_data_length: sample %lld: the set gave no reason", (long long)i);
+    int64_t n = fl__data_known_length(set, i);
+    if (n < -1) fl_fail("fl_data_length: sample %lld: the set failed without an error message", (long long)i);
     if (n != -1) return n < 0 ? -1 : n;
     fl_scope scope = fl_scope_begin();
     fl_data_sample s;
@@ -345,15 +347,15 @@ static void fl__data_free_user(fl_data_set *self) {
     fl_heap_free(self->user);
 }
 
-/* A set over one other; a table without user is one whose allocation failed. */
+/* A set over one other; table->user NULL means that its allocation failed. */
 static fl_data_set *fl__data_over(fl_data_set *set, const fl_data_set *table) {
     if (table->user) return fl_data_set_new(table, &set, 1);
     fl_data_free(set);
     return NULL;
 }
 
-/* A set that a constructor took is freed unless its arguments are right, `ok`; false then. */
-static bool fl__data_take(fl_data_set *set, const char *who, bool ok) {
+/* Checks a constructor's set and arguments (`ok`); frees the set and returns false if they are not valid. */
+static bool fl__data_check_args(fl_data_set *set, const char *who, bool ok) {
     const bool given = fl_given(set, who, "the set");
     if (!ok) fl_data_free(set);
     return given && ok;
@@ -378,7 +380,7 @@ static void fl__data_tensors_close(fl_data_set *self) {
     fl_heap_free(f);
 }
 
-/* Rows of a contiguous tensor on the host, copied into one of their own. */
+/* Copies rows of a contiguous tensor on the host to a new tensor. */
 static fl_tensor *fl__data_rows(fl_tensor *t, const int64_t *index, int64_t n) {
     fl_shape shape = fl_shape_of(t);
     shape.dim[0] = n;
@@ -395,7 +397,7 @@ static fl_tensor *fl__data_rows(fl_tensor *t, const int64_t *index, int64_t n) {
     return to || !row ? y : NULL;
 }
 
-/* One gather for a batch; views and a stack for what lies otherwise, or elsewhere. */
+/* One gather per batch for contiguous tensors on the cpu backend; else views and a stack. */
 static bool fl__data_tensors_many(fl_data_set *self, int64_t *index, int64_t n, fl_data_sample *out) {
     const fl__data_fields *f = self->user;
     for (int k = 0; k < f->n; k++)
@@ -409,10 +411,11 @@ static bool fl__data_tensors_many(fl_data_set *self, int64_t *index, int64_t n, 
 
 FL_API fl_data_set *fl_data_tensors(fl_tensor *const *tensors, int n) {
     bool ok = tensors && n >= 1 && n <= FL_DATA_FIELDS;
-    if (!ok) fl_fail("fl_data_tensors: %d tensors, 1 to %d are possible", n, FL_DATA_FIELDS);
+    if (!ok) fl_fail("fl_data_tensors: tensors is NULL, or n is not in [1, %d]: got %d", FL_DATA_FIELDS, n);
     for (int k = 0; ok && k < n; k++) {
         ok = tensors[k] && tensors[k]->ndim > 0 && tensors[k]->shape[0] == tensors[0]->shape[0];
-        if (!ok) fl_fail("fl_data_tensors: tensor %d is NULL, or not as long as tensor 0", k);
+        if (!ok) fl_fail("fl_data_tensors: tensor %d is NULL, a scalar, or its first dim is not that of "
+                         "tensor 0", k);
     }
     fl__data_fields *f = ok ? fl_heap_alloc(sizeof *f) : NULL;
     if (!f) return NULL;
@@ -422,7 +425,7 @@ FL_API fl_data_set *fl_data_tensors(fl_tensor *const *tensors, int n) {
         .close = fl__data_tensors_close, .user = f}, NULL, 0);
 }
 
-/* A function of the user's. */
+/* A user's function. */
 typedef struct fl__data_call {
     fl_data_get_fn get;
     fl_data_fn change;
@@ -438,12 +441,13 @@ static fl__data_call *fl__data_call_new(fl__data_call c) {
 static bool fl__data_callback_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
     const fl__data_call *c = self->user;
     return c->get(i, out, c->user) ||
-           fl_fail("fl_data_callback: sample %lld was refused", (long long)i);
+           fl_fail("fl_data_callback: fn returned false for sample %lld", (long long)i);
 }
 
 FL_API fl_data_set *fl_data_callback(int64_t size, fl_data_get_fn fn, void *user) {
     if (size < 0 || !fn) {
-        fl_fail("fl_data_callback: %lld samples, or fn is NULL", (long long)size);
+        fl_fail("fl_data_callback: fn is NULL, or size is negative: got size %lld",
+                (long long)size);
         return NULL;
     }
     fl__data_call *c = fl__data_call_new((fl__data_call){.get = fn, .user = user});
@@ -451,11 +455,11 @@ FL_API fl_data_set *fl_data_callback(int64_t size, fl_data_get_fn fn, void *user
                                               .close = fl__data_free_user, .user = c}, NULL, 0) : NULL;
 }
 
-/* Sets that give the inner samples in another order: sample i is index[i] of the inner set, or
-   offset + i * step, counted round. */
+/* Sets that reorder the inner set: sample i is index[i] of the inner set, or (offset + i * step) modulo its
+   size. */
 typedef struct fl__data_order {
     int64_t offset, step;
-    int64_t n;   /* samples, where that is fixed; else -1: inner size * times / step */
+    int64_t n;   /* number of samples if fixed; else -1: inner size * times / step */
     int64_t times, window;
     uint64_t seed;
     int64_t *index, cap;
@@ -477,11 +481,11 @@ static bool fl__data_order_many(fl_data_set *self, int64_t *index, int64_t n, fl
 }
 
 static int64_t fl__data_order_length(fl_data_set *self, int64_t i) {
-    return fl__data_said(self->inner_[0], fl__data_order_at(self, i));
+    return fl__data_known_length(self->inner_[0], fl__data_order_at(self, i));
 }
 
-/* Another id for repetition, or part, k of what has that id; the first keeps it. */
-static int64_t fl__data_other_id(int64_t id, int64_t k) {
+/* A distinct id for repetition, or part, k; k = 0 keeps the id. */
+static int64_t fl__data_distinct_id(int64_t id, int64_t k) {
     return k ? (int64_t)fl__data_mix((uint64_t)id + fl__data_mix((uint64_t)k)) : id;
 }
 
@@ -489,7 +493,7 @@ static int64_t fl__data_order_id(fl_data_set *self, int64_t i) {
     const fl__data_order *o = self->user;
     int64_t id = fl_data_id(self->inner_[0], fl__data_order_at(self, i));
     const int64_t inner = self->inner_[0]->size;
-    return fl__data_other_id(id, o->times > 1 && inner ? i / inner : 0);
+    return fl__data_distinct_id(id, o->times > 1 && inner ? i / inner : 0);
 }
 
 static void fl__data_order_close(fl_data_set *self) {
@@ -498,8 +502,8 @@ static void fl__data_order_close(fl_data_set *self) {
     fl_heap_free(o);
 }
 
-/* Room for n indices. */
-static bool fl__data_order_room(fl__data_order *o, int64_t n) {
+/* Reserves space for n indices. */
+static bool fl__data_order_reserve(fl__data_order *o, int64_t n) {
     size_t bytes;
     if (n <= o->cap && o->index) return true;
     if (!fl__mul_size((size_t)n, sizeof *o->index, &bytes))
@@ -514,19 +518,20 @@ static bool fl__data_order_arrange(fl_data_set *self, int64_t epoch) {
     const fl__data_order *o = self->user;
     const int64_t inner = self->inner_[0]->size;
     if (o->n >= 0 && !o->index && o->offset > inner - o->n)
-        return fl_fail("fl_data_span: %lld samples from %lld of %lld", (long long)o->n,
+        return fl_fail("fl_data_span: length %lld from offset %lld exceeds the %lld samples", (long long)o->n,
                        (long long)o->offset, (long long)inner);
     self->size = o->n;
     if (o->n < 0 && __builtin_mul_overflow(inner / o->step, o->times, &self->size))
-        return fl_fail("fl_data_repeat: %lld times %lld samples", (long long)o->times, (long long)inner);
+        return fl_fail("fl_data_repeat: %lld times %lld samples overflow int64", (long long)o->times,
+                       (long long)inner);
     return true;
 }
 
-/* Fisher-Yates; the remainder's bias is n / 2^64. */
+/* Fisher-Yates; the bias of the remainder is n / 2^64. */
 static bool fl__data_shuffle_arrange(fl_data_set *self, int64_t epoch) {
     fl__data_order *o = self->user;
     const int64_t n = self->inner_[0]->size;
-    if (!fl__data_order_room(o, n)) return false;
+    if (!fl__data_order_reserve(o, n)) return false;
     uint64_t state = fl_data_rng(o->seed, epoch, 0).key;
     for (int64_t i = 0; i < n; i++) o->index[i] = i;
     for (int64_t i = n - 1; i > 0; i--) {
@@ -554,7 +559,7 @@ static bool fl__data_sort_arrange(fl_data_set *self, int64_t epoch) {
     fl__data_order *o = self->user;
     const int64_t n = self->inner_[0]->size;
     size_t bytes;
-    if (!fl__data_order_room(o, n)) return false;
+    if (!fl__data_order_reserve(o, n)) return false;
     if (!fl__mul_size((size_t)n, sizeof(fl__data_measured), &bytes)) return fl_fail("out of memory");
     fl__data_measured *m = fl_heap_alloc(bytes ? bytes : 1);
     bool ok = m != NULL;
@@ -571,12 +576,12 @@ static bool fl__data_sort_arrange(fl_data_set *self, int64_t epoch) {
     return ok;
 }
 
-/* Over one set in an order; index, of o.n, is copied. */
+/* Makes a reordering set; index, of o.n elements, is copied. */
 static fl_data_set *fl__data_ordered(fl_data_set *set, fl__data_order o, const int64_t *index,
                                      bool (*arrange)(fl_data_set *self, int64_t epoch)) {
     fl__data_order *user = fl_heap_alloc(sizeof *user);
     if (user) *user = o;
-    if (user && index && fl__data_order_room(user, o.n)) {
+    if (user && index && fl__data_order_reserve(user, o.n)) {
         memcpy(user->index, index, (size_t)o.n * sizeof *index);
     } else if (index) {
         fl_heap_free(user);
@@ -589,24 +594,25 @@ static fl_data_set *fl__data_ordered(fl_data_set *set, fl__data_order o, const i
 
 FL_API fl_data_set *fl_data_span(fl_data_set *set, int64_t offset, int64_t length) {
     const bool ok = !set || (offset >= 0 && length >= 0) ||
-                    fl_fail("fl_data_span: %lld samples from %lld of %lld", (long long)length,
-                            (long long)offset, (long long)fl_data_size(set));
-    if (!fl__data_take(set, "fl_data_span", ok)) return NULL;
+                    fl_fail("fl_data_span: offset and length must not be negative, got %lld and %lld",
+                            (long long)offset, (long long)length);
+    if (!fl__data_check_args(set, "fl_data_span", ok)) return NULL;
     return fl__data_ordered(set, (fl__data_order){.offset = offset, .step = 1, .n = length}, NULL,
                             fl__data_order_arrange);
 }
 
 FL_API fl_data_set *fl_data_shard(fl_data_set *set, int rank, int ranks) {
     const bool ok = (ranks >= 1 && rank >= 0 && rank < ranks) ||
-                    fl_fail("fl_data_shard: rank %d of %d", rank, ranks);
-    if (!fl__data_take(set, "fl_data_shard", ok)) return NULL;
+                    fl_fail("fl_data_shard: rank must be in [0, ranks), got %d with ranks %d", rank, ranks);
+    if (!fl__data_check_args(set, "fl_data_shard", ok)) return NULL;
     return fl__data_ordered(set, (fl__data_order){.offset = rank, .step = ranks, .n = -1, .times = 1},
                             NULL, fl__data_order_arrange);
 }
 
 FL_API fl_data_set *fl_data_repeat(fl_data_set *set, int64_t times) {
-    const bool ok = times >= 0 || fl_fail("fl_data_repeat: %lld times", (long long)times);
-    if (!fl__data_take(set, "fl_data_repeat", ok)) return NULL;
+    const bool ok = times >= 0 || fl_fail("fl_data_repeat: times must not be negative, got %lld",
+                                          (long long)times);
+    if (!fl__data_check_args(set, "fl_data_repeat", ok)) return NULL;
     return fl__data_ordered(set, (fl__data_order){.step = 1, .n = -1, .times = times}, NULL,
                             fl__data_order_arrange);
 }
@@ -614,19 +620,20 @@ FL_API fl_data_set *fl_data_repeat(fl_data_set *set, int64_t times) {
 FL_API fl_data_set *fl_data_resample(fl_data_set *set, const int64_t *index, int64_t n) {
     const int64_t none = 0, size = fl_data_size(set);
     bool ok = !set || (n >= 0 && (index || !n)) ||
-              fl_fail("fl_data_resample: %lld indices, or index is NULL", (long long)n);
+              fl_fail("fl_data_resample: index is NULL, or n is negative: got n %lld",
+                      (long long)n);
     for (int64_t i = 0; set && ok && i < n; i++)
         ok = (index[i] >= 0 && index[i] < size) ||
-             fl_fail("fl_data_resample: index %lld is %lld, the set has %lld samples", (long long)i,
-                     (long long)index[i], (long long)size);
-    if (!fl__data_take(set, "fl_data_resample", ok)) return NULL;
+             fl_fail("fl_data_resample: index[%lld] must be in [0, %lld), got %lld", (long long)i,
+                     (long long)size, (long long)index[i]);
+    if (!fl__data_check_args(set, "fl_data_resample", ok)) return NULL;
     return fl__data_ordered(set, (fl__data_order){.n = n}, n ? index : &none, fl__data_order_arrange);
 }
 
 FL_API fl_data_set *fl_data_filter(fl_data_set *set, fl_data_keep_fn keep, void *user) {
     int64_t *index = NULL, cap = 0, n = 0;
     bool ok = keep || fl_fail("fl_data_filter: keep is NULL");
-    if (!fl__data_take(set, "fl_data_filter", ok)) return NULL;
+    if (!fl__data_check_args(set, "fl_data_filter", ok)) return NULL;
     for (int64_t i = 0; ok && i < set->size; i++) {
         fl_scope scope = fl_scope_begin();
         fl_data_sample s;
@@ -635,43 +642,44 @@ FL_API fl_data_set *fl_data_filter(fl_data_set *set, fl_data_keep_fn keep, void 
         ok = ok && !fl_error();
         fl_scope_end(&scope);
     }
-    set = fl__data_take(set, "fl_data_filter", ok) ? fl_data_resample(set, index, n) : NULL;
+    set = fl__data_check_args(set, "fl_data_filter", ok) ? fl_data_resample(set, index, n) : NULL;
     fl_heap_free(index);
     return set;
 }
 
 FL_API fl_data_set *fl_data_shuffle(fl_data_set *set, uint64_t seed) {
-    if (!fl__data_take(set, "fl_data_shuffle", true)) return NULL;
+    if (!fl__data_check_args(set, "fl_data_shuffle", true)) return NULL;
     return fl__data_ordered(set, (fl__data_order){.seed = seed}, NULL, fl__data_shuffle_arrange);
 }
 
 FL_API fl_data_set *fl_data_sort_by_length(fl_data_set *set, int64_t window) {
     const bool ok = window >= 0 ||
-                    fl_fail("fl_data_sort_by_length: a window of %lld samples", (long long)window);
-    if (!fl__data_take(set, "fl_data_sort_by_length", ok)) return NULL;
+                    fl_fail("fl_data_sort_by_length: window must not be negative, got %lld",
+                            (long long)window);
+    if (!fl__data_check_args(set, "fl_data_sort_by_length", ok)) return NULL;
     return fl__data_ordered(set, (fl__data_order){.window = window}, NULL, fl__data_sort_arrange);
 }
 
-/* The part that sample *i is in, and its place there. */
-static int fl__data_part(const fl_data_set *self, int64_t *i) {
+/* The part that contains sample *i; *i becomes its index in that part. */
+static int fl__data_part_of(const fl_data_set *self, int64_t *i) {
     int k = 0;
     while (k + 1 < self->n_inner_ && *i >= self->inner_[k]->size) *i -= self->inner_[k++]->size;
     return k;
 }
 
 static bool fl__data_concat_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
-    int k = fl__data_part(self, &i);
+    int k = fl__data_part_of(self, &i);
     return fl_data_get(self->inner_[k], i, out);
 }
 
 static int64_t fl__data_concat_id(fl_data_set *self, int64_t i) {
-    int k = fl__data_part(self, &i);
-    return fl__data_other_id(fl_data_id(self->inner_[k], i), k);
+    int k = fl__data_part_of(self, &i);
+    return fl__data_distinct_id(fl_data_id(self->inner_[k], i), k);
 }
 
 static int64_t fl__data_concat_length(fl_data_set *self, int64_t i) {
-    int k = fl__data_part(self, &i);
-    return fl__data_said(self->inner_[k], i);
+    int k = fl__data_part_of(self, &i);
+    return fl__data_known_length(self->inner_[k], i);
 }
 
 static bool fl__data_concat_arrange(fl_data_set *self, int64_t epoch) {
@@ -679,15 +687,15 @@ static bool fl__data_concat_arrange(fl_data_set *self, int64_t epoch) {
     int64_t size = 0;
     for (int i = 0; i < self->n_inner_; i++)
         if (__builtin_add_overflow(size, self->inner_[i]->size, &size))
-            return fl_fail("fl_data_concat: set %d is too large", i);
+            return fl_fail("fl_data_concat: the number of samples overflows int64 at set %d", i);
     self->size = size;
     return true;
 }
 
-/* A set over several, freed if one is NULL. */
+/* A set over several, all freed if one is NULL. */
 static fl_data_set *fl__data_over_all(fl_data_set *const *sets, int n, const char *who,
                                       const fl_data_set *table) {
-    bool ok = (sets && n > 0) || fl_fail("%s: no sets", who);
+    bool ok = (sets && n > 0) || fl_fail("%s: sets is NULL, or n is not positive: got n %d", who, n);
     for (int i = 0; ok && i < n; i++) ok = sets[i] || fl_fail("%s: set %d is NULL", who, i);
     if (ok) return fl_data_set_new(table, sets, n);
     for (int i = 0; sets && i < n; i++) fl_data_free(sets[i]);
@@ -705,7 +713,7 @@ static bool fl__data_zip_get(fl_data_set *self, int64_t i, fl_data_sample *out) 
         fl_data_sample part;
         if (!fl_data_get(self->inner_[k], i, &part)) return false;
         if (out->n + part.n > FL_DATA_FIELDS)
-            return fl_fail("fl_data_zip: more than %d fields", FL_DATA_FIELDS);
+            return fl_fail("fl_data_zip: the sets have more than %d fields", FL_DATA_FIELDS);
         for (int f = 0; f < part.n; f++) out->t[out->n++] = part.t[f];
     }
     return true;
@@ -720,7 +728,7 @@ static bool fl__data_zip_arrange(fl_data_set *self, int64_t epoch) {
     self->size = self->inner_[0]->size;
     for (int i = 1; i < self->n_inner_; i++)
         if (self->inner_[i]->size != self->size)
-            return fl_fail("fl_data_zip: set %d has %lld samples, set 0 %lld", i,
+            return fl_fail("fl_data_zip: set %d has %lld samples, expected %lld as set 0", i,
                            (long long)self->inner_[i]->size, (long long)self->size);
     return true;
 }
@@ -753,12 +761,12 @@ static int64_t fl__data_lengths_at(fl_data_set *self, int64_t i) {
 
 FL_API fl_data_set *fl_data_lengths(fl_data_set *set, const int64_t *length, int64_t n) {
     bool ok = !set || (length && n == set->size) ||
-              fl_fail("fl_data_lengths: %lld lengths of %lld samples, or length is NULL", (long long)n,
-                      (long long)set->size);
+              fl_fail("fl_data_lengths: length is NULL, or n is not the number of samples: got n %lld, "
+                      "expected %lld", (long long)n, (long long)set->size);
     for (int64_t i = 0; set && ok && i < n; i++)
-        ok = length[i] >= 0 || fl_fail("fl_data_lengths: length %lld is %lld", (long long)i,
-                                       (long long)length[i]);
-    if (!fl__data_take(set, "fl_data_lengths", ok)) return NULL;
+        ok = length[i] >= 0 || fl_fail("fl_data_lengths: length[%lld] must not be negative, got %lld",
+                                       (long long)i, (long long)length[i]);
+    if (!fl__data_check_args(set, "fl_data_lengths", ok)) return NULL;
     int64_t *user = fl_heap_alloc((size_t)n * sizeof *user + 1);
     if (user) memcpy(user, length, (size_t)n * sizeof *user);
     return fl__data_over(set, &(fl_data_set){
@@ -779,7 +787,7 @@ FL_API fl_data_set *fl_data_to(fl_data_set *set, const char *backend) {
     fl_quiet(+1);
     const int index = backend ? fl_backend_index(backend) : (fl_fail("fl_data_to: the backend is NULL"), -1);
     fl_quiet(-1);
-    if (!fl__data_take(set, "fl_data_to", index >= 0)) return NULL;
+    if (!fl__data_check_args(set, "fl_data_to", index >= 0)) return NULL;
     int *user = fl_heap_alloc(sizeof *user);
     if (user) *user = index;
     return fl__data_over(set, &(fl_data_set){
@@ -792,12 +800,12 @@ static bool fl__data_transform_get(fl_data_set *self, int64_t i, fl_data_sample 
     fl_rng rng = fl_data_rng(0, self->epoch_, fl_data_id(self->inner_[0], i));
     if (!fl_data_get(self->inner_[0], i, out)) return false;
     return c->change(out, &rng, c->user) ||
-           fl_fail("fl_data_transform: sample %lld was refused", (long long)i);
+           fl_fail("fl_data_transform: fn returned false for sample %lld", (long long)i);
 }
 
 FL_API fl_data_set *fl_data_transform(fl_data_set *set, fl_data_fn fn, void *user) {
     const bool ok = !set || fn || fl_fail("fl_data_transform: fn is NULL");
-    if (!fl__data_take(set, "fl_data_transform", ok)) return NULL;
+    if (!fl__data_check_args(set, "fl_data_transform", ok)) return NULL;
     return fl__data_over(set, &(fl_data_set){
         .get = fl__data_transform_get, .length = fl__data_inner_length, .arrange = fl__data_inner_size,
         .close = fl__data_free_user,

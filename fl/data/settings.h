@@ -1,4 +1,4 @@
-/* fl/data/settings.h - a small JSON object as names and texts: config.json and the like */
+/* fl/data/settings.h - small JSON configuration files (config.json) as flat names and values */
 #ifndef FL_DATA_SETTINGS_H
 #define FL_DATA_SETTINGS_H
 #include "json.h"
@@ -8,32 +8,36 @@
 extern "C" {
 #endif
 
-/* An object, flat: what is in an object or an array in it is named "outer.inner" or "array.0"; true is "1",
-   false "0", null is left out. Starts zeroed.
+/* A JSON object, flattened: values inside objects and arrays are named "outer.inner" and "array.0"; true is
+   "1", false "0", null is left out. Initialise with {0}.
 
     fl_data_settings s = {0};
     bool ok = fl_data_settings_read(&s, "config.json", "my_load");
-    const char *type = fl_data_settings_text(&s, "model_type"); // NULL: not there
+    const char *type = fl_data_settings_text(&s, "model_type"); // NULL if absent
     int64_t heads = fl_data_settings_size(&s, "num_attention_heads", 12);
     fl_data_settings_free(&s); */
 typedef struct fl_data_settings {
     fl_data_pair *v;
     int64_t n, cap;
     fl_data_arena texts;
-    const char *path; /* of the file that was read: borrowed, for messages */
+    const char *path; /* of the file read, for error messages; borrowed */
     /* private */
-    int64_t names_; /* bytes of the names that were read from it */
+    int64_t names_; /* total bytes of the names read */
 } fl_data_settings;
 
-/* Adds what the file says; false after fl_fail, which names who asks: no JSON, names above 200 bytes, arrays
-   above 10,000 values, or names that take, written out, more than 40 times the file. */
+/* Adds the contents of a file. Returns false after fl_fail (who: the function it names) if the file is not
+   JSON, a name has more than 200 bytes, an array more than 10,000 values, or the flattened names more than 40
+   times the file's bytes. */
 FL_API bool fl_data_settings_read(fl_data_settings *s, const char *path, const char *who);
+/* Adds one name and text (copied). Returns false if out of memory. */
 FL_API bool fl_data_settings_add(fl_data_settings *s, const char *name, const char *text);
-/* The first of that name: its text (NULL: not there); its number (otherwise: not there, or no number); a
-   whole number from 0 to INT32_MAX (-1: it is none). */
+/* The text of the first entry of that name; NULL if absent. */
 FL_API const char *fl_data_settings_text(const fl_data_settings *s, const char *name);
+/* Its value as a number; `otherwise` if absent or not a number. */
 FL_API double fl_data_settings_number(const fl_data_settings *s, const char *name,
                                       double otherwise);
+/* Its value as an integer from 0 to INT32_MAX; `otherwise` if absent or not a number; -1: not a valid
+   size. */
 FL_API int64_t fl_data_settings_size(const fl_data_settings *s, const char *name,
                                      int64_t otherwise);
 FL_API void fl_data_settings_free(fl_data_settings *s);
@@ -63,41 +67,42 @@ FL_API bool fl_data_settings_add(fl_data_settings *s, const char *name, const ch
     return p.key && p.value;
 }
 
-/* Two bytes of a file, an element of an array, may have a name of 200. */
-static bool fl__settings_take(fl_data_settings *s, fl_data_json *j, const char *name, const char *text) {
+/* Bounds the memory for names: a two-byte array element may get a name of 200 bytes. */
+static bool fl__settings_append(fl_data_settings *s, fl_data_json *j, const char *name, const char *text) {
     s->names_ += (int64_t)strlen(name);
     if (s->names_ > 40 * j->at + 65536)
-        return fl_data_json_fail(j, "names that take, written out, more than 40 times the file");
+        return fl_data_json_fail(j, "the flattened names take more than 40 times the file's bytes");
     return fl_data_settings_add(s, name, text);
 }
 
-/* The value that the reader stands at; names of what is in it are put behind its own, and taken off again. */
+/* Adds the reader's current value; the names inside it are appended to `name`, which is restored. */
 static bool fl__settings_value(fl_data_settings *s, fl_data_json *j, char *name) {
     const size_t end = strlen(name), room = FL__SETTING_NAME - end;
     const bool array = j->event == FL_DATA_JSON_ARRAY;
     switch (j->event) {
     case FL_DATA_JSON_STRING:
     case FL_DATA_JSON_NUMBER:
-        return fl__settings_take(s, j, name, j->text);
+        return fl__settings_append(s, j, name, j->text);
     case FL_DATA_JSON_TRUE:
-        return fl__settings_take(s, j, name, "1");
+        return fl__settings_append(s, j, name, "1");
     case FL_DATA_JSON_FALSE:
-        return fl__settings_take(s, j, name, "0");
+        return fl__settings_append(s, j, name, "0");
     case FL_DATA_JSON_NULL:
         return true;
     case FL_DATA_JSON_OBJECT:
     case FL_DATA_JSON_ARRAY:
         break;
     default:
-        return false; /* the reader has said why */
+        return false; /* the reader has reported the error */
     }
     for (int i = 0; fl_data_json_more(j); i++) {
         char number[16];
         snprintf(number, sizeof number, "%d", i);
         const int n = snprintf(name + end, room, "%s%s", end ? "." : "", array ? number : j->text);
         if (n >= (int)room || (array && i >= FL__SETTING_ARRAY))
-            return fl_data_json_fail(j, "the value '%.60s' in '%.60s'", array ? number : j->text,
-                                     name);
+            return fl_data_json_fail(j, "a name of more than %d bytes or an array of more than %d values: "
+                                     "'%.60s' in '%.60s'", FL__SETTING_NAME - 1, FL__SETTING_ARRAY,
+                                     array ? number : j->text, name);
         fl_data_json_next(j);
         if (!fl__settings_value(s, j, name)) return false;
         name[end] = 0;

@@ -1,4 +1,4 @@
-/* fl/data/shards.h - safetensors in several files, with an index */
+/* fl/data/shards.h - sharded safetensors files with an index */
 #ifndef FL_DATA_SHARDS_H
 #define FL_DATA_SHARDS_H
 #include "named.h"
@@ -7,20 +7,20 @@
 extern "C" {
 #endif
 
-/* Opens a model in several files by its index, as Hugging Face writes it (model.safetensors.index.json: an
-   object with "weight_map", from a tensor's name to a file in the same folder, and "metadata", whose strings
-   fl_data_meta returns). All shards (4096 at most) are opened, and their headers checked; map, verify: as in
-   fl_data_map_safetensors. Tensors of a shard that the index does not name are left out.
-   An index that fl_data_save_sharded wrote has a checksum ("crc32c") and the id of its save ("save_id"),
-   which its shards have too: a damaged index, or shards of two saves, are an error. If a save replaces the
-   index while its shards are opened, the new index is opened instead. */
+/* Opens a sharded model by its index, as Hugging Face writes it (model.safetensors.index.json: an object with
+   "weight_map", from a tensor's name to a file in the same folder, and "metadata", whose strings fl_data_meta
+   returns). All shards (4096 at most) are opened, and their headers checked; map, verify: see
+   fl_data_map_safetensors. Tensors of a shard that the index does not name are ignored. An index written by
+   fl_data_save_sharded has a checksum ("crc32c") and the id of its save ("save_id"), as have its shards: a
+   damaged index, or shards of two saves, are an error. If a save replaces the index while its shards are
+   opened, the new index is opened instead. */
 FL_API fl_data_file *fl_data_open_sharded(const char *path, bool map, bool verify);
-/* Writes n named tensors in shards of at most max_shard bytes of data (0 -> 5 GB; a larger tensor has a shard
-   of its own), and then the index, path, which ends with ".safetensors.index.json". A kill at any moment
-   leaves the old index with its shards or the new one with its own; a second writer of the same path gets an
-   error. Shards have new names each time, "model-v2-00001-of-00003.safetensors" beside
-   "model.safetensors.index.json". Each save removes the shards of older ones, also what killed saves left:
-   files with such a name and such contents that the index does not name. */
+/* Writes n named tensors in shards of at most max_shard bytes of data (0 -> 5 GB; a larger tensor gets its
+   own shard), then the index, path, which must end with ".safetensors.index.json". A kill at any moment
+   leaves the old index with its shards or the new one with its own; a second concurrent writer of the same
+   path gets an error. Shards get new names each time, "model-v2-00001-of-00003.safetensors" next to
+   "model.safetensors.index.json". Each save removes the shards of older ones, including those of killed
+   saves: files with such a name and such contents that the index does not name. */
 FL_API bool fl_data_save_sharded(const char *path, const fl_data_named *tensors, int n,
                                  const fl_data_pair *meta, int n_meta, int64_t max_shard);
 
@@ -39,7 +39,7 @@ FL_API bool fl_data_save_sharded(const char *path, const fl_data_named *tensors,
 #include <string.h>
 #include <time.h>
 
-/* The files that an index names. */
+/* The files named by an index. */
 typedef struct fl__shards {
     struct fl__shard {
         const char *name; /* in the index's folder */
@@ -47,13 +47,13 @@ typedef struct fl__shards {
     } *shard;
     int64_t n, cap;
     fl_data_arena names;
-    const char *id, *crc; /* NULL: an index of another program, or of an older version */
+    const char *id, *crc; /* NULL: written by another program or an older version */
     bool map, verify;
 } fl__shards;
 
 enum { FL__SHARDS_MOST = 4096 }; /* all are open at once */
 
-/* The path of a file beside the index; heap memory. */
+/* The path of a file in the index's folder; heap memory. */
 static char *fl__shards_path(const char *index, const char *name) {
     const char *slash = strrchr(index, '/');
     const size_t n = slash ? (size_t)(slash - index) + 1 : 0, size = n + strlen(name) + 1;
@@ -74,19 +74,19 @@ static bool fl__shards_add(fl__shards *s, const char *name) {
     return s->shard[s->n].name && ++s->n;
 }
 
-/* The shard that j's string names, one that is known or a new one; -1 after fl_fail. */
+/* The index of the shard that j's string names, added if new; -1 after fl_fail. */
 static int64_t fl__shards_take(fl__shards *s, fl_data_json *j) {
     const int64_t i = fl__shards_find(s, j->text);
     if (i >= 0) return i;
     if (*j->text == '.' || strpbrk(j->text, "/\\:") || !fl_data_ends(j->text, ".safetensors"))
-        return fl_data_json_fail(j, "'%.100s' is no name of a .safetensors file in the same folder",
+        return fl_data_json_fail(j, "'%.100s' is not the name of a .safetensors file in the same folder",
                                  j->text) -
                1;
     if (s->n == FL__SHARDS_MOST) return fl_data_json_fail(j, "more than %d shards", FL__SHARDS_MOST) - 1;
     return fl__shards_add(s, j->text) ? s->n - 1 : -1;
 }
 
-/* One tensor of the weight map, j at its name; f NULL: only its shard counts. */
+/* Reads one tensor of the weight map, j being at its name; f NULL: only its shard. */
 static bool fl__shards_weight(fl__shards *s, fl_data_file *f, fl_data_json *j) {
     fl_data_entry *e = f ? fl_data_file_add(f, j->text, j->n) : NULL;
     if ((f && !e) || !fl_data_json_string(j)) return false;
@@ -107,7 +107,7 @@ static bool fl__shards_weight(fl__shards *s, fl_data_file *f, fl_data_json *j) {
     return true;
 }
 
-/* The strings of the metadata, j in front of it. */
+/* Reads the strings of the metadata, j being before it. */
 static bool fl__shards_meta(fl_data_file *f, fl_data_json *j) {
     if (!fl_data_json_expect(j, FL_DATA_JSON_OBJECT)) return false;
     while (fl_data_json_more(j)) {
@@ -122,17 +122,17 @@ static bool fl__shards_meta(fl_data_file *f, fl_data_json *j) {
     return j->event != FL_DATA_JSON_ERROR;
 }
 
-/* Reads an index; f NULL: only which shards it names. */
+/* Reads an index; f NULL: only the names of its shards. */
 static bool fl__shards_read(fl__shards *s, fl_data_file *f, fl_data_json *j) {
     bool ok = j && fl_data_json_expect(j, FL_DATA_JSON_OBJECT), weights = false, meta = false;
     while (ok && fl_data_json_more(j)) {
         if (!strcmp(j->text, "weight_map")) {
-            ok = weights ? fl_data_json_fail(j, "a second weight_map")
+            ok = weights ? fl_data_json_fail(j, "duplicate weight_map")
                          : fl_data_json_expect(j, FL_DATA_JSON_OBJECT);
             weights = true;
             while (ok && fl_data_json_more(j)) ok = fl__shards_weight(s, f, j);
         } else if (f && !strcmp(j->text, "metadata")) {
-            ok = meta ? fl_data_json_fail(j, "a second metadata") : fl__shards_meta(f, j);
+            ok = meta ? fl_data_json_fail(j, "duplicate metadata") : fl__shards_meta(f, j);
             meta = true;
         } else if (f && (!strcmp(j->text, "save_id") || !strcmp(j->text, "crc32c"))) {
             const char **text = *j->text == 's' ? &s->id : &s->crc;
@@ -140,7 +140,7 @@ static bool fl__shards_read(fl__shards *s, fl_data_file *f, fl_data_json *j) {
         } else ok = fl_data_json_skip(j);
     }
     return ok && fl_data_json_next(j) == FL_DATA_JSON_END &&
-           (weights || fl_data_json_fail(j, "it has no weight_map"));
+           (weights || fl_data_json_fail(j, "weight_map is missing"));
 }
 
 static void fl__shards_free(fl__shards *s) {
@@ -158,7 +158,7 @@ static fl_tensor *fl__shards_tensor(fl_data_file *f, const fl_data_entry *e) {
     return fl_data_read(((fl__shards *)f->user)->shard[e->part].file, e->name);
 }
 
-/* The index's checksum is over its meaning, in sorted order: another program may rewrite the JSON. */
+/* The index's checksum covers its contents in sorted order, so that other programs may rewrite the JSON. */
 static uint32_t fl__shards_crc(const fl__shards *s, const fl_data_file *f, const char *id) {
     uint32_t crc = fl_data_crc32c(0, id, strlen(id) + 1);
     for (int64_t i = 0; i < f->n; i++) {
@@ -178,7 +178,8 @@ static uint32_t fl__shards_crc(const fl__shards *s, const fl_data_file *f, const
 static bool fl__shards_check(const fl__shards *s, const fl_data_file *f) {
     char crc[9] = "";
     if (!s->id != !s->crc)
-        return fl_fail("%s: %s: it has a save_id or a crc32c, expected both or neither", f->f.who, f->f.path);
+        return fl_fail("%s: %s: got only one of save_id and crc32c, expected both or neither", f->f.who,
+                       f->f.path);
     if (s->id) snprintf(crc, sizeof crc, "%08x", (unsigned)fl__shards_crc(s, f, s->id));
     if (s->id && strcmp(crc, s->crc))
         return fl_fail("%s: %s: the index's checksum does not match", f->f.who, f->f.path);
@@ -192,7 +193,7 @@ static bool fl__shards_check(const fl__shards *s, const fl_data_file *f) {
     return true;
 }
 
-/* Returns true if the file at f's path now differs from f, which was opened earlier. */
+/* Whether the file at f's path now differs from f, which was opened earlier. */
 static bool fl__shards_replaced(const fl_data_stream *f) {
     char a[1024], b[1024];
     fl_data_stream now;
@@ -240,10 +241,10 @@ FL_API fl_data_file *fl_data_open_sharded(const char *path, bool map, bool verif
 #define FL__SHARDS_END ".safetensors.index.json"
 
 typedef struct fl__shards_saver {
-    const char *path, *base; /* of the index; its name without folder and end has n_base bytes */
+    const char *path, *base; /* of the index; base: its name without folder and suffix, n_base bytes */
     int n_base, version;
     char id[17];
-    fl__shards old, new_; /* new_: only names */
+    fl__shards old, new_; /* new_: names only */
     bool failed;
 } fl__shards_saver;
 
@@ -260,7 +261,7 @@ static int64_t fl__shards_bytes(const fl_data_named *t) {
     return t->tensor ? fl_numel(t->tensor) * (int64_t)fl_dtype_size(t->tensor->dtype) : 0;
 }
 
-/* The tensors from `from` on that go into one shard: their end. */
+/* The end of the tensors, from `from` on, that go into one shard. */
 static int fl__shards_cut(const fl_data_named *tensors, int from, int n, int64_t most) {
     int64_t bytes = 0;
     int to = from;
@@ -298,11 +299,11 @@ static bool fl__shards_ours(const char *path, bool temporary) {
             ours = head[i] == want[i - 8] || (temporary && !head[i]);
         f.io.close(f.io.user, f.file);
     }
-    if (!pending) fl_error_clear(); /* what cannot be read stays */
+    if (!pending) fl_error_clear(); /* unreadable files are kept */
     return ours;
 }
 
-/* Removes the shard `name`, of that version, if it is one of ours; versions of others are not used. */
+/* Removes the shard `name` of that version if fl wrote it; versions of other files are not reused. */
 static bool fl__shards_remove(fl__shards_saver *s, const char *name, int version, bool temporary) {
     char *path = fl__shards_path(s->path, name);
     if (!path) return false;
@@ -312,7 +313,7 @@ static bool fl__shards_remove(fl__shards_saver *s, const char *name, int version
     return true;
 }
 
-/* Removes the shards that killed saves left. */
+/* Removes the shards left by killed saves. */
 static bool fl__shards_sweep(void *arg, const char *name, bool folder) {
     fl__shards_saver *s = arg;
     bool temporary;
@@ -322,7 +323,7 @@ static bool fl__shards_sweep(void *arg, const char *name, bool folder) {
     return !s->failed;
 }
 
-/* Reads the names in the old index, and removes what no index names. */
+/* Reads the names in the old index, and removes shards that no index names. */
 static bool fl__shards_begin(fl__shards_saver *s, const fl_data_io *io, const char *who) {
     bool temporary;
     const int exists = fl_data_exists(who, s->path);
@@ -342,10 +343,11 @@ static bool fl__shards_begin(fl__shards_saver *s, const fl_data_io *io, const ch
     fl_heap_free(folder);
     if (!folder || s->failed) return false;
     return s->version < 1000000000 ||
-           fl_fail("%s: %s: a shard beside it has version %d, the last one", who, s->path, s->version - 1);
+           fl_fail("%s: %s: a shard in the folder has the last possible version, %d", who, s->path,
+                   s->version - 1);
 }
 
-/* Names the shards, and says in which one each tensor of `all` is. */
+/* Names the shards, and assigns one to each tensor of `all`. */
 static bool fl__shards_plan(fl__shards_saver *s, fl_data_file *all, const fl_data_named *tensors,
                             int64_t most) {
     const int n = (int)all->n;
@@ -353,7 +355,7 @@ static bool fl__shards_plan(fl__shards_saver *s, fl_data_file *all, const fl_dat
     int shards = 0;
     for (int at = 0; at < n; shards++) at = fl__shards_cut(tensors, at, n, most);
     if (shards > FL__SHARDS_MOST)
-        return fl_fail("%s: %s: max_shard %lld makes %d shards, at most %d are possible", all->f.who, s->path,
+        return fl_fail("%s: %s: max_shard %lld needs %d shards, expected at most %d", all->f.who, s->path,
                        (long long)most, shards, FL__SHARDS_MOST);
     fl_data_text name = {0};
     bool ok = fl_data_text_put(&name, s->base, (size_t)s->n_base);
@@ -396,7 +398,7 @@ static bool fl__shards_compose(const fl__shards_saver *s, const fl_data_file *al
                                     s->id, (unsigned)crc);
 }
 
-/* Removes the shards of a set that are ours. */
+/* Removes the shards of a set that fl wrote. */
 static void fl__shards_clear(fl__shards_saver *s, const fl__shards *set) {
     bool temporary;
     for (int64_t i = 0; i < set->n; i++) {
@@ -412,13 +414,13 @@ static bool fl__shards_is_utf8(const char *s) {
     return true;
 }
 
-/* The names and the metadata of what is saved. */
+/* Adds the names and metadata to be saved. */
 static bool fl__shards_list(fl_data_file *all, const fl_data_named *tensors, int n, const fl_data_pair *meta,
                             int n_meta) {
     for (int i = 0; i < n_meta; i++) {
         if (!meta[i].key || !meta[i].value || !strcmp(meta[i].key, "total_size"))
-            return fl_fail("%s: %s: metadata pair %d has a NULL or is total_size", all->f.who, all->f.path,
-                           i);
+            return fl_fail("%s: %s: metadata pair %d has a NULL, or the reserved key total_size", all->f.who,
+                           all->f.path, i);
         if (!fl__shards_is_utf8(meta[i].key) || !fl__shards_is_utf8(meta[i].value))
             return fl_fail("%s: %s: metadata pair %d is not UTF-8", all->f.who, all->f.path, i);
         if (!fl_data_file_add_meta(all, meta[i].key, meta[i].value)) return false;
@@ -430,7 +432,7 @@ static bool fl__shards_list(fl_data_file *all, const fl_data_named *tensors, int
     return fl_data_file_ready(all);
 }
 
-/* Another one for each save: of the time, and of an address that differs between processes. */
+/* An id that differs for each save: from the time, and an address that differs between processes. */
 static void fl__shards_make_id(char id[17]) {
     struct timespec now = {0};
     clock_gettime(CLOCK_REALTIME, &now);
@@ -452,7 +454,7 @@ FL_API bool fl_data_save_sharded(const char *path, const fl_data_named *tensors,
     fl__shards_make_id(s.id);
     fl_data_file all = {.f = {.who = who, .path = path}};
     fl_data_text text = {0};
-    fl_data_replacement index; /* open from the start: no other writer is at it until the index is replaced */
+    fl_data_replacement index; /* opened first, to exclude other writers until it is replaced */
     int64_t bytes = 0;
     for (int i = 0; i < n; i++) bytes += fl__shards_bytes(&tensors[i]);
     bool ok = fl__shards_list(&all, tensors, n, meta, n_meta) && fl_data_replace_begin(&index, who, path);
@@ -461,7 +463,7 @@ FL_API bool fl_data_save_sharded(const char *path, const fl_data_named *tensors,
              fl__shards_plan(&s, &all, tensors, max_shard ? max_shard : 5000000000) &&
              fl__shards_save(&s, &all, tensors) && fl__shards_compose(&s, &all, bytes, &text) &&
              fl_data_stream_write(&index.f, text.p, (size_t)text.n, 0);
-        if (!ok) fl__shards_clear(&s, &s.new_); /* no index names them */
+        if (!ok) fl__shards_clear(&s, &s.new_); /* not named by any index */
         ok = fl_data_replace_end(&index, ok);
         if (ok) fl__shards_clear(&s, &s.old);
     }

@@ -1,4 +1,4 @@
-/* fl/data/text.h - text that grows, and strings that stay where they are */
+/* fl/data/text.h - growing text buffers; string arenas */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -9,21 +9,21 @@
 extern "C" {
 #endif
 
-/* Text that grows: n bytes at p, and a NUL behind them. Starts zeroed; fl_heap_free(t.p) ends it. */
+/* A growing text buffer: n bytes at p, followed by a NUL. Initialise with {0}; free by fl_heap_free(t.p). */
 typedef struct fl_data_text {
     char *p;
     int64_t n, cap_;
 } fl_data_text;
 FL_API bool fl_data_text_put(fl_data_text *t, const void *bytes, size_t n);
-/* What printf would print, as long as it is. */
+/* Appends formatted text of any length, as printf. */
 FL_API bool fl_data_text_print(fl_data_text *t, const char *format, ...) FL_PRINTF(2, 3);
 
-/* Strings that stay where they are until all go together. Starts zeroed. */
+/* Strings at stable addresses, freed together. Initialise with {0}. */
 typedef struct fl_data_arena {
     void *block_;
-    size_t left_; /* bytes at the end of the newest block */
+    size_t left_; /* free bytes at the end of the newest block */
 } fl_data_arena;
-/* A copy of n bytes with a NUL behind them; NULL after fl_fail. */
+/* A copy of n bytes, followed by a NUL; NULL after fl_fail. */
 FL_API char *fl_data_arena_add(fl_data_arena *a, const char *text, size_t n);
 FL_API void fl_data_arena_free(fl_data_arena *a);
 
@@ -65,7 +65,7 @@ FL_API bool fl_data_text_print(fl_data_text *t, const char *format, ...) {
     return true;
 }
 
-#define FL__DATA_BLOCK ((size_t)4000) /* bytes of an arena's block, if a text does not need more */
+#define FL__DATA_BLOCK ((size_t)4000) /* size of an arena's block, unless a text needs more */
 
 typedef struct fl__data_block {
     struct fl__data_block *next;

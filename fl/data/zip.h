@@ -1,4 +1,4 @@
-/* zip.h - the directory of a zip archive, read as untrusted data, and archives written */
+/* fl/data/zip.h - reading and writing zip archives; archives read are untrusted */
 #ifndef FL_DATA_ZIP_H
 #define FL_DATA_ZIP_H
 #include "pack.h"
@@ -8,13 +8,13 @@
 extern "C" {
 #endif
 
-/* A member, as the archive's directory (PKWARE's APPNOTE 4.3.12, with zip64) has it. */
+/* A member, from the archive's directory (PKWARE's APPNOTE 4.3.12, with zip64). */
 typedef struct fl_data_member {
     const char *name;
-    int64_t size, packed; /* bytes, unpacked and in the file */
-    int64_t at, limit;    /* offsets of its own header, and of what follows */
-    uint32_t crc;         /* of the unpacked bytes: fl_data_crc32 */
-    bool deflated;        /* or stored */
+    int64_t size, packed; /* bytes unpacked; bytes in the file */
+    int64_t at, limit;    /* offsets of its local header, and of what follows it */
+    uint32_t crc;         /* fl_data_crc32 of the unpacked bytes */
+    bool deflated;        /* else stored */
 } fl_data_member;
 typedef struct fl_data_archive {
     fl_data_member *member;
@@ -22,13 +22,13 @@ typedef struct fl_data_archive {
     fl_data_arena names_;
 } fl_data_archive;
 
-/* Reads the directory, into a zip that starts zeroed: sizes and offsets inside the file, no overlap,
-   names in UTF-8, nothing encrypted, no size that deflate could not reach, nothing in front of or behind
-   the archive. False after fl_fail; to be freed in any case. */
+/* Reads the directory into a zeroed archive. Checks that sizes and offsets are inside the file, nothing
+   overlaps, names are UTF-8, nothing is encrypted, no size exceeds what deflate can reach, and nothing
+   precedes or follows the archive. Returns false after fl_fail; z must be freed in any case. */
 FL_API bool fl_data_archive_open(fl_data_archive *z, const fl_data_stream *f);
-/* Begins to read a member whose own header says the same as the directory. */
+/* Begins reading a member; its local header must agree with the directory. */
 FL_API bool fl_data_archive_source(const fl_data_member *m, const fl_data_stream *f, fl_data_source *s);
-/* Writes a member of n pieces at offset *at, where the next one goes afterwards. */
+/* Writes a member of n pieces at offset *at, which becomes the offset of the next one. */
 FL_API bool fl_data_archive_put(fl_data_archive *z, const fl_data_stream *f, int64_t *at, const char *name,
                             const fl_data_piece *piece, int n, bool deflate);
 /* Writes the directory at offset at. */
@@ -48,7 +48,7 @@ FL_API void fl_data_archive_free(fl_data_archive *z);
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of the records without their texts. */
+/* Sizes of the records without their texts. */
 enum { FL__ZIP_LOCAL = 30, FL__ZIP_CENTRAL = 46, FL__ZIP_END = 22, FL__ZIP_END64 = 56, FL__ZIP_LOCATOR = 20 };
 
 static uint64_t fl__zip_number(const unsigned char *p, int bytes) {
@@ -63,7 +63,7 @@ static bool fl__zip_bad(const fl_data_stream *f, int64_t at, const char *what) {
 
 /* ---- reading ---- */
 
-/* Where the directory is: n records, from offset *at to *end. */
+/* Finds the directory: n records, from offset *at to *end. */
 static bool fl__zip_find(const fl_data_stream *f, int64_t *at, int64_t *end, int64_t *n) {
     unsigned char r[FL__ZIP_END + 65536];
     const size_t size = f->size < (int64_t)sizeof r ? (size_t)f->size : sizeof r;
@@ -72,7 +72,7 @@ static bool fl__zip_find(const fl_data_stream *f, int64_t *at, int64_t *end, int
     while (i >= 0 && (fl__zip_number(r + i, 4) != 0x06054b50 ||
                       i + FL__ZIP_END + (int64_t)fl__zip_number(r + i + 20, 2) != (int64_t)size))
         i--;
-    if (i < 0) return fl__zip_bad(f, f->size, "no zip archive: it has no end record");
+    if (i < 0) return fl__zip_bad(f, f->size, "not a zip archive: it has no end record");
     *end = f->size - (int64_t)size + i;
     *n = (int64_t)fl__zip_number(r + i + 10, 2);
     uint64_t bytes = fl__zip_number(r + i + 12, 4), from = fl__zip_number(r + i + 16, 4);
@@ -81,23 +81,23 @@ static bool fl__zip_find(const fl_data_stream *f, int64_t *at, int64_t *end, int
         const uint64_t at64 = fl__zip_number(r + i - FL__ZIP_LOCATOR + 8, 8);
         *end -= FL__ZIP_LOCATOR + FL__ZIP_END64;
         if (*end < 0 || at64 != (uint64_t)*end)
-            return fl__zip_bad(f, *end, "the zip64 end record is elsewhere");
+            return fl__zip_bad(f, *end, "the zip64 end record is not before its locator");
         if (!fl_data_stream_read(f, r, FL__ZIP_END64, *end)) return false;
         disks = fl__zip_number(r, 4) != 0x06064b50 || fl__zip_number(r + 16, 8) != 0 ||
                 fl__zip_number(r + 24, 8) != fl__zip_number(r + 32, 8);
         *n = (int64_t)fl__zip_number(r + 32, 8);
         bytes = fl__zip_number(r + 40, 8), from = fl__zip_number(r + 48, 8);
     }
-    if (disks) return fl__zip_bad(f, *end, "an archive of several disks, or a damaged end record");
+    if (disks) return fl__zip_bad(f, *end, "the archive has several disks, or its end record is damaged");
     if (from > (uint64_t)*end || bytes != (uint64_t)*end - from)
         return fl__zip_bad(f, *end, "the directory does not reach from its offset to the end record");
     if (*n < 0 || (uint64_t)*n > bytes / FL__ZIP_CENTRAL)
-        return fl__zip_bad(f, *end, "more members than the directory has room for");
+        return fl__zip_bad(f, *end, "more members than fit into the directory");
     *at = (int64_t)from;
     return true;
 }
 
-/* Numbers that do not fit their field stand in the zip64 extra field, in this order. */
+/* Numbers too large for their field are in the zip64 extra field, in this order. */
 static bool fl__zip_extra(const unsigned char *p, size_t n, uint64_t *value[3]) {
     bool missing = false;
     for (int i = 0; i < 3; i++) missing |= *value[i] == 0xffffffff;
@@ -119,7 +119,8 @@ static bool fl__zip_extra(const unsigned char *p, size_t n, uint64_t *value[3]) 
     return !missing;
 }
 
-/* The record at p, of which `left` bytes are there; its size, 0 after fl_fail. end: of the members. */
+/* Parses the record at p, of which `left` bytes exist. Returns its size, 0 after fl_fail. end: of the
+   members. */
 static size_t fl__zip_record(fl_data_archive *z, const fl_data_stream *f, const unsigned char *p, size_t left,
                              int64_t at, int64_t end) {
     const size_t n_name = left < FL__ZIP_CENTRAL ? 0 : (size_t)fl__zip_number(p + 28, 2);
@@ -129,7 +130,7 @@ static size_t fl__zip_record(fl_data_archive *z, const fl_data_stream *f, const 
                             : FL__ZIP_CENTRAL + n_name + n_extra + (size_t)fl__zip_number(p + 32, 2);
     const char *name = (const char *)p + FL__ZIP_CENTRAL, *fault = NULL;
     if (size > left || fl__zip_number(p, 4) != 0x02014b50)
-        return fl__zip_bad(f, at, "a damaged directory"), 0;
+        return fl__zip_bad(f, at, "the directory is damaged"), 0;
     const unsigned flags = (unsigned)fl__zip_number(p + 8, 2), method = (unsigned)fl__zip_number(p + 10, 2);
     uint64_t packed = fl__zip_number(p + 20, 4), unpacked = fl__zip_number(p + 24, 4);
     uint64_t offset = fl__zip_number(p + 42, 4);
@@ -175,14 +176,14 @@ FL_API bool fl_data_archive_open(fl_data_archive *z, const fl_data_stream *f) {
         done += bytes;
     }
     fl_heap_free(directory);
-    if (ok && done != size) return fl__zip_bad(f, at + (int64_t)done, "bytes behind the directory");
+    if (ok && done != size) return fl__zip_bad(f, at + (int64_t)done, "unexpected bytes after the directory");
     if (ok && z->n > 1) qsort(z->member, (size_t)z->n, sizeof *z->member, fl__zip_by_offset);
     for (int64_t i = 0; ok && i < z->n; i++) {
         fl_data_member *m = &z->member[i];
         if (i + 1 < z->n) m->limit = m[1].at;
         if ((i == 0 && m->at) || m->limit - m->at - FL__ZIP_LOCAL < m->packed + (int64_t)strlen(m->name))
             ok = fl__zip_bad(f, m->at,
-                             i || !m->at ? "members overlap" : "bytes in front of the first member");
+                             i || !m->at ? "members overlap" : "unexpected bytes before the first member");
     }
     return ok;
 }
@@ -194,21 +195,21 @@ FL_API bool fl_data_archive_source(const fl_data_member *m, const fl_data_stream
     unsigned char r[FL__ZIP_LOCAL];
     const size_t n_name = strlen(m->name);
     if (!fl_data_stream_read(f, r, sizeof r, m->at)) return false;
-    const bool later = fl__zip_number(r + 6, 2) & 8; /* sum and sizes stand behind the data */
+    const bool later = fl__zip_number(r + 6, 2) & 8; /* checksum and sizes follow the data */
     const int64_t data = m->at + FL__ZIP_LOCAL + (int64_t)n_name + (int64_t)fl__zip_number(r + 28, 2);
     char *name = fl_heap_alloc(n_name);
     bool ok = name && fl_data_stream_read(f, name, n_name, m->at + FL__ZIP_LOCAL);
     if (ok && (fl__zip_number(r, 4) != 0x04034b50 || fl__zip_number(r + 26, 2) != n_name ||
                memcmp(name, m->name, n_name) || fl__zip_number(r + 8, 2) != (m->deflated ? 8 : 0) ||
                (!later && fl__zip_number(r + 14, 4) != m->crc) || data + m->packed > m->limit))
-        ok = fl__zip_bad(f, m->at, "a member's header differs from the directory");
+        ok = fl__zip_bad(f, m->at, "the member's header differs from the directory");
     fl_heap_free(name);
     return ok && fl_data_source_begin(s, f, data, m->packed, m->deflated ? FL_DATA_DEFLATE : FL_DATA_PLAIN);
 }
 
-/* ---- writing: always with zip64 fields, so that there is one way ---- */
+/* ---- writing: always with zip64 fields, for a single code path ---- */
 
-/* Numbers of these sizes, low bytes first. */
+/* Numbers of these sizes, little-endian. */
 static bool fl__zip_put_numbers(fl_data_text *t, const char *sizes, const uint64_t *v) {
     bool ok = true;
     for (; ok && *sizes; sizes++, v++) {
@@ -220,7 +221,7 @@ static bool fl__zip_put_numbers(fl_data_text *t, const char *sizes, const uint64
 }
 
 enum { FL__ZIP_VERSION = 45, FL__ZIP_UTF8 = 0x800, FL__ZIP_1980 = 0x21 };
-#define FL__ZIP_ELSEWHERE 0xffffffff /* in the zip64 extra field */
+#define FL__ZIP_ELSEWHERE 0xffffffff /* the value is in the zip64 extra field */
 
 FL_API bool fl_data_archive_put(fl_data_archive *z, const fl_data_stream *f, int64_t *at, const char *name,
                             const fl_data_piece *piece, int n, bool deflate) {
@@ -229,7 +230,8 @@ FL_API bool fl_data_archive_put(fl_data_archive *z, const fl_data_stream *f, int
         !fl_given(at, "fl_data_archive_put", "the offset") ||
         !fl_given(name, "fl_data_archive_put", "the name")) return false;
     const size_t n_name = strlen(name);
-    if (n_name > 65535) return fl_fail("%s: %s: a name of %zu bytes", f->who, f->path, n_name);
+    if (n_name > 65535) return fl_fail("%s: %s: a name must have at most 65535 bytes, got %zu", f->who,
+                                       f->path, n_name);
     if (!fl_heap_grow(&z->member, &z->cap_, z->n + 1, sizeof *z->member)) return false;
     fl_data_member *m = &z->member[z->n];
     *m = (fl_data_member){

@@ -148,17 +148,17 @@ def check_by_hand():
     raises(fl.Error, "is broadcast", lambda: fl.assign(t, 1.0), "a write to what is broadcast")
     del t
     for what, text, settings in (
-        ("another major version", "DLPack 2.3, only 1 is known", dict(version=(2, 3))),
+        ("another major version", "got DLPack version 2.3, expected 1", dict(version=(2, 3))),
         ("read-only", "read-only: copy it first", dict(flags=1)),
-        ("another device", "device 2:1, not the processor's memory", dict(device=(2, 1))),
+        ("another device", "device 2:1, expected host memory", dict(device=(2, 1))),
         ("complex", "no dtype of code 5, 64 bits, 1 lanes", dict(type=(5, 64, 1))),
         ("four lanes", "no dtype of code 2, 32 bits, 4 lanes", dict(type=(2, 32, 4))),
-        ("nine dims", "9 dims, 0 to 8", dict(shape=(1,) * 9)),
+        ("nine dims", "expected 0 to 8 dims with a shape, got 9", dict(shape=(1,) * 9)),
         ("a negative dim", "shape [-1] is not valid", dict(shape=(-1,))),
         ("too many elements", "is not valid", dict(shape=(2**40, 2**40))),
-        ("strides too large", "strides that are too large", dict(shape=(3, 3), strides=(2**62, 2**62))),
+        ("strides too large", "the strides are too large", dict(shape=(3, 3), strides=(2**62, 2**62))),
         ("not aligned", "not aligned to 4 bytes", dict(offset=2)),
-        ("no data", "without data", dict(data=False)),
+        ("no data", "data is NULL", dict(data=False)),
     ):
         p = Producer(**settings)
         raises(fl.Error, text, lambda: fl.from_dlpack(p), what)
