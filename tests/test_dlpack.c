@@ -96,7 +96,7 @@ TEST(what_is_refused_stays_the_callers) {
     REFUSED(d->tensor.type.bits = 24, "no dtype of code 2, 24 bits");
     REFUSED(d->tensor.type.lanes = 2, "32 bits, 2 lanes");
     REFUSED(d->tensor.ndim = 9, "expected 0 to 8 dims with a shape, got 9");
-    REFUSED(d->tensor.ndim = -1, "-1 dims");
+    REFUSED(d->tensor.ndim = -1, "got -1");
     REFUSED(d->tensor.shape = NULL, "expected 0 to 8 dims with a shape, got 2");
     REFUSED(f.shape[1] = -3, "shape [3, -3] is not valid");
     REFUSED(f.shape[0] = f.shape[1] = INT64_C(1) << 40, "is not valid");

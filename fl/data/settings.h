@@ -77,7 +77,7 @@ static bool fl__settings_append(fl_data_settings *s, fl_data_json *j, const char
 
 /* Adds the reader's current value; the names inside it are appended to `name`, which is restored. */
 static bool fl__settings_value(fl_data_settings *s, fl_data_json *j, char *name) {
-    const size_t end = strlen(name), room = FL__SETTING_NAME - end;
+    const size_t end = strlen(name), space = FL__SETTING_NAME - end;
     const bool array = j->event == FL_DATA_JSON_ARRAY;
     switch (j->event) {
     case FL_DATA_JSON_STRING:
@@ -98,8 +98,8 @@ static bool fl__settings_value(fl_data_settings *s, fl_data_json *j, char *name)
     for (int i = 0; fl_data_json_more(j); i++) {
         char number[16];
         snprintf(number, sizeof number, "%d", i);
-        const int n = snprintf(name + end, room, "%s%s", end ? "." : "", array ? number : j->text);
-        if (n >= (int)room || (array && i >= FL__SETTING_ARRAY))
+        const int n = snprintf(name + end, space, "%s%s", end ? "." : "", array ? number : j->text);
+        if (n >= (int)space || (array && i >= FL__SETTING_ARRAY))
             return fl_data_json_fail(j, "a name of more than %d bytes or an array of more than %d values: "
                                      "'%.60s' in '%.60s'", FL__SETTING_NAME - 1, FL__SETTING_ARRAY,
                                      array ? number : j->text, name);

@@ -429,7 +429,7 @@ static bool fl__nn_attention_fill(fl_nn_module *m, const fl__nn_attention *a) {
 
 FL_API fl_nn_module *fl_nn_attention_opt(int64_t dim, int64_t heads, fl_nn_attention_opts o) {
     fl__nn_attention a = {.dim = dim, .heads = heads, .kv = o.n_kv_heads ? o.n_kv_heads : heads, .o = o};
-    const int64_t ways = o.causal ? 1 : 2; /* directions, which share the buckets */
+    const int64_t directions = o.causal ? 1 : 2; /* these share the buckets */
     if (dim < 1 || dim > INT32_MAX || heads < 1)
         return fl_err_null("fl_nn_attention: dim and heads must be positive, got %" PRId64 " and %" PRId64,
                            dim, heads);
@@ -452,11 +452,12 @@ FL_API fl_nn_module *fl_nn_attention_opt(int64_t dim, int64_t heads, fl_nn_atten
                            "with window, relative, buckets or alibi");
     a.columns = dim / heads;
     if (o.window < 0 || !(o.softcap >= 0) || o.relative < 0 || o.relative > INT32_MAX || o.buckets < 0 ||
-        (o.buckets && (o.buckets < 2 * ways || a.o.max_distance <= o.buckets / ways / 2)))
+        (o.buckets && (o.buckets < 2 * directions || a.o.max_distance <= o.buckets / directions / 2)))
         return fl_err_null("fl_nn_attention: got window %" PRId64 ", softcap %g, relative %" PRId64
                            ", buckets %" PRId64 ", max_distance %" PRId64 ": none may be negative, buckets "
                            "must be 0 or at least %" PRId64 ", max_distance greater than buckets / %" PRId64,
-                           o.window, o.softcap, o.relative, o.buckets, a.o.max_distance, 2 * ways, 2 * ways);
+                           o.window, o.softcap, o.relative, o.buckets, a.o.max_distance,
+                           2 * directions, 2 * directions);
     if (!fl_nn_dtype_ok("fl_nn_attention", o.dtype)) return fl_raise();
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();

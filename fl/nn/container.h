@@ -158,20 +158,20 @@ static bool fl__nn_is_projection(const fl__nn_residual *r, const char *name) {
     return false;
 }
 
-/* The output of the stage of that name: made[0] is the input, made[1 + i] the output of child i. */
-static fl_var *fl__nn_output_of(const fl_nn_module *m, fl_var *const *made, const char *name) {
+/* The output of the stage of that name: outputs[0] is the input, outputs[1 + i] the output of child i. */
+static fl_var *fl__nn_output_of(const fl_nn_module *m, fl_var *const *outputs, const char *name) {
     for (int64_t i = 0; *name && i < m->n_child; i++)
-        if (!strcmp(m->child[i]->name, name)) return made[1 + i];
-    return *name ? NULL : made[0];
+        if (!strcmp(m->child[i]->name, name)) return outputs[1 + i];
+    return *name ? NULL : outputs[0];
 }
 
 /* Adds all shortcuts that end at stage `to` to x. */
-static fl_var *fl__nn_add_shortcuts(fl_nn_module *m, fl_var *const *made, const char *to, fl_var *x) {
+static fl_var *fl__nn_add_shortcuts(fl_nn_module *m, fl_var *const *outputs, const char *to, fl_var *x) {
     const fl__nn_residual *r = m->data;
     for (int64_t i = 0; x && i < r->n; i++) {
         const fl__nn_shortcut *cut = &r->cut[i];
         if (strcmp(cut->to, to)) continue;
-        fl_var *y = fl__nn_output_of(m, made, cut->from);
+        fl_var *y = fl__nn_output_of(m, outputs, cut->from);
         if (y && *cut->projection) y = fl_nn_forward(fl_nn_find(m, cut->projection), y);
         if (y && !fl_same_shape(fv_value(x), fv_value(y))) {
             char a[FL_NN_SHAPE], b[FL_NN_SHAPE];
@@ -186,16 +186,16 @@ static fl_var *fl__nn_add_shortcuts(fl_nn_module *m, fl_var *const *made, const 
 }
 
 static fl_vars fl__nn_residual_forward(fl_nn_module *m, fl_vars in) {
-    fl_var *x = in.v[0], **made = fl_heap_alloc((size_t)(m->n_child + 1) * sizeof *made);
-    if (!made) return (fl_vars){0};
-    made[0] = x;
+    fl_var *x = in.v[0], **outputs = fl_heap_alloc((size_t)(m->n_child + 1) * sizeof *outputs);
+    if (!outputs) return (fl_vars){0};
+    outputs[0] = x;
     for (int64_t i = 0; x && i < m->n_child; i++) {
         if (fl__nn_is_projection(m->data, m->child[i]->name)) continue;
-        x = fl__nn_add_shortcuts(m, made, m->child[i]->name, x);
-        made[1 + i] = x = x ? fl_nn_forward(m->child[i], x) : NULL;
+        x = fl__nn_add_shortcuts(m, outputs, m->child[i]->name, x);
+        outputs[1 + i] = x = x ? fl_nn_forward(m->child[i], x) : NULL;
     }
-    x = fl__nn_add_shortcuts(m, made, "", x);
-    fl_heap_free(made);
+    x = fl__nn_add_shortcuts(m, outputs, "", x);
+    fl_heap_free(outputs);
     return FL_VARS(x);
 }
 

@@ -303,15 +303,15 @@ static fl__nn_folded *fl__nn_folded_get(fl_nn_module *m, const fl_nn_module *nor
 
 FL_PRIVATE fl_var *fl__nn_conv_fused(fl_nn_module *m, const fl_nn_module *norm, bool relu, fl_var *x) {
     fl_var *w = fl_nn_param_at(m, 0), *b = fl_nn_param_at(m, 1);
-    bool own = false;
+    bool norm_relu = false;
     if (norm) {
         const fl__nn_folded *f = fl__nn_folded_get(m, norm);
         if (!f) return fl_nn_forward((fl_nn_module *)(uintptr_t)norm, fl_nn_forward(m, x));
         w = fv_const(f->w), b = fv_const(f->b);
-        fl__nn_batch_norm_is_affine(norm, &own);
+        fl__nn_batch_norm_is_affine(norm, &norm_relu);
     }
     fl_scope s = fl_scope_in(m, fl__nn_describe);
-    return fv_scope_return(&s, fl__nn_conv_apply(m, x, w, b, relu || own).v[0]);
+    return fv_scope_return(&s, fl__nn_conv_apply(m, x, w, b, relu || norm_relu).v[0]);
 }
 
 FL_PRIVATE void fl__nn_conv_unfold(fl_nn_module *m) {

@@ -250,12 +250,12 @@ FL_PRIVATE bool fl__nn_batch_norm_is_affine(const fl_nn_module *m, bool *relu) {
 
 FL_PRIVATE bool fl__nn_batch_norm_affine(const fl_nn_module *m, fl_tensor **scale, fl_tensor **shift) {
     const fl__nn_batch_norm *b = m->data;
-    fl_tensor *w = fv_value(fl_nn_param_at(m, 0)), *more = fv_value(fl_nn_param_at(m, 1));
-    if (b->frozen) w = m->buffer[FL__NN_WEIGHT].tensor, more = m->buffer[FL__NN_BIAS].tensor;
+    fl_tensor *w = fv_value(fl_nn_param_at(m, 0)), *bias = fv_value(fl_nn_param_at(m, 1));
+    if (b->frozen) w = m->buffer[FL__NN_WEIGHT].tensor, bias = m->buffer[FL__NN_BIAS].tensor;
     *scale = fl_rsqrt(fl_add(m->buffer[FL__NN_RUNNING_VAR].tensor, fl_num(b->eps)));
     if (w) *scale = fl_mul(*scale, w);
     *shift = fl_neg(fl_mul(m->buffer[FL__NN_RUNNING_MEAN].tensor, *scale));
-    if (more) *shift = fl_add(*shift, more);
+    if (bias) *shift = fl_add(*shift, bias);
     return *shift != NULL;
 }
 

@@ -31,7 +31,7 @@ FL_API fl_nn_module *fl_nn_weight_norm(fl_nn_module *m, const char *name, int ax
 /* Replaces a module's data; `type` wraps the original type, which runs on the combined parameter. */
 typedef struct fl__nn_weight_norm {
     fl_nn_type type;
-    const fl_nn_type *was;
+    const fl_nn_type *original;
     void *data;
     int64_t v, g; /* their indices among the parameters */
     int axis;
@@ -41,7 +41,7 @@ typedef struct fl__nn_weight_norm {
 static fl_nn_module fl__nn_unwrapped(const fl_nn_module *m, fl_nn_param *param) {
     const fl__nn_weight_norm *w = m->data;
     fl_nn_module inner = *m;
-    inner.type = w->was;
+    inner.type = w->original;
     inner.data = w->data;
     inner.param = param;
     inner.n_param = 0;
@@ -58,14 +58,14 @@ static fl_vars fl__nn_weight_norm_forward(fl_nn_module *m, fl_vars in) {
     fl_nn_module inner = fl__nn_unwrapped(m, param);
     fl_var *weight = fv_weight_norm(m->param[w->v].var, m->param[w->g].var, w->axis);
     param[w->v].var = weight;
-    return weight ? w->was->forward(&inner, in) : (fl_vars){0};
+    return weight ? w->original->forward(&inner, in) : (fl_vars){0};
 }
 
 static void fl__nn_weight_norm_describe(const fl_nn_module *m, char *buf, size_t size) {
     const fl__nn_weight_norm *w = m->data;
     fl_nn_param param[FL__NN_MAX_WRAPPED];
     const fl_nn_module inner = fl__nn_unwrapped(m, param);
-    if (w->was->describe) w->was->describe(&inner, buf, size);
+    if (w->original->describe) w->original->describe(&inner, buf, size);
 }
 
 static void *fl__nn_weight_norm_state(fl_nn_module *m, size_t *bytes) {
@@ -76,7 +76,7 @@ static void *fl__nn_weight_norm_state(fl_nn_module *m, size_t *bytes) {
 
 static void fl__nn_weight_norm_release(void *data) {
     fl__nn_weight_norm *w = data;
-    if (w->was->release) w->was->release(w->data);
+    if (w->original->release) w->original->release(w->data);
     fl_heap_free(w->data);
 }
 
