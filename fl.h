@@ -14,8 +14,8 @@
    <<example
 
    Define FL_IMPLEMENTATION before the include in one C file of the program, or compile fl.c and link it.
-   Link with -lm -lpthread.
-   This header declares nothing itself: each header below has its own manual and can be used alone.
+   Link with -lm -lpthread. This header declares nothing itself: each header below has its own manual and can
+   be used alone.
 
      fl_mem.h       errors, log, dtypes, threads, devices, memory managers
      fl_tensor.h    tensors and scopes, and all ops (files in fl/ops/)
@@ -37,8 +37,8 @@
    inside their guards.
 
    FL_TRACE_CALLS, defined before the include: errors, traces, the NaN finder and the list of live objects
-   report
-   file and line of the call, by a macro per function in build/calls.h, which `make calls` generates. */
+   report file and line of the call, by a macro per function in build/calls.h, which `make calls`
+   generates. */
 #if defined(FL_TRACE_CALLS) && defined(FL_CALLS_H) && defined(FL_IMPLEMENTATION) && !defined(FL_TENSOR_IMPL)
 #error "fl: with FL_TRACE_CALLS, define FL_IMPLEMENTATION before the first include of fl"
 #endif

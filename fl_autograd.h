@@ -26,11 +26,9 @@
    Contents: search for the marker.
      >>variables >>recording >>backward >>modes
      >>implementation
-   Files (included automatically): fl/autograd/forward.h forward mode, fl/tools/gradcheck.h gradient check
-   by
+   Files (included automatically): fl/autograd/forward.h forward mode, fl/tools/gradcheck.h gradient check by
    finite differences and Jacobians, fl/autograd/tape.h the tape as a Graphviz graph,
-   fl/autograd/accumulate.h
-   cast, expand and sum to a shape on variables.
+   fl/autograd/accumulate.h cast, expand and sum to a shape on variables.
 
    Concepts
      Lifetime    As for tensors: a fl_var * that a function returns is owned by the innermost scope;

@@ -20,8 +20,7 @@
 
    Contents: search for the marker.
      >>build >>shapes >>tensors >>scopes >>options >>create >>read >>backends >>checks >>implementation
-   Files (included automatically): fl/ops/ has one file per op group, with prototypes on tensors (fl_) and
-   on
+   Files (included automatically): fl/ops/ has one file per op group, with prototypes on tensors (fl_) and on
    variables (fv_); fl/tensor/ has casts, copies, views and internals of dispatch; fl/tools/ has
      print.h    tensors as text            anomaly.h  finds the first NaN or infinity
      profile.h  profiler                   alive.h    live objects, and where they were created

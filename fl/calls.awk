@@ -1,4 +1,4 @@
-# fl/calls.awk - generates build/calls.h: a macro per public function that records its call site (FL_TRACE_CALLS)
+# fl/calls.awk - generates build/calls.h: macros that record the call site of each function (FL_TRACE_CALLS)
 # usage: awk -f fl/calls.awk fl_*.h fl/*/*.h ...    (called by `make calls`)
 #
 # A macro has the name of its function, so that programs need no change; without parentheses, as in a table,

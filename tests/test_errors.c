@@ -302,7 +302,7 @@ static void rows_of_memory(void) {
     NO_FILE(fl_buffer_new_lazy, (8, NULL, NULL), "restore is NULL");
     NO_FILE(fl_buffer_fill, (NULL), NULLS);
     NO_FILE(fl_buffer_map, (NULL), NULLS);
-    ROW(QUIET, "fl_buffer_map", buffer_without_bytes(), "cannot restore the 100 bytes");
+    ROW(QUIET, "fl_buffer_map", buffer_without_bytes(), "cannot restore a buffer of 100 bytes");
     FINE(fl_buffer_keep, !fl_buffer_keep(NULL));
     FINE(fl_buffer_drop, (fl_buffer_drop(NULL), true));
     FINE(fl_buffer_unmap, (fl_buffer_unmap(NULL), true));
@@ -385,7 +385,7 @@ static void rows_of_handles(void) {
     NO_FILE(fl_op_program, (FL_OP_relu, FL_PROGRAM_DB), "has no formula");
     FINE(fl_primitive_op, fl_primitive_op(FL_PRIMITIVE_COUNT) == FL_OP_NONE);
     NO_FILE(fl_formula_parse, (&(fl_formula){0}, NULL, "x"), "NULL");
-    NO_FILE(fl_formula_parse, (&(fl_formula){0}, "ADD(x, z)", "x y"), "no such input at character 8");
+    NO_FILE(fl_formula_parse, (&(fl_formula){0}, "ADD(x, z)", "x y"), "no input of this name at character 8");
     NO_FILE(fl_call_run, (NULL), "fl_call_run");
     ROW(QUIET, "fl_call_run", !run_unknown_op(), "fl_call_run", "9999");
     NO_FILE(fl_out_on, (0, negative, FL_F32), "[2, -3]");
@@ -533,7 +533,7 @@ static void rows_of_movement(void) {
     NO(fl_reshape, (o.f23, FL_SHAPE(-2, -3)), "[-2, -3]");
     NO(fl_reshape, (o.f23, FL_SHAPE(0, -1)), "[0, -1]");
     NO(fl_reshape, (o.f23, huge), "9223372036854775807");
-    NO(fl_reshape, (o.f23, too_long), "9 dims");
+    NO(fl_reshape, (o.f23, too_long), "got 9");
     NO(fl_reshape, (o.f23, least), "dims");
     NO(fl_permute, (NULL, 2, twice), NULLS);
     NO(fl_permute, (o.f23, 2, NULL), NULLS);
@@ -552,7 +552,7 @@ static void rows_of_movement(void) {
     NO(fl_expand, (o.f23, least), "[2, 3]");
     NO(fl_slice, (NULL, 0, 0, 1, 1), NULLS);
     NO(fl_slice, (o.f23, 2, 0, 1, 1), "axis 2", "[2, 3]");
-    NO(fl_slice, (o.f23, 0, 0, 1, 0), "step 0");
+    NO(fl_slice, (o.f23, 0, 0, 1, 0), "step must not be 0");
     NO(fl_slice, (o.f23, 0, 0, 1, INT64_MIN), "step -9223372036854775808");
     NO(fl_select, (NULL, 0, 0), NULLS);
     NO(fl_select, (o.f23, 0, 2), "index 2", "axis 0", "[2, 3]");
@@ -565,7 +565,7 @@ static void rows_of_movement(void) {
     NO(fl_unsqueeze, (o.f23, 4), "axis 4", "[2, 3]");
     NO(fl_unsqueeze, (o.f23, INT32_MIN), "axis -2147483648");
     NO(fl_flatten, (NULL, 0, -1), NULLS);
-    NO(fl_flatten, (o.f23, 1, 0), "axes 1..0");
+    NO(fl_flatten, (o.f23, 1, 0), "the last axis, 0, is before the first, 1");
     NO(fl_flatten, (o.f23, 0, 2), "axis 2", "[2, 3]");
     const int64_t back[] = {-1}, far_apart[] = {INT64_MAX};
     NO(fl_as_strided, (NULL, FL_SHAPE(2), NULL, 0), NULLS);
@@ -609,13 +609,13 @@ static void rows_of_movement(void) {
     NO(fl_assign_op, (o.f23, FL_OP_add, NULL, o.f23), NULLS);
     NO(fl_assign_op, (o.f23, FL_OP_add, o.f23, NULL), NULLS);
     NO(fl_assign_op, (o.number, FL_OP_add, o.f23, o.f23), "weak number");
-    NO(fl_assign_op, (o.f23, FL_OP_exp, o.f23, o.f23), "'exp' is no op of two operands");
-    NO(fl_assign_op, (o.f23, 9999, o.f23, o.f23), "'' is no op of two operands");
-    NO(fl_assign_op, (o.f23, FL_OP_lt, o.f23, o.f23), "lt does not give f32");
-    NO(fl_assign_op, (o.i23, FL_OP_div, o.i23, o.i23), "div does not give i64");
-    NO(fl_assign_op, (o.u23, FL_OP_maximum, o.u23, o.u23), "maximum does not give u64");
-    NO(fl_assign_op, (o.i23, FL_OP_add, o.i23, o.f23), "an operand is f32, what is written i64");
-    NO(fl_assign_op, (o.i23, FL_OP_add, o.i23, fl_num(2)), "an operand is f32, what is written i64");
+    NO(fl_assign_op, (o.f23, FL_OP_exp, o.f23, o.f23), "'exp' is not a binary op");
+    NO(fl_assign_op, (o.f23, 9999, o.f23, o.f23), "'' is not a binary op");
+    NO(fl_assign_op, (o.f23, FL_OP_lt, o.f23, o.f23), "lt cannot compute in dst's dtype, f32");
+    NO(fl_assign_op, (o.i23, FL_OP_div, o.i23, o.i23), "div cannot compute in dst's dtype, i64");
+    NO(fl_assign_op, (o.u23, FL_OP_maximum, o.u23, o.u23), "maximum cannot compute in dst's dtype, u64");
+    NO(fl_assign_op, (o.i23, FL_OP_add, o.i23, o.f23), "cannot cast an operand of f32 to dst's i64");
+    NO(fl_assign_op, (o.i23, FL_OP_add, o.i23, fl_num(2)), "cannot cast an operand of f32 to dst's i64");
     NO(fl_assign_op, (o.f23, FL_OP_add, o.f23, o.f34), "[3, 4]", "[2, 3]");
 }
 
@@ -664,7 +664,7 @@ static void rows_of_formulas(void) {
     NO(fl_where, (NULL, o.f23, o.f23), NULLS);
     NO(fl_where, (o.b23, NULL, o.f23), NULLS);
     NO(fl_where, (o.b23, o.f23, NULL), NULLS);
-    NO(fl_where, (o.i23, o.f23, o.f23), "i64", "not b8");
+    NO(fl_where, (o.i23, o.f23, o.f23), "must be b8, got i64");
     NO(fl_where, (o.b23, o.f23, o.f34), "[2, 3]", "[3, 4]");
     NO(fl_elu, (NULL, 1), NULLS);
     NO(fl_celu, (NULL, 1), NULLS);
@@ -724,7 +724,7 @@ static void rows_of_formulas(void) {
     ROW(RAISES, "fv_glu", !fv_glu(o.v23, 1), "axis 1", "3 elements");
     NO(fl_isclose, (NULL, o.f23, 0, 0, false), NULLS);
     NO(fv_where, (NULL, o.v23, o.v23), NULLS);
-    NO(fv_where, (o.v23, o.v23, o.v23), "f32", "not b8");
+    NO(fv_where, (o.v23, o.v23, o.v23), "must be b8, got f32");
     NO(fv_where, (o.vb, o.v23, o.v34), "[2, 3]", "[3, 4]");
     NO(fv_cast, (NULL, FL_F32), NULLS);
     NO(fv_cast, (o.v23, (fl_dtype)99), "dtype 99");
@@ -1019,7 +1019,7 @@ static void rows_of_steps(void) {
     NO(fl_step, (&descent, OF(o.f23, o.f23), 1, &lr, o.f34), "f32 [3, 4]");
     NO(fl_step, (&descent, OF(o.f23, o.f23), 2, two, NULL), "2 numbers for \"lr\"");
     NO(fl_step, (&odd, OF(o.f23, o.f23), 1, &lr, NULL), "2 formulas for \"p\"");
-    NO_AS(fl_step, "fl_formula_parse", (&bad, OF(o.f23, o.f23), 1, &lr, NULL), "no such input");
+    NO_AS(fl_step, "fl_formula_parse", (&bad, OF(o.f23, o.f23), 1, &lr, NULL), "no input of this name");
 #undef OF
     const fl_call unparsed = {.op = fl_op_step, .n_out = 1, .n_in = 2, .out = {o.f23}, .in = {o.f23, o.f23},
                               .args = &(fl_step_args){.n_reads = 1, .n_writes = 1}};
@@ -1101,12 +1101,12 @@ static void rows_of_variables(void) {
     NO(fl_profile_add, ("gpu", "kernel", 0, 1), "no profile is running");
     NO(fl_profile_add, (NULL, "kernel", 0, 1), NULLS);
     double one[1], *room = one;
-    NO(fl_jacobian, (NULL, FV_LIST(o.v23), &room), "the result or the room is NULL");
+    NO(fl_jacobian, (NULL, FV_LIST(o.v23), &room), "fl_jacobian: y is NULL");
     NO(fl_jacobian, (o.v23, FV_NONE, &room), "got 0 variables, expected 1 to 8");
     NO_FILE_AS(fl_gradcheck_opt, "fl_gradcheck", (NULL, FV_LIST(o.v23), (fl_gradcheck_opts){.eps = 0}),
-               "no function");
+               "fn is NULL");
     NO_FILE_AS(fl_gradgradcheck_opt, "fl_gradgradcheck",
-               (NULL, FV_LIST(o.v23), (fl_gradcheck_opts){.eps = 0}), "no function");
+               (NULL, FV_LIST(o.v23), (fl_gradcheck_opts){.eps = 0}), "fn is NULL");
     ROW_OF(RAISES, "fl_tape_format_opt", "fl_tape_format", fl_tape_format(NULL, NULL, 0) < 0,
            "the variable is NULL");
     NO_FILE_AS(fl_tape_save_opt, "fl_tape_save", (o.v23, NULL, (fl_tape_opts){.user = NULL}),
@@ -1194,7 +1194,7 @@ static void rows_of_var_movement(void) {
     NO(fv_expand, (NULL, FL_SHAPE(3)), NULLS);
     NO(fv_expand, (o.v23, FL_SHAPE(4, 3)), "[2, 3]", "[4, 3]");
     NO(fv_slice, (NULL, 0, 0, 1, 1), NULLS);
-    NO(fv_slice, (o.v23, 0, 0, 1, 0), "step 0");
+    NO(fv_slice, (o.v23, 0, 0, 1, 0), "step must not be 0");
     NO(fv_select, (NULL, 0, 0), NULLS);
     NO(fv_select, (o.v23, 0, 9), "index 9", "[2, 3]");
     NO(fv_squeeze, (NULL, 0), NULLS);

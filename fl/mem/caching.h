@@ -8,9 +8,8 @@ extern "C" {
 #endif
 
 /* The default manager. Small blocks (below 64 KiB): size classes with per-thread caches. Large blocks: best
-   fit
-   with splitting and merging, in slabs that are kept until a trim. Environment variable FL_MEM_SPLIT_LIMIT:
-   blocks of more bytes are never split. */
+   fit with splitting and merging, in slabs that are kept until a trim. Environment variable
+   FL_MEM_SPLIT_LIMIT: blocks of more bytes are never split. */
 FL_API fl_mem_manager *fl_mem_caching(void);
 
 #ifdef __cplusplus

@@ -1,13 +1,13 @@
-/* fl/tensor/blocks.h - dtypes of quantised blocks: the formats of ggml and GGUF
+/* fl/tensor/blocks.h - quantised block dtypes: the formats of ggml and GGUF
 
-   Each is a registered dtype (fl_dtype_register) of fl_mem.h, made by its first call: an element is a block
-   of 32 or 256 numbers, and a tensor's last axis counts blocks. fl_cast converts to f32 and, where the table
-   says "written", back; fl_matmul and fl_linear take them as weights.
+   Each is a registered dtype (fl_dtype_register), registered by the first call of its function: an element
+   is a block of 32 or 256 numbers, and a tensor's last axis counts blocks. fl_cast converts to f32 and,
+   where the table says "written", back. fl_matmul and fl_linear accept them as weights.
 
      fl_tensor *q = fl_cast(w, fl_q4_k());      w f32 [out, in] -> q [out, in / 256]
 
-   A number is made of its code q, of d and m, f16 of its block, and of s and t, whole numbers of its group of
-   16 or 32:
+   A number is computed from its code q, the block's f16 scale d and minimum m, and the integer scales s and
+   t of its group of 16 or 32:
 
      dtype     ggml     numbers  bytes  number        bits
      fl_q8     Q8_0          32     34  d q           q 8                    written
@@ -25,8 +25,8 @@
      fl_iq4_xs IQ4_XS       256    136  d s table[q]  q 4, s 6, signed
      fl_mxfp4  MXFP4         32     17  2^e table[q]  q 4, e 8; the table is e2m1's
 
-   The numbers are those of ggml's own conversion to f32, bit for bit, and so are blocks of q8 and q4; those
-   of q4_k and q6_k are nearer to the numbers than those of its reference. */
+   Conversion to f32 is bit-identical to ggml's, and so is packing to q8 and q4. Packing to q4_k and q6_k has
+   a smaller error than ggml's reference. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -37,9 +37,9 @@
 extern "C" {
 #endif
 
-/* The scale is max |x| / 127. "q8" is its name, and "q4" the next one's. */
+/* "q8": the scale is max |x| / 127. */
 FL_API fl_dtype fl_q8(void);
-/* The number of largest magnitude becomes -8. */
+/* "q4": the number of largest magnitude is mapped to code -8. */
 FL_API fl_dtype fl_q4(void);
 FL_API fl_dtype fl_q4_1(void);
 FL_API fl_dtype fl_q5_0(void);
@@ -54,8 +54,8 @@ FL_API fl_dtype fl_iq4_nl(void);
 FL_API fl_dtype fl_iq4_xs(void);
 FL_API fl_dtype fl_mxfp4(void);
 
-/* s and t of 6 bits of the eight groups of a block of q4_k or q5_k, from its 12 bytes: those of groups 4 to 7
-   have their upper two in the bytes of groups 0 to 3. */
+/* Unpacks the 6-bit s and t of the eight groups of a block of q4_k or q5_k from 12 bytes: the upper two bits
+   of groups 4 to 7 are in the bytes of groups 0 to 3. */
 FL_PRIVATE void fl__k_scales(const uint8_t *from, uint8_t s[8], uint8_t t[8]);
 
 #ifdef __cplusplus
@@ -71,7 +71,7 @@ FL_PRIVATE void fl__k_scales(const uint8_t *from, uint8_t s[8], uint8_t t[8]);
 #include <string.h>
 FL_KERNEL_BEGIN
 
-/* The f16 or f32 at p, which is not aligned. */
+/* Load an unaligned f16 or f32. */
 static float fl__block_f16(const void *p) {
     uint16_t half;
     memcpy(&half, p, sizeof half);
@@ -84,16 +84,16 @@ static float fl__block_f32(const void *p) {
     return x;
 }
 
-/* ---- blocks of 32: low halves of bytes are numbers 0 to 15, high ones 16 to 31 ---- */
+/* ---- blocks of 32: low nibbles are numbers 0 to 15, high nibbles 16 to 31 ---- */
 
-/* Writes d as f16 and returns that; past f16 it stays its largest, so that the numbers saturate. */
+/* Stores d as f16, clamped to its range so that numbers saturate; returns the stored value. */
 static float fl__put_scale(void *to, float d) {
     const uint16_t half = flm_f32_to_f16(d > 65504 ? 65504 : d < -65504 ? -65504 : d);
     memcpy(to, &half, sizeof half);
     return flm_f16_to_f32(half);
 }
 
-/* Rounds half away from 0, with the scale before it became f16, as ggml does. NaN counts as 0. */
+/* Rounds half away from 0, using the scale before its rounding to f16, as ggml does. NaN counts as 0. */
 static void fl__q8_pack(const float *x, void *blocks, int64_t n) {
     int8_t *to = blocks;
     for (int64_t b = 0; b < n; b++, x += 32, to += 34) {
@@ -125,7 +125,7 @@ static int fl__q4_code(float x, float by) {
 static void fl__q4_pack(const float *x, void *blocks, int64_t n) {
     uint8_t *to = blocks;
     for (int64_t b = 0; b < n; b++, x += 32, to += 18) {
-        float top = 0; /* the largest number becomes -8, whatever its sign */
+        float top = 0; /* the number of largest magnitude, with its sign, is mapped to -8 */
         for (int i = 0; i < 32; i++)
             if (fabsf(x[i]) > fabsf(top)) top = x[i];
         const float scale = top / -8, by = scale != 0 ? 1 / scale : 0;
@@ -153,7 +153,7 @@ static void fl__q4_1_unpack(const void *blocks, float *x, int64_t n) {
     }
 }
 
-/* Bit i of four bytes as 16 or 0 in byte i: eight at a time, each in a byte of a word. */
+/* Expands bit i of four bytes to 16 or 0 in byte i, eight at a time within a 64-bit word. */
 static void fl__fifth_bits(const uint8_t *bits, uint8_t fifth[32]) {
     for (int i = 0; i < 4; i++) {
         const uint64_t one = bits[i] * 0x0101010101010101u & 0x8040201008040201u;
@@ -184,7 +184,7 @@ static void fl__q5_1_unpack(const void *blocks, float *x, int64_t n) {
     }
 }
 
-/* Codes of a table of 16: 16 bytes, 32 numbers. */
+/* Table lookup of 32 4-bit codes in 16 bytes. */
 static void fl__unpack_table(const uint8_t *from, const float table[16], float d, float *x) {
     for (int i = 0; i < 16; i++) x[i] = table[from[i] & 15] * d;
     for (int i = 0; i < 16; i++) x[16 + i] = table[from[i] >> 4] * d;
@@ -199,7 +199,7 @@ static void fl__iq4_nl_unpack(const void *blocks, float *x, int64_t n) {
         fl__unpack_table(from + 2, fl__iq4_table, fl__block_f16(from), x);
 }
 
-/* The table has twice the floats, so d is 2^(e - 128). */
+/* The table is e2m1's times 2, so d is 2^(e - 128). */
 static void fl__mxfp4_unpack(const void *blocks, float *x, int64_t n) {
     static const float table[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
     const uint8_t *from = blocks;
@@ -211,7 +211,7 @@ static void fl__mxfp4_unpack(const void *blocks, float *x, int64_t n) {
 
 /* ---- blocks of 256 ---- */
 
-/* scales 16 bytes (s low, t high halves), codes 64, d, m */
+/* layout: scales 16 bytes (s low, t high nibble), codes 64, d, m */
 static void fl__q2_k_unpack(const void *blocks, float *x, int64_t n) {
     const uint8_t *from = blocks;
     for (int64_t b = 0; b < n; b++, from += 84) {
@@ -225,7 +225,7 @@ static void fl__q2_k_unpack(const void *blocks, float *x, int64_t n) {
     }
 }
 
-/* third bits 32 bytes (of number i in bit i / 32; 0: 4 less), codes 64, scales 12, d */
+/* layout: third bits 32 bytes (number i in bit i / 32; 0 subtracts 4), codes 64, scales 12, d */
 static void fl__q3_k_unpack(const void *blocks, float *x, int64_t n) {
     const uint8_t *from = blocks;
     for (int64_t b = 0; b < n; b++, from += 110) {
@@ -250,7 +250,7 @@ FL_PRIVATE void fl__k_scales(const uint8_t *from, uint8_t s[8], uint8_t t[8]) {
     }
 }
 
-/* d, m, scales 12 bytes, codes 128: low halves are a group of 32, high ones the next */
+/* layout: d, m, scales 12 bytes, codes 128: low nibbles are a group of 32, high nibbles the next */
 static void fl__q4_k_unpack(const void *blocks, float *x, int64_t n) {
     const uint8_t *from = blocks;
     uint8_t s[8], t[8];
@@ -266,7 +266,7 @@ static void fl__q4_k_unpack(const void *blocks, float *x, int64_t n) {
     }
 }
 
-/* The same with fifth bits, 32 bytes, before the codes: of group g in bit g. */
+/* layout: as q4_k, with fifth bits, 32 bytes, before the codes: group g in bit g */
 static void fl__q5_k_unpack(const void *blocks, float *x, int64_t n) {
     const uint8_t *from = blocks;
     uint8_t s[8], t[8];
@@ -283,7 +283,7 @@ static void fl__q5_k_unpack(const void *blocks, float *x, int64_t n) {
     }
 }
 
-/* codes 128 bytes, their upper two bits 64, scales 16, d */
+/* layout: low four bits of codes 128 bytes, upper two bits 64, scales 16, d */
 static void fl__q6_k_unpack(const void *blocks, float *x, int64_t n) {
     const uint8_t *from = blocks;
     for (int64_t b = 0; b < n; b++, from += 210) {
@@ -298,7 +298,7 @@ static void fl__q6_k_unpack(const void *blocks, float *x, int64_t n) {
     }
 }
 
-/* d, codes 256 bytes, sums of 16 of them that products use */
+/* layout: d, codes 256 bytes, sums of 16 codes each for products (not read) */
 static void fl__q8_k_unpack(const void *blocks, float *x, int64_t n) {
     const int8_t *from = blocks;
     for (int64_t b = 0; b < n; b++, x += 256, from += 292) {
@@ -307,7 +307,7 @@ static void fl__q8_k_unpack(const void *blocks, float *x, int64_t n) {
     }
 }
 
-/* d, upper two bits of eight scales, their lower four in four bytes, codes 128 bytes */
+/* layout: d, upper two bits of eight scales 2 bytes, lower four bits 4 bytes, codes 128 */
 static void fl__iq4_xs_unpack(const void *blocks, float *x, int64_t n) {
     const uint8_t *from = blocks;
     for (int64_t b = 0; b < n; b++, from += 136) {
@@ -321,19 +321,19 @@ static void fl__iq4_xs_unpack(const void *blocks, float *x, int64_t n) {
 
 /* ---- packing blocks of 256 ----
 
-   For each group a search over scales near the one of the group's range finds codes, and weighted least
-   squares the best scale for these; when the scales have become whole numbers, those next to them are tried
-   too. Eight groups are done at a time, side by side, so that the loops over them are vectorised. */
+   For each group, a search over scales near that of the group's range determines codes, and weighted least
+   squares the best scale for them. After the scales are rounded to integers, their neighbours are tried too.
+   Eight groups are processed at a time, interleaved, so that the loops over them are vectorised. */
 
-typedef float fl__eight[8]; /* a value of each of eight groups */
+typedef float fl__eight[8]; /* one value per group, of eight groups */
 
 static float fl__code(float x, float low, float high) {
     x = flm_rint_f32(x);
     return x < low ? low : x > high ? high : x;
 }
 
-/* Eight groups of n numbers, each divided by its largest magnitude: most. NaN counts as 0, what is past the
-   largest scales as 2^27, and a group without numbers above 1e-30 as zeros. */
+/* Loads eight groups of n numbers, each divided by its largest magnitude, `most`. NaN counts as 0,
+   magnitudes are clamped to 2^27, and a group without magnitudes above 1e-30 becomes zeros. */
 static void fl__load_groups(const float *x, int n, fl__eight *y, fl__eight most) {
     for (int g = 0; g < 8; g++) most[g] = 0;
     for (int i = 0; i < n; i++)
@@ -346,7 +346,8 @@ static void fl__load_groups(const float *x, int n, fl__eight *y, fl__eight most)
         for (int g = 0; g < 8; g++) y[i][g] = most[g] > 1e-30f ? y[i][g] / most[g] : 0;
 }
 
-/* Of eight groups of 32: scale and low >= 0 of the least sum of w (scale q - low - y)^2, q in [0, 15]. */
+/* For eight groups of 32: scale and low >= 0 that minimise the sum of w (scale q - low - y)^2, q in [0,
+   15]. */
 static void fl__fit_q4_k(fl__eight *y, fl__eight *w, fl__eight scale, fl__eight low) {
     fl__eight min = {0}, max, best, all = {0}, x = {0};
     for (int g = 0; g < 8; g++) max[g] = -1, best[g] = INFINITY;
@@ -368,7 +369,8 @@ static void fl__fit_q4_k(fl__eight *y, fl__eight *w, fl__eight scale, fl__eight 
         for (int g = 0; g < 8; g++) {
             const float det = all[g] * q2[g] - q1[g] * q1[g];
             float s = (all[g] * qx[g] - x[g] * q1[g]) / det, t = (q1[g] * qx[g] - q2[g] * x[g]) / det;
-            if (det <= 1e-5f * all[g] * q2[g] || t < 0) t = 0, s = qx[g] / q2[g]; /* one code, or a low < 0 */
+            if (det <= 1e-5f * all[g] * q2[g] || t < 0) t = 0, s = qx[g] / q2[g]; /* singular (a single
+                                                                                     code), or low < 0 */
             const float off = s * s * q2[g] + t * t * all[g] - 2 * (s * t * q1[g] + s * qx[g] - t * x[g]);
             if (q2[g] > 0 && off < best[g]) best[g] = off, scale[g] = s, low[g] = t;
         }
@@ -426,7 +428,7 @@ static void fl__q4_k_pack(const float *x, void *blocks, int64_t n) {
     }
 }
 
-/* Of eight groups of 16: the scale of the least sum of y^2 (scale q - y)^2, q in [-32, 31]. */
+/* For eight groups of 16: the scale that minimises the sum of y^2 (scale q - y)^2, q in [-32, 31]. */
 static void fl__fit_q6_k(fl__eight *y, fl__eight scale) {
     fl__eight top = {0}, best = {0};
     for (int i = 0; i < 16; i++)
@@ -434,7 +436,8 @@ static void fl__fit_q6_k(fl__eight *y, fl__eight scale) {
     for (int g = 0; g < 8; g++) scale[g] = 0;
     for (int k = -9; k <= 9; k++) {
         fl__eight by, q2 = {0}, qx = {0};
-        for (int g = 0; g < 8; g++) by[g] = -(32 + 0.1f * (float)k) * top[g]; /* top: 1, -1 or, of zeros, 0 */
+        for (int g = 0; g < 8; g++) by[g] = -(32 + 0.1f * (float)k) * top[g]; /* top is 1 or -1, or 0 for
+                                                                                 zeros */
         for (int i = 0; i < 16; i++)
             for (int g = 0; g < 8; g++) {
                 const float q = fl__code(by[g] * y[i][g], -32, 31), wq = y[i][g] * y[i][g] * q;

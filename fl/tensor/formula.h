@@ -1,18 +1,18 @@
-/* fl/tensor/formula.h - element-wise formulas as programs
+/* fl/tensor/formula.h - element-wise formulas: parser, register allocation, interpreter
 
-   A formula is text in a closed vocabulary, the primitives, and in the names of its inputs:
-   "MUL(dy, SUB(CONST(1), MUL(y, y)))" of "x y dy". It is parsed once into a program: steps in
-   postfix order, common parts computed once, every result in one of few registers. A program knows
-   no ops, tensors or tables. Whoever runs it says what a primitive does:
+   A formula is a text of primitives, a closed set, and names of inputs: "MUL(dy, SUB(CONST(1), MUL(y, y)))"
+   with inputs "x y dy". It is parsed once into a program: steps in postfix order, with common subexpressions
+   eliminated and results in few registers. A program does not refer to ops or tensors; its caller supplies
+   the primitives:
 
-     fl_formula_run          with values of any kind: tensors (fl_tensor.h), variables (fl_autograd.h)
-     kernels/cpu/formula.h   with blocks of numbers in the first-level cache
+     fl_formula_run          on values of any kind: tensors (fl_tensor.h), variables (fl_autograd.h)
+     kernels/cpu/formula.h   on blocks of numbers in the L1 cache
 
-   LT LE EQ give conditions, which AND OR XOR NOT combine and SELECT(c, a, b) = c ? a : b takes. MOD
-   follows the divisor's sign; RINT rounds half to even; ATAN2(a, b) is the angle of the point
-   (b, a); SHL and SHR shift integers; CONST(0.5) is a number. LET(u, value, formula) names a number that
-   the formula repeats; it stands at the beginning of a formula, or of another LET's. Formulas separated by
-   commas make one program with that many outputs. */
+   LT, LE and EQ give conditions, which AND, OR, XOR and NOT combine and SELECT(c, a, b) = c ? a : b uses.
+   MOD has the divisor's sign; RINT rounds half to even; ATAN2(a, b) is the angle of the point (b, a); SHL
+   and SHR shift integers; CONST(0.5) is a number. LET(u, value, formula) names a value that is used several
+   times; it must be at the start of a formula or of another LET's formula. Formulas separated by commas make
+   one program with several outputs. */
 #ifndef FL_FORMULA_H
 #define FL_FORMULA_H
 #include "../../fl_mem.h"
@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-/* The primitives are the lines of FL_PRIMITIVES, fl/tensor/op_table.h. */
+/* The primitives: FL_PRIMITIVES in fl/tensor/op_table.h. */
 typedef enum fl_primitive {
 #define FL__ENUM(word, op, ...) FL_PRIMITIVE_##op,
     FL_PRIMITIVES(FL__ENUM)
@@ -33,11 +33,11 @@ typedef enum fl_primitive {
 enum {
     FL_FORMULA_INPUTS = 20,
     FL_FORMULA_OUTPUTS = 4,
-    FL_FORMULA_REGISTERS = 12, /* values that live at the same time, beside inputs and constants */
+    FL_FORMULA_REGISTERS = 12, /* intermediate values that are live at the same time */
     FL_FORMULA_CONSTANTS = 16,
     FL_FORMULA_STEPS = 64,
-    FL_FORMULA_LETS = 4, /* of one output */
-    /* A value's place. Inputs come first, at 0. */
+    FL_FORMULA_LETS = 4, /* per output */
+    /* Index ranges of values: inputs from 0, then registers, outputs, constants. */
     FL_FORMULA_REGISTER = FL_FORMULA_INPUTS,
     FL_FORMULA_OUTPUT = FL_FORMULA_REGISTER + FL_FORMULA_REGISTERS,
     FL_FORMULA_CONSTANT = FL_FORMULA_OUTPUT + FL_FORMULA_OUTPUTS,
@@ -47,35 +47,36 @@ enum {
 typedef struct fl_formula_step {
     uint8_t primitive;
     uint8_t logical; /* 1: its last operand is a condition */
-    uint8_t to;      /* a place: a register or an output */
-    uint8_t in[3];   /* places */
+    uint8_t to;      /* index of the result: a register or an output */
+    uint8_t in[3];   /* indices of the operands */
 } fl_formula_step;
 
-/* An output is written by its step where no later step reads an input, which may be the same
-   memory; else it is copied from out[i] when all steps are done. */
+/* A program. An output may share memory with an input; so a step writes an output directly only if no later
+   step reads an input; otherwise the output is copied from out[i] after all steps. */
 typedef struct fl_formula {
     uint8_t n_in, n_out, n_steps, n_constants, n_registers;
     uint32_t reads;                  /* bit i: a step or an output reads input i */
     uint8_t logical;                 /* bit i: output i is a condition */
-    uint8_t out[FL_FORMULA_OUTPUTS]; /* the place of output i in the end */
+    uint8_t out[FL_FORMULA_OUTPUTS]; /* index of output i's value after the last step */
     fl_formula_step step[FL_FORMULA_STEPS];
     double constant[FL_FORMULA_CONSTANTS];
 } fl_formula;
 
-/* Parses a formula of inputs whose names `inputs` lists, separated by spaces. False after fl_fail
-   for bad text, with the character's position, counted from 1, and for what exceeds the bounds
-   above. */
+/* Parses a formula with inputs named by the space-separated list `inputs`. False after fl_fail for a syntax
+   error, with the position of the character, counted from 1, and if a limit above is exceeded. */
 FL_API bool fl_formula_parse(fl_formula *f, const char *text, const char *inputs);
-FL_API int fl_primitive_operands(fl_primitive primitive); /* 1 to 3 */
+/* Number of operands of a primitive, 1 to 3. */
+FL_API int fl_primitive_operands(fl_primitive primitive);
 /* True if a step of f is that primitive. */
 FL_API bool fl_formula_has(const fl_formula *f, fl_primitive primitive);
 
-/* Runs f on values in[0 ...] and gives out[0 ...]: `number` makes a constant, `step` runs a
-   primitive. Either may fail with NULL: then it ends, with false. */
+/* How to interpret a program: `number` creates a constant, `step` runs a primitive; NULL on failure. */
 typedef struct fl_formula_vtable {
     void *(*number)(double value);
     void *(*step)(fl_primitive primitive, void *const operand[]);
 } fl_formula_vtable;
+/* Runs f on the values in[0 .. n_in - 1] and sets out[0 .. n_out - 1]. False if a function of the table
+   failed. */
 FL_API bool fl_formula_run(const fl_formula *f, const fl_formula_vtable *m, void *const in[],
                            void *out[]);
 
@@ -103,15 +104,14 @@ static const struct {
 #undef FL__PRIMITIVE
 };
 
-/* While a text is read, a step is known by FL__STEP and its number, and everything else by its
-   place. */
+/* During parsing, step i has index FL__STEP + i; other values have their final index. */
 enum { FL__STEP = 64, FL__VALUES = FL__STEP + FL_FORMULA_STEPS };
 typedef struct fl__parser {
     fl_formula *f;
     const char *text, *at, *inputs;
     struct { const char *name; size_t n; int value; } let[FL_FORMULA_LETS];
     int n_lets;
-    bool logical[FL__VALUES]; /* it is a condition */
+    bool logical[FL__VALUES]; /* value is a condition */
 } fl__parser;
 
 static int fl__misread(const fl__parser *p, const char *at, const char *what) {
@@ -133,10 +133,10 @@ static const char *fl__skip_spaces(const char *s) {
 static bool fl__parse_char(fl__parser *p, char c) {
     p->at = fl__skip_spaces(p->at);
     if (*p->at == c) return p->at++, true;
-    return fl__misread(p, p->at, c == ',' ? "a comma is missing" : "a ')' is missing") >= 0;
+    return fl__misread(p, p->at, c == ',' ? "expected ','" : "expected ')'") >= 0;
 }
 
-/* The value or input called s[0 .. n - 1]. */
+/* Index of the LET value or input named s[0 .. n - 1]. */
 static int fl__parse_name(fl__parser *p, const char *s, size_t n) {
     for (int i = p->n_lets - 1; i >= 0; i--)
         if (p->let[i].n == n && !memcmp(p->let[i].name, s, n)) return p->let[i].value;
@@ -149,31 +149,31 @@ static int fl__parse_name(fl__parser *p, const char *s, size_t n) {
         }
         name = fl__skip_spaces(name + length);
     }
-    return fl__misread(p, s, "there is no such input");
+    return fl__misread(p, s, "there is no input of this name");
 }
 
-/* strtod expects the decimal point of the program's locale. */
+/* strtod expects the decimal point of the current locale. */
 static int fl__parse_number(fl__parser *p) {
     fl_formula *f = p->f;
     const char *start = p->at = fl__skip_spaces(p->at), *point = localeconv()->decimal_point;
     char digits[128], *end;
     size_t n = strspn(start, "+-.0123456789eE"), m = 0;
-    if (!n || n > 31) return fl__misread(p, start, "a number is missing");
+    if (!n || n > 31) return fl__misread(p, start, "expected a number");
     for (size_t i = 0; i < n; i++)
         m += (size_t)snprintf(digits + m, sizeof digits - m, "%.*s", start[i] == '.' ? 4 : 1,
                               start[i] == '.' ? point : start + i);
     double value = strtod(digits, &end);
-    if (*end) return fl__misread(p, start, "this is no number");
+    if (*end) return fl__misread(p, start, "this is not a number");
     p->at += n;
     if (!fl__parse_char(p, ')')) return -1;
     for (int i = 0; i < f->n_constants; i++)
         if (!memcmp(&f->constant[i], &value, sizeof value)) return FL_FORMULA_CONSTANT + i;
-    if (f->n_constants == FL_FORMULA_CONSTANTS) return fl__misread(p, start, "one constant too many");
+    if (f->n_constants == FL_FORMULA_CONSTANTS) return fl__misread(p, start, "too many constants");
     f->constant[f->n_constants] = value;
     return FL_FORMULA_CONSTANT + f->n_constants++;
 }
 
-/* The step of that primitive and operands: one that was there before, or a new one. */
+/* The step with that primitive and operands: an existing one (common subexpression), or a new one. */
 static int fl__parse_step(fl__parser *p, const char *word, int primitive, const int in[3]) {
     fl_formula *f = p->f;
     const int operands = fl__primitives[primitive].operands;
@@ -181,16 +181,16 @@ static int fl__parse_step(fl__parser *p, const char *word, int primitive, const 
     const bool a = p->logical[in[0]], b = operands > 1 && p->logical[in[1]];
     const bool last = p->logical[in[operands - 1]];
     if (takes == FL__CLASS_CHOICE && !a)
-        return fl__misread(p, word, "a number where a condition must be");
+        return fl__misread(p, word, "got a number, expected a condition");
     if (takes <= FL__CLASS_CMP && (a || b))
-        return fl__misread(p, word, "a condition where a number must be");
+        return fl__misread(p, word, "got a condition, expected a number");
     if (operands > 1 && last != (operands == 2 ? a : b))
-        return fl__misread(p, word, "a condition beside a number");
+        return fl__misread(p, word, "operands must be both numbers or both conditions");
     fl_formula_step s = {.primitive = (uint8_t)primitive, .logical = last};
     for (int k = 0; k < operands; k++) s.in[k] = (uint8_t)in[k];
     int i = 0;
     while (i < f->n_steps && memcmp(&s, &f->step[i], sizeof s)) i++;
-    if (i == FL_FORMULA_STEPS) return fl__misread(p, word, "one step too many");
+    if (i == FL_FORMULA_STEPS) return fl__misread(p, word, "too many steps");
     if (i == f->n_steps) f->step[f->n_steps++] = s;
     p->logical[FL__STEP + i] = takes == FL__CLASS_CMP || last;
     return FL__STEP + i;
@@ -198,30 +198,31 @@ static int fl__parse_step(fl__parser *p, const char *word, int primitive, const 
 
 static int fl__parse(fl__parser *p, int depth);
 
-/* "u, value, formula)" of LET(u, value, formula). As C it assigns a variable (kernels/fl_primitives.h), and C
-   computes operands in any order: so a LET stands at the beginning, or is the formula of another one. */
+/* Parses "u, value, formula)" of LET(u, value, formula). Compiled as C, LET assigns a variable
+   (kernels/fl_primitives.h), and C does not specify the order in which operands are evaluated; so a LET must
+   be at the start, or be the formula of another LET. */
 static int fl__parse_let(fl__parser *p, const char *word, int depth) {
     const char *name = p->at = fl__skip_spaces(p->at);
     const size_t n = fl__name_length(name);
-    if (depth != p->n_lets) return fl__misread(p, word, "a LET that does not begin the formula");
-    if (depth == FL_FORMULA_LETS) return fl__misread(p, word, "one LET too many");
-    if (!n) return fl__misread(p, name, "a name is missing");
+    if (depth != p->n_lets) return fl__misread(p, word, "LET must be at the start of the formula");
+    if (depth == FL_FORMULA_LETS) return fl__misread(p, word, "too many LETs");
+    if (!n) return fl__misread(p, name, "expected a name");
     p->at += n;
     const int value = fl__parse_char(p, ',') ? fl__parse(p, depth + 1) : -1;
     if (value < 0) return -1;
-    if (p->logical[value]) return fl__misread(p, name, "a condition where a number must be");
+    if (p->logical[value]) return fl__misread(p, name, "got a condition, expected a number");
     p->let[p->n_lets].name = name, p->let[p->n_lets].n = n, p->let[p->n_lets++].value = value;
     const int result = fl__parse_char(p, ',') ? fl__parse(p, depth + 1) : -1;
     return result >= 0 && fl__parse_char(p, ')') ? result : -1;
 }
 
-/* A text can nest no deeper than it may have steps. */
+/* Parses an expression; the limit on steps also bounds the recursion. */
 static int fl__parse(fl__parser *p, int depth) {
     const char *word = p->at = fl__skip_spaces(p->at);
     const size_t n = fl__name_length(word);
     int primitive = 0, in[3] = {0, 0, 0};
-    if (!n) return fl__misread(p, word, "a word or an input is missing");
-    if (depth > FL_FORMULA_STEPS) return fl__misread(p, word, "one step too many");
+    if (!n) return fl__misread(p, word, "expected a primitive or an input");
+    if (depth > FL_FORMULA_STEPS) return fl__misread(p, word, "too many steps");
     p->at = fl__skip_spaces(word + n);
     if (*p->at != '(') return fl__parse_name(p, word, n);
     p->at++;
@@ -229,14 +230,15 @@ static int fl__parse(fl__parser *p, int depth) {
     if (n == 5 && !memcmp(word, "CONST", n)) return fl__parse_number(p);
     while (strlen(fl__primitives[primitive].word) != n ||
            memcmp(fl__primitives[primitive].word, word, n))
-        if (++primitive == FL_PRIMITIVE_COUNT) return fl__misread(p, word, "there is no such word");
+        if (++primitive == FL_PRIMITIVE_COUNT) return fl__misread(p, word, "there is no such primitive");
     for (int k = 0; k < fl__primitives[primitive].operands; k++)
         if ((k && !fl__parse_char(p, ',')) || (in[k] = fl__parse(p, depth + 1)) < 0) return -1;
     return fl__parse_char(p, ')') ? fl__parse_step(p, word, primitive, in) : -1;
 }
 
-/* Gives every step its register or output. A register is free again after the last step that reads
-   it; that step itself may write it if what it writes is of the same size. */
+/* Register allocation: assigns each step a register or an output. A register is free after its last use, and
+   the step of the last use may overwrite it if the result has the same size (both numbers or both
+   conditions). */
 static bool fl__assign_registers(fl__parser *p, const int out[]) {
     fl_formula *f = p->f;
     int last[FL__VALUES] = {0}, last_input = -1, place[FL__VALUES];
@@ -258,7 +260,7 @@ static bool fl__assign_registers(fl__parser *p, const int out[]) {
     for (int i = 0; i < f->n_steps; i++) {
         fl_formula_step *s = &f->step[i];
         const int self = FL__STEP + i, operands = fl__primitives[s->primitive].operands;
-        unsigned freed[2] = {0, 0}; /* of another kind than the result, of the same */
+        unsigned freed[2] = {0, 0}; /* registers of a different kind than the result, of the same kind */
         for (int k = 0; k < operands; k++) {
             int id = s->in[k], at = place[id] - FL_FORMULA_REGISTER;
             if (id >= FL__STEP && last[id] == i && at < FL_FORMULA_REGISTERS)
@@ -266,7 +268,7 @@ static bool fl__assign_registers(fl__parser *p, const int out[]) {
             s->in[k] = (uint8_t)place[id];
         }
         unused |= freed[1];
-        if (place[self] == self) { /* no output yet */
+        if (place[self] == self) { /* not an output */
             if (!unused)
                 return fl_fail("fl_formula_parse: more than %d values live at the same time in "
                                "\"%.160s\"", FL_FORMULA_REGISTERS, p->text);
@@ -283,7 +285,8 @@ static bool fl__assign_registers(fl__parser *p, const int out[]) {
 }
 
 FL_API bool fl_formula_parse(fl_formula *f, const char *text, const char *inputs) {
-    if (!f || !text || !inputs) return fl_fail("fl_formula_parse: an argument is NULL");
+    if (!f || !text || !inputs)
+        return fl_fail("fl_formula_parse: %s is NULL", !f ? "f" : !text ? "the text" : "the list of inputs");
     fl__parser p = {.f = f, .text = text, .at = text, .inputs = inputs};
     int out[FL_FORMULA_OUTPUTS];
     memset(f, 0, sizeof *f);
@@ -292,12 +295,12 @@ FL_API bool fl_formula_parse(fl_formula *f, const char *text, const char *inputs
             return fl_fail("fl_formula_parse: more than %d inputs in \"%.160s\"", FL_FORMULA_INPUTS,
                            inputs);
     do {
-        if (f->n_out == FL_FORMULA_OUTPUTS) return fl__misread(&p, p.at, "one output too many") >= 0;
+        if (f->n_out == FL_FORMULA_OUTPUTS) return fl__misread(&p, p.at, "too many outputs") >= 0;
         p.n_lets = 0;
         if ((out[f->n_out++] = fl__parse(&p, 0)) < 0) return false;
         p.at = fl__skip_spaces(p.at);
     } while (*p.at == ',' && p.at++);
-    if (*p.at) return fl__misread(&p, p.at, "the formula should end") >= 0;
+    if (*p.at) return fl__misread(&p, p.at, "expected the end of the formula") >= 0;
     return fl__assign_registers(&p, out);
 }
 
@@ -315,7 +318,7 @@ FL_API bool fl_formula_has(const fl_formula *f, fl_primitive primitive) {
 FL_API bool fl_formula_run(const fl_formula *f, const fl_formula_vtable *m, void *const in[],
                            void *out[]) {
     if (!fl_given(f, "fl_formula_run", "the formula") ||
-        !fl_given(m, "fl_formula_run", "the meaning")) return false;
+        !fl_given(m, "fl_formula_run", "the vtable")) return false;
     void *value[FL_FORMULA_PLACES], *operand[3];
     for (int i = 0; i < f->n_in; i++) value[i] = in[i];
     for (int i = 0; i < f->n_constants; i++)

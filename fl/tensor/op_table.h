@@ -1,18 +1,18 @@
 /* fl/tensor/op_table.h - the op table: each element-wise op with its formula and gradient, in primitives
 
-   Part of fl_backend.h, which has the ops without formulas. It includes nothing, so that CUDA kernels, which
-   compile without that header, read the same lines. */
+   Part of fl_backend.h, which lists the ops without formulas. Includes nothing, so that CUDA kernels, which
+   are compiled without fl_backend.h, use the same table. */
 #ifndef FL_FORMULAS_H
 #define FL_FORMULAS_H
 
-/* X(word, the op it runs, operands, class): the class says what has the primitive, as in the op
-   tables. FLOAT, NUM, ANY: numbers -> a number; CMP: numbers -> a condition; INT: integers or
-   conditions -> the same; CHOICE: a condition and two alike -> one of these. */
+/* X(word, op, number of operands, class): the class gives the operand types, as in the op tables below.
+   FLOAT, NUM, ANY: numbers -> a number; CMP: numbers -> a condition; INT: integers or conditions -> the
+   same; CHOICE: a condition and two numbers or two conditions -> one of these. */
 #define FL_PRIMITIVES(X) \
     X(ADD, add, 2, ANY) \
     X(SUB, sub, 2, NUM) \
     X(MUL, mul, 2, ANY) \
-    X(DIV, div, 2, ANY) /* of integers: rounds down, and x / 0 = 0 */ \
+    X(DIV, div, 2, ANY) /* integers: rounds down, x / 0 = 0 */ \
     X(NEG, neg, 1, NUM) \
     X(ABS, abs, 1, NUM) \
     X(EXP, exp, 1, FLOAT) \
@@ -42,25 +42,26 @@
     X(SHR, shift_right, 2, INT) \
     X(SELECT, where, 3, CHOICE)
 
-/* The only place where an op exists. Formulas use the closed vocabulary of fl/tensor/formula.h and are read
-   three ways: as scalar C (compiled loops of hot formulas, by kernels/fl_primitives.h), as text (fl_op_info,
-   generated code), and as programs, which run on fl_ and fv_ functions (what a backend without the
-   slot runs, and double backward) and on blocks of numbers (kernels/cpu/formula.h).
+/* The single definition of each element-wise op. Formulas use the primitives above and are used in three
+   ways: as scalar C (compiled loops, by kernels/fl_primitives.h), as text (fl_op_info, generated code), and
+   as programs, which run on fl_ and fv_ functions (backends without the slot, double backward) and on
+   blocks of numbers (kernels/cpu/formula.h).
 
-   class  takes                          gives
+   class  operands                       result
    FLOAT  float (integers become f32)    the same
    NUM    float, integers                the same
    ANY    float, integers, b8            the same
    INT    integers, b8                   the same
-   CMP    anything                       b8
-   BOOL   anything, as x != 0            b8
+   CMP    any dtype                      b8
+   BOOL   any dtype, as x != 0           b8
 
-   need   who must have the op, and which formulas the cpu compiles; it runs the others as programs
-   CORE      every backend has it, or falls back on the cpu with a warning: a primitive, which is compiled
-   CORE_HOT  the same, and the cpu compiles its gradient too
-   COMPILED  composed where a backend has no slot; the cpu compiles formula and gradient: the ops of most
-             networks, and short ones, where interpreting costs more than the arithmetic
-   COMPOSED  the same, but the cpu compiles neither
+   need   what a backend without a slot does, and which formulas the cpu backend compiles (it interprets the
+          others as programs)
+   CORE      falls back to the cpu, with a warning; the cpu compiles the formula, a primitive
+   CORE_HOT  the same; the cpu also compiles the gradient
+   COMPILED  composed from CORE ops; the cpu compiles formula and gradient: ops that are common in networks,
+             and short ones, where interpretation costs more than the arithmetic
+   COMPOSED  composed from CORE ops; the cpu compiles neither
 
          op          class  need  y = f(x)                                dx = g(x, y, dy)          */
 #define FL_UNARY_OPS(X) \
@@ -92,7 +93,7 @@
     X(deg2rad,     FLOAT, COMPOSED, MUL(x, CONST(0.017453292519943295)), \
       MUL(dy, CONST(0.017453292519943295))) \
     X(rad2deg,     FLOAT, COMPOSED, MUL(x, CONST(57.29577951308232)),     MUL(dy, CONST(57.29577951308232))) \
-    /* logarithms of whole powers of the base are exact */ \
+    /* the logarithms of integer powers of the base are exact */ \
     X(exp2,        FLOAT, COMPOSED, POW(CONST(2), x), \
       MUL(dy, MUL(y, CONST(0.6931471805599453)))) \
     X(log2,        FLOAT, COMPOSED, LET(u, MUL(LOG(x), CONST(1.4426950408889634)), \
@@ -107,8 +108,8 @@
     X(acos,        FLOAT, COMPOSED, ATAN2(SQRT(MUL(SUB(CONST(1), x), ADD(CONST(1), x))), x), \
       NEG(DIV(dy, SQRT(MUL(SUB(CONST(1), x), ADD(CONST(1), x)))))) \
     X(atan,        FLOAT, COMPOSED, ATAN2(x, CONST(1)),                   DIV(dy, ADD(CONST(1), MUL(x, x)))) \
-    /* differences of opposite signs: nothing cancels. e^x overflows before sinh and cosh do, its square \
-      root not */ \
+    /* no cancellation, as the terms have opposite signs. e^x overflows before sinh and cosh do, \
+       e^(x / 2) does not */ \
     X(sinh,        FLOAT, COMPOSED, LET(u, EXP(MUL(CONST(0.5), x)), LET(v, EXP(MUL(CONST(-0.5), x)), \
       SELECT(LT(ABS(x), CONST(80)), MUL(CONST(0.5), SUB(EXPM1(x), EXPM1(NEG(x)))), \
         SUB(MUL(MUL(CONST(0.5), u), u), MUL(MUL(CONST(0.5), v), v))))), \
@@ -116,7 +117,7 @@
     X(cosh,        FLOAT, COMPOSED, LET(u, EXP(MUL(CONST(0.5), x)), LET(v, EXP(MUL(CONST(-0.5), x)), \
       ADD(MUL(MUL(CONST(0.5), u), u), MUL(MUL(CONST(0.5), v), v)))), \
       MUL(dy, MUL(CONST(0.5), SUB(EXPM1(x), EXPM1(NEG(x)))))) \
-    /* with log(2 |x|) where x^2 could overflow */ \
+    /* log(2 |x|) where x^2 could overflow */ \
     X(asinh,       FLOAT, COMPOSED, LET(u, ABS(x), LET(v, MUL(x, x), \
       SELECT(EQ(x, CONST(0)), x, MUL(SELECT(LT(x, CONST(0)), CONST(-1), CONST(1)), \
         SELECT(LT(CONST(1e8), u), ADD(LOG(u), CONST(0.6931471805599453)), \
@@ -127,7 +128,7 @@
       DIV(dy, MUL(SQRT(SUB(x, CONST(1))), SQRT(ADD(x, CONST(1)))))) \
     X(atanh,       FLOAT, COMPOSED, MUL(CONST(0.5), SUB(LOG1P(x), LOG1P(NEG(x)))), \
       DIV(dy, MUL(SUB(CONST(1), x), ADD(CONST(1), x)))) \
-    /* sin(pi x) = +-sin(pi (x - rint(x))), zero where it must be; the derivative near 0 by its series */ \
+    /* sin(pi x) = +-sin(pi (x - rint(x))), exactly 0 at integers; the derivative near 0 by its series */ \
     X(sinc,        FLOAT, COMPOSED, SELECT(EQ(x, CONST(0)), CONST(1), \
       DIV(MUL(SUB(CONST(1), MUL(CONST(2), MOD(RINT(x), CONST(2)))), \
               SIN(MUL(CONST(3.141592653589793), SUB(x, RINT(x))))), MUL(CONST(3.141592653589793), x))), \
@@ -141,10 +142,11 @@
     X(logit,       FLOAT, COMPOSED, SELECT(LT(x, CONST(0.25)), SUB(LOG(x), LOG1P(NEG(x))), \
       SUB(LOG1P(SUB(MUL(CONST(2), x), CONST(1))), LOG1P(SUB(CONST(1), MUL(CONST(2), x))))), \
       DIV(dy, MUL(x, SUB(CONST(1), x)))) \
-    /* by y, which the next layer saves too */ \
+    /* gradient by y, which the next layer saves anyway */ \
     X(relu,        NUM,   COMPILED, MAX(x, CONST(0)), \
       SELECT(LE(y, CONST(0)), CONST(0), dy)) \
-    X(sigmoid, FLOAT, COMPILED, DIV(CONST(1), ADD(CONST(1), EXP(NEG(x)))), MUL(dy, MUL(y, SUB(CONST(1), y)))) \
+    X(sigmoid,     FLOAT, COMPILED, DIV(CONST(1), ADD(CONST(1), EXP(NEG(x)))), \
+      MUL(dy, MUL(y, SUB(CONST(1), y)))) \
     X(silu,        FLOAT, COMPILED, DIV(x, ADD(CONST(1), EXP(NEG(x)))), \
       MUL(dy, DIV(ADD(CONST(1), SUB(x, y)), ADD(CONST(1), EXP(NEG(x)))))) \
     X(softplus,    FLOAT, COMPILED, ADD(MAX(x, CONST(0)), LOG1P(EXP(NEG(ABS(x))))), \
@@ -153,7 +155,7 @@
       ADD(CONST(1), ERF(MUL(x, CONST(0.7071067811865476))))), \
       MUL(dy, ADD(MUL(CONST(0.5), ADD(CONST(1), ERF(MUL(x, CONST(0.7071067811865476))))), \
                   MUL(MUL(x, CONST(0.3989422804014327)), EXP(MUL(CONST(-0.5), MUL(x, x))))))) \
-    /* the derivative with e^-|u|, which overflows nowhere, nor do its derivatives */ \
+    /* the derivative uses e^-|u|, which does not overflow, nor do its derivatives */ \
     X(gelu_tanh,   FLOAT, COMPILED, \
       DIV(x, ADD(CONST(1), EXP(MUL(x, ADD(CONST(-1.5957691216057308), \
       MUL(CONST(-0.07135481627260026), MUL(x, x))))))), \
@@ -219,7 +221,7 @@
     X(bitwise_xor,  INT,   CORE,     XOR(a, b),              CONST(0),                             CONST(0)) \
     X(shift_left,   INT,   CORE,     SHL(a, b),              CONST(0),                             CONST(0)) \
     X(shift_right,  INT,   CORE,     SHR(a, b),              CONST(0),                             CONST(0)) \
-    /* where the signs differ, the remainder by -b, but for b = INT_MIN (= -b), and 0, where it is NaN */ \
+    /* if the signs differ, the remainder by -b, except for b = INT_MIN (= -b) and b = 0, which gives NaN */ \
     X(fmod,         NUM,   COMPOSED, SELECT(XOR(LT(a, CONST(0)), LT(b, CONST(0))), \
       SELECT(EQ(b, NEG(b)), ADD(a, MUL(CONST(0), MOD(a, b))), MOD(a, NEG(b))), MOD(a, b)), \
       dy, LET(u, DIV(a, b), NEG(MUL(dy, SELECT(LT(u, CONST(0)), NEG(FLOOR(NEG(u))), FLOOR(u)))))) \
@@ -232,8 +234,8 @@
       MUL(dy, SELECT(EQ(a, CONST(0)), CONST(0), DIV(y, a))), CONST(0)) \
     X(heaviside,   NUM,   COMPOSED, SELECT(LT(CONST(0), a), CONST(1), SELECT(EQ(a, CONST(0)), b, CONST(0))), \
       CONST(0), SELECT(EQ(a, CONST(0)), dy, CONST(0))) \
-    /* 0 and +-inf stay. In two steps, as 2^b may overflow; bounded for b = +-inf */ \
-    /* of tiny a and large b each half may overflow too: from 2^64 a, by 2^(b - 64) */ \
+    /* 0 and +-inf are returned unchanged. In two factors, as 2^b may overflow; b is clamped for +-inf */ \
+    /* for tiny a and large b a factor may overflow too: computed as (2^64 a) 2^(b - 64) */ \
     X(ldexp,        FLOAT, COMPOSED, LET(u, SUB(MIN(b, CONST(3000)), CONST(64)), \
       LET(v, MAX(MIN(b, CONST(3000)), CONST(-3000)), SELECT(EQ(a, ADD(a, a)), a, \
       SELECT(AND(LT(CONST(254), b), LT(ABS(a), CONST(1.2e-38))), \
@@ -244,7 +246,7 @@
       MUL(dy, POW(CONST(2), b)), MUL(dy, MUL(y, CONST(0.6931471805599453)))) \
     X(xlogy,        FLOAT, COMPOSED, SELECT(AND(EQ(a, CONST(0)), EQ(b, b)), CONST(0), MUL(a, LOG(b))), \
       SELECT(AND(EQ(a, CONST(0)), LE(b, CONST(0))), CONST(0), MUL(dy, LOG(b))), DIV(MUL(dy, a), b)) \
-    /* equal operands apart: their difference is NaN where they are infinite */ \
+    /* equal operands separately: their difference is NaN if they are infinite */ \
     X(logaddexp,    FLOAT, COMPOSED, SELECT(EQ(a, b), ADD(a, CONST(0.6931471805599453)), \
       ADD(MAX(a, b), LOG1P(EXP(NEG(ABS(SUB(a, b))))))), \
       DIV(dy, ADD(CONST(1), EXP(SUB(b, a)))), DIV(dy, ADD(CONST(1), EXP(SUB(a, b))))) \
@@ -260,7 +262,7 @@
     X(logical_or,   BOOL,  COMPOSED, OR(a, b),               CONST(0),                             CONST(0)) \
     X(logical_xor,  BOOL,  COMPOSED, XOR(a, b),              CONST(0),                               CONST(0))
 
-/* FL_OP_<name> of these ops. Those of the tables without formulas follow, in fl_backend.h. */
+/* FL_OP_<name> of these ops. Those without formulas follow in fl_backend.h. */
 enum {
     FL__OP_BEFORE_FIRST, /* FL_OP_NONE */
 #define FL__ENUM(op, ...) FL_OP_##op,

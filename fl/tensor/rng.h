@@ -1,4 +1,4 @@
-/* fl/tensor/rng.h - the state of counter-based generators of random numbers (Philox 4x32-10) */
+/* fl/tensor/rng.h - counter-based random generators (Philox 4x32-10): seeding, state */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -9,15 +9,19 @@
 extern "C" {
 #endif
 
-/* Seeds the process's generator (counter 0). It starts with key 0. Thread-safe; which numbers a
-   thread gets depends on the order of the threads' calls: give threads fl_rngs of their own. */
+/* Seeds the global generator: key `key` (initially 0), counter 0. Thread-safe, but which numbers a thread
+   gets depends on the order of calls of all threads: for reproducible results give each thread its own
+   fl_rng. */
 FL_API void fl_seed(uint64_t key);
-/* Takes n elements' worth of numbers from rng (NULL: the process's) and returns where they
-   start. */
+/* Reserves random numbers for n elements: returns the state of rng (NULL: the global generator) and advances
+   it. */
 FL_API fl_rng fl_rng_take(fl_rng *rng, int64_t n);
-/* One number of [0, 1), made on the host: that of fl_uniform(FL_SCALAR_SHAPE, 0, 1, FL_F32, rng). */
+/* A uniform number in [0, 1), computed on the host; the same as fl_uniform(FL_SCALAR_SHAPE, 0, 1, FL_F32,
+   rng). */
 FL_API double fl_rng_uniform(fl_rng *rng);
-FL_API fl_rng fl_rng_state(void); /* of the process's generator, for checkpoints */
+/* State of the global generator, for checkpoints. */
+FL_API fl_rng fl_rng_state(void);
+/* Restores it. */
 FL_API void fl_rng_set_state(fl_rng r);
 
 #ifdef __cplusplus
@@ -50,7 +54,7 @@ void fl_rng_set_state(fl_rng r) {
 
 fl_rng fl_rng_take(fl_rng *rng, int64_t n) {
     uint64_t blocks =
-        n > 0 ? ((uint64_t)n + 1) / 2 : 0; /* two words an element at most, four a block */
+        n > 0 ? ((uint64_t)n + 1) / 2 : 0; /* at most two words per element, four per block */
     if (!rng)
         return (fl_rng){__atomic_load_n(&fl__rng_key, __ATOMIC_RELAXED),
                         __atomic_fetch_add(&fl__rng_counter, blocks, __ATOMIC_RELAXED)};

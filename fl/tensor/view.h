@@ -1,7 +1,7 @@
-/* fl/tensor/view.h - views: other shapes, orders and parts of the same elements
+/* fl/tensor/view.h - views: reshape, permute, slice, expand and others that share storage
 
-   A view shares the storage of its tensor; nothing is copied, unless reshape finds strides that no view can
-   have, or the backend refuses views. */
+   A view shares the storage of its tensor. A copy is made only if fl_reshape cannot express the result by
+   strides, or if the backend does not support views. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -12,32 +12,33 @@
 extern "C" {
 #endif
 
-/* Same elements, row-major, other shape; one dim may be -1. A view where strides allow, else a
-   copy. */
+/* The same elements in row-major order with another shape; one dim may be -1 and is inferred. A view if the
+   strides permit, otherwise a copy. */
 FL_API fl_tensor *fl_reshape(fl_tensor *t, fl_shape shape);
-/* Axis i of the result is axis axes[i] of t; naxes = ndim. A view. */
+/* Permutes the axes: axis i of the result is axis axes[i] of t; naxes must be ndim. A view. */
 FL_API fl_tensor *fl_permute(fl_tensor *t, int naxes, const int *axes);
-/* Swaps two axes (negative from the end). A view. */
+/* Swaps two axes; negative ones count from the end. A view. */
 FL_API fl_tensor *fl_transpose(fl_tensor *t, int a, int b);
 /* Broadcasts to shape; -1 keeps a dim. A view. */
 FL_API fl_tensor *fl_expand(fl_tensor *t, fl_shape shape);
-/* Elements start, start + step, ... before stop along axis; negative counts from the end, bounds
-   are clamped as in Python, step may be negative (then stop = FL_SLICE_END runs through element 0).
-   A view. */
+/* t[start:stop:step] along axis as in Python: negative bounds count from the end, bounds are clamped. step
+   may be negative; stop = FL_SLICE_END then includes element 0. A view. */
 #define FL_SLICE_END INT64_MAX
 FL_API fl_tensor *fl_slice(fl_tensor *t, int axis, int64_t start, int64_t stop, int64_t step);
-/* Element i along axis, dim dropped. A view. */
+/* Element i along axis; the axis is removed. A view. */
 FL_API fl_tensor *fl_select(fl_tensor *t, int axis, int64_t i);
-/* Drops dim `axis` of size 1; inserts one before `axis`. Views. */
+/* Removes an axis of size 1. A view. */
 FL_API fl_tensor *fl_squeeze(fl_tensor *t, int axis);
+/* Inserts an axis of size 1 before `axis`. A view. */
 FL_API fl_tensor *fl_unsqueeze(fl_tensor *t, int axis);
-/* Merges dims first..last. */
+/* Merges axes first to last, inclusive. A view if the strides permit, otherwise a copy. */
 FL_API fl_tensor *fl_flatten(fl_tensor *t, int first, int last);
-/* Element [i, j, ...] is number offset + i stride[0] + j stride[1] + ... of t's storage, whatever t's own
-   shape and offset are; stride NULL: row-major. An error if one would lie outside. A view. (torch.as_strided) */
+/* As torch.as_strided: element [i, j, ...] is element offset + i stride[0] + j stride[1] + ... of t's
+   storage, independent of t's shape and offset; stride NULL: row-major. An error if an element lies outside.
+   A view. */
 FL_API fl_tensor *fl_as_strided(fl_tensor *t, fl_shape shape, const int64_t *stride, int64_t offset);
-/* The same over a buffer in the host's memory, as fl_buffer_from makes of bytes of yours: a tensor of backend
-   "cpu". It takes over the caller's reference to b; after an error the caller still has it. */
+/* A tensor of backend "cpu" on a buffer in host memory, without a copy; arguments as for fl_as_strided.
+   Takes the caller's reference to b, except after an error. */
 FL_API fl_tensor *fl_from_buffer(fl_buffer *b, fl_dtype dtype, fl_shape shape, const int64_t *stride,
                                  int64_t offset);
 
@@ -53,8 +54,7 @@ FL_API fl_tensor *fl_from_buffer(fl_buffer *b, fl_dtype dtype, fl_shape shape, c
 #include "copy.h"
 #include <string.h>
 
-/* Strides of the row-major reading of `shape` over t without moving elements; false if there are
-   none. */
+/* Strides that give t's elements the given shape in row-major order; false if there are none. */
 static bool fl__reshape_strides(const fl_tensor *t, fl_shape shape, int64_t *stride) {
     int64_t old[FL_MAX_DIMS], old_stride[FL_MAX_DIMS];
     int n = 0;
@@ -101,7 +101,7 @@ fl_tensor *fl_reshape(fl_tensor *t, fl_shape shape) {
     fl_shape asked = shape;
     int64_t n = fl_numel(t), known = 1, infer = -1;
     if (shape.ndim < 0 || shape.ndim > FL_MAX_DIMS)
-        return fl_err_null("fl_reshape: %d dims", shape.ndim);
+        return fl_err_null("fl_reshape: the number of dims must be 0 to %d, got %d", FL_MAX_DIMS, shape.ndim);
     for (int i = 0; i < shape.ndim; i++) {
         if (shape.dim[i] == -1 && infer < 0)
             infer = i;
@@ -131,7 +131,8 @@ fl_tensor *fl_permute(fl_tensor *t, int naxes, const int *axes) {
     int64_t stride[FL_MAX_DIMS];
     uint32_t seen = 0;
     if (naxes != t->ndim)
-        return fl_err_null("fl_permute: %d axes for shape %s", naxes, FL_SHAPE_TEXT(t));
+        return fl_err_null("fl_permute: got %d axes for shape %s, expected %d", naxes, FL_SHAPE_TEXT(t),
+                           t->ndim);
     for (int i = 0; i < naxes; i++) {
         int a = fl_axis_of("fl_permute", t, axes[i]);
         if (a < 0) return NULL;
@@ -179,7 +180,7 @@ static void fl__row_major(fl_shape shape, int64_t *stride) {
     }
 }
 
-/* Do all elements lie within the first `limit` ones? */
+/* Checks that all elements are within the `limit` elements of the storage; false with an error. */
 static bool fl__within(const char *fn, fl_shape shape, const int64_t *stride, int64_t offset, int64_t limit) {
     int64_t low = offset, high = offset, step;
     bool ok = true;
@@ -195,7 +196,9 @@ fl_tensor *fl_as_strided(fl_tensor *t, fl_shape shape, const int64_t *stride, in
     static const char fn[] = "fl_as_strided";
     int64_t row_major[FL_MAX_DIMS];
     if (fl_is_null_arg(fn, t) || !(t = fl_materialise(t))) return NULL;
-    if (fl_shape_numel(shape) < 0) return fl_err_null("%s: shape %s is not valid", fn, FL_TEXT_OF(shape));
+    if (fl_shape_numel(shape) < 0)
+        return fl_err_null("%s: shape %s is not valid: expected up to %d dims >= 0, numel <= 2^62", fn,
+                           FL_TEXT_OF(shape), FL_MAX_DIMS);
     if (!stride) fl__row_major(shape, row_major), stride = row_major;
     const int64_t size = (int64_t)fl_dtype_size(t->dtype);
     const int64_t limit = t->buffer ? (int64_t)t->buffer->bytes / size : fl_numel(t->base_ ? t->base_ : t);
@@ -207,7 +210,7 @@ fl_tensor *fl_from_buffer(fl_buffer *b, fl_dtype dtype, fl_shape shape, const in
     static const char fn[] = "fl_from_buffer";
     const int64_t size = (int64_t)fl_dtype_size(dtype);
     if (!fl_given(b, fn, "the buffer")) return fl_raise();
-    if (!size) return fl_err_null("%s: dtype %d is not known", fn, (int)dtype);
+    if (!size) return fl_err_null("%s: unknown dtype %d", fn, (int)dtype);
     if (!b->device->host) return fl_err_null("%s: the buffer is not in the host's memory", fn);
     fl_tensor *t = fl_out_on(fl_backend_index("cpu"), shape, dtype);
     if (!t) return fl_raise();
@@ -218,8 +221,7 @@ fl_tensor *fl_from_buffer(fl_buffer *b, fl_dtype dtype, fl_shape shape, const in
     return t;
 }
 
-/* Python's clamping of a slice: *start becomes the first index, the result the number of
-   elements. */
+/* Clamps a slice as Python does: *start becomes the first index; returns the number of elements. */
 static int64_t fl__slice_count(int64_t n, int64_t *start, int64_t stop, int64_t step) {
     int64_t low = step > 0 ? 0 : -1, high = step > 0 ? n : n - 1;
     bool to_end = stop == FL_SLICE_END && step < 0;
@@ -233,7 +235,8 @@ static int64_t fl__slice_count(int64_t n, int64_t *start, int64_t stop, int64_t 
 
 fl_tensor *fl_slice(fl_tensor *t, int axis, int64_t start, int64_t stop, int64_t step) {
     if (fl_is_null_arg("fl_slice", t) || (axis = fl_own_axis_of("fl_slice", t, axis)) < 0) return NULL;
-    if (step == 0 || step == INT64_MIN) return fl_err_null("fl_slice: step %lld", (long long)step);
+    if (step == 0 || step == INT64_MIN)
+        return fl_err_null("fl_slice: step must not be %s", step ? "INT64_MIN" : "0");
     fl_shape shape = fl_shape_of(t);
     int64_t stride[FL_MAX_DIMS];
     memcpy(stride, t->stride, sizeof stride);
@@ -268,7 +271,7 @@ fl_tensor *fl_squeeze(fl_tensor *t, int axis) {
     if (fl_is_null_arg("fl_squeeze", t) || (axis = fl_axis_of("fl_squeeze", t, axis)) < 0) return NULL;
     if (t->ndim == 0) return t;
     if (t->shape[axis] != 1)
-        return fl_err_null("fl_squeeze: axis %d of shape %s is not 1", axis, FL_SHAPE_TEXT(t));
+        return fl_err_null("fl_squeeze: axis %d of shape %s must have size 1", axis, FL_SHAPE_TEXT(t));
     return fl__drop_axis(t, axis, t->offset);
 }
 
@@ -276,7 +279,8 @@ fl_tensor *fl_unsqueeze(fl_tensor *t, int axis) {
     if (fl_is_null_arg("fl_unsqueeze", t) || !(t = fl_materialise(t))) return NULL;
     int at = axis < 0 ? axis + t->ndim + 1 : axis;
     if (at < 0 || at > t->ndim || t->ndim == FL_MAX_DIMS)
-        return fl_err_null("fl_unsqueeze: axis %d for shape %s", axis, FL_SHAPE_TEXT(t));
+        return fl_err_null("fl_unsqueeze: axis %d is out of range, or shape %s has %d dims already", axis,
+                           FL_SHAPE_TEXT(t), FL_MAX_DIMS);
     fl_shape shape = {t->ndim + 1, {0}};
     int64_t stride[FL_MAX_DIMS];
     for (int i = 0; i < shape.ndim; i++) {
@@ -291,7 +295,8 @@ fl_tensor *fl_flatten(fl_tensor *t, int first, int last) {
     if ((first = fl_axis_of("fl_flatten", t, first)) < 0 ||
         (last = fl_axis_of("fl_flatten", t, last)) < 0)
         return NULL;
-    if (last < first) return fl_err_null("fl_flatten: axes %d..%d", first, last);
+    if (last < first)
+        return fl_err_null("fl_flatten: the last axis, %d, is before the first, %d", last, first);
     if (t->ndim == 0) return fl_reshape(t, FL_SHAPE(1));
     fl_shape shape = {0, {0}};
     for (int i = 0; i < t->ndim; i++) {

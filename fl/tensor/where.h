@@ -1,4 +1,4 @@
-/* fl/tensor/where.h - a choice between two tensors, element by element */
+/* fl/tensor/where.h - element-wise selection by a condition */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* c ? a : b; c is b8. */
+/* c ? a : b per element, as torch.where: c is b8; a and b are promoted, all three broadcast. */
 FL_API fl_tensor *fl_where(fl_tensor *c, fl_tensor *a, fl_tensor *b);
 
 #ifdef __cplusplus
@@ -32,7 +32,7 @@ fl_tensor *fl_where(fl_tensor *c, fl_tensor *a, fl_tensor *b) {
         !(c = fl_materialise(c)))
         return NULL;
     if (c->dtype != FL_B8)
-        return fl_err_null("fl_where: the condition is %s, not b8", fl_dtype_name(c->dtype));
+        return fl_err_null("fl_where: the condition must be b8, got %s", fl_dtype_name(c->dtype));
     if (!fl_same_backend("where", c, a) || !fl_same_backend("where", c, b) ||
         !fl_same_backend("where", a, b))
         return NULL;

@@ -26,10 +26,8 @@ typedef struct fl_gradcheck_opts {
 /* True if the Jacobian of fn at x by backward agrees with central differences,
      |backward - difference| <= atol + rtol |difference|,  difference = (fn(x + eps) - fn(x - eps)) / (2 eps),
    for all elements of all x that require a gradient, and two backward passes are bit-identical. Otherwise
-   false after
-   fl_fail, which names the worst element. x must be f64 leaves. Two NaNs count as equal; a result that
-   requires no
-   gradient has zeros. As torch.autograd.gradcheck. */
+   false after fl_fail, which names the worst element. x must be f64 leaves. Two NaNs count as equal; a
+   result that requires no gradient has zeros. As torch.autograd.gradcheck. */
 #define fl_gradcheck(...) FL__GRADCHECK(fl_gradcheck_opt, __VA_ARGS__, ._end = 0)
 #define FL__GRADCHECK(check, fn, x, ...) check(fn, x, FL_LITERAL(fl_gradcheck_opts, __VA_ARGS__))
 FL_API bool fl_gradcheck_opt(fl_gradcheck_fn fn, fv_list x, fl_gradcheck_opts o);
@@ -84,9 +82,9 @@ static bool fl__jacobian_row(fl_var *y, fv_list x, int64_t k, double *seed, doub
 
 FL_API bool fl_jacobian(fl_var *y, fv_list x, double *const *j) {
     if (fl_error()) return false;
-    if (!y || !j || x.n < 1 || x.n > FL__CHECKED)
-        return fl_err_false("fl_jacobian: %s: got %d variables, expected 1 to %d",
-                            y && j ? "wrong number of variables" : "y or j is NULL", x.n, FL__CHECKED);
+    if (!y || !j) return fl_err_false("fl_jacobian: %s is NULL", y ? "j" : "y");
+    if (x.n < 1 || x.n > FL__CHECKED)
+        return fl_err_false("fl_jacobian: got %d variables, expected 1 to %d", x.n, FL__CHECKED);
     const int64_t m = fl_numel(y->value);
     double *seed = fl_heap_alloc((size_t)(m + 1) * sizeof *seed);
     fl_quiet(1);
@@ -199,9 +197,9 @@ static bool fl__check_of(const char *fn_name, fl_gradcheck_fn fn, fv_list x, fl_
     c.o.eps = fl_option(o.eps, 1e-6);
     c.o.atol = fl_option(o.atol, 1e-5);
     c.o.rtol = fl_option(o.rtol, 1e-3);
-    if (!fn || x.n < 1 || x.n > FL__CHECKED || !x.v)
-        return fl_fail("%s: %s: got %d variables, expected 1 to %d", fn_name,
-                       fn ? "wrong number of variables" : "fn is NULL", x.n, FL__CHECKED);
+    if (!fn || !x.v) return fl_fail("%s: %s is NULL", fn_name, fn ? "x" : "fn");
+    if (x.n < 1 || x.n > FL__CHECKED)
+        return fl_fail("%s: got %d variables, expected 1 to %d", fn_name, x.n, FL__CHECKED);
     for (int i = 0; i < x.n; i++) {
         if (!x.v[i] || x.v[i]->value->dtype != FL_F64)
             return fl_fail("%s: input %d is %s, expected f64, which finite differences need", fn_name, i,
@@ -250,9 +248,9 @@ FL_API bool fl_gradgradcheck_opt(fl_gradcheck_fn fn, fv_list x, fl_gradcheck_opt
     fl__vjp f = {fn, o.user, x.n};
     fl_rng rng = {1, 0};
     if (fl_error()) return false;
-    if (!fn || x.n < 1 || x.n >= FL__CHECKED || !x.v)
-        return fl_fail("fl_gradgradcheck: %s: got %d variables, expected 1 to %d",
-                       fn ? "wrong number of variables" : "fn is NULL", x.n, FL__CHECKED - 1);
+    if (!fn || !x.v) return fl_fail("fl_gradgradcheck: %s is NULL", fn ? "x" : "fn");
+    if (x.n < 1 || x.n >= FL__CHECKED)
+        return fl_fail("fl_gradgradcheck: got %d variables, expected 1 to %d", x.n, FL__CHECKED - 1);
     fl_scope s = fl_scope_begin();
     fl_quiet(1);
     fl_var *y = fn(x.v, o.user);
