@@ -31,19 +31,19 @@
    fl/autograd/accumulate.h cast, expand and sum to a shape on variables.
 
    Concepts
-     Lifetime    As for tensors: a fl_var * that a function returns is owned by the innermost scope;
-                 fv_keep what you store. A stored variable keeps its whole graph alive: store
-                 fv_detach(h) to avoid that.
-     Threads     A graph belongs to the thread that records it. Several threads may read the same
-                 parameters (evaluation, best in no-grad regions); backward passes through the same
-                 leaves must run in one thread at a time, which is checked.
-     Saved       A node saves only the values that its backward reads, and releases them after
-                 backward (unless retained).
-     Order       C does not specify the order in which arguments are evaluated: f(D(a), D(b)) may run
-                 D(b) first. Use named variables where running statistics or random generators matter.
-     Versions    Every in-place write increments the version of the storage. Backward fails, naming op
-                 and tensor, if a saved value was written after it was saved. There are no in-place
-                 fv_ ops; write to a variable's tensor in no-grad regions. */
+     Lifetime    As for tensors: a fl_var * that a function returns is owned by the innermost scope; fv_keep
+                 what you store. A stored variable keeps its whole graph alive: store fv_detach(h) to avoid
+                 that.
+     Threads     A graph belongs to the thread that records it. Several threads may read the same parameters
+                 (evaluation, best in no-grad regions); backward passes through the same leaves must run in
+                 one thread at a time, which is checked.
+     Saved       A node saves only the values that its backward reads, and releases them after backward
+                 (unless retained).
+     Order       C does not specify the order in which arguments are evaluated: f(D(a), D(b)) may run D(b)
+                 first. Use named variables where running statistics or random generators matter.
+     Versions    Every in-place write increments the version of the storage. Backward fails, naming op and
+                 tensor, if a saved value was written after it was saved. There are no in-place fv_ ops;
+                 write to a variable's tensor in no-grad regions. */
 #include "fl_tensor.h"
 #ifndef FL_AUTOGRAD_H
 #define FL_AUTOGRAD_H

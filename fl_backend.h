@@ -46,8 +46,8 @@ extern "C" {
 
          op                  need  args              uses                                         */
 #define FL_OTHER_OPS(X) \
-    /* x -> y: same shape, any strides and dtypes; y may have storage; either may be an alias (see \
-       >>backends) */ \
+    /* x -> y: same shape, any strides and dtypes; y may have storage; \
+       either may be an alias (see >>backends) */ \
     X(copy,                CORE, fl_no_args,      "") \
     /* -> y, every element = value */ \
     X(fill,                CORE, fl_fill_args,    "") \

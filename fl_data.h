@@ -1,8 +1,7 @@
-/* fl_data.h - tensors in files, data sets, loaders, meters, logs and curves
+/* fl_data.h - tensors in files, data sets, loaders, meters, logs, plots
 
-   Reads safetensors, NumPy's files, idx, CSV and JSON as untrusted data, saves so that a kill at any
-   moment leaves the old file or the new one, and composes data sets: slices, shuffles, batches,
-   transforms, threads.
+   Reads safetensors, npy, npz, idx, CSV and JSON as untrusted data, writes files atomically, and composes
+   data sets: slices, shuffles, batches, transforms, prefetching threads.
 
    >>example
     #define FL_IMPLEMENTATION
@@ -19,59 +18,58 @@
             if (fl_data_get(set, i, &b)) fl_print(b.t[0]); // [2, 2]
             fl_scope_end(&step);
         }
-        fl_data_free(set); // frees the sets below it too
+        fl_data_free(set); // frees the wrapped sets too
         fl_scope_end(&s);
         return 0;
     }
    <<example
 
-   Contents: one room of fl/data/ each.
-     idx.h          tensors of idx files (MNIST's)
-     named.h        files of named tensors: reading them, whatever their format
-     safetensors.h  the format of Hugging Face, with checksums
-     shards.h       the same in several files, with an index
-     npy.h          NumPy's files, npy and npz
-     csv.h          tables of text
+   Contents: the files of fl/data/.
+     idx.h          tensors in idx files (MNIST)
+     named.h        files of named tensors in any format: reading
+     safetensors.h  the safetensors format of Hugging Face, with checksums
+     shards.h       sharded safetensors with an index
+     npy.h          NumPy files, npy and npz
+     csv.h          CSV tables
      set.h          data sets: views, orders, transforms
-     prefetch.h     samples made ahead of time by threads
-     batch.h        batches: of a number, of a budget; stacked, padded with lengths and masks, joined by you
-     list.h         sets of files: a list with a line for each sample, a folder, a folder for each class
+     prefetch.h     prefetching samples by threads
+     batch.h        batches: fixed size or by budget; stacked, padded with lengths and masks, custom
+     list.h         sets of files: lists with a line per sample, folders, a folder per class
      blob.h         a data set in one file, or in memory
-     json.h         JSON as a stream of events, and written
-     settings.h     what a small JSON object says, by name
-     meter.h        averages, counts, timers, a line of progress
-     score.h        how good a classifier is: errors, top k, confusion, ROC, calibration
+     json.h         JSON: streaming parser, writer
+     settings.h     fields of a small JSON object by name
+     meter.h        averages, counters, timers, progress line
+     score.h        classification metrics: errors, top k, confusion matrix, ROC, calibration
      edit.h         edit distance and alignment
-     log.h          logs by step: CSV, JSON lines, TensorBoard's event files
-     plot.h         curves in the terminal and as SVG
-     file.h         the file operations and how to replace them, reading and writing whole files
-     text.h         text that grows, strings that stay
-     zip.h          archives, read and written
-     pack.h         compressed bytes, read and written
-     checksum.h     sums of bytes
-     dlpack.h       memory shared with NumPy, PyTorch and others
+     log.h          training logs: CSV, JSON lines, TensorBoard event files
+     plot.h         line plots in the terminal and as SVG
+     file.h         file operations, replaceable; reading and writing whole files
+     text.h         string builder, string arena
+     zip.h          zip archives: reading and writing
+     pack.h         compressed data: reading and writing
+     checksum.h     checksums
+     dlpack.h       sharing memory with NumPy, PyTorch and others (DLPack)
 
    Macros, all optional (besides those of fl_mem.h)
      FL_USE_ZLIB   read .gz files through zlib (link -lz)
 
    Concepts
-     Errors   Nothing here calls the error handler: functions return NULL or false, with a text that
-              names file and offset. The tensor functions that they use are kept quiet too.
-     Files    Every file operation goes through the table fl_data_io, so a test can fail any of them
-              and a program can bring its own storage. A size read from a file is compared with the
-              bytes that are left before anything is allocated: memory is bounded by 16 times the
-              file's size plus 64 KiB; of gzip and npz by .max_bytes.
-     Tensors  Readers and sets make tensors in the host's memory (backend "cpu"), in this thread's
-              scope, whatever the default backend is; fl_data_to moves whole batches to another one.
-     Sets     A data set has a size and gives sample i: up to eight tensors. Wrapping a set takes
-              ownership of it, also when the wrapping fails: free the outermost, once. Two sets over
-              the same tensors are cheap (views): a train and a test part are two
-              fl_data_tensors, each with its fl_data_span. The size may change with the epoch, as
-              that of batches by a budget over a shuffle.
-     Order    What a set gives is a function of its seeds, the epoch and the index: never of threads
-              or timing. Random numbers are a function of the seed, the epoch and who the sample is
-              (fl_data_id): its index in the set that reads it. So it gets the same ones on one rank
-              and on many, and wherever shuffles, shards, spans, batches and threads stand. */
+     Errors   No function here calls the error handler: they return NULL or false, with an error text that
+              names file and offset. This includes the tensor functions they use.
+     Files    All file operations go through the table fl_data_io, so a test can make any of them fail and a
+              program can supply its own storage. Sizes read from a file are compared with the remaining
+              bytes before memory is allocated: it is bounded by 16 times the file size plus 64 KiB, for
+              gzip and npz by .max_bytes.
+     Tensors  Readers and sets create tensors in host memory (backend "cpu"), in this thread's scope,
+              independent of the default backend; fl_data_to moves batches to another backend.
+     Sets     A data set has a size and returns sample i: up to eight tensors. Wrapping a set takes
+              ownership of it, even if it fails: free only the outermost set. Several sets over the same
+              tensors are cheap (views): a train and a test split are two fl_data_tensors, each with its
+              fl_data_span. The size may change per epoch, as for batches by budget over a shuffle.
+     Order    Samples are a function of seeds, epoch and index only, never of threads or timing. Random
+              numbers are a function of seed, epoch and the sample's id (fl_data_id), its index in the set
+              that reads it. So a sample gets the same random numbers on one rank and on many, and in any
+              order of shuffles, shards, spans, batches and threads. */
 #ifndef FL_DATA_H
 #define FL_DATA_H /* for rooms, which need no second look at all that follows */
 #endif

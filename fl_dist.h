@@ -1,7 +1,7 @@
-/* fl_dist.h - one program on one rank and on many: collectives on tensors, and how they fail
+/* fl_dist.h - distributed programs: ranks, collectives on tensors, failure detection
 
-   A rank is a process. Ranks find each other by what started them, call the same functions in the same
-   order, and hear within seconds when one of them dies, stands still or calls something else.
+   A rank is a process. Ranks find each other through their launcher, call the same collectives in the same
+   order, and detect within seconds if one of them dies, hangs or calls a different one.
 
    >>example
     #define FL_IMPLEMENTATION
@@ -21,37 +21,38 @@
     }
    <<example
 
-   Contents: one room of fl/distributed/ each.
-     group.h   groups, collectives, failures: what programs use
-     impl.h    what carries bytes: the table of an implementation; yours too
-     meet.h    how ranks find each other: environments, folders, sockets
-     link.h    the control channel: who lives, who called what
-   Data-parallel training stands on fl_optim.h as well: fl/distributed/train.h.
+   Contents: the files of fl/distributed/.
+     group.h   groups, collectives, failures: the API for programs
+     impl.h    transport: the table of an implementation, built-in or custom
+     meet.h    rendezvous of ranks: environment, folder, sockets
+     link.h    control channel: heartbeats, comparison of calls
+   Data-parallel training also uses fl_optim.h: fl/distributed/train.h.
 
    Macros, all optional
-     FL_USE_GLOO                    Gloo carries the data (kernels/dist/gloo.cc, -lgloo -lstdc++)
-     FL_DIST_IMPL=ring              the default implementation: fl_dist_ring must exist
-     FL_DIST_IMPL_H='"x"'           header that brings it, included by the implementation
+     FL_USE_GLOO                    transport by Gloo (kernels/dist/gloo.cc, -lgloo -lstdc++)
+     FL_DIST_IMPL=ring              default transport: fl_dist_ring must exist
+     FL_DIST_IMPL_H='"x"'           header that defines it, included by the implementation
 
    Concepts
-     Start     Arguments of fl_dist_init, or the environment of torchrun, Slurm, Open MPI or MPICH; without
-               any of them the program is alone, and all is as if there were no ranks. FL_DIST_STORE
-               ("host:port" or a folder), FL_DIST_TOKEN, FL_DIST_PORT and FL_DIST (an implementation) of the
-               environment help.
-     Order     All ranks make the same calls in the same order. Which they made is compared; calls that
-               differ never take each other's data.
-     Failure   The first one ends the group for good: a rank that died, stands still, left, called something
-               else, or had an error. fl_dist_failure says which, every further call fails, nothing hangs and
-               nothing stops: what was computed can be saved.
-     Trust     A rank takes part if it knows the token (.token, FL_DIST_TOKEN); rank 0 proves that it knows it
-               too, and hands out a random secret of the job, which the ends of each data connection prove to
-               each other. Proofs are keyed hashes (SipHash-2-4) of fresh random numbers: token and secret are
-               not guessed, replayed or sent back by who connects to a port, and connections without a proof
-               only take one of 64 places for 5 seconds. Without a token, a folder holds a random one, which
-               this user alone may read; with "host:port", whoever reaches the port may take part.
-               Nothing is encrypted: who reads the network's traffic reads gradients and the secret, and can
-               test guesses of a short token; who changes traffic on its way can change gradients. NCCL makes
-               its own connections, without these proofs. Such networks need a tunnel. */
+     Start     Configured by arguments of fl_dist_init, or by the environment of torchrun, Slurm, Open MPI
+               or MPICH; without either there is one rank, and programs work unchanged. Environment
+               variables: FL_DIST_STORE ("host:port" or a folder), FL_DIST_TOKEN, FL_DIST_PORT, FL_DIST
+               (transport).
+     Order     All ranks must make the same calls in the same order. This is checked; mismatched calls never
+               exchange data.
+     Failure   The first failure (a rank died, hangs, left, made a different call, or had an error) ends the
+               group permanently. fl_dist_failure tells which; all further calls fail. Nothing hangs or
+               aborts, so results can still be saved.
+     Trust     A rank may join if it knows the token (.token, FL_DIST_TOKEN); rank 0 proves to it that it
+               knows the token too, and distributes a random secret of the job, which both ends of each data
+               connection prove to each other. Proofs are keyed hashes (SipHash-2-4) of fresh random
+               numbers, so token and secret cannot be guessed, replayed or reflected by whoever connects to
+               a port; connections without a proof occupy one of 64 slots for at most 5 seconds. Without a
+               token, a store folder holds a random one, readable by this user only; with "host:port",
+               anyone who can reach the port may join. Nothing is encrypted: anyone who can read the network
+               traffic can read gradients and the secret, and test guesses of a short token; anyone who can
+               modify traffic can modify gradients. NCCL opens its own connections, without these proofs.
+               Untrusted networks need a tunnel. */
 #include "fl_optim.h"
 #include "fl/distributed/impl.h"
 #include "fl/distributed/meet.h"

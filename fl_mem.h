@@ -51,16 +51,16 @@
                         fl/mem/heap.h (for one object per file)
 
    Concepts
-     Errors   A function that fails records an error text for its thread, leaves its outputs untouched
-             and returns NULL or false. While an error is pending, functions given NULL return NULL
-             without a new error and the first text is kept, so nested calls need one check.
-             Functions that return a value handle also call the handler of fl_on_error; the default
-             handler prints the text and aborts. Functions for files, data and devices never abort.
+     Errors   A function that fails records an error text for its thread, leaves its outputs untouched and
+              returns NULL or false. While an error is pending, functions given NULL return NULL without a
+              new error and the first text is kept, so nested calls need one check. Functions that return a
+              value handle also call the handler of fl_on_error; the default handler prints the text and
+              aborts. Functions for files, data and devices never abort.
      Threads  One thread pool per process. Work is split by its size, never by the number of threads, so
-             results are bit-identical for any number of threads.
-     Memory   A buffer gets its bytes from the manager that is current when it is created and returns
-             them to that manager. The bytes may be accessed only between fl_buffer_map and
-             fl_buffer_unmap, so a manager may move, page out or recompute them. */
+              results are bit-identical for any number of threads.
+     Memory   A buffer gets its bytes from the manager that is current when it is created and returns them
+              to that manager. The bytes may be accessed only between fl_buffer_map and fl_buffer_unmap, so
+              a manager may move, page out or recompute them. */
 #if defined(__cplusplus) && (defined(FL_IMPLEMENTATION) || defined(FL_STATIC))
 #error "fl: the implementation is C, not C++: define FL_IMPLEMENTATION in a C file, include only here"
 #undef FL_IMPLEMENTATION

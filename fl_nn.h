@@ -1,7 +1,7 @@
-/* fl_nn.h - neural networks: modules, layers, initialisation, losses, and saving them
+/* fl_nn.h - neural networks: modules, layers, initialisation, losses, saving
 
-   A module is a function with parameters: a small table (forward, describe), named parameters and
-   buffers, and children. Layers are modules, containers are modules, and so is a function of yours.
+   A module is a function with parameters: a small table of functions (forward, describe), named parameters
+   and buffers, and children. Layers, containers and custom functions are all modules.
 
    >>example
     #define FL_IMPLEMENTATION
@@ -26,52 +26,51 @@
     }
    <<example
 
-   And one for sequences: two transformer layers, of which one in ten is skipped in training.
+   For sequences: two transformer layers, each skipped with probability 0.1 in training (layer drop).
     fl_nn_module *layers = fl_nn_layer_drop(0.1);
     for (int i = 0; i < 2; i++) fl_nn_add(layers, NULL, fl_nn_transformer(16, 4, 64, .causal = true));
     fl_nn_module *net = fl_nn_sequential(fl_nn_embedding(100, 16), fl_nn_position(32, 16), layers,
                                          fl_nn_linear(16, 100)); // i64 [n, t] -> [n, t, 100]
 
-   Contents: one room of fl/nn/ each.
-     module.h       making, calling, naming, walking and printing modules; what layers are written with
+   Contents: the files of fl/nn/.
+     module.h       modules: creating, calling, naming, traversing, printing; writing layers
      container.h    sequential, module list, residual
      layers.h       linear, bilinear, identity, view, flatten, transpose, permute, pad, precision cast
-     activation.h   activations; any function of a variable, an axis or numbers as a layer
-     conv.h         convolutions and transposed ones of 1 to 3 dims, images stored channels-last
-     pool.h         pooling of 1 to 3 dims, adaptive pooling
-     norm.h         batch, layer, rms, group and instance norms, normalize
-     weight_norm.h  a parameter as length and direction
+     activation.h   activations; functions of a variable, an axis or numbers as layers
+     conv.h         convolution and transposed convolution in 1 to 3 dims, channels-last images
+     pool.h         pooling in 1 to 3 dims, adaptive pooling
+     norm.h         batch, layer, RMS, group and instance norm, normalize
+     weight_norm.h  weight normalisation: magnitude and direction of a parameter
      dropout.h      dropout, drop path, layer drop
-     embedding.h    embedding, learned and sinusoidal positions
+     embedding.h    embedding, learned and sinusoidal position encoding
      recurrent.h    RNN, LSTM and GRU over sequences
-     attention.h    multi-head attention, its cache of keys and values
+     attention.h    multi-head attention, KV cache
      transformer.h  encoder and decoder layers
-     vocabulary.h   adaptive embedding and softmax
-     capsule.h      capsules by dynamic routing
-     init.h         initial values of parameters
-     convert.h      modules in another dtype, on another backend of tensors, frozen for inference
-     save.h         parameters and buffers in files, checkpoints of your own
+     vocabulary.h   adaptive embedding and softmax for large vocabularies
+     capsule.h      capsules with dynamic routing
+     init.h         initialisation of parameters
+     convert.h      converting modules: dtype, backend, freezing for inference
+     save.h         saving and loading parameters and buffers, custom checkpoints
      summary.h      a table of output shapes, parameters, multiply-adds and bytes
 
    Concepts
-     Owning   A module is a plain object: its maker owns it, fl_nn_add hands it to a parent,
-              fl_nn_free frees a whole tree. What it stores (parameters, buffers) is kept. A maker
-              that fails frees what it was handed and returns NULL.
-     Calls    fl_nn_forward runs a module in a scope of its own and lets only the results out.
-     Names    A parameter's path is the dotted names of the modules above it and its own:
-              "0.weight", "layer1.0.bn1.running_mean". They are PyTorch's, so its safetensors load
-              as they are. Unnamed children are numbered.
-     Threads  Evaluation of one net is safe from several threads at once (in evaluation mode, so that no
-              statistics move; fl_no_grad spares the recording), as are fl_nn_parameters and other
-              reading. Training it, loading into it and changing its tree are not: one thread at a time.
-     Modes    A module is born in training mode; fl_nn_train sets a tree. It decides about dropout
-              and batch statistics, nothing else: recording is fl_no_grad's matter.
-     Options  See fl_tensor.h: designated initialisers, 0 is the default, FL_ZERO and FL_I0 are
-              zero. Layers with parameters take .dtype (f32), and .rng (NULL: the process's
-              generator) where their initial values are random.
-     Shapes   An image batch is [n, c, h, w]. A sequence is [n, t, dim]: batch, steps, features; t is
-              free unless a layer learns something for each step. Indices come as constants,
-              fv_const of i64. */
+     Owning   The caller of a constructor owns the module until fl_nn_add passes it to a parent; fl_nn_free
+              frees a whole tree. A module owns references to its parameters and buffers. A constructor that
+              fails frees the modules passed to it and returns NULL.
+     Calls    fl_nn_forward runs a module in its own scope and returns only the results from it.
+     Names    The path of a parameter is the dotted names of its modules and its own: "0.weight",
+              "layer1.0.bn1.running_mean". Names are PyTorch's, so its safetensors files load unchanged.
+              Unnamed children are numbered.
+     Threads  Several threads may evaluate one net at once (in evaluation mode, so that statistics do not
+              change; fl_no_grad avoids recording), call fl_nn_parameters and read otherwise. Training,
+              loading and changing the tree require that only one thread uses the net.
+     Modes    Modules start in training mode; fl_nn_train sets the mode of a tree. It controls only dropout
+              and batch statistics; recording is controlled by fl_no_grad.
+     Options  See fl_tensor.h: designated initialisers, 0 means default, FL_ZERO and FL_I0 mean 0. Layers
+              with parameters have .dtype (default f32), and .rng (NULL: the global generator) if their
+              initialisation is random.
+     Shapes   Images are [n, c, h, w]; sequences [n, t, dim]: batch, steps, features. t may vary unless a
+              layer has parameters per step. Indices are constants, fv_const of i64. */
 #ifndef FL_NN_H
 #define FL_NN_H /* for rooms, which need no second look at all that follows */
 #endif

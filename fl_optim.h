@@ -1,8 +1,8 @@
 /* fl_optim.h - optimizers, learning-rate schedules, gradient clipping, weight averages, checkpoints
 
-   An optimizer is a list of parameters, a few numbers, and a rule: formulas of the new parameter and of what
-   is remembered about it, which run in one pass over memory. What it remembers has names, so any optimizer,
-   one of yours too, is saved and resumed.
+   An optimizer is a list of parameters, hyperparameters, and an update rule: formulas of the new parameter
+   and its states, which run in one pass over memory. States are named, so any optimizer, custom ones
+   included, can be saved and resumed.
 
    >>example
     #define FL_IMPLEMENTATION
@@ -29,49 +29,50 @@
     }
    <<example
 
-   And with groups, masters, a schedule and a bound on the gradients' norm that no host reads.
+   With parameter groups, f32 master weights, a schedule and gradient clipping without a host read:
     fl_optim *optim = fl_optim_adamw(fl_nn_parameters(net), .lr = 1e-3, .master = true);
     fl_optim_group_of(optim, net, "*.bias", .weight_decay = FL_ZERO);
     fl_optim_schedule s = {.kind = FL_LR_COSINE, .total = 1000, .warmup = 50};
     fl_optim_schedule_start(&s, optim);
     ... fl_optim_clip(optim, 1); fl_optim_step(optim); fl_optim_schedule_step(&s); ...
 
-   Contents: one room of fl/optim/ each.
-     optim.h       what an optimizer is: groups, masters, steps; one of your own
-     sgd.h         SGD, momentum, Nesterov's, averaged SGD
+   Contents: the files of fl/optim/.
+     optim.h       optimizers: groups, master weights, steps, custom optimizers
+     sgd.h         SGD, momentum, Nesterov momentum, averaged SGD
      adam.h        Adam, AdamW, AMSGrad, Adamax, NAdam, RAdam
      adaptive.h    Adadelta, Adagrad, RMSProp, Rprop
      adafactor.h   Adafactor
      lion.h        Lion
      layerwise.h   LAMB, NovoGrad
      muon.h        Muon
-     lbfgs.h       L-BFGS, whose step evaluates the loss itself
-     clip.h        norms of gradients, clipping by norm and value
+     lbfgs.h       L-BFGS, with a closure that evaluates the loss
+     clip.h        gradient norms, clipping by norm and by value
      scaler.h      loss scaling for f16
-     schedule.h    learning rates over time, as functions and as objects
-     ema.h         averages of weights
-     checkpoint.h  all of it in files
+     schedule.h    learning-rate schedules, as functions and as objects
+     ema.h         exponential moving average of weights
+     checkpoint.h  checkpoints of the whole training state
 
    Concepts
-     Numbers   Formulas and defaults are PyTorch's where it has the optimizer, else the paper's. In
-               options 0 is the default; where 0 is meant, write FL_ZERO.
-     Steps     A parameter without a gradient is skipped, and its own count of steps stands still.
-               Steps read lr, counts and the gradients' factor from tensors, nothing is read back: one
-               that was recorded follows fl_optim_set_lr.
-     Narrow    What is remembered about an f16 or bf16 parameter is f32; .master = true keeps the
-               parameter itself in f32 too, and rounds.
-     Your own  A type is a table (fl_optim_type): its rule, or functions. States may have any shape, such as a
-               factor for each axis, and are in checkpoints all the same; fl_optim.user is freed by `destroy`.
+     Numbers   Formulas and defaults are PyTorch's if it has the optimizer, otherwise the paper's. In
+               options 0 means the default; write FL_ZERO for 0.
+     Steps     A parameter without a gradient is skipped, and its step count does not advance. Steps read
+               lr, counts and the gradients' scale from tensors, without host reads, so a recorded step
+               follows fl_optim_set_lr.
+     Narrow    States of f16 and bf16 parameters are f32; with .master = true a copy of the parameter is
+               kept in f32 too, and rounded.
+     Custom    An optimizer type is a table (fl_optim_type): its rule, or functions. States may have any
+               shape, such as a factor per axis, and are saved in checkpoints; `destroy` frees
+               fl_optim.user.
      Closures  fl_optim_step_closure is for optimizers that evaluate the loss themselves: L-BFGS.
-     Batches   Gradients add up until fl_optim_zero_grad: for a batch in k parts call fl_backward on
-               loss / k of each, then step once.
-     Early     fl_optim_step_early has parameters updated within fl_backward, whose gradients then never
-               are in memory together.
-     Errors    fl_optim_step refuses while an error is pending. All that can fail of a step on a
-               backend with step slots fails before the first parameter is written.
-     Resuming  A checkpoint holds models, optimizers, schedules, scalers, averages, generators, numbers
-               of yours and where you were. Training that stops at step k and resumes gives the same
-               bits as training that did not. */
+     Batches   Gradients accumulate until fl_optim_zero_grad: for a batch in k parts call fl_backward on
+               loss / k for each part, then step once.
+     Early     fl_optim_step_early updates parameters during fl_backward, so that their gradients are never
+               in memory all at once.
+     Errors    fl_optim_step fails while an error is pending. On backends with step slots, all possible
+               errors of a step occur before the first parameter is written.
+     Resuming  A checkpoint contains models, optimizers, schedules, scalers, averages, random generators,
+               custom numbers and the position in the data. Training that stops at step k and resumes is
+               bit-identical to uninterrupted training. */
 #ifndef FL_OPTIM_H
 #define FL_OPTIM_H /* for rooms, which need no second look at all that follows */
 #endif

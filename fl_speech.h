@@ -1,4 +1,4 @@
-/* fl_speech.h - speech: sound in files, features, augmentation, alignment, decoding
+/* fl_speech.h - speech recognition: audio files, features, augmentation, alignment, decoding
 
    >>example
     #define FL_IMPLEMENTATION
@@ -21,33 +21,34 @@
     }
    <<example
 
-   Contents: one room of fl/speech/ each.
-     audio.h     sound in files: WAV, SPHERE, raw; with libsndfile FLAC, Ogg, Opus, MP3; writing WAV
-     resample.h  another number of samples a second, whole or in pieces
-     spectrum.h  spectra, bands and cepstra of frames as one op
-     features.h  presets of HTK, Kaldi, torchaudio, librosa, Whisper; streams; deltas, normalisations
-     augment.h   features masked
-     effects.h   sounds with noise, rooms, echoes, another tempo; chains of effects from JSON
-     lattice.h   losses of ASG and of transducers, as ops
-     attend.h    decoders that attend: GRUs and transformers, ten attentions
-     vad.h       where somebody speaks: Silero's detector
-     align.h     when the tokens of a known transcript were said
-     criteria.h  losses, best paths and alignments of CTC, ASG, transducers, attention, jointly
-     pretrained.h wav2vec 2.0 and Whisper of Hugging Face's folders
+   Contents: the files of fl/speech/.
+     audio.h     audio files: WAV, SPHERE, raw; with libsndfile FLAC, Ogg, Opus, MP3; writing WAV
+     resample.h  sample-rate conversion, whole signals and streaming
+     spectrum.h  spectrogram, filter bank and cepstra as one op
+     features.h  presets of HTK, Kaldi, torchaudio, librosa, Whisper; streaming; deltas, normalisation
+     augment.h   SpecAugment: time warping, masking of features
+     effects.h   sound effects: noise, reverberation, echo, tempo; chains of effects from JSON
+     lattice.h   ASG and transducer losses as ops
+     attend.h    attention decoders: GRU and transformer, ten kinds of attention
+     vad.h       voice activity detection (Silero)
+     align.h     forced alignment of a transcript
+     criteria.h  losses, best paths and alignments of CTC, ASG, transducers, attention, joint CTC/attention
+     pretrained.h wav2vec 2.0 and Whisper from Hugging Face folders
      models.h    acoustic models from arch files
-     lexicon.h   words as strings of tokens, and their tree
-     search.h    beam search token after token: transducers, attention
-     targets.h   lists, transcripts as tokens and back, WER and LER by speaker, sclite's files
-     decode.h    beam search with a lexicon and a language model, for CTC and ASG
+     lexicon.h   pronunciation lexicon: words as token sequences, prefix tree
+     search.h    label-synchronous beam search: transducers, attention
+     targets.h   file lists, transcripts to tokens and back, WER and LER by speaker, sclite files
+     decode.h    beam search with lexicon and language model for CTC and ASG
 
    Macros, all optional (besides those of fl_mem.h)
-     FL_USE_SNDFILE   reads what libsndfile does (link -lsndfile)
+     FL_USE_SNDFILE   read all formats of libsndfile (link -lsndfile)
 
    Concepts
-     Sound    f32, samples within [-1, 1), [..., t]; channels first.
-     Errors   Functions about files and lists return NULL or false, with a text, and never stop; functions
-              of tensors raise, as tensor functions do (fl_mem.h).
-     Pieces   What comes in pieces (a resampler, a stream of features) gives the same bits as the whole. */
+     Audio    f32 samples in [-1, 1), shape [..., t], channels first.
+     Errors   Functions for files and lists return NULL or false, with an error text, and never call the
+              error handler; functions on tensors do, as all tensor functions (fl_mem.h).
+     Streams  Streaming (a resampler, features) gives results bit-identical to processing the whole
+              signal. */
 #include "fl_nn.h"
 #include "fl_text.h"
 #include "fl/speech/audio.h"

@@ -36,21 +36,19 @@
      FL_USE_LAPACK              solve, lu, cholesky, qr, svd, eigh, eig, det (link -lopenblas or -llapack)
 
    Concepts
-     Lifetime    A function that returns a fl_tensor * returns a value owned by the innermost scope
-                 of this thread: you never free temporaries. fl_keep adds a reference to a value
-                 you store, fl_drop removes it. Arguments are borrowed. Views share storage.
-     Errors      See fl_mem.h. On failure every function below records an error and returns NULL (or
-                 false).
+     Lifetime    A function that returns a fl_tensor * returns a value owned by the innermost scope of this
+                 thread: you never free temporaries. fl_keep adds a reference to a value you store, fl_drop
+                 removes it. Arguments are borrowed. Views share storage.
+     Errors      See fl_mem.h. On failure every function below records an error and returns NULL (or false).
      Broadcast   NumPy's rule: trailing dims are aligned, dims of 1 are expanded.
-     Promotion   PyTorch's: category b8 < integer < float; within a category the wider one; 0-d weak
-                 numbers (fl_num) never promote within a category. Float default f32, index and
-                 integer default i64.
-     Semantics   Those of PyTorch 2.x. Integers wrap; true division of integers gives float;
-                 remainder follows the divisor's sign; float -> integer saturates and NaN gives 0;
-                 f16 and bf16 compute in f32, narrow integers in i64, and round or wrap once at the
-                 end of the op; NaN propagates through maximum, minimum, relu, amax, amin; sums of
-                 b8 and integers are i64; empty: sum 0, prod 1, mean NaN, amax an error. There are
-                 no complex dtypes: a last axis of 2 holds real and imaginary parts (fl/ops/fft.h). */
+     Promotion   PyTorch's: category b8 < integer < float; within a category the wider one; 0-d weak numbers
+                 (fl_num) never promote within a category. Float default f32, index and integer default i64.
+     Semantics   Those of PyTorch 2.x. Integers wrap; true division of integers gives float; remainder
+                 follows the divisor's sign; float -> integer saturates and NaN gives 0; f16 and bf16
+                 compute in f32, narrow integers in i64, and round or wrap once at the end of the op; NaN
+                 propagates through maximum, minimum, relu, amax, amin; sums of b8 and integers are i64;
+                 empty: sum 0, prod 1, mean NaN, amax an error. There are no complex dtypes: a last axis of
+                 2 holds real and imaginary parts (fl/ops/fft.h). */
 #include "fl_mem.h"
 #ifndef FL_TENSOR_H
 #define FL_TENSOR_H

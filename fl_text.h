@@ -1,7 +1,7 @@
 /* fl_text.h - tokenizers, dictionaries, language models
 
-   Reads the tokenizers and language models that people have as untrusted data, and writes them so that others
-   read ours.
+   Reads common formats of tokenizers and language models, as untrusted data, and writes them for other
+   tools.
 
    >>example
     #define FL_IMPLEMENTATION
@@ -22,53 +22,53 @@
    <<example
 
    Contents: the files of fl/text/.
-     utf8.h             characters of text, and what becomes of bytes that are none
-     unicode.h          classes, lower case, normal forms
-     dictionary.h       words and their numbers
-     pairs.h            a hash table of pairs of numbers
-     scorer.h           what decoders ask of a language model
-     data.h             token files, sets of samples over them, masking
-     lines.h            sets of samples of a text file that is encoded when it is read
+     utf8.h             UTF-8 decoding, invalid bytes
+     unicode.h          character classes, lower case, normal forms
+     dictionary.h       dictionaries: words and their ids
+     pairs.h            hash table keyed by pairs of integers
+     scorer.h           language-model interface of decoders
+     data.h             token files, data sets over them, masking
+     lines.h            data sets over text files, tokenized on the fly
    tokenizers/
-     tokenizer.h        text to numbers and back: the interface, truncation, padding, streams
-     words.h            tokenizers of words and of characters
-     bpe.h              byte-pair encoding
-     gpt2.h             byte-level BPE in the files of GPT-2 and of tiktoken
-     bpe_train.h        byte-pair encoding learnt from text
-     wordpiece.h        BERT's tokenizer
+     tokenizer.h        tokenizer interface: encode, decode, truncation, padding, streaming
+     words.h            word and character tokenizers
+     bpe.h              byte-pair encoding (BPE)
+     gpt2.h             byte-level BPE: files of GPT-2 and tiktoken
+     bpe_train.h        training BPE
+     wordpiece.h        WordPiece, the tokenizer of BERT
      unigram.h          SentencePiece's unigram model
-     unigram_train.h    and learnt from text
-     sentencepiece.h    .model files, llama2.c's, and other vocabularies of pieces with scores
+     unigram_train.h    training a unigram model
+     sentencepiece.h    .model files, those of llama2.c, and other vocabularies with scores
      gguf_tokenizer.h   tokenizers in GGUF files
-     tokenizer_file.h   tokenizer.json, read
-     steps.h            text on its way through
+     tokenizer_file.h   reading tokenizer.json
+     steps.h            pipeline steps of a tokenizer: normalizers, pre-tokenizers, decoders
      normalize.h        normalizers
      split.h            pre-tokenizers
-     pattern.h          strings, known splits, regular expressions
+     pattern.h          patterns: strings, built-in splits, regular expressions
      decode.h           decoders
      vocabulary.h       vocabularies in tokenizer.json
-     tree.h             small JSON texts as trees
-     trie.h             which keys begin at a place of a text
-     bytes.h            bytes written as characters; base64
+     tree.h             small JSON documents as trees
+     trie.h             trie: keys that match at a position of a text
+     bytes.h            byte-to-character mapping; base64
    ngram/
      ngram.h            n-gram language models
-     kenlm.h            KenLM's binary files
-     train.h            n-gram models estimated from text
+     kenlm.h            KenLM binary files
+     train.h            estimating n-gram models from text
    models/
-     models.h           language models: a transformer with options, gated convolutions, LSTM
-     train.h            training and measuring them
-     lora.h             fine-tuning by low-rank additions to weights
+     models.h           language models: transformer, gated convolution, LSTM
+     train.h            training and evaluation
+     lora.h             LoRA: fine-tuning by low-rank updates
      decoder.h          incremental decoding with a KV cache
-     generate.h         texts of a model's own: samplers, beams
-     lm_scorer.h        a neural language model as a scorer
-     load.h             models of Hugging Face's folders, GGUF, llama2.c; saving them
+     generate.h         text generation: sampling, beam search
+     lm_scorer.h        neural language model as a decoder's scorer
+     load.h             loading models from Hugging Face folders, GGUF, llama2.c; saving
      gguf.h             GGUF files: reading and writing
 
    Concepts
-     Text     Pointer and length; a NUL is a character like others.
-     Errors   Nothing here calls the error handler: functions return NULL or false, with a text that names
-              file and offset.
-     Threads  Tokenizers and dictionaries are for any number of threads once they are made. */
+     Text     Pointer and length; NUL has no special meaning.
+     Errors   No function here calls the error handler: they return NULL or false, with an error text that
+              names file and offset.
+     Threads  Tokenizers and dictionaries may be used by any number of threads once they are created. */
 #ifndef FL_TEXT_H
 #define FL_TEXT_H /* for rooms, which need no second look at all that follows */
 #endif

@@ -1,7 +1,7 @@
 /* fl_vision.h - images: files, data sets, transforms, networks, detection
 
-   From image files to trained, evaluated and drawn classifiers and detectors. What torchvision's
-   functions mean counts, names and defaults too; resizing means what Pillow's does.
+   From image files to training, evaluating and visualising classifiers and detectors. Semantics, names and
+   defaults are torchvision's; resizing is Pillow's.
 
    >>example
     #define FL_IMPLEMENTATION
@@ -23,15 +23,15 @@
     }
    <<example
 
-   Contents: one room of fl/vision/ each.
-     images.h      image files: JPEG, PNG, PPM and PGM read, PNG written
-     sets.h        data sets: CIFAR, folders of classes, ImageNet, lists, images with objects
-     shards.h      images in tar files, read and written
-     transforms.h  what is done to images on their way to a network, and batches
-     coco.h        objects in COCO's JSON, masks as run lengths, average precision
-     models.h      networks with torchvision's names, and weights under the names of others
-     detect.h      boxes, assignment, and the losses of a set of detections
-     draw.h        boxes, masks and labels drawn into images
+   Contents: the files of fl/vision/.
+     images.h      image files: reading JPEG, PNG, PPM and PGM, writing PNG
+     sets.h        data sets: CIFAR, a folder per class, ImageNet, lists, images with objects
+     shards.h      tar shards of images: reading and writing
+     transforms.h  preprocessing and augmentation of images, batches
+     coco.h        COCO annotations, run-length masks, average precision
+     models.h      networks with torchvision's names; loading weights with other names
+     detect.h      bounding boxes, matching, losses of set prediction
+     draw.h        drawing boxes, masks and labels into images
      regions.h     features of boxes: RoIAlign
      deform.h      deformable convolution
 
@@ -40,11 +40,11 @@
      FL_USE_PNG    read PNG through libpng (link -lpng)
 
    Concepts
-     Image    A tensor u8 [c, h, w], of channels 1 (grey), 2 (grey, alpha), 3 (RGB) or 4 (RGBA), stored
-              h, w, c: what files hold, and what a channels-last network wants, so that no step between
+     Image    A tensor u8 [c, h, w] with 1 (grey), 2 (grey, alpha), 3 (RGB) or 4 (RGBA) channels, stored in
+              the order h, w, c (channels-last), as in files and in channels-last networks, so that no step
               changes the layout. 16-bit files give u16.
-     Errors   As in fl_data.h: nothing here stops the program; functions return NULL or false with a text
-              that names the file and, where it is known, the offset. */
+     Errors   As in fl_data.h, no function here calls the error handler: they return NULL or false, with an
+              error text that names the file and, if known, the offset. */
 #include "fl_optim.h"
 #include "fl/vision/images.h"
 #include "fl/vision/sets.h"

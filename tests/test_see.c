@@ -502,7 +502,7 @@ TEST(leaks_of_a_module_are_its_own) {
     test_errors_return();
     job j = job_new();
     CHECK(fl_alive_begin() && !fl_alive_begin());
-    CHECK_ERROR("fl_alive_begin: buffers are remembered already");
+    CHECK_ERROR("fl_alive_begin: recording is on already");
     fl_scope s = fl_scope_begin();
     fl_var *y = fv_keep(fl_nn_forward(j.net, j.x));
     fl_scope_end(&s);
