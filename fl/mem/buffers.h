@@ -79,6 +79,7 @@ FL_API fl_buffer *fl_buffer_cache_get(const fl_buffer *b, const void *key, size_
 FL_API bool fl_buffer_cache_add(fl_buffer *b, const void *key, size_t size, fl_buffer *made);
 /* The memory, resident and pinned until the matching unmap; NULL after fl_fail if it cannot be restored. */
 FL_API void *fl_buffer_map(fl_buffer *b);
+/* Releases a mapping. */
 FL_API void fl_buffer_unmap(fl_buffer *b);
 /* For backends: call before enqueuing work on b into `stream`. The stream waits for the last use, if that
    was in another stream, and becomes the last user; when b is freed, its manager reuses the memory only
@@ -110,7 +111,7 @@ FL_API int64_t fl_mem_live(void);
 
 FL_PRIVATE pthread_cond_t fl__restored = PTHREAD_COND_INITIALIZER;
 
-#define FL__AWAY (-1)
+#define FL__NOT_RESIDENT (-1)
 #define FL__RESTORING (-2)
 
 /* Second and last try, after a trim. On success the error of the first try is cleared, unless an error was
@@ -173,7 +174,7 @@ FL_API FL__COLD fl_buffer *fl_buffer_from(fl_mem_manager *m, size_t bytes, const
         return NULL;
     }
     /* Another thread may already be evicting a pageable buffer: its claim has set the count. */
-    if (!b->pageable && b->state != FL_RESIDENT) b->pins_ = FL__AWAY;
+    if (!b->pageable && b->state != FL_RESIDENT) b->pins_ = FL__NOT_RESIDENT;
     return b;
 }
 
@@ -200,7 +201,7 @@ FL_API fl_buffer *fl_buffer_new_lazy(size_t bytes, bool (*restore)(fl_buffer *),
     b->restore = restore;
     b->tag = tag;
     b->state = FL_LAZY;
-    b->pins_ = FL__AWAY;
+    b->pins_ = FL__NOT_RESIDENT;
     return b;
 }
 
@@ -312,7 +313,7 @@ static bool fl__restore(fl_buffer *b) {
     if (ok && b->state != FL_RESIDENT)
         b->state = FL_RESIDENT; /* written only if the manager has not set it */
     pthread_mutex_lock(&fl__lock);
-    __atomic_store_n(&b->pins_, ok ? b->pageable : FL__AWAY, __ATOMIC_RELEASE);
+    __atomic_store_n(&b->pins_, ok ? b->pageable : FL__NOT_RESIDENT, __ATOMIC_RELEASE);
     pthread_cond_broadcast(&fl__restored);
     pthread_mutex_unlock(&fl__lock);
     if (ok && fl__tracing()) fl__trace_add(FL__RESTORE, b, NULL);
@@ -365,14 +366,14 @@ FL_API void fl_buffer_unmap(fl_buffer *b) {
 FL_API bool fl_buffer_claim(fl_buffer *b) {
     int pins = 0;
     return b && b->pageable &&
-           __atomic_compare_exchange_n(&b->pins_, &pins, FL__AWAY, false, __ATOMIC_ACQ_REL,
+           __atomic_compare_exchange_n(&b->pins_, &pins, FL__NOT_RESIDENT, false, __ATOMIC_ACQ_REL,
                                        __ATOMIC_RELAXED);
 }
 
 /* During a restore (FL__RESTORING) fl__restore sets the count instead. */
 FL_API void fl_buffer_resident(fl_buffer *b) {
     if (!fl_given(b, "fl_buffer_resident", "the buffer")) return;
-    int pins = FL__AWAY;
+    int pins = FL__NOT_RESIDENT;
     b->state = FL_RESIDENT;
     __atomic_compare_exchange_n(&b->pins_, &pins, 0, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
 }

@@ -7,9 +7,9 @@
 extern "C" {
 #endif
 
-/* A manager whose n-th request from now fails (n = 1: the next), and with for_ever all later ones too; other
+/* A manager whose n-th request from now fails (n = 1: the next), with keep_failing all later ones too; other
    requests go to `inner` (NULL: the current manager). Free it by fl_mem_close. NULL after fl_fail. */
-FL_API fl_mem_manager *fl_mem_failing(fl_mem_manager *inner, int64_t n, bool for_ever);
+FL_API fl_mem_manager *fl_mem_failing(fl_mem_manager *inner, int64_t n, bool keep_failing);
 
 #ifdef __cplusplus
 }
@@ -25,7 +25,7 @@ typedef struct fl__failing {
     fl_mem_manager table;
     fl_mem_manager *inner;
     int64_t n; /* gets left until the one that fails; atomic, as is refused */
-    bool for_ever;
+    bool keep_failing;
     const fl_buffer *refused; /* the failed buffer: its second try, after the trim, must fail too */
 } fl__failing;
 
@@ -36,7 +36,7 @@ static bool fl__failing_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_inf
                                     __ATOMIC_RELAXED))
         return false;
     int64_t left = __atomic_sub_fetch(&f->n, 1, __ATOMIC_RELAXED);
-    if (left > 0 || (left < 0 && !f->for_ever)) return fl_mem_delegate(self, f->inner, b, info);
+    if (left > 0 || (left < 0 && !f->keep_failing)) return fl_mem_delegate(self, f->inner, b, info);
     __atomic_store_n(&f->refused, b, __ATOMIC_RELAXED);
     return false;
 }
@@ -66,7 +66,7 @@ static void fl__failing_reset_peak(fl_mem_manager *self) {
     fl_mem_stats_reset_peak(f->inner);
 }
 
-FL_API fl_mem_manager *fl_mem_failing(fl_mem_manager *inner, int64_t n, bool for_ever) {
+FL_API fl_mem_manager *fl_mem_failing(fl_mem_manager *inner, int64_t n, bool keep_failing) {
     fl__failing *f = fl_heap_alloc(sizeof *f);
     if (!f) return NULL;
     f->table = (fl_mem_manager){.name = "failing",
@@ -79,7 +79,7 @@ FL_API fl_mem_manager *fl_mem_failing(fl_mem_manager *inner, int64_t n, bool for
                                 .user = f};
     f->inner = inner ? inner : fl_mem_current();
     f->n = n;
-    f->for_ever = for_ever;
+    f->keep_failing = keep_failing;
     return &f->table;
 }
 
