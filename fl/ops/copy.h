@@ -91,8 +91,7 @@ fl_tensor *fl_concat(fl_tensor *const *ts, int n, int axis) {
         if (rest.ndim != shape.ndim ||
             __builtin_add_overflow(shape.dim[axis], rest.dim[axis], &shape.dim[axis]))
             return fl_err_null("fl_concat: shapes %s and %s have different numbers of dims, or too many "
-                               "elements",
-                               FL_SHAPE_TEXT(ts[0]), FL_SHAPE_TEXT(ts[i]));
+                               "elements", FL_SHAPE_TEXT(ts[0]), FL_SHAPE_TEXT(ts[i]));
         for (int d = 0; d < shape.ndim; d++)
             if (d != axis && rest.dim[d] != shape.dim[d])
                 return fl_err_null("fl_concat: shapes %s and %s differ outside axis %d",

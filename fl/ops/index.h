@@ -127,8 +127,7 @@ static bool fl__index_fits(const char *fn, const fl_tensor *x, int axis, const f
     for (int i = 0; ok && i < x->ndim; i++) ok = i == axis || index->shape[i] <= x->shape[i];
     if (!ok)
         fl_err_null("%s: index of shape %s for shape %s, axis %d: expected as many dims, none larger outside "
-                    "axis",
-                    fn, FL_SHAPE_TEXT(index), FL_SHAPE_TEXT(x), axis);
+                    "axis", fn, FL_SHAPE_TEXT(index), FL_SHAPE_TEXT(x), axis);
     return ok;
 }
 

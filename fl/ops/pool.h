@@ -179,8 +179,7 @@ fl_tensor *fl_avg_pool2d_grad(fl_tensor *dy, fl_shape x_shape, fl_pool2d_args a)
         return NULL;
     if (!fl_shape_is(dy, shape))
         return fl_err_null("fl_avg_pool2d_grad: dy must have the result's shape: got dy %s, x %s, expected "
-                           "dy %s",
-                           FL_SHAPE_TEXT(dy), FL_TEXT_OF(x_shape), FL_TEXT_OF(shape));
+                           "dy %s", FL_SHAPE_TEXT(dy), FL_TEXT_OF(x_shape), FL_TEXT_OF(shape));
     fl_tensor *dx = fl__image_as(fl_out_on(dy->backend, x_shape, dy->dtype), dy, dy);
     return fl_call_into(fl_op_avg_pool2d_grad, dx, dy, NULL, &a);
 }
