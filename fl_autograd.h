@@ -203,7 +203,7 @@ FL_API fl_node *fv_in_node(const fl_node *n, int i);
 /* The leaf of a node without inputs; NULL for other nodes and if the leaf was freed. */
 FL_API fl_var *fv_leaf_of(const fl_node *n);
 /* The provenance note of a node (fl_provenance_here); "" if there is none. */
-FL_API const char *fv_made_by(const fl_node *n);
+FL_API const char *fv_node_provenance(const fl_node *n);
 
 /* >>backward ----------------------------------------------------------------------------------- */
 
@@ -1059,8 +1059,8 @@ FL_API fl_var *fv_leaf_of(const fl_node *n) {
     return fl_given(n, "fv_leaf_of", "the node") ? n->leaf : NULL;
 }
 
-FL_API const char *fv_made_by(const fl_node *n) {
-    if (!fl_given(n, "fv_made_by", "the node")) return NULL;
+FL_API const char *fv_node_provenance(const fl_node *n) {
+    if (!fl_given(n, "fv_node_provenance", "the node")) return NULL;
     return n->made ? n->made->text : "";
 }
 
@@ -1381,14 +1381,14 @@ static void fv__call_hooks_of(fl_node *n) {
 }
 
 static void fv__describe_node(const void *of, char *buf, size_t size) {
-    snprintf(buf, size, "%s", fv_made_by(of));
+    snprintf(buf, size, "%s", fv_node_provenance(of));
 }
 
 /* Visits a node. An additional reference to a target's gradient prevents in-place additions to it. */
 static void fv__visit(const fv__pass *p, fl_node *n, bool on) {
     const bool noted = n->back && n->made;
     fl_scope s =
-        noted ? fl_scope_at(&(fl_error_place){NULL, n, fv__describe_node, n->name}) : fl_scope_begin();
+        noted ? fl_scope_at(&(fl_error_context){NULL, n, fv__describe_node, n->name}) : fl_scope_begin();
     if (fl_error()) return;
     if (n->hook_copy) fv__call_hooks_of(n);
     fl_var *dy = n->grad, *held = n->target ? fv_keep(dy) : NULL;

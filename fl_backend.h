@@ -151,7 +151,7 @@ FL_API int fl_op_count(void); /* ops are numbered 1 to fl_op_count() - 1 */
 /* Description of an op; NULL if there is no such op. */
 FL_API const fl_op_info *fl_op_get_info(fl_op op);
 /* The op of that name, FL_OP_NONE if there is none. */
-FL_API fl_op fl_op_named(const char *name);
+FL_API fl_op fl_op_by_name(const char *name);
 /* True if op's composition (its formula, or `uses`) runs the op `part`. */
 FL_API bool fl_op_uses(fl_op op, fl_op part);
 /* True if op's gradient formula for operand i (0, 1) runs `part`. */
@@ -367,7 +367,7 @@ FL_API fl_tensor *fl_constant(double value);
 FL_API fl_tensor *fl_out_like(const fl_tensor *t, fl_dtype dtype);
 /* Gives a handle without storage the strides of t, if t has the same shape and is dense (so channels-last
    images stay channels-last). Returns out. */
-FL_API fl_tensor *fl_out_lay_as(fl_tensor *out, const fl_tensor *t);
+FL_API fl_tensor *fl_out_layout_like(fl_tensor *out, const fl_tensor *t);
 /* Gives a handle without storage dense strides in t's axis order, for a shape other than t's. Returns
    out. */
 FL_API fl_tensor *fl_out_order_as(fl_tensor *out, const fl_tensor *t);
@@ -494,7 +494,7 @@ static bool fl__null_operand(const fl_op_info *info, const void *p) {
 typedef struct fl__mark {
     int64_t base;   /* index of the scope's first value */
     uint64_t flags; /* saved flags, restored at the end as is place */
-    fl_error_place place;
+    fl_error_context place;
     int64_t number; /* for a scope that set the place: see fl_call_frame */
 } fl__mark;
 
@@ -605,10 +605,10 @@ static FL__COLD void fl__root_warn(fl__context *th) {
     th->checked = true;
     if (before && bytes - th->bytes <= FL__ROOT_WARN_BYTES) return;
     th->warned = true;
-    fl_message(FL_LOG_WARN,
-               "the root scope of this thread owns %lld values, and %lld MiB are in use: call "
-               "fl_scope_begin before and fl_scope_end after each step to free temporaries",
-               (long long)th->n, (long long)(bytes >> 20));
+    fl_log_message(FL_LOG_WARN,
+                   "the root scope of this thread owns %lld values, and %lld MiB are in use: call "
+                   "fl_scope_begin before and fl_scope_end after each step to free temporaries",
+                   (long long)th->n, (long long)(bytes >> 20));
 }
 
 static inline bool fl__scope_push(fl__context *th, fl_obj *o) {
@@ -644,7 +644,7 @@ fl_scope fl_scope_of(const char *fn) {
     return s;
 }
 
-fl_scope fl_scope_at(const fl_error_place *place) {
+fl_scope fl_scope_at(const fl_error_context *place) {
     const fl_scope s = fl_scope_begin();
     if (s.depth_ < 1 || !fl_given(place, "fl_scope_at", "the error context")) return s;
     fl__place = *place;
@@ -653,7 +653,7 @@ fl_scope fl_scope_at(const fl_error_place *place) {
 }
 
 fl_scope fl_scope_in(const void *of, void (*describe)(const void *of, char *buf, size_t size)) {
-    return fl_scope_at(&(fl_error_place){NULL, of, describe, NULL});
+    return fl_scope_at(&(fl_error_context){NULL, of, describe, NULL});
 }
 
 int64_t fl_scope_depth(void) {
@@ -666,7 +666,7 @@ int fl_call_stack(fl_call_frame *places, int most) {
     int n = 0;
     for (int64_t d = 1; d <= th->depth && n < most; d++) {
         const fl__mark *m = &th->scope[d];
-        const fl_error_place *set = d < th->depth ? &m[1].place : &fl__place;
+        const fl_error_context *set = d < th->depth ? &m[1].place : &fl__place;
         if (set->of && set->of != m->place.of) places[n++] = (fl_call_frame){*set, m->number};
     }
     return n;
@@ -708,7 +708,7 @@ fl_tensor *fl_scope_return(fl_scope *s, fl_tensor *t) {
     return t;
 }
 
-void *fl_promote(fl_scope *s, void *obj) {
+void *fl_scope_escape(fl_scope *s, void *obj) {
     fl__context *th = &fl__thread_context;
     fl_obj *o = obj;
     if (!o || !s || s->depth_ < 1 || s->depth_ > th->depth) return o;
@@ -819,7 +819,7 @@ const char *fl_op_name(fl_op op) {
     return fl__op_exists(op) ? fl__ops[op]->name : "";
 }
 
-fl_op fl_op_named(const char *name) {
+fl_op fl_op_by_name(const char *name) {
     for (int i = 1; i < fl__n_ops; i++)
         if (name && !strcmp(fl__ops[i]->name, name)) return i;
     return FL_OP_NONE;
@@ -831,7 +831,7 @@ static const char *fl__unknown_word(const char *list, int *length) {
     for (const char *p = list; p && *p; p += *length, p += *p == ' ') {
         *length = (int)strcspn(p, " ");
         snprintf(word, sizeof word, "%.*s", *length, p);
-        if (*length && fl_op_named(word) == FL_OP_NONE && strcmp(list, "cpu") != 0) return p;
+        if (*length && fl_op_by_name(word) == FL_OP_NONE && strcmp(list, "cpu") != 0) return p;
     }
     return NULL;
 }
@@ -839,7 +839,7 @@ static const char *fl__unknown_word(const char *list, int *length) {
 fl_op fl_op_register(const fl_op_info *info) {
     fl__ops_init(); /* registrations may run before this file's constructor */
     if (!info || !info->name) return fl_err_null("fl_op_register: info or its name is NULL"), FL_OP_NONE;
-    if (fl_op_named(info->name))
+    if (fl_op_by_name(info->name))
         return fl_err_null("fl_op_register: an op '%s' exists already", info->name), FL_OP_NONE;
     if (fl__n_ops == FL_MAX_OPS)
         return fl_err_null("fl_op_register: cannot register '%s': the limit of %d ops is reached", info->name,
@@ -1129,7 +1129,7 @@ fl_tensor *fl_out_like(const fl_tensor *t, fl_dtype dtype) {
 static inline fl_tensor *fl__out_same(const fl_tensor *t, fl_dtype dtype) {
     bool dense;
     fl_tensor *o = fl__out_shaped(t, dtype, &dense);
-    return !o || dense ? o : fl_out_lay_as(o, t);
+    return !o || dense ? o : fl_out_layout_like(o, t);
 }
 
 void fl_axes_by_stride(const fl_tensor *t, int order[FL_MAX_DIMS]) {
@@ -1158,7 +1158,7 @@ bool fl_is_dense(const fl_tensor *t) {
     return fl_is_contiguous(t) || (t && fl__dense_in_order(t));
 }
 
-fl_tensor *fl_out_lay_as(fl_tensor *out, const fl_tensor *t) {
+fl_tensor *fl_out_layout_like(fl_tensor *out, const fl_tensor *t) {
     if (!out || t->weak || t->ndim < 2 || fl_is_contiguous(t) || !fl_same_shape(out, t)) return out;
     if (fl__dense_in_order(t)) memcpy(out->stride, t->stride, sizeof out->stride);
     return out;
@@ -1221,7 +1221,7 @@ static void fl__default_from_environment(void) {
         fl__default_backend = backend;
         return;
     }
-    fl_message(FL_LOG_WARN, "%s: using '%s'", fl_error(), fl__backends[fl__default_backend].name);
+    fl_log_message(FL_LOG_WARN, "%s: using '%s'", fl_error(), fl__backends[fl__default_backend].name);
     fl_error_clear();
 }
 
@@ -1532,8 +1532,8 @@ static bool fl__fallback_allowed(const fl_backend *be, const fl_call *c) {
             fl__ops[c->op]->name, be->name);
     __atomic_fetch_add(&fl__fallback_count, 1, __ATOMIC_RELAXED);
     if (!__atomic_exchange_n(&warned[backend][c->op], 1, __ATOMIC_RELAXED))
-        fl_message(FL_LOG_WARN, "backend '%s' has no slot for %s: it runs on the cpu", be->name,
-                   fl__ops[c->op]->name);
+        fl_log_message(FL_LOG_WARN, "backend '%s' has no slot for %s: it runs on the cpu", be->name,
+                       fl__ops[c->op]->name);
     return true;
 }
 
@@ -1550,7 +1550,7 @@ static FL__COLD bool fl__run_fallback(const fl_backend *be, const fl_call *c) {
         if (!c->out[i]) continue;
         d.out[i] = fl__has_storage(c->out[i])
                        ? fl_to(c->out[i], fl__backends[0].name)
-                       : fl_out_lay_as(fl_out_on(0, fl_shape_of(c->out[i]), c->out[i]->dtype),
+                       : fl_out_layout_like(fl_out_on(0, fl_shape_of(c->out[i]), c->out[i]->dtype),
                                          c->out[i]);
         ok = d.out[i] != NULL;
     }
@@ -1596,7 +1596,7 @@ static fl_tensor *fl__wide_out(const fl_call *c, const fl_call *d, int i) {
     for (int k = 0; k < c->n_in; k++)
         if (c->in[k] == y) return d->in[k];
     if (fl__has_storage(y)) return fl_cast(y, fl_dtype_wide(y->dtype));
-    return fl_out_lay_as(fl_out_on(y->backend, fl_shape_of(y), fl_dtype_wide(y->dtype)), y);
+    return fl_out_layout_like(fl_out_on(y->backend, fl_shape_of(y), fl_dtype_wide(y->dtype)), y);
 }
 
 /* Runs c in the wide dtypes; results are rounded or wrapped once. */
@@ -2097,7 +2097,7 @@ static FL__COLD fl_tensor *fl__binary_general(fl_op op, fl_tensor *a, fl_tensor 
     if (!(a = fl__broadcast(a, shape)) || !(b = fl__broadcast(b, shape)))
         return NULL;
     fl_tensor *y = fl_out_on(strong->backend, shape, fl__result_dtype(info->cls, d));
-    return fl_call_into(op, fl_out_lay_as(fl_out_lay_as(y, b), a), a, b, NULL);
+    return fl_call_into(op, fl_out_layout_like(fl_out_layout_like(y, b), a), a, b, NULL);
 }
 
 /* True if a and b agree in shape, dtype and backend; one may be a weak number that does not promote. */

@@ -65,7 +65,7 @@
      Sets     A data set has a size and returns sample i: up to eight tensors. Wrapping a set takes
               ownership of it, even if it fails: free only the outermost set. Several sets over the same
               tensors are cheap (views): a train and a test split are two fl_data_tensors, each with its
-              fl_data_span. The size may change per epoch, as for batches by budget over a shuffle.
+              fl_data_slice. The size may change per epoch, as for batches by budget over a shuffle.
      Order    Samples are a function of seeds, epoch and index only, never of threads or timing. Random
               numbers are a function of seed, epoch and the sample's id (fl_data_id), its index in the set
               that reads it. So a sample gets the same random numbers on one rank and on many, and in any

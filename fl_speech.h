@@ -14,7 +14,7 @@
         fl_speech_preset(&c, "kaldi", 16000);
         c.bands = 80;
         fl_speech_features *f = fl_speech_features_new(&c);
-        fl_print(fl_speech_features_of(f, x)); // [98, 80]
+        fl_print(fl_speech_features_compute(f, x)); // [98, 80]
         fl_speech_features_free(f);
         fl_scope_end(&s);
         return 0;

@@ -174,7 +174,7 @@ FL_API void fl_scope_end(fl_scope *s);
 FL_API fl_tensor *fl_scope_return(fl_scope *s, fl_tensor *t);
 /* Passes o, any object, to the scope that encloses s; s stays open. For returning several results. Returns
    o; NULL after an error. NULL passes. */
-FL_API void *fl_promote(fl_scope *s, void *o);
+FL_API void *fl_scope_escape(fl_scope *s, void *o);
 /* Number of values that the innermost scope owns. */
 FL_API int64_t fl_scope_size(void);
 /* Number of open scopes of this thread. */
@@ -186,12 +186,12 @@ FL_API fl_scope fl_scope_of(const char *fn);
    that describe(of) writes; with nested ones the innermost wins. */
 FL_API fl_scope fl_scope_in(const void *of, void (*describe)(const void *of, char *buf, size_t size));
 /* As fl_scope_begin, with a complete error context. */
-FL_API fl_scope fl_scope_at(const fl_error_place *place);
+FL_API fl_scope fl_scope_at(const fl_error_context *place);
 /* The open scopes of fl_scope_in and fl_scope_at on this thread, outermost first: the nesting of running
    modules. `number` is unique per such call on this thread. Writes at most `most` of them, the outermost, to
    places and returns how many. */
 typedef struct fl_call_frame {
-    fl_error_place at;
+    fl_error_context at;
     int64_t number;
 } fl_call_frame;
 FL_API int fl_call_stack(fl_call_frame *places, int most);
@@ -452,13 +452,13 @@ fl_tensor *fl_ones(fl_shape shape, fl_dtype dtype) {
 
 fl_tensor *fl_empty_like(fl_tensor *t) {
     if (fl_is_null_arg("fl_empty_like", t) || !(t = fl_materialise(t))) return NULL;
-    fl_tensor *y = fl_out_lay_as(fl_out_like(t, t->dtype), t);
+    fl_tensor *y = fl_out_layout_like(fl_out_like(t, t->dtype), t);
     return y && fl_out_allocate(y) ? y : fl_raise();
 }
 
 fl_tensor *fl_full_like(fl_tensor *t, double value) {
     if (fl_is_null_arg("fl_full_like", t) || !(t = fl_materialise(t))) return NULL;
-    fl_tensor *y = fl_out_lay_as(fl_out_like(t, t->dtype), t);
+    fl_tensor *y = fl_out_layout_like(fl_out_like(t, t->dtype), t);
     return y ? fl__fill(y, value) : fl_raise();
 }
 

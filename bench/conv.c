@@ -164,7 +164,7 @@ int main(int argc, char **argv) {
     int only = argc > 3 ? atoi(argv[3]) : 0;
     if (argc > 4 && !strcmp(argv[4], "cpu")) now = cpu_seconds;
     rounded = argc > 5 && !strcmp(argv[5], "bf16");
-    if (argc > 5 && !rounded && !fl_cpu_force(argv[5])) return 2;
+    if (argc > 5 && !rounded && !fl_cpu_force_algorithm(argv[5])) return 2;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int last = 1; last >= 0; last--)
             for (int threads = 1; threads <= 2; threads++) {

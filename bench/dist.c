@@ -93,7 +93,7 @@ static void collectives(fl_dist_group **way, int rank) {
 
 static double alpha, beta, slept;
 static bool tracing;
-static void *sleep_open(const fl_dist_place *p) {
+static void *sleep_open(const fl_dist_rendezvous *p) {
     return (void *)(uintptr_t)p;
 }
 static bool sleep_exchange(void *self, int to, const void *out, size_t out_bytes, int from, void *in,

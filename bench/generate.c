@@ -135,7 +135,7 @@ static void loads(void) {
 
 static void llama(fl_dtype dtype, const char *name) {
     fl_nn_module *m = llama_new();
-    if (dtype != FL_F32) fl_nn_each(m, convert, &dtype);
+    if (dtype != FL_F32) fl_nn_visit_modules(m, convert, &dtype);
     fl_nn_train(m, false);
     fl_text_decoder *r = fl_text_decoder_new(m, 1);
     const fl_dtype_info *blocks = fl_dtype_registered(dtype);

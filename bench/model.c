@@ -9,7 +9,7 @@
        --dtype  bf16: parameters, activations and gradients are bf16, with f32 masters in the optimizer;
                 rounded: f32, whose products may round their operands to bf16 (fl_set_matmul_precision). The
                 peak is still that of f32
-       --early  parameters are updated within the backward pass (fl_optim_step_early)
+       --early  parameters are updated within the backward pass (fl_optim_step_in_backward)
        --device cuda: parameters, batch and steps on that backend; every timer waits for it. There f32 is
                 strict and tf32 lets products round; percent_of_fma is empty, memory is the device's
        --loading DIR  images of a folder of classes, read, decoded, cropped, mirrored and normalised by two
@@ -180,7 +180,7 @@ static struct {
 } loading;
 
 static bool load_from(const settings *s) {
-    const fl_vision_step steps[] = {
+    const fl_vision_transform steps[] = {
         fl_vision_random_resized_crop(s->preset.size, 0, 0, FL_VISION_BILINEAR),
         fl_vision_random_horizontal_flip(0.5)};
     fl_data_set *set = fl_data_shuffle(fl_data_repeat(fl_vision_folder(s->loading), 10), 1);
@@ -271,7 +271,7 @@ static void measure(const settings *s, fl_nn_module *net, const model_batch *bat
     fl_optim *optim =
         s->inference ? NULL : fl_optim_sgd(fl_nn_parameters(net), .lr = 1e-4, .momentum = 0.9);
     if (s->dtype == FL_BF16 && optim && !fl_optim_use_masters(optim)) exit(1);
-    if (s->early && optim) fl_optim_step_early(optim, true);
+    if (s->early && optim) fl_optim_step_in_backward(optim, true);
     for (int i = -s->warmup; i < s->iterations; i++) {
         if (i == 0) conversions = 0;
         step(s, net, optim, batch, part);
@@ -356,7 +356,7 @@ static int run(const settings *s) {
                 (long long)fl_nn_count(net), (long long)s->m->parameters);
         return 1;
     }
-    if (s->inference && !fl_nn_each(net, give_statistics, NULL)) return 1;
+    if (s->inference && !fl_nn_visit_modules(net, give_statistics, NULL)) return 1;
     fl_no_grad(s->inference);
     lay_out(s, net, &batch);
     if (s->inference && !fl_nn_freeze(net, true)) return 1;
@@ -428,7 +428,7 @@ static bool read_arguments(settings *s, int argc, char **argv) {
     s->m = argc > 1 ? model_find(argv[1]) : NULL;
     const model_preset *p = s->m ? model_preset_find(s->m, preset) : NULL;
     s->dtype_name = dtype;
-    s->dtype = !strcmp(dtype, "tf32") || !strcmp(dtype, "rounded") ? FL_F32 : fl_dtype_named(dtype);
+    s->dtype = !strcmp(dtype, "tf32") || !strcmp(dtype, "rounded") ? FL_F32 : fl_dtype_by_name(dtype);
     s->inference = !strcmp(mode, "inference");
     if (!p || iterations < 1 || iterations > 100 || (!s->inference && (s->save || strcmp(mode, "train"))))
         return false;

@@ -47,7 +47,7 @@ static int preset;
 
 static void log_mel(void) {
     fl_scope s = fl_scope_begin();
-    if (!fl_speech_features_of(features[preset], sound)) fprintf(stderr, "%s\n", fl_error());
+    if (!fl_speech_features_compute(features[preset], sound)) fprintf(stderr, "%s\n", fl_error());
     fl_scope_end(&s);
 }
 
@@ -59,8 +59,8 @@ static void beside_fftw(int64_t n_fft) {
     c.bands = 80, c.log = FL_SPEECH_LN, c.n_fft = c.window_length = n_fft, c.hop = RATE / 100;
     c.edges = FL_SPEECH_SNIP;
     features[2] = fl_speech_features_new(&c), preset = 2;
-    fl_tensor *window = fl_speech_window_of(c.window, n_fft), *weight = fl_speech_bands_of(&c);
-    fl_tensor *x = fl_speech_features_of(features[2], sound);
+    fl_tensor *window = fl_speech_window_new(c.window, n_fft), *weight = fl_speech_filter_bank(&c);
+    fl_tensor *x = fl_speech_features_compute(features[2], sound);
     fl_tensor *y = x ? fl_full_like(x, 0) : NULL;
     double ours[ROUNDS], theirs[ROUNDS], ratio[ROUNDS];
     char name[64];
@@ -188,7 +188,7 @@ static void train_step(void) {
     fl_tensor *x[N], *all, *some = fl_full(FL_SHAPE(N), 20, FL_I64);
     for (int i = 0; i < N; i++)
         x[i] = fl_speech_normalize(
-            fl_speech_features_of(features[0], fl_slice(sound, 0, i * SAMPLES, (i + 1) * SAMPLES, 1)));
+            fl_speech_features_compute(features[0], fl_slice(sound, 0, i * SAMPLES, (i + 1) * SAMPLES, 1)));
     all = fl_stack(x, N, 0);
     fl_var *y = all ? fl_speech_arch_forward(net, fv_const(all), NULL, NULL) : NULL;
     fl_tensor *counts = y ? fl_full(FL_SHAPE(N), (double)fv_value(y)->shape[1], FL_I64) : NULL;
@@ -423,12 +423,12 @@ static bool make_texts(const char *book) {
         fl_data_text_put(&spelled, " |\n", 3);
         if (fl_speech_lexicon_add(lexicon, name, token, n + 1) < 0) return false;
     }
-    fl_data_named named[UTTERANCES];
+    fl_data_named_tensor named[UTTERANCES];
     static char id[UTTERANCES][8];
     for (int u = 0; u < UTTERANCES; u++) {
         fl_rng rng = fl_data_rng(7, 0, u);
         snprintf(id[u], sizeof id[u], "%04d", u);
-        named[u] = (fl_data_named){id[u], scores[u] = scores_of(wanted[u].p, &rng)};
+        named[u] = (fl_data_named_tensor){id[u], scores[u] = scores_of(wanted[u].p, &rng)};
         fl_data_text_put(&refs, wanted[u].p, (size_t)wanted[u].n - 1);
         fl_data_text_put(&refs, "\n", 1);
     }
@@ -477,7 +477,7 @@ int main(int argc, char **argv) {
     fl_seed(1);
     sound = fl_normal(FL_SHAPE(RATE * SECONDS), 0, 0.1, FL_F32, NULL);
     bool ok = fl_data_save_safetensors(path_of("sound.safetensors"),
-                                       &(fl_data_named){.name = "x", .tensor = sound}, 1, NULL, 0);
+                                       &(fl_data_named_tensor){.name = "x", .tensor = sound}, 1, NULL, 0);
     const bool has_book = ok && make_texts(book);
     if (!has_book) fprintf(stderr, "skipped: decoders (%s)\n", fl_error()), fl_error_clear();
     peer = bench_peer_begin("speech.py", folder, NULL);

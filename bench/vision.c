@@ -93,7 +93,7 @@ static void resize(void) {
 
 /* ---- transforms: a step on each of 8 images, 4 times ---- */
 
-static fl_vision_step step_now;
+static fl_vision_transform step_now;
 static int size_now;
 
 static void transform(void) {
@@ -109,7 +109,7 @@ static void transform(void) {
 static void transforms(void) {
     const struct {
         const char *name;
-        fl_vision_step step;
+        fl_vision_transform step;
     } all[] = {{"horizontal_flip", fl_vision_random_horizontal_flip(1)},
                {"vertical_flip", fl_vision_random_vertical_flip(1)},
                {"center_crop", fl_vision_center_crop(200)},
@@ -117,20 +117,20 @@ static void transforms(void) {
                {"resize", fl_vision_resize_to(160, 160, FL_VISION_BILINEAR)},
                {"resize_bicubic", fl_vision_resize_to(160, 160, FL_VISION_BICUBIC)},
                {"resize_up", fl_vision_resize_to(400, 400, FL_VISION_BILINEAR)},
-               {"brightness", fl_vision_adjust_step(FL_VISION_BRIGHTNESS, 1.3, 1.3, 1)},
-               {"contrast", fl_vision_adjust_step(FL_VISION_CONTRAST, 1.3, 1.3, 1)},
-               {"saturation", fl_vision_adjust_step(FL_VISION_SATURATION, 1.3, 1.3, 1)},
-               {"hue", fl_vision_adjust_step(FL_VISION_HUE, 0.1, 0.1, 1)},
-               {"grayscale", fl_vision_adjust_step(FL_VISION_GRAYSCALE, 0, 0, 1)},
-               {"sharpness", fl_vision_adjust_step(FL_VISION_SHARPNESS, 1.5, 1.5, 1)},
-               {"posterize", fl_vision_adjust_step(FL_VISION_POSTERIZE, 4, 4, 1)},
-               {"solarize", fl_vision_adjust_step(FL_VISION_SOLARIZE, 128, 128, 1)},
-               {"autocontrast", fl_vision_adjust_step(FL_VISION_AUTOCONTRAST, 0, 0, 1)},
-               {"equalize", fl_vision_adjust_step(FL_VISION_EQUALIZE, 0, 0, 1)},
-               {"invert", fl_vision_adjust_step(FL_VISION_INVERT, 0, 0, 1)},
-               {"rotate", fl_vision_adjust_step(FL_VISION_ROTATE, 15, 15, 1)},
-               {"shear", fl_vision_adjust_step(FL_VISION_SHEAR_X, 0.2, 0.2, 1)},
-               {"blur", fl_vision_adjust_step(FL_VISION_BLUR, 1, 1, 1)}};
+               {"brightness", fl_vision_random_adjust(FL_VISION_BRIGHTNESS, 1.3, 1.3, 1)},
+               {"contrast", fl_vision_random_adjust(FL_VISION_CONTRAST, 1.3, 1.3, 1)},
+               {"saturation", fl_vision_random_adjust(FL_VISION_SATURATION, 1.3, 1.3, 1)},
+               {"hue", fl_vision_random_adjust(FL_VISION_HUE, 0.1, 0.1, 1)},
+               {"grayscale", fl_vision_random_adjust(FL_VISION_GRAYSCALE, 0, 0, 1)},
+               {"sharpness", fl_vision_random_adjust(FL_VISION_SHARPNESS, 1.5, 1.5, 1)},
+               {"posterize", fl_vision_random_adjust(FL_VISION_POSTERIZE, 4, 4, 1)},
+               {"solarize", fl_vision_random_adjust(FL_VISION_SOLARIZE, 128, 128, 1)},
+               {"autocontrast", fl_vision_random_adjust(FL_VISION_AUTOCONTRAST, 0, 0, 1)},
+               {"equalize", fl_vision_random_adjust(FL_VISION_EQUALIZE, 0, 0, 1)},
+               {"invert", fl_vision_random_adjust(FL_VISION_INVERT, 0, 0, 1)},
+               {"rotate", fl_vision_random_adjust(FL_VISION_ROTATE, 15, 15, 1)},
+               {"shear", fl_vision_random_adjust(FL_VISION_SHEAR_X, 0.2, 0.2, 1)},
+               {"blur", fl_vision_random_adjust(FL_VISION_BLUR, 1, 1, 1)}};
     double logs = 0, least = 1e9;
     int n = 0;
     for (size_t k = 0; k < sizeof all / sizeof *all; k++)
@@ -150,7 +150,7 @@ static void transforms(void) {
 
 static bool region;
 
-static fl_vision_step train[2]; /* random resized crop 224, flip */
+static fl_vision_transform train[2]; /* random resized crop 224, flip */
 static int threads;
 
 static void samples(void) {
@@ -179,7 +179,7 @@ static void batches(void) {
 }
 
 static void cifar(void) {
-    const fl_vision_step steps[] = {fl_vision_random_crop(32, 4), fl_vision_random_horizontal_flip(0.5)};
+    const fl_vision_transform steps[] = {fl_vision_random_crop(32, 4), fl_vision_random_horizontal_flip(0.5)};
     fl_scope s = fl_scope_begin();
     fl_tensor *x = fl_permute(fl_zeros(FL_SHAPE(8192, 32, 32, 3), FL_U8), 4, (int[]){0, 3, 1, 2}),
               *y = fl_zeros(FL_SHAPE(8192), FL_I64);
@@ -304,7 +304,7 @@ static void assign(void) {
             state = state * 6364136223846793005u + 1442695040888963407u;
             cost[i] = (double)(state >> 33);
         }
-        check(fl_vision_assign(cost, 100, 100, column));
+        check(fl_vision_linear_assignment(cost, 100, 100, column));
     }
 }
 

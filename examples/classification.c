@@ -71,9 +71,9 @@ int main(int argc, char **argv) {
     fl_scope all = fl_scope_begin();
     fl_tensor *t[2];
     spirals(&t[0], &t[1]);
-    fl_data_set *train = fl_data_span(fl_data_tensors(t, 2), 0, TRAINED);
+    fl_data_set *train = fl_data_slice(fl_data_tensors(t, 2), 0, TRAINED);
     train = fl_data_prefetch(fl_data_batch(fl_data_shuffle(train, 1), BATCH, true), 1, 4);
-    fl_data_set *test = fl_data_span(fl_data_tensors(t, 2), TRAINED, SAMPLES - TRAINED);
+    fl_data_set *test = fl_data_slice(fl_data_tensors(t, 2), TRAINED, SAMPLES - TRAINED);
     test = fl_data_batch(test, 100, false);
     fl_nn_module *net = fl_nn_sequential(fl_nn_linear(2, 64), fl_nn_relu(), fl_nn_linear(64, 64),
                                          fl_nn_relu(), fl_nn_linear(64, ARMS));

@@ -58,7 +58,7 @@ static fl_nn_module *radial_layer(int64_t in, int64_t units) {
         fl_nn_add_param(m, "log_width", fv_param(fl_zeros(FL_SHAPE(units), FL_F32))) &&
         fl_nn_add_buffer(m, "mean", fl_zeros(FL_SHAPE(units), FL_F32));
     fl_scope_end(&s);
-    return fl_nn_made(m, ok);
+    return fl_nn_finish(m, ok);
 }
 
 static fl_nn_module *make_net(void) {

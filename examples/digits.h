@@ -200,7 +200,7 @@ static inline fl_data_set *digits_shard(digits d, int64_t offset, int64_t n, int
         return NULL;
     }
     fl_data_set *set =
-        fl_data_span(fl_data_tensors((fl_tensor *[]){d.image, d.label}, 2), offset, n);
+        fl_data_slice(fl_data_tensors((fl_tensor *[]){d.image, d.label}, 2), offset, n);
     if (seed) set = fl_data_shuffle(set, seed);
     if (ranks > 1) set = fl_data_shard(set, rank, ranks), batch /= ranks;
     set = fl_data_to(fl_data_batch(set, batch, false), fl_backend_at(fl_backend_default())->name);

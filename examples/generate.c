@@ -120,7 +120,7 @@ static bool generate(const options *o, fl_nn_module *m, fl_text_tokenizer *t) {
                     .min_p = o->min_p, .repetition = o->repetition}};
     if (o->temperature == 0) how.sampler.temperature = FL_ZERO;
     if (!beams) how.each = write_token, how.user = &w;
-    ok = ok && (beams ? fl_text_beam_opt(r, &s, 1, how) : fl_text_generate_opt(r, &s, 1, how));
+    ok = ok && (beams ? fl_text_beam_search_opt(r, &s, 1, how) : fl_text_generate_opt(r, &s, 1, how));
     const double seconds = fl_data_now() - start;
     for (int64_t i = prompt; ok && beams && i < s.n; i++) write_token(0, s.id[i], &w);
     if (ok) printf("\n");

@@ -233,7 +233,7 @@ static bool save_model(fl_nn_module *m, const options *o, const corpus *c) {
     snprintf(path, sizeof path, "%s.tokenizer.json", o->save);
     snprintf(config, sizeof config, "%s %s %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64, o->preset, o->model,
              o->layers, o->dim, o->heads, o->context);
-    const fl_data_pair meta[] = {{"lm", config}};
+    const fl_data_key_value meta[] = {{"lm", config}};
     fl_nn_state s = {0};
     const bool ok = fl_nn_state_add_module(&s, "", m) && fl_nn_state_save(&s, o->save, meta, 1) &&
                     fl_text_tokenizer_save(c->tokenizer, path);
@@ -295,7 +295,7 @@ static void print_5gram(const text *t) {
     fl_text_ngram_sum sum = {0};
     fl_text_ngram *m =
         fl_text_ngram_train(t->p, t->train, path, .order = 5) ? fl_text_ngram_load(path) : NULL;
-    if (m) fl_text_ngram_text(m, t->p + t->train, t->n - t->train, &sum);
+    if (m) fl_text_ngram_score_text(m, t->p + t->train, t->n - t->train, &sum);
     if (m)
         printf("5-gram model: %.4f nats per word or line end, %.4f of the %lld known ones\n",
                -sum.log10 * log(10) / (double)(sum.words + sum.sentences),
@@ -308,15 +308,15 @@ static void print_5gram(const text *t) {
 
 /* Evaluates the validation part: each of its tokens but the first is predicted once. */
 static bool validate(fl_nn_module *m, const options *o, const corpus *c, double *loss) {
-    fl_text_measure r;
+    fl_text_loss_sum r;
     if (is_masked(o)) {
         fl_data_set *set = samples(o, c, c->train, 0, 0);
-        const bool done = set && fl_text_evaluate_set(m, set, &r, fl_dtype_named(o->dtype));
+        const bool done = set && fl_text_evaluate_set(m, set, &r, fl_dtype_by_name(o->dtype));
         fl_data_free(set);
         if (done) printf("unigram entropy: %.4f nats per token\n", unigram_entropy(c));
         return done && (*loss = r.nats / (double)r.tokens, true);
     }
-    const bool ok = fl_text_evaluate(m, c->tokens, &r, .begin = c->train, .dtype = fl_dtype_named(o->dtype));
+    const bool ok = fl_text_evaluate(m, c->tokens, &r, .begin = c->train, .dtype = fl_dtype_by_name(o->dtype));
     const double per_token = ok ? r.nats / (double)r.tokens : 0;
     const int64_t all = ok ? fl_text_tokens_count(c->tokens) - c->train : 0;
     if (ok) *loss = per_token * (double)all / c->valid_chars;
@@ -332,7 +332,7 @@ static bool train(fl_nn_module *m, const options *o, const corpus *c) {
     fl_optim_schedule schedule = {.kind = FL_LR_COSINE, .total = o->steps, .warmup = o->steps / 20 + 1,
                                   .low = o->lr / 10};
     fl_text_training t = {.model = m, .optim = optim, .set = set, .schedule = &schedule, .clip = 1,
-                          .dtype = fl_dtype_named(o->dtype), .accumulate = o->accumulate};
+                          .dtype = fl_dtype_by_name(o->dtype), .accumulate = o->accumulate};
     fl_data_log *log = o->log ? fl_data_log_open(o->log) : NULL;
     bool ok = optim && set && (log || !o->log) && fl_optim_schedule_start(&schedule, optim);
     fl_data_progress bar = fl_data_progress_begin(stderr, "training", o->steps);

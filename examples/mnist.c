@@ -45,7 +45,7 @@ static bool parse(int argc, char **argv, options *o) {
                              {"eval", .on = &o->eval},
                              {NULL, .low = 0}};
     if (!arguments_read(argc, argv, list)) return false;
-    o->dtype = fl_dtype_named(dtype);
+    o->dtype = fl_dtype_by_name(dtype);
     if (o->dtype == FL_F32 || o->dtype == FL_BF16 || o->dtype == FL_F16) return true;
     fprintf(stderr, "%s: --dtype %s is not f32, bf16 or f16\n", argv[0], dtype);
     return false;

@@ -48,7 +48,7 @@ static bool train(const options *o, const char *text, int64_t n) {
 
 static double perplexity(const fl_text_ngram *m, const char *text, int64_t n, fl_text_ngram_sum *sum) {
     *sum = (fl_text_ngram_sum){0};
-    fl_text_ngram_text(m, text, n, sum);
+    fl_text_ngram_score_text(m, text, n, sum);
     return pow(10, -sum->log10 / (double)(sum->words + sum->sentences));
 }
 

@@ -43,7 +43,7 @@ static bool shift(fl_data_sample *sample, fl_rng *rng, void *user) {
 }
 
 static fl_data_set *training_set(digits all, int64_t n, int64_t batch) {
-    fl_data_set *set = fl_data_span(fl_data_tensors((fl_tensor *[]){all.image, all.label}, 2), 0, n);
+    fl_data_set *set = fl_data_slice(fl_data_tensors((fl_tensor *[]){all.image, all.label}, 2), 0, n);
     set = fl_data_batch(fl_data_transform(fl_data_shuffle(set, 1), shift, NULL), batch, true);
     return fl_data_prefetch(fl_data_transform(set, digits_normalize, NULL), 2, 4);
 }

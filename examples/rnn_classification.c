@@ -62,7 +62,7 @@ static fl_data_set *batches(bool test) {
     int64_t index[LANGUAGES * NAMES], n = 0;
     for (int64_t i = 0; i < LANGUAGES * NAMES; i++)
         if ((i / LANGUAGES % 5 == 4) == test) index[n++] = i;
-    fl_data_set *set = fl_data_resample(fl_data_callback(LANGUAGES * NAMES, get_name, NULL), index, n);
+    fl_data_set *set = fl_data_subset(fl_data_callback(LANGUAGES * NAMES, get_name, NULL), index, n);
     if (!test) set = fl_data_shuffle(set, 1);
     return fl_data_batches(set, .size = BATCH, .pad = true, .lengths = 1);
 }

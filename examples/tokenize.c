@@ -108,7 +108,7 @@ static bool count(const fl_text_tokenizer *t, const char *text, int64_t n) {
     if (ok)
         printf(
             "%lld bytes, %lld characters, %lld tokens, %.3g bytes per token, %.3g tokens per second\n",
-            (long long)n, (long long)fl_text_chars(text, n), (long long)e.n,
+            (long long)n, (long long)fl_text_utf8_count(text, n), (long long)e.n,
             e.n ? (double)n / (double)e.n : 0, seconds > 0 ? (double)e.n / seconds : 0);
     fl_text_encoding_free(&e);
     return ok;

@@ -66,8 +66,8 @@ static fl_nn_module *network(int64_t w) {
 /* ---- data ---- */
 
 static fl_data_set *batches(fl_vision_arrays a, const options *o, bool train) {
-    const fl_vision_step steps[] = {fl_vision_random_crop(32, 4), fl_vision_random_horizontal_flip(0.5),
-                                    fl_vision_cutout(8, 120)};
+    const fl_vision_transform steps[] = {fl_vision_random_crop(32, 4), fl_vision_random_horizontal_flip(0.5),
+                                         fl_vision_cutout(8, 120)};
     fl_data_set *set = fl_data_tensors((fl_tensor *[]){a.image, a.label}, 2);
     if (train) set = fl_data_shuffle(set, (uint64_t)o->seed);
     set = fl_vision_batch(set, train ? (int64_t)o->batch : 250, .steps = steps, .n_steps = train ? 3 : 0,

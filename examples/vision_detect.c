@@ -136,7 +136,7 @@ static bool open_task(const options *o, task *t) {
     static uint64_t train_seed, fresh_seed = 2;
     fl_data_set *train, *set[2] = {NULL};
     image_set *tested[] = {&t->test, &t->seen};
-    fl_vision_step shape = fl_vision_random_horizontal_flip(0.5);
+    fl_vision_transform shape = fl_vision_random_horizontal_flip(0.5);
     if (o->data) {
         if (!read_part(o, "val", INT64_MAX, &t->test) || !read_part(o, "train", o->images, &t->seen))
             return false;

@@ -25,7 +25,7 @@ static bool from_tensor(fl_nn_module *net, const options *o, bool boxes) {
     const fl_vars y = x ? fl_nn_forward_vars(net, in) : (fl_vars){0};
     fl_tensor *first = y.n ? fl_contiguous(fv_value(y.v[0])) : NULL,
               *second = y.n > 1 ? fl_contiguous(fv_value(y.v[1])) : NULL;
-    const fl_data_named named[] = {{boxes ? "logits" : "y", first}, {"boxes", second}};
+    const fl_data_named_tensor named[] = {{boxes ? "logits" : "y", first}, {"boxes", second}};
     fl_data_close(f);
     return first && fl_data_save_safetensors(o->out, named, boxes ? 2 : 1, NULL, 0);
 }
@@ -49,7 +49,7 @@ static bool print_boxes(fl_tensor *image, fl_tensor *logits, fl_tensor *boxes) {
     static vision_frames frames;
     const int64_t size[] = {image->shape[1], image->shape[2]};
     fl_vision_detections d;
-    if (!fl_vision_detected(logits, boxes, fl_from_host(size, FL_SHAPE(1, 2), FL_I64), &d)) return false;
+    if (!fl_vision_detr_postprocess(logits, boxes, fl_from_host(size, FL_SHAPE(1, 2), FL_I64), &d)) return false;
     fl_tensor *score = fl_contiguous(d.scores), *label = fl_contiguous(d.labels),
               *corners = fl_contiguous(d.boxes);
     if (!score || !label || !corners) return false;
@@ -69,9 +69,9 @@ static bool print_boxes(fl_tensor *image, fl_tensor *logits, fl_tensor *boxes) {
 
 static bool from_image(fl_nn_module *net, const options *o, bool boxes) {
     const int64_t size = o->size ? (int64_t)o->size : 224;
-    const fl_vision_step classify[] = {fl_vision_resize(size * 256 / 224, 0, FL_VISION_BILINEAR),
-                                       fl_vision_center_crop(size)};
-    const fl_vision_step detect[] = {fl_vision_resize(800, 1333, FL_VISION_BILINEAR)};
+    const fl_vision_transform classify[] = {fl_vision_resize(size * 256 / 224, 0, FL_VISION_BILINEAR),
+                                            fl_vision_center_crop(size)};
+    const fl_vision_transform detect[] = {fl_vision_resize(800, 1333, FL_VISION_BILINEAR)};
     fl_tensor *bytes = fl_vision_read_bytes(o->image), *image = fl_vision_read(o->image, .depth = 8);
     fl_data_set *set = bytes && image ? fl_data_tensors((fl_tensor *[]){fl_unsqueeze(bytes, 0)}, 1) : NULL;
     if (set)
@@ -126,7 +126,7 @@ int main(int argc, char **argv) {
         return fputc('\n', stderr), 2;
     }
     const bool boxes = !strncmp(o.model, "detr", 4);
-    fl_message_use(NULL, NULL, FL_LOG_INFO);
+    fl_log_set_sink(NULL, NULL, FL_LOG_INFO);
     fl_scope s = fl_scope_begin();
     fl_quiet(+1);
     fl_no_grad(true);

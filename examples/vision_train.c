@@ -64,20 +64,20 @@ static bool read_objects(const char *folder, fl_vision_coco *out) {
 static fl_data_set *training_set(const options *o, int64_t classes) {
     const recipe *r = &o->r;
     const bool small = r->size != 800; /* one square size, for trials, instead of DETR's sizes */
-    const fl_vision_step detr[] = {fl_vision_random_horizontal_flip(0.5),
-                                   fl_vision_resize_to(r->size, r->size, FL_VISION_BILINEAR)},
+    const fl_vision_transform detr[] = {fl_vision_random_horizontal_flip(0.5),
+                                        fl_vision_resize_to(r->size, r->size, FL_VISION_BILINEAR)},
                          full = fl_vision_detr_augment();
     const int rank = fl_dist_rank(o->d), ranks = fl_dist_size(o->d);
     const int64_t batch = r->batch / ranks / o->accumulate;
-    const fl_vision_step plain[] = {fl_vision_random_resized_crop(r->size, 0, 0, FL_VISION_BILINEAR),
-                                    fl_vision_random_horizontal_flip(0.5)};
-    const fl_vision_step deit[] = {fl_vision_random_resized_crop(r->size, 0, 0, FL_VISION_BICUBIC),
-                                   fl_vision_random_horizontal_flip(0.5), fl_vision_deit_augment(),
-                                   fl_vision_random_erasing(0.25, -1)};
-    const fl_vision_step *steps = r->kind == DEIT ? deit : r->kind == CLASSIC ? plain : small ? detr : &full;
+    const fl_vision_transform plain[] = {fl_vision_random_resized_crop(r->size, 0, 0, FL_VISION_BILINEAR),
+                                         fl_vision_random_horizontal_flip(0.5)};
+    const fl_vision_transform deit[] = {fl_vision_random_resized_crop(r->size, 0, 0, FL_VISION_BICUBIC),
+                                        fl_vision_random_horizontal_flip(0.5), fl_vision_deit_augment(),
+                                        fl_vision_random_erasing(0.25, -1)};
+    const fl_vision_transform *steps = r->kind == DEIT ? deit : r->kind == CLASSIC ? plain : small ? detr : &full;
     fl_data_set *set =
         r->kind == DETR ? fl_vision_objects(&o->coco[0], o->train) : fl_vision_folder(o->train);
-    set = r->kind == DEIT ? fl_vision_repeated(set, 3, (uint64_t)o->seed, rank, ranks)
+    set = r->kind == DEIT ? fl_vision_repeated_augmentation(set, 3, (uint64_t)o->seed, rank, ranks)
                   : fl_data_shard(fl_data_shuffle(set, (uint64_t)o->seed), rank, ranks);
     set = fl_vision_batch(set, batch > 0 ? batch : 1, .steps = steps, .objects = r->kind == DETR,
                           .n_steps = r->kind == DEIT             ? 4
@@ -94,9 +94,9 @@ static fl_data_set *training_set(const options *o, int64_t classes) {
 static fl_data_set *test_set(const options *o) {
     const int64_t size = o->r.test_size;
     const fl_vision_filter filter = o->r.kind == DEIT ? FL_VISION_BICUBIC : FL_VISION_BILINEAR;
-    const fl_vision_step steps[] = {fl_vision_resize(size * 256 / 224, 0, filter),
-                                    fl_vision_center_crop(size)};
-    const fl_vision_step whole =
+    const fl_vision_transform steps[] = {fl_vision_resize(size * 256 / 224, 0, filter),
+                                         fl_vision_center_crop(size)};
+    const fl_vision_transform whole =
         size == 800 ? fl_vision_resize(800, 1333, filter) : fl_vision_resize_to(size, size, filter);
     if (o->r.kind == DETR)
         return fl_data_prefetch(
@@ -232,7 +232,7 @@ static bool end_of_epoch(run *t, const options *o) {
     const bool better = percent > t->best;
     if (better) t->best = percent;
     if (first) printf("Epoch %lld: %s %.2f %%, %lld bad files\n", (long long)t->at.epoch, measure(o), percent,
-                      (long long)fl_vision_bad(t->train));
+                      (long long)fl_vision_skipped_samples(t->train));
     if (better && first) ok = ok && fl_nn_save(t->net, "vision_train.safetensors");
     ok = ok && percent == percent && (!t->ema || fl_optim_ema_swap(t->ema));
     return ok && (!first || checkpoint(t, "vision_train.checkpoint", true));

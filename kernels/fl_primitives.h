@@ -11,15 +11,15 @@
    FL_FN may be redefined between expansions. The names are short, and a program may have its own macros MIN
    or EQ: the first include saves the old definitions (push_macro) and defines the primitives, and
 
-     #define FL_PRIMITIVE_WORDS_END
+     #define FL_PRIMITIVES_END
      #include "fl_primitives.h"
 
-   undefines them, FL_FN and FL_PRIMITIVE_WORDS_END, and restores the old definitions. Such pairs follow each
+   undefines them, FL_FN and FL_PRIMITIVES_END, and restores the old definitions. Such pairs follow each
    other and do not nest. CONST takes a number. LET(u, value, formula) assigns a variable: the function around
    the formula declares u and v of the type it computes in. tests/test_formula.c compares the macros with the
    list of primitives. */
-#if !defined(FL_PRIMITIVE_WORDS_END) && !defined(FL_PRIMITIVE_WORDS_DEFINED)
-#define FL_PRIMITIVE_WORDS_DEFINED
+#if !defined(FL_PRIMITIVES_END) && !defined(FL_PRIMITIVES_DEFINED)
+#define FL_PRIMITIVES_DEFINED
 
 #pragma push_macro("ADD")
 #pragma push_macro("SUB")
@@ -125,9 +125,9 @@
 #define CONST(k) FL_FN(num)(k)
 #define LET(name, value, formula) ((name) = (value), (formula))
 
-#elif defined(FL_PRIMITIVE_WORDS_END)
+#elif defined(FL_PRIMITIVES_END)
 
-#ifdef FL_PRIMITIVE_WORDS_DEFINED
+#ifdef FL_PRIMITIVES_DEFINED
 #pragma pop_macro("ADD")
 #pragma pop_macro("SUB")
 #pragma pop_macro("MUL")
@@ -162,10 +162,10 @@
 #pragma pop_macro("SELECT")
 #pragma pop_macro("CONST")
 #pragma pop_macro("LET")
-#undef FL_PRIMITIVE_WORDS_DEFINED
+#undef FL_PRIMITIVES_DEFINED
 #undef FL_FN
 #endif
-#undef FL_PRIMITIVE_WORDS_END
+#undef FL_PRIMITIVES_END
 
 #endif
 /* MIT licence: see LICENSE. */

@@ -59,7 +59,7 @@ static void quiet_errors(const char *text, void *user) {
 /* The cpu on a memory manager that pages all but a few operands to a file. */
 static bool choose_evictor(void) {
     fl_mem_manager *m = evictor_new(8 << 20, "conformance.pages");
-    if (m) fl_mem_use(m);
+    if (m) fl_mem_set_current(m);
     return m != NULL;
 }
 #endif
@@ -93,7 +93,7 @@ static bool choose_backend(const char *name) {
     snprintf(operands, sizeof operands, "%.*s", (int)strcspn(name, "@"), name);
     const fl_backend *b = add_backend(operands), *start = at ? add_backend(at + 1) : b;
     for (int i = 0; i < N_OWN_OPS; i++) /* they are tested as ours are */
-        if (fl_op_named(own_ops[i].name) == FL_OP_NONE && !own_ops[i].enroll()) return false;
+        if (fl_op_by_name(own_ops[i].name) == FL_OP_NONE && !own_ops[i].enroll()) return false;
     if (!b || !start || !fl_backend_set_default(start->name)) return false;
     if (at) operands_on = b->name;
     bool complete = true;

@@ -583,7 +583,7 @@ TEST(halves_become_f32_on_their_way) {
     for (int at = 0; at < 6; at++) {
         const fl_dtype d = at & 1 ? FL_F16 : FL_BF16;
         fl__level_cap(at / 2);
-        CHECK(fl_cpu_set_bf16("f32") && fl_cpu_force("tiles"));
+        CHECK(fl_cpu_set_bf16("f32") && fl_cpu_force_algorithm("tiles"));
         for (int threads = 0; threads < 5; threads++) { /* 0: cast */
             fl_scope s = fl_scope_begin();
             fl_set_threads(threads == 4 ? 8 : threads ? threads : 1);
@@ -597,7 +597,7 @@ TEST(halves_become_f32_on_their_way) {
             fl_scope_end(&s);
         }
     }
-    CHECK(fl_cpu_force(NULL));
+    CHECK(fl_cpu_force_algorithm(NULL));
     fl_set_threads(0);
     bf16_end();
 }

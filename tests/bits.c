@@ -287,7 +287,7 @@ static void quiet(const char *text, void *user) { (void)text, (void)user; }
 
 int main(int argc, char **argv) {
     static const fl_dtype dtypes[] = {FL_F32, FL_F64, FL_F16, FL_BF16, FL_I64, FL_I8, FL_B8};
-    fl_on_error(quiet, NULL);
+    fl_set_error_handler(quiet, NULL);
     if (argc > 1 && strcmp(argv[1], "--level") == 0) return puts(fl_cpu_level()) < 0;
     if (!fl_set_threads(argc > 1 ? atoi(argv[1]) : 1)) return 2;
     if (getenv("GROUPS_ONE_IN")) one_in = (unsigned)atoi(getenv("GROUPS_ONE_IN"));

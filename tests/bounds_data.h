@@ -165,7 +165,7 @@ static void data_move(const char *path, FILE *f) {
 /* An archive of as many small members as n bytes hold. */
 static void data_write_npz(FILE *f, int64_t n, bool deflate) {
     enum { MOST = 6000 };
-    static fl_data_named list[MOST];
+    static fl_data_named_tensor list[MOST];
     static char name[MOST][8];
     char path[300];
     const int members = n / 300 < MOST ? (int)(n / 300) : MOST;
@@ -173,7 +173,7 @@ static void data_write_npz(FILE *f, int64_t n, bool deflate) {
     fl_tensor *x = fl_zeros(FL_SHAPE(1), FL_U8);
     for (int i = 0; i < members; i++) {
         snprintf(name[i], sizeof name[i], "%d", i);
-        list[i] = (fl_data_named){name[i], x};
+        list[i] = (fl_data_named_tensor){name[i], x};
     }
     snprintf(path, sizeof path, "%s", test_file("members"));
     data_written(fl_data_save_npz(path, list, members, deflate));
@@ -188,7 +188,7 @@ static void data_write_npz_bomb(FILE *f, int64_t n) {
     fl_scope s = fl_scope_begin();
     snprintf(path, sizeof path, "%s", test_file("bomb"));
     fl_tensor *zeros = fl_zeros(FL_SHAPE(1000 * n / 8), FL_U8);
-    data_written(fl_data_save_npz(path, (fl_data_named[]){{"a", zeros}}, 1, true));
+    data_written(fl_data_save_npz(path, (fl_data_named_tensor[]){{"a", zeros}}, 1, true));
     fl_scope_end(&s);
     data_move(path, f);
 }
@@ -241,7 +241,7 @@ static void data_read_csv(const char *path) {
     c = fl_data_csv_open(path);
     fl_data_csv_close(c);
 }
-static bool data_take_field(const fl_data_listed *e, fl_data_sample *out, void *user) {
+static bool data_take_field(const fl_data_list_entry *e, fl_data_sample *out, void *user) {
     (void)user;
     return e->n > 0 && (out->t[out->n++] = fl_ones(FL_SCALAR_SHAPE, FL_F32)) != NULL;
 }

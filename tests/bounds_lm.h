@@ -393,7 +393,7 @@ static void write_kenlm_counts(FILE *f, int64_t n) {
 static void read_ngram(const char *path) {
     fl_text_ngram *m = fl_text_ngram_load(path);
     fl_text_ngram_sum sum = {0};
-    if (m) fl_text_ngram_text(m, "a b c a b c d e f g\n", 20, &sum);
+    if (m) fl_text_ngram_score_text(m, "a b c a b c d e f g\n", 20, &sum);
     fl_text_ngram_free(m);
 }
 /* Random words of two letters: nearly all n-grams of two and more come once. */

@@ -80,11 +80,11 @@ static bool save_shards(training *t, int64_t k) {
     (void)t;
     char text[24];
     fl_scope s = fl_scope_begin();
-    fl_data_named list[LAYERS];
+    fl_data_named_tensor list[LAYERS];
     for (int i = 0; i < LAYERS; i++)
-        list[i] = (fl_data_named){name[i], fl_full(FL_SHAPE(WIDTH / 4, WIDTH / 4), (double)k, FL_F32)};
+        list[i] = (fl_data_named_tensor){name[i], fl_full(FL_SHAPE(WIDTH / 4, WIDTH / 4), (double)k, FL_F32)};
     snprintf(text, sizeof text, "%lld", (long long)k);
-    const bool ok = fl_data_save_sharded(index_file, list, LAYERS, (fl_data_pair[]){{"step", text}}, 1, 1);
+    const bool ok = fl_data_save_sharded(index_file, list, LAYERS, (fl_data_key_value[]){{"step", text}}, 1, 1);
     fl_scope_end(&s);
     return ok;
 }
@@ -253,7 +253,7 @@ int main(int argc, char **argv) {
     const int n_loads = argc > 2 ? atoi(argv[2]) : all ? 20000 : 200;
     const uint64_t seed = text && atoll(text) ? (uint64_t)atoll(text) : (uint64_t)time(NULL);
     uint64_t random = seed;
-    fl_on_error(ignore, NULL);
+    fl_set_error_handler(ignore, NULL);
     fl_set_threads(1); /* children fork */
     snprintf(folder, sizeof folder, "%s/fl-kill-XXXXXX", P_tmpdir);
     if (!mkdtemp(folder)) return 1;

@@ -196,7 +196,7 @@ static bool has_compositions(const group *g) {
 
 /* The same cases on the composition, and through replaced parts. */
 static void run_without_slot(const group *g) {
-    fl_op op = fl_op_named(g->name);
+    fl_op op = fl_op_by_name(g->name);
     fl_backend mine = *backend_in_use();
     const bool gradient = g->run == run_unary_grad || g->run == run_binary_grad;
     if (mine.any || gradient || (op != FL_OP_NONE && fl_op_get_info(op)->required)) return;
@@ -291,10 +291,10 @@ static void check_tables(void) {
     bool same = true;
     for (int i = 0; i < UNARY_OPS; i++)
         same &= !unary_refs[i].op ||
-                unary_refs[i].cls == class_letter(fl_op_get_info(fl_op_named(unary_fns[i].op))->cls);
+                unary_refs[i].cls == class_letter(fl_op_get_info(fl_op_by_name(unary_fns[i].op))->cls);
     for (int i = 0; i < BINARY_OPS; i++)
         same &= !binary_refs[i].op ||
-                binary_refs[i].cls == class_letter(fl_op_get_info(fl_op_named(binary_fns[i].op))->cls);
+                binary_refs[i].cls == class_letter(fl_op_get_info(fl_op_by_name(binary_fns[i].op))->cls);
     check(same, "the tables' lines have the classes of the references");
 }
 
@@ -303,7 +303,7 @@ int main(int argc, char **argv) {
     backend_name = argc > 1 ? argv[1] : "cpu";
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) return 2;
-    fl_on_error(quiet_errors, NULL);
+    fl_set_error_handler(quiet_errors, NULL);
     if (!strcmp(backend_name, "--groups")) { /* what may be named behind the backend */
         make_groups();
         for (int i = 0; i < n_groups; i++) puts(groups[i].name);

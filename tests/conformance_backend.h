@@ -63,7 +63,7 @@ static void gradient_overrides(void) {
     for (int part = 1; part < fl_op_count(); part++)
         for (int i = 0; i < UNARY_OPS + BINARY_OPS; i++) {
             int which = i < UNARY_OPS ? i : i - UNARY_OPS;
-            fl_op op = fl_op_named(i < UNARY_OPS ? unary_fns[which].op : binary_fns[which].op);
+            fl_op op = fl_op_by_name(i < UNARY_OPS ? unary_fns[which].op : binary_fns[which].op);
             char cls = class_letter(fl_op_get_info(op)->cls);
             for (int k = 0; k < 2 && strchr("FNA", cls); k++)
                 if (fl_op_grad_uses(op, k, (fl_op)part))
@@ -111,7 +111,7 @@ static void fallback_group(void) {
     if (part.any) return;
     part.name = "partial";
     part.op[FL_OP_exp] = NULL;
-    fl_message_use(NULL, NULL, FL_LOG_OFF);
+    fl_log_set_sink(NULL, NULL, FL_LOG_OFF);
     check(fl_backend_use(&part, NULL) && fl_backend_set_default("partial"), "a backend of one's own");
     if (operands_on) operands_on = part.name;
     fl_scope s = fl_scope_begin();
@@ -244,9 +244,9 @@ static fl_tensor *slot_result(const text_type *t, fl_op op, int which) {
         return d[which];
     }
     for (int i = 0; i < UNARY_OPS; i++)
-        if (fl_op_named(unary_fns[i].op) == op) return unary_fns[i].run(x[0]);
+        if (fl_op_by_name(unary_fns[i].op) == op) return unary_fns[i].run(x[0]);
     for (int i = 0; i < BINARY_OPS; i++)
-        if (fl_op_named(binary_fns[i].op) == op) return binary_fns[i].run(x[0], x[1]);
+        if (fl_op_by_name(binary_fns[i].op) == op) return binary_fns[i].run(x[0], x[1]);
     return NULL;
 }
 

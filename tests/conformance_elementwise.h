@@ -736,7 +736,7 @@ static void binary_group(int which) {
    */
 static bool unary_grad_agrees(int which, const array *x, const array *dy, layout l,
                               const array *want, tolerance tol, const double *scale) {
-    fl_op op = fl_op_named(unary_refs[which].op);
+    fl_op op = fl_op_by_name(unary_refs[which].op);
     fl_tensor *xt = lay_out(x, l), *yt = unary_fns[which].run(xt), *dyt = lay_out(dy, l);
     bool line = op != FL_OP_NONE;
     fl_tensor *fused = yt && dyt && line ? fl_grad1(op, xt, yt, dyt, NULL) : NULL;
@@ -784,7 +784,7 @@ static void unary_grad_group(int which) {
 
 static bool binary_grad_agrees(int which, const array *a, const array *b, const array *dy, layout l,
                                const array want[2], tolerance tol, double *const scale[2]) {
-    fl_op op = fl_op_named(binary_refs[which].op);
+    fl_op op = fl_op_by_name(binary_refs[which].op);
     fl_tensor *at = lay_out(a, l), *bt = lay_out(b, l), *yt = binary_fns[which].run(at, bt),
               *dyt = lay_out(dy, l);
     for (int ask = 1; ask <= 3 && dyt; ask++) {

@@ -135,9 +135,9 @@ static void fft_options(void) {
     fl_tensor *more = fl_pad(x, .high = {0, 3}), *t = fl_normal(FL_SHAPE(2, 40), 0, 1, FL_F64, &rng);
     check(alike(fl_fft(x, 1, .n = 4), fl_fft(cut, 1)), "fft, n = 4 of 6");
     check(alike(fl_ifft(x, 1, .n = 9), fl_ifft(more, 1)), "ifft, n = 9 of 6");
-    fl_tensor *ortho = fl_fft(x, 1, .norm = FL_NORM_ORTHO), *sixth = fl_fft(x, 1, .norm = FL_NORM_FORWARD);
-    check(alike(fl_ifft(ortho, 1, .norm = FL_NORM_ORTHO),
-                x) && alike(fl_ifft(sixth, 1, .norm = FL_NORM_FORWARD), x) &&
+    fl_tensor *ortho = fl_fft(x, 1, .norm = FL_FFT_ORTHO), *sixth = fl_fft(x, 1, .norm = FL_FFT_FORWARD);
+    check(alike(fl_ifft(ortho, 1, .norm = FL_FFT_ORTHO),
+                x) && alike(fl_ifft(sixth, 1, .norm = FL_FFT_FORWARD), x) &&
               alike(fl_mul(sixth, fl_num(6)), fl_fft(x, 1)),
           "fft's norms");
     fl_tensor *cube = fl_normal(FL_SHAPE(3, 4, 5), 0, 1, FL_F64, &rng), *half = fl_rfftn(cube);

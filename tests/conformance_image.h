@@ -225,7 +225,7 @@ static void window_case(fl_dtype d, layout l, int which, bool fold) {
         want.f[fold ? pixel : e] += x.a.f[fold ? e : pixel];
         scale[fold ? pixel : e] += fabs(x.a.f[fold ? e : pixel]);
     }
-    fl_window_opts o = {.stride = {c->stride}, .dilation = {c->dilation}, .pad = {c->pad}};
+    fl_unfold_opts o = {.stride = {c->stride}, .dilation = {c->dilation}, .pad = {c->pad}};
     for (int i = 0; i < c->x.ndim - 2; i++) o.kernel[i] = c->kernel[i];
     fl_shape size = {c->x.ndim - 2, {0}};
     for (int i = 0; i < size.ndim; i++) size.dim[i] = c->x.dim[i + 2];

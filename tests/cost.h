@@ -79,7 +79,7 @@ static inline void cost_begin(void) {
     static fl_mem_manager manager = {.name = "cost", .get = cost_get, .put = cost_put};
     cost.budget = INT64_MAX / 2;
     fl_heap_use(cost_heap, NULL);
-    fl_mem_use(&manager);
+    fl_mem_set_current(&manager);
 }
 
 static inline double cost_cpu_seconds(void) {

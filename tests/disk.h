@@ -284,7 +284,7 @@ static inline void begin(void) {
     memset(&heap, 0, sizeof heap);
     disk_reset();
     fl_data_io_use(&disk_io);
-    fl_mem_use(fl_mem_native()); /* no caches: the statistics are exact */
+    fl_mem_set_current(fl_mem_native()); /* no caches: the statistics are exact */
 }
 
 static inline void count_error(const char *text, void *user) {
@@ -295,7 +295,7 @@ static inline void count_error(const char *text, void *user) {
 /* Every fl_quiet(+1) was taken back, and no other one: an error is heard, and one below fl_quiet(+1) is not. */
 static inline void check_not_quiet(void) {
     int heard = 0;
-    fl_on_error(count_error, &heard);
+    fl_set_error_handler(count_error, &heard);
     fl_quiet(+1), fl_err_null("a test's error"), fl_error_clear(), fl_quiet(-1);
     CHECK_EQ_INT(heard, 0);
     fl_err_null("a test's error"), fl_error_clear();
@@ -309,9 +309,9 @@ static inline void end(fl_scope *s) {
     CHECK_NO_ERROR();
     check_not_quiet();
     CHECK_EQ_INT(disk.open, 0);
-    CHECK_EQ_INT(fl_mem_live(), 0);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
     CHECK_EQ_INT(fl_live_tensors(), 0);
-    fl_mem_use(NULL);
+    fl_mem_set_current(NULL);
     fl_data_io_use(NULL);
     fl_heap_use(NULL, NULL);
     disk_reset();
@@ -358,13 +358,13 @@ static inline void sweep_reader(bool (*reader)(void)) {
 
 /* sweep_heap, for buffers. */
 static inline int64_t sweep_buffers(bool (*action)(void), bool for_ever) {
-    int64_t handles = fl_live_tensors(), buffers = fl_mem_live(), n = 0;
+    int64_t handles = fl_live_tensors(), buffers = fl_mem_live_buffers(), n = 0;
     for (bool done = false; !done && n < 1000;) {
         fl_scope s = fl_scope_begin();
         fl_mem_manager *failing = fl_mem_failing(NULL, ++n, for_ever),
-                       *before = fl_mem_use(failing);
+                       *before = fl_mem_set_current(failing);
         bool ok = action();
-        fl_mem_use(before);
+        fl_mem_set_current(before);
         done = ok;
         CHECK(ok || fl_error());
         fl_error_clear();
@@ -372,7 +372,7 @@ static inline int64_t sweep_buffers(bool (*action)(void), bool for_ever) {
         CHECK_NO_ERROR();
         fl_scope_end(&s);
         fl_mem_close(failing);
-        CHECK(fl_live_tensors() == handles && fl_mem_live() == buffers);
+        CHECK(fl_live_tensors() == handles && fl_mem_live_buffers() == buffers);
     }
     return n - 1;
 }

@@ -38,7 +38,7 @@ static inline void dist_message(fl_log_level level, const char *text, void *user
 static inline void dist_rank(const dist_ranks *r, int rank, dist_rank_fn fn, void *user) {
     test__failures = 0; /* not those of ranks before */
     test_errors_return();
-    fl_message_use(dist_message, NULL, FL_LOG_WARN);
+    fl_log_set_sink(dist_message, NULL, FL_LOG_WARN);
     fl_scope s = fl_scope_begin();
     fl_dist_group *d = dist_meet(r, rank);
     if (r->may_fail || CHECK(d))

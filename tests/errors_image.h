@@ -95,14 +95,14 @@ static void rows_of_image_pooling(void) {
 }
 
 static void rows_of_image_places(void) {
-    const fl_window_opts two = {.kernel = {2}};
+    const fl_unfold_opts two = {.kernel = {2}};
     const fl_grid_opts plain = {0};
     const fl_shape five = FL_SHAPE(5), square = FL_SHAPE(2, 2);
     fl_tensor *line = fl_ones(FL_SHAPE(1, 2, 5), FL_F32);
     fl_tensor *image = fl_ones(FL_SHAPE(1, 2, 4, 4), FL_F32);
     NO(fl_unfold_opt, (NULL, two), NULLS);
     NO(fl_unfold_opt, (o.f23, two), "[2, 3]");
-    NO(fl_unfold_opt, (line, (fl_window_opts){.kernel = {6}}), "[5]");
+    NO(fl_unfold_opt, (line, (fl_unfold_opts){.kernel = {6}}), "[5]");
     NO_AS(fv_unfold_opt, "fv_unfold", (NULL, two), NULLS);
     NO(fl_fold_opt, (NULL, five, two), NULLS);
     NO(fl_fold_opt, (line, five, two), "[1, 2, 5]", "[n, c 2, 4]");

@@ -47,8 +47,8 @@ static void rows_of_linear(void) {
     NO(fl_linear_act, (o.f23, NULL, NULL, FL_OP_relu), NULLS);
     NO(fl_linear_act, (o.f23, o.f23, NULL, FL_OP_exp), "unsupported activation exp");
     NO(fl_linear_act, (o.f23, o.f23, NULL, -1), "unsupported activation (no op)");
-    FINE(fl_linear_takes,
-         fl_linear_takes(FL_OP_NONE) && fl_linear_takes(FL_OP_relu) && !fl_linear_takes(FL_OP_exp));
+    FINE(fl_linear_has_act,
+         fl_linear_has_act(FL_OP_NONE) && fl_linear_has_act(FL_OP_relu) && !fl_linear_has_act(FL_OP_exp));
     FINE(fv_linear_act_of, fv_linear_act_of(fv_gelu) == FL_OP_gelu && fv_linear_act_of(fv_exp) == FL_OP_NONE);
     NO_AS(fl_linear_act, "fl_matmul", (o.f4, o.f23, NULL, FL_OP_relu), "[4] and [3, 2]");
     NO_AS(fl_linear_act, "fl_add", (o.f23, o.f23, o.f4, FL_OP_relu), "[2, 2]", "[4]");

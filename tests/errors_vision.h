@@ -42,11 +42,11 @@ static void rows_of_vision(void) {
     NO_FILE(fl_vision_rle_parse, ("3", 1, 2, 2, &rle), "the sum of the runs is 3, expected 2 x 2");
     NO_FILE(fl_vision_rle_parse, ("4", 1, 70000, 2, &rle), "mask of h, w = 70000, 2");
     NO_FILE(fl_vision_rle_put, (NULL, NULL), NULLS);
-    NO_FILE(fl_vision_rle_of, (NULL, 2, 2, &rle), NULLS);
+    NO_FILE(fl_vision_rle_encode, (NULL, 2, 2, &rle), NULLS);
     NO_FILE(fl_vision_rle_polygon, (NULL, 3, 2, 2, &rle), "not NULL");
     NO_FILE(fl_vision_rle_polygon, ((double[]){0, 0, NAN, 1, 2, 2}, 3, 2, 2, &rle), "corner 1 is at nan");
     NO_FILE(fl_vision_rle_merge, (both, 2, false, &rle), "sizes differ: 2 x 2 and 1 x 4");
-    FINE(fl_vision_rle_mask, (fl_vision_rle_mask(&full, mask), true));
+    FINE(fl_vision_rle_decode, (fl_vision_rle_decode(&full, mask), true));
     FINE(fl_vision_rle_area, fl_vision_rle_area(&full) == 0);
     FINE(fl_vision_rle_box, (fl_vision_rle_box(&full, box), box[2] == 0));
     FINE(fl_vision_rle_iou, fl_vision_rle_iou(&both[0], &both[1], false) == -1);
@@ -77,14 +77,14 @@ static void rows_of_vision(void) {
     fl_tensor *four = fl_ones(FL_SHAPE(2, 4), FL_F32);
     NO(fl_vision_box_convert, (o.f23, FL_VISION_XYXY, FL_VISION_XYWH), "got boxes f32 [2, 3]");
     NO_AS(fv_vision_box_convert, "fl_vision_box_convert",
-          (fv_const(four), FL_VISION_XYXY, (fl_vision_corners)7), "to 7");
+          (fv_const(four), FL_VISION_XYXY, (fl_vision_box_format)7), "to 7");
     NO(fl_vision_box_area, (o.f23), "got boxes f32 [2, 3]");
     NO(fl_vision_box_iou, (four, o.f23, true), "got boxes f32 [2, 3]");
     NO_AS(fv_vision_box_iou, "fl_vision_box_iou", (fv_const(four), fv_const(o.f23), true),
           "got boxes f32 [2, 3]");
     NO(fl_vision_nms, (four, o.f23, NULL, 0.5), "boxes [2, 4], scores [2, 3]");
-    NO_FILE(fl_vision_assign, ((double[]){1, NAN}, 1, 2, (int64_t[1]){0}), "column 1 is not finite: nan");
-    NO_FILE(fl_vision_assign, (NULL, 1, 2, (int64_t[1]){0}), "not NULL");
+    NO_FILE(fl_vision_linear_assignment, ((double[]){1, NAN}, 1, 2, (int64_t[1]){0}), "column 1 is not finite: nan");
+    NO_FILE(fl_vision_linear_assignment, (NULL, 1, 2, (int64_t[1]){0}), "not NULL");
     const fl_vision_roi_opts roi = {.scale = 1}, many = {.sampling_ratio = 1 << 20}, below = {.scale = -1};
     fl_tensor *maps = fl_ones(FL_SHAPE(1, 2, 4, 4), FL_F32), *five = fl_ones(FL_SHAPE(2, 5), FL_F32);
     NO_AS(fl_vision_roi_align_opt, "fl_vision_roi_align", (NULL, five, 2, 2, roi), NULLS);
@@ -144,8 +144,8 @@ static void rows_of_vision(void) {
     uint8_t rgb[3];
     NO(fl_vision_box_clip, (o.f23, 2, 2), "got boxes f32 [2, 3]");
     NO(fl_vision_box_clip, (four, -1, 2), "h and w must be >= 0, got -1, 2");
-    NO(fl_vision_mask_boxes, (o.f23), "got masks f32 [2, 3]");
-    NO(fl_vision_detected, (four, four, four, &seen), "logits [2, 4], boxes [2, 4]");
+    NO(fl_vision_masks_to_boxes, (o.f23), "got masks f32 [2, 3]");
+    NO(fl_vision_detr_postprocess, (four, four, four, &seen), "logits [2, 4], boxes [2, 4]");
     FINE(fl_vision_colour, (fl_vision_colour(300, rgb), true));
     FINE(fl_vision_draw_text, (fl_vision_draw_text(NULL, 0, 0, "x", black, 1), true));
     NO_FILE_AS(fl_vision_draw_boxes_opt, "fl_vision_draw_boxes", (image, o.f23, draw),
@@ -158,15 +158,15 @@ static void rows_of_vision(void) {
     NO_FILE_AS(fl_vision_mixup_opt, "fl_vision_mixup", (NULL, 2, (fl_vision_mixup_opts){.p = 0}), NULLS);
     NO_FILE_AS(fl_vision_mixup_opt, "fl_vision_mixup",
                (fl_data_tensors(&o.f23, 1), 0, (fl_vision_mixup_opts){.p = 0}), "0 classes");
-    NO_FILE(fl_vision_repeated, (NULL, 3, 0, 0, 1), NULLS);
-    NO_FILE(fl_vision_repeated, (fl_data_tensors(&o.f23, 1), 3, 0, 1, 1), "rank 1 of 1");
+    NO_FILE(fl_vision_repeated_augmentation, (NULL, 3, 0, 0, 1), NULLS);
+    NO_FILE(fl_vision_repeated_augmentation, (fl_data_tensors(&o.f23, 1), 3, 0, 1, 1), "rank 1 of 1");
     char name[40];
     NO_FILE_AS(fl_vision_imagenet, "fl_data_folder", (NULL, "x"), NULLS);
     NO_FILE_AS(fl_vision_list, "fl_data_list", ("/no/such/file", NULL), "/no/such/file");
     FINE(fl_vision_synset, !fl_vision_synset(NULL, 0));
     FINE(fl_vision_sample_name,
          (fl_vision_sample_name(NULL, 3, name, sizeof name), !strcmp(name, "sample 3")));
-    FINE(fl_vision_bad, fl_vision_bad(NULL) == 0);
+    FINE(fl_vision_skipped_samples, fl_vision_skipped_samples(NULL) == 0);
     NO_FILE(fl_vision_shards, (NULL, 1), "paths not NULL");
     NO_FILE(fl_vision_shards, ((const char *const[]){"/no/such/file"}, 1), "/no/such/file");
     ROW(QUIET, "fl_vision_pack", fl_vision_pack(NULL, "x", 1) == -1, NULLS);

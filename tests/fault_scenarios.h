@@ -194,7 +194,7 @@ static T framed(T x) {
     T line = fl_reshape(x, FL_SHAPE(24)), window = fl_hann_window(8, true, FL_F32);
     T y = line && window ? fl_stft(line, 8, .window = window, .hop = 2) : NULL;
     return y ? ROW(y, fl_istft(y, 8, .window = window, .hop = 2),
-                   fl_rfft(x, 1, .n = 8, .norm = FL_NORM_ORTHO)) : NULL;
+                   fl_rfft(x, 1, .n = 8, .norm = FL_FFT_ORTHO)) : NULL;
 }
 static T one_hots(T x) {
     return fl_one_hot(index_of_x(x), 3);
@@ -260,7 +260,7 @@ static T scoped(T x) {
     for (; n < 8; n++) {
         fl_scope inner = fl_scope_begin();
         if (!(kept[n] = fl_scope_return(&inner, fl_add(x, fl_num(n))))) break;
-        if (!fl_promote(&outer, kept[n])) break;
+        if (!fl_scope_escape(&outer, kept[n])) break;
     }
     fl_scope_end(&outer);
     return n == 8 ? row_of(8, kept) : NULL;
@@ -606,7 +606,7 @@ static T in_a_blob(T x) {
     if (set) set = fl_data_lengths(set, (int64_t[]){2, 1, 1, 2}, 4);
     return all_batches(set ? fl_data_batches(set, .sizes = (int64_t[]){3, 1}, .n_sizes = 2) : NULL);
 }
-static bool path_sample(const fl_data_listed *e, fl_data_sample *s, void *user) {
+static bool path_sample(const fl_data_list_entry *e, fl_data_sample *s, void *user) {
     (void)user;
     s->n = 1;
     return (s->t[0] = fl_full(FL_SCALAR_SHAPE, (double)e->path[strlen(e->path) - 1], FL_F64)) != NULL;
@@ -646,7 +646,7 @@ static T metered(T x) {
     return ok ? fl_from_host(v, FL_SHAPE(6), FL_F64) : NULL;
 }
 static T saved(T x) {
-    fl_data_named named[] = {{"x", x}, {"y", fl_transpose(x, 0, 1)}};
+    fl_data_named_tensor named[] = {{"x", x}, {"y", fl_transpose(x, 0, 1)}};
     if (!named[1].tensor || !fl_data_save_safetensors(fault_file, named, 2, NULL, 0)) return NULL;
     fl_data_file *f = fl_data_open_safetensors(fault_file);
     T t = f ? fl_data_read(f, "y") : NULL;

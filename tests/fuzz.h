@@ -459,15 +459,15 @@ static void fuzz_prepare(void) {
     ready = true;
     fuzz_shows = getenv("FUZZ_SHOW") != NULL;
     fl_heap_use(fuzz_heap, NULL); /* before any block exists */
-    fl_on_error(fuzz_returns, NULL);
-    fl_message_use(fuzz_swallow, NULL, FL_LOG_DEBUG);
+    fl_set_error_handler(fuzz_returns, NULL);
+    fl_log_set_sink(fuzz_swallow, NULL, FL_LOG_DEBUG);
     fl_set_threads(1);
-    fl_mem_use(&manager);
+    fl_mem_set_current(&manager);
 }
 
 /* Runs the harness over one input: whatever it did, nothing may be left when its scope ends. */
 static void fuzz_run(const uint8_t *p, size_t n, unsigned char pattern) {
-    const int64_t live = fl_live_tensors(), buffers = fl_mem_live(), in_use = fuzz_memory.in_use;
+    const int64_t live = fl_live_tensors(), buffers = fl_mem_live_buffers(), in_use = fuzz_memory.in_use;
     const int64_t owned = fl_scope_size();
     fuzz_input.p = p;
     fuzz_input.left = n;
@@ -481,7 +481,7 @@ static void fuzz_run(const uint8_t *p, size_t n, unsigned char pattern) {
     fl_error_clear();
     fuzz_doing = "end of the input";
     if (fl_live_tensors() != live) fuzz_bug("%" PRId64 " tensors are left", fl_live_tensors() - live);
-    if (fl_mem_live() != buffers) fuzz_bug("%" PRId64 " buffers are left", fl_mem_live() - buffers);
+    if (fl_mem_live_buffers() != buffers) fuzz_bug("%" PRId64 " buffers are left", fl_mem_live_buffers() - buffers);
     if (fuzz_memory.in_use != in_use) fuzz_bug("bytes are left");
     if (fl_scope_size() != owned) fuzz_bug("the scope was not restored");
     if (fl_flags()) fuzz_bug("flags %" PRIu64 " are left", fl_flags());

@@ -107,8 +107,8 @@ static void fuzz_one(void) {
     fl_no_grad(true);
     fuzz_cost_begin();
     fl_nn_module *m =
-        fl_speech_arch_of("f.arch", text, (int64_t)n, 3, 4,
-                          (fl_speech_arch_opts){.max_parameters = 1 << 15, .max_layers = 24});
+        fl_speech_arch_parse("f.arch", text, (int64_t)n, 3, 4,
+                             (fl_speech_arch_opts){.max_parameters = 1 << 15, .max_layers = 24});
     fuzz_cost_end(n);
     if (!m && (!fl_error() || !strstr(fl_error(), "f.arch")))
         fuzz_bug("refused without file: %s", fl_error() ? fl_error() : "");

@@ -131,8 +131,8 @@ static fl_pool_opts pool_opts(void) {
     return o;
 }
 
-static fl_window_opts window_opts(void) {
-    fl_window_opts o = {0};
+static fl_unfold_opts window_opts(void) {
+    fl_unfold_opts o = {0};
     numbers_3d(o.kernel);
     numbers_3d(o.stride);
     numbers_3d(o.dilation);
@@ -862,7 +862,7 @@ static T image_resized(fn f) {
 
 static T image_windows(fn f) {
     T x = spatial();
-    return CALL(f, (T, fl_window_opts), x, window_opts());
+    return CALL(f, (T, fl_unfold_opts), x, window_opts());
 }
 
 /* The windows of an image with a kernel of 2, or any operand, summed to a size. */
@@ -870,10 +870,10 @@ static T windows_size(fn f) {
     const unsigned b = fuzz_byte();
     const int64_t l = 2 + (b & 1);
     T x = of_shape(FL_SHAPE(1, 4, (l - 1) * (l - 1)));
-    fl_window_opts o = window_opts();
-    if (b & 2) o = (fl_window_opts){.kernel = {2, 2}};
+    fl_unfold_opts o = window_opts();
+    if (b & 2) o = (fl_unfold_opts){.kernel = {2, 2}};
     const fl_shape s = b & 4 ? FL_SHAPE(l, l) : fuzz_shape();
-    return CALL(f, (T, fl_shape, fl_window_opts), x, s, o);
+    return CALL(f, (T, fl_shape, fl_unfold_opts), x, s, o);
 }
 
 static T image_grid(fn f) {

@@ -559,11 +559,11 @@ static void make_npy(file *f) {
 /* An archive that the library wrote, or the bytes of one around others. */
 static void make_npz(file *f) {
     static char name[TENSORS][8];
-    fl_data_named list[TENSORS];
+    fl_data_named_tensor list[TENSORS];
     const int n = fuzz_below(TENSORS + 1);
     for (int i = 0; i < n; i++) {
         snprintf(name[i], sizeof name[i], "%c%d", 'a' + fuzz_below(26), i);
-        list[i] = (fl_data_named){name[i], fuzz_tensor()};
+        list[i] = (fl_data_named_tensor){name[i], fuzz_tensor()};
         fl_error_clear();
     }
     f->path[0] = 0;
@@ -589,7 +589,7 @@ static bool same(const fl_tensor *a, const fl_tensor *b) {
     return equal && a->dtype == b->dtype;
 }
 
-static void check_saved(const fl_data_named *list, int n, const fl_data_pair *meta) {
+static void check_saved(const fl_data_named_tensor *list, int n, const fl_data_key_value *meta) {
     fl_data_file *f = fl_data_open_safetensors("f");
     if (!f || fl_data_count(f) != n) fuzz_bug("what was saved cannot be read");
     for (int i = 0; i < n; i++) {
@@ -610,16 +610,16 @@ static char character(void) {
 /* Names and values of any bytes but zero; a save that fails leaves the old file, here none. */
 static void make_saved(file *f) {
     static char name[TENSORS][8], value[8];
-    fl_data_named list[TENSORS];
+    fl_data_named_tensor list[TENSORS];
     const int n = fuzz_below(TENSORS + 1);
     for (int i = 0; i < n; i++) {
         memset(name[i], 0, sizeof name[i]);
         for (int k = 0, end = 1 + fuzz_below(6); k < end; k++) name[i][k] = character();
-        list[i] = (fl_data_named){name[i], fuzz_tensor()};
+        list[i] = (fl_data_named_tensor){name[i], fuzz_tensor()};
         fl_error_clear();
     }
     for (int k = 0; k < 7; k++) value[k] = character();
-    const fl_data_pair meta = {"key", value};
+    const fl_data_key_value meta = {"key", value};
     f->path[0] = 0;
     fuzz_doing = "fl_data_save_safetensors";
     const int raised = fuzz_raised;

@@ -555,7 +555,7 @@ static T scope_end(fn f) {
 static T promote(fn f) {
     T t = fl_num(3);
     (void)f;
-    return vm.n_scopes ? fl_promote(&vm.scope[vm.n_scopes - 1], t) : t;
+    return vm.n_scopes ? fl_scope_escape(&vm.scope[vm.n_scopes - 1], t) : t;
 }
 
 /* ---- the table ---- */

@@ -113,7 +113,7 @@ static void print_error(void) {
     if (strncmp(fl_error(), text, first < (size_t)n ? first : (size_t)n)) fuzz_bug("another text");
     fl_fail("%s", "second");
     if (strlen(fl_error()) != first) fuzz_bug("the second text replaced the first");
-    fl_message(FL_LOG_WARN, "%s", text);
+    fl_log_message(FL_LOG_WARN, "%s", text);
     fl_error_clear();
 }
 

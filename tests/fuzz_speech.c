@@ -79,7 +79,7 @@ static void use_list(void) {
     fuzz_cost_end(fuzz_mem.size);
     if (!l && !fl_error()) fuzz_bug("no list and no error");
     for (int64_t i = 0; l && i < fl_speech_list_size(l); i++) {
-        const fl_speech_listed *e = fl_speech_list_get(l, i);
+        const fl_speech_list_entry *e = fl_speech_list_get(l, i);
         const bool ok = *e->id && *e->path && e->ms >= 0 && strlen(e->transcript) <= fuzz_mem.size;
         if (!ok) fuzz_bug("a bad line");
     }
@@ -97,7 +97,7 @@ static void use_tokens(void) {
     const int64_t n = d ? fl_speech_target_opt(d, "ab ba bb", &t, &cap, o) : -1;
     for (int64_t i = 0; i < n; i++)
         if (t[i] < 0 || t[i] >= fl_text_dictionary_size(d)) fuzz_bug("token %" PRId64, t[i]);
-    if (n >= 0) fl_speech_text_of(d, t, n, &back, .separator = "|", .replabels = 2);
+    if (n >= 0) fl_speech_target_text(d, t, n, &back, .separator = "|", .replabels = 2);
     fl_heap_free(t);
     fl_heap_free(back.p);
     fl_text_dictionary_free(d);
@@ -146,7 +146,7 @@ static void use_conf(void) {
     fl_speech_features *f = loaded ? fl_speech_features_new(&c) : NULL;
     fuzz_cost_end(fuzz_mem.size);
     fl_tensor *x = f ? fl_ones(FL_SHAPE(3000), FL_F32) : NULL;
-    if (x && c.hop > 0 && !fl_speech_features_of(f, x) && !fl_error()) fuzz_bug("no features and no error");
+    if (x && c.hop > 0 && !fl_speech_features_compute(f, x) && !fl_error()) fuzz_bug("no features and no error");
     fl_speech_features_free(f);
 }
 

@@ -168,7 +168,7 @@ static void read_file(fl_text_tokenizer *t) {
     }
     fl_text_ngram *m = fl_text_ngram_load("m");
     fl_text_ngram_sum sum = {0};
-    if (m) fl_text_ngram_text(m, "a b\na a\n", 8, &sum);
+    if (m) fl_text_ngram_score_text(m, "a b\na a\n", 8, &sum);
     else if (!fl_error()) fuzz_bug("a model was refused without an error");
     fl_text_ngram_free(m);
     fuzz_cost_end(fuzz_mem.size);

@@ -133,7 +133,7 @@ static void runs(void) {
     refused_or(ok);
     if (!ok) return;
     double box[4];
-    fl_vision_rle_mask(&r, mask), fl_vision_rle_box(&r, box);
+    fl_vision_rle_decode(&r, mask), fl_vision_rle_box(&r, box);
     int64_t area = 0;
     for (int64_t i = 0; i < h * w; i++) area += mask[i];
     if (area != fl_vision_rle_area(&r)) fuzz_bug("a mask of %d cells, runs of another area", (int)area);

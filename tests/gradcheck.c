@@ -1221,7 +1221,7 @@ int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "cpu";
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) return 2;
-    fl_on_error(quiet_errors, NULL);
+    fl_set_error_handler(quiet_errors, NULL);
     if (!strcmp(name, "--groups")) { /* what may be named behind the backend */
         make_groups();
         for (int i = 0; i < n_groups; i++) puts(groups[i].name);

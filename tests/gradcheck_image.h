@@ -59,7 +59,7 @@ static fl_var *run_interpolate(fl_var **x, const grad_case *c) {
     return y ? fv_mul(y, y) : NULL;
 }
 
-static const fl_window_opts window_settings[] = {
+static const fl_unfold_opts window_settings[] = {
     {.kernel = {2}}, {.kernel = {2, 3}, .stride = {2}, .pad = {1}},
     {.kernel = {2}, .dilation = {2}}};
 

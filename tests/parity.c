@@ -223,7 +223,7 @@ static fl_axes axes_of(const parity_case *c) {
 }
 
 static fl_dtype dtype_of(const parity_case *c, const char *name) {
-    return fl_dtype_named(text_of(c, name));
+    return fl_dtype_by_name(text_of(c, name));
 }
 
 /* 0 as an option that means 0. */
@@ -986,7 +986,7 @@ static void check_case(verdict *v, parity_case *c, const op_line *op) {
 static bool make_inputs(parity_case *c) {
     for (int i = 0; i < c->n_in; i++) {
         const golden *g = &c->in[i];
-        fl_tensor *t = *g->dtype ? fl_from_host(g->bytes, g->shape, fl_dtype_named(g->dtype))
+        fl_tensor *t = *g->dtype ? fl_from_host(g->bytes, g->shape, fl_dtype_by_name(g->dtype))
                        : g->integer ? fl_int((int64_t)g->number) : fl_num(g->number);
         c->x[i] = c->has[0][i] ? fv_param(t) : fv_const(t);
     }
@@ -995,7 +995,7 @@ static bool make_inputs(parity_case *c) {
 
 /* fl has the dtype, and more than its storage: it can add. */
 static bool computes(const char *dtype) {
-    fl_dtype d = fl_dtype_named(dtype);
+    fl_dtype d = fl_dtype_by_name(dtype);
     fl_scope s = fl_scope_begin();
     bool ok = d != FL_DTYPE_NONE && fl_add(fl_zeros(FL_SHAPE(1), d), fl_zeros(FL_SHAPE(1), d));
     fl_error_clear();
@@ -1007,10 +1007,10 @@ static bool computes(const char *dtype) {
 static const char *lacking(const parity_case *c, bool compute) {
     for (int i = 0; i < c->n_in + c->n_out; i++) {
         const char *d = i < c->n_in ? c->in[i].dtype : c->out[i - c->n_in].dtype;
-        if (*d && (fl_dtype_named(d) == FL_DTYPE_NONE || (compute && !computes(d)))) return d;
+        if (*d && (fl_dtype_by_name(d) == FL_DTYPE_NONE || (compute && !computes(d)))) return d;
     }
     for (int i = 0; i < c->n_args; i++)
-        if (!strcmp(c->args[i].name, "dtype") && fl_dtype_named(c->args[i].value) == FL_DTYPE_NONE)
+        if (!strcmp(c->args[i].name, "dtype") && fl_dtype_by_name(c->args[i].value) == FL_DTYPE_NONE)
             return c->args[i].value;
     return NULL;
 }
@@ -1172,7 +1172,7 @@ int main(int argc, char **argv) {
         else if (!strcmp(argv[i], "--dir") && i + 1 < argc) dir = argv[++i];
         else argv[1 + n_names++] = argv[i];
     }
-    fl_on_error(ignore_error, NULL);
+    fl_set_error_handler(ignore_error, NULL);
     return summary(run_folder(dir, n_names, argv + 1));
 }
 

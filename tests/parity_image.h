@@ -106,7 +106,7 @@ static int interpolate_options(parity_case *c, fl_var **y) {
 }
 
 static int fold(parity_case *c, fl_var **y) {
-    fl_window_opts o = {0};
+    fl_unfold_opts o = {0};
     settings_of(c, "kernel", o.kernel);
     settings_of(c, "stride", o.stride);
     settings_of(c, "pad", o.pad);

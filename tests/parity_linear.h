@@ -41,7 +41,7 @@
 
 static fl_fft_norm norm_of(const parity_case *c) {
     const char *norm = text_of(c, "norm");
-    return norm[0] == 'o' ? FL_NORM_ORTHO : norm[0] == 'f' ? FL_NORM_FORWARD : FL_NORM_BACKWARD;
+    return norm[0] == 'o' ? FL_FFT_ORTHO : norm[0] == 'f' ? FL_FFT_FORWARD : FL_FFT_BACKWARD;
 }
 
 static fl_var *fftn_options(const parity_case *c) {

@@ -35,7 +35,7 @@ static fl_tensor *result(const char *kind, const char *line) {
         return fl_vision_adjust(t, (fl_vision_adjustment)k, v[0], .bilinear = a, .size = (int)b);
     if (!strcmp(kind, "crop") && sscanf(line, "%lld", &a) == 1) {
         fl_vision_item item = {.image = t};
-        const fl_vision_step step = fl_vision_center_crop(a);
+        const fl_vision_transform step = fl_vision_center_crop(a);
         return fl_vision_apply(&step, 1, &item, NULL) ? item.image : NULL;
     }
     fl_rng rng = fl_data_rng((uint64_t)seed, 0, 0);
@@ -50,8 +50,8 @@ static fl_tensor *result(const char *kind, const char *line) {
     }
     if (!strcmp(kind, "policy") && sscanf(line, "%lld %lld", &a, &b) == 2) {
         fl_vision_item item = {.image = t};
-        const fl_vision_step step[] = {fl_vision_rand_augment(1, b), fl_vision_trivial_augment_wide(),
-                                       fl_vision_auto_augment()};
+        const fl_vision_transform step[] = {fl_vision_rand_augment(1, b), fl_vision_trivial_augment_wide(),
+                                            fl_vision_auto_augment()};
         return fl_vision_apply(&step[a], 1, &item, &rng) ? item.image : NULL;
     }
     return NULL;

@@ -1350,7 +1350,7 @@ int main(int argc, char **argv) {
     shared = &state;
     if (argc > 1) backend_name = argv[1];
     if (argc < 3 && strcmp(backend_name, "cpu")) count /= 8;
-    fl_on_error(quiet_errors, NULL);
+    fl_set_error_handler(quiet_errors, NULL);
     fl_scope s = fl_scope_begin();
     const bool works = choose_backend(backend_name) && fl_ones(FL_SCALAR_SHAPE, FL_F32); /* a device */
     fl_scope_end(&s);

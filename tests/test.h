@@ -76,7 +76,7 @@ static bool test__skipped;
     } while (0)
 
 /* Makes every error of fl a return value instead of the end of the process. */
-#define test_errors_return() fl_on_error(test__ignore_error, NULL)
+#define test_errors_return() fl_set_error_handler(test__ignore_error, NULL)
 /* An error is pending and its text contains part; clears it. */
 #define CHECK_ERROR(part) (test__contains(fl_error(), (part), __FILE__, __LINE__, "fl_error()") ? \
                            (fl_error_clear(), true) : (fl_error_clear(), false))
@@ -87,8 +87,8 @@ static bool test__skipped;
 /* Nothing is pending, nothing lives, no function left this thread quiet: for the end of a test, whose errors
    return from then on. */
 #define CHECK_NOTHING_LIVES() \
-    (CHECK_NO_ERROR(), CHECK_EQ_INT(fl_live_tensors(), 0), CHECK_EQ_INT(fl_mem_live(), 0), \
-     fl_on_error(test__hear_error, NULL), test__heard = 0, fl_err_null("an error"), fl_error_clear(), \
+    (CHECK_NO_ERROR(), CHECK_EQ_INT(fl_live_tensors(), 0), CHECK_EQ_INT(fl_mem_live_buffers(), 0), \
+     fl_set_error_handler(test__hear_error, NULL), test__heard = 0, fl_err_null("an error"), fl_error_clear(), \
      CHECK_EQ_INT(test__heard, 1))
 
 /* Defined where the address or the thread sanitizer watches: freed memory is kept, all is slow. */

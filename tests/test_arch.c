@@ -4,12 +4,12 @@
 
 static fl_nn_module *limited(const char *text, int64_t max_parameters, int64_t max_layers) {
     const fl_speech_arch_opts o = {.max_parameters = max_parameters, .max_layers = max_layers};
-    return fl_speech_arch_of("a.arch", text, (int64_t)strlen(text), 3, 7, o);
+    return fl_speech_arch_parse("a.arch", text, (int64_t)strlen(text), 3, 7, o);
 }
 
 static fl_nn_module *arch(const char *text, int64_t features, int64_t labels, fl_rng *rng) {
-    return fl_speech_arch_of("a.arch", text, (int64_t)strlen(text), features, labels,
-                             (fl_speech_arch_opts){.rng = rng});
+    return fl_speech_arch_parse("a.arch", text, (int64_t)strlen(text), features, labels,
+                                (fl_speech_arch_opts){.rng = rng});
 }
 
 /* What a layer makes of [1, 2, 3, 4] (batch, channels, features, time), sizes written fastest first. */
@@ -463,7 +463,7 @@ static void ten_steps(const char *line, const char *name, const char *text, cons
     fl_tensor *target = fl_from_host((int64_t[]){0, 1, 1, 2, 3, -1}, FL_SHAPE(2, 3), FL_I64);
     fl_tensor *lengths = fl_from_host((int64_t[]){3, 2}, FL_SHAPE(2), FL_I64);
     int count = 0;
-    CHECK(fl_nn_named(both, fill, &count));
+    CHECK(fl_nn_visit_tensors(both, fill, &count));
     fl_optim *optim = fl_optim_sgd(fl_nn_parameters(both), .lr = 0.1);
     for (int k = 0; k < 10; k++) {
         fl_scope step = fl_scope_begin();
@@ -507,7 +507,7 @@ TEST(ten_steps_are_those_of_pytorch) {
 }
 
 int main(int argc, char **argv) {
-    fl_on_error(test__ignore_error, NULL);
+    fl_set_error_handler(test__ignore_error, NULL);
     return test_main(argc, argv);
 }
 /* MIT licence: see LICENSE. */

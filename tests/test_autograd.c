@@ -1347,7 +1347,7 @@ TEST(small_tensors_between_forward_and_backward) {
 /* ---- errors ---- */
 
 TEST(roots_and_operands_are_checked) {
-    fl_on_error(count_errors, NULL);
+    fl_set_error_handler(count_errors, NULL);
     fl_scope s = fl_scope_begin();
     fl_var *x = PARAM(FL_SHAPE(2, 3), 1, 2, 3, 4, 5, 6), *y = fv_square(x);
     CHECK(!fl_backward(y));
@@ -1384,7 +1384,7 @@ TEST(roots_and_operands_are_checked) {
 }
 
 TEST(backward_refuses_while_an_error_is_pending) {
-    fl_on_error(count_errors, NULL);
+    fl_set_error_handler(count_errors, NULL);
     fl_scope s = fl_scope_begin();
     fl_var *x = PARAM(FL_SHAPE(2), 1, 2), *y = total(x);
     fv_add(x, fv_const(fl_ones(FL_SHAPE(3), FL_F64)));
@@ -1403,7 +1403,7 @@ static void failing_back(fl_node *n, fl_var *dy) {
 }
 
 TEST(an_error_in_the_middle) {
-    fl_on_error(count_errors, NULL);
+    fl_set_error_handler(count_errors, NULL);
     fl_scope s = fl_scope_begin();
     fl_var *x = PARAM(FL_SHAPE(2), 1, 2), *h = fv_exp(x);
     for (int i = 0; i < 10; i++) h = fv_tanh(h);
@@ -1443,7 +1443,7 @@ static int chain(void) {
         fv_drop(y);
         fl_scope_end(&s);
     }
-    return fl_live_tensors() != 0 || fl_mem_live() != 0;
+    return fl_live_tensors() != 0 || fl_mem_live_buffers() != 0;
 }
 
 TEST(a_million_nodes_on_a_small_stack) {
@@ -1554,14 +1554,14 @@ static void *attempt_step(void *arg) {
     attempt *a = arg;
     double ignored[4];
     fl_mem_manager *failing = a->buffers ? fl_mem_failing(NULL, a->n, !a->once) : NULL;
-    fl_mem_manager *before = failing ? fl_mem_use(failing) : NULL;
+    fl_mem_manager *before = failing ? fl_mem_set_current(failing) : NULL;
     heap_once = a->once;
     heap_failed = false;
     if (!a->buffers) __atomic_store_n(&heap_left, a->n, __ATOMIC_RELAXED);
     bool ok = step(1, ignored);
     __atomic_store_n(&heap_left, INT64_MAX, __ATOMIC_RELAXED);
     if (failing) {
-        fl_mem_use(before);
+        fl_mem_set_current(before);
         fl_mem_close(failing);
     }
     a->failed = !ok;

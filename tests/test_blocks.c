@@ -24,7 +24,7 @@ TEST(q8_keeps_half_a_step) {
     fl_tensor *x = fl_mul(normal(FL_SHAPE(3, 5, 64)), fl_num(100)), *q = fl_cast(x, fl_q8());
     CHECK_EQ_INT(q->shape[2], 2);
     CHECK_EQ_INT(fl_dtype_size(q->dtype), 34);
-    CHECK(!strcmp(fl_dtype_name(q->dtype), "q8") && fl_dtype_named("q8") == fl_q8());
+    CHECK(!strcmp(fl_dtype_name(q->dtype), "q8") && fl_dtype_by_name("q8") == fl_q8());
     fl_tensor *y = fl_cast(q, FL_F32);
     /* scale / 2, the f16 rounding of the scale (127 of them), and that of a number past 127 steps */
     fl_tensor *blocks = fl_reshape(x, FL_SHAPE(-1, 32));
@@ -208,7 +208,7 @@ TEST(a_dtype_of_the_test) {
     fl_scope s = fl_scope_begin();
     const fl_dtype_info info = {"sign8", 5, 8, signs_unpack, signs_pack};
     fl_dtype d = fl_dtype_register(&info);
-    CHECK(d >= FL_DTYPE_COUNT && fl_dtype_register(&info) == d && fl_dtype_named("sign8") == d);
+    CHECK(d >= FL_DTYPE_COUNT && fl_dtype_register(&info) == d && fl_dtype_by_name("sign8") == d);
     CHECK(fl_dtype_wide(d) == FL_F32 && !fl_dtype_is_float(d));
     CHECK(fl_dtype_registered(d)->block == 8 && fl_dtype_registered(FL_F32) == NULL);
     const float x[] = {1, -1, 1, -1, -1, 1, 1, 1}, all = 2;
@@ -312,7 +312,7 @@ TEST(safetensors_of_registered_dtypes) {
     static const char path[] = "build/test_blocks.safetensors";
     fl_scope s = fl_scope_begin();
     fl_tensor *x = fl_cast(normal(FL_SHAPE(4, 6)), e5m2());
-    const fl_data_named named = {"w", x};
+    const fl_data_named_tensor named = {"w", x};
     REQUIRE(fl_data_save_safetensors(path, &named, 1, NULL, 0));
     for (int mapped = 0; mapped < 2; mapped++) {
         fl_data_file *f = mapped ? fl_data_map_safetensors(path, true) : fl_data_open_safetensors(path);
@@ -321,7 +321,7 @@ TEST(safetensors_of_registered_dtypes) {
         fl_data_close(f);
     }
     test_errors_return();
-    const fl_data_named blocks = {"w", fl_zeros(FL_SHAPE(2), fl_q8())};
+    const fl_data_named_tensor blocks = {"w", fl_zeros(FL_SHAPE(2), fl_q8())};
     CHECK(!fl_data_save_safetensors(path, &blocks, 1, NULL, 0));
     CHECK_ERROR("safetensors has no dtype q8");
     static const char header[] = "{\"w\":{\"dtype\":\"F8_E4M3\",\"shape\":[1],\"data_offsets\":[0,1]}}    ";

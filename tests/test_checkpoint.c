@@ -76,7 +76,7 @@ static void end_test(void) {
     CHECK(remove(folder) == 0); /* nothing else was left there */
     CHECK_NO_ERROR();
     CHECK_EQ_INT(fl_live_tensors(), 0);
-    CHECK_EQ_INT(fl_mem_live(), 0);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
 }
 
 typedef struct bytes {
@@ -433,7 +433,7 @@ TEST(checkpoints_that_do_not_fit) {
     }
     /* Another count of batches; other groups; another shape; an optimizer of other numbers; no average. */
     training_begin(&t, (settings){CNN, FL_F16, FL_LR_COSINE}, 3);
-    t.set = fl_data_span(t.set, 0, 5);
+    t.set = fl_data_slice(t.set, 0, 5);
     refuses(&t, a, "a: 'batches' is 5, but the file has 6");
     t.set = (fl_data_free(t.set), data_of(2));
     CHECK_EQ_INT(fl_optim_group_of(t.optim, t.net, "6.weight"), 2);
@@ -477,7 +477,7 @@ TEST(the_way_of_bf16) {
     fl_nn_module *net = fl_nn_linear(128, 128);
     fl_optim *o = fl_optim_sgd(fl_nn_parameters(net), .lr = 0.1);
     const char *path = test_file("way.safetensors");
-    fl_message_use(hear_message, said, FL_LOG_INFO);
+    fl_log_set_sink(hear_message, said, FL_LOG_INFO);
     for (int i = 0; i < 3; i++) {
         if (i) {
             CHECK(fl_set_matmul_precision(FL_BF16) && fl_cpu_set_bf16(was[i]));
@@ -485,8 +485,8 @@ TEST(the_way_of_bf16) {
             char taken[40];
             snprintf(taken, sizeof taken, "use '%s' (as set)", was[i]);
             CHECK_STR(said, taken);
-            CHECK_STR(fl_cpu_bf16_taken(), was[i]);
-        } else CHECK(!fl_cpu_bf16_taken());
+            CHECK_STR(fl_cpu_bf16_used(), was[i]);
+        } else CHECK(!fl_cpu_bf16_used());
         CHECK(fl_optim_save_checkpoint(path, net, o, NULL));
         fl_data_file *f = fl_data_open_safetensors(path);
         const char *there = fl_data_meta(f, "cpu.bf16");
@@ -510,7 +510,7 @@ TEST(loading_large_parameters) {
     test_errors_return();
     for (int k = 0; k < 3; k++) {
         const bool native = k == 1, viewed = k == 2;
-        if (native) fl_mem_use(fl_mem_native());
+        if (native) fl_mem_set_current(fl_mem_native());
         fl_scope s = fl_scope_begin();
         fl_seed(1);
         fl_nn_module *saved = fl_nn_linear(200, 200), *net = fl_nn_linear(200, 200);
@@ -530,7 +530,7 @@ TEST(loading_large_parameters) {
         fl_nn_free(saved);
         fl_nn_free(net);
         fl_scope_end(&s);
-        fl_mem_use(NULL);
+        fl_mem_set_current(NULL);
     }
     end_test();
 }
@@ -541,15 +541,15 @@ static void rewrite(const char *from, const char *to, const char *version, const
                                        "rng.key", "rng.counter", "optim", "optim.groups"};
     fl_scope s = fl_scope_begin();
     fl_data_file *f = fl_data_open_safetensors(from);
-    fl_data_named named[64];
-    fl_data_pair meta[8];
+    fl_data_named_tensor named[64];
+    fl_data_key_value meta[8];
     int n = 0, m = 0;
     REQUIRE(f && fl_data_count(f) <= 64);
     for (; n < fl_data_count(f); n++)
-        named[n] = (fl_data_named){fl_data_name(f, n), fl_data_read(f, fl_data_name(f, n))};
+        named[n] = (fl_data_named_tensor){fl_data_name(f, n), fl_data_read(f, fl_data_name(f, n))};
     for (int i = 0; i < 8; i++)
         if (!without || strcmp(keys[i], without))
-            meta[m++] = (fl_data_pair){keys[i], i || !version ? fl_data_meta(f, keys[i]) : version};
+            meta[m++] = (fl_data_key_value){keys[i], i || !version ? fl_data_meta(f, keys[i]) : version};
     CHECK(fl_data_save_safetensors(to, named, n, meta, m));
     fl_data_close(f);
     fl_scope_end(&s);
@@ -616,12 +616,12 @@ static int shard(const char *from) {
                                        "rng.key", "rng.counter", "optim", "optim.groups"};
     fl_scope s = fl_scope_begin();
     fl_data_file *f = fl_data_open_safetensors(from), *all = NULL;
-    fl_data_named named[64];
-    fl_data_pair meta[8];
+    fl_data_named_tensor named[64];
+    fl_data_key_value meta[8];
     const int n = f && fl_data_count(f) <= 64 ? (int)fl_data_count(f) : 0;
     for (int i = 0; i < n; i++)
-        named[i] = (fl_data_named){fl_data_name(f, i), fl_data_read(f, fl_data_name(f, i))};
-    for (int i = 0; i < 8; i++) meta[i] = (fl_data_pair){keys[i], f ? fl_data_meta(f, keys[i]) : NULL};
+        named[i] = (fl_data_named_tensor){fl_data_name(f, i), fl_data_read(f, fl_data_name(f, i))};
+    for (int i = 0; i < 8; i++) meta[i] = (fl_data_key_value){keys[i], f ? fl_data_meta(f, keys[i]) : NULL};
     CHECK(n && fl_data_save_sharded(file_of(INDEX), named, n, meta, 8, 100));
     fl_data_close(f);
     all = fl_data_open_safetensors(file_of(INDEX));
@@ -714,9 +714,9 @@ static bool file_with_fault(training *t, const char *path, bool save, fault what
     disk.for_ever = heap.for_ever = for_ever;
     if (what == DISK) disk.fail_at = n;
     if (what == HEAP) heap.fail_at = n;
-    if (what == BUFFERS) before = fl_mem_use(failing = fl_mem_failing(NULL, n, for_ever));
+    if (what == BUFFERS) before = fl_mem_set_current(failing = fl_mem_failing(NULL, n, for_ever));
     const bool ok = training_file(t, path, save);
-    if (failing) fl_mem_use(before), fl_mem_close(failing);
+    if (failing) fl_mem_set_current(before), fl_mem_close(failing);
     *reached = what == DISK ? disk.calls >= n : what == HEAP ? heap.calls >= n : !ok;
     disk.fail_at = 0, heap.fail_at = 0;
     return ok;
@@ -900,7 +900,7 @@ static void golden_end(golden *g) {
 }
 
 /* What item i of a golden file is: finite, and in [0, 1) where an optimizer wants that. */
-static void golden_bytes(const fl_nn_item *item, int64_t i, unsigned char *to, size_t n) {
+static void golden_bytes(const fl_nn_state_item *item, int64_t i, unsigned char *to, size_t n) {
     const double number = (double)(1 + i % 61) / 64;
     const bool flag = item->tensor->dtype == FL_B8;
     for (size_t k = 0; k < n; k++) to[k] = (unsigned char)(flag ? 1 : (7 * (size_t)i + 13 * k) % 60);
@@ -912,7 +912,7 @@ static void golden_bytes(const fl_nn_item *item, int64_t i, unsigned char *to, s
 static void golden_values(golden *g, bool check) {
     const fl_optim_progress at = {1 << 20, 3, 17};
     for (int64_t i = 0; i < g->c.state.n; i++) {
-        const fl_nn_item *item = &g->c.state.item[i];
+        const fl_nn_state_item *item = &g->c.state.item[i];
         unsigned char want[512], have[512];
         const size_t n = (size_t)fl_numel(item->tensor) * fl_dtype_size(item->tensor->dtype);
         REQUIRE(n <= sizeof want);

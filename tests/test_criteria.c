@@ -744,9 +744,9 @@ TEST(any_request_for_memory_may_fail) {
         /* and of the memory manager, whose blocks the heap does not see again */
         for (int64_t n = 1, ok = 0; !ok && n < 2000; n++, points++) {
             fl_scope inner = fl_scope_begin();
-            fl_mem_manager *failing = fl_mem_failing(NULL, n, true), *before = fl_mem_use(failing);
+            fl_mem_manager *failing = fl_mem_failing(NULL, n, true), *before = fl_mem_set_current(failing);
             ok = align_and_best();
-            fl_mem_use(before);
+            fl_mem_set_current(before);
             fl_mem_close(failing);
             CHECK(ok ? !fl_error() : fl_error() != NULL);
             fl_error_clear();
@@ -857,7 +857,7 @@ TEST(targets_that_do_not_fit) {
 }
 
 int main(int argc, char **argv) {
-    fl_on_error(test__ignore_error, NULL);
+    fl_set_error_handler(test__ignore_error, NULL);
     return test_main(argc, argv);
 }
 /* MIT licence: see LICENSE. */

@@ -63,7 +63,7 @@ static double small_work(void) {
 TEST(works_and_leaves_nothing) {
     NEEDS_CUDA;
     CHECK_EQ_INT(small_work(), 72);
-    CHECK_EQ_INT(fl_mem_live(), 0);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
 }
 
 TEST(no_device_no_driver_an_old_one_another_architecture_are_errors_that_name_the_way_out) {
@@ -109,7 +109,7 @@ TEST(any_call_of_the_runtime_may_fail_and_the_next_try_works) {
             CHECK_EQ_INT(y, 72);
         fl_error_clear();
         CHECK_EQ_INT(small_work(), 72);
-        CHECK_EQ_INT(fl_mem_live(), 0);
+        CHECK_EQ_INT(fl_mem_live_buffers(), 0);
         failures += failed; /* not where memory is asked for again */
     }
     CHECK(!failed && failures > 10);
@@ -532,7 +532,7 @@ TEST(what_the_cpu_alone_has_a_kernel_for_is_known) {
     const int cuda = fl_backend_default();
     CHECK(fl_lattice_register());
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        CHECK(!fl_backend_has(cuda, fl_op_named(known[i])));
+        CHECK(!fl_backend_has(cuda, fl_op_by_name(known[i])));
     for (fl_op op = 1; op < fl_op_count(); op++) {
         bool listed = !fl_backend_has(0, op) || fl_backend_has(cuda, op);
         for (size_t i = 0; i < sizeof known / sizeof *known; i++)
@@ -577,7 +577,7 @@ TEST(clipping_and_a_step_of_all_parameters_are_six_launches) {
     CHECK_NEAR(got, want, 1e-6 * want);
     for (int i = 0; i < 33; i++) CHECK_NEAR(a[i], b[i], 1e-6);
     CHECK_EQ_INT(launches, 6);
-    CHECK_EQ_INT(fl_mem_live(), 0);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
 }
 
 /* What waits in the queue is as if it had run: a step that reads what one before wrote, a tensor that is
@@ -638,7 +638,7 @@ static void paged_put(fl_mem_manager *self, fl_buffer *b) {
 TEST(slots_leave_no_pin_behind) {
     NEEDS_CUDA;
     fl_mem_manager paged = {.name = "paged", .get = paged_get, .put = paged_put};
-    fl_mem_use(&paged);
+    fl_mem_set_current(&paged);
     for (int narrow = 0; narrow < 2; narrow++) {
         fl_scope s = fl_scope_begin();
         const fl_dtype d = narrow ? FL_BF16 : FL_F32;
@@ -655,7 +655,7 @@ TEST(slots_leave_no_pin_behind) {
         CHECK_NEAR(fl_item(fl_select(fl_select(y[2], 0, 0), 0, 0)), 1, 1e-3);
         fl_scope_end(&s);
     }
-    fl_mem_use(NULL);
+    fl_mem_set_current(NULL);
 }
 
 /* ---- streams ---- */
@@ -825,7 +825,7 @@ TEST(memory_goes_back_to_its_stream) {
         fl_stream(1);
         fl_tensor *batch = fl_full(FL_SHAPE(5000), step, FL_F32);
         fl_stream(0);
-        y = fl_promote(&inner, fl_mul(batch, x));
+        y = fl_scope_escape(&inner, fl_mul(batch, x));
         fl_scope_end(&inner);
         if (step == 2) fl_mem_stats_reset_peak(m);
         CHECK_EQ_INT(fl_item(fl_sum(y, FL_ALL_AXES)), step * 10000);
@@ -879,7 +879,7 @@ static void train_graph(graph_run *r, fl_cuda_graph *g) {
         if (step == 4) { /* the graph's memory stays its own */
             fl_mem_manager *m = x->buffer->device->manager;
             if (m) m->trim(m);
-            for (int i = 0; i < 64; i++) other[i] = fl_promote(&s, fl_full(FL_SHAPE(100), 7, FL_F32));
+            for (int i = 0; i < 64; i++) other[i] = fl_scope_escape(&s, fl_full(FL_SHAPE(100), 7, FL_F32));
         }
         r->loss[step] = (float)fl_item(loss);
         fl_scope_end(&s);
@@ -906,7 +906,7 @@ TEST(a_replayed_step_gives_the_bits_of_the_step) {
     CHECK(!memcmp(&eager, &graph, sizeof eager));
     for (int i = 1; i < GRAPH_STEPS; i++) CHECK(eager.loss[i] != eager.loss[i - 1]);
     if (cuda_emu_launches) CHECK(middle - before + 7 * 20 < cuda_emu_launches() - middle);
-    CHECK_EQ_INT(fl_mem_live(), 0);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
 }
 
 /* What a graph reads it keeps. */
@@ -1019,7 +1019,7 @@ TEST(any_call_may_fail_around_a_graph) {
         CHECK(fl_cuda_graph_replay(g) && fl_sync(x));
         fl_cuda_graph_free(g);
         fl_scope_end(&s);
-        CHECK_EQ_INT(fl_mem_live(), 0);
+        CHECK_EQ_INT(fl_mem_live_buffers(), 0);
         failures += failed;
     }
     CHECK(!failed && failures > 10);
@@ -1124,7 +1124,7 @@ TEST(devices_move_to_each_other) {
         fl_scope_end(&s);
     }
     CHECK(!cuda_emu_waiting || waiting > 5);
-    CHECK_EQ_INT(fl_mem_live(), 0);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
 }
 
 TEST(operands_of_two_devices_are_an_error_that_names_both) {
@@ -1212,7 +1212,7 @@ TEST(any_call_may_fail_between_two_devices) {
             CHECK(bad ? !again : got == 300);
             if (!again) failures += failed = bad;
             fl_scope_end(&s);
-            CHECK_EQ_INT(fl_mem_live(), 0);
+            CHECK_EQ_INT(fl_mem_live_buffers(), 0);
         }
     CHECK(!failed && failures > 10);
 }
@@ -1240,7 +1240,7 @@ TEST(threads_work_on_two_devices) {
         void *ok = NULL;
         CHECK(!pthread_join(thread[i], &ok) && ok == name[i % 2]);
     }
-    CHECK_EQ_INT(fl_mem_live(), 0);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
 }
 
 /* In a process of its own, as every test: the device stays broken. */

@@ -56,15 +56,15 @@ TEST(samples_belong_to_the_callers_scope) {
 
 TEST(index_sets) {
     test_errors_return();
-    fl_data_set *set = fl_data_span(numbers(10), 3, 4);
+    fl_data_set *set = fl_data_slice(numbers(10), 3, 4);
     CHECK_EQ_INT(fl_data_size(set), 4);
     for (int i = 0; i < 4; i++) CHECK_EQ_INT(label(set, i), 3 + i);
     fl_data_free(set);
-    set = fl_data_span(numbers(10), 10, 0);
+    set = fl_data_slice(numbers(10), 10, 0);
     CHECK_EQ_INT(fl_data_size(set), 0);
     fl_data_free(set);
     const int64_t index[3] = {9, 0, 9};
-    set = fl_data_resample(numbers(10), index, 3);
+    set = fl_data_subset(numbers(10), index, 3);
     for (int i = 0; i < 3; i++) CHECK_EQ_INT(label(set, i), index[i]);
     fl_data_free(set);
     for (int rank = 0; rank < 3; rank++) {
@@ -84,7 +84,7 @@ TEST(zip_joins_fields) {
     test_errors_return();
     fl_scope s = fl_scope_begin();
     fl_data_set *set =
-        fl_data_zip((fl_data_set *[]){numbers(3), fl_data_span(numbers(5), 2, 3)}, 2);
+        fl_data_zip((fl_data_set *[]){numbers(3), fl_data_slice(numbers(5), 2, 3)}, 2);
     fl_data_sample b;
     REQUIRE(fl_data_get(set, 1, &b));
     CHECK_EQ_INT(b.n, 4);
@@ -291,7 +291,7 @@ TEST(a_set_of_ones_own) {
     CHECK_ERROR("field 0 of sample 3 is f32 [4], expected f32 [3]");
     CHECK(fl_data_set_epoch(set, 1) && !fl_data_set_epoch(set, 2));
     CHECK_ERROR("a set could not start epoch 2");
-    set = fl_data_span(fl_data_resample(set, (int64_t[]){0, 3}, 2), 0, 2);
+    set = fl_data_slice(fl_data_subset(set, (int64_t[]){0, 3}, 2), 0, 2);
     CHECK(!fl_data_get(set, 1, &b));
     CHECK_ERROR("field 0 of sample 7 is NULL"); /* from below four wrappers */
     closed = 0;
@@ -316,19 +316,19 @@ TEST(wrong_arguments) {
     REFUSES(fl_data_tensors((fl_tensor *[]){x, y}, 2), "tensor 1");
     REFUSES(fl_data_tensors((fl_tensor *[]){x, NULL}, 2), "tensor 1");
     REFUSES(fl_data_tensors((fl_tensor *[]){fl_full(FL_SCALAR_SHAPE, 1, FL_F32)}, 1), "tensor 0");
-    REFUSES(fl_data_span(NULL, 0, 1), "fl_data_span: the set is NULL");
-    REFUSES(fl_data_span(numbers(3), -1, 1), "must not be negative, got -1 and 1");
-    REFUSES(fl_data_span(numbers(3), 2, 2), "length 2 from offset 2 exceeds the 3 samples");
-    REFUSES(fl_data_span(numbers(3), 0, INT64_MAX), "the 3 samples");
-    REFUSES(fl_data_span(numbers(3), 0, -1), "got 0 and -1");
+    REFUSES(fl_data_slice(NULL, 0, 1), "fl_data_slice: the set is NULL");
+    REFUSES(fl_data_slice(numbers(3), -1, 1), "must not be negative, got -1 and 1");
+    REFUSES(fl_data_slice(numbers(3), 2, 2), "length 2 from offset 2 exceeds the 3 samples");
+    REFUSES(fl_data_slice(numbers(3), 0, INT64_MAX), "the 3 samples");
+    REFUSES(fl_data_slice(numbers(3), 0, -1), "got 0 and -1");
     REFUSES(fl_data_shard(NULL, 0, 1), "fl_data_shard: the set is NULL");
     REFUSES(fl_data_shard(numbers(3), 2, 2), "got 2 with ranks 2");
     REFUSES(fl_data_shard(numbers(3), 0, 0), "got 0 with ranks 0");
-    REFUSES(fl_data_resample(NULL, NULL, 0), "fl_data_resample: the set is NULL");
-    REFUSES(fl_data_resample(numbers(3), (int64_t[]){0, 3}, 2), "index[1] must be in [0, 3), got 3");
-    REFUSES(fl_data_resample(numbers(3), (int64_t[]){-1}, 1), "got -1");
-    REFUSES(fl_data_resample(numbers(3), NULL, 2), "index is NULL");
-    REFUSES(fl_data_resample(numbers(3), (int64_t[]){0}, -1), "got n -1");
+    REFUSES(fl_data_subset(NULL, NULL, 0), "fl_data_subset: the set is NULL");
+    REFUSES(fl_data_subset(numbers(3), (int64_t[]){0, 3}, 2), "index[1] must be in [0, 3), got 3");
+    REFUSES(fl_data_subset(numbers(3), (int64_t[]){-1}, 1), "got -1");
+    REFUSES(fl_data_subset(numbers(3), NULL, 2), "index is NULL");
+    REFUSES(fl_data_subset(numbers(3), (int64_t[]){0}, -1), "got n -1");
     REFUSES(fl_data_shuffle(NULL, 0), "fl_data_shuffle: the set is NULL");
     REFUSES(fl_data_concat(NULL, 1), "sets is NULL");
     REFUSES(fl_data_concat((fl_data_set *[]){numbers(2), NULL}, 2), "set 1");
@@ -345,7 +345,7 @@ TEST(wrong_arguments) {
     REFUSES(fl_data_set_epoch(NULL, 0), "the set is NULL");
     REFUSES(fl_data_get(NULL, 0, NULL), "the set, or out, is NULL");
     /* the first text stays */
-    REFUSES(fl_data_span(fl_data_batch(numbers(3), 0, true), 0, 0), "got 0");
+    REFUSES(fl_data_slice(fl_data_batch(numbers(3), 0, true), 0, 0), "got 0");
     CHECK_EQ_INT(fl_data_size(NULL), 0);
     fl_data_free(NULL);
     fl_scope_end(&s);
@@ -357,7 +357,7 @@ TEST(batches_of_unlike_samples) {
     fl_scope s = fl_scope_begin();
     fl_data_sample b;
     fl_data_set table = {.size = 10, .get = growing_get};
-    fl_data_set *set = fl_data_resample(fl_data_set_new(&table, NULL, 0), (int64_t[]){4, 6, 6, 6}, 4);
+    fl_data_set *set = fl_data_subset(fl_data_set_new(&table, NULL, 0), (int64_t[]){4, 6, 6, 6}, 4);
     set = fl_data_batch(set, 2, true);
     CHECK(!fl_data_get(set, 0, &b));
     CHECK_ERROR("sample 6 has 2 fields, expected 1");
@@ -506,8 +506,8 @@ static bool use_sets(void) {
     const int64_t index[4] = {0, 5, 2, 3};
     fl_tensor *x = fl_arange(0, 12, 1, FL_F32);
     fl_data_set *set = x ? fl_data_tensors(&x, 1) : NULL;
-    set = set ? fl_data_resample(fl_data_shuffle(set, 3), index, 4) : NULL;
-    set = set ? fl_data_transform(fl_data_span(set, 0, 4), slow_fn, NULL) : NULL;
+    set = set ? fl_data_subset(fl_data_shuffle(set, 3), index, 4) : NULL;
+    set = set ? fl_data_transform(fl_data_slice(set, 0, 4), slow_fn, NULL) : NULL;
     set = set ? fl_data_batch(set, 2, false) : NULL;
     double sum = 0;
     bool ok = set != NULL;
@@ -553,7 +553,7 @@ static int64_t sweep(bool (*action)(void), int64_t most, bool for_ever) {
         fl_error_clear();
         CHECK(action());
         CHECK_NO_ERROR();
-        CHECK(fl_live_tensors() == 0 && fl_mem_live() == 0);
+        CHECK(fl_live_tensors() == 0 && fl_mem_live_buffers() == 0);
     }
     return n;
 }

@@ -239,7 +239,7 @@ static void reader_closed_twice(void) {
 
 static void file_read_after_close(void) {
     const char *path = test_file("y.npz");
-    fl_data_save_npz(path, (fl_data_named[]){{"a", fl_ones(FL_SHAPE(3), FL_F32)}}, 1, false);
+    fl_data_save_npz(path, (fl_data_named_tensor[]){{"a", fl_ones(FL_SHAPE(3), FL_F32)}}, 1, false);
     fl_data_file *f = fl_data_open_npz(path);
     fl_data_close(f);
     fl_data_read(f, "a");

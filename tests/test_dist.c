@@ -119,7 +119,7 @@ TEST(nan_propagates_through_reductions) {
                     fl_number_store(dtypes[k], (char *)in + i * size,
                                     (fl_number){.real = true, .f = bad && nan != 0 ? NAN : 2});
                 }
-                fl_dist_fold((fl_dist_reduction)op, dtypes[k], acc, in, N);
+                fl_dist_accumulate((fl_dist_reduction)op, dtypes[k], acc, in, N);
                 const double want = op == FL_DIST_MIN ? 1 : op == FL_DIST_MAX ? 2 : 3;
                 for (size_t i = 0; i < N; i++) {
                     const double got = fl_number_load(dtypes[k], (char *)acc + i * size).f;
@@ -188,7 +188,7 @@ static void collectives(fl_dist_group *d, int rank, const dist_ranks *r, void *u
         }
     if (everything()) large(d, rank, r->n);
     CHECK_NO_ERROR();
-    CHECK_EQ_INT(fl_dist_failure(d).kind, FL_DIST_FINE);
+    CHECK_EQ_INT(fl_dist_failure(d).kind, FL_DIST_OK);
 }
 
 /* DIST_IMPL of the environment: that one only (make conformance-dist IMPL=gloo). */
@@ -726,7 +726,7 @@ static void ways_of_bf16_differ(fl_dist_group *d, int rank, const dist_ranks *r,
     char said[300] = "";
     (void)r, (void)user;
     fl_nn_module *net = fl_nn_sequential(fl_nn_linear(3, 4));
-    fl_message_use(hear_warning, said, FL_LOG_WARN);
+    fl_log_set_sink(hear_warning, said, FL_LOG_WARN);
     for (int round = 0; round < 3; round++) { /* no products of bf16, other ways, the same way */
         *said = 0;
         CHECK(fl_set_matmul_precision(round ? FL_BF16 : FL_F32));
@@ -834,7 +834,7 @@ TEST(messages_that_are_none) {
     char folder[] = "/tmp/fl-test-XXXXXX", token[64];
     uint8_t secret[FL__DIST_SECRET];
     test_errors_return();
-    fl_message_use(NULL, NULL, FL_LOG_OFF);
+    fl_log_set_sink(NULL, NULL, FL_LOG_OFF);
     fl_dist_impl_use(&fl_dist_ring);
     REQUIRE(mkdtemp(folder));
     for (int proved = 0; proved < 2; proved++) {
@@ -905,7 +905,7 @@ static void meet_with_tokens(const char *const token[2], const char *store, int 
         if ((pid[k] = fork())) continue;
         test__failures = 0;
         test_errors_return();
-        fl_message_use(NULL, NULL, FL_LOG_OFF);
+        fl_log_set_sink(NULL, NULL, FL_LOG_OFF);
         fl_dist_group *d = fl_dist_init(.impl = "ring", .rank = k, .size = 2, .store = store,
                                         .token = token[k], .timeout = timeout);
         if (!error)
@@ -964,7 +964,7 @@ TEST(strangers_at_the_port_of_rank_0) {
     uint8_t secret[FL__DIST_SECRET];
     static int fd[STRANGERS];
     test_errors_return();
-    fl_message_use(NULL, NULL, FL_LOG_OFF);
+    fl_log_set_sink(NULL, NULL, FL_LOG_OFF);
     fl_dist_impl_use(&fl_dist_ring);
     REQUIRE(mkdtemp(folder));
     fflush(stdout);
@@ -993,7 +993,7 @@ TEST(a_second_rank_of_one_number_is_refused) {
     char folder[] = "/tmp/fl-test-XXXXXX", file[64];
     uint8_t secret[FL__DIST_SECRET];
     test_errors_return();
-    fl_message_use(NULL, NULL, FL_LOG_OFF);
+    fl_log_set_sink(NULL, NULL, FL_LOG_OFF);
     fl_dist_impl_use(&fl_dist_ring);
     REQUIRE(mkdtemp(folder));
     fflush(stdout);
@@ -1013,8 +1013,8 @@ TEST(a_second_rank_of_one_number_is_refused) {
 }
 
 static bool meet_over(const fl_dist_store *store, int rank, const char *secret, double seconds, int *fd) {
-    return fl_dist_connect_ranks(&(fl_dist_place){rank, 2, "127.0.0.1", "all", store,
-                                                  fl_dist_now() + seconds, (const uint8_t *)secret},
+    return fl_dist_connect_ranks(&(fl_dist_rendezvous){rank, 2, "127.0.0.1", "all", store,
+                                                       fl_dist_now() + seconds, (const uint8_t *)secret},
                                  fd);
 }
 /* A stranger connects to rank 0 before rank 1 does, and 0 says nothing, 1 says that it is rank 1, 2 claims to
@@ -1048,7 +1048,7 @@ TEST(strangers_at_the_ports_of_data) {
         char folder[] = "/tmp/fl-test-XXXXXX", line[64];
         const fl_dist_store store = {folder_set, folder_get, folder};
         test_errors_return();
-        fl_message_use(NULL, NULL, FL_LOG_OFF);
+        fl_log_set_sink(NULL, NULL, FL_LOG_OFF);
         REQUIRE(mkdtemp(folder));
         fflush(stdout);
         const pid_t child = fork();
@@ -1081,7 +1081,7 @@ TEST(data_connections_need_the_secret) {
     char folder[] = "/tmp/fl-test-XXXXXX", file[64];
     const fl_dist_store store = {folder_set, folder_get, folder};
     test_errors_return();
-    fl_message_use(NULL, NULL, FL_LOG_OFF);
+    fl_log_set_sink(NULL, NULL, FL_LOG_OFF);
     REQUIRE(mkdtemp(folder));
     fflush(stdout);
     const pid_t child = fork();
@@ -1218,7 +1218,7 @@ static void without_memory(const dist_ranks *r, int rank, int64_t at, int64_t *c
     scarce s = {0, rank == at % r->n ? at / r->n : 0};
     test__failures = 0;
     test_errors_return();
-    fl_message_use(NULL, NULL, FL_LOG_OFF);
+    fl_log_set_sink(NULL, NULL, FL_LOG_OFF);
     fl_heap_use(scarce_heap, &s);
     const bool ok = session(r, rank);
     CHECK(ok || fl_error());
@@ -1477,7 +1477,7 @@ static bool nccl_session(void) {
     float x[8] = {0};
     nccl_use(&table);
     mock.log[0] = '\0', mock.calls = 0, mock.in_progress = 3;
-    void *g = fl_dist_nccl.open(&(fl_dist_place){0, 1, "", "all", &store, fl_dist_now() + 5, NULL});
+    void *g = fl_dist_nccl.open(&(fl_dist_rendezvous){0, 1, "", "all", &store, fl_dist_now() + 5, NULL});
     fl_dist_call c = {.kind = FL_DIST_ALL_REDUCE,
                       .reduction = FL_DIST_AVG,
                       .dtype = FL_F32,
@@ -1518,7 +1518,7 @@ TEST(nccl_by_a_mock) {
     __atomic_store_n(&mock.abort_hangs, false, __ATOMIC_RELAXED);
     nccl_use(NULL);
     const fl_dist_store store = {.set = mock_set}; /* the library itself: not there, or without a GPU */
-    CHECK(!fl_dist_nccl.open(&(fl_dist_place){0, 1, "", "all", &store, fl_dist_now() + 5, NULL}));
+    CHECK(!fl_dist_nccl.open(&(fl_dist_rendezvous){0, 1, "", "all", &store, fl_dist_now() + 5, NULL}));
     CHECK_ERROR("nccl");
 }
 
@@ -1545,8 +1545,8 @@ static int over_init(void **comm, int size, nccl_id id, int rank, nccl_config *c
     stand_in *s = fl_heap_alloc(sizeof *s);
     (void)config;
     *s = (stand_in){.rank = rank, .size = size};
-    s->ring = fl_dist_ring.open(&(fl_dist_place){rank, size, "127.0.0.1", "nccl", &store, fl_dist_now() + 20,
-                                                 (const uint8_t *)id.bytes});
+    s->ring = fl_dist_ring.open(&(fl_dist_rendezvous){rank, size, "127.0.0.1", "nccl", &store, fl_dist_now() + 20,
+                                                      (const uint8_t *)id.bytes});
     *comm = standing = s;
     char path[160];
     snprintf(path, sizeof path, "%s/socket-nccl-%d", id.bytes, rank);
@@ -1716,7 +1716,7 @@ static bool off_the_net(void) {
 
 /* As a rank of somebody's: the environment says which. cut: then rank 1's host goes off the net. */
 static int as_rank(bool cut) {
-    fl_on_error(test__ignore_error, NULL);
+    fl_set_error_handler(test__ignore_error, NULL);
     fl_dist_group *d = fl_dist_init(.timeout = 20, .heartbeat = cut ? 0.5 : 0);
     fl_scope s = fl_scope_begin();
     fl_tensor *t = fl_ones(FL_SHAPE(3), FL_F32);

@@ -209,7 +209,7 @@ static void check_axes_on(const char *backend) {
 }
 
 TEST(axes_of_a_number) {
-    fl_on_error(let_return, NULL);
+    fl_set_error_handler(let_return, NULL);
     check_axes_on("cpu");
     fl_backend_use(fl_backend_naive(), NULL);
     fl_backend_use(fl_backend_recorder(), NULL);
@@ -247,7 +247,7 @@ static bool fails_with(bool failed, const char *start) {
 #define CHECK_FAILS(call, start) CHECK(fails_with(!(call), start))
 
 TEST(errors_name_what_was_called) {
-    fl_on_error(let_return, NULL);
+    fl_set_error_handler(let_return, NULL);
     fl_scope s = fl_scope_begin();
     fl_tensor *x = fl_ones(FL_SHAPE(2, 3), FL_F32), *none = fl_ones(FL_SHAPE(2, 0), FL_F32);
     fl_var *v = fv_param(x);
@@ -266,7 +266,7 @@ TEST(errors_name_what_was_called) {
 }
 
 TEST(errors_name_the_module) {
-    fl_on_error(let_return, NULL);
+    fl_set_error_handler(let_return, NULL);
     fl_nn_module *stem = fl_nn_sequential(fl_nn_conv2d(1, 2, 5)), *net = fl_nn_sequential(fl_nn_relu());
     fl_nn_add(net, "stem", stem);
     fl_scope s = fl_scope_begin();
@@ -286,7 +286,7 @@ TEST(a_fused_record_has_its_composition_from_the_start) {
     fl_backend_use(fl_backend_naive(), NULL);
     fl_scope s = fl_scope_begin();
     fl_tensor *x = fl_to(fl_zeros(FL_SHAPE(1, 2), FL_F32), "naive");
-    const fl_op op = fl_op_named("softmax");
+    const fl_op op = fl_op_by_name("softmax");
     CHECK(!fl_backend_has(fl_backend_index("naive"), op));
     fl_call c = {.op = op, .n_out = 1, .n_in = 1, .in = {x}, .args = &(fl_axis_args){1}};
     c.out[0] = fl_out_like(x, FL_F32);

@@ -553,7 +553,7 @@ TEST(any_operation_on_files_may_fail) {
 }
 
 int main(int argc, char **argv) {
-    fl_on_error(test__ignore_error, NULL);
+    fl_set_error_handler(test__ignore_error, NULL);
     return test_main(argc, argv);
 }
 /* MIT licence: see LICENSE. */

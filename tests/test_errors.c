@@ -108,7 +108,7 @@ static snapshot snapshot_now(void) {
     fl_tensor *t[] = {o.f23, o.f34, o.f4,    o.f2,     o.d23,  o.i23,
                       o.b23, o.u23, o.image, o.kernel, o.index};
     fl_var *v[] = {o.v23, o.v34, o.v4, o.image_v, o.kernel_v};
-    snapshot s = {fl_live_tensors(),  fl_mem_live(), fl_scope_size(), 1469598103934665603u,
+    snapshot s = {fl_live_tensors(),  fl_mem_live_buffers(), fl_scope_size(), 1469598103934665603u,
                   fl_flags(), fl_rng_state()};
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) s.bytes = hash_tensor(s.bytes, t[i]);
     for (size_t i = 0; i < sizeof v / sizeof *v; i++) s.bytes = hash_tensor(s.bytes, fv_grad(v[i]));
@@ -286,7 +286,7 @@ static void rows_of_memory(void) {
     FINE(fl_dtype_size, fl_dtype_size((fl_dtype)99) == 0 && fl_dtype_size((fl_dtype)-1) == 0);
     FINE(fl_dtype_name,
          !strcmp(fl_dtype_name((fl_dtype)99), "?") && !strcmp(fl_dtype_name((fl_dtype)-1), "?"));
-    FINE(fl_dtype_named, !fl_dtype_named("f99") && !fl_dtype_named(NULL) && !fl_dtype_named(""));
+    FINE(fl_dtype_by_name, !fl_dtype_by_name("f99") && !fl_dtype_by_name(NULL) && !fl_dtype_by_name(""));
     FINE(fl_dtype_is_float, !fl_dtype_is_float((fl_dtype)99));
     NO_FILE(fl_dtype_register, (NULL), "a name, a size, a block");
     FINE(fl_dtype_registered,
@@ -366,15 +366,15 @@ static void rows_of_handles(void) {
     NO_FILE(fl_obj_new, (5000, NULL), "got 5000");
     FINE(fl_scope_end, (fl_scope_end(NULL), true));
     FINE(fl_scope_return, !fl_scope_return(NULL, NULL));
-    FINE(fl_promote, (fl_promote(NULL, o.f23), fl_promote(&(fl_scope){-1}, o.f23),
-                      fl_promote(&(fl_scope){99}, NULL), true));
+    FINE(fl_scope_escape, (fl_scope_escape(NULL, o.f23), fl_scope_escape(&(fl_scope){-1}, o.f23),
+                           fl_scope_escape(&(fl_scope){99}, NULL), true));
     NO(fl_op_register, (NULL), "name is NULL");
     NO(fl_op_register, (&(fl_op_info){.name = "add"}), "an op 'add' exists already");
     FINE(fl_op_count, fl_op_count() > FL_TABLE_OPS);
     NO(fl_backend_set, (NULL, FL_OP_add, no_slot, 0), "the backend is NULL");
     NO(fl_backend_set, (&(fl_backend){.name = "x"}, FL_MAX_OPS, no_slot, 0), "does not exist");
     FINE(fl_op_get_info, !fl_op_get_info((fl_op)-1) && !fl_op_get_info(FL_OP_NONE));
-    FINE(fl_op_named, fl_op_named(NULL) == FL_OP_NONE && fl_op_named("no such op") == FL_OP_NONE);
+    FINE(fl_op_by_name, fl_op_by_name(NULL) == FL_OP_NONE && fl_op_by_name("no such op") == FL_OP_NONE);
     FINE(fl_op_uses, !fl_op_uses(FL_OP_NONE, FL_OP_add) && !fl_op_uses(FL_OP_gelu, (fl_op)-1));
     FINE(fl_op_grad_uses, !fl_op_grad_uses(FL_OP_NONE, 0, FL_OP_add) &&
                                !fl_op_grad_uses(FL_OP_mul, 2, FL_OP_mul));
@@ -443,7 +443,7 @@ static void rows_of_op_writers(void) {
     FINE(fl_materialise, fl_materialise(o.f23) == o.f23 && !fl_materialise(number)->weak);
     FINE(fl_constant, fl_constant(2)->dtype == FL_DTYPE_NONE);
     FINE(fl_out_like, !fl_out_like(o.f23, FL_I64)->buffer);
-    FINE(fl_out_lay_as, !fl_out_lay_as(NULL, o.f23));
+    FINE(fl_out_layout_like, !fl_out_layout_like(NULL, o.f23));
     FINE(fl_out_order_as, !fl_out_order_as(NULL, o.f23));
     FINE(fl_axes_by_stride, (fl_axes_by_stride(fl_transpose(o.f23, 0, 1), order), order[0] == 1));
     FINE(fl_view_of, fl_view_of(o.f23, FL_SHAPE(3), (int64_t[]){1}, 3)->buffer == o.f23->buffer);
@@ -848,7 +848,7 @@ static void rows_of_indexing(void) {
     FINE(fl_autocast_dtype, fl_autocast_dtype() == FL_F32);
     NO(fl_autocast_set_policy, (-1, FL_AUTOCAST_WIDE), "op -1 or policy 2 does not exist");
     NO(fl_autocast_set_policy, (FL_OP_add, (fl_autocast_policy)9), "policy 9 does not exist");
-    FINE(fl_autocast_policy_of, fl_autocast_policy_of(-1) == FL_AUTOCAST_NONE);
+    FINE(fl_autocast_get_policy, fl_autocast_get_policy(-1) == FL_AUTOCAST_NONE);
     FINE(fv_autocast_operands, fv_autocast_operands(FL_OP_exp, &(fl_var *){NULL}, 1));
     NO(fl_matmul, (NULL, o.f23), NULLS);
     NO(fl_matmul, (o.f23, NULL), NULLS);
@@ -1276,7 +1276,7 @@ static void rows_of_modules(void) {
            !through(fl_nn_function("F", complaint, NULL, NULL), o.v23), "1 inputs do not please");
     NO_AS(fl_nn_sequential_of, "fl_nn_add", (1, (fl_nn_module *[]){NULL}), NULLS);
     NO_AS(fl_nn_sequential_of, "fl_nn_add", (2, (fl_nn_module *[]){fl_nn_relu(), NULL}), NULLS);
-    ROW(RAISES, "fl_nn_chain", fl_nn_chain(NULL, 1, FL_VARS(o.v23)).n == 0, NULLS);
+    ROW(RAISES, "fl_nn_run_sequence", fl_nn_run_sequence(NULL, 1, FL_VARS(o.v23)).n == 0, NULLS);
     ROW(RAISES, "fl_nn_parameters", fl_nn_parameters(NULL).n == 0, NULLS);
     NO_AS(fl_nn_count, "fl_nn_parameters", (NULL), NULLS);
     FINE(fl_nn_train, (fl_nn_train(NULL, true), true));
@@ -1287,9 +1287,9 @@ static void rows_of_modules(void) {
                               !fl_nn_get_param(net, NULL));
     FINE(fl_nn_get_buffer, !fl_nn_get_buffer(NULL, "0") && !fl_nn_get_buffer(net, "0.no") &&
                                !fl_nn_get_buffer(net, NULL));
-    ROW(QUIET, "fl_nn_named", !fl_nn_named(NULL, NULL, NULL), NULLS);
-    ROW(QUIET, "fl_nn_named", !fl_nn_named(net, NULL, NULL), NULLS);
-    ROW(QUIET, "fl_nn_each", !fl_nn_each(NULL, NULL, NULL), NULLS);
+    ROW(QUIET, "fl_nn_visit_tensors", !fl_nn_visit_tensors(NULL, NULL, NULL), NULLS);
+    ROW(QUIET, "fl_nn_visit_tensors", !fl_nn_visit_tensors(net, NULL, NULL), NULLS);
+    ROW(QUIET, "fl_nn_visit_modules", !fl_nn_visit_modules(NULL, NULL, NULL), NULLS);
     NO_FILE_AS(fl_given, "fl_nn_mine", (NULL, "fl_nn_mine", "the input"), "the input is NULL");
     NO_FILE_AS(fl_nn_dtype_ok, "fl_nn_mine", ("fl_nn_mine", FL_I64), "must be a float dtype, got i64");
     NO_FILE_AS(fl_nn_sequence_ok, "fl_nn_sequential", (net, o.v23, 3, 2), "input [2, 3], expected [n, t, 3]");
@@ -1491,7 +1491,7 @@ static void rows_of_optimizers(fv_list one) {
     NO(fl_optim_muon_opt, (vector, (fl_optim_muon_opts){0}), "must have 2 dims, got [4] for parameter 0");
     NO(fl_optim_lbfgs_opt, (one, (fl_optim_lbfgs_opts){.history = -1}), "got 20, 25 and -1");
     NO(fl_optim_step, (o.lbfgs), "lbfgs evaluates loss and gradients itself: use fl_optim_step_closure");
-    NO(fl_optim_step_early, (o.lbfgs, true), "lbfgs evaluates loss and gradients itself");
+    NO(fl_optim_step_in_backward, (o.lbfgs, true), "lbfgs evaluates loss and gradients itself");
     NO(fl_optim_scale, (o.lbfgs, o.f23), "lbfgs evaluates loss and gradients itself");
     ROW(RAISES, group, fl_optim_group_of_opt(o.lbfgs, o.net, "*", (fl_optim_group_opts){0}) < 0, "one group");
     NO(fl_optim_step_closure, (NULL, no_loss, NULL, NULL), NULLS);
@@ -1500,7 +1500,7 @@ static void rows_of_optimizers(fv_list one) {
     NO(fl_optim_step_closure, (o.optim, no_loss, NULL, NULL), "the closure returned NULL");
     NO(fl_optim_use_masters, (NULL), NULLS);
     NO(fl_optim_maximize, (NULL, true), NULLS);
-    NO(fl_optim_step_early, (NULL, true), NULLS);
+    NO(fl_optim_step_in_backward, (NULL, true), NULLS);
     NO(fl_optim_set_lr, (o.optim, inf), "got inf");
     NO(fl_optim_set, (NULL, 0, "lr", 1), NULLS);
     NO(fl_optim_set, (o.optim, 0, NULL, 1), NULLS);
@@ -1672,7 +1672,7 @@ static bool unknown_names(void) {
 }
 
 static void rows_of_files(void) {
-    const fl_data_named named[] = {
+    const fl_data_named_tensor named[] = {
         {"a", o.f23}, {"a", o.f23}, {NULL, o.f23}, {"b", NULL}, {"c", o.number}};
     fl_data_stream stream;
     NO_FILE_AS(fl_data_stream_open, "fl_data_mine", (&stream, "fl_data_mine", NULL, FL_DATA_READ), NULLS);
@@ -1782,7 +1782,7 @@ static bool json_fail(fl_data_json *j) { return fl_data_json_fail(j, "this is %d
 #define NO_JSON(f, text, read, ...) \
     ROW_OF(QUIET, #f, "fl_data_json_of", json_refuses(text, read) && !read(NULL), __VA_ARGS__)
 
-static bool refuses_to_read(const fl_data_listed *e, fl_data_sample *out, void *user) {
+static bool refuses_to_read(const fl_data_list_entry *e, fl_data_sample *out, void *user) {
     return (void)e, (void)out, (void)user, false;
 }
 static bool refuses_to_make(int64_t i, fl_data_sample *out, void *user) {
@@ -1900,14 +1900,14 @@ static void rows_of_sets(void) {
     NO_FILE(fl_data_tensors, (unlike, 2), "tensor 1");
     NO_FILE(fl_data_tensors, ((fl_tensor *[]){NULL}, 1), "tensor 0");
     NO_FILE(fl_data_tensors, (&o.number, 1), "tensor 0");
-    NO_FILE(fl_data_span, (NULL, 0, 1), NULLS);
-    NO_FILE(fl_data_span, (fresh(), 1, 2), "exceeds the 2 samples");
-    NO_FILE(fl_data_span, (fresh(), INT64_MAX, INT64_MAX), "exceeds the 2 samples");
-    NO_FILE(fl_data_span, (fresh(), -1, 1), "got -1 and 1");
-    NO_FILE(fl_data_resample, (NULL, far, 2), NULLS);
-    NO_FILE(fl_data_resample, (fresh(), NULL, 2), NULLS);
-    NO_FILE(fl_data_resample, (fresh(), far, -2), "got n -2");
-    NO_FILE(fl_data_resample, (fresh(), far, 2), "index[1]", "got 2");
+    NO_FILE(fl_data_slice, (NULL, 0, 1), NULLS);
+    NO_FILE(fl_data_slice, (fresh(), 1, 2), "exceeds the 2 samples");
+    NO_FILE(fl_data_slice, (fresh(), INT64_MAX, INT64_MAX), "exceeds the 2 samples");
+    NO_FILE(fl_data_slice, (fresh(), -1, 1), "got -1 and 1");
+    NO_FILE(fl_data_subset, (NULL, far, 2), NULLS);
+    NO_FILE(fl_data_subset, (fresh(), NULL, 2), NULLS);
+    NO_FILE(fl_data_subset, (fresh(), far, -2), "got n -2");
+    NO_FILE(fl_data_subset, (fresh(), far, 2), "index[1]", "got 2");
     NO_FILE(fl_data_shuffle, (NULL, 1), NULLS);
     NO_FILE(fl_data_shard, (NULL, 0, 1), NULLS);
     NO_FILE(fl_data_shard, (fresh(), 2, 2), "got 2 with ranks 2");
@@ -1915,7 +1915,7 @@ static void rows_of_sets(void) {
     NO_FILE(fl_data_concat, (NULL, 1), "sets is NULL");
     NO_FILE(fl_data_concat, ((fl_data_set *[]){fresh(), NULL}, 2), "set 1 is NULL");
     NO_FILE(fl_data_zip, (NULL, 1), "sets is NULL");
-    NO_FILE(fl_data_zip, ((fl_data_set *[]){fresh(), fl_data_span(fresh(), 0, 1)}, 2), "set 1");
+    NO_FILE(fl_data_zip, ((fl_data_set *[]){fresh(), fl_data_slice(fresh(), 0, 1)}, 2), "set 1");
     NO_FILE(fl_data_batch, (NULL, 1, false), NULLS);
     NO_FILE(fl_data_batch, (fresh(), 0, false), "got 0");
     NO_FILE(fl_data_batch, (fresh(), INT64_MIN, false), "got -9223372036854775808");
@@ -1984,12 +1984,12 @@ static void rows_of_scores(void) {
     NO_FILE(fl_data_calibration_add, (&bins, o.f23, classes), "got 101");
     NO_FILE(fl_data_calibration_merge, (&few, &many), "differ: 2 and 3");
     FINE(fl_data_calibration_error, isnan(fl_data_calibration_error(&bins)));
-    FINE(fl_data_calibration_worst, isnan(fl_data_calibration_worst(&bins)));
+    FINE(fl_data_calibration_max, isnan(fl_data_calibration_max(&bins)));
     NO_FILE(fl_data_edits_add, (&(fl_data_edits){0}, NULL, 1, NULL, 0), NULLS);
     NO_FILE(fl_data_edits_add_tensor, (&(fl_data_edits){0}, o.f2, classes), "f32 [2]");
     FINE(fl_data_edits_percent, isnan(fl_data_edits_percent(&(fl_data_edits){0})));
     ROW(QUIET, "fl_data_align", fl_data_align(NULL, -1, NULL, 0, NULL) == -1, "negative");
-    fl_data_host h;
+    fl_data_host_view h;
     ROW(QUIET, "fl_data_host_begin",
         (wrong.wrong = !fl_data_host_begin(&h, NULL, FL_F64), fl_data_host_end(&h), wrong.wrong), NULLS);
 }
@@ -2040,7 +2040,7 @@ static void (*const groups[])(void) = {
 };
 
 static void run_rows(void (*rows)(void)) {
-    fl_on_error(on_error, NULL);
+    fl_set_error_handler(on_error, NULL);
     operands_make();
     for (row.mode = RETURNING; row.mode <= JUMPING; row.mode++) {
         fl_scope s = fl_scope_begin();
@@ -2049,7 +2049,7 @@ static void run_rows(void (*rows)(void)) {
     }
     operands_free();
     CHECK_EQ_INT(fl_live_tensors(), 0);
-    CHECK_EQ_INT(fl_mem_live(), 0);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
 }
 
 TEST(vision) { run_rows(rows_of_vision); }
@@ -2122,10 +2122,10 @@ static const char *const cannot_fail[] = {
     "fl_err_false",
     "fl_error",
     "fl_error_clear",
-    "fl_on_error",
+    "fl_set_error_handler",
     "fl_quiet",
-    "fl_message",
-    "fl_message_use",
+    "fl_log_message",
+    "fl_log_set_sink",
     /* no arguments, or every value is good */
     "fl_rnn_part",
     "fl_rnn_reserve",
@@ -2138,14 +2138,14 @@ static const char *const cannot_fail[] = {
     "fl_mem_caching",
     "fl_mem_trim",
     "fl_mem_step",
-    "fl_mem_live",
+    "fl_mem_live_buffers",
     "fl_live_tensors",
     "fl_scope_size",
     "fl_flags",
     "fl_set_flags",
     "fl_q8",
     "fl_rotary_frequency",
-    "fl_rotary_gain",
+    "fl_rotary_attention_factor",
     "fl_q4",
     "fl_q4_1",
     "fl_q5_0",
@@ -2181,11 +2181,11 @@ static const char *const cannot_fail[] = {
     "fl_site_push",
     "fl_site_pop",
     "fl_call_stack_text",
-    "fl_put",
-    "fl_vput",
-    "fl_put_json",
-    "fl_put_file",
-    "fl_nn_name_of",
+    "fl_strbuf_printf",
+    "fl_strbuf_vprintf",
+    "fl_strbuf_put_json",
+    "fl_write_file_atomic",
+    "fl_nn_param_path",
     "fl_call_stack",
     "fl_scope_depth",
     "fl_provenance_enable",
@@ -2193,14 +2193,14 @@ static const char *const cannot_fail[] = {
     "fv_node_name",
     "fv_in_node",
     "fv_leaf_of",
-    "fv_made_by",
+    "fv_node_provenance",
     "fl_call_cost",
     "fl_cost_begin",
     "fl_cost_end",
     "fl_detect_anomaly",
     "fl_profile_end",
     "fl_alive_end",
-    "fl_mem_use",
+    "fl_mem_set_current",
     "fl_mem_stats_of",
     "fl_mem_stats_reset_peak",
     "fl_mem_report",
@@ -2242,7 +2242,7 @@ static const char *const cannot_fail[] = {
     "fl_nn_print",
     "fl_alive_print",
     /* they read or set what this thread has */
-    "fl_nn_watch_calls",
+    "fl_nn_set_call_hook",
     "fl_nn_dropout_of",
     "fl_nn_activation_of",
     "fl_nn_is_sequential",
@@ -2257,8 +2257,8 @@ static const char *const cannot_fail[] = {
     "fl_nn_add_affine",
     "fl_nn_add_uniform",
     "fl_nn_per_dim",
-    "fl_nn_made",
-    "fl_nn_made_with",
+    "fl_nn_finish",
+    "fl_nn_finish_with_weights",
     "fl_nn_put",
     "fl_nn_put_shape",
     "fl_nn_put_pair",
@@ -2299,7 +2299,7 @@ static const char *const cannot_fail[] = {
     /* with ranks, whose mistakes test_dist makes; and what only reads the group */
     "fl_dist_now",
     "fl_dist_kind_name",
-    "fl_dist_fold",
+    "fl_dist_accumulate",
     "fl_dist_run",
     "fl_dist_listen",
     "fl_dist_accept",
@@ -2338,7 +2338,7 @@ static const char *const cannot_fail[] = {
     "fl_dist_no_sync",
     "fl_dist_parameters",
     "fl_dist_step",
-    "fl_dist_mix_rng",
+    "fl_dist_rng_per_rank",
     "fl_dist_sync_batch_norm",
     "fl_dist_save_checkpoint",
     "fl_dist_load_checkpoint",
@@ -2373,7 +2373,7 @@ static const char *const cannot_fail[] = {
     "fl_vision_pad",
     "fl_vision_random_choice",
     "fl_vision_random_apply",
-    "fl_vision_adjust_step",
+    "fl_vision_random_adjust",
     "fl_vision_color_jitter",
     "fl_vision_random_affine",
     "fl_vision_random_erasing",
@@ -2453,7 +2453,7 @@ TEST(every_public_function_has_a_row) {
 /* ---- the rules of pending errors, and handlers ---- */
 
 TEST(the_first_text_stays_and_nulls_are_silent) {
-    fl_on_error(on_error, NULL);
+    fl_set_error_handler(on_error, NULL);
     operands_make();
     row.mode = RETURNING;
     fl_scope s = fl_scope_begin();
@@ -2477,7 +2477,7 @@ TEST(the_first_text_stays_and_nulls_are_silent) {
 }
 
 TEST(quiet_functions_leave_the_error_to_the_next_raise) {
-    fl_on_error(on_error, NULL);
+    fl_set_error_handler(on_error, NULL);
     row.mode = RETURNING;
     CHECK(!fl_data_load_idx("/no/such/file") && row.calls == 0);
     CHECK_STR(fl_error(), "/no/such/file");

@@ -36,7 +36,7 @@ static bool begin(const fl_backend *b) {
 }
 
 static bool nothing_lives(void) {
-    bool no_tensors = CHECK_EQ_INT(fl_live_tensors(), 0), no_buffers = CHECK_EQ_INT(fl_mem_live(), 0);
+    bool no_tensors = CHECK_EQ_INT(fl_live_tensors(), 0), no_buffers = CHECK_EQ_INT(fl_mem_live_buffers(), 0);
     return no_tensors && no_buffers;
 }
 
@@ -131,7 +131,7 @@ TEST(naive_partial) {
     partial.op[FL_OP_exp] = NULL;
     partial.op[FL_OP_matmul] = NULL;
     REQUIRE(begin(&partial));
-    fl_message_use(count_warning, NULL, FL_LOG_WARN);
+    fl_log_set_sink(count_warning, NULL, FL_LOG_WARN);
     fl_scope s = fl_scope_begin();
     fl_tensor *x = fl_full(FL_SHAPE(2, 2), 1, FL_F32);
     CHECK(!fl_exp(x));
@@ -284,7 +284,7 @@ TEST(recorder_bounded) {
         fl_assign(x, fl_add(x, fl_num(1)));
         fl_scope_end(&t);
         CHECK(recorder_count().nodes <= RECORDER_PENDING + 2 &&
-              fl_mem_live() <= RECORDER_PENDING + 2);
+              fl_mem_live_buffers() <= RECORDER_PENDING + 2);
     }
     CHECK_NEAR(fl_item(fl_amax(x, FL_ALL_AXES)), 10 * RECORDER_PENDING + 1, 0);
     fl_scope_end(&s);
@@ -381,14 +381,14 @@ TEST(recorder_replays) {
     recorder_tape *tape = recorder_end();
     REQUIRE(tape != NULL);
     CHECK(fl_item(y) == want[0]);
-    int64_t recorded = recorder_count().recorded, buffers = fl_mem_live();
+    int64_t recorded = recorder_count().recorded, buffers = fl_mem_live_buffers();
     for (int i = 1; i < STEPS; i++) {
         CHECK(toy_load(&u, i) && recorder_replay(tape));
         CHECK(fl_item(y) == want[i]);
     }
     CHECK_EQ_INT(recorder_count().recorded, recorded);
     CHECK_EQ_INT(recorder_count().replayed, tape->list.n * (STEPS - 1));
-    CHECK_EQ_INT(fl_mem_live(), buffers); /* a replay makes nothing */
+    CHECK_EQ_INT(fl_mem_live_buffers(), buffers); /* a replay makes nothing */
     CHECK(tape->planned < tape->unplanned);
     CHECK(same_bits(t.state, u.state));
     CHECK_EQ_INT(fl_rng_state().counter, end.counter);
@@ -465,12 +465,12 @@ static fl_mem_manager *evictor_begin(size_t budget) {
     snprintf(path, sizeof path, "test_extend.%ld.swap", (long)getpid());
     test_errors_return();
     fl_mem_manager *m = evictor_new(budget, path);
-    if (m) fl_mem_use(m);
+    if (m) fl_mem_set_current(m);
     return m;
 }
 
 static void evictor_end(fl_mem_manager *m) {
-    fl_mem_use(NULL);
+    fl_mem_set_current(NULL);
     CHECK_EQ_INT(fl_mem_stats_of(m).in_use, 0);
     CHECK_EQ_INT(fl_mem_stats_of(m).reserved, 0);
     fl_mem_close(m);

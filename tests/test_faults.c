@@ -163,20 +163,20 @@ static outcome faulty_step(training *t, const sweep *w, int64_t n, double *loss)
     static fl_mem_manager *failing, *before;
     fl_scope s = fl_scope_begin();
     raised = 0;
-    fl_on_error(w->jumps ? handler_jumps : handler_returns, NULL);
+    fl_set_error_handler(w->jumps ? handler_jumps : handler_returns, NULL);
     heap.failed = 0;
     if (w->heap) {
         heap.for_ever = w->for_ever;
         heap.countdown = n;
     } else {
         failing = fl_mem_failing(NULL, n, w->for_ever);
-        before = fl_mem_use(failing);
+        before = fl_mem_set_current(failing);
     }
     *loss = (double)NAN;
     if (!setjmp(leave)) *loss = step(t);
     heap.countdown = 0;
-    if (!w->heap) fl_mem_use(before);
-    fl_on_error(handler_returns, NULL);
+    if (!w->heap) fl_mem_set_current(before);
+    fl_set_error_handler(handler_returns, NULL);
     const bool reported = fl_error() || isnan(*loss);
     if (reported) {
         CHECK_STR(fl_error(), "out of memory");
@@ -199,7 +199,7 @@ static bool survives(training *t, const sweep *w, int64_t n, uint64_t want, doub
     *o = faulty_step(t, w, n, &loss);
     if (*o != REPORTED) CHECK(loss == want_loss);
     CHECK_EQ_INT(fl_live_tensors(), t->live);
-    CHECK_EQ_INT(fl_mem_live(), t->buffers);
+    CHECK_EQ_INT(fl_mem_live_buffers(), t->buffers);
     CHECK(fl_grad_enabled() && fl_threads() > 0);
     rewind_training(t);
     CHECK(step(t) == want_loss && hash_training(t) == want);
@@ -213,7 +213,7 @@ static void run_sweep(training *t, const sweep *w) {
     const uint64_t want = hash_training(t);
     fl_optim_zero_grad(t->optim);
     t->live = fl_live_tensors();
-    t->buffers = fl_mem_live();
+    t->buffers = fl_mem_live_buffers();
     CHECK(loss > 0 && loss < 10);
     outcome o = REPORTED;
     int64_t n = first, reported = 0;
@@ -234,12 +234,12 @@ static void run_sweep(training *t, const sweep *w) {
 static void run_sweeps(fl_nn_module *net, int64_t side, bool of_heap, int64_t step) {
     fl_seed(11);
     fl_heap_use(faulty_heap, NULL);
-    fl_on_error(handler_returns, NULL);
+    fl_set_error_handler(handler_returns, NULL);
     training t = training_new(net, side);
     for (int i = 0; i < 4; i++) run_sweep(&t, &(sweep){of_heap, i & 1, i & 2, step});
     training_free(&t);
     CHECK_EQ_INT(fl_live_tensors(), 0);
-    CHECK_EQ_INT(fl_mem_live(), 0);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
 }
 
 TEST(the_memory_manager_fails_anywhere) { run_sweeps(small_net(), 8, false, every); }
@@ -270,12 +270,12 @@ static void *cold_step(void *arg) {
 TEST(the_heap_fails_a_cold_thread) {
     fl_seed(11);
     fl_heap_use(faulty_heap, NULL);
-    fl_on_error(handler_returns, NULL);
+    fl_set_error_handler(handler_returns, NULL);
     training t = training_new(small_net(), 8);
     const double want_loss = step(&t);
     const uint64_t want = hash_training(&t);
     fl_optim_zero_grad(t.optim);
-    const int64_t live = fl_live_tensors(), buffers = fl_mem_live();
+    const int64_t live = fl_live_tensors(), buffers = fl_mem_live_buffers();
     int64_t n = first;
     for (cold_complete = false; !cold_complete && n < 20000; n += every) {
         pthread_t thread;
@@ -290,19 +290,19 @@ TEST(the_heap_fails_a_cold_thread) {
         heap.countdown = 0;
         fl_optim_zero_grad(t.optim);
         CHECK_EQ_INT(fl_live_tensors(), live);
-        if (!CHECK_EQ_INT(fl_mem_live(), buffers)) break;
+        if (!CHECK_EQ_INT(fl_mem_live_buffers(), buffers)) break;
         rewind_training(&t);
         if (!CHECK(step(&t) == want_loss && hash_training(&t) == want)) break;
     }
     CHECK(cold_complete && n > 20);
     training_free(&t);
-    CHECK(fl_live_tensors() == 0 && fl_mem_live() == 0);
+    CHECK(fl_live_tensors() == 0 && fl_mem_live_buffers() == 0);
 }
 
 /* Making the network and the optimizer fails anywhere too. */
 TEST(memory_fails_the_makers) {
     fl_heap_use(faulty_heap, NULL);
-    fl_on_error(handler_returns, NULL);
+    fl_set_error_handler(handler_returns, NULL);
     fl_nn_free(small_net()); /* the thread's stacks */
     for (int source = 0; source < 2; source++) {
         bool made = false;
@@ -311,14 +311,14 @@ TEST(memory_fails_the_makers) {
             fl_scope s = fl_scope_begin();
             fl_mem_manager *failing = source ? fl_mem_failing(NULL, n, n & 1) : NULL,
                            *before = NULL;
-            if (failing) before = fl_mem_use(failing);
+            if (failing) before = fl_mem_set_current(failing);
             heap.for_ever = n & 1;
             heap.failed = 0;
             heap.countdown = source ? 0 : n;
             fl_nn_module *net = small_net();
             fl_optim *optim = net ? fl_optim_adam(fl_nn_parameters(net)) : NULL;
             heap.countdown = 0;
-            if (failing) fl_mem_use(before);
+            if (failing) fl_mem_set_current(before);
             made = optim && !heap.failed;
             if (!CHECK((optim == NULL) == (fl_error() != NULL)))
                 printf("  request %lld of %d: %s\n", (long long)n, source,
@@ -328,7 +328,7 @@ TEST(memory_fails_the_makers) {
             fl_nn_free(net);
             fl_scope_end(&s);
             fl_mem_close(failing);
-            if (!CHECK(fl_live_tensors() == 0 && fl_mem_live() == 0)) break;
+            if (!CHECK(fl_live_tensors() == 0 && fl_mem_live_buffers() == 0)) break;
         }
         CHECK(made && n > 10);
     }
@@ -368,12 +368,12 @@ static bool run_thread(job *j) {
 /* With request n failing: of the heap, or of the memory manager. */
 static bool run_faulty(job *j, bool of_heap, bool for_ever, int64_t n) {
     fl_mem_manager *failing = of_heap ? NULL : fl_mem_failing(NULL, n, for_ever), *before = NULL;
-    if (failing) before = fl_mem_use(failing);
+    if (failing) before = fl_mem_set_current(failing);
     heap.failed = 0;
     heap.for_ever = for_ever;
     heap.countdown = of_heap ? n : 0;
     const bool ran = run_thread(j);
-    if (failing) fl_mem_use(before);
+    if (failing) fl_mem_set_current(before);
     fl_mem_close(failing);
     return ran;
 }
@@ -391,7 +391,7 @@ typedef struct state {
 } state;
 static state state_now(void) {
     const uint64_t hash = hash_tensor(1, written); /* what waits on a device has run then */
-    return (state){fl_live_tensors(), fl_mem_live(), hash};
+    return (state){fl_live_tensors(), fl_mem_live_buffers(), hash};
 }
 
 /* All faults of one kind in one scenario; returns how many. */
@@ -426,7 +426,7 @@ TEST(memory_fails_every_kind_of_job) {
     REQUIRE(mkdtemp(folder) != NULL);
     snprintf(fault_file, sizeof fault_file, "%s/m", folder);
     fl_heap_use(faulty_heap, NULL);
-    fl_on_error(handler_returns, NULL);
+    fl_set_error_handler(handler_returns, NULL);
     fl_scope s = fl_scope_begin();
     fl_tensor *x = fl_uniform(FL_SHAPE(4, 6), 0.1, 1.9, FL_F32, &(fl_rng){21, 0});
     written = fl_zeros(FL_SHAPE(4, 6), FL_F32);
@@ -439,7 +439,7 @@ TEST(memory_fails_every_kind_of_job) {
     }
     fl_scope_end(&s);
     remove(fault_file);
-    CHECK(remove(folder) == 0 && fl_live_tensors() == 0 && fl_mem_live() == 0);
+    CHECK(remove(folder) == 0 && fl_live_tensors() == 0 && fl_mem_live_buffers() == 0);
     printf("%d scenarios, %lld points of failure\n", SCENARIOS, (long long)points);
     CHECK(SCENARIOS >= 40 && points * every >= 5000);
 }
@@ -459,7 +459,7 @@ static bool limit_process(int64_t more) {
 }
 
 TEST(a_limit_on_the_process_is_reported) {
-    fl_on_error(handler_returns, NULL);
+    fl_set_error_handler(handler_returns, NULL);
     if (!limit_process(400 << 20)) SKIP("the cpu's memory, by /proc/self/statm");
     fl_scope s = fl_scope_begin();
     int64_t made = 0;
@@ -480,12 +480,12 @@ TEST(a_limit_on_the_process_is_reported) {
     CHECK_EQ_INT(second, made); /* all of it came back */
     fl_error_clear();
     fl_scope_end(&again);
-    CHECK(fl_live_tensors() == 0 && fl_mem_live() == 0);
+    CHECK(fl_live_tensors() == 0 && fl_mem_live_buffers() == 0);
 }
 
 /* Blocks of another size: what the caches hold is given back and the request tried again. */
 TEST(caches_are_trimmed_before_memory_is_out) {
-    fl_on_error(handler_returns, NULL);
+    fl_set_error_handler(handler_returns, NULL);
     if (!limit_process(400 << 20)) SKIP("the cpu's memory, by /proc/self/statm");
     for (int64_t mib = 40; mib <= 200; mib *= 2) {
         fl_scope s = fl_scope_begin();
@@ -496,7 +496,7 @@ TEST(caches_are_trimmed_before_memory_is_out) {
 }
 
 TEST(training_survives_the_limit) {
-    fl_on_error(handler_returns, NULL);
+    fl_set_error_handler(handler_returns, NULL);
     fl_seed(4);
     training t = training_new(digits_net(), 28);
     const double want = step(&t);
@@ -512,12 +512,12 @@ TEST(training_survives_the_limit) {
     rewind_training(&t);
     CHECK(step(&t) == want && hash_training(&t) == hash);
     training_free(&t);
-    CHECK(fl_live_tensors() == 0 && fl_mem_live() == 0);
+    CHECK(fl_live_tensors() == 0 && fl_mem_live_buffers() == 0);
 }
 #endif
 
 int main(int argc, char **argv) {
-    fl_on_error(handler_returns, NULL);
+    fl_set_error_handler(handler_returns, NULL);
     if (argc > 1 && fl_backend_index(argv[1]) > 0 && fl_backend_set_default(argv[1])) {
         every *= 23;
         first += getenv("SEED") ? atoll(getenv("SEED")) % every : 0;

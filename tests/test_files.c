@@ -15,7 +15,7 @@ TEST(safetensors_round_trip) {
     fl_scope s = fl_scope_begin();
     const uint8_t truth[3] = {1, 0, 1};
     fl_tensor *m = fl_reshape(fl_arange(0, 6, 1, FL_F32), FL_SHAPE(2, 3));
-    const fl_data_named in[] = {
+    const fl_data_named_tensor in[] = {
         {"layer.0.weight", m},
         {"transposed", fl_transpose(m, 0, 1)},
         {"f64 \"quoted\" \\ \n \x01", fl_arange(0, 1, 0.125, FL_F64)},
@@ -36,7 +36,7 @@ TEST(safetensors_round_trip) {
         {"eight", fl_reshape(fl_arange(0, 4, 1, FL_I64), FL_SHAPE(1, 2, 1, 1, 1, 2, 1, 1))},
     };
     enum { N = sizeof in / sizeof in[0] };
-    const fl_data_pair meta[] = {{"step", "17"}, {"", "\t\"\\"}, {"config", ""}};
+    const fl_data_key_value meta[] = {{"step", "17"}, {"", "\t\"\\"}, {"config", ""}};
     REQUIRE(fl_data_save_safetensors("m", in, N, meta, 3));
     fl_data_file *f = fl_data_open_safetensors("m");
     REQUIRE(CHECK_NO_ERROR() && f);
@@ -88,7 +88,7 @@ TEST(safetensors_bytes_are_as_documented) {
     begin();
     fl_scope s = fl_scope_begin();
     fl_tensor *digits = fl_from_host("123456789", FL_SHAPE(9), FL_U8);
-    REQUIRE(fl_data_save_safetensors("m", (fl_data_named[]){{"d", digits}}, 1, NULL, 0));
+    REQUIRE(fl_data_save_safetensors("m", (fl_data_named_tensor[]){{"d", digits}}, 1, NULL, 0));
     const node *f = disk_find("m")->file;
     const char *want = "{\"__metadata__\":{\"crc32c\":\"????????\",\"crc32c.d\":\"e3069283\",\"format\":\"pt\"},"
                        "\"d\":{\"dtype\":\"U8\",\"shape\":[9],\"data_offsets\":[0,9]}}";
@@ -110,7 +110,7 @@ TEST(safetensors_checksums_of_all_lengths) {
     for (int n = 1; n <= 40; n++) {
         char want[9];
         fl_tensor *t = fl_from_host(bytes, FL_SHAPE(n), FL_U8);
-        REQUIRE(fl_data_save_safetensors("m", (fl_data_named[]){{"t", t}}, 1, NULL, 0));
+        REQUIRE(fl_data_save_safetensors("m", (fl_data_named_tensor[]){{"t", t}}, 1, NULL, 0));
         fl_data_file *f = fl_data_open_safetensors("m");
         REQUIRE(f);
         snprintf(want, sizeof want, "%08x", (unsigned)slow_crc(bytes, (size_t)n));
@@ -141,7 +141,7 @@ TEST(long_checksums) {
    error. */
 static fl_tensor *large;
 static bool save_large(void) {
-    return fl_data_save_safetensors("m", (fl_data_named[]){{"t", large}}, 1, NULL, 0);
+    return fl_data_save_safetensors("m", (fl_data_named_tensor[]){{"t", large}}, 1, NULL, 0);
 }
 static bool load_large(void) {
     fl_scope s = fl_scope_begin();
@@ -217,8 +217,8 @@ TEST(safetensors_checksums_survive_reordering) {
     begin();
     fl_scope s = fl_scope_begin();
     const uint8_t bytes[2] = {7, 9};
-    fl_data_named in[] = {{"a", fl_from_host(bytes, FL_SHAPE(1), FL_U8)},
-                          {"b", fl_from_host(bytes + 1, FL_SHAPE(1), FL_U8)}};
+    fl_data_named_tensor in[] = {{"a", fl_from_host(bytes, FL_SHAPE(1), FL_U8)},
+                                 {"b", fl_from_host(bytes + 1, FL_SHAPE(1), FL_U8)}};
     REQUIRE(fl_data_save_safetensors("m", in, 2, NULL, 0));
     fl_data_file *f = fl_data_open_safetensors("m");
     REQUIRE(f);
@@ -251,9 +251,9 @@ TEST(safetensors_save_refuses) {
     memset(longest, 'x', FL_DATA_MAX_NAME + 1);
     longest[FL_DATA_MAX_NAME + 1] = 0;
     const struct {
-        fl_data_named t[2];
+        fl_data_named_tensor t[2];
         int n;
-        fl_data_pair meta[2];
+        fl_data_key_value meta[2];
         int n_meta;
         const char *error;
     } cases[] = {
@@ -285,7 +285,7 @@ TEST(safetensors_save_refuses) {
     CHECK_ERROR("absent: cannot open: No such file");
     CHECK(!disk_find("m") && !disk_find("m.tmp"));
     longest[FL_DATA_MAX_NAME] = 0;
-    CHECK(fl_data_save_safetensors("m", (fl_data_named[]){{longest, t}}, 1, NULL, 0));
+    CHECK(fl_data_save_safetensors("m", (fl_data_named_tensor[]){{longest, t}}, 1, NULL, 0));
     fl_data_file *f = fl_data_open_safetensors("m");
     CHECK(f && same_bits(fl_data_read(f, longest), t));
     fl_data_close(f);
@@ -299,7 +299,7 @@ TEST(safetensors_save_refuses_a_header_that_loading_would_refuse) {
     char *value = malloc(FL_DATA_MAX_HEADER + 1);
     memset(value, 'v', FL_DATA_MAX_HEADER);
     value[FL_DATA_MAX_HEADER] = 0;
-    CHECK(!fl_data_save_safetensors("m", NULL, 0, (fl_data_pair[]){{"k", value}}, 1));
+    CHECK(!fl_data_save_safetensors("m", NULL, 0, (fl_data_key_value[]){{"k", value}}, 1));
     CHECK_ERROR("the header is longer than 100000000 bytes");
     CHECK(!disk_find("m") && !disk_find("m.tmp"));
     free(value);
@@ -527,9 +527,9 @@ TEST(safetensors_large_headers_stay_bounded) {
 /* The small valid file of the tests below; its bytes. */
 static unsigned char *small_file(size_t *size) {
     fl_scope s = fl_scope_begin();
-    const fl_data_named in[] = {{"a", fl_arange(0, 2, 1, FL_F32)},
-                                {"b", fl_ones(FL_SHAPE(1), FL_B8)}};
-    const fl_data_pair meta[] = {{"step", "17"}};
+    const fl_data_named_tensor in[] = {{"a", fl_arange(0, 2, 1, FL_F32)},
+                                       {"b", fl_ones(FL_SHAPE(1), FL_B8)}};
+    const fl_data_key_value meta[] = {{"step", "17"}};
     CHECK(fl_data_save_safetensors("m", in, 2, meta, 1));
     fl_scope_end(&s);
     return disk_copy("m", size);
@@ -753,9 +753,9 @@ static bool save_version(int version) {
     fl_scope s = fl_scope_begin();
     char text[16];
     snprintf(text, sizeof text, "%d", version);
-    const fl_data_named in[] = {{"w", fl_full(FL_SHAPE(50), version, FL_F32)},
-                                {"v", fl_transpose(fl_full(FL_SHAPE(3, 2), version, FL_F64), 0, 1)}};
-    const fl_data_pair meta[] = {{"version", text}};
+    const fl_data_named_tensor in[] = {{"w", fl_full(FL_SHAPE(50), version, FL_F32)},
+                                       {"v", fl_transpose(fl_full(FL_SHAPE(3, 2), version, FL_F64), 0, 1)}};
+    const fl_data_key_value meta[] = {{"version", text}};
     bool ok = in[0].tensor && in[1].tensor && fl_data_save_safetensors("m", in, 2, meta, 1);
     fl_scope_end(&s);
     return ok;
@@ -875,7 +875,7 @@ TEST(power_loss_at_every_call) {
 TEST(mapped_tensors_are_those_of_the_file) {
     begin();
     fl_scope s = fl_scope_begin();
-    const fl_data_named in[] = {
+    const fl_data_named_tensor in[] = {
         {"one", fl_ones(FL_SHAPE(1), FL_U8)},
         {"odd", fl_arange(0, 5, 1, FL_F64)}, /* at an offset that is no multiple of 8 */
         {"empty", fl_zeros(FL_SHAPE(0, 3), FL_F32)},
@@ -942,10 +942,10 @@ static bool save_shards_of(int version, int64_t max_shard) {
     fl_scope s = fl_scope_begin();
     char text[16];
     snprintf(text, sizeof text, "%d", version);
-    const fl_data_named in[] = {{"w", fl_full(FL_SHAPE(50), version, FL_F32)},
-                                {"v", fl_transpose(fl_full(FL_SHAPE(3, 2), version, FL_F64), 0, 1)},
-                                {"a", fl_full(FL_SHAPE(7), version, FL_I64)}};
-    const fl_data_pair meta[] = {{"version", text}};
+    const fl_data_named_tensor in[] = {{"w", fl_full(FL_SHAPE(50), version, FL_F32)},
+                                       {"v", fl_transpose(fl_full(FL_SHAPE(3, 2), version, FL_F64), 0, 1)},
+                                       {"a", fl_full(FL_SHAPE(7), version, FL_I64)}};
+    const fl_data_key_value meta[] = {{"version", text}};
     const bool ok = in[0].tensor && in[1].tensor && in[2].tensor &&
                     fl_data_save_sharded(INDEX, in, 3, meta, 1, max_shard);
     fl_scope_end(&s);
@@ -970,8 +970,8 @@ static void expect_format(const char *path, const char *want) {
 TEST(files_have_a_format) {
     begin();
     fl_scope s = fl_scope_begin();
-    const fl_data_named in[] = {{"a", fl_ones(FL_SHAPE(3), FL_F32)}, {"b", fl_ones(FL_SHAPE(2), FL_F32)}};
-    const fl_data_pair note = {"note", "n"}, numpy = {"format", "np"};
+    const fl_data_named_tensor in[] = {{"a", fl_ones(FL_SHAPE(3), FL_F32)}, {"b", fl_ones(FL_SHAPE(2), FL_F32)}};
+    const fl_data_key_value note = {"note", "n"}, numpy = {"format", "np"};
     CHECK(fl_data_save_safetensors("f.safetensors", in, 2, NULL, 0));
     expect_format("f.safetensors", "pt");
     CHECK(fl_data_save_safetensors("f.safetensors", in, 2, &note, 1));
@@ -1006,13 +1006,13 @@ TEST(shards_round_trip) {
     CHECK(disk_names() == 1 && (f = fl_data_open_safetensors(INDEX)) && fl_data_count(f) == 0);
     fl_data_close(f);
     fl_tensor *x = fl_ones(FL_SHAPE(1), FL_F32);
-    const fl_data_named twice[] = {{"x", x}, {"x", x}, {NULL, x}, {"n", NULL}};
+    const fl_data_named_tensor twice[] = {{"x", x}, {"x", x}, {NULL, x}, {"n", NULL}};
     CHECK(!fl_data_save_sharded(INDEX, twice, 2, NULL, 0, 1) && CHECK_ERROR("duplicate tensor name 'x'"));
     CHECK(!fl_data_save_sharded(INDEX, twice + 2, 1, NULL, 0, 1) && CHECK_ERROR("a name is NULL"));
     CHECK(!fl_data_save_sharded(INDEX, twice + 3, 1, NULL, 0, 1) && CHECK_ERROR("tensor 'n' is NULL"));
     CHECK(!fl_data_save_sharded("m.json", twice, 1, NULL, 0, 1) && CHECK_ERROR("m.json does not end with"));
     CHECK(!fl_data_save_sharded(INDEX, twice, 1, NULL, 0, -1) && CHECK_ERROR("negative"));
-    CHECK(!fl_data_save_sharded(INDEX, twice, 1, (fl_data_pair[]){{"total_size", "1"}}, 1, 0));
+    CHECK(!fl_data_save_sharded(INDEX, twice, 1, (fl_data_key_value[]){{"total_size", "1"}}, 1, 0));
     CHECK_ERROR("the reserved key total_size");
     CHECK(disk_names() == 1);
     end(&s);
@@ -1022,7 +1022,7 @@ TEST(shards_malformed) {
     begin();
     fl_scope s = fl_scope_begin();
     fl_tensor *x = fl_ones(FL_SHAPE(1), FL_F32);
-    CHECK(fl_data_save_safetensors("s.safetensors", (fl_data_named[]){{"x", x}}, 1, NULL, 0));
+    CHECK(fl_data_save_safetensors("s.safetensors", (fl_data_named_tensor[]){{"x", x}}, 1, NULL, 0));
     static const struct { const char *json, *error;
     } cases[] = {
         {"", "the text ends early"},
@@ -1122,8 +1122,8 @@ TEST(shards_of_another_save) {
     begin();
     fl_scope s = fl_scope_begin();
     const char *shard = "m-v1-00002-of-00002.safetensors";
-    const fl_data_named plain[] = {{"v", fl_ones(FL_SHAPE(2, 3), FL_F64)},
-                                   {"a", fl_ones(FL_SHAPE(7), FL_I64)}};
+    const fl_data_named_tensor plain[] = {{"v", fl_ones(FL_SHAPE(2, 3), FL_F64)},
+                                          {"a", fl_ones(FL_SHAPE(7), FL_I64)}};
     REQUIRE(save_shards_of(1, 110));
     disk_put_copy(shard, "old");
     disk_remove(NULL, INDEX);
@@ -1145,7 +1145,7 @@ TEST(shards_of_another_save) {
     index = "{\"save_id\":\"1\",\"weight_map\":{},\"crc32c\":\"00000000\"}";
     disk_write(INDEX, index, strlen(index));
     CHECK(!load_version(INDEX) && CHECK_ERROR("the index's checksum does not match"));
-    CHECK(!fl_data_save_sharded(INDEX, plain, 1, (fl_data_pair[]){{"k", "\xff"}}, 1, 0));
+    CHECK(!fl_data_save_sharded(INDEX, plain, 1, (fl_data_key_value[]){{"k", "\xff"}}, 1, 0));
     CHECK_ERROR("metadata pair 0 is not UTF-8");
     end(&s);
 }
@@ -1186,12 +1186,12 @@ TEST(too_many_shards) {
     begin();
     fl_scope s = fl_scope_begin();
     enum { MANY = 4097 };
-    static fl_data_named in[MANY];
+    static fl_data_named_tensor in[MANY];
     static char names[MANY][8];
     fl_tensor *x = fl_ones(FL_SHAPE(1), FL_F32);
     for (int i = 0; i < MANY; i++) {
         snprintf(names[i], sizeof names[i], "%d", i);
-        in[i] = (fl_data_named){names[i], x};
+        in[i] = (fl_data_named_tensor){names[i], x};
     }
     CHECK(!fl_data_save_sharded(INDEX, in, MANY, NULL, 0, 1) && disk_names() == 0);
     CHECK_ERROR(INDEX ": max_shard 1 needs 4097 shards");
@@ -1344,13 +1344,13 @@ static bool save_to_target(int version, int64_t n) {
     fl_scope s = fl_scope_begin();
     char text[16];
     snprintf(text, sizeof text, "%d", version);
-    fl_data_named in[20];
+    fl_data_named_tensor in[20];
     for (int i = 0; i < 20; i++) {
         in[i].name = (const char *[]){"a", "b", "c", "d", "e", "f", "g", "h", "i", "j",
                                       "k", "l", "m", "n", "o", "p", "q", "r", "s", "t"}[i];
         in[i].tensor = fl_full(FL_SHAPE(n), version, FL_F32);
     }
-    bool ok = fl_data_save_safetensors(target, in, 20, (fl_data_pair[]){{"version", text}}, 1);
+    bool ok = fl_data_save_safetensors(target, in, 20, (fl_data_key_value[]){{"version", text}}, 1);
     fl_scope_end(&s);
     return ok;
 }
@@ -1433,7 +1433,7 @@ TEST(second_writer_is_refused) {
 
 /* ---- files that are none, and links ---- */
 
-static bool read_nothing(const fl_data_listed *e, fl_data_sample *out, void *user) {
+static bool read_nothing(const fl_data_list_entry *e, fl_data_sample *out, void *user) {
     return (void)e, (void)out, (void)user, false;
 }
 
@@ -1582,7 +1582,7 @@ TEST(mapped_file_of_2_gb_opens_at_once) {
     CHECK_ERROR("the file shrank from 2147483736 to 1000 bytes since it was opened");
     fl_data_close(f);
     fl_scope_end(&s);
-    CHECK_EQ_INT(fl_mem_live(), 0);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
     remove_folder();
 }
 

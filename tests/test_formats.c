@@ -592,7 +592,7 @@ TEST(npy_malformed) {
 
 static bool have_deflate(void) {
     fl_tensor *t = fl_zeros(FL_SHAPE(1), FL_F32);
-    if (fl_data_save_npz("z", (fl_data_named[]){{"a", t}}, 1, true)) return true;
+    if (fl_data_save_npz("z", (fl_data_named_tensor[]){{"a", t}}, 1, true)) return true;
     CHECK_ERROR("install zlib");
     return false;
 }
@@ -601,11 +601,11 @@ TEST(npz_round_trip) {
     begin();
     fl_scope s = fl_scope_begin();
     fl_tensor *m = fl_reshape(fl_arange(0, 6000, 1, FL_F32), FL_SHAPE(60, 100));
-    fl_data_named in[NPY_DTYPES + 3] = {
+    fl_data_named_tensor in[NPY_DTYPES + 3] = {
         {"folder/name", m}, {"\xc3\xa9", fl_transpose(m, 0, 1)}, {"", fl_zeros(FL_SHAPE(0), FL_F64)}};
     for (int d = 0; d < NPY_DTYPES; d++)
-        in[d + 3] = (fl_data_named){fl_dtype_name(npy_dtypes[d]),
-                                    fl_cast(fl_arange(0, 7, 1, FL_I64), npy_dtypes[d])};
+        in[d + 3] = (fl_data_named_tensor){fl_dtype_name(npy_dtypes[d]),
+                                           fl_cast(fl_arange(0, 7, 1, FL_I64), npy_dtypes[d])};
     for (int deflate = 0; deflate <= have_deflate(); deflate++) {
         REQUIRE(fl_data_save_npz("z", in, NPY_DTYPES + 3, deflate));
         CHECK(disk_find("z")->file->size < 48000 || !deflate);
@@ -623,10 +623,10 @@ TEST(npz_round_trip) {
     fl_data_file *f = fl_data_open_npz("z");
     CHECK(f && fl_data_count(f) == 0);
     fl_data_close(f);
-    CHECK(!fl_data_save_npz("y", (fl_data_named[]){{"a", m}, {"a", m}}, 2, false) &&
+    CHECK(!fl_data_save_npz("y", (fl_data_named_tensor[]){{"a", m}, {"a", m}}, 2, false) &&
           CHECK_ERROR("duplicate tensor name 'a'"));
-    CHECK(!fl_data_save_npz("y", (fl_data_named[]){{NULL, m}}, 1, false) && CHECK_ERROR("a name is NULL"));
-    CHECK(!fl_data_save_npz("y", (fl_data_named[]){{"a", NULL}}, 1, false) &&
+    CHECK(!fl_data_save_npz("y", (fl_data_named_tensor[]){{NULL, m}}, 1, false) && CHECK_ERROR("a name is NULL"));
+    CHECK(!fl_data_save_npz("y", (fl_data_named_tensor[]){{"a", NULL}}, 1, false) &&
           CHECK_ERROR("tensor 'a' is NULL"));
     CHECK(!fl_data_save_npz("y", NULL, 1, false) && CHECK_ERROR("tensors is NULL"));
     CHECK(!disk_find("y") && !disk_find("y.tmp"));
@@ -650,7 +650,7 @@ static bool opens_npz(void) {
 /* An archive of a and b as this library writes it; its bytes. */
 static unsigned char *small_npz(size_t *size, bool deflate) {
     fl_scope s = fl_scope_begin();
-    const fl_data_named in[] = {{"a", fl_arange(0, 2, 1, FL_F32)}, {"b", fl_ones(FL_SHAPE(1), FL_B8)}};
+    const fl_data_named_tensor in[] = {{"a", fl_arange(0, 2, 1, FL_F32)}, {"b", fl_ones(FL_SHAPE(1), FL_B8)}};
     CHECK(fl_data_save_npz("z", in, 2, deflate));
     fl_scope_end(&s);
     return disk_copy("z", size);
@@ -767,13 +767,13 @@ static bool load_npy_file(void) { return fl_data_load_npy("n") != NULL; }
 static bool npz_deflates;
 static bool save_npz_file(void) {
     fl_tensor *t = fl_full(FL_SHAPE(30), 3, FL_F32);
-    return t && fl_data_save_npz("z", (fl_data_named[]){{"a", t}, {"b", t}}, 2, npz_deflates);
+    return t && fl_data_save_npz("z", (fl_data_named_tensor[]){{"a", t}, {"b", t}}, 2, npz_deflates);
 }
 TEST(npz_limits_what_it_unpacks) {
     begin();
     fl_scope s = fl_scope_begin();
     fl_tensor *zeros = fl_zeros(FL_SHAPE(1000000), FL_U8);
-    if (!fl_data_save_npz("z", (fl_data_named[]){{"a", zeros}, {"b", zeros}}, 2, true)) {
+    if (!fl_data_save_npz("z", (fl_data_named_tensor[]){{"a", zeros}, {"b", zeros}}, 2, true)) {
         CHECK_ERROR("install zlib");
         end(&s);
         SKIP("built without zlib");
@@ -783,7 +783,7 @@ TEST(npz_limits_what_it_unpacks) {
     fl_data_file *f = fl_data_open_npz("z", .max_bytes = 2000256);
     CHECK(f && fl_numel(fl_data_read(f, "b")) == 1000000);
     fl_data_close(f);
-    CHECK(fl_data_save_npz("z", (fl_data_named[]){{"a", zeros}}, 1, false)); /* stored: nothing is unpacked */
+    CHECK(fl_data_save_npz("z", (fl_data_named_tensor[]){{"a", zeros}}, 1, false)); /* stored: nothing is unpacked */
     CHECK((f = fl_data_open_npz("z", .max_bytes = 1)) != NULL);
     fl_data_close(f);
     end(&s);
@@ -1133,18 +1133,18 @@ static bool ends(const char *path, const char *end) {
 }
 
 static bool copy_list(fl_data_file *f, const char *to) {
-    static fl_data_named list[200];
+    static fl_data_named_tensor list[200];
     int n = 0;
     for (; f && n < 200 && n < fl_data_count(f); n++) {
-        list[n] = (fl_data_named){fl_data_name(f, n), fl_data_read(f, fl_data_name(f, n))};
+        list[n] = (fl_data_named_tensor){fl_data_name(f, n), fl_data_read(f, fl_data_name(f, n))};
         if (!list[n].tensor) return false;
     }
     if (!f) return false;
     if (ends(to, ".npy")) return n == 1 && fl_data_save_npy(to, list[0].tensor);
     if (ends(to, ".npz")) return fl_data_save_npz(to, list, n, ends(to, ".deflated.npz"));
     if (ends(to, ".json"))
-        return fl_data_save_sharded(to, list, n, (fl_data_pair[]){{"format", "pt"}}, 1, 100);
-    return fl_data_save_safetensors(to, list, n, (fl_data_pair[]){{"format", "pt"}}, 1);
+        return fl_data_save_sharded(to, list, n, (fl_data_key_value[]){{"format", "pt"}}, 1, 100);
+    return fl_data_save_safetensors(to, list, n, (fl_data_key_value[]){{"format", "pt"}}, 1);
 }
 
 static bool copy(const char *from, const char *to, int64_t max_bytes) {
@@ -1154,7 +1154,7 @@ static bool copy(const char *from, const char *to, int64_t max_bytes) {
         fl_tensor *t = fl_data_load_npy(from);
         ok = t && (ends(to, ".npy")
                        ? fl_data_save_npy(to, t)
-                       : fl_data_save_npz(to, (fl_data_named[]){{"a", t}}, 1, ends(to, ".deflated.npz")));
+                       : fl_data_save_npz(to, (fl_data_named_tensor[]){{"a", t}}, 1, ends(to, ".deflated.npz")));
     } else {
         fl_data_file *f = ends(from, ".npz") ? fl_data_open_npz(from, .max_bytes = max_bytes)
                                              : fl_data_open_safetensors(from);

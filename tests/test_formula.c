@@ -60,7 +60,7 @@ static const char *const expanded[] = {
     FL_PRIMITIVES(WORD)
 #undef WORD
 };
-#define FL_PRIMITIVE_WORDS_END
+#define FL_PRIMITIVES_END
 #include "../kernels/fl_primitives.h"
 
 TEST(words_as_macros_are_the_same_ops) {
@@ -374,7 +374,7 @@ static bool divides_by_zero(fl_tensor *y) {
 
 TEST(integers_are_not_divided_by_zero) {
     const fl_dtype d[] = {FL_I64, FL_I32, FL_I8};
-    fl_on_error(quiet, NULL);
+    fl_set_error_handler(quiet, NULL);
     for (int k = 0; k < 3; k++) {
         fl_scope s = fl_scope_begin();
         fl_tensor *x = fl_full(FL_SHAPE(40000), 7, d[k]), *b = fl_full(FL_SHAPE(40000), 2, d[k]);

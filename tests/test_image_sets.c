@@ -60,7 +60,7 @@ TEST(folders_of_classes) {
     put_classes();
     for (int k = 0; jpegs && k < 3; k++)
         disk_write((const char *[]){"root/n3/b.ppm", "root/n1/c.PPM", "root/n3/a.ppm"}[k], jpeg, sizeof jpeg);
-    const fl_vision_step steps[] = {fl_vision_random_resized_crop(8, 0, 0, FL_VISION_BILINEAR)};
+    const fl_vision_transform steps[] = {fl_vision_random_resized_crop(8, 0, 0, FL_VISION_BILINEAR)};
     fl_data_sample b[2];
     for (int k = 0; k < 2; k++) {
         fl_data_set *set = fl_vision_folder("root");
@@ -76,7 +76,7 @@ TEST(folders_of_classes) {
         fl_amax(fl_abs(fl_sub(fl_cast(b[0].t[0], FL_F32), fl_cast(b[1].t[0], FL_F32))), FL_ALL_AXES);
     CHECK(fl_item(far) <= 1);
     /* .region is about a crop that comes first: elsewhere nothing changes */
-    const fl_vision_step whole[] = {fl_vision_resize_to(12, 12, FL_VISION_BILINEAR), steps[0]};
+    const fl_vision_transform whole[] = {fl_vision_resize_to(12, 12, FL_VISION_BILINEAR), steps[0]};
     for (int k = 0; k < 2; k++) {
         fl_data_set *set = fl_vision_folder("root");
         set = fl_vision_batch(set, 3, .steps = whole, .n_steps = 2, .region = k, .u8 = true, .seed = 3);
@@ -191,8 +191,8 @@ TEST(ten_thousand_batches_keep_memory_flat) {
     enum { BATCHES = 10000 };
     begin();
     fl_scope s = fl_scope_begin();
-    const fl_vision_step steps[] = {fl_vision_random_resized_crop(8, 0.08, 1, FL_VISION_BILINEAR),
-                                    fl_vision_random_horizontal_flip(0.5)};
+    const fl_vision_transform steps[] = {fl_vision_random_resized_crop(8, 0.08, 1, FL_VISION_BILINEAR),
+                                         fl_vision_random_horizontal_flip(0.5)};
     int64_t held[2][4] = {{0}};
     put_classes();
     fl_heap_use(count_blocks, NULL);
@@ -204,7 +204,7 @@ TEST(ten_thousand_batches_keep_memory_flat) {
         fl_data_sample b;
         REQUIRE(fl_data_set_epoch(set, i / 2) && fl_data_get(set, i % 2, &b));
         fl_scope_end(&batch);
-        const int64_t now[] = {blocks, fl_live_tensors(), fl_mem_live(), fl_mem_stats_of(NULL).peak_in_use};
+        const int64_t now[] = {blocks, fl_live_tensors(), fl_mem_live_buffers(), fl_mem_stats_of(NULL).peak_in_use};
         if (i == 99 || i == BATCHES - 1) memcpy(held[i > 99], now, sizeof now);
     }
     for (int k = 0; k < 4; k++) CHECK_EQ_INT(held[1][k], held[0][k]);
@@ -366,15 +366,15 @@ TEST(lists_shards_and_bad_files) {
     for (int skip = 0; skip < 2; skip++) {
         set = fl_data_prefetch(
             fl_vision_batch(fl_vision_list("l.tsv", NULL), 3, .u8 = true, .skip_bad = skip), 1, 2);
-        fl_message_use(hear, NULL, FL_LOG_WARN);
+        fl_log_set_sink(hear, NULL, FL_LOG_WARN);
         n_said = 0;
         for (int64_t e = 0; e < 2; e++) {
             CHECK(set && fl_data_set_epoch(set, e) && fl_data_get(set, 0, &b) == skip);
             if (!skip) CHECK_ERROR("fl_vision_read: b: offset 6: the image is truncated");
             fl_error_clear();
         }
-        fl_message_use(NULL, NULL, FL_LOG_WARN);
-        CHECK_EQ_INT(fl_vision_bad(set), skip);
+        fl_log_set_sink(NULL, NULL, FL_LOG_WARN);
+        CHECK_EQ_INT(fl_vision_skipped_samples(set), skip);
         CHECK_EQ_INT(n_said, skip);
         if (skip) {
             const int64_t labels[] = {5, 7, 7};

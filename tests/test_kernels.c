@@ -61,7 +61,7 @@ static double tolerance(fl_dtype d, double terms) {
 static int levels(void) { return fl__level_cap(FL__AVX512); }
 static const char *const level_name[] = {"portable", "avx2", "avx512"};
 
-/* Ways to convolve for fl_cpu_force; the first chooses by size. */
+/* Ways to convolve for fl_cpu_force_algorithm; the first chooses by size. */
 enum { AUTO, DIRECT, IM2COL, WINOGRAD };
 static const char *const way_name[] = {NULL, "direct", "im2col", "winograd"};
 
@@ -177,14 +177,14 @@ TEST(matmul_dtypes_and_empty) {
 }
 
 TEST(matmul_without_openblas) {
-    CHECK(fl_cpu_force("tiles"));
+    CHECK(fl_cpu_force_algorithm("tiles"));
     matmul_sizes();
     matmul_blocks();
     test_errors_return();
-    CHECK(!fl_cpu_force("no such algorithm"));
-    CHECK_ERROR("fl_cpu_force: no algorithm 'no such algorithm'");
+    CHECK(!fl_cpu_force_algorithm("no such algorithm"));
+    CHECK_ERROR("fl_cpu_force_algorithm: no algorithm 'no such algorithm'");
     fl_error_clear();
-    CHECK(fl_cpu_force(NULL));
+    CHECK(fl_cpu_force_algorithm(NULL));
 }
 
 /* [2, 3, m, k] x [1, 3, k, n] and the like: broadcast batches, strided, small and large. */
@@ -501,7 +501,7 @@ static void check_conv(const conv_case *t, fl_dtype d, int which, storing how) {
         for (int way = last ? DIRECT : AUTO; way <= WINOGRAD; way++) {
             if (!last && way > AUTO) break;
             fl__level_cap(level);
-            fl_cpu_force(way_name[way]);
+            fl_cpu_force_algorithm(way_name[way]);
             char what[128];
             int len = snprintf(what, sizeof what, "conv %d %s %s stored %d way %d ", which,
                                fl_dtype_name(d), level_name[level], how, way);
@@ -518,7 +518,7 @@ static void check_conv(const conv_case *t, fl_dtype d, int which, storing how) {
             snprintf(what + len, sizeof what - (size_t)len, "weight gradient");
             check_values(what, fl_conv2d_grad_weight(x, dy, fl_shape_of(w), t->a), v.dw, many);
         }
-    fl_cpu_force(NULL);
+    fl_cpu_force_algorithm(NULL);
     levels();
     free((void *)v.x), free((void *)v.w), free((void *)v.dy), free(v.y), free(v.dx), free(v.dw);
     free(vb), free(biased), free(positive);
@@ -549,7 +549,7 @@ static void check_conv_nan(int way, bool relu) {
     v[10 * 20 + 10] = NAN;
     v[400 * !each + 2] = INFINITY;
     fl_unmap(x, FL_WRITE);
-    fl_cpu_force(way_name[way]);
+    fl_cpu_force_algorithm(way_name[way]);
     fl_tensor *bias = relu ? fl_zeros(FL_SHAPE(o), FL_F32) : NULL;
     fl_tensor *y = fl_conv(stored(x, LAST), stored(w, LAST), bias, .pad = {1}, .groups = each ? 3 : 1,
                            .relu = relu);
@@ -570,7 +570,7 @@ TEST(conv_nan_and_infinity) {
         fl__level_cap(level);
         for (int way = AUTO; way < WINOGRAD; way++) check_conv_nan(way, false), check_conv_nan(way, true);
     }
-    fl_cpu_force(NULL);
+    fl_cpu_force_algorithm(NULL);
     levels();
 }
 
@@ -782,7 +782,7 @@ static uint64_t hash_of_everything(fl_dtype d) {
         h = hash_of(h, fl_max_pool(y, NULL, .kernel = {2}));
     }
     for (int way = DIRECT; way <= WINOGRAD; way++) {
-        fl_cpu_force(way_name[way]);
+        fl_cpu_force_algorithm(way_name[way]);
         fl_conv2d_args args = {{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1, false};
         fl_tensor *x = stored(fl_div(random_tensor(FL_SHAPE(9, 32, 17, 19), d), fl_num(3)), LAST);
         fl_tensor *w = fl_div(random_tensor(FL_SHAPE(64, 32, 3, 3), d), fl_num(7));
@@ -792,7 +792,7 @@ static uint64_t hash_of_everything(fl_dtype d) {
         h = hash_of(h, fl_conv2d_grad_input(y, w, fl_shape_of(x), args));
         h = hash_of(h, fl_conv2d_grad_weight(x, y, fl_shape_of(w), args));
     }
-    fl_cpu_force(NULL);
+    fl_cpu_force_algorithm(NULL);
     fl_conv2d_args each = {{1, 2}, {1, 1}, {1, 1}, {1, 1}, 70, false};
     fl_tensor *x = stored(fl_div(random_tensor(FL_SHAPE(9, 70, 17, 19), d), fl_num(3)), LAST);
     fl_tensor *w = fl_div(random_tensor(FL_SHAPE(70, 1, 3, 3), d), fl_num(7));
@@ -857,7 +857,7 @@ static void ignore_error(const char *text, void *user) {
 }
 
 TEST(scratch_may_fail) {
-    fl_on_error(ignore_error, NULL);
+    fl_set_error_handler(ignore_error, NULL);
     fl_scope s = fl_scope_begin();
     fl_tensor *a = random_tensor(FL_SHAPE(100, 100), FL_F32),
               *b = random_tensor(FL_SHAPE(100, 100), FL_F32);
@@ -868,12 +868,12 @@ TEST(scratch_may_fail) {
     bool worked = false;
     for (int op = 0; op < 4; op++, worked = false)
         for (int n = 1; n < 10 && !worked; n++) {
-            fl_mem_manager *failing = fl_mem_failing(NULL, n, false), *old = fl_mem_use(failing);
+            fl_mem_manager *failing = fl_mem_failing(NULL, n, false), *old = fl_mem_set_current(failing);
             fl_tensor *y = op == 0 ? fl_matmul(a, b)
                          : op == 1 ? fl_conv2d_run(x, w, NULL, args)
                          : op == 2 ? fl_conv2d_grad_input(dy, w, fl_shape_of(x), args)
                                    : fl_conv2d_grad_weight(x, dy, fl_shape_of(w), args);
-            fl_mem_use(old);
+            fl_mem_set_current(old);
             fl_mem_close(failing);
             worked = y != NULL;
             CHECK(worked == (fl_error() == NULL));
@@ -881,7 +881,7 @@ TEST(scratch_may_fail) {
             if (n == 2 && op > 0) CHECK(!worked); /* the output, then the scratch */
         }
     fl_scope_end(&s);
-    fl_on_error(NULL, NULL);
+    fl_set_error_handler(NULL, NULL);
 }
 
 TEST(isa_is_capped) {

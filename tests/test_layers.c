@@ -275,24 +275,24 @@ TEST(frozen_norms) {
         fl_nn_forward(net, x);
         fl_call_hook(NULL, NULL, NULL);
         CHECK_EQ_INT(calls_seen, 6); /* five convolutions and relu6 */
-        fl_nn_watch before = fl_nn_watch_calls((fl_nn_watch){see_call, NULL});
+        fl_nn_call_hook before = fl_nn_set_call_hook((fl_nn_call_hook){see_call, NULL});
         modules_seen = 0;
         CHECK(apart_frozen(net, x, want) < 1e-5);
         CHECK_EQ_INT(modules_seen, 14);
-        fl_nn_watch_calls(before);
+        fl_nn_set_call_hook(before);
         fl_tensor *mean = fl_nn_get_buffer(net, "1.running_mean"); /* of which nothing was promised */
         CHECK(fl_assign(mean, fl_add(mean, fl_num(0.5))));
         fl_tensor *w = fv_value(fl_nn_get_param(net, "3.weight")); /* nor is this kept any more */
         CHECK(fl_assign(w, fl_mul(w, fl_num(-1))));
-        fl_nn_watch_calls((fl_nn_watch){see_call, NULL});
+        fl_nn_set_call_hook((fl_nn_call_hook){see_call, NULL});
         want = fv_value(fl_nn_forward(net, x));
-        fl_nn_watch_calls(before);
+        fl_nn_set_call_hook(before);
         CHECK(apart_frozen(net, x, want) < 1e-5);
         fl_no_grad(false);
         CHECK(apart_frozen(net, x, want) < 1e-5);
         CHECK(fl_nn_freeze(net, false) && apart_frozen(net, x, want) < 1e-5);
     }
-    CHECK(fl_nn_chain(net->child, 0, FL_VARS(NULL)).n == 1);
+    CHECK(fl_nn_run_sequence(net->child, 0, FL_VARS(NULL)).n == 1);
     fl_scope_end(&s);
     fl_nn_free(net);
     CHECK_NOTHING_LIVES();
@@ -789,11 +789,11 @@ TEST(summary_says_what_runs_and_leaves_no_trace) {
 /* A failed run puts everything back too. */
 TEST(summary_of_what_does_not_fit) {
     fl_nn_module *net = fl_nn_sequential(fl_nn_dropout(0.5), fl_nn_linear(4, 2));
-    fl_on_error(ignore, NULL);
+    fl_set_error_handler(ignore, NULL);
     CHECK(!fl_nn_summary(net, FL_SHAPE(2, 3)));
     CHECK_STR(fl_error() ? fl_error() : "", "fl_nn_linear '1'");
     fl_error_clear();
-    fl_on_error(NULL, NULL);
+    fl_set_error_handler(NULL, NULL);
     CHECK(net->train && net->child[0]->train && fl_grad_enabled());
     fl_nn_free(net);
     CHECK_NOTHING_LIVES();

@@ -44,7 +44,7 @@ typedef struct state {
 static state state_now(void) {
     const fl_mem_stats m = fl_mem_stats_of(NULL);
     test_resident_bytes(); /* its own first call takes memory */
-    return (state){fl_live_tensors(), fl_mem_live(), m.in_use, heap_blocks, m.reserved, test_resident_bytes()};
+    return (state){fl_live_tensors(), fl_mem_live_buffers(), m.in_use, heap_blocks, m.reserved, test_resident_bytes()};
 }
 
 static void check_flat(state was, int64_t spare_blocks) {
@@ -131,7 +131,7 @@ TEST(ten_thousand_steps_are_flat) {
     const state warm = state_now();
     for (int i = 0; i < STEPS; i++) {
         last = train_step(&t);
-        if (!CHECK(fl_live_tensors() == warm.tensors && fl_mem_live() == warm.buffers)) break;
+        if (!CHECK(fl_live_tensors() == warm.tensors && fl_mem_live_buffers() == warm.buffers)) break;
     }
     check_flat(warm, 0);
     CHECK(last < first / 2);
@@ -372,7 +372,7 @@ static fl_var *fails_after(int depth, fl_var *x) {
 }
 
 TEST(a_longjmp_leaves_all_scopes) {
-    fl_on_error(jump, NULL);
+    fl_set_error_handler(jump, NULL);
     for (int i = 0; i < 200; i++) {
         fl_scope outer = fl_scope_begin();
         if (setjmp(leave) == 0) {
@@ -383,7 +383,7 @@ TEST(a_longjmp_leaves_all_scopes) {
         fl_scope_end(&outer);
         CHECK(fl_grad_enabled() && fl_live_tensors() == 0);
     }
-    fl_on_error(NULL, NULL);
+    fl_set_error_handler(NULL, NULL);
     CHECK_NOTHING_LIVES();
 }
 
@@ -407,7 +407,7 @@ TEST(a_longjmp_out_of_backward) {
         fl_nn_sequential(t.net, fl_nn_function("Refuse", refusing_forward, NULL, NULL));
     fl_tensor *x = fl_ones(FL_SHAPE(BATCH, INPUTS), FL_F32);
     int64_t live = 0, jumps = 0;
-    fl_on_error(jump, NULL);
+    fl_set_error_handler(jump, NULL);
     for (volatile int i = 0; i < 200; i++) {
         fl_scope s = fl_scope_begin();
         jump_in_backward = i % 2;
@@ -425,7 +425,7 @@ TEST(a_longjmp_out_of_backward) {
         if (i >= 1 && !CHECK_EQ_INT(fl_live_tensors(), live)) break;
     }
     CHECK_EQ_INT(jumps, 100);
-    fl_on_error(NULL, NULL);
+    fl_set_error_handler(NULL, NULL);
     fl_optim_free(t.optim);
     fl_nn_free(net);
     fl_scope_end(&all);
@@ -437,11 +437,11 @@ TEST(promotion_reaches_any_enclosing_scope) {
     fl_tensor *noise[3][4], *t[3];
     for (int i = 0; i < 3; i++) t[i] = fl_full(FL_SHAPE(4), i + 1, FL_F32);
     for (int i = 0; i < 4; i++) noise[0][i] = fl_ones(FL_SHAPE(2), FL_F32);
-    fl_promote(&c, t[0]); /* to b */
-    fl_promote(&b, t[1]); /* to a, from inside c */
-    fl_promote(&a, t[2]); /* to the root, from inside c */
-    fl_promote(&a, NULL);
-    fl_promote(NULL, t[0]);
+    fl_scope_escape(&c, t[0]); /* to b */
+    fl_scope_escape(&b, t[1]); /* to a, from inside c */
+    fl_scope_escape(&a, t[2]); /* to the root, from inside c */
+    fl_scope_escape(&a, NULL);
+    fl_scope_escape(NULL, t[0]);
     CHECK(noise[0][3] && fl_scope_size() == 7);
     fl_scope_end(&c);
     CHECK_EQ_INT(fl_scope_size(), 1);
@@ -452,7 +452,7 @@ TEST(promotion_reaches_any_enclosing_scope) {
     CHECK(fl_scope_size() == 1 && fl_live_tensors() == 2 && first_element(t[1]) == 2);
     fl_scope_end(&a);
     CHECK(fl_scope_size() == 1 && fl_live_tensors() == 1 && first_element(t[2]) == 3);
-    fl_promote(&a, t[2]); /* ended: nothing happens */
+    fl_scope_escape(&a, t[2]); /* ended: nothing happens */
     CHECK_EQ_INT(fl_scope_size(), 1);
 }
 
@@ -480,7 +480,7 @@ TEST(promotion_at_random) {
             bool alive = false;
             for (int k = 0; k <= depth; k++) alive = alive || owner_refs[i][k];
             if (!alive) continue;
-            fl_promote(&scope[d], value[i]);
+            fl_scope_escape(&scope[d], value[i]);
             owner_refs[i][d]++;
         } else {
             value[n] = fl_num(n);
@@ -512,7 +512,7 @@ TEST(kept_values_survive_their_scope) {
     CHECK(fl_backward(y) && first_element(fv_grad(x)) == 10);
     fv_drop(y);
     fv_drop(x);
-    CHECK_EQ_INT(fl_mem_live(), 1);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 1);
     CHECK(first_element(view) == 5);
     fl_drop(view);
     fl_drop(NULL);
@@ -551,7 +551,7 @@ static void *fill_the_root(void *arg) {
 }
 
 TEST(a_large_root_scope_is_warned_about_once) {
-    fl_message_use(count_warnings, NULL, FL_LOG_WARN);
+    fl_log_set_sink(count_warnings, NULL, FL_LOG_WARN);
     for (int i = 0; i < 3000; i++) { /* as many values in scopes are nobody's matter */
         fl_scope s = fl_scope_begin();
         for (int k = 0; k < 100; k++) fl_num(k);
@@ -570,7 +570,7 @@ TEST(a_large_root_scope_is_warned_about_once) {
     REQUIRE(pthread_create(&t, NULL, fill_the_root, &n) == 0);
     pthread_join(t, NULL);
     CHECK_EQ_INT(warnings, 2); /* another thread, another root */
-    fl_message_use(NULL, NULL, FL_LOG_WARN);
+    fl_log_set_sink(NULL, NULL, FL_LOG_WARN);
     CHECK_EQ_INT(fl_live_tensors(), 200001);
 }
 
@@ -898,7 +898,7 @@ TEST(hooks_survive_a_jump) {
     fl_tensor *index = fl_from_host((int64_t[]){0, 9}, FL_SHAPE(2, 1), FL_I64);
     wanted = FL_OP_exp, wanted_calls = 0;
     fl_call_hook(count_wanted, count_wanted, NULL);
-    fl_on_error(jump, NULL);
+    fl_set_error_handler(jump, NULL);
     for (int i = 0; i < 2; i++) {
         fl_scope inner = fl_scope_begin();
         if (!setjmp(leave)) fl_gather(i ? half : x, 1, index);
@@ -906,7 +906,7 @@ TEST(hooks_survive_a_jump) {
         CHECK(fl_error());
         fl_error_clear();
     }
-    fl_on_error(NULL, NULL);
+    fl_set_error_handler(NULL, NULL);
     fl_exp(x);
     CHECK_EQ_INT(wanted_calls, 2);
     fl_call_hook(NULL, NULL, NULL);
@@ -964,7 +964,7 @@ static void spy_stats(fl_mem_manager *self, fl_mem_stats *out) {
 static fl_mem_manager spy = {.name = "spy", .get = spy_get, .put = spy_put, .stats = spy_stats};
 
 TEST(managers_are_told_step_and_lifetime) {
-    fl_mem_manager *before = fl_mem_use(&spy);
+    fl_mem_manager *before = fl_mem_set_current(&spy);
     const int64_t step = fl_mem_step();
     fl_drop(fl_keep(fl_empty(FL_SHAPE(3), FL_F32)));
     CHECK(told.step == step && told.lifetime == 0); /* of the root scope: nobody knows */
@@ -983,7 +983,7 @@ TEST(managers_are_told_step_and_lifetime) {
     fl_nn_free(m);
     fl_nn_free(norm);
     fl_scope_end(&s);
-    fl_mem_use(before);
+    fl_mem_set_current(before);
 }
 
 static bool is_persistent(const char *path, fl_var *param, fl_tensor *buffer, void *user) {
@@ -1020,14 +1020,14 @@ static const char no_parameters[] =
     "pool2d pool3d adaptive_avg_pool adaptive_max_pool adaptive_avg_pool2d ";
 
 TEST(parameters_and_buffers_are_persistent) {
-    fl_mem_manager *before = fl_mem_use(&spy);
+    fl_mem_manager *before = fl_mem_set_current(&spy);
     char makers[8000] = " ";
 #define MAKE_MODULE(call) { \
         n_told = 0; \
         fl_nn_module *m = call; \
-        CHECK(m && fl_nn_named(m, is_persistent, (void *)#call)); \
+        CHECK(m && fl_nn_visit_tensors(m, is_persistent, (void *)#call)); \
         if (!strcmp("fl_nn_linear", m->type->maker ? m->type->maker : "")) { \
-            CHECK(fl_nn_cast(m, FL_F64) && fl_nn_named(m, is_persistent, (void *)"fl_nn_cast")); \
+            CHECK(fl_nn_cast(m, FL_F64) && fl_nn_visit_tensors(m, is_persistent, (void *)"fl_nn_cast")); \
         } \
         fl_nn_free(m); \
         strncat(makers, #call " ", sizeof makers - strlen(makers) - 1); \
@@ -1037,7 +1037,7 @@ TEST(parameters_and_buffers_are_persistent) {
     fl_empty(FL_SHAPE(3), FL_F32);
     CHECK(told.lifetime == 2);
     fl_scope_end(&s);
-    fl_mem_use(before);
+    fl_mem_set_current(before);
     if (access("fl/nn/norm.h", R_OK) != 0) SKIP("the headers are not in .");
     glob_t headers;
     int found = 0;
@@ -1068,8 +1068,8 @@ static void keep_warning(fl_log_level level, const char *text, void *user) {
 
 /* A step that leaves a few large values is noticed long before there are 100,000. */
 TEST(a_root_scope_warns_of_bytes) {
-    fl_message_use(keep_warning, NULL, FL_LOG_WARN);
-    fl_mem_use(&spy);
+    fl_log_set_sink(keep_warning, NULL, FL_LOG_WARN);
+    fl_mem_set_current(&spy);
     for (int i = 0; i < 1100; i++) fl_empty(FL_SHAPE(512), FL_F32);
     CHECK(!*warning);
     for (int i = 0; i < 1100; i++) fl_empty(FL_SHAPE(512, 1024), FL_F32);

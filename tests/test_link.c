@@ -43,7 +43,7 @@ static fl__dist_listener door;
 static int door_port;
 static void open_door(int rank, int size) {
     test_errors_return();
-    fl_message_use(NULL, NULL, FL_LOG_OFF);
+    fl_log_set_sink(NULL, NULL, FL_LOG_OFF);
     door_port = 0;
     fl__dist_listener_open(&door, fl_dist_listen("127.0.0.1", &door_port), rank, size, "test", key, 5);
     memset(door.secret, 7, sizeof door.secret);
@@ -325,7 +325,7 @@ TEST(the_store_is_bounded) {
 TEST(silence_of_a_rank_is_its_stall) {
     fl__dist_link *l = link_of(0);
     REQUIRE(l);
-    fl_message_use(NULL, NULL, FL_LOG_OFF);
+    fl_log_set_sink(NULL, NULL, FL_LOG_OFF);
     const double now = fl_dist_now();
     l->peer[2].last_heard = now + 4;
     for (int i = 0; i < 5; i++) fl__dist_check_heartbeats(l, l->last_run = now + i);

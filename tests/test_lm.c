@@ -112,7 +112,7 @@ TEST(raw_and_bad_token_files) {
         CHECK_ERROR("tokens i32 [2, 2]");
         CHECK(!fl_text_tokens_save(path, fl_full(FL_SHAPE(2), -1, FL_I32), NULL, NULL));
         CHECK_ERROR("got -1 to -1");
-        const fl_data_named named = {"tokens", fl_zeros(FL_SHAPE(3), FL_F32)};
+        const fl_data_named_tensor named = {"tokens", fl_zeros(FL_SHAPE(3), FL_F32)};
         CHECK(fl_data_save_safetensors(path, &named, 1, NULL, 0) && !fl_text_tokens_open(path));
         CHECK_ERROR("tokens f32 [3]");
         fl_scope_end(&s);
@@ -133,7 +133,7 @@ TEST(shares_are_whole_documents) {
         for (int64_t ranks = 1; ranks < 12; ranks++) {
             int64_t at = 0, begin, end;
             for (int64_t r = 0; r < ranks; r++, at = end) {
-                REQUIRE(fl_text_tokens_share(t, r, ranks, &begin, &end));
+                REQUIRE(fl_text_tokens_shard(t, r, ranks, &begin, &end));
                 CHECK_EQ_INT(begin, at);
                 bool whole = !with || begin == 100;
                 for (int i = 0; i < 7; i++) whole |= starts[i] == begin;
@@ -142,7 +142,7 @@ TEST(shares_are_whole_documents) {
             CHECK_EQ_INT(at, 100);
         }
         int64_t b, e;
-        CHECK(!fl_text_tokens_share(t, 3, 3, &b, &e));
+        CHECK(!fl_text_tokens_shard(t, 3, 3, &b, &e));
         CHECK_ERROR("got 3 of 3 ranks");
         fl_text_tokens_free(t);
     }
@@ -343,7 +343,7 @@ TEST(outlines_have_shapes_alone) {
         fl_nn_module *m = fl_text_lm_opt(V, o);
         fl_set_flags(fl_flags() & ~FL_SHAPES_ONLY);
         REQUIRE(real && m);
-        if (o.kind == FL_LM_TRANSFORMER) CHECK(fl_nn_named(m, check_outline, real));
+        if (o.kind == FL_LM_TRANSFORMER) CHECK(fl_nn_visit_tensors(m, check_outline, real));
         CHECK(rng[0].key == rng[1].key && rng[0].counter == rng[1].counter);
         fl_nn_free(real), fl_nn_free(m);
         fl_scope_end(&s);
@@ -411,7 +411,7 @@ TEST(rotary_scalings_are_those_of_transformers) {
          {0.25, 0.14058533, 0.079056942, 0.044456986, 0.025, 0.014058533, 0.0079056942, 0.0044456986}}};
     for (int i = 0; i < 3; i++) {
         fl_scope s = fl_scope_begin();
-        CHECK_NEAR(fl_rotary_gain(&cases[i].o), cases[i].gain, 1e-9);
+        CHECK_NEAR(fl_rotary_attention_factor(&cases[i].o), cases[i].gain, 1e-9);
         fl_rotary_opts o = cases[i].o;
         o.offset = 7;
         float y[16];
@@ -477,7 +477,7 @@ TEST(evaluation_predicts_each_token_once) {
     fl_text_tokens *t = tokens_of(101);
     fl_nn_module *m = model_of(&kinds[0]);
     for (int64_t stride = 1; stride <= 12; stride += 1 + (stride > 1) * 2) {
-        fl_text_measure r = {0};
+        fl_text_loss_sum r = {0};
         double nats = 0;
         CHECK(fl_text_evaluate(m, t, &r, .begin = 4, .context = 12, .stride = stride, .batch = 5));
         CHECK_EQ_INT(r.tokens, 96);
@@ -803,8 +803,8 @@ TEST(beams_find_the_best_text) {
     const int64_t prompt[] = {3, 1}, stop[] = {6};
     fl_text_sequence found[3] = {{0}};
     CHECK(fl_text_sequence_add(&found[0], prompt, 2));
-    REQUIRE(fl_text_beam(r, found, 3, .most = LENGTH, .beams = 32, .stop = stop, .n_stop = 1,
-                         .length_penalty = 0.7));
+    REQUIRE(fl_text_beam_search(r, found, 3, .most = LENGTH, .beams = 32, .stop = stop, .n_stop = 1,
+                                .length_penalty = 0.7));
     /* all texts of three more tokens, or fewer that end with the stop */
     double best[3] = {-INFINITY, -INFINITY, -INFINITY};
     for (int64_t code = 0; code < V * V * V; code++) {
@@ -915,7 +915,7 @@ static void check_generation(fl_nn_module *m, fl_data_file *f) {
     CHECK(fl_text_generate(r, &greedy, 1, .most = 15, .sampler = {.temperature = FL_ZERO}, .stop = stop,
                            .n_stop = 1));
     check_ids(f, "greedy", 0, &greedy);
-    CHECK(fl_text_beam(r, text, 3, .most = 15, .beams = 4, .length_penalty = 0.8, .stop = stop, .n_stop = 1));
+    CHECK(fl_text_beam_search(r, text, 3, .most = 15, .beams = 4, .length_penalty = 0.8, .stop = stop, .n_stop = 1));
     for (int i = 0; i < 3; i++) check_ids(f, "beam", i, &text[i]), fl_text_sequence_free(&text[i]);
     fl_text_sequence_free(&greedy);
     fl_text_decoder_free(r);
@@ -1191,7 +1191,7 @@ typedef struct changes {
 static fl_nn_module *load_changed(const char *name, changes c) {
     fl_scope s = fl_scope_begin();
     char path[400], folder[300], names[80][100];
-    fl_data_named list[80];
+    fl_data_named_tensor list[80];
     int n = 0;
     snprintf(path, sizeof path, "%s/model.safetensors", golden(name));
     fl_data_file *f = fl_data_open_safetensors(path);
@@ -1202,7 +1202,7 @@ static fl_nn_module *load_changed(const char *name, changes c) {
         if (at) snprintf(names[n], sizeof names[n], "%.*s%s%s", (int)(at - was), was, c.instead,
                          at + strlen(c.part));
         else snprintf(names[n], sizeof names[n], "%s", was + cut);
-        list[n] = (fl_data_named){names[n], fl_data_read(f, was)};
+        list[n] = (fl_data_named_tensor){names[n], fl_data_read(f, was)};
         if (c.of && !strcmp(was, c.of)) {
             fl_tensor *t = list[n].tensor;
             if (c.dtype) t = fl_cast(t, c.dtype);
@@ -1212,7 +1212,7 @@ static fl_nn_module *load_changed(const char *name, changes c) {
         }
         n++;
     }
-    if (c.add) list[n++] = (fl_data_named){c.add, fl_zeros(FL_SHAPE(3), FL_F32)};
+    if (c.add) list[n++] = (fl_data_named_tensor){c.add, fl_zeros(FL_SHAPE(3), FL_F32)};
     snprintf(folder, sizeof folder, "%s", temporary("changed"));
     mkdir(folder, 0700);
     fl_data_close(f);
@@ -1262,7 +1262,7 @@ TEST(tensors_of_other_names_load) {
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         fl_scope s = fl_scope_begin();
         fl_nn_module *want = fl_text_load(golden(of[i].name)), *m = load_changed(of[i].name, of[i].c);
-        if (CHECK(want && m)) CHECK(fl_nn_named(m, check_equal_param, want));
+        if (CHECK(want && m)) CHECK(fl_nn_visit_tensors(m, check_equal_param, want));
         else printf("  case %d: %s\n", (int)i, fl_error() ? fl_error() : "");
         fl_error_clear();
         fl_nn_free(want), fl_nn_free(m);
@@ -1409,7 +1409,7 @@ TEST(batches_are_checked) {
         for (int evaluate = 0; evaluate < 2; evaluate++) {
             fl_data_set *set = fl_data_tensors(of[i].t, of[i].n);
             fl_text_training t = {.model = m, .optim = optim, .set = set};
-            fl_text_measure sum = {7, 7};
+            fl_text_loss_sum sum = {7, 7};
             double loss = 0;
             const bool ok = evaluate ? fl_text_evaluate_set(m, set, &sum, 0) : fl_text_training_step(&t, &loss);
             char want[40];
@@ -1483,7 +1483,7 @@ TEST(mistakes_are_named) {
     fl_nn_module *other = fl_nn_relu();
     fl_text_tokens *t = fl_text_tokens_of(ids(20, FL_I32), NULL, 100);
     fl_text_decoder *r = fl_text_decoder_new(m, 2);
-    fl_text_measure measure;
+    fl_text_loss_sum measure;
     fl_text_training training = {0};
     fl_text_sequence text = {0};
     fl_text_candidate scratch[4];
@@ -1528,7 +1528,7 @@ TEST(mistakes_are_named) {
     NAMED(fl_text_decoder_copy(r, 0, 2), "got 2 to 0, expected [0, 2)");
     NAMED(fl_text_sample(scores, 2, &(fl_text_sampler){.min_p = 3}, NULL, 0, &rng, scratch) >= 0, "min_p 3");
     NAMED(fl_text_generate(r, &text, 1), "text 0 is empty");
-    NAMED(fl_text_beam(r, &text, 1, .beams = 2), "got 2 beams, n 1, 2 sequences");
+    NAMED(fl_text_beam_search(r, &text, 1, .beams = 2), "got 2 beams, n 1, 2 sequences");
     CHECK_EQ_INT(fl_text_decoder_position(r, 0), 0); /* nothing was read by the calls that failed */
     CHECK(fl_nn_init_constant(fl_nn_get_param(m, "norm.weight"), NAN));
     fl_text_decoder *broken = fl_text_decoder_new(m, 1);
@@ -1631,9 +1631,9 @@ static void hear_message(fl_log_level level, const char *text, void *user) {
 TEST(tensors_that_are_not_read_are_named) {
     char said[300] = "";
     test_errors_return();
-    fl_message_use(hear_message, said, FL_LOG_INFO);
+    fl_log_set_sink(hear_message, said, FL_LOG_INFO);
     fl_nn_module *m = load_changed("gpt2", (changes){.add = "transformer.h.0.attn.masked_bias"});
-    fl_message_use(NULL, NULL, FL_LOG_WARN);
+    fl_log_set_sink(NULL, NULL, FL_LOG_WARN);
     CHECK(m && strstr(said, "tensor 'transformer.h.0.attn.masked_bias' is ignored"));
     fl_nn_free(m);
     CHECK_NOTHING_LIVES();
@@ -1685,8 +1685,8 @@ TEST(gguf_has_factors_of_rotary_frequencies) {
                                       {"llama.rope.scaling.type", .text = "linear"},
                                       {"llama.rope.scaling.factor", .number = 2}};
     const float odd[] = {1, 3, 2, 8};
-    const fl_data_named list[] = {{"token_embd.weight", fl_zeros(FL_SHAPE(5, 8), FL_F32)},
-                                  {"rope_freqs.weight", fl_from_host(odd, FL_SHAPE(4), FL_F32)}},
+    const fl_data_named_tensor list[] = {{"token_embd.weight", fl_zeros(FL_SHAPE(5, 8), FL_F32)},
+                                         {"rope_freqs.weight", fl_from_host(odd, FL_SHAPE(4), FL_F32)}},
                         few[] = {list[0], {"rope_freqs.weight", fl_ones(FL_SHAPE(3), FL_F32)}};
     REQUIRE(fl_text_save_gguf(path, list, 2, meta, 4));
     NAMED(fl_text_load(path), "'rope_freqs.weight' are not the factors of rotary scaling llama3");
@@ -1706,8 +1706,8 @@ TEST(gguf_files_are_written) {
     char path[300];
     snprintf(path, sizeof path, "%s", temporary("made.gguf"));
     fl_tensor *x = fl_normal(FL_SHAPE(3, 256), 0, 1, FL_F32, &(fl_rng){1, 0}), *q = fl_cast(x, fl_q6_k());
-    const fl_data_named list[] = {{"x", fl_transpose(x, 0, 1)}, {"q", q}, {"i", ids(5, FL_I64)},
-                                  {"none", fl_zeros(FL_SHAPE(0, 3), FL_F32)}};
+    const fl_data_named_tensor list[] = {{"x", fl_transpose(x, 0, 1)}, {"q", q}, {"i", ids(5, FL_I64)},
+                                         {"none", fl_zeros(FL_SHAPE(0, 3), FL_F32)}};
     const fl_text_gguf_pair meta[] = {
         {"text", .text = "a \"b\""}, {"n", .number = 4294967295.0}, {"minus", .number = -128, .dtype = FL_I8},
         {"real", .number = 0.5, .dtype = FL_F32}, {"yes", .number = 1, .dtype = FL_B8},
@@ -1728,12 +1728,12 @@ TEST(gguf_files_are_written) {
         {"n", .dtype = FL_F16}};
     for (int i = 0; i < 7; i++) NAMED(fl_text_save_gguf(path, NULL, 0, &bad[i], 1), "key 'n': ");
     const fl_text_gguf_pair twice[] = {meta[1], meta[1]}, alignment = {.key = "general.alignment"};
-    const fl_data_named both[] = {{"x", x}, {"x", x}};
+    const fl_data_named_tensor both[] = {{"x", x}, {"x", x}};
     NAMED(fl_text_save_gguf(path, NULL, 0, twice, 2), "duplicate metadata key 'n'");
     NAMED(fl_text_save_gguf(path, NULL, 0, &alignment, 1), "general.alignment");
     NAMED(fl_text_save_gguf(path, both, 2, NULL, 0), "duplicate tensor name 'x'");
-    NAMED(fl_text_save_gguf(path, (fl_data_named[]){{"", x}}, 1, NULL, 0), "expected 1 to 63 bytes");
-    const fl_data_named narrow = {"x", fl_cast(x, FL_U16)}, null = {"x", NULL};
+    NAMED(fl_text_save_gguf(path, (fl_data_named_tensor[]){{"", x}}, 1, NULL, 0), "expected 1 to 63 bytes");
+    const fl_data_named_tensor narrow = {"x", fl_cast(x, FL_U16)}, null = {"x", NULL};
     NAMED(fl_text_save_gguf(path, &narrow, 1, NULL, 0), "tensor 'x' is u16");
     NAMED(fl_text_save_gguf(path, &null, 1, NULL, 0), "tensor 'x' is NULL");
     NAMED(fl_text_save_gguf("/nowhere/at/all", NULL, 0, NULL, 0), "/nowhere/at/all");
@@ -1889,7 +1889,7 @@ static bool use_all(void) {
     const int64_t prompt[] = {3, 4, 5};
     double score;
     bool ok = scorer && fl_text_sequence_add(&a, prompt, 3) && fl_text_sequence_add(&b[0], prompt, 3) &&
-              fl_text_generate(r, &a, 1, .most = 3) && fl_text_beam(r, b, 2, .beams = 2, .most = 3) &&
+              fl_text_generate(r, &a, 1, .most = 3) && fl_text_beam_search(r, b, 2, .beams = 2, .most = 3) &&
               scorer->start(scorer, &state) && scorer->score(scorer, &state, 5, &state, &score);
     fl_text_tokens *t = ok ? fl_text_tokens_of(ids(50, FL_I32), NULL, V) : NULL;
     fl_data_set *set = t ? fl_text_mask(fl_text_blocks(t, 9), .vocabulary = V, .mask = 14) : NULL;
@@ -1929,7 +1929,7 @@ TEST(every_request_for_memory_may_fail) {
         heap_fail_at(0);
         if (!ok && !CHECK_ERROR("out of memory")) printf("  request %d\n", (int)n);
         CHECK_NO_ERROR();
-        if (fl_live_tensors() || fl_mem_live()) {
+        if (fl_live_tensors() || fl_mem_live_buffers()) {
             CHECK(false);
             printf("  request %d leaves something behind\n", (int)n);
             break;

@@ -38,9 +38,9 @@ static int count_mul(int a, int b) { return calls_of_mul++, a * b; }
 #define FL_FN(name) count_##name
 static int polynomial(int x) { return ADD(MUL(x, x), ADD(MUL(x, 3), 5)); }
 
-#define FL_PRIMITIVE_WORDS_END
+#define FL_PRIMITIVES_END
 #include "../kernels/fl_primitives.h"
-#if defined(ADD) || defined(CONST) || defined(FL_FN) || defined(FL_PRIMITIVE_WORDS_END) || !defined(MAX)
+#if defined(ADD) || defined(CONST) || defined(FL_FN) || defined(FL_PRIMITIVES_END) || !defined(MAX)
 #error "fl_primitives.h left words behind or lost the program's MAX"
 #endif
 

@@ -63,7 +63,7 @@ TEST(errors_first_text_stays) {
 TEST(errors_raise_once_and_quiet) {
     int one = 1;
     handled = 0;
-    fl_on_error(count_error, &one);
+    fl_set_error_handler(count_error, &one);
     CHECK(fl_raise() == NULL);
     CHECK_EQ_INT(handled, 0);
     fl_fail("bad");
@@ -91,11 +91,11 @@ TEST(errors_raise_once_and_quiet) {
     CHECK_EQ_INT(handled, 4);
     CHECK_STR(handled_text, "refused 2");
     fl_error_clear();
-    fl_on_error(NULL, NULL);
+    fl_set_error_handler(NULL, NULL);
 }
 
 TEST(errors_handler_may_longjmp) {
-    fl_on_error(leave, NULL);
+    fl_set_error_handler(leave, NULL);
     for (int i = 0; i < 3; i++) {
         if (setjmp(jump) == 0) {
             fl_fail("round %d", i);
@@ -105,7 +105,7 @@ TEST(errors_handler_may_longjmp) {
         CHECK_STR(fl_error(), "round");
         fl_error_clear();
     }
-    fl_on_error(NULL, NULL);
+    fl_set_error_handler(NULL, NULL);
 }
 
 TEST(errors_default_handler_stops) {
@@ -157,17 +157,17 @@ static void log_line(fl_log_level level, const char *text, void *user) {
 }
 
 TEST(log_sink_and_threshold) {
-    fl_message_use(log_line, "> ", FL_LOG_WARN);
-    fl_message(FL_LOG_INFO, "below");
+    fl_log_set_sink(log_line, "> ", FL_LOG_WARN);
+    fl_log_message(FL_LOG_INFO, "below");
     CHECK_EQ_INT(logged[0], 0);
-    fl_message(FL_LOG_ERROR, "above %d", 7);
+    fl_log_message(FL_LOG_ERROR, "above %d", 7);
     CHECK_STR(logged, "> above 7");
     CHECK_EQ_INT(logged_level, FL_LOG_ERROR);
-    fl_message_use(log_line, "> ", FL_LOG_OFF);
+    fl_log_set_sink(log_line, "> ", FL_LOG_OFF);
     logged[0] = 0;
-    fl_message(FL_LOG_ERROR, "off");
+    fl_log_message(FL_LOG_ERROR, "off");
     CHECK_EQ_INT(logged[0], 0);
-    fl_message_use(NULL, NULL, FL_LOG_WARN);
+    fl_log_set_sink(NULL, NULL, FL_LOG_WARN);
 }
 
 TEST(dtypes) {
@@ -188,7 +188,7 @@ TEST(dtypes) {
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
         CHECK_EQ_INT(fl_dtype_size(want[i].d), want[i].size);
         CHECK(!strcmp(fl_dtype_name(want[i].d), want[i].name));
-        CHECK_EQ_INT(fl_dtype_named(want[i].name), want[i].d);
+        CHECK_EQ_INT(fl_dtype_by_name(want[i].name), want[i].d);
         CHECK_EQ_INT(fl_dtype_is_float(want[i].d), want[i].is_float);
         CHECK_EQ_INT(fl_dtype_wide(want[i].d), want[i].wide);
     }
@@ -197,8 +197,8 @@ TEST(dtypes) {
     CHECK_EQ_INT(fl_dtype_size((fl_dtype)INT_MIN), 0);
     CHECK_EQ_INT(fl_dtype_size((fl_dtype)INT_MAX), 0);
     CHECK(!strcmp(fl_dtype_name(FL_DTYPE_NONE), "?"));
-    CHECK_EQ_INT(fl_dtype_named("f99"), FL_DTYPE_NONE);
-    CHECK_EQ_INT(fl_dtype_named(NULL), FL_DTYPE_NONE);
+    CHECK_EQ_INT(fl_dtype_by_name("f99"), FL_DTYPE_NONE);
+    CHECK_EQ_INT(fl_dtype_by_name(NULL), FL_DTYPE_NONE);
     CHECK_STR(fl_version(), "0.1.");
 }
 
@@ -352,7 +352,7 @@ TEST(threads_errors_reach_the_caller) {
     int one = 1;
     handled = 0;
     caller = pthread_self();
-    fl_on_error(count_error, &one);
+    fl_set_error_handler(count_error, &one);
     fl_set_threads(4);
     for (int round = 0; round < 20; round++) {
         worker_failed = 0;
@@ -433,9 +433,9 @@ TEST(threads_fork) {
             alarm(20);
             bool ok = true;
             for (int i = 0; i < 20; i++) ok = ok && sum_of(numbers, 100000, 64) == want;
-            ok = ok && fl_threads() == 3 && fl_mem_live() == 1;
+            ok = ok && fl_threads() == 3 && fl_mem_live_buffers() == 1;
             fl_buffer *c = fl_buffer_new(MIB, NULL);
-            ok = ok && c && fl_mem_live() == 2;
+            ok = ok && c && fl_mem_live_buffers() == 2;
             fl_buffer_drop(c);
             fl_buffer_drop(b);
             if (UNDER_ASAN) _exit(ok ? 0 : 1); /* its leak checker waits for the lost threads */
@@ -482,7 +482,7 @@ TEST(heap_hook_can_fail_everything) {
         CHECK(b != NULL);
         CHECK_NO_ERROR();
         fl_buffer_drop(b);
-        CHECK_EQ_INT(fl_mem_live(), 0);
+        CHECK_EQ_INT(fl_mem_live_buffers(), 0);
         fl_mem_trim();
     }
     CHECK(done && h.calls > 0);
@@ -505,7 +505,7 @@ TEST(heap_out_while_a_new_thread_drops) {
     REQUIRE(pthread_create(&t, NULL, drop_it, b) == 0);
     pthread_join(t, NULL);
     h.fail_at = 0;
-    CHECK_EQ_INT(fl_mem_live(), 0);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
     CHECK_EQ_INT(fl_mem_stats_of(NULL).in_use, 0);
     CHECK_EQ_INT(fl_mem_stats_of(NULL).puts, 1);
 }
@@ -602,7 +602,7 @@ TEST(a_device_brings_its_manager) {
     CHECK_ERROR("(manager keeper)");
     far_away.refuses = false;
     fl_buffer_drop(fl_buffer_new(100, &info));
-    CHECK_EQ_INT(fl_mem_live(), 0);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
 }
 
 TEST(a_stream_waits_for_the_last_one) {
@@ -660,9 +660,9 @@ static void check_sizes(void) {
             for (int k = 0; k < FL_ALIGN; k++) (void)spare[k];
         }
         for (int i = 0; i < N; i++) CHECK(is_filled(b[i], i));
-        CHECK_EQ_INT(fl_mem_live(), N);
+        CHECK_EQ_INT(fl_mem_live_buffers(), N);
         for (int i = 0; i < N; i++) fl_buffer_drop(b[(i * 5) % N]);
-        CHECK_EQ_INT(fl_mem_live(), 0);
+        CHECK_EQ_INT(fl_mem_live_buffers(), 0);
         CHECK_EQ_INT(fl_mem_stats_of(NULL).in_use, 0);
     }
 }
@@ -678,11 +678,11 @@ TEST(buffers_caching) {
 }
 
 TEST(buffers_native) {
-    CHECK(fl_mem_use(fl_mem_native()) == fl_mem_caching());
+    CHECK(fl_mem_set_current(fl_mem_native()) == fl_mem_caching());
     check_sizes();
     fl_mem_stats s = fl_mem_stats_of(NULL);
     CHECK(s.reserved == 0 && s.gets == s.puts && s.device_gets == s.gets);
-    CHECK(fl_mem_use(NULL) == fl_mem_native());
+    CHECK(fl_mem_set_current(NULL) == fl_mem_native());
     CHECK(fl_mem_current() == fl_mem_caching());
 }
 
@@ -692,11 +692,11 @@ TEST(buffers_references) {
     fl_buffer *b = fl_buffer_new(100, NULL);
     CHECK(fl_buffer_keep(b) == b);
     fl_buffer_drop(b);
-    CHECK_EQ_INT(fl_mem_live(), 1);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 1);
     CHECK(!fl_buffer_claim(b)); /* not pageable */
-    fl_mem_use(fl_mem_native());
+    fl_mem_set_current(fl_mem_native());
     fl_buffer_drop(b); /* goes back to the manager it came from */
-    CHECK_EQ_INT(fl_mem_live(), 0);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
     CHECK_EQ_INT(fl_mem_stats_of(fl_mem_caching()).in_use, 0);
     CHECK(fl_buffer_map(NULL) == NULL);
     CHECK_ERROR("fl_buffer_map");
@@ -714,13 +714,13 @@ TEST(buffers_frozen) {
     b->version++; /* a write */
     CHECK(!fl_buffer_is_frozen(b) && !fl_buffer_cache_get(b, "one", 3));
     CHECK(fl_buffer_freeze(b, true) && !fl_buffer_cache_get(b, "one", 3)); /* of the values before */
-    CHECK_EQ_INT(fl_mem_live(), 1);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 1);
     CHECK(fl_buffer_cache_add(b, "one", 3, fl_buffer_new(10, NULL)));
     CHECK(fl_buffer_freeze(b, false) && !fl_buffer_is_frozen(b));
-    CHECK_EQ_INT(fl_mem_live(), 1);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 1);
     CHECK(fl_buffer_freeze(b, true) && fl_buffer_cache_add(b, "one", 3, fl_buffer_new(10, NULL)));
     fl_buffer_drop(b); /* and what was made of it */
-    CHECK_EQ_INT(fl_mem_live(), 0);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
 }
 
 TEST(buffers_out_of_memory) {
@@ -729,10 +729,10 @@ TEST(buffers_out_of_memory) {
     CHECK(fl_buffer_new((size_t)1 << 50, NULL) == NULL);
     CHECK_STR(fl_error(), "in use 0");
     CHECK_ERROR("largest free");
-    fl_mem_use(fl_mem_native());
+    fl_mem_set_current(fl_mem_native());
     CHECK(fl_buffer_new((size_t)1 << 50, NULL) == NULL);
     CHECK_ERROR("out of memory");
-    CHECK_EQ_INT(fl_mem_live(), 0);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
 }
 
 static int restores;
@@ -763,7 +763,7 @@ TEST(buffers_absent_are_made_on_first_map) {
     CHECK(fl_buffer_map(b) == p);
     CHECK_EQ_INT(restores, 2);
     fl_buffer_drop(b);
-    CHECK_EQ_INT(fl_mem_live(), 0);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
     CHECK_EQ_INT(fl_mem_stats_of(NULL).in_use, 0);
 }
 
@@ -811,7 +811,7 @@ static void late_put(fl_mem_manager *self, fl_buffer *b) {
 
 TEST(buffers_of_a_manager_that_waits_for_the_map) {
     fl_mem_manager late = {.name = "late", .get = late_get, .put = late_put};
-    fl_mem_use(&late);
+    fl_mem_set_current(&late);
     fl_buffer *b = fl_buffer_new(1000, NULL);
     CHECK(b && b->ptr == NULL && b->state == FL_LAZY);
     const char *p = fl_buffer_map(b);
@@ -819,8 +819,8 @@ TEST(buffers_of_a_manager_that_waits_for_the_map) {
     fl_buffer_unmap(b);
     fl_buffer_drop(b);
     fl_buffer_drop(fl_buffer_new(1000, NULL));
-    fl_mem_use(NULL);
-    CHECK_EQ_INT(fl_mem_live(), 0);
+    fl_mem_set_current(NULL);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
 }
 
 /* A pager: keeps at most `budget` bytes resident; copies the least recently mapped buffer away. */
@@ -912,7 +912,7 @@ static pager paging = {.table = {"pager", pager_get, pager_put, .user = &paging}
 TEST(buffers_paged) {
     fl_buffer *b[16];
     paging.budget = 5000;
-    fl_mem_use(&paging.table);
+    fl_mem_set_current(&paging.table);
     for (int i = 0; i < 16; i++) {
         b[i] = fl_buffer_new(1000, NULL);
         fill(b[i], i);
@@ -949,7 +949,7 @@ TEST(buffers_paged_by_many_threads) {
     pthread_t t[4];
     void *ok;
     paging.budget = 3000;
-    fl_mem_use(&paging.table);
+    fl_mem_set_current(&paging.table);
     for (int i = 0; i < 8; i++) {
         shared_pages[i] = fl_buffer_new(700, NULL);
         fill(shared_pages[i], i);
@@ -1035,10 +1035,10 @@ TEST(caching_stats_peak) {
     CHECK_EQ_INT(s.peak_in_use, s.in_use);
     fl_buffer_drop(more);
     logged[0] = 0;
-    fl_message_use(log_line, "", FL_LOG_INFO);
+    fl_log_set_sink(log_line, "", FL_LOG_INFO);
     fl_mem_report(NULL, FL_LOG_INFO);
     CHECK_STR(logged, "0 buffers alive");
-    fl_message_use(NULL, NULL, FL_LOG_WARN);
+    fl_log_set_sink(NULL, NULL, FL_LOG_WARN);
 }
 
 TEST(caching_split_limit) {
@@ -1094,7 +1094,7 @@ TEST(caching_memory_is_flat_across_threads) {
     CHECK(reserved <= 16 * MIB);
     CHECK(fl_mem_stats_of(NULL).reserved <= reserved + 4 * MIB);
     CHECK(h.live <= live + 150);
-    CHECK(fl_mem_live() == 0 && fl_mem_stats_of(NULL).in_use == 0);
+    CHECK(fl_mem_live_buffers() == 0 && fl_mem_stats_of(NULL).in_use == 0);
 }
 
 static void *hammer(void *arg) {
@@ -1127,7 +1127,7 @@ static void hammer_with_8_threads(void) {
         pthread_join(t[i], &ok);
         CHECK(ok == &seeds[i]);
     }
-    CHECK(fl_mem_live() == 0 && fl_mem_stats_of(NULL).in_use == 0);
+    CHECK(fl_mem_live_buffers() == 0 && fl_mem_stats_of(NULL).in_use == 0);
 }
 
 TEST(caching_8_threads) {
@@ -1137,7 +1137,7 @@ TEST(caching_8_threads) {
 }
 
 TEST(native_8_threads) {
-    fl_mem_use(fl_mem_native());
+    fl_mem_set_current(fl_mem_native());
     hammer_with_8_threads();
 }
 
@@ -1146,7 +1146,7 @@ TEST(native_8_threads) {
 TEST(failing_fails_the_nth) {
     fl_mem_manager *once = fl_mem_failing(NULL, 3, false);
     REQUIRE(once);
-    fl_mem_use(once);
+    fl_mem_set_current(once);
     fl_buffer *b[5];
     for (int i = 0; i < 5; i++) {
         b[i] = fl_buffer_new(100, NULL);
@@ -1158,7 +1158,7 @@ TEST(failing_fails_the_nth) {
     CHECK(fl_mem_current() == fl_mem_caching());
     for (int i = 0; i < 5; i++) fl_buffer_drop(b[i]);
     fl_mem_manager *ever = fl_mem_failing(fl_mem_native(), 2, true);
-    fl_mem_use(ever);
+    fl_mem_set_current(ever);
     b[0] = fl_buffer_new(100, NULL);
     CHECK(b[0] && b[0]->manager == fl_mem_native());
     for (int i = 0; i < 3; i++) {
@@ -1168,7 +1168,7 @@ TEST(failing_fails_the_nth) {
     fl_buffer_drop(b[0]);
     fl_mem_close(ever);
     fl_mem_close(fl_mem_caching()); /* nothing happens */
-    CHECK(fl_mem_live() == 0);
+    CHECK(fl_mem_live_buffers() == 0);
 }
 
 /* A step with overlapping life times; returns the lowest and highest address it saw. */
@@ -1199,7 +1199,7 @@ TEST(arena_plans_and_replays) {
     CHECK_ERROR("arena itself");
     CHECK(!fl_mem_arena_begin(fl_mem_native()));
     CHECK_ERROR("not an arena");
-    fl_mem_use(arena);
+    fl_mem_set_current(arena);
     CHECK(fl_mem_arena_begin(arena));
     CHECK_EQ_INT(fl_mem_arena_bytes(arena), 0);
     arena_step(&low[0], &high[0], false);
@@ -1229,14 +1229,14 @@ TEST(arena_plans_and_replays) {
     fl_mem_close(arena); /* freed with the buffer that still lives */
     CHECK(is_filled(stays, 9));
     fl_buffer_drop(stays);
-    CHECK_EQ_INT(fl_mem_live(), 0);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
     CHECK_EQ_INT(fl_mem_stats_of(NULL).in_use, 0);
 }
 
 TEST(arena_without_memory_for_its_block) {
     char *low, *high;
     fl_mem_manager *failing = fl_mem_failing(NULL, 7, false), *arena = fl_mem_arena(failing);
-    fl_mem_use(arena);
+    fl_mem_set_current(arena);
     CHECK(fl_mem_arena_begin(arena));
     arena_step(&low, &high, false);
     CHECK(!fl_mem_arena_begin(arena));
@@ -1247,13 +1247,13 @@ TEST(arena_without_memory_for_its_block) {
     CHECK_EQ_INT(fl_mem_stats_of(arena).reuses, 6);
     fl_mem_close(arena);
     fl_mem_close(failing);
-    CHECK_EQ_INT(fl_mem_live(), 0);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
 }
 
 TEST(arena_random_plans_never_overlap) {
     enum { N = 40 };
     fl_mem_manager *arena = fl_mem_arena(NULL);
-    fl_mem_use(arena);
+    fl_mem_set_current(arena);
     for (int step = 0; step < 6; step++) {
         fl_buffer *b[N] = {NULL};
         uint32_t r = step == 3 ? 99 : 7; /* one step departs altogether */
@@ -1270,7 +1270,7 @@ TEST(arena_random_plans_never_overlap) {
     }
     CHECK(fl_mem_stats_of(arena).reuses >= 4 * 600);
     fl_mem_close(arena);
-    CHECK_EQ_INT(fl_mem_live(), 0);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
 }
 
 /* ---- trace ---- */

@@ -30,7 +30,7 @@ static void end(fl_scope *s) {
     fl_scope_end(s);
     CHECK_NO_ERROR();
     CHECK_EQ_INT(fl_live_tensors(), 0);
-    CHECK_EQ_INT(fl_mem_live(), 0);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
 }
 
 /* ---- averages, counts ---- */
@@ -297,14 +297,14 @@ TEST(calibration) {
         if (n > 0) error += n / N * fabs(right / n - sum / n), worst = fmax(worst, fabs(right / n - sum / n));
     }
     fl_data_calibration m = {.bins = BINS}, other = {.bins = BINS}, empty = {0};
-    CHECK(isnan(fl_data_calibration_error(&m)) && isnan(fl_data_calibration_worst(&m)));
+    CHECK(isnan(fl_data_calibration_error(&m)) && isnan(fl_data_calibration_max(&m)));
     fl_tensor *probabilities = fl_reshape(reals(p, N * C), FL_SHAPE(N, C)), *target = wholes(y, N);
     CHECK(fl_data_calibration_add(&m, fl_slice(probabilities, 0, 0, 100, 1), fl_slice(target, 0, 0, 100, 1)));
     CHECK(fl_data_calibration_add(&other, fl_slice(probabilities, 0, 100, N, 1),
                                   fl_slice(target, 0, 100, N, 1)));
     CHECK(fl_data_calibration_merge(&m, &other) && fl_data_calibration_merge(&m, &empty));
     CHECK_NEAR(fl_data_calibration_error(&m), error, 1e-14);
-    CHECK_NEAR(fl_data_calibration_worst(&m), worst, 1e-14);
+    CHECK_NEAR(fl_data_calibration_max(&m), worst, 1e-14);
     CHECK(fl_data_calibration_merge(&empty, &m));
     CHECK_NEAR(fl_data_calibration_error(&empty), error, 1e-14);
     fl_data_calibration fresh = {0}, before = m, wide = {.bins = 101};

@@ -43,13 +43,13 @@ enum { N_FUNCTIONS = sizeof functions / sizeof *functions };
 /* tests/test_errors.c has most of them as FINE. */
 static const char *const answers[] = {
     /* NULL passes, so that nested calls need one check at the end; or the function returns its argument */
-    "fl_keep", "fl_buffer_keep", "fl_promote", "fl_scope_return", "fl_call_into", "fl_out_lay_as",
+    "fl_keep", "fl_buffer_keep", "fl_scope_escape", "fl_scope_return", "fl_call_into", "fl_out_layout_like",
     "fl_out_order_as", "fl_shape_text", "fl_site_pop", "fl_raise", "fv_keep", "fv_scope_return", "fv_value",
     "fv_grad", "fv_own_grad", "fv_const", "fv_param", "fv_detach", "fv_record", "fv_record_args",
-    "fv_record_opt", "fv_record_op", "fl_formula_value", "fl_nn_made", "fl_nn_made_with",
-    "fl_text_dictionary_made", "fl_text_tree_at", "fl_text_tree_string",
+    "fv_record_opt", "fv_record_op", "fl_formula_value", "fl_nn_finish", "fl_nn_finish_with_weights",
+    "fl_text_dictionary_or_free", "fl_text_tree_at", "fl_text_tree_string",
     /* no error is pending; no note, op, dtype, module, class ... of that name or number */
-    "fl_error", "fl_cpu_bf16_taken", "fl_provenance_here", "fl_op_get_info", "fl_op_rng", "fl_dtype_registered",
+    "fl_error", "fl_cpu_bf16_used", "fl_provenance_here", "fl_op_get_info", "fl_op_rng", "fl_dtype_registered",
     "fl_data_inner", "fl_data_class_name", "fl_data_listed_path", "fl_data_find", "fl_data_meta",
     "fl_data_csv_next", "fl_buffer_cache_get", "fl_text_char_byte", "fl_nn_find", "fl_nn_get_param",
     "fl_nn_get_buffer", "fl_nn_user", "fl_nn_dropout_of", "fl_optim_lr", "fl_vision_synset",
@@ -107,7 +107,7 @@ static const char *verdict(const char *name, int status) {
 
 int main(int argc, char **argv) {
     int passed = 0, failed = 0;
-    fl_on_error(let_return, NULL);
+    fl_set_error_handler(let_return, NULL);
     for (int i = 0; i < N_FUNCTIONS; i++) {
         if (argc > 1 && !strstr(functions[i].name, argv[1])) continue;
         const char *wrong = verdict(functions[i].name, run(i));

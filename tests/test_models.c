@@ -78,7 +78,7 @@ static void train(const model *m, bool channels_last, double rate, double *losse
     p.plain = true;
     fl_scope s = fl_scope_begin();
     fl_nn_module *net = m->build(&p);
-    CHECK(fl_nn_named(net, fill_by_formula, NULL));
+    CHECK(fl_nn_visit_tensors(net, fill_by_formula, NULL));
     if (channels_last) CHECK(fl_nn_channels_last(net));
     const model_batch batch = m->batch(&p);
     fl_optim *optim = fl_optim_sgd(fl_nn_parameters(net), .lr = rate, .momentum = 0.9);
@@ -205,7 +205,7 @@ TEST(translator_with_cache_and_without) {
     fl_scope s = fl_scope_begin();
     const model_preset *p = &model_translator.preset[0];
     fl_nn_module *net = translator_build(p);
-    CHECK(fl_nn_named(net, fill_by_formula, NULL));
+    CHECK(fl_nn_visit_tensors(net, fill_by_formula, NULL));
     const model_batch b = translator_batch(p);
     fl_nn_module *whole = net->child[3];
     fl_var *memory = fl_nn_forward(net->child[2], fl_nn_forward(net->child[0], fv_const(b.t[0])));

@@ -679,12 +679,12 @@ TEST(names_are_paths) {
     fl_nn_add(net, "bn1", fl_nn_batch_norm2d(2));
     fl_nn_add(net, "tail", fl_nn_sequential(fl_nn_relu(), fl_nn_linear(2, 2, .no_bias = true)));
     char text[400] = "";
-    CHECK(fl_nn_named(net, collect_name, text));
+    CHECK(fl_nn_visit_tensors(net, collect_name, text));
     CHECK(!strcmp(text,
                   "conv1.weight conv1.bias bn1.weight bn1.bias bn1.running_mean* bn1.running_var* "
                   "bn1.num_batches_tracked* tail.1.weight "));
     snprintf(text, sizeof text, "!");
-    CHECK(!fl_nn_named(net, collect_name, text)); /* the visitor ends the walk */
+    CHECK(!fl_nn_visit_tensors(net, collect_name, text)); /* the visitor ends the walk */
     CHECK(!strcmp(text, "!conv1.weight conv1.bias "));
     CHECK(fl_nn_find(net, "tail.1") && !fl_nn_find(net, "tail.2") && !fl_nn_find(net, "no.1") &&
           fl_nn_find(net, "") == net);
@@ -945,7 +945,7 @@ static bool dump_value(const char *path, fl_var *param, fl_tensor *buffer, void 
 static dump dump_of(fl_nn_module *m) {
     dump d = {.n = 0};
     fl_scope s = fl_scope_begin();
-    fl_nn_named(m, dump_value, &d);
+    fl_nn_visit_tensors(m, dump_value, &d);
     counter *c = fl_nn_find(m, "2") ? fl_nn_find(m, "2")->data : NULL;
     if (c) d.v[d.n++] = c->calls, d.v[d.n++] = c->last;
     fl_scope_end(&s);
@@ -1173,8 +1173,8 @@ TEST(wrong_trees) {
     CHECK_ERROR("fl_nn_parameters: the module is NULL");
     CHECK_EQ_INT(fl_nn_count(NULL), 0);
     CHECK_ERROR("the module is NULL");
-    CHECK(!fl_nn_named(NULL, collect_name, NULL));
-    CHECK_ERROR("fl_nn_named: the module is NULL");
+    CHECK(!fl_nn_visit_tensors(NULL, collect_name, NULL));
+    CHECK_ERROR("fl_nn_visit_tensors: the module is NULL");
     CHECK(!fl_nn_find(NULL, "a") && !fl_nn_get_param(NULL, "a") && !fl_nn_get_buffer(NULL, "a"));
     fl_nn_free(net);
     fl_nn_free(other);

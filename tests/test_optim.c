@@ -678,7 +678,7 @@ TEST(recorded_steps_follow_their_numbers) {
 /* x w0 w1 w1, two parameters that are used, one of them twice, and one that is not; steps 0 to 3, that of 2
    without a gradient for w0. */
 static void train_three(fl_optim *optim, fl_var **w, const fl_tensor *x, bool early) {
-    CHECK(fl_optim_step_early(optim, early));
+    CHECK(fl_optim_step_in_backward(optim, early));
     for (int t = 0; t < 4; t++) {
         fl_scope s = fl_scope_begin();
         fl_var *in = fv_const((fl_tensor *)(uintptr_t)x), *first = t == 2 ? fv_detach(w[0]) : w[0];
@@ -729,18 +729,18 @@ TEST(early_steps_refuse_what_wants_all_gradients) {
     fl_var *p = fv_param(f64(start, WIDTH));
     fl_optim *optim = fl_optim_sgd(FV_LIST(p), .lr = .1);
     fv_watcher other = {.leaf_ready = not_ready, .end = no_end};
-    CHECK(fl_optim_step_early(optim, true) && fl_backward(fv_sum(p, FL_ALL_AXES)));
+    CHECK(fl_optim_step_in_backward(optim, true) && fl_backward(fv_sum(p, FL_ALL_AXES)));
     CHECK(!fl_optim_clip(optim, 1));
-    CHECK_ERROR("fl_optim_scale: gradients were already used: fl_optim_step_early is on");
+    CHECK_ERROR("fl_optim_scale: gradients were already used: fl_optim_step_in_backward is on");
     CHECK(!fl_backward(fv_sum(p, FL_ALL_AXES)));
-    CHECK_ERROR("fl_optim_step_early: a second backward pass before fl_optim_step");
+    CHECK_ERROR("fl_optim_step_in_backward: a second backward pass before fl_optim_step");
     fl_optim_zero_grad(optim);
     fv_watch(&other);
     CHECK(!fl_backward(fv_sum(p, FL_ALL_AXES)));
-    CHECK_ERROR("fl_optim_step_early: gradients of this pass are not yet summed over all processes");
+    CHECK_ERROR("fl_optim_step_in_backward: gradients of this pass are not yet summed over all processes");
     fv_unwatch(&other);
     fl_optim_zero_grad(optim);
-    CHECK(fl_optim_step_early(optim, false) && fl_backward(fv_sum(p, FL_ALL_AXES)) && fv_grad(p));
+    CHECK(fl_optim_step_in_backward(optim, false) && fl_backward(fv_sum(p, FL_ALL_AXES)) && fv_grad(p));
     CHECK(fl_optim_clip(optim, 1) && fl_optim_step(optim));
     fl_optim_free(optim);
     fl_scope_end(&s);
@@ -986,7 +986,7 @@ static bool dump_value(const char *path, fl_var *param, fl_tensor *buffer, void 
 static dump dump_of(const trainer *t) {
     dump d = {.n = 0};
     fl_scope s = fl_scope_begin();
-    fl_nn_named(t->net, dump_value, &d);
+    fl_nn_visit_tensors(t->net, dump_value, &d);
     for (int64_t i = 0; i < t->optim->n; i++) {
         for (int k = 0; k < FL_OPTIM_STATES && t->optim->slot[i].state[k] && d.n < 900; k++) {
             fl_tensor *sum = fl_sum(t->optim->slot[i].state[k], FL_ALL_AXES);
@@ -1407,9 +1407,9 @@ TEST(a_step_that_fails_moves_nothing) {
         }
         const dump before = dump_of(&t);
         fl_mem_manager *failing = n ? fl_mem_failing(NULL, n, false) : NULL,
-                       *old = n ? fl_mem_use(failing) : NULL;
+                       *old = n ? fl_mem_set_current(failing) : NULL;
         const bool ok = fl_optim_step(t.optim);
-        if (n) fl_mem_use(old);
+        if (n) fl_mem_set_current(old);
         if (!ok) {
             failures++;
             CHECK_ERROR("memory");

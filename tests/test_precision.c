@@ -80,7 +80,7 @@ TEST(slots_get_narrow_operands) {
     fl_scope s = fl_scope_begin();
     narrow_work(want);
     for (int i = 0; i < 6; i++)
-        REQUIRE(fl_backend_set(&mock, fl_op_named(ops[i]), takes_halves, FL_SLOT_NARROW));
+        REQUIRE(fl_backend_set(&mock, fl_op_by_name(ops[i]), takes_halves, FL_SLOT_NARROW));
     REQUIRE(fl_backend_use(&mock, &old));
     narrow_work(got);
     REQUIRE(fl_backend_use(&old, NULL));
@@ -328,7 +328,7 @@ TEST(loading_converts_ties_and_ignores) {
     CHECK_NEAR(param_sum(b, "2.weight"), conv, 0.02);
     /* Another net: the second name of the tied weight alone, and names that it lacks. */
     fl_tensor *w = fl_full(FL_SHAPE(12, 8), 2, FL_F32);
-    fl_data_named some[] = {{"net.7.weight", w}, {"net.head.bias", w}};
+    fl_data_named_tensor some[] = {{"net.7.weight", w}, {"net.head.bias", w}};
     REQUIRE(fl_data_save_safetensors(file, some, 2, NULL, 0));
     CHECK(!fl_nn_load(a, file, .prefix = "net.", .ignore = "2.* 3.* 4.* 6.weigh?"));
     CHECK_ERROR("1 names missing: net.6.bias; 1 unexpected: net.head.bias");
@@ -358,8 +358,8 @@ TEST(policies_are_pytorchs) {
             char name[32] = "";
             memcpy(name, p, strcspn(p, " "));
             p += strlen(name);
-            const fl_op op = fl_op_named(name);
-            if (!CHECK(op && fl_autocast_policy_of(op) == rows[r].policy)) puts(name);
+            const fl_op op = fl_op_by_name(name);
+            if (!CHECK(op && fl_autocast_get_policy(op) == rows[r].policy)) puts(name);
         }
 }
 
@@ -442,7 +442,7 @@ TEST(ops_run_as_their_policy_says) {
         CHECK_NO_ERROR();
     }
     CHECK_EQ_INT(fl_live_tensors(), 0);
-    CHECK_EQ_INT(fl_mem_live(), 0);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
 }
 
 static int casts;
@@ -503,7 +503,7 @@ TEST(the_table_can_be_edited) {
     CHECK_ERROR("fl_autocast_set_policy: op 0 or policy 2 does not exist");
     CHECK(!fl_autocast_set_policy(FL_OP_mul, (fl_autocast_policy)4));
     CHECK_ERROR("no policy 4");
-    CHECK(fl_autocast_policy_of(-1) == FL_AUTOCAST_NONE);
+    CHECK(fl_autocast_get_policy(-1) == FL_AUTOCAST_NONE);
     CHECK(!fl_autocast(FL_F64));
     CHECK_ERROR("fl_autocast: dtype must be f16 or bf16, or f32 to turn it off, got f64");
     CHECK(!fv_matmul(NULL, x));

@@ -22,7 +22,7 @@ static void clear(void) {
 static void empty_weights(void) {
     float x = 0;
     fl_scope s = fl_scope_begin();
-    const fl_data_named one = {"x", fl_from_host(&x, FL_SHAPE(1), FL_F32)};
+    const fl_data_named_tensor one = {"x", fl_from_host(&x, FL_SHAPE(1), FL_F32)};
     CHECK(fl_data_save_safetensors(test_file("model/model.safetensors"), &one, 1, NULL, 0));
     fl_scope_end(&s);
 }
@@ -59,7 +59,7 @@ TEST(folders_that_are_wrong) {
 enum { WIDE = 16, BANDS = 8, WINDOW = 100, PLACES = 60, VOCABULARY = 180, END = 90, TIMES = 100 };
 
 typedef struct weights {
-    fl_data_named all[128];
+    fl_data_named_tensor all[128];
     char name[128][80];
     int n;
     fl_rng rng;
@@ -69,7 +69,7 @@ static void put(weights *w, const char *where, const char *name, fl_shape s) {
     const bool norm = strstr(name, "norm.weight") != NULL;
     snprintf(w->name[w->n], sizeof w->name[0], "model.%s.%s", where, name);
     fl_tensor *t = fl_normal(s, norm, norm ? 0.1 : 0.6, FL_F32, &w->rng);
-    w->all[w->n] = (fl_data_named){w->name[w->n], t};
+    w->all[w->n] = (fl_data_named_tensor){w->name[w->n], t};
     w->n++;
 }
 
@@ -350,7 +350,7 @@ static void put_named(weights *w, const char *name, fl_shape s) {
     const bool gain = strstr(name, "norm.weight") || strstr(name, "weight_g");
     snprintf(w->name[w->n], sizeof w->name[0], "%s", name);
     fl_tensor *t = fl_normal(s, gain, gain ? 0.2 : 0.4, FL_F32, &w->rng);
-    w->all[w->n] = (fl_data_named){w->name[w->n], t};
+    w->all[w->n] = (fl_data_named_tensor){w->name[w->n], t};
     w->n++;
 }
 
@@ -642,7 +642,7 @@ TEST(transformers_agree) {
 }
 
 int main(int argc, char **argv) {
-    fl_on_error(test__ignore_error, NULL);
+    fl_set_error_handler(test__ignore_error, NULL);
     return test_main(argc, argv);
 }
 /* MIT licence: see LICENSE. */

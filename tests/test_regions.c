@@ -339,9 +339,9 @@ TEST(any_request_for_memory_may_fail) {
     /* and of the memory manager, whose blocks the heap does not see again */
     for (int64_t n = 1, ok = 0; !ok && n < 1000; n++, points++) {
         fl_scope inner = fl_scope_begin();
-        fl_mem_manager *failing = fl_mem_failing(NULL, n, true), *before = fl_mem_use(failing);
+        fl_mem_manager *failing = fl_mem_failing(NULL, n, true), *before = fl_mem_set_current(failing);
         ok = sampled();
-        fl_mem_use(before);
+        fl_mem_set_current(before);
         fl_mem_close(failing);
         CHECK(ok ? !fl_error() : fl_error() != NULL);
         fl_error_clear();

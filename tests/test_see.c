@@ -331,7 +331,7 @@ TEST(a_profile_survives_a_jump) {
     fl_nn_module *bad = fl_nn_function("Bad", forward_fails, NULL, NULL);
     REQUIRE(mkstemp(path) >= 0);
     REQUIRE(fl_profile_begin(0, .peak_flops = FL_ZERO, .peak_bytes = FL_ZERO));
-    fl_on_error(jump, NULL);
+    fl_set_error_handler(jump, NULL);
     for (int i = 0; i < 30; i++) {
         fl_scope s = fl_scope_begin();
         if (!setjmp(leave)) fl_nn_forward(bad, j.x);
@@ -339,7 +339,7 @@ TEST(a_profile_survives_a_jump) {
         CHECK(fl_error());
         fl_error_clear();
     }
-    fl_on_error(NULL, NULL);
+    fl_set_error_handler(NULL, NULL);
     CHECK(job_step(&j));
     CHECK(fl_profile_format(text, sizeof text) > 0 && strstr(text, "Bad                    30 "));
     CHECK(strstr(text, "fl_nn_linear '0'        1 "));
@@ -640,7 +640,7 @@ TEST(the_tape_as_a_graph) {
     fl_provenance_enable(1);
     fl_var *y = fv_sum(fl_nn_forward(j.net, j.x), FL_ALL_AXES);
     fl_provenance_enable(-1);
-    CHECK(fl_tape_format(y, text, sizeof text, .name = fl_nn_name_of, .user = j.net) ==
+    CHECK(fl_tape_format(y, text, sizeof text, .name = fl_nn_param_path, .user = j.net) ==
           (int64_t)strlen(text));
     CHECK(dot_is_sound(text));
     CHECK_TEXT(text, "digraph tape {\n"

@@ -73,8 +73,8 @@ static fl_data_set *arrangement(int kind, int rank, int ranks, int64_t epoch) {
     case 2: set = noisy(fl_data_shard(fl_data_shuffle(set, 5), rank, ranks)); break;
     case 3: set = fl_data_shard(noisy(fl_data_shuffle(set, 5)), rank, ranks); break;
     case 4: set = noisy(fl_data_shuffle(fl_data_shard(set, rank, ranks), 5)); break;
-    case 5: set = noisy(fl_data_span(set, N / ranks * rank, N / ranks)); break;
-    case 6: set = fl_data_span(noisy(set), N / ranks * rank, N / ranks); break;
+    case 5: set = noisy(fl_data_slice(set, N / ranks * rank, N / ranks)); break;
+    case 6: set = fl_data_slice(noisy(set), N / ranks * rank, N / ranks); break;
     case 7: set = fl_data_batch(noisy(fl_data_shard(fl_data_shuffle(set, 5), rank, ranks)), 4, false); break;
     case 8:
         set = fl_data_prefetch(fl_data_batch(noisy(fl_data_shard(set, rank, ranks)), 5, false), 2, 3);
@@ -114,7 +114,7 @@ TEST(a_sample_has_the_same_numbers_everywhere) {
 /* Whole batches get numbers too: those of their first sample. Repetitions and parts differ. */
 TEST(ids) {
     test_errors_return();
-    fl_data_set *set = fl_data_batch(fl_data_span(numbers(20), 3, 17), 4, false);
+    fl_data_set *set = fl_data_batch(fl_data_slice(numbers(20), 3, 17), 4, false);
     for (int64_t i = 0; i < fl_data_size(set); i++) CHECK_EQ_INT(fl_data_id(set, i), 3 + 4 * i);
     CHECK_EQ_INT(fl_data_id(set, 5), 5); /* no such batch */
     CHECK_EQ_INT(fl_data_id(set, -1), -1);
@@ -128,7 +128,7 @@ TEST(ids) {
     }
     for (int i = 0; i < 3; i++) CHECK_EQ_INT(fl_data_id(set, i), i);
     fl_data_free(set);
-    set = fl_data_concat((fl_data_set *[]){fl_data_span(numbers(9), 6, 3), numbers(9)}, 2);
+    set = fl_data_concat((fl_data_set *[]){fl_data_slice(numbers(9), 6, 3), numbers(9)}, 2);
     for (int i = 0; i < 12; i++)
         for (int k = 0; k < i; k++) CHECK(fl_data_id(set, i) != fl_data_id(set, k));
     CHECK_EQ_INT(fl_data_id(set, 0), 6);
@@ -178,7 +178,7 @@ TEST(lengths_are_asked_without_reading) {
     CHECK_EQ_INT(sum, want);
     fl_data_free(set);
     reads = 0;
-    set = fl_data_span(fl_data_callback(100, counted_get, &reads), 10, 90);
+    set = fl_data_slice(fl_data_callback(100, counted_get, &reads), 10, 90);
     CHECK_EQ_INT(fl_data_length(set, 3), 13 % 7);
     CHECK_EQ_INT(reads, 1);
     CHECK_EQ_INT(fl_data_length(set, 90), -1);
@@ -496,9 +496,9 @@ TEST(gathers_are_stacks) {
         for (int layout = 0; layout < 2; layout++) {
             t[3] = fl_reshape(x, FL_SHAPE(12, 6));
             if (layout) t[3] = fl_transpose(fl_reshape(x, FL_SHAPE(6, 12)), 0, 1); /* views and a stack */
-            fl_data_set *fast = fl_data_resample(fl_data_tensors(t, 4), index, 9);
+            fl_data_set *fast = fl_data_subset(fl_data_tensors(t, 4), index, 9);
             fl_data_set *slow =
-                fl_data_transform(fl_data_resample(fl_data_tensors(t, 4), index, 9), noise_fn, NULL);
+                fl_data_transform(fl_data_subset(fl_data_tensors(t, 4), index, 9), noise_fn, NULL);
             fl_data_set *batches[2] = {fl_data_batch(fast, 4, false), fl_data_batch(slow, 4, false)};
             for (int64_t b = 0; b < 3; b++) {
                 fl_data_sample got, want;
@@ -583,7 +583,7 @@ TEST(joins_of_unlike_samples) {
             "fl_data_batches: sample 1 has 2 fields, expected 1",
             "field 0 of sample 1 is i32 [4], expected dtype and number of dims of the batch's first, f32 [2]",
             "field 0 of sample 1 is f32 [2, 2], expected dtype"};
-        fl_data_set *set = fl_data_resample(fl_data_callback(6, unlike_get, NULL), (int64_t[]){2, i}, 2);
+        fl_data_set *set = fl_data_subset(fl_data_callback(6, unlike_get, NULL), (int64_t[]){2, i}, 2);
         set = fl_data_batches(set, .size = 2, .pad = true);
         CHECK(!fl_data_get(set, 0, &b));
         CHECK_ERROR(text[i - 3]);
@@ -611,7 +611,7 @@ static void check_backend(const char *name) {
     int fd = mkstemp(path);
     REQUIRE(fd >= 0);
     close(fd);
-    CHECK(fl_data_save_safetensors(path, &(fl_data_named){"x", x}, 1, NULL, 0));
+    CHECK(fl_data_save_safetensors(path, &(fl_data_named_tensor){"x", x}, 1, NULL, 0));
     REQUIRE(fl_backend_set_default(name));
     fl_data_file *f = fl_data_open_safetensors(path);
     fl_tensor *t = fl_data_read(f, "x");
@@ -769,7 +769,7 @@ static void remove_folder(void) {
 /* The sample is the entry's path as bytes; fields and numbers go into the last of them. */
 static char last_fields[200];
 static int64_t last_line, last_label;
-static bool text_read(const fl_data_listed *e, fl_data_sample *out, void *user) {
+static bool text_read(const fl_data_list_entry *e, fl_data_sample *out, void *user) {
     size_t at = 0;
     for (int k = 0; k < e->n; k++)
         at += (size_t)snprintf(last_fields + at, sizeof last_fields - at, "%s|", e->field[k]);
@@ -936,7 +936,7 @@ TEST(folders) {
     CHECK_NOTHING_LIVES();
 }
 
-static bool idx_read(const fl_data_listed *e, fl_data_sample *out, void *user) {
+static bool idx_read(const fl_data_list_entry *e, fl_data_sample *out, void *user) {
     (void)user;
     out->n = 1;
     return (out->t[0] = fl_data_load_idx(e->path)) != NULL;
@@ -1251,7 +1251,7 @@ TEST(files_fail_at_every_operation) {
 
 /* ---- real data ---- */
 
-static bool bytes_read(const fl_data_listed *e, fl_data_sample *out, void *user) {
+static bool bytes_read(const fl_data_list_entry *e, fl_data_sample *out, void *user) {
     (void)user;
     fl_data_stream f;
     if (!fl_data_stream_open(&f, "bytes_read", e->path, FL_DATA_READ)) return false;

@@ -689,7 +689,7 @@ static void reference_frame(const fl_speech_conf *c, const double *x, reference 
     for (int64_t i = 0; i < n; i++) mean += x[i] / (double)n;
     for (int64_t i = 0; i < n; i++) v[i] = x[i] - (c->remove_mean ? mean : 0), raw += v[i] * v[i];
     for (int64_t i = n - 1; i >= 0; i--) v[i] -= c->preemphasis * v[i ? i - 1 : 0];
-    fl_tensor *w = fl_speech_window_of(c->window, n);
+    fl_tensor *w = fl_speech_window_new(c->window, n);
     const double blackman = c->blackman ? c->blackman : 0.42;
     for (int64_t i = 0; i < n; i++) {
         const double a = 6.283185307179586 * (double)i / (double)(n - 1);
@@ -711,7 +711,7 @@ static void reference_frame(const fl_speech_conf *c, const double *x, reference 
     int64_t d = bins;
     memcpy(r->row, power, (size_t)bins * sizeof *power);
     if (c->kind != FL_SPEECH_SPECTROGRAM) {
-        const double *b = fl_data(fl_speech_bands_of(c));
+        const double *b = fl_data(fl_speech_filter_bank(c));
         d = c->bands;
         for (int64_t k = 0; k < d; k++) {
             r->row[k] = 0;
@@ -726,7 +726,7 @@ static void reference_frame(const fl_speech_conf *c, const double *x, reference 
     } else if (c->log || c->kind == FL_SPEECH_MFCC)
         for (int64_t k = 0; k < d; k++) r->row[k] = scale[c->log] * log(fmax(r->row[k], c->floor));
     if (c->kind == FL_SPEECH_MFCC) {
-        const double *m = fl_data(fl_speech_cosines_of(c));
+        const double *m = fl_data(fl_speech_dct_matrix(c));
         double y[512] = {0};
         for (int64_t k = 0; k < c->cepstra; k++)
             for (int64_t i = 0; i < d; i++) y[k] += m[i * c->cepstra + k] * r->row[i];
@@ -790,7 +790,7 @@ TEST(features_are_what_they_are_defined_to_be) {
         fl_tensor *x = sound(n, (uint64_t)round + 1);
         fl_speech_features *f = fl_speech_features_new(&c);
         if (!CHECK(f != NULL)) puts(fl_error());
-        fl_tensor *y = f ? fl_speech_features_of(f, x) : NULL;
+        fl_tensor *y = f ? fl_speech_features_compute(f, x) : NULL;
         const int64_t before = c.edges >= FL_SPEECH_ZEROS ? c.n_fft / 2
                                : c.edges                  ? c.window_length / 2 - c.hop / 2 /* Kaldi's */
                                                           : 0;
@@ -843,7 +843,7 @@ TEST(windows_scales_and_bands) {
                                    0.42 - 0.5 * cos(a) + 0.08 * cos(2 * a),
                                    0.5 - 0.5 * cos(n > 1 ? 2 * pi * (double)i / (double)n : 0)};
             for (int w = 0; w < 6; w++) {
-                const double *got = fl_data(fl_speech_window_of((fl_speech_window)w, n));
+                const double *got = fl_data(fl_speech_window_new((fl_speech_window)w, n));
                 CHECK_NEAR(got[i], want[w], 1e-12);
             }
         }
@@ -860,7 +860,7 @@ TEST(windows_scales_and_bands) {
         fl_speech_preset(&c, "kaldi", 8000);
         c.kind = FL_SPEECH_MFCC, c.bands = 7, c.cepstra = 4;
         c.orthonormal = kind & 1, c.c0_last = kind & 2, c.lifter = kind & 4 ? 9 : 0;
-        const double *m = fl_data(fl_speech_cosines_of(&c));
+        const double *m = fl_data(fl_speech_dct_matrix(&c));
         for (int i = 0; i < 7; i++)
             for (int j = 0; j < 4; j++) {
                 const int k = c.c0_last ? (j == 3 ? 0 : j + 1) : j;
@@ -879,7 +879,7 @@ TEST(windows_scales_and_bands) {
         c.kind = FL_SPEECH_FBANK, c.n_fft = 64, c.window_length = 64, c.bands = 5, c.low = 150, c.high = -300;
         c.scale = kind & 1 ? FL_SPEECH_SLANEY : FL_SPEECH_MEL;
         c.mel_slopes = kind & 2, c.slaney_norm = kind & 4, c.below_nyquist = kind & 8;
-        const double *b = fl_data(fl_speech_bands_of(&c));
+        const double *b = fl_data(fl_speech_filter_bank(&c));
         const double low = fl_speech_to_scale(c.scale, 150), high = fl_speech_to_scale(c.scale, 3700);
         for (int k = 0; k < 5; k++)
             for (int i = 0; i <= 32; i++) {
@@ -951,11 +951,11 @@ TEST(normalised_over_the_sound) {
         fl_tensor *x = fl_reshape(sound(1600, 5), FL_SHAPE(2, 800));
         for (int i = 0; i < 1600; i++) ((float *)fl_data(x))[i] *= (float)exp(-i % 800 / 60.);
         fl_speech_features *f = fl_speech_features_new(&c);
-        fl_tensor *plain = fl_speech_features_of(f, x);
+        fl_tensor *plain = fl_speech_features_compute(f, x);
         fl_speech_features_free(f);
         c.subtract_mean = c.energy_normalize = true, c.energy_range = 40, c.energy_scale = 0.2;
         f = fl_speech_features_new(&c);
-        fl_tensor *y = fl_speech_features_of(f, x);
+        fl_tensor *y = fl_speech_features_compute(f, x);
         fl_speech_stream *none = fl_speech_stream_new(f);
         CHECK(!none);
         CHECK_ERROR(".subtract_mean needs the whole sound");
@@ -995,12 +995,12 @@ TEST(features_of_variables) {
         if (k == 5) c.drop_last = true;
         fl_var *in = k == 6 ? fv_param(fl_cast(fv_value(x), FL_F64)) : k == 7 ? fv_const(fl_num(1)) : x;
         fl_speech_features *f = fl_speech_features_new(&c);
-        fl_var *y = fv_speech_features_of(f, in);
+        fl_var *y = fv_speech_features_compute(f, in);
         CHECK(k ? !y : y != NULL);
         if (k) CHECK_ERROR("speech_features_of: got x ");
         if (k != 7) {
-            fl_tensor *plain = fl_speech_features_of(f, fv_value(in));
-            fl_var *constant = fv_speech_features_of(f, fv_detach(in));
+            fl_tensor *plain = fl_speech_features_compute(f, fv_value(in));
+            fl_var *constant = fv_speech_features_compute(f, fv_detach(in));
             CHECK_NEAR(distance(fv_value(k ? constant : y), plain), 0, 1e-4);
         }
         fl_speech_features_free(f);
@@ -1019,7 +1019,7 @@ TEST(pieces_give_the_bits_of_the_whole) {
         const int64_t n = fl_speech_draw(&rng, 1, 900), most = round % 5 ? 200 : 1;
         fl_tensor *x = sound(n, (uint64_t)round + 1);
         fl_speech_features *f = fl_speech_features_new(&c);
-        fl_tensor *y = fl_speech_features_of(f, x);
+        fl_tensor *y = fl_speech_features_compute(f, x);
         fl_speech_stream *p = fl_speech_stream_new(f);
         for (int again = 0; again < 2; again++) {
             int64_t got = 0, bad = 0;
@@ -1053,8 +1053,8 @@ TEST(the_kernel_and_the_composition_agree) {
         fl_speech_conf c = random_conf(&rng);
         if (c.kind == FL_SPEECH_PLP) c.kind = FL_SPEECH_MFCC; /* which has no composition */
         fl_speech_features *f = fl_speech_features_new(&c);
-        fl_tensor *x = fl_reshape(sound(800, 3), FL_SHAPE(2, 400)), *y = fl_speech_features_of(f, x);
-        fl_var *z = fv_speech_features_of(f, fv_const(x));
+        fl_tensor *x = fl_reshape(sound(800, 3), FL_SHAPE(2, 400)), *y = fl_speech_features_compute(f, x);
+        fl_var *z = fv_speech_features_compute(f, fv_const(x));
         worst = fmax(worst,
                      distance(y, z ? fv_value(z) : NULL) / fmax(1, fl_item(fl_amax(fl_abs(y), FL_ALL_AXES))));
         fl_speech_features_free(f);
@@ -1067,7 +1067,7 @@ TEST(the_kernel_and_the_composition_agree) {
 
 static fl_var *spectrum_of(fl_var *const *x, void *user) {
     (void)user;
-    fl_tensor *w = fl_speech_window_of(FL_SPEECH_HAMMING, 12);
+    fl_tensor *w = fl_speech_window_new(FL_SPEECH_HAMMING, 12);
     static const double weight[] = {.5, 1, .5, .3, .9, .2};
     static const int64_t first[] = {1, 4};
     fl_spectrum_args a = {.hop = 5,
@@ -1101,7 +1101,7 @@ TEST(short_sounds_and_bad_options) {
         CHECK(fl_speech_preset(&c, preset[k], 16000));
         fl_speech_features *f = fl_speech_features_new(&c);
         for (int64_t n = 0; n < 3; n++) {
-            fl_tensor *y = fl_speech_features_of(f, sound(n, 1));
+            fl_tensor *y = fl_speech_features_compute(f, sound(n, 1));
             CHECK_EQ_INT(y ? y->shape[0] : -1, k == 3 && n);
             CHECK_EQ_INT(y ? y->shape[1] : -1, fl_speech_features_dims(f));
         }
@@ -1274,9 +1274,9 @@ TEST(configurations_of_htk) {
         fl_speech_preset(&c, i % 2 ? "kaldi" : "htk", 16000);
         if (i + 1 == sizeof table / sizeof *table) fl_speech_preset(&c, "htk", 16000);
         said_lines = 0;
-        fl_message_use(hear, NULL, FL_LOG_INFO);
+        fl_log_set_sink(hear, NULL, FL_LOG_INFO);
         if (!CHECK(load_conf(&c, table[i].text))) puts(fl_error());
-        fl_message_use(NULL, NULL, FL_LOG_WARN);
+        fl_log_set_sink(NULL, NULL, FL_LOG_WARN);
         CHECK_EQ_INT(said_lines, table[i].skipped != NULL);
         if (table[i].skipped && !CHECK(strstr(said_line, table[i].skipped) != NULL)) puts(said_line);
         CHECK_EQ_INT(c.window_length, table[i].window);
@@ -1335,7 +1335,7 @@ TEST(windows_of_deltas) {
     for (int k = 0; k < 3; k++) {
         c.deltas = k ? 2 : 0, c.delta_window = 2, c.acc_window = k == 2 ? 3 : 0;
         fl_speech_features *f = fl_speech_features_new(&c);
-        y[k] = fl_speech_features_of(f, sound(2000, 3));
+        y[k] = fl_speech_features_compute(f, sound(2000, 3));
         fl_speech_features_free(f);
     }
     fl_tensor *same = fl_speech_deltas(y[0], 2, 2), *first = fl_slice(same, 1, 23, 46, 1);
@@ -1430,10 +1430,10 @@ TEST(an_hour_of_stream_takes_no_more_memory_than_a_minute) {
         fl_tensor *z = n >= 0 ? fl_speech_stream_push(p, y, n, false) : NULL;
         if (CHECK(z != NULL)) frames += z->shape[0];
         fl_scope_end(&inner);
-        if (i + 1 == 600) grown = 0, tensors = fl_mem_live();
+        if (i + 1 == 600) grown = 0, tensors = fl_mem_live_buffers();
     }
     printf("%lld frames, %lld arrays grew\n", (long long)frames, (long long)grown);
-    CHECK(grown == 0 && fl_mem_live() == tensors);
+    CHECK(grown == 0 && fl_mem_live_buffers() == tensors);
     CHECK(frames > minutes * 5990);
     fl_speech_stream_free(p);
     fl_speech_resampler_free(r);
@@ -1467,7 +1467,7 @@ TEST(spectrum_names_what_it_runs) {
 }
 
 int main(int argc, char **argv) {
-    fl_on_error(test__ignore_error, NULL);
+    fl_set_error_handler(test__ignore_error, NULL);
     return test_main(argc, argv);
 }
 /* MIT licence: see LICENSE. */

@@ -64,7 +64,7 @@ static int run_records(void) {
     while (read_all(0, &h, sizeof h)) {
         fl_call c;
         if ((size_t)h.args > sizeof args || !read_all(0, args, (size_t)h.args)) return 2;
-        fl_call_begin(&c, fl_op_named(h.op), h.n_out, h.n_in, args);
+        fl_call_begin(&c, fl_op_by_name(h.op), h.n_out, h.n_in, args);
         for (int i = 0; i < h.n_in; i++)
             if (!(c.in[i] = read_operand(NULL))) return 3;
         for (int i = 0; i < h.n_out; i++)

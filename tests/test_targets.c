@@ -44,7 +44,7 @@ TEST(a_list_is_read_as_it_stands) {
     for (int k = 0; k < 2; k++) {
         fl_speech_list *l = fl_speech_list_load(file(), k ? "/root" : NULL);
         CHECK_EQ_INT(fl_speech_list_size(l), 3);
-        const fl_speech_listed *e = fl_speech_list_get(l, 0);
+        const fl_speech_list_entry *e = fl_speech_list_get(l, 0);
         CHECK_SAME(e->id, "a_1");
         CHECK_SAME(e->path, k ? "/root/x/a.wav" : "x/a.wav");
         CHECK_SAME(e->transcript, "hello there world");
@@ -128,7 +128,7 @@ TEST(transcripts_become_tokens_and_come_back) {
 #define BACK(want, ...) \
     do { \
         back.n = 0; \
-        CHECK(fl_speech_text_of(d, t, n, &back, __VA_ARGS__)); \
+        CHECK(fl_speech_target_text(d, t, n, &back, __VA_ARGS__)); \
         CHECK_SAME(back.p, want); \
     } while (0)
     TARGET(" ball  a ", "b a l l | a |", .separator = "|");
@@ -156,7 +156,7 @@ TEST(transcripts_become_tokens_and_come_back) {
     CHECK_ERROR("the separator '!' is not a token");
     CHECK_EQ_INT(fl_speech_target(d, "aaaa", &t, &cap, .replabels = 3), -1);
     CHECK_ERROR("replabel '<3>' is not a token");
-    CHECK(!fl_speech_text_of(d, ((int64_t[]){77}), 1, &back));
+    CHECK(!fl_speech_target_text(d, ((int64_t[]){77}), 1, &back));
     CHECK_ERROR("no token with index 77");
     int64_t path[] = {0, 0, 9, 0, 1, 1, 9, 9, 1};
     CHECK_EQ_INT(fl_speech_collapse(path, 9, 9, path), 4);
@@ -192,7 +192,7 @@ TEST(every_trick_can_be_undone) {
         if (fl_speech_draw(&rng, 0, 1)) o.eos = "$";
         back.n = 0;
         const int64_t n = fl_speech_target_opt(d, text, &t, &cap, o);
-        CHECK(n > 0 && fl_speech_text_of_opt(d, t, n, &back, o));
+        CHECK(n > 0 && fl_speech_target_text_opt(d, t, n, &back, o));
         CHECK_SAME(back.p, text);
         for (int64_t k = 1; o.asg && k < n; k++) CHECK(t[k] != t[k - 1]);
         longest = n > longest ? n : longest;
@@ -285,7 +285,7 @@ static bool use(int kind) {
     if (kind == 0) {
         fl_speech_list *l = fl_speech_list_load(file(), "/r");
         for (int64_t i = 0; l && i < fl_speech_list_size(l); i++) {
-            const fl_speech_listed *e = fl_speech_list_get(l, i);
+            const fl_speech_list_entry *e = fl_speech_list_get(l, i);
             CHECK(*e->id && *e->path && e->ms >= 0 && strlen(e->transcript) < 64);
         }
         ok = l != NULL;
@@ -339,7 +339,7 @@ static bool all_of_it(void) {
     fl_speech_list *l = fl_speech_list_load(file(), "/r");
     bool ok = d && s && l && fl_text_dictionary_add(d, "a", 1) >= 0 && fl_text_dictionary_add(d, "b", 1) >= 0;
     if (ok) n = fl_speech_target(d, "ab ba", &t, &cap, .skip = true);
-    ok = ok && n == 4 && fl_speech_text_of(d, t, n, &back) && !strcmp(back.p, "abba") &&
+    ok = ok && n == 4 && fl_speech_target_text(d, t, n, &back) && !strcmp(back.p, "abba") &&
          fl_speech_scores_add(s, "me", "a b", "a c") && fl_speech_scores_table(s, &back);
     fl_heap_free(t);
     fl_heap_free(back.p);
@@ -361,7 +361,7 @@ TEST(any_request_for_memory_may_fail) {
 }
 
 int main(int argc, char **argv) {
-    fl_on_error(test__ignore_error, NULL);
+    fl_set_error_handler(test__ignore_error, NULL);
     return test_main(argc, argv);
 }
 /* MIT licence: see LICENSE. */

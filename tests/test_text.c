@@ -26,18 +26,18 @@ TEST(utf8_ill_formed) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         fl_data_text t = {0};
         int64_t replaced = 0;
-        CHECK(fl_text_put_replaced(&t, cases[i].in, (int64_t)strlen(cases[i].in), &replaced));
+        CHECK(fl_text_utf8_append(&t, cases[i].in, (int64_t)strlen(cases[i].in), &replaced));
         if (!CHECK(same(t.p, t.n, cases[i].out) && replaced == cases[i].replaced))
             printf("  case %d\n", (int)i);
-        CHECK_EQ_INT(fl_text_chars(cases[i].in, (int64_t)strlen(cases[i].in)), fl_text_chars(t.p, t.n));
+        CHECK_EQ_INT(fl_text_utf8_count(cases[i].in, (int64_t)strlen(cases[i].in)), fl_text_utf8_count(t.p, t.n));
         fl_heap_free(t.p);
     }
     for (int32_t c = 0; c < 0x110000; c++) {
         char bytes[4];
         int len;
-        const int n = fl_text_char_put(bytes, c);
+        const int n = fl_text_utf8_encode(bytes, c);
         const bool surrogate = c >= 0xd800 && c < 0xe000;
-        if (!CHECK(fl_text_char(bytes, n, &len) == (surrogate ? 0xfffd : c) && len == n)) break;
+        if (!CHECK(fl_text_utf8_decode(bytes, n, &len) == (surrogate ? 0xfffd : c) && len == n)) break;
     }
 }
 
@@ -90,7 +90,7 @@ TEST(dictionary_counts) {
     free(bytes);
     fl_text_dictionary_free(p);
     p = fl_text_dictionary_load("d", .counts = true, .min_count = 3);
-    CHECK(p && fl_text_dictionary_size(p) == 1 && fl_text_dictionary_counted(p, 0) == 3);
+    CHECK(p && fl_text_dictionary_size(p) == 1 && fl_text_dictionary_count_of(p, 0) == 3);
     fl_text_dictionary_free(p);
     p = fl_text_dictionary_load("d", .counts = true, .max_size = 3);
     CHECK(p && fl_text_dictionary_size(p) == 3);
@@ -138,8 +138,8 @@ static bool decodes(const fl_text_tokenizer *t, const char *text) {
     for (int64_t i = 0, n; i <= e.n; i++) {
         const char *p = i < e.n ? fl_text_stream_add(&s, e.id[i], &n) : fl_text_stream_end(&s, &n);
         ok = ok && p && fl_data_text_put(&parts, p, (size_t)n);
-        ok = ok && (i == e.n || fl_text_ill_formed(p, n) == n ||
-                    fl_text_ill_formed(text, (int64_t)strlen(text)) < (int64_t)strlen(text));
+        ok = ok && (i == e.n || fl_text_utf8_valid_length(p, n) == n ||
+                    fl_text_utf8_valid_length(text, (int64_t)strlen(text)) < (int64_t)strlen(text));
     }
     ok = ok && same(parts.p, parts.n, text);
     if (!ok) printf("  %s -> %s, %s\n", text, whole.p, parts.p);
@@ -216,8 +216,8 @@ static const char sample[] =
 
 /* Tokens that are put in later are cut out of the text, and shown or not. */
 TEST(added_later) {
-    const fl_text_added more[] = {{.text = "<s>", .n = 3, .id = -1, .special = true},
-                                  {.text = "bc", .n = 2, .id = 900}},
+    const fl_text_added_token more[] = {{.text = "<s>", .n = 3, .id = -1, .special = true},
+                                        {.text = "bc", .n = 2, .id = 900}},
                         bad[] = {{.text = "<s>", .n = 3, .id = 7}, {.text = "", .n = 0, .id = -1}};
     begin();
     fl_scope scope = fl_scope_begin();
@@ -934,7 +934,7 @@ TEST(spaces_of_patterns) {
     for (int32_t c = 1; c < 0x110000; c++) {
         char bytes[4];
         if (c >= 0xd800 && c < 0xe000) continue;
-        const int n = fl_text_char_put(bytes, c);
+        const int n = fl_text_utf8_encode(bytes, c);
         CHECK(fl_data_text_put(&text, bytes, (size_t)n));
         if (fl_text_classes()[c] & FL_TEXT_WHITE_SPACE) spaces += n;
     }
@@ -1362,7 +1362,7 @@ TEST(ngrams_with_holes) {
         }
     }
     fl_text_ngram_sum sum = {0};
-    fl_text_ngram_text(m, "a c\nx\n", 6, &sum);
+    fl_text_ngram_score_text(m, "a c\nx\n", 6, &sum);
     CHECK_EQ_INT(sum.words, 3);
     CHECK_EQ_INT(sum.unknown, 1);
     CHECK_NEAR(sum.log10, -0.4 - 0.45 - 1 - 100.5 - 1, 1e-5);
@@ -1497,7 +1497,7 @@ static bool use_file(char kind, int64_t size) {
         fl_text_ngram *m = fl_text_ngram_load("m");
         memory_bounded((size_t)size, 16);
         fl_text_ngram_sum sum = {0};
-        if (m) fl_text_ngram_text(m, "the cat sees a red dog and\nquiet", 31, &sum);
+        if (m) fl_text_ngram_score_text(m, "the cat sees a red dog and\nquiet", 31, &sum);
         if ((ok = m != NULL)) CHECK(sum.words == 8);
         fl_text_ngram_free(m);
         return ok;

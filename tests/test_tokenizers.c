@@ -51,7 +51,7 @@ static void char_offsets(const fl_text_encoding *e, const char *a, int64_t n_a, 
         int64_t chars = 0, begin = 0, end = 0;
         const bool empty = e->begin[i] == e->end[i];
         for (int64_t at = 0; at < n && (at < e->end[i] || (empty && at < e->begin[i])); at += len, chars++) {
-            fl_text_char(text + at, n - at, &len);
+            fl_text_utf8_decode(text + at, n - at, &len);
             if (at + len <= e->begin[i]) begin = chars + 1;
             end = chars + 1;
         }
@@ -116,7 +116,7 @@ static void check_tokenizer(fl_text_tokenizer *t, const char *who, const char *t
         CHECK(fl_text_decode(t, e.id, e.n, true, &out));
         fl_data_text valid = {0};
         int64_t replaced = 0;
-        fl_text_put_replaced(&valid, out.p, out.n, &replaced);
+        fl_text_utf8_append(&valid, out.p, out.n, &replaced);
         bool same_all = crc_of_ids(e.id, e.n) == want[0];
         if (!same_all) explain("ids", who, string[a], &e, offsets, out.p);
         else if (!(pair && !strcmp(who, "roberta")) && crc_of_numbers(offsets, 2 * e.n) != want[1])
@@ -262,14 +262,14 @@ static fl_text_tokenizer *as_llama(const fl_text_tokenizer *t) {
         "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],"
         "\"pair\":[{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"Sequence\":{\"id\":\"B\",\"type_id\":1}}],"
         "\"special_tokens\":{\"<s>\":{\"id\":\"<s>\",\"ids\":[1],\"tokens\":[\"<s>\"]}}}}";
-    static const fl_text_added special[] = {{.text = "<unk>", .n = 5, .id = 0, .special = true},
-                                            {.text = "<s>", .n = 3, .id = 1, .special = true},
-                                            {.text = "</s>", .n = 4, .id = 2, .special = true}};
+    static const fl_text_added_token special[] = {{.text = "<unk>", .n = 5, .id = 0, .special = true},
+                                                  {.text = "<s>", .n = 3, .id = 1, .special = true},
+                                                  {.text = "</s>", .n = 4, .id = 2, .special = true}};
     fl_text_parts p = {0};
     const bool ok = fl_text_parts_of(t, &p);
     fl_text_dictionary *d = p.vocab;
     p.vocab = NULL;
-    fl_text_model *m = fl_text_bpe(fl_text_dictionary_made(d, ok), .merge = p.merge, .n_merges = p.n_merges,
+    fl_text_model *m = fl_text_bpe(fl_text_dictionary_or_free(d, ok), .merge = p.merge, .n_merges = p.n_merges,
                                    .byte_fallback = true, .fuse_unk = true, .unk = "<unk>");
     fl_text_parts_free(&p);
     return fl_text_tokenizer_new(m, pipeline, special, 3, "test");
@@ -342,7 +342,7 @@ TEST(tokenizers_that_gguf_lacks) {
                       "-1, expected 5 and -1"));
     fl_text_gguf_vocab_free(&v);
     CHECK(!fl_text_gguf_vocab_of(NULL, 1, -1, -1, NULL, &v) && CHECK_ERROR("the tokenizer is NULL"));
-    const fl_text_added wide = {.text = "<wide>", .n = 6, .id = -1, .lstrip = true},
+    const fl_text_added_token wide = {.text = "<wide>", .n = 6, .id = -1, .lstrip = true},
                         seen = {.text = "<seen>", .n = 6, .id = -1, .special = true};
     CHECK(fl_text_tokenizer_add(t, &wide, 1) && !through_gguf(t, 2000) && CHECK_ERROR("absorb spaces"));
     CHECK(fl_text_tokenizer_add(model, &seen, 1) && !through_gguf(model, 2000) &&
@@ -669,7 +669,7 @@ static void check_file(const char *row) {
     int32_t *at = malloc(((size_t)n + 1) * sizeof *at); /* the character that a byte is of */
     for (int64_t i = 0, c = 0; i < n; c++) {
         int len;
-        fl_text_char(text + i, n - i, &len);
+        fl_text_utf8_decode(text + i, n - i, &len);
         while (len--) at[i++] = (int32_t)c;
     }
     fl_text_encoding e = {0};

@@ -24,16 +24,16 @@ static const float *weight[LAYERS], *bias[LAYERS];
 
 /* Random weights in a file; they belong to the scope. */
 static const char *save_weights(void) {
-    fl_data_named t[2 * LAYERS];
+    fl_data_named_tensor t[2 * LAYERS];
     fl_rng rng = fl_data_rng(3, 0, 0);
     int n = 0;
     for (int k = 0; k < LAYERS; k++) {
         const layer *l = &layers[k];
         const fl_shape shape = l->taps ? FL_SHAPE(l->out, l->in, l->taps) : FL_SHAPE(l->out, l->in);
-        t[n++] = (fl_data_named){l->weight, fl_normal(shape, 0, l->scale, FL_F32, &rng)};
+        t[n++] = (fl_data_named_tensor){l->weight, fl_normal(shape, 0, l->scale, FL_F32, &rng)};
         weight[k] = fl_data(t[n - 1].tensor);
         if (!l->bias) continue;
-        t[n++] = (fl_data_named){l->bias, fl_normal(FL_SHAPE(l->out), 0, 0.1, FL_F32, &rng)};
+        t[n++] = (fl_data_named_tensor){l->bias, fl_normal(FL_SHAPE(l->out), 0, 0.1, FL_F32, &rng)};
         bias[k] = fl_data(t[n - 1].tensor);
     }
     CHECK(fl_data_save_safetensors(test_file("vad.safetensors"), t, n, NULL, 0));
@@ -190,8 +190,8 @@ TEST(weights_that_are_others) {
     char path[128];
     snprintf(path, sizeof path, "%s", test_file("vad.safetensors"));
     fl_scope s = fl_scope_begin();
-    fl_data_named t[2] = {{"stft_conv.weight", fl_zeros(FL_SHAPE(258, 1, 256), FL_F32)},
-                          {"conv1.weight", fl_zeros(FL_SHAPE(128, 129, 2), FL_F32)}};
+    fl_data_named_tensor t[2] = {{"stft_conv.weight", fl_zeros(FL_SHAPE(258, 1, 256), FL_F32)},
+                                 {"conv1.weight", fl_zeros(FL_SHAPE(128, 129, 2), FL_F32)}};
     for (int n = 1; n <= 2; n++) {
         CHECK(fl_data_save_safetensors(path, t, n, NULL, 0));
         CHECK(!fl_speech_vad_load(path));
@@ -203,7 +203,7 @@ TEST(weights_that_are_others) {
 }
 
 int main(int argc, char **argv) {
-    fl_on_error(test__ignore_error, NULL);
+    fl_set_error_handler(test__ignore_error, NULL);
     return test_main(argc, argv);
 }
 /* MIT licence: see LICENSE. */

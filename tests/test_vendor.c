@@ -265,7 +265,7 @@ static bool tuned_child(int what, const char *path, int way, int made, const cha
     const pid_t child = fork();
     if (child == 0) {
         setenv("FL_CUDA_TUNE", path, 1);
-        fl_message_use(listen, NULL, FL_LOG_WARN);
+        fl_log_set_sink(listen, NULL, FL_LOG_WARN);
         fl_set_matmul_precision(FL_BF16);
         const double a = fl_item(fl_sum(tuned_work(what), FL_ALL_AXES));
         const double b = fl_item(fl_sum(tuned_work(what), FL_ALL_AXES));
@@ -406,7 +406,7 @@ TEST(without_the_library_there_is_one_warning_and_our_own_kernel) {
     setenv("CUDA_HOME", where, 1);
     unsetenv("VIRTUAL_ENV");
     void *installed = dlopen("libcublasLt.so.13", RTLD_LAZY); /* the loader's path is not for us to change */
-    fl_message_use(listen, NULL, FL_LOG_WARN);
+    fl_log_set_sink(listen, NULL, FL_LOG_WARN);
     fl_tensor *a = whole(FL_SHAPE(5, 8), 2), *b = whole(FL_SHAPE(8, 6), 3);
     for (int i = 0; i < 3; i++) CHECK(same_as_cpu(fl_matmul(a, b), a, b));
     CHECK(!fl_error());
@@ -421,7 +421,7 @@ TEST(without_the_library_there_is_one_warning_and_our_own_kernel) {
 TEST(no_library_is_looked_for_where_the_environment_says_so) {
     NEEDS_MOCK;
     setenv("FL_CUDA_LIBS", "no", 1);
-    fl_message_use(listen, NULL, FL_LOG_WARN);
+    fl_log_set_sink(listen, NULL, FL_LOG_WARN);
     fl_tensor *a = whole(FL_SHAPE(5, 8), 2), *b = whole(FL_SHAPE(8, 6), 3);
     CHECK(same_as_cpu(fl_matmul(a, b), a, b));
     CHECK_EQ_INT(counted("mock_products"), -1);

@@ -274,8 +274,8 @@ TEST(readers_survive_failures) {
 
 /* A set of images with labels, in shuffled batches with every step. */
 static fl_data_set *batches(int threads) {
-    const fl_vision_step steps[] = {fl_vision_random_crop(12, 2), fl_vision_random_horizontal_flip(0.5),
-                                    fl_vision_random_vertical_flip(0.5), fl_vision_cutout(4, 7)};
+    const fl_vision_transform steps[] = {fl_vision_random_crop(12, 2), fl_vision_random_horizontal_flip(0.5),
+                                         fl_vision_random_vertical_flip(0.5), fl_vision_cutout(4, 7)};
     fl_scope s = fl_scope_begin();
     fl_tensor *image =
         fl_cast(fl_reshape(fl_arange(0, 10 * 3 * 12 * 14, 1, FL_I64), FL_SHAPE(10, 3, 12, 14)), FL_U8);
@@ -341,7 +341,7 @@ TEST(what_belongs_to_an_image_goes_along) {
                            fl_arange(5, 7, 1, FL_I64), masks, fl_from_host(area, FL_SHAPE(2), FL_F32)},
                    x = item;
     const struct {
-        fl_vision_step step;
+        fl_vision_transform step;
         float box[4], area;
         int64_t n, h, w;
     } cases[] = {{fl_vision_random_horizontal_flip(1), {4, 3, 8, 9}, 20, 2, 12, 10},
@@ -364,18 +364,18 @@ TEST(what_belongs_to_an_image_goes_along) {
         CHECK_NEAR(fl_item(fl_sum(fl_select(x.masks, 0, 0), FL_ALL_AXES)),
                    (double)((cases[i].box[2] - cases[i].box[0]) * (cases[i].box[3] - cases[i].box[1])), 17);
     }
-    const fl_vision_step inner[] = {fl_vision_adjust_step(FL_VISION_INVERT, 0, 0, 1),
-                                    fl_vision_rand_augment(0, 0)};
-    const fl_vision_step all[] = {fl_vision_random_resized_crop(9, 0, 0, FL_VISION_BICUBIC),
-                                  fl_vision_rand_augment(3, 20),
-                                  fl_vision_trivial_augment_wide(),
-                                  fl_vision_deit_augment(),
-                                  fl_vision_color_jitter(0.4, 0.4, 0.4, 0.1),
-                                  fl_vision_random_affine(20, 0.1, 0.1, 0.8, 1.2),
-                                  fl_vision_random_erasing(0.5, -1),
-                                  fl_vision_random_choice(inner, 2),
-                                  fl_vision_random_apply(inner, 2, 0.5),
-                                  fl_vision_adjust_step(FL_VISION_BLUR, 0.1, 2, 0.5)};
+    const fl_vision_transform inner[] = {fl_vision_random_adjust(FL_VISION_INVERT, 0, 0, 1),
+                                         fl_vision_rand_augment(0, 0)};
+    const fl_vision_transform all[] = {fl_vision_random_resized_crop(9, 0, 0, FL_VISION_BICUBIC),
+                                       fl_vision_rand_augment(3, 20),
+                                       fl_vision_trivial_augment_wide(),
+                                       fl_vision_deit_augment(),
+                                       fl_vision_color_jitter(0.4, 0.4, 0.4, 0.1),
+                                       fl_vision_random_affine(20, 0.1, 0.1, 0.8, 1.2),
+                                       fl_vision_random_erasing(0.5, -1),
+                                       fl_vision_random_choice(inner, 2),
+                                       fl_vision_random_apply(inner, 2, 0.5),
+                                       fl_vision_random_adjust(FL_VISION_BLUR, 0.1, 2, 0.5)};
     for (int64_t i = 0; i < 200; i++) {
         fl_scope step = fl_scope_begin();
         rng = fl_data_rng(7, 0, i);
@@ -392,10 +392,10 @@ TEST(what_belongs_to_an_image_goes_along) {
 TEST(random_steps_stay_as_they_are) {
     begin();
     fl_scope s = fl_scope_begin();
-    const fl_vision_step inner[] = {fl_vision_adjust_step(FL_VISION_INVERT, 0, 0, 1),
-                                    fl_vision_adjust_step(FL_VISION_BLUR, 0.3, 2, 1)};
+    const fl_vision_transform inner[] = {fl_vision_random_adjust(FL_VISION_INVERT, 0, 0, 1),
+                                         fl_vision_random_adjust(FL_VISION_BLUR, 0.3, 2, 1)};
     const struct {
-        fl_vision_step step;
+        fl_vision_transform step;
         uint32_t sum;
     } golden[] = {{fl_vision_rand_augment(0, 0), 0x26e150be},
                   {fl_vision_rand_augment(3, 25), 0xfc1cd356},
@@ -440,8 +440,8 @@ TEST(masks_as_run_lengths) {
             fl_rng rng = fl_data_rng(seed, k, 0);
             const double p = 0.1 + 0.8 * fl_rng_uniform(&rng);
             for (int64_t i = 0; i < h * w; i++) mask[k][i] = fl_rng_uniform(&rng) < p;
-            REQUIRE(fl_vision_rle_of(mask[k], h, w, &r[k]));
-            fl_vision_rle_mask(&r[k], back);
+            REQUIRE(fl_vision_rle_encode(mask[k], h, w, &r[k]));
+            fl_vision_rle_decode(&r[k], back);
             CHECK(!memcmp(back, mask[k], (size_t)(h * w)));
         }
         for (int64_t i = 0; i < h * w; i++)
@@ -467,7 +467,7 @@ TEST(masks_as_run_lengths) {
         CHECK_NEAR(fl_vision_rle_iou(&r[0], &r[1], true), all ? (double)all / (double)area : 0, 1e-15);
         for (int intersect = 0; intersect < 2; intersect++) {
             REQUIRE(fl_vision_rle_merge(r, 2, intersect, &both));
-            fl_vision_rle_mask(&both, back);
+            fl_vision_rle_decode(&both, back);
             for (int64_t i = 0; i < h * w; i++)
                 CHECK_EQ_INT(back[i], intersect ? mask[0][i] & mask[1][i] : mask[0][i] | mask[1][i]);
             fl_heap_free(both.run);
@@ -538,9 +538,9 @@ TEST(polygons_are_those_of_coco) {
         }
         fl_vision_rle r, again;
         REQUIRE(fl_vision_rle_polygon(xy, n, h, w, &r));
-        fl_vision_rle_mask(&r, got), mask_by_pixels(xy, n, h, w, want);
+        fl_vision_rle_decode(&r, got), mask_by_pixels(xy, n, h, w, want);
         if (!CHECK(!memcmp(got, want, (size_t)(h * w)))) printf("  seed %d\n", (int)seed);
-        REQUIRE(fl_vision_rle_of(want, h, w, &again)); /* no run is empty but the first one */
+        REQUIRE(fl_vision_rle_encode(want, h, w, &again)); /* no run is empty but the first one */
         CHECK(r.n == again.n && !memcmp(r.run, again.run, (size_t)r.n * sizeof *r.run));
         fl_heap_free(r.run), fl_heap_free(again.run);
     }
@@ -572,8 +572,8 @@ TEST(masks_of_many_parts) {
     for (int n = 1; n <= PARTS; n++) {
         memset(one, 0, sizeof one);
         one[n * 131 % (SIDE * SIDE)] = 1, cells[n * 131 % (SIDE * SIDE)] = 1;
-        REQUIRE(fl_vision_rle_of(one, SIDE, SIDE, &r[n - 1]) && fl_vision_rle_merge(r, n, false, &all));
-        fl_vision_rle_mask(&all, got);
+        REQUIRE(fl_vision_rle_encode(one, SIDE, SIDE, &r[n - 1]) && fl_vision_rle_merge(r, n, false, &all));
+        fl_vision_rle_decode(&all, got);
         CHECK(!memcmp(got, cells, sizeof cells));
         fl_heap_free(all.run);
     }
@@ -1146,8 +1146,8 @@ TEST(assignments_of_least_cost) {
             cost[i] = seed % 3 ? fl_rng_uniform(&rng) - 0.5 : floor(4 * fl_rng_uniform(&rng)); /* ties */
             turned[i % columns * rows + i / columns] = cost[i];
         }
-        REQUIRE(fl_vision_assign(cost, rows, columns, column) &&
-                fl_vision_assign(turned, columns, rows, row));
+        REQUIRE(fl_vision_linear_assignment(cost, rows, columns, column) &&
+                fl_vision_linear_assignment(turned, columns, rows, row));
         unsigned taken = 0;
         for (int64_t i = 0; i < rows; i++) {
             REQUIRE(column[i] >= 0 && column[i] < columns && !(taken >> column[i] & 1));
@@ -1175,10 +1175,10 @@ TEST(boxes_and_what_is_suppressed) {
               *p = fl_from_host(score, FL_SHAPE(4), FL_F32);
     for (int from = 0; from < 3; from++)
         for (int to = 0; to < 3; to++) {
-            fl_tensor *x = fl_vision_box_convert(b, FL_VISION_XYXY, (fl_vision_corners)from);
+            fl_tensor *x = fl_vision_box_convert(b, FL_VISION_XYXY, (fl_vision_box_format)from);
             x = fl_vision_box_convert(
-                fl_vision_box_convert(x, (fl_vision_corners)from, (fl_vision_corners)to),
-                (fl_vision_corners)to, FL_VISION_XYXY);
+                fl_vision_box_convert(x, (fl_vision_box_format)from, (fl_vision_box_format)to),
+                (fl_vision_box_format)to, FL_VISION_XYXY);
             CHECK(same_bits(fl_contiguous(x), b));
         }
     CHECK_NEAR(fl_item(fl_select(fl_vision_box_area(b), 0, 2)), 200, 0);
@@ -1258,7 +1258,7 @@ static const double odd[] = {0, 1, -1, 0.5, 3, 1e5, 1e300, -1e300, INFINITY, -IN
 static const int64_t odd_whole[] = {0, 1, -1, 2, 500, 65501, INT64_MAX, INT64_MIN};
 enum { ODD = sizeof odd / sizeof *odd, ODD_WHOLE = sizeof odd_whole / sizeof *odd_whole };
 
-static int apply_odd(fl_vision_step step, fl_vision_item item) {
+static int apply_odd(fl_vision_transform step, fl_vision_item item) {
     fl_scope s = fl_scope_begin();
     fl_rng rng = fl_data_rng(1, 0, 0);
     const bool ok = fl_vision_apply(&step, 1, &item, &rng);
@@ -1284,7 +1284,7 @@ TEST(odd_sizes_and_numbers) {
             fl_zeros(FL_SHAPE(2, h, w), FL_U8), fl_zeros(FL_SHAPE(2), FL_F32)};
         for (int i = 0; i < ODD; i++) {
             const double v = odd[i];
-            const fl_vision_step steps[] = {
+            const fl_vision_transform steps[] = {
                 fl_vision_random_resized_crop(4, v, 1, FL_VISION_BICUBIC), fl_vision_pad(1, 0, 2, 0, v),
                 fl_vision_random_resized_crop(4, 0, v, FL_VISION_BOX), fl_vision_color_jitter(v, v, v, v),
                 fl_vision_random_affine(v, 0.1, 0.1, 0, 0), fl_vision_random_affine(10, v, v, v, v),
@@ -1292,27 +1292,27 @@ TEST(odd_sizes_and_numbers) {
             for (size_t j = 0; j < sizeof steps / sizeof *steps; j++, tried++)
                 done += apply_odd(steps[j], item);
             for (int how = FL_VISION_IDENTITY; how <= FL_VISION_BLUR; how++, tried++)
-                done += apply_odd(fl_vision_adjust_step((fl_vision_adjustment)how, v, v, 1), item);
+                done += apply_odd(fl_vision_random_adjust((fl_vision_adjustment)how, v, v, 1), item);
         }
         for (int i = 0; i < ODD_WHOLE; i++) {
             const int64_t v = odd_whole[i];
-            const fl_vision_step steps[] = {fl_vision_resize(v, 0, FL_VISION_BILINEAR),
-                                            fl_vision_resize(3, v, FL_VISION_LANCZOS),
-                                            fl_vision_resize_to(v, 3, FL_VISION_BOX),
-                                            fl_vision_center_crop(v),
-                                            fl_vision_random_crop(v, 0),
-                                            fl_vision_random_crop(2, v),
-                                            fl_vision_cutout(v, 0),
-                                            fl_vision_random_resized_crop(v, 0, 0, FL_VISION_BILINEAR),
-                                            fl_vision_pad(v, 1, 1, 1, 7),
-                                            fl_vision_pad(v, v, v, v, 7),
-                                            fl_vision_random_size_crop(v, 9),
-                                            fl_vision_random_size_crop(1, v),
-                                            fl_vision_rand_augment(3, v),
-                                            fl_vision_auto_augment(),
-                                            fl_vision_trivial_augment_wide(),
-                                            fl_vision_deit_augment(),
-                                            fl_vision_random_choice(NULL, (int)v % 2)};
+            const fl_vision_transform steps[] = {fl_vision_resize(v, 0, FL_VISION_BILINEAR),
+                                                 fl_vision_resize(3, v, FL_VISION_LANCZOS),
+                                                 fl_vision_resize_to(v, 3, FL_VISION_BOX),
+                                                 fl_vision_center_crop(v),
+                                                 fl_vision_random_crop(v, 0),
+                                                 fl_vision_random_crop(2, v),
+                                                 fl_vision_cutout(v, 0),
+                                                 fl_vision_random_resized_crop(v, 0, 0, FL_VISION_BILINEAR),
+                                                 fl_vision_pad(v, 1, 1, 1, 7),
+                                                 fl_vision_pad(v, v, v, v, 7),
+                                                 fl_vision_random_size_crop(v, 9),
+                                                 fl_vision_random_size_crop(1, v),
+                                                 fl_vision_rand_augment(3, v),
+                                                 fl_vision_auto_augment(),
+                                                 fl_vision_trivial_augment_wide(),
+                                                 fl_vision_deit_augment(),
+                                                 fl_vision_random_choice(NULL, (int)v % 2)};
             for (size_t j = 0; j < sizeof steps / sizeof *steps; j++, tried++)
                 done += apply_odd(steps[j], item);
         }
@@ -1344,7 +1344,7 @@ TEST(odd_sizes_and_numbers) {
             double around[4];
             unsigned char mask[20];
             fl_vision_rle all[] = {r, r}, both;
-            fl_vision_rle_box(&r, around), fl_vision_rle_mask(&r, mask);
+            fl_vision_rle_box(&r, around), fl_vision_rle_decode(&r, mask);
             CHECK(fl_vision_rle_merge(all, 2, j % 2, &both));
             CHECK(fl_vision_rle_area(&both) == fl_vision_rle_area(&r));
             fl_heap_free(r.run), fl_heap_free(both.run);
@@ -1376,7 +1376,7 @@ TEST(batches_with_objects) {
     memcpy(ppm, "P5 8 6 255\n", 11);
     disk_write("./b.ppm", ppm, 11 + 48);
     REQUIRE(fl_vision_coco_load("o.json", &coco));
-    const fl_vision_step flip = fl_vision_random_horizontal_flip(1);
+    const fl_vision_transform flip = fl_vision_random_horizontal_flip(1);
     fl_data_set *set = fl_vision_batch(fl_vision_objects(&coco, ".", .masks = true), 2, .objects = true,
                                        .steps = &flip, .n_steps = 1);
     fl_data_sample b;
@@ -1432,7 +1432,7 @@ TEST(random_resized_crops_that_do_not_fit) {
     static const int64_t cases[][6] = {{3, 100, 0, 48, 3, 4},  {100, 3, 48, 0, 4, 3}, {6, 8, 0, 0, 6, 8},
                                        {8, 6, 0, 0, 8, 6},     {6, 9, 0, 0, 6, 8},    {9, 6, 0, 0, 8, 6},
                                        {10, 31, 0, 9, 10, 13}, {31, 10, 9, 0, 13, 10}, {7, 7, 0, 0, 7, 7}};
-    const fl_vision_step step = fl_vision_random_resized_crop(5, 2, 2, FL_VISION_BICUBIC);
+    const fl_vision_transform step = fl_vision_random_resized_crop(5, 2, 2, FL_VISION_BICUBIC);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const int64_t *c = cases[i];
         fl_vision_item item = {patterned(3, c[0], c[1], FL_U8), NULL, NULL, NULL, NULL};
@@ -1449,7 +1449,7 @@ TEST(wrong_batches) {
     begin();
     fl_scope s = fl_scope_begin();
     fl_tensor *x = fl_zeros(FL_SHAPE(3, 3, 2, 2), FL_U8), *set_of[] = {x, fl_arange(-1, 2, 1, FL_I64)};
-    const fl_vision_step step = fl_vision_cutout(1, 0);
+    const fl_vision_transform step = fl_vision_cutout(1, 0);
     CHECK(!fl_vision_batch(NULL, 1)), CHECK_ERROR("the set is NULL");
     static const struct {
         int64_t size;
@@ -1545,7 +1545,7 @@ TEST(mixed_batches_and_repeated_samples) {
     fl_error_clear(), fl_data_free(set);
     int seen[N] = {0}, ids[3 * N] = {0};
     for (int rank = 0; rank < 2; rank++) {
-        set = fl_vision_repeated(fl_data_tensors((fl_tensor *[]){y}, 1), 3, 1, rank, 2);
+        set = fl_vision_repeated_augmentation(fl_data_tensors((fl_tensor *[]){y}, 1), 3, 1, rank, 2);
         REQUIRE(set && fl_data_set_epoch(set, 5) && fl_data_size(set) == N / 2);
         for (int64_t i = 0; i < N / 2; i++) {
             const int64_t id = fl_data_id(set, i);
@@ -1587,7 +1587,7 @@ TEST(frames_masks_and_letters) {
     t = fl_vision_draw_masks(image, masks, .colours = colours, .alpha = 0.5);
     REQUIRE(t);
     CHECK_EQ_INT(at(t, 0, 15, 0), 50), CHECK_EQ_INT(at(t, 2, 15, 49), 25), CHECK_EQ_INT(at(t, 0, 25, 0), 0);
-    fl_tensor *around = fl_vision_mask_boxes(masks),
+    fl_tensor *around = fl_vision_masks_to_boxes(masks),
               *cut = fl_vision_box_clip(fl_from_host(boxes, FL_SHAPE(2, 4), FL_F32), 20, 25);
     const float want[] = {0, 10, 49, 19, 0, 10, 49, 19}, clipped[] = {2, 3, 25, 20, 0, 0, 25, 20};
     CHECK(around && cut && !memcmp(fl_data(around), want, sizeof want) &&
@@ -1595,9 +1595,9 @@ TEST(frames_masks_and_letters) {
     const float logits[] = {0, 9, 1, 5, 0, 9}, where[] = {0.5f, 0.5f, 0.2f, 0.4f, 0.25f, 0.75f, 0.5f, 0.5f};
     const int64_t size[] = {100, 200};
     fl_vision_detections d;
-    REQUIRE(fl_vision_detected(fl_from_host(logits, FL_SHAPE(1, 2, 3), FL_F32),
-                               fl_from_host(where, FL_SHAPE(1, 2, 4), FL_F32),
-                               fl_from_host(size, FL_SHAPE(1, 2), FL_I64), &d));
+    REQUIRE(fl_vision_detr_postprocess(fl_from_host(logits, FL_SHAPE(1, 2, 3), FL_F32),
+                                       fl_from_host(where, FL_SHAPE(1, 2, 4), FL_F32),
+                                       fl_from_host(size, FL_SHAPE(1, 2), FL_I64), &d));
     CHECK(((int64_t *)fl_data(d.labels))[0] == 1 && ((int64_t *)fl_data(d.labels))[1] == 0);
     CHECK_NEAR(((float *)fl_data(d.scores))[1], exp(5) / (exp(5) + 1 + exp(9)), 1e-6);
     for (int k = 0; k < 4; k++)

@@ -32,7 +32,7 @@ int main(int argc, char **argv) {
     if (!ok) return fprintf(stderr, "device_demo: %s\n", fl_error()), 1;
     double worst = 0;
     for (int64_t i = 0; i < steps; i++) worst = fmax(worst, fabs(own[i] - cpu[i]) / cpu[i]);
-    ok = worst < 1e-5 && device_bytes_in > 0 && fl_live_tensors() == 0 && fl_mem_live() == 0;
+    ok = worst < 1e-5 && device_bytes_in > 0 && fl_live_tensors() == 0 && fl_mem_live_buffers() == 0;
     printf("%s: losses within %.1e of the cpu's; %lld fallbacks; %.1f MB to the device, %.1f MB back\n",
            ok ? "same training" : "FAILED", worst, (long long)fl_backend_fallbacks(),
            (double)device_bytes_in / 1e6, (double)device_bytes_out / 1e6);

@@ -18,9 +18,9 @@
               or the file fails.
 
      fl_mem_manager *m = evictor_new(64 << 20, "swap.bin"); // 64 MiB
-     fl_mem_use(m);
+     fl_mem_set_current(m);
      ...
-     fl_mem_use(NULL);
+     fl_mem_set_current(NULL);
      fl_mem_close(m); // after the last buffer
 
    Space in the file is taken first-fit between the pages that are there. Lists are walked: fine for

@@ -22,7 +22,7 @@ typedef struct outcome {
 static bool train(size_t budget, int64_t steps, outcome *out) {
     fl_mem_manager *m = evictor_new(budget, "evictor_mnist.swap");
     if (!m) return false;
-    fl_mem_use(m);
+    fl_mem_set_current(m);
     fl_scope s = fl_scope_begin();
     training_run run;
     bool ok = training_begin(&run, 288, 4);
@@ -30,7 +30,7 @@ static bool train(size_t budget, int64_t steps, outcome *out) {
     ok = ok && training_hash(&run, &out->weights);
     training_end(&run);
     fl_scope_end(&s);
-    fl_mem_use(NULL);
+    fl_mem_set_current(NULL);
     const evictor *e = m->user;
     out->stats = fl_mem_stats_of(m);
     out->written = e->written, out->read = e->read, out->file = e->end;
@@ -51,7 +51,7 @@ int main(int argc, char **argv) {
     printf("paging:        %lld buffers written, %lld read, file of %.1f MiB\n",
            (long long)half.written, (long long)half.read, (double)half.file / MIB);
     ok = all.weights == half.weights && 2 * half.stats.peak_reserved <= all.stats.peak_in_use &&
-         half.written > 0 && half.read > 0 && fl_mem_live() == 0;
+         half.written > 0 && half.read > 0 && fl_mem_live_buffers() == 0;
     printf("%s: weights %016llx and %016llx in %.0f %% of the memory\n",
            ok ? "same bits" : "FAILED", (unsigned long long)all.weights,
            (unsigned long long)half.weights,

@@ -111,7 +111,7 @@ static inline int64_t naive_formula_i64(fl_op op, int64_t a, int64_t b) {
     default: return 0;
     }
 }
-#define FL_PRIMITIVE_WORDS_END
+#define FL_PRIMITIVES_END
 #include "../../kernels/fl_primitives.h"
 
 /* y = f(a) or f(a, b). Truth values are integers that naive_set makes 0 or 1 again. */

@@ -83,7 +83,7 @@ int main(int argc, char **argv) {
     if (!ok) return fprintf(stderr, "recorder_mnist: %s\n", fl_error()), 1;
     bool same = !memcmp(eager.loss, replay.loss, sizeof eager.loss) &&
                 eager.weights == replay.weights && eager.rng.counter == replay.rng.counter;
-    ok = same && recorder_count().nodes == 0 && fl_live_tensors() == 0 && fl_mem_live() == 0;
+    ok = same && recorder_count().nodes == 0 && fl_live_tensors() == 0 && fl_mem_live_buffers() == 0;
     printf("%s: weights %016llx and %016llx, %lld nodes left\n", ok ? "same bits" : "FAILED",
            (unsigned long long)eager.weights, (unsigned long long)replay.weights,
            (long long)recorder_count().nodes);

@@ -49,7 +49,7 @@ static void ring_abort(void *self) {
         if (r->fd[i] >= 0) shutdown(r->fd[i], SHUT_RDWR);
 }
 
-static void *ring_open(const fl_dist_place *p) {
+static void *ring_open(const fl_dist_rendezvous *p) {
     ring *r = (ring *)fl_heap_alloc(sizeof *r + (size_t)p->size * sizeof *r->fd);
     if (!r) return NULL;
     r->size = p->size;

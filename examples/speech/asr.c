@@ -320,7 +320,7 @@ static void free_recogniser(recogniser *r) {
 }
 
 static fl_tensor *features_of(const recogniser *r, fl_tensor *sound) {
-    return fl_speech_normalize(fl_speech_features_of(r->features, sound));
+    return fl_speech_normalize(fl_speech_features_compute(r->features, sound));
 }
 
 /* ---- training ---- */
@@ -494,7 +494,7 @@ static bool greedy(recogniser *r, fl_tensor *x, fl_data_text *text) {
         x && best ? fl_speech_criterion_best(r->criterion, x, best, f.maxdecoderoutputlen) : -1;
     text->n = 0;
     const bool ok = n >= 0 && fl_data_text_put(text, "", 0) &&
-                    fl_speech_text_of_opt(r->tokens, best, n, text, target_opts());
+                    fl_speech_target_text_opt(r->tokens, best, n, text, target_opts());
     fl_heap_free(best);
     return ok;
 }
@@ -513,7 +513,7 @@ static bool put_words(const recogniser *r, const fl_speech_result *best, fl_data
         int64_t n = 0; /* omit the blank */
         for (int64_t k = 0; token && k < best->words; k++)
             if (token[k] < fl_text_dictionary_size(r->tokens)) token[n++] = token[k];
-        ok = token && fl_speech_text_of_opt(r->tokens, token, n, text, target_opts());
+        ok = token && fl_speech_target_text_opt(r->tokens, token, n, text, target_opts());
     }
     fl_heap_free(token);
     return ok;
@@ -561,7 +561,7 @@ static bool search(recogniser *r, fl_tensor *x, double weight, fl_data_text *tex
 
 /* Calls fn for each sound of a list. */
 static bool each(recogniser *r, const char *path,
-                 bool (*fn)(recogniser *r, const fl_speech_listed *e, fl_tensor *sound, void *user),
+                 bool (*fn)(recogniser *r, const fl_speech_list_entry *e, fl_tensor *sound, void *user),
                  void *user) {
     corpus c = {NULL, NULL, NULL};
     bool ok = open_corpus(&c, path, r);
@@ -579,7 +579,7 @@ static bool each(recogniser *r, const char *path,
 }
 
 /* Appends a line of a list, with its path relative to --datadir. */
-static bool put_line(fl_data_text *list, const fl_speech_listed *e, const char *text) {
+static bool put_line(fl_data_text *list, const fl_speech_list_entry *e, const char *text) {
     const char *path = e->path + (f.datadir ? strlen(f.datadir) + 1 : 0);
     return fl_data_text_print(list, "%s %s %g %s\n", e->id, path, e->ms, text);
 }
@@ -593,7 +593,7 @@ static bool recognise(recogniser *r, fl_tensor *x, fl_data_text *text) {
 }
 
 /* Appends a line with the hypothesis, unless it is empty. */
-static bool relabel_one(recogniser *r, const fl_speech_listed *e, fl_tensor *sound, void *user) {
+static bool relabel_one(recogniser *r, const fl_speech_list_entry *e, fl_tensor *sound, void *user) {
     relabelled *l = user;
     int64_t features;
     if (!recognise(r, frames_of(r, sound, &features), &l->text)) return false;
@@ -622,7 +622,7 @@ typedef struct tested {
     bool show;
 } tested;
 
-static bool test_one(recogniser *r, const fl_speech_listed *e, fl_tensor *sound, void *user) {
+static bool test_one(recogniser *r, const fl_speech_list_entry *e, fl_tensor *sound, void *user) {
     tested *t = user;
     char speaker[64];
     int64_t features;
@@ -683,7 +683,7 @@ static bool evaluate(recogniser *r, const char *path, bool by_search, bool show,
 }
 
 /* Writes a word with its times in seconds. */
-static void put_word(const recogniser *r, const fl_speech_listed *e, const fl_speech_span *span, int64_t n,
+static void put_word(const recogniser *r, const fl_speech_list_entry *e, const fl_speech_span *span, int64_t n,
                      double frame, FILE *ctm, FILE *audacity) {
     char word[256];
     size_t k = 0;
@@ -705,7 +705,7 @@ typedef struct aligned {
     FILE *ctm, *audacity;
 } aligned;
 
-static bool align_one(recogniser *r, const fl_speech_listed *e, fl_tensor *sound, void *user) {
+static bool align_one(recogniser *r, const fl_speech_list_entry *e, fl_tensor *sound, void *user) {
     const aligned *a = user;
     int64_t *target = NULL, cap = 0, features = 0, from = 0;
     const int64_t n = fl_speech_target_opt(r->tokens, e->transcript, &target, &cap, target_opts());
@@ -784,7 +784,7 @@ static bool transcribe_whisper(void) {
     if (conv) c.bands = fv_value(fl_nn_get_param(conv, "weight"))->shape[1], c.pad_to = 0;
     fl_speech_features *features = conv ? fl_speech_features_new(&c) : NULL;
     fl_tensor *x = features ? fl_speech_load_audio(f.file, .rate = 16000, .channel = -1) : NULL;
-    x = x ? fl_speech_features_of(features, fl_select(x, 0, 0)) : NULL;
+    x = x ? fl_speech_features_compute(features, fl_select(x, 0, 0)) : NULL;
     int64_t prompt[3], n = 0; /* English-only models have no language and task tokens */
     const char *const names[] = {"startoftranscript", f.language, "transcribe"};
     for (int k = 0; x && k < 3; k++)

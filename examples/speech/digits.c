@@ -80,7 +80,7 @@ static void corpus_free(corpus *c) {
 }
 
 /* Loads a line "0_george_10 path duration zero". */
-static bool read_line(const fl_data_listed *e, fl_data_sample *out, void *user) {
+static bool read_line(const fl_data_list_entry *e, fl_data_sample *out, void *user) {
     const char *name = strchr(e->field[0], '_');
     int digit = 0;
     while (digit < DIGITS && strcmp(words[digit], e->field[3])) digit++;
@@ -184,7 +184,7 @@ static fl_tensor *augmented(const utterance *u, fl_rng *rng) {
 static fl_tensor *scaled(fl_tensor *features) { return fl_add(fl_mul(features, fl_num(0.25)), fl_num(2)); }
 
 static fl_tensor *features_of(const fl_speech_features *f, fl_tensor *x) {
-    return scaled(fl_speech_features_of(f, x));
+    return scaled(fl_speech_features_compute(f, x));
 }
 
 /* Sample i of an epoch: a recording alone, or at the start of a string. Strings of four are enough to learn

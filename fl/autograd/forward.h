@@ -66,7 +66,7 @@ FL_API bool fl_jvps(fv_list y, fv_list x, fv_list v, fl_var **jv, bool create_gr
     ok = work && fv__jvps(y, x, v, work, create_graph);
     fl_no_grad(recorded);
     for (int k = 0; ok && k < y.n; k++)
-        if (work[y.n + k]) ok = fl_promote(&s, work[y.n + k]) != NULL;
+        if (work[y.n + k]) ok = fl_scope_escape(&s, work[y.n + k]) != NULL;
     if (ok) memcpy(jv, work + y.n, (size_t)y.n * sizeof *jv);
     fl_heap_free(work);
     fl_scope_end(&s);

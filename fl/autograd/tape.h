@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* Writes the name of a leaf into buf, "" if it has none; fl_nn_name_of is one, with a module as user. */
+/* Writes the name of a leaf into buf, "" if it has none; fl_nn_param_path is one, with a module as user. */
 typedef void (*fl_tape_name_fn)(const fl_var *leaf, void *user, char *buf, size_t size);
 typedef struct fl_tape_opts {
     fl_opts_guard guard_;
@@ -68,7 +68,7 @@ static bool fl__tape_number_nodes(fl__tape *t) {
 
 /* The module in a node's provenance note, without the call site. */
 static void fl__tape_module(const fl_node *n, char *buf, size_t size) {
-    const char *made = fv_made_by(n), *at = strncmp(made, "at ", 3) ? strstr(made, " at ") : made;
+    const char *made = fv_node_provenance(n), *at = strncmp(made, "at ", 3) ? strstr(made, " at ") : made;
     snprintf(buf, size, "%.*s", at ? (int)(at - made) : (int)size, made);
 }
 
@@ -76,10 +76,10 @@ static void fl__tape_put_node(const fl__tape *t, fl_strbuf *to, int64_t i) {
     const fl_var *leaf = fv_leaf_of(t->node[i]);
     char name[200] = "";
     if (leaf && t->o.name) t->o.name(leaf, t->o.user, name, sizeof name);
-    fl_put(to, "  n%lld [label=\"", (long long)i);
-    fl_put_json(to, leaf && *name ? name : fv_node_name(t->node[i]));
-    if (leaf) fl_put(to, "\\n%s %s", fl_dtype_name(leaf->value->dtype), FL_SHAPE_TEXT(leaf->value));
-    fl_put(to, "\"%s];\n", leaf ? ", shape=box" : "");
+    fl_strbuf_printf(to, "  n%lld [label=\"", (long long)i);
+    fl_strbuf_put_json(to, leaf && *name ? name : fv_node_name(t->node[i]));
+    if (leaf) fl_strbuf_printf(to, "\\n%s %s", fl_dtype_name(leaf->value->dtype), FL_SHAPE_TEXT(leaf->value));
+    fl_strbuf_printf(to, "\"%s];\n", leaf ? ", shape=box" : "");
 }
 
 /* Writes the nodes of node i's module that were not written yet. */
@@ -87,9 +87,9 @@ static void fl__tape_put_cluster(const fl__tape *t, fl_strbuf *to, int64_t i) {
     char module[232], other[232];
     fl__tape_module(t->node[i], module, sizeof module);
     if (*module) {
-        fl_put(to, "  subgraph cluster_%lld {\n  label=\"", (long long)i);
-        fl_put_json(to, module);
-        fl_put(to, "\";\n");
+        fl_strbuf_printf(to, "  subgraph cluster_%lld {\n  label=\"", (long long)i);
+        fl_strbuf_put_json(to, module);
+        fl_strbuf_printf(to, "\";\n");
     }
     for (int64_t k = i; k < t->n; k++) {
         fl__tape_module(t->node[k], other, sizeof other);
@@ -97,26 +97,26 @@ static void fl__tape_put_cluster(const fl__tape *t, fl_strbuf *to, int64_t i) {
         fl__tape_put_node(t, to, k);
         t->put[k] = true;
     }
-    if (*module) fl_put(to, "  }\n");
+    if (*module) fl_strbuf_printf(to, "  }\n");
 }
 
 static void fl__tape_put(fl_strbuf *to, void *tape) {
     const fl__tape *t = tape;
     memset(t->put, 0, (size_t)t->n);
-    fl_put(to, "digraph tape {\n  result [label=\"result\\n%s %s\", shape=box];\n",
-           fl_dtype_name(t->y->value->dtype), FL_SHAPE_TEXT(t->y->value));
+    fl_strbuf_printf(to, "digraph tape {\n  result [label=\"result\\n%s %s\", shape=box];\n",
+                     fl_dtype_name(t->y->value->dtype), FL_SHAPE_TEXT(t->y->value));
     for (int64_t i = 0; i < t->n; i++)
         if (!t->put[i]) fl__tape_put_cluster(t, to, i);
-    if (t->n) fl_put(to, "  n0 -> result;\n");
+    if (t->n) fl_strbuf_printf(to, "  n0 -> result;\n");
     for (int64_t i = 0; i < t->n; i++)
         for (int k = 0; k < fv_in_count(t->node[i]); k++) {
             const fl_node *from = fv_in_node(t->node[i], k);
             if (from)
-                fl_put(to, "  n%lld -> n%lld [label=\"%s\"];\n",
-                       (long long)fl__tape_number((fl__tape *)tape, from), (long long)i,
-                       FL_TEXT_OF(fv_in_shape(t->node[i], k)));
+                fl_strbuf_printf(to, "  n%lld -> n%lld [label=\"%s\"];\n",
+                                 (long long)fl__tape_number((fl__tape *)tape, from), (long long)i,
+                                 FL_TEXT_OF(fv_in_shape(t->node[i], k)));
         }
-    fl_put(to, "}\n");
+    fl_strbuf_printf(to, "}\n");
 }
 
 /* Writes to text or to a file; false after an error. */
@@ -126,7 +126,7 @@ static bool fl__tape_write(const char *fn, const fl_var *y, const fl_tape_opts *
     if (!y || (!text && !path)) return fl_fail("%s: the %s is NULL", fn, y ? "path" : "variable");
     bool ok = fl__tape_number_nodes(&t);
     if (ok && text) fl__tape_put(text, &t);
-    if (ok && !text) ok = fl_put_file(fn, path, fl__tape_put, &t);
+    if (ok && !text) ok = fl_write_file_atomic(fn, path, fl__tape_put, &t);
     fl_heap_free(t.node);
     fl_heap_free(t.put);
     return ok;

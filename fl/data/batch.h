@@ -13,7 +13,7 @@ extern "C" {
 FL_API fl_data_set *fl_data_batch(fl_data_set *set, int64_t size, bool drop_last);
 
 /* Collates n samples into one. Called from several threads under fl_data_prefetch. */
-typedef bool (*fl_data_join_fn)(const fl_data_sample *samples, int64_t n, fl_data_sample *out, void *user);
+typedef bool (*fl_data_collate_fn)(const fl_data_sample *samples, int64_t n, fl_data_sample *out, void *user);
 
 typedef struct fl_data_batches_opts {
     fl_opts_guard guard_;
@@ -30,7 +30,7 @@ typedef struct fl_data_batches_opts {
     double pad_value[FL_DATA_FIELDS]; /* of each field */
     unsigned lengths; /* bit k: append i64 [n], the first dims of field k, after the fields */
     unsigned masks;   /* bit k: append b8 [n, t], true where field k is not padding, after those */
-    fl_data_join_fn join; /* custom collation, instead of all that */
+    fl_data_collate_fn join; /* custom collation, instead of all that */
     void *user;
     char _end;
 } fl_data_batches_opts;

@@ -140,7 +140,7 @@ static bool fl__blob_parse_field(const fl__blob *b, int64_t *k, fl__blob_field *
     const int64_t *w = b->word + *k;
     if (b->n - *k < 3) return false;
     memcpy(name, w, 8);
-    f->dtype = fl_dtype_named(name);
+    f->dtype = fl_dtype_by_name(name);
     f->at = w[2];
     if (f->dtype == FL_DTYPE_NONE || w[1] < 0 || w[1] > FL_MAX_DIMS || b->n - *k - 3 < w[1]) return false;
     f->shape = (fl_shape){(int)w[1], {0}};

@@ -128,7 +128,7 @@ FL_API bool fl_data_edits_add_tensor(fl_data_edits *m, fl_tensor *guess, fl_tens
         return fl_fail("fl_data_edits_add_tensor: guess and target must be integers of one dim, got %s %s "
                        "and %s %s", fl_dtype_name(guess->dtype), FL_SHAPE_TEXT(guess),
                        fl_dtype_name(target->dtype), FL_SHAPE_TEXT(target));
-    fl_data_host x, y;
+    fl_data_host_view x, y;
     bool ok = fl_data_host_begin(&x, guess, FL_I64);
     ok = fl_data_host_begin(&y, target, FL_I64) && ok && fl_data_edits_add(m, x.i, x.n, y.i, y.n);
     fl_data_host_end(&y);

@@ -9,15 +9,15 @@ extern "C" {
 #endif
 
 /* The description of a sample to read. */
-typedef struct fl_data_listed {
+typedef struct fl_data_list_entry {
     const char *path;         /* of the file, with root or folder */
     int n;                    /* fields of the line; in a folder 1: the path relative to the folder */
     const char *const *field;
     int64_t line;             /* number in the list, from 1; in a folder 0 */
     int64_t label;            /* the class in a folder of classes; else -1 */
-} fl_data_listed;
+} fl_data_list_entry;
 /* Reads a sample. Called from several threads under fl_data_prefetch; e is valid until it returns. */
-typedef bool (*fl_data_read_fn)(const fl_data_listed *e, fl_data_sample *out, void *user);
+typedef bool (*fl_data_read_fn)(const fl_data_list_entry *e, fl_data_sample *out, void *user);
 
 typedef struct fl_data_list_opts {
     fl_opts_guard guard_;
@@ -129,7 +129,7 @@ static bool fl__data_read_line(const fl__data_listed *d, const fl__data_line *l,
     }
     snprintf(path, root + len + 2, "%s%s%s", d->root ? d->root : "", d->root ? "/" : "", field[d->o.path]);
     const int64_t label = d->is_list ? -1 : l->value;
-    const fl_data_listed e = {path, n, (const char *const *)field, d->is_list ? l->number : 0, label};
+    const fl_data_list_entry e = {path, n, (const char *const *)field, d->is_list ? l->number : 0, label};
     bool ok = d->read(&e, out, d->o.user) || fl_fail("fl_data_list: read returned false for %s", path);
     if (ok && label >= 0) {
         fl_tensor *t = fl_data_host_tensor(FL_SCALAR_SHAPE, FL_I64);

@@ -380,7 +380,7 @@ FL_API bool fl_data_log_histogram(fl_data_log *log, int64_t step, const char *na
                                                     log->path);
     const int64_t start = log->text.n;
     fl__tb_histogram h;
-    fl_data_host x;
+    fl_data_host_view x;
     const bool ok = fl_data_host_begin(&x, t, FL_F64);
     if (ok) fl__tb_count(&h, x.f, x.n);
     fl_data_host_end(&x);

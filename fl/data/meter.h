@@ -15,19 +15,19 @@ extern "C" {
 #endif
 
 /* For custom meters: a tensor's values on the host. */
-typedef struct fl_data_host {
+typedef struct fl_data_host_view {
     int64_t n;
     const double *f;  /* row-major, for FL_F64; else NULL */
     const int64_t *i; /* row-major, for FL_I64; else NULL */
     /* private */
     fl_tensor *tensor_;
     fl_scope scope_;
-} fl_data_host;
+} fl_data_host_view;
 /* Reads t, of any dtype, layout and backend, once, as dtype FL_F64 or FL_I64. Opens a scope, and suppresses
    the error handler, until fl_data_host_end, which must follow every begin, last one first. Returns false
    after fl_fail. */
-FL_API bool fl_data_host_begin(fl_data_host *h, fl_tensor *t, fl_dtype dtype);
-FL_API void fl_data_host_end(fl_data_host *h);
+FL_API bool fl_data_host_begin(fl_data_host_view *h, fl_tensor *t, fl_dtype dtype);
+FL_API void fl_data_host_end(fl_data_host_view *h);
 
 /* Weighted mean and variance. */
 typedef struct fl_data_average {
@@ -137,11 +137,11 @@ FL_API void fl_data_average_merge(fl_data_average *m, const fl_data_average *oth
     m->weight = weight;
 }
 
-FL_API bool fl_data_host_begin(fl_data_host *h, fl_tensor *t, fl_dtype dtype) {
+FL_API bool fl_data_host_begin(fl_data_host_view *h, fl_tensor *t, fl_dtype dtype) {
     if (!fl_given(h, "fl_data_host_begin", "the handle")) return false;
     static const int64_t nothing;
     fl_quiet(+1);
-    *h = (fl_data_host){.scope_ = fl_scope_begin()};
+    *h = (fl_data_host_view){.scope_ = fl_scope_begin()};
     if (!t) return fl_fail("fl_data_host_begin: the tensor is NULL");
     const void *p = &nothing;
     h->n = fl_numel(t);
@@ -156,7 +156,7 @@ FL_API bool fl_data_host_begin(fl_data_host *h, fl_tensor *t, fl_dtype dtype) {
     return p != NULL;
 }
 
-FL_API void fl_data_host_end(fl_data_host *h) {
+FL_API void fl_data_host_end(fl_data_host_view *h) {
     if (!fl_given(h, "fl_data_host_end", "the handle")) return;
     if (h->tensor_) fl_unmap(h->tensor_, FL_READ);
     fl_scope_end(&h->scope_);
@@ -165,7 +165,7 @@ FL_API void fl_data_host_end(fl_data_host *h) {
 
 FL_API bool fl_data_average_add_tensor(fl_data_average *m, fl_tensor *t) {
     if (!m || !t) return fl_fail("fl_data_average_add_tensor: the meter or the tensor is NULL");
-    fl_data_host x;
+    fl_data_host_view x;
     const bool ok = fl_data_host_begin(&x, t, FL_F64);
     for (int64_t i = 0; ok && i < x.n; i++) fl_data_average_add(m, x.f[i], 1);
     fl_data_host_end(&x);
@@ -177,7 +177,7 @@ FL_API bool fl_data_average_add_squares(fl_data_average *m, fl_tensor *a, fl_ten
     if (a->ndim != b->ndim || memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape))
         return fl_fail("fl_data_average_add_squares: the shapes differ: %s and %s", FL_SHAPE_TEXT(a),
                        FL_SHAPE_TEXT(b));
-    fl_data_host x, y;
+    fl_data_host_view x, y;
     const bool x_ok = fl_data_host_begin(&x, a, FL_F64), ok = fl_data_host_begin(&y, b, FL_F64) && x_ok;
     for (int64_t i = 0; ok && i < x.n; i++)
         fl_data_average_add(m, (x.f[i] - y.f[i]) * (x.f[i] - y.f[i]), 1);

@@ -8,13 +8,13 @@
 extern "C" {
 #endif
 
-typedef struct fl_data_named {
+typedef struct fl_data_named_tensor {
     const char *name;
     fl_tensor *tensor;
-} fl_data_named;
-typedef struct fl_data_pair {
+} fl_data_named_tensor;
+typedef struct fl_data_key_value {
     const char *key, *value;
-} fl_data_pair;
+} fl_data_key_value;
 
 /* A file of named tensors open for reading, from fl_data_open_safetensors or fl_data_open_npz.
    Thread-safe. */
@@ -44,7 +44,7 @@ typedef struct fl_data_entry {
 struct fl_data_file {
     fl_data_stream f; /* f.path is owned by this */
     fl_data_entry *entry;
-    fl_data_pair *meta;
+    fl_data_key_value *meta;
     int64_t n, n_meta;
     fl_data_arena texts; /* freed with the file */
     /* One of these: fill writes the bytes of a tensor that was allocated, read makes the tensor in another
@@ -115,9 +115,9 @@ FL_API bool fl_data_file_add_meta(fl_data_file *f, const char *key, const char *
         !fl_given(key, "fl_data_file_add_meta", "the key") ||
         !fl_given(value, "fl_data_file_add_meta", "the value")) return false;
     if (!fl_heap_grow(&f->meta, &f->meta_cap_, f->n_meta + 1, sizeof *f->meta)) return false;
-    fl_data_pair *p = &f->meta[f->n_meta];
-    *p = (fl_data_pair){fl_data_arena_add(&f->texts, key, strlen(key)),
-                        fl_data_arena_add(&f->texts, value, strlen(value))};
+    fl_data_key_value *p = &f->meta[f->n_meta];
+    *p = (fl_data_key_value){fl_data_arena_add(&f->texts, key, strlen(key)),
+                             fl_data_arena_add(&f->texts, value, strlen(value))};
     f->n_meta++;
     return p->key && p->value;
 }
@@ -127,7 +127,7 @@ static int fl__named_by_name(const void *a, const void *b) {
 }
 
 static int fl__named_by_key(const void *a, const void *b) {
-    return strcmp(((const fl_data_pair *)a)->key, ((const fl_data_pair *)b)->key);
+    return strcmp(((const fl_data_key_value *)a)->key, ((const fl_data_key_value *)b)->key);
 }
 
 FL_API bool fl_data_file_ready(fl_data_file *f) {
@@ -205,7 +205,7 @@ FL_API int64_t fl_data_find(const fl_data_file *f, const char *name) {
 }
 
 FL_API const char *fl_data_meta(const fl_data_file *f, const char *key) {
-    fl_data_pair k = {key, NULL}, *found = NULL;
+    fl_data_key_value k = {key, NULL}, *found = NULL;
     if (f && key && f->n_meta)
         found = bsearch(&k, f->meta, (size_t)f->n_meta, sizeof *f->meta, fl__named_by_key);
     return found ? found->value : NULL;

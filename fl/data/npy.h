@@ -21,7 +21,7 @@ FL_API bool fl_data_save_npy(const char *path, fl_tensor *t);
 #define FL__DATA_OPEN_NPZ(path, ...) fl_data_open_npz_opt(path, FL_LITERAL(fl_data_unpack_opts, __VA_ARGS__))
 FL_API fl_data_file *fl_data_open_npz_opt(const char *path, fl_data_unpack_opts o);
 /* Saves n named tensors as np.savez does; deflate: as np.savez_compressed, with zlib. */
-FL_API bool fl_data_save_npz(const char *path, const fl_data_named *tensors, int n, bool deflate);
+FL_API bool fl_data_save_npz(const char *path, const fl_data_named_tensor *tensors, int n, bool deflate);
 
 #ifdef __cplusplus
 }
@@ -317,7 +317,7 @@ FL_API bool fl_data_save_npy(const char *path, fl_tensor *t) {
     return fl_data_replace_end(&r, ok);
 }
 
-FL_API bool fl_data_save_npz(const char *path, const fl_data_named *tensors, int n, bool deflate) {
+FL_API bool fl_data_save_npz(const char *path, const fl_data_named_tensor *tensors, int n, bool deflate) {
     static const char who[] = "fl_data_save_npz";
     fl_data_replacement r;
     fl_data_archive z = {0};

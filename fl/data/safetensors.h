@@ -18,8 +18,8 @@ extern "C" {
    of each tensor and of the header, and "format", "pt" unless meta has another: Hugging Face's transformers
    rejects files with metadata but without it. A path that ends with .json is an index: fl_data_save_sharded
    with shards of 5 GB. */
-FL_API bool fl_data_save_safetensors(const char *path, const fl_data_named *tensors, int n,
-                                     const fl_data_pair *meta, int n_meta);
+FL_API bool fl_data_save_safetensors(const char *path, const fl_data_named_tensor *tensors, int n,
+                                     const fl_data_key_value *meta, int n_meta);
 
 /* Reads and checks the header only: sizes, names, dtypes, offsets, which must cover the data without overlaps
    or gaps, and the header's checksum, if the file has one. A path that ends with .json is an index of shards:
@@ -89,7 +89,7 @@ static fl_dtype fl__st_dtype(const char *name, const char **needed) {
         if (!strcmp(fl__st_dtypes[i].name, name)) return fl__st_dtypes[i].dtype;
     for (int i = 0; i < FL__ST_OWN_DTYPES; i++)
         if (!strcmp(fl__st_own_dtypes[i].name, name)) *needed = fl__st_own_dtypes[i].registered;
-    const fl_dtype own = fl_dtype_named(*needed);
+    const fl_dtype own = fl_dtype_by_name(*needed);
     return fl__st_dtype_name(own) ? own : FL_DTYPE_NONE;
 }
 
@@ -138,7 +138,7 @@ static uint32_t fl__st_header_crc(const fl_data_file *f) {
 typedef struct fl__st_saver {
     fl_data_replacement r;
     fl_data_file file; /* the contents; no file is open */
-    const fl_data_named *tensors;
+    const fl_data_named_tensor *tensors;
     fl_data_text text;           /* the header */
     int64_t *digits, crc_digits; /* positions of the checksums in it, and of its own */
 } fl__st_saver;
@@ -197,7 +197,7 @@ static void fl__st_put_digits(fl__st_saver *s, int64_t at, uint32_t crc) {
     memcpy(s->text.p + at, digits, 8);
 }
 
-static bool fl__st_take_tensor(fl_data_file *f, const fl_data_named *t, int64_t begin) {
+static bool fl__st_take_tensor(fl_data_file *f, const fl_data_named_tensor *t, int64_t begin) {
     if (!t->name) return fl_fail("%s: %s: a name is NULL", f->f.who, f->f.path);
     const char *fault = fl__st_is_utf8(t->name) ? fl__st_name_fault(t->name) : "a name that is not UTF-8";
     if (fault) return fl_fail("%s: %s: %s", f->f.who, f->f.path, fault);
@@ -214,7 +214,7 @@ static bool fl__st_take_tensor(fl_data_file *f, const fl_data_named *t, int64_t 
     return true;
 }
 
-static bool fl__st_take(fl_data_file *f, const fl_data_named *tensors, int n, const fl_data_pair *meta,
+static bool fl__st_take(fl_data_file *f, const fl_data_named_tensor *tensors, int n, const fl_data_key_value *meta,
                         int n_meta) {
     bool format = false;
     for (int i = 0; i < n; i++)
@@ -291,8 +291,8 @@ static bool fl__st_write(fl__st_saver *s) {
     return fl_data_replace_end(&s->r, ok && fl__st_write_header(s));
 }
 
-FL_API bool fl_data_save_safetensors(const char *path, const fl_data_named *tensors, int n,
-                                     const fl_data_pair *meta, int n_meta) {
+FL_API bool fl_data_save_safetensors(const char *path, const fl_data_named_tensor *tensors, int n,
+                                     const fl_data_key_value *meta, int n_meta) {
     static const char who[] = "fl_data_save_safetensors";
     if (!path || n < 0 || n_meta < 0 || (n && !tensors) || (n_meta && !meta))
         return fl_fail("%s: path, tensors or meta is NULL, or a count negative", who);

@@ -82,7 +82,7 @@ FL_API bool fl_data_calibration_merge(fl_data_calibration *m, const fl_data_cali
 /* Expected calibration error (Guo et al. 2017): sum over bins of n / total |right / n - confidence / n|. */
 FL_API double fl_data_calibration_error(const fl_data_calibration *m);
 /* The largest |right / n - confidence / n|. */
-FL_API double fl_data_calibration_worst(const fl_data_calibration *m);
+FL_API double fl_data_calibration_max(const fl_data_calibration *m);
 
 #ifdef __cplusplus
 }
@@ -116,27 +116,27 @@ static bool fl__score_fits(const char *who, const void *m, fl_tensor *scores, fl
 }
 
 /* Reads both on the host. fl__score_end must follow, whatever this returns. */
-static bool fl__score_begin(fl_data_host v[2], fl_tensor *scores, fl_dtype dtype, fl_tensor *target) {
+static bool fl__score_begin(fl_data_host_view v[2], fl_tensor *scores, fl_dtype dtype, fl_tensor *target) {
     const bool ok = fl_data_host_begin(&v[1], target, FL_I64);
     return fl_data_host_begin(&v[0], scores, dtype) && ok;
 }
 
 /* The same with the predicted class of each row of scores, computed on their backend. */
-static bool fl__score_begin_predictions(fl_data_host v[2], fl_tensor *scores, fl_tensor *target) {
+static bool fl__score_begin_predictions(fl_data_host_view v[2], fl_tensor *scores, fl_tensor *target) {
     const bool ok = fl_data_host_begin(&v[1], target, FL_I64);
     fl_tensor *guess = scores;
     if (scores->ndim > target->ndim && v[1].n) guess = fl_argmax(scores, -1, false);
     return fl_data_host_begin(&v[0], v[1].n ? guess : target, FL_I64) && ok;
 }
 
-static bool fl__score_end(fl_data_host v[2], bool ok) {
+static bool fl__score_end(fl_data_host_view v[2], bool ok) {
     fl_data_host_end(&v[0]);
     fl_data_host_end(&v[1]);
     return ok;
 }
 
 FL_API bool fl_data_frame_error_add(fl_data_frame_error *m, fl_tensor *scores, fl_tensor *target) {
-    fl_data_host v[2];
+    fl_data_host_view v[2];
     if (!fl__score_fits("fl_data_frame_error_add", m, scores, target, 2)) return false;
     if (!fl__score_begin_predictions(v, scores, target)) return fl__score_end(v, false);
     for (int64_t r = 0; r < v[1].n; r++) m->wrong += v[0].i[r] != v[1].i[r];
@@ -145,7 +145,7 @@ FL_API bool fl_data_frame_error_add(fl_data_frame_error *m, fl_tensor *scores, f
 }
 
 FL_API bool fl_data_top_k_add(fl_data_frame_error *m, fl_tensor *scores, fl_tensor *target, int64_t k) {
-    fl_data_host v[2];
+    fl_data_host_view v[2];
     if (!fl__score_fits("fl_data_top_k_add", m, scores, target, 1)) return false;
     if (k < 1) return fl_fail("fl_data_top_k_add: k must be positive, got %lld", (long long)k);
     if (!fl__score_begin(v, scores, FL_F64, target)) return fl__score_end(v, false);
@@ -192,7 +192,7 @@ static bool fl__score_make_counts(fl_data_confusion *m, const char *who) {
 
 FL_API bool fl_data_confusion_add(fl_data_confusion *m, fl_tensor *scores, fl_tensor *target) {
     const char *who = "fl_data_confusion_add";
-    fl_data_host v[2];
+    fl_data_host_view v[2];
     if (!fl__score_fits(who, m, scores, target, 2) || !fl__score_make_counts(m, who)) return false;
     if (!fl__score_begin_predictions(v, scores, target)) return fl__score_end(v, false);
     const int64_t n = m->classes;
@@ -280,7 +280,7 @@ struct fl_data_roc_point {
 
 FL_API bool fl_data_roc_add(fl_data_roc *m, fl_tensor *scores, fl_tensor *target) {
     const char *who = "fl_data_roc_add";
-    fl_data_host v[2];
+    fl_data_host_view v[2];
     if (!fl__score_fits(who, m, scores, target, 0)) return false;
     bool ok = fl__score_begin(v, scores, FL_F64, target) &&
               fl_heap_grow(&m->point_, &m->cap_, m->n + v[1].n, sizeof *m->point_);
@@ -357,7 +357,7 @@ FL_API double fl_data_roc_average_precision(fl_data_roc *m) {
 
 FL_API bool fl_data_calibration_add(fl_data_calibration *m, fl_tensor *probabilities, fl_tensor *target) {
     const char *who = "fl_data_calibration_add";
-    fl_data_host v[2];
+    fl_data_host_view v[2];
     if (!fl__score_fits(who, m, probabilities, target, 1)) return false;
     fl_data_calibration sum = *m;
     if (!sum.bins) sum.bins = 15;
@@ -406,8 +406,8 @@ FL_API double fl_data_calibration_error(const fl_data_calibration *m) {
     return m->total ? sum / (double)m->total : (double)NAN;
 }
 
-FL_API double fl_data_calibration_worst(const fl_data_calibration *m) {
-    if (!fl_given(m, "fl_data_calibration_worst", "the meter")) return NAN;
+FL_API double fl_data_calibration_max(const fl_data_calibration *m) {
+    if (!fl_given(m, "fl_data_calibration_max", "the meter")) return NAN;
     double worst = m->total ? 0 : (double)NAN;
     for (int b = 0; b < FL_DATA_BINS; b++)
         if (m->n[b]) worst = fmax(worst, fabs((double)m->right[b] - m->confidence[b]) / (double)m->n[b]);

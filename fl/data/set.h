@@ -80,9 +80,9 @@ FL_API fl_data_set *fl_data_tensors(fl_tensor *const *tensors, int n);
 typedef bool (*fl_data_get_fn)(int64_t i, fl_data_sample *out, void *user);
 FL_API fl_data_set *fl_data_callback(int64_t size, fl_data_get_fn fn, void *user);
 /* Samples offset, ..., offset + length - 1 of set. */
-FL_API fl_data_set *fl_data_span(fl_data_set *set, int64_t offset, int64_t length);
+FL_API fl_data_set *fl_data_slice(fl_data_set *set, int64_t offset, int64_t length);
 /* Sample i is sample index[i], n of them, of set (index is copied). */
-FL_API fl_data_set *fl_data_resample(fl_data_set *set, const int64_t *index, int64_t n);
+FL_API fl_data_set *fl_data_subset(fl_data_set *set, const int64_t *index, int64_t n);
 /* The samples for which keep returns true; it is called once per sample now, in the current epoch, and may
    fail (fl_fail). */
 typedef bool (*fl_data_keep_fn)(const fl_data_sample *sample, void *user);
@@ -518,7 +518,7 @@ static bool fl__data_order_arrange(fl_data_set *self, int64_t epoch) {
     const fl__data_order *o = self->user;
     const int64_t inner = self->inner_[0]->size;
     if (o->n >= 0 && !o->index && o->offset > inner - o->n)
-        return fl_fail("fl_data_span: length %lld from offset %lld exceeds the %lld samples", (long long)o->n,
+        return fl_fail("fl_data_slice: length %lld from offset %lld exceeds the %lld samples", (long long)o->n,
                        (long long)o->offset, (long long)inner);
     self->size = o->n;
     if (o->n < 0 && __builtin_mul_overflow(inner / o->step, o->times, &self->size))
@@ -592,11 +592,11 @@ static fl_data_set *fl__data_ordered(fl_data_set *set, fl__data_order o, const i
         .id = fl__data_order_id, .close = fl__data_order_close, .arrange = arrange, .user = user});
 }
 
-FL_API fl_data_set *fl_data_span(fl_data_set *set, int64_t offset, int64_t length) {
+FL_API fl_data_set *fl_data_slice(fl_data_set *set, int64_t offset, int64_t length) {
     const bool ok = !set || (offset >= 0 && length >= 0) ||
-                    fl_fail("fl_data_span: offset and length must not be negative, got %lld and %lld",
+                    fl_fail("fl_data_slice: offset and length must not be negative, got %lld and %lld",
                             (long long)offset, (long long)length);
-    if (!fl__data_check_args(set, "fl_data_span", ok)) return NULL;
+    if (!fl__data_check_args(set, "fl_data_slice", ok)) return NULL;
     return fl__data_ordered(set, (fl__data_order){.offset = offset, .step = 1, .n = length}, NULL,
                             fl__data_order_arrange);
 }
@@ -617,16 +617,16 @@ FL_API fl_data_set *fl_data_repeat(fl_data_set *set, int64_t times) {
                             fl__data_order_arrange);
 }
 
-FL_API fl_data_set *fl_data_resample(fl_data_set *set, const int64_t *index, int64_t n) {
+FL_API fl_data_set *fl_data_subset(fl_data_set *set, const int64_t *index, int64_t n) {
     const int64_t none = 0, size = fl_data_size(set);
     bool ok = !set || (n >= 0 && (index || !n)) ||
-              fl_fail("fl_data_resample: index is NULL, or n is negative: got n %lld",
+              fl_fail("fl_data_subset: index is NULL, or n is negative: got n %lld",
                       (long long)n);
     for (int64_t i = 0; set && ok && i < n; i++)
         ok = (index[i] >= 0 && index[i] < size) ||
-             fl_fail("fl_data_resample: index[%lld] must be in [0, %lld), got %lld", (long long)i,
+             fl_fail("fl_data_subset: index[%lld] must be in [0, %lld), got %lld", (long long)i,
                      (long long)size, (long long)index[i]);
-    if (!fl__data_check_args(set, "fl_data_resample", ok)) return NULL;
+    if (!fl__data_check_args(set, "fl_data_subset", ok)) return NULL;
     return fl__data_ordered(set, (fl__data_order){.n = n}, n ? index : &none, fl__data_order_arrange);
 }
 
@@ -642,7 +642,7 @@ FL_API fl_data_set *fl_data_filter(fl_data_set *set, fl_data_keep_fn keep, void 
         ok = ok && !fl_error();
         fl_scope_end(&scope);
     }
-    set = fl__data_check_args(set, "fl_data_filter", ok) ? fl_data_resample(set, index, n) : NULL;
+    set = fl__data_check_args(set, "fl_data_filter", ok) ? fl_data_subset(set, index, n) : NULL;
     fl_heap_free(index);
     return set;
 }

@@ -17,7 +17,7 @@ extern "C" {
     int64_t heads = fl_data_settings_size(&s, "num_attention_heads", 12);
     fl_data_settings_free(&s); */
 typedef struct fl_data_settings {
-    fl_data_pair *v;
+    fl_data_key_value *v;
     int64_t n, cap;
     fl_data_arena texts;
     const char *path; /* of the file read, for error messages; borrowed */
@@ -60,8 +60,8 @@ FL_API bool fl_data_settings_add(fl_data_settings *s, const char *name, const ch
         !fl_given(name, "fl_data_settings_add", "the name") ||
         !fl_given(text, "fl_data_settings_add", "the text")) return false;
     if (!fl_heap_grow(&s->v, &s->cap, s->n + 1, sizeof *s->v)) return false;
-    const fl_data_pair p = {fl_data_arena_add(&s->texts, name, strlen(name)),
-                            fl_data_arena_add(&s->texts, text, strlen(text))};
+    const fl_data_key_value p = {fl_data_arena_add(&s->texts, name, strlen(name)),
+                                 fl_data_arena_add(&s->texts, text, strlen(text))};
     s->v[s->n] = p;
     s->n += p.key && p.value;
     return p.key && p.value;

@@ -21,8 +21,8 @@ FL_API fl_data_file *fl_data_open_sharded(const char *path, bool map, bool verif
    path gets an error. Shards get new names each time, "model-v2-00001-of-00003.safetensors" next to
    "model.safetensors.index.json". Each save removes the shards of older ones, including those of killed
    saves: files with such a name and such contents that the index does not name. */
-FL_API bool fl_data_save_sharded(const char *path, const fl_data_named *tensors, int n,
-                                 const fl_data_pair *meta, int n_meta, int64_t max_shard);
+FL_API bool fl_data_save_sharded(const char *path, const fl_data_named_tensor *tensors, int n,
+                                 const fl_data_key_value *meta, int n_meta, int64_t max_shard);
 
 #ifdef __cplusplus
 }
@@ -257,12 +257,12 @@ static bool fl__shards_put_pair(fl_data_text *t, const char *key, const char *va
            fl_data_json_put_string(t, value, strlen(value));
 }
 
-static int64_t fl__shards_bytes(const fl_data_named *t) {
+static int64_t fl__shards_bytes(const fl_data_named_tensor *t) {
     return t->tensor ? fl_numel(t->tensor) * (int64_t)fl_dtype_size(t->tensor->dtype) : 0;
 }
 
 /* The end of the tensors, from `from` on, that go into one shard. */
-static int fl__shards_cut(const fl_data_named *tensors, int from, int n, int64_t most) {
+static int fl__shards_cut(const fl_data_named_tensor *tensors, int from, int n, int64_t most) {
     int64_t bytes = 0;
     int to = from;
     while (to < n && (to == from || fl__shards_bytes(&tensors[to]) <= most - bytes))
@@ -348,7 +348,7 @@ static bool fl__shards_begin(fl__shards_saver *s, const fl_data_io *io, const ch
 }
 
 /* Names the shards, and assigns one to each tensor of `all`. */
-static bool fl__shards_plan(fl__shards_saver *s, fl_data_file *all, const fl_data_named *tensors,
+static bool fl__shards_plan(fl__shards_saver *s, fl_data_file *all, const fl_data_named_tensor *tensors,
                             int64_t most) {
     const int n = (int)all->n;
     char end[64];
@@ -371,8 +371,8 @@ static bool fl__shards_plan(fl__shards_saver *s, fl_data_file *all, const fl_dat
 }
 
 static bool fl__shards_save(const fl__shards_saver *s, const fl_data_file *all,
-                            const fl_data_named *tensors) {
-    const fl_data_pair meta[] = {{"save_id", s->id}, {"format", fl_data_meta(all, "format")}};
+                            const fl_data_named_tensor *tensors) {
+    const fl_data_key_value meta[] = {{"save_id", s->id}, {"format", fl_data_meta(all, "format")}};
     bool ok = true;
     for (int64_t i = 0, from = 0, to; ok && i < s->new_.n; i++, from = to) {
         for (to = from; to < all->n && all->entry[to].part == i;) to++;
@@ -415,7 +415,7 @@ static bool fl__shards_is_utf8(const char *s) {
 }
 
 /* Adds the names and metadata to be saved. */
-static bool fl__shards_list(fl_data_file *all, const fl_data_named *tensors, int n, const fl_data_pair *meta,
+static bool fl__shards_list(fl_data_file *all, const fl_data_named_tensor *tensors, int n, const fl_data_key_value *meta,
                             int n_meta) {
     for (int i = 0; i < n_meta; i++) {
         if (!meta[i].key || !meta[i].value || !strcmp(meta[i].key, "total_size"))
@@ -441,8 +441,8 @@ static void fl__shards_make_id(char id[17]) {
     snprintf(id, 17, "%016llx", (unsigned long long)(x ^ x >> 32));
 }
 
-FL_API bool fl_data_save_sharded(const char *path, const fl_data_named *tensors, int n,
-                                 const fl_data_pair *meta, int n_meta, int64_t max_shard) {
+FL_API bool fl_data_save_sharded(const char *path, const fl_data_named_tensor *tensors, int n,
+                                 const fl_data_key_value *meta, int n_meta, int64_t max_shard) {
     static const char who[] = "fl_data_save_sharded";
     if (!path || n < 0 || n_meta < 0 || (n && !tensors) || (n_meta && !meta) || max_shard < 0)
         return fl_fail("%s: path, tensors or meta is NULL, or a count negative", who);

@@ -40,7 +40,7 @@ FL_API const char *fl_dist_impl_name(const fl_dist_group *d); /* "gloo", ...; "s
 /* Splits a group (MPI_Comm_split): ranks of the same color form a group, ordered by key, then rank. color <
    0: no group for this rank (NULL, no error). */
 FL_API fl_dist_group *fl_dist_split(fl_dist_group *d, int color, int key);
-/* The failure that ended the group permanently; kind FL_DIST_FINE if there is none. */
+/* The failure that ended the group permanently; kind FL_DIST_OK if there is none. */
 FL_API fl_dist_failure_info fl_dist_failure(const fl_dist_group *d);
 /* Ends the group: all ranks fail with this text. May be called from any thread. */
 FL_API void fl_dist_abort(fl_dist_group *d, const char *text);
@@ -163,7 +163,7 @@ struct fl_dist_group {
     void *self;
     fl__dist_link *link;
     fl_dist_group *parent;
-    fl_dist_place place;
+    fl_dist_rendezvous place;
     char prefix[64];
     uint64_t id, number, *paired; /* number of calls; of sends to, then of receives from each rank */
     int splits, works;            /* works: objects that refer to the group */
@@ -290,7 +290,7 @@ static void *fl__dist_group_thread(void *arg) {
 /* ---- failures ---- */
 
 FL_API fl_dist_failure_info fl_dist_failure(const fl_dist_group *d) {
-    fl_dist_failure_info f = {FL_DIST_FINE, 0, 0, ""};
+    fl_dist_failure_info f = {FL_DIST_OK, 0, 0, ""};
     if (!d || !d->link) return d ? d->failure : f;
     fl__dist_link_lock(d->link, true);
     if (fl__dist_link_failure(d->link)) f = *fl__dist_link_failure(d->link);
@@ -611,7 +611,7 @@ static bool fl__dist_call(fl_dist_group *d, fl_dist_kind kind, fl_tensor *out, f
     }
     if (w && !o.work)
         fl_obj_drop(&w->obj);
-    else if (w && (!fl_scope_adopt(&w->obj) || !ok || !fl_promote(&s, w)))
+    else if (w && (!fl_scope_adopt(&w->obj) || !ok || !fl_scope_escape(&s, w)))
         ok = false;
     else if (w)
         *o.work = w;
@@ -719,13 +719,13 @@ static void fl__dist_list(fl_dist_group *d, bool add) {
 
 /* Starts the group's thread, which opens the implementation, and waits until that is done. */
 static bool fl__dist_start(fl_dist_group *d, double deadline) {
-    d->place = (fl_dist_place){.rank = d->rank,
-                               .size = d->size,
-                               .address = fl__dist_link_address(d->link),
-                               .prefix = d->prefix,
-                               .store = fl__dist_link_store(d->link),
-                               .deadline = deadline,
-                               .secret = fl__dist_link_secret(d->link)};
+    d->place = (fl_dist_rendezvous){.rank = d->rank,
+                                    .size = d->size,
+                                    .address = fl__dist_link_address(d->link),
+                                    .prefix = d->prefix,
+                                    .store = fl__dist_link_store(d->link),
+                                    .deadline = deadline,
+                                    .secret = fl__dist_link_secret(d->link)};
     if (!fl__dist_thread_start(&d->thread, fl__dist_group_thread, d)) return false;
     fl__dist_link_lock(d->link, true);
     while (!d->opened && !fl__dist_link_failure(d->link) && fl_dist_now() < deadline + 1)

@@ -70,7 +70,7 @@ struct fl_dist_store {
 };
 
 /* Rendezvous information passed to an implementation's open. */
-typedef struct fl_dist_place {
+typedef struct fl_dist_rendezvous {
     int rank, size;
     const char *address; /* address of this rank, the only one to listen at */
     const char *prefix;  /* prefix of store keys, unique to the group */
@@ -79,7 +79,7 @@ typedef struct fl_dist_place {
     /* The job's secret, 16 random bytes that only its ranks know: rank 0 sends them to ranks that proved the
        token. Both ends of a data connection must prove them, as fl_dist_connect_ranks does. */
     const uint8_t *secret;
-} fl_dist_place;
+} fl_dist_rendezvous;
 
 typedef enum fl_dist_answer {
     FL_DIST_FAILED,
@@ -89,7 +89,7 @@ typedef enum fl_dist_answer {
 } fl_dist_answer;
 typedef struct fl_dist_impl {
     const char *name;
-    void *(*open)(const fl_dist_place *distance); /* connects; NULL after fl_fail */
+    void *(*open)(const fl_dist_rendezvous *distance); /* connects; NULL after fl_fail */
     /* Sends out_bytes to rank `to` and receives in_bytes from rank `from` at the same time; -1: no such rank.
        Returns when both are done, or false after fl_fail, at the latest at the deadline. A received message
        with another tag or length is an error. */
@@ -113,8 +113,8 @@ FL_API double fl_dist_now(void);
 FL_API const char *fl_dist_kind_name(fl_dist_kind kind); /* such as "all_reduce" */
 /* acc = reduction(acc, in) elementwise, for implementations: half precision is computed in f32, integers
    wrap, AVG adds. */
-FL_API void fl_dist_fold(fl_dist_reduction reduction, fl_dtype dtype, void *acc, const void *in,
-                         int64_t n);
+FL_API void fl_dist_accumulate(fl_dist_reduction reduction, fl_dtype dtype, void *acc, const void *in,
+                               int64_t n);
 /* Runs c on rank `rank` of `size`, by impl->run or composed from impl->exchange; impl is not used for size 1.
    False after fl_fail. */
 FL_API bool fl_dist_run(const fl_dist_impl *impl, void *self, int rank, int size, const fl_dist_call *c);
@@ -183,7 +183,7 @@ FL_API const char *fl_dist_kind_name(fl_dist_kind kind) {
         else                                                                                        \
             for (int64_t k = i; k < n; k++) a[k] = (T)store(f((wide)load(a[k]), (wide)load(b[k]))); \
     }
-#define FL__DIST_FOLD(D, T, sum, wide, load, store)                                            \
+#define FL__DIST_ACCUMULATE(D, T, sum, wide, load, store)                                            \
     static void fl__dist_fold_##D(fl_dist_reduction r, void *acc, const void *in, int64_t n) { \
         T *restrict a = acc;                                                                   \
         const T *restrict b = in;                                                              \
@@ -208,7 +208,7 @@ FL_API const char *fl_dist_kind_name(fl_dist_kind kind) {
     X(F64, double, double, double, , )                             \
     X(F16, uint16_t, float, float, flm_f16_to_f32, flm_f32_to_f16) \
     X(BF16, uint16_t, float, float, flm_bf16_to_f32, flm_f32_to_bf16)
-FL__DIST_DTYPES(FL__DIST_FOLD)
+FL__DIST_DTYPES(FL__DIST_ACCUMULATE)
 
 static void fl__dist_fold_b8(fl_dist_reduction r, void *acc, const void *in, int64_t n) {
     uint8_t *a = acc;
@@ -216,8 +216,8 @@ static void fl__dist_fold_b8(fl_dist_reduction r, void *acc, const void *in, int
     for (int64_t i = 0; i < n; i++) a[i] = r == FL_DIST_AND ? a[i] & b[i] : a[i] | b[i];
 }
 
-FL_API void fl_dist_fold(fl_dist_reduction reduction, fl_dtype dtype, void *acc, const void *in,
-                         int64_t n) {
+FL_API void fl_dist_accumulate(fl_dist_reduction reduction, fl_dtype dtype, void *acc, const void *in,
+                               int64_t n) {
 #define FL__DIST_ENTRY(D, T, sum, wide, load, store) [FL_##D] = fl__dist_fold_##D,
     static void (*const fold[FL_DTYPE_COUNT])(fl_dist_reduction, void *, const void *, int64_t) = {
         FL__DIST_DTYPES(FL__DIST_ENTRY)[FL_B8] = fl__dist_fold_b8};
@@ -307,7 +307,7 @@ static bool fl__dist_ring_step(const fl__dist_run *r, fl__dist_span out, fl__dis
         if (!fl__dist_exchange(r, fl__dist_neighbour(r, 1), o, fl__dist_neighbour(r, -1),
                                fl__dist_span_of(scratch, i.n)))
             return false;
-        fl_dist_fold(r->c->reduction, r->c->dtype, i.p, scratch, (int64_t)(i.n / r->element));
+        fl_dist_accumulate(r->c->reduction, r->c->dtype, i.p, scratch, (int64_t)(i.n / r->element));
     }
 }
 
@@ -353,7 +353,7 @@ static bool fl__dist_all_reduce_small(const fl__dist_run *r, char *p, size_t byt
     char *all = fl_heap_alloc((size_t)r->size * bytes);
     const bool ok = all && fl__dist_pairwise(r, all, p, bytes, 0);
     for (int k = 1; ok && k < r->size; k++)
-        fl_dist_fold(r->c->reduction, r->c->dtype, all, all + (size_t)k * bytes, r->c->count);
+        fl_dist_accumulate(r->c->reduction, r->c->dtype, all, all + (size_t)k * bytes, r->c->count);
     if (ok) memcpy(p, all, bytes);
     fl_heap_free(all);
     return ok;

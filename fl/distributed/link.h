@@ -15,7 +15,7 @@ extern "C" {
 #endif
 
 typedef enum fl_dist_failure_kind {
-    FL_DIST_FINE,
+    FL_DIST_OK,
     FL_DIST_DEATH,    /* the rank's process ended */
     FL_DIST_STALL,    /* no message from the rank for a heartbeat interval */
     FL_DIST_MISMATCH, /* the rank made a different call */
@@ -199,7 +199,7 @@ FL_PRIVATE bool fl__dist_thread_start(void *thread, void *(*run)(void *), void *
 /* The mutex detects misuse: a locking error ends the group instead of causing a race. */
 static void fl__dist_check_lock(fl__dist_link *l, int reason) {
     if (!reason || reason == ETIMEDOUT) return;
-    fl_message(FL_LOG_ERROR, "fl_dist: the lock of the control channel: %s", strerror(reason));
+    fl_log_message(FL_LOG_ERROR, "fl_dist: the lock of the control channel: %s", strerror(reason));
     fl__dist_link_fail(l, FL_DIST_ERROR, l->rank, "rank %d: the lock of the control channel: %s", l->rank,
                        strerror(reason));
 }
@@ -524,7 +524,7 @@ static bool fl__dist_handle_message(fl__dist_link *l, int rank, fl__dist_peer *p
         if (n != sizeof f) return false;
         memcpy(&f, body, n);
         f.text[sizeof f.text - 1] = '\0';
-        if (f.kind <= FL_DIST_FINE || f.kind > FL_DIST_BROKEN) return false;
+        if (f.kind <= FL_DIST_OK || f.kind > FL_DIST_BROKEN) return false;
         fl__dist_link_fail(l, f.kind, f.rank, "%s", f.text);
         return true;
     default: return false;
@@ -584,7 +584,7 @@ static void fl__dist_check_heartbeats(fl__dist_link *l, double now) {
             fl__dist_link_fail(l, FL_DIST_STALL, i,
                                "rank %d stalled: no message for %.1f s", i, silent);
         } else if (silent > 0.6 * l->heartbeat && !p->warned) {
-            fl_message(FL_LOG_WARN, "fl_dist: rank %d is late: no message for %.1f s", i, silent);
+            fl_log_message(FL_LOG_WARN, "fl_dist: rank %d is late: no message for %.1f s", i, silent);
             p->warned = true;
         }
     }
@@ -815,8 +815,8 @@ static bool fl__dist_connect_rank0(fl__dist_link *l, const fl__dist_world *w, co
             break;
         fl__dist_disconnect(p);
         if (proof && !final && !*reason)
-            fl_message(FL_LOG_WARN, "fl_dist: rank %d at %s port %d: %s; retrying", l->rank, host,
-                       port, fl_error());
+            fl_log_message(FL_LOG_WARN, "fl_dist: rank %d at %s port %d: %s; retrying", l->rank, host,
+                           port, fl_error());
         if (final || !fl__dist_retry(proof, reason, deadline)) return false;
     }
     p->last_heard = fl_dist_now();

@@ -26,7 +26,7 @@ FL_API bool fl_dist_address_of(const char *name, char *out, size_t size);
 /* Connects this rank to all others: fd[k] is the socket to rank k, -1 for this rank. Both ends of a
    connection must prove that they know place->secret; connections without a proof are closed, and failed ones
    are retried until the deadline. False after fl_fail, with all sockets closed. */
-FL_API bool fl_dist_connect_ranks(const fl_dist_place *place, int *fd);
+FL_API bool fl_dist_connect_ranks(const fl_dist_rendezvous *place, int *fd);
 
 /* The rank of this process, and the rendezvous with rank 0: a folder, an address or a store. */
 typedef struct fl__dist_world {
@@ -534,7 +534,7 @@ static int fl__dist_send_reply(fl__dist_listener *d, fl__dist_pending *c, const 
     const bool sent = send(fd, &v, sizeof v, MSG_NOSIGNAL) == (ssize_t)sizeof v;
     if (*reason) {
         memcpy(d->reason, v.reason, sizeof d->reason);
-        if (d->refused++ < LINES) fl_message(FL_LOG_WARN, "fl_dist: a connection was refused: %s", reason);
+        if (d->refused++ < LINES) fl_log_message(FL_LOG_WARN, "fl_dist: a connection was refused: %s", reason);
     }
     if (*reason || !sent)
         fl__dist_drop_pending(c);
@@ -618,7 +618,7 @@ FL_PRIVATE bool fl__dist_retry(bool proof, char reason[200], double deadline) {
 /* ---- data connections ---- */
 
 /* Gets the address of rank k from the store. False after fl_fail, also if the job has failed meanwhile. */
-static bool fl__dist_rank_address(const fl_dist_place *p, int k, char address[64], int *port) {
+static bool fl__dist_rank_address(const fl_dist_rendezvous *p, int k, char address[64], int *port) {
     char key[128], text[128];
     snprintf(key, sizeof key, "socket/%s/%d", p->prefix, k);
     const int64_t n = p->store->get(p->store, key, text, sizeof text - 1, p->deadline);
@@ -629,7 +629,7 @@ static bool fl__dist_rank_address(const fl_dist_place *p, int k, char address[64
 }
 
 /* Connects to rank k, which may be busy with other ranks: its challenge may take until the deadline. */
-static int fl__dist_connect_rank(const fl_dist_place *p, int k) {
+static int fl__dist_connect_rank(const fl_dist_rendezvous *p, int k) {
     const fl__dist_claim claim = {.rank = p->rank, .size = p->size};
     char address[64], reason[200] = "";
     int port;
@@ -646,7 +646,7 @@ static int fl__dist_connect_rank(const fl_dist_place *p, int k) {
 }
 
 /* Accepts connections of all higher ranks. A rank that connects again has lost its previous connection. */
-static bool fl__dist_accept_ranks(const fl_dist_place *p, fl__dist_listener *listener, int *fd) {
+static bool fl__dist_accept_ranks(const fl_dist_rendezvous *p, fl__dist_listener *listener, int *fd) {
     struct pollfd f[1 + FL__DIST_PENDING];
     char address[64];
     int port, left = p->size - p->rank - 1;
@@ -671,7 +671,7 @@ static bool fl__dist_accept_ranks(const fl_dist_place *p, fl__dist_listener *lis
     return true;
 }
 
-FL_API bool fl_dist_connect_ranks(const fl_dist_place *place, int *fd) {
+FL_API bool fl_dist_connect_ranks(const fl_dist_rendezvous *place, int *fd) {
     char key[128], text[128];
     int port = 0;
     bool ok = false;

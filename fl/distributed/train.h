@@ -55,7 +55,7 @@ FL_API bool fl_dist_step(fl_dist_model *m, fl_optim *o, double max_norm);
 FL_API bool fl_dist_sync_batch_norm(fl_dist_group *d, fl_nn_module *net);
 /* Makes the global random generator different on each rank, as a function of its state and the rank. For use
    after loading a checkpoint, which holds rank 0's state. */
-FL_API void fl_dist_mix_rng(const fl_dist_group *d);
+FL_API void fl_dist_rng_per_rank(const fl_dist_group *d);
 
 /* Rank 0 writes one file in the format of fl_optim_save_checkpoint, which loads with any number of ranks and
    without a group. All ranks call it; at may be NULL. False after fl_fail. */
@@ -353,14 +353,14 @@ static bool fl__dist_fail_differs(const fl_dist_group *d, const char *mine, cons
 
 /* How this rank rounds products to bf16; "" if the net does not seem to use bf16. */
 static const char *fl__dist_bf16(const char *names) {
-    const bool rounds = fl_matmul_precision() == FL_BF16 || strstr(names, " bf16 ") || fl_cpu_bf16_taken();
+    const bool rounds = fl_matmul_precision() == FL_BF16 || strstr(names, " bf16 ") || fl_cpu_bf16_used();
     return rounds ? fl_cpu_bf16() : "";
 }
 
 /* Checks that all nets have rank 0's tensors; warns if ranks round differently. */
 static bool fl__dist_compare_nets(fl_dist_model *m) {
     fl_data_text text = {0};
-    bool ok = fl_nn_named(m->net, fl__dist_list_tensor, &text) && fl_data_text_put(&text, "", 1);
+    bool ok = fl_nn_visit_tensors(m->net, fl__dist_list_tensor, &text) && fl_data_text_put(&text, "", 1);
     const char *rounding = ok ? fl__dist_bf16(text.p) : ""; /* appended after the names */
     ok = ok && fl_data_text_put(&text, rounding, strlen(rounding) + 1);
     int64_t n = text.n;
@@ -375,9 +375,9 @@ static bool fl__dist_compare_nets(fl_dist_model *m) {
     ok = bytes && !bytes[n - 1] && (!strcmp(text.p, bytes) || fl__dist_fail_differs(m->d, text.p, bytes));
     const char *first = ok ? bytes + strlen(bytes) + 1 : NULL; /* rank 0's rounding */
     if (ok && first < bytes + n && strcmp(rounding, first))
-        fl_message(FL_LOG_WARN, "fl_dist_data_parallel: rank %d rounds products to bf16 by '%s', rank 0 by "
-                   "'%s', so results differ; set FL_CPU_BF16 to the same on all ranks",
-                   fl_dist_rank(m->d), rounding, first);
+        fl_log_message(FL_LOG_WARN, "fl_dist_data_parallel: rank %d rounds products to bf16 by '%s', rank 0 by "
+                       "'%s', so results differ; set FL_CPU_BF16 to the same on all ranks",
+                       fl_dist_rank(m->d), rounding, first);
     if (bytes) fl_unmap(theirs, FL_READ);
     fl_heap_free(text.p);
     return ok;
@@ -457,7 +457,7 @@ static bool fl__dist_make_slices(fl_dist_model *m) {
     return ok;
 }
 
-FL_API void fl_dist_mix_rng(const fl_dist_group *d) {
+FL_API void fl_dist_rng_per_rank(const fl_dist_group *d) {
     fl_rng rng = fl_rng_state();
     rng.key ^= (uint64_t)fl_dist_rank(d) * 0x9e3779b97f4a7c15;
     fl_rng_set_state(rng);
@@ -515,7 +515,7 @@ FL_API fl_dist_model *fl_dist_data_parallel_opt(fl_dist_group *d, fl_nn_module *
               *view = flat ? fl__dist_view(m, m->n - 1, flat) : NULL;
     m->views = view && !view->copied;
     bool ok = view && (fl_dist_size(d) == 1 ||
-                       (fl__dist_compare_nets(m) && fl_nn_named(net, fl__dist_send_tensor, d)));
+                       (fl__dist_compare_nets(m) && fl_nn_visit_tensors(net, fl__dist_send_tensor, d)));
     if (ok && m->shard && !m->views) ok = fl_fail("%s: .shard requires a backend with views", fn);
     ok = ok && (!m->shard || fl__dist_make_slices(m)) && fl_dist_barrier(d); /* all ranks agree */
     fl_scope_end(&s);
@@ -525,7 +525,7 @@ FL_API fl_dist_model *fl_dist_data_parallel_opt(fl_dist_group *d, fl_nn_module *
         return fl_dist_model_free(m), NULL;
     }
     if (fl_dist_size(d) > 1 || m->shard) fv_watch(&m->watcher);
-    fl_dist_mix_rng(d);
+    fl_dist_rng_per_rank(d);
     return m;
 }
 
@@ -639,7 +639,7 @@ static bool fl__dist_read_checkpoint(fl_dist_model *m, const char *path, fl_opti
         o->lr = whole->lr;
         memcpy(o->group[0].hyper, whole->group[0].hyper, sizeof o->group[0].hyper);
     }
-    if (ok) fl_dist_mix_rng(m->d);
+    if (ok) fl_dist_rng_per_rank(m->d);
     return ok;
 }
 

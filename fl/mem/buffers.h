@@ -28,7 +28,7 @@ struct fl_buffer {
     uint64_t last_use;                /* tick of the last map; pageable buffers only */
     /* private */
     uint64_t frozen_;                 /* 1 + the version at fl_buffer_freeze; 0: not frozen */
-    struct fl__made *made_;           /* cache of data derived from the frozen contents */
+    struct fl__cache_entry *cache_;           /* cache of data derived from the frozen contents */
     int refs_, pins_;                 /* pins_: number of mappings; -1: not resident; -2: being restored */
     int64_t slot_;                    /* index of the arena's request */
     fl_buffer *next_;
@@ -94,7 +94,7 @@ FL_API bool fl_buffer_claim(fl_buffer *b);
 /* For managers, after a claim or in restore: marks b resident, b->ptr is valid again. */
 FL_API void fl_buffer_resident(fl_buffer *b);
 /* Live buffers of all managers: 0 at the end of a program without leaks. */
-FL_API int64_t fl_mem_live(void);
+FL_API int64_t fl_mem_live_buffers(void);
 
 #ifdef __cplusplus
 }
@@ -235,20 +235,20 @@ FL_API bool fl_buffer_swap(fl_buffer *a, fl_buffer *b) {
 
 /* ---- frozen buffers ---- */
 
-typedef struct fl__made {
-    struct fl__made *next;
+typedef struct fl__cache_entry {
+    struct fl__cache_entry *next;
     fl_buffer *buffer;
     size_t size;
     char key[];
-} fl__made;
+} fl__cache_entry;
 
 static FL__COLD void fl__made_drop(fl_buffer *b) {
-    for (fl__made *m = b->made_, *next; m; m = next) {
+    for (fl__cache_entry *m = b->cache_, *next; m; m = next) {
         next = m->next;
         fl_buffer_drop(m->buffer);
         fl_heap_free(m);
     }
-    b->made_ = NULL;
+    b->cache_ = NULL;
 }
 
 FL_API bool fl_buffer_is_frozen(const fl_buffer *b) {
@@ -265,21 +265,21 @@ FL_API bool fl_buffer_freeze(fl_buffer *b, bool on) {
 
 FL_API fl_buffer *fl_buffer_cache_get(const fl_buffer *b, const void *key, size_t size) {
     if (!fl_buffer_is_frozen(b)) return NULL;
-    for (const fl__made *m = __atomic_load_n(&b->made_, __ATOMIC_ACQUIRE); m; m = m->next)
+    for (const fl__cache_entry *m = __atomic_load_n(&b->cache_, __ATOMIC_ACQUIRE); m; m = m->next)
         if (m->size == size && !memcmp(m->key, key, size)) return m->buffer;
     return NULL;
 }
 
 /* If two threads add the same key, the older entry is never found again. */
 FL_API bool fl_buffer_cache_add(fl_buffer *b, const void *key, size_t size, fl_buffer *made) {
-    fl__made *m = fl_buffer_is_frozen(b) ? fl_heap_alloc(sizeof *m + size) : NULL;
+    fl__cache_entry *m = fl_buffer_is_frozen(b) ? fl_heap_alloc(sizeof *m + size) : NULL;
     if (!m) {
         fl_buffer_drop(made);
         return fl_error() ? false : fl_fail("fl_buffer_cache_add: the buffer is not frozen");
     }
-    m->buffer = made, m->size = size, m->next = __atomic_load_n(&b->made_, __ATOMIC_ACQUIRE);
+    m->buffer = made, m->size = size, m->next = __atomic_load_n(&b->cache_, __ATOMIC_ACQUIRE);
     memcpy(m->key, key, size);
-    while (!__atomic_compare_exchange_n(&b->made_, &m->next, m, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {}
+    while (!__atomic_compare_exchange_n(&b->cache_, &m->next, m, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {}
     return true;
 }
 
@@ -288,10 +288,10 @@ FL_API void fl_buffer_drop(fl_buffer *b) {
     if (__atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) != 1 &&
         __atomic_sub_fetch(&b->refs_, 1, __ATOMIC_ACQ_REL))
         return;
-    if (b->made_) fl__made_drop(b);
+    if (b->cache_) fl__made_drop(b);
     /* Known to a manager, which may be evicting it if it is pageable. */
     bool held = b->pageable || b->ptr;
-    if (held && fl__tracing()) fl__trace_add(FL__PUT, b, NULL);
+    if (held && fl__tracing()) fl__trace_add(FL__STRBUF_PRINTF, b, NULL);
     if (fl__is_plain(b) && fl__is_small(b->bytes) && fl__small_put(b)) return;
     if (held) b->manager->put(b->manager, b);
     fl__record_put(FL__RECORD_BUFFER, b);
@@ -378,7 +378,7 @@ FL_API void fl_buffer_resident(fl_buffer *b) {
     __atomic_compare_exchange_n(&b->pins_, &pins, 0, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
 }
 
-FL_API int64_t fl_mem_live(void) {
+FL_API int64_t fl_mem_live_buffers(void) {
     pthread_mutex_lock(&fl__lock);
     int64_t n = fl__live();
     pthread_mutex_unlock(&fl__lock);

@@ -47,7 +47,7 @@ FL_API size_t fl_dtype_size(fl_dtype d);
 /* "f32", "i64", ...; "?" for an unknown dtype. */
 FL_API const char *fl_dtype_name(fl_dtype d);
 /* The dtype of that name; FL_DTYPE_NONE (no error) if it is unknown or NULL. */
-FL_API fl_dtype fl_dtype_named(const char *name);
+FL_API fl_dtype fl_dtype_by_name(const char *name);
 /* True for f16, bf16, f32 and f64. */
 FL_API bool fl_dtype_is_float(fl_dtype d);
 /* The compute type of d: f32 for f16, bf16 and registered dtypes, i64 for integers, otherwise d. */
@@ -94,7 +94,7 @@ FL_API fl_dtype fl_dtype_register(const fl_dtype_info *info) {
         return FL_DTYPE_NONE;
     }
     pthread_mutex_lock(&fl__lock);
-    fl_dtype d = fl_dtype_named(info->name);
+    fl_dtype d = fl_dtype_by_name(info->name);
     bool full = fl__n_own_dtypes == FL__OWN_DTYPES;
     if (d == FL_DTYPE_NONE && !full) {
         fl__own_dtypes[fl__n_own_dtypes] = *info;
@@ -120,7 +120,7 @@ FL_API const char *fl_dtype_name(fl_dtype d) {
     return own ? own->name : "?";
 }
 
-FL_API fl_dtype fl_dtype_named(const char *name) {
+FL_API fl_dtype fl_dtype_by_name(const char *name) {
     for (int d = FL_DTYPE_NONE + 1; name && d < FL_DTYPE_COUNT; d++)
         if (!strcmp(name, fl__dtypes[d].name)) return (fl_dtype)d;
     for (int i = 0; name && i < __atomic_load_n(&fl__n_own_dtypes, __ATOMIC_ACQUIRE); i++)

@@ -36,19 +36,19 @@ typedef void (*fl_error_fn)(const char *text, void *user);
 /* Sets the error handler of the process. The default (fn NULL) prints the text and aborts, so that a
    debugger stops at the faulty call. If a handler returns, errors are reported by return values only; it may
    also longjmp. It runs on the calling thread, outside parallel regions, with no lock held. */
-FL_API void fl_on_error(fl_error_fn fn, void *user);
+FL_API void fl_set_error_handler(fl_error_fn fn, void *user);
 /* Adds delta (+1, later -1) to this thread's quiet count; while it is positive, fl_raise does not call the
    handler. For functions on files and data, which never abort, and for worker threads, which pass their
    error to the consumer. */
 FL_API void fl_quiet(int delta);
 /* Call context of this thread, used in error texts; scopes save and restore it (fl_tensor.h). */
-typedef struct fl_error_place {
+typedef struct fl_error_context {
     const char *fn; /* the public function that was called: its name replaces that of an inner function */
     const void *of; /* the object that runs it, a module, described first in the text; NULL: none */
     void (*describe)(const void *of, char *buf, size_t size);
     const char *backward; /* name of the node whose gradient runs, `of` then is where it was recorded; or
                              NULL */
-} fl_error_place;
+} fl_error_context;
 /* Call site: the source line of the innermost call into fl on this thread; NULL and 0 unless the program was
    compiled with FL_TRACE_CALLS. Then each macro of build/calls.h wraps its call in push and pop; pop returns
    its argument. */
@@ -63,7 +63,7 @@ FL_API void *fl_site_pop(const void *result);
    "" if neither is known. Returns buf; NULL with an error if buf is NULL. */
 FL_API char *fl_call_stack_text(char *buf, size_t size);
 #ifndef __cplusplus
-FL__PRIVATE_VARIABLE _Thread_local fl_error_place fl__place;
+FL__PRIVATE_VARIABLE _Thread_local fl_error_context fl__place;
 #endif
 
 #ifdef __cplusplus
@@ -91,7 +91,7 @@ static struct {
     void *user;
 } fl__handler; /* under fl__lock */
 
-FL_PRIVATE _Thread_local fl_error_place fl__place;
+FL_PRIVATE _Thread_local fl_error_context fl__place;
 
 /* text without a leading "fl_name: " or "fv_name: ". */
 static const char *fl__after_name(const char *text) {
@@ -134,7 +134,7 @@ FL_API char *fl_call_stack_text(char *buf, size_t size) {
    __func__ are shortened: fv_conv_opt becomes fl_conv. */
 static void fl__add_error_context(char *text) {
     char was[FL__TEXT], of[FL__TEXT / 4] = "", fn[100] = "", pass[100] = "";
-    const fl_error_place *p = &fl__place;
+    const fl_error_context *p = &fl__place;
     const char *what = was;
     strcpy(was, text);
     if (p->of) p->describe(p->of, of, sizeof of);
@@ -213,7 +213,7 @@ FL_API void fl_error_clear(void) {
     fl__failure.raised = false;
 }
 
-FL_API void fl_on_error(fl_error_fn fn, void *user) {
+FL_API void fl_set_error_handler(fl_error_fn fn, void *user) {
     pthread_mutex_lock(&fl__lock);
     fl__handler.fn = fn;
     fl__handler.user = user;

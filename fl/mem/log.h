@@ -8,11 +8,11 @@ extern "C" {
 #endif
 
 typedef enum fl_log_level { FL_LOG_DEBUG, FL_LOG_INFO, FL_LOG_WARN, FL_LOG_ERROR, FL_LOG_OFF } fl_log_level;
-typedef void (*fl_message_fn)(fl_log_level level, const char *text, void *user);
+typedef void (*fl_log_fn)(fl_log_level level, const char *text, void *user);
 /* Sends one line (printf format) to the sink if level is at or above the threshold. */
-FL_API void fl_message(fl_log_level level, const char *format, ...) FL_PRINTF(2, 3);
+FL_API void fl_log_message(fl_log_level level, const char *format, ...) FL_PRINTF(2, 3);
 /* Sets the sink (fn NULL: stderr, the default) and the threshold (default FL_LOG_WARN). */
-FL_API void fl_message_use(fl_message_fn fn, void *user, fl_log_level threshold);
+FL_API void fl_log_set_sink(fl_log_fn fn, void *user, fl_log_level threshold);
 
 #ifdef __cplusplus
 }
@@ -26,12 +26,12 @@ FL_API void fl_message_use(fl_message_fn fn, void *user, fl_log_level threshold)
 #include <stdio.h>
 
 static struct {
-    fl_message_fn fn;
+    fl_log_fn fn;
     void *user;
     int threshold;                      /* atomic */
 } fl__sink = {NULL, NULL, FL_LOG_WARN}; /* under fl__lock */
 
-FL_API void fl_message(fl_log_level level, const char *format, ...) {
+FL_API void fl_log_message(fl_log_level level, const char *format, ...) {
     static const char *const names[] = {"debug", "info", "warning", "error"};
     char text[FL__TEXT];
     if ((int)level < __atomic_load_n(&fl__sink.threshold, __ATOMIC_RELAXED) || level >= FL_LOG_OFF)
@@ -41,7 +41,7 @@ FL_API void fl_message(fl_log_level level, const char *format, ...) {
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     pthread_mutex_lock(&fl__lock);
-    fl_message_fn fn = fl__sink.fn;
+    fl_log_fn fn = fl__sink.fn;
     void *user = fl__sink.user;
     pthread_mutex_unlock(&fl__lock);
     if (fn)
@@ -50,7 +50,7 @@ FL_API void fl_message(fl_log_level level, const char *format, ...) {
         fprintf(stderr, "fl: %s: %s\n", names[level], text);
 }
 
-FL_API void fl_message_use(fl_message_fn fn, void *user, fl_log_level threshold) {
+FL_API void fl_log_set_sink(fl_log_fn fn, void *user, fl_log_level threshold) {
     pthread_mutex_lock(&fl__lock);
     fl__sink.fn = fn;
     fl__sink.user = user;

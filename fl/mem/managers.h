@@ -39,7 +39,7 @@ struct fl_mem_manager {
 /* Makes m (NULL: the caching manager) the manager of buffers created from now on, in all threads; returns
    the previous one. Buffers remember their manager, so this is safe at any time; a manager must outlive its
    buffers. */
-FL_API fl_mem_manager *fl_mem_use(fl_mem_manager *m);
+FL_API fl_mem_manager *fl_mem_set_current(fl_mem_manager *m);
 /* The manager of new buffers. */
 FL_API fl_mem_manager *fl_mem_current(void);
 /* Allocates from the device and frees to it, without a cache. */
@@ -51,7 +51,7 @@ FL_API void fl_mem_close(fl_mem_manager *m);
 FL_API fl_mem_stats fl_mem_stats_of(fl_mem_manager *m);
 /* Sets m's peaks to its current values. */
 FL_API void fl_mem_stats_reset_peak(fl_mem_manager *m);
-/* Logs m's usage, reuse and fragmentation by fl_message at level, in four lines. */
+/* Logs m's usage, reuse and fragmentation by fl_log_message at level, in four lines. */
 FL_API void fl_mem_report(fl_mem_manager *m, fl_log_level level);
 /* Frees the cached memory of the current and the caching manager and of the calling thread; returns its
    bytes. */
@@ -157,7 +157,7 @@ FL_API fl_mem_manager *fl_mem_native(void) {
 
 FL_PRIVATE fl_mem_manager *fl__current = &fl__caching; /* atomic */
 
-FL_API fl_mem_manager *fl_mem_use(fl_mem_manager *m) {
+FL_API fl_mem_manager *fl_mem_set_current(fl_mem_manager *m) {
     return __atomic_exchange_n(&fl__current, m ? m : &fl__caching, __ATOMIC_ACQ_REL);
 }
 
@@ -177,7 +177,7 @@ FL_API size_t fl_mem_trim(void) {
 
 FL_API void fl_mem_close(fl_mem_manager *m) {
     if (!m || !m->close) return;
-    if (fl_mem_current() == m) fl_mem_use(NULL);
+    if (fl_mem_current() == m) fl_mem_set_current(NULL);
     m->close(m);
 }
 
@@ -198,21 +198,21 @@ FL_API void fl_mem_report(fl_mem_manager *m, fl_log_level level) {
     fl_mem_stats s = fl_mem_stats_of(m);
     int64_t idle = s.reserved - s.in_use;
     const double mib = 1024 * 1024;
-    fl_message(level, "memory (%s): in use %.2f MiB, peak %.2f; reserved %.2f MiB, peak %.2f",
-               m->name ? m->name : "unnamed", (double)s.in_use / mib,
-               (double)s.peak_in_use / mib, (double)s.reserved / mib,
-               (double)s.peak_reserved / mib);
-    fl_message(
+    fl_log_message(level, "memory (%s): in use %.2f MiB, peak %.2f; reserved %.2f MiB, peak %.2f",
+                   m->name ? m->name : "unnamed", (double)s.in_use / mib,
+                   (double)s.peak_in_use / mib, (double)s.reserved / mib,
+                   (double)s.peak_reserved / mib);
+    fl_log_message(
         level,
         "memory: %lld requests, %lld returned; %.1f %% served without the device (%lld trips)",
         (long long)s.gets, (long long)s.puts,
         s.gets ? 100.0 * (double)s.reuses / (double)s.gets : 0.0, (long long)s.device_gets);
-    fl_message(
+    fl_log_message(
         level,
         "memory: idle %.2f MiB, %lld free blocks, the largest %.2f MiB: fragmentation %.1f %%",
         (double)idle / mib, (long long)s.free_blocks, (double)s.largest_free / mib,
         idle > 0 ? 100.0 * (1.0 - (double)s.largest_free / (double)idle) : 0.0);
-    fl_message(level, "memory: %lld buffers alive", (long long)fl_mem_live());
+    fl_log_message(level, "memory: %lld buffers alive", (long long)fl_mem_live_buffers());
 }
 
 #endif

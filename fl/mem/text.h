@@ -16,13 +16,13 @@ typedef struct fl_strbuf {
     void *file; /* a FILE *; NULL: write to buf */
 } fl_strbuf;
 /* Appends formatted text (printf format). */
-FL_API void fl_put(fl_strbuf *t, const char *format, ...) FL_PRINTF(2, 3);
-FL_API void fl_vput(fl_strbuf *t, const char *format, va_list args) FL_PRINTF(2, 0);
+FL_API void fl_strbuf_printf(fl_strbuf *t, const char *format, ...) FL_PRINTF(2, 3);
+FL_API void fl_strbuf_vprintf(fl_strbuf *t, const char *format, va_list args) FL_PRINTF(2, 0);
 /* Appends text escaped as the contents of a JSON string, without the quotes. */
-FL_API void fl_put_json(fl_strbuf *t, const char *text);
+FL_API void fl_strbuf_put_json(fl_strbuf *t, const char *text);
 /* Writes a file through `put`, atomically: an existing file is replaced only once all is written. False
    after fl_fail, whose text names the public function fn. */
-FL_API bool fl_put_file(const char *fn, const char *path, void (*put)(fl_strbuf *t, void *user), void *user);
+FL_API bool fl_write_file_atomic(const char *fn, const char *path, void (*put)(fl_strbuf *t, void *user), void *user);
 
 #ifdef __cplusplus
 }
@@ -38,35 +38,35 @@ FL_API bool fl_put_file(const char *fn, const char *path, void (*put)(fl_strbuf 
 #include <stdio.h>
 #include <string.h>
 
-FL_API void fl_vput(fl_strbuf *t, const char *format, va_list args) {
-    if (!fl_given(t, "fl_vput", "the string builder") || !fl_given(format, "fl_vput", "the format")) return;
+FL_API void fl_strbuf_vprintf(fl_strbuf *t, const char *format, va_list args) {
+    if (!fl_given(t, "fl_strbuf_vprintf", "the string builder") || !fl_given(format, "fl_strbuf_vprintf", "the format")) return;
     const size_t at = (size_t)t->n < t->size ? (size_t)t->n : t->size;
     const int n = t->file ? vfprintf((FILE *)t->file, format, args)
                           : vsnprintf(t->buf ? t->buf + at : NULL, t->buf ? t->size - at : 0, format, args);
     t->n += n > 0 ? n : 0;
 }
 
-FL_API void fl_put(fl_strbuf *t, const char *format, ...) {
-    if (!fl_given(t, "fl_put", "the string builder") || !fl_given(format, "fl_put", "the format")) return;
+FL_API void fl_strbuf_printf(fl_strbuf *t, const char *format, ...) {
+    if (!fl_given(t, "fl_strbuf_printf", "the string builder") || !fl_given(format, "fl_strbuf_printf", "the format")) return;
     va_list args;
     va_start(args, format);
-    fl_vput(t, format, args);
+    fl_strbuf_vprintf(t, format, args);
     va_end(args);
 }
 
-FL_API void fl_put_json(fl_strbuf *t, const char *text) {
-    if (!fl_given(t, "fl_put_json", "the string builder") || !fl_given(text, "fl_put_json", "the string"))
+FL_API void fl_strbuf_put_json(fl_strbuf *t, const char *text) {
+    if (!fl_given(t, "fl_strbuf_put_json", "the string builder") || !fl_given(text, "fl_strbuf_put_json", "the string"))
         return;
     for (; *text; text++) {
         const unsigned char c = (unsigned char)*text;
-        if (c < 32 || c > 126) fl_put(t, "\\u%04x", c);
-        else fl_put(t, "%s%c", c == '"' || c == '\\' ? "\\" : "", c);
+        if (c < 32 || c > 126) fl_strbuf_printf(t, "\\u%04x", c);
+        else fl_strbuf_printf(t, "%s%c", c == '"' || c == '\\' ? "\\" : "", c);
     }
 }
 
-FL_API bool fl_put_file(const char *fn, const char *path, void (*put)(fl_strbuf *t, void *user), void *user) {
-    if (!fl_given(path, "fl_put_file", "the path")) return false;
-    if (!put) return fl_fail("fl_put_file: put is NULL");
+FL_API bool fl_write_file_atomic(const char *fn, const char *path, void (*put)(fl_strbuf *t, void *user), void *user) {
+    if (!fl_given(path, "fl_write_file_atomic", "the path")) return false;
+    if (!put) return fl_fail("fl_write_file_atomic: put is NULL");
     char temporary[1024];
     if (snprintf(temporary, sizeof temporary, "%s.part", path) >= (int)sizeof temporary)
         return fl_fail("%s: the path is too long: got %zu characters, expected at most %zu", fn,

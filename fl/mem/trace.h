@@ -75,9 +75,9 @@ static void fl__write_event(FILE *f, const fl__event *e, int64_t start, int64_t 
         f, "\"ts\":%lld.%03lld,\"args\":{\"ptr\":\"0x%llx\",\"bytes\":%llu,\"step\":%lld,\"op\":\"",
         t / 1000, t % 1000, (unsigned long long)(uintptr_t)e->ptr, (unsigned long long)e->bytes,
         (long long)e->step);
-    fl_put_json(&(fl_strbuf){.file = f}, e->op);
+    fl_strbuf_put_json(&(fl_strbuf){.file = f}, e->op);
     fprintf(f, "\"}}");
-    if (e->kind > FL__PUT) return;
+    if (e->kind > FL__STRBUF_PRINTF) return;
     *in_use += e->kind == FL__GET ? (int64_t)e->bytes : -(int64_t)e->bytes;
     fprintf(f,
             ",\n{\"name\":\"in "

@@ -254,7 +254,7 @@ FL_API fl_nn_module *fl_nn_prelu_opt(int64_t n, fl_nn_prelu_opts o) {
     fl_tensor *w = m ? fl_full(FL_SHAPE(n), fl_option(o.init, 0.25), o.dtype ? o.dtype : FL_F32) : NULL;
     const bool ok = w && fl_nn_add_param(m, "weight", fv_param(w));
     fl_scope_end(&s);
-    return fl_nn_made(m, ok);
+    return fl_nn_finish(m, ok);
 }
 
 typedef struct fl__nn_rrelu {

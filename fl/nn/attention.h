@@ -466,7 +466,7 @@ FL_API fl_nn_module *fl_nn_attention_opt(int64_t dim, int64_t heads, fl_nn_atten
     const bool ok = m && fl__nn_attention_fill(m, &a);
     if (m) ((fl__nn_attention *)m->data)->o.rng = NULL; /* borrowed from the caller */
     fl_scope_end(&s);
-    return fl_nn_made(m, ok);
+    return fl_nn_finish(m, ok);
 }
 
 /* ---- caches: public functions ---- */
@@ -509,7 +509,7 @@ FL_API fl_nn_cache *fl_nn_cache_new_opt(fl_nn_module *m, int64_t n, int64_t leng
     if (!c) return fl_raise();
     c->n = n, c->length = length, c->dtype = o.dtype;
     fl_quiet(+1);
-    bool ok = fl_nn_each(m, fl__nn_cache_add, c);
+    bool ok = fl_nn_visit_modules(m, fl__nn_cache_add, c);
     if (ok && !c->n_entry) ok = fl_fail("fl_nn_cache_new: the module contains no attention");
     fl_quiet(-1);
     if (ok) return c;

@@ -116,7 +116,7 @@ FL_API fl_nn_module *fl_nn_capsules_opt(int64_t in, int64_t in_dim, int64_t out,
         m ? fl_normal(FL_SHAPE(in, out, out_dim, in_dim), 0, 0.01, o.dtype, o.rng) : NULL;
     const bool ok = w && fl_nn_add_param(m, "weight", fv_param(w));
     fl_scope_end(&s);
-    return fl_nn_made(m, ok);
+    return fl_nn_finish(m, ok);
 }
 
 #endif

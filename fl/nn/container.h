@@ -19,7 +19,7 @@ FL_API bool fl_nn_is_sequential(const fl_nn_module *m);
 /* Runs n modules in sequence, as Sequential does, for custom forward functions. While gradients are off and
    no calls are watched, a frozen 2-d convolution (fl_nn_freeze) is fused with the batch norm and the ReLU
    that follow it. */
-FL_API fl_vars fl_nn_chain(fl_nn_module *const *m, int64_t n, fl_vars in);
+FL_API fl_vars fl_nn_run_sequence(fl_nn_module *const *m, int64_t n, fl_vars in);
 
 /* Holds modules for a custom forward function, which calls m->child[i]; calling the list itself is an error
    (PyTorch's ModuleList). */
@@ -80,8 +80,8 @@ static int64_t fl__nn_run_fused(fl_nn_module *const *m, int64_t n, fl_vars *in) 
 }
 
 /* A layer's output is released as soon as the next layer has run, unless its backward needs it. */
-FL_API fl_vars fl_nn_chain(fl_nn_module *const *m, int64_t n, fl_vars in) {
-    if (!fl_given(m, "fl_nn_chain", "the list")) return fl_raise(), (fl_vars){0};
+FL_API fl_vars fl_nn_run_sequence(fl_nn_module *const *m, int64_t n, fl_vars in) {
+    if (!fl_given(m, "fl_nn_run_sequence", "the list")) return fl_raise(), (fl_vars){0};
     fl__nn_held *held = fl_obj_new(sizeof *held, fl__nn_held_drop);
     if (!held || !fl_scope_adopt(&held->obj)) return (fl_vars){0};
     for (int64_t i = 0, ran; i < n && in.n; i += ran) {
@@ -98,7 +98,7 @@ FL_API fl_vars fl_nn_chain(fl_nn_module *const *m, int64_t n, fl_vars in) {
 }
 
 static fl_vars fl__nn_sequential_forward(fl_nn_module *m, fl_vars in) {
-    return m->n_child ? fl_nn_chain(m->child, m->n_child, in) : in;
+    return m->n_child ? fl_nn_run_sequence(m->child, m->n_child, in) : in;
 }
 
 static const fl_nn_type fl__nn_sequential_type = {.name = "Sequential", .maker = "fl_nn_sequential",
@@ -114,7 +114,7 @@ static fl_nn_module *fl__nn_container_new(const fl_nn_type *type, const void *da
         if (ok) ok = fl_nn_add(m, NULL, children[i]) != NULL;
         else if (children[i] && !children[i]->parent) fl_nn_free(children[i]);
     }
-    return fl_nn_made(m, ok);
+    return fl_nn_finish(m, ok);
 }
 
 FL_API fl_nn_module *fl_nn_sequential_of(int n, fl_nn_module *const *children) {

@@ -244,7 +244,7 @@ static fl_nn_module *fl__nn_conv_new(int dims, bool transposed, int64_t in, int6
     }
     fl_quiet(+1);
     fl_nn_module *m = fl_nn_new(type, &c, sizeof c);
-    return fl_nn_made(
+    return fl_nn_finish(
         m, m && fl_nn_add_uniform(m, w, o.no_bias ? 0 : out, 1 / sqrt(fan_in), o.dtype, o.rng));
 }
 
@@ -349,7 +349,7 @@ static bool fl__nn_to_channels_last(fl_nn_module *m, const char *prefix, void *u
 }
 
 FL_API bool fl_nn_channels_last(fl_nn_module *m) {
-    if (fl_given(m, "fl_nn_channels_last", "the module") && fl_nn_each(m, fl__nn_to_channels_last, NULL))
+    if (fl_given(m, "fl_nn_channels_last", "the module") && fl_nn_visit_modules(m, fl__nn_to_channels_last, NULL))
         return true;
     return fl_raise();
 }

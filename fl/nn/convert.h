@@ -25,7 +25,7 @@ FL_API bool fl_nn_store(fl_nn_module *m, fl_dtype dtype);
 /* For inference, as the last step: sets evaluation mode and promises that the parameters stay as they are
    (fl_buffer_freeze), so that backends cache packed or transformed weights from the first call on; on the cpu
    backend as much memory again for weights, up to four times for 3 x 3 convolutions. Batch norms are folded
-   into copies of the weights of the convolutions before them in a container (fl_nn_chain). Writing to a
+   into copies of the weights of the convolutions before them in a container (fl_nn_run_sequence). Writing to a
    parameter nevertheless, as an optimizer or fl_nn_load does, ends the promise for that one. on = false frees
    the caches; the mode stays. */
 FL_API bool fl_nn_freeze(fl_nn_module *m, bool on);
@@ -89,7 +89,7 @@ static bool fl__nn_convert_each(fl_nn_module *m, const char *prefix, void *user)
 
 static bool fl__nn_convert(fl_nn_module *m, fl__nn_changes c) {
     fl_quiet(+1);
-    const bool ok = fl_nn_each(m, fl__nn_convert_each, &c);
+    const bool ok = fl_nn_visit_modules(m, fl__nn_convert_each, &c);
     for (int64_t i = 0; i < c.n; i++) {
         fl__nn_change *change = &c.all[i];
         fl_tensor *old = *change->place;
@@ -144,7 +144,7 @@ static bool fl__nn_freeze_params(fl_nn_module *m, const char *prefix, void *user
 FL_API bool fl_nn_freeze(fl_nn_module *m, bool on) {
     if (!fl_given(m, "fl_nn_freeze", "the module")) return fl_raise();
     if (on) fl_nn_train(m, false);
-    return fl_nn_each(m, fl__nn_freeze_params, &on);
+    return fl_nn_visit_modules(m, fl__nn_freeze_params, &on);
 }
 
 #endif

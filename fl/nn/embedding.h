@@ -103,7 +103,7 @@ static fl_nn_module *fl__nn_embedding_new(const fl_nn_type *type, const fl__nn_e
     }
     ok = ok && fl_nn_add_param(m, "weight", fv_param(w));
     fl_scope_end(&s);
-    return fl_nn_made(m, ok);
+    return fl_nn_finish(m, ok);
 }
 
 FL_API fl_nn_module *fl_nn_embedding_opt(int64_t n, int64_t dim, fl_nn_embedding_opts o) {

@@ -273,12 +273,12 @@ FL_API fl_nn_module *fl_nn_linear_opt(int64_t in, int64_t out, fl_nn_linear_opts
     const fl__nn_linear l = {in, out, o.act};
     bool ok = in >= 1 && out >= 1;
     if (!ok) fl_fail("fl_nn_linear: in and out must be positive, got %" PRId64 " and %" PRId64, in, out);
-    if (ok && !fl_linear_takes(o.act))
+    if (ok && !fl_linear_has_act(o.act))
         ok = fl_fail("fl_nn_linear: .act: op %d is not an activation that fl_linear_act takes", (int)o.act);
     if (!ok || !fl_nn_dtype_ok("fl_nn_linear", o.dtype)) return fl_raise();
     fl_quiet(+1);
     fl_nn_module *m = fl_nn_new(&fl__nn_linear_type, &l, sizeof l);
-    return fl_nn_made_with(m, FL_SHAPE(out, in), o.no_bias, o.dtype, o.rng);
+    return fl_nn_finish_with_weights(m, FL_SHAPE(out, in), o.no_bias, o.dtype, o.rng);
 }
 
 typedef struct fl__nn_bilinear {
@@ -319,7 +319,7 @@ FL_API fl_nn_module *fl_nn_bilinear_opt(int64_t in1, int64_t in2, int64_t out, f
     fl_nn_module *m = fl_nn_new(&fl__nn_bilinear_type, &l, sizeof l);
     const fl_shape w = FL_SHAPE(out, in1, in2);
     const int64_t bias = o.no_bias ? 0 : out;
-    return fl_nn_made(m, m && fl_nn_add_uniform(m, w, bias, 1 / sqrt((double)in1), o.dtype, o.rng));
+    return fl_nn_finish(m, m && fl_nn_add_uniform(m, w, bias, 1 / sqrt((double)in1), o.dtype, o.rng));
 }
 
 #endif

@@ -76,11 +76,11 @@ FL_API fl_vars fl_nn_forward_vars(fl_nn_module *m, fl_vars in);
 FL_API fl_var *fl_nn_forward(fl_nn_module *m, fl_var *x);
 /* Observes module calls of this thread: fn runs before a module's forward (out NULL) and after each
    successful one. Returns the previous watch, to be restored later; {0} stops watching. */
-typedef struct fl_nn_watch {
+typedef struct fl_nn_call_hook {
     void (*fn)(fl_nn_module *m, const fl_vars *out, void *user);
     void *user;
-} fl_nn_watch;
-FL_API fl_nn_watch fl_nn_watch_calls(fl_nn_watch watch);
+} fl_nn_call_hook;
+FL_API fl_nn_call_hook fl_nn_set_call_hook(fl_nn_call_hook watch);
 FL_PRIVATE bool fl__nn_watched(void);
 /* Text of a module for fl_scope_in, by which profiles and messages name its ops. */
 FL_PRIVATE void fl__nn_describe(const void *of, char *buf, size_t size);
@@ -101,11 +101,11 @@ FL_API fl_nn_module *fl_nn_find(fl_nn_module *m, const char *path);
 FL_API fl_var *fl_nn_get_param(fl_nn_module *m, const char *path);
 FL_API fl_tensor *fl_nn_get_buffer(fl_nn_module *m, const char *path);
 /* Writes the path of a parameter of module m into buf, "" if m does not have it: for fl_tape_format. */
-FL_API void fl_nn_name_of(const fl_var *param, void *m, char *buf, size_t size);
+FL_API void fl_nn_param_path(const fl_var *param, void *m, char *buf, size_t size);
 /* Visits each module's parameters, then its buffers, then its children, with paths from m; either param or
    buffer is NULL. Stops and returns false when fn returns false. */
 typedef bool (*fl_nn_visit_fn)(const char *path, fl_var *param, fl_tensor *buffer, void *user);
-FL_API bool fl_nn_named(fl_nn_module *m, fl_nn_visit_fn fn, void *user);
+FL_API bool fl_nn_visit_tensors(fl_nn_module *m, fl_nn_visit_fn fn, void *user);
 /* Writes the tree as PyTorch prints it and returns its length, as snprintf does. */
 FL_API int64_t fl_nn_format(const fl_nn_module *m, char *buf, size_t size);
 /* Prints that to stdout, with a newline. */
@@ -130,16 +130,16 @@ FL_API bool fl_nn_add_uniform(fl_nn_module *m, fl_shape weight, int64_t bias, do
 FL_API fl_shape fl_nn_per_dim(const int64_t *list, int dims, int64_t otherwise);
 /* A maker calls fl_quiet(+1) before it makes the module, allocates parameters and buffers in a scope with
    fl_persistent(true), which tells memory managers that they are long-lived, and ends with one of these two.
-   fl_nn_made returns m if ok; else it frees m and returns NULL after an error. fl_nn_made_with first adds a
+   fl_nn_finish returns m if ok; else it frees m and returns NULL after an error. fl_nn_finish_with_weights first adds a
    weight of shape w and a bias [w[0]], both U(-1 / sqrt(fan in), 1 / sqrt(fan in)): the bound of PyTorch's
    kaiming_uniform(a = sqrt(5)). */
-FL_API fl_nn_module *fl_nn_made(fl_nn_module *m, bool ok);
-FL_API fl_nn_module *fl_nn_made_with(fl_nn_module *m, fl_shape w, bool no_bias, fl_dtype dtype,
-                                     fl_rng *rng);
+FL_API fl_nn_module *fl_nn_finish(fl_nn_module *m, bool ok);
+FL_API fl_nn_module *fl_nn_finish_with_weights(fl_nn_module *m, fl_shape w, bool no_bias, fl_dtype dtype,
+                                               fl_rng *rng);
 /* Calls fn for m and all modules below it, parents first, with the path from m and a trailing dot ("" for m
    itself). Stops and returns false when fn returns false. */
-typedef bool (*fl_nn_each_fn)(fl_nn_module *m, const char *prefix, void *user);
-FL_API bool fl_nn_each(fl_nn_module *m, fl_nn_each_fn fn, void *user);
+typedef bool (*fl_nn_visit_modules_fn)(fl_nn_module *m, const char *prefix, void *user);
+FL_API bool fl_nn_visit_modules(fl_nn_module *m, fl_nn_visit_modules_fn fn, void *user);
 /* Text of describe functions: what does not fit into buf is counted but not written. */
 typedef struct fl_nn_text {
     char *buf;
@@ -389,12 +389,12 @@ static bool fl__nn_adopt(fl_vars *vars) {
     return ok;
 }
 
-static _Thread_local fl_nn_watch fl__nn_watch;
+static _Thread_local fl_nn_call_hook fl__nn_watch;
 
 FL_PRIVATE bool fl__nn_watched(void) { return fl__nn_watch.fn != NULL; }
 
-FL_API fl_nn_watch fl_nn_watch_calls(fl_nn_watch watch) {
-    const fl_nn_watch before = fl__nn_watch;
+FL_API fl_nn_call_hook fl_nn_set_call_hook(fl_nn_call_hook watch) {
+    const fl_nn_call_hook before = fl__nn_watch;
     fl__nn_watch = watch;
     return before;
 }
@@ -492,11 +492,11 @@ static bool fl__nn_match_param(const char *path, fl_var *param, fl_tensor *buffe
     return false;
 }
 
-FL_API void fl_nn_name_of(const fl_var *param, void *m, char *buf, size_t size) {
-    if (!fl_given(buf, "fl_nn_name_of", "the buffer")) return;
+FL_API void fl_nn_param_path(const fl_var *param, void *m, char *buf, size_t size) {
+    if (!fl_given(buf, "fl_nn_param_path", "the buffer")) return;
     fl__nn_name_query w = {param, buf, size};
     *buf = 0;
-    fl_nn_named(m, fl__nn_match_param, &w);
+    fl_nn_visit_tensors(m, fl__nn_match_param, &w);
 }
 
 /* Finds the module that the last name of path belongs to; *last is that name. */
@@ -529,8 +529,8 @@ FL_API fl_tensor *fl_nn_get_buffer(fl_nn_module *m, const char *path) {
     return i < 0 ? NULL : m->buffer[i].tensor;
 }
 
-/* fl_nn_each from m on; the first len bytes of path are its path and a dot. */
-static bool fl__nn_each_from(fl_nn_module *m, char *path, size_t len, fl_nn_each_fn fn, void *user) {
+/* fl_nn_visit_modules from m on; the first len bytes of path are its path and a dot. */
+static bool fl__nn_each_from(fl_nn_module *m, char *path, size_t len, fl_nn_visit_modules_fn fn, void *user) {
     if (!fn(m, path, user)) return false;
     for (int64_t i = 0; i < m->n_child; i++) {
         const size_t n = strlen(m->child[i]->name) + 1;
@@ -544,9 +544,9 @@ static bool fl__nn_each_from(fl_nn_module *m, char *path, size_t len, fl_nn_each
     return true;
 }
 
-FL_API bool fl_nn_each(fl_nn_module *m, fl_nn_each_fn fn, void *user) {
+FL_API bool fl_nn_visit_modules(fl_nn_module *m, fl_nn_visit_modules_fn fn, void *user) {
     char path[FL_NN_PATH] = "";
-    return fl_given(m, "fl_nn_each", "the module") && fl__nn_each_from(m, path, 0, fn, user);
+    return fl_given(m, "fl_nn_visit_modules", "the module") && fl__nn_each_from(m, path, 0, fn, user);
 }
 
 typedef struct fl__nn_visitor {
@@ -568,11 +568,11 @@ static bool fl__nn_visit(fl_nn_module *m, const char *prefix, void *user) {
     return true;
 }
 
-FL_API bool fl_nn_named(fl_nn_module *m, fl_nn_visit_fn fn, void *user) {
+FL_API bool fl_nn_visit_tensors(fl_nn_module *m, fl_nn_visit_fn fn, void *user) {
     fl__nn_visitor v = {fn, user};
-    return fl_given(m, "fl_nn_named", "the module") &&
-           (fn || fl_fail("fl_nn_named: fn is NULL")) &&
-           fl_nn_each(m, fl__nn_visit, &v);
+    return fl_given(m, "fl_nn_visit_tensors", "the module") &&
+           (fn || fl_fail("fl_nn_visit_tensors: fn is NULL")) &&
+           fl_nn_visit_modules(m, fl__nn_visit, &v);
 }
 
 /* trees: printing */
@@ -582,7 +582,7 @@ FL_API void fl_nn_put(fl_nn_text *t, const char *format, ...) {
     fl_strbuf lines = {t->buf, t->size, t->n, NULL};
     va_list args;
     va_start(args, format);
-    fl_vput(&lines, format, args);
+    fl_strbuf_vprintf(&lines, format, args);
     va_end(args);
     t->n = lines.n;
 }
@@ -665,7 +665,7 @@ FL_API bool fl_nn_add_affine(fl_nn_module *m, fl_shape shape, bool no_bias, fl_d
     return ok;
 }
 
-FL_API fl_nn_module *fl_nn_made(fl_nn_module *m, bool ok) {
+FL_API fl_nn_module *fl_nn_finish(fl_nn_module *m, bool ok) {
     fl_quiet(-1);
     if (ok) return m;
     fl_nn_free(m);
@@ -684,11 +684,11 @@ FL_API bool fl_nn_add_uniform(fl_nn_module *m, fl_shape weight, int64_t bias, do
     return ok;
 }
 
-FL_API fl_nn_module *fl_nn_made_with(fl_nn_module *m, fl_shape w, bool no_bias, fl_dtype dtype,
-                                     fl_rng *rng) {
+FL_API fl_nn_module *fl_nn_finish_with_weights(fl_nn_module *m, fl_shape w, bool no_bias, fl_dtype dtype,
+                                               fl_rng *rng) {
     double fan_in = 1;
     for (int i = 1; i < w.ndim; i++) fan_in *= (double)w.dim[i];
-    return fl_nn_made(m, m && fl_nn_add_uniform(m, w, no_bias ? 0 : w.dim[0], 1 / sqrt(fan_in), dtype, rng));
+    return fl_nn_finish(m, m && fl_nn_add_uniform(m, w, no_bias ? 0 : w.dim[0], 1 / sqrt(fan_in), dtype, rng));
 }
 
 FL_API fl_shape fl_nn_per_dim(const int64_t *list, int dims, int64_t otherwise) {

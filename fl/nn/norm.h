@@ -228,7 +228,7 @@ static fl_nn_module *fl__nn_batch_norm_new(int dims, int64_t channels, fl_nn_bat
     if (ok && !o.no_track) ok = fl__nn_add_running(m, shape, o.frozen, o.dtype);
     if (ok && o.frozen) m->kind = frozen[dims - 1];
     fl_scope_end(&s);
-    return fl_nn_made(m, ok);
+    return fl_nn_finish(m, ok);
 }
 
 FL_API fl_nn_module *fl_nn_batch_norm1d_opt(int64_t channels, fl_nn_batch_norm_opts o) {
@@ -294,7 +294,7 @@ static fl_nn_module *fl__nn_norm_new(const fl_nn_type *type, fl_shape shape, int
     fl_nn_module *m = fl_nn_new(type, &l, sizeof l);
     const bool ok = m && (o.no_affine || fl_nn_add_affine(m, shape, o.no_bias, o.dtype));
     fl_scope_end(&scope);
-    return fl_nn_made(m, ok);
+    return fl_nn_finish(m, ok);
 }
 
 /* Checks that the last dims of x are those of the weight. Returns false after fl_nn_fail. */
@@ -466,7 +466,7 @@ FL_API fl_nn_module *fl_nn_instance_norm_opt(int64_t channels, fl_nn_instance_no
     fl_persistent(true);
     const bool ok = fl__nn_add_running(m, FL_SHAPE(channels), false, o.dtype);
     fl_scope_end(&s);
-    return fl_nn_made(m, ok);
+    return fl_nn_finish(m, ok);
 }
 
 typedef struct fl__nn_normalize {

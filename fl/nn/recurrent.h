@@ -156,7 +156,7 @@ static fl_nn_module *fl__nn_rnn_new(fl_rnn_mode mode, int64_t in, int64_t hidden
         ok = fl__nn_rnn_fill(m, &r, layer, false) &&
              (!o.bidirectional || fl__nn_rnn_fill(m, &r, layer, true));
     fl_scope_end(&s);
-    return fl_nn_made(m, ok);
+    return fl_nn_finish(m, ok);
 }
 
 FL_API fl_nn_module *fl_nn_rnn_opt(int64_t in, int64_t hidden, fl_nn_rnn_opts o) {

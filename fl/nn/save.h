@@ -30,15 +30,15 @@ FL_API bool fl_nn_load_opt(fl_nn_module *m, const char *path, fl_nn_load_opts o)
 
 /* A state dict: tensors by name, to save or to load. For custom checkpoints: add several modules and
    optimizers, then save, or read and commit. Initialise with {0}. */
-typedef struct fl_nn_item {
+typedef struct fl_nn_state_item {
     char *name;
     fl_tensor *tensor;  /* the live tensor; with `host` a snapshot of it */
     void *host;         /* host memory, overwritten by commit */
     bool fixed;         /* the value in the file must equal `tensor` */
     fl_tensor *loaded_;
-} fl_nn_item;
+} fl_nn_state_item;
 typedef struct fl_nn_state {
-    fl_nn_item *item;
+    fl_nn_state_item *item;
     int64_t n, cap_;
 } fl_nn_state;
 /* Adds a tensor, host memory, or all parameters and buffers of a module, under the name prefix + name. */
@@ -53,7 +53,7 @@ FL_API bool fl_nn_state_add_rng(fl_nn_state *s, const char *prefix, const char *
 /* Adds a number that the file must match, e.g. the number of batches per epoch. */
 FL_API bool fl_nn_state_add_fixed(fl_nn_state *s, const char *prefix, const char *name, int64_t number);
 /* Writes the items, and n_meta pairs of metadata, to a safetensors file, which is replaced atomically. */
-FL_API bool fl_nn_state_save(const fl_nn_state *s, const char *path, const fl_data_pair *meta,
+FL_API bool fl_nn_state_save(const fl_nn_state *s, const char *path, const fl_data_key_value *meta,
                              int n_meta);
 /* Reads every item of s from f without changing live tensors. Names in f that start with prefix (NULL: "")
    and are not in s are unexpected. what: prefix of error messages. */
@@ -94,7 +94,7 @@ static bool fl__nn_state_push(fl_nn_state *s, const char *prefix, const char *na
     char *full = fl_heap_alloc(size);
     if (!full) return false;
     snprintf(full, size, "%s%s", prefix, name);
-    s->item[s->n++] = (fl_nn_item){.name = full, .tensor = fl_keep(t), .host = host};
+    s->item[s->n++] = (fl_nn_state_item){.name = full, .tensor = fl_keep(t), .host = host};
     return true;
 }
 
@@ -132,7 +132,7 @@ FL_API bool fl_nn_state_add_rng(fl_nn_state *s, const char *prefix, const char *
 
 FL_API bool fl_nn_state_add_fixed(fl_nn_state *s, const char *prefix, const char *name, int64_t number) {
     if (!fl_nn_state_add_integer(s, prefix, name, &number)) return false;
-    fl_nn_item *item = &s->item[s->n - 1];
+    fl_nn_state_item *item = &s->item[s->n - 1];
     item->host = NULL;
     return item->fixed = true;
 }
@@ -165,7 +165,7 @@ FL_API bool fl_nn_state_add_module(fl_nn_state *s, const char *prefix, fl_nn_mod
     fl__nn_collector c = {s, prefix};
     return fl_given(s, "fl_nn_state_add_module", "the state") &&
            fl_given(m, "fl_nn_state_add_module", "the module") &&
-           fl_nn_each(m, fl__nn_collect, &c);
+           fl_nn_visit_modules(m, fl__nn_collect, &c);
 }
 
 /* The first item with the tensor of item i: i itself unless tied. */
@@ -175,17 +175,17 @@ static int64_t fl__nn_first_of(const fl_nn_state *s, int64_t i) {
     return k;
 }
 
-FL_API bool fl_nn_state_save(const fl_nn_state *s, const char *path, const fl_data_pair *meta,
+FL_API bool fl_nn_state_save(const fl_nn_state *s, const char *path, const fl_data_key_value *meta,
                              int n_meta) {
     size_t bytes = 0;
     if (!fl_given(s, "fl_nn_state_save", "the state")) return false;
-    if (!fl__mul_size((size_t)s->n, sizeof(fl_data_named), &bytes))
+    if (!fl__mul_size((size_t)s->n, sizeof(fl_data_named_tensor), &bytes))
         return fl_fail("fl_nn_state_save: too many tensors (%lld)", (long long)s->n);
-    fl_data_named *named = fl_heap_alloc(bytes ? bytes : 1);
+    fl_data_named_tensor *named = fl_heap_alloc(bytes ? bytes : 1);
     int n = 0;
     if (!named) return false;
     for (int64_t i = 0; i < s->n; i++)
-        if (fl__nn_first_of(s, i) == i) named[n++] = (fl_data_named){s->item[i].name, s->item[i].tensor};
+        if (fl__nn_first_of(s, i) == i) named[n++] = (fl_data_named_tensor){s->item[i].name, s->item[i].tensor};
     fl_quiet(+1);
     const bool ok = fl_data_save_safetensors(path, named, n, meta, n_meta);
     fl_quiet(-1);
@@ -267,7 +267,7 @@ static bool fl__nn_names_match(const fl_nn_state *s, const fl_data_file *f, cons
 }
 
 /* Checks that tensor `at` of the file has the item's shape, and its dtype unless cast. */
-static bool fl__nn_item_fits(const fl_nn_item *item, const fl_data_file *f, int64_t at,
+static bool fl__nn_item_fits(const fl_nn_state_item *item, const fl_data_file *f, int64_t at,
                              const char *what, bool cast) {
     const fl_shape have = fl_data_shape(f, at), want = fl_shape_of(item->tensor);
     const fl_dtype dtype = fl_data_dtype(f, at);
@@ -280,7 +280,7 @@ static bool fl__nn_item_fits(const fl_nn_item *item, const fl_data_file *f, int6
                    fl_dtype_name(dtype), fl_shape_text(have, b, sizeof b));
 }
 
-static bool fl__nn_read_item(fl_nn_item *item, fl_data_file *f, const char *what, bool found) {
+static bool fl__nn_read_item(fl_nn_state_item *item, fl_data_file *f, const char *what, bool found) {
     fl_drop(item->loaded_);
     item->loaded_ = NULL;
     if (!found) return true;
@@ -317,7 +317,7 @@ FL_API bool fl_nn_state_read(fl_nn_state *s, fl_data_file *f, const char *what, 
 }
 
 /* Large tensors take over the storage of the tensor read. */
-static bool fl__nn_commit_item(const fl_nn_item *item) {
+static bool fl__nn_commit_item(const fl_nn_state_item *item) {
     fl_tensor *to = item->tensor, *from = item->loaded_;
     if (!from) return true;
     if (item->host) return fl_to_host(from, item->host, (size_t)fl_numel(from) * fl_dtype_size(from->dtype));

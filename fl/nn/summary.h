@@ -135,12 +135,12 @@ static bool fl__nn_measure(fl__nn_summary *s, fl_nn_module *m, fl_vars in) {
     const fl_rng rng = fl_rng_state();
     const bool recorded = fl_no_grad(true);
     fl_nn_train(m, false);
-    const fl_nn_watch watch = fl_nn_watch_calls((fl_nn_watch){fl__nn_on_module, s});
+    const fl_nn_call_hook watch = fl_nn_set_call_hook((fl_nn_call_hook){fl__nn_on_module, s});
     fl_cost_begin(&s->cost);
     bool ok = fl_nn_forward_vars(m, in).n > 0;
     fl_cost_end(&s->cost);
     fl__nn_count(s);
-    fl_nn_watch_calls(watch);
+    fl_nn_set_call_hook(watch);
     fl_rng_set_state(rng);
     for (int64_t i = 0; i < s->n; i++) s->row[i].m->train = s->row[i].train;
     for (int64_t i = 0; i < s->n_before; i++) {
@@ -201,7 +201,7 @@ FL_API char *fl_nn_summary_text(fl_nn_module *m, fl_vars in) {
     if (!fl_given(m, "fl_nn_summary", "the module")) return fl_raise();
     fl_quiet(+1);
     fl_scope scope = fl_scope_begin();
-    bool ok = fl_nn_each(m, fl__nn_add_row, &s);
+    bool ok = fl_nn_visit_modules(m, fl__nn_add_row, &s);
     for (int i = 0; ok && i < in.n && i < FL_VARS_MAX; i++)
         if (in.v[i]) s.in_bytes += fl__nn_bytes(fv_value(in.v[i]));
     if (ok && fl__nn_measure(&s, m, in) && !fl_error()) { /* ops are not counted while an error is pending */

@@ -172,7 +172,7 @@ static fl_nn_module *fl__nn_transformer_new(const fl_nn_type *type, int64_t dim,
                                   .norm_first = o->norm_first};
     fl_quiet(+1);
     fl_nn_module *m = fl_nn_new(type, &t, sizeof t);
-    return fl_nn_made(m, m && fl__nn_transformer_fill(m, dim, heads, hidden, o));
+    return fl_nn_finish(m, m && fl__nn_transformer_fill(m, dim, heads, hidden, o));
 }
 
 FL_API fl_nn_module *fl_nn_transformer_opt(int64_t dim, int64_t heads, int64_t hidden,

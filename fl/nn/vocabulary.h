@@ -160,7 +160,7 @@ FL_API fl_nn_module *fl_nn_adaptive_embedding_opt(int64_t dim, fl_shape cutoffs,
         fl_nn_module *wider = fl_nn_linear(d, dim, .no_bias = true, .dtype = o.dtype, .rng = o.rng);
         ok = fl_nn_add(parts, NULL, fl_nn_sequential(table, wider)) != NULL;
     }
-    return fl_nn_made(m, ok);
+    return fl_nn_finish(m, ok);
 }
 
 /* The class in the head of each word: itself, or that of its cluster. */
@@ -234,7 +234,7 @@ FL_API fl_nn_module *fl_nn_adaptive_softmax_opt(int64_t dim, fl_shape cutoffs,
         fl_nn_module *words = fl_nn_linear(d, n, .no_bias = true, .dtype = o.dtype, .rng = o.rng);
         ok = fl_nn_add(tail, NULL, fl_nn_sequential(narrow, words)) != NULL;
     }
-    return fl_nn_made(m, tail && ok);
+    return fl_nn_finish(m, tail && ok);
 }
 
 #endif

@@ -69,7 +69,7 @@ FL_PRIVATE void fl__register_activation(void);
 #include "elementwise.h"
 #include "reduce.h"
 #include "view.h"
-#define FL_TEXT "activation.inc"
+#define FL_EXPAND_FILE "activation.inc"
 #include "expand.h"
 
 FL_DATA_DEFINED fl_op fl_op_glu, fl_op_glu_grad;

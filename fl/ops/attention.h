@@ -88,7 +88,7 @@ FL_PRIVATE void fl__register_attention(void);
 #include "view.h"
 #include <float.h>
 #include <math.h>
-#define FL_TEXT "attention.inc"
+#define FL_EXPAND_FILE "attention.inc"
 #include "expand.h"
 
 FL_DATA_DEFINED fl_op fl_op_attention, fl_op_attention_grad;

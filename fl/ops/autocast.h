@@ -31,7 +31,7 @@ typedef enum fl_autocast_policy {
 /* The policy table, shared by all threads: change it before starting others. Ops without an entry of their
    own: convolutions use conv2d's, group norm layer_norm's, losses cross_entropy's, norms and distances of
    vectors sum's. */
-FL_API fl_autocast_policy fl_autocast_policy_of(fl_op op);
+FL_API fl_autocast_policy fl_autocast_get_policy(fl_op op);
 FL_API bool fl_autocast_set_policy(fl_op op, fl_autocast_policy p);
 
 /* For op writers; in files that expand.h includes they are FL_AUTOCAST and FL_AUTOCAST_WIDE. */
@@ -45,7 +45,7 @@ static inline bool fv_autocast(fl_op op, fl_var **x, int n) {
     return !(fl_flags() & FL_AUTOCAST_FLAGS) || fv_autocast_operands(op, x, n);
 }
 static inline bool fv_autocast_wide(fl_op op) {
-    return fl_flags() & FL_AUTOCAST_FLAGS && fl_autocast_policy_of(op) == FL_AUTOCAST_WIDE;
+    return fl_flags() & FL_AUTOCAST_FLAGS && fl_autocast_get_policy(op) == FL_AUTOCAST_WIDE;
 }
 
 FL_PRIVATE void fl__register_autocast(void);
@@ -84,12 +84,12 @@ FL_PRIVATE void fl__register_autocast(void) {
             char name[32] = "";
             const size_t n = strcspn(p, " ");
             memcpy(name, p, n);
-            fl__policies[fl_op_named(name)] = (uint8_t)rows[r].policy; /* FL_OP_NONE if unknown */
+            fl__policies[fl_op_by_name(name)] = (uint8_t)rows[r].policy; /* FL_OP_NONE if unknown */
             p += n;
         }
 }
 
-FL_API fl_autocast_policy fl_autocast_policy_of(fl_op op) {
+FL_API fl_autocast_policy fl_autocast_get_policy(fl_op op) {
     return fl_op_get_info(op) ? (fl_autocast_policy)fl__policies[op] : FL_AUTOCAST_NONE;
 }
 
@@ -183,7 +183,7 @@ static fl_var *fv__autocast_one(fl_var *x, fl_dtype d) {
 }
 
 FL_API bool fv_autocast_operands(fl_op op, fl_var **x, int n) {
-    const fl_autocast_policy policy = fl_autocast_policy_of(op);
+    const fl_autocast_policy policy = fl_autocast_get_policy(op);
     fl_dtype to = policy == FL_AUTOCAST_NARROW ? fl_autocast_dtype() : FL_F32;
     bool any_f32 = false;
     if (policy == FL_AUTOCAST_NONE) return true;

@@ -80,7 +80,7 @@ FL_PRIVATE void fl__register_conv(void);
 #include "reduce.h"
 #include "view.h"
 #include <string.h>
-#define FL_TEXT "conv.inc"
+#define FL_EXPAND_FILE "conv.inc"
 #include "expand.h"
 
 /* ---- shape rules of the records ---- */

@@ -69,7 +69,7 @@ static bool fl__write_parts(fl_tensor *out, fl_tensor *const *ts, int n, int axi
 
 static bool fl__compose_concat(const fl_call *c, fl_tensor **y) {
     int64_t at = 0;
-    y[0] = fl_out_lay_as(fl_out_like(c->out[0], c->out[0]->dtype), c->out[0]);
+    y[0] = fl_out_layout_like(fl_out_like(c->out[0], c->out[0]->dtype), c->out[0]);
     bool ok = y[0] && fl_out_allocate(y[0]);
     for (int i = 0; ok && i < c->n_in; i++)
         ok = fl__write_parts(y[0], &c->in[i], 1, ((const fl_axis_args *)c->args)->axis, &at);

@@ -56,7 +56,7 @@ FL_PRIVATE void fl__register_ctc(void);
 #include "view.h"
 #include <math.h>
 #define FL__LOG_ZERO (-1e30)
-#define FL_TEXT "ctc.inc"
+#define FL_EXPAND_FILE "ctc.inc"
 #include "expand.h"
 #undef FL__LOG_ZERO
 

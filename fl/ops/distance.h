@@ -33,7 +33,7 @@ FL_API fl_var *fv_pairwise_distance(fl_var *a, fl_var *b, double p, double eps);
 #include "elementwise.h"
 #include "reduce.h"
 #include "view.h"
-#define FL_TEXT "distance.inc"
+#define FL_EXPAND_FILE "distance.inc"
 #include "expand.h"
 #endif /* FL_OPS_DISTANCE_IMPL */
 #endif

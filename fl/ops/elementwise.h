@@ -271,7 +271,7 @@ fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy, fl_tens
     fl_call c;
     fl_call_begin(&c, FL_OP_grad1, 1, 3, &a);
     c.in[0] = x, c.in[1] = y, c.in[2] = dy;
-    c.out[0] = out ? out : fl_out_lay_as(fl_out_like(dy, dy->dtype), dy);
+    c.out[0] = out ? out : fl_out_layout_like(fl_out_like(dy, dy->dtype), dy);
     return c.out[0] ? fl_call_result(&c) : fl_raise();
 }
 
@@ -288,7 +288,7 @@ bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_t
     fl_call_begin(&c, FL_OP_grad2, 2, 4, &args);
     c.in[0] = a, c.in[1] = b, c.in[2] = y, c.in[3] = dy;
     for (int i = 0; i < 2; i++) {
-        c.out[i] = want >> i & 1 ? fl_out_lay_as(fl_out_like(dy, dy->dtype), dy) : NULL;
+        c.out[i] = want >> i & 1 ? fl_out_layout_like(fl_out_like(dy, dy->dtype), dy) : NULL;
         if (want >> i & 1 && !c.out[i]) return fl_raise() != NULL;
     }
     if (!fl_call_run(&c)) return fl_raise() != NULL;

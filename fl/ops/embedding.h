@@ -35,7 +35,7 @@ FL_API fl_var *fv_embedding_bag(fl_tensor *index, fl_var *weight, bool mean);
 #include "index.h"
 #include "reduce.h"
 #include "view.h"
-#define FL_TEXT "embedding.inc"
+#define FL_EXPAND_FILE "embedding.inc"
 #include "expand.h"
 #endif /* FL_OPS_EMBEDDING_IMPL */
 #endif

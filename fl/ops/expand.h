@@ -1,7 +1,7 @@
 /* fl/ops/expand.h - includes a composition file twice: for tensors (fl_) and for variables (fv_)
 
-   A header of this folder defines FL_TEXT, the name of its .inc file, and includes this file, which includes
-   FL_TEXT twice: first with FL_T = fl_tensor and FL_FN(add) = fl_add, then with fl_var and fv_add. A
+   A header of this folder defines FL_EXPAND_FILE, the name of its .inc file, and includes this file, which includes
+   FL_EXPAND_FILE twice: first with FL_T = fl_tensor and FL_FN(add) = fl_add, then with fl_var and fv_add. A
    composition is written once, and its gradients, of any order, forward and reverse, are those of the ops it
    runs. It uses the macros of kernels/fl_primitives.h (ADD, MUL, ...) and
 
@@ -29,11 +29,11 @@
 #define FL_CONST(t) (t)
 #define FL_IS_NULL(fn, x) fl_is_null_arg("fl_" fn, x)
 #define FL_RETURN(s, y) fl_scope_return(s, y)
-#define FL_PROMOTE(s, y) fl_promote(s, y)
+#define FL_PROMOTE(s, y) fl_scope_escape(s, y)
 #define FL_AUTOCAST(op, x, n) true
 #define FL_AUTOCAST_WIDE(op) false
 #include "expand.inc"
-#include FL_TEXT
+#include FL_EXPAND_FILE
 #undef FL_AUTOCAST
 #undef FL_AUTOCAST_WIDE
 #undef FL_ON_TENSORS
@@ -52,11 +52,11 @@
 #define FL_CONST(t) fv_const(t)
 #define FL_IS_NULL(fn, x) fl_is_null_arg("fv_" fn, x)
 #define FL_RETURN(s, y) fv_scope_return(s, y)
-#define FL_PROMOTE(s, y) fl_promote(s, y)
+#define FL_PROMOTE(s, y) fl_scope_escape(s, y)
 #define FL_AUTOCAST(op, x, n) fv_autocast(op, x, n)
 #define FL_AUTOCAST_WIDE(op) fv_autocast_wide(op)
 #include "expand.inc"
-#include FL_TEXT
+#include FL_EXPAND_FILE
 #undef FL_AUTOCAST
 #undef FL_AUTOCAST_WIDE
 #undef FL_ON_VARS
@@ -66,9 +66,9 @@
 #undef FL_IS_NULL
 #undef FL_RETURN
 #undef FL_PROMOTE
-#undef FL_TEXT
+#undef FL_EXPAND_FILE
 #undef fl_scope_begin
 
-#define FL_PRIMITIVE_WORDS_END
+#define FL_PRIMITIVES_END
 #include "../../kernels/fl_primitives.h"
 /* MIT licence: see LICENSE. */

@@ -133,7 +133,7 @@ FL_PRIVATE void fl__register_factor(void);
 #include "reduce.h"
 #include "view.h"
 #include <math.h>
-#define FL_TEXT "factor.inc"
+#define FL_EXPAND_FILE "factor.inc"
 #include "expand.h"
 
 /* ---- registration: the gradients of qr, svd, eigh and eig take all results' at once, see fv__factors

@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 /* Normalisation: the inverse divides by n, both transforms by sqrt(n), or the forward one by n. */
-typedef enum fl_fft_norm { FL_NORM_BACKWARD, FL_NORM_ORTHO, FL_NORM_FORWARD } fl_fft_norm;
+typedef enum fl_fft_norm { FL_FFT_BACKWARD, FL_FFT_ORTHO, FL_FFT_FORWARD } fl_fft_norm;
 typedef struct fl_fft_opts {
     fl_opts_guard guard_;
     int64_t n; /* size along the axis: x is cut or padded with zeros at the end; 0: x's size. Not for irfft */
@@ -26,7 +26,7 @@ typedef struct fl_fft_opts {
 } fl_fft_opts;
 /* torch.fft.fft, ifft, fft2 and ifft2 of complex pairs [..., n, ..., 2]. axis is counted without the axis of
    the pairs: -1 is the one before it. fft2 and ifft2 transform the last two axes, .n sets the size of both.
-   Any n > 0. Floats; integers become f32. Example: fl_fft(x, -1, .n = 512, .norm = FL_NORM_ORTHO) */
+   Any n > 0. Floats; integers become f32. Example: fl_fft(x, -1, .n = 512, .norm = FL_FFT_ORTHO) */
 #define fl_fft(...) FL__FFT(fl_fft_opt, __VA_ARGS__, ._end = 0)
 #define fv_fft(...) FL__FFT(fv_fft_opt, __VA_ARGS__, ._end = 0)
 #define fl_ifft(...) FL__FFT(fl_ifft_opt, __VA_ARGS__, ._end = 0)
@@ -205,7 +205,7 @@ static void fv__fft_back(fl_node *n, fl_var *dy) {
 
 /* ---- the functions, on tensors and on variables ---- */
 
-#define FL_TEXT "fft.inc"
+#define FL_EXPAND_FILE "fft.inc"
 #include "expand.h"
 
 /* ---- registration ---- */

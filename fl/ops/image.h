@@ -43,23 +43,23 @@ FL_API fl_tensor *fl_interpolate_opt(fl_tensor *x, fl_shape size, fl_interpolati
 FL_API fl_var *fv_interpolate_opt(fl_var *x, fl_shape size, fl_interpolation mode, bool align,
                                   fl_interpolate_opts o);
 
-typedef struct fl_window_opts {
+typedef struct fl_unfold_opts {
     fl_opts_guard guard_;
     int64_t kernel[3], stride[3], dilation[3], pad[3]; /* as in fl_conv_opts */
     char _end;
-} fl_window_opts;
+} fl_unfold_opts;
 /* im2col: x [n, c, spatial...] -> [n, c kernel..., positions]: fl_unfold(x, .kernel = {3}) */
 #define fl_unfold(...) FL__UNFOLD(fl_, __VA_ARGS__, ._end = 0)
 #define fv_unfold(...) FL__UNFOLD(fv_, __VA_ARGS__, ._end = 0)
-#define FL__UNFOLD(p, x, ...) p##unfold_opt(x, FL_LITERAL(fl_window_opts, __VA_ARGS__))
-FL_API fl_tensor *fl_unfold_opt(fl_tensor *x, fl_window_opts o);
-FL_API fl_var *fv_unfold_opt(fl_var *x, fl_window_opts o);
+#define FL__UNFOLD(p, x, ...) p##unfold_opt(x, FL_LITERAL(fl_unfold_opts, __VA_ARGS__))
+FL_API fl_tensor *fl_unfold_opt(fl_tensor *x, fl_unfold_opts o);
+FL_API fl_var *fv_unfold_opt(fl_var *x, fl_unfold_opts o);
 /* col2im, the adjoint: x [n, c kernel..., positions] -> [n, c, size...]; overlapping elements are added. */
 #define fl_fold(...) FL__FOLD_TO(fl_, __VA_ARGS__, ._end = 0)
 #define fv_fold(...) FL__FOLD_TO(fv_, __VA_ARGS__, ._end = 0)
-#define FL__FOLD_TO(p, x, size, ...) p##fold_opt(x, size, FL_LITERAL(fl_window_opts, __VA_ARGS__))
-FL_API fl_tensor *fl_fold_opt(fl_tensor *x, fl_shape size, fl_window_opts o);
-FL_API fl_var *fv_fold_opt(fl_var *x, fl_shape size, fl_window_opts o);
+#define FL__FOLD_TO(p, x, size, ...) p##fold_opt(x, size, FL_LITERAL(fl_unfold_opts, __VA_ARGS__))
+FL_API fl_tensor *fl_fold_opt(fl_tensor *x, fl_shape size, fl_unfold_opts o);
+FL_API fl_var *fv_fold_opt(fl_var *x, fl_shape size, fl_unfold_opts o);
 
 typedef enum fl_grid_padding { FL_GRID_ZEROS, FL_GRID_BORDER, FL_GRID_REFLECT } fl_grid_padding;
 typedef struct fl_grid_opts {
@@ -104,7 +104,7 @@ FL_PRIVATE void fl__register_image(void);
 #include "view.h"
 #include <math.h>
 #include <string.h>
-#define FL_TEXT "image.inc"
+#define FL_EXPAND_FILE "image.inc"
 #include "expand.h"
 
 FL_DATA_DEFINED fl_op fl_op_resample;

@@ -382,7 +382,7 @@ static fl_tensor *fl__true_indices(fl_tensor *mask) {
     return at ? fl_select(at, 1, 0) : NULL;
 }
 
-#define FL_TEXT "index.inc"
+#define FL_EXPAND_FILE "index.inc"
 #include "expand.h"
 
 #endif /* FL_OPS_INDEX_IMPL */

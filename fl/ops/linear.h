@@ -71,7 +71,7 @@ FL_API fl_var *fv_linear(fl_var *x, fl_var *w, fl_var *bias);
 FL_API fl_tensor *fl_linear_act(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_op act);
 FL_API fl_var *fv_linear_act(fl_var *x, fl_var *w, fl_var *bias, fl_op act);
 /* True if fl_linear_act takes act. */
-FL_API bool fl_linear_takes(fl_op act);
+FL_API bool fl_linear_has_act(fl_op act);
 /* The act of fl_linear_act whose function is fn, such as fv_relu; FL_OP_NONE if there is none. */
 FL_API fl_op fv_linear_act_of(fl_var *(*fn)(fl_var *x));
 /* sum over i, j of a[..., i] w[o, i, j] b[..., j] + bias[o]: w [out, i, j], bias [out] or NULL -> [...,
@@ -207,7 +207,7 @@ FL_DATA_DEFINED fl_op fl_op_linear, fl_op_linear_grad, fl_op_linear_packed;
 /* The activations that fl_linear_act takes. */
 #define FL__ACTIVATIONS(X) X(relu) X(gelu) X(gelu_tanh) X(silu) X(sigmoid) X(tanh)
 
-bool fl_linear_takes(fl_op act) {
+bool fl_linear_has_act(fl_op act) {
 #define FL__IS(op) || act == FL_OP_##op
     return act == FL_OP_NONE FL__ACTIVATIONS(FL__IS);
 #undef FL__IS
@@ -319,7 +319,7 @@ static fl_var *fv__linear_packed_node(fl_var *x, fl_var *w) {
 
 enum { FL__TERMS = 8 }; /* maximum number of operands of einsum */
 
-#define FL_TEXT "linear.inc"
+#define FL_EXPAND_FILE "linear.inc"
 #include "expand.h"
 
 /* >>registration */

@@ -206,7 +206,7 @@ FL_PRIVATE void fl__register_loss(void);
 #include "reduce.h"
 #include "softmax.h"
 #include "view.h"
-#define FL_TEXT "loss.inc"
+#define FL_EXPAND_FILE "loss.inc"
 #include "expand.h"
 
 FL_DATA_DEFINED fl_op fl_op_cross_entropy, fl_op_cross_entropy_grad;

@@ -134,7 +134,7 @@ FL_API fl_var *fv_triu(fl_var *x, int64_t k);
 #include "reduce.h"
 #include "scan.h"
 #include "view.h"
-#define FL_TEXT "move.inc"
+#define FL_EXPAND_FILE "move.inc"
 #include "expand.h"
 #endif /* FL_OPS_MOVE_IMPL */
 #endif

@@ -118,7 +118,7 @@ FL_PRIVATE void fl__register_norm(void);
 #include "random.h"
 #include "reduce.h"
 #include "view.h"
-#define FL_TEXT "norm.inc"
+#define FL_EXPAND_FILE "norm.inc"
 #include "expand.h"
 
 FL_DATA_DEFINED fl_op fl_op_layer_norm, fl_op_layer_norm_grad, fl_op_batch_norm, fl_op_batch_norm_grad;

@@ -82,7 +82,7 @@ static fl_tensor *fl__sorted(const char *fn, fl_tensor *x, int axis, bool descen
         x = fl_bitwise_xor(fl_cast(x, FL_I64), fl_int(INT64_MIN));
         fl_tensor *at = NULL, *y = x ? fl__sorted(fn, x, axis, descending, keep, &at) : NULL;
         y = y ? fl_cast(fl_bitwise_xor(y, fl_int(INT64_MIN)), FL_U64) : NULL;
-        if (y && index) *index = fl_promote(&s, at);
+        if (y && index) *index = fl_scope_escape(&s, at);
         return fl_scope_return(&s, y);
     }
     if (fl_compute_dtype(FL_CLASS_ANY, x->dtype) == FL_DTYPE_NONE)
@@ -172,8 +172,8 @@ static fl_tensor *fl__runs(fl_scope *s, fl_tensor *line, fl_tensor *order, fl_sh
     fl_tensor *sizes = fl_sub(fl_slice(edges, 0, 1, runs + 1, 1), fl_slice(edges, 0, 0, runs, 1));
     fl_tensor *y = fl_index_select(line, 0, start);
     if (!y || !run || !sizes) return fl_scope_return(s, NULL);
-    if (inverse) *inverse = fl_promote(s, run);
-    if (counts) *counts = fl_promote(s, sizes);
+    if (inverse) *inverse = fl_scope_escape(s, run);
+    if (counts) *counts = fl_scope_escape(s, sizes);
     return fl_scope_return(s, y);
 }
 
@@ -217,8 +217,8 @@ static fl_tensor *fl__unique_slices(const char *fn, fl_tensor *x, int axis, bool
     if (y) shape.dim[0] = y->shape[0];
     if (y) y = fl_movedim(fl_reshape(y, shape), 0, axis);
     if (!y) return fl_scope_return(&s, NULL);
-    if (inverse) *inverse = fl_promote(&s, indices);
-    if (counts) *counts = fl_promote(&s, sizes);
+    if (inverse) *inverse = fl_scope_escape(&s, indices);
+    if (counts) *counts = fl_scope_escape(&s, sizes);
     return fl_scope_return(&s, y);
 }
 

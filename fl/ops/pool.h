@@ -93,7 +93,7 @@ static fl_tensor *fl__max_pool2d(fl_tensor *x, fl_pool2d_args a, fl_tensor **ind
 static fl_var *fv__max_pool2d(fl_var *x, fl_pool2d_args a, fl_tensor **index);
 static bool fl__takes_bytes(const fl_tensor *x, const fl_pool2d_args *a);
 
-#define FL_TEXT "pool.inc"
+#define FL_EXPAND_FILE "pool.inc"
 #include "expand.h"
 
 /* ---- shape rules of the records ---- */

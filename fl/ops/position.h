@@ -38,7 +38,7 @@ FL_API fl_var *fv_rotary_opt(fl_var *x, fl_rotary_opts o);
 /* The angle, in radians, by which pair j of o->dim columns rotates per position. */
 FL_API double fl_rotary_frequency(const fl_rotary_opts *o, int64_t j);
 /* The factor of all results: 1, or YARN's 1 + 0.1 log(1 / scale). */
-FL_API double fl_rotary_gain(const fl_rotary_opts *o);
+FL_API double fl_rotary_attention_factor(const fl_rotary_opts *o);
 
 /* Attention masks and biases, on the default backend, for m keys and n queries, of which query 0 has position
    offset. */
@@ -81,7 +81,7 @@ FL_API fl_var *fv_relative_scores(fl_var *q, fl_var *table, int64_t m, int64_t o
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
-#define FL_TEXT "position.inc"
+#define FL_EXPAND_FILE "position.inc"
 #include "expand.h"
 #endif /* FL_OPS_POSITION_IMPL */
 #endif

@@ -97,7 +97,7 @@ FL_PRIVATE void fl__register_recurrent(void);
 #include "view.h"
 #include <limits.h>
 #include <string.h>
-#define FL_TEXT "recurrent.inc"
+#define FL_EXPAND_FILE "recurrent.inc"
 #include "expand.h"
 
 FL_DATA_DEFINED fl_op fl_op_rnn, fl_op_rnn_grad;

@@ -453,7 +453,7 @@ fl_var *fv_prod(fl_var *x, fl_axes axes) {
 
 /* ---- norms and order statistics, on tensors and on variables ---- */
 
-#define FL_TEXT "reduce.inc"
+#define FL_EXPAND_FILE "reduce.inc"
 #include "expand.h"
 
 #endif /* FL_OPS_REDUCE_IMPL */

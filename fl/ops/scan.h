@@ -196,7 +196,7 @@ fl_var *fv_logcumsumexp(fl_var *x, int axis) {
                           FV_IN(x), FV_SAVE(x, FV_OUT), &axis, sizeof axis);
 }
 
-#define FL_TEXT "scan.inc"
+#define FL_EXPAND_FILE "scan.inc"
 #include "expand.h"
 
 #endif /* FL_OPS_SCAN_IMPL */

@@ -92,7 +92,7 @@ FL_API fl_tensor *fl_isclose(fl_tensor *a, fl_tensor *b, double rtol, double ato
 #include "view.h"
 #include <math.h>
 #include <string.h>
-#define FL_TEXT "special.inc"
+#define FL_EXPAND_FILE "special.inc"
 #include "expand.h"
 #endif /* FL_OPS_SPECIAL_IMPL */
 #endif

@@ -102,9 +102,9 @@ static bool fl__factor_prepare(fl_optim *o, fl_optim_slot *p) {
     number[4] = size ? fl_sum_squares(u) : NULL;
     number[5] = number[4] ? fl_num((double)fl_numel(u)) : NULL;
     ok = number[5] && fl_step(&fl__factor_size, &size, 6, number, NULL);
-    p->update = fl_promote(&s, ok ? u : NULL);
-    p->number[0] = fl_promote(&s, ok ? size : NULL);
-    for (int k = 0; k < 2; k++) p->made[k] = fl_promote(&s, p->made[k]);
+    p->update = fl_scope_escape(&s, ok ? u : NULL);
+    p->number[0] = fl_scope_escape(&s, ok ? size : NULL);
+    for (int k = 0; k < 2; k++) p->made[k] = fl_scope_escape(&s, p->made[k]);
     fl_scope_end(&s);
     return ok;
 }

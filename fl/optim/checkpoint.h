@@ -21,7 +21,7 @@ typedef struct fl_optim_progress {
 /* Writes model ("model." + path), optimizer ("optim." + index + name), the global generator and *at (NULL:
    zeros) to one safetensors file, which is replaced atomically. To load the weights only: fl_nn_load(m, path,
    .prefix = "model."). The metadata "cpu.bf16" records how the cpu backend rounded bf16 products
-   (fl_cpu_bf16_taken): loading warns where rounding differs. Returns false after an error, never aborts. */
+   (fl_cpu_bf16_used): loading warns where rounding differs. Returns false after an error, never aborts. */
 FL_API bool fl_optim_save_checkpoint(const char *path, fl_nn_module *m, fl_optim *o,
                                      const fl_optim_progress *at);
 /* Restores all of it; everything is checked before anything is changed. The optimizer must be of the saved
@@ -175,7 +175,7 @@ FL_API bool fl_optim_checkpoint_save(fl_optim_checkpoint *c, const char *path) {
                                               (uint64_t)at.epoch, (uint64_t)at.position, rng.key,
                                               rng.counter};
     char text[FL__META_COUNT][24], *owned[3 * FL__META_OPTIMS] = {NULL};
-    fl_data_pair meta[FL__META_COUNT + 2 * FL__META_OPTIMS + 1];
+    fl_data_key_value meta[FL__META_COUNT + 2 * FL__META_OPTIMS + 1];
     int n = 0, n_owned = 0;
     bool ok = true;
     for (int i = 0; ok && i < c->n; i++)
@@ -184,18 +184,18 @@ FL_API bool fl_optim_checkpoint_save(fl_optim_checkpoint *c, const char *path) {
                      "gradients", c->optim[i].prefix);
     for (; n < FL__META_COUNT; n++) {
         snprintf(text[n], sizeof text[n], "%" PRIu64, numbers[n]);
-        meta[n] = (fl_data_pair){fl__optim_keys[n], text[n]};
+        meta[n] = (fl_data_key_value){fl__optim_keys[n], text[n]};
     }
-    if (fl_cpu_bf16_taken()) meta[n++] = (fl_data_pair){FL__META_BF16, fl_cpu_bf16_taken()};
+    if (fl_cpu_bf16_used()) meta[n++] = (fl_data_key_value){FL__META_BF16, fl_cpu_bf16_used()};
     for (int i = 0; ok && i < c->n; i++) {
         const fl_optim *o = c->optim[i].optim;
         char *key = owned[n_owned++] = fl__optim_key(c, i, "");
         ok = key != NULL;
-        meta[n++] = (fl_data_pair){key, o->type->name};
+        meta[n++] = (fl_data_key_value){key, o->type->name};
         if (!ok || o->n_groups == 1) continue;
         key = owned[n_owned++] = fl__optim_key(c, i, ".groups");
         char *groups = owned[n_owned++] = fl__optim_groups(o);
-        meta[n++] = (fl_data_pair){key, groups};
+        meta[n++] = (fl_data_key_value){key, groups};
         ok = key && groups;
     }
     ok = ok && fl_nn_state_save(&c->state, path, meta, n);
@@ -250,7 +250,7 @@ static bool fl__optim_fits(const fl_optim_checkpoint *c, int i, const fl_data_fi
 static bool fl__optim_numbers_fit(const fl_optim_checkpoint *c, int i, const char *what) {
     const fl_optim *o = c->optim[i].optim;
     for (int64_t k = 0; k < c->state.n; k++) {
-        const fl_nn_item *item = &c->state.item[k];
+        const fl_nn_state_item *item = &c->state.item[k];
         const double *at = item->host;
         if (!item->loaded_ || !at) continue;
         int hyper = at == &o->lr ? -1 : FL_OPTIM_HYPERS;
@@ -269,9 +269,9 @@ static bool fl__optim_numbers_fit(const fl_optim_checkpoint *c, int i, const cha
 static void fl__optim_warn_of_bf16(const fl_data_file *f, const char *what) {
     const char *was = fl_data_meta(f, FL__META_BF16);
     if (!was || !strcmp(was, fl_cpu_bf16())) return;
-    fl_message(FL_LOG_WARN, "%s: bf16 products were computed by '%s' and are now by '%s', which gives other "
-               "bits; FL_CPU_BF16=%s selects the former if the processor supports it", what, was,
-               fl_cpu_bf16(), was);
+    fl_log_message(FL_LOG_WARN, "%s: bf16 products were computed by '%s' and are now by '%s', which gives other "
+                   "bits; FL_CPU_BF16=%s selects the former if the processor supports it", what, was,
+                   fl_cpu_bf16(), was);
 }
 
 FL_API bool fl_optim_checkpoint_load(fl_optim_checkpoint *c, const char *path) {

@@ -82,7 +82,7 @@ static bool fl__muon_prepare(fl_optim *o, fl_optim_slot *p) {
         fl_tensor *x = fl__muon_orthogonal(u, hyper[FL__MUON_EPS], (int64_t)hyper[FL__MUON_STEPS]);
         p->update = fl_contiguous(fl_mul(x, fl_num(size)));
     }
-    p->update = fl_promote(&s, p->update);
+    p->update = fl_scope_escape(&s, p->update);
     fl_scope_end(&s);
     return p->update != NULL;
 }

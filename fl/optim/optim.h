@@ -41,7 +41,7 @@ typedef struct fl_optim_slot {
     fl_tensor *update;    /* from `prepare`: a second tensor that the rule reads */
     fl_tensor *number[2]; /* from `prepare`: 0-d numbers after the rule's others */
     fl_tensor *made[2];   /* from `prepare`: tensors for `step` only */
-    bool early;           /* already updated in this pass, gradient dropped: fl_optim_step_early */
+    bool early;           /* already updated in this pass, gradient dropped: fl_optim_step_in_backward */
 } fl_optim_slot;
 
 /* Calls fl_optim_zero_grad, computes the loss, calls fl_backward, returns the loss; NULL after an error. */
@@ -93,7 +93,7 @@ struct fl_optim {
     fl_tensor *steps;  /* i64 [n]: its elements are the slots' steps */
     fl_tensor *factor; /* of the gradients in the next step; NULL: `sign` */
     fl_tensor *sign;   /* 1, or -1 to maximise */
-    fv_watcher early;  /* watches backward passes while fl_optim_step_early is on; its user is this */
+    fv_watcher early;  /* watches backward passes while fl_optim_step_in_backward is on; its user is this */
     int64_t last_early; /* the slot updated last by it */
 };
 
@@ -119,7 +119,7 @@ FL_API bool fl_optim_step_closure(fl_optim *o, fl_optim_closure closure, void *u
    they are still in cache. fl_optim_step then updates the remaining parameters and counts. The result is
    bitwise the same. One pass per step. Clipping, a scaler, and gradients summed over processes need all
    gradients first and are errors. A pass that fails leaves some parameters updated. */
-FL_API bool fl_optim_step_early(fl_optim *o, bool on);
+FL_API bool fl_optim_step_in_backward(fl_optim *o, bool on);
 FL_API double fl_optim_lr(const fl_optim *o); /* NaN for NULL */
 /* Sets lr of the optimizer; groups keep their ratio to it. Writes the tensor that steps read. */
 FL_API bool fl_optim_set_lr(fl_optim *o, double lr);
@@ -424,7 +424,7 @@ FL_API int fl_optim_group_of_opt(fl_optim *o, fl_nn_module *m, const char *patte
     if (o->n_groups == FL_OPTIM_GROUPS)
         return fl_err_null("%s: more than %d groups", fn, FL_OPTIM_GROUPS), -1;
     fl__optim_search search = {o, pattern, NULL, 0};
-    if (!fl_nn_named(m, fl__optim_match, &search)) return fl_raise(), -1;
+    if (!fl_nn_visit_tensors(m, fl__optim_match, &search)) return fl_raise(), -1;
     if (!search.found) return fl_err_null("%s: no parameter matches '%s'", fn, pattern), -1;
     const int k = o->n_groups;
     fl_optim_group *g = search.to = &o->group[k];
@@ -437,7 +437,7 @@ FL_API int fl_optim_group_of_opt(fl_optim *o, fl_nn_module *m, const char *patte
     if (g->numbers) o->n_groups++;
     const bool ok = g->numbers && fl__optim_option(o, k, "lr", opts.lr) &&
                     fl__optim_option(o, k, "weight_decay", opts.weight_decay) && fl__optim_write_hypers(o) &&
-                    fl_nn_named(m, fl__optim_match, &search);
+                    fl_nn_visit_tensors(m, fl__optim_match, &search);
     fl_quiet(-1);
     if (ok) return k;
     fl_drop(g->numbers);
@@ -463,7 +463,7 @@ FL_API bool fl_optim_scale(fl_optim *o, fl_tensor *factor) {
                             fl_dtype_name(factor->dtype), FL_SHAPE_TEXT(factor));
     for (int64_t i = 0; i < o->n; i++)
         if (o->slot[i].early)
-            return fl_err_false("fl_optim_scale: gradients were already used: fl_optim_step_early is on");
+            return fl_err_false("fl_optim_scale: gradients were already used: fl_optim_step_in_backward is on");
     fl_scope s = fl_scope_begin();
     fl_tensor *all = o->sign->f64 == 1 ? factor : fl_mul(factor, o->sign);
     if (o->factor) /* 0 stays 0, even times NaN */
@@ -548,7 +548,7 @@ static void fl__optim_on_leaf_ready(fv_watcher *w, fl_var *x) {
     fl_optim_slot *p = fv_grad(x) ? fl__optim_slot_of(o, x) : NULL;
     if (!p) return;
     if (p->early || fv__others_watch(w)) {
-        fl_fail("fl_optim_step_early: %s",
+        fl_fail("fl_optim_step_in_backward: %s",
                 p->early ? "a second backward pass before fl_optim_step"
                          : "gradients of this pass are not yet summed over all processes");
         return;
@@ -560,9 +560,9 @@ static void fl__optim_on_leaf_ready(fv_watcher *w, fl_var *x) {
 
 static void fl__optim_pass_end(fv_watcher *w, const char *error) { (void)w, (void)error; }
 
-FL_API bool fl_optim_step_early(fl_optim *o, bool on) {
-    if (!fl_given(o, "fl_optim_step_early", "the optimizer")) return fl_raise();
-    if (on && !fl__optim_steps(o, "fl_optim_step_early")) return fl_raise();
+FL_API bool fl_optim_step_in_backward(fl_optim *o, bool on) {
+    if (!fl_given(o, "fl_optim_step_in_backward", "the optimizer")) return fl_raise();
+    if (on && !fl__optim_steps(o, "fl_optim_step_in_backward")) return fl_raise();
     fv_unwatch(&o->early);
     o->early = (fv_watcher){.leaf_ready = fl__optim_on_leaf_ready, .end = fl__optim_pass_end, .user = o};
     if (on) fv_watch(&o->early);

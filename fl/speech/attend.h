@@ -75,7 +75,7 @@ FL_API bool fl_speech_decoder_state_reorder(fl_speech_decoder_state *s, fl_tenso
 /* The attention weights [n, t] of the last step; owned by s. */
 FL_API fl_tensor *fl_speech_decoder_state_weights(const fl_speech_decoder_state *s);
 /* Greedy decoding until eos, at most `most` tokens. Returns their number in out, -1 after an error. */
-FL_API int64_t fl_speech_attend_best(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most);
+FL_API int64_t fl_speech_attend_greedy(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most);
 
 #ifdef __cplusplus
 }
@@ -453,7 +453,7 @@ FL_API fl_var *fl_speech_attend_scores(fl_nn_module *m, fl_var *x, fl_tensor *st
         y = fl__attend_step(m, h, x, steps, 0, fv_value(h)->shape[1], &state);
         w = state.weights;
     }
-    if (weights && y) *weights = w, fl_promote(&s, w);
+    if (weights && y) *weights = w, fl_scope_escape(&s, w);
     return fv_scope_return(&s, y);
 }
 
@@ -576,7 +576,7 @@ FL_API fl_tensor *fl_speech_decoder_state_weights(const fl_speech_decoder_state 
     return s->weights ? fl_select(fv_value(s->weights), 1, 0) : NULL;
 }
 
-FL_API int64_t fl_speech_attend_best(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most) {
+FL_API int64_t fl_speech_attend_greedy(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most) {
     fl_speech_decoder_state *s = fl_speech_decoder_state_new(m, x, 1, most + 1);
     const int64_t eos = s ? ((const fl__speech_attend *)m->data)->eos : 0;
     int64_t n = 0, token = -1;
@@ -695,7 +695,7 @@ FL_API fl_nn_module *fl_speech_attend_opt(int64_t hidden, int64_t classes,
     fl_nn_module *m = fl_nn_new(&fl__attend_type, &a, sizeof a);
     const bool ok = m && fl__attend_fill(m);
     fl_scope_end(&s);
-    return fl_nn_made(m, ok);
+    return fl_nn_finish(m, ok);
 }
 
 #endif

@@ -405,7 +405,7 @@ static fl_var *fl__criterion_loss_attend(fl_nn_module *m, const fl__criterion_ba
 
 static int64_t fl__criterion_best_attend(fl_nn_module *m, fl_tensor *x, int64_t *out,
                                          int64_t most) {
-    return fl_speech_attend_best(fl_nn_find(m, "decoder"), x, out, most);
+    return fl_speech_attend_greedy(fl_nn_find(m, "decoder"), x, out, most);
 }
 
 /* Aligns positions: row t of the logarithms of weights [n, t] gives a frame's scores of n classes. */
@@ -500,7 +500,7 @@ FL_API fl_nn_module *fl_speech_criterion_opt(const char *kind, int64_t dim, int6
                     (!(c.o.ctc_weight > 0) ||
                      fl_nn_add(m, "ctc", fl_nn_linear(c.dim, classes + 1, .rng = o.rng)));
     fl_scope_end(&s);
-    return fl_nn_made(m, ok);
+    return fl_nn_finish(m, ok);
 }
 
 FL_API const char *fl_speech_criterion_name(const fl_nn_module *m) {

@@ -123,11 +123,11 @@ FL_API bool fl_speech_conf_load(fl_speech_conf *c, const char *path);
 
 /* Building blocks, f64: the window [n]; Hz to the scale and back; the triangles [bands, n_fft / 2 + 1]; the
    cosines [bands, cepstra] with the lifter 1 + L / 2 sin(pi n / L). */
-FL_API fl_tensor *fl_speech_window_of(fl_speech_window w, int64_t n);
+FL_API fl_tensor *fl_speech_window_new(fl_speech_window w, int64_t n);
 FL_API double fl_speech_to_scale(fl_speech_scale s, double hertz);
 FL_API double fl_speech_to_hertz(fl_speech_scale s, double value);
-FL_API fl_tensor *fl_speech_bands_of(const fl_speech_conf *c);
-FL_API fl_tensor *fl_speech_cosines_of(const fl_speech_conf *c);
+FL_API fl_tensor *fl_speech_filter_bank(const fl_speech_conf *c);
+FL_API fl_tensor *fl_speech_dct_matrix(const fl_speech_conf *c);
 /* Concatenates x [..., frames, d] and its deltas: [..., frames, d (orders + 1)]. Delta of frame t with
    window w: sum over d of d (x[t + d] - x[t - d]) / (w (w + 1) (2 w + 1) / 3), with edge frames repeated. */
 FL_API fl_tensor *fl_speech_deltas(fl_tensor *x, int64_t window, int64_t orders);
@@ -157,13 +157,13 @@ FL_API int64_t fl_speech_features_dims(const fl_speech_features *f);
 FL_API const fl_speech_conf *fl_speech_features_conf(const fl_speech_features *f);
 /* Features of floats x [..., t]: [..., frames, dims]. Too few samples for one frame give 0 frames. Raises on
    error. */
-FL_API fl_tensor *fl_speech_features_of(const fl_speech_features *f, fl_tensor *x);
-/* As fl_speech_features_of, differentiable, for trainable front ends. If x requires a gradient, PLP, dither,
+FL_API fl_tensor *fl_speech_features_compute(const fl_speech_features *f, fl_tensor *x);
+/* As fl_speech_features_compute, differentiable, for trainable front ends. If x requires a gradient, PLP, dither,
    deltas, range, pad_to, drop_last and normalisation over the sound are errors. */
-FL_API fl_var *fv_speech_features_of(const fl_speech_features *f, fl_var *x);
+FL_API fl_var *fv_speech_features_compute(const fl_speech_features *f, fl_var *x);
 
 /* Streaming features: each frame is returned as soon as its samples are available, bitwise equal to
-   fl_speech_features_of on the whole sound. Settings that need the whole sound (range, pad_to, drop_last,
+   fl_speech_features_compute on the whole sound. Settings that need the whole sound (range, pad_to, drop_last,
    subtract_mean, energy_normalize) and deltas are errors. */
 typedef struct fl_speech_stream fl_speech_stream;
 FL_API fl_speech_stream *fl_speech_stream_new(const fl_speech_features *f);
@@ -535,10 +535,10 @@ static bool fl__speech_apply(fl_speech_conf *c, const fl__speech_line *l, int64_
         if (l[i].stage >= 0) continue;
         const bool known = l[i].module || fl__speech_word(fl__speech_ignored, l[i].name) >= 0;
         if (!known) level = FL_LOG_WARN;
-        fl_put(&list, " %s%s%s", l[i].module ? l[i].module : "", l[i].module ? ":" : "", l[i].name);
+        fl_strbuf_printf(&list, " %s%s%s", l[i].module ? l[i].module : "", l[i].module ? ":" : "", l[i].name);
     }
-    if (list.n) fl_message(level, "%s: %s: skipped options that do not affect features:%s", fn, path,
-                           skipped);
+    if (list.n) fl_log_message(level, "%s: %s: skipped options that do not affect features:%s", fn, path,
+                               skipped);
     return true;
 }
 
@@ -588,9 +588,9 @@ static double fl__speech_window_at(fl_speech_window w, int64_t i, int64_t n, dou
     }
 }
 
-FL_API fl_tensor *fl_speech_window_of(fl_speech_window w, int64_t n) {
+FL_API fl_tensor *fl_speech_window_new(fl_speech_window w, int64_t n) {
     if (n < 1 || n > 1 << 20)
-        return fl_err_null("fl_speech_window_of: got %lld samples, expected 1 to 2^20", (long long)n);
+        return fl_err_null("fl_speech_window_new: got %lld samples, expected 1 to 2^20", (long long)n);
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(n), FL_F64);
     for (int64_t i = 0; t && i < n; i++) ((double *)fl_data(t))[i] = fl__speech_window_at(w, i, n, 0.42);
     return t;
@@ -730,10 +730,10 @@ static bool fl__speech_conf_check(const char *fn, const fl_speech_conf *c) {
            (c->kind != FL_SPEECH_PLP || fl__speech_within(fn, c, "the cosines", c->bands * (order + 1)));
 }
 
-FL_API fl_tensor *fl_speech_bands_of(const fl_speech_conf *c) {
+FL_API fl_tensor *fl_speech_filter_bank(const fl_speech_conf *c) {
     const int64_t bins = c ? c->n_fft / 2 + 1 : 0;
-    if (!fl__speech_conf_check("fl_speech_bands_of", c) ||
-        !fl__speech_within("fl_speech_bands_of", c, "the bands", c->bands * bins))
+    if (!fl__speech_conf_check("fl_speech_filter_bank", c) ||
+        !fl__speech_within("fl_speech_filter_bank", c, "the bands", c->bands * bins))
         return fl_raise();
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(c->bands, bins), FL_F64);
     if (t) memset(fl_data(t), 0, (size_t)(c->bands * bins) * sizeof(double));
@@ -745,8 +745,8 @@ FL_API fl_tensor *fl_speech_bands_of(const fl_speech_conf *c) {
     return t;
 }
 
-FL_API fl_tensor *fl_speech_cosines_of(const fl_speech_conf *c) {
-    if (!fl__speech_conf_check("fl_speech_cosines_of", c)) return fl_raise();
+FL_API fl_tensor *fl_speech_dct_matrix(const fl_speech_conf *c) {
+    if (!fl__speech_conf_check("fl_speech_dct_matrix", c)) return fl_raise();
     const double n = (double)c->bands, pi = 3.141592653589793;
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(c->bands, c->cepstra), FL_F64);
     for (int64_t i = 0; t && i < c->bands * c->cepstra; i++) {
@@ -927,7 +927,7 @@ FL_API fl_speech_features *fl_speech_features_new(const fl_speech_conf *c) {
     bool ok = fl__speech_make_window(f) && (c->kind == FL_SPEECH_SPECTROGRAM || fl__speech_make_bands(f));
     if (ok && c->kind == FL_SPEECH_PLP) ok = fl__speech_plp_matrix(f);
     if (ok && c->kind == FL_SPEECH_MFCC)
-        ok = (f->cosine = fl_keep(fl_cast(fl_speech_cosines_of(c), FL_F32))) != NULL;
+        ok = (f->cosine = fl_keep(fl_cast(fl_speech_dct_matrix(c), FL_F32))) != NULL;
     fl_scope_end(&s);
     fl_quiet(-1);
     if (ok) return f;
@@ -1073,8 +1073,8 @@ static fl_tensor *fl__speech_finish(const fl_speech_features *f, fl_tensor *y) {
     return part[0] && part[1] ? fl_concat(part, 2, -1) : NULL;
 }
 
-FL_API fl_tensor *fl_speech_features_of(const fl_speech_features *f, fl_tensor *x) {
-    const char *fn = "fl_speech_features_of";
+FL_API fl_tensor *fl_speech_features_compute(const fl_speech_features *f, fl_tensor *x) {
+    const char *fn = "fl_speech_features_compute";
     if (fl_is_null_arg(fn, f) || fl_is_null_arg(fn, x)) return NULL;
     if (x->ndim < 1 || x->ndim > FL_MAX_DIMS - 1 || !fl_dtype_is_float(x->dtype))
         return fl_err_null("%s: got x %s of shape %s, expected floats [..., t]", fn, fl_dtype_name(x->dtype),
@@ -1115,10 +1115,10 @@ FL_API fl_tensor *fl_speech_features_of(const fl_speech_features *f, fl_tensor *
     return fl_scope_return(&s, y ? fl__speech_finish(f, y) : NULL);
 }
 
-FL_API fl_var *fv_speech_features_of(const fl_speech_features *f, fl_var *x) {
-    const char *fn = "fv_speech_features_of";
+FL_API fl_var *fv_speech_features_compute(const fl_speech_features *f, fl_var *x) {
+    const char *fn = "fv_speech_features_compute";
     if (fl_is_null_arg(fn, f) || fl_is_null_arg(fn, x)) return NULL;
-    if (!x->requires_grad || !fl_grad_enabled()) return fv_const(fl_speech_features_of(f, fv_value(x)));
+    if (!x->requires_grad || !fl_grad_enabled()) return fv_const(fl_speech_features_compute(f, fv_value(x)));
     const fl_tensor *v = fv_value(x);
     const fl_speech_conf *c = &f->c;
     if (v->ndim < 1 || v->dtype != FL_F32 || c->dither > 0 || c->deltas || c->range > 0 || c->pad_to ||

@@ -120,7 +120,7 @@ static fl_tensor *fl__lattice_labels(fl_tensor *target, fl_tensor *lengths, int6
     return inside ? fl_where(inside, target, fl_int(fill)) : NULL;
 }
 
-#define FL_TEXT "../speech/lattice.inc"
+#define FL_EXPAND_FILE "../speech/lattice.inc"
 #include "../ops/expand.h"
 
 static bool fl__compose_lattice(const fl_call *c, fl_tensor **y) {

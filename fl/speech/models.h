@@ -49,8 +49,8 @@ typedef struct fl_speech_arch_opts {
 FL_API fl_nn_module *fl_speech_arch_opt(const char *path, int64_t features, int64_t labels,
                                         fl_speech_arch_opts o);
 /* As fl_speech_arch, from n bytes of text in memory; errors show `name` in place of the path. */
-FL_API fl_nn_module *fl_speech_arch_of(const char *name, const char *text, int64_t n, int64_t features,
-                                       int64_t labels, fl_speech_arch_opts o);
+FL_API fl_nn_module *fl_speech_arch_parse(const char *name, const char *text, int64_t n, int64_t features,
+                                          int64_t labels, fl_speech_arch_opts o);
 /* Features x [n, t, features], of which steps i64 [n] are valid (NULL: all) -> [n, t', labels]. *steps_out,
    unless NULL, becomes the valid output frames, ceil(steps / t t'). Attention masks the others. */
 FL_API fl_var *fl_speech_arch_forward(fl_nn_module *m, fl_var *x, fl_tensor *steps, fl_tensor **steps_out);
@@ -924,8 +924,8 @@ static fl_nn_module *fl__arch_layer_of(fl__arch *a, fl__arch_layer *l) {
     return NULL;
 }
 
-FL_API fl_nn_module *fl_speech_arch_of(const char *name, const char *text, int64_t n, int64_t features,
-                                       int64_t labels, fl_speech_arch_opts o) {
+FL_API fl_nn_module *fl_speech_arch_parse(const char *name, const char *text, int64_t n, int64_t features,
+                                          int64_t labels, fl_speech_arch_opts o) {
     fl__arch a = {.name = name, .at = text, .end = text + n, .features = features, .labels = labels, .o = o};
     a.o.max_layers = o.max_layers ? o.max_layers : 4096;
     a.o.max_parameters = o.max_parameters ? o.max_parameters : 1 << 29;
@@ -952,7 +952,7 @@ FL_API fl_nn_module *fl_speech_arch_opt(const char *path, int64_t features, int6
                                         fl_speech_arch_opts o) {
     int64_t n;
     char *text = fl_text_read_file("fl_speech_arch", path, &n);
-    fl_nn_module *m = text ? fl_speech_arch_of(path, text, n, features, labels, o) : NULL;
+    fl_nn_module *m = text ? fl_speech_arch_parse(path, text, n, features, labels, o) : NULL;
     fl_heap_free(text);
     return m;
 }
@@ -980,7 +980,7 @@ FL_API fl_var *fl_speech_arch_forward(fl_nn_module *m, fl_var *x, fl_tensor *ste
     }
     if (y && steps && steps_out) {
         *steps_out = fl__arch_steps_of(steps, v->shape[1], fv_value(y)->shape[1]);
-        if (*steps_out) fl_promote(&s, *steps_out);
+        if (*steps_out) fl_scope_escape(&s, *steps_out);
         else y = NULL;
     }
     return fv_scope_return(&s, y);

@@ -89,7 +89,7 @@ static fl_tensor *fl__spectrum_bins(fl_tensor *first, int64_t width, int64_t bin
     return fl_reshape(at, FL_SHAPE(first->shape[0] * width));
 }
 
-#define FL_TEXT "../speech/spectrum.inc"
+#define FL_EXPAND_FILE "../speech/spectrum.inc"
 #include "../ops/expand.h"
 
 static bool fl__compose_spectrum(const fl_call *c, fl_tensor **y) {

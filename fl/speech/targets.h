@@ -12,11 +12,11 @@ extern "C" {
 
 /* ---- lists ---- */
 
-typedef struct fl_speech_listed {
+typedef struct fl_speech_list_entry {
     const char *id, *path, *transcript; /* transcript: words separated by single spaces, possibly "" */
     double ms;
     int64_t line;
-} fl_speech_listed;
+} fl_speech_list_entry;
 /* A dataset list: lines "id path duration_ms [transcript ...]", split at white space; skips blank lines. */
 typedef struct fl_speech_list fl_speech_list;
 /* Loads a list; root is the folder of relative paths, NULL: the current one. Returns NULL after fl_fail with
@@ -25,7 +25,7 @@ FL_API fl_speech_list *fl_speech_list_load(const char *path, const char *root);
 FL_API void fl_speech_list_free(fl_speech_list *l); /* NULL is allowed */
 FL_API int64_t fl_speech_list_size(const fl_speech_list *l);
 /* Entry i, valid while l is. */
-FL_API const fl_speech_listed *fl_speech_list_get(const fl_speech_list *l, int64_t i);
+FL_API const fl_speech_list_entry *fl_speech_list_get(const fl_speech_list *l, int64_t i);
 /* A data set of the sounds: f32 [t], the mean of the channels, resampled to `rate` (0: not resampled), and
    i64 [], the index. fl_data_length is the duration, so fl_data_batches can limit batches in milliseconds,
    and fl_data_sort_by_length make buckets. Borrows l. */
@@ -60,11 +60,11 @@ FL_API int64_t fl_speech_target_opt(const fl_text_dictionary *tokens, const char
 FL_API int64_t fl_speech_collapse(const int64_t *path, int64_t n, int64_t blank, int64_t *out);
 /* Appends the words of tokens to *text, separated by spaces: expands replabels, removes surround and eos,
    replaces separators by spaces. Returns false after fl_fail. */
-#define fl_speech_text_of(...) FL__SPEECH_TEXT_OF(__VA_ARGS__, ._end = 0)
-#define FL__SPEECH_TEXT_OF(tokens, token, n, text, ...) \
-    fl_speech_text_of_opt(tokens, token, n, text, FL_LITERAL(fl_speech_target_opts, __VA_ARGS__))
-FL_API bool fl_speech_text_of_opt(const fl_text_dictionary *tokens, const int64_t *token, int64_t n,
-                                  fl_data_text *text, fl_speech_target_opts o);
+#define fl_speech_target_text(...) FL__SPEECH_TARGET_TEXT(__VA_ARGS__, ._end = 0)
+#define FL__SPEECH_TARGET_TEXT(tokens, token, n, text, ...) \
+    fl_speech_target_text_opt(tokens, token, n, text, FL_LITERAL(fl_speech_target_opts, __VA_ARGS__))
+FL_API bool fl_speech_target_text_opt(const fl_text_dictionary *tokens, const int64_t *token, int64_t n,
+                                      fl_data_text *text, fl_speech_target_opts o);
 
 /* ---- error rates ---- */
 
@@ -105,7 +105,7 @@ FL_API bool fl_speech_save_trn(const char *path, const char *const *id, const ch
 struct fl_speech_list {
     char *text; /* the file, cut into NUL-terminated fields */
     fl_data_text paths;
-    fl_speech_listed *e;
+    fl_speech_list_entry *e;
     int64_t n, cap;
 };
 
@@ -131,7 +131,7 @@ static bool fl__speech_list_line(fl_speech_list *l, const char *file, char *p, c
     }
     *w = 0, *to = 0;
     for (int i = 0; i < 2; i++) p[field[i] + n[i] - p] = 0;
-    l->e[l->n++] = (fl_speech_listed){field[0], field[1], to < stop ? words : "", ms, number};
+    l->e[l->n++] = (fl_speech_list_entry){field[0], field[1], to < stop ? words : "", ms, number};
     return true;
 }
 
@@ -176,7 +176,7 @@ FL_API void fl_speech_list_free(fl_speech_list *l) {
 FL_API int64_t fl_speech_list_size(const fl_speech_list *l) {
     return fl_given(l, "fl_speech_list_size", "the list") ? l->n : 0;
 }
-FL_API const fl_speech_listed *fl_speech_list_get(const fl_speech_list *l, int64_t i) {
+FL_API const fl_speech_list_entry *fl_speech_list_get(const fl_speech_list *l, int64_t i) {
     return fl_given(l, "fl_speech_list_get", "the list") ? &l->e[i] : NULL;
 }
 
@@ -330,16 +330,16 @@ static bool fl__speech_put_text(fl_data_text *text, const char *from, size_t n, 
     return !n || fl_data_text_put(text, from, n);
 }
 
-FL_API bool fl_speech_text_of_opt(const fl_text_dictionary *tokens, const int64_t *token, int64_t n,
-                                  fl_data_text *text, fl_speech_target_opts o) {
-    if (!fl_given(tokens, "fl_speech_text_of", "the tokens") ||
-        !fl_given(text, "fl_speech_text_of", "the text")) return false;
+FL_API bool fl_speech_target_text_opt(const fl_text_dictionary *tokens, const int64_t *token, int64_t n,
+                                      fl_data_text *text, fl_speech_target_opts o) {
+    if (!fl_given(tokens, "fl_speech_target_text", "the tokens") ||
+        !fl_given(text, "fl_speech_target_text", "the text")) return false;
     const int64_t begin = text->n;
     const char *before = NULL;
     bool ok = true;
     for (int64_t i = 0; ok && i < n; i++) {
         const char *name = fl_text_dictionary_entry(tokens, token[i], NULL), *at;
-        if (!name) return fl_fail("fl_speech_text_of: no token with index %lld", (long long)token[i]);
+        if (!name) return fl_fail("fl_speech_target_text: no token with index %lld", (long long)token[i]);
         if ((o.surround && !strcmp(name, o.surround) && (!o.separator || strcmp(name, o.separator))) ||
             (o.eos && !strcmp(name, o.eos)))
             continue;

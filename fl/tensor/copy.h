@@ -97,7 +97,7 @@ fl_tensor *fl_cast(fl_tensor *t, fl_dtype dtype) {
     const bool part = t->ndim == 4 && t->stride[1] == 1 && !fl_is_contiguous(t); /* channels-last image,
                                                                                     maybe sliced */
     fl_tensor *y = fl_out_like(t, dtype);
-    y = part ? fl_out_order_as(y, t) : fl_out_lay_as(y, t);
+    y = part ? fl_out_order_as(y, t) : fl_out_layout_like(y, t);
     return fl_call_into(FL_OP_copy, y, t, NULL, NULL);
 }
 

@@ -41,7 +41,7 @@ enum {
     FL_FORMULA_REGISTER = FL_FORMULA_INPUTS,
     FL_FORMULA_OUTPUT = FL_FORMULA_REGISTER + FL_FORMULA_REGISTERS,
     FL_FORMULA_CONSTANT = FL_FORMULA_OUTPUT + FL_FORMULA_OUTPUTS,
-    FL_FORMULA_PLACES = FL_FORMULA_CONSTANT + FL_FORMULA_CONSTANTS
+    FL_FORMULA_OPERANDS = FL_FORMULA_CONSTANT + FL_FORMULA_CONSTANTS
 };
 
 typedef struct fl_formula_step {
@@ -319,7 +319,7 @@ FL_API bool fl_formula_run(const fl_formula *f, const fl_formula_vtable *m, void
                            void *out[]) {
     if (!fl_given(f, "fl_formula_run", "the formula") ||
         !fl_given(m, "fl_formula_run", "the vtable")) return false;
-    void *value[FL_FORMULA_PLACES], *operand[3];
+    void *value[FL_FORMULA_OPERANDS], *operand[3];
     for (int i = 0; i < f->n_in; i++) value[i] = in[i];
     for (int i = 0; i < f->n_constants; i++)
         if (!(value[FL_FORMULA_CONSTANT + i] = m->number(f->constant[i]))) return false;

@@ -47,7 +47,7 @@ fl_tensor *fl_where(fl_tensor *c, fl_tensor *a, fl_tensor *b) {
         !(c = fl__where_operand(c, shape)))
         return NULL;
     fl_call call = {.op = FL_OP_where, .n_out = 1, .n_in = 3, .in = {c, a, b}};
-    call.out[0] = fl_out_lay_as(fl_out_lay_as(fl_out_on(c->backend, shape, d), b), a);
+    call.out[0] = fl_out_layout_like(fl_out_layout_like(fl_out_on(c->backend, shape, d), b), a);
     return call.out[0] ? fl_call_result(&call) : fl_raise();
 }
 #endif /* FL_TENSOR_WHERE_IMPL */

@@ -40,7 +40,7 @@ FL_API bool fl_text_tokens_read(const fl_text_tokens *t, int64_t begin, int64_t 
 FL_API bool fl_text_tokens_span(const fl_text_tokens *t, int64_t i, int64_t *begin, int64_t *end);
 /* The token range of a rank, for .begin and .end below: whole documents, in shares as even as these allow,
    which do not overlap and together cover all tokens. A share may be empty. */
-FL_API bool fl_text_tokens_share(const fl_text_tokens *t, int64_t rank, int64_t ranks, int64_t *begin,
+FL_API bool fl_text_tokens_shard(const fl_text_tokens *t, int64_t rank, int64_t ranks, int64_t *begin,
                                  int64_t *end);
 
 /* Data sets. A sample is x and y, i64 [length], where y is the token after each token of x. They borrow t. */
@@ -215,8 +215,8 @@ FL_API bool fl_text_tokens_save(const char *path, fl_tensor *tokens, fl_tensor *
                        fn, path,
                        low, high));
     fl_tensor *packed = ok ? fl_cast(wide, high < 65536 ? FL_U16 : FL_I32) : NULL;
-    const fl_data_pair meta[] = {{"tokenizer", tokenizer}};
-    const fl_data_named named[] = {{"tokens", packed}, {"starts", starts}};
+    const fl_data_key_value meta[] = {{"tokenizer", tokenizer}};
+    const fl_data_named_tensor named[] = {{"tokens", packed}, {"starts", starts}};
     ok = packed && fl_data_save_safetensors(path, named, starts ? 2 : 1, meta, tokenizer != NULL);
     fl_scope_end(&s);
     fl_quiet(-1);
@@ -269,10 +269,10 @@ static int64_t fl__tokens_from(const fl_text_tokens *t, int64_t at) {
     return !t->start ? at : at > 0 && low < t->documents ? t->start[low] : at > 0 ? t->n : 0;
 }
 
-FL_API bool fl_text_tokens_share(const fl_text_tokens *t, int64_t rank, int64_t ranks, int64_t *begin,
+FL_API bool fl_text_tokens_shard(const fl_text_tokens *t, int64_t rank, int64_t ranks, int64_t *begin,
                                  int64_t *end) {
     if (!t || !begin || !end || rank < 0 || rank >= ranks || ranks > INT32_MAX)
-        return fl_fail("fl_text_tokens_share: rank is out of range: got %" PRId64 " of %" PRId64
+        return fl_fail("fl_text_tokens_shard: rank is out of range: got %" PRId64 " of %" PRId64
                        " ranks, or an argument is NULL", rank, ranks);
     const int64_t each = t->n / ranks, more = t->n % ranks;
     for (int k = 0; k < 2; k++) {

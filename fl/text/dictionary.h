@@ -16,7 +16,7 @@ FL_API void fl_text_dictionary_free(fl_text_dictionary *d); /* NULL is fine */
 FL_PRIVATE const void *fl__text_owner(const fl_text_dictionary *d);
 FL_PRIVATE void fl__text_set_owner(fl_text_dictionary *d, const void *owner);
 /* For constructors: returns d if ok; else frees it and returns NULL. */
-FL_API fl_text_dictionary *fl_text_dictionary_made(fl_text_dictionary *d, bool ok);
+FL_API fl_text_dictionary *fl_text_dictionary_or_free(fl_text_dictionary *d, bool ok);
 
 /* Adds an entry of n bytes at the next index (highest index + 1) and returns it; -1 after fl_fail,
    also if the entry exists. */
@@ -42,7 +42,7 @@ FL_API int64_t fl_text_dictionary_default(const fl_text_dictionary *d);
    dictionary. Returns NULL, without an error, for an index without an entry. */
 FL_API const char *fl_text_dictionary_entry(const fl_text_dictionary *d, int64_t index, int64_t *n);
 /* The count of an index, see fl_text_dictionary_count. */
-FL_API int64_t fl_text_dictionary_counted(const fl_text_dictionary *d, int64_t index);
+FL_API int64_t fl_text_dictionary_count_of(const fl_text_dictionary *d, int64_t index);
 FL_API int64_t fl_text_dictionary_size(const fl_text_dictionary *d);    /* highest index + 1 */
 FL_API int64_t fl_text_dictionary_entries(const fl_text_dictionary *d); /* number of spellings */
 FL_API bool fl_text_dictionary_contiguous(const fl_text_dictionary *d); /* does every index have an entry? */
@@ -230,7 +230,7 @@ FL_API void fl_text_dictionary_free(fl_text_dictionary *d) {
     fl_object_free(d, "dictionary", "");
 }
 
-FL_API fl_text_dictionary *fl_text_dictionary_made(fl_text_dictionary *d, bool ok) {
+FL_API fl_text_dictionary *fl_text_dictionary_or_free(fl_text_dictionary *d, bool ok) {
     if (!ok) fl_text_dictionary_free(d);
     return ok ? d : NULL;
 }
@@ -360,8 +360,8 @@ FL_API const char *fl_text_dictionary_entry(const fl_text_dictionary *d, int64_t
     return fl_text_dictionary_spelling(d, there ? d->first[index] - 1 : -1, n, NULL);
 }
 
-FL_API int64_t fl_text_dictionary_counted(const fl_text_dictionary *d, int64_t index) {
-    if (!fl_given(d, "fl_text_dictionary_counted", "the dictionary")) return 0;
+FL_API int64_t fl_text_dictionary_count_of(const fl_text_dictionary *d, int64_t index) {
+    if (!fl_given(d, "fl_text_dictionary_count_of", "the dictionary")) return 0;
     return index >= 0 && index < d->size && index < d->count_cap ? d->count[index] : 0;
 }
 
@@ -401,7 +401,7 @@ FL_API fl_text_dictionary *fl_text_dictionary_pruned(const fl_text_dictionary *d
     fl_text_dictionary *out = list ? fl_text_dictionary_new() : NULL;
     int64_t n = 0;
     for (int64_t i = 0; out && i < d->size; i++) {
-        fl__text_counted c = {.count = i < keep ? INT64_MAX : fl_text_dictionary_counted(d, i)};
+        fl__text_counted c = {.count = i < keep ? INT64_MAX : fl_text_dictionary_count_of(d, i)};
         c.text = fl_text_dictionary_entry(d, i, &c.n);
         if (c.text && (i < keep || c.count >= min_count)) list[n++] = c;
     }
@@ -415,7 +415,7 @@ FL_API fl_text_dictionary *fl_text_dictionary_pruned(const fl_text_dictionary *d
         ok = fl_text_dictionary_count(out, list[i].text, list[i].n, times) >= 0;
     }
     fl_heap_free(list);
-    return fl_text_dictionary_made(out, ok);
+    return fl_text_dictionary_or_free(out, ok);
 }
 
 /* ---- files ---- */
@@ -452,7 +452,7 @@ FL_API fl_text_dictionary *fl_text_dictionary_load_opt(const char *path, fl_text
                                    (s = fl_text_line(&p, text + n, &len));)
         ok = fl__text_parse_line(d, s, s + len, path, ++line, &o);
     fl_heap_free(text);
-    return fl_text_dictionary_made(d, ok);
+    return fl_text_dictionary_or_free(d, ok);
 }
 
 static bool fl__text_put_index(const fl_text_dictionary *d, int64_t i, bool counts, fl_data_text *out) {
@@ -473,7 +473,7 @@ static bool fl__text_put_index(const fl_text_dictionary *d, int64_t i, bool coun
              fl_data_text_put(out, text, (size_t)n);
         if (counts || fl_text_dictionary_entries(d) == d->size) break;
     }
-    return ok && (!counts || fl_data_text_print(out, " %lld", (long long)fl_text_dictionary_counted(d, i))) &&
+    return ok && (!counts || fl_data_text_print(out, " %lld", (long long)fl_text_dictionary_count_of(d, i))) &&
            fl_data_text_put(out, "\n", 1);
 }
 

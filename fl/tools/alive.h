@@ -129,12 +129,12 @@ FL_API bool fl_alive_begin(void) {
     if (fl_mem_current() == m)
         return fl_err_false("fl_alive_begin: recording is on already: call fl_alive_end first");
     __atomic_store_n(&m->user, (void *)fl_mem_current(), __ATOMIC_RELEASE);
-    fl_mem_use(m);
+    fl_mem_set_current(m);
     return true;
 }
 
 FL_API void fl_alive_end(void) {
-    if (fl_mem_current() == &fl__alive_manager) fl_mem_use(fl__alive_inner(&fl__alive_manager));
+    if (fl_mem_current() == &fl__alive_manager) fl_mem_set_current(fl__alive_inner(&fl__alive_manager));
 }
 
 static int fl__alive_by_text(const void *a, const void *b) {
@@ -162,8 +162,8 @@ static bool fl__alive_put_text(fl_strbuf *t) {
     int64_t n = fl__alive_all(&all), lines = 0, bytes = 0;
     for (int64_t i = 0; i < n; i++) bytes += all[i].bytes;
     if (n >= 0)
-        fl_put(t, "Alive: %lld bytes in %lld buffers; scopes open on this thread: %lld\n", (long long)bytes,
-               (long long)n, (long long)fl_scope_depth());
+        fl_strbuf_printf(t, "Alive: %lld bytes in %lld buffers; scopes open on this thread: %lld\n", (long long)bytes,
+                         (long long)n, (long long)fl_scope_depth());
     if (n > 0) qsort(all, (size_t)n, sizeof *all, fl__alive_by_text);
     for (int64_t i = 0; i < n; i++) { /* merge equal ones into one line */
         fl__alive *line = lines ? &all[lines - 1] : NULL;
@@ -178,11 +178,11 @@ static bool fl__alive_put_text(fl_strbuf *t) {
     }
     if (lines) qsort(all, (size_t)lines, sizeof *all, fl__alive_by_bytes);
     if (lines)
-        fl_put(t, "%12s  %7s  %15s  %-7s  %-12s  %-20s  %s\n", "Bytes", "Buffers", "Steps", "Life", "Op",
-               "Shape", "Made");
+        fl_strbuf_printf(t, "%12s  %7s  %15s  %-7s  %-12s  %-20s  %s\n", "Bytes", "Buffers", "Steps", "Life", "Op",
+                         "Shape", "Made");
     for (int64_t i = 0; i < lines; i++)
-        fl_put(t, "%12lld  %7lld  %6lld - %6lld  %s\n", (long long)all[i].bytes, (long long)all[i].n,
-               (long long)all[i].step, (long long)all[i].last, all[i].what);
+        fl_strbuf_printf(t, "%12lld  %7lld  %6lld - %6lld  %s\n", (long long)all[i].bytes, (long long)all[i].n,
+                         (long long)all[i].step, (long long)all[i].last, all[i].what);
     fl_heap_free(all);
     return n >= 0 || fl_raise();
 }

@@ -171,7 +171,7 @@ static void fl__profile_open(void) {
     fl__running.n_open = same;
     fl__running.backward = n && place[n - 1].at.backward;
     for (; same < n; same++) {
-        const fl_error_place *at = &place[same].at;
+        const fl_error_context *at = &place[same].at;
         char name[160] = "";
         at->describe(at->of, name, sizeof name);
         if (!*name) snprintf(name, sizeof name, "no module");
@@ -188,9 +188,9 @@ static void fl__profile_open(void) {
 static void fl__profile_shapes(const fl_call *c, char *buf, size_t size) {
     fl_strbuf t = {buf, size, 0, NULL};
     for (int i = 0; i < c->n_in; i++)
-        if (!c->in[i]->weak) fl_put(&t, "%s%s", t.n ? " " : "", FL_SHAPE_TEXT(c->in[i]));
+        if (!c->in[i]->weak) fl_strbuf_printf(&t, "%s%s", t.n ? " " : "", FL_SHAPE_TEXT(c->in[i]));
     for (int i = 0; i < c->n_out; i++)
-        if (c->out[i]) fl_put(&t, "%s%s%s", t.n ? " " : "", i ? "" : "-> ", FL_SHAPE_TEXT(c->out[i]));
+        if (c->out[i]) fl_strbuf_printf(&t, "%s%s%s", t.n ? " " : "", i ? "" : "-> ", FL_SHAPE_TEXT(c->out[i]));
 }
 
 static int fl__profile_op_row(const fl_call *c) {
@@ -377,9 +377,9 @@ FL_API bool fl_profile_add(const char *track, const char *name, int64_t begin, i
 /* A rate, in units of 1e9 per second, and its share of the peak. */
 static void fl__profile_put_rate(fl_strbuf *t, int64_t work, int64_t ns, double peak) {
     const double rate = ns ? (double)work / (double)ns : 0;
-    if (!work) fl_put(t, "  %8s  %7s", "-", "-");
-    else if (peak > 0) fl_put(t, "  %8.2f  %5.1f %%", rate, 1e11 * rate / peak);
-    else fl_put(t, "  %8.2f  %7s", rate, "-");
+    if (!work) fl_strbuf_printf(t, "  %8s  %7s", "-", "-");
+    else if (peak > 0) fl_strbuf_printf(t, "  %8.2f  %5.1f %%", rate, 1e11 * rate / peak);
+    else fl_strbuf_printf(t, "  %8.2f  %7s", rate, "-");
 }
 
 static void fl__profile_put_rows(fl_strbuf *t, fl__track track, int64_t total) {
@@ -388,9 +388,9 @@ static void fl__profile_put_rows(fl_strbuf *t, fl__track track, int64_t total) {
     int width = 6;
     for (int64_t i = 0; i < n; i++)
         if ((int)strlen(rows[i].name) > width) width = (int)strlen(rows[i].name);
-    fl_put(t, "%-*s  %7s  %10s  %11s  %7s  %8s  %7s  %8s  %7s%s\n", width, track == FL__OPS ? "Op" : "Module",
-           "Calls", "Forward ms", "Backward ms", "Share", "GFLOP/s", "of peak", "GB/s", "of peak",
-           track == FL__OPS ? "  Slowest ms" : "");
+    fl_strbuf_printf(t, "%-*s  %7s  %10s  %11s  %7s  %8s  %7s  %8s  %7s%s\n", width, track == FL__OPS ? "Op" : "Module",
+                     "Calls", "Forward ms", "Backward ms", "Share", "GFLOP/s", "of peak", "GB/s", "of peak",
+                     track == FL__OPS ? "  Slowest ms" : "");
     for (int64_t i = 0; i < n; i++) rows[i].put = false;
     for (int64_t k = 0; k < n; k++) {
         fl__profile_row *r = NULL;
@@ -398,13 +398,13 @@ static void fl__profile_put_rows(fl_strbuf *t, fl__track track, int64_t total) {
             if (!rows[i].put && (!r || rows[i].ns[0] + rows[i].ns[1] > r->ns[0] + r->ns[1])) r = &rows[i];
         const int64_t ns = r->ns[0] + r->ns[1];
         r->put = true;
-        fl_put(t, "%-*s  %7lld  %10.3f  %11.3f  %5.1f %%", width, r->name, (long long)r->calls,
-               (double)r->ns[0] * 1e-6, (double)r->ns[1] * 1e-6,
-               total ? 100 * (double)ns / (double)total : 0);
+        fl_strbuf_printf(t, "%-*s  %7lld  %10.3f  %11.3f  %5.1f %%", width, r->name, (long long)r->calls,
+                         (double)r->ns[0] * 1e-6, (double)r->ns[1] * 1e-6,
+                         total ? 100 * (double)ns / (double)total : 0);
         fl__profile_put_rate(t, r->flops, ns, fl__profile.o.peak_flops);
         fl__profile_put_rate(t, r->bytes, ns, fl__profile.o.peak_bytes);
-        if (track == FL__OPS) fl_put(t, "  %10.3f  %s", (double)r->slowest * 1e-6, r->shapes);
-        fl_put(t, "\n");
+        if (track == FL__OPS) fl_strbuf_printf(t, "  %10.3f  %s", (double)r->slowest * 1e-6, r->shapes);
+        fl_strbuf_printf(t, "\n");
     }
 }
 
@@ -415,11 +415,11 @@ static bool fl__profile_put(fl_strbuf *t, const char *fn) {
     const fl__profile_row *ops = fl__profile.row[FL__OPS];
     for (int64_t i = 0; i < fl__profile.n_row[FL__OPS]; i++) total += ops[i].ns[0] + ops[i].ns[1];
     if (runs) {
-        fl_put(t, "Profile: %.3f ms in ops, of %.3f ms; %d threads\n", (double)total * 1e-6,
-               (double)(fl__profile_now(&fl__profile.o) - fl__profile.start) * 1e-6, fl__profile.threads);
+        fl_strbuf_printf(t, "Profile: %.3f ms in ops, of %.3f ms; %d threads\n", (double)total * 1e-6,
+                         (double)(fl__profile_now(&fl__profile.o) - fl__profile.start) * 1e-6, fl__profile.threads);
         fl__profile_put_rows(t, FL__OPS, total);
         fl__profile_put_rows(t, FL__MODULES, total);
-        if (fl__profile.lost) fl_put(t, "The trace lacks %lld events\n", (long long)fl__profile.lost);
+        if (fl__profile.lost) fl_strbuf_printf(t, "The trace lacks %lld events\n", (long long)fl__profile.lost);
     }
     pthread_mutex_unlock(&fl__profile.lock);
     return runs || fl_err_false("%s: no profile is running: call fl_profile_begin first", fn);
@@ -438,46 +438,46 @@ FL_API bool fl_profile_print(void) {
 
 /* Microseconds, written as integers because a decimal point would depend on the locale. */
 static void fl__profile_put_time(fl_strbuf *t, const char *name, int64_t ns) {
-    fl_put(t, ",\"%s\":%s%lld.%03lld", name, ns < 0 ? "-" : "", llabs((long long)ns) / 1000,
-           llabs((long long)ns) % 1000);
+    fl_strbuf_printf(t, ",\"%s\":%s%lld.%03lld", name, ns < 0 ? "-" : "", llabs((long long)ns) / 1000,
+                     llabs((long long)ns) % 1000);
 }
 
 static void fl__profile_put_slice(fl_strbuf *t, const fl__slice *s) {
     static const char *const kinds[] = {"op", "module", "memory", "device"};
     const int thread = s->track == FL__DEVICES ? 1000 + s->thread : s->thread;
-    fl_put(t, ",\n{\"name\":\"");
-    fl_put_json(t, s->track == FL__MEMORY ? "memory in use" : fl__profile.row[s->track][s->row].name);
-    fl_put(t, "\",\"cat\":\"%s%s\",\"ph\":\"%s\",\"pid\":1,\"tid\":%d", kinds[s->track],
-           s->backward ? ",backward" : "", s->track == FL__MEMORY ? "C" : "X", thread);
+    fl_strbuf_printf(t, ",\n{\"name\":\"");
+    fl_strbuf_put_json(t, s->track == FL__MEMORY ? "memory in use" : fl__profile.row[s->track][s->row].name);
+    fl_strbuf_printf(t, "\",\"cat\":\"%s%s\",\"ph\":\"%s\",\"pid\":1,\"tid\":%d", kinds[s->track],
+                     s->backward ? ",backward" : "", s->track == FL__MEMORY ? "C" : "X", thread);
     fl__profile_put_time(t, "ts", s->begin - fl__profile.start);
     if (s->track != FL__MEMORY) fl__profile_put_time(t, "dur", s->ns);
-    fl_put(t, ",\"args\":{\"bytes\":%lld", (long long)s->bytes);
-    if (s->track == FL__OPS) fl_put(t, ",\"flops\":%lld,\"shapes\":\"%s\"", (long long)s->flops, s->shapes);
-    if (s->backward) fl_put(t, ",\"pass\":\"backward\"");
+    fl_strbuf_printf(t, ",\"args\":{\"bytes\":%lld", (long long)s->bytes);
+    if (s->track == FL__OPS) fl_strbuf_printf(t, ",\"flops\":%lld,\"shapes\":\"%s\"", (long long)s->flops, s->shapes);
+    if (s->backward) fl_strbuf_printf(t, ",\"pass\":\"backward\"");
     if (s->site.file) {
-        fl_put(t, ",\"at\":\"");
-        fl_put_json(t, s->site.file);
-        fl_put(t, ":%d\"", s->site.line);
+        fl_strbuf_printf(t, ",\"at\":\"");
+        fl_strbuf_put_json(t, s->site.file);
+        fl_strbuf_printf(t, ":%d\"", s->site.line);
     }
-    fl_put(t, "}}");
+    fl_strbuf_printf(t, "}}");
 }
 
 static void fl__profile_put_trace(fl_strbuf *t, void *user) {
     (void)user;
     pthread_mutex_lock(&fl__profile.lock);
-    fl_put(t, "{\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,\"args\":"
+    fl_strbuf_printf(t, "{\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,\"args\":"
               "{\"name\":\"fl\"}}");
     for (int64_t i = 0; i < fl__profile.n; i++) {
         const fl__slice *s = &fl__profile.slice[i];
         if (s->track == FL__DEVICES) {
-            fl_put(t, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1,\"tid\":%d,\"args\":{\"name\":\"",
-                   1000 + s->thread);
-            fl_put_json(t, fl__profile.row[FL__DEVICES][s->thread].name);
-            fl_put(t, "\"}}");
+            fl_strbuf_printf(t, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1,\"tid\":%d,\"args\":{\"name\":\"",
+                             1000 + s->thread);
+            fl_strbuf_put_json(t, fl__profile.row[FL__DEVICES][s->thread].name);
+            fl_strbuf_printf(t, "\"}}");
         }
         fl__profile_put_slice(t, s);
     }
-    fl_put(t, "\n],\"lost\":%lld}\n", (long long)fl__profile.lost);
+    fl_strbuf_printf(t, "\n],\"lost\":%lld}\n", (long long)fl__profile.lost);
     pthread_mutex_unlock(&fl__profile.lock);
 }
 
@@ -485,7 +485,7 @@ FL_API bool fl_profile_save(const char *path) {
     if (!path) return fl_fail("fl_profile_save: path is NULL");
     if (!__atomic_load_n(&fl__profile.number, __ATOMIC_ACQUIRE))
         return fl_fail("fl_profile_save: no profile is running: call fl_profile_begin first");
-    return fl_put_file("fl_profile_save", path, fl__profile_put_trace, NULL);
+    return fl_write_file_atomic("fl_profile_save", path, fl__profile_put_trace, NULL);
 }
 
 #endif

@@ -23,9 +23,9 @@ FL_API bool fl_vision_rle_parse(const char *text, size_t n, int64_t h, int64_t w
 /* Appends the compressed text to t. */
 FL_API bool fl_vision_rle_put(fl_data_text *t, const fl_vision_rle *r);
 /* Encodes bytes [h, w]: zero or non-zero. */
-FL_API bool fl_vision_rle_of(const uint8_t *mask, int64_t h, int64_t w, fl_vision_rle *out);
+FL_API bool fl_vision_rle_encode(const uint8_t *mask, int64_t h, int64_t w, fl_vision_rle *out);
 /* Decodes into bytes [h, w], 0 or 1. */
-FL_API void fl_vision_rle_mask(const fl_vision_rle *r, uint8_t *mask);
+FL_API void fl_vision_rle_decode(const fl_vision_rle *r, uint8_t *mask);
 /* Rasterises a polygon of n corners x, y as COCO does: corners are scaled by 5 and rounded, edges are sampled
    pixel by pixel. */
 FL_API bool fl_vision_rle_polygon(const double *xy, int64_t n, int64_t h, int64_t w, fl_vision_rle *out);
@@ -197,10 +197,10 @@ FL_API bool fl_vision_rle_put(fl_data_text *t, const fl_vision_rle *r) {
     return true;
 }
 
-FL_API bool fl_vision_rle_of(const uint8_t *mask, int64_t h, int64_t w, fl_vision_rle *out) {
+FL_API bool fl_vision_rle_encode(const uint8_t *mask, int64_t h, int64_t w, fl_vision_rle *out) {
     int64_t changes = 1, before = 0;
-    if (!mask || !out) return fl_fail("fl_vision_rle_of: mask or out is NULL");
-    if (!fl__rle_check_size("fl_vision_rle_of", h, w)) return false;
+    if (!mask || !out) return fl_fail("fl_vision_rle_encode: mask or out is NULL");
+    if (!fl__rle_check_size("fl_vision_rle_encode", h, w)) return false;
     for (int pass = 0; pass < 2; pass++) {
         if (pass && !fl__rle_alloc(out, h, w, changes)) return false;
         int64_t run = 0;
@@ -218,9 +218,9 @@ FL_API bool fl_vision_rle_of(const uint8_t *mask, int64_t h, int64_t w, fl_visio
     return true;
 }
 
-FL_API void fl_vision_rle_mask(const fl_vision_rle *r, uint8_t *mask) {
-    if (!fl_given(r, "fl_vision_rle_mask", "the mask") ||
-        !fl_given(mask, "fl_vision_rle_mask", "the result")) return;
+FL_API void fl_vision_rle_decode(const fl_vision_rle *r, uint8_t *mask) {
+    if (!fl_given(r, "fl_vision_rle_decode", "the mask") ||
+        !fl_given(mask, "fl_vision_rle_decode", "the result")) return;
     int64_t at = 0;
     for (int64_t i = 0; i < r->n; i++)
         for (uint32_t k = 0; k < r->run[i]; k++, at++) mask[at % r->h * r->w + at / r->h] = i % 2;

@@ -84,7 +84,7 @@ static fl_tensor *fl__deform_positions(const fl_tensor *like, const fl_deform_ar
     return fl_add(fl_unsqueeze(k, 3), fl_reshape(p, FL_SHAPE(size, 1)));
 }
 
-#define FL_TEXT "../vision/deform.inc"
+#define FL_EXPAND_FILE "../vision/deform.inc"
 #include "../ops/expand.h"
 
 static bool fl__compose_deform(const fl_call *c, fl_tensor **y) {

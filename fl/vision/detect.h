@@ -11,14 +11,14 @@ extern "C" {
 
 /* ---- boxes, [..., 4] (torchvision.ops) ---- */
 
-typedef enum fl_vision_corners {
+typedef enum fl_vision_box_format {
     FL_VISION_XYXY,  /* left, top, right, bottom */
     FL_VISION_XYWH,  /* left, top, width, height */
     FL_VISION_CXCYWH /* centre, width, height */
-} fl_vision_corners;
+} fl_vision_box_format;
 /* Converts between box formats. */
-FL_API fl_tensor *fl_vision_box_convert(fl_tensor *boxes, fl_vision_corners from, fl_vision_corners to);
-FL_API fl_var *fv_vision_box_convert(fl_var *boxes, fl_vision_corners from, fl_vision_corners to);
+FL_API fl_tensor *fl_vision_box_convert(fl_tensor *boxes, fl_vision_box_format from, fl_vision_box_format to);
+FL_API fl_var *fv_vision_box_convert(fl_var *boxes, fl_vision_box_format from, fl_vision_box_format to);
 /* (right - left) (bottom - top) of boxes in FL_VISION_XYXY. */
 FL_API fl_tensor *fl_vision_box_area(fl_tensor *boxes);
 /* Elementwise intersection over union of boxes in FL_VISION_XYXY, broadcast. generalized: minus the fraction
@@ -36,13 +36,13 @@ FL_API fl_tensor *fl_vision_nms(fl_tensor *boxes, fl_tensor *scores, fl_tensor *
 FL_API fl_tensor *fl_vision_box_clip(fl_tensor *boxes, int64_t h, int64_t w);
 /* The bounding boxes f32 [n, 4] (FL_VISION_XYXY, inclusive) of the non-zero pixels of masks [n, h, w], u8 or
    b8; zeros for an empty mask (masks_to_boxes). */
-FL_API fl_tensor *fl_vision_mask_boxes(fl_tensor *masks);
+FL_API fl_tensor *fl_vision_masks_to_boxes(fl_tensor *masks);
 
 /* ---- assignment ---- */
 
 /* Minimum-cost assignment for cost [rows, columns] (scipy's linear_sum_assignment): column[i] is the column
    of row i, or -1 if it has none (more rows than columns). False after fl_fail if a cost is not finite. */
-FL_API bool fl_vision_assign(const double *cost, int64_t rows, int64_t columns, int64_t *column);
+FL_API bool fl_vision_linear_assignment(const double *cost, int64_t rows, int64_t columns, int64_t *column);
 
 /* ---- DETR's criterion ---- */
 
@@ -87,8 +87,8 @@ typedef struct fl_vision_detections {
 /* Post-processing (DETR's PostProcess): scores, labels and boxes from logits [n, queries, classes + 1] and
    boxes [n, queries, 4] of fl_vision_detr; sizes i64 [n, 2]: the images' height and width. False after an
    error. */
-FL_API bool fl_vision_detected(fl_tensor *logits, fl_tensor *boxes, fl_tensor *sizes,
-                               fl_vision_detections *out);
+FL_API bool fl_vision_detr_postprocess(fl_tensor *logits, fl_tensor *boxes, fl_tensor *sizes,
+                                       fl_vision_detections *out);
 
 #ifdef __cplusplus
 }
@@ -125,7 +125,7 @@ static fl_var *fl__box_half(fl_var *boxes, int64_t from) {
     return fv_slice(boxes, -1, from, from + 2, 1);
 }
 
-FL_API fl_var *fv_vision_box_convert(fl_var *boxes, fl_vision_corners from, fl_vision_corners to) {
+FL_API fl_var *fv_vision_box_convert(fl_var *boxes, fl_vision_box_format from, fl_vision_box_format to) {
     if (!fl__boxes_ok("fl_vision_box_convert", fv_value(boxes))) return fl_raise();
     if ((unsigned)from > FL_VISION_CXCYWH || (unsigned)to > FL_VISION_CXCYWH)
         return fl_err_null("fl_vision_box_convert: unknown format: from %d, to %d, expected 0 to %d",
@@ -140,7 +140,7 @@ FL_API fl_var *fv_vision_box_convert(fl_var *boxes, fl_vision_corners from, fl_v
     return parts[0] && parts[1] ? fv_concat(parts, 2, -1) : NULL;
 }
 
-FL_API fl_tensor *fl_vision_box_convert(fl_tensor *boxes, fl_vision_corners from, fl_vision_corners to) {
+FL_API fl_tensor *fl_vision_box_convert(fl_tensor *boxes, fl_vision_box_format from, fl_vision_box_format to) {
     return fv_value(fv_vision_box_convert(fv_const(boxes), from, to));
 }
 
@@ -195,7 +195,7 @@ FL_API fl_tensor *fl_vision_nms(fl_tensor *boxes, fl_tensor *scores, fl_tensor *
                            FL_SHAPE_TEXT(boxes), FL_SHAPE_TEXT(scores));
     fl__nms_entry *e = fl_heap_alloc((size_t)(n + 1) * sizeof *e);
     int64_t *kept = fl_heap_alloc((size_t)(n + 1) * sizeof *kept), m = 0;
-    fl_data_host b, s, g = {0};
+    fl_data_host_view b, s, g = {0};
     bool ok = fl_data_host_begin(&b, boxes, FL_F64);
     ok = fl_data_host_begin(&s, scores, FL_F64) && ok && e && kept;
     const bool grouped = group && ok;
@@ -227,10 +227,10 @@ FL_API fl_tensor *fl_vision_box_clip(fl_tensor *boxes, int64_t h, int64_t w) {
     return fl_clamp(boxes, fl_num(0), fl_to(fl_from_host(most, FL_SHAPE(4), FL_F32), fl_backend_name(boxes)));
 }
 
-FL_API fl_tensor *fl_vision_mask_boxes(fl_tensor *masks) {
-    if (fl_is_null_arg("fl_vision_mask_boxes", masks)) return fl_raise();
+FL_API fl_tensor *fl_vision_masks_to_boxes(fl_tensor *masks) {
+    if (fl_is_null_arg("fl_vision_masks_to_boxes", masks)) return fl_raise();
     if (masks->ndim != 3 || (masks->dtype != FL_U8 && masks->dtype != FL_B8))
-        return fl_err_null("fl_vision_mask_boxes: got masks %s %s, expected u8 or b8 [n, h, w]",
+        return fl_err_null("fl_vision_masks_to_boxes: got masks %s %s, expected u8 or b8 [n, h, w]",
                            fl_dtype_name(masks->dtype), FL_SHAPE_TEXT(masks));
     const int64_t n = masks->shape[0], h = masks->shape[1], w = masks->shape[2];
     fl_tensor *m = fl_contiguous(masks), *t = m ? fl_data_host_tensor(FL_SHAPE(n, 4), FL_F32) : NULL;
@@ -288,14 +288,14 @@ static void fl__assign(const double *cost, int64_t n, int64_t m, int64_t dn, int
     }
 }
 
-FL_API bool fl_vision_assign(const double *cost, int64_t rows, int64_t columns, int64_t *column) {
+FL_API bool fl_vision_linear_assignment(const double *cost, int64_t rows, int64_t columns, int64_t *column) {
     if (rows < 0 || columns < 0 || rows > 1 << 20 || columns > 1 << 20 || (rows && !column) ||
         (rows && columns && !cost))
-        return fl_fail("fl_vision_assign: got %" PRId64 " x %" PRId64 " costs, expected 0 to %d rows and "
+        return fl_fail("fl_vision_linear_assignment: got %" PRId64 " x %" PRId64 " costs, expected 0 to %d rows and "
                        "columns, cost and column not NULL", rows, columns, 1 << 20);
     for (int64_t i = 0; i < rows * columns; i++)
         if (!isfinite(cost[i]))
-            return fl_fail("fl_vision_assign: cost of row %" PRId64 ", column %" PRId64 " is not finite: %g",
+            return fl_fail("fl_vision_linear_assignment: cost of row %" PRId64 ", column %" PRId64 " is not finite: %g",
                            i / columns, i % columns, cost[i]);
     for (int64_t i = 0; i < rows; i++) column[i] = -1;
     const bool transposed = rows > columns;
@@ -359,7 +359,7 @@ FL_API fl_tensor *fl_vision_match(fl_tensor *logits, fl_tensor *boxes, const fl_
     for (int64_t i = 0; i < t->n; i++) most = t->count[i] > most ? t->count[i] : most;
     double *cost = fl_heap_alloc((size_t)(most * queries + 1) * sizeof *cost);
     int64_t *column = fl_heap_alloc((size_t)(objects + 1) * sizeof *column);
-    fl_data_host p, b, want, label;
+    fl_data_host_view p, b, want, label;
     bool ok = fl_data_host_begin(&p, fl_softmax(logits, -1), FL_F64);
     ok = fl_data_host_begin(&b, boxes, FL_F64) && ok;
     ok = fl_data_host_begin(&want, t->boxes, FL_F64) && ok;
@@ -378,7 +378,7 @@ FL_API fl_tensor *fl_vision_match(fl_tensor *logits, fl_tensor *boxes, const fl_
             ok = fl_fail("fl_vision_match: image %" PRId64 " has %" PRId64 " objects, more than the %" PRId64
                          " queries",
                          i, t->count[i], queries);
-        ok = ok && fl_vision_assign(cost, t->count[i], queries, column + done);
+        ok = ok && fl_vision_linear_assignment(cost, t->count[i], queries, column + done);
         for (int64_t k = 0; ok && k < t->count[i]; k++) column[done + k] += i * queries;
     }
     fl_data_host_end(&label), fl_data_host_end(&want), fl_data_host_end(&b), fl_data_host_end(&p);
@@ -448,16 +448,16 @@ FL_API bool fl_vision_criterion_opt(fl_vars y, const fl_vision_targets *t, fl_vi
 
 /* ---- post-processing ---- */
 
-FL_API bool fl_vision_detected(fl_tensor *logits, fl_tensor *boxes, fl_tensor *sizes,
-                               fl_vision_detections *out) {
-    if (fl_is_null_arg("fl_vision_detected", logits) || fl_is_null_arg("fl_vision_detected", boxes) ||
-        fl_is_null_arg("fl_vision_detected", sizes)) return false;
+FL_API bool fl_vision_detr_postprocess(fl_tensor *logits, fl_tensor *boxes, fl_tensor *sizes,
+                                       fl_vision_detections *out) {
+    if (fl_is_null_arg("fl_vision_detr_postprocess", logits) || fl_is_null_arg("fl_vision_detr_postprocess", boxes) ||
+        fl_is_null_arg("fl_vision_detr_postprocess", sizes)) return false;
     const int64_t n = logits->ndim ? logits->shape[0] : 0, kinds = logits->ndim == 3 ? logits->shape[2] : 0;
     if (!out || kinds < 2 || boxes->ndim != 3 || boxes->shape[0] != n ||
         boxes->shape[1] != logits->shape[1] || boxes->shape[2] != 4 || sizes->dtype != FL_I64 ||
         sizes->ndim != 2 || sizes->shape[0] != n || sizes->shape[1] != 2)
         return fl_err_false(
-            "fl_vision_detected: got logits %s, boxes %s, sizes %s %s, expected [n, queries, classes + 1], "
+            "fl_vision_detr_postprocess: got logits %s, boxes %s, sizes %s %s, expected [n, queries, classes + 1], "
             "[n, queries, 4], i64 [n, 2], and out not NULL",
             FL_SHAPE_TEXT(logits), FL_SHAPE_TEXT(boxes), fl_dtype_name(sizes->dtype), FL_SHAPE_TEXT(sizes));
     fl_tensor *p = fl_slice(fl_softmax(logits, -1), -1, 0, kinds - 1, 1);

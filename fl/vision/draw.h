@@ -84,7 +84,7 @@ static void fl__draw_fill(const fl_vision_pixels *p, int64_t y0, int64_t x0, int
 FL_API void fl_vision_draw_text(const fl_vision_pixels *to, int64_t y, int64_t x, const char *text,
                                 const uint8_t rgb[3], int64_t scale) {
     const uint64_t box = 0x7e318c63f;
-    if (!to || to->c != 3 || !text || scale < 1 || scale > FL_VISION_SIDE) return;
+    if (!to || to->c != 3 || !text || scale < 1 || scale > FL_VISION_MAX_SIDE) return;
     for (; *text && x < to->w; text++, x += (FL__LETTER_W + 1) * scale) {
         const unsigned c = (unsigned char)*text;
         const uint64_t dots = c >= 32 && c < 127 ? fl__font[c - 32] : box;
@@ -133,10 +133,10 @@ FL_API fl_tensor *fl_vision_draw_boxes_opt(fl_tensor *image, fl_tensor *boxes, f
     fl_vision_pixels p;
     uint8_t scratch[3];
     if (!boxes || boxes->dtype != FL_F32 || boxes->ndim != 2 || boxes->shape[1] != 4 || o.width < 0 ||
-        o.scale < 0 || o.width > FL_VISION_SIDE || o.scale > FL_VISION_SIDE) {
+        o.scale < 0 || o.width > FL_VISION_MAX_SIDE || o.scale > FL_VISION_MAX_SIDE) {
         fl_fail("fl_vision_draw_boxes: got boxes %s %s, width %lld, scale %lld; expected boxes f32 [n, 4], "
                 "width and scale 0 to %d", boxes ? fl_dtype_name(boxes->dtype) : "NULL",
-                boxes ? FL_SHAPE_TEXT(boxes) : "", (long long)o.width, (long long)o.scale, FL_VISION_SIDE);
+                boxes ? FL_SHAPE_TEXT(boxes) : "", (long long)o.width, (long long)o.scale, FL_VISION_MAX_SIDE);
         return NULL;
     }
     o.width = o.width ? o.width : 1, o.scale = o.scale ? o.scale : 1;

@@ -1,7 +1,7 @@
 /* fl/vision/images.h - image files: decoding of JPEG, PNG, PPM and PGM, encoding of PNG
 
    JPEG is decoded by libjpeg-turbo, PNG by libpng; without the library, reading such a file is an error that
-   names the missing macro. Their longjmps do not leave this file, and their warnings go to fl_message. */
+   names the missing macro. Their longjmps do not leave this file, and their warnings go to fl_log_message. */
 #ifndef FL_DATA_H
 #include "../../fl_data.h"
 #endif
@@ -19,8 +19,8 @@ typedef enum fl_vision_mode {
     FL_VISION_ASIS  /* the file's channels: 1 grey, 2 grey + alpha, 3 RGB (also palettes, CMYK), 4 RGBA */
 } fl_vision_mode;
 
-#define FL_VISION_SIDE 65500 /* largest height or width, in pixels */
-#define FL_VISION_PIXELS 178956970 /* default of max_pixels: Pillow's limit, 512 MiB of RGB */
+#define FL_VISION_MAX_SIDE 65500 /* largest height or width, in pixels */
+#define FL_VISION_MAX_PIXELS 178956970 /* default of max_pixels: Pillow's limit, 512 MiB of RGB */
 
 typedef struct fl_vision_read_opts {
     fl_opts_guard guard_;
@@ -30,13 +30,13 @@ typedef struct fl_vision_read_opts {
     bool partial;       /* accept a truncated file; missing pixels are grey or 0 */
     int eighths;        /* JPEG only: decode at n / 8 of the size, n in 1 to 8, which is faster; 0 -> 8 */
     int64_t y, x, h, w; /* decode only this region of the upright image; h 0: all of it */
-    int64_t max_pixels; /* limit for the whole image; 0 -> FL_VISION_PIXELS */
+    int64_t max_pixels; /* limit for the whole image; 0 -> FL_VISION_MAX_PIXELS */
     const char *name;   /* name of bytes in memory in errors, borrowed; NULL -> "image" */
     char _end;
 } fl_vision_read_opts;
 /* Reads an image file as u8 or u16 [c, h, w], stored h, w, c; its first bytes select the decoder. Returns
    NULL after fl_fail if the file is not an image, damaged or too large. Damage that the JPEG decoder repairs
-   is reported by fl_message. */
+   is reported by fl_log_message. */
 #define fl_vision_read(...) FL__VISION_READ(__VA_ARGS__, ._end = 0)
 #define FL__VISION_READ(path, ...) fl_vision_read_opt(path, FL_LITERAL(fl_vision_read_opts, __VA_ARGS__))
 FL_API fl_tensor *fl_vision_read_opt(const char *path, fl_vision_read_opts o);
@@ -137,11 +137,11 @@ static bool fl__vision_is_transposed(const fl__vision_job *j) {
 /* Records the size in the header and checks it against the limits. most: largest number of pixels that a byte
    of the file can encode (a bound on decompression bombs); 0: no bound. */
 static bool fl__vision_check_size(fl__vision_job *j, int64_t h, int64_t w, int64_t most) {
-    const int64_t limit = j->o.max_pixels > 0 ? j->o.max_pixels : FL_VISION_PIXELS;
+    const int64_t limit = j->o.max_pixels > 0 ? j->o.max_pixels : FL_VISION_MAX_PIXELS;
     j->info.h = h, j->info.w = w;
-    if (h < 1 || w < 1 || h > FL_VISION_SIDE || w > FL_VISION_SIDE)
+    if (h < 1 || w < 1 || h > FL_VISION_MAX_SIDE || w > FL_VISION_MAX_SIDE)
         return fl__vision_fail(j, "image is %lld x %lld pixels, expected sides of 1 to %d", (long long)w,
-                               (long long)h, FL_VISION_SIDE);
+                               (long long)h, FL_VISION_MAX_SIDE);
     if (h * w > limit)
         return fl__vision_fail(j, "image is %lld x %lld pixels, more than max_pixels (%lld)", (long long)w,
                                (long long)h, (long long)limit);
@@ -253,7 +253,7 @@ static void fl__jpeg_warn(j_common_ptr d, int level) {
     if (d->err->msg_code == JWRN_JPEG_EOF && !g->job->o.partial) fl__jpeg_stop(d, "the image is truncated");
     char text[JMSG_LENGTH_MAX];
     d->err->format_message(d, text);
-    if (!d->err->num_warnings++) fl_message(FL_LOG_INFO, "%s: %s", g->job->name, text);
+    if (!d->err->num_warnings++) fl_log_message(FL_LOG_INFO, "%s: %s", g->job->name, text);
 }
 
 static void fl__jpeg_no_message(j_common_ptr d) {
@@ -391,7 +391,7 @@ static void fl__png_error(png_structp p, png_const_charp text) {
 
 static void fl__png_warn(png_structp p, png_const_charp text) {
     const fl__png *g = png_get_error_ptr(p);
-    fl_message(FL_LOG_INFO, "%s: %s", g->job->name, text);
+    fl_log_message(FL_LOG_INFO, "%s: %s", g->job->name, text);
 }
 
 static void fl__png_read(png_structp p, png_bytep to, size_t n) {
@@ -408,7 +408,7 @@ static void fl__png_read(png_structp p, png_bytep to, size_t n) {
    chunks of this file can need. */
 static png_voidp fl__png_alloc(png_structp p, png_alloc_size_t n) {
     const fl__png *g = png_get_mem_ptr(p);
-    return n > 16 * FL_VISION_SIDE + g->job->n ? NULL : fl_heap_alloc(n);
+    return n > 16 * FL_VISION_MAX_SIDE + g->job->n ? NULL : fl_heap_alloc(n);
 }
 
 static void fl__png_free(png_structp p, png_voidp at) {
@@ -419,7 +419,7 @@ static void fl__png_free(png_structp p, png_voidp at) {
 /* Reads the header; pixels will be grey or RGB, with alpha if any, 8 or 16 bits in the host's byte order. */
 static bool fl__png_header(fl__png *g, png_structp p, png_infop info) {
     fl__vision_job *j = g->job;
-    png_set_user_limits(p, FL_VISION_SIDE, FL_VISION_SIDE);
+    png_set_user_limits(p, FL_VISION_MAX_SIDE, FL_VISION_MAX_SIDE);
     /* Skip chunks that do not change pixels: libpng would store them, and inflate text and profiles. */
     png_set_keep_unknown_chunks(p, PNG_HANDLE_CHUNK_NEVER, NULL, -1);
     png_set_keep_unknown_chunks(p, PNG_HANDLE_CHUNK_AS_DEFAULT, (png_const_bytep) "eXIf", 1);
@@ -700,9 +700,9 @@ FL_API fl_tensor *fl_vision_read_opt(const char *path, fl_vision_read_opts o) {
 
 FL_API fl_tensor *fl_vision_image(int64_t c, int64_t h, int64_t w, fl_vision_pixels *out) {
     static const int planes[] = {2, 0, 1};
-    if (c < 1 || h < 1 || w < 1 || h > FL_VISION_SIDE || w > FL_VISION_SIDE) {
+    if (c < 1 || h < 1 || w < 1 || h > FL_VISION_MAX_SIDE || w > FL_VISION_MAX_SIDE) {
         fl_fail("fl_vision_image: invalid size: %lld channels of %lld x %lld pixels, expected c >= 1, sides "
-                "of 1 to %d", (long long)c, (long long)h, (long long)w, FL_VISION_SIDE);
+                "of 1 to %d", (long long)c, (long long)h, (long long)w, FL_VISION_MAX_SIDE);
         return NULL;
     }
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(h, w, c), FL_U8);
@@ -786,9 +786,9 @@ static bool fl__png_encode(fl_data_text *out, fl_tensor *image) {
                        image ? fl_dtype_name(image->dtype) : "NULL", image ? FL_SHAPE_TEXT(image) : "");
     fl_tensor *t = image->ndim == 2 ? fl_unsqueeze(image, 0) : image;
     const int64_t c = t ? t->shape[0] : 0, h = t ? t->shape[1] : 0, w = t ? t->shape[2] : 0;
-    if (t && (c < 1 || c > 4 || h < 1 || w < 1 || h > FL_VISION_SIDE || w > FL_VISION_SIDE))
+    if (t && (c < 1 || c > 4 || h < 1 || w < 1 || h > FL_VISION_MAX_SIDE || w > FL_VISION_MAX_SIDE))
         return fl_fail("fl_vision_write_png: got an image %s, expected 1 to 4 channels and sides of 1 to %d",
-                       FL_SHAPE_TEXT(image), FL_VISION_SIDE);
+                       FL_SHAPE_TEXT(image), FL_VISION_MAX_SIDE);
     t = t ? fl_contiguous(fl_permute(t, 3, pixels)) : NULL;
     const uint8_t *from = t ? fl_map(t, FL_READ) : NULL;
     if (!from) return false;

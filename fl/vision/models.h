@@ -61,7 +61,7 @@ typedef enum fl_vision_names {
 /* Loads weights (safetensors, or the .json index of a sharded checkpoint) with the given library's names.
    Separate q, k and v are concatenated, f16 and bf16 are converted to f32, and a position embedding of
    another size is resized (bicubic, except the class token). A head with another number of classes is left
-   unchanged, which is reported by fl_message at FL_LOG_INFO. Everything is read and checked before m changes.
+   unchanged, which is reported by fl_log_message at FL_LOG_INFO. Everything is read and checked before m changes.
    False after fl_fail, which names the missing or mismatched tensor. */
 FL_API bool fl_vision_load(fl_nn_module *m, const char *path, fl_vision_names names);
 /* The number of classes of the weights in such a file, as in fl_vision_model_opts. m: the network, with any
@@ -188,7 +188,7 @@ typedef struct fl__zoo_block {
 static fl_vars fl__zoo_block_forward(fl_nn_module *m, fl_vars in) {
     const fl__zoo_block *b = fl_nn_user(m);
     const int last = b->n - 1;
-    fl_var *x = in.v[0], *y = fl_nn_chain(m->child, 2 * last, in).v[0];
+    fl_var *x = in.v[0], *y = fl_nn_run_sequence(m->child, 2 * last, in).v[0];
     if (b->downsample) x = fl_nn_forward(b->downsample, x);
     return fl_nn_forward_vars(b->norm[last], FL_VARS(fl_nn_forward(b->conv[last], y), x));
 }
@@ -617,7 +617,7 @@ FL_API fl_nn_module *fl_vision_detr_opt(int depth, fl_vision_detr_opts o) {
          (d->project = fl_nn_add(m, "input_proj", fl_nn_conv2d(channels, o.dim, 1)));
     if (ok && !o.live) fl__detr_freeze(d->body);
     fl_scope_end(&s);
-    return fl_nn_made(m, ok);
+    return fl_nn_finish(m, ok);
 }
 
 /* ---- by name ---- */
@@ -698,7 +698,7 @@ FL_API fl_nn_module *fl_vision_model_opt(const char *name, fl_vision_model_opts 
     case FL__ZOO_MOBILENET: m = fl__zoo_mobilenet(&o); break;
     default: m = fl__zoo_vit_of(e->a[0], e->a[1], e->a[2], patch, &o);
     }
-    return fl_nn_made(m, m != NULL);
+    return fl_nn_finish(m, m != NULL);
 }
 
 /* ---- weights with other libraries' names ---- */
@@ -906,15 +906,15 @@ static bool fl__zoo_read(const char *path, fl_var *param, fl_tensor *buffer, voi
     t = n == 1 ? part[0] : fl_concat(part, n, 0);
     if (!t) return false;
     if (t->ndim == 3 && live->ndim == 3 && t->shape[1] != live->shape[1] && strstr(path, "pos_embedding")) {
-        fl_message(FL_LOG_INFO, "%s: %s is resized from %s to %s", l->path, path, FL_SHAPE_TEXT(t),
-                   FL_SHAPE_TEXT(live));
+        fl_log_message(FL_LOG_INFO, "%s: %s is resized from %s to %s", l->path, path, FL_SHAPE_TEXT(t),
+                       FL_SHAPE_TEXT(live));
         if (!(t = fl__zoo_positions(t, live->shape[1])))
             return fl_fail("fl_vision_load: %s: %s is not a square grid of positions", l->path, path);
     }
     if (!fl_same_shape(t, live) && fl__zoo_is_head(path) && t->ndim == live->ndim &&
         (t->ndim < 2 || t->shape[1] == live->shape[1])) {
-        fl_message(FL_LOG_INFO, "%s: %s %s is not loaded: the network has %" PRId64 " classes", l->path, path,
-                   FL_SHAPE_TEXT(live), live->shape[0]);
+        fl_log_message(FL_LOG_INFO, "%s: %s %s is not loaded: the network has %" PRId64 " classes", l->path, path,
+                       FL_SHAPE_TEXT(live), live->shape[0]);
         return true;
     }
     if (!fl_same_shape(t, live) || t->dtype != live->dtype)
@@ -952,7 +952,7 @@ FL_API int64_t fl_vision_classes(fl_nn_module *m, const char *path, fl_vision_na
     fl_scope s = fl_scope_begin();
     fl__zoo_load l = {.names = names, .path = path, .classes = -1};
     l.file = fl__zoo_open(path);
-    if (!l.file || !fl_nn_named(m, fl__zoo_count, &l))
+    if (!l.file || !fl_nn_visit_tensors(m, fl__zoo_count, &l))
         l.classes = -1;
     else if (l.classes < 0)
         fl_fail("fl_vision_classes: the network has no classification head");
@@ -969,7 +969,7 @@ FL_API bool fl_vision_load(fl_nn_module *m, const char *path, fl_vision_names na
     const bool no_grad = fl_no_grad(true);
     fl__zoo_load l = {.names = names, .path = path};
     l.file = fl__zoo_open(path);
-    bool ok = l.file && fl_nn_named(m, fl__zoo_read, &l);
+    bool ok = l.file && fl_nn_visit_tensors(m, fl__zoo_read, &l);
     for (int64_t i = 0; ok && i < l.n; i++) {
         fl_tensor *t = fl_to(l.pair[i].read, fl_backend_name(l.pair[i].live));
         ok = t && fl_assign(l.pair[i].live, t);

@@ -50,7 +50,7 @@ FL_API void fl_vision_sample_name(fl_data_set *set, int64_t i, char *buf, size_t
 typedef struct fl_vision_objects_opts {
     fl_opts_guard guard_;
     bool masks; /* also return masks u8 [n, h, w], 1 inside the object */
-    int64_t max_pixels; /* largest n h w of a sample's masks; 0 -> FL_VISION_PIXELS */
+    int64_t max_pixels; /* largest n h w of a sample's masks; 0 -> FL_VISION_MAX_PIXELS */
     char _end;
 } fl_vision_objects_opts;
 /* The images of a folder with their objects in coco (borrowed), prepared as for DETR: crowds are left out,
@@ -79,7 +79,7 @@ FL_API fl_data_set *fl_vision_objects_opt(const fl_vision_coco *coco, const char
 
 /* ---- folders ---- */
 
-static bool fl__vision_read_listed(const fl_data_listed *e, fl_data_sample *out, void *user) {
+static bool fl__vision_read_listed(const fl_data_list_entry *e, fl_data_sample *out, void *user) {
     (void)user;
     out->n = 1;
     return (out->t[0] = fl_vision_read_bytes(e->path)) != NULL;
@@ -163,7 +163,7 @@ FL_API const char *fl_vision_synset(const fl_data_set *imagenet, int64_t k) {
 
 /* ---- lists ---- */
 
-static bool fl__vision_read_line(const fl_data_listed *e, fl_data_sample *out, void *user) {
+static bool fl__vision_read_line(const fl_data_list_entry *e, fl_data_sample *out, void *user) {
     char *end = NULL;
     (void)user;
     errno = 0;
@@ -272,7 +272,7 @@ FL_API bool fl_vision_cifar_opt(const char *folder, const char *part, fl_vision_
     fl_scope s = fl_scope_begin();
     fl_vision_arrays read = {0};
     const bool ok = s.depth_ > 0 && fl__cifar_read(c, &read);
-    if (ok) *out = (fl_vision_arrays){fl_promote(&s, read.image), fl_promote(&s, read.label)};
+    if (ok) *out = (fl_vision_arrays){fl_scope_escape(&s, read.image), fl_scope_escape(&s, read.label)};
     fl_scope_end(&s);
     fl_quiet(-1);
     fl_heap_free(c);
@@ -314,7 +314,7 @@ static bool fl__objects_mask(const fl__objects *s, const fl_vision_object *o, co
         return fl_fail("fl_vision_objects: object %lld has a mask of %d x %d, its image is %lld x %lld",
                        (long long)o->id, o->h, o->w, (long long)m->h, (long long)m->w);
     if (!fl_vision_coco_mask(s->coco, &sized, &r)) return false;
-    fl_vision_rle_mask(&r, to);
+    fl_vision_rle_decode(&r, to);
     fl_heap_free(r.run);
     return true;
 }
@@ -372,7 +372,7 @@ FL_API fl_data_set *fl_vision_objects_opt(const fl_vision_coco *coco, const char
     fl__objects *s = fl_heap_alloc(sizeof *s + size);
     if (!s) return NULL;
     *s = (fl__objects){.coco = coco, .folder = (char *)(s + 1), .masks = o.masks,
-                       .max_pixels = o.max_pixels > 0 ? o.max_pixels : FL_VISION_PIXELS};
+                       .max_pixels = o.max_pixels > 0 ? o.max_pixels : FL_VISION_MAX_PIXELS};
     memcpy(s + 1, folder, size);
     s->first = fl_heap_alloc((size_t)(images + 2 + coco->n_object) * sizeof *s->first);
     if (!s->first) {

@@ -4,7 +4,7 @@
    labels and masks, which are transformed together. Random numbers depend on (seed, epoch, sample id) only.
    Names, defaults and semantics are torchvision's (transforms.v2 on u8 tensors).
 
-    fl_vision_step steps[] = {fl_vision_random_crop(32, 4), fl_vision_random_horizontal_flip(0.5)};
+    fl_vision_transform steps[] = {fl_vision_random_crop(32, 4), fl_vision_random_horizontal_flip(0.5)};
     set = fl_vision_batch(set, 64, .steps = steps, .n_steps = 2, .mean = FL_VISION_CIFAR_MEAN,
                           .std = FL_VISION_CIFAR_STD, .seed = 1); */
 #ifndef FL_VISION_TRANSFORMS_H
@@ -24,22 +24,22 @@ typedef struct fl_vision_item {
     fl_tensor *area;   /* f32 [n], of the objects in pixels */
 } fl_vision_item;
 
-typedef struct fl_vision_step fl_vision_step;
+typedef struct fl_vision_transform fl_vision_transform;
 /* Replaces fields of the item by tensors of the innermost scope. Returns false after fl_fail. Must be
    thread-safe. */
-typedef bool (*fl_vision_step_fn)(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng);
-enum { FL_VISION_NUMBERS = 8 };
-struct fl_vision_step {
+typedef bool (*fl_vision_transform_fn)(const fl_vision_transform *s, fl_vision_item *item, fl_rng *rng);
+enum { FL_VISION_TRANSFORM_PARAMS = 8 };
+struct fl_vision_transform {
     const char *name; /* for messages; a literal */
-    fl_vision_step_fn apply;
+    fl_vision_transform_fn apply;
     double p;         /* probability of applying the step */
-    double a[FL_VISION_NUMBERS];  /* parameters */
-    int64_t n[FL_VISION_NUMBERS]; /* integer parameters */
-    const fl_vision_step *inner;  /* n_inner nested steps (random_choice, random_apply), borrowed */
+    double a[FL_VISION_TRANSFORM_PARAMS];  /* parameters */
+    int64_t n[FL_VISION_TRANSFORM_PARAMS]; /* integer parameters */
+    const fl_vision_transform *inner;  /* n_inner nested steps (random_choice, random_apply), borrowed */
     int n_inner;
 };
 /* Applies n steps in order. False after fl_fail. */
-FL_API bool fl_vision_apply(const fl_vision_step *steps, int n, fl_vision_item *item, fl_rng *rng);
+FL_API bool fl_vision_apply(const fl_vision_transform *steps, int n, fl_vision_item *item, fl_rng *rng);
 
 /* ---- sizes ---- */
 
@@ -65,28 +65,28 @@ FL_API fl_tensor *fl_vision_resize_image_opt(fl_tensor *image, int64_t h, int64_
 /* Step: resizes the shorter side to `size` and the longer one in proportion (truncated); both shrink further
    if the longer one would exceed `most` (0: no limit). Boxes and area are scaled, masks by nearest
    neighbour. */
-FL_API fl_vision_step fl_vision_resize(int64_t size, int64_t most, fl_vision_filter filter);
+FL_API fl_vision_transform fl_vision_resize(int64_t size, int64_t most, fl_vision_filter filter);
 /* Step: resizes to h x w. */
-FL_API fl_vision_step fl_vision_resize_to(int64_t h, int64_t w, fl_vision_filter filter);
+FL_API fl_vision_transform fl_vision_resize_to(int64_t h, int64_t w, fl_vision_filter filter);
 /* Step: central crop of size x size; a smaller image is padded with zeros. */
-FL_API fl_vision_step fl_vision_center_crop(int64_t size);
+FL_API fl_vision_transform fl_vision_center_crop(int64_t size);
 /* Step: crop of size x size at a uniform position, after zero padding by `pad`, or more if it is too
    small. */
-FL_API fl_vision_step fl_vision_random_crop(int64_t size, int64_t pad);
+FL_API fl_vision_transform fl_vision_random_crop(int64_t size, int64_t pad);
 /* Step: crop of a fraction U(low, high) of the area (0 -> 0.08, 1) and aspect ratio exp U(log 3 / 4, log 4 /
    3), resized to size x size; after ten samples that do not fit, the largest central crop. */
-FL_API fl_vision_step fl_vision_random_resized_crop(int64_t size, double low, double high,
-                                                    fl_vision_filter filter);
+FL_API fl_vision_transform fl_vision_random_resized_crop(int64_t size, double low, double high,
+                                                         fl_vision_filter filter);
 /* Step: mirrors left and right with probability p. */
-FL_API fl_vision_step fl_vision_random_horizontal_flip(double p);
+FL_API fl_vision_transform fl_vision_random_horizontal_flip(double p);
 /* Step: mirrors top and bottom with probability p. */
-FL_API fl_vision_step fl_vision_random_vertical_flip(double p);
+FL_API fl_vision_transform fl_vision_random_vertical_flip(double p);
 /* Step: pads the four sides with `value`. */
-FL_API fl_vision_step fl_vision_pad(int64_t top, int64_t left, int64_t bottom, int64_t right, double value);
+FL_API fl_vision_transform fl_vision_pad(int64_t top, int64_t left, int64_t bottom, int64_t right, double value);
 /* Step: applies one of n steps (borrowed), chosen uniformly. */
-FL_API fl_vision_step fl_vision_random_choice(const fl_vision_step *steps, int n);
+FL_API fl_vision_transform fl_vision_random_choice(const fl_vision_transform *steps, int n);
 /* Step: applies all n steps (borrowed) with probability p, or none. */
-FL_API fl_vision_step fl_vision_random_apply(const fl_vision_step *steps, int n, double p);
+FL_API fl_vision_transform fl_vision_random_apply(const fl_vision_transform *steps, int n, double p);
 
 /* ---- colour and geometry ---- */
 
@@ -130,34 +130,34 @@ FL_API fl_tensor *fl_vision_adjust_opt(fl_tensor *image, fl_vision_adjustment ho
 FL_API fl_tensor *fl_vision_affine(fl_tensor *image, const double m[6], fl_vision_adjust_opts o);
 
 /* Step: adjusts by v = U(low, high) with probability p. */
-FL_API fl_vision_step fl_vision_adjust_step(fl_vision_adjustment how, double low, double high, double p);
+FL_API fl_vision_transform fl_vision_random_adjust(fl_vision_adjustment how, double low, double high, double p);
 /* Step: brightness, contrast, saturation by U(max(0, 1 - v), 1 + v), hue by U(-v, v), in random order. */
-FL_API fl_vision_step fl_vision_color_jitter(double brightness, double contrast, double saturation,
-                                             double hue);
+FL_API fl_vision_transform fl_vision_color_jitter(double brightness, double contrast, double saturation,
+                                                  double hue);
 /* Step: rotates by U(-degrees, degrees), translates by up to these fractions of the width and height, scales
    by U(low, high) (0 -> 1). Boxes and masks do not change. */
-FL_API fl_vision_step fl_vision_random_affine(double degrees, double translate_x, double translate_y,
-                                              double low, double high);
+FL_API fl_vision_transform fl_vision_random_affine(double degrees, double translate_x, double translate_y,
+                                                   double low, double high);
 /* Step: with probability p fills a rectangle, a fraction U(.02, 1 / 3) of the area with aspect ratio exp
    U(log .3, log 3.3), with `value`, or with uniform noise if value is -1. Like all steps it precedes
    normalisation. */
-FL_API fl_vision_step fl_vision_random_erasing(double p, double value);
+FL_API fl_vision_transform fl_vision_random_erasing(double p, double value);
 /* Step: fills a square around a uniform pixel, clipped to the image, with `value` (arXiv 1708.04552). */
-FL_API fl_vision_step fl_vision_cutout(int64_t side, double value);
+FL_API fl_vision_transform fl_vision_cutout(int64_t side, double value);
 /* Step: torchvision's RandAugment: `changes` of 14 adjustments (0 -> 2), magnitude of 31 levels (0 -> 9). */
-FL_API fl_vision_step fl_vision_rand_augment(int64_t changes, int64_t magnitude);
+FL_API fl_vision_transform fl_vision_rand_augment(int64_t changes, int64_t magnitude);
 /* Step: torchvision's TrivialAugmentWide. */
-FL_API fl_vision_step fl_vision_trivial_augment_wide(void);
+FL_API fl_vision_transform fl_vision_trivial_augment_wide(void);
 /* Step: timm's rand-m9-mstd0.5-inc1, as used by DeiT. */
-FL_API fl_vision_step fl_vision_deit_augment(void);
+FL_API fl_vision_transform fl_vision_deit_augment(void);
 /* Step: AutoAugment's policy for ImageNet (arXiv 1805.09501): one of 25 pairs of adjustments. */
-FL_API fl_vision_step fl_vision_auto_augment(void);
+FL_API fl_vision_transform fl_vision_auto_augment(void);
 /* Step: crop of height and width U{low ... min(side, high)} each, at a uniform position. */
-FL_API fl_vision_step fl_vision_random_size_crop(int64_t low, int64_t high);
+FL_API fl_vision_transform fl_vision_random_size_crop(int64_t low, int64_t high);
 /* Step: DETR's augmentation: flip with probability 1/2; with probability 1/2 a resize to 400, 500 or 600 and
    a random_size_crop(384, 600); then a resize of the shorter side to one of 480, 512, ..., 800 (the longer at
    most 1333). */
-FL_API fl_vision_step fl_vision_detr_augment(void);
+FL_API fl_vision_transform fl_vision_detr_augment(void);
 
 #define FL_VISION_IMAGENET_MEAN {0.485, 0.456, 0.406}
 #define FL_VISION_IMAGENET_STD {0.229, 0.224, 0.225}
@@ -166,7 +166,7 @@ FL_API fl_vision_step fl_vision_detr_augment(void);
 
 typedef struct fl_vision_batch_opts {
     fl_opts_guard guard_;
-    const fl_vision_step *steps; /* n_steps steps, copied (nested steps are borrowed) */
+    const fl_vision_transform *steps; /* n_steps steps, copied (nested steps are borrowed) */
     int n_steps;
     uint64_t seed;               /* for the steps' random numbers */
     bool drop_last;              /* drop an incomplete last batch */
@@ -175,9 +175,9 @@ typedef struct fl_vision_batch_opts {
     bool u8;                     /* u8 pixels instead of f32 (x / 255 - mean) / std */
     bool objects;                /* samples are fl_vision_objects', batches are for fl_vision_detr */
     bool skip_bad;               /* replace a sample that cannot be read or decoded by the next one;
-                                    fl_message reports it once */
+                                    fl_log_message reports it once */
     double mean[4], std[4];      /* of each channel; std 0 -> 1 */
-    int64_t max_pixels;          /* limit for encoded images; 0 -> FL_VISION_PIXELS */
+    int64_t max_pixels;          /* limit for encoded images; 0 -> FL_VISION_MAX_PIXELS */
     char _end;
 } fl_vision_batch_opts;
 /* Decodes, transforms and batches `size` samples of a set (owned). A sample is an image, u8 [c, h, w] or
@@ -194,7 +194,7 @@ typedef struct fl_vision_batch_opts {
 FL_API fl_data_set *fl_vision_batch_opt(fl_data_set *set, int64_t size, fl_vision_batch_opts o);
 /* The number of samples skipped so far by an fl_vision_batch set, or by the one inside a wrapper such as
    fl_data_prefetch. */
-FL_API int64_t fl_vision_bad(fl_data_set *batches);
+FL_API int64_t fl_vision_skipped_samples(fl_data_set *batches);
 
 typedef struct fl_vision_mixup_opts {
     fl_opts_guard guard_;
@@ -216,7 +216,7 @@ FL_API fl_data_set *fl_vision_mixup_opt(fl_data_set *set, int64_t classes, fl_vi
 /* Repeated augmentation (DeiT's RASampler) of a set (owned): shuffles each epoch, repeats every sample
    `times` in a row, and deals them round-robin to ranks, floor(n / 256) 256 / ranks to each (n / ranks if n <
    256). Each repetition has its own random numbers. NULL after fl_fail. */
-FL_API fl_data_set *fl_vision_repeated(fl_data_set *set, int64_t times, uint64_t seed, int rank, int ranks);
+FL_API fl_data_set *fl_vision_repeated_augmentation(fl_data_set *set, int64_t times, uint64_t seed, int rank, int ranks);
 
 #ifdef __cplusplus
 }
@@ -238,7 +238,7 @@ FL_API fl_data_set *fl_vision_repeated(fl_data_set *set, int64_t times, uint64_t
 
 /* ---- lists of steps ---- */
 
-FL_API bool fl_vision_apply(const fl_vision_step *steps, int n, fl_vision_item *item, fl_rng *rng) {
+FL_API bool fl_vision_apply(const fl_vision_transform *steps, int n, fl_vision_item *item, fl_rng *rng) {
     if (!item || !item->image || (n && !steps))
         return fl_fail("fl_vision_apply: item, image or steps is NULL");
     fl_vision_pixels p;
@@ -278,8 +278,8 @@ static double fl__vision_clamp_level(double v, double low) {
     return v > low ? fmin(v, 255) : low;
 }
 
-static fl_vision_step fl__vision_step_of(const char *name, fl_vision_step_fn apply, double p) {
-    return (fl_vision_step){.name = name, .apply = apply, .p = p};
+static fl_vision_transform fl__vision_step_of(const char *name, fl_vision_transform_fn apply, double p) {
+    return (fl_vision_transform){.name = name, .apply = apply, .p = p};
 }
 
 /* ---- annotations of an image ---- */
@@ -460,14 +460,14 @@ FL_API fl_tensor *fl_vision_resize_image_opt(fl_tensor *image, int64_t h, int64_
     const double box[] = {(double)(float)o.box[0], (double)(float)o.box[1], /* floats in Pillow too */
                           whole ? (double)x.h : (double)(float)o.box[2],
                           whole ? (double)x.w : (double)(float)o.box[3]};
-    if (h < 1 || w < 1 || h > FL_VISION_SIDE || w > FL_VISION_SIDE || x.h < 1 || x.w < 1 ||
+    if (h < 1 || w < 1 || h > FL_VISION_MAX_SIDE || w > FL_VISION_MAX_SIDE || x.h < 1 || x.w < 1 ||
         o.filter > FL_VISION_LANCZOS ||
         !(box[0] >= 0 && box[1] >= 0 && box[2] > box[0] && box[3] > box[1] && box[2] <= (double)x.h &&
           box[3] <= (double)x.w)) {
         fl_fail("fl_vision_resize_image: got size %lld x %lld, box %g, %g, %g, %g of an image %s, filter %d; "
                 "expected sides of 1 to %d, a box y0 < y1, x0 < x1 inside the image, filter 0 to %d",
                 (long long)h, (long long)w, box[0], box[1], box[2], box[3], FL_SHAPE_TEXT(image),
-                (int)o.filter, FL_VISION_SIDE, (int)FL_VISION_LANCZOS);
+                (int)o.filter, FL_VISION_MAX_SIDE, (int)FL_VISION_LANCZOS);
         return NULL;
     }
     fl_tensor *t = fl_vision_image(x.c, h, w, &y);
@@ -482,7 +482,7 @@ static bool fl__vision_resize_item(fl_vision_item *item, int64_t h, int64_t w, f
            fl__vision_move_masks(item, h, w, 0, (double)H / (double)h, 0, (double)W / (double)w);
 }
 
-static bool fl__vision_resize(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+static bool fl__vision_resize(const fl_vision_transform *s, fl_vision_item *item, fl_rng *rng) {
     (void)rng;
     const int64_t h = item->image->shape[1], w = item->image->shape[2], size = s->n[0], most = s->n[1];
     if (!size) return fl__vision_resize_item(item, s->n[3], s->n[4], (fl_vision_filter)s->n[2]);
@@ -494,14 +494,14 @@ static bool fl__vision_resize(const fl_vision_step *s, fl_vision_item *item, fl_
                                   (fl_vision_filter)s->n[2]);
 }
 
-FL_API fl_vision_step fl_vision_resize(int64_t size, int64_t most, fl_vision_filter filter) {
-    return (fl_vision_step){.name = "resize", .apply = fl__vision_resize, .p = 1,
-                            .n = {fl__vision_clamp_side(size), fl__vision_clamp_side(most), filter}};
+FL_API fl_vision_transform fl_vision_resize(int64_t size, int64_t most, fl_vision_filter filter) {
+    return (fl_vision_transform){.name = "resize", .apply = fl__vision_resize, .p = 1,
+                                 .n = {fl__vision_clamp_side(size), fl__vision_clamp_side(most), filter}};
 }
 
-FL_API fl_vision_step fl_vision_resize_to(int64_t h, int64_t w, fl_vision_filter filter) {
-    return (fl_vision_step){.name = "resize", .apply = fl__vision_resize, .p = 1,
-                            .n = {0, 0, filter, fl__vision_clamp_side(h), fl__vision_clamp_side(w)}};
+FL_API fl_vision_transform fl_vision_resize_to(int64_t h, int64_t w, fl_vision_filter filter) {
+    return (fl_vision_transform){.name = "resize", .apply = fl__vision_resize, .p = 1,
+                                 .n = {0, 0, filter, fl__vision_clamp_side(h), fl__vision_clamp_side(w)}};
 }
 
 /* ---- crops, flips, padding ---- */
@@ -553,7 +553,7 @@ static bool fl__vision_crop(fl_vision_item *item, int64_t y, int64_t x, int64_t 
            fl__vision_move_boxes(item, one, shift, none, h, w, true);
 }
 
-static bool fl__vision_random_crop(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+static bool fl__vision_random_crop(const fl_vision_transform *s, fl_vision_item *item, fl_rng *rng) {
     const int64_t size = s->n[0], pad = s->n[1];
     const int64_t h = item->image->shape[1] + 2 * pad, w = item->image->shape[2] + 2 * pad;
     const int64_t more_h = size > h ? size - h : 0, more_w = size > w ? size - w : 0;
@@ -562,12 +562,12 @@ static bool fl__vision_random_crop(const fl_vision_step *s, fl_vision_item *item
     return fl__vision_crop(item, y - pad - more_h, x - pad - more_w, size, size, 0);
 }
 
-FL_API fl_vision_step fl_vision_random_crop(int64_t size, int64_t pad) {
-    return (fl_vision_step){.name = "random_crop", .apply = fl__vision_random_crop, .p = 1,
-                            .n = {fl__vision_clamp_side(size), fl__vision_clamp_side(pad)}};
+FL_API fl_vision_transform fl_vision_random_crop(int64_t size, int64_t pad) {
+    return (fl_vision_transform){.name = "random_crop", .apply = fl__vision_random_crop, .p = 1,
+                                 .n = {fl__vision_clamp_side(size), fl__vision_clamp_side(pad)}};
 }
 
-static bool fl__vision_center_crop(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+static bool fl__vision_center_crop(const fl_vision_transform *s, fl_vision_item *item, fl_rng *rng) {
     (void)rng;
     const int64_t size = s->n[0], h = item->image->shape[1], w = item->image->shape[2];
     /* a smaller image is padded first; if the padding is odd, the larger half comes after it */
@@ -577,13 +577,13 @@ static bool fl__vision_center_crop(const fl_vision_step *s, fl_vision_item *item
     return fl__vision_crop(item, (int64_t)nearbyint(y) - top, (int64_t)nearbyint(x) - left, size, size, 0);
 }
 
-FL_API fl_vision_step fl_vision_center_crop(int64_t size) {
-    return (fl_vision_step){.name = "center_crop", .apply = fl__vision_center_crop, .p = 1,
-                            .n = {fl__vision_clamp_side(size)}};
+FL_API fl_vision_transform fl_vision_center_crop(int64_t size) {
+    return (fl_vision_transform){.name = "center_crop", .apply = fl__vision_center_crop, .p = 1,
+                                 .n = {fl__vision_clamp_side(size)}};
 }
 
 /* Samples the region of a random resized crop of h x w pixels: y, x, h, w. */
-static void fl__vision_sample_region(const fl_vision_step *s, fl_rng *rng, int64_t h, int64_t w,
+static void fl__vision_sample_region(const fl_vision_transform *s, fl_rng *rng, int64_t h, int64_t w,
                                      int64_t out[4]) {
     const double low = log(3.0 / 4.0), high = log(4.0 / 3.0), area = (double)(h * w);
     for (int t = 0; t < 10; t++) {
@@ -602,23 +602,23 @@ static void fl__vision_sample_region(const fl_vision_step *s, fl_rng *rng, int64
     out[0] = (h - out[2]) / 2, out[1] = (w - out[3]) / 2;
 }
 
-static bool fl__vision_random_resized_crop(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+static bool fl__vision_random_resized_crop(const fl_vision_transform *s, fl_vision_item *item, fl_rng *rng) {
     int64_t part[4];
     fl__vision_sample_region(s, rng, item->image->shape[1], item->image->shape[2], part);
     return fl__vision_crop(item, part[0], part[1], part[2], part[3], 0) &&
            fl__vision_resize_item(item, s->n[0], s->n[0], (fl_vision_filter)s->n[2]);
 }
 
-FL_API fl_vision_step fl_vision_random_resized_crop(int64_t size, double low, double high,
-                                                    fl_vision_filter filter) {
-    return (fl_vision_step){.name = "random_resized_crop",
-                            .apply = fl__vision_random_resized_crop,
-                            .p = 1,
-                            .n = {fl__vision_clamp_side(size), 0, filter},
-                            .a = {low ? low : 0.08, high ? high : 1}};
+FL_API fl_vision_transform fl_vision_random_resized_crop(int64_t size, double low, double high,
+                                                         fl_vision_filter filter) {
+    return (fl_vision_transform){.name = "random_resized_crop",
+                                 .apply = fl__vision_random_resized_crop,
+                                 .p = 1,
+                                 .n = {fl__vision_clamp_side(size), 0, filter},
+                                 .a = {low ? low : 0.08, high ? high : 1}};
 }
 
-static bool fl__vision_flip(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+static bool fl__vision_flip(const fl_vision_transform *s, fl_vision_item *item, fl_rng *rng) {
     (void)rng;
     const bool rows = s->n[0];
     fl_vision_pixels from, to;
@@ -638,15 +638,15 @@ static bool fl__vision_flip(const fl_vision_step *s, fl_vision_item *item, fl_rn
            fl__vision_move_boxes(item, one, none, mirror, to.h, to.w, false);
 }
 
-FL_API fl_vision_step fl_vision_random_horizontal_flip(double p) {
+FL_API fl_vision_transform fl_vision_random_horizontal_flip(double p) {
     return fl__vision_step_of("random_horizontal_flip", fl__vision_flip, p);
 }
 
-FL_API fl_vision_step fl_vision_random_vertical_flip(double p) {
-    return (fl_vision_step){.name = "random_vertical_flip", .apply = fl__vision_flip, .p = p, .n = {1}};
+FL_API fl_vision_transform fl_vision_random_vertical_flip(double p) {
+    return (fl_vision_transform){.name = "random_vertical_flip", .apply = fl__vision_flip, .p = p, .n = {1}};
 }
 
-static bool fl__vision_size_crop(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+static bool fl__vision_size_crop(const fl_vision_transform *s, fl_vision_item *item, fl_rng *rng) {
     int64_t size[2];
     for (int d = 0; d < 2; d++) {
         const int64_t side = item->image->shape[1 + d], low = side < s->n[0] ? side : s->n[0];
@@ -657,61 +657,61 @@ static bool fl__vision_size_crop(const fl_vision_step *s, fl_vision_item *item, 
     return fl__vision_crop(item, y, x, size[0], size[1], 0);
 }
 
-FL_API fl_vision_step fl_vision_random_size_crop(int64_t low, int64_t high) {
-    return (fl_vision_step){
+FL_API fl_vision_transform fl_vision_random_size_crop(int64_t low, int64_t high) {
+    return (fl_vision_transform){
         .name = "random_size_crop", .apply = fl__vision_size_crop, .p = 1,
         .n = {fl__vision_clamp_side(low), fl__vision_clamp_side(high)}};
 }
 
-static bool fl__vision_detr_augment(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+static bool fl__vision_detr_augment(const fl_vision_transform *s, fl_vision_item *item, fl_rng *rng) {
     (void)s;
     const int64_t first = 400 + 100 * fl__vision_between(rng, 0, 2),
                   last = 480 + 32 * fl__vision_between(rng, 0, 10);
     const bool cropped = fl_rng_uniform(rng) < 0.5;
-    const fl_vision_step steps[] = {fl_vision_random_horizontal_flip(0.5),
-                                    fl_vision_resize(last, 1333, FL_VISION_BILINEAR),
-                                    fl_vision_resize(first, 0, FL_VISION_BILINEAR),
-                                    fl_vision_random_size_crop(384, 600)};
+    const fl_vision_transform steps[] = {fl_vision_random_horizontal_flip(0.5),
+                                         fl_vision_resize(last, 1333, FL_VISION_BILINEAR),
+                                         fl_vision_resize(first, 0, FL_VISION_BILINEAR),
+                                         fl_vision_random_size_crop(384, 600)};
     return fl_vision_apply(steps, 1, item, rng) && (!cropped || fl_vision_apply(steps + 2, 2, item, rng)) &&
            fl_vision_apply(steps + 1, 1, item, rng);
 }
 
-FL_API fl_vision_step fl_vision_detr_augment(void) {
+FL_API fl_vision_transform fl_vision_detr_augment(void) {
     return fl__vision_step_of("detr_augment", fl__vision_detr_augment, 1);
 }
 
-static bool fl__vision_pad(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+static bool fl__vision_pad(const fl_vision_transform *s, fl_vision_item *item, fl_rng *rng) {
     (void)rng;
     const int64_t h = item->image->shape[1] + s->n[0] + s->n[2],
                   w = item->image->shape[2] + s->n[1] + s->n[3];
     return fl__vision_crop(item, -s->n[0], -s->n[1], h, w, (int)s->a[0]);
 }
 
-FL_API fl_vision_step fl_vision_pad(int64_t top, int64_t left, int64_t bottom, int64_t right, double value) {
-    return (fl_vision_step){.name = "pad", .apply = fl__vision_pad, .p = 1,
-                            .a = {fl__vision_clamp_level(value, 0)},
-                            .n = {fl__vision_clamp_side(top), fl__vision_clamp_side(left),
-                                  fl__vision_clamp_side(bottom), fl__vision_clamp_side(right)}};
+FL_API fl_vision_transform fl_vision_pad(int64_t top, int64_t left, int64_t bottom, int64_t right, double value) {
+    return (fl_vision_transform){.name = "pad", .apply = fl__vision_pad, .p = 1,
+                                 .a = {fl__vision_clamp_level(value, 0)},
+                                 .n = {fl__vision_clamp_side(top), fl__vision_clamp_side(left),
+                                       fl__vision_clamp_side(bottom), fl__vision_clamp_side(right)}};
 }
 
-static bool fl__vision_choice(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+static bool fl__vision_choice(const fl_vision_transform *s, fl_vision_item *item, fl_rng *rng) {
     if (s->n_inner < 1 || !s->inner)
         return fl_fail("fl_vision_random_choice: got %d steps%s, expected at least 1", s->n_inner,
                        s->inner ? "" : " at NULL");
     return fl_vision_apply(s->inner + fl__vision_between(rng, 0, s->n_inner - 1), 1, item, rng);
 }
 
-static bool fl__vision_all(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+static bool fl__vision_all(const fl_vision_transform *s, fl_vision_item *item, fl_rng *rng) {
     return fl_vision_apply(s->inner, s->n_inner, item, rng);
 }
 
-FL_API fl_vision_step fl_vision_random_choice(const fl_vision_step *steps, int n) {
-    return (fl_vision_step){
+FL_API fl_vision_transform fl_vision_random_choice(const fl_vision_transform *steps, int n) {
+    return (fl_vision_transform){
         .name = "random_choice", .apply = fl__vision_choice, .p = 1, .inner = steps, .n_inner = n};
 }
 
-FL_API fl_vision_step fl_vision_random_apply(const fl_vision_step *steps, int n, double p) {
-    return (fl_vision_step){
+FL_API fl_vision_transform fl_vision_random_apply(const fl_vision_transform *steps, int n, double p) {
+    return (fl_vision_transform){
         .name = "random_apply", .apply = fl__vision_all, .p = p, .inner = steps, .n_inner = n};
 }
 
@@ -950,17 +950,17 @@ FL_API fl_tensor *fl_vision_adjust_opt(fl_tensor *image, fl_vision_adjustment ho
 
 /* ---- random adjustments ---- */
 
-static bool fl__vision_adjust_random(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+static bool fl__vision_adjust_random(const fl_vision_transform *s, fl_vision_item *item, fl_rng *rng) {
     return (item->image = fl_vision_adjust(item->image, (fl_vision_adjustment)s->n[0],
                                            fl__vision_uniform(rng, s->a[0], s->a[1]))) != NULL;
 }
 
-FL_API fl_vision_step fl_vision_adjust_step(fl_vision_adjustment how, double low, double high, double p) {
-    return (fl_vision_step){
+FL_API fl_vision_transform fl_vision_random_adjust(fl_vision_adjustment how, double low, double high, double p) {
+    return (fl_vision_transform){
         .name = "change", .apply = fl__vision_adjust_random, .p = p, .n = {how}, .a = {low, high}};
 }
 
-static bool fl__vision_jitter(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+static bool fl__vision_jitter(const fl_vision_transform *s, fl_vision_item *item, fl_rng *rng) {
     static const fl_vision_adjustment how[] = {FL_VISION_BRIGHTNESS, FL_VISION_CONTRAST, FL_VISION_SATURATION,
                                                FL_VISION_HUE};
     int order[] = {0, 1, 2, 3};
@@ -979,13 +979,13 @@ static bool fl__vision_jitter(const fl_vision_step *s, fl_vision_item *item, fl_
     return item->image != NULL;
 }
 
-FL_API fl_vision_step fl_vision_color_jitter(double brightness, double contrast, double saturation,
-                                             double hue) {
-    return (fl_vision_step){.name = "color_jitter", .apply = fl__vision_jitter, .p = 1,
-                            .a = {brightness, contrast, saturation, hue}};
+FL_API fl_vision_transform fl_vision_color_jitter(double brightness, double contrast, double saturation,
+                                                  double hue) {
+    return (fl_vision_transform){.name = "color_jitter", .apply = fl__vision_jitter, .p = 1,
+                                 .a = {brightness, contrast, saturation, hue}};
 }
 
-static bool fl__vision_affine_random(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+static bool fl__vision_affine_random(const fl_vision_transform *s, fl_vision_item *item, fl_rng *rng) {
     double m[6];
     const double h = (double)item->image->shape[1], w = (double)item->image->shape[2];
     const double angle = fl__vision_uniform(rng, -s->a[0], s->a[0]);
@@ -995,10 +995,10 @@ static bool fl__vision_affine_random(const fl_vision_step *s, fl_vision_item *it
     return (item->image = fl_vision_affine(item->image, m, (fl_vision_adjust_opts){.size = 0})) != NULL;
 }
 
-FL_API fl_vision_step fl_vision_random_affine(double degrees, double translate_x, double translate_y,
-                                              double low, double high) {
-    return (fl_vision_step){.name = "random_affine", .apply = fl__vision_affine_random, .p = 1,
-                            .a = {degrees, translate_x, translate_y, low ? low : 1, high ? high : 1}};
+FL_API fl_vision_transform fl_vision_random_affine(double degrees, double translate_x, double translate_y,
+                                                   double low, double high) {
+    return (fl_vision_transform){.name = "random_affine", .apply = fl__vision_affine_random, .p = 1,
+                                 .a = {degrees, translate_x, translate_y, low ? low : 1, high ? high : 1}};
 }
 
 static void fl__vision_fill(const fl_vision_pixels *x, int64_t y0, int64_t x0, int64_t h, int64_t w,
@@ -1012,7 +1012,7 @@ static void fl__vision_fill(const fl_vision_pixels *x, int64_t y0, int64_t x0, i
     }
 }
 
-static bool fl__vision_erase(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+static bool fl__vision_erase(const fl_vision_transform *s, fl_vision_item *item, fl_rng *rng) {
     fl_vision_pixels x;
     if (!fl__vision_copy_image(item, &x)) return false;
     for (int t = 0; t < 10; t++) {
@@ -1027,12 +1027,12 @@ static bool fl__vision_erase(const fl_vision_step *s, fl_vision_item *item, fl_r
     return true;
 }
 
-FL_API fl_vision_step fl_vision_random_erasing(double p, double value) {
-    return (fl_vision_step){.name = "random_erasing", .apply = fl__vision_erase, .p = p,
-                            .a = {fl__vision_clamp_level(value, -1)}};
+FL_API fl_vision_transform fl_vision_random_erasing(double p, double value) {
+    return (fl_vision_transform){.name = "random_erasing", .apply = fl__vision_erase, .p = p,
+                                 .a = {fl__vision_clamp_level(value, -1)}};
 }
 
-static bool fl__vision_cutout(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+static bool fl__vision_cutout(const fl_vision_transform *s, fl_vision_item *item, fl_rng *rng) {
     fl_vision_pixels x;
     if (!fl__vision_copy_image(item, &x)) return false;
     const int64_t side = s->n[0], cy = fl__vision_between(rng, 0, x.h - 1),
@@ -1041,9 +1041,9 @@ static bool fl__vision_cutout(const fl_vision_step *s, fl_vision_item *item, fl_
     return true;
 }
 
-FL_API fl_vision_step fl_vision_cutout(int64_t side, double value) {
-    return (fl_vision_step){.name = "cutout", .apply = fl__vision_cutout, .p = 1,
-                            .n = {fl__vision_clamp_side(side)}, .a = {fl__vision_clamp_level(value, 0)}};
+FL_API fl_vision_transform fl_vision_cutout(int64_t side, double value) {
+    return (fl_vision_transform){.name = "cutout", .apply = fl__vision_cutout, .p = 1,
+                                 .n = {fl__vision_clamp_side(side)}, .a = {fl__vision_clamp_level(value, 0)}};
 }
 
 /* ---- augmentation policies: adjustments by a magnitude m in [0, 1] ---- */
@@ -1103,7 +1103,7 @@ static bool fl__vision_apply_policy(fl_vision_item *item, fl_rng *rng, int schem
     return (item->image = fl_vision_adjust_opt(item->image, p->how, v, o)) != NULL;
 }
 
-static bool fl__vision_augment(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+static bool fl__vision_augment(const fl_vision_transform *s, fl_vision_item *item, fl_rng *rng) {
     const int scheme = (int)s->n[0];
     const bool deit = scheme == FL__DEIT;
     bool ok = true;
@@ -1154,7 +1154,7 @@ static const fl__vision_subpolicy fl__vision_auto_policies[25][2] = {
     {{FL_VISION_EQUALIZE, .8, 0}, {FL_VISION_EQUALIZE, .6, 0}},
 };
 
-static bool fl__vision_auto_augment(const fl_vision_step *s, fl_vision_item *item, fl_rng *rng) {
+static bool fl__vision_auto_augment(const fl_vision_transform *s, fl_vision_item *item, fl_rng *rng) {
     (void)s;
     const fl__vision_subpolicy *pair = fl__vision_auto_policies[fl__vision_between(rng, 0, 24)];
     for (int i = 0; i < 2; i++) {
@@ -1167,25 +1167,25 @@ static bool fl__vision_auto_augment(const fl_vision_step *s, fl_vision_item *ite
     return true;
 }
 
-FL_API fl_vision_step fl_vision_auto_augment(void) {
+FL_API fl_vision_transform fl_vision_auto_augment(void) {
     return fl__vision_step_of("auto_augment", fl__vision_auto_augment, 1);
 }
 
-FL_API fl_vision_step fl_vision_rand_augment(int64_t changes, int64_t magnitude) {
-    return (fl_vision_step){.name = "rand_augment",
-                            .apply = fl__vision_augment,
-                            .p = 1,
-                            .n = {FL__RAND, changes ? changes : 2},
-                            .a = {(double)fl__vision_clamp_side(magnitude ? magnitude : 9)}};
+FL_API fl_vision_transform fl_vision_rand_augment(int64_t changes, int64_t magnitude) {
+    return (fl_vision_transform){.name = "rand_augment",
+                                 .apply = fl__vision_augment,
+                                 .p = 1,
+                                 .n = {FL__RAND, changes ? changes : 2},
+                                 .a = {(double)fl__vision_clamp_side(magnitude ? magnitude : 9)}};
 }
 
-FL_API fl_vision_step fl_vision_trivial_augment_wide(void) {
-    return (fl_vision_step){
+FL_API fl_vision_transform fl_vision_trivial_augment_wide(void) {
+    return (fl_vision_transform){
         .name = "trivial_augment_wide", .apply = fl__vision_augment, .p = 1, .n = {FL__TRIVIAL, 1}};
 }
 
-FL_API fl_vision_step fl_vision_deit_augment(void) {
-    return (fl_vision_step){.name = "deit_augment", .apply = fl__vision_augment, .p = 1, .n = {FL__DEIT, 2}};
+FL_API fl_vision_transform fl_vision_deit_augment(void) {
+    return (fl_vision_transform){.name = "deit_augment", .apply = fl__vision_augment, .p = 1, .n = {FL__DEIT, 2}};
 }
 
 /* ---- batches ---- */
@@ -1240,7 +1240,7 @@ static void fl__vision_write_image(const fl__vision_batches *b, const fl_vision_
 /* Decodes and resizes only the region of a random resized crop. */
 static fl_tensor *fl__vision_decode_region(const fl__vision_batches *b, fl_tensor *bytes, const char *name,
                                            fl_rng *rng) {
-    const fl_vision_step *s = b->o.steps;
+    const fl_vision_transform *s = b->o.steps;
     fl_vision_info info;
     int64_t part[4];
     const size_t n = (size_t)fl_numel(bytes);
@@ -1298,7 +1298,7 @@ static bool fl__vision_report_bad(fl__vision_batches *b, fl_data_set *inner, int
         b->bad[b->n_bad++] = id;
     pthread_mutex_unlock(&b->lock);
     fl_vision_sample_name(inner, i, name, sizeof name);
-    if (!known && noted) fl_message(FL_LOG_WARN, "%s is left out: %s", name, fl_error());
+    if (!known && noted) fl_log_message(FL_LOG_WARN, "%s is left out: %s", name, fl_error());
     if (noted) fl_error_clear();
     return noted;
 }
@@ -1317,7 +1317,7 @@ static bool fl__vision_next_good(fl_data_set *self, int64_t i, fl_data_sample *o
     return fl_fail("fl_vision_batch: all %lld samples are bad", (long long)n);
 }
 
-FL_API int64_t fl_vision_bad(fl_data_set *batches) {
+FL_API int64_t fl_vision_skipped_samples(fl_data_set *batches) {
     while (batches && batches->get != fl__vision_batch_get) batches = fl_data_inner(batches, 0);
     if (!batches) return 0;
     fl__vision_batches *b = batches->user;
@@ -1438,7 +1438,7 @@ static bool fl__vision_objects_get(fl_data_set *self, int64_t begin, int64_t n, 
         ok = fl__vision_next_good(self, begin + k, &one[k], &x[k]) && fl__vision_objects_ok(&one[k], &x[k]);
     fl_data_sample made = {0};
     ok = ok && fl__vision_pad_batch(b, one, x, n, &made);
-    for (int k = 0; ok && k < made.n; k++) ok = fl_promote(&s, made.t[k]) != NULL;
+    for (int k = 0; ok && k < made.n; k++) ok = fl_scope_escape(&s, made.t[k]) != NULL;
     fl_scope_end(&s);
     fl_heap_free(one);
     if (ok) *out = made;
@@ -1463,7 +1463,7 @@ static bool fl__vision_batch_get(fl_data_set *self, int64_t i, fl_data_sample *o
             c = x.c, h = x.h, w = x.w;
             ok = c <= 4 ||
                  fl_fail("fl_vision_batch: got images of %lld channels, expected at most 4", (long long)c);
-            batch = ok ? fl_promote(&s, fl_data_host_tensor(FL_SHAPE(n, h, w, c), b->o.u8 ? FL_U8 : FL_F32))
+            batch = ok ? fl_scope_escape(&s, fl_data_host_tensor(FL_SHAPE(n, h, w, c), b->o.u8 ? FL_U8 : FL_F32))
                        : NULL;
             ok = batch != NULL;
         }
@@ -1476,7 +1476,7 @@ static bool fl__vision_batch_get(fl_data_set *self, int64_t i, fl_data_sample *o
             fl__vision_write_image(
                 b, &x, (char *)fl_data(batch) + k * c * h * w * (b->o.u8 ? 1 : (int64_t)sizeof(float)));
         ok = ok && fl__vision_stack(&made, &one, k, n);
-        for (int f = 1; ok && !k && f < made.n; f++) ok = fl_promote(&s, made.t[f]) != NULL;
+        for (int f = 1; ok && !k && f < made.n; f++) ok = fl_scope_escape(&s, made.t[f]) != NULL;
         fl_scope_end(&s);
         if (!ok) return false;
     }
@@ -1495,7 +1495,7 @@ FL_API fl_data_set *fl_vision_batch_opt(fl_data_set *set, int64_t size, fl_visio
              fl_fail("fl_vision_batch: channel %d: mean %g, std %g, expected finite, std >= 0", k, o.mean[k],
                      o.std[k]);
     fl__vision_batches *b = ok ? fl_heap_alloc(sizeof *b) : NULL;
-    fl_vision_step *steps = b ? fl_heap_alloc((size_t)o.n_steps * sizeof *steps + 1) : NULL;
+    fl_vision_transform *steps = b ? fl_heap_alloc((size_t)o.n_steps * sizeof *steps + 1) : NULL;
     if (!steps) {
         fl_heap_free(b);
         fl_data_free(set);
@@ -1666,10 +1666,10 @@ static bool fl__vision_repeat_arrange(fl_data_set *self, int64_t epoch) {
     return true;
 }
 
-FL_API fl_data_set *fl_vision_repeated(fl_data_set *set, int64_t times, uint64_t seed, int rank, int ranks) {
-    bool ok = set || fl_fail("fl_vision_repeated: the set is NULL");
+FL_API fl_data_set *fl_vision_repeated_augmentation(fl_data_set *set, int64_t times, uint64_t seed, int rank, int ranks) {
+    bool ok = set || fl_fail("fl_vision_repeated_augmentation: the set is NULL");
     if (ok && !(times > 0 && rank >= 0 && rank < ranks))
-        ok = fl_fail("fl_vision_repeated: got %lld times, rank %d of %d, expected times > 0, 0 <= rank < "
+        ok = fl_fail("fl_vision_repeated_augmentation: got %lld times, rank %d of %d, expected times > 0, 0 <= rank < "
                      "ranks", (long long)times, rank, ranks);
     fl__vision_repeat *r = ok ? fl_heap_alloc(sizeof *r) : NULL;
     if (!r) {

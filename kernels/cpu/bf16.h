@@ -27,7 +27,7 @@ FL_API bool fl_cpu_set_bf16(const char *way);
 FL_API const char *fl_cpu_bf16(void);
 /* The name that the last product used; NULL if none was allowed to round so far. Checkpoints save it: another
    one gives other bits. */
-FL_API const char *fl_cpu_bf16_taken(void);
+FL_API const char *fl_cpu_bf16_used(void);
 #ifdef __cplusplus
 }
 #endif
@@ -118,7 +118,7 @@ static FL__COLD int fl__bf16_from_env(void) {
     const char *name = getenv("FL_CPU_BF16");
     int way = name ? fl__bf16_by_name(name) : FL__WAY_MEASURED;
     if (way < 0)
-        fl_message(FL_LOG_WARN, "FL_CPU_BF16=%s is unknown or unavailable here: measuring instead", name);
+        fl_log_message(FL_LOG_WARN, "FL_CPU_BF16=%s is unknown or unavailable here: measuring instead", name);
     if (way < 0) way = FL__WAY_MEASURED;
     __atomic_store_n(&fl__bf16_setting, way, __ATOMIC_RELAXED);
     return way;
@@ -150,15 +150,15 @@ FL_API bool fl_cpu_set_bf16(const char *way) {
 
 FL_API const char *fl_cpu_bf16(void) { return fl__bf16_names[fl__bf16_way()]; }
 
-FL_API const char *fl_cpu_bf16_taken(void) {
+FL_API const char *fl_cpu_bf16_used(void) {
     const int way = __atomic_load_n(&fl__bf16_last, __ATOMIC_RELAXED) - 1;
     return way < 0 ? NULL : fl__bf16_names[way];
 }
 
 static FL__COLD void fl__bf16_log(int way) {
     __atomic_store_n(&fl__bf16_last, way + 1, __ATOMIC_RELAXED);
-    fl_message(FL_LOG_INFO, "products that may round to bf16 use '%s' (%s)", fl__bf16_names[way],
-               fl__bf16_setting == FL__WAY_MEASURED ? "measured; FL_CPU_BF16 sets it" : "as set");
+    fl_log_message(FL_LOG_INFO, "products that may round to bf16 use '%s' (%s)", fl__bf16_names[way],
+                   fl__bf16_setting == FL__WAY_MEASURED ? "measured; FL_CPU_BF16 sets it" : "as set");
 }
 
 /* Tensors of bf16 need no permission: values that came from bf16 lose nothing when they are rounded again. */

@@ -66,7 +66,7 @@ static const fl__loop fl__hot_loops[FL__FORMULAS][FL_PROGRAM_DA_DB + 1][FL__VARI
 #undef FL__GRAD_NUM
 #undef FL__GRAD_ANY
 #undef FL__GRAD_CMP
-#define FL_PRIMITIVE_WORDS_END
+#define FL_PRIMITIVES_END
 #include "../fl_primitives.h"
 
 /* The primitive of an op, plus 1; 0: none. */

@@ -12,7 +12,7 @@ extern "C" {
      NULL                             chosen by size again
    Returns false, and changes nothing, for any other name. The environment variable FL_CPU_FORCE applies until
    the first call. Call it while no other thread computes. */
-FL_API bool fl_cpu_force(const char *algorithm);
+FL_API bool fl_cpu_force_algorithm(const char *algorithm);
 #ifdef __cplusplus
 }
 #endif
@@ -39,10 +39,10 @@ static int fl__algorithm_by_name(const char *name) {
     return -1;
 }
 
-FL_API bool fl_cpu_force(const char *algorithm) {
+FL_API bool fl_cpu_force_algorithm(const char *algorithm) {
     const int i = fl__algorithm_by_name(algorithm);
     if (i < 0)
-        return fl_err_false("fl_cpu_force: no algorithm '%s'; known: direct, im2col, winograd, tiles",
+        return fl_err_false("fl_cpu_force_algorithm: no algorithm '%s'; known: direct, im2col, winograd, tiles",
                             algorithm);
     __atomic_store_n(&fl__force, i, __ATOMIC_RELAXED);
     return true;
@@ -52,7 +52,7 @@ static FL__COLD void fl__force_from_env(void) {
     const char *name = getenv("FL_CPU_FORCE");
     const int i = fl__algorithm_by_name(name);
     if (i < 0)
-        fl_message(FL_LOG_WARN, "FL_CPU_FORCE=%s is ignored; known: direct, im2col, winograd, tiles", name);
+        fl_log_message(FL_LOG_WARN, "FL_CPU_FORCE=%s is ignored; known: direct, im2col, winograd, tiles", name);
     __atomic_store_n(&fl__force, i < 0 ? 0 : i, __ATOMIC_RELAXED);
 }
 

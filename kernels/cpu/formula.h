@@ -98,11 +98,11 @@ static void fl__executor_block(const fl__executor *e, char *const place[], int64
     /* Outputs that are inputs are copied aside first: another output may be the same memory. */
     const size_t bytes = (size_t)n * (size_t)e->size;
     for (int i = 0; i < f->n_out; i++)
-        if (f->out[i] < FL_FORMULA_INPUTS) memcpy(place[FL_FORMULA_PLACES + i], place[f->out[i]], bytes);
+        if (f->out[i] < FL_FORMULA_INPUTS) memcpy(place[FL_FORMULA_OPERANDS + i], place[f->out[i]], bytes);
     for (int i = 0; i < f->n_out; i++)
         if (f->out[i] != FL_FORMULA_OUTPUT + i)
             memcpy(place[FL_FORMULA_OUTPUT + i],
-                   place[f->out[i] < FL_FORMULA_INPUTS ? FL_FORMULA_PLACES + i : f->out[i]],
+                   place[f->out[i] < FL_FORMULA_INPUTS ? FL_FORMULA_OPERANDS + i : f->out[i]],
                    f->logical >> i & 1 ? (size_t)n : bytes);
 }
 
@@ -110,7 +110,7 @@ FL_PRIVATE void fl__executor_run(void *const p[], int64_t n, const void *arg) {
     const fl__executor *e = arg;
     const fl_formula *f = e->formula;
     _Alignas(FL_ALIGN) char memory[FL__FORMULA_MEMORY];
-    char *place[FL_FORMULA_PLACES + FL_FORMULA_OUTPUTS], *row = memory;
+    char *place[FL_FORMULA_OPERANDS + FL_FORMULA_OUTPUTS], *row = memory;
     const bool single = f->n_steps == 1 && f->n_out == 1 && f->n_constants == 0; /* needs no blocks */
     const int64_t most = e->streaming ? FL__FORMULA_STREAM_BLOCK : FL__FORMULA_BLOCK;
     const int64_t block = single ? n : fl__min(e->fits, most);
@@ -119,7 +119,7 @@ FL_PRIVATE void fl__executor_run(void *const p[], int64_t n, const void *arg) {
     for (int i = 0; i < f->n_in; i++) place[i] = f->reads >> i & 1 ? p[f->n_out + i] : NULL;
     for (int i = 0; i < f->n_out; i++, row += bytes) {
         place[FL_FORMULA_OUTPUT + i] = p[i];
-        place[FL_FORMULA_PLACES + i] = row;
+        place[FL_FORMULA_OPERANDS + i] = row;
     }
     for (int i = 0; i < f->n_registers; i++, row += bytes) place[FL_FORMULA_REGISTER + i] = row;
     if (!e->rows) fl__executor_constants(e, row, fl__min(n, block));

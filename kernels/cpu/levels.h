@@ -207,8 +207,8 @@ FL_PRIVATE int fl__level_cap(int level) {
     while (now > lowest && !(fl__level_is_on(now) && fl__processor_has(now))) now--;
     if (now < lowest) now = lowest;
     if (!fl__processor_has(now))
-        fl_message(FL_LOG_ERROR, "this build of fl needs a processor with %s",
-                   fl__level_names[now]);
+        fl_log_message(FL_LOG_ERROR, "this build of fl needs a processor with %s",
+                       fl__level_names[now]);
     __atomic_store_n(&fl__level_now, now, __ATOMIC_RELAXED);
     return now;
 }

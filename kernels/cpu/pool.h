@@ -187,7 +187,7 @@ static bool fl__pooling_wide(const fl_call *c) {
     fl_tensor *y = c->out[0];
     const fl_dtype d = fl_dtype_wide(y->dtype);
     wide.in[0] = fl_cast(c->in[0], d);
-    wide.out[0] = fl_out_lay_as(fl_out_on(y->backend, fl_shape_of(y), d), y);
+    wide.out[0] = fl_out_layout_like(fl_out_on(y->backend, fl_shape_of(y), d), y);
     fl_call copy = {.op = FL_OP_copy, .n_out = 1, .n_in = 1, .out = {y}, .in = {wide.out[0]}};
     const bool ok = wide.in[0] && wide.out[0] && fl_call_run(&wide) && fl_call_run(&copy);
     fl_scope_end(&s);

@@ -25,9 +25,9 @@ typedef union fl__cell {
 
 typedef struct fl__folding {
     fl_formula f;                       /* the remaining program */
-    bool known[FL_FORMULA_PLACES];      /* the place has a known value, cell[], instead of a tensor's block */
-    fl__cell cell[FL_FORMULA_PLACES];
-    uint8_t alias[FL_FORMULA_PLACES];   /* the place is an alias of this one */
+    bool known[FL_FORMULA_OPERANDS];      /* the place has a known value, cell[], instead of a tensor's block */
+    fl__cell cell[FL_FORMULA_OPERANDS];
+    uint8_t alias[FL_FORMULA_OPERANDS];   /* the place is an alias of this one */
     int shift;                          /* of outputs: 1 if a narrow copy comes first */
 } fl__folding;
 
@@ -124,7 +124,7 @@ static uint8_t fl__fold_move(const fl_formula *f, fl_formula *used, uint8_t plac
 /* Dead code elimination: drops steps whose results are not read, branches not taken, and unused constants. */
 static void fl__fold_prune(fl_formula *f) {
     fl_formula used = *f;
-    bool read[FL_FORMULA_PLACES] = {false}, keep[FL_FORMULA_STEPS];
+    bool read[FL_FORMULA_OPERANDS] = {false}, keep[FL_FORMULA_STEPS];
     for (int i = 0; i < f->n_out; i++) read[f->out[i]] = true;
     for (int i = f->n_steps; i-- > 0;) {
         const fl_formula_step *s = &f->step[i];
@@ -150,7 +150,7 @@ static bool fl__fold_rule(fl__folding *w, const fl_step_args *rule, const double
     const int tensors = rule->n_reads + rule->n_writes;
     memset(w, 0, sizeof *w);
     w->shift = shift;
-    for (int i = 0; i < FL_FORMULA_PLACES; i++) w->alias[i] = (uint8_t)i;
+    for (int i = 0; i < FL_FORMULA_OPERANDS; i++) w->alias[i] = (uint8_t)i;
     for (int i = tensors; i < f->n_in; i++) {
         w->known[i] = true;
         w->cell[i].number = number[i - tensors];

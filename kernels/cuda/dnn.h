@@ -521,15 +521,15 @@ static int fl__dnn_look(void) {
         return -1;
     if (!json) return 1;
     if (fl__dnn_read_device(json)) return 2;
-    fl_message(FL_LOG_WARN, "cuda: cuDNN rejects the device described in %s", json);
+    fl_log_message(FL_LOG_WARN, "cuda: cuDNN rejects the device described in %s", json);
     return -1;
 }
 
 static int fl__dnn_make_handle(void) {
     const fl__dnn_status s = fl__dnn.call.cudnnCreate(&fl__dnn.handle[flk_device()]);
     if (s)
-        fl_message(FL_LOG_WARN, "cuda: cudnnCreate: %s: %s", fl__dnn.call.cudnnGetErrorString(s),
-                   fl__dnn_instead);
+        fl_log_message(FL_LOG_WARN, "cuda: cudnnCreate: %s: %s", fl__dnn.call.cudnnGetErrorString(s),
+                       fl__dnn_instead);
     return s ? -1 : 1;
 }
 

@@ -77,7 +77,7 @@ static void fl__lt_look(void) {
     const fl__lt_status s = fl__lt.call.cublasLtCreate(&fl__lt.handle[flk_device()]);
     if (!s) return;
     fl__lt.state = -1;
-    fl_message(FL_LOG_WARN, "cuda: cublasLtCreate: %s: %s", fl__lt.call.cublasLtGetStatusString(s), instead);
+    fl_log_message(FL_LOG_WARN, "cuda: cublasLtCreate: %s: %s", fl__lt.call.cublasLtGetStatusString(s), instead);
 }
 
 /* Loads the library for the current device. The lock is held. */

@@ -122,8 +122,8 @@ static void fl__cuda_word(flk_step_rule *r, int *cell, const fl_formula_step *s,
 static void fl__cuda_program(flk_step_rule *r, const fl_formula *f, int tensors) {
     const int numbers = f->n_in - tensors;
     for (int pass = 0; pass < 2; pass++) {
-        int cell[FL_FORMULA_PLACES], cells = numbers + f->n_constants;
-        for (int i = 0; i < FL_FORMULA_PLACES; i++) cell[i] = -1;
+        int cell[FL_FORMULA_OPERANDS], cells = numbers + f->n_constants;
+        for (int i = 0; i < FL_FORMULA_OPERANDS; i++) cell[i] = -1;
         for (int i = 0; i < numbers; i++) cell[tensors + i] = i;
         for (int i = 0; i < f->n_constants; i++) cell[FL_FORMULA_CONSTANT + i] = numbers + i;
         for (int i = 0; i < f->n_steps; i++) {

@@ -75,7 +75,7 @@ FL_PRIVATE bool fl__cuda_tunes(void) {
     const bool ok = f ? fl__cuda_tune_read(f) : errno == ENOENT;
     if (f) fclose(f);
     if (ok) fl__cuda_choices.path = path;
-    else fl_message(FL_LOG_WARN, "cuda: FL_CUDA_TUNE: %s is not a valid file or not readable: ignored", path);
+    else fl_log_message(FL_LOG_WARN, "cuda: FL_CUDA_TUNE: %s is not a valid file or not readable: ignored", path);
     return ok;
 }
 
@@ -98,7 +98,7 @@ static void fl__cuda_tune_keep(uint64_t key, int choice) {
     ok = ok && fprintf(f, "%016" PRIx64 " %d\n", key, choice) > 0;
     if (f) ok = !fclose(f) && ok;
     if (ok) return;
-    fl_message(FL_LOG_WARN, "cuda: cannot write %s: tuning is off from now on", fl__cuda_choices.path);
+    fl_log_message(FL_LOG_WARN, "cuda: cannot write %s: tuning is off from now on", fl__cuda_choices.path);
     fl__cuda_choices.path = NULL;
 }
 

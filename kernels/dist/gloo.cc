@@ -87,7 +87,7 @@ struct Message {
 // expected slot and length.
 class Sockets : public gloo::transport::Context {
   public:
-    explicit Sockets(const fl_dist_place &place)
+    explicit Sockets(const fl_dist_rendezvous &place)
         : Context(place.rank, place.size), fd_((size_t)place.size, -1), out_((size_t)place.size),
           in_((size_t)place.size) {
         if (!fl_dist_connect_ranks(&place, fd_.data())) {
@@ -282,7 +282,7 @@ template <typename F> bool guarded(F f) {
     }
 }
 
-void *open(const fl_dist_place *place) {
+void *open(const fl_dist_rendezvous *place) {
     std::unique_ptr<Group> g;
     const bool ok = guarded([&] {
         g.reset(new Group);
@@ -323,7 +323,7 @@ template <typename T> void all_reduce(Group *g, const fl_dist_call *c) {
             std::swap(a, b); // reductions are commutative
         else if (sum != a)
             std::memcpy(sum, a, n * sizeof(T));
-        fl_dist_fold(c->reduction, c->dtype, sum, b, (int64_t)n);
+        fl_dist_accumulate(c->reduction, c->dtype, sum, b, (int64_t)n);
     });
     o.setTag((uint32_t)c->tag);
     o.setTimeout(left(c->deadline));

@@ -154,10 +154,10 @@ static void nccl__end(nccl__group *g) {
         return;
     }
     g->next = __atomic_exchange_n(&nccl__abandoned, g, __ATOMIC_ACQ_REL);
-    fl_message(FL_LOG_WARN, "fl_dist: nccl: ncclCommAbort hangs: the communicator is leaked");
+    fl_log_message(FL_LOG_WARN, "fl_dist: nccl: ncclCommAbort hangs: the communicator is leaked");
 }
 
-static void *nccl__open(const fl_dist_place *p) {
+static void *nccl__open(const fl_dist_rendezvous *p) {
     const nccl_table *t = nccl__load();
     nccl__group *g = t ? (nccl__group *)fl_heap_alloc(sizeof *g) : NULL;
     nccl_id id;

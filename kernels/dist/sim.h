@@ -154,7 +154,7 @@ static void sim__abort(void *self) {
     pthread_mutex_unlock(&w->lock);
 }
 
-static void *sim__open(const fl_dist_place *p) {
+static void *sim__open(const fl_dist_rendezvous *p) {
     return fl_fail("sim: rank %d cannot be opened: use sim_open and fl_dist_run", p->rank), NULL;
 }
 

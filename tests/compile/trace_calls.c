@@ -36,7 +36,7 @@ static fl_vars forward(fl_nn_module *m, fl_vars in) {
 int main(void) {
     const float x[] = {1, 2, 3, 4, 5, 6};
     const fl_shape two = {1, {2}}, six = {2, {2, 3}};
-    fl_on_error(say, NULL);
+    fl_set_error_handler(say, NULL);
     fl_scope s = fl_scope_begin();
     fl_tensor *a = fl_from_host(x, six, FL_F32), *b = fl_from_host(x, two, FL_F32);
     fl_tensor *c = fl_add(b,
@@ -61,7 +61,7 @@ int main(void) {
     fl_error_clear();
     fl_provenance_enable(1);
     fl_var *y = fv_exp(fv_param(a));
-    expect("at ", __LINE__ - 1, 1, fv_made_by(y->node));
+    expect("at ", __LINE__ - 1, 1, fv_node_provenance(y->node));
     fl_provenance_enable(-1);
     fl_nn_free(net);
     fl_scope_end(&s);

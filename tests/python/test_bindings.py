@@ -21,7 +21,7 @@ INLINE = {
     "fl_text_work_spend": "for steps in C",
     "fl_text_work_to": "for steps in C",
     "fv_autocast": "for op writers in C: fv_autocast_operands",
-    "fv_autocast_wide": "for op writers in C: fl_autocast_policy_of",
+    "fv_autocast_wide": "for op writers in C: fl_autocast_get_policy",
 }
 
 

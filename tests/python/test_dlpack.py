@@ -21,7 +21,7 @@ def raises(kind, text, call, what):
 def live():
     gc.collect()
     fl.Tensor.__dlpack__(fl.zeros(1))  # which takes back what was lent and not wanted
-    return fl.lib.fl_live_tensors(), fl.lib.fl_mem_live()
+    return fl.lib.fl_live_tensors(), fl.lib.fl_mem_live_buffers()
 
 
 def check_numpy():

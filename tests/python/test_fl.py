@@ -171,11 +171,11 @@ def check_errors():
         except fl.Error as error:
             check(False, f"{what} tells of another call: {error}")
     fl.lib.fl_autocast(0)
-    x, part = fl.ones(2, 3), fl.struct("fl_data_named")(b"x")
+    x, part = fl.ones(2, 3), fl.struct("fl_data_named_tensor")(b"x")
     for kind, text, call in (
-        (TypeError, "data_save_npz: argument 'tensors': expected fl_data_named*, got list",
+        (TypeError, "data_save_npz: argument 'tensors': expected fl_data_named_tensor*, got list",
          lambda: fl.data.save_npz("/no/such", [part], 1)),
-        (TypeError, "argument 'tensors': expected fl_data_named*, got str", lambda: fl.data.save_npz("/no/such", "x", 1)),
+        (TypeError, "argument 'tensors': expected fl_data_named_tensor*, got str", lambda: fl.data.save_npz("/no/such", "x", 1)),
         (TypeError, "data_save_csv: argument 'names': expected str", lambda: fl.data.save_csv("/no/such", [1, 2], x)),
         (TypeError, "nn_save: argument 'path': expected str", lambda: net.save(["a", "b"])),
         (TypeError, "data_concat: argument 'sets': expected fl_data_set*, got str", lambda: fl.data.concat(["a", "b"])),
@@ -429,10 +429,10 @@ def check_memory():
             fl.nn.sequential(fl.nn.linear(2, 2)), x[1:, None], x.numpy() if hasattr(x, "numpy") else None
         if step == 2000:
             gc.collect()
-            before = fl.lib.fl_live_tensors(), fl.lib.fl_mem_live(), fl.lib.fl_scope_size()
+            before = fl.lib.fl_live_tensors(), fl.lib.fl_mem_live_buffers(), fl.lib.fl_scope_size()
             resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     gc.collect()
-    check((fl.lib.fl_live_tensors(), fl.lib.fl_mem_live(), fl.lib.fl_scope_size()) == before, "tensors after 10,000 steps")
+    check((fl.lib.fl_live_tensors(), fl.lib.fl_mem_live_buffers(), fl.lib.fl_scope_size()) == before, "tensors after 10,000 steps")
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - resident
     check(grown < 2048, f"memory grew by {grown} KiB in 8,000 steps")
 

@@ -32,7 +32,7 @@ FL_API bool fl_text_decoder_read(fl_text_decoder *d, int64_t rows, const int64_t
 FL_API const float *fl_text_decoder_scores(const fl_text_decoder *d, int64_t i);
 FL_API int64_t fl_text_decoder_position(const fl_text_decoder *d, int64_t i); /* tokens of sequence i */
 FL_API int64_t fl_text_decoder_vocabulary(const fl_text_decoder *d);
-FL_API int64_t fl_text_decoder_texts(const fl_text_decoder *d);  /* number of sequences */
+FL_API int64_t fl_text_decoder_sequences(const fl_text_decoder *d);  /* number of sequences */
 FL_API int64_t fl_text_decoder_length(const fl_text_decoder *d); /* tokens per sequence at most */
 /* Truncates sequence i to its first `place` tokens. */
 FL_API bool fl_text_decoder_rewind(fl_text_decoder *d, int64_t i, int64_t position);
@@ -148,7 +148,7 @@ static bool fl__lm_fill_sinusoids(fl_text_decoder *d) {
     if (!(d->sinusoids = fl_heap_alloc((size_t)(d->length * dim) * sizeof *d->sinusoids))) return false;
     fl_rotary_opts rope = rotary ? d->o->rope : (fl_rotary_opts){.base = 0};
     rope.dim = dim;
-    const double gain = fl_rotary_gain(&rope);
+    const double gain = fl_rotary_attention_factor(&rope);
     for (int64_t j = 0; j < dim; j++) {
         const double turn = fl_rotary_frequency(&rope, j / 2);
         for (int64_t t = 0; t < d->length; t++) {
@@ -486,7 +486,7 @@ FL_API int64_t fl_text_decoder_position(const fl_text_decoder *d, int64_t i) {
 }
 
 FL_API int64_t fl_text_decoder_vocabulary(const fl_text_decoder *d) { return d ? d->vocabulary : 0; }
-FL_API int64_t fl_text_decoder_texts(const fl_text_decoder *d) { return d ? d->n : 0; }
+FL_API int64_t fl_text_decoder_sequences(const fl_text_decoder *d) { return d ? d->n : 0; }
 FL_API int64_t fl_text_decoder_length(const fl_text_decoder *d) { return d ? d->length : 0; }
 
 FL_API bool fl_text_decoder_rewind(fl_text_decoder *d, int64_t i, int64_t position) {

@@ -64,8 +64,8 @@ FL_API bool fl_text_generate_opt(fl_text_decoder *d, fl_text_sequence *texts, in
 /* Beam search: writes the n best continuations of texts[0] to texts[0] to texts[n - 1], the best first; the
    other texts must be empty. d needs twice as many sequences as there are beams. A hypothesis that ends with
    a stop id is finished; search ends when `beams` are finished and no live hypothesis can be better. */
-#define fl_text_beam(...) FL_TEXT__GENERATE(fl_text_beam_opt, __VA_ARGS__, ._end = 0)
-FL_API bool fl_text_beam_opt(fl_text_decoder *d, fl_text_sequence *texts, int64_t n, fl_text_generate_opts o);
+#define fl_text_beam_search(...) FL_TEXT__GENERATE(fl_text_beam_search_opt, __VA_ARGS__, ._end = 0)
+FL_API bool fl_text_beam_search_opt(fl_text_decoder *d, fl_text_sequence *texts, int64_t n, fl_text_generate_opts o);
 
 #ifdef __cplusplus
 }
@@ -397,16 +397,16 @@ static bool fl__lm_search_run(fl_text_decoder *d, fl__lm_search *s, const fl_tex
     return ok;
 }
 
-FL_API bool fl_text_beam_opt(fl_text_decoder *d, fl_text_sequence *texts, int64_t n,
-                             fl_text_generate_opts o) {
-    static const char fn[] = "fl_text_beam";
+FL_API bool fl_text_beam_search_opt(fl_text_decoder *d, fl_text_sequence *texts, int64_t n,
+                                    fl_text_generate_opts o) {
+    static const char fn[] = "fl_text_beam_search";
     if (!fl__lm_generate_ok(fn, d, texts, n, &o)) return fl_raise();
     fl__lm_search s = {
         .beams = o.beams ? o.beams : 4, .penalty = fl_option(o.length_penalty, 1), .from = texts[0].n};
-    if (s.beams < 1 || s.beams > 64 || n > s.beams || 2 * s.beams > fl_text_decoder_texts(d))
+    if (s.beams < 1 || s.beams > 64 || n > s.beams || 2 * s.beams > fl_text_decoder_sequences(d))
         return fl_err_false("%s: beams must be in [n, 64], the decoder's sequences >= 2 beams: got %" PRId64
                             " beams, n %" PRId64 ", %" PRId64 " sequences",
-                            fn, s.beams, n, fl_text_decoder_texts(d));
+                            fn, s.beams, n, fl_text_decoder_sequences(d));
     const size_t beams = (size_t)s.beams;
     const int64_t end = o.most && texts[0].n + o.most < fl_text_decoder_length(d) ? texts[0].n + o.most
                                                                                   : fl_text_decoder_length(d);

@@ -33,14 +33,14 @@ typedef struct fl_text_gguf_pair {
 /* Writes n tensors in the order given, of 1 to 4 dims and the dtypes that fl_text_open_gguf reads, and n_meta
    keys; an existing file is replaced atomically (fl_data_replacement). Quantised weights are casts:
 
-    fl_data_named list[] = {{"blk.0.ffn_up.weight", fl_cast(w, fl_q4_k())}};
+    fl_data_named_tensor list[] = {{"blk.0.ffn_up.weight", fl_cast(w, fl_q4_k())}};
     fl_text_gguf_pair meta[] = {{"general.architecture", .text = "llama"},
                                 {"llama.block_count", .number = 1}};
     bool ok = fl_text_save_gguf("model.gguf", list, 1, meta, 2);
 
    Returns false after fl_fail: an unsupported dtype or array, a name longer than 63 bytes, a
    duplicate name or key, a number that its dtype cannot represent, or the key general.alignment. */
-FL_API bool fl_text_save_gguf(const char *path, const fl_data_named *tensors, int n,
+FL_API bool fl_text_save_gguf(const char *path, const fl_data_named_tensor *tensors, int n,
                               const fl_text_gguf_pair *meta, int n_meta);
 
 #ifdef __cplusplus
@@ -354,7 +354,7 @@ static bool fl__gguf_put_pair(fl_data_text *t, fl_data_file *f, const fl_text_gg
     return fl__gguf_put(t, type, 4) && fl_data_text_put(t, &v, fl_dtype_size(d));
 }
 
-static bool fl__gguf_put_tensor(fl_data_text *t, fl_data_file *f, const fl_data_named *of, int64_t *at) {
+static bool fl__gguf_put_tensor(fl_data_text *t, fl_data_file *f, const fl_data_named_tensor *of, int64_t *at) {
     const fl_tensor *x = of->tensor;
     if (!of->name || !*of->name || strlen(of->name) > FL__GGUF_NAME)
         return fl_fail("%s: %s: tensor name has the wrong length: got '%.100s', expected 1 to 63 bytes",
@@ -386,7 +386,7 @@ static bool fl__gguf_pad(const fl_data_stream *f, int64_t at) {
 }
 
 static bool fl__gguf_write(const fl_data_stream *to, const fl_data_file *f, const fl_data_text *head,
-                           const fl_data_named *tensors) {
+                           const fl_data_named_tensor *tensors) {
     const int64_t start = fl__gguf_aligned(head->n);
     bool ok = fl_data_stream_write(to, head->p, (size_t)head->n, 0) && fl__gguf_pad(to, head->n);
     for (int64_t i = 0; ok && i < f->n; i++) {
@@ -403,7 +403,7 @@ static bool fl__gguf_write(const fl_data_stream *to, const fl_data_file *f, cons
     return ok;
 }
 
-FL_API bool fl_text_save_gguf(const char *path, const fl_data_named *tensors, int n,
+FL_API bool fl_text_save_gguf(const char *path, const fl_data_named_tensor *tensors, int n,
                               const fl_text_gguf_pair *meta, int n_meta) {
     static const char who[] = "fl_text_save_gguf";
     if (!path || n < 0 || n_meta < 0 || (n && !tensors) || (n_meta && !meta))

@@ -73,7 +73,7 @@ static int32_t fl__lms_common(const fl__lms *l, int32_t a, int32_t b) {
 static int64_t fl__lms_rows(fl__lms *l, int32_t i) {
     int64_t best = -1;
     int32_t most = -1;
-    for (int64_t k = 0; k < fl_text_decoder_texts(l->r); k++) {
+    for (int64_t k = 0; k < fl_text_decoder_sequences(l->r); k++) {
         const int32_t common = l->taken[k] ? -1 : fl__lms_common(l, l->at[k], i);
         if (common > most) most = common, best = k;
     }
@@ -105,7 +105,7 @@ static bool fl__lms_take(fl__lms *l, int32_t i, int64_t text) {
 
 /* Computes the log probabilities of those nodes, in batches of the decoder's sequences. */
 static bool fl__lms_compute(fl__lms *l, const int32_t *list, int64_t n) {
-    const int64_t texts = fl_text_decoder_texts(l->r);
+    const int64_t texts = fl_text_decoder_sequences(l->r);
     for (int64_t first = 0; first < n;) {
         int64_t last = first, rows = 0;
         memset(l->taken, 0, (size_t)texts);
@@ -203,7 +203,7 @@ static void fl__lms_free(fl_text_scorer *s) {
 }
 
 FL_API fl_text_scorer *fl_text_lm_scorer(fl_text_decoder *r, int64_t start, int64_t end) {
-    const int64_t n = fl_text_decoder_vocabulary(r), texts = fl_text_decoder_texts(r);
+    const int64_t n = fl_text_decoder_vocabulary(r), texts = fl_text_decoder_sequences(r);
     if (!r || start < 0 || start >= n || end < 0 || end >= n) {
         fl_fail("fl_text_lm_scorer: start or end is out of range: got %" PRId64 " and %" PRId64
                 ", expected [0, %" PRId64 "), or the decoder is NULL", start, end, n);

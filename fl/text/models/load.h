@@ -222,7 +222,7 @@ static bool fl__lm_read_rope(const fl_data_settings *k, fl_text_lm_opts *o) {
     if (!yarn && !llama3) return true;
     o->rope.kind = yarn ? FL_ROTARY_YARN : FL_ROTARY_LLAMA3, o->rope.low = of[1], o->rope.high = of[2];
     o->rope.trained = of[3] >= 1 && of[3] <= INT32_MAX ? (int64_t)of[3] : o->context;
-    return !(of[4] > 0 && fabs(of[4] - fl_rotary_gain(&o->rope)) > 1e-6) ||
+    return !(of[4] > 0 && fabs(of[4] - fl_rotary_attention_factor(&o->rope)) > 1e-6) ||
            fl_fail("fl_text_load: %s: attention_factor must be 1 + 0.1 ln(factor): got %g", k->path, of[4]);
 }
 
@@ -450,13 +450,13 @@ static bool fl__lm_check(fl__lm_loader *l, int64_t vocabulary) {
     o.layers = 1, o.rng = &rng;
     fl_nn_module *m = fl__lm_skeleton(vocabulary, o);
     l->used = m ? fl_heap_alloc((size_t)fl_data_count(l->f) + 1) : NULL;
-    bool ok = l->used && fl_nn_each(m, fl__lm_check_module, l);
+    bool ok = l->used && fl_nn_visit_modules(m, fl__lm_check_module, l);
     for (int64_t i = 0; ok && i < fl_data_count(l->f); i++) {
         const char *name = fl_data_name(l->f, i);
         if (l->used[i] || (l->rows == fl__lm_gguf && !strcmp(name, fl__lm_factors))) continue;
         ok = fl__lm_ignorable(name, o.untied) ||
              fl_fail("fl_text_load: %s: unexpected tensor '%.200s'", l->f->f.path, name);
-        if (ok) fl_message(FL_LOG_INFO, "fl_text_load: %s: tensor '%.200s' is ignored", l->f->f.path, name);
+        if (ok) fl_log_message(FL_LOG_INFO, "fl_text_load: %s: tensor '%.200s' is ignored", l->f->f.path, name);
     }
     fl_heap_free(l->used);
     fl_nn_free(m);
@@ -508,7 +508,7 @@ static fl_nn_module *fl__lm_load(fl_data_file *f, const fl__lm_row *rows, int64_
     if (opts->context) o.context = o.place == FL_LM_LEARNED ? o.context : opts->context;
     fl__lm_loader l = {.f = f, .rows = rows, .o = &o, .stored = opts->stored};
     fl_nn_module *m = fl__lm_check(&l, vocabulary) ? fl__lm_skeleton(vocabulary, o) : NULL;
-    if (m && fl_nn_each(m, fl__lm_load_module, &l)) return m;
+    if (m && fl_nn_visit_modules(m, fl__lm_load_module, &l)) return m;
     fl_nn_free(m);
     return NULL;
 }
@@ -794,7 +794,7 @@ static const fl__lm_arch *fl__lm_arch_of(const fl_text_lm_opts *o) {
 typedef struct fl__lm_saver {
     const fl__lm_arch *f;
     const fl_text_lm_opts *o;
-    fl_data_named *list;
+    fl_data_named_tensor *list;
     int64_t n, cap;
     fl_data_arena names;
     bool gguf, pairs; /* pairs: rotary pairs are adjacent rows of a head, else half a head apart */
@@ -813,7 +813,7 @@ static fl_tensor *fl__lm_gguf_value(const fl__lm_saver *s, const char *name, fl_
 static bool fl__lm_save_add(fl__lm_saver *s, const char *name, fl_tensor *t) {
     if (t && s->gguf) t = fl__lm_gguf_value(s, name, t);
     if (!t || !fl_heap_grow(&s->list, &s->cap, s->n + 1, sizeof *s->list)) return false;
-    s->list[s->n] = (fl_data_named){fl_data_arena_add(&s->names, name, strlen(name)), t};
+    s->list[s->n] = (fl_data_named_tensor){fl_data_arena_add(&s->names, name, strlen(name)), t};
     return s->list[s->n++].name != NULL;
 }
 
@@ -945,9 +945,9 @@ static bool fl__lm_save_tokenizer(const fl__lm_saver *s, const fl_text_tokenizer
 static bool fl__lm_save_folder(fl__lm_saver *s, fl_nn_module *m, const char *folder, int64_t vocabulary,
                                const fl_text_tokenizer *tokenizer) {
     char path[4096];
-    const fl_data_pair meta = {"format", "pt"};
+    const fl_data_key_value meta = {"format", "pt"};
     bool ok = (!tokenizer || fl__lm_save_tokenizer(s, tokenizer, vocabulary, folder)) &&
-              fl_nn_named(m, fl__lm_save_param, s);
+              fl_nn_visit_tensors(m, fl__lm_save_param, s);
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
     ok = ok && fl_data_save_safetensors(path, s->list, (int)s->n, &meta, 1);
     snprintf(path, sizeof path, "%s/config.json", folder);
@@ -1042,7 +1042,7 @@ static bool fl__lm_save_gguf(fl__lm_saver *s, fl_nn_module *m, const char *path,
     if (scaled) meta[n++] = (fl_text_gguf_pair){key[ALL], .text = trained > 0 ? "yarn" : "linear"};
     fl_text_gguf_vocab vocab = {0};
     const bool ok = fl__lm_gguf_vocab(s, path, vocabulary, opts.tokenizer, &vocab) &&
-                    fl_nn_named(m, fl__lm_save_param, s) && (!factors || fl__lm_save_factors(s));
+                    fl_nn_visit_tensors(m, fl__lm_save_param, s) && (!factors || fl__lm_save_factors(s));
     for (int i = 0; i < vocab.n; i++) meta[n++] = vocab.pair[i];
     const bool saved = ok && fl_text_save_gguf(path, s->list, (int)s->n, meta, n);
     fl_text_gguf_vocab_free(&vocab);

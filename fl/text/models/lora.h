@@ -227,7 +227,7 @@ FL_API fl_text_lora *fl_text_lora_new_opt(fl_nn_module *m, fl_text_lora_opts o) 
         for (int k = 0; ok && k < FL__LORA_ROWS; k++)
             if (fl__lora_rows[k].arch == arch && fl__lora_matches(o.targets, &fl__lora_rows[k]))
                 ok = fl__lora_add(l, layers->child[i], i, k, info);
-    ok = ok && fl_nn_each(m, fl__lora_freeze, NULL);
+    ok = ok && fl_nn_visit_modules(m, fl__lora_freeze, NULL);
     fl_scope_end(&s);
     fl_quiet(-1);
     if (ok) return l;
@@ -309,10 +309,10 @@ FL_API bool fl_text_lora_save(const fl_text_lora *l, const char *folder) {
     char path[4096];
     if (!fl__lora_ok(l, folder, fn, path, "adapter_model.safetensors")) return false;
     char(*name)[200] = fl_heap_alloc((size_t)(2 * l->n) * sizeof *name);
-    fl_data_named *list = name ? fl_heap_alloc((size_t)(2 * l->n) * sizeof *list) : NULL;
+    fl_data_named_tensor *list = name ? fl_heap_alloc((size_t)(2 * l->n) * sizeof *list) : NULL;
     for (int64_t i = 0; list && i < 2 * l->n; i++) {
         fl__lora_name(&l->part[i / 2], i & 1, name[i]);
-        list[i] = (fl_data_named){name[i], fv_value(l->list[i])};
+        list[i] = (fl_data_named_tensor){name[i], fv_value(l->list[i])};
     }
     bool ok = list && fl_data_save_safetensors(path, list, (int)(2 * l->n), NULL, 0);
     fl_data_text t = {0};

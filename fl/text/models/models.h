@@ -15,7 +15,7 @@ typedef enum fl_text_lm_position {
     FL_LM_LEARNED,
     FL_LM_ROTARY,
     FL_LM_SINUSOID,
-    FL_LM_NO_PLACE
+    FL_LM_NO_POSITION
 } fl_text_lm_position;
 
 /* Options of all models. The defaults are GPT-2's; Llama is {.place = FL_LM_ROTARY, .rms = true,
@@ -286,7 +286,7 @@ static fl_nn_module *fl__lm_layer(const fl_text_lm_opts *o) {
         fl_nn_module *conv = fl_nn_conv1d(o->dim, 2 * o->dim, o->kernel, .causal = true, .rng = o->rng);
         conv = conv ? fl_nn_weight_norm(conv, "weight", 0) : NULL;
         if (!m) fl_nn_free(conv);
-        return fl_nn_made(m, m && fl_nn_add(m, "conv", conv));
+        return fl_nn_finish(m, m && fl_nn_add(m, "conv", conv));
     }
     return fl_nn_transformer(o->dim, o->heads, o->hidden, .dropout = o->dropout, .eps = o->eps,
                              .activation = o->activation, .rms = o->rms, .gated = o->gated,
@@ -359,7 +359,7 @@ static bool fl__lm_fill(fl_nn_module *m) {
          (o->dropout == 0 || fl__lm_part(m, "dropout", fl_nn_dropout(o->dropout), &t->dropout)) &&
          fl__lm_fill_layers(t, m) &&
          (o->post_norm || fl__lm_part(m, "norm", fl__lm_norm(o), &t->norm)) && fl__lm_fill_head(t, m);
-    return ok && fl_nn_named(m, fl__lm_init, &t->o);
+    return ok && fl_nn_visit_tensors(m, fl__lm_init, &t->o);
 }
 
 static bool fl__lm_ok(int64_t vocabulary, const fl_text_lm_opts *o) {
@@ -395,7 +395,7 @@ FL_API fl_nn_module *fl_text_lm_opt(int64_t vocabulary, fl_text_lm_opts o) {
     const bool ok = m && fl__lm_fill(m);
     if (m) ((fl__lm *)m->data)->o.rng = NULL; /* the caller's, not valid later */
     fl_scope_end(&s);
-    return fl_nn_made(m, ok);
+    return fl_nn_finish(m, ok);
 }
 
 #endif

@@ -14,10 +14,10 @@ extern "C" {
 
 /* Result of an evaluation: nats / tokens is the loss, its exp the perplexity. Divide nats by bytes or words
    of the text to compare models with different tokenizers. */
-typedef struct fl_text_measure {
+typedef struct fl_text_loss_sum {
     double nats; /* sum of -log P(token | preceding tokens) */
     int64_t tokens; /* predicted tokens */
-} fl_text_measure;
+} fl_text_loss_sum;
 typedef struct fl_text_evaluate_opts {
     fl_opts_guard guard_;
     int64_t begin, end; /* range of tokens; end 0 -> all */
@@ -32,10 +32,10 @@ typedef struct fl_text_evaluate_opts {
 #define fl_text_evaluate(...) FL_TEXT__EVALUATE(__VA_ARGS__, ._end = 0)
 #define FL_TEXT__EVALUATE(m, t, out, ...) \
     fl_text_evaluate_opt(m, t, out, FL_LITERAL(fl_text_evaluate_opts, __VA_ARGS__))
-FL_API bool fl_text_evaluate_opt(fl_nn_module *m, const fl_text_tokens *t, fl_text_measure *out,
+FL_API bool fl_text_evaluate_opt(fl_nn_module *m, const fl_text_tokens *t, fl_text_loss_sum *out,
                                  fl_text_evaluate_opts o);
 /* The same for a set whose samples are batches x, y [n, t] (optionally a mask): sums over one epoch. */
-FL_API bool fl_text_evaluate_set(fl_nn_module *m, fl_data_set *set, fl_text_measure *out, fl_dtype dtype);
+FL_API bool fl_text_evaluate_set(fl_nn_module *m, fl_data_set *set, fl_text_loss_sum *out, fl_dtype dtype);
 
 /* Trains a model by an optimizer on a set whose samples are batches: x, y i64 [n, t] and optionally a mask b8
    [n, t], true where a token is not padding. Set the fields you need, the rest is 0:
@@ -86,7 +86,7 @@ FL_API bool fl_text_training_load(fl_text_training *t, const char *path);
 
 /* Adds the loss on x and y [n, t], of which `counted` targets are not -100. */
 static bool fl__lm_measure_add(fl_nn_module *m, fl_vars in, fl_tensor *y, fl_dtype dtype, int64_t counted,
-                               fl_text_measure *out) {
+                               fl_text_loss_sum *out) {
     fl_scope s = fl_scope_begin();
     fl_no_grad(true);
     fl_var *loss = !dtype || fl_autocast(dtype) ? fl_text_loss(m, in, y, FL_SUM) : NULL;
@@ -100,7 +100,7 @@ static bool fl__lm_measure_add(fl_nn_module *m, fl_vars in, fl_tensor *y, fl_dty
 /* Evaluates windows first to last - 1, of equal length, as one batch; `id` is the buffer for their ids. */
 static bool fl__lm_measure_windows(fl_nn_module *m, const fl_text_tokens *t, int64_t first, int64_t last,
                                    int64_t length, const fl_text_evaluate_opts *o, int64_t *id,
-                                   fl_text_measure *out) {
+                                   fl_text_loss_sum *out) {
     const int64_t n = last - first;
     int64_t *x = id, *y = x + n * length, *read = y + n * length, counted = 0;
     for (int64_t w = first; w < last; w++, x += length, y += length) {
@@ -119,7 +119,7 @@ static bool fl__lm_measure_windows(fl_nn_module *m, const fl_text_tokens *t, int
     return ok;
 }
 
-FL_API bool fl_text_evaluate_opt(fl_nn_module *m, const fl_text_tokens *t, fl_text_measure *out,
+FL_API bool fl_text_evaluate_opt(fl_nn_module *m, const fl_text_tokens *t, fl_text_loss_sum *out,
                                  fl_text_evaluate_opts o) {
     const fl_text_lm_opts *info = m ? fl_text_lm_info(m, NULL) : NULL;
     if (!info || !out)
@@ -138,7 +138,7 @@ FL_API bool fl_text_evaluate_opt(fl_nn_module *m, const fl_text_tokens *t, fl_te
     const int64_t whole = n < o.context ? 0 : (n - o.context) / o.stride + 1;
     const int64_t rest = n - whole * o.stride; /* inputs of the last, shorter window */
     const bool train = m->train, more = rest > (whole ? o.context - o.stride : 0);
-    fl_text_measure sum = {0};
+    fl_text_loss_sum sum = {0};
     fl_quiet(+1);
     int64_t *id = fl_heap_alloc((size_t)(2 * o.batch * o.context + o.context + 1) * sizeof *id);
     bool ok = id != NULL;
@@ -173,10 +173,10 @@ static int64_t fl__lm_counted(fl_tensor *y) {
     return fl_item_int(fl_sum(fl_cast(fl_ne(y, fl_int(-100)), FL_I64), FL_ALL_AXES));
 }
 
-FL_API bool fl_text_evaluate_set(fl_nn_module *m, fl_data_set *set, fl_text_measure *out, fl_dtype dtype) {
+FL_API bool fl_text_evaluate_set(fl_nn_module *m, fl_data_set *set, fl_text_loss_sum *out, fl_dtype dtype) {
     if (!m || !set || !out) return fl_err_false("fl_text_evaluate_set: the model, the set or out is NULL");
     const bool train = m->train;
-    fl_text_measure sum = {0};
+    fl_text_loss_sum sum = {0};
     bool ok = true;
     fl_quiet(+1);
     fl_nn_train(m, false);
@@ -196,7 +196,7 @@ FL_API bool fl_text_evaluate_set(fl_nn_module *m, fl_data_set *set, fl_text_meas
 /* ---- training ---- */
 
 /* Adds the gradients of the summed loss of one batch. */
-static bool fl__lm_backward(fl_text_training *t, fl_text_measure *sum) {
+static bool fl__lm_backward(fl_text_training *t, fl_text_loss_sum *sum) {
     fl_scope s = fl_scope_begin();
     fl_data_sample b;
     bool ok = fl_data_next(t->set, &t->at.epoch, &t->at.position, &b) && fl__lm_batch_ok(&b) &&
@@ -215,7 +215,7 @@ static bool fl__lm_backward(fl_text_training *t, fl_text_measure *sum) {
 FL_API bool fl_text_training_step(fl_text_training *t, double *loss) {
     if (!t || !t->model || !t->optim || !t->set)
         return fl_err_false("fl_text_training_step: model, optim or set is NULL");
-    fl_text_measure sum = {0};
+    fl_text_loss_sum sum = {0};
     const int64_t parts = t->accumulate > 1 ? t->accumulate : 1;
     fl_optim_progress before = t->at;
     fl_quiet(+1);

@@ -195,7 +195,7 @@ static bool fl__bpe_symbols(const fl__bpe *b, const fl_text_work *w, fl__bpe_sym
         int32_t id;
         if (b->o.bytes) id = b->byte[(uint8_t)w->p[i]];
         else {
-            fl_text_char(w->p + i, end - i, &len);
+            fl_text_utf8_decode(w->p + i, end - i, &len);
             size_t size = i > begin ? prefix : 0;
             if (size) memcpy(text, b->o.prefix, size);
             memcpy(text + size, w->p + i, (size_t)len);
@@ -445,7 +445,7 @@ FL_API fl_text_tokenizer *fl_text_byte_tokenizer(void) {
         ok = fl_text_dictionary_add(d, &one, 1) >= 0;
     }
     return fl_text_tokenizer_new(
-        fl_text_bpe(fl_text_dictionary_made(d, ok), .bytes = true),
+        fl_text_bpe(fl_text_dictionary_or_free(d, ok), .bytes = true),
         "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":false,"
         "\"use_regex\":false},\"decoder\":{\"type\":\"ByteLevel\"}}",
         NULL, 0, "fl_text_byte_tokenizer");

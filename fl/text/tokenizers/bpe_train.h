@@ -184,9 +184,9 @@ static bool fl__learn_words(fl__learn *l, const fl_text_dictionary *vocab,
     for (int64_t i = 0, at = 0; i < l->words; i++) {
         const char *s = fl_text_dictionary_spelling(pieces, i, &n, &index);
         int len = 1;
-        l->begin[i] = at, l->times[i] = fl_text_dictionary_counted(pieces, index);
+        l->begin[i] = at, l->times[i] = fl_text_dictionary_count_of(pieces, index);
         for (int64_t k = 0; k < n; k += len) {
-            if (prefix) fl_text_char(s + k, n - k, &len);
+            if (prefix) fl_text_utf8_decode(s + k, n - k, &len);
             const size_t skip = k ? front : 0;
             if (skip) memcpy(text, prefix, skip);
             memcpy(text + skip, s + k, (size_t)len);
@@ -280,12 +280,12 @@ FL_API fl_text_tokenizer *fl_text_bpe_train_opt(const char *text, int64_t n, fl_
              fl_text_dictionary_add(vocab, (const char *)&byte[i], 1) >= 0;
     ok = ok && fl_text_count_pieces(pieces, pipeline.p, text, n, "fl_text_bpe_train") &&
          fl_text_learn_merges(vocab, pieces, NULL, o.size ? o.size : 8192, o.min_count, &merge, &n_merges);
-    fl_text_model *m = fl_text_bpe(fl_text_dictionary_made(vocab, ok), .merge = merge, .n_merges = n_merges,
+    fl_text_model *m = fl_text_bpe(fl_text_dictionary_or_free(vocab, ok), .merge = merge, .n_merges = n_merges,
                                    .bytes = true, .where = "fl_text_bpe_train");
-    fl_text_added *special = m ? fl_heap_alloc((size_t)(o.n_special + 1) * sizeof *special) : NULL;
+    fl_text_added_token *special = m ? fl_heap_alloc((size_t)(o.n_special + 1) * sizeof *special) : NULL;
     for (int i = 0; special && i < o.n_special; i++)
-        special[i] = (fl_text_added){.text = o.special[i], .n = (int64_t)strlen(o.special[i]), .id = -1,
-                                     .special = true};
+        special[i] = (fl_text_added_token){.text = o.special[i], .n = (int64_t)strlen(o.special[i]), .id = -1,
+                                           .special = true};
     if (!special) fl_text_model_free(m);
     fl_text_tokenizer *t =
         special ? fl_text_tokenizer_new(m, pipeline.p, special, o.n_special, "fl_text_bpe_train") : NULL;

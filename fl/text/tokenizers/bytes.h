@@ -46,7 +46,7 @@ FL_API bool fl_text_bytes_put(fl_data_text *out, const char *bytes, int64_t n) {
     bool ok = true;
     for (int64_t i = 0; ok && i < n; i++)
         ok = fl_data_text_put(
-            out, c, (size_t)fl_text_char_put(c, fl_text_byte_char((uint8_t)bytes[i])));
+            out, c, (size_t)fl_text_utf8_encode(c, fl_text_byte_char((uint8_t)bytes[i])));
     return ok;
 }
 
@@ -54,7 +54,7 @@ FL_API int64_t fl_text_bytes_get(const char *chars, int64_t n, char *raw) {
     int64_t bytes = 0;
     int len;
     for (int64_t i = 0; i < n; i += len) {
-        const int b = fl_text_char_byte(fl_text_char(chars + i, n - i, &len));
+        const int b = fl_text_char_byte(fl_text_utf8_decode(chars + i, n - i, &len));
         if (b < 0) return -1;
         raw[bytes++] = (char)b;
     }

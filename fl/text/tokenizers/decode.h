@@ -34,9 +34,9 @@ static bool fl__dec_bytes_one(const fl_text_step *s, fl_text_work *w, fl_text_pi
     int len;
     bool all = true, ok = true;
     for (int64_t i = p.begin; all && i < p.end; i += len)
-        all = fl_text_char_byte(fl_text_char(w->p + i, p.end - i, &len)) >= 0;
+        all = fl_text_char_byte(fl_text_utf8_decode(w->p + i, p.end - i, &len)) >= 0;
     for (int64_t i = p.begin; ok && i < p.end; i += len) {
-        const int32_t c = fl_text_char(w->p + i, p.end - i, &len);
+        const int32_t c = fl_text_utf8_decode(w->p + i, p.end - i, &len);
         const char b = (char)fl_text_char_byte(c);
         ok = all ? fl__dec_put(w, &b, 1) : fl_text_work_copy(w, i, i + len);
     }
@@ -203,7 +203,7 @@ static bool fl__dec_fallback(const fl_text_step *s, fl_text_work *w) {
             continue;
         }
         fl_text_changed *next = &w->text_[w->text_at_];
-        if (ok && fl_text_ill_formed(next->p + at, next->n - at) < next->n - at) {
+        if (ok && fl_text_utf8_valid_length(next->p + at, next->n - at) < next->n - at) {
             next->n = at;
             for (int64_t m = i; ok && m < k; m++) ok = fl__dec_put(w, "\xef\xbf\xbd", 3);
         }

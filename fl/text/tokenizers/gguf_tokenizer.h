@@ -117,7 +117,7 @@ typedef struct fl__ggt_reader {
     int32_t *kind;
     float *score;
     fl_text_merge *merge;
-    fl_text_added *added;
+    fl_text_added_token *added;
     fl_data_text raw, charsmap;
 } fl__ggt_reader;
 
@@ -261,7 +261,7 @@ static bool fl__ggt_read_arrays(fl__ggt_reader *r) {
 static bool fl__ggt_read_added(fl__ggt_reader *r, bool in_text) {
     for (int64_t i = 0; i < r->n_kinds; i++) {
         const fl_text_piece_kind k = fl__ggt_kind(r, i);
-        fl_text_added a = {.id = (int32_t)i, .special = k != FL_TEXT_USER};
+        fl_text_added_token a = {.id = (int32_t)i, .special = k != FL_TEXT_USER};
         if (k != FL_TEXT_CONTROL && k != FL_TEXT_USER && k != FL_TEXT_UNKNOWN) continue;
         a.unreachable = a.special && !in_text;
         a.text = fl_text_dictionary_entry(r->d, i, &a.n);
@@ -312,7 +312,7 @@ static fl_text_tokenizer *fl__ggt_read_gpt2(fl__ggt_reader *r, bool in_text) {
     if (ok) json.n--; /* the closing brace */
     ok = ok && (!split->nfc || fl_data_text_print(&json, ",\"normalizer\":{\"type\":\"NFC\"}")) &&
          fl_text_put_template(r->d, bos, eos, &json) && fl_data_text_print(&json, "}");
-    fl_text_dictionary *d = fl_text_dictionary_made(r->d, ok);
+    fl_text_dictionary *d = fl_text_dictionary_or_free(r->d, ok);
     r->d = NULL;
     fl_text_model *m =
         !d ? NULL
@@ -333,7 +333,7 @@ static fl_text_tokenizer *fl__ggt_read_bert(fl__ggt_reader *r, bool in_text) {
     ok = ok && fl__ggt_read_added(r, in_text) && fl__ggt_read_frame(r, true, &cls, &sep) &&
          ((cls >= 0) == (sep >= 0) || fl_fail("%s: expected both or neither of [CLS] and [SEP]", r->where)) &&
          fl_text_bert_pipeline(&json, !lower, cls, sep) && fl_data_text_print(&json, "}");
-    fl_text_dictionary *d = fl_text_dictionary_made(r->d, ok);
+    fl_text_dictionary *d = fl_text_dictionary_or_free(r->d, ok);
     r->d = NULL;
     fl_text_model *m = d ? fl_text_wordpiece(d, "[UNK]", "##", 100, r->where) : NULL;
     fl_text_tokenizer *t =
@@ -364,7 +364,7 @@ static fl_text_tokenizer *fl__ggt_read_marked(fl__ggt_reader *r, bool byte_fallb
         if (!isfinite(r->score[i])) ok = fl_fail("%s: score of token %" PRId64 " is not finite", r->where, i);
         if (k != FL_TEXT_NORMAL && k != FL_TEXT_USER) r->score[i] = -1e30f;
     }
-    fl_text_dictionary *d = fl_text_dictionary_made(r->d, ok);
+    fl_text_dictionary *d = fl_text_dictionary_or_free(r->d, ok);
     r->d = NULL;
     fl_text_model *m = d ? fl_text_bpe(d, .score = r->score, .byte_fallback = byte_fallback,
                                        .fuse_unk = true, .unk = unk, .where = r->where)
@@ -491,7 +491,7 @@ static const fl__ggt_split *fl__ggt_split_of(const fl__ggt_writer *w) {
 /* Collects control tokens and other added tokens. */
 static bool fl__ggt_take_added(fl__ggt_writer *w) {
     for (int64_t i = 0; i < w->p.n_added; i++) {
-        const fl_text_added *a = &w->p.added[i];
+        const fl_text_added_token *a = &w->p.added[i];
         if (a->single_word || a->lstrip || a->rstrip)
             return fl__ggt_unsupported(w, "added tokens that absorb spaces or match whole words");
         const bool hidden = (w->form == FL__GGT_LLAMA || w->form == FL__GGT_T5) && !w->marked;

@@ -13,7 +13,7 @@ FL_API fl_text_tokenizer *fl_text_gpt2_load(const char *vocab, const char *merge
 /* Loads a .tiktoken file: one token per line, base64 ("=" for an empty one) and rank. split: a regular
    expression such as FL_TEXT_SPLIT_CL100K; special: special tokens with ids. Returns NULL after fl_fail. */
 FL_API fl_text_tokenizer *fl_text_tiktoken_load(const char *path, const char *split,
-                                                const fl_text_added *special, int64_t n);
+                                                const fl_text_added_token *special, int64_t n);
 /* Appends the pipeline of byte-level tokenizers with that split, as JSON. */
 FL_API bool fl_text_bytes_pipeline(fl_data_text *out, const char *split);
 
@@ -99,9 +99,9 @@ FL_API fl_text_tokenizer *fl_text_gpt2_load(const char *vocab, const char *merge
               fl_data_json_next(j) == FL_DATA_JSON_END && fl__gpt2_merges(d, merges, &merge, &n);
     fl_data_json_close(j);
     ok = ok && fl_text_bytes_pipeline(&json, FL_TEXT_SPLIT_GPT2);
-    fl_text_model *m = fl_text_bpe(fl_text_dictionary_made(d, ok), .merge = merge, .n_merges = n,
+    fl_text_model *m = fl_text_bpe(fl_text_dictionary_or_free(d, ok), .merge = merge, .n_merges = n,
                                    .bytes = true, .where = "fl_text_gpt2_load");
-    const fl_text_added end = {.text = "<|endoftext|>", .n = 13, .id = -1, .special = true};
+    const fl_text_added_token end = {.text = "<|endoftext|>", .n = 13, .id = -1, .special = true};
     const bool ends = m && fl_text_dictionary_find(m->vocab, end.text, end.n) >= 0;
     fl_text_tokenizer *t = fl_text_tokenizer_new(m, json.p, &end, ends, "fl_text_gpt2_load");
     fl_heap_free(merge);
@@ -134,7 +134,7 @@ static bool fl__gpt2_rank(fl_text_dictionary *d, const char *p, const char *end,
 }
 
 FL_API fl_text_tokenizer *fl_text_tiktoken_load(const char *path, const char *split,
-                                                const fl_text_added *special, int64_t n) {
+                                                const fl_text_added_token *special, int64_t n) {
     int64_t size, len, line = 0;
     fl_data_text json = {0};
     char *text = fl_text_read_file("fl_text_tiktoken_load", path, &size);
@@ -143,7 +143,7 @@ FL_API fl_text_tokenizer *fl_text_tiktoken_load(const char *path, const char *sp
     for (const char *p = text, *s; ok && (s = fl_text_line(&p, text + size, &len));)
         ok = fl__gpt2_rank(d, s, s + len, path, ++line, size);
     fl_heap_free(text);
-    fl_text_model *m = fl_text_bpe(fl_text_dictionary_made(d, ok), .by_id = true, .bytes = true,
+    fl_text_model *m = fl_text_bpe(fl_text_dictionary_or_free(d, ok), .by_id = true, .bytes = true,
                                    .ignore_merges = true, .where = "fl_text_tiktoken_load");
     fl_text_tokenizer *t = fl_text_tokenizer_new(m, json.p, special, n, "fl_text_tiktoken_load");
     fl_heap_free(json.p);

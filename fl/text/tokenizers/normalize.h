@@ -118,11 +118,11 @@ static bool fl__norm_chars(const fl_text_step *s, fl_text_work *w) {
     bool ok = true;
     for (int64_t i = 0; ok && i < w->n; i += len) {
         char bytes[4 * FL__NORM_CAPACITY];
-        const int32_t c = fl_text_char(w->p + i, w->n - i, &len);
+        const int32_t c = fl_text_utf8_decode(w->p + i, w->n - i, &len);
         const int n = c < 0 ? -1 : map(s->value, c, cls[c], out);
         if (n < 0 || (n == 1 && out[0] == c)) continue;
         int size = 0;
-        for (int k = 0; k < n; k++) size += fl_text_char_put(bytes + size, out[k]);
+        for (int k = 0; k < n; k++) size += fl_text_utf8_encode(bytes + size, out[k]);
         ok = fl_text_work_copy(w, same, i) &&
              fl_text_work_put(w, bytes, size, fl_text_work_from(w, i), fl_text_work_to(w, i + len - 1));
         same = i + len;
@@ -216,7 +216,7 @@ static bool fl__norm_write(fl_text_work *w, const fl__norm_chain *k, const fl_te
         char bytes[4];
         if (!k->v[i].more) at = next, next += 1 + k->v[i].joined;
         const fl_text_piece s = source[at < 0 ? 0 : at];
-        ok = fl_text_work_put(w, bytes, fl_text_char_put(bytes, k->v[i].c), s.begin, s.end);
+        ok = fl_text_work_put(w, bytes, fl_text_utf8_encode(bytes, k->v[i].c), s.begin, s.end);
     }
     return ok;
 }
@@ -241,7 +241,7 @@ static bool fl__norm_form(const fl_text_step *s, fl_text_work *w) {
         for (begin = from;
              ok && begin < w->n && (begin == from || (uint8_t)w->p[begin] >= 0x80);
              begin += len) {
-            const int32_t c = fl_text_char(w->p + begin, w->n - begin, &len);
+            const int32_t c = fl_text_utf8_decode(w->p + begin, w->n - begin, &len);
             if (c < 0) break;
             ok = fl_heap_grow(&source, &cap, n + 1, sizeof *source) && fl__norm_decomposed(&k, c, compatible);
             if (ok)
@@ -252,7 +252,7 @@ static bool fl__norm_form(const fl_text_step *s, fl_text_work *w) {
         const int64_t left = compose ? fl__norm_composed(k.v, k.n) : k.n;
         ok = ok && fl__norm_write(w, &k, source, left);
         const int64_t bad = begin; /* ill-formed bytes are copied */
-        while (begin < w->n && fl_text_char(w->p + begin, w->n - begin, &len) < 0) begin += len;
+        while (begin < w->n && fl_text_utf8_decode(w->p + begin, w->n - begin, &len) < 0) begin += len;
         ok = ok && fl_text_work_copy(w, bad, begin);
     }
     fl_heap_free(k.v);
@@ -268,7 +268,7 @@ static bool fl__norm_strip(const fl_text_step *s, fl_text_work *w) {
     int64_t begin = w->n, end = 0;
     int len;
     for (int64_t i = 0; i < w->n; i += len) {
-        const int32_t c = fl_text_char(w->p + i, w->n - i, &len);
+        const int32_t c = fl_text_utf8_decode(w->p + i, w->n - i, &len);
         if (c >= 0 && (cls[c] & FL_TEXT_WHITE_SPACE)) continue;
         if (begin == w->n) begin = i;
         end = i + len;
@@ -284,7 +284,7 @@ static bool fl__norm_prepend(const fl_text_step *s, fl_text_work *w) {
     int len = 1;
     const char *text = fl_text_tree_string(s->options, "prepend", &n, "");
     if (!w->n) return true;
-    fl_text_char(w->p, w->n, &len);
+    fl_text_utf8_decode(w->p, w->n, &len);
     const bool ok =
         fl_text_work_put(w, text, n, fl_text_work_from(w, 0), fl_text_work_to(w, len - 1)) &&
         fl_text_work_copy(w, 0, w->n);
@@ -322,10 +322,10 @@ static bool fl__norm_bytes(const fl_text_step *s, fl_text_work *w) {
     int len;
     bool ok = true;
     for (int64_t i = 0; ok && i < w->n; i += len) {
-        fl_text_char(w->p + i, w->n - i, &len);
+        fl_text_utf8_decode(w->p + i, w->n - i, &len);
         for (int k = 0; ok && k < len; k++) {
             char c[4];
-            const int n = fl_text_char_put(c, fl_text_byte_char((uint8_t)w->p[i + k]));
+            const int n = fl_text_utf8_encode(c, fl_text_byte_char((uint8_t)w->p[i + k]));
             ok = fl_text_work_put(w, c, n, fl_text_work_from(w, i), fl_text_work_to(w, i + len - 1));
         }
     }
@@ -417,13 +417,13 @@ static bool fl__norm_make_charsmap(fl_text_step *s, const char *where) {
 static int64_t fl__norm_cluster(const fl_text_work *w, int64_t at) {
     const unsigned control = 1u << FL_TEXT_CC | 1u << FL_TEXT_CF | 1u << FL_TEXT_ZL | 1u << FL_TEXT_ZP;
     int len, more;
-    const int32_t first = fl_text_char(w->p + at, w->n - at, &len);
+    const int32_t first = fl_text_utf8_decode(w->p + at, w->n - at, &len);
     int64_t end = at + len;
     if (first == '\r' && end < w->n && w->p[end] == '\n') return 2;
     if (first < 0 || (FL_TEXT_IS(fl_text_classes()[first], control) && first != 0x200c && first != 0x200d))
         return len;
     for (; end < w->n; end += more) {
-        const int32_t c = fl_text_char(w->p + end, w->n - end, &more);
+        const int32_t c = fl_text_utf8_decode(w->p + end, w->n - end, &more);
         const bool extends = c == 0xe33 || c == 0xeb3 || c == 0xff9e || c == 0xff9f || /* not marks */
                              (c >= 0x1f3fb && c <= 0x1f3ff) || c == 0x200c || c == 0x200d;
         if (c < 0 || !(extends || FL_TEXT_IS(fl_text_classes()[c], FL_TEXT_MARKS))) break;
@@ -445,7 +445,7 @@ static bool fl__norm_precompiled(const fl_text_step *s, fl_text_work *w) {
         }
         for (int64_t k = i; ok && k < end; k += len) {
             int size;
-            fl_text_char(w->p + k, w->n - k, &size);
+            fl_text_utf8_decode(w->p + k, w->n - k, &size);
             len = size;
             to = fl__norm_mapped(s->data, w->p + k, len, false, &key, &w->left);
             ok = to ? fl_text_work_put(w, to, (int64_t)strlen(to), fl_text_work_from(w, k),
@@ -476,7 +476,7 @@ static bool fl__norm_sentencepiece(const fl_text_step *s, fl_text_work *w) {
             continue;
         }
         const char *to = fl__norm_mapped(m, w->p + i, w->n - i, true, &len, &w->left);
-        if (!to) fl_text_char(w->p + i, w->n - i, &size), len = size;
+        if (!to) fl_text_utf8_decode(w->p + i, w->n - i, &size), len = size;
         int64_t n = to ? (int64_t)strlen(to) : len;
         const char *p = to ? to : w->p + i;
         ok = fl_text_work_spend(w, n);

@@ -52,7 +52,7 @@ FL_API int fl_text_matches_next(fl_text_matches *m);
 /* Frees the iterator's buffers. */
 FL_API void fl_text_matches_end(fl_text_matches *m);
 /* Fails because *left is below 0; returns false. */
-FL_API bool fl_text_spent(void);
+FL_API bool fl_text_work_exceeded(void);
 
 #ifdef __cplusplus
 }
@@ -94,7 +94,7 @@ static inline unsigned fl__pat_class(const uint8_t *cls, const char *s, int64_t 
     const uint8_t b = (uint8_t)s[at];
     *len = 1;
     if (b < 0x80) return cls[b];
-    const int32_t c = fl_text_char(s + at, n - at, len);
+    const int32_t c = fl_text_utf8_decode(s + at, n - at, len);
     return c < 0 ? FL_TEXT_SO : cls[c];
 }
 
@@ -244,7 +244,7 @@ static int64_t fl__pat_o200k(const uint8_t *cls, const char *s, int64_t n, int64
 
 /* ---- others ---- */
 
-FL_API bool fl_text_spent(void) {
+FL_API bool fl_text_work_exceeded(void) {
     return fl_fail(
         "fl_text: the tokenizer takes too long for this text, expected at most 600 units of work per byte");
 }
@@ -317,8 +317,8 @@ static int fl__pat_next(fl_text_matches *m) {
         int len;
         if (m->at >= m->valid_) {
             m->first_ = m->at;
-            m->valid_ = m->at + fl_text_ill_formed(m->s + m->at, m->n - m->at);
-            if (m->at == m->valid_) fl_text_char(m->s + m->at, m->n - m->at, &len), m->at += len;
+            m->valid_ = m->at + fl_text_utf8_valid_length(m->s + m->at, m->n - m->at);
+            if (m->at == m->valid_) fl_text_utf8_decode(m->s + m->at, m->n - m->at, &len), m->at += len;
             continue;
         }
         const PCRE2_SIZE *o = pcre2_get_ovector_pointer(m->data_);
@@ -328,13 +328,13 @@ static int fl__pat_next(fl_text_matches *m) {
                                    (PCRE2_SIZE)(m->valid_ - m->first_), (PCRE2_SIZE)m->place_,
                                    PCRE2_NO_UTF_CHECK | edges, m->data_, m->context_);
         if (rc == PCRE2_ERROR_NOMATCH) m->at = m->valid_;
-        else if (rc == PCRE2_ERROR_CALLOUT) return fl_text_spent(), -1;
+        else if (rc == PCRE2_ERROR_CALLOUT) return fl_text_work_exceeded(), -1;
         else if (rc < 0)
             return fl_fail("fl_text: regular expression: PCRE2 fails with error %d", rc), -1;
         else {
             m->begin = m->first_ + (int64_t)o[0], m->at = m->end = m->first_ + (int64_t)o[1];
             if (m->end > m->begin) return 1;
-            if (m->at < m->valid_) fl_text_char(m->s + m->at, m->valid_ - m->at, &len), m->at += len;
+            if (m->at < m->valid_) fl_text_utf8_decode(m->s + m->at, m->valid_ - m->at, &len), m->at += len;
         }
     }
     return 0;

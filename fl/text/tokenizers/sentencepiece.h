@@ -175,7 +175,7 @@ static bool fl__sp_pipeline(fl_data_text *t, const fl_text_dictionary *d, const 
 /* Added tokens: control pieces, which no text contains, and user-defined ones. Those that the normalizer
    does not change are matched in normalised text, where it has seen the spaces around them. */
 static bool fl__sp_added(const fl_text_dictionary *d, const int32_t *kind, const fl_text_tree *pipeline,
-                         bool suffix, fl_text_added **added, int64_t *n) {
+                         bool suffix, fl_text_added_token **added, int64_t *n) {
     fl_text_steps steps = {0};
     fl_text_work w = {0};
     int64_t cap = 0;
@@ -183,7 +183,7 @@ static bool fl__sp_added(const fl_text_dictionary *d, const int32_t *kind, const
     for (int64_t i = 0; ok && i < fl_text_dictionary_size(d); i++) {
         const fl_text_piece_kind k = fl__sp_kind(d, kind, i);
         const bool control = k == FL_TEXT_CONTROL;
-        fl_text_added a = {.id = (int32_t)i, .special = control, .unreachable = control};
+        fl_text_added_token a = {.id = (int32_t)i, .special = control, .unreachable = control};
         if (!control && k != FL_TEXT_USER) continue;
         a.text = fl_text_dictionary_entry(d, i, &a.n);
         fl_text_work_begin(&w, a.n);
@@ -224,7 +224,7 @@ FL_API fl_text_tokenizer *fl_text_pieces(fl_text_dictionary *d, const float *sco
     ok = ok && fl__sp_pipeline(&json, d, kind, unk, n_unk, &o);
     fl_data_json *j = ok ? fl_data_json_of(json.p, (size_t)json.n, .who = where) : NULL;
     fl_text_tree *pipeline = j ? fl_text_tree_read(j) : NULL;
-    fl_text_added *added = NULL;
+    fl_text_added_token *added = NULL;
     int64_t n_added = 0;
     fl_data_json_close(j);
     ok = pipeline && fl__sp_added(d, kind, pipeline, o.suffix, &added, &n_added);
@@ -376,7 +376,7 @@ FL_API fl_text_tokenizer *fl_text_sentencepiece_load(const char *path) {
                       .d = bytes ? fl_text_dictionary_new() : NULL};
     const bool ok = m.d && fl__sp_read(&m, (fl__sp_pb){m.start, m.start + n});
     m.o.bpe = m.type == 2, m.o.where = where;
-    fl_text_tokenizer *t = fl_text_pieces(fl_text_dictionary_made(m.d, ok), m.score, m.kind, m.o);
+    fl_text_tokenizer *t = fl_text_pieces(fl_text_dictionary_or_free(m.d, ok), m.score, m.kind, m.o);
     fl_heap_free(m.score);
     fl_heap_free(m.kind);
     fl_heap_free(bytes);
@@ -420,7 +420,7 @@ FL_API fl_text_tokenizer *fl_text_llama2c_load(const char *path, int64_t most) {
                      (long long)at, (long long)n);
     const fl_text_pieces_opts o = {.bpe = true, .byte_fallback = true, .keep_spaces = true, .bos = 1,
                                    .where = where};
-    fl_text_tokenizer *t = fl_text_pieces(fl_text_dictionary_made(d, ok), score, NULL, o);
+    fl_text_tokenizer *t = fl_text_pieces(fl_text_dictionary_or_free(d, ok), score, NULL, o);
     fl_heap_free(text.p);
     fl_heap_free(score);
     fl_heap_free(bytes);

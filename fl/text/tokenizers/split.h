@@ -94,7 +94,7 @@ static bool fl__split_chars(fl_text_work *w, fl_text_piece piece, fl__split_is i
     int len;
     bool ok = true;
     for (int64_t i = piece.begin; ok && i < piece.end; i += len) {
-        const int32_t c = fl_text_char(w->p + i, piece.end - i, &len);
+        const int32_t c = fl_text_utf8_decode(w->p + i, piece.end - i, &len);
         if (c < 0 || !is(c, cls[c])) continue;
         ok = fl__split_part(&p, begin, i, false) && fl__split_part(&p, i, i + len, true);
         begin = i + len;
@@ -144,7 +144,7 @@ static bool fl__split_scripts_one(const fl_text_step *s, fl_text_work *w, fl_tex
     int len;
     bool ok = true;
     for (int64_t i = p.begin; ok && i < p.end; i += len) {
-        const int32_t c = fl_text_char(w->p + i, p.end - i, &len);
+        const int32_t c = fl_text_utf8_decode(w->p + i, p.end - i, &len);
         const char *script = c == ' ' ? none : fl_text_script(c);
         if (c == 0x30fc || script == fl_text_script(0x3042) || script == fl_text_script(0x30a2)) script = han;
         if (script == none) continue;
@@ -161,7 +161,7 @@ static bool fl__split_length_one(const fl_text_step *s, fl_text_work *w, fl_text
     int len;
     bool ok = true;
     for (int64_t i = p.begin; ok && i < p.end; i += len) {
-        fl_text_char(w->p + i, p.end - i, &len);
+        fl_text_utf8_decode(w->p + i, p.end - i, &len);
         if (++chars % s->value) continue;
         ok = fl_text_work_cut(w, begin, i + len, -1);
         begin = i + len;
@@ -223,7 +223,7 @@ static bool fl__split_make_delimiter(fl_text_step *s, const char *where) {
 static bool fl__split_prepend(fl_text_work *w, fl_text_piece p, const char *mark, int64_t n) {
     int len = 1;
     if (p.end == p.begin) return true;
-    fl_text_char(w->p + p.begin, p.end - p.begin, &len);
+    fl_text_utf8_decode(w->p + p.begin, p.end - p.begin, &len);
     return fl_text_work_put(w, mark, n, fl_text_work_from(w, p.begin),
                             fl_text_work_to(w, p.begin + (uint32_t)len - 1));
 }

@@ -63,7 +63,7 @@ FL_API void fl_text_work_begin(fl_text_work *w, int64_t n);
 /* Charges work that may exceed the text's length. Returns false after fl_fail, if the limit is exceeded. */
 static inline bool fl_text_work_spend(fl_text_work *w, int64_t units) {
     w->left -= units;
-    return w->left >= 0 || fl_text_spent();
+    return w->left >= 0 || fl_text_work_exceeded();
 }
 /* As fl_heap_grow, but over-allocates by an eighth at most: for arrays as long as a text. */
 FL_API bool fl_text_work_reserve(void *array, int64_t *cap, int64_t need, size_t size);
@@ -271,7 +271,7 @@ FL_API bool fl_text_work_unknown(const fl_text_work *w, uint32_t at) {
     if (!fl_given(w, "fl_text_work_unknown", "the work")) return false;
     int len;
     const int64_t from = fl_text_work_from(w, at);
-    const int32_t c = fl_text_char(w->p + at, w->n - at, &len);
+    const int32_t c = fl_text_utf8_decode(w->p + at, w->n - at, &len);
     int64_t line = 1;
     for (int64_t i = 0; w->original && i < from; i++) line += w->original[i] == '\n';
     return fl_fail("fl_text_encode: offset %lld, line %lld: character U+%04X '%.*s' is not in the "

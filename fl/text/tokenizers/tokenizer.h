@@ -83,7 +83,7 @@ FL_API bool fl_text_is_special(const fl_text_tokenizer *t, int32_t id);
 FL_API uint64_t fl_text_tokenizer_hash(const fl_text_tokenizer *t);
 
 /* An added token: cut out of the text before all other stages. */
-typedef struct fl_text_added {
+typedef struct fl_text_added_token {
     const char *text;
     int64_t n;
     int32_t id;      /* -1: its id in the vocabulary, or a new one */
@@ -91,12 +91,12 @@ typedef struct fl_text_added {
     bool single_word, lstrip, rstrip; /* matches whole words only; includes white space before, after */
     bool normalized;  /* matched in the normalised text */
     bool unreachable; /* never matched in text: only templates and callers insert it */
-} fl_text_added;
+} fl_text_added_token;
 /* Reads an object of "added_tokens" in tokenizer.json and borrows its text (NULL: it has no "content").
    *id is its "id", unchecked, or -1. */
-FL_API fl_text_added fl_text_added_of(const fl_text_tree *e, int64_t *id);
+FL_API fl_text_added_token fl_text_added_of(const fl_text_tree *e, int64_t *id);
 /* Adds tokens; call it before other threads use the tokenizer. Returns false after fl_fail. */
-FL_API bool fl_text_tokenizer_add(fl_text_tokenizer *t, const fl_text_added *added, int64_t n);
+FL_API bool fl_text_tokenizer_add(fl_text_tokenizer *t, const fl_text_added_token *added, int64_t n);
 
 typedef enum fl_text_truncate {
     FL_TEXT_LONGEST_FIRST,
@@ -146,11 +146,11 @@ FL_API void fl_text_model_free(fl_text_model *m); /* NULL is fine */
    "normalizer", "pre_tokenizer", "post_processor", "decoder", "added_tokens", "truncation", "padding" of
    tokenizer.json, all optional. added: further added tokens; where: prefix of errors. NULL after fl_fail. */
 FL_API fl_text_tokenizer *fl_text_tokenizer_new(fl_text_model *m, const char *json,
-                                                const fl_text_added *added, int64_t n_added,
+                                                const fl_text_added_token *added, int64_t n_added,
                                                 const char *where);
 /* The same from a parsed object, which it takes over. */
 FL_API fl_text_tokenizer *fl_text_tokenizer_of(fl_text_model *m, fl_text_tree *pipeline,
-                                               const fl_text_added *added, int64_t n_added,
+                                               const fl_text_added_token *added, int64_t n_added,
                                                const char *where);
 FL_API void fl_text_tokenizer_free(fl_text_tokenizer *t); /* NULL is fine */
 /* Is the pipeline byte-level ("ByteLevel")? */
@@ -204,7 +204,7 @@ struct fl_text_tokenizer {
     fl_text_model *model;
     fl_text_tree *pipeline;
     fl_text_steps normalize, split, decode;
-    fl_text_added *added;
+    fl_text_added_token *added;
     int64_t n_added, added_cap, size;
     fl_data_arena text;
     fl_text_dictionary *added_texts; /* text -> index in `added` */
@@ -429,7 +429,7 @@ static bool fl__tok_finish(const fl_text_tokenizer *t, const fl_text_work *w, in
 
 static bool fl__tok_is_word(const char *s, int64_t n) {
     int len;
-    const int32_t c = n > 0 ? fl_text_char(s, n, &len) : -1;
+    const int32_t c = n > 0 ? fl_text_utf8_decode(s, n, &len) : -1;
     const unsigned set =
         FL_TEXT_LETTERS | FL_TEXT_MARKS | 1u << FL_TEXT_ND | 1u << FL_TEXT_NL | 1u << FL_TEXT_PC;
     return c >= 0 && FL_TEXT_IS(fl_text_classes()[c], set);
@@ -443,14 +443,14 @@ static int64_t fl__tok_before(const char *s, int64_t end) {
 }
 
 static bool fl__tok_is_space(const char *s, int64_t n, int *len) {
-    const int32_t c = n > 0 ? fl_text_char(s, n, len) : -1;
+    const int32_t c = n > 0 ? fl_text_utf8_decode(s, n, len) : -1;
     return c >= 0 && (fl_text_classes()[c] & FL_TEXT_WHITE_SPACE);
 }
 
 /* The next added token that matches at or after `at`: its range in *begin, *end, including the white space it
    absorbs. NULL: none. */
-static const fl_text_added *fl__tok_next(const fl_text_tokenizer *t, const fl_text_trie *trie, const char *s,
-                                         int64_t n, int64_t at, int64_t *begin, int64_t *end, int64_t *left) {
+static const fl_text_added_token *fl__tok_next(const fl_text_tokenizer *t, const fl_text_trie *trie, const char *s,
+                                               int64_t n, int64_t at, int64_t *begin, int64_t *end, int64_t *left) {
     int64_t len = 0;
     int bytes;
     if (!trie->n) return NULL;
@@ -458,7 +458,7 @@ static const fl_text_added *fl__tok_next(const fl_text_tokenizer *t, const fl_te
         if (fl_text_trie_step(trie, 0, (uint8_t)s[i]) < 0) continue;
         const int32_t k = fl_text_trie_longest(trie, s + i, n - i, &len, left);
         if (k < 0) continue;
-        const fl_text_added *a = &t->added[k];
+        const fl_text_added_token *a = &t->added[k];
         *begin = i, *end = i + len;
         if (a->single_word && ((i && fl__tok_is_word(s + fl__tok_before(s, i), i)) ||
                                fl__tok_is_word(s + *end, n - *end))) {
@@ -530,7 +530,7 @@ static bool fl__tok_section(const fl_text_tokenizer *t, fl_text_work *w, const c
     w->from = w->to = NULL, w->base = (uint32_t)begin, w->first = begin == 0, w->last = end == n,
     w->original = text, w->n_pieces = 0;
     bool ok = fl_text_steps_run(&t->normalize, w);
-    for (const fl_text_added *a;
+    for (const fl_text_added_token *a;
          ok && (a = fl__tok_next(t, &t->normal, w->p, w->n, at, &from, &to, &w->left)); at = to)
         ok = (at >= from || fl_text_work_cut(w, at, from, -1)) && fl_text_work_cut(w, from, to, a->id);
     if (ok && at < w->n) ok = fl_text_work_cut(w, at, w->n, -1);
@@ -558,10 +558,10 @@ static bool fl__tok_clean(fl__tok_work *k, const char *text, int64_t n, int64_t 
     bool ok = true;
     k->clean.n = k->n_fix = 0;
     for (; ok && at < n; at += good + len) {
-        good = fl_text_ill_formed(text + at, n - at), len = 0;
+        good = fl_text_utf8_valid_length(text + at, n - at), len = 0;
         ok = fl_data_text_put(&k->clean, text + at, (size_t)good);
         if (!ok || at + good == n) break;
-        fl_text_char(text + at + good, n - at - good, &len);
+        fl_text_utf8_decode(text + at + good, n - at - good, &len);
         ok = fl_data_text_put(&k->clean, "\xef\xbf\xbd", 3) && k->clean.n <= INT32_MAX &&
              fl_heap_grow(&k->fix, &k->fix_cap, k->n_fix + 1, sizeof *k->fix);
         if (ok) k->fix[k->n_fix++] = (fl_text_piece){(uint32_t)k->clean.n, (uint32_t)(at + good + len), -1};
@@ -598,7 +598,7 @@ static bool fl__tok_text(const fl_text_tokenizer *t, fl__tok_work *k, const char
         return fl_fail("fl_text_encode: text is NULL or its length out of range: got %lld bytes, expected "
                        "at most "
                        "2^31 - 1", (long long)n);
-    const int64_t good = t->bytes && !strict ? n : fl_text_ill_formed(text, n);
+    const int64_t good = t->bytes && !strict ? n : fl_text_utf8_valid_length(text, n);
     if (good < n && strict)
         return fl_fail("fl_text_encode: offset %lld, line %lld: ill-formed UTF-8", (long long)good,
                        (long long)fl__tok_line(text, good));
@@ -608,7 +608,7 @@ static bool fl__tok_text(const fl_text_tokenizer *t, fl__tok_work *k, const char
     }
     bool ok = true;
     fl_text_work_begin(w, n);
-    for (const fl_text_added *a; ok && (a = fl__tok_next(t, &t->raw, text, n, at, &from, &to, &w->left));
+    for (const fl_text_added_token *a; ok && (a = fl__tok_next(t, &t->raw, text, n, at, &from, &to, &w->left));
          at = to) {
         if (at < from) ok = fl__tok_section(t, w, text, n, at, from);
         ok = ok && fl_text_work_token(w, a->id, from, to);
@@ -701,7 +701,7 @@ FL_API bool fl_text_encode_batch(const fl_text_tokenizer *t, const char *const *
 /* ---- decoding ---- */
 
 /* The added token of an id; NULL: none. */
-static fl_text_added *fl__tok_added(const fl_text_tokenizer *t, int32_t id) {
+static fl_text_added_token *fl__tok_added(const fl_text_tokenizer *t, int32_t id) {
     const fl_text_pair *p = t->n_added ? fl_text_pairs_find(&t->added_ids, id, 0) : NULL;
     return p && p->rank != FL_TEXT_NO_RANK ? &t->added[p->id] : NULL;
 }
@@ -709,7 +709,7 @@ static fl_text_added *fl__tok_added(const fl_text_tokenizer *t, int32_t id) {
 FL_API const char *fl_text_token_of(const fl_text_tokenizer *t, int32_t id, int64_t *n) {
     if (!fl_given(t, "fl_text_token_of", "the tokenizer")) return NULL;
     const char *text = fl_text_dictionary_entry(t->model->vocab, id, n);
-    const fl_text_added *a = text ? NULL : fl__tok_added(t, id);
+    const fl_text_added_token *a = text ? NULL : fl__tok_added(t, id);
     if (a && n) *n = a->n;
     return a ? a->text : text;
 }
@@ -724,7 +724,7 @@ FL_API int32_t fl_text_id_of(const fl_text_tokenizer *t, const char *token, int6
 
 FL_API bool fl_text_is_special(const fl_text_tokenizer *t, int32_t id) {
     if (!fl_given(t, "fl_text_is_special", "the tokenizer")) return false;
-    const fl_text_added *a = fl__tok_added(t, id);
+    const fl_text_added_token *a = fl__tok_added(t, id);
     return a && a->special;
 }
 
@@ -780,7 +780,7 @@ static int64_t fl__tok_incomplete(const char *s, int64_t n) {
     int len;
     const int64_t at = n ? fl__tok_before(s, n) : 0;
     if (n >= 3 && !memcmp(s + n - 3, "\xef\xbf\xbd", 3)) return 3;
-    return n && fl_text_char(s + at, n - at, &len) < 0 && len == n - at &&
+    return n && fl_text_utf8_decode(s + at, n - at, &len) < 0 && len == n - at &&
                    (uint8_t)s[at] >= 0xc2
                ? n - at
                : 0;
@@ -880,7 +880,7 @@ static bool fl__tok_tries(fl_text_tokenizer *t) {
     return ok;
 }
 
-static bool fl__tok_add(fl_text_tokenizer *t, fl_text_added a, const char *where) {
+static bool fl__tok_add(fl_text_tokenizer *t, fl_text_added_token a, const char *where) {
     const int32_t there = fl_text_id_of(t, a.text, a.n);
     int64_t n;
     if (!a.n) return fl_fail("%s: an added token has no text", where);
@@ -891,7 +891,7 @@ static bool fl__tok_add(fl_text_tokenizer *t, fl_text_added a, const char *where
                        (int)a.id, there >= 0 ? a.text : other, there >= 0 ? (int)there : (int)a.id);
     if (a.id >= INT32_MAX - 1)
         return fl_fail("%s: added token '%.60s': id is out of range: got %d", where, a.text, (int)a.id);
-    fl_text_added *before = fl__tok_added(t, a.id);
+    fl_text_added_token *before = fl__tok_added(t, a.id);
     if (before) {
         a.text = before->text;
         *before = a;
@@ -908,7 +908,7 @@ static bool fl__tok_add(fl_text_tokenizer *t, fl_text_added a, const char *where
     return true;
 }
 
-FL_API bool fl_text_tokenizer_add(fl_text_tokenizer *t, const fl_text_added *added, int64_t n) {
+FL_API bool fl_text_tokenizer_add(fl_text_tokenizer *t, const fl_text_added_token *added, int64_t n) {
     if (!fl_given(t, "fl_text_tokenizer_add", "the tokenizer")) return false;
     bool ok = true;
     for (int64_t i = 0; ok && i < n; i++) ok = fl__tok_add(t, added[i], "fl_text_tokenizer_add");
@@ -1060,14 +1060,14 @@ static bool fl__tok_lengths(fl_text_tokenizer *t, const char *where) {
     return true;
 }
 
-FL_API fl_text_added fl_text_added_of(const fl_text_tree *e, int64_t *id) {
+FL_API fl_text_added_token fl_text_added_of(const fl_text_tree *e, int64_t *id) {
     if (!fl_given(e, "fl_text_added_of", "the object") ||
-        !fl_given(id, "fl_text_added_of", "the id")) return (fl_text_added){0};
-    fl_text_added a = {.special = fl_text_tree_true(e, "special", false),
-                       .single_word = fl_text_tree_true(e, "single_word", false),
-                       .lstrip = fl_text_tree_true(e, "lstrip", false),
-                       .rstrip = fl_text_tree_true(e, "rstrip", false),
-                       .unreachable = fl_text_tree_true(e, "unreachable", false)};
+        !fl_given(id, "fl_text_added_of", "the id")) return (fl_text_added_token){0};
+    fl_text_added_token a = {.special = fl_text_tree_true(e, "special", false),
+                             .single_word = fl_text_tree_true(e, "single_word", false),
+                             .lstrip = fl_text_tree_true(e, "lstrip", false),
+                             .rstrip = fl_text_tree_true(e, "rstrip", false),
+                             .unreachable = fl_text_tree_true(e, "unreachable", false)};
     a.normalized = fl_text_tree_true(e, "normalized", !a.special);
     a.text = fl_text_tree_string(e, "content", &a.n, NULL);
     *id = fl_text_tree_int(e, "id", -1);
@@ -1078,7 +1078,7 @@ static bool fl__tok_add_listed(fl_text_tokenizer *t, const fl_text_tree *list, c
     bool ok = true;
     for (const fl_text_tree *e = list ? list->first : NULL; ok && e; e = e->next) {
         int64_t id = -1;
-        fl_text_added a = fl_text_added_of(e, &id);
+        fl_text_added_token a = fl_text_added_of(e, &id);
         a.id = (int32_t)id;
         if (!a.text) a.text = "";
         ok = (id >= -1 && id < INT32_MAX) ||
@@ -1097,7 +1097,7 @@ FL_API bool fl_text_pipeline_bytes(const fl_text_tree *pipeline) {
 }
 
 FL_API fl_text_tokenizer *fl_text_tokenizer_of(fl_text_model *m, fl_text_tree *pipeline,
-                                               const fl_text_added *added, int64_t n_added,
+                                               const fl_text_added_token *added, int64_t n_added,
                                                const char *where) {
     const bool mine = fl_given(m, "fl_text_tokenizer_of", "the model") &&
                       (fl__text_owner(m->vocab) == m ||
@@ -1124,7 +1124,7 @@ FL_API fl_text_tokenizer *fl_text_tokenizer_of(fl_text_model *m, fl_text_tree *p
 }
 
 FL_API fl_text_tokenizer *fl_text_tokenizer_new(fl_text_model *m, const char *json,
-                                                const fl_text_added *added, int64_t n_added,
+                                                const fl_text_added_token *added, int64_t n_added,
                                                 const char *where) {
     fl_data_json *j = NULL;
     if (fl_given(m, "fl_text_tokenizer_new", "the model") && fl_given(json, "fl_text_tokenizer_new", "json"))
@@ -1194,7 +1194,7 @@ FL_API bool fl_text_tokenizer_json(const fl_text_tokenizer *t, fl_data_text *out
     static const char *const part[] = {"normalizer", "pre_tokenizer", "post_processor", "decoder"};
     bool ok = fl__tok_put_lengths(t, out) && fl_data_text_print(out, ",\n\"added_tokens\":[");
     for (int64_t i = 0; ok && i < t->n_added; i++) {
-        const fl_text_added *a = &t->added[i];
+        const fl_text_added_token *a = &t->added[i];
         ok = fl_data_text_print(out, "%s{\"id\":%d,\"content\":", i ? ",\n" : "", (int)a->id) &&
              fl_data_json_put_string(out, a->text, (size_t)a->n) &&
              fl_data_text_print(out,

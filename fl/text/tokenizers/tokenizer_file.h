@@ -24,7 +24,7 @@ typedef struct fl_text_parts {
     fl_text_merge *merge;      /* BPE: by rank */
     int64_t n_merges;
     double *score; /* Unigram: by id; NaN: never chosen */
-    fl_text_added *added;
+    fl_text_added_token *added;
     int64_t n_added;
     bool bytes; /* tokens are bytes, written as characters in files */
     /* private */
@@ -70,7 +70,7 @@ static bool fl__tokf_added(fl__tokf *t, fl_data_json *j) {
     while (ok && fl_data_json_more(j)) {
         fl_text_tree *e = fl_text_tree_read(j);
         int64_t id;
-        fl_text_added a = fl_text_added_of(e, &id);
+        fl_text_added_token a = fl_text_added_of(e, &id);
         if (e && (!a.text || id < 0 || id >= INT32_MAX))
             ok = fl_data_json_fail(j, "added token: expected \"content\" and \"id\"");
         a.id = (int32_t)id;

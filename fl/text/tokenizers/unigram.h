@@ -86,7 +86,7 @@ static inline void fl__uni_forward(const fl__uni *u, const char *s, int32_t n, d
         const double base = position[i].is.score;
         const uint8_t c = (uint8_t)s[i];
         int len = 1;
-        if (c >= 0x80) fl_text_char(s + i, n - i, &len);
+        if (c >= 0x80) fl_text_utf8_decode(s + i, n - i, &len);
         bool single = false;
         int32_t node = 0, k = i;
         for (; k < n && (node = fl_text_trie_step(t, node, (uint8_t)s[k])) >= 0; k++) {

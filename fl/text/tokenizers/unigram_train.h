@@ -112,10 +112,10 @@ static bool fl__uni_add_word(fl__uni_learn *l, const char *s, int32_t len, int64
         const int64_t first = l->n_arcs;
         int32_t end = begin;
         for (int k = 1, more; ok && k <= FL__LEARN_LONGEST && end < len; k++) {
-            fl_text_char(s + end, len - end, &more);
+            fl_text_utf8_decode(s + end, len - end, &more);
             ok = fl__uni_add_arc(l, s, begin, end += more, k, first);
         }
-        fl_text_char(s + begin, len - begin, &step);
+        fl_text_utf8_decode(s + begin, len - begin, &step);
     }
     l->word[l->n_words].n = l->n_arcs - l->word[l->n_words].arc;
     l->n_words++;
@@ -131,7 +131,7 @@ static bool fl__uni_cut_word(fl__uni_learn *l, const fl_text_dictionary *letters
     buf->n = 0;
     ok = fl_data_text_put(buf, "\xe2\x96\x81", 3);
     for (int64_t i = 0; ok && i <= n; i += len) {
-        const bool stop = i == n || (fl_text_char(s + i, n - i, &len),
+        const bool stop = i == n || (fl_text_utf8_decode(s + i, n - i, &len),
                                      fl_text_dictionary_find(letters, s + i, len) < 0);
         if (i == n) len = 1;
         if (stop && buf->n) ok = fl__uni_add_word(l, buf->p, (int32_t)buf->n, times), buf->n = 0;
@@ -149,15 +149,15 @@ static fl_text_dictionary *fl__uni_letters(const fl_text_dictionary *words, doub
         const char *s = fl_text_dictionary_entry(words, w, &n);
         int len;
         for (int64_t i = 0; ok && i < n; i += len) {
-            if (fl_text_char(s + i, n - i, &len) < 0) continue; /* ill-formed: unknown */
-            const int64_t times = fl_text_dictionary_counted(words, w);
+            if (fl_text_utf8_decode(s + i, n - i, &len) < 0) continue; /* ill-formed: unknown */
+            const int64_t times = fl_text_dictionary_count_of(words, w);
             ok = fl_text_dictionary_count(all, s + i, len, times) >= 0, sum += (double)times;
         }
     }
     fl_text_dictionary *order = ok ? fl_text_dictionary_pruned(all, 0, 1, 0) : NULL;
     int64_t n = 0;
     while (order && n < fl_text_dictionary_size(order) && seen < coverage * sum)
-        seen += (double)fl_text_dictionary_counted(order, n++);
+        seen += (double)fl_text_dictionary_count_of(order, n++);
     if (order) kept = fl_text_dictionary_pruned(order, 0, 1, n ? n : 1);
     fl_text_dictionary_free(order);
     fl_text_dictionary_free(all);
@@ -172,19 +172,19 @@ static void fl__uni_seed(fl__uni_learn *l) {
     const int64_t n = fl_text_dictionary_size(l->text);
     double sum = 0;
     for (int64_t i = 0; i < n; i++)
-        l->piece[i].alive = l->piece[i].chars == 1 || fl_text_dictionary_counted(l->text, i) > 1;
+        l->piece[i].alive = l->piece[i].chars == 1 || fl_text_dictionary_count_of(l->text, i) > 1;
     for (int64_t i = 0, bytes; i < n; i++) {
         const char *s = fl_text_dictionary_entry(l->text, i, &bytes);
         do bytes--;
         while (bytes > 0 && ((uint8_t)s[bytes] & 0xc0) == 0x80);
         const int64_t shorter = bytes > 0 ? fl_text_dictionary_find(l->text, s, bytes) : -1;
         if (shorter >= 0 && l->piece[shorter].chars > 1 && /* with an equal count */
-            fl_text_dictionary_counted(l->text, i) == fl_text_dictionary_counted(l->text, shorter))
+            fl_text_dictionary_count_of(l->text, i) == fl_text_dictionary_count_of(l->text, shorter))
             l->piece[shorter].alive = false;
     }
     for (int64_t i = 0; i < n; i++) {
         fl__uni_piece *p = &l->piece[i];
-        p->score = (double)fl_text_dictionary_counted(l->text, i) * p->chars;
+        p->score = (double)fl_text_dictionary_count_of(l->text, i) * p->chars;
         if (p->alive) sum += p->score, l->live++;
     }
     for (int64_t i = 0; i < n; i++) l->piece[i].score = log(l->piece[i].score / sum);
@@ -332,7 +332,7 @@ static fl_text_tokenizer *fl__uni_finish(fl__uni_learn *l, int64_t size, bool by
         score[n++] = (float)p->score;
     }
     fl_text_tokenizer *t =
-        fl_text_pieces(fl_text_dictionary_made(vocab, ok), score, NULL,
+        fl_text_pieces(fl_text_dictionary_or_free(vocab, ok), score, NULL,
                        (fl_text_pieces_opts){.byte_fallback = bytes, .where = "fl_text_unigram_train"});
     fl_heap_free(rank);
     fl_heap_free(score);
@@ -374,7 +374,7 @@ FL_API fl_text_tokenizer *fl_text_unigram_train_opt(const char *text, int64_t n,
     ok = letters != NULL;
     for (int64_t w = 0, len; ok && w < fl_text_dictionary_size(words); w++) {
         const char *s = fl_text_dictionary_entry(words, w, &len);
-        ok = fl__uni_cut_word(&l, letters, s, len, fl_text_dictionary_counted(words, w), &buf);
+        ok = fl__uni_cut_word(&l, letters, s, len, fl_text_dictionary_count_of(words, w), &buf);
     }
     if (ok && fl__uni_learn_all(&l, o.size)) t = fl__uni_finish(&l, o.size, o.byte_fallback);
     fl_text_dictionary_free(words);

@@ -54,7 +54,7 @@ static bool fl__wp_encode(const fl_text_model *m, fl_text_work *w, uint32_t begi
     const fl__wp *p = (const fl__wp *)m;
     const int64_t before = w->n_tokens;
     const bool fits =
-        (int64_t)(end - begin) <= p->most || fl_text_chars(w->p + begin, end - begin) <= p->most;
+        (int64_t)(end - begin) <= p->most || fl_text_utf8_count(w->p + begin, end - begin) <= p->most;
     for (int64_t at = begin, len = 0; fits; at += len) {
         if (at == end) return true;
         const int32_t id =
@@ -140,7 +140,7 @@ FL_API bool fl_text_bert_pipeline(fl_data_text *out, bool cased, int64_t cls, in
 
 /* BERT's tokenizer for that vocabulary, with the special tokens it contains. */
 static fl_text_tokenizer *fl__wp_bert(fl_text_dictionary *vocab, bool cased, const char *where) {
-    fl_text_added added[FL__WP_SPECIAL] = {{0}};
+    fl_text_added_token added[FL__WP_SPECIAL] = {{0}};
     fl_data_text json = {0};
     int32_t id[FL__WP_SPECIAL];
     int64_t n = 0;
@@ -148,12 +148,12 @@ static fl_text_tokenizer *fl__wp_bert(fl_text_dictionary *vocab, bool cased, con
         const char *text = fl__wp_special[i];
         id[i] = (int32_t)fl_text_dictionary_find(vocab, text, (int64_t)strlen(text));
         if (id[i] >= 0)
-            added[n++] = (fl_text_added){
+            added[n++] = (fl_text_added_token){
                 .text = text, .n = (int64_t)strlen(text), .id = id[i], .special = true};
     }
     const bool ok = vocab && fl_text_bert_pipeline(&json, cased, id[2], id[3]) &&
                     fl_data_text_print(&json, "}");
-    fl_text_model *m = fl_text_wordpiece(fl_text_dictionary_made(vocab, ok), "[UNK]", "##", 100, where);
+    fl_text_model *m = fl_text_wordpiece(fl_text_dictionary_or_free(vocab, ok), "[UNK]", "##", 100, where);
     fl_text_tokenizer *t = fl_text_tokenizer_new(m, json.p, added, n, where);
     fl_heap_free(json.p);
     return t;
@@ -172,7 +172,7 @@ FL_API fl_text_tokenizer *fl_text_wordpiece_load(const char *path, bool cased) {
                        (int)(len < 60 ? len : 60), s)) &&
              fl_text_dictionary_add_at(d, s, len, line++);
     fl_heap_free(text);
-    return fl__wp_bert(fl_text_dictionary_made(d, ok), cased, where);
+    return fl__wp_bert(fl_text_dictionary_or_free(d, ok), cased, where);
 }
 
 /* Adds the characters of all words, by code point, then those that occur inside words, prefixed. */
@@ -185,14 +185,14 @@ static bool fl__wp_alphabet(fl_text_dictionary *vocab, const fl_text_dictionary 
     for (int64_t i = 0; ok && i < fl_text_dictionary_entries(pieces); i++) {
         const char *s = fl_text_dictionary_spelling(pieces, i, &n, NULL);
         for (int64_t k = 0; k < n; k += len) {
-            const int32_t c = fl_text_char(s + k, n - k, &len);
+            const int32_t c = fl_text_utf8_decode(s + k, n - k, &len);
             seen[c < 0 ? 0xfffd : c] |= k ? 3 : 1;
         }
     }
     for (int inner = 0; inner < 2; inner++)
         for (int32_t c = 0; ok && c < 0x110000; c++) {
             if (!(seen[c] & (1 << inner))) continue;
-            const int size = fl_text_char_put(text + 2, c);
+            const int size = fl_text_utf8_encode(text + 2, c);
             const char *s = inner ? text : text + 2;
             ok = fl_text_dictionary_find(vocab, s, size + 2 * inner) >= 0 ||
                  fl_text_dictionary_add(vocab, s, size + 2 * inner) >= 0;
@@ -216,7 +216,7 @@ FL_API fl_text_tokenizer *fl_text_wordpiece_train_opt(const char *text, int64_t 
     fl_heap_free(merge);
     fl_heap_free(json.p);
     fl_text_dictionary_free(pieces);
-    return fl__wp_bert(fl_text_dictionary_made(vocab, ok), o.cased, "fl_text_wordpiece_train");
+    return fl__wp_bert(fl_text_dictionary_or_free(vocab, ok), o.cased, "fl_text_wordpiece_train");
 }
 
 #endif

@@ -45,7 +45,7 @@ static bool fl__words_encode(const fl_text_model *m, fl_text_work *w, uint32_t b
     if (id < 0) id = ((const fl__words *)m)->unk;
     if (id >= 0) return fl_text_work_token(w, (int32_t)id, begin, end);
     int len;
-    fl_text_char(w->p + begin, end - begin, &len);
+    fl_text_utf8_decode(w->p + begin, end - begin, &len);
     if ((uint32_t)len == end - begin) return fl_text_work_unknown(w, begin);
     return fl_fail("fl_text_encode: offset %lld: word '%.*s' is not in the vocabulary, and there is no "
                    "unknown "
@@ -82,15 +82,15 @@ FL_API fl_text_tokenizer *fl_text_char_tokenizer(const char *text, int64_t n) {
     bool ok = d != NULL;
     int len;
     for (int64_t i = 0; ok && i < n; i += len) {
-        const int32_t c = fl_text_char(text + i, n - i, &len), k = c < 0 ? 0xfffd : c;
+        const int32_t c = fl_text_utf8_decode(text + i, n - i, &len), k = c < 0 ? 0xfffd : c;
         seen[k / 8] |= (uint8_t)(1 << k % 8);
     }
     for (int32_t c = 0; ok && c < 0x110000; c++) {
         char bytes[4];
-        if (seen[c / 8] >> c % 8 & 1) ok = fl_text_dictionary_add(d, bytes, fl_text_char_put(bytes, c)) >= 0;
+        if (seen[c / 8] >> c % 8 & 1) ok = fl_text_dictionary_add(d, bytes, fl_text_utf8_encode(bytes, c)) >= 0;
     }
     fl_heap_free(seen);
-    return fl_text_tokenizer_new(fl_text_word_model(fl_text_dictionary_made(d, ok), -1),
+    return fl_text_tokenizer_new(fl_text_word_model(fl_text_dictionary_or_free(d, ok), -1),
                                  "{\"pre_tokenizer\":{\"type\":\"FixedLength\",\"length\":1},"
                                  "\"decoder\":{\"type\":\"Fuse\"}}", NULL, 0, "fl_text_char_tokenizer");
 }
@@ -100,7 +100,7 @@ FL_API bool fl_text_count_words(fl_text_dictionary *d, const char *text, int64_t
     bool ok = true;
     int len;
     for (int64_t i = 0, begin = 0; ok && i <= n; i += len) {
-        const int32_t c = i < n ? fl_text_char(text + i, n - i, &len) : (len = 1, ' ');
+        const int32_t c = i < n ? fl_text_utf8_decode(text + i, n - i, &len) : (len = 1, ' ');
         if (c < 0 || !(cls[c] & FL_TEXT_WHITE_SPACE)) continue;
         ok = begin == i || fl_text_dictionary_count(d, text + begin, i - begin, 1) >= 0;
         begin = i + len;
