@@ -236,7 +236,7 @@ static int64_t fl__slice_count(int64_t n, int64_t *start, int64_t stop, int64_t 
 fl_tensor *fl_slice(fl_tensor *t, int axis, int64_t start, int64_t stop, int64_t step) {
     if (fl_is_null_arg("fl_slice", t) || (axis = fl_own_axis_of("fl_slice", t, axis)) < 0) return NULL;
     if (step == 0 || step == INT64_MIN)
-        return fl_err_null("fl_slice: step must not be %s", step ? "INT64_MIN" : "0");
+        return fl_err_null("fl_slice: step must not be 0 or INT64_MIN, got %lld", (long long)step);
     fl_shape shape = fl_shape_of(t);
     int64_t stride[FL_MAX_DIMS];
     memcpy(stride, t->stride, sizeof stride);
