@@ -71,7 +71,7 @@
               that reads it. So a sample gets the same random numbers on one rank and on many, and in any
               order of shuffles, shards, spans, batches and threads. */
 #ifndef FL_DATA_H
-#define FL_DATA_H /* for rooms, which need no second look at all that follows */
+#define FL_DATA_H /* its files test this: they need not read the following again */
 #endif
 #include "fl_tensor.h"
 #include "fl/data/file.h"

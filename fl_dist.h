@@ -46,8 +46,8 @@
      Trust     A rank may join if it knows the token (.token, FL_DIST_TOKEN); rank 0 proves to it that it
                knows the token too, and distributes a random secret of the job, which both ends of each data
                connection prove to each other. Proofs are keyed hashes (SipHash-2-4) of fresh random
-               numbers, so token and secret cannot be guessed, replayed or reflected by whoever connects to
-               a port; connections without a proof occupy one of 64 slots for at most 5 seconds. Without a
+               numbers, so token and secret cannot be guessed, replayed or reflected by a client that connects
+               to a port; connections without a proof occupy one of 64 slots for at most 5 seconds. Without a
                token, a store folder holds a random one, readable by this user only; with "host:port",
                anyone who can reach the port may join. Nothing is encrypted: anyone who can read the network
                traffic can read gradients and the secret, and test guesses of a short token; anyone who can

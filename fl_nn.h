@@ -72,7 +72,7 @@
      Shapes   Images are [n, c, h, w]; sequences [n, t, dim]: batch, steps, features. t may vary unless a
               layer has parameters per step. Indices are constants, fv_const of i64. */
 #ifndef FL_NN_H
-#define FL_NN_H /* for rooms, which need no second look at all that follows */
+#define FL_NN_H /* its files test this: they need not read the following again */
 #endif
 #include "fl_autograd.h"
 #include "fl_data.h"

@@ -74,7 +74,7 @@
                custom numbers and the position in the data. Training that stops at step k and resumes is
                bit-identical to uninterrupted training. */
 #ifndef FL_OPTIM_H
-#define FL_OPTIM_H /* for rooms, which need no second look at all that follows */
+#define FL_OPTIM_H /* its files test this: they need not read the following again */
 #endif
 #include "fl_nn.h"
 FL__GLUE_BEGIN

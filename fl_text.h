@@ -70,7 +70,7 @@
               names file and offset.
      Threads  Tokenizers and dictionaries may be used by any number of threads once they are created. */
 #ifndef FL_TEXT_H
-#define FL_TEXT_H /* for rooms, which need no second look at all that follows */
+#define FL_TEXT_H /* its files test this: they need not read the following again */
 #endif
 #if defined(FL_CALLS_H) && !defined(FL_TEXT_DECLARED)
 #error "fl: with FL_TRACE_CALLS include fl_text.h before fl.h, or fl_all.h: functions are macros now"

@@ -1,4 +1,6 @@
-/* adaptive_softmax.c - large vocabularies: cc -O2 -I. examples/adaptive_softmax.c fl.c -lm -lpthread
+/* examples/adaptive_softmax.c - adaptive softmax for large vocabularies
+
+   cc -O2 -I. examples/adaptive_softmax.c fl.c -lm -lpthread
 
    Most of a language model's last layer works for words that hardly occur. The adaptive softmax (Grave et
    al. 2017) keeps the frequent words in a small head, and reaches the others through clusters of fewer dims.

@@ -1,4 +1,4 @@
-/* arguments.h - what the example programs take from the command line: a table says what each argument sets
+/* examples/arguments.h - command-line parsing for the example programs, from a table of arguments
 
    Not part of the library. */
 #ifndef EXAMPLES_ARGUMENTS_H

@@ -1,4 +1,6 @@
-/* classification.c - three spirals told apart: cc -O2 -I. examples/classification.c fl.c -lm -lpthread
+/* examples/classification.c - classifies three spirals: prefetching, schedules, meters, logs
+
+   cc -O2 -I. examples/classification.c fl.c -lm -lpthread
 
    What most trainings are made of: a data set split in two, shuffled, batched and made ahead by a thread; a
    net, AdamW, a learning rate that falls along a cosine; meters on both parts, curves, a log for the

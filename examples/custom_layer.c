@@ -1,4 +1,6 @@
-/* custom_layer.c - a layer of one's own: cc -O2 -I. examples/custom_layer.c fl.c -lm -lpthread
+/* examples/custom_layer.c - a custom layer: radial basis units
+
+   cc -O2 -I. examples/custom_layer.c fl.c -lm -lpthread
 
    A kind of module is a table, of which only `forward` must be there, and a maker. What it adds as
    parameters and buffers is found by optimizers, files and fl_nn_print from then on; its errors say where

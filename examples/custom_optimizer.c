@@ -1,9 +1,11 @@
-/* custom_optimizer.c - an optimizer of one's own: cc -O2 -I. examples/custom_optimizer.c fl.c -lm -lpthread
+/* examples/custom_optimizer.c - a custom optimizer: AdaBelief beside Adam
+
+   cc -O2 -I. examples/custom_optimizer.c fl.c -lm -lpthread
 
    A kind of optimizer is a table: names of what it remembers and of its numbers, and a rule, which says as
    formulas what parameter and memory become. From these come the step, in one pass over memory, state that
    is allocated, checkpoints, groups and schedules. Here AdaBelief, whose step is long where the gradient is
-   as expected and short where it surprises: Adam with (g - m)^2 in the place of g^2. It is compared with the
+   as expected and short where it surprises: Adam with (g - m)^2 instead of g^2. It is compared with the
    same written as a loop, then with Adam. (Zhuang et al., 2020: AdaBelief Optimizer.) */
 #include "arguments.h"
 #include "fl.h"

@@ -1,4 +1,6 @@
-/* gan.c - a generator against a discriminator: cc -O2 -I. examples/gan.c fl.c -lm -lpthread
+/* examples/gan.c - a generative adversarial network
+
+   cc -O2 -I. examples/gan.c fl.c -lm -lpthread
 
    Two nets with opposite aims and an optimizer each: the generator turns noise into points, the
    discriminator tells them from true ones, which lie in six heaps on a circle. Each step trains the one,

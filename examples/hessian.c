@@ -1,4 +1,6 @@
-/* hessian.c - Hessian-vector products of a net: cc -O2 -I. examples/hessian.c fl.c -lm -lpthread
+/* examples/hessian.c - Hessian-vector products of a network
+
+   cc -O2 -I. examples/hessian.c fl.c -lm -lpthread
 
    The Hessian H of a loss by all parameters of a net is too large to write down; H v is one more pass.
    Reverse over reverse differentiates g . v, the gradient along a direction, once more backward;

@@ -1,4 +1,4 @@
-/* html.h - what pages of the programs begin with, and pictures within the page: one file without scripts */
+/* examples/html.h - HTML pages of the programs: header, inline pictures, no scripts */
 #ifndef HTML_H
 #define HTML_H
 #include "fl_vision.h"

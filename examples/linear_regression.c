@@ -1,4 +1,6 @@
-/* linear_regression.c - fits a line: cc -O2 -I. examples/linear_regression.c fl.c -lm -lpthread
+/* examples/linear_regression.c - fits a line
+
+   cc -O2 -I. examples/linear_regression.c fl.c -lm -lpthread
 
    The smallest complete training: y = x w + b with noise, a data set in shuffled batches, a linear layer,
    SGD. The last line says how far from the truth it came to rest. */

@@ -1,4 +1,4 @@
-/* mixed_precision.c - one net in f32, and in four mixtures with bf16 and f16: loss, seconds, bytes
+/* examples/mixed_precision.c - one network in f32, bf16, f16 and mixtures: loss, seconds, bytes
 
    cc -O2 -I.. mixed_precision.c ../fl.c -o mixed_precision -lm -lpthread
    ./mixed_precision [--data DIR] [--steps N] [--batch N]     DIR: MNIST's idx files; else digits drawn here

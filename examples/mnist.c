@@ -1,4 +1,4 @@
-/* mnist.c - trains the CNN of the Flashlight paper (listings 7-11) on MNIST, evaluates and saves it
+/* examples/mnist.c - trains the CNN of the Flashlight paper (listings 7-11) on MNIST, evaluates and saves it
 
    cc -O2 -I.. mnist.c ../fl.c -o mnist -lm -lpthread      (add -DFL_USE_ZLIB -lz to read .gz files)
    ./mnist --data dir            with MNIST's four idx files in dir

@@ -1,4 +1,6 @@
-/* perceptron.c - Rosenblatt's perceptron: cc -O2 -I. examples/perceptron.c fl.c -lm -lpthread
+/* examples/perceptron.c - Rosenblatt's perceptron
+
+   cc -O2 -I. examples/perceptron.c fl.c -lm -lpthread
 
    One neuron separates two classes by a line. Its rule of 1958, "add y x to the weights for every x on the
    wrong side", is gradient descent on the loss max(0, -y (w x + b)): autograd finds it. If there is a line,

@@ -1,5 +1,4 @@
-/* resume.c - training that may be killed at any moment, and goes on where it was: the same bits as if nothing
-   had happened
+/* examples/resume.c - training that survives being killed: checkpoints, and the same bits after resuming
 
    cc -O2 -I.. resume.c ../fl.c -o resume -lm -lpthread      (add -DFL_USE_ZLIB -lz to read .gz files)
    ./resume                 stop it as you like (^C, kill -9, a power cut) and start it again

@@ -1,4 +1,4 @@
-/* rnn_classification.c - which language a name comes from
+/* examples/rnn_classification.c - predicts the language of a name with a GRU
 
    cc -O2 -I. examples/rnn_classification.c fl.c -lm -lpthread
 

@@ -1,6 +1,8 @@
-/* time_op.c - an op of one's own timed beside ours: cc -O2 -I. examples/time_op.c fl.c -lm -lpthread
+/* examples/time_op.c - times custom kernels and a fused op beside the built-in ones
 
-   Own kernels in the place of two of fl's, and the fused op of examples/extend/own_op.h beside the same as a
+   cc -O2 -I. examples/time_op.c fl.c -lm -lpthread
+
+   Custom kernels instead of two of fl's, and the fused op of examples/extend/own_op.h beside the same as a
    composition. Another kernel for an op is a slot of the backend's table: the call is the same, whose table
    is in use is all that changes. How to compare: first the results, then the times, round by round one after
    the other, so that both meet the same weather; the best round counts, as whatever disturbs only adds. A

@@ -1,4 +1,6 @@
-/* two_heads.c - two heads that pull at one trunk: cc -O2 -I. examples/two_heads.c fl.c -lm -lpthread
+/* examples/two_heads.c - domain adaptation: two heads on one trunk, a reversed gradient
+
+   cc -O2 -I. examples/two_heads.c fl.c -lm -lpthread
 
    A classifier is trained on one domain, whose labels are known, and used in another, where they are not.
    Half of what it goes by means nothing there. So a second head on the same trunk learns to tell the domains

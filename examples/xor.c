@@ -1,4 +1,6 @@
-/* xor.c - learns exclusive or: cc -O2 -I. examples/xor.c fl.c -lm -lpthread
+/* examples/xor.c - learns exclusive or
+
+   cc -O2 -I. examples/xor.c fl.c -lm -lpthread
 
    What no single linear layer can: two of them with a nonlinearity between. The table has four rows, so every
    step sees all of them. */

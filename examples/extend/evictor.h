@@ -1,4 +1,4 @@
-/* evictor.h - a memory manager of one's own: a budget of bytes, the rest in a file
+/* examples/extend/evictor.h - a memory manager with a byte budget that pages buffers to a file
 
    What it shows: a manager may take bytes away, because they are reached only between fl_buffer_map
    and fl_buffer_unmap. When a request would pass the budget, the least recently mapped buffers that
@@ -6,7 +6,7 @@
    but the time, and compute the same bits.
 
    The contract it exercises
-     get      Makes room, sets b->ptr (FL_ALIGN spare bytes behind the end), and declares itself:
+     get      Frees space, sets b->ptr (FL_ALIGN spare bytes behind the end), and declares itself:
               pageable, restore, tag.
      claim    fl_buffer_claim fails for a buffer that is mapped or away: those stay. From a claim
               until the state is FL_EVICTED, and in restore and put, the lock is held: a thread
@@ -137,7 +137,7 @@ static inline bool evictor_take(evictor *e, fl_buffer *b) {
 static inline bool evictor_page_in(evictor *e, evictor_page *p) {
     fl_buffer *b = p->buffer;
     if (!evictor_take(e, b))
-        return fl_fail("evictor: no room for %zu bytes: %lld of the budget's %zu are mapped or "
+        return fl_fail("evictor: no space for %zu bytes: %lld of the budget's %zu are mapped or "
                        "cannot be moved",
                        b->bytes, (long long)e->stats.reserved, e->budget);
     if (!evictor_seek(e, p) || fread(b->ptr, 1, b->bytes, e->file) != b->bytes) {

@@ -1,5 +1,4 @@
-/* evictor_mnist.c - trains the MNIST network of the Flashlight paper in half of the memory it
-   needs, to the same bits
+/* examples/extend/evictor_mnist.c - trains the MNIST network of the Flashlight paper in half of its memory
 
    cc -O2 -I../.. -I.. evictor_mnist.c ../../fl.c -o evictor_mnist -lm -lpthread
    ./evictor_mnist [steps]

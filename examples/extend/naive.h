@@ -1,6 +1,6 @@
-/* naive.h - a backend of one's own: its own storage, triple loops, the required ops and nothing else
+/* examples/extend/naive.h - a minimal backend: storage of its own, triple loops, the required ops
 
-   What it shows: the least that a backend has to be. `impl` points at a dense row-major array from
+   What it shows: the minimum of a backend. `impl` points at a dense row-major array from
    malloc; there are no buffers, no strides and no views. Every model trains on it, because all
    other ops are compositions of these. All arithmetic is in double or int64_t, one element at a
    time.
@@ -401,7 +401,7 @@ NAIVE_FN(naive_matmul) {
 
 FL_KERNEL_BEGIN
 /* One channel of an image x [h, w], one kernel w [kh, kw], one plane y [oh, ow]: their product is
-   added to whichever of the three is wanted. */
+   added to whichever of the three the op computes. */
 static inline void naive_plane(fl_op op, const fl_conv2d_args *a, const fl_tensor *const t[3],
                                double *y, double *x, double *w) {
     const int64_t *out = t[0]->shape + 2, *image = t[1]->shape + 2, *kernel = t[2]->shape + 2;

@@ -1,5 +1,4 @@
-/* naive_mnist.c - trains the MNIST network of the Flashlight paper on a backend of triple loops,
-   beside the cpu's
+/* examples/extend/naive_mnist.c - trains the MNIST network on the naive backend, beside the cpu
 
    cc -O2 -I../.. naive_mnist.c ../../fl.c -o naive_mnist -lm -lpthread
    ./naive_mnist [steps]

@@ -1,4 +1,6 @@
-/* own_op.c - trains with the op of own_op.h: cc -O2 -I. examples/extend/own_op.c fl.c -lm -lpthread
+/* examples/extend/own_op.c - trains a network with the op of own_op.h
+
+   cc -O2 -I. examples/extend/own_op.c fl.c -lm -lpthread
 
    A periodic function, which nets of tanh or relu do not continue: the last line is the error outside of
    what was seen. */

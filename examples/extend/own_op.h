@@ -1,4 +1,4 @@
-/* own_op.h - a fused op of one's own, outside of fl: snake(x) = x + sin(a x)^2 / a
+/* examples/extend/own_op.h - a fused op outside of fl: snake(x) = x + sin(a x)^2 / a
 
    Kernel, composition, gradient and registration; fl is not edited, and only files that include this
    one are compiled again. Every backend has the op from then on: the cpu by the kernel, others by the
@@ -15,7 +15,7 @@ typedef struct snake_args {
 } snake_args;
 static fl_op op_snake;
 
-/* One pass over memory in the place of four. Narrower dtypes arrive as f32. */
+/* One pass over memory instead of four. Narrower dtypes arrive as f32. */
 static bool snake_kernel(const fl_backend *self, const fl_call *c) {
     const double a = ((const snake_args *)c->args)->a;
     const int64_t n = fl_numel(c->in[0]);

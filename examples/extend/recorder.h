@@ -1,5 +1,4 @@
-/* recorder.h - a compiler of one's own: records every call, runs when a value is read, replays a
-   training step
+/* examples/extend/recorder.h - a compiler: records calls, runs them when a value is read, replays steps
 
    What it shows: a backend that is one function. `any` receives each call as data and copies it:
    the op, its arguments, and each operand as {node, dtype, shape, strides, offset} or as a weak
@@ -459,7 +458,7 @@ static inline int64_t recorder_slot(int64_t *size, int64_t *n, int64_t bytes) {
     return best;
 }
 
-/* Gives each hidden temporary a slot from its first call to its last. size: room for a slot per
+/* Gives each hidden temporary a slot from its first call to its last. size: space for a slot per
    node. */
 static inline void recorder_assign(recorder_tape *tape, int64_t *size) {
     for (int64_t i = 0; i < tape->list.n; i++) {

@@ -1,5 +1,4 @@
-/* recorder_mnist.c - records one training step of the MNIST network of the Flashlight paper and
-   replays it
+/* examples/extend/recorder_mnist.c - records a training step of the MNIST network and replays it
 
    cc -O2 -I../.. recorder_mnist.c ../../fl.c -o recorder_mnist -lm -lpthread
    ./recorder_mnist [steps]

@@ -1,5 +1,4 @@
-/* training.h - the training that the programs of this folder and tests share: the paper's network on
-   drawn digits */
+/* examples/extend/training.h - the training run that these programs and tests share */
 #ifndef TRAINING_H
 #define TRAINING_H
 

@@ -51,7 +51,7 @@ FL_API fl_data_file *fl_data_map_safetensors(const char *path, bool verify);
 #include <string.h>
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "fl_data.h writes tensors as they lie in memory: safetensors wants a little-endian machine"
+#error "fl_data.h writes the bytes of tensors unchanged: safetensors needs a little-endian machine"
 #endif
 
 static bool fl__st_is_index(const char *path) {

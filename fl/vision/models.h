@@ -60,7 +60,7 @@ typedef enum fl_vision_names {
 } fl_vision_names;
 /* Loads weights (safetensors, or the .json index of a sharded checkpoint) with the given library's names.
    Separate q, k and v are concatenated, f16 and bf16 are converted to f32, and a position embedding of
-   another size is resized (bicubic, except the class token). A head with another number of classes is left
+   another size is resized (bicubic, except the class token). A head with a different number of classes is left
    unchanged, which is reported by fl_log_message at FL_LOG_INFO. Everything is read and checked before m changes.
    False after fl_fail, which names the missing or mismatched tensor. */
 FL_API bool fl_vision_load(fl_nn_module *m, const char *path, fl_vision_names names);

@@ -53,7 +53,7 @@ static void fl__uniform_f64(void *dst, int64_t begin, int64_t n, const void *arg
         y[i] = r->a + (r->b - r->a) * flm_uniform_f64(w[2 * i + 1], w[2 * i]);
 }
 
-/* Both numbers of a pair are computed, even if only the first is wanted: begin is even. */
+/* Both numbers of a pair are computed, even if only the first is used: begin is even. */
 static void fl__normal_f32(void *dst, int64_t begin, int64_t n, const void *arg) {
     const fl_random_args *r = arg;
     const float mean = (float)r->a, deviation = (float)r->b;
