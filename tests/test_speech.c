@@ -997,7 +997,7 @@ TEST(features_of_variables) {
         fl_speech_features *f = fl_speech_features_new(&c);
         fl_var *y = fv_speech_features_compute(f, in);
         CHECK(k ? !y : y != NULL);
-        if (k) CHECK_ERROR("speech_features_of: got x ");
+        if (k) CHECK_ERROR("speech_features_compute: got x ");
         if (k != 7) {
             fl_tensor *plain = fl_speech_features_compute(f, fv_value(in));
             fl_var *constant = fv_speech_features_compute(f, fv_detach(in));

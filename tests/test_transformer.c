@@ -225,7 +225,7 @@ TEST(lengths_become_masks) {
     CHECK(mask && fl_shape_is(mask, FL_SHAPE(2, 1, 1, 3)) && fl_to_host(mask, got, sizeof got));
     CHECK(!memcmp(want, got, sizeof got));
     static const int64_t bad[][2] = {{4, 1}, {3, 0}, {-1, 2}};
-    static const char *const text[] = {"lengths from 1 to 4, want 1 to 3", "lengths from 0 to 3",
+    static const char *const text[] = {"got lengths from 1 to 4, expected 1 to 3", "lengths from 0 to 3",
                                        "from -1 to 2"};
     for (int i = 0; i < 3; i++) {
         CHECK(!fl_length_mask(fl_from_host(bad[i], FL_SHAPE(2), FL_I64), 3));
