@@ -5,11 +5,7 @@
 
    >>example
     #define FL_IMPLEMENTATION
-    #if defined(FL_CALLS_H) && !defined(FL_DIST_DECLARED)
-#error "fl: with FL_TRACE_CALLS include fl_dist.h before fl.h, or fl_all.h: functions are macros now"
-#endif
-#define FL_DIST_DECLARED
-#include "fl_dist.h"
+    #include "fl_dist.h"
     int main(void) {
         fl_dist_group *d = fl_dist_init(); // alone: one rank; examples/launch 2 ./program: two
         fl_scope s = fl_scope_begin();
@@ -53,6 +49,10 @@
                traffic can read gradients and the secret, and test guesses of a short token; anyone who can
                modify traffic can modify gradients. NCCL opens its own connections, without these proofs.
                Untrusted networks need a tunnel. */
+#if defined(FL_CALLS_H) && !defined(FL_DIST_DECLARED)
+#error "fl: with FL_TRACE_CALLS include fl_dist.h before fl.h, or fl_all.h: functions are macros now"
+#endif
+#define FL_DIST_DECLARED
 #include "fl_optim.h"
 #include "fl/distributed/impl.h"
 #include "fl/distributed/meet.h"

@@ -2,11 +2,7 @@
 
    >>example
     #define FL_IMPLEMENTATION
-    #if defined(FL_CALLS_H) && !defined(FL_SPEECH_DECLARED)
-#error "fl: with FL_TRACE_CALLS include fl_speech.h before fl.h, or fl_all.h: functions are macros now"
-#endif
-#define FL_SPEECH_DECLARED
-#include "fl_speech.h"
+    #include "fl_speech.h"
     int main(void) {
         fl_scope s = fl_scope_begin();
         fl_tensor *x = fl_uniform(FL_SHAPE(16000), -1, 1, FL_F32, NULL); // or fl_speech_load_audio("a.wav")
@@ -49,6 +45,10 @@
               error handler; functions on tensors do, as all tensor functions (fl_mem.h).
      Streams  Streaming (a resampler, features) gives results bit-identical to processing the whole
               signal. */
+#if defined(FL_CALLS_H) && !defined(FL_SPEECH_DECLARED)
+#error "fl: with FL_TRACE_CALLS include fl_speech.h before fl.h, or fl_all.h: functions are macros now"
+#endif
+#define FL_SPEECH_DECLARED
 #include "fl_nn.h"
 #include "fl_text.h"
 #include "fl/speech/audio.h"

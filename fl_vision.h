@@ -5,11 +5,7 @@
 
    >>example
     #define FL_IMPLEMENTATION
-    #if defined(FL_CALLS_H) && !defined(FL_VISION_DECLARED)
-#error "fl: with FL_TRACE_CALLS include fl_vision.h before fl.h, or fl_all.h: functions are macros now"
-#endif
-#define FL_VISION_DECLARED
-#include "fl_vision.h"
+    #include "fl_vision.h"
     int main(void) {
         fl_scope s = fl_scope_begin();
         fl_tensor *image = fl_cast(fl_randint(FL_SHAPE(3, 24, 32), 0, 256, NULL), FL_U8);
@@ -45,6 +41,10 @@
               changes the layout. 16-bit files give u16.
      Errors   As in fl_data.h, no function here calls the error handler: they return NULL or false, with an
               error text that names the file and, if known, the offset. */
+#if defined(FL_CALLS_H) && !defined(FL_VISION_DECLARED)
+#error "fl: with FL_TRACE_CALLS include fl_vision.h before fl.h, or fl_all.h: functions are macros now"
+#endif
+#define FL_VISION_DECLARED
 #include "fl_optim.h"
 #include "fl/vision/images.h"
 #include "fl/vision/sets.h"
