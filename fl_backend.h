@@ -330,8 +330,9 @@ FL_API bool fl_backend_use(const fl_backend *b, fl_backend *old);
 /* Sets b's slot for op, with flags (FL_SLOT_ bits): to fill a backend's table. False, with an error, if the
    op does not exist. */
 FL_API bool fl_backend_set(fl_backend *b, fl_op op, fl_slot slot, unsigned flags);
-/* Replaces b's slot for op, without flags, and clears those slots and fused gradients of b that use op, so
-   that they are composed and call the new slot. False after an error. Then call fl_backend_use. */
+/* Replaces b's slot for op, and clears those slots and fused gradients of b that use op, so that they are
+   composed and call the new slot. Of the flags, CONTIGUOUS stays, so that the new slot may call the old one; set
+   others by fl_backend_set. False after an error. Then call fl_backend_use. */
 FL_API bool fl_backend_override(fl_backend *b, fl_op op, fl_slot slot);
 /* The installed table of a backend index (fl_backend_index); NULL if there is none. */
 FL_API const fl_backend *fl_backend_at(int backend);
@@ -1296,7 +1297,7 @@ bool fl_backend_override(fl_backend *b, fl_op op, fl_slot slot) {
     if (!b || !fl__op_exists(op))
         return fl_err_false("fl_backend_override: the backend is NULL, or op %d does not exist", op);
     b->op[op] = slot;
-    b->flags[op] = 0;
+    b->flags[op] &= FL_SLOT_CONTIGUOUS;
     b->overridden_ = true;
     for (fl_op i = 1; i < fl__n_ops; i++) {
         if (!fl__ops[i]->required && fl_op_uses(i, op)) b->op[i] = NULL;

@@ -891,6 +891,20 @@ TEST(overrides_and_kernels_of_registered_ops_stay) {
     CHECK_NOTHING_LIVES();
 }
 
+/* The shipped slot wants contiguous inputs, and gets them from a slot that calls it too. */
+TEST(an_override_may_call_the_slot_before) {
+    fl_scope s = fl_scope_begin();
+    const fl_op softmax = fl_op_by_name("softmax");
+    fl_tensor *x = fl_transpose(fl_reshape(fl_arange(0, 6, 1, FL_F32), FL_SHAPE(2, 3)), 0, 1);
+    fl_tensor *want = fl_softmax(x, 1), *half = fl_softmax(fl_cast(x, FL_BF16), 1);
+    REQUIRE(want && half && override_in_use(softmax));
+    CHECK(fl_item(fl_all(fl_eq(fl_softmax(x, 1), want), FL_ALL_AXES)) == 1 && other_calls == 1);
+    CHECK(fl_item(fl_all(fl_eq(fl_softmax(fl_cast(x, FL_BF16), 1), half), FL_ALL_AXES)) == 1 && other_calls == 2);
+    CHECK(fl_backend_use(&before_override, NULL));
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
 /* A handler that jumps leaves the hook in force. */
 TEST(hooks_survive_a_jump) {
     fl_scope s = fl_scope_begin();
