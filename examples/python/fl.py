@@ -281,8 +281,8 @@ def _options(kind, given):
     out = struct(kind)()
     for name, value in given.items():
         field = out.kinds.get(name, "char")
-        if field == "char" or name.startswith("_"):
-            known = [k for k, v in out.kinds.items() if not k.startswith("_")]
+        if field == "char" or name.endswith("_"):
+            known = [k for k in out.kinds if not k.startswith("_") and not k.endswith("_")]
             raise TypeError(f"no option {name!r}; there are {', '.join(known)}")
         old = getattr(out, name)
         if isinstance(old, ctypes.Array):

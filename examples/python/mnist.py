@@ -36,8 +36,8 @@ folder, epochs = sys.argv[1], int((sys.argv + ["3"])[2])
 fl.seed(1)
 image, label = load(folder, "train")
 n = max(len(label) - 5000, len(label) // 2)  # the others are held out
-train = data.tensors(image, label).span(0, n).shuffle(2).batch(64).transform(normalize).prefetch(1, 4)
-valid = data.tensors(image, label).span(n, len(label) - n).batch(250).transform(normalize)
+train = data.tensors(image, label).slice(0, n).shuffle(2).batch(64).transform(normalize).prefetch(1, 4)
+valid = data.tensors(image, label).slice(n, len(label) - n).batch(250).transform(normalize)
 net = nn.sequential(nn.view(-1, 1, 28, 28), nn.conv2d(1, 32, 5, pad="same"), nn.relu(), nn.pool2d(2),
                     nn.conv2d(32, 64, 5, pad="same"), nn.relu(), nn.pool2d(2), nn.view(-1, 7 * 7 * 64),
                     nn.linear(7 * 7 * 64, 1024), nn.relu(), nn.dropout(0.5), nn.linear(1024, 10), nn.log_softmax(1))
