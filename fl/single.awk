@@ -15,7 +15,9 @@ FNR == 1 { joined = in_comment = 0 }
 {
     text[FILENAME, FNR] = $0
     lines[FILENAME] = FNR
+    if (!in_comment) before_comment = "" # what a comment that continues on the next line stands behind
     code = without_comments($0)
+    if (code ~ /[^ \t]/) before_comment = code ~ /^[ \t]*#[ \t]*(if|el|endif|include)/ ? "more" : "code"
     if (joined) {
         kind[FILENAME, FNR] = "more"
         directive[FILENAME, joined] = directive[FILENAME, joined] " " without_backslash(code)
@@ -26,7 +28,8 @@ FNR == 1 { joined = in_comment = 0 }
         if (code ~ /^#undef FL/) undefined_at_first[substr(code, 8)]
         if (code ~ /^#define FL_[A-Z_0-9]+[ \t]*$/ && index(before, "def")) note_guard(code)
         before = code
-    } else kind[FILENAME, FNR] = code ~ /[^ \t]/ ? "code" : "comment"
+    } else if (code ~ /[^ \t]/) kind[FILENAME, FNR] = "code"
+    else kind[FILENAME, FNR] = before_comment != "" ? before_comment : "comment"
     if ($0 !~ /\\$/) joined = 0
 }
 
@@ -353,6 +356,7 @@ function expand(file,    i, d, first, base, n_code) {
             shown[file, i]
         } else if (kind[file, i] == "directive" && d ~ /^[ \t]*#[ \t]*include/) {
             include(d, file, i)
+            while (kind[file, i + 1] == "more") i++
             n_code++
         } else {
             if (d ~ /^[ \t]*#[ \t]*define/) define(d, file, i)
