@@ -31,7 +31,7 @@ END {
     for (i = 1; i <= n; i++) {
         f = name[i]
         t = type_of[i]
-        if (f in is_macro || f in seen || f ~ /^fl_(site_|call_stack_text|error|on_error|quiet|scope_|flags|set_flags)/) continue
+        if (f in is_macro || f in seen || f ~ /^fl_(site_|call_stack_text|error|set_error_handler|quiet|scope_|flags|set_flags)/) continue
         seen[f]
         call = "(fl_site_push(__FILE__, __LINE__), " f "(__VA_ARGS__)"
         if (t ~ /^const|__attribute__/) continue
