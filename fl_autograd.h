@@ -77,7 +77,7 @@ FL_API fl_var *fv_param(fl_tensor *t);
 FL_API fl_var *fv_num(double value);
 /* x's tensor, borrowed; NULL for NULL. */
 FL_API fl_tensor *fv_value(const fl_var *x);
-/* The tensor of x's gradient, borrowed; NULL if there is none. */
+/* The tensor of x's gradient, borrowed; NULL if none. */
 FL_API fl_tensor *fv_grad(const fl_var *x);
 /* A constant with the same value, without the graph. */
 FL_API fl_var *fv_detach(fl_var *x);
@@ -202,7 +202,7 @@ FL_API const char *fv_node_name(const fl_node *n);
 FL_API fl_node *fv_in_node(const fl_node *n, int i);
 /* The leaf of a node without inputs; NULL for other nodes and if the leaf was freed. */
 FL_API fl_var *fv_leaf_of(const fl_node *n);
-/* The provenance note of a node (fl_provenance_here); "" if there is none. */
+/* The provenance note of a node (fl_provenance_here); "" if none. */
 FL_API const char *fv_node_provenance(const fl_node *n);
 
 /* >>backward ----------------------------------------------------------------------------------- */

@@ -150,7 +150,7 @@ FL_API fl_op fl_op_register(const fl_op_info *info);
 FL_API int fl_op_count(void); /* ops are numbered 1 to fl_op_count() - 1 */
 /* Description of an op; NULL if there is no such op. */
 FL_API const fl_op_info *fl_op_get_info(fl_op op);
-/* The op of that name, FL_OP_NONE if there is none. */
+/* The op of that name, FL_OP_NONE if none. */
 FL_API fl_op fl_op_by_name(const char *name);
 /* True if op's composition (its formula, or `uses`) runs the op `part`. */
 FL_API bool fl_op_uses(fl_op op, fl_op part);
@@ -331,10 +331,10 @@ FL_API bool fl_backend_use(const fl_backend *b, fl_backend *old);
    op does not exist. */
 FL_API bool fl_backend_set(fl_backend *b, fl_op op, fl_slot slot, unsigned flags);
 /* Replaces b's slot for op, and clears those slots and fused gradients of b that use op, so that they are
-   composed and call the new slot. Of the flags, CONTIGUOUS stays, so that the new slot may call the old one; set
-   others by fl_backend_set. False after an error. Then call fl_backend_use. */
+   composed and call the new slot. Of the flags, CONTIGUOUS stays, so that the new slot may call the old one;
+   set others by fl_backend_set. False after an error. Then call fl_backend_use. */
 FL_API bool fl_backend_override(fl_backend *b, fl_op op, fl_slot slot);
-/* The installed table of a backend index (fl_backend_index); NULL if there is none. */
+/* The installed table of a backend index (fl_backend_index); NULL if none. */
 FL_API const fl_backend *fl_backend_at(int backend);
 /* For slots: allocates the storage of an output; true if it already has some. */
 FL_API bool fl_out_make(fl_tensor *out);
@@ -826,7 +826,7 @@ fl_op fl_op_by_name(const char *name) {
     return FL_OP_NONE;
 }
 
-/* The first word of list that is not an op's name, and its length; NULL if there is none. */
+/* The first word of list that is not an op's name, and its length; NULL if none. */
 static const char *fl__unknown_word(const char *list, int *length) {
     char word[64];
     for (const char *p = list; p && *p; p += *length, p += *p == ' ') {

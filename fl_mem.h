@@ -54,8 +54,8 @@
      Errors   A function that fails records an error text for its thread, leaves its outputs untouched and
               returns NULL or false. While an error is pending, functions given NULL return NULL without a
               new error and the first text is kept, so nested calls need one check. Functions that return a
-              value handle also call the handler of fl_set_error_handler; the default handler prints the text and
-              aborts. Functions for files, data and devices never abort.
+              value handle also call the handler of fl_set_error_handler; the default handler prints the text
+              and aborts. Functions for files, data and devices never abort.
      Threads  One thread pool per process. Work is split by its size, never by the number of threads, so
               results are bit-identical for any number of threads.
      Memory   A buffer gets its bytes from the manager that is current when it is created and returns them

@@ -66,7 +66,8 @@
      Closures  fl_optim_step_closure is for optimizers that evaluate the loss themselves: L-BFGS.
      Batches   Gradients accumulate until fl_optim_zero_grad: for a batch in k parts call fl_backward on
                loss / k for each part, then step once.
-     Early     fl_optim_step_in_backward updates parameters during fl_backward, so that their gradients are never
+     Early     fl_optim_step_in_backward updates parameters during fl_backward, so that their gradients are
+     never
                in memory all at once.
      Errors    fl_optim_step fails while an error is pending. On backends with step slots, all possible
                errors of a step occur before the first parameter is written.

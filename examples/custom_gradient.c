@@ -3,9 +3,9 @@
    cc -O2 -I. examples/custom_gradient.c fl.c -lm -lpthread
 
    fv_record makes a variable of a value that was computed in any way, and of a function that computes
-   its gradient. Two reasons to do that: the derivative that follows from the formula is right
-   but useless as numbers (log(1 + exp(x)) for large x), or there is none, and another shall stand in its
-   place (rounding). Both are tried with fl_gradcheck, which accepts the first and names the second. */
+   its gradient. There are two reasons to do that: the derivative that follows from the formula is right but
+   useless as numbers (log(1 + exp(x)) for large x), or it does not exist and another replaces it (rounding).
+   Both are tried with fl_gradcheck, which accepts the first and names the second. */
 #include "arguments.h"
 #include "fl.h"
 #include <math.h>

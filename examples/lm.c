@@ -316,7 +316,8 @@ static bool validate(fl_nn_module *m, const options *o, const corpus *c, double 
         if (done) printf("unigram entropy: %.4f nats per token\n", unigram_entropy(c));
         return done && (*loss = r.nats / (double)r.tokens, true);
     }
-    const bool ok = fl_text_evaluate(m, c->tokens, &r, .begin = c->train, .dtype = fl_dtype_by_name(o->dtype));
+    const bool ok = fl_text_evaluate(m, c->tokens, &r, .begin = c->train,
+                                     .dtype = fl_dtype_by_name(o->dtype));
     const double per_token = ok ? r.nats / (double)r.tokens : 0;
     const int64_t all = ok ? fl_text_tokens_count(c->tokens) - c->train : 0;
     if (ok) *loss = per_token * (double)all / c->valid_chars;

@@ -165,7 +165,8 @@ static inline bool vision_find_all(fl_nn_module *net, fl_data_set *test, int64_t
         ok = fl_data_get(test, i, &b);
         const fl_vars y =
             ok ? fl_nn_forward_vars(net, FL_VARS(fv_const(b.t[0]), fv_const(b.t[1]))) : (fl_vars){0};
-        ok = y.n && fl_vision_detr_postprocess(fv_value(y.v[0]), fv_value(y.v[1]), fl_slice(b.t[5], 1, 1, 3, 1), &d);
+        ok = y.n && fl_vision_detr_postprocess(fv_value(y.v[0]), fv_value(y.v[1]),
+                                               fl_slice(b.t[5], 1, 1, 3, 1), &d);
         for (int64_t k = 0; ok && k < fl_numel(d.scores); k++) {
             const float *box = (float *)fl_data(d.boxes) + 4 * k;
             found->object[found->n_object] = (fl_vision_object){

@@ -49,7 +49,8 @@ static bool print_boxes(fl_tensor *image, fl_tensor *logits, fl_tensor *boxes) {
     static vision_frames frames;
     const int64_t size[] = {image->shape[1], image->shape[2]};
     fl_vision_detections d;
-    if (!fl_vision_detr_postprocess(logits, boxes, fl_from_host(size, FL_SHAPE(1, 2), FL_I64), &d)) return false;
+    if (!fl_vision_detr_postprocess(logits, boxes, fl_from_host(size, FL_SHAPE(1, 2), FL_I64),
+                                    &d)) return false;
     fl_tensor *score = fl_contiguous(d.scores), *label = fl_contiguous(d.labels),
               *corners = fl_contiguous(d.boxes);
     if (!score || !label || !corners) return false;

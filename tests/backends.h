@@ -32,7 +32,8 @@
 #define BACKEND_TEXT_(name) #name
 #endif
 
-/* An op of a user's for the suites: conformance compares its results in each dtype and layout, with its slot and
+/* An op of a user's for the suites: conformance compares its results in each dtype and layout, with its slot
+   and
    composed, gradcheck its gradients. Operands are floats of one dtype, as the result is. */
 typedef struct own_op {
     const char *name;                               /* as it is registered */
@@ -79,7 +80,8 @@ static const fl_backend *add_backend(const char *name) {
     if (!strcmp(name, "recorder") && !fl_backend_use(fl_backend_recorder(), NULL)) return NULL;
 #endif
 #ifdef BACKEND_H
-    if (!strcmp(name, BACKEND_TEXT(BACKEND_NAME)) && !fl_backend_use(BACKEND_MADE(BACKEND_NAME), NULL)) return NULL;
+    if (!strcmp(name, BACKEND_TEXT(BACKEND_NAME)) &&
+        !fl_backend_use(BACKEND_MADE(BACKEND_NAME), NULL)) return NULL;
 #endif
     const int backend = fl_backend_index(name);
     return backend < 0 ? NULL : fl_backend_at(backend);

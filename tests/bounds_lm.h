@@ -209,11 +209,13 @@ static void read_lm_folder(const char *path, const char *config) {
     rmdir(folder);
 }
 static void put_header(FILE *f, const char *json) { lm_put_number(f, strlen(json), 8), fputs(json, f); }
-/* One tensor: of the last layer's last weight, from which loaders may count layers. A file of 286 bytes once took
+/* One tensor: of the last layer's last weight, from which loaders may count layers. A file of 286 bytes once
+   took
    5.1 GB so. */
 static void put_one_tensor(FILE *f, int64_t n, const char *name) {
     char json[400];
-    snprintf(json, sizeof json, "{\"%s\":{\"dtype\":\"U8\",\"shape\":[%lld],\"data_offsets\":[0,%lld]}}", name,
+    snprintf(json, sizeof json, "{\"%s\":{\"dtype\":\"U8\",\"shape\":[%lld],\"data_offsets\":[0,%lld]}}",
+             name,
              (long long)n, (long long)n);
     put_header(f, json), put_zeros(f, n);
 }
@@ -248,7 +250,8 @@ static void read_config(const char *path) { read_lm_folder(path, NULL); }
 static void write_adapter(FILE *f, int64_t n) {
     fputs("        {", f);
     for (int64_t i = 0; 80 * i < n; i++)
-        fprintf(f, "%s\"%x\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}", i ? "," : "", (unsigned)i);
+        fprintf(f, "%s\"%x\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}", i ? "," : "",
+                (unsigned)i);
     fputc('}', f);
     const int64_t end = ftell(f);
     fseek(f, 0, SEEK_SET), lm_put_number(f, (uint64_t)end - 8, 8), fseek(f, 0, SEEK_END);
@@ -333,7 +336,8 @@ static void write_pruned_arpa(FILE *f, int64_t n) {
 }
 /* Counts that the file has room for, and no n-grams. */
 static void write_arpa_counts(FILE *f, int64_t n) {
-    fprintf(f, "\\data\\\nngram 1=%lld\nngram 2=%lld\n\n\\1-grams:\n", (long long)(n / 4), (long long)(n / 6));
+    fprintf(f, "\\data\\\nngram 1=%lld\nngram 2=%lld\n\n\\1-grams:\n", (long long)(n / 4),
+            (long long)(n / 6));
     for (int64_t i = 0; i < n; i++) fputc('\n', f);
 }
 static void write_arpa_words(FILE *f, int64_t n) {
@@ -374,7 +378,8 @@ static void write_kenlm_probing(FILE *f, int64_t n) {
     lm_put_number(f, words, 8);
     for (uint64_t i = 0; i < slots; i++) {
         const bool known = slots - i <= 2;
-        lm_put_number(f, known ? kenlm_hashes[slots - i - 1] : i + 1, 8), lm_put_number(f, known ? slots - i : 0, 4);
+        lm_put_number(f, known ? kenlm_hashes[slots - i - 1] : i + 1, 8), lm_put_number(f, known ? slots - i :
+                                                                                        0, 4);
     }
     while (ftell(f) < n) fputc(1, f);
 }

@@ -1,7 +1,7 @@
 /* tests/bounds_vision.h - expensive files for the readers of fl_vision.h: rows of tests/test_bounds.c
 
-   An image's header says how much memory its pixels take, up to max_pixels: images are read with so small a limit
-   that the pixels are within the usual bound. Masks likewise: of images that are not large. */
+   An image's header says how much memory its pixels take, up to max_pixels: images are read with so small a
+   limit that the pixels are within the usual bound. Masks likewise: of images that are not large. */
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -35,7 +35,8 @@ static void begin_png(FILE *f, int w, int h, int bits, int colour, int interlace
     fwrite("\x89PNG\r\n\x1a\n", 1, 8, f);
     put_chunk(f, "IHDR", head, 13, 13);
 }
-/* Zeros that about n bytes of a zlib stream stand for, as libpng's own packer makes them: the file's last chunk
+/* Zeros that about n bytes of a zlib stream stand for, as libpng's own packer makes them: the file's last
+   chunk
    but one. *size: of the stream. Free the text. */
 static fl_data_text png_of_zeros(int64_t n, size_t *size) {
     fl_scope s = fl_scope_begin();
@@ -86,7 +87,8 @@ static void write_png_too_large(FILE *f, int64_t n) {
     fl_heap_free(zeros.p), put_image_zeros(f, n - ftell(f));
 }
 
-/* A grey JPEG, progressive, whose Huffman tables have one code each, of one bit: a difference of 0, and "nothing in
+/* A grey JPEG, progressive, whose Huffman tables have one code each, of one bit: a difference of 0, and
+   "nothing in
    this and the next 16383 to 32766 blocks". */
 static void begin_jpeg(FILE *f, int w, int h, int components, int sampling) {
     put16(f, 0xffd8), put16(f, 0xffdb), put16(f, 67), fputc(0, f);
@@ -267,8 +269,10 @@ static void write_steep_corners(FILE *f, int64_t n) { put_object(f, n, "[[0,0", 
 static void write_wide_corners(FILE *f, int64_t n) { put_object(f, n, "[[0,0", ",0,0,640,9", "]]"); }
 static void write_small_parts(FILE *f, int64_t n) { put_object(f, n, "[[1,1]", ",[1,1,9,1,9,9]", "]"); }
 static void write_wide_parts(FILE *f, int64_t n) { put_object(f, n, "[[1,1]", ",[0,0,640,0,640,480]", "]"); }
-static void write_runs(FILE *f, int64_t n) { put_object(f, n, "{\"size\":[480,640],\"counts\":[1", ",1", "]}"); }
-static void write_run_text(FILE *f, int64_t n) { put_object(f, n, "{\"size\":[480,640],\"counts\":\"", "1", "\"}"); }
+static void write_runs(FILE *f,
+                       int64_t n) { put_object(f, n, "{\"size\":[480,640],\"counts\":[1", ",1", "]}"); }
+static void write_run_text(FILE *f,
+                           int64_t n) { put_object(f, n, "{\"size\":[480,640],\"counts\":\"", "1", "\"}"); }
 static void write_segmentations(FILE *f, int64_t n) { /* of which the last one counts */
     begin_objects(f);
     fputs("{\"image_id\":1,\"category_id\":1,\"segmentation\":{\"counts\":\"1\"", f);
@@ -289,11 +293,13 @@ static void read_coco(const char *path) {
 }
 
 static void put_results(FILE *f, int64_t n, const char *what) {
-    for (int k = 0; ftell(f) < n; k++) fprintf(f, "%c{\"image_id\":1,\"category_id\":1,\"score\":1,%s}", k ? ',' : '[', what);
+    for (int k = 0; ftell(f) < n; k++) fprintf(f, "%c{\"image_id\":1,\"category_id\":1,\"score\":1,%s}", k
+                                               ? ',' : '[', what);
     fputs("]", f);
 }
 static void write_results(FILE *f, int64_t n) { put_results(f, n, "\"bbox\":[1,2,3,4]"); }
-static void write_result_polygons(FILE *f, int64_t n) { put_results(f, n, "\"segmentation\":[[0,0,640,0,640,480]]"); }
+static void write_result_polygons(FILE *f,
+                                  int64_t n) { put_results(f, n, "\"segmentation\":[[0,0,640,0,640,480]]"); }
 static void write_result_runs(FILE *f, int64_t n) {
     put_results(f, n, "\"segmentation\":{\"size\":[1,9],\"counts\":\"1111000\"}");
 }
@@ -313,14 +319,16 @@ static void write_bare_runs(FILE *f, int64_t n) {
 static void read_bare_runs(const char *path) {
     fl_tensor *bytes = fl_vision_read_bytes(path);
     fl_vision_rle r;
-    if (bytes && fl_vision_rle_parse(fl_data(bytes), (size_t)fl_numel(bytes), 16384, 16384, &r)) fl_heap_free(r.run);
+    if (bytes &&
+        fl_vision_rle_parse(fl_data(bytes), (size_t)fl_numel(bytes), 16384, 16384, &r)) fl_heap_free(r.run);
 }
 
 static void write_weights(FILE *f, int64_t n) {
     const uint64_t header = (uint64_t)(n / 64 * 64);
     fwrite(&header, 1, 8, f), fputc('{', f);
     for (int k = 0; ftell(f) < (long)header - 70; k++)
-        fprintf(f, "%s\"%x\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}", k ? "," : "", (unsigned)k);
+        fprintf(f, "%s\"%x\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}", k ? "," : "",
+                (unsigned)k);
     fputc('}', f);
     while (ftell(f) < (long)header + 8) fputc(' ', f);
 }

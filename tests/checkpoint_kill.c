@@ -84,7 +84,8 @@ static bool save_shards(training *t, int64_t k) {
     for (int i = 0; i < LAYERS; i++)
         list[i] = (fl_data_named_tensor){name[i], fl_full(FL_SHAPE(WIDTH / 4, WIDTH / 4), (double)k, FL_F32)};
     snprintf(text, sizeof text, "%lld", (long long)k);
-    const bool ok = fl_data_save_sharded(index_file, list, LAYERS, (fl_data_key_value[]){{"step", text}}, 1, 1);
+    const bool ok = fl_data_save_sharded(index_file, list, LAYERS, (fl_data_key_value[]){{"step", text}}, 1,
+                                         1);
     fl_scope_end(&s);
     return ok;
 }

@@ -253,7 +253,8 @@ static void own_op_group(int which) {
     const unsigned dtypes = op->dtypes ? op->dtypes : FLOATS;
     const tolerance error = {4, op->slack, 0};
     const int64_t n = fl_shape_numel(op->out);
-    if (!check(n >= 0 && n <= 64 && op->n_in >= 1 && op->n_in <= 3, "own_ops: 1 to 3 operands, 64 numbers")) return;
+    if (!check(n >= 0 && n <= 64 && op->n_in >= 1 && op->n_in <= 3,
+               "own_ops: 1 to 3 operands, 64 numbers")) return;
     expect_row(op->name, dtypes, UNWEAK, 0, 0);
     tell_tolerance(op->name, error, error);
     for (int k = 0; k < DTYPES; k++)

@@ -663,7 +663,8 @@ static void dropout_group(void) {
     fl_scope_end(&s);
 }
 
-/* The record itself, which functions run only where a backend has it: quarters add up exactly in all floats. */
+/* The record itself, which functions run only where a backend has it: quarters add up exactly in all floats.
+   */
 static void add_norm_case(fl_dtype d, layout l, fl_shape s, double p) {
     const int64_t n = s.dim[1];
     if (!case_begin("add_layer_norm", d, l, "[%d, %d] p %g", (int)s.dim[0], (int)n, p)) return;
@@ -853,7 +854,8 @@ static void copy_step_args(const fl_call *c, void *user) {
     if (c->op == fl_op_step) memcpy(user, c->args, sizeof(fl_step_args));
 }
 
-/* A record of `step` is plain values: a copy of it runs when rule and texts are gone, to the same bits. One of
+/* A record of `step` is plain values: a copy of it runs when rule and texts are gone, to the same bits. One
+   of
    a rule that was not parsed, or for other operands, is refused. */
 static void step_records(void) {
     if (!case_begin("step", FL_F32, DENSE, "copied record")) return;

@@ -87,9 +87,11 @@ static inline double cost_cpu_seconds(void) {
     return (double)clock() / CLOCKS_PER_SEC;
 }
 
-/* Calls read(path), with a file of n bytes there, and again up to twice if only the time exceeded its limit: a busy
+/* Calls read(path), with a file of n bytes there, and again up to twice if only the time exceeded its limit:
+   a busy
    machine takes more CPU seconds for the same work. False, after a line that says what exceeded its limit. */
-static inline bool cost_check(const char *format, void (*read)(const char *path), const char *path, int64_t n) {
+static inline bool cost_check(const char *format, void (*read)(const char *path), const char *path,
+                              int64_t n) {
     const int64_t before = cost.in_use, limit = cost_memory_limit(n);
     cost.peak = before;
     cost.budget = before + 2 * limit; /* a reader without bounds must not take the machine's memory */
@@ -105,7 +107,8 @@ static inline bool cost_check(const char *format, void (*read)(const char *path)
     const int64_t peak = cost.peak - before;
     cost.budget = INT64_MAX / 2;
     const bool ok = peak <= limit && seconds <= cost_seconds_limit(n);
-    printf("  %-40s %9lld bytes: %11lld of memory (limit %lld), %.3f s (limit %.2f)%s\n", format, (long long)n,
+    printf("  %-40s %9lld bytes: %11lld of memory (limit %lld), %.3f s (limit %.2f)%s\n", format,
+           (long long)n,
            (long long)peak, (long long)limit, seconds, cost_seconds_limit(n), ok ? "" : "  EXCEEDED");
     return ok;
 }

@@ -292,7 +292,8 @@ static inline void count_error(const char *text, void *user) {
     ++*(int *)user;
 }
 
-/* Every fl_quiet(+1) was taken back, and no other one: an error is heard, and one below fl_quiet(+1) is not. */
+/* Every fl_quiet(+1) was taken back, and no other one: an error is heard, and one below fl_quiet(+1) is not.
+   */
 static inline void check_not_quiet(void) {
     int heard = 0;
     fl_set_error_handler(count_error, &heard);

@@ -234,7 +234,8 @@ static void rows_of_attention(void) {
     NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.dropout = 2}), "got 2");
     NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.kdim = -4}), "got -4 and 0");
     NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.zero_attn = true, .window = 2}), "window");
-    ROW(RAISES, "fl_nn_attention_opt", !through_all(fl_nn_attention(3, 1, .vdim = 2, .rng = &rng), sequences(1)),
+    ROW(RAISES, "fl_nn_attention_opt",
+        !through_all(fl_nn_attention(3, 1, .vdim = 2, .rng = &rng), sequences(1)),
         "1 inputs", "q, k and v");
     NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.dtype = FL_I64}), "i64");
     NO(fl_nn_attention_opt, (6, 2, (fl_nn_attention_opts){.n_kv_heads = 3}), "by n_kv_heads (3)");
@@ -278,7 +279,8 @@ static void rows_of_recurrence(void) {
     NO(fl_nn_lstm_opt, (3, 4, (fl_nn_rnn_opts){.dropout = 2}), "dropout 2");
     NO(fl_nn_gru_opt, (3, 4, (fl_nn_rnn_opts){.dtype = FL_I64}), "i64");
     BAD_CALL(fl_nn_lstm_opt, fl_nn_lstm(4, 2, .rng = &rng), o.v23, "[2, 3]", "[n, t, in] with in = 4");
-    BAD_CALL(fl_nn_gru_opt, fl_nn_gru(4, 2, .time_first = true, .rng = &rng), o.v23, "[t, n, in] with in = 4");
+    BAD_CALL(fl_nn_gru_opt, fl_nn_gru(4, 2, .time_first = true, .rng = &rng), o.v23,
+             "[t, n, in] with in = 4");
     ROW(RAISES, "fl_nn_lstm_opt", !through_all(fl_nn_lstm(3, 2, .rng = &rng), to_recur(2, false)),
         "got 2 inputs without lengths, expected x alone or with h0 and c0");
     ROW_OF(RAISES, "fl_nn_lstm_opt", "fl_rnn",

@@ -83,7 +83,8 @@ static void rows_of_vision(void) {
     NO_AS(fv_vision_box_iou, "fl_vision_box_iou", (fv_const(four), fv_const(o.f23), true),
           "got boxes f32 [2, 3]");
     NO(fl_vision_nms, (four, o.f23, NULL, 0.5), "boxes [2, 4], scores [2, 3]");
-    NO_FILE(fl_vision_linear_assignment, ((double[]){1, NAN}, 1, 2, (int64_t[1]){0}), "column 1 is not finite: nan");
+    NO_FILE(fl_vision_linear_assignment, ((double[]){1, NAN}, 1, 2, (int64_t[1]){0}),
+            "column 1 is not finite: nan");
     NO_FILE(fl_vision_linear_assignment, (NULL, 1, 2, (int64_t[1]){0}), "not NULL");
     const fl_vision_roi_opts roi = {.scale = 1}, many = {.sampling_ratio = 1 << 20}, below = {.scale = -1};
     fl_tensor *maps = fl_ones(FL_SHAPE(1, 2, 4, 4), FL_F32), *five = fl_ones(FL_SHAPE(2, 5), FL_F32);
@@ -116,7 +117,8 @@ static void rows_of_vision(void) {
           (maps, fl_cast(moves, FL_F64), w3, NULL, NULL, plain_deform), "expected one dtype");
     NO(fl_vision_match, (o.f23, o.f23, &nothing), NULLS);
     NO_AS(fl_vision_criterion_opt, "fl_vision_criterion",
-          (FL_VARS(o.v23), &nothing, &losses, (fl_vision_criterion_opts){.last_only = true}), "got 1 network");
+          (FL_VARS(o.v23), &nothing, &losses,
+           (fl_vision_criterion_opts){.last_only = true}), "got 1 network");
     fl_tensor *image = fl_vision_image(3, 4, 5, NULL);
     const double plane[6] = {1, 0, 0, 0, 1, 0};
     NO_FILE_AS(fl_vision_resize_image_opt, "fl_vision_pixels_of",

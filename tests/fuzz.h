@@ -308,7 +308,8 @@ FUZZ_FN void fuzz_cost_begin(void) {
 FUZZ_FN void fuzz_cost_end(size_t n) {
     const int64_t memory = fuzz_memory.peak - fuzz_cost.memory;
     const double seconds = cost_cpu_seconds() - fuzz_cost.seconds;
-    if (memory > cost_memory_limit((int64_t)n)) fuzz_bug("%" PRId64 " bytes of memory for a file of %zu", memory, n);
+    if (memory > cost_memory_limit((int64_t)n)) fuzz_bug("%" PRId64 " bytes of memory for a file of %zu",
+                                                         memory, n);
     if (seconds > cost_seconds_limit((int64_t)n)) fuzz_bug("%.2f s for a file of %zu bytes", seconds, n);
 }
 
@@ -481,7 +482,8 @@ static void fuzz_run(const uint8_t *p, size_t n, unsigned char pattern) {
     fl_error_clear();
     fuzz_doing = "end of the input";
     if (fl_live_tensors() != live) fuzz_bug("%" PRId64 " tensors are left", fl_live_tensors() - live);
-    if (fl_mem_live_buffers() != buffers) fuzz_bug("%" PRId64 " buffers are left", fl_mem_live_buffers() - buffers);
+    if (fl_mem_live_buffers() != buffers) fuzz_bug("%" PRId64 " buffers are left",
+                                                   fl_mem_live_buffers() - buffers);
     if (fuzz_memory.in_use != in_use) fuzz_bug("bytes are left");
     if (fl_scope_size() != owned) fuzz_bug("the scope was not restored");
     if (fl_flags()) fuzz_bug("flags %" PRIu64 " are left", fl_flags());

@@ -1,6 +1,7 @@
 /* fuzz_lm.c - GGUF files, llama2.c's files, folders of Hugging Face and token files of any content
 
-   Two files lie in memory behind fl_data's table of file operations: config.json, and another one. Their bytes
+   Two files lie in memory behind fl_data's table of file operations: config.json, and another one. Their
+   bytes
    are the input, or those of a whole model of which the input changes some. What opens is read: ids are in
    range, tensors have the bytes that they say, and all of it costs no more than tests/cost.h allows. */
 #include "fuzz.h"
@@ -106,7 +107,8 @@ static void put_folder(void) {
          "8 h.0.ln_2.bias;8,16 h.0.mlp.c_fc.weight;16 h.0.mlp.c_fc.bias;16,8 h.0.mlp.c_proj.weight;"
          "8 h.0.mlp.c_proj.bias;8 ln_f.weight;8 ln_f.bias;"}};
     const int k = fuzz_below(2);
-    config.size = (size_t)snprintf(config.bytes, sizeof config.bytes, "{\"model_type\":\"%s\",", kinds[k].type);
+    config.size = (size_t)snprintf(config.bytes, sizeof config.bytes, "{\"model_type\":\"%s\",",
+                                   kinds[k].type);
     const long long layers = near(1), dim = near(8), heads = near(2), hidden = near(16), context = near(6),
                     words = near(4);
     config.size += (size_t)snprintf(config.bytes + config.size, sizeof config.bytes - config.size,
@@ -121,7 +123,8 @@ static void put_folder(void) {
         const long long columns = *name == ',' ? near(strtoll(name + 1, &name, 10)) : 0;
         long long bytes = 4;
         if (__builtin_mul_overflow(bytes, rows, &bytes) ||
-            (columns && __builtin_mul_overflow(bytes, columns, &bytes)) || bytes < 0 || bytes > 4096) bytes = 4;
+            (columns &&
+             __builtin_mul_overflow(bytes, columns, &bytes)) || bytes < 0 || bytes > 4096) bytes = 4;
         n += (size_t)snprintf(json + n, sizeof json - n, "%s\"%.*s\":{\"dtype\":\"F32\",\"shape\":[%lld",
                               n > 1 ? "," : "", (int)strcspn(name + 1, ";"), name + 1, rows);
         if (columns) n += (size_t)snprintf(json + n, sizeof json - n, ",%lld", columns);

@@ -146,7 +146,8 @@ static void use_conf(void) {
     fl_speech_features *f = loaded ? fl_speech_features_new(&c) : NULL;
     fuzz_cost_end(fuzz_mem.size);
     fl_tensor *x = f ? fl_ones(FL_SHAPE(3000), FL_F32) : NULL;
-    if (x && c.hop > 0 && !fl_speech_features_compute(f, x) && !fl_error()) fuzz_bug("no features and no error");
+    if (x && c.hop > 0 && !fl_speech_features_compute(f, x) &&
+        !fl_error()) fuzz_bug("no features and no error");
     fl_speech_features_free(f);
 }
 

@@ -158,7 +158,8 @@ static void read_file(fl_text_tokenizer *t) {
     file_fill(t, which);
     fl_error_clear();
     fuzz_cost_begin();
-    if (which == 0 || which == 2 || which == 3 || which == 8) use_tokenizer(fl_text_tokenizer_open(name[which]));
+    if (which == 0 || which == 2 || which == 3 ||
+        which == 8) use_tokenizer(fl_text_tokenizer_open(name[which]));
     if (which == 4) use_tokenizer(fl_text_tiktoken_load("t", FL_TEXT_SPLIT_O200K, NULL, 0));
     if (which == 5) use_tokenizer(fl_text_llama2c_load("t", fuzz_below(4)));
     if (which == 6) fl_text_dictionary_free(fl_text_dictionary_load("d", .counts = fuzz_below(2)));

@@ -987,8 +987,10 @@ static void tie_cases(int unused) {
     fl_var *low = fv_param(fl_from_host((double[]){2, -2, 0, 3}, FL_SHAPE(4), FL_F64));
     fl_var *high = fv_param(fl_from_host((double[]){1, 0, 3, 4}, FL_SHAPE(4), FL_F64));
     check(gradient_is(fv_clamp(x, low, high), x, (double[]){0, 1, 1, 0}, 4), "clamp by tensors: x");
-    check(gradient_is(fv_clamp(x, low, high), low, (double[]){0, 0, 0, 1}, 4), "clamp: low above high has none");
-    check(gradient_is(fv_clamp(x, low, high), high, (double[]){1, 0, 0, 0}, 4), "clamp: high below low has all");
+    check(gradient_is(fv_clamp(x, low, high), low, (double[]){0, 0, 0, 1}, 4),
+          "clamp: low above high has none");
+    check(gradient_is(fv_clamp(x, low, high), high, (double[]){1, 0, 0, 0}, 4),
+          "clamp: high below low has all");
     check(gradient_is(fv_maximum(x, same), x, (double[]){0.5, 0.5, 0, 1}, 4),
           "maximum: equal operands share");
     check(gradient_is(fv_maximum(x, same), same, (double[]){0.5, 0.5, 1, 0}, 4),

@@ -90,8 +90,8 @@ static inline int64_t heap_sweep_once(bool (*action)(void), bool for_ever) {
 }
 
 /* Fails the n-th request for n = 1, 2, ... until the action succeeds without a failure: each failure is an
-   error, nothing stays behind, and doing it again works. The second sweep finds caches as the first left them:
-   a block more is a leak. Returns the number of points. */
+   error, nothing stays behind, and doing it again works. The second sweep finds caches as the first left
+   them: a block more is a leak. Returns the number of points. */
 static inline int64_t sweep_heap(bool (*action)(void), bool for_ever) {
     const int64_t points = heap_sweep_once(action, for_ever), live = heap.live;
     heap_sweep_once(action, for_ever);

@@ -83,7 +83,8 @@ static int nn_attention_more(parity_case *c, fl_var **y) {
     names[k++] = "in_proj_bias";
     if (biased) names[k++] = "bias_k", names[k++] = "bias_v";
     names[k++] = "out_proj.weight", names[k++] = "out_proj.bias";
-    fl_nn_module *m = fl_nn_attention(dim, INT("heads"), .causal = INT("causal") != 0, .kdim = kdim, .vdim = vdim,
+    fl_nn_module *m = fl_nn_attention(dim, INT("heads"), .causal = INT("causal") != 0, .kdim = kdim,
+                                      .vdim = vdim,
                                       .bias_kv = biased, .zero_attn = INT("zero_attn") != 0, .dtype = T(0)->dtype);
     bind_all(c, m, n, names);
     fl_vars in = {.n = n};

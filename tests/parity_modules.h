@@ -102,7 +102,8 @@ static int nn_batch_norm(parity_case *c, fl_var **y) {
 static int nn_instance_norm(parity_case *c, fl_var **y) {
     static const char *const names[] = {"weight", "bias", "running_mean", "running_var"};
     const bool track = c->n_in == 5;
-    fl_nn_module *m = fl_nn_instance_norm(T(0)->shape[1], .eps = NUM("eps"), .affine = c->n_in > 1, .track = track,
+    fl_nn_module *m = fl_nn_instance_norm(T(0)->shape[1], .eps = NUM("eps"), .affine = c->n_in > 1,
+                                          .track = track,
                                           .momentum = track ? NUM("momentum") : 0, .dtype = T(0)->dtype);
     for (int i = 1; m && i < c->n_in; i++) {
         if (i < 3) bind(c, m, names[i - 1], i);

@@ -30,7 +30,8 @@ static fl_tensor *result(const char *kind, const char *line) {
     line += n;
     if (!strcmp(kind, "resize") &&
         sscanf(line, "%lld %lld %lld %lf %lf %lf %lf", &a, &b, &k, v, v + 1, v + 2, v + 3) == 7)
-        return fl_vision_resize_image(t, a, b, .filter = (fl_vision_filter)k, .box = {v[0], v[1], v[2], v[3]});
+        return fl_vision_resize_image(t, a, b, .filter = (fl_vision_filter)k,
+                                      .box = {v[0], v[1], v[2], v[3]});
     if (!strcmp(kind, "change") && sscanf(line, "%lld %lf %lld %lld", &k, v, &a, &b) == 4)
         return fl_vision_adjust(t, (fl_vision_adjustment)k, v[0], .bilinear = a, .size = (int)b);
     if (!strcmp(kind, "crop") && sscanf(line, "%lld", &a) == 1) {

@@ -167,9 +167,11 @@ TEST(jpeg_scans) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int over = 0; over < 2; over++) {
             const size_t n = put_scans(file, cases[i].side, cases[i].most + over, cases[i].size);
-            if (!CHECK_EQ_INT(fl_vision_decode(file, n) != NULL, !over)) printf("  row %zu %s\n", i, fl_error());
+            if (!CHECK_EQ_INT(fl_vision_decode(file, n) != NULL, !over)) printf("  row %zu %s\n", i,
+                                                                                fl_error());
             char want[80];
-            snprintf(want, sizeof want, "a file of %d bytes may have at most %d scans", (int)n, cases[i].most);
+            snprintf(want, sizeof want, "a file of %d bytes may have at most %d scans", (int)n,
+                     cases[i].most);
             if (over) CHECK_ERROR(want);
         }
     /* coefficients of four components, each of 32 x 32 pixels for one */
@@ -377,7 +379,8 @@ static const int adam7[7][4] = {{0, 0, 8, 8}, {0, 4, 8, 8}, {4, 0, 8, 4}, {0, 2,
 /* RGB pixels of a patterned image, interlaced. */
 static void put_interlaced(fl_tensor *t) {
     const int h = (int)t->shape[1], w = (int)t->shape[2];
-    unsigned char pixels[4000], header[13] = {0, 0, 0, (unsigned char)w, 0, 0, 0, (unsigned char)h, 8, 2, 0, 0, 1};
+    unsigned char pixels[4000], header[13] = {0, 0, 0, (unsigned char)w, 0, 0, 0, (unsigned char)h, 8, 2, 0,
+                                              0, 1};
     size_t left = 0;
     packed(pixels, 3900, 0);
     for (int k = 0; k < 7; k++)
@@ -419,14 +422,17 @@ TEST(interlaced_png_files) {
     end(&s);
 }
 
-/* Text, profiles and what nobody knows are passed over; EXIF tells the orientation, and a damaged chunk nothing. */
+/* Text, profiles and what nobody knows are passed over; EXIF tells the orientation, and a damaged chunk
+   nothing. */
 TEST(png_chunks_beside_the_pixels) {
     put_chunks("HDE", (int[7]){3, 2, 8, 2, 0, 0, 0}, 0, 0);
     if (!reads(png, png_size)) SKIP("no libpng");
     begin();
     fl_scope s = fl_scope_begin();
-    unsigned char exif[] = {'M', 'M', 0, '*', 0, 0, 0, 8, 0, 1, 1, 0x12, 0, 3, 0, 0, 0, 1, 0, 6, 0, 0, 0, 0, 0, 0};
-    static const char *const kind[] = {"zTXt", "iTXt", "tEXt", "iCCP", "gAMA", "pHYs", "sPLT", "tIME", "abCd"};
+    unsigned char exif[] = {'M', 'M', 0, '*', 0, 0, 0, 8, 0, 1, 1, 0x12, 0, 3, 0, 0, 0, 1, 0, 6, 0, 0, 0, 0,
+                            0, 0};
+    static const char *const kind[] = {"zTXt", "iTXt", "tEXt", "iCCP", "gAMA", "pHYs", "sPLT", "tIME",
+                                       "abCd"};
     fl_tensor *t = patterned(3, 2, 3, FL_U8);
     fl_data_text file = {0};
     REQUIRE(fl_vision_encode_png(&file, t));

@@ -1,6 +1,7 @@
 /* tests/test_bounds.c - every file format: what reading a hostile file costs in memory and CPU time
 
-   A row names a format and a way to make reading expensive, writes such a file of about n bytes, and reads it.
+   A row names a format and a way to make reading expensive, writes such a file of about n bytes, and reads
+   it.
    Each is tried with a small file (limits that do not depend on size) and with one of 1 MB (limits that do).
    The rows of a package are in tests/bounds_<package>.h. */
 #include "../fl_all.h"

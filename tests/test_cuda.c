@@ -148,11 +148,13 @@ TEST(tensors_side_by_side_are_one_launch) {
     CHECK_EQ_INT(fl_item(fl_sum(y, FL_ALL_AXES)), (2 << 18) + (3 << 19));
 }
 
-/* A block with dropout whose norms are behind or before its branches: sum, norm and gradients of its input. */
+/* A block with dropout whose norms are behind or before its branches: sum, norm and gradients of its input.
+   */
 static int64_t block_bytes(bool first, float *got) {
     fl_rng rng = {3, 5};
     fl_scope s = fl_scope_begin();
-    fl_nn_module *m = fl_nn_transformer(16, 2, 24, .dropout = 0.3, .norm_first = first, .rms = first, .rng = &rng);
+    fl_nn_module *m = fl_nn_transformer(16, 2, 24, .dropout = 0.3, .norm_first = first, .rms = first,
+                                        .rng = &rng);
     fl_var *x = fv_param(fl_normal(FL_SHAPE(2, 5, 16), 0, 1, FL_F32, &rng));
     fl_seed(11);
     CHECK(fl_sync(fv_value(x)));

@@ -1032,7 +1032,8 @@ static bool attack_data_port(const fl_dist_store *store, int attack) {
     const int fd = fl_dist_connect(address, port, end);
     if (fd < 0) return false;
     if (attack == 1) fl_dist_socket_io(fd, true, (void *)(uintptr_t)&me, sizeof me, end);
-    if (attack == 2 && fl__dist_authenticate(fd, &who, 0, "all", (const uint8_t *)"secret of others", NULL, end,
+    if (attack == 2 &&
+        fl__dist_authenticate(fd, &who, 0, "all", (const uint8_t *)"secret of others", NULL, end,
                                              end, &refused))
         return false;
     for (int i = 0; attack == 3 && i < 100; i++)
@@ -1545,7 +1546,8 @@ static int over_init(void **comm, int size, nccl_id id, int rank, nccl_config *c
     stand_in *s = fl_heap_alloc(sizeof *s);
     (void)config;
     *s = (stand_in){.rank = rank, .size = size};
-    s->ring = fl_dist_ring.open(&(fl_dist_rendezvous){rank, size, "127.0.0.1", "nccl", &store, fl_dist_now() + 20,
+    s->ring = fl_dist_ring.open(&(fl_dist_rendezvous){rank, size, "127.0.0.1", "nccl", &store,
+                                                      fl_dist_now() + 20,
                                                       (const uint8_t *)id.bytes});
     *comm = standing = s;
     char path[160];

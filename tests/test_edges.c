@@ -271,7 +271,8 @@ TEST(errors_name_the_module) {
     fl_nn_add(net, "stem", stem);
     fl_scope s = fl_scope_begin();
     fl_var *image = fv_const(fl_ones(FL_SHAPE(1, 1, 3, 3), FL_F32));
-    CHECK_FAILS(fl_nn_forward(net, image), "fl_nn_conv2d 'stem.0': fl_conv: the kernel of w [2, 1, 5, 5] does not "
+    CHECK_FAILS(fl_nn_forward(net, image),
+                "fl_nn_conv2d 'stem.0': fl_conv: the kernel of w [2, 1, 5, 5] does not "
                                             "fit x [1, 1, 3, 3]");
     CHECK_FAILS(fl_nn_forward(net, fv_const(fl_ones(FL_SHAPE(3), FL_F32))),
                 "fl_nn_conv2d 'stem.0': input [3]");

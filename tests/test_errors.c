@@ -1168,7 +1168,8 @@ static void rows_of_backward(void) {
     NO(fl_grads_opt, (sums, others, NULL, (fl_grads_opts){0}), "array of gradients is NULL");
     NO(fl_grads_opt, (ys, ys, g, (fl_grads_opts){0}), "the root is f32 [2, 3]", ".given");
     NO(fl_grads_opt, (ys, ys, g, (fl_grads_opts){.given = FV_LIST(o.v34)}), ".given is f32 [3, 4]");
-    NO(fl_grads_opt, (ys, ys, g, (fl_grads_opts){.given = FV_LIST(y, y)}), "has 2 gradients, expected one per output, 1");
+    NO(fl_grads_opt, (ys, ys, g, (fl_grads_opts){.given = FV_LIST(y, y)}),
+       "has 2 gradients, expected one per output, 1");
     NO(fl_grads_opt, (sums, others, g, (fl_grads_opts){0}), "depends on input 0", "allow_unused");
     NO(fl_jvps, (none, others, others, g, false), "list of results is empty");
     NO(fl_jvps, (ys, none, others, g, false), "list of variables is empty");

@@ -970,7 +970,8 @@ static void expect_format(const char *path, const char *want) {
 TEST(files_have_a_format) {
     begin();
     fl_scope s = fl_scope_begin();
-    const fl_data_named_tensor in[] = {{"a", fl_ones(FL_SHAPE(3), FL_F32)}, {"b", fl_ones(FL_SHAPE(2), FL_F32)}};
+    const fl_data_named_tensor in[] = {{"a", fl_ones(FL_SHAPE(3), FL_F32)},
+                                       {"b", fl_ones(FL_SHAPE(2), FL_F32)}};
     const fl_data_key_value note = {"note", "n"}, numpy = {"format", "np"};
     CHECK(fl_data_save_safetensors("f.safetensors", in, 2, NULL, 0));
     expect_format("f.safetensors", "pt");

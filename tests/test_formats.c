@@ -625,7 +625,8 @@ TEST(npz_round_trip) {
     fl_data_close(f);
     CHECK(!fl_data_save_npz("y", (fl_data_named_tensor[]){{"a", m}, {"a", m}}, 2, false) &&
           CHECK_ERROR("duplicate tensor name 'a'"));
-    CHECK(!fl_data_save_npz("y", (fl_data_named_tensor[]){{NULL, m}}, 1, false) && CHECK_ERROR("a name is NULL"));
+    CHECK(!fl_data_save_npz("y", (fl_data_named_tensor[]){{NULL, m}}, 1, false) &&
+          CHECK_ERROR("a name is NULL"));
     CHECK(!fl_data_save_npz("y", (fl_data_named_tensor[]){{"a", NULL}}, 1, false) &&
           CHECK_ERROR("tensor 'a' is NULL"));
     CHECK(!fl_data_save_npz("y", NULL, 1, false) && CHECK_ERROR("tensors is NULL"));
@@ -1154,7 +1155,8 @@ static bool copy(const char *from, const char *to, int64_t max_bytes) {
         fl_tensor *t = fl_data_load_npy(from);
         ok = t && (ends(to, ".npy")
                        ? fl_data_save_npy(to, t)
-                       : fl_data_save_npz(to, (fl_data_named_tensor[]){{"a", t}}, 1, ends(to, ".deflated.npz")));
+                       : fl_data_save_npz(to, (fl_data_named_tensor[]){{"a", t}}, 1,
+                                          ends(to, ".deflated.npz")));
     } else {
         fl_data_file *f = ends(from, ".npz") ? fl_data_open_npz(from, .max_bytes = max_bytes)
                                              : fl_data_open_safetensors(from);

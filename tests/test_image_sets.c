@@ -204,7 +204,8 @@ TEST(ten_thousand_batches_keep_memory_flat) {
         fl_data_sample b;
         REQUIRE(fl_data_set_epoch(set, i / 2) && fl_data_get(set, i % 2, &b));
         fl_scope_end(&batch);
-        const int64_t now[] = {blocks, fl_live_tensors(), fl_mem_live_buffers(), fl_mem_stats_of(NULL).peak_in_use};
+        const int64_t now[] = {blocks, fl_live_tensors(), fl_mem_live_buffers(),
+                               fl_mem_stats_of(NULL).peak_in_use};
         if (i == 99 || i == BATCHES - 1) memcpy(held[i > 99], now, sizeof now);
     }
     for (int k = 0; k < 4; k++) CHECK_EQ_INT(held[1][k], held[0][k]);
@@ -290,10 +291,13 @@ TEST(bad_cifar_files) {
                {"train.bin", RECORD + 1, 0, 255, 1, NULL}, /* nobody asks for the coarse one */
                {"train.bin", RECORD + 1, 0, 20, 2, "offset 0: label is 20, expected 0 to 19"},
                {"train.bin", 2 * RECORD + 2, RECORD + 1, 21, 2, "offset 3074: label is 21, expected 0 to 19"},
-               {"train.bin", 2 * RECORD + 2, RECORD + 2, 101, 1, "offset 3074: label is 101, expected 0 to 99"},
+               {"train.bin", 2 * RECORD + 2, RECORD + 2, 101, 1,
+                "offset 3074: label is 101, expected 0 to 99"},
                {"train.bin", RECORD + 1, 1, 255, 2, NULL},
-               {"train.bin", 2 * RECORD - 2, 0, 0, 0, "got 6144 bytes, expected a multiple of the record's 3073"},
-               {"train.bin", 2 * RECORD + 2, 0, 0, 0, "got 6148 bytes, expected a multiple of the record's 3073"},
+               {"train.bin", 2 * RECORD - 2, 0, 0, 0,
+                "got 6144 bytes, expected a multiple of the record's 3073"},
+               {"train.bin", 2 * RECORD + 2, 0, 0, 0,
+                "got 6148 bytes, expected a multiple of the record's 3073"},
                {"train.bin", RECORD, 0, 0, 1, "got 3073 bytes, expected a multiple of the record's 3074"},
                {"train.bin", RECORD + 2, 0, 0, 2, "got 3075 bytes, expected a multiple of the record's 3074"},
                {"train.bin", 0, 0, 0, 2, "got 0 bytes, expected a multiple of the record's 3074"},
@@ -450,7 +454,8 @@ TEST(bad_lists) {
                                          {"n3/a.ppm\t-9223372036854775809\n", "is not an integer"},
                                          {"n3/A.PPM\t5\n", "root/n3/A.PPM: cannot open"},
                                          {"n3/a.ppm \t5\n", "root/n3/a.ppm : cannot open"},
-                                         {"../n3/a.ppm\t5\n", "list: line 1: the path '../n3/a.ppm' is outside"},
+                                         {"../n3/a.ppm\t5\n",
+                                          "list: line 1: the path '../n3/a.ppm' is outside"},
                                          {"n3/..\t5\n", "line 1: the path 'n3/..' is outside root"},
                                          {"n3/../../a\t5\n", "line 1: the path 'n3/../../a' is outside root"},
                                          {"n3/a.ppm\t5\n..\t5\n", "line 2: the path '..' is outside root"},

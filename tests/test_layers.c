@@ -191,7 +191,8 @@ TEST(batch_norm_by_running_statistics) {
     CHECK_NOTHING_LIVES();
 }
 
-/* Frozen weights are packed and transformed once, for inputs of any size; what is written to one ends that. */
+/* Frozen weights are packed and transformed once, for inputs of any size; what is written to one ends that.
+   */
 TEST(frozen_network) {
     fl_rng rng = {5, 0};
     fl_nn_module *net = fl_nn_sequential(

@@ -44,7 +44,8 @@ typedef struct state {
 static state state_now(void) {
     const fl_mem_stats m = fl_mem_stats_of(NULL);
     test_resident_bytes(); /* its own first call takes memory */
-    return (state){fl_live_tensors(), fl_mem_live_buffers(), m.in_use, heap_blocks, m.reserved, test_resident_bytes()};
+    return (state){fl_live_tensors(), fl_mem_live_buffers(), m.in_use, heap_blocks, m.reserved,
+                   test_resident_bytes()};
 }
 
 static void check_flat(state was, int64_t spare_blocks) {
@@ -899,7 +900,8 @@ TEST(an_override_may_call_the_slot_before) {
     fl_tensor *want = fl_softmax(x, 1), *half = fl_softmax(fl_cast(x, FL_BF16), 1);
     REQUIRE(want && half && override_in_use(softmax));
     CHECK(fl_item(fl_all(fl_eq(fl_softmax(x, 1), want), FL_ALL_AXES)) == 1 && other_calls == 1);
-    CHECK(fl_item(fl_all(fl_eq(fl_softmax(fl_cast(x, FL_BF16), 1), half), FL_ALL_AXES)) == 1 && other_calls == 2);
+    CHECK(fl_item(fl_all(fl_eq(fl_softmax(fl_cast(x, FL_BF16), 1), half), FL_ALL_AXES)) == 1 &&
+          other_calls == 2);
     CHECK(fl_backend_use(&before_override, NULL));
     fl_scope_end(&s);
     CHECK_NOTHING_LIVES();

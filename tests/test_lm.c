@@ -915,7 +915,8 @@ static void check_generation(fl_nn_module *m, fl_data_file *f) {
     CHECK(fl_text_generate(r, &greedy, 1, .most = 15, .sampler = {.temperature = FL_ZERO}, .stop = stop,
                            .n_stop = 1));
     check_ids(f, "greedy", 0, &greedy);
-    CHECK(fl_text_beam_search(r, text, 3, .most = 15, .beams = 4, .length_penalty = 0.8, .stop = stop, .n_stop = 1));
+    CHECK(fl_text_beam_search(r, text, 3, .most = 15, .beams = 4, .length_penalty = 0.8, .stop = stop,
+                              .n_stop = 1));
     for (int i = 0; i < 3; i++) check_ids(f, "beam", i, &text[i]), fl_text_sequence_free(&text[i]);
     fl_text_sequence_free(&greedy);
     fl_text_decoder_free(r);
@@ -1175,7 +1176,8 @@ TEST(gguf_files_hold_what_they_should) {
 
 /* ---- files that are not what they should be ---- */
 
-/* The golden model of that name, some of its tensors changed and `from` of its config.json replaced by `to`, in a
+/* The golden model of that name, some of its tensors changed and `from` of its config.json replaced by `to`,
+   in a
    folder of its own; loaded. */
 typedef struct changes {
     const char *drop;                 /* the tensor of that name is left out */
@@ -1295,7 +1297,8 @@ TEST(models_that_do_not_fit_their_description) {
         {"llama", {.of = "model.layers.1.mlp.up_proj.weight", .axis = 1, .more = 1},
          "'model.layers.1.mlp.up_proj.weight', a tensor (layers.1.linear1.weight here): got [64, 33], "
          "expected [64, 32]"},
-        {"llama", {.of = "model.layers.0.self_attn.k_proj.weight", .more = 1}, "got [65, 32], expected [64, 32]"},
+        {"llama", {.of = "model.layers.0.self_attn.k_proj.weight", .more = 1},
+         "got [65, 32], expected [64, 32]"},
         {"llama", {.of = "model.layers.0.self_attn.v_proj.weight", .axis = 1, .more = -1},
          "'model.layers.0.self_attn.q_proj.weight', part of a tensor (layers.0.self_attn.in_proj_weight "
          "here): got [16, 31], expected [64, 32]"},
@@ -1315,7 +1318,8 @@ TEST(models_that_do_not_fit_their_description) {
         {"llama", {.from = "\"intermediate_size\": 64", .to = "\"intermediate_size\": 0"}, "integers > 0"},
         {"llama", {.from = "\"vocab_size\": 40", .to = "\"vocab_size\": 0"}, "integers > 0"},
         {"llama", {.from = "\"hidden_size\": 32", .to = "\"hidden_size\": 0"}, "integers > 0"},
-        {"llama", {.from = "\"max_position_embeddings\": 32", .to = "\"max_position_embeddings\": -1"}, "integers"},
+        {"llama", {.from = "\"max_position_embeddings\": 32", .to = "\"max_position_embeddings\": -1"},
+         "integers"},
         {"llama", {.from = "\"silu\"", .to = "\"mish\""}, "unknown activation 'mish'"},
         {"llama", {.from = "\"attention_bias\": false", .to = "\"attention_bias\": true"}, "_bias and"},
         {"llama", {.from = "\"mlp_bias\": false", .to = "\"mlp_bias\": true"}, "attention_bias and mlp_bias"},
@@ -1411,7 +1415,8 @@ TEST(batches_are_checked) {
             fl_text_training t = {.model = m, .optim = optim, .set = set};
             fl_text_loss_sum sum = {7, 7};
             double loss = 0;
-            const bool ok = evaluate ? fl_text_evaluate_set(m, set, &sum, 0) : fl_text_training_step(&t, &loss);
+            const bool ok = evaluate ? fl_text_evaluate_set(m, set, &sum, 0) : fl_text_training_step(&t,
+                                                                                                     &loss);
             char want[40];
             snprintf(want, sizeof want, "optionally a mask: got %d fields", of[i].n);
             if (!CHECK(ok == of[i].ok)) printf("  case %d\n", (int)i);

@@ -1,7 +1,8 @@
 /* tests/test_misuse.c - every public function with arguments that are all NULL, 0 or zeroed structs
 
    misuse_calls.h has the calls: make writes it from the headers (tests/misuse.awk). Each runs in a child
-   process and must return within two seconds, twenty under a sanitizer. A result that reports a failure (NULL, false, a negative
+   process and must return within two seconds, twenty under a sanitizer. A result that reports a failure
+   (NULL, false, a negative
    number, NaN) must come with the text of an error, except from the functions of `answers`.
 
    program [filter]: the functions whose name contains it. The last line counts functions. */

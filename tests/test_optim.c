@@ -1053,7 +1053,8 @@ static fl_var *valley_loss(void *user) {
 }
 static valley valley_new(fl_dtype d) {
     return (valley){.p = {fv_param(fl_full(FL_SHAPE(2, 2), -1.2, d)),
-                          fv_param(fl_full(FL_SHAPE(1, 2), .7, d)), fv_param(fl_full(FL_SCALAR_SHAPE, 2, d))}};
+                          fv_param(fl_full(FL_SHAPE(1, 2), .7, d)), fv_param(fl_full(FL_SCALAR_SHAPE, 2,
+                                                                                     d))}};
 }
 
 TEST(lbfgs_ends_in_the_valley) {

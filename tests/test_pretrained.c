@@ -37,7 +37,8 @@ TEST(folders_that_are_wrong) {
         {"{\"model_type\": \"wav2vec2\", \"hidden_size\": -1}", "2^24], got -1"},
         {"{\"model_type\": \"wav2vec2\", \"conv_dim\": []}", "conv_dim is missing"},
         {"{\"model_type\": \"wav2vec2\", \"hidden_act\": \"relu\"}", "unsupported hidden_act 'relu'"},
-        {"{\"model_type\": \"wav2vec2\", \"conv_dim\": [4], \"conv_kernel\": [3]}", "conv_stride.0 must be an"},
+        {"{\"model_type\": \"wav2vec2\", \"conv_dim\": [4], \"conv_kernel\": [3]}",
+         "conv_stride.0 must be an"},
         {"{\"model_type\": \"whisper\", \"d_model\": 1e30}", "2^24], got 1e+30"},
         {"{\"model_type\": \"whisper\", \"d_model\": 16, \"vocab_size\": 9, \"encoder_layers\": 1, "
          "\"decoder_layers\": 1}",

@@ -167,7 +167,8 @@ TEST(lengths_are_asked_without_reading) {
     for (int64_t i = 0; i < 200; i++) {
         int64_t n = fl_data_length(set, i);
         if (fl_error()) {
-            CHECK(n == -1 && (strstr(fl_error(), "length_fn: 92") || strstr(fl_error(), "without an error message")));
+            CHECK(n == -1 &&
+                  (strstr(fl_error(), "length_fn: 92") || strstr(fl_error(), "without an error message")));
             fl_error_clear();
         } else sum += n;
     }
@@ -1307,7 +1308,8 @@ TEST(recordings_of_a_list) {
     check_recordings(fl_data_list(in_folder("train.lst"), bytes_read, .root = folder, .separator = ' ',
                                   .columns = 4, .path = 1, .length = 3), RECORDINGS);
     remove_folder();
-    fl_data_set *set = fl_data_list("../shared/data/speech/fsdd/train.lst", bytes_read, .root = "../shared/data",
+    fl_data_set *set = fl_data_list("../shared/data/speech/fsdd/train.lst", bytes_read,
+                                    .root = "../shared/data",
                                     .separator = ' ', .columns = 4, .path = 1, .length = 3);
     if (set) check_recordings(set, 2700);
     fl_error_clear();

@@ -1140,7 +1140,8 @@ TEST(short_sounds_and_bad_options) {
     CHECK(!fl_speech_conf_set(&c, "window-type", "kaiser"));
     CHECK_ERROR("hamming hanning povey");
     /* What a configuration of a few bytes may allocate. */
-    static const struct { const char *kind; int64_t n_fft, bands, cepstra, most; const char *text; } large[] = {
+    static const struct { const char *kind; int64_t n_fft, bands, cepstra,
+                         most; const char *text; } large[] = {
         {"mfcc", 1 << 20, 65536, 65536, 0, "cosines would have 4294967296 elements"},
         {"mfcc", 1 << 10, 4097, 4096, 0, "cosines would have 16781312 elements"},
         {"spectrogram", 4096, 1, 1, 4095, "window would have 4096 elements, .max_numbers is 4095"},

@@ -29,7 +29,8 @@ TEST(utf8_ill_formed) {
         CHECK(fl_text_utf8_append(&t, cases[i].in, (int64_t)strlen(cases[i].in), &replaced));
         if (!CHECK(same(t.p, t.n, cases[i].out) && replaced == cases[i].replaced))
             printf("  case %d\n", (int)i);
-        CHECK_EQ_INT(fl_text_utf8_count(cases[i].in, (int64_t)strlen(cases[i].in)), fl_text_utf8_count(t.p, t.n));
+        CHECK_EQ_INT(fl_text_utf8_count(cases[i].in, (int64_t)strlen(cases[i].in)),
+                     fl_text_utf8_count(t.p, t.n));
         fl_heap_free(t.p);
     }
     for (int32_t c = 0; c < 0x110000; c++) {

@@ -269,7 +269,8 @@ static fl_text_tokenizer *as_llama(const fl_text_tokenizer *t) {
     const bool ok = fl_text_parts_of(t, &p);
     fl_text_dictionary *d = p.vocab;
     p.vocab = NULL;
-    fl_text_model *m = fl_text_bpe(fl_text_dictionary_or_free(d, ok), .merge = p.merge, .n_merges = p.n_merges,
+    fl_text_model *m = fl_text_bpe(fl_text_dictionary_or_free(d, ok), .merge = p.merge,
+                                   .n_merges = p.n_merges,
                                    .byte_fallback = true, .fuse_unk = true, .unk = "<unk>");
     fl_text_parts_free(&p);
     return fl_text_tokenizer_new(m, pipeline, special, 3, "test");

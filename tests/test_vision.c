@@ -490,7 +490,8 @@ TEST(masks_as_run_lengths) {
     end(&s);
 }
 
-/* pycocotools' rleFrPoly as it is written there: every pixel of every edge of the polygon enlarged five times, then
+/* pycocotools' rleFrPoly as it is written there: every pixel of every edge of the polygon enlarged five
+   times, then
    a cell changes for each place at which an edge crosses the middle of a column. */
 static void mask_by_pixels(const double *xy, int n, int h, int w, unsigned char *mask) {
     unsigned char *changes = calloc((size_t)(h * w) + 1, 1);
@@ -758,7 +759,8 @@ static double voc_overlap(const voc_box *a, const voc_box *b, int pixel) {
 
 /* The area under the curve with precision made to fall, or (points) the mean at recalls 0, 0.1, ... 1. Scores
    of found fall. */
-static double voc_devkit(voc_box *truth, int n_truth, const voc_box *found, int n_found, double iou, int pixel,
+static double voc_devkit(voc_box *truth, int n_truth, const voc_box *found, int n_found, double iou,
+                         int pixel,
                          bool points) {
     double recall[VOC_BOXES + 2] = {0}, precision[VOC_BOXES + 2] = {0}, ap = 0;
     int positives = 0, n = 0, tp = 0, fp = 0;
@@ -906,7 +908,8 @@ TEST(detections_of_equal_score) {
     end(&s);
 }
 
-/* Four objects of one shape, a class each: a box, polygons, runs as text and as numbers; what is found has runs. */
+/* Four objects of one shape, a class each: a box, polygons, runs as text and as numbers; what is found has
+   runs. */
 static const char shapes_text[] =
     "{\"images\":[{\"id\":1,\"height\":6,\"width\":9}],\"categories\":[{\"id\":1},{\"id\":2},{\"id\":3},{\"id\":4}],"
     "\"annotations\":[{\"image_id\":1,\"category_id\":1,\"bbox\":[2,1,5,3]},"
@@ -976,7 +979,8 @@ static const char *const bad_coco[][2] = {
     {"{\"images\":[{\"height\":1e3}]}", "integer, got '1e3'"},
     {"{\"images\":[{\"file_name\":7}]}", "expected a string, got a number"},
     {"{\"images\":[{\"file_name\":\"a\\u0000b\"}]}", "a NUL in a string"},
-    {"{\"images\":[{\"file_name\":\"../a\"}]}", "offset 24, line 1: file_name '../a' is outside the image folder"},
+    {"{\"images\":[{\"file_name\":\"../a\"}]}",
+     "offset 24, line 1: file_name '../a' is outside the image folder"},
     {"{\"images\":[{\"file_name\":\"a/../../b\"}]}", "file_name 'a/../../b' is outside"},
     {"{\"images\":[{\"file_name\":\"a/..\"}]}", "file_name 'a/..' is outside"},
     {"{\"images\":[{\"file_name\":\"\\u002e.\"}]}", "file_name '..' is outside"},
@@ -989,24 +993,40 @@ static const char *const bad_coco[][2] = {
     {"{\"annotations\":[{\"image_id\":1}]}", "image_id or category_id is missing"},
     {"{\"annotations\":[{\"category_id\":1}]}", "image_id or category_id is missing"},
     {"{\"annotations\":[{\"image_id\":[]}]}", "expected a number, got an array"},
-    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"bbox\":[1,2,3]}]}", "bbox has 3 numbers, expected 4"},
-    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"bbox\":[1,2,3,4,5]}]}", "bbox has 5 numbers, expected 4"},
-    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"bbox\":{}}]}", "expected an array, got an object"},
-    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"bbox\":[1,2,\"3\",4]}]}", "expected a number, got a string"},
-    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"bbox\":[1,2,1e999,4]}]}", "'1e999' is out of range"},
-    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"area\":\"big\"}]}", "expected a number, got a string"},
+    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"bbox\":[1,2,3]}]}",
+     "bbox has 3 numbers, expected 4"},
+    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"bbox\":[1,2,3,4,5]}]}",
+     "bbox has 5 numbers, expected 4"},
+    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"bbox\":{}}]}",
+     "expected an array, got an object"},
+    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"bbox\":[1,2,\"3\",4]}]}",
+     "expected a number, got a string"},
+    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"bbox\":[1,2,1e999,4]}]}",
+     "'1e999' is out of range"},
+    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"area\":\"big\"}]}",
+     "expected a number, got a string"},
     {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"area\":NaN}]}", "expected a value"},
     {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"iscrowd\":\"no\"}]}", "expected a number"},
-    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":7}]}", "must be a list of polygons"},
-    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":[1,2]}]}", "expected an array, got a number"},
-    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":[[1,[2]]]}]}", "expected a number, got an array"},
-    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":{\"counts\":true}}]}", "counts must be a string"},
-    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":{\"size\":[1]}}]}", "expected a number, got the end of an array"},
-    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":{\"size\":[1,2,3]}}]}", "expected the end of an array, got a number"},
-    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":{\"size\":[1,65501]}}]}", "size is 65501, expected 0 to 65500"},
-    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":{\"counts\":[1,null]}}]}", "expected a number, got null"},
-    {"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "expected an object"},
-    {"{\"x\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "deeper than max_depth"},
+    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":7}]}",
+     "must be a list of polygons"},
+    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":[1,2]}]}",
+     "expected an array, got a number"},
+    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":[[1,[2]]]}]}",
+     "expected a number, got an array"},
+    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":{\"counts\":true}}]}",
+     "counts must be a string"},
+    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":{\"size\":[1]}}]}",
+     "expected a number, got the end of an array"},
+    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":{\"size\":[1,2,3]}}]}",
+     "expected the end of an array, got a number"},
+    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":{\"size\":[1,65501]}}]}",
+     "size is 65501, expected 0 to 65500"},
+    {"{\"annotations\":[{\"image_id\":1,\"category_id\":1,\"segmentation\":{\"counts\":[1,null]}}]}",
+     "expected a number, got null"},
+    {"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
+     "expected an object"},
+    {"{\"x\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
+     "deeper than max_depth"},
 };
 
 TEST(bad_coco_files) {
@@ -1055,7 +1075,8 @@ TEST(frozen_resnet) {
     fl_nn_train(m, false);
     fl_tensor *want = fv_value(fl_nn_forward(m, x));
     CHECK(fl_nn_freeze(m, true));
-    CHECK(fl_item(fl_all(fl_isclose(fv_value(fl_nn_forward(m, x)), want, 1e-4, 1e-5, false), FL_ALL_AXES)) == 1);
+    CHECK(fl_item(fl_all(fl_isclose(fv_value(fl_nn_forward(m, x)), want, 1e-4, 1e-5, false),
+                         FL_ALL_AXES)) == 1);
     CHECK(fl_nn_freeze(m, false));
     CHECK(fl_item(fl_all(fl_eq(fv_value(fl_nn_forward(m, x)), want), FL_ALL_AXES)) == 1);
     fl_no_grad(false);
@@ -1087,7 +1108,8 @@ TEST(networks_of_every_name) {
         const bool detr = !strncmp(who, "detr", 4);
         for (int64_t divide = 16; divide <= 256 && m && fl_nn_count(m) > 400000; divide *= 2) {
             fl_nn_free(m); /* the disk here is small */
-            m = detr ? fl_vision_detr(18, .divide = divide, .blocks = 1, .classes = 5, .dim = 32, .hidden = 32,
+            m = detr ? fl_vision_detr(18, .divide = divide, .blocks = 1, .classes = 5, .dim = 32,
+                                      .hidden = 32,
                                       .layers = 1)
                      : fl_vision_model(who, .divide = divide, .blocks = 1, .classes = 5);
         }
@@ -1407,7 +1429,8 @@ TEST(batches_with_objects) {
     fl_error_clear();
     CHECK(set && fl_data_get(set, 1, &b)); /* 6 x 8 */
     fl_data_free(set);
-    set = fl_vision_batch(fl_vision_objects(&coco, ".", .masks = true), 1, .objects = true, .max_pixels = 199);
+    set = fl_vision_batch(fl_vision_objects(&coco, ".", .masks = true), 1, .objects = true,
+                          .max_pixels = 199);
     coco.image[0].h = 2736, coco.image[0].w = 65432;
     CHECK(set && !fl_data_get(set, 0, &b));
     CHECK_ERROR("image 7: 2 masks of 2736 x 65432 pixels exceed max_pixels (178956970)");
@@ -1485,7 +1508,8 @@ TEST(wrong_batches) {
             const bool ok = i == 1 || (i == 2 && classes == 2);
             CHECK_EQ_INT(set && fl_data_get(set, i, &b), ok);
             if (ok) CHECK_NEAR(((float *)fl_data(b.t[1]))[i - 1], 1 - 0.1 + 0.1 / classes, 1e-6);
-            else CHECK_ERROR(i ? "fl_vision_mixup: label is 1, expected 0 to 0" : "fl_vision_mixup: label is -1,");
+            else CHECK_ERROR(i ? "fl_vision_mixup: label is 1, expected 0 to 0" :
+                             "fl_vision_mixup: label is -1,");
         }
         fl_data_free(set);
     }

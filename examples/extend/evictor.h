@@ -82,7 +82,7 @@ static inline void evictor_push(evictor *e, evictor_page *p) {
 
 /* ---- memory ---- */
 
-/* Claims the least recently used buffer that is in memory and unmapped. NULL if there is none. */
+/* Claims the least recently used buffer that is in memory and unmapped. NULL if none. */
 static inline evictor_page *evictor_victim(evictor *e) {
     evictor_page *best = NULL;
     uint64_t oldest = UINT64_MAX;
@@ -102,7 +102,7 @@ static inline void evictor_release(evictor *e, fl_buffer *b) {
     e->stats.reserved -= (int64_t)b->bytes;
 }
 
-/* Moves one buffer to the file. False if there is none to move, or after fl_fail. */
+/* Moves one buffer to the file. False if none to move, or after fl_fail. */
 static inline bool evictor_page_out(evictor *e) {
     evictor_page *p = evictor_victim(e);
     if (!p) return false;

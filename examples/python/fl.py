@@ -472,7 +472,7 @@ class _Function:
 
 @functools.lru_cache(None)
 def _function(name, prefix=""):
-    """fl_<prefix><name> or its like; fv_ is preferred. None if there is none."""
+    """fl_<prefix><name> or its like; fv_ is preferred. None if none."""
     for full in (f"{p}{prefix}{name}{end}" for end in ("", "_opt", "_of") for p in ("fv_", "fl_")):
         if full in _FUNCTIONS and full != "fv_grad":  # which only reads: Tensor.grad
             return _Function(full)

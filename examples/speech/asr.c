@@ -683,7 +683,8 @@ static bool evaluate(recogniser *r, const char *path, bool by_search, bool show,
 }
 
 /* Writes a word with its times in seconds. */
-static void put_word(const recogniser *r, const fl_speech_list_entry *e, const fl_speech_span *span, int64_t n,
+static void put_word(const recogniser *r, const fl_speech_list_entry *e, const fl_speech_span *span,
+                     int64_t n,
                      double frame, FILE *ctm, FILE *audacity) {
     char word[256];
     size_t k = 0;

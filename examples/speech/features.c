@@ -81,7 +81,8 @@ static bool run(int argc, char **argv) {
     fl_tensor *y = f ? fl_speech_features_compute(f, x) : NULL;
     fl_speech_features_free(f);
     if (y) printf("%lld frames of %lld\n", (long long)y->shape[0], (long long)y->shape[1]);
-    return y && fl_data_save_safetensors(out, &(fl_data_named_tensor){.name = "features", .tensor = y}, 1, NULL, 0);
+    return y && fl_data_save_safetensors(out, &(fl_data_named_tensor){.name = "features", .tensor = y}, 1,
+                                         NULL, 0);
 }
 
 int main(int argc, char **argv) {

@@ -39,7 +39,7 @@ FL_API fl_data_csv *fl_data_csv_open_opt(const char *path, fl_data_csv_opts o);
 FL_API void fl_data_csv_close(fl_data_csv *c); /* NULL is allowed */
 /* Advances to the next row. Returns false at the end, and after fl_fail, which ends reading. */
 FL_API bool fl_data_csv_next(fl_data_csv *c);
-/* The index of the column of that name; -1 after fl_fail if there is none. */
+/* The index of the column of that name; -1 after fl_fail if none. */
 FL_API int64_t fl_data_csv_column(const fl_data_csv *c, const char *name);
 /* Parses the row's field as a number, independently of the locale: "-1.5e3", "nan", "inf". False after
    fl_fail if it is not one. */

@@ -152,7 +152,8 @@ static bool fl__data_permissions(const char *temp, int *permissions) {
     return true;
 }
 
-/* Locks the file to be its only writer. If another process renamed or removed the file between open and lock, the
+/* Locks the file to be its only writer. If another process renamed or removed the file between open and lock,
+   the
    handle is not that of the path any more. Returns 1: locked, 0: try again, -1: errno. */
 static int fl__data_lock(int fd, const char *path, fl_data_mode mode, int permissions) {
     struct stat ours, there;

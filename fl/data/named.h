@@ -25,11 +25,11 @@ FL_API int64_t fl_data_count(const fl_data_file *f);
 FL_API const char *fl_data_name(const fl_data_file *f, int64_t i);
 FL_API fl_dtype fl_data_dtype(const fl_data_file *f, int64_t i);
 FL_API fl_shape fl_data_shape(const fl_data_file *f, int64_t i);
-/* Index of the tensor of that name; -1, without an error, if there is none. */
+/* Index of the tensor of that name; -1, without an error, if none. */
 FL_API int64_t fl_data_find(const fl_data_file *f, const char *name);
 /* Reads one tensor, and verifies its checksum if the file has one. */
 FL_API fl_tensor *fl_data_read(fl_data_file *f, const char *name);
-/* The metadata of that key; NULL, without an error, if there is none. Valid until fl_data_close. */
+/* The metadata of that key; NULL, without an error, if none. Valid until fl_data_close. */
 FL_API const char *fl_data_meta(const fl_data_file *f, const char *key);
 
 /* For custom formats. */

@@ -214,7 +214,8 @@ static bool fl__st_take_tensor(fl_data_file *f, const fl_data_named_tensor *t, i
     return true;
 }
 
-static bool fl__st_take(fl_data_file *f, const fl_data_named_tensor *tensors, int n, const fl_data_key_value *meta,
+static bool fl__st_take(fl_data_file *f, const fl_data_named_tensor *tensors, int n,
+                        const fl_data_key_value *meta,
                         int n_meta) {
     bool format = false;
     for (int i = 0; i < n; i++)

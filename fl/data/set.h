@@ -518,7 +518,8 @@ static bool fl__data_order_arrange(fl_data_set *self, int64_t epoch) {
     const fl__data_order *o = self->user;
     const int64_t inner = self->inner_[0]->size;
     if (o->n >= 0 && !o->index && o->offset > inner - o->n)
-        return fl_fail("fl_data_slice: length %lld from offset %lld exceeds the %lld samples", (long long)o->n,
+        return fl_fail("fl_data_slice: length %lld from offset %lld exceeds the %lld samples",
+                       (long long)o->n,
                        (long long)o->offset, (long long)inner);
     self->size = o->n;
     if (o->n < 0 && __builtin_mul_overflow(inner / o->step, o->times, &self->size))

@@ -415,7 +415,8 @@ static bool fl__shards_is_utf8(const char *s) {
 }
 
 /* Adds the names and metadata to be saved. */
-static bool fl__shards_list(fl_data_file *all, const fl_data_named_tensor *tensors, int n, const fl_data_key_value *meta,
+static bool fl__shards_list(fl_data_file *all, const fl_data_named_tensor *tensors, int n,
+                            const fl_data_key_value *meta,
                             int n_meta) {
     for (int i = 0; i < n_meta; i++) {
         if (!meta[i].key || !meta[i].value || !strcmp(meta[i].key, "total_size"))

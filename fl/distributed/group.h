@@ -40,7 +40,7 @@ FL_API const char *fl_dist_impl_name(const fl_dist_group *d); /* "gloo", ...; "s
 /* Splits a group (MPI_Comm_split): ranks of the same color form a group, ordered by key, then rank. color <
    0: no group for this rank (NULL, no error). */
 FL_API fl_dist_group *fl_dist_split(fl_dist_group *d, int color, int key);
-/* The failure that ended the group permanently; kind FL_DIST_OK if there is none. */
+/* The failure that ended the group permanently; kind FL_DIST_OK if none. */
 FL_API fl_dist_failure_info fl_dist_failure(const fl_dist_group *d);
 /* Ends the group: all ranks fail with this text. May be called from any thread. */
 FL_API void fl_dist_abort(fl_dist_group *d, const char *text);

@@ -534,7 +534,8 @@ static int fl__dist_send_reply(fl__dist_listener *d, fl__dist_pending *c, const 
     const bool sent = send(fd, &v, sizeof v, MSG_NOSIGNAL) == (ssize_t)sizeof v;
     if (*reason) {
         memcpy(d->reason, v.reason, sizeof d->reason);
-        if (d->refused++ < LINES) fl_log_message(FL_LOG_WARN, "fl_dist: a connection was refused: %s", reason);
+        if (d->refused++ < LINES) fl_log_message(FL_LOG_WARN, "fl_dist: a connection was refused: %s",
+                                                 reason);
     }
     if (*reason || !sent)
         fl__dist_drop_pending(c);

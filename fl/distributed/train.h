@@ -375,7 +375,8 @@ static bool fl__dist_compare_nets(fl_dist_model *m) {
     ok = bytes && !bytes[n - 1] && (!strcmp(text.p, bytes) || fl__dist_fail_differs(m->d, text.p, bytes));
     const char *first = ok ? bytes + strlen(bytes) + 1 : NULL; /* rank 0's rounding */
     if (ok && first < bytes + n && strcmp(rounding, first))
-        fl_log_message(FL_LOG_WARN, "fl_dist_data_parallel: rank %d rounds products to bf16 by '%s', rank 0 by "
+        fl_log_message(FL_LOG_WARN,
+                       "fl_dist_data_parallel: rank %d rounds products to bf16 by '%s', rank 0 by "
                        "'%s', so results differ; set FL_CPU_BF16 to the same on all ranks",
                        fl_dist_rank(m->d), rounding, first);
     if (bytes) fl_unmap(theirs, FL_READ);

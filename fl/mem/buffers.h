@@ -279,7 +279,8 @@ FL_API bool fl_buffer_cache_add(fl_buffer *b, const void *key, size_t size, fl_b
     }
     m->buffer = made, m->size = size, m->next = __atomic_load_n(&b->cache_, __ATOMIC_ACQUIRE);
     memcpy(m->key, key, size);
-    while (!__atomic_compare_exchange_n(&b->cache_, &m->next, m, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {}
+    while (!__atomic_compare_exchange_n(&b->cache_, &m->next, m, false, __ATOMIC_ACQ_REL,
+                                        __ATOMIC_ACQUIRE)) {}
     return true;
 }
 

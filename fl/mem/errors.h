@@ -28,7 +28,7 @@ static inline bool fl_given(const void *p, const char *fn, const char *what) {
 #endif
     return __builtin_expect(p != NULL, 1) || fl_fail("%s: %s is NULL", fn, what);
 }
-/* The pending error of this thread, NULL if there is none. Valid until fl_error_clear. */
+/* The pending error of this thread, NULL if none. Valid until fl_error_clear. */
 FL_API const char *fl_error(void);
 /* Clears the pending error. */
 FL_API void fl_error_clear(void);

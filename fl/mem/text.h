@@ -22,7 +22,8 @@ FL_API void fl_strbuf_vprintf(fl_strbuf *t, const char *format, va_list args) FL
 FL_API void fl_strbuf_put_json(fl_strbuf *t, const char *text);
 /* Writes a file through `put`, atomically: an existing file is replaced only once all is written. False
    after fl_fail, whose text names the public function fn. */
-FL_API bool fl_write_file_atomic(const char *fn, const char *path, void (*put)(fl_strbuf *t, void *user), void *user);
+FL_API bool fl_write_file_atomic(const char *fn, const char *path, void (*put)(fl_strbuf *t, void *user),
+                                 void *user);
 
 #ifdef __cplusplus
 }
@@ -39,7 +40,8 @@ FL_API bool fl_write_file_atomic(const char *fn, const char *path, void (*put)(f
 #include <string.h>
 
 FL_API void fl_strbuf_vprintf(fl_strbuf *t, const char *format, va_list args) {
-    if (!fl_given(t, "fl_strbuf_vprintf", "the string builder") || !fl_given(format, "fl_strbuf_vprintf", "the format")) return;
+    if (!fl_given(t, "fl_strbuf_vprintf", "the string builder") ||
+        !fl_given(format, "fl_strbuf_vprintf", "the format")) return;
     const size_t at = (size_t)t->n < t->size ? (size_t)t->n : t->size;
     const int n = t->file ? vfprintf((FILE *)t->file, format, args)
                           : vsnprintf(t->buf ? t->buf + at : NULL, t->buf ? t->size - at : 0, format, args);
@@ -47,7 +49,8 @@ FL_API void fl_strbuf_vprintf(fl_strbuf *t, const char *format, va_list args) {
 }
 
 FL_API void fl_strbuf_printf(fl_strbuf *t, const char *format, ...) {
-    if (!fl_given(t, "fl_strbuf_printf", "the string builder") || !fl_given(format, "fl_strbuf_printf", "the format")) return;
+    if (!fl_given(t, "fl_strbuf_printf", "the string builder") ||
+        !fl_given(format, "fl_strbuf_printf", "the format")) return;
     va_list args;
     va_start(args, format);
     fl_strbuf_vprintf(t, format, args);
@@ -55,7 +58,8 @@ FL_API void fl_strbuf_printf(fl_strbuf *t, const char *format, ...) {
 }
 
 FL_API void fl_strbuf_put_json(fl_strbuf *t, const char *text) {
-    if (!fl_given(t, "fl_strbuf_put_json", "the string builder") || !fl_given(text, "fl_strbuf_put_json", "the string"))
+    if (!fl_given(t, "fl_strbuf_put_json", "the string builder") ||
+        !fl_given(text, "fl_strbuf_put_json", "the string"))
         return;
     for (; *text; text++) {
         const unsigned char c = (unsigned char)*text;
@@ -64,7 +68,8 @@ FL_API void fl_strbuf_put_json(fl_strbuf *t, const char *text) {
     }
 }
 
-FL_API bool fl_write_file_atomic(const char *fn, const char *path, void (*put)(fl_strbuf *t, void *user), void *user) {
+FL_API bool fl_write_file_atomic(const char *fn, const char *path, void (*put)(fl_strbuf *t, void *user),
+                                 void *user) {
     if (!fl_given(path, "fl_write_file_atomic", "the path")) return false;
     if (!put) return fl_fail("fl_write_file_atomic: put is NULL");
     char temporary[1024];

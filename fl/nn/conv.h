@@ -349,7 +349,8 @@ static bool fl__nn_to_channels_last(fl_nn_module *m, const char *prefix, void *u
 }
 
 FL_API bool fl_nn_channels_last(fl_nn_module *m) {
-    if (fl_given(m, "fl_nn_channels_last", "the module") && fl_nn_visit_modules(m, fl__nn_to_channels_last, NULL))
+    if (fl_given(m, "fl_nn_channels_last", "the module") &&
+        fl_nn_visit_modules(m, fl__nn_to_channels_last, NULL))
         return true;
     return fl_raise();
 }

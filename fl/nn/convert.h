@@ -25,7 +25,8 @@ FL_API bool fl_nn_store(fl_nn_module *m, fl_dtype dtype);
 /* For inference, as the last step: sets evaluation mode and promises that the parameters stay as they are
    (fl_buffer_freeze), so that backends cache packed or transformed weights from the first call on; on the cpu
    backend as much memory again for weights, up to four times for 3 x 3 convolutions. Batch norms are folded
-   into copies of the weights of the convolutions before them in a container (fl_nn_run_sequence). Writing to a
+   into copies of the weights of the convolutions before them in a container (fl_nn_run_sequence). Writing to
+   a
    parameter nevertheless, as an optimizer or fl_nn_load does, ends the promise for that one. on = false frees
    the caches; the mode stays. */
 FL_API bool fl_nn_freeze(fl_nn_module *m, bool on);

@@ -130,7 +130,8 @@ FL_API bool fl_nn_add_uniform(fl_nn_module *m, fl_shape weight, int64_t bias, do
 FL_API fl_shape fl_nn_per_dim(const int64_t *list, int dims, int64_t otherwise);
 /* A maker calls fl_quiet(+1) before it makes the module, allocates parameters and buffers in a scope with
    fl_persistent(true), which tells memory managers that they are long-lived, and ends with one of these two.
-   fl_nn_finish returns m if ok; else it frees m and returns NULL after an error. fl_nn_finish_with_weights first adds a
+   fl_nn_finish returns m if ok; else it frees m and returns NULL after an error. fl_nn_finish_with_weights
+   first adds a
    weight of shape w and a bias [w[0]], both U(-1 / sqrt(fan in), 1 / sqrt(fan in)): the bound of PyTorch's
    kaiming_uniform(a = sqrt(5)). */
 FL_API fl_nn_module *fl_nn_finish(fl_nn_module *m, bool ok);
@@ -688,7 +689,8 @@ FL_API fl_nn_module *fl_nn_finish_with_weights(fl_nn_module *m, fl_shape w, bool
                                                fl_rng *rng) {
     double fan_in = 1;
     for (int i = 1; i < w.ndim; i++) fan_in *= (double)w.dim[i];
-    return fl_nn_finish(m, m && fl_nn_add_uniform(m, w, no_bias ? 0 : w.dim[0], 1 / sqrt(fan_in), dtype, rng));
+    return fl_nn_finish(m, m &&
+                        fl_nn_add_uniform(m, w, no_bias ? 0 : w.dim[0], 1 / sqrt(fan_in), dtype, rng));
 }
 
 FL_API fl_shape fl_nn_per_dim(const int64_t *list, int dims, int64_t otherwise) {

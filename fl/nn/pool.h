@@ -176,7 +176,8 @@ static bool fl__nn_swap_pools(fl_nn_module *m, const char *prefix, void *user) {
 }
 
 FL_API bool fl_nn_pool_before_relu(fl_nn_module *m) {
-    if (fl_given(m, "fl_nn_pool_before_relu", "the module") && fl_nn_visit_modules(m, fl__nn_swap_pools, NULL))
+    if (fl_given(m, "fl_nn_pool_before_relu", "the module") &&
+        fl_nn_visit_modules(m, fl__nn_swap_pools, NULL))
         return true;
     return fl_raise();
 }

@@ -185,7 +185,8 @@ FL_API bool fl_nn_state_save(const fl_nn_state *s, const char *path, const fl_da
     int n = 0;
     if (!named) return false;
     for (int64_t i = 0; i < s->n; i++)
-        if (fl__nn_first_of(s, i) == i) named[n++] = (fl_data_named_tensor){s->item[i].name, s->item[i].tensor};
+        if (fl__nn_first_of(s, i) == i) named[n++] = (fl_data_named_tensor){s->item[i].name,
+                                                                            s->item[i].tensor};
     fl_quiet(+1);
     const bool ok = fl_data_save_safetensors(path, named, n, meta, n_meta);
     fl_quiet(-1);

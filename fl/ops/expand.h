@@ -1,6 +1,7 @@
 /* fl/ops/expand.h - includes a composition file twice: for tensors (fl_) and for variables (fv_)
 
-   A header of this folder defines FL_EXPAND_FILE, the name of its .inc file, and includes this file, which includes
+   A header of this folder defines FL_EXPAND_FILE, the name of its .inc file, and includes this file, which
+   includes
    FL_EXPAND_FILE twice: first with FL_T = fl_tensor and FL_FN(add) = fl_add, then with fl_var and fv_add. A
    composition is written once, and its gradients, of any order, forward and reverse, are those of the ops it
    runs. It uses the macros of kernels/fl_primitives.h (ADD, MUL, ...) and

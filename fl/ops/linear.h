@@ -72,7 +72,7 @@ FL_API fl_tensor *fl_linear_act(fl_tensor *x, fl_tensor *w, fl_tensor *bias, fl_
 FL_API fl_var *fv_linear_act(fl_var *x, fl_var *w, fl_var *bias, fl_op act);
 /* True if fl_linear_act takes act. */
 FL_API bool fl_linear_has_act(fl_op act);
-/* The act of fl_linear_act whose function is fn, such as fv_relu; FL_OP_NONE if there is none. */
+/* The act of fl_linear_act whose function is fn, such as fv_relu; FL_OP_NONE if none. */
 FL_API fl_op fv_linear_act_of(fl_var *(*fn)(fl_var *x));
 /* sum over i, j of a[..., i] w[o, i, j] b[..., j] + bias[o]: w [out, i, j], bias [out] or NULL -> [...,
    out] */

@@ -104,7 +104,8 @@ static fl_tensor *fl__fake_quantize(fl_tensor *x, fl_tensor *scale, fl_tensor *z
     if (zero) y = fl_sub(y, zero);
     y = fl_mul(y, scale);
     y = y ? fl_cast(y, x->dtype) : NULL;
-    if (y && inside && !(*inside = fl_scope_escape(&s, fl_logical_and(fl_le(from, q), fl_le(q, to))))) y = NULL;
+    if (y && inside &&
+        !(*inside = fl_scope_escape(&s, fl_logical_and(fl_le(from, q), fl_le(q, to))))) y = NULL;
     return fl_scope_return(&s, y);
 }
 

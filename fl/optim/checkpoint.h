@@ -269,7 +269,8 @@ static bool fl__optim_numbers_fit(const fl_optim_checkpoint *c, int i, const cha
 static void fl__optim_warn_of_bf16(const fl_data_file *f, const char *what) {
     const char *was = fl_data_meta(f, FL__META_BF16);
     if (!was || !strcmp(was, fl_cpu_bf16())) return;
-    fl_log_message(FL_LOG_WARN, "%s: bf16 products were computed by '%s' and are now by '%s', which gives other "
+    fl_log_message(FL_LOG_WARN,
+                   "%s: bf16 products were computed by '%s' and are now by '%s', which gives other "
                    "bits; FL_CPU_BF16=%s selects the former if the processor supports it", what, was,
                    fl_cpu_bf16(), was);
 }

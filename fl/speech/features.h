@@ -158,13 +158,14 @@ FL_API const fl_speech_conf *fl_speech_features_conf(const fl_speech_features *f
 /* Features of floats x [..., t]: [..., frames, dims]. Too few samples for one frame give 0 frames. Raises on
    error. */
 FL_API fl_tensor *fl_speech_features_compute(const fl_speech_features *f, fl_tensor *x);
-/* As fl_speech_features_compute, differentiable, for trainable front ends. If x requires a gradient, PLP, dither,
+/* As fl_speech_features_compute, differentiable, for trainable front ends. If x requires a gradient, PLP,
+   dither,
    deltas, range, pad_to, drop_last and normalisation over the sound are errors. */
 FL_API fl_var *fv_speech_features_compute(const fl_speech_features *f, fl_var *x);
 
 /* Streaming features: each frame is returned as soon as its samples are available, bitwise equal to
-   fl_speech_features_compute on the whole sound. Settings that need the whole sound (range, pad_to, drop_last,
-   subtract_mean, energy_normalize) and deltas are errors. */
+   fl_speech_features_compute on the whole sound. Settings that need the whole sound (range, pad_to,
+   drop_last, subtract_mean, energy_normalize) and deltas are errors. */
 typedef struct fl_speech_stream fl_speech_stream;
 FL_API fl_speech_stream *fl_speech_stream_new(const fl_speech_features *f);
 FL_API void fl_speech_stream_free(fl_speech_stream *s);
@@ -399,7 +400,7 @@ static bool fl__speech_targetkind(fl_speech_conf *c, const char *name, const cha
     return true;
 }
 
-/* The option of that name, with or without "--"; NULL if there is none. */
+/* The option of that name, with or without "--"; NULL if none. */
 static const fl__speech_option *fl__speech_option_of(const char *name) {
     const size_t n = sizeof fl__speech_options / sizeof *fl__speech_options;
     for (size_t i = 0; i < n; i++)

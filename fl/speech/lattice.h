@@ -35,7 +35,7 @@ typedef struct fl_lattice_opts {
     char _end;
 } fl_lattice_opts;
 /* The two terms of ASG (Collobert et al., arXiv 1609.03193): the log-sum over all paths through scores
-   x [t, n, c], and over paths that spell the targets; about -1e30 if there is none. */
+   x [t, n, c], and over paths that spell the targets; about -1e30 if none. */
 FL_API fl_tensor *fl_asg_full(fl_tensor *x, fl_tensor *w, fl_tensor *steps);
 FL_API fl_var *fv_asg_full(fl_var *x, fl_var *w, fl_tensor *steps);
 FL_API fl_tensor *fl_asg_forced(fl_tensor *x, fl_tensor *w, fl_tensor *target, fl_tensor *steps,

@@ -60,7 +60,7 @@ typedef struct fl_speech_node {
 FL_API const fl_speech_node *fl_speech_lexicon_nodes(const fl_speech_lexicon *l, int64_t *n);
 /* Word indices of the nodes, concatenated. Owned by l. */
 FL_API const int32_t *fl_speech_lexicon_list(const fl_speech_lexicon *l);
-/* The child of a node with a given token; -1 if there is none. */
+/* The child of a node with a given token; -1 if none. */
 FL_API int32_t fl_speech_node_child(const fl_speech_node *nodes, int32_t node, int32_t token);
 /* Checks that the lexicon is finished and its tokens are below `classes`; else false after fl_fail as fn. */
 FL_API bool fl_speech_lexicon_fits(const char *fn, const fl_speech_lexicon *l, int64_t classes);

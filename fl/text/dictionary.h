@@ -36,7 +36,7 @@ FL_API int64_t fl_text_dictionary_find(const fl_text_dictionary *d, const char *
 FL_API int64_t fl_text_dictionary_index(const fl_text_dictionary *d, const char *entry, int64_t n);
 /* Sets the index of unknown entries; -1: unknown entries are errors. */
 FL_API bool fl_text_dictionary_set_default(fl_text_dictionary *d, int64_t index);
-/* The default index, -1 if there is none. */
+/* The default index, -1 if none. */
 FL_API int64_t fl_text_dictionary_default(const fl_text_dictionary *d);
 /* The first spelling of an index, NUL-terminated, its length in *n (may be NULL). Valid as long as the
    dictionary. Returns NULL, without an error, for an index without an entry. */
@@ -473,7 +473,8 @@ static bool fl__text_put_index(const fl_text_dictionary *d, int64_t i, bool coun
              fl_data_text_put(out, text, (size_t)n);
         if (counts || fl_text_dictionary_entries(d) == d->size) break;
     }
-    return ok && (!counts || fl_data_text_print(out, " %lld", (long long)fl_text_dictionary_count_of(d, i))) &&
+    return ok && (!counts ||
+                  fl_data_text_print(out, " %lld", (long long)fl_text_dictionary_count_of(d, i))) &&
            fl_data_text_put(out, "\n", 1);
 }
 

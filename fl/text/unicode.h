@@ -63,7 +63,7 @@ FL_API int fl_text_lower(int32_t c, int32_t out[2]);
 FL_API int fl_text_combining(int32_t c);
 /* Writes the full decomposition of c and returns its number of characters; 1 if c does not decompose. */
 FL_API int fl_text_decompose(int32_t c, bool compatible, int32_t out[FL_TEXT_PARTS]);
-/* Returns the character that a and b compose to, 0 if there is none. */
+/* Returns the character that a and b compose to, 0 if none. */
 FL_API int32_t fl_text_compose(int32_t a, int32_t b);
 
 #ifdef __cplusplus

@@ -162,7 +162,8 @@ static bool fl__alive_put_text(fl_strbuf *t) {
     int64_t n = fl__alive_all(&all), lines = 0, bytes = 0;
     for (int64_t i = 0; i < n; i++) bytes += all[i].bytes;
     if (n >= 0)
-        fl_strbuf_printf(t, "Alive: %lld bytes in %lld buffers; scopes open on this thread: %lld\n", (long long)bytes,
+        fl_strbuf_printf(t, "Alive: %lld bytes in %lld buffers; scopes open on this thread: %lld\n",
+                         (long long)bytes,
                          (long long)n, (long long)fl_scope_depth());
     if (n > 0) qsort(all, (size_t)n, sizeof *all, fl__alive_by_text);
     for (int64_t i = 0; i < n; i++) { /* merge equal ones into one line */
@@ -178,10 +179,12 @@ static bool fl__alive_put_text(fl_strbuf *t) {
     }
     if (lines) qsort(all, (size_t)lines, sizeof *all, fl__alive_by_bytes);
     if (lines)
-        fl_strbuf_printf(t, "%12s  %7s  %15s  %-7s  %-12s  %-20s  %s\n", "Bytes", "Buffers", "Steps", "Life", "Op",
+        fl_strbuf_printf(t, "%12s  %7s  %15s  %-7s  %-12s  %-20s  %s\n", "Bytes", "Buffers", "Steps", "Life",
+                         "Op",
                          "Shape", "Made");
     for (int64_t i = 0; i < lines; i++)
-        fl_strbuf_printf(t, "%12lld  %7lld  %6lld - %6lld  %s\n", (long long)all[i].bytes, (long long)all[i].n,
+        fl_strbuf_printf(t, "%12lld  %7lld  %6lld - %6lld  %s\n", (long long)all[i].bytes,
+                         (long long)all[i].n,
                          (long long)all[i].step, (long long)all[i].last, all[i].what);
     fl_heap_free(all);
     return n >= 0 || fl_raise();

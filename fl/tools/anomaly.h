@@ -72,7 +72,8 @@ static fl__value_summary fl__summarise(fl_tensor *t) {
 /* Writes "f32 [2, 3] in [-1, 4], 1 NaN". */
 static void fl__put_summary(fl_strbuf *text, const fl_tensor *t, const fl__value_summary *l) {
     static const char *const kinds[] = {"NaN", "infinite"};
-    fl_strbuf_printf(text, "%s %s", fl_dtype_name(t->dtype ? t->dtype : FL_F32), t->weak ? "number" : FL_SHAPE_TEXT(t));
+    fl_strbuf_printf(text, "%s %s", fl_dtype_name(t->dtype ? t->dtype : FL_F32), t->weak ? "number" :
+                     FL_SHAPE_TEXT(t));
     if (l->finite) fl_strbuf_printf(text, " in [%.6g, %.6g]", l->least, l->most);
     for (int k = 0; k < 2; k++)
         if (l->n[k]) fl_strbuf_printf(text, ", %" PRId64 " %s", l->n[k], kinds[k]);
@@ -85,7 +86,8 @@ static void fl__report_anomaly(const fl_call *c, int k, const fl__value_summary 
     fl_shape s = fl_shape_of(c->out[k]), at = s;
     int64_t i = y->index[kind];
     for (int d = s.ndim - 1; d >= 0; i /= s.dim[d--]) at.dim[d] = i % s.dim[d];
-    fl_strbuf_printf(&lines, "result %d has the first %s, %g at %s: ", k, kind ? "infinity" : "NaN", y->first[kind],
+    fl_strbuf_printf(&lines, "result %d has the first %s, %g at %s: ", k, kind ? "infinity" : "NaN",
+                     y->first[kind],
                      FL_TEXT_OF(at));
     fl__put_summary(&lines, c->out[k], y);
     for (int n = 0; n < c->n_in; n++) {

@@ -190,7 +190,8 @@ static void fl__profile_shapes(const fl_call *c, char *buf, size_t size) {
     for (int i = 0; i < c->n_in; i++)
         if (!c->in[i]->weak) fl_strbuf_printf(&t, "%s%s", t.n ? " " : "", FL_SHAPE_TEXT(c->in[i]));
     for (int i = 0; i < c->n_out; i++)
-        if (c->out[i]) fl_strbuf_printf(&t, "%s%s%s", t.n ? " " : "", i ? "" : "-> ", FL_SHAPE_TEXT(c->out[i]));
+        if (c->out[i]) fl_strbuf_printf(&t, "%s%s%s", t.n ? " " : "", i ? "" : "-> ",
+                                        FL_SHAPE_TEXT(c->out[i]));
 }
 
 static int fl__profile_op_row(const fl_call *c) {
@@ -388,7 +389,8 @@ static void fl__profile_put_rows(fl_strbuf *t, fl__track track, int64_t total) {
     int width = 6;
     for (int64_t i = 0; i < n; i++)
         if ((int)strlen(rows[i].name) > width) width = (int)strlen(rows[i].name);
-    fl_strbuf_printf(t, "%-*s  %7s  %10s  %11s  %7s  %8s  %7s  %8s  %7s%s\n", width, track == FL__OPS ? "Op" : "Module",
+    fl_strbuf_printf(t, "%-*s  %7s  %10s  %11s  %7s  %8s  %7s  %8s  %7s%s\n", width, track == FL__OPS ? "Op" :
+                     "Module",
                      "Calls", "Forward ms", "Backward ms", "Share", "GFLOP/s", "of peak", "GB/s", "of peak",
                      track == FL__OPS ? "  Slowest ms" : "");
     for (int64_t i = 0; i < n; i++) rows[i].put = false;
@@ -419,7 +421,8 @@ static bool fl__profile_put(fl_strbuf *t, const char *fn) {
                          (double)(fl__profile_now(&fl__profile.o) - fl__profile.start) * 1e-6, fl__profile.threads);
         fl__profile_put_rows(t, FL__OPS, total);
         fl__profile_put_rows(t, FL__MODULES, total);
-        if (fl__profile.lost) fl_strbuf_printf(t, "The trace lacks %lld events\n", (long long)fl__profile.lost);
+        if (fl__profile.lost) fl_strbuf_printf(t, "The trace lacks %lld events\n",
+                                               (long long)fl__profile.lost);
     }
     pthread_mutex_unlock(&fl__profile.lock);
     return runs || fl_err_false("%s: no profile is running: call fl_profile_begin first", fn);
@@ -452,7 +455,8 @@ static void fl__profile_put_slice(fl_strbuf *t, const fl__slice *s) {
     fl__profile_put_time(t, "ts", s->begin - fl__profile.start);
     if (s->track != FL__MEMORY) fl__profile_put_time(t, "dur", s->ns);
     fl_strbuf_printf(t, ",\"args\":{\"bytes\":%lld", (long long)s->bytes);
-    if (s->track == FL__OPS) fl_strbuf_printf(t, ",\"flops\":%lld,\"shapes\":\"%s\"", (long long)s->flops, s->shapes);
+    if (s->track == FL__OPS) fl_strbuf_printf(t, ",\"flops\":%lld,\"shapes\":\"%s\"", (long long)s->flops,
+                                              s->shapes);
     if (s->backward) fl_strbuf_printf(t, ",\"pass\":\"backward\"");
     if (s->site.file) {
         fl_strbuf_printf(t, ",\"at\":\"");

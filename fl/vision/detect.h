@@ -140,7 +140,8 @@ FL_API fl_var *fv_vision_box_convert(fl_var *boxes, fl_vision_box_format from, f
     return parts[0] && parts[1] ? fv_concat(parts, 2, -1) : NULL;
 }
 
-FL_API fl_tensor *fl_vision_box_convert(fl_tensor *boxes, fl_vision_box_format from, fl_vision_box_format to) {
+FL_API fl_tensor *fl_vision_box_convert(fl_tensor *boxes, fl_vision_box_format from,
+                                        fl_vision_box_format to) {
     return fv_value(fv_vision_box_convert(fv_const(boxes), from, to));
 }
 
@@ -450,7 +451,8 @@ FL_API bool fl_vision_criterion_opt(fl_vars y, const fl_vision_targets *t, fl_vi
 
 FL_API bool fl_vision_detr_postprocess(fl_tensor *logits, fl_tensor *boxes, fl_tensor *sizes,
                                        fl_vision_detections *out) {
-    if (fl_is_null_arg("fl_vision_detr_postprocess", logits) || fl_is_null_arg("fl_vision_detr_postprocess", boxes) ||
+    if (fl_is_null_arg("fl_vision_detr_postprocess", logits) ||
+        fl_is_null_arg("fl_vision_detr_postprocess", boxes) ||
         fl_is_null_arg("fl_vision_detr_postprocess", sizes)) return false;
     const int64_t n = logits->ndim ? logits->shape[0] : 0, kinds = logits->ndim == 3 ? logits->shape[2] : 0;
     if (!out || kinds < 2 || boxes->ndim != 3 || boxes->shape[0] != n ||

@@ -60,9 +60,10 @@ typedef enum fl_vision_names {
 } fl_vision_names;
 /* Loads weights (safetensors, or the .json index of a sharded checkpoint) with the given library's names.
    Separate q, k and v are concatenated, f16 and bf16 are converted to f32, and a position embedding of
-   another size is resized (bicubic, except the class token). A head with a different number of classes is left
-   unchanged, which is reported by fl_log_message at FL_LOG_INFO. Everything is read and checked before m changes.
-   False after fl_fail, which names the missing or mismatched tensor. */
+   another size is resized (bicubic, except the class token). A head with a different number of classes is
+   left
+   unchanged, which is reported by fl_log_message at FL_LOG_INFO. Everything is read and checked before m
+   changes. False after fl_fail, which names the missing or mismatched tensor. */
 FL_API bool fl_vision_load(fl_nn_module *m, const char *path, fl_vision_names names);
 /* The number of classes of the weights in such a file, as in fl_vision_model_opts. m: the network, with any
    number of classes. -1 after fl_fail. */
@@ -913,7 +914,8 @@ static bool fl__zoo_read(const char *path, fl_var *param, fl_tensor *buffer, voi
     }
     if (!fl_same_shape(t, live) && fl__zoo_is_head(path) && t->ndim == live->ndim &&
         (t->ndim < 2 || t->shape[1] == live->shape[1])) {
-        fl_log_message(FL_LOG_INFO, "%s: %s %s is not loaded: the network has %" PRId64 " classes", l->path, path,
+        fl_log_message(FL_LOG_INFO, "%s: %s %s is not loaded: the network has %" PRId64 " classes", l->path,
+                       path,
                        FL_SHAPE_TEXT(live), live->shape[0]);
         return true;
     }

@@ -82,7 +82,8 @@ FL_API fl_vision_transform fl_vision_random_horizontal_flip(double p);
 /* Step: mirrors top and bottom with probability p. */
 FL_API fl_vision_transform fl_vision_random_vertical_flip(double p);
 /* Step: pads the four sides with `value`. */
-FL_API fl_vision_transform fl_vision_pad(int64_t top, int64_t left, int64_t bottom, int64_t right, double value);
+FL_API fl_vision_transform fl_vision_pad(int64_t top, int64_t left, int64_t bottom, int64_t right,
+                                         double value);
 /* Step: applies one of n steps (borrowed), chosen uniformly. */
 FL_API fl_vision_transform fl_vision_random_choice(const fl_vision_transform *steps, int n);
 /* Step: applies all n steps (borrowed) with probability p, or none. */
@@ -130,7 +131,8 @@ FL_API fl_tensor *fl_vision_adjust_opt(fl_tensor *image, fl_vision_adjustment ho
 FL_API fl_tensor *fl_vision_affine(fl_tensor *image, const double m[6], fl_vision_adjust_opts o);
 
 /* Step: adjusts by v = U(low, high) with probability p. */
-FL_API fl_vision_transform fl_vision_random_adjust(fl_vision_adjustment how, double low, double high, double p);
+FL_API fl_vision_transform fl_vision_random_adjust(fl_vision_adjustment how, double low, double high,
+                                                   double p);
 /* Step: brightness, contrast, saturation by U(max(0, 1 - v), 1 + v), hue by U(-v, v), in random order. */
 FL_API fl_vision_transform fl_vision_color_jitter(double brightness, double contrast, double saturation,
                                                   double hue);
@@ -216,7 +218,8 @@ FL_API fl_data_set *fl_vision_mixup_opt(fl_data_set *set, int64_t classes, fl_vi
 /* Repeated augmentation (DeiT's RASampler) of a set (owned): shuffles each epoch, repeats every sample
    `times` in a row, and deals them round-robin to ranks, floor(n / 256) 256 / ranks to each (n / ranks if n <
    256). Each repetition has its own random numbers. NULL after fl_fail. */
-FL_API fl_data_set *fl_vision_repeated_augmentation(fl_data_set *set, int64_t times, uint64_t seed, int rank, int ranks);
+FL_API fl_data_set *fl_vision_repeated_augmentation(fl_data_set *set, int64_t times, uint64_t seed, int rank,
+                                                    int ranks);
 
 #ifdef __cplusplus
 }
@@ -687,7 +690,8 @@ static bool fl__vision_pad(const fl_vision_transform *s, fl_vision_item *item, f
     return fl__vision_crop(item, -s->n[0], -s->n[1], h, w, (int)s->a[0]);
 }
 
-FL_API fl_vision_transform fl_vision_pad(int64_t top, int64_t left, int64_t bottom, int64_t right, double value) {
+FL_API fl_vision_transform fl_vision_pad(int64_t top, int64_t left, int64_t bottom, int64_t right,
+                                         double value) {
     return (fl_vision_transform){.name = "pad", .apply = fl__vision_pad, .p = 1,
                                  .a = {fl__vision_clamp_level(value, 0)},
                                  .n = {fl__vision_clamp_side(top), fl__vision_clamp_side(left),
@@ -955,7 +959,8 @@ static bool fl__vision_adjust_random(const fl_vision_transform *s, fl_vision_ite
                                            fl__vision_uniform(rng, s->a[0], s->a[1]))) != NULL;
 }
 
-FL_API fl_vision_transform fl_vision_random_adjust(fl_vision_adjustment how, double low, double high, double p) {
+FL_API fl_vision_transform fl_vision_random_adjust(fl_vision_adjustment how, double low, double high,
+                                                   double p) {
     return (fl_vision_transform){
         .name = "change", .apply = fl__vision_adjust_random, .p = p, .n = {how}, .a = {low, high}};
 }
@@ -1185,7 +1190,8 @@ FL_API fl_vision_transform fl_vision_trivial_augment_wide(void) {
 }
 
 FL_API fl_vision_transform fl_vision_deit_augment(void) {
-    return (fl_vision_transform){.name = "deit_augment", .apply = fl__vision_augment, .p = 1, .n = {FL__DEIT, 2}};
+    return (fl_vision_transform){.name = "deit_augment", .apply = fl__vision_augment, .p = 1,
+                                 .n = {FL__DEIT, 2}};
 }
 
 /* ---- batches ---- */
@@ -1463,7 +1469,8 @@ static bool fl__vision_batch_get(fl_data_set *self, int64_t i, fl_data_sample *o
             c = x.c, h = x.h, w = x.w;
             ok = c <= 4 ||
                  fl_fail("fl_vision_batch: got images of %lld channels, expected at most 4", (long long)c);
-            batch = ok ? fl_scope_escape(&s, fl_data_host_tensor(FL_SHAPE(n, h, w, c), b->o.u8 ? FL_U8 : FL_F32))
+            batch = ok ? fl_scope_escape(&s,
+                                         fl_data_host_tensor(FL_SHAPE(n, h, w, c), b->o.u8 ? FL_U8 : FL_F32))
                        : NULL;
             ok = batch != NULL;
         }
@@ -1666,7 +1673,8 @@ static bool fl__vision_repeat_arrange(fl_data_set *self, int64_t epoch) {
     return true;
 }
 
-FL_API fl_data_set *fl_vision_repeated_augmentation(fl_data_set *set, int64_t times, uint64_t seed, int rank, int ranks) {
+FL_API fl_data_set *fl_vision_repeated_augmentation(fl_data_set *set, int64_t times, uint64_t seed, int rank,
+                                                    int ranks) {
     bool ok = set || fl_fail("fl_vision_repeated_augmentation: the set is NULL");
     if (ok && !(times > 0 && rank >= 0 && rank < ranks))
         ok = fl_fail("fl_vision_repeated_augmentation: got %lld times, rank %d of %d, expected times > 0, 0 <= rank < "

@@ -100,7 +100,7 @@ FL_PRIVATE void fl__move(void *const p[], int64_t n, const void *arg);
 FL_PRIVATE bool fl__no_kernel(const fl_call *c, fl_dtype d);
 /* The loop that casts p[1] to p[0]; NULL if it takes two, through the wide dtype. */
 FL_PRIVATE fl__loop fl__cast_loop(fl_dtype from, fl_dtype to);
-/* The loop of a formula for a dtype at the current instruction-set level; NULL if there is none. */
+/* The loop of a formula for a dtype at the current instruction-set level; NULL if none. */
 FL_PRIVATE fl__loop fl__formula_loop(fl_op op, fl_dtype d);
 
 

@@ -76,7 +76,7 @@ static const uint8_t fl__primitive_of[] = {
 #undef FL__ROW
 };
 
-/* The compiled loop of a formula; NULL if there is none. */
+/* The compiled loop of a formula; NULL if none. */
 static fl__loop fl__compiled_loop(fl_op op, fl_program which, fl_dtype d) {
     if (which == FL_PROGRAM_Y && fl__primitive_of[op])
         return fl__primitive_loop((fl_primitive)(fl__primitive_of[op] - 1), d);

@@ -52,7 +52,8 @@ static FL__COLD void fl__force_from_env(void) {
     const char *name = getenv("FL_CPU_FORCE");
     const int i = fl__algorithm_by_name(name);
     if (i < 0)
-        fl_log_message(FL_LOG_WARN, "FL_CPU_FORCE=%s is ignored; known: direct, im2col, winograd, tiles", name);
+        fl_log_message(FL_LOG_WARN, "FL_CPU_FORCE=%s is ignored; known: direct, im2col, winograd, tiles",
+                       name);
     __atomic_store_n(&fl__force, i < 0 ? 0 : i, __ATOMIC_RELAXED);
 }
 

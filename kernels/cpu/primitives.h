@@ -6,7 +6,7 @@
 #include "../../fl/tensor/formula.h"
 #include "loops.h"
 
-/* The loop of a primitive for a dtype at the current level; NULL if there is none. */
+/* The loop of a primitive for a dtype at the current level; NULL if none. */
 FL_PRIVATE fl__loop fl__primitive_loop(fl_primitive primitive, fl_dtype d);
 
 #endif

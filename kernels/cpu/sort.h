@@ -3,8 +3,8 @@
    Values are mapped to unsigned keys of the same order (NaN above infinity, -0 equal to +0; inverted for
    descending order), and pairs of key and index go through a radix sort of one byte per pass, lowest first:
    stable, linear in n, no comparisons. Passes whose byte is the same in all keys are skipped. Short lines are
-   sorted by insertion. If only a few elements of a line are requested (top-k), a scan keeps the candidates, and
-   only these are sorted. */
+   sorted by insertion. If only a few elements of a line are requested (top-k), a scan keeps the candidates,
+   and only these are sorted. */
 #ifndef FL_CPU_SORT_H
 #define FL_CPU_SORT_H
 #include "slots.h"

@@ -77,7 +77,8 @@ static void fl__lt_look(void) {
     const fl__lt_status s = fl__lt.call.cublasLtCreate(&fl__lt.handle[flk_device()]);
     if (!s) return;
     fl__lt.state = -1;
-    fl_log_message(FL_LOG_WARN, "cuda: cublasLtCreate: %s: %s", fl__lt.call.cublasLtGetStatusString(s), instead);
+    fl_log_message(FL_LOG_WARN, "cuda: cublasLtCreate: %s: %s", fl__lt.call.cublasLtGetStatusString(s),
+                   instead);
 }
 
 /* Loads the library for the current device. The lock is held. */
@@ -126,7 +127,7 @@ static bool fl__lt_make_op(fl__lt_plan *p, const void *bias) {
                                                                        sizeof bias));
 }
 
-/* Applies the library's choice p->at. Returns false if there is none. */
+/* Applies the library's choice p->at. Returns false if none. */
 static bool fl__lt_choose(fl__lt_plan *p) {
     const uint32_t reduction = FL__LT_REDUCE_IN_F32, align = (uint32_t)p->of.align;
     fl__lt_pref want = NULL;
@@ -370,7 +371,7 @@ FL__CUDA_SLOT(fl__lt_matmul) {
     return done || fl__cuda_widely(fl__lt_own_matmul, self, c);
 }
 
-/* The epilogue that computes act; 0 if there is none. Its gelu is the tanh approximation. */
+/* The epilogue that computes act; 0 if none. Its gelu is the tanh approximation. */
 static int32_t fl__lt_epilogue_of(fl_op act) {
     return act == FL_OP_NONE        ? FL__LT_NO_EPILOGUE
            : act == FL_OP_relu      ? FL__LT_RELU

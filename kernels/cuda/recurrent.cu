@@ -89,7 +89,7 @@ template <class T> static __device__ __forceinline__ T flk_rnn_left(const flk_rn
     return ((const T *)r.h)[at] + (r.sums ? ((const T *)r.sums)[at] : (T)0);
 }
 
-/* The state before this step, 0 if there is none; stored for the weight gradient. */
+/* The state before this step, 0 if none; stored for the weight gradient. */
 template <class T> static __device__ __forceinline__ T flk_rnn_old(const flk_rnn &r, const flk_moment &m) {
     T v = 0;
     if (m.active && m.before >= 0) v = ((const T *)r.y)[(m.before * r.ways + m.way) * r.out + m.j];

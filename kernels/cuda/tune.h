@@ -14,7 +14,7 @@ FL_PRIVATE bool fl__cuda_tunes(void);
 FL_PRIVATE uint64_t fl__cuda_tune_key(const void *shape, size_t bytes, uint64_t version);
 FL_PRIVATE int fl__cuda_tuned(uint64_t key); /* the stored choice; -1: unknown */
 /* Times the alternatives, stores the fastest, and leaves that one made. `at` is already made; make: makes
-   the first possible alternative from `at` on and returns its index, -1 if there is none; start: starts its
+   the first possible alternative from `at` on and returns its index, -1 if none; start: starts its
    work on the current stream, any number of times. Alternatives that fail count as slow. */
 FL_PRIVATE void fl__cuda_tune(uint64_t key, int at, int (*make)(void *user, int at),
                               bool (*start)(void *user), void *user);
@@ -75,7 +75,8 @@ FL_PRIVATE bool fl__cuda_tunes(void) {
     const bool ok = f ? fl__cuda_tune_read(f) : errno == ENOENT;
     if (f) fclose(f);
     if (ok) fl__cuda_choices.path = path;
-    else fl_log_message(FL_LOG_WARN, "cuda: FL_CUDA_TUNE: %s is not a valid file or not readable: ignored", path);
+    else fl_log_message(FL_LOG_WARN, "cuda: FL_CUDA_TUNE: %s is not a valid file or not readable: ignored",
+                        path);
     return ok;
 }
 

@@ -95,7 +95,8 @@ int main(int argc, char **argv) {
     static const char *const names[] = {CALLS(NAME)};
 #undef NAME
     int passed = 0, bad = 0;
-    if (!fl__cuda_library("libnvrtc.so.13", "no kernel is generated", names, &call, (int)(sizeof names / sizeof *names)))
+    if (!fl__cuda_library("libnvrtc.so.13", "no kernel is generated", names, &call,
+                          (int)(sizeof names / sizeof *names)))
         return puts("skipped: NVRTC (libnvrtc.so.13 is not to be found: make cuda-nvrtc)") < 0;
     for (int a = 1; a < argc; a++) {
         char architecture[40], target[40];

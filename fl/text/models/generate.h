@@ -65,7 +65,8 @@ FL_API bool fl_text_generate_opt(fl_text_decoder *d, fl_text_sequence *texts, in
    other texts must be empty. d needs twice as many sequences as there are beams. A hypothesis that ends with
    a stop id is finished; search ends when `beams` are finished and no live hypothesis can be better. */
 #define fl_text_beam_search(...) FL_TEXT__GENERATE(fl_text_beam_search_opt, __VA_ARGS__, ._end = 0)
-FL_API bool fl_text_beam_search_opt(fl_text_decoder *d, fl_text_sequence *texts, int64_t n, fl_text_generate_opts o);
+FL_API bool fl_text_beam_search_opt(fl_text_decoder *d, fl_text_sequence *texts, int64_t n,
+                                    fl_text_generate_opts o);
 
 #ifdef __cplusplus
 }

@@ -354,7 +354,8 @@ static bool fl__gguf_put_pair(fl_data_text *t, fl_data_file *f, const fl_text_gg
     return fl__gguf_put(t, type, 4) && fl_data_text_put(t, &v, fl_dtype_size(d));
 }
 
-static bool fl__gguf_put_tensor(fl_data_text *t, fl_data_file *f, const fl_data_named_tensor *of, int64_t *at) {
+static bool fl__gguf_put_tensor(fl_data_text *t, fl_data_file *f, const fl_data_named_tensor *of,
+                                int64_t *at) {
     const fl_tensor *x = of->tensor;
     if (!of->name || !*of->name || strlen(of->name) > FL__GGUF_NAME)
         return fl_fail("%s: %s: tensor name has the wrong length: got '%.100s', expected 1 to 63 bytes",

@@ -456,7 +456,8 @@ static bool fl__lm_check(fl__lm_loader *l, int64_t vocabulary) {
         if (l->used[i] || (l->rows == fl__lm_gguf && !strcmp(name, fl__lm_factors))) continue;
         ok = fl__lm_ignorable(name, o.untied) ||
              fl_fail("fl_text_load: %s: unexpected tensor '%.200s'", l->f->f.path, name);
-        if (ok) fl_log_message(FL_LOG_INFO, "fl_text_load: %s: tensor '%.200s' is ignored", l->f->f.path, name);
+        if (ok) fl_log_message(FL_LOG_INFO, "fl_text_load: %s: tensor '%.200s' is ignored", l->f->f.path,
+                               name);
     }
     fl_heap_free(l->used);
     fl_nn_free(m);
@@ -552,7 +553,7 @@ static bool fl__lm_fits_factors(const fl_rotary_opts *o, const float *factor, in
 /* Finds the rotary scaling llama3 with these frequency divisors: 1 for pairs that rotate more than `high`
    times within the original context, the scaling's factor for those that rotate less than `low` times; in
    between 1 / divisor is linear in the number of rotations, from which low = 1, high and the original
-   context follow. Llama 3.1's values are tried first. Returns false if there is none. */
+   context follow. Llama 3.1's values are tried first. Returns false if none. */
 static bool fl__lm_take_factors(const float *factor, int64_t n, int64_t dim, double trained,
                                 fl_rotary_opts *o) {
     const double lengths[] = {trained, 8192}, most = n ? factor[n - 1] : 0;

@@ -33,7 +33,8 @@ typedef struct fl_text_ngram_sum {
 } fl_text_ngram_sum;
 /* Adds the lines of n bytes of text to the sums: words separated by white space, each line from <s> to </s>.
    Perplexity is 10 ^ (-log10 / (words + sentences)). */
-FL_API void fl_text_ngram_score_text(const fl_text_ngram *m, const char *text, int64_t n, fl_text_ngram_sum *sum);
+FL_API void fl_text_ngram_score_text(const fl_text_ngram *m, const char *text, int64_t n,
+                                     fl_text_ngram_sum *sum);
 /* A scorer for decoders: tokens are indices of a dictionary whose first spellings are words. Borrows m. */
 FL_API fl_text_scorer *fl_text_ngram_scorer(const fl_text_ngram *m, const fl_text_dictionary *tokens);
 
@@ -133,7 +134,8 @@ FL_API int32_t fl_text_ngram_word(const fl_text_ngram *m, const char *word, int6
     return fl_given(m, "fl_text_ngram_word", "the model") ? m->find(m, word, n) : -1;
 }
 
-FL_API void fl_text_ngram_score_text(const fl_text_ngram *m, const char *text, int64_t n, fl_text_ngram_sum *sum) {
+FL_API void fl_text_ngram_score_text(const fl_text_ngram *m, const char *text, int64_t n,
+                                     fl_text_ngram_sum *sum) {
     int64_t size, len;
     for (const char *p = text, *line, *word; (line = fl_text_line(&p, text + n, &size));) {
         fl_text_state s;

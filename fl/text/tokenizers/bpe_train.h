@@ -280,7 +280,8 @@ FL_API fl_text_tokenizer *fl_text_bpe_train_opt(const char *text, int64_t n, fl_
              fl_text_dictionary_add(vocab, (const char *)&byte[i], 1) >= 0;
     ok = ok && fl_text_count_pieces(pieces, pipeline.p, text, n, "fl_text_bpe_train") &&
          fl_text_learn_merges(vocab, pieces, NULL, o.size ? o.size : 8192, o.min_count, &merge, &n_merges);
-    fl_text_model *m = fl_text_bpe(fl_text_dictionary_or_free(vocab, ok), .merge = merge, .n_merges = n_merges,
+    fl_text_model *m = fl_text_bpe(fl_text_dictionary_or_free(vocab, ok), .merge = merge,
+                                   .n_merges = n_merges,
                                    .bytes = true, .where = "fl_text_bpe_train");
     fl_text_added_token *special = m ? fl_heap_alloc((size_t)(o.n_special + 1) * sizeof *special) : NULL;
     for (int i = 0; special && i < o.n_special; i++)

@@ -119,7 +119,7 @@ static int64_t fl__pat_symbols(const uint8_t *cls, const char *s, int64_t n, int
     return at;
 }
 
-/* The end of 's 't 're 've 'm 'll 'd at `at`; `at` if there is none. U+017F is also an s, in any case. */
+/* The end of 's 't 're 've 'm 'll 'd at `at`; `at` if none. U+017F is also an s, in any case. */
 static int64_t fl__pat_contraction(const char *s, int64_t n, int64_t at, bool any_case) {
     char c[2] = {0, 0};
     if (at + 1 >= n || s[at] != '\'') return at;

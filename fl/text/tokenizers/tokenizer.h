@@ -449,7 +449,8 @@ static bool fl__tok_is_space(const char *s, int64_t n, int *len) {
 
 /* The next added token that matches at or after `at`: its range in *begin, *end, including the white space it
    absorbs. NULL: none. */
-static const fl_text_added_token *fl__tok_next(const fl_text_tokenizer *t, const fl_text_trie *trie, const char *s,
+static const fl_text_added_token *fl__tok_next(const fl_text_tokenizer *t, const fl_text_trie *trie,
+                                               const char *s,
                                                int64_t n, int64_t at, int64_t *begin, int64_t *end, int64_t *left) {
     int64_t len = 0;
     int bytes;
@@ -608,7 +609,8 @@ static bool fl__tok_text(const fl_text_tokenizer *t, fl__tok_work *k, const char
     }
     bool ok = true;
     fl_text_work_begin(w, n);
-    for (const fl_text_added_token *a; ok && (a = fl__tok_next(t, &t->raw, text, n, at, &from, &to, &w->left));
+    for (const fl_text_added_token *a; ok &&
+         (a = fl__tok_next(t, &t->raw, text, n, at, &from, &to, &w->left));
          at = to) {
         if (at < from) ok = fl__tok_section(t, w, text, n, at, from);
         ok = ok && fl_text_work_token(w, a->id, from, to);

@@ -228,7 +228,7 @@ static void fl__uni_maximise(fl__uni_learn *l) {
 /* ---- pruning ---- */
 
 /* The best path over a word's arcs from k on within [begin, end] that avoids one piece: returns its score,
-   -INFINITY if there is none; l->from has the last arc to each position. */
+   -INFINITY if none; l->from has the last arc to each position. */
 static double fl__uni_best_path(fl__uni_learn *l, const fl__uni_word *w, int64_t k, int32_t begin,
                                 int32_t end, int64_t left_out) {
     for (int32_t i = begin; i <= end; i++) l->up[i] = -INFINITY;

@@ -87,7 +87,8 @@ FL_API fl_text_tokenizer *fl_text_char_tokenizer(const char *text, int64_t n) {
     }
     for (int32_t c = 0; ok && c < 0x110000; c++) {
         char bytes[4];
-        if (seen[c / 8] >> c % 8 & 1) ok = fl_text_dictionary_add(d, bytes, fl_text_utf8_encode(bytes, c)) >= 0;
+        if (seen[c / 8] >> c % 8 & 1) ok = fl_text_dictionary_add(d, bytes,
+                                                                  fl_text_utf8_encode(bytes, c)) >= 0;
     }
     fl_heap_free(seen);
     return fl_text_tokenizer_new(fl_text_word_model(fl_text_dictionary_or_free(d, ok), -1),
