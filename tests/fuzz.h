@@ -166,6 +166,14 @@ FUZZ_FN int64_t fuzz_mem_size(void *user, void *handle) {
 FUZZ_FN int fuzz_mem_close(void *user, void *handle) {
     return (void)user, (void)handle, 0;
 }
+/* Appends to the file: n bytes, the low n bytes of v, or a text as GGUF has it, behind its length. */
+FUZZ_FN void fuzz_append(const void *p, size_t n) {
+    if (n > FUZZ_MEM_ROOM - fuzz_mem.size) n = FUZZ_MEM_ROOM - fuzz_mem.size;
+    memcpy(fuzz_mem.bytes + fuzz_mem.size, p, n);
+    fuzz_mem.size += n;
+}
+FUZZ_FN void fuzz_append_int(uint64_t v, size_t n) { fuzz_append(&v, n); }
+FUZZ_FN void fuzz_append_text(const char *s) { fuzz_append_int(strlen(s), 8), fuzz_append(s, strlen(s)); }
 static const fl_data_io fuzz_disk = {
     .open = fuzz_mem_open, .read = fuzz_mem_read, .size = fuzz_mem_size, .close = fuzz_mem_close};
 

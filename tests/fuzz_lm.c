@@ -28,14 +28,6 @@ static int64_t size_of_one(void *user, void *handle) {
 static const fl_data_io disk = {
     .open = open_one, .read = read_one, .size = size_of_one, .close = fuzz_mem_close};
 
-static void put(const void *p, size_t n) {
-    if (n > FUZZ_MEM_ROOM - fuzz_mem.size) n = FUZZ_MEM_ROOM - fuzz_mem.size;
-    memcpy(fuzz_mem.bytes + fuzz_mem.size, p, n);
-    fuzz_mem.size += n;
-}
-static void put_int(uint64_t v, size_t n) { put(&v, n); }
-static void put_text(const char *s) { put_int(strlen(s), 8), put(s, strlen(s)); }
-
 /* Types of GGUF: numbers and bytes of a block. The first seven are for matrices of 32 columns. */
 static const struct { unsigned type, numbers, bytes;
 } gguf_types[] = {{2, 32, 18},    {3, 32, 20},    {6, 32, 22},    {7, 32, 24},    {8, 32, 34},
@@ -56,34 +48,37 @@ static void put_gguf(void) {
                                        "llama.context_length"};
     static const unsigned values[] = {1, 32, 4, 32, 8};
     const int more = fuzz_byte() % 2 ? 8 : 0, first = fuzz_below(7);
-    put("GGUF", 4), put_int(3, 4), put_int(11 + (unsigned)more, 8), put_int(7, 8);
-    put_text("general.architecture"), put_int(8, 4), put_text("llama");
-    put_text("tokens"), put_int(9, 4), put_int(8, 4), put_int(2, 8), put_text("a"), put_text("bc");
-    for (int i = 0; i < 5; i++) put_text(keys[i]), put_int(4, 4), put_int(values[i], 4);
+    fuzz_append("GGUF", 4), fuzz_append_int(3, 4), fuzz_append_int(11 + (unsigned)more,
+                                                                   8), fuzz_append_int(7, 8);
+    fuzz_append_text("general.architecture"), fuzz_append_int(8, 4), fuzz_append_text("llama");
+    fuzz_append_text("tokens"), fuzz_append_int(9, 4), fuzz_append_int(8, 4), fuzz_append_int(2, 8), fuzz_append_text("a"), fuzz_append_text("bc");
+    for (int i = 0; i < 5; i++) fuzz_append_text(keys[i]), fuzz_append_int(4, 4), fuzz_append_int(values[i],
+                                                                                                  4);
     uint64_t at = 0;
     for (int i = 0; i < 11; i++) {
         const int two = tensors[i].dims[1] > 0, k = (first + i) % 7;
         const unsigned type = two ? gguf_types[k].type : 0;
-        put_text(tensors[i].name), put_int(two ? 2 : 1, 4), put(tensors[i].dims, two ? 16 : 8);
-        put_int(type, 4), put_int(at, 8);
+        fuzz_append_text(tensors[i].name), fuzz_append_int(two ? 2 : 1, 4), fuzz_append(tensors[i].dims, two
+                                                                                        ? 16 : 8);
+        fuzz_append_int(type, 4), fuzz_append_int(at, 8);
         at += (two ? tensors[i].dims[1] * gguf_types[k].bytes : 32 * 4) + 31;
         at -= at % 32;
     }
     for (int k = 7; k < 7 + more; k++) { /* beside the model's, which then is none: a row of two blocks */
         const char name[] = {(char)('a' + k), 0};
-        put_text(name), put_int(1, 4), put_int(2 * gguf_types[k].numbers, 8), put_int(gguf_types[k].type, 4);
-        put_int(at, 8), at += 2 * gguf_types[k].bytes + 31, at -= at % 32;
+        fuzz_append_text(name), fuzz_append_int(1, 4), fuzz_append_int(2 * gguf_types[k].numbers, 8), fuzz_append_int(gguf_types[k].type, 4);
+        fuzz_append_int(at, 8), at += 2 * gguf_types[k].bytes + 31, at -= at % 32;
     }
-    while (fuzz_mem.size % 32) put_int(0, 1);
-    for (uint64_t i = 0; i < at; i++) put_int(i % 7, 1);
+    while (fuzz_mem.size % 32) fuzz_append_int(0, 1);
+    for (uint64_t i = 0; i < at; i++) fuzz_append_int(i % 7, 1);
 }
 
 /* The same in llama2.c's format, of hidden 16, and a vocabulary of 4 with its own head or without. */
 static void put_llama2c(void) {
     const int32_t vocabulary = fuzz_byte() % 2 ? 4 : -4, head[] = {32, 16, 1, 4, 2, vocabulary, 8};
-    put(head, sizeof head);
+    fuzz_append(head, sizeof head);
     for (int i = 0; i < 4 * (4 * 32 * (vocabulary < 0 ? 2 : 1) + 3 * 32 + 32 * 96 + 3 * 16 * 32 + 8 * 8); i++)
-        put_int((unsigned)i % 7, 1);
+        fuzz_append_int((unsigned)i % 7, 1);
 }
 
 /* A number that fits, or rarely any. */
@@ -132,8 +127,8 @@ static void put_folder(void) {
         at += bytes;
     }
     json[n++] = '}';
-    put_int(n, 8), put(json, n);
-    for (long long i = 0; i < at; i++) put_int(0, 1);
+    fuzz_append_int(n, 8), fuzz_append(json, n);
+    for (long long i = 0; i < at; i++) fuzz_append_int(0, 1);
 }
 
 /* Some bytes, mostly of the first ones, become others; the end may go. */
@@ -180,7 +175,7 @@ static void fuzz_one(void) {
     else if (kind == 2) put_llama2c(), change(28);
     else if (kind == 3) put_folder();
     else
-        while (fuzz_input.left && fuzz_mem.size < FUZZ_MEM_ROOM) put_int(fuzz_byte(), 1);
+        while (fuzz_input.left && fuzz_mem.size < FUZZ_MEM_ROOM) fuzz_append_int(fuzz_byte(), 1);
     fuzz_doing = paths[kind];
     fl_scope s = fl_scope_begin();
     fuzz_cost_begin();

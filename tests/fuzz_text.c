@@ -63,14 +63,7 @@ static void file_of_steps(void) {
         flags & 4 ? "true" : "false", m);
 }
 
-static void put(const void *p, size_t n) {
-    if (n > FUZZ_MEM_ROOM - fuzz_mem.size) n = FUZZ_MEM_ROOM - fuzz_mem.size;
-    memcpy(fuzz_mem.bytes + fuzz_mem.size, p, n);
-    fuzz_mem.size += n;
-}
-static void put_int(uint64_t v, size_t n) { put(&v, n); }
-static void put_text(const char *s) { put_int(strlen(s), 8), put(s, strlen(s)); }
-static void put_key(const char *key, unsigned type) { put_text(key), put_int(type, 4); }
+static void put_key(const char *key, unsigned type) { fuzz_append_text(key), fuzz_append_int(type, 4); }
 
 /* A GGUF file of a tokenizer of each kind, without tensors; rarely any score, token type or token. */
 static void file_of_gguf(void) {
@@ -83,20 +76,21 @@ static void file_of_gguf(void) {
                                       "ggml.add_space_prefix", "ggml.remove_extra_whitespaces",
                                       "ggml.normalizer.lowercase"};
     char key[80];
-    put("GGUF", 4), put_int(3, 4), put_int(0, 8), put_int(13, 8);
-    put_key("tokenizer.ggml.model", 8), put_text(model[fuzz_below(4)]);
-    put_key("tokenizer.ggml.pre", 8), put_text(pre[fuzz_below(3)]);
-    put_key("tokenizer.ggml.token_type", 9), put_int(5, 4), put_int(8, 8);
-    for (int i = 0; i < 8; i++) put_int(fuzz_rarely(8) ? fuzz_byte() % 8 : type[i], 4);
-    put_key("tokenizer.ggml.scores", 9), put_int(6, 4), put_int(8, 8);
-    for (int i = 0; i < 8; i++) put_int(fuzz_rarely(8) ? fuzz_word(4) : 0xbf800000u + (unsigned)i, 4);
-    put_key("tokenizer.ggml.tokens", 9), put_int(8, 4), put_int(8, 8);
-    for (int i = 0; i < 8; i++) put_text(fuzz_rarely(16) ? token[fuzz_below(8)] : token[i]);
-    put_key("tokenizer.ggml.merges", 9), put_int(8, 4), put_int(1, 8), put_text("l o");
-    put_key("tokenizer.ggml.bos_token_id", 4), put_int(fuzz_rarely(8) ? fuzz_byte() : 1, 4);
+    fuzz_append("GGUF", 4), fuzz_append_int(3, 4), fuzz_append_int(0, 8), fuzz_append_int(13, 8);
+    put_key("tokenizer.ggml.model", 8), fuzz_append_text(model[fuzz_below(4)]);
+    put_key("tokenizer.ggml.pre", 8), fuzz_append_text(pre[fuzz_below(3)]);
+    put_key("tokenizer.ggml.token_type", 9), fuzz_append_int(5, 4), fuzz_append_int(8, 8);
+    for (int i = 0; i < 8; i++) fuzz_append_int(fuzz_rarely(8) ? fuzz_byte() % 8 : type[i], 4);
+    put_key("tokenizer.ggml.scores", 9), fuzz_append_int(6, 4), fuzz_append_int(8, 8);
+    for (int i = 0; i < 8; i++) fuzz_append_int(fuzz_rarely(8) ? fuzz_word(4) : 0xbf800000u + (unsigned)i, 4);
+    put_key("tokenizer.ggml.tokens", 9), fuzz_append_int(8, 4), fuzz_append_int(8, 8);
+    for (int i = 0; i < 8; i++) fuzz_append_text(fuzz_rarely(16) ? token[fuzz_below(8)] : token[i]);
+    put_key("tokenizer.ggml.merges", 9), fuzz_append_int(8, 4), fuzz_append_int(1,
+                                                                                8), fuzz_append_text("l o");
+    put_key("tokenizer.ggml.bos_token_id", 4), fuzz_append_int(fuzz_rarely(8) ? fuzz_byte() : 1, 4);
     for (int i = 0; i < 6; i++) {
         snprintf(key, sizeof key, "tokenizer.%s", yes[i]);
-        put_key(key, 7), put_int((unsigned)fuzz_below(2), 1);
+        put_key(key, 7), fuzz_append_int((unsigned)fuzz_below(2), 1);
     }
 }
 

@@ -52,6 +52,15 @@ static int nn_sinusoid(parity_case *c, fl_var **y) {
     return forward(c, fl_nn_sinusoid(T(0)->shape[2], NUM("scale")), y);
 }
 
+/* The first output of m, which is freed, for the first n inputs of the case. */
+static int forward_of_n(parity_case *c, fl_nn_module *m, int n, fl_var **y) {
+    fl_vars in = {.n = n};
+    for (int i = 0; i < n; i++) in.v[i] = IN(i);
+    y[0] = m ? fl_nn_forward_vars(m, in).v[0] : NULL;
+    fl_nn_free(m);
+    return 1;
+}
+
 /* Inputs: q, k, v, the mask if there is one, the parameters. q alone is also k and v. */
 static int nn_attention(parity_case *c, fl_var **y) {
     static const char *const names[] = {"in_proj_weight", "in_proj_bias", "out_proj.weight",
@@ -65,11 +74,7 @@ static int nn_attention(parity_case *c, fl_var **y) {
     } else {
         bind_all(c, m, n, names);
     }
-    fl_vars in = {.n = n};
-    for (int i = 0; i < n; i++) in.v[i] = IN(i);
-    y[0] = m ? fl_nn_forward_vars(m, in).v[0] : NULL;
-    fl_nn_free(m);
-    return 1;
+    return forward_of_n(c, m, n, y);
 }
 
 static int nn_attention_more(parity_case *c, fl_var **y) {
@@ -87,11 +92,7 @@ static int nn_attention_more(parity_case *c, fl_var **y) {
                                       .vdim = vdim,
                                       .bias_kv = biased, .zero_attn = INT("zero_attn") != 0, .dtype = T(0)->dtype);
     bind_all(c, m, n, names);
-    fl_vars in = {.n = n};
-    for (int i = 0; i < n; i++) in.v[i] = IN(i);
-    y[0] = m ? fl_nn_forward_vars(m, in).v[0] : NULL;
-    fl_nn_free(m);
-    return 1;
+    return forward_of_n(c, m, n, y);
 }
 
 static int nn_transformer(parity_case *c, fl_var **y) {

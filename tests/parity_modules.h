@@ -39,34 +39,35 @@ static int nn_conv(parity_case *c, fl_var **y) {
     return forward(c, m, y);
 }
 
-static int nn_pool(parity_case *c, fl_var **y) {
+/* The pooling module of a case: kernel, stride and pad of each dim, and the options o. */
+static fl_nn_module *pool_of(parity_case *c, fl_nn_pool_opts o) {
     static fl_nn_module *(*const makers[])(int64_t, fl_nn_pool_opts) = {fl_nn_pool1d_opt, fl_nn_pool2d_opt,
                                                                         fl_nn_pool3d_opt};
-    const int dims = T(0)->ndim - 2, h = dims == 3, last = dims - 1;
-    fl_nn_pool_opts o = {.kernel_h = h ? entry(c, "kernel", 1) : 0,
-                         .kernel_w = last ? entry(c, "kernel", last) : 0, .stride = entry(c, "stride", 0),
-                         .stride_h = h ? entry(c, "stride", 1) : 0,
-                         .stride_w = last ? entry(c, "stride", last) : 0, .pad = or_i0(entry(c, "pad", 0)),
-                         .pad_h = h ? or_i0(entry(c, "pad", 1)) : 0,
-                         .pad_w = last ? or_i0(entry(c, "pad", last)) : 0, .average = INT("average") != 0,
-                         .ignore_pad = INT("ignore_pad") != 0, .norm = NUM("norm"),
-                         .dilation = entry(c, "dilation", 0), .dilation_h = h ? entry(c, "dilation", 1) : 0,
+    const int dims = T(0)->ndim - 2, last = dims - 1;
+    o.stride = entry(c, "stride", 0), o.pad = or_i0(entry(c, "pad", 0));
+    if (dims == 3) {
+        o.kernel_h = entry(c, "kernel", 1), o.stride_h = entry(c, "stride", 1);
+        o.pad_h = or_i0(entry(c, "pad", 1));
+    }
+    if (last) {
+        o.kernel_w = entry(c, "kernel", last), o.stride_w = entry(c, "stride", last);
+        o.pad_w = or_i0(entry(c, "pad", last));
+    }
+    return makers[last](entry(c, "kernel", 0), o);
+}
+
+static int nn_pool(parity_case *c, fl_var **y) {
+    const int dims = T(0)->ndim - 2, last = dims - 1;
+    fl_nn_pool_opts o = {.average = INT("average") != 0, .ignore_pad = INT("ignore_pad") != 0,
+                         .norm = NUM("norm"), .dilation = entry(c, "dilation", 0),
+                         .dilation_h = dims == 3 ? entry(c, "dilation", 1) : 0,
                          .dilation_w = last ? entry(c, "dilation", last) : 0,
                          .ceil_mode = INT("ceil_mode") != 0, .divisor_override = INT("divisor")};
-    return forward(c, makers[last](entry(c, "kernel", 0), o), y);
+    return forward(c, pool_of(c, o), y);
 }
 
 static int nn_pool_indices(parity_case *c, fl_var **y) {
-    static fl_nn_module *(*const makers[])(int64_t, fl_nn_pool_opts) = {fl_nn_pool1d_opt, fl_nn_pool2d_opt,
-                                                                        fl_nn_pool3d_opt};
-    const int dims = T(0)->ndim - 2, h = dims == 3, last = dims - 1;
-    fl_nn_pool_opts o = {.kernel_h = h ? entry(c, "kernel", 1) : 0,
-                         .kernel_w = last ? entry(c, "kernel", last) : 0, .stride = entry(c, "stride", 0),
-                         .stride_h = h ? entry(c, "stride", 1) : 0,
-                         .stride_w = last ? entry(c, "stride", last) : 0, .pad = or_i0(entry(c, "pad", 0)),
-                         .pad_h = h ? or_i0(entry(c, "pad", 1)) : 0,
-                         .pad_w = last ? or_i0(entry(c, "pad", last)) : 0, .return_indices = true};
-    fl_nn_module *m = makers[last](entry(c, "kernel", 0), o);
+    fl_nn_module *m = pool_of(c, (fl_nn_pool_opts){.return_indices = true});
     const fl_vars out = fl_nn_forward_vars(m, FL_VARS(IN(0)));
     y[0] = out.v[0], y[1] = out.v[1];
     fl_nn_free(m);

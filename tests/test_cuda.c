@@ -248,7 +248,7 @@ TEST(memory_is_kept_and_given_back) {
     CHECK_EQ_INT(small_work(), 72);
 }
 
-TEST(families_move_to_each_other) {
+TEST(backends_move_to_each_other) {
     NEEDS_CUDA;
     fl_tensor *x = fl_transpose(fl_reshape(fl_arange(0, 6, 1, FL_F64), FL_SHAPE(2, 3)), 0, 1);
     fl_tensor *host = fl_to(x, "cpu"), *back = fl_to(host, "cuda");

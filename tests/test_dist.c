@@ -958,7 +958,7 @@ TEST(ranks_meet_if_their_tokens_are_equal) {
 
 /* As many silent connections as rank 0 has places, and more, do not keep a rank out, nor does what listened
    at rank 0's port before. */
-TEST(strangers_at_the_port_of_rank_0) {
+TEST(unauthenticated_connections_to_rank_0) {
     enum { STRANGERS = 200 };
     char folder[] = "/tmp/fl-test-XXXXXX", token[64];
     uint8_t secret[FL__DIST_SECRET];
@@ -1043,17 +1043,30 @@ static bool attack_data_port(const fl_dist_store *store, int attack) {
     return attack >= 2 ? (fl_dist_socket_close(fd), true) : true; /* others stay connected */
 }
 
-TEST(strangers_at_the_ports_of_data) {
+/* Two ranks of this test exchange their addresses in a new folder, whose name ends in XXXXXX before. */
+static bool begin_meeting(char *folder) {
+    test_errors_return();
+    fl_log_set_sink(NULL, NULL, FL_LOG_OFF);
+    fflush(stdout); /* before a fork */
+    return mkdtemp(folder) != NULL;
+}
+static void end_meeting(const char *folder) {
+    char file[64];
+    for (int k = 0; k < 2; k++) {
+        snprintf(file, sizeof file, "%s/socket-all-%d", folder, k);
+        unlink(file);
+    }
+    rmdir(folder);
+}
+
+TEST(unauthenticated_connections_to_data_ports) {
     static const char secret[] = "0123456789abcdef";
     for (int attack = 0; attack < 4; attack++) {
-        char folder[] = "/tmp/fl-test-XXXXXX", line[64];
+        char folder[] = "/tmp/fl-test-XXXXXX";
         const fl_dist_store store = {folder_set, folder_get, folder};
-        test_errors_return();
-        fl_log_set_sink(NULL, NULL, FL_LOG_OFF);
-        REQUIRE(mkdtemp(folder));
-        fflush(stdout);
+        REQUIRE(begin_meeting(folder));
         const pid_t child = fork();
-        if (!child) { /* rank 1, when the stranger has come */
+        if (!child) { /* rank 1, after the unauthenticated connections */
             int fd[2];
             bool ok = true;
             for (int i = 0; i < 80; i++) ok = ok && attack_data_port(&store, attack);
@@ -1070,21 +1083,14 @@ TEST(strangers_at_the_ports_of_data) {
         fl_dist_socket_close(fd[1]);
         waitpid(child, &status, 0);
         if (!CHECK_EQ_INT(status, 0)) printf("attack %d\n", attack);
-        for (int k = 0; k < 2; k++) {
-            snprintf(line, sizeof line, "%s/socket-all-%d", folder, k);
-            unlink(line);
-        }
-        rmdir(folder);
+        end_meeting(folder);
     }
 }
 
 TEST(data_connections_need_the_secret) {
-    char folder[] = "/tmp/fl-test-XXXXXX", file[64];
+    char folder[] = "/tmp/fl-test-XXXXXX";
     const fl_dist_store store = {folder_set, folder_get, folder};
-    test_errors_return();
-    fl_log_set_sink(NULL, NULL, FL_LOG_OFF);
-    REQUIRE(mkdtemp(folder));
-    fflush(stdout);
+    REQUIRE(begin_meeting(folder));
     const pid_t child = fork();
     int fd[2];
     if (!child) {
@@ -1096,11 +1102,7 @@ TEST(data_connections_need_the_secret) {
     int status = 1;
     waitpid(child, &status, 0);
     CHECK_EQ_INT(status, 0);
-    for (int k = 0; k < 2; k++) {
-        snprintf(file, sizeof file, "%s/socket-all-%d", folder, k);
-        unlink(file);
-    }
-    rmdir(folder);
+    end_meeting(folder);
 }
 
 static bool has_socket(pid_t pid, unsigned long inode) {
@@ -1169,7 +1171,7 @@ static int start_among_strangers(const char *impl) {
     return n;
 }
 
-TEST(strangers_at_every_port) {
+TEST(unauthenticated_connections_to_every_port) {
     enum { RUNS = 4 };
     int n = 0;
     test_errors_return();

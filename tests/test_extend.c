@@ -202,7 +202,7 @@ static bool moves(const fl_backend *self, fl_tensor *dst, fl_tensor *src) {
 }
 
 /* A backend that knows the way is asked wherever it takes part, before anything is mapped. */
-TEST(a_family_moves_its_tensors) {
+TEST(a_backend_moves_its_tensors) {
     fl_backend b = *fl_backend_naive();
     b.move = moves;
     test_errors_return();
@@ -235,7 +235,7 @@ static void says(const char *device, char *out, size_t size) {
     CHECK_EQ_INT(pclose(f), 0);
 }
 
-TEST(the_environment_names_the_family_of_new_tensors) {
+TEST(the_environment_names_the_backend_of_new_tensors) {
     char out[4000];
     says("nowhere", out, sizeof out);
     CHECK_STR(out, "FL_DEVICE: there is no backend 'nowhere'; known: cpu");

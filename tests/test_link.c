@@ -190,7 +190,7 @@ TEST(a_silent_connection_is_sent_away) {
 }
 
 /* What a stranger costs is small, and as many as like may come: the oldest go. */
-TEST(strangers_do_not_keep_a_rank_out) {
+TEST(unauthenticated_connections_do_not_keep_a_rank_out) {
     enum { STRANGERS = 3 * FL__DIST_PENDING };
     static int fd[STRANGERS];
     fl__dist_challenge g;

@@ -148,7 +148,7 @@ TEST(a_module_in_another_dtype) {
     CHECK_EQ_INT(fl_live_tensors(), 0);
 }
 
-TEST(a_module_on_another_family) {
+TEST(a_module_on_another_backend) {
     fl_backend other = *fl_backend_cpu();
     other.name = "other";
     REQUIRE(fl_backend_use(&other, NULL));
