@@ -682,6 +682,10 @@ TEST(searches_say_what_is_wrong) {
     CHECK_ERROR("beam -1");
     CHECK(!fl_speech_search_new(&p, l, .threshold = NAN));
     CHECK_ERROR("threshold nan");
+    CHECK(!fl_speech_search_step(NULL, 1));
+    CHECK_ERROR("fl_speech_search_step: the search is NULL");
+    CHECK(!fl_speech_rescore(&(fl_speech_result){0}, 1, NULL, 1, 1));
+    CHECK_ERROR("fl_speech_rescore: the scorer is NULL");
     for (int transducer = 0; transducer < 2; transducer++) {
         p.transducer = transducer;
         fl_speech_search *d = fl_speech_search_new(&p, NULL);

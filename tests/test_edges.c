@@ -443,6 +443,7 @@ TEST(batch_norm_of_an_empty_batch) {
         CHECK(fl_backward(fv_sum(y, FL_ALL_AXES)) && fv_grad(x) && fl_same_shape(fv_grad(x), fv_value(x)));
         CHECK_ROW(fv_grad(fl_nn_param_at(m, 0)), 0, 0, 0);
         CHECK_ROW(fv_grad(fl_nn_param_at(m, 1)), 0, 0, 0);
+        CHECK(!fl_nn_param_at(m, -1) && !fl_nn_param_at(m, 99));
     }
     CHECK_ROW(m->buffer[0].tensor, 0, 0, 0);
     CHECK_ROW(m->buffer[1].tensor, 1, 1, 1);

@@ -638,7 +638,7 @@ FL_API const char *fl_nn_shape_text(const fl_var *x, char *buf) {
 
 FL_API fl_var *fl_nn_param_at(const fl_nn_module *m, int64_t i) {
     if (!fl_given(m, "fl_nn_param_at", "the module")) return NULL;
-    return i < m->n_param ? m->param[i].var : NULL;
+    return i >= 0 && i < m->n_param ? m->param[i].var : NULL;
 }
 
 FL_API bool fl_nn_dtype_ok(const char *fn, fl_dtype dtype) {

@@ -363,6 +363,7 @@ static bool fl__search_frame(fl_speech_search *s) {
 }
 
 FL_API bool fl_speech_search_step(fl_speech_search *s, int64_t steps) {
+    if (!fl_given(s, "fl_speech_search_step", "the search")) return false;
     for (int64_t k = 0; k < steps; k++, s->steps++) {
         bool live = s->p->transducer;
         for (int64_t i = 0; i < s->now.n; i++) live |= !s->now.at[i].ended;
@@ -471,6 +472,8 @@ static int fl__search_by_score(const void *a, const void *b) {
 
 FL_API bool fl_speech_rescore(fl_speech_result *r, int64_t n, const fl_text_scorer *lm, double weight,
                               double old_weight) {
+    if (!fl_given(r, "fl_speech_rescore", "the results") || !fl_given(lm, "fl_speech_rescore", "the scorer"))
+        return false;
     for (int64_t i = 0; i < n; i++) {
         fl_text_state state, next;
         double sum = 0, score;
