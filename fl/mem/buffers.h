@@ -292,7 +292,7 @@ FL_API void fl_buffer_drop(fl_buffer *b) {
     if (b->cache_) fl__made_drop(b);
     /* Known to a manager, which may be evicting it if it is pageable. */
     bool held = b->pageable || b->ptr;
-    if (held && fl__tracing()) fl__trace_add(FL__STRBUF_PRINTF, b, NULL);
+    if (held && fl__tracing()) fl__trace_add(FL__PUT, b, NULL);
     if (fl__is_plain(b) && fl__is_small(b->bytes) && fl__small_put(b)) return;
     if (held) b->manager->put(b->manager, b);
     fl__record_put(FL__RECORD_BUFFER, b);

@@ -90,7 +90,7 @@ static inline void fl__stats_reserved(fl_mem_stats *s, int64_t bytes) {
 }
 
 /* trace.h */
-typedef enum fl__event_kind { FL__GET, FL__STRBUF_PRINTF, FL__MAP, FL__RESTORE } fl__event_kind;
+typedef enum fl__event_kind { FL__GET, FL__PUT, FL__MAP, FL__RESTORE } fl__event_kind;
 typedef struct fl__event {
     int64_t time, step;
     size_t bytes;

@@ -77,7 +77,7 @@ static void fl__write_event(FILE *f, const fl__event *e, int64_t start, int64_t 
         (long long)e->step);
     fl_strbuf_put_json(&(fl_strbuf){.file = f}, e->op);
     fprintf(f, "\"}}");
-    if (e->kind > FL__STRBUF_PRINTF) return;
+    if (e->kind > FL__PUT) return;
     *in_use += e->kind == FL__GET ? (int64_t)e->bytes : -(int64_t)e->bytes;
     fprintf(f,
             ",\n{\"name\":\"in "
