@@ -174,8 +174,8 @@ FL_API fl_op fl_primitive_op(fl_primitive primitive); /* the op of a step of a f
 
 /* >>records ------------------------------------------------------------------------------------ */
 
-/* Arguments are plain data without pointers to temporaries: a recorder may copy args_size bytes and replay
-   them. */
+/* Arguments are plain data without pointers to temporaries, and without padding: a recorder may copy
+   args_size bytes, compare them and replay them. So truth values are integers as wide as their neighbours. */
 typedef struct fl_no_args {
     char _;
 } fl_no_args;
@@ -195,25 +195,23 @@ typedef enum fl_random_kind { FL_UNIFORM, FL_NORMAL, FL_INTEGER } fl_random_kind
            flm_normal_f32 and flm_normal_f64 in kernels/fl_math.h; mean a, standard deviation b
    INTEGER i64 w = 2: ia + high 64 bits of (second word * 2^32 + first word) * (ib - ia) */
 typedef struct fl_random_args {
-    fl_random_kind dist;
+    int64_t dist; /* fl_random_kind */
     double a, b;
     int64_t ia, ib;
     fl_rng rng;
 } fl_random_args;
 typedef struct fl_reduce_args {
-    uint32_t axes;
-    bool keepdim;
+    uint32_t axes, keepdim;
 } fl_reduce_args; /* bit i: axis i is reduced */
 typedef struct fl_axis_args {
     int axis;
 } fl_axis_args;
 typedef struct fl_sort_args {
-    int axis;
-    bool descending;
+    int axis, descending;
 } fl_sort_args;
 typedef struct fl_conv2d_args {
     int64_t stride[2], pad_lo[2], pad_hi[2], dilation[2], groups;
-    bool relu; /* y = max(0, conv): set only for conv2d_bias */
+    int64_t relu; /* y = max(0, conv): set only for conv2d_bias */
 } fl_conv2d_args; /* h, w */
 typedef struct fl_grad_args {
     fl_op op;
@@ -260,10 +258,42 @@ typedef struct fl_call_watcher fl_call_watcher;
 struct fl_call_watcher {
     fl_call_hook_fn before, after;
     void *user;
+    bool recorded; /* see a call that is taken (fl_take_calls) when it is made; else when it runs */
     fl_call_watcher *next_; /* private */
 };
 FL_API void fl_watch_calls(fl_call_watcher *w);
 FL_API void fl_unwatch_calls(fl_call_watcher *w);
+
+/* A taker receives the calls of a thread where their slots would run: after promotion, widening, composition
+   and copies for contiguity, so that they are the records of eager execution. Calls that a taker makes in
+   its functions are not taken. All but `call` may be NULL. */
+typedef enum fl_taken { FL_DECLINED, FL_TAKEN, FL_FAILED } fl_taken;
+typedef struct fl_taker {
+    /* DECLINED: the slot runs now. TAKEN: the taker has copied the record, handles included, runs it later by
+       fl_call_run_taken, and has given new outputs a buffer (fl_buffer_new_lazy). FAILED: after fl_fail. */
+    fl_taken (*call)(const fl_call *c, void *user);
+    /* Storage that is asked for outside of slots, by fl_empty or fl_concat: TAKEN sets t->buffer. Not called
+       for backends with a `make` of their own. */
+    fl_taken (*make)(fl_tensor *t, size_t bytes, const fl_mem_info *info, void *user);
+    /* The host is about to map t, or has drawn a random number (t NULL, access 0). False after fl_fail. */
+    bool (*map)(const fl_tensor *t, int access, void *user);
+    void (*end)(void *user); /* the thread ends */
+    void *user;
+} fl_taker;
+/* Installs *t, which must stay valid, as the taker of this thread (NULL: none); returns the previous one. May
+   be called by a taker. */
+FL_API const fl_taker *fl_take_calls(const fl_taker *t);
+/* Runs a call that was taken; `state` is fl_call_state() when it was. Versions of outputs do not change:
+   fl_call_run has counted the writes. Watchers without `recorded` see it now. */
+FL_API bool fl_call_run_taken(const fl_call *c, uint64_t state);
+/* What of the thread's state slots and compositions depend on: its flags, internal ones included. */
+FL_API uint64_t fl_call_state(void);
+/* Tells the taker of an access by the host: fl_taker.map. */
+FL_PRIVATE bool fl__host_access(const fl_tensor *t, int access);
+/* True if a scope of this thread sets these flags again when it ends. */
+FL_PRIVATE bool fl__flags_return(uint64_t flags);
+/* fl_mem_info.lifetime of results of a call in that state. */
+FL_PRIVATE int fl__call_lifetime(uint64_t state);
 
 /* True if the f32 operands of the call that runs on this thread were cast from bf16: matrix products may
    convert them back without loss. */
@@ -306,7 +336,6 @@ struct fl_backend {
        decline, both tensors are mapped to the host. */
     bool (*move)(const fl_backend *self, fl_tensor *dst, fl_tensor *src);
     bool (*sync)(const fl_backend *self); /* waits for all work */
-    fl_slot any;                          /* if set, gets every call instead of op[] */
     fl_slot op[FL_MAX_OPS];
     uint8_t flags[FL_MAX_OPS];
     /* Formulas whose gradient must not use grad1/grad2 (set by fl_backend_override). */
@@ -507,6 +536,7 @@ typedef struct fl__context {
     uint64_t flags;
     fl_call_hook_fn before, after;
     void *hook_user;
+    const fl_taker *taker, *taking; /* taking: NULL while the taker's own calls run */
     const char *op; /* running op, for memory traces */
     int64_t next_check, bytes; /* number of values at the next check; bytes in use at the first check */
     int64_t places;         /* number of places set so far */
@@ -520,12 +550,15 @@ static _Thread_local fl__context fl__thread_context;
 #define FL__PERSISTENT ((uint64_t)1 << 62)
 /* operands were cast from bf16, so that matrix products may convert them back. */
 #define FL__OF_BF16 ((uint64_t)1 << 61)
-#define FL__OWN_FLAGS (FL__HOOKS_OFF | FL__PERSISTENT | FL__OF_BF16)
+/* the innermost scope is not the root (of fl_call_state alone). */
+#define FL__SCOPED ((uint64_t)1 << 60)
+#define FL__OWN_FLAGS (FL__HOOKS_OFF | FL__PERSISTENT | FL__OF_BF16 | FL__SCOPED)
 static int fl__n_hooks; /* number of threads with hooks, plus watchers; atomic; 0: fast path */
 
 /* At thread exit: drops all values that its scopes own. */
 static void fl__context_end(void) {
     fl__context *th = &fl__thread_context;
+    if (th->taker && th->taker->end) th->taker->end(th->taker->user);
     th->depth = 0;
     fl_call_hook(NULL, NULL, NULL);
     while (th->n > 0) fl_obj_drop(th->value[--th->n]);
@@ -1262,7 +1295,7 @@ static uint32_t fl__override_state; /* incremented when a table with overrides i
 
 bool fl_backend_use(const fl_backend *b, fl_backend *old) {
     if (!b || !b->name) return fl_err_false("fl_backend_use: the backend or its name is NULL");
-    if (!b->any && !b->op[FL_OP_copy])
+    if (!b->op[FL_OP_copy])
         return fl_err_false(
             "fl_backend_use: backend '%s' has no copy slot, which fallbacks to the cpu need",
             b->name);
@@ -1330,7 +1363,7 @@ int fl_backend_default(void) {
 
 bool fl_backend_has(int backend, fl_op op) {
     const fl_backend *be = fl_backend_at(backend);
-    return be && fl__op_exists(op) && (be->any || be->op[op]);
+    return be && fl__op_exists(op) && be->op[op];
 }
 
 const char *fl_backend_name_of(int i) {
@@ -1344,6 +1377,7 @@ bool fl_is_async(const fl_tensor *t) {
 
 bool fl_sync(const fl_tensor *t) {
     if (!t || t->weak) return true;
+    if (!fl__await_calls(t->buffer, false)) return false;
     const fl_backend *be = &fl__backends[t->backend];
     return !be->sync || be->sync(be);
 }
@@ -1358,6 +1392,30 @@ fl_call_hooks fl_call_hook(fl_call_hook_fn before, fl_call_hook_fn after, void *
     th->after = after;
     th->hook_user = user;
     return replaced;
+}
+
+const fl_taker *fl_take_calls(const fl_taker *t) {
+    fl__context *th = &fl__thread_context;
+    const fl_taker *was = th->taker;
+    if (t) fl__context_begin(th);
+    if (th->taking || !th->taker) th->taking = t; /* else a function of the taker runs */
+    th->taker = t;
+    return was;
+}
+
+uint64_t fl_call_state(void) {
+    return fl__thread_context.flags | (fl__thread_context.depth ? FL__SCOPED : 0);
+}
+
+FL_PRIVATE bool fl__flags_return(uint64_t flags) {
+    const fl__context *th = &fl__thread_context;
+    for (int64_t d = 1; d <= th->depth; d++)
+        if (th->scope[d].flags & flags) return true;
+    return false;
+}
+
+FL_PRIVATE int fl__call_lifetime(uint64_t state) {
+    return state & FL__PERSISTENT ? 3 : state & FL__SCOPED ? 2 : 0;
 }
 
 static fl_call_watcher *fl__watchers; /* atomic, as is next_: a removed watcher still links to the rest */
@@ -1391,16 +1449,30 @@ void fl_watch_calls(fl_call_watcher *w) {
     pthread_mutex_unlock(&fl__watchers_lock);
 }
 
+/* Asks the taker about a call, or about storage for t. */
+static FL__COLD fl_taken fl__take(const fl_call *c, fl_tensor *t, size_t bytes, const fl_mem_info *info) {
+    fl__context *th = &fl__thread_context;
+    const fl_taker *taker = th->taking;
+    if (!c && !taker->make) return FL_DECLINED;
+    th->taking = NULL;
+    const fl_taken taken = c ? taker->call(c, taker->user) : taker->make(t, bytes, info, taker->user);
+    th->taking = th->taker;
+    return taken;
+}
+
 static FL__HOT bool fl__storage_new(fl_tensor *t) {
     const fl_backend *be = &fl__backends[t->backend];
-    const int lifetime = fl__thread_context.flags & FL__PERSISTENT ? 3 : fl__thread_context.depth ? 2 : 0;
     const fl_mem_info info = {.op = fl__thread_context.op, .step = fl_mem_step_now(), .ndim = t->ndim,
-                              .shape = t->shape, .lifetime = lifetime};
+                              .shape = t->shape, .lifetime = fl__call_lifetime(fl_call_state())};
     if (be->make) return be->make(be, t, &info);
     size_t bytes;
     if (__builtin_mul_overflow((size_t)fl_numel(t), fl_dtype_size(t->dtype), &bytes))
         return fl_fail("fl_out_make: the bytes of shape %s of %s overflow size_t", FL_SHAPE_TEXT(t),
                        fl_dtype_name(t->dtype));
+    if (__builtin_expect(fl__thread_context.taking != NULL, 0)) {
+        const fl_taken taken = fl__take(NULL, t, bytes, &info);
+        if (taken != FL_DECLINED) return taken == FL_TAKEN;
+    }
     t->buffer = fl_buffer_new(bytes, &info);
     return t->buffer != NULL;
 }
@@ -1411,9 +1483,10 @@ bool fl_out_allocate(fl_tensor *t) {
 }
 
 /* Slots access memory by fl_data, so pageable buffers are mapped while a slot runs: inputs and in-place
-   outputs before it starts, new outputs from fl_out_make on. */
-static bool fl__pin_tensor(fl_tensor *t) {
-    return !t || !t->buffer || !t->buffer->pageable || fl_buffer_map(t->buffer);
+   outputs before it starts, new outputs from fl_out_make on. Deferred calls that must come first run then. */
+static bool fl__pin_tensor(fl_tensor *t, bool write) {
+    if (!t || !t->buffer) return true;
+    return fl__await_calls(t->buffer, write) && (!t->buffer->pageable || fl_buffer_map(t->buffer));
 }
 static void fl__unpin_tensor(fl_tensor *t) {
     if (t && t->buffer && t->buffer->pageable) fl_buffer_unmap(t->buffer);
@@ -1423,7 +1496,7 @@ bool fl_out_make(fl_tensor *out) {
     if (!out) return fl_err_false("fl_out_make: the output is NULL");
     if (fl__has_storage(out)) return true;
     if (!fl__storage_new(out)) return false;
-    if (fl__pin_tensor(out)) return true;
+    if (fl__pin_tensor(out, true)) return true;
     fl_buffer_drop(out->buffer);
     out->buffer = NULL;
     return false;
@@ -1439,7 +1512,7 @@ static int fl__call_backend(const fl_call *c) {
 typedef struct fl__traits {
     uint32_t dtypes;  /* bit set of the dtypes */
     uint32_t written; /* bit set of the outputs that have storage: written in place */
-    bool paged;       /* a buffer is pageable and must be pinned */
+    bool paged;       /* a buffer is pageable and must be pinned, or deferred calls wait for it */
 } fl__traits;
 
 static inline fl__traits fl__traits_of(const fl_call *c) {
@@ -1449,12 +1522,12 @@ static inline fl__traits fl__traits_of(const fl_call *c) {
         if (!t) continue;
         r.dtypes |= 1u << t->dtype;
         r.written |= (uint32_t)fl__has_storage(t) << i;
-        if (t->buffer) r.paged |= t->buffer->pageable;
+        if (t->buffer) r.paged |= t->buffer->pageable | fl__is_waited_for(t->buffer);
     }
     for (int i = 0; i < c->n_in; i++) { /* weak numbers count as f32 or i64, which is harmless */
         const fl_tensor *t = c->in[i];
         r.dtypes |= 1u << t->dtype;
-        if (t->buffer) r.paged |= t->buffer->pageable;
+        if (t->buffer) r.paged |= t->buffer->pageable | fl__is_waited_for(t->buffer);
     }
     return r;
 }
@@ -1462,8 +1535,8 @@ static inline fl__traits fl__traits_of(const fl_call *c) {
 static FL__COLD bool fl__run_pinned(const fl_backend *be, const fl_call *c, fl_slot slot) {
     int in = 0, out = 0;
     bool ok = true;
-    for (; ok && out < c->n_out; out++) ok = fl__pin_tensor(c->out[out]);
-    for (; ok && in < c->n_in; in++) ok = fl__pin_tensor(c->in[in]);
+    for (; ok && out < c->n_out; out++) ok = fl__pin_tensor(c->out[out], true);
+    for (; ok && in < c->n_in; in++) ok = fl__pin_tensor(c->in[in], false);
     if (!ok) { /* the last one was not pinned */
         if (in > 0)
             in--;
@@ -1476,7 +1549,10 @@ static FL__COLD bool fl__run_pinned(const fl_backend *be, const fl_call *c, fl_s
     return ok;
 }
 
+static FL__COLD bool fl__run_taken(const fl_backend *be, const fl_call *c, fl_slot slot, bool paged);
+
 static FL__HOT bool fl__run_slot(const fl_backend *be, const fl_call *c, fl_slot slot, bool paged) {
+    if (__builtin_expect(fl__thread_context.taking != NULL, 0)) return fl__run_taken(be, c, slot, paged);
     if (paged) return fl__run_pinned(be, c, slot);
     bool ok = slot(be, c);
     for (int i = 0; i < c->n_out; i++) fl__unpin_tensor(c->out[i]); /* pinned by fl_out_make */
@@ -1509,6 +1585,7 @@ static FL__COLD bool fl__run_contiguous(const fl_backend *be, const fl_call *c, 
 static bool fl__transfer(fl_tensor *dst, fl_tensor *src) {
     const fl_backend *const backends[2] = {&fl__backends[dst->backend], &fl__backends[src->backend]};
     const char *pending = fl_error();
+    if (!fl__await_calls(dst->buffer, true) || !fl__await_calls(src->buffer, false)) return false;
     for (int i = 0; i < 2; i++) {
         if (backends[i]->move && backends[i]->move(backends[i], dst, src)) return true;
         if (fl_error() != pending) return false;
@@ -1583,8 +1660,7 @@ bool fl_is_narrow(const fl_tensor *t) {
 }
 
 static bool fl__takes_narrow(const fl_backend *be, fl_op op) {
-    bool by_slot = be->any || be->op[op];
-    return op == FL_OP_copy || op == FL_OP_fill || (by_slot && be->flags[op] & FL_SLOT_NARROW);
+    return op == FL_OP_copy || op == FL_OP_fill || (be->op[op] && be->flags[op] & FL_SLOT_NARROW);
 }
 
 static bool fl__run_by(const fl_backend *be, const fl_call *c);
@@ -1760,7 +1836,6 @@ static FL__HOT bool fl__run_as(const fl_backend *be, const fl_call *c, fl__trait
     if (__builtin_expect(be->overridden_, 0) && !fl__uses_complete(be, c)) return false;
     if (is.dtypes >> FL_DTYPE_COUNT) return fl__run_blocks(be, c);
     if (is.dtypes & FL__NARROW_DTYPES && !fl__takes_narrow(be, c->op)) return fl__run_wide(be, c);
-    if (be->any) return be->any(be, c);
     if (!slot && fl__falls_back(c->op)) return fl__run_fallback(be, c);
     if (!slot || fl__replaced_gradient(be, c)) return fl__run_composed(c);
     if (be->flags[c->op] & FL_SLOT_CONTIGUOUS) return fl__run_contiguous(be, c, slot);
@@ -1771,11 +1846,14 @@ static bool fl__run_by(const fl_backend *be, const fl_call *c) {
     return fl__run_as(be, c, fl__traits_of(c));
 }
 
-static void fl__call_watchers(const fl_call *c, bool ran) {
+/* Watchers of the calls that are made now, and of those that run now. */
+enum { FL__MADE = 1, FL__RUNS = 2 };
+
+static void fl__call_watchers(const fl_call *c, bool ran, int which) {
     for (fl_call_watcher *w = __atomic_load_n(&fl__watchers, __ATOMIC_ACQUIRE); w;
          w = __atomic_load_n(&w->next_, __ATOMIC_ACQUIRE)) {
         const fl_call_hook_fn fn = ran ? w->after : w->before;
-        if (fn) fn(c, w->user);
+        if (fn && which & (w->recorded ? FL__MADE : FL__RUNS)) fn(c, w->user);
     }
 }
 
@@ -1783,17 +1861,66 @@ static FL__COLD bool fl__run_hooked(const fl_backend *be, const fl_call *c, fl__
     fl__context *th = &fl__thread_context;
     if (th->flags & FL__HOOKS_OFF) return fl__run_as(be, c, is);
     const fl_call_hook_fn after = th->after;
+    const int which = th->taking ? FL__MADE : FL__MADE | FL__RUNS;
     const uint64_t flags = fl__hooks_off();
-    fl__call_watchers(c, false);
+    fl__call_watchers(c, false, which);
     if (th->before) th->before(c, th->hook_user);
     th->flags = flags;
     bool ok = fl__run_as(be, c, is);
     const bool failed = fl_error();
     fl__hooks_off();
-    fl__call_watchers(c, true);
+    fl__call_watchers(c, true, which);
     if (after && after == th->after) after(c, th->hook_user);
     th->flags = flags;
     return ok && (failed || !fl_error());
+}
+
+/* Runs c, by slot if it is given, between the watchers that see calls when they run. */
+static bool fl__run_watched(const fl_backend *be, const fl_call *c, fl_slot slot, fl__traits is) {
+    fl__context *th = &fl__thread_context;
+    const bool watched = __atomic_load_n(&fl__n_hooks, __ATOMIC_RELAXED) && !(th->flags & FL__HOOKS_OFF);
+    const uint64_t flags = th->flags;
+    const bool failed = fl_error();
+    if (watched) fl__hooks_off(), fl__call_watchers(c, false, FL__RUNS), th->flags = flags;
+    bool ok = slot ? fl__run_slot(be, c, slot, is.paged) : fl__run_as(be, c, is);
+    if (watched) fl__hooks_off(), fl__call_watchers(c, true, FL__RUNS), th->flags = flags;
+    return ok && (failed || !fl_error());
+}
+
+static FL__COLD bool fl__run_taken(const fl_backend *be, const fl_call *c, fl_slot slot, bool paged) {
+    fl__context *th = &fl__thread_context;
+    const fl_taken taken = be->make ? FL_DECLINED : fl__take(c, NULL, 0, NULL);
+    if (taken != FL_DECLINED) return taken == FL_TAKEN;
+    th->taking = NULL;
+    const bool ok = fl__run_watched(be, c, slot, (fl__traits){.paged = paged});
+    th->taking = th->taker;
+    return ok;
+}
+
+bool fl_call_run_taken(const fl_call *c, uint64_t state) {
+    if (fl_is_null_arg("fl_call_run_taken", c)) return false;
+    fl__context *th = &fl__thread_context;
+    const fl_taker *taking = th->taking;
+    const char *outer = th->op;
+    const uint64_t flags = th->flags;
+    uint32_t version[4];
+    fl__traits is = fl__traits_of(c);
+    is.paged = false; /* but for those of the list, which runs this call */
+    for (int i = 0; i < c->n_out + c->n_in; i++) {
+        const fl_tensor *t = i < c->n_out ? c->out[i] : c->in[i - c->n_out];
+        if (t && t->buffer) is.paged |= t->buffer->pageable;
+        if (i < c->n_out && t) version[i] = *fl__version(t);
+    }
+    th->taking = NULL;
+    th->op = fl__ops[c->op]->name;
+    th->flags = state;
+    const bool ok = fl__run_watched(&fl__backends[fl__call_backend(c)], c, NULL, is);
+    th->flags = flags;
+    th->op = outer;
+    th->taking = taking;
+    for (int i = 0; i < c->n_out; i++)
+        if (c->out[i]) *fl__version(c->out[i]) = version[i];
+    return ok;
 }
 
 bool fl_call_run(const fl_call *c) {
@@ -2010,7 +2137,7 @@ static fl_tensor *fl__compose(fl_op op, fl_tensor *a, fl_tensor *b, fl_dtype dty
    composed), or t is narrow, so that fl__run_wide casts first. */
 static bool fl__by_slot(const fl_tensor *t, fl_op op) {
     const fl_backend *be = &fl__backends[t->backend];
-    return fl__ops[op]->required || be->any || be->op[op] || fl_is_narrow(t);
+    return fl__ops[op]->required || be->op[op] || fl_is_narrow(t);
 }
 
 /* Ops whose result modulo 2^64 is the same for signed and unsigned operands. */
@@ -2172,7 +2299,7 @@ static bool fl__run_composed(const fl_call *c) {
 static bool fl__leave_pinned(const fl_call *c, uint32_t written, bool ok) {
     for (int i = 0; i < c->n_out; i++) {
         fl_tensor *y = c->out[i];
-        if (!y || written >> i & 1 || fl__pin_tensor(y)) continue;
+        if (!y || written >> i & 1 || fl__pin_tensor(y, true)) continue;
         fl_buffer_drop(y->buffer);
         y->buffer = NULL;
         ok = false;
@@ -2238,6 +2365,16 @@ int64_t fl_host_reads(void) {
     return __atomic_load_n(&fl__host_reads, __ATOMIC_RELAXED);
 }
 
+FL_PRIVATE bool fl__host_access(const fl_tensor *t, int access) {
+    fl__context *th = &fl__thread_context;
+    const fl_taker *taker = th->taking;
+    if (!taker || !taker->map) return true;
+    th->taking = NULL;
+    const bool ok = taker->map(t, access, taker->user);
+    th->taking = th->taker;
+    return ok;
+}
+
 void *fl_map(fl_tensor *t, int access) {
     if (fl_is_null_arg("fl_map", t)) return NULL;
     if (t->weak) return fl_err_null("fl_map: t is a weak number, which has no storage");
@@ -2246,6 +2383,7 @@ void *fl_map(fl_tensor *t, int access) {
         return fl_err_null("fl_map: t is a copied view, for backend '%s' copies views: a write would be lost",
                        fl_backend_name(t));
     const fl_backend *be = &fl__backends[t->backend];
+    if (!fl__host_access(t, access) || !fl__await_calls(t->buffer, access & FL_WRITE)) return fl_raise();
     if (!be->map && !fl_sync(t))
         return fl_raise(); /* a map hook waits itself, only for t */
     char *p = be->map ? fl__map_by_hook(be, t, access) : fl_buffer_map(t->buffer);

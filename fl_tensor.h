@@ -209,7 +209,7 @@ FL_API fl_provenance *fl_provenance_here(void);
 FL_API bool fl_persistent(bool on);
 /* Thread-local flags, saved and restored by scopes; initially 0. Bit 0: no-grad; bits 8 to 15:
    FL_AUTOCAST_FLAGS; 16 to 23: the stream (fl_stream); 40: KV cache (fl_nn_forward_cached); 41:
-   FL_SHAPES_ONLY; 61 to 63: internal. */
+   FL_SHAPES_ONLY; 42: deferred execution (fl_lazy); 60 to 63: internal. */
 FL_API uint64_t fl_flags(void);
 /* Sets the flags; the internal ones are kept. */
 FL_API void fl_set_flags(uint64_t flags);
@@ -329,8 +329,7 @@ FL_API int fl_backend_default(void);
 FL_API int fl_backend_index(const char *name);
 /* Name of backend i; NULL past the last one. */
 FL_API const char *fl_backend_name_of(int i);
-/* True if the backend has its own kernel for op (a slot, or an `any`); false if it composes it or falls
-   back. */
+/* True if the backend has its own kernel for op (a slot); false if it composes it or falls back. */
 FL_API bool fl_backend_has(int backend, fl_op op);
 /* "matmul"; "" for FL_OP_NONE and invalid values. */
 FL_API const char *fl_op_name(fl_op op);

@@ -199,7 +199,7 @@ static void run_without_slot(const group *g) {
     fl_op op = fl_op_by_name(g->name);
     fl_backend mine = *backend_in_use();
     const bool gradient = g->run == run_unary_grad || g->run == run_binary_grad;
-    if (mine.any || gradient || (op != FL_OP_NONE && fl_op_get_info(op)->required)) return;
+    if (gradient || (op != FL_OP_NONE && fl_op_get_info(op)->required)) return;
     for (int part = 1; part < fl_op_count() && op != FL_OP_NONE; part++)
         if (fl_op_uses(op, (fl_op)part) && fl_op_get_info((fl_op)part)->required)
             override_value((fl_op)part, op, g->run, g->arg);

@@ -59,7 +59,6 @@ static void override_gradient(fl_op part, fl_op op, int which, int i) {
 }
 
 static void gradient_overrides(void) {
-    if (backend_in_use()->any) return;
     for (int part = 1; part < fl_op_count(); part++)
         for (int i = 0; i < UNARY_OPS + BINARY_OPS; i++) {
             int which = i < UNARY_OPS ? i : i - UNARY_OPS;
@@ -108,7 +107,6 @@ static void hook_group(void) {
 static void fallback_group(void) {
     const char *backend = backend_in_use()->name;
     fl_backend part = *backend_in_use();
-    if (part.any) return;
     part.name = "partial";
     part.op[FL_OP_exp] = NULL;
     fl_log_set_sink(NULL, NULL, FL_LOG_OFF);

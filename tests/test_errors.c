@@ -270,7 +270,7 @@ static bool never_restores(fl_buffer *b) {
 }
 
 static bool buffer_without_bytes(void) {
-    fl_buffer *b = fl_buffer_new_lazy(100, never_restores, NULL);
+    fl_buffer *b = fl_buffer_new_lazy(100, NULL, never_restores, NULL);
     const bool failed = b && !fl_buffer_map(b);
     fl_buffer_drop(b);
     return failed;
@@ -299,8 +299,8 @@ static void rows_of_memory(void) {
     NO_FILE(fl_buffer_new, (SIZE_MAX, NULL), "out of memory: asked for 18446744073709551615 bytes");
     NO_FILE(fl_buffer_new, (SIZE_MAX / 2, NULL),
             "out of memory: asked for 9223372036854775807 bytes");
-    NO_FILE(fl_buffer_new_lazy, (8, NULL, NULL), "restore is NULL");
-    NO_FILE(fl_buffer_fill, (NULL), NULLS);
+    NO_FILE(fl_buffer_new_lazy, (8, NULL, NULL, NULL), "restore is NULL");
+    NO_FILE(fl_buffer_fill, (NULL, NULL), NULLS);
     NO_FILE(fl_buffer_map, (NULL), NULLS);
     ROW(QUIET, "fl_buffer_map", buffer_without_bytes(), "cannot restore a buffer of 100 bytes");
     FINE(fl_buffer_keep, !fl_buffer_keep(NULL));

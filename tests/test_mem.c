@@ -741,17 +741,17 @@ static bool may_restore;
 static bool restore_sevens(fl_buffer *b) {
     __atomic_add_fetch(&restores, 1, __ATOMIC_RELAXED);
     if (!may_restore) return fl_fail("restore_sevens: not now");
-    if (!fl_buffer_fill(b)) return false;
+    if (!fl_buffer_fill(b, NULL)) return false;
     memset(b->ptr, *(int *)b->tag, b->bytes);
     return true;
 }
 
 TEST(buffers_absent_are_made_on_first_map) {
     int seven = 7;
-    CHECK(fl_buffer_new_lazy(10, NULL, NULL) == NULL);
+    CHECK(fl_buffer_new_lazy(10, NULL, NULL, NULL) == NULL);
     CHECK_ERROR("restore is NULL");
-    fl_buffer_drop(fl_buffer_new_lazy(10, restore_sevens, &seven));
-    fl_buffer *b = fl_buffer_new_lazy(3000, restore_sevens, &seven);
+    fl_buffer_drop(fl_buffer_new_lazy(10, NULL, restore_sevens, &seven));
+    fl_buffer *b = fl_buffer_new_lazy(3000, NULL, restore_sevens, &seven);
     CHECK(b && b->state == FL_LAZY && b->ptr == NULL);
     CHECK(fl_buffer_map(b) == NULL);
     CHECK_ERROR("not now");
@@ -781,7 +781,7 @@ TEST(buffers_absent_mapped_by_many) {
     for (int round = 0; round < 50; round++) {
         pthread_t t[4];
         void *ok;
-        fl_buffer *b = fl_buffer_new_lazy(200000, restore_sevens, &seven);
+        fl_buffer *b = fl_buffer_new_lazy(200000, NULL, restore_sevens, &seven);
         for (int i = 0; i < 4; i++) REQUIRE(pthread_create(&t[i], NULL, map_it, b) == 0);
         for (int i = 0; i < 4; i++) {
             pthread_join(t[i], &ok);
@@ -1331,7 +1331,7 @@ TEST(trace_is_json) {
     fl_buffer_map(b);
     fl_buffer_drop(b);
     may_restore = true;
-    b = fl_buffer_new_lazy(99, restore_sevens, &seven);
+    b = fl_buffer_new_lazy(99, NULL, restore_sevens, &seven);
     fl_buffer_map(b);
     fl_buffer_drop(b);
     CHECK(!fl_mem_trace_save("/nowhere/at/all.json"));

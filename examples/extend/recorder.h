@@ -1,13 +1,13 @@
 /* examples/extend/recorder.h - a compiler: records calls, runs them when a value is read, replays steps
 
-   What it shows: a backend that is one function. `any` receives each call as data and copies it:
+   What it shows: a backend that is one function, the slot of all ops. It receives each call as data and copies it:
    the op, its arguments, and each operand as {node, dtype, shape, strides, offset} or as a weak
    number. No handle is kept, so handles come and go as usual. Nothing runs until a value is read;
    then the pending calls run in order on the cpu backend, through fl_call_run, on shadow tensors over the
    nodes' buffers. A compiler would look at the list first: that is the place for it.
 
    The contract it exercises
-     any     Outputs without storage get a node in out->impl; outputs with one are written in place,
+     slot    Outputs without storage get a node in out->impl; outputs with one are written in place,
              in program order.
      view    A view is geometry, which is in the handle, over the same node: one more reference.
      make    Storage that no call has made: a node without a value (fl_empty, what fl_concat fills).
@@ -225,7 +225,7 @@ static inline recorder_call *recorder_call_new(recorder_state *st, const fl_call
 
 static inline bool recorder_run_pending(recorder_state *st);
 
-static inline bool recorder_any(const fl_backend *self, const fl_call *c) {
+static inline bool recorder_record(const fl_backend *self, const fl_call *c) {
     recorder_state *st = self->user;
     pthread_mutex_lock(&st->lock);
     recorder_call *r = NULL;
@@ -374,15 +374,15 @@ static inline void recorder_unmap(const fl_backend *self, fl_tensor *t, int acce
 
 static inline const fl_backend *fl_backend_recorder(void) {
     static recorder_state state = {.lock = PTHREAD_MUTEX_INITIALIZER};
-    static const fl_backend table = {.name = "recorder",
-                                     .user = &state,
-                                     .make = recorder_make,
-                                     .drop = recorder_drop,
-                                     .map = recorder_map,
-                                     .unmap = recorder_unmap,
-                                     .view = recorder_view,
-                                     .sync = recorder_sync,
-                                     .any = recorder_any};
+    static fl_backend table = {.name = "recorder",
+                               .user = &state,
+                               .make = recorder_make,
+                               .drop = recorder_drop,
+                               .map = recorder_map,
+                               .unmap = recorder_unmap,
+                               .view = recorder_view,
+                               .sync = recorder_sync};
+    for (int i = 1; i < FL_MAX_OPS; i++) table.op[i] = recorder_record;
     return &table;
 }
 

@@ -29,8 +29,9 @@ struct fl_buffer {
     /* private */
     uint64_t frozen_;                 /* 1 + the version at fl_buffer_freeze; 0: not frozen */
     struct fl__cache_entry *cache_;           /* cache of data derived from the frozen contents */
-    int refs_, pins_;                 /* pins_: number of mappings; -1: not resident; -2: being restored */
-    int64_t slot_;                    /* index of the arena's request */
+    int refs_, pins_;                 /* refs_: references, see FL__WAITED_FOR; pins_: number of mappings; -1:
+                                         not resident; -2: being restored */
+    int64_t slot_;                    /* index of the arena's request, or in a list of deferred calls */
     fl_buffer *next_;
 };
 
@@ -51,12 +52,15 @@ typedef struct fl_mem_info {
 FL_API fl_buffer *fl_buffer_new(size_t bytes, const fl_mem_info *info);
 /* fl_buffer_new from manager m. */
 FL_API fl_buffer *fl_buffer_from(fl_mem_manager *m, size_t bytes, const fl_mem_info *info);
-/* A buffer that is materialised on its first map, by restore(b): it calls fl_buffer_fill(b), so that the
-   memory comes from the current manager, then writes b->ptr, using b->tag. The tag belongs to the caller
-   until then; a paging manager may overwrite it in fill, so read it first if one may be in use. */
-FL_API fl_buffer *fl_buffer_new_lazy(size_t bytes, bool (*restore)(fl_buffer *), void *tag);
-/* Allocates the memory of a buffer that is not resident, from its manager. */
-FL_API bool fl_buffer_fill(fl_buffer *b);
+/* A buffer on a device (NULL: the host) that is materialised on its first map, by restore(b): it calls
+   fl_buffer_fill(b, NULL), so that the memory comes from the current manager, then writes b->ptr, using
+   b->tag. The tag belongs to the caller until then; a paging manager may overwrite it in fill, so read it
+   first if one may be in use. */
+FL_API fl_buffer *fl_buffer_new_lazy(size_t bytes, const fl_device *device, bool (*restore)(fl_buffer *),
+                                     void *tag);
+/* Allocates the memory of a buffer that is not resident, from its manager. info (may be NULL) describes the
+   request; the device is b's. */
+FL_API bool fl_buffer_fill(fl_buffer *b, const fl_mem_info *info);
 /* Adds a reference; returns b. NULL passes. */
 FL_API fl_buffer *fl_buffer_keep(fl_buffer *b);
 /* Removes a reference; the last one frees the buffer. NULL is allowed. */
@@ -95,6 +99,26 @@ FL_API bool fl_buffer_claim(fl_buffer *b);
 FL_API void fl_buffer_resident(fl_buffer *b);
 /* Live buffers of all managers: 0 at the end of a program without leaks. */
 FL_API int64_t fl_mem_live_buffers(void);
+
+#ifndef __cplusplus
+/* Internal to fl. A list of deferred calls holds each buffer of its calls by one reference that counts
+   FL__WAITED_FOR, so that every op and host access sees in refs_ that calls wait for the buffer: to make its
+   contents, to write or to read it. fl__run_waiting, set by fl_graph.h, runs the lists in the way of an
+   access; false after an error. */
+#define FL__WAITED_FOR (1 << 20)
+FL__PRIVATE_VARIABLE bool (*fl__run_waiting)(fl_buffer *b, bool write);
+/* Adds or removes such a reference. */
+FL_PRIVATE void fl__buffer_wait(fl_buffer *b, bool waits);
+/* Gives a lazy buffer its memory without its restore: it becomes what fl_buffer_new returns. */
+FL_PRIVATE bool fl__buffer_arrive(fl_buffer *b, const fl_mem_info *info);
+static inline bool fl__is_waited_for(const fl_buffer *b) {
+    return __builtin_expect(__atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) >= FL__WAITED_FOR, 0);
+}
+/* Before an access to b outside of the list: runs the calls that must come first. */
+static inline bool fl__await_calls(fl_buffer *b, bool write) {
+    return !b || !fl__is_waited_for(b) || fl__run_waiting(b, write);
+}
+#endif
 
 #ifdef __cplusplus
 }
@@ -189,7 +213,8 @@ FL_API fl_buffer *fl_buffer_new(size_t bytes, const fl_mem_info *info) {
     return fl__buffer_begin(b, bytes);
 }
 
-FL_API fl_buffer *fl_buffer_new_lazy(size_t bytes, bool (*restore)(fl_buffer *), void *tag) {
+FL_API fl_buffer *fl_buffer_new_lazy(size_t bytes, const fl_device *device, bool (*restore)(fl_buffer *),
+                                     void *tag) {
     if (!restore) {
         fl_fail("fl_buffer_new_lazy: restore is NULL");
         return NULL;
@@ -197,7 +222,7 @@ FL_API fl_buffer *fl_buffer_new_lazy(size_t bytes, bool (*restore)(fl_buffer *),
     fl_buffer *b = fl__buffer_blank(bytes);
     if (!b) return NULL;
     b->manager = fl_mem_current();
-    b->device = &fl__host;
+    b->device = device ? device : &fl__host;
     b->restore = restore;
     b->tag = tag;
     b->state = FL_LAZY;
@@ -205,10 +230,23 @@ FL_API fl_buffer *fl_buffer_new_lazy(size_t bytes, bool (*restore)(fl_buffer *),
     return b;
 }
 
-FL_API bool fl_buffer_fill(fl_buffer *b) {
+FL_API bool fl_buffer_fill(fl_buffer *b, const fl_mem_info *info) {
     if (!b) return fl_fail("fl_buffer_fill: the buffer is NULL");
-    fl_mem_info info = {.device = b->device, .step = fl__load(&fl__step)};
-    return b->ptr || fl__get(b->manager, b, &info);
+    fl_mem_info request = info ? *info : (fl_mem_info){.step = fl__load(&fl__step)};
+    request.device = b->device;
+    return b->ptr || fl__get(b->manager, b, &request);
+}
+
+FL_PRIVATE bool fl__buffer_arrive(fl_buffer *b, const fl_mem_info *info) {
+    bool (*restore)(fl_buffer *) = b->restore;
+    void *tag = b->tag;
+    b->restore = NULL, b->tag = NULL, b->state = FL_RESIDENT;
+    if (!fl_buffer_fill(b, info)) {
+        b->restore = restore, b->tag = tag, b->state = FL_LAZY;
+        return false;
+    }
+    if (b->state == FL_RESIDENT) __atomic_store_n(&b->pins_, 0, __ATOMIC_RELEASE);
+    return true;
 }
 
 FL_API fl_buffer *fl_buffer_keep(fl_buffer *b) {
@@ -284,11 +322,7 @@ FL_API bool fl_buffer_cache_add(fl_buffer *b, const void *key, size_t size, fl_b
     return true;
 }
 
-FL_API void fl_buffer_drop(fl_buffer *b) {
-    if (!b) return;
-    if (__atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) != 1 &&
-        __atomic_sub_fetch(&b->refs_, 1, __ATOMIC_ACQ_REL))
-        return;
+static void fl__buffer_free(fl_buffer *b) {
     if (b->cache_) fl__made_drop(b);
     /* Known to a manager, which may be evicting it if it is pageable. */
     bool held = b->pageable || b->ptr;
@@ -296,6 +330,19 @@ FL_API void fl_buffer_drop(fl_buffer *b) {
     if (fl__is_plain(b) && fl__is_small(b->bytes) && fl__small_put(b)) return;
     if (held) b->manager->put(b->manager, b);
     fl__record_put(FL__RECORD_BUFFER, b);
+}
+
+FL_API void fl_buffer_drop(fl_buffer *b) {
+    if (b && (__atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) == 1 ||
+              !__atomic_sub_fetch(&b->refs_, 1, __ATOMIC_ACQ_REL)))
+        fl__buffer_free(b);
+}
+
+FL_PRIVATE bool (*fl__run_waiting)(fl_buffer *b, bool write);
+
+FL_PRIVATE void fl__buffer_wait(fl_buffer *b, bool waits) {
+    if (!__atomic_add_fetch(&b->refs_, waits ? FL__WAITED_FOR : -FL__WAITED_FOR, __ATOMIC_ACQ_REL))
+        fl__buffer_free(b);
 }
 
 FL_API bool fl_buffer_use(fl_buffer *b, void *stream) {
@@ -351,7 +398,7 @@ FL_API void *fl_buffer_map(fl_buffer *b) {
         return NULL;
     }
     bool plain = __atomic_load_n(&b->pins_, __ATOMIC_ACQUIRE) >= 0 && !b->pageable;
-    if (!plain && !fl__pin(b)) return NULL;
+    if (!plain && !(fl__await_calls(b, false) && fl__pin(b))) return NULL;
     if (b->pageable) {
         uint64_t now = (uint64_t)__atomic_add_fetch(&tick, 1, __ATOMIC_RELAXED);
         __atomic_store_n(&b->last_use, now, __ATOMIC_RELAXED);

@@ -248,7 +248,7 @@ fl_tensor *fl_clamp(fl_tensor *x, fl_tensor *low, fl_tensor *high) {
 /* True if the backend has the fused kernel and no op of the formula was replaced. */
 static bool fl__grad_by_slot(const fl_tensor *dy, fl_op slot, fl_op op) {
     const fl_backend *be = fl_backend_at(dy->backend);
-    return (be->any || be->op[slot]) && !be->no_grad[op];
+    return be->op[slot] && !be->no_grad[op];
 }
 
 /* True if t is a number or a float of dy's dtype, shape and backend. */

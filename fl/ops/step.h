@@ -84,8 +84,8 @@ const fl_formula *fl_step_program(fl_step_rule *rule) {
     snprintf(names, sizeof names, "%s %s %s", rule->reads, rule->writes, rule->numbers);
     pthread_mutex_lock(&lock);
     bool ok = rule->known || fl_formula_parse(&args->program, rule->formula, names);
-    args->n_reads = (uint8_t)fl__count_names(rule->reads);
-    args->n_writes = (uint8_t)fl__count_names(rule->writes);
+    args->n_reads = fl__count_names(rule->reads);
+    args->n_writes = fl__count_names(rule->writes);
     args->skips = !strncmp(rule->numbers, "factor", 6);
     if (ok && args->program.n_out != args->n_writes)
         ok = fl_fail("fl_step: expected one formula for each of writes: got %d formulas for \"%s\"",

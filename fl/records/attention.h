@@ -11,7 +11,7 @@ extern "C" {
 
 typedef struct fl_attention_args {
     double scale;
-    bool causal;            /* query i, at position i + offset, attends to keys up to that position */
+    int64_t causal;         /* query i, at position i + offset, attends to keys up to that position */
     int64_t offset, window; /* window > 0: attends only to keys fewer than `window` positions away */
     double softcap;         /* cap of the logits, 0: none */
     double p;               /* dropout of the softmax's output: element i as in fl_dropout_args */

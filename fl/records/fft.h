@@ -11,7 +11,7 @@ extern "C" {
 
 typedef struct fl_fft_args {
     int axis;
-    bool inverse; /* positive exponent, without the factor 1 / n */
+    int inverse; /* positive exponent, without the factor 1 / n */
 } fl_fft_args;
 FL_DATA fl_op fl_op_fft;
 

@@ -10,9 +10,9 @@ extern "C" {
 #endif
 
 typedef struct fl_resample_args {
-    int axis;
-    int64_t size; /* size of the axis in the result */
-    bool adjoint; /* the gradient */
+    int64_t axis;
+    int64_t size;    /* size of the axis in the result */
+    int64_t adjoint; /* the gradient */
 } fl_resample_args;
 FL_DATA fl_op fl_op_resample;
 

@@ -10,9 +10,9 @@ extern "C" {
 #endif
 
 typedef struct fl_norm_args {
-    int dims; /* number of trailing dims that are normalised, at least 1 */
+    int64_t dims; /* number of trailing dims that are normalised, at least 1 */
     double eps;
-    bool rms; /* RMS norm: x / sqrt(mean(x^2) + eps), without subtracting the mean */
+    int64_t rms; /* RMS norm: x / sqrt(mean(x^2) + eps), without subtracting the mean */
 } fl_norm_args;
 typedef struct fl_add_norm_args {
     fl_norm_args norm;
@@ -21,7 +21,7 @@ typedef struct fl_add_norm_args {
 } fl_add_norm_args;
 typedef struct fl_batch_norm_args {
     double eps;
-    bool relu;      /* fused relu */
+    int64_t relu;   /* fused relu */
     int64_t groups; /* > 0: group norm, statistics per image and group of channels, not per channel of the
                        batch */
 } fl_batch_norm_args;

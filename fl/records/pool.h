@@ -12,8 +12,8 @@ extern "C" {
 typedef struct fl_pool2d_args {
     /* h, w. pad_lo is at most half a window; pad_hi is such that the last window starts inside the image */
     int64_t kernel[2], stride[2], pad_lo[2], pad_hi[2];
-    bool count_pad; /* average pooling: padding counts as zeros */
-    bool in_window; /* max pooling: indices are u8, relative to the window, also after a cast to i64 */
+    int count_pad; /* average pooling: padding counts as zeros */
+    int in_window; /* max pooling: indices are u8, relative to the window, also after a cast to i64 */
 } fl_pool2d_args;
 FL_DATA fl_op fl_op_max_pool2d, fl_op_max_pool2d_grad, fl_op_avg_pool2d, fl_op_avg_pool2d_grad;
 

@@ -14,8 +14,8 @@ typedef enum fl_rnn_mode { FL_RNN_TANH, FL_RNN_RELU, FL_GRU, FL_LSTM } fl_rnn_mo
 typedef struct fl_rnn_args {
     fl_rnn_mode mode;
     int gates, ways;     /* gates: 1, GRU 3, LSTM 4; ways: number of directions, 1 or 2 */
-    bool batch_first;    /* x and y are [n, t, ...] */
-    bool biased;         /* w contains b_ih and b_hh */
+    int batch_first;     /* x and y are [n, t, ...] */
+    int64_t biased;      /* w contains b_ih and b_hh */
     int64_t hidden, out; /* out < hidden: with projection */
 } fl_rnn_args;
 /* For slots: offset in the packed weights w of W_ih, W_hh, b_ih, b_hh, W_hr (part 0 to 4) of the first

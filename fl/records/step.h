@@ -11,8 +11,8 @@ extern "C" {
 #endif
 
 typedef struct fl_step_args {
-    uint8_t n_reads, n_writes;
-    bool skips;         /* the first number is a factor: 0 skips the step */
+    int n_reads, n_writes;
+    int64_t skips;      /* the first number is a factor: 0 skips the step */
     fl_formula program; /* its inputs are reads, writes and numbers, in this order */
 } fl_step_args;
 /* For slots: the arguments of a record of `step`. NULL after fl_fail if they have no program, because its

@@ -18,14 +18,14 @@ extern "C" {
 typedef enum fl_energy { FL_ENERGY_NONE, FL_ENERGY_RAW, FL_ENERGY_WINDOWED } fl_energy;
 typedef struct fl_spectrum_args {
     int64_t hop, n_fft;       /* window <= n_fft; frames are zero-padded to n_fft */
-    bool remove_mean;         /* subtract each frame's mean */
+    int64_t remove_mean;      /* subtract each frame's mean */
     double preemphasis;       /* x[i] -= c x[i - 1]; the first sample uses itself as predecessor */
-    bool magnitude;           /* use |DFT|, not |DFT|^2 */
-    bool bands, cosine;       /* whether these operands are present */
-    bool log;                 /* log_scale ln(max(v, floor)) */
+    int magnitude;            /* use |DFT|, not |DFT|^2 */
+    int bands, cosine;        /* whether these operands are present */
+    int log;                  /* log_scale ln(max(v, floor)) */
     double floor, log_scale;
     fl_energy energy; /* ln(max(sum x^2, energy_floor)), before pre-emphasis or after the window */
-    bool energy_replaces;     /* the energy replaces feature energy_at; default: it is inserted before it */
+    int energy_replaces;      /* the energy replaces feature energy_at; default: it is inserted before it */
     int64_t energy_at;
     double energy_floor;
 } fl_spectrum_args;

@@ -146,7 +146,7 @@ fl_tensor *fl_assign(fl_tensor *dst, fl_tensor *src) {
 /* True if t is all of its buffer, and its backend has no further state for it. */
 static bool fl__is_whole(const fl_tensor *t) {
     const fl_backend *be = fl_backend_at(t->backend);
-    return t->buffer && !be->any && !be->map && !t->offset && fl_is_contiguous(t) &&
+    return t->buffer && !be->map && !t->offset && fl_is_contiguous(t) &&
            t->buffer->bytes == (size_t)fl_numel(t) * fl_dtype_size(t->dtype);
 }
 

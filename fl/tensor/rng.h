@@ -32,6 +32,7 @@ FL_API void fl_rng_set_state(fl_rng r);
 #if defined(FL_IMPL_ONLY_TENSOR_RNG) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_TENSOR_RNG_IMPL
 #define FL_TENSOR_RNG_IMPL
+#include "../../fl_backend.h"
 #include "../../kernels/fl_math.h"
 
 static uint64_t fl__rng_key;
@@ -67,6 +68,7 @@ double fl_rng_uniform(fl_rng *rng) {
     const fl_rng at = fl_rng_take(rng, 1);
     uint32_t w[4];
     flm_philox(at.key, at.counter, w);
+    fl__host_access(NULL, 0);
     return flm_uniform_f32(w[0]);
 }
 #endif /* FL_TENSOR_RNG_IMPL */

@@ -23,7 +23,7 @@ extern "C" {
 typedef struct fl_deform_args {
     int64_t kernel[2], stride[2], pad[2], dilation[2]; /* h, w */
     int64_t groups;                                    /* offset groups */
-    bool masked;
+    int64_t masked;
 } fl_deform_args;
 typedef struct fl_vision_deform_opts {
     fl_opts_guard guard_;

@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 typedef struct fl_roi_align_args {
-    bool adjoint, aligned;
+    int adjoint, aligned;
     int64_t images, h, w;   /* of x */
     int64_t rows, columns;  /* of y */
     int64_t sampling_ratio; /* 0: computed for each box */
