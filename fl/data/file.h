@@ -92,7 +92,8 @@ FL_API bool fl_data_replace_end(fl_data_replacement *r, bool written);
 FL_API bool fl_data_replace(const char *who, const char *path, const void *bytes, size_t n);
 
 /* For custom readers and sets: an uninitialised tensor in host memory (backend "cpu"), whatever the default
-   backend is, in this thread's scope. */
+   backend is, in this thread's scope. Its memory is there: fl_data is valid until an op writes it, or until
+   a memory manager that pages evicts it, which fl_map prevents. */
 FL_API fl_tensor *fl_data_host_tensor(fl_shape shape, fl_dtype dtype);
 /* Reverses the bytes of each of n / size numbers (big-endian to little-endian). */
 FL_API void fl_data_swap_bytes(void *bytes, size_t n, size_t size);
@@ -626,6 +627,8 @@ FL_API bool fl_data_replace(const char *who, const char *path, const void *bytes
 FL_API fl_tensor *fl_data_host_tensor(fl_shape shape, fl_dtype dtype) {
     fl_quiet(+1);
     fl_tensor *t = fl_empty_on("cpu", shape, dtype);
+    if (t && fl_map(t, FL_WRITE)) fl_unmap(t, FL_WRITE);
+    else t = NULL;
     fl_quiet(-1);
     return t;
 }
