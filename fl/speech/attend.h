@@ -292,13 +292,13 @@ enum { FL__ATTEND_ROUNDS = 16 };
 
 /* [n, 1 or u, t]: the logarithm of the window, or 0, for tokens from `first` on; frames beyond a sequence's
    end are masked. */
-static fl_tensor *fl__attend_bias(const fl__speech_attend *a, const fl_tensor *steps, int64_t t,
-                                  int64_t first, int64_t u, int64_t of, double windowed) {
+static fl_tensor *fl__attend_bias(const fl__speech_attend *a, fl_tensor *steps, int64_t t, int64_t first,
+                                  int64_t u, int64_t of, double windowed) {
     const int64_t n = steps->shape[0], tokens = windowed > 0 ? u : 1;
-    const int64_t *count = fl_data(steps);
     fl_tensor *y = fl_empty(FL_SHAPE(n, tokens, t), FL_F32);
-    float *p = y ? fl_data(y) : NULL;
-    for (int64_t i = 0; y && i < n * tokens * t; i++) {
+    const int64_t *count = y ? fl_map(steps, FL_READ) : NULL;
+    float *p = count ? fl_map(y, FL_WRITE) : NULL;
+    for (int64_t i = 0; p && i < n * tokens * t; i++) {
         const int64_t at = i % t, k = i / t % tokens, frames = count[i / t / tokens];
         p[i] = at >= frames ? FL__ATTEND_HIDDEN
                : windowed > 0
@@ -306,25 +306,33 @@ static fl_tensor *fl__attend_bias(const fl__speech_attend *a, const fl_tensor *s
                              fl__attend_windows[a->window].at(&a->o, first + k, of, at, frames))
                    : 0;
     }
-    return y;
+    if (p) fl_unmap(y, FL_WRITE);
+    if (count) fl_unmap(steps, FL_READ);
+    return p ? y : NULL;
 }
 
 /* Median window: `left` frames before to `right` after the frame where the cumulative weights pass 1/2. */
 static fl_tensor *fl__attend_median(const fl__speech_attend *a, fl_tensor *bias, const fl_var *last,
-                                    const fl_tensor *steps) {
+                                    fl_tensor *steps) {
     const int64_t left = fl_option_int(a->o.left, 50), right = fl_option_int(a->o.right, 50);
-    fl_tensor *y = bias, *w = fl_contiguous(fl_cast(fv_value(last), FL_F32));
-    for (int64_t i = 0; y && w && i < w->shape[0]; i++) {
-        const int64_t t = w->shape[2], frames = ((const int64_t *)fl_data(steps))[i];
-        const float *p = (const float *)fl_data(w) + i * t;
+    fl_tensor *w = fl_contiguous(fl_cast(fv_value(last), FL_F32));
+    const float *weight = w ? fl_map(w, FL_READ) : NULL;
+    const int64_t *count = weight ? fl_map(steps, FL_READ) : NULL;
+    float *y = count ? fl_map(bias, FL_READ | FL_WRITE) : NULL;
+    for (int64_t i = 0; y && i < w->shape[0]; i++) {
+        const int64_t t = w->shape[2], frames = count[i];
+        const float *p = weight + i * t;
         int64_t middle = 0;
         for (double sum = p[0]; sum < 0.5 && middle + 1 < frames; sum += p[++middle]) {}
         int64_t from = middle - left < frames - left - right ? middle - left : frames - left - right;
         if (from < 0) from = 0;
         for (int64_t k = 0; k < t; k++)
-            if (k < from || k >= from + left + right) ((float *)fl_data(y))[i * t + k] = FL__ATTEND_HIDDEN;
+            if (k < from || k >= from + left + right) y[i * t + k] = FL__ATTEND_HIDDEN;
     }
-    return w ? y : NULL;
+    if (y) fl_unmap(bias, FL_READ | FL_WRITE);
+    if (count) fl_unmap(steps, FL_READ);
+    if (weight) fl_unmap(w, FL_READ);
+    return y ? bias : NULL;
 }
 
 static fl_nn_module *fl__attend_part(fl_nn_module *m, int64_t round, const char *part) {
@@ -348,7 +356,7 @@ static fl_var *fl__attend_advance(fl_nn_module *m, int64_t round, fl_var *h, fl_
 }
 
 /* Scores [n, u, classes] after embedded tokens [n, u, d], the first of which has index `first` of `of`. */
-static fl_var *fl__attend_step(fl_nn_module *m, fl_var *h, fl_var *x, const fl_tensor *steps, int64_t first,
+static fl_var *fl__attend_step(fl_nn_module *m, fl_var *h, fl_var *x, fl_tensor *steps, int64_t first,
                                int64_t of, fl__attend_state *s) {
     const fl__speech_attend *a = m->data;
     const int64_t d = a->hidden, t = fv_value(x)->shape[1];

@@ -456,10 +456,12 @@ static fl_tensor *fl__speech_sndfile(const fl__speech_bytes *b, const fl_speech_
     }
     sf_close(f);
     fl_tensor *x = ok ? fl_data_host_tensor(FL_SHAPE(ch, frames), FL_F32) : NULL;
-    for (int64_t c = 0; x && c < ch; c++)
-        for (int64_t t = 0; t < frames; t++) ((float *)fl_data(x))[c * frames + t] = v[t * ch + c];
+    float *to = x ? fl_map(x, FL_WRITE) : NULL;
+    for (int64_t c = 0; to && c < ch; c++)
+        for (int64_t t = 0; t < frames; t++) to[c * frames + t] = v[t * ch + c];
+    if (to) fl_unmap(x, FL_WRITE);
     fl_heap_free(v);
-    return x;
+    return to ? x : NULL;
 }
 #else
 static fl_tensor *fl__speech_sndfile(const fl__speech_bytes *b, const fl_speech_audio_opts *o,
@@ -487,20 +489,25 @@ static fl_tensor *fl__speech_samples(const fl__speech_bytes *b, fl_speech_audio_
         *s = l->s;
         if (fl__speech_fits(b, &o, s, (double)(l->s.channels * l->s.frames), s->rate))
             x = fl_data_host_tensor(FL_SHAPE(l->s.channels, l->s.frames), FL_F32);
-        if (x && !fl__speech_decode(b, l, fl_data(x))) x = NULL;
+        float *to = x ? fl_map(x, FL_WRITE) : NULL;
+        const bool decoded = to && fl__speech_decode(b, l, to);
+        if (to) fl_unmap(x, FL_WRITE);
+        if (!decoded) x = NULL;
     }
     fl_heap_free(l);
     return x;
 }
 
-static bool fl__speech_finite(const fl__speech_bytes *b, const fl_tensor *x) {
-    const float *p = fl_data(x);
+static bool fl__speech_finite(const fl__speech_bytes *b, fl_tensor *x) {
+    const float *p = fl_map(x, FL_READ);
     const int64_t n = fl_numel(x), frames = x->shape[1];
-    for (int64_t i = 0; i < n; i++)
+    bool ok = p != NULL;
+    for (int64_t i = 0; ok && i < n; i++)
         if (!isfinite(p[i]))
-            return fl_fail("fl_speech_load_audio: %s: sample %lld of channel %lld is not finite: %g", b->name,
-                           (long long)(i % frames), (long long)(i / frames + 1), (double)p[i]);
-    return true;
+            ok = fl_fail("fl_speech_load_audio: %s: sample %lld of channel %lld is not finite: %g", b->name,
+                         (long long)(i % frames), (long long)(i / frames + 1), (double)p[i]);
+    if (p) fl_unmap(x, FL_READ);
+    return ok;
 }
 
 static bool fl__speech_wanted(const fl__speech_bytes *b, const fl_speech_audio_opts *o,

@@ -88,10 +88,15 @@ FL_API fl_tensor *fl_speech_spec_augment_opt(fl_tensor *x, fl_rng *rng, fl_speec
     fl_scope s = fl_scope_begin();
     fl_tensor *in = fl_contiguous(fl_cast(fl_to(x, "cpu"), FL_F32));
     fl_tensor *y = in ? fl_data_host_tensor(FL_SHAPE(t, d), FL_F32) : NULL;
-    if (!y) return fl_scope_return(&s, NULL);
-    float *v = fl_data(y), fill = 0;
-    if (o.warp && t > 2 * o.warp) fl__speech_warp(fl_data(in), v, t, d, o.warp, rng);
-    else memcpy(v, fl_data(in), (size_t)(t * d) * sizeof *v);
+    float *v = y ? fl_map(y, FL_WRITE) : NULL, fill = 0;
+    const float *from = v ? fl_map(in, FL_READ) : NULL;
+    if (!from) {
+        if (v) fl_unmap(y, FL_WRITE);
+        return fl_scope_return(&s, NULL);
+    }
+    if (o.warp && t > 2 * o.warp) fl__speech_warp(from, v, t, d, o.warp, rng);
+    else memcpy(v, from, (size_t)(t * d) * sizeof *v);
+    fl_unmap(in, FL_READ);
     double sum = 0;
     for (int64_t i = 0; o.mean && i < t * d; i++) sum += v[i];
     if (o.mean && t && d) fill = (float)(sum / (double)(t * d));
@@ -105,6 +110,7 @@ FL_API fl_tensor *fl_speech_spec_augment_opt(fl_tensor *x, fl_rng *rng, fl_speec
         const int64_t n = fl_speech_draw(rng, 0, width), at = fl_speech_draw(rng, 0, t - n);
         for (int64_t i = 0; i < n * d; i++) v[at * d + i] = fill;
     }
+    fl_unmap(y, FL_WRITE);
     return fl_scope_return(&s, fl_cast(y, x->dtype));
 }
 

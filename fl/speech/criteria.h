@@ -126,10 +126,12 @@ typedef struct fl__criterion {
 
 static const fl__criterion *fl__criterion_of(const fl_nn_module *m) { return m->data; }
 
-/* x [t, d] as contiguous f32; NULL after an error. */
-static const float *fl__criterion_scores(fl_tensor *x) {
-    x = x ? fl_contiguous(fl_cast(x, FL_F32)) : NULL;
-    return x ? fl_data(x) : NULL;
+/* Maps *x, which becomes contiguous f32, until fl_unmap(*x, FL_READ); NULL, as *x, after an error. */
+static const float *fl__criterion_scores(fl_tensor **x) {
+    *x = *x ? fl_contiguous(fl_cast(*x, FL_F32)) : NULL;
+    const float *p = *x ? fl_map(*x, FL_READ) : NULL;
+    if (!p) *x = NULL;
+    return p;
 }
 
 /* Collapses a path of t classes, in place, and copies at most `most` tokens to out. */
@@ -160,17 +162,28 @@ static fl_var *fl__criterion_loss_ctc(fl_nn_module *m, const fl__criterion_batch
 
 static int64_t fl__criterion_best_of_frames(fl_tensor *x, int64_t blank, int64_t *out, int64_t most) {
     fl_tensor *best = x ? fl_contiguous(fl_argmax(x, 1, false)) : NULL;
-    return best ? fl__criterion_collapsed(fl_data(best), best->shape[0], blank, out, most) : -1;
+    int64_t *path = best ? fl_map(best, FL_READ | FL_WRITE) : NULL;
+    const int64_t n = path ? fl__criterion_collapsed(path, best->shape[0], blank, out, most) : -1;
+    if (path) fl_unmap(best, FL_READ | FL_WRITE);
+    return n;
 }
 
 static int64_t fl__criterion_best_ctc(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most) {
     return fl__criterion_best_of_frames(x, fl__criterion_of(m)->classes - 1, out, most);
 }
 
+/* Aligns tokens to log probabilities x [t, classes]; the blank is the last class. */
+static double fl__criterion_align_frames(fl_tensor *x, int64_t classes, const int64_t *tokens, int64_t n,
+                                         fl_speech_span *out) {
+    const float *p = fl__criterion_scores(&x);
+    const double score = p ? fl_speech_align(p, x->shape[0], classes, tokens, n, out, NULL) : NAN;
+    fl_unmap(x, FL_READ);
+    return score;
+}
+
 static double fl__criterion_align_ctc(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n,
                             fl_speech_span *out) {
-    const float *p = fl__criterion_scores(fl_log_softmax(x, 1));
-    return p ? fl_speech_align(p, x->shape[0], fl__criterion_of(m)->classes, tokens, n, out, NULL) : NAN;
+    return fl__criterion_align_frames(fl_log_softmax(x, 1), fl__criterion_of(m)->classes, tokens, n, out);
 }
 
 /* ---- ASG ---- */
@@ -189,13 +202,19 @@ static int64_t fl__criterion_need_asg(const int64_t *target, int64_t n) {
 /* Targets stretched to the number of frames T: frame t has token floor(t L / T). */
 static fl_tensor *fl__criterion_linear_segmentation(const fl__criterion_batch *b, int64_t frames) {
     const int64_t n = b->target->shape[0], l = b->target->shape[1];
-    const int64_t *target = fl_data(b->target), *steps = fl_data(b->steps), *lengths = fl_data(b->lengths);
     fl_tensor *y = fl_zeros(FL_SHAPE(n, frames), FL_I64);
-    int64_t *p = y ? fl_data(y) : NULL;
+    const int64_t *target = y ? fl_map(b->target, FL_READ) : NULL,
+                  *steps = target ? fl_map(b->steps, FL_READ) : NULL,
+                  *lengths = steps ? fl_map(b->lengths, FL_READ) : NULL;
+    int64_t *p = lengths ? fl_map(y, FL_READ | FL_WRITE) : NULL;
     for (int64_t i = 0; p && i < n; i++)
         for (int64_t t = 0; lengths[i] && t < frames && t < steps[i]; t++)
             p[i * frames + t] = target[i * l + t * lengths[i] / steps[i]];
-    return y;
+    if (p) fl_unmap(y, FL_READ | FL_WRITE);
+    if (lengths) fl_unmap(b->lengths, FL_READ);
+    if (steps) fl_unmap(b->steps, FL_READ);
+    if (target) fl_unmap(b->target, FL_READ);
+    return p ? y : NULL;
 }
 
 static fl_var *fl__criterion_loss_asg(fl_nn_module *m, const fl__criterion_batch *b) {
@@ -239,21 +258,25 @@ static bool fl__criterion_asg_path(const float *e, const float *w, int64_t t, in
 
 static int64_t fl__criterion_best_asg(fl_nn_module *m, fl_tensor *x, int64_t *out, int64_t most) {
     const int64_t t = x->shape[0], c = fl__criterion_of(m)->classes;
-    const float *e = fl__criterion_scores(x), *w = fl__criterion_scores(fv_value(fl_nn_param_at(m, 0)));
+    fl_tensor *transitions = fv_value(fl_nn_param_at(m, 0));
+    const float *e = fl__criterion_scores(&x), *w = fl__criterion_scores(&transitions);
     int64_t *path = e && w ? fl_heap_alloc((size_t)t * sizeof *path) : NULL, n = -1;
     if (path && fl__criterion_asg_path(e, w, t, c, path)) n = fl__criterion_collapsed(path, t, -1, out, most);
     fl_heap_free(path);
+    fl_unmap(transitions, FL_READ), fl_unmap(x, FL_READ);
     return n;
 }
 
 /* Scores are normalised because confidences are exp of them; this adds a constant to all paths. */
 static double fl__criterion_align_asg(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n,
                             fl_speech_span *out) {
-    const float *e = fl__criterion_scores(fl_log_softmax(x, 1));
-    const float *w = fl__criterion_scores(fv_value(fl_nn_param_at(m, 0)));
-    if (!e || !w) return NAN;
-    return fl_speech_align(e, x->shape[0], fl__criterion_of(m)->classes, tokens, n, out, NULL, .asg = true,
-                           .transitions = w);
+    fl_tensor *y = fl_log_softmax(x, 1), *transitions = fv_value(fl_nn_param_at(m, 0));
+    const float *e = fl__criterion_scores(&y), *w = fl__criterion_scores(&transitions);
+    const double score = e && w ? fl_speech_align(e, x->shape[0], fl__criterion_of(m)->classes, tokens, n,
+                                                  out, NULL, .asg = true, .transitions = w)
+                                : NAN;
+    fl_unmap(transitions, FL_READ), fl_unmap(y, FL_READ);
+    return score;
 }
 
 /* ---- transducer ---- */
@@ -380,9 +403,12 @@ static double fl__criterion_align_transducer(fl_nn_module *m, fl_tensor *x, cons
                                    fl_speech_span *out) {
     fl_tensor *target = fl_from_host(tokens, FL_SHAPE(1, n), FL_I64);
     fl_var *joint = target ? fl__criterion_transducer_lattice(m, fv_const(fl_unsqueeze(x, 0)), target) : NULL;
-    const float *p = fl__criterion_scores(joint ? fv_value(joint) : NULL);
+    fl_tensor *y = joint ? fv_value(joint) : NULL;
+    const float *p = fl__criterion_scores(&y);
     for (int64_t k = 0; k < n; k++) out[k] = (fl_speech_span){.token = tokens[k]};
-    return p ? fl__criterion_transducer_path(p, x->shape[0], n, out) : NAN;
+    const double score = p ? fl__criterion_transducer_path(p, x->shape[0], n, out) : NAN;
+    fl_unmap(y, FL_READ);
+    return score;
 }
 
 /* ---- attention ---- */
@@ -420,7 +446,8 @@ static double fl__criterion_align_attend(fl_nn_module *m, fl_tensor *x, const in
     const int64_t t = x->shape[0], times = (n + t - 1) / t; /* tokens per frame */
     fl_tensor *each = fl_transpose(fl_select(fl_slice(fv_value(w), 1, 0, n, 1), 0, 0), 0, 1);
     each = fl_expand(fl_unsqueeze(fl_log(fl_add(each, fl_num(1e-10))), 1), FL_SHAPE(t, times, n));
-    const float *p = fl__criterion_scores(fl_reshape(each, FL_SHAPE(t * times, n)));
+    each = fl_reshape(each, FL_SHAPE(t * times, n));
+    const float *p = fl__criterion_scores(&each);
     int64_t *place = p ? fl_heap_alloc((size_t)n * sizeof *place) : NULL;
     for (int64_t k = 0; place && k < n; k++) place[k] = k;
     const double score = place ? fl_speech_align(p, t * times, n, place, n, out, NULL, .asg = true) : NAN;
@@ -428,6 +455,7 @@ static double fl__criterion_align_attend(fl_nn_module *m, fl_tensor *x, const in
         out[k].token = tokens[k];
         out[k].begin /= times, out[k].end = (out[k].end - 1) / times + 1;
     }
+    fl_unmap(each, FL_READ);
     fl_heap_free(place);
     return score;
 }
@@ -435,8 +463,8 @@ static double fl__criterion_align_attend(fl_nn_module *m, fl_tensor *x, const in
 static double fl__criterion_align_joint(fl_nn_module *m, fl_tensor *x, const int64_t *tokens, int64_t n,
                               fl_speech_span *out) {
     fl_var *scores = fl_nn_forward(fl_nn_find(m, "ctc"), fv_const(x));
-    const float *p = scores ? fl__criterion_scores(fl_log_softmax(fv_value(scores), 1)) : NULL;
-    return p ? fl_speech_align(p, x->shape[0], fl__criterion_of(m)->classes + 1, tokens, n, out, NULL) : NAN;
+    return fl__criterion_align_frames(scores ? fl_log_softmax(fv_value(scores), 1) : NULL,
+                                      fl__criterion_of(m)->classes + 1, tokens, n, out);
 }
 
 /* ---- the table ---- */
@@ -522,40 +550,55 @@ FL_API bool fl_speech_criterion_warmup(fl_nn_module *m, double share) {
     return !decoder || fl_speech_attend_warmup(decoder, share);
 }
 
-/* Cuts lengths to what the frames can hold; counts [n] becomes 0 for ignored losses. NULL after raising. */
-static fl_tensor *fl__criterion_lengths(const fl__criterion *c, const fl__criterion_batch *b, int64_t frames,
-                                        float *counts) {
-    const int64_t n = b->target->shape[0], l = b->target->shape[1];
-    const int64_t *steps = fl_data(b->steps);
-    int64_t *target = fl_data(b->target), *length = fl_data(b->lengths);
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t available = steps[i] < frames ? steps[i] : frames;
-        counts[i] = 1;
-        if (length[i] < 0 || length[i] > l || steps[i] < 1)
-            return fl_err_null("fl_speech_criterion: sequence %lld: got %lld tokens, %lld frames; expected 0 "
-                               "to %lld tokens, 1 or more frames", (long long)i, (long long)length[i],
-                               (long long)steps[i], (long long)l);
-        for (int64_t k = length[i]; k < l; k++) target[i * l + k] = 0; /* padding may be out of range */
-        for (int64_t k = 0; k < length[i]; k++)
-            if (target[i * l + k] < 0 || target[i * l + k] >= c->classes)
-                return fl_err_null("fl_speech_criterion: sequence %lld: token %lld is %lld, expected a class "
-                                   "below %lld", (long long)i, (long long)k, (long long)target[i * l + k],
-                                   (long long)c->classes);
-        const int64_t need = c->kind->need ? c->kind->need(target + i * l, length[i]) : 0;
-        if (need <= available) continue;
-        if (c->o.too_long == FL_SPEECH_TOO_LONG)
-            return fl_err_null("fl_speech_criterion: sequence %lld: %lld tokens need %lld frames, got %lld",
-                               (long long)i, (long long)length[i], (long long)need, (long long)available);
-        counts[i] = c->o.too_long == FL_SPEECH_CUT;
-        while (length[i] && c->kind->need(target + i * l, length[i]) > available) length[i]--;
-    }
-    return b->lengths;
-}
-
 static double fl__criterion_factor(fl_speech_scale_mode mode, double frames, double tokens) {
     const double size = mode <= FL_SPEECH_SCALE_INPUT_SQRT ? frames : fmax(1, tokens);
     if (mode == FL_SPEECH_SCALE_NONE) return 1;
     return mode == FL_SPEECH_SCALE_INPUT || mode == FL_SPEECH_SCALE_TARGET ? 1 / size : sqrt(1 / size);
+}
+
+/* Checks sequence i of a batch: a target of *length out of l tokens, `steps` of `frames` frames. Cuts *length
+   to what the frames can hold; *factor becomes that of its loss, 0 if it is ignored. False after an error. */
+static bool fl__criterion_sequence(const fl__criterion *c, int64_t i, int64_t steps, int64_t frames,
+                                   int64_t *target, int64_t l, int64_t *length, float *factor) {
+    const int64_t available = steps < frames ? steps : frames;
+    if (*length < 0 || *length > l || steps < 1)
+        return fl_err_false("fl_speech_criterion: sequence %lld: got %lld tokens, %lld frames; expected 0 to "
+                            "%lld tokens, 1 or more frames", (long long)i, (long long)*length,
+                            (long long)steps, (long long)l);
+    for (int64_t k = *length; k < l; k++) target[k] = 0; /* padding may be out of range */
+    for (int64_t k = 0; k < *length; k++)
+        if (target[k] < 0 || target[k] >= c->classes)
+            return fl_err_false("fl_speech_criterion: sequence %lld: token %lld is %lld, expected a class "
+                                "below %lld", (long long)i, (long long)k, (long long)target[k],
+                                (long long)c->classes);
+    const int64_t need = c->kind->need ? c->kind->need(target, *length) : 0;
+    if (need > available && c->o.too_long == FL_SPEECH_TOO_LONG)
+        return fl_err_false("fl_speech_criterion: sequence %lld: %lld tokens need %lld frames, got %lld",
+                            (long long)i, (long long)*length, (long long)need, (long long)available);
+    *factor = need <= available || c->o.too_long == FL_SPEECH_CUT;
+    while (need > available && *length && c->kind->need(target, *length) > available) --*length;
+    const bool stretched = c->linseg && c->o.linseg_by_frames && *length;
+    *factor *= (float)fl__criterion_factor(c->o.scale, (double)frames,
+                                           (double)(stretched ? frames : *length));
+    return true;
+}
+
+/* Checks and cuts the sequences of a batch, and writes the factors [n] of their losses. */
+static bool fl__criterion_sequences(const fl__criterion *c, const fl__criterion_batch *b, int64_t frames,
+                                    fl_tensor *factors) {
+    const int64_t n = b->target->shape[0], l = b->target->shape[1];
+    const int64_t *steps = fl_map(b->steps, FL_READ);
+    int64_t *target = steps ? fl_map(b->target, FL_READ | FL_WRITE) : NULL,
+            *length = target ? fl_map(b->lengths, FL_READ | FL_WRITE) : NULL;
+    float *factor = length ? fl_map(factors, FL_WRITE) : NULL;
+    bool ok = factor != NULL;
+    for (int64_t i = 0; ok && i < n; i++)
+        ok = fl__criterion_sequence(c, i, steps[i], frames, target + i * l, l, &length[i], &factor[i]);
+    if (factor) fl_unmap(factors, FL_WRITE);
+    if (length) fl_unmap(b->lengths, FL_READ | FL_WRITE);
+    if (target) fl_unmap(b->target, FL_READ | FL_WRITE);
+    if (steps) fl_unmap(b->steps, FL_READ);
+    return ok;
 }
 
 static bool fl__criterion_fits(const fl__criterion *c, const fl_tensor *x, const fl_tensor *steps,
@@ -590,18 +633,11 @@ FL_API fl_var *fl_speech_criterion_loss(fl_nn_module *m, fl_var *x, fl_tensor *s
     const fl__criterion *c = m->data;
     if (!fl__criterion_fits(c, fv_value(x), steps, target, lengths)) return NULL;
     fl_scope s = fl_scope_begin();
-    const int64_t n = fv_value(x)->shape[0], frames = fv_value(x)->shape[1];
     fl__criterion_batch b = {x, fl_contiguous(steps), fl_clone(target), fl_clone(lengths)};
-    fl_tensor *factor = fl_ones(FL_SHAPE(n), FL_F32);
-    float *f = factor ? fl_data(factor) : NULL;
-    if (!b.steps || !b.target || !b.lengths || !f || !fl__criterion_lengths(c, &b, frames, f))
+    fl_tensor *factor = fl_empty(FL_SHAPE(fv_value(x)->shape[0]), FL_F32);
+    if (!b.steps || !b.target || !b.lengths || !factor ||
+        !fl__criterion_sequences(c, &b, fv_value(x)->shape[1], factor))
         return fv_scope_return(&s, NULL);
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t tokens = ((int64_t *)fl_data(b.lengths))[i];
-        const bool stretched = c->linseg && c->o.linseg_by_frames && tokens;
-        f[i] *= (float)fl__criterion_factor(c->o.scale, (double)frames,
-                                            (double)(stretched ? frames : tokens));
-    }
     fl_var *loss = fl__criterion_loss_of(m, &b);
     return fv_scope_return(&s, loss ? fv_mean(fv_mul(loss, fv_const(factor)), FL_ALL_AXES) : NULL);
 }
@@ -652,28 +688,40 @@ typedef struct fl__criterion_predictor {
 /* Gathers rows of a table into a tensor. */
 static fl_tensor *fl__criterion_rows(const float *rows, int64_t h, int64_t n, const int32_t *at) {
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(n, h), FL_F32);
-    for (int64_t i = 0; t && i < n; i++)
-        memcpy((float *)fl_data(t) + i * h, rows + at[i] * h, (size_t)h * sizeof *rows);
-    return t;
+    float *p = t ? fl_map(t, FL_WRITE) : NULL;
+    for (int64_t i = 0; p && i < n; i++) memcpy(p + i * h, rows + at[i] * h, (size_t)h * sizeof *rows);
+    if (p) fl_unmap(t, FL_WRITE);
+    return p ? t : NULL;
 }
 
 static bool fl__criterion_put_rows(float **rows, int64_t *cap, int64_t h, fl_tensor *t, int64_t n,
                                    const int32_t *at) {
-    const float *from = fl__criterion_scores(t);
+    const float *from = fl__criterion_scores(&t);
     int32_t last = 0;
     for (int64_t i = 0; i < n; i++) last = at[i] > last ? at[i] : last;
-    if (!from || !fl_heap_grow(rows, cap, (last + 1) * h, sizeof **rows)) return false;
-    for (int64_t i = 0; i < n; i++) memcpy(*rows + at[i] * h, from + i * h, (size_t)h * sizeof *from);
-    return true;
+    const bool ok = from && fl_heap_grow(rows, cap, (last + 1) * h, sizeof **rows);
+    for (int64_t i = 0; ok && i < n; i++) memcpy(*rows + at[i] * h, from + i * h, (size_t)h * sizeof *from);
+    fl_unmap(t, FL_READ);
+    return ok;
+}
+
+/* n numbers as i64 of this shape, the first repeated past the last, negative ones replaced. */
+static fl_tensor *fl__criterion_integers(const int32_t *v, int64_t n, fl_shape shape, int64_t negative) {
+    fl_tensor *t = fl_data_host_tensor(shape, FL_I64);
+    int64_t *p = t ? fl_map(t, FL_WRITE) : NULL;
+    for (int64_t i = 0; p && i < fl_numel(t); i++) {
+        const int32_t k = v[i < n ? i : 0];
+        p[i] = k < 0 ? negative : k;
+    }
+    if (p) fl_unmap(t, FL_WRITE);
+    return p ? t : NULL;
 }
 
 static bool fl__criterion_extend_transducer(fl__criterion_predictor *c, int64_t n, const int32_t *from,
                                             const int32_t *token, const int32_t *to) {
-    fl_tensor *tokens = fl_data_host_tensor(FL_SHAPE(n, 1), FL_I64);
+    fl_tensor *tokens = fl__criterion_integers(token, n, FL_SHAPE(n, 1), c->p.end);
     fl_tensor *state = from[0] < 0 ? NULL : fl__criterion_rows(c->state, c->h, n, from);
     fl_var *s = state ? fv_const(fl_unsqueeze(state, 0)) : NULL;
-    for (int64_t i = 0; tokens && i < n; i++)
-        ((int64_t *)fl_data(tokens))[i] = token[i] < 0 ? c->p.end : token[i];
     if (!tokens || (from[0] >= 0 && !s)) return false;
     fl_var *y = fl__criterion_transducer_predict(c->m, tokens, &s);
     return y && s && fl__criterion_put_rows(&c->output, &c->output_cap, c->h, fv_value(y), n, to) &&
@@ -683,16 +731,12 @@ static bool fl__criterion_extend_transducer(fl__criterion_predictor *c, int64_t 
 /* The decoder's batch is always `beam`: unused hypotheses duplicate the first. */
 static bool fl__criterion_extend_attend(fl__criterion_predictor *c, int64_t n, const int32_t *from,
                                         const int32_t *token, const int32_t *to) {
-    fl_tensor *order = fl_data_host_tensor(FL_SHAPE(c->beam), FL_I64);
-    fl_tensor *tokens = fl_data_host_tensor(FL_SHAPE(c->beam), FL_I64);
-    if (!order || !tokens) return false;
     if (n > c->beam)
         return fl_err_null("fl_speech_criterion_predictor: got %lld hypotheses, it was made for %lld",
                            (long long)n, (long long)c->beam);
-    for (int64_t i = 0; i < c->beam; i++) {
-        ((int64_t *)fl_data(order))[i] = from[i < n ? i : 0];
-        ((int64_t *)fl_data(tokens))[i] = token[i < n ? i : 0];
-    }
+    fl_tensor *order = fl__criterion_integers(from, n, FL_SHAPE(c->beam), -1),
+              *tokens = fl__criterion_integers(token, n, FL_SHAPE(c->beam), -1);
+    if (!order || !tokens) return false;
     if (from[0] < 0) {
         fl_speech_decoder_state_free(c->decoder_state);
         c->decoder_state =
@@ -730,8 +774,9 @@ static bool fl__criterion_next(const fl_speech_predictor *p, int64_t frame, int6
         fl_var *e = sum ? fl_nn_forward(fl_nn_find(c->m, "out"), fv_tanh(sum)) : NULL;
         y = e ? fl_log_softmax(fv_value(e), 1) : NULL;
     }
-    const float *scores = fl__criterion_scores(y);
+    const float *scores = fl__criterion_scores(&y);
     if (scores) memcpy(out, scores, (size_t)(n * p->classes) * sizeof *out);
+    fl_unmap(y, FL_READ);
     fl_no_grad(recorded);
     fl_scope_end(&s);
     return scores != NULL;

@@ -105,14 +105,21 @@ static fl_tensor *fl__effect_sound(const char *fn, fl_tensor *x) {
                            FL_SHAPE_TEXT(x));
     fl_tensor *y = fl_data_host_tensor(fl_shape_of(x), FL_F32);
     fl_tensor *in = y ? fl_contiguous(fl_cast(fl_to(x, "cpu"), FL_F32)) : NULL;
-    if (!in) return NULL;
-    memcpy(fl_data(y), fl_data(in), (size_t)fl_numel(in) * sizeof(float));
-    return y;
+    const float *from = in ? fl_map(in, FL_READ) : NULL;
+    float *to = from ? fl_map(y, FL_WRITE) : NULL;
+    if (to) memcpy(to, from, (size_t)fl_numel(in) * sizeof *to), fl_unmap(y, FL_WRITE);
+    if (from) fl_unmap(in, FL_READ);
+    return to ? y : NULL;
 }
 
-static double fl__effect_rms(const float *x, int64_t n) {
+/* Root mean square; -1 after an error. */
+static double fl__effect_rms(fl_tensor *x) {
+    const float *p = fl_map(x, FL_READ);
+    const int64_t n = fl_numel(x);
     double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
+    if (!p) return -1;
+    for (int64_t i = 0; i < n; i++) sum += (double)p[i] * p[i];
+    fl_unmap(x, FL_READ);
     return n ? sqrt(sum / (double)n) : 0;
 }
 
@@ -122,9 +129,12 @@ static int64_t fl__effect_lines(const fl_tensor *x) {
     return t ? fl_numel(x) / t : 0;
 }
 
-static void fl__effect_scale(fl_tensor *y, double by) {
-    float *v = fl_data(y);
-    for (int64_t i = 0; i < fl_numel(y); i++) v[i] *= (float)by;
+/* Multiplies y in place and returns it; NULL after an error. */
+static fl_tensor *fl__effect_scale(fl_tensor *y, double by) {
+    float *v = fl_map(y, FL_READ | FL_WRITE);
+    for (int64_t i = 0; v && i < fl_numel(y); i++) v[i] *= (float)by;
+    if (v) fl_unmap(y, FL_READ | FL_WRITE);
+    return v ? y : NULL;
 }
 
 FL_API fl_tensor *fl_speech_add_noise(fl_tensor *x, fl_tensor *noise, int64_t start, double snr) {
@@ -138,12 +148,15 @@ FL_API fl_tensor *fl_speech_add_noise(fl_tensor *x, fl_tensor *noise, int64_t st
                                                "samples; expected no more noise than sound, 0 <= start < t, "
                                                "a finite snr", fn,
                                                (long long)n, (long long)start, snr, (long long)t));
-    const double loud = fl__effect_rms(fl_data(y), fl_numel(y)), noisy = fl__effect_rms(fl_data(w), n);
+    const double loud = fl__effect_rms(y), noisy = fl__effect_rms(w);
     const float gain = noisy > 0 ? (float)(loud / (noisy * pow(10, snr / 20))) : 0;
-    for (int64_t k = 0; k < fl__effect_lines(y); k++)
-        for (int64_t i = 0; i < n; i++)
-            ((float *)fl_data(y))[k * t + (start + i) % t] += gain * ((const float *)fl_data(w))[i];
-    return fl_scope_return(&s, y);
+    const float *from = loud < 0 || noisy < 0 ? NULL : fl_map(w, FL_READ);
+    float *to = from ? fl_map(y, FL_READ | FL_WRITE) : NULL;
+    for (int64_t k = 0; to && k < fl__effect_lines(y); k++)
+        for (int64_t i = 0; i < n; i++) to[k * t + (start + i) % t] += gain * from[i];
+    if (to) fl_unmap(y, FL_READ | FL_WRITE);
+    if (from) fl_unmap(w, FL_READ);
+    return fl_scope_return(&s, to ? y : NULL);
 }
 
 /* ---- filters ---- */
@@ -162,29 +175,31 @@ FL_API fl_tensor *fl_speech_convolve(fl_tensor *x, fl_tensor *h, int64_t at) {
     while (n < t + taps) n *= 2;
     fl_tensor *a = fl_contiguous(fl_rfft(in, -1, .n = n)),
               *b = a ? fl_contiguous(fl_rfft(w, -1, .n = n)) : NULL;
-    if (!b) return fl_scope_return(&s, NULL);
-    float *p = fl_data(a);
-    const float *q = fl_data(b);
-    for (int64_t i = 0, bins = n / 2 + 1; i < fl_numel(a) / 2; i++) {
+    const float *q = b ? fl_map(b, FL_READ) : NULL;
+    float *p = q ? fl_map(a, FL_READ | FL_WRITE) : NULL;
+    for (int64_t i = 0, bins = n / 2 + 1; p && i < fl_numel(a) / 2; i++) {
         const float re = p[2 * i], im = p[2 * i + 1], *r = q + i % bins * 2;
         p[2 * i] = re * r[0] - im * r[1], p[2 * i + 1] = re * r[1] + im * r[0];
     }
+    if (p) fl_unmap(a, FL_READ | FL_WRITE);
+    if (q) fl_unmap(b, FL_READ);
+    if (!p) return fl_scope_return(&s, NULL);
     return fl_scope_return(&s, fl_contiguous(fl_slice(fl_irfft(a, n, -1), -1, at, at + t, 1)));
 }
 
 FL_API fl_tensor *fl_speech_reverb(fl_tensor *x, fl_tensor *response) {
     fl_scope s = fl_scope_begin();
     fl_tensor *h = fl__effect_sound("fl_speech_reverb", response);
+    const float *p = h ? fl_map(h, FL_READ) : NULL;
     int64_t at = 0;
-    for (int64_t k = 0; h && k < fl_numel(h); k++)
-        if (fabsf(((float *)fl_data(h))[k]) > fabsf(((float *)fl_data(h))[at])) at = k;
-    fl_tensor *in = h ? fl__effect_sound("fl_speech_reverb", x) : NULL;
+    for (int64_t k = 0; p && k < fl_numel(h); k++)
+        if (fabsf(p[k]) > fabsf(p[at])) at = k;
+    if (p) fl_unmap(h, FL_READ);
+    fl_tensor *in = p ? fl__effect_sound("fl_speech_reverb", x) : NULL;
     fl_tensor *y = in ? fl_speech_convolve(in, h, at) : NULL;
-    if (!y) return fl_scope_return(&s, NULL);
-    const double before = fl__effect_rms(fl_data(in), fl_numel(in)),
-                 now = fl__effect_rms(fl_data(y), fl_numel(y));
-    if (now > 0) fl__effect_scale(y, before / now);
-    return fl_scope_return(&s, y);
+    const double before = y ? fl__effect_rms(in) : -1, now = y ? fl__effect_rms(y) : -1;
+    if (before < 0 || now < 0) return fl_scope_return(&s, NULL);
+    return fl_scope_return(&s, now > 0 ? fl__effect_scale(y, before / now) : y);
 }
 
 FL_API fl_tensor *fl_speech_echo(fl_tensor *x, double rate, fl_rng *rng, fl_speech_echo_opts o) {
@@ -198,22 +213,26 @@ FL_API fl_tensor *fl_speech_echo(fl_tensor *x, double rate, fl_rng *rng, fl_spee
                                                o.rt60, o.first_delay, (long long)o.repeat, o.jitter));
     fl_tensor *y = fl__effect_sound(fn, x), *in = y ? fl__effect_sound(fn, x) : NULL;
     const int64_t t = in ? fl__effect_length(in) : 0;
-    for (int64_t train = 0; in && train < o.repeat; train++) {
+    const float *source = in ? fl_map(in, FL_READ) : NULL;
+    float *sum = source ? fl_map(y, FL_READ | FL_WRITE) : NULL;
+    for (int64_t train = 0; sum && train < o.repeat; train++) {
         int64_t at = 0;
         for (double left = 1; left > 1e-3;) {
             at += 1 + (int64_t)(fl_speech_between(rng, 1 - o.jitter, 1 + o.jitter) * o.first_delay * rate);
             if (at >= t) break;
             const float gain = (float)(o.initial * left);
             for (int64_t k = 0; k < fl__effect_lines(in); k++) {
-                const float *from = (const float *)fl_data(in) + k * t;
-                float *to = (float *)fl_data(y) + k * t + at;
+                const float *from = source + k * t;
+                float *to = sum + k * t + at;
                 for (int64_t i = 0; i < t - at; i++) to[i] += gain * from[i];
             }
             left *= pow(10, -3 * fl_speech_between(rng, 1 - o.jitter, 1 + o.jitter) * o.first_delay / o.rt60);
             if (o.first_delay == 0) break;
         }
     }
-    return fl_scope_return(&s, in ? y : NULL);
+    if (sum) fl_unmap(y, FL_READ | FL_WRITE);
+    if (source) fl_unmap(in, FL_READ);
+    return fl_scope_return(&s, sum ? y : NULL);
 }
 
 /* Adds `gain` times a low-pass filter to h, centred at tap `middle`. `cut` is the cut-off as a fraction of
@@ -242,11 +261,13 @@ static fl_tensor *fl__effect_band_stop(fl_tensor *x, double low, double high) {
     const int64_t a = fl__effect_half_taps(low), b = fl__effect_half_taps(high), middle = a > b ? a : b;
     if (b < 0 || low >= high) return x;
     fl_tensor *h = fl_data_host_tensor(FL_SHAPE(2 * middle + 1), FL_F32);
-    if (!h) return NULL;
-    memset(fl_data(h), 0, (size_t)fl_numel(h) * sizeof(float));
-    ((float *)fl_data(h))[middle] = 1;
-    fl__effect_low_pass(fl_data(h), middle, b, high, -1);
-    if (a >= 0) fl__effect_low_pass(fl_data(h), middle, a, low, 1);
+    float *tap = h ? fl_map(h, FL_WRITE) : NULL;
+    if (!tap) return NULL;
+    memset(tap, 0, (size_t)fl_numel(h) * sizeof *tap);
+    tap[middle] = 1;
+    fl__effect_low_pass(tap, middle, b, high, -1);
+    if (a >= 0) fl__effect_low_pass(tap, middle, a, low, 1);
+    fl_unmap(h, FL_WRITE);
     return fl_speech_convolve(x, h, middle);
 }
 
@@ -275,13 +296,15 @@ FL_API fl_tensor *fl_speech_wave_augment_opt(fl_tensor *x, fl_rng *rng, fl_speec
                                  fl_speech_to_hertz(FL_SPEECH_MEL, low + step * (double)(at + n)) / o.rate);
     }
     const int64_t t = y ? fl__effect_length(y) : 0, most = (int64_t)(o.share * (double)t);
-    for (int64_t k = 0; y && k < o.masks; k++) {
+    float *v = y ? fl_map(y, FL_READ | FL_WRITE) : NULL;
+    for (int64_t k = 0; v && k < o.masks; k++) {
         const int64_t n = fl_speech_draw(rng, 0, o.width < most ? o.width : most),
                       at = fl_speech_draw(rng, 0, t - n);
         for (int64_t line = 0; line < fl__effect_lines(y); line++)
-            memset((float *)fl_data(y) + line * t + at, 0, (size_t)n * sizeof(float));
+            memset(v + line * t + at, 0, (size_t)n * sizeof *v);
     }
-    return fl_scope_return(&s, y);
+    if (v) fl_unmap(y, FL_READ | FL_WRITE);
+    return fl_scope_return(&s, v ? y : NULL);
 }
 
 /* ---- time ---- */
@@ -326,11 +349,13 @@ FL_API fl_tensor *fl_speech_tempo(fl_tensor *x, double rate, double factor) {
     fl_tensor *y = fl_data_host_tensor(shape, FL_F32);
     float *mean = y ? fl_heap_alloc((size_t)wide * sizeof *mean) : NULL; /* sum of the lines, zero-padded */
     if (!mean) return fl_scope_return(&s, fl_raise());
+    const float *source = fl_map(in, FL_READ);
+    float *result = source ? fl_map(y, FL_WRITE) : NULL;
     memset(mean, 0, (size_t)wide * sizeof *mean);
-    memset(fl_data(y), 0, (size_t)fl_numel(y) * sizeof(float));
-    for (int64_t i = 0; i < lines * t; i++) mean[pad + i % t] += ((float *)fl_data(in))[i];
+    if (result) memset(result, 0, (size_t)fl_numel(y) * sizeof *result);
+    for (int64_t i = 0; result && i < lines * t; i++) mean[pad + i % t] += source[i];
     int64_t from = 0;
-    for (int64_t k = -1; k * hop < n; k++) { /* windows of two hops, overlapping by one */
+    for (int64_t k = -1; result && k * hop < n; k++) { /* windows of two hops, overlapping by one */
         const int64_t ideal = (int64_t)((double)(k * hop) * factor);
         if (k < 0) from = -hop;
         else from = fl__effect_best_match(mean + pad, from + hop, ideal < t ? ideal : t, 2 * hop, search);
@@ -339,11 +364,13 @@ FL_API fl_tensor *fl_speech_tempo(fl_tensor *x, double rate, double factor) {
             const float w = (float)(0.5 - 0.5 * cos(3.141592653589793 * (double)i / (double)hop));
             if (to < 0 || to >= n || at < 0 || at >= t) continue;
             for (int64_t line = 0; line < lines; line++)
-                ((float *)fl_data(y))[line * n + to] += w * ((float *)fl_data(in))[line * t + at];
+                result[line * n + to] += w * source[line * t + at];
         }
     }
+    if (result) fl_unmap(y, FL_WRITE);
+    if (source) fl_unmap(in, FL_READ);
     fl_heap_free(mean);
-    return fl_scope_return(&s, y);
+    return fl_scope_return(&s, result ? y : NULL);
 }
 
 FL_API fl_tensor *fl_speech_telephone(fl_tensor *x, int64_t rate, fl_speech_coding coding) {
@@ -353,14 +380,16 @@ FL_API fl_tensor *fl_speech_telephone(fl_tensor *x, int64_t rate, fl_speech_codi
                            "_ALAW", fn, (long long)rate, (int)coding);
     fl_scope s = fl_scope_begin();
     fl_tensor *in = fl__effect_sound(fn, x), *y = in ? fl_speech_resample(in, rate, 8000) : NULL;
-    for (int64_t i = 0; y && i < fl_numel(y); i++) {
-        float *v = (float *)fl_data(y) + i;
-        const float wide = *v * 32768, cut = wide > 32767 ? 32767 : wide < -32768 ? -32768 : wide;
+    float *v = y ? fl_map(y, FL_READ | FL_WRITE) : NULL;
+    for (int64_t i = 0; v && i < fl_numel(y); i++) {
+        const float wide = v[i] * 32768, cut = wide > 32767 ? 32767 : wide < -32768 ? -32768 : wide;
         const int sample = (int)lrintf(cut);
-        *v = (float)(coding == FL_SPEECH_MULAW ? fl_speech_mulaw_decode(fl_speech_mulaw_encode(sample))
-                                               : fl_speech_alaw_decode(fl_speech_alaw_encode(sample))) /
-             32768;
+        v[i] = (float)(coding == FL_SPEECH_MULAW ? fl_speech_mulaw_decode(fl_speech_mulaw_encode(sample))
+                                                 : fl_speech_alaw_decode(fl_speech_alaw_encode(sample))) /
+               32768;
     }
+    if (v) fl_unmap(y, FL_READ | FL_WRITE);
+    else y = NULL;
     if (y && rate != 8000) y = fl_speech_resample(y, 8000, rate);
     return fl_scope_return(&s, y ? fl_contiguous(fl_slice(y, -1, 0, fl__effect_length(in), 1)) : NULL);
 }
@@ -417,38 +446,43 @@ static fl_tensor *fl__effect_noise(const fl_speech_chain *c, const fl__effect *e
     const int64_t clips = fl_speech_draw(rng, (int64_t)e->v[4], (int64_t)e->v[5]),
                   start = t ? fl_speech_draw(rng, 0, t - 1) : 0;
     fl_tensor *sum = fl_data_host_tensor(FL_SHAPE(n), FL_F32);
-    if (sum) memset(fl_data(sum), 0, (size_t)n * sizeof(float));
-    for (int64_t k = 0; sum && k < clips; k++) {
+    float *to = sum ? fl_map(sum, FL_WRITE) : NULL;
+    if (to) memset(to, 0, (size_t)n * sizeof *to);
+    bool ok = to != NULL;
+    for (int64_t k = 0; ok && k < clips; k++) {
         fl_tensor *clip = fl__effect_file(c, e, rng);
-        if (!clip) return NULL;
+        const float *from = clip ? fl_map(clip, FL_READ) : NULL;
+        if (!(ok = from != NULL)) break;
         const int64_t m = fl_numel(clip), at = m ? fl_speech_draw(rng, 0, m - 1) : 0;
-        for (int64_t i = 0; m && i < n; i++)
-            ((float *)fl_data(sum))[i] += ((const float *)fl_data(clip))[(at + i) % m];
+        for (int64_t i = 0; m && i < n; i++) to[i] += from[(at + i) % m];
+        fl_unmap(clip, FL_READ);
     }
-    return sum ? fl_speech_add_noise(x, sum, start, snr) : NULL;
+    if (to) fl_unmap(sum, FL_WRITE);
+    return ok ? fl_speech_add_noise(x, sum, start, snr) : NULL;
 }
 
 static fl_tensor *fl__effect_amplify(const fl_speech_chain *c, const fl__effect *e, fl_tensor *x,
                                      fl_rng *rng) {
     (void)c;
     fl_tensor *y = fl__effect_sound(e->kind->type, x);
-    if (y) fl__effect_scale(y, fl__effect_draw(e, 1, rng));
-    return y;
+    return y ? fl__effect_scale(y, fl__effect_draw(e, 1, rng)) : NULL;
 }
 
-static float fl__effect_peak(const fl_tensor *x) {
-    float most = 0;
-    for (int64_t i = 0; i < fl_numel(x); i++) most = fmaxf(most, fabsf(((const float *)fl_data(x))[i]));
+/* The largest absolute value; -1 after an error. */
+static float fl__effect_peak(fl_tensor *x) {
+    const float *p = fl_map(x, FL_READ);
+    float most = p ? 0 : -1;
+    for (int64_t i = 0; p && i < fl_numel(x); i++) most = fmaxf(most, fabsf(p[i]));
+    if (p) fl_unmap(x, FL_READ);
     return most;
 }
 
 static fl_tensor *fl__effect_limited(const fl__effect *e, fl_tensor *x, float most) {
     fl_tensor *y = fl__effect_sound(e->kind->type, x);
-    for (int64_t i = 0; y && i < fl_numel(y); i++) {
-        float *v = (float *)fl_data(y) + i;
-        *v = *v > most ? most : *v < -most ? -most : *v;
-    }
-    return y;
+    float *v = y ? fl_map(y, FL_READ | FL_WRITE) : NULL;
+    for (int64_t i = 0; v && i < fl_numel(y); i++) v[i] = v[i] > most ? most : v[i] < -most ? -most : v[i];
+    if (v) fl_unmap(y, FL_READ | FL_WRITE);
+    return v ? y : NULL;
 }
 
 static fl_tensor *fl__effect_clamp(const fl_speech_chain *c, const fl__effect *e, fl_tensor *x, fl_rng *rng) {
@@ -458,16 +492,17 @@ static fl_tensor *fl__effect_clamp(const fl_speech_chain *c, const fl__effect *e
 
 static fl_tensor *fl__effect_clip(const fl_speech_chain *c, const fl__effect *e, fl_tensor *x, fl_rng *rng) {
     (void)c;
-    return fl__effect_limited(e, x, fl__effect_peak(x) * (float)fl__effect_draw(e, 1, rng));
+    const float peak = fl__effect_peak(x);
+    return peak < 0 ? NULL : fl__effect_limited(e, x, peak * (float)fl__effect_draw(e, 1, rng));
 }
 
 static fl_tensor *fl__effect_normalize(const fl_speech_chain *c, const fl__effect *e, fl_tensor *x,
                                        fl_rng *rng) {
     (void)c, (void)rng;
     fl_tensor *y = fl__effect_sound(e->kind->type, x);
-    const float most = y ? fl__effect_peak(y) : 0;
-    if (most > (e->v[1] != 0 ? 1 : 0)) fl__effect_scale(y, 1 / (double)most);
-    return y;
+    const float most = y ? fl__effect_peak(y) : -1;
+    if (most < 0) return NULL;
+    return most > (e->v[1] != 0 ? 1 : 0) ? fl__effect_scale(y, 1 / (double)most) : y;
 }
 
 static fl_tensor *fl__effect_echoes(const fl_speech_chain *c, const fl__effect *e, fl_tensor *x,

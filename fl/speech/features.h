@@ -593,8 +593,10 @@ FL_API fl_tensor *fl_speech_window_new(fl_speech_window w, int64_t n) {
     if (n < 1 || n > 1 << 20)
         return fl_err_null("fl_speech_window_new: got %lld samples, expected 1 to 2^20", (long long)n);
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(n), FL_F64);
-    for (int64_t i = 0; t && i < n; i++) ((double *)fl_data(t))[i] = fl__speech_window_at(w, i, n, 0.42);
-    return t;
+    double *p = t ? fl_map(t, FL_WRITE) : NULL;
+    for (int64_t i = 0; p && i < n; i++) p[i] = fl__speech_window_at(w, i, n, 0.42);
+    if (p) fl_unmap(t, FL_WRITE);
+    return p ? t : NULL;
 }
 
 /* Slaney's scale is linear below 1 kHz, 200 / 3 Hz per unit; above, 27 units are a factor of 6.4. */
@@ -737,27 +739,30 @@ FL_API fl_tensor *fl_speech_filter_bank(const fl_speech_conf *c) {
         !fl__speech_within("fl_speech_filter_bank", c, "the bands", c->bands * bins))
         return fl_raise();
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(c->bands, bins), FL_F64);
-    if (t) memset(fl_data(t), 0, (size_t)(c->bands * bins) * sizeof(double));
-    for (int64_t k = 0, begin, end; t && k < c->bands; k++) {
+    double *p = t ? fl_map(t, FL_WRITE) : NULL;
+    if (p) memset(p, 0, (size_t)(c->bands * bins) * sizeof *p);
+    for (int64_t k = 0, begin, end; p && k < c->bands; k++) {
         fl__speech_bins_of(c, k, &begin, &end);
-        for (int64_t i = begin; i < end; i++)
-            ((double *)fl_data(t))[k * bins + i] = fl__speech_triangle(c, k, i);
+        for (int64_t i = begin; i < end; i++) p[k * bins + i] = fl__speech_triangle(c, k, i);
     }
-    return t;
+    if (p) fl_unmap(t, FL_WRITE);
+    return p ? t : NULL;
 }
 
 FL_API fl_tensor *fl_speech_dct_matrix(const fl_speech_conf *c) {
     if (!fl__speech_conf_check("fl_speech_dct_matrix", c)) return fl_raise();
     const double n = (double)c->bands, pi = 3.141592653589793;
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(c->bands, c->cepstra), FL_F64);
-    for (int64_t i = 0; t && i < c->bands * c->cepstra; i++) {
+    double *p = t ? fl_map(t, FL_WRITE) : NULL;
+    for (int64_t i = 0; p && i < c->bands * c->cepstra; i++) {
         const int64_t k = fl__speech_cepstrum(c, i % c->cepstra);
         double scale = sqrt(2 / n) * fl__speech_lift(c, k);
         if (k == 0 && c->orthonormal && !c->c0_last) scale = sqrt(1 / n);
         scale *= fl_option(c->cepstral_scale, 1);
-        ((double *)fl_data(t))[i] = scale * cos(pi * (double)k * ((double)(i / c->cepstra) + 0.5) / n);
+        p[i] = scale * cos(pi * (double)k * ((double)(i / c->cepstra) + 0.5) / n);
     }
-    return t;
+    if (p) fl_unmap(t, FL_WRITE);
+    return p ? t : NULL;
 }
 
 FL_API fl_tensor *fl_speech_deltas(fl_tensor *x, int64_t window, int64_t orders) {
@@ -800,13 +805,14 @@ FL_API fl_tensor *fl_speech_normalize_opt(fl_tensor *x, fl_speech_normalize_opts
     double *sum = in ? fl_heap_alloc((size_t)((t + 1) * groups * 2) * sizeof *sum + 1) : NULL;
     if (in && !sum) fl_raise();
     if (sum) y = fl_data_host_tensor(FL_SHAPE(t, d), FL_F64);
-    const double *v = y ? fl_data(in) : NULL;
-    for (int64_t i = 0; y && i < t * d; i++) {
+    const double *v = y ? fl_map(in, FL_READ) : NULL;
+    double *result = v ? fl_map(y, FL_WRITE) : NULL;
+    for (int64_t i = 0; result && i < t * d; i++) {
         double *to = sum + ((i / d + 1) * groups + i % d / each) * 2;
         if (i % d % each == 0) to[0] = to[-groups * 2], to[1] = to[1 - groups * 2];
         to[0] += v[i], to[1] += v[i] * v[i];
     }
-    for (int64_t i = 0; y && i < t * d; i++) {
+    for (int64_t i = 0; result && i < t * d; i++) {
         const int64_t at = i / d, whole = o.left + o.right == 0;
         int64_t begin = whole ? 0 : at - o.left, end = whole ? t : at + o.right + 1;
         begin = begin < 0 ? 0 : begin;
@@ -817,10 +823,12 @@ FL_API fl_tensor *fl_speech_normalize_opt(fl_tensor *x, fl_speech_normalize_opts
         const double n = (double)((end - begin) * each), mean = (b[0] - a[0]) / n;
         const double variance = (b[1] - a[1]) / n - mean * mean,
                      deviation = variance > 1e-20 ? sqrt(variance) : 1;
-        ((double *)fl_data(y))[i] = (v[i] - mean) / (o.no_variance ? 1 : deviation);
+        result[i] = (v[i] - mean) / (o.no_variance ? 1 : deviation);
     }
+    if (result) fl_unmap(y, FL_WRITE);
+    if (v) fl_unmap(in, FL_READ);
     fl_heap_free(sum);
-    return fl_scope_return(&s, y ? fl_cast(y, x->dtype) : NULL);
+    return fl_scope_return(&s, result ? fl_cast(y, x->dtype) : NULL);
 }
 
 /* ---- features ---- */
@@ -834,31 +842,40 @@ struct fl_speech_features {
     double *plp; /* [bands][order + 1]: compressed bands to autocorrelations */
 };
 
-/* Stores each triangle as its first bin and weights. */
-static bool fl__speech_make_bands(fl_speech_features *f) {
-    const fl_speech_conf *c = &f->c;
-    const int64_t bins = c->n_fft / 2 + 1, n = c->bands;
-    fl_tensor *first = fl_data_host_tensor(FL_SHAPE(n), FL_I64);
-    fl_tensor *last = first ? fl_data_host_tensor(FL_SHAPE(n), FL_I64) : NULL;
-    if (!last) return false;
-    int64_t width = 1, *at = fl_data(first), *stop = fl_data(last);
-    for (int64_t k = 0; k < n; k++) {
+/* The first bin and the end of each triangle; returns the number of bins of the widest. */
+static int64_t fl__speech_triangle_bins(const fl_speech_conf *c, int64_t *at, int64_t *stop) {
+    int64_t width = 1;
+    for (int64_t k = 0; k < c->bands; k++) {
         int64_t begin, end;
         fl__speech_bins_of(c, k, &begin, &end);
         while (begin < end && fl__speech_triangle(c, k, begin) == 0) begin++;
         while (end > begin && fl__speech_triangle(c, k, end - 1) == 0) end--;
-        at[k] = begin < end ? begin : bins - 1, stop[k] = end;
+        at[k] = begin < end ? begin : c->n_fft / 2, stop[k] = end;
         width = end - begin > width ? end - begin : width;
     }
-    if (!fl__speech_within("fl_speech_features_new", c, "the bands", n * width)) return false;
-    fl_tensor *bands = fl_data_host_tensor(FL_SHAPE(n, width), FL_F32);
-    if (!bands) return false;
-    for (int64_t k = 0; k < n; k++)
-        for (int64_t i = 0; i < width; i++)
-            ((float *)fl_data(bands))[k * width + i] =
-                at[k] + i < stop[k] ? (float)fl__speech_triangle(c, k, at[k] + i) : 0;
-    f->bands = fl_keep(bands), f->first = fl_keep(first);
-    return true;
+    return width;
+}
+
+/* Stores each triangle as its first bin and weights. */
+static bool fl__speech_make_bands(fl_speech_features *f) {
+    const fl_speech_conf *c = &f->c;
+    const int64_t n = c->bands;
+    fl_tensor *first = fl_data_host_tensor(FL_SHAPE(n), FL_I64), *bands = NULL;
+    int64_t *at = first ? fl_map(first, FL_WRITE) : NULL,
+            *stop = at ? fl_heap_alloc((size_t)n * sizeof *stop) : NULL;
+    const int64_t width = stop ? fl__speech_triangle_bins(c, at, stop) : 0;
+    if (stop && fl__speech_within("fl_speech_features_new", c, "the bands", n * width))
+        bands = fl_data_host_tensor(FL_SHAPE(n, width), FL_F32);
+    float *weight = bands ? fl_map(bands, FL_WRITE) : NULL;
+    for (int64_t i = 0; weight && i < n * width; i++) {
+        const int64_t k = i / width, bin = at[k] + i % width;
+        weight[i] = bin < stop[k] ? (float)fl__speech_triangle(c, k, bin) : 0;
+    }
+    if (weight) fl_unmap(bands, FL_WRITE);
+    if (at) fl_unmap(first, FL_WRITE);
+    fl_heap_free(stop);
+    if (weight) f->bands = fl_keep(bands), f->first = fl_keep(first);
+    return weight != NULL;
 }
 
 /* The window, padded with zeros to n_fft on both sides if frames are centred. */
@@ -867,11 +884,12 @@ static bool fl__speech_make_window(fl_speech_features *f) {
     const bool middle = c->edges == FL_SPEECH_ZEROS || c->edges == FL_SPEECH_REFLECT;
     const int64_t n = middle ? c->n_fft : c->window_length, at = middle ? (n - c->window_length) / 2 : 0;
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(n), FL_F32);
-    if (!t) return false;
-    memset(fl_data(t), 0, (size_t)n * sizeof(float));
+    float *p = t ? fl_map(t, FL_WRITE) : NULL;
+    if (!p) return false;
+    memset(p, 0, (size_t)n * sizeof *p);
     for (int64_t i = 0; i < c->window_length; i++)
-        ((float *)fl_data(t))[at + i] = (float)fl__speech_window_at(
-            c->window, i, c->window_length, fl_option(c->blackman, 0.42));
+        p[at + i] = (float)fl__speech_window_at(c->window, i, c->window_length, fl_option(c->blackman, 0.42));
+    fl_unmap(t, FL_WRITE);
     f->before = middle ? n / 2 : c->edges == FL_SPEECH_MIRROR ? n / 2 - c->hop / 2 : 0;
     f->behind = middle ? n / 2 : 0;
     f->window = fl_keep(t);
@@ -976,12 +994,13 @@ static bool fl__speech_dither(const fl_speech_features *f, float *x, int64_t at,
     for (int64_t i = at / PIECE; f->c.dither > 0 && n && i * PIECE < at + n; i++) {
         fl_rng rng = fl_data_rng(f->c.seed, 0, i);
         fl_scope s = fl_scope_begin();
-        const fl_tensor *noise = fl_normal(FL_SHAPE(PIECE), 0, f->c.dither, FL_F32, &rng);
-        for (int64_t k = 0; noise && k < PIECE; k++)
-            if (i * PIECE + k >= at && i * PIECE + k < at + n)
-                x[i * PIECE + k - at] += ((const float *)fl_data(noise))[k];
+        fl_tensor *noise = fl_normal(FL_SHAPE(PIECE), 0, f->c.dither, FL_F32, &rng);
+        const float *p = noise ? fl_map(noise, FL_READ) : NULL;
+        for (int64_t k = 0; p && k < PIECE; k++)
+            if (i * PIECE + k >= at && i * PIECE + k < at + n) x[i * PIECE + k - at] += p[k];
+        if (p) fl_unmap(noise, FL_READ);
         fl_scope_end(&s);
-        if (!noise) return false;
+        if (!p) return false;
     }
     return true;
 }
@@ -1015,10 +1034,12 @@ static fl_tensor *fl__speech_plp(const fl_speech_features *f, fl_tensor *y) {
     fl_shape shape = fl_shape_of(y);
     shape.dim[shape.ndim - 1] = f->dims;
     fl_tensor *out = fl_data_host_tensor(shape, FL_F32);
-    const int64_t rows = out ? fl_numel(out) / f->dims : 0;
+    const float *source = out ? fl_map(y, FL_READ) : NULL;
+    float *result = source ? fl_map(out, FL_WRITE) : NULL;
+    const int64_t rows = result ? fl_numel(out) / f->dims : 0;
     for (int64_t t = 0; t < rows; t++) {
-        const float *in = (const float *)fl_data(y) + t * from;
-        float *to = (float *)fl_data(out) + t * f->dims;
+        const float *in = source + t * from;
+        float *to = result + t * f->dims;
         double r[FL__SPEECH_POLES + 1] = {0}, cepstra[FL__SPEECH_POLES + 1];
         for (int64_t i = 0; i < b; i++) {
             const double v = exp(power * (double)in[i]);
@@ -1032,7 +1053,9 @@ static fl_tensor *fl__speech_plp(const fl_speech_features *f, fl_tensor *y) {
         }
         if (c->energy) to[f->energy_at] = in[b];
     }
-    return out;
+    if (result) fl_unmap(out, FL_WRITE);
+    if (source) fl_unmap(y, FL_READ);
+    return result ? out : NULL;
 }
 
 /* Normalises energies by their maximum, and subtracts the means of the other features, per sound. */
@@ -1042,8 +1065,9 @@ static fl_tensor *fl__speech_over_sound(const fl_speech_features *f, fl_tensor *
     const int64_t t = y->shape[y->ndim - 2], d = f->dims, lines = t ? fl_numel(y) / (t * d) : 0;
     const double floor = fl_option(c->energy_range, 50) * log(10) / 10;
     const double scale = fl_option(c->energy_scale, 0.1);
-    for (int64_t i = 0; out && i < lines * d; i++) {
-        float *p = (float *)fl_data(out) + i / d * t * d + i % d;
+    float *all = out ? fl_map(out, FL_READ | FL_WRITE) : NULL;
+    for (int64_t i = 0; all && i < lines * d; i++) {
+        float *p = all + i / d * t * d + i % d;
         double most = p[0], mean = 0;
         for (int64_t k = 0; k < t; k++) most = fmax(most, p[k * d]), mean += p[k * d] / (double)t;
         for (int64_t k = 0; k < t; k++) {
@@ -1051,7 +1075,8 @@ static fl_tensor *fl__speech_over_sound(const fl_speech_features *f, fl_tensor *
             else if (c->energy_normalize) p[k * d] = (float)(1 - scale * fmin(most - p[k * d], floor));
         }
     }
-    return out;
+    if (all) fl_unmap(out, FL_READ | FL_WRITE);
+    return all ? out : NULL;
 }
 
 /* Steps after the kernel: PLP, and normalisation that needs the whole sound. */
@@ -1091,18 +1116,21 @@ FL_API fl_tensor *fl_speech_features_compute(const fl_speech_features *f, fl_ten
     fl_shape shape = fl_shape_of(x);
     shape.dim[shape.ndim - 1] = need;
     fl_tensor *wide = in ? fl_data_host_tensor(shape, FL_F32) : NULL;
-    float *noisy = wide && c->dither > 0 ? fl_heap_alloc((size_t)n * sizeof *noisy + 1) : NULL;
-    if (wide && c->dither > 0 && !noisy) wide = fl_raise();
-    for (int64_t k = 0; wide && k < lines; k++) {
-        const float *from = (const float *)fl_data(in) + k * given;
-        float *to = (float *)fl_data(wide) + k * need, gain = (float)c->gain;
+    const float *source = wide ? fl_map(in, FL_READ) : NULL;
+    float *padded = source ? fl_map(wide, FL_WRITE) : NULL;
+    float *noisy = padded && c->dither > 0 ? fl_heap_alloc((size_t)n * sizeof *noisy + 1) : NULL;
+    bool ok = padded && (!(c->dither > 0) || noisy);
+    if (padded && !ok) fl_raise();
+    for (int64_t k = 0; ok && k < lines; k++) {
+        const float *from = source + k * given;
+        float *to = padded + k * need, gain = (float)c->gain;
         int64_t have = given < n ? given : n; /* zeros from there to n */
         if (noisy) {
             for (int64_t i = 0; i < n; i++) noisy[i] = i < have ? from[i] * gain : 0;
-            if (!fl__speech_dither(f, noisy, 0, n)) wide = NULL;
+            ok = fl__speech_dither(f, noisy, 0, n);
             from = noisy, gain = 1, have = n;
         }
-        for (int64_t i = 0; i < need && wide; i++) {
+        for (int64_t i = 0; i < need && ok; i++) {
             const int64_t index = fl__speech_sample_index(f, i - f->before, n);
             to[i] = index < 0 || index >= have ? 0 : from[index] * gain;
             if (i != f->before) continue;
@@ -1112,7 +1140,9 @@ FL_API fl_tensor *fl_speech_features_compute(const fl_speech_features *f, fl_ten
         }
     }
     fl_heap_free(noisy);
-    if (wide) y = fl_spectrum(wide, f->window, f->bands, f->first, f->cosine, f->a);
+    if (padded) fl_unmap(wide, FL_WRITE);
+    if (source) fl_unmap(in, FL_READ);
+    if (ok) y = fl_spectrum(wide, f->window, f->bands, f->first, f->cosine, f->a);
     return fl_scope_return(&s, y ? fl__speech_finish(f, y) : NULL);
 }
 
@@ -1132,12 +1162,15 @@ FL_API fl_var *fv_speech_features_compute(const fl_speech_features *f, fl_var *x
     const int64_t need = frames ? (frames - 1) * c->hop + f->window->shape[0] : 0;
     fl_tensor *at = fl_data_host_tensor(FL_SHAPE(need), FL_I64),
               *weight = fl_data_host_tensor(FL_SHAPE(need), FL_F32);
-    for (int64_t i = 0; at && weight && i < need; i++) {
+    int64_t *place = at && weight ? fl_map(at, FL_WRITE) : NULL;
+    float *gain = place ? fl_map(weight, FL_WRITE) : NULL;
+    for (int64_t i = 0; gain && i < need; i++) {
         const int64_t index = fl__speech_sample_index(f, i - f->before, n);
-        ((int64_t *)fl_data(at))[i] = index < 0 ? 0 : index;
-        ((float *)fl_data(weight))[i] = index < 0 ? 0 : (float)c->gain;
+        place[i] = index < 0 ? 0 : index, gain[i] = index < 0 ? 0 : (float)c->gain;
     }
-    fl_var *wide = at && weight ? fv_mul(fv_index_select(x, -1, at), fv_const(weight)) : NULL;
+    if (gain) fl_unmap(weight, FL_WRITE);
+    if (place) fl_unmap(at, FL_WRITE);
+    fl_var *wide = gain ? fv_mul(fv_index_select(x, -1, at), fv_const(weight)) : NULL;
     return fv_scope_return(&s,
                            wide ? fv_spectrum(wide, f->window, f->bands, f->first, f->cosine, f->a) : NULL);
 }
@@ -1188,11 +1221,13 @@ static fl_tensor *fl__speech_stream_frames(const fl_speech_stream *s, int64_t re
     const int64_t win = f->window->shape[0], frames = ready - s->done;
     const int64_t need = frames > 0 ? (frames - 1) * f->c.hop + win : 0;
     fl_tensor *wide = fl_data_host_tensor(FL_SHAPE(need), FL_F32);
-    for (int64_t i = 0; wide && i < need; i++) {
+    float *p = wide ? fl_map(wide, FL_WRITE) : NULL;
+    for (int64_t i = 0; p && i < need; i++) {
         const int64_t at = s->done * f->c.hop - f->before + i, index = fl__speech_sample_index(f, at, seen);
-        ((float *)fl_data(wide))[i] = index < 0 ? 0 : s->x[index - s->start];
+        p[i] = index < 0 ? 0 : s->x[index - s->start];
     }
-    fl_tensor *y = wide ? fl_spectrum(wide, f->window, f->bands, f->first, f->cosine, f->a) : NULL;
+    if (p) fl_unmap(wide, FL_WRITE);
+    fl_tensor *y = p ? fl_spectrum(wide, f->window, f->bands, f->first, f->cosine, f->a) : NULL;
     return y ? fl__speech_finish(f, y) : NULL;
 }
 

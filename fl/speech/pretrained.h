@@ -633,11 +633,12 @@ static int64_t fl__whisper_decode_once(fl__whisper_run *w) {
         fl_tensor *in = fl_from_host(at ? &token : w->prompt, FL_SHAPE(1, steps), FL_I64);
         fl_var *y = in ? fl__whisper_decode(w->m, w->memory, in, at, kv) : NULL;
         fl_tensor *all = y ? fl_clone(fl_select(fv_value(y), 0, 0)) : NULL;
-        if ((ok = all != NULL)) {
-            if (!at) w->result.no_speech = fl__whisper_no_speech(w, fl_data(all));
-            token = fl__whisper_choose(w, (float *)fl_data(all) + (steps - 1) * w->h->vocabulary, n,
-                                       &score);
+        float *p = all ? fl_map(all, FL_READ | FL_WRITE) : NULL;
+        if ((ok = p != NULL)) {
+            if (!at) w->result.no_speech = fl__whisper_no_speech(w, p);
+            token = fl__whisper_choose(w, p + (steps - 1) * w->h->vocabulary, n, &score);
             sum += score;
+            fl_unmap(all, FL_READ | FL_WRITE);
         }
         at += steps;
         fl_scope_end(&s);

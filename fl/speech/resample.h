@@ -297,20 +297,25 @@ FL_API fl_tensor *fl_speech_resample_opt(fl_tensor *x, int64_t from, int64_t to,
     const int64_t group = FL__SPEECH_LANES * r->from, overlap = fl__speech_first(r, 0) + r->taps - 1,
                   piece = PIECE > group ? PIECE / group * group : group;
     if (in) y = fl_data_host_tensor(shape, FL_F32);
-    for (int64_t i = 0; y && i < lines; i++) {
-        float *to_line = (float *)fl_data(y) + i * n;
-        for (int64_t at = 0, more; y && at < t; at += more) {
+    const float *source = y ? fl_map(in, FL_READ) : NULL;
+    float *result = source ? fl_map(y, FL_WRITE) : NULL;
+    bool ok = result != NULL;
+    for (int64_t i = 0; ok && i < lines; i++) {
+        float *to_line = result + i * n;
+        for (int64_t at = 0, more; ok && at < t; at += more) {
             const float *out;
             more = at ? piece : piece + overlap;
             if (more > t - at) more = t - at;
-            const int64_t made = fl_speech_resampler_push(r, (const float *)fl_data(in) + i * t + at, more,
-                                                          at + more == t, &out);
-            if (made < 0) y = fl_raise();
+            const int64_t made =
+                fl_speech_resampler_push(r, source + i * t + at, more, at + more == t, &out);
+            if (made < 0) ok = fl_raise();
             else memcpy(to_line, out, (size_t)made * sizeof *out), to_line += made;
         }
     }
+    if (result) fl_unmap(y, FL_WRITE);
+    if (source) fl_unmap(in, FL_READ);
     fl_speech_resampler_free(r);
-    return fl_scope_return(&s, y);
+    return fl_scope_return(&s, ok ? y : NULL);
 }
 
 #endif

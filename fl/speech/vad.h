@@ -125,12 +125,14 @@ FL_API void fl_speech_vad_free(fl_speech_vad *v) {
 static fl_tensor *fl__vad_chunks(const fl_speech_vad *v, int64_t k) {
     enum { WIDE = FL__VAD_BEFORE + FL_SPEECH_VAD_CHUNK };
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(k, 1, WIDE + FL__VAD_MIRROR), FL_F32);
-    for (int64_t i = 0; t && i < k; i++) {
-        float *to = (float *)fl_data(t) + i * (WIDE + FL__VAD_MIRROR);
+    float *p = t ? fl_map(t, FL_WRITE) : NULL;
+    for (int64_t i = 0; p && i < k; i++) {
+        float *to = p + i * (WIDE + FL__VAD_MIRROR);
         memcpy(to, v->x + i * FL_SPEECH_VAD_CHUNK, WIDE * sizeof *to);
         for (int m = 0; m < FL__VAD_MIRROR; m++) to[WIDE + m] = to[WIDE - 2 - m];
     }
-    return t;
+    if (p) fl_unmap(t, FL_WRITE);
+    return p ? t : NULL;
 }
 
 /* Speech probabilities [k] of the chunks, and the state after the last one. */
@@ -148,7 +150,7 @@ static fl_tensor *fl__vad_run(const fl_speech_vad *v, fl_tensor *x, fl_tensor **
                .h_out = h, .c_out = c);
     x = fl_relu(fl_reshape(x, FL_SHAPE(k, FL__VAD_HIDDEN)));
     x = fl_add(fl_matmul(x, fl_reshape(w[13], FL_SHAPE(FL__VAD_HIDDEN, 1))), w[14]);
-    return fl_contiguous(fl_sigmoid(x));
+    return fl_sigmoid(x);
 }
 
 FL_API int64_t fl_speech_vad_push(fl_speech_vad *v, const float *x, int64_t n, bool end, const float **p) {
@@ -168,9 +170,8 @@ FL_API int64_t fl_speech_vad_push(fl_speech_vad *v, const float *x, int64_t n, b
         fl_scope s = fl_scope_begin();
         fl_tensor *h = NULL, *c = NULL, *chunks = fl__vad_chunks(v, k),
                   *y = chunks ? fl__vad_run(v, chunks, &h, &c) : NULL;
-        const bool ok = y && h && c;
+        const bool ok = y && h && c && fl_to_host(y, v->p, (size_t)k * sizeof *v->p);
         if (ok) {
-            memcpy(v->p, fl_data(y), (size_t)k * sizeof *v->p);
             fl_drop(v->h), fl_drop(v->c);
             v->h = fl_keep(h), v->c = fl_keep(c);
         }
