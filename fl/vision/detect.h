@@ -236,7 +236,8 @@ FL_API fl_tensor *fl_vision_masks_to_boxes(fl_tensor *masks) {
     const int64_t n = masks->shape[0], h = masks->shape[1], w = masks->shape[2];
     fl_tensor *m = fl_contiguous(masks), *t = m ? fl_data_host_tensor(FL_SHAPE(n, 4), FL_F32) : NULL;
     const uint8_t *p = t ? fl_map(m, FL_READ) : NULL;
-    for (int64_t i = 0; p && i < n; i++) {
+    float *box = p ? fl_map(t, FL_WRITE) : NULL;
+    for (int64_t i = 0; box && i < n; i++) {
         int64_t low[2] = {w, h}, high[2] = {-1, -1};
         for (int64_t k = 0; k < h * w; k++) {
             const int64_t at[] = {k % w, k / w};
@@ -246,10 +247,11 @@ FL_API fl_tensor *fl_vision_masks_to_boxes(fl_tensor *masks) {
             }
         }
         for (int d = 0; d < 4; d++)
-            ((float *)fl_data(t))[4 * i + d] = high[0] < 0 ? 0 : (float)(d < 2 ? low[d] : high[d - 2]);
+            box[4 * i + d] = high[0] < 0 ? 0 : (float)(d < 2 ? low[d] : high[d - 2]);
     }
+    if (box) fl_unmap(t, FL_WRITE);
     if (p) fl_unmap(m, FL_READ);
-    return p ? t : NULL;
+    return box ? t : NULL;
 }
 
 /* ---- assignment ---- */

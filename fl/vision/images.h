@@ -69,9 +69,9 @@ typedef struct fl_vision_pixels {
     uint8_t *p;        /* pixel (y, x), channel k: p[y * row + x * c + k] */
     int64_t c, h, w, row;    /* row: stride between rows, in bytes */
 } fl_vision_pixels;
-/* Gets the pixels of *t; they are valid as long as *t is. If its layout is not channels-last, *t becomes a
-   copy that the innermost scope owns. False after fl_fail if *t is not a non-empty u8 [c, h, w] on the
-   host. */
+/* Gets the pixels of *t; they are valid as long as *t is: a memory manager that pages cannot evict it any
+   more. If its layout is not channels-last, *t becomes a copy that the innermost scope owns. False after
+   fl_fail if *t is not a non-empty u8 [c, h, w] on the host. */
 FL_API bool fl_vision_pixels_of(fl_tensor **t, fl_vision_pixels *out);
 /* A new uninitialised image u8 [c, h, w], stored h, w, c; its pixels in *out, if not NULL. */
 FL_API fl_tensor *fl_vision_image(int64_t c, int64_t h, int64_t w, fl_vision_pixels *out);
@@ -173,7 +173,7 @@ static bool fl__vision_map_region(fl__vision_job *j, int64_t h, int64_t w) {
     return true;
 }
 
-/* Allocates the region's rows: in the result tensor if they need no conversion. */
+/* Allocates the region's rows: in the result tensor, which is mapped, if they need no conversion. */
 static bool fl__vision_alloc_rows(fl__vision_job *j, int c, int depth) {
     static const int count[] = {[FL_VISION_RGB] = 3, [FL_VISION_GREY] = 1, [FL_VISION_RGBA] = 4};
     const bool transposed = !j->o.as_stored && j->info.orientation > 1;
@@ -181,7 +181,8 @@ static bool fl__vision_alloc_rows(fl__vision_job *j, int c, int depth) {
     if (!transposed && (j->o.mode == FL_VISION_ASIS || count[j->o.mode] == c) &&
         (!j->o.depth || j->o.depth == depth)) {
         j->direct = fl_data_host_tensor(FL_SHAPE(j->h, j->w, c), depth == 16 ? FL_U16 : FL_U8);
-        j->rows = j->direct ? fl_data(j->direct) : NULL;
+        j->rows = j->direct ? fl_map(j->direct, FL_WRITE) : NULL;
+        if (!j->rows) j->direct = NULL;
         if (j->rows && j->o.partial) memset(j->rows, 0, (size_t)(j->h * j->w) * (size_t)(c * depth / 8));
         return j->rows != NULL;
     }
@@ -654,6 +655,7 @@ FL_API fl_tensor *fl_vision_decode_opt(const void *bytes, size_t n, fl_vision_re
     fl_quiet(+1);
     fl_scope s = fl_scope_begin();
     const bool ok = s.depth_ > 0 && fl__vision_parse(&j, true);
+    if (j.direct) fl_unmap(j.direct, FL_WRITE);
     fl_tensor *t = fl_scope_return(&s, ok ? fl__vision_finish(&j) : NULL);
     if (!j.direct) fl_heap_free(j.rows);
     fl_quiet(-1);
@@ -675,12 +677,12 @@ FL_API fl_tensor *fl_vision_read_bytes(const char *path) {
     if (!fl_data_stream_open(&f, "fl_vision_read", path, FL_DATA_READ)) return NULL;
     fl_quiet(+1);
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(f.size), FL_U8);
-    void *p = t && f.size ? fl_map(t, FL_WRITE) : NULL;
-    if (p && !fl_data_stream_read(&f, p, (size_t)f.size, 0)) t = NULL;
-    if (t && p) fl_unmap(t, FL_WRITE);
+    void *p = t ? fl_map(t, FL_WRITE) : NULL;
+    const bool ok = p && (!f.size || fl_data_stream_read(&f, p, (size_t)f.size, 0));
+    if (p) fl_unmap(t, FL_WRITE);
     f.io.close(f.io.user, f.file);
     fl_quiet(-1);
-    return t;
+    return ok ? t : NULL;
 }
 
 FL_API fl_tensor *fl_vision_read_opt(const char *path, fl_vision_read_opts o) {
@@ -688,15 +690,21 @@ FL_API fl_tensor *fl_vision_read_opt(const char *path, fl_vision_read_opts o) {
     fl_scope s = fl_scope_begin();
     fl_tensor *bytes = fl_vision_read_bytes(path), *t = NULL;
     o.name = path;
-    if (bytes)
-        t = fl_vision_decode_opt(fl_numel(bytes) ? fl_data(bytes) : (const void *)"",
-                                 (size_t)fl_numel(bytes), o);
+    const void *p = bytes ? fl_map(bytes, FL_READ) : NULL;
+    if (p) t = fl_vision_decode_opt(p, (size_t)fl_numel(bytes), o), fl_unmap(bytes, FL_READ);
     t = fl_scope_return(&s, t);
     fl_quiet(-1);
     return t;
 }
 
 /* ---- pixels ---- */
+
+/* The address of t's elements for as long as t lives: a buffer that could be paged out stays mapped. */
+static uint8_t *fl__vision_pin(fl_tensor *t, int access) {
+    uint8_t *p = fl_map(t, access);
+    if (p && !t->buffer->pageable) fl_unmap(t, access);
+    return p;
+}
 
 FL_API fl_tensor *fl_vision_image(int64_t c, int64_t h, int64_t w, fl_vision_pixels *out) {
     static const int planes[] = {2, 0, 1};
@@ -707,8 +715,8 @@ FL_API fl_tensor *fl_vision_image(int64_t c, int64_t h, int64_t w, fl_vision_pix
     }
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(h, w, c), FL_U8);
     t = t ? fl_permute(t, 3, planes) : NULL;
-    if (t && out) *out = (fl_vision_pixels){fl_data(t), c, h, w, w * c};
-    return t;
+    if (t && out) *out = (fl_vision_pixels){fl__vision_pin(t, FL_WRITE), c, h, w, w * c};
+    return t && (!out || out->p) ? t : NULL;
 }
 
 FL_API bool fl_vision_pixels_of(fl_tensor **t, fl_vision_pixels *out) {
@@ -726,8 +734,8 @@ FL_API bool fl_vision_pixels_of(fl_tensor **t, fl_vision_pixels *out) {
         if (!x) return false;
         *t = x;
     }
-    *out = (fl_vision_pixels){fl_data(x), c, h, w, h > 1 ? x->stride[1] : w * c};
-    return true;
+    *out = (fl_vision_pixels){fl__vision_pin(x, FL_READ), c, h, w, h > 1 ? x->stride[1] : w * c};
+    return out->p != NULL;
 }
 
 /* ---- writing PNG ---- */

@@ -486,7 +486,7 @@ static fl_tensor *fl__detr_positions(const bool *seen, int64_t n, int64_t h, int
     const int64_t half = dim / 2;
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(n, h * w, dim), FL_F32);
     float *at = t ? fl_heap_alloc((size_t)(2 * n * h * w + 1) * sizeof *at) : NULL,
-          *to = at ? fl_data(t) : NULL;
+          *to = at ? fl_map(t, FL_WRITE) : NULL;
     for (int64_t i = 0; to && i < n * h * w; i++) { /* cumulative sums along y and x */
         const int64_t y = i / w % h, x = i % w;
         const float one = !seen || seen[i];
@@ -504,6 +504,7 @@ static fl_tensor *fl__detr_positions(const bool *seen, int64_t n, int64_t h, int
             to[i * dim + k] = (float)(j % 2 ? cos(angle) : sin(angle));
         }
     }
+    if (to) fl_unmap(t, FL_WRITE);
     fl_heap_free(at);
     return to ? t : NULL;
 }
@@ -512,12 +513,15 @@ static fl_tensor *fl__detr_positions(const bool *seen, int64_t n, int64_t h, int
 static fl_tensor *fl__detr_visible(fl_tensor *mask, int64_t h, int64_t w) {
     fl_tensor *m = fl_contiguous(fl_to(mask, "cpu"));
     fl_tensor *t = m ? fl_data_host_tensor(FL_SHAPE(m->shape[0], h, w), FL_B8) : NULL;
-    if (!t) return NULL;
-    const bool *from = fl_data(m);
-    const int64_t H = m->shape[1], W = m->shape[2];
-    for (int64_t i = 0; i < fl_numel(t); i++)
-        ((bool *)fl_data(t))[i] = !from[(i / (h * w) * H + i / w % h * H / h) * W + i % w * W / w];
-    return t;
+    const bool *from = t ? fl_map(m, FL_READ) : NULL;
+    bool *to = from ? fl_map(t, FL_WRITE) : NULL;
+    for (int64_t i = 0; to && i < fl_numel(t); i++) {
+        const int64_t H = m->shape[1], W = m->shape[2];
+        to[i] = !from[(i / (h * w) * H + i / w % h * H / h) * W + i % w * W / w];
+    }
+    if (to) fl_unmap(t, FL_WRITE);
+    if (from) fl_unmap(m, FL_READ);
+    return to ? t : NULL;
 }
 
 static fl_vars fl__detr_forward(fl_nn_module *m, fl_vars in) {
@@ -534,8 +538,9 @@ static fl_vars fl__detr_forward(fl_nn_module *m, fl_vars in) {
         return fl_nn_fail(m, "mask is %s %s, expected b8 [%" PRId64 ", h, w]", fl_dtype_name(mask->dtype),
                           FL_SHAPE_TEXT(mask), n);
     fl_tensor *seen = mask ? fl__detr_visible(fv_value(in.v[1]), h, w) : NULL;
-    fl_tensor *positions =
-        !mask || seen ? fl__detr_positions(seen ? fl_data(seen) : NULL, n, h, w, d->dim) : NULL;
+    const bool *seen_at = seen ? fl_map(seen, FL_READ) : NULL;
+    fl_tensor *positions = !mask || seen_at ? fl__detr_positions(seen_at, n, h, w, d->dim) : NULL;
+    if (seen_at) fl_unmap(seen, FL_READ);
     fl_var *position = positions ? fv_const(fl_to(positions, backend)) : NULL;
     fl_var *visible =
         seen ? fv_const(fl_to(fl_reshape(seen, FL_SHAPE(n, 1, 1, h * w)), backend)) : fv_num(0);

@@ -136,8 +136,10 @@ static bool fl__synsets_read(fl__synsets *t, const char *path, fl_data_set *fold
 
 static bool fl__synsets_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
     const fl__synsets *t = self->user;
-    if (!fl_data_get(fl_data_inner(self, 0), i, out)) return false;
-    const int64_t label = t->class_index[*(int64_t *)fl_data(out->t[1])];
+    int64_t label;
+    if (!fl_data_get(fl_data_inner(self, 0), i, out) || !fl_to_host(out->t[1], &label, sizeof label))
+        return false;
+    label = t->class_index[label];
     out->t[1] = fl_data_host_tensor(FL_SCALAR_SHAPE, FL_I64);
     return out->t[1] && fl_set_host(out->t[1], &label, sizeof label);
 }
@@ -252,12 +254,14 @@ static bool fl__cifar_read(fl__cifar *c, fl_vision_arrays *out) {
     }
     fl_tensor *image = fl_data_host_tensor(FL_SHAPE(n, FL__CIFAR_SIDE, FL__CIFAR_SIDE, 3), FL_U8);
     fl_tensor *label = fl_data_host_tensor(FL_SHAPE(n), FL_I64);
-    if (!image || !label) return false;
-    int64_t at = 0;
-    for (int i = 0; i < c->n; at += c->records[i++])
-        if (!fl__cifar_file(c, i, fl_data(image), fl_data(label), at)) return false;
-    *out = (fl_vision_arrays){fl_permute(image, 4, planes), label};
-    return out->image != NULL;
+    uint8_t *pixel = image && label ? fl_map(image, FL_WRITE) : NULL;
+    int64_t *class = pixel ? fl_map(label, FL_WRITE) : NULL, at = 0;
+    bool ok = class != NULL;
+    for (int i = 0; ok && i < c->n; at += c->records[i++]) ok = fl__cifar_file(c, i, pixel, class, at);
+    if (class) fl_unmap(label, FL_WRITE);
+    if (pixel) fl_unmap(image, FL_WRITE);
+    if (ok) *out = (fl_vision_arrays){fl_permute(image, 4, planes), label};
+    return ok && out->image;
 }
 
 FL_API bool fl_vision_cifar_opt(const char *folder, const char *part, fl_vision_arrays *out,
@@ -335,17 +339,26 @@ static bool fl__objects_fields(const fl__objects *s, int64_t i, fl_data_sample *
               *info = fl_data_host_tensor(FL_SHAPE(3), FL_I64),
               *masks = s->masks ? fl_data_host_tensor(FL_SHAPE(n, m->h, m->w), FL_U8) : NULL;
     if (!boxes || !area || !labels || !info || (s->masks && !masks)) return false;
+    fl_tensor *const field[] = {boxes, area, labels, info, masks};
+    void *p[5] = {NULL};
+    int mapped = 0;
+    const int fields = masks ? 5 : 4;
+    while (mapped < fields && (p[mapped] = fl_map(field[mapped], FL_WRITE))) mapped++;
+    bool ok = mapped == fields;
+    float *corners = p[0], *size = p[1];
+    int64_t *category = p[2];
     n = 0;
-    for (int64_t k = begin; k < end; k++) {
+    for (int64_t k = begin; ok && k < end && n < boxes->shape[0]; k++) {
         const fl_vision_object *o = &s->coco->object[s->at[k]];
-        if (!fl__objects_box(o, m, (float *)fl_data(boxes) + 4 * n)) continue;
-        ((int64_t *)fl_data(labels))[n] = o->category, ((float *)fl_data(area))[n] = (float)o->area;
-        if (masks && !fl__objects_mask(s, o, m, (uint8_t *)fl_data(masks) + n * m->h * m->w)) return false;
-        if (++n == boxes->shape[0]) break;
+        if (!fl__objects_box(o, m, corners + 4 * n)) continue;
+        category[n] = o->category, size[n] = (float)o->area;
+        ok = !masks || fl__objects_mask(s, o, m, (uint8_t *)p[4] + n * m->h * m->w);
+        n++;
     }
-    memcpy(fl_data(info), (int64_t[]){m->id, m->h, m->w}, 3 * sizeof(int64_t));
-    *out = (fl_data_sample){s->masks ? 6 : 5, {out->t[0], boxes, labels, area, info, masks}};
-    return true;
+    if (ok) memcpy(p[3], (int64_t[]){m->id, m->h, m->w}, 3 * sizeof(int64_t));
+    while (mapped-- > 0) fl_unmap(field[mapped], FL_WRITE);
+    if (ok) *out = (fl_data_sample){s->masks ? 6 : 5, {out->t[0], boxes, labels, area, info, masks}};
+    return ok;
 }
 
 static bool fl__objects_get(fl_data_set *self, int64_t i, fl_data_sample *out) {

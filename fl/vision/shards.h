@@ -159,11 +159,12 @@ static bool fl__tar_get(fl_data_set *self, int64_t i, fl_data_sample *out) {
     const int64_t label = e->label;
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(e->size), FL_U8),
               *y = fl_data_host_tensor(FL_SCALAR_SHAPE, FL_I64);
-    if (!t || !y || !fl_set_host(y, &label, sizeof label) ||
-        (e->size && !fl_data_stream_read(&s->file[e->shard], fl_data(t), (size_t)e->size, e->at)))
-        return false;
-    *out = (fl_data_sample){2, {t, y}};
-    return true;
+    void *p = t && y && fl_set_host(y, &label, sizeof label) ? fl_map(t, FL_WRITE) : NULL;
+    const bool ok =
+        p && (!e->size || fl_data_stream_read(&s->file[e->shard], p, (size_t)e->size, e->at));
+    if (p) fl_unmap(t, FL_WRITE);
+    if (ok) *out = (fl_data_sample){2, {t, y}};
+    return ok;
 }
 
 static void fl__tar_close(fl_data_set *self) {
@@ -232,14 +233,17 @@ static bool fl__pack_sample(const fl_data_stream *f, int64_t *at, fl_data_set *s
         (one.n > 1 && (one.t[1]->ndim || one.t[1]->dtype != FL_I64)))
         return fl_fail("fl_vision_pack: sample %" PRId64 ": expected an encoded image u8 [bytes], and "
                        "optionally a class i64 []", i);
-    if (!fl_vision_inspect(fl_numel(t) ? fl_data(t) : (const void *)"", (size_t)fl_numel(t), true, &info))
-        return false;
-    snprintf(name, sizeof name, "%09" PRId64 ".%s", i,
-             !strcmp(info.format, "jpeg")  ? "jpg"
-             : !strcmp(info.format, "png") ? "png"
-                                           : "ppm");
-    if (!fl__tar_put(f, at, name, fl_data(t), fl_numel(t))) return false;
-    if (one.n < 2) return true;
+    const void *bytes = fl_map(t, FL_READ);
+    bool ok = bytes && fl_vision_inspect(bytes, (size_t)fl_numel(t), true, &info);
+    if (ok) {
+        snprintf(name, sizeof name, "%09" PRId64 ".%s", i,
+                 !strcmp(info.format, "jpeg")  ? "jpg"
+                 : !strcmp(info.format, "png") ? "png"
+                                               : "ppm");
+        ok = fl__tar_put(f, at, name, bytes, fl_numel(t));
+    }
+    if (bytes) fl_unmap(t, FL_READ);
+    if (!ok || one.n < 2) return ok;
     int64_t label = 0;
     if (!fl_to_host(one.t[1], &label, sizeof label)) return false;
     snprintf(name, sizeof name, "%09" PRId64 ".cls", i), snprintf(text, sizeof text, "%" PRId64, label);

@@ -297,10 +297,13 @@ static fl_tensor *fl__vision_select_rows(fl_tensor *t, const bool *keep) {
     s.dim[0] = 0;
     for (int64_t i = 0; i < n; i++) s.dim[0] += keep[i];
     fl_tensor *y = fl_data_host_tensor(s, t->dtype);
-    char *to = y && fl_numel(y) ? fl_data(y) : NULL;
+    const char *from = y ? fl_map(t, FL_READ) : NULL;
+    char *rows = from ? fl_map(y, FL_WRITE) : NULL, *to = rows;
     for (int64_t i = 0; to && i < n; i++)
-        if (keep[i]) memcpy(to, (char *)fl_data(t) + i * bytes, (size_t)bytes), to += bytes;
-    return y;
+        if (keep[i]) memcpy(to, from + i * bytes, (size_t)bytes), to += bytes;
+    if (rows) fl_unmap(y, FL_WRITE);
+    if (from) fl_unmap(t, FL_READ);
+    return rows ? y : NULL;
 }
 
 /* Transforms boxes: scale * box + shift (x, y), mirrored within `mirror` if that is not 0. For a crop to h x
@@ -314,9 +317,11 @@ static bool fl__vision_move_boxes(fl_vision_item *item, const double scale[2], c
     bool *keep = y ? fl_heap_alloc((size_t)n + 1) : NULL;
     if (!keep) return false;
     fl_tensor *area = crop ? fl_data_host_tensor(FL_SHAPE(n), FL_F32) : item->area;
-    bool ok = area || !item->area;
+    float *corners = area || (!crop && !item->area) ? fl_map(y, FL_READ | FL_WRITE) : NULL,
+          *size = corners && crop ? fl_map(area, FL_WRITE) : NULL;
+    bool ok = corners && (size || !crop);
     for (int64_t i = 0; ok && i < n; i++) {
-        float *b = (float *)fl_data(y) + 4 * i;
+        float *b = corners + 4 * i;
         for (int d = 0; d < 2; d++) {
             double low = scale[d] * (double)b[d] + shift[d], high = scale[d] * (double)b[d + 2] + shift[d];
             const double old = low, most = (double)(d ? h : w);
@@ -325,15 +330,20 @@ static bool fl__vision_move_boxes(fl_vision_item *item, const double scale[2], c
             b[d] = (float)low, b[d + 2] = (float)high;
         }
         keep[i] = !crop || (b[2] > b[0] && b[3] > b[1]);
-        if (crop) ((float *)fl_data(area))[i] = (b[2] - b[0]) * (b[3] - b[1]);
+        if (crop) size[i] = (b[2] - b[0]) * (b[3] - b[1]);
     }
+    if (size) fl_unmap(area, FL_WRITE);
+    if (corners) fl_unmap(y, FL_READ | FL_WRITE);
     if (ok && crop) {
         fl_tensor **all[] = {&y, &item->labels, &item->masks, &area};
         for (int k = 0; ok && k < 4; k++)
             if (*all[k]) ok = (*all[k] = fl__vision_select_rows(*all[k], keep)) != NULL;
     } else if (ok && area && scale[0] * scale[1] != 1) {
-        ok = (area = fl_clone(fl_contiguous(area))) != NULL;
-        for (int64_t i = 0; ok && i < n; i++) ((float *)fl_data(area))[i] *= (float)(scale[0] * scale[1]);
+        area = fl_clone(fl_contiguous(area));
+        size = area ? fl_map(area, FL_READ | FL_WRITE) : NULL;
+        for (int64_t i = 0; size && i < n; i++) size[i] *= (float)(scale[0] * scale[1]);
+        if (size) fl_unmap(area, FL_READ | FL_WRITE);
+        ok = size != NULL;
     }
     fl_heap_free(keep);
     if (ok) item->boxes = y, item->area = area;
@@ -347,20 +357,22 @@ static bool fl__vision_move_masks(fl_vision_item *item, int64_t h, int64_t w, do
     if (!item->masks) return true;
     fl_tensor *m = fl_contiguous(item->masks);
     fl_tensor *t = m ? fl_data_host_tensor(FL_SHAPE(m->shape[0], h, w), FL_U8) : NULL;
-    if (!t) return false;
-    const int64_t H = m->shape[1], W = m->shape[2];
-    for (int64_t k = 0; k < m->shape[0]; k++)
+    const uint8_t *source = t ? fl_map(m, FL_READ) : NULL;
+    uint8_t *result = source ? fl_map(t, FL_WRITE) : NULL;
+    const int64_t H = m ? m->shape[1] : 0, W = m ? m->shape[2] : 0;
+    for (int64_t k = 0; result && k < m->shape[0]; k++)
         for (int64_t i = 0; i < h; i++) {
             const double fy = floor(y0 + (sy > 0 ? (double)i * sy : (double)(i + 1) * sy));
-            const uint8_t *from = (uint8_t *)fl_data(m) + (k * H + (int64_t)fy) * W;
-            uint8_t *to = (uint8_t *)fl_data(t) + (k * h + i) * w;
+            const uint8_t *from = source + (k * H + (int64_t)fy) * W;
+            uint8_t *to = result + (k * h + i) * w;
             for (int64_t j = 0; j < w; j++) {
                 const double fx = floor(x0 + (sx > 0 ? (double)j * sx : (double)(j + 1) * sx));
                 to[j] = fy >= 0 && fy < (double)H && fx >= 0 && fx < (double)W ? from[(int64_t)fx] : 0;
             }
         }
-    item->masks = t;
-    return true;
+    if (result) fl_unmap(t, FL_WRITE), item->masks = t;
+    if (source) fl_unmap(m, FL_READ);
+    return result != NULL;
 }
 
 /* ---- resize ---- */
@@ -1244,15 +1256,14 @@ static void fl__vision_write_image(const fl__vision_batches *b, const fl_vision_
 }
 
 /* Decodes and resizes only the region of a random resized crop. */
-static fl_tensor *fl__vision_decode_region(const fl__vision_batches *b, fl_tensor *bytes, const char *name,
-                                           fl_rng *rng) {
+static fl_tensor *fl__vision_decode_region(const fl__vision_batches *b, const void *bytes, size_t n,
+                                           const char *name, fl_rng *rng) {
     const fl_vision_transform *s = b->o.steps;
     fl_vision_info info;
     int64_t part[4];
-    const size_t n = (size_t)fl_numel(bytes);
-    if (!fl_vision_inspect(fl_data(bytes), n, false, &info)) return NULL;
+    if (!fl_vision_inspect(bytes, n, false, &info)) return NULL;
     fl__vision_sample_region(s, rng, info.h, info.w, part);
-    fl_tensor *t = fl_vision_decode(fl_data(bytes), n, .depth = 8, .name = name, .y = part[0], .x = part[1],
+    fl_tensor *t = fl_vision_decode(bytes, n, .depth = 8, .name = name, .y = part[0], .x = part[1],
                                     .h = part[2], .w = part[3], .max_pixels = b->o.max_pixels);
     return t ? fl_vision_resize_image(t, s->n[0], s->n[0], .filter = (fl_vision_filter)s->n[2]) : NULL;
 }
@@ -1278,9 +1289,14 @@ static bool fl__vision_sample(fl_data_set *self, int64_t i, fl_data_sample *out,
                           b->o.steps->apply == fl__vision_random_resized_crop;
         char name[600];
         fl_vision_sample_name(inner, i, name, sizeof name);
-        item.image = part ? fl__vision_decode_region(b, item.image, name, &rng)
-                          : fl_vision_decode(fl_data(item.image), (size_t)fl_numel(item.image), .depth = 8,
-                                             .name = name, .max_pixels = b->o.max_pixels);
+        fl_tensor *file = item.image;
+        const void *bytes = fl_map(file, FL_READ);
+        const size_t n = (size_t)fl_numel(file);
+        if (!bytes) return false;
+        item.image = part ? fl__vision_decode_region(b, bytes, n, name, &rng)
+                          : fl_vision_decode(bytes, n, .depth = 8, .name = name,
+                                             .max_pixels = b->o.max_pixels);
+        fl_unmap(file, FL_READ);
         done = part;
     }
     if (!item.image || !fl_vision_apply(b->o.steps + done, b->o.n_steps - done, &item, &rng) ||
@@ -1355,29 +1371,62 @@ static bool fl__vision_stack(fl_data_sample *out, const fl_data_sample *one, int
             return fl_fail("fl_vision_batch: field %d is %s %s, expected a row of the batch's %s %s", k,
                            fl_dtype_name(t->dtype), FL_SHAPE_TEXT(t), fl_dtype_name(all->dtype),
                            FL_SHAPE_TEXT(all));
-        if (bytes && !fl_to_host(t, (char *)fl_data(all) + at * bytes, (size_t)bytes)) return false;
+        char *to = fl_map(all, FL_READ | FL_WRITE);
+        const bool ok = to && (!bytes || fl_to_host(t, to + at * bytes, (size_t)bytes));
+        if (to) fl_unmap(all, FL_READ | FL_WRITE);
+        if (!ok) return false;
     }
     return true;
 }
 
 /* ---- batches with objects ---- */
 
-/* Writes the objects of one image at index `at`: boxes relative to its size, labels and masks. */
-static void fl__vision_write_objects(const fl_data_sample *one, const fl_vision_pixels *x,
-                                     fl_data_sample *out, int64_t at) {
-    const int64_t n = one->t[2]->shape[0], w = x->w, h = x->h;
-    const float *b = n ? fl_data(one->t[1]) : NULL;
-    for (int64_t k = 0; k < n; k++, b += 4) {
-        float *to = (float *)fl_data(out->t[2]) + 4 * (at + k);
-        to[0] = (b[0] + b[2]) / 2 / (float)w, to[1] = (b[1] + b[3]) / 2 / (float)h;
-        to[2] = (b[2] - b[0]) / (float)w, to[3] = (b[3] - b[1]) / (float)h;
+enum { FL__VISION_FIELDS = 7 }; /* of a batch with objects */
+
+/* Maps the first n fields of a sample to p. False, with none mapped, after an error. */
+static bool fl__vision_map_fields(const fl_data_sample *s, int n, int access, void **p) {
+    int k = 0;
+    while (k < n && (p[k] = fl_map(s->t[k], access))) k++;
+    if (k == n) return true;
+    while (k-- > 0) fl_unmap(s->t[k], access);
+    return false;
+}
+
+static void fl__vision_unmap_fields(const fl_data_sample *s, int n, int access) {
+    while (n-- > 0) fl_unmap(s->t[n], access);
+}
+
+/* Writes image k of a batch at its memory `to`, and its objects at index `at`: boxes relative to its size,
+   labels and masks. Returns the number of objects, -1 after an error. */
+static int64_t fl__vision_write_sample(const fl__vision_batches *b, const fl_data_sample *one,
+                                       const fl_vision_pixels *x, const fl_data_sample *out, void **to,
+                                       int64_t k, int64_t at) {
+    const int64_t n = one->t[2]->shape[0], H = out->t[1]->shape[1], W = out->t[1]->shape[2];
+    const int64_t row_bytes = W * x->c * (b->o.u8 ? 1 : (int64_t)sizeof(float));
+    const int fields = out->n - 1;
+    void *from[FL__VISION_FIELDS];
+    if (!fl__vision_map_fields(one, fields, FL_READ, from)) return -1;
+    for (int64_t y = 0; y < x->h; y++) {
+        fl_vision_pixels row = *x;
+        row.p += y * row.row, row.h = 1;
+        fl__vision_write_image(b, &row, (char *)to[0] + (k * H + y) * row_bytes);
+        memset((bool *)to[1] + (k * H + y) * W, false, (size_t)x->w);
     }
-    if (n) memcpy((int64_t *)fl_data(out->t[3]) + at, fl_data(one->t[2]), (size_t)n * sizeof(int64_t));
-    if (out->n < 7) return;
-    const int64_t H = out->t[6]->shape[1], W = out->t[6]->shape[2];
-    for (int64_t y = 0; y < n * h; y++)
-        memcpy((uint8_t *)fl_data(out->t[6]) + ((at + y / h) * H + y % h) * W,
-               (const uint8_t *)fl_data(one->t[5]) + y * w, (size_t)w);
+    const float *corner = from[1];
+    float *box = (float *)to[2] + 4 * at;
+    for (int64_t i = 0; i < n; i++, corner += 4, box += 4) {
+        box[0] = (corner[0] + corner[2]) / 2 / (float)x->w;
+        box[1] = (corner[1] + corner[3]) / 2 / (float)x->h;
+        box[2] = (corner[2] - corner[0]) / (float)x->w, box[3] = (corner[3] - corner[1]) / (float)x->h;
+    }
+    memcpy((int64_t *)to[3] + at, from[2], (size_t)n * sizeof(int64_t));
+    ((int64_t *)to[4])[k] = n;
+    memcpy((int64_t *)to[5] + 3 * k, from[4], 3 * sizeof(int64_t));
+    for (int64_t y = 0; fields > 5 && y < n * x->h; y++)
+        memcpy((uint8_t *)to[6] + ((at + y / x->h) * H + y % x->h) * W,
+               (const uint8_t *)from[5] + y * x->w, (size_t)x->w);
+    fl__vision_unmap_fields(one, fields, FL_READ);
+    return n;
 }
 
 /* Checks the fields' dtypes and shapes, and makes them contiguous. */
@@ -1415,23 +1464,16 @@ static bool fl__vision_pad_batch(const fl__vision_batches *b, const fl_data_samp
     *out = (fl_data_sample){masks ? 7 : 6, {NULL}};
     for (int k = 0; k < out->n; k++)
         if (!(out->t[k] = fl_data_host_tensor(shape[k], dtype[k]))) return false;
-    if (n && h && w) memset(fl_data(out->t[0]), 0, (size_t)(n * h * w * c * bytes));
-    if (masks && objects > 0) memset(fl_data(out->t[6]), 0, (size_t)(objects * h * w));
-    bool *none = fl_data(out->t[1]);
-    memset(none, true, (size_t)(n * h * w));
-    for (int64_t k = 0; k < n; k++) {
-        for (int64_t y = 0; y < x[k].h; y++) {
-            fl_vision_pixels row = x[k];
-            row.p += y * row.row, row.h = 1;
-            fl__vision_write_image(b, &row, (char *)fl_data(out->t[0]) + (k * h + y) * w * c * bytes);
-            memset(none + (k * h + y) * w, false, (size_t)x[k].w);
-        }
-        fl__vision_write_objects(&one[k], &x[k], out, at);
-        const int64_t mine = one[k].t[2]->shape[0];
-        ((int64_t *)fl_data(out->t[4]))[k] = mine, at += mine;
-        memcpy((int64_t *)fl_data(out->t[5]) + 3 * k, fl_data(one[k].t[4]), 3 * sizeof(int64_t));
-    }
-    return (out->t[0] = fl_permute(out->t[0], 4, planes)) != NULL;
+    void *to[FL__VISION_FIELDS];
+    if (!fl__vision_map_fields(out, out->n, FL_WRITE, to)) return false;
+    memset(to[0], 0, (size_t)(n * h * w * c * bytes));
+    memset(to[1], true, (size_t)(n * h * w));
+    if (masks) memset(to[6], 0, (size_t)(objects * h * w));
+    int64_t written = 0;
+    for (int64_t k = 0; k < n && written >= 0; k++, at += written)
+        written = fl__vision_write_sample(b, &one[k], &x[k], out, to, k, at);
+    fl__vision_unmap_fields(out, out->n, FL_WRITE);
+    return written >= 0 && (out->t[0] = fl_permute(out->t[0], 4, planes)) != NULL;
 }
 
 static bool fl__vision_objects_get(fl_data_set *self, int64_t begin, int64_t n, fl_data_sample *out) {
@@ -1479,10 +1521,12 @@ static bool fl__vision_batch_get(fl_data_set *self, int64_t i, fl_data_sample *o
                 "fl_vision_batch: sample %lld is [%lld, %lld, %lld], expected the first's [%lld, %lld, %lld]",
                 (long long)(begin + k), (long long)x.c, (long long)x.h, (long long)x.w, (long long)c,
                 (long long)h, (long long)w);
-        if (ok)
-            fl__vision_write_image(
-                b, &x, (char *)fl_data(batch) + k * c * h * w * (b->o.u8 ? 1 : (int64_t)sizeof(float)));
-        ok = ok && fl__vision_stack(&made, &one, k, n);
+        char *to = ok ? fl_map(batch, FL_READ | FL_WRITE) : NULL;
+        if (to) {
+            fl__vision_write_image(b, &x, to + k * c * h * w * (b->o.u8 ? 1 : (int64_t)sizeof(float)));
+            fl_unmap(batch, FL_READ | FL_WRITE);
+        }
+        ok = to && fl__vision_stack(&made, &one, k, n);
         for (int f = 1; ok && !k && f < made.n; f++) ok = fl_scope_escape(&s, made.t[f]) != NULL;
         fl_scope_end(&s);
         if (!ok) return false;
@@ -1606,11 +1650,15 @@ static bool fl__vision_mix_get(fl_data_set *self, int64_t i, fl_data_sample *out
         }
         v = 1 - (double)((box[2] - box[0]) * (box[3] - box[1])) / (double)(h * w);
     }
-    for (int64_t k = 0; v < 1 && k < n / 2; k++) {
-        float *p = fl_data(x);
+    float *p = fl_map(x, FL_READ | FL_WRITE), *target = p ? fl_map(y, FL_WRITE) : NULL;
+    const int64_t *class = target ? fl_map(label, FL_READ) : NULL;
+    for (int64_t k = 0; class && v < 1 && k < n / 2; k++)
         fl__vision_mix_pair(p + k * h * w * c, p + (n - 1 - k) * h * w * c, w, c, box, cut ? 0 : (float)v);
-    }
-    if (!fl__vision_mix_targets(m, fl_data(label), n, v, fl_data(y))) return false;
+    const bool ok = class && fl__vision_mix_targets(m, class, n, v, target);
+    if (class) fl_unmap(label, FL_READ);
+    if (target) fl_unmap(y, FL_WRITE);
+    if (p) fl_unmap(x, FL_READ | FL_WRITE);
+    if (!ok) return false;
     s.t[0] = fl_permute(x, 4, planes), s.t[1] = y;
     *out = s;
     return s.t[0] != NULL;
