@@ -1,6 +1,6 @@
 /* test_pretrained.c - wav2vec 2.0 and Whisper of folders; beside transformers: tests/parity_pretrained.py */
 #include "../fl_all.h"
-#include "test.h"
+#include "paged.h"
 #include <sys/stat.h>
 
 static const char *folder(const char *config) {
@@ -245,6 +245,19 @@ TEST(whisper_goes_window_by_window) {
     printf("%d windows moved on to a pair, %d ended with one stamp\n", pairs, singles);
     CHECK(pairs > 0);
     CHECK_NOTHING_LIVES();
+}
+
+PAGED(whisper_out_of_memory) {
+    fl_nn_module *m = tiny_whisper(2);
+    fl_rng rng = fl_data_rng(2, 1, 0);
+    int64_t said[PLACES];
+    fl_speech_whisper_result r;
+    fl_tensor *x = away(fl_normal(FL_SHAPE(BANDS, WINDOW), 0, 1, FL_F32, &rng));
+    const int64_t n =
+        fl_speech_whisper(m, x, said, PLACES, &r, .times = true, .first_time = TIMES, .most = 12);
+    CHECK(n > 0);
+    put_bytes(said, (size_t)n * sizeof *said), put_number(r.mean), put_number(r.no_speech);
+    fl_nn_free(m);
 }
 
 TEST(whisper_tries_again) {

@@ -1,6 +1,6 @@
 /* test_vad.c - the detector of speech: on a recording, in pieces, with bad weights; stretches by hand */
 #include "../fl_all.h"
-#include "test.h"
+#include "paged.h"
 
 enum { CHUNK = FL_SPEECH_VAD_CHUNK, MOST = 120 };
 
@@ -141,6 +141,21 @@ TEST(the_network_is_the_plain_loops) {
     fl_speech_vad_free(v);
     fl_scope_end(&s);
     CHECK_NOTHING_LIVES();
+}
+
+PAGED(weights_and_state_out_of_memory) {
+    static float sound[5 * CHUNK];
+    const float *p;
+    for (int i = 0; i < 5 * CHUNK; i++) sound[i] = (float)sin(0.1 * i);
+    fl_speech_vad *v = fl_speech_vad_load(save_weights());
+    if (!CHECK(v != NULL)) return;
+    for (int k = 0; k < 2; k++) {
+        page_out_all();
+        const int64_t n = fl_speech_vad_push(v, sound + 2 * k * CHUNK, (2 + k) * CHUNK, k, &p);
+        CHECK_EQ_INT(n, 2 + k);
+        put_bytes(p, (size_t)n * sizeof *p);
+    }
+    fl_speech_vad_free(v);
 }
 
 /* Silero's weights and a recording, where they are. */
