@@ -1,0 +1,447 @@
+/* fl/graph/graph.h - static execution: a step that is recorded, kept and replayed */
+#ifndef FL_TENSOR_H
+#include "../../fl_tensor.h"
+#endif
+#include "lazy.h"
+#include "plan.h"
+#ifndef FL_GRAPH_GRAPH_H
+#define FL_GRAPH_GRAPH_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A step of calls. What this thread calls between begin and end is recorded, runs at end, and is compared with
+   the steps before: nothing is frozen, shapes, branches and numbers may change, and results are new tensors
+   each time. A read by the host in between runs what waits and goes on. */
+typedef struct fl_graph fl_graph;
+FL_API fl_graph *fl_graph_new(void); /* NULL after an error */
+FL_API void fl_graph_free(fl_graph *g);
+/* False, with an error, if this thread records a graph already. */
+FL_API bool fl_graph_begin(fl_graph *g);
+/* Runs the recorded calls. False, with an error, if one failed. */
+FL_API bool fl_graph_end(fl_graph *g);
+/* True if the last two rounds were the same calls on the same tensors with the same numbers, so that a replay
+   does what a further round would do. */
+FL_API bool fl_graph_ready(const fl_graph *g);
+/* Why it is not ready: what a replay could not repeat, with op, place in the program (FL_TRACE_CALLS) and
+   values: "fl_mul at net.c:41: the number 0.1, then 0.09"; "" if it is. */
+FL_API const char *fl_graph_reason(const fl_graph *g);
+/* Runs the calls of the step once more, without the program's code. It reads inputs, parameters and state
+   where they lie, and writes parameters and state in place, as the step did; random ops and the process's
+   generator move on by what a step takes. The step's results that are still referenced get their new values in
+   place. Only in the thread that recorded. False, with an error, if it is not ready, fl_seed has changed
+   the generator's key, an input has been freed, or a call failed. */
+FL_API bool fl_graph_replay(fl_graph *g);
+/* The calls of the latest round, valid until the next one; empty before. */
+FL_API fl_graph_list fl_graph_calls(const fl_graph *g);
+/* fl_graph_list_print of it. */
+FL_API bool fl_graph_print(const fl_graph *g, FILE *f);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_GRAPH_GRAPH_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_GRAPH_GRAPH) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_GRAPH_GRAPH_IMPL
+#define FL_GRAPH_GRAPH_IMPL
+#include "../tensor/rng.h"
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+enum { FL__PLANS = 8, FL__REASON = 300 };
+
+/* A step of one structure: the calls of its latest round. A value's buffer has a reference of the plan, but
+   for temporaries: those get memory of the plan at the first replay. */
+typedef struct fl__plan {
+    fl__list list;
+    fl_rng begin;
+    uint64_t draws;   /* blocks of random numbers that a step takes */
+    int rounds;       /* that agreed in all that a replay repeats */
+    fl_buffer *arena; /* memory of the temporaries, NULL before the first replay */
+    bool bound;
+} fl__plan;
+
+struct fl_graph {
+    fl__plan *plan[FL__PLANS]; /* latest first */
+    int n;
+    fl__list *list; /* while it records */
+    fl__witness witness;
+    fl_rng begin;
+    int64_t flushes;
+    const void *thread;
+    bool current; /* the last round made plan[0] */
+    char reason[FL__REASON];
+};
+
+static _Thread_local struct {
+    fl_graph *recording;
+    void *planned; /* the address for the next planned buffer */
+} fl__graphs;
+
+/* ---- plans ---- */
+
+/* Drops the references to what the calls use. */
+static void fl__plan_drop(fl__plan *p) {
+    for (int64_t i = 0; i < p->list.l.n_values; i++) fl_buffer_drop(p->list.l.value[i].buffer);
+    p->bound = false;
+}
+
+static void fl__plan_free(fl__plan *p) {
+    if (!p) return;
+    fl__plan_drop(p);
+    fl_buffer_drop(p->arena);
+    fl__list_free(&p->list);
+    fl_heap_free(p);
+}
+
+/* ---- comparing two rounds ---- */
+
+static bool fl__same_handle(const fl_tensor *a, const fl_tensor *b) {
+    if (!a || !b) return a == b;
+    if (a->dtype != b->dtype || a->backend != b->backend || a->weak != b->weak || a->ndim != b->ndim ||
+        a->offset != b->offset)
+        return false;
+    for (int i = 0; i < a->ndim; i++)
+        if (a->shape[i] != b->shape[i] || a->stride[i] != b->stride[i]) return false;
+    return true;
+}
+
+/* Size of c's arguments before those of its generator, *after: offset behind it. */
+static size_t fl__args_before_rng(const fl_graph_call *c, size_t *after) {
+    const char *args = c->call.args;
+    const fl_rng *rng = fl_op_rng(c->call.op, (void *)(uintptr_t)args);
+    const size_t size = args ? fl_op_get_info(c->call.op)->args_size : 0;
+    *after = rng ? (size_t)((const char *)(rng + 1) - args) : size;
+    return rng ? (size_t)((const char *)rng - args) : size;
+}
+
+/* The same op on values of the same index and geometry, with the same arguments. */
+static bool fl__same_call(const fl_graph_call *a, const fl_graph_call *b) {
+    if (a->call.op != b->call.op || a->call.n_out != b->call.n_out || a->call.n_in != b->call.n_in ||
+        a->state != b->state || a->fn != b->fn || a->user != b->user)
+        return false;
+    for (int i = 0; i < a->call.n_out; i++)
+        if (a->value[i] != b->value[i] || !fl__same_handle(a->call.out[i], b->call.out[i])) return false;
+    for (int i = 0; i < a->call.n_in; i++)
+        if (a->value[4 + i] != b->value[4 + i] || !fl__same_handle(a->call.in[i], b->call.in[i])) return false;
+    size_t after;
+    const size_t n = fl__args_before_rng(a, &after);
+    const char *x = a->call.args, *y = b->call.args;
+    if (!x || !y) return x == y;
+    return !memcmp(x, y, n) && !memcmp(x + after, y + after, fl_op_get_info(a->call.op)->args_size - after);
+}
+
+/* Index of the first call that differs; the number of calls if none does. */
+static int64_t fl__first_difference(const fl_graph_list *a, const fl_graph_list *b) {
+    int64_t i = 0;
+    while (i < a->n && i < b->n && fl__same_call(&a->call[i], &b->call[i])) i++;
+    return i;
+}
+
+static bool fl__same_list(const fl_graph_list *a, const fl_graph_list *b) {
+    if (a->n != b->n || a->n_values != b->n_values || fl__first_difference(a, b) < a->n) return false;
+    for (int64_t i = 0; i < a->n_values; i++)
+        if (a->value[i].made != b->value[i].made || a->value[i].constant != b->value[i].constant) return false;
+    return true;
+}
+
+static void fl__refuse(fl_graph *g, const fl_graph_call *c, const char *format, ...) FL_PRINTF(3, 4);
+static void fl__refuse(fl_graph *g, const fl_graph_call *c, const char *format, ...) {
+    if (g->reason[0]) return; /* the first reason stays */
+    size_t n = 0;
+    if (c) {
+        fl_graph_call_text(c, g->reason, sizeof g->reason - 2);
+        n = strlen(g->reason);
+        n += (size_t)snprintf(g->reason + n, sizeof g->reason - n, ": ");
+    }
+    va_list args;
+    va_start(args, format);
+    vsnprintf(g->reason + n, sizeof g->reason - n, format, args);
+    va_end(args);
+}
+
+/* Both rounds gave call c the same numbers: weak operands, and random numbers of the process's generator at the
+   same distance from the start of the step. */
+static void fl__compare_numbers(fl_graph *g, const fl__plan *p, const fl_graph_call *old, const fl_graph_call *c) {
+    for (int i = 0; i < c->call.n_in; i++) {
+        const fl_tensor *a = old->call.in[i], *b = c->call.in[i];
+        if (a->weak && (memcmp(&a->f64, &b->f64, sizeof a->f64) || a->i64 != b->i64))
+            fl__refuse(g, c, "the number %g, then %g", a->f64, b->f64);
+    }
+    const fl_rng *a = fl_op_rng(c->call.op, (void *)(uintptr_t)old->call.args);
+    const fl_rng *b = fl_op_rng(c->call.op, (void *)(uintptr_t)c->call.args);
+    if (b && (b->key != g->begin.key || a->key != p->begin.key))
+        fl__refuse(g, c, "random numbers of a generator of the program");
+    else if (b && b->counter - g->begin.counter != a->counter - p->begin.counter)
+        fl__refuse(g, c, "random numbers %llu, then %llu blocks after the start of the step",
+                   (unsigned long long)(a->counter - p->begin.counter),
+                   (unsigned long long)(b->counter - g->begin.counter));
+}
+
+static void fl__compare_values(fl_graph *g, const fl_graph_list *old, const fl_graph_list *l) {
+    for (int64_t i = 0; i < l->n_values; i++) {
+        const fl_graph_value *a = &old->value[i], *b = &l->value[i];
+        const fl_graph_call *c = b->first < 0 ? NULL : &l->call[b->first];
+        if (b->constant && c && a->buffer && b->buffer &&
+            (a->buffer->bytes != b->buffer->bytes || !a->buffer->ptr || !b->buffer->ptr ||
+             memcmp(a->buffer->ptr, b->buffer->ptr, b->buffer->bytes)))
+            fl__refuse(g, c, "a constant that the program writes differs between two steps");
+        if (!b->made && a->buffer != b->buffer)
+            fl__refuse(g, c, "an operand is another tensor than in the step before: write into the same one "
+                             "(fl_set_host, fl_assign)");
+    }
+}
+
+/* ---- recording ---- */
+
+static void fl__graph_access(const fl_tensor *t, int access, void *graph) {
+    static const char *const why[] = {"the host draws a random number",
+                                      "a call runs at once, on a backend with storage of its own",
+                                      "fl_eval was called in the step"};
+    fl_graph *g = graph;
+    if (!t) {
+        fl__refuse(g, NULL, "%s", why[access]);
+        return;
+    }
+    const int v = t->buffer ? fl__list_find(g->list, t->buffer) : -1;
+    const fl_graph_value *value = v < 0 ? NULL : &g->list->l.value[v];
+    if (value && value->made && (value->first < 0 || (value->constant && !(access & FL_WRITE)))) return;
+    const fl_graph_call *c = value && value->first >= 0 ? &g->list->l.call[value->first] : NULL;
+    fl__refuse(g, c, "the host %s a tensor of shape %s in the step", access & FL_WRITE ? "writes" : "reads",
+               FL_SHAPE_TEXT(t));
+}
+
+FL_API fl_graph *fl_graph_new(void) {
+    fl_graph *g = fl_heap_alloc(sizeof *g);
+    if (!g) return fl_raise();
+    memset(g, 0, sizeof *g);
+    g->witness = (fl__witness){fl__graph_access, g};
+    snprintf(g->reason, sizeof g->reason, "no step has been recorded");
+    return g;
+}
+
+FL_API void fl_graph_free(fl_graph *g) {
+    if (!g) return;
+    if (g->list) {
+        fl_err_null("fl_graph_free: the graph records: call fl_graph_end first");
+        return;
+    }
+    for (int i = 0; i < g->n; i++) fl__plan_free(g->plan[i]);
+    fl_heap_free(g);
+}
+
+FL_API bool fl_graph_begin(fl_graph *g) {
+    if (!fl_given(g, "fl_graph_begin", "the graph")) return fl_raise();
+    if (g->list || fl__graphs.recording)
+        return fl_err_false("fl_graph_begin: %s records already: call fl_graph_end first",
+                            g->list ? "this graph" : "a graph of this thread");
+    fl__list *l = fl__list_begin("fl_graph_begin");
+    if (!l || !fl_eval()) return fl_raise();
+    g->list = l;
+    g->thread = &fl__graphs;
+    g->begin = fl_rng_state();
+    g->flushes = l->flushes;
+    g->reason[0] = 0;
+    fl__graphs.recording = g;
+    fl__list_witness(&g->witness);
+    return true;
+}
+
+/* The plan with these calls, moved to the front; else a new one, in place of the oldest. NULL after fl_fail. */
+static fl__plan *fl__plan_of(fl_graph *g, const fl__list *l, bool *is_new) {
+    int at = 0;
+    while (at < g->n && !fl__same_list(&g->plan[at]->list.l, &l->l)) at++;
+    if (!g->n) fl__refuse(g, NULL, "the step has been recorded once");
+    else if (at || !g->current) {
+        const int64_t differs = fl__first_difference(&g->plan[0]->list.l, &l->l);
+        fl__refuse(g, differs < l->l.n ? &l->l.call[differs] : NULL, "the calls differ from those of the step before");
+    }
+    fl__plan *p = at < g->n ? g->plan[at] : fl_heap_alloc(sizeof *p);
+    if (!p) return NULL;
+    *is_new = at == g->n;
+    if (*is_new) {
+        memset(p, 0, sizeof *p);
+        if (g->n == FL__PLANS) fl__plan_free(g->plan[--at]);
+        else g->n++;
+    }
+    memmove(&g->plan[1], &g->plan[0], (size_t)at * sizeof p);
+    return g->plan[0] = p;
+}
+
+/* Makes the calls that have run the plan's; l goes on with the plan's memory. */
+static void fl__plan_take(fl_graph *g, fl__plan *p, fl__list *l) {
+    fl__list old = p->list;
+    fl__plan_drop(p);
+    fl__list_roles(&l->l);
+    for (int64_t i = 0; i < l->l.n_values; i++) {
+        fl_graph_value *v = &l->l.value[i];
+        if (!v->buffer) continue;
+        const bool unseen = v->role == FL_GRAPH_TEMPORARY || v->first < 0;
+        if (!unseen) fl_buffer_keep(v->buffer);
+        fl__buffer_wait(v->buffer, false);
+        if (unseen) v->buffer = NULL;
+    }
+    memcpy(&p->list, l, offsetof(fl__list, flushes));
+    memcpy(l, &old, offsetof(fl__list, flushes));
+    fl__list_clear(l);
+    p->begin = g->begin;
+    p->draws = fl_rng_state().counter - g->begin.counter;
+}
+
+FL_API bool fl_graph_end(fl_graph *g) {
+    if (!fl_given(g, "fl_graph_end", "the graph")) return fl_raise();
+    if (!g->list) return fl_err_false("fl_graph_end: the graph does not record: call fl_graph_begin first");
+    if (g->thread != &fl__graphs)
+        return fl_err_false("fl_graph_end: another thread has called fl_graph_begin");
+    fl__list *l = g->list;
+    fl__list_witness(NULL);
+    fl__graphs.recording = NULL;
+    fl__list_lock(l);
+    if (l->flushes != g->flushes) fl__refuse(g, NULL, "calls of the step ran before its end");
+    bool is_new = true;
+    fl__plan *p = l->flushes == g->flushes ? fl__plan_of(g, l, &is_new) : NULL;
+    g->current = p != NULL;
+    for (int64_t i = 0; p && !is_new && i < l->l.n; i++)
+        fl__compare_numbers(g, p, &p->list.l.call[i], &l->l.call[i]);
+    if (p && !is_new) fl__compare_values(g, &p->list.l, &l->l);
+    const bool ok = fl__list_run(l, true);
+    if (p && ok) {
+        p->rounds = g->reason[0] ? 1 : p->rounds + 1;
+        fl__plan_take(g, p, l);
+    } else {
+        fl__list_release(l);
+        if (p) p->rounds = 0;
+        g->current = false;
+    }
+    fl__list_unlock(l);
+    g->list = NULL;
+    return ok || fl_raise();
+}
+
+FL_API bool fl_graph_ready(const fl_graph *g) {
+    return g && g->current && !g->list && g->plan[0]->rounds >= 2;
+}
+
+FL_API const char *fl_graph_reason(const fl_graph *g) {
+    return !g ? "the graph is NULL" : g->reason;
+}
+
+FL_API fl_graph_list fl_graph_calls(const fl_graph *g) {
+    return g && g->n ? g->plan[0]->list.l : (fl_graph_list){0};
+}
+
+FL_API bool fl_graph_print(const fl_graph *g, FILE *f) {
+    const fl_graph_list l = fl_graph_calls(g);
+    return fl_graph_list_print(&l, f);
+}
+
+/* ---- replay ---- */
+
+static bool fl__planned_get(fl_mem_manager *m, fl_buffer *b, const fl_mem_info *info) {
+    (void)m, (void)info;
+    b->ptr = fl__graphs.planned;
+    return true;
+}
+static void fl__planned_put(fl_mem_manager *m, fl_buffer *b) { (void)m, b->ptr = NULL; }
+static fl_mem_manager fl__planned = {.name = "planned", .get = fl__planned_get, .put = fl__planned_put};
+
+/* Gives the temporaries offsets in the plan's memory. False after fl_fail. */
+static bool fl__plan_arrange(fl__plan *p) {
+    fl_graph_list *l = &p->list.l;
+    fl_plan_value *value = fl_heap_alloc((size_t)(l->n_values + 1) * sizeof *value);
+    int n = 0;
+    if (!value) return false;
+    for (int64_t i = 0; i < l->n_values; i++) {
+        fl_graph_value *v = &l->value[i];
+        v->offset = -1;
+        if (v->buffer || v->first < 0) continue;
+        v->offset = n;
+        value[n++] = (fl_plan_value){.bytes = v->bytes, .first = v->first, .last = v->last};
+    }
+    const int64_t bytes = fl_plan_memory(value, n);
+    for (int64_t i = 0; i < l->n_values && bytes >= 0; i++)
+        if (l->value[i].offset >= 0) l->value[i].offset = value[l->value[i].offset].offset;
+    fl_heap_free(value);
+    if (bytes < 0) return false;
+    if (p->arena && p->arena->bytes == (size_t)bytes) return true;
+    fl_buffer_drop(p->arena);
+    fl_mem_trim(); /* else its bytes add to those that the recorded steps have left in the cache */
+    p->arena = fl_buffer_new((size_t)bytes, &(fl_mem_info){.op = "graph", .lifetime = 3});
+    return p->arena && fl_buffer_map(p->arena);
+}
+
+/* Buffers for the temporaries, in the handles too. */
+static bool fl__plan_bind(fl__plan *p) {
+    fl_graph_list *l = &p->list.l;
+    if (p->bound) return true;
+    if (!fl__plan_arrange(p)) return false;
+    for (int64_t i = 0; i < l->n_values; i++) {
+        fl_graph_value *v = &l->value[i];
+        if (v->offset < 0) continue;
+        fl__graphs.planned = (char *)p->arena->ptr + v->offset;
+        if (!(v->buffer = fl_buffer_from(&fl__planned, (size_t)v->bytes, NULL))) return false;
+    }
+    for (int64_t i = 0; i < l->n; i++) {
+        const fl_graph_call *c = &l->call[i];
+        for (int k = 0; k < 4 + c->call.n_in; k++) {
+            fl_tensor *t = k < 4 ? k < c->call.n_out ? c->call.out[k] : NULL : c->call.in[k - 4];
+            if (t && !t->weak) t->buffer = l->value[c->value[k]].buffer;
+        }
+    }
+    return p->bound = true;
+}
+
+/* Before a replay: nobody has freed what the step reads, and calls that wait for it have run. */
+static bool fl__plan_check(fl__plan *p) {
+    const fl_graph_list *l = &p->list.l;
+    for (int64_t i = 0; i < l->n_values; i++) {
+        const fl_graph_value *v = &l->value[i];
+        if (v->made || v->first < 0) continue;
+        if (!fl__await_calls(v->buffer, v->writes)) return false;
+        if (__atomic_load_n(&v->buffer->refs_, __ATOMIC_ACQUIRE) > 1) continue;
+        char text[200];
+        return fl_fail("fl_graph_replay: an input of %s has been freed",
+                       fl_graph_call_text(&l->call[v->first], text, sizeof text));
+    }
+    return true;
+}
+
+FL_API bool fl_graph_replay(fl_graph *g) {
+    static const char fn[] = "fl_graph_replay";
+    if (!fl_given(g, fn, "the graph")) return fl_raise();
+    if (!fl_graph_ready(g)) return fl_err_false("%s: the graph is not ready: %s", fn, g->list ? "it records" : g->reason);
+    if (g->thread != &fl__graphs) return fl_err_false("%s: another thread has recorded the graph", fn);
+    fl__plan *p = g->plan[0];
+    const fl_rng now = fl_rng_state();
+    if (now.key != p->begin.key)
+        return fl_err_false("%s: the generator has another key than when the step was recorded (fl_seed): record "
+                            "it twice again", fn);
+    if (!fl_eval() || !fl__plan_check(p) || !fl__plan_bind(p)) return fl_raise();
+    fl_graph_list *l = &p->list.l;
+    bool ok = true;
+    fl__list_running(true);
+    fl_scope s = fl_scope_begin();
+    for (int64_t i = 0; ok && i < l->n; i++) {
+        const fl_graph_call *c = &l->call[i];
+        fl_rng *rng = fl_op_rng(c->call.op, (void *)(uintptr_t)c->call.args);
+        if (rng) rng->counter += now.counter - p->begin.counter;
+        ok = c->fn ? c->fn(c->user) : !c->call.op || fl_call_run_taken(&c->call, c->state);
+    }
+    fl_scope_end(&s);
+    fl__list_running(false);
+    for (int64_t i = 0; i < l->n_values; i++) {
+        fl_graph_value *v = &l->value[i];
+        if (v->buffer && (v->writes || v->role == FL_GRAPH_OUTPUT))
+            v->buffer->version += (uint32_t)v->writes + (v->role == FL_GRAPH_OUTPUT);
+    }
+    p->begin.counter = now.counter;
+    fl_rng_take(NULL, 2 * (int64_t)p->draws);
+    return ok || fl_raise();
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */

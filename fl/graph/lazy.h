@@ -1,0 +1,430 @@
+/* fl/graph/lazy.h - deferred execution: the list of calls of a thread, when it runs, and how */
+#ifndef FL_TENSOR_H
+#include "../../fl_tensor.h"
+#endif
+#include "list.h"
+#ifndef FL_GRAPH_LAZY_H
+#define FL_GRAPH_LAZY_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Deferred execution for this thread, until it is turned off or the scope ends: ops check their operands and
+   return at once; their kernels run later, in the order of the program, with the same results bit by bit.
+   They run before the host accesses a value that waits (fl_map, fl_item, ...) or writes one that a waiting
+   call reads, before an eager op of any thread does, in fl_eval and fl_sync, when 1,024 calls or 64 MiB of
+   results wait, and when the mode or the thread ends. What only data or memory can tell (an index out of
+   range) becomes an error then: of whatever reads the value, or of fl_eval. Watchers, profiler and memory
+   trace see calls when they run. Backends with storage of their own stay eager. Also on at the start of a
+   program: FL_MODE=lazy in the environment. Returns the previous setting. */
+FL_API bool fl_lazy(bool on);
+/* Runs the calls of this thread that wait. False, with an error, if one failed. */
+FL_API bool fl_eval(void);
+/* The calls of this thread that wait, valid until the next op. */
+FL_API fl_graph_list fl_lazy_calls(void);
+/* A pass receives each list before it runs, and may change it: replace a call's op, operands or arguments, or
+   remove the call (op FL_OP_NONE with fn NULL). False after fl_fail: the list runs unchanged calls first. */
+typedef bool (*fl_graph_pass)(fl_graph_list *l, void *user);
+/* Sets the passes of all threads, at most 8, run in this order; n 0: none. */
+FL_API bool fl_graph_use(const fl_graph_pass *passes, void *const *users, int n);
+/* Runs fn(user) in its place among the deferred calls: a collective, a read of data. Immediately if nothing is
+   recorded. fn returns false after fl_fail. */
+FL_API bool fl_graph_host(bool (*fn)(void *user), void *user);
+
+/* Internal to fl/graph. */
+#define FL__LAZY ((uint64_t)1 << 42) /* of fl_flags */
+/* This thread's list with the taker installed; NULL after fl_fail. */
+FL_PRIVATE fl__list *fl__list_begin(const char *fn);
+FL_PRIVATE void fl__list_lock(fl__list *l);
+FL_PRIVATE void fl__list_unlock(fl__list *l);
+/* Runs the calls of l, under its lock, each value dropped after its last use; what else holds stays as it is
+   until fl__list_release, which also empties l. False after fl_fail if a call failed whose error nobody
+   would see with a value, or (all) if any did. */
+FL_PRIVATE bool fl__list_run(fl__list *l, bool all);
+FL_PRIVATE void fl__list_release(fl__list *l);
+/* Installed while this thread records a graph: hears of what the host does that a replay would not repeat.
+   access: fl_access of t; t NULL: one of fl__unrepeatable. */
+enum fl__unrepeatable { FL__RANDOM_NUMBER, FL__EAGER_CALL, FL__EVAL };
+typedef struct fl__witness {
+    void (*access)(const fl_tensor *t, int access, void *graph);
+    void *graph;
+} fl__witness;
+FL_PRIVATE void fl__list_witness(const fl__witness *w);
+/* A replay: this thread's accesses are those of the calls that it runs. */
+FL_PRIVATE void fl__list_running(bool on);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_GRAPH_LAZY_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_GRAPH_LAZY) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_GRAPH_LAZY_IMPL
+#define FL_GRAPH_LAZY_IMPL
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FL__WAITING_CALLS = 1024, FL__WAITING_BYTES = 64 << 20, FL__PASSES = 8,
+       FL__ERROR_TEXT = 1024 /* longest text of an error */ };
+
+static fl__list *fl__lists; /* atomic; lists are only added: a thread takes one that an ended thread left */
+
+static _Thread_local struct {
+    fl__list *mine;
+    bool running; /* this thread runs some list: its accesses are those of the list's calls */
+    const fl__witness *witness;
+} fl__deferred;
+
+static struct {
+    fl_graph_pass fn[FL__PASSES];
+    void *user[FL__PASSES];
+    int n; /* atomic */
+} fl__passes;
+
+FL_PRIVATE void fl__list_lock(fl__list *l) {
+    while (__atomic_exchange_n(&l->busy, 1, __ATOMIC_ACQUIRE)) sched_yield();
+}
+
+FL_PRIVATE void fl__list_unlock(fl__list *l) {
+    __atomic_store_n(&l->busy, 0, __ATOMIC_RELEASE);
+}
+
+/* ---- running ---- */
+
+/* Owns the text of the error of a buffer that could not be made: b->tag. */
+static void fl__failed_put(fl_mem_manager *m, fl_buffer *b) {
+    (void)m;
+    fl_heap_free(b->tag);
+}
+static bool fl__failed_get(fl_mem_manager *m, fl_buffer *b, const fl_mem_info *info) {
+    return (void)m, (void)b, (void)info, false;
+}
+static fl_mem_manager fl__failed = {.name = "failed", .get = fl__failed_get, .put = fl__failed_put};
+
+static bool fl__failed_restore(fl_buffer *b) {
+    return fl_fail("%s", b->tag ? (const char *)b->tag : "out of memory");
+}
+
+/* The buffer of an output whose call failed: it says so, with the same text, to whoever maps it. */
+static void fl__value_failed(fl_graph_value *v) {
+    fl_buffer *b = v->buffer;
+    v->failed = true;
+    if (!v->made || v->constant) return;
+    if (b->ptr || b->pageable) b->manager->put(b->manager, b);
+    const size_t n = fl_error() ? strlen(fl_error()) + 1 : 0;
+    b->ptr = NULL;
+    b->manager = &fl__failed;
+    b->tag = n ? fl_heap_alloc(n) : NULL;
+    if (b->tag) memcpy(b->tag, fl_error(), n);
+    b->restore = fl__failed_restore;
+    b->state = FL_LAZY;
+    __atomic_store_n(&b->pins_, -1, __ATOMIC_RELEASE);
+    b->pageable = true; /* so that slots map it */
+}
+
+/* Gives a value its memory before the first call that uses it. */
+static bool fl__value_arrive(const fl_graph_call *c, int v, const fl_tensor *t, fl_graph_value *value) {
+    if (v < 0 || !value[v].made || value[v].failed || value[v].buffer->state != FL_LAZY) return true;
+    fl_mem_info info = {.step = fl_mem_step_now()};
+    if (c) {
+        info.op = fl_op_name(c->call.op);
+        info.ndim = t->ndim;
+        info.shape = t->shape;
+        info.lifetime = fl__call_lifetime(c->state);
+    }
+    return fl__buffer_arrive(value[v].buffer, &info);
+}
+
+/* The first operand of c whose call failed, NULL if none. */
+static fl_graph_value *fl__failed_operand(const fl_graph_list *l, const fl_graph_call *c) {
+    for (int i = 0; i < c->call.n_in; i++)
+        if (c->value[4 + i] >= 0 && l->value[c->value[4 + i]].failed) return &l->value[c->value[4 + i]];
+    return NULL;
+}
+
+static bool fl__call_run(fl_graph_list *l, const fl_graph_call *c) {
+    if (c->fn) return c->fn(c->user);
+    if (!c->call.op) return true;
+    const fl_graph_value *failed = fl__failed_operand(l, c);
+    if (failed && failed->buffer->manager == &fl__failed) return fl__failed_restore(failed->buffer);
+    if (failed) return fl_fail("fl_%s: a call that writes an operand in place has failed", fl_op_name(c->call.op));
+    bool ok = true;
+    for (int i = 0; ok && i < c->call.n_in; i++)
+        ok = fl__value_arrive(c, c->value[4 + i], c->call.in[i], l->value);
+    for (int i = 0; ok && i < c->call.n_out; i++)
+        ok = fl__value_arrive(c, c->value[i], c->call.out[i], l->value);
+    return ok && fl_call_run_taken(&c->call, c->state);
+}
+
+/* Drops what call i was the last to use and nothing else holds. */
+static void fl__drop_last(fl_graph_list *l, const fl_graph_call *c, int i) {
+    for (int k = 0; k < 4 + c->call.n_in; k++) {
+        const int v = k < 4 && k >= c->call.n_out ? -1 : c->value[k];
+        fl_graph_value *value = &l->value[v < 0 ? 0 : v];
+        if (v < 0 || value->last != i || !value->buffer ||
+            __atomic_load_n(&value->buffer->refs_, __ATOMIC_ACQUIRE) != FL__WAITED_FOR)
+            continue;
+        fl__buffer_wait(value->buffer, false);
+        value->buffer = NULL;
+    }
+}
+
+/* The error of call c: its place in the program, if it is known, and what depends on it fails too. */
+static void fl__call_failed(fl_graph_list *l, const fl_graph_call *c) {
+    char text[FL__ERROR_TEXT];
+    if (c->file) {
+        snprintf(text, sizeof text, "%s (deferred at %s:%d)", fl_error(), c->file, c->line);
+        if (!strstr(fl_error(), "(deferred at ")) fl_error_clear(), fl_fail("%s", text);
+    }
+    for (int i = 0; i < c->call.n_out; i++)
+        if (c->value[i] >= 0) fl__value_failed(&l->value[c->value[i]]);
+}
+
+FL_PRIVATE bool fl__list_run(fl__list *l, bool all) {
+    char first[FL__ERROR_TEXT] = "", pending[FL__ERROR_TEXT] = "";
+    const bool outer = fl__deferred.running;
+    if (fl_error()) snprintf(pending, sizeof pending, "%s", fl_error());
+    fl_error_clear();
+    fl_quiet(+1);
+    fl__deferred.running = true;
+    fl_scope s = fl_scope_begin();
+    bool ok = true;
+    for (int i = 0; ok && i < __atomic_load_n(&fl__passes.n, __ATOMIC_ACQUIRE); i++)
+        ok = fl__passes.fn[i](&l->l, fl__passes.user[i]);
+    for (int i = 0; i < l->l.n; i++) {
+        const fl_graph_call *c = &l->l.call[i];
+        if (!fl__call_run(&l->l, c)) {
+            fl__call_failed(&l->l, c);
+            bool seen = !all && !c->fn; /* with the values that it should have made */
+            for (int k = 0; k < c->call.n_out; k++)
+                if (c->value[k] >= 0) seen &= l->l.value[c->value[k]].made;
+            if (!seen && !*first) snprintf(first, sizeof first, "%s", fl_error());
+            ok &= seen;
+            fl_error_clear();
+        }
+        fl__drop_last(&l->l, c, i);
+    }
+    for (int64_t i = 0; i < l->l.n_values; i++) { /* made, and used by no call */
+        fl_graph_value *v = &l->l.value[i];
+        if (v->buffer && v->first < 0 && v->buffer->refs_ > FL__WAITED_FOR &&
+            !fl__value_arrive(NULL, (int)i, NULL, l->l.value))
+            fl__value_failed(v), fl_error_clear();
+    }
+    fl_scope_end(&s);
+    fl__deferred.running = outer;
+    fl_quiet(-1);
+    if (*pending) fl_error_clear(), fl_fail("%s", pending);
+    else if (*first) fl_fail("%s", first);
+    return ok;
+}
+
+FL_PRIVATE void fl__list_release(fl__list *l) {
+    for (int64_t i = 0; i < l->l.n_values; i++)
+        if (l->l.value[i].buffer) fl__buffer_wait(l->l.value[i].buffer, false);
+    fl__list_clear(l);
+}
+
+static bool fl__list_flush(fl__list *l, bool all) {
+    if (!l->l.n && !l->l.n_values) return true;
+    l->flushes++;
+    const bool ok = fl__list_run(l, all);
+    fl__list_release(l);
+    return ok;
+}
+
+/* fl__run_waiting: runs the lists in which an access to b must wait for calls. A value that was made for the
+   host, which no call uses, gets its memory alone. */
+static bool fl__lists_await(fl_buffer *b, bool write) {
+    bool ok = true;
+    if (fl__deferred.running) return true; /* recording has seen to what comes before */
+    for (fl__list *l = __atomic_load_n(&fl__lists, __ATOMIC_ACQUIRE); l; l = l->next) {
+        fl__list_lock(l);
+        const int at = fl__list_find(l, b);
+        fl_graph_value *v = at < 0 ? NULL : &l->l.value[at];
+        if (v && v->made && v->first < 0) {
+            ok &= fl__value_arrive(NULL, at, NULL, l->l.value);
+            v->constant = true;
+        } else if (v && ((v->made && !v->constant) || v->writes || write)) {
+            ok &= fl__list_flush(l, false);
+        }
+        fl__list_unlock(l);
+    }
+    return ok;
+}
+
+/* ---- recording ---- */
+
+/* Calls of other lists that must come before a call of l, which reads or writes b. */
+static bool fl__others_await(fl__list *l, fl_buffer *b, bool write) {
+    if (!b || !fl__is_waited_for(b)) return true;
+    const bool only_mine = __atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) < 2 * FL__WAITED_FOR && fl__list_find(l, b) >= 0;
+    if (only_mine) return true;
+    bool ok = true;
+    for (fl__list *o = __atomic_load_n(&fl__lists, __ATOMIC_ACQUIRE); o; o = o->next) {
+        if (o == l) continue;
+        fl__list_lock(o);
+        const int at = fl__list_find(o, b);
+        const fl_graph_value *v = at < 0 ? NULL : &o->l.value[at];
+        if (v && ((v->made && !v->constant) || v->writes || write)) ok &= fl__list_flush(o, false);
+        fl__list_unlock(o);
+    }
+    return ok;
+}
+
+static void fl__witness_access(const fl_tensor *t, int access) {
+    if (fl__deferred.witness) fl__deferred.witness->access(t, access, fl__deferred.witness->graph);
+}
+
+static bool fl__is_recording(void) {
+    return fl_flags() & FL__LAZY || fl__deferred.witness;
+}
+
+/* The mode has ended with its scope: what waits runs, and calls are taken no more, unless a scope ends that
+   sets the mode again. */
+static bool fl__lazy_ended(fl__list *l) {
+    if (!fl__flags_return(FL__LAZY)) fl_take_calls(NULL);
+    fl__list_lock(l);
+    const bool ok = fl__list_flush(l, true);
+    fl__list_unlock(l);
+    return ok;
+}
+
+static fl_taken fl__lazy_call(const fl_call *c, void *user) {
+    fl__list *l = user;
+    if (!fl__is_recording()) return fl__lazy_ended(l) ? FL_DECLINED : FL_FAILED;
+    bool plain = !fl_backend_at(c->n_out && c->out[0] ? c->out[0]->backend : 0)->map;
+    for (int i = 0; i < c->n_out; i++) plain &= !c->out[i] || !c->out[i]->impl;
+    for (int i = 0; i < c->n_in; i++) plain &= c->in[i]->weak || c->in[i]->buffer;
+    if (!plain) return fl__witness_access(NULL, FL__EAGER_CALL), FL_DECLINED;
+    for (int i = 0; i < c->n_out; i++)
+        if (c->out[i] && !fl__others_await(l, c->out[i]->buffer, true)) return FL_FAILED;
+    for (int i = 0; i < c->n_in; i++)
+        if (!c->in[i]->weak && !fl__others_await(l, c->in[i]->buffer, false)) return FL_FAILED;
+    fl__list_lock(l);
+    bool ok = true;
+    if (!fl__deferred.witness && (l->l.n >= FL__WAITING_CALLS || l->bytes >= FL__WAITING_BYTES))
+        ok = fl__list_flush(l, false);
+    ok = ok && fl__list_add(l, c);
+    fl__list_unlock(l);
+    return ok ? FL_TAKEN : FL_FAILED;
+}
+
+static fl_taken fl__lazy_make(fl_tensor *t, size_t bytes, const fl_mem_info *info, void *user) {
+    fl__list *l = user;
+    (void)info;
+    if (!fl__is_recording()) return fl__lazy_ended(l) ? FL_DECLINED : FL_FAILED;
+    if (fl_backend_at(t->backend)->map) return FL_DECLINED;
+    fl__list_lock(l);
+    const bool ok = fl__list_make(l, t, bytes);
+    fl__list_unlock(l);
+    return ok ? FL_TAKEN : FL_FAILED;
+}
+
+static bool fl__lazy_map(const fl_tensor *t, int access, void *user) {
+    (void)user;
+    fl__witness_access(t, access);
+    return true;
+}
+
+/* The thread ends. */
+static void fl__lazy_end(void *user) {
+    fl__list *l = user;
+    fl__list_lock(l);
+    if (!fl__list_flush(l, true)) fl_error_clear();
+    fl__list_free(l);
+    l->taker.call = NULL;
+    fl__deferred.mine = NULL;
+    fl__list_unlock(l);
+    __atomic_store_n(&l->used, false, __ATOMIC_RELEASE);
+}
+
+/* A list that an ended thread left, or a new one. */
+static fl__list *fl__list_get(void) {
+    for (fl__list *l = __atomic_load_n(&fl__lists, __ATOMIC_ACQUIRE); l; l = l->next)
+        if (!__atomic_exchange_n(&l->used, true, __ATOMIC_ACQ_REL)) return l;
+    fl__list *l = fl_heap_alloc(sizeof *l);
+    if (!l) return NULL;
+    memset(l, 0, sizeof *l);
+    l->used = true;
+    l->next = __atomic_load_n(&fl__lists, __ATOMIC_ACQUIRE);
+    while (!__atomic_compare_exchange_n(&fl__lists, &l->next, l, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {}
+    return l;
+}
+
+FL_PRIVATE fl__list *fl__list_begin(const char *fn) {
+    if (fl_in_parallel()) return fl_fail("%s: must not be called inside a task of fl_parallel", fn), NULL;
+    fl__list *l = fl__deferred.mine ? fl__deferred.mine : fl__list_get();
+    if (!l) return NULL;
+    fl__deferred.mine = l;
+    fl__run_waiting = fl__lists_await;
+    l->taker = (fl_taker){fl__lazy_call, fl__lazy_make, fl__lazy_map, fl__lazy_end, l};
+    const fl_taker *was = fl_take_calls(&l->taker);
+    if (was && was != &l->taker) {
+        fl_take_calls(was);
+        return fl_fail("%s: this thread has a taker of its own (fl_take_calls)", fn), NULL;
+    }
+    return l;
+}
+
+FL_PRIVATE void fl__list_witness(const fl__witness *w) { fl__deferred.witness = w; }
+
+FL_PRIVATE void fl__list_running(bool on) { fl__deferred.running = on; }
+
+/* ---- the surface ---- */
+
+FL_API bool fl_lazy(bool on) {
+    const uint64_t flags = fl_flags();
+    const bool was = flags & FL__LAZY;
+    if (on && !fl__list_begin("fl_lazy")) return fl_raise(), was;
+    fl_set_flags(on ? flags | FL__LAZY : flags & ~FL__LAZY);
+    if (was && !on) fl_eval();
+    return was;
+}
+
+FL_API bool fl_eval(void) {
+    fl__list *l = fl__deferred.mine;
+    if (!l || fl__deferred.running) return true;
+    fl__witness_access(NULL, FL__EVAL);
+    fl__list_lock(l);
+    const bool ok = fl__list_flush(l, true);
+    fl__list_unlock(l);
+    return ok || fl_raise();
+}
+
+FL_API fl_graph_list fl_lazy_calls(void) {
+    if (!fl__deferred.mine) return (fl_graph_list){0};
+    fl__list_roles(&fl__deferred.mine->l);
+    return fl__deferred.mine->l;
+}
+
+FL_API bool fl_graph_use(const fl_graph_pass *passes, void *const *users, int n) {
+    if (n < 0 || n > FL__PASSES) return fl_err_false("fl_graph_use: got %d passes, expected 0 to %d", n, FL__PASSES);
+    if (n && !fl_given(passes, "fl_graph_use", "the passes")) return false;
+    for (int i = 0; i < n; i++) fl__passes.fn[i] = passes[i], fl__passes.user[i] = users ? users[i] : NULL;
+    __atomic_store_n(&fl__passes.n, n, __ATOMIC_RELEASE);
+    return true;
+}
+
+FL_API bool fl_graph_host(bool (*fn)(void *user), void *user) {
+    if (!fl_given((const void *)(uintptr_t)fn, "fl_graph_host", "the function")) return fl_raise();
+    fl__list *l = fl__deferred.mine;
+    if (!l || !fl__is_recording() || fl__deferred.running) return fn(user);
+    fl__list_lock(l);
+    const bool ok = fl__list_add_host(l, fn, user);
+    fl__list_unlock(l);
+    return ok || fl_raise();
+}
+
+__attribute__((constructor)) static void fl__lazy_from_environment(void) {
+    const char *mode = getenv("FL_MODE");
+    if (mode && !strcmp(mode, "lazy")) fl_lazy(true);
+    else if (mode && strcmp(mode, "eager"))
+        fl_log_message(FL_LOG_WARN, "FL_MODE: got '%s', expected eager or lazy", mode);
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */

@@ -1,0 +1,335 @@
+/* fl/graph/list.h - lists of recorded calls and the values between them: contents, printing, recording */
+#ifndef FL_TENSOR_H
+#include "../../fl_tensor.h"
+#endif
+#include "../../fl_backend.h"
+#ifndef FL_GRAPH_LIST_H
+#define FL_GRAPH_LIST_H
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a value is to its list. INPUT: was there before, and is only read. PARAMETER: was there before, is
+   written by some call and read by others that do not write it. STATE: the same, but only calls that write
+   it read it. CONSTANT: made during the list, written by the host. OUTPUT: made by a call, and still
+   referenced after the list. TEMPORARY: made by a call, and not referenced after it. */
+typedef enum fl_graph_role {
+    FL_GRAPH_INPUT,
+    FL_GRAPH_PARAMETER,
+    FL_GRAPH_STATE,
+    FL_GRAPH_CONSTANT,
+    FL_GRAPH_OUTPUT,
+    FL_GRAPH_TEMPORARY
+} fl_graph_role;
+
+/* The storage of one or more tensors: views of it are the same value. */
+typedef struct fl_graph_value {
+    fl_buffer *buffer; /* NULL after the last call that uses it, if nothing else refers to it */
+    fl_graph_role role;
+    int64_t bytes;
+    int first, last;                        /* indices of the first and the last call that use it; -1: none */
+    int writes;                             /* number of calls that write it in place */
+    bool made, constant, failed, read_only; /* private: made by a call of the list; read by one that does not
+                                               write it */
+    int64_t offset; /* private: in the memory of a replay, -1: not there */
+} fl_graph_value;
+
+typedef struct fl_graph_call {
+    fl_call call;         /* its handles and arguments are copies in the list's memory; op FL_OP_NONE: a function
+                             of the host, see fl_graph_host */
+    int value[12];        /* indices of the values of out[0 .. 3] and in[0 .. 7]; -1: none, or a weak number */
+    const char *file;     /* of the program's call, under FL_TRACE_CALLS; else NULL, 0 */
+    int line;
+    uint64_t state;       /* fl_call_state() */
+    bool (*fn)(void *user);
+    void *user;
+} fl_graph_call;
+
+/* Calls in the order of the program, and their values. */
+typedef struct fl_graph_list {
+    fl_graph_call *call;
+    fl_graph_value *value;
+    int64_t n, n_values;
+} fl_graph_list;
+
+/* Writes one line per call, "%4 = linear(%0 f32 [32, 10], %1, %2) net.c:12", then one per value: role, bytes,
+   first and last call. False with an error if f is NULL. */
+FL_API bool fl_graph_list_print(const fl_graph_list *l, FILE *f);
+/* "fl_add at net.c:12", or without the place if it is unknown; returns buf. */
+FL_API char *fl_graph_call_text(const fl_graph_call *c, char *buf, size_t size);
+
+/* Internal to fl/graph. */
+typedef struct fl__chunk fl__chunk;
+/* The list of a thread, which others may run when they access one of its values. */
+typedef struct fl__list {
+    fl_graph_list l;
+    int64_t cap, value_cap;
+    fl__chunk *chunks, *chunk;  /* memory of handles and arguments: all, and the one in use */
+    int64_t bytes, flushes;     /* of results that wait; times that the list has run */
+    int busy;                   /* atomic: a thread records or runs */
+    bool used;                  /* atomic: a thread has it */
+    fl_taker taker;
+    struct fl__list *next;
+} fl__list;
+/* Appends a copy of c; new outputs get buffers without memory. False after fl_fail. */
+FL_PRIVATE bool fl__list_add(fl__list *l, const fl_call *c);
+/* Index of b's value in l, -1 if its calls do not use it. */
+FL_PRIVATE int fl__list_find(const fl__list *l, const fl_buffer *b);
+/* Appends a value that a call will make: t->buffer. */
+FL_PRIVATE bool fl__list_make(fl__list *l, fl_tensor *t, size_t bytes);
+/* Appends a function of the host. */
+FL_PRIVATE bool fl__list_add_host(fl__list *l, bool (*fn)(void *user), void *user);
+/* Forgets calls and values, without dropping references; the memory is kept for the next ones. */
+FL_PRIVATE void fl__list_clear(fl__list *l);
+FL_PRIVATE void fl__list_free(fl__list *l);
+/* Sets the roles. */
+FL_PRIVATE void fl__list_roles(fl_graph_list *l);
+/* Restore of buffers whose contents a call has not made. */
+FL_PRIVATE bool fl__list_restore(fl_buffer *b);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_GRAPH_LIST_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_GRAPH_LIST) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_GRAPH_LIST_IMPL
+#define FL_GRAPH_LIST_IMPL
+#include <string.h>
+
+/* ---- memory: chunks that are filled from the start, and kept ---- */
+
+enum { FL__LIST_CHUNK = 1 << 16 };
+struct fl__chunk {
+    fl__chunk *next;
+    size_t used;
+    _Alignas(16) char data[FL__LIST_CHUNK];
+};
+
+static FL__COLD bool fl__chunk_next(fl__list *l) {
+    fl__chunk *next = l->chunk ? l->chunk->next : l->chunks;
+    if (!next) {
+        if (!(next = fl_heap_alloc(sizeof *next))) return false;
+        next->next = NULL;
+        *(l->chunk ? &l->chunk->next : &l->chunks) = next;
+    }
+    next->used = 0;
+    l->chunk = next;
+    return true;
+}
+
+/* `bytes` of the list's memory, at most FL__LIST_CHUNK. */
+static inline void *fl__list_take(fl__list *l, size_t bytes) {
+    bytes = (bytes + 15) & ~(size_t)15;
+    if ((!l->chunk || l->chunk->used + bytes > FL__LIST_CHUNK) && !fl__chunk_next(l)) return NULL;
+    void *p = l->chunk->data + l->chunk->used;
+    l->chunk->used += bytes;
+    return p;
+}
+
+FL_PRIVATE void fl__list_clear(fl__list *l) {
+    l->l.n = l->l.n_values = l->bytes = 0;
+    l->chunk = l->chunks;
+    if (l->chunk) l->chunk->used = 0;
+}
+
+FL_PRIVATE void fl__list_free(fl__list *l) {
+    for (fl__chunk *c = l->chunks, *next; c; c = next) {
+        next = c->next;
+        fl_heap_free(c);
+    }
+    fl_heap_free(l->l.call);
+    fl_heap_free(l->l.value);
+    l->l = (fl_graph_list){0};
+    l->chunks = l->chunk = NULL;
+    l->cap = l->value_cap = l->bytes = 0;
+}
+
+/* ---- recording ---- */
+
+FL_PRIVATE bool fl__list_restore(fl_buffer *b) {
+    return fl_fail("fl_buffer_map: the deferred call that makes this value has not run: %zu bytes", b->bytes);
+}
+
+static int fl__value_new(fl__list *l, fl_buffer *b) {
+    if (l->l.n_values == l->value_cap &&
+        !fl_heap_grow(&l->l.value, &l->value_cap, l->l.n_values + 1, sizeof *l->l.value))
+        return -1;
+    l->l.value[l->l.n_values] = (fl_graph_value){.buffer = b, .bytes = (int64_t)b->bytes, .first = -1, .last = -1, .offset = -1};
+    __atomic_store_n(&b->slot_, l->l.n_values, __ATOMIC_RELAXED); /* a hint: another list may overwrite it */
+    return (int)l->l.n_values++;
+}
+
+FL_PRIVATE int fl__list_find(const fl__list *l, const fl_buffer *b) {
+    const int64_t at = __atomic_load_n(&b->slot_, __ATOMIC_RELAXED);
+    if (at >= 0 && at < l->l.n_values && l->l.value[at].buffer == b) return (int)at;
+    for (int64_t i = l->l.n_values - 1; i >= 0 && fl__is_waited_for(b); i--)
+        if (l->l.value[i].buffer == b) return (int)i;
+    return -1;
+}
+
+static inline int fl__value_of(fl__list *l, fl_buffer *b) {
+    const int found = fl__list_find(l, b);
+    if (found >= 0) return found;
+    const int made = fl__value_new(l, b);
+    if (made >= 0) fl__buffer_wait(b, true);
+    return made;
+}
+
+FL_PRIVATE bool fl__list_make(fl__list *l, fl_tensor *t, size_t bytes) {
+    fl_buffer *b = fl_buffer_new_lazy(bytes, NULL, fl__list_restore, l);
+    const int v = b ? fl__value_new(l, b) : -1;
+    if (v < 0) return fl_buffer_drop(b), false;
+    l->l.value[v].made = true;
+    b->refs_ = 1 + FL__WAITED_FOR; /* nobody else has it yet */
+    t->buffer = b;
+    l->bytes += (int64_t)bytes;
+    return true;
+}
+
+/* A copy of a handle, without the dims that it does not have. */
+static inline fl_tensor *fl__list_handle(fl__list *l, const fl_tensor *t) {
+    fl_tensor *copy = fl__list_take(l, sizeof *copy);
+    if (!copy) return NULL;
+    const int n = t->ndim ? t->ndim : 1;
+    copy->obj = (fl_obj){.refs_ = 1, .size_ = t->obj.size_, .drop_ = t->obj.drop_};
+    copy->dtype = t->dtype;
+    copy->backend = t->backend;
+    copy->weak = t->weak;
+    copy->copied = t->copied;
+    copy->ndim = t->ndim;
+    for (int i = 0; i < n; i++) copy->shape[i] = t->shape[i], copy->stride[i] = t->stride[i];
+    copy->offset = t->offset;
+    copy->buffer = t->buffer;
+    copy->impl = NULL;
+    copy->f64 = t->f64;
+    copy->i64 = t->i64;
+    copy->version_ = 0;
+    copy->base_ = NULL;
+    return copy;
+}
+
+static fl_graph_call *fl__call_new(fl__list *l) {
+    if (l->l.n == l->cap && !fl_heap_grow(&l->l.call, &l->cap, l->l.n + 1, sizeof *l->l.call)) return NULL;
+    return &l->l.call[l->l.n];
+}
+
+FL_PRIVATE bool fl__list_add_host(fl__list *l, bool (*fn)(void *user), void *user) {
+    fl_graph_call *r = fl__call_new(l);
+    if (!r) return false;
+    *r = (fl_graph_call){.fn = fn, .user = user, .state = fl_call_state()};
+    l->l.n++;
+    return true;
+}
+
+FL_PRIVATE bool fl__list_add(fl__list *l, const fl_call *c) {
+    fl_graph_call *r = fl__call_new(l);
+    if (!r) return false;
+    const int at = (int)l->l.n;
+    const fl_site site = fl_site_now();
+    fl_call_begin(&r->call, c->op, c->n_out, c->n_in, NULL);
+    r->file = site.file;
+    r->line = site.line;
+    r->state = fl_call_state();
+    r->fn = NULL, r->user = NULL;
+    const size_t args = c->args ? fl_op_get_info(c->op)->args_size : 0;
+    if (args) {
+        void *copy = fl__list_take(l, args);
+        if (!copy) return false;
+        r->call.args = memcpy(copy, c->args, args);
+    }
+    for (int i = 0; i < c->n_out; i++) {
+        fl_tensor *t = c->out[i];
+        r->value[i] = -1;
+        r->call.out[i] = NULL;
+        if (!t) continue;
+        const bool written = t->buffer;
+        size_t bytes = 0;
+        if (!written && __builtin_mul_overflow((size_t)fl_numel(t), fl_dtype_size(t->dtype), &bytes))
+            return fl_fail("fl_%s: the bytes of shape %s of %s overflow size_t", fl_op_name(c->op),
+                           FL_SHAPE_TEXT(t), fl_dtype_name(t->dtype));
+        if (!written && !fl__list_make(l, t, bytes)) return false;
+        const int v = r->value[i] = fl__value_of(l, t->buffer);
+        if (v < 0 || !(r->call.out[i] = fl__list_handle(l, t))) return false;
+        fl_graph_value *value = &l->l.value[v];
+        value->writes += written;
+        if (value->first < 0) value->first = at;
+        value->last = at;
+    }
+    for (int i = 0; i < c->n_in; i++) {
+        fl_tensor *t = c->in[i];
+        r->value[4 + i] = -1;
+        r->call.in[i] = NULL;
+        for (int k = 0; k < c->n_out; k++)
+            if (c->out[k] == t) r->call.in[i] = r->call.out[k];
+        if (!t->weak) {
+            const int v = r->value[4 + i] = fl__value_of(l, t->buffer);
+            if (v < 0) return false;
+            fl_graph_value *value = &l->l.value[v];
+            if (value->last != at) value->read_only = true; /* else this call writes it */
+            if (value->first < 0) value->first = at;
+            value->last = at;
+        }
+        if (!r->call.in[i] && !(r->call.in[i] = fl__list_handle(l, t))) return false;
+    }
+    l->l.n++;
+    return true;
+}
+
+/* ---- reading a list ---- */
+
+FL_PRIVATE void fl__list_roles(fl_graph_list *l) {
+    for (int64_t i = 0; i < l->n_values; i++) {
+        fl_graph_value *v = &l->value[i];
+        const int own = v->made ? FL__WAITED_FOR : 0;
+        v->role = v->constant ? FL_GRAPH_CONSTANT
+                  : !v->made  ? !v->writes ? FL_GRAPH_INPUT : v->read_only ? FL_GRAPH_PARAMETER : FL_GRAPH_STATE
+                  : v->buffer && __atomic_load_n(&v->buffer->refs_, __ATOMIC_ACQUIRE) > own ? FL_GRAPH_OUTPUT
+                                                                                            : FL_GRAPH_TEMPORARY;
+    }
+}
+
+FL_API char *fl_graph_call_text(const fl_graph_call *c, char *buf, size_t size) {
+    if (!fl_given(c, "fl_graph_call_text", "the call") || !buf) return NULL;
+    const int n = c->call.op ? snprintf(buf, size, "fl_%s", fl_op_name(c->call.op)) : snprintf(buf, size, "fl_graph_host");
+    if (c->file && n > 0 && (size_t)n < size) snprintf(buf + n, size - (size_t)n, " at %s:%d", c->file, c->line);
+    return buf;
+}
+
+static void fl__print_operand(FILE *f, const fl_tensor *t, int value) {
+    if (!t) fprintf(f, "-");
+    else if (t->weak) fprintf(f, "%g", t->f64);
+    else fprintf(f, "%%%d %s %s", value, fl_dtype_name(t->dtype), FL_SHAPE_TEXT(t));
+}
+
+FL_API bool fl_graph_list_print(const fl_graph_list *l, FILE *f) {
+    static const char *const roles[] = {"input", "parameter", "state", "constant", "output", "temporary"};
+    if (!fl_given(l, "fl_graph_list_print", "the list") || !fl_given(f, "fl_graph_list_print", "the file"))
+        return false;
+    for (int64_t i = 0; i < l->n; i++) {
+        const fl_graph_call *c = &l->call[i];
+        for (int k = 0; k < c->call.n_out; k++) {
+            if (k) fprintf(f, ", ");
+            fl__print_operand(f, c->call.out[k], c->value[k]);
+        }
+        fprintf(f, "%s%s(", c->call.n_out ? " = " : "", c->call.op ? fl_op_name(c->call.op) : "host");
+        for (int k = 0; k < c->call.n_in; k++) {
+            if (k) fprintf(f, ", ");
+            fl__print_operand(f, c->call.in[k], c->value[4 + k]);
+        }
+        if (c->file) fprintf(f, ") %s:%d\n", c->file, c->line);
+        else fprintf(f, ")\n");
+    }
+    for (int64_t i = 0; i < l->n_values; i++) {
+        const fl_graph_value *v = &l->value[i];
+        fprintf(f, "%%%lld: %s, %lld bytes, calls %d to %d\n", (long long)i, roles[v->role], (long long)v->bytes,
+                v->first, v->last);
+    }
+    return true;
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */

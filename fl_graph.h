@@ -1,0 +1,34 @@
+/* fl_graph.h - deferred and static execution: run later, keep a step's calls, replay them
+
+   >>example
+    #define FL_IMPLEMENTATION
+    #include "fl_graph.h"
+    int main(void) {
+        fl_scope s = fl_scope_begin();
+        fl_lazy(true);
+        fl_tensor *x = fl_ones(FL_SHAPE(2, 3), FL_F32);
+        fl_tensor *y = fl_sum(fl_mul(x, x), FL_ALL_AXES); // nothing has run yet
+        fl_print(y);                                      // runs both: 6
+        fl_scope_end(&s);
+        return 0;
+    }
+   <<example
+
+   Contents:
+     fl/graph/list.h    the list of calls and values, printing
+     fl/graph/lazy.h    deferred execution: fl_lazy, fl_eval, passes
+     fl/graph/plan.h    memory plans
+     fl/graph/graph.h   static execution: fl_graph_begin, fl_graph_end, fl_graph_replay */
+#ifndef FL_TENSOR_H
+#include "fl_tensor.h"
+#endif
+#include "fl/graph/list.h"
+#include "fl/graph/lazy.h"
+#include "fl/graph/plan.h"
+#include "fl/graph/graph.h"
+#ifndef FL_GRAPH_H
+#define FL_GRAPH_H
+/* Links the mode into every program that includes this header, so that FL_MODE=lazy works without a call. */
+static bool (*const fl__lazy_linked)(bool) __attribute__((used)) = fl_lazy;
+#endif
+/* MIT licence: see LICENSE. */

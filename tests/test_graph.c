@@ -1,0 +1,629 @@
+/* test_graph.c - deferred and static execution: bits, order, errors, plans, replays, threads, memory */
+#include "../fl_all.h"
+#include "../fl_backend.h"
+#include "test.h"
+
+#include <pthread.h>
+
+/* ---- shared ---- */
+
+static bool same_bits(fl_tensor *a, fl_tensor *b) {
+    if (!a || !b || a->dtype != b->dtype || !fl_same_shape(a, b)) return false;
+    a = fl_contiguous(a), b = fl_contiguous(b);
+    const void *x = fl_map(a, FL_READ), *y = fl_map(b, FL_READ);
+    const bool same = x && y && !memcmp(x, y, (size_t)fl_numel(a) * fl_dtype_size(a->dtype));
+    if (x) fl_unmap(a, FL_READ);
+    if (y) fl_unmap(b, FL_READ);
+    return same;
+}
+
+static int64_t waiting(void) { return fl_lazy_calls().n; }
+
+static bool runs_a(const fl_backend *self, const fl_call *c);
+static fl_slot add_of_cpu;
+static int adds; /* that have run */
+static bool runs_a(const fl_backend *self, const fl_call *c) {
+    adds++;
+    return add_of_cpu(self, c);
+}
+
+/* ---- deferred ---- */
+
+TEST(calls_wait_until_a_value_is_read) {
+    fl_scope s = fl_scope_begin();
+    CHECK(!fl_lazy(true) && fl_lazy(true));
+    fl_tensor *x = fl_full(FL_SHAPE(3), 2, FL_F32), *y = fl_mul(x, x), *z = fl_add(y, fl_num(1));
+    CHECK_EQ_INT(waiting(), 3);
+    CHECK(!z->buffer->ptr);
+    CHECK_NEAR(fl_item(fl_sum(z, FL_ALL_AXES)), 15, 0);
+    CHECK_EQ_INT(waiting(), 0);
+    CHECK(z->buffer->ptr);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+TEST(the_mode_ends_with_its_scope_and_what_waits_runs) {
+    fl_scope s = fl_scope_begin(), inner = fl_scope_begin();
+    fl_lazy(true);
+    fl_tensor *y = fl_add(fl_ones(FL_SHAPE(2), FL_F32), fl_num(1));
+    fl_scope_return(&inner, y);
+    CHECK_EQ_INT(waiting(), 2);
+    fl_tensor *z = fl_mul(y, fl_num(3)); /* eager: what waits runs first */
+    CHECK_EQ_INT(waiting(), 0);
+    CHECK(z->buffer->ptr);
+    CHECK_NEAR(fl_item(fl_sum(z, FL_ALL_AXES)), 12, 0);
+    CHECK(!fl_lazy(true) && fl_lazy(false));
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+/* Writes through overlapping views, in the order of the program; versions count when recorded. */
+TEST(writes_in_place_keep_the_order_of_the_program) {
+    fl_tensor *result[2];
+    uint32_t version[2];
+    fl_scope s = fl_scope_begin();
+    for (int lazy = 0; lazy < 2; lazy++) {
+        fl_lazy(lazy);
+        fl_tensor *a = fl_arange(0, 12, 1, FL_F32), *before = fl_clone(a);
+        fl_assign(fl_slice(a, 0, 2, 8, 1), fl_slice(a, 0, 0, 6, 1));
+        fl_tensor *sum = fl_add(a, before);
+        fl_assign_op(fl_slice(a, 0, 0, 12, 3), FL_OP_mul, fl_slice(a, 0, 0, 12, 3), fl_num(-1));
+        fl_assign(fl_slice(a, 0, 1, 5, 1), fl_slice(sum, 0, 4, 8, 1));
+        version[lazy] = fl_version_of(a);
+        result[lazy] = fl_concat((fl_tensor *[]){a, sum, before}, 3, 0);
+        if (lazy) CHECK(waiting() > 5);
+        fl_lazy(false);
+    }
+    CHECK(same_bits(result[0], result[1]));
+    CHECK_EQ_INT(version[0], version[1]);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+TEST(the_host_reads_and_writes_what_waiting_calls_use) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_full(FL_SHAPE(2), 1, FL_F32);
+    fl_lazy(true);
+    fl_tensor *y = fl_add(x, fl_num(1));
+    CHECK_NEAR(fl_item(fl_select(x, 0, 0)), 1, 0); /* no waiting call writes it */
+    CHECK(waiting() > 0);
+    CHECK(fl_set_host(x, (float[]){5, 5}, 8)); /* a waiting call reads it: that one first */
+    CHECK_EQ_INT(waiting(), 0);
+    CHECK_NEAR(fl_item(fl_select(y, 0, 1)), 2, 0);
+    fl_tensor *host = fl_from_host((float[]){3, 4}, FL_SHAPE(2), FL_F32); /* new: nothing has to run */
+    fl_tensor *z = fl_add(y, host);
+    CHECK_EQ_INT(waiting(), 1);
+    CHECK_NEAR(fl_item(fl_select(z, 0, 1)), 6, 0);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+TEST(memory_is_that_of_eager_execution) {
+    int64_t peak[2];
+    for (int lazy = 0; lazy < 2; lazy++) {
+        fl_scope s = fl_scope_begin();
+        fl_tensor *x = fl_ones(FL_SHAPE(1 << 20), FL_F32);
+        fl_mem_stats_reset_peak(NULL);
+        fl_lazy(lazy);
+        for (int i = 0; i < 40; i++) {
+            fl_scope inner = fl_scope_begin();
+            fl_assign(x, fl_mul(fl_add(x, fl_num(1)), fl_num(0.5)));
+            fl_scope_end(&inner);
+        }
+        fl_eval();
+        CHECK_NEAR(fl_item(fl_select(x, 0, 7)), 1, 0);
+        peak[lazy] = fl_mem_stats_of(NULL).peak_in_use;
+        fl_scope_end(&s);
+    }
+    printf("  peak %lld bytes eager, %lld deferred\n", (long long)peak[0], (long long)peak[1]);
+    CHECK((double)peak[1] <= 1.02 * (double)peak[0]);
+    CHECK_NOTHING_LIVES();
+}
+
+/* 100,000 additions without a read: the list runs by itself, and memory stays flat. */
+TEST(a_meter_that_nobody_reads_needs_no_memory) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *meter = fl_zeros(FL_SHAPE(256), FL_F32), *one = fl_ones(FL_SHAPE(256), FL_F32);
+    fl_mem_stats_reset_peak(NULL);
+    const int64_t start = fl_mem_stats_of(NULL).in_use;
+    fl_lazy(true);
+    for (int i = 0; i < 100000; i++) {
+        fl_scope inner = fl_scope_begin();
+        fl_assign(meter, fl_add(meter, one));
+        fl_scope_end(&inner);
+    }
+    CHECK(waiting() <= 1024);
+    CHECK_NEAR(fl_item(fl_select(meter, 0, 9)), 100000, 0);
+    CHECK(fl_mem_stats_of(NULL).peak_in_use - start < 1 << 16);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+/* What only data can tell comes when the value is read, again and again; the rest is computed. */
+TEST(errors_that_data_cause_come_with_the_value) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_arange(0, 4, 1, FL_F32), *far = fl_full(FL_SHAPE(2), 9, FL_I64);
+    fl_lazy(true);
+    CHECK(!fl_matmul(x, fl_ones(FL_SHAPE(3, 3), FL_F32))); /* shapes: at once */
+    fl_error_clear();
+    fl_tensor *good = fl_add(x, fl_num(1)), *bad = fl_gather(x, 0, far), *worse = fl_mul(bad, fl_num(2));
+    CHECK(good && bad && worse);
+    CHECK_NEAR(fl_item(fl_select(good, 0, 3)), 4, 0);
+    CHECK_NO_ERROR();
+    for (int i = 0; i < 2; i++) {
+        CHECK(isnan(fl_item(fl_select(bad, 0, 0))));
+        CHECK_ERROR("fl_gather: index 9 is out of range for axis 0 of size 4");
+        CHECK(isnan(fl_item(fl_select(worse, 0, 1))));
+        CHECK_ERROR("fl_gather: index 9 is out of range for axis 0 of size 4");
+    }
+    fl_tensor *later = fl_add(worse, fl_slice(good, 0, 0, 2, 1)); /* recorded: its operand has failed */
+    CHECK(later && !fl_eval());
+    CHECK_ERROR("index 9 is out of range");
+    fl_tensor *written = fl_clone(x);
+    fl_assign(fl_slice(written, 0, 0, 2, 1), fl_gather(x, 0, far)); /* nobody would see it with a value */
+    CHECK(isnan(fl_item(fl_select(good, 0, 0))) || fl_eval() || true);
+    fl_error_clear();
+    CHECK_NEAR(fl_item(fl_select(good, 0, 0)), 1, 0); /* the mode goes on */
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+static int before_runs, before_recorded;
+static void count_run(const fl_call *c, void *user) { (void)c, (void)user, before_runs++; }
+static void count_recorded(const fl_call *c, void *user) { (void)c, (void)user, before_recorded++; }
+
+TEST(watchers_see_calls_when_they_run_or_as_recorded) {
+    fl_call_watcher run = {.before = count_run}, recorded = {.before = count_recorded, .recorded = true};
+    fl_scope s = fl_scope_begin();
+    fl_watch_calls(&run), fl_watch_calls(&recorded);
+    fl_lazy(true);
+    fl_tensor *x = fl_ones(FL_SHAPE(2), FL_F32), *y = fl_add(x, x);
+    CHECK_EQ_INT(before_runs, 0);
+    CHECK_EQ_INT(before_recorded, 2);
+    CHECK(fl_item(fl_select(y, 0, 0)) == 2);
+    CHECK_EQ_INT(before_runs, 2);
+    CHECK_EQ_INT(before_recorded, 2);
+    fl_unwatch_calls(&run), fl_unwatch_calls(&recorded);
+    fl_scope_end(&s);
+}
+
+TEST(a_replaced_op_is_called_as_often_in_every_mode) {
+    fl_backend mine = *fl_backend_at(0), old;
+    add_of_cpu = mine.op[FL_OP_add];
+    REQUIRE(fl_backend_override(&mine, FL_OP_add, runs_a) && fl_backend_use(&mine, &old));
+    int count[4] = {0};
+    for (int mode = 0; mode < 4; mode++) {
+        fl_scope s = fl_scope_begin();
+        fl_graph *g = fl_graph_new();
+        fl_tensor *x = fl_full(FL_SHAPE(3), 0.5, FL_F32), *y = NULL;
+        for (int i = 0; i < 5; i++) { /* the first call after an override also checks the op's `uses` */
+            adds = 0;
+            fl_scope inner = fl_scope_begin();
+            fl_lazy(mode == 1);
+            if (mode == 3 && i == 4) {
+                CHECK(fl_graph_ready(g) && fl_graph_replay(g));
+            } else {
+                if (mode >= 2) CHECK(fl_graph_begin(g));
+                fl_drop(y);
+                y = fl_keep(fl_softplus(fl_add(fl_logsumexp(x, FL_AXES_KEEP(0)), x)));
+                if (mode >= 2) CHECK(fl_graph_end(g));
+            }
+            fl_eval();
+            fl_scope_end(&inner);
+            count[mode] = adds;
+        }
+        fl_drop(y);
+        fl_graph_free(g);
+        fl_scope_end(&s);
+    }
+    CHECK(count[0] > 0);
+    for (int mode = 1; mode < 4; mode++) CHECK_EQ_INT(count[mode], count[0]);
+    fl_backend_use(&old, NULL);
+}
+
+static int host_calls;
+static bool host_step(void *user) {
+    host_calls++;
+    *(double *)user = 1;
+    return true;
+}
+
+TEST(functions_of_the_host_run_in_their_place) {
+    fl_scope s = fl_scope_begin();
+    double done = 0;
+    CHECK(fl_graph_host(host_step, &done) && host_calls == 1);
+    fl_lazy(true);
+    fl_tensor *x = fl_ones(FL_SHAPE(1), FL_F32);
+    CHECK(fl_graph_host(host_step, &done) && host_calls == 1);
+    CHECK_EQ_INT(waiting(), 2);
+    CHECK(fl_item(x) == 1 && host_calls == 2);
+    fl_scope_end(&s);
+}
+
+static bool drops_everything(fl_graph_list *l, void *user) {
+    *(int64_t *)user += l->n;
+    return true;
+}
+
+TEST(passes_see_every_list_before_it_runs) {
+    fl_scope s = fl_scope_begin();
+    int64_t seen = 0;
+    CHECK(fl_graph_use((fl_graph_pass[]){drops_everything}, (void *[]){&seen}, 1));
+    fl_lazy(true);
+    CHECK(fl_item(fl_sum(fl_ones(FL_SHAPE(4), FL_F32), FL_ALL_AXES)) == 4);
+    CHECK_EQ_INT(seen, 2);
+    CHECK(fl_graph_use(NULL, NULL, 0));
+    test_errors_return();
+    CHECK(!fl_graph_use(NULL, NULL, 9));
+    CHECK_ERROR("got 9 passes, expected 0 to 8");
+    fl_scope_end(&s);
+}
+
+/* ---- two threads ---- */
+
+enum { ROUNDS = 300 };
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    fl_tensor *from[2]; /* what the other thread may read and write now */
+    int turn;
+} shared = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, {NULL, NULL}, 0};
+
+/* Each records on its own and the other's value in turn, without running its list. */
+static void *takes_turns(void *arg) {
+    const int me = (int)(intptr_t)arg;
+    fl_scope s = fl_scope_begin();
+    fl_lazy(true);
+    fl_tensor *own = shared.from[me], *other = shared.from[!me];
+    for (int i = 0; i < ROUNDS; i++) {
+        pthread_mutex_lock(&shared.lock);
+        while (shared.turn != me) pthread_cond_wait(&shared.changed, &shared.lock);
+        fl_scope inner = fl_scope_begin();
+        fl_assign(own, fl_add(own, fl_mul(other, fl_num(0.5)))); /* reads what the other's list writes */
+        if (i % 7 == me) fl_assign(other, fl_sub(other, fl_num(1)));
+        if (i % 31 == 30) fl_item(fl_sum(other, FL_ALL_AXES));
+        fl_assign(own, fl_mul(own, fl_num(0.25)));
+        fl_scope_end(&inner);
+        shared.turn = !me;
+        pthread_cond_broadcast(&shared.changed);
+        pthread_mutex_unlock(&shared.lock);
+        fl_scope busy = fl_scope_begin(); /* and at the same time as the other, on nobody else's values */
+        fl_tensor *x = fl_full(FL_SHAPE(16), i, FL_F32);
+        for (int k = 0; k < 5; k++) x = fl_add(x, fl_num(1));
+        if (i % 5 == 0) CHECK(fl_item(fl_select(x, 0, 3)) == i + 5);
+        fl_scope_end(&busy);
+    }
+    fl_scope_end(&s);
+    return NULL;
+}
+
+/* The same in one thread, eagerly. */
+static void alone(float *a, float *b) {
+    float *v[2] = {a, b};
+    for (int i = 0; i < ROUNDS; i++)
+        for (int me = 0; me < 2; me++) {
+            *v[me] += *v[!me] * 0.5f;
+            if (i % 7 == me) *v[!me] -= 1;
+            *v[me] *= 0.25f;
+        }
+}
+
+TEST(threads_that_record_read_and_write_each_others_values) {
+    float a = 1, b = 2;
+    alone(&a, &b);
+    fl_scope s = fl_scope_begin();
+    shared.from[0] = fl_full(FL_SHAPE(8), 1, FL_F32);
+    shared.from[1] = fl_full(FL_SHAPE(8), 2, FL_F32);
+    pthread_t t[2];
+    for (int i = 0; i < 2; i++) REQUIRE(pthread_create(&t[i], NULL, takes_turns, (void *)(intptr_t)i) == 0);
+    for (int i = 0; i < 2; i++) pthread_join(t[i], NULL);
+    CHECK_NEAR(fl_item(fl_select(shared.from[0], 0, 5)), a, 0);
+    CHECK_NEAR(fl_item(fl_select(shared.from[1], 0, 5)), b, 0);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+static void *leaves_a_value(void *arg) {
+    fl_scope s = fl_scope_begin();
+    fl_lazy(true);
+    fl_tensor **out = arg;
+    *out = fl_keep(fl_add(fl_full(FL_SHAPE(2), 3, FL_F32), fl_num(4)));
+    CHECK_EQ_INT(waiting(), 2);
+    fl_scope_end(&s);
+    return NULL;
+}
+
+TEST(a_thread_that_ends_runs_what_waits) {
+    pthread_t t;
+    fl_tensor *left = NULL;
+    REQUIRE(pthread_create(&t, NULL, leaves_a_value, &left) == 0);
+    pthread_join(t, NULL);
+    fl_scope s = fl_scope_begin();
+    CHECK(left && fl_item(fl_select(left, 0, 1)) == 7);
+    fl_scope_end(&s);
+    fl_drop(left);
+    CHECK_NOTHING_LIVES();
+}
+
+/* ---- begin, end, replay ---- */
+
+typedef struct net {
+    fl_tensor *x, *w, *lr;
+} net;
+
+/* A step with views, dropout, a reduction and a write in place; the loss. */
+static fl_tensor *net_step(net *n) {
+    fl_tensor *h = fl_dropout(fl_relu(fl_matmul(n->x, n->w)), 0.3, NULL);
+    fl_tensor *loss = fl_mean(fl_mul(h, fl_slice(n->x, 1, 0, 4, 1)), FL_ALL_AXES);
+    fl_tensor *g = fl_matmul(fl_transpose(n->x, 0, 1), h);
+    fl_assign(n->w, fl_sub(n->w, fl_mul(g, n->lr)));
+    return loss;
+}
+
+static net net_new(void) {
+    fl_rng rng = {5, 0};
+    fl_seed(3);
+    return (net){fl_normal(FL_SHAPE(6, 8), 0, 1, FL_F32, &rng), fl_normal(FL_SHAPE(8, 4), 0, 1, FL_F32, &rng),
+                 fl_full(FL_SCALAR_SHAPE, 0.01, FL_F32)};
+}
+
+/* A thousand replays are a thousand eager steps: losses, weights, generator, versions. */
+TEST(replays_are_steps) {
+    enum { STEPS = 1000 };
+    static double loss[2][STEPS];
+    fl_tensor *w[2];
+    fl_rng rng[2];
+    uint32_t version[2];
+    fl_scope s = fl_scope_begin();
+    for (int mode = 0; mode < 2; mode++) {
+        net n = net_new();
+        fl_graph *g = fl_graph_new();
+        fl_tensor *y = NULL;
+        for (int i = 0; i < STEPS; i++) {
+            fl_scope inner = fl_scope_begin();
+            fl_assign(n.lr, fl_num(0.01 / (1 + i)));
+            if (i % 10 == 0) fl_assign(n.x, fl_add(n.x, fl_num(0.125)));
+            if (mode && fl_graph_ready(g)) {
+                CHECK(fl_graph_replay(g));
+            } else {
+                if (mode) CHECK(fl_graph_begin(g));
+                fl_drop(y);
+                y = fl_keep(net_step(&n));
+                if (mode) CHECK(fl_graph_end(g));
+            }
+            loss[mode][i] = fl_item(y);
+            fl_scope_end(&inner);
+        }
+        if (mode) CHECK(fl_graph_ready(g)), CHECK_STR("", fl_graph_reason(g));
+        w[mode] = n.w, rng[mode] = fl_rng_state(), version[mode] = fl_version_of(n.w);
+        fl_drop(y);
+        fl_graph_free(g);
+    }
+    CHECK(!memcmp(loss[0], loss[1], sizeof loss[0]));
+    CHECK(same_bits(w[0], w[1]));
+    CHECK_EQ_INT(rng[0].counter, rng[1].counter);
+    CHECK_EQ_INT(version[0], version[1]);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+/* Traps of frozen graphs. A round does what the program says; a replay does so too, or refuses by name. */
+typedef struct trap {
+    const char *name;
+    fl_tensor *(*step)(net *n, int round);
+    const char *reason; /* part of it; NULL: it may be replayed */
+} trap;
+
+static fl_tensor *plain(net *n, int round) {
+    return (void)round, fl_mul(n->x, n->x);
+}
+static fl_tensor *branch_by_value(net *n, int round) {
+    fl_assign(n->lr, fl_num(round));
+    return fl_item(n->lr) > 1 ? fl_add(n->x, fl_num(1)) : fl_sub(n->x, fl_num(1));
+}
+static fl_tensor *number_changes(net *n, int round) { return fl_mul(n->x, fl_num(1 + round)); }
+static fl_tensor *one_input_twice(net *n, int round) { return fl_add(plain(n, round), fl_mul(n->x, n->x)); }
+static fl_tensor *views_at_other_offsets(net *n, int round) {
+    return fl_add(fl_slice(n->x, 0, round % 3, round % 3 + 2, 1), fl_num(1));
+}
+static fl_tensor *shape_changes(net *n, int round) { return fl_exp(fl_slice(n->x, 1, 0, 2 + round, 1)); }
+static fl_tensor *constant_changes(net *n, int round) {
+    return fl_add(fl_slice(n->x, 0, 0, 1, 1), fl_from_host((float[]){(float)round, 0, 0, 0, 0, 0, 0, 1}, FL_SHAPE(1, 8), FL_F32));
+}
+static fl_tensor *constant_stays(net *n, int round) {
+    (void)round;
+    return fl_add(fl_slice(n->x, 0, 0, 1, 1), fl_from_host((float[]){2, 0, 0, 0, 0, 0, 0, 1}, FL_SHAPE(1, 8), FL_F32));
+}
+static fl_tensor *generator_of_the_program(net *n, int round) {
+    fl_rng rng = {(uint64_t)round + 9, 0};
+    return fl_dropout(n->x, 0.5, &rng);
+}
+static fl_tensor *host_draws(net *n, int round) {
+    (void)round;
+    return fl_rng_uniform(NULL) < 2 ? fl_mul(n->x, fl_num(2)) : n->x;
+}
+static fl_tensor *host_reads(net *n, int round) {
+    (void)round;
+    return fl_mul(n->x, fl_num(fl_item(fl_sum(n->w, FL_ALL_AXES)) > 0 ? 1 : 1));
+}
+static fl_tensor *state_by_handle(net *n, int round) {
+    return (void)round, n->x = fl_mul(n->x, fl_num(2));
+}
+static fl_tensor *without_output(net *n, int round) {
+    fl_assign(n->w, fl_mul(n->w, fl_num(0.5)));
+    return (void)round, NULL;
+}
+static fl_tensor *frozen_shape(net *n, int round) {
+    return (void)round, fl_nonzero(fl_gt(n->x, fl_num(0)));
+}
+
+static const trap traps[] = {{"plain", plain, NULL},
+                             {"a branch by value", branch_by_value, "the host reads"},
+                             {"a number changes", number_changes, "fl_mul"},
+                             {"one input twice", one_input_twice, NULL},
+                             {"views at other offsets", views_at_other_offsets, "the calls differ"},
+                             {"the shape changes", shape_changes, "the calls differ"},
+                             {"a constant changes", constant_changes, "a constant that the program writes"},
+                             {"a constant stays", constant_stays, NULL},
+                             {"a generator of the program", generator_of_the_program, "a generator of the program"},
+                             {"the host draws", host_draws, "the host draws a random number"},
+                             {"the host reads", host_reads, "the host reads"},
+                             {"state by handle", state_by_handle, "another tensor than in the step before"},
+                             {"no output", without_output, NULL},
+                             {"a shape by values", frozen_shape, "the host reads"}};
+
+TEST(traps_of_frozen_graphs) {
+    enum { TRAP_ROUNDS = 5 };
+    for (size_t k = 0; k < sizeof traps / sizeof *traps; k++) {
+        const trap *t = &traps[k];
+        fl_scope s = fl_scope_begin();
+        fl_tensor *y[2][TRAP_ROUNDS], *w[2];
+        bool right = true, replayed = false;
+        for (int mode = 0; mode < 2; mode++) {
+            net n = net_new();
+            fl_graph *g = fl_graph_new();
+            fl_tensor *last = NULL;
+            for (int i = 0; i < TRAP_ROUNDS; i++) {
+                if (mode && fl_graph_ready(g)) {
+                    right &= CHECK(fl_graph_replay(g));
+                    replayed = true;
+                    y[mode][i] = last;
+                    continue;
+                }
+                if (mode) right &= CHECK(fl_graph_begin(g));
+                y[mode][i] = last = t->step(&n, i);
+                if (mode) right &= CHECK(fl_graph_end(g));
+            }
+            if (mode && t->reason) right &= CHECK_STR(fl_graph_reason(g), t->reason);
+            w[mode] = n.w;
+            fl_graph_free(g);
+        }
+        for (int i = 0; i < TRAP_ROUNDS; i++) right &= (!y[0][i] && !y[1][i]) || CHECK(same_bits(y[0][i], y[1][i]));
+        right &= CHECK(same_bits(w[0], w[1])) && CHECK(replayed == !t->reason);
+        if (!right) printf("  %s\n", t->name);
+        fl_scope_end(&s);
+    }
+    CHECK_NOTHING_LIVES();
+}
+
+/* Results of two rounds are two tensors. */
+TEST(a_round_overwrites_nothing) {
+    fl_scope s = fl_scope_begin();
+    net n = net_new();
+    fl_graph *g = fl_graph_new();
+    fl_tensor *y[3];
+    for (int i = 0; i < 3; i++) {
+        CHECK(fl_set_host(n.lr, &(float){(float)i}, 4));
+        CHECK(fl_graph_begin(g));
+        y[i] = fl_add(n.lr, fl_num(10));
+        CHECK(fl_graph_end(g));
+    }
+    for (int i = 0; i < 3; i++) CHECK(fl_item(y[i]) == 10 + i);
+    CHECK(fl_graph_ready(g));
+    fl_graph_list l = fl_graph_calls(g);
+    CHECK(l.n == 1 && l.call[0].call.op == FL_OP_add && l.value[0].role == FL_GRAPH_OUTPUT &&
+          l.value[1].role == FL_GRAPH_INPUT);
+    fl_graph_free(g);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+static void *replays(void *g) {
+    CHECK(!fl_graph_replay(g));
+    CHECK_ERROR("another thread has recorded the graph");
+    CHECK(!fl_graph_end(g));
+    CHECK_ERROR("does not record");
+    return NULL;
+}
+
+TEST(misuse_of_graphs) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    fl_graph *g = fl_graph_new(), *other = fl_graph_new();
+    CHECK(!fl_graph_end(g));
+    CHECK_ERROR("fl_graph_end: the graph does not record");
+    CHECK(!fl_graph_replay(g));
+    CHECK_ERROR("fl_graph_replay: the graph is not ready: no step has been recorded");
+    net n = net_new();
+    for (int i = 0; i < 2; i++) {
+        CHECK(fl_graph_begin(g));
+        CHECK(!fl_graph_begin(g));
+        CHECK_ERROR("this graph records already");
+        CHECK(!fl_graph_begin(other));
+        CHECK_ERROR("a graph of this thread records already");
+        CHECK(!fl_graph_replay(g));
+        CHECK_ERROR("it records");
+        fl_graph_free(g);
+        CHECK_ERROR("fl_graph_free: the graph records");
+        net_step(&n);
+        CHECK(fl_graph_end(g));
+    }
+    CHECK(fl_graph_ready(g) && fl_graph_replay(g));
+    pthread_t t;
+    REQUIRE(pthread_create(&t, NULL, replays, g) == 0);
+    pthread_join(t, NULL);
+    fl_seed(8);
+    CHECK(!fl_graph_replay(g));
+    CHECK_ERROR("the generator has another key");
+    fl_seed(3);
+    CHECK(fl_graph_replay(g));
+    fl_graph_free(g);
+    g = fl_graph_new();
+    fl_tensor *x = fl_keep(fl_ones(FL_SHAPE(2), FL_F32)), *y = NULL;
+    fl_scope_end(&s);
+    s = fl_scope_begin();
+    for (int i = 0; i < 2; i++) {
+        CHECK(fl_graph_begin(g));
+        y = fl_add(x, fl_num(1));
+        CHECK(fl_graph_end(g));
+    }
+    fl_drop(x);
+    CHECK_STR(fl_graph_reason(g), "");
+    CHECK(fl_graph_ready(g) && !fl_graph_replay(g) && y);
+    CHECK_ERROR("an input of fl_add has been freed");
+    CHECK(!fl_graph_begin(NULL));
+    CHECK_ERROR("the graph is NULL");
+    CHECK(!fl_graph_end(NULL));
+    CHECK_ERROR("the graph is NULL");
+    CHECK(!fl_graph_replay(NULL));
+    CHECK_ERROR("the graph is NULL");
+    fl_graph_free(NULL);
+    fl_graph_free(g), fl_graph_free(other);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+/* ---- plans ---- */
+
+TEST(plans_of_memory_do_not_overlap) {
+    uint64_t state = 1;
+    for (int round = 0; round < 300; round++) {
+        fl_plan_value v[60];
+        int64_t most = 0;
+        const int n = 1 + round % 60;
+        for (int i = 0; i < n; i++) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            v[i] = (fl_plan_value){.bytes = (int64_t)(state >> 50), .first = (int)(state >> 33) % 40};
+            v[i].last = v[i].first + (int)(state >> 40) % 9;
+        }
+        const int64_t bytes = fl_plan_memory(v, n);
+        for (int i = 0; i < n; i++) {
+            CHECK(v[i].offset >= 0 && v[i].offset % FL_ALIGN == 0 && v[i].offset + v[i].bytes + FL_ALIGN <= bytes);
+            for (int k = 0; k < i; k++)
+                CHECK(v[i].last < v[k].first || v[k].last < v[i].first ||
+                      v[i].offset + v[i].bytes + FL_ALIGN <= v[k].offset ||
+                      v[k].offset + v[k].bytes + FL_ALIGN <= v[i].offset);
+        }
+        for (int at = 0; at < 50; at++) { /* at least what lives at one time */
+            int64_t live = 0;
+            for (int i = 0; i < n; i++) live += v[i].first <= at && at <= v[i].last ? v[i].bytes : 0;
+            most = live > most ? live : most;
+        }
+        CHECK(bytes >= most);
+    }
+    CHECK_EQ_INT(fl_plan_memory(NULL, 0), 0);
+}
+
+int main(int argc, char **argv) { return test_main(argc, argv); }
+/* MIT licence: see LICENSE. */
