@@ -30,6 +30,7 @@
      fl_speech.h    audio, features, speech recognition
      fl_vision.h    images, data sets, transforms, networks, detection
      fl_dist.h      distributed training: collectives, fault tolerance, data parallelism
+     fl_graph.h     deferred and static execution
      fl_backend.h   op tables, call records, kernel slots, hooks: for writing ops and backends
 
    These headers include the headers they need and their own files outside the include guard, so that

@@ -1309,6 +1309,7 @@ bool fl_backend_use(const fl_backend *b, fl_backend *old) {
         return fl_err_false("fl_backend_use: this copy of fl_backend_cpu() lacks the current kernel of %s: "
                             "modify a copy of *fl_backend_at(fl_backend_index(\"cpu\")) instead",
                             fl__ops[dropped]->name);
+    fl_sync(NULL); /* calls that wait were made for the table before */
     if (old) memset(old, 0, sizeof *old);
     if (old && at < fl__n_backends) *old = fl__backends[at];
     if (b != &fl__backends[at]) fl__backends[at] = *b;
@@ -1376,7 +1377,8 @@ bool fl_is_async(const fl_tensor *t) {
 }
 
 bool fl_sync(const fl_tensor *t) {
-    if (!t || t->weak) return true;
+    if (!t) return !fl__run_waiting || fl__run_waiting(NULL, true);
+    if (t->weak) return true;
     if (!fl__await_calls(t->buffer, false)) return false;
     const fl_backend *be = &fl__backends[t->backend];
     return !be->sync || be->sync(be);
@@ -1486,7 +1488,7 @@ bool fl_out_allocate(fl_tensor *t) {
    outputs before it starts, new outputs from fl_out_make on. Deferred calls that must come first run then. */
 static bool fl__pin_tensor(fl_tensor *t, bool write) {
     if (!t || !t->buffer) return true;
-    return fl__await_calls(t->buffer, write) && (!t->buffer->pageable || fl_buffer_map(t->buffer));
+    return fl__await_calls(t->buffer, write) && (!t->buffer->pageable || fl__buffer_map(t->buffer));
 }
 static void fl__unpin_tensor(fl_tensor *t) {
     if (t && t->buffer && t->buffer->pageable) fl_buffer_unmap(t->buffer);
@@ -2386,7 +2388,7 @@ void *fl_map(fl_tensor *t, int access) {
     if (!fl__host_access(t, access) || !fl__await_calls(t->buffer, access & FL_WRITE)) return fl_raise();
     if (!be->map && !fl_sync(t))
         return fl_raise(); /* a map hook waits itself, only for t */
-    char *p = be->map ? fl__map_by_hook(be, t, access) : fl_buffer_map(t->buffer);
+    char *p = be->map ? fl__map_by_hook(be, t, access) : fl__buffer_map(t->buffer);
     if (!p) return fl_raise();
     if (access & FL_READ) __atomic_fetch_add(&fl__host_reads, 1, __ATOMIC_RELAXED);
     if (access & FL_WRITE) ++*fl__version(t);

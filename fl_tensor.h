@@ -333,7 +333,7 @@ FL_API const char *fl_backend_name_of(int i);
 FL_API bool fl_backend_has(int backend, fl_op op);
 /* "matmul"; "" for FL_OP_NONE and invalid values. */
 FL_API const char *fl_op_name(fl_op op);
-/* Waits for all pending work of t's backend. */
+/* Waits for all pending work of t's backend. t NULL: runs all deferred calls (fl_lazy), of any thread. */
 FL_API bool fl_sync(const fl_tensor *t);
 /* True if t's backend executes asynchronously, so that reading t waits for it. */
 FL_API bool fl_is_async(const fl_tensor *t);

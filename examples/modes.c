@@ -169,7 +169,7 @@ int main(int argc, char **argv) {
                              {NULL, .low = 0}};
     if (!arguments_read(argc, argv, list)) return 2;
     outcome out[MODES] = {{0}};
-    digits all;
+    digits all = {0};
     fl_scope s = fl_scope_begin();
     bool ok = data ? digits_load(data, "train", &all) : digits_draw(BATCH * BATCHES, 1, &all);
     for (int m = 0; ok && m < MODES; m++) {

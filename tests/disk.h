@@ -310,7 +310,7 @@ static inline void end(fl_scope *s) {
     CHECK_NO_ERROR();
     check_not_quiet();
     CHECK_EQ_INT(disk.open, 0);
-    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
+    CHECK_EQ_INT(test_live_buffers(), 0);
     CHECK_EQ_INT(fl_live_tensors(), 0);
     fl_mem_set_current(NULL);
     fl_data_io_use(NULL);
@@ -359,7 +359,7 @@ static inline void sweep_reader(bool (*reader)(void)) {
 
 /* sweep_heap, for buffers. */
 static inline int64_t sweep_buffers(bool (*action)(void), bool for_ever) {
-    int64_t handles = fl_live_tensors(), buffers = fl_mem_live_buffers(), n = 0;
+    int64_t handles = fl_live_tensors(), buffers = test_live_buffers(), n = 0;
     for (bool done = false; !done && n < 1000;) {
         fl_scope s = fl_scope_begin();
         fl_mem_manager *failing = fl_mem_failing(NULL, ++n, for_ever),
@@ -373,7 +373,7 @@ static inline int64_t sweep_buffers(bool (*action)(void), bool for_ever) {
         CHECK_NO_ERROR();
         fl_scope_end(&s);
         fl_mem_close(failing);
-        CHECK(fl_live_tensors() == handles && fl_mem_live_buffers() == buffers);
+        CHECK(fl_live_tensors() == handles && test_live_buffers() == buffers);
     }
     return n - 1;
 }

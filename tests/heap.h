@@ -69,7 +69,7 @@ static inline void heap_fail_at(int64_t n) {
 }
 
 static inline int64_t heap_sweep_once(bool (*action)(void), bool for_ever) {
-    int64_t handles = fl_live_tensors(), buffers = fl_mem_live_buffers(), n = 0;
+    int64_t handles = fl_live_tensors(), buffers = test_live_buffers(), n = 0;
     for (bool done = false; !done && n < 1000;) {
         fl_scope s = fl_scope_begin();
         heap_fail_at(++n), heap.for_ever = for_ever;
@@ -84,7 +84,7 @@ static inline int64_t heap_sweep_once(bool (*action)(void), bool for_ever) {
         CHECK(action());
         CHECK_NO_ERROR();
         fl_scope_end(&s);
-        CHECK(fl_live_tensors() == handles && fl_mem_live_buffers() == buffers);
+        CHECK(fl_live_tensors() == handles && test_live_buffers() == buffers);
     }
     return n - 1;
 }

@@ -84,10 +84,12 @@ static bool test__skipped;
 #define CHECK_NO_ERROR() \
     (fl_error() ? (test__fail(__FILE__, __LINE__, "no error", fl_error()), fl_error_clear(), false) : true)
 
+/* Buffers in use; deferred calls have run. */
+#define test_live_buffers() (fl_sync(NULL), fl_mem_live_buffers())
 /* Nothing is pending, nothing lives, no function left this thread quiet: for the end of a test, whose errors
    return from then on. */
 #define CHECK_NOTHING_LIVES() \
-    (CHECK_NO_ERROR(), CHECK_EQ_INT(fl_live_tensors(), 0), CHECK_EQ_INT(fl_mem_live_buffers(), 0), \
+    (CHECK_NO_ERROR(), CHECK_EQ_INT(fl_live_tensors(), 0), CHECK_EQ_INT(test_live_buffers(), 0), \
      fl_set_error_handler(test__hear_error, NULL), test__heard = 0, fl_err_null("an error"), fl_error_clear(), \
      CHECK_EQ_INT(test__heard, 1))
 

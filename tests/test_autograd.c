@@ -1443,7 +1443,7 @@ static int chain(void) {
         fv_drop(y);
         fl_scope_end(&s);
     }
-    return fl_live_tensors() != 0 || fl_mem_live_buffers() != 0;
+    return fl_live_tensors() != 0 || test_live_buffers() != 0;
 }
 
 TEST(a_million_nodes_on_a_small_stack) {

@@ -76,7 +76,7 @@ static void end_test(void) {
     CHECK(remove(folder) == 0); /* nothing else was left there */
     CHECK_NO_ERROR();
     CHECK_EQ_INT(fl_live_tensors(), 0);
-    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
+    CHECK_EQ_INT(test_live_buffers(), 0);
 }
 
 typedef struct bytes {

@@ -63,7 +63,7 @@ static double small_work(void) {
 TEST(works_and_leaves_nothing) {
     NEEDS_CUDA;
     CHECK_EQ_INT(small_work(), 72);
-    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
+    CHECK_EQ_INT(test_live_buffers(), 0);
 }
 
 TEST(no_device_no_driver_an_old_one_another_architecture_are_errors_that_name_the_way_out) {
@@ -109,7 +109,7 @@ TEST(any_call_of_the_runtime_may_fail_and_the_next_try_works) {
             CHECK_EQ_INT(y, 72);
         fl_error_clear();
         CHECK_EQ_INT(small_work(), 72);
-        CHECK_EQ_INT(fl_mem_live_buffers(), 0);
+        CHECK_EQ_INT(test_live_buffers(), 0);
         failures += failed; /* not where memory is asked for again */
     }
     CHECK(!failed && failures > 10);
@@ -579,7 +579,7 @@ TEST(clipping_and_a_step_of_all_parameters_are_six_launches) {
     CHECK_NEAR(got, want, 1e-6 * want);
     for (int i = 0; i < 33; i++) CHECK_NEAR(a[i], b[i], 1e-6);
     CHECK_EQ_INT(launches, 6);
-    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
+    CHECK_EQ_INT(test_live_buffers(), 0);
 }
 
 /* What waits in the queue is as if it had run: a step that reads what one before wrote, a tensor that is
@@ -908,7 +908,7 @@ TEST(a_replayed_step_gives_the_bits_of_the_step) {
     CHECK(!memcmp(&eager, &graph, sizeof eager));
     for (int i = 1; i < GRAPH_STEPS; i++) CHECK(eager.loss[i] != eager.loss[i - 1]);
     if (cuda_emu_launches) CHECK(middle - before + 7 * 20 < cuda_emu_launches() - middle);
-    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
+    CHECK_EQ_INT(test_live_buffers(), 0);
 }
 
 /* What a graph reads it keeps. */
@@ -1021,7 +1021,7 @@ TEST(any_call_may_fail_around_a_graph) {
         CHECK(fl_cuda_graph_replay(g) && fl_sync(x));
         fl_cuda_graph_free(g);
         fl_scope_end(&s);
-        CHECK_EQ_INT(fl_mem_live_buffers(), 0);
+        CHECK_EQ_INT(test_live_buffers(), 0);
         failures += failed;
     }
     CHECK(!failed && failures > 10);
@@ -1126,7 +1126,7 @@ TEST(devices_move_to_each_other) {
         fl_scope_end(&s);
     }
     CHECK(!cuda_emu_waiting || waiting > 5);
-    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
+    CHECK_EQ_INT(test_live_buffers(), 0);
 }
 
 TEST(operands_of_two_devices_are_an_error_that_names_both) {
@@ -1214,7 +1214,7 @@ TEST(any_call_may_fail_between_two_devices) {
             CHECK(bad ? !again : got == 300);
             if (!again) failures += failed = bad;
             fl_scope_end(&s);
-            CHECK_EQ_INT(fl_mem_live_buffers(), 0);
+            CHECK_EQ_INT(test_live_buffers(), 0);
         }
     CHECK(!failed && failures > 10);
 }
@@ -1242,7 +1242,7 @@ TEST(threads_work_on_two_devices) {
         void *ok = NULL;
         CHECK(!pthread_join(thread[i], &ok) && ok == name[i % 2]);
     }
-    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
+    CHECK_EQ_INT(test_live_buffers(), 0);
 }
 
 /* In a process of its own, as every test: the device stays broken. */

@@ -553,7 +553,7 @@ static int64_t sweep(bool (*action)(void), int64_t most, bool for_ever) {
         fl_error_clear();
         CHECK(action());
         CHECK_NO_ERROR();
-        CHECK(fl_live_tensors() == 0 && fl_mem_live_buffers() == 0);
+        CHECK(fl_live_tensors() == 0 && test_live_buffers() == 0);
     }
     return n;
 }

@@ -45,7 +45,7 @@ TEST(there_and_back_is_the_same_memory) {
     CHECK(fl_from_dlpack_old(fl_to_dlpack_old(t))->stride[0] == 1);
     fl_scope_end(&s);
     fl_drop(t);
-    CHECK(fl_live_tensors() == 0 && fl_mem_live_buffers() == 0);
+    CHECK(fl_live_tensors() == 0 && test_live_buffers() == 0);
 }
 
 TEST(numbers_and_empty_ones) {
@@ -57,7 +57,7 @@ TEST(numbers_and_empty_ones) {
     fl_tensor *t = fl_from_dlpack(d);
     CHECK(t && t->dtype == FL_I64 && fl_numel(t) == 0);
     fl_scope_end(&s);
-    CHECK(fl_live_tensors() == 0 && fl_mem_live_buffers() == 0);
+    CHECK(fl_live_tensors() == 0 && test_live_buffers() == 0);
 }
 
 TEST(the_deleter_is_called_once) {
@@ -110,7 +110,7 @@ TEST(what_is_refused_stays_the_callers) {
     CHECK_ERROR("fl_to_dlpack: DLPack has no dtype q8");
     fl_error_clear();
     fl_scope_end(&s);
-    CHECK(fl_live_tensors() == 0 && fl_mem_live_buffers() == 0);
+    CHECK(fl_live_tensors() == 0 && test_live_buffers() == 0);
 }
 
 /* What is lent out keeps its place: loading weights, which exchanges storage, copies into it. */
@@ -125,7 +125,7 @@ TEST(what_is_lent_is_not_exchanged) {
     CHECK(fl_buffer_swap(a->buffer, b->buffer) && b->buffer->ptr == place);
     CHECK(fl_item(fl_select(a, 0, 5)) == 2 && fl_item(fl_select(b, 0, 5)) == 1);
     fl_scope_end(&s);
-    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
+    CHECK_EQ_INT(test_live_buffers(), 0);
 }
 
 int main(int argc, char **argv) {

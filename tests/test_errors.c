@@ -108,7 +108,7 @@ static snapshot snapshot_now(void) {
     fl_tensor *t[] = {o.f23, o.f34, o.f4,    o.f2,     o.d23,  o.i23,
                       o.b23, o.u23, o.image, o.kernel, o.index};
     fl_var *v[] = {o.v23, o.v34, o.v4, o.image_v, o.kernel_v};
-    snapshot s = {fl_live_tensors(),  fl_mem_live_buffers(), fl_scope_size(), 1469598103934665603u,
+    snapshot s = {fl_live_tensors(),  test_live_buffers(), fl_scope_size(), 1469598103934665603u,
                   fl_flags(), fl_rng_state()};
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) s.bytes = hash_tensor(s.bytes, t[i]);
     for (size_t i = 0; i < sizeof v / sizeof *v; i++) s.bytes = hash_tensor(s.bytes, fv_grad(v[i]));
@@ -2018,6 +2018,7 @@ static void rows_of_logs(void) {
 /* ---- running them ---- */
 
 #include "errors_index.h"
+#include "errors_graph.h"
 #include "errors_image.h"
 #include "errors_move.h"
 #include "errors_linear.h"
@@ -2026,6 +2027,7 @@ static void rows_of_logs(void) {
 #include "errors_vision.h"
 
 static void (*const groups[])(void) = {
+    rows_of_graphs,
     rows_of_more_movement, rows_of_parts, rows_of_more_creation, rows_of_nets, rows_of_var_nets,
     rows_of_memory, rows_of_handles, rows_of_op_writers, rows_of_creation, rows_of_reading,
     rows_of_movement, rows_of_formulas, rows_of_reductions, rows_of_composed_reductions, rows_of_order,
@@ -2050,7 +2052,7 @@ static void run_rows(void (*rows)(void)) {
     }
     operands_free();
     CHECK_EQ_INT(fl_live_tensors(), 0);
-    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
+    CHECK_EQ_INT(test_live_buffers(), 0);
 }
 
 TEST(vision) { run_rows(rows_of_vision); }

@@ -36,7 +36,7 @@ static bool begin(const fl_backend *b) {
 }
 
 static bool nothing_lives(void) {
-    bool no_tensors = CHECK_EQ_INT(fl_live_tensors(), 0), no_buffers = CHECK_EQ_INT(fl_mem_live_buffers(), 0);
+    bool no_tensors = CHECK_EQ_INT(fl_live_tensors(), 0), no_buffers = CHECK_EQ_INT(test_live_buffers(), 0);
     return no_tensors && no_buffers;
 }
 
@@ -284,7 +284,7 @@ TEST(recorder_bounded) {
         fl_assign(x, fl_add(x, fl_num(1)));
         fl_scope_end(&t);
         CHECK(recorder_count().nodes <= RECORDER_PENDING + 2 &&
-              fl_mem_live_buffers() <= RECORDER_PENDING + 2);
+              test_live_buffers() <= RECORDER_PENDING + 2);
     }
     CHECK_NEAR(fl_item(fl_amax(x, FL_ALL_AXES)), 10 * RECORDER_PENDING + 1, 0);
     fl_scope_end(&s);
@@ -381,14 +381,14 @@ TEST(recorder_replays) {
     recorder_tape *tape = recorder_end();
     REQUIRE(tape != NULL);
     CHECK(fl_item(y) == want[0]);
-    int64_t recorded = recorder_count().recorded, buffers = fl_mem_live_buffers();
+    int64_t recorded = recorder_count().recorded, buffers = test_live_buffers();
     for (int i = 1; i < STEPS; i++) {
         CHECK(toy_load(&u, i) && recorder_replay(tape));
         CHECK(fl_item(y) == want[i]);
     }
     CHECK_EQ_INT(recorder_count().recorded, recorded);
     CHECK_EQ_INT(recorder_count().replayed, tape->list.n * (STEPS - 1));
-    CHECK_EQ_INT(fl_mem_live_buffers(), buffers); /* a replay makes nothing */
+    CHECK_EQ_INT(test_live_buffers(), buffers); /* a replay makes nothing */
     CHECK(tape->planned < tape->unplanned);
     CHECK(same_bits(t.state, u.state));
     CHECK_EQ_INT(fl_rng_state().counter, end.counter);

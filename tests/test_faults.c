@@ -199,7 +199,7 @@ static bool survives(training *t, const sweep *w, int64_t n, uint64_t want, doub
     *o = faulty_step(t, w, n, &loss);
     if (*o != REPORTED) CHECK(loss == want_loss);
     CHECK_EQ_INT(fl_live_tensors(), t->live);
-    CHECK_EQ_INT(fl_mem_live_buffers(), t->buffers);
+    CHECK_EQ_INT(test_live_buffers(), t->buffers);
     CHECK(fl_grad_enabled() && fl_threads() > 0);
     rewind_training(t);
     CHECK(step(t) == want_loss && hash_training(t) == want);
@@ -213,7 +213,7 @@ static void run_sweep(training *t, const sweep *w) {
     const uint64_t want = hash_training(t);
     fl_optim_zero_grad(t->optim);
     t->live = fl_live_tensors();
-    t->buffers = fl_mem_live_buffers();
+    t->buffers = test_live_buffers();
     CHECK(loss > 0 && loss < 10);
     outcome o = REPORTED;
     int64_t n = first, reported = 0;
@@ -239,7 +239,7 @@ static void run_sweeps(fl_nn_module *net, int64_t side, bool of_heap, int64_t st
     for (int i = 0; i < 4; i++) run_sweep(&t, &(sweep){of_heap, i & 1, i & 2, step});
     training_free(&t);
     CHECK_EQ_INT(fl_live_tensors(), 0);
-    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
+    CHECK_EQ_INT(test_live_buffers(), 0);
 }
 
 TEST(the_memory_manager_fails_anywhere) { run_sweeps(small_net(), 8, false, every); }
@@ -275,7 +275,7 @@ TEST(the_heap_fails_a_cold_thread) {
     const double want_loss = step(&t);
     const uint64_t want = hash_training(&t);
     fl_optim_zero_grad(t.optim);
-    const int64_t live = fl_live_tensors(), buffers = fl_mem_live_buffers();
+    const int64_t live = fl_live_tensors(), buffers = test_live_buffers();
     int64_t n = first;
     for (cold_complete = false; !cold_complete && n < 20000; n += every) {
         pthread_t thread;
@@ -290,13 +290,13 @@ TEST(the_heap_fails_a_cold_thread) {
         heap.countdown = 0;
         fl_optim_zero_grad(t.optim);
         CHECK_EQ_INT(fl_live_tensors(), live);
-        if (!CHECK_EQ_INT(fl_mem_live_buffers(), buffers)) break;
+        if (!CHECK_EQ_INT(test_live_buffers(), buffers)) break;
         rewind_training(&t);
         if (!CHECK(step(&t) == want_loss && hash_training(&t) == want)) break;
     }
     CHECK(cold_complete && n > 20);
     training_free(&t);
-    CHECK(fl_live_tensors() == 0 && fl_mem_live_buffers() == 0);
+    CHECK(fl_live_tensors() == 0 && test_live_buffers() == 0);
 }
 
 /* Making the network and the optimizer fails anywhere too. */
@@ -328,7 +328,7 @@ TEST(memory_fails_the_makers) {
             fl_nn_free(net);
             fl_scope_end(&s);
             fl_mem_close(failing);
-            if (!CHECK(fl_live_tensors() == 0 && fl_mem_live_buffers() == 0)) break;
+            if (!CHECK(fl_live_tensors() == 0 && test_live_buffers() == 0)) break;
         }
         CHECK(made && n > 10);
     }
@@ -391,7 +391,7 @@ typedef struct state {
 } state;
 static state state_now(void) {
     const uint64_t hash = hash_tensor(1, written); /* what waits on a device has run then */
-    return (state){fl_live_tensors(), fl_mem_live_buffers(), hash};
+    return (state){fl_live_tensors(), test_live_buffers(), hash};
 }
 
 /* All faults of one kind in one scenario; returns how many. */
@@ -439,7 +439,7 @@ TEST(memory_fails_every_kind_of_job) {
     }
     fl_scope_end(&s);
     remove(fault_file);
-    CHECK(remove(folder) == 0 && fl_live_tensors() == 0 && fl_mem_live_buffers() == 0);
+    CHECK(remove(folder) == 0 && fl_live_tensors() == 0 && test_live_buffers() == 0);
     printf("%d scenarios, %lld points of failure\n", SCENARIOS, (long long)points);
     CHECK(SCENARIOS >= 40 && points * every >= 5000);
 }
@@ -480,7 +480,7 @@ TEST(a_limit_on_the_process_is_reported) {
     CHECK_EQ_INT(second, made); /* all of it came back */
     fl_error_clear();
     fl_scope_end(&again);
-    CHECK(fl_live_tensors() == 0 && fl_mem_live_buffers() == 0);
+    CHECK(fl_live_tensors() == 0 && test_live_buffers() == 0);
 }
 
 /* Blocks of another size: what the caches hold is given back and the request tried again. */
@@ -512,7 +512,7 @@ TEST(training_survives_the_limit) {
     rewind_training(&t);
     CHECK(step(&t) == want && hash_training(&t) == hash);
     training_free(&t);
-    CHECK(fl_live_tensors() == 0 && fl_mem_live_buffers() == 0);
+    CHECK(fl_live_tensors() == 0 && test_live_buffers() == 0);
 }
 #endif
 

@@ -1583,7 +1583,7 @@ TEST(mapped_file_of_2_gb_opens_at_once) {
     CHECK_ERROR("the file shrank from 2147483736 to 1000 bytes since it was opened");
     fl_data_close(f);
     fl_scope_end(&s);
-    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
+    CHECK_EQ_INT(test_live_buffers(), 0);
     remove_folder();
 }
 

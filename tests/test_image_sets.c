@@ -204,7 +204,7 @@ TEST(ten_thousand_batches_keep_memory_flat) {
         fl_data_sample b;
         REQUIRE(fl_data_set_epoch(set, i / 2) && fl_data_get(set, i % 2, &b));
         fl_scope_end(&batch);
-        const int64_t now[] = {blocks, fl_live_tensors(), fl_mem_live_buffers(),
+        const int64_t now[] = {blocks, fl_live_tensors(), test_live_buffers(),
                                fl_mem_stats_of(NULL).peak_in_use};
         if (i == 99 || i == BATCHES - 1) memcpy(held[i > 99], now, sizeof now);
     }

@@ -1934,7 +1934,7 @@ TEST(every_request_for_memory_may_fail) {
         heap_fail_at(0);
         if (!ok && !CHECK_ERROR("out of memory")) printf("  request %d\n", (int)n);
         CHECK_NO_ERROR();
-        if (fl_live_tensors() || fl_mem_live_buffers()) {
+        if (fl_live_tensors() || test_live_buffers()) {
             CHECK(false);
             printf("  request %d leaves something behind\n", (int)n);
             break;

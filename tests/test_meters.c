@@ -30,7 +30,7 @@ static void end(fl_scope *s) {
     fl_scope_end(s);
     CHECK_NO_ERROR();
     CHECK_EQ_INT(fl_live_tensors(), 0);
-    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
+    CHECK_EQ_INT(test_live_buffers(), 0);
 }
 
 /* ---- averages, counts ---- */

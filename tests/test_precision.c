@@ -442,7 +442,7 @@ TEST(ops_run_as_their_policy_says) {
         CHECK_NO_ERROR();
     }
     CHECK_EQ_INT(fl_live_tensors(), 0);
-    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
+    CHECK_EQ_INT(test_live_buffers(), 0);
 }
 
 static int casts;

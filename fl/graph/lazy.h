@@ -235,16 +235,18 @@ static bool fl__list_flush(fl__list *l, bool all) {
     return ok;
 }
 
-/* fl__run_waiting: runs the lists in which an access to b must wait for calls. A value that was made for the
-   host, which no call uses, gets its memory alone. */
+/* fl__run_waiting: runs the lists in which an access to b must wait for calls, all if b is NULL. A value that
+   was made for the host, which no call uses, gets its memory alone. */
 static bool fl__lists_await(fl_buffer *b, bool write) {
     bool ok = true;
     if (fl__deferred.running) return true; /* recording has seen to what comes before */
     for (fl__list *l = __atomic_load_n(&fl__lists, __ATOMIC_ACQUIRE); l; l = l->next) {
         fl__list_lock(l);
-        const int at = fl__list_find(l, b);
+        const int at = b ? fl__list_find(l, b) : -1;
         fl_graph_value *v = at < 0 ? NULL : &l->l.value[at];
-        if (v && v->made && v->first < 0) {
+        if (!b) {
+            ok &= fl__list_flush(l, true);
+        } else if (v && v->made && v->first < 0) {
             ok &= fl__value_arrive(NULL, at, NULL, l->l.value);
             v->constant = true;
         } else if (v && ((v->made && !v->constant) || v->writes || write)) {

@@ -104,11 +104,13 @@ FL_API int64_t fl_mem_live_buffers(void);
 /* Internal to fl. A list of deferred calls holds each buffer of its calls by one reference that counts
    FL__WAITED_FOR, so that every op and host access sees in refs_ that calls wait for the buffer: to make its
    contents, to write or to read it. fl__run_waiting, set by fl_graph.h, runs the lists in the way of an
-   access; false after an error. */
+   access, all lists if b is NULL; false after an error. */
 #define FL__WAITED_FOR (1 << 20)
 FL__PRIVATE_VARIABLE bool (*fl__run_waiting)(fl_buffer *b, bool write);
 /* Adds or removes such a reference. */
 FL_PRIVATE void fl__buffer_wait(fl_buffer *b, bool waits);
+/* fl_buffer_map after fl__await_calls. */
+FL_PRIVATE void *fl__buffer_map(fl_buffer *b);
 /* Gives a lazy buffer its memory without its restore: it becomes what fl_buffer_new returns. */
 FL_PRIVATE bool fl__buffer_arrive(fl_buffer *b, const fl_mem_info *info);
 static inline bool fl__is_waited_for(const fl_buffer *b) {
@@ -391,20 +393,20 @@ static FL__COLD bool fl__pin(fl_buffer *b) {
     }
 }
 
-FL_API void *fl_buffer_map(fl_buffer *b) {
+FL_PRIVATE void *fl__buffer_map(fl_buffer *b) {
     static int64_t tick;
-    if (!b) {
-        fl_fail("fl_buffer_map: the buffer is NULL");
-        return NULL;
-    }
     bool plain = __atomic_load_n(&b->pins_, __ATOMIC_ACQUIRE) >= 0 && !b->pageable;
-    if (!plain && !(fl__await_calls(b, false) && fl__pin(b))) return NULL;
+    if (!plain && !fl__pin(b)) return NULL;
     if (b->pageable) {
         uint64_t now = (uint64_t)__atomic_add_fetch(&tick, 1, __ATOMIC_RELAXED);
         __atomic_store_n(&b->last_use, now, __ATOMIC_RELAXED);
     }
     if (fl__tracing()) fl__trace_add(FL__MAP, b, NULL);
     return b->ptr;
+}
+
+FL_API void *fl_buffer_map(fl_buffer *b) {
+    return fl_given(b, "fl_buffer_map", "the buffer") && fl__await_calls(b, true) ? fl__buffer_map(b) : NULL;
 }
 
 FL_API void fl_buffer_unmap(fl_buffer *b) {
