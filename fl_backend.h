@@ -1905,18 +1905,22 @@ bool fl_call_run_taken(const fl_call *c, uint64_t state) {
     const fl_taker *taking = th->taking;
     const char *outer = th->op;
     const uint64_t flags = th->flags;
+    const fl_backend *be = &fl__backends[fl__call_backend(c)];
+    const fl_slot slot = fl__replaced_gradient(be, c) ? NULL : be->op[c->op];
     uint32_t version[4];
-    fl__traits is = fl__traits_of(c);
-    is.paged = false; /* but for those of the list, which runs this call */
-    for (int i = 0; i < c->n_out + c->n_in; i++) {
-        const fl_tensor *t = i < c->n_out ? c->out[i] : c->in[i - c->n_out];
-        if (t && t->buffer) is.paged |= t->buffer->pageable;
-        if (i < c->n_out && t) version[i] = *fl__version(t);
+    fl__traits is = {0}; /* its list runs the call, so that nothing has to be awaited */
+    for (int i = 0; i < c->n_in; i++)
+        if (c->in[i]->buffer) is.paged |= c->in[i]->buffer->pageable;
+    for (int i = 0; i < c->n_out; i++) {
+        if (!c->out[i]) continue;
+        if (c->out[i]->buffer) is.paged |= c->out[i]->buffer->pageable;
+        version[i] = *fl__version(c->out[i]);
     }
+    if (!slot) is.dtypes = fl__traits_of(c).dtypes; /* the table has changed since */
     th->taking = NULL;
     th->op = fl__ops[c->op]->name;
     th->flags = state;
-    const bool ok = fl__run_watched(&fl__backends[fl__call_backend(c)], c, NULL, is);
+    const bool ok = fl__run_watched(be, c, slot, is);
     th->flags = flags;
     th->op = outer;
     th->taking = taking;

@@ -84,6 +84,8 @@ static bool test__skipped;
 #define CHECK_NO_ERROR() \
     (fl_error() ? (test__fail(__FILE__, __LINE__, "no error", fl_error()), fl_error_clear(), false) : true)
 
+/* Tests look at values by their address: deferred calls run first. */
+#define fl_data(t) (fl_sync(NULL), (fl_data)(t))
 /* Buffers in use; deferred calls have run. */
 #define test_live_buffers() (fl_sync(NULL), fl_mem_live_buffers())
 /* Nothing is pending, nothing lives, no function left this thread quiet: for the end of a test, whose errors

@@ -181,13 +181,19 @@ static void fl__compare_numbers(fl_graph *g, const fl__plan *p, const fl_graph_c
                    (unsigned long long)(b->counter - g->begin.counter));
 }
 
+static bool fl__same_bytes(fl_buffer *a, fl_buffer *b) {
+    const void *x = fl__buffer_map(a), *y = fl__buffer_map(b);
+    const bool same = x && y && a->bytes == b->bytes && !memcmp(x, y, a->bytes);
+    if (x) fl_buffer_unmap(a);
+    if (y) fl_buffer_unmap(b);
+    return same;
+}
+
 static void fl__compare_values(fl_graph *g, const fl_graph_list *old, const fl_graph_list *l) {
     for (int64_t i = 0; i < l->n_values; i++) {
         const fl_graph_value *a = &old->value[i], *b = &l->value[i];
         const fl_graph_call *c = b->first < 0 ? NULL : &l->call[b->first];
-        if (b->constant && c && a->buffer && b->buffer &&
-            (a->buffer->bytes != b->buffer->bytes || !a->buffer->ptr || !b->buffer->ptr ||
-             memcmp(a->buffer->ptr, b->buffer->ptr, b->buffer->bytes)))
+        if (b->constant && c && a->buffer && b->buffer && !fl__same_bytes(a->buffer, b->buffer))
             fl__refuse(g, c, "a constant that the program writes differs between two steps");
         if (!b->made && a->buffer != b->buffer)
             fl__refuse(g, c, "an operand is another tensor than in the step before: write into the same one "

@@ -126,9 +126,15 @@ static void fl__value_failed(fl_graph_value *v) {
 }
 
 /* Gives a value its memory before the first call that uses it. */
-static bool fl__value_arrive(const fl_graph_call *c, int v, const fl_tensor *t, fl_graph_value *value) {
+static bool fl__value_make(const fl_graph_call *c, int v, const fl_tensor *t, fl_graph_value *value);
+
+static inline bool fl__value_arrive(const fl_graph_call *c, int v, const fl_tensor *t, fl_graph_value *value) {
     if (v < 0 || !value[v].made || value[v].failed || value[v].buffer->state != FL_LAZY) return true;
-    fl_mem_info info = {.step = fl_mem_step_now()};
+    return fl__value_make(c, v, t, value);
+}
+
+static bool fl__value_make(const fl_graph_call *c, int v, const fl_tensor *t, fl_graph_value *value) {
+    fl_mem_info info = {.device = value[v].buffer->device, .step = fl_mem_step_now()};
     if (c) {
         info.op = fl_op_name(c->call.op);
         info.ndim = t->ndim;
@@ -138,25 +144,21 @@ static bool fl__value_arrive(const fl_graph_call *c, int v, const fl_tensor *t, 
     return fl__buffer_arrive(value[v].buffer, &info);
 }
 
-/* The first operand of c whose call failed, NULL if none. */
-static fl_graph_value *fl__failed_operand(const fl_graph_list *l, const fl_graph_call *c) {
-    for (int i = 0; i < c->call.n_in; i++)
-        if (c->value[4 + i] >= 0 && l->value[c->value[4 + i]].failed) return &l->value[c->value[4 + i]];
-    return NULL;
-}
-
 static bool fl__call_run(fl_graph_list *l, const fl_graph_call *c) {
     if (c->fn) return c->fn(c->user);
     if (!c->call.op) return true;
-    const fl_graph_value *failed = fl__failed_operand(l, c);
-    if (failed && failed->buffer->manager == &fl__failed) return fl__failed_restore(failed->buffer);
-    if (failed) return fl_fail("fl_%s: a call that writes an operand in place has failed", fl_op_name(c->call.op));
-    bool ok = true;
-    for (int i = 0; ok && i < c->call.n_in; i++)
-        ok = fl__value_arrive(c, c->value[4 + i], c->call.in[i], l->value);
-    for (int i = 0; ok && i < c->call.n_out; i++)
-        ok = fl__value_arrive(c, c->value[i], c->call.out[i], l->value);
-    return ok && fl_call_run_taken(&c->call, c->state);
+    for (int i = 0; i < c->call.n_in; i++) {
+        const int v = c->value[4 + i];
+        if (v < 0) continue;
+        const fl_graph_value *value = &l->value[v];
+        if (value->failed && value->buffer->manager == &fl__failed) return fl__failed_restore(value->buffer);
+        if (value->failed)
+            return fl_fail("fl_%s: a call that writes an operand in place has failed", fl_op_name(c->call.op));
+        if (!fl__value_arrive(c, v, c->call.in[i], l->value)) return false;
+    }
+    for (int i = 0; i < c->call.n_out; i++)
+        if (!fl__value_arrive(c, c->value[i], c->call.out[i], l->value)) return false;
+    return fl_call_run_taken(&c->call, c->state);
 }
 
 /* Drops what call i was the last to use and nothing else holds. */
@@ -259,11 +261,8 @@ static bool fl__lists_await(fl_buffer *b, bool write) {
 
 /* ---- recording ---- */
 
-/* Calls of other lists that must come before a call of l, which reads or writes b. */
-static bool fl__others_await(fl__list *l, fl_buffer *b, bool write) {
-    if (!b || !fl__is_waited_for(b)) return true;
-    const bool only_mine = __atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) < 2 * FL__WAITED_FOR && fl__list_find(l, b) >= 0;
-    if (only_mine) return true;
+/* Runs other lists whose calls must come before a call of l, which reads or writes b. */
+static FL__COLD bool fl__others_run(fl__list *l, fl_buffer *b, bool write) {
     bool ok = true;
     for (fl__list *o = __atomic_load_n(&fl__lists, __ATOMIC_ACQUIRE); o; o = o->next) {
         if (o == l) continue;
@@ -274,6 +273,12 @@ static bool fl__others_await(fl__list *l, fl_buffer *b, bool write) {
         fl__list_unlock(o);
     }
     return ok;
+}
+
+static inline bool fl__others_await(fl__list *l, fl_buffer *b, bool write) {
+    if (!b || !fl__is_waited_for(b)) return true;
+    const bool only_mine = __atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) < 2 * FL__WAITED_FOR && fl__list_find(l, b) >= 0;
+    return only_mine || fl__others_run(l, b, write);
 }
 
 static void fl__witness_access(const fl_tensor *t, int access) {
@@ -297,16 +302,19 @@ static bool fl__lazy_ended(fl__list *l) {
 static fl_taken fl__lazy_call(const fl_call *c, void *user) {
     fl__list *l = user;
     if (!fl__is_recording()) return fl__lazy_ended(l) ? FL_DECLINED : FL_FAILED;
-    bool plain = !fl_backend_at(c->n_out && c->out[0] ? c->out[0]->backend : 0)->map;
-    for (int i = 0; i < c->n_out; i++) plain &= !c->out[i] || !c->out[i]->impl;
-    for (int i = 0; i < c->n_in; i++) plain &= c->in[i]->weak || c->in[i]->buffer;
+    bool plain = true, ok = true;
+    for (int i = 0; i < c->n_out; i++) {
+        if (!c->out[i]) continue;
+        plain &= !c->out[i]->impl && !fl_backend_at(c->out[i]->backend)->map;
+        ok = ok && fl__others_await(l, c->out[i]->buffer, true);
+    }
+    for (int i = 0; i < c->n_in; i++) {
+        plain &= c->in[i]->weak || c->in[i]->buffer;
+        ok = ok && fl__others_await(l, c->in[i]->buffer, false);
+    }
+    if (!ok) return FL_FAILED;
     if (!plain) return fl__witness_access(NULL, FL__EAGER_CALL), FL_DECLINED;
-    for (int i = 0; i < c->n_out; i++)
-        if (c->out[i] && !fl__others_await(l, c->out[i]->buffer, true)) return FL_FAILED;
-    for (int i = 0; i < c->n_in; i++)
-        if (!c->in[i]->weak && !fl__others_await(l, c->in[i]->buffer, false)) return FL_FAILED;
     fl__list_lock(l);
-    bool ok = true;
     if (!fl__deferred.witness && (l->l.n >= FL__WAITING_CALLS || l->bytes >= FL__WAITING_BYTES))
         ok = fl__list_flush(l, false);
     ok = ok && fl__list_add(l, c);

@@ -75,8 +75,14 @@ typedef struct fl__list {
 } fl__list;
 /* Appends a copy of c; new outputs get buffers without memory. False after fl_fail. */
 FL_PRIVATE bool fl__list_add(fl__list *l, const fl_call *c);
-/* Index of b's value in l, -1 if its calls do not use it. */
-FL_PRIVATE int fl__list_find(const fl__list *l, const fl_buffer *b);
+/* Index of b's value in l, -1 if its calls do not use it: by the hint in the buffer, which another list may
+   have overwritten, else by a search. */
+FL_PRIVATE int fl__list_search(const fl__list *l, const fl_buffer *b);
+static inline int fl__list_find(const fl__list *l, const fl_buffer *b) {
+    const int64_t at = __atomic_load_n(&b->slot_, __ATOMIC_RELAXED);
+    if (at >= 0 && at < l->l.n_values && l->l.value[at].buffer == b) return (int)at;
+    return fl__is_waited_for(b) ? fl__list_search(l, b) : -1;
+}
 /* Appends a value that a call will make: t->buffer. */
 FL_PRIVATE bool fl__list_make(fl__list *l, fl_tensor *t, size_t bytes);
 /* Appends a function of the host. */
@@ -158,16 +164,14 @@ static int fl__value_new(fl__list *l, fl_buffer *b) {
         !fl_heap_grow(&l->l.value, &l->value_cap, l->l.n_values + 1, sizeof *l->l.value))
         return -1;
     l->l.value[l->l.n_values] = (fl_graph_value){.buffer = b, .bytes = (int64_t)b->bytes, .first = -1, .last = -1, .offset = -1};
-    __atomic_store_n(&b->slot_, l->l.n_values, __ATOMIC_RELAXED); /* a hint: another list may overwrite it */
+    __atomic_store_n(&b->slot_, l->l.n_values, __ATOMIC_RELAXED);
     return (int)l->l.n_values++;
 }
 
-FL_PRIVATE int fl__list_find(const fl__list *l, const fl_buffer *b) {
-    const int64_t at = __atomic_load_n(&b->slot_, __ATOMIC_RELAXED);
-    if (at >= 0 && at < l->l.n_values && l->l.value[at].buffer == b) return (int)at;
-    for (int64_t i = l->l.n_values - 1; i >= 0 && fl__is_waited_for(b); i--)
-        if (l->l.value[i].buffer == b) return (int)i;
-    return -1;
+FL_PRIVATE int fl__list_search(const fl__list *l, const fl_buffer *b) {
+    int64_t i = l->l.n_values - 1;
+    while (i >= 0 && l->l.value[i].buffer != b) i--;
+    return (int)i;
 }
 
 static inline int fl__value_of(fl__list *l, fl_buffer *b) {

@@ -111,7 +111,8 @@ FL__PRIVATE_VARIABLE bool (*fl__run_waiting)(fl_buffer *b, bool write);
 FL_PRIVATE void fl__buffer_wait(fl_buffer *b, bool waits);
 /* fl_buffer_map after fl__await_calls. */
 FL_PRIVATE void *fl__buffer_map(fl_buffer *b);
-/* Gives a lazy buffer its memory without its restore: it becomes what fl_buffer_new returns. */
+/* Gives a lazy buffer its memory without its restore: it becomes what fl_buffer_new returns. info->device is
+   b's. */
 FL_PRIVATE bool fl__buffer_arrive(fl_buffer *b, const fl_mem_info *info);
 static inline bool fl__is_waited_for(const fl_buffer *b) {
     return __builtin_expect(__atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) >= FL__WAITED_FOR, 0);
@@ -243,7 +244,7 @@ FL_PRIVATE bool fl__buffer_arrive(fl_buffer *b, const fl_mem_info *info) {
     bool (*restore)(fl_buffer *) = b->restore;
     void *tag = b->tag;
     b->restore = NULL, b->tag = NULL, b->state = FL_RESIDENT;
-    if (!fl_buffer_fill(b, info)) {
+    if (!fl__get(b->manager, b, info)) {
         b->restore = restore, b->tag = tag, b->state = FL_LAZY;
         return false;
     }
@@ -343,7 +344,9 @@ FL_API void fl_buffer_drop(fl_buffer *b) {
 FL_PRIVATE bool (*fl__run_waiting)(fl_buffer *b, bool write);
 
 FL_PRIVATE void fl__buffer_wait(fl_buffer *b, bool waits) {
-    if (!__atomic_add_fetch(&b->refs_, waits ? FL__WAITED_FOR : -FL__WAITED_FOR, __ATOMIC_ACQ_REL))
+    if (waits) __atomic_fetch_add(&b->refs_, FL__WAITED_FOR, __ATOMIC_RELAXED);
+    else if (__atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) == FL__WAITED_FOR ||
+             !__atomic_sub_fetch(&b->refs_, FL__WAITED_FOR, __ATOMIC_ACQ_REL))
         fl__buffer_free(b);
 }
 
