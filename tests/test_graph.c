@@ -435,6 +435,17 @@ static fl_tensor *constant_stays(net *n, int round) {
     (void)round;
     return fl_add(fl_slice(n->x, 0, 0, 1, 1), fl_from_host((float[]){2, 0, 0, 0, 0, 0, 0, 1}, FL_SHAPE(1, 8), FL_F32));
 }
+static fl_tensor *constant_dropped(net *n, int round) {
+    fl_scope s = fl_scope_begin(); /* ends before the step does */
+    fl_tensor *y = fl_mul(constant_stays(n, round), fl_from_host(&(float){3}, FL_SHAPE(1), FL_F32));
+    fl_scope_return(&s, y);
+    return y;
+}
+static fl_tensor *constant_written(net *n, int round) {
+    fl_tensor *sum = fl_from_host(&(float){2}, FL_SHAPE(1), FL_F32);
+    fl_assign(sum, fl_add(sum, fl_slice(fl_select(n->x, 0, 0), 0, 0, 1, 1)));
+    return (void)round, fl_mul(sum, sum);
+}
 static fl_tensor *generator_of_the_program(net *n, int round) {
     fl_rng rng = {(uint64_t)round + 9, 0};
     return fl_dropout(n->x, 0.5, &rng);
@@ -466,6 +477,8 @@ static const trap traps[] = {{"plain", plain, NULL},
                              {"the shape changes", shape_changes, "the calls differ"},
                              {"a constant changes", constant_changes, "a constant that the program writes"},
                              {"a constant stays", constant_stays, NULL},
+                             {"a constant is dropped", constant_dropped, NULL},
+                             {"a constant is written", constant_written, "the step writes into a constant"},
                              {"a generator of the program", generator_of_the_program, "a generator of the program"},
                              {"the host draws", host_draws, "the host draws a random number"},
                              {"the host reads", host_reads, "the host reads"},

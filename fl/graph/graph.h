@@ -193,6 +193,7 @@ static void fl__compare_values(fl_graph *g, const fl_graph_list *old, const fl_g
     for (int64_t i = 0; i < l->n_values; i++) {
         const fl_graph_value *a = &old->value[i], *b = &l->value[i];
         const fl_graph_call *c = b->first < 0 ? NULL : &l->call[b->first];
+        if (b->constant && b->writes) fl__refuse(g, c, "the step writes into a constant of the program");
         if (b->constant && c && a->buffer && b->buffer && !fl__same_bytes(a->buffer, b->buffer))
             fl__refuse(g, c, "a constant that the program writes differs between two steps");
         if (!b->made && a->buffer != b->buffer)
@@ -286,7 +287,7 @@ static void fl__plan_take(fl_graph *g, fl__plan *p, fl__list *l) {
         fl_graph_value *v = &l->l.value[i];
         if (!v->buffer) continue;
         const bool unseen = v->role == FL_GRAPH_TEMPORARY || v->first < 0;
-        if (!unseen) fl_buffer_keep(v->buffer);
+        if (!unseen && !v->constant) fl_buffer_keep(v->buffer);
         fl__buffer_wait(v->buffer, false);
         if (unseen) v->buffer = NULL;
     }
@@ -295,6 +296,16 @@ static void fl__plan_take(fl_graph *g, fl__plan *p, fl__list *l) {
     fl__list_clear(l);
     p->begin = g->begin;
     p->draws = fl_rng_state().counter - g->begin.counter;
+}
+
+/* Constants outlive their last call: a replay reads them. */
+static void fl__constants_hold(const fl_graph_list *l, bool hold) {
+    for (int64_t i = 0; i < l->n_values; i++) {
+        const fl_graph_value *v = &l->value[i];
+        if (!v->constant || v->first < 0) continue;
+        if (hold) fl_buffer_keep(v->buffer);
+        else fl_buffer_drop(v->buffer);
+    }
 }
 
 FL_API bool fl_graph_end(fl_graph *g) {
@@ -313,11 +324,13 @@ FL_API bool fl_graph_end(fl_graph *g) {
     for (int64_t i = 0; p && !is_new && i < l->l.n; i++)
         fl__compare_numbers(g, p, &p->list.l.call[i], &l->l.call[i]);
     if (p && !is_new) fl__compare_values(g, &p->list.l, &l->l);
+    fl__constants_hold(&l->l, true);
     const bool ok = fl__list_run(l, true);
     if (p && ok) {
         p->rounds = g->reason[0] ? 1 : p->rounds + 1;
         fl__plan_take(g, p, l);
     } else {
+        fl__constants_hold(&l->l, false);
         fl__list_release(l);
         if (p) p->rounds = 0;
         g->current = false;
