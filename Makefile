@@ -315,6 +315,11 @@ test:
 test-full: FULL = 1
 test-full: test
 
+## [test] runs the tests with every op deferred (FL_MODE=lazy); tests/lazy_differences lists those that differ:
+## make test-lazy [TESTS="test_nn ..."]
+test-lazy: $(patsubst %,$(BUILD)/tests/%,$(filter test_%,$(TESTS)))
+	@tests/lazy $(BUILD) $(filter test_%,$(TESTS))
+
 ## [test] compiles every header alone and together, as C and C++, with both compilers; runs the lints
 test-compile:
 	@CC="$(CC)" tests/compile/run
