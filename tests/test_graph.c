@@ -450,6 +450,24 @@ static fl_tensor *generator_of_the_program(net *n, int round) {
     fl_rng rng = {(uint64_t)round + 9, 0};
     return fl_dropout(n->x, 0.5, &rng);
 }
+/* The same numbers at each step, of the process's key too, beside numbers of the process's generator. */
+static fl_tensor *generator_that_starts_again(net *n, int round) {
+    fl_rng other = {9, 0}, same_key = {3, 0};
+    (void)round;
+    return fl_add(fl_dropout(fl_dropout(n->x, 0.2, &other), 0.2, &same_key), fl_dropout(n->x, 0.2, NULL));
+}
+static fl_tensor *only_a_generator_of_its_own(net *n, int round) {
+    fl_rng same_key = {3, 0};
+    return (void)round, fl_dropout(n->x, 0.5, &same_key);
+}
+static fl_tensor *process_seeded_at_each_step(net *n, int round) {
+    fl_seed(3);
+    return (void)round, fl_dropout(n->x, 0.5, NULL);
+}
+static fl_tensor *attention_without_dropout(net *n, int round) {
+    (void)round;
+    return fl_add(fl_attention(n->x, n->x, n->x), fl_dropout(n->x, 0.2, NULL));
+}
 static fl_tensor *host_draws(net *n, int round) {
     (void)round;
     return fl_rng_uniform(NULL) < 2 ? fl_mul(n->x, fl_num(2)) : n->x;
@@ -479,6 +497,10 @@ static const trap traps[] = {{"plain", plain, NULL},
                              {"a constant stays", constant_stays, NULL},
                              {"a constant is dropped", constant_dropped, NULL},
                              {"a constant is written", constant_written, "the step writes into a constant"},
+                             {"a generator that starts again", generator_that_starts_again, NULL},
+                             {"only a generator of its own", only_a_generator_of_its_own, NULL},
+                             {"a seed at each step", process_seeded_at_each_step, NULL},
+                             {"attention without dropout", attention_without_dropout, NULL},
                              {"a generator of the program", generator_of_the_program, "a generator of the program"},
                              {"the host draws", host_draws, "the host draws a random number"},
                              {"the host reads", host_reads, "the host reads"},
@@ -492,6 +514,7 @@ TEST(traps_of_frozen_graphs) {
         const trap *t = &traps[k];
         fl_scope s = fl_scope_begin();
         fl_tensor *y[2][TRAP_ROUNDS], *w[2];
+        uint64_t counter[2];
         bool right = true, replayed = false;
         for (int mode = 0; mode < 2; mode++) {
             net n = net_new();
@@ -501,17 +524,19 @@ TEST(traps_of_frozen_graphs) {
                 if (mode && fl_graph_ready(g)) {
                     right &= CHECK(fl_graph_replay(g));
                     replayed = true;
-                    y[mode][i] = last;
+                    y[mode][i] = last ? fl_clone(last) : NULL;
                     continue;
                 }
                 if (mode) right &= CHECK(fl_graph_begin(g));
-                y[mode][i] = last = t->step(&n, i);
+                last = t->step(&n, i);
                 if (mode) right &= CHECK(fl_graph_end(g));
+                y[mode][i] = last ? fl_clone(last) : NULL;
             }
             if (mode && t->reason) right &= CHECK_STR(fl_graph_reason(g), t->reason);
-            w[mode] = n.w;
+            w[mode] = n.w, counter[mode] = fl_rng_state().counter;
             fl_graph_free(g);
         }
+        right &= CHECK_EQ_INT(counter[0], counter[1]);
         for (int i = 0; i < TRAP_ROUNDS; i++) right &= (!y[0][i] && !y[1][i]) || CHECK(same_bits(y[0][i], y[1][i]));
         right &= CHECK(same_bits(w[0], w[1])) && CHECK(replayed == !t->reason);
         if (!right) printf("  %s\n", t->name);

@@ -163,9 +163,11 @@ static void fl__refuse(fl_graph *g, const fl_graph_call *c, const char *format, 
     va_end(args);
 }
 
-/* Both rounds gave call c the same numbers: weak operands, and random numbers of the process's generator at the
-   same distance from the start of the step. */
-static void fl__compare_numbers(fl_graph *g, const fl__plan *p, const fl_graph_call *old, const fl_graph_call *c) {
+/* Both rounds gave call c the same numbers: weak operands, and random numbers of the process's generator at
+   the same distance from the start of the step; or numbers that the step has not taken from it, and the very
+   same ones (an op that needs none has a generator of zeros). */
+static void fl__compare_numbers(fl_graph *g, const fl__plan *p, const fl_graph_call *old,
+                                fl_graph_call *c) {
     for (int i = 0; i < c->call.n_in; i++) {
         const fl_tensor *a = old->call.in[i], *b = c->call.in[i];
         if (a->weak && (memcmp(&a->f64, &b->f64, sizeof a->f64) || a->i64 != b->i64))
@@ -173,9 +175,14 @@ static void fl__compare_numbers(fl_graph *g, const fl__plan *p, const fl_graph_c
     }
     const fl_rng *a = fl_op_rng(c->call.op, (void *)(uintptr_t)old->call.args);
     const fl_rng *b = fl_op_rng(c->call.op, (void *)(uintptr_t)c->call.args);
-    if (b && (b->key != g->begin.key || a->key != p->begin.key))
+    if (!b) return;
+    const bool of_step = b->key == g->begin.key &&
+                         b->counter - g->begin.counter < fl_rng_state().counter - g->begin.counter;
+    c->fixed_rng = !of_step && a->key == b->key && a->counter == b->counter;
+    if (c->fixed_rng) return;
+    if (b->key != g->begin.key || a->key != p->begin.key)
         fl__refuse(g, c, "random numbers of a generator of the program");
-    else if (b && b->counter - g->begin.counter != a->counter - p->begin.counter)
+    else if (b->counter - g->begin.counter != a->counter - p->begin.counter)
         fl__refuse(g, c, "random numbers %llu, then %llu blocks after the start of the step",
                    (unsigned long long)(a->counter - p->begin.counter),
                    (unsigned long long)(b->counter - g->begin.counter));
@@ -446,7 +453,7 @@ FL_API bool fl_graph_replay(fl_graph *g) {
     for (int64_t i = 0; ok && i < l->n; i++) {
         const fl_graph_call *c = &l->call[i];
         fl_rng *rng = fl_op_rng(c->call.op, (void *)(uintptr_t)c->call.args);
-        if (rng) rng->counter += now.counter - p->begin.counter;
+        if (rng && !c->fixed_rng) rng->counter += now.counter - p->begin.counter;
         ok = c->fn ? c->fn(c->user) : !c->call.op || fl_call_run_taken(&c->call, c->state);
     }
     fl_scope_end(&s);

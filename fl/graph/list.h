@@ -42,6 +42,7 @@ typedef struct fl_graph_call {
     int value[12];        /* indices of the values of out[0 .. 3] and in[0 .. 7]; -1: none, or a weak number */
     const char *file;     /* of the program's call, under FL_TRACE_CALLS; else NULL, 0 */
     int line;
+    bool fixed_rng;       /* private: two rounds took the same random numbers; a replay takes them again */
     uint64_t state;       /* fl_call_state() */
     bool (*fn)(void *user);
     void *user;
@@ -237,7 +238,7 @@ FL_PRIVATE bool fl__list_add(fl__list *l, const fl_call *c) {
     r->file = site.file;
     r->line = site.line;
     r->state = fl_call_state();
-    r->fn = NULL, r->user = NULL;
+    r->fn = NULL, r->user = NULL, r->fixed_rng = false;
     const size_t args = c->args ? fl_op_get_info(c->op)->args_size : 0;
     if (args) {
         void *copy = fl__list_take(l, args);
