@@ -567,6 +567,33 @@ TEST(a_round_overwrites_nothing) {
     CHECK_NOTHING_LIVES();
 }
 
+/* The graph does not hold the results of the round before while the next one runs. */
+TEST(rounds_need_the_memory_of_eager_steps) {
+    int64_t peak[2];
+    for (int mode = 0; mode < 2; mode++) {
+        fl_scope s = fl_scope_begin();
+        fl_graph *g = fl_graph_new();
+        fl_tensor *x = fl_ones(FL_SHAPE(1 << 16), FL_F32), *y = NULL;
+        fl_mem_stats_reset_peak(NULL);
+        for (int i = 0; i < 4; i++) {
+            fl_scope inner = fl_scope_begin();
+            fl_drop(y);
+            if (mode) CHECK(fl_graph_begin(g));
+            y = fl_keep(fl_add(x, fl_num(1)));
+            if (mode) CHECK(fl_graph_end(g));
+            fl_scope_end(&inner);
+        }
+        peak[mode] = fl_mem_stats_of(NULL).peak_in_use;
+        if (mode) CHECK(fl_graph_ready(g) && fl_graph_replay(g));
+        CHECK_NEAR(fl_item(fl_select(y, 0, 9)), 2, 0);
+        fl_drop(y);
+        fl_graph_free(g);
+        fl_scope_end(&s);
+    }
+    CHECK((double)peak[1] <= 1.02 * (double)peak[0]);
+    CHECK_NOTHING_LIVES();
+}
+
 static void *replays(void *g) {
     CHECK(!fl_graph_replay(g));
     CHECK_ERROR("another thread has recorded the graph");

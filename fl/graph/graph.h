@@ -89,6 +89,16 @@ static void fl__plan_drop(fl__plan *p) {
     p->bound = false;
 }
 
+/* Drops the references to the results: only replays of the round that made them need these. */
+static void fl__plan_drop_results(fl__plan *p) {
+    for (int64_t i = 0; i < p->list.l.n_values; i++) {
+        fl_graph_value *v = &p->list.l.value[i];
+        if (v->role != FL_GRAPH_OUTPUT) continue;
+        fl_buffer_drop(v->buffer);
+        v->buffer = NULL;
+    }
+}
+
 static void fl__plan_free(fl__plan *p) {
     if (!p) return;
     fl__plan_drop(p);
@@ -254,6 +264,7 @@ FL_API bool fl_graph_begin(fl_graph *g) {
                             g->list ? "this graph" : "a graph of this thread");
     fl__list *l = fl__list_begin("fl_graph_begin");
     if (!l || !fl_eval()) return fl_raise();
+    if (g->n) fl__plan_drop_results(g->plan[0]);
     g->list = l;
     g->thread = &fl__graphs;
     g->begin = fl_rng_state();
