@@ -594,6 +594,29 @@ TEST(rounds_need_the_memory_of_eager_steps) {
     CHECK_NOTHING_LIVES();
 }
 
+/* A read by the host is named with its place, and with the op that has made the value. */
+TEST(refusals_name_op_and_place) {
+    fl_scope s = fl_scope_begin();
+    fl_graph *g = fl_graph_new();
+    fl_tensor *x = fl_ones(FL_SHAPE(3), FL_F32);
+    for (int made = 0; made < 3; made++) {
+        CHECK(fl_graph_begin(g));
+        fl_site_push("net.c", 41);
+        fl_tensor *y = made ? fl_sum(x, FL_ALL_AXES) : fl_select(x, 0, 1);
+        fl_site_pop(NULL);
+        fl_site_push("net.c", 42);
+        const double value = made < 2 ? fl_item(y) : fl_rng_uniform(NULL);
+        fl_site_pop(NULL);
+        CHECK(fl_graph_end(g) && value <= 3 && !fl_graph_ready(g));
+        CHECK_STR(fl_graph_reason(g), made < 2 ? "the host reads a tensor of shape [] in the step: at net.c:42"
+                                               : "the host draws a random number: at net.c:42");
+        if (made == 1) CHECK_STR(fl_graph_reason(g), "fl_sum at net.c:41: the host reads");
+    }
+    fl_graph_free(g);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
 static void *replays(void *g) {
     CHECK(!fl_graph_replay(g));
     CHECK_ERROR("another thread has recorded the graph");

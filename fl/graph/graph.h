@@ -25,7 +25,8 @@ FL_API bool fl_graph_end(fl_graph *g);
    does what a further round would do. */
 FL_API bool fl_graph_ready(const fl_graph *g);
 /* Why it is not ready: what a replay could not repeat, with op, place in the program (FL_TRACE_CALLS) and
-   values: "fl_mul at net.c:41: the number 0.1, then 0.09"; "" if it is. */
+   values: "fl_mul at net.c:41: the number 0.1, then 0.09"; for what the host does, module and place of that
+   too; "" if it is. */
 FL_API const char *fl_graph_reason(const fl_graph *g);
 /* Runs the calls of the step once more, without the program's code. It reads inputs, parameters and state
    where they lie, and writes parameters and state in place, as the step did; random ops and the process's
@@ -226,16 +227,18 @@ static void fl__graph_access(const fl_tensor *t, int access, void *graph) {
                                       "a call runs at once, on a backend with storage of its own",
                                       "fl_eval was called in the step"};
     fl_graph *g = graph;
+    char place[FL__REASON / 2];
+    const char *sep = *fl_call_stack_text(place, sizeof place) ? ": " : "";
     if (!t) {
-        fl__refuse(g, NULL, "%s", why[access]);
+        fl__refuse(g, NULL, "%s%s%s", why[access], sep, place);
         return;
     }
     const int v = t->buffer ? fl__list_find(g->list, t->buffer) : -1;
     const fl_graph_value *value = v < 0 ? NULL : &g->list->l.value[v];
     if (value && value->made && (value->first < 0 || (value->constant && !(access & FL_WRITE)))) return;
     const fl_graph_call *c = value && value->first >= 0 ? &g->list->l.call[value->first] : NULL;
-    fl__refuse(g, c, "the host %s a tensor of shape %s in the step", access & FL_WRITE ? "writes" : "reads",
-               FL_SHAPE_TEXT(t));
+    fl__refuse(g, c, "the host %s a tensor of shape %s in the step%s%s", access & FL_WRITE ? "writes" : "reads",
+               FL_SHAPE_TEXT(t), sep, place);
 }
 
 FL_API fl_graph *fl_graph_new(void) {
