@@ -1,9 +1,8 @@
 /* bench/modes.c - what recording costs, and what replaying saves: one thread (make bench-modes)
 
      add_64     a chain of 50 adds of 64 floats, per op: eager, recorded, recorded and run
-     mlp_step   forward, backward and SGD of three layers of width 32, batch 8: eager, lazy, rounds (begin ... end
-                at each step), replay
-     cnn_step   the CNN of examples/mnist.c, batch 32: the same
+     mlp_step   forward, backward and SGD of three layers of width 32, batch 8: eager, lazy, rounds (begin ...
+   end at each step), replay cnn_step   the CNN of examples/mnist.c, batch 32: the same
 
    The modes of a figure run in turn, round by round; each line has the median and the median of the ratios to
    eager of the same round. */
@@ -113,9 +112,10 @@ int main(void) {
     fl_seed(1);
     fl_scope s = fl_scope_begin();
     bench_adds();
-    training mlp = {.net = fl_nn_sequential(fl_nn_linear(32, 32), fl_nn_relu(), fl_nn_linear(32, 32), fl_nn_relu(),
-                                            fl_nn_linear(32, 32)),
-                    .x = fl_ones(FL_SHAPE(8, 32), FL_F32), .target = fl_ones(FL_SHAPE(8, 32), FL_F32)};
+    training mlp = {.net = fl_nn_sequential(fl_nn_linear(32, 32), fl_nn_relu(), fl_nn_linear(32, 32),
+                                            fl_nn_relu(), fl_nn_linear(32, 32)),
+                    .x = fl_ones(FL_SHAPE(8, 32), FL_F32),
+                    .target = fl_ones(FL_SHAPE(8, 32), FL_F32)};
     mlp.optim = fl_optim_sgd(fl_nn_parameters(mlp.net), .lr = 1e-3);
     bench_step("mlp_step", &mlp, 500);
     training cnn = {.net = digits_net(), .classes = true,

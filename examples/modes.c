@@ -145,8 +145,8 @@ static bool train(digits all, mode m, int64_t steps, outcome *out) {
     out->step_ms = ok ? ms[steps / 2] : 0;
     ok = ok && digest_all(&t, &out->digest);
     if (ok)
-        printf("%-7s loss %.6f, first step %7.2f ms, others %7.2f ms, peak %6.2f MiB, digest %016llx", names[m],
-               out->loss[steps - 1], out->first_ms, out->step_ms, (double)out->peak / (1 << 20),
+        printf("%-7s loss %.6f, first step %7.2f ms, others %7.2f ms, peak %6.2f MiB, digest %016llx",
+               names[m], out->loss[steps - 1], out->first_ms, out->step_ms, (double)out->peak / (1 << 20),
                (unsigned long long)out->digest);
     if (ok && m == STATIC) printf(", %lld steps replayed", (long long)t.replays);
     if (ok && m == STATIC && !t.replays) printf(" (%s)", fl_graph_reason(t.graph));

@@ -429,11 +429,13 @@ static fl_tensor *views_at_other_offsets(net *n, int round) {
 }
 static fl_tensor *shape_changes(net *n, int round) { return fl_exp(fl_slice(n->x, 1, 0, 2 + round, 1)); }
 static fl_tensor *constant_changes(net *n, int round) {
-    return fl_add(fl_slice(n->x, 0, 0, 1, 1), fl_from_host((float[]){(float)round, 0, 0, 0, 0, 0, 0, 1}, FL_SHAPE(1, 8), FL_F32));
+    return fl_add(fl_slice(n->x, 0, 0, 1, 1),
+                  fl_from_host((float[]){(float)round, 0, 0, 0, 0, 0, 0, 1}, FL_SHAPE(1, 8), FL_F32));
 }
 static fl_tensor *constant_stays(net *n, int round) {
     (void)round;
-    return fl_add(fl_slice(n->x, 0, 0, 1, 1), fl_from_host((float[]){2, 0, 0, 0, 0, 0, 0, 1}, FL_SHAPE(1, 8), FL_F32));
+    return fl_add(fl_slice(n->x, 0, 0, 1, 1),
+                  fl_from_host((float[]){2, 0, 0, 0, 0, 0, 0, 1}, FL_SHAPE(1, 8), FL_F32));
 }
 static fl_tensor *constant_dropped(net *n, int round) {
     fl_scope s = fl_scope_begin(); /* ends before the step does */
@@ -487,26 +489,27 @@ static fl_tensor *frozen_shape(net *n, int round) {
     return (void)round, fl_nonzero(fl_gt(n->x, fl_num(0)));
 }
 
-static const trap traps[] = {{"plain", plain, NULL},
-                             {"a branch by value", branch_by_value, "the host reads"},
-                             {"a number changes", number_changes, "fl_mul"},
-                             {"one input twice", one_input_twice, NULL},
-                             {"views at other offsets", views_at_other_offsets, "the calls differ"},
-                             {"the shape changes", shape_changes, "the calls differ"},
-                             {"a constant changes", constant_changes, "a constant that the program writes"},
-                             {"a constant stays", constant_stays, NULL},
-                             {"a constant is dropped", constant_dropped, NULL},
-                             {"a constant is written", constant_written, "the step writes into a constant"},
-                             {"a generator that starts again", generator_that_starts_again, NULL},
-                             {"only a generator of its own", only_a_generator_of_its_own, NULL},
-                             {"a seed at each step", process_seeded_at_each_step, NULL},
-                             {"attention without dropout", attention_without_dropout, NULL},
-                             {"a generator of the program", generator_of_the_program, "a generator of the program"},
-                             {"the host draws", host_draws, "the host draws a random number"},
-                             {"the host reads", host_reads, "the host reads"},
-                             {"state by handle", state_by_handle, "another tensor than in the step before"},
-                             {"no output", without_output, NULL},
-                             {"a shape by values", frozen_shape, "the host reads"}};
+static const trap traps[] = {
+    {"plain", plain, NULL},
+    {"a branch by value", branch_by_value, "the host reads"},
+    {"a number changes", number_changes, "fl_mul"},
+    {"one input twice", one_input_twice, NULL},
+    {"views at other offsets", views_at_other_offsets, "the calls differ"},
+    {"the shape changes", shape_changes, "the calls differ"},
+    {"a constant changes", constant_changes, "a constant that the program writes"},
+    {"a constant stays", constant_stays, NULL},
+    {"a constant is dropped", constant_dropped, NULL},
+    {"a constant is written", constant_written, "the step writes into a constant"},
+    {"a generator that starts again", generator_that_starts_again, NULL},
+    {"only a generator of its own", only_a_generator_of_its_own, NULL},
+    {"a seed at each step", process_seeded_at_each_step, NULL},
+    {"attention without dropout", attention_without_dropout, NULL},
+    {"a generator of the program", generator_of_the_program, "a generator of the program"},
+    {"the host draws", host_draws, "the host draws a random number"},
+    {"the host reads", host_reads, "the host reads"},
+    {"state by handle", state_by_handle, "another tensor than in the step before"},
+    {"no output", without_output, NULL},
+    {"a shape by values", frozen_shape, "the host reads"}};
 
 TEST(traps_of_frozen_graphs) {
     enum { TRAP_ROUNDS = 5 };
@@ -537,7 +540,8 @@ TEST(traps_of_frozen_graphs) {
             fl_graph_free(g);
         }
         right &= CHECK_EQ_INT(counter[0], counter[1]);
-        for (int i = 0; i < TRAP_ROUNDS; i++) right &= (!y[0][i] && !y[1][i]) || CHECK(same_bits(y[0][i], y[1][i]));
+        for (int i = 0; i < TRAP_ROUNDS; i++)
+            right &= (!y[0][i] && !y[1][i]) || CHECK(same_bits(y[0][i], y[1][i]));
         right &= CHECK(same_bits(w[0], w[1])) && CHECK(replayed == !t->reason);
         if (!right) printf("  %s\n", t->name);
         fl_scope_end(&s);
@@ -608,8 +612,9 @@ TEST(refusals_name_op_and_place) {
         const double value = made < 2 ? fl_item(y) : fl_rng_uniform(NULL);
         fl_site_pop(NULL);
         CHECK(fl_graph_end(g) && value <= 3 && !fl_graph_ready(g));
-        CHECK_STR(fl_graph_reason(g), made < 2 ? "the host reads a tensor of shape [] in the step: at net.c:42"
-                                               : "the host draws a random number: at net.c:42");
+        CHECK_STR(fl_graph_reason(g), made < 2
+                                          ? "the host reads a tensor of shape [] in the step: at net.c:42"
+                                          : "the host draws a random number: at net.c:42");
         if (made == 1) CHECK_STR(fl_graph_reason(g), "fl_sum at net.c:41: the host reads");
     }
     fl_graph_free(g);
@@ -697,7 +702,8 @@ TEST(plans_of_memory_do_not_overlap) {
         }
         const int64_t bytes = fl_plan_memory(v, n);
         for (int i = 0; i < n; i++) {
-            CHECK(v[i].offset >= 0 && v[i].offset % FL_ALIGN == 0 && v[i].offset + v[i].bytes + FL_ALIGN <= bytes);
+            CHECK(v[i].offset >= 0 && v[i].offset % FL_ALIGN == 0 &&
+                  v[i].offset + v[i].bytes + FL_ALIGN <= bytes);
             for (int k = 0; k < i; k++)
                 CHECK(v[i].last < v[k].first || v[k].last < v[i].first ||
                       v[i].offset + v[i].bytes + FL_ALIGN <= v[k].offset ||

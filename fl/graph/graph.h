@@ -2,18 +2,18 @@
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
-#include "lazy.h"
-#include "plan.h"
 #ifndef FL_GRAPH_GRAPH_H
 #define FL_GRAPH_GRAPH_H
+#include "lazy.h"
+#include "plan.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* A step of calls. What this thread calls between begin and end is recorded, runs at end, and is compared with
-   the steps before: nothing is frozen, shapes, branches and numbers may change, and results are new tensors
-   each time. A read by the host in between runs what waits and goes on. */
+/* A step of calls. What this thread calls between begin and end is recorded, runs at end, and is compared
+   with the steps before: nothing is frozen, shapes, branches and numbers may change, and results are new
+   tensors each time. A read by the host in between runs what waits and goes on. */
 typedef struct fl_graph fl_graph;
 FL_API fl_graph *fl_graph_new(void); /* NULL after an error */
 FL_API void fl_graph_free(fl_graph *g);
@@ -30,8 +30,8 @@ FL_API bool fl_graph_ready(const fl_graph *g);
 FL_API const char *fl_graph_reason(const fl_graph *g);
 /* Runs the calls of the step once more, without the program's code. It reads inputs, parameters and state
    where they lie, and writes parameters and state in place, as the step did; random ops and the process's
-   generator move on by what a step takes. The step's results that are still referenced get their new values in
-   place. Only in the thread that recorded. False, with an error, if it is not ready, fl_seed has changed
+   generator move on by what a step takes. The step's results that are still referenced get their new values
+   in place. Only in the thread that recorded. False, with an error, if it is not ready, fl_seed has changed
    the generator's key, an input has been freed, or a call failed. */
 FL_API bool fl_graph_replay(fl_graph *g);
 /* The calls of the latest round, valid until the next one; empty before. */
@@ -137,7 +137,8 @@ static bool fl__same_call(const fl_graph_call *a, const fl_graph_call *b) {
     for (int i = 0; i < a->call.n_out; i++)
         if (a->value[i] != b->value[i] || !fl__same_handle(a->call.out[i], b->call.out[i])) return false;
     for (int i = 0; i < a->call.n_in; i++)
-        if (a->value[4 + i] != b->value[4 + i] || !fl__same_handle(a->call.in[i], b->call.in[i])) return false;
+        if (a->value[4 + i] != b->value[4 + i] || !fl__same_handle(a->call.in[i], b->call.in[i]))
+            return false;
     size_t after;
     const size_t n = fl__args_before_rng(a, &after);
     const char *x = a->call.args, *y = b->call.args;
@@ -155,7 +156,8 @@ static int64_t fl__first_difference(const fl_graph_list *a, const fl_graph_list 
 static bool fl__same_list(const fl_graph_list *a, const fl_graph_list *b) {
     if (a->n != b->n || a->n_values != b->n_values || fl__first_difference(a, b) < a->n) return false;
     for (int64_t i = 0; i < a->n_values; i++)
-        if (a->value[i].made != b->value[i].made || a->value[i].constant != b->value[i].constant) return false;
+        if (a->value[i].made != b->value[i].made || a->value[i].constant != b->value[i].constant)
+            return false;
     return true;
 }
 
@@ -237,8 +239,8 @@ static void fl__graph_access(const fl_tensor *t, int access, void *graph) {
     const fl_graph_value *value = v < 0 ? NULL : &g->list->l.value[v];
     if (value && value->made && (value->first < 0 || (value->constant && !(access & FL_WRITE)))) return;
     const fl_graph_call *c = value && value->first >= 0 ? &g->list->l.call[value->first] : NULL;
-    fl__refuse(g, c, "the host %s a tensor of shape %s in the step%s%s", access & FL_WRITE ? "writes" : "reads",
-               FL_SHAPE_TEXT(t), sep, place);
+    fl__refuse(g, c, "the host %s a tensor of shape %s in the step%s%s",
+               access & FL_WRITE ? "writes" : "reads", FL_SHAPE_TEXT(t), sep, place);
 }
 
 FL_API fl_graph *fl_graph_new(void) {
@@ -278,14 +280,16 @@ FL_API bool fl_graph_begin(fl_graph *g) {
     return true;
 }
 
-/* The plan with these calls, moved to the front; else a new one, in place of the oldest. NULL after fl_fail. */
+/* The plan with these calls, moved to the front; else a new one, in place of the oldest. NULL after
+   fl_fail. */
 static fl__plan *fl__plan_of(fl_graph *g, const fl__list *l, bool *is_new) {
     int at = 0;
     while (at < g->n && !fl__same_list(&g->plan[at]->list.l, &l->l)) at++;
     if (!g->n) fl__refuse(g, NULL, "the step has been recorded once");
     else if (at || !g->current) {
         const int64_t differs = fl__first_difference(&g->plan[0]->list.l, &l->l);
-        fl__refuse(g, differs < l->l.n ? &l->l.call[differs] : NULL, "the calls differ from those of the step before");
+        fl__refuse(g, differs < l->l.n ? &l->l.call[differs] : NULL,
+                   "the calls differ from those of the step before");
     }
     fl__plan *p = at < g->n ? g->plan[at] : fl_heap_alloc(sizeof *p);
     if (!p) return NULL;
@@ -452,13 +456,14 @@ static bool fl__plan_check(fl__plan *p) {
 FL_API bool fl_graph_replay(fl_graph *g) {
     static const char fn[] = "fl_graph_replay";
     if (!fl_given(g, fn, "the graph")) return fl_raise();
-    if (!fl_graph_ready(g)) return fl_err_false("%s: the graph is not ready: %s", fn, g->list ? "it records" : g->reason);
+    if (!fl_graph_ready(g))
+        return fl_err_false("%s: the graph is not ready: %s", fn, g->list ? "it records" : g->reason);
     if (g->thread != &fl__graphs) return fl_err_false("%s: another thread has recorded the graph", fn);
     fl__plan *p = g->plan[0];
     const fl_rng now = fl_rng_state();
     if (now.key != p->begin.key)
-        return fl_err_false("%s: the generator has another key than when the step was recorded (fl_seed): record "
-                            "it twice again", fn);
+        return fl_err_false("%s: the generator has another key than when the step was recorded (fl_seed): "
+                            "record it twice again", fn);
     if (!fl_eval() || !fl__plan_check(p) || !fl__plan_bind(p)) return fl_raise();
     fl_graph_list *l = &p->list.l;
     bool ok = true;

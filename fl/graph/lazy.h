@@ -2,9 +2,9 @@
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
-#include "list.h"
 #ifndef FL_GRAPH_LAZY_H
 #define FL_GRAPH_LAZY_H
+#include "list.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,8 +28,8 @@ FL_API fl_graph_list fl_lazy_calls(void);
 typedef bool (*fl_graph_pass)(fl_graph_list *l, void *user);
 /* Sets the passes of all threads, at most 8, run in this order; n 0: none. */
 FL_API bool fl_graph_use(const fl_graph_pass *passes, void *const *users, int n);
-/* Runs fn(user) in its place among the deferred calls: a collective, a read of data. Immediately if nothing is
-   recorded. fn returns false after fl_fail. */
+/* Runs fn(user) in its place among the deferred calls: a collective, a read of data. Immediately if nothing
+   is recorded. fn returns false after fl_fail. */
 FL_API bool fl_graph_host(bool (*fn)(void *user), void *user);
 
 /* Internal to fl/graph. */
@@ -128,7 +128,8 @@ static void fl__value_failed(fl_graph_value *v) {
 /* Gives a value its memory before the first call that uses it. */
 static bool fl__value_make(const fl_graph_call *c, int v, const fl_tensor *t, fl_graph_value *value);
 
-static inline bool fl__value_arrive(const fl_graph_call *c, int v, const fl_tensor *t, fl_graph_value *value) {
+static inline bool fl__value_arrive(const fl_graph_call *c, int v, const fl_tensor *t,
+                                    fl_graph_value *value) {
     if (v < 0 || !value[v].made || value[v].failed || value[v].buffer->state != FL_LAZY) return true;
     return fl__value_make(c, v, t, value);
 }
@@ -153,7 +154,8 @@ static bool fl__call_run(fl_graph_list *l, const fl_graph_call *c) {
         const fl_graph_value *value = &l->value[v];
         if (value->failed && value->buffer->manager == &fl__failed) return fl__failed_restore(value->buffer);
         if (value->failed)
-            return fl_fail("fl_%s: a call that writes an operand in place has failed", fl_op_name(c->call.op));
+            return fl_fail("fl_%s: a call that writes an operand in place has failed",
+                           fl_op_name(c->call.op));
         if (!fl__value_arrive(c, v, c->call.in[i], l->value)) return false;
     }
     for (int i = 0; i < c->call.n_out; i++)
@@ -277,7 +279,8 @@ static FL__COLD bool fl__others_run(fl__list *l, fl_buffer *b, bool write) {
 
 static inline bool fl__others_await(fl__list *l, fl_buffer *b, bool write) {
     if (!b || !fl__is_waited_for(b)) return true;
-    const bool only_mine = __atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) < 2 * FL__WAITED_FOR && fl__list_find(l, b) >= 0;
+    const bool only_mine =
+        __atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) < 2 * FL__WAITED_FOR && fl__list_find(l, b) >= 0;
     return only_mine || fl__others_run(l, b, write);
 }
 
@@ -360,7 +363,8 @@ static fl__list *fl__list_get(void) {
     memset(l, 0, sizeof *l);
     l->used = true;
     l->next = __atomic_load_n(&fl__lists, __ATOMIC_ACQUIRE);
-    while (!__atomic_compare_exchange_n(&fl__lists, &l->next, l, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {}
+    while (!__atomic_compare_exchange_n(&fl__lists, &l->next, l, false, __ATOMIC_ACQ_REL,
+                                        __ATOMIC_ACQUIRE)) {}
     return l;
 }
 
@@ -411,7 +415,8 @@ FL_API fl_graph_list fl_lazy_calls(void) {
 }
 
 FL_API bool fl_graph_use(const fl_graph_pass *passes, void *const *users, int n) {
-    if (n < 0 || n > FL__PASSES) return fl_err_false("fl_graph_use: got %d passes, expected 0 to %d", n, FL__PASSES);
+    if (n < 0 || n > FL__PASSES)
+        return fl_err_false("fl_graph_use: got %d passes, expected 0 to %d", n, FL__PASSES);
     if (n && !fl_given(passes, "fl_graph_use", "the passes")) return false;
     for (int i = 0; i < n; i++) fl__passes.fn[i] = passes[i], fl__passes.user[i] = users ? users[i] : NULL;
     __atomic_store_n(&fl__passes.n, n, __ATOMIC_RELEASE);

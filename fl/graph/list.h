@@ -2,9 +2,9 @@
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
-#include "../../fl_backend.h"
 #ifndef FL_GRAPH_LIST_H
 #define FL_GRAPH_LIST_H
+#include "../../fl_backend.h"
 #include <stdio.h>
 
 #ifdef __cplusplus
@@ -29,21 +29,21 @@ typedef struct fl_graph_value {
     fl_buffer *buffer; /* NULL after the last call that uses it, if nothing else refers to it */
     fl_graph_role role;
     int64_t bytes;
-    int first, last;                        /* indices of the first and the last call that use it; -1: none */
-    int writes;                             /* number of calls that write it in place */
-    bool made, constant, failed, read_only; /* private: made by a call of the list; read by one that does not
-                                               write it */
+    int first, last; /* indices of the first and the last call that use it; -1: none */
+    int writes;      /* number of calls that write it in place */
+    /* private: made by the list; written by the host; its call failed; read by a call that only reads it */
+    bool made, constant, failed, read_only;
     int64_t offset; /* private: in the memory of a replay, -1: not there */
 } fl_graph_value;
 
 typedef struct fl_graph_call {
-    fl_call call;         /* its handles and arguments are copies in the list's memory; op FL_OP_NONE: a function
-                             of the host, see fl_graph_host */
-    int value[12];        /* indices of the values of out[0 .. 3] and in[0 .. 7]; -1: none, or a weak number */
-    const char *file;     /* of the program's call, under FL_TRACE_CALLS; else NULL, 0 */
+    fl_call call;     /* its handles and arguments are copies in the list's memory; op FL_OP_NONE: a function
+                         of the host, see fl_graph_host */
+    int value[12];    /* indices of the values of out[0 .. 3] and in[0 .. 7]; -1: none, or a weak number */
+    const char *file; /* of the program's call, under FL_TRACE_CALLS; else NULL, 0 */
     int line;
-    bool fixed_rng;       /* private: two rounds took the same random numbers; a replay takes them again */
-    uint64_t state;       /* fl_call_state() */
+    bool fixed_rng;   /* private: two rounds took the same random numbers; a replay takes them again */
+    uint64_t state;   /* fl_call_state() */
     bool (*fn)(void *user);
     void *user;
 } fl_graph_call;
@@ -79,11 +79,13 @@ FL_PRIVATE bool fl__list_add(fl__list *l, const fl_call *c);
 /* Index of b's value in l, -1 if its calls do not use it: by the hint in the buffer, which another list may
    have overwritten, else by a search. */
 FL_PRIVATE int fl__list_search(const fl__list *l, const fl_buffer *b);
+#ifndef __cplusplus
 static inline int fl__list_find(const fl__list *l, const fl_buffer *b) {
     const int64_t at = __atomic_load_n(&b->slot_, __ATOMIC_RELAXED);
     if (at >= 0 && at < l->l.n_values && l->l.value[at].buffer == b) return (int)at;
     return fl__is_waited_for(b) ? fl__list_search(l, b) : -1;
 }
+#endif
 /* Appends a value that a call will make: t->buffer. */
 FL_PRIVATE bool fl__list_make(fl__list *l, fl_tensor *t, size_t bytes);
 /* Appends a function of the host. */
@@ -164,7 +166,8 @@ static int fl__value_new(fl__list *l, fl_buffer *b) {
     if (l->l.n_values == l->value_cap &&
         !fl_heap_grow(&l->l.value, &l->value_cap, l->l.n_values + 1, sizeof *l->l.value))
         return -1;
-    l->l.value[l->l.n_values] = (fl_graph_value){.buffer = b, .bytes = (int64_t)b->bytes, .first = -1, .last = -1, .offset = -1};
+    l->l.value[l->l.n_values] =
+        (fl_graph_value){.buffer = b, .bytes = (int64_t)b->bytes, .first = -1, .last = -1, .offset = -1};
     __atomic_store_n(&b->slot_, l->l.n_values, __ATOMIC_RELAXED);
     return (int)l->l.n_values++;
 }
@@ -285,21 +288,23 @@ FL_PRIVATE bool fl__list_add(fl__list *l, const fl_call *c) {
 
 /* ---- reading a list ---- */
 
+static fl_graph_role fl__value_role(const fl_graph_value *v) {
+    if (v->constant) return FL_GRAPH_CONSTANT;
+    if (!v->made) return !v->writes ? FL_GRAPH_INPUT : v->read_only ? FL_GRAPH_PARAMETER : FL_GRAPH_STATE;
+    const int refs = v->buffer ? __atomic_load_n(&v->buffer->refs_, __ATOMIC_ACQUIRE) : 0;
+    return refs > FL__WAITED_FOR ? FL_GRAPH_OUTPUT : FL_GRAPH_TEMPORARY;
+}
+
 FL_PRIVATE void fl__list_roles(fl_graph_list *l) {
-    for (int64_t i = 0; i < l->n_values; i++) {
-        fl_graph_value *v = &l->value[i];
-        const int own = v->made ? FL__WAITED_FOR : 0;
-        v->role = v->constant ? FL_GRAPH_CONSTANT
-                  : !v->made  ? !v->writes ? FL_GRAPH_INPUT : v->read_only ? FL_GRAPH_PARAMETER : FL_GRAPH_STATE
-                  : v->buffer && __atomic_load_n(&v->buffer->refs_, __ATOMIC_ACQUIRE) > own ? FL_GRAPH_OUTPUT
-                                                                                            : FL_GRAPH_TEMPORARY;
-    }
+    for (int64_t i = 0; i < l->n_values; i++) l->value[i].role = fl__value_role(&l->value[i]);
 }
 
 FL_API char *fl_graph_call_text(const fl_graph_call *c, char *buf, size_t size) {
     if (!fl_given(c, "fl_graph_call_text", "the call") || !buf) return NULL;
-    const int n = c->call.op ? snprintf(buf, size, "fl_%s", fl_op_name(c->call.op)) : snprintf(buf, size, "fl_graph_host");
-    if (c->file && n > 0 && (size_t)n < size) snprintf(buf + n, size - (size_t)n, " at %s:%d", c->file, c->line);
+    const int n = c->call.op ? snprintf(buf, size, "fl_%s", fl_op_name(c->call.op))
+                             : snprintf(buf, size, "fl_graph_host");
+    if (c->file && n > 0 && (size_t)n < size)
+        snprintf(buf + n, size - (size_t)n, " at %s:%d", c->file, c->line);
     return buf;
 }
 
@@ -329,8 +334,8 @@ FL_API bool fl_graph_list_print(const fl_graph_list *l, FILE *f) {
     }
     for (int64_t i = 0; i < l->n_values; i++) {
         const fl_graph_value *v = &l->value[i];
-        fprintf(f, "%%%lld: %s, %lld bytes, calls %d to %d\n", (long long)i, roles[v->role], (long long)v->bytes,
-                v->first, v->last);
+        fprintf(f, "%%%lld: %s, %lld bytes, calls %d to %d\n", (long long)i, roles[v->role],
+                (long long)v->bytes, v->first, v->last);
     }
     return true;
 }
