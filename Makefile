@@ -39,7 +39,7 @@ MODEL_UNITS := $(basename $(wildcard bench/models/*.c))
 APPLICATIONS = mnist lm generate tokenize ngram vision_% speech_%
 EXTENSIONS := $(basename $(filter-out $(APPLICATIONS:%=examples/%.c),$(wildcard examples/*.c)) \
     $(wildcard examples/extend/*.c))
-BACKENDS := cpu $(basename $(notdir $(wildcard $(addprefix examples/extend/,naive.h recorder.h evictor.h))))
+BACKENDS := cpu lazy $(basename $(notdir $(wildcard examples/extend/naive.h examples/extend/evictor.h)))
 
 # --- the variant -----------------------------------------------------------------------------------------
 
@@ -325,7 +325,7 @@ test-compile:
 	@CC="$(CC)" tests/compile/run
 
 ## [test] checks every op against reference loops: make conformance
-## [BACKEND=naive|recorder|evictor|naive@cpu (operands@default)] [BACKEND_H=mine.h] [OPS_H=ops.h] [ARGS=op]
+## [BACKEND=naive|lazy|evictor|naive@cpu (operands@default)] [BACKEND_H=mine.h] [OPS_H=ops.h] [ARGS=op]
 conformance: $(SUITES)/conformance
 	$< $(BACKEND) $(ARGS)
 

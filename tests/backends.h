@@ -65,8 +65,13 @@ static bool choose_evictor(void) {
 }
 #endif
 
-/* Registers the backend by name. "evictor" is the cpu backend on the memory manager of that name. */
+/* Registers the backend by name. "lazy" is the cpu backend with deferred execution in this thread, "evictor" on
+   the memory manager of that name. */
 static const fl_backend *add_backend(const char *name) {
+    if (!strcmp(name, "lazy")) {
+        fl_lazy(true);
+        name = "cpu";
+    }
 #ifdef HAVE_EVICTOR
     if (!strcmp(name, "evictor")) {
         if (!choose_evictor()) return NULL;

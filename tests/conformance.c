@@ -1,7 +1,7 @@
 /* conformance.c - every public op against reference loops, on any backend
 
-   usage: conformance [backend[@default] [group ...]]     backend: cpu (default), naive, recorder, or a
-   backend that is linked in; @default: operands are on the backend, but new tensors on the default
+   usage: conformance [backend[@default] [group ...]]     backend: cpu (default), naive, lazy, evictor,
+   or one that is linked in; @default: operands are on the backend, but new tensors on the default
 
    For each op x dtype x layout it runs shapes from 0-d to 8-d, compares with host loops in f64
    (int64_t for integers) within the tolerance that it prints, and prints the matrix of cases passed

@@ -1351,8 +1351,9 @@ int main(int argc, char **argv) {
     if (argc > 1) backend_name = argv[1];
     if (argc < 3 && strcmp(backend_name, "cpu")) count /= 8;
     fl_set_error_handler(quiet_errors, NULL);
+    bool works = choose_backend(backend_name); /* outside of the scope, at whose end deferred execution would end */
     fl_scope s = fl_scope_begin();
-    const bool works = choose_backend(backend_name) && fl_ones(FL_SCALAR_SHAPE, FL_F32); /* a device */
+    works = works && fl_ones(FL_SCALAR_SHAPE, FL_F32); /* a device */
     fl_scope_end(&s);
     if (!works) {
         printf("random: no backend '%s': %s\n0 passed, 1 failed\n", backend_name, fl_error());
