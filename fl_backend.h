@@ -174,7 +174,7 @@ FL_API fl_op fl_primitive_op(fl_primitive primitive); /* the op of a step of a f
 
 /* >>records ------------------------------------------------------------------------------------ */
 
-/* Arguments are plain data without pointers to temporaries, and without padding: a recorder may copy
+/* Arguments are plain data without pointers to temporaries, and without padding: a taker may copy
    args_size bytes, compare them and replay them. So truth values are integers as wide as their neighbours. */
 typedef struct fl_no_args {
     char _;

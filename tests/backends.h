@@ -14,10 +14,6 @@
 #include "../examples/extend/naive.h"
 #define HAVE_NAIVE
 #endif
-#if __has_include("../examples/extend/recorder.h")
-#include "../examples/extend/recorder.h"
-#define HAVE_RECORDER
-#endif
 #if __has_include("../examples/extend/evictor.h")
 #include "../examples/extend/evictor.h"
 #define HAVE_EVICTOR
@@ -80,9 +76,6 @@ static const fl_backend *add_backend(const char *name) {
 #endif
 #ifdef HAVE_NAIVE
     if (!strcmp(name, "naive") && !fl_backend_use(fl_backend_naive(), NULL)) return NULL;
-#endif
-#ifdef HAVE_RECORDER
-    if (!strcmp(name, "recorder") && !fl_backend_use(fl_backend_recorder(), NULL)) return NULL;
 #endif
 #ifdef BACKEND_H
     if (!strcmp(name, BACKEND_TEXT(BACKEND_NAME)) &&

@@ -407,7 +407,7 @@ static T fused_grad2(fn f) {
     return want & 1 ? da : want & 2 ? db : one(NULL);
 }
 
-/* A record made by hand, as a recorder replays it: element-wise, of one shape. */
+/* A record made by hand, as a replay runs it: element-wise, of one shape. */
 static T run_record(fn f) {
     T x = operand();
     (void)f;

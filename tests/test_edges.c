@@ -1,7 +1,6 @@
 /* test_edges.c - what ops do at the edges, where PyTorch and NumPy say what is right */
 #include "../fl_all.h"
 #include "../examples/extend/naive.h"
-#include "../examples/extend/recorder.h"
 #include "test.h"
 
 #include <math.h>
@@ -212,9 +211,7 @@ TEST(axes_of_a_number) {
     fl_set_error_handler(let_return, NULL);
     check_axes_on("cpu");
     fl_backend_use(fl_backend_naive(), NULL);
-    fl_backend_use(fl_backend_recorder(), NULL);
     check_axes_on("naive");
-    check_axes_on("recorder");
 }
 
 TEST(gradients_along_an_axis_of_a_number) {

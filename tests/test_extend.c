@@ -1,9 +1,8 @@
-/* test_extend.c - the three extensions of examples/extend: a naive backend, a recorder, an
-   evicting memory manager */
+/* test_extend.c - the extensions of examples/extend: a naive backend and an evicting memory manager */
 #include "../fl_backend.h"
+#include "../fl_graph.h"
 #include "../examples/extend/evictor.h"
 #include "../examples/extend/naive.h"
-#include "../examples/extend/recorder.h"
 #include "../examples/extend/training.h"
 
 #include "test.h"
@@ -58,13 +57,16 @@ static void work(fl_tensor **out) {
     out[7] = fl_dropout(fl_max_pool(fl_reshape(a, FL_SHAPE(1, 1, 6, 5)), NULL, .kernel = {2}), 0.5, &rng);
 }
 
-static void check_work(const char *backend, double tolerance) {
+/* Compares the work on a backend, deferred or not, with eager execution on the cpu. */
+static void check_work(const char *backend, bool lazy, double tolerance) {
     fl_scope s = fl_scope_begin();
     fl_tensor *want[RESULTS], *got[RESULTS];
     fl_backend_set_default("cpu");
     work(want);
     fl_backend_set_default(backend);
+    fl_lazy(lazy);
     work(got);
+    if (lazy) CHECK(fl_lazy_calls().n > RESULTS);
     CHECK_NO_ERROR();
     for (int i = 0; i < RESULTS; i++) {
         CHECK_STR(fl_backend_name(got[i]), backend);
@@ -82,7 +84,7 @@ static void check_work(const char *backend, double tolerance) {
 
 TEST(naive_computes) {
     REQUIRE(begin(fl_backend_naive()));
-    check_work("naive", 1e-5);
+    check_work("naive", false, 1e-5);
     CHECK_EQ_INT(fl_backend_fallbacks(), 0);
 }
 
@@ -159,7 +161,7 @@ TEST(naive_without_copy) {
 }
 
 static bool train(const char *backend, int64_t batch, int64_t steps, double *loss, uint64_t *hash) {
-    training_run run;
+    training_run run = {0};
     fl_scope s = fl_scope_begin();
     bool ok = fl_backend_set_default(backend) && training_begin(&run, batch, 2);
     for (int64_t i = 0; ok && i < steps; i++) ok = training_step(&run, i, &loss[i]);
@@ -180,8 +182,6 @@ TEST(naive_trains) {
     CHECK_EQ_INT(fl_backend_fallbacks(), 0);
     CHECK(nothing_lives());
 }
-
-/* ---- recorder ---- */
 
 static struct {
     int asked, moved;
@@ -241,221 +241,6 @@ TEST(the_environment_names_the_backend_of_new_tensors) {
     CHECK_STR(out, "FL_DEVICE: there is no backend 'nowhere'; known: cpu");
     says("cpu", out, sizeof out);
     CHECK(!strstr(out, "FL_DEVICE"));
-}
-
-TEST(recorder_computes) {
-    REQUIRE(begin(fl_backend_recorder()));
-    check_work("recorder", 0);
-    CHECK_EQ_INT(recorder_count().nodes, 0);
-}
-
-TEST(recorder_waits) {
-    REQUIRE(begin(fl_backend_recorder()));
-    fl_scope s = fl_scope_begin();
-    float host[4] = {1, 2, 3, 4}, back[4];
-    fl_tensor *x = fl_from_host(host, FL_SHAPE(4), FL_F32), *y = fl_square(x),
-              *other = fl_zeros(FL_SHAPE(4), FL_F32);
-    CHECK_EQ_INT(recorder_count().recorded, 2);
-    fl_from_host(host, FL_SHAPE(4), FL_F32); /* concerns no pending call */
-    CHECK_EQ_INT(recorder_count().run, 0);
-    fl_tensor *tail = fl_slice(x, 0, 2, 4, 1);
-    fl_assign(tail, fl_num(10)); /* after y was asked for */
-    CHECK(fl_to_host(y, back, sizeof back) && back[3] == 16);
-    CHECK_EQ_INT(recorder_count().run, recorder_count().recorded);
-    CHECK(fl_to_host(x, back, sizeof back) && back[1] == 2 && back[3] == 10);
-    host[0] = 5;
-    fl_tensor *z = fl_add(x, other);
-    CHECK(fl_set_host(x, host, sizeof host)); /* after z was asked for */
-    CHECK(fl_to_host(z, back, sizeof back) && back[0] == 1 && back[3] == 10);
-    CHECK_EQ_INT(fl_version_of(x), 3); /* filled, assigned through a view, filled */
-    CHECK(fl_sync(x));
-    fl_scope_end(&s);
-    CHECK_EQ_INT(recorder_count().nodes, 0);
-    CHECK(nothing_lives());
-}
-
-/* Values that nobody reads go with their calls; a program that never reads does not grow. */
-TEST(recorder_bounded) {
-    REQUIRE(begin(fl_backend_recorder()));
-    fl_scope s = fl_scope_begin();
-    fl_tensor *x = fl_ones(FL_SHAPE(16), FL_F32);
-    for (int i = 0; i < 10 * RECORDER_PENDING; i++) {
-        fl_scope t = fl_scope_begin();
-        fl_assign(x, fl_add(x, fl_num(1)));
-        fl_scope_end(&t);
-        CHECK(recorder_count().nodes <= RECORDER_PENDING + 2 &&
-              test_live_buffers() <= RECORDER_PENDING + 2);
-    }
-    CHECK_NEAR(fl_item(fl_amax(x, FL_ALL_AXES)), 10 * RECORDER_PENDING + 1, 0);
-    fl_scope_end(&s);
-    CHECK(nothing_lives());
-}
-
-/* An error of running comes with the next read, once, and spoils only what depends on it. */
-TEST(recorder_late_errors) {
-    REQUIRE(begin(fl_backend_recorder()));
-    fl_scope s = fl_scope_begin();
-    fl_tensor *x = fl_arange(0, 3, 1, FL_I64);
-    fl_tensor *bad = fl_gather(x, 0, fl_full(FL_SHAPE(1), 3, FL_I64)), *worse = fl_neg(bad),
-              *good = fl_neg(x);
-    CHECK(worse != NULL);
-    CHECK_NO_ERROR();
-    CHECK(!fl_map(good, FL_READ));
-    CHECK_ERROR("out of range");
-    CHECK_EQ_INT(fl_item_int(fl_amin(good, FL_ALL_AXES)), -2);
-    CHECK(!fl_map(worse, FL_READ));
-    CHECK_ERROR("failed");
-    CHECK(fl_assign(bad, fl_int(1)) && fl_item_int(bad) == 1);
-    CHECK_NO_ERROR();
-    fl_scope_end(&s);
-    CHECK(nothing_lives());
-}
-
-/* Threads share the list: what one reads runs the calls of the others too. */
-static void *recording_thread(void *arg) {
-    int64_t *sum = arg;
-    fl_scope s = fl_scope_begin();
-    fl_tensor *x = fl_arange(0, 64, 1, FL_I64);
-    for (int i = 0; i < 200 && x; i++) {
-        fl_assign(x, fl_remainder(fl_add(fl_mul(x, fl_int(7)), fl_int(i)), fl_int(1009)));
-        if (i % 50 == 49) fl_item_int(fl_amax(x, FL_ALL_AXES));
-    }
-    *sum = fl_error() ? -1 : fl_item_int(fl_sum(x, FL_ALL_AXES));
-    fl_scope_end(&s);
-    return NULL;
-}
-
-TEST(recorder_threads) {
-    enum { N = 4 };
-    int64_t alone, sum[N] = {0};
-    pthread_t thread[N];
-    test_errors_return();
-    recording_thread(&alone);
-    REQUIRE(begin(fl_backend_recorder()));
-    for (int i = 0; i < N; i++) pthread_create(&thread[i], NULL, recording_thread, &sum[i]);
-    for (int i = 0; i < N; i++) pthread_join(thread[i], NULL);
-    for (int i = 0; i < N; i++) CHECK_EQ_INT(sum[i], alone);
-    CHECK_EQ_INT(recorder_count().nodes, 0);
-    CHECK(nothing_lives());
-}
-
-/* A step with dropout, in-place state and an input; its result. */
-typedef struct toy {
-    fl_tensor *x, *state;
-} toy;
-
-static toy toy_new(void) {
-    fl_seed(3);
-    return (toy){fl_empty(FL_SHAPE(64), FL_F32), fl_zeros(FL_SHAPE(64), FL_F32)};
-}
-
-static fl_tensor *toy_step(toy *t) {
-    fl_scope s = fl_scope_begin();
-    fl_tensor *noise = fl_normal(FL_SHAPE(64), 0, 1, FL_F32, NULL);
-    fl_tensor *d = fl_dropout(fl_add(fl_tanh(t->x), noise), 0.3, NULL), *q = fl_reshape(d, FL_SHAPE(8, 8));
-    d = fl_add(d, fl_reshape(fl_attention(q, q, q, .dropout = 0.4), FL_SHAPE(64)));
-    fl_assign(t->state, fl_add(fl_mul(t->state, fl_num(0.9)), d));
-    return fl_scope_return(&s, fl_sum(fl_square(t->state), FL_ALL_AXES));
-}
-
-static bool toy_load(toy *t, int i) {
-    float x[64];
-    for (int k = 0; k < 64; k++) x[k] = sinf((float)(i * 64 + k));
-    return fl_set_host(t->x, x, sizeof x);
-}
-
-TEST(recorder_replays) {
-    enum { STEPS = 6 };
-    double want[STEPS];
-    REQUIRE(begin(fl_backend_recorder()));
-    fl_scope s = fl_scope_begin();
-    fl_backend_set_default("cpu");
-    toy t = toy_new(), u;
-    for (int i = 0; i < STEPS; i++) CHECK(toy_load(&t, i)), want[i] = fl_item(toy_step(&t));
-    fl_rng end = fl_rng_state();
-    fl_backend_set_default("recorder");
-    u = toy_new();
-    CHECK(toy_load(&u, 0) && recorder_begin() && !recorder_begin());
-    CHECK_ERROR("already");
-    fl_tensor *y = toy_step(&u);
-    recorder_tape *tape = recorder_end();
-    REQUIRE(tape != NULL);
-    CHECK(fl_item(y) == want[0]);
-    int64_t recorded = recorder_count().recorded, buffers = test_live_buffers();
-    for (int i = 1; i < STEPS; i++) {
-        CHECK(toy_load(&u, i) && recorder_replay(tape));
-        CHECK(fl_item(y) == want[i]);
-    }
-    CHECK_EQ_INT(recorder_count().recorded, recorded);
-    CHECK_EQ_INT(recorder_count().replayed, tape->list.n * (STEPS - 1));
-    CHECK_EQ_INT(test_live_buffers(), buffers); /* a replay makes nothing */
-    CHECK(tape->planned < tape->unplanned);
-    CHECK(same_bits(t.state, u.state));
-    CHECK_EQ_INT(fl_rng_state().counter, end.counter);
-    recorder_free(tape);
-    CHECK(fl_item(y) == want[STEPS - 1]); /* the handle outlives the tape */
-    fl_scope_end(&s);
-    CHECK_EQ_INT(recorder_count().nodes, 0);
-    CHECK(nothing_lives());
-}
-
-/* What cannot be replayed is refused, and the step has run all the same. */
-TEST(recorder_refuses) {
-    REQUIRE(begin(fl_backend_recorder()));
-    fl_scope s = fl_scope_begin();
-    fl_tensor *x = fl_ones(FL_SHAPE(3), FL_F32);
-    CHECK(!recorder_end());
-    CHECK_ERROR("records no tape");
-    CHECK(recorder_begin());
-    fl_item(fl_sum(x, FL_ALL_AXES));
-    CHECK_ERROR("host read of a value computed there");
-    CHECK(!recorder_end());
-    CHECK_ERROR("cannot be replayed");
-    CHECK(recorder_begin());
-    CHECK(!fl_set_host(x, (float[]){1, 2, 3}, 12));
-    CHECK_ERROR("host write");
-    CHECK(!recorder_end());
-    CHECK_ERROR("cannot be replayed");
-    fl_rng own = {1, 2};
-    CHECK(recorder_begin() && fl_uniform(FL_SHAPE(3), 0, 1, FL_F32, &own) && !recorder_end());
-    CHECK_ERROR("generator of its own");
-    CHECK(recorder_begin() && fl_map(x, FL_READ)); /* an input */
-    fl_unmap(x, FL_READ);
-    recorder_tape *tape = recorder_end();
-    CHECK(tape != NULL && recorder_replay(tape) && !recorder_replay(NULL));
-    CHECK_ERROR("no tape");
-    recorder_free(tape);
-    fl_scope_end(&s);
-    CHECK_EQ_INT(recorder_count().nodes, 0);
-    CHECK(nothing_lives());
-}
-
-TEST(recorder_trains) {
-    enum { STEPS = 5 };
-    double want[STEPS], got[STEPS];
-    uint64_t want_hash, got_hash = 0;
-    REQUIRE(begin(fl_backend_recorder()));
-    CHECK(train("cpu", 4, STEPS, want, &want_hash));
-    fl_backend_set_default("recorder");
-    fl_scope s = fl_scope_begin();
-    training_run run;
-    CHECK(training_begin(&run, 4, 2) && training_step(&run, 0, &got[0]) && training_load(&run, 1) &&
-          recorder_begin());
-    fl_tensor *loss = training_update(&run);
-    recorder_tape *tape = recorder_end();
-    REQUIRE(tape != NULL);
-    got[1] = fl_item(loss);
-    for (int i = 2; i < STEPS; i++) {
-        CHECK(training_load(&run, i) && recorder_replay(tape));
-        got[i] = fl_item(loss);
-    }
-    recorder_free(tape);
-    CHECK(training_hash(&run, &got_hash) && got_hash == want_hash &&
-          !memcmp(got, want, sizeof got));
-    training_end(&run);
-    fl_scope_end(&s);
-    CHECK_EQ_INT(recorder_count().nodes, 0);
-    CHECK(nothing_lives());
 }
 
 /* ---- evictor ---- */
@@ -624,12 +409,12 @@ TEST(evictor_trains_in_half) {
     evictor_end(m);
 }
 
-/* The recorder's nodes are buffers: it pages too. */
-TEST(extensions_together) {
-    REQUIRE(begin(fl_backend_recorder()));
-    fl_mem_manager *m = evictor_begin(4000);
+/* Values that wait have no memory; once their calls have run, they are paged out as any others. */
+TEST(deferred_values_are_paged_out) {
+    test_errors_return();
+    fl_mem_manager *m = evictor_begin(1500);
     REQUIRE(m != NULL);
-    check_work("recorder", 0);
+    check_work("cpu", true, 0);
     CHECK(((evictor *)m->user)->written > 0);
     evictor_end(m);
 }

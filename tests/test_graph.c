@@ -408,6 +408,54 @@ TEST(replays_are_steps) {
     CHECK_NOTHING_LIVES();
 }
 
+/* Replays draw on where the step before ended: a fill, dropout, and dropout inside of attention. */
+static fl_tensor *noisy_step(fl_tensor *x, fl_tensor *state) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *noise = fl_normal(FL_SHAPE(64), 0, 1, FL_F32, NULL);
+    fl_tensor *d = fl_dropout(fl_add(fl_tanh(x), noise), 0.3, NULL), *q = fl_reshape(d, FL_SHAPE(8, 8));
+    d = fl_add(d, fl_reshape(fl_attention(q, q, q, .dropout = 0.4), FL_SHAPE(64)));
+    fl_assign(state, fl_add(fl_mul(state, fl_num(0.9)), d));
+    return fl_scope_return(&s, fl_sum(fl_square(state), FL_ALL_AXES));
+}
+
+TEST(replays_draw_the_numbers_of_steps) {
+    enum { STEPS = 6 };
+    double loss[2][STEPS];
+    fl_tensor *state[2];
+    fl_rng rng[2];
+    fl_scope s = fl_scope_begin();
+    for (int mode = 0; mode < 2; mode++) {
+        fl_seed(3);
+        fl_tensor *x = fl_empty(FL_SHAPE(64), FL_F32), *y = NULL;
+        state[mode] = fl_zeros(FL_SHAPE(64), FL_F32);
+        fl_graph *g = fl_graph_new();
+        int64_t buffers = 0;
+        for (int i = 0; i < STEPS; i++) {
+            float host[64];
+            for (int k = 0; k < 64; k++) host[k] = sinf((float)(i * 64 + k));
+            CHECK(fl_set_host(x, host, sizeof host));
+            if (mode && i >= 2) {
+                CHECK(fl_graph_ready(g) && fl_graph_replay(g));
+                if (i > 2) CHECK_EQ_INT(test_live_buffers(), buffers); /* the first one has made the plan's memory */
+                buffers = test_live_buffers();
+            } else {
+                if (mode) CHECK(fl_graph_begin(g));
+                y = noisy_step(x, state[mode]);
+                if (mode) CHECK(fl_graph_end(g));
+            }
+            loss[mode][i] = fl_item(y);
+        }
+        rng[mode] = fl_rng_state();
+        fl_graph_free(g);
+        CHECK(fl_item(y) == loss[mode][STEPS - 1]); /* outlives the graph */
+    }
+    CHECK(!memcmp(loss[0], loss[1], sizeof loss[0]));
+    CHECK(same_bits(state[0], state[1]));
+    CHECK_EQ_INT(rng[0].counter, rng[1].counter);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
 /* Traps of frozen graphs. A round does what the program says; a replay does so too, or refuses by name. */
 typedef struct trap {
     const char *name;

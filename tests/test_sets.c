@@ -1,7 +1,6 @@
 /* test_sets.c - data sets: who a sample is, lengths, joins of ragged samples, lists, folders, blobs */
 #include "../fl_all.h"
 #include "../examples/extend/naive.h"
-#include "../examples/extend/recorder.h"
 #include "numbers.h"
 #include "test.h"
 #include <errno.h>
@@ -651,11 +650,6 @@ static void check_backend(const char *name) {
 TEST(host_tensors_beside_naive) {
     REQUIRE(fl_backend_use(fl_backend_naive(), NULL));
     check_backend("naive");
-}
-
-TEST(host_tensors_beside_the_recorder) {
-    REQUIRE(fl_backend_use(fl_backend_recorder(), NULL));
-    check_backend("recorder");
 }
 
 /* ---- position ---- */
