@@ -1,0 +1,590 @@
+/* random_modes.c - random programs in every mode of execution
+
+   usage: random_modes [filter]     the tests whose name contains it
+          random_modes 123          program 123 alone, with its steps
+
+   A program is 40 to 60 steps, about 180 calls, over eight tensors, some of which share memory: arithmetic
+   of mixed dtypes, reductions, casts, indexing, joins, random numbers, writes in place through overlapping
+   views, gradients and updates. It reads nothing until its end. Each program runs three rounds from the same
+   start values eagerly; then deferred, as a graph (two rounds, and the third as a replay), and with the modes
+   and reads of the host mixed at random. Every bit of every tensor, their versions and the generator must be
+   those of the eager round. 20,000 programs with FULL in the environment, else a sample from SEED on. A
+   failing program is shortened by leaving out steps, and printed as a list of the rest. */
+#include "../fl_all.h"
+#include "../fl_backend.h"
+#include "paged.h"
+#include "test.h"
+
+#include <ctype.h>
+
+typedef fl_tensor *T;
+
+enum { REGISTERS = 8, MOST_STEPS = 60, ROUNDS = 3 };
+typedef enum mode { EAGER, LAZY, GRAPH, MIXED, MODES } mode;
+static const char *const mode_names[] = {"eager", "lazy", "graph", "mixed"};
+
+typedef struct program {
+    uint64_t number, seed;
+    int n_steps;
+    uint64_t step[MOST_STEPS]; /* seeds; 0: left out */
+    bool own_generator, constants; /* has steps that draw from one, that write constants */
+} program;
+
+/* What a round leaves. */
+typedef struct result {
+    uint64_t bits, versions, input_versions, counter, host;
+} result;
+
+static struct {
+    T r[REGISTERS], input[REGISTERS], start[REGISTERS];
+    int64_t rows, cols;
+    fl_rng rng; /* of the program, where it has one */
+    uint64_t errors, host;
+    const program *p;
+    bool told; /* the steps are printed */
+    mode mode;
+    int round;
+    int64_t waited; /* calls of the deferred round before its first read */
+} vm;
+
+static struct {
+    int64_t calls, replayed;
+    int64_t errors; /* of calls, in all rounds */
+} count;
+
+/* ---- random numbers of the test ---- */
+
+static uint64_t random_state;
+
+static uint64_t random_bits(void) {
+    uint64_t z = random_state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+static int64_t below(int64_t n) { return (int64_t)(random_bits() >> 1) % n; }
+
+static fl_dtype some_dtype(void) {
+    static const fl_dtype d[] = {FL_F32, FL_F32, FL_F32, FL_F32,  FL_F64, FL_F16, FL_BF16,
+                                 FL_F16, FL_I32, FL_I64, FL_BF16, FL_U8,  FL_B8};
+    return d[below(13)];
+}
+
+static uint64_t hashed(uint64_t h, const void *p, size_t n) {
+    const unsigned char *c = p;
+    for (size_t i = 0; i < n; i++) h = (h ^ c[i]) * 0x100000001b3u;
+    return h;
+}
+
+/* ---- steps: a and b are registers, k a small number; return the result, NULL after a write in place ---- */
+
+static fl_shape whole(void) { return FL_SHAPE(vm.rows, vm.cols); }
+static T full(T x) { return fl_expand(x, whole()); }
+static T as_float(T x) { return fl_dtype_is_float(x->dtype) ? x : fl_cast(x, FL_F32); }
+static fl_axes along(int axis) { return FL_AXES_KEEP(axis); }
+/* A part of a's rows or columns, which other parts overlap. */
+static T part(T a) {
+    const int axis = (int)below(2);
+    const int64_t n = axis ? vm.cols : vm.rows, from = below(n), to = from + 1 + below(n - from);
+    return fl_slice(full(a), axis, from, to, 1);
+}
+/* Two parts of one size. */
+static void parts(T a, T b, T *x, T *y) {
+    const int axis = (int)below(2);
+    const int64_t n = axis ? vm.cols : vm.rows, size = 1 + below(n);
+    const int64_t i = below(n - size + 1), j = below(n - size + 1);
+    *x = fl_slice(a, axis, i, i + size, 1);
+    *y = fl_slice(b, axis, j, j + size, 1);
+}
+
+static T do_add(T a, T b, double k) { return (void)k, fl_add(a, b); }
+static T do_sub(T a, T b, double k) { return (void)k, fl_sub(a, b); }
+static T do_mul(T a, T b, double k) { return (void)k, fl_mul(a, b); }
+static T do_div(T a, T b, double k) { return fl_div(a, fl_add(fl_abs(as_float(b)), fl_num(k * k + 1))); }
+static T do_mul_number(T a, T b, double k) { return (void)b, fl_mul(a, fl_num(k)); }
+static T do_number_add(T a, T b, double k) { return (void)b, fl_add(fl_num(k), a); }
+static T do_maximum(T a, T b, double k) { return (void)k, fl_maximum(a, b); }
+static T do_minimum(T a, T b, double k) { return (void)b, fl_minimum(a, fl_num(k)); }
+static T do_tanh(T a, T b, double k) { return (void)k, fl_mul(fl_tanh(as_float(a)), b); }
+static T do_exp(T a, T b, double k) { return (void)b, (void)k, fl_exp(fl_minimum(as_float(a), fl_num(2))); }
+static T do_gelu(T a, T b, double k) {
+    return (void)k, fl_add(fl_gelu(as_float(a)), fl_sigmoid(as_float(b)));
+}
+static T do_relu(T a, T b, double k) { return (void)k, fl_sub(fl_relu(a), b); }
+static T do_compare(T a, T b, double k) { return fl_cast(fl_lt(a, fl_add(b, fl_num(k))), some_dtype()); }
+static T do_where(T a, T b, double k) { return fl_where(fl_lt(a, b), a, fl_mul(b, fl_num(k))); }
+static T do_cast(T a, T b, double k) { return (void)b, (void)k, fl_cast(a, some_dtype()); }
+static T do_casts(T a, T b, double k) {
+    const fl_dtype d = some_dtype(), e = some_dtype();
+    return (void)k, fl_add(fl_cast(a, d), fl_cast(b, e));
+}
+
+static T do_softmax_in_parts(T a, T b, double k) {
+    T e = fl_exp(fl_sub(as_float(a), fl_amax(as_float(a), along(-1))));
+    return (void)b, (void)k, fl_div(e, fl_sum(e, along(-1)));
+}
+static T do_norm_in_parts(T a, T b, double k) {
+    T d = fl_sub(as_float(a), fl_mean(as_float(a), along(-1)));
+    return (void)b, (void)k, fl_mul(d, fl_rsqrt(fl_add(fl_mean(fl_mul(d, d), along(-1)), fl_num(1e-3))));
+}
+static T do_sum(T a, T b, double k) { return (void)k, fl_add(fl_sum(a, along((int)below(2))), b); }
+static T do_mean(T a, T b, double k) { return (void)k, fl_sub(b, fl_mean(as_float(a), FL_ALL_AXES)); }
+static T do_variance(T a, T b, double k) { return (void)k, fl_add(fl_variance(as_float(a), along(0), 0), b); }
+static T do_softmax(T a, T b, double k) { return (void)b, (void)k, fl_softmax(as_float(a), (int)below(2)); }
+static T do_cumsum(T a, T b, double k) { return (void)b, (void)k, fl_cumsum(a, (int)below(2)); }
+static T do_layer_norm(T a, T b, double k) {
+    return (void)b, (void)k, fl_layer_norm(as_float(full(a)), 1, NULL, NULL, 1e-3);
+}
+
+static T do_sort(T a, T b, double k) {
+    const int axis = (int)below(2);
+    T index = NULL, y = fl_sort(full(a), axis, k > 0, &index);
+    return fl_sub(fl_gather(full(b), axis, index), y);
+}
+static T do_gather(T a, T b, double k) {
+    const int axis = (int)below(2);
+    return (void)k, fl_mul(fl_gather(full(b), axis, fl_argmax(full(a), axis, true)), a);
+}
+static T do_scatter(T a, T b, double k) {
+    const int axis = (int)below(2);
+    T index = NULL;
+    fl_sort(full(b), axis, false, &index);
+    return (void)k, fl_scatter_add(full(a), axis, index, fl_cast(full(b), a->dtype));
+}
+static T do_matmul(T a, T b, double k) {
+    T x = as_float(full(a)), y = fl_cast(full(b), x->dtype);
+    return fl_matmul(fl_mul(fl_matmul(x, fl_transpose(y, 0, 1)), fl_num(k / 8)), y);
+}
+
+static T do_concat(T a, T b, double k) {
+    const int axis = (int)below(2);
+    const int64_t n = axis ? vm.cols : vm.rows, at = below(n + 1);
+    T both[] = {fl_slice(full(a), axis, 0, at, 1), fl_cast(fl_slice(full(b), axis, at, n, 1), a->dtype)};
+    return (void)k, fl_concat(both, 2, axis);
+}
+static T do_stack(T a, T b, double k) {
+    T both[] = {full(a), fl_cast(full(b), a->dtype)};
+    return (void)k, fl_sum(fl_stack(both, 2, 0), FL_AXES(0));
+}
+static T do_empty(T a, T b, double k) {
+    const int axis = (int)below(2);
+    const int64_t n = axis ? vm.cols : vm.rows, at = below(n + 1);
+    T y = fl_empty(whole(), some_dtype());
+    fl_assign(fl_slice(y, axis, 0, at, 1), fl_slice(full(a), axis, 0, at, 1));
+    fl_assign(fl_slice(y, axis, at, n, 1), k > 0 ? fl_num(k) : fl_slice(full(b), axis, at, n, 1));
+    return y;
+}
+static T do_full(T a, T b, double k) { return (void)a, (void)b, fl_full(whole(), k, some_dtype()); }
+static T do_flip(T a, T b, double k) {
+    const int axis = (int)below(2);
+    return (void)k, fl_add(fl_flip(full(a), 1, &axis), b);
+}
+static T do_roll(T a, T b, double k) { return (void)k, fl_mul(fl_roll(full(a), 1, (int)below(2)), b); }
+static T do_clone(T a, T b, double k) { return (void)b, (void)k, fl_clone(a); }
+
+/* Views: registers that share memory from then on. */
+static T reversed(T x, int axis) { return fl_slice(x, axis, x->shape[axis] - 1, FL_SLICE_END, -1); }
+static T do_reversed(T a, T b, double k) { return (void)b, (void)k, reversed(full(a), (int)below(2)); }
+static T do_row(T a, T b, double k) {
+    const int64_t i = below(vm.rows);
+    return (void)b, (void)k, fl_slice(full(a), 0, i, i + 1, 1);
+}
+static T do_column(T a, T b, double k) {
+    const int64_t i = below(vm.cols);
+    return (void)b, (void)k, fl_slice(full(a), 1, i, i + 1, 1);
+}
+static T do_reshaped(T a, T b, double k) {
+    return (void)b, (void)k, fl_reshape(fl_reshape(full(a), FL_SHAPE(-1)), whole());
+}
+static T do_transposed(T a, T b, double k) {
+    return vm.rows == vm.cols ? fl_transpose(full(a), 0, 1) : fl_add(fl_mul(a, fl_num(k)), b);
+}
+
+/* Writes in place. */
+static T do_scale(T a, T b, double k) { return (void)b, fl_assign(a, fl_mul(a, fl_num(k / 2))), NULL; }
+static T do_assign(T a, T b, double k) { return (void)k, fl_assign(full(a), b), NULL; }
+static T do_assign_part(T a, T b, double k) {
+    T x = NULL, y = NULL;
+    parts(full(a), full(b), &x, &y);
+    return fl_assign(x, fl_add(x, fl_mul(y, fl_num(k)))), NULL;
+}
+static T do_move_part(T a, T b, double k) { /* overlapping */
+    T x = NULL, y = NULL;
+    parts(full(a), full(a), &x, &y);
+    return (void)b, (void)k, fl_assign(x, y), NULL;
+}
+static T do_add_part(T a, T b, double k) {
+    T x = NULL, y = NULL;
+    parts(full(a), full(b), &x, &y);
+    return (void)k, fl_assign_op(x, FL_OP_add, x, y), NULL;
+}
+static T do_fill_part(T a, T b, double k) { return (void)b, fl_assign(part(a), fl_num(k)), NULL; }
+static T do_accumulate(T a, T b, double k) { return (void)k, fl_assign_op(a, FL_OP_mul, b, b), NULL; }
+
+/* Random numbers. */
+static fl_rng *generator(void) { return vm.p->own_generator && !below(3) ? &vm.rng : NULL; }
+static T do_dropout(T a, T b, double k) {
+    return (void)b, (void)k, fl_dropout(as_float(a), 0.3, generator());
+}
+static T do_uniform(T a, T b, double k) {
+    const fl_dtype d = some_dtype();
+    T u = fl_uniform(whole(), -1, 1 + k * k, fl_dtype_is_float(d) ? d : FL_F32, generator());
+    return (void)a, fl_mul(u, b);
+}
+static T do_normal(T a, T b, double k) {
+    return (void)a, fl_add(fl_normal(fl_shape_of(b), k, 1, FL_F32, generator()), b);
+}
+static T do_randint(T a, T b, double k) {
+    T index = fl_randint(whole(), 0, vm.rows, generator());
+    return (void)b, (void)k, fl_gather(full(a), 0, index);
+}
+
+/* Gradients, and an update outside of them. */
+static T do_train(T a, T b, double k) {
+    if (!fl_dtype_is_float(a->dtype)) a = fl_cast(a, FL_F32);
+    fl_var *w = fv_param(a), *x = fv_const(fl_cast(b, a->dtype));
+    fl_var *y = w && x ? fv_mul(fv_tanh(w), fv_add(x, fv_sigmoid(fv_mul(w, w)))) : NULL;
+    fl_var *loss = y ? fv_mean(y, FL_ALL_AXES) : NULL;
+    if (!loss || !fl_backward(loss)) return NULL;
+    const bool was = fl_no_grad(true);
+    fl_assign(fv_value(w), fl_sub(fv_value(w), fl_mul(fv_grad(w), fl_num(k))));
+    fl_no_grad(was);
+    return fv_value(loss);
+}
+static T do_dropped_gradient(T a, T b, double k) {
+    fl_var *w = fv_param(fl_clone(as_float(a)));
+    fl_var *y = w ? fv_sum(fv_mul(fv_dropout(w, 0.5, generator()), fv_softmax(w, -1)), FL_ALL_AXES) : NULL;
+    return (void)b, (void)k, y && fl_backward(y) ? fv_grad(w) : NULL;
+}
+
+/* The host: constants, functions. */
+static T constant(void) {
+    float row[128];
+    for (int64_t i = 0; i < vm.cols; i++) row[i] = (float)below(9) / 4 - 1;
+    return fl_from_host(row, FL_SHAPE(vm.cols), FL_F32);
+}
+static T do_constant(T a, T b, double k) { return (void)b, (void)k, fl_add(a, constant()); }
+static T do_new_constant(T a, T b, double k) {
+    return (void)a, vm.p->constants ? constant() : fl_mul(constant(), fl_add(b, fl_num(k)));
+}
+static bool count_host(void *user) {
+    vm.host += *(const int *)user;
+    return true;
+}
+static T do_host(T a, T b, double k) {
+    static const int numbers[] = {1, 100, 10000};
+    fl_graph_host(count_host, (void *)(uintptr_t)&numbers[below(3)]);
+    return fl_sub(a, fl_mul(b, fl_num(k)));
+}
+
+static const struct {
+    const char *name;
+    T (*run)(T a, T b, double k);
+    int weight;
+} steps[] = {
+#define S(name, weight) {#name, do_##name, weight}
+    S(add, 6), S(sub, 4), S(mul, 6), S(div, 3), S(mul_number, 4), S(number_add, 3), S(maximum, 3),
+    S(minimum, 3), S(tanh, 3), S(exp, 3), S(gelu, 2), S(relu, 2), S(compare, 2), S(where, 4), S(cast, 6),
+    S(casts, 4), S(softmax_in_parts, 4), S(norm_in_parts, 4), S(sum, 4), S(mean, 3), S(variance, 2),
+    S(softmax, 3), S(cumsum, 2), S(layer_norm, 2), S(sort, 2), S(gather, 3), S(scatter, 2), S(matmul, 3),
+    S(concat, 4), S(stack, 2), S(empty, 5), S(full, 2), S(flip, 3), S(roll, 2), S(clone, 3), S(reversed,
+    3), S(row, 3), S(column, 3), S(reshaped, 3), S(transposed, 4), S(scale, 4), S(assign, 4),
+    S(assign_part, 8), S(move_part, 6), S(add_part, 6), S(fill_part, 4), S(accumulate, 3), S(dropout, 5),
+    S(uniform, 3), S(normal, 3), S(randint, 3), S(train, 5), S(dropped_gradient, 3), S(constant, 2),
+    S(new_constant, 2), S(host, 2),
+#undef S
+};
+
+/* An error of a call is a result too: the same in every mode, at the same call. */
+static void note_error(void) {
+    if (!fl_error()) return;
+    count.errors++;
+    if (vm.told) printf("      %s\n", fl_error());
+    vm.errors = hashed(vm.errors, fl_error(), strlen(fl_error()));
+    fl_error_clear();
+}
+
+static void run_step(uint64_t seed) {
+    random_state = seed;
+    int total = 0, i = 0;
+    for (size_t s = 0; s < sizeof steps / sizeof *steps; s++) total += steps[s].weight;
+    for (int64_t at = below(total); at >= steps[i].weight; i++) at -= steps[i].weight;
+    const int64_t a = below(REGISTERS), b = below(REGISTERS), to = below(REGISTERS);
+    const double k = (double)below(9) / 4 - 1;
+    fl_scope s = fl_scope_begin();
+    T y = steps[i].run(vm.r[a], vm.r[b], k);
+    note_error();
+    if (y && fl_dtype_is_float(y->dtype) && below(2)) y = fl_clamp(y, fl_num(-50), fl_num(50));
+    if (vm.told) {
+        printf("    %s(r%d, r%d, %g)", steps[i].name, (int)a, (int)b, k);
+        if (y) printf(" -> r%d %s %s", (int)to, fl_dtype_name(y->dtype), FL_SHAPE_TEXT(y));
+        printf("\n");
+    }
+    if (y) {
+        T old = vm.r[to];
+        vm.r[to] = fl_keep(y);
+        fl_drop(old);
+    }
+    note_error();
+    fl_scope_end(&s);
+}
+
+/* ---- rounds ---- */
+
+/* The tensors that a program starts with: some share memory, so that writes overlap. */
+static void begin_program(const program *p) {
+    fl_scope s = fl_scope_begin();
+    random_state = p->seed;
+    vm.p = p;
+    vm.rows = 1 + below(9);
+    vm.cols = 1 + below(3) * 37 + below(30);
+    if (below(4) == 0) vm.rows = vm.cols = 5 + below(12);
+    fl_seed(p->seed);
+    for (int i = 0; i < REGISTERS; i++) {
+        const fl_dtype d = some_dtype();
+        const int64_t rows = below(6) ? vm.rows : 1, cols = below(6) ? vm.cols : 1;
+        const fl_shape shape = FL_SHAPE(rows, cols);
+        T x = fl_cast(fl_mul(fl_normal(shape, 0, 1, FL_F32, NULL), fl_num(fl_dtype_is_float(d) ? 1 : 3)), d);
+        if (i > 2 && below(3) == 0) x = reversed(vm.input[i - 3], (int)below(2));
+        vm.input[i] = fl_keep(x);
+        vm.start[i] = fl_keep(fl_clone(x));
+        vm.r[i] = NULL;
+    }
+    fl_scope_end(&s);
+}
+
+static void end_program(void) {
+    for (int i = 0; i < REGISTERS; i++) fl_drop(vm.r[i]), fl_drop(vm.input[i]), fl_drop(vm.start[i]);
+}
+
+static void begin_round(void) {
+    fl_scope s = fl_scope_begin();
+    for (int i = 0; i < REGISTERS; i++) {
+        fl_assign(vm.input[i], vm.start[i]);
+        fl_drop(vm.r[i]);
+        vm.r[i] = fl_keep(vm.input[i]);
+    }
+    vm.errors = vm.host = 0;
+    vm.rng = (fl_rng){7, 0};
+    fl_scope_end(&s);
+}
+
+static uint64_t tensor_hash(uint64_t h, T x) {
+    fl_scope s = fl_scope_begin();
+    T c = fl_contiguous(x);
+    const void *p = c ? fl_map(c, FL_READ) : NULL;
+    if (!p) note_error();
+    h = hashed(h, &x->dtype, sizeof x->dtype);
+    h = hashed(h, x->shape, (size_t)x->ndim * sizeof *x->shape);
+    if (p) h = hashed(h, p, (size_t)fl_numel(c) * fl_dtype_size(c->dtype));
+    if (p) fl_unmap(c, FL_READ);
+    fl_scope_end(&s);
+    return h;
+}
+
+static result result_of_round(void) {
+    result r = {.counter = fl_rng_state().counter, .versions = 1, .input_versions = 1, .bits = 1};
+    for (int i = 0; i < REGISTERS; i++) {
+        r.versions = r.versions * 31 + fl_version_of(vm.r[i]);
+        r.input_versions = r.input_versions * 31 + fl_version_of(vm.input[i]);
+    }
+    for (int i = 0; i < REGISTERS; i++) r.bits = tensor_hash(tensor_hash(r.bits, vm.r[i]), vm.input[i]);
+    r.bits ^= vm.errors;
+    r.host = vm.host;
+    return r;
+}
+
+static void run_steps(const program *p) {
+    for (int i = 0; i < p->n_steps; i++)
+        if (p->step[i]) run_step(p->step[i]);
+}
+
+/* Turns modes on and off and reads in between, by random numbers of its own. */
+static void run_mixed(const program *p, fl_graph *g) {
+    uint64_t mix = p->seed ^ (uint64_t)vm.round;
+    bool records = false;
+    for (int i = 0; i < p->n_steps; i++) {
+        random_state = mix;
+        const int64_t what = below(24);
+        const int64_t which = below(REGISTERS);
+        mix = random_bits();
+        if (what < 4) fl_lazy(!fl_lazy(true));
+        else if (what == 4) tensor_hash(0, vm.r[which]);
+        else if (what == 5) fl_eval();
+        else if (what < 8) records ? fl_graph_end(g) : fl_graph_begin(g), records = !records;
+        note_error();
+        if (p->step[i]) run_step(p->step[i]);
+    }
+    if (records) fl_graph_end(g);
+    note_error();
+    fl_lazy(false);
+}
+
+/* ---- comparing ---- */
+
+static bool quiet, listed; /* a program is shortened; its steps are printed */
+
+static bool differs(const program *p, const char *what, const char *how) {
+    if (!quiet)
+        printf("program %llu, %s, round %d: %s %s\n", (unsigned long long)p->number, mode_names[vm.mode],
+               vm.round, what, how);
+    return false;
+}
+
+static bool agrees(const program *p, const result *want, const result *r, bool replayed) {
+    if (r->bits != want->bits) return differs(p, "bits", "differ");
+    if (r->counter != want->counter) return differs(p, "the generator", "differs");
+    if (r->host != want->host) return differs(p, "calls of the host", "differ");
+    if (r->input_versions != want->input_versions) return differs(p, "versions of inputs", "differ");
+    return replayed || r->versions == want->versions || differs(p, "versions", "differ");
+}
+
+/* A replay that is refused for what the program does. */
+static bool may_refuse(const program *p, const char *reason) {
+    return (p->own_generator && strstr(reason, "a generator of the program")) ||
+           (p->constants && strstr(reason, "constant"));
+}
+
+/* Rounds in one mode, of which each must leave what `want` says. */
+static bool run_mode(const program *p, mode m, const result *want, result *got) {
+    const int64_t live = fl_live_tensors(), buffers = fl_mem_live_buffers();
+    fl_scope s = fl_scope_begin();
+    fl_graph *g = fl_graph_new();
+    int64_t waited = 0;
+    bool ok = true;
+    vm.mode = m;
+    begin_program(p);
+    for (vm.round = 0; ok && vm.round < (m == LAZY || m == MIXED ? 1 : ROUNDS); vm.round++) {
+        bool replayed = false;
+        if (m == GRAPH && vm.round == 2 && !fl_graph_ready(g)) {
+            ok = may_refuse(p, fl_graph_reason(g)) || differs(p, "a replay is refused:", fl_graph_reason(g));
+            break;
+        }
+        replayed = m == GRAPH && vm.round == 2;
+        if (replayed) {
+            const uint64_t errors = vm.errors;
+            fl_scope inner = fl_scope_begin();
+            for (int i = 0; i < REGISTERS; i++) fl_assign(vm.input[i], vm.start[i]);
+            fl_scope_end(&inner);
+            vm.host = 0;
+            ok = fl_graph_replay(g) || differs(p, "fl_graph_replay:", fl_error());
+            vm.errors = errors;
+            count.replayed++;
+        } else {
+            begin_round();
+            fl_lazy(m == LAZY);
+            if (m == GRAPH) ok = fl_graph_begin(g) || differs(p, "fl_graph_begin:", fl_error());
+            vm.told = listed && m == EAGER && vm.round == 0;
+            if (m == MIXED) run_mixed(p, g);
+            else run_steps(p);
+            vm.told = false;
+            waited = fl_lazy_calls().n;
+            if (m == GRAPH) ok = fl_graph_end(g) || differs(p, "fl_graph_end:", fl_error());
+        }
+        fl_error_clear();
+        const result r = result_of_round();
+        fl_lazy(false);
+        if (got) got[vm.round] = r;
+        if (want) ok = ok && agrees(p, &want[vm.round], &r, replayed);
+    }
+    if (m == LAZY) vm.waited = waited;
+    if (m == GRAPH) count.calls += waited;
+    if (m == GRAPH && waited != vm.waited) ok = ok && differs(p, "the number of calls that wait", "differs");
+    fl_graph_free(g);
+    end_program();
+    fl_scope_end(&s);
+    vm.round = ROUNDS;
+    if (ok && fl_live_tensors() != live) ok = differs(p, "handles", "are left");
+    if (ok && fl_mem_live_buffers() != buffers) ok = differs(p, "buffers", "are left");
+    return ok;
+}
+
+static bool run_program(const program *p, bool pages) {
+    result want[ROUNDS];
+    bool ok = run_mode(p, EAGER, NULL, want);
+    if (pages && !paged_begin()) return false;
+    for (int m = LAZY; m < MODES && ok; m++) ok = run_mode(p, (mode)m, want, NULL);
+    if (pages) paged_end();
+    fl_error_clear();
+    return ok;
+}
+
+static program program_of(uint64_t number) {
+    program p = {.number = number};
+    random_state = number * 0xd1342543de82ef95u;
+    p.seed = random_bits();
+    p.own_generator = below(16) == 0;
+    p.constants = below(8) == 0;
+    p.n_steps = 40 + (int)below(MOST_STEPS - 39);
+    for (int i = 0; i < p.n_steps; i++) p.step[i] = random_bits() | 1;
+    return p;
+}
+
+/* Leaves out what the failure does not need, and prints the rest. */
+static void shorten(program *p, bool pages) {
+    quiet = true;
+    for (int i = p->n_steps - 1; i >= 0; i--) {
+        const uint64_t step = p->step[i];
+        p->step[i] = 0;
+        if (run_program(p, pages)) p->step[i] = step;
+    }
+    quiet = false;
+    run_program(p, pages);
+    printf("  the steps that it needs to fail (all: random_modes %llu):\n",
+           (unsigned long long)p->number);
+    listed = true;
+    run_mode(p, EAGER, NULL, NULL);
+    listed = false;
+}
+
+static const program *running;
+static void say_which(int signal) {
+    printf("program %llu, %s, round %d: signal %d\n", (unsigned long long)running->number,
+           mode_names[vm.mode], vm.round, signal);
+    fflush(stdout);
+    _exit(1);
+}
+
+static uint64_t first_program(void) {
+    const char *seed = getenv("SEED");
+    return seed && !getenv("FULL") ? 1000000 + strtoull(seed, NULL, 10) % 1000000 * 1000 : 1;
+}
+
+static void run_programs(int64_t n, bool pages) {
+    const uint64_t first = first_program();
+    test_errors_return();
+    signal(SIGSEGV, say_which);
+    int failures = 0;
+    for (uint64_t i = first; i < first + (uint64_t)n && failures < 5; i++) {
+        program p = program_of(i);
+        running = &p;
+        if (CHECK(run_program(&p, pages))) continue;
+        failures++;
+        shorten(&p, pages);
+    }
+    printf("  %lld programs of %.0f calls, %lld of them replayed, %lld calls refused\n", (long long)n,
+           (double)count.calls / (double)n, (long long)count.replayed, (long long)count.errors);
+    CHECK(count.calls > 120 * n && count.replayed > n / 2);
+}
+
+#ifdef TEST_SANITIZED
+enum { PROGRAMS = 1000, SAMPLE = 200 };
+#else
+enum { PROGRAMS = 20000, SAMPLE = 1000 };
+#endif
+
+TEST(programs_in_every_mode) { run_programs(getenv("FULL") ? PROGRAMS : SAMPLE, false); }
+
+int main(int argc, char **argv) {
+    if (argc == 2 && isdigit((unsigned char)*argv[1])) {
+        program p = program_of(strtoull(argv[1], NULL, 10));
+        test_errors_return();
+        listed = true;
+        const bool ok = run_program(&p, false);
+        printf("%d passed, %d failed\n", ok, !ok);
+        return !ok;
+    }
+    return test_main(argc, argv);
+}
+/* MIT licence: see LICENSE. */
