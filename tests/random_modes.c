@@ -1,4 +1,4 @@
-/* random_modes.c - random programs in every mode of execution
+/* random_modes.c - random programs in every mode of execution, also with values paged out
 
    usage: random_modes [filter]     the tests whose name contains it
           random_modes 123          program 123 alone, with its steps
@@ -575,6 +575,8 @@ enum { PROGRAMS = 20000, SAMPLE = 1000 };
 #endif
 
 TEST(programs_in_every_mode) { run_programs(getenv("FULL") ? PROGRAMS : SAMPLE, false); }
+
+TEST(programs_with_values_paged_out) { run_programs((getenv("FULL") ? PROGRAMS : SAMPLE) / 20, true); }
 
 int main(int argc, char **argv) {
     if (argc == 2 && isdigit((unsigned char)*argv[1])) {
