@@ -1,4 +1,4 @@
-/* random_modes.c - random programs in every mode of execution, also with values paged out
+/* random_modes.c - random programs in every mode of execution; memory that fails or is paged out in them
 
    usage: random_modes [filter]     the tests whose name contains it
           random_modes 123          program 123 alone, with its steps
@@ -12,6 +12,7 @@
    failing program is shortened by leaving out steps, and printed as a list of the rest. */
 #include "../fl_all.h"
 #include "../fl_backend.h"
+#include "heap.h"
 #include "paged.h"
 #include "test.h"
 
@@ -577,6 +578,161 @@ enum { PROGRAMS = 20000, SAMPLE = 1000 };
 TEST(programs_in_every_mode) { run_programs(getenv("FULL") ? PROGRAMS : SAMPLE, false); }
 
 TEST(programs_with_values_paged_out) { run_programs((getenv("FULL") ? PROGRAMS : SAMPLE) / 20, true); }
+
+/* ---- memory that fails ---- */
+
+/* A step with a constant, random numbers, a join, writes in place through views; what it made, as y. False if
+   a call failed. */
+static bool small_step(T x, T w, T *y) {
+    fl_scope s = fl_scope_begin();
+    T scale = fl_from_host((float[]){2, 1, 0.5, -1}, FL_SHAPE(4), FL_F32);
+    T h = fl_dropout(fl_relu(fl_matmul(x, w)), 0.3, NULL);
+    T both = fl_concat((T[]){fl_mul(h, scale), x}, 2, 1), part = fl_empty(FL_SHAPE(4, 4), FL_F32);
+    bool ok = fl_assign(fl_slice(part, 0, 0, 2, 1), fl_slice(h, 0, 0, 2, 1));
+    ok &= fl_assign(fl_slice(part, 0, 2, 4, 1), fl_num(0.25)) != NULL;
+    ok &= fl_assign(fl_slice(w, 0, 0, 4, 1), fl_sub(fl_slice(w, 0, 1, 5, 1), part)) != NULL;
+    ok &= fl_assign_op(w, FL_OP_mul, w, fl_softmax(w, -1)) != NULL;
+    *y = fl_add(fl_sum(both, FL_AXES_KEEP(1)), fl_slice(both, 1, 0, 3, 1));
+    ok &= *y != NULL;
+    fl_scope_return(&s, *y);
+    return ok;
+}
+
+typedef enum fault_in { IN_LAZY, IN_FIRST_ROUND, IN_SECOND_ROUND, IN_REPLAY, FAULTS_IN } fault_in;
+static const char *const fault_names[] = {"deferred", "the first round", "the second round", "a replay"};
+
+static struct {
+    T x, w, start;
+    fault_in in;
+    bool heap, for_ever;
+    int64_t n;
+    uint64_t want; /* eager's */
+    bool failed;   /* the fault was an error */
+} faulty;
+
+static void rewind_step(void) {
+    fl_scope s = fl_scope_begin();
+    CHECK(fl_assign(faulty.w, faulty.start));
+    fl_seed(5);
+    fl_scope_end(&s);
+}
+
+static uint64_t hash_step(T y) { return tensor_hash(tensor_hash(1, y), faulty.w) ^ fl_rng_state().counter; }
+
+static bool a_round(fl_graph *g, T *y) {
+    if (!fl_graph_begin(g)) return false;
+    const bool ok = small_step(faulty.x, faulty.w, y); /* the graph ends in either case */
+    return fl_graph_end(g) && ok;
+}
+
+static bool faulty_action(fl_graph **g, T *y) {
+    if (faulty.in == IN_LAZY) {
+        fl_lazy(true);
+        bool ok = !fl_error() && small_step(faulty.x, faulty.w, y);
+        ok &= fl_eval();
+        fl_lazy(false);
+        return ok;
+    }
+    if (faulty.in == IN_FIRST_ROUND && !(*g = fl_graph_new())) return false;
+    return faulty.in == IN_REPLAY ? fl_graph_replay(*g) : a_round(*g, y);
+}
+
+/* Without a fault: the rounds before and after it have eager's bits. */
+static void good_round(fl_graph *g, T *y) {
+    rewind_step();
+    if (!CHECK(a_round(g, y)) || !CHECK(hash_step(*y) == faulty.want)) printf("  %s\n", fl_error());
+}
+
+static void *fault_in_thread(void *arg) {
+    const int64_t live = fl_live_tensors(), buffers = fl_mem_live_buffers();
+    fl_scope s = fl_scope_begin();
+    fl_graph *g = faulty.in == IN_LAZY || faulty.in == IN_FIRST_ROUND ? NULL : fl_graph_new();
+    T y = NULL;
+    for (int i = 0; g && i < (faulty.in == IN_REPLAY ? 2 : 1); i++) good_round(g, &y);
+    rewind_step();
+    fl_mem_trim(); /* as many requests as possible */
+    fl_mem_manager *failing = NULL, *before = NULL;
+    if (!faulty.heap) failing = fl_mem_failing(NULL, faulty.n, faulty.for_ever);
+    if (failing) before = fl_mem_set_current(failing);
+    else heap_fail_at(faulty.n), heap.for_ever = faulty.for_ever;
+    if (faulty.in == IN_REPLAY) fl_rng_set_state((fl_rng){5, 100}); /* other numbers, also where it fails */
+    else y = NULL;
+    const bool ok = faulty_action(&g, &y);
+    heap.fail_at = 0;
+    if (failing) fl_mem_set_current(before);
+    faulty.failed = !ok || (faulty.heap && heap.calls >= faulty.n);
+    CHECK(ok == !fl_error());
+    if (!ok) CHECK_STR(fl_error(), "out of memory");
+    fl_error_clear();
+    if (ok && faulty.in != IN_REPLAY) CHECK(hash_step(y) == faulty.want);
+    else if (y) tensor_hash(0, y); /* an error, or values */
+    fl_error_clear();
+    tensor_hash(0, faulty.w);
+    CHECK_NO_ERROR();
+    /* the mode goes on */
+    rewind_step();
+    if (faulty.in == IN_REPLAY) CHECK(fl_graph_replay(g) && hash_step(y) == faulty.want);
+    faulty.in = IN_LAZY;
+    rewind_step();
+    CHECK(faulty_action(&g, &y) && hash_step(y) == faulty.want);
+    if (!g) g = fl_graph_new();
+    for (int i = 0; i < 2; i++) good_round(g, &y);
+    for (int i = 0; i < 2; i++) {
+        rewind_step();
+        CHECK(fl_graph_ready(g) && fl_graph_replay(g) && hash_step(y) == faulty.want);
+    }
+    CHECK_NO_ERROR();
+    fl_graph_free(g);
+    fl_scope_end(&s);
+    CHECK_EQ_INT(fl_live_tensors(), live);
+    CHECK_EQ_INT(fl_mem_live_buffers(), buffers);
+    if (failing) fl_mem_close(failing);
+    return arg;
+}
+
+/* The n-th request fails, for every n; in threads that have nothing cached. */
+static void fail_everywhere(fault_in in) {
+    test_errors_return();
+    fl_heap_use(heap_fn, NULL);
+    fl_scope s = fl_scope_begin();
+    faulty.x = fl_uniform(FL_SHAPE(4, 5), -1, 1, FL_F32, &(fl_rng){2, 0});
+    faulty.w = fl_uniform(FL_SHAPE(5, 4), -1, 1, FL_F32, &(fl_rng){3, 0});
+    faulty.start = fl_clone(faulty.w);
+    rewind_step();
+    T y = NULL;
+    REQUIRE(small_step(faulty.x, faulty.w, &y));
+    faulty.want = hash_step(y);
+    for (int of_heap = 0; of_heap < 2; of_heap++) {
+        int64_t points = 1; /* the first number without a fault */
+        for (int once = 0; once < 2; once++) {
+            faulty.heap = of_heap, faulty.for_ever = !once;
+            for (faulty.n = 1; once ? faulty.n < points : faulty.n < 1000; faulty.n++) {
+                const int failures = test__failures;
+                pthread_t thread;
+                faulty.in = in;
+                REQUIRE(pthread_create(&thread, NULL, fault_in_thread, NULL) == 0);
+                pthread_join(thread, NULL);
+                if (test__failures > failures) {
+                    printf("  in %s: request %lld of the %s fails %s\n", fault_names[in], (long long)faulty.n,
+                           of_heap ? "heap" : "memory manager", once ? "once" : "from then on");
+                    break;
+                }
+                if (!once && !faulty.failed) break;
+            }
+            if (!once) points = faulty.n;
+        }
+        printf("  %s: %lld requests of the %s\n", fault_names[in], (long long)points - 1,
+               of_heap ? "heap" : "memory manager");
+        CHECK(points > 1);
+    }
+    fl_scope_end(&s);
+    CHECK_EQ_INT(fl_live_tensors(), 0);
+    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
+}
+
+TEST(memory_fails_in_deferred_execution) { fail_everywhere(IN_LAZY); }
+TEST(memory_fails_in_the_first_round_of_a_graph) { fail_everywhere(IN_FIRST_ROUND); }
+TEST(memory_fails_in_the_second_round_of_a_graph) { fail_everywhere(IN_SECOND_ROUND); }
 
 int main(int argc, char **argv) {
     if (argc == 2 && isdigit((unsigned char)*argv[1])) {

@@ -348,13 +348,14 @@ FL_API bool fl_graph_end(fl_graph *g) {
     fl__list_lock(l);
     if (l->flushes != g->flushes) fl__refuse(g, NULL, "calls of the step ran before its end");
     bool is_new = true;
-    fl__plan *p = l->flushes == g->flushes ? fl__plan_of(g, l, &is_new) : NULL;
+    const bool whole = l->flushes == g->flushes; /* nothing ran before the end */
+    fl__plan *p = whole ? fl__plan_of(g, l, &is_new) : NULL;
     g->current = p != NULL;
     for (int64_t i = 0; p && !is_new && i < l->l.n; i++)
         fl__compare_numbers(g, p, &p->list.l.call[i], &l->l.call[i]);
     if (p && !is_new) fl__compare_values(g, &p->list.l, &l->l);
     fl__constants_hold(&l->l, true);
-    const bool ok = fl__list_run(l, true);
+    const bool ok = fl__list_run(l, true) && (p || !whole); /* the calls run without a plan too */
     if (p && ok) {
         p->rounds = g->reason[0] ? 1 : p->rounds + 1;
         fl__plan_take(g, p, l);
