@@ -733,6 +733,7 @@ static void fail_everywhere(fault_in in) {
 TEST(memory_fails_in_deferred_execution) { fail_everywhere(IN_LAZY); }
 TEST(memory_fails_in_the_first_round_of_a_graph) { fail_everywhere(IN_FIRST_ROUND); }
 TEST(memory_fails_in_the_second_round_of_a_graph) { fail_everywhere(IN_SECOND_ROUND); }
+TEST(memory_fails_in_a_replay) { fail_everywhere(IN_REPLAY); }
 
 int main(int argc, char **argv) {
     if (argc == 2 && isdigit((unsigned char)*argv[1])) {

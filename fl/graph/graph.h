@@ -419,7 +419,19 @@ static bool fl__plan_arrange(fl__plan *p) {
     fl_buffer_drop(p->arena);
     fl_mem_trim(); /* else its bytes add to those that the recorded steps have left in the cache */
     p->arena = fl_buffer_new((size_t)bytes, &(fl_mem_info){.op = "graph", .lifetime = 3});
-    return p->arena && fl_buffer_map(p->arena);
+    if (p->arena && fl_buffer_map(p->arena)) return true;
+    fl_buffer_drop(p->arena);
+    p->arena = NULL;
+    return false;
+}
+
+static void fl__plan_unbind(fl_graph_list *l) {
+    for (int64_t i = 0; i < l->n_values; i++) {
+        fl_graph_value *v = &l->value[i];
+        if (v->offset < 0) continue;
+        fl_buffer_drop(v->buffer);
+        v->buffer = NULL;
+    }
 }
 
 /* Buffers for the temporaries, in the handles too. */
@@ -431,7 +443,9 @@ static bool fl__plan_bind(fl__plan *p) {
         fl_graph_value *v = &l->value[i];
         if (v->offset < 0) continue;
         fl__graphs.planned = (char *)p->arena->ptr + v->offset;
-        if (!(v->buffer = fl_buffer_from(&fl__planned, (size_t)v->bytes, NULL))) return false;
+        if ((v->buffer = fl_buffer_from(&fl__planned, (size_t)v->bytes, NULL))) continue;
+        fl__plan_unbind(l);
+        return false;
     }
     for (int64_t i = 0; i < l->n; i++) {
         const fl_graph_call *c = &l->call[i];
@@ -474,11 +488,12 @@ FL_API bool fl_graph_replay(fl_graph *g) {
     bool ok = true;
     fl__list_running(true);
     fl_scope s = fl_scope_begin();
-    for (int64_t i = 0; ok && i < l->n; i++) {
+    for (int64_t i = 0; i < l->n; i++) {
         const fl_graph_call *c = &l->call[i];
         fl_rng *rng = fl_op_rng(c->call.op, (void *)(uintptr_t)c->call.args);
-        if (rng && !c->fixed_rng) rng->counter += now.counter - p->begin.counter;
-        ok = c->fn ? c->fn(c->user) : !c->call.op || fl_call_run_taken(&c->call, c->state);
+        if (rng && !c->fixed_rng) /* behind a call that failed too: all move together */
+            rng->counter += now.counter - p->begin.counter;
+        if (ok) ok = c->fn ? c->fn(c->user) : !c->call.op || fl_call_run_taken(&c->call, c->state);
     }
     fl_scope_end(&s);
     fl__list_running(false);
