@@ -4,6 +4,7 @@
 #include "test.h"
 
 #include <pthread.h>
+#include <setjmp.h>
 
 /* ---- shared ---- */
 
@@ -239,6 +240,74 @@ TEST(functions_of_the_host_run_in_their_place) {
     CHECK_EQ_INT(waiting(), 2);
     CHECK(fl_item(x) == 1 && host_calls == 2);
     fl_scope_end(&s);
+}
+
+static bool host_adds(void *w) { return fl_assign(w, fl_add(w, fl_num(1))) != NULL; }
+
+/* Their ops run at once, whatever the mode: alone, as what waits runs, and in a replay. */
+TEST(functions_of_the_host_call_ops) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_ones(FL_SHAPE(3), FL_F32), *w = fl_ones(FL_SHAPE(3), FL_F32), *y = NULL;
+    fl_graph *g = fl_graph_new();
+    for (int round = 0; round < 4; round++) {
+        fl_lazy(round == 3);
+        if (round == 2) {
+            CHECK(fl_graph_ready(g) && fl_graph_replay(g));
+        } else {
+            if (round < 2) CHECK(fl_graph_begin(g));
+            y = fl_add(x, w);
+            CHECK(fl_graph_host(host_adds, w));
+            y = fl_mul(y, w);
+            if (round < 2) CHECK(fl_graph_end(g));
+        }
+        CHECK_NEAR(fl_item(fl_select(y, 0, 1)), (round + 2) * (round + 2), 0);
+    }
+    fl_lazy(false);
+    fl_graph_free(g);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+static jmp_buf after_error;
+static void leaves(const char *text, void *user) {
+    (void)text, (void)user;
+    longjmp(after_error, 1);
+}
+static bool host_fails(void *fails) {
+    fl_tensor *x = fl_ones(FL_SHAPE(2, 3), FL_F32);
+    return !*(bool *)fails || fl_matmul(x, x);
+}
+
+/* The handler of the errors may leave: it is called when the calls have ended. */
+TEST(functions_of_the_host_fail) {
+    static bool fails;
+    static fl_tensor *y;
+    fl_set_error_handler(leaves, NULL);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_ones(FL_SHAPE(3), FL_F32);
+    fl_graph *g = fl_graph_new();
+    for (int round = 0; round < 6; round++) {
+        fails = round == 2 || round == 4;
+        if (!setjmp(after_error)) {
+            fl_lazy(round == 4);
+            if (round == 2 || round == 3) {
+                fl_graph_replay(g);
+            } else {
+                if (round < 2) fl_graph_begin(g);
+                fl_graph_host(host_fails, &fails);
+                y = fl_add(x, x);
+                if (round < 2) fl_graph_end(g);
+            }
+            fl_eval();
+            CHECK(!fails);
+        }
+        if (fails) CHECK_ERROR("inner dims differ");
+        fl_lazy(false);
+        CHECK(fl_item(fl_select(y, 0, 0)) == 2);
+    }
+    fl_graph_free(g);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
 }
 
 static bool drops_everything(fl_graph_list *l, void *user) {

@@ -51,7 +51,8 @@ typedef struct fl__witness {
     void *graph;
 } fl__witness;
 FL_PRIVATE void fl__list_witness(const fl__witness *w);
-/* A replay: this thread's accesses are those of the calls that it runs. */
+/* Begins or ends the running of calls in this thread: its accesses are theirs and wait for nothing, ops that
+   functions of the host call run at once, and errors are not raised until the end. */
 FL_PRIVATE void fl__list_running(bool on);
 
 #ifdef __cplusplus
@@ -74,7 +75,8 @@ static fl__list *fl__lists; /* atomic; lists are only added: a thread takes one 
 
 static _Thread_local struct {
     fl__list *mine;
-    bool running; /* this thread runs some list: its accesses are those of the list's calls */
+    int running;           /* times that fl__list_running has begun */
+    const fl_taker *taker; /* of this thread, while it runs calls */
     const fl__witness *witness;
 } fl__deferred;
 
@@ -93,6 +95,12 @@ FL_PRIVATE void fl__list_unlock(fl__list *l) {
 }
 
 /* ---- running ---- */
+
+FL_PRIVATE void fl__list_running(bool on) {
+    fl_quiet(on ? +1 : -1);
+    if (on && !fl__deferred.running++) fl__deferred.taker = fl_take_calls(NULL);
+    if (!on && !--fl__deferred.running) fl_take_calls(fl__deferred.taker);
+}
 
 /* Owns the text of the error of a buffer that could not be made: b->tag. */
 static void fl__failed_put(fl_mem_manager *m, fl_buffer *b) {
@@ -189,11 +197,9 @@ static void fl__call_failed(fl_graph_list *l, const fl_graph_call *c) {
 
 FL_PRIVATE bool fl__list_run(fl__list *l, bool all) {
     char first[FL__ERROR_TEXT] = "", pending[FL__ERROR_TEXT] = "";
-    const bool outer = fl__deferred.running;
     if (fl_error()) snprintf(pending, sizeof pending, "%s", fl_error());
     fl_error_clear();
-    fl_quiet(+1);
-    fl__deferred.running = true;
+    fl__list_running(true);
     fl_scope s = fl_scope_begin();
     bool ok = true;
     for (int i = 0; ok && i < __atomic_load_n(&fl__passes.n, __ATOMIC_ACQUIRE); i++)
@@ -218,8 +224,7 @@ FL_PRIVATE bool fl__list_run(fl__list *l, bool all) {
             fl__value_failed(v), fl_error_clear();
     }
     fl_scope_end(&s);
-    fl__deferred.running = outer;
-    fl_quiet(-1);
+    fl__list_running(false);
     if (*pending) fl_error_clear(), fl_fail("%s", pending);
     else if (*first) fl_fail("%s", first);
     return ok;
@@ -385,7 +390,6 @@ FL_PRIVATE fl__list *fl__list_begin(const char *fn) {
 
 FL_PRIVATE void fl__list_witness(const fl__witness *w) { fl__deferred.witness = w; }
 
-FL_PRIVATE void fl__list_running(bool on) { fl__deferred.running = on; }
 
 /* ---- the surface ---- */
 
