@@ -5,8 +5,8 @@
 
    A program is 40 to 60 steps, about 180 calls, over eight tensors, some of which share memory: arithmetic
    of mixed dtypes, reductions, casts, indexing, joins, random numbers, writes in place through overlapping
-   views, gradients and updates. It reads nothing until its end. Each program runs three rounds from the same
-   start values eagerly; then deferred, as a graph (two rounds, and the third as a replay), and with the modes
+   views, gradients and updates. It reads nothing until its end. Each program runs five rounds from two sets
+   of start values eagerly; then deferred, as a graph (rounds and replays), and with the modes
    and reads of the host mixed at random. Every bit of every tensor, their versions and the generator must be
    those of the eager round. 20,000 programs with FULL in the environment, else a sample from SEED on. A
    failing program is shortened by leaving out steps, and printed as a list of the rest. */
@@ -20,7 +20,7 @@
 
 typedef fl_tensor *T;
 
-enum { REGISTERS = 8, MOST_STEPS = 60, ROUNDS = 3 };
+enum { REGISTERS = 8, MOST_STEPS = 60, ROUNDS = 5 };
 typedef enum mode { EAGER, LAZY, GRAPH, MIXED, MODES } mode;
 static const char *const mode_names[] = {"eager", "lazy", "graph", "mixed"};
 
@@ -33,7 +33,7 @@ typedef struct program {
 
 /* What a round leaves. */
 typedef struct result {
-    uint64_t bits, versions, input_versions, counter, host;
+    uint64_t bits, versions, input_versions, counter, host, errors;
 } result;
 
 static struct {
@@ -45,12 +45,12 @@ static struct {
     bool told; /* the steps are printed */
     mode mode;
     int round;
-    int64_t waited; /* calls of the deferred round before its first read */
+    int64_t waits, waited; /* calls of a round before its first read; of the deferred one */
 } vm;
 
 static struct {
-    int64_t calls, replayed;
-    int64_t errors; /* of calls, in all rounds */
+    int64_t calls, replays;
+    int64_t errors, reported; /* of calls, in all rounds; rounds in which memory failed */
 } count;
 
 /* ---- random numbers of the test ---- */
@@ -82,7 +82,8 @@ static uint64_t hashed(uint64_t h, const void *p, size_t n) {
 
 static fl_shape whole(void) { return FL_SHAPE(vm.rows, vm.cols); }
 static T full(T x) { return fl_expand(x, whole()); }
-static T as_float(T x) { return fl_dtype_is_float(x->dtype) ? x : fl_cast(x, FL_F32); }
+static fl_dtype float_of(T x) { return fl_dtype_is_float(x->dtype) ? x->dtype : FL_F32; }
+static T as_float(T x) { return fl_cast(x, float_of(x)); }
 static fl_axes along(int axis) { return FL_AXES_KEEP(axis); }
 /* A part of a's rows or columns, which other parts overlap. */
 static T part(T a) {
@@ -135,7 +136,7 @@ static T do_variance(T a, T b, double k) { return (void)k, fl_add(fl_variance(as
 static T do_softmax(T a, T b, double k) { return (void)b, (void)k, fl_softmax(as_float(a), (int)below(2)); }
 static T do_cumsum(T a, T b, double k) { return (void)b, (void)k, fl_cumsum(a, (int)below(2)); }
 static T do_layer_norm(T a, T b, double k) {
-    return (void)b, (void)k, fl_layer_norm(as_float(full(a)), 1, NULL, NULL, 1e-3);
+    return (void)b, (void)k, fl_layer_norm(full(as_float(a)), 1, NULL, NULL, 1e-3);
 }
 
 static T do_sort(T a, T b, double k) {
@@ -154,7 +155,7 @@ static T do_scatter(T a, T b, double k) {
     return (void)k, fl_scatter_add(full(a), axis, index, fl_cast(full(b), a->dtype));
 }
 static T do_matmul(T a, T b, double k) {
-    T x = as_float(full(a)), y = fl_cast(full(b), x->dtype);
+    T x = full(as_float(a)), y = full(fl_cast(b, float_of(a)));
     return fl_matmul(fl_mul(fl_matmul(x, fl_transpose(y, 0, 1)), fl_num(k / 8)), y);
 }
 
@@ -185,7 +186,9 @@ static T do_roll(T a, T b, double k) { return (void)k, fl_mul(fl_roll(full(a), 1
 static T do_clone(T a, T b, double k) { return (void)b, (void)k, fl_clone(a); }
 
 /* Views: registers that share memory from then on. */
-static T reversed(T x, int axis) { return fl_slice(x, axis, x->shape[axis] - 1, FL_SLICE_END, -1); }
+static T reversed(T x, int axis) {
+    return x ? fl_slice(x, axis, x->shape[axis] - 1, FL_SLICE_END, -1) : NULL;
+}
 static T do_reversed(T a, T b, double k) { return (void)b, (void)k, reversed(full(a), (int)below(2)); }
 static T do_row(T a, T b, double k) {
     const int64_t i = below(vm.rows);
@@ -243,8 +246,7 @@ static T do_randint(T a, T b, double k) {
 
 /* Gradients, and an update outside of them. */
 static T do_train(T a, T b, double k) {
-    if (!fl_dtype_is_float(a->dtype)) a = fl_cast(a, FL_F32);
-    fl_var *w = fv_param(a), *x = fv_const(fl_cast(b, a->dtype));
+    fl_var *w = fv_param(as_float(a)), *x = fv_const(fl_cast(b, float_of(a)));
     fl_var *y = w && x ? fv_mul(fv_tanh(w), fv_add(x, fv_sigmoid(fv_mul(w, w)))) : NULL;
     fl_var *loss = y ? fv_mean(y, FL_ALL_AXES) : NULL;
     if (!loss || !fl_backward(loss)) return NULL;
@@ -359,16 +361,23 @@ static void end_program(void) {
     for (int i = 0; i < REGISTERS; i++) fl_drop(vm.r[i]), fl_drop(vm.input[i]), fl_drop(vm.start[i]);
 }
 
-static void begin_round(void) {
+/* Writes the start values of the round: the last two have others. */
+static void restore_inputs(void) {
     fl_scope s = fl_scope_begin();
+    for (int i = 0; i < REGISTERS; i++)
+        fl_assign(vm.input[i], vm.round < 3 ? vm.start[i] : fl_roll(vm.start[i], 1, 1));
+    fl_scope_end(&s);
+    vm.host = 0;
+}
+
+static void begin_round(void) {
+    restore_inputs();
     for (int i = 0; i < REGISTERS; i++) {
-        fl_assign(vm.input[i], vm.start[i]);
         fl_drop(vm.r[i]);
         vm.r[i] = fl_keep(vm.input[i]);
     }
-    vm.errors = vm.host = 0;
+    vm.errors = 0;
     vm.rng = (fl_rng){7, 0};
-    fl_scope_end(&s);
 }
 
 static uint64_t tensor_hash(uint64_t h, T x) {
@@ -391,7 +400,7 @@ static result result_of_round(void) {
         r.input_versions = r.input_versions * 31 + fl_version_of(vm.input[i]);
     }
     for (int i = 0; i < REGISTERS; i++) r.bits = tensor_hash(tensor_hash(r.bits, vm.r[i]), vm.input[i]);
-    r.bits ^= vm.errors;
+    r.errors = vm.errors;
     r.host = vm.host;
     return r;
 }
@@ -434,6 +443,7 @@ static bool differs(const program *p, const char *what, const char *how) {
 }
 
 static bool agrees(const program *p, const result *want, const result *r, bool replayed) {
+    if (r->errors != want->errors) return differs(p, "errors", "differ");
     if (r->bits != want->bits) return differs(p, "bits", "differ");
     if (r->counter != want->counter) return differs(p, "the generator", "differs");
     if (r->host != want->host) return differs(p, "calls of the host", "differ");
@@ -447,51 +457,50 @@ static bool may_refuse(const program *p, const char *reason) {
            (p->constants && strstr(reason, "constant"));
 }
 
-/* Rounds in one mode, of which each must leave what `want` says. */
+/* The program once, in mode m. */
+static bool run_round(const program *p, mode m, fl_graph *g) {
+    bool ok = true;
+    begin_round();
+    fl_lazy(m == LAZY);
+    if (m == GRAPH) ok = fl_graph_begin(g);
+    note_error();
+    if (m == MIXED) run_mixed(p, g);
+    else run_steps(p);
+    vm.waits = fl_lazy_calls().n;
+    if (m == GRAPH && ok) ok = fl_graph_end(g);
+    note_error();
+    return ok;
+}
+
+/* Rounds in one mode, of which each must leave what `want` says. As a graph the third and the fourth are
+   replays. */
 static bool run_mode(const program *p, mode m, const result *want, result *got) {
     const int64_t live = fl_live_tensors(), buffers = fl_mem_live_buffers();
     fl_scope s = fl_scope_begin();
     fl_graph *g = fl_graph_new();
-    int64_t waited = 0;
     bool ok = true;
     vm.mode = m;
     begin_program(p);
     for (vm.round = 0; ok && vm.round < (m == LAZY || m == MIXED ? 1 : ROUNDS); vm.round++) {
-        bool replayed = false;
-        if (m == GRAPH && vm.round == 2 && !fl_graph_ready(g)) {
+        const bool replays = m == GRAPH && (vm.round == 2 || vm.round == 3);
+        if (replays && !fl_graph_ready(g)) {
             ok = may_refuse(p, fl_graph_reason(g)) || differs(p, "a replay is refused:", fl_graph_reason(g));
             break;
         }
-        replayed = m == GRAPH && vm.round == 2;
-        if (replayed) {
-            const uint64_t errors = vm.errors;
-            fl_scope inner = fl_scope_begin();
-            for (int i = 0; i < REGISTERS; i++) fl_assign(vm.input[i], vm.start[i]);
-            fl_scope_end(&inner);
-            vm.host = 0;
-            ok = fl_graph_replay(g) || differs(p, "fl_graph_replay:", fl_error());
-            vm.errors = errors;
-            count.replayed++;
-        } else {
-            begin_round();
-            fl_lazy(m == LAZY);
-            if (m == GRAPH) ok = fl_graph_begin(g) || differs(p, "fl_graph_begin:", fl_error());
-            vm.told = listed && m == EAGER && vm.round == 0;
-            if (m == MIXED) run_mixed(p, g);
-            else run_steps(p);
-            vm.told = false;
-            waited = fl_lazy_calls().n;
-            if (m == GRAPH) ok = fl_graph_end(g) || differs(p, "fl_graph_end:", fl_error());
-        }
-        fl_error_clear();
+        if (replays) restore_inputs();
+        vm.told = listed && m == EAGER && vm.round == 0;
+        ok = replays ? fl_graph_replay(g) : run_round(p, m, g);
+        vm.told = false;
+        count.replays += replays;
         const result r = result_of_round();
         fl_lazy(false);
         if (got) got[vm.round] = r;
-        if (want) ok = ok && agrees(p, &want[vm.round], &r, replayed);
+        if (want) ok = ok && agrees(p, &want[vm.round], &r, replays);
+        if (fl_error()) ok = differs(p, "error:", fl_error());
     }
-    if (m == LAZY) vm.waited = waited;
-    if (m == GRAPH) count.calls += waited;
-    if (m == GRAPH && waited != vm.waited) ok = ok && differs(p, "the number of calls that wait", "differs");
+    if (m == LAZY) vm.waited = vm.waits;
+    if (m == GRAPH) count.calls += vm.waits;
+    if (m == GRAPH && vm.waits != vm.waited) ok = ok && differs(p, "the number of calls that wait", "differs");
     fl_graph_free(g);
     end_program();
     fl_scope_end(&s);
@@ -564,9 +573,9 @@ static void run_programs(int64_t n, bool pages) {
         failures++;
         shorten(&p, pages);
     }
-    printf("  %lld programs of %.0f calls, %lld of them replayed, %lld calls refused\n", (long long)n,
-           (double)count.calls / (double)n, (long long)count.replayed, (long long)count.errors);
-    CHECK(count.calls > 120 * n && count.replayed > n / 2);
+    printf("  %lld programs of %.0f calls, %lld replays, %lld calls refused\n", (long long)n,
+           (double)count.calls / (double)n, (long long)count.replays, (long long)count.errors);
+    CHECK(count.calls > 120 * n && count.replays > n);
 }
 
 #ifdef TEST_SANITIZED
@@ -578,6 +587,33 @@ enum { PROGRAMS = 20000, SAMPLE = 1000 };
 TEST(programs_in_every_mode) { run_programs(getenv("FULL") ? PROGRAMS : SAMPLE, false); }
 
 TEST(programs_with_values_paged_out) { run_programs((getenv("FULL") ? PROGRAMS : SAMPLE) / 20, true); }
+
+/* One graph for steps of more structures than it keeps, in turn. */
+TEST(more_structures_than_a_graph_keeps) {
+    enum { TURNS = 33, STRUCTURES = 11 };
+    test_errors_return();
+    for (uint64_t i = 0; i < 5; i++) {
+        result r[2][TURNS];
+        for (int m = 0; m < 2; m++) {
+            fl_scope s = fl_scope_begin();
+            fl_graph *g = fl_graph_new();
+            program p = program_of(first_program() + i);
+            begin_program(&p);
+            for (int k = 0; k < TURNS; k++) {
+                p.n_steps = 3 * (1 + (k < 2 * STRUCTURES ? k % STRUCTURES : (k - 2 * STRUCTURES) / 3));
+                CHECK(run_round(&p, m ? GRAPH : EAGER, g));
+                if (m && k >= 2 * STRUCTURES && k % 3 == 0 && !p.constants && !p.own_generator)
+                    CHECK(fl_graph_ready(g));
+                r[m][k] = result_of_round();
+                if (m) CHECK(agrees(&p, &r[0][k], &r[1][k], false));
+            }
+            fl_graph_free(g);
+            end_program();
+            fl_scope_end(&s);
+        }
+    }
+    CHECK_NOTHING_LIVES();
+}
 
 /* ---- memory that fails ---- */
 
@@ -728,6 +764,72 @@ static void fail_everywhere(fault_in in) {
     fl_scope_end(&s);
     CHECK_EQ_INT(fl_live_tensors(), 0);
     CHECK_EQ_INT(fl_mem_live_buffers(), 0);
+}
+
+/* A request fails somewhere in a random program: an error, or the bits of the eager round. Then the program
+   again, without a fault. */
+static bool run_faulty(const program *p, mode m, const result *want, bool of_heap, int64_t n) {
+    const int64_t live = fl_live_tensors(), buffers = fl_mem_live_buffers();
+    fl_scope s = fl_scope_begin();
+    fl_graph *g = fl_graph_new();
+    vm.mode = m;
+    vm.round = 0;
+    begin_program(p);
+    const fl_rng start = fl_rng_state();
+    if (of_heap) fl_mem_trim();
+    fl_mem_manager *failing = of_heap ? NULL : fl_mem_failing(NULL, n, n & 1), *before = NULL;
+    if (failing) before = fl_mem_set_current(failing);
+    else heap_fail_at(n), heap.for_ever = n & 1;
+    bool ok = true;
+    for (int round = 0; ok && round < 2; round++) {
+        fl_rng_set_state(start);
+        const bool ended = run_round(p, m, g);
+        fl_eval();
+        note_error();
+        if (!round && failing) fl_mem_set_current(before);
+        heap.fail_at = 0;
+        const result r = result_of_round();
+        fl_lazy(false);
+        note_error();
+        const bool reported = vm.errors != want->errors;
+        if (!ended && !reported) ok = differs(p, "an error", "is missing");
+        if (round == 1 && reported) ok = differs(p, "an error", "is left");
+        count.reported += reported;
+        if (reported) continue;
+        if (r.bits != want->bits || r.errors != want->errors) ok = differs(p, "bits", "differ after a fault");
+        if (r.counter != want->counter) ok = differs(p, "the generator", "differs after a fault");
+    }
+    fl_graph_free(g);
+    end_program();
+    fl_scope_end(&s);
+    fl_mem_close(failing);
+    if (ok && fl_live_tensors() != live) ok = differs(p, "handles", "are left after a fault");
+    if (ok && fl_mem_live_buffers() != buffers) ok = differs(p, "buffers", "are left after a fault");
+    return ok;
+}
+
+TEST(memory_fails_in_random_programs) {
+    test_errors_return();
+    signal(SIGSEGV, say_which);
+    fl_heap_use(heap_fn, NULL);
+    const int64_t programs = (getenv("FULL") ? PROGRAMS : SAMPLE) / 10;
+    for (int64_t i = 0; i < programs; i++) {
+        result want[ROUNDS];
+        const program p = program_of(first_program() + (uint64_t)i);
+        running = &p;
+        REQUIRE(run_mode(&p, EAGER, NULL, want));
+        random_state = p.seed;
+        for (int m = LAZY; m < MODES; m++)
+            for (int k = 0; k < 4; k++) {
+                const int64_t n = 1 + (int64_t)(p.step[k] >> 8) % 300;
+                if (!CHECK(run_faulty(&p, (mode)m, want, k & 1, n)))
+                    printf("  request %lld of the %s\n", (long long)n, k & 1 ? "heap" : "memory manager");
+                REQUIRE(test__failures < 5);
+            }
+    }
+    printf("  %lld programs, %lld of %lld faults reported\n", (long long)programs, (long long)count.reported,
+           (long long)programs * 12);
+    CHECK(count.reported > programs * 2);
 }
 
 TEST(memory_fails_in_deferred_execution) { fail_everywhere(IN_LAZY); }
