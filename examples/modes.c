@@ -87,7 +87,7 @@ static double step(training *t, mode m) {
 static bool prepare(training *t, int64_t i) {
     fl_scope s = fl_scope_begin();
     fl_data_sample b;
-    const bool ok = fl_optim_set_lr(t->optim, 0.002 / (1 + 0.05 * (double)i)) &&
+    const bool ok = fl_optim_set_lr(t->optim, 5e-4 / (1 + 0.02 * (double)i)) &&
                     fl_data_get(t->batches, i % fl_data_size(t->batches), &b) && fl_assign(t->x, b.t[0]) &&
                     fl_assign(t->target, b.t[1]);
     fl_scope_end(&s);
@@ -125,7 +125,7 @@ static bool train(digits all, mode m, int64_t steps, outcome *out) {
     fl_scope s = fl_scope_begin();
     fl_seed(1);
     bool ok = ms && (t.net = digits_net_of(0.25)) &&
-              (t.optim = fl_optim_adam(fl_nn_parameters(t.net), .lr = 0.002)) &&
+              (t.optim = fl_optim_adam(fl_nn_parameters(t.net), .lr = 5e-4)) &&
               (t.batches = digits_batches(all, 0, BATCH * BATCHES, BATCH, 0)) &&
               (t.x = fl_empty(FL_SHAPE(BATCH, DIGITS_SIDE, DIGITS_SIDE), FL_F32)) &&
               (t.target = fl_empty(FL_SHAPE(BATCH), FL_I64)) && (t.graph = fl_graph_new());
