@@ -644,7 +644,8 @@ $(PROGRAMS): $(BUILD)/%: $(PLAIN)/%.o $(BUILD)/libfl.a
 	@$(CC) $(ALL_CFLAGS) $(HARDEN_LDFLAGS) $(WRAP) -o $@ $(filter %.o,$^) $(BUILD)/libfl.a $(CUDA_LIBS) $(LIBS)
 	@echo LD $@
 $(BUILD)/bench/scale: WRAP = -Wl,--wrap=fl_parallel
-WITH_MODELS = bench/model bench/scale bench/dist bench/checkpoint tests/test_models tests/test_precision
+WITH_MODELS = bench/model bench/scale bench/dist bench/checkpoint tests/test_models tests/test_modes \
+    tests/test_precision
 $(WITH_MODELS:%=$(BUILD)/%): $(MODEL_UNITS:%=$(PLAIN)/%.o)
 
 $(BUILD)/yours/%: tests/%.c $(BUILD)/flags-yours $(BUILD)/libfl.a

@@ -1,0 +1,372 @@
+/* test_modes.c - the models of bench/models in every mode of execution: the bits of eager training
+
+   Each tiny preset takes STEPS training steps (dropout on, Adam with clipping, a learning rate and a batch
+   that change at each step, written into the same tensors) eagerly, deferred (fl_lazy), recorded at each step
+   (fl_graph_begin, fl_graph_end) and replayed. Losses, weights, buffers, optimizer state, gradients and
+   generator must be equal in every bit, and as many calls run. A model that cannot be replayed stands in
+   `refusals`. Then six models mix the modes within a step in twelve ways. */
+#include "../bench/models/model.h"
+#include "../fl_backend.h"
+#include "test.h"
+
+#include <time.h>
+
+/* ---- a training of the tiny preset ---- */
+
+enum { STEPS = 5, HYBRID_STEPS = 9, PARTS = 3 };
+
+typedef struct training {
+    const model *m;
+    model_preset p;
+    fl_nn_module *net;
+    fl_optim *optim;
+    model_batch batch;
+    fl_graph *graph[PARTS];
+    fl_tensor *loss; /* of the latest step: replays write it */
+} training;
+
+/* What training must give alike in every mode. */
+typedef struct bits {
+    double loss[HYBRID_STEPS], gradient[HYBRID_STEPS]; /* the latter: numbers that hybrids read */
+    uint64_t weights, state, gradients; /* digests; buffers belong to the weights */
+    fl_rng generator;
+} bits;
+
+static bool training_new(training *t, const model *m, bool plain) {
+    *t = (training){.m = m, .p = *model_preset_find(m, "tiny")};
+    t->p.plain = plain;
+    fl_seed(1);
+    t->net = m->build(&t->p);
+    t->batch = m->batch(&t->p);
+    if (t->batch.t[0]->ndim == 4) {
+        fl_nn_channels_last(t->net);
+        t->batch.t[0] = fl_channels_last(t->batch.t[0]);
+    }
+    t->optim = fl_optim_adam(fl_nn_parameters(t->net), .lr = 1e-3);
+    for (int i = 0; i < PARTS; i++) t->graph[i] = fl_graph_new();
+    return t->net && t->optim && t->graph[PARTS - 1];
+}
+
+static void training_free(training *t) {
+    fl_drop(t->loss);
+    for (int i = 0; i < PARTS; i++) fl_graph_free(t->graph[i]);
+    fl_optim_free(t->optim);
+    fl_nn_free(t->net);
+}
+
+/* The batch and the learning rate of step i: samples in reverse order, and smaller numbers than before. */
+static bool prepare(training *t, int i) {
+    fl_scope s = fl_scope_begin();
+    bool ok = fl_optim_set_lr(t->optim, 1e-3 / (1 + 0.25 * i));
+    for (int k = 0; k < MODEL_TENSORS; k++) {
+        fl_tensor *x = t->batch.t[k];
+        if (!x) continue;
+        fl_tensor *next = fl_flip(x, 1, (int[]){0});
+        if (fl_dtype_is_float(x->dtype)) next = fl_mul(next, fl_num(0.9375));
+        ok = ok && fl_assign(x, next);
+    }
+    fl_scope_end(&s);
+    return ok;
+}
+
+/* With the place in this file, as in a program that is compiled with FL_TRACE_CALLS. */
+static fl_var *forward(training *t) {
+    fl_site_push(__FILE__, __LINE__);
+    fl_var *loss = t->m->loss(t->net, &t->p, &t->batch);
+    fl_site_pop(NULL);
+    return loss;
+}
+
+static bool backward(training *t, fl_var *loss) {
+    fl_optim_zero_grad(t->optim);
+    return fl_backward(loss);
+}
+
+static bool update(training *t) { return fl_optim_clip(t->optim, 1) && fl_optim_step(t->optim); }
+
+/* FNV-1a over the bytes of t, row-major. */
+static bool digest(uint64_t *h, fl_tensor *t) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *c = fl_contiguous(t);
+    const uint8_t *p = c ? fl_map(c, FL_READ) : NULL;
+    for (size_t i = 0; p && i < (size_t)fl_numel(c) * fl_dtype_size(c->dtype); i++)
+        *h = (*h ^ p[i]) * 0x100000001b3u;
+    if (p) fl_unmap(c, FL_READ);
+    fl_scope_end(&s);
+    return p;
+}
+
+static uint64_t digest_state(const fl_nn_state *s) {
+    uint64_t h = 0xcbf29ce484222325u;
+    for (int64_t i = 0; i < s->n; i++)
+        if (s->item[i].tensor) CHECK(digest(&h, s->item[i].tensor));
+    return h;
+}
+
+static void digest_all(training *t, bits *b) {
+    fl_nn_state weights = {0}, state = {0};
+    CHECK(fl_nn_state_add_module(&weights, "", t->net));
+    CHECK(fl_optim_state(t->optim, "", &state));
+    b->weights = digest_state(&weights);
+    b->state = digest_state(&state);
+    b->gradients = 0xcbf29ce484222325u;
+    const fv_list p = fl_nn_parameters(t->net);
+    for (int i = 0; i < p.n; i++)
+        if (fv_grad(p.v[i])) CHECK(digest(&b->gradients, fv_grad(p.v[i])));
+    b->generator = fl_rng_state();
+    fl_nn_state_free(&weights);
+    fl_nn_state_free(&state);
+}
+
+static bool same_bits(const bits *a, const bits *b, int steps) {
+    bool same = CHECK(!memcmp(a->loss, b->loss, (size_t)steps * sizeof *a->loss));
+    same &= CHECK(a->weights == b->weights);
+    same &= CHECK(a->state == b->state);
+    same &= CHECK_EQ_INT(a->generator.key, b->generator.key);
+    same &= CHECK_EQ_INT(a->generator.counter, b->generator.counter);
+    return same;
+}
+
+/* ---- whole steps in one mode ---- */
+
+typedef enum mode { EAGER, LAZY, ROUNDS, REPLAYS, MODES } mode;
+static const char *const mode_names[MODES] = {"eager", "lazy", "rounds", "replays"};
+
+typedef struct outcome {
+    bits bits;
+    double ms;           /* processor time of a step, the least of the last two */
+    int64_t peak, calls; /* bytes above the start in the last two steps; calls that ran in these */
+    int replays;
+    char reason[400];
+} outcome;
+
+static void count_call(const fl_call *c, void *calls) { (void)c, ++*(int64_t *)calls; }
+
+static fl_tensor *step(training *t) {
+    fl_scope s = fl_scope_begin();
+    fl_var *loss = forward(t);
+    const bool ok = loss && backward(t, loss) && update(t);
+    fl_tensor *kept = ok ? fl_keep(fv_value(loss)) : NULL;
+    fl_scope_end(&s);
+    return kept;
+}
+
+static double step_in(training *t, mode m, outcome *o) {
+    fl_graph *g = t->graph[0];
+    if (m == REPLAYS && fl_graph_ready(g)) {
+        o->replays++;
+        return CHECK(fl_graph_replay(g)) ? fl_item(t->loss) : (double)NAN;
+    }
+    fl_drop(t->loss);
+    fl_lazy(m == LAZY);
+    if (m >= ROUNDS) CHECK(fl_graph_begin(g));
+    t->loss = step(t);
+    if (m >= ROUNDS) CHECK(fl_graph_end(g));
+    if (m == LAZY) CHECK(fl_lazy_calls().n > 0);
+    const double loss = t->loss ? fl_item(t->loss) : (double)NAN;
+    fl_lazy(false);
+    return loss;
+}
+
+static void train(const model *m, bool plain, mode in, outcome *o) {
+    training t;
+    fl_call_watcher counter = {.before = count_call, .user = &o->calls};
+    fl_scope s = fl_scope_begin();
+    bool ok = CHECK(training_new(&t, m, plain));
+    fl_mem_trim();
+    const int64_t start = fl_mem_stats_of(NULL).in_use;
+    for (int i = 0; ok && i < STEPS; i++) {
+        ok = CHECK(prepare(&t, i));
+        if (i == STEPS - 2) fl_mem_stats_reset_peak(NULL);
+        if (i >= STEPS - 2) fl_watch_calls(&counter);
+        const clock_t from = clock();
+        o->bits.loss[i] = step_in(&t, in, o);
+        const double ms = 1e3 * (double)(clock() - from) / CLOCKS_PER_SEC;
+        fl_unwatch_calls(&counter);
+        if (i < STEPS - 1 || ms < o->ms) o->ms = ms;
+        ok = CHECK_NO_ERROR() && ok;
+    }
+    o->peak = fl_mem_stats_of(NULL).peak_in_use - start;
+    snprintf(o->reason, sizeof o->reason, "%s", fl_graph_reason(t.graph[0]));
+    digest_all(&t, &o->bits);
+    training_free(&t);
+    fl_scope_end(&s);
+}
+
+/* Models whose step a replay could not repeat: part of the reason, and the module, which stands before the
+   place in this file. lm looks for the rows of each band, detr has a mask of the host (and pairs boxes),
+   asr leaves out layers at random. */
+static const struct {
+    const char *name, *reason, *module;
+} refusals[] = {{"lm", "fl_sum at ", "fl_nn_adaptive_embedding 'embedding' at "},
+                {"detr", "the host reads a tensor of shape [2, 96, 96]", "DETR at "},
+                {"asr", "the host draws a random number", "fl_nn_layer_drop 'layers' at "}};
+
+static void check_replays(const model *m, bool plain, const outcome *o) {
+    for (size_t i = 0; !plain && i < sizeof refusals / sizeof *refusals; i++) {
+        if (strcmp(refusals[i].name, m->name)) continue;
+        CHECK_EQ_INT(o->replays, 0);
+        CHECK_STR(o->reason, refusals[i].reason);
+        CHECK_STR(o->reason, refusals[i].module);
+        CHECK_STR(o->reason, "test_modes.c:");
+        return;
+    }
+    CHECK_EQ_INT(o->replays, STEPS - 2);
+    CHECK_STR(o->reason, "");
+}
+
+static void check_modes(const model *m, bool plain) {
+    static outcome o[MODES];
+    for (int k = 0; k < MODES; k++) {
+        train(m, plain, (mode)k, &o[k]);
+        bool same = same_bits(&o[k].bits, &o[EAGER].bits, STEPS);
+        same &= CHECK(o[k].bits.gradients == o[EAGER].bits.gradients);
+        same &= CHECK_EQ_INT(o[k].calls, o[EAGER].calls);
+        same &= CHECK((double)o[k].peak <= (k == REPLAYS ? 1.3 : 1.1) * (double)o[EAGER].peak);
+        if (!same) printf("  %s, %s\n", m->name, mode_names[k]);
+    }
+    check_replays(m, plain, &o[REPLAYS]);
+    printf("  %s%s: %lld calls", m->name, plain ? ", plain" : "", (long long)o[EAGER].calls / 2);
+    for (int k = 0; k < MODES; k++) printf("%s %.2f", k ? "," : "; ms:", o[k].ms);
+    for (int k = 1; k < MODES; k++)
+        printf("%s %.3f", k > 1 ? "," : "; peak over eager:", (double)o[k].peak / (double)o[EAGER].peak);
+    printf("%s%s\n", *o[REPLAYS].reason ? "; " : "", o[REPLAYS].reason);
+    fl_eval(); /* under FL_MODE=lazy the last values of the host still wait */
+    CHECK_NOTHING_LIVES();
+}
+
+TEST(alexnet) { check_modes(&model_alexnet, false); }
+TEST(vgg16) { check_modes(&model_vgg16, false); }
+TEST(resnet50) { check_modes(&model_resnet50, false); }
+TEST(resnet34) { check_modes(&model_resnet34, false); }
+TEST(bert) { check_modes(&model_bert, false); }
+TEST(asr) { check_modes(&model_asr, false); }
+TEST(asr_without_layer_drop) { check_modes(&model_asr, true); }
+TEST(vit) { check_modes(&model_vit, false); }
+TEST(lm) { check_modes(&model_lm, false); }
+TEST(detr) { check_modes(&model_detr, false); }
+TEST(capsule) { check_modes(&model_capsule, false); }
+TEST(gpt_small) { check_modes(&model_gpt_small, false); }
+TEST(unet) { check_modes(&model_unet, false); }
+TEST(dcgan) { check_modes(&model_dcgan, false); }
+TEST(wgan) { check_modes(&model_wgan, false); }
+TEST(vit_tiny) { check_modes(&model_vit_tiny, false); }
+TEST(lstm_lm) { check_modes(&model_lstm_lm, false); }
+
+/* ---- modes mixed within a step ---- */
+
+/* How a part of a step runs: in a graph of its own, in that of the part before, deferred, or deferred in a
+   scope of its own, so that eager ops meet what still waits. */
+typedef enum place { EAGERLY, LAZILY, LAZILY_IN_SCOPE, IN_GRAPH, IN_THE_SAME } place;
+
+typedef struct hybrid {
+    const char *name;
+    place part[PARTS];              /* forward, backward, update */
+    bool read_loss, read_gradient;  /* as soon as they are there */
+    bool replay;                    /* the first graph, once it is ready */
+    int eager;                      /* each step of that number runs eagerly; 0: none */
+} hybrid;
+
+static const hybrid hybrids[] = {
+    {"eager", {EAGERLY}, true, true, false, 0},
+    {"forward deferred", {LAZILY}, false, false, false, 0},
+    {"forward deferred in a scope", {LAZILY_IN_SCOPE}, false, false, false, 0},
+    {"backward deferred", {EAGERLY, LAZILY}, false, false, false, 0},
+    {"update deferred in a scope", {EAGERLY, EAGERLY, LAZILY_IN_SCOPE}, false, false, false, 0},
+    {"all deferred, loss read", {LAZILY, LAZILY, LAZILY}, true, false, false, 0},
+    {"all deferred, gradient read", {LAZILY, LAZILY, LAZILY}, false, true, false, 0},
+    {"every second step eager", {LAZILY, LAZILY_IN_SCOPE, LAZILY}, false, false, false, 2},
+    {"forward in a graph", {IN_GRAPH, EAGERLY, LAZILY}, true, false, false, 0},
+    {"backward in a graph", {LAZILY_IN_SCOPE, IN_GRAPH}, false, false, false, 0},
+    {"three graphs", {IN_GRAPH, IN_GRAPH, IN_GRAPH}, true, true, false, 0},
+    {"reads in a graph", {IN_GRAPH, IN_THE_SAME, IN_THE_SAME}, true, true, false, 0},
+    {"replays, every third step eager", {IN_GRAPH, IN_THE_SAME, IN_THE_SAME}, false, false, true, 3},
+};
+enum { HYBRIDS = sizeof hybrids / sizeof *hybrids };
+
+/* Runs part k; the loss is made by the first, and used by the second. */
+static bool run_part(training *t, int k, place where, fl_var **loss) {
+    if (where == LAZILY_IN_SCOPE) {
+        fl_scope s = fl_scope_begin();
+        fl_lazy(true);
+        const bool ok = run_part(t, k, LAZILY, loss);
+        if (k == 0) fv_scope_return(&s, *loss);
+        else fl_scope_end(&s);
+        return ok;
+    }
+    fl_lazy(where == LAZILY);
+    if (where == IN_GRAPH && !CHECK(fl_graph_begin(t->graph[k]))) return false;
+    if (k == 0) return (*loss = forward(t)) != NULL;
+    return k == 1 ? backward(t, *loss) : update(t);
+}
+
+/* The sum of the squares of the first parameter's gradient. */
+static double read_gradient(training *t) {
+    fl_tensor *g = fv_grad(fl_nn_parameters(t->net).v[0]);
+    return g ? fl_item(fl_sum(fl_square(g), FL_ALL_AXES)) : (double)NAN;
+}
+
+static bool hybrid_step(training *t, const hybrid *h, int i, bits *b) {
+    const bool eager = h->eager && i % h->eager == h->eager - 1;
+    if (h->replay && !eager && fl_graph_ready(t->graph[0])) {
+        const bool ok = CHECK(fl_graph_replay(t->graph[0]));
+        b->loss[i] = fl_item(t->loss);
+        return ok;
+    }
+    fl_scope s = fl_scope_begin();
+    fl_var *loss = NULL;
+    fl_graph *open = NULL;
+    bool ok = true;
+    for (int k = 0; ok && k < PARTS; k++) {
+        const place where = eager ? EAGERLY : h->part[k];
+        if (where == IN_GRAPH) open = t->graph[k];
+        ok = CHECK(run_part(t, k, where, &loss));
+        const bool goes_on = k + 1 < PARTS && h->part[k + 1] == IN_THE_SAME;
+        if (open && !goes_on) ok = CHECK(fl_graph_end(open)) && ok, open = NULL;
+        if (k == 0 && h->read_loss) b->loss[i] = fl_item(fv_value(loss));
+        if (k == 1 && h->read_gradient) b->gradient[i] = read_gradient(t);
+    }
+    fl_lazy(false);
+    if (loss && !h->read_loss) b->loss[i] = fl_item(fv_value(loss));
+    if (!eager || !h->replay) {
+        fl_drop(t->loss);
+        t->loss = loss ? fl_keep(fv_value(loss)) : NULL;
+    }
+    fl_scope_end(&s);
+    return ok;
+}
+
+static bool train_hybrid(const model *m, const hybrid *h, bits *b) {
+    training t;
+    fl_scope s = fl_scope_begin();
+    bool ok = CHECK(training_new(&t, m, false));
+    for (int i = 0; ok && i < HYBRID_STEPS; i++)
+        ok = CHECK(prepare(&t, i)) && hybrid_step(&t, h, i, b) && CHECK_NO_ERROR();
+    if (h->replay) ok = CHECK(fl_graph_ready(t.graph[0])) && ok;
+    digest_all(&t, b);
+    training_free(&t);
+    fl_scope_end(&s);
+    return ok;
+}
+
+static void check_hybrids(const model *m) {
+    static bits b[HYBRIDS];
+    for (int k = 0; k < HYBRIDS; k++) {
+        bool same = train_hybrid(m, &hybrids[k], &b[k]) && same_bits(&b[k], &b[0], HYBRID_STEPS);
+        if (hybrids[k].read_gradient)
+            same &= CHECK(!memcmp(b[k].gradient, b[0].gradient, sizeof b[0].gradient));
+        if (!same) printf("  %s: %s\n", m->name, hybrids[k].name);
+    }
+    fl_eval(); /* under FL_MODE=lazy the last values of the host still wait */
+    CHECK_NOTHING_LIVES();
+}
+
+TEST(hybrids_of_gpt_small) { check_hybrids(&model_gpt_small); }
+TEST(hybrids_of_alexnet) { check_hybrids(&model_alexnet); }
+TEST(hybrids_of_resnet50) { check_hybrids(&model_resnet50); }
+TEST(hybrids_of_vit) { check_hybrids(&model_vit); }
+TEST(hybrids_of_unet) { check_hybrids(&model_unet); }
+TEST(hybrids_of_bert) { check_hybrids(&model_bert); }
+
+int main(int argc, char **argv) { return test_main(argc, argv); }
+/* MIT licence: see LICENSE. */
