@@ -140,6 +140,30 @@ TEST(a_meter_that_nobody_reads_needs_no_memory) {
     CHECK_NOTHING_LIVES();
 }
 
+/* Nor do values that the host makes and reads, or makes and forgets, without a call in between. */
+TEST(values_of_the_host_need_no_memory_once_dropped) {
+    fl_scope s = fl_scope_begin();
+    fl_lazy(true);
+    fl_tensor *y = fl_add(fl_ones(FL_SHAPE(256), FL_F32), fl_num(1)); /* waits meanwhile */
+    fl_mem_stats_reset_peak(NULL);
+    const int64_t start = fl_mem_stats_of(NULL).in_use;
+    double sum = 0;
+    for (int i = 0; i < 20000; i++) {
+        fl_scope inner = fl_scope_begin();
+        fl_tensor *x = fl_from_host((float[256]){(float)i}, FL_SHAPE(256), FL_F32);
+        sum += fl_item(fl_select(x, 0, 0));
+        CHECK(fl_empty(FL_SHAPE(1), FL_F32) && fl_lazy_calls().n_values <= 8192);
+        fl_scope_end(&inner);
+    }
+    CHECK_NEAR(sum, 19999 * 10000.0, 0);
+    CHECK(fl_mem_stats_of(NULL).peak_in_use - start < 1 << 16);
+    CHECK(fl_mem_live_buffers() < 8200);
+    CHECK_NEAR(fl_item(fl_select(y, 0, 9)), 2, 0);
+    CHECK(fl_eval());
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
 /* What only data can tell comes when the value is read, again and again; the rest is computed. */
 TEST(errors_that_data_cause_come_with_the_value) {
     test_errors_return();

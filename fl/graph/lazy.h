@@ -68,8 +68,8 @@ FL_PRIVATE void fl__list_running(bool on);
 #include <stdlib.h>
 #include <string.h>
 
-enum { FL__WAITING_CALLS = 1024, FL__WAITING_BYTES = 64 << 20, FL__PASSES = 8,
-       FL__ERROR_TEXT = 1024 /* longest text of an error */ };
+enum { FL__WAITING_CALLS = 1024, FL__WAITING_VALUES = 8 * FL__WAITING_CALLS,
+       FL__WAITING_BYTES = 64 << 20, FL__PASSES = 8, FL__ERROR_TEXT = 1024 /* longest text of an error */ };
 
 static fl__list *fl__lists; /* atomic; lists are only added: a thread takes one that an ended thread left */
 
@@ -244,6 +244,19 @@ static bool fl__list_flush(fl__list *l, bool all) {
     return ok;
 }
 
+/* Gives value `at`, which no call uses, its memory. It waits no more, unless it is a constant of a graph. */
+static bool fl__value_for_host(fl__list *l, int at) {
+    fl_graph_value *v = &l->l.value[at];
+    if (!fl__value_arrive(NULL, at, NULL, l->l.value)) return false;
+    v->constant = true;
+    if (l->graph) return true;
+    l->bytes -= v->bytes;
+    fl__buffer_wait(v->buffer, false);
+    v->buffer = NULL;
+    if (at == l->l.n_values - 1) l->l.n_values--;
+    return true;
+}
+
 /* fl__run_waiting: runs the lists in which an access to b must wait for calls, all if b is NULL. A value that
    was made for the host, which no call uses, gets its memory alone. */
 static bool fl__lists_await(fl_buffer *b, bool write) {
@@ -256,8 +269,7 @@ static bool fl__lists_await(fl_buffer *b, bool write) {
         if (!b) {
             ok &= fl__list_flush(l, true);
         } else if (v && v->made && v->first < 0) {
-            ok &= fl__value_arrive(NULL, at, NULL, l->l.value);
-            v->constant = true;
+            if (!v->constant) ok &= fl__value_for_host(l, at);
         } else if (v && ((v->made && !v->constant) || v->writes || write)) {
             ok &= fl__list_flush(l, false);
         }
@@ -307,6 +319,13 @@ static bool fl__lazy_ended(fl__list *l) {
     return ok;
 }
 
+/* Runs l if enough waits. */
+static bool fl__list_make_room(fl__list *l) {
+    const bool full = l->l.n >= FL__WAITING_CALLS || l->l.n_values >= FL__WAITING_VALUES ||
+                      l->bytes >= FL__WAITING_BYTES;
+    return !full || l->graph || fl__list_flush(l, false);
+}
+
 static fl_taken fl__lazy_call(const fl_call *c, void *user) {
     fl__list *l = user;
     if (!fl__is_recording()) return fl__lazy_ended(l) ? FL_DECLINED : FL_FAILED;
@@ -323,9 +342,7 @@ static fl_taken fl__lazy_call(const fl_call *c, void *user) {
     if (!ok) return FL_FAILED;
     if (!plain) return fl__witness_access(NULL, FL__EAGER_CALL), FL_DECLINED;
     fl__list_lock(l);
-    if (!fl__deferred.witness && (l->l.n >= FL__WAITING_CALLS || l->bytes >= FL__WAITING_BYTES))
-        ok = fl__list_flush(l, false);
-    ok = ok && fl__list_add(l, c);
+    ok = fl__list_make_room(l) && fl__list_add(l, c);
     fl__list_unlock(l);
     return ok ? FL_TAKEN : FL_FAILED;
 }
@@ -336,7 +353,7 @@ static fl_taken fl__lazy_make(fl_tensor *t, size_t bytes, const fl_mem_info *inf
     if (!fl__is_recording()) return fl__lazy_ended(l) ? FL_DECLINED : FL_FAILED;
     if (fl_backend_at(t->backend)->map) return FL_DECLINED;
     fl__list_lock(l);
-    const bool ok = fl__list_make(l, t, bytes);
+    const bool ok = fl__list_make_room(l) && fl__list_make(l, t, bytes);
     fl__list_unlock(l);
     return ok ? FL_TAKEN : FL_FAILED;
 }
@@ -388,7 +405,10 @@ FL_PRIVATE fl__list *fl__list_begin(const char *fn) {
     return l;
 }
 
-FL_PRIVATE void fl__list_witness(const fl__witness *w) { fl__deferred.witness = w; }
+FL_PRIVATE void fl__list_witness(const fl__witness *w) {
+    fl__deferred.witness = w;
+    fl__deferred.mine->graph = w;
+}
 
 
 /* ---- the surface ---- */

@@ -69,6 +69,7 @@ typedef struct fl__list {
     int64_t cap, value_cap;
     fl__chunk *chunks, *chunk;  /* memory of handles and arguments: all, and the one in use */
     int64_t bytes, flushes;     /* of results that wait; times that the list has run */
+    bool graph;                 /* a graph records */
     int busy;                   /* atomic: a thread records or runs */
     bool used;                  /* atomic: a thread has it */
     fl_taker taker;
