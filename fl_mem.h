@@ -37,7 +37,6 @@
      managers.h   memory managers (allocators): selection, statistics, custom managers
      caching.h    the caching manager, the default
      failing.h    fault-injection manager, for tests
-     arena.h      arena manager: plans the offsets of a training step and replays them
      trace.h      trace of buffer events, as a timeline
    Only the implementations of these files include shared.h (global lock, clock, internal functions) and
    thread_cache.h (per-thread caches).
@@ -81,7 +80,6 @@
 #include "fl/mem/managers.h"
 #include "fl/mem/caching.h"
 #include "fl/mem/failing.h"
-#include "fl/mem/arena.h"
 #include "fl/mem/trace.h"
 #define FL__MEM_DECLARED /* all files are declared: a second include may compile their implementations */
 #endif
@@ -101,7 +99,6 @@
 #include "fl/mem/managers.h"
 #include "fl/mem/caching.h"
 #include "fl/mem/failing.h"
-#include "fl/mem/arena.h"
 #include "fl/mem/trace.h"
 #endif
 

@@ -61,8 +61,8 @@ static bool choose_evictor(void) {
 }
 #endif
 
-/* Registers the backend by name. "lazy" is the cpu backend with deferred execution in this thread, "evictor" on
-   the memory manager of that name. */
+/* Registers the backend by name. "lazy" is the cpu backend with deferred execution in this thread, "evictor"
+   on the memory manager of that name. */
 static const fl_backend *add_backend(const char *name) {
     if (!strcmp(name, "lazy")) {
         fl_lazy(true);

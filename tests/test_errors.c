@@ -276,12 +276,6 @@ static bool buffer_without_bytes(void) {
     return failed;
 }
 
-static bool arena_in_arena(void) {
-    fl_mem_manager *a = fl_mem_arena(NULL), *b = fl_mem_arena(a);
-    fl_mem_close(a);
-    return !b;
-}
-
 static void rows_of_memory(void) {
     FINE(fl_dtype_size, fl_dtype_size((fl_dtype)99) == 0 && fl_dtype_size((fl_dtype)-1) == 0);
     FINE(fl_dtype_name,
@@ -316,10 +310,6 @@ static void rows_of_memory(void) {
     NO_FILE(fl_heap_grow, (NULL, NULL, 1, 1), NULLS);
     FINE(fl_object_free, (fl_object_free(NULL, "", ""), true));
     FINE(fl_is_freed, !fl_is_freed(NULL, "", ""));
-    ROW(QUIET, "fl_mem_arena", arena_in_arena(), "is an arena itself");
-    NO_FILE(fl_mem_arena_begin, (fl_mem_native()), "not an arena");
-    NO_FILE(fl_mem_arena_begin, (NULL), "not an arena");
-    FINE(fl_mem_arena_bytes, !fl_mem_arena_bytes(NULL) && !fl_mem_arena_bytes(fl_mem_native()));
     FINE(fl_mem_close, (fl_mem_close(NULL), fl_mem_close(fl_mem_native()), true));
     NO_FILE(fl_mem_trace_begin, (-1), "max_events must not be negative, got -1");
     NO_FILE(fl_mem_trace_save, (NULL), NULLS);

@@ -529,7 +529,7 @@ TEST(replays_draw_the_numbers_of_steps) {
             CHECK(fl_set_host(x, host, sizeof host));
             if (mode && i >= 2) {
                 CHECK(fl_graph_ready(g) && fl_graph_replay(g));
-                if (i > 2) CHECK_EQ_INT(test_live_buffers(), buffers); /* the first one has made the plan's memory */
+                if (i > 2) CHECK_EQ_INT(test_live_buffers(), buffers); /* the first makes the plan's memory */
                 buffers = test_live_buffers();
             } else {
                 if (mode) CHECK(fl_graph_begin(g));

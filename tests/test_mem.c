@@ -1141,7 +1141,7 @@ TEST(native_8_threads) {
     hammer_with_8_threads();
 }
 
-/* ---- failing, arena ---- */
+/* ---- failing ---- */
 
 TEST(failing_fails_the_nth) {
     fl_mem_manager *once = fl_mem_failing(NULL, 3, false);
@@ -1169,108 +1169,6 @@ TEST(failing_fails_the_nth) {
     fl_mem_close(ever);
     fl_mem_close(fl_mem_caching()); /* nothing happens */
     CHECK(fl_mem_live_buffers() == 0);
-}
-
-/* A step with overlapping life times; returns the lowest and highest address it saw. */
-static void arena_step(char **low, char **high, bool extra) {
-    static const size_t sizes[6] = {100000, 50000, 300000, 50000, 20000, 1000};
-    fl_buffer *b[6], *x = NULL;
-    *low = (char *)UINTPTR_MAX, *high = NULL;
-    for (int i = 0; i < 6; i++) {
-        if (extra && i == 3) x = fl_buffer_new(777, NULL);
-        b[i] = fl_buffer_new(sizes[i], NULL);
-        fill(b[i], i);
-        char *p = b[i]->ptr;
-        if (p < *low) *low = p;
-        if (p + sizes[i] > *high) *high = p + sizes[i];
-        if (i >= 1) CHECK(is_filled(b[i - 1], i - 1));
-        if (i >= 2) CHECK(is_filled(b[i - 2], i - 2));
-        if (i >= 2) fl_buffer_drop(b[i - 2]);
-    }
-    fl_buffer_drop(b[4]);
-    fl_buffer_drop(b[5]);
-    fl_buffer_drop(x);
-}
-
-TEST(arena_plans_and_replays) {
-    char *low[4], *high[4];
-    fl_mem_manager *arena = fl_mem_arena(NULL);
-    CHECK(fl_mem_arena(arena) == NULL);
-    CHECK_ERROR("arena itself");
-    CHECK(!fl_mem_arena_begin(fl_mem_native()));
-    CHECK_ERROR("not an arena");
-    fl_mem_set_current(arena);
-    CHECK(fl_mem_arena_begin(arena));
-    CHECK_EQ_INT(fl_mem_arena_bytes(arena), 0);
-    arena_step(&low[0], &high[0], false);
-    fl_buffer *stays = fl_buffer_new(5000, NULL);
-    fill(stays, 9);
-    CHECK(fl_mem_arena_begin(arena));
-    size_t bytes = fl_mem_arena_bytes(arena);
-    CHECK(bytes >= 450000 && bytes < 452000); /* the best possible: 100000 + 50000 + 300000 */
-    int64_t trips = fl_mem_stats_of(fl_mem_caching()).gets;
-    for (int round = 1; round < 4; round++) {
-        arena_step(&low[round], &high[round], false);
-        CHECK(low[round] == low[1] && high[round] == high[1]);
-        CHECK((size_t)(high[round] - low[round]) <= bytes);
-        CHECK(fl_mem_arena_begin(arena));
-    }
-    CHECK_EQ_INT(fl_mem_stats_of(fl_mem_caching()).gets, trips);
-    CHECK_EQ_INT(fl_mem_stats_of(arena).reuses, 18);
-    arena_step(&low[2], &high[2], true); /* one request more: only that one departs */
-    CHECK_EQ_INT(fl_mem_stats_of(fl_mem_caching()).gets, trips + 1);
-    CHECK(fl_mem_arena_begin(arena));
-    fl_buffer *held = fl_buffer_new(100000, NULL); /* lives on: its place must not be given away */
-    fill(held, 5);
-    CHECK(fl_mem_arena_begin(arena));
-    arena_step(&low[2], &high[2], false);
-    CHECK(is_filled(held, 5) && is_filled(stays, 9));
-    fl_buffer_drop(held);
-    fl_mem_close(arena); /* freed with the buffer that still lives */
-    CHECK(is_filled(stays, 9));
-    fl_buffer_drop(stays);
-    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
-    CHECK_EQ_INT(fl_mem_stats_of(NULL).in_use, 0);
-}
-
-TEST(arena_without_memory_for_its_block) {
-    char *low, *high;
-    fl_mem_manager *failing = fl_mem_failing(NULL, 7, false), *arena = fl_mem_arena(failing);
-    fl_mem_set_current(arena);
-    CHECK(fl_mem_arena_begin(arena));
-    arena_step(&low, &high, false);
-    CHECK(!fl_mem_arena_begin(arena));
-    CHECK_ERROR("out of memory");
-    arena_step(&low, &high, false); /* served by the inner manager */
-    CHECK(fl_mem_arena_begin(arena));
-    arena_step(&low, &high, false);
-    CHECK_EQ_INT(fl_mem_stats_of(arena).reuses, 6);
-    fl_mem_close(arena);
-    fl_mem_close(failing);
-    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
-}
-
-TEST(arena_random_plans_never_overlap) {
-    enum { N = 40 };
-    fl_mem_manager *arena = fl_mem_arena(NULL);
-    fl_mem_set_current(arena);
-    for (int step = 0; step < 6; step++) {
-        fl_buffer *b[N] = {NULL};
-        uint32_t r = step == 3 ? 99 : 7; /* one step departs altogether */
-        CHECK(fl_mem_arena_begin(arena));
-        for (int i = 0; i < 600; i++) {
-            r = r * 1664525u + 1013904223u;
-            int k = (int)((r >> 8) % N);
-            if (b[k]) CHECK(is_filled(b[k], k));
-            fl_buffer_drop(b[k]);
-            b[k] = fl_buffer_new(1 + (r >> 20) % 900, NULL);
-            fill(b[k], k);
-        }
-        for (int i = 0; i < N; i++) fl_buffer_drop(b[i]);
-    }
-    CHECK(fl_mem_stats_of(arena).reuses >= 4 * 600);
-    fl_mem_close(arena);
-    CHECK_EQ_INT(fl_mem_live_buffers(), 0);
 }
 
 /* ---- trace ---- */

@@ -2,11 +2,11 @@
 
    cc -O2 -I. examples/extend/taker.c fl.c -lm -lpthread
 
-   A taker (fl_take_calls) receives each call of its thread where the kernel would run: after promotion, widening,
-   composition and copies for contiguity. It may keep the record and run it later, as fl_graph.h does; this one
-   declines, so that the kernel runs at once. Trains the digits network for one step and prints the most frequent
-   ops. Exits with 1 if the taker changes a bit of the loss or of the weights, or misses the weight gradient of one
-   of the two convolutions. */
+   A taker (fl_take_calls) receives each call of its thread where the kernel would run: after promotion,
+   widening, composition and copies for contiguity. It may keep the record and run it later, as fl_graph.h does;
+   this one declines, so that the kernel runs at once. Trains the digits network for one step and prints the
+   most frequent ops. Exits with 1 if the taker changes a bit of the loss or of the weights, or misses the
+   weight gradient of one of the two convolutions. */
 #include "training.h"
 
 enum { BATCH = 32, SHOWN = 10 };
@@ -56,7 +56,8 @@ int main(int argc, char **argv) {
     for (int64_t i = 0; i < n && i < SHOWN; i++)
         printf("%4lld %s\n", (long long)count[op[i]], fl_op_name(op[i]));
     const bool same = !memcmp(&loss[0], &loss[1], sizeof *loss) && weights[0] == weights[1];
-    printf("loss %.6f without the taker, %.6f with it: %s\n", loss[0], loss[1], same ? "the same bits" : "FAILED");
+    printf("loss %.6f without the taker, %.6f with it: %s\n", loss[0], loss[1],
+           same ? "the same bits" : "FAILED");
     return !same || count[FL_OP_conv2d_grad_weight] != 2;
 }
 /* MIT licence: see LICENSE. */

@@ -31,7 +31,7 @@ struct fl_buffer {
     struct fl__cache_entry *cache_;           /* cache of data derived from the frozen contents */
     int refs_, pins_;                 /* refs_: references, see FL__WAITED_FOR; pins_: number of mappings; -1:
                                          not resident; -2: being restored */
-    int64_t slot_;                    /* index of the arena's request, or in a list of deferred calls */
+    int64_t slot_;                    /* index in a list of deferred calls */
     fl_buffer *next_;
 };
 
