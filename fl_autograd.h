@@ -1098,8 +1098,7 @@ static bool fv__is_sole(const fl_var *x, int handles) {
     const int refs = __atomic_load_n(&t->obj.refs_, __ATOMIC_ACQUIRE);
     if (t->weak || __atomic_load_n(&x->obj.refs_, __ATOMIC_ACQUIRE) != 1) return false;
     if (!t->buffer) return !t->base_ && refs == handles;
-    const int held = __atomic_load_n(&t->buffer->refs_, __ATOMIC_ACQUIRE) % FL__WAITED_FOR;
-    return refs == 1 && held == handles; /* deferred calls run in the order of the program */
+    return refs == 1 && fl_buffer_refs(t->buffer) == handles; /* deferred calls run in the program's order */
 }
 
 /* True if g is a view of all of n's gradient, which is freed after n's backward, so that g may take over its

@@ -116,7 +116,7 @@ static bool fl__failed_restore(fl_buffer *b) {
     return fl_fail("%s", b->tag ? (const char *)b->tag : "out of memory");
 }
 
-/* The buffer of an output whose call failed: it says so, with the same text, to whoever maps it. */
+/* Marks an output whose call failed: mapping its buffer fails with the same text. */
 static void fl__value_failed(fl_graph_value *v) {
     fl_buffer *b = v->buffer;
     v->failed = true;

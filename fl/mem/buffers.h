@@ -117,6 +117,10 @@ FL_PRIVATE bool fl__buffer_arrive(fl_buffer *b, const fl_mem_info *info);
 static inline bool fl__is_waited_for(const fl_buffer *b) {
     return __builtin_expect(__atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) >= FL__WAITED_FOR, 0);
 }
+/* References but for those of lists. */
+static inline int fl_buffer_refs(const fl_buffer *b) {
+    return __atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) % FL__WAITED_FOR;
+}
 /* Before an access to b outside of the list: runs the calls that must come first. */
 static inline bool fl__await_calls(fl_buffer *b, bool write) {
     return !b || !fl__is_waited_for(b) || fl__run_waiting(b, write);
