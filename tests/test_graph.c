@@ -439,6 +439,54 @@ TEST(a_thread_that_ends_runs_what_waits) {
     CHECK_NOTHING_LIVES();
 }
 
+static void take_turn(int me) {
+    pthread_mutex_lock(&shared.lock);
+    while (shared.turn != me) pthread_cond_wait(&shared.changed, &shared.lock);
+    pthread_mutex_unlock(&shared.lock);
+}
+
+static void give_turn(int to) {
+    pthread_mutex_lock(&shared.lock);
+    shared.turn = to;
+    pthread_cond_broadcast(&shared.changed);
+    pthread_mutex_unlock(&shared.lock);
+}
+
+/* Defers calls on x and on its square y, which another thread's replay then writes. */
+static void *reads_before_the_replay(void *arg) {
+    fl_scope s = fl_scope_begin();
+    fl_lazy(true);
+    take_turn(1);
+    fl_tensor *z = fl_add(shared.from[1], fl_num(1));
+    give_turn(0);
+    take_turn(1);
+    CHECK_NEAR(fl_item(fl_select(z, 0, 0)), 5, 0);
+    fl_scope_end(&s);
+    return arg;
+}
+
+TEST(a_replay_waits_for_other_threads_that_read_its_results) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = shared.from[0] = fl_full(FL_SHAPE(2), 2, FL_F32);
+    fl_graph *g = fl_graph_new();
+    for (int i = 0; i < 2; i++) {
+        CHECK(fl_graph_begin(g));
+        shared.from[1] = fl_mul(x, x);
+        CHECK(fl_graph_end(g));
+    }
+    pthread_t t;
+    REQUIRE(pthread_create(&t, NULL, reads_before_the_replay, NULL) == 0);
+    give_turn(1);
+    take_turn(0);
+    CHECK(fl_assign(x, fl_num(3)) && fl_graph_replay(g));
+    CHECK_NEAR(fl_item(fl_select(shared.from[1], 0, 0)), 9, 0);
+    give_turn(1);
+    pthread_join(t, NULL);
+    fl_graph_free(g);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
 /* ---- begin, end, replay ---- */
 
 typedef struct net {

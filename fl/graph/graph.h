@@ -457,14 +457,14 @@ static bool fl__plan_bind(fl__plan *p) {
     return p->bound = true;
 }
 
-/* Before a replay: nobody has freed what the step reads, and calls that wait for it have run. */
+/* Before a replay: nobody has freed what the step reads, and calls that wait for its values have run. */
 static bool fl__plan_check(fl__plan *p) {
     const fl_graph_list *l = &p->list.l;
     for (int64_t i = 0; i < l->n_values; i++) {
         const fl_graph_value *v = &l->value[i];
-        if (v->made || v->first < 0) continue;
-        if (!fl__await_calls(v->buffer, v->writes)) return false;
-        if (__atomic_load_n(&v->buffer->refs_, __ATOMIC_ACQUIRE) > 1) continue;
+        if (v->first < 0) continue;
+        if (!fl__await_calls(v->buffer, v->made || v->writes)) return false;
+        if (v->made || __atomic_load_n(&v->buffer->refs_, __ATOMIC_ACQUIRE) > 1) continue;
         char text[200];
         return fl_fail("fl_graph_replay: an input of %s has been freed",
                        fl_graph_call_text(&l->call[v->first], text, sizeof text));
