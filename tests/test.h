@@ -85,7 +85,12 @@ static bool test__skipped;
     (fl_error() ? (test__fail(__FILE__, __LINE__, "no error", fl_error()), fl_error_clear(), false) : true)
 
 /* Tests look at values by their address: deferred calls run first. */
-#define fl_data(t) (fl_sync(NULL), (fl_data)(t))
+#define fl_data(t) \
+    __extension__({ \
+        const fl_tensor *test__t = (t); \
+        fl_sync(NULL); \
+        (fl_data)(test__t); \
+    })
 /* Buffers in use; deferred calls have run. */
 #define test_live_buffers() (fl_sync(NULL), fl_mem_live_buffers())
 /* Nothing is pending, nothing lives, no function left this thread quiet: for the end of a test, whose errors
