@@ -201,6 +201,11 @@ static void fl__compare_numbers(fl_graph *g, const fl__plan *p, const fl_graph_c
                    (unsigned long long)(b->counter - g->begin.counter));
 }
 
+/* The first call that uses v; NULL: none, or one that could not be recorded. */
+static const fl_graph_call *fl__first_call(const fl_graph_list *l, const fl_graph_value *v) {
+    return v->first >= 0 && v->first < l->n ? &l->call[v->first] : NULL;
+}
+
 /* Contents of constants; those of a paging manager may be away. */
 static bool fl__same_bytes(fl_buffer *a, fl_buffer *b) {
     const bool failed = fl_error() != NULL;
@@ -216,7 +221,7 @@ static bool fl__same_bytes(fl_buffer *a, fl_buffer *b) {
 static void fl__compare_values(fl_graph *g, const fl_graph_list *old, const fl_graph_list *l) {
     for (int64_t i = 0; i < l->n_values; i++) {
         const fl_graph_value *a = &old->value[i], *b = &l->value[i];
-        const fl_graph_call *c = b->first < 0 ? NULL : &l->call[b->first];
+        const fl_graph_call *c = fl__first_call(l, b);
         if (b->constant && b->writes) fl__refuse(g, c, "the step writes into a constant of the program");
         if (b->constant && c && !fl__same_bytes(a->buffer, b->buffer))
             fl__refuse(g, c, "a constant that the program writes differs between two steps");
@@ -242,7 +247,7 @@ static void fl__graph_access(const fl_tensor *t, int access, void *graph) {
     const int v = t->buffer ? fl__list_find(g->list, t->buffer) : -1;
     const fl_graph_value *value = v < 0 ? NULL : &g->list->l.value[v];
     if (value && value->made && (value->first < 0 || (value->constant && !(access & FL_WRITE)))) return;
-    const fl_graph_call *c = value && value->first >= 0 ? &g->list->l.call[value->first] : NULL;
+    const fl_graph_call *c = value ? fl__first_call(&g->list->l, value) : NULL;
     fl__refuse(g, c, "the host %s a tensor of shape %s in the step%s%s",
                access & FL_WRITE ? "writes" : "reads", FL_SHAPE_TEXT(t), sep, place);
 }
